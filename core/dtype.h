@@ -1,0 +1,71 @@
+// Element types, and the 16-bit floats as host types. Usable from .cu files.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <iosfwd>
+#include <string_view>
+
+namespace lockstep {
+
+enum class DType : uint8_t { kF64, kF32, kF16, kBF16, kF8E4M3, kF8E5M2, kI64, kI32, kU16, kU8, kBool };
+
+constexpr int kNumDTypes = 11;
+
+// Bytes of one element.
+int64_t SizeOf(DType dtype);
+// "f32", "bf16", ...
+std::string_view Name(DType dtype);
+// The inverse of Name; throws ArgumentError listing the names.
+DType ParseDType(std::string_view name);
+bool IsFloating(DType dtype);
+std::ostream& operator<<(std::ostream& out, DType dtype);
+
+// bfloat16: the upper half of an f32, rounded to nearest even; NaN stays NaN.
+struct BF16 {
+  uint16_t bits = 0;
+  BF16() = default;
+  explicit BF16(float value) {
+    const uint32_t u = std::bit_cast<uint32_t>(value);
+    bits = (u & 0x7fffffffu) > 0x7f800000u
+               ? static_cast<uint16_t>((u >> 16) | 0x40u)
+               : static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+  }
+  explicit operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+  explicit operator double() const { return static_cast<float>(*this); }
+  bool operator==(const BF16&) const = default;
+};
+
+// IEEE 754 binary16, rounded to nearest even.
+struct F16 {
+  uint16_t bits = 0;
+  F16() = default;
+  explicit F16(float value);
+  explicit operator float() const;
+  explicit operator double() const { return static_cast<float>(*this); }
+  bool operator==(const F16&) const = default;
+};
+
+// DTypeOf<float> == DType::kF32, ...
+template <class T>
+struct DTypeOfImpl;
+template <> struct DTypeOfImpl<double> { static constexpr DType value = DType::kF64; };
+template <> struct DTypeOfImpl<float> { static constexpr DType value = DType::kF32; };
+template <> struct DTypeOfImpl<F16> { static constexpr DType value = DType::kF16; };
+template <> struct DTypeOfImpl<BF16> { static constexpr DType value = DType::kBF16; };
+template <> struct DTypeOfImpl<int64_t> { static constexpr DType value = DType::kI64; };
+template <> struct DTypeOfImpl<int32_t> { static constexpr DType value = DType::kI32; };
+template <> struct DTypeOfImpl<uint16_t> { static constexpr DType value = DType::kU16; };
+template <> struct DTypeOfImpl<uint8_t> { static constexpr DType value = DType::kU8; };
+template <> struct DTypeOfImpl<bool> { static constexpr DType value = DType::kBool; };
+template <class T>
+inline constexpr DType DTypeOf = DTypeOfImpl<T>::value;
+
+// The type in which T is accumulated: f64 stays, everything else is f32 at least.
+template <class T>
+struct AccImpl { using type = float; };
+template <> struct AccImpl<double> { using type = double; };
+template <class T>
+using Acc = typename AccImpl<T>::type;
+
+}  // namespace lockstep
