@@ -66,5 +66,5 @@ namespace internal {
   do {                                                                               \
     if (!(condition)) [[unlikely]]                                                   \
       ::lockstep::internal::ThrowCheckFailure(__FILE__, __LINE__, #condition,        \
-                                              ::lockstep::StrCat("" __VA_ARGS__));   \
+                                              ::lockstep::StrCat(__VA_ARGS__));      \
   } while (0)

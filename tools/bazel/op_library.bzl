@@ -1,0 +1,43 @@
+"""An op is a folder below kernels/: NAME.h, NAME.cc, NAME_cpu.cc, NAME_cuda.cu, NAME_case.cc."""
+
+def op_folders():
+    """The names of the op folders of this package, sorted."""
+    folders = {}
+    for path in native.glob(["*/*.h", "*/*.cc", "*/*.cu"], allow_empty = True):
+        folders[path.split("/")[0]] = True
+    return sorted(folders.keys())
+
+def op_library(name, ops = [], deps = []):
+    """The libraries NAME (the op) and NAME_case (its OpCase) of the folder NAME.
+
+    Both are linked whole, because they work by static registration.
+
+    Args:
+      name: the folder.
+      ops: names of the ops that this one calls.
+      deps: further libraries.
+    """
+    common = [
+        "//core",
+        "//kernels:common",
+        "@dnnl",
+        "@eigen",
+    ] + ["//kernels:" + op for op in ops] + deps
+    case_sources = native.glob([name + "/*_case.cc"], allow_empty = True)
+    native.cc_library(
+        name = name,
+        srcs = native.glob(
+            [name + "/*.cc"],
+            exclude = case_sources,
+            allow_empty = True,
+        ),
+        hdrs = native.glob([name + "/*.h", name + "/*.cuh"], allow_empty = True),
+        alwayslink = True,
+        deps = common,
+    )
+    native.cc_library(
+        name = name + "_case",
+        srcs = case_sources,
+        alwayslink = True,
+        deps = common + [":" + name],
+    )

@@ -1,0 +1,118 @@
+"""Everything Lockstep needs from outside its own tree, for its WORKSPACE and for those that use it.
+
+Libraries come from the system (apt): nothing is downloaded.
+"""
+
+load("//tools/bazel:stand_in.bzl", "stand_in_repository")
+load("//tools/bazel:system_library.bzl", "system_library")
+
+def lockstep_repositories():
+    """Declares the system libraries; with Debian's Bazel also stand-ins for what it would download."""
+
+    # Debian's build of Bazel 4 has no version. It expects these repositories for its own tools.
+    if not native.bazel_version or native.bazel_version.startswith("4."):
+        for name in ["rules_cc", "rules_java", "remote_coverage_tools"]:
+            _maybe(stand_in_repository, name = name)
+
+    _maybe(
+        system_library,
+        name = "eigen",
+        apt = "libeigen3-dev",
+        header = "Eigen/Core",
+        include_dirs = ["eigen3"],
+        version_header = "Eigen/src/Core/util/Macros.h",
+    )
+    _maybe(
+        system_library,
+        name = "dnnl",
+        apt = "libdnnl-dev",
+        header = "oneapi/dnnl/dnnl.hpp",
+        version_header = "oneapi/dnnl/dnnl_version.h",
+        linkopts = ["-ldnnl", "-lgomp"],
+    )
+    _maybe(
+        system_library,
+        name = "cli11",
+        apt = "libcli11-dev",
+        header = "CLI/CLI.hpp",
+        version_header = "CLI/Version.hpp",
+    )
+
+    # Header only, although Debian also has a compiled one: so the sanitizers and fuzzers see into it.
+    _maybe(
+        system_library,
+        name = "tomlplusplus",
+        apt = "libtomlplusplus-dev",
+        header = "toml++/toml.h",
+        version_header = "toml++/impl/version.h",
+    )
+    _maybe(
+        system_library,
+        name = "nlohmann_json",
+        apt = "nlohmann-json3-dev",
+        header = "nlohmann/json.hpp",
+        version_header = "nlohmann/detail/abi_macros.hpp",
+    )
+    _maybe(
+        system_library,
+        name = "fmt",
+        apt = "libfmt-dev",
+        header = "fmt/core.h",
+        version_header = "fmt/core.h",
+        linkopts = ["-lfmt"],
+    )
+    _maybe(
+        system_library,
+        name = "spdlog",
+        apt = "libspdlog-dev",
+        header = "spdlog/spdlog.h",
+        version_header = "spdlog/version.h",
+        defines = [
+            "SPDLOG_COMPILED_LIB",
+            "SPDLOG_FMT_EXTERNAL",
+            "SPDLOG_SHARED_LIB",
+        ],
+        linkopts = ["-lspdlog"],
+        deps = ["@fmt"],
+    )
+    _maybe(
+        system_library,
+        name = "pcre2",
+        apt = "libpcre2-dev",
+        header = "pcre2.h",
+        version_header = "pcre2.h",
+        defines = ["PCRE2_CODE_UNIT_WIDTH=8"],
+        linkopts = ["-lpcre2-8"],
+    )
+    _maybe(
+        system_library,
+        name = "openssl",
+        apt = "libssl-dev",
+        header = "openssl/evp.h",
+        version_header = "openssl/opensslv.h",
+        linkopts = ["-lcrypto"],
+    )
+    _maybe(
+        system_library,
+        name = "googletest",
+        apt = "libgtest-dev libgmock-dev",
+        header = "gmock/gmock.h",
+        version_header = "gmock/gmock.h",
+        libraries = {
+            "gtest": "-lgtest -lpthread",
+            "gmock": "-lgmock -lgtest -lpthread",
+            "gtest_main": "-lgtest_main -lgmock -lgtest -lpthread",
+        },
+    )
+    _maybe(
+        system_library,
+        name = "google_benchmark",
+        apt = "libbenchmark-dev",
+        header = "benchmark/benchmark.h",
+        version_header = "benchmark/benchmark.h",
+        linkopts = ["-lbenchmark", "-lpthread"],
+    )
+
+def _maybe(rule, name, **kwargs):
+    if not native.existing_rule(name):
+        rule(name = name, **kwargs)
