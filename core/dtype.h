@@ -8,7 +8,19 @@
 
 namespace lockstep {
 
-enum class DType : uint8_t { kF64, kF32, kF16, kBF16, kF8E4M3, kF8E5M2, kI64, kI32, kU16, kU8, kBool };
+enum class DType : uint8_t {
+  kF64,
+  kF32,
+  kF16,
+  kBF16,
+  kF8E4M3,
+  kF8E5M2,
+  kI64,
+  kI32,
+  kU16,
+  kU8,
+  kBool
+};
 
 constexpr int kNumDTypes = 11;
 
@@ -31,7 +43,9 @@ struct BF16 {
                ? static_cast<uint16_t>((u >> 16) | 0x40u)
                : static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
   }
-  explicit operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+  explicit operator float() const {
+    return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  }
   explicit operator double() const { return static_cast<float>(*this); }
   bool operator==(const BF16&) const = default;
 };
@@ -49,22 +63,54 @@ struct F16 {
 // DTypeOf<float> == DType::kF32, ...
 template <class T>
 struct DTypeOfImpl;
-template <> struct DTypeOfImpl<double> { static constexpr DType value = DType::kF64; };
-template <> struct DTypeOfImpl<float> { static constexpr DType value = DType::kF32; };
-template <> struct DTypeOfImpl<F16> { static constexpr DType value = DType::kF16; };
-template <> struct DTypeOfImpl<BF16> { static constexpr DType value = DType::kBF16; };
-template <> struct DTypeOfImpl<int64_t> { static constexpr DType value = DType::kI64; };
-template <> struct DTypeOfImpl<int32_t> { static constexpr DType value = DType::kI32; };
-template <> struct DTypeOfImpl<uint16_t> { static constexpr DType value = DType::kU16; };
-template <> struct DTypeOfImpl<uint8_t> { static constexpr DType value = DType::kU8; };
-template <> struct DTypeOfImpl<bool> { static constexpr DType value = DType::kBool; };
+template <>
+struct DTypeOfImpl<double> {
+  static constexpr DType value = DType::kF64;
+};
+template <>
+struct DTypeOfImpl<float> {
+  static constexpr DType value = DType::kF32;
+};
+template <>
+struct DTypeOfImpl<F16> {
+  static constexpr DType value = DType::kF16;
+};
+template <>
+struct DTypeOfImpl<BF16> {
+  static constexpr DType value = DType::kBF16;
+};
+template <>
+struct DTypeOfImpl<int64_t> {
+  static constexpr DType value = DType::kI64;
+};
+template <>
+struct DTypeOfImpl<int32_t> {
+  static constexpr DType value = DType::kI32;
+};
+template <>
+struct DTypeOfImpl<uint16_t> {
+  static constexpr DType value = DType::kU16;
+};
+template <>
+struct DTypeOfImpl<uint8_t> {
+  static constexpr DType value = DType::kU8;
+};
+template <>
+struct DTypeOfImpl<bool> {
+  static constexpr DType value = DType::kBool;
+};
 template <class T>
 inline constexpr DType DTypeOf = DTypeOfImpl<T>::value;
 
 // The type in which T is accumulated: f64 stays, everything else is f32 at least.
 template <class T>
-struct AccImpl { using type = float; };
-template <> struct AccImpl<double> { using type = double; };
+struct AccImpl {
+  using type = float;
+};
+template <>
+struct AccImpl<double> {
+  using type = double;
+};
 template <class T>
 using Acc = typename AccImpl<T>::type;
 

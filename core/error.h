@@ -42,7 +42,7 @@ class OutOfMemoryError : public Error {
 template <class... Args>
 std::string StrCat(const Args&... args) {
   std::ostringstream out;
-  (out << ... << args);
+  ((void)(out << args), ...);
   return std::move(out).str();
 }
 
@@ -55,16 +55,16 @@ namespace internal {
 
 // Throws ArgumentError in every build. The message says what was expected, what came, and the fix:
 //   LS_CHECK(x.ndim() == 2, "linear: x must be [M, K], got ", x.shape());
-#define LS_CHECK(condition, ...)                                 \
-  do {                                                           \
-    if (!(condition)) [[unlikely]]                               \
+#define LS_CHECK(condition, ...)                                        \
+  do {                                                                  \
+    if (!(condition)) [[unlikely]]                                      \
       throw ::lockstep::ArgumentError(::lockstep::StrCat(__VA_ARGS__)); \
   } while (0)
 
 // A broken invariant of ours, not of the user: names the source line as well.
-#define LS_INVARIANT(condition, ...)                                                 \
-  do {                                                                               \
-    if (!(condition)) [[unlikely]]                                                   \
-      ::lockstep::internal::ThrowCheckFailure(__FILE__, __LINE__, #condition,        \
-                                              ::lockstep::StrCat(__VA_ARGS__));      \
+#define LS_INVARIANT(condition, ...)                                            \
+  do {                                                                          \
+    if (!(condition)) [[unlikely]]                                              \
+      ::lockstep::internal::ThrowCheckFailure(__FILE__, __LINE__, #condition,   \
+                                              ::lockstep::StrCat(__VA_ARGS__)); \
   } while (0)

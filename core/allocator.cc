@@ -1,0 +1,169 @@
+#include "core/allocator.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "core/error.h"
+
+namespace lockstep {
+namespace {
+
+// Sanitizers must see every allocation at its exact size; a cache would hide overruns.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kBypassCache = true;
+#else
+constexpr bool kBypassCache = false;
+#endif
+
+constexpr int64_t kAlignment = 64;
+constexpr int64_t kHugePage = 2 << 20;
+
+// Rounds up so that sizes fall into at most eight classes per power of two (12.5% waste at most).
+int64_t SizeClass(int64_t bytes) {
+  if (bytes <= 512) return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const int64_t step = std::bit_floor(static_cast<uint64_t>(bytes - 1)) / 8;
+  return (bytes + step - 1) / step * step;
+}
+
+// Keeps freed blocks in one free list per size class, so that a steady training step takes nothing
+// from the system.
+class CpuCachingAllocator : public Allocator {
+ public:
+  ~CpuCachingAllocator() override { Trim(); }
+
+  void* Allocate(int64_t bytes, Stream) override {
+    LS_CHECK(bytes >= 0, "cannot allocate ", bytes, " bytes");
+    if (bytes == 0) return nullptr;
+    std::lock_guard lock(mutex_);
+    if (limit_ > 0 && stats_.live_bytes + bytes > limit_) ThrowOutOfMemory(bytes, "the limit set");
+    void* data = FromCache(bytes);
+    if (data == nullptr) data = FromSystem(bytes);
+    stats_.live_bytes += bytes;
+    stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.live_bytes);
+    ++stats_.allocations;
+    return data;
+  }
+
+  void Free(void* data, int64_t bytes, Stream) override {
+    if (data == nullptr) return;
+    std::lock_guard lock(mutex_);
+    stats_.live_bytes -= bytes;
+    if (kBypassCache) {
+      stats_.reserved_bytes -= bytes;
+      std::free(data);
+    } else {
+      free_[SizeClass(bytes)].push_back(data);
+    }
+  }
+
+  AllocatorStats stats() const override {
+    std::lock_guard lock(mutex_);
+    return stats_;
+  }
+
+  void ResetPeak() override {
+    std::lock_guard lock(mutex_);
+    stats_.peak_bytes = stats_.live_bytes;
+  }
+
+  void Trim() override {
+    std::lock_guard lock(mutex_);
+    TrimLocked();
+  }
+
+  void SetLimit(int64_t bytes) override {
+    std::lock_guard lock(mutex_);
+    limit_ = bytes;
+  }
+
+ private:
+  void* FromCache(int64_t bytes) {
+    auto it = free_.find(SizeClass(bytes));
+    if (it == free_.end() || it->second.empty()) return nullptr;
+    void* data = it->second.back();
+    it->second.pop_back();
+    return data;
+  }
+
+  void* FromSystem(int64_t bytes) {
+    const int64_t size = kBypassCache ? bytes : SizeClass(bytes);
+    const int64_t alignment = !kBypassCache && size >= kHugePage ? kHugePage : kAlignment;
+    void* data = nullptr;
+    if (posix_memalign(&data, alignment, size) != 0) {
+      TrimLocked();
+      if (posix_memalign(&data, alignment, size) != 0) ThrowOutOfMemory(bytes, "the system");
+    }
+    if (alignment == kHugePage) madvise(data, size, MADV_HUGEPAGE);
+    // Reading uninitialised memory must show in sanitizer runs: all ones is a NaN in every float.
+    if (kBypassCache) std::memset(data, 0xff, size);
+    stats_.reserved_bytes += size;
+    ++stats_.system_allocations;
+    return data;
+  }
+
+  void TrimLocked() {
+    for (auto& [size, blocks] : free_) {
+      for (void* data : blocks) std::free(data);
+      stats_.reserved_bytes -= size * static_cast<int64_t>(blocks.size());
+      blocks.clear();
+    }
+  }
+
+  [[noreturn]] void ThrowOutOfMemory(int64_t bytes, const char* who) const {
+    throw OutOfMemoryError(StrCat("out of memory on the CPU: ", bytes, " bytes asked for, ",
+                                  stats_.live_bytes, " live, limit by ", who,
+                                  limit_ > 0 ? StrCat(" (", limit_, " bytes)") : "",
+                                  "; lower train.batch_size or model.block_size"));
+  }
+
+  mutable std::mutex mutex_;
+  std::unordered_map<int64_t, std::vector<void*>> free_;
+  AllocatorStats stats_;
+  int64_t limit_ = 0;
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::array<AllocatorFactory, kNumDeviceTypes> factories{};
+  std::array<std::vector<std::unique_ptr<Allocator>>, kNumDeviceTypes> allocators;
+};
+
+// Never destroyed: tensors with static storage may be freed after any static of ours.
+Registry& GetRegistry() {
+  static Registry& registry = *new Registry{.mutex = {},
+                                            .factories = {[](Device) -> std::unique_ptr<Allocator> {
+                                              return std::make_unique<CpuCachingAllocator>();
+                                            }},
+                                            .allocators = {}};
+  return registry;
+}
+
+}  // namespace
+
+Allocator& GetAllocator(Device device) {
+  Registry& registry = GetRegistry();
+  std::lock_guard lock(registry.mutex);
+  const auto type = static_cast<size_t>(device.type);
+  LS_CHECK(registry.factories[type] != nullptr, "this build cannot allocate on ", device);
+  LS_CHECK(device.index >= 0, "negative device index in ", device);
+  auto& list = registry.allocators[type];
+  if (list.size() <= static_cast<size_t>(device.index)) list.resize(device.index + 1);
+  if (!list[device.index]) list[device.index] = registry.factories[type](device);
+  return *list[device.index];
+}
+
+void RegisterAllocator(DeviceType type, AllocatorFactory factory) {
+  Registry& registry = GetRegistry();
+  std::lock_guard lock(registry.mutex);
+  registry.factories[static_cast<size_t>(type)] = factory;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,207 @@
+#include "core/autograd.h"
+
+#include <atomic>
+
+#include "core/error.h"
+#include "core/slots.h"
+
+namespace lockstep {
+namespace {
+
+thread_local bool grad_enabled = true;
+thread_local SavedTensorHooks* saved_tensor_hooks = nullptr;
+std::atomic<uint64_t> next_sequence{1};
+
+void AccumulateInto(const Tensor& from, const Tensor& to) {
+  to.storage().BumpVersion();
+  if (to.numel() > 0) accumulate_slot(CurrentStream(to.device()), from, to);
+}
+
+}  // namespace
+
+bool GradEnabled() { return grad_enabled; }
+GradMode::GradMode(bool enabled) : previous_(grad_enabled) { grad_enabled = enabled; }
+GradMode::~GradMode() { grad_enabled = previous_; }
+
+// ---- Leaf ----
+
+Leaf::Leaf(const Tensor& value) : shape_(value.shape()), dtype_(value.dtype()) {}
+
+void Leaf::SetDestination(const Tensor& destination) {
+  LS_CHECK(destination.shape() == shape_ && IsFloating(destination.dtype()) &&
+               destination.is_contiguous(),
+           "the gradient of '", name_, "' needs a contiguous floating destination of shape ",
+           shape_, ", got ", destination.Describe());
+  grad_ = destination;
+  fixed_ = true;
+  fresh_ = true;
+}
+
+void Leaf::ZeroGrad() {
+  fresh_ = true;
+  if (!fixed_) grad_ = Tensor();
+}
+
+void Leaf::SetDType(DType dtype) {
+  dtype_ = dtype;
+  ZeroGrad();
+}
+
+void Leaf::SetGrad(const Tensor& grad) {
+  LS_CHECK(grad.shape() == shape_, "gradient ", grad.Describe(), " for '", name_, "' of shape ",
+           shape_);
+  if (fixed_) {
+    grad_.CopyFrom(grad);
+  } else {
+    grad_ = grad;
+  }
+  fresh_ = false;
+}
+
+// ---- GradSink ----
+
+GradSink::Target GradSink::Open(const Tensor& like) { return OpenAs(like, like.dtype()); }
+
+GradSink::Target GradSink::OpenAnyDType(const Tensor& like) {
+  const bool fixed = leaf_ && leaf_->fixed_;
+  return OpenAs(like, fixed ? leaf_->grad_.dtype() : like.dtype());
+}
+
+GradSink::Target GradSink::OpenAs(const Tensor& like, DType dtype) {
+  LS_INVARIANT(needed() && !scratch_.defined(),
+               "a gradient sink is opened once, and only if needed");
+  LS_INVARIANT(!leaf_ || like.shape() == leaf_->shape_);
+  const bool fixed = leaf_ && leaf_->fixed_;
+  Tensor* to = slot();
+  if (!scratch_only_ && empty() && (!fixed || to->dtype() == dtype)) {
+    if (!fixed) *to = Tensor::Empty(like.shape(), dtype, like.device());
+    if (leaf_) leaf_->fresh_ = false;
+    return {*to, false};
+  }
+  const bool exclusive = !scratch_only_ && !empty() && (fixed || to->storage().unique());
+  if (exclusive && to->dtype() == dtype && to->is_contiguous()) return {*to, true};
+  scratch_ = Tensor::Empty(like.shape(), dtype, like.device());
+  return {scratch_, false};
+}
+
+void GradSink::Put(const Tensor& grad) {
+  LS_INVARIANT(needed() && !scratch_.defined());
+  LS_INVARIANT(!leaf_ || grad.shape() == leaf_->shape_);
+  Tensor* to = slot();
+  if (!empty()) {
+    // The destination may be shared with whoever handed it over: write in place only if it is ours.
+    if (!(leaf_ && leaf_->fixed_) && !to->storage().unique()) *to = to->Clone();
+    AccumulateInto(grad, *to);
+  } else if (!leaf_) {
+    *to = grad.Contiguous();
+  } else {
+    // Optimizers and clipping write gradients in place, so a leaf never shares one.
+    if (!leaf_->fixed_) *to = Tensor::Empty(leaf_->shape_, leaf_->dtype_, grad.device());
+    to->CopyFrom(grad);
+    leaf_->fresh_ = false;
+  }
+}
+
+void GradSink::Finish() {
+  if (!scratch_.defined()) return;
+  const Tensor scratch = std::move(scratch_);
+  scratch_ = Tensor();
+  Tensor* to = slot();
+  const bool fixed = leaf_ && leaf_->fixed_;
+  if (empty()) {
+    if (fixed) {
+      to->CopyFrom(scratch);
+    } else {
+      *to = scratch;
+    }
+    if (leaf_) leaf_->fresh_ = false;
+  } else if (fixed || to->storage().unique()) {
+    AccumulateInto(scratch, *to);
+  } else {
+    AccumulateInto(*to, scratch);
+    *to = scratch;
+  }
+}
+
+// ---- SavedTensor ----
+
+SavedTensor::SavedTensor(const Tensor& tensor, const char* what) : what_(what) {
+  if (!tensor.defined()) return;
+  if (saved_tensor_hooks != nullptr) {
+    SavedTensorHooks* hooks = saved_tensor_hooks;
+    packed_ = hooks->pack_(tensor.Detach());
+    unpack_ = hooks->unpack_;
+    return;
+  }
+  tensor_ = tensor.Detach();
+  version_ = tensor_.storage().version();
+}
+
+Tensor SavedTensor::Unpack() const {
+  if (packed_.has_value()) return (*unpack_)(packed_);
+  if (tensor_.defined() && tensor_.storage().version() != version_) {
+    throw Error(StrCat("backward needs ", what_, " (", tensor_.Describe(),
+                       ") as it was in forward, but it was overwritten since (version ",
+                       tensor_.storage().version(), ", saved ", version_,
+                       "): run backward before writing to it, or write to a Clone()"));
+  }
+  return tensor_;
+}
+
+SavedTensorHooks::SavedTensorHooks(Pack pack, Unpack unpack)
+    : pack_(std::move(pack)),
+      unpack_(std::make_shared<const Unpack>(std::move(unpack))),
+      previous_(saved_tensor_hooks) {
+  saved_tensor_hooks = this;
+}
+SavedTensorHooks::~SavedTensorHooks() { saved_tensor_hooks = previous_; }
+
+// ---- Node ----
+
+uint64_t NextSequence() { return next_sequence.load(std::memory_order_relaxed); }
+
+Node::Node(const char* name)
+    : name_(name), sequence_(next_sequence.fetch_add(1, std::memory_order_relaxed)) {}
+
+Node::~Node() {
+  std::vector<std::shared_ptr<Node>> dying;
+  auto take = [&dying](std::vector<Edge>& edges) {
+    for (Edge& edge : edges) {
+      if (edge.node) dying.push_back(std::move(edge.node));
+    }
+  };
+  take(inputs_);
+  while (!dying.empty()) {
+    std::shared_ptr<Node> node = std::move(dying.back());
+    dying.pop_back();
+    if (node.use_count() == 1) take(node->inputs_);
+  }
+}
+
+bool NeedsGrad(std::span<const Tensor* const> inputs) {
+  if (!grad_enabled) return false;
+  for (const Tensor* t : inputs) {
+    if (t->requires_grad()) return true;
+  }
+  return false;
+}
+bool NeedsGrad(std::initializer_list<const Tensor*> inputs) {
+  return NeedsGrad(std::span(inputs.begin(), inputs.size()));
+}
+
+void Record(std::shared_ptr<Node> node, std::span<const Tensor* const> inputs,
+            std::span<Tensor* const> outputs) {
+  for (const Tensor* input : inputs) {
+    Edge edge;
+    if (const auto& meta = input->autograd()) edge = {meta->node, meta->output, meta->leaf};
+    node->inputs_.push_back(std::move(edge));
+  }
+  int index = 0;
+  for (Tensor* output : outputs) {
+    LS_INVARIANT(!output->requires_grad(), "an output is recorded once");
+    node->outputs_.push_back({output->shape(), output->dtype(), output->device()});
+    output->set_autograd(std::make_shared<AutogradMeta>(AutogradMeta{nullptr, node, index++}));
+  }
+}
+
+}  // namespace lockstep

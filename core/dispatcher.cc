@@ -1,0 +1,9 @@
+#include "core/dispatcher.h"
+
+namespace lockstep::internal {
+
+void ThrowEmptySlot(const char* name, Device device) {
+  throw Error(StrCat(name, ": no ", Name(device.type), " kernel in this build"));
+}
+
+}  // namespace lockstep::internal

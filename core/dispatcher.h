@@ -1,0 +1,58 @@
+// One typed slot per low-level operation, one implementation per device in each.
+#pragma once
+
+#include <array>
+
+#include "core/error.h"
+#include "core/stream.h"
+
+namespace lockstep {
+
+namespace internal {
+[[noreturn]] void ThrowEmptySlot(const char* name, Device device);
+}
+
+template <class Signature>
+class Slot;
+
+// A slot's function gets the stream first and writes into tensors that its caller has allocated, so
+// that on the meta device there is nothing to call: shapes follow from the caller alone.
+//
+//   inline constinit Slot<void(const Tensor& x, Tensor& y)> softmax_forward{"softmax_forward"};
+//   softmax_forward(CurrentStream(x.device()), x, y);
+//   LS_REGISTER(softmax_forward, DeviceType::kCpu, SoftmaxForwardCpu);  // void(Stream, const
+//   Tensor&, Tensor&)
+template <class... Args>
+class Slot<void(Args...)> {
+ public:
+  using Function = void (*)(Stream, Args...);
+
+  constexpr explicit Slot(const char* name) : name_(name) {}
+
+  void operator()(Stream stream, Args... args) const {
+    const Function f = functions_[static_cast<size_t>(stream.device.type)];
+    if (f == nullptr) [[unlikely]] {
+      if (stream.device.is_meta()) return;
+      internal::ThrowEmptySlot(name_, stream.device);
+    }
+    f(stream, args...);
+  }
+
+  // Returns true so that a static initialiser can hold the call.
+  bool Register(DeviceType type, Function function) {
+    functions_[static_cast<size_t>(type)] = function;
+    return true;
+  }
+  bool Has(DeviceType type) const { return functions_[static_cast<size_t>(type)] != nullptr; }
+  const char* name() const { return name_; }
+
+ private:
+  const char* name_;
+  std::array<Function, kNumDeviceTypes> functions_{};
+};
+
+}  // namespace lockstep
+
+#define LS_REGISTER(slot, device_type, function)                      \
+  [[maybe_unused]] static const bool registered_##slot##_##function = \
+      (slot).Register(device_type, function)

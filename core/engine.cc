@@ -1,0 +1,303 @@
+#include "core/engine.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "core/error.h"
+
+namespace lockstep {
+namespace {
+
+void VisitReachable(const Tensor& root, std::unordered_set<Node*>& seen,
+                    std::vector<std::shared_ptr<Node>>& nodes) {
+  if (!root.autograd() || !root.autograd()->node) return;
+  std::vector<std::shared_ptr<Node>> stack = {root.autograd()->node};
+  while (!stack.empty()) {
+    std::shared_ptr<Node> node = std::move(stack.back());
+    stack.pop_back();
+    if (!seen.insert(node.get()).second) continue;
+    for (const Edge& edge : node->inputs()) {
+      if (edge.node && !seen.contains(edge.node.get())) stack.push_back(edge.node);
+    }
+    nodes.push_back(std::move(node));
+  }
+}
+
+// Leaves in the order of their last use; `last_use[i]` is the position of that node, -1 for a root.
+struct LeafOrder {
+  std::vector<std::shared_ptr<Leaf>> leaves;
+  std::vector<int64_t> last_use;
+};
+
+LeafOrder OrderLeaves(std::span<const Tensor> roots,
+                      const std::vector<std::shared_ptr<Node>>& nodes) {
+  LeafOrder order;
+  std::unordered_set<Leaf*> seen;
+  auto see = [&](const std::shared_ptr<Leaf>& leaf, int64_t at) {
+    if (!leaf || !seen.insert(leaf.get()).second) return;
+    order.leaves.push_back(leaf);
+    order.last_use.push_back(at);
+  };
+  for (int64_t i = static_cast<int64_t>(nodes.size()) - 1; i >= 0; --i) {
+    const auto& inputs = nodes[i]->inputs();
+    for (auto edge = inputs.rbegin(); edge != inputs.rend(); ++edge) see(edge->leaf, i);
+  }
+  for (const Tensor& root : roots) {
+    if (root.autograd()) see(root.autograd()->leaf, -1);
+  }
+  std::reverse(order.leaves.begin(), order.leaves.end());
+  std::reverse(order.last_use.begin(), order.last_use.end());
+  return order;
+}
+
+Tensor RootGrad(const Tensor& root, const Tensor& given) {
+  if (!given.defined()) {
+    LS_CHECK(root.numel() == 1, "backward of ", root.Describe(),
+             " needs a root gradient; only a tensor of one element has the default of 1");
+    return Tensor::Full(root.shape(), 1.0, root.dtype(), root.device());
+  }
+  LS_CHECK(given.shape() == root.shape() && given.dtype() == root.dtype() &&
+               given.device() == root.device(),
+           "root gradient ", given.Describe(), " for a root that is ", root.Describe());
+  return given.Detach();
+}
+
+void AddObservers(std::vector<BackwardObserver*>& to, const std::vector<BackwardObserver*>& more) {
+  for (BackwardObserver* o : more) {
+    if (std::find(to.begin(), to.end(), o) == to.end()) to.push_back(o);
+  }
+}
+
+}  // namespace
+
+struct DeferredGradients::Item {
+  std::shared_ptr<Node> node;
+  std::vector<Tensor> grads;
+  std::vector<bool> needs;
+  std::vector<std::shared_ptr<Leaf>> ready;  // leaves whose last addition this is
+  bool retain = false;
+  std::vector<BackwardObserver*> end;  // of the last item: observers still to be told of the end
+};
+
+DeferredGradients::DeferredGradients() = default;
+DeferredGradients::DeferredGradients(DeferredGradients&&) noexcept = default;
+DeferredGradients& DeferredGradients::operator=(DeferredGradients&&) noexcept = default;
+DeferredGradients::~DeferredGradients() = default;
+bool DeferredGradients::empty() const { return items_.empty(); }
+
+class BackwardRun {
+ public:
+  BackwardRun(std::span<const Tensor> roots, const BackwardOptions& options) : options_(options) {
+    LS_CHECK(!options.defer == (options.deferred == nullptr),
+             "BackwardOptions: give both defer and deferred, or neither");
+    std::unordered_set<Node*> seen;
+    for (const Tensor& root : roots) VisitReachable(root, seen, plan_.nodes);
+    std::sort(plan_.nodes.begin(), plan_.nodes.end(),
+              [](const auto& a, const auto& b) { return a->sequence() > b->sequence(); });
+    for (size_t i = 0; i < plan_.nodes.size(); ++i) index_[plan_.nodes[i].get()] = i;
+    LeafOrder order = OrderLeaves(roots, plan_.nodes);
+    plan_.leaves = std::move(order.leaves);
+    last_use_ = std::move(order.last_use);
+  }
+
+  const BackwardPlan& plan() const { return plan_; }
+
+  void Run(std::span<const Tensor> roots, std::span<const Tensor> root_grads) {
+    CheckNotReleased();
+    observers_ = options_.observers;
+    for (const auto& leaf : plan_.leaves) AddObservers(observers_, leaf->observers());
+    NoGrad no_grad;
+    try {
+      for (BackwardObserver* o : observers_) o->OnBegin(plan_);
+      PutRootGrads(roots, root_grads);
+      TellReady(-1);
+      for (size_t i = 0; i < plan_.nodes.size(); ++i) {
+        EndRanges(plan_.nodes[i]->sequence());
+        BeginRanges(*plan_.nodes[i]);
+        RunNode(i);
+        TellReady(static_cast<int64_t>(i));
+      }
+      EndRanges(0);
+      if (deferred_any_) {
+        options_.deferred->items_.back().end = observers_;
+      } else {
+        for (BackwardObserver* o : observers_) o->OnEnd();
+      }
+    } catch (...) {
+      for (BackwardObserver* o : observers_) o->OnError();
+      throw;
+    }
+  }
+
+  // Computes the gradients of `node` that `needs` names. `sinks` are ready but for aliasing.
+  static void Execute(Node& node, std::span<const Tensor> grads, const std::vector<bool>& needs,
+                      std::vector<GradSink>& sinks) {
+    for (size_t i = 0; i < sinks.size(); ++i) {
+      for (size_t j = 0; j < i && !sinks[i].scratch_only_; ++j) {
+        sinks[i].scratch_only_ = needs[i] && needs[j] && sinks[i].slot() == sinks[j].slot();
+      }
+    }
+    node.Backward(grads, needs, sinks);
+    for (GradSink& sink : sinks) {
+      if (sink.needed()) sink.Finish();
+    }
+  }
+
+  static void RunDeferred(DeferredGradients& deferred) {
+    NoGrad no_grad;
+    for (DeferredGradients::Item& item : deferred.items_) {
+      std::vector<GradSink> sinks(item.needs.size());
+      for (size_t i = 0; i < sinks.size(); ++i) {
+        if (item.needs[i]) sinks[i] = GradSink(item.node->inputs()[i].leaf.get());
+      }
+      Execute(*item.node, item.grads, item.needs, sinks);
+      item.grads.clear();
+      if (!item.retain) Release(*item.node);
+      for (const auto& leaf : item.ready) {
+        for (BackwardObserver* o : leaf->observers()) o->OnLeafReady(*leaf);
+      }
+      for (BackwardObserver* o : item.end) o->OnEnd();
+    }
+    deferred.items_.clear();
+  }
+
+ private:
+  struct ActiveRange {
+    uint64_t first_sequence;
+    std::function<void()> after;
+  };
+
+  void CheckNotReleased() const {
+    for (const auto& node : plan_.nodes) {
+      if (!node->released_) continue;
+      throw Error(StrCat("backward through '", node->name(),
+                         "' a second time: what forward saved was released by the first; set "
+                         "retain_graph in the first backward, or run forward again"));
+    }
+  }
+
+  void PutRootGrads(std::span<const Tensor> roots, std::span<const Tensor> root_grads) {
+    buffers_.resize(plan_.nodes.size());
+    for (size_t i = 0; i < roots.size(); ++i) {
+      const auto& meta = roots[i].autograd();
+      const Tensor grad = RootGrad(roots[i], root_grads.empty() ? Tensor() : root_grads[i]);
+      GradSink sink =
+          meta->leaf ? GradSink(meta->leaf.get()) : GradSink(&Buffer(*meta->node, meta->output));
+      sink.Put(grad);
+    }
+  }
+
+  Tensor& Buffer(Node& node, int output) {
+    auto& buffer = buffers_[index_.at(&node)];
+    buffer.resize(node.outputs_.size());
+    return buffer[output];
+  }
+
+  bool Deferred(const Edge& edge) const {
+    return edge.leaf && options_.defer && options_.defer(*edge.leaf);
+  }
+
+  void RunNode(size_t i) {
+    Node& node = *plan_.nodes[i];
+    std::vector<Tensor> grads = std::move(buffers_[i]);
+    grads.resize(node.outputs_.size());
+    const bool any = std::any_of(grads.begin(), grads.end(), [](auto& g) { return g.defined(); });
+    std::vector<bool> now(node.inputs().size()), later(node.inputs().size());
+    bool any_now = false, any_later = false;
+    std::vector<GradSink> sinks(node.inputs().size());
+    for (size_t j = 0; any && j < sinks.size(); ++j) {
+      const Edge& edge = node.inputs()[j];
+      if (!edge.defined()) continue;
+      if (Deferred(edge)) {
+        later[j] = any_later = true;
+      } else {
+        sinks[j] =
+            edge.leaf ? GradSink(edge.leaf.get()) : GradSink(&Buffer(*edge.node, edge.output));
+        now[j] = any_now = true;
+      }
+    }
+    for (size_t k = 0; any && k < grads.size(); ++k) {
+      const auto& out = node.outputs_[k];
+      if (!grads[k].defined()) grads[k] = Tensor::Zeros(out.shape, out.dtype, out.device);
+    }
+    if (any_now) Execute(node, grads, now, sinks);
+    if (any_later) {
+      deferred_any_ = true;
+      options_.deferred->items_.push_back(
+          {plan_.nodes[i], std::move(grads), std::move(later), {}, options_.retain_graph, {}});
+    } else if (!options_.retain_graph) {
+      Release(node);
+    }
+  }
+
+  static void Release(Node& node) {
+    node.Release();
+    node.released_ = true;
+  }
+
+  // Leaves stand in the order of their last use, so one cursor serves.
+  void TellReady(int64_t position) {
+    for (; next_leaf_ < plan_.leaves.size() && last_use_[next_leaf_] <= position; ++next_leaf_) {
+      const auto& leaf = plan_.leaves[next_leaf_];
+      if (options_.defer && options_.defer(*leaf) && deferred_any_) {
+        options_.deferred->items_.back().ready.push_back(leaf);
+        continue;
+      }
+      for (BackwardObserver* o : options_.observers) o->OnLeafReady(*leaf);
+      for (BackwardObserver* o : leaf->observers()) o->OnLeafReady(*leaf);
+    }
+  }
+
+  void BeginRanges(Node& node) {
+    // Modules hang their range on the node innermost first; the outermost begins first.
+    for (auto range = node.ranges_.rbegin(); range != node.ranges_.rend(); ++range) {
+      if (range->before) range->before();
+      if (range->after) active_.push_back({range->first_sequence, range->after});
+    }
+    std::stable_sort(active_.begin(), active_.end(), [](const auto& a, const auto& b) {
+      return a.first_sequence < b.first_sequence;
+    });
+  }
+
+  // Ends the ranges that no node with a sequence of at most `sequence` belongs to.
+  void EndRanges(uint64_t sequence) {
+    while (!active_.empty() && active_.back().first_sequence > sequence) {
+      auto after = std::move(active_.back().after);
+      active_.pop_back();
+      after();
+    }
+  }
+
+  const BackwardOptions& options_;
+  BackwardPlan plan_;
+  std::vector<int64_t> last_use_;
+  std::unordered_map<Node*, size_t> index_;
+  std::vector<std::vector<Tensor>> buffers_;  // gradients of each node's outputs, so far
+  std::vector<BackwardObserver*> observers_;
+  std::vector<ActiveRange> active_;
+  size_t next_leaf_ = 0;
+  bool deferred_any_ = false;
+};
+
+void DeferredGradients::Run() { BackwardRun::RunDeferred(*this); }
+
+void Backward(std::span<const Tensor> roots, std::span<const Tensor> root_grads,
+              const BackwardOptions& options) {
+  LS_CHECK(root_grads.empty() || root_grads.size() == roots.size(), "backward of ", roots.size(),
+           " roots with ", root_grads.size(), " root gradients");
+  for (const Tensor& root : roots) {
+    LS_CHECK(root.requires_grad(), "backward of a tensor that nothing was recorded for (",
+             root.defined() ? root.Describe() : "undefined",
+             "): was it computed under NoGrad, or from inputs that require no gradient?");
+  }
+  BackwardRun(roots, options).Run(roots, root_grads);
+}
+
+void Backward(const Tensor& root, const Tensor& root_grad, const BackwardOptions& options) {
+  Backward(std::span(&root, 1), std::span(&root_grad, 1), options);
+}
+
+BackwardPlan PlanBackward(std::span<const Tensor> roots) { return BackwardRun(roots, {}).plan(); }
+
+}  // namespace lockstep

@@ -1,0 +1,119 @@
+#include "core/module.h"
+
+#include <unordered_set>
+
+namespace lockstep {
+namespace internal {
+
+ChildSlot::ChildSlot(Module* owner, std::string name) : name_(std::move(name)) {
+  for (const ChildSlot* other : owner->children_) {
+    LS_CHECK(other->name() != name_, "a module already has a child named '", name_, "'");
+  }
+  owner->children_.push_back(this);
+}
+
+}  // namespace internal
+
+namespace {
+
+std::string Join(const std::string& prefix, const std::string& name) {
+  return prefix.empty() ? name : prefix + "." + name;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> Module::NamedParameters() const {
+  std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> out;
+  std::unordered_set<const Parameter*> seen;
+  for (auto& [path, module] : const_cast<Module*>(this)->NamedModules()) {
+    for (const auto& [name, parameter] : module->parameters_) {
+      if (seen.insert(parameter.get()).second) out.emplace_back(Join(path, name), parameter);
+    }
+  }
+  return out;
+}
+
+std::vector<std::shared_ptr<Parameter>> Module::Parameters() const {
+  std::vector<std::shared_ptr<Parameter>> out;
+  for (auto& [name, parameter] : NamedParameters()) out.push_back(std::move(parameter));
+  return out;
+}
+
+std::vector<std::pair<std::string, Tensor>> Module::NamedBuffers() const {
+  std::vector<std::pair<std::string, Tensor>> out;
+  for (auto& [path, module] : const_cast<Module*>(this)->NamedModules()) {
+    for (const auto& [name, buffer] : module->buffers_) out.emplace_back(Join(path, name), *buffer);
+  }
+  return out;
+}
+
+std::vector<std::pair<std::string, Module*>> Module::NamedModules() {
+  std::vector<std::pair<std::string, Module*>> out = {{"", this}};
+  for (internal::ChildSlot* child : children_) {
+    for (auto& [path, module] : child->module()->NamedModules()) {
+      out.emplace_back(path.empty() ? child->name() : child->name() + "." + path, module);
+    }
+  }
+  return out;
+}
+
+int64_t Module::NumParameters() const {
+  int64_t n = 0;
+  for (const auto& p : Parameters()) n += p->logical_shape().numel();
+  return n;
+}
+
+void Module::ReplaceChild(const std::string& path, std::shared_ptr<Module> module) {
+  for (internal::ChildSlot* child : children_) {
+    if (child->name() == path) return child->Replace(std::move(module));
+    const std::string prefix = child->name() + ".";
+    if (path.starts_with(prefix)) {
+      return child->module()->ReplaceChild(path.substr(prefix.size()), std::move(module));
+    }
+  }
+  std::string known;
+  for (const internal::ChildSlot* child : children_) known += " " + child->name();
+  throw ArgumentError(StrCat("no child module '", path, "'; there are:", known));
+}
+
+void Module::Materialize(Device device, uint64_t seed, DType dtype) {
+  for (const auto& [name, parameter] : NamedParameters()) {
+    parameter->set_name(name);
+    parameter->Materialize(device, dtype, seed);
+  }
+  for (auto& [path, module] : NamedModules()) {
+    for (auto& [name, buffer] : module->buffers_) *buffer = buffer->To(device);
+  }
+}
+
+void Module::ZeroGrad() {
+  for (const auto& p : Parameters()) p->leaf().ZeroGrad();
+}
+
+std::shared_ptr<Parameter> Module::AddParameter(const std::string& name, const Shape& shape,
+                                                Initializer init, bool decay) {
+  auto parameter = std::make_shared<Parameter>(shape, std::move(init), decay);
+  parameter->set_name(name);
+  ShareParameter(name, parameter);
+  return parameter;
+}
+
+void Module::ShareParameter(const std::string& name, std::shared_ptr<Parameter> parameter) {
+  for (const auto& [other, p] : parameters_) {
+    LS_CHECK(other != name, "a module already has a parameter named '", name, "'");
+  }
+  parameters_.emplace_back(name, std::move(parameter));
+}
+
+Tensor& Module::AddBuffer(const std::string& name, const Tensor& value) {
+  buffers_.emplace_back(name, std::make_unique<Tensor>(value));
+  return *buffers_.back().second;
+}
+
+void Module::HookBackward(const Tensor* output, uint64_t first_sequence) {
+  if (output == nullptr || !output->autograd()->node) return;
+  output->autograd()->node->ranges().push_back(
+      {first_sequence, [this] { RunHooks(pre_backward_); }, [this] { RunHooks(post_backward_); }});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,181 @@
+// Modules: named parameters, buffers and children, and hooks around a typed Forward.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/parameter.h"
+
+namespace lockstep {
+
+class Module;
+
+namespace internal {
+// A named place for a child; what Module knows of Child<M>.
+class ChildSlot {
+ public:
+  virtual ~ChildSlot() = default;
+  virtual std::shared_ptr<Module> module() const = 0;
+  // Throws ArgumentError if the module is not of the slot's type.
+  virtual void Replace(std::shared_ptr<Module> module) = 0;
+  const std::string& name() const { return name_; }
+
+ protected:
+  ChildSlot(Module* owner, std::string name);
+
+ private:
+  std::string name_;
+};
+
+// The tensors among a module's outputs that backward hooks hang on.
+inline const Tensor* FirstRecorded(const Tensor& t) { return t.requires_grad() ? &t : nullptr; }
+template <class T>
+const Tensor* FirstRecorded(const std::vector<T>& list) {
+  for (const T& t : list) {
+    if (const Tensor* found = FirstRecorded(t)) return found;
+  }
+  return nullptr;
+}
+template <class A, class B>
+const Tensor* FirstRecorded(const std::pair<A, B>& p) {
+  const Tensor* found = FirstRecorded(p.first);
+  return found ? found : FirstRecorded(p.second);
+}
+}  // namespace internal
+
+// Everything about a module but the type of its Forward (see ModuleOf). Modules are held by
+// shared_ptr or as locals, and neither copied nor moved: children know their place.
+class Module {
+ public:
+  Module() = default;
+  virtual ~Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  // ---- The tree. Names are paths: "h.0.attn.c_attn.weight". A parameter shared by several places
+  // appears once, under its first name. Order: own parameters, then children, as declared. ----
+  std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> NamedParameters() const;
+  std::vector<std::shared_ptr<Parameter>> Parameters() const;
+  std::vector<std::pair<std::string, Tensor>> NamedBuffers() const;
+  std::vector<std::pair<std::string, Module*>> NamedModules();  // itself first, under ""
+  int64_t NumParameters() const;
+  // Puts `module` into the child slot at `path`, in place of what is there (LoRA, tensor parallel).
+  void ReplaceChild(const std::string& path, std::shared_ptr<Module> module);
+
+  // ---- State. ----
+  // Names all parameters by their paths, gives them memory, and fills them: pure functions of
+  // (seed, name, element index).
+  void Materialize(Device device, uint64_t seed, DType dtype = DType::kF32);
+  void ZeroGrad();
+
+  // ---- Hooks; they run in the order in which they were added. ----
+  using Hook = std::function<void(Module&)>;
+  void AddPreForwardHook(Hook hook) { pre_forward_.push_back(std::move(hook)); }
+  void AddPostForwardHook(Hook hook) { post_forward_.push_back(std::move(hook)); }
+  // Before the first, and after the last, node that this module's forward recorded runs backward.
+  void AddPreBackwardHook(Hook hook) { pre_backward_.push_back(std::move(hook)); }
+  void AddPostBackwardHook(Hook hook) { post_backward_.push_back(std::move(hook)); }
+
+ protected:
+  std::shared_ptr<Parameter> AddParameter(const std::string& name, const Shape& shape,
+                                          Initializer init, bool decay);
+  // The same parameter as another module's (tied weights).
+  void ShareParameter(const std::string& name, std::shared_ptr<Parameter> parameter);
+  // State that is saved but not trained, such as running statistics.
+  Tensor& AddBuffer(const std::string& name, const Tensor& value);
+
+  void RunPreForward() { RunHooks(pre_forward_); }
+  void RunPostForward() { RunHooks(post_forward_); }
+  bool has_backward_hooks() const { return !pre_backward_.empty() || !post_backward_.empty(); }
+  // Hangs the backward hooks on the graph that was recorded since `first_sequence`.
+  void HookBackward(const Tensor* output, uint64_t first_sequence);
+
+ private:
+  friend class internal::ChildSlot;
+  void RunHooks(const std::vector<Hook>& hooks) {
+    for (const Hook& hook : hooks) hook(*this);
+  }
+
+  std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> parameters_;
+  std::vector<std::pair<std::string, std::unique_ptr<Tensor>>> buffers_;
+  std::vector<internal::ChildSlot*> children_;
+  std::vector<Hook> pre_forward_, post_forward_, pre_backward_, post_backward_;
+};
+
+template <class Signature>
+class ModuleOf;
+
+// A module with `Out Forward(In...)`. Callers use operator(), which runs the hooks:
+//   class Block : public ModuleOf<Tensor(const Tensor&)> { Tensor Forward(const Tensor& x)
+//   override; };
+template <class Out, class... In>
+class ModuleOf<Out(In...)> : public Module {
+ public:
+  Out operator()(In... in) {
+    RunPreForward();
+    const uint64_t first = NextSequence();
+    Out out = Forward(std::forward<In>(in)...);
+    if (has_backward_hooks()) HookBackward(internal::FirstRecorded(out), first);
+    RunPostForward();
+    return out;
+  }
+
+ protected:
+  virtual Out Forward(In... in) = 0;
+};
+
+// The interface most layers have: a tensor in, a tensor out.
+using Layer = ModuleOf<Tensor(const Tensor&)>;
+
+// A member of a module that holds a child, by an interface M so that it can be replaced:
+//   Child<Layer> fc{this, "fc", std::make_shared<nn::Linear>(in, out)};
+template <class M>
+class Child : public internal::ChildSlot {
+ public:
+  Child(Module* owner, std::string name, std::shared_ptr<M> module)
+      : ChildSlot(owner, std::move(name)), module_(std::move(module)) {}
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  template <class... In>
+  auto operator()(In&&... in) {
+    return (*module_)(std::forward<In>(in)...);
+  }
+  M* operator->() const { return module_.get(); }
+  M& operator*() const { return *module_; }
+  std::shared_ptr<Module> module() const override { return module_; }
+  void Replace(std::shared_ptr<Module> module) override {
+    auto typed = std::dynamic_pointer_cast<M>(module);
+    LS_CHECK(typed != nullptr, "the child '", name(),
+             "' cannot be replaced by a module of another "
+             "interface: it must take and return the same types");
+    module_ = std::move(typed);
+  }
+
+ private:
+  std::shared_ptr<M> module_;
+};
+
+// Children named "<name>.0", "<name>.1", ...
+template <class M>
+class ChildList {
+ public:
+  ChildList(Module* owner, std::string name) : owner_(owner), name_(std::move(name)) {}
+  void Add(std::shared_ptr<M> module) {
+    items_.push_back(
+        std::make_unique<Child<M>>(owner_, StrCat(name_, ".", items_.size()), std::move(module)));
+  }
+  int64_t size() const { return static_cast<int64_t>(items_.size()); }
+  Child<M>& operator[](int64_t i) { return *items_[static_cast<size_t>(i)]; }
+
+ private:
+  Module* owner_;
+  std::string name_;
+  std::vector<std::unique_ptr<Child<M>>> items_;
+};
+
+}  // namespace lockstep

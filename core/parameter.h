@@ -1,0 +1,68 @@
+// A trainable tensor with what optimizers and parallel modes must know of it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "core/autograd.h"
+
+namespace lockstep {
+
+// How a parameter lies on a mesh axis ("dp", "fsdp", "tp", ...): replicated unless listed.
+struct Placement {
+  enum class Kind { kReplicated, kSharded };
+  Kind kind = Kind::kReplicated;
+  int dim = 0;  // of the logical shape, where sharded
+  bool operator==(const Placement&) const = default;
+};
+
+// Fills a value: a pure function of (seed, name, element index), whatever the device or sharding.
+using Initializer =
+    std::function<void(const Tensor& value, uint64_t seed, const std::string& name)>;
+
+class Parameter {
+ public:
+  // Starts on the meta device; Module::Materialize gives it memory.
+  Parameter(const Shape& shape, Initializer init, bool decay);
+
+  // The full path once the module tree was named ("h.0.attn.c_attn.weight"), before that its slot.
+  const std::string& name() const { return name_; }
+  void set_name(const std::string& name);
+  const Tensor& value() const { return value_; }
+  operator const Tensor&() const { return value_; }
+  Tensor grad() const { return leaf().grad(); }
+  Leaf& leaf() const { return *meta_->leaf; }
+  // The size in the unsharded model; value().shape() is this rank's part.
+  const Shape& logical_shape() const { return logical_shape_; }
+  // Whether AdamW's weight decay applies.
+  bool decay() const { return decay_; }
+  void set_decay(bool decay) { decay_ = decay; }
+  // Placement per mesh axis; an absent axis is replicated.
+  std::map<std::string, Placement> placement;
+  // Mesh axes over which the gradient is summed.
+  std::string reduce_group = "dp";
+
+  // Gives memory on the device and fills it by the initialiser. The leaf (hooks, observers) stays.
+  void Materialize(Device device, DType dtype, uint64_t seed);
+  // Replaces the value by another of the same shape; the leaf stays.
+  void SetValue(const Tensor& value);
+  void SetTrainable(bool trainable) {
+    trainable_ = trainable;
+    Rebind(value_);
+  }
+  bool trainable() const { return trainable_; }
+
+ private:
+  void Rebind(const Tensor& value);
+
+  std::string name_;
+  Shape logical_shape_;
+  Initializer init_;
+  bool decay_;
+  bool trainable_ = true;
+  std::shared_ptr<AutogradMeta> meta_;
+  Tensor value_;
+};
+
+}  // namespace lockstep

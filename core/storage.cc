@@ -1,0 +1,127 @@
+#include "core/storage.h"
+
+#include <algorithm>
+
+#include "core/allocator.h"
+#include "core/error.h"
+
+namespace lockstep {
+
+struct Storage::Block {
+  void* data = nullptr;
+  int64_t bytes = 0;
+  Device device;
+  Stream stream;  // the stream the memory was allocated for
+  Allocator* allocator = nullptr;
+  std::shared_ptr<void> owner;   // of wrapped memory
+  std::shared_ptr<Block> whole;  // of a slice
+  int64_t offset = 0;            // of a slice, in bytes
+  bool released = false;
+  uint64_t version = 0;
+  std::vector<Stream> used_by;  // other than `stream`
+
+  ~Block() { FreeMemory(); }
+
+  void TakeMemory() {
+    if (allocator == nullptr) return;
+    stream = CurrentStream(device);
+    data = allocator->Allocate(bytes, stream);
+    released = false;
+  }
+
+  void FreeMemory() {
+    if (allocator == nullptr || released) return;
+    // The allocating stream waits for the others, so reuse on it is ordered after them.
+    for (const Stream& other : used_by) {
+      Event event(device);
+      event.Record(other);
+      event.Wait(stream);
+    }
+    used_by.clear();
+    allocator->Free(data, bytes, stream);
+    data = nullptr;
+    released = true;
+  }
+};
+
+Storage Storage::Allocate(int64_t bytes, Device device) {
+  Storage s;
+  s.block_ = std::make_shared<Block>();
+  s.block_->bytes = bytes;
+  s.block_->device = device;
+  if (!device.is_meta()) s.block_->allocator = &GetAllocator(device);
+  s.block_->TakeMemory();
+  return s;
+}
+
+Storage Storage::Wrap(void* data, int64_t bytes, Device device, std::shared_ptr<void> owner) {
+  Storage s;
+  s.block_ = std::make_shared<Block>();
+  s.block_->data = data;
+  s.block_->bytes = bytes;
+  s.block_->device = device;
+  s.block_->owner = std::move(owner);
+  return s;
+}
+
+Storage Storage::Slice(int64_t offset, int64_t bytes) const {
+  LS_CHECK(offset >= 0 && bytes >= 0 && offset <= this->bytes() - bytes, "slice of ", bytes,
+           " bytes at ", offset, " is outside a storage of ", this->bytes(), " bytes");
+  Storage s;
+  s.block_ = std::make_shared<Block>();
+  s.block_->bytes = bytes;
+  s.block_->device = device();
+  s.block_->whole = block_;
+  s.block_->offset = offset;
+  return s;
+}
+
+void* Storage::data() const {
+  LS_INVARIANT(defined());
+  const Block* block = block_.get();
+  int64_t offset = 0;
+  while (block->whole) {
+    offset += block->offset;
+    block = block->whole.get();
+  }
+  if (block->released) {
+    throw Error(StrCat("the memory of this tensor (", block->bytes, " bytes on ", block->device,
+                       ") was released; materialise its storage before use"));
+  }
+  return block->data == nullptr ? nullptr : static_cast<char*>(block->data) + offset;
+}
+
+int64_t Storage::bytes() const { return block_ ? block_->bytes : 0; }
+Device Storage::device() const {
+  LS_INVARIANT(defined());
+  return block_->device;
+}
+bool Storage::is_slice() const { return block_ && block_->whole != nullptr; }
+bool Storage::unique() const {
+  return block_.use_count() == 1 && block_->whole == nullptr && block_->owner == nullptr;
+}
+uint64_t Storage::version() const { return block_ ? block_->version : 0; }
+void Storage::BumpVersion() const {
+  if (block_) ++block_->version;
+}
+
+void Storage::Release() const {
+  LS_CHECK(defined() && block_->allocator != nullptr,
+           "only memory that the storage allocated itself can be released");
+  block_->FreeMemory();
+}
+void Storage::Materialize() const {
+  if (block_ && block_->released) block_->TakeMemory();
+}
+bool Storage::released() const { return block_ && block_->released; }
+
+void Storage::RecordUse(Stream stream) const {
+  Block* block = block_.get();
+  while (block && block->whole) block = block->whole.get();
+  if (!block || block->stream == stream) return;
+  if (std::find(block->used_by.begin(), block->used_by.end(), stream) == block->used_by.end()) {
+    block->used_by.push_back(stream);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,79 @@
+#include "core/stream.h"
+
+#include <array>
+#include <vector>
+
+#include "core/error.h"
+
+namespace lockstep {
+namespace {
+
+// The host is its own stream: everything submitted is already done.
+class HostStreamBackend : public StreamBackend {
+ public:
+  Stream CreateStream(Device device) override { return {device, nullptr}; }
+  void DestroyStream(Stream) override {}
+  void Synchronize(Stream) override {}
+  void* CreateEvent(Device) override { return nullptr; }
+  void DestroyEvent(Device, void*) override {}
+  void RecordEvent(void*, Stream) override {}
+  void WaitEvent(void*, Stream) override {}
+  bool QueryEvent(void*) override { return true; }
+  void SynchronizeEvent(void*) override {}
+};
+
+std::array<std::unique_ptr<StreamBackend>, kNumDeviceTypes>& Backends() {
+  static std::array<std::unique_ptr<StreamBackend>, kNumDeviceTypes> backends = {
+      std::make_unique<HostStreamBackend>(), nullptr, std::make_unique<HostStreamBackend>()};
+  return backends;
+}
+
+// Only streams that differ from the default are listed: almost always none or one.
+thread_local std::vector<Stream> current_streams;
+
+void SetCurrent(Stream stream) {
+  for (Stream& s : current_streams) {
+    if (s.device == stream.device) {
+      s = stream;
+      return;
+    }
+  }
+  current_streams.push_back(stream);
+}
+
+}  // namespace
+
+Stream CurrentStream(Device device) {
+  for (const Stream& s : current_streams) {
+    if (s.device == device) return s;
+  }
+  return {device, nullptr};
+}
+
+StreamGuard::StreamGuard(Stream stream) : previous_(CurrentStream(stream.device)) {
+  SetCurrent(stream);
+}
+StreamGuard::~StreamGuard() { SetCurrent(previous_); }
+
+StreamBackend& GetStreamBackend(DeviceType type) {
+  auto& backend = Backends()[static_cast<size_t>(type)];
+  LS_CHECK(backend != nullptr, "this build has no ", Name(type),
+           " backend; use --device=cpu, or build with the backend");
+  return *backend;
+}
+
+void RegisterStreamBackend(DeviceType type, std::unique_ptr<StreamBackend> backend) {
+  Backends()[static_cast<size_t>(type)] = std::move(backend);
+}
+
+void Synchronize(Stream stream) { GetStreamBackend(stream.device.type).Synchronize(stream); }
+
+Event::Event(Device device)
+    : device_(device), event_(GetStreamBackend(device.type).CreateEvent(device)) {}
+Event::~Event() { GetStreamBackend(device_.type).DestroyEvent(device_, event_); }
+void Event::Record(Stream stream) { GetStreamBackend(device_.type).RecordEvent(event_, stream); }
+void Event::Wait(Stream stream) { GetStreamBackend(device_.type).WaitEvent(event_, stream); }
+bool Event::Query() { return GetStreamBackend(device_.type).QueryEvent(event_); }
+void Event::Synchronize() { GetStreamBackend(device_.type).SynchronizeEvent(event_); }
+
+}  // namespace lockstep

@@ -1,0 +1,73 @@
+// Streams and events. On the CPU work is done when a call returns, so both are empty there.
+#pragma once
+
+#include <memory>
+
+#include "core/device.h"
+
+namespace lockstep {
+
+// A queue of work on one device. A value; the device backend owns what handle points to.
+struct Stream {
+  Device device;
+  void* handle = nullptr;  // cudaStream_t on CUDA; null is the device's default stream
+
+  bool operator==(const Stream&) const = default;
+};
+
+// The calling thread's stream on a device: the default stream, or what the innermost guard set.
+Stream CurrentStream(Device device);
+
+// Makes a stream current on its device for this thread and scope.
+class StreamGuard {
+ public:
+  explicit StreamGuard(Stream stream);
+  ~StreamGuard();
+  StreamGuard(const StreamGuard&) = delete;
+  StreamGuard& operator=(const StreamGuard&) = delete;
+
+ private:
+  Stream previous_;
+};
+
+// What a device must offer beyond kernels. The CPU's is built in; others register theirs.
+class StreamBackend {
+ public:
+  virtual ~StreamBackend() = default;
+  virtual Stream CreateStream(Device device) = 0;
+  virtual void DestroyStream(Stream stream) = 0;
+  virtual void Synchronize(Stream stream) = 0;
+  virtual void* CreateEvent(Device device) = 0;
+  virtual void DestroyEvent(Device device, void* event) = 0;
+  virtual void RecordEvent(void* event, Stream stream) = 0;
+  virtual void WaitEvent(void* event, Stream stream) = 0;
+  virtual bool QueryEvent(void* event) = 0;
+  virtual void SynchronizeEvent(void* event) = 0;
+};
+
+// Throws ArgumentError naming the device when the build has none for it.
+StreamBackend& GetStreamBackend(DeviceType type);
+void RegisterStreamBackend(DeviceType type, std::unique_ptr<StreamBackend> backend);
+
+// Waits until all work submitted to the stream is done; throws the device's pending error.
+void Synchronize(Stream stream);
+
+// A point in a stream's work that other streams, or the host, can wait for.
+class Event {
+ public:
+  explicit Event(Device device);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void Record(Stream stream);
+  void Wait(Stream stream);  // the stream waits, not the host
+  bool Query();              // true once the recorded work is done
+  void Synchronize();        // the host waits
+
+ private:
+  Device device_;
+  void* event_;
+};
+
+}  // namespace lockstep

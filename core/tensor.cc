@@ -1,0 +1,207 @@
+#include "core/tensor.h"
+
+#include "core/autograd.h"
+#include "core/slots.h"
+
+namespace lockstep {
+
+Tensor Tensor::Empty(const Shape& shape, DType dtype, Device device) {
+  int64_t bytes = 0;
+  LS_CHECK(!__builtin_mul_overflow(shape.numel(), SizeOf(dtype), &bytes), "a tensor of shape ",
+           shape, " and dtype ", dtype, " is too large");
+  return FromStorage(Storage::Allocate(bytes, device), dtype, shape);
+}
+
+Tensor Tensor::Zeros(const Shape& shape, DType dtype, Device device) {
+  return Full(shape, 0.0, dtype, device);
+}
+
+Tensor Tensor::Full(const Shape& shape, double value, DType dtype, Device device) {
+  Tensor x = Empty(shape, dtype, device);
+  x.Fill(value);
+  return x;
+}
+
+Tensor Tensor::FromBytes(std::span<const std::byte> bytes, const Shape& shape, DType dtype,
+                         Device device) {
+  Tensor x = Empty(shape, dtype);
+  LS_CHECK(static_cast<int64_t>(bytes.size()) == x.bytes(), "a tensor of shape ", shape,
+           " and dtype ", dtype, " has ", x.bytes(), " bytes, got ", bytes.size());
+  if (!bytes.empty()) std::memcpy(x.raw_data(), bytes.data(), bytes.size());
+  return x.To(device);
+}
+
+Tensor Tensor::FromStorage(Storage storage, DType dtype, const Shape& shape, int64_t offset) {
+  Tensor x;
+  x.storage_ = std::move(storage);
+  x.dtype_ = dtype;
+  x.shape_ = shape;
+  x.strides_ = shape.ContiguousStrides();
+  x.offset_ = offset;
+  x.numel_ = shape.numel();
+  LS_CHECK(offset >= 0 && (offset + x.numel_) * SizeOf(dtype) <= x.storage_.bytes(), "a tensor of ",
+           dtype, shape, " at element ", offset, " does not fit into a storage of ",
+           x.storage_.bytes(), " bytes");
+  return x;
+}
+
+bool Tensor::is_contiguous() const {
+  int64_t step = 1;
+  for (int i = ndim() - 1; i >= 0; --i) {
+    if (shape_[i] != 1 && strides_[i] != step) return numel_ == 0;
+    step *= shape_[i];
+  }
+  return true;
+}
+
+std::string Tensor::Describe() const {
+  return defined() ? StrCat(dtype_, shape_, " on ", device()) : "undefined tensor";
+}
+
+void* Tensor::raw_data() const {
+  LS_CHECK(defined(), "an undefined tensor has no data");
+  void* data = storage_.data();
+  return data == nullptr ? nullptr : static_cast<char*>(data) + offset_ * SizeOf(dtype_);
+}
+
+double Tensor::Item() const {
+  LS_CHECK(numel_ == 1, "Item() needs a tensor of one element, got ", Describe());
+  return *Detach().To(kCpu).To(DType::kF64).data<double>();
+}
+
+Tensor Tensor::MakeView(const char* what, const Shape& shape, const Shape& strides,
+                        int64_t offset) const {
+  LS_CHECK(!(requires_grad() && GradEnabled()), "Tensor::", what,
+           " records no gradient, and this tensor requires one: use the function of the same "
+           "meaning in lockstep::ops, or Detach() first");
+  Tensor view = *this;
+  view.autograd_ = nullptr;
+  view.shape_ = shape;
+  view.strides_ = strides;
+  view.offset_ = offset;
+  view.numel_ = shape.numel();
+  return view;
+}
+
+Tensor Tensor::View(const Shape& shape) const {
+  Shape resolved = shape;
+  int unknown = -1;
+  int64_t known = 1;
+  for (int i = 0; i < shape.ndim(); ++i) {
+    if (shape[i] == -1) {
+      LS_CHECK(unknown < 0, "View(", shape, "): only one size may be -1");
+      unknown = i;
+    } else {
+      known *= shape[i];
+    }
+  }
+  if (unknown >= 0) {
+    LS_CHECK(known > 0 && numel_ % known == 0, "View(", shape, ") of a tensor of shape ", shape_);
+    resolved[unknown] = numel_ / known;
+  }
+  LS_CHECK(resolved.numel() == numel_, "View(", shape, ") of a tensor of shape ", shape_,
+           ": the numbers of elements differ");
+  LS_CHECK(is_contiguous(), "View(", shape, ") needs a contiguous tensor; call Contiguous() first");
+  return MakeView("View", resolved, resolved.ContiguousStrides(), offset_);
+}
+
+Tensor Tensor::Slice(int dim, int64_t begin, int64_t end) const {
+  const int64_t size = shape_[dim];
+  LS_CHECK(0 <= begin && begin <= end && end <= size, "Slice [", begin, ", ", end,
+           ") of dimension ", dim, " of a tensor of shape ", shape_);
+  Shape shape = shape_;
+  shape[dim] = end - begin;
+  return MakeView("Slice", shape, strides_, offset_ + (end > begin ? begin * strides_[dim] : 0));
+}
+
+Tensor Tensor::Transpose(int a, int b) const {
+  Shape shape = shape_, strides = strides_;
+  std::swap(shape[a], shape[b]);
+  std::swap(strides[a], strides[b]);
+  return MakeView("Transpose", shape, strides, offset_);
+}
+
+Tensor Tensor::Expand(const Shape& shape) const {
+  LS_CHECK(shape.ndim() >= ndim(), "cannot expand ", shape_, " to ", shape);
+  Shape strides = shape;
+  const int lead = shape.ndim() - ndim();
+  for (int i = 0; i < shape.ndim(); ++i) {
+    const int64_t size = i < lead ? 1 : shape_[i - lead];
+    LS_CHECK(size == shape[i] || size == 1, "cannot expand ", shape_, " to ", shape);
+    strides[i] = i < lead || size != shape[i] ? 0 : strides_[i - lead];
+  }
+  return MakeView("Expand", shape, strides, offset_);
+}
+
+Tensor Tensor::Detach() const {
+  Tensor view = *this;
+  view.autograd_ = nullptr;
+  return view;
+}
+
+Tensor Tensor::Contiguous() const { return is_contiguous() ? *this : Clone(); }
+
+Tensor Tensor::Clone() const {
+  Tensor copy = EmptyLike(*this);
+  copy.CopyFrom(*this);
+  return copy;
+}
+
+Tensor Tensor::To(Device device) const {
+  if (this->device() == device) return *this;
+  Tensor copy = Empty(shape_, dtype_, device);
+  copy.CopyFrom(*this);
+  return copy;
+}
+
+Tensor Tensor::To(DType dtype) const {
+  if (dtype_ == dtype) return *this;
+  Tensor copy = Empty(shape_, dtype, device());
+  copy.CopyFrom(*this);
+  return copy;
+}
+
+void Tensor::CopyFrom(const Tensor& source) const {
+  LS_CHECK(defined() && source.defined() && source.shape_ == shape_, "copy of ", source.Describe(),
+           " into ", Describe(), ": the shapes differ");
+  LS_CHECK(!(GradEnabled() && (requires_grad() || source.requires_grad())), "copying ",
+           source.Describe(), " records no gradient: use lockstep::ops, or Detach() first");
+  storage_.BumpVersion();
+  if (numel_ == 0) return;
+  LS_CHECK(!source.device().is_meta() || device().is_meta(),
+           "a tensor on the meta device has no bytes to copy to ", device());
+  const Device where = device().is_cpu() ? source.device() : device();
+  copy_slot(CurrentStream(where), source, *this);
+}
+
+void Tensor::Fill(double value) const {
+  LS_CHECK(!(GradEnabled() && requires_grad()),
+           "Fill of a tensor that requires a gradient: Detach() first");
+  storage_.BumpVersion();
+  if (numel_ > 0) fill_slot(CurrentStream(device()), *this, value);
+}
+
+bool Tensor::requires_grad() const { return autograd_ != nullptr; }
+
+Tensor& Tensor::SetRequiresGrad(bool value) {
+  LS_CHECK(defined() && IsFloating(dtype_), "only floating tensors have gradients, not ",
+           Describe());
+  LS_CHECK(!autograd_ || autograd_->leaf,
+           "only a leaf can be told whether it requires a gradient; "
+           "this tensor is the result of an operation: Detach() it");
+  if (value && !autograd_) autograd_ = AutogradMeta::ForLeaf(std::make_shared<Leaf>(*this));
+  if (!value) autograd_ = nullptr;
+  return *this;
+}
+
+Tensor Tensor::grad() const {
+  LS_CHECK(autograd_ && autograd_->leaf,
+           "only a leaf that requires a gradient has one: ", Describe(), " does not");
+  return autograd_->leaf->grad();
+}
+
+void Tensor::ZeroGrad() const {
+  if (autograd_ && autograd_->leaf) autograd_->leaf->ZeroGrad();
+}
+
+}  // namespace lockstep

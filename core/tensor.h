@@ -1,0 +1,115 @@
+// The tensor: a value handle on a storage, with its place in an autograd graph.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/shape.h"
+#include "core/storage.h"
+
+namespace lockstep {
+
+struct AutogradMeta;
+
+// {storage, dtype, shape, strides, offset, autograd}. Copies share the bytes and the autograd
+// state. The methods here move no gradients: those that make another view of the data (View, Slice,
+// ...) refuse a tensor whose gradient would be lost; use lockstep::ops (ops::Reshape, ops::Slice,
+// ...) to differentiate, or Detach() first.
+class Tensor {
+ public:
+  Tensor() = default;  // undefined
+
+  // ---- Makers. Contiguous, no gradient. ----
+  static Tensor Empty(const Shape& shape, DType dtype, Device device = kCpu);  // uninitialised
+  static Tensor EmptyLike(const Tensor& x) { return Empty(x.shape(), x.dtype(), x.device()); }
+  static Tensor Zeros(const Shape& shape, DType dtype, Device device = kCpu);
+  static Tensor Full(const Shape& shape, double value, DType dtype, Device device = kCpu);
+  // Copies host values.
+  template <class T>
+  static Tensor FromSpan(std::span<const T> values, const Shape& shape, Device device = kCpu) {
+    return FromBytes(std::as_bytes(values), shape, DTypeOf<T>, device);
+  }
+  template <class T>
+  static Tensor FromVector(const std::vector<T>& values, const Shape& shape, Device device = kCpu) {
+    return FromSpan(std::span<const T>(values), shape, device);
+  }
+  static Tensor FromBytes(std::span<const std::byte> bytes, const Shape& shape, DType dtype,
+                          Device device = kCpu);
+  // Element 0 lies `offset` elements into the storage. Throws if it does not fit.
+  static Tensor FromStorage(Storage storage, DType dtype, const Shape& shape, int64_t offset = 0);
+
+  // ---- What it is. ----
+  bool defined() const { return storage_.defined(); }
+  const Shape& shape() const { return shape_; }
+  const Shape& strides() const { return strides_; }  // in elements
+  int64_t dim(int i) const { return shape_[i]; }     // negative counts from the end
+  int ndim() const { return shape_.ndim(); }
+  int64_t numel() const { return numel_; }
+  int64_t bytes() const { return numel_ * SizeOf(dtype_); }
+  DType dtype() const { return dtype_; }
+  Device device() const { return storage_.device(); }
+  int64_t offset() const { return offset_; }
+  const Storage& storage() const { return storage_; }
+  bool is_contiguous() const;
+  std::string Describe() const;  // "f32[2, 3] on cpu"
+
+  // ---- The bytes. Handles are values: constness of a Tensor is not that of its elements. ----
+  void* raw_data() const;
+  template <class T>
+  T* data() const {
+    LS_CHECK(DTypeOf<T> == dtype_, "data<", DTypeOf<T>, ">() of a tensor of ", dtype_);
+    return static_cast<T*>(raw_data());
+  }
+  // All elements in row-major order; synchronises with the device.
+  template <class T>
+  std::vector<T> ToVector() const {
+    LS_CHECK(DTypeOf<T> == dtype_, "ToVector<", DTypeOf<T>, ">() of a tensor of ", dtype_);
+    const Tensor host = Detach().To(kCpu).Contiguous();
+    std::vector<T> out(static_cast<size_t>(numel_));
+    if (numel_ > 0) std::memcpy(out.data(), host.raw_data(), static_cast<size_t>(host.bytes()));
+    return out;
+  }
+  // The only element, of any dtype; synchronises with the device.
+  double Item() const;
+
+  // ---- Views on the same storage; no gradient. ----
+  Tensor View(const Shape& shape) const;  // contiguous only; one size may be -1
+  Tensor Slice(int dim, int64_t begin, int64_t end) const;
+  Tensor Transpose(int a, int b) const;
+  Tensor Expand(
+      const Shape& shape) const;  // broadcast with stride 0, aligned at the last dimension
+  Tensor Detach() const;          // same bytes, no autograd
+
+  // ---- Copies; no gradient. ----
+  Tensor Contiguous() const;  // itself if it already is
+  Tensor Clone() const;
+  Tensor To(Device device) const;  // itself if already there
+  Tensor To(DType dtype) const;    // itself if already that
+  // Overwrites the elements with those of `source` (same shape; any dtype and device).
+  void CopyFrom(const Tensor& source) const;
+  void Fill(double value) const;
+
+  // ---- Autograd (core/autograd.h). ----
+  bool requires_grad() const;
+  // Makes this a leaf that collects a gradient, or stops it. Not for results of operations.
+  Tensor& SetRequiresGrad(bool value = true);
+  // Of a leaf: its gradient, undefined before the first backward. Else throws.
+  Tensor grad() const;
+  void ZeroGrad() const;
+  const std::shared_ptr<AutogradMeta>& autograd() const { return autograd_; }
+  void set_autograd(std::shared_ptr<AutogradMeta> meta) { autograd_ = std::move(meta); }
+
+ private:
+  Tensor MakeView(const char* what, const Shape& shape, const Shape& strides, int64_t offset) const;
+
+  Storage storage_;
+  DType dtype_ = DType::kF32;
+  Shape shape_, strides_;
+  int64_t offset_ = 0, numel_ = 0;
+  std::shared_ptr<AutogradMeta> autograd_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,43 @@
+// The CPU's threads. Work is cut into chunks that depend on the problem alone, never on the number
+// of threads, so results do not either.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace lockstep {
+
+// Threads that ParallelFor uses, the caller included. At first: the hardware's.
+int NumThreads();
+// n >= 1. Call when no ParallelFor runs.
+void SetNumThreads(int n);
+
+namespace internal {
+using ChunkFunction = void (*)(const void* context, int64_t chunk);
+void RunChunks(int64_t chunks, ChunkFunction function, const void* context);
+}  // namespace internal
+
+// Calls f(begin, end) for [0, n) in chunks of `grain` (the last one shorter), in any order, on any
+// of the pool's threads. Nested calls, and calls while another thread of the program uses the pool,
+// run on the calling thread. The first exception is rethrown here.
+template <class F>
+void ParallelFor(int64_t n, int64_t grain, const F& f) {
+  if (n <= 0) return;
+  grain = std::max<int64_t>(grain, 1);
+  if (n <= grain) {
+    f(int64_t{0}, n);
+    return;
+  }
+  struct Context {
+    const F& f;
+    int64_t n, grain;
+  } context{f, n, grain};
+  internal::RunChunks((n + grain - 1) / grain,
+                      [](const void* c, int64_t chunk) {
+                        const Context& x = *static_cast<const Context*>(c);
+                        x.f(chunk * x.grain, std::min(x.n, (chunk + 1) * x.grain));
+                      },
+                      &context);
+}
+
+}  // namespace lockstep
