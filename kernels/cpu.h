@@ -1,0 +1,117 @@
+// What the CPU implementations share: dispatch by dtype, element conversion, strided loops.
+#pragma once
+
+#include "core/tensor.h"
+#include "core/thread_pool.h"
+
+namespace lockstep::cpu {
+
+// Elements per chunk of an elementwise loop: some 10 microseconds of work.
+inline constexpr int64_t kElementwiseGrain = 16384;
+
+template <class T>
+struct TypeTag {
+  using type = T;
+};
+
+// Calls f(TypeTag<T>) with the floating type of `dtype`:
+//   DispatchFloat("gelu", x.dtype(), [&](auto tag) { using T = typename decltype(tag)::type; ...
+//   });
+template <class F>
+void DispatchFloat(const char* op, DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kF64:
+      return f(TypeTag<double>());
+    case DType::kF32:
+      return f(TypeTag<float>());
+    case DType::kBF16:
+      return f(TypeTag<BF16>());
+    default:
+      throw ArgumentError(StrCat(op, " has no CPU kernel for ", dtype,
+                                 "; it has f64, f32 and bf16: cast the input"));
+  }
+}
+
+// As DispatchFloat, for every dtype but the 8-bit floats.
+template <class F>
+void DispatchAll(const char* op, DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kF16:
+      return f(TypeTag<F16>());
+    case DType::kI64:
+      return f(TypeTag<int64_t>());
+    case DType::kI32:
+      return f(TypeTag<int32_t>());
+    case DType::kU16:
+      return f(TypeTag<uint16_t>());
+    case DType::kU8:
+      return f(TypeTag<uint8_t>());
+    case DType::kBool:
+      return f(TypeTag<bool>());
+    default:
+      return DispatchFloat(op, dtype, std::forward<F>(f));
+  }
+}
+
+// For token ids and targets.
+template <class F>
+void DispatchIndex(const char* op, DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kI64:
+      return f(TypeTag<int64_t>());
+    case DType::kI32:
+      return f(TypeTag<int32_t>());
+    default:
+      throw ArgumentError(StrCat(op, " takes indices of i32 or i64, not ", dtype));
+  }
+}
+
+// Between any two element types; 16-bit floats go through f32.
+template <class To, class From>
+inline To Convert(From x) {
+  constexpr bool from16 = std::is_same_v<From, BF16> || std::is_same_v<From, F16>;
+  constexpr bool to16 = std::is_same_v<To, BF16> || std::is_same_v<To, F16>;
+  if constexpr (std::is_same_v<To, From>) {
+    return x;
+  } else if constexpr (from16) {
+    return Convert<To>(static_cast<float>(x));
+  } else if constexpr (to16) {
+    return To(static_cast<float>(x));
+  } else {
+    return static_cast<To>(x);
+  }
+}
+
+// The offset, in elements, of row-major element `index` under the given strides.
+inline int64_t StridedOffset(const Shape& shape, const Shape& strides, int64_t index) {
+  int64_t offset = 0;
+  for (int i = shape.ndim() - 1; i >= 0; --i) {
+    offset += index % shape[i] * strides[i];
+    index /= shape[i];
+  }
+  return offset;
+}
+
+// Calls f(offset_a, offset_b, n, step_a, step_b) for runs along the last dimension that cover all
+// elements of two tensors of one shape, in parallel. Scalars are one run.
+template <class F>
+void ForEachRun(const Tensor& a, const Tensor& b, const F& f) {
+  if (a.numel() == 0) return;
+  if (a.is_contiguous() && b.is_contiguous()) {
+    ParallelFor(a.numel(), kElementwiseGrain, [&](int64_t begin, int64_t end) {
+      f(begin, begin, end - begin, int64_t{1}, int64_t{1});
+    });
+    return;
+  }
+  const Shape& shape = a.shape();
+  const int64_t n = shape[-1];
+  ParallelFor(
+      a.numel() / n, std::max<int64_t>(1, kElementwiseGrain / n), [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          f(StridedOffset(shape, a.strides(), row * n), StridedOffset(shape, b.strides(), row * n),
+            n, a.strides()[-1], b.strides()[-1]);
+        }
+      });
+}
+
+}  // namespace lockstep::cpu

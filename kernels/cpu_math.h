@@ -1,0 +1,39 @@
+// Elementary functions that compilers vectorise: branch-free, so a loop's vector body and its
+// remainder give the same bits, and results do not depend on alignment or chunking.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+namespace lockstep::cpu {
+
+// e^x within 2 ulp; 0 below -87.3, infinity above 88.7, NaN for NaN. Polynomial of Cephes' expf.
+inline float Exp(float x) {
+  const float clamped = x < -87.33654f ? -87.33654f : (x > 88.72283f ? 88.72283f : x);
+  const float n = std::floor(clamped * 1.44269504f + 0.5f);
+  float r = clamped - n * 0.693359375f;
+  r += n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const float e = p * r * r + r + 1.0f;
+  // n reaches 128, whose power of two is no float: scale in two steps.
+  const int32_t half = static_cast<int32_t>(n) >> 1;
+  const int32_t rest = static_cast<int32_t>(n) - half;
+  float y = e * std::bit_cast<float>((half + 127) << 23) * std::bit_cast<float>((rest + 127) << 23);
+  y = x < -87.33654f ? 0.0f : y;
+  y = x > 88.72283f ? std::numeric_limits<float>::infinity() : y;
+  return x != x ? x : y;
+}
+inline double Exp(double x) { return std::exp(x); }
+
+// tanh within 2e-7 absolute.
+inline float Tanh(float x) { return 1.0f - 2.0f / (Exp(2.0f * x) + 1.0f); }
+inline double Tanh(double x) { return std::tanh(x); }
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,22 @@
+// GELU, Hendrycks and Gimpel, "Gaussian error linear units" (2016), in its tanh form.
+#pragma once
+
+#include "core/dispatcher.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+namespace ops {
+
+// y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), elementwise. x: any shape and floating dtype;
+// bf16 computes in f32. Saves x.
+Tensor Gelu(const Tensor& x);
+
+}  // namespace ops
+
+inline constinit Slot<void(const Tensor& x, const Tensor& y)> gelu_forward{"gelu_forward"};
+// dx = dy * gelu'(x), or dx += that.
+inline constinit Slot<void(const Tensor& x, const Tensor& dy, const Tensor& dx, bool accumulate)>
+    gelu_backward{"gelu_backward"};
+
+}  // namespace lockstep
