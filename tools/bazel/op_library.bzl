@@ -1,5 +1,7 @@
 """An op is a folder below kernels/: NAME.h, NAME.cc, NAME_cpu.cc, NAME_cuda.cu, NAME_case.cc."""
 
+load("//tools/bazel:cuda_library.bzl", "cuda_library")
+
 def op_folders():
     """The names of the op folders of this package, sorted."""
     folders = {}
@@ -23,6 +25,17 @@ def op_library(name, ops = [], deps = []):
         "@dnnl",
         "@eigen",
     ] + ["//kernels:" + op for op in ops] + deps
+    headers = native.glob([name + "/*.h", name + "/*.cuh"], allow_empty = True)
+    cuda_sources = native.glob([name + "/*.cu"], allow_empty = True)
+    cuda = []
+    if cuda_sources:
+        cuda_library(
+            name = name + "_cuda",
+            srcs = cuda_sources,
+            hdrs = headers,
+            deps = common,
+        )
+        cuda = [":" + name + "_cuda"]
     case_sources = native.glob([name + "/*_case.cc"], allow_empty = True)
     native.cc_library(
         name = name,
@@ -31,9 +44,9 @@ def op_library(name, ops = [], deps = []):
             exclude = case_sources,
             allow_empty = True,
         ),
-        hdrs = native.glob([name + "/*.h", name + "/*.cuh"], allow_empty = True),
+        hdrs = headers,
         alwayslink = True,
-        deps = common,
+        deps = common + cuda,
     )
     native.cc_library(
         name = name + "_case",

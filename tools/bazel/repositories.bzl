@@ -3,6 +3,7 @@
 Libraries come from the system (apt): nothing is downloaded.
 """
 
+load("//tools/bazel:cuda_repository.bzl", "cuda_repository")
 load("//tools/bazel:stand_in.bzl", "stand_in_repository")
 load("//tools/bazel:system_library.bzl", "system_library")
 
@@ -14,6 +15,7 @@ def lockstep_repositories():
         for name in ["rules_cc", "rules_java", "remote_coverage_tools"]:
             _maybe(stand_in_repository, name = name)
 
+    _maybe(cuda_repository, name = "cuda")
     _maybe(
         system_library,
         name = "eigen",

@@ -1,0 +1,137 @@
+"""cuda_library: .cu sources, compiled by nvcc with --config=cuda and left out otherwise."""
+
+load("//tools/bazel:cuda_archs.bzl", "CudaArchsInfo")
+load("@cuda//:cuda_toolkit.bzl", "CudaToolkitInfo")
+
+_NVCC_FLAGS = [
+    "-std=c++20",
+    "--expt-relaxed-constexpr",
+    "--extended-lambda",
+    "-lineinfo",
+]
+
+_BY_MODE = {
+    "dbg": ["-O0", "-g"],
+    "fastbuild": ["-O1"],
+    "opt": ["-O3", "-DNDEBUG"],
+}
+
+def _host_flags(ctx):
+    # The host half of a .cu must be compiled as the .cc files are: Eigen's alignment, and so the
+    # layout of types, depends on the instruction set. nvcc splits -Xcompiler's value at commas.
+    flags = ["-fPIC"] + ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts
+    return ["-Xcompiler=" + flag.replace(",", "\\,") for flag in flags if not flag.startswith("-std=")]
+
+def _nvcc_library_impl(ctx):
+    toolkit = ctx.attr._toolkit[CudaToolkitInfo]
+    context = cc_common.merge_cc_infos(
+        cc_infos = [dep[CcInfo] for dep in ctx.attr.deps],
+    ).compilation_context
+    common = ctx.actions.args()
+    common.add_all(_NVCC_FLAGS)
+    common.add_all(_BY_MODE[ctx.var["COMPILATION_MODE"]])
+    common.add_all(ctx.attr._archs[CudaArchsInfo].gencode)
+    common.add_all(_host_flags(ctx))
+    common.add_all(context.defines, format_each = "-D%s")
+    common.add_all(context.quote_includes, before_each = "-I")
+    common.add_all(context.includes, before_each = "-I")
+    common.add_all(context.system_includes, before_each = "-isystem")
+    inputs = depset(
+        ctx.files.hdrs + [toolkit.version],
+        transitive = [context.headers],
+    )
+
+    objects = []
+    for source in ctx.files.srcs:
+        stem = source.path
+        if source.owner.package and stem.startswith(source.owner.package + "/"):
+            stem = stem[len(source.owner.package) + 1:]
+        output = ctx.actions.declare_file("_nvcc/%s/%s.pic.o" % (ctx.label.name, stem.replace("/", "_")))
+        ctx.actions.run(
+            executable = toolkit.nvcc,
+            arguments = [common, "-x", "cu", "-c", source.path, "-o", output.path],
+            inputs = depset([source], transitive = [inputs]),
+            outputs = [output],
+            mnemonic = "NvccCompile",
+            progress_message = "Compiling %s with nvcc" % source.short_path,
+            use_default_shell_env = True,
+        )
+        objects.append(output)
+
+    toolchain = ctx.attr._cc_toolchain[cc_common.CcToolchainInfo]
+    features = cc_common.configure_features(
+        ctx = ctx,
+        cc_toolchain = toolchain,
+        requested_features = ctx.features,
+        unsupported_features = ctx.disabled_features,
+    )
+    linking, outputs = cc_common.create_linking_context_from_compilation_outputs(
+        name = ctx.label.name,
+        actions = ctx.actions,
+        feature_configuration = features,
+        cc_toolchain = toolchain,
+        compilation_outputs = cc_common.create_compilation_outputs(
+            objects = depset(objects),
+            pic_objects = depset(objects),
+        ),
+        linking_contexts = [dep[CcInfo].linking_context for dep in ctx.attr.deps],
+        alwayslink = True,
+        disallow_dynamic_library = True,
+    )
+    return [
+        CcInfo(compilation_context = context, linking_context = linking),
+        DefaultInfo(files = depset(objects)),
+    ]
+
+_nvcc_library = rule(
+    implementation = _nvcc_library_impl,
+    attrs = {
+        "srcs": attr.label_list(allow_files = [".cu"]),
+        "hdrs": attr.label_list(allow_files = [".h", ".cuh"]),
+        "deps": attr.label_list(providers = [CcInfo]),
+        "_archs": attr.label(default = "//tools/bazel:cuda_archs"),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+        "_toolkit": attr.label(default = "@cuda//:toolkit", providers = [CudaToolkitInfo]),
+    },
+    fragments = ["cpp"],
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+)
+
+def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
+    """A library of .cu files, linked whole because kernels register themselves.
+
+    Args:
+      name: of the target.
+      srcs: .cu files: compiled for the GPUs of --//tools/bazel:cuda_archs with --config=cuda, left
+        out otherwise.
+      hdrs: .h and .cuh files.
+      deps: cc_library targets; the CUDA runtime is among them by itself.
+      **kwargs: passed on to the cc_library.
+    """
+    nvcc_deps = deps + ["@cuda//:cudart"]
+    _nvcc_library(
+        name = name + "_nvcc",
+        srcs = srcs,
+        hdrs = hdrs,
+        # Only through select() below: "//..." must not ask for a toolkit.
+        tags = ["manual"],
+        deps = nvcc_deps,
+        testonly = kwargs.get("testonly", False),
+    )
+    compiled = select({
+        "//tools/bazel:is_cuda": [":" + name + "_nvcc"],
+        "//conditions:default": [],
+    })
+    native.cc_library(
+        name = name,
+        hdrs = hdrs,
+        deps = deps + compiled,
+        **kwargs
+    )
+
+    # Makes "bazel build --config=cuda //..." compile the sources even where no program links them.
+    native.filegroup(
+        name = name + "_objects",
+        srcs = compiled,
+        testonly = kwargs.get("testonly", False),
+    )

@@ -1,0 +1,27 @@
+"""What cuda_library needs to know of the CUDA toolkit."""
+
+CudaToolkitInfo = provider(
+    "A CUDA toolkit, or why there is none.",
+    fields = {
+        "nvcc": "absolute path of nvcc",
+        "version": "a file that changes with the toolkit's version",
+    },
+)
+
+def _cuda_toolkit_impl(ctx):
+    if ctx.attr.missing:
+        fail("\n\n" + ctx.attr.missing + "\n")
+    return [
+        CudaToolkitInfo(nvcc = ctx.attr.nvcc, version = ctx.file.version),
+        DefaultInfo(files = depset([ctx.file.version])),
+    ]
+
+cuda_toolkit = rule(
+    implementation = _cuda_toolkit_impl,
+    attrs = {
+        "missing": attr.string(),
+        "nvcc": attr.string(),
+        "version": attr.label(mandatory = True, allow_single_file = True),
+    },
+    provides = [CudaToolkitInfo],
+)
