@@ -8,6 +8,8 @@ _NVCC_FLAGS = [
     "--expt-relaxed-constexpr",
     "--extended-lambda",
     "-lineinfo",
+    # Eigen: annotations on defaulted members.
+    "-diag-suppress=20012",
 ]
 
 _BY_MODE = {
