@@ -168,8 +168,8 @@ struct Edge {
   bool defined() const { return node != nullptr || leaf != nullptr; }
 };
 
-// Runs `before` ahead of the node it hangs on, and `after` once every node created since
-// `first_sequence` has run. Module hangs its backward hooks here.
+// Runs `before` ahead of the first of the nodes it hangs on, and `after` once every node created
+// since `first_sequence` has run. Module hangs its backward hooks here.
 struct BackwardRange {
   uint64_t first_sequence = 0;
   std::function<void()> before, after;
@@ -194,7 +194,7 @@ class Node {
   const char* name() const { return name_; }
   uint64_t sequence() const { return sequence_; }
   const std::vector<Edge>& inputs() const { return inputs_; }
-  std::vector<BackwardRange>& ranges() { return ranges_; }
+  void AddRange(std::shared_ptr<const BackwardRange> range) { ranges_.push_back(std::move(range)); }
   bool released() const { return released_; }
 
  private:
@@ -212,7 +212,7 @@ class Node {
   bool released_ = false;
   std::vector<Edge> inputs_;
   std::vector<OutputInfo> outputs_;
-  std::vector<BackwardRange> ranges_;
+  std::vector<std::shared_ptr<const BackwardRange>> ranges_;
 };
 
 struct AutogradMeta {

@@ -163,11 +163,6 @@ class BackwardRun {
   }
 
  private:
-  struct ActiveRange {
-    uint64_t first_sequence;
-    std::function<void()> after;
-  };
-
   void CheckNotReleased() const {
     for (const auto& node : plan_.nodes) {
       if (!node->released_) continue;
@@ -252,20 +247,21 @@ class BackwardRun {
   void BeginRanges(Node& node) {
     // Modules hang their range on the node innermost first; the outermost begins first.
     for (auto range = node.ranges_.rbegin(); range != node.ranges_.rend(); ++range) {
-      if (range->before) range->before();
-      if (range->after) active_.push_back({range->first_sequence, range->after});
+      if (!begun_.insert(range->get()).second) continue;
+      if ((*range)->before) (*range)->before();
+      if ((*range)->after) active_.push_back(*range);
     }
     std::stable_sort(active_.begin(), active_.end(), [](const auto& a, const auto& b) {
-      return a.first_sequence < b.first_sequence;
+      return a->first_sequence < b->first_sequence;
     });
   }
 
   // Ends the ranges that no node with a sequence of at most `sequence` belongs to.
   void EndRanges(uint64_t sequence) {
-    while (!active_.empty() && active_.back().first_sequence > sequence) {
-      auto after = std::move(active_.back().after);
+    while (!active_.empty() && active_.back()->first_sequence > sequence) {
+      const auto range = std::move(active_.back());
       active_.pop_back();
-      after();
+      range->after();
     }
   }
 
@@ -275,7 +271,8 @@ class BackwardRun {
   std::unordered_map<Node*, size_t> index_;
   std::vector<std::vector<Tensor>> buffers_;  // gradients of each node's outputs, so far
   std::vector<BackwardObserver*> observers_;
-  std::vector<ActiveRange> active_;
+  std::vector<std::shared_ptr<const BackwardRange>> active_;
+  std::unordered_set<const BackwardRange*> begun_;
   size_t next_leaf_ = 0;
   bool deferred_any_ = false;
 };

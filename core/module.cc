@@ -17,7 +17,8 @@ ChildSlot::ChildSlot(Module* owner, std::string name) : name_(std::move(name)) {
 namespace {
 
 std::string Join(const std::string& prefix, const std::string& name) {
-  return prefix.empty() ? name : prefix + "." + name;
+  if (prefix.empty()) return name;
+  return name.empty() ? prefix : prefix + "." + name;
 }
 
 }  // namespace
@@ -51,7 +52,7 @@ std::vector<std::pair<std::string, Module*>> Module::NamedModules() {
   std::vector<std::pair<std::string, Module*>> out = {{"", this}};
   for (internal::ChildSlot* child : children_) {
     for (auto& [path, module] : child->module()->NamedModules()) {
-      out.emplace_back(path.empty() ? child->name() : child->name() + "." + path, module);
+      out.emplace_back(Join(child->name(), path), module);
     }
   }
   return out;
@@ -64,11 +65,16 @@ int64_t Module::NumParameters() const {
 }
 
 void Module::ReplaceChild(const std::string& path, std::shared_ptr<Module> module) {
+  Replace(path, std::move(module));
+  if (named_) AssignNames(path_);
+}
+
+void Module::Replace(const std::string& path, std::shared_ptr<Module> module) {
   for (internal::ChildSlot* child : children_) {
     if (child->name() == path) return child->Replace(std::move(module));
     const std::string prefix = child->name() + ".";
     if (path.starts_with(prefix)) {
-      return child->module()->ReplaceChild(path.substr(prefix.size()), std::move(module));
+      return child->module()->Replace(path.substr(prefix.size()), std::move(module));
     }
   }
   std::string known;
@@ -76,11 +82,26 @@ void Module::ReplaceChild(const std::string& path, std::shared_ptr<Module> modul
   throw ArgumentError(StrCat("no child module '", path, "'; there are:", known));
 }
 
-void Module::Materialize(Device device, uint64_t seed, DType dtype) {
-  for (const auto& [name, parameter] : NamedParameters()) {
-    parameter->set_name(name);
-    parameter->Materialize(device, dtype, seed);
+void Module::AssignNames(const std::string& path) {
+  std::unordered_set<const Module*> seen;
+  for (auto& [below, module] : NamedModules()) {
+    if (!seen.insert(module).second) continue;
+    module->path_ = Join(path, below);
+    module->named_ = true;
   }
+  for (const auto& [name, parameter] : NamedParameters()) parameter->set_name(Join(path, name));
+}
+
+const std::string& Module::path() const {
+  LS_CHECK(named_,
+           "this module does not know its place in the tree yet: call Materialize, or "
+           "AssignNames, of the model that it is part of first");
+  return path_;
+}
+
+void Module::Materialize(Device device, uint64_t seed, DType dtype) {
+  AssignNames(path_);
+  for (const auto& parameter : Parameters()) parameter->Materialize(device, dtype, seed);
   for (auto& [path, module] : NamedModules()) {
     for (auto& [name, buffer] : module->buffers_) *buffer = buffer->To(device);
   }
@@ -110,10 +131,12 @@ Tensor& Module::AddBuffer(const std::string& name, const Tensor& value) {
   return *buffers_.back().second;
 }
 
-void Module::HookBackward(const Tensor* output, uint64_t first_sequence) {
-  if (output == nullptr || !output->autograd()->node) return;
-  output->autograd()->node->ranges().push_back(
-      {first_sequence, [this] { RunHooks(pre_backward_); }, [this] { RunHooks(post_backward_); }});
+void Module::HookBackward(std::span<const Tensor* const> outputs, uint64_t first_sequence) {
+  const auto range = std::make_shared<const BackwardRange>(BackwardRange{
+      first_sequence, [this] { RunHooks(pre_backward_); }, [this] { RunHooks(post_backward_); }});
+  for (const Tensor* output : outputs) {
+    if (output->autograd() && output->autograd()->node) output->autograd()->node->AddRange(range);
+  }
 }
 
 }  // namespace lockstep

@@ -3,8 +3,8 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -31,19 +31,19 @@ class ChildSlot {
   std::string name_;
 };
 
-// The tensors among a module's outputs that backward hooks hang on.
-inline const Tensor* FirstRecorded(const Tensor& t) { return t.requires_grad() ? &t : nullptr; }
-template <class T>
-const Tensor* FirstRecorded(const std::vector<T>& list) {
-  for (const T& t : list) {
-    if (const Tensor* found = FirstRecorded(t)) return found;
-  }
-  return nullptr;
+// Calls f for the tensors among a module's outputs: what backward hooks hang on.
+template <class F>
+void ForEachTensor(const Tensor& t, const F& f) {
+  f(t);
 }
-template <class A, class B>
-const Tensor* FirstRecorded(const std::pair<A, B>& p) {
-  const Tensor* found = FirstRecorded(p.first);
-  return found ? found : FirstRecorded(p.second);
+template <class T, class F>
+void ForEachTensor(const std::vector<T>& list, const F& f) {
+  for (const T& t : list) ForEachTensor(t, f);
+}
+template <class A, class B, class F>
+void ForEachTensor(const std::pair<A, B>& p, const F& f) {
+  ForEachTensor(p.first, f);
+  ForEachTensor(p.second, f);
 }
 }  // namespace internal
 
@@ -64,7 +64,13 @@ class Module {
   std::vector<std::pair<std::string, Module*>> NamedModules();  // itself first, under ""
   int64_t NumParameters() const;
   // Puts `module` into the child slot at `path`, in place of what is there (LoRA, tensor parallel).
+  // Where this tree has names, the newcomer gets its own; materialise its parameters yourself.
   void ReplaceChild(const std::string& path, std::shared_ptr<Module> module);
+  // Names all modules and parameters below by their paths, from `path` on. Materialize calls it.
+  void AssignNames(const std::string& path = "");
+  // Where this module stands in the tree; random operations derive their site from it. Throws
+  // before AssignNames. A module in several places has its first one.
+  const std::string& path() const;
 
   // ---- State. ----
   // Names all parameters by their paths, gives them memory, and fills them: pure functions of
@@ -76,7 +82,8 @@ class Module {
   using Hook = std::function<void(Module&)>;
   void AddPreForwardHook(Hook hook) { pre_forward_.push_back(std::move(hook)); }
   void AddPostForwardHook(Hook hook) { post_forward_.push_back(std::move(hook)); }
-  // Before the first, and after the last, node that this module's forward recorded runs backward.
+  // Before the first, and after the last, node that this module's forward recorded runs backward;
+  // once per forward call that the backward goes through. The module must be alive then.
   void AddPreBackwardHook(Hook hook) { pre_backward_.push_back(std::move(hook)); }
   void AddPostBackwardHook(Hook hook) { post_backward_.push_back(std::move(hook)); }
 
@@ -92,14 +99,17 @@ class Module {
   void RunPostForward() { RunHooks(post_forward_); }
   bool has_backward_hooks() const { return !pre_backward_.empty() || !post_backward_.empty(); }
   // Hangs the backward hooks on the graph that was recorded since `first_sequence`.
-  void HookBackward(const Tensor* output, uint64_t first_sequence);
+  void HookBackward(std::span<const Tensor* const> outputs, uint64_t first_sequence);
 
  private:
   friend class internal::ChildSlot;
+  void Replace(const std::string& path, std::shared_ptr<Module> module);
   void RunHooks(const std::vector<Hook>& hooks) {
     for (const Hook& hook : hooks) hook(*this);
   }
 
+  std::string path_;
+  bool named_ = false;
   std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> parameters_;
   std::vector<std::pair<std::string, std::unique_ptr<Tensor>>> buffers_;
   std::vector<internal::ChildSlot*> children_;
@@ -110,8 +120,9 @@ template <class Signature>
 class ModuleOf;
 
 // A module with `Out Forward(In...)`. Callers use operator(), which runs the hooks:
-//   class Block : public ModuleOf<Tensor(const Tensor&)> { Tensor Forward(const Tensor& x)
-//   override; };
+//   class Block : public ModuleOf<Tensor(const Tensor&)> {
+//     Tensor Forward(const Tensor& x) override;
+//   };
 template <class Out, class... In>
 class ModuleOf<Out(In...)> : public Module {
  public:
@@ -119,7 +130,11 @@ class ModuleOf<Out(In...)> : public Module {
     RunPreForward();
     const uint64_t first = NextSequence();
     Out out = Forward(std::forward<In>(in)...);
-    if (has_backward_hooks()) HookBackward(internal::FirstRecorded(out), first);
+    if (has_backward_hooks()) {
+      std::vector<const Tensor*> outputs;
+      internal::ForEachTensor(out, [&](const Tensor& t) { outputs.push_back(&t); });
+      HookBackward(outputs, first);
+    }
     RunPostForward();
     return out;
   }
@@ -137,7 +152,9 @@ template <class M>
 class Child : public internal::ChildSlot {
  public:
   Child(Module* owner, std::string name, std::shared_ptr<M> module)
-      : ChildSlot(owner, std::move(name)), module_(std::move(module)) {}
+      : ChildSlot(owner, std::move(name)), module_(std::move(module)) {
+    LS_CHECK(module_ != nullptr, "the child '", this->name(), "' must be a module, not null");
+  }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 

@@ -1,6 +1,14 @@
 #include "core/parameter.h"
 
+#include "core/thread_pool.h"
+
 namespace lockstep {
+namespace {
+
+// Elements that one thread initialises at a time: some 100 microseconds of normal variates.
+constexpr int64_t kInitGrain = 4096;
+
+}  // namespace
 
 Parameter::Parameter(const Shape& shape, Initializer init, bool decay)
     : logical_shape_(shape), init_(std::move(init)), decay_(decay) {
@@ -16,7 +24,17 @@ void Parameter::set_name(const std::string& name) {
 
 void Parameter::Materialize(Device device, DType dtype, uint64_t seed) {
   const Tensor value = Tensor::Empty(value_.shape(), dtype, device);
-  if (!device.is_meta() && init_) init_(value, seed, name_);
+  if (!init_) {
+    value.Fill(0);
+  } else if (!device.is_meta()) {
+    const bool in_place = device.is_cpu() && dtype == DType::kF32;
+    const Tensor host = in_place ? value : Tensor::Empty(value.shape(), DType::kF32);
+    float* data = host.data<float>();
+    ParallelFor(host.numel(), kInitGrain, [&](int64_t begin, int64_t end) {
+      init_({data + begin, static_cast<size_t>(end - begin)}, begin, seed, name_);
+    });
+    if (!in_place) value.CopyFrom(host);
+  }
   leaf().SetDType(dtype);
   Rebind(value);
 }

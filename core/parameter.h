@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 
 #include "core/autograd.h"
@@ -17,9 +18,12 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
-// Fills a value: a pure function of (seed, name, element index), whatever the device or sharding.
-using Initializer =
-    std::function<void(const Tensor& value, uint64_t seed, const std::string& name)>;
+// Writes elements [first, first + values.size()) of the unsharded parameter, in row-major order.
+// Each is a pure function of (seed, name, element index): it does not depend on device, dtype,
+// sharding, other parameters or how the range is cut, and calls run concurrently. nn/init.h makes
+// them.
+using Initializer = std::function<void(std::span<float> values, int64_t first, uint64_t seed,
+                                       const std::string& name)>;
 
 class Parameter {
  public:
@@ -43,7 +47,9 @@ class Parameter {
   // Mesh axes over which the gradient is summed.
   std::string reduce_group = "dp";
 
-  // Gives memory on the device and fills it by the initialiser. The leaf (hooks, observers) stays.
+  // Gives memory on the device and fills it by the initialiser (zeros if there is none), computed
+  // in f32 on the host and rounded to dtype. The leaf (hooks, observers) stays; its gradient is
+  // emptied.
   void Materialize(Device device, DType dtype, uint64_t seed);
   // Replaces the value by another of the same shape; the leaf stays.
   void SetValue(const Tensor& value);
