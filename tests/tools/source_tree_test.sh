@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Checks of the source tree that no build notices.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/../.."
+[[ -f WORKSPACE && -d kernels ]] || { echo "FAIL: $PWD is not the root of the sources"; exit 1; }
+failed=0
+fail() { echo "FAIL: $*"; failed=1; }
+
+# A BUILD file in an op's folder makes it a package of its own: kernels' globs would not see the op.
+while read -r file; do
+  fail "$file hides its op from kernels/BUILD; remove it (what the op needs goes into kernels/BUILD)"
+done < <(find kernels -mindepth 2 \( -name BUILD -o -name BUILD.bazel \))
+
+# A test in a folder without a BUILD file would never run.
+while read -r file; do
+  [[ -f $(dirname "$file")/BUILD ]] || fail "$file is in no package, so it never runs"
+done < <(find tests -name '*_test.cc' -o -name '*_fuzz.cc')
+
+# nvcc 13 rejects these headers, and core and kernels are included by .cu files.
+while read -r line; do
+  fail "$line: fmt, spdlog and toml++ must not be included by headers of core and kernels"
+done < <(grep -nE '#include [<"](fmt|spdlog|toml\+\+)/' -r core kernels --include='*.h' --include='*.cuh')
+
+exit $failed

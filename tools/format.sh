@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Formats the C++ and CUDA sources with clang-format 14, whose output differs from other versions'.
+#   bazel run //tools:format               rewrites them
+#   bazel run //tools:format -- --check    only names those that differ, and fails if there are any
+#   tools/format.sh [--check] FILE...         these files
+set -euo pipefail
+cd "${BUILD_WORKSPACE_DIRECTORY:-$(dirname "$(readlink -f "$0")")/..}"
+
+mode=(-i)
+if [[ ${1:-} == --check ]]; then
+  mode=(--dry-run --Werror --ferror-limit=1)
+  shift
+fi
+clang_format=$(command -v clang-format-14 || command -v clang-format || true)
+if [[ -z $clang_format ]]; then
+  echo "format: there is no clang-format; tools/setup --dev installs it" >&2
+  exit 1
+fi
+if ! "$clang_format" --version | grep -q 'version 14\.'; then
+  echo "format: $("$clang_format" --version) formats differently from version 14" >&2
+  exit 1
+fi
+
+if (($#)); then
+  files=("$@")
+else
+  mapfile -t files < <(git ls-files --cached --others --exclude-standard \
+    '*.h' '*.cc' '*.cu' '*.cuh' | while read -r f; do [[ -e $f ]] && echo "$f"; done)
+fi
+((${#files[@]})) || exit 0
+printf '%s\0' "${files[@]}" | xargs -0 -P "$(nproc)" -n 8 "$clang_format" "${mode[@]}"
