@@ -1,22 +1,17 @@
-// A program of another project: differentiates with Lockstep, and catches its errors.
-#include <cmath>
+// A program of another project: uses Lockstep's tensors, and catches its errors.
 #include <cstdio>
 #include <vector>
 
 #include "core/error.h"
 #include "core/tensor.h"
-#include "kernels/gelu/gelu.h"
 
 int main() {
   using lockstep::Tensor;
   const Tensor x = Tensor::FromVector(std::vector<float>{-1, 0, 1, 2}, {2, 2});
-  const std::vector<float> y = lockstep::ops::Gelu(x).ToVector<float>();
-  const double want[] = {-0.158808, 0, 0.841192, 1.954598};
-  for (int i = 0; i < 4; ++i) {
-    if (!(std::abs(y[i] - want[i]) < 1e-5)) {
-      std::printf("gelu(%d) = %g, expected %g\n", i - 1, y[i], want[i]);
-      return 1;
-    }
+  const float* last = x.Slice(0, 1, 2).View({2}).data<float>();
+  if (last[0] != 1 || last[1] != 2) {
+    std::printf("the second row is %g, %g; expected 1, 2\n", last[0], last[1]);
+    return 1;
   }
   try {
     x.View({3});
