@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,7 +27,8 @@ struct InputSpec {
   double low = -1, high = 1;
   bool index = false;           // i32 integers in [low, high) instead of floats; no gradient
   bool differentiable = true;   // gradient checked
-  bool non_contiguous = false;  // handed over as a strided view
+  bool non_contiguous = false;  // handed over as a strided view; needs two dimensions or more
+  std::optional<DType> dtype;   // always this one, such as f32 state; else the dtype under test
 };
 
 struct OpSample {
@@ -41,6 +43,9 @@ struct OpSample {
   double flops = 0;
   double elements_moved = 0;
   bool benchmark_only = false;  // too large for the tests
+  // False where the fp64 run rounds on the way (a cast to f32): gradients are then only compared
+  // between dtypes.
+  bool finite_differences = true;
 };
 
 struct ErrorSample {
@@ -49,7 +54,8 @@ struct ErrorSample {
   std::string message;              // whose what() contains this
 };
 
-// |got - want| <= absolute + relative * |want|, and NaN never passes.
+// |got - want| <= relative * |want| + absolute * rms(all of the wanted tensor, at least 1e-3), and
+// NaN never passes. So a tensor of small values is held to a small error.
 struct Tolerance {
   double relative = 0, absolute = 0;
   std::string why;  // required where it is looser than the dtype's ceiling
@@ -61,13 +67,37 @@ struct OpCase {
   std::function<std::vector<OpSample>()> samples;
   std::function<std::vector<ErrorSample>()> errors;
   std::map<DType, Tolerance> tolerances;  // default: DefaultTolerance
+  // Of a gradient against the f64 backward; default: twice that of the results. Required to say why
+  // where looser than twice the ceiling.
+  std::map<DType, Tolerance> gradient_tolerances;
   bool differentiable = true;
 };
 
-// The ceiling of a dtype: f64 1e-11, f32 1e-5, bf16 1.6e-2 (two units in the last place).
+// The ceiling of a dtype, relative and absolute: f64 1e-11, f32 1e-5, f16 2e-3, bf16 1.6e-2 (two
+// units in the last place).
 Tolerance DefaultTolerance(DType dtype);
+Tolerance ForwardTolerance(const OpCase& c, DType dtype);
+Tolerance GradientTolerance(const OpCase& c, DType dtype);
 
-const std::vector<OpCase>& AllOpCases();  // sorted by name
+// All registered cases, sorted by name. Throws Error if two have one name.
+const std::vector<OpCase>& AllOpCases();
+// For a static initialiser: const bool registered = RegisterOpCase(Make);
 bool RegisterOpCase(OpCase (*make)());
+// The cases whose name, or whose "name/sample" for some sample, contains `filter`. Throws
+// ArgumentError listing the names if there is none.
+std::vector<const OpCase*> FindOpCases(const std::string& filter);
+// Whether `filter` selects this sample of a case that it found.
+bool SelectsSample(const std::string& filter, const OpCase& c, const OpSample& sample);
+
+// ---- Inputs, for the checks and the benchmark. ----
+
+// `value` as the dtype can hold it.
+double RoundTo(DType dtype, double value);
+// The values of input `index`, rounded to its dtype when `dtype` is under test.
+RefTensor InputValues(const OpSample& sample, size_t index, DType dtype);
+// A tensor of these values, strided if the spec says so.
+Tensor InputTensor(const InputSpec& spec, const RefTensor& values, DType dtype, Device device);
+// Any tensor's elements as doubles.
+RefTensor ToRef(const Tensor& x);
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
 """Tests by glob: each NAME_test.cc of a package is the cc_test NAME_test."""
 
-def lockstep_tests(deps, extra = {}, **kwargs):
+def lockstep_tests(deps, extra = {}, exclude = [], **kwargs):
     """Declares a cc_test per *_test.cc; other sources and headers are shared as the library :support.
 
     Files below testdata/ are readable by every test of the package (path from the root of the
@@ -10,14 +10,15 @@ def lockstep_tests(deps, extra = {}, **kwargs):
       deps: the libraries under test.
       extra: per test name, keyword arguments that add to these: deps, data (lists are appended),
         size, tags, args, ...
+      exclude: files that are declared elsewhere.
       **kwargs: keyword arguments of every cc_test.
     """
-    test_sources = native.glob(["*_test.cc"], allow_empty = True)
+    test_sources = native.glob(["*_test.cc"], exclude = exclude, allow_empty = True)
     native.cc_library(
         name = "support",
         testonly = True,
-        srcs = native.glob(["*.cc"], exclude = ["*_test.cc", "*_main.cc"], allow_empty = True),
-        hdrs = native.glob(["*.h"], allow_empty = True),
+        srcs = native.glob(["*.cc"], exclude = ["*_test.cc", "*_main.cc"] + exclude, allow_empty = True),
+        hdrs = native.glob(["*.h"], exclude = exclude, allow_empty = True),
         deps = deps + ["@googletest//:gmock"],
     )
     unknown = [name for name in extra if name + ".cc" not in test_sources]

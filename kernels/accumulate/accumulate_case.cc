@@ -1,0 +1,54 @@
+#include "core/slots.h"
+#include "kernels/op_case.h"
+
+namespace lockstep {
+namespace {
+
+// A copy of the first input plus the second.
+OpSample Sample(const std::string& name, const InputSpec& sum, const InputSpec& term) {
+  return {.name = name,
+          .inputs = {sum, term},
+          .run =
+              [](std::span<const Tensor> in) {
+                const Tensor sum = in[0].Clone();
+                accumulate_slot(CurrentStream(sum.device()), in[1].Detach(), sum);
+                return std::vector{sum};
+              },
+          .reference =
+              [](std::span<const RefTensor> in) {
+                RefTensor y = in[0];
+                for (size_t i = 0; i < y.data.size(); ++i) y.data[i] += in[1].data[i];
+                return std::vector{y};
+              }};
+}
+
+OpCase Make() {
+  OpCase c;
+  c.name = "accumulate";
+  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.differentiable = false;
+  c.samples = [] {
+    const InputSpec odd{.shape = {5, 9}};
+    const InputSpec f32{.shape = {5, 9}, .dtype = DType::kF32};
+    const InputSpec strided{.shape = {5, 9}, .non_contiguous = true};
+    std::vector<OpSample> s = {Sample("empty", {.shape = {0, 4}}, {.shape = {0, 4}}),
+                               Sample("one", {.shape = {}}, {.shape = {}}),
+                               Sample("odd", odd, odd),
+                               Sample("chunks", {.shape = {50001}}, {.shape = {50001}}),
+                               Sample("strided_term", odd, strided),
+                               Sample("into_f32", f32, odd),
+                               Sample("from_f32", odd, f32)};
+    OpSample large = Sample("large", {.shape = {8 << 20}}, {.shape = {8 << 20}});
+    large.elements_moved = 5.0 * (8 << 20);  // with the copy
+    large.flops = 8 << 20;
+    large.benchmark_only = true;
+    s.push_back(large);
+    return s;
+  };
+  return c;
+}
+
+const bool registered = RegisterOpCase(Make);
+
+}  // namespace
+}  // namespace lockstep

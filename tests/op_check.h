@@ -1,0 +1,57 @@
+// The checks that follow from an OpCase alone. op_test runs all of them, gradcheck those of
+// gradients.
+#pragma once
+
+#include <string>
+
+#include "kernels/op_case.h"
+
+namespace lockstep::check {
+
+struct Result {
+  std::string error;  // empty: passed
+  // Over all elements compared; relative to the larger of |want| and the rms of the wanted tensor.
+  double max_absolute = 0, max_relative = 0;
+  int64_t compared = 0;
+
+  bool passed() const { return error.empty(); }
+};
+
+// The declaration itself: names, dtypes, tolerances, and that there are an empty and a
+// non-contiguous sample (or error samples of that name).
+Result Declaration(const OpCase& c);
+
+// Outputs against the reference, which sees the inputs as the dtype holds them.
+Result Forward(const OpCase& c, const OpSample& s, DType dtype, Device device);
+
+// The f64 backward against finite differences (four points, error O(h^4)) of the op's own f64
+// forward and of the reference: every element of small inputs; elements and random directions of
+// large ones.
+Result FiniteDifferences(const OpCase& c, const OpSample& s, Device device);
+
+// The backward in `dtype` against the f64 backward at the same values.
+Result Gradient(const OpCase& c, const OpSample& s, DType dtype, Device device);
+
+// Gradients added to what is there: a leaf's own gradient, a slice of a bucket, and an f32
+// destination for 16-bit leaves; nothing around the destination is touched.
+Result Accumulation(const OpCase& c, const OpSample& s, DType dtype, Device device);
+
+// Gradients of some inputs alone have the bits they have together.
+Result Subsets(const OpCase& c, const OpSample& s, DType dtype, Device device);
+
+// Same bits, forward and backward, again and at 1, 2 and 3 threads; inputs stay as they are.
+Result Determinism(const OpCase& c, const OpSample& s, DType dtype, Device device);
+
+// Writing to an input or output between forward and backward is refused, or changes nothing.
+Result Overwriting(const OpCase& c, const OpSample& s, DType dtype, Device device);
+
+// On the meta device: the same shapes and dtypes, forward and backward, and no memory.
+Result Meta(const OpCase& c, const OpSample& s, DType dtype);
+
+// The sample throws an Error that contains its message.
+Result ErrorMessage(const ErrorSample& sample, Device device);
+
+// Whether the sample has inputs whose gradient is checked.
+bool HasGradient(const OpCase& c, const OpSample& s);
+
+}  // namespace lockstep::check

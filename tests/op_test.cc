@@ -1,0 +1,86 @@
+// For every op, sample and dtype: the checks of tests/op_check.h as tests of their own, named
+// <op>.<check>/<sample>/<dtype>.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+
+#include "tests/op_check.h"
+
+namespace lockstep {
+namespace {
+
+class CheckTest : public testing::Test {
+ public:
+  explicit CheckTest(std::function<check::Result()> run) : run_(std::move(run)) {}
+  void TestBody() override {
+    const check::Result result = run_();
+    EXPECT_TRUE(result.passed()) << result.error;
+  }
+
+ private:
+  std::function<check::Result()> run_;
+};
+
+void Add(const OpCase& c, const std::string& name, const std::function<check::Result()>& run) {
+  testing::RegisterTest(c.name.c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
+                        [run]() -> testing::Test* { return new CheckTest(run); });
+}
+
+void AddSample(const OpCase& c, const OpSample& s) {
+  for (DType dtype : c.dtypes) {
+    auto add = [&](const char* name, auto check) {
+      Add(c, StrCat(name, "/", s.name, "/", dtype), [=, &c] { return check(c, s, dtype, kCpu); });
+    };
+    add("Forward", check::Forward);
+    add("Determinism", check::Determinism);
+    add("Meta", [](const OpCase& op, const OpSample& sample, DType type, Device) {
+      return check::Meta(op, sample, type);
+    });
+    if (!check::HasGradient(c, s)) continue;
+    if (dtype != DType::kF64) add("Gradient", check::Gradient);
+    add("Accumulation", check::Accumulation);
+    add("Subsets", check::Subsets);
+    add("Overwriting", check::Overwriting);
+  }
+  if (check::HasGradient(c, s) && s.finite_differences) {
+    Add(c, StrCat("FiniteDifferences/", s.name),
+        [=, &c] { return check::FiniteDifferences(c, s, kCpu); });
+  }
+}
+
+void AddAll() {
+  for (const OpCase& c : AllOpCases()) {
+    Add(c, "Declaration", [&c] { return check::Declaration(c); });
+    for (const OpSample& s : c.samples()) {
+      if (!s.benchmark_only) AddSample(c, s);
+    }
+    for (const ErrorSample& e : c.errors ? c.errors() : std::vector<ErrorSample>{}) {
+      Add(c, StrCat("Error/", e.name), [e] { return check::ErrorMessage(e, kCpu); });
+    }
+  }
+}
+
+// The folders below kernels/, as the build sees them.
+TEST(OpTest, EveryFolderHasACaseAndEveryCaseAFolder) {
+  std::ifstream file("kernels/op_names.txt");
+  std::set<std::string> folders, cases;
+  for (std::string name; file >> name;) folders.insert(name);
+  ASSERT_FALSE(folders.empty()) << "kernels/op_names.txt is missing: run by bazel test";
+  for (const OpCase& c : AllOpCases()) cases.insert(c.name);
+  for (const std::string& name : folders) {
+    EXPECT_TRUE(cases.contains(name)) << "kernels/" << name << "/" << name << "_case.cc is missing";
+  }
+  for (const std::string& name : cases) {
+    EXPECT_TRUE(folders.contains(name)) << "the OpCase '" << name << "' is not named as its folder";
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  lockstep::AddAll();
+  return RUN_ALL_TESTS();
+}
