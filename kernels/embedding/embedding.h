@@ -1,0 +1,28 @@
+// Rows of a table, picked by id.
+#pragma once
+
+#include "core/dispatcher.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+namespace ops {
+
+// y[..., :] = weight[ids[...], :]. ids: i32 or i64 of any shape; weight: [V, C], floating. An id
+// outside [0, V) throws ArgumentError with the id, its position and V. Saves ids.
+//
+// The gradient of a row is the sum, in order of position and in f32 at least, of the gradients of
+// the places where its id stands; it is added to what the sink holds (tied output heads) and may
+// have another dtype than the weight.
+Tensor Embedding(const Tensor& ids, const Tensor& weight);
+
+}  // namespace ops
+
+inline constinit Slot<void(const Tensor& ids, const Tensor& weight, const Tensor& y)>
+    embedding_forward{"embedding_forward"};
+// dweight (any floating dtype) is overwritten in full, or added to. ids must be in range.
+inline constinit Slot<void(const Tensor& ids, const Tensor& dy, const Tensor& dweight,
+                           bool accumulate)>
+    embedding_backward{"embedding_backward"};
+
+}  // namespace lockstep

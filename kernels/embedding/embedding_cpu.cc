@@ -1,0 +1,95 @@
+#include "kernels/embedding/embedding_cpu.h"
+
+#include <vector>
+
+#include "kernels/embedding/embedding.h"
+
+namespace lockstep::cpu {
+namespace {
+
+constexpr int64_t kChannelBlock = 256;
+
+void EmbeddingForwardCpu(Stream, const Tensor& ids, const Tensor& weight, const Tensor& y) {
+  DispatchIndex("embedding", ids.dtype(), [&](auto id_tag) {
+    using I = typename decltype(id_tag)::type;
+    CheckIds<I>("embedding", ids, weight.dim(0));
+    const I* id = ids.data<I>();
+    const int64_t row_bytes = weight.dim(1) * SizeOf(weight.dtype());
+    const char* table = static_cast<const char*>(weight.raw_data());
+    char* out = static_cast<char*>(y.raw_data());
+    if (row_bytes == 0) return;
+    const int64_t grain = std::max<int64_t>(1, kElementwiseGrain * 4 / row_bytes);
+    ParallelFor(ids.numel(), grain, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        std::memcpy(out + i * row_bytes, table + id[i] * row_bytes, static_cast<size_t>(row_bytes));
+      }
+    });
+  });
+}
+
+// Where each id stands: positions[start[v]] ... positions[start[v + 1] - 1], ascending.
+struct Places {
+  std::vector<int64_t> start, positions;
+};
+
+template <class I>
+Places FindPlaces(const I* id, int64_t n, int64_t v) {
+  Places places{std::vector<int64_t>(v + 1), std::vector<int64_t>(n)};
+  for (int64_t i = 0; i < n; ++i) ++places.start[id[i] + 1];
+  for (int64_t row = 0; row < v; ++row) places.start[row + 1] += places.start[row];
+  std::vector<int64_t> next(places.start.begin(), places.start.end() - 1);
+  for (int64_t i = 0; i < n; ++i) places.positions[next[id[i]]++] = i;
+  return places;
+}
+
+// One (row, block of channels) of the weight's gradient.
+template <class T, class D>
+void SumPlaces(const T* dy, int64_t c, std::span<const int64_t> positions, D* out, int64_t n,
+               bool accumulate) {
+  using A = std::common_type_t<Acc<T>, Acc<D>>;
+  if (positions.empty()) {
+    if (!accumulate) std::fill(out, out + n, D{});
+    return;
+  }
+  A sum[kChannelBlock] = {};
+  for (const int64_t position : positions) {
+    const T* from = dy + position * c;
+    for (int64_t i = 0; i < n; ++i) sum[i] += Convert<A>(from[i]);
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    out[i] = Convert<D>(accumulate ? Convert<A>(out[i]) + sum[i] : sum[i]);
+  }
+}
+
+void EmbeddingBackwardCpu(Stream, const Tensor& ids, const Tensor& dy, const Tensor& dweight,
+                          bool accumulate) {
+  const int64_t v = dweight.dim(0), c = dweight.dim(1);
+  if (dweight.numel() == 0) return;
+  Places places;
+  DispatchIndex("embedding", ids.dtype(), [&](auto id_tag) {
+    places = FindPlaces(ids.data<typename decltype(id_tag)::type>(), ids.numel(), v);
+  });
+  const int64_t blocks = (c + kChannelBlock - 1) / kChannelBlock;
+  DispatchFloat("embedding", dy.dtype(), [&](auto tag) {
+    DispatchFloat("embedding", dweight.dtype(), [&](auto to_tag) {
+      const auto* from = dy.data<typename decltype(tag)::type>();
+      auto* to = dweight.data<typename decltype(to_tag)::type>();
+      // Few rows may hold most of the places (characters), so chunks are small.
+      ParallelFor(v * blocks, std::max<int64_t>(1, v * blocks / 1024), [&](int64_t i, int64_t end) {
+        for (; i < end; ++i) {
+          const int64_t row = i / blocks, channel = i % blocks * kChannelBlock;
+          const std::span positions(places.positions.data() + places.start[row],
+                                    places.positions.data() + places.start[row + 1]);
+          SumPlaces(from + channel, c, positions, to + row * c + channel,
+                    std::min(kChannelBlock, c - channel), accumulate);
+        }
+      });
+    });
+  });
+}
+
+LS_REGISTER(embedding_forward, DeviceType::kCpu, EmbeddingForwardCpu);
+LS_REGISTER(embedding_backward, DeviceType::kCpu, EmbeddingBackwardCpu);
+
+}  // namespace
+}  // namespace lockstep::cpu

@@ -1,0 +1,96 @@
+#include <cmath>
+
+#include "kernels/layer_norm/layer_norm.h"
+#include "kernels/op_case.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kEps = 1e-5;
+
+std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
+  const RefTensor& x = in[0];
+  const int64_t c = x.shape[-1];
+  RefTensor y(x.shape);
+  for (size_t row = 0; row < x.data.size() / c; ++row) {
+    const double* xr = x.data.data() + row * c;
+    double mean = 0, variance = 0;
+    for (int64_t i = 0; i < c; ++i) mean += xr[i] / c;
+    for (int64_t i = 0; i < c; ++i) variance += (xr[i] - mean) * (xr[i] - mean) / c;
+    for (int64_t i = 0; i < c; ++i) {
+      y.data[row * c + i] = (xr[i] - mean) / std::sqrt(variance + kEps) * in[1].data[i] +
+                            (in.size() > 2 ? in[2].data[i] : 0);
+    }
+  }
+  return {y};
+}
+
+OpSample Sample(const std::string& name, const InputSpec& x, bool bias = true) {
+  const int64_t c = x.shape[-1];
+  OpSample s;
+  s.name = name;
+  s.inputs = {x, {.shape = {c}, .low = 0.5, .high = 1.5}};
+  if (bias) s.inputs.push_back({.shape = {c}});
+  s.run = [](std::span<const Tensor> in) {
+    return std::vector{ops::LayerNorm(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), kEps)};
+  };
+  s.reference = Reference;
+  return s;
+}
+
+Tensor F32(Device d, const Shape& shape) { return Tensor::Zeros(shape, DType::kF32, d); }
+
+OpCase Make() {
+  OpCase c;
+  c.name = "layer_norm";
+  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.samples = [] {
+    OpSample strided = Sample("strided", {.shape = {6, 9}, .low = -2, .high = 2});
+    strided.inputs[0].non_contiguous = true;
+    OpSample large = Sample("gpt2", {.shape = {8, 1024, 768}});
+    large.flops = 8.0 * 1024 * 768 * 8;
+    large.elements_moved = 8.0 * 1024 * 768 * 2;
+    large.benchmark_only = true;
+    return std::vector<OpSample>{
+        Sample("empty", {.shape = {0, 5}}),
+        Sample("one element", {.shape = {1}}),
+        Sample("one row", {.shape = {24}, .low = -4, .high = 4}),
+        Sample("odd", {.shape = {3, 5, 37}, .low = -2, .high = 2}),
+        Sample("no bias", {.shape = {4, 16}}, false),
+        Sample("many row blocks", {.shape = {70, 6}}),
+        Sample("far from zero", {.shape = {3, 64}, .low = 99, .high = 101}),
+        strided,
+        large};
+  };
+  c.errors = [] {
+    return std::vector<ErrorSample>{
+        {"integers",
+         [](Device d) {
+           ops::LayerNorm(Tensor::Zeros({2, 3}, DType::kI32, d), F32(d, {3}));
+         },
+         "layer_norm: x must be a floating [..., C] with C > 0, got i32[2, 3]"},
+        {"no channels",
+         [](Device d) {
+           ops::LayerNorm(F32(d, {2, 0}), F32(d, {0}));
+         },
+         "layer_norm: x must be a floating [..., C] with C > 0, got f32[2, 0]"},
+        {"weight too short",
+         [](Device d) {
+           ops::LayerNorm(F32(d, {2, 4}), F32(d, {3}));
+         },
+         "layer_norm: weight must be f32[4]"},
+        {"bias of another dtype",
+         [](Device d) {
+           ops::LayerNorm(F32(d, {2, 4}), F32(d, {4}), Tensor::Zeros({4}, DType::kF64, d));
+         },
+         "layer_norm: bias must be f32[4]"},
+        {"negative eps", [](Device d) { ops::LayerNorm(F32(d, {4}), F32(d, {4}), {}, -1); },
+         "layer_norm: eps must not be negative, got -1"}};
+  };
+  return c;
+}
+
+const bool registered = RegisterOpCase(Make);
+
+}  // namespace
+}  // namespace lockstep
