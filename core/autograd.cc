@@ -1,6 +1,7 @@
 #include "core/autograd.h"
 
 #include <atomic>
+#include <utility>
 
 #include "core/error.h"
 #include "core/slots.h"
@@ -28,11 +29,11 @@ GradMode::~GradMode() { grad_enabled = previous_; }
 Leaf::Leaf(const Tensor& value) : shape_(value.shape()), dtype_(value.dtype()) {}
 
 void Leaf::SetDestination(const Tensor& destination) {
-  LS_CHECK(destination.shape() == shape_ && IsFloating(destination.dtype()) &&
-               destination.is_contiguous(),
+  LS_CHECK(destination.defined() && destination.shape() == shape_ &&
+               IsFloating(destination.dtype()) && destination.is_contiguous(),
            "the gradient of '", name_, "' needs a contiguous floating destination of shape ",
            shape_, ", got ", destination.Describe());
-  grad_ = destination;
+  grad_ = destination.Detach();
   fixed_ = true;
   fresh_ = true;
 }
@@ -48,12 +49,12 @@ void Leaf::SetDType(DType dtype) {
 }
 
 void Leaf::SetGrad(const Tensor& grad) {
-  LS_CHECK(grad.shape() == shape_, "gradient ", grad.Describe(), " for '", name_, "' of shape ",
-           shape_);
+  LS_CHECK(grad.defined() && grad.shape() == shape_, "gradient ", grad.Describe(), " for '", name_,
+           "' of shape ", shape_);
   if (fixed_) {
     grad_.CopyFrom(grad);
   } else {
-    grad_ = grad;
+    grad_ = grad.Detach();
   }
   fresh_ = false;
 }
@@ -63,17 +64,17 @@ void Leaf::SetGrad(const Tensor& grad) {
 GradSink::Target GradSink::Open(const Tensor& like) { return OpenAs(like, like.dtype()); }
 
 GradSink::Target GradSink::OpenAnyDType(const Tensor& like) {
-  const bool fixed = leaf_ && leaf_->fixed_;
-  return OpenAs(like, fixed ? leaf_->grad_.dtype() : like.dtype());
+  return OpenAs(like, leaf_ ? leaf_->grad_dtype() : like.dtype());
 }
 
 GradSink::Target GradSink::OpenAs(const Tensor& like, DType dtype) {
   LS_INVARIANT(needed() && !scratch_.defined(),
                "a gradient sink is opened once, and only if needed");
-  LS_INVARIANT(!leaf_ || like.shape() == leaf_->shape_);
+  LS_INVARIANT(!leaf_ || like.shape() == leaf_->shape_, "gradient of shape ", like.shape(),
+               " for '", leaf_->name_, "' of shape ", leaf_->shape_);
   const bool fixed = leaf_ && leaf_->fixed_;
   Tensor* to = slot();
-  if (!scratch_only_ && empty() && (!fixed || to->dtype() == dtype)) {
+  if (!scratch_only_ && empty() && (!leaf_ || leaf_->grad_dtype() == dtype)) {
     if (!fixed) *to = Tensor::Empty(like.shape(), dtype, like.device());
     if (leaf_) leaf_->fresh_ = false;
     return {*to, false};
@@ -85,42 +86,54 @@ GradSink::Target GradSink::OpenAs(const Tensor& like, DType dtype) {
 }
 
 void GradSink::Put(const Tensor& grad) {
-  LS_INVARIANT(needed() && !scratch_.defined());
-  LS_INVARIANT(!leaf_ || grad.shape() == leaf_->shape_);
-  Tensor* to = slot();
-  if (!empty()) {
-    // The destination may be shared with whoever handed it over: write in place only if it is ours.
-    if (!(leaf_ && leaf_->fixed_) && !to->storage().unique()) *to = to->Clone();
-    AccumulateInto(grad, *to);
-  } else if (!leaf_) {
-    *to = grad.Contiguous();
+  LS_INVARIANT(needed() && !scratch_.defined(),
+               "a gradient sink is filled once, and only if needed");
+  LS_INVARIANT(!leaf_ || grad.shape() == leaf_->shape_, "gradient of shape ", grad.shape(),
+               " for '", leaf_->name_, "' of shape ", leaf_->shape_);
+  if (scratch_only_) {
+    // The other sink may have been opened and not yet been written to: add after the node is done.
+    scratch_ = grad.Detach();
   } else {
-    // Optimizers and clipping write gradients in place, so a leaf never shares one.
-    if (!leaf_->fixed_) *to = Tensor::Empty(leaf_->shape_, leaf_->dtype_, grad.device());
-    to->CopyFrom(grad);
-    leaf_->fresh_ = false;
+    Deliver(grad.Detach());
   }
 }
 
 void GradSink::Finish() {
-  if (!scratch_.defined()) return;
-  const Tensor scratch = std::move(scratch_);
-  scratch_ = Tensor();
+  if (scratch_.defined()) Deliver(std::exchange(scratch_, Tensor()));
+}
+
+void GradSink::Deliver(Tensor grad) {
   Tensor* to = slot();
   const bool fixed = leaf_ && leaf_->fixed_;
-  if (empty()) {
-    if (fixed) {
-      to->CopyFrom(scratch);
+  // Memory that others hold as well (whoever handed it over, the user) is never written.
+  if (!empty()) {
+    if (fixed || to->storage().unique()) {
+      AccumulateInto(grad, *to);
+    } else if (grad.storage().unique() && grad.dtype() == to->dtype()) {
+      AccumulateInto(*to, grad);
+      *to = std::move(grad);
     } else {
-      *to = scratch;
+      *to = to->Clone();
+      AccumulateInto(grad, *to);
     }
-    if (leaf_) leaf_->fresh_ = false;
-  } else if (fixed || to->storage().unique()) {
-    AccumulateInto(scratch, *to);
-  } else {
-    AccumulateInto(*to, scratch);
-    *to = scratch;
+    return;
   }
+  if (!leaf_) {
+    *to = grad.Contiguous();
+    return;
+  }
+  // Optimizers and clipping write gradients in place, so a leaf never shares one.
+  const bool ours =
+      grad.storage().unique() && grad.is_contiguous() && grad.dtype() == leaf_->dtype_;
+  if (fixed) {
+    to->CopyFrom(grad);
+  } else if (ours) {
+    *to = std::move(grad);
+  } else {
+    *to = Tensor::Empty(leaf_->shape_, leaf_->dtype_, grad.device());
+    to->CopyFrom(grad);
+  }
+  leaf_->fresh_ = false;
 }
 
 // ---- SavedTensor ----
@@ -138,7 +151,7 @@ SavedTensor::SavedTensor(const Tensor& tensor, const char* what) : what_(what) {
 }
 
 Tensor SavedTensor::Unpack() const {
-  if (packed_.has_value()) return (*unpack_)(packed_);
+  if (unpack_ != nullptr) return (*unpack_)(packed_);
   if (tensor_.defined() && tensor_.storage().version() != version_) {
     throw Error(StrCat("backward needs ", what_, " (", tensor_.Describe(),
                        ") as it was in forward, but it was overwritten since (version ",
@@ -194,6 +207,9 @@ void Record(std::shared_ptr<Node> node, std::span<const Tensor* const> inputs,
   for (const Tensor* input : inputs) {
     Edge edge;
     if (const auto& meta = input->autograd()) edge = {meta->node, meta->output, meta->leaf};
+    LS_INVARIANT(!edge.node || edge.node->sequence() < node->sequence(), "the node '", node->name(),
+                 "' was made before its input, by '", edge.node->name(),
+                 "': make it when all inputs are there");
     node->inputs_.push_back(std::move(edge));
   }
   int index = 0;

@@ -73,6 +73,8 @@ class Leaf {
 
  private:
   friend class GradSink;
+  // What a node must write to need no conversion.
+  DType grad_dtype() const { return fixed_ ? grad_.dtype() : dtype_; }
 
   std::string name_ = "unnamed";
   Shape shape_;
@@ -98,7 +100,7 @@ class GradSink {
   bool needed() const { return leaf_ != nullptr || buffer_ != nullptr; }
   // The destination, of the shape, dtype and device of `like`; the node writes it in full.
   Target Open(const Tensor& like);
-  // As Open, but a fixed destination comes with its own dtype (an f32 main gradient of a bf16
+  // As Open, but a leaf's gradient comes with its own dtype (an f32 main gradient of a bf16
   // weight): for operations that can write another dtype than they compute in.
   Target OpenAnyDType(const Tensor& like);
   // Hands over a finished gradient instead. It may alias other tensors; it is not written to.
@@ -107,7 +109,8 @@ class GradSink {
  private:
   friend class BackwardRun;
   Target OpenAs(const Tensor& like, DType dtype);
-  void Finish();  // moves a scratch target to where it belongs
+  void Finish();              // moves a scratch target to where it belongs
+  void Deliver(Tensor grad);  // moves it into the destination, or adds it
   Tensor* slot() { return leaf_ ? &leaf_->grad_ : buffer_; }
   bool empty() { return leaf_ ? leaf_->fresh_ : !buffer_->defined(); }
 
@@ -127,7 +130,7 @@ class SavedTensor {
   SavedTensor() = default;
   SavedTensor(const Tensor& tensor, const char* what);
   Tensor Unpack() const;
-  bool defined() const { return tensor_.defined() || packed_.has_value(); }
+  bool defined() const { return tensor_.defined() || unpack_ != nullptr; }
   void Reset() { *this = SavedTensor(); }
 
  private:

@@ -215,6 +215,10 @@ class BackwardRun {
     for (size_t k = 0; any && k < grads.size(); ++k) {
       const auto& out = node.outputs_[k];
       if (!grads[k].defined()) grads[k] = Tensor::Zeros(out.shape, out.dtype, out.device);
+      LS_INVARIANT(grads[k].shape() == out.shape && grads[k].dtype() == out.dtype &&
+                       grads[k].device() == out.device,
+                   "the gradient of '", node.name(), "' is ", grads[k].Describe(), ", its output ",
+                   k, " ", out.dtype, out.shape, " on ", out.device);
     }
     if (any_now) Execute(node, grads, now, sinks);
     if (any_later) {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 
 #ifdef __CUDACC__
 #define LS_HOST_DEVICE __host__ __device__
@@ -57,5 +58,6 @@ constexpr uint64_t HashName(const char* text, uint64_t n) {
   for (uint64_t i = 0; i < n; ++i) h = (h ^ static_cast<uint8_t>(text[i])) * 1099511628211ull;
   return h;
 }
+constexpr uint64_t HashName(std::string_view text) { return HashName(text.data(), text.size()); }
 
 }  // namespace lockstep
