@@ -1,0 +1,41 @@
+#include "data/evaluation.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/error.h"
+
+namespace lockstep::data {
+
+EvalBatches::EvalBatches(std::shared_ptr<const TokenSource> source, int64_t block_size,
+                         int64_t batch_size, int64_t max_batches)
+    : source_(std::move(source)), block_size_(block_size), batch_size_(batch_size) {
+  LS_CHECK(block_size >= 1 && batch_size >= 1 && max_batches >= 0, "evaluation with block_size ",
+           block_size, ", batch_size ", batch_size, ", at most ", max_batches, " batches");
+  LS_CHECK(source_->size() >= 2, "evaluation needs 2 tokens at least, and there are ",
+           source_->size());
+  const int64_t per_batch = block_size * batch_size;
+  all_batches_ = (source_->size() - 1 + per_batch - 1) / per_batch;
+  size_ = max_batches == 0 ? all_batches_ : std::min(all_batches_, max_batches);
+}
+
+int64_t EvalBatches::Position(int64_t index) const { return index * all_batches_ / size_; }
+
+int64_t EvalBatches::num_targets() const {
+  const int64_t per_batch = block_size_ * batch_size_;
+  const int64_t last = Position(size_ - 1);
+  return (size_ - 1) * per_batch + std::min(per_batch, source_->size() - 1 - last * per_batch);
+}
+
+void EvalBatches::Read(int64_t index, Batch* batch) const {
+  LS_CHECK(index >= 0 && index < size_, "evaluation batch ", index, " of ", size_);
+  std::vector<int64_t> starts(batch_size_);
+  for (int64_t row = 0; row < batch_size_; ++row) {
+    starts[row] = (Position(index) * batch_size_ + row) * block_size_;
+  }
+  ReadBatch(*source_, starts, block_size_, batch);
+  batch->step = index;
+  batch->micro_step = 0;
+}
+
+}  // namespace lockstep::data

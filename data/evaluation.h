@@ -1,0 +1,41 @@
+// The batches over which a loss is evaluated.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "data/batch.h"
+#include "data/token_source.h"
+
+namespace lockstep::data {
+
+// Consecutive windows of block_size tokens over a whole stream. The last, shorter one is filled up
+// with ignored targets, and so is the last batch, so that every batch has the same shape and every
+// token but the first is a target exactly once: the mean over all targets is the exact loss.
+class EvalBatches {
+ public:
+  // max_batches > 0 keeps that many batches, spread evenly over the stream; 0 keeps all.
+  // Throws ArgumentError for fewer than 2 tokens.
+  EvalBatches(std::shared_ptr<const TokenSource> source, int64_t block_size, int64_t batch_size,
+              int64_t max_batches = 0);
+
+  int64_t size() const { return size_; }
+  // Targets in all batches together.
+  int64_t num_targets() const;
+
+  // Batch `index`, 0 <= index < size(), any in any order; batch->step is the index. Ranks can share
+  // the batches out and add their sums of losses.
+  void Read(int64_t index, Batch* batch) const;
+
+ private:
+  // Position among the batches of the whole stream.
+  int64_t Position(int64_t index) const;
+
+  std::shared_ptr<const TokenSource> source_;
+  int64_t block_size_;
+  int64_t batch_size_;
+  int64_t all_batches_;
+  int64_t size_;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,75 @@
+#include "data/loader.h"
+
+#include "core/error.h"
+
+namespace lockstep::data {
+
+Loader::Loader(std::shared_ptr<const TokenSource> source, const Sampler& sampler,
+               const BatchLayout& layout, int64_t start_step, int prefetch)
+    : source_(std::move(source)),
+      sampler_(sampler),
+      layout_(layout),
+      first_micro_step_(start_step * layout.accum) {
+  layout_.Check();
+  LS_CHECK(start_step >= 0 && prefetch >= 1, "a loader from step ", start_step, " with ", prefetch,
+           " batches ahead");
+  LS_CHECK(sampler_.num_tokens() == source_->size(), "the sampler is for ", sampler_.num_tokens(),
+           " tokens, and the source has ", source_->size());
+  // One more than are read ahead: the one that the consumer holds.
+  slots_.resize(prefetch + 1);
+  for (Batch& batch : slots_) {
+    batch.inputs.resize(layout_.batch_size * sampler_.block_size());
+    batch.targets.resize(layout_.batch_size * sampler_.block_size());
+  }
+  thread_ = std::thread([this] { Run(); });
+}
+
+Loader::~Loader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+const Batch& Loader::Next() {
+  std::unique_lock lock(mutex_);
+  if (released_ < taken_) {
+    released_ = taken_;
+    changed_.notify_all();
+  }
+  changed_.wait(lock, [this] { return filled_ > taken_ || error_ != nullptr; });
+  if (filled_ == taken_) std::rethrow_exception(error_);
+  return slots_[taken_++ % slots_.size()];
+}
+
+void Loader::Run() try {
+  const auto capacity = static_cast<int64_t>(slots_.size());
+  std::vector<int64_t> starts(layout_.batch_size);
+  for (int64_t i = 0;; ++i) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stop_ || i - released_ < capacity; });
+      if (stop_) return;
+    }
+    Batch& batch = slots_[i % capacity];
+    batch.step = (first_micro_step_ + i) / layout_.accum;
+    batch.micro_step = (first_micro_step_ + i) % layout_.accum;
+    sampler_.WindowStarts(layout_.FirstSample(batch.step, batch.micro_step), starts);
+    ReadBatch(*source_, starts, sampler_.block_size(), &batch);
+    {
+      const std::lock_guard lock(mutex_);
+      filled_ = i + 1;
+    }
+    changed_.notify_all();
+  }
+} catch (...) {
+  {
+    const std::lock_guard lock(mutex_);
+    error_ = std::current_exception();
+  }
+  changed_.notify_all();
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,182 @@
+#include "data/token_file.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/thread_pool.h"
+
+namespace lockstep::data {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr int64_t kHeaderInts = 256;
+constexpr int64_t kHeaderBytes = kHeaderInts * 4;
+constexpr int32_t kMagicEvaluation = 20240522;
+
+struct FormatInfo {
+  TokenFormat format;
+  std::string_view name;
+  int32_t magic;
+  int32_t version;
+  int64_t token_bytes;
+};
+
+constexpr FormatInfo kFormats[] = {
+    {TokenFormat::kNanoGpt, "nanoGPT", 0, 0, 2},
+    {TokenFormat::kLlmcGpt2, "llm.c (GPT-2)", 20240520, 1, 2},
+    {TokenFormat::kLlmcLlama3, "llm.c (Llama 3)", 20240801, 7, 4},
+};
+
+const FormatInfo& Info(TokenFormat format) { return kFormats[static_cast<int>(format)]; }
+
+// The largest of n > 0 tokens.
+template <class T>
+T Max(const T* tokens, int64_t n) {
+  // Independent lanes, so that the compiler uses vector instructions.
+  constexpr int64_t kLanes = 64 / sizeof(T);
+  std::array<T, kLanes> lanes{};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      lanes[lane] = std::max(lanes[lane], tokens[i + lane]);
+    }
+  }
+  T result = *std::ranges::max_element(lanes);
+  for (; i < n; ++i) result = std::max(result, tokens[i]);
+  return result;
+}
+
+template <class T>
+T ParallelMax(const T* tokens, int64_t n) {
+  constexpr int64_t kGrain = int64_t{1} << 22;
+  std::vector<T> maxima((n + kGrain - 1) / kGrain);
+  ParallelFor(n, kGrain, [&](int64_t begin, int64_t end) {
+    maxima[begin / kGrain] = Max(tokens + begin, end - begin);
+  });
+  return *std::ranges::max_element(maxima);
+}
+
+}  // namespace
+
+std::string_view Name(TokenFormat format) { return Info(format).name; }
+
+TokenFile::TokenFile(std::string path, std::optional<int64_t> vocab_size) : file_(std::move(path)) {
+  ReadHeader();
+  CheckRange(std::min<int64_t>(vocab_size.value_or(int64_t{1} << 31), int64_t{1} << 31));
+}
+
+void TokenFile::ReadHeader() {
+  const auto bytes = static_cast<int64_t>(file_.bytes().size());
+  if (bytes == 0) {
+    throw InputError(StrCat(path(), ": the file is empty; expected token ids"));
+  }
+  int32_t header[3] = {};
+  if (bytes >= kHeaderBytes) std::memcpy(header, file_.bytes().data(), sizeof(header));
+  const auto [magic, version, count] = header;
+  if (magic == kMagicEvaluation) {
+    throw InputError(StrCat(path(), ": this is an evaluation file of llm.c (magic ", magic,
+                            "), which holds multiple-choice questions, not a stream of tokens; use "
+                            "its *_train_*.bin and *_val_*.bin files"));
+  }
+  tokens_ = file_.bytes().data();
+  for (const FormatInfo& info : kFormats) {
+    if (info.magic != 0 && info.magic == magic) format_ = info.format;
+  }
+  const FormatInfo& info = Info(format_);
+  if (format_ == TokenFormat::kNanoGpt) {
+    if (bytes % 2 != 0) {
+      throw InputError(StrCat(path(), ": ", bytes,
+                              " bytes is not a whole number of uint16 tokens; "
+                              "the file is truncated, or not a token file (nanoGPT's uint16 or "
+                              "llm.c's with a header)"));
+    }
+    size_ = bytes / 2;
+    return;
+  }
+  if (version != info.version) {
+    throw InputError(StrCat(path(), ": version ", version, " of the token format with magic ",
+                            magic, ", and only version ", info.version,
+                            " is known; write the file again "
+                            "with a current llm.c"));
+  }
+  if (count <= 0 || bytes != kHeaderBytes + count * info.token_bytes) {
+    throw InputError(StrCat(path(), ": the header says ", count, " tokens, which makes ",
+                            kHeaderBytes + count * info.token_bytes, " bytes, and the file has ",
+                            bytes, "; it is truncated or damaged: write or download it again"));
+  }
+  tokens_ += kHeaderBytes;
+  size_ = count;
+}
+
+void TokenFile::CheckRange(int64_t limit) {
+  const auto check = [&](const auto* tokens) {
+    const int64_t max = ParallelMax(tokens, size_);
+    if (max < limit) {
+      max_token_ = static_cast<int32_t>(max);
+      return;
+    }
+    int64_t position = 0;
+    while (tokens[position] < limit) ++position;
+    throw InputError(StrCat(path(), ": token ", tokens[position], " at position ", position,
+                            " is outside the vocabulary of ", limit, " (0 to ", limit - 1,
+                            "); the largest in this file is ", max,
+                            ". Use the tokenizer and the model.vocab_size that the file was made "
+                            "for; if the file is no ",
+                            Name(format_), " token file, convert it"));
+  };
+  if (Info(format_).token_bytes == 2) {
+    check(reinterpret_cast<const uint16_t*>(tokens_));
+  } else {
+    check(reinterpret_cast<const uint32_t*>(tokens_));
+  }
+}
+
+void TokenFile::DoRead(int64_t offset, std::span<int32_t> out) const {
+  if (Info(format_).token_bytes == 2) {
+    std::copy_n(reinterpret_cast<const uint16_t*>(tokens_) + offset, out.size(), out.begin());
+  } else {
+    std::copy_n(reinterpret_cast<const uint32_t*>(tokens_) + offset, out.size(), out.begin());
+  }
+}
+
+void WriteTokenFile(const std::string& path, TokenFormat format, std::span<const int32_t> tokens) {
+  const FormatInfo& info = Info(format);
+  const int64_t limit = info.token_bytes == 2 ? int64_t{1} << 16 : int64_t{1} << 31;
+  const auto count = static_cast<int64_t>(tokens.size());
+  LS_CHECK(count > 0, path, ": a token file needs at least one token");
+  for (int64_t i = 0; i < count; ++i) {
+    LS_CHECK(tokens[i] >= 0 && tokens[i] < limit, path, ": token ", tokens[i], " at position ", i,
+             " does not fit the ", info.name, " format (0 to ", limit - 1, ")");
+  }
+  const std::string temporary = path + ".tmp";
+  FileWriter writer(temporary);
+  writer.ExpectBytes(kHeaderBytes + count * info.token_bytes);
+  if (info.magic != 0) {
+    LS_CHECK(count <= INT32_MAX, path, ": ", count, " tokens do not fit the header of one ",
+             info.name, " file; write several shards");
+    std::array<int32_t, kHeaderInts> header{info.magic, info.version, static_cast<int32_t>(count)};
+    writer.Write(std::as_bytes(std::span(header)));
+  }
+  if (info.token_bytes == 4) {
+    writer.Write(std::as_bytes(tokens));
+  } else {
+    std::array<uint16_t, 4096> piece;
+    for (std::span<const int32_t> rest = tokens; !rest.empty();) {
+      const size_t n = std::min(rest.size(), piece.size());
+      std::copy_n(rest.begin(), n, piece.begin());
+      writer.Write(std::as_bytes(std::span(piece).first(n)));
+      rest = rest.subspan(n);
+    }
+  }
+  writer.Sync();
+  writer.Close();
+  RenameDurably(temporary, path);
+}
+
+}  // namespace lockstep::data

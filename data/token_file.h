@@ -1,0 +1,57 @@
+// Files of token ids, as nanoGPT and llm.c write them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/mapped_file.h"
+#include "data/token_source.h"
+
+namespace lockstep::data {
+
+// Little-endian. The formats of llm.c begin with int32[256]: magic, version, number of tokens,
+// zeros.
+enum class TokenFormat {
+  kNanoGpt,     // uint16 tokens and nothing else
+  kLlmcGpt2,    // magic 20240520, version 1, uint16 tokens
+  kLlmcLlama3,  // magic 20240801, version 7, uint32 tokens
+};
+
+std::string_view Name(TokenFormat format);
+
+// A memory-mapped token file. Not for files that are truncated while they are in use.
+class TokenFile : public TokenSource {
+ public:
+  // Recognises the format by the magic number and reads the whole file once, so that training meets
+  // no bad token later. `vocab_size`: ids must be below it; without one, below 2^31.
+  // Throws InputError for an empty or odd-sized file, a header that does not fit the file, another
+  // version, an evaluation file of llm.c, and an id out of range (file, position, value, fix);
+  // IoError for a file that can't be read.
+  explicit TokenFile(std::string path, std::optional<int64_t> vocab_size = std::nullopt);
+
+  int64_t size() const override { return size_; }
+  const std::string& path() const { return file_.path(); }
+  TokenFormat format() const { return format_; }
+  int32_t max_token() const { return max_token_; }
+  std::span<const std::byte> bytes() const { return file_.bytes(); }
+
+ private:
+  void DoRead(int64_t offset, std::span<int32_t> out) const override;
+  void ReadHeader();
+  void CheckRange(int64_t limit);
+
+  MappedFile file_;
+  TokenFormat format_ = TokenFormat::kNanoGpt;
+  const std::byte* tokens_ = nullptr;
+  int64_t size_ = 0;
+  int32_t max_token_ = 0;
+};
+
+// Writes a token file; an existing one is replaced by rename, so readers see the old or the new
+// one. Throws ArgumentError for an id that the format can't hold, IoError when writing fails.
+void WriteTokenFile(const std::string& path, TokenFormat format, std::span<const int32_t> tokens);
+
+}  // namespace lockstep::data

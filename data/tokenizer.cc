@@ -1,0 +1,123 @@
+#include "data/tokenizer.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "data/byte_tokenizer.h"
+#include "data/char_tokenizer.h"
+#include "data/gpt2_tokenizer.h"
+#include "data/gpt2_vocabulary.h"
+#include "data/tokenizer_json.h"
+#include "data/utf8.h"
+
+namespace lockstep::data {
+namespace {
+
+using Json = nlohmann::json;
+
+std::unique_ptr<Tokenizer> CharFromJson(const Json& json, const std::string& origin) {
+  const auto it = json.find("characters");
+  if (it == json.end() || !it->is_string() || it->get_ref<const std::string&>().empty()) {
+    throw InputError(StrCat(origin, ": \"characters\" must be a string that is not empty"));
+  }
+  const auto& characters = it->get_ref<const std::string&>();
+  auto tokenizer = std::make_unique<CharTokenizer>(characters);
+  if (tokenizer->vocab_size() != CountUtf8(characters) ||
+      tokenizer->Decode(tokenizer->Encode(characters)) != characters ||
+      !std::ranges::is_sorted(tokenizer->Encode(characters))) {
+    throw InputError(StrCat(origin, ": \"characters\" must be in ascending order, each once"));
+  }
+  return tokenizer;
+}
+
+std::unique_ptr<Tokenizer> FromParsedJson(const Json& json, const std::string& origin) {
+  const Json version = json.value("version", Json());
+  if (json.value("format", Json()) != kTokenizerFormat || version != kTokenizerVersion) {
+    throw InputError(StrCat(origin, ": not a tokenizer file of this version of Lockstep: expected ",
+                            "\"format\": \"", kTokenizerFormat,
+                            "\", \"version\": ", kTokenizerVersion));
+  }
+  const Json type = json.value("type", Json());
+  if (type == "char") return CharFromJson(json, origin);
+  if (type == "byte") return std::make_unique<ByteTokenizer>();
+  if (type == "gpt2") return std::make_unique<Gpt2Tokenizer>(ParseGpt2Json(json, origin));
+  throw InputError(StrCat(origin, ": unknown tokenizer type ", type.dump(),
+                          "; known: \"char\", \"byte\", \"gpt2\""));
+}
+
+// The pair of files of a GPT-2 vocabulary: OpenAI's names, then Hugging Face's.
+constexpr const char* kVocabularyFiles[][2] = {{"encoder.json", "vocab.bpe"},
+                                               {"vocab.json", "merges.txt"}};
+
+std::unique_ptr<Tokenizer> LoadGpt2Files(const std::string& tokens, const std::string& merges) {
+  return std::make_unique<Gpt2Tokenizer>(
+      ParseGpt2Files(ParseJsonObject(ReadFile(tokens), tokens), ReadFile(merges), tokens, merges));
+}
+
+std::unique_ptr<Tokenizer> LoadFolder(const std::string& folder) {
+  const std::string json = JoinPath(folder, "tokenizer.json");
+  if (PathExists(json)) return LoadTokenizer(json);
+  for (const auto& [tokens, merges] : kVocabularyFiles) {
+    if (PathExists(JoinPath(folder, tokens)) && PathExists(JoinPath(folder, merges))) {
+      return LoadGpt2Files(JoinPath(folder, tokens), JoinPath(folder, merges));
+    }
+  }
+  throw InputError(StrCat(folder,
+                          ": no tokenizer in this folder: expected tokenizer.json, or "
+                          "encoder.json and vocab.bpe, or vocab.json and merges.txt"));
+}
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::unique_ptr<Tokenizer> FindGpt2() {
+  const std::string named = Environment("LOCKSTEP_GPT2_DIR");
+  if (!named.empty()) return LoadTokenizer(named);
+  const std::string folder = JoinPath(Environment("HOME"), ".cache/lockstep/gpt2");
+  if (IsDirectory(folder)) return LoadFolder(folder);
+  throw InputError(
+      StrCat("data.tokenizer=gpt2 needs GPT-2's vocabulary, which is not part of "
+             "Lockstep: put encoder.json and vocab.bpe, or GPT-2's tokenizer.json, in ",
+             folder,
+             ", or name their folder by LOCKSTEP_GPT2_DIR or "
+             "--data.tokenizer=FOLDER"));
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> Tokenizer::FromJson(std::string_view json, const std::string& origin) {
+  return FromParsedJson(ParseJsonObject(json, origin), origin);
+}
+
+std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path) {
+  if (IsDirectory(path)) return LoadFolder(path);
+  const std::string folder = ParentPath(path);
+  for (const auto& [tokens, merges] : kVocabularyFiles) {
+    if (path.ends_with(tokens) || path.ends_with(merges)) {
+      return LoadGpt2Files(JoinPath(folder, tokens), JoinPath(folder, merges));
+    }
+  }
+  const Json json = ParseJsonObject(ReadFile(path), path);
+  if (json.contains("format")) return FromParsedJson(json, path);
+  if (json.contains("model")) {
+    return std::make_unique<Gpt2Tokenizer>(ParseHuggingFaceTokenizer(json, path));
+  }
+  throw InputError(StrCat(path, ": neither a tokenizer file of Lockstep (\"format\": \"",
+                          kTokenizerFormat, "\") nor Hugging Face's tokenizer.json (\"model\")"));
+}
+
+std::unique_ptr<Tokenizer> MakeTokenizer(const std::string& option, std::string_view text) {
+  if (option == "char") return std::make_unique<CharTokenizer>(text);
+  if (option == "byte") return std::make_unique<ByteTokenizer>();
+  if (option == "gpt2") return FindGpt2();
+  if (PathExists(option)) return LoadTokenizer(option);
+  throw InputError(StrCat("data.tokenizer=", option,
+                          ": neither char, byte, gpt2 nor a file or "
+                          "folder that exists"));
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,52 @@
+// Text to token ids and back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::data {
+
+// Immutable and thread-safe.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // Every id is in [0, vocab_size()). Throws InputError for text the tokenizer has no tokens for.
+  virtual std::vector<int32_t> Encode(std::string_view text) const = 0;
+
+  // The text of each id, concatenated: Decode(Encode(text)) == text. The text of some ids alone
+  // need not be well-formed UTF-8 (byte tokens). Throws ArgumentError for an id outside the
+  // vocabulary.
+  virtual std::string Decode(std::span<const int32_t> ids) const = 0;
+
+  virtual int64_t vocab_size() const = 0;
+
+  // The "type" in ToJson: "char", "byte" or "gpt2".
+  virtual std::string_view name() const = 0;
+
+  // The id that separates documents, where the vocabulary has one. Encode never produces it.
+  virtual std::optional<int32_t> end_of_text() const { return std::nullopt; }
+
+  // All there is to the tokenizer, as a JSON object with "format" and "type". FromJson reads it.
+  virtual std::string ToJson() const = 0;
+
+  // Reads what ToJson wrote. `origin` names the source in messages (InputError).
+  static std::unique_ptr<Tokenizer> FromJson(std::string_view json, const std::string& origin);
+};
+
+// Loads a vocabulary from disk: a file that ToJson wrote, Hugging Face's tokenizer.json, or a
+// folder with either, or with GPT-2's encoder.json and vocab.bpe (or vocab.json and merges.txt).
+// Naming one of those two files does as well. Throws InputError.
+std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path);
+
+// The tokenizer that the option data.tokenizer names: "char" (of the characters in `text`), "byte",
+// "gpt2", or a path for LoadTokenizer. GPT-2's vocabulary is not part of Lockstep: "gpt2" looks in
+// $LOCKSTEP_GPT2_DIR, then ~/.cache/lockstep/gpt2. Throws InputError.
+std::unique_ptr<Tokenizer> MakeTokenizer(const std::string& option, std::string_view text);
+
+}  // namespace lockstep::data

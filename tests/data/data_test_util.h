@@ -1,0 +1,41 @@
+// What the tests of data share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::data {
+
+// An empty folder of the running test.
+std::string TestFolder();
+
+void WriteText(const std::string& path, std::string_view contents);
+
+// What `f` throws, which must be an E.
+template <class E, class F>
+std::string MessageOf(const F& f) {
+  try {
+    f();
+  } catch (const E& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+// A file of tests/data/testdata.
+std::string TestData(const std::string& name);
+
+// Files that are not part of Lockstep and that some tests use where they are: looked for in
+// $LOCKSTEP_TEST_DATA, then in shared/data beside the workspace or beside a folder above it.
+std::optional<std::string> SharedData(const std::string& name);
+
+std::vector<int32_t> RandomIds(std::mt19937* random, int64_t count, int32_t limit);
+
+}  // namespace lockstep::data
