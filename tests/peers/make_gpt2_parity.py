@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes tests/goldens/gpt2_parity: 20 AdamW steps of a tiny GPT-2 in PyTorch.
+"""Makes tests/testdata/gpt2_parity: 20 AdamW steps of a tiny GPT-2 in PyTorch.
 
-    python3 tests/goldens/make_gpt2_parity.py
+    python3 tests/peers/make_gpt2_parity.py
 
 Needs torch, numpy and safetensors. It writes the initial weights (model.safetensors, config.json), the
 tokens (tokens.bin, uint16) and what tools/torch_gpt2.py printed for them (steps.json), with
@@ -16,7 +16,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-OUT = ROOT / "tests/goldens/gpt2_parity"
+OUT = ROOT / "tests/testdata/gpt2_parity"
 V, P, L, H, C = 67, 32, 2, 2, 24
 SETTINGS = {"seq": 16, "batch": 3, "accum": 2, "steps": 20, "lr": 1e-2, "min_lr": 1e-3, "warmup": 5,
             "decay_steps": 20, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip": 0.8}
