@@ -47,6 +47,8 @@ OpCase Make() {
   c.samples = [] {
     OpSample strided = Sample("strided", {.shape = {6, 9}, .low = -2, .high = 2});
     strided.inputs[0].non_contiguous = true;
+    OpSample mixed = Sample("weights of f32", {.shape = {4, 24}});
+    for (size_t i : {1, 2}) mixed.inputs[i].dtype = DType::kF32;
     OpSample large = Sample("gpt2", {.shape = {8, 1024, 768}});
     large.flops = 8.0 * 1024 * 768 * 8;
     large.elements_moved = 8.0 * 1024 * 768 * 2;
@@ -60,6 +62,7 @@ OpCase Make() {
         Sample("many row blocks", {.shape = {70, 6}}),
         Sample("far from zero", {.shape = {3, 64}, .low = 99, .high = 101}),
         strided,
+        mixed,
         large};
   };
   c.errors = [] {
