@@ -439,8 +439,7 @@ constexpr double kSentinel = -12345;  // inexact in 16 bits, but the same each t
 // Two backwards into a destination inside a larger buffer that starts as NaN; `destination` is the
 // dtype.
 void CheckDestination(Result& result, const OpSample& s, const std::vector<RefTensor>& values,
-                      const Run& plain, DType dtype, DType destination, Device device,
-                      const Tolerance& t) {
+                      const Run& plain, DType dtype, DType destination, Device device) {
   const std::vector<bool> needs = AllNeeds(s);
   std::vector<Tensor> inputs = Inputs(s, values, dtype, device);
   RequireGradients(inputs, needs);
@@ -465,7 +464,7 @@ void CheckDestination(Result& result, const OpSample& s, const std::vector<RefTe
       const int64_t n = inputs[i].numel();
       Compare(result,
               StrCat("gradient ", i, " in a bucket of ", destination, ", backward ", pass, ","),
-              ToRef(inputs[i].grad()), want, t);
+              ToRef(inputs[i].grad()), want, DefaultTolerance(LessExact(dtype, inputs[i].dtype())));
       const RefTensor bucket = ToRef(buckets[i]);
       const double sentinel = RoundTo(destination, kSentinel);
       for (int64_t g = 0; g < kGuard; ++g) {
@@ -482,7 +481,6 @@ void CheckDestination(Result& result, const OpSample& s, const std::vector<RefTe
 Result Accumulation(const OpCase&, const OpSample& s, DType dtype, Device device) {
   return Guarded([&](Result& result) {
     // Adding rounds a few times more; what the gradient itself is worth, Gradient checks.
-    const Tolerance t = DefaultTolerance(dtype);
     const std::vector<RefTensor> values = Values(s, dtype);
     const std::vector<bool> needs = AllNeeds(s);
     const Run plain = RunAll(s, values, needs, dtype, device);
@@ -502,13 +500,11 @@ Result Accumulation(const OpCase&, const OpSample& s, DType dtype, Device device
       RefTensor want = ToRef(plain.grads[i]);
       for (size_t k = 0; k < want.data.size(); ++k) want.data[k] += prior[i].data[k];
       Compare(result, StrCat("gradient ", i, " added to an earlier one"), ToRef(inputs[i].grad()),
-              want, t);
+              want, DefaultTolerance(LessExact(dtype, inputs[i].dtype())));
     }
 
-    CheckDestination(result, s, values, plain, dtype, dtype, device, t);
-    if (SizeOf(dtype) == 2) {
-      CheckDestination(result, s, values, plain, dtype, DType::kF32, device, t);
-    }
+    CheckDestination(result, s, values, plain, dtype, dtype, device);
+    if (SizeOf(dtype) == 2) CheckDestination(result, s, values, plain, dtype, DType::kF32, device);
   });
 }
 
