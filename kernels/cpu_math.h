@@ -36,4 +36,19 @@ inline double Exp(double x) { return std::exp(x); }
 inline float Tanh(float x) { return 1.0f - 2.0f / (Exp(2.0f * x) + 1.0f); }
 inline double Tanh(double x) { return std::tanh(x); }
 
+// GELU in its tanh form (ops::Gelu) and its derivative; A is float or double.
+template <class A>
+inline A Gelu(A x) {
+  const A inner = A(0.79788456080286535588) * (x + A(0.044715) * x * x * x);
+  return A(0.5) * x * (A(1) + Tanh(inner));
+}
+template <class A>
+inline A GeluDerivative(A x) {
+  constexpr A kScale(0.79788456080286535588);  // sqrt(2 / pi)
+  constexpr A kCubic(0.044715);
+  const A t = Tanh(kScale * (x + kCubic * x * x * x));
+  const A inner_derivative = kScale * (A(1) + A(3) * kCubic * x * x);
+  return A(0.5) * (A(1) + t) + A(0.5) * x * (A(1) - t * t) * inner_derivative;
+}
+
 }  // namespace lockstep::cpu

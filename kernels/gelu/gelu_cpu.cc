@@ -5,29 +5,13 @@
 namespace lockstep::cpu {
 namespace {
 
-constexpr double kSqrt2OverPi = 0.79788456080286535588;
-constexpr double kCubic = 0.044715;
-
-template <class A>
-A Forward(A x) {
-  const A inner = A(kSqrt2OverPi) * (x + A(kCubic) * x * x * x);
-  return A(0.5) * x * (A(1) + Tanh(inner));
-}
-
-template <class A>
-A Derivative(A x) {
-  const A t = Tanh(A(kSqrt2OverPi) * (x + A(kCubic) * x * x * x));
-  const A inner_derivative = A(kSqrt2OverPi) * (A(1) + A(3 * kCubic) * x * x);
-  return A(0.5) * (A(1) + t) + A(0.5) * x * (A(1) - t * t) * inner_derivative;
-}
-
 void GeluForwardCpu(Stream, const Tensor& x, const Tensor& y) {
   DispatchFloat("gelu", x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* in = x.data<T>();
     T* out = y.data<T>();
     ParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) out[i] = Convert<T>(Forward(Convert<Acc<T>>(in[i])));
+      for (int64_t i = begin; i < end; ++i) out[i] = Convert<T>(Gelu(Convert<Acc<T>>(in[i])));
     });
   });
 }
@@ -41,7 +25,7 @@ void GeluBackwardCpu(Stream, const Tensor& x, const Tensor& dy, const Tensor& dx
     T* out = dx.data<T>();
     ParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const A g = Convert<A>(grad[i]) * Derivative(Convert<A>(in[i]));
+        const A g = Convert<A>(grad[i]) * GeluDerivative(Convert<A>(in[i]));
         out[i] = Convert<T>(accumulate ? Convert<A>(out[i]) + g : g);
       }
     });

@@ -1,0 +1,57 @@
+// Matrix products on the CPU, for the ops: linear, matmul.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace lockstep::cpu {
+
+// C = op(A) op(B), or C += that; row-major, op transposes where told.
+//
+// A and B are f64, f32 or bf16; C is any of these. Products are summed in f64 if A is, else in f32,
+// and rounded to C's dtype once. oneDNN multiplies f32 and bf16, Eigen f64.
+//
+// The bits of C are a function of the arguments' shapes and values (and of the instruction set),
+// not of the number of threads: C is cut into tiles that follow from the shape alone, one thread
+// computes a tile, and a tile's sum over k is never divided between threads.
+struct GemmArgs {
+  bool transpose_a = false, transpose_b = false;
+  int64_t m = 0, n = 0, k = 0;
+  DType dtype = DType::kF32;  // of A and B
+  const void* a = nullptr;    // [m, k], or [k, m] if transposed
+  int64_t lda = 0;            // elements from one stored row to the next
+  const void* b = nullptr;    // [k, n], or [n, k] if transposed
+  int64_t ldb = 0;
+  DType c_dtype = DType::kF32;
+  void* c = nullptr;  // [m, n]; overlaps no other argument
+  int64_t ldc = 0;
+  bool accumulate = false;  // C += instead of C =
+
+  // Several products of one shape: elements from one matrix to the next; 0 repeats A or B.
+  int64_t batch = 1;
+  int64_t stride_a = 0, stride_b = 0, stride_c = 0;
+
+  // What happens to a tile while it is in the cache. Not with accumulate.
+  const void* bias = nullptr;      // [n] of c_dtype, added to each row
+  bool gelu = false;               // C = gelu(op(A) op(B) + bias)
+  void* pre_activation = nullptr;  // with gelu: what went into it, as C lies; may be null
+
+  // bf16 is multiplied by oneDNN where the CPU has instructions for it (AVX512_BF16, AMX).
+  // Elsewhere tiles are converted to f32 first: oneDNN's emulation is slower. Tests choose.
+  enum class BF16Products { kByCpu, kConverted, kOneDnn } bf16 = BF16Products::kByCpu;
+};
+
+void Gemm(const GemmArgs& args);
+
+namespace internal {
+
+struct GemmTile {
+  int64_t m, n;
+};
+// The tile for one product of this shape, out of `batch` of them.
+GemmTile ChooseGemmTile(bool transpose_b, int64_t m, int64_t n, int64_t k, int64_t batch);
+
+}  // namespace internal
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,122 @@
+#include "kernels/linear/linear.h"
+
+#include "core/autograd.h"
+
+namespace lockstep::ops {
+namespace {
+
+// [..., K] as [M, K].
+Tensor AsMatrix(const Tensor& x) {
+  int64_t rows = 1;
+  for (int i = 0; i + 1 < x.ndim(); ++i) rows *= x.dim(i);
+  return x.Detach().View({rows, x.dim(-1)});
+}
+
+Shape WithLast(Shape shape, int64_t last) {
+  shape[-1] = last;
+  return shape;
+}
+
+// Stands for a tensor whose bytes are not needed: one element in memory.
+Tensor Like(const Shape& shape, const Tensor& x) {
+  return Tensor::Empty({}, x.dtype(), x.device()).Expand(shape);
+}
+
+class LinearNode : public Node {
+ public:
+  // x is kept for the weight's gradient, the weight for that of x: undefined where not wanted.
+  LinearNode(const Tensor& x, const Tensor& weight, const Shape& weight_shape,
+             const Tensor& pre_activation, Activation activation)
+      : Node("linear"),
+        x_(x, "the input of linear"),
+        weight_(weight, "the weight of linear"),
+        pre_activation_(pre_activation, "the pre-activation of linear"),
+        weight_shape_(weight_shape),
+        activation_(activation) {}
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
+                std::span<GradSink> sinks) override {
+    const Stream stream = CurrentStream(grads[0].device());
+    Tensor dy = AsMatrix(grads[0].Contiguous());
+    if (activation_ != Activation::kNone) {
+      const Tensor d_pre = Tensor::EmptyLike(dy);
+      linear_backward_activation(stream,
+                                 {activation_, AsMatrix(pre_activation_.Unpack()), dy, d_pre});
+      dy = d_pre;
+    }
+    if (needs[0]) {
+      const Shape shape = WithLast(grads[0].shape(), weight_shape_[1]);
+      const GradSink::Target dx = sinks[0].Open(Like(shape, dy));
+      linear_backward_input(stream, {dy, weight_.Unpack(), AsMatrix(dx.tensor), dx.accumulate});
+    }
+    if (!needs[1] && !needs[2]) return;
+    LinearBackwardWeightArgs args;
+    args.dy = dy;
+    if (needs[1]) {
+      args.x = AsMatrix(x_.Unpack());
+      const GradSink::Target dw = sinks[1].OpenAnyDType(Like(weight_shape_, dy));
+      args.dweight = dw.tensor;
+      args.accumulate_weight = dw.accumulate;
+    }
+    if (needs[2]) {
+      const GradSink::Target db = sinks[2].OpenAnyDType(Like({weight_shape_[0]}, dy));
+      args.dbias = db.tensor;
+      args.accumulate_bias = db.accumulate;
+    }
+    linear_backward_weight(stream, args);
+  }
+
+  void Release() override {
+    x_.Reset();
+    weight_.Reset();
+    pre_activation_.Reset();
+  }
+
+ private:
+  SavedTensor x_, weight_, pre_activation_;
+  Shape weight_shape_;
+  Activation activation_;
+};
+
+void Check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() >= 1,
+           "linear: x must be a floating tensor [..., K], got ", x.Describe());
+  LS_CHECK(weight.defined() && weight.ndim() == 2 && weight.dim(1) == x.dim(-1),
+           "linear: weight must be [N, ", x.dim(-1), "] (out, in) for x of shape ", x.shape(),
+           ", got ", weight.Describe());
+  LS_CHECK(weight.dtype() == x.dtype() && weight.device() == x.device(),
+           "linear: x and weight must have one dtype and device, got ", x.Describe(), " and ",
+           weight.Describe(), ": cast one of them");
+  if (!bias.defined()) return;
+  LS_CHECK(bias.shape() == Shape({weight.dim(0)}), "linear: bias must be [", weight.dim(0),
+           "] for a weight of shape ", weight.shape(), ", got ", bias.Describe());
+  LS_CHECK(bias.dtype() == x.dtype() && bias.device() == x.device(),
+           "linear: x and bias must have one dtype and device, got ", x.Describe(), " and ",
+           bias.Describe(), ": cast one of them");
+}
+
+}  // namespace
+
+Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation) {
+  Check(x, weight, bias);
+  const bool record = NeedsGrad({&x, &weight, &bias});
+  LinearForwardArgs args;
+  const Tensor input = x.Detach().Contiguous();
+  args.x = AsMatrix(input);
+  args.weight = weight.Detach().Contiguous();
+  if (bias.defined()) args.bias = bias.Detach().Contiguous();
+  args.activation = activation;
+  Tensor y = Tensor::Empty(WithLast(x.shape(), weight.dim(0)), x.dtype(), x.device());
+  args.y = AsMatrix(y);
+  if (record && activation != Activation::kNone) args.pre_activation = Tensor::EmptyLike(args.y);
+  linear_forward(CurrentStream(x.device()), args);
+  if (record) {
+    Record(std::make_shared<LinearNode>(weight.requires_grad() ? input : Tensor(),
+                                        x.requires_grad() ? args.weight : Tensor(), weight.shape(),
+                                        args.pre_activation, activation),
+           {&x, &weight, &bias}, {&y});
+  }
+  return y;
+}
+
+}  // namespace lockstep::ops

@@ -1,0 +1,73 @@
+// The affine map, and its fusion with an activation.
+#pragma once
+
+#include "core/dispatcher.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+enum class Activation {
+  kNone,
+  kGelu,  // the tanh form, as ops::Gelu
+};
+
+namespace ops {
+
+// y = activation(x weight^T + bias).
+// x [..., K], weight [N, K] (as torch keeps it), bias [N] or undefined; y [..., N]; all of one
+// floating dtype. Sums over K are in f32 at least and rounded once. K = 0 gives the bias.
+// Saves x and weight, and with an activation what goes into it. The weight's gradient may be of
+// another dtype (an f32 main gradient of a bf16 weight).
+Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
+              Activation activation = Activation::kNone);
+
+}  // namespace ops
+
+// The low-level operations. Tensors are contiguous; M is the product of all dimensions of x but the
+// last. Arguments are structs so that scales of FP8 operands can join them.
+
+struct LinearForwardArgs {
+  Tensor x;       // [M, K]
+  Tensor weight;  // [N, K]
+  Tensor bias;    // [N] or undefined
+  Activation activation = Activation::kNone;
+  Tensor pre_activation;  // [M, N], written; undefined: not wanted, or no activation
+  Tensor y;               // [M, N], written
+};
+inline constinit Slot<void(const LinearForwardArgs&)> linear_forward{"linear_forward"};
+
+// d_pre = dy * activation'(pre_activation)
+struct LinearBackwardActivationArgs {
+  Activation activation = Activation::kNone;  // not kNone
+  Tensor pre_activation;                      // [M, N]
+  Tensor dy;                                  // [M, N]
+  Tensor d_pre;                               // [M, N], written
+};
+inline constinit Slot<void(const LinearBackwardActivationArgs&)> linear_backward_activation{
+    "linear_backward_activation"};
+
+// dx = dy weight, or dx += that
+struct LinearBackwardInputArgs {
+  Tensor dy;      // [M, N]
+  Tensor weight;  // [N, K]
+  Tensor dx;      // [M, K], written
+  bool accumulate = false;
+};
+inline constinit Slot<void(const LinearBackwardInputArgs&)> linear_backward_input{
+    "linear_backward_input"};
+
+// dweight = dy^T x and dbias = the sum of dy's rows, or += these. Gradients may be of another dtype
+// than dy and x. One of the two may be undefined. One call, as cuBLASLt can sum dy's rows while it
+// multiplies.
+struct LinearBackwardWeightArgs {
+  Tensor x;        // [M, K]; unused without dweight
+  Tensor dy;       // [M, N]
+  Tensor dweight;  // [N, K] or undefined
+  bool accumulate_weight = false;
+  Tensor dbias;  // [N] or undefined
+  bool accumulate_bias = false;
+};
+inline constinit Slot<void(const LinearBackwardWeightArgs&)> linear_backward_weight{
+    "linear_backward_weight"};
+
+}  // namespace lockstep

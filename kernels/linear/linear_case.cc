@@ -1,0 +1,120 @@
+#include <cmath>
+
+#include "kernels/linear/linear.h"
+#include "kernels/op_case.h"
+
+namespace lockstep {
+namespace {
+
+// x [..., K], weight [N, K], bias [N] or absent.
+std::vector<RefTensor> Reference(std::span<const RefTensor> in, Activation activation) {
+  const int64_t n = in[1].shape[0], k = in[1].shape[1];
+  Shape shape = in[0].shape;
+  shape[-1] = n;
+  RefTensor y(shape);
+  for (size_t at = 0; at < y.data.size(); ++at) {
+    const int64_t row = static_cast<int64_t>(at) / n, column = static_cast<int64_t>(at) % n;
+    double z = in.size() > 2 ? in[2].data[column] : 0;
+    for (int64_t i = 0; i < k; ++i) z += in[0].data[row * k + i] * in[1].data[column * k + i];
+    const double tanh = std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z));
+    y.data[at] = activation == Activation::kGelu ? 0.5 * z * (1 + tanh) : z;
+  }
+  return {y};
+}
+
+OpSample Sample(const std::string& name, const Shape& x, int64_t n, bool bias,
+                Activation activation = Activation::kNone) {
+  OpSample s;
+  s.name = name;
+  s.inputs = {{.shape = x}, {.shape = {n, x[-1]}}};
+  if (bias) s.inputs.push_back({.shape = {n}});
+  s.run = [activation](std::span<const Tensor> in) {
+    return std::vector{ops::Linear(in[0], in[1], in.size() > 2 ? in[2] : Tensor(), activation)};
+  };
+  s.reference = [activation](std::span<const RefTensor> in) { return Reference(in, activation); };
+  return s;
+}
+
+OpSample Benchmark(const std::string& name, int64_t m, int64_t k, int64_t n,
+                   Activation activation = Activation::kNone) {
+  OpSample s = Sample(name, {m, k}, n, true, activation);
+  s.flops = 2.0 * m * n * k;
+  s.elements_moved = 1.0 * (m * k + n * k + n + m * n);
+  s.benchmark_only = true;
+  return s;
+}
+
+std::vector<OpSample> Samples() {
+  std::vector<OpSample> s = {
+      Sample("empty", {0, 4}, 3, true),
+      Sample("no_outputs", {2, 4}, 0, true),
+      Sample("no_inputs", {2, 0}, 3, true),
+      Sample("one", {1}, 1, true),
+      Sample("vector", {7}, 5, true, Activation::kGelu),
+      Sample("no_bias", {4, 6}, 5, false),
+      Sample("odd", {3, 5, 17}, 13, true),
+      Sample("gelu", {2, 9, 11}, 19, true, Activation::kGelu),
+      Sample("gelu_no_bias", {9, 11}, 6, false, Activation::kGelu),
+      Sample("several_tiles", {150, 70}, 130, true),
+  };
+  OpSample transposed = Sample("transposed", {2, 3, 8}, 6, true);
+  transposed.inputs[0].non_contiguous = transposed.inputs[1].non_contiguous = true;
+  s.push_back(transposed);
+  for (OpSample& b : std::vector<OpSample>{
+           Benchmark("char_qkv", 768, 128, 384), Benchmark("char_proj", 768, 128, 128),
+           Benchmark("char_fc_gelu", 768, 128, 512, Activation::kGelu),
+           Benchmark("char_head", 768, 128, 65), Benchmark("gpt2_qkv", 1024, 768, 2304),
+           Benchmark("gpt2_proj", 1024, 768, 768),
+           Benchmark("gpt2_fc_gelu", 1024, 768, 3072, Activation::kGelu),
+           Benchmark("gpt2_fc_proj", 1024, 3072, 768), Benchmark("gpt2_head", 1024, 768, 50304)}) {
+    s.push_back(std::move(b));
+  }
+  return s;
+}
+
+std::vector<ErrorSample> Errors() {
+  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
+    return Tensor::Zeros(shape, dtype, d);
+  };
+  return {
+      {"scalar",
+       [=](Device d) {
+         ops::Linear(zeros({}, d), zeros({2, 1}, d));
+       },
+       "linear: x must be a floating tensor [..., K], got f32[]"},
+      {"integers",
+       [=](Device d) {
+         ops::Linear(zeros({2}, d, DType::kI32), zeros({2, 2}, d));
+       },
+       "linear: x must be a floating tensor [..., K], got i32[2]"},
+      {"wrong_inputs",
+       [=](Device d) {
+         ops::Linear(zeros({4, 3}, d), zeros({3, 5}, d));
+       },
+       "linear: weight must be [N, 3] (out, in) for x of shape [4, 3], got f32[3, 5]"},
+      {"mixed",
+       [=](Device d) {
+         ops::Linear(zeros({4, 3}, d), zeros({5, 3}, d, DType::kF64));
+       },
+       "linear: x and weight must have one dtype and device, got f32[4, 3]"},
+      {"wrong_bias",
+       [=](Device d) {
+         ops::Linear(zeros({4, 3}, d), zeros({5, 3}, d), zeros({3}, d));
+       },
+       "linear: bias must be [5] for a weight of shape [5, 3], got f32[3]"},
+  };
+}
+
+OpCase Make() {
+  OpCase c;
+  c.name = "linear";
+  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.samples = Samples;
+  c.errors = Errors;
+  return c;
+}
+
+const bool registered = RegisterOpCase(Make);
+
+}  // namespace
+}  // namespace lockstep

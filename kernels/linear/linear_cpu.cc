@@ -1,0 +1,125 @@
+#include "kernels/cpu.h"
+#include "kernels/cpu_math.h"
+#include "kernels/gemm_cpu.h"
+#include "kernels/linear/linear.h"
+
+namespace lockstep::cpu {
+namespace {
+
+void LinearForwardCpu(Stream, const LinearForwardArgs& args) {
+  GemmArgs g;
+  g.transpose_b = true;
+  g.m = args.x.dim(0);
+  g.n = args.weight.dim(0);
+  g.k = args.x.dim(1);
+  g.dtype = g.c_dtype = args.x.dtype();
+  g.a = args.x.raw_data();
+  g.lda = g.k;
+  g.b = args.weight.raw_data();
+  g.ldb = g.k;
+  g.c = args.y.raw_data();
+  g.ldc = g.n;
+  if (args.bias.defined()) g.bias = args.bias.raw_data();
+  g.gelu = args.activation == Activation::kGelu;
+  if (args.pre_activation.defined()) g.pre_activation = args.pre_activation.raw_data();
+  Gemm(g);
+}
+
+void LinearBackwardActivationCpu(Stream, const LinearBackwardActivationArgs& args) {
+  LS_INVARIANT(args.activation == Activation::kGelu);
+  DispatchFloat("linear", args.dy.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Acc<T>;
+    const T* z = args.pre_activation.data<T>();
+    const T* dy = args.dy.data<T>();
+    T* out = args.d_pre.data<T>();
+    ParallelFor(args.dy.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        out[i] = Convert<T>(Convert<A>(dy[i]) * GeluDerivative(Convert<A>(z[i])));
+      }
+    });
+  });
+}
+
+void LinearBackwardInputCpu(Stream, const LinearBackwardInputArgs& args) {
+  GemmArgs g;
+  g.m = args.dy.dim(0);
+  g.n = args.weight.dim(1);
+  g.k = args.dy.dim(1);
+  g.dtype = args.dy.dtype();
+  g.a = args.dy.raw_data();
+  g.lda = g.k;
+  g.b = args.weight.raw_data();
+  g.ldb = g.n;
+  g.c_dtype = args.dx.dtype();
+  g.c = args.dx.raw_data();
+  g.ldc = g.n;
+  g.accumulate = args.accumulate;
+  Gemm(g);
+}
+
+// The sum over rows. A thread owns columns; it adds short runs of rows in the accumulation type and
+// these sums in f64, in order.
+template <class T, class B>
+void SumRows(const Tensor& dy, const Tensor& out, bool accumulate) {
+  using A = Acc<T>;
+  constexpr int64_t kColumns = 64, kRun = 64;
+  const int64_t rows = dy.dim(0), columns = dy.dim(1);
+  const T* from = dy.data<T>();
+  B* to = out.data<B>();
+  ParallelFor(columns, kColumns, [=](int64_t begin, int64_t end) {
+    double total[kColumns] = {};
+    const int64_t n = end - begin;
+    for (int64_t row = 0; row < rows; row += kRun) {
+      A sum[kColumns] = {};
+      for (int64_t i = row; i < std::min(rows, row + kRun); ++i) {
+        const T* in = from + i * columns + begin;
+        if (n == kColumns) {
+          for (int64_t j = 0; j < kColumns; ++j) sum[j] += Convert<A>(in[j]);
+        } else {
+          for (int64_t j = 0; j < n; ++j) sum[j] += Convert<A>(in[j]);
+        }
+      }
+      for (int64_t j = 0; j < n; ++j) total[j] += sum[j];
+    }
+    for (int64_t j = 0; j < n; ++j) {
+      B& b = to[begin + j];
+      b = Convert<B>(accumulate ? Convert<double>(b) + total[j] : total[j]);
+    }
+  });
+}
+
+void LinearBackwardWeightCpu(Stream, const LinearBackwardWeightArgs& args) {
+  if (args.dweight.defined()) {
+    GemmArgs g;
+    g.transpose_a = true;
+    g.m = args.dy.dim(1);
+    g.n = args.x.dim(1);
+    g.k = args.dy.dim(0);
+    g.dtype = args.dy.dtype();
+    g.a = args.dy.raw_data();
+    g.lda = g.m;
+    g.b = args.x.raw_data();
+    g.ldb = g.n;
+    g.c_dtype = args.dweight.dtype();
+    g.c = args.dweight.raw_data();
+    g.ldc = g.n;
+    g.accumulate = args.accumulate_weight;
+    Gemm(g);
+  }
+  if (!args.dbias.defined()) return;
+  DispatchFloat("linear", args.dy.dtype(), [&](auto tag) {
+    DispatchFloat("linear", args.dbias.dtype(), [&](auto bias_tag) {
+      SumRows<typename decltype(tag)::type, typename decltype(bias_tag)::type>(
+          args.dy, args.dbias, args.accumulate_bias);
+    });
+  });
+}
+
+LS_REGISTER(linear_forward, DeviceType::kCpu, LinearForwardCpu);
+LS_REGISTER(linear_backward_activation, DeviceType::kCpu, LinearBackwardActivationCpu);
+LS_REGISTER(linear_backward_input, DeviceType::kCpu, LinearBackwardInputCpu);
+LS_REGISTER(linear_backward_weight, DeviceType::kCpu, LinearBackwardWeightCpu);
+
+}  // namespace
+}  // namespace lockstep::cpu

@@ -1,0 +1,210 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "core/philox.h"
+#include "core/thread_pool.h"
+#include "kernels/cpu.h"
+#include "kernels/cpu_math.h"
+#include "kernels/gemm_cpu.h"
+
+namespace lockstep::cpu {
+namespace {
+
+struct Problem {
+  bool transpose_a = false, transpose_b = false;
+  int64_t m = 1, n = 1, k = 1, batch = 1;
+  int64_t padding = 0;  // of rows
+  bool accumulate = false, bias = false, gelu = false, share_b = false;
+};
+
+std::ostream& operator<<(std::ostream& out, const Problem& p) {
+  return out << (p.transpose_a ? "T" : "N") << (p.transpose_b ? "T" : "N") << " " << p.m << "x"
+             << p.n << "x" << p.k << " batch " << p.batch << " padding " << p.padding
+             << (p.accumulate ? " accumulate" : "") << (p.bias ? " bias" : "")
+             << (p.gelu ? " gelu" : "") << (p.share_b ? " shared b" : "");
+}
+
+template <class T>
+std::vector<T> Random(int64_t n, uint64_t stream) {
+  std::vector<T> v(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) {
+    v[i] = Convert<T>(2 * ToUniform(Philox(5).At(stream, i)) - 1);
+  }
+  return v;
+}
+
+template <class T, class C>
+struct Product {
+  Problem p;
+  GemmArgs g;
+  std::vector<T> a, b;
+  std::vector<C> c, before, bias, pre;
+
+  explicit Product(const Problem& problem) : p(problem) {
+    const int64_t rows_a = p.transpose_a ? p.k : p.m, rows_b = p.transpose_b ? p.n : p.k;
+    g.transpose_a = p.transpose_a;
+    g.transpose_b = p.transpose_b;
+    g.m = p.m;
+    g.n = p.n;
+    g.k = p.k;
+    g.dtype = DTypeOf<T>;
+    g.c_dtype = DTypeOf<C>;
+    g.lda = (p.transpose_a ? p.m : p.k) + p.padding;
+    g.ldb = (p.transpose_b ? p.k : p.n) + p.padding;
+    g.ldc = p.n + p.padding;
+    g.batch = p.batch;
+    g.stride_a = rows_a * g.lda;
+    g.stride_b = p.share_b ? 0 : rows_b * g.ldb;
+    g.stride_c = p.m * g.ldc;
+    a = Random<T>(g.stride_a * p.batch, 1);
+    b = Random<T>(rows_b * g.ldb * p.batch, 2);
+    before = c = Random<C>(g.stride_c * p.batch, 3);
+    bias = Random<C>(p.n, 4);
+    pre = c;
+    g.a = a.data();
+    g.b = b.data();
+    g.c = c.data();
+    g.accumulate = p.accumulate;
+    if (p.bias) g.bias = bias.data();
+    g.gelu = p.gelu;
+    if (p.gelu) g.pre_activation = pre.data();
+  }
+
+  void CheckAgainstDoubles() {
+    Gemm(g);
+    const double unit = std::is_same_v<C, BF16> ? 4e-3 : std::is_same_v<T, double> ? 1e-15 : 6e-8;
+    const double sum_unit = std::is_same_v<T, double> ? 1e-15 : 6e-8;
+    for (int64_t batch = 0; batch < p.batch; ++batch) {
+      for (int64_t i = 0; i < p.m; ++i) {
+        for (int64_t j = 0; j < p.n + p.padding; ++j) {
+          const int64_t at = batch * g.stride_c + i * g.ldc + j;
+          const double got = Convert<double>(c[at]);
+          if (j >= p.n) {
+            ASSERT_EQ(got, Convert<double>(before[at])) << p << ": wrote beyond a row";
+            continue;
+          }
+          double want = p.accumulate ? Convert<double>(before[at]) : 0, squares = want * want;
+          for (int64_t l = 0; l < p.k; ++l) {
+            const T x = a[batch * g.stride_a + (p.transpose_a ? l * g.lda + i : i * g.lda + l)];
+            const T y = b[batch * g.stride_b + (p.transpose_b ? j * g.ldb + l : l * g.ldb + j)];
+            want += Convert<double>(x) * Convert<double>(y);
+            squares += std::pow(Convert<double>(x) * Convert<double>(y), 2);
+          }
+          if (p.bias) want += Convert<double>(bias[j]);
+          // Partial sums grow as a random walk, and so do their rounding errors.
+          const double error = 2 * sum_unit * (1 + std::sqrt(p.k)) * std::sqrt(squares + 1);
+          if (p.gelu) {
+            ASSERT_NEAR(Convert<double>(pre[at]), want, error + unit * std::fabs(want)) << p;
+            want = Gelu(want);
+          }
+          ASSERT_NEAR(got, want, 1.2 * error + 2 * unit * std::fabs(want) + 2 * sum_unit)
+              << p << " at " << i << ", " << j;
+        }
+      }
+    }
+  }
+};
+
+template <class T, class C>
+void CheckAll(GemmArgs::BF16Products mode = GemmArgs::BF16Products::kByCpu) {
+  std::vector<Problem> problems;
+  for (int transposes = 0; transposes < 4; ++transposes) {
+    const bool ta = transposes & 1, tb = transposes & 2;
+    for (const auto& [m, n, k] : std::vector<std::array<int64_t, 3>>{{1, 1, 1},
+                                                                     {1, 7, 300},
+                                                                     {9, 1, 33},
+                                                                     {3, 5, 0},
+                                                                     {2, 3, 4},
+                                                                     {17, 65, 129},
+                                                                     {130, 200, 50},
+                                                                     {64, 48, 1500},
+                                                                     {300, 97, 31}}) {
+      problems.push_back({ta, tb, m, n, k});
+      problems.push_back({ta, tb, m, n, k, 1, 3, true});
+      problems.push_back({ta, tb, m, n, k, 1, 5, false, true});
+    }
+    problems.push_back({ta, tb, 33, 20, 17, 5, 2, false, true, true});
+    problems.push_back({ta, tb, 33, 20, 17, 5, 0, true, false, false, true});
+  }
+  problems.push_back({false, true, 40, 300, 20, 1, 0, false, false, true});
+  for (const Problem& p : problems) {
+    Product<T, C> run(p);
+    run.g.bf16 = mode;
+    run.CheckAgainstDoubles();
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(Gemm, F64) { CheckAll<double, double>(); }
+TEST(Gemm, F32) { CheckAll<float, float>(); }
+TEST(Gemm, F32IntoF64) { CheckAll<float, double>(); }
+TEST(Gemm, BF16IntoF32) { CheckAll<BF16, float>(GemmArgs::BF16Products::kConverted); }
+TEST(Gemm, BF16IntoBF16) { CheckAll<BF16, BF16>(GemmArgs::BF16Products::kConverted); }
+TEST(Gemm, BF16ByOneDnnIntoF32) { CheckAll<BF16, float>(GemmArgs::BF16Products::kOneDnn); }
+TEST(Gemm, BF16ByOneDnnIntoBF16) { CheckAll<BF16, BF16>(GemmArgs::BF16Products::kOneDnn); }
+
+// Without bias and GELU in the tile the result is the same as with them applied afterwards.
+TEST(Gemm, FusionKeepsBits) {
+  Product<float, float> fused({false, true, 200, 300, 64, 1, 0, false, true, true});
+  Product<float, float> plain({false, true, 200, 300, 64});
+  Gemm(fused.g);
+  Gemm(plain.g);
+  for (int64_t i = 0; i < 200; ++i) {
+    for (int64_t j = 0; j < 300; ++j) {
+      ASSERT_EQ(fused.pre[i * 300 + j], plain.c[i * 300 + j] + plain.bias[j]);
+    }
+  }
+}
+
+template <class T, class C>
+void CheckThreads(GemmArgs::BF16Products mode = GemmArgs::BF16Products::kByCpu) {
+  const int before = NumThreads();
+  const std::vector<Problem> problems = {{false, true, 768, 384, 128},
+                                         {false, false, 768, 128, 384},
+                                         {true, false, 384, 128, 768},
+                                         {true, false, 65, 128, 768, 1, 0, true},
+                                         {false, true, 256, 640, 768, 1, 0, false, true, true},
+                                         {false, false, 100, 96, 5000},
+                                         {true, false, 640, 768, 256, 1, 0, true},
+                                         {false, true, 40, 40, 40, 7}};
+  for (const Problem& p : problems) {
+    std::vector<C> one;
+    for (int threads : {1, 2, 3, 4, 8}) {
+      SetNumThreads(threads);
+      Product<T, C> run(p);
+      run.g.bf16 = mode;
+      Gemm(run.g);
+      if (threads == 1) one = run.c;
+      ASSERT_EQ(std::memcmp(one.data(), run.c.data(), one.size() * sizeof(C)), 0)
+          << p << ": " << threads << " threads gave other bits than one";
+    }
+  }
+  SetNumThreads(before);
+}
+
+TEST(GemmThreads, F64) { CheckThreads<double, double>(); }
+TEST(GemmThreads, F32) { CheckThreads<float, float>(); }
+TEST(GemmThreads, BF16) { CheckThreads<BF16, BF16>(GemmArgs::BF16Products::kConverted); }
+TEST(GemmThreads, BF16ByOneDnn) { CheckThreads<BF16, float>(GemmArgs::BF16Products::kOneDnn); }
+
+// Rows of A are independent: a product of fewer rows is not promised to have the same bits, but a
+// repeated one is, wherever its operands lie.
+TEST(Gemm, BitsDoNotDependOnAlignment) {
+  const Problem p{false, true, 150, 70, 90};
+  Product<float, float> aligned(p), moved(p);
+  moved.a.insert(moved.a.begin(), 0);
+  moved.b.insert(moved.b.begin(), 3, 0);
+  moved.c.insert(moved.c.begin(), 5, 0);
+  moved.g.a = moved.a.data() + 1;
+  moved.g.b = moved.b.data() + 3;
+  moved.g.c = moved.c.data() + 5;
+  Gemm(aligned.g);
+  Gemm(moved.g);
+  EXPECT_EQ(std::memcmp(aligned.g.c, moved.g.c, aligned.c.size() * sizeof(float)), 0);
+}
+
+}  // namespace
+}  // namespace lockstep::cpu
