@@ -1,0 +1,29 @@
+// Matrix products, one or many at a time.
+#pragma once
+
+#include "core/dispatcher.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+namespace ops {
+
+// c = a b over the last two dimensions. a [..., M, K] and b [..., K, N] with equal leading
+// dimensions, or b [K, N] for all of them; c [..., M, N]. One floating dtype; sums over K are in
+// f32 at least and rounded once; K = 0 gives zeros. Saves a and b.
+Tensor MatMul(const Tensor& a, const Tensor& b);
+
+}  // namespace ops
+
+// c = op(a) op(b), or c += that, for each of a batch; op transposes the last two dimensions. All
+// contiguous: a [batch, m, k] (or [batch, k, m] if transposed), b [batch, k, n], c [batch, m, n]. c
+// may be of another dtype than a and b. A struct so that scales of FP8 operands can join.
+struct MatMulArgs {
+  bool transpose_a = false, transpose_b = false;
+  Tensor a, b;
+  Tensor c;  // written
+  bool accumulate = false;
+};
+inline constinit Slot<void(const MatMulArgs&)> matmul_slot{"matmul"};
+
+}  // namespace lockstep
