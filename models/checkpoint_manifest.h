@@ -1,0 +1,33 @@
+// DONE: the last file written into a checkpoint. It lists the others, so that a checkpoint proves
+// by itself whether it is whole.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::models {
+
+inline constexpr char kManifestName[] = "DONE";
+
+struct CheckpointManifest {
+  struct File {
+    std::string name;  // in the checkpoint's folder
+    int64_t bytes = 0;
+    std::string sha256;
+  };
+  int64_t step = 0;
+  // Counts the saves of a run folder. Tells the newest checkpoint even when a run went back to an
+  // older step and saved again from there.
+  int64_t serial = 0;
+  std::vector<File> files;
+};
+
+// JSON that carries its own SHA-256. Deterministic.
+std::string ManifestText(const CheckpointManifest& manifest);
+// The inverse. InputError naming `source` for any text that ManifestText did not make: a single
+// changed byte is found.
+CheckpointManifest ParseManifest(std::string_view text, const std::string& source);
+
+}  // namespace lockstep::models
