@@ -1,0 +1,396 @@
+#include "models/config.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "core/error.h"
+#include "models/presets.h"
+
+namespace lockstep::models {
+namespace {
+
+// Products of these stay within 64 bits.
+constexpr double kMaxBatch = 1e7;
+constexpr double kMaxTokens = 1e9;  // ids are i32
+constexpr double kMaxSteps = 1e15;
+
+std::string CheckNotEmpty(const std::string& text) {
+  return text.empty() ? "must not be empty" : "";
+}
+
+std::string CheckDevice(const std::string& text) {
+  if (text == "auto" || text == "cpu") return "";
+  for (const std::string_view name : {"cuda", "sim"}) {
+    if (text == name) return "";
+    if (!text.starts_with(std::string(name) + ":")) continue;
+    const std::string index = text.substr(name.size() + 1);
+    if (!index.empty() && index.size() <= 3 &&
+        index.find_first_not_of("0123456789") == std::string::npos)
+      return "";
+    return StrCat("the index of the device must be a number, as in ", name, ":0");
+  }
+  return "must be auto, cpu, cuda, cuda:0, sim or sim:0";
+}
+
+std::string CheckPrecision(const std::string& text) {
+  if (text != "tf32" && text != "bf16" && text != "fp16") return "";
+  return StrCat(text, " needs a GPU, and this version trains on none yet; fp32 works on the CPU: ",
+                "write train.precision=fp32");
+}
+
+std::string CheckTokenizer(const std::string& text) {
+  const bool named = text == "auto" || text == "char" || text == "byte" || text == "gpt2";
+  if (named || text.find_first_of("/.") != std::string::npos) return "";
+  return StrCat("must be auto, char, byte, gpt2, or the path of a tokenizer file (./", text,
+                " if it is in this folder)");
+}
+
+void AddGeneralOptions(Options& options, RunConfig& config) {
+  options.Add("device", &config.device,
+              {.check = CheckDevice,
+               .operational = true,
+               .doc = "where to compute: auto (a GPU, else the CPU), cpu, cuda[:i], sim[:i] (a "
+                      "simulated GPU)"});
+  options.Add("threads", &config.threads,
+              {.min = 0,
+               .max = 4096,
+               .aliases = {"num_threads", "n_threads"},
+               .operational = true,
+               .doc = "CPU threads; 0: all"});
+  options.Add("seed", &config.seed, {.min = 0, .doc = "of all random numbers"});
+  options.Add("out_dir", &config.out_dir,
+              {.check = CheckNotEmpty,
+               .aliases = {"output_dir", "log_dir"},
+               .operational = true,
+               .doc = "the run's folder: metrics, report, checkpoints"});
+  options.Add("init_from", &config.init_from,
+              {.doc = "checkpoint or Hugging Face folder to start from; empty: random weights"});
+  options.Add("numerics", &config.numerics,
+              {.choices = {"deterministic"}, .doc = "equal runs give equal bits"});
+}
+
+void AddModelOptions(Options& options, ModelOptions& model) {
+  options.AddPresets("model.preset", &model.preset, Presets(),
+                     {.operational = true,
+                      .doc = "named configuration to start from; everything else overrides it"});
+  options.Add("model.vocab_size", &model.vocab_size,
+              {.min = 0, .max = kMaxTokens, .doc = "tokens the model knows; 0: the tokenizer's"});
+  options.Add("model.block_size", &model.block_size,
+              {.min = 1,
+               .max = kMaxTokens,
+               .aliases = {"seq_len", "n_positions", "context_length", "seq"},
+               .doc = "longest context, in tokens"});
+  options.Add("model.n_layer", &model.n_layer,
+              {.min = 1,
+               .max = 10000,
+               .aliases = {"num_layers", "depth", "layers"},
+               .doc = "transformer blocks"});
+  options.Add("model.n_head", &model.n_head,
+              {.min = 1,
+               .max = 1000000,
+               .aliases = {"num_heads", "heads"},
+               .doc = "attention heads; they divide n_embd"});
+  options.Add("model.n_embd", &model.n_embd,
+              {.min = 1,
+               .max = 1000000,
+               .aliases = {"hidden_size", "d_model", "dim", "embed_dim"},
+               .doc = "width of the model"});
+  options.Add("model.dropout", &model.dropout, {.min = 0, .below = 1, .doc = "probability"});
+  options.Add("model.bias", &model.bias, {.doc = "biases in linear layers and norms"});
+  options.Add("model.norm", &model.norm, {.choices = {"layer_norm"}, .doc = "normalization"});
+  options.Add("model.activation", &model.activation,
+              {.choices = {"gelu"}, .doc = "of the MLP (gelu: the tanh form, as in GPT-2)"});
+  options.Add("model.position", &model.position,
+              {.choices = {"learned"}, .doc = "position embedding"});
+  options.Add("model.tie_embeddings", &model.tie_embeddings,
+              {.aliases = {"tie_word_embeddings"},
+               .doc = "share the token embedding with the output layer"});
+}
+
+void AddDataOptions(Options& options, DataOptions& data) {
+  options.Add(
+      "data.path", &data.path,
+      {.aliases = {"dataset", "data", "input", "file"},
+       .doc = "a text file, or .bin token files (a pattern such as 'fineweb_*.bin'); empty: "
+              "the embedded corpus"});
+  options.Add("data.tokenizer", &data.tokenizer,
+              {.check = CheckTokenizer,
+               .doc = "char, byte, gpt2 or a tokenizer file; auto: char for text, for token files "
+                      "what fits them"});
+  options.Add("data.val_fraction", &data.val_fraction,
+              {.min = 0,
+               .below = 1,
+               .doc = "tail of the data kept for validation, unless it has files of its own"});
+  options.Add("data.order", &data.order,
+              {.choices = {"shuffled", "random", "sequential"},
+               .doc = "every window once an epoch in an order drawn anew, offsets drawn at random, "
+                      "or as they stand"});
+}
+
+void AddTrainOptions(Options& options, TrainOptions& train) {
+  options.Add("train.steps", &train.steps,
+              {.min = 0,
+               .max = kMaxSteps,
+               .aliases = {"max_iters", "max_steps", "num_steps", "iterations"},
+               .doc = "updates to make; 0: as many as train.epochs asks for"});
+  options.Add("train.epochs", &train.epochs,
+              {.min = 0,
+               .max = 1e9,
+               .aliases = {"num_epochs"},
+               .doc = "passes over the data, instead of train.steps; 0: train.steps counts"});
+  options.Add("train.batch_size", &train.batch_size,
+              {.min = 1,
+               .max = kMaxBatch,
+               .aliases = {"micro_batch_size", "batch"},
+               .doc = "sequences per rank and micro-step"});
+  options.Add("train.grad_accum", &train.grad_accum,
+              {.min = 0,
+               .max = kMaxBatch,
+               .aliases = {"gradient_accumulation_steps", "accum"},
+               .doc = "micro-steps per update; 0: what global_batch_size asks for, else 1"});
+  options.Add("train.global_batch_size", &train.global_batch_size,
+              {.min = 0,
+               .max = kMaxBatch,
+               .aliases = {"total_batch_size"},
+               .doc = "sequences per update, at any number of ranks; 0: batch_size x grad_accum x "
+                      "ranks"});
+  options.Add("train.precision", &train.precision,
+              {.choices = {"fp32"},
+               .check = CheckPrecision,
+               .aliases = {"dtype"},
+               .doc = "of the arithmetic"});
+  options.Add("train.log_every", &train.log_every,
+              {.min = 1,
+               .aliases = {"log_interval"},
+               .operational = true,
+               .doc = "steps between lines on the terminal (metrics.jsonl has every step)"});
+  options.Add("train.eval_every", &train.eval_every,
+              {.min = 0,
+               .aliases = {"eval_interval"},
+               .operational = true,
+               .doc = "steps between validations; 0: at the end only"});
+  options.Add("train.eval_batches", &train.eval_batches,
+              {.min = 0,
+               .aliases = {"eval_iters", "eval_steps"},
+               .operational = true,
+               .doc = "batches of a validation; 0: all of the validation data"});
+  options.Add("train.sample_every", &train.sample_every,
+              {.min = 0,
+               .operational = true,
+               .doc = "steps between samples of generated text; 0: "
+                      "at the end only"});
+  options.Add("train.sample_tokens", &train.sample_tokens,
+              {.min = 0, .max = 1e6, .operational = true, .doc = "length of a sample; 0: none"});
+  options.Add(
+      "train.sample_prompt", &train.sample_prompt,
+      {.check = CheckNotEmpty, .operational = true, .doc = "text that a sample goes on from"});
+}
+
+void AddOptimOptions(Options& options, OptimOptions& optim) {
+  options.Add("optim.schedule", &optim.schedule,
+              {.choices = {"cosine", "linear", "constant", "wsd"},
+               .aliases = {"lr_scheduler", "lr_decay"},
+               .doc = "learning rate after the warm-up (wsd: constant, then a linear decay)"});
+  options.Add("optim.lr", &optim.lr,
+              {.above = 0,
+               .max = 1000,
+               .aliases = {"learning_rate", "max_lr"},
+               .doc = "peak learning rate"});
+  options.Add("optim.min_lr", &optim.min_lr,
+              {.min = 0, .max = 1000, .doc = "learning rate at the end of the decay"});
+  options.Add("optim.warmup", &optim.warmup,
+              {.min = 0,
+               .max = kMaxSteps,
+               .aliases = {"warmup_iters", "warmup_steps"},
+               .doc = "steps over which the learning rate rises to its peak"});
+  options.Add("optim.decay_steps", &optim.decay_steps,
+              {.min = 0,
+               .max = kMaxSteps,
+               .aliases = {"lr_decay_iters"},
+               .doc = "step at which the decay ends; 0: the last step of the run"});
+  options.Add("optim.decay_fraction", &optim.decay_fraction,
+              {.above = 0, .max = 1, .doc = "wsd: share of decay_steps that is decay"});
+  options.Add("optim.beta1", &optim.beta1,
+              {.min = 0, .below = 1, .doc = "AdamW: decay of the mean of gradients"});
+  options.Add("optim.beta2", &optim.beta2,
+              {.min = 0, .below = 1, .doc = "AdamW: decay of the mean of their squares"});
+  options.Add("optim.eps", &optim.eps,
+              {.min = 1e-30, .max = 1, .aliases = {"epsilon"}, .doc = "AdamW: added to the root"});
+  options.Add("optim.weight_decay", &optim.weight_decay,
+              {.min = 0,
+               .max = 1000,
+               .aliases = {"wd"},
+               .doc = "decoupled, of parameters with two dimensions or more"});
+  options.Add("optim.clip", &optim.clip,
+              {.min = 0,
+               .max = 1e9,
+               .aliases = {"grad_clip", "max_grad_norm", "gradient_clipping"},
+               .doc = "largest norm of the gradient; 0: no clipping"});
+}
+
+void AddCheckpointOptions(Options& options, CheckpointOptions& checkpoint) {
+  options.Add("checkpoint.every", &checkpoint.every,
+              {.min = 0,
+               .aliases = {"save_every", "save_steps", "checkpoint_every"},
+               .operational = true,
+               .doc = "steps between checkpoints; 0: at the end only"});
+  options.Add("checkpoint.keep", &checkpoint.keep,
+              {.min = 0, .operational = true, .doc = "newest checkpoints to keep; 0: all"});
+  options.Add("checkpoint.resume", &checkpoint.resume,
+              {.check = CheckNotEmpty,
+               .operational = true,
+               .doc = "auto: go on with an unfinished run in out_dir; none; or the path of a "
+                      "checkpoint"});
+  options.Add("checkpoint.save_initial", &checkpoint.save_initial,
+              {.operational = true, .doc = "also save the model before the first step"});
+}
+
+// ---- Checks that span options ----
+
+// Where both `a` and `b` are set (above 0) and only one can hold, the one from the stronger source
+// does, and the other becomes 0. False where both come from the same source.
+template <class A, class B>
+bool StrongerHolds(Options& options, std::string_view a, A a_value, std::string_view b, B b_value) {
+  if (!(a_value > 0) || !(b_value > 0)) return true;
+  if (options.source(a) == options.source(b)) return false;
+  if (options.source(a) > options.source(b)) {
+    options.Derive(b, B{0}, a);
+  } else {
+    options.Derive(a, A{0}, b);
+  }
+  return true;
+}
+
+void CheckLength(Options& options, const TrainOptions& train) {
+  if (!StrongerHolds(options, "train.steps", train.steps, "train.epochs", train.epochs))
+    options.Fail({"train.steps", "train.epochs"},
+                 StrCat(options.Describe("train.steps"), " and ", options.Describe("train.epochs"),
+                        " contradict each other: keep one of them and set the other to 0"));
+  if (train.steps == 0 && train.epochs == 0)
+    options.Fail({"train.steps", "train.epochs"},
+                 "train.steps and train.epochs are both 0: set one of them, such as "
+                 "train.steps = 1000");
+}
+
+void CheckBatch(Options& options, const TrainOptions& train) {
+  StrongerHolds(options, "train.grad_accum", train.grad_accum, "train.global_batch_size",
+                train.global_batch_size);
+  if (train.global_batch_size == 0) return;
+  // The number of ranks is not known here; what fails for one rank fails for any.
+  try {
+    const int64_t micro_batch = train.batch_size * std::max<int64_t>(train.grad_accum, 1);
+    if (train.grad_accum == 0 || train.global_batch_size % micro_batch != 0) GradAccum(train, 1);
+  } catch (const InputError& error) {
+    options.Fail({"train.global_batch_size", "train.batch_size", "train.grad_accum"}, error.what());
+  }
+}
+
+void CheckHeads(Options& options, const ModelOptions& model) {
+  if (model.n_embd % model.n_head == 0) return;
+  const int64_t lower = model.n_embd / model.n_head * model.n_head;
+  int64_t head = model.n_head;
+  while (model.n_embd % head != 0) --head;
+  options.Fail({"model.n_embd", "model.n_head"},
+               StrCat(options.Describe("model.n_embd"), " is not a multiple of ",
+                      options.Describe("model.n_head"),
+                      ": use model.n_embd = ", lower > 0 ? StrCat(lower, " or ") : "",
+                      lower + model.n_head, ", or model.n_head = ", head));
+}
+
+void CheckSchedule(Options& options, const RunConfig& config) {
+  const OptimOptions& optim = config.optim;
+  const double tenth = std::strtod(StrCat(optim.lr / 10).c_str(), nullptr);  // six digits will do
+  if (optim.min_lr > optim.lr)
+    options.Fail(
+        {"optim.lr", "optim.min_lr"},
+        StrCat(options.Describe("optim.min_lr"), " is above ", options.Describe("optim.lr"),
+               ": use optim.min_lr = ", ToToml(OptionValue(tenth)), ", a tenth, or 0"));
+  if (optim.decay_steps > 0 && optim.warmup > optim.decay_steps)
+    options.Fail({"optim.warmup", "optim.decay_steps"},
+                 StrCat(options.Describe("optim.warmup"), " is longer than ",
+                        options.Describe("optim.decay_steps"), ": use optim.warmup = ",
+                        optim.decay_steps, " at most, or optim.decay_steps = 0, the whole run"));
+  // A short trial of a long configuration is no mistake, but it sees the warm-up only.
+  if (config.train.steps > 0 && optim.warmup >= config.train.steps)
+    options.Warn(StrCat(options.Describe("optim.warmup"), " is as long as ",
+                        options.Describe("train.steps"),
+                        ": the learning rate does not get past its warm-up; a tenth of the steps "
+                        "would be optim.warmup = ",
+                        config.train.steps / 10));
+}
+
+}  // namespace
+
+void AddRunOptions(Options& options, RunConfig& config) {
+  AddGeneralOptions(options, config);
+  AddModelOptions(options, config.model);
+  AddDataOptions(options, config.data);
+  AddTrainOptions(options, config.train);
+  AddOptimOptions(options, config.optim);
+  AddCheckpointOptions(options, config.checkpoint);
+  options.OnResolve([&config](Options& resolved) {
+    CheckHeads(resolved, config.model);
+    CheckLength(resolved, config.train);
+    CheckBatch(resolved, config.train);
+    CheckSchedule(resolved, config);
+  });
+}
+
+int64_t GradAccum(const TrainOptions& train, int64_t ranks) {
+  LS_CHECK(ranks >= 1, "GradAccum: ranks must be at least 1, got ", ranks);
+  if (train.global_batch_size == 0) return std::max<int64_t>(train.grad_accum, 1);
+  const int64_t global = train.global_batch_size;
+  const int64_t per_micro_step = train.batch_size * ranks;
+  if (global % per_micro_step != 0) {
+    const int64_t lower = global / per_micro_step * per_micro_step;
+    int64_t batch = std::min(train.batch_size, std::max<int64_t>(global / ranks, 1));
+    while (batch > 1 && global % (batch * ranks) != 0) --batch;
+    const bool fits = global % (batch * ranks) == 0;
+    throw InputError(
+        StrCat("train.global_batch_size = ", global,
+               " is not a multiple of train.batch_size x ranks = ", train.batch_size, " x ", ranks,
+               ": use train.global_batch_size = ", lower > 0 ? StrCat(lower, " or ") : "",
+               lower + per_micro_step, fits ? StrCat(", or train.batch_size = ", batch) : ""));
+  }
+  const int64_t accum = global / per_micro_step;
+  if (train.grad_accum != 0 && train.grad_accum != accum)
+    throw InputError(StrCat(
+        "train.grad_accum = ", train.grad_accum, " contradicts train.global_batch_size = ", global,
+        ", which needs ", accum, " micro-steps of train.batch_size x ranks = ", train.batch_size,
+        " x ", ranks, ": leave train.grad_accum out, or use train.global_batch_size = ",
+        per_micro_step * train.grad_accum));
+  return accum;
+}
+
+void Validate(const RunConfig& config) {
+  RunConfig copy = config;
+  Options options({.name = "train_gpt", .summary = ""});
+  AddRunOptions(options, copy);
+  options.Validate();
+}
+
+std::string ToToml(const RunConfig& config) {
+  RunConfig copy = config;
+  Options options({.name = "train_gpt", .summary = ""});
+  AddRunOptions(options, copy);
+  return options.Dump(/*sources=*/false);
+}
+
+RunConfig RunConfigFromToml(std::string_view toml, const std::string& name) {
+  RunConfig config;
+  Options options({.name = "train_gpt", .summary = ""});
+  AddRunOptions(options, config);
+  options.ParseToml(toml, name);
+  return config;
+}
+
+std::vector<OptionDifference> Difference(const RunConfig& a, const RunConfig& b) {
+  RunConfig copy_a = a, copy_b = b;
+  Options options_a({.name = "train_gpt", .summary = ""});
+  Options options_b({.name = "train_gpt", .summary = ""});
+  AddRunOptions(options_a, copy_a);
+  AddRunOptions(options_b, copy_b);
+  return Difference(options_a, options_b);
+}
+
+}  // namespace lockstep::models

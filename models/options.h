@@ -1,0 +1,196 @@
+// One registry of options feeds the TOML file, the environment, the command line, --help and the
+// dump of the resolved configuration. Any program can use it:
+//
+//   struct { int64_t steps = 100; double lr = 1e-3; } config;
+//   Options options({.name = "my_trainer", .summary = "trains my model"});
+//   options.Add("train.steps", &config.steps, {.min = 1, .doc = "updates to make"});
+//   options.Add("optim.lr", &config.lr, {.above = 0, .doc = "peak learning rate"});
+//   if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace lockstep::models {
+
+inline constexpr std::string_view kVersion = "0.1.0";
+
+// Where a value came from. A later one overrides an earlier one.
+enum class OptionSource { kDefault, kPreset, kFile, kEnvironment, kCommandLine };
+std::string_view Name(OptionSource source);  // "default", ..., "command line"
+
+using OptionValue = std::variant<bool, int64_t, double, std::string>;
+using Environment = std::map<std::string, std::string>;
+
+// What is known of an option besides its key, its type and its default.
+struct OptionSpec {
+  // Bounds of a number: min and max are allowed values, above and below are not.
+  std::optional<double> min{}, above{}, max{}, below{};
+  // The words a string may be; empty: any.
+  std::vector<std::string> choices{};
+  // Says why a string can't be used and what to write instead, or returns "". Runs before choices.
+  std::function<std::string(const std::string&)> check{};
+  // What other programs call it: only used to suggest the right key.
+  std::vector<std::string> aliases{};
+  // True where the option changes where, how fast or how verbosely a program runs, but never its
+  // numbers: such a difference does not make it another run.
+  bool operational = false;
+  // For --help: what it does, its unit, the meaning of special values. No capital, no full stop.
+  std::string doc{};
+};
+
+// A named set of values, as TOML text. It may set any option but the one that selects it.
+struct Preset {
+  std::string name, doc, toml;
+};
+
+struct ProgramInfo {
+  std::string name;        // "train_gpt"
+  std::string summary;     // "trains a GPT ..."
+  std::string example{};   // a command line worth copying, the first thing --help shows
+  bool takes_file = true;  // the argument without dashes is a TOML file
+  std::string environment_prefix = "LOCKSTEP";
+};
+
+// All errors of the user are InputErrors that name the file, line and column, the variable or the
+// argument, and the fix. A registry that contradicts itself is an ArgumentError.
+class Options {
+ public:
+  explicit Options(ProgramInfo program);
+  Options(const Options&) = delete;
+  Options& operator=(const Options&) = delete;
+
+  // Binds "section.key" (lower case, digits, '_'; the section may have several parts or none) to a
+  // variable that outlives the registry. What the variable holds now is the default.
+  void Add(std::string key, bool* value, OptionSpec spec);
+  void Add(std::string key, int64_t* value, OptionSpec spec);
+  void Add(std::string key, double* value, OptionSpec spec);
+  void Add(std::string key, std::string* value, OptionSpec spec);
+  // A switch such as --dry_run: on the command line only, not part of the configuration.
+  void AddFlag(std::string name, bool* value, std::string doc);
+  // A string option that names one of the presets, or none when empty. At most one per registry.
+  void AddPresets(std::string key, std::string* value, std::vector<Preset> presets,
+                  OptionSpec spec);
+  // Runs after all values are in: checks that span options, and derived values.
+  void OnResolve(std::function<void(Options&)> hook);
+
+  // For main(): parses argv and the process's environment. An exit code means that the program is
+  // done: --help, --version or --print_config was answered on stdout (0), or the error is on
+  // stderr (2). Warnings go to stderr.
+  std::optional<int> Start(int argc, const char* const* argv);
+
+  // Sets every bound variable: defaults < preset < file < environment < command line.
+  // `arguments` are without argv[0]. Returns at once on --help or --version.
+  void Parse(const std::vector<std::string>& arguments, const Environment& environment = {});
+  // The same from the text of a TOML file alone; `name` is what errors call it.
+  void ParseToml(std::string_view text, const std::string& name);
+  // Checks the values that the variables hold now, wherever they came from.
+  void Validate();
+
+  bool help() const { return help_; }
+  bool version() const { return version_; }
+  bool print_config() const { return print_config_; }
+  // The TOML file of the command line, or "".
+  const std::string& file() const { return file_; }
+  // What is not wrong but surely not meant.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+  // --help, wrapped to `columns`.
+  std::string Help(int columns) const;
+  // A TOML file that gives the same configuration when read back; with the source of each value as
+  // a comment.
+  std::string Dump(bool sources = true) const;
+
+  // Of one option; an unknown key is an ArgumentError.
+  OptionSource source(std::string_view key) const;
+  OptionValue value(std::string_view key) const;
+  std::string Describe(std::string_view key) const;  // "optim.lr = 0.001 (command line)"
+
+  // For hooks. Fail throws an InputError that starts with the origin of the strongest of `keys`.
+  [[noreturn]] void Fail(std::initializer_list<std::string_view> keys,
+                         const std::string& message) const;
+  void Warn(std::string message) { warnings_.push_back(std::move(message)); }
+  // Sets `key` because of what `because` says, whose source it takes over.
+  void Derive(std::string_view key, const OptionValue& value, std::string_view because);
+
+ private:
+  friend std::vector<struct OptionDifference> Difference(const Options& a, const Options& b);
+
+  struct Option {
+    std::string key;
+    std::variant<bool*, int64_t*, double*, std::string*> target;
+    OptionSpec spec;
+    OptionValue initial{};
+    bool flag = false;
+    std::string variable{};  // of the environment
+    OptionSource source = OptionSource::kDefault;
+    std::string origin{};  // "config.toml:3:9", "preset gpt2", ... "" for a default
+  };
+  struct Assignment {
+    Option* option;
+    OptionValue value;
+    OptionSource source;
+    std::string origin;
+  };
+  using Assignments = std::vector<Assignment>;
+
+  void Insert(Option option);
+  const Option* Find(std::string_view key) const;
+  Option* Find(std::string_view key);
+  const Option& Get(std::string_view key) const;
+  bool IsSection(std::string_view name) const;
+  std::string EnvironmentName(std::string_view key) const;
+  Assignments ReadToml(std::string_view text, const std::string& name, OptionSource source);
+  Assignments ReadEnvironment(const Environment& environment);
+  void RefuseVariable(const std::string& variable);
+  Assignments ReadArguments(const std::vector<std::string>& arguments);
+  Assignment FromText(Option& option, const std::string& text, OptionSource source,
+                      const std::string& spelled);
+  // Throws where the value does not fit; `spelled` is how the user wrote it, with its origin.
+  static void Check(const Option& option, const OptionValue& value, const std::string& spelled);
+  // ": did you mean ...?" with the nearest keys, each spelled with `prefix`, or a way to find them.
+  std::string Suggest(std::string_view key, OptionSource source) const;
+  std::string SuggestSection(std::string_view section) const;
+  void Resolve(const Assignments& file, const Assignments& environment,
+               const Assignments& command_line);
+  void Apply(const Assignments& assignments);
+  void Reset();
+
+  ProgramInfo program_;
+  std::map<std::string, size_t, std::less<>> index_;
+  std::vector<Option> options_;
+  std::string preset_key_;
+  std::vector<Preset> presets_;
+  std::vector<std::function<void(Options&)>> hooks_;
+  std::vector<std::string> warnings_;
+  std::string file_;
+  bool help_ = false, version_ = false, print_config_ = false;
+};
+
+// An option whose value differs, both values as TOML; "(absent)" where one registry lacks it.
+struct OptionDifference {
+  std::string key, a, b;
+  bool operational = false;
+};
+std::vector<OptionDifference> Difference(const Options& a, const Options& b);
+// One "  key: a -> b" per line, for messages.
+std::string ToString(const std::vector<OptionDifference>& differences);
+
+// A value as TOML writes it: shortest digits that read back equal, strings quoted and escaped.
+std::string ToToml(const OptionValue& value);
+
+Environment ProcessEnvironment();
+// Of the terminal on stdout, else of $COLUMNS, else 100.
+int TerminalColumns();
+// `bazel run` starts a program in a folder of its own. Call this first in main: it changes to the
+// folder where the user typed the command, so that relative paths mean what they say.
+void EnterInvocationFolder();
+
+}  // namespace lockstep::models

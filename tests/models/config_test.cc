@@ -1,0 +1,427 @@
+#include "models/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "core/error.h"
+
+namespace lockstep::models {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+struct Resolved {
+  RunConfig config;
+  Options options{{.name = "train_gpt", .summary = "trains a GPT"}};
+  Resolved() { AddRunOptions(options, config); }
+  explicit Resolved(const std::vector<std::string>& arguments) : Resolved() {
+    options.Parse(arguments);
+  }
+};
+
+std::string ErrorOf(const std::vector<std::string>& arguments) {
+  try {
+    Resolved run(arguments);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string TomlErrorOf(const std::string& toml) {
+  try {
+    RunConfigFromToml(toml, "c.toml");
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(RunConfig, TheDefaultsAreValid) {
+  Validate(RunConfig());
+  const Resolved run(std::vector<std::string>{});
+  EXPECT_THAT(run.options.warnings(), IsEmpty());
+  EXPECT_THAT(Difference(run.config, RunConfig()), IsEmpty());
+}
+
+// The keys of the user's surface, so that none is lost or renamed unnoticed.
+TEST(RunConfig, HelpMentionsEachKey) {
+  const Resolved run(std::vector<std::string>{});
+  const std::string help = run.options.Help(100);
+  for (const std::string key : {"device",
+                                "threads",
+                                "seed",
+                                "out_dir",
+                                "init_from",
+                                "numerics",
+                                "model.preset",
+                                "model.vocab_size",
+                                "model.block_size",
+                                "model.n_layer",
+                                "model.n_head",
+                                "model.n_embd",
+                                "model.dropout",
+                                "model.bias",
+                                "model.norm",
+                                "model.activation",
+                                "model.position",
+                                "model.tie_embeddings",
+                                "data.path",
+                                "data.tokenizer",
+                                "data.val_fraction",
+                                "data.order",
+                                "train.steps",
+                                "train.epochs",
+                                "train.batch_size",
+                                "train.grad_accum",
+                                "train.global_batch_size",
+                                "train.precision",
+                                "train.log_every",
+                                "train.eval_every",
+                                "train.eval_batches",
+                                "train.sample_every",
+                                "train.sample_tokens",
+                                "train.sample_prompt",
+                                "optim.schedule",
+                                "optim.lr",
+                                "optim.min_lr",
+                                "optim.warmup",
+                                "optim.decay_steps",
+                                "optim.decay_fraction",
+                                "optim.beta1",
+                                "optim.beta2",
+                                "optim.eps",
+                                "optim.weight_decay",
+                                "optim.clip",
+                                "checkpoint.every",
+                                "checkpoint.keep",
+                                "checkpoint.resume",
+                                "checkpoint.save_initial"}) {
+    EXPECT_THAT(help, HasSubstr("  --" + key));
+    run.options.source(key);
+  }
+}
+
+TEST(RunConfig, OptionsReachTheirFields) {
+  const RunConfig config = RunConfigFromToml(R"(
+device = "cuda:1"
+threads = 3
+seed = 5
+out_dir = "runs/a"
+init_from = "gpt2"
+[model]
+vocab_size = 512
+block_size = 32
+n_layer = 2
+n_head = 3
+n_embd = 12
+dropout = 0.5
+bias = true
+tie_embeddings = false
+[data]
+path = "x.txt"
+tokenizer = "byte"
+val_fraction = 0.25
+order = "sequential"
+[train]
+steps = 0
+epochs = 1.5
+batch_size = 3
+grad_accum = 4
+global_batch_size = 24
+log_every = 1
+eval_every = 2
+eval_batches = 6
+sample_every = 7
+sample_tokens = 8
+sample_prompt = "Once"
+[optim]
+schedule = "wsd"
+lr = 0.25
+min_lr = 0.125
+warmup = 9
+decay_steps = 11
+decay_fraction = 0.5
+beta1 = 0.75
+beta2 = 0.875
+eps = 1e-6
+weight_decay = 0
+clip = 2
+[checkpoint]
+every = 12
+keep = 13
+resume = "none"
+save_initial = true
+)",
+                                             "c.toml");
+  EXPECT_EQ(config.device, "cuda:1");
+  EXPECT_EQ(config.threads, 3);
+  EXPECT_EQ(config.seed, 5);
+  EXPECT_EQ(config.out_dir, "runs/a");
+  EXPECT_EQ(config.init_from, "gpt2");
+  EXPECT_EQ(config.model.vocab_size, 512);
+  EXPECT_EQ(config.model.block_size, 32);
+  EXPECT_EQ(config.model.n_layer, 2);
+  EXPECT_EQ(config.model.n_head, 3);
+  EXPECT_EQ(config.model.n_embd, 12);
+  EXPECT_EQ(config.model.dropout, 0.5);
+  EXPECT_TRUE(config.model.bias);
+  EXPECT_FALSE(config.model.tie_embeddings);
+  EXPECT_EQ(config.data.path, "x.txt");
+  EXPECT_EQ(config.data.tokenizer, "byte");
+  EXPECT_EQ(config.data.val_fraction, 0.25);
+  EXPECT_EQ(config.data.order, "sequential");
+  EXPECT_EQ(config.train.steps, 0);
+  EXPECT_EQ(config.train.epochs, 1.5);
+  EXPECT_EQ(config.train.batch_size, 3);
+  EXPECT_EQ(config.train.grad_accum, 4);
+  EXPECT_EQ(config.train.global_batch_size, 24);
+  EXPECT_EQ(config.train.log_every, 1);
+  EXPECT_EQ(config.train.eval_every, 2);
+  EXPECT_EQ(config.train.eval_batches, 6);
+  EXPECT_EQ(config.train.sample_every, 7);
+  EXPECT_EQ(config.train.sample_tokens, 8);
+  EXPECT_EQ(config.train.sample_prompt, "Once");
+  EXPECT_EQ(config.optim.schedule, "wsd");
+  EXPECT_EQ(config.optim.lr, 0.25);
+  EXPECT_EQ(config.optim.min_lr, 0.125);
+  EXPECT_EQ(config.optim.warmup, 9);
+  EXPECT_EQ(config.optim.decay_steps, 11);
+  EXPECT_EQ(config.optim.decay_fraction, 0.5);
+  EXPECT_EQ(config.optim.beta1, 0.75);
+  EXPECT_EQ(config.optim.beta2, 0.875);
+  EXPECT_EQ(config.optim.eps, 1e-6);
+  EXPECT_EQ(config.optim.weight_decay, 0);
+  EXPECT_EQ(config.optim.clip, 2);
+  EXPECT_EQ(config.checkpoint.every, 12);
+  EXPECT_EQ(config.checkpoint.keep, 13);
+  EXPECT_EQ(config.checkpoint.resume, "none");
+  EXPECT_TRUE(config.checkpoint.save_initial);
+  // Nothing of all this is lost on the way through a run folder.
+  EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
+  EXPECT_THAT(Difference(config, RunConfig()), SizeIs(43));
+}
+
+TEST(RunConfig, ValuesOutOfRange) {
+  for (const std::string argument : {"--threads=-1",
+                                     "--seed=-1",
+                                     "--model.vocab_size=-1",
+                                     "--model.vocab_size=2147483648",
+                                     "--model.block_size=0",
+                                     "--model.n_layer=0",
+                                     "--model.n_head=0",
+                                     "--model.n_embd=0",
+                                     "--model.dropout=1",
+                                     "--model.dropout=-0.1",
+                                     "--data.val_fraction=1",
+                                     "--data.val_fraction=-0.1",
+                                     "--train.steps=-1",
+                                     "--train.epochs=-1",
+                                     "--train.batch_size=0",
+                                     "--train.grad_accum=-1",
+                                     "--train.global_batch_size=-1",
+                                     "--train.log_every=0",
+                                     "--train.eval_every=-1",
+                                     "--train.eval_batches=-1",
+                                     "--train.sample_every=-1",
+                                     "--train.sample_tokens=-1",
+                                     "--optim.lr=0",
+                                     "--optim.lr=-1",
+                                     "--optim.min_lr=-1",
+                                     "--optim.warmup=-1",
+                                     "--optim.decay_steps=-1",
+                                     "--optim.decay_fraction=0",
+                                     "--optim.decay_fraction=1.1",
+                                     "--optim.beta1=1",
+                                     "--optim.beta2=1",
+                                     "--optim.beta1=-0.1",
+                                     "--optim.eps=0",
+                                     "--optim.weight_decay=-1",
+                                     "--optim.clip=-1",
+                                     "--checkpoint.every=-1",
+                                     "--checkpoint.keep=-1"})
+    EXPECT_THAT(ErrorOf({argument}), HasSubstr(argument + " is out of range: it must be "));
+  for (const std::string key : {"model.dropout", "data.val_fraction", "train.epochs", "optim.lr",
+                                "optim.min_lr", "optim.decay_fraction", "optim.beta1",
+                                "optim.beta2", "optim.eps", "optim.weight_decay", "optim.clip"})
+    for (const std::string value : {"nan", "inf", "-inf"})
+      EXPECT_EQ(ErrorOf({"--" + key + "=" + value}),
+                "command line: --" + key + "=" + value + ": must be a finite number");
+}
+
+TEST(RunConfig, WordsThatAreNone) {
+  EXPECT_EQ(ErrorOf({"--device=gpu"}),
+            "command line: --device=gpu: must be auto, cpu, cuda, cuda:0, sim or sim:0");
+  for (const std::string device : {"cuda:", "cuda:x", "sim:-1", "cuda:1000"})
+    EXPECT_THAT(ErrorOf({"--device=" + device}),
+                HasSubstr("the index of the device must be a number, as in "));
+  for (const std::string device : {"auto", "cpu", "cuda", "sim", "cuda:0", "sim:12"})
+    EXPECT_EQ(ErrorOf({"--device=" + device}), "no error");
+  EXPECT_EQ(ErrorOf({"--train.precision=bf16"}),
+            "command line: --train.precision=bf16: bf16 needs a GPU, and this version trains on "
+            "none yet; fp32 works on the CPU: write train.precision=fp32");
+  EXPECT_EQ(ErrorOf({"--train.precision=fp23"}),
+            "command line: --train.precision=fp23: did you mean fp32? It must be one of fp32");
+  EXPECT_EQ(ErrorOf({"--optim.schedule=cosin"}),
+            "command line: --optim.schedule=cosin: did you mean cosine? It must be one of cosine, "
+            "linear, constant, wsd");
+  EXPECT_EQ(ErrorOf({"--data.order=shufled"}),
+            "command line: --data.order=shufled: did you mean shuffled? It must be one of "
+            "shuffled, random, sequential");
+  EXPECT_EQ(ErrorOf({"--data.tokenizer=gtp2"}),
+            "command line: --data.tokenizer=gtp2: must be auto, char, byte, gpt2, or the path of a "
+            "tokenizer file (./gtp2 if it is in this folder)");
+  EXPECT_EQ(ErrorOf({"--data.tokenizer=./gtp2"}), "no error");
+  for (const std::string key : {"out_dir", "train.sample_prompt", "checkpoint.resume"})
+    EXPECT_EQ(ErrorOf({"--" + key + "="}), "command line: --" + key + "=: must not be empty");
+  EXPECT_THAT(ErrorOf({"--model.preset=gpt3"}),
+              HasSubstr("--model.preset=gpt3: did you mean gpt2? It must be one of "));
+}
+
+TEST(RunConfig, NamesOfOtherProgramsAreSuggested) {
+  const std::vector<std::pair<std::string, std::string>> pairs = {
+      {"learning_rate", "optim.lr"},
+      {"max_iters", "train.steps"},
+      {"grad_clip", "optim.clip"},
+      {"warmup_iters", "optim.warmup"},
+      {"gradient_accumulation_steps", "train.grad_accum"},
+      {"eval_interval", "train.eval_every"},
+      {"lr_decay_iters", "optim.decay_steps"},
+      {"batch_size", "train.batch_size"},
+      {"model.n_embed", "model.n_embd"},
+      {"model.n_layers", "model.n_layer"},
+      {"train.seq_len", "model.block_size"},
+      {"train.lr", "optim.lr"},
+      {"checkpont.every", "checkpoint.every"},
+      {"resume", "checkpoint.resume"},
+      {"dtype", "train.precision"}};
+  for (const auto& [typed, meant] : pairs)
+    EXPECT_EQ(ErrorOf({"--" + typed + "=1"}),
+              "command line: unknown option --" + typed + ": did you mean --" + meant + "?");
+}
+
+TEST(RunConfig, HeadsDivideTheWidth) {
+  EXPECT_EQ(ErrorOf({"--model.n_embd=130"}),
+            "command line: model.n_embd = 130 (command line) is not a multiple of model.n_head = 4 "
+            "(default): use model.n_embd = 128 or 132, or model.n_head = 2");
+  EXPECT_EQ(ErrorOf({"--model.n_head=200"}),
+            "command line: model.n_embd = 128 (default) is not a multiple of model.n_head = 200 "
+            "(command line): use model.n_embd = 200, or model.n_head = 128");
+  EXPECT_EQ(TomlErrorOf("[model]\nn_embd = 126\n"),
+            "c.toml:2:10: model.n_embd = 126 (file) is not a multiple of model.n_head = 4 "
+            "(default): use model.n_embd = 124 or 128, or model.n_head = 3");
+  // An odd head dimension only matters to rotary embeddings.
+  EXPECT_EQ(ErrorOf({"--model.n_embd=20"}), "no error");
+}
+
+TEST(RunConfig, StepsOrEpochs) {
+  const Resolved epochs({"--train.epochs=2"});
+  EXPECT_EQ(epochs.config.train.steps, 0);
+  EXPECT_EQ(epochs.options.Describe("train.steps"), "train.steps = 0 (command line)");
+  const Resolved over_preset({"--model.preset=shakespeare-char", "--train.epochs=0.5"});
+  EXPECT_EQ(over_preset.config.train.steps, 0);
+  EXPECT_EQ(over_preset.config.train.epochs, 0.5);
+  const Resolved steps({"--train.steps=200"});
+  EXPECT_EQ(steps.config.train.epochs, 0);
+  EXPECT_EQ(ErrorOf({"--train.epochs=2", "--train.steps=10"}),
+            "command line: train.steps = 10 (command line) and train.epochs = 2.0 (command line) "
+            "contradict each other: keep one of them and set the other to 0");
+  EXPECT_EQ(ErrorOf({"--train.steps=0"}),
+            "command line: train.steps and train.epochs are both 0: set one of them, such as "
+            "train.steps = 1000");
+}
+
+TEST(RunConfig, GradAccumFollowsFromTheGlobalBatchSize) {
+  TrainOptions train;
+  train.batch_size = 8;
+  EXPECT_EQ(GradAccum(train, 4), 1);
+  train.grad_accum = 3;
+  EXPECT_EQ(GradAccum(train, 4), 3);
+  train.global_batch_size = 96;
+  EXPECT_EQ(GradAccum(train, 4), 3);
+  train.grad_accum = 0;
+  EXPECT_EQ(GradAccum(train, 1), 12);
+  EXPECT_EQ(GradAccum(train, 12), 1);
+  EXPECT_THROW(GradAccum(train, 0), ArgumentError);
+}
+
+TEST(RunConfig, BatchesThatDoNotFit) {
+  EXPECT_EQ(ErrorOf({"--train.global_batch_size=100", "--train.batch_size=16"}),
+            "command line: train.global_batch_size = 100 is not a multiple of train.batch_size x "
+            "ranks = 16 x 1: use train.global_batch_size = 96 or 112, or train.batch_size = 10");
+  EXPECT_EQ(ErrorOf({"--train.global_batch_size=10", "--train.batch_size=16"}),
+            "command line: train.global_batch_size = 10 is not a multiple of train.batch_size x "
+            "ranks = 16 x 1: use train.global_batch_size = 16, or train.batch_size = 10");
+  EXPECT_EQ(
+      ErrorOf({"--train.global_batch_size=64", "--train.batch_size=16", "--train.grad_accum=3"}),
+      "command line: train.grad_accum = 3 contradicts train.global_batch_size = 64, which "
+      "needs 4 micro-steps of train.batch_size x ranks = 16 x 1: leave train.grad_accum out, "
+      "or use train.global_batch_size = 48");
+  // With 2 ranks these two agree, and the number of ranks is not the options' business.
+  const Resolved run(
+      {"--train.global_batch_size=64", "--train.batch_size=16", "--train.grad_accum=2"});
+  EXPECT_EQ(GradAccum(run.config.train, 2), 2);
+  try {
+    GradAccum(run.config.train, 3);
+    FAIL();
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(),
+                 "train.global_batch_size = 64 is not a multiple of train.batch_size x ranks = 16 "
+                 "x 3: use train.global_batch_size = 48 or 96");
+  }
+  // The stronger source holds.
+  const Resolved over_preset({"--model.preset=gpt2", "--train.grad_accum=4"});
+  EXPECT_EQ(over_preset.config.train.global_batch_size, 0);
+  EXPECT_EQ(GradAccum(over_preset.config.train, 8), 4);
+}
+
+TEST(RunConfig, LearningRates) {
+  EXPECT_EQ(ErrorOf({"--model.preset=shakespeare-char", "--optim.lr=1e-5"}),
+            "command line: optim.min_lr = 1e-4 (preset) is above optim.lr = 1e-5 (command line): "
+            "use optim.min_lr = 1e-6, a tenth, or 0");
+  EXPECT_EQ(ErrorOf({"--optim.warmup=200", "--optim.decay_steps=150"}),
+            "command line: optim.warmup = 200 (command line) is longer than optim.decay_steps = "
+            "150 (command line): use optim.warmup = 150 at most, or optim.decay_steps = 0, the "
+            "whole run");
+  const Resolved trial({"--train.steps=20"});
+  EXPECT_THAT(trial.options.warnings(),
+              testing::ElementsAre(
+                  "optim.warmup = 100 (default) is as long as train.steps = 20 (command line): the "
+                  "learning rate does not get past its warm-up; a tenth of the steps would be "
+                  "optim.warmup = 2"));
+}
+
+TEST(RunConfig, ProgramsThatFillItInGetTheSameChecks) {
+  RunConfig config;
+  config.optim.lr = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THROW(Validate(config), InputError);
+  config = RunConfig();
+  config.model.n_head = 3;
+  EXPECT_THROW(Validate(config), InputError);
+  config = RunConfig();
+  config.train.epochs = 1;  // and steps
+  EXPECT_THROW(Validate(config), InputError);
+  config = RunConfig();
+  config.model.n_head = 0;
+  EXPECT_THROW(Validate(config), InputError);
+}
+
+TEST(RunConfig, DifferencesTellNumbersFromHousekeeping) {
+  RunConfig a, b;
+  b.threads = 2;
+  b.optim.lr = 0.5;
+  const std::vector<OptionDifference> differences = Difference(a, b);
+  ASSERT_THAT(differences, SizeIs(2));
+  EXPECT_EQ(differences[0].key, "threads");
+  EXPECT_TRUE(differences[0].operational);
+  EXPECT_EQ(differences[1].key, "optim.lr");
+  EXPECT_FALSE(differences[1].operational);
+  EXPECT_EQ(ToString(differences), "  threads: 0 -> 2\n  optim.lr: 0.002 -> 0.5\n");
+}
+
+}  // namespace
+}  // namespace lockstep::models

@@ -1,0 +1,106 @@
+#include "models/presets.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "models/config.h"
+
+namespace lockstep::models {
+namespace {
+
+using testing::IsEmpty;
+
+RunConfig With(const std::string& preset, std::vector<std::string> arguments = {}) {
+  RunConfig config;
+  Options options({.name = "train_gpt", .summary = ""});
+  AddRunOptions(options, config);
+  arguments.push_back("--model.preset=" + preset);
+  options.Parse(arguments);
+  EXPECT_THAT(options.warnings(), IsEmpty()) << preset;
+  return config;
+}
+
+TEST(Presets, EachIsValidAndSurvivesARunFolder) {
+  EXPECT_EQ(Presets().size(), 6);
+  for (const Preset& preset : Presets()) {
+    const RunConfig config = With(preset.name);
+    Validate(config);
+    EXPECT_FALSE(preset.doc.empty());
+    EXPECT_GT(Difference(config, RunConfig()).size(), 1) << preset.name;
+    EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "config.toml")), IsEmpty());
+  }
+}
+
+// nanoGPT's README: 4 layers, 4 heads, 128 wide, block 64, batch 12, dropout 0, no bias, 2000
+// steps.
+TEST(Presets, ShakespeareCharCpuIsNanoGptsPublishedConfiguration) {
+  const RunConfig c = With("shakespeare-char-cpu");
+  EXPECT_EQ(c.model.n_layer, 4);
+  EXPECT_EQ(c.model.n_head, 4);
+  EXPECT_EQ(c.model.n_embd, 128);
+  EXPECT_EQ(c.model.block_size, 64);
+  EXPECT_EQ(c.model.vocab_size, 0);
+  EXPECT_EQ(c.model.dropout, 0);
+  EXPECT_FALSE(c.model.bias);
+  EXPECT_TRUE(c.model.tie_embeddings);
+  EXPECT_EQ(c.data.tokenizer, "char");
+  EXPECT_EQ(c.data.order, "random");
+  EXPECT_EQ(c.data.val_fraction, 0.1);
+  EXPECT_EQ(c.train.steps, 2000);
+  EXPECT_EQ(c.train.batch_size, 12);
+  EXPECT_EQ(GradAccum(c.train, 1), 1);
+  EXPECT_EQ(c.train.eval_every, 250);
+  EXPECT_EQ(c.optim.schedule, "cosine");
+  EXPECT_EQ(c.optim.lr, 1e-3);
+  EXPECT_EQ(c.optim.min_lr, 1e-4);
+  EXPECT_EQ(c.optim.warmup, 100);
+  EXPECT_EQ(c.optim.decay_steps, 2000);
+  EXPECT_EQ(c.optim.beta1, 0.9);
+  EXPECT_EQ(c.optim.beta2, 0.99);
+  EXPECT_EQ(c.optim.weight_decay, 0.1);
+  EXPECT_EQ(c.optim.clip, 1);
+}
+
+TEST(Presets, ShakespeareCharIsNanoGptsConfigurationForAGpu) {
+  const RunConfig c = With("shakespeare-char");
+  EXPECT_EQ(c.model.n_layer, 6);
+  EXPECT_EQ(c.model.n_head, 6);
+  EXPECT_EQ(c.model.n_embd, 384);
+  EXPECT_EQ(c.model.block_size, 256);
+  EXPECT_EQ(c.model.dropout, 0.2);
+  EXPECT_EQ(c.train.steps, 5000);
+  EXPECT_EQ(c.train.batch_size, 64);
+  EXPECT_EQ(c.optim.decay_steps, 5000);
+}
+
+// Parameters of GPT-2, position table included and the embedding counted once, as OpenAI's
+// checkpoints have them (vocabulary of 50257).
+TEST(Presets, Gpt2SizesHaveTheirParameterCounts) {
+  const std::vector<std::pair<std::string, int64_t>> sizes = {{"gpt2", 124439808},
+                                                              {"gpt2-medium", 354823168},
+                                                              {"gpt2-large", 774030080},
+                                                              {"gpt2-xl", 1557611200}};
+  for (const auto& [name, parameters] : sizes) {
+    const RunConfig c = With(name);
+    const int64_t width = c.model.n_embd;
+    const int64_t block = 12 * width * width + 13 * width;  // with biases
+    EXPECT_EQ(c.model.n_layer * block + (50257 + c.model.block_size) * width + 2 * width,
+              parameters)
+        << name;
+    EXPECT_TRUE(c.model.bias);
+    EXPECT_EQ(width / c.model.n_head, 64) << name;
+    EXPECT_EQ(c.model.vocab_size, 50304);
+    for (const int64_t ranks : {1, 2, 4, 8})
+      EXPECT_EQ(GradAccum(c.train, ranks) * ranks * c.train.batch_size, c.train.global_batch_size);
+  }
+}
+
+TEST(Presets, AnythingElseOverridesThem) {
+  const RunConfig c = With("gpt2", {"--model.n_layer=2", "--data.tokenizer=byte"});
+  EXPECT_EQ(c.model.n_layer, 2);
+  EXPECT_EQ(c.data.tokenizer, "byte");
+  EXPECT_EQ(c.model.n_embd, 768);
+}
+
+}  // namespace
+}  // namespace lockstep::models
