@@ -1,0 +1,208 @@
+#include "data/dataset.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/sha256.h"
+#include "data/char_tokenizer.h"
+#include "data/corpus.h"
+#include "data/token_file.h"
+#include "tests/data/data_test_util.h"
+
+namespace lockstep::data {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<int32_t> All(const TokenSource& source) {
+  std::vector<int32_t> tokens(source.size());
+  source.Read(0, tokens);
+  return tokens;
+}
+
+std::string Text(const Dataset& dataset, const TokenSource& source) {
+  return dataset.tokenizer->Decode(All(source));
+}
+
+std::string OpenError(const DatasetOptions& options) {
+  return MessageOf<Error>([&] { OpenDataset(options); });
+}
+
+class DatasetTest : public testing::Test {
+ protected:
+  const std::string folder_ = TestFolder();
+  const std::string path_ = folder_ + "/text.txt";
+  DatasetOptions options_ = {.path = path_};
+};
+
+TEST_F(DatasetTest, TinyShakespeareSplitsAsNanoGptDoes) {
+  const auto path = SharedData("tinyshakespeare.txt");
+  if (!path) GTEST_SKIP() << "no shared/data/tinyshakespeare.txt near the workspace";
+  const Dataset dataset = OpenDataset({.path = *path, .block_size = 64});
+  EXPECT_EQ(dataset.train->size(), 1003854);
+  EXPECT_EQ(dataset.val->size(), 111540);
+  EXPECT_EQ(dataset.vocab_size, 65);
+  EXPECT_EQ(Text(dataset, *dataset.train) + Text(dataset, *dataset.val), ReadFile(*path));
+}
+
+TEST_F(DatasetTest, NoPathIsTheEmbeddedCorpus) {
+  const Dataset dataset = OpenDataset({.block_size = 128});
+  EXPECT_EQ(dataset.tokenizer->name(), "char");
+  EXPECT_EQ(dataset.name, "the embedded corpus");
+  EXPECT_EQ(dataset.fingerprint, EmbeddedCorpusSha256());
+  EXPECT_EQ(Text(dataset, *dataset.train) + Text(dataset, *dataset.val), EmbeddedCorpus());
+}
+
+TEST_F(DatasetTest, TextIsCutByCharactersAndBytesByBytes) {
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += i < 50 ? "\u4e2d" : "b";  // 100 characters, 200 bytes
+  WriteText(path_, text);
+  options_.val_fraction = 0.6;
+  Dataset dataset = OpenDataset(options_);
+  EXPECT_EQ(dataset.train->size(), 40);
+  EXPECT_EQ(dataset.val->size(), 60);
+  EXPECT_EQ(dataset.vocab_size, 2);
+  EXPECT_EQ(dataset.fingerprint, Sha256Of(text));
+  options_.tokenizer = "byte";
+  dataset = OpenDataset(options_);
+  EXPECT_EQ(dataset.train->size(), 80);
+  EXPECT_EQ(dataset.val->size(), 120);
+  EXPECT_EQ(dataset.vocab_size, 256);
+  options_.val_fraction = 0;
+  dataset = OpenDataset(options_);
+  EXPECT_EQ(dataset.train->size(), 200);
+  EXPECT_EQ(dataset.val, nullptr);
+}
+
+TEST_F(DatasetTest, ALoadedTokenizerIsUsedInsteadOfANewOne) {
+  WriteText(path_, "abcabcabcabcabcabcabc");
+  options_.loaded_tokenizer = std::make_shared<CharTokenizer>("abcdef");
+  const Dataset dataset = OpenDataset(options_);
+  EXPECT_EQ(dataset.vocab_size, 6);
+  EXPECT_EQ(dataset.tokenizer, options_.loaded_tokenizer);
+  WriteText(path_, "aaaaaaaaaaaaaaaaaaaz");
+  EXPECT_THAT(OpenError(options_),
+              AllOf(HasSubstr(path_ + ", from byte 18"), HasSubstr("'z' (U+007A) at byte 1")));
+}
+
+TEST_F(DatasetTest, TextErrors) {
+  EXPECT_THAT(OpenError(options_), AllOf(HasSubstr(path_ + ": no such file"),
+                                         HasSubstr(std::filesystem::current_path().string())));
+  WriteText(path_, "");
+  EXPECT_THAT(OpenError(options_), AllOf(HasSubstr(path_), HasSubstr("is empty")));
+  WriteText(path_, "abc\xff\n");
+  EXPECT_THAT(OpenError(options_), AllOf(HasSubstr(path_ + ": not UTF-8: byte 3 is 0xff"),
+                                         HasSubstr("iconv"), HasSubstr("data.tokenizer=byte")));
+  options_.path = folder_;
+  EXPECT_THAT(OpenError(options_), HasSubstr(folder_));
+  options_.path = folder_ + "/*.txt";
+  EXPECT_THAT(OpenError(options_), HasSubstr("must be one of token files"));
+  options_.path = folder_ + "/pipe";
+  ASSERT_EQ(mkfifo(options_.path.c_str(), 0600), 0);
+  EXPECT_THAT(OpenError(options_), HasSubstr(options_.path));  // and does not wait for a writer
+}
+
+TEST_F(DatasetTest, TooLittleTextSaysHowMuchIsNeeded) {
+  WriteText(path_, "0123456789");
+  options_.block_size = 9;
+  EXPECT_THAT(OpenError(options_),
+              AllOf(HasSubstr("9 tokens are left for training"), HasSubstr("block_size + 1 = 10"),
+                    HasSubstr("--model.block_size=8")));
+  options_.block_size = 8;
+  EXPECT_THAT(OpenError(options_), AllOf(HasSubstr("the validation part has 1 tokens"),
+                                         HasSubstr("needs 2"), HasSubstr("now 0.1")));
+  options_.val_fraction = 0.2;
+  options_.block_size = 7;
+  EXPECT_EQ(OpenDataset(options_).val->size(), 2);
+  options_.val_fraction = 1;
+  EXPECT_THAT(OpenError(options_), HasSubstr("data.val_fraction=1: expected"));
+  options_.val_fraction = std::nan("");
+  EXPECT_THAT(OpenError(options_), HasSubstr("data.val_fraction=nan"));
+}
+
+TEST_F(DatasetTest, AModelTooSmallForTheTokenizerIsAnError) {
+  WriteText(path_, "abcdefghijklmnopqrstuvwxyz");
+  options_.vocab_size = 20;
+  EXPECT_THAT(OpenError(options_), AllOf(HasSubstr("26 tokens, and model.vocab_size is 20"),
+                                         HasSubstr("--model.vocab_size=26")));
+  options_.vocab_size = 26;
+  options_.val_fraction = 0;
+  EXPECT_NO_THROW(OpenDataset(options_));
+}
+
+class TokenDatasetTest : public DatasetTest {
+ protected:
+  TokenDatasetTest() { options_.path = folder_ + "/*.bin"; }
+  void Write(const std::string& name, const std::vector<int32_t>& tokens) {
+    WriteTokenFile(folder_ + "/" + name, TokenFormat::kNanoGpt, tokens);
+  }
+};
+
+TEST_F(TokenDatasetTest, TheTailOfTheStreamIsValidation) {
+  Write("a_000001.bin", {6, 7, 8, 9});
+  Write("a_000000.bin", {0, 1, 2, 3, 4, 5});
+  options_.val_fraction = 0.5;
+  const Dataset dataset = OpenDataset(options_);
+  EXPECT_THAT(All(*dataset.train), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(All(*dataset.val), ElementsAre(5, 6, 7, 8, 9));
+  EXPECT_EQ(dataset.tokenizer, nullptr);
+  EXPECT_EQ(dataset.vocab_size, 10);
+  options_.val_fraction = 0;
+  EXPECT_EQ(OpenDataset(options_).train->size(), 10);
+}
+
+TEST_F(TokenDatasetTest, NamesOfShardsTellWhatIsValidation) {
+  Write("a_train_000001.bin", {0, 1});
+  Write("a_train_000002.bin", {2, 3});
+  Write("a_val_000000.bin", {4, 5, 6});
+  const Dataset dataset = OpenDataset(options_);
+  EXPECT_THAT(All(*dataset.train), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(All(*dataset.val), ElementsAre(4, 5, 6));
+  EXPECT_EQ(dataset.vocab_size, 7);
+}
+
+TEST_F(TokenDatasetTest, FingerprintsFollowTheContentAndNotThePlace) {
+  options_.val_fraction = 0;
+  Write("a.bin", {0, 1, 2, 3});
+  const std::string first = OpenDataset(options_).fingerprint;
+  std::filesystem::create_directory(folder_ + "/other");
+  Write("other/b.bin", {0, 1, 2, 3});
+  options_.path = folder_ + "/other/b.bin";
+  EXPECT_EQ(OpenDataset(options_).fingerprint, first);
+  Write("other/b.bin", {0, 1, 2, 4});
+  EXPECT_NE(OpenDataset(options_).fingerprint, first);
+}
+
+TEST_F(TokenDatasetTest, TokensMustFitTokenizerAndModel) {
+  Write("a.bin", std::vector<int32_t>(20, 299));
+  EXPECT_EQ(OpenDataset(options_).vocab_size, 300);
+  options_.vocab_size = 299;
+  EXPECT_THAT(OpenError(options_), HasSubstr("token 299 at position 0"));
+  options_.vocab_size = 0;
+  options_.tokenizer = "byte";
+  EXPECT_THAT(OpenError(options_), HasSubstr("vocabulary of 256"));
+  options_.tokenizer = "char";
+  EXPECT_THAT(OpenError(options_), HasSubstr("a char tokenizer is made from a text"));
+}
+
+TEST_F(TokenDatasetTest, FewTokensAndNoFiles) {
+  EXPECT_THAT(OpenError(options_), HasSubstr("no file matches"));
+  Write("a.bin", {1, 2, 3, 4});
+  options_.val_fraction = 0;
+  options_.block_size = 4;
+  EXPECT_THAT(OpenError(options_), AllOf(HasSubstr("4 tokens"), HasSubstr("block_size + 1 = 5"),
+                                         HasSubstr("--model.block_size=3")));
+  options_.block_size = 3;
+  EXPECT_NO_THROW(OpenDataset(options_));
+}
+
+}  // namespace
+}  // namespace lockstep::data
