@@ -1,0 +1,67 @@
+// The loss of a classifier or language model.
+#pragma once
+
+#include "core/dispatcher.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+// How the losses of the rows become the result.
+enum class Reduction {
+  kNone,  // they are the result
+  kSum,
+  kMean,  // over the rows whose target is not ignored; 0, without gradient, if there is none
+};
+
+namespace ops {
+
+// loss_i = log(sum_j exp(logits_ij)) - logits_i,target_i; 0 where target_i == ignore_index.
+// logits [..., V], floating; targets [...], i32 or i64. The result is f64 for f64 logits, else f32:
+// of the shape of targets for kNone, else a scalar. Sums are in f32 at least, over rows in f64.
+// Probabilities are never stored: saves logits, targets and the log-sum-exp of each row.
+// Throws ArgumentError for a target outside [0, V) that is not ignore_index (on the CPU).
+Tensor SoftmaxCrossEntropy(const Tensor& logits, const Tensor& targets,
+                           Reduction reduction = Reduction::kMean, int64_t ignore_index = -1);
+
+}  // namespace ops
+
+// The low-level operations. N rows; "wide" is f64 for f64 logits, else f32.
+
+struct CrossEntropyForwardArgs {
+  Tensor logits;   // [N, V]
+  Tensor targets;  // [N]
+  int64_t ignore_index = -1;
+  Tensor losses;       // wide [N], written
+  Tensor log_sum_exp;  // wide [N], written
+};
+inline constinit Slot<void(const CrossEntropyForwardArgs&)> cross_entropy_forward{
+    "cross_entropy_forward"};
+
+// scale[0] = 1 or, for kMean, 1 / number of targets that count (0 if there is none);
+// total[0] = sum of the losses * scale[0], added in a fixed order. Both wide.
+struct CrossEntropyReduceArgs {
+  Tensor losses;
+  Tensor targets;
+  int64_t ignore_index = -1;
+  bool mean = false;
+  Tensor total;
+  Tensor scale;
+};
+inline constinit Slot<void(const CrossEntropyReduceArgs&)> cross_entropy_reduce{
+    "cross_entropy_reduce"};
+
+// dlogits_ij = (softmax_ij - [j == target_i]) * upstream * scale[0]; 0 in ignored rows.
+struct CrossEntropyBackwardArgs {
+  Tensor logits;
+  Tensor targets;
+  Tensor log_sum_exp;
+  int64_t ignore_index = -1;
+  Tensor upstream;  // wide, [N] or one element, read on the device
+  Tensor scale;     // wide, one element
+  Tensor dlogits;   // [N, V] of the logits' dtype; may be the logits themselves
+  bool accumulate = false;
+};
+inline constinit Slot<void(const CrossEntropyBackwardArgs&)> cross_entropy_backward{
+    "cross_entropy_backward"};
+
+}  // namespace lockstep

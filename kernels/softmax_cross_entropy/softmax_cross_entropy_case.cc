@@ -1,0 +1,106 @@
+#include <cmath>
+
+#include "kernels/op_case.h"
+#include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kIgnore = 2;  // a target that samples do draw
+
+// in: logits [..., V], targets [...].
+std::vector<RefTensor> Reference(std::span<const RefTensor> in, Reduction reduction,
+                                 int64_t ignore) {
+  const RefTensor &logits = in[0], &targets = in[1];
+  const int64_t v = logits.shape[-1];
+  RefTensor losses(targets.shape);
+  double sum = 0, count = 0;
+  for (size_t i = 0; i < targets.data.size(); ++i) {
+    const auto target = static_cast<int64_t>(targets.data[i]);
+    if (target == ignore) continue;
+    const double* row = logits.data.data() + static_cast<int64_t>(i) * v;
+    double largest = -INFINITY, total = 0;
+    for (int64_t j = 0; j < v; ++j) largest = std::max(largest, row[j]);
+    for (int64_t j = 0; j < v; ++j) total += std::exp(row[j] - largest);
+    losses.data[i] = largest + std::log(total) - row[target];
+    sum += losses.data[i];
+    count += 1;
+  }
+  if (reduction == Reduction::kNone) return {losses};
+  RefTensor out{Shape{}};
+  out.data[0] = reduction == Reduction::kSum ? sum : (count > 0 ? sum / count : 0);
+  return {out};
+}
+
+OpSample Sample(const std::string& name, InputSpec logits, Reduction reduction,
+                int64_t ignore = -1) {
+  InputSpec targets;
+  for (int i = 0; i + 1 < logits.shape.ndim(); ++i) targets.shape.push_back(logits.shape[i]);
+  targets.low = 0;
+  targets.high = static_cast<double>(logits.shape[-1]);
+  targets.index = true;
+  return {
+      .name = name,
+      .inputs = {logits, targets},
+      .run =
+          [=](std::span<const Tensor> in) {
+            return std::vector{ops::SoftmaxCrossEntropy(in[0], in[1], reduction, ignore)};
+          },
+      .reference = [=](std::span<const RefTensor> in) { return Reference(in, reduction, ignore); }};
+}
+
+std::vector<OpSample> Samples() {
+  const InputSpec odd{.shape = {3, 7, 19}, .low = -4, .high = 4};
+  std::vector<OpSample> s = {
+      Sample("empty", {.shape = {0, 5}}, Reduction::kSum),
+      Sample("one", {.shape = {1, 1}}, Reduction::kMean),
+      Sample("single", {.shape = {5}}, Reduction::kMean),
+      Sample("none", odd, Reduction::kNone),
+      Sample("sum", odd, Reduction::kSum),
+      Sample("mean", odd, Reduction::kMean),
+      Sample("none_ignore", {.shape = {11, 4}}, Reduction::kNone, kIgnore),
+      Sample("mean_ignore", {.shape = {11, 4}}, Reduction::kMean, kIgnore),
+      Sample("all_ignored", {.shape = {6, 1}}, Reduction::kMean, 0),
+      Sample("large_logits", {.shape = {4, 33}, .low = -300, .high = 300}, Reduction::kSum),
+      Sample("many_classes", {.shape = {2, 1003}, .low = -6, .high = 6}, Reduction::kMean),
+      Sample("transposed", {.shape = {9, 12}, .non_contiguous = true}, Reduction::kSum)};
+  OpSample gpt2 =
+      Sample("gpt2", {.shape = {256, 50304}, .low = -4, .high = 4, .non_contiguous = false},
+             Reduction::kMean);
+  gpt2.benchmark_only = true;
+  gpt2.flops = 256.0 * 50304 * 15;
+  gpt2.elements_moved = 256.0 * 50304;
+  s.push_back(gpt2);
+  return s;
+}
+
+std::vector<ErrorSample> Errors() {
+  const auto run = [](const Shape& logits, const Shape& targets, DType dtype, double target) {
+    return [=](Device d) {
+      ops::SoftmaxCrossEntropy(Tensor::Zeros(logits, DType::kF32, d),
+                               Tensor::Full(targets, target, dtype, d));
+    };
+  };
+  return {
+      {"shapes", run({2, 3}, {3}, DType::kI32, 0),
+       "targets must have the shape of the logits without the last dimension, [2]"},
+      {"float_targets", run({2, 3}, {2}, DType::kF32, 0), "targets must be i32 or i64, got f32"},
+      {"no_classes", run({2, 0}, {2}, DType::kI32, 0), "the logits have no classes"},
+      {"too_large", run({2, 3}, {2}, DType::kI32, 3),
+       "target 3 at position 0 is outside of the 3 classes"},
+      {"negative", run({2, 3}, {2}, DType::kI64, -2), "target -2 at position 0"}};
+}
+
+OpCase Make() {
+  OpCase c;
+  c.name = "softmax_cross_entropy";
+  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.samples = Samples;
+  c.errors = Errors;
+  return c;
+}
+
+const bool registered = RegisterOpCase(Make);
+
+}  // namespace
+}  // namespace lockstep
