@@ -2,7 +2,7 @@
 // dump of the resolved configuration. Any program can use it:
 //
 //   struct { int64_t steps = 100; double lr = 1e-3; } config;
-//   Options options({.name = "my_trainer", .summary = "trains my model"});
+//   Options options({.name = "my_trainer", .summary = "Trains my model."});
 //   options.Add("train.steps", &config.steps, {.min = 1, .doc = "updates to make"});
 //   options.Add("optim.lr", &config.lr, {.above = 0, .doc = "peak learning rate"});
 //   if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
@@ -53,7 +53,7 @@ struct Preset {
 
 struct ProgramInfo {
   std::string name;        // "train_gpt"
-  std::string summary;     // "trains a GPT ..."
+  std::string summary;     // a sentence: "Trains a GPT ..."
   std::string example{};   // a command line worth copying, the first thing --help shows
   bool takes_file = true;  // the argument without dashes is a TOML file
   std::string environment_prefix = "LOCKSTEP";

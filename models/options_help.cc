@@ -76,7 +76,7 @@ std::string Explanation(const OptionSpec& spec, const OptionValue& initial) {
 std::string Options::Help(int columns) const {
   columns = std::max(columns, 40);
   std::string out;
-  Wrap(out, StrCat(program_.name, " ", program_.summary), 0, 0, columns);
+  Wrap(out, StrCat(program_.name, ": ", program_.summary), 0, 0, columns);
   if (!program_.example.empty()) out += StrCat("\nExample: ", program_.example, "\n");
   out += StrCat("\nUsage: ", program_.name, program_.takes_file ? " [config.toml]" : "",
                 " [--section.key=value ...]\n");

@@ -525,7 +525,7 @@ TEST(OptionsStart, ExitCodes) {
   EXPECT_EQ(start({"--seed=2"}), std::nullopt);
   EXPECT_EQ(start({}), std::nullopt);
   const std::string out = testing::internal::GetCapturedStdout();
-  EXPECT_THAT(out, HasSubstr("prog does things"));
+  EXPECT_THAT(out, HasSubstr("prog: does things"));
   EXPECT_THAT(out, HasSubstr("prog of Lockstep 0.1.0"));
   EXPECT_THAT(out, HasSubstr("seed = 2                          # command line"));
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
