@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -25,6 +26,7 @@ constexpr bool kBypassCache = false;
 
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kHugePage = 2 << 20;
+constexpr int64_t kMaxBytes = int64_t{1} << 60;  // below, rounding up cannot overflow
 
 // Rounds up so that sizes fall into at most eight classes per power of two (12.5% waste at most).
 int64_t SizeClass(int64_t bytes) {
@@ -43,7 +45,10 @@ class CpuCachingAllocator : public Allocator {
     LS_CHECK(bytes >= 0, "cannot allocate ", bytes, " bytes");
     if (bytes == 0) return nullptr;
     std::lock_guard lock(mutex_);
-    if (limit_ > 0 && stats_.live_bytes + bytes > limit_) ThrowOutOfMemory(bytes, "the limit set");
+    if (limit_ > 0 && bytes > limit_ - stats_.live_bytes) {
+      ThrowOutOfMemory(bytes, StrCat("the limit is ", limit_));
+    }
+    if (bytes > kMaxBytes) ThrowOutOfMemory(bytes, "more than any machine has");
     void* data = FromCache(bytes);
     if (data == nullptr) data = FromSystem(bytes);
     stats_.live_bytes += bytes;
@@ -99,7 +104,9 @@ class CpuCachingAllocator : public Allocator {
     void* data = nullptr;
     if (posix_memalign(&data, alignment, size) != 0) {
       TrimLocked();
-      if (posix_memalign(&data, alignment, size) != 0) ThrowOutOfMemory(bytes, "the system");
+      if (posix_memalign(&data, alignment, size) != 0) {
+        ThrowOutOfMemory(bytes, "the system has no more");
+      }
     }
     if (alignment == kHugePage) madvise(data, size, MADV_HUGEPAGE);
     // Reading uninitialised memory must show in sanitizer runs: all ones is a NaN in every float.
@@ -117,10 +124,9 @@ class CpuCachingAllocator : public Allocator {
     }
   }
 
-  [[noreturn]] void ThrowOutOfMemory(int64_t bytes, const char* who) const {
-    throw OutOfMemoryError(StrCat("out of memory on the CPU: ", bytes, " bytes asked for, ",
-                                  stats_.live_bytes, " live, limit by ", who,
-                                  limit_ > 0 ? StrCat(" (", limit_, " bytes)") : "",
+  [[noreturn]] void ThrowOutOfMemory(int64_t bytes, const std::string& why) const {
+    throw OutOfMemoryError(StrCat("out of memory on the CPU: ", bytes, " bytes asked for with ",
+                                  stats_.live_bytes, " live: ", why,
                                   "; lower train.batch_size or model.block_size"));
   }
 

@@ -79,8 +79,12 @@ GradSink::Target GradSink::OpenAs(const Tensor& like, DType dtype) {
     if (leaf_) leaf_->fresh_ = false;
     return {*to, false};
   }
-  const bool exclusive = !scratch_only_ && !empty() && (fixed || to->storage().unique());
-  if (exclusive && to->dtype() == dtype && to->is_contiguous()) return {*to, true};
+  if (!scratch_only_ && !empty() && to->dtype() == dtype && to->is_contiguous()) {
+    // Memory that others hold as well is not written. Adding to a copy rounds as adding in place
+    // does; a scratch would not, and who else holds a gradient must not change bits.
+    if (!fixed && !to->storage().unique()) *to = to->Clone();
+    return {*to, true};
+  }
   scratch_ = Tensor::Empty(like.shape(), dtype, like.device());
   return {scratch_, false};
 }
@@ -109,9 +113,6 @@ void GradSink::Deliver(Tensor grad) {
   if (!empty()) {
     if (fixed || to->storage().unique()) {
       AccumulateInto(grad, *to);
-    } else if (grad.storage().unique() && grad.dtype() == to->dtype()) {
-      AccumulateInto(*to, grad);
-      *to = std::move(grad);
     } else {
       *to = to->Clone();
       AccumulateInto(grad, *to);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "core/error.h"
 
@@ -63,6 +64,15 @@ Tensor RootGrad(const Tensor& root, const Tensor& given) {
   return given.Detach();
 }
 
+// An observer that was given to backward and added to the leaf as well is told once.
+void TellLeafReady(Leaf& leaf, const std::vector<BackwardObserver*>& others) {
+  std::vector<BackwardObserver*> observers = others;
+  for (BackwardObserver* o : leaf.observers()) {
+    if (std::find(others.begin(), others.end(), o) == others.end()) observers.push_back(o);
+  }
+  for (BackwardObserver* o : observers) o->OnLeafReady(leaf);
+}
+
 void AddObservers(std::vector<BackwardObserver*>& to, const std::vector<BackwardObserver*>& more) {
   for (BackwardObserver* o : more) {
     if (std::find(to.begin(), to.end(), o) == to.end()) to.push_back(o);
@@ -75,8 +85,9 @@ struct DeferredGradients::Item {
   std::shared_ptr<Node> node;
   std::vector<Tensor> grads;
   std::vector<bool> needs;
-  std::vector<std::shared_ptr<Leaf>> ready;  // leaves whose last addition this is
   bool retain = false;
+  std::vector<BackwardObserver*> given;      // BackwardOptions::observers
+  std::vector<std::shared_ptr<Leaf>> ready;  // leaves whose last addition this is
   std::vector<BackwardObserver*> end;  // of the last item: observers still to be told of the end
 };
 
@@ -144,25 +155,32 @@ class BackwardRun {
     }
   }
 
-  static void RunDeferred(DeferredGradients& deferred) {
+  static void RunDeferred(std::vector<DeferredGradients::Item> items) {
     NoGrad no_grad;
-    for (DeferredGradients::Item& item : deferred.items_) {
-      std::vector<GradSink> sinks(item.needs.size());
-      for (size_t i = 0; i < sinks.size(); ++i) {
-        if (item.needs[i]) sinks[i] = GradSink(item.node->inputs()[i].leaf.get());
-      }
-      Execute(*item.node, item.grads, item.needs, sinks);
-      item.grads.clear();
-      if (!item.retain) Release(*item.node);
-      for (const auto& leaf : item.ready) {
-        for (BackwardObserver* o : leaf->observers()) o->OnLeafReady(*leaf);
-      }
-      for (BackwardObserver* o : item.end) o->OnEnd();
+    size_t next = 0;
+    try {
+      for (; next < items.size(); ++next) RunItem(items[next]);
+    } catch (...) {
+      std::vector<BackwardObserver*> waiting;
+      for (; next < items.size(); ++next) AddObservers(waiting, items[next].end);
+      for (BackwardObserver* o : waiting) o->OnError();
+      throw;
     }
-    deferred.items_.clear();
   }
 
  private:
+  static void RunItem(DeferredGradients::Item& item) {
+    std::vector<GradSink> sinks(item.needs.size());
+    for (size_t i = 0; i < sinks.size(); ++i) {
+      if (item.needs[i]) sinks[i] = GradSink(item.node->inputs()[i].leaf.get());
+    }
+    Execute(*item.node, item.grads, item.needs, sinks);
+    item.grads.clear();
+    if (!item.retain) Release(*item.node);
+    for (const auto& leaf : item.ready) TellLeafReady(*leaf, item.given);
+    for (BackwardObserver* o : item.end) o->OnEnd();
+  }
+
   void CheckNotReleased() const {
     for (const auto& node : plan_.nodes) {
       if (!node->released_) continue;
@@ -223,8 +241,11 @@ class BackwardRun {
     if (any_now) Execute(node, grads, now, sinks);
     if (any_later) {
       deferred_any_ = true;
-      options_.deferred->items_.push_back(
-          {plan_.nodes[i], std::move(grads), std::move(later), {}, options_.retain_graph, {}});
+      options_.deferred->items_.push_back({.node = plan_.nodes[i],
+                                           .grads = std::move(grads),
+                                           .needs = std::move(later),
+                                           .retain = options_.retain_graph,
+                                           .given = options_.observers});
     } else if (!options_.retain_graph) {
       Release(node);
     }
@@ -243,8 +264,7 @@ class BackwardRun {
         options_.deferred->items_.back().ready.push_back(leaf);
         continue;
       }
-      for (BackwardObserver* o : options_.observers) o->OnLeafReady(*leaf);
-      for (BackwardObserver* o : leaf->observers()) o->OnLeafReady(*leaf);
+      TellLeafReady(*leaf, options_.observers);
     }
   }
 
@@ -281,7 +301,7 @@ class BackwardRun {
   bool deferred_any_ = false;
 };
 
-void DeferredGradients::Run() { BackwardRun::RunDeferred(*this); }
+void DeferredGradients::Run() { BackwardRun::RunDeferred(std::exchange(items_, {})); }
 
 void Backward(std::span<const Tensor> roots, std::span<const Tensor> root_grads,
               const BackwardOptions& options) {

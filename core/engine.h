@@ -23,7 +23,8 @@ class DeferredGradients {
   DeferredGradients(DeferredGradients&&) noexcept;
   DeferredGradients& operator=(DeferredGradients&&) noexcept;
   ~DeferredGradients();
-  // Computes them, in the order backward would have; leaves become ready now.
+  // Computes them, in the order backward would have; leaves become ready now, and observers of the
+  // backwards they come from see the end, or the error, of those. Empty afterwards.
   void Run();
   bool empty() const;
 

@@ -5,15 +5,20 @@
 namespace lockstep {
 
 int64_t Shape::numel() const {
+  // Empty ones too must have strides that fit: sizes of 0 count as 1 here.
   int64_t n = 1;
+  bool empty = false;
   for (int64_t d : *this) {
     LS_CHECK(d >= 0, "negative size in shape ", *this);
-    LS_CHECK(!__builtin_mul_overflow(n, d, &n), "shape ", *this, " has too many elements");
+    empty |= d == 0;
+    LS_CHECK(d == 0 || !__builtin_mul_overflow(n, d, &n), "shape ", *this,
+             " has too many elements");
   }
-  return n;
+  return empty ? 0 : n;
 }
 
 Shape Shape::ContiguousStrides() const {
+  numel();  // throws if the strides do not fit
   Shape strides = *this;
   int64_t step = 1;
   for (int i = ndim_ - 1; i >= 0; --i) {

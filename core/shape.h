@@ -1,6 +1,7 @@
 // Sizes and strides of a tensor: up to kMaxDims values in place, no heap.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <initializer_list>
@@ -35,7 +36,7 @@ class Shape {
   }
   // Product of the sizes; 1 for a scalar. Throws on a negative size or on overflow of int64.
   int64_t numel() const;
-  // Row-major strides in elements.
+  // Row-major strides in elements. Throws as numel() does.
   Shape ContiguousStrides() const;
   bool operator==(const Shape& other) const {
     return ndim_ == other.ndim_ && std::equal(begin(), end(), other.begin());

@@ -22,6 +22,13 @@ struct Storage::Block {
 
   ~Block() { FreeMemory(); }
 
+  // The block that has the memory: itself, or what it is a slice of.
+  Block& root() {
+    Block* block = this;
+    while (block->whole) block = block->whole.get();
+    return *block;
+  }
+
   void TakeMemory() {
     if (allocator == nullptr) return;
     stream = CurrentStream(device);
@@ -98,7 +105,7 @@ Device Storage::device() const {
 }
 bool Storage::is_slice() const { return block_ && block_->whole != nullptr; }
 bool Storage::unique() const {
-  return block_.use_count() == 1 && block_->whole == nullptr && block_->owner == nullptr;
+  return block_ && block_.use_count() == 1 && block_->whole == nullptr && block_->owner == nullptr;
 }
 uint64_t Storage::version() const { return block_ ? block_->version : 0; }
 void Storage::BumpVersion() const {
@@ -111,16 +118,19 @@ void Storage::Release() const {
   block_->FreeMemory();
 }
 void Storage::Materialize() const {
-  if (block_ && block_->released) block_->TakeMemory();
+  if (!released()) return;
+  LS_CHECK(!is_slice(),
+           "the storage that this one is a slice of was released: materialise that one");
+  block_->TakeMemory();
 }
-bool Storage::released() const { return block_ && block_->released; }
+bool Storage::released() const { return block_ && block_->root().released; }
 
 void Storage::RecordUse(Stream stream) const {
-  Block* block = block_.get();
-  while (block && block->whole) block = block->whole.get();
-  if (!block || block->stream == stream) return;
-  if (std::find(block->used_by.begin(), block->used_by.end(), stream) == block->used_by.end()) {
-    block->used_by.push_back(stream);
+  if (!block_) return;
+  Block& block = block_->root();
+  if (block.stream == stream) return;
+  if (std::find(block.used_by.begin(), block.used_by.end(), stream) == block.used_by.end()) {
+    block.used_by.push_back(stream);
   }
 }
 

@@ -44,7 +44,7 @@ class Storage {
   void Release() const;
   // Takes fresh, uninitialised memory after Release; does nothing if there is memory.
   void Materialize() const;
-  bool released() const;
+  bool released() const;  // of a slice: whether the whole is
 
   // Notes that work on `stream` uses the memory: it is not reused before that work is done.
   void RecordUse(Stream stream) const;

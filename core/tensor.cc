@@ -39,7 +39,8 @@ Tensor Tensor::FromStorage(Storage storage, DType dtype, const Shape& shape, int
   x.strides_ = shape.ContiguousStrides();
   x.offset_ = offset;
   x.numel_ = shape.numel();
-  LS_CHECK(offset >= 0 && (offset + x.numel_) * SizeOf(dtype) <= x.storage_.bytes(), "a tensor of ",
+  const int64_t capacity = x.storage_.bytes() / SizeOf(dtype);
+  LS_CHECK(offset >= 0 && offset <= capacity && x.numel_ <= capacity - offset, "a tensor of ",
            dtype, shape, " at element ", offset, " does not fit into a storage of ",
            x.storage_.bytes(), " bytes");
   return x;
@@ -92,11 +93,13 @@ Tensor Tensor::View(const Shape& shape) const {
       LS_CHECK(unknown < 0, "View(", shape, "): only one size may be -1");
       unknown = i;
     } else {
-      known *= shape[i];
+      LS_CHECK(shape[i] >= 0 && !__builtin_mul_overflow(known, shape[i], &known), "View(", shape,
+               "): sizes are from 0, but for one -1, and their product must fit into 63 bits");
     }
   }
   if (unknown >= 0) {
-    LS_CHECK(known > 0 && numel_ % known == 0, "View(", shape, ") of a tensor of shape ", shape_);
+    LS_CHECK(known > 0 && numel_ % known == 0, "View(", shape, ") of a tensor of shape ", shape_,
+             ": no size fits in place of -1");
     resolved[unknown] = numel_ / known;
   }
   LS_CHECK(resolved.numel() == numel_, "View(", shape, ") of a tensor of shape ", shape_,

@@ -1,0 +1,142 @@
+#include "core/dtype.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cfloat>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "core/error.h"
+
+namespace lockstep {
+namespace {
+
+// What the bits of a small float mean, by the definition of the format.
+long double Decode(uint32_t bits, int exponent_bits, int mantissa_bits) {
+  const uint32_t mantissa = bits & ((1u << mantissa_bits) - 1);
+  const int exponent = static_cast<int>(bits >> mantissa_bits & ((1u << exponent_bits) - 1));
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  const long double sign = bits >> (exponent_bits + mantissa_bits) & 1 ? -1 : 1;
+  if (exponent == (1 << exponent_bits) - 1) {
+    return mantissa ? std::numeric_limits<long double>::quiet_NaN()
+                    : sign * std::numeric_limits<long double>::infinity();
+  }
+  const long double fraction = std::ldexp(static_cast<long double>(mantissa), -mantissa_bits);
+  return sign * (exponent == 0 ? std::ldexp(fraction, 1 - bias)
+                               : std::ldexp(1 + fraction, exponent - bias));
+}
+
+// The format's value nearest to `value`, ties to even, as std::nearbyint rounds: exact in 80 bits.
+long double Round(long double value, int exponent_bits, int mantissa_bits) {
+  if (!std::isfinite(value) || value == 0) return value;
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  const int exponent = std::max(std::ilogb(value), 1 - bias);
+  const long double unit = std::ldexp(1.0L, exponent - mantissa_bits);
+  const long double rounded = std::nearbyint(value / unit) * unit;
+  const long double overflow = std::ldexp(1.0L, bias + 1);
+  if (std::abs(rounded) >= overflow) return std::copysign(INFINITY, value);
+  return rounded;
+}
+
+bool Same(long double a, long double b) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
+  return a == b && std::signbit(a) == std::signbit(b);
+}
+
+template <class T>
+struct Format;
+template <>
+struct Format<F16> {
+  static constexpr int kExponent = 5, kMantissa = 10;
+};
+template <>
+struct Format<BF16> {
+  static constexpr int kExponent = 8, kMantissa = 7;
+};
+
+template <class T>
+class HalfTest : public testing::Test {};
+using HalfTypes = testing::Types<F16, BF16>;
+TYPED_TEST_SUITE(HalfTest, HalfTypes);
+
+TYPED_TEST(HalfTest, EveryPatternMeansWhatTheFormatSaysAndComesBack) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    TypeParam x;
+    x.bits = static_cast<uint16_t>(bits);
+    const long double want =
+        Decode(bits, Format<TypeParam>::kExponent, Format<TypeParam>::kMantissa);
+    const auto f = static_cast<float>(x);
+    ASSERT_TRUE(Same(f, want)) << std::hex << bits << ": " << f << " instead of " << want;
+    ASSERT_TRUE(Same(static_cast<double>(x), want)) << std::hex << bits;
+    const TypeParam back(f);
+    if (std::isnan(want)) {
+      ASSERT_TRUE(std::isnan(static_cast<float>(back))) << std::hex << bits;
+      ASSERT_EQ(back.bits >> 15, bits >> 15) << "the sign of a NaN";
+    } else {
+      ASSERT_EQ(back.bits, bits);
+    }
+  }
+}
+
+TYPED_TEST(HalfTest, RoundsToNearestEven) {
+  const auto check = [](float value) {
+    const TypeParam got(value);
+    const long double want =
+        Round(value, Format<TypeParam>::kExponent, Format<TypeParam>::kMantissa);
+    ASSERT_TRUE(Same(static_cast<float>(got), want))
+        << std::hexfloat << value << " became " << static_cast<float>(got) << ", not " << want;
+  };
+  // Around every value of the format: itself, the middle to the next one, and the floats beside.
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    TypeParam low, high;
+    low.bits = static_cast<uint16_t>(bits);
+    high.bits = static_cast<uint16_t>(bits + 1);
+    const auto a = static_cast<float>(low), b = static_cast<float>(high);
+    if (!std::isfinite(a)) continue;
+    const auto middle = static_cast<float>((static_cast<double>(a) + b) / 2);
+    for (const float x : {a, middle}) {
+      check(x);
+      check(std::nextafterf(x, -INFINITY));
+      check(std::nextafterf(x, INFINITY));
+    }
+  }
+  std::mt19937 random(1);
+  for (int i = 0; i < 2000000; ++i) check(std::bit_cast<float>(static_cast<uint32_t>(random())));
+  for (const float x : {INFINITY, -INFINITY, NAN, -NAN, FLT_MAX, -FLT_MAX, FLT_MIN, 1e-45f, -1e-45f,
+                        65504.0f, 65519.996f, 65520.0f, 0.0f, -0.0f}) {
+    check(x);
+  }
+}
+
+TEST(DTypeTest, NamesSizesAndParsing) {
+  const std::vector<std::pair<std::string, int64_t>> want = {
+      {"f64", 8}, {"f32", 4}, {"f16", 2}, {"bf16", 2}, {"f8e4m3", 1}, {"f8e5m2", 1},
+      {"i64", 8}, {"i32", 4}, {"u16", 2}, {"u8", 1},   {"bool", 1}};
+  ASSERT_EQ(want.size(), static_cast<size_t>(kNumDTypes));
+  for (const auto& [name, size] : want) {
+    const DType dtype = ParseDType(name);
+    EXPECT_EQ(Name(dtype), name);
+    EXPECT_EQ(SizeOf(dtype), size) << name;
+    EXPECT_EQ(IsFloating(dtype), name[0] == 'f' || name == "bf16") << name;
+    EXPECT_EQ(StrCat(dtype), name);
+  }
+  try {
+    ParseDType("float32");
+    FAIL();
+  } catch (const ArgumentError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("unknown dtype 'float32'; use one of f64, f32,"));
+  }
+}
+
+TEST(DTypeTest, TypesOfTheHost) {
+  EXPECT_EQ(DTypeOf<float>, DType::kF32);
+  EXPECT_EQ(DTypeOf<BF16>, DType::kBF16);
+  EXPECT_EQ(DTypeOf<bool>, DType::kBool);
+  EXPECT_TRUE((std::is_same_v<Acc<double>, double>));
+  EXPECT_TRUE((std::is_same_v<Acc<BF16>, float>));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,277 @@
+#include "core/tensor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "core/autograd.h"
+
+namespace lockstep {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::string MessageOf(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const ArgumentError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+Tensor Iota(const Shape& shape, DType dtype = DType::kF32) {
+  std::vector<float> values(static_cast<size_t>(shape.numel()));
+  std::iota(values.begin(), values.end(), 0.0f);
+  return Tensor::FromVector(values, shape).To(dtype);
+}
+
+// ---- Makers ----
+
+TEST(TensorTest, MakersAndDescription) {
+  EXPECT_FALSE(Tensor().defined());
+  EXPECT_EQ(Tensor().Describe(), "undefined tensor");
+  const Tensor x = Tensor::Full({2, 3}, 1.5, DType::kBF16);
+  EXPECT_EQ(x.Describe(), "bf16[2, 3] on cpu");
+  EXPECT_EQ(x.numel(), 6);
+  EXPECT_EQ(x.bytes(), 12);
+  EXPECT_EQ(x.dim(-1), 3);
+  EXPECT_TRUE(x.is_contiguous());
+  EXPECT_THAT(x.To(DType::kF32).ToVector<float>(), testing::Each(1.5f));
+  EXPECT_THAT(Tensor::Zeros({3}, DType::kI64).ToVector<int64_t>(), ElementsAre(0, 0, 0));
+  EXPECT_EQ(Tensor::Full({}, 7, DType::kU8).Item(), 7);
+  EXPECT_EQ(Tensor::Full({}, 1, DType::kBool).Item(), 1);
+}
+
+TEST(TensorTest, EmptyTensors) {
+  const Tensor x = Tensor::Zeros({0, 3}, DType::kF32);
+  EXPECT_EQ(x.numel(), 0);
+  EXPECT_THAT(x.ToVector<float>(), IsEmpty());
+  EXPECT_THAT(x.Transpose(0, 1).Clone().ToVector<float>(), IsEmpty());
+  EXPECT_TRUE(x.Transpose(0, 1).is_contiguous());
+  EXPECT_EQ(x.View({3, 0, 7}).shape(), Shape({3, 0, 7}));
+}
+
+TEST(TensorTest, WrongSizesAndTypesAreNamed) {
+  EXPECT_THAT(MessageOf([] {
+                Tensor::FromVector<float>({1, 2, 3}, {2});
+              }),
+              HasSubstr("shape [2] and dtype f32 has 8 bytes, got 12"));
+  const Tensor x = Tensor::Zeros({2}, DType::kF32);
+  EXPECT_THAT(MessageOf([&] { x.data<double>(); }), HasSubstr("data<f64>() of a tensor of f32"));
+  EXPECT_THAT(MessageOf([&] { x.ToVector<int32_t>(); }), HasSubstr("ToVector<i32>()"));
+  EXPECT_THAT(MessageOf([&] { x.Item(); }), HasSubstr("one element, got f32[2] on cpu"));
+  EXPECT_THAT(MessageOf([] { Tensor().raw_data(); }), HasSubstr("undefined"));
+  EXPECT_THAT(MessageOf([] { Tensor::Empty({int64_t{1} << 61}, DType::kF64); }),
+              HasSubstr("too large"));
+  EXPECT_THAT(MessageOf([] { Tensor::Empty({-1}, DType::kF64); }), HasSubstr("negative size"));
+}
+
+TEST(TensorTest, FromStorageChecksThatItFits) {
+  const Tensor x = Iota({6});
+  EXPECT_THAT(Tensor::FromStorage(x.storage(), DType::kF32, {2, 2}, 2).ToVector<float>(),
+              ElementsAre(2, 3, 4, 5));
+  const auto at = [&](const Shape& shape, int64_t offset) {
+    return MessageOf([&] { Tensor::FromStorage(x.storage(), DType::kF32, shape, offset); });
+  };
+  EXPECT_EQ(at({6}, 0), "no error");
+  EXPECT_EQ(at({0}, 6), "no error");
+  EXPECT_THAT(at({6}, 1), HasSubstr("f32[6] at element 1 does not fit into a storage of 24 bytes"));
+  EXPECT_THAT(at({1}, -1), HasSubstr("does not fit"));
+  EXPECT_THAT(at({0}, 7), HasSubstr("does not fit"));
+  EXPECT_THAT(at({1}, INT64_MAX), HasSubstr("does not fit"));
+  EXPECT_THAT(at({int64_t{1} << 62}, 1), HasSubstr("does not fit"));
+}
+
+// ---- Views ----
+
+TEST(ViewTest, ShareBytes) {
+  const Tensor x = Iota({2, 3});
+  const Tensor row = x.Slice(0, 1, 2), column = x.Slice(1, 1, 2);
+  EXPECT_THAT(row.ToVector<float>(), ElementsAre(3, 4, 5));
+  EXPECT_THAT(column.ToVector<float>(), ElementsAre(1, 4));
+  EXPECT_TRUE(row.is_contiguous());
+  EXPECT_FALSE(column.is_contiguous());
+  EXPECT_THAT(x.Transpose(0, -1).ToVector<float>(), ElementsAre(0, 3, 1, 4, 2, 5));
+  column.Fill(-1);
+  EXPECT_THAT(x.ToVector<float>(), ElementsAre(0, -1, 2, 3, -1, 5));
+  row.View({3, 1}).CopyFrom(Tensor::FromVector<int32_t>({7, 8, 9}, {3, 1}));
+  EXPECT_THAT(x.ToVector<float>(), ElementsAre(0, -1, 2, 7, 8, 9));
+}
+
+TEST(ViewTest, ViewInfersOneSize) {
+  const Tensor x = Iota({2, 6});
+  EXPECT_EQ(x.View({3, -1}).shape(), Shape({3, 4}));
+  EXPECT_EQ(x.View({-1}).shape(), Shape({12}));
+  EXPECT_EQ(Tensor::Zeros({0}, DType::kF32).View({-1, 5}).shape(), Shape({0, 5}));
+  EXPECT_EQ(Tensor::Zeros({1}, DType::kF32).View({}).ndim(), 0);
+}
+
+TEST(ViewTest, ErrorsNameTheFix) {
+  const Tensor x = Iota({2, 3});
+  EXPECT_THAT(MessageOf([&] { x.View({4}); }), HasSubstr("the numbers of elements differ"));
+  EXPECT_THAT(MessageOf([&] { x.View({-1, -1}); }), HasSubstr("only one size may be -1"));
+  EXPECT_THAT(MessageOf([&] { x.View({4, -1}); }), HasSubstr("no size fits in place of -1"));
+  EXPECT_THAT(MessageOf([&] { x.View({0, -1}); }), HasSubstr("no size fits"));
+  EXPECT_THAT(MessageOf([&] { x.View({-2, -3}); }), HasSubstr("sizes are from 0"));
+  EXPECT_THAT(MessageOf([&] {
+                x.View({int64_t{1} << 40, int64_t{1} << 40, -1});
+              }),
+              HasSubstr("63 bits"));
+  EXPECT_THAT(MessageOf([&] { x.Transpose(0, 1).View({6}); }),
+              HasSubstr("call Contiguous() first"));
+  EXPECT_THAT(MessageOf([&] { x.Slice(0, 1, 3); }), HasSubstr("Slice [1, 3) of dimension 0"));
+  EXPECT_THAT(MessageOf([&] { x.Slice(2, 0, 1); }), HasSubstr("dimension 2"));
+  EXPECT_THAT(MessageOf([&] { x.Expand({3}); }), HasSubstr("cannot expand [2, 3] to [3]"));
+  EXPECT_THAT(MessageOf([&] { x.Expand({4, 3}); }), HasSubstr("cannot expand"));
+}
+
+TEST(ViewTest, Expand) {
+  const Tensor x = Iota({2, 1});
+  const Tensor y = x.Expand({3, 2, 2});
+  EXPECT_THAT(y.ToVector<float>(), ElementsAre(0, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1));
+  EXPECT_FALSE(y.is_contiguous());
+  EXPECT_EQ(y.raw_data(), x.raw_data());
+  EXPECT_THAT(Tensor::Full({}, 3, DType::kF32).Expand({2}).ToVector<float>(), ElementsAre(3, 3));
+}
+
+TEST(ViewTest, RefuseToLoseAGradient) {
+  Tensor x = Iota({2, 3});
+  x.SetRequiresGrad();
+  for (const auto& view : std::vector<std::function<void()>>{
+           [&] { x.View({6}); }, [&] { x.Slice(0, 0, 1); }, [&] { x.Transpose(0, 1); },
+           [&] {
+             x.Expand({2, 2, 3});
+           }}) {
+    EXPECT_THAT(MessageOf(view), HasSubstr("lockstep::ops"));
+  }
+  EXPECT_THAT(MessageOf([&] { x.Clone(); }), HasSubstr("Detach() first"));
+  EXPECT_THAT(MessageOf([&] { x.To(DType::kF64); }), HasSubstr("Detach() first"));
+  EXPECT_THAT(MessageOf([&] { x.Fill(0); }), HasSubstr("Detach() first"));
+  EXPECT_THAT(MessageOf([&] { Iota({2, 3}).CopyFrom(x); }), HasSubstr("Detach() first"));
+  EXPECT_TRUE(x.Contiguous().requires_grad()) << "it is x itself";
+  EXPECT_EQ(x.Detach().View({6}).raw_data(), x.raw_data());
+  EXPECT_THAT(x.ToVector<float>(), ElementsAre(0, 1, 2, 3, 4, 5));
+  NoGrad no_grad;
+  EXPECT_FALSE(x.View({6}).requires_grad());
+  x.Fill(1);
+}
+
+// Chains of random views against an index calculation.
+TEST(ViewTest, RandomChainsOfViews) {
+  std::mt19937 random(7);
+  const auto draw = [&](int64_t n) { return static_cast<int64_t>(random() % n); };
+  for (int round = 0; round < 300; ++round) {
+    const Shape shape = {1 + draw(4), 1 + draw(4), 1 + draw(4)};
+    Tensor x = Iota(shape);
+    std::vector<float> want = x.ToVector<float>();
+    for (int step = 0; step < 6; ++step) {
+      const Shape before = x.shape();
+      const Shape rows = before.ContiguousStrides();
+      Shape after = before;
+      // The source element of output coordinates c, per operation.
+      std::function<Shape(const Shape&)> source;
+      switch (draw(3)) {
+        case 0: {
+          const int d = static_cast<int>(draw(before.ndim()));
+          const int64_t begin = draw(before[d]), end = begin + 1 + draw(before[d] - begin);
+          x = x.Slice(d, begin, end);
+          after[d] = end - begin;
+          source = [=](Shape c) { return c[d] += begin, c; };
+          break;
+        }
+        case 1: {
+          const int a = static_cast<int>(draw(before.ndim())),
+                    b = static_cast<int>(draw(before.ndim()));
+          x = x.Transpose(a, b);
+          std::swap(after[a], after[b]);
+          source = [=](Shape c) { return std::swap(c[a], c[b]), c; };
+          break;
+        }
+        default: {
+          if (before.ndim() > 5) continue;
+          after = Shape({2});
+          for (int64_t d : before) after.push_back(d);
+          x = x.Expand(after);
+          source = [](const Shape& c) { return Shape(std::span(c.begin() + 1, c.end())); };
+        }
+      }
+      ASSERT_EQ(x.shape(), after);
+      std::vector<float> next(static_cast<size_t>(after.numel()));
+      for (int64_t i = 0; i < after.numel(); ++i) {
+        Shape c = after;
+        int64_t rest = i;
+        for (int d = after.ndim() - 1; d >= 0; --d) {
+          c[d] = rest % after[d];
+          rest /= after[d];
+        }
+        const Shape from = source(c);
+        int64_t at = 0;
+        for (int d = 0; d < from.ndim(); ++d) at += from[d] * rows[d];
+        next[i] = want[at];
+      }
+      want = next;
+      ASSERT_EQ(x.ToVector<float>(), want) << "round " << round << ", step " << step;
+      const Tensor target = Tensor::Zeros(after, DType::kF64);
+      target.CopyFrom(x);
+      ASSERT_EQ(target.To(DType::kF32).ToVector<float>(), want);
+    }
+  }
+}
+
+// ---- Copies ----
+
+TEST(CopyTest, ContiguousIsItselfOrAClone) {
+  const Tensor x = Iota({2, 3});
+  EXPECT_EQ(x.Contiguous().raw_data(), x.raw_data());
+  const Tensor t = x.Transpose(0, 1);
+  EXPECT_NE(t.Contiguous().raw_data(), x.raw_data());
+  EXPECT_TRUE(t.Contiguous().is_contiguous());
+  EXPECT_EQ(x.To(DType::kF32).raw_data(), x.raw_data());
+  EXPECT_EQ(x.To(kCpu).raw_data(), x.raw_data());
+  EXPECT_NE(x.Clone().raw_data(), x.raw_data());
+}
+
+TEST(CopyTest, ConvertsAndChecksShapes) {
+  const Tensor x = Tensor::FromVector<double>({1.5, -2.25, 65520, 1e-9}, {4});
+  EXPECT_THAT(x.To(DType::kI32).ToVector<int32_t>(), ElementsAre(1, -2, 65520, 0));
+  EXPECT_THAT(x.To(DType::kBF16).To(DType::kF32).ToVector<float>(),
+              ElementsAre(1.5f, -2.25f, 65536.0f, float(BF16(1e-9f))));
+  EXPECT_TRUE(std::isinf(static_cast<float>(x.To(DType::kF16).data<F16>()[2])));
+  EXPECT_THAT(MessageOf([&] { x.CopyFrom(Iota({5})); }),
+              HasSubstr("copy of f32[5] on cpu into f64[4] on cpu: the shapes differ"));
+  EXPECT_THAT(MessageOf([&] { x.CopyFrom(Tensor()); }), HasSubstr("undefined tensor"));
+}
+
+TEST(CopyTest, WritesCountAsVersions) {
+  const Tensor x = Iota({4});
+  const uint64_t version = x.storage().version();
+  x.Slice(0, 0, 1).Fill(1);
+  EXPECT_EQ(x.storage().version(), version + 1);
+  x.CopyFrom(Iota({4}));
+  EXPECT_EQ(x.storage().version(), version + 2);
+}
+
+// ---- Meta ----
+
+TEST(MetaTest, HasShapesWithoutBytes) {
+  const Tensor x = Tensor::Zeros({int64_t{1} << 40, 3}, DType::kF32, kMeta);
+  EXPECT_EQ(x.Describe(), "f32[1099511627776, 3] on meta");
+  EXPECT_EQ(x.raw_data(), nullptr);
+  EXPECT_EQ(x.Slice(0, 0, 2).View({3, 2}).shape(), Shape({3, 2}));
+  x.Fill(3);
+  x.CopyFrom(x.Clone());
+  EXPECT_EQ(Iota({2}).To(kMeta).Describe(), "f32[2] on meta");
+  EXPECT_EQ(x.To(DType::kBF16).dtype(), DType::kBF16);
+  EXPECT_THAT(MessageOf([&] { x.Slice(0, 0, 1).To(kCpu); }), HasSubstr("meta device has no bytes"));
+  EXPECT_THAT(MessageOf([] { Tensor::Zeros({1}, DType::kF32, kMeta).Item(); }),
+              HasSubstr("no bytes"));
+}
+
+}  // namespace
+}  // namespace lockstep
