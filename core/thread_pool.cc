@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -20,8 +21,10 @@ inline void Pause() {
 #endif
 }
 
-// Workers spin for a moment after each job, as the next one usually follows within microseconds,
-// and then sleep.
+// Chunks are claimed by a compare-and-swap on a ticket that names the job as well, and a job is
+// over when its chunks are done: it never waits for a worker that the system has not scheduled yet,
+// as there are on a machine that has other work. Workers spin for a moment after each job, since
+// the next one usually follows within microseconds, and then sleep.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads) {
@@ -39,45 +42,63 @@ class ThreadPool {
 
   void Run(int64_t chunks, internal::ChunkFunction function, const void* context) {
     std::unique_lock lock(in_use_, std::try_to_lock);
-    if (!lock.owns_lock() || workers_.empty()) {
+    if (!lock.owns_lock() || workers_.empty() || chunks > kMaxChunks) {
       for (int64_t i = 0; i < chunks; ++i) function(context, i);
       return;
     }
-    job_ = {function, context, chunks};
+    // Nobody has a claim on the last job's chunks any more, so nobody uses what he reads here
+    // before he has seen the new ticket.
     error_ = nullptr;
-    next_.store(0, std::memory_order_relaxed);
-    busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+    function_.store(function, std::memory_order_relaxed);
+    context_.store(context, std::memory_order_relaxed);
+    chunks_.store(static_cast<uint32_t>(chunks), std::memory_order_relaxed);
+    unfinished_.store(static_cast<uint32_t>(chunks), std::memory_order_relaxed);
+    ticket_.store(uint64_t{++job_} << 32, std::memory_order_release);
     epoch_.fetch_add(1);  // sequentially consistent with sleeping_: no wake-up is lost
     if (sleeping_.load() > 0) epoch_.notify_all();
     inside_pool = true;
     TakeChunks();
     inside_pool = false;
-    while (busy_.load(std::memory_order_acquire) > 0) Pause();
-    if (error_) std::rethrow_exception(error_);
+    for (int i = 0; unfinished_.load(std::memory_order_acquire) > 0; ++i) {
+      if (i < kSpins) {
+        Pause();
+      } else {
+        std::this_thread::yield();  // the worker that is still busy may need this core
+      }
+    }
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   }
 
  private:
-  struct Job {
-    internal::ChunkFunction function;
-    const void* context;
-    int64_t chunks;
-  };
+  static constexpr int kSpins = 4000;  // some 100 microseconds
+  static constexpr int64_t kMaxChunks = UINT32_MAX;
 
   void TakeChunks() {
-    for (int64_t i = next_.fetch_add(1); i < job_.chunks; i = next_.fetch_add(1)) {
+    uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    for (;;) {
+      const auto function = function_.load(std::memory_order_relaxed);
+      const void* context = context_.load(std::memory_order_relaxed);
+      const auto chunk = static_cast<uint32_t>(ticket);
+      if (chunk >= chunks_.load(std::memory_order_relaxed)) return;
+      // Succeeds only while the job of this ticket lasts, and then what was read above is its.
+      if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel,
+                                         std::memory_order_acquire)) {
+        continue;
+      }
       try {
-        job_.function(job_.context, i);
+        function(context, chunk);
       } catch (...) {
         std::lock_guard lock(error_mutex_);
         if (!error_) error_ = std::current_exception();
       }
+      unfinished_.fetch_sub(1, std::memory_order_acq_rel);
+      ticket = ticket_.load(std::memory_order_acquire);
     }
   }
 
   void Work() {
     inside_pool = true;
     for (uint32_t seen = 0;;) {
-      constexpr int kSpins = 20000;  // some 100 microseconds
       for (int i = 0; i < kSpins && epoch_.load(std::memory_order_acquire) == seen; ++i) Pause();
       while (epoch_.load() == seen) {
         sleeping_.fetch_add(1);
@@ -87,17 +108,20 @@ class ThreadPool {
       seen = epoch_.load(std::memory_order_acquire);
       if (stop_.load()) return;
       TakeChunks();
-      busy_.fetch_sub(1, std::memory_order_release);
     }
   }
 
   std::mutex in_use_;
   std::mutex error_mutex_;
   std::exception_ptr error_;
-  Job job_{};
-  std::atomic<int64_t> next_{0};
+  // The job, written between jobs.
+  uint32_t job_ = 0;
+  std::atomic<internal::ChunkFunction> function_{nullptr};
+  std::atomic<const void*> context_{nullptr};
+  std::atomic<uint32_t> chunks_{0};
+  std::atomic<uint64_t> ticket_{0};  // number of the job << 32 | the next chunk of it
+  std::atomic<uint32_t> unfinished_{0};
   std::atomic<uint32_t> epoch_{0};
-  std::atomic<int> busy_{0};
   std::atomic<int> sleeping_{0};
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
