@@ -14,6 +14,7 @@
 #include "core/thread_pool.h"
 #include "kernels/cpu.h"
 #include "kernels/cpu_math.h"
+#include "kernels/cpu_scratch.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -35,26 +36,6 @@ class SingleThreaded {
 
  private:
   int previous_;
-};
-
-// Memory that a thread keeps for its next tile.
-template <class T>
-class Scratch {
- public:
-  T* Get(int64_t n) {
-    if (n > size_) {
-      data_.reset(static_cast<T*>(::operator new (n * sizeof(T), std::align_val_t{64})));
-      size_ = n;
-    }
-    return data_.get();
-  }
-
- private:
-  struct Free {
-    void operator()(T* p) const { ::operator delete (p, std::align_val_t{64}); }
-  };
-  std::unique_ptr<T, Free> data_;
-  int64_t size_ = 0;
 };
 
 // ---- One tile, one thread: C = op(A) op(B), or +=. C is f64 or f32. ----

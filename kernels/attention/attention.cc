@@ -1,0 +1,165 @@
+#include "kernels/attention/attention.h"
+
+#include <cmath>
+
+#include "core/autograd.h"
+
+namespace lockstep::ops {
+namespace {
+
+// What forward and backward share.
+struct Call {
+  Tensor q, k, v;  // [B, T, heads, D], possibly views of one tensor
+  AttentionDropout dropout;
+
+  double scale() const { return 1 / std::sqrt(static_cast<double>(q.dim(-1))); }
+};
+
+Tensor EmptyHeads(const Tensor& like) {
+  return Tensor::Empty(like.shape(), like.dtype(), like.device());
+}
+
+// q, k and v of qkv [B, T, 3C], or their gradients of its gradient.
+std::array<Tensor, 3> Split(const Tensor& qkv, int64_t heads) {
+  const Tensor all =
+      qkv.Detach().View({qkv.dim(0), qkv.dim(1), 3 * heads, qkv.dim(2) / (3 * heads)});
+  return {all.Slice(2, 0, heads), all.Slice(2, heads, 2 * heads),
+          all.Slice(2, 2 * heads, 3 * heads)};
+}
+
+AttentionDropout MakeDropout(double p, uint64_t site, Device device) {
+  LS_CHECK(p >= 0 && p < 1, "attention: dropout must be in [0, 1), got ", p);
+  AttentionDropout dropout{.p = p, .site = site};
+  const StepState* state = CurrentStepState();
+  if (p == 0 || state == nullptr) return dropout;
+  LS_CHECK(state->device() == device, "attention: the step state is on ", state->device(),
+           " and the inputs are on ", device, ": make the StepState on the model's device");
+  // A copy: backward may run when the next micro-batch has changed the state.
+  dropout.step_values = state->tensor().Clone();
+  return dropout;
+}
+
+class AttentionNode : public Node {
+ public:
+  // `inputs` is {qkv} with its number of heads, or {q, k, v} with 0.
+  AttentionNode(std::span<const Tensor> inputs, int64_t joint_heads,
+                const AttentionDropout& dropout, const Tensor& y, const Tensor& log_sum_exp)
+      : Node("attention"),
+        joint_heads_(joint_heads),
+        dropout_(dropout),
+        y_(y, "the output of attention"),
+        log_sum_exp_(log_sum_exp, "the log-sum-exp of attention") {
+    for (const Tensor& x : inputs) inputs_.emplace_back(x, "an input of attention");
+  }
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
+                std::span<GradSink> sinks) override {
+    AttentionBackwardArgs args;
+    std::array<Tensor*, 3> inputs{&args.q, &args.k, &args.v};
+    std::array<Tensor*, 3> gradients{&args.dq, &args.dk, &args.dv};
+    std::array<bool*, 3> accumulate{&args.accumulate_q, &args.accumulate_k, &args.accumulate_v};
+    if (joint_heads_ > 0) {
+      const Tensor qkv = inputs_[0].Unpack();
+      const GradSink::Target target = sinks[0].Open(qkv);
+      const std::array<Tensor, 3> x = Split(qkv, joint_heads_);
+      const std::array<Tensor, 3> dx = Split(target.tensor, joint_heads_);
+      for (int i = 0; i < 3; ++i) {
+        *inputs[i] = x[i];
+        *gradients[i] = dx[i];
+        *accumulate[i] = target.accumulate;
+      }
+    } else {
+      for (int i = 0; i < 3; ++i) {
+        *inputs[i] = inputs_[i].Unpack();
+        if (needs[i]) {
+          const GradSink::Target target = sinks[i].Open(*inputs[i]);
+          *gradients[i] = target.tensor;
+          *accumulate[i] = target.accumulate;
+        } else {
+          *gradients[i] = EmptyHeads(*inputs[i]);
+        }
+      }
+    }
+    args.scale = Call{args.q, {}, {}, {}}.scale();
+    args.dropout = dropout_;
+    args.y = y_.Unpack().View(args.q.shape());
+    args.log_sum_exp = log_sum_exp_.Unpack();
+    args.dy = grads[0].Contiguous().View(args.q.shape());
+    attention_backward(CurrentStream(args.q.device()), args);
+  }
+
+  void Release() override {
+    inputs_.clear();
+    y_.Reset();
+    log_sum_exp_.Reset();
+    dropout_.step_values = Tensor();
+  }
+
+ private:
+  int64_t joint_heads_;
+  AttentionDropout dropout_;
+  std::vector<SavedTensor> inputs_;
+  SavedTensor y_, log_sum_exp_;
+};
+
+// y [B, T, H, D], and the log-sum-exp.
+Tensor Forward(const Call& call, Tensor* log_sum_exp) {
+  const Tensor& q = call.q;
+  const Device device = q.device();
+  const DType wide = q.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const Tensor y = EmptyHeads(q);
+  *log_sum_exp = Tensor::Empty({q.dim(0), q.dim(2), q.dim(1)}, wide, device);
+  attention_forward(CurrentStream(device),
+                    {q, call.k, call.v, call.scale(), call.dropout, y, *log_sum_exp});
+  return y;
+}
+
+}  // namespace
+
+Tensor CausalAttention(const Tensor& qkv, int64_t n_head, double dropout, uint64_t site) {
+  LS_CHECK(qkv.defined() && IsFloating(qkv.dtype()) && qkv.ndim() == 3,
+           "attention: qkv must be a floating tensor [B, T, 3C], got ", qkv.Describe());
+  LS_CHECK(n_head > 0 && qkv.dim(2) > 0 && qkv.dim(2) % (3 * n_head) == 0,
+           "attention: the last size of qkv must be a positive multiple of 3 x n_head = ",
+           3 * n_head, ", got ", qkv.Describe());
+  const Tensor input = qkv.Detach().Contiguous();
+  const std::array<Tensor, 3> x = Split(input, n_head);
+  const Call call{x[0], x[1], x[2], MakeDropout(dropout, site, qkv.device())};
+  Tensor log_sum_exp;
+  Tensor y = Forward(call, &log_sum_exp).View({qkv.dim(0), qkv.dim(1), qkv.dim(2) / 3});
+  if (NeedsGrad({&qkv})) {
+    Record(
+        std::make_shared<AttentionNode>(std::span(&input, 1), n_head, call.dropout, y, log_sum_exp),
+        {&qkv}, {&y});
+  }
+  return y;
+}
+
+Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v, double dropout,
+                       uint64_t site) {
+  LS_CHECK(q.defined() && IsFloating(q.dtype()) && q.ndim() == 4 && q.dim(3) > 0,
+           "attention: q must be a floating tensor [B, T, H, D] with D > 0, got ", q.Describe());
+  for (const Tensor* x : {&k, &v}) {
+    LS_CHECK(x->defined() && x->ndim() == 4 && x->shape() == k.shape() && x->dim(0) == q.dim(0) &&
+                 x->dim(1) == q.dim(1) && x->dim(3) == q.dim(3),
+             "attention: k and v must be [B, T, G, D] = [", q.dim(0), ", ", q.dim(1), ", G, ",
+             q.dim(3), "], got ", k.Describe(), " and ", v.Describe());
+    LS_CHECK(x->dtype() == q.dtype() && x->device() == q.device(),
+             "attention: q, k and v must have one dtype and device, got ", q.Describe(), " and ",
+             x->Describe());
+  }
+  LS_CHECK(k.dim(2) > 0 && q.dim(2) % k.dim(2) == 0 && q.dim(2) > 0,
+           "attention: the heads of q must be a positive multiple of those of k and v, got ",
+           q.dim(2), " and ", k.dim(2));
+  const std::array<Tensor, 3> x{q.Detach().Contiguous(), k.Detach().Contiguous(),
+                                v.Detach().Contiguous()};
+  const Call call{x[0], x[1], x[2], MakeDropout(dropout, site, q.device())};
+  Tensor log_sum_exp;
+  Tensor y = Forward(call, &log_sum_exp);
+  if (NeedsGrad({&q, &k, &v})) {
+    Record(std::make_shared<AttentionNode>(x, 0, call.dropout, y, log_sum_exp), {&q, &k, &v}, {&y});
+  }
+  return y;
+}
+
+}  // namespace lockstep::ops

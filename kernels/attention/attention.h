@@ -1,0 +1,83 @@
+// Causal attention that never stores the matrix of scores.
+#pragma once
+
+#include "core/dispatcher.h"
+#include "core/philox.h"
+#include "core/step_state.h"
+#include "core/tensor.h"
+#include "kernels/dropout/dropout_mask.h"
+
+namespace lockstep {
+
+namespace ops {
+
+// For each head: y_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(D)) v_j.
+// qkv [B, T, 3C] holds q, k and v side by side, each of n_head heads of D = C / n_head (GPT-2's
+// c_attn); y [B, T, C]. Floating.
+//
+// Scores are computed in tiles with a running softmax, in f32 at least (Dao et al.,
+// "FlashAttention", 2022), and recomputed by backward. Saves qkv, y and the log-sum-exp of each
+// row, f32 [B, H, T] (f64 for f64).
+//
+// In a TrainingScope, dropout zeroes each probability with that probability and multiplies the
+// others by 1 / (1 - dropout). The mask is a function of the step's seed and number, of `site`, and
+// of the sample's index in the global batch, head, i and j, as AttentionKeeps says.
+Tensor CausalAttention(const Tensor& qkv, int64_t n_head, double dropout = 0, uint64_t site = 0);
+
+// The same for q [B, T, H, D] and k, v [B, T, G, D] with H a multiple of G: G = H is multi-head
+// attention, G < H grouped-query attention (Ainslie et al., 2023), where query head h uses key head
+// h / (H / G). y [B, T, H, D].
+Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v, double dropout = 0,
+                       uint64_t site = 0);
+
+}  // namespace ops
+
+// ---- Dropout's mask. ----
+
+// The random stream of one head of one sample in one step.
+LS_HOST_DEVICE constexpr uint64_t AttentionDropoutStream(uint64_t site, int64_t step,
+                                                         int64_t sample, int64_t head) {
+  return DropoutStream(DropoutStream(DropoutStream(site, step), sample), head);
+}
+
+// Whether query i's probability of key j is kept. Four neighbouring keys share a Philox block.
+LS_HOST_DEVICE constexpr bool AttentionKeeps(const Philox& random, uint64_t stream, int64_t i,
+                                             int64_t j, uint32_t threshold) {
+  const uint64_t block = static_cast<uint64_t>(i) << 32 | static_cast<uint64_t>(j) >> 2;
+  return DropoutKeeps(random(stream, block).v[j & 3], threshold);
+}
+
+struct AttentionDropout {
+  double p = 0;
+  uint64_t site = 0;
+  Tensor step_values;      // StepValues as forward saw them; undefined: no dropout
+  int64_t first_head = 0;  // of the unsharded model
+};
+
+// ---- The low-level operations. ----
+
+// Query, key and value tensors and their gradients may be strided views (of a joint qkv), but for
+// their last dimension. H query heads, G key heads.
+struct AttentionForwardArgs {
+  Tensor q;     // [B, T, H, D]
+  Tensor k, v;  // [B, T, G, D]
+  double scale = 1;
+  AttentionDropout dropout;
+  Tensor y;            // [B, T, H, D], written
+  Tensor log_sum_exp;  // [B, H, T] f32 (f64 for f64), written
+};
+inline constinit Slot<void(const AttentionForwardArgs&)> attention_forward{"attention_forward"};
+
+// Gradients of all three inputs at once: they share their tiles.
+struct AttentionBackwardArgs {
+  Tensor q, k, v;
+  double scale = 1;
+  AttentionDropout dropout;
+  Tensor y, log_sum_exp;
+  Tensor dy;                                                              // [B, T, H, D]
+  Tensor dq, dk, dv;                                                      // as q, k, v; written
+  bool accumulate_q = false, accumulate_k = false, accumulate_v = false;  // += instead of =
+};
+inline constinit Slot<void(const AttentionBackwardArgs&)> attention_backward{"attention_backward"};
+
+}  // namespace lockstep

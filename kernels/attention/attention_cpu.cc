@@ -1,0 +1,193 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/attention/attention.h"
+#include "kernels/cpu.h"
+#include "kernels/cpu_scratch.h"
+
+namespace lockstep::cpu {
+namespace {
+
+constexpr int64_t kTile = 64;
+
+constexpr int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+inline float Log(float x) { return std::log(x); }
+inline double Log(double x) { return std::log(x); }
+template <class T, class X>
+inline T Widen(X x) {
+  return Convert<T>(x);
+}
+template <class X, class T>
+inline X Narrow(T x) {
+  return Convert<X>(x);
+}
+
+// The rows of one head of one sample.
+template <class X>
+struct Rows {
+  X* data = nullptr;
+  int64_t stride = 0;  // from one position to the next
+
+  Rows() = default;
+  Rows(const Tensor& x, int64_t batch, int64_t head) {
+    if (!x.defined()) return;
+    data = x.data<X>() + batch * x.strides()[0] + head * x.strides()[2];
+    stride = x.strides()[1];
+  }
+  X* Row(int64_t i) const { return data + i * stride; }
+};
+
+struct HeadDropout {
+  double p = 0;
+  uint64_t seed = 0, stream = 0;
+  uint32_t threshold = 0;
+};
+
+// T computes, X is stored.
+template <class T, class X>
+struct Head {
+  Rows<X> q, k, v, y, dy, dq, dk, dv;
+  T* log_sum_exp = nullptr;
+  bool accumulate_q = false, accumulate_k = false, accumulate_v = false;
+  int64_t d = 0;
+  double scale = 1;
+  HeadDropout dropout;
+};
+
+// One thread's memory for tiles, handed out piece by piece.
+template <class T>
+class Buffers {
+ public:
+  void Reset(int64_t total) {
+    next_ = memory_.Get(total);
+    end_ = next_ + total;
+  }
+  T* Take(int64_t n) {
+    T* const p = next_;
+    next_ += n;
+    LS_INVARIANT(next_ <= end_);
+    return p;
+  }
+
+ private:
+  Scratch<T> memory_;
+  T *next_ = nullptr, *end_ = nullptr;
+};
+
+namespace avx2 {
+#define LOCKSTEP_ATTENTION_VECTOR_BYTES 32
+#include "kernels/attention/attention_tile_cpu.h"
+#undef LOCKSTEP_ATTENTION_VECTOR_BYTES
+}  // namespace avx2
+
+#if defined(__x86_64__)
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl")
+namespace avx512 {
+#define LOCKSTEP_ATTENTION_VECTOR_BYTES 64
+#include "kernels/attention/attention_tile_cpu.h"
+#undef LOCKSTEP_ATTENTION_VECTOR_BYTES
+}  // namespace avx512
+#pragma GCC pop_options
+
+bool HasAvx512() {
+  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  return has;
+}
+#else
+namespace avx512 = avx2;
+bool HasAvx512() { return false; }
+#endif
+
+// Calls f(computing type, stored type).
+template <class F>
+void Dispatch(const Tensor& q, const F& f) {
+  DispatchFloat("attention", q.dtype(), [&](auto tag) {
+    using X = typename decltype(tag)::type;
+    f(TypeTag<Acc<X>>(), TypeTag<X>());
+  });
+}
+
+HeadDropout MakeDropout(const AttentionDropout& dropout, int64_t batch, int64_t head) {
+  HeadDropout out;
+  if (!dropout.step_values.defined()) return out;
+  const auto& step = *static_cast<const StepValues*>(dropout.step_values.raw_data());
+  out.p = dropout.p;
+  out.seed = step.seed;
+  out.stream = AttentionDropoutStream(dropout.site, step.step, step.first_sample + batch,
+                                      dropout.first_head + head);
+  out.threshold = DropoutThreshold(dropout.p);
+  return out;
+}
+
+// Of forward and backward alike. Head h of q goes with head h / group of k and v.
+template <class T, class X, class Args>
+Head<T, X> MakeHead(const Args& args, int64_t batch, int64_t head) {
+  const int64_t group = args.q.dim(2) / args.k.dim(2), length = args.q.dim(1);
+  Head<T, X> h;
+  h.q = Rows<X>(args.q, batch, head);
+  h.k = Rows<X>(args.k, batch, head / group);
+  h.v = Rows<X>(args.v, batch, head / group);
+  h.y = Rows<X>(args.y, batch, head);
+  h.log_sum_exp = args.log_sum_exp.template data<T>() + (batch * args.q.dim(2) + head) * length;
+  h.d = args.q.dim(3);
+  h.scale = args.scale;
+  h.dropout = MakeDropout(args.dropout, batch, head);
+  return h;
+}
+
+void AttentionForwardCpu(Stream, const AttentionForwardArgs& args) {
+  // Queries of one call: more of them reuse the keys they share, fewer divide better over threads.
+  constexpr int64_t kQueries = 2 * kTile;
+  const int64_t heads = args.q.dim(2), length = args.q.dim(1);
+  const int64_t chunks = (length + kQueries - 1) / kQueries;
+  Dispatch(args.q, [&](auto computing, auto stored) {
+    using T = typename decltype(computing)::type;
+    using X = typename decltype(stored)::type;
+    const auto run = HasAvx512() ? avx512::ForwardHead<T, X> : avx2::ForwardHead<T, X>;
+    ParallelFor(args.q.dim(0) * heads * chunks, 1, [&](int64_t at, int64_t) {
+      static thread_local Buffers<T> buffers;
+      // The last queries see the most keys: they go first.
+      const int64_t chunk = chunks - 1 - at / (args.q.dim(0) * heads);
+      const int64_t batch = at / heads % args.q.dim(0), head = at % heads;
+      run(MakeHead<T, X>(args, batch, head), chunk * kQueries,
+          std::min(length, (chunk + 1) * kQueries), buffers);
+    });
+  });
+}
+
+void AttentionBackwardCpu(Stream, const AttentionBackwardArgs& args) {
+  const int64_t heads = args.k.dim(2), group = args.q.dim(2) / heads, length = args.q.dim(1);
+  if (length == 0) return;
+  Dispatch(args.q, [&](auto computing, auto stored) {
+    using T = typename decltype(computing)::type;
+    using X = typename decltype(stored)::type;
+    const auto run = HasAvx512() ? avx512::BackwardHeads<T, X> : avx2::BackwardHeads<T, X>;
+    ParallelFor(args.q.dim(0) * heads, 1, [&](int64_t at, int64_t) {
+      static thread_local Buffers<T> buffers;
+      static thread_local std::vector<Head<T, X>> members;
+      const int64_t batch = at / heads, key_head = at % heads;
+      members.clear();
+      for (int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
+        Head<T, X> h = MakeHead<T, X>(args, batch, head);
+        h.dy = Rows<X>(args.dy, batch, head);
+        h.dq = Rows<X>(args.dq, batch, head);
+        h.dk = Rows<X>(args.dk, batch, key_head);
+        h.dv = Rows<X>(args.dv, batch, key_head);
+        h.accumulate_q = args.accumulate_q;
+        h.accumulate_k = args.accumulate_k;
+        h.accumulate_v = args.accumulate_v;
+        members.push_back(h);
+      }
+      run(members.data(), group, length, buffers);
+    });
+  });
+}
+
+LS_REGISTER(attention_forward, DeviceType::kCpu, AttentionForwardCpu);
+LS_REGISTER(attention_backward, DeviceType::kCpu, AttentionBackwardCpu);
+
+}  // namespace
+}  // namespace lockstep::cpu

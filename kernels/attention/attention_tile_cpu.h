@@ -1,0 +1,431 @@
+// Attention over tiles of 64 queries x 64 keys, in vectors of kVectorBytes. Included by
+// attention_cpu.cc alone, once per instruction set, inside a namespace and a target of its own:
+// hence no #pragma once, no includes, and nothing of the standard library. Results do not depend on
+// the vector width: a lane never meets another, every sum is in the order of its index.
+//
+// Tiles hold scores transposed, [key][query]. So one transposed copy of the queries serves all
+// keys, and the softmax over keys runs down columns, whose lanes are independent queries.
+#ifdef LOCKSTEP_ATTENTION_VECTOR_BYTES
+
+constexpr int kVectorBytes = LOCKSTEP_ATTENTION_VECTOR_BYTES;
+constexpr int kRows = kVectorBytes == 64 ? 8 : 4;  // of a register block; divides kTile
+
+template <class T>
+struct Vector;
+template <>
+struct Vector<float> {
+  typedef float Type __attribute__((vector_size(kVectorBytes)));
+  typedef float Memory __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
+};
+template <>
+struct Vector<double> {
+  typedef double Type __attribute__((vector_size(kVectorBytes)));
+  typedef double Memory __attribute__((vector_size(kVectorBytes), aligned(8), may_alias));
+};
+typedef int32_t Int32Vector __attribute__((vector_size(kVectorBytes)));
+
+template <class T>
+using Vec = typename Vector<T>::Type;
+template <class T>
+constexpr int kLanes = kVectorBytes / int{sizeof(T)};
+
+template <class T>
+inline Vec<T> Load(const T* p) {
+  return *reinterpret_cast<const typename Vector<T>::Memory*>(p);
+}
+template <class T>
+inline void Store(T* p, Vec<T> v) {
+  *reinterpret_cast<typename Vector<T>::Memory*>(p) = v;
+}
+
+// ---- Products. ----
+
+// The part of a product that is not known to be zero or unneeded, for one block of rows.
+struct Range {
+  int64_t k_begin, k_end, column_begin;
+};
+
+// Rows [0, R) and N vectors of columns of C = A B, or C += A B. A's element (i, l) is
+// a[i * row_a + l * column_a].
+template <class T, int R, int N>
+inline void Block(int64_t k_begin, int64_t k_end, const T* a, int64_t row_a, int64_t column_a,
+                  const T* b, int64_t ld_b, T* c, int64_t ld_c, bool accumulate) {
+  Vec<T> sum[R][N];
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) {
+      sum[i][n] = accumulate ? Load(c + i * ld_c + n * kLanes<T>) : Vec<T>{};
+    }
+  }
+  for (int64_t l = k_begin; l < k_end; ++l) {
+    Vec<T> row[N];
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) row[n] = Load(b + l * ld_b + n * kLanes<T>);
+#pragma GCC unroll 8
+    for (int i = 0; i < R; ++i) {
+      const T x = a[i * row_a + l * column_a];
+#pragma GCC unroll 4
+      for (int n = 0; n < N; ++n) sum[i][n] += x * row[n];
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) Store(c + i * ld_c + n * kLanes<T>, sum[i][n]);
+  }
+}
+
+// C [m, n] = A B, or C += A B; m is rounded up to kRows and n to kLanes<T>: all buffers have room.
+template <class T, class GetRange>
+inline void Product(int64_t m, int64_t n, const T* a, int64_t row_a, int64_t column_a, const T* b,
+                    int64_t ld_b, T* c, int64_t ld_c, bool accumulate, const GetRange& range) {
+  for (int64_t i = 0; i < m; i += kRows) {
+    const Range r = range(i);
+    const T* rows = a + i * row_a;
+    int64_t j = r.column_begin;
+    for (; j + kLanes<T> < n; j += 2 * kLanes<T>) {
+      Block<T, kRows, 2>(r.k_begin, r.k_end, rows, row_a, column_a, b + j, ld_b, c + i * ld_c + j,
+                         ld_c, accumulate);
+    }
+    if (j < n) {
+      Block<T, kRows, 1>(r.k_begin, r.k_end, rows, row_a, column_a, b + j, ld_b, c + i * ld_c + j,
+                         ld_c, accumulate);
+    }
+  }
+}
+
+// ---- Moving rows of heads. ----
+
+// rows [n, d] at `stride` into dense rows of `ld`, zeros behind them and up to `padded` rows.
+template <class T, class X>
+inline void Pack(const X* from, int64_t stride, int64_t n, int64_t padded, int64_t d, int64_t ld,
+                 T* to) {
+  for (int64_t i = 0; i < padded; ++i) {
+    T* out = to + i * ld;
+    int64_t j = 0;
+    if (i < n) {
+      const X* in = from + i * stride;
+      for (; j < d; ++j) out[j] = Widen<T>(in[j]);
+    }
+    for (; j < ld; ++j) out[j] = 0;
+  }
+}
+
+// The transpose of dense rows [kTile, d] times `factor`: to [d, kTile].
+template <class T>
+inline void TransposeTile(const T* from, int64_t ld, int64_t d, T factor, T* to) {
+  constexpr int64_t kBlock = 8;
+  for (int64_t i = 0; i < kTile; i += kBlock) {
+    for (int64_t j = 0; j < d; ++j) {
+      for (int64_t l = 0; l < kBlock; ++l) {
+        to[j * kTile + i + l] = from[(i + l) * ld + j] * factor;
+      }
+    }
+  }
+}
+
+// ---- Exponentials. ----
+
+// e^x for x <= 88, as Exp of kernels/cpu_math.h.
+inline Vec<float> ExpVector(Vec<float> x) {
+  const Vec<float> low = Vec<float>{} - 87.33654f, high = Vec<float>{} + 88.0f;
+  Vec<float> clamped = x < low ? low : x;
+  clamped = clamped > high ? high : clamped;
+  // Adding 1.5 x 2^23 rounds to an integer, found in the low bits.
+  const Vec<float> shifted = clamped * 1.44269504f + 12582912.0f;
+  const Vec<float> n = shifted - 12582912.0f;
+  Vec<float> r = clamped - n * 0.693359375f;
+  r += n * 2.12194440e-4f;
+  Vec<float> p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const Vec<float> e = p * r * r + r + 1.0f;
+  const Int32Vector power = (reinterpret_cast<Int32Vector>(shifted) - 0x4B400000 + 127) << 23;
+  const Vec<float> y = e * reinterpret_cast<Vec<float>>(power);
+  return x < low ? Vec<float>{} : y;
+}
+inline Vec<double> ExpVector(Vec<double> x) {
+  Vec<double> y;
+  for (int i = 0; i < kLanes<double>; ++i) y[i] = __builtin_exp(x[i]);
+  return y;
+}
+
+// ---- Tiles. ----
+
+// One tile: queries [i0, i0 + queries), keys [j0, j0 + keys); i0 == j0 on the diagonal, where key r
+// of the tile is seen by its queries c >= r.
+struct Tile {
+  int64_t i0, queries, j0, keys;
+
+  bool diagonal() const { return i0 == j0; }
+  // Keys that the query vectors [c, c + lanes) see at all.
+  int64_t KeysSeen(int64_t c, int64_t lanes) const {
+    return diagonal() && c + lanes < keys ? c + lanes : keys;
+  }
+};
+
+template <class T>
+inline Vec<T> Iota() {
+  Vec<T> v;
+  for (int i = 0; i < kLanes<T>; ++i) v[i] = static_cast<T>(i);
+  return v;
+}
+
+// Row r of a diagonal tile, columns [c, c + lanes): `x` where the query sees the key.
+template <class T>
+inline Vec<T> Mask(const Tile& tile, int64_t r, int64_t c, Vec<T> x, T otherwise) {
+  if (!tile.diagonal() || c >= r) return x;
+  return Iota<T>() + static_cast<T>(c - r) >= Vec<T>{} ? x : Vec<T>{} + otherwise;
+}
+
+// scores [keys, queries] = K Q^T, or the same product of V and dY^T; what is masked is not written.
+template <class T>
+inline void Scores(const Tile& tile, int64_t d, const T* k, int64_t ld, const T* qt, T* scores) {
+  constexpr int64_t kColumns = 2 * kLanes<T>;
+  Product(tile.keys, tile.queries, k, ld, int64_t{1}, qt, kTile, scores, kTile, false,
+          [&](int64_t r) {
+            return Range{0, d, tile.diagonal() ? r / kColumns * kColumns : 0};
+          });
+}
+
+// out [queries, d] += P^T X for P [keys, queries], X [keys, d].
+template <class T>
+inline void ByQuery(const Tile& tile, int64_t d, const T* p, const T* x, int64_t ld, T* out) {
+  Product(tile.queries, d, p, int64_t{1}, kTile, x, ld, out, ld, true, [&](int64_t c) {
+    return Range{0, tile.KeysSeen(c, kRows), 0};
+  });
+}
+
+// out [keys, d] += P X for P [keys, queries], X [queries, d].
+template <class T>
+inline void ByKey(const Tile& tile, int64_t d, const T* p, const T* x, int64_t ld, T* out) {
+  Product(tile.keys, d, p, kTile, int64_t{1}, x, ld, out, ld, true, [&](int64_t r) {
+    return Range{tile.diagonal() ? r : 0, tile.queries, 0};
+  });
+}
+
+// The running softmax: scores become exp(scores - max), and max, sum and the factor by which
+// earlier sums and outputs shrink follow. `first`: there are none.
+template <class T>
+inline void OnlineSoftmax(const Tile& tile, bool first, T* scores, T* max, T* sum, T* shrink) {
+  constexpr T kMinusInfinity = -__builtin_huge_val();
+  for (int64_t c = 0; c < tile.queries; c += kLanes<T>) {
+    const int64_t seen = tile.KeysSeen(c, kLanes<T>);
+    Vec<T> largest = first ? Vec<T>{} + kMinusInfinity : Load(max + c);
+    const Vec<T> before = largest;
+    for (int64_t r = 0; r < seen; ++r) {
+      const Vec<T> s = Mask(tile, r, c, Load(scores + r * kTile + c), kMinusInfinity);
+      largest = s > largest ? s : largest;
+    }
+    Vec<T> total = {};
+    for (int64_t r = 0; r < seen; ++r) {
+      T* at = scores + r * kTile + c;
+      const Vec<T> p = ExpVector(Mask(tile, r, c, Load(at), kMinusInfinity) - largest);
+      Store(at, p);
+      total += p;
+    }
+    for (int64_t r = seen; r < tile.keys; ++r) Store(scores + r * kTile + c, Vec<T>{});
+    if (!first) {
+      const Vec<T> factor = ExpVector(before - largest);
+      Store(shrink + c, factor);
+      total += Load(sum + c) * factor;
+    }
+    Store(max + c, largest);
+    Store(sum + c, total);
+  }
+}
+
+// 1 / (1 - p) where dropout keeps, else 0: [keys, queries]. Masked elements may hold anything.
+template <class T>
+inline void DropoutMask(const Tile& tile, const HeadDropout& dropout, T* mask) {
+  const T kept = static_cast<T>(1 / (1 - dropout.p));
+  const Philox random(dropout.seed);
+  const uint64_t stream = dropout.stream;
+  const uint32_t threshold = dropout.threshold;
+  for (int64_t r = 0; r < tile.keys; r += 4) {
+    T* row = mask + r * kTile;
+    const uint64_t low = static_cast<uint64_t>(tile.j0 + r) >> 2;
+    for (int64_t c = 0; c < tile.queries; ++c) {
+      const Philox::Block x = random(stream, static_cast<uint64_t>(tile.i0 + c) << 32 | low);
+      row[c] = DropoutKeeps(x.v[0], threshold) ? kept : T(0);
+      row[kTile + c] = DropoutKeeps(x.v[1], threshold) ? kept : T(0);
+      row[2 * kTile + c] = DropoutKeeps(x.v[2], threshold) ? kept : T(0);
+      row[3 * kTile + c] = DropoutKeeps(x.v[3], threshold) ? kept : T(0);
+    }
+  }
+}
+
+// x [keys, queries] *= y.
+template <class T>
+inline void MultiplyTile(const Tile& tile, const T* y, T* x) {
+  for (int64_t r = 0; r < tile.keys; ++r) {
+    for (int64_t c = 0; c < tile.queries; c += kLanes<T>) {
+      const int64_t at = r * kTile + c;
+      Store(x + at, Load(x + at) * Load(y + at));
+    }
+  }
+}
+
+// ---- Forward: the queries [begin, end) of one head. ----
+
+template <class T, class X>
+void ForwardHead(const Head<T, X>& head, int64_t begin, int64_t end, Buffers<T>& buffers) {
+  const int64_t d = head.d, ld = RoundUp(d, kLanes<T>), blocks = (end - begin + kTile - 1) / kTile;
+  buffers.Reset(kTile * ld * 3 + blocks * (kTile * ld * 2 + 2 * kTile) + 2 * kTile * kTile + kTile);
+  T* const rows = buffers.Take(kTile * ld);
+  T* const k = buffers.Take(kTile * ld);
+  T* const v = buffers.Take(kTile * ld);
+  T* const scores = buffers.Take(kTile * kTile);
+  T* const mask = buffers.Take(kTile * kTile);
+  T* const shrink = buffers.Take(kTile);
+  T* const qt = buffers.Take(blocks * kTile * ld);
+  T* const y = buffers.Take(blocks * kTile * ld);
+  T* const max = buffers.Take(blocks * kTile);
+  T* const sum = buffers.Take(blocks * kTile);
+  const auto rows_at = [&](int64_t i) { return end - i < kTile ? end - i : kTile; };
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t i = begin + block * kTile;
+    Pack(head.q.Row(i), head.q.stride, rows_at(i), kTile, d, ld, rows);
+    TransposeTile(rows, ld, d, static_cast<T>(head.scale), qt + block * kTile * ld);
+  }
+  for (int64_t at = 0; at < blocks * kTile * ld; ++at) y[at] = 0;
+
+  for (int64_t j = 0; j < end; j += kTile) {
+    const int64_t keys = rows_at(j);
+    Pack(head.k.Row(j), head.k.stride, keys, RoundUp(keys, kRows), d, ld, k);
+    Pack(head.v.Row(j), head.v.stride, keys, RoundUp(keys, kRows), d, ld, v);
+    for (int64_t block = j > begin ? (j - begin) / kTile : 0; block < blocks; ++block) {
+      const int64_t i = begin + block * kTile;
+      const Tile tile{i, rows_at(i), j, keys};
+      T* const out = y + block * kTile * ld;
+      Scores(tile, d, k, ld, qt + block * kTile * ld, scores);
+      OnlineSoftmax(tile, j == 0, scores, max + block * kTile, sum + block * kTile, shrink);
+      if (j > 0) {
+        for (int64_t c = 0; c < tile.queries; ++c) {
+          for (int64_t l = 0; l < ld; l += kLanes<T>) {
+            Store(out + c * ld + l, Load(out + c * ld + l) * shrink[c]);
+          }
+        }
+      }
+      if (head.dropout.p > 0) {
+        DropoutMask(tile, head.dropout, mask);
+        MultiplyTile(tile, mask, scores);
+      }
+      ByQuery(tile, d, scores, v, ld, out);
+    }
+  }
+  for (int64_t i = begin; i < end; ++i) {
+    const T total = sum[i - begin];
+    head.log_sum_exp[i] = max[i - begin] + static_cast<T>(Log(total));
+    const T* in = y + (i - begin) * ld;
+    X* out = head.y.Row(i);
+    for (int64_t l = 0; l < d; ++l) out[l] = Narrow<X>(in[l] / total);
+  }
+}
+
+// ---- Backward: one key head with all of its query heads. ----
+
+// A tile of backward. P = exp(S - log-sum-exp); with Z the mask of dropout, dV += (P Z)^T dY and
+// dS = P (Z dP - delta), where dP = dY V^T and delta_i = sum_l dy_il y_il.
+template <class T>
+struct BackwardTile {
+  T *k, *v, *dk, *dv;           // [keys, ld]
+  T *q, *dy, *dq;               // [queries, ld]
+  T *qt, *dyt;                  // [d, kTile], qt scaled
+  T *log_sum_exp, *delta;       // [queries]
+  T *scores, *d_scores, *mask;  // [keys, queries]
+
+  void Run(const Tile& tile, int64_t d, int64_t ld, const HeadDropout& dropout) const {
+    Scores(tile, d, k, ld, qt, scores);
+    Scores(tile, d, v, ld, dyt, d_scores);
+    const bool drop = dropout.p > 0;
+    if (drop) DropoutMask(tile, dropout, mask);
+    for (int64_t c = 0; c < tile.queries; c += kLanes<T>) {
+      const int64_t seen = tile.KeysSeen(c, kLanes<T>);
+      const Vec<T> shift = Load(log_sum_exp + c), minus = Load(delta + c);
+      for (int64_t r = 0; r < tile.keys; ++r) {
+        const int64_t at = r * kTile + c;
+        if (r >= seen) {
+          Store(scores + at, Vec<T>{});
+          Store(d_scores + at, Vec<T>{});
+          continue;
+        }
+        const Vec<T> p = Mask(tile, r, c, ExpVector(Load(scores + at) - shift), T(0));
+        const Vec<T> z = drop ? Load(mask + at) : Vec<T>{} + T(1);
+        const Vec<T> ds = p * (Load(d_scores + at) * z - minus);
+        Store(scores + at, drop ? p * z : p);
+        Store(d_scores + at, Mask(tile, r, c, ds, T(0)));
+      }
+    }
+    ByKey(tile, d, scores, dy, ld, dv);
+    ByKey(tile, d, d_scores, q, ld, dk);
+    ByQuery(tile, d, d_scores, k, ld, dq);
+  }
+};
+
+template <class T, class X>
+inline void PutRows(const T* from, int64_t ld, int64_t n, int64_t d, T factor, bool accumulate,
+                    X* to, int64_t stride) {
+  for (int64_t i = 0; i < n; ++i) {
+    const T* in = from + i * ld;
+    X* out = to + i * stride;
+    if (accumulate) {
+      for (int64_t l = 0; l < d; ++l) out[l] = Narrow<X>(Widen<T>(out[l]) + in[l] * factor);
+    } else {
+      for (int64_t l = 0; l < d; ++l) out[l] = Narrow<X>(in[l] * factor);
+    }
+  }
+}
+
+// heads: the query heads that share k and v, n of them.
+template <class T, class X>
+void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, Buffers<T>& buffers) {
+  const int64_t d = heads->d, ld = RoundUp(d, kLanes<T>), whole = RoundUp(length, kTile) * ld;
+  const T scale = static_cast<T>(heads->scale);
+  buffers.Reset(4 * whole + 5 * kTile * ld + 3 * kTile * kTile + 2 * kTile);
+  T* const k = buffers.Take(whole);
+  T* const v = buffers.Take(whole);
+  T* const dk = buffers.Take(whole);
+  T* const dv = buffers.Take(whole);
+  BackwardTile<T> t;
+  for (T** p : {&t.q, &t.dy, &t.dq, &t.qt, &t.dyt}) *p = buffers.Take(kTile * ld);
+  for (T** p : {&t.scores, &t.d_scores, &t.mask}) *p = buffers.Take(kTile * kTile);
+  for (T** p : {&t.log_sum_exp, &t.delta}) *p = buffers.Take(kTile);
+  Pack(heads->k.Row(0), heads->k.stride, length, RoundUp(length, kTile), d, ld, k);
+  Pack(heads->v.Row(0), heads->v.stride, length, RoundUp(length, kTile), d, ld, v);
+  for (int64_t at = 0; at < whole; ++at) dk[at] = dv[at] = 0;
+
+  for (const Head<T, X>* head = heads; head < heads + n; ++head) {
+    for (int64_t i = 0; i < length; i += kTile) {
+      const int64_t queries = length - i < kTile ? length - i : kTile;
+      Pack(head->q.Row(i), head->q.stride, queries, kTile, d, ld, t.q);
+      Pack(head->dy.Row(i), head->dy.stride, queries, kTile, d, ld, t.dy);
+      TransposeTile(t.q, ld, d, scale, t.qt);
+      TransposeTile(t.dy, ld, d, T(1), t.dyt);
+      for (int64_t c = 0; c < kTile; ++c) {
+        T delta = 0;
+        const X* y = head->y.Row(i + (c < queries ? c : 0));
+        for (int64_t l = 0; l < d; ++l) delta += t.dy[c * ld + l] * Widen<T>(y[l]);
+        t.delta[c] = delta;
+        t.log_sum_exp[c] = c < queries ? head->log_sum_exp[i + c] : T(0);
+      }
+      for (int64_t at = 0; at < kTile * ld; ++at) t.dq[at] = 0;
+      for (int64_t j = 0; j <= i; j += kTile) {
+        t.k = k + j * ld;
+        t.v = v + j * ld;
+        t.dk = dk + j * ld;
+        t.dv = dv + j * ld;
+        const int64_t keys = length - j < kTile ? length - j : kTile;
+        t.Run({i, queries, j, keys}, d, ld, head->dropout);
+      }
+      PutRows(t.dq, ld, queries, d, scale, head->accumulate_q, head->dq.Row(i), head->dq.stride);
+    }
+  }
+  PutRows(dk, ld, length, d, scale, heads->accumulate_k, heads->dk.Row(0), heads->dk.stride);
+  PutRows(dv, ld, length, d, T(1), heads->accumulate_v, heads->dv.Row(0), heads->dv.stride);
+}
+
+#endif  // LOCKSTEP_ATTENTION_VECTOR_BYTES
