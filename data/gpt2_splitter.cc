@@ -38,9 +38,9 @@ struct Gpt2Splitter::Pattern {
 Gpt2Splitter::Gpt2Splitter() : pattern_(std::make_unique<Pattern>()) {
   int error = 0;
   PCRE2_SIZE offset = 0;
-  pattern_->code =
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED,
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_DOLLAR_ENDONLY, &error, &offset, nullptr);
+  pattern_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED,
+                                 PCRE2_UTF | PCRE2_UCP | PCRE2_DOLLAR_ENDONLY | PCRE2_ANCHORED,
+                                 &error, &offset, nullptr);
   LS_INVARIANT(pattern_->code != nullptr, "PCRE2: ", PcreMessage(error), " at ", offset);
   // Without JIT (an unsupported platform, or memory that may not be executable) the interpreter
   // gives the same matches, more slowly.
@@ -59,7 +59,7 @@ void Gpt2Splitter::Split(std::string_view text,
     const size_t valid = ValidUtf8Prefix(text);
     for (size_t begin = 0; begin < valid;) {
       const int rc = pcre2_match(pattern_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), valid,
-                                 begin, PCRE2_NO_UTF_CHECK | PCRE2_ANCHORED, match.get(), nullptr);
+                                 begin, PCRE2_NO_UTF_CHECK, match.get(), nullptr);
       LS_INVARIANT(rc > 0 && span[1] > begin, "PCRE2: ", PcreMessage(rc), " at byte ", begin);
       sink(text.substr(begin, span[1] - begin));
       begin = span[1];

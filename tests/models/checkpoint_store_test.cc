@@ -191,6 +191,11 @@ TEST_F(CheckpointStoreTest, KillAtEveryOperation) {
       // latest may lag, but never leads to something broken.
       EXPECT_NO_THROW(CheckpointStore::Verify(JoinPath(out(), "latest"))) << fault << at;
       EXPECT_THAT(warnings_, IsEmpty()) << fault << at;
+      for (const std::string& name : Names()) {  // what bears the name of a checkpoint is whole
+        if (name.starts_with(".")) continue;
+        EXPECT_NO_THROW(CheckpointStore::Verify(JoinPath(out(), "checkpoints/" + name)))
+            << fault << at;
+      }
       Save(30, 2);
       EXPECT_EQ(Newest(), 30);
       EXPECT_THAT(Names(), SizeIs(2)) << fault << at;  // no leftovers
@@ -252,6 +257,7 @@ TEST_F(CheckpointStoreTest, NoSpaceAtEveryOperation) {
         const std::string where = StrCat("enospc@", at, suffix, " replace ", replace);
         if (failed) {
           for (const std::string& name : Names()) EXPECT_FALSE(name.starts_with(".tmp")) << where;
+          EXPECT_TRUE(PathExists(Folder(10)) || suffix == "+") << where;
         }
         warnings_.clear();
         EXPECT_TRUE(Newest() == step || (failed && Newest() == 10)) << where;
@@ -441,6 +447,18 @@ TEST_F(CheckpointStoreTest, AnObstacleAtLatestIsAWarning) {
   EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr("latest is not updated"),
                                            HasSubstr(JoinPath(out(), "latest")))));
   EXPECT_EQ(Newest(), 10);
+}
+
+// What latest points to must outlive it.
+TEST_F(CheckpointStoreTest, NothingIsRemovedWhileLatestLags) {
+  Save(10, 1);
+  MakeDirectories(JoinPath(out(), ".latest.tmp/in the way"));
+  Save(20, 1);
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("latest is not updated")));
+  EXPECT_EQ(CheckpointStore::Verify(JoinPath(out(), "latest")).step, 10);
+  RemoveTree(JoinPath(out(), ".latest.tmp"));
+  Save(30, 1);
+  EXPECT_THAT(Names(), ElementsAre("step-00000030"));
 }
 
 // A disk that is really full: a tmpfs with room for two checkpoints of 300 kB, not for three.

@@ -1,0 +1,20 @@
+#include "nn/dropout.h"
+
+#include "core/philox.h"
+#include "core/step_state.h"
+#include "kernels/dropout/dropout.h"
+
+namespace lockstep::nn {
+
+uint64_t RandomSite(const std::string& path) { return HashName(path); }
+
+Dropout::Dropout(double p) : p_(p) {
+  LS_CHECK(p >= 0 && p < 1, "the probability of dropout must be in [0, 1), got ", p);
+}
+
+Tensor Dropout::Forward(const Tensor& x) {
+  if (p_ == 0 || CurrentStepState() == nullptr) return x;
+  return ops::Dropout(x, p_, RandomSite(path()));
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,29 @@
+// Dropout, Srivastava et al. (2014).
+#pragma once
+
+#include "core/module.h"
+
+namespace lockstep::nn {
+
+// In a TrainingScope zeroes each element with probability p and multiplies the others by 1/(1 - p);
+// outside of one, and for p = 0, returns x itself. The mask is a function of (seed, step, this
+// module's path, the element's place in the global batch), not of rank, micro-batch or device. So
+// the model must have names (Module::Materialize). Throws ArgumentError unless 0 <= p < 1.
+class Dropout : public Layer {
+ public:
+  explicit Dropout(double p);
+
+  double p() const { return p_; }
+
+ protected:
+  Tensor Forward(const Tensor& x) override;
+
+ private:
+  double p_;
+};
+
+// The number by which random operations tell their places apart, of a path as Module::path() has
+// it.
+uint64_t RandomSite(const std::string& path);
+
+}  // namespace lockstep::nn

@@ -1,0 +1,17 @@
+#include "nn/embedding.h"
+
+#include "kernels/embedding/embedding.h"
+#include "nn/init.h"
+
+namespace lockstep::nn {
+
+Embedding::Embedding(int64_t num, int64_t dim, Initializer init) {
+  LS_CHECK(num > 0 && dim > 0, "Embedding needs positive sizes, got ", num, " vectors of ", dim,
+           " elements");
+  weight_ =
+      AddParameter("weight", {num, dim}, init ? std::move(init) : Normal(0, 1), /*decay=*/true);
+}
+
+Tensor Embedding::Forward(const Tensor& ids) { return ops::Embedding(ids, weight_->value()); }
+
+}  // namespace lockstep::nn

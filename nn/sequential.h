@@ -1,0 +1,29 @@
+// Layers one after the other.
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <vector>
+
+#include "core/module.h"
+
+namespace lockstep::nn {
+
+// y = last(... second(first(x))). Children are named "0", "1", ...; none: y is x.
+//   Sequential mlp({std::make_shared<Linear>(784, 128), std::make_shared<Relu>(),
+//                   std::make_shared<Linear>(128, 10)});
+class Sequential : public Layer {
+ public:
+  Sequential() = default;
+  Sequential(std::initializer_list<std::shared_ptr<Layer>> layers);
+  void Add(std::shared_ptr<Layer> layer);
+  int64_t size() const { return std::ssize(layers_); }
+
+ protected:
+  Tensor Forward(const Tensor& x) override;
+
+ private:
+  std::vector<std::unique_ptr<Child<Layer>>> layers_;
+};
+
+}  // namespace lockstep::nn
