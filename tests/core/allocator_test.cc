@@ -139,7 +139,9 @@ TEST_F(AllocatorTest, ALimitIsKeptAndTheErrorSaysEverything) {
 
 TEST_F(AllocatorTest, WhatNoMachineHasIsOutOfMemoryAndNotACrash) {
   EXPECT_THROW(allocator_.Allocate(INT64_MAX, kStream), OutOfMemoryError);
-  EXPECT_THROW(allocator_.Allocate(int64_t{1} << 55, kStream), OutOfMemoryError);
+  if (kCaches) {  // sanitizers end the program instead
+    EXPECT_THROW(allocator_.Allocate(int64_t{1} << 55, kStream), OutOfMemoryError);
+  }
   EXPECT_THROW(allocator_.Allocate(-1, kStream), ArgumentError);
   EXPECT_EQ(Since().live_bytes, 0);
 }

@@ -2,7 +2,7 @@
 
 namespace lockstep::test {
 
-Counters counters;
+thread_local Counters counters;
 
 double Get(const Tensor& x, int64_t i) {
   switch (x.dtype()) {

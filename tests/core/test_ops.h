@@ -37,6 +37,6 @@ std::vector<double> Values(const Tensor& x);
 struct Counters {
   int first = 0, second = 0;
 };
-extern Counters counters;
+extern thread_local Counters counters;  // of this thread
 
 }  // namespace lockstep::test

@@ -1,0 +1,43 @@
+#include "nn/causal_self_attention.h"
+
+#include "core/step_state.h"
+#include "kernels/attention/attention.h"
+#include "nn/dropout.h"
+#include "nn/init.h"
+#include "nn/linear.h"
+
+namespace lockstep::nn {
+namespace {
+
+std::shared_ptr<Linear> MakeLinear(int64_t in, int64_t out, bool bias, double std) {
+  return std::make_shared<Linear>(
+      in, out,
+      LinearOptions{.bias = bias, .weight_init = Normal(0, std), .bias_init = Constant(0)});
+}
+
+// Checked before any child is made, so that the message speaks of what the user gave.
+int64_t CheckHeads(int64_t n_embd, int64_t n_head) {
+  LS_CHECK(n_head > 0 && n_embd > 0 && n_embd % n_head == 0,
+           "attention: the width (n_embd = ", n_embd,
+           ") must be a positive multiple of the number of heads (n_head = ", n_head, ")");
+  return n_head;
+}
+
+}  // namespace
+
+CausalSelfAttention::CausalSelfAttention(int64_t n_embd, int64_t n_head,
+                                         const CausalSelfAttentionOptions& options)
+    : n_head_(CheckHeads(n_embd, n_head)),
+      dropout_(options.dropout),
+      c_attn_(this, "c_attn", MakeLinear(n_embd, 3 * n_embd, options.bias, options.init_std)),
+      c_proj_(this, "c_proj", MakeLinear(n_embd, n_embd, options.bias, options.residual_std)),
+      resid_dropout_(this, "resid_dropout", std::make_shared<Dropout>(options.dropout)) {}
+
+Tensor CausalSelfAttention::Forward(const Tensor& x) {
+  const bool drop = dropout_ > 0 && CurrentStepState() != nullptr;
+  const uint64_t site = drop ? RandomSite(path() + ".attn_dropout") : 0;
+  const Tensor y = ops::CausalAttention(c_attn_(x), n_head_, drop ? dropout_ : 0.0, site);
+  return resid_dropout_(c_proj_(y));
+}
+
+}  // namespace lockstep::nn
