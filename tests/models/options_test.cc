@@ -349,7 +349,7 @@ TEST(OptionsToml, ErrorsHaveFileLineAndColumn) {
   EXPECT_THAT(program.TomlErrorOf("seed = 1 # \xff"), StartsWith("c.toml:1:11: "));
   for (const std::string text : {"[=]", "[ .a]", "[[\n", "[\x01]", "[+1"})
     EXPECT_EQ(program.TomlErrorOf("seed = 1\n" + text),
-              "c.toml:2:1: the name of a section must follow its bracket, as in [train]");
+              "c.toml:2:1: a bracket must be followed by a name, as in [train]");
 }
 
 TEST(OptionsToml, OfSeveralErrorsTheFirstInTheFileIsTold) {
@@ -358,32 +358,34 @@ TEST(OptionsToml, OfSeveralErrorsTheFirstInTheFileIsTold) {
               StartsWith("c.toml:2:5: unknown key train.z"));
 }
 
-TEST(OptionsToml, CharactersOutsideOfAsciiBelongIntoQuotes) {
+// toml++ 3.3 has undefined behaviour for these characters wherever it looks for white space.
+TEST(OptionsToml, CharactersOutsideOfAsciiAreTextInQuotesAndErrorsElsewhere) {
   Program program;
-  const std::string e = "\xc3\xa9";
-  for (const std::string& text : std::vector<std::string>{
-           "out_dir = " + e, e + " = 1", "seed = 1 " + e, "[a" + e + "]", "out_dir = \"\" " + e,
-           "out_dir = '''''' " + e, "out_dir = \"\\\\\"" + e, "# " + e + "\n" + e})
-    EXPECT_THAT(program.TomlErrorOf(text), HasSubstr(": text outside of ASCII must be in quotes"))
-        << text;
-  EXPECT_EQ(program.TomlErrorOf("out_dir = \"" + e + "\" " + e),
-            "c.toml:1:15: text outside of ASCII must be in quotes");
-  const std::string q = "\"\"\"";
-  for (const std::string& text : std::vector<std::string>{
-           "out_dir = \"" + e + "\"", "out_dir = '" + e + "'", "out_dir = \"\\\"" + e + "\"",
-           "out_dir = " + q + "\n" + e + "\" \\\"\"\" " + e + q + "\"\"  # " + e, "# \" " + e,
-           "out_dir = '''\\'' " + e + "'''", "\xef\xbb\xbfseed = 1"})
-    EXPECT_EQ(program.TomlErrorOf(text), "no error") << text;
+  for (const std::string c : {"\xc3\xa9", "\xd0\x96", "\xe3\x81\x82", "\xef\xbb\x80"}) {
+    for (const std::string& text : std::vector<std::string>{
+             "out_dir = " + c, c + " = 1", "seed = 1 " + c, "[a" + c + "]", "[" + c + "]",
+             "out_dir = \"\" " + c, "seed = 1--'''x='" + c + "'''", "seed = 1='" + c + "'"})
+      EXPECT_THAT(program.TomlErrorOf(text), StartsWith("c.toml:1:")) << text;
+    for (const std::string& text : std::vector<std::string>{
+             "out_dir = '" + c + "'  # " + c, "out_dir = \"" + c + "\"",
+             "out_dir = \"\"\"\\\n  " + c + "\"\"\"", "\xef\xbb\xbfout_dir = '''" + c + "'''"}) {
+      EXPECT_EQ(program.TomlErrorOf(text), "no error") << text;
+      EXPECT_EQ(program.out, c);
+    }
+  }
 }
 
 TEST(OptionsToml, AHostileDepthIsAnErrorNotAStackOverflow) {
   Program program;
   std::string key = "a";
   for (int i = 0; i < 200000; ++i) key += ".a";
-  EXPECT_THAT(program.TomlErrorOf("\n" + key + " = 1"), StartsWith("c.toml:2:502: more than 250"));
-  EXPECT_THAT(program.TomlErrorOf("[" + key + "]"), StartsWith("c.toml:1:503: more than 250"));
+  EXPECT_THAT(program.TomlErrorOf("\n" + key + " = 1"),
+              StartsWith("c.toml:2:4002: more than 2000"));
+  EXPECT_THAT(program.TomlErrorOf("[" + key + "]"), StartsWith("c.toml:1:4003: more than 2000"));
+  key.resize(4001);  // as deep as may be
+  EXPECT_THAT(program.TomlErrorOf(key + " = 1"), StartsWith("c.toml:1:1: unknown section [a]"));
   EXPECT_THAT(program.TomlErrorOf("seed = " + std::string(100000, '[')), StartsWith("c.toml:1:"));
-  EXPECT_EQ(program.TomlErrorOf("# " + std::string(1000, '.') + "\nseed = 1"), "no error");
+  EXPECT_EQ(program.TomlErrorOf("# " + std::string(10000, '.') + "\nseed = 1"), "no error");
 }
 
 // ---- Dump, help, differences ----
