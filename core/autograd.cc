@@ -61,21 +61,27 @@ void Leaf::SetGrad(const Tensor& grad) {
 
 // ---- GradSink ----
 
-GradSink::Target GradSink::Open(const Tensor& like) { return OpenAs(like, like.dtype()); }
-
-GradSink::Target GradSink::OpenAnyDType(const Tensor& like) {
-  return OpenAs(like, leaf_ ? leaf_->grad_dtype() : like.dtype());
+GradSink::Target GradSink::Open(const Tensor& like) {
+  return Open(like.shape(), like.dtype(), like.device());
 }
 
-GradSink::Target GradSink::OpenAs(const Tensor& like, DType dtype) {
+GradSink::Target GradSink::OpenAnyDType(const Tensor& like) {
+  return OpenAnyDType(like.shape(), like.dtype(), like.device());
+}
+
+GradSink::Target GradSink::OpenAnyDType(const Shape& shape, DType dtype, Device device) {
+  return Open(shape, leaf_ ? leaf_->grad_dtype() : dtype, device);
+}
+
+GradSink::Target GradSink::Open(const Shape& shape, DType dtype, Device device) {
   LS_INVARIANT(needed() && !scratch_.defined(),
                "a gradient sink is opened once, and only if needed");
-  LS_INVARIANT(!leaf_ || like.shape() == leaf_->shape_, "gradient of shape ", like.shape(),
-               " for '", leaf_->name_, "' of shape ", leaf_->shape_);
+  LS_INVARIANT(!leaf_ || shape == leaf_->shape_, "gradient of shape ", shape, " for '",
+               leaf_->name_, "' of shape ", leaf_->shape_);
   const bool fixed = leaf_ && leaf_->fixed_;
   Tensor* to = slot();
   if (!scratch_only_ && empty() && (!leaf_ || leaf_->grad_dtype() == dtype)) {
-    if (!fixed) *to = Tensor::Empty(like.shape(), dtype, like.device());
+    if (!fixed) *to = Tensor::Empty(shape, dtype, device);
     if (leaf_) leaf_->fresh_ = false;
     return {*to, false};
   }
@@ -85,7 +91,7 @@ GradSink::Target GradSink::OpenAs(const Tensor& like, DType dtype) {
     if (!fixed && !to->storage().unique()) *to = to->Clone();
     return {*to, true};
   }
-  scratch_ = Tensor::Empty(like.shape(), dtype, like.device());
+  scratch_ = Tensor::Empty(shape, dtype, device);
   return {scratch_, false};
 }
 

@@ -100,15 +100,16 @@ class GradSink {
   bool needed() const { return leaf_ != nullptr || buffer_ != nullptr; }
   // The destination, of the shape, dtype and device of `like`; the node writes it in full.
   Target Open(const Tensor& like);
+  Target Open(const Shape& shape, DType dtype, Device device);
   // As Open, but a leaf's gradient comes with its own dtype (an f32 main gradient of a bf16
   // weight): for operations that can write another dtype than they compute in.
   Target OpenAnyDType(const Tensor& like);
+  Target OpenAnyDType(const Shape& shape, DType dtype, Device device);
   // Hands over a finished gradient instead. It may alias other tensors; it is not written to.
   void Put(const Tensor& grad);
 
  private:
   friend class BackwardRun;
-  Target OpenAs(const Tensor& like, DType dtype);
   void Finish();              // moves a scratch target to where it belongs
   void Deliver(Tensor grad);  // moves it into the destination, or adds it
   Tensor* slot() { return leaf_ ? &leaf_->grad_ : buffer_; }

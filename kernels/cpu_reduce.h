@@ -15,11 +15,24 @@ inline A SumOver(int64_t n, const F& f) {
   for (; i + kLanes <= n; i += kLanes) {
     for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += f(i + lane);
   }
-  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += f(i);
+  for (int lane = 0; lane < kLanes && i < n; ++i, ++lane) lanes[lane] += f(i);
   for (int width = kLanes / 2; width > 0; width /= 2) {
     for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
   }
   return lanes[0];
+}
+
+// As SumOver, in a tree over blocks of 1024 terms: the error of long sums grows with the logarithm
+// of their length.
+template <class A, class F>
+inline A PairwiseSum(int64_t begin, int64_t end, const F& f) {
+  constexpr int64_t kBlock = 1024;
+  const int64_t n = end - begin;
+  if (n <= kBlock) {
+    return SumOver<A>(n, [&](int64_t i) { return f(begin + i); });
+  }
+  const int64_t middle = begin + (n / kBlock + 1) / 2 * kBlock;
+  return PairwiseSum<A>(begin, middle, f) + PairwiseSum<A>(middle, end, f);
 }
 
 }  // namespace lockstep::cpu

@@ -46,6 +46,9 @@ struct OpSample {
   // False where the fp64 run rounds on the way (a cast to f32): gradients are then only compared
   // between dtypes.
   bool finite_differences = true;
+  // The function is only piecewise smooth (relu, max): differences of large inputs are then taken
+  // along single elements.
+  bool kinks = false;
 };
 
 struct ErrorSample {

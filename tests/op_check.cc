@@ -109,7 +109,7 @@ void RequireGradients(std::vector<Tensor>& inputs, const std::vector<bool>& need
 // to write shows.
 void PoisonMemory(const std::vector<Tensor>& inputs) {
   std::set<int64_t> sizes;
-  for (int64_t size = 64; size <= 65536; size += std::max<int64_t>(64, size / 16)) {
+  for (int64_t size = 64; size <= 16384; size += std::max<int64_t>(64, size / 8)) {
     sizes.insert(size);
   }
   for (const Tensor& x : inputs) sizes.insert(x.bytes());
@@ -357,11 +357,11 @@ double Derivative(const Function& f, const std::vector<RefTensor>& x, size_t ind
   return sum / (12 * h);
 }
 
-// Unit vectors for every element of a small input; for a large one some elements and some dense
-// random directions.
-std::vector<std::vector<double>> Directions(int64_t n, uint64_t stream) {
-  constexpr int64_t kSmall = 200;
-  constexpr int kElements = 24, kDense = 6;
+// Unit vectors for every element of a small input; for a large one some elements and, unless the
+// function has kinks that they would cross, some dense random directions.
+std::vector<std::vector<double>> Directions(int64_t n, uint64_t stream, bool kinks) {
+  constexpr int64_t kSmall = 200, kLarge = 5000;
+  const int elements = n > kLarge ? 4 : 16, dense = kinks ? 0 : n > kLarge ? 2 : 6;
   std::vector<std::vector<double>> directions;
   const Philox random(0x646972);
   auto unit = [&](int64_t i) {
@@ -372,8 +372,8 @@ std::vector<std::vector<double>> Directions(int64_t n, uint64_t stream) {
     for (int64_t i = 0; i < n; ++i) unit(i);
     return directions;
   }
-  for (int e = 0; e < kElements; ++e) unit(random.At(2 * stream, e) % n);
-  for (int d = 0; d < kDense; ++d) {
+  for (int e = 0; e < elements; ++e) unit(random.At(2 * stream, e) % n);
+  for (int d = 0; d < dense; ++d) {
     directions.emplace_back(n);
     for (int64_t i = 0; i < n; ++i) {
       directions.back()[i] = random.At(2 * stream + 1, d * n + i) & 1 ? 1.0 : -1.0;
@@ -413,7 +413,7 @@ Result FiniteDifferences(const OpCase&, const OpSample& s, Device device) {
       if (!run.grads[i].defined() || spec.dtype.value_or(DType::kF64) != DType::kF64) continue;
       const std::vector<double> grad = ToRef(run.grads[i]).data;
       const double h = 1e-4 * std::min(1.0, std::max(std::abs(spec.low), std::abs(spec.high)));
-      const auto directions = Directions(static_cast<int64_t>(grad.size()), i);
+      const auto directions = Directions(static_cast<int64_t>(grad.size()), i, s.kinks);
       RefTensor got(Shape{static_cast<int64_t>(directions.size())});
       RefTensor by_op = got, by_reference = got;
       for (size_t d = 0; d < directions.size(); ++d) {

@@ -1,0 +1,29 @@
+// Pointwise nonlinearities. GELU is in kernels/gelu.
+#pragma once
+
+#include "core/dispatcher.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+enum class Nonlinearity { kRelu, kTanh, kSigmoid };
+
+namespace ops {
+
+// Elementwise, on any shape and floating dtype; bf16 computes in f32. NaN stays NaN. Relu saves its
+// result, the others their input, as a derivative taken from a 16-bit result loses most digits.
+Tensor Relu(const Tensor& x);     // max(x, 0), with derivative 0 at 0
+Tensor Tanh(const Tensor& x);     // within 2e-7 in f32
+Tensor Sigmoid(const Tensor& x);  // 1 / (1 + e^-x)
+
+}  // namespace ops
+
+// Contiguous, of one dtype.
+inline constinit Slot<void(Nonlinearity kind, const Tensor& x, const Tensor& y)> activation_forward{
+    "activation_forward"};
+// dx = dy f'(x), or dx += that. saved: x; of Relu x or its result.
+inline constinit Slot<void(Nonlinearity kind, const Tensor& saved, const Tensor& dy, const Tensor& dx,
+                           bool accumulate)>
+    activation_backward{"activation_backward"};
+
+}  // namespace lockstep

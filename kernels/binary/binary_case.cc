@@ -1,0 +1,134 @@
+#include "kernels/binary/binary.h"
+#include "kernels/op_case.h"
+
+namespace lockstep {
+namespace {
+
+struct Function {
+  const char* name;
+  Tensor (*run)(const Tensor&, const Tensor&);
+  double (*reference)(double, double);
+};
+
+constexpr Function kFunctions[] = {{"add", ops::Add, [](double a, double b) { return a + b; }},
+                                   {"sub", ops::Sub, [](double a, double b) { return a - b; }},
+                                   {"mul", ops::Mul, [](double a, double b) { return a * b; }},
+                                   {"div", ops::Div, [](double a, double b) { return a / b; }}};
+
+// The element of x that broadcasting puts at row-major position `index` of `shape`.
+double At(const RefTensor& x, const Shape& shape, int64_t index) {
+  int64_t offset = 0, step = 1;
+  for (int i = shape.ndim() - 1, j = x.shape.ndim() - 1; j >= 0; --i, --j) {
+    if (x.shape[j] != 1) offset += index % shape[i] * step;
+    step *= x.shape[j];
+    index /= shape[i];
+  }
+  return x.data[offset];
+}
+
+// Divisors lie well away from zero.
+OpSample Sample(const Function& f, const std::string& name, const Shape& a, const Shape& b,
+                const Shape& y, bool non_contiguous = false) {
+  return {.name = StrCat(f.name, "_", name),
+          .inputs = {{.shape = a, .non_contiguous = non_contiguous},
+                     {.shape = b, .low = 0.5, .high = 2, .non_contiguous = non_contiguous}},
+          .run = [f](std::span<const Tensor> in) { return std::vector{f.run(in[0], in[1])}; },
+          .reference =
+              [f, y](std::span<const RefTensor> in) {
+                RefTensor out(y);
+                for (size_t i = 0; i < out.data.size(); ++i) {
+                  const auto at = static_cast<int64_t>(i);
+                  out.data[i] = f.reference(At(in[0], y, at), At(in[1], y, at));
+                }
+                return std::vector{out};
+              }};
+}
+
+OpSample Benchmark(const Function& f, const std::string& name, const Shape& b) {
+  OpSample s = Sample(f, name, {4096, 768}, b, {4096, 768});
+  s.flops = 4096 * 768;
+  s.elements_moved = 2.0 * 4096 * 768 + static_cast<double>(b.numel());
+  s.benchmark_only = true;
+  return s;
+}
+
+// x x / x = x, with operators: every operand takes part twice.
+OpSample Shared() {
+  return {.name = "shared_operand",
+          .inputs = {{.shape = {5, 7}, .low = 0.5, .high = 2}},
+          .run = [](std::span<const Tensor> in) { return std::vector{in[0] * in[0] / in[0]}; },
+          .reference = [](std::span<const RefTensor> in) { return std::vector{in[0]}; }};
+}
+
+// (a + b) - a = b.
+OpSample Operators() {
+  return {.name = "operators",
+          .inputs = {{.shape = {5, 7}}, {.shape = {7}}},
+          .run = [](std::span<const Tensor> in) { return std::vector{(in[0] + in[1]) - in[0]}; },
+          .reference =
+              [](std::span<const RefTensor> in) {
+                RefTensor y = in[0];
+                for (size_t i = 0; i < y.data.size(); ++i) y.data[i] = in[1].data[i % 7];
+                return std::vector{y};
+              }};
+}
+
+OpCase Make() {
+  OpCase c;
+  c.name = "binary";
+  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.samples = [] {
+    std::vector<OpSample> samples = {Shared(), Operators()};
+    for (const Function& f : kFunctions) {
+      const std::vector<OpSample> some = {
+          Sample(f, "empty", {0, 3}, {0, 3}, {0, 3}),
+          Sample(f, "empty_broadcast", {0, 3}, {1, 3}, {0, 3}),
+          Sample(f, "scalars", {}, {}, {}),
+          Sample(f, "one", {1}, {1}, {1}),
+          Sample(f, "odd", {7, 13}, {7, 13}, {7, 13}),
+          Sample(f, "chunks", {33001}, {33001}, {33001}),
+          Sample(f, "bias", {6, 11}, {11}, {6, 11}),
+          Sample(f, "bias_first", {11}, {6, 11}, {6, 11}),
+          Sample(f, "column", {6, 11}, {6, 1}, {6, 11}),
+          Sample(f, "with_scalar", {6, 11}, {}, {6, 11}),
+          Sample(f, "outer", {5, 1}, {1, 7}, {5, 7}),
+          Sample(f, "middle", {2, 3, 4}, {2, 1, 4}, {2, 3, 4}),
+          Sample(f, "two_runs", {2, 3, 4, 3}, {3, 1, 3}, {2, 3, 4, 3}),
+          Sample(f, "ones", {1, 3}, {2, 1, 1, 3}, {2, 1, 1, 3}),
+          Sample(f, "long_bias", {600, 70}, {70}, {600, 70}),
+          Sample(f, "transposed", {5, 9}, {5, 9}, {5, 9}, true),
+          Sample(f, "transposed_broadcast", {4, 5, 1}, {5, 6}, {4, 5, 6}, true),
+          Benchmark(f, "same", {4096, 768}),
+          Benchmark(f, "bias_large", {768})};
+      samples.insert(samples.end(), some.begin(), some.end());
+    }
+    return samples;
+  };
+  c.errors = [] {
+    return std::vector<ErrorSample>{
+        {"shapes",
+         [](Device d) {
+           ops::Add(Tensor::Zeros({2, 3}, DType::kF32, d), Tensor::Zeros({2}, DType::kF32, d));
+         },
+         "add: shapes [2, 3] and [2] do not broadcast"},
+        {"dtypes",
+         [](Device d) {
+           ops::Mul(Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({2}, DType::kF64, d));
+         },
+         "mul: both operands must have one floating dtype and one device, got f32[2]"},
+        {"integers",
+         [](Device d) {
+           const Tensor x = Tensor::Zeros({2}, DType::kI32, d);
+           ops::Sub(x, x);
+         },
+         "sub: both operands must have one floating dtype"},
+        {"undefined", [](Device d) { ops::Div(Tensor::Zeros({2}, DType::kF32, d), Tensor()); },
+         "and undefined tensor"}};
+  };
+  return c;
+}
+
+const bool registered = RegisterOpCase(Make);
+
+}  // namespace
+}  // namespace lockstep

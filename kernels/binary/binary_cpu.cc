@@ -1,0 +1,126 @@
+#include "kernels/binary/binary.h"
+#include "kernels/cpu_strided.h"
+
+namespace lockstep::cpu {
+namespace {
+
+template <class F>
+void DispatchForward(BinaryOp op, F&& f) {
+  switch (op) {
+    case BinaryOp::kAdd:
+      return f([](auto a, auto b) { return a + b; });
+    case BinaryOp::kSub:
+      return f([](auto a, auto b) { return a - b; });
+    case BinaryOp::kMul:
+      return f([](auto a, auto b) { return a * b; });
+    case BinaryOp::kDiv:
+      return f([](auto a, auto b) { return a / b; });
+  }
+}
+
+// The gradients that are not dy itself.
+template <class F>
+void DispatchGradient(BinaryOp op, int which, F&& f) {
+  switch (op) {
+    case BinaryOp::kAdd:
+      break;
+    case BinaryOp::kSub:
+      if (which == 0) break;
+      return f([](auto, auto, auto dy) { return -dy; });
+    case BinaryOp::kMul:
+      return which == 0 ? f([](auto, auto b, auto dy) { return dy * b; })
+                        : f([](auto a, auto, auto dy) { return dy * a; });
+    case BinaryOp::kDiv:
+      return which == 0 ? f([](auto, auto b, auto dy) { return dy / b; })
+                        : f([](auto a, auto b, auto dy) { return -dy * (a / b) / b; });
+  }
+  LS_INVARIANT(false, "dy itself needs no kernel");
+}
+
+// Calls f(step_a, step_b) with compile-time steps where they are 0 or 1, so that loops vectorise.
+using Zero = std::integral_constant<int64_t, 0>;
+using One = std::integral_constant<int64_t, 1>;
+template <class F>
+void DispatchSteps(int64_t step_a, int64_t step_b, F&& f) {
+  if (step_a == 1 && step_b == 1) return f(One(), One());
+  if (step_a == 1 && step_b == 0) return f(One(), Zero());
+  if (step_a == 0 && step_b == 1) return f(Zero(), One());
+  return f(step_a, step_b);
+}
+
+void BinaryForwardCpu(Stream, BinaryOp op, const Tensor& a, const Tensor& b, const Tensor& y) {
+  if (y.numel() == 0) return;
+  const StridedLoop<3> loop(y.shape(), {&a.strides(), &b.strides(), &y.strides()});
+  DispatchFloat("binary", y.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Acc<T>;
+    DispatchForward(op, [&](auto function) {
+      const T* left = a.data<T>();
+      const T* right = b.data<T>();
+      T* out = y.data<T>();
+      loop.Run([=](const auto& at, int64_t n, const auto& steps) {
+        const T* p = left + at[0];
+        const T* q = right + at[1];
+        T* to = out + at[2];
+        DispatchSteps(steps[0], steps[1], [=](auto step_a, auto step_b) {
+#pragma GCC ivdep  // results never overlap operands
+          for (int64_t i = 0; i < n; ++i) {
+            to[i] = Convert<T>(function(Convert<A>(p[i * step_a]), Convert<A>(q[i * step_b])));
+          }
+        });
+      });
+    });
+  });
+}
+
+// The undefined operands of a formula are read as dy: memory that is there, and not used.
+void BinaryBackwardCpu(Stream, BinaryOp op, int which, const Tensor& a, const Tensor& b,
+                       const Tensor& dy, const Tensor& dx, bool accumulate) {
+  if (dy.numel() == 0) return;
+  const Tensor& left_tensor = a.defined() ? a : dy;
+  const Tensor& right_tensor = b.defined() ? b : dy;
+  const StridedLoop<3> loop(dy.shape(),
+                            {&left_tensor.strides(), &right_tensor.strides(), &dy.strides()});
+  DispatchFloat("binary", dy.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Acc<T>;
+    const auto run = [&](auto function, auto* out) {
+      using To = std::remove_pointer_t<decltype(out)>;
+      const T* left = left_tensor.data<T>();
+      const T* right = right_tensor.data<T>();
+      const T* grad = dy.data<T>();
+      loop.Run([=](const auto& at, int64_t n, const auto& steps) {
+        const T* p = left + at[0];
+        const T* q = right + at[1];
+        const T* g = grad + at[2];
+        To* to = out + at[2];
+        const auto row = [=](auto step_a, auto step_b) {
+#pragma GCC ivdep  // results never overlap operands
+          for (int64_t i = 0; i < n; ++i) {
+            const A d =
+                function(Convert<A>(p[i * step_a]), Convert<A>(q[i * step_b]), Convert<A>(g[i]));
+            to[i] = Convert<To>(accumulate ? Convert<A>(to[i]) + d : d);
+          }
+        };
+        if (steps[0] == 1 && steps[1] == 1) {
+          row(One(), One());
+        } else {
+          row(steps[0], steps[1]);
+        }
+      });
+    };
+    DispatchGradient(op, which, [&](auto function) {
+      if (dx.dtype() == dy.dtype()) {
+        run(function, dx.data<T>());
+      } else {
+        run(function, dx.data<A>());
+      }
+    });
+  });
+}
+
+LS_REGISTER(binary_forward, DeviceType::kCpu, BinaryForwardCpu);
+LS_REGISTER(binary_backward, DeviceType::kCpu, BinaryBackwardCpu);
+
+}  // namespace
+}  // namespace lockstep::cpu

@@ -1,0 +1,67 @@
+#include "kernels/concat/concat.h"
+
+#include "core/autograd.h"
+
+namespace lockstep::ops {
+namespace {
+
+class ConcatNode : public Node {
+ public:
+  ConcatNode(int dim, std::vector<int64_t> sizes)
+      : Node("concat"), dim_(dim), sizes_(std::move(sizes)) {}
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
+                std::span<GradSink> sinks) override {
+    int64_t begin = 0;
+    for (size_t i = 0; i < sizes_.size(); ++i) {
+      if (needs[i]) sinks[i].Put(grads[0].Slice(dim_, begin, begin + sizes_[i]));
+      begin += sizes_[i];
+    }
+  }
+  void Release() override {}
+
+ private:
+  int dim_;
+  std::vector<int64_t> sizes_;
+};
+
+void CheckFits(const Tensor& first, const Tensor& x, size_t index, int dim) {
+  bool fits = x.defined() && x.ndim() == first.ndim() && x.dtype() == first.dtype() &&
+              x.device() == first.device();
+  for (int i = 0; fits && i < x.ndim(); ++i) fits = i == dim || x.dim(i) == first.dim(i);
+  LS_CHECK(fits, "concat: tensor ", index, " (", x.Describe(), ") does not fit the first (",
+           first.Describe(), "): they may differ in dimension ", dim, " alone");
+}
+
+}  // namespace
+
+Tensor Concat(const std::vector<Tensor>& tensors, int dim) {
+  LS_CHECK(!tensors.empty() && tensors[0].defined(), "concat: no tensors given");
+  const Tensor& first = tensors[0];
+  const int at = dim < 0 ? dim + first.ndim() : dim;
+  LS_CHECK(at >= 0 && at < first.ndim(), "concat: there is no dimension ", dim,
+           " in a tensor of shape ", first.shape());
+  Shape shape = first.shape();
+  shape[at] = 0;
+  std::vector<const Tensor*> inputs;
+  std::vector<int64_t> sizes;
+  for (const Tensor& x : tensors) {
+    CheckFits(first, x, inputs.size(), at);
+    inputs.push_back(&x);
+    sizes.push_back(x.dim(at));
+    shape[at] += x.dim(at);
+  }
+  Tensor y = Tensor::Empty(shape, first.dtype(), first.device());
+  int64_t begin = 0;
+  for (const Tensor& x : tensors) {
+    y.Slice(at, begin, begin + x.dim(at)).CopyFrom(x.Detach());
+    begin += x.dim(at);
+  }
+  if (NeedsGrad(std::span<const Tensor* const>(inputs))) {
+    Tensor* output = &y;
+    Record(std::make_shared<ConcatNode>(at, std::move(sizes)), inputs, std::span(&output, 1));
+  }
+  return y;
+}
+
+}  // namespace lockstep::ops

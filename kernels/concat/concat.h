@@ -1,0 +1,15 @@
+// Tensors put side by side.
+#pragma once
+
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace lockstep::ops {
+
+// Joins tensors along dimension `dim` (negative counts from the end): contiguous, a copy. At least
+// one tensor; all of one dtype and device, and of one shape but for that dimension. Saves nothing;
+// each gets its part of the gradient.
+Tensor Concat(const std::vector<Tensor>& tensors, int dim);
+
+}  // namespace lockstep::ops

@@ -1,0 +1,95 @@
+#include "kernels/concat/concat.h"
+#include "kernels/op_case.h"
+
+namespace lockstep {
+namespace {
+
+RefTensor Reference(std::span<const RefTensor> in, int dim) {
+  Shape shape = in[0].shape;
+  int64_t outer = 1, inner = 1, joined = 0;
+  for (int i = 0; i < dim; ++i) outer *= shape[i];
+  for (int i = dim + 1; i < shape.ndim(); ++i) inner *= shape[i];
+  for (const RefTensor& x : in) joined += x.shape[dim];
+  shape[dim] = joined;
+  RefTensor y(shape);
+  int64_t begin = 0;
+  for (const RefTensor& x : in) {
+    const int64_t n = x.shape[dim] * inner;
+    for (int64_t o = 0; o < outer; ++o) {
+      for (int64_t i = 0; i < n; ++i) y.data[o * joined * inner + begin + i] = x.data[o * n + i];
+    }
+    begin += n;
+  }
+  return y;
+}
+
+OpSample Sample(const std::string& name, const std::vector<Shape>& shapes, int dim,
+                bool non_contiguous = false) {
+  OpSample s;
+  s.name = name;
+  for (const Shape& shape : shapes) {
+    s.inputs.push_back({.shape = shape, .non_contiguous = non_contiguous});
+  }
+  s.run = [dim](std::span<const Tensor> in) {
+    return std::vector{ops::Concat(std::vector<Tensor>(in.begin(), in.end()), dim)};
+  };
+  const int at = dim < 0 ? dim + shapes[0].ndim() : dim;
+  s.reference = [at](std::span<const RefTensor> in) { return std::vector{Reference(in, at)}; };
+  return s;
+}
+
+OpCase Make() {
+  OpCase c;
+  c.name = "concat";
+  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  // Nothing is computed.
+  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kBF16, {}}};
+  c.samples = [] {
+    OpSample same = Sample("same_twice", {{3, 4}, {3, 4}}, 1);
+    same.inputs.pop_back();
+    same.run = [](std::span<const Tensor> in) {
+      return std::vector{ops::Concat({in[0], in[0]}, 1)};
+    };
+    same.reference = [](std::span<const RefTensor> in) {
+      return std::vector{Reference(std::vector{in[0], in[0]}, 1)};
+    };
+    OpSample large = Sample("large", {{4096, 768}, {4096, 768}, {4096, 768}}, 1);
+    large.elements_moved = 2.0 * 4096 * 2304;
+    large.benchmark_only = true;
+    return std::vector<OpSample>{Sample("empty", {{0, 3}, {0, 3}}, 1),
+                                 Sample("with_empty", {{2, 3}, {0, 3}, {4, 3}}, 0),
+                                 Sample("single", {{2, 3}}, 0),
+                                 Sample("one", {{1}, {1}}, 0),
+                                 Sample("first", {{2, 5}, {3, 5}}, 0),
+                                 Sample("middle", {{2, 1, 5}, {2, 4, 5}, {2, 2, 5}}, 1),
+                                 Sample("last", {{3, 2, 5}, {3, 2, 1}}, -1),
+                                 Sample("transposed", {{5, 3}, {5, 4}}, 1, true),
+                                 Sample("chunks", {{150, 130}, {150, 170}}, 1),
+                                 same,
+                                 large};
+  };
+  c.errors = [] {
+    return std::vector<ErrorSample>{
+        {"nothing", [](Device) { ops::Concat({}, 0); }, "concat: no tensors given"},
+        {"shapes",
+         [](Device d) {
+           ops::Concat(
+               {Tensor::Zeros({2, 3}, DType::kF32, d), Tensor::Zeros({2, 4}, DType::kF32, d)}, 0);
+         },
+         "concat: tensor 1 (f32[2, 4] on cpu) does not fit the first (f32[2, 3] on cpu)"},
+        {"dtypes",
+         [](Device d) {
+           ops::Concat({Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({2}, DType::kF64, d)}, 0);
+         },
+         "does not fit the first"},
+        {"no_such_dimension",
+         [](Device d) { ops::Concat({Tensor::Zeros({2}, DType::kF32, d)}, 1); },
+         "concat: there is no dimension 1"}};
+  };
+  return c;
+}
+
+const bool registered = RegisterOpCase(Make);
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,36 @@
+// Sums, means and maxima over dimensions.
+#pragma once
+
+#include <vector>
+
+#include "core/dispatcher.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+namespace ops {
+
+// Over the dimensions `dims` (negative counts from the end; none given: all) of a floating x.
+// `keepdim` leaves them in the shape with size 1. Sums run in f32 at least, in trees whose shape
+// depends on the sizes alone, so the error grows with the logarithm of their length. Save nothing.
+// The sum over no elements is 0; their mean and maximum are an error.
+Tensor Sum(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
+Tensor Mean(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
+// NaN if any element is. The gradient goes to the first of equal maxima, in row-major order.
+// Saves the positions.
+Tensor Max(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
+
+}  // namespace ops
+
+// y[o, i] = scale * sum_r x[o, r, i], or y += that; contiguous, y of any floating dtype.
+inline constinit Slot<void(const Tensor& x, double scale, const Tensor& y, bool accumulate)>
+    reduce_sum{"reduce_sum"};
+// y[o, i] = max_r x[o, r, i], and the first r where it is: index, i64[o, i]. R > 0.
+inline constinit Slot<void(const Tensor& x, const Tensor& y, const Tensor& index)> reduce_max{
+    "reduce_max"};
+// dx[o, r, i] = dy[o, i] where r == index[o, i], else 0; or dx += that.
+inline constinit Slot<void(const Tensor& dy, const Tensor& index, const Tensor& dx,
+                           bool accumulate)>
+    reduce_max_backward{"reduce_max_backward"};
+
+}  // namespace lockstep

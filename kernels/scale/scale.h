@@ -1,0 +1,30 @@
+// Multiplication by a number.
+#pragma once
+
+#include "core/dispatcher.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+namespace ops {
+
+// y = alpha x, elementwise. x: any shape and floating dtype; bf16 computes in f32. Saves nothing.
+Tensor Scale(const Tensor& x, double alpha);
+
+// x *= alpha in place, without recording: for gradients. x must be contiguous, and must not
+// require a gradient while recording is on.
+void ScaleInPlace(const Tensor& x, double alpha);
+
+}  // namespace ops
+
+inline Tensor operator*(const Tensor& x, double alpha) { return ops::Scale(x, alpha); }
+inline Tensor operator*(double alpha, const Tensor& x) { return ops::Scale(x, alpha); }
+inline Tensor operator/(const Tensor& x, double divisor) { return ops::Scale(x, 1 / divisor); }
+inline Tensor operator-(const Tensor& x) { return ops::Scale(x, -1); }
+
+// y = alpha x, or y += alpha x. Contiguous, of one dtype; y may be x. alpha is rounded to the type
+// of the arithmetic: f64 for f64, else f32.
+inline constinit Slot<void(const Tensor& x, double alpha, const Tensor& y, bool accumulate)>
+    scale_slot{"scale"};
+
+}  // namespace lockstep

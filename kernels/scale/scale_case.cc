@@ -1,0 +1,72 @@
+#include "kernels/op_case.h"
+#include "kernels/scale/scale.h"
+
+namespace lockstep {
+namespace {
+
+OpSample Sample(const std::string& name, const InputSpec& x, double alpha) {
+  return {
+      .name = name,
+      .inputs = {x},
+      .run = [alpha](std::span<const Tensor> in) { return std::vector{ops::Scale(in[0], alpha)}; },
+      .reference =
+          [alpha](std::span<const RefTensor> in) {
+            RefTensor y = in[0];
+            for (double& v : y.data) v *= alpha;
+            return std::vector{y};
+          }};
+}
+
+OpSample InPlace() {
+  OpSample s = Sample("in_place", {.shape = {5, 7}, .differentiable = false}, 0.3);
+  s.run = [](std::span<const Tensor> in) {
+    const Tensor x = in[0].Clone();
+    ops::ScaleInPlace(x, 0.3);
+    return std::vector{x};
+  };
+  return s;
+}
+
+OpSample Operators() {
+  OpSample s = Sample("operators", {.shape = {5, 7}}, -0.75);
+  s.run = [](std::span<const Tensor> in) { return std::vector{-(3.0 * (in[0] * 0.5) / 2.0)}; };
+  return s;
+}
+
+OpCase Make() {
+  OpCase c;
+  c.name = "scale";
+  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.samples = [] {
+    std::vector<OpSample> s = {Sample("empty", {.shape = {4, 0}}, 2),
+                               Sample("one", {.shape = {}}, -3),
+                               Sample("odd", {.shape = {7, 13}}, 1.0 / 3),
+                               Sample("zero", {.shape = {9}}, 0),
+                               Sample("chunks", {.shape = {40001}}, 1.7),
+                               Sample("transposed", {.shape = {5, 9}, .non_contiguous = true}, 0.1),
+                               InPlace(),
+                               Operators()};
+    OpSample large = Sample("large", {.shape = {8 << 20}}, 0.5);
+    large.flops = 8 << 20;
+    large.elements_moved = 2.0 * (8 << 20);
+    large.benchmark_only = true;
+    s.push_back(large);
+    return s;
+  };
+  c.errors = [] {
+    return std::vector<ErrorSample>{
+        {"integers", [](Device d) { ops::Scale(Tensor::Zeros({2}, DType::kI32, d), 2); },
+         "scale: x must be a floating tensor, got i32[2]"},
+        {"in_place_gradient",
+         [](Device d) {
+           ops::ScaleInPlace(Tensor::Zeros({2}, DType::kF32, d).SetRequiresGrad(), 2);
+         },
+         "ScaleInPlace of a tensor that requires a gradient"}};
+  };
+  return c;
+}
+
+const bool registered = RegisterOpCase(Make);
+
+}  // namespace
+}  // namespace lockstep

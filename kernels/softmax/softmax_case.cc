@@ -1,0 +1,78 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/op_case.h"
+#include "kernels/softmax/softmax.h"
+
+namespace lockstep {
+namespace {
+
+RefTensor Reference(bool logarithm, const RefTensor& x) {
+  RefTensor y = x;
+  const int64_t n = x.shape[-1];
+  for (size_t at = 0; at < y.data.size(); at += n) {
+    double* row = y.data.data() + at;
+    const double max = *std::max_element(row, row + n);
+    double sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += std::exp(row[i] - max);
+    for (int64_t i = 0; i < n; ++i) {
+      row[i] = logarithm ? row[i] - max - std::log(sum) : std::exp(row[i] - max) / sum;
+    }
+  }
+  return y;
+}
+
+OpSample Sample(bool logarithm, const std::string& name, const InputSpec& x) {
+  return {
+      .name = StrCat(logarithm ? "log_" : "", name),
+      .inputs = {x},
+      .run =
+          [=](std::span<const Tensor> in) {
+            return std::vector{logarithm ? ops::LogSoftmax(in[0]) : ops::Softmax(in[0])};
+          },
+      .reference =
+          [=](std::span<const RefTensor> in) { return std::vector{Reference(logarithm, in[0])}; }};
+}
+
+OpCase Make() {
+  OpCase c;
+  c.name = "softmax";
+  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.samples = [] {
+    std::vector<OpSample> samples;
+    for (bool logarithm : {false, true}) {
+      OpSample large = Sample(logarithm, "large", {.shape = {4096, 1024}, .low = -4, .high = 4});
+      large.flops = 5.0 * 4096 * 1024;
+      large.elements_moved = 2.0 * 4096 * 1024;
+      large.benchmark_only = true;
+      const std::vector<OpSample> some = {
+          Sample(logarithm, "empty", {.shape = {0, 4}}),
+          Sample(logarithm, "empty_rows", {.shape = {3, 0}}),
+          Sample(logarithm, "one", {.shape = {1}}),
+          Sample(logarithm, "one_column", {.shape = {5, 1}}),
+          Sample(logarithm, "odd", {.shape = {2, 3, 17}, .low = -3, .high = 3}),
+          Sample(logarithm, "peaked", {.shape = {4, 9}, .low = -40, .high = 40}),
+          Sample(logarithm, "shifted", {.shape = {4, 9}, .low = 1000, .high = 1008}),
+          Sample(logarithm, "vocabulary", {.shape = {2, 5003}, .low = -5, .high = 5}),
+          Sample(logarithm, "many_rows", {.shape = {700, 50}, .low = -5, .high = 5}),
+          Sample(logarithm, "transposed",
+                 {.shape = {5, 9}, .low = -3, .high = 3, .non_contiguous = true}),
+          large};
+      samples.insert(samples.end(), some.begin(), some.end());
+    }
+    return samples;
+  };
+  c.errors = [] {
+    return std::vector<ErrorSample>{
+        {"integers", [](Device d) { ops::Softmax(Tensor::Zeros({2}, DType::kI32, d)); },
+         "softmax: x must be a floating tensor with at least one dimension, got i32[2]"},
+        {"scalar", [](Device d) { ops::LogSoftmax(Tensor::Zeros({}, DType::kF32, d)); },
+         "log_softmax: x must be a floating tensor with at least one dimension, got f32[]"}};
+  };
+  return c;
+}
+
+const bool registered = RegisterOpCase(Make);
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,95 @@
+#include <cmath>
+#include <vector>
+
+#include "kernels/cpu.h"
+#include "kernels/cpu_math.h"
+#include "kernels/cpu_reduce.h"
+#include "kernels/softmax/softmax.h"
+
+namespace lockstep::cpu {
+namespace {
+
+// Rows per task.
+int64_t Grain(int64_t columns) {
+  return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, columns));
+}
+
+// Passes over NaNs, which the sum then brings in.
+template <class A, class T>
+A Max(const T* row, int64_t n) {
+  A max = -std::numeric_limits<A>::infinity();
+  for (int64_t i = 0; i < n; ++i) {
+    const A v = Convert<A>(row[i]);
+    max = v > max ? v : max;
+  }
+  return max;
+}
+
+void SoftmaxForwardCpu(Stream, bool logarithm, const Tensor& x, const Tensor& y) {
+  DispatchFloat("softmax", x.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Acc<T>;
+    const int64_t n = x.dim(1);
+    const T* in = x.data<T>();
+    T* out = y.data<T>();
+    ParallelFor(x.dim(0), Grain(n), [=](int64_t begin, int64_t end) {
+      std::vector<A> powers(n);
+      for (int64_t row = begin; row < end; ++row) {
+        const T* from = in + row * n;
+        T* to = out + row * n;
+        const A max = Max<A>(from, n);
+        for (int64_t i = 0; i < n; ++i) powers[i] = Exp(Convert<A>(from[i]) - max);
+        const A sum = PairwiseSum<A>(0, n, [&](int64_t i) { return powers[i]; });
+        if (logarithm) {
+          const A log_sum = std::log(sum);
+          for (int64_t i = 0; i < n; ++i) {
+            to[i] = Convert<T>(Convert<A>(from[i]) - max - log_sum);
+          }
+        } else {
+          const A factor = A(1) / sum;
+          for (int64_t i = 0; i < n; ++i) to[i] = Convert<T>(powers[i] * factor);
+        }
+      }
+    });
+  });
+}
+
+template <bool kLogarithm, class T>
+void BackwardRow(const T* y, const T* dy, T* dx, int64_t n, bool accumulate) {
+  using A = Acc<T>;
+  const A sum = PairwiseSum<A>(0, n, [=](int64_t i) {
+    return kLogarithm ? Convert<A>(dy[i]) : Convert<A>(dy[i]) * Convert<A>(y[i]);
+  });
+  for (int64_t i = 0; i < n; ++i) {
+    const A g = kLogarithm ? Convert<A>(dy[i]) - Exp(Convert<A>(y[i])) * sum
+                           : Convert<A>(y[i]) * (Convert<A>(dy[i]) - sum);
+    dx[i] = Convert<T>(accumulate ? Convert<A>(dx[i]) + g : g);
+  }
+}
+
+void SoftmaxBackwardCpu(Stream, bool logarithm, const Tensor& y, const Tensor& dy, const Tensor& dx,
+                        bool accumulate) {
+  DispatchFloat("softmax", y.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const int64_t n = y.dim(1);
+    const T* result = y.data<T>();
+    const T* grad = dy.data<T>();
+    T* out = dx.data<T>();
+    ParallelFor(y.dim(0), Grain(n), [=](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t at = row * n;
+        if (logarithm) {
+          BackwardRow<true>(result + at, grad + at, out + at, n, accumulate);
+        } else {
+          BackwardRow<false>(result + at, grad + at, out + at, n, accumulate);
+        }
+      }
+    });
+  });
+}
+
+LS_REGISTER(softmax_forward, DeviceType::kCpu, SoftmaxForwardCpu);
+LS_REGISTER(softmax_backward, DeviceType::kCpu, SoftmaxBackwardCpu);
+
+}  // namespace
+}  // namespace lockstep::cpu
