@@ -1,0 +1,13 @@
+// Numbers as people read them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace lockstep::models {
+
+std::string FormatCount(double n);           // 999, 12.3k, 2.49M, 1.56B
+std::string FormatDuration(double seconds);  // 8s, 1m05s, 1h02m, 3d04h
+std::string FormatBytes(double bytes);       // 512 B, 1.5 MiB
+
+}  // namespace lockstep::models

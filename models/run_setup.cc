@@ -1,0 +1,144 @@
+#include "models/run_setup.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/file.h"
+#include "data/sampler.h"
+#include "models/hf_format.h"
+#include "optim/adamw.h"
+
+namespace lockstep::models {
+namespace {
+
+// Whether the user wrote the option, rather than a default or a preset.
+bool Explicit(const Options& options, std::string_view key) {
+  return options.source(key) >= OptionSource::kFile;
+}
+
+// Takes a shape option from the weights, unless the user asked for another.
+template <class T>
+void Adopt(const Options& options, std::string_view key, T* option, T from_weights,
+           const std::string& weights) {
+  if (Explicit(options, key) && *option != from_weights) {
+    options.Fail({key}, StrCat(options.Describe(key), ", but the weights of ", weights, " have ",
+                               ToToml(OptionValue(from_weights)), ": leave ", key, " out"));
+  }
+  *option = from_weights;
+}
+
+GptConfig ShapeFromWeights(const Options& options, const std::string& weights, RunConfig* config) {
+  GptConfig shape = ReadHfConfig(weights);
+  ModelOptions& m = config->model;
+  Adopt(options, "model.n_layer", &m.n_layer, shape.n_layer, weights);
+  Adopt(options, "model.n_head", &m.n_head, shape.n_head, weights);
+  Adopt(options, "model.n_embd", &m.n_embd, shape.n_embd, weights);
+  Adopt(options, "model.bias", &m.bias, shape.bias, weights);
+  Adopt(options, "model.tie_embeddings", &m.tie_embeddings, shape.tie_embeddings, weights);
+  if (m.vocab_size != 0)
+    Adopt(options, "model.vocab_size", &m.vocab_size, shape.vocab_size, weights);
+  if (m.block_size > shape.block_size) {
+    if (Explicit(options, "model.block_size")) {
+      options.Fail({"model.block_size"},
+                   StrCat(options.Describe("model.block_size"), ", but the weights of ", weights,
+                          " have positions for ", shape.block_size, " tokens"));
+    }
+    m.block_size = shape.block_size;
+  }
+  shape.dropout = m.dropout;
+  return shape;
+}
+
+GptConfig ShapeFromOptions(const ModelOptions& m) {
+  return {.vocab_size = m.vocab_size,
+          .block_size = m.block_size,
+          .n_layer = m.n_layer,
+          .n_head = m.n_head,
+          .n_embd = m.n_embd,
+          .dropout = m.dropout,
+          .bias = m.bias,
+          .tie_embeddings = m.tie_embeddings};
+}
+
+data::Dataset OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size) {
+  data::DatasetOptions d;
+  d.path = config.data.path;
+  if (config.data.tokenizer != "auto") d.tokenizer = config.data.tokenizer;
+  d.val_fraction = config.data.val_fraction;
+  d.block_size = config.model.block_size;
+  d.vocab_size = vocab_size;
+  if (!weights.empty() && config.data.tokenizer == "auto" &&
+      PathExists(JoinPath(weights, "tokenizer.json"))) {
+    d.loaded_tokenizer = data::LoadTokenizer(JoinPath(weights, "tokenizer.json"));
+  }
+  return data::OpenDataset(d);
+}
+
+int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t samples_per_step) {
+  if (config.train.steps > 0) return config.train.steps;
+  const int64_t windows = (dataset.train->size() - 1) / config.model.block_size;
+  const double samples = config.train.epochs * static_cast<double>(windows);
+  return std::max<int64_t>(1, std::llround(samples / static_cast<double>(samples_per_step)));
+}
+
+}  // namespace
+
+Device ResolveDevice(const std::string& option) {
+  if (option == "auto" || option == "cpu") return kCpu;
+  throw InputError(StrCat("device=", option,
+                          ": this version computes on the CPU only; use "
+                          "--device=cpu"));
+}
+
+RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start) {
+  RunSetup setup;
+  setup.config = config;
+  setup.start = start;
+  setup.device = ResolveDevice(config.device);
+  RunConfig settled = config;
+  const std::string weights = start.checkpoint.value_or(config.init_from);
+  if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);
+  setup.dataset = OpenData(settled, weights,
+                           weights.empty() ? config.model.vocab_size : setup.model.vocab_size);
+  if (weights.empty()) {
+    if (settled.model.vocab_size == 0) settled.model.vocab_size = setup.dataset.vocab_size;
+    setup.model = ShapeFromOptions(settled.model);
+  }
+  setup.window = settled.model.block_size;
+  setup.grad_accum = GradAccum(config.train, /*ranks=*/1);
+  const int64_t samples = setup.grad_accum * config.train.batch_size;
+  setup.tokens_per_step = samples * setup.window;
+  setup.steps = StepsOf(settled, setup.dataset, samples);
+  setup.decay_steps = config.optim.decay_steps > 0 ? config.optim.decay_steps : setup.steps;
+  return setup;
+}
+
+std::unique_ptr<Gpt> MakeModel(const RunSetup& setup) {
+  auto model = std::make_unique<Gpt>(setup.model);
+  model->Materialize(setup.device, static_cast<uint64_t>(setup.config.seed));
+  const std::string weights = setup.start.checkpoint.value_or(setup.config.init_from);
+  if (!weights.empty()) LoadHfWeights(*model, weights);
+  return model;
+}
+
+std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model) {
+  const OptimOptions& o = setup.config.optim;
+  auto optimizer = std::make_unique<optim::AdamW>(
+      model.Parameters(),
+      optim::AdamWOptions{
+          .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay});
+  if (setup.start.checkpoint) LoadOptimizerState(*setup.start.checkpoint, *optimizer);
+  return optimizer;
+}
+
+optim::LrSchedule MakeSchedule(const RunSetup& setup) {
+  const OptimOptions& o = setup.config.optim;
+  return optim::LrSchedule({.decay = optim::ParseLrDecay(o.schedule),
+                            .lr = o.lr,
+                            .min_lr = o.min_lr,
+                            .warmup = o.warmup,
+                            .decay_steps = setup.decay_steps,
+                            .wsd_fraction = o.decay_fraction});
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,43 @@
+// From a configuration to the parts of a run.
+#pragma once
+
+#include <memory>
+
+#include "data/dataset.h"
+#include "models/config.h"
+#include "models/gpt.h"
+#include "models/run_folder.h"
+#include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
+
+namespace lockstep::models {
+
+// The device that an option such as "auto", "cpu" or "cuda:1" names. InputError where this build or
+// machine has none, with what to do.
+Device ResolveDevice(const std::string& option);
+
+struct RunSetup {
+  RunConfig config;  // as given; what it leaves open is settled by the fields below
+  RunStart start;
+  GptConfig model;     // its block_size exceeds the window where weights came with more positions
+  int64_t window = 0;  // tokens of a training sample
+  int64_t steps = 0;   // of the whole run
+  int64_t decay_steps = 0;
+  int64_t grad_accum = 1;
+  int64_t tokens_per_step = 0;
+  data::Dataset dataset;
+  Device device;
+};
+
+// Opens the data and settles what the configuration leaves open. Where the run starts from weights
+// (init_from, or a checkpoint), the model's shape is theirs, and options given for it must agree:
+// InputError otherwise. `options` are those that filled `config`.
+RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start);
+
+// The model with its weights: initialised, from init_from, or from the checkpoint; the optimizer
+// with its state: fresh, or from the checkpoint.
+std::unique_ptr<Gpt> MakeModel(const RunSetup& setup);
+std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model);
+optim::LrSchedule MakeSchedule(const RunSetup& setup);
+
+}  // namespace lockstep::models

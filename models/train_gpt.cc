@@ -1,0 +1,282 @@
+#include "models/train_gpt.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <thread>
+
+#include "core/allocator.h"
+#include "core/file.h"
+#include "core/thread_pool.h"
+#include "models/checkpoint.h"
+#include "models/format.h"
+#include "models/generate.h"
+#include "models/interrupt.h"
+#include "models/metrics.h"
+#include "models/run_setup.h"
+#include "models/trainer.h"
+
+namespace lockstep::models {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+void Print(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stdout);
+  std::fflush(stdout);
+}
+
+void Warn(const std::string& message) { fmt::print(stderr, "warning: {}\n", message); }
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+int64_t TokensOf(const std::shared_ptr<const data::TokenSource>& source) {
+  return source ? source->size() : 0;
+}
+
+void PrintSetup(const RunSetup& s, const Gpt& model) {
+  const GptConfig& m = s.model;
+  const RunConfig& c = s.config;
+  const int64_t tokens = s.steps * s.tokens_per_step;
+  const auto row = [](const char* name, const std::string& text) {
+    Print(fmt::format("  {:<11}{}", name, text));
+  };
+  row("model",
+      fmt::format("GPT, {} layers, {} heads, width {}, context {}, vocabulary {}: {} parameters",
+                  m.n_layer, m.n_head, m.n_embd, m.block_size, m.vocab_size,
+                  FormatCount(static_cast<double>(model.NumParameters()))));
+  row("data", fmt::format("{}: {} training and {} validation tokens, {}", s.dataset.name,
+                          FormatCount(static_cast<double>(TokensOf(s.dataset.train))),
+                          FormatCount(static_cast<double>(TokensOf(s.dataset.val))), c.data.order));
+  row("batch",
+      fmt::format("{} x {} tokens x {} micro-steps = {} tokens a step", c.train.batch_size,
+                  s.window, s.grad_accum, FormatCount(static_cast<double>(s.tokens_per_step))));
+  row("length",
+      fmt::format("{} steps, {} tokens, {:.2f} epochs", s.steps,
+                  FormatCount(static_cast<double>(tokens)),
+                  static_cast<double>(tokens) / static_cast<double>(TokensOf(s.dataset.train))));
+  row("optimizer",
+      fmt::format("AdamW, {} to {:.1e} after {} steps of warm-up, weight decay {}, clip {}",
+                  c.optim.schedule, c.optim.lr, c.optim.warmup, c.optim.weight_decay,
+                  c.optim.clip));
+  row("computes", fmt::format("on {}, {} threads, {}, seed {}", ToString(s.device), NumThreads(),
+                              c.train.precision, c.seed));
+  row("writes", c.out_dir);
+}
+
+// The loop around Trainer: lines, evaluations, samples, checkpoints.
+class Run {
+ public:
+  explicit Run(const RunSetup& setup)
+      : setup_(setup),
+        config_(setup.config),
+        model_(MakeModel(setup)),
+        optimizer_(MakeOptimizer(setup, *model_)),
+        sampler_(data::ParseOrder(config_.data.order), static_cast<uint64_t>(config_.seed),
+                 setup.dataset.train->size(), setup.window),
+        loader_(setup.dataset.train, sampler_,
+                {.batch_size = config_.train.batch_size, .accum = setup.grad_accum},
+                setup.start.step),
+        trainer_(*model_, *optimizer_, MakeSchedule(setup), loader_,
+                 {.first_step = setup.start.step,
+                  .grad_accum = setup.grad_accum,
+                  .clip = config_.optim.clip,
+                  .seed = static_cast<uint64_t>(config_.seed)}),
+        store_(config_.out_dir, {.keep = config_.checkpoint.keep, .warn = Warn}) {
+    if (TokensOf(setup.dataset.val) >= 2) {
+      validation_.emplace(setup.dataset.val, setup.window, config_.train.batch_size,
+                          config_.train.eval_batches);
+    }
+    if (setup.start.checkpoint) {
+      const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
+      best_val_loss_ = state.best_val_loss;
+      last_loss_ = state.last_loss;
+    }
+  }
+
+  int Loop() {
+    WriteFileAtomically(JoinPath(config_.out_dir, "config.toml"), ToToml(config_));
+    MetricsWriter metrics(JoinPath(config_.out_dir, "metrics.jsonl"), setup_.start.step + 1, Warn);
+    const InterruptGuard interrupt;
+    const Clock::time_point start = Clock::now();
+    if (trainer_.step() == 0) Begin(metrics);
+    while (trainer_.step() < setup_.steps) {
+      StepMetrics m = trainer_.Step();
+      last_loss_ = m.loss;
+      tokens_ += setup_.tokens_per_step;
+      seconds_ += m.ms / 1e3;
+      const bool last = m.step == setup_.steps;
+      const bool stop = InterruptGuard::signal() != 0;
+      if (Every(config_.train.log_every, m.step) || last || stop || m.step == 1) PrintStep(m);
+      if (last || (!stop && Every(config_.train.eval_every, m.step))) m.val_loss = Evaluate();
+      metrics.Write(m);
+      if (last || (!stop && Every(config_.train.sample_every, m.step))) Sample();
+      if (last || stop || Every(config_.checkpoint.every, m.step)) Save(last || stop);
+      if (stop && !last) return Interrupted();
+    }
+    PrintEnd(SecondsSince(start));
+    return 0;
+  }
+
+  const Gpt& model() const { return *model_; }
+
+ private:
+  static bool Every(int64_t period, int64_t step) { return period > 0 && step % period == 0; }
+
+  void Begin(MetricsWriter& metrics) {
+    if (config_.checkpoint.save_initial) Save(/*required=*/true);
+    if (config_.train.eval_every > 0) {
+      StepMetrics m;
+      m.val_loss = Evaluate();
+      metrics.Write(m);
+    }
+  }
+
+  void PrintStep(const StepMetrics& m) {
+    // Of all steps since the last line, so that one slow step is not the whole estimate.
+    const double seconds_per_step =
+        seconds_ * static_cast<double>(setup_.tokens_per_step) / static_cast<double>(tokens_);
+    Print(fmt::format(
+        "step {:>{}}/{} | loss {:.4f} | norm {:.2f} | lr {:.2e} | {:.1f} ms | {} tok/s | eta {}",
+        m.step, std::to_string(setup_.steps).size(), setup_.steps, m.loss, m.grad_norm, m.lr,
+        seconds_per_step * 1e3, FormatCount(static_cast<double>(tokens_) / seconds_),
+        FormatDuration(seconds_per_step * static_cast<double>(setup_.steps - m.step))));
+    total_tokens_ += tokens_;
+    total_seconds_ += seconds_;
+    tokens_ = 0;
+    seconds_ = 0;
+  }
+
+  std::optional<double> Evaluate() {
+    if (!validation_) return {};
+    const Clock::time_point start = Clock::now();
+    const double loss = trainer_.Evaluate(*validation_);
+    if (first_val_loss_ == 0) first_val_loss_ = loss;
+    const bool best = best_val_loss_ == 0 || loss < best_val_loss_;
+    if (best) best_val_loss_ = loss;
+    Print(fmt::format("step {} | validation loss {:.4f}{} | {} tokens in {:.1f}s", trainer_.step(),
+                      loss, best && trainer_.step() > 0 ? " (best)" : "",
+                      FormatCount(static_cast<double>(validation_->num_targets())),
+                      SecondsSince(start)));
+    last_val_loss_ = loss;
+    return loss;
+  }
+
+  void Sample() {
+    const auto& tokenizer = setup_.dataset.tokenizer;
+    if (!tokenizer || config_.train.sample_tokens == 0) return;
+    std::vector<int32_t> prompt;
+    try {
+      prompt = tokenizer->Encode(config_.train.sample_prompt);
+    } catch (const InputError& e) {
+      Warn(StrCat("train.sample_prompt: ", e.what(), "; sampling from the first token instead"));
+    }
+    if (prompt.empty()) prompt = {0};
+    const std::vector<int32_t> ids =
+        Generate(*model_, prompt, std::min(tokenizer->vocab_size(), setup_.model.vocab_size),
+                 {.tokens = config_.train.sample_tokens,
+                  .temperature = 0.8,
+                  .seed = static_cast<uint64_t>(config_.seed)});
+    Print("---- sample ----\n" + tokenizer->Decode(ids) + "\n----------------");
+  }
+
+  // A disk that fills up must not end a run that can go on; but where the checkpoint is the point
+  // (the end, an interrupt), its loss is an error.
+  void Save(bool required) {
+    const TrainerState state{.step = trainer_.step(),
+                             .tokens_seen = trainer_.step() * setup_.tokens_per_step,
+                             .best_val_loss = best_val_loss_,
+                             .last_loss = last_loss_,
+                             .config_toml = ToToml(config_),
+                             .data_fingerprint = setup_.dataset.fingerprint,
+                             .finished = trainer_.step() >= setup_.steps};
+    try {
+      SaveCheckpoint(store_, state, *model_, *optimizer_, setup_.dataset.tokenizer.get());
+    } catch (const IoError& e) {
+      if (required) throw;
+      Warn(StrCat("no checkpoint of step ", state.step, ": ", e.what(),
+                  "; training goes on, earlier checkpoints stay"));
+    }
+  }
+
+  int Interrupted() {
+    Print(fmt::format(
+        "interrupted after step {}; checkpoint saved. To go on, run the same command again, or:\n"
+        "  bazel run -c opt //models:train_gpt -- {}/config.toml --out_dir={}",
+        trainer_.step(), config_.out_dir, config_.out_dir));
+    return 128 + InterruptGuard::signal();
+  }
+
+  void PrintEnd(double seconds) {
+    if (total_seconds_ > 0) {
+      const double per_second = static_cast<double>(total_tokens_) / total_seconds_;
+      Print(fmt::format(
+          "trained to step {} in {}: {} tok/s, {:.1f} GFLOP/s of the model, peak memory {}",
+          trainer_.step(), FormatDuration(seconds), FormatCount(per_second),
+          per_second * model_->FlopsPerToken(setup_.window) * 1e-9,
+          FormatBytes(static_cast<double>(GetAllocator(setup_.device).stats().peak_bytes))));
+    }
+    if (first_val_loss_ > 0) {
+      Print(fmt::format("validation loss {:.4f} -> {:.4f}, best {:.4f}", first_val_loss_,
+                        last_val_loss_, best_val_loss_));
+    }
+    Print(
+        fmt::format("checkpoint {}/latest; to sample from it:\n"
+                    "  bazel run -c opt //models:sample_gpt -- --checkpoint={}/latest",
+                    config_.out_dir, config_.out_dir));
+  }
+
+  const RunSetup& setup_;
+  const RunConfig& config_;
+  std::unique_ptr<Gpt> model_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  data::Sampler sampler_;
+  data::Loader loader_;
+  Trainer trainer_;
+  CheckpointStore store_;
+  std::optional<data::EvalBatches> validation_;
+  int64_t tokens_ = 0, total_tokens_ = 0;  // since the last line; in all
+  double seconds_ = 0, total_seconds_ = 0;
+  double first_val_loss_ = 0, last_val_loss_ = 0, best_val_loss_ = 0, last_loss_ = 0;
+};
+
+void CheckSameData(const RunSetup& setup) {
+  if (!setup.start.checkpoint) return;
+  const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
+  if (state.data_fingerprint == setup.dataset.fingerprint) return;
+  const std::string text = StrCat("the data (", setup.dataset.name, ") is not what ",
+                                  *setup.start.checkpoint, " was trained on");
+  if (setup.config.checkpoint.resume == "auto") {
+    throw InputError(StrCat(text,
+                            ": restore it, or go on with the new data on purpose by "
+                            "--checkpoint.resume=",
+                            setup.config.out_dir));
+  }
+  Warn(text);
+}
+
+}  // namespace
+
+int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
+  SetNumThreads(config.threads > 0
+                    ? static_cast<int>(config.threads)
+                    : static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  const RunStart start = dry_run ? RunStart{} : PrepareRunFolder(config, Warn);
+  const RunSetup setup = PrepareRun(options, config, start);
+  CheckSameData(setup);
+  if (dry_run) {
+    PrintSetup(setup, Gpt(setup.model));
+    Print("dry run: nothing was written or trained");
+    return 0;
+  }
+  Run run(setup);
+  PrintSetup(setup, run.model());
+  if (!start.note.empty()) Print(start.note);
+  return run.Loop();
+}
+
+}  // namespace lockstep::models

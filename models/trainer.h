@@ -1,0 +1,67 @@
+// One model, one optimizer, one stream of batches: the training step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "core/module.h"
+#include "core/step_state.h"
+#include "data/evaluation.h"
+#include "data/loader.h"
+#include "models/metrics.h"
+#include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
+
+namespace lockstep::models {
+
+// Maps ids [B, T] to logits [B, T, V].
+using LanguageModel = ModuleOf<Tensor(const Tensor& ids)>;
+
+// A loss or gradient that is NaN or infinite. The update was not made.
+class NonFiniteError : public Error {
+ public:
+  using Error::Error;
+};
+
+struct TrainerOptions {
+  int64_t first_step = 0;  // updates already made (resume)
+  int64_t grad_accum = 1;  // micro-steps per update
+  double clip = 1.0;       // largest gradient norm; 0: no clipping
+  uint64_t seed = 1337;    // of dropout
+};
+
+// Runs updates and evaluations; what happens between them (logs, checkpoints, samples) is the
+// caller's. All that the next step depends on is the model, the optimizer's state and step().
+class Trainer {
+ public:
+  // Everything outlives the trainer. The loader must start at first_step.
+  Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSchedule schedule,
+          data::Loader& loader, const TrainerOptions& options);
+
+  // Makes one update: the mean loss over the tokens of grad_accum micro-batches, its gradient,
+  // clipping, AdamW. Throws NonFiniteError naming the first bad parameter; nothing has changed
+  // then.
+  StepMetrics Step();
+
+  // Mean loss in nats per token over all targets; no graph, no dropout.
+  double Evaluate(const data::EvalBatches& batches);
+
+  int64_t step() const { return step_; }  // updates made, those of earlier runs included
+
+ private:
+  double AccumulateGradients(int64_t* tokens);
+  [[noreturn]] void ThrowNonFinite(double loss);
+
+  LanguageModel& model_;
+  optim::Optimizer& optimizer_;
+  optim::LrSchedule schedule_;
+  data::Loader& loader_;
+  TrainerOptions options_;
+  std::vector<std::shared_ptr<Parameter>> parameters_;
+  StepState state_;
+  int64_t step_;
+  data::Batch eval_batch_;
+};
+
+}  // namespace lockstep::models
