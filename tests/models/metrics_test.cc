@@ -1,0 +1,80 @@
+#include "models/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "models/format.h"
+
+namespace lockstep::models {
+namespace {
+
+void NoWarning(const std::string& text) { ADD_FAILURE() << text; }
+
+StepMetrics At(int64_t step) {
+  return {.step = step,
+          .loss = 2.5,
+          .grad_norm = 0.5,
+          .lr = 1e-3,
+          .ms = 10,
+          .tokens_per_second = 100,
+          .val_loss = {}};
+}
+
+TEST(Metrics, ALinePerStepThatAnyJsonReaderTakes) {
+  const std::string path = testing::TempDir() + "/metrics_plain.jsonl";
+  {
+    MetricsWriter out(path, 1, NoWarning);
+    out.Write(At(1));
+    StepMetrics m = At(2);
+    m.val_loss = 2.25;
+    out.Write(m);
+    // Flushed: a reader of a running training sees it.
+    EXPECT_EQ(ReadFile(path), ToJson(At(1)) + "\n" + ToJson(m) + "\n");
+  }
+  std::istringstream in(ReadFile(path));
+  std::string line;
+  std::getline(in, line);
+  const auto first = nlohmann::json::parse(line);
+  EXPECT_EQ(first["step"], 1);
+  EXPECT_EQ(first["loss"], 2.5);
+  EXPECT_FALSE(first.contains("val_loss"));
+  std::getline(in, line);
+  EXPECT_EQ(nlohmann::json::parse(line)["val_loss"], 2.25);
+  EXPECT_FALSE(std::getline(in, line));
+}
+
+TEST(Metrics, ResumeDropsWhatIsDoneAgainAndHalfALine) {
+  const std::string path = testing::TempDir() + "/metrics_resume.jsonl";
+  {
+    MetricsWriter out(path, 1, NoWarning);
+    for (int64_t s = 1; s <= 5; ++s) out.Write(At(s));
+  }
+  WriteFileAtomically(path, ReadFile(path) + "{\"step\": 6, \"lo");
+  {
+    MetricsWriter out(path, 4, NoWarning);
+    out.Write(At(4));
+  }
+  std::vector<int> steps;
+  std::istringstream in(ReadFile(path));
+  for (std::string line; std::getline(in, line);)
+    steps.push_back(nlohmann::json::parse(line)["step"]);
+  EXPECT_EQ(steps, (std::vector<int>{1, 2, 3, 4}));
+}
+
+TEST(Format, CountsDurationsAndBytes) {
+  EXPECT_EQ(FormatCount(999), "999");
+  EXPECT_EQ(FormatCount(1000), "1.00k");
+  EXPECT_EQ(FormatCount(999600), "1.00M");
+  EXPECT_EQ(FormatCount(2490000), "2.49M");
+  EXPECT_EQ(FormatCount(124.4e6), "124M");
+  EXPECT_EQ(FormatDuration(8.4), "8s");
+  EXPECT_EQ(FormatDuration(65), "1m05s");
+  EXPECT_EQ(FormatDuration(3720), "1h02m");
+  EXPECT_EQ(FormatDuration(86400 * 3 + 3600 * 4), "3d04h");
+  EXPECT_EQ(FormatBytes(512), "512 B");
+  EXPECT_EQ(FormatBytes(1536), "1.50 KiB");
+}
+
+}  // namespace
+}  // namespace lockstep::models

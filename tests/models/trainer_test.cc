@@ -1,0 +1,140 @@
+#include "models/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/philox.h"
+#include "models/gpt.h"
+#include "optim/adamw.h"
+
+namespace lockstep::models {
+namespace {
+
+constexpr int64_t kWindow = 8;
+
+std::shared_ptr<const data::TokenSource> Tokens(int64_t n) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < n; ++i) {
+    ids.push_back(static_cast<int32_t>((i * i + Philox(1).At(0, i) % 3) % 13));
+  }
+  return std::make_shared<data::MemoryTokens>(ids);
+}
+
+// A small GPT with all it needs to train.
+struct Setup {
+  explicit Setup(int64_t batch_size, int64_t accum, double dropout = 0, int64_t first_step = 0)
+      : tokens(Tokens(300)),
+        model({.vocab_size = 13,
+               .block_size = kWindow,
+               .n_layer = 2,
+               .n_head = 2,
+               .n_embd = 16,
+               .dropout = dropout}) {
+    model.Materialize(kCpu, 4);
+    optimizer = std::make_unique<optim::AdamW>(model.Parameters());
+    loader = std::make_unique<data::Loader>(
+        tokens, data::Sampler(data::Order::kShuffled, 3, tokens->size(), kWindow),
+        data::BatchLayout{.batch_size = batch_size, .accum = accum}, first_step);
+    trainer = std::make_unique<Trainer>(
+        model, *optimizer,
+        optim::LrSchedule({.lr = 1e-2, .min_lr = 1e-3, .warmup = 2, .decay_steps = 20}), *loader,
+        TrainerOptions{.first_step = first_step, .grad_accum = accum, .seed = 9});
+  }
+
+  std::vector<float> Weights() {
+    std::vector<float> all;
+    for (const auto& p : model.Parameters()) {
+      const std::vector<float> values = p->value().ToVector<float>();
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  }
+
+  std::shared_ptr<const data::TokenSource> tokens;
+  Gpt model;
+  std::unique_ptr<optim::AdamW> optimizer;
+  std::unique_ptr<data::Loader> loader;
+  std::unique_ptr<Trainer> trainer;
+};
+
+class Accumulation : public testing::TestWithParam<double> {};
+
+// The mean over the step's tokens, dropout included, does not depend on the cut into micro-steps.
+TEST_P(Accumulation, GivesTheSameStepsUpToRounding) {
+  Setup whole(8, 1, GetParam()), halves(4, 2, GetParam()), single(1, 8, GetParam());
+  for (int i = 0; i < 5; ++i) {
+    const StepMetrics a = whole.trainer->Step();
+    for (Setup* other : {&halves, &single}) {
+      const StepMetrics b = other->trainer->Step();
+      EXPECT_NEAR(a.loss, b.loss, 1e-5) << i;
+      EXPECT_NEAR(a.grad_norm, b.grad_norm, 1e-4 * a.grad_norm) << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dropout, Accumulation, testing::Values(0.0, 0.3));
+
+TEST(Trainer, LearnsItsData) {
+  Setup s(8, 1);
+  const double first = s.trainer->Step().loss;
+  EXPECT_NEAR(first, std::log(13.0), 0.1);
+  double last = 0;
+  while (s.trainer->step() < 150) last = s.trainer->Step().loss;
+  EXPECT_LT(last, 0.7 * first);
+}
+
+TEST(Trainer, ReportsTheStepAsItWas) {
+  Setup s(4, 2);
+  const StepMetrics m = s.trainer->Step();
+  EXPECT_EQ(m.step, 1);
+  EXPECT_EQ(s.trainer->step(), 1);
+  EXPECT_DOUBLE_EQ(m.lr, 1e-2 / 3);  // the first of two warm-up steps
+  EXPECT_GT(m.grad_norm, 0);
+  EXPECT_GT(m.tokens_per_second, 0);
+}
+
+TEST(Trainer, EvaluationIsExactWhateverTheBatch) {
+  Setup s(4, 1, /*dropout=*/0.5);
+  s.trainer->Step();
+  const auto evaluate = [&](int64_t batch) {
+    return s.trainer->Evaluate(data::EvalBatches(s.tokens, kWindow, batch));
+  };
+  const double one = evaluate(1);
+  EXPECT_NEAR(one, evaluate(5), 1e-6);
+  EXPECT_NEAR(one, evaluate(64), 1e-6);
+  EXPECT_EQ(one, evaluate(1));  // no dropout
+}
+
+TEST(Trainer, ANonFiniteGradientIsNamedAndNothingChanges) {
+  Setup s(4, 1);
+  s.trainer->Step();
+  Parameter& poisoned = *s.model.NamedParameters().back().second;  // ln_f.bias: logits become NaN
+  poisoned.value().Detach().Fill(NAN);
+  const std::vector<float> before = s.Weights();
+  try {
+    s.trainer->Step();
+    FAIL() << "no error";
+  } catch (const NonFiniteError& e) {
+    EXPECT_THAT(e.what(), testing::AllOf(testing::HasSubstr("step 2: the loss is nan"),
+                                         testing::HasSubstr("the gradient of 'wte.weight'"),
+                                         testing::HasSubstr("Lower optim.lr")));
+  }
+  EXPECT_EQ(s.trainer->step(), 1);
+  const std::vector<float> after = s.Weights();
+  ASSERT_EQ(std::memcmp(before.data(), after.data(), before.size() * sizeof(float)), 0);
+}
+
+TEST(Trainer, RefusesALoaderAtAnotherStep) {
+  Setup s(4, 1);
+  data::Loader elsewhere(s.tokens,
+                         data::Sampler(data::Order::kShuffled, 3, s.tokens->size(), kWindow),
+                         {.batch_size = 4}, /*start_step=*/5);
+  Trainer trainer(s.model, *s.optimizer, optim::LrSchedule({.lr = 1e-2, .decay_steps = 20}),
+                  elsewhere, {});
+  EXPECT_THROW(trainer.Step(), Error);
+}
+
+}  // namespace
+}  // namespace lockstep::models

@@ -1,0 +1,272 @@
+// train_gpt, sample_gpt and train_mlp as users run them: as programs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/file.h"
+#include "tests/subprocess.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// What decides the numbers of a run of the tests: seconds on one core.
+const std::vector<std::string> kTiny = {
+    "--model.n_layer=1",      "--model.n_head=2",      "--model.n_embd=16",
+    "--model.block_size=16",  "--train.batch_size=4",  "--train.steps=40",
+    "--optim.warmup=4",       "--checkpoint.every=10", "--train.eval_every=20",
+    "--train.eval_batches=2", "--train.log_every=10",  "--train.sample_tokens=20",
+    "--model.dropout=0.1",    "--checkpoint.keep=0"};
+
+class TrainGpt : public testing::Test {
+ protected:
+  TrainGpt() {
+    folder_ =
+        JoinPath(testing::TempDir(), testing::UnitTest::GetInstance()->current_test_info()->name());
+    RemoveTree(folder_);
+    MakeDirectories(folder_);
+  }
+
+  std::string Path(const std::string& name) const { return JoinPath(folder_, name); }
+
+  std::string Text(const std::string& name, const std::string& contents) const {
+    WriteFileAtomically(Path(name), contents);
+    return Path(name);
+  }
+
+  std::vector<std::string> Arguments(const std::string& out,
+                                     std::vector<std::string> more = {}) const {
+    std::vector<std::string> all = {"models/train_gpt"};
+    all.insert(all.end(), kTiny.begin(), kTiny.end());
+    all.push_back("--out_dir=" + Path(out));
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  Result Train(const std::string& out, std::vector<std::string> more = {},
+               std::map<std::string, std::string> environment = {}) const {
+    return RunProgram(Arguments(out, std::move(more)), environment);
+  }
+
+  // The files that hold everything the next step depends on.
+  std::string Bytes(const std::string& out, int step) const {
+    const std::string c = Path(out) + "/checkpoints/step-" +
+                          std::string(step < 10 ? "0000000" : "000000") + std::to_string(step);
+    return ReadFile(c + "/model.safetensors") + ReadFile(c + "/optimizer.safetensors");
+  }
+
+  std::string folder_;
+};
+
+TEST_F(TrainGpt, TrainsOnTheEmbeddedCorpusAndSamples) {
+  const Result run = Train("out");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("step 40/40 | loss"), HasSubstr("validation loss"),
+                             HasSubstr("---- sample ----"), HasSubstr("eta")));
+  for (const char* file :
+       {"config.toml", "metrics.jsonl", "latest/model.safetensors", "latest/config.json",
+        "latest/tokenizer.json", "latest/optimizer.safetensors", "latest/trainer_state.json",
+        "latest/DONE"}) {
+    EXPECT_TRUE(PathExists(Path("out") + "/" + file)) << file;
+  }
+  std::istringstream metrics(ReadFile(Path("out/metrics.jsonl")));
+  int64_t next = 0;
+  for (std::string line; std::getline(metrics, line); ++next) {
+    const auto j = nlohmann::json::parse(line);
+    EXPECT_EQ(j["step"], next);
+    EXPECT_EQ(j.contains("val_loss"), next % 20 == 0);
+  }
+  EXPECT_EQ(next, 41);
+  const Result sample = RunProgram({"models/sample_gpt", "--checkpoint=" + Path("out/latest"),
+                                    "--prompt=The ", "--tokens=30", "--threads=1"});
+  ASSERT_EQ(sample.exit_code, 0) << sample.err;
+  EXPECT_THAT(sample.out, testing::StartsWith("The "));
+  EXPECT_GT(sample.out.size(), 30u);
+}
+
+TEST_F(TrainGpt, BitsDoNotDependOnThreads) {
+  ASSERT_EQ(Train("one", {"--threads=1"}).exit_code, 0);
+  ASSERT_EQ(Train("two", {"--threads=2"}).exit_code, 0);
+  ASSERT_EQ(Train("three", {"--threads=3"}).exit_code, 0);
+  EXPECT_EQ(Bytes("one", 40), Bytes("two", 40));
+  EXPECT_EQ(Bytes("one", 40), Bytes("three", 40));
+  EXPECT_NE(Bytes("one", 30), Bytes("one", 40));
+}
+
+// Promises 12 and resume: whatever operation on a file a kill hits, the run goes on from a good
+// checkpoint and ends with the bits of a run that was left alone.
+TEST_F(TrainGpt, KilledAtAnyFileOperationItResumesToTheSameBits) {
+  const std::vector<std::string> shorter = {"--train.steps=12", "--checkpoint.every=4",
+                                            "--threads=1"};
+  ASSERT_EQ(Train("undisturbed", shorter).exit_code, 0);
+  const std::string expected = Bytes("undisturbed", 12);
+  int kills = 0;
+  for (int at = 1;; ++at) {
+    RemoveTree(Path("out"));
+    const Result killed = Train("out", shorter, {{"LOCKSTEP_FAULT", "kill@" + std::to_string(at)}});
+    if (killed.exit_code == 0) break;
+    ASSERT_EQ(killed.signal, SIGKILL) << killed.err;
+    ++kills;
+    // A kill between the last checkpoint and the end leaves nothing to do.
+    const Result resumed = Train("out", shorter);
+    const bool finished = resumed.err.find("holds a finished run") != std::string::npos;
+    ASSERT_TRUE(resumed.exit_code == 0 || finished) << "kill@" << at << ": " << resumed.err;
+    ASSERT_EQ(Bytes("out", 12), expected) << "kill@" << at;
+  }
+  EXPECT_GT(kills, 60);
+}
+
+TEST_F(TrainGpt, AKilledRunResumesAtTwoThreadsToo) {
+  ASSERT_EQ(Train("undisturbed", {"--threads=2"}).exit_code, 0);
+  // Dies while it writes the checkpoint of step 30.
+  for (int at = 100; !PathExists(Path("out/checkpoints/step-00000020/DONE")); at += 5) {
+    RemoveTree(Path("out"));
+    ASSERT_EQ(
+        Train("out", {"--threads=2"}, {{"LOCKSTEP_FAULT", "kill@" + std::to_string(at)}}).signal,
+        SIGKILL);
+  }
+  const Result resumed = Train("out", {"--threads=2"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.out, HasSubstr("resuming from"));
+  EXPECT_EQ(Bytes("out", 40), Bytes("undisturbed", 40));
+}
+
+TEST_F(TrainGpt, CorruptedNewestCheckpointIsNamedAndTheOlderUsed) {
+  ASSERT_EQ(Train("undisturbed", {"--threads=1"}).exit_code, 0);
+  // As if killed after the checkpoint of step 30, which then lost a bit.
+  ASSERT_EQ(Train("out", {"--threads=1"}).exit_code, 0);
+  RemoveTree(Path("out/checkpoints/step-00000040"));
+  const std::string file = Path("out/checkpoints/step-00000030/model.safetensors");
+  std::string bytes = ReadFile(file);
+  bytes[bytes.size() - 7] ^= 1;
+  WriteFileAtomically(file, bytes);
+  const Result resumed = Train("out", {"--threads=1"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, AllOf(HasSubstr("step-00000030"), HasSubstr("model.safetensors")));
+  EXPECT_THAT(resumed.out, HasSubstr("(step 20)"));
+  EXPECT_EQ(Bytes("out", 40), Bytes("undisturbed", 40));
+}
+
+// Promise 15.
+TEST_F(TrainGpt, ADiskThatFillsUpDoesNotStopTraining) {
+  const Result run = Train("out", {"--threads=1"}, {{"LOCKSTEP_FAULT", "enospc@60"}});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("training goes on"));
+  EXPECT_THAT(run.out, HasSubstr("step 40/40"));
+}
+
+TEST_F(TrainGpt, CtrlCSavesAndTellsHowToGoOn) {
+  ASSERT_EQ(Train("undisturbed").exit_code, 0);
+  Subprocess program(Arguments("out", {"--train.log_every=1"}));
+  program.WaitForOutput("step  5/40");
+  program.Signal(SIGINT);
+  const Result stopped = program.Wait();
+  ASSERT_EQ(stopped.exit_code, 130) << stopped.err;
+  EXPECT_THAT(stopped.out,
+              AllOf(HasSubstr("interrupted after step"), HasSubstr("run the same command again")));
+  const Result resumed = Train("out");
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(Bytes("out", 40), Bytes("undisturbed", 40));
+}
+
+TEST_F(TrainGpt, NeverTouchesAnotherRun) {
+  ASSERT_EQ(Train("out").exit_code, 0);
+  const std::string before = Bytes("out", 40);
+  const auto refused = [&](std::vector<std::string> more, const std::string& why) {
+    const Result run = Train("out", std::move(more));
+    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_THAT(run.err, AllOf(HasSubstr(why), HasSubstr("--out_dir=")));
+    EXPECT_EQ(Bytes("out", 40), before);
+  };
+  refused({}, "holds a finished run of this configuration");
+  refused({"--optim.lr=0.5"}, "optim.lr: ");
+  refused({"--checkpoint.resume=none"}, "holds another run");
+  // On purpose, it goes on.
+  const Result longer = Train("out", {"--checkpoint.resume=" + Path("out"), "--train.steps=50"});
+  ASSERT_EQ(longer.exit_code, 0) << longer.err;
+  EXPECT_THAT(longer.out, AllOf(HasSubstr("train.steps: 40 -> 50"), HasSubstr("step 50/50")));
+}
+
+TEST_F(TrainGpt, StartsFromWeightsOfAnotherRun) {
+  ASSERT_EQ(Train("first").exit_code, 0);
+  const Result run = RunProgram({"models/train_gpt", "--init_from=" + Path("first/latest"),
+                                 "--train.steps=2", "--optim.warmup=0", "--train.batch_size=2",
+                                 "--train.eval_batches=2", "--out_dir=" + Path("second")});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("1 layers, 2 heads, width 16, context 16"));
+  const Result other = RunProgram({"models/train_gpt", "--init_from=" + Path("first/latest"),
+                                   "--model.n_layer=3", "--out_dir=" + Path("third")});
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_THAT(other.err, HasSubstr("leave model.n_layer out"));
+}
+
+TEST_F(TrainGpt, DryRunWritesNothing) {
+  const Result run = Train("out", {"--dry_run"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("parameters"), HasSubstr("40 steps")));
+  EXPECT_FALSE(PathExists(Path("out")));
+}
+
+struct BadInput {
+  const char* name;
+  std::vector<std::string> arguments;
+  std::string message;
+};
+
+TEST_F(TrainGpt, BadInputIsExplained) {
+  const std::string tiny = Text("tiny.txt", "ab");
+  const std::string empty = Text("empty.txt", "");
+  const std::string odd = Text("odd.bin", std::string(1001, 'a'));
+  const std::string large_ids = Text("large.bin", std::string(4000, '\x7f'));
+  const std::string file = Text("file", "x");
+  const BadInput inputs[] = {
+      {"unknown key", {"--optim.learning_rat=1"}, "optim.lr"},
+      {"wrong type", {"--train.steps=many"}, "train.steps"},
+      {"out of range", {"--train.batch_size=0"}, "train.batch_size"},
+      {"not finite", {"--optim.lr=nan"}, "optim.lr"},
+      {"n_head", {"--model.n_head=3"}, "is not a multiple of"},
+      {"missing data", {"--data.path=" + Path("none.txt")}, "none.txt"},
+      {"empty data", {"--data.path=" + empty}, "empty"},
+      {"tiny data", {"--data.path=" + tiny}, "tiny.txt"},
+      {"odd file", {"--data.path=" + odd}, "odd"},
+      {"vocabulary", {"--data.path=" + large_ids, "--model.vocab_size=100"}, "vocab"},
+      {"no such checkpoint", {"--checkpoint.resume=" + Path("nowhere")}, "nowhere"},
+      {"no such weights", {"--init_from=" + Path("nowhere")}, "nowhere"},
+      {"out_dir is a file", {"--out_dir=" + file}, "file"},
+      {"out_dir below a file", {"--out_dir=" + file + "/out"}, "file"},
+      {"device", {"--device=cuda"}, "--device=cpu"},
+      {"precision", {"--train.precision=bf16"}, "fp32"},
+  };
+  for (const BadInput& bad : inputs) {
+    const Result run = Train("out", bad.arguments);
+    EXPECT_TRUE(run.exit_code == 1 || run.exit_code == 2) << bad.name << ": " << run.exit_code;
+    EXPECT_THAT(run.err, HasSubstr(bad.message)) << bad.name;
+    EXPECT_THAT(run.err, HasSubstr("train_gpt: error: ")) << bad.name;
+    EXPECT_FALSE(PathExists(Path("out/checkpoints"))) << bad.name;
+  }
+}
+
+TEST_F(TrainGpt, MismatchedCheckpointIsExplained) {
+  ASSERT_EQ(Train("a").exit_code, 0);
+  const Result run = Train("b", {"--checkpoint.resume=" + Path("a"), "--model.n_embd=32"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("model.n_embd"), HasSubstr("have 16")));
+}
+
+TEST(SampleGpt, ExplainsBadInput) {
+  const Result run = RunProgram({"models/sample_gpt", "--checkpoint=/nonexistent"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("/nonexistent"));
+}
+
+TEST(TrainMlp, LearnsTheSpirals) {
+  const Result run = RunProgram({"models/examples/train_mlp"});
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+  EXPECT_THAT(run.out, HasSubstr("accuracy on new points"));
+}
+
+}  // namespace
+}  // namespace lockstep
