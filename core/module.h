@@ -181,7 +181,10 @@ class Child : public internal::ChildSlot {
 template <class M>
 class ChildList {
  public:
-  ChildList(Module* owner, std::string name) : owner_(owner), name_(std::move(name)) {}
+  ChildList(Module* owner, std::string name, std::vector<std::shared_ptr<M>> modules = {})
+      : owner_(owner), name_(std::move(name)) {
+    for (auto& module : modules) Add(std::move(module));
+  }
   void Add(std::shared_ptr<M> module) {
     items_.push_back(
         std::make_unique<Child<M>>(owner_, StrCat(name_, ".", items_.size()), std::move(module)));

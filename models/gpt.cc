@@ -20,6 +20,21 @@ const GptConfig& Checked(const GptConfig& config) {
   return config;
 }
 
+std::vector<std::shared_ptr<Layer>> Blocks(const GptConfig& config) {
+  nn::TransformerBlockOptions options{.n_embd = config.n_embd,
+                                      .n_head = config.n_head,
+                                      .bias = config.bias,
+                                      .dropout = config.dropout,
+                                      .init_std = kInitStd};
+  // 2 * n_layer branches add up in the residual stream.
+  options.residual_std = kInitStd / std::sqrt(2.0 * static_cast<double>(config.n_layer));
+  std::vector<std::shared_ptr<Layer>> blocks;
+  for (int64_t i = 0; i < config.n_layer; ++i) {
+    blocks.push_back(std::make_shared<nn::TransformerBlock>(options));
+  }
+  return blocks;
+}
+
 }  // namespace
 
 void Validate(const GptConfig& c) {
@@ -46,19 +61,8 @@ Gpt::Gpt(const GptConfig& config)
            std::make_shared<nn::Embedding>(config.block_size, config.n_embd,
                                            nn::Normal(0, kInitStd))),
       drop_(this, "drop", std::make_shared<nn::Dropout>(config.dropout)),
-      h_(this, "h"),
+      h_(this, "h", Blocks(config)),
       ln_f_(this, "ln_f", std::make_shared<nn::LayerNorm>(config.n_embd, config.bias)) {
-  // 2 * n_layer branches add up in the residual stream.
-  const double residual_std = kInitStd / std::sqrt(2.0 * static_cast<double>(config.n_layer));
-  for (int64_t i = 0; i < config.n_layer; ++i) {
-    h_.Add(std::make_shared<nn::TransformerBlock>(
-        nn::TransformerBlockOptions{.n_embd = config.n_embd,
-                                    .n_head = config.n_head,
-                                    .bias = config.bias,
-                                    .dropout = config.dropout,
-                                    .init_std = kInitStd,
-                                    .residual_std = residual_std}));
-  }
   if (!config.tie_embeddings) {
     lm_head_ = std::make_unique<Child<Layer>>(
         this, "lm_head",

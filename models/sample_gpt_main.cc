@@ -102,7 +102,7 @@ int main(int argc, char** argv) {
     return models::Sample(config);
   } catch (const std::exception& e) {
     std::fflush(stdout);
-    std::fprintf(stderr, "sample_gpt: error: %s\n", e.what());
+    std::fprintf(stderr, "sample_gpt: %s\n", e.what());
     return 1;
   }
 }

@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
     return models::TrainGpt(options, config, dry_run);
   } catch (const std::exception& e) {
     std::fflush(stdout);
-    std::fprintf(stderr, "train_gpt: error: %s\n", e.what());
+    std::fprintf(stderr, "train_gpt: %s\n", e.what());
     return 1;
   }
 }

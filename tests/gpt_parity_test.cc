@@ -9,6 +9,7 @@
 #include "data/token_file.h"
 #include "models/hf_format.h"
 #include "models/trainer.h"
+#include "optim/adamw.h"
 
 namespace lockstep::models {
 namespace {
@@ -33,9 +34,9 @@ std::vector<StepMetrics> Train(const nlohmann::json& settings, int64_t steps) {
                       {.batch_size = integer("batch"), .accum = integer("accum")});
   Trainer trainer(model, optimizer,
                   optim::LrSchedule({.lr = number("lr"),
-                                         .min_lr = number("min_lr"),
-                                         .warmup = integer("warmup"),
-                                         .decay_steps = integer("decay_steps")}),
+                                     .min_lr = number("min_lr"),
+                                     .warmup = integer("warmup"),
+                                     .decay_steps = integer("decay_steps")}),
                   loader, {.grad_accum = integer("accum"), .clip = number("clip")});
   std::vector<StepMetrics> out;
   while (trainer.step() < steps) out.push_back(trainer.Step());

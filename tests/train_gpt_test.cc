@@ -1,9 +1,12 @@
 // train_gpt, sample_gpt and train_mlp as users run them: as programs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
 #include "core/file.h"
 #include "tests/subprocess.h"
 
@@ -103,8 +106,14 @@ TEST_F(TrainGpt, KilledAtAnyFileOperationItResumesToTheSameBits) {
                                             "--threads=1"};
   ASSERT_EQ(Train("undisturbed", shorter).exit_code, 0);
   const std::string expected = Bytes("undisturbed", 12);
+  // Sanitized programs are an order of magnitude slower, and the operations are the same.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr int kStride = 11;
+#else
+  constexpr int kStride = 1;
+#endif
   int kills = 0;
-  for (int at = 1;; ++at) {
+  for (int at = 1;; at += kStride) {
     RemoveTree(Path("out"));
     const Result killed = Train("out", shorter, {{"LOCKSTEP_FAULT", "kill@" + std::to_string(at)}});
     if (killed.exit_code == 0) break;
@@ -116,7 +125,7 @@ TEST_F(TrainGpt, KilledAtAnyFileOperationItResumesToTheSameBits) {
     ASSERT_TRUE(resumed.exit_code == 0 || finished) << "kill@" << at << ": " << resumed.err;
     ASSERT_EQ(Bytes("out", 12), expected) << "kill@" << at;
   }
-  EXPECT_GT(kills, 60);
+  EXPECT_GT(kills, 60 / kStride);
 }
 
 TEST_F(TrainGpt, AKilledRunResumesAtTwoThreadsToo) {
@@ -244,7 +253,7 @@ TEST_F(TrainGpt, BadInputIsExplained) {
     const Result run = Train("out", bad.arguments);
     EXPECT_TRUE(run.exit_code == 1 || run.exit_code == 2) << bad.name << ": " << run.exit_code;
     EXPECT_THAT(run.err, HasSubstr(bad.message)) << bad.name;
-    EXPECT_THAT(run.err, HasSubstr("train_gpt: error: ")) << bad.name;
+    EXPECT_THAT(run.err, testing::StartsWith("train_gpt: ")) << bad.name;
     EXPECT_FALSE(PathExists(Path("out/checkpoints"))) << bad.name;
   }
 }

@@ -23,8 +23,8 @@ std::shared_ptr<const data::TokenSource> Tokens(int64_t n) {
 }
 
 // A small GPT with all it needs to train.
-struct Setup {
-  explicit Setup(int64_t batch_size, int64_t accum, double dropout = 0, int64_t first_step = 0)
+struct Bench {
+  explicit Bench(int64_t batch_size, int64_t accum, double dropout = 0, int64_t first_step = 0)
       : tokens(Tokens(300)),
         model({.vocab_size = 13,
                .block_size = kWindow,
@@ -63,10 +63,10 @@ class Accumulation : public testing::TestWithParam<double> {};
 
 // The mean over the step's tokens, dropout included, does not depend on the cut into micro-steps.
 TEST_P(Accumulation, GivesTheSameStepsUpToRounding) {
-  Setup whole(8, 1, GetParam()), halves(4, 2, GetParam()), single(1, 8, GetParam());
+  Bench whole(8, 1, GetParam()), halves(4, 2, GetParam()), single(1, 8, GetParam());
   for (int i = 0; i < 5; ++i) {
     const StepMetrics a = whole.trainer->Step();
-    for (Setup* other : {&halves, &single}) {
+    for (Bench* other : {&halves, &single}) {
       const StepMetrics b = other->trainer->Step();
       EXPECT_NEAR(a.loss, b.loss, 1e-5) << i;
       EXPECT_NEAR(a.grad_norm, b.grad_norm, 1e-4 * a.grad_norm) << i;
@@ -77,7 +77,7 @@ TEST_P(Accumulation, GivesTheSameStepsUpToRounding) {
 INSTANTIATE_TEST_SUITE_P(Dropout, Accumulation, testing::Values(0.0, 0.3));
 
 TEST(Trainer, LearnsItsData) {
-  Setup s(8, 1);
+  Bench s(8, 1);
   const double first = s.trainer->Step().loss;
   EXPECT_NEAR(first, std::log(13.0), 0.1);
   double last = 0;
@@ -86,7 +86,7 @@ TEST(Trainer, LearnsItsData) {
 }
 
 TEST(Trainer, ReportsTheStepAsItWas) {
-  Setup s(4, 2);
+  Bench s(4, 2);
   const StepMetrics m = s.trainer->Step();
   EXPECT_EQ(m.step, 1);
   EXPECT_EQ(s.trainer->step(), 1);
@@ -96,7 +96,7 @@ TEST(Trainer, ReportsTheStepAsItWas) {
 }
 
 TEST(Trainer, EvaluationIsExactWhateverTheBatch) {
-  Setup s(4, 1, /*dropout=*/0.5);
+  Bench s(4, 1, /*dropout=*/0.5);
   s.trainer->Step();
   const auto evaluate = [&](int64_t batch) {
     return s.trainer->Evaluate(data::EvalBatches(s.tokens, kWindow, batch));
@@ -108,7 +108,7 @@ TEST(Trainer, EvaluationIsExactWhateverTheBatch) {
 }
 
 TEST(Trainer, ANonFiniteGradientIsNamedAndNothingChanges) {
-  Setup s(4, 1);
+  Bench s(4, 1);
   s.trainer->Step();
   Parameter& poisoned = *s.model.NamedParameters().back().second;  // ln_f.bias: logits become NaN
   poisoned.value().Detach().Fill(NAN);
@@ -127,7 +127,7 @@ TEST(Trainer, ANonFiniteGradientIsNamedAndNothingChanges) {
 }
 
 TEST(Trainer, RefusesALoaderAtAnotherStep) {
-  Setup s(4, 1);
+  Bench s(4, 1);
   data::Loader elsewhere(s.tokens,
                          data::Sampler(data::Order::kShuffled, 3, s.tokens->size(), kWindow),
                          {.batch_size = 4}, /*start_step=*/5);
