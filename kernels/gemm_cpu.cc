@@ -361,10 +361,37 @@ GemmTile internal::ChooseGemmTile(bool transpose_b, int64_t m, int64_t n, int64_
   return best;
 }
 
+namespace {
+
+// ChooseGemmTile, remembered for the shapes that the calling thread used last: it takes a
+// microsecond, as long as a small product.
+GemmTile TileOf(const GemmArgs& g) {
+  struct Entry {
+    int64_t m = -1, n = 0, k = 0, batch = 0;
+    bool transpose_b = false;
+    GemmTile tile{};
+  };
+  static thread_local std::array<Entry, 64> entries;
+  const uint64_t key =
+      ((static_cast<uint64_t>(g.m) * 0x10001 + static_cast<uint64_t>(g.n)) * 0x10001 +
+       static_cast<uint64_t>(g.k)) *
+          2 +
+      (g.transpose_b ? 1 : 0);
+  Entry& e = entries[key * 0x9E3779B97F4A7C15ull >> 58];
+  if (e.m != g.m || e.n != g.n || e.k != g.k || e.batch != g.batch ||
+      e.transpose_b != g.transpose_b) {
+    e = {g.m,     g.n,           g.k,
+         g.batch, g.transpose_b, internal::ChooseGemmTile(g.transpose_b, g.m, g.n, g.k, g.batch)};
+  }
+  return e.tile;
+}
+
+}  // namespace
+
 void Gemm(const GemmArgs& g) {
   Check(g);
   if (g.m == 0 || g.n == 0 || g.batch == 0) return;
-  const GemmTile tile = internal::ChooseGemmTile(g.transpose_b, g.m, g.n, g.k, g.batch);
+  const GemmTile tile = TileOf(g);
   const int64_t rows = (g.m + tile.m - 1) / tile.m, columns = (g.n + tile.n - 1) / tile.n;
   DispatchFloat("gemm", g.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

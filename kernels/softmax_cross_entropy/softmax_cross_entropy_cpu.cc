@@ -9,14 +9,53 @@ namespace {
 // Rows per chunk: some 16k elements.
 int64_t RowGrain(int64_t classes) { return std::max<int64_t>(1, kElementwiseGrain / classes); }
 
+// In lanes, so that compilers vectorise it. Does not see NaN: the sum of exponentials does.
 template <class A, class T>
-A RowMax(const T* row, int64_t n) {
-  A largest = Convert<A>(row[0]);
-  for (int64_t j = 1; j < n; ++j) {
-    const A x = Convert<A>(row[j]);
-    largest = x > largest ? x : largest;
+[[gnu::noinline]] A RowMax(const T* row, int64_t n) {
+  constexpr int kLanes = 16;
+  A lanes[kLanes];
+  for (A& lane : lanes) lane = Convert<A>(row[0]);
+  const int64_t whole = n / kLanes * kLanes;
+  for (int64_t j = 0; j < whole; j += kLanes) {
+    const T* at = row + j;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      lanes[lane] = Convert<A>(at[lane]) > lanes[lane] ? Convert<A>(at[lane]) : lanes[lane];
+    }
+  }
+  A largest = lanes[0];
+  for (A lane : lanes) largest = lane > largest ? lane : largest;
+  for (int64_t j = whole; j < n; ++j) {
+    largest = Convert<A>(row[j]) > largest ? Convert<A>(row[j]) : largest;
   }
   return largest;
+}
+
+// The sum of exp(row_j - shift), in functions of plain arguments: inside of the loop over rows
+// compilers do not vectorise it.
+template <class A, class T>
+[[gnu::noinline]] A SumOfExponentials(const T* row, int64_t n, A shift) {
+  return SumOver<A>(n, [=](int64_t j) { return Exp(Convert<A>(row[j]) - shift); });
+}
+
+// softmax * factor of a row. A function of its own, and one for each way that `out` may lie: with
+// one pointer fewer to tell apart, compilers vectorise.
+template <class A, class T>
+void SoftmaxRow(const T* row, int64_t n, A shift, A factor, T* out) {
+  for (int64_t j = 0; j < n; ++j) {
+    out[j] = Convert<T>(Exp(Convert<A>(row[j]) - shift) * factor);
+  }
+}
+template <class A, class T>
+void SoftmaxRowInPlace(int64_t n, A shift, A factor, T* row) {
+  for (int64_t j = 0; j < n; ++j) {
+    row[j] = Convert<T>(Exp(Convert<A>(row[j]) - shift) * factor);
+  }
+}
+template <class A, class T>
+void AddSoftmaxRow(const T* row, int64_t n, A shift, A factor, T* out) {
+  for (int64_t j = 0; j < n; ++j) {
+    out[j] = Convert<T>(Convert<A>(out[j]) + Exp(Convert<A>(row[j]) - shift) * factor);
+  }
 }
 
 // Calls f with the element types of logits and targets.
@@ -47,7 +86,7 @@ void ForwardCpu(Stream, const CrossEntropyForwardArgs& args) {
                  target, " at position ", i, " is outside of the ", v,
                  " classes and is not ignore_index = ", ignore);
         const A largest = RowMax<A>(row, v);
-        const A sum = SumOver<A>(v, [=](int64_t j) { return Exp(Convert<A>(row[j]) - largest); });
+        const A sum = SumOfExponentials(row, v, largest);
         log_sum_exp[i] = largest + std::log(sum);
         losses[i] = target == ignore ? A(0) : log_sum_exp[i] - Convert<A>(row[target]);
       }
@@ -98,9 +137,12 @@ void BackwardCpu(Stream, const CrossEntropyBackwardArgs& args) {
         const A shift = log_sum_exp[i];
         const A at_target = target == ignore ? A(0) : Convert<A>(row[target]);
         const A before = accumulate && target != ignore ? Convert<A>(out[target]) : A(0);
-        for (int64_t j = 0; j < v; ++j) {
-          const A d = Exp(Convert<A>(row[j]) - shift) * factor;
-          out[j] = Convert<T>(accumulate ? Convert<A>(out[j]) + d : d);
+        if (accumulate) {
+          AddSoftmaxRow<A>(row, v, shift, factor, out);
+        } else if (row == out) {
+          SoftmaxRowInPlace<A>(v, shift, factor, out);
+        } else {
+          SoftmaxRow<A>(row, v, shift, factor, out);
         }
         // `row` may be `out`: what stood at the target was read before.
         if (target != ignore) {
