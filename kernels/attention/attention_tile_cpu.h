@@ -16,11 +16,13 @@ template <>
 struct Vector<float> {
   typedef float Type __attribute__((vector_size(kVectorBytes)));
   typedef float Memory __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
+  typedef int32_t Index __attribute__((vector_size(16)));
 };
 template <>
 struct Vector<double> {
   typedef double Type __attribute__((vector_size(kVectorBytes)));
   typedef double Memory __attribute__((vector_size(kVectorBytes), aligned(8), may_alias));
+  typedef int64_t Index __attribute__((vector_size(32)));
 };
 typedef int32_t Int32Vector __attribute__((vector_size(kVectorBytes)));
 
@@ -112,26 +114,38 @@ inline void Pack(const X* from, int64_t stride, int64_t n, int64_t padded, int64
   }
 }
 
-// The transpose of dense rows [kTile, d] times `factor`: to [d, kTile].
+// The transpose of dense rows [kTile, d] times `factor`: to [d, kTile], in blocks of 4 x 4. Both
+// have room for d rounded up to 4.
 template <class T>
 inline void TransposeTile(const T* from, int64_t ld, int64_t d, T factor, T* to) {
-  constexpr int64_t kBlock = 8;
-  for (int64_t i = 0; i < kTile; i += kBlock) {
-    for (int64_t j = 0; j < d; ++j) {
-      for (int64_t l = 0; l < kBlock; ++l) {
-        to[j * kTile + i + l] = from[(i + l) * ld + j] * factor;
-      }
+  typedef T Four __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
+  typedef typename Vector<T>::Index Index;
+  constexpr Index kLow{0, 4, 1, 5}, kHigh{2, 6, 3, 7}, kFirst{0, 1, 4, 5}, kSecond{2, 3, 6, 7};
+  for (int64_t i = 0; i < kTile; i += 4) {
+    for (int64_t j = 0; j < d; j += 4) {
+      const auto row = [&](int64_t l) {
+        return *reinterpret_cast<const Four*>(from + (i + l) * ld + j) * factor;
+      };
+      const Four r0 = row(0), r1 = row(1), r2 = row(2), r3 = row(3);
+      const Four low01 = __builtin_shuffle(r0, r1, kLow), high01 = __builtin_shuffle(r0, r1, kHigh);
+      const Four low23 = __builtin_shuffle(r2, r3, kLow), high23 = __builtin_shuffle(r2, r3, kHigh);
+      const auto column = [&](int64_t l) -> Four& {
+        return *reinterpret_cast<Four*>(to + (j + l) * kTile + i);
+      };
+      column(0) = __builtin_shuffle(low01, low23, kFirst);
+      column(1) = __builtin_shuffle(low01, low23, kSecond);
+      column(2) = __builtin_shuffle(high01, high23, kFirst);
+      column(3) = __builtin_shuffle(high01, high23, kSecond);
     }
   }
 }
 
 // ---- Exponentials. ----
 
-// e^x for x <= 88, as Exp of kernels/cpu_math.h.
+// e^x for x <= 88, as Exp of kernels/cpu_math.h; anything beyond.
 inline Vec<float> ExpVector(Vec<float> x) {
-  const Vec<float> low = Vec<float>{} - 87.33654f, high = Vec<float>{} + 88.0f;
-  Vec<float> clamped = x < low ? low : x;
-  clamped = clamped > high ? high : clamped;
+  const Vec<float> low = Vec<float>{} - 87.33654f;
+  const Vec<float> clamped = x < low ? low : x;
   // Adding 1.5 x 2^23 rounds to an integer, found in the low bits.
   const Vec<float> shifted = clamped * 1.44269504f + 12582912.0f;
   const Vec<float> n = shifted - 12582912.0f;
@@ -238,7 +252,7 @@ inline void OnlineSoftmax(const Tile& tile, bool first, T* scores, T* max, T* su
   }
 }
 
-// 1 / (1 - p) where dropout keeps, else 0: [keys, queries]. Masked elements may hold anything.
+// 1 / (1 - p) where dropout keeps, else 0: [keys, queries]. Masked elements hold either.
 template <class T>
 inline void DropoutMask(const Tile& tile, const HeadDropout& dropout, T* mask) {
   const T kept = static_cast<T>(1 / (1 - dropout.p));
@@ -248,7 +262,11 @@ inline void DropoutMask(const Tile& tile, const HeadDropout& dropout, T* mask) {
   for (int64_t r = 0; r < tile.keys; r += 4) {
     T* row = mask + r * kTile;
     const uint64_t low = static_cast<uint64_t>(tile.j0 + r) >> 2;
-    for (int64_t c = 0; c < tile.queries; ++c) {
+    const int64_t first = tile.diagonal() ? r : 0;
+    for (int64_t c = 0; c < first; ++c) {
+      row[c] = row[kTile + c] = row[2 * kTile + c] = row[3 * kTile + c] = 0;
+    }
+    for (int64_t c = first; c < tile.queries; ++c) {
       const Philox::Block x = random(stream, static_cast<uint64_t>(tile.i0 + c) << 32 | low);
       row[c] = DropoutKeeps(x.v[0], threshold) ? kept : T(0);
       row[kTile + c] = DropoutKeeps(x.v[1], threshold) ? kept : T(0);
