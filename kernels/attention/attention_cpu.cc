@@ -4,6 +4,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/cpu.h"
+#include "kernels/cpu_philox.h"
 #include "kernels/cpu_scratch.h"
 
 namespace lockstep::cpu {
@@ -43,6 +44,39 @@ struct HeadDropout {
   uint64_t seed = 0, stream = 0;
   uint32_t threshold = 0;
 };
+
+// out[w][c] = random(stream, (i0 + c) << 32 | low).v[w] for c from `first` on, or from before it.
+void QueryRandom(const Philox& random, uint64_t stream, int64_t i0, int64_t first, int64_t low,
+                 uint32_t (*out)[kTile]) {
+#ifdef __AVX2__
+  constexpr int64_t kLanes = 8, kGroups = 4;
+  for (int64_t c = first / (kLanes * kGroups) * (kLanes * kGroups); c < kTile;
+       c += kLanes * kGroups) {
+    internal::PhiloxWords words[kGroups];
+    for (int64_t g = 0; g < kGroups; ++g) {
+      const __m256i query = _mm256_set1_epi32(static_cast<int>(i0 + c + g * kLanes));
+      words[g] = {_mm256_set1_epi32(static_cast<int>(low)),
+                  _mm256_add_epi32(query, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)),
+                  _mm256_set1_epi32(static_cast<int>(stream)),
+                  _mm256_set1_epi32(static_cast<int>(stream >> 32))};
+    }
+    internal::PhiloxRounds(random, words);
+    for (int64_t g = 0; g < kGroups; ++g) {
+      const internal::PhiloxWords& w = words[g];
+      int word = 0;
+      for (const __m256i& x : {w.c0, w.c1, w.c2, w.c3}) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out[word++] + c + g * kLanes), x);
+      }
+    }
+  }
+#else
+  for (int64_t c = first; c < kTile; ++c) {
+    const uint64_t counter = static_cast<uint64_t>(i0 + c) << 32 | static_cast<uint64_t>(low);
+    const Philox::Block x = random(stream, counter);
+    for (int word = 0; word < 4; ++word) out[word][c] = x.v[word];
+  }
+#endif
+}
 
 // T computes, X is stored.
 template <class T, class X>

@@ -257,21 +257,14 @@ template <class T>
 inline void DropoutMask(const Tile& tile, const HeadDropout& dropout, T* mask) {
   const T kept = static_cast<T>(1 / (1 - dropout.p));
   const Philox random(dropout.seed);
-  const uint64_t stream = dropout.stream;
-  const uint32_t threshold = dropout.threshold;
+  uint32_t words[4][kTile] = {};
   for (int64_t r = 0; r < tile.keys; r += 4) {
-    T* row = mask + r * kTile;
-    const uint64_t low = static_cast<uint64_t>(tile.j0 + r) >> 2;
-    const int64_t first = tile.diagonal() ? r : 0;
-    for (int64_t c = 0; c < first; ++c) {
-      row[c] = row[kTile + c] = row[2 * kTile + c] = row[3 * kTile + c] = 0;
-    }
-    for (int64_t c = first; c < tile.queries; ++c) {
-      const Philox::Block x = random(stream, static_cast<uint64_t>(tile.i0 + c) << 32 | low);
-      row[c] = DropoutKeeps(x.v[0], threshold) ? kept : T(0);
-      row[kTile + c] = DropoutKeeps(x.v[1], threshold) ? kept : T(0);
-      row[2 * kTile + c] = DropoutKeeps(x.v[2], threshold) ? kept : T(0);
-      row[3 * kTile + c] = DropoutKeeps(x.v[3], threshold) ? kept : T(0);
+    QueryRandom(random, dropout.stream, tile.i0, tile.diagonal() ? r : 0, (tile.j0 + r) / 4, words);
+    for (int64_t row = 0; row < 4; ++row) {
+      T* out = mask + (r + row) * kTile;
+      for (int64_t c = 0; c < kTile; ++c) {
+        out[c] = DropoutKeeps(words[row][c], dropout.threshold) ? kept : T(0);
+      }
     }
   }
 }
