@@ -32,6 +32,13 @@ void DispatchFloat(const char* op, DType dtype, F&& f) {
   }
 }
 
+// As DispatchFloat, with f16: gradients of casts may be of any float.
+template <class F>
+void DispatchAnyFloat(const char* op, DType dtype, F&& f) {
+  if (dtype == DType::kF16) return f(TypeTag<F16>());
+  DispatchFloat(op, dtype, std::forward<F>(f));
+}
+
 // As DispatchFloat, for every dtype but the 8-bit floats.
 template <class F>
 void DispatchAll(const char* op, DType dtype, F&& f) {

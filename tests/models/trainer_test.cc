@@ -5,7 +5,6 @@
 
 #include <cmath>
 
-#include "core/philox.h"
 #include "models/gpt.h"
 #include "optim/adamw.h"
 
@@ -17,7 +16,7 @@ constexpr int64_t kWindow = 8;
 std::shared_ptr<const data::TokenSource> Tokens(int64_t n) {
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < n; ++i) {
-    ids.push_back(static_cast<int32_t>((i * i + Philox(1).At(0, i) % 3) % 13));
+    ids.push_back(static_cast<int32_t>(i * i % 13));
   }
   return std::make_shared<data::MemoryTokens>(ids);
 }
@@ -82,7 +81,7 @@ TEST(Trainer, LearnsItsData) {
   EXPECT_NEAR(first, std::log(13.0), 0.1);
   double last = 0;
   while (s.trainer->step() < 150) last = s.trainer->Step().loss;
-  EXPECT_LT(last, 0.7 * first);
+  EXPECT_LT(last, 0.6 * first);
 }
 
 TEST(Trainer, ReportsTheStepAsItWas) {
