@@ -16,7 +16,7 @@ class Scratch {
     if (n > size_) {
       data_.reset();
       data_.reset(static_cast<T*>(
-          ::operator new(static_cast<size_t>(n) * sizeof(T), std::align_val_t{64})));
+          ::operator new (static_cast<size_t>(n) * sizeof(T), std::align_val_t{64})));
       size_ = n;
     }
     return data_.get();
@@ -24,7 +24,7 @@ class Scratch {
 
  private:
   struct Free {
-    void operator()(T* p) const { ::operator delete(p, std::align_val_t{64}); }
+    void operator()(T* p) const { ::operator delete (p, std::align_val_t{64}); }
   };
   std::unique_ptr<T, Free> data_;
   int64_t size_ = 0;

@@ -22,8 +22,8 @@ Tensor Sigmoid(const Tensor& x);  // 1 / (1 + e^-x)
 inline constinit Slot<void(Nonlinearity kind, const Tensor& x, const Tensor& y)> activation_forward{
     "activation_forward"};
 // dx = dy f'(x), or dx += that. saved: x; of Relu x or its result.
-inline constinit Slot<void(Nonlinearity kind, const Tensor& saved, const Tensor& dy, const Tensor& dx,
-                           bool accumulate)>
+inline constinit Slot<void(Nonlinearity kind, const Tensor& saved, const Tensor& dy,
+                           const Tensor& dx, bool accumulate)>
     activation_backward{"activation_backward"};
 
 }  // namespace lockstep
