@@ -8,8 +8,8 @@ namespace lockstep::data {
 
 void TokenSource::Read(int64_t offset, std::span<int32_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
-  LS_CHECK(offset >= 0 && count <= size() && offset <= size() - count, "tokens ", offset, " to ",
-           offset + count - 1, " were asked for, and there are ", size());
+  LS_CHECK(offset >= 0 && count <= size() && offset <= size() - count, count, " tokens from ",
+           offset, " on were asked for, and there are ", size());
   DoRead(offset, out);
 }
 

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <random>
 
@@ -71,16 +70,14 @@ TEST(BpeTest, RunsOfOneTokenMergeFromTheLeft) {
   }
 }
 
-// A quadratic algorithm would need hours.
+// A quadratic algorithm would run into the time limit of the test.
 TEST(BpeTest, LongPiecesTakeNearLinearTime) {
   std::vector<BpeMerge> merges;
   for (int32_t i = 0; i < 20; ++i) merges.push_back({i, i, i + 1});
   const BpeMerger merger(merges);
-  std::vector<int32_t> ids(int64_t{1} << 22, 0);
-  const auto start = std::chrono::steady_clock::now();
+  std::vector<int32_t> ids(int64_t{1} << 21, 0);
   merger.Apply(&ids);
-  EXPECT_EQ(ids, std::vector<int32_t>(4, 20));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+  EXPECT_EQ(ids, std::vector<int32_t>(2, 20));
 }
 
 TEST(BpeTest, NoMergesLeaveEverything) {

@@ -3,16 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <set>
+#include <sstream>
 #include <thread>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/sha256.h"
-#include "data/utf8.h"
 #include "tests/data/data_test_util.h"
 
 namespace lockstep::data {
@@ -255,14 +254,15 @@ TEST(Gpt2VocabularyTest, OtherAlgorithmsOfHuggingFaceAreRefused) {
 
 class RealGpt2Test : public testing::Test {
  protected:
-  void SetUp() override {
-    const auto folder = SharedData("gpt2");
-    if (!folder) GTEST_SKIP() << "no shared/data/gpt2 near the workspace";
-    tokenizer_ = LoadTokenizer(*folder);
-    goldens_ = json::parse(ReadFile(TestData("gpt2_goldens.json")));
+  static void SetUpTestSuite() {
+    if (const auto folder = SharedData("gpt2")) tokenizer_ = LoadTokenizer(*folder);
   }
-  std::unique_ptr<Tokenizer> tokenizer_;
-  json goldens_;
+  static void TearDownTestSuite() { tokenizer_.reset(); }
+  void SetUp() override {
+    if (!tokenizer_) GTEST_SKIP() << "no shared/data/gpt2 near the workspace";
+  }
+  static inline std::unique_ptr<Tokenizer> tokenizer_;
+  const json goldens_ = json::parse(ReadFile(TestData("gpt2_goldens.json")));
 };
 
 // The goldens are what tiktoken and Hugging Face's tokenizers agree on (make_gpt2_goldens.py).

@@ -210,7 +210,7 @@ TEST(LoaderTest, ErrorsComeAfterTheBatchesBeforeThemAndStay) {
 TEST(LoaderTest, EndsWhateverItsThreadIsDoing) {
   const auto source = Counting(1000);
   const Sampler sampler(Order::kShuffled, 1, 1000, 10);
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 100; ++i) {
     Loader loader(source, sampler, {1, 1, 1, 0}, 0, 1 + i % 3);
     for (int j = i % 5; j > 0; --j) loader.Next();
   }

@@ -62,7 +62,7 @@ TEST(PermutationTest, HugeDomainsStayInRangeAndDoNotCollide) {
 // Over many epochs each element must come to each place equally often: chi-square with (n-1)^2
 // degrees of freedom, six standard deviations.
 TEST(PermutationTest, EveryElementComesToEveryPlace) {
-  for (const int64_t n : {3, 10, 37, 64}) {
+  for (const int64_t n : {3, 10, 37}) {
     const int64_t epochs = 40 * n * n;
     std::vector<int64_t> count(n * n);
     for (int64_t epoch = 0; epoch < epochs; ++epoch) {
