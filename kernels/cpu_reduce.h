@@ -1,7 +1,8 @@
-// Sums whose order depends on the number of terms alone, and which compilers vectorise.
+// Sums, whose order depends on the number of terms alone, and maxima. Compilers vectorise them.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 namespace lockstep::cpu {
 
@@ -19,6 +20,22 @@ inline A SumOver(int64_t n, const F& f) {
   for (int width = kLanes / 2; width > 0; width /= 2) {
     for (int lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
   }
+  return lanes[0];
+}
+
+// The largest of f(0), ..., f(n - 1), or minus infinity; passes over NaNs.
+template <class A, class F>
+inline A MaxOver(int64_t n, const F& f) {
+  constexpr int kLanes = 16;
+  A lanes[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = -std::numeric_limits<A>::infinity();
+  const auto take = [&](int lane, A v) { lanes[lane] = v > lanes[lane] ? v : lanes[lane]; };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) take(lane, f(i + lane));
+  }
+  for (int lane = 0; lane < kLanes && i < n; ++i, ++lane) take(lane, f(i));
+  for (int lane = 1; lane < kLanes; ++lane) take(0, lanes[lane]);
   return lanes[0];
 }
 

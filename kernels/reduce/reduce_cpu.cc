@@ -108,29 +108,49 @@ void ReduceSumCpu(Stream, const Tensor& x, double scale, const Tensor& y, bool a
   });
 }
 
+// Whether v takes the place of the maximum so far: the first of equal ones stays, and so does NaN.
+template <class A>
+bool Replaces(A v, A max) {
+  return v > max || (v != v && max == max);
+}
+
+// The maxima of `width` columns, row by row.
+template <class T>
+void MaxColumns(const T* in, int64_t rows, int64_t stride, int64_t width, T* out, int64_t* at) {
+  using A = Acc<T>;
+  A best[kTileColumns];
+  for (int64_t i = 0; i < width; ++i) {
+    best[i] = Convert<A>(in[i]);
+    at[i] = 0;
+  }
+  for (int64_t r = 1; r < rows; ++r) {
+    for (int64_t i = 0; i < width; ++i) {
+      const A v = Convert<A>(in[r * stride + i]);
+      const bool replaces = Replaces(v, best[i]);
+      best[i] = replaces ? v : best[i];
+      at[i] = replaces ? r : at[i];
+    }
+  }
+  for (int64_t i = 0; i < width; ++i) out[i] = Convert<T>(best[i]);
+}
+
 void ReduceMaxCpu(Stream, const Tensor& x, const Tensor& y, const Tensor& index) {
   const int64_t reduced = x.dim(1), inner = x.dim(2);
+  if (y.numel() == 0) return;
   DispatchFloat("max", x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using A = Acc<T>;
     const T* in = x.data<T>();
     T* out = y.data<T>();
     int64_t* at = index.data<int64_t>();
-    const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / reduced);
-    ParallelFor(x.dim(0) * inner, grain, [=](int64_t begin, int64_t end) {
+    const int64_t tiles = Blocks(inner, kTileColumns);
+    const int64_t grain =
+        std::max<int64_t>(1, kElementwiseGrain / (reduced * std::min(inner, kTileColumns)));
+    ParallelFor(x.dim(0) * tiles, grain, [=](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
-        const T* column = in + task / inner * reduced * inner + task % inner;
-        int64_t best = 0;
-        A max = Convert<A>(column[0]);
-        for (int64_t r = 1; r < reduced && max == max; ++r) {
-          const A v = Convert<A>(column[r * inner]);
-          if (v > max || v != v) {
-            max = v;
-            best = r;
-          }
-        }
-        out[task] = column[best * inner];
-        at[task] = best;
+        const int64_t o = task / tiles, column = task % tiles * kTileColumns;
+        MaxColumns(in + o * reduced * inner + column, reduced, inner,
+                   std::min(inner - column, kTileColumns), out + o * inner + column,
+                   at + o * inner + column);
       }
     });
   });

@@ -14,17 +14,6 @@ int64_t Grain(int64_t columns) {
   return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, columns));
 }
 
-// Passes over NaNs, which the sum then brings in.
-template <class A, class T>
-A Max(const T* row, int64_t n) {
-  A max = -std::numeric_limits<A>::infinity();
-  for (int64_t i = 0; i < n; ++i) {
-    const A v = Convert<A>(row[i]);
-    max = v > max ? v : max;
-  }
-  return max;
-}
-
 void SoftmaxForwardCpu(Stream, bool logarithm, const Tensor& x, const Tensor& y) {
   DispatchFloat("softmax", x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -37,7 +26,8 @@ void SoftmaxForwardCpu(Stream, bool logarithm, const Tensor& x, const Tensor& y)
       for (int64_t row = begin; row < end; ++row) {
         const T* from = in + row * n;
         T* to = out + row * n;
-        const A max = Max<A>(from, n);
+        // Passes over NaNs; the sum brings them in.
+        const A max = MaxOver<A>(n, [=](int64_t i) { return Convert<A>(from[i]); });
         for (int64_t i = 0; i < n; ++i) powers[i] = Exp(Convert<A>(from[i]) - max);
         const A sum = PairwiseSum<A>(0, n, [&](int64_t i) { return powers[i]; });
         if (logarithm) {
