@@ -42,6 +42,8 @@ struct OpSample {
   // forward must move, per byte of element size (1 per element read or written).
   double flops = 0;
   double elements_moved = 0;
+  // The same of backward, without forward; 0: twice forward's, as a GEMM's is.
+  double backward_flops = 0, backward_elements_moved = 0;
   bool benchmark_only = false;  // too large for the tests
   // False where the fp64 run rounds on the way (a cast to f32): gradients are then only compared
   // between dtypes.

@@ -46,6 +46,8 @@ OpCase Make() {
       OpSample large = Sample(f, "large", {.shape = {4 << 20}, .low = -4, .high = 4});
       large.flops = 4 << 20;
       large.elements_moved = 2.0 * (4 << 20);
+      large.backward_flops = 2 * large.flops;
+      large.backward_elements_moved = 3.0 * (4 << 20);
       large.benchmark_only = true;
       samples.push_back(large);
     }

@@ -48,6 +48,10 @@ OpSample Benchmark(const Function& f, const std::string& name, const Shape& b) {
   OpSample s = Sample(f, name, {4096, 768}, b, {4096, 768});
   s.flops = 4096 * 768;
   s.elements_moved = 2.0 * 4096 * 768 + static_cast<double>(b.numel());
+  // A sum hands dy on; a product reads both operands too.
+  const bool product = f.run == ops::Mul || f.run == ops::Div;
+  s.backward_flops = (product ? 2 : 1) * s.flops;
+  s.backward_elements_moved = s.elements_moved + (product ? s.elements_moved : 0);
   s.benchmark_only = true;
   return s;
 }

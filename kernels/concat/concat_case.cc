@@ -54,7 +54,7 @@ OpCase Make() {
       return std::vector{Reference(std::vector{in[0], in[0]}, 1)};
     };
     OpSample large = Sample("large", {{4096, 768}, {4096, 768}, {4096, 768}}, 1);
-    large.elements_moved = 2.0 * 4096 * 2304;
+    large.elements_moved = large.backward_elements_moved = 2.0 * 4096 * 2304;
     large.benchmark_only = true;
     return std::vector<OpSample>{Sample("empty", {{0, 3}, {0, 3}}, 1),
                                  Sample("with_empty", {{2, 3}, {0, 3}, {4, 3}}, 0),

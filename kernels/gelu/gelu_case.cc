@@ -35,6 +35,7 @@ OpCase Make() {
     OpSample large = Sample("mlp", {.shape = {1024, 3072}, .low = -4, .high = 4});
     large.flops = 1024.0 * 3072 * 20;
     large.elements_moved = 1024.0 * 3072 * 2;
+    large.backward_elements_moved = 1024.0 * 3072 * 3;
     large.benchmark_only = true;
     s.push_back(large);
     return s;

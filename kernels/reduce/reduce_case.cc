@@ -74,6 +74,7 @@ OpSample Sample(Kind kind, const std::string& name, const InputSpec& x, const Ov
 OpSample Benchmark(Kind kind, const std::string& name, int dim) {
   OpSample s = Sample(kind, name, {.shape = {4096, 1024}}, {{dim}});
   s.flops = s.elements_moved = 4096 * 1024;
+  s.backward_flops = s.backward_elements_moved = 4096 * 1024;
   s.benchmark_only = true;
   return s;
 }

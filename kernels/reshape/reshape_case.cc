@@ -70,10 +70,10 @@ OpCase Make() {
     const InputSpec odd{.shape = {3, 5, 4}};
     const InputSpec strided{.shape = {3, 5, 4}, .non_contiguous = true};
     OpSample heads = Transpose("heads", {.shape = {4, 1024, 12, 64}}, 1, 2, true);
-    heads.elements_moved = 2.0 * 4 * 1024 * 768;
+    heads.elements_moved = heads.backward_elements_moved = 2.0 * 4 * 1024 * 768;
     heads.benchmark_only = true;
     OpSample matrix = Transpose("matrix", {.shape = {2048, 2048}}, 0, 1, true);
-    matrix.elements_moved = 2.0 * 2048 * 2048;
+    matrix.elements_moved = matrix.backward_elements_moved = 2.0 * 2048 * 2048;
     matrix.benchmark_only = true;
     return std::vector<OpSample>{Reshape("empty", {.shape = {0, 3}}, {3, 0, 2}, {3, 0, 2}),
                                  Reshape("scalar", {.shape = {1, 1}}, {}, {}),

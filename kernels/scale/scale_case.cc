@@ -49,6 +49,8 @@ OpCase Make() {
     OpSample large = Sample("large", {.shape = {8 << 20}}, 0.5);
     large.flops = 8 << 20;
     large.elements_moved = 2.0 * (8 << 20);
+    large.backward_flops = large.flops;
+    large.backward_elements_moved = large.elements_moved;
     large.benchmark_only = true;
     s.push_back(large);
     return s;

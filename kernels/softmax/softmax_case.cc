@@ -44,6 +44,8 @@ OpCase Make() {
       OpSample large = Sample(logarithm, "large", {.shape = {4096, 1024}, .low = -4, .high = 4});
       large.flops = 5.0 * 4096 * 1024;
       large.elements_moved = 2.0 * 4096 * 1024;
+      large.backward_flops = large.flops;
+      large.backward_elements_moved = 3.0 * 4096 * 1024;
       large.benchmark_only = true;
       const std::vector<OpSample> some = {
           Sample(logarithm, "empty", {.shape = {0, 4}}),

@@ -1,0 +1,44 @@
+#!/bin/bash
+# The benchmark and gradcheck as a user calls them: what they print, and their exit statuses.
+set -u
+bench=kernels/bench
+gradcheck=tests/gradcheck
+out=$TEST_TMPDIR
+failures=0
+
+# expect STATUS TEXT COMMAND...: the command exits with the status and prints the text.
+expect() {
+  local status=$1 text=$2 got
+  shift 2
+  "$@" >"$out/log" 2>&1
+  got=$?
+  if [[ $got != "$status" ]] || ! grep -qF -- "$text" "$out/log"; then
+    echo "FAILED: $* exited with $got, expected $status and: $text"
+    cat "$out/log"
+    failures=$((failures + 1))
+  fi
+}
+
+expect 0 "scale/large/f32/backward" $bench --filter=scale --list
+expect 2 "--filter=no_such_op matches no op; there are:" $bench --filter=no_such_op
+expect 2 "the ops of this build run on the cpu only" $bench --filter=scale --device=tpu
+expect 2 "cannot read --baseline=/no/such/file" $bench --filter=scale --baseline=/no/such/file
+
+run=("$bench" --filter=scale --dtype=f32 --ms=1 --threads=1)
+expect 0 "scale/large/f32/forward" "${run[@]}" --json="$out/now.json"
+# Against itself made a hundred times quicker, and slower.
+sed -E 's/"(median|p20|p80)_us": ([0-9.e+]+)/"\1_us": 0.01/' "$out/now.json" >"$out/quick.json"
+sed -E 's/"(median|p20|p80)_us": ([0-9.e+]+)/"\1_us": 1e9/' "$out/now.json" >"$out/slow.json"
+expect 1 "2 benchmarks are more than 15% slower than" "${run[@]}" --baseline="$out/quick.json"
+expect 0 "scale/large/f32/forward" "${run[@]}" --baseline="$out/slow.json"
+expect 2 "was measured with 1 threads, this run has 2; set --threads=1" \
+  $bench --filter=scale --threads=2 --baseline="$out/now.json"
+echo "{}" >"$out/other.json"
+expect 2 "is not a file that --json has written" "${run[@]}" --baseline="$out/other.json"
+
+expect 0 "scale/odd" $gradcheck --filter=scale --list
+expect 0 "0 failures" $gradcheck --filter=scale/odd
+expect 2 "--filter=no_such_op matches no op; there are:" $gradcheck --filter=no_such_op
+expect 2 "selects only ops without gradients" $gradcheck --filter=fill
+
+exit $((failures > 0))
