@@ -11,15 +11,17 @@
 namespace lockstep {
 namespace {
 
-TEST(ReduceTest, SumOfManyIsExactToTheLastDigits) {
+TEST(ReduceTest, LongSumsDoNotDrift) {
   constexpr int64_t kN = 10'000'000;
-  // Adding one after the other in f32 would be 8% off.
+  // Adding one after the other in f32 would be 8% off. In blocks of 64 terms a lane, then trees, the
+  // roundings are at most 64 + 24 units of 6e-8, and equal terms round alike.
+  constexpr double kTolerance = 2e-6;
   const Tensor x = Tensor::Full({kN}, 0.1, DType::kF32);
   const double want = static_cast<double>(0.1f) * kN;
-  EXPECT_NEAR(ops::Sum(x).Item(), want, 1e-7 * want);
+  EXPECT_NEAR(ops::Sum(x).Item(), want, kTolerance * want);
   EXPECT_NEAR(ops::Sum(x.View({kN / 10, 10}), {0}).ToVector<float>()[7], want / 10,
-              1e-7 * want / 10);
-  EXPECT_NEAR(ops::Mean(x).Item(), 0.1f, 1e-8);
+              kTolerance * want / 10);
+  EXPECT_NEAR(ops::Mean(x).Item(), 0.1f, kTolerance * 0.1);
 }
 
 TEST(ReduceTest, FirstOfEqualMaximaGetsTheGradient) {

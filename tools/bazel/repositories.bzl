@@ -106,14 +106,6 @@ def lockstep_repositories():
             "gtest_main": "-lgtest_main -lgmock -lgtest -lpthread",
         },
     )
-    _maybe(
-        system_library,
-        name = "google_benchmark",
-        apt = "libbenchmark-dev",
-        header = "benchmark/benchmark.h",
-        version_header = "benchmark/benchmark.h",
-        linkopts = ["-lbenchmark", "-lpthread"],
-    )
 
 def _maybe(rule, name, **kwargs):
     if not native.existing_rule(name):
