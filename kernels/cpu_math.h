@@ -36,7 +36,39 @@ inline double Exp(double x) { return std::exp(x); }
 inline float Tanh(float x) { return 1.0f - 2.0f / (Exp(2.0f * x) + 1.0f); }
 inline double Tanh(double x) { return std::tanh(x); }
 
-// GELU in its tanh form (ops::Gelu) and its derivative; A is float or double.
+// The error function within 5e-7 relative: a quotient of polynomials on [-4, 4], as Eigen has it,
+// and 1 beyond. NaN for NaN.
+inline float Erf(float x) {
+  const float c = x < -4.0f ? -4.0f : (x > 4.0f ? 4.0f : x);
+  const float s = c * c;
+  float p = -2.72614225801306e-10f;
+  p = p * s + 2.77068142495902e-08f;
+  p = p * s - 2.10102402082508e-06f;
+  p = p * s - 5.69250639462346e-05f;
+  p = p * s - 7.34990630326855e-04f;
+  p = p * s - 2.95459980854025e-03f;
+  p = p * s - 1.60960333262415e-02f;
+  float q = -1.45660718464996e-05f;
+  q = q * s - 2.13374055278905e-04f;
+  q = q * s - 1.68282697438203e-03f;
+  q = q * s - 7.37332916720468e-03f;
+  q = q * s - 1.42647390514189e-02f;
+  return c * p / q;
+}
+inline double Erf(double x) { return std::erf(x); }
+
+// x sigmoid(x) and its derivative; A is float or double.
+template <class A>
+inline A Silu(A x) {
+  return x / (A(1) + Exp(-x));
+}
+template <class A>
+inline A SiluDerivative(A x) {
+  const A s = A(1) / (A(1) + Exp(-x));
+  return s * (A(1) + x * (A(1) - s));
+}
+
+// GELU in its tanh form (ops::Gelu) and its derivative.
 template <class A>
 inline A Gelu(A x) {
   const A inner = A(0.79788456080286535588) * (x + A(0.044715) * x * x * x);
@@ -49,6 +81,17 @@ inline A GeluDerivative(A x) {
   const A t = Tanh(kScale * (x + kCubic * x * x * x));
   const A inner_derivative = kScale * (A(1) + A(3) * kCubic * x * x);
   return A(0.5) * (A(1) + t) + A(0.5) * x * (A(1) - t * t) * inner_derivative;
+}
+
+// GELU as defined, x Phi(x) with the normal distribution's Phi, and its derivative.
+template <class A>
+inline A GeluExact(A x) {
+  return A(0.5) * x * (A(1) + Erf(x * A(0.70710678118654752440)));
+}
+template <class A>
+inline A GeluExactDerivative(A x) {
+  constexpr A kDensity(0.39894228040143267794);  // 1 / sqrt(2 pi)
+  return A(0.5) * (A(1) + Erf(x * A(0.70710678118654752440))) + x * kDensity * Exp(A(-0.5) * x * x);
 }
 
 }  // namespace lockstep::cpu

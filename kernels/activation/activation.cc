@@ -42,5 +42,6 @@ Tensor Apply(Nonlinearity kind, const char* name, const Tensor& x) {
 Tensor Relu(const Tensor& x) { return Apply(Nonlinearity::kRelu, "relu", x); }
 Tensor Tanh(const Tensor& x) { return Apply(Nonlinearity::kTanh, "tanh", x); }
 Tensor Sigmoid(const Tensor& x) { return Apply(Nonlinearity::kSigmoid, "sigmoid", x); }
+Tensor Silu(const Tensor& x) { return Apply(Nonlinearity::kSilu, "silu", x); }
 
 }  // namespace lockstep::ops

@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-enum class Nonlinearity { kRelu, kTanh, kSigmoid };
+enum class Nonlinearity { kRelu, kTanh, kSigmoid, kSilu };
 
 namespace ops {
 
@@ -15,6 +15,7 @@ namespace ops {
 Tensor Relu(const Tensor& x);     // max(x, 0), with derivative 0 at 0
 Tensor Tanh(const Tensor& x);     // within 2e-7 in f32
 Tensor Sigmoid(const Tensor& x);  // 1 / (1 + e^-x)
+Tensor Silu(const Tensor& x);     // x / (1 + e^-x), Swish; the gated form is kernels/swiglu
 
 }  // namespace ops
 

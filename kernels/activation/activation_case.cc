@@ -15,7 +15,8 @@ struct Function {
 constexpr Function kFunctions[] = {
     {"relu", ops::Relu, [](double x) { return x > 0 ? x : 0; }},
     {"tanh", ops::Tanh, [](double x) { return std::tanh(x); }},
-    {"sigmoid", ops::Sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }}};
+    {"sigmoid", ops::Sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }},
+    {"silu", ops::Silu, [](double x) { return x / (1 + std::exp(-x)); }}};
 
 OpSample Sample(const Function& f, const std::string& name, const InputSpec& x) {
   return {.name = StrCat(f.name, "_", name),

@@ -40,6 +40,17 @@ struct SigmoidFunction {
   }
 };
 
+struct SiluFunction {
+  template <class A>
+  static A Forward(A x) {
+    return Silu(x);
+  }
+  template <class A>
+  static A Derivative(A x) {
+    return SiluDerivative(x);
+  }
+};
+
 template <class F>
 void DispatchActivation(Nonlinearity kind, F&& f) {
   switch (kind) {
@@ -49,6 +60,8 @@ void DispatchActivation(Nonlinearity kind, F&& f) {
       return f(TanhFunction());
     case Nonlinearity::kSigmoid:
       return f(SigmoidFunction());
+    case Nonlinearity::kSilu:
+      return f(SiluFunction());
   }
 }
 

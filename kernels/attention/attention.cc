@@ -19,12 +19,18 @@ Tensor EmptyHeads(const Tensor& like) {
   return Tensor::Empty(like.shape(), like.dtype(), like.device());
 }
 
-// q, k and v of qkv [B, T, 3C], or their gradients of its gradient.
-std::array<Tensor, 3> Split(const Tensor& qkv, int64_t heads) {
-  const Tensor all =
-      qkv.Detach().View({qkv.dim(0), qkv.dim(1), 3 * heads, qkv.dim(2) / (3 * heads)});
-  return {all.Slice(2, 0, heads), all.Slice(2, heads, 2 * heads),
-          all.Slice(2, 2 * heads, 3 * heads)};
+// The heads of q, and of k and v each, in a joint tensor; 0: q, k and v are tensors of their own.
+struct JointHeads {
+  int64_t q = 0, kv = 0;
+  int64_t all() const { return q + 2 * kv; }
+};
+
+// q, k and v of qkv [B, T, (H + 2G) D], or their gradients of its gradient.
+std::array<Tensor, 3> Split(const Tensor& qkv, JointHeads heads) {
+  const int64_t n = heads.all();
+  const Tensor all = qkv.Detach().View({qkv.dim(0), qkv.dim(1), n, qkv.dim(2) / n});
+  return {all.Slice(2, 0, heads.q), all.Slice(2, heads.q, heads.q + heads.kv),
+          all.Slice(2, heads.q + heads.kv, n)};
 }
 
 AttentionDropout MakeDropout(double p, uint64_t site, Device device) {
@@ -41,8 +47,8 @@ AttentionDropout MakeDropout(double p, uint64_t site, Device device) {
 
 class AttentionNode : public Node {
  public:
-  // `inputs` is {qkv} with its number of heads, or {q, k, v} with 0.
-  AttentionNode(std::span<const Tensor> inputs, int64_t joint_heads,
+  // `inputs` is {qkv} with its heads, or {q, k, v} with none.
+  AttentionNode(std::span<const Tensor> inputs, JointHeads joint_heads,
                 const AttentionDropout& dropout, const Tensor& y, const Tensor& log_sum_exp)
       : Node("attention"),
         joint_heads_(joint_heads),
@@ -58,7 +64,7 @@ class AttentionNode : public Node {
     std::array<Tensor*, 3> inputs{&args.q, &args.k, &args.v};
     std::array<Tensor*, 3> gradients{&args.dq, &args.dk, &args.dv};
     std::array<bool*, 3> accumulate{&args.accumulate_q, &args.accumulate_k, &args.accumulate_v};
-    if (joint_heads_ > 0) {
+    if (joint_heads_.q > 0) {
       const Tensor qkv = inputs_[0].Unpack();
       const GradSink::Target target = sinks[0].Open(qkv);
       const std::array<Tensor, 3> x = Split(qkv, joint_heads_);
@@ -96,7 +102,7 @@ class AttentionNode : public Node {
   }
 
  private:
-  int64_t joint_heads_;
+  JointHeads joint_heads_;
   AttentionDropout dropout_;
   std::vector<SavedTensor> inputs_;
   SavedTensor y_, log_sum_exp_;
@@ -116,20 +122,26 @@ Tensor Forward(const Call& call, Tensor* log_sum_exp) {
 
 }  // namespace
 
-Tensor CausalAttention(const Tensor& qkv, int64_t n_head, double dropout, uint64_t site) {
+Tensor CausalAttention(const Tensor& qkv, int64_t n_head, double dropout, uint64_t site,
+                       int64_t n_kv_head) {
+  const JointHeads heads{n_head, n_kv_head == 0 ? n_head : n_kv_head};
   LS_CHECK(qkv.defined() && IsFloating(qkv.dtype()) && qkv.ndim() == 3,
-           "attention: qkv must be a floating tensor [B, T, 3C], got ", qkv.Describe());
-  LS_CHECK(n_head > 0 && qkv.dim(2) > 0 && qkv.dim(2) % (3 * n_head) == 0,
-           "attention: the last size of qkv must be a positive multiple of 3 x n_head = ",
-           3 * n_head, ", got ", qkv.Describe());
+           "attention: qkv must be a floating tensor [B, T, (n_head + 2 n_kv_head) D], got ",
+           qkv.Describe());
+  LS_CHECK(n_head > 0 && heads.kv > 0 && n_head % heads.kv == 0,
+           "attention: n_head must be a positive multiple of n_kv_head, got ", n_head, " and ",
+           heads.kv);
+  LS_CHECK(qkv.dim(2) > 0 && qkv.dim(2) % heads.all() == 0,
+           "attention: the last size of qkv must be a positive multiple of n_head + 2 n_kv_head = ",
+           heads.all(), ", got ", qkv.Describe());
   const Tensor input = qkv.Detach().Contiguous();
-  const std::array<Tensor, 3> x = Split(input, n_head);
+  const std::array<Tensor, 3> x = Split(input, heads);
   const Call call{x[0], x[1], x[2], MakeDropout(dropout, site, qkv.device())};
   Tensor log_sum_exp;
-  Tensor y = Forward(call, &log_sum_exp).View({qkv.dim(0), qkv.dim(1), qkv.dim(2) / 3});
+  Tensor y = Forward(call, &log_sum_exp).View({qkv.dim(0), qkv.dim(1), n_head * x[0].dim(3)});
   if (NeedsGrad({&qkv})) {
     Record(
-        std::make_shared<AttentionNode>(std::span(&input, 1), n_head, call.dropout, y, log_sum_exp),
+        std::make_shared<AttentionNode>(std::span(&input, 1), heads, call.dropout, y, log_sum_exp),
         {&qkv}, {&y});
   }
   return y;
@@ -157,7 +169,8 @@ Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v, double
   Tensor log_sum_exp;
   Tensor y = Forward(call, &log_sum_exp);
   if (NeedsGrad({&q, &k, &v})) {
-    Record(std::make_shared<AttentionNode>(x, 0, call.dropout, y, log_sum_exp), {&q, &k, &v}, {&y});
+    Record(std::make_shared<AttentionNode>(x, JointHeads{}, call.dropout, y, log_sum_exp),
+           {&q, &k, &v}, {&y});
   }
   return y;
 }

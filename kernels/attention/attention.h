@@ -12,8 +12,10 @@ namespace lockstep {
 namespace ops {
 
 // For each head: y_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(D)) v_j.
-// qkv [B, T, 3C] holds q, k and v side by side, each of n_head heads of D = C / n_head (GPT-2's
-// c_attn); y [B, T, C]. Floating.
+// qkv [B, T, (H + 2G) D] holds the heads of q, k and v side by side, H = n_head of q and G =
+// n_kv_head of k and v each (0: n_head, as GPT-2's c_attn). H is a multiple of G: G = H is
+// multi-head attention, G < H grouped-query attention (Ainslie et al., 2023), where query head h
+// uses key head h / (H / G). y [B, T, H D]. Floating.
 //
 // Scores are computed in tiles with a running softmax, in f32 at least (Dao et al.,
 // "FlashAttention", 2022), and recomputed by backward. Saves qkv, y and the log-sum-exp of each
@@ -22,11 +24,10 @@ namespace ops {
 // In a TrainingScope, dropout zeroes each probability with that probability and multiplies the
 // others by 1 / (1 - dropout). The mask is a function of the step's seed and number, of `site`, and
 // of the sample's index in the global batch, head, i and j, as AttentionKeeps says.
-Tensor CausalAttention(const Tensor& qkv, int64_t n_head, double dropout = 0, uint64_t site = 0);
+Tensor CausalAttention(const Tensor& qkv, int64_t n_head, double dropout = 0, uint64_t site = 0,
+                       int64_t n_kv_head = 0);
 
-// The same for q [B, T, H, D] and k, v [B, T, G, D] with H a multiple of G: G = H is multi-head
-// attention, G < H grouped-query attention (Ainslie et al., 2023), where query head h uses key head
-// h / (H / G). y [B, T, H, D].
+// The same for q [B, T, H, D] and k, v [B, T, G, D]; y [B, T, H, D].
 Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v, double dropout = 0,
                        uint64_t site = 0);
 

@@ -1,3 +1,4 @@
+#include <array>
 #include <cmath>
 
 #include "kernels/attention/attention.h"
@@ -39,15 +40,25 @@ RefTensor Attend(const RefTensor& q, const RefTensor& k, const RefTensor& v, dou
   return y;
 }
 
-std::vector<RefTensor> JointReference(const RefTensor& qkv, int64_t heads, double dropout) {
-  const int64_t c = qkv.shape[2] / 3, rows = qkv.shape[0] * qkv.shape[1];
-  const Shape shape{qkv.shape[0], qkv.shape[1], heads, c / heads};
-  std::vector<RefTensor> parts(3, RefTensor(shape));
-  for (int64_t at = 0; at < rows * 3 * c; ++at) {
-    parts[at / c % 3].data[at / (3 * c) * c + at % c] = qkv.data[at];
+std::vector<RefTensor> JointReference(const RefTensor& qkv, int64_t heads, int64_t kv_heads,
+                                      double dropout) {
+  const int64_t width = qkv.shape[2], d = width / (heads + 2 * kv_heads);
+  const int64_t rows = qkv.shape[0] * qkv.shape[1];
+  const std::array<int64_t, 3> sizes{heads, kv_heads, kv_heads};
+  std::vector<RefTensor> parts;
+  int64_t begin = 0;
+  for (int64_t n : sizes) {
+    RefTensor part(Shape{qkv.shape[0], qkv.shape[1], n, d});
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t i = 0; i < n * d; ++i) {
+        part.data[row * n * d + i] = qkv.data[row * width + begin + i];
+      }
+    }
+    begin += n * d;
+    parts.push_back(part);
   }
   RefTensor y = Attend(parts[0], parts[1], parts[2], dropout);
-  y.shape = {qkv.shape[0], qkv.shape[1], c};
+  y.shape = {qkv.shape[0], qkv.shape[1], heads * d};
   return {y};
 }
 
@@ -61,19 +72,24 @@ std::vector<Tensor> InTraining(Device device, const F& f) {
   return {f()};
 }
 
-OpSample Sample(const std::string& name, int64_t batch, int64_t length, int64_t heads, int64_t d,
-                double dropout = 0) {
+OpSample JointGrouped(const std::string& name, int64_t batch, int64_t length, int64_t heads,
+                      int64_t kv_heads, int64_t d, double dropout = 0) {
   OpSample s;
   s.name = name;
-  s.inputs = {{.shape = {batch, length, 3 * heads * d}, .low = -2, .high = 2}};
+  s.inputs = {{.shape = {batch, length, (heads + 2 * kv_heads) * d}, .low = -2, .high = 2}};
   s.run = [=](std::span<const Tensor> in) {
     return InTraining(in[0].device(),
-                      [&] { return ops::CausalAttention(in[0], heads, dropout, kSite); });
+                      [&] { return ops::CausalAttention(in[0], heads, dropout, kSite, kv_heads); });
   };
   s.reference = [=](std::span<const RefTensor> in) {
-    return JointReference(in[0], heads, dropout);
+    return JointReference(in[0], heads, kv_heads, dropout);
   };
   return s;
+}
+
+OpSample Sample(const std::string& name, int64_t batch, int64_t length, int64_t heads, int64_t d,
+                double dropout = 0) {
+  return JointGrouped(name, batch, length, heads, heads, d, dropout);
 }
 
 OpSample Grouped(const std::string& name, const Shape& q, int64_t groups, double dropout = 0) {
@@ -125,6 +141,8 @@ std::vector<OpSample> Samples() {
       Sample("dropout", 2, 21, 2, 6, 0.3),
       Sample("dropout_several_tiles", 1, 140, 1, 4, 0.5),
       Grouped("grouped", {2, 19, 4, 3}, 2),
+      JointGrouped("joint_grouped", 2, 19, 6, 2, 3),
+      JointGrouped("joint_grouped_several_tiles", 1, 70, 3, 1, 5, 0.2),
       Grouped("grouped_several_tiles", {1, 70, 3, 5}, 1, 0.2),
       Evaluation(),
   };
@@ -155,17 +173,22 @@ std::vector<ErrorSample> Errors() {
        [=](Device d) {
          ops::CausalAttention(zeros({4, 6}, d), 1);
        },
-       "attention: qkv must be a floating tensor [B, T, 3C], got f32[4, 6]"},
+       "attention: qkv must be a floating tensor [B, T, (n_head + 2 n_kv_head) D], got f32[4, 6]"},
       {"heads",
        [=](Device d) {
          ops::CausalAttention(zeros({1, 4, 24}, d), 3);
        },
-       "attention: the last size of qkv must be a positive multiple of 3 x n_head = 9"},
+       "attention: the last size of qkv must be a positive multiple of n_head + 2 n_kv_head = 9"},
       {"no_heads",
        [=](Device d) {
          ops::CausalAttention(zeros({1, 4, 24}, d), 0);
        },
-       "attention: the last size of qkv must be a positive multiple of 3 x n_head = 0"},
+       "attention: n_head must be a positive multiple of n_kv_head, got 0 and 0"},
+      {"kv_heads",
+       [=](Device d) {
+         ops::CausalAttention(zeros({1, 4, 24}, d), 3, 0, 0, 2);
+       },
+       "attention: n_head must be a positive multiple of n_kv_head, got 3 and 2"},
       {"dropout",
        [=](Device d) {
          ops::CausalAttention(zeros({1, 4, 24}, d), 2, 1.0);

@@ -7,29 +7,31 @@ namespace {
 
 class GeluNode : public Node {
  public:
-  explicit GeluNode(const Tensor& x) : Node("gelu"), x_(x, "the input of gelu") {}
+  GeluNode(GeluForm form, const Tensor& x)
+      : Node("gelu"), form_(form), x_(x, "the input of gelu") {}
 
   void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
                 std::span<GradSink> sinks) override {
     const Tensor x = x_.Unpack();
     const GradSink::Target dx = sinks[0].Open(x);
-    gelu_backward(CurrentStream(x.device()), x, grads[0], dx.tensor, dx.accumulate);
+    gelu_backward(CurrentStream(x.device()), form_, x, grads[0], dx.tensor, dx.accumulate);
   }
   void Release() override { x_.Reset(); }
 
  private:
+  GeluForm form_;
   SavedTensor x_;
 };
 
 }  // namespace
 
-Tensor Gelu(const Tensor& x) {
+Tensor Gelu(const Tensor& x, GeluForm form) {
   LS_CHECK(x.defined() && IsFloating(x.dtype()), "gelu: x must be a floating tensor, got ",
            x.Describe());
   const Tensor input = x.Detach().Contiguous();
   Tensor y = Tensor::EmptyLike(input);
-  gelu_forward(CurrentStream(x.device()), input, y);
-  if (NeedsGrad({&x})) Record(std::make_shared<GeluNode>(input), {&x}, {&y});
+  gelu_forward(CurrentStream(x.device()), form, input, y);
+  if (NeedsGrad({&x})) Record(std::make_shared<GeluNode>(form, input), {&x}, {&y});
   return y;
 }
 

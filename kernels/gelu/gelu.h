@@ -1,4 +1,4 @@
-// GELU, Hendrycks and Gimpel, "Gaussian error linear units" (2016), in its tanh form.
+// GELU, Hendrycks and Gimpel, "Gaussian error linear units" (2016).
 #pragma once
 
 #include "core/dispatcher.h"
@@ -6,17 +6,23 @@
 
 namespace lockstep {
 
+enum class GeluForm {
+  kTanh,   // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the approximation that GPT-2 uses
+  kExact,  // x/2 (1 + erf(x / sqrt(2)))
+};
+
 namespace ops {
 
-// y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), elementwise. x: any shape and floating dtype;
-// bf16 computes in f32. Saves x.
-Tensor Gelu(const Tensor& x);
+// Elementwise. x: any shape and floating dtype; bf16 computes in f32. Saves x.
+Tensor Gelu(const Tensor& x, GeluForm form = GeluForm::kTanh);
 
 }  // namespace ops
 
-inline constinit Slot<void(const Tensor& x, const Tensor& y)> gelu_forward{"gelu_forward"};
+inline constinit Slot<void(GeluForm form, const Tensor& x, const Tensor& y)> gelu_forward{
+    "gelu_forward"};
 // dx = dy * gelu'(x), or dx += that.
-inline constinit Slot<void(const Tensor& x, const Tensor& dy, const Tensor& dx, bool accumulate)>
+inline constinit Slot<void(GeluForm form, const Tensor& x, const Tensor& dy, const Tensor& dx,
+                           bool accumulate)>
     gelu_backward{"gelu_backward"};
 
 }  // namespace lockstep

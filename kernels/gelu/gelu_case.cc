@@ -6,20 +6,21 @@
 namespace lockstep {
 namespace {
 
-std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
-  RefTensor y(in[0].shape);
-  for (size_t i = 0; i < y.data.size(); ++i) {
-    const double x = in[0].data[i];
-    y.data[i] = 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * std::pow(x, 3))));
-  }
-  return {y};
+double Tanh(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * std::pow(x, 3))));
 }
+double Exact(double x) { return x * 0.5 * std::erfc(-x / std::sqrt(2.0)); }
 
-OpSample Sample(const std::string& name, const InputSpec& x) {
-  return {.name = name,
+OpSample Sample(GeluForm form, const std::string& name, const InputSpec& x) {
+  return {.name = form == GeluForm::kExact ? "exact_" + name : name,
           .inputs = {x},
-          .run = [](std::span<const Tensor> in) { return std::vector{ops::Gelu(in[0])}; },
-          .reference = Reference};
+          .run = [form](std::span<const Tensor> in) { return std::vector{ops::Gelu(in[0], form)}; },
+          .reference =
+              [form](std::span<const RefTensor> in) {
+                RefTensor y = in[0];
+                for (double& v : y.data) v = form == GeluForm::kExact ? Exact(v) : Tanh(v);
+                return std::vector{y};
+              }};
 }
 
 OpCase Make() {
@@ -27,17 +28,22 @@ OpCase Make() {
   c.name = "gelu";
   c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
   c.samples = [] {
-    std::vector<OpSample> s = {
-        Sample("empty", {.shape = {0, 3}}), Sample("one", {.shape = {1}}),
-        Sample("odd", {.shape = {7, 13}, .low = -4, .high = 4}),
-        Sample("saturated", {.shape = {40}, .low = -30, .high = 30}),
-        Sample("transposed", {.shape = {5, 9}, .low = -4, .high = 4, .non_contiguous = true})};
-    OpSample large = Sample("mlp", {.shape = {1024, 3072}, .low = -4, .high = 4});
-    large.flops = 1024.0 * 3072 * 20;
-    large.elements_moved = 1024.0 * 3072 * 2;
-    large.backward_elements_moved = 1024.0 * 3072 * 3;
-    large.benchmark_only = true;
-    s.push_back(large);
+    std::vector<OpSample> s;
+    for (GeluForm form : {GeluForm::kTanh, GeluForm::kExact}) {
+      s.push_back(Sample(form, "empty", {.shape = {0, 3}}));
+      s.push_back(Sample(form, "one", {.shape = {1}}));
+      s.push_back(Sample(form, "odd", {.shape = {7, 13}, .low = -4, .high = 4}));
+      s.push_back(Sample(form, "saturated", {.shape = {40}, .low = -30, .high = 30}));
+      s.push_back(Sample(form, "chunks", {.shape = {33001}, .low = -5, .high = 5}));
+      s.push_back(Sample(form, "transposed",
+                         {.shape = {5, 9}, .low = -4, .high = 4, .non_contiguous = true}));
+      OpSample large = Sample(form, "mlp", {.shape = {1024, 3072}, .low = -4, .high = 4});
+      large.flops = 1024.0 * 3072 * 20;
+      large.elements_moved = 1024.0 * 3072 * 2;
+      large.backward_elements_moved = 1024.0 * 3072 * 3;
+      large.benchmark_only = true;
+      s.push_back(large);
+    }
     return s;
   };
   c.errors = [] {

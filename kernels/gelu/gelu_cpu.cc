@@ -5,29 +5,54 @@
 namespace lockstep::cpu {
 namespace {
 
-void GeluForwardCpu(Stream, const Tensor& x, const Tensor& y) {
+template <GeluForm form>
+struct GeluFunction {
+  template <class A>
+  static A Forward(A x) {
+    return form == GeluForm::kExact ? GeluExact(x) : Gelu(x);
+  }
+  template <class A>
+  static A Derivative(A x) {
+    return form == GeluForm::kExact ? GeluExactDerivative(x) : GeluDerivative(x);
+  }
+};
+
+template <class F>
+void DispatchForm(GeluForm form, const F& f) {
+  if (form == GeluForm::kExact) return f(GeluFunction<GeluForm::kExact>());
+  f(GeluFunction<GeluForm::kTanh>());
+}
+
+void GeluForwardCpu(Stream, GeluForm form, const Tensor& x, const Tensor& y) {
   DispatchFloat("gelu", x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const T* in = x.data<T>();
-    T* out = y.data<T>();
-    ParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) out[i] = Convert<T>(Gelu(Convert<Acc<T>>(in[i])));
+    DispatchForm(form, [&](auto function) {
+      const T* in = x.data<T>();
+      T* out = y.data<T>();
+      ParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          out[i] = Convert<T>(function.Forward(Convert<Acc<T>>(in[i])));
+        }
+      });
     });
   });
 }
 
-void GeluBackwardCpu(Stream, const Tensor& x, const Tensor& dy, const Tensor& dx, bool accumulate) {
+void GeluBackwardCpu(Stream, GeluForm form, const Tensor& x, const Tensor& dy, const Tensor& dx,
+                     bool accumulate) {
   DispatchFloat("gelu", x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Acc<T>;
-    const T* in = x.data<T>();
-    const T* grad = dy.data<T>();
-    T* out = dx.data<T>();
-    ParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const A g = Convert<A>(grad[i]) * GeluDerivative(Convert<A>(in[i]));
-        out[i] = Convert<T>(accumulate ? Convert<A>(out[i]) + g : g);
-      }
+    DispatchForm(form, [&](auto function) {
+      const T* in = x.data<T>();
+      const T* grad = dy.data<T>();
+      T* out = dx.data<T>();
+      ParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const A g = Convert<A>(grad[i]) * function.Derivative(Convert<A>(in[i]));
+          out[i] = Convert<T>(accumulate ? Convert<A>(out[i]) + g : g);
+        }
+      });
     });
   });
 }

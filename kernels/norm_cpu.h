@@ -1,0 +1,177 @@
+// The rows of layer_norm, rms_norm and residual_norm: one set of loops.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/autograd.h"
+#include "kernels/cpu.h"
+#include "kernels/cpu_reduce.h"
+
+namespace lockstep::cpu {
+
+// What is normalised: the row less its mean (layer_norm), or the row itself (rms_norm).
+enum class Centring { kMean, kNone };
+
+template <class T>
+struct NormForwardRows {
+  using A = Acc<T>;
+  int64_t rows, c;
+  const T* x;
+  const T* branch;  // null, or what is added to x first,
+  T* sum;           // rounded to T as the sum is here
+  const A *w, *b;   // b unused if not centred
+  A eps;
+  T* y;
+  A *mean, *rstd;  // mean unused if not centred
+};
+
+template <Centring centring, class T>
+void NormForward(const NormForwardRows<T>& in) {
+  using A = Acc<T>;
+  const int64_t c = in.c;
+  ParallelFor(in.rows, std::max<int64_t>(1, kElementwiseGrain / c),
+              [=](int64_t begin, int64_t end) {
+                const A *w = in.w, *b = in.b;
+                for (int64_t row = begin; row < end; ++row) {
+                  const T* x = in.x + row * c;
+                  T* y = in.y + row * c;
+                  if (in.branch != nullptr) {
+                    const T* branch = in.branch + row * c;
+                    T* sum = in.sum + row * c;
+                    for (int64_t i = 0; i < c; ++i)
+                      sum[i] = Convert<T>(Convert<A>(x[i]) + Convert<A>(branch[i]));
+                    x = sum;
+                  }
+                  A m = 0;
+                  if constexpr (centring == Centring::kMean) {
+                    m = SumOver<A>(c, [=](int64_t i) { return Convert<A>(x[i]); }) / A(c);
+                    in.mean[row] = m;
+                  }
+                  const A squares = SumOver<A>(c, [=](int64_t i) {
+                    const A centred = Convert<A>(x[i]) - m;
+                    return centred * centred;
+                  });
+                  const A r = A(1) / std::sqrt(squares / A(c) + in.eps);
+                  in.rstd[row] = r;
+                  if constexpr (centring == Centring::kMean) {
+                    for (int64_t i = 0; i < c; ++i)
+                      y[i] = Convert<T>((Convert<A>(x[i]) - m) * r * w[i] + b[i]);
+                  } else {
+                    for (int64_t i = 0; i < c; ++i) y[i] = Convert<T>(Convert<A>(x[i]) * r * w[i]);
+                  }
+                }
+              });
+}
+
+template <class T>
+struct NormBackwardRows {
+  using A = Acc<T>;
+  int64_t rows, c;
+  const T *x, *dy;  // x is what was normalised
+  const T* dsum;    // null, or a gradient of x that is added
+  const A *w, *mean, *rstd;
+  T* dx;  // null: not wanted
+  bool accumulate;
+};
+
+// With xhat = (x - mean) rstd and g = dy w:  dx = rstd (g - mean(g) - xhat mean(g xhat)), where
+// mean(g) stays out if not centred. scratch has room for 2c: xhat and g, where g is rounded, so
+// that it cancels exactly against a mean of equal values.
+template <Centring centring, class T>
+void NormInputGradient(const NormBackwardRows<T>& in, int64_t row, Acc<T>* scratch) {
+  using A = Acc<T>;
+  const int64_t c = in.c;
+  const T *x = in.x + row * c, *dy = in.dy + row * c;
+  T* dx = in.dx + row * c;
+  const A m = centring == Centring::kMean ? in.mean[row] : A(0), r = in.rstd[row];
+  const A* w = in.w;
+  A *xhat = scratch, *g = scratch + c;
+  for (int64_t i = 0; i < c; ++i) {
+    xhat[i] = (Convert<A>(x[i]) - m) * r;
+    g[i] = Convert<A>(dy[i]) * w[i];
+  }
+  A mean_g = 0;
+  if constexpr (centring == Centring::kMean) {
+    mean_g = SumOver<A>(c, [=](int64_t i) { return g[i]; }) / A(c);
+  }
+  const A mean_gx = SumOver<A>(c, [=](int64_t i) { return g[i] * xhat[i]; }) / A(c);
+  const auto gradient = [=](int64_t i) { return r * (g[i] - mean_g - xhat[i] * mean_gx); };
+  if (in.dsum != nullptr) {
+    const T* dsum = in.dsum + row * c;
+    for (int64_t i = 0; i < c; ++i) dx[i] = Convert<T>(Convert<A>(dsum[i]) + gradient(i));
+  } else if (in.accumulate) {
+    for (int64_t i = 0; i < c; ++i) dx[i] = Convert<T>(Convert<A>(dx[i]) + gradient(i));
+  } else {
+    for (int64_t i = 0; i < c; ++i) dx[i] = Convert<T>(gradient(i));
+  }
+}
+
+// dweight += dy xhat and, if centred, dbias += dy, of one row.
+template <Centring centring, class T>
+void NormAffineGradient(const NormBackwardRows<T>& in, int64_t row, Acc<T>* dweight,
+                        Acc<T>* dbias) {
+  using A = Acc<T>;
+  const T *x = in.x + row * in.c, *dy = in.dy + row * in.c;
+  const A m = centring == Centring::kMean ? in.mean[row] : A(0), r = in.rstd[row];
+  for (int64_t i = 0; i < in.c; ++i) {
+    const A g = Convert<A>(dy[i]);
+    dweight[i] += g * ((Convert<A>(x[i]) - m) * r);
+    if constexpr (centring == Centring::kMean) dbias[i] += g;
+  }
+}
+
+// target (+)= the sum of the blocks' partial sums, in their order.
+template <class A>
+void NormSumBlocks(const A* partial, int64_t blocks, int64_t stride,
+                   const GradSink::Target& target) {
+  if (!target.tensor.defined()) return;
+  DispatchFloat("norm", target.tensor.dtype(), [&](auto tag) {
+    using D = typename decltype(tag)::type;
+    D* out = target.tensor.data<D>();
+    const bool accumulate = target.accumulate;
+    ParallelFor(target.tensor.numel(), 256, [=](int64_t begin, int64_t end) {
+      std::vector<A> sum(static_cast<size_t>(end - begin));
+      for (int64_t block = 0; block < blocks; ++block) {
+        const A* from = partial + block * stride + begin;
+        for (int64_t i = 0; i < end - begin; ++i) sum[i] += from[i];
+      }
+      for (int64_t i = begin; i < end; ++i) {
+        const A total = accumulate ? Convert<A>(out[i]) + sum[i - begin] : sum[i - begin];
+        out[i] = Convert<D>(total);
+      }
+    });
+  });
+}
+
+// Gradients of weight and bias are computed where their tensor is defined.
+template <Centring centring, class T>
+void NormBackward(const NormBackwardRows<T>& in, const GradSink::Target& dweight,
+                  const GradSink::Target& dbias) {
+  using A = Acc<T>;
+  const int64_t rows = in.rows, c = in.c;
+  const bool affine = dweight.tensor.defined() || dbias.tensor.defined();
+  constexpr int64_t kSums = centring == Centring::kMean ? 2 : 1;
+  // At most 64 partial sums, of at least 16 rows: they depend on the shape, not on the threads.
+  const int64_t block_rows = std::max<int64_t>(16, (rows + 63) / 64);
+  const int64_t blocks = (rows + block_rows - 1) / block_rows;
+  const Tensor partials = Tensor::Empty({affine ? blocks : 0, kSums, c}, DTypeOf<A>);
+  A* partial = partials.data<A>();
+  ParallelFor(blocks, 1, [&](int64_t block, int64_t end) {
+    std::vector<A> scratch(static_cast<size_t>(in.dx != nullptr ? 2 * c : 0));
+    for (; block < end; ++block) {
+      A* sums = affine ? partial + block * kSums * c : nullptr;
+      if (affine) std::fill(sums, sums + kSums * c, A(0));
+      const int64_t last = std::min(rows, (block + 1) * block_rows);
+      for (int64_t row = block * block_rows; row < last; ++row) {
+        if (affine) NormAffineGradient<centring>(in, row, sums, sums + (kSums - 1) * c);
+        if (in.dx != nullptr) NormInputGradient<centring>(in, row, scratch.data());
+      }
+    }
+  });
+  NormSumBlocks(partial, blocks, kSums * c, dweight);
+  NormSumBlocks(partial ? partial + (kSums - 1) * c : nullptr, blocks, kSums * c, dbias);
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,150 @@
+#include <cmath>
+
+#include "kernels/op_case.h"
+#include "kernels/residual_norm/residual_norm.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kEps = 1e-5;
+
+std::vector<RefTensor> Reference(NormKind kind, std::span<const RefTensor> in) {
+  const int64_t c = in[0].shape[-1];
+  RefTensor s(in[0].shape), y(in[0].shape);
+  for (size_t row = 0; row < s.data.size() / c; ++row) {
+    double* sum = s.data.data() + row * c;
+    double mean = 0, variance = 0;
+    for (int64_t i = 0; i < c; ++i) sum[i] = in[0].data[row * c + i] + in[1].data[row * c + i];
+    if (kind == NormKind::kLayerNorm) {
+      for (int64_t i = 0; i < c; ++i) mean += sum[i] / c;
+    }
+    for (int64_t i = 0; i < c; ++i) variance += (sum[i] - mean) * (sum[i] - mean) / c;
+    for (int64_t i = 0; i < c; ++i) {
+      y.data[row * c + i] = (sum[i] - mean) / std::sqrt(variance + kEps) * in[2].data[i] +
+                            (in.size() > 3 ? in[3].data[i] : 0);
+    }
+  }
+  return {s, y};
+}
+
+OpSample Sample(NormKind kind, const std::string& name, const InputSpec& x, bool bias = true) {
+  const Shape c = {x.shape[-1]};
+  OpSample s;
+  s.name = StrCat(kind == NormKind::kLayerNorm ? "layer_" : "rms_", name);
+  s.inputs = {x, x, {.shape = c, .low = 0.5, .high = 1.5}};
+  if (bias && kind == NormKind::kLayerNorm) s.inputs.push_back({.shape = c});
+  s.run = [kind](std::span<const Tensor> in) {
+    const auto [sum, y] =
+        ops::ResidualNorm(kind, in[0], in[1], in[2], in.size() > 3 ? in[3] : Tensor(), kEps);
+    return std::vector{sum, y};
+  };
+  s.reference = [kind](std::span<const RefTensor> in) { return Reference(kind, in); };
+  return s;
+}
+
+// Only the norm of the sum goes on: the gradient of the sum itself is zero.
+OpSample NormOnly(NormKind kind) {
+  OpSample s = Sample(kind, "norm_only", {.shape = {3, 7}});
+  s.run = [kind](std::span<const Tensor> in) {
+    const Tensor bias = in.size() > 3 ? in[3] : Tensor();
+    return std::vector{ops::ResidualNorm(kind, in[0], in[1], in[2], bias, kEps).second};
+  };
+  s.reference = [kind](std::span<const RefTensor> in) {
+    return std::vector{Reference(kind, in)[1]};
+  };
+  return s;
+}
+
+// The gradient reaches x through both inputs.
+OpSample SameTwice(NormKind kind) {
+  OpSample s = Sample(kind, "same_twice", {.shape = {5, 6}});
+  s.run = [kind](std::span<const Tensor> in) {
+    const Tensor bias = in.size() > 3 ? in[3] : Tensor();
+    const auto [a, b] = ops::ResidualNorm(kind, in[0], in[0], in[2], bias, kEps);
+    const auto [sum, y] = ops::ResidualNorm(kind, a, in[1], in[2], bias, kEps);
+    return std::vector{sum, y, b};
+  };
+  s.reference = [kind](std::span<const RefTensor> in) {
+    std::vector<RefTensor> first(in.begin(), in.end()), second = first;
+    first[1] = in[0];
+    const std::vector<RefTensor> inner = Reference(kind, first);
+    second[0] = inner[0];
+    std::vector<RefTensor> out = Reference(kind, second);
+    out.push_back(inner[1]);
+    return out;
+  };
+  return s;
+}
+
+std::vector<OpSample> Samples() {
+  std::vector<OpSample> samples;
+  for (NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
+    samples.push_back(Sample(kind, "empty", {.shape = {0, 5}}));
+    samples.push_back(Sample(kind, "one_element", {.shape = {1}, .low = 1, .high = 2}));
+    samples.push_back(Sample(kind, "odd", {.shape = {3, 5, 37}}));
+    samples.push_back(Sample(kind, "many_row_blocks", {.shape = {1100, 17}}));
+    samples.push_back(Sample(kind, "strided", {.shape = {6, 9}, .non_contiguous = true}));
+    samples.push_back(NormOnly(kind));
+    samples.push_back(SameTwice(kind));
+    OpSample mixed = Sample(kind, "weights_of_f32", {.shape = {4, 24}});
+    for (size_t i = 2; i < mixed.inputs.size(); ++i) mixed.inputs[i].dtype = DType::kF32;
+    samples.push_back(mixed);
+    OpSample large = Sample(kind, "gpt2", {.shape = {8, 1024, 768}});
+    large.flops = 8.0 * 1024 * 768 * 9;
+    large.elements_moved = 8.0 * 1024 * 768 * 4;
+    large.backward_elements_moved = 8.0 * 1024 * 768 * 4;
+    large.benchmark_only = true;
+    samples.push_back(large);
+  }
+  samples.push_back(Sample(NormKind::kLayerNorm, "no_bias", {.shape = {4, 16}}, false));
+  return samples;
+}
+
+Tensor F32(Device d, const Shape& shape) { return Tensor::Zeros(shape, DType::kF32, d); }
+
+std::vector<ErrorSample> Errors() {
+  constexpr NormKind kLayer = NormKind::kLayerNorm, kRms = NormKind::kRmsNorm;
+  return {{"integers",
+           [](Device d) {
+             const Tensor x = Tensor::Zeros({2, 3}, DType::kI32, d);
+             ops::ResidualNorm(kLayer, x, x, F32(d, {3}));
+           },
+           "residual_norm: x must be a floating [..., C] with C > 0, got i32[2, 3]"},
+          {"shapes differ",
+           [](Device d) {
+             ops::ResidualNorm(kRms, F32(d, {2, 3}), F32(d, {3}), F32(d, {3}));
+           },
+           "residual_norm: the branch must be like x (f32[2, 3] on "},
+          {"weight too short",
+           [](Device d) {
+             ops::ResidualNorm(kRms, F32(d, {2, 4}), F32(d, {2, 4}), F32(d, {3}));
+           },
+           "residual_norm: weight must be f32[4]"},
+          {"bias too long",
+           [](Device d) {
+             ops::ResidualNorm(kLayer, F32(d, {4}), F32(d, {4}), F32(d, {4}), F32(d, {5}));
+           },
+           "residual_norm: bias must be f32[4]"},
+          {"bias of an RMS norm",
+           [](Device d) {
+             ops::ResidualNorm(kRms, F32(d, {4}), F32(d, {4}), F32(d, {4}), F32(d, {4}));
+           },
+           "residual_norm: an RMS norm has no bias, got f32[4]"},
+          {"negative eps",
+           [](Device d) { ops::ResidualNorm(kRms, F32(d, {4}), F32(d, {4}), F32(d, {4}), {}, -1); },
+           "residual_norm: eps must not be negative, got -1"}};
+}
+
+OpCase Make() {
+  OpCase c;
+  c.name = "residual_norm";
+  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.samples = Samples;
+  c.errors = Errors;
+  return c;
+}
+
+const bool registered = RegisterOpCase(Make);
+
+}  // namespace
+}  // namespace lockstep

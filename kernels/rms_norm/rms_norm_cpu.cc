@@ -1,0 +1,52 @@
+#include "kernels/norm_cpu.h"
+#include "kernels/rms_norm/rms_norm.h"
+
+namespace lockstep::cpu {
+namespace {
+
+void RmsNormForwardCpu(Stream, const Tensor& x, const Tensor& weight, double eps, const Tensor& y,
+                       const Tensor& rstd) {
+  DispatchFloat("rms_norm", x.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Acc<T>;
+    const Tensor weights = weight.To(DTypeOf<A>);
+    NormForward<Centring::kNone, T>({.rows = rstd.numel(),
+                                     .c = x.dim(-1),
+                                     .x = x.data<T>(),
+                                     .branch = nullptr,
+                                     .sum = nullptr,
+                                     .w = weights.data<A>(),
+                                     .b = nullptr,
+                                     .eps = static_cast<A>(eps),
+                                     .y = y.data<T>(),
+                                     .mean = nullptr,
+                                     .rstd = rstd.data<A>()});
+  });
+}
+
+void RmsNormBackwardCpu(Stream, const Tensor& x, const Tensor& weight, const Tensor& rstd,
+                        const Tensor& dy, const GradSink::Target& dx,
+                        const GradSink::Target& dweight) {
+  DispatchFloat("rms_norm", x.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Acc<T>;
+    const Tensor weights = weight.To(DTypeOf<A>);
+    NormBackward<Centring::kNone, T>({.rows = rstd.numel(),
+                                      .c = x.dim(-1),
+                                      .x = x.data<T>(),
+                                      .dy = dy.data<T>(),
+                                      .dsum = nullptr,
+                                      .w = weights.data<A>(),
+                                      .mean = nullptr,
+                                      .rstd = rstd.data<A>(),
+                                      .dx = dx.tensor.defined() ? dx.tensor.data<T>() : nullptr,
+                                      .accumulate = dx.accumulate},
+                                     dweight, {});
+  });
+}
+
+LS_REGISTER(rms_norm_forward, DeviceType::kCpu, RmsNormForwardCpu);
+LS_REGISTER(rms_norm_backward, DeviceType::kCpu, RmsNormBackwardCpu);
+
+}  // namespace
+}  // namespace lockstep::cpu

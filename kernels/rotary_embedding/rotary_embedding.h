@@ -1,0 +1,62 @@
+// Rotary position embedding: Su et al., "RoFormer: enhanced transformer with rotary position
+// embedding" (2021), in the half-split form of GPT-NeoX, Llama and Hugging Face.
+#pragma once
+
+#include <vector>
+
+#include "core/dispatcher.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+// How the frequencies are changed for contexts longer than those of the first training.
+enum class RotaryScaling {
+  kNone,
+  kLinear,  // all divided by `factor`: Chen et al., "Extending context window ..." (2023)
+  kLlama3,  // as Llama 3.1 does: low frequencies divided by `factor`, high ones kept
+};
+
+struct RotaryOptions {
+  double theta = 10000;
+  RotaryScaling scaling = RotaryScaling::kNone;
+  double factor = 1;
+  // Of kLlama3: frequencies with fewer than `low` periods in `original_length` positions are
+  // divided, those with more than `high` kept, those between are interpolated.
+  double low = 1, high = 4;
+  int64_t original_length = 8192;
+  bool operator==(const RotaryOptions&) const = default;
+};
+
+// The angle by which pair i of a head turns per position, i < head_size / 2: theta^(-2i /
+// head_size), scaled. ArgumentError naming the option that is out of range, or for an odd head.
+std::vector<double> RotaryFrequencies(int64_t head_size, const RotaryOptions& options);
+
+namespace ops {
+
+// [positions, D]: row p holds the D / 2 cosines of p times the frequencies, then their sines,
+// computed in f64 and rounded to `dtype`.
+Tensor RotaryTable(int64_t positions, int64_t head_size, const RotaryOptions& options, DType dtype,
+                   Device device);
+
+// Turns heads by their position: with D = table.dim(1), (x[i], x[i + D/2]) becomes
+//   (x[i] cos - x[i + D/2] sin, x[i + D/2] cos + x[i] sin)
+// at position first_position + t. x: [B, T, N * D] or [B, T, N, D], floating; of its N heads the
+// first `rotated` are turned and the others copied, as v in a joint qkv; y: like x. table:
+// RotaryTable's, f64 for an f64 x, else f32. Computes in f32 at least and rounds once. Throws
+// ArgumentError if first_position + T exceeds the table. Saves the table.
+Tensor RotaryEmbedding(const Tensor& x, const Tensor& table, int64_t rotated,
+                       int64_t first_position = 0);
+
+}  // namespace ops
+
+struct RotaryEmbeddingArgs {
+  Tensor x;      // [B, T, N, D]
+  Tensor table;  // [positions, D]
+  int64_t rotated = 0, first_position = 0;
+  bool backwards = false;  // turns by the negative angle: the gradient
+  Tensor y;                // like x, written
+  bool accumulate = false;
+};
+inline constinit Slot<void(const RotaryEmbeddingArgs&)> rotary_embedding{"rotary_embedding"};
+
+}  // namespace lockstep

@@ -1,0 +1,152 @@
+#include <cmath>
+
+#include "kernels/op_case.h"
+#include "kernels/rotary_embedding/rotary_embedding.h"
+
+namespace lockstep {
+namespace {
+
+struct Setting {
+  int64_t head_size, rotated, first_position = 0;
+  RotaryOptions options = {};
+};
+
+// The frequency of a pair, from Llama 3's own description by wavelengths.
+double Frequency(const Setting& s, int64_t pair) {
+  const RotaryOptions& o = s.options;
+  const double f = 1 / std::pow(o.theta, 2.0 * pair / s.head_size);
+  if (o.scaling == RotaryScaling::kNone) return f;
+  const double wavelength = 2 * M_PI / f, length = static_cast<double>(o.original_length);
+  if (o.scaling == RotaryScaling::kLinear || wavelength > length / o.low) return f / o.factor;
+  if (wavelength < length / o.high) return f;
+  const double smooth = (length / wavelength - o.low) / (o.high - o.low);
+  return (1 - smooth) * f / o.factor + smooth * f;
+}
+
+// Multiplication of complex numbers x[i] + x[i + D/2] i by e^(i angle).
+std::vector<RefTensor> Reference(const Setting& s, const RefTensor& x) {
+  RefTensor y = x;
+  const int64_t d = s.head_size, half = d / 2, length = x.shape[1];
+  int64_t width = 1;
+  for (int i = 2; i < x.shape.ndim(); ++i) width *= x.shape[i];
+  for (size_t at = 0; at < x.data.size(); ++at) {
+    const int64_t head = static_cast<int64_t>(at) % width / d, i = static_cast<int64_t>(at) % d;
+    if (head >= s.rotated) continue;
+    const int64_t t = static_cast<int64_t>(at) / width % length;
+    const double angle = static_cast<double>(s.first_position + t) * Frequency(s, i % half);
+    const double other = i < half ? -x.data[at + half] : x.data[at - half];
+    y.data[at] = x.data[at] * std::cos(angle) + other * std::sin(angle);
+  }
+  return {y};
+}
+
+OpSample Sample(const std::string& name, const Shape& shape, const Setting& s) {
+  return {.name = name,
+          .inputs = {{.shape = shape, .low = -2, .high = 2}},
+          .run =
+              [=](std::span<const Tensor> in) {
+                const Tensor& x = in[0];
+                const DType wide = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+                const Tensor table = ops::RotaryTable(s.first_position + shape[1] + 1, s.head_size,
+                                                      s.options, wide, x.device());
+                return std::vector{ops::RotaryEmbedding(x, table, s.rotated, s.first_position)};
+              },
+          .reference = [=](std::span<const RefTensor> in) { return Reference(s, in[0]); }};
+}
+
+std::vector<OpSample> Samples() {
+  // All three regimes of Llama 3's scaling within eight pairs.
+  const RotaryOptions llama3{.theta = 50,
+                             .scaling = RotaryScaling::kLlama3,
+                             .factor = 8,
+                             .low = 1,
+                             .high = 4,
+                             .original_length = 64};
+  const RotaryOptions linear{.scaling = RotaryScaling::kLinear, .factor = 4};
+  OpSample strided = Sample("strided", {3, 5, 2, 4}, {4, 2});
+  strided.inputs[0].non_contiguous = true;
+  OpSample large = Sample("llama", {4, 512, 48, 64}, {64, 40});
+  large.flops = 4.0 * 512 * 40 * 64 * 3;
+  large.elements_moved = 4.0 * 512 * 48 * 64 * 2;
+  large.backward_flops = large.flops;
+  large.backward_elements_moved = large.elements_moved;
+  large.benchmark_only = true;
+  return {Sample("empty", {0, 3, 8}, {4, 2}),
+          Sample("no_positions", {2, 0, 2, 4}, {4, 2}),
+          Sample("one", {1, 1, 1, 2}, {2, 1}),
+          Sample("odd", {3, 7, 5, 6}, {6, 5}),
+          Sample("joint_qkv", {2, 9, 6 * 10}, {10, 4}),
+          Sample("nothing_turned", {2, 3, 2, 4}, {4, 0}),
+          Sample("from_a_position", {2, 4, 3, 8}, {8, 2, 1000}),
+          Sample("another_theta", {2, 40, 1, 8}, {8, 1, 0, {.theta = 500000}}),
+          Sample("linear_scaling", {1, 40, 1, 8}, {8, 1, 7, linear}),
+          Sample("llama3_scaling", {1, 100, 1, 16}, {16, 1, 3, llama3}),
+          Sample("chunks", {3, 211, 6 * 18}, {18, 5}),
+          strided,
+          large};
+}
+
+std::vector<ErrorSample> Errors() {
+  const auto x = [](Device d, const Shape& shape) { return Tensor::Zeros(shape, DType::kF32, d); };
+  const auto table = [](Device d, int64_t positions, int64_t size) {
+    return ops::RotaryTable(positions, size, {}, DType::kF32, d);
+  };
+  const auto frequencies = [](const RotaryOptions& o) {
+    return [=](Device) { RotaryFrequencies(4, o); };
+  };
+  return {
+      {"integers",
+       [=](Device d) {
+         ops::RotaryEmbedding(Tensor::Zeros({1, 2, 4}, DType::kI32, d), table(d, 2, 4), 1);
+       },
+       "rotary_embedding: x must be a floating [B, T, N * D] or [B, T, N, D], got i32[1, 2, 4]"},
+      {"odd head", [=](Device d) { table(d, 2, 3); },
+       "rotary_embedding turns pairs: the size of a head must be even, got 3"},
+      {"table of another dtype",
+       [=](Device d) {
+         ops::RotaryEmbedding(x(d, {1, 2, 4}), ops::RotaryTable(2, 4, {}, DType::kF64, d), 1);
+       },
+       "rotary_embedding: the table must be f32[positions, D]"},
+      {"table of another size",
+       [=](Device d) {
+         ops::RotaryEmbedding(x(d, {1, 2, 1, 4}), table(d, 2, 2), 1);
+       },
+       "rotary_embedding: x must be [B, T, N * 2] or [B, T, N, 2] for this table, got f32[1, 2, "
+       "1, 4]"},
+      {"too many heads",
+       [=](Device d) {
+         ops::RotaryEmbedding(x(d, {1, 2, 8}), table(d, 2, 4), 3);
+       },
+       "rotary_embedding: cannot turn 3 of 2 heads"},
+      {"beyond the table",
+       [=](Device d) {
+         ops::RotaryEmbedding(x(d, {1, 2, 4}), table(d, 5, 4), 1, 4);
+       },
+       "rotary_embedding: positions 4 to 6 do not fit a table of 5"},
+      {"before the table",
+       [=](Device d) {
+         ops::RotaryEmbedding(x(d, {1, 2, 4}), table(d, 5, 4), 1, -1);
+       },
+       "rotary_embedding: positions -1 to 1 do not fit a table of 5"},
+      {"theta", frequencies({.theta = 0}), "rotary_embedding: theta must be positive, got 0"},
+      {"factor", frequencies({.scaling = RotaryScaling::kLinear, .factor = 0}),
+       "rotary_embedding: the scaling factor must be positive, got 0"},
+      {"low and high", frequencies({.scaling = RotaryScaling::kLlama3, .low = 4, .high = 4}),
+       "rotary_embedding: the scaling's low and high must be positive and low less than high, got "
+       "4 and 4"},
+  };
+}
+
+OpCase Make() {
+  OpCase c;
+  c.name = "rotary_embedding";
+  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.samples = Samples;
+  c.errors = Errors;
+  return c;
+}
+
+const bool registered = RegisterOpCase(Make);
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,42 @@
+#include "kernels/swiglu/swiglu.h"
+
+#include "core/autograd.h"
+
+namespace lockstep::ops {
+namespace {
+
+class SwiGluNode : public Node {
+ public:
+  explicit SwiGluNode(const Tensor& gate_up)
+      : Node("swiglu"), gate_up_(gate_up, "the input of swiglu") {}
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
+                std::span<GradSink> sinks) override {
+    const Tensor gate_up = gate_up_.Unpack();
+    const GradSink::Target dx = sinks[0].Open(gate_up);
+    swiglu_backward(CurrentStream(gate_up.device()), gate_up, grads[0].Contiguous(), dx.tensor,
+                    dx.accumulate);
+  }
+  void Release() override { gate_up_.Reset(); }
+
+ private:
+  SavedTensor gate_up_;
+};
+
+}  // namespace
+
+Tensor SwiGlu(const Tensor& gate_up) {
+  LS_CHECK(gate_up.defined() && IsFloating(gate_up.dtype()) && gate_up.ndim() >= 1 &&
+               gate_up.dim(-1) > 0 && gate_up.dim(-1) % 2 == 0,
+           "swiglu: the input must be a floating [..., 2F], gate and up side by side, got ",
+           gate_up.Describe());
+  const Tensor input = gate_up.Detach().Contiguous();
+  Shape shape = gate_up.shape();
+  shape[-1] /= 2;
+  Tensor y = Tensor::Empty(shape, input.dtype(), input.device());
+  swiglu_forward(CurrentStream(input.device()), input, y);
+  if (NeedsGrad({&gate_up})) Record(std::make_shared<SwiGluNode>(input), {&gate_up}, {&y});
+  return y;
+}
+
+}  // namespace lockstep::ops

@@ -1,0 +1,26 @@
+// The gated unit of Llama's MLP: Shazeer, "GLU variants improve transformer" (2020).
+#pragma once
+
+#include "core/dispatcher.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+namespace ops {
+
+// y = silu(gate) * up, elementwise, with silu(x) = x / (1 + e^-x). gate_up: [..., 2F] floating, the
+// gate in the first half of each row and up in the second (one GEMM makes both); y: [..., F].
+// Computes in f32 at least and rounds once. Saves gate_up; forward and backward are one pass each.
+Tensor SwiGlu(const Tensor& gate_up);
+
+}  // namespace ops
+
+// gate_up: [rows, 2F]; y: [rows, F].
+inline constinit Slot<void(const Tensor& gate_up, const Tensor& y)> swiglu_forward{
+    "swiglu_forward"};
+// dgate_up: [rows, 2F], written, or added to.
+inline constinit Slot<void(const Tensor& gate_up, const Tensor& dy, const Tensor& dgate_up,
+                           bool accumulate)>
+    swiglu_backward{"swiglu_backward"};
+
+}  // namespace lockstep

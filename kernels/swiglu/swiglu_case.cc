@@ -1,0 +1,66 @@
+#include <cmath>
+
+#include "kernels/op_case.h"
+#include "kernels/swiglu/swiglu.h"
+
+namespace lockstep {
+namespace {
+
+std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
+  Shape shape = in[0].shape;
+  const int64_t f = shape[-1] /= 2;
+  RefTensor y(shape);
+  for (size_t i = 0; i < y.data.size(); ++i) {
+    const size_t gate = i / f * 2 * f + i % f;
+    const double x = in[0].data[gate];
+    y.data[i] = x / (1 + std::exp(-x)) * in[0].data[gate + f];
+  }
+  return {y};
+}
+
+OpSample Sample(const std::string& name, const InputSpec& x) {
+  return {.name = name,
+          .inputs = {x},
+          .run = [](std::span<const Tensor> in) { return std::vector{ops::SwiGlu(in[0])}; },
+          .reference = Reference};
+}
+
+OpCase Make() {
+  OpCase c;
+  c.name = "swiglu";
+  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.samples = [] {
+    OpSample large = Sample("llama", {.shape = {512, 2 * 5632}, .low = -4, .high = 4});
+    large.flops = 512.0 * 5632 * 15;
+    large.elements_moved = 512.0 * 5632 * 3;
+    large.backward_elements_moved = 512.0 * 5632 * 5;
+    large.benchmark_only = true;
+    return std::vector<OpSample>{
+        Sample("empty", {.shape = {0, 6}}),
+        Sample("one", {.shape = {2}, .low = 1, .high = 2}),
+        Sample("odd", {.shape = {3, 5, 26}, .low = -4, .high = 4}),
+        Sample("saturated", {.shape = {4, 40}, .low = -100, .high = 100}),
+        Sample("one long row", {.shape = {2 * 33001}, .low = -3, .high = 3}),
+        Sample("rows across chunks", {.shape = {37, 2 * 1001}, .low = -3, .high = 3}),
+        Sample("transposed", {.shape = {5, 8}, .low = -4, .high = 4, .non_contiguous = true}),
+        large};
+  };
+  c.errors = [] {
+    return std::vector<ErrorSample>{
+        {"integers", [](Device d) { ops::SwiGlu(Tensor::Zeros({2}, DType::kI32, d)); },
+         "swiglu: the input must be a floating [..., 2F], gate and up side by side, got i32[2]"},
+        {"odd size",
+         [](Device d) {
+           ops::SwiGlu(Tensor::Zeros({2, 3}, DType::kF32, d));
+         },
+         "swiglu: the input must be a floating [..., 2F], gate and up side by side, got f32[2, 3]"},
+        {"scalar", [](Device d) { ops::SwiGlu(Tensor::Zeros({}, DType::kF32, d)); },
+         "swiglu: the input must be a floating [..., 2F]"}};
+  };
+  return c;
+}
+
+const bool registered = RegisterOpCase(Make);
+
+}  // namespace
+}  // namespace lockstep

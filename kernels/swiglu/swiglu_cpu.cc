@@ -1,0 +1,65 @@
+#include "kernels/cpu.h"
+#include "kernels/cpu_math.h"
+#include "kernels/swiglu/swiglu.h"
+
+namespace lockstep::cpu {
+namespace {
+
+// Calls f(row, column, n) for runs within rows of `columns` that cover all elements, in parallel.
+// The chunks do not follow the rows, so that a single long row is divided too.
+template <class F>
+void ForEachRowRun(int64_t elements, int64_t columns, const F& f) {
+  ParallelFor(elements, kElementwiseGrain, [&](int64_t begin, int64_t end) {
+    while (begin < end) {
+      const int64_t row = begin / columns, column = begin % columns;
+      const int64_t n = std::min(end - begin, columns - column);
+      f(row, column, n);
+      begin += n;
+    }
+  });
+}
+
+void SwiGluForwardCpu(Stream, const Tensor& gate_up, const Tensor& y) {
+  DispatchFloat("swiglu", y.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Acc<T>;
+    const int64_t f = y.dim(-1);
+    const T* in = gate_up.data<T>();
+    T* out = y.data<T>();
+    ForEachRowRun(y.numel(), f, [=](int64_t row, int64_t column, int64_t n) {
+      const T *gate = in + row * 2 * f + column, *up = gate + f;
+      T* to = out + row * f + column;
+      for (int64_t i = 0; i < n; ++i) {
+        to[i] = Convert<T>(Silu(Convert<A>(gate[i])) * Convert<A>(up[i]));
+      }
+    });
+  });
+}
+
+void SwiGluBackwardCpu(Stream, const Tensor& gate_up, const Tensor& dy, const Tensor& dgate_up,
+                       bool accumulate) {
+  DispatchFloat("swiglu", dy.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = Acc<T>;
+    const int64_t f = dy.dim(-1);
+    const T *in = gate_up.data<T>(), *grad = dy.data<T>();
+    T* out = dgate_up.data<T>();
+    ForEachRowRun(dy.numel(), f, [=](int64_t row, int64_t column, int64_t n) {
+      const T *gate = in + row * 2 * f + column, *up = gate + f, *g = grad + row * f + column;
+      T *dgate = out + row * 2 * f + column, *dup = dgate + f;
+      for (int64_t i = 0; i < n; ++i) {
+        const A x = Convert<A>(gate[i]), d = Convert<A>(g[i]);
+        const A s = A(1) / (A(1) + Exp(-x));
+        const A a = d * Convert<A>(up[i]) * (s * (A(1) + x * (A(1) - s))), b = d * (x * s);
+        dgate[i] = Convert<T>(accumulate ? Convert<A>(dgate[i]) + a : a);
+        dup[i] = Convert<T>(accumulate ? Convert<A>(dup[i]) + b : b);
+      }
+    });
+  });
+}
+
+LS_REGISTER(swiglu_forward, DeviceType::kCpu, SwiGluForwardCpu);
+LS_REGISTER(swiglu_backward, DeviceType::kCpu, SwiGluBackwardCpu);
+
+}  // namespace
+}  // namespace lockstep::cpu
