@@ -69,6 +69,37 @@ void AddGeneralOptions(Options& options, RunConfig& config) {
               {.choices = {"deterministic"}, .doc = "equal runs give equal bits"});
 }
 
+void AddRopeOptions(Options& options, ModelOptions& model) {
+  options.Add(
+      "model.rope_theta", &model.rope_theta,
+      {.above = 0, .max = 1e12, .aliases = {"rope_base"}, .doc = "rope: base of the wavelengths"});
+  options.Add(
+      "model.rope_scaling", &model.rope_scaling,
+      {.choices = {"none", "linear", "llama3"},
+       .aliases = {"rope_type"},
+       .doc = "rope: for contexts longer than the first training's: linear (all frequencies "
+              "by rope_factor) or llama3 (the low ones)"});
+  options.Add("model.rope_factor", &model.rope_factor,
+              {.above = 0, .max = 1e6, .doc = "rope_scaling: what frequencies are divided by"});
+  options.Add(
+      "model.rope_low", &model.rope_low,
+      {.above = 0,
+       .max = 1e6,
+       .aliases = {"low_freq_factor"},
+       .doc = "llama3: frequencies with fewer periods than this in rope_original_length are "
+              "divided"});
+  options.Add("model.rope_high", &model.rope_high,
+              {.above = 0,
+               .max = 1e6,
+               .aliases = {"high_freq_factor"},
+               .doc = "llama3: those with more are kept; between the two they are interpolated"});
+  options.Add("model.rope_original_length", &model.rope_original_length,
+              {.min = 1,
+               .max = kMaxTokens,
+               .aliases = {"original_max_position_embeddings"},
+               .doc = "llama3: context of the first training, in tokens"});
+}
+
 void AddModelOptions(Options& options, ModelOptions& model) {
   options.AddPresets("model.preset", &model.preset, Presets(),
                      {.operational = true,
@@ -96,15 +127,40 @@ void AddModelOptions(Options& options, ModelOptions& model) {
                .aliases = {"hidden_size", "d_model", "dim", "embed_dim"},
                .doc = "width of the model"});
   options.Add("model.dropout", &model.dropout, {.min = 0, .below = 1, .doc = "probability"});
-  options.Add("model.bias", &model.bias, {.doc = "biases in linear layers and norms"});
-  options.Add("model.norm", &model.norm, {.choices = {"layer_norm"}, .doc = "normalization"});
+  options.Add("model.bias", &model.bias, {.doc = "biases in linear layers and layer norms"});
+  options.Add("model.norm", &model.norm,
+              {.choices = {"layer_norm", "rms_norm"},
+               .doc = "normalization: layer_norm (GPT-2), rms_norm (Llama)"});
   options.Add("model.activation", &model.activation,
-              {.choices = {"gelu"}, .doc = "of the MLP (gelu: the tanh form, as in GPT-2)"});
+              {.choices = {"gelu", "gelu_exact", "relu", "silu", "swiglu"},
+               .aliases = {"activation_function", "hidden_act"},
+               .doc = "of the MLP: gelu (the tanh form, as in GPT-2), gelu_exact, relu, silu, or "
+                      "swiglu (gated, as in Llama)"});
   options.Add("model.position", &model.position,
-              {.choices = {"learned"}, .doc = "position embedding"});
+              {.choices = {"learned", "rope"},
+               .doc = "learned (a table, GPT-2) or rope (rotary embedding, Llama)"});
   options.Add("model.tie_embeddings", &model.tie_embeddings,
               {.aliases = {"tie_word_embeddings"},
                .doc = "share the token embedding with the output layer"});
+  options.Add("model.n_kv_head", &model.n_kv_head,
+              {.min = 0,
+               .max = 1000000,
+               .aliases = {"num_key_value_heads", "n_kv_heads"},
+               .doc = "heads of keys and values, shared by groups of heads; they divide n_head; "
+                      "0: n_head"});
+  options.Add(
+      "model.n_inner", &model.n_inner,
+      {.min = 0,
+       .max = 10000000,
+       .aliases = {"intermediate_size", "ffn_dim", "hidden_dim", "d_ff"},
+       .doc = "width inside of the MLP; 0: 4 n_embd, with swiglu 8/3 n_embd rounded up to a "
+              "multiple of 64"});
+  options.Add("model.norm_eps", &model.norm_eps,
+              {.min = 1e-30,
+               .max = 1,
+               .aliases = {"rms_norm_eps", "layer_norm_epsilon"},
+               .doc = "added to the variance or mean square"});
+  AddRopeOptions(options, model);
 }
 
 void AddDataOptions(Options& options, DataOptions& data) {
@@ -297,6 +353,57 @@ void CheckHeads(Options& options, const ModelOptions& model) {
                       lower + model.n_head, ", or model.n_head = ", head));
 }
 
+void CheckKvHeads(Options& options, const ModelOptions& model) {
+  if (model.n_kv_head == 0 || model.n_head % model.n_kv_head == 0) return;
+  int64_t heads = std::min(model.n_kv_head, model.n_head);
+  while (model.n_head % heads != 0) --heads;
+  options.Fail(
+      {"model.n_kv_head", "model.n_head"},
+      StrCat(options.Describe("model.n_head"), " is not a multiple of ",
+             options.Describe("model.n_kv_head"), ": use model.n_kv_head = ", heads,
+             ", or model.n_head = ", (model.n_head / model.n_kv_head + 1) * model.n_kv_head));
+}
+
+// Fails if `key` was changed although nothing reads it unless `needs` is one of `values`.
+template <class T>
+void CheckActs(Options& options, std::string_view key, const T& value, const T& otherwise,
+               bool acts, std::string_view needs) {
+  if (acts || value == otherwise) return;
+  options.Fail({key}, StrCat(options.Describe(key), " does nothing without ", needs, ": use ",
+                             needs, ", or ", key, " = ", ToToml(OptionValue(otherwise))));
+}
+
+void CheckRope(Options& options, const ModelOptions& model) {
+  const ModelOptions d;  // the defaults
+  const bool rope = model.position == "rope", scaled = model.rope_scaling != "none";
+  const bool llama3 = model.rope_scaling == "llama3";
+  constexpr std::string_view kRope = "model.position = \"rope\"";
+  constexpr std::string_view kScaling = "model.rope_scaling = \"linear\" or \"llama3\"";
+  constexpr std::string_view kLlama3 = "model.rope_scaling = \"llama3\"";
+  const ModelOptions& m = model;
+  CheckActs(options, "model.rope_theta", m.rope_theta, d.rope_theta, rope, kRope);
+  CheckActs(options, "model.rope_scaling", m.rope_scaling, d.rope_scaling, rope, kRope);
+  CheckActs(options, "model.rope_factor", m.rope_factor, d.rope_factor, scaled, kScaling);
+  CheckActs(options, "model.rope_low", m.rope_low, d.rope_low, llama3, kLlama3);
+  CheckActs(options, "model.rope_high", m.rope_high, d.rope_high, llama3, kLlama3);
+  CheckActs(options, "model.rope_original_length", m.rope_original_length, d.rope_original_length,
+            llama3, kLlama3);
+  if (!rope) return;
+  if (m.n_embd / m.n_head % 2 != 0) {
+    options.Fail({"model.n_embd", "model.n_head"},
+                 StrCat(options.Describe("model.n_embd"), " and ", options.Describe("model.n_head"),
+                        " make heads of ", m.n_embd / m.n_head,
+                        ", but rope turns pairs and needs an even size: use model.n_embd = ",
+                        m.n_head * (m.n_embd / m.n_head + 1), ", or model.position = \"learned\""));
+  }
+  if (llama3 && m.rope_low >= m.rope_high) {
+    options.Fail({"model.rope_low", "model.rope_high"},
+                 StrCat(options.Describe("model.rope_low"), " is not below ",
+                        options.Describe("model.rope_high"),
+                        ": Llama 3 has model.rope_low = 1 and model.rope_high = 4"));
+  }
+}
+
 void CheckSchedule(Options& options, const RunConfig& config) {
   const OptimOptions& optim = config.optim;
   const double tenth = std::strtod(StrCat(optim.lr / 10).c_str(), nullptr);  // six digits will do
@@ -330,6 +437,9 @@ void AddRunOptions(Options& options, RunConfig& config) {
   AddCheckpointOptions(options, config.checkpoint);
   options.OnResolve([&config](Options& resolved) {
     CheckHeads(resolved, config.model);
+    CheckKvHeads(resolved, config.model);
+    // A model from weights has their shape, whatever the defaults are.
+    if (config.init_from.empty()) CheckRope(resolved, config.model);
     CheckLength(resolved, config.train);
     CheckBatch(resolved, config.train);
     CheckSchedule(resolved, config);

@@ -25,6 +25,14 @@ struct ModelOptions {
   std::string activation = "gelu";
   std::string position = "learned";
   bool tie_embeddings = true;
+  int64_t n_kv_head = 0;  // 0: n_head
+  int64_t n_inner = 0;    // 0: DefaultInner of gpt_config.h
+  double norm_eps = 1e-5;
+  double rope_theta = 10000;
+  std::string rope_scaling = "none";
+  double rope_factor = 1;
+  double rope_low = 1, rope_high = 4;
+  int64_t rope_original_length = 8192;
 };
 
 struct DataOptions {

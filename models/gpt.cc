@@ -6,8 +6,9 @@
 #include "kernels/token_position_embedding/token_position_embedding.h"
 #include "nn/dropout.h"
 #include "nn/init.h"
-#include "nn/layer_norm.h"
 #include "nn/linear.h"
+#include "nn/residual_norm.h"
+#include "nn/rotary.h"
 #include "nn/transformer_block.h"
 
 namespace lockstep::models {
@@ -15,9 +16,13 @@ namespace {
 
 constexpr double kInitStd = 0.02;
 
-const GptConfig& Checked(const GptConfig& config) {
+GptConfig Checked(const GptConfig& config) {
   Validate(config);
-  return config;
+  return Resolved(config);
+}
+
+std::shared_ptr<nn::Embedding> MakeEmbedding(int64_t num, int64_t dim) {
+  return std::make_shared<nn::Embedding>(num, dim, nn::Normal(0, kInitStd));
 }
 
 std::vector<std::shared_ptr<Layer>> Blocks(const GptConfig& config) {
@@ -28,6 +33,14 @@ std::vector<std::shared_ptr<Layer>> Blocks(const GptConfig& config) {
                                       .init_std = kInitStd};
   // 2 * n_layer branches add up in the residual stream.
   options.residual_std = kInitStd / std::sqrt(2.0 * static_cast<double>(config.n_layer));
+  options.n_kv_head = config.n_kv_head;
+  options.n_inner = config.n_inner;
+  options.norm = config.norm;
+  options.norm_eps = config.norm_eps;
+  options.activation = config.activation;
+  if (config.position == Position::kRope) {
+    options.rotary = std::make_shared<nn::Rotary>(config.n_embd / config.n_head, config.rope);
+  }
   std::vector<std::shared_ptr<Layer>> blocks;
   for (int64_t i = 0; i < config.n_layer; ++i) {
     blocks.push_back(std::make_shared<nn::TransformerBlock>(options));
@@ -35,34 +48,24 @@ std::vector<std::shared_ptr<Layer>> Blocks(const GptConfig& config) {
   return blocks;
 }
 
-}  // namespace
-
-void Validate(const GptConfig& c) {
-  const auto positive = [](const char* name, int64_t value) {
-    LS_CHECK(value > 0, "the model's ", name, " must be positive, got ", value);
-  };
-  positive("vocab_size", c.vocab_size);
-  positive("block_size", c.block_size);
-  positive("n_layer", c.n_layer);
-  positive("n_head", c.n_head);
-  positive("n_embd", c.n_embd);
-  LS_CHECK(c.n_embd % c.n_head == 0, "the model's n_embd = ", c.n_embd,
-           " is not divisible by n_head = ", c.n_head);
-  LS_CHECK(c.dropout >= 0 && c.dropout < 1, "the model's dropout must be in [0, 1), got ",
-           c.dropout);
+// A child only where it is wanted, between others whose order it must keep.
+std::unique_ptr<Child<nn::Embedding>> Positions(Module* owner, const GptConfig& config) {
+  if (config.position != Position::kLearned) return nullptr;
+  return std::make_unique<Child<nn::Embedding>>(owner, "wpe",
+                                                MakeEmbedding(config.block_size, config.n_embd));
 }
+
+}  // namespace
 
 Gpt::Gpt(const GptConfig& config)
     : config_(Checked(config)),
-      wte_(this, "wte",
-           std::make_shared<nn::Embedding>(config.vocab_size, config.n_embd,
-                                           nn::Normal(0, kInitStd))),
-      wpe_(this, "wpe",
-           std::make_shared<nn::Embedding>(config.block_size, config.n_embd,
-                                           nn::Normal(0, kInitStd))),
-      drop_(this, "drop", std::make_shared<nn::Dropout>(config.dropout)),
-      h_(this, "h", Blocks(config)),
-      ln_f_(this, "ln_f", std::make_shared<nn::LayerNorm>(config.n_embd, config.bias)) {
+      wte_(this, "wte", MakeEmbedding(config_.vocab_size, config_.n_embd)),
+      wpe_(Positions(this, config_)),
+      drop_(this, "drop", std::make_shared<nn::Dropout>(config_.dropout)),
+      h_(this, "h", Blocks(config_)),
+      ln_f_(this, "ln_f",
+            nn::MakeNorm(config_.n_embd,
+                         {.kind = config_.norm, .bias = config_.bias, .eps = config_.norm_eps})) {
   if (!config.tie_embeddings) {
     lm_head_ = std::make_unique<Child<Layer>>(
         this, "lm_head",
@@ -82,7 +85,8 @@ Tensor Gpt::Forward(const Tensor& ids) {
            ids.Describe());
   LS_CHECK(ids.dim(1) <= config_.block_size, "a sequence of ", ids.dim(1),
            " tokens is longer than the model's block_size = ", config_.block_size);
-  Tensor x = drop_(ops::TokenPositionEmbedding(ids, *wte_->weight(), *wpe_->weight()));
+  Tensor x = drop_(wpe_ ? ops::TokenPositionEmbedding(ids, *wte_->weight(), *(*wpe_)->weight())
+                        : (*wte_)(ids));
   for (int64_t i = 0; i < h_.size(); ++i) x = h_[i](x);
   x = ln_f_(x);
   return lm_head_ ? (*lm_head_)(x) : ops::Linear(x, *wte_->weight());

@@ -1,17 +1,24 @@
 #include "models/hf_format.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/file.h"
-#include "core/json.h"
 #include "core/safetensors.h"
 
 namespace lockstep::models {
 namespace {
 
-using Json = nlohmann::ordered_json;
+// A tensor of the file that holds the rows [begin, end) of a parameter, or all of a vector.
+struct Piece {
+  std::string name;
+  int64_t begin = 0, end = 0;
+  bool transposed = false;
+
+  Tensor Of(const Parameter& p) const {
+    const Tensor rows = p.value().Detach().Slice(0, begin, end);
+    return transposed ? rows.Transpose(0, 1) : rows;
+  }
+};
 
 // GPT-2's linear layers are Conv1D modules in Hugging Face's code: stored [in, out].
 bool IsConv1d(const std::string& name) {
@@ -19,10 +26,73 @@ bool IsConv1d(const std::string& name) {
          name.ends_with("c_fc.weight");
 }
 
-// For each weight of a linear layer or norm, the bias that the format wants beside it.
+// "h.3.attn.c_attn.weight" is {"h.3.", "attn.c_attn", "weight"}; "ln_f.weight" has no block.
+struct Path {
+  std::string block, layer, kind;
+  explicit Path(const std::string& name) {
+    size_t begin = 0;
+    if (name.starts_with("h.")) begin = name.find('.', 2) + 1;
+    const size_t dot = name.rfind('.');
+    block = name.substr(0, begin);
+    layer = name.substr(begin, dot - begin);
+    kind = name.substr(dot + 1);
+  }
+};
+
+// The rows of a joint linear layer, by their names in Llama.
+struct Part {
+  const char* layer;
+  int64_t rows;
+};
+
+std::vector<Part> LlamaParts(const GptConfig& c, const std::string& layer, int64_t rows) {
+  const int64_t head = c.n_embd / c.n_head;
+  if (layer == "attn.c_attn") {
+    return {{"self_attn.q_proj", c.n_embd},
+            {"self_attn.k_proj", c.n_kv_head * head},
+            {"self_attn.v_proj", c.n_kv_head * head}};
+  }
+  if (layer == "mlp.c_fc") return {{"mlp.gate_proj", c.n_inner}, {"mlp.up_proj", c.n_inner}};
+  static constexpr std::pair<const char*, const char*> kNames[] = {
+      {"wte", "embed_tokens"},
+      {"ln_f", "norm"},
+      {"ln_1", "input_layernorm"},
+      {"ln_2", "post_attention_layernorm"},
+      {"attn.c_proj", "self_attn.o_proj"},
+      {"mlp.c_proj", "mlp.down_proj"}};
+  for (const auto& [ours, theirs] : kNames) {
+    if (layer == ours) return {{theirs, rows}};
+  }
+  LS_INVARIANT(layer == "lm_head");
+  return {{"lm_head", rows}};
+}
+
+std::vector<Piece> LlamaPieces(const GptConfig& c, const std::string& name, int64_t rows) {
+  const Path path(name);
+  std::string prefix = path.layer == "lm_head" ? "" : "model.";
+  if (!path.block.empty()) prefix += "layers." + path.block.substr(2);
+  std::vector<Piece> out;
+  int64_t begin = 0;
+  for (const Part& part : LlamaParts(c, path.layer, rows)) {
+    out.push_back({StrCat(prefix, part.layer, ".", path.kind), begin, begin + part.rows});
+    begin += part.rows;
+  }
+  LS_INVARIANT(begin == rows);
+  return out;
+}
+
+// Where the file has a parameter of the model.
+std::vector<Piece> Pieces(const GptConfig& c, const std::string& name, const Parameter& p) {
+  const int64_t rows = p.logical_shape()[0];
+  const HfFormat format = HfFormatOf(c);
+  if (format == HfFormat::kLlama) return LlamaPieces(c, name, rows);
+  return {{name, 0, rows, format == HfFormat::kGpt2 && IsConv1d(name)}};
+}
+
+// For each weight of a linear layer or norm, the bias that GPT-2's format wants beside it.
 std::vector<std::pair<std::string, int64_t>> MissingBiases(const Gpt& model) {
   std::vector<std::pair<std::string, int64_t>> out;
-  if (model.config().bias) return out;
+  if (model.config().bias || HfFormatOf(model.config()) != HfFormat::kGpt2) return out;
   for (const auto& [name, p] : model.NamedParameters()) {
     if (name == "wte.weight" || name == "wpe.weight" || name == "lm_head.weight") continue;
     out.emplace_back(name.substr(0, name.size() - std::string("weight").size()) + "bias",
@@ -31,43 +101,8 @@ std::vector<std::pair<std::string, int64_t>> MissingBiases(const Gpt& model) {
   return out;
 }
 
-int64_t Integer(const nlohmann::json& j, const char* key, const std::string& source) {
-  if (!j.contains(key) || !j[key].is_number_integer()) {
-    throw InputError(StrCat(source, ": \"", key, "\" must be an integer"));
-  }
-  return j[key].get<int64_t>();
-}
-
-double Number(const nlohmann::json& j, const char* key, double otherwise,
-              const std::string& source) {
-  if (!j.contains(key)) return otherwise;
-  if (!j[key].is_number()) throw InputError(StrCat(source, ": \"", key, "\" must be a number"));
-  return j[key].get<double>();
-}
-
-// What this GPT-2 does not implement must not be ignored silently.
-void CheckVariant(const nlohmann::json& j, const std::string& source) {
-  const auto expect = [&](const char* key, const nlohmann::json& want) {
-    if (j.contains(key) && !j[key].is_null() && j[key] != want) {
-      throw InputError(StrCat(source, ": \"", key, "\" is ", j[key].dump(), "; only ", want.dump(),
-                              " is supported"));
-    }
-  };
-  expect("model_type", "gpt2");
-  expect("activation_function", "gelu_new");
-  expect("scale_attn_weights", true);
-  expect("scale_attn_by_inverse_layer_idx", false);
-  expect("layer_norm_epsilon", 1e-5);
-  expect("add_cross_attention", false);
-  if (j.contains("n_inner") && !j["n_inner"].is_null()) {
-    expect("n_inner", 4 * Integer(j, "n_embd", source));
-  }
-}
-
-void CopyWeight(const SafetensorsEntry& entry, bool transposed, Parameter& parameter) {
-  Tensor stored = entry.ToTensor();
-  const Tensor value = parameter.value().Detach();
-  const Tensor expected = transposed ? value.Transpose(0, 1) : value;
+void CopyWeight(const SafetensorsEntry& entry, const Tensor& expected) {
+  const Tensor stored = entry.ToTensor();
   if (!(stored.shape() == expected.shape())) {
     throw InputError(StrCat(*entry.source, ": '", entry.name, "' has shape ", stored.shape(),
                             ", but this model needs ", expected.shape(),
@@ -97,71 +132,45 @@ void CheckZero(const SafetensorsEntry& entry) {
   }
 }
 
-}  // namespace
-
-std::string ToHfConfig(const GptConfig& c) {
-  Json j;
-  j["architectures"] = {"GPT2LMHeadModel"};
-  j["model_type"] = "gpt2";
-  j["vocab_size"] = c.vocab_size;
-  j["n_positions"] = c.block_size;
-  j["n_ctx"] = c.block_size;
-  j["n_embd"] = c.n_embd;
-  j["n_layer"] = c.n_layer;
-  j["n_head"] = c.n_head;
-  j["n_inner"] = nullptr;
-  j["activation_function"] = "gelu_new";
-  j["layer_norm_epsilon"] = 1e-5;
-  j["resid_pdrop"] = c.dropout;
-  j["embd_pdrop"] = c.dropout;
-  j["attn_pdrop"] = c.dropout;
-  j["tie_word_embeddings"] = c.tie_embeddings;
-  // The defaults (50256) would lie outside small vocabularies.
-  const bool gpt2_vocabulary = c.vocab_size >= 50257;
-  j["bos_token_id"] = gpt2_vocabulary ? Json(50256) : Json(nullptr);
-  j["eos_token_id"] = gpt2_vocabulary ? Json(50256) : Json(nullptr);
-  j["torch_dtype"] = "float32";
-  j["lockstep"] = {{"bias", c.bias}};
-  return j.dump(2) + "\n";
+// Old exports carry what is no weight: causal masks, the frequencies of rotary embedding.
+bool IsNoWeight(const std::string& name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         name.ends_with(".rotary_emb.inv_freq");
 }
 
-GptConfig FromHfConfig(const std::string& text, const std::string& source) {
-  const nlohmann::json j = ParseJson(text, source);
-  if (!j.is_object()) throw InputError(StrCat(source, ": not a JSON object"));
-  CheckVariant(j, source);
-  GptConfig c;
-  c.vocab_size = Integer(j, "vocab_size", source);
-  c.block_size = Integer(j, j.contains("n_positions") ? "n_positions" : "n_ctx", source);
-  c.n_embd = Integer(j, "n_embd", source);
-  c.n_layer = Integer(j, "n_layer", source);
-  c.n_head = Integer(j, "n_head", source);
-  c.dropout = Number(j, "resid_pdrop", 0, source);
-  c.tie_embeddings = !j.contains("tie_word_embeddings") || j["tie_word_embeddings"] != false;
-  if (j.contains("lockstep")) {
-    const auto& ours = j["lockstep"];
-    if (!ours.is_object() || !ours.contains("bias") || !ours["bias"].is_boolean()) {
-      throw InputError(StrCat(source, ": \"lockstep\" must be an object with a boolean \"bias\""));
+// A file's entries by the names of the whole or of the bare model, and which of them were used.
+class Entries {
+ public:
+  explicit Entries(const SafetensorsSet& set) : set_(set) {}
+
+  const SafetensorsEntry* Find(const std::string& name) {
+    const SafetensorsEntry* entry = set_.Find(name);
+    if (!entry) entry = set_.Find("transformer." + name);
+    if (!entry && name.starts_with("model.")) entry = set_.Find(name.substr(6));
+    if (entry) used_.insert(entry->name);
+    return entry;
+  }
+  std::string Unused() const {
+    std::string out;
+    for (const std::string& name : set_.names()) {
+      if (!used_.contains(name) && !IsNoWeight(name)) out += " " + name;
     }
-    c.bias = ours["bias"].get<bool>();
+    return out;
   }
-  try {
-    Validate(c);
-  } catch (const ArgumentError& e) {
-    throw InputError(StrCat(source, ": ", e.what()));
-  }
-  return c;
-}
 
-GptConfig ReadHfConfig(const std::string& path) {
-  const std::string file = path + "/config.json";
-  return FromHfConfig(ReadFile(file), file);
-}
+ private:
+  const SafetensorsSet& set_;
+  std::set<std::string> used_;
+};
+
+}  // namespace
 
 std::vector<SafetensorsItem> ToHfTensors(Gpt& model) {
   std::vector<SafetensorsItem> items;
   for (const auto& [name, p] : model.NamedParameters()) {
-    const Tensor value = p->value().Detach();
-    items.push_back(SafetensorsItem::Of(name, IsConv1d(name) ? value.Transpose(0, 1) : value));
+    for (const Piece& piece : Pieces(model.config(), name, *p)) {
+      items.push_back(SafetensorsItem::Of(piece.name, piece.Of(*p)));
+    }
   }
   for (const auto& [name, size] : MissingBiases(model)) {
     items.push_back(SafetensorsItem::Of(name, Tensor::Zeros({size}, DType::kF32)));
@@ -171,42 +180,32 @@ std::vector<SafetensorsItem> ToHfTensors(Gpt& model) {
 
 void LoadHfWeights(Gpt& model, const std::string& path) {
   const SafetensorsSet set = SafetensorsSet::Open(path);
-  const auto find = [&](const std::string& name) {
-    const SafetensorsEntry* entry = set.Find(name);
-    return entry ? entry : set.Find("transformer." + name);
-  };
-  std::set<std::string> used;
+  Entries entries(set);
   std::string missing;
+  const SafetensorsEntry* embedding = nullptr;
   for (const auto& [name, p] : model.NamedParameters()) {
-    if (const SafetensorsEntry* entry = find(name)) {
-      CopyWeight(*entry, IsConv1d(name), *p);
-      used.insert(entry->name);
-    } else {
-      missing += " " + name;
+    for (const Piece& piece : Pieces(model.config(), name, *p)) {
+      const SafetensorsEntry* entry = entries.Find(piece.name);
+      if (name == "wte.weight") embedding = entry;
+      if (entry) {
+        CopyWeight(*entry, piece.Of(*p));
+      } else {
+        missing += " " + piece.name;
+      }
     }
   }
   if (!missing.empty()) {
     throw InputError(StrCat(set.source(), ": weights of this model are missing:", missing));
   }
   for (const auto& [name, size] : MissingBiases(model)) {
-    if (const SafetensorsEntry* entry = find(name)) {
-      CheckZero(*entry);
-      used.insert(entry->name);
+    if (const SafetensorsEntry* entry = entries.Find(name)) CheckZero(*entry);
+  }
+  if (model.config().tie_embeddings) {
+    if (const SafetensorsEntry* head = entries.Find("lm_head.weight")) {
+      CheckTiedHead(*head, *embedding);
     }
   }
-  if (const SafetensorsEntry* head = set.Find("lm_head.weight");
-      head && model.config().tie_embeddings) {
-    CheckTiedHead(*head, *find("wte.weight"));
-    used.insert(head->name);
-  }
-  std::string unknown;
-  for (const std::string& name : set.names()) {
-    // Old exports carry the causal masks.
-    const bool known =
-        used.contains(name) || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
-    if (!known) unknown += " " + name;
-  }
-  if (!unknown.empty()) {
+  if (const std::string unknown = entries.Unused(); !unknown.empty()) {
     throw InputError(StrCat(set.source(), ": weights that this model has no place for:", unknown));
   }
 }

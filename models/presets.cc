@@ -113,6 +113,103 @@ every = 1000
 )");
 }
 
+// A Llama for tests and first looks: every part of the family, in the time of shakespeare-char-cpu.
+constexpr char kLlamaTiny[] = R"(
+[model]
+vocab_size = 0
+block_size = 64
+n_layer = 4
+n_head = 4
+n_kv_head = 2
+n_embd = 128
+n_inner = 352
+dropout = 0.0
+bias = false
+tie_embeddings = true
+norm = "rms_norm"
+norm_eps = 1e-5
+activation = "swiglu"
+position = "rope"
+rope_theta = 10000.0
+[data]
+tokenizer = "char"
+val_fraction = 0.1
+order = "random"
+[train]
+steps = 2000
+batch_size = 12
+eval_every = 250
+eval_batches = 0
+[optim]
+schedule = "cosine"
+lr = 2e-3
+min_lr = 2e-4
+warmup = 100
+decay_steps = 2000
+beta1 = 0.9
+beta2 = 0.99
+eps = 1e-8
+weight_decay = 0.1
+clip = 1.0
+)";
+
+// Shapes of published models, with the recipe of TinyLlama's training: AdamW with betas 0.9 and
+// 0.95, weight decay 0.1, clipping at 1, 2000 steps of warm-up, cosine to a tenth (Zhang et al.,
+// "TinyLlama" 2024, section 2.3). Meta published none for its small models.
+struct LlamaSize {
+  int64_t vocab_size, block_size, n_layer, n_head, n_kv_head, n_embd, n_inner;
+  bool tie_embeddings;
+  const char* rope;  // lines of [model]
+  int64_t steps, batch_size, global_batch_size;
+};
+
+constexpr char kLlama2Rope[] = "rope_theta = 10000.0\n";
+constexpr char kLlama32Rope[] = R"(rope_theta = 500000.0
+rope_scaling = "llama3"
+rope_factor = 32.0
+rope_low = 1.0
+rope_high = 4.0
+rope_original_length = 8192
+)";
+
+std::string Llama(const LlamaSize& size) {
+  return StrCat("[model]\nvocab_size = ", size.vocab_size, "\nblock_size = ", size.block_size,
+                "\nn_layer = ", size.n_layer, "\nn_head = ", size.n_head,
+                "\nn_kv_head = ", size.n_kv_head, "\nn_embd = ", size.n_embd,
+                "\nn_inner = ", size.n_inner,
+                "\ntie_embeddings = ", size.tie_embeddings ? "true" : "false", R"(
+dropout = 0.0
+bias = false
+norm = "rms_norm"
+norm_eps = 1e-5
+activation = "swiglu"
+position = "rope"
+)",
+                size.rope, R"([data]
+tokenizer = "auto"
+order = "shuffled"
+[train]
+steps = )",
+                size.steps, "\nbatch_size = ", size.batch_size,
+                "\nglobal_batch_size = ", size.global_batch_size, R"(
+eval_every = 250
+eval_batches = 20
+[optim]
+schedule = "cosine"
+lr = 4e-4
+min_lr = 4e-5
+warmup = 2000
+decay_steps = 0
+beta1 = 0.9
+beta2 = 0.95
+eps = 1e-8
+weight_decay = 0.1
+clip = 1.0
+[checkpoint]
+every = 1000
+)");
+}
+
 }  // namespace
 
 const std::vector<Preset>& Presets() {
@@ -128,6 +225,15 @@ const std::vector<Preset>& Presets() {
        Gpt2({36, 20, 1280, 286102, 8, 512, "2.5e-4", "0.0"})},
       {"gpt2-xl", "1558M parameters, 34B tokens",
        Gpt2({48, 25, 1600, 32000, 4, 1024, "6e-4", "6e-5"})},
+      {"llama-tiny", "a Llama for characters on a CPU: 0.7M parameters", kLlamaTiny},
+      {"tinyllama-1.1b", "TinyLlama's shape and recipe: 1100M parameters, 3T tokens",
+       Llama({32000, 2048, 22, 32, 4, 2048, 5632, false, kLlama2Rope, 1430512, 4, 1024})},
+      {"llama-3.2-1b", "Llama 3.2's shape: 1236M parameters, TinyLlama's recipe",
+       Llama({128256, 131072, 16, 32, 8, 2048, 8192, true, kLlama32Rope, 1430512, 1, 16})},
+      {"llama-3.2-3b", "Llama 3.2's shape: 3213M parameters, TinyLlama's recipe",
+       Llama({128256, 131072, 28, 24, 8, 3072, 8192, true, kLlama32Rope, 1430512, 1, 16})},
+      {"llama-2-7b", "Llama 2's shape: 6738M parameters, TinyLlama's recipe",
+       Llama({32000, 4096, 32, 32, 32, 4096, 11008, false, kLlama2Rope, 1430512, 1, 1024})},
   };
   return presets;
 }

@@ -16,15 +16,38 @@ bool Explicit(const Options& options, std::string_view key) {
   return options.source(key) >= OptionSource::kFile;
 }
 
-// Takes a shape option from the weights, unless the user asked for another.
+// Takes a shape option from the weights, unless the user asked for another. 0 asks for what the
+// weights have, where `zero_is_open`.
 template <class T>
 void Adopt(const Options& options, std::string_view key, T* option, T from_weights,
-           const std::string& weights) {
-  if (Explicit(options, key) && *option != from_weights) {
+           const std::string& weights, bool zero_is_open = false) {
+  if (Explicit(options, key) && *option != from_weights && !(zero_is_open && *option == T{})) {
     options.Fail({key}, StrCat(options.Describe(key), ", but the weights of ", weights, " have ",
                                ToToml(OptionValue(from_weights)), ": leave ", key, " out"));
   }
   *option = from_weights;
+}
+
+// All but sizes.
+void AdoptKinds(const Options& options, const std::string& weights, const GptConfig& shape,
+                ModelOptions* m) {
+  const auto word = [&](std::string_view key, std::string* option, std::string_view value) {
+    Adopt(options, key, option, std::string(value), weights);
+  };
+  Adopt(options, "model.bias", &m->bias, shape.bias, weights);
+  Adopt(options, "model.tie_embeddings", &m->tie_embeddings, shape.tie_embeddings, weights);
+  word("model.norm", &m->norm, Name(shape.norm));
+  Adopt(options, "model.norm_eps", &m->norm_eps, shape.norm_eps, weights);
+  word("model.activation", &m->activation, Name(shape.activation));
+  word("model.position", &m->position, Name(shape.position));
+  const RotaryOptions& rope = shape.rope;
+  Adopt(options, "model.rope_theta", &m->rope_theta, rope.theta, weights);
+  word("model.rope_scaling", &m->rope_scaling, Name(rope.scaling));
+  Adopt(options, "model.rope_factor", &m->rope_factor, rope.factor, weights);
+  Adopt(options, "model.rope_low", &m->rope_low, rope.low, weights);
+  Adopt(options, "model.rope_high", &m->rope_high, rope.high, weights);
+  Adopt(options, "model.rope_original_length", &m->rope_original_length, rope.original_length,
+        weights);
 }
 
 GptConfig ShapeFromWeights(const Options& options, const std::string& weights, RunConfig* config) {
@@ -32,9 +55,10 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& weights, R
   ModelOptions& m = config->model;
   Adopt(options, "model.n_layer", &m.n_layer, shape.n_layer, weights);
   Adopt(options, "model.n_head", &m.n_head, shape.n_head, weights);
+  Adopt(options, "model.n_kv_head", &m.n_kv_head, shape.n_kv_head, weights, true);
   Adopt(options, "model.n_embd", &m.n_embd, shape.n_embd, weights);
-  Adopt(options, "model.bias", &m.bias, shape.bias, weights);
-  Adopt(options, "model.tie_embeddings", &m.tie_embeddings, shape.tie_embeddings, weights);
+  Adopt(options, "model.n_inner", &m.n_inner, shape.n_inner, weights, true);
+  AdoptKinds(options, weights, shape, &m);
   if (m.vocab_size != 0)
     Adopt(options, "model.vocab_size", &m.vocab_size, shape.vocab_size, weights);
   if (m.block_size > shape.block_size) {
@@ -47,17 +71,6 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& weights, R
   }
   shape.dropout = m.dropout;
   return shape;
-}
-
-GptConfig ShapeFromOptions(const ModelOptions& m) {
-  return {.vocab_size = m.vocab_size,
-          .block_size = m.block_size,
-          .n_layer = m.n_layer,
-          .n_head = m.n_head,
-          .n_embd = m.n_embd,
-          .dropout = m.dropout,
-          .bias = m.bias,
-          .tie_embeddings = m.tie_embeddings};
 }
 
 data::Dataset OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size) {
@@ -83,6 +96,29 @@ int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t s
 
 }  // namespace
 
+GptConfig ToGptConfig(const ModelOptions& m) {
+  return {.vocab_size = m.vocab_size,
+          .block_size = m.block_size,
+          .n_layer = m.n_layer,
+          .n_head = m.n_head,
+          .n_embd = m.n_embd,
+          .dropout = m.dropout,
+          .bias = m.bias,
+          .tie_embeddings = m.tie_embeddings,
+          .n_kv_head = m.n_kv_head,
+          .n_inner = m.n_inner,
+          .norm = ParseNorm(m.norm),
+          .norm_eps = m.norm_eps,
+          .activation = ParseActivation(m.activation),
+          .position = ParsePosition(m.position),
+          .rope = {.theta = m.rope_theta,
+                   .scaling = ParseRopeScaling(m.rope_scaling),
+                   .factor = m.rope_factor,
+                   .low = m.rope_low,
+                   .high = m.rope_high,
+                   .original_length = m.rope_original_length}};
+}
+
 Device ResolveDevice(const std::string& option) {
   if (option == "auto" || option == "cpu") return kCpu;
   throw InputError(StrCat("device=", option,
@@ -102,7 +138,7 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
                            weights.empty() ? config.model.vocab_size : setup.model.vocab_size);
   if (weights.empty()) {
     if (settled.model.vocab_size == 0) settled.model.vocab_size = setup.dataset.vocab_size;
-    setup.model = ShapeFromOptions(settled.model);
+    setup.model = ToGptConfig(settled.model);
   }
   setup.window = settled.model.block_size;
   setup.grad_accum = GradAccum(config.train, /*ranks=*/1);

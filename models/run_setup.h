@@ -16,6 +16,9 @@ namespace lockstep::models {
 // machine has none, with what to do.
 Device ResolveDevice(const std::string& option);
 
+// The shape that the options ask for; vocab_size as it stands there.
+GptConfig ToGptConfig(const ModelOptions& model);
+
 struct RunSetup {
   RunConfig config;  // as given; what it leaves open is settled by the fields below
   RunStart start;

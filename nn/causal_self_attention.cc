@@ -23,20 +23,34 @@ int64_t CheckHeads(int64_t n_embd, int64_t n_head) {
   return n_head;
 }
 
+int64_t CheckKvHeads(int64_t n_head, int64_t n_kv_head) {
+  if (n_kv_head == 0) return n_head;
+  LS_CHECK(n_kv_head > 0 && n_head % n_kv_head == 0, "attention: n_head = ", n_head,
+           " must be a multiple of the number of key and value heads (n_kv_head = ", n_kv_head,
+           ")");
+  return n_kv_head;
+}
+
 }  // namespace
 
 CausalSelfAttention::CausalSelfAttention(int64_t n_embd, int64_t n_head,
                                          const CausalSelfAttentionOptions& options)
     : n_head_(CheckHeads(n_embd, n_head)),
+      n_kv_head_(CheckKvHeads(n_head, options.n_kv_head)),
       dropout_(options.dropout),
-      c_attn_(this, "c_attn", MakeLinear(n_embd, 3 * n_embd, options.bias, options.init_std)),
+      rotary_(options.rotary),
+      c_attn_(this, "c_attn",
+              MakeLinear(n_embd, (n_head_ + 2 * n_kv_head_) * (n_embd / n_head_), options.bias,
+                         options.init_std)),
       c_proj_(this, "c_proj", MakeLinear(n_embd, n_embd, options.bias, options.residual_std)),
       resid_dropout_(this, "resid_dropout", std::make_shared<Dropout>(options.dropout)) {}
 
 Tensor CausalSelfAttention::Forward(const Tensor& x) {
   const bool drop = dropout_ > 0 && CurrentStepState() != nullptr;
   const uint64_t site = drop ? RandomSite(path() + ".attn_dropout") : 0;
-  const Tensor y = ops::CausalAttention(c_attn_(x), n_head_, drop ? dropout_ : 0.0, site);
+  Tensor qkv = c_attn_(x);
+  if (rotary_) qkv = (*rotary_)(qkv, n_head_ + n_kv_head_);
+  const Tensor y = ops::CausalAttention(qkv, n_head_, drop ? dropout_ : 0.0, site, n_kv_head_);
   return resid_dropout_(c_proj_(y));
 }
 

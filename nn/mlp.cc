@@ -1,18 +1,48 @@
 #include "nn/mlp.h"
 
+#include "kernels/activation/activation.h"
+#include "kernels/gelu/gelu.h"
+#include "kernels/swiglu/swiglu.h"
 #include "nn/dropout.h"
 #include "nn/init.h"
 #include "nn/linear.h"
 
 namespace lockstep::nn {
+namespace {
+
+std::shared_ptr<Linear> MakeInput(int64_t n_embd, int64_t hidden, const MlpOptions& options) {
+  const bool fused = options.activation == MlpActivation::kGelu;
+  const bool gated = options.activation == MlpActivation::kSwiGlu;
+  return std::make_shared<Linear>(
+      n_embd, gated ? 2 * hidden : hidden,
+      LinearOptions{.bias = options.bias,
+                    .activation = fused ? Activation::kGelu : Activation::kNone,
+                    .weight_init = Normal(0, options.init_std),
+                    .bias_init = Constant(0)});
+}
+
+// Of c_fc's result, which has a kGelu already.
+Tensor Activate(MlpActivation activation, const Tensor& x) {
+  switch (activation) {
+    case MlpActivation::kGelu:
+      return x;
+    case MlpActivation::kGeluExact:
+      return ops::Gelu(x, GeluForm::kExact);
+    case MlpActivation::kRelu:
+      return ops::Relu(x);
+    case MlpActivation::kSilu:
+      return ops::Silu(x);
+    case MlpActivation::kSwiGlu:
+      return ops::SwiGlu(x);
+  }
+  throw ArgumentError(StrCat("no activation has the number ", static_cast<int>(activation)));
+}
+
+}  // namespace
 
 Mlp::Mlp(int64_t n_embd, int64_t hidden, const MlpOptions& options)
-    : c_fc_(this, "c_fc",
-            std::make_shared<Linear>(n_embd, hidden,
-                                     LinearOptions{.bias = options.bias,
-                                                   .activation = Activation::kGelu,
-                                                   .weight_init = Normal(0, options.init_std),
-                                                   .bias_init = Constant(0)})),
+    : activation_(options.activation),
+      c_fc_(this, "c_fc", MakeInput(n_embd, hidden, options)),
       c_proj_(this, "c_proj",
               std::make_shared<Linear>(hidden, n_embd,
                                        LinearOptions{.bias = options.bias,
@@ -20,6 +50,6 @@ Mlp::Mlp(int64_t n_embd, int64_t hidden, const MlpOptions& options)
                                                      .bias_init = Constant(0)})),
       dropout_(this, "dropout", std::make_shared<Dropout>(options.dropout)) {}
 
-Tensor Mlp::Forward(const Tensor& x) { return dropout_(c_proj_(c_fc_(x))); }
+Tensor Mlp::Forward(const Tensor& x) { return dropout_(c_proj_(Activate(activation_, c_fc_(x)))); }
 
 }  // namespace lockstep::nn

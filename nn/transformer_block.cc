@@ -2,31 +2,40 @@
 
 #include "kernels/residual/residual.h"
 #include "nn/causal_self_attention.h"
-#include "nn/layer_norm.h"
-#include "nn/mlp.h"
 
 namespace lockstep::nn {
+namespace {
+
+NormOptions Norm(const TransformerBlockOptions& options) {
+  return {.kind = options.norm, .bias = options.bias, .eps = options.norm_eps};
+}
+
+}  // namespace
 
 TransformerBlock::TransformerBlock(const TransformerBlockOptions& options)
-    : ln_1_(this, "ln_1", std::make_shared<LayerNorm>(options.n_embd, options.bias)),
+    : ln_1_(this, "ln_1", MakeNorm(options.n_embd, Norm(options))),
       attn_(this, "attn",
             std::make_shared<CausalSelfAttention>(
                 options.n_embd, options.n_head,
                 CausalSelfAttentionOptions{.bias = options.bias,
                                            .dropout = options.dropout,
                                            .init_std = options.init_std,
-                                           .residual_std = options.residual_std})),
-      ln_2_(this, "ln_2", std::make_shared<LayerNorm>(options.n_embd, options.bias)),
+                                           .residual_std = options.residual_std,
+                                           .n_kv_head = options.n_kv_head,
+                                           .rotary = options.rotary})),
+      ln_2_(this, "ln_2", std::make_shared<ResidualNorm>(options.n_embd, Norm(options))),
       mlp_(this, "mlp",
-           std::make_shared<Mlp>(options.n_embd, 4 * options.n_embd,
+           std::make_shared<Mlp>(options.n_embd,
+                                 options.n_inner > 0 ? options.n_inner : 4 * options.n_embd,
                                  MlpOptions{.bias = options.bias,
+                                            .activation = options.activation,
                                             .dropout = options.dropout,
                                             .init_std = options.init_std,
                                             .residual_std = options.residual_std})) {}
 
 Tensor TransformerBlock::Forward(const Tensor& x) {
-  const Tensor middle = ops::Residual(x, attn_(ln_1_(x)));
-  return ops::Residual(middle, mlp_(ln_2_(middle)));
+  const auto [middle, normed] = ln_2_(x, attn_(ln_1_(x)));
+  return ops::Residual(middle, mlp_(normed));
 }
 
 }  // namespace lockstep::nn

@@ -80,5 +80,41 @@ INSTANTIATE_TEST_SUITE_P(
                   .bias = false,
                   .tie_embeddings = false}));
 
+constexpr GptConfig kLlama{.vocab_size = 13,
+                           .block_size = 8,
+                           .n_layer = 2,
+                           .n_head = 4,
+                           .n_embd = 16,
+                           .bias = false,
+                           .tie_embeddings = false,
+                           .n_kv_head = 2,
+                           .n_inner = 20,
+                           .norm = NormKind::kRmsNorm,
+                           .activation = nn::MlpActivation::kSwiGlu,
+                           .position = Position::kRope};
+
+constexpr GptConfig With(GptConfig config, nn::MlpActivation activation) {
+  config.activation = activation;
+  return config;
+}
+
+constexpr GptConfig TiedWithBiasesAndOneKeyHead() {
+  GptConfig config = kLlama;
+  config.n_kv_head = 1;
+  config.bias = config.tie_embeddings = true;
+  config.rope = {.theta = 50,
+                 .scaling = RotaryScaling::kLlama3,
+                 .factor = 8,
+                 .low = 1,
+                 .high = 4,
+                 .original_length = 20};
+  return config;
+}
+
+INSTANTIATE_TEST_SUITE_P(Llama, GptGradient,
+                         testing::Values(kLlama, TiedWithBiasesAndOneKeyHead(),
+                                         With(kLlama, nn::MlpActivation::kGeluExact),
+                                         With(kLlama, nn::MlpActivation::kSilu)));
+
 }  // namespace
 }  // namespace lockstep::models

@@ -70,6 +70,15 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "model.activation",
                                 "model.position",
                                 "model.tie_embeddings",
+                                "model.n_kv_head",
+                                "model.n_inner",
+                                "model.norm_eps",
+                                "model.rope_theta",
+                                "model.rope_scaling",
+                                "model.rope_factor",
+                                "model.rope_low",
+                                "model.rope_high",
+                                "model.rope_original_length",
                                 "data.path",
                                 "data.tokenizer",
                                 "data.val_fraction",
@@ -117,10 +126,22 @@ init_from = "gpt2"
 vocab_size = 512
 block_size = 32
 n_layer = 2
-n_head = 3
-n_embd = 12
+n_head = 4
+n_kv_head = 2
+n_embd = 16
+n_inner = 20
 dropout = 0.5
 bias = true
+norm = "rms_norm"
+norm_eps = 1e-4
+activation = "swiglu"
+position = "rope"
+rope_theta = 500.0
+rope_scaling = "llama3"
+rope_factor = 3
+rope_low = 2
+rope_high = 5
+rope_original_length = 77
 tie_embeddings = false
 [data]
 path = "x.txt"
@@ -166,9 +187,21 @@ save_initial = true
   EXPECT_EQ(config.model.vocab_size, 512);
   EXPECT_EQ(config.model.block_size, 32);
   EXPECT_EQ(config.model.n_layer, 2);
-  EXPECT_EQ(config.model.n_head, 3);
-  EXPECT_EQ(config.model.n_embd, 12);
+  EXPECT_EQ(config.model.n_head, 4);
+  EXPECT_EQ(config.model.n_kv_head, 2);
+  EXPECT_EQ(config.model.n_embd, 16);
+  EXPECT_EQ(config.model.n_inner, 20);
   EXPECT_EQ(config.model.dropout, 0.5);
+  EXPECT_EQ(config.model.norm, "rms_norm");
+  EXPECT_EQ(config.model.norm_eps, 1e-4);
+  EXPECT_EQ(config.model.activation, "swiglu");
+  EXPECT_EQ(config.model.position, "rope");
+  EXPECT_EQ(config.model.rope_theta, 500);
+  EXPECT_EQ(config.model.rope_scaling, "llama3");
+  EXPECT_EQ(config.model.rope_factor, 3);
+  EXPECT_EQ(config.model.rope_low, 2);
+  EXPECT_EQ(config.model.rope_high, 5);
+  EXPECT_EQ(config.model.rope_original_length, 77);
   EXPECT_TRUE(config.model.bias);
   EXPECT_FALSE(config.model.tie_embeddings);
   EXPECT_EQ(config.data.path, "x.txt");
@@ -203,7 +236,7 @@ save_initial = true
   EXPECT_TRUE(config.checkpoint.save_initial);
   // Nothing of all this is lost on the way through a run folder.
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
-  EXPECT_THAT(Difference(config, RunConfig()), SizeIs(43));
+  EXPECT_THAT(Difference(config, RunConfig()), SizeIs(54));
 }
 
 TEST(RunConfig, ValuesOutOfRange) {
@@ -217,6 +250,15 @@ TEST(RunConfig, ValuesOutOfRange) {
                                      "--model.n_embd=0",
                                      "--model.dropout=1",
                                      "--model.dropout=-0.1",
+                                     "--model.n_kv_head=-1",
+                                     "--model.n_inner=-1",
+                                     "--model.norm_eps=0",
+                                     "--model.norm_eps=2",
+                                     "--model.rope_theta=0",
+                                     "--model.rope_factor=0",
+                                     "--model.rope_low=0",
+                                     "--model.rope_high=-1",
+                                     "--model.rope_original_length=0",
                                      "--data.val_fraction=1",
                                      "--data.val_fraction=-0.1",
                                      "--train.steps=-1",
@@ -298,6 +340,11 @@ TEST(RunConfig, NamesOfOtherProgramsAreSuggested) {
       {"train.lr", "optim.lr"},
       {"checkpont.every", "checkpoint.every"},
       {"resume", "checkpoint.resume"},
+      {"num_key_value_heads", "model.n_kv_head"},
+      {"intermediate_size", "model.n_inner"},
+      {"rms_norm_eps", "model.norm_eps"},
+      {"hidden_act", "model.activation"},
+      {"rope_base", "model.rope_theta"},
       {"dtype", "train.precision"}};
   for (const auto& [typed, meant] : pairs)
     EXPECT_EQ(ErrorOf({"--" + typed + "=1"}),
@@ -316,6 +363,62 @@ TEST(RunConfig, HeadsDivideTheWidth) {
             "(default): use model.n_embd = 124 or 128, or model.n_head = 3");
   // An odd head dimension only matters to rotary embeddings.
   EXPECT_EQ(ErrorOf({"--model.n_embd=20"}), "no error");
+}
+
+TEST(RunConfig, KeyHeadsDivideHeads) {
+  EXPECT_EQ(ErrorOf({"--model.n_kv_head=3"}),
+            "command line: model.n_head = 4 (default) is not a multiple of model.n_kv_head = 3 "
+            "(command line): use model.n_kv_head = 2, or model.n_head = 6");
+  EXPECT_EQ(ErrorOf({"--model.n_kv_head=8"}),
+            "command line: model.n_head = 4 (default) is not a multiple of model.n_kv_head = 8 "
+            "(command line): use model.n_kv_head = 4, or model.n_head = 8");
+  for (const std::string heads : {"0", "1", "2", "4"})
+    EXPECT_EQ(ErrorOf({"--model.n_kv_head=" + heads}), "no error");
+}
+
+// An option that would do nothing is a mistake of the one who sets it.
+TEST(RunConfig, RopeOptionsNeedRope) {
+  EXPECT_EQ(ErrorOf({"--model.rope_theta=500"}),
+            "command line: model.rope_theta = 500.0 (command line) does nothing without "
+            "model.position = \"rope\": use model.position = \"rope\", or model.rope_theta = "
+            "10000.0");
+  EXPECT_THAT(ErrorOf({"--model.rope_scaling=linear"}),
+              HasSubstr("does nothing without model.position = \"rope\""));
+  EXPECT_THAT(ErrorOf({"--model.position=rope", "--model.rope_factor=2"}),
+              HasSubstr("does nothing without model.rope_scaling = \"linear\" or \"llama3\""));
+  for (const std::string option : {"rope_low=0.5", "rope_high=8", "rope_original_length=7"}) {
+    EXPECT_THAT(
+        ErrorOf({"--model.position=rope", "--model.rope_scaling=linear", "--model." + option}),
+        HasSubstr("does nothing without model.rope_scaling = \"llama3\""));
+    EXPECT_EQ(
+        ErrorOf({"--model.position=rope", "--model.rope_scaling=llama3", "--model." + option}),
+        "no error");
+  }
+  EXPECT_EQ(ErrorOf({"--model.position=rope", "--model.rope_scaling=llama3", "--model.rope_low=4"}),
+            "command line: model.rope_low = 4.0 (command line) is not below model.rope_high = 4.0 "
+            "(default): Llama 3 has model.rope_low = 1 and model.rope_high = 4");
+  EXPECT_EQ(ErrorOf({"--model.position=rope", "--model.n_embd=20"}),
+            "command line: model.n_embd = 20 (command line) and model.n_head = 4 (default) make "
+            "heads of 5, but rope turns pairs and needs an even size: use model.n_embd = 24, or "
+            "model.position = \"learned\"");
+  // The weights know.
+  EXPECT_EQ(ErrorOf({"--init_from=llama", "--model.rope_theta=500"}), "no error");
+}
+
+TEST(RunConfig, KindsOfModelsAreWords) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> words = {
+      {"norm", {"layer_norm", "rms_norm"}},
+      {"activation", {"gelu", "gelu_exact", "relu", "silu", "swiglu"}},
+      {"position", {"learned", "rope"}}};
+  for (const auto& [key, choices] : words) {
+    for (const std::string& word : choices)
+      EXPECT_EQ(ErrorOf({"--model." + key + "=" + word}), "no error");
+  }
+  EXPECT_EQ(ErrorOf({"--model.norm=rmsnorm"}),
+            "command line: --model.norm=rmsnorm: did you mean rms_norm? It must be one of "
+            "layer_norm, rms_norm");
+  EXPECT_THAT(ErrorOf({"--model.activation=swish"}), HasSubstr("It must be one of gelu, "));
+  EXPECT_THAT(ErrorOf({"--model.position=rotary"}), HasSubstr("learned, rope"));
 }
 
 TEST(RunConfig, StepsOrEpochs) {

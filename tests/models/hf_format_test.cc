@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <map>
+
 #include "core/file.h"
 #include "core/safetensors.h"
 
@@ -13,6 +16,25 @@ using testing::HasSubstr;
 
 constexpr GptConfig kSmall{
     .vocab_size = 11, .block_size = 6, .n_layer = 2, .n_head = 2, .n_embd = 8};
+
+constexpr GptConfig kLlama{.vocab_size = 11,
+                           .block_size = 6,
+                           .n_layer = 2,
+                           .n_head = 4,
+                           .n_embd = 16,
+                           .bias = false,
+                           .tie_embeddings = false,
+                           .n_kv_head = 2,
+                           .n_inner = 12,
+                           .norm = NormKind::kRmsNorm,
+                           .norm_eps = 1e-6,
+                           .activation = nn::MlpActivation::kSwiGlu,
+                           .position = Position::kRope};
+
+GptConfig With(GptConfig config, const std::function<void(GptConfig&)>& change) {
+  change(config);
+  return config;
+}
 
 std::string Folder(const std::string& name) {
   const std::string path = JoinPath(testing::TempDir(), name);
@@ -43,7 +65,7 @@ TEST_P(HfRoundTrip, GivesTheSameModel) {
   Gpt saved(GetParam());
   saved.Materialize(kCpu, 5);
   Save(saved, folder);
-  EXPECT_EQ(ReadHfConfig(folder), GetParam());
+  EXPECT_EQ(ReadHfConfig(folder), Resolved(GetParam()));
   Gpt loaded(ReadHfConfig(folder));
   loaded.Materialize(kCpu, 6);
   LoadHfWeights(loaded, folder);
@@ -53,6 +75,18 @@ TEST_P(HfRoundTrip, GivesTheSameModel) {
     EXPECT_EQ(a[i].first, b[i].first);
     EXPECT_EQ(a[i].second->value().ToVector<float>(), b[i].second->value().ToVector<float>());
   }
+}
+
+TEST_P(HfRoundTrip, KeepsTheLogits) {
+  const std::string folder = Folder("round_trip_logits");
+  Gpt saved(GetParam());
+  saved.Materialize(kCpu, 5);
+  Save(saved, folder);
+  Gpt loaded(ReadHfConfig(folder));
+  loaded.Materialize(kCpu, 6);
+  LoadHfWeights(loaded, folder);
+  const Tensor ids = Tensor::FromVector<int32_t>({1, 7, 3, 3, 10}, {1, 5});
+  EXPECT_EQ(saved(ids).ToVector<float>(), loaded(ids).ToVector<float>());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, HfRoundTrip,
@@ -69,6 +103,59 @@ INSTANTIATE_TEST_SUITE_P(All, HfRoundTrip,
                                                    .n_head = 2,
                                                    .n_embd = 8,
                                                    .tie_embeddings = false}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Gpt2Variants, HfRoundTrip,
+    testing::Values(
+        With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kGeluExact; }),
+        With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kRelu; }),
+        With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kSilu; }),
+        With(kSmall, [](GptConfig& c) { c.n_inner = 20, c.norm_eps = 1e-6, c.dropout = 0.25; })));
+
+INSTANTIATE_TEST_SUITE_P(
+    Llama, HfRoundTrip,
+    testing::Values(kLlama,
+                    With(kLlama,
+                         [](GptConfig& c) { c.bias = c.tie_embeddings = true, c.dropout = 0.25; }),
+                    With(kLlama, [](GptConfig& c) { c.n_kv_head = 4, c.n_inner = 0; }),
+                    With(kLlama,
+                         [](GptConfig& c) {
+                           c.rope = {.theta = 5e5, .scaling = RotaryScaling::kLinear, .factor = 3};
+                         }),
+                    With(kLlama, [](GptConfig& c) {
+                      c.rope = {.theta = 5e5,
+                                .scaling = RotaryScaling::kLlama3,
+                                .factor = 32,
+                                .low = 1.5,
+                                .high = 3,
+                                .original_length = 5};
+                    })));
+
+// What is neither GPT-2 nor Llama.
+INSTANTIATE_TEST_SUITE_P(
+    Mixtures, HfRoundTrip,
+    testing::Values(
+        With(kSmall, [](GptConfig& c) { c.n_kv_head = 1; }),
+        With(kSmall, [](GptConfig& c) { c.norm = NormKind::kRmsNorm, c.bias = false; }),
+        With(kSmall, [](GptConfig& c) { c.position = Position::kRope, c.rope.theta = 77; }),
+        With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kSwiGlu; }),
+        With(kLlama, [](GptConfig& c) { c.activation = nn::MlpActivation::kGeluExact; }),
+        With(kLlama, [](GptConfig& c) {
+          c.rope = {.scaling = RotaryScaling::kLlama3, .factor = 2, .original_length = 9};
+          c.norm = NormKind::kLayerNorm;
+          c.dropout = 0.125;
+        })));
+
+TEST(HfFormat, IsThatOfTheModelsParts) {
+  EXPECT_EQ(HfFormatOf(kSmall), HfFormat::kGpt2);
+  EXPECT_EQ(HfFormatOf(With(kSmall, [](GptConfig& c) { c.n_kv_head = 2; })), HfFormat::kGpt2);
+  EXPECT_EQ(HfFormatOf(kLlama), HfFormat::kLlama);
+  EXPECT_THAT(ToHfConfig(kSmall), HasSubstr("\"GPT2LMHeadModel\""));
+  EXPECT_THAT(ToHfConfig(kLlama), HasSubstr("\"LlamaForCausalLM\""));
+  const GptConfig mixture = With(kSmall, [](GptConfig& c) { c.n_kv_head = 1; });
+  EXPECT_EQ(HfFormatOf(mixture), HfFormat::kLockstep);
+  EXPECT_THAT(ToHfConfig(mixture), HasSubstr("\"model_type\": \"lockstep\""));
+}
 
 // Conv1D stores [in, out], and a bias is always there.
 TEST(HfFormat, HasTheNamesAndShapesOfTransformers) {
@@ -94,6 +181,206 @@ TEST(HfFormat, HasTheNamesAndShapesOfTransformers) {
                                                                 {"ln_f.weight", {8}},
                                                                 {"ln_f.bias", {8}}};
   EXPECT_EQ(shapes, expected);
+}
+
+// Linear weights are [out, in]; what is one product here is separate there.
+TEST(HfFormat, HasTheNamesAndShapesOfLlama) {
+  const auto shapes = [](const GptConfig& config) {
+    Gpt model(config);
+    model.Materialize(kCpu, 1);
+    std::map<std::string, std::vector<int64_t>> out;
+    for (const SafetensorsItem& item : ToHfTensors(model)) out[item.name] = item.shape;
+    return out;
+  };
+  GptConfig config = kLlama;
+  config.n_layer = 1;
+  std::map<std::string, std::vector<int64_t>> expected = {
+      {"model.embed_tokens.weight", {11, 16}},
+      {"model.layers.0.input_layernorm.weight", {16}},
+      {"model.layers.0.self_attn.q_proj.weight", {16, 16}},
+      {"model.layers.0.self_attn.k_proj.weight", {8, 16}},
+      {"model.layers.0.self_attn.v_proj.weight", {8, 16}},
+      {"model.layers.0.self_attn.o_proj.weight", {16, 16}},
+      {"model.layers.0.post_attention_layernorm.weight", {16}},
+      {"model.layers.0.mlp.gate_proj.weight", {12, 16}},
+      {"model.layers.0.mlp.up_proj.weight", {12, 16}},
+      {"model.layers.0.mlp.down_proj.weight", {16, 12}},
+      {"model.norm.weight", {16}},
+      {"lm_head.weight", {11, 16}}};
+  EXPECT_EQ(shapes(config), expected);
+  config.tie_embeddings = config.bias = true;
+  expected.erase("lm_head.weight");
+  for (const auto& [layer, size] : std::map<std::string, int64_t>{{"self_attn.q_proj", 16},
+                                                                  {"self_attn.k_proj", 8},
+                                                                  {"self_attn.v_proj", 8},
+                                                                  {"self_attn.o_proj", 16},
+                                                                  {"mlp.gate_proj", 12},
+                                                                  {"mlp.up_proj", 12},
+                                                                  {"mlp.down_proj", 16}}) {
+    expected["model.layers.0." + layer + ".bias"] = {size};
+  }
+  EXPECT_EQ(shapes(config), expected);
+}
+
+// Rewrites a folder's weights.
+void Rewrite(const std::string& folder, const std::function<void(SafetensorsItem&)>& change,
+             const std::vector<SafetensorsItem>& more = {}) {
+  const std::string bytes = ReadFile(folder + "/model.safetensors");
+  const SafetensorsFile file =
+      SafetensorsFile::Parse(std::as_bytes(std::span(bytes)), "model.safetensors");
+  std::vector<SafetensorsItem> items;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    items.push_back(SafetensorsItem::Of(entry.name, entry.ToTensor()));
+    change(items.back());
+  }
+  items.insert(items.end(), more.begin(), more.end());
+  FileWriter out(folder + "/model.safetensors");
+  WriteSafetensors(out, items);
+  out.Close();
+}
+
+std::string LoadError(const GptConfig& config, const std::string& folder) {
+  return ErrorOf([&] {
+    Gpt model(config);
+    model.Materialize(kCpu, 1);
+    LoadHfWeights(model, folder);
+  });
+}
+
+TEST(HfFormat, ReadsLlamasWithOrWithoutPrefixAndTheirOldBuffers) {
+  const std::string folder = Folder("llama_names");
+  GptConfig tied = kLlama;
+  tied.tie_embeddings = true;
+  Gpt saved(tied);
+  saved.Materialize(kCpu, 5);
+  Save(saved, folder);
+  const Tensor wte = saved.NamedParameters()[0].second->value().Detach();
+  const std::string buffer = "layers.0.self_attn.rotary_emb.inv_freq";
+  Rewrite(folder, [](SafetensorsItem& item) { item.name = item.name.substr(sizeof "model." - 1); },
+          {SafetensorsItem::Of(buffer, Tensor::Zeros({2}, DType::kF32)),
+           SafetensorsItem::Of("lm_head.weight", wte)});
+  EXPECT_EQ(LoadError(tied, folder), "no error");
+  EXPECT_THAT(LoadError(kLlama, folder), "no error") << "an untied head may have any weights";
+  Rewrite(folder, [](SafetensorsItem& item) {
+    if (item.name == "norm.weight") item.name = "normal.weight";
+  });
+  EXPECT_THAT(LoadError(tied, folder),
+              HasSubstr("weights of this model are missing: model.norm.weight"));
+  Rewrite(
+      folder,
+      [](SafetensorsItem& item) {
+        if (item.name == "normal.weight") item.name = "norm.weight";
+      },
+      {SafetensorsItem::Of("layers.0.self_attn.q_norm.weight", Tensor::Zeros({2}, DType::kF32))});
+  EXPECT_THAT(LoadError(tied, folder), HasSubstr("no place for: layers.0.self_attn.q_norm.weight"));
+}
+
+TEST(HfFormat, RefusesAHeadThatIsNotTheTiedEmbedding) {
+  const std::string folder = Folder("untied_head");
+  Gpt saved(kLlama);
+  saved.Materialize(kCpu, 5);
+  Save(saved, folder);
+  GptConfig tied = kLlama;
+  tied.tie_embeddings = true;
+  EXPECT_THAT(LoadError(tied, folder), HasSubstr("'lm_head.weight' is not the token embedding; set "
+                                                 "model.tie_embeddings=false"));
+  GptConfig fewer_keys = kLlama;
+  fewer_keys.n_kv_head = 1;
+  EXPECT_THAT(LoadError(fewer_keys, folder),
+              HasSubstr("'model.layers.0.self_attn.k_proj.weight' has shape [8, 16], but this "
+                        "model needs [4, 16]"));
+}
+
+// The fields of meta-llama/Llama-3.2-1B's and TinyLlama/TinyLlama-1.1B-Chat-v1.0's config.json.
+TEST(HfFormat, ReadsPublishedLlamaConfigs) {
+  const std::string llama32 = R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": 128000, "eos_token_id": 128001, "head_dim": 64,
+    "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+    "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
+    "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16,
+    "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+    "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+      "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "use_cache": true, "vocab_size": 128256})";
+  GptConfig expected{.vocab_size = 128256,
+                     .block_size = 131072,
+                     .n_layer = 16,
+                     .n_head = 32,
+                     .n_embd = 2048,
+                     .bias = false,
+                     .tie_embeddings = true,
+                     .n_kv_head = 8,
+                     .n_inner = 8192,
+                     .norm = NormKind::kRmsNorm,
+                     .norm_eps = 1e-5,
+                     .activation = nn::MlpActivation::kSwiGlu,
+                     .position = Position::kRope,
+                     .rope = {.theta = 5e5,
+                              .scaling = RotaryScaling::kLlama3,
+                              .factor = 32,
+                              .low = 1,
+                              .high = 4,
+                              .original_length = 8192}};
+  EXPECT_EQ(FromHfConfig(llama32, "config.json"), expected);
+  // As transformers 5 writes it.
+  std::string newer = llama32;
+  newer.replace(newer.find("\"rope_theta\": 500000.0,"), 23, "");
+  newer.replace(newer.find("\"rope_scaling\": {"), 17,
+                "\"rope_parameters\": {\"rope_theta\": 5e5,");
+  EXPECT_EQ(FromHfConfig(newer, "config.json"), expected);
+
+  const std::string tiny = R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+    "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 2048,
+    "initializer_range": 0.02, "intermediate_size": 5632, "max_position_embeddings": 2048,
+    "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 22,
+    "num_key_value_heads": 4, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null,
+    "rope_theta": 10000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "transformers_version": "4.35.0", "use_cache": true, "vocab_size": 32000})";
+  expected.vocab_size = 32000;
+  expected.block_size = 2048;
+  expected.n_layer = 22;
+  expected.tie_embeddings = false;
+  expected.n_kv_head = 4;
+  expected.n_inner = 5632;
+  expected.rope = {};
+  EXPECT_EQ(FromHfConfig(tiny, "config.json"), expected);
+}
+
+TEST(HfFormat, NamesTheFieldOfABadLlamaConfig) {
+  const std::string good = ToHfConfig(kLlama);
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    EXPECT_NE(text.find(from), std::string::npos) << from;
+    text.replace(text.find(from), from.size(), to);
+    return ErrorOf([&] { FromHfConfig(text, "config.json"); });
+  };
+  EXPECT_EQ(with("{", "{"), "no error");
+  EXPECT_THAT(with("\"llama\"", "\"mistral\""),
+              HasSubstr("config.json: \"model_type\" is \"mistral\"; supported are gpt2, llama"));
+  EXPECT_THAT(with("\"silu\"", "\"gelu\""),
+              HasSubstr("\"hidden_act\" is \"gelu\"; only \"silu\" is supported"));
+  EXPECT_THAT(with("\"head_dim\": 4", "\"head_dim\": 8"),
+              HasSubstr("\"head_dim\" is 8; only 4 is supported"));
+  EXPECT_THAT(with("\"mlp_bias\": false", "\"mlp_bias\": true"),
+              HasSubstr("\"mlp_bias\" is true; only false is supported"));
+  EXPECT_THAT(with("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3"),
+              HasSubstr("n_head = 4 is not divisible by n_kv_head = 3"));
+  EXPECT_THAT(with("\"hidden_size\": 16", "\"hidden_size\": true"),
+              HasSubstr("\"hidden_size\" must be an integer"));
+  EXPECT_THAT(with("\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": \"small\""),
+              HasSubstr("\"rms_norm_eps\" must be a number"));
+  EXPECT_THAT(with("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": 0"),
+              HasSubstr("\"tie_word_embeddings\" must be true or false"));
+  EXPECT_THAT(with("\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\": \"yarn\"}"),
+              HasSubstr("\"rope_scaling\": \"rope_type\" is \"yarn\"; supported are default, "
+                        "linear, llama3"));
+  EXPECT_THAT(with("\"rope_scaling\": null", "\"rope_scaling\": 2"),
+              HasSubstr("\"rope_scaling\" must be an object"));
+  EXPECT_THAT(with("\"rope_theta\": 10000.0", "\"rope_theta\": 0"),
+              HasSubstr("theta must be positive, got 0"));
+  EXPECT_THAT(with("\"num_attention_heads\": 4", "\"num_attention_heads\": 0"),
+              HasSubstr("n_head must be positive"));
 }
 
 TEST(HfFormat, RefusesWeightsOfAnotherModel) {
@@ -150,9 +437,11 @@ TEST(HfFormat, NamesTheFieldOfABadConfig) {
   EXPECT_THAT(with("\"n_head\": 2", "\"n_head\": 3"),
               HasSubstr("n_embd = 8 is not divisible by n_head = 3"));
   EXPECT_THAT(with("\"n_layer\": 2", "\"n_layer\": -2"), HasSubstr("n_layer must be positive"));
-  EXPECT_THAT(with("\"gpt2\"", "\"llama\""),
-              HasSubstr("\"model_type\" is \"llama\"; only \"gpt2\""));
-  EXPECT_THAT(with("gelu_new", "relu"), HasSubstr("\"activation_function\" is \"relu\""));
+  EXPECT_THAT(with("\"gpt2\"", "\"opt\""),
+              HasSubstr("\"model_type\" is \"opt\"; supported are gpt2, llama"));
+  EXPECT_THAT(with("\"gpt2\"", "\"llama\""), HasSubstr("\"hidden_size\" must be an integer"));
+  EXPECT_THAT(with("gelu_new", "mish"),
+              HasSubstr("\"activation_function\" is \"mish\"; supported are gelu_new, "));
   EXPECT_THAT(error("[]"), HasSubstr("not a JSON object"));
   EXPECT_THAT(error("{"), HasSubstr("config.json"));
 }

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "models/config.h"
+#include "models/gpt.h"
+#include "models/run_setup.h"
 
 namespace lockstep::models {
 namespace {
@@ -21,7 +23,7 @@ RunConfig With(const std::string& preset, std::vector<std::string> arguments = {
 }
 
 TEST(Presets, EachIsValidAndSurvivesARunFolder) {
-  EXPECT_EQ(Presets().size(), 6);
+  EXPECT_EQ(Presets().size(), 11);
   for (const Preset& preset : Presets()) {
     const RunConfig config = With(preset.name);
     Validate(config);
@@ -93,6 +95,33 @@ TEST(Presets, Gpt2SizesHaveTheirParameterCounts) {
     for (const int64_t ranks : {1, 2, 4, 8})
       EXPECT_EQ(GradAccum(c.train, ranks) * ranks * c.train.batch_size, c.train.global_batch_size);
   }
+}
+
+// Parameters of the published checkpoints.
+TEST(Presets, LlamaSizesHaveTheirParameterCounts) {
+  const std::vector<std::pair<std::string, int64_t>> sizes = {{"tinyllama-1.1b", 1100048384},
+                                                              {"llama-3.2-1b", 1235814400},
+                                                              {"llama-3.2-3b", 3212749824},
+                                                              {"llama-2-7b", 6738415616}};
+  for (const auto& [name, parameters] : sizes) {
+    const RunConfig c = With(name);
+    const GptConfig shape = ToGptConfig(c.model);
+    EXPECT_EQ(Gpt(shape).NumParameters(), parameters) << name;  // without memory
+    EXPECT_EQ(shape.norm, NormKind::kRmsNorm) << name;
+    EXPECT_EQ(shape.activation, nn::MlpActivation::kSwiGlu) << name;
+    EXPECT_EQ(shape.position, Position::kRope) << name;
+    EXPECT_FALSE(shape.bias) << name;
+  }
+}
+
+TEST(Presets, LlamaTinyIsALlama) {
+  GptConfig shape = ToGptConfig(With("llama-tiny").model);
+  EXPECT_EQ(shape.norm, NormKind::kRmsNorm);
+  EXPECT_EQ(shape.activation, nn::MlpActivation::kSwiGlu);
+  EXPECT_EQ(shape.position, Position::kRope);
+  EXPECT_LT(shape.n_kv_head, shape.n_head);
+  shape.vocab_size = 65;
+  EXPECT_EQ(Gpt(shape).NumParameters(), 746752);
 }
 
 TEST(Presets, AnythingElseOverridesThem) {

@@ -1,0 +1,63 @@
+// The shape of a GPT: GPT-2, Llama, and what lies between.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/residual_norm/residual_norm.h"
+#include "kernels/rotary_embedding/rotary_embedding.h"
+#include "nn/mlp.h"
+
+namespace lockstep::models {
+
+enum class Position {
+  kLearned,  // a table of block_size rows, added to the token embedding
+  kRope,     // rotary embedding of queries and keys
+};
+
+struct GptConfig {
+  int64_t vocab_size = 50257;
+  int64_t block_size = 1024;  // most tokens of one sequence
+  int64_t n_layer = 12;
+  int64_t n_head = 12;
+  int64_t n_embd = 768;
+  double dropout = 0;
+  bool bias = true;            // in linear layers and layer norms
+  bool tie_embeddings = true;  // the output head is the token embedding
+  int64_t n_kv_head = 0;       // heads of keys and values; 0: n_head
+  int64_t n_inner = 0;         // width inside of the MLP; 0: DefaultInner
+  NormKind norm = NormKind::kLayerNorm;
+  double norm_eps = 1e-5;
+  nn::MlpActivation activation = nn::MlpActivation::kGelu;
+  Position position = Position::kLearned;
+  RotaryOptions rope = {};  // of kRope
+  bool operator==(const GptConfig&) const = default;
+};
+
+// 4 n_embd; for SwiGLU, which has three matrices instead of two, 8/3 n_embd rounded up to a
+// multiple of 64.
+int64_t DefaultInner(int64_t n_embd, nn::MlpActivation activation);
+
+// With n_kv_head and n_inner written out.
+GptConfig Resolved(GptConfig config);
+
+// ArgumentError naming the first field that is out of range or does not fit the others.
+void Validate(const GptConfig& config);
+
+// The words of options and files, and back. ArgumentError for another word, listing these.
+std::string_view Name(NormKind norm);                 // layer_norm, rms_norm
+std::string_view Name(nn::MlpActivation activation);  // gelu, gelu_exact, relu, silu, swiglu
+std::string_view Name(Position position);             // learned, rope
+std::string_view Name(RotaryScaling scaling);         // none, linear, llama3
+NormKind ParseNorm(std::string_view name);
+nn::MlpActivation ParseActivation(std::string_view name);
+Position ParsePosition(std::string_view name);
+RotaryScaling ParseRopeScaling(std::string_view name);
+std::vector<std::string> NormNames();
+std::vector<std::string> ActivationNames();
+std::vector<std::string> PositionNames();
+std::vector<std::string> RopeScalingNames();
+
+}  // namespace lockstep::models

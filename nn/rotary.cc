@@ -1,0 +1,31 @@
+#include "nn/rotary.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace lockstep::nn {
+
+Rotary::Rotary(int64_t head_size, const RotaryOptions& options)
+    : head_size_(head_size), options_(options) {
+  RotaryFrequencies(head_size, options);  // checks both
+}
+
+Tensor Rotary::operator()(const Tensor& x, int64_t rotated, int64_t first_position) {
+  LS_CHECK(x.defined() && x.ndim() >= 2, "Rotary takes [B, T, N * D], got ", x.Describe());
+  const DType wide = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const Tensor table = Table(first_position + x.dim(1), wide, x.device());
+  return ops::RotaryEmbedding(x, table, rotated, first_position);
+}
+
+Tensor Rotary::Table(int64_t positions, DType dtype, Device device) {
+  const std::lock_guard lock(mutex_);
+  const bool fits = table_.defined() && table_.dim(0) >= positions && table_.dtype() == dtype &&
+                    table_.device() == device;
+  if (!fits) {
+    const auto rows = std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(positions, 64)));
+    table_ = ops::RotaryTable(static_cast<int64_t>(rows), head_size_, options_, dtype, device);
+  }
+  return table_;
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,140 @@
+// Every model option changes the model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/philox.h"
+#include "core/step_state.h"
+#include "models/config.h"
+#include "models/gpt.h"
+#include "models/run_setup.h"
+
+namespace lockstep::models {
+namespace {
+
+struct Outcome {
+  int64_t parameters = 0;
+  std::vector<float> logits;
+  bool operator==(const Outcome&) const = default;
+};
+
+// Of a model with random parameters, so that none of them is without effect, in training.
+Outcome Of(const std::vector<std::string>& arguments) {
+  RunConfig config;
+  Options options({.name = "train_gpt", .summary = ""});
+  AddRunOptions(options, config);
+  options.Parse(arguments);
+  if (config.model.vocab_size == 0) config.model.vocab_size = 17;
+  Gpt model(ToGptConfig(config.model));
+  model.Materialize(kCpu, 3);
+  uint64_t stream = 0;
+  for (const auto& p : model.Parameters()) {
+    float* x = p->value().data<float>();
+    for (int64_t i = 0; i < p->value().numel(); ++i) {
+      x[i] = ToUniform(Philox(7).At(stream, static_cast<uint64_t>(i))) - 0.5f;
+    }
+    ++stream;
+  }
+  const StepState state(kCpu, 5);
+  const TrainingScope training(state);
+  const Tensor ids = Tensor::FromVector<int32_t>({1, 7, 3, 3, 10, 2, 9, 9}, {1, 8});
+  return {model.NumParameters(), model(ids).ToVector<float>()};
+}
+
+TEST(ModelOptions, EachDoesSomething) {
+  const std::vector<std::string> gpt2 = {"--model.n_embd=16", "--model.n_layer=1",
+                                         "--model.n_head=4"};
+  std::vector<std::string> rope = gpt2, linear, llama3;
+  rope.push_back("--model.position=rope");
+  linear = llama3 = rope;
+  linear.push_back("--model.rope_scaling=linear");
+  linear.push_back("--model.rope_factor=3");
+  llama3.push_back("--model.rope_scaling=llama3");
+  llama3.push_back("--model.rope_factor=3");
+  llama3.push_back("--model.rope_original_length=20");
+  const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> cases = {
+      {gpt2,
+       {"--model.vocab_size=18", "--model.block_size=65", "--model.n_layer=2", "--model.n_head=2",
+        "--model.n_embd=20", "--model.dropout=0.5", "--model.bias", "--model.norm=rms_norm",
+        "--model.activation=gelu_exact", "--model.activation=relu", "--model.activation=silu",
+        "--model.activation=swiglu", "--model.position=rope", "--model.tie_embeddings=false",
+        "--model.n_kv_head=2", "--model.n_inner=48", "--model.norm_eps=0.01",
+        "--model.preset=llama-tiny"}},
+      {rope, {"--model.rope_theta=100", "--model.block_size=8"}},
+      {linear, {"--model.rope_factor=2", "--model.rope_scaling=llama3"}},
+      {llama3, {"--model.rope_low=3", "--model.rope_high=2", "--model.rope_original_length=40"}}};
+  for (const auto& [base, changes] : cases) {
+    const Outcome before = Of(base);
+    EXPECT_EQ(before, Of(base));
+    for (const std::string& change : changes) {
+      std::vector<std::string> arguments = base;
+      arguments.push_back(change);
+      const bool limit = change == "--model.block_size=8";  // rope has no table to grow
+      EXPECT_EQ(Of(arguments) == before, limit) << change;
+    }
+  }
+}
+
+TEST(ModelOptions, TheContextIsLimitedWithRopeToo) {
+  Gpt model({.vocab_size = 5,
+             .block_size = 3,
+             .n_layer = 1,
+             .n_head = 1,
+             .n_embd = 4,
+             .position = Position::kRope});
+  model.Materialize(kCpu, 1);
+  try {
+    model(Tensor::FromVector<int32_t>({1, 2, 3, 4}, {1, 4}));
+    FAIL();
+  } catch (const ArgumentError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("longer than the model's block_size = 3"));
+  }
+}
+
+TEST(GptConfigTest, WordsAndTheirEnumsAreInverse) {
+  for (const std::string& word : NormNames()) EXPECT_EQ(Name(ParseNorm(word)), word);
+  for (const std::string& word : ActivationNames()) EXPECT_EQ(Name(ParseActivation(word)), word);
+  for (const std::string& word : PositionNames()) EXPECT_EQ(Name(ParsePosition(word)), word);
+  for (const std::string& word : RopeScalingNames()) EXPECT_EQ(Name(ParseRopeScaling(word)), word);
+  EXPECT_THROW(ParseNorm("batch_norm"), ArgumentError);
+  EXPECT_EQ(ActivationNames().size(), 5u);
+}
+
+TEST(GptConfigTest, WhatIsLeftOpenIsResolved) {
+  GptConfig c{.n_head = 12, .n_embd = 768};
+  EXPECT_EQ(Resolved(c).n_kv_head, 12);
+  EXPECT_EQ(Resolved(c).n_inner, 3072);
+  c.activation = nn::MlpActivation::kSwiGlu;
+  EXPECT_EQ(Resolved(c).n_inner, 2048);  // as many parameters as with two matrices
+  c.n_embd = 100;
+  EXPECT_EQ(DefaultInner(100, c.activation), 320);
+  c.n_kv_head = 3;
+  EXPECT_EQ(Resolved(c).n_kv_head, 3);
+  EXPECT_EQ(Resolved(Resolved(c)), Resolved(c));
+}
+
+TEST(GptConfigTest, BadOnesAreRefused) {
+  const auto error = [](const std::function<void(GptConfig&)>& change) -> std::string {
+    GptConfig c;
+    change(c);
+    try {
+      Validate(c);
+    } catch (const ArgumentError& e) {
+      return e.what();
+    }
+    return "no error";
+  };
+  using testing::HasSubstr;
+  EXPECT_EQ(error([](GptConfig&) {}), "no error");
+  EXPECT_THAT(error([](GptConfig& c) { c.n_kv_head = 5; }),
+              HasSubstr("n_head = 12 is not divisible by n_kv_head = 5"));
+  EXPECT_THAT(error([](GptConfig& c) { c.n_kv_head = -1; }), HasSubstr("n_kv_head must be"));
+  EXPECT_THAT(error([](GptConfig& c) { c.n_inner = -1; }), HasSubstr("n_inner must be"));
+  EXPECT_THAT(error([](GptConfig& c) { c.norm_eps = 0; }), HasSubstr("norm_eps must be"));
+  EXPECT_THAT(error([](GptConfig& c) { c.position = Position::kRope, c.n_embd = 36; }),
+              HasSubstr("the size of a head must be even, got 3"));
+  EXPECT_THAT(error([](GptConfig& c) { c.position = Position::kRope, c.rope.theta = 0; }),
+              HasSubstr("theta must be positive"));
+}
+
+}  // namespace
+}  // namespace lockstep::models
