@@ -417,7 +417,8 @@ TEST(RunConfig, KindsOfModelsAreWords) {
   EXPECT_EQ(ErrorOf({"--model.norm=rmsnorm"}),
             "command line: --model.norm=rmsnorm: did you mean rms_norm? It must be one of "
             "layer_norm, rms_norm");
-  EXPECT_THAT(ErrorOf({"--model.activation=swish"}), HasSubstr("It must be one of gelu, "));
+  EXPECT_THAT(ErrorOf({"--model.activation=swish"}),
+              HasSubstr("must be one of gelu, gelu_exact, relu, silu, swiglu"));
   EXPECT_THAT(ErrorOf({"--model.position=rotary"}), HasSubstr("learned, rope"));
 }
 

@@ -20,7 +20,7 @@ model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=T
 model.eval()
 bad = {k: v for k, v in info.items() if v}
 print(type(model).__name__, sum(p.numel() for p in model.parameters()), "parameters; loading:", bad or "clean")
-length = min(64, model.config.n_positions)
+length = min(64, model.config.max_position_embeddings)
 ids = np.random.default_rng(7).integers(0, model.config.vocab_size, length)
 ours = np.array([[float(x) for x in line.split()] for line in subprocess.run(
     [program, folder, *map(str, ids)], check=True, capture_output=True, text=True).stdout.splitlines()])

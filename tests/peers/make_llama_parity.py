@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Makes tests/testdata/llama_parity and llama_tied_parity: 10 AdamW steps of tiny Llamas in transformers.
+
+    python3 tests/peers/make_llama_parity.py
+
+Needs torch, transformers and numpy. Each folder is what LlamaForCausalLM.save_pretrained wrote before
+the first step (config.json, and model.safetensors, or shards with their index), the tokens (tokens.bin,
+uint16), the logits of the first tokens (logits.json), and the losses and gradient norms (steps.json),
+with accumulation, clipping, weight decay of matrices, warm-up and cosine decay.
+
+llama_parity: grouped-query attention, Llama 3's frequencies, an untied head, in shards.
+llama_tied_parity: biases, linearly scaled frequencies, a tied head, in one file.
+"""
+import json
+import math
+import pathlib
+import shutil
+
+import numpy as np
+import torch
+import transformers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+V = 67
+SETTINGS = {"seq": 16, "batch": 3, "accum": 2, "steps": 10, "lr": 1e-2, "min_lr": 1e-3, "warmup": 3,
+            "decay_steps": 10, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip": 0.8}
+COMMON = {"vocab_size": V, "num_hidden_layers": 2, "max_position_embeddings": 32, "pad_token_id": None,
+          "bos_token_id": None, "eos_token_id": None, "attn_implementation": "eager"}
+MODELS = {
+    "llama_parity": ("30KB", dict(
+        hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5,
+        tie_word_embeddings=False,
+        rope_parameters={"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0,
+                         "high_freq_factor": 4.0, "original_max_position_embeddings": 31})),
+    "llama_tied_parity": ("5GB", dict(
+        hidden_size=24, intermediate_size=40, num_attention_heads=3, num_key_value_heads=3, rms_norm_eps=1e-6,
+        tie_word_embeddings=True, attention_bias=True, mlp_bias=True,
+        rope_parameters={"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0})),
+}
+
+
+def lr_at(step):
+    s = SETTINGS
+    if step < s["warmup"]:
+        return s["lr"] * (step + 1) / (s["warmup"] + 1)
+    r = min(1.0, (step - s["warmup"]) / (s["decay_steps"] - s["warmup"]))
+    return s["min_lr"] + 0.5 * (1 + math.cos(math.pi * r)) * (s["lr"] - s["min_lr"])
+
+
+def train(model, tokens):
+    s = SETTINGS
+    groups = [{"params": [w for w in model.parameters() if w.dim() >= 2], "weight_decay": s["weight_decay"]},
+              {"params": [w for w in model.parameters() if w.dim() < 2], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(s["beta1"], s["beta2"]), eps=s["eps"])
+    windows = (len(tokens) - 1) // s["seq"]
+    out = []
+    for step in range(s["steps"]):
+        for group in optimizer.param_groups:
+            group["lr"] = lr_at(step)
+        total = 0.0
+        for micro in range(s["accum"]):
+            first = (step * s["accum"] + micro) * s["batch"]
+            starts = [((first + i) % windows) * s["seq"] for i in range(s["batch"])]
+            x = torch.stack([tokens[i:i + s["seq"]] for i in starts])
+            y = torch.stack([tokens[i + 1:i + 1 + s["seq"]] for i in starts])
+            logits = model(input_ids=x).logits
+            loss = torch.nn.functional.cross_entropy(logits.view(-1, V), y.view(-1)) / s["accum"]
+            loss.backward()
+            total += loss.item()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), s["clip"])
+        optimizer.step()
+        optimizer.zero_grad()
+        out.append({"step": step, "loss": round(total, 7), "grad_norm": round(float(norm), 6)})
+    return out
+
+
+torch.set_num_threads(1)
+for name, (shard, config) in MODELS.items():
+    rng = np.random.default_rng(20261121)
+    model = LlamaForCausalLM(LlamaConfig(**COMMON, **config)).float()
+    with torch.no_grad():
+        for key, w in model.named_parameters():
+            std = 0.15 if w.dim() == 2 and "proj" in key else 0.05
+            w.copy_(torch.from_numpy(rng.normal(1.0 if "norm" in key else 0.0, std, w.shape).astype(np.float32)))
+    folder = ROOT / "tests/testdata" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder, max_shard_size=shard)
+    (folder / "generation_config.json").unlink()
+    # A noisy walk over the vocabulary, so that there is something to learn.
+    walk = (np.cumsum(rng.integers(1, 4, 1500)) % V).astype("<u2")
+    walk.tofile(folder / "tokens.bin")
+    tokens = torch.from_numpy(walk.astype(np.int64))
+    model.eval()  # dropout is 0 anyway
+    with torch.no_grad():
+        logits = model(input_ids=tokens[None, :24]).logits[0]
+    (folder / "logits.json").write_text(json.dumps([[round(float(v), 6) for v in row] for row in logits]) + "\n")
+    peer = f"transformers {transformers.__version__}, torch {torch.__version__}"
+    (folder / "steps.json").write_text(json.dumps(
+        {"peer": peer, "settings": SETTINGS, "steps": train(model, tokens)}, indent=1) + "\n")
