@@ -32,8 +32,28 @@ inline float Exp(float x) {
 }
 inline double Exp(double x) { return std::exp(x); }
 
+// e^x within 2 ulp for |x| <= 87, NaN for NaN: Exp without its care for the ends, in half the time.
+inline float ExpBounded(float x) {
+  constexpr float kRound = 12582912.0f;  // 1.5 2^23: the sum's last digits are x log2(e), rounded
+  const float shifted = x * 1.44269504f + kRound;
+  const float n = shifted - kRound;
+  float r = x - n * 0.693359375f;
+  r += n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const float e = p * r * r + r + 1.0f;
+  return e * std::bit_cast<float>((std::bit_cast<int32_t>(shifted) << 23) + 0x3f800000);
+}
+
 // tanh within 2e-7 absolute.
-inline float Tanh(float x) { return 1.0f - 2.0f / (Exp(2.0f * x) + 1.0f); }
+inline float Tanh(float x) {
+  const float low = x < -10.0f ? -10.0f : x;  // where it is -1 and 1 to the last digit
+  return 1.0f - 2.0f / (ExpBounded(2.0f * (low > 10.0f ? 10.0f : low)) + 1.0f);
+}
 inline double Tanh(double x) { return std::tanh(x); }
 
 // The error function within 5e-7 relative: a quotient of polynomials on [-4, 4], as Eigen has it,

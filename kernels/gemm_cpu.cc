@@ -15,6 +15,7 @@
 #include "kernels/cpu.h"
 #include "kernels/cpu_math.h"
 #include "kernels/cpu_scratch.h"
+#include "kernels/cpu_simd.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -55,16 +56,6 @@ void MultiplyTile(const Operand<T>& a, const Operand<T>& b, int64_t m, int64_t n
                   int64_t ldc, bool accumulate);
 
 template <>
-void MultiplyTile(const Operand<float>& a, const Operand<float>& b, int64_t m, int64_t n, int64_t k,
-                  float* c, int64_t ldc, bool accumulate) {
-  const dnnl_status_t status =
-      dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f, a.data, a.ld,
-                 b.data, b.ld, accumulate ? 1.0f : 0.0f, c, ldc);
-  LS_INVARIANT(status == dnnl_success, "oneDNN's sgemm of m = ", m, ", n = ", n, ", k = ", k,
-               " returned status ", status);
-}
-
-template <>
 void MultiplyTile(const Operand<double>& a, const Operand<double>& b, int64_t m, int64_t n,
                   int64_t k, double* c, int64_t ldc, bool accumulate) {
   if (m + n + k < 24 || m == 1 || n == 1) {  // where Eigen's order depends on alignment
@@ -94,7 +85,7 @@ void MultiplyTile(const Operand<double>& a, const Operand<double>& b, int64_t m,
   }
 }
 
-// ---- bf16 by oneDNN. ----
+// ---- f32 and bf16 by oneDNN. ----
 
 dnnl::engine& Engine() {
   // Never destroyed: the primitives of other threads may outlive static objects.
@@ -103,12 +94,13 @@ dnnl::engine& Engine() {
 }
 
 struct MatmulKey {
+  dnnl::memory::data_type type;  // of A and B
   int64_t m, n, k, lda, ldb, ldc;
   bool transpose_a, transpose_b, accumulate;
   bool operator==(const MatmulKey&) const = default;
 };
 
-// A matmul of bf16 into f32 with its descriptors, ready to run on any pointers.
+// A matmul into f32 with its descriptors, ready to run on any pointers.
 struct Matmul {
   MatmulKey key;
   uint64_t last_use = 0;
@@ -120,8 +112,8 @@ struct Matmul {
     const auto strides = [](int64_t ld, bool transposed) {
       return transposed ? Memory::dims{1, ld} : Memory::dims{ld, 1};
     };
-    const Memory::desc da({k.m, k.k}, Memory::data_type::bf16, strides(k.lda, k.transpose_a));
-    const Memory::desc db({k.k, k.n}, Memory::data_type::bf16, strides(k.ldb, k.transpose_b));
+    const Memory::desc da({k.m, k.k}, k.type, strides(k.lda, k.transpose_a));
+    const Memory::desc db({k.k, k.n}, k.type, strides(k.ldb, k.transpose_b));
     const Memory::desc dc({k.m, k.n}, Memory::data_type::f32, strides(k.ldc, false));
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -167,13 +159,17 @@ Matmul& CachedMatmul(const MatmulKey& key) {
   return *cache[oldest_at];
 }
 
-void MultiplyTileBF16(const Operand<BF16>& a, const Operand<BF16>& b, int64_t m, int64_t n,
-                      int64_t k, float* c, int64_t ldc, bool accumulate) {
+template <class T>
+void MultiplyTileOneDnn(const Operand<T>& a, const Operand<T>& b, int64_t m, int64_t n, int64_t k,
+                        float* c, int64_t ldc, bool accumulate) {
+  constexpr auto kType =
+      std::is_same_v<T, float> ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
   static thread_local dnnl::stream stream(Engine());
   static thread_local Scratch<char> scratchpad;
-  Matmul& matmul = CachedMatmul({m, n, k, a.ld, b.ld, ldc, a.transposed, b.transposed, accumulate});
-  matmul.a.set_data_handle(const_cast<BF16*>(a.data));
-  matmul.b.set_data_handle(const_cast<BF16*>(b.data));
+  Matmul& matmul =
+      CachedMatmul({kType, m, n, k, a.ld, b.ld, ldc, a.transposed, b.transposed, accumulate});
+  matmul.a.set_data_handle(const_cast<T*>(a.data));
+  matmul.b.set_data_handle(const_cast<T*>(b.data));
   matmul.c.set_data_handle(c);
   matmul.scratchpad.set_data_handle(
       scratchpad.Get(static_cast<int64_t>(matmul.scratchpad.get_desc().get_size())));
@@ -184,7 +180,24 @@ void MultiplyTileBF16(const Operand<BF16>& a, const Operand<BF16>& b, int64_t m,
                                              {DNNL_ARG_SCRATCHPAD, matmul.scratchpad.get()}}};
   const dnnl_status_t status =
       dnnl_primitive_execute(matmul.primitive.get(), stream.get(), args.size(), args.data());
-  LS_INVARIANT(status == dnnl_success, "oneDNN's bf16 matmul of m = ", m, ", n = ", n, ", k = ", k,
+  LS_INVARIANT(status == dnnl_success, "oneDNN's matmul of m = ", m, ", n = ", n, ", k = ", k,
+               " returned status ", status);
+}
+
+template <>
+void MultiplyTile(const Operand<float>& a, const Operand<float>& b, int64_t m, int64_t n, int64_t k,
+                  float* c, int64_t ldc, bool accumulate) {
+  // A primitive is faster (it packs less), but takes a millisecond to make, once a shape: not for
+  // small products, whose shapes may change with each token that is generated.
+  constexpr int64_t kSmall = 1 << 20;
+  if (m * n * k >= kSmall) {
+    MultiplyTileOneDnn<float>(a, b, m, n, k, c, ldc, accumulate);
+    return;
+  }
+  const dnnl_status_t status =
+      dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f, a.data, a.ld,
+                 b.data, b.ld, accumulate ? 1.0f : 0.0f, c, ldc);
+  LS_INVARIANT(status == dnnl_success, "oneDNN's sgemm of m = ", m, ", n = ", n, ", k = ", k,
                " returned status ", status);
 }
 
@@ -276,7 +289,8 @@ void Multiply(const GemmArgs& g, const Operand<T>& a, const Operand<T>& b, int64
   if constexpr (std::is_same_v<T, BF16>) {
     using Mode = GemmArgs::BF16Products;
     const bool native = g.bf16 == Mode::kByCpu ? HasNativeBF16() : g.bf16 == Mode::kOneDnn;
-    (native ? MultiplyTileBF16 : MultiplyTileConverted)(a, b, m, n, g.k, c, ldc, accumulate);
+    (native ? MultiplyTileOneDnn<BF16> : MultiplyTileConverted)(a, b, m, n, g.k, c, ldc,
+                                                                accumulate);
   } else {
     MultiplyTile<T>(a, b, m, n, g.k, c, ldc, accumulate);
   }
@@ -305,9 +319,11 @@ void RunTile(const GemmArgs& g, int64_t batch, int64_t i0, int64_t j0, int64_t m
   }
   Multiply<T>(g, a, b, m, n, sums, ld, direct && g.accumulate);
   if (direct && (g.accumulate || (g.bias == nullptr && !g.gelu))) return;
-  for (int64_t i = 0; i < m; ++i) {
-    FinishRow(g, sums + i * ld, n, j0, c + i * g.ldc, pre == nullptr ? pre : pre + i * g.ldc);
-  }
+  Vectorised([=, &g] {
+    for (int64_t i = 0; i < m; ++i) {
+      FinishRow(g, sums + i * ld, n, j0, c + i * g.ldc, pre == nullptr ? pre : pre + i * g.ldc);
+    }
+  });
 }
 
 void Check(const GemmArgs& g) {
@@ -320,13 +336,15 @@ void Check(const GemmArgs& g) {
 }  // namespace
 
 // The tile that takes the least time, summed over several numbers of threads, by a model in units
-// of one multiplication: the products, the packing of both operands that oneDNN repeats for each
-// tile, and a constant. Constants were fitted to measurements of oneDNN 2.6 with AVX-512; integers,
-// so that every build chooses alike.
+// of one multiplication: the products, what a tile costs per row and column (oneDNN packs a
+// transposed B for each tile), and a constant. Columns of B that are read as they lie and do not
+// fit into the cache slow down the product. Constants were fitted to measurements of oneDNN 2.6
+// with AVX-512; integers, so that every build chooses alike.
 GemmTile internal::ChooseGemmTile(bool transpose_b, int64_t m, int64_t n, int64_t k,
                                   int64_t batch) {
   constexpr int64_t kTileM[] = {32, 64, 96, 128, 192, 256, 384, 512};
-  constexpr int64_t kTileN[] = {48, 96, 144, 192, 240, 288, 384, 480};
+  constexpr int64_t kTileN[] = {64, 128, 192, 256, 384, 512, 768, 1024};
+  constexpr int64_t kCacheElements = 640 << 10;
   struct Load {
     int64_t threads, weight;
   };
@@ -341,10 +359,10 @@ GemmTile internal::ChooseGemmTile(bool transpose_b, int64_t m, int64_t n, int64_
   for (int64_t try_m : kTileM) {
     const int64_t tm = even(m, try_m, 8);
     for (int64_t try_n : kTileN) {
-      const int64_t tn = even(n, try_n, 48);
-      const int64_t columns = tn / 48 * 48 + (tn % 48 + 15) / 16 * 16;
-      const int64_t pack_b = transpose_b && tn < 128 ? 140 : 19;
-      const int64_t tile = k * (tm * columns + 19 * tm + pack_b * tn) + 100'000;
+      const int64_t tn = even(n, try_n, 64);
+      const int64_t columns = (tn + 15) / 16 * 16;
+      int64_t tile = k * (tm * columns + 20 * tm + (transpose_b ? 20 : 4) * tn) + 100'000;
+      if (!transpose_b && tn * k > kCacheElements) tile += tile / 2;
       const int64_t tiles = (m + tm - 1) / tm * ((n + tn - 1) / tn) * batch;
       int64_t cost = 0;
       for (const Load& load : kLoads) {

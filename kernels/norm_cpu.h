@@ -8,6 +8,7 @@
 #include "core/autograd.h"
 #include "kernels/cpu.h"
 #include "kernels/cpu_reduce.h"
+#include "kernels/cpu_simd.h"
 
 namespace lockstep::cpu {
 
@@ -31,38 +32,39 @@ template <Centring centring, class T>
 void NormForward(const NormForwardRows<T>& in) {
   using A = Acc<T>;
   const int64_t c = in.c;
-  ParallelFor(in.rows, std::max<int64_t>(1, kElementwiseGrain / c),
-              [=](int64_t begin, int64_t end) {
-                const A *w = in.w, *b = in.b;
-                for (int64_t row = begin; row < end; ++row) {
-                  const T* x = in.x + row * c;
-                  T* y = in.y + row * c;
-                  if (in.branch != nullptr) {
-                    const T* branch = in.branch + row * c;
-                    T* sum = in.sum + row * c;
-                    for (int64_t i = 0; i < c; ++i)
-                      sum[i] = Convert<T>(Convert<A>(x[i]) + Convert<A>(branch[i]));
-                    x = sum;
-                  }
-                  A m = 0;
-                  if constexpr (centring == Centring::kMean) {
-                    m = SumOver<A>(c, [=](int64_t i) { return Convert<A>(x[i]); }) / A(c);
-                    in.mean[row] = m;
-                  }
-                  const A squares = SumOver<A>(c, [=](int64_t i) {
-                    const A centred = Convert<A>(x[i]) - m;
-                    return centred * centred;
-                  });
-                  const A r = A(1) / std::sqrt(squares / A(c) + in.eps);
-                  in.rstd[row] = r;
-                  if constexpr (centring == Centring::kMean) {
-                    for (int64_t i = 0; i < c; ++i)
-                      y[i] = Convert<T>((Convert<A>(x[i]) - m) * r * w[i] + b[i]);
-                  } else {
-                    for (int64_t i = 0; i < c; ++i) y[i] = Convert<T>(Convert<A>(x[i]) * r * w[i]);
-                  }
-                }
-              });
+  VectorisedParallelFor(in.rows, std::max<int64_t>(1, kElementwiseGrain / c),
+                        [=](int64_t begin, int64_t end) {
+                          const A *w = in.w, *b = in.b;
+                          for (int64_t row = begin; row < end; ++row) {
+                            const T* x = in.x + row * c;
+                            T* y = in.y + row * c;
+                            if (in.branch != nullptr) {
+                              const T* branch = in.branch + row * c;
+                              T* sum = in.sum + row * c;
+                              for (int64_t i = 0; i < c; ++i)
+                                sum[i] = Convert<T>(Convert<A>(x[i]) + Convert<A>(branch[i]));
+                              x = sum;
+                            }
+                            A m = 0;
+                            if constexpr (centring == Centring::kMean) {
+                              m = SumOver<A>(c, [=](int64_t i) { return Convert<A>(x[i]); }) / A(c);
+                              in.mean[row] = m;
+                            }
+                            const A squares = SumOver<A>(c, [=](int64_t i) {
+                              const A centred = Convert<A>(x[i]) - m;
+                              return centred * centred;
+                            });
+                            const A r = A(1) / std::sqrt(squares / A(c) + in.eps);
+                            in.rstd[row] = r;
+                            if constexpr (centring == Centring::kMean) {
+                              for (int64_t i = 0; i < c; ++i)
+                                y[i] = Convert<T>((Convert<A>(x[i]) - m) * r * w[i] + b[i]);
+                            } else {
+                              for (int64_t i = 0; i < c; ++i)
+                                y[i] = Convert<T>(Convert<A>(x[i]) * r * w[i]);
+                            }
+                          }
+                        });
 }
 
 template <class T>
@@ -158,7 +160,7 @@ void NormBackward(const NormBackwardRows<T>& in, const GradSink::Target& dweight
   const int64_t blocks = (rows + block_rows - 1) / block_rows;
   const Tensor partials = Tensor::Empty({affine ? blocks : 0, kSums, c}, DTypeOf<A>);
   A* partial = partials.data<A>();
-  ParallelFor(blocks, 1, [&](int64_t block, int64_t end) {
+  VectorisedParallelFor(blocks, 1, [&](int64_t block, int64_t end) {
     std::vector<A> scratch(static_cast<size_t>(in.dx != nullptr ? 2 * c : 0));
     for (; block < end; ++block) {
       A* sums = affine ? partial + block * kSums * c : nullptr;

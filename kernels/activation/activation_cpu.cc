@@ -1,6 +1,7 @@
 #include "kernels/activation/activation.h"
 #include "kernels/cpu.h"
 #include "kernels/cpu_math.h"
+#include "kernels/cpu_simd.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -71,7 +72,7 @@ void ActivationForwardCpu(Stream, Nonlinearity kind, const Tensor& x, const Tens
     DispatchActivation(kind, [&](auto function) {
       const T* in = x.data<T>();
       T* out = y.data<T>();
-      ParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+      VectorisedParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           out[i] = Convert<T>(function.Forward(Convert<Acc<T>>(in[i])));
         }
@@ -89,7 +90,7 @@ void ActivationBackwardCpu(Stream, Nonlinearity kind, const Tensor& saved, const
       const T* in = saved.data<T>();
       const T* grad = dy.data<T>();
       T* out = dx.data<T>();
-      ParallelFor(saved.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+      VectorisedParallelFor(saved.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           const A g = Convert<A>(grad[i]) * function.Derivative(Convert<A>(in[i]));
           out[i] = Convert<T>(accumulate ? Convert<A>(out[i]) + g : g);

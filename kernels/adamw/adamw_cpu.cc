@@ -2,6 +2,7 @@
 
 #include "kernels/adamw/adamw_math.h"
 #include "kernels/cpu.h"
+#include "kernels/cpu_simd.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -31,8 +32,11 @@ void UpdateRange(const AdamWTensors& t, const AdamWHyper& hyper, const StepValue
     DispatchFloat("adamw", t.grad.dtype(), [&](auto grad_tag) {
       using G = typename decltype(grad_tag)::type;
       const auto update = [&](T* value, auto* original) {
-        UpdateElements(c, end - begin, value, original, t.grad.data<G>() + begin,
-                       t.exp_avg.data<Acc<T>>() + begin, t.exp_avg_sq.data<Acc<T>>() + begin);
+        const G* grad = t.grad.data<G>() + begin;
+        Acc<T>* exp_avg = t.exp_avg.data<Acc<T>>() + begin;
+        Acc<T>* exp_avg_sq = t.exp_avg_sq.data<Acc<T>>() + begin;
+        Vectorised(
+            [=] { UpdateElements(c, end - begin, value, original, grad, exp_avg, exp_avg_sq); });
       };
       T* value = t.value.data<T>() + begin;
       if constexpr (sizeof(T) == 2) {

@@ -6,6 +6,7 @@
 #include "kernels/cpu.h"
 #include "kernels/cpu_philox.h"
 #include "kernels/cpu_scratch.h"
+#include "kernels/cpu_simd.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -125,14 +126,8 @@ namespace avx512 {
 }  // namespace avx512
 #pragma GCC pop_options
 
-bool HasAvx512() {
-  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  return has;
-}
 #else
 namespace avx512 = avx2;
-bool HasAvx512() { return false; }
 #endif
 
 // Calls f(computing type, stored type).

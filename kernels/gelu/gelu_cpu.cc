@@ -1,5 +1,6 @@
 #include "kernels/cpu.h"
 #include "kernels/cpu_math.h"
+#include "kernels/cpu_simd.h"
 #include "kernels/gelu/gelu.h"
 
 namespace lockstep::cpu {
@@ -29,7 +30,7 @@ void GeluForwardCpu(Stream, GeluForm form, const Tensor& x, const Tensor& y) {
     DispatchForm(form, [&](auto function) {
       const T* in = x.data<T>();
       T* out = y.data<T>();
-      ParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+      VectorisedParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           out[i] = Convert<T>(function.Forward(Convert<Acc<T>>(in[i])));
         }
@@ -47,7 +48,7 @@ void GeluBackwardCpu(Stream, GeluForm form, const Tensor& x, const Tensor& dy, c
       const T* in = x.data<T>();
       const T* grad = dy.data<T>();
       T* out = dx.data<T>();
-      ParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+      VectorisedParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           const A g = Convert<A>(grad[i]) * function.Derivative(Convert<A>(in[i]));
           out[i] = Convert<T>(accumulate ? Convert<A>(out[i]) + g : g);

@@ -1,5 +1,6 @@
 #include "kernels/cpu.h"
 #include "kernels/cpu_math.h"
+#include "kernels/cpu_simd.h"
 #include "kernels/gemm_cpu.h"
 #include "kernels/linear/linear.h"
 
@@ -33,7 +34,7 @@ void LinearBackwardActivationCpu(Stream, const LinearBackwardActivationArgs& arg
     const T* z = args.pre_activation.data<T>();
     const T* dy = args.dy.data<T>();
     T* out = args.d_pre.data<T>();
-    ParallelFor(args.dy.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+    VectorisedParallelFor(args.dy.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         out[i] = Convert<T>(Convert<A>(dy[i]) * GeluDerivative(Convert<A>(z[i])));
       }
@@ -67,7 +68,7 @@ void SumRows(const Tensor& dy, const Tensor& out, bool accumulate) {
   const int64_t rows = dy.dim(0), columns = dy.dim(1);
   const T* from = dy.data<T>();
   B* to = out.data<B>();
-  ParallelFor(columns, kColumns, [=](int64_t begin, int64_t end) {
+  VectorisedParallelFor(columns, kColumns, [=](int64_t begin, int64_t end) {
     double total[kColumns] = {};
     const int64_t n = end - begin;
     for (int64_t row = 0; row < rows; row += kRun) {

@@ -1,5 +1,6 @@
 #include "kernels/cpu.h"
 #include "kernels/cpu_math.h"
+#include "kernels/cpu_simd.h"
 #include "kernels/swiglu/swiglu.h"
 
 namespace lockstep::cpu {
@@ -9,7 +10,7 @@ namespace {
 // The chunks do not follow the rows, so that a single long row is divided too.
 template <class F>
 void ForEachRowRun(int64_t elements, int64_t columns, const F& f) {
-  ParallelFor(elements, kElementwiseGrain, [&](int64_t begin, int64_t end) {
+  VectorisedParallelFor(elements, kElementwiseGrain, [&](int64_t begin, int64_t end) {
     while (begin < end) {
       const int64_t row = begin / columns, column = begin % columns;
       const int64_t n = std::min(end - begin, columns - column);
