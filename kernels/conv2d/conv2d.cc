@@ -1,0 +1,100 @@
+#include "kernels/conv2d/conv2d.h"
+
+namespace lockstep::ops {
+namespace {
+
+// Stands for a tensor whose bytes are not needed: one element in memory.
+Tensor Like(const Shape& shape, const Tensor& x) {
+  return Tensor::Empty({}, x.dtype(), x.device()).Expand(shape);
+}
+
+class Conv2dNode : public Node {
+ public:
+  // x is kept for the weight's gradient, the weight for that of x: undefined where not wanted.
+  Conv2dNode(const Conv2dShape& shape, const Tensor& x, const Tensor& weight, const Shape& x_shape,
+             const Shape& weight_shape)
+      : Node("conv2d"),
+        shape_(shape),
+        x_shape_(x_shape),
+        weight_shape_(weight_shape),
+        x_(x, "the input of conv2d"),
+        weight_(weight, "the weight of conv2d") {}
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
+                std::span<GradSink> sinks) override {
+    const Tensor dy = grads[0].Contiguous();
+    const Stream stream = CurrentStream(dy.device());
+    if (needs[0]) {
+      const GradSink::Target dx = sinks[0].Open(Like(x_shape_, dy));
+      conv2d_backward_input(stream, shape_, dy, weight_.Unpack(), dx.tensor, dx.accumulate);
+    }
+    if (!needs[1] && !needs[2]) return;
+    GradSink::Target dweight{}, dbias{};
+    if (needs[1]) dweight = sinks[1].OpenAnyDType(Like(weight_shape_, dy));
+    if (needs[2]) dbias = sinks[2].OpenAnyDType(Like({weight_shape_[0]}, dy));
+    conv2d_backward_weight(stream, shape_, needs[1] ? x_.Unpack() : Tensor(), dy, dweight, dbias);
+  }
+  void Release() override {
+    x_.Reset();
+    weight_.Reset();
+  }
+
+ private:
+  Conv2dShape shape_;
+  Shape x_shape_, weight_shape_;
+  SavedTensor x_, weight_;
+};
+
+Conv2dShape Check(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                  const Conv2dOptions& o) {
+  LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() == 4,
+           "conv2d: x must be a floating [N, C, H, W], got ", x.Describe(),
+           x.defined() && x.ndim() == 3 ? ": reshape one image to [1, C, H, W]" : "");
+  LS_CHECK(o.groups >= 1 && x.dim(1) % o.groups == 0, "conv2d: groups must divide the ", x.dim(1),
+           " channels of x, got ", o.groups);
+  const int64_t channels = x.dim(1) / o.groups;
+  LS_CHECK(weight.defined() && weight.ndim() == 4 && weight.dim(1) == channels,
+           "conv2d: weight must be [O, ", channels, ", kh, kw] for x of shape ", x.shape(), " in ",
+           o.groups, o.groups == 1 ? " group" : " groups", ", got ", weight.Describe());
+  LS_CHECK(weight.dim(0) % o.groups == 0, "conv2d: groups must divide the ", weight.dim(0),
+           " filters of the weight, got ", o.groups);
+  LS_CHECK(weight.dtype() == x.dtype() && weight.device() == x.device(),
+           "conv2d: x and weight must have one dtype and device, got ", x.Describe(), " and ",
+           weight.Describe(), ": cast one of them");
+  if (bias.defined()) {
+    LS_CHECK(bias.shape() == Shape{weight.dim(0)} && bias.dtype() == x.dtype() &&
+                 bias.device() == x.device(),
+             "conv2d: bias must be ", x.dtype(), "[", weight.dim(0), "] on ", x.device(), ", got ",
+             bias.Describe());
+  }
+  return {x.dim(0),
+          o.groups,
+          channels,
+          weight.dim(0) / o.groups,
+          MakeWindowAxis("conv2d", "rows", x.dim(2), weight.dim(2), o.stride.h, o.padding.h,
+                         o.dilation.h),
+          MakeWindowAxis("conv2d", "columns", x.dim(3), weight.dim(3), o.stride.w, o.padding.w,
+                         o.dilation.w)};
+}
+
+}  // namespace
+
+Tensor Conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Conv2dOptions& options) {
+  const Conv2dShape shape = Check(x, weight, bias, options);
+  const Tensor input = x.Detach().Contiguous();
+  const Tensor w = weight.Detach().Contiguous();
+  const Tensor b = bias.defined() ? bias.Detach().Contiguous() : Tensor();
+  Tensor y = Tensor::Empty({shape.images, weight.dim(0), shape.rows.out, shape.columns.out},
+                           x.dtype(), x.device());
+  conv2d_forward(CurrentStream(x.device()), shape, input, w, b, y);
+  if (NeedsGrad({&x, &weight, &bias})) {
+    Record(
+        std::make_shared<Conv2dNode>(shape, weight.requires_grad() ? input : Tensor(),
+                                     x.requires_grad() ? w : Tensor(), x.shape(), weight.shape()),
+        {&x, &weight, &bias}, {&y});
+  }
+  return y;
+}
+
+}  // namespace lockstep::ops

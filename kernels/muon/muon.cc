@@ -1,0 +1,32 @@
+#include "kernels/muon/muon.h"
+
+#include <cmath>
+
+#include "kernels/sgd/update.h"
+
+namespace lockstep::ops {
+
+void MuonUpdate(std::span<const MuonTensors> tensors, const MuonHyper& hyper,
+                const StepState& state) {
+  LS_CHECK(hyper.momentum >= 0 && hyper.momentum < 1, "muon: momentum must be in [0, 1), got ",
+           hyper.momentum);
+  LS_CHECK(hyper.steps >= 0 && hyper.steps < 100, "muon: steps must be in [0, 100), got ",
+           hyper.steps);
+  LS_CHECK(hyper.eps > 0 && std::isfinite(hyper.eps), "muon: eps must be positive, got ",
+           hyper.eps);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const MuonTensors& t = tensors[i];
+    internal::CheckValue("muon", i, t.value, t.grad, t.master, state);
+    LS_CHECK(t.value.ndim() == 2, "muon: tensor ", i, " must be a matrix, got ", t.value.Describe(),
+             ": give others to another optimizer");
+    internal::CheckLikeValue("muon", i, "momentum", t.momentum, t.value, StateDType(t.value));
+  }
+  for (const MuonTensors& t : tensors) {
+    for (const Tensor* written : {&t.value, &t.momentum, &t.master}) {
+      if (written->defined()) written->storage().BumpVersion();
+    }
+  }
+  muon_update(CurrentStream(state.device()), tensors, hyper, state.device_values());
+}
+
+}  // namespace lockstep::ops

@@ -1,0 +1,144 @@
+#include <cmath>
+
+#include "kernels/cpu_reduce.h"
+#include "kernels/gemm_cpu.h"
+#include "kernels/muon/muon.h"
+#include "kernels/sgd/update_cpu.h"
+
+namespace lockstep::cpu {
+namespace {
+
+// out = op(x) op(y), [m, n] with sums over k.
+template <class A>
+void Multiply(const A* x, bool transpose_x, const A* y, bool transpose_y, int64_t m, int64_t n,
+              int64_t k, A* out) {
+  GemmArgs g;
+  g.transpose_a = transpose_x;
+  g.transpose_b = transpose_y;
+  g.m = m;
+  g.n = n;
+  g.k = k;
+  g.dtype = g.c_dtype = DTypeOf<A>;
+  g.a = x;
+  g.lda = transpose_x ? m : k;
+  g.b = y;
+  g.ldb = transpose_y ? k : n;
+  g.c = out;
+  g.ldc = n;
+  Gemm(g);
+}
+
+// y = a x + b y, elementwise.
+template <class A>
+void Combine(int64_t n, A a, const A* x, A b, A* y) {
+  ParallelFor(n, kElementwiseGrain, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) y[i] = std::fma(a, x[i], b * y[i]);
+  });
+}
+
+// Updates the momentum and leaves what is to be orthogonalised in `out`.
+template <class A>
+void Momentum(const MuonTensors& t, const MuonHyper& hyper, const StepValues& values, A* out) {
+  const A scale = static_cast<A>(static_cast<double>(values.clip_factor) / values.loss_scale);
+  const A keep = static_cast<A>(hyper.momentum), take = static_cast<A>(1 - hyper.momentum);
+  A* momentum = t.momentum.data<A>();
+  DispatchFloat("muon", t.grad.dtype(), [&](auto tag) {
+    using G = typename decltype(tag)::type;
+    const G* grad = t.grad.data<G>();
+    const bool nesterov = hyper.nesterov;
+    ParallelFor(t.grad.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const A g = Convert<A>(grad[i]) * scale;
+        const A m = std::fma(take, g - momentum[i], momentum[i]);
+        momentum[i] = m;
+        out[i] = nesterov ? std::fma(keep, m - g, g) : m;
+      }
+    });
+  });
+}
+
+// x *= 1 / max(|x|, eps), the squares summed in f64 over chunks in their order.
+template <class A>
+void Normalize(int64_t n, double eps, A* x) {
+  const int64_t chunks = (n + kElementwiseGrain - 1) / kElementwiseGrain;
+  const Tensor squares = Tensor::Empty({chunks}, DType::kF64);
+  double* const sums = squares.data<double>();
+  ParallelFor(chunks, 1, [=](int64_t chunk, int64_t end) {
+    for (; chunk < end; ++chunk) {
+      const A* from = x + chunk * kElementwiseGrain;
+      const int64_t count = std::min(kElementwiseGrain, n - chunk * kElementwiseGrain);
+      sums[chunk] = SumOver<double>(count, [=](int64_t i) {
+        const double v = from[i];
+        return v * v;
+      });
+    }
+  });
+  double total = 0;
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) total += sums[chunk];
+  const A factor = static_cast<A>(1 / std::max(std::sqrt(total), eps));
+  ParallelFor(n, kElementwiseGrain, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) x[i] *= factor;
+  });
+}
+
+// The iteration on x [rows, columns]; the result is in x or `spare`, whichever is returned.
+template <class A>
+A* Orthogonalize(int64_t rows, int64_t columns, const MuonHyper& h, A* x, A* spare) {
+  const bool wide = rows <= columns;
+  const int64_t n = std::min(rows, columns), n2 = n * n;
+  const Tensor squares = Tensor::Empty({2, n, n}, DTypeOf<A>);
+  A *gram = squares.data<A>(), *polynomial = gram + n2;
+  for (int step = 0; step < h.steps; ++step) {
+    // X X^T for a wide matrix, X^T X for a tall one.
+    Multiply(x, !wide, x, wide, n, n, wide ? columns : rows, gram);
+    Multiply(gram, false, gram, false, n, n, n, polynomial);
+    Combine(n2, static_cast<A>(h.b), gram, static_cast<A>(h.c), polynomial);
+    if (wide) {
+      Multiply(polynomial, false, x, false, rows, columns, n, spare);
+    } else {
+      Multiply(x, false, polynomial, false, rows, columns, n, spare);
+    }
+    Combine(rows * columns, static_cast<A>(h.a), x, A(1), spare);
+    std::swap(x, spare);
+  }
+  return x;
+}
+
+double ScaleOf(MuonScale scale, int64_t rows, int64_t columns) {
+  const double r = static_cast<double>(rows), c = static_cast<double>(columns);
+  return scale == MuonScale::kMatchAdamW ? 0.2 * std::sqrt(std::max(r, c))
+                                         : std::sqrt(std::max(1.0, r / c));
+}
+
+void MuonUpdateCpu(Stream, std::span<const MuonTensors> tensors, const MuonHyper& hyper,
+                   const StepValues* values) {
+  if (values->found_inf != 0) return;
+  for (const MuonTensors& t : tensors) {
+    const int64_t rows = t.value.dim(0), columns = t.value.dim(1), n = rows * columns;
+    if (n == 0) continue;
+    DispatchFloat("muon", t.momentum.dtype(), [&](auto tag) {
+      using A = typename decltype(tag)::type;
+      if constexpr (std::is_same_v<A, Acc<A>>) {
+        const Tensor memory = Tensor::Empty({2, n}, DTypeOf<A>);
+        A* x = memory.data<A>();
+        Momentum(t, hyper, *values, x);
+        Normalize(n, hyper.eps, x);
+        const A* direction = Orthogonalize(rows, columns, hyper, x, x + n);
+        const A keep = static_cast<A>(1 - values->lr * t.weight_decay);
+        const A step = static_cast<A>(-values->lr * ScaleOf(hyper.scale, rows, columns));
+        ForEachChunk(std::span(&t, 1), [&](const MuonTensors&, int64_t begin, int64_t end) {
+          DispatchUpdate("muon", t, begin, [&](auto, auto* value, auto* original, auto* grad) {
+            UpdateElements<A>(end - begin, value, original, grad, [=](A& p, A, int64_t i) {
+              p = std::fma(step, direction[begin + i], p * keep);
+            });
+          });
+        });
+      }
+    });
+  }
+}
+
+LS_REGISTER(muon_update, DeviceType::kCpu, MuonUpdateCpu);
+
+}  // namespace
+}  // namespace lockstep::cpu
