@@ -1,0 +1,77 @@
+#include "nn/state.h"
+
+#include <map>
+
+#include "core/file.h"
+#include "core/safetensors.h"
+#include "core/safetensors_writer.h"
+
+namespace lockstep::nn {
+
+NamedTensors StateOf(const Module& module) {
+  NamedTensors out;
+  for (const auto& [name, p] : module.NamedParameters()) {
+    out.emplace_back(name, p->value().Detach());
+  }
+  for (const auto& [name, buffer] : module.NamedBuffers()) out.emplace_back(name, buffer);
+  return out;
+}
+
+void LoadState(Module& module, const NamedTensors& state) {
+  const NamedTensors own = StateOf(module);
+  const std::map<std::string, Tensor> expected(own.begin(), own.end());
+  std::map<std::string, Tensor> given;
+  for (const auto& [name, tensor] : state) {
+    const auto it = expected.find(name);
+    if (it == expected.end()) {
+      throw InputError(
+          StrCat("module state: unknown tensor '", name, "': it belongs to another model"));
+    }
+    if (!given.emplace(name, tensor).second) {
+      throw InputError(StrCat("module state: the tensor '", name, "' is given twice"));
+    }
+    const Tensor& want = it->second;
+    LS_CHECK(!want.device().is_meta(), "module state: '", name,
+             "' has no memory yet: call Materialize first");
+    if (!tensor.defined() || !(tensor.shape() == want.shape()) || tensor.dtype() != want.dtype()) {
+      throw InputError(StrCat("module state: '", name, "' must be ", want.dtype(), want.shape(),
+                              ", got ", tensor.Describe(), ": it belongs to another model"));
+    }
+  }
+  for (const auto& [name, tensor] : own) {
+    if (!given.contains(name)) {
+      throw InputError(StrCat("module state: the tensor '", name, "' is missing (", given.size(),
+                              " of ", own.size(), " are there)"));
+    }
+  }
+  for (const auto& [name, tensor] : own) tensor.CopyFrom(given.at(name));
+}
+
+void SaveModule(const Module& module, const std::string& path) {
+  std::vector<SafetensorsItem> items;
+  for (const auto& [name, tensor] : StateOf(module)) {
+    items.push_back(SafetensorsItem::Of(name, tensor));
+  }
+  // Beside it first, so that a crash leaves the old file or the new one.
+  const std::string temporary = path + ".tmp";
+  FileWriter file(temporary);
+  WriteSafetensors(file, items);
+  file.Sync();
+  file.Close();
+  RenameDurably(temporary, path);
+}
+
+void LoadModule(Module& module, const std::string& path) {
+  const SafetensorsFile file = SafetensorsFile::Open(path);
+  NamedTensors state;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    state.emplace_back(entry.name, entry.ToTensor());
+  }
+  try {
+    LoadState(module, state);
+  } catch (const InputError& e) {
+    throw InputError(StrCat(path, ": ", e.what()));
+  }
+}
+
+}  // namespace lockstep::nn
