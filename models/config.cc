@@ -243,6 +243,11 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
 }
 
 void AddOptimOptions(Options& options, OptimOptions& optim) {
+  options.Add("optim.name", &optim.name,
+              {.choices = {"adamw", "sgd", "lion", "muon"},
+               .aliases = {"optimizer"},
+               .doc = "the optimizer; lion wants a learning rate 3 to 10 times smaller than adamw; "
+                      "muon updates the matrices of the blocks, adamw the rest at the same rate"});
   options.Add("optim.schedule", &optim.schedule,
               {.choices = {"cosine", "linear", "constant", "wsd"},
                .aliases = {"lr_scheduler", "lr_decay"},
@@ -267,16 +272,24 @@ void AddOptimOptions(Options& options, OptimOptions& optim) {
   options.Add("optim.decay_fraction", &optim.decay_fraction,
               {.above = 0, .max = 1, .doc = "wsd: share of decay_steps that is decay"});
   options.Add("optim.beta1", &optim.beta1,
-              {.min = 0, .below = 1, .doc = "AdamW: decay of the mean of gradients"});
+              {.min = 0, .below = 1, .doc = "adamw, lion: decay of the mean of gradients"});
   options.Add("optim.beta2", &optim.beta2,
-              {.min = 0, .below = 1, .doc = "AdamW: decay of the mean of their squares"});
-  options.Add("optim.eps", &optim.eps,
-              {.min = 1e-30, .max = 1, .aliases = {"epsilon"}, .doc = "AdamW: added to the root"});
-  options.Add("optim.weight_decay", &optim.weight_decay,
               {.min = 0,
-               .max = 1000,
-               .aliases = {"wd"},
-               .doc = "decoupled, of parameters with two dimensions or more"});
+               .below = 1,
+               .doc = "adamw: decay of the mean of their squares; lion: of the kept mean"});
+  options.Add("optim.eps", &optim.eps,
+              {.min = 1e-30, .max = 1, .aliases = {"epsilon"}, .doc = "adamw: added to the root"});
+  options.Add("optim.momentum", &optim.momentum,
+              {.min = 0, .below = 1, .doc = "sgd, muon: decay of the sum or mean of gradients"});
+  options.Add("optim.nesterov", &optim.nesterov,
+              {.doc = "sgd, muon: step from where the momentum leads (Nesterov's form)"});
+  options.Add(
+      "optim.weight_decay", &optim.weight_decay,
+      {.min = 0,
+       .max = 1000,
+       .aliases = {"wd"},
+       .doc = "of parameters with two dimensions or more; decoupled from the gradient, but for "
+              "sgd"});
   options.Add("optim.clip", &optim.clip,
               {.min = 0,
                .max = 1e9,

@@ -58,6 +58,7 @@ struct TrainOptions {
 };
 
 struct OptimOptions {
+  std::string name = "adamw";
   std::string schedule = "cosine";
   double lr = 2e-3;
   double min_lr = 0;
@@ -67,6 +68,8 @@ struct OptimOptions {
   double beta1 = 0.9;
   double beta2 = 0.99;
   double eps = 1e-8;
+  double momentum = 0.95;
+  bool nesterov = true;
   double weight_decay = 0.1;
   double clip = 1;  // 0: off
 };

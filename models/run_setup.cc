@@ -7,6 +7,9 @@
 #include "data/sampler.h"
 #include "models/hf_format.h"
 #include "optim/adamw.h"
+#include "optim/lion.h"
+#include "optim/muon.h"
+#include "optim/sgd.h"
 
 namespace lockstep::models {
 namespace {
@@ -158,13 +161,41 @@ std::unique_ptr<Gpt> MakeModel(const RunSetup& setup) {
 }
 
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model) {
-  const OptimOptions& o = setup.config.optim;
-  auto optimizer = std::make_unique<optim::AdamW>(
+  auto optimizer = MakeOptimizer(setup.config.optim, model);
+  if (setup.start.checkpoint) LoadOptimizerState(*setup.start.checkpoint, *optimizer);
+  return optimizer;
+}
+
+std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Module& model) {
+  if (o.name == "sgd") {
+    return std::make_unique<optim::Sgd>(model.Parameters(),
+                                        optim::SgdOptions{.momentum = o.momentum,
+                                                          .nesterov = o.nesterov && o.momentum > 0,
+                                                          .weight_decay = o.weight_decay});
+  }
+  if (o.name == "lion") {
+    return std::make_unique<optim::Lion>(
+        model.Parameters(),
+        optim::LionOptions{.beta1 = o.beta1, .beta2 = o.beta2, .weight_decay = o.weight_decay});
+  }
+  if (o.name == "muon") {
+    const auto hidden = [](const Parameter& p) {
+      return p.value().ndim() == 2 && p.name().starts_with("h.");
+    };
+    return std::make_unique<optim::Muon>(model.Parameters(),
+                                         optim::MuonOptions{.momentum = o.momentum,
+                                                            .nesterov = o.nesterov,
+                                                            .weight_decay = o.weight_decay,
+                                                            .matrix = hidden,
+                                                            .beta1 = o.beta1,
+                                                            .beta2 = o.beta2,
+                                                            .eps = o.eps});
+  }
+  LS_INVARIANT(o.name == "adamw", "no optimizer ", o.name);
+  return std::make_unique<optim::AdamW>(
       model.Parameters(),
       optim::AdamWOptions{
           .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay});
-  if (setup.start.checkpoint) LoadOptimizerState(*setup.start.checkpoint, *optimizer);
-  return optimizer;
 }
 
 optim::LrSchedule MakeSchedule(const RunSetup& setup) {

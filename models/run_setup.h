@@ -41,6 +41,8 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
 // with its state: fresh, or from the checkpoint.
 std::unique_ptr<Gpt> MakeModel(const RunSetup& setup);
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model);
+// A fresh one for a model that has its memory. "muon" takes the matrices of the blocks, h.*.
+std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& options, const Module& model);
 optim::LrSchedule MakeSchedule(const RunSetup& setup);
 
 }  // namespace lockstep::models

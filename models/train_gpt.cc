@@ -38,6 +38,11 @@ int64_t TokensOf(const std::shared_ptr<const data::TokenSource>& source) {
   return source ? source->size() : 0;
 }
 
+std::string OptimizerTitle(const std::string& name) {
+  if (name == "adamw") return "AdamW";
+  return name == "sgd" ? "SGD" : name == "lion" ? "Lion" : "Muon";
+}
+
 void PrintSetup(const RunSetup& s, const Gpt& model) {
   const GptConfig& m = s.model;
   const RunConfig& c = s.config;
@@ -60,9 +65,9 @@ void PrintSetup(const RunSetup& s, const Gpt& model) {
                   FormatCount(static_cast<double>(tokens)),
                   static_cast<double>(tokens) / static_cast<double>(TokensOf(s.dataset.train))));
   row("optimizer",
-      fmt::format("AdamW, {} to {:.1e} after {} steps of warm-up, weight decay {}, clip {}",
-                  c.optim.schedule, c.optim.lr, c.optim.warmup, c.optim.weight_decay,
-                  c.optim.clip));
+      fmt::format("{}, {} to {:.1e} after {} steps of warm-up, weight decay {}, clip {}",
+                  OptimizerTitle(c.optim.name), c.optim.schedule, c.optim.lr, c.optim.warmup,
+                  c.optim.weight_decay, c.optim.clip));
   row("computes", fmt::format("on {}, {} threads, {}, seed {}", ToString(s.device), NumThreads(),
                               c.train.precision, c.seed));
   row("writes", c.out_dir);

@@ -1,4 +1,4 @@
-// train_gpt, sample_gpt and train_mlp as users run them: as programs.
+// train_gpt, sample_gpt and the examples as users run them: as programs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -143,6 +143,26 @@ TEST_F(TrainGpt, AKilledRunResumesAtTwoThreadsToo) {
   EXPECT_EQ(Bytes("out", 40), Bytes("undisturbed", 40));
 }
 
+TEST_F(TrainGpt, EveryOptimizerResumesToTheSameBits) {
+  for (const std::string name : {"sgd", "lion", "muon"}) {
+    const std::vector<std::string> options = {"--optim.name=" + name, "--threads=1"};
+    const Result run = Train(name, options);
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const std::string expected = Bytes(name, 40);
+    // As if killed after the checkpoint of step 30.
+    RemoveTree(Path(name + "/checkpoints/step-00000040"));
+    const Result resumed = Train(name, options);
+    ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+    EXPECT_THAT(resumed.out, HasSubstr("resuming from"));
+    EXPECT_EQ(Bytes(name, 40), expected) << name;
+  }
+  // The state of one is none of another's.
+  RemoveTree(Path("sgd/checkpoints/step-00000040"));
+  const Result other = Train("sgd", {"--optim.name=lion"});
+  EXPECT_NE(other.exit_code, 0);
+  EXPECT_THAT(other.err, HasSubstr("optim.name"));
+}
+
 TEST_F(TrainGpt, CorruptedNewestCheckpointIsNamedAndTheOlderUsed) {
   ASSERT_EQ(Train("undisturbed", {"--threads=1"}).exit_code, 0);
   // As if killed after the checkpoint of step 30, which then lost a bit.
@@ -269,6 +289,13 @@ TEST(SampleGpt, ExplainsBadInput) {
   const Result run = RunProgram({"models/sample_gpt", "--checkpoint=/nonexistent"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, HasSubstr("/nonexistent"));
+}
+
+TEST(TrainCnn, LearnsTheDigits) {
+  const Result run = RunProgram({"models/examples/train_cnn", testing::TempDir() + "/cnn"});
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+  EXPECT_THAT(run.out, HasSubstr("accuracy on new digits"));
+  EXPECT_THAT(run.out, HasSubstr("after reloading"));
 }
 
 TEST(TrainMlp, LearnsTheSpirals) {

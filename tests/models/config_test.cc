@@ -95,6 +95,7 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "train.sample_every",
                                 "train.sample_tokens",
                                 "train.sample_prompt",
+                                "optim.name",
                                 "optim.schedule",
                                 "optim.lr",
                                 "optim.min_lr",
@@ -104,6 +105,8 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "optim.beta1",
                                 "optim.beta2",
                                 "optim.eps",
+                                "optim.momentum",
+                                "optim.nesterov",
                                 "optim.weight_decay",
                                 "optim.clip",
                                 "checkpoint.every",
@@ -161,6 +164,7 @@ sample_every = 7
 sample_tokens = 8
 sample_prompt = "Once"
 [optim]
+name = "muon"
 schedule = "wsd"
 lr = 0.25
 min_lr = 0.125
@@ -170,6 +174,8 @@ decay_fraction = 0.5
 beta1 = 0.75
 beta2 = 0.875
 eps = 1e-6
+momentum = 0.5
+nesterov = false
 weight_decay = 0
 clip = 2
 [checkpoint]
@@ -219,6 +225,7 @@ save_initial = true
   EXPECT_EQ(config.train.sample_every, 7);
   EXPECT_EQ(config.train.sample_tokens, 8);
   EXPECT_EQ(config.train.sample_prompt, "Once");
+  EXPECT_EQ(config.optim.name, "muon");
   EXPECT_EQ(config.optim.schedule, "wsd");
   EXPECT_EQ(config.optim.lr, 0.25);
   EXPECT_EQ(config.optim.min_lr, 0.125);
@@ -228,6 +235,8 @@ save_initial = true
   EXPECT_EQ(config.optim.beta1, 0.75);
   EXPECT_EQ(config.optim.beta2, 0.875);
   EXPECT_EQ(config.optim.eps, 1e-6);
+  EXPECT_EQ(config.optim.momentum, 0.5);
+  EXPECT_FALSE(config.optim.nesterov);
   EXPECT_EQ(config.optim.weight_decay, 0);
   EXPECT_EQ(config.optim.clip, 2);
   EXPECT_EQ(config.checkpoint.every, 12);
@@ -236,7 +245,7 @@ save_initial = true
   EXPECT_TRUE(config.checkpoint.save_initial);
   // Nothing of all this is lost on the way through a run folder.
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
-  EXPECT_THAT(Difference(config, RunConfig()), SizeIs(54));
+  EXPECT_THAT(Difference(config, RunConfig()), SizeIs(57));
 }
 
 TEST(RunConfig, ValuesOutOfRange) {
@@ -282,14 +291,16 @@ TEST(RunConfig, ValuesOutOfRange) {
                                      "--optim.beta2=1",
                                      "--optim.beta1=-0.1",
                                      "--optim.eps=0",
+                                     "--optim.momentum=1",
                                      "--optim.weight_decay=-1",
                                      "--optim.clip=-1",
                                      "--checkpoint.every=-1",
                                      "--checkpoint.keep=-1"})
     EXPECT_THAT(ErrorOf({argument}), HasSubstr(argument + " is out of range: it must be "));
-  for (const std::string key : {"model.dropout", "data.val_fraction", "train.epochs", "optim.lr",
-                                "optim.min_lr", "optim.decay_fraction", "optim.beta1",
-                                "optim.beta2", "optim.eps", "optim.weight_decay", "optim.clip"})
+  for (const std::string key :
+       {"model.dropout", "data.val_fraction", "train.epochs", "optim.lr", "optim.min_lr",
+        "optim.decay_fraction", "optim.beta1", "optim.beta2", "optim.eps", "optim.momentum",
+        "optim.weight_decay", "optim.clip"})
     for (const std::string value : {"nan", "inf", "-inf"})
       EXPECT_EQ(ErrorOf({"--" + key + "=" + value}),
                 "command line: --" + key + "=" + value + ": must be a finite number");
