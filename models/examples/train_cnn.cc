@@ -1,8 +1,8 @@
 // A convolutional network in a loop of one's own: reads digits that the program draws itself.
 //
-//   bazel run -c opt //models/examples:train_cnn [-- FOLDER]
+//   bazel run -c opt //models/examples:train_cnn [-- /ABSOLUTE/FOLDER]
 //
-// In FOLDER, if given, it keeps the trained model as cnn.safetensors, which PyTorch can read.
+// In the folder, if given, it keeps the trained model as cnn.safetensors, which PyTorch can read.
 #include <algorithm>
 #include <cstdio>
 #include <string>
