@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "core/autograd.h"
 #include "kernels/cpu.h"
 #include "kernels/cpu_reduce.h"
+#include "kernels/cpu_scratch.h"
 #include "kernels/cpu_simd.h"
 
 namespace lockstep::cpu {
@@ -22,49 +22,50 @@ struct NormForwardRows {
   const T* x;
   const T* branch;  // null, or what is added to x first,
   T* sum;           // rounded to T as the sum is here
-  const A *w, *b;   // b unused if not centred
+  const A *w, *b;   // b may be null
   A eps;
   T* y;
   A *mean, *rstd;  // mean unused if not centred
 };
 
 template <Centring centring, class T>
-void NormForward(const NormForwardRows<T>& in) {
+void NormForwardRow(const NormForwardRows<T>& in, int64_t row) {
   using A = Acc<T>;
   const int64_t c = in.c;
-  VectorisedParallelFor(in.rows, std::max<int64_t>(1, kElementwiseGrain / c),
-                        [=](int64_t begin, int64_t end) {
-                          const A *w = in.w, *b = in.b;
-                          for (int64_t row = begin; row < end; ++row) {
-                            const T* x = in.x + row * c;
-                            T* y = in.y + row * c;
-                            if (in.branch != nullptr) {
-                              const T* branch = in.branch + row * c;
-                              T* sum = in.sum + row * c;
-                              for (int64_t i = 0; i < c; ++i)
-                                sum[i] = Convert<T>(Convert<A>(x[i]) + Convert<A>(branch[i]));
-                              x = sum;
-                            }
-                            A m = 0;
-                            if constexpr (centring == Centring::kMean) {
-                              m = SumOver<A>(c, [=](int64_t i) { return Convert<A>(x[i]); }) / A(c);
-                              in.mean[row] = m;
-                            }
-                            const A squares = SumOver<A>(c, [=](int64_t i) {
-                              const A centred = Convert<A>(x[i]) - m;
-                              return centred * centred;
-                            });
-                            const A r = A(1) / std::sqrt(squares / A(c) + in.eps);
-                            in.rstd[row] = r;
-                            if constexpr (centring == Centring::kMean) {
-                              for (int64_t i = 0; i < c; ++i)
-                                y[i] = Convert<T>((Convert<A>(x[i]) - m) * r * w[i] + b[i]);
-                            } else {
-                              for (int64_t i = 0; i < c; ++i)
-                                y[i] = Convert<T>(Convert<A>(x[i]) * r * w[i]);
-                            }
-                          }
-                        });
+  const T* x = in.x + row * c;
+  T* y = in.y + row * c;
+  const A *w = in.w, *b = in.b;
+  if (in.branch != nullptr) {
+    const T* branch = in.branch + row * c;
+    T* sum = in.sum + row * c;
+    for (int64_t i = 0; i < c; ++i) sum[i] = Convert<T>(Convert<A>(x[i]) + Convert<A>(branch[i]));
+    x = sum;
+  }
+  A m = 0;
+  if constexpr (centring == Centring::kMean) {
+    m = SumOver<A>(c, [=](int64_t i) { return Convert<A>(x[i]); }) / A(c);
+    in.mean[row] = m;
+  }
+  const A squares = SumOver<A>(c, [=](int64_t i) {
+    const A centred = Convert<A>(x[i]) - m;
+    return centred * centred;
+  });
+  const A r = A(1) / std::sqrt(squares / A(c) + in.eps);
+  in.rstd[row] = r;
+  const auto normed = [=](int64_t i) { return (Convert<A>(x[i]) - m) * r * w[i]; };
+  if (b != nullptr) {
+    for (int64_t i = 0; i < c; ++i) y[i] = Convert<T>(normed(i) + b[i]);
+  } else {
+    for (int64_t i = 0; i < c; ++i) y[i] = Convert<T>(normed(i));
+  }
+}
+
+template <Centring centring, class T>
+void NormForward(const NormForwardRows<T>& in) {
+  const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / in.c);
+  VectorisedParallelFor(in.rows, grain, [=](int64_t row, int64_t end) {
+    for (; row < end; ++row) NormForwardRow<centring>(in, row);
+  });
 }
 
 template <class T>
@@ -133,8 +134,9 @@ void NormSumBlocks(const A* partial, int64_t blocks, int64_t stride,
     using D = typename decltype(tag)::type;
     D* out = target.tensor.data<D>();
     const bool accumulate = target.accumulate;
-    ParallelFor(target.tensor.numel(), 256, [=](int64_t begin, int64_t end) {
-      std::vector<A> sum(static_cast<size_t>(end - begin));
+    constexpr int64_t kColumns = 256;
+    ParallelFor(target.tensor.numel(), kColumns, [=](int64_t begin, int64_t end) {
+      A sum[kColumns] = {};
       for (int64_t block = 0; block < blocks; ++block) {
         const A* from = partial + block * stride + begin;
         for (int64_t i = 0; i < end - begin; ++i) sum[i] += from[i];
@@ -161,14 +163,15 @@ void NormBackward(const NormBackwardRows<T>& in, const GradSink::Target& dweight
   const Tensor partials = Tensor::Empty({affine ? blocks : 0, kSums, c}, DTypeOf<A>);
   A* partial = partials.data<A>();
   VectorisedParallelFor(blocks, 1, [&](int64_t block, int64_t end) {
-    std::vector<A> scratch(static_cast<size_t>(in.dx != nullptr ? 2 * c : 0));
+    static thread_local Scratch<A> memory;
+    A* scratch = in.dx != nullptr ? memory.Get(2 * c) : nullptr;
     for (; block < end; ++block) {
       A* sums = affine ? partial + block * kSums * c : nullptr;
       if (affine) std::fill(sums, sums + kSums * c, A(0));
       const int64_t last = std::min(rows, (block + 1) * block_rows);
       for (int64_t row = block * block_rows; row < last; ++row) {
         if (affine) NormAffineGradient<centring>(in, row, sums, sums + (kSums - 1) * c);
-        if (in.dx != nullptr) NormInputGradient<centring>(in, row, scratch.data());
+        if (in.dx != nullptr) NormInputGradient<centring>(in, row, scratch);
       }
     }
   });

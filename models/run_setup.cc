@@ -76,6 +76,20 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& weights, R
   return shape;
 }
 
+// The tokenizer that lies beside the weights. Null without one, and for token files also where it
+// is of a kind that Lockstep does not have, as those of most Llamas: tokens need none.
+std::shared_ptr<const data::Tokenizer> TokenizerOf(const std::string& weights,
+                                                   const std::string& data_path) {
+  const std::string file = JoinPath(weights, "tokenizer.json");
+  if (!PathExists(file)) return nullptr;
+  if (!data_path.ends_with(".bin")) return data::LoadTokenizer(file);
+  try {
+    return data::LoadTokenizer(file);
+  } catch (const InputError&) {
+    return nullptr;
+  }
+}
+
 data::Dataset OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size) {
   data::DatasetOptions d;
   d.path = config.data.path;
@@ -83,9 +97,8 @@ data::Dataset OpenData(const RunConfig& config, const std::string& weights, int6
   d.val_fraction = config.data.val_fraction;
   d.block_size = config.model.block_size;
   d.vocab_size = vocab_size;
-  if (!weights.empty() && config.data.tokenizer == "auto" &&
-      PathExists(JoinPath(weights, "tokenizer.json"))) {
-    d.loaded_tokenizer = data::LoadTokenizer(JoinPath(weights, "tokenizer.json"));
+  if (!weights.empty() && config.data.tokenizer == "auto") {
+    d.loaded_tokenizer = TokenizerOf(weights, config.data.path);
   }
   return data::OpenDataset(d);
 }

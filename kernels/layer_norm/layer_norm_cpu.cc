@@ -11,14 +11,14 @@ void LayerNormForwardCpu(Stream, const Tensor& x, const Tensor& weight, const Te
     using A = Acc<T>;
     const int64_t c = x.dim(-1);
     const Tensor weights = weight.To(DTypeOf<A>);
-    const Tensor biases = bias.defined() ? bias.To(DTypeOf<A>) : Tensor::Zeros({c}, DTypeOf<A>);
+    const Tensor biases = bias.defined() ? bias.To(DTypeOf<A>) : Tensor();
     NormForward<Centring::kMean, T>({.rows = mean.numel(),
                                      .c = c,
                                      .x = x.data<T>(),
                                      .branch = nullptr,
                                      .sum = nullptr,
                                      .w = weights.data<A>(),
-                                     .b = biases.data<A>(),
+                                     .b = biases.defined() ? biases.data<A>() : nullptr,
                                      .eps = static_cast<A>(eps),
                                      .y = y.data<T>(),
                                      .mean = mean.data<A>(),

@@ -8,17 +8,11 @@ void ResidualNormForwardCpu(Stream, const ResidualNormForwardArgs& args) {
   DispatchFloat("residual_norm", args.x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Acc<T>;
-    const int64_t c = args.x.dim(-1);
     const bool centred = args.kind == NormKind::kLayerNorm;
     const Tensor weights = args.weight.To(DTypeOf<A>);
-    Tensor biases;
-    if (args.bias.defined()) {
-      biases = args.bias.To(DTypeOf<A>);
-    } else if (centred) {
-      biases = Tensor::Zeros({c}, DTypeOf<A>);
-    }
+    const Tensor biases = args.bias.defined() ? args.bias.To(DTypeOf<A>) : Tensor();
     const NormForwardRows<T> rows{.rows = args.rstd.numel(),
-                                  .c = c,
+                                  .c = args.x.dim(-1),
                                   .x = args.x.data<T>(),
                                   .branch = args.branch.data<T>(),
                                   .sum = args.sum.data<T>(),
