@@ -23,6 +23,10 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
 
 }  // namespace ops
 
+// Of up to this many rows M, each has the bits that it has alone: what makes the text of a prompt
+// that is generated in a batch the same as by itself.
+inline constexpr int64_t kFewRows = 16;
+
 // The low-level operations. Tensors are contiguous; M is the product of all dimensions of x but the
 // last. Arguments are structs so that scales of FP8 operands can join them.
 

@@ -55,6 +55,10 @@ std::vector<OpSample> Samples() {
       Sample("odd", {3, 5, 17}, 13, true),
       Sample("gelu", {2, 9, 11}, 19, true, Activation::kGelu),
       Sample("gelu_no_bias", {9, 11}, 6, false, Activation::kGelu),
+      Sample("few_rows", {1, 16}, 67, true),
+      Sample("few_rows_gelu", {5, 37}, 130, true, Activation::kGelu),
+      Sample("most_few_rows", {kFewRows, 33}, 9, false),
+      Sample("rows_beyond_few", {kFewRows + 1, 33}, 9, true),
   };
   OpSample transposed = Sample("transposed", {2, 3, 8}, 6, true);
   transposed.inputs[0].non_contiguous = transposed.inputs[1].non_contiguous = true;
@@ -65,7 +69,9 @@ std::vector<OpSample> Samples() {
            Benchmark("char_head", 768, 128, 65), Benchmark("gpt2_qkv", 1024, 768, 2304),
            Benchmark("gpt2_proj", 1024, 768, 768),
            Benchmark("gpt2_fc_gelu", 1024, 768, 3072, Activation::kGelu),
-           Benchmark("gpt2_fc_proj", 1024, 3072, 768), Benchmark("gpt2_head", 1024, 768, 50304)}) {
+           Benchmark("gpt2_fc_proj", 1024, 3072, 768), Benchmark("gpt2_fc_one_row", 1, 768, 3072),
+           Benchmark("gpt2_fc_8_rows", 8, 768, 3072), Benchmark("gpt2_head_one_row", 1, 768, 50304),
+           Benchmark("gpt2_head", 1024, 768, 50304)}) {
     s.push_back(std::move(b));
   }
   OpSample tiles = Sample("several_tiles", {150, 70}, 130, true);

@@ -3,11 +3,18 @@
 #include "kernels/cpu_simd.h"
 #include "kernels/gemm_cpu.h"
 #include "kernels/linear/linear.h"
+#include "kernels/linear/linear_few_rows_cpu.h"
 
 namespace lockstep::cpu {
 namespace {
 
 void LinearForwardCpu(Stream, const LinearForwardArgs& args) {
+  const bool plain = args.activation == Activation::kNone || args.activation == Activation::kGelu;
+  if (args.x.dim(0) <= kFewRows && plain) {
+    DispatchFloat("linear", args.x.dtype(),
+                  [&](auto tag) { LinearFewRows<typename decltype(tag)::type>(args); });
+    return;
+  }
   GemmArgs g;
   g.transpose_b = true;
   g.m = args.x.dim(0);
