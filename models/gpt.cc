@@ -6,6 +6,7 @@
 #include "kernels/token_position_embedding/token_position_embedding.h"
 #include "nn/dropout.h"
 #include "nn/init.h"
+#include "nn/kv_cache.h"
 #include "nn/linear.h"
 #include "nn/residual_norm.h"
 #include "nn/rotary.h"
@@ -85,9 +86,14 @@ Tensor Gpt::Forward(const Tensor& ids) {
            ids.Describe());
   LS_CHECK(ids.dim(1) <= config_.block_size, "a sequence of ", ids.dim(1),
            " tokens is longer than the model's block_size = ", config_.block_size);
-  Tensor x = drop_(wpe_ ? ops::TokenPositionEmbedding(ids, *wte_->weight(), *(*wpe_)->weight())
-                        : (*wte_)(ids));
+  Tensor x = drop_(nn::AtPositions(ids, [&](const Tensor& part, int64_t first_position) {
+    return wpe_ ? ops::TokenPositionEmbedding(part, *wte_->weight(), *(*wpe_)->weight(),
+                                              first_position)
+                : (*wte_)(part);
+  }));
   for (int64_t i = 0; i < h_.size(); ++i) x = h_[i](x);
+  // Only what follows the last token is asked for when text is generated.
+  if (nn::KvCacheScope::Current() != nullptr) x = x.Slice(1, x.dim(1) - 1, x.dim(1));
   x = ln_f_(x);
   return lm_head_ ? (*lm_head_)(x) : ops::Linear(x, *wte_->weight());
 }

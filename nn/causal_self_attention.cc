@@ -4,6 +4,7 @@
 #include "kernels/attention/attention.h"
 #include "nn/dropout.h"
 #include "nn/init.h"
+#include "nn/kv_cache.h"
 #include "nn/linear.h"
 
 namespace lockstep::nn {
@@ -46,10 +47,21 @@ CausalSelfAttention::CausalSelfAttention(int64_t n_embd, int64_t n_head,
       resid_dropout_(this, "resid_dropout", std::make_shared<Dropout>(options.dropout)) {}
 
 Tensor CausalSelfAttention::Forward(const Tensor& x) {
+  Tensor qkv = c_attn_(x);
+  if (rotary_) {
+    qkv = AtPositions(qkv, [&](const Tensor& part, int64_t first_position) {
+      return (*rotary_)(part, n_head_ + n_kv_head_, first_position);
+    });
+  }
+  if (KvCacheScope* cache = KvCacheScope::Current()) {
+    const int64_t h = n_head_, g = n_kv_head_, all = h + 2 * g;
+    const Tensor heads = qkv.View({x.dim(0), x.dim(1), all, qkv.dim(2) / all});
+    const Tensor y =
+        cache->Attend(heads.Slice(2, 0, h), heads.Slice(2, h, h + g), heads.Slice(2, h + g, all));
+    return c_proj_(y.View(x.shape()));
+  }
   const bool drop = dropout_ > 0 && CurrentStepState() != nullptr;
   const uint64_t site = drop ? RandomSite(path() + ".attn_dropout") : 0;
-  Tensor qkv = c_attn_(x);
-  if (rotary_) qkv = (*rotary_)(qkv, n_head_ + n_kv_head_);
   const Tensor y = ops::CausalAttention(qkv, n_head_, drop ? dropout_ : 0.0, site, n_kv_head_);
   return resid_dropout_(c_proj_(y));
 }
