@@ -105,7 +105,8 @@ std::string Description(const TomlEntry& entry, OptionValue* value, std::string*
 }  // namespace
 
 std::string TypeWithArticle(const OptionValue& value) {
-  constexpr const char* kNames[] = {"true or false", "an integer", "a number", "a string"};
+  constexpr const char* kNames[] = {"true or false", "an integer", "a number", "a string",
+                                    "a list of strings"};
   return kNames[value.index()];
 }
 
@@ -113,7 +114,12 @@ std::string ToToml(const OptionValue& value) {
   if (const auto* boolean = std::get_if<bool>(&value)) return *boolean ? "true" : "false";
   if (const auto* integer = std::get_if<int64_t>(&value)) return std::to_string(*integer);
   if (const auto* number = std::get_if<double>(&value)) return Digits(*number);
-  return Quoted(std::get<std::string>(value));
+  if (const auto* text = std::get_if<std::string>(&value)) return Quoted(*text);
+  std::string list;
+  for (const std::string& text : std::get<TextList>(value)) {
+    list += StrCat(list.empty() ? "" : ", ", Quoted(text));
+  }
+  return StrCat("[", list, "]");
 }
 
 std::string AsToml(std::string_view key, const OptionValue& value) {
@@ -121,11 +127,17 @@ std::string AsToml(std::string_view key, const OptionValue& value) {
 }
 
 std::string Bare(const OptionValue& value) {
+  if (const auto* list = std::get_if<TextList>(&value)) return list->empty() ? "" : list->front();
   const auto* text = std::get_if<std::string>(&value);
   return text ? *text : ToToml(value);
 }
 
 OptionValue FitToml(const TomlEntry& entry, const OptionValue& like) {
+  if (std::holds_alternative<TextList>(like)) {
+    if (const auto* text = std::get_if<std::string>(&entry.value)) return TextList{*text};
+  } else if (std::holds_alternative<TextList>(entry.value)) {
+    return FitToml({entry.key, TomlOther{"a list"}, entry.position}, like);
+  }
   OptionValue value;
   std::string type;
   const std::string written = Description(entry, &value, &type);
@@ -159,6 +171,7 @@ OptionValue FitToml(const TomlEntry& entry, const OptionValue& like) {
 
 OptionValue ParseValue(const std::string& text, const OptionValue& like, const std::string& where) {
   if (std::holds_alternative<std::string>(like)) return text;
+  if (std::holds_alternative<TextList>(like)) return TextList{text};
   if (text.empty())
     throw InputError(StrCat(where, ": the value is empty, expected ", TypeWithArticle(like)));
   if (std::holds_alternative<int64_t>(like)) return ParseInteger(text, like, where);

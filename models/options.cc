@@ -75,6 +75,10 @@ void Options::Add(std::string key, std::string* value, OptionSpec spec) {
   Insert({.key = std::move(key), .target = value, .spec = std::move(spec)});
 }
 
+void Options::Add(std::string key, TextList* value, OptionSpec spec) {
+  Insert({.key = std::move(key), .target = value, .spec = std::move(spec)});
+}
+
 void Options::AddFlag(std::string name, bool* value, std::string doc) {
   Insert({.key = std::move(name), .target = value, .spec = {.doc = std::move(doc)}, .flag = true});
 }
@@ -137,6 +141,10 @@ void Options::Reset() {
 
 void Options::Check(const Option& option, const OptionValue& value, const std::string& spelled) {
   const OptionSpec& spec = option.spec;
+  if (const auto* list = std::get_if<TextList>(&value)) {
+    for (const std::string& text : *list) Check(option, text, spelled);
+    return;
+  }
   if (const auto* text = std::get_if<std::string>(&value)) {
     if (!IsText(*text))
       throw InputError(StrCat(spelled, ": must be UTF-8 text without NUL characters"));

@@ -26,7 +26,9 @@ inline constexpr std::string_view kVersion = "0.1.0";
 enum class OptionSource { kDefault, kPreset, kFile, kEnvironment, kCommandLine };
 std::string_view Name(OptionSource source);  // "default", ..., "command line"
 
-using OptionValue = std::variant<bool, int64_t, double, std::string>;
+// Of an option that may be given several times: --stop=a --stop=b, stop = ["a", "b"].
+using TextList = std::vector<std::string>;
+using OptionValue = std::variant<bool, int64_t, double, std::string, TextList>;
 using Environment = std::map<std::string, std::string>;
 
 // What is known of an option besides its key, its type and its default.
@@ -35,7 +37,8 @@ struct OptionSpec {
   std::optional<double> min{}, above{}, max{}, below{};
   // The words a string may be; empty: any.
   std::vector<std::string> choices{};
-  // Says why a string can't be used and what to write instead, or returns "". Runs before choices.
+  // Says why a string can't be used and what to write instead, or returns "". Runs before choices,
+  // and for each string of a list.
   std::function<std::string(const std::string&)> check{};
   // What other programs call it: only used to suggest the right key.
   std::vector<std::string> aliases{};
@@ -73,6 +76,8 @@ class Options {
   void Add(std::string key, int64_t* value, OptionSpec spec);
   void Add(std::string key, double* value, OptionSpec spec);
   void Add(std::string key, std::string* value, OptionSpec spec);
+  // On the command line each use adds a string, and together they replace what weaker sources say.
+  void Add(std::string key, TextList* value, OptionSpec spec);
   // A switch such as --dry_run: on the command line only, not part of the configuration.
   void AddFlag(std::string name, bool* value, std::string doc);
   // A string option that names one of the presets, or none when empty. At most one per registry.
@@ -125,7 +130,7 @@ class Options {
 
   struct Option {
     std::string key;
-    std::variant<bool*, int64_t*, double*, std::string*> target;
+    std::variant<bool*, int64_t*, double*, std::string*, TextList*> target;
     OptionSpec spec;
     OptionValue initial{};
     bool flag = false;

@@ -67,8 +67,10 @@ std::string Explanation(const OptionSpec& spec, const OptionValue& initial) {
   for (const std::string& choice : spec.choices)
     if (!choice.empty()) choices += StrCat(choices.empty() ? ": " : ", ", choice);
   const auto* text = std::get_if<std::string>(&initial);
-  return StrCat(spec.doc, choices,
-                text && text->empty() ? "" : StrCat(" (default ", ToToml(initial), ")"));
+  const auto* list = std::get_if<TextList>(&initial);
+  const bool empty = (text && text->empty()) || (list && list->empty());
+  return StrCat(spec.doc, choices, list ? "; may be given several times" : "",
+                empty ? "" : StrCat(" (default ", ToToml(initial), ")"));
 }
 
 }  // namespace

@@ -148,6 +148,12 @@ Options::Assignments Options::ReadArguments(const std::vector<std::string>& argu
     }
     Assignment assignment = FromText(*option, *value, OptionSource::kCommandLine,
                                      StrCat("--", option->key, "=", *value));
+    const auto same = std::find_if(assignments.begin(), assignments.end(),
+                                   [&](const Assignment& a) { return a.option == option; });
+    if (auto* list = std::get_if<TextList>(&assignment.value); list && same != assignments.end()) {
+      std::get<TextList>(same->value).push_back(list->front());
+      continue;
+    }
     assignments.push_back(std::move(assignment));
   }
   return assignments;

@@ -1,6 +1,7 @@
 #include "models/toml_reader.h"
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <tuple>
 
@@ -105,6 +106,17 @@ std::string OtherType(const toml::node& node) {
   }
 }
 
+// Nothing unless all of the list are strings.
+std::optional<std::vector<std::string>> Strings(const toml::array& array) {
+  std::vector<std::string> strings;
+  for (const toml::node& node : array) {
+    const auto* string = node.as_string();
+    if (string == nullptr) return std::nullopt;
+    strings.push_back(string->get());
+  }
+  return strings;
+}
+
 void Flatten(const toml::table& table, const std::string& prefix, const std::string& name,
              std::vector<Located>& entries) {
   for (const auto& [key, node] : table) {
@@ -127,6 +139,8 @@ void Flatten(const toml::table& table, const std::string& prefix, const std::str
       entry.value = number->get();
     } else if (const auto* string = node.as_string()) {
       entry.value = string->get();
+    } else if (const auto* array = node.as_array()) {
+      if (auto strings = Strings(*array)) entry.value = std::move(*strings);
     }
     entries.push_back({position, std::move(entry)});
   }

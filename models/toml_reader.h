@@ -9,7 +9,7 @@
 
 namespace lockstep::models {
 
-// A TOML value that no option can hold (a list, a date) or a section.
+// A TOML value that no option can hold (a list of other things than strings, a date) or a section.
 struct TomlOther {
   std::string type;  // "a list", "a date", ...
 };
@@ -17,7 +17,8 @@ struct TomlSection {};
 
 struct TomlEntry {
   std::string key;  // "train.steps"; parts that are not bare keys stay quoted
-  std::variant<bool, int64_t, double, std::string, TomlOther, TomlSection> value;
+  std::variant<bool, int64_t, double, std::string, std::vector<std::string>, TomlOther, TomlSection>
+      value;
   std::string position;  // of the value (of a section: of its name): "config.toml:3:9"
 };
 

@@ -151,6 +151,81 @@ TEST(OptionsCommandLine, HelpAndVersionAnswerWhateverElseIsThere) {
   EXPECT_FALSE(program.options.help());
 }
 
+// ---- Options that may be given several times ----
+
+struct ListProgram {
+  TextList stop = {"initial"};
+  Options options{{.name = "prog", .summary = "does things"}};
+
+  ListProgram() {
+    options.Add(
+        "stop", &stop,
+        {.check = [](const std::string& s) -> std::string { return s == "bad" ? "no" : ""; },
+         .doc = "where to stop"});
+  }
+  std::string ErrorOf(const std::function<void()>& parse) {
+    try {
+      parse();
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+};
+
+TEST(OptionsList, CollectsFromTheStrongestSource) {
+  ListProgram program;
+  program.options.Parse({});
+  EXPECT_THAT(program.stop, ElementsAre("initial"));
+  program.options.Parse({"--stop=a", "--stop", "b,c", "--stop="},
+                        {{"LOCKSTEP_STOP", "environment"}});
+  EXPECT_THAT(program.stop, ElementsAre("a", "b,c", ""));
+  program.options.Parse({}, {{"LOCKSTEP_STOP", "environment"}});
+  EXPECT_THAT(program.stop, ElementsAre("environment"));
+  program.options.ParseToml("stop = ['x', \"y\\n\"]", "c.toml");
+  EXPECT_THAT(program.stop, ElementsAre("x", "y\n"));
+  program.options.ParseToml("stop = 'x'", "c.toml");
+  EXPECT_THAT(program.stop, ElementsAre("x"));
+  program.options.ParseToml("stop = []", "c.toml");
+  EXPECT_THAT(program.stop, IsEmpty());
+}
+
+TEST(OptionsList, IsShownAndReadBack) {
+  ListProgram program, again;
+  program.options.Parse({"--stop=a\"", "--stop=b\n"});
+  EXPECT_THAT(program.options.Dump(false), HasSubstr("stop = [\"a\\\"\", \"b\\n\"]\n"));
+  again.options.ParseToml(program.options.Dump(), "dump");
+  EXPECT_EQ(again.stop, program.stop);
+  EXPECT_THAT(Difference(program.options, again.options), IsEmpty());
+  EXPECT_THAT(program.options.Help(200),
+              HasSubstr("--stop=TEXT                     where to stop; may be given several times "
+                        "(default [\"initial\"])"));
+}
+
+TEST(OptionsList, Errors) {
+  ListProgram program;
+  const auto line = [&](const std::vector<std::string>& arguments) {
+    return program.ErrorOf([&] { program.options.Parse(arguments); });
+  };
+  const auto toml = [&](const std::string& text) {
+    return program.ErrorOf([&] { program.options.ParseToml(text, "c.toml"); });
+  };
+  EXPECT_EQ(line({"--stop=a", "--stop=bad"}), "command line: --stop=bad: no");
+  EXPECT_EQ(line({"--stop=\xff"}),
+            "command line: --stop=\xff: must be UTF-8 text without NUL characters");
+  EXPECT_EQ(line({"--stop"}), "command line: --stop needs a value: write --stop=initial");
+  EXPECT_EQ(toml("stop = ['a', 'bad']"), "c.toml:1:8: stop = [\"a\", \"bad\"]: no");
+  EXPECT_EQ(toml("stop = ['a', 3]"),
+            "c.toml:1:8: stop is a list, expected a list of strings, such as stop = "
+            "[\"initial\"]");
+  EXPECT_EQ(toml("stop = 3"),
+            "c.toml:1:8: stop = 3 is an integer, expected a list of strings, such as stop = "
+            "[\"initial\"]");
+  Program other;
+  EXPECT_EQ(other.TomlErrorOf("out_dir = ['a']"),
+            "c.toml:1:11: out_dir is a list, expected a string, such as out_dir = \"out\"");
+}
+
 TEST(OptionsCommandLine, Errors) {
   Program program;
   EXPECT_EQ(program.ErrorOf({"--optim.lrr=1"}),
