@@ -84,13 +84,13 @@ TrainerState ReadTrainerState(const std::string& path) {
 }
 
 std::unique_ptr<data::Tokenizer> ReadTokenizer(const std::string& path) {
-  const std::string file = path + "/tokenizer.json";
-  if (!PathExists(file)) {
-    throw InputError(StrCat(path,
-                            " has no tokenizer.json: its model was trained on token files; say "
-                            "how to read text with --tokenizer="));
+  // Ours, or those of a Hugging Face folder.
+  for (const char* file : {"tokenizer.json", "vocab.json", "encoder.json"}) {
+    if (PathExists(JoinPath(path, file))) return data::LoadTokenizer(path);
   }
-  return data::Tokenizer::FromJson(ReadFile(file), file);
+  throw InputError(StrCat(path,
+                          " has no tokenizer.json: its model was trained on token files; say how "
+                          "to read text with --tokenizer="));
 }
 
 }  // namespace lockstep::models
