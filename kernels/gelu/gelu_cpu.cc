@@ -49,9 +49,16 @@ void GeluBackwardCpu(Stream, GeluForm form, const Tensor& x, const Tensor& dy, c
       const T* grad = dy.data<T>();
       T* out = dx.data<T>();
       VectorisedParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const A g = Convert<A>(grad[i]) * function.Derivative(Convert<A>(in[i]));
-          out[i] = Convert<T>(accumulate ? Convert<A>(out[i]) + g : g);
+        const auto gradient = [=](int64_t i) {
+          return Convert<A>(grad[i]) * function.Derivative(Convert<A>(in[i]));
+        };
+        // Two loops: with both cases in one, compilers do not vectorise it.
+        if (accumulate) {
+          for (int64_t i = begin; i < end; ++i) {
+            out[i] = Convert<T>(Convert<A>(out[i]) + gradient(i));
+          }
+        } else {
+          for (int64_t i = begin; i < end; ++i) out[i] = Convert<T>(gradient(i));
         }
       });
     });
