@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "core/error.h"
+#include "models/option_step_range.h"
 #include "models/presets.h"
 
 namespace lockstep::models {
@@ -43,6 +44,15 @@ std::string CheckTokenizer(const std::string& text) {
   if (named || text.find_first_of("/.") != std::string::npos) return "";
   return StrCat("must be auto, char, byte, gpt2, or the path of a tokenizer file (./", text,
                 " if it is in this folder)");
+}
+
+std::string CheckStepRange(const std::string& text) {
+  try {
+    ParseStepRange(text);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
 }
 
 void AddGeneralOptions(Options& options, RunConfig& config) {
@@ -330,6 +340,16 @@ bool StrongerHolds(Options& options, std::string_view a, A a_value, std::string_
   return true;
 }
 
+void CheckTrace(Options& options, const RunConfig& config) {
+  const auto range = ParseStepRange(config.log.trace);
+  const int64_t steps = config.train.steps;
+  if (!range || steps == 0 || range->last <= steps) return;
+  options.Fail(
+      {"log.trace", "train.steps"},
+      StrCat(options.Describe("log.trace"), " reaches past ", options.Describe("train.steps"),
+             ": write log.trace = \"", std::min(range->first, steps), ":", steps, "\""));
+}
+
 void CheckLength(Options& options, const TrainOptions& train) {
   if (!StrongerHolds(options, "train.steps", train.steps, "train.epochs", train.epochs))
     options.Fail({"train.steps", "train.epochs"},
@@ -448,6 +468,11 @@ void AddRunOptions(Options& options, RunConfig& config) {
   AddTrainOptions(options, config.train);
   AddOptimOptions(options, config.optim);
   AddCheckpointOptions(options, config.checkpoint);
+  options.Add("log.trace", &config.log.trace,
+              {.check = CheckStepRange,
+               .operational = true,
+               .doc = "first:last, steps to trace into out_dir/trace-first-last.json, for "
+                      "chrome://tracing or ui.perfetto.dev; empty: none"});
   options.OnResolve([&config](Options& resolved) {
     CheckHeads(resolved, config.model);
     CheckKvHeads(resolved, config.model);
@@ -456,6 +481,7 @@ void AddRunOptions(Options& options, RunConfig& config) {
     CheckLength(resolved, config.train);
     CheckBatch(resolved, config.train);
     CheckSchedule(resolved, config);
+    CheckTrace(resolved, config);
   });
 }
 

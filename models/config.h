@@ -81,6 +81,10 @@ struct CheckpointOptions {
   bool save_initial = false;
 };
 
+struct LogOptions {
+  std::string trace;  // "first:last"; "": none
+};
+
 struct RunConfig {
   std::string device = "auto";
   int64_t threads = 0;  // 0: all
@@ -93,6 +97,7 @@ struct RunConfig {
   TrainOptions train;
   OptimOptions optim;
   CheckpointOptions checkpoint;
+  LogOptions log;
 };
 
 // Adds all options of a run, its presets and the checks that span options. `config` must outlive

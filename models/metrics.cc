@@ -1,67 +1,69 @@
 #include "models/metrics.h"
 
-#include <filesystem>
+#include <cmath>
 #include <nlohmann/json.hpp>
-#include <utility>
-
-#include "core/error.h"
 
 namespace lockstep::models {
 namespace {
 
-// The lines of steps before `first_step`. A line that a crash cut short is dropped.
-std::string KeptLines(const std::string& path, int64_t first_step) {
-  std::string kept;
-  if (!PathExists(path)) return kept;
-  std::istringstream in(ReadFile(path));
-  for (std::string line; std::getline(in, line);) {
-    const auto j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (j.is_object() && j.value("step", first_step) < first_step) kept += line + "\n";
-  }
-  return kept;
+using Json = nlohmann::ordered_json;
+
+// Names and members of what a line holds besides step, memory_bytes and val_loss, in the order in
+// which it is written.
+struct Field {
+  const char* name;
+  double& (*in)(StepMetrics&);
+  bool optional;  // written only where it is not 0
+};
+constexpr Field kFields[] = {
+    {"loss", [](StepMetrics& m) -> double& { return m.loss; }, false},
+    {"grad_norm", [](StepMetrics& m) -> double& { return m.grad_norm; }, false},
+    {"lr", [](StepMetrics& m) -> double& { return m.lr; }, false},
+    {"ms", [](StepMetrics& m) -> double& { return m.ms; }, false},
+    {"tokens_per_second", [](StepMetrics& m) -> double& { return m.tokens_per_second; }, false},
+    {"data_ms", [](StepMetrics& m) -> double& { return m.times.data_ms; }, false},
+    {"forward_ms", [](StepMetrics& m) -> double& { return m.times.forward_ms; }, false},
+    {"backward_ms", [](StepMetrics& m) -> double& { return m.times.backward_ms; }, false},
+    {"update_ms", [](StepMetrics& m) -> double& { return m.times.update_ms; }, false},
+    {"eval_ms", [](StepMetrics& m) -> double& { return m.pauses.eval_ms; }, true},
+    {"sample_ms", [](StepMetrics& m) -> double& { return m.pauses.sample_ms; }, true},
+    {"checkpoint_ms", [](StepMetrics& m) -> double& { return m.pauses.checkpoint_ms; }, true},
+    {"report_ms", [](StepMetrics& m) -> double& { return m.pauses.report_ms; }, true},
+    {"time", [](StepMetrics& m) -> double& { return m.unix_time; }, true},
+};
+
+double NumberOr(const nlohmann::json& j, const char* name, double absent) {
+  const auto it = j.find(name);
+  if (it == j.end()) return absent;
+  return it->is_number() ? it->get<double>() : NAN;
 }
 
 }  // namespace
 
-std::string ToJson(const StepMetrics& m) {
-  nlohmann::ordered_json j;
-  if (m.step == 0) {
-    j["step"] = 0;
-    if (m.val_loss) j["val_loss"] = *m.val_loss;
-    return j.dump();
+std::string ToJson(const StepMetrics& metrics) {
+  StepMetrics m = metrics;
+  Json j = {{"step", m.step}};
+  for (const Field& field : kFields) {
+    const double value = field.in(m);
+    // Before the first step there is nothing but an evaluation.
+    if (field.optional || m.step == 0 ? value != 0 : true) j[field.name] = value;
   }
-  j = {{"step", m.step}, {"loss", m.loss}, {"grad_norm", m.grad_norm},
-       {"lr", m.lr},     {"ms", m.ms},     {"tokens_per_second", m.tokens_per_second}};
+  if (m.memory_bytes != 0) j["memory_bytes"] = m.memory_bytes;
   if (m.val_loss) j["val_loss"] = *m.val_loss;
   return j.dump();
 }
 
-MetricsWriter::MetricsWriter(std::string path, int64_t first_step,
-                             std::function<void(const std::string&)> warn)
-    : path_(std::move(path)), warn_(std::move(warn)) {
-  const std::string kept = KeptLines(path_, first_step);
-  WriteFileAtomically(path_, kept);
-  good_bytes_ = static_cast<int64_t>(kept.size());
-}
-
-void MetricsWriter::Write(const StepMetrics& metrics) {
-  const std::string line = ToJson(metrics) + "\n";
-  try {
-    if (!out_) {
-      // What a failed write left behind is half a line.
-      std::error_code ignored;
-      std::filesystem::resize_file(path_, static_cast<uintmax_t>(good_bytes_), ignored);
-      out_.emplace(path_, FileWriterOptions{.mode = FileWriterOptions::Mode::kAppend});
-    }
-    out_->Write(line);
-    out_->Flush();
-    good_bytes_ += static_cast<int64_t>(line.size());
-  } catch (const IoError& e) {
-    out_.reset();
-    if (!std::exchange(warned_, true)) {
-      warn_(StrCat("metrics are not recorded: ", e.what(), "; training goes on"));
-    }
-  }
+std::optional<StepMetrics> ParseMetrics(std::string_view line) {
+  const auto j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer()) return {};
+  StepMetrics m;
+  m.step = j["step"].get<int64_t>();
+  if (m.step < 0) return {};
+  for (const Field& field : kFields) field.in(m) = NumberOr(j, field.name, 0);
+  const double memory = NumberOr(j, "memory_bytes", 0);
+  if (memory > 0 && memory < 9e18) m.memory_bytes = static_cast<int64_t>(memory);
+  if (j.contains("val_loss")) m.val_loss = NumberOr(j, "val_loss", NAN);
+  return m;
 }
 
 }  // namespace lockstep::models

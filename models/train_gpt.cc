@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <thread>
 
 #include "core/allocator.h"
@@ -14,7 +15,8 @@
 #include "models/format.h"
 #include "models/generate.h"
 #include "models/interrupt.h"
-#include "models/metrics.h"
+#include "models/option_step_range.h"
+#include "models/run_log.h"
 #include "models/run_setup.h"
 #include "models/trainer.h"
 
@@ -43,34 +45,40 @@ std::string OptimizerTitle(const std::string& name) {
   return name == "sgd" ? "SGD" : name == "lion" ? "Lion" : "Muon";
 }
 
-void PrintSetup(const RunSetup& s, const Gpt& model) {
+// What is trained and how, for the terminal and the report.
+std::vector<std::pair<std::string, std::string>> Describe(const RunSetup& s, const Gpt& model) {
   const GptConfig& m = s.model;
   const RunConfig& c = s.config;
   const int64_t tokens = s.steps * s.tokens_per_step;
-  const auto row = [](const char* name, const std::string& text) {
+  return {
+      {"model",
+       fmt::format("GPT, {} layers, {} heads, width {}, context {}, vocabulary {}: {} parameters",
+                   m.n_layer, m.n_head, m.n_embd, m.block_size, m.vocab_size,
+                   FormatCount(static_cast<double>(model.NumParameters())))},
+      {"data",
+       fmt::format("{}: {} training and {} validation tokens, {}", s.dataset.name,
+                   FormatCount(static_cast<double>(TokensOf(s.dataset.train))),
+                   FormatCount(static_cast<double>(TokensOf(s.dataset.val))), c.data.order)},
+      {"batch",
+       fmt::format("{} x {} tokens x {} micro-steps = {} tokens a step", c.train.batch_size,
+                   s.window, s.grad_accum, FormatCount(static_cast<double>(s.tokens_per_step)))},
+      {"length",
+       fmt::format("{} steps, {} tokens, {:.2f} epochs", s.steps,
+                   FormatCount(static_cast<double>(tokens)),
+                   static_cast<double>(tokens) / static_cast<double>(TokensOf(s.dataset.train)))},
+      {"optimizer",
+       fmt::format("{}, {} to {:.1e} after {} steps of warm-up, weight decay {}, clip {}",
+                   OptimizerTitle(c.optim.name), c.optim.schedule, c.optim.lr, c.optim.warmup,
+                   c.optim.weight_decay, c.optim.clip)},
+      {"computes", fmt::format("on {}, {} threads, {}, seed {}", ToString(s.device), NumThreads(),
+                               c.train.precision, c.seed)},
+      {"writes", c.out_dir}};
+}
+
+void PrintSetup(const RunSetup& setup, const Gpt& model) {
+  for (const auto& [name, text] : Describe(setup, model)) {
     Print(fmt::format("  {:<11}{}", name, text));
-  };
-  row("model",
-      fmt::format("GPT, {} layers, {} heads, width {}, context {}, vocabulary {}: {} parameters",
-                  m.n_layer, m.n_head, m.n_embd, m.block_size, m.vocab_size,
-                  FormatCount(static_cast<double>(model.NumParameters()))));
-  row("data", fmt::format("{}: {} training and {} validation tokens, {}", s.dataset.name,
-                          FormatCount(static_cast<double>(TokensOf(s.dataset.train))),
-                          FormatCount(static_cast<double>(TokensOf(s.dataset.val))), c.data.order));
-  row("batch",
-      fmt::format("{} x {} tokens x {} micro-steps = {} tokens a step", c.train.batch_size,
-                  s.window, s.grad_accum, FormatCount(static_cast<double>(s.tokens_per_step))));
-  row("length",
-      fmt::format("{} steps, {} tokens, {:.2f} epochs", s.steps,
-                  FormatCount(static_cast<double>(tokens)),
-                  static_cast<double>(tokens) / static_cast<double>(TokensOf(s.dataset.train))));
-  row("optimizer",
-      fmt::format("{}, {} to {:.1e} after {} steps of warm-up, weight decay {}, clip {}",
-                  OptimizerTitle(c.optim.name), c.optim.schedule, c.optim.lr, c.optim.warmup,
-                  c.optim.weight_decay, c.optim.clip));
-  row("computes", fmt::format("on {}, {} threads, {}, seed {}", ToString(s.device), NumThreads(),
-                              c.train.precision, c.seed));
-  row("writes", c.out_dir);
+  }
 }
 
 // The loop around Trainer: lines, evaluations, samples, checkpoints.
@@ -79,6 +87,7 @@ class Run {
   explicit Run(const RunSetup& setup)
       : setup_(setup),
         config_(setup.config),
+        trace_(MakeTrace(setup)),
         model_(MakeModel(setup)),
         optimizer_(MakeOptimizer(setup, *model_)),
         sampler_(data::ParseOrder(config_.data.order), static_cast<uint64_t>(config_.seed),
@@ -90,12 +99,14 @@ class Run {
                  {.first_step = setup.start.step,
                   .grad_accum = setup.grad_accum,
                   .clip = config_.optim.clip,
-                  .seed = static_cast<uint64_t>(config_.seed)}),
+                  .seed = static_cast<uint64_t>(config_.seed),
+                  .trace = trace_.get()}),
         store_(config_.out_dir, {.keep = config_.checkpoint.keep, .warn = Warn}) {
     if (TokensOf(setup.dataset.val) >= 2) {
       validation_.emplace(setup.dataset.val, setup.window, config_.train.batch_size,
                           config_.train.eval_batches);
     }
+    if (trace_) TraceForward(*model_, *trace_);
     if (setup.start.checkpoint) {
       const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
       best_val_loss_ = state.best_val_loss;
@@ -105,25 +116,41 @@ class Run {
 
   int Loop() {
     WriteFileAtomically(JoinPath(config_.out_dir, "config.toml"), ToToml(config_));
-    MetricsWriter metrics(JoinPath(config_.out_dir, "metrics.jsonl"), setup_.start.step + 1, Warn);
+    RunLog log(config_.out_dir, MakeReportInput(), setup_.start.step + 1, trace_.get(), Warn);
     const InterruptGuard interrupt;
     const Clock::time_point start = Clock::now();
-    if (trainer_.step() == 0) Begin(metrics);
+    if (trainer_.step() == 0) Begin(log);
     while (trainer_.step() < setup_.steps) {
-      StepMetrics m = trainer_.Step();
+      StepMetrics m = TrainStep();
+      if (trace_ && trace_->complete()) FinishTrace();
       last_loss_ = m.loss;
       tokens_ += setup_.tokens_per_step;
       seconds_ += m.ms / 1e3;
       const bool last = m.step == setup_.steps;
       const bool stop = InterruptGuard::signal() != 0;
-      if (Every(config_.train.log_every, m.step) || last || stop || m.step == 1) PrintStep(m);
-      if (last || (!stop && Every(config_.train.eval_every, m.step))) m.val_loss = Evaluate();
-      metrics.Write(m);
-      if (last || (!stop && Every(config_.train.sample_every, m.step))) Sample();
-      if (last || stop || Every(config_.checkpoint.every, m.step)) Save(last || stop);
-      if (stop && !last) return Interrupted();
+      if (Every(config_.train.log_every, m.step) || last || stop || m.step == 1) {
+        PrintStep(m);
+        log.Flush();
+      }
+      const bool evaluate = last || (!stop && Every(config_.train.eval_every, m.step));
+      if (evaluate) m.val_loss = log.Timed(&PauseTimes::eval_ms, [&] { return Evaluate(); });
+      if (last || (!stop && Every(config_.train.sample_every, m.step)))
+        log.Timed(&PauseTimes::sample_ms, [&] { Sample(log); });
+      log.Step(m);
+      if (last || stop || Every(config_.checkpoint.every, m.step)) {
+        log.Flush();  // a run that is resumed from here has told all steps up to here
+        log.Timed(&PauseTimes::checkpoint_ms, [&] { Save(last || stop); });
+      }
+      if (evaluate && !last) log.WriteReport();
+      if (stop && !last) {
+        FinishTrace();
+        log.Finish(/*interrupted=*/true);
+        return Interrupted();
+      }
     }
-    PrintEnd(SecondsSince(start));
+    FinishTrace();
+    log.Finish(/*interrupted=*/false);
+    PrintEnd(SecondsSince(start), log.report_path());
     return 0;
   }
 
@@ -132,13 +159,59 @@ class Run {
  private:
   static bool Every(int64_t period, int64_t step) { return period > 0 && step % period == 0; }
 
-  void Begin(MetricsWriter& metrics) {
-    if (config_.checkpoint.save_initial) Save(/*required=*/true);
+  ReportInput MakeReportInput() const {
+    ReportInput input;
+    input.name = BaseName(std::filesystem::absolute(config_.out_dir).lexically_normal().string());
+    input.plan = {.steps = setup_.steps,
+                  .tokens_per_step = setup_.tokens_per_step,
+                  .vocab_size = setup_.model.vocab_size};
+    input.facts = Describe(setup_, *model_);
+    input.config = config_;
+    return input;
+  }
+
+  void Begin(RunLog& log) {
+    if (config_.checkpoint.save_initial)
+      log.Timed(&PauseTimes::checkpoint_ms, [&] { Save(/*required=*/true); });
     if (config_.train.eval_every > 0) {
       StepMetrics m;
-      m.val_loss = Evaluate();
-      metrics.Write(m);
+      m.val_loss = log.Timed(&PauseTimes::eval_ms, [&] { return Evaluate(); });
+      log.Step(m);
     }
+  }
+
+  static std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
+    const auto range = ParseStepRange(setup.config.log.trace);
+    if (!range) return nullptr;
+    if (setup.start.step >= range->last || range->first > setup.steps) {
+      Warn(StrCat("log.trace = ", setup.config.log.trace, ": this run makes steps ",
+                  setup.start.step + 1, " to ", setup.steps, "; there will be no trace"));
+    }
+    auto trace = std::make_unique<TraceRecorder>(
+        JoinPath(setup.config.out_dir, StrCat("trace-", range->first, "-", range->last, ".json")),
+        *range);
+    trace->NameThread("trainer");
+    return trace;
+  }
+
+  void FinishTrace() {
+    if (!trace_) return;
+    try {
+      if (trace_->Finish())
+        Print(StrCat("trace ", trace_->path(), ", for chrome://tracing or ui.perfetto.dev"));
+    } catch (const IoError& e) {
+      Warn(StrCat("no trace: ", e.what(), "; training goes on"));
+    }
+  }
+
+  // A step and the memory that it took.
+  StepMetrics TrainStep() {
+    Allocator& allocator = GetAllocator(setup_.device);
+    peak_bytes_ = std::max(peak_bytes_, allocator.stats().peak_bytes);
+    allocator.ResetPeak();
+    StepMetrics m = trainer_.Step();
+    m.memory_bytes = allocator.stats().peak_bytes;
+    return m;
   }
 
   void PrintStep(const StepMetrics& m) {
@@ -171,7 +244,7 @@ class Run {
     return loss;
   }
 
-  void Sample() {
+  void Sample(RunLog& log) {
     const auto& tokenizer = setup_.dataset.tokenizer;
     if (!tokenizer || config_.train.sample_tokens == 0) return;
     std::vector<int32_t> prompt;
@@ -186,7 +259,9 @@ class Run {
                  {.tokens = config_.train.sample_tokens,
                   .temperature = 0.8,
                   .seed = static_cast<uint64_t>(config_.seed)});
-    Print("---- sample ----\n" + tokenizer->Decode(ids) + "\n----------------");
+    const std::string text = tokenizer->Decode(ids);
+    Print("---- sample ----\n" + text + "\n----------------");
+    log.Sample({trainer_.step(), tokenizer->Decode(prompt), text});
   }
 
   // A disk that fills up must not end a run that can go on; but where the checkpoint is the point
@@ -216,19 +291,21 @@ class Run {
     return 128 + InterruptGuard::signal();
   }
 
-  void PrintEnd(double seconds) {
+  void PrintEnd(double seconds, const std::string& report) {
+    peak_bytes_ = std::max(peak_bytes_, GetAllocator(setup_.device).stats().peak_bytes);
     if (total_seconds_ > 0) {
       const double per_second = static_cast<double>(total_tokens_) / total_seconds_;
       Print(fmt::format(
           "trained to step {} in {}: {} tok/s, {:.1f} GFLOP/s of the model, peak memory {}",
           trainer_.step(), FormatDuration(seconds), FormatCount(per_second),
           per_second * model_->FlopsPerToken(setup_.window) * 1e-9,
-          FormatBytes(static_cast<double>(GetAllocator(setup_.device).stats().peak_bytes))));
+          FormatBytes(static_cast<double>(peak_bytes_))));
     }
     if (first_val_loss_ > 0) {
       Print(fmt::format("validation loss {:.4f} -> {:.4f}, best {:.4f}", first_val_loss_,
                         last_val_loss_, best_val_loss_));
     }
+    Print("report " + report);
     Print(
         fmt::format("checkpoint {}/latest; to sample from it:\n"
                     "  bazel run -c opt //models:sample_gpt -- --checkpoint={}/latest",
@@ -237,6 +314,7 @@ class Run {
 
   const RunSetup& setup_;
   const RunConfig& config_;
+  const std::unique_ptr<TraceRecorder> trace_;
   std::unique_ptr<Gpt> model_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   data::Sampler sampler_;
@@ -246,6 +324,7 @@ class Run {
   std::optional<data::EvalBatches> validation_;
   int64_t tokens_ = 0, total_tokens_ = 0;  // since the last line; in all
   double seconds_ = 0, total_seconds_ = 0;
+  int64_t peak_bytes_ = 0;  // of tensors, in all
   double first_val_loss_ = 0, last_val_loss_ = 0, best_val_loss_ = 0, last_loss_ = 0;
 };
 

@@ -1,6 +1,5 @@
 #include "models/trainer.h"
 
-#include <chrono>
 #include <cmath>
 
 #include "core/engine.h"
@@ -9,8 +8,6 @@
 
 namespace lockstep::models {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // i32 [B, T] on the model's device.
 Tensor ToTensor(const std::vector<int32_t>& values, const data::Batch& batch, Device device) {
@@ -33,44 +30,60 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSch
 }
 
 StepMetrics Trainer::Step() {
-  const Clock::time_point start = Clock::now();
+  if (options_.trace != nullptr) options_.trace->BeginStep(step_ + 1);
+  const TraceSpan span(options_.trace, "step", "step");
+  PhaseClock clock(&StepTimes::update_ms, options_.trace);
   const double lr = schedule_(step_);
   optimizer_.BeginStep(state_, step_, lr);
   int64_t tokens = 0;
-  const double loss = AccumulateGradients(&tokens);
+  const double loss = AccumulateGradients(&tokens, clock);
   optim::ClipGradNorm(parameters_, options_.clip, state_);
   optimizer_.Step(state_);
   const StepValues values = state_.Read();
   if (values.found_inf || !std::isfinite(loss)) ThrowNonFinite(loss);
   model_.ZeroGrad();
   ++step_;
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const StepTimes times = clock.Stop();
   return {.step = step_,
           .loss = loss,
           .grad_norm = values.grad_norm,
           .lr = lr,
-          .ms = seconds * 1e3,
-          .tokens_per_second = static_cast<double>(tokens) / seconds,
+          .ms = times.total(),
+          .tokens_per_second = static_cast<double>(tokens) / (times.total() * 1e-3),
+          .times = times,
+          .pauses = {},
           .val_loss = {}};
 }
 
-double Trainer::AccumulateGradients(int64_t* tokens) {
+double Trainer::AccumulateGradients(int64_t* tokens, PhaseClock& clock) {
   const TrainingScope scope(state_);
+  std::optional<TraceBackward> nodes;
+  BackwardOptions backward;
+  if (options_.trace != nullptr && options_.trace->active()) {
+    backward.observers.push_back(&nodes.emplace(*options_.trace));
+  }
   double loss = 0;
   for (int64_t a = 0; a < options_.grad_accum; ++a) {
+    clock.Enter(&StepTimes::data_ms);
     const data::Batch& batch = loader_.Next();
     LS_INVARIANT(batch.step == step_ && batch.micro_step == a, "the loader is at another step");
     // Every micro-batch has as many targets, so the divisor is known before the first backward.
     const int64_t step_tokens = batch.num_targets * options_.grad_accum;
     *tokens += batch.num_targets;
     state_.SetFirstSample(a * batch.rows);
-    const Tensor logits = model_(ToTensor(batch.inputs, batch, state_.device()));
-    const Tensor sum = ops::SoftmaxCrossEntropy(
-        logits, ToTensor(batch.targets, batch, state_.device()), Reduction::kSum);
-    Backward(sum, Tensor::Full(sum.shape(), 1.0 / static_cast<double>(step_tokens), sum.dtype(),
-                               sum.device()));
+    const Tensor ids = ToTensor(batch.inputs, batch, state_.device());
+    const Tensor targets = ToTensor(batch.targets, batch, state_.device());
+    clock.Enter(&StepTimes::forward_ms);
+    const Tensor logits = model_(ids);
+    const Tensor sum = ops::SoftmaxCrossEntropy(logits, targets, Reduction::kSum);
+    clock.Enter(&StepTimes::backward_ms);
+    Backward(sum,
+             Tensor::Full(sum.shape(), 1.0 / static_cast<double>(step_tokens), sum.dtype(),
+                          sum.device()),
+             backward);
     loss += sum.Item() / static_cast<double>(step_tokens);
   }
+  clock.Enter(&StepTimes::update_ms);
   return loss;
 }
 

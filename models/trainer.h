@@ -10,6 +10,7 @@
 #include "data/evaluation.h"
 #include "data/loader.h"
 #include "models/metrics.h"
+#include "models/phase_clock.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 
@@ -25,10 +26,11 @@ class NonFiniteError : public Error {
 };
 
 struct TrainerOptions {
-  int64_t first_step = 0;  // updates already made (resume)
-  int64_t grad_accum = 1;  // micro-steps per update
-  double clip = 1.0;       // largest gradient norm; 0: no clipping
-  uint64_t seed = 1337;    // of dropout
+  int64_t first_step = 0;          // updates already made (resume)
+  int64_t grad_accum = 1;          // micro-steps per update
+  double clip = 1.0;               // largest gradient norm; 0: no clipping
+  uint64_t seed = 1337;            // of dropout
+  TraceRecorder* trace = nullptr;  // gets spans of steps, phases and nodes; outlives the trainer
 };
 
 // Runs updates and evaluations; what happens between them (logs, checkpoints, samples) is the
@@ -50,7 +52,7 @@ class Trainer {
   int64_t step() const { return step_; }  // updates made, those of earlier runs included
 
  private:
-  double AccumulateGradients(int64_t* tokens);
+  double AccumulateGradients(int64_t* tokens, PhaseClock& clock);
   [[noreturn]] void ThrowNonFinite(double loss);
 
   LanguageModel& model_;

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -83,6 +84,12 @@ TEST_F(TrainGpt, TrainsOnTheEmbeddedCorpusAndSamples) {
     EXPECT_EQ(j.contains("val_loss"), next % 20 == 0);
   }
   EXPECT_EQ(next, 41);
+  const std::string report = ReadFile(Path("out/report.html"));
+  EXPECT_THAT(report, AllOf(HasSubstr("Step 40 of 40"), HasSubstr(">finished<"),
+                            HasSubstr("the embedded corpus"), HasSubstr("What it writes")));
+  EXPECT_THAT(run.out, HasSubstr("report " + Path("out/report.html")));
+  EXPECT_EQ(ListDirectory(Path("out/tensorboard")).size(), 1u);
+  EXPECT_THAT(ReadFile(Path("out/samples.jsonl")), HasSubstr("{\"step\":40,"));
   const Result sample = RunProgram({"models/sample_gpt", "--checkpoint=" + Path("out/latest"),
                                     "--prompt=The ", "--tokens=30", "--threads=1"});
   ASSERT_EQ(sample.exit_code, 0) << sample.err;
@@ -141,6 +148,13 @@ TEST_F(TrainGpt, AKilledRunResumesAtTwoThreadsToo) {
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_THAT(resumed.out, HasSubstr("resuming from"));
   EXPECT_EQ(Bytes("out", 40), Bytes("undisturbed", 40));
+  // Its records are those of one run.
+  std::istringstream metrics(ReadFile(Path("out/metrics.jsonl")));
+  int64_t next = 0;
+  for (std::string line; std::getline(metrics, line); ++next)
+    EXPECT_EQ(nlohmann::json::parse(line)["step"], next);
+  EXPECT_EQ(next, 41);
+  EXPECT_THAT(ReadFile(Path("out/report.html")), HasSubstr("Step 40 of 40"));
 }
 
 TEST_F(TrainGpt, EveryOptimizerResumesToTheSameBits) {
@@ -239,6 +253,29 @@ TEST_F(TrainGpt, DryRunWritesNothing) {
   EXPECT_FALSE(PathExists(Path("out")));
 }
 
+TEST_F(TrainGpt, TracesTheStepsAskedFor) {
+  const Result run = Train("out", {"--log.trace=19:21"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("trace " + Path("out/trace-19-21.json")));
+  const auto trace = nlohmann::json::parse(ReadFile(Path("out/trace-19-21.json")));
+  std::map<std::string, int> spans;
+  for (const auto& e : trace["traceEvents"]) {
+    if (e["ph"] != "X") continue;
+    ++spans[e["name"]];
+    EXPECT_GE(e["args"]["step"], 19);
+    EXPECT_LE(e["args"]["step"], 21);
+  }
+  EXPECT_EQ(spans["step"], 3);
+  EXPECT_EQ(spans["data"], 3);
+  EXPECT_EQ(spans["eval"], 1);        // of step 20
+  EXPECT_EQ(spans["checkpoint"], 1);  // of step 20
+  EXPECT_GT(spans["linear"], 0);
+  // It changes no number, and none is written unasked.
+  ASSERT_EQ(Train("plain").exit_code, 0);
+  EXPECT_EQ(Bytes("out", 40), Bytes("plain", 40));
+  EXPECT_FALSE(PathExists(Path("plain/trace-19-21.json")));
+}
+
 struct BadInput {
   const char* name;
   std::vector<std::string> arguments;
@@ -267,6 +304,7 @@ TEST_F(TrainGpt, BadInputIsExplained) {
       {"out_dir is a file", {"--out_dir=" + file}, "file"},
       {"out_dir below a file", {"--out_dir=" + file + "/out"}, "file"},
       {"device", {"--device=cuda"}, "--device=cpu"},
+      {"trace", {"--log.trace=9:3"}, "write 3:9"},
       {"precision", {"--train.precision=bf16"}, "fp32"},
   };
   for (const BadInput& bad : inputs) {

@@ -112,7 +112,8 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "checkpoint.every",
                                 "checkpoint.keep",
                                 "checkpoint.resume",
-                                "checkpoint.save_initial"}) {
+                                "checkpoint.save_initial",
+                                "log.trace"}) {
     EXPECT_THAT(help, HasSubstr("  --" + key));
     run.options.source(key);
   }
@@ -360,6 +361,17 @@ TEST(RunConfig, NamesOfOtherProgramsAreSuggested) {
   for (const auto& [typed, meant] : pairs)
     EXPECT_EQ(ErrorOf({"--" + typed + "=1"}),
               "command line: unknown option --" + typed + ": did you mean --" + meant + "?");
+}
+
+TEST(RunConfig, StepsToTrace) {
+  EXPECT_EQ(Resolved({"--log.trace=3:5"}).config.log.trace, "3:5");
+  EXPECT_EQ(ErrorOf({"--log.trace=7"}),
+            "command line: --log.trace=7: must be first:last, as in 7:7");
+  EXPECT_EQ(ErrorOf({"--log.trace=5:3"}),
+            "command line: --log.trace=5:3: the last step is before the first: write 3:5");
+  EXPECT_EQ(ErrorOf({"--log.trace=990:1010"}),
+            "command line: log.trace = \"990:1010\" (command line) reaches past train.steps = 1000 "
+            "(default): write log.trace = \"990:1000\"");
 }
 
 TEST(RunConfig, HeadsDivideTheWidth) {

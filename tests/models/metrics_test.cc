@@ -1,7 +1,9 @@
 #include "models/metrics.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "models/format.h"
@@ -18,6 +20,8 @@ StepMetrics At(int64_t step) {
           .lr = 1e-3,
           .ms = 10,
           .tokens_per_second = 100,
+          .times = {.data_ms = 1, .forward_ms = 3, .backward_ms = 5, .update_ms = 1},
+          .pauses = {},
           .val_loss = {}};
 }
 
@@ -60,6 +64,32 @@ TEST(Metrics, ResumeDropsWhatIsDoneAgainAndHalfALine) {
   for (std::string line; std::getline(in, line);)
     steps.push_back(nlohmann::json::parse(line)["step"]);
   EXPECT_EQ(steps, (std::vector<int>{1, 2, 3, 4}));
+}
+
+TEST(Metrics, ReadsBackWhatItWrote) {
+  StepMetrics m = At(3);
+  m.pauses = {.eval_ms = 7, .sample_ms = 0, .checkpoint_ms = 8, .report_ms = 9};
+  m.memory_bytes = int64_t{5} << 40;
+  m.unix_time = 1.8e9 + 0.125;
+  m.val_loss = 2.25;
+  const auto read = ParseMetrics(ToJson(m));
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(ToJson(*read), ToJson(m));
+  EXPECT_EQ(read->memory_bytes, m.memory_bytes);
+  EXPECT_EQ(read->times.total(), read->ms);
+  EXPECT_EQ(read->pauses.total(), 24);
+  EXPECT_EQ(read->unix_time, m.unix_time);
+  EXPECT_EQ(read->val_loss, 2.25);
+  for (const char* other : {"", "{", "[]", "3", "{}", "{\"step\":-1}", "{\"step\":1.5}"})
+    EXPECT_FALSE(ParseMetrics(other).has_value()) << other;
+}
+
+TEST(Metrics, WhatIsNotFiniteIsNullAndComesBackAsNaN) {
+  StepMetrics m = At(3);
+  m.loss = INFINITY;
+  EXPECT_THAT(ToJson(m), testing::HasSubstr("\"loss\":null"));
+  EXPECT_TRUE(std::isnan(ParseMetrics(ToJson(m))->loss));
+  EXPECT_FALSE(ParseMetrics(ToJson(m))->val_loss.has_value());
 }
 
 TEST(Format, CountsDurationsAndBytes) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 
 #include "models/gpt.h"
@@ -92,6 +93,25 @@ TEST(Trainer, ReportsTheStepAsItWas) {
   EXPECT_DOUBLE_EQ(m.lr, 1e-2 / 3);  // the first of two warm-up steps
   EXPECT_GT(m.grad_norm, 0);
   EXPECT_GT(m.tokens_per_second, 0);
+}
+
+// The breakdown leaves no gaps: its parts are the step, and the step is what passed outside.
+TEST(Trainer, TheTimesOfAStepAddUp) {
+  Bench s(4, 2);
+  double inside = 0;
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 50; ++i) {
+    const StepMetrics m = s.trainer->Step();
+    inside += m.ms;
+    EXPECT_EQ(m.times.total(), m.ms);
+    const StepTimes& t = m.times;
+    for (const double part : {t.data_ms, t.forward_ms, t.backward_ms, t.update_ms}) {
+      EXPECT_GT(part, 0);
+    }
+  }
+  const std::chrono::duration<double, std::milli> passed = std::chrono::steady_clock::now() - start;
+  EXPECT_LE(inside, passed.count());
+  EXPECT_GT(inside, 0.5 * passed.count());
 }
 
 TEST(Trainer, EvaluationIsExactWhateverTheBatch) {

@@ -1,0 +1,156 @@
+#include "models/verdict.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+namespace lockstep::models {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+using LossAt = std::function<double(double share)>;
+
+constexpr int64_t kSteps = 1000;
+
+// A run whose curves are functions of the share of its steps, with noise on the training loss.
+RunHistory Made(const LossAt& train, const LossAt& val,
+                const std::function<void(StepMetrics&)>& change = {}) {
+  RunHistory h(/*clip=*/1);
+  for (int64_t s = 1; s <= kSteps; ++s) {
+    const double share = static_cast<double>(s) / kSteps;
+    StepMetrics m;
+    m.step = s;
+    m.loss = train(share) + 0.1 * std::sin(12.9898 * static_cast<double>(s));
+    m.grad_norm = 0.5;
+    m.lr = 1e-3;
+    m.times = {.data_ms = 0.1, .forward_ms = 3, .backward_ms = 6, .update_ms = 0.9};
+    m.ms = m.times.total();
+    m.tokens_per_second = 1e5;
+    m.memory_bytes = 1 << 20;
+    if (val && s % 50 == 0) {
+      m.val_loss = val(share);
+      m.pauses.eval_ms = 20;
+    }
+    if (change) change(m);
+    h.Add(m);
+  }
+  return h;
+}
+
+double Falling(double x) { return 1.5 + 2.7 * std::exp(-4 * x); }
+double Flat(double x) { return 1.5 + 2.7 * std::exp(-40 * x); }
+
+Verdict JudgeRun(const RunHistory& h, bool finished = false) {
+  return Judge(h, {.steps = 2 * kSteps, .tokens_per_step = 1000, .finished = finished});
+}
+
+const Finding& Of(const Verdict& v, const std::string& label) {
+  for (const Finding& f : v.findings) {
+    if (f.label == label) return f;
+  }
+  throw std::runtime_error("no finding " + label);
+}
+
+TEST(Verdict, AFallingLossIsHealthy) {
+  const Verdict v = JudgeRun(Made(Falling, [](double x) { return Falling(x) + 0.05; }));
+  EXPECT_EQ(v.health, Health::kGood);
+  EXPECT_EQ(v.headline, "Healthy: still learning");
+  EXPECT_THAT(v.text, HasSubstr("over the last third"));
+  for (const Finding& f : v.findings) EXPECT_EQ(f.health, Health::kGood) << f.label << f.text;
+  EXPECT_EQ(v.findings.size(), 6u);
+}
+
+TEST(Verdict, FlatIsFineAtTheEndAndWorthALookBefore) {
+  const RunHistory h = Made(Flat, Flat);
+  EXPECT_EQ(JudgeRun(h, true).health, Health::kGood);
+  EXPECT_THAT(JudgeRun(h, true).headline, HasSubstr("levelled off"));
+  EXPECT_EQ(JudgeRun(h).health, Health::kWatch);
+  EXPECT_THAT(JudgeRun(h).headline, StartsWith("Flat"));
+}
+
+TEST(Verdict, WithoutValidationTheTrainingLossCounts) {
+  const Verdict v = JudgeRun(Made(Falling, {}));
+  EXPECT_EQ(v.headline, "Healthy: still learning");
+  EXPECT_THAT(v.text, StartsWith("Training loss"));
+  EXPECT_EQ(Of(v, "Overfitting gap").health, Health::kUnknown);
+}
+
+TEST(Verdict, OverfittingIsSeenAndItsBestStepNamed) {
+  const auto val = [](double x) { return 1.8 + 3 * (x - 0.4) * (x - 0.4); };
+  const Verdict v = JudgeRun(Made(Falling, val));
+  EXPECT_EQ(v.health, Health::kWatch);
+  EXPECT_THAT(v.headline, StartsWith("Overfitting"));
+  EXPECT_THAT(v.text, HasSubstr("best at step 400"));
+  EXPECT_EQ(Of(v, "Overfitting gap").health, Health::kWatch);
+}
+
+// A validation loss that rises with the training loss is no overfitting.
+TEST(Verdict, DivergenceIsSeen) {
+  const auto up = [](double x) { return x < 0.5 ? Falling(2 * x) : 1.55 + 3 * (x - 0.5); };
+  const Verdict v = JudgeRun(Made(up, up));
+  EXPECT_EQ(v.health, Health::kBad);
+  EXPECT_THAT(v.text, testing::AllOf(HasSubstr("It diverges"), HasSubstr("Lower optim.lr")));
+  EXPECT_EQ(JudgeRun(Made(up, {})).health, Health::kBad);
+}
+
+TEST(Verdict, NaNIsBadWhereverItIs) {
+  const RunHistory h = Made(Falling, {}, [](StepMetrics& m) {
+    if (m.step == 900) m.loss = NAN;
+  });
+  EXPECT_EQ(JudgeRun(h).health, Health::kBad);
+  EXPECT_THAT(JudgeRun(h).headline, HasSubstr("no longer a number"));
+  const RunHistory val = Made(Falling, [](double x) { return x > 0.9 ? INFINITY : Falling(x); });
+  EXPECT_EQ(JudgeRun(val).health, Health::kBad);
+}
+
+TEST(Verdict, SaysWhenItIsTooEarly) {
+  EXPECT_EQ(Judge(RunHistory(), {}).headline, "Not started");
+  RunHistory h;
+  for (int64_t s = 1; s <= 5; ++s) {
+    StepMetrics m;
+    m.step = s;
+    m.loss = static_cast<double>(s);
+    h.Add(m);
+  }
+  const Verdict v = Judge(h, {.steps = 100});
+  EXPECT_EQ(v.health, Health::kUnknown);
+  EXPECT_EQ(v.headline, "Just started");
+}
+
+TEST(Verdict, GradientSpikesAndClipping) {
+  const Verdict spike = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
+    if (m.step == 800) m.grad_norm = 50;
+  }));
+  EXPECT_EQ(Of(spike, "Gradient norm").health, Health::kWatch);
+  EXPECT_THAT(Of(spike, "Gradient norm").text, HasSubstr("a spike of 50"));
+  const Verdict clipped = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
+    if (m.step % 4 == 0) m.grad_norm = 1.5;
+  }));
+  EXPECT_EQ(Of(clipped, "Gradient norm").text, "no spikes; 25% of steps clipped at 1");
+}
+
+TEST(Verdict, SpeedTimeAndMemory) {
+  const Verdict slow = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
+    if (m.step > 850) m.tokens_per_second = 5e4;
+  }));
+  EXPECT_THAT(Of(slow, "Throughput").text, StartsWith("slowing down: it was 100k"));
+  const Verdict unsteady = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
+    if (m.step / 50 % 2 == 0) m.tokens_per_second = 5e4;
+  }));
+  EXPECT_THAT(Of(unsteady, "Throughput").text, StartsWith("unsteady: mostly 50.0k to 100k"));
+  const Verdict starved = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
+    m.times.data_ms = 4;
+    m.ms = m.times.total();
+  }));
+  EXPECT_EQ(Of(starved, "Time in steps").health, Health::kWatch);
+  EXPECT_THAT(Of(starved, "Time in steps").text, StartsWith("waiting for data 29%"));
+  const Verdict leak =
+      JudgeRun(Made(Falling, {}, [](StepMetrics& m) { m.memory_bytes = 1000000 + 1000 * m.step; }));
+  EXPECT_THAT(Of(leak, "Memory").text, StartsWith("growing"));
+}
+
+}  // namespace
+}  // namespace lockstep::models
