@@ -23,8 +23,8 @@ class Gpt : public ModuleOf<Tensor(const Tensor& ids)> {
   double FlopsPerToken(int64_t t) const;
 
  protected:
-  // ids i32 or i64 [B, T], T <= block_size -> logits [B, T, V]. In an nn::KvCacheScope the ids go on
-  // with its sequences, and the logits are those of the last token alone: [B, 1, V].
+  // ids i32 or i64 [B, T], T <= block_size -> logits [B, T, V]. In an nn::KvCacheScope the ids go
+  // on with its sequences, and the logits are those of the last token alone: [B, 1, V].
   Tensor Forward(const Tensor& ids) override;
 
  private:

@@ -13,8 +13,8 @@ namespace {
 
 TEST(ReduceTest, LongSumsDoNotDrift) {
   constexpr int64_t kN = 10'000'000;
-  // Adding one after the other in f32 would be 8% off. In blocks of 64 terms a lane, then trees, the
-  // roundings are at most 64 + 24 units of 6e-8, and equal terms round alike.
+  // Adding one after the other in f32 would be 8% off. In blocks of 64 terms a lane, then trees,
+  // the roundings are at most 64 + 24 units of 6e-8, and equal terms round alike.
   constexpr double kTolerance = 88 * 6e-8;
   const Tensor x = Tensor::Full({kN}, 0.1, DType::kF32);
   const double want = static_cast<double>(0.1f) * kN;
