@@ -12,13 +12,15 @@ def _headers(ctx):
     return [
         f
         for f in headers.to_list()
-        if f.short_path.split("/")[0] in ctx.attr.folders
+        if f.short_path.split("/")[0] in ctx.attr.folders and
+           not [suffix for suffix in ctx.attr.exclude_suffixes if f.short_path.endswith(suffix)]
     ]
 
 include_all = rule(
     implementation = _include_all_impl,
     attrs = {
         "deps": attr.label_list(mandatory = True, providers = [CcInfo]),
+        "exclude_suffixes": attr.string_list(doc = "Not headers whose names end with one of these."),
         "folders": attr.string_list(mandatory = True, doc = "Only headers below these folders."),
         "out": attr.string(mandatory = True),
     },

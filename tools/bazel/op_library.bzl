@@ -43,7 +43,7 @@ def op_library(name, ops = [], deps = []):
             name = name + "_cuda",
             srcs = cuda_sources,
             hdrs = headers,
-            deps = common,
+            deps = common + ["//kernels:cuda_common"],
         )
         cuda = [":" + name + "_cuda"]
     case_sources = native.glob([name + "/*_case.cc"], allow_empty = True)

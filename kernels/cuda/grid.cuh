@@ -1,0 +1,29 @@
+// How problems are divided among blocks and threads.
+#pragma once
+
+#include <cstdint>
+
+#include "core/error.h"
+
+namespace lockstep::cuda {
+
+// Threads of an elementwise kernel's block.
+inline constexpr int kElementwiseThreads = 256;
+
+__host__ __device__ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The grid's x for `items`, `per_block` to a block; 0 for none.
+inline unsigned Blocks(int64_t items, int64_t per_block) {
+  const int64_t blocks = CeilDiv(items, per_block);
+  LS_CHECK(blocks <= INT32_MAX, items, " are more than a grid can have (2^31 - 1 blocks of ",
+           per_block, ")");
+  return static_cast<unsigned>(blocks);
+}
+
+// The thread's number in a one-dimensional grid, and the number of all threads.
+__device__ inline int64_t GlobalThread() {
+  return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ inline int64_t GlobalThreads() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
+
+}  // namespace lockstep::cuda
