@@ -4,6 +4,7 @@
 
 #include "core/allocator.h"
 #include "core/error.h"
+#include "core/meta_memory.h"
 
 namespace lockstep {
 
@@ -37,6 +38,9 @@ struct Storage::Block {
   }
 
   void FreeMemory() {
+    if (device.is_meta()) {
+      if (auto* listener = MetaMemoryListener::OfThisThread()) listener->OnFree(this);
+    }
     if (allocator == nullptr || released) return;
     // The allocating stream waits for the others, so reuse on it is ordered after them.
     for (const Stream& other : used_by) {
@@ -56,7 +60,12 @@ Storage Storage::Allocate(int64_t bytes, Device device) {
   s.block_ = std::make_shared<Block>();
   s.block_->bytes = bytes;
   s.block_->device = device;
-  if (!device.is_meta()) s.block_->allocator = &GetAllocator(device);
+  if (device.is_meta()) {
+    if (auto* listener = MetaMemoryListener::OfThisThread())
+      listener->OnAllocate(s.block_.get(), bytes);
+    return s;
+  }
+  s.block_->allocator = &GetAllocator(device);
   s.block_->TakeMemory();
   return s;
 }

@@ -15,6 +15,7 @@
 #include "models/format.h"
 #include "models/generate.h"
 #include "models/interrupt.h"
+#include "models/memory_plan.h"
 #include "models/option_step_range.h"
 #include "models/run_log.h"
 #include "models/run_setup.h"
@@ -46,7 +47,8 @@ std::string OptimizerTitle(const std::string& name) {
 }
 
 // What is trained and how, for the terminal and the report.
-std::vector<std::pair<std::string, std::string>> Describe(const RunSetup& s, const Gpt& model) {
+std::vector<std::pair<std::string, std::string>> Describe(const RunSetup& s, const Gpt& model,
+                                                          const MemoryPlan& memory) {
   const GptConfig& m = s.model;
   const RunConfig& c = s.config;
   const int64_t tokens = s.steps * s.tokens_per_step;
@@ -72,11 +74,12 @@ std::vector<std::pair<std::string, std::string>> Describe(const RunSetup& s, con
                    c.optim.weight_decay, c.optim.clip)},
       {"computes", fmt::format("on {}, {} threads, {}, seed {}", ToString(s.device), NumThreads(),
                                c.train.precision, c.seed)},
+      {"memory", Summary(memory)},
       {"writes", c.out_dir}};
 }
 
-void PrintSetup(const RunSetup& setup, const Gpt& model) {
-  for (const auto& [name, text] : Describe(setup, model)) {
+void PrintSetup(const RunSetup& setup, const Gpt& model, const MemoryPlan& memory) {
+  for (const auto& [name, text] : Describe(setup, model, memory)) {
     Print(fmt::format("  {:<11}{}", name, text));
   }
 }
@@ -84,8 +87,9 @@ void PrintSetup(const RunSetup& setup, const Gpt& model) {
 // The loop around Trainer: lines, evaluations, samples, checkpoints.
 class Run {
  public:
-  explicit Run(const RunSetup& setup)
+  Run(const RunSetup& setup, const MemoryPlan& memory)
       : setup_(setup),
+        memory_(memory),
         config_(setup.config),
         trace_(MakeTrace(setup)),
         model_(MakeModel(setup)),
@@ -164,8 +168,9 @@ class Run {
     input.name = BaseName(std::filesystem::absolute(config_.out_dir).lexically_normal().string());
     input.plan = {.steps = setup_.steps,
                   .tokens_per_step = setup_.tokens_per_step,
-                  .vocab_size = setup_.model.vocab_size};
-    input.facts = Describe(setup_, *model_);
+                  .vocab_size = setup_.model.vocab_size,
+                  .planned_memory = memory_.peak.total()};
+    input.facts = Describe(setup_, *model_, memory_);
     input.config = config_;
     return input;
   }
@@ -313,6 +318,7 @@ class Run {
   }
 
   const RunSetup& setup_;
+  const MemoryPlan memory_;
   const RunConfig& config_;
   const std::unique_ptr<TraceRecorder> trace_;
   std::unique_ptr<Gpt> model_;
@@ -352,13 +358,15 @@ int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
   const RunStart start = dry_run ? RunStart{} : PrepareRunFolder(config, Warn);
   const RunSetup setup = PrepareRun(options, config, start);
   CheckSameData(setup);
+  const MemoryPlan memory = PlanMemory(setup);
   if (dry_run) {
-    PrintSetup(setup, Gpt(setup.model));
+    PrintSetup(setup, Gpt(setup.model), memory);
+    Print(Table(memory));
     Print("dry run: nothing was written or trained");
     return 0;
   }
-  Run run(setup);
-  PrintSetup(setup, run.model());
+  Run run(setup, memory);
+  PrintSetup(setup, run.model(), memory);
   if (!start.note.empty()) Print(start.note);
   return run.Loop();
 }

@@ -87,7 +87,8 @@ TEST_F(TrainGpt, TrainsOnTheEmbeddedCorpusAndSamples) {
   const std::string report = ReadFile(Path("out/report.html"));
   EXPECT_THAT(report, AllOf(HasSubstr("Step 40 of 40"), HasSubstr(">finished<"),
                             HasSubstr("the embedded corpus"), HasSubstr("What it writes")));
-  EXPECT_THAT(run.out, HasSubstr("report " + Path("out/report.html")));
+  EXPECT_THAT(run.out, AllOf(HasSubstr("report " + Path("out/report.html")),
+                             HasSubstr("at the peak of a step: parameters")));
   EXPECT_EQ(ListDirectory(Path("out/tensorboard")).size(), 1u);
   EXPECT_THAT(ReadFile(Path("out/samples.jsonl")), HasSubstr("{\"step\":40,"));
   const Result sample = RunProgram({"models/sample_gpt", "--checkpoint=" + Path("out/latest"),
@@ -251,6 +252,16 @@ TEST_F(TrainGpt, DryRunWritesNothing) {
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, AllOf(HasSubstr("parameters"), HasSubstr("40 steps")));
   EXPECT_FALSE(PathExists(Path("out")));
+}
+
+TEST_F(TrainGpt, TellsTheMemoryItWillTake) {
+  const Result run = Train("out", {"--dry_run"});
+  for (const char* kind :
+       {"parameters", "gradients", "optimizer", "activations", "workspace", "together"})
+    EXPECT_THAT(run.out, HasSubstr(std::string("  ") + kind));
+  const Result larger = Train("out", {"--dry_run", "--train.batch_size=400"});
+  const auto plan = [](const std::string& out) { return out.substr(out.find("  activations")); };
+  EXPECT_NE(plan(run.out), plan(larger.out));
 }
 
 TEST_F(TrainGpt, TracesTheStepsAskedFor) {

@@ -1,0 +1,192 @@
+#include "models/memory_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/allocator.h"
+#include "core/meta_memory.h"
+#include "models/gpt.h"
+#include "optim/adamw.h"
+
+namespace lockstep::models {
+namespace {
+
+struct Case {
+  const char* name;
+  GptConfig model;
+  int64_t batch_size, window, grad_accum;
+  double clip;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+// What an update of this case takes on the CPU, by its allocator: model, optimizer and three steps.
+int64_t MeasuredPeak(const Case& c) {
+  Allocator& allocator = GetAllocator(kCpu);
+  const int64_t before = allocator.stats().live_bytes;
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < 4096; ++i) ids.push_back(static_cast<int32_t>(i * i % 13));
+  const auto tokens = std::make_shared<data::MemoryTokens>(ids);
+  Gpt model(c.model);
+  model.Materialize(kCpu, 4);
+  optim::AdamW adamw(model.Parameters());
+  data::Loader loader(tokens, data::Sampler(data::Order::kRandom, 3, tokens->size(), c.window),
+                      {.batch_size = c.batch_size, .accum = c.grad_accum});
+  Trainer trainer(model, adamw, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
+                  {.grad_accum = c.grad_accum, .clip = c.clip});
+  allocator.ResetPeak();
+  for (int i = 0; i < 3; ++i) trainer.Step();
+  return allocator.stats().peak_bytes - before;
+}
+
+MemoryPlan Plan(const Case& c) {
+  return PlanMemory(
+      {.model =
+           [&] {
+             auto model = std::make_shared<Gpt>(c.model);
+             model->Materialize(kMeta, 4);
+             return model;
+           },
+       .optimizer =
+           [](LanguageModel& model) { return std::make_unique<optim::AdamW>(model.Parameters()); },
+       .batch_size = c.batch_size,
+       .window = c.window,
+       .grad_accum = c.grad_accum,
+       .clip = c.clip});
+}
+
+class Memory : public testing::TestWithParam<Case> {};
+
+TEST_P(Memory, ThePlanIsWhatTheAllocatorMeasures) {
+  const MemoryPlan plan = Plan(GetParam());
+  const auto measured = static_cast<double>(MeasuredPeak(GetParam()));
+  EXPECT_NEAR(static_cast<double>(plan.peak.total()), measured, 0.03 * measured)
+      << Summary(plan) << ", measured " << measured;
+}
+
+TEST_P(Memory, KindsAreWhatTheyAre) {
+  const MemoryPlan plan = Plan(GetParam());
+  const int64_t parameters = 4 * Gpt(GetParam().model).NumParameters();
+  EXPECT_EQ(plan.peak.parameters, parameters);
+  EXPECT_EQ(plan.largest.gradients, parameters);
+  EXPECT_EQ(plan.peak.optimizer, 2 * parameters);  // two moments
+  EXPECT_LE(plan.peak.gradients, parameters);
+  // At least the logits and the input of every block.
+  const Case& c = GetParam();
+  const int64_t tokens = c.batch_size * c.window;
+  EXPECT_GT(plan.largest.activations,
+            4 * tokens * (c.model.vocab_size + c.model.n_layer * c.model.n_embd));
+  EXPECT_LE(plan.peak.total(), plan.largest.total());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, Memory,
+    testing::Values(
+        // shakespeare-char-cpu
+        Case{"char",
+             {.vocab_size = 65,
+              .block_size = 64,
+              .n_layer = 4,
+              .n_head = 4,
+              .n_embd = 128,
+              .bias = false},
+             12,
+             64,
+             1,
+             1},
+        // A large vocabulary and a head of its own, biases, dropout, accumulation, no clipping.
+        Case{"wide",
+             {.vocab_size = 5003,
+              .block_size = 48,
+              .n_layer = 2,
+              .n_head = 4,
+              .n_embd = 96,
+              .dropout = 0.1,
+              .tie_embeddings = false},
+             6,
+             40,
+             3,
+             0},
+        // Llama's kind.
+        Case{"llama",
+             {.vocab_size = 500,
+              .block_size = 64,
+              .n_layer = 3,
+              .n_head = 4,
+              .n_embd = 64,
+              .bias = false,
+              .tie_embeddings = false,
+              .n_kv_head = 2,
+              .norm = NormKind::kRmsNorm,
+              .activation = nn::MlpActivation::kSwiGlu,
+              .position = Position::kRope},
+             4,
+             64,
+             1,
+             1},
+        // More parameters than activations.
+        Case{"few_tokens",
+             {.vocab_size = 211, .block_size = 16, .n_layer = 3, .n_head = 2, .n_embd = 160},
+             1,
+             16,
+             2,
+             1}),
+    [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+TEST(MemoryPlanTest, GrowsWithTheBatchOnlyInActivationsAndWorkspace) {
+  Case c{"", {.vocab_size = 65, .block_size = 32, .n_layer = 2, .n_head = 2, .n_embd = 64},
+         2,  32,
+         1,  1};
+  const MemoryPlan small = Plan(c);
+  c.batch_size = 8;
+  const MemoryPlan large = Plan(c);
+  // But for a few scalars.
+  EXPECT_NEAR(static_cast<double>(large.largest.activations),
+              4.0 * static_cast<double>(small.largest.activations), 64);
+  EXPECT_EQ(large.peak.parameters, small.peak.parameters);
+  EXPECT_EQ(large.largest.gradients, small.largest.gradients);
+}
+
+// Of a model that fits no machine of ours.
+TEST(MemoryPlanTest, TakesNoMemoryItself) {
+  Allocator& allocator = GetAllocator(kCpu);
+  const int64_t before = allocator.stats().live_bytes;
+  allocator.ResetPeak();
+  const MemoryPlan plan = Plan({"", {.n_layer = 48, .n_head = 25, .n_embd = 1600}, 8, 1024, 4, 1});
+  EXPECT_LT(allocator.stats().peak_bytes - before, 1 << 20);
+  EXPECT_GT(plan.peak.total(), int64_t{16} * 1557611200);
+  EXPECT_THAT(Summary(plan), testing::HasSubstr("GiB at the peak of a step: parameters 5.80 GiB"));
+  EXPECT_THAT(Table(plan), testing::HasSubstr("together"));
+}
+
+// ---- core/meta_memory.h ----
+
+class Counter : public MetaMemoryListener {
+ public:
+  void OnAllocate(const void* id, int64_t bytes) override { live[id] = bytes; }
+  void OnFree(const void* id) override { live.erase(id); }
+  std::map<const void*, int64_t> live;
+};
+
+TEST(MetaMemory, HearsOfStoragesOnTheMetaDeviceAlone) {
+  const Tensor older = Tensor::Empty({4}, DType::kF32, kMeta);
+  Tensor outlives;
+  {
+    Counter counter;
+    Tensor a = Tensor::Empty({10}, DType::kF32, kMeta);
+    const Tensor view = a.Slice(0, 2, 4);
+    const Tensor host = Tensor::Empty({10}, DType::kF32);
+    ASSERT_EQ(counter.live.size(), 1u);
+    EXPECT_EQ(counter.live.begin()->second, 40);
+    a = Tensor();
+    EXPECT_EQ(counter.live.size(), 1u);  // the view holds it
+    outlives = Tensor::Empty({3}, DType::kF64, kMeta);
+    EXPECT_EQ(counter.live.size(), 2u);
+    EXPECT_THROW(Counter(), ArgumentError);
+    EXPECT_EQ(MetaMemoryListener::OfThisThread(), &counter);
+  }
+  EXPECT_EQ(MetaMemoryListener::OfThisThread(), nullptr);
+}
+
+}  // namespace
+}  // namespace lockstep::models
