@@ -43,7 +43,7 @@ std::vector<std::shared_ptr<Parameter>> Module::Parameters() const {
 std::vector<std::pair<std::string, Tensor>> Module::NamedBuffers() const {
   std::vector<std::pair<std::string, Tensor>> out;
   for (auto& [path, module] : const_cast<Module*>(this)->NamedModules()) {
-    for (const auto& [name, buffer] : module->buffers_) out.emplace_back(Join(path, name), *buffer);
+    for (const Buffer& b : module->buffers_) out.emplace_back(Join(path, b.name), *b.value);
   }
   return out;
 }
@@ -103,7 +103,11 @@ void Module::Materialize(Device device, uint64_t seed, DType dtype) {
   AssignNames(path_);
   for (const auto& parameter : Parameters()) parameter->Materialize(device, dtype, seed);
   for (auto& [path, module] : NamedModules()) {
-    for (auto& [name, buffer] : module->buffers_) *buffer = buffer->To(device);
+    for (Buffer& b : module->buffers_) {
+      const bool wide = dtype == DType::kF64 && IsFloating(b.initial.dtype());
+      *b.value = Tensor::Empty(b.initial.shape(), wide ? DType::kF64 : b.initial.dtype(), device);
+      if (!device.is_meta()) b.value->CopyFrom(b.initial);
+    }
   }
 }
 
@@ -127,8 +131,11 @@ void Module::ShareParameter(const std::string& name, std::shared_ptr<Parameter> 
 }
 
 Tensor& Module::AddBuffer(const std::string& name, const Tensor& value) {
-  buffers_.emplace_back(name, std::make_unique<Tensor>(value));
-  return *buffers_.back().second;
+  for (const Buffer& b : buffers_) {
+    LS_CHECK(b.name != name, "a module already has a buffer named '", name, "'");
+  }
+  buffers_.push_back({name, value.Clone(), std::make_unique<Tensor>(value)});
+  return *buffers_.back().value;
 }
 
 void Module::HookBackward(std::span<const Tensor* const> outputs, uint64_t first_sequence) {

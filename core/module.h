@@ -74,7 +74,7 @@ class Module {
 
   // ---- State. ----
   // Names all parameters by their paths, gives them memory, and fills them: pure functions of
-  // (seed, name, element index).
+  // (seed, name, element index). Buffers begin anew.
   void Materialize(Device device, uint64_t seed, DType dtype = DType::kF32);
   void ZeroGrad();
 
@@ -92,7 +92,8 @@ class Module {
                                           Initializer init, bool decay);
   // The same parameter as another module's (tied weights).
   void ShareParameter(const std::string& name, std::shared_ptr<Parameter> parameter);
-  // State that is saved but not trained, such as running statistics.
+  // State that is saved but not trained, such as running statistics. Materialize makes it a copy of
+  // `value` on its device; of f64 in an f64 model if it is floating, else of its own dtype.
   Tensor& AddBuffer(const std::string& name, const Tensor& value);
 
   void RunPreForward() { RunHooks(pre_forward_); }
@@ -111,7 +112,12 @@ class Module {
   std::string path_;
   bool named_ = false;
   std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> parameters_;
-  std::vector<std::pair<std::string, std::unique_ptr<Tensor>>> buffers_;
+  struct Buffer {
+    std::string name;
+    Tensor initial;
+    std::unique_ptr<Tensor> value;
+  };
+  std::vector<Buffer> buffers_;
   std::vector<internal::ChildSlot*> children_;
   std::vector<Hook> pre_forward_, post_forward_, pre_backward_, post_backward_;
 };

@@ -112,6 +112,47 @@ TEST(ModuleTest, MaterializeNamesFillsAndPlaces) {
   EXPECT_EQ(tree.NamedModules().front().second->path(), "");
 }
 
+// A module with buffers of several dtypes.
+class Statistics : public Layer {
+ public:
+  Statistics()
+      : mean_(AddBuffer("mean", Tensor::Full({2}, 3, DType::kF32))),
+        count_(AddBuffer("count", Tensor::Zeros({}, DType::kI64))) {}
+  void AddTwice() { AddBuffer("mean", Tensor::Zeros({1}, DType::kF32)); }
+
+ protected:
+  Tensor Forward(const Tensor& x) override {
+    mean_.Fill(7);
+    count_.Fill(1);
+    return x;
+  }
+
+ private:
+  Tensor &mean_, &count_;
+};
+
+TEST(ModuleTest, BuffersBeginAnewWhenMaterialised) {
+  Statistics module;
+  const auto buffer = [&](size_t i) { return module.NamedBuffers()[i].second; };
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+    module.Materialize(kCpu, 1, dtype);
+    // Statistics keep their precision in a 16-bit model.
+    EXPECT_EQ(buffer(0).dtype(), dtype == DType::kF64 ? DType::kF64 : DType::kF32);
+    EXPECT_EQ(buffer(1).dtype(), DType::kI64);
+    EXPECT_EQ(buffer(0).To(DType::kF64).ToVector<double>(), (std::vector<double>{3, 3}));
+    EXPECT_EQ(buffer(1).Item(), 0);
+    const Tensor before = buffer(0);
+    module(Tensor::Zeros({1}, DType::kF32));
+    EXPECT_EQ(buffer(0).To(DType::kF64).ToVector<double>(), (std::vector<double>{7, 7}));
+    EXPECT_EQ(before.raw_data(), buffer(0).raw_data());  // NamedBuffers shares the memory
+  }
+  module.Materialize(kMeta, 1);
+  EXPECT_TRUE(buffer(0).device().is_meta());
+  module.Materialize(kCpu, 1);
+  EXPECT_EQ(buffer(0).ToVector<float>(), (std::vector<float>{3, 3}));
+  EXPECT_THROW(module.AddTwice(), ArgumentError);
+}
+
 TEST(ModuleTest, InitialisersSeeEveryElementOnceHoweverTheRangeIsCut) {
   Gain big(100003);
   big.Materialize(kCpu, 0);
