@@ -5,6 +5,9 @@
 #include "core/error.h"
 
 namespace lockstep {
+namespace {
+constinit const char* cuda_name = "cuda";
+}
 
 std::string_view Name(DeviceType type) {
   switch (type) {
@@ -21,8 +24,10 @@ std::string_view Name(DeviceType type) {
 std::string ToString(Device device) {
   if (device.is_cpu()) return "cpu";
   if (device.is_meta()) return "meta";
-  return StrCat("cuda:", device.index);
+  return StrCat(cuda_name, ":", device.index);
 }
+
+void NameCudaDevices(const char* name) { cuda_name = name; }
 
 std::ostream& operator<<(std::ostream& out, Device device) { return out << ToString(device); }
 

@@ -28,8 +28,11 @@ inline constexpr Device kMeta{DeviceType::kMeta, 0};
 
 // "CPU", "CUDA", "meta": as error messages name them.
 std::string_view Name(DeviceType type);
-// "cpu", "cuda:0", "meta".
+// "cpu", "cuda:0", "meta"; "sim:0" where this build simulates its GPUs.
 std::string ToString(Device device);
+// What ToString calls CUDA devices: "cuda" unless a backend that registers itself says otherwise.
+// `name` is a literal.
+void NameCudaDevices(const char* name);
 std::ostream& operator<<(std::ostream& out, Device device);
 
 }  // namespace lockstep

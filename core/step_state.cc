@@ -43,9 +43,13 @@ void StepState::SetFirstSample(int64_t index) {
 }
 
 StepValues StepState::Read() const {
-  const Tensor host = values_.To(lockstep::kCpu);
+  HostRead read = ReadLater();
+  return ToStepValues(read);
+}
+
+StepValues ToStepValues(HostRead& read) {
   StepValues out;
-  std::memcpy(&out, host.raw_data(), sizeof(out));
+  std::memcpy(&out, read.Get().raw_data(), sizeof(out));
   return out;
 }
 

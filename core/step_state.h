@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/host_read.h"
 #include "core/tensor.h"
 
 namespace lockstep {
@@ -43,6 +44,9 @@ class StepState {
   void SetFirstSample(int64_t index);
   // Reads everything back; synchronises.
   StepValues Read() const;
+  // The same without waiting: the values as they are once the work submitted so far is done. For
+  // ToStepValues.
+  HostRead ReadLater() const { return HostRead(values_); }
 
  private:
   void Upload(const StepValues& values);
@@ -51,6 +55,9 @@ class StepState {
   StepValues host_;
   Tensor values_;
 };
+
+// What ReadLater reads; waits for it.
+StepValues ToStepValues(HostRead& read);
 
 // The state that random operations of this thread read (dropout), and whether they are on.
 // Set by a guard, once per step; none: operations behave as in evaluation.

@@ -1,6 +1,8 @@
 #include "core/stream.h"
 
 #include <array>
+#include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "core/error.h"
@@ -64,6 +66,18 @@ StreamBackend& GetStreamBackend(DeviceType type) {
 
 void RegisterStreamBackend(DeviceType type, std::unique_ptr<StreamBackend> backend) {
   Backends()[static_cast<size_t>(type)] = std::move(backend);
+}
+
+std::shared_ptr<void> StreamBackend::AllocateHost(int64_t bytes) {
+  void* data = std::malloc(static_cast<size_t>(bytes));
+  if (data == nullptr && bytes > 0) {
+    throw OutOfMemoryError(StrCat("the host has no ", bytes, " bytes left"));
+  }
+  return {data, std::free};
+}
+
+void StreamBackend::CopyToHost(void* to, const void* from, int64_t bytes, Stream) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
 void Synchronize(Stream stream) { GetStreamBackend(stream.device.type).Synchronize(stream); }

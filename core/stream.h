@@ -1,6 +1,7 @@
 // Streams and events. On the CPU work is done when a call returns, so both are empty there.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "core/device.h"
@@ -43,6 +44,11 @@ class StreamBackend {
   virtual void WaitEvent(void* event, Stream stream) = 0;
   virtual bool QueryEvent(void* event) = 0;
   virtual void SynchronizeEvent(void* event) = 0;
+  // Host memory that the device can write to while the host goes on: the target of CopyToHost.
+  virtual std::shared_ptr<void> AllocateHost(int64_t bytes);
+  // Copies device memory to `to`, of AllocateHost, after what was submitted to the stream before.
+  // The bytes are there once an event recorded after it has come.
+  virtual void CopyToHost(void* to, const void* from, int64_t bytes, Stream stream);
 };
 
 // Throws ArgumentError naming the device when the build has none for it.

@@ -1,0 +1,331 @@
+// Fills core's Allocator for CUDA: memory is taken from the driver in segments, cut into blocks,
+// and reused without asking the driver again.
+//
+// A block belongs to the stream it was allocated for, and is reused on that stream alone: work
+// submitted later comes after whatever still uses the block, so no one waits. Storage makes the
+// stream wait for others that used the memory before it is freed. Free neighbours in a segment are
+// joined. Only when the driver has no more is memory taken from other streams: their free segments
+// go back to the driver, which waits for the device.
+#include "core/allocator.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/cuda/device.h"
+#include "core/cuda/error.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr int64_t kAlignment = 512;
+constexpr int64_t kSmall = 1 << 20;  // up to this, blocks come from small segments
+constexpr int64_t kSmallSegment = 2 << 20;
+constexpr int64_t kLargeSegment = 20 << 20;     // for blocks of up to half of it
+constexpr int64_t kSegmentAlignment = 2 << 20;  // the driver's page
+constexpr int64_t kMaxBytes = int64_t{1} << 50;
+
+int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// At most eight sizes per power of two: requests that differ a little find each other's blocks.
+int64_t BlockSize(int64_t bytes) {
+  const int64_t power = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes)));
+  return RoundUp(bytes, std::max(kAlignment, power / 8));
+}
+
+int64_t SegmentSize(int64_t block) {
+  if (block <= kSmall) return kSmallSegment;
+  return block <= kLargeSegment / 2 ? kLargeSegment : RoundUp(block, kSegmentAlignment);
+}
+
+std::string Megabytes(int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f MB", static_cast<double>(bytes) / 1e6);
+  return text;
+}
+
+// What every device allocator tells and checks.
+class StatsAllocator : public Allocator {
+ public:
+  explicit StatsAllocator(Device device) : device_(device) {}
+
+  AllocatorStats stats() const override {
+    std::lock_guard lock(mutex_);
+    return stats_;
+  }
+  void ResetPeak() override {
+    std::lock_guard lock(mutex_);
+    stats_.peak_bytes = stats_.live_bytes;
+  }
+  void SetLimit(int64_t bytes) override {
+    std::lock_guard lock(mutex_);
+    limit_ = bytes;
+  }
+
+ protected:
+  // Under the lock.
+  void CheckRequest(int64_t bytes) const {
+    LS_CHECK(bytes >= 0, "cannot allocate ", bytes, " bytes");
+    if (bytes > kMaxBytes) ThrowOutOfMemory(bytes, "more than any device has");
+    if (limit_ > 0 && bytes > limit_ - stats_.live_bytes) {
+      ThrowOutOfMemory(bytes, StrCat("the limit is ", Megabytes(limit_)));
+    }
+  }
+  void CountAllocation(void* data, int64_t bytes) {
+    live_[data] = bytes;
+    stats_.live_bytes += bytes;
+    stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.live_bytes);
+    ++stats_.allocations;
+  }
+  void CountFree(void* data) {
+    const auto it = live_.find(data);
+    LS_INVARIANT(it != live_.end(), "freed memory of ", device_, " that was not allocated");
+    stats_.live_bytes -= it->second;
+    live_.erase(it);
+  }
+  // Memory of the driver, or null where it has no more.
+  template <class F>
+  void* FromDriver(const F& allocate) {
+    void* data = nullptr;
+    const cudaError_t code = allocate(&data);
+    if (code == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return nullptr;
+    }
+    if (code != cudaSuccess) ThrowCudaError(code, StrCat("allocating memory on ", device_));
+    ++stats_.system_allocations;
+    return data;
+  }
+
+  [[noreturn]] void ThrowOutOfMemory(int64_t bytes, const std::string& why) const {
+    std::map<int64_t, int64_t> counts;  // by size
+    for (const auto& [data, size] : live_) ++counts[size];
+    std::vector<std::pair<int64_t, int64_t>> holders(counts.begin(), counts.end());
+    std::sort(holders.begin(), holders.end(),
+              [](const auto& a, const auto& b) { return a.first * a.second > b.first * b.second; });
+    std::string largest;
+    for (size_t i = 0; i < std::min<size_t>(5, holders.size()); ++i) {
+      largest += StrCat(i == 0 ? "; the most is held by " : ", ", holders[i].second, " x ",
+                        Megabytes(holders[i].first));
+    }
+    throw OutOfMemoryError(
+        StrCat("out of memory on ", device_, ": ", Megabytes(bytes), " asked for, ",
+               Megabytes(stats_.live_bytes), " live in ", live_.size(), " tensors, ",
+               Megabytes(stats_.reserved_bytes), " taken from the driver: ", why, largest,
+               ". Lower train.batch_size (train.grad_accum makes up for it) or model.block_size"));
+  }
+  std::string DriverSays() const {
+    size_t free = 0, total = 0;
+    if (cudaMemGetInfo(&free, &total) != cudaSuccess) {
+      cudaGetLastError();
+      return "the driver has no more";
+    }
+    return StrCat("the driver has ", Megabytes(static_cast<int64_t>(free)), " of ",
+                  Megabytes(static_cast<int64_t>(total)), " left");
+  }
+
+  mutable std::mutex mutex_;
+  const Device device_;
+  AllocatorStats stats_;
+  int64_t limit_ = 0;
+
+ private:
+  std::unordered_map<void*, int64_t> live_;  // bytes asked for
+};
+
+class CachingAllocator : public StatsAllocator {
+ public:
+  using StatsAllocator::StatsAllocator;
+
+  void* Allocate(int64_t bytes, Stream stream) override {
+    std::lock_guard lock(mutex_);
+    CheckRequest(bytes);
+    if (bytes == 0) return nullptr;
+    const int64_t size = BlockSize(bytes);
+    const Pool pool{stream.handle, size <= kSmall};
+    Block* block = FromCache(pool, size);
+    if (block == nullptr) block = NewSegment(pool, SegmentSize(size));
+    if (block == nullptr) {
+      TrimLocked();
+      block = NewSegment(pool, RoundUp(size, kSegmentAlignment));
+    }
+    if (block == nullptr) ThrowOutOfMemory(bytes, DriverSays());
+    Split(block, size);
+    used_[block->data] = block;
+    CountAllocation(block->data, bytes);
+    return block->data;
+  }
+
+  void Free(void* data, int64_t, Stream) override {
+    if (data == nullptr) return;
+    std::lock_guard lock(mutex_);
+    CountFree(data);
+    Block* block = used_.extract(data).mapped();
+    if (block->next != nullptr && block->next->free) JoinWithNext(block);
+    if (block->previous != nullptr && block->previous->free) {
+      block = block->previous;
+      free_[block->pool].erase(block);
+      JoinWithNext(block);
+    }
+    block->free = true;
+    free_[block->pool].insert(block);
+  }
+
+  void Trim() override {
+    std::lock_guard lock(mutex_);
+    TrimLocked();
+  }
+
+ private:
+  // Blocks are handed out again within a pool alone.
+  struct Pool {
+    void* stream;
+    bool small;
+    auto operator<=>(const Pool&) const = default;
+  };
+  struct Block {
+    char* data;
+    int64_t bytes;
+    Pool pool;
+    bool free = false;                           // and in free_
+    Block *previous = nullptr, *next = nullptr;  // neighbours in the segment
+  };
+  struct BySize {
+    bool operator()(const Block* a, const Block* b) const {
+      return a->bytes != b->bytes ? a->bytes < b->bytes : a->data < b->data;
+    }
+  };
+
+  // The smallest block that is large enough, and of those the lowest: so a step that repeats itself
+  // gets the same memory again.
+  Block* FromCache(Pool pool, int64_t size) {
+    const auto blocks = free_.find(pool);
+    if (blocks == free_.end()) return nullptr;
+    Block key{nullptr, size, pool};
+    const auto it = blocks->second.lower_bound(&key);
+    if (it == blocks->second.end()) return nullptr;
+    Block* block = *it;
+    blocks->second.erase(it);
+    block->free = false;
+    return block;
+  }
+
+  Block* NewSegment(Pool pool, int64_t bytes) {
+    SetDevice(device_);
+    void* data = FromDriver([&](void** to) { return cudaMalloc(to, static_cast<size_t>(bytes)); });
+    if (data == nullptr) return nullptr;
+    stats_.reserved_bytes += bytes;
+    return new Block{static_cast<char*>(data), bytes, pool};
+  }
+
+  // Cuts off what is beyond `size`, if it is worth a block of its own.
+  void Split(Block* block, int64_t size) {
+    const int64_t rest = block->bytes - size;
+    if (rest < (block->pool.small ? kAlignment : kSmall)) return;
+    auto* tail = new Block{block->data + size, rest, block->pool, true, block, block->next};
+    if (tail->next != nullptr) tail->next->previous = tail;
+    block->next = tail;
+    block->bytes = size;
+    free_[tail->pool].insert(tail);
+  }
+
+  // `block` is not in free_.
+  void JoinWithNext(Block* block) {
+    Block* next = block->next;
+    if (next->free) free_[next->pool].erase(next);
+    block->bytes += next->bytes;
+    block->next = next->next;
+    if (block->next != nullptr) block->next->previous = block;
+    delete next;
+  }
+
+  // Gives whole segments back.
+  void TrimLocked() {
+    SetDevice(device_);
+    if (!free_.empty()) LS_CUDA(cudaDeviceSynchronize());
+    for (auto& [pool, blocks] : free_) {
+      for (auto it = blocks.begin(); it != blocks.end();) {
+        Block* block = *it;
+        if (block->previous != nullptr || block->next != nullptr) {
+          ++it;
+          continue;
+        }
+        it = blocks.erase(it);
+        LS_CUDA(cudaFree(block->data));
+        stats_.reserved_bytes -= block->bytes;
+        delete block;
+      }
+    }
+  }
+
+  std::map<Pool, std::set<Block*, BySize>> free_;
+  std::unordered_map<void*, Block*> used_;
+};
+
+// Every tensor has memory of exactly its size from the driver, and gives it back: so that the
+// simulator, compute-sanitizer and the like see every access outside of it, and every read of what
+// was never written.
+class DirectAllocator : public StatsAllocator {
+ public:
+  using StatsAllocator::StatsAllocator;
+
+  void* Allocate(int64_t bytes, Stream stream) override {
+    std::lock_guard lock(mutex_);
+    CheckRequest(bytes);
+    if (bytes == 0) return nullptr;
+    SetDevice(device_);
+    void* data = FromDriver([&](void** to) {
+      return cudaMallocAsync(to, static_cast<size_t>(bytes),
+                             static_cast<cudaStream_t>(stream.handle));
+    });
+    if (data == nullptr) ThrowOutOfMemory(bytes, DriverSays());
+    stats_.reserved_bytes += bytes;
+    CountAllocation(data, bytes);
+    return data;
+  }
+
+  void Free(void* data, int64_t bytes, Stream stream) override {
+    if (data == nullptr) return;
+    std::lock_guard lock(mutex_);
+    CountFree(data);
+    stats_.reserved_bytes -= bytes;
+    // Called by destructors. The only error is that of a device that has failed before.
+    LS_CUDA_WARN(cudaSetDevice(device_.index));
+    LS_CUDA_WARN(cudaFreeAsync(data, static_cast<cudaStream_t>(stream.handle)));
+  }
+
+  void Trim() override {}
+};
+
+bool UseDirectAllocator() {
+  if (const char* text = std::getenv("LOCKSTEP_CUDA_ALLOCATOR")) {
+    const std::string name = text;
+    if (name == "none") return true;
+    LS_CHECK(name == "caching", "LOCKSTEP_CUDA_ALLOCATOR=", name, "; it is caching or none");
+    return false;
+  }
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return true;
+#else
+  return false;
+#endif
+}
+
+[[maybe_unused]] const bool registered = [] {
+  RegisterAllocator(DeviceType::kCuda, [](Device device) -> std::unique_ptr<Allocator> {
+    LS_CHECK(device.index < DeviceCount(), "there is no device ", device, "; this process sees ",
+             DeviceCount());
+    if (UseDirectAllocator()) return std::make_unique<DirectAllocator>(device);
+    return std::make_unique<CachingAllocator>(device);
+  });
+  return true;
+}();
+
+}  // namespace
+}  // namespace lockstep::cuda

@@ -1,0 +1,82 @@
+#include "core/cuda/device.h"
+
+#include <charconv>
+
+#include "core/cuda/error.h"
+
+namespace lockstep::cuda {
+namespace {
+
+[[maybe_unused]] const bool named = [] {
+  if (kSimulated) NameCudaDevices("sim");
+  return true;
+}();
+
+[[noreturn]] void ThrowOtherBackend(const std::string& text) {
+  if (kSimulated) {
+    throw InputError(StrCat("device=", text,
+                            ": this build simulates its GPUs. Build with --config=cuda for a real "
+                            "one (tools/setup makes that the default where it finds one), or use "
+                            "--device=sim, which is slow, or --device=cpu"));
+  }
+  throw InputError(StrCat("device=", text,
+                          ": this build is for real GPUs. Build without --config=cuda to simulate "
+                          "one, or use --device=cuda"));
+}
+
+}  // namespace
+
+int DeviceCount() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+Device ParseDevice(const std::string& text) {
+  if (text == "cpu") return kCpu;
+  if (text == "auto") {
+    return kSimulated || DeviceCount() == 0 ? kCpu : Device{DeviceType::kCuda, 0};
+  }
+  const size_t colon = text.find(':');
+  const std::string name = text.substr(0, colon);
+  int index = 0;
+  bool valid = name == "cuda" || name == "sim";
+  if (colon != std::string::npos) {
+    const char *begin = text.data() + colon + 1, *end = text.data() + text.size();
+    const auto [stop, code] = std::from_chars(begin, end, index);
+    valid = valid && begin != end && code == std::errc() && stop == end && index >= 0;
+  }
+  if (!valid) {
+    throw InputError(
+        StrCat("device=", text, " is none; it must be auto, cpu, cuda, cuda:0, sim or sim:0"));
+  }
+  if ((name == "sim") != kSimulated) ThrowOtherBackend(text);
+  const int count = DeviceCount();
+  if (count == 0) {
+    throw InputError(StrCat("device=", text,
+                            ": CUDA finds no GPU here; does nvidia-smi list one, and does "
+                            "CUDA_VISIBLE_DEVICES allow it? --device=cpu needs none"));
+  }
+  if (index >= count) {
+    throw InputError(StrCat("device=", text, ": there are ", count, " devices, ", name, ":0 to ",
+                            name, ":", count - 1,
+                            kSimulated ? "; CUDASIM_DEVICES=n simulates n of them" : ""));
+  }
+  return {DeviceType::kCuda, index};
+}
+
+void SetDevice(Device device) {
+  LS_INVARIANT(device.is_cuda(), device);
+  LS_CUDA(cudaSetDevice(device.index));
+}
+
+int Attribute(cudaDeviceAttr attribute, Device device) {
+  int value = 0;
+  LS_CUDA(cudaDeviceGetAttribute(&value, attribute, device.index));
+  return value;
+}
+
+}  // namespace lockstep::cuda

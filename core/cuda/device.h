@@ -1,0 +1,35 @@
+// The CUDA devices of this process: real GPUs with --config=cuda, simulated ones otherwise.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <string>
+
+#include "core/device.h"
+
+namespace lockstep::cuda {
+
+#ifdef CUDASIM
+inline constexpr bool kSimulated = true;
+#else
+inline constexpr bool kSimulated = false;
+#endif
+
+// GPUs that this process sees; 0 where there is no driver.
+int DeviceCount();
+
+// The device that the user means by "auto" (a real GPU, else the CPU), "cpu", "cuda", "cuda:1",
+// "sim" or "sim:1". InputError where this build or machine has none, with what to do: simulation is
+// never silent, so "cuda" in a simulated build is an error.
+Device ParseDevice(const std::string& text);
+
+// Makes the device current for this thread's calls of the CUDA runtime.
+void SetDevice(Device device);
+
+// Of cudaDeviceGetAttribute.
+int Attribute(cudaDeviceAttr attribute, Device device);
+inline int MultiprocessorCount(Device device) {
+  return Attribute(cudaDevAttrMultiProcessorCount, device);
+}
+
+}  // namespace lockstep::cuda

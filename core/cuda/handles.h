@@ -1,0 +1,78 @@
+// Owners of CUDA objects. lockstep::Event (core/stream.h) owns events.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <utility>
+
+#include "core/stream.h"
+
+namespace lockstep::cuda {
+
+// A stream of its own: work on it is ordered with that on other streams by events alone. Destroying
+// it waits for what was submitted.
+class OwnedStream {
+ public:
+  explicit OwnedStream(Device device);
+  ~OwnedStream();
+  OwnedStream(const OwnedStream&) = delete;
+  OwnedStream& operator=(const OwnedStream&) = delete;
+
+  operator Stream() const { return stream_; }
+  Stream get() const { return stream_; }
+
+ private:
+  Stream stream_;
+};
+
+// Work that was captured once and is submitted as a whole. Kernels read and write the memory they
+// were captured with: keep those tensors, and let the allocator not hand it to others meanwhile.
+class Graph {
+ public:
+  Graph() = default;
+  ~Graph();
+  Graph(Graph&& other) noexcept : exec_(std::exchange(other.exec_, nullptr)) {}
+  Graph& operator=(Graph&& other) noexcept {
+    std::swap(exec_, other.exec_);
+    return *this;
+  }
+
+  // Records what `work()` submits to `stream` (not the default one), instead of running it. Throws
+  // what work throws.
+  template <class F>
+  static Graph Capture(Stream stream, const F& work) {
+    Capturing capturing(stream);
+    {
+      const StreamGuard guard(stream);
+      work();
+    }
+    return capturing.End();
+  }
+
+  bool defined() const { return exec_ != nullptr; }
+  void Launch(Stream stream) const;
+
+ private:
+  // Ends the capture, however it is left.
+  class Capturing {
+   public:
+    explicit Capturing(Stream stream);
+    ~Capturing();
+    Graph End();
+
+   private:
+    Stream stream_;
+    bool active_ = true;
+  };
+
+  cudaGraphExec_t exec_ = nullptr;
+};
+
+// The cuBLASLt handle of a device, made at its first use and never destroyed. Any thread may use
+// it. A workspace is a tensor of the caller's, allocated for the stream like any other, so that two
+// streams never share one.
+cublasLtHandle_t BlasLtHandle(Device device);
+inline constexpr int64_t kBlasLtWorkspace = 32 << 20;  // bytes; NVIDIA's advice for Hopper
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,164 @@
+#include "core/cuda/pinned.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "core/cuda/device.h"
+#include "core/cuda/error.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr int64_t kSmallest = 256;
+constexpr int64_t kChunk = 4 << 20;        // of a large copy
+constexpr int64_t kMaxPending = 64 << 20;  // bytes on their way to devices
+
+// Free blocks by size, powers of two. Keeps what it once had: what is pinned once in a step is
+// pinned in every step.
+class PinnedPool {
+ public:
+  void* Take(int64_t bytes) {
+    const size_t bin = Bin(bytes);
+    {
+      std::lock_guard lock(mutex_);
+      if (!free_[bin].empty()) {
+        void* data = free_[bin].back();
+        free_[bin].pop_back();
+        return data;
+      }
+    }
+    void* data = nullptr;
+    const cudaError_t code = cudaHostAlloc(&data, size_t{1} << bin, cudaHostAllocPortable);
+    if (code == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      throw OutOfMemoryError(
+          StrCat("the host has no ", bytes, " bytes of page-locked memory left"));
+    }
+    if (code != cudaSuccess) ThrowCudaError(code, StrCat("pinning ", bytes, " bytes of the host"));
+    return data;
+  }
+  void Give(void* data, int64_t bytes) {
+    std::lock_guard lock(mutex_);
+    free_[Bin(bytes)].push_back(data);
+  }
+
+ private:
+  static size_t Bin(int64_t bytes) {
+    return static_cast<size_t>(
+        std::bit_width(static_cast<uint64_t>(std::max(bytes, kSmallest) - 1)));
+  }
+
+  std::mutex mutex_;
+  std::array<std::vector<void*>, 64> free_;
+};
+
+// Never destroyed: memory may come back after any static of ours is gone.
+PinnedPool& Pool() {
+  static PinnedPool& pool = *new PinnedPool;
+  return pool;
+}
+
+// What copies to devices still read.
+class PendingCopies {
+ public:
+  // A block that may be filled; the host waits while too much is pending.
+  std::shared_ptr<void> Take(int64_t bytes) {
+    std::lock_guard lock(mutex_);
+    while (!pending_.empty()) {
+      Copy& oldest = pending_.front();
+      if (pending_bytes_ + bytes > kMaxPending) {
+        oldest.done->Synchronize();
+      } else if (!oldest.done->Query()) {
+        break;
+      }
+      pending_bytes_ -= oldest.bytes;
+      pending_.pop_front();
+    }
+    return AllocatePinned(bytes);
+  }
+  // The stream has just been told to read the block.
+  void Add(std::shared_ptr<void> block, int64_t bytes, Stream stream) {
+    auto done = std::make_unique<Event>(stream.device);
+    done->Record(stream);
+    std::lock_guard lock(mutex_);
+    pending_bytes_ += bytes;
+    pending_.push_back({std::move(block), bytes, std::move(done)});
+  }
+
+ private:
+  struct Copy {
+    std::shared_ptr<void> block;
+    int64_t bytes;
+    std::unique_ptr<Event> done;
+  };
+  std::mutex mutex_;
+  std::deque<Copy> pending_;  // oldest first
+  int64_t pending_bytes_ = 0;
+};
+
+PendingCopies& Pending() {
+  static PendingCopies& pending = *new PendingCopies;
+  return pending;
+}
+
+void CopyAsync(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, Stream stream) {
+  LS_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind,
+                          static_cast<cudaStream_t>(stream.handle)));
+}
+
+}  // namespace
+
+std::shared_ptr<void> AllocatePinned(int64_t bytes) {
+  if (bytes <= 0) return nullptr;
+  return {Pool().Take(bytes), [bytes](void* data) { Pool().Give(data, bytes); }};
+}
+
+void CopyFromHost(void* to, const void* from, int64_t bytes, Stream stream) {
+  SetDevice(stream.device);
+  for (int64_t at = 0; at < bytes; at += kChunk) {
+    const int64_t n = std::min(kChunk, bytes - at);
+    std::shared_ptr<void> block = Pending().Take(n);
+    std::memcpy(block.get(), static_cast<const char*>(from) + at, static_cast<size_t>(n));
+    CopyAsync(static_cast<char*>(to) + at, block.get(), n, cudaMemcpyHostToDevice, stream);
+    Pending().Add(std::move(block), n, stream);
+  }
+}
+
+void CopyToHostAndWait(void* to, const void* from, int64_t bytes, Stream stream) {
+  SetDevice(stream.device);
+  struct Part {
+    std::shared_ptr<void> block;
+    int64_t at = 0, bytes = 0;
+    std::unique_ptr<Event> done;
+  };
+  // While one part is copied out of its block, the next one is on its way.
+  std::array<Part, 2> parts;
+  const auto finish = [&](Part& part) {
+    if (!part.done) return;
+    part.done->Synchronize();
+    std::memcpy(static_cast<char*>(to) + part.at, part.block.get(),
+                static_cast<size_t>(part.bytes));
+    part.done = nullptr;
+  };
+  int i = 0;
+  for (int64_t at = 0; at < bytes; at += kChunk, i ^= 1) {
+    Part& part = parts[i];
+    finish(part);
+    part.at = at;
+    part.bytes = std::min(kChunk, bytes - at);
+    if (!part.block) part.block = AllocatePinned(part.bytes);
+    CopyAsync(part.block.get(), static_cast<const char*>(from) + at, part.bytes,
+              cudaMemcpyDeviceToHost, stream);
+    part.done = std::make_unique<Event>(stream.device);
+    part.done->Record(stream);
+  }
+  finish(parts[i]);
+  finish(parts[i ^ 1]);
+}
+
+}  // namespace lockstep::cuda

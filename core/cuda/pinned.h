@@ -1,0 +1,24 @@
+// Host memory that devices read and write directly, and copies through it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "core/stream.h"
+
+namespace lockstep::cuda {
+
+// At least `bytes` bytes of page-locked memory, from a pool of this process: taking such memory
+// from the system stops every stream. It goes back to the pool with the last pointer, so the device
+// must be done with it by then.
+std::shared_ptr<void> AllocatePinned(int64_t bytes);
+
+// Copies host memory to the device, ordered on the stream. The host memory may be overwritten or
+// freed as soon as this returns; the host waits only if more than 64 MiB of its copies are pending.
+void CopyFromHost(void* to, const void* from, int64_t bytes, Stream stream);
+
+// Copies device memory to the host after what was submitted to the stream before; returns when the
+// bytes are there.
+void CopyToHostAndWait(void* to, const void* from, int64_t bytes, Stream stream);
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,79 @@
+// Fills core's StreamBackend for CUDA.
+#include <memory>
+
+#include "core/cuda/device.h"
+#include "core/cuda/error.h"
+#include "core/cuda/pinned.h"
+#include "core/stream.h"
+
+namespace lockstep::cuda {
+namespace {
+
+cudaStream_t Handle(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
+cudaEvent_t Handle(void* event) { return static_cast<cudaEvent_t>(event); }
+
+class CudaStreamBackend : public StreamBackend {
+ public:
+  // Does not wait for the default stream, nor does that wait for it.
+  Stream CreateStream(Device device) override {
+    SetDevice(device);
+    cudaStream_t stream = nullptr;
+    LS_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    return {device, stream};
+  }
+  // Waits: the allocator knows streams by their handle, which the next stream may get.
+  void DestroyStream(Stream stream) override {
+    LS_CUDA_WARN(cudaSetDevice(stream.device.index));
+    LS_CUDA_WARN(cudaStreamSynchronize(Handle(stream)));
+    LS_CUDA_WARN(cudaStreamDestroy(Handle(stream)));
+  }
+  void Synchronize(Stream stream) override {
+    SetDevice(stream.device);
+    LS_CUDA(cudaStreamSynchronize(Handle(stream)));
+  }
+
+  void* CreateEvent(Device device) override {
+    SetDevice(device);
+    cudaEvent_t event = nullptr;
+    LS_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    return event;
+  }
+  void DestroyEvent(Device device, void* event) override {
+    LS_CUDA_WARN(cudaSetDevice(device.index));
+    LS_CUDA_WARN(cudaEventDestroy(Handle(event)));
+  }
+  void RecordEvent(void* event, Stream stream) override {
+    SetDevice(stream.device);
+    LS_CUDA(cudaEventRecord(Handle(event), Handle(stream)));
+  }
+  void WaitEvent(void* event, Stream stream) override {
+    SetDevice(stream.device);
+    LS_CUDA(cudaStreamWaitEvent(Handle(stream), Handle(event), 0));
+  }
+  bool QueryEvent(void* event) override {
+    const cudaError_t code = cudaEventQuery(Handle(event));
+    if (code == cudaErrorNotReady) {
+      cudaGetLastError();
+      return false;
+    }
+    if (code != cudaSuccess) ThrowCudaError(code, "asking whether an event has come");
+    return true;
+  }
+  void SynchronizeEvent(void* event) override { LS_CUDA(cudaEventSynchronize(Handle(event))); }
+
+  std::shared_ptr<void> AllocateHost(int64_t bytes) override { return AllocatePinned(bytes); }
+  void CopyToHost(void* to, const void* from, int64_t bytes, Stream stream) override {
+    if (bytes == 0) return;
+    SetDevice(stream.device);
+    LS_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
+                            Handle(stream)));
+  }
+};
+
+[[maybe_unused]] const bool registered = [] {
+  RegisterStreamBackend(DeviceType::kCuda, std::make_unique<CudaStreamBackend>());
+  return true;
+}();
+
+}  // namespace
+}  // namespace lockstep::cuda

@@ -1,0 +1,53 @@
+#include "core/host_read.h"
+
+namespace lockstep {
+
+HostRead::HostRead(const Tensor& x) {
+  LS_CHECK(x.defined() && x.is_contiguous() && !x.device().is_meta(),
+           "a tensor that is read must be contiguous and have memory, got ", x.Describe());
+  StreamBackend& backend = GetStreamBackend(x.device().type);
+  const Stream stream = CurrentStream(x.device());
+  const std::shared_ptr<void> memory = backend.AllocateHost(x.bytes());
+  host_ = Tensor::FromStorage(Storage::Wrap(memory.get(), x.bytes(), kCpu, memory), x.dtype(),
+                              x.shape());
+  if (x.numel() == 0) return;
+  backend.CopyToHost(memory.get(), x.raw_data(), x.bytes(), stream);
+  if (x.device().is_cpu()) return;
+  event_ = std::make_unique<Event>(x.device());
+  event_->Record(stream);
+}
+
+HostRead::~HostRead() { Finish(); }
+
+HostRead& HostRead::operator=(HostRead&& other) noexcept {
+  if (this == &other) return *this;
+  Finish();
+  host_ = std::move(other.host_);
+  event_ = std::move(other.event_);
+  return *this;
+}
+
+bool HostRead::Ready() {
+  if (event_ && event_->Query()) event_ = nullptr;
+  return event_ == nullptr;
+}
+
+const Tensor& HostRead::Get() {
+  LS_CHECK(defined(), "nothing was read");
+  if (event_) event_->Synchronize();
+  event_ = nullptr;
+  return host_;
+}
+
+// The memory must not go to somebody else while the device still writes to it.
+void HostRead::Finish() noexcept {
+  if (!event_) return;
+  try {
+    event_->Synchronize();
+  } catch (const Error&) {
+    // The device has failed, and writes no more.
+  }
+  event_ = nullptr;
+}
+
+}  // namespace lockstep
