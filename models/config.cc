@@ -75,8 +75,6 @@ void AddGeneralOptions(Options& options, RunConfig& config) {
                .doc = "the run's folder: metrics, report, checkpoints"});
   options.Add("init_from", &config.init_from,
               {.doc = "checkpoint or Hugging Face folder to start from; empty: random weights"});
-  options.Add("numerics", &config.numerics,
-              {.choices = {"deterministic"}, .doc = "equal runs give equal bits"});
 }
 
 void AddRopeOptions(Options& options, ModelOptions& model) {

@@ -91,7 +91,6 @@ struct RunConfig {
   int64_t seed = 1337;
   std::string out_dir = "out";
   std::string init_from;
-  std::string numerics = "deterministic";
   ModelOptions model;
   DataOptions data;
   TrainOptions train;

@@ -155,7 +155,8 @@ clip = 1.0
 
 // Shapes of published models, with the recipe of TinyLlama's training: AdamW with betas 0.9 and
 // 0.95, weight decay 0.1, clipping at 1, 2000 steps of warm-up, cosine to a tenth (Zhang et al.,
-// "TinyLlama" 2024, section 2.3). Meta published none for its small models.
+// "TinyLlama" 2024, section 2.3). Meta published none for its small models. Llama 3.2 reads 131072
+// tokens, but was first trained on windows of 8192, and so are these.
 struct LlamaSize {
   int64_t vocab_size, block_size, n_layer, n_head, n_kv_head, n_embd, n_inner;
   bool tie_embeddings;
@@ -229,9 +230,9 @@ const std::vector<Preset>& Presets() {
       {"tinyllama-1.1b", "TinyLlama's shape and recipe: 1100M parameters, 3T tokens",
        Llama({32000, 2048, 22, 32, 4, 2048, 5632, false, kLlama2Rope, 1430512, 4, 1024})},
       {"llama-3.2-1b", "Llama 3.2's shape: 1236M parameters, TinyLlama's recipe",
-       Llama({128256, 131072, 16, 32, 8, 2048, 8192, true, kLlama32Rope, 1430512, 1, 16})},
+       Llama({128256, 8192, 16, 32, 8, 2048, 8192, true, kLlama32Rope, 1430512, 1, 256})},
       {"llama-3.2-3b", "Llama 3.2's shape: 3213M parameters, TinyLlama's recipe",
-       Llama({128256, 131072, 28, 24, 8, 3072, 8192, true, kLlama32Rope, 1430512, 1, 16})},
+       Llama({128256, 8192, 28, 24, 8, 3072, 8192, true, kLlama32Rope, 1430512, 1, 256})},
       {"llama-2-7b", "Llama 2's shape: 6738M parameters, TinyLlama's recipe",
        Llama({32000, 4096, 32, 32, 32, 4096, 11008, false, kLlama2Rope, 1430512, 1, 1024})},
   };

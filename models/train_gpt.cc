@@ -46,6 +46,18 @@ std::string OptimizerTitle(const std::string& name) {
   return name == "sgd" ? "SGD" : name == "lion" ? "Lion" : "Muon";
 }
 
+// "GPT" for GPT-2's kind, "Llama" for what Hugging Face's LlamaForCausalLM can hold.
+std::string FamilyTitle(const GptConfig& m) {
+  return m.position == Position::kRope && m.norm == NormKind::kRmsNorm ? "Llama" : "GPT";
+}
+
+std::string ScheduleTitle(const OptimOptions& o) {
+  const std::string rate =
+      fmt::format("learning rate {:.1e} after {} steps of warm-up", o.lr, o.warmup);
+  if (o.schedule == "constant") return rate;
+  return fmt::format("{}, then {} to {:.1e}", rate, o.schedule, o.min_lr);
+}
+
 // What is trained and how, for the terminal and the report.
 std::vector<std::pair<std::string, std::string>> Describe(const RunSetup& s, const Gpt& model,
                                                           const MemoryPlan& memory) {
@@ -54,8 +66,8 @@ std::vector<std::pair<std::string, std::string>> Describe(const RunSetup& s, con
   const int64_t tokens = s.steps * s.tokens_per_step;
   return {
       {"model",
-       fmt::format("GPT, {} layers, {} heads, width {}, context {}, vocabulary {}: {} parameters",
-                   m.n_layer, m.n_head, m.n_embd, m.block_size, m.vocab_size,
+       fmt::format("{}, {} layers, {} heads, width {}, context {}, vocabulary {}: {} parameters",
+                   FamilyTitle(m), m.n_layer, m.n_head, m.n_embd, m.block_size, m.vocab_size,
                    FormatCount(static_cast<double>(model.NumParameters())))},
       {"data",
        fmt::format("{}: {} training and {} validation tokens, {}", s.dataset.name,
@@ -68,10 +80,8 @@ std::vector<std::pair<std::string, std::string>> Describe(const RunSetup& s, con
        fmt::format("{} steps, {} tokens, {:.2f} epochs", s.steps,
                    FormatCount(static_cast<double>(tokens)),
                    static_cast<double>(tokens) / static_cast<double>(TokensOf(s.dataset.train)))},
-      {"optimizer",
-       fmt::format("{}, {} to {:.1e} after {} steps of warm-up, weight decay {}, clip {}",
-                   OptimizerTitle(c.optim.name), c.optim.schedule, c.optim.lr, c.optim.warmup,
-                   c.optim.weight_decay, c.optim.clip)},
+      {"optimizer", fmt::format("{}, {}, weight decay {}, clip {}", OptimizerTitle(c.optim.name),
+                                ScheduleTitle(c.optim), c.optim.weight_decay, c.optim.clip)},
       {"computes", fmt::format("on {}, {} threads, {}, seed {}", ToString(s.device), NumThreads(),
                                c.train.precision, c.seed)},
       {"memory", Summary(memory)},
@@ -264,9 +274,9 @@ class Run {
                  {.tokens = config_.train.sample_tokens,
                   .temperature = 0.8,
                   .seed = static_cast<uint64_t>(config_.seed)});
-    const std::string text = tokenizer->Decode(ids);
-    Print("---- sample ----\n" + text + "\n----------------");
-    log.Sample({trainer_.step(), tokenizer->Decode(prompt), text});
+    const std::string start = tokenizer->Decode(prompt), text = tokenizer->Decode(ids);
+    Print("---- sample ----\n" + (start == "\n" ? "" : start) + text + "\n----------------");
+    log.Sample({trainer_.step(), start, text});
   }
 
   // A disk that fills up must not end a run that can go on; but where the checkpoint is the point

@@ -57,7 +57,6 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "seed",
                                 "out_dir",
                                 "init_from",
-                                "numerics",
                                 "model.preset",
                                 "model.vocab_size",
                                 "model.block_size",

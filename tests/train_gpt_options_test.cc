@@ -1,0 +1,329 @@
+// Each option of train_gpt does what --help says: a run with it differs where it should from one
+// without it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+
+#include "core/file.h"
+#include "tests/subprocess.h"
+
+namespace lockstep {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+using Arguments = std::vector<std::string>;
+
+struct TrainingRun {
+  Result result;
+  std::string folder;
+
+  // The numbers that training gave: equal runs give equal ones. Without times and learning rates.
+  std::string Numbers() const {
+    std::string numbers;
+    for (const nlohmann::json& line : Lines("metrics.jsonl"))
+      for (const char* field : {"loss", "grad_norm", "val_loss"})
+        if (line.contains(field)) numbers += line[field].dump() + " ";
+    return numbers;
+  }
+  std::vector<nlohmann::json> Lines(const std::string& file) const {
+    std::vector<nlohmann::json> lines;
+    if (!PathExists(folder + "/" + file)) return lines;
+    std::istringstream in(ReadFile(folder + "/" + file));
+    for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  }
+  size_t Validations() const {
+    size_t n = 0;
+    for (const nlohmann::json& line : Lines("metrics.jsonl")) n += line.contains("val_loss");
+    return n;
+  }
+  std::vector<int> Checkpoints() const {
+    std::vector<int> steps;
+    for (const std::string& name : ListDirectory(folder + "/checkpoints"))
+      if (name.starts_with("step-")) steps.push_back(std::stoi(name.substr(5)));
+    std::sort(steps.begin(), steps.end());
+    return steps;
+  }
+};
+
+// Runs of train_gpt on a small model, a second each at most; equal arguments run once.
+class TrainGptOptions : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = JoinPath(testing::TempDir(), "options");
+    RemoveTree(folder_);
+    MakeDirectories(folder_);
+    std::string text;
+    for (int i = 0; i < 400; ++i) text += "abcdefgh ijkl\n"[i * i % 14];
+    WriteFileAtomically(Path("other.txt"), text);
+    runs_.clear();
+  }
+
+  static std::string Path(const std::string& name) { return JoinPath(folder_, name); }
+
+  static const TrainingRun& Train(const Arguments& more) {
+    const auto [it, fresh] = runs_.try_emplace(more);
+    if (fresh) {
+      TrainingRun& run = it->second;
+      run.folder = Path("run" + std::to_string(runs_.size()));
+      Arguments all = {"models/train_gpt",     "--model.n_layer=1",
+                       "--model.n_head=2",     "--model.n_embd=16",
+                       "--threads=1",          "--model.block_size=16",
+                       "--train.batch_size=4", "--train.steps=6",
+                       "--optim.warmup=2",     "--checkpoint.every=2",
+                       "--train.eval_every=3", "--train.eval_batches=1",
+                       "--train.log_every=2",  "--train.sample_tokens=8"};
+      // An option may be given once.
+      for (const std::string& argument : more)
+        std::erase_if(all, [&](const std::string& a) {
+          return a.starts_with(argument.substr(0, argument.find('=') + 1));
+        });
+      all.insert(all.end(), more.begin(), more.end());
+      if (std::none_of(more.begin(), more.end(),
+                       [](const std::string& a) { return a.starts_with("--out_dir="); }))
+        all.push_back("--out_dir=" + run.folder);
+      run.result = RunProgram(all);
+      EXPECT_EQ(run.result.exit_code, 0) << testing::PrintToString(all) << run.result.err;
+    }
+    return it->second;
+  }
+
+  static std::string folder_;
+  static std::map<Arguments, TrainingRun> runs_;
+};
+std::string TrainGptOptions::folder_;
+std::map<Arguments, TrainingRun> TrainGptOptions::runs_;
+
+// ---- Options that change the numbers ----
+
+struct Numeric {
+  const char* key;
+  std::string value;    // another than the one without
+  Arguments with = {};  // what the option needs to act
+};
+
+const Arguments kRope = {"--model.position=rope"};
+const Arguments kLinear = {"--model.position=rope", "--model.rope_scaling=linear",
+                           "--model.rope_factor=4"};
+const Arguments kLlama3 = {"--model.position=rope", "--model.rope_scaling=llama3",
+                           "--model.rope_original_length=8", "--model.rope_factor=4"};
+
+const std::vector<Numeric>& NumericOptions() {
+  static const std::vector<Numeric> options = {
+      {"seed", "7"},
+      {"model.preset", "llama-tiny"},
+      {"model.vocab_size", "200"},
+      {"model.block_size", "12"},
+      {"model.n_layer", "2"},
+      {"model.n_head", "4"},
+      {"model.n_embd", "24"},
+      {"model.dropout", "0.2"},
+      {"model.bias", "true"},
+      {"model.norm", "rms_norm"},
+      {"model.activation", "relu"},
+      {"model.position", "rope"},
+      {"model.tie_embeddings", "false"},
+      {"model.n_kv_head", "1"},
+      {"model.n_inner", "32"},
+      {"model.norm_eps", "0.1"},
+      {"model.rope_theta", "100", kRope},
+      {"model.rope_scaling", "llama3", kLinear},
+      {"model.rope_factor", "2", kLinear},
+      {"model.rope_low", "0.5", kLlama3},
+      {"model.rope_high", "8", kLlama3},
+      {"model.rope_original_length", "16", kLlama3},
+      {"data.tokenizer", "byte"},
+      {"data.val_fraction", "0.3"},
+      {"data.order", "sequential"},
+      {"train.batch_size", "3"},
+      {"train.grad_accum", "2"},
+      {"train.global_batch_size", "8"},
+      {"train.eval_batches", "2"},
+      {"optim.name", "lion"},
+      {"optim.schedule", "constant"},
+      {"optim.lr", "0.01"},
+      {"optim.min_lr", "1e-4"},
+      {"optim.warmup", "3"},
+      {"optim.decay_steps", "4"},
+      {"optim.decay_fraction", "0.5", {"--optim.schedule=wsd"}},
+      {"optim.beta1", "0.5"},
+      {"optim.beta2", "0.5"},
+      {"optim.eps", "0.01"},
+      {"optim.momentum", "0.5", {"--optim.name=sgd"}},
+      {"optim.nesterov", "false", {"--optim.name=sgd", "--optim.momentum=0.8"}},
+      {"optim.weight_decay", "10"},
+      {"optim.clip", "0.01"},
+  };
+  return options;
+}
+
+TEST_F(TrainGptOptions, NumbersChange) {
+  // The comparison below sees nothing else.
+  EXPECT_EQ(Train({}).Numbers(), Train({"--train.log_every=1"}).Numbers());
+  EXPECT_THAT(Train({}).Numbers(), ContainsRegex("^([0-9.]+ ){15}$"));  // 6 steps, 3 validations
+  for (const Numeric& option : NumericOptions()) {
+    Arguments without = option.with, with = option.with;
+    const std::string argument = std::string("--") + option.key + "=";
+    std::erase_if(with, [&](const std::string& a) { return a.starts_with(argument); });
+    with.push_back(argument + option.value);
+    EXPECT_NE(Train(without).Numbers(), Train(with).Numbers()) << argument << option.value;
+  }
+}
+
+// ---- Options that change something else: a test each, named in kOthers ----
+
+const std::set<std::string> kOthers = {"device",
+                                       "threads",
+                                       "out_dir",
+                                       "init_from",
+                                       "data.path",
+                                       "train.steps",
+                                       "train.epochs",
+                                       "train.precision",
+                                       "train.log_every",
+                                       "train.eval_every",
+                                       "train.sample_every",
+                                       "train.sample_tokens",
+                                       "train.sample_prompt",
+                                       "checkpoint.every",
+                                       "checkpoint.keep",
+                                       "checkpoint.resume",
+                                       "checkpoint.save_initial",
+                                       "log.trace",
+                                       "help",
+                                       "version",
+                                       "print_config",
+                                       "dry_run"};
+
+TEST_F(TrainGptOptions, HelpListsTheOptionsThatAreTestedHere) {
+  const Result help = RunProgram({"models/train_gpt", "--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  std::multiset<std::string> listed, tested(kOthers.begin(), kOthers.end());
+  const std::regex option(R"(\n  --([a-z0-9_.]+))");
+  for (std::sregex_iterator it(help.out.begin(), help.out.end(), option), end; it != end; ++it)
+    listed.insert((*it)[1]);
+  for (const Numeric& numeric : NumericOptions()) tested.insert(numeric.key);
+  EXPECT_EQ(listed, tested);
+}
+
+TEST_F(TrainGptOptions, DeviceIsWhereItComputes) {
+  EXPECT_THAT(Train({"--device=cpu"}).result.out, HasSubstr("computes   on cpu,"));
+  const Result run = RunProgram({"models/train_gpt", "--device=cuda:999", "--dry_run"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("cuda"));
+}
+
+TEST_F(TrainGptOptions, Threads) {
+  EXPECT_THAT(Train({"--threads=3"}).result.out, HasSubstr(", 3 threads,"));
+  EXPECT_EQ(Train({"--threads=3"}).Numbers(), Train({}).Numbers());
+}
+
+TEST_F(TrainGptOptions, OutDirHoldsTheRun) {
+  const std::string folder = Path("elsewhere");
+  Train({"--out_dir=" + folder});
+  EXPECT_TRUE(PathExists(folder + "/metrics.jsonl"));
+  EXPECT_TRUE(PathExists(folder + "/latest/model.safetensors"));
+}
+
+TEST_F(TrainGptOptions, InitFromStartsWithTheseWeights) {
+  const TrainingRun& first = Train({});
+  const TrainingRun& second = Train({"--init_from=" + first.folder + "/latest"});
+  EXPECT_EQ(second.Lines("metrics.jsonl").front()["val_loss"],
+            first.Lines("metrics.jsonl").back()["val_loss"]);
+}
+
+TEST_F(TrainGptOptions, DataPathIsWhatItTrainsOn) {
+  EXPECT_THAT(Train({"--data.path=" + Path("other.txt")}).result.out, HasSubstr("other.txt: 360"));
+}
+
+TEST_F(TrainGptOptions, StepsAndEpochsAreTheLength) {
+  EXPECT_EQ(Train({"--train.steps=3"}).Lines("metrics.jsonl").back()["step"], 3);
+  // 360 tokens are 22 windows of 16 with a target each: 2 epochs of 4 at a time are 11 steps.
+  const TrainingRun& run =
+      Train({"--data.path=" + Path("other.txt"), "--train.epochs=2", "--train.steps=0"});
+  EXPECT_EQ(run.Lines("metrics.jsonl").back()["step"], 11);
+}
+
+TEST_F(TrainGptOptions, PrecisionTellsWhatItCannotDo) {
+  const Result run = RunProgram({"models/train_gpt", "--train.precision=bf16", "--dry_run"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("train.precision=fp32"));
+  EXPECT_THAT(Train({}).result.out, HasSubstr(", fp32,"));
+}
+
+TEST_F(TrainGptOptions, LogEveryIsTheLinesOnTheTerminal) {
+  const auto lines = [](const TrainingRun& run) {
+    const std::regex line(R"(\nstep +\d+/6 \| loss)");
+    const std::string& out = run.result.out;
+    return std::distance(std::sregex_iterator(out.begin(), out.end(), line), {});
+  };
+  EXPECT_EQ(lines(Train({"--train.log_every=1"})), 6);
+  EXPECT_EQ(lines(Train({"--train.log_every=3"})), 3);  // the first too
+}
+
+TEST_F(TrainGptOptions, EvalEveryIsTheStepsBetweenValidations) {
+  EXPECT_EQ(Train({"--train.eval_every=3"}).Validations(), 3u);  // before the first, 3, 6
+  EXPECT_EQ(Train({"--train.eval_every=1"}).Validations(), 7u);
+  EXPECT_EQ(Train({"--train.eval_every=1"}).Numbers().size() > Train({}).Numbers().size(), true);
+}
+
+TEST_F(TrainGptOptions, Samples) {
+  EXPECT_EQ(Train({"--train.sample_every=2"}).Lines("samples.jsonl").size(), 3u);
+  EXPECT_EQ(Train({"--train.sample_every=0"}).Lines("samples.jsonl").size(), 1u);
+  EXPECT_EQ(Train({"--train.sample_tokens=0"}).Lines("samples.jsonl").size(), 0u);
+  const auto text = [](const TrainingRun& run) {
+    return run.Lines("samples.jsonl").back()["text"].get<std::string>();
+  };
+  EXPECT_EQ(text(Train({"--train.sample_tokens=30"})).size() -
+                text(Train({"--train.sample_tokens=10"})).size(),
+            20u);
+  const TrainingRun& prompted = Train({"--train.sample_prompt=The "});
+  EXPECT_NE(text(prompted), text(Train({})));
+  EXPECT_THAT(prompted.result.out, HasSubstr("---- sample ----\nThe " + text(prompted)));
+}
+
+TEST_F(TrainGptOptions, Checkpoints) {
+  using testing::ElementsAre;
+  EXPECT_THAT(Train({"--checkpoint.keep=0"}).Checkpoints(), ElementsAre(2, 4, 6));
+  EXPECT_THAT(Train({"--checkpoint.keep=2"}).Checkpoints(), ElementsAre(4, 6));
+  EXPECT_THAT(Train({"--checkpoint.every=3", "--checkpoint.keep=0"}).Checkpoints(),
+              ElementsAre(3, 6));
+  EXPECT_THAT(Train({"--checkpoint.save_initial=true", "--checkpoint.keep=0"}).Checkpoints(),
+              ElementsAre(0, 2, 4, 6));
+}
+
+TEST_F(TrainGptOptions, ResumeGoesOnFromThere) {
+  const TrainingRun& whole = Train({"--checkpoint.keep=0"});
+  const TrainingRun& rest = Train({"--checkpoint.keep=0", "--checkpoint.resume=" + whole.folder +
+                                                              "/checkpoints/step-00000004"});
+  EXPECT_EQ(rest.Lines("metrics.jsonl").front()["step"], 5);
+  EXPECT_EQ(rest.Lines("metrics.jsonl").back()["val_loss"],
+            whole.Lines("metrics.jsonl").back()["val_loss"]);
+}
+
+TEST_F(TrainGptOptions, TraceIsOfTheseSteps) {
+  EXPECT_TRUE(PathExists(Train({"--log.trace=2:3"}).folder + "/trace-2-3.json"));
+}
+
+TEST_F(TrainGptOptions, Switches) {
+  const auto out = [](const std::string& option) {
+    const Result run = RunProgram({"models/train_gpt", option, "--out_dir=" + Path("none")});
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_FALSE(PathExists(Path("none")));
+    return run.out;
+  };
+  EXPECT_THAT(out("--help"), HasSubstr("--optim.lr"));
+  EXPECT_THAT(out("--version"), HasSubstr("train_gpt of"));
+  EXPECT_THAT(out("--print_config"), HasSubstr("[optim]"));
+  EXPECT_THAT(out("--dry_run"), HasSubstr("activations"));
+}
+
+}  // namespace
+}  // namespace lockstep
