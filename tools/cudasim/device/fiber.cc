@@ -1,0 +1,192 @@
+#include "fiber.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "sanitizers.h"
+
+// CUDASIM_UCONTEXT selects the portable switch, two orders of magnitude slower.
+#if !defined(__x86_64__) && !defined(CUDASIM_UCONTEXT)
+#define CUDASIM_UCONTEXT 1
+#endif
+#ifdef CUDASIM_UCONTEXT
+#include <ucontext.h>
+#endif
+
+namespace cudasim {
+namespace {
+
+constexpr size_t kGuardBytes = 4096;
+// One page more than the stack: neighbouring fibers' frames then fall into different cache sets.
+constexpr size_t kPitch = FiberPool::kStackBytes + kGuardBytes;
+
+#ifdef CUDASIM_UCONTEXT
+
+void Jump(Fiber* from, Fiber* to) {
+  if (from->context == nullptr) from->context = new ucontext_t;
+  swapcontext(static_cast<ucontext_t*>(from->context), static_cast<ucontext_t*>(to->context));
+}
+
+void MakeContext(Fiber* fiber, size_t, void (*entry)()) {
+  if (fiber->context == nullptr) fiber->context = new ucontext_t;
+  auto* context = static_cast<ucontext_t*>(fiber->context);
+  getcontext(context);
+  context->uc_stack.ss_sp = fiber->stack;
+  context->uc_stack.ss_size = fiber->stack_bytes;
+  context->uc_link = nullptr;
+  makecontext(context, entry, 0);
+}
+
+#else
+
+extern "C" void cudasim_switch_stack(void** save, void* load);
+// The registers that a call preserves. The floating-point control words are left alone: no kernel
+// changes them. The return address is the same for all fibers that wait at the same place, so that
+// the processor predicts it.
+asm(R"(
+.text
+.p2align 4
+.hidden cudasim_switch_stack
+.globl cudasim_switch_stack
+.type cudasim_switch_stack, @function
+cudasim_switch_stack:
+  .cfi_startproc
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+  .cfi_endproc
+.size cudasim_switch_stack, .-cudasim_switch_stack
+)");
+
+inline void Jump(Fiber* from, Fiber* to) { cudasim_switch_stack(&from->context, to->context); }
+
+void MakeContext(Fiber* fiber, size_t offset, void (*entry)()) {
+  auto* top = reinterpret_cast<uintptr_t*>(fiber->stack + fiber->stack_bytes - offset);
+  *--top = 0;  // where entry would return to: ends backtraces
+  *--top = reinterpret_cast<uintptr_t>(entry);
+  for (int i = 0; i < 6; ++i) *--top = 0;  // the registers
+  fiber->context = top;
+}
+
+#endif
+
+}  // namespace
+
+void EnterFiber([[maybe_unused]] Fiber* self) {
+#ifdef CUDASIM_ASAN
+  __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
+#endif
+}
+
+void SwitchFiber(Fiber* from, Fiber* to) {
+#ifdef CUDASIM_ASAN
+  __sanitizer_start_switch_fiber(&from->asan_fake_stack, to->stack, to->stack_bytes);
+#endif
+#ifdef CUDASIM_TSAN
+  if (from->tsan_fiber == nullptr) from->tsan_fiber = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(to->tsan_fiber, 0);
+#endif
+  Jump(from, to);
+#ifdef CUDASIM_ASAN
+  __sanitizer_finish_switch_fiber(from->asan_fake_stack, nullptr, nullptr);
+#endif
+}
+
+void AbandonFiber(Fiber* from, Fiber* to) {
+#ifdef CUDASIM_ASAN
+  __sanitizer_start_switch_fiber(nullptr, to->stack, to->stack_bytes);
+#endif
+#ifdef CUDASIM_TSAN
+  __tsan_switch_to_fiber(to->tsan_fiber, 0);
+#endif
+  Jump(from, to);
+  std::abort();  // nobody enters an abandoned fiber
+}
+
+FiberPool::FiberPool(void (*entry)()) : entry_(entry), bytes_(kFibers * kPitch), fibers_(kFibers) {
+  void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  if (memory == MAP_FAILED) {
+    std::perror("cudasim: no address space for the stacks of a block's threads");
+    std::abort();
+  }
+  memory_ = static_cast<char*>(memory);
+  free_.reserve(kFibers);
+}
+
+FiberPool::~FiberPool() {
+  for (int i = 0; i < made_; ++i) {
+#ifdef CUDASIM_TSAN
+    __tsan_destroy_fiber(fibers_[i].tsan_fiber);
+#endif
+#ifdef CUDASIM_UCONTEXT
+    delete static_cast<ucontext_t*>(fibers_[i].context);
+#endif
+  }
+  UnpoisonMemory(memory_, bytes_);
+  munmap(memory_, bytes_);
+}
+
+void FiberPool::Prepare(Fiber* fiber) {
+  // Frames of different fibers begin in different cache lines of their pages.
+  const size_t offset = static_cast<size_t>(fiber - fibers_.data()) % 15 * 256;
+  MakeContext(fiber, offset, entry_);
+}
+
+Fiber* FiberPool::Take() {
+  if (!free_.empty()) {
+    Fiber* fiber = free_.back();
+    free_.pop_back();
+    return fiber;
+  }
+  Fiber* fiber = &fibers_.at(static_cast<size_t>(made_));
+  char* low = memory_ + static_cast<size_t>(made_) * kPitch;
+  ++made_;
+  // Where the kernel is out of mappings, an overflow goes unnoticed.
+  if (mprotect(low, kGuardBytes, PROT_NONE) != 0) std::perror("cudasim: guard page");
+  fiber->stack = low + kGuardBytes;
+  fiber->stack_bytes = kStackBytes;
+#ifdef CUDASIM_TSAN
+  fiber->tsan_fiber = __tsan_create_fiber(0);
+#endif
+  Prepare(fiber);
+  return fiber;
+}
+
+void FiberPool::Reset() {
+  free_.clear();
+  for (int i = made_ - 1; i >= 0; --i) {
+    UnpoisonMemory(fibers_[static_cast<size_t>(i)].stack, kStackBytes);
+    Prepare(&fibers_[static_cast<size_t>(i)]);
+    free_.push_back(&fibers_[static_cast<size_t>(i)]);
+  }
+}
+
+bool FiberPool::OnStack(const void* p) const {
+  const auto offset = static_cast<size_t>(static_cast<const char*>(p) - memory_);
+  return offset < bytes_;
+}
+
+bool FiberPool::OnGuard(const void* p) const {
+  return OnStack(p) &&
+         static_cast<size_t>(static_cast<const char*>(p) - memory_) % kPitch < kGuardBytes;
+}
+
+}  // namespace cudasim

@@ -1,0 +1,64 @@
+// Fibers: stacks of their own for the threads of a block that wait for each other.
+#ifndef CUDASIM_DEVICE_FIBER_H_
+#define CUDASIM_DEVICE_FIBER_H_
+
+#include <cstddef>
+#include <vector>
+
+namespace cudasim {
+
+// An execution that can be left and entered again. A default-constructed one is the OS thread's own
+// stack, once it is switched away from.
+struct Fiber {
+  void* context = nullptr;  // the stack pointer, or a ucontext_t where there is no assembly
+  char* stack = nullptr;    // the lowest usable byte
+  size_t stack_bytes = 0;
+  void* asan_fake_stack = nullptr;
+  void* tsan_fiber = nullptr;
+};
+
+// Leaves `from` and enters `to`; returns when somebody switches to `from`.
+void SwitchFiber(Fiber* from, Fiber* to);
+
+// Leaves the running fiber for good: it must be reset before its next use.
+[[noreturn]] void AbandonFiber(Fiber* from, Fiber* to);
+
+// To be called first in a fiber's entry function: `self` is the fiber.
+void EnterFiber(Fiber* self);
+
+// The fibers of one OS thread. Stacks are reserved at once and touched as they are used.
+class FiberPool {
+ public:
+  static constexpr int kFibers = 1024 + 1;
+  static constexpr size_t kStackBytes = 64 * 1024;
+
+  explicit FiberPool(void (*entry)());
+  ~FiberPool();
+  FiberPool(const FiberPool&) = delete;
+  FiberPool& operator=(const FiberPool&) = delete;
+
+  // Ready to run `entry` from its beginning, or waiting where it was given back.
+  Fiber* Take();
+  void GiveBack(Fiber* fiber) { free_.push_back(fiber); }
+
+  // Makes all fibers new, wherever they were.
+  void Reset();
+
+  // Whether the address is on one of the stacks, or just below one, where an overflow ends up.
+  bool OnStack(const void* p) const;
+  bool OnGuard(const void* p) const;
+
+ private:
+  void Prepare(Fiber* fiber);
+
+  void (*entry_)();
+  char* memory_ = nullptr;
+  size_t bytes_ = 0;
+  std::vector<Fiber> fibers_;
+  int made_ = 0;  // how many of them have been used
+  std::vector<Fiber*> free_;
+};
+
+}  // namespace cudasim
+
+#endif  // CUDASIM_DEVICE_FIBER_H_

@@ -1,0 +1,39 @@
+// Texts of reports.
+#ifndef CUDASIM_DEVICE_REPORT_H_
+#define CUDASIM_DEVICE_REPORT_H_
+
+#include <sstream>
+#include <string>
+
+#include "cudasim/launch.h"
+#include "cudasim/thread.h"
+
+namespace cudasim {
+
+// Text() << "thread " << 3: a string.
+class Text {
+ public:
+  template <typename T>
+  Text& operator<<(const T& value) {
+    if constexpr (std::is_same_v<T, Where>) {
+      out_ << value.file_name() << ":" << value.line() << ":" << value.column();
+    } else if constexpr (std::is_same_v<T, uint3> || std::is_same_v<T, dim3>) {
+      out_ << "(" << value.x << "," << value.y << "," << value.z << ")";
+    } else {
+      out_ << value;
+    }
+    return *this;
+  }
+  operator std::string() const { return out_.str(); }  // NOLINT: implicit
+
+ private:
+  std::ostringstream out_;
+};
+
+// The demangled name of the function that begins at (or, with `within`, contains) the address;
+// empty where the program has no symbols.
+std::string SymbolAt(const void* address, bool within);
+
+}  // namespace cudasim
+
+#endif  // CUDASIM_DEVICE_REPORT_H_

@@ -1,0 +1,68 @@
+// The shared memory of the block that an OS thread runs.
+#ifndef CUDASIM_DEVICE_SHARED_MEMORY_H_
+#define CUDASIM_DEVICE_SHARED_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cudasim/shared.h"
+
+namespace cudasim {
+
+// A Hopper block's: what a kernel may declare, and what it may have with the dynamic part.
+inline constexpr size_t kMaxStaticShared = 48 * 1024;
+inline constexpr size_t kMaxShared = 227 * 1024;
+
+class SharedMemory {
+ public:
+  SharedMemory();
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  void BeginBlock(size_t dynamic_bytes);
+  // The memory of a declaration; the block's first call fills it with NaN.
+  void* Static(SharedSite* site);
+  void* Dynamic(size_t alignment, Where where);
+  // Empty, or which array's redzone was written to.
+  std::string EndBlock();
+
+  bool Contains(const void* p) const {
+    return static_cast<size_t>(static_cast<const char*>(p) - memory_) < kArenaBytes;
+  }
+  // Whether all bytes belong to one array; else `array` gets the nearest one's name and position.
+  bool InBounds(const void* p, size_t bytes, std::string* array) const;
+
+ private:
+  // 227 KB, redzones, and rounding.
+  static constexpr size_t kArenaBytes = 1 << 20;
+  static constexpr size_t kRedzone = 64;
+
+  struct Slot {
+    uint64_t block = 0;  // which block it is valid for
+    char* data = nullptr;
+  };
+  struct Array {
+    char* data;
+    size_t bytes;
+    const char* name;
+    Where where;
+  };
+
+  char* Allocate(size_t bytes, size_t alignment, const char* name, Where where);
+
+  char* memory_;
+  uint64_t block_ = 0;
+  size_t used_ = 0;
+  size_t static_bytes_ = 0;
+  size_t dynamic_bytes_ = 0;
+  char* dynamic_ = nullptr;
+  std::vector<Slot> slots_;    // by SharedSite::number
+  std::vector<Array> arrays_;  // of this block
+};
+
+}  // namespace cudasim
+
+#endif  // CUDASIM_DEVICE_SHARED_MEMORY_H_

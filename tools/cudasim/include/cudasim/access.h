@@ -1,0 +1,25 @@
+// Who may touch device memory: threads that hold a DeviceAccess.
+#ifndef CUDASIM_ACCESS_H_
+#define CUDASIM_ACCESS_H_
+
+namespace cudasim {
+
+// While it lives, the calling OS thread may read and write the memory of `device` and of the
+// devices to which it has peer access (kAllDevices: of all). Everyone else faults there, and the
+// fault is reported as a host access to device memory. Nests; costs tens of nanoseconds.
+class DeviceAccess {
+ public:
+  static constexpr int kAllDevices = -1;
+
+  explicit DeviceAccess(int device);
+  ~DeviceAccess();
+  DeviceAccess(const DeviceAccess&) = delete;
+  DeviceAccess& operator=(const DeviceAccess&) = delete;
+
+ private:
+  unsigned saved_rights_;
+};
+
+}  // namespace cudasim
+
+#endif  // CUDASIM_ACCESS_H_

@@ -1,0 +1,31 @@
+// How kernels are run: settings from the environment when first asked for. Tests change them while
+// no kernel runs.
+#ifndef CUDASIM_EXECUTOR_H_
+#define CUDASIM_EXECUTOR_H_
+
+#include <cstdint>
+
+namespace cudasim {
+
+enum class Order { kForward, kReverse, kRandom };
+
+struct ExecutorSettings {
+  // CUDASIM_ORDER=forward|reverse|random[:seed]: the order in which the blocks of a grid, the warps
+  // of a block and the lanes of a warp run. Results that depend on it come from a race.
+  Order order = Order::kForward;
+  uint64_t seed = 1;
+  // CUDASIM_THREADS: OS threads that run blocks (default: the processor's, 16 at most).
+  int threads = 1;
+  // CUDASIM_ON_BUG=abort|error.
+  bool abort_on_bug = true;
+  // CUDASIM_EXITED=report|allow: whether it is a bug that a thread has exited when the others of
+  // its block meet at a barrier, or a lane that a collective's mask names. Legal since Volta,
+  // seldom meant.
+  bool report_exited = true;
+};
+
+ExecutorSettings& GetExecutorSettings();
+
+}  // namespace cudasim
+
+#endif  // CUDASIM_EXECUTOR_H_

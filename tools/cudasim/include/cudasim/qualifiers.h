@@ -1,0 +1,20 @@
+// CUDA's keywords as g++ takes them.
+#ifndef CUDASIM_QUALIFIERS_H_
+#define CUDASIM_QUALIFIERS_H_
+
+#define __host__
+#define __device__
+#define __global__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(n) alignas(n)
+// Written by cudaMemcpyToSymbol, read by kernels: a variable of the file.
+#define __constant__ static
+// Blocks that share an OS thread run one after the other. CUDASIM_SHARED_ARRAY (cudasim/shared.h)
+// is better: these arrays have neither poison nor bounds, and are not seen by the race checker.
+#define __shared__ static thread_local
+
+// __noinline__ is left out: libstdc++ uses the word in its own attributes.
+
+#endif  // CUDASIM_QUALIFIERS_H_
