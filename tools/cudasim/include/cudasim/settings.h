@@ -1,0 +1,34 @@
+// Settings of the simulated machine: from environment variables when first asked for; tests change
+// them while nothing runs.
+#ifndef CUDASIM_SETTINGS_H_
+#define CUDASIM_SETTINGS_H_
+
+#include <cstddef>
+
+namespace cudasim::runtime {
+
+enum class Leaks { kOff, kWarn, kError };
+
+struct Settings {
+  // CUDASIM_DEVICES: how many GPUs there are, 0 to 8.
+  int devices = 2;
+  // CUDASIM_MEMORY: bytes of memory of each; suffixes K, M, G.
+  size_t memory = size_t{8} << 30;
+  // CUDASIM_DELAY: milliseconds. A stream's work begins when something waits for it, or so much
+  // later. 0: at once.
+  int delay_ms = 0;
+  // CUDASIM_ORDERING=0 turns off the check that uses of the same memory in several streams are
+  // ordered.
+  bool ordering = true;
+  // CUDASIM_PROTECT=0 lets the host touch device memory. Always so under AddressSanitizer, whose
+  // redzones need the memory on the heap.
+  bool protect = true;
+  // CUDASIM_LEAKS=off|warn|error: device memory that is not freed at the end of the process.
+  Leaks leaks = Leaks::kWarn;
+};
+
+Settings& GetSettings();
+
+}  // namespace cudasim::runtime
+
+#endif  // CUDASIM_SETTINGS_H_

@@ -1,0 +1,222 @@
+// Memory of blocks: where it comes from, guard pages, protection against the host.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+
+#include "block.h"
+#include "cudasim/access.h"
+#include "cudasim/settings.h"
+#include "state.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define CUDASIM_ASAN 1
+#else
+#define CUDASIM_ASAN 0
+#endif
+
+namespace cudasim {
+namespace runtime {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr size_t kAlignment = 256;       // Of cudaMalloc.
+constexpr unsigned char kFresh = 0xFF;   // NaN in f64, f32, f16, bf16 and both f8.
+constexpr unsigned char kCanary = 0xC7;  // Between a block and its guard pages.
+// Freed addresses stay unusable until so many more are freed.
+constexpr size_t kQuarantine = 4096;
+
+size_t RoundUp(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
+
+// Protection keys: rights to pages that each thread switches by itself, without a system call.
+// One key per device, and a fallback for processors without them.
+struct Protection {
+  Protection() {
+    const Settings& settings = GetSettings();
+    enabled = settings.protect && !CUDASIM_ASAN;
+    for (int device = 0; enabled && device < settings.devices; ++device) {
+      keys[device] = pkey_alloc(0, PKEY_DISABLE_ACCESS);
+      if (keys[device] < 0) has_keys = false;
+    }
+  }
+
+  bool enabled = false;
+  bool has_keys = true;
+  int keys[8] = {};
+  // Without keys: how many threads have access now, and what is protected while there is none.
+  // This lock is taken after the state's.
+  std::mutex mutex;
+  int holders = 0;
+  std::map<uintptr_t, size_t> ranges;
+};
+
+Protection& GetProtection() {
+  static auto* protection = new Protection;
+  return *protection;
+}
+
+bool IsProtected(const Block& block) {
+  return block.kind == BlockKind::kDevice && GetProtection().enabled;
+}
+
+// Without keys: takes or gives everyone access to all device memory.
+void ProtectAll(const Protection& protection, int rights) {
+  for (const auto& [begin, size] : protection.ranges) {
+    mprotect(reinterpret_cast<void*>(begin), size, rights);
+  }
+}
+
+// Bytes from the first to the last one that no longer holds the canary; nothing if all do.
+std::string Damage(const unsigned char* begin, size_t size, const char* where, size_t distance) {
+  size_t first = size;
+  size_t last = 0;
+  for (size_t i = 0; i < size; ++i) {
+    if (begin[i] == kCanary) continue;
+    if (first == size) first = i;
+    last = i;
+  }
+  if (first == size) return {};
+  return "bytes " + std::to_string(distance + first) + " to " + std::to_string(distance + last) +
+         " " + where;
+}
+
+// This thread's rights, two bits per device: 0 all, 1 none.
+constexpr unsigned kNoRights = 0x5555;
+constinit thread_local unsigned thread_rights = kNoRights;
+
+// Freed mappings, oldest first: their addresses are not used again at once.
+struct Quarantine {
+  std::deque<std::pair<void*, size_t>> mappings;
+};
+
+Quarantine& GetQuarantine() {
+  static auto* quarantine = new Quarantine;
+  return *quarantine;
+}
+
+}  // namespace
+
+bool MapBlock(Block* block) {
+#if CUDASIM_ASAN
+  void* memory = nullptr;
+  const size_t alignment = block->kind == BlockKind::kDevice ? kAlignment : kPage;
+  if (posix_memalign(&memory, alignment, block->size == 0 ? 1 : block->size) != 0) return false;
+  std::memset(memory, kFresh, block->size);
+  block->begin = reinterpret_cast<uintptr_t>(memory);
+  return true;
+#else
+  // Guard page, canary, block, less than 256 bytes of canary, guard page. Pinned memory begins at a
+  // page, as the real one does.
+  const bool at_end = block->kind == BlockKind::kDevice;
+  const size_t inner = RoundUp(RoundUp(block->size, kAlignment), kPage);
+  block->mapping_size = inner + 2 * kPage;
+  void* const memory = mmap(nullptr, block->mapping_size, PROT_NONE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  block->mapping = reinterpret_cast<uintptr_t>(memory);
+  auto* const first = static_cast<unsigned char*>(memory) + kPage;
+  if (mprotect(first, inner, PROT_READ | PROT_WRITE) != 0) {
+    munmap(memory, block->mapping_size);
+    return false;
+  }
+  const size_t lead = at_end ? inner - RoundUp(block->size, kAlignment) : 0;
+  std::memset(first, kCanary, lead);
+  std::memset(first + lead, kFresh, block->size);
+  std::memset(first + lead + block->size, kCanary, inner - lead - block->size);
+  block->begin = reinterpret_cast<uintptr_t>(first) + lead;
+  Protection& protection = GetProtection();
+  if (IsProtected(*block)) {
+    if (protection.has_keys) {
+      pkey_mprotect(first, inner, PROT_READ | PROT_WRITE, protection.keys[block->device]);
+    } else {
+      const std::lock_guard<std::mutex> guard(protection.mutex);
+      protection.ranges[reinterpret_cast<uintptr_t>(first)] = inner;
+      if (protection.holders == 0) mprotect(first, inner, PROT_NONE);
+    }
+  }
+  return true;
+#endif
+}
+
+std::string UnmapBlock(Block* block) {
+#if CUDASIM_ASAN
+  std::free(reinterpret_cast<void*>(block->begin));
+  return {};
+#else
+  std::string damage;
+  {
+    const DeviceAccess access(DeviceAccess::kAllDevices);
+    const auto first = block->mapping + kPage;
+    const auto last = block->mapping + block->mapping_size - kPage;
+    damage = Damage(reinterpret_cast<unsigned char*>(first), block->begin - first, "before it",
+                    block->begin - first);
+    const std::string after =
+        Damage(reinterpret_cast<unsigned char*>(block->end()), last - block->end(), "behind it", 0);
+    if (!after.empty()) damage = after;
+  }
+  {
+    Protection& protection = GetProtection();
+    const std::lock_guard<std::mutex> guard(protection.mutex);
+    protection.ranges.erase(block->mapping + kPage);
+  }
+  // The addresses stay taken, so that a later use faults instead of hitting a newer block.
+  void* const memory = reinterpret_cast<void*>(block->mapping);
+  mmap(memory, block->mapping_size, PROT_NONE,
+       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  auto& mappings = GetQuarantine().mappings;
+  mappings.emplace_back(memory, block->mapping_size);
+  if (mappings.size() > kQuarantine) {
+    munmap(mappings.front().first, mappings.front().second);
+    mappings.pop_front();
+  }
+  return damage;
+#endif
+}
+
+void RestoreAccess() {
+  const Protection& protection = GetProtection();
+  if (!protection.enabled || !protection.has_keys) return;
+  for (int i = 0; i < GetSettings().devices; ++i) {
+    pkey_set(protection.keys[i], (thread_rights >> (2 * i)) & 3);
+  }
+}
+
+}  // namespace runtime
+
+DeviceAccess::DeviceAccess(int device) : saved_rights_(runtime::thread_rights) {
+  auto& protection = runtime::GetProtection();
+  if (!protection.enabled) return;
+  if (!protection.has_keys) {
+    const std::lock_guard<std::mutex> guard(protection.mutex);
+    if (protection.holders++ == 0) runtime::ProtectAll(protection, PROT_READ | PROT_WRITE);
+    return;
+  }
+  unsigned allowed = ~0u;
+  if (device != kAllDevices) {
+    allowed = (1u << device) | runtime::GetState().devices[device].peers.load();
+  }
+  unsigned rights = 0;
+  for (int i = 0; i < 8; ++i) {
+    if (((allowed >> i) & 1) == 0) rights |= static_cast<unsigned>(PKEY_DISABLE_ACCESS) << (2 * i);
+  }
+  runtime::thread_rights = rights;
+  runtime::RestoreAccess();
+}
+
+DeviceAccess::~DeviceAccess() {
+  auto& protection = runtime::GetProtection();
+  if (!protection.enabled) return;
+  if (!protection.has_keys) {
+    const std::lock_guard<std::mutex> guard(protection.mutex);
+    if (--protection.holders == 0) runtime::ProtectAll(protection, PROT_NONE);
+    return;
+  }
+  runtime::thread_rights = saved_rights_;
+  runtime::RestoreAccess();
+}
+
+}  // namespace cudasim

@@ -1,0 +1,123 @@
+// The table of memory, by address.
+#include "block.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+#include "cudasim/settings.h"
+#include "state.h"
+
+namespace cudasim::runtime {
+namespace {
+
+// How far around a block an address still belongs to it: its guard pages.
+constexpr uintptr_t kNear = 8192;
+constexpr size_t kMaxFreed = 4096;
+
+struct Table {
+  std::map<uintptr_t, std::shared_ptr<Block>> live;   // By their beginning.
+  std::map<uintptr_t, std::shared_ptr<Block>> freed;  // For reports.
+};
+
+Table& GetTable() {
+  static auto* const table = new Table;
+  return *table;
+}
+
+std::shared_ptr<Block> Before(const std::map<uintptr_t, std::shared_ptr<Block>>& blocks,
+                              uintptr_t address) {
+  auto next = blocks.upper_bound(address);
+  return next == blocks.begin() ? nullptr : std::prev(next)->second;
+}
+
+std::string Hex(uintptr_t address) {
+  char text[24];
+  std::snprintf(text, sizeof(text), "0x%zx", static_cast<size_t>(address));
+  return text;
+}
+
+// Reports device memory that nobody freed. Runs after the destructors of static objects.
+__attribute__((destructor(101))) void ReportLeaks() {
+  if (GetSettings().leaks == Leaks::kOff) return;
+  size_t bytes = 0;
+  size_t count = 0;
+  std::string largest;
+  constexpr size_t kShown = 5;
+  {
+    const Lock lock(GetState().mutex);
+    for (const auto& [begin, block] : GetTable().live) {
+      if (block->kind != BlockKind::kDevice && block->kind != BlockKind::kManaged) continue;
+      bytes += block->size;
+      if (count++ < kShown) largest += "\n  " + DescribeWithSites(*block);
+    }
+  }
+  if (count == 0) return;
+  const std::string text = std::to_string(count) + " blocks of device memory, " +
+                           std::to_string(bytes) +
+                           " bytes, were never freed; among them:" + largest;
+  if (GetSettings().leaks == Leaks::kError) Report(Bug::kLeak, text);
+  std::fprintf(stderr, "cudasim: warning: %s\n", text.c_str());
+}
+
+}  // namespace
+
+std::shared_ptr<Block> FindBlock(const void* address, size_t size) {
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  std::shared_ptr<Block> block = Before(GetTable().live, begin);
+  if (block == nullptr || begin > block->end() || size > block->end() - begin) return nullptr;
+  return block;
+}
+
+std::shared_ptr<Block> FindNear(uintptr_t address) {
+  for (const auto* blocks : {&GetTable().live, &GetTable().freed}) {
+    const std::shared_ptr<Block> block = Before(*blocks, address);
+    if (block != nullptr && block->contains(address)) return block;
+  }
+  for (const auto* blocks : {&GetTable().live, &GetTable().freed}) {
+    const std::shared_ptr<Block> below = Before(*blocks, address);
+    if (below != nullptr && address < below->end() + kNear) return below;
+    const auto above = blocks->upper_bound(address);
+    if (above != blocks->end() && address + kNear >= above->first) return above->second;
+  }
+  return nullptr;
+}
+
+std::vector<std::shared_ptr<Block>> LiveBlocks() {
+  std::vector<std::shared_ptr<Block>> blocks;
+  for (const auto& [begin, block] : GetTable().live) blocks.push_back(block);
+  return blocks;
+}
+
+void AddBlock(std::shared_ptr<Block> block) {
+  Table& table = GetTable();
+  table.freed.erase(block->begin);
+  table.live[block->begin] = std::move(block);
+}
+
+void RemoveBlock(const std::shared_ptr<Block>& block) {
+  Table& table = GetTable();
+  table.live.erase(block->begin);
+  block->freed = true;
+  block->uses.clear();
+  if (block->kind == BlockKind::kRegistered) return;
+  if (table.freed.size() >= kMaxFreed) table.freed.erase(table.freed.begin());
+  table.freed[block->begin] = block;
+}
+
+std::string Describe(const Block& block) {
+  const char* const kNames[] = {"device memory", "managed memory", "pinned host memory",
+                                "registered host memory"};
+  std::string text = kNames[static_cast<int>(block.kind)];
+  text += " " + Hex(block.begin) + " of " + std::to_string(block.size) + " bytes";
+  if (block.kind == BlockKind::kDevice) text += " on device " + std::to_string(block.device);
+  return text;
+}
+
+std::string DescribeWithSites(const Block& block) {
+  std::string text = Describe(block) + ", allocated at\n" + Describe(block.allocated);
+  if (block.freed) text += "  freed at\n" + Describe(block.freed_at);
+  return text;
+}
+
+}  // namespace cudasim::runtime

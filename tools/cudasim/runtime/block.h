@@ -1,0 +1,80 @@
+// The table of memory that CUDA knows: device, managed, pinned and registered memory.
+#ifndef CUDASIM_RUNTIME_BLOCK_H_
+#define CUDASIM_RUNTIME_BLOCK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "clock.h"
+#include "cudasim/runtime_types.h"
+#include "site.h"
+
+struct CUmemPoolHandle_st;
+
+namespace cudasim::runtime {
+
+enum class BlockKind { kDevice, kManaged, kPinned, kRegistered };
+
+// One use of memory by an operation of a stream: for the check that uses are ordered (ordering.cc).
+struct Use {
+  uintptr_t begin = 0;
+  uintptr_t end = 0;
+  bool write = false;
+  uint64_t stream = 0;
+  uint64_t tick = 0;
+  std::string what;
+};
+
+struct Block {
+  BlockKind kind = BlockKind::kDevice;
+  int device = 0;
+  uintptr_t begin = 0;
+  size_t size = 0;
+  unsigned flags = 0;
+  Site allocated;
+  // Set when the memory is given back (for stream-ordered memory: when that is enqueued).
+  bool freed = false;
+  Site freed_at;
+  CUmemPoolHandle_st* pool = nullptr;  // Of stream-ordered memory.
+  std::vector<Use> uses;
+  // Set by address_space.cc.
+  uintptr_t mapping = 0;
+  size_t mapping_size = 0;
+
+  uintptr_t end() const { return begin + size; }
+  bool contains(uintptr_t address) const { return address >= begin && address < begin + size; }
+};
+
+// All of these need the lock of state.h.
+
+// The live block that contains [address, address + size); null if there is none. An empty range may
+// be at a block's end.
+std::shared_ptr<Block> FindBlock(const void* address, size_t size = 1);
+// Live or lately freed, or within the guard pages around it.
+std::shared_ptr<Block> FindNear(uintptr_t address);
+std::vector<std::shared_ptr<Block>> LiveBlocks();
+void AddBlock(std::shared_ptr<Block> block);
+// Forgets a block; freed device memory is remembered for reports for a while.
+void RemoveBlock(const std::shared_ptr<Block>& block);
+
+// "device memory 0x... of 1024 bytes on device 0".
+std::string Describe(const Block& block);
+// The same, and where it was allocated and freed.
+std::string DescribeWithSites(const Block& block);
+
+// Backs a block of `size` bytes with fresh memory that reads as NaN in every floating type, begins
+// at a multiple of 256 and has guard pages around it. False: the host has no memory left.
+bool MapBlock(Block* block);
+// Gives the memory back; later accesses fault. Returns what was overwritten around it, or nothing.
+std::string UnmapBlock(Block* block);
+// In a signal handler: gives the thread the rights back that its DeviceAccess has.
+void RestoreAccess();
+// Installs the handler that explains faults at the addresses of blocks.
+void InstallFaultHandler();
+
+}  // namespace cudasim::runtime
+
+#endif  // CUDASIM_RUNTIME_BLOCK_H_

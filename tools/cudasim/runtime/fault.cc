@@ -1,0 +1,104 @@
+// Explains faults at device addresses: host accesses, kernels beyond their memory, freed memory.
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+#include "cudasim/access.h"
+#include "cudasim/settings.h"
+#include "state.h"
+
+namespace cudasim::runtime {
+namespace {
+
+struct sigaction previous_segv;
+struct sigaction previous_bus;
+
+std::string Hex(uintptr_t address) {
+  char text[24];
+  std::snprintf(text, sizeof(text), "0x%zx", static_cast<size_t>(address));
+  return text;
+}
+
+// Where the address lies: "12 bytes behind", "within".
+std::string Position(const Block& block, uintptr_t address) {
+  if (address < block.begin) return std::to_string(block.begin - address) + " bytes before ";
+  if (address >= block.end()) return std::to_string(address - block.end()) + " bytes behind ";
+  return "at byte " + std::to_string(address - block.begin) + " of ";
+}
+
+// What the fault means, or nothing if it has nothing to do with the simulated GPU.
+bool Explain(uintptr_t address, bool in_kernel, Bug* bug, std::string* text) {
+  std::shared_ptr<Block> block;
+  {
+    // The faulting thread may hold the lock itself, in a bug of ours: better an unsafe look than
+    // none.
+    Lock lock(GetState().mutex, std::defer_lock);
+    for (int i = 0; i < 1000 && !lock.try_lock(); ++i) std::this_thread::yield();
+    block = FindNear(address);
+  }
+  const std::string who = in_kernel ? "a kernel uses " : "the host uses ";
+  if (block == nullptr) {
+    *bug = address == 0 ? Bug::kMisaligned : Bug::kOutOfBounds;
+    *text = "invalid access at " + Hex(address);
+    if (address == 0) *text += " (a null pointer, or a misaligned vector access)";
+    return in_kernel;
+  }
+  const std::string where = Position(*block, address);
+  if (block->freed) {
+    *bug = Bug::kOutOfBounds;
+    *text = who + "freed memory at " + Hex(address) + ", " + where + DescribeWithSites(*block);
+  } else if (!block->contains(address)) {
+    *bug = Bug::kOutOfBounds;
+    *text =
+        who + "memory out of bounds at " + Hex(address) + ", " + where + DescribeWithSites(*block);
+  } else if (in_kernel) {
+    *bug = Bug::kOutOfBounds;
+    *text = "a kernel uses memory of another device, without peer access, at " + Hex(address) +
+            ", " + where + DescribeWithSites(*block);
+  } else {
+    *bug = Bug::kHostAccess;
+    *text = "host access to device memory at " + Hex(address) + ", " + where +
+            DescribeWithSites(*block) + "  copy it with cudaMemcpy instead";
+  }
+  return true;
+}
+
+void HandleFault(int signal, siginfo_t* info, void* context) {
+  // The kernel of the operating system takes all rights away from signal handlers.
+  RestoreAccess();
+  const bool in_kernel = !CurrentThread().empty();
+  Bug bug = Bug::kOther;
+  std::string text;
+  if (Explain(reinterpret_cast<uintptr_t>(info->si_addr), in_kernel, &bug, &text)) {
+    Report(bug, text);
+  }
+  const struct sigaction& previous = signal == SIGSEGV ? previous_segv : previous_bus;
+  if ((previous.sa_flags & SA_SIGINFO) != 0 && previous.sa_sigaction != nullptr) {
+    previous.sa_sigaction(signal, info, context);
+    return;
+  }
+  // Faults again, now fatally.
+  struct sigaction fatal = {};
+  fatal.sa_handler = SIG_DFL;
+  sigaction(signal, &fatal, nullptr);
+}
+
+}  // namespace
+
+void InstallFaultHandler() {
+#if defined(__SANITIZE_ADDRESS__)
+  // Its own handler and redzones say more.
+#else
+  struct sigaction action = {};
+  action.sa_sigaction = HandleFault;
+  // On the thread's own stack: fibers leave the handler by switching away. SIGSEGV stays open for
+  // the same reason.
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGSEGV, &action, &previous_segv);
+  sigaction(SIGBUS, &action, &previous_bus);
+#endif
+}
+
+}  // namespace cudasim::runtime

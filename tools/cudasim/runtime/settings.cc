@@ -1,0 +1,69 @@
+#include "cudasim/settings.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace cudasim::runtime {
+namespace {
+
+[[noreturn]] void Refuse(const char* name, const char* value, const char* expected) {
+  std::fprintf(stderr, "cudasim: %s=%s: expected %s\n", name, value, expected);
+  std::exit(2);
+}
+
+long long Number(const char* name, long long missing, long long low, long long high,
+                 bool suffixes) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return missing;
+  const std::string expected = "a number from " + std::to_string(low) + " to " +
+                               std::to_string(high) + (suffixes ? ", with K, M or G" : "");
+  char* end = nullptr;
+  errno = 0;
+  long long value = std::strtoll(text, &end, 10);
+  if (end == text || errno != 0 || value < 0) Refuse(name, text, expected.c_str());
+  const char* const kSuffixes = "KMG";
+  if (suffixes && *end != '\0') {
+    const char* const suffix = std::strchr(kSuffixes, *end);
+    if (suffix == nullptr) Refuse(name, text, expected.c_str());
+    const auto shift = 10 * (suffix - kSuffixes + 1);
+    if (value > (high >> shift)) Refuse(name, text, expected.c_str());
+    value <<= shift;
+    ++end;
+  }
+  if (*end != '\0' || value < low || value > high) Refuse(name, text, expected.c_str());
+  return value;
+}
+
+Settings FromEnvironment() {
+  Settings settings;
+  settings.devices = static_cast<int>(Number("CUDASIM_DEVICES", settings.devices, 0, 8, false));
+  settings.memory = static_cast<size_t>(
+      Number("CUDASIM_MEMORY", static_cast<long long>(settings.memory), 1 << 20, 1LL << 42, true));
+  settings.delay_ms = static_cast<int>(Number("CUDASIM_DELAY", 0, 0, 60000, false));
+  settings.ordering = Number("CUDASIM_ORDERING", 1, 0, 1, false) == 1;
+  settings.protect = Number("CUDASIM_PROTECT", 1, 0, 1, false) == 1;
+  if (const char* leaks = std::getenv("CUDASIM_LEAKS"); leaks != nullptr && *leaks != '\0') {
+    if (std::strcmp(leaks, "off") == 0) {
+      settings.leaks = Leaks::kOff;
+    } else if (std::strcmp(leaks, "warn") == 0) {
+      settings.leaks = Leaks::kWarn;
+    } else if (std::strcmp(leaks, "error") == 0) {
+      settings.leaks = Leaks::kError;
+    } else {
+      Refuse("CUDASIM_LEAKS", leaks, "off, warn or error");
+    }
+  }
+  return settings;
+}
+
+}  // namespace
+
+Settings& GetSettings() {
+  static Settings settings = FromEnvironment();
+  return settings;
+}
+
+}  // namespace cudasim::runtime
