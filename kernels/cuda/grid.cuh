@@ -1,6 +1,8 @@
 // How problems are divided among blocks and threads.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 
 #include "core/error.h"

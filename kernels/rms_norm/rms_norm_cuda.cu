@@ -1,0 +1,48 @@
+#include "kernels/cuda/norm.cuh"
+#include "kernels/rms_norm/rms_norm.h"
+
+namespace lockstep::cuda {
+namespace {
+
+void RmsNormForwardCuda(Stream stream, const Tensor& x, const Tensor& weight, double eps,
+                        const Tensor& y, const Tensor& rstd) {
+  DispatchNorm("rms_norm", x, weight, [&](auto tag, auto weight_tag) {
+    using T = typename decltype(tag)::type;
+    using W = typename decltype(weight_tag)::type;
+    NormForwardRows<T, W> rows{};
+    rows.rows = rstd.numel();
+    rows.c = x.dim(-1);
+    rows.x = Data<T>(x);
+    rows.weight = Data<W>(weight);
+    rows.eps = static_cast<float>(eps);
+    rows.y = Data<T>(y);
+    rows.rstd = Data<float>(rstd);
+    NormForward<Centring::kNone>({"rms_norm_forward", x, weight}, stream, rows);
+  });
+}
+
+void RmsNormBackwardCuda(Stream stream, const Tensor& x, const Tensor& weight, const Tensor& rstd,
+                         const Tensor& dy, const GradSink::Target& dx,
+                         const GradSink::Target& dweight) {
+  DispatchNorm("rms_norm", x, weight, [&](auto tag, auto weight_tag) {
+    using T = typename decltype(tag)::type;
+    using W = typename decltype(weight_tag)::type;
+    NormBackwardRows<T, W> rows{};
+    rows.rows = rstd.numel();
+    rows.c = x.dim(-1);
+    rows.x = Data<T>(x);
+    rows.dy = Data<T>(dy);
+    rows.weight = Data<W>(weight);
+    rows.rstd = Data<float>(rstd);
+    rows.dx = DataOrNull<T>(dx.tensor);
+    rows.accumulate = dx.accumulate;
+    NormBackward<Centring::kNone>({"rms_norm_backward", x, weight}, stream, rows, x.device(),
+                                  dweight, {});
+  });
+}
+
+LS_REGISTER(rms_norm_forward, DeviceType::kCuda, RmsNormForwardCuda);
+LS_REGISTER(rms_norm_backward, DeviceType::kCuda, RmsNormBackwardCuda);
+
+}  // namespace
+}  // namespace lockstep::cuda
