@@ -1,0 +1,142 @@
+#include "core/cuda/launch.h"
+#include "kernels/cuda/online_softmax.cuh"
+#include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
+
+namespace lockstep::cuda {
+namespace {
+
+// A vocabulary is long: one size of block serves.
+constexpr int kThreads = 256;
+constexpr int kReduceThreads = 512;
+
+// The loss and the log-sum-exp of a row. Reads the logits once.
+// Grid: a block to a row. Shared memory: two f32 per warp. Deterministic: the order of the sum
+// follows from v. The host cannot be told of a target outside of [0, v): its loss is NaN.
+template <bool kAligned, class T, class I>
+__global__ void __launch_bounds__(kThreads)
+    CrossEntropyForwardKernel(const T* logits, const I* targets, int64_t v, int64_t ignore_index,
+                              float* losses, float* log_sum_exp) {
+  SHARED_ARRAY(float, scratch, 2 * kThreads / kWarpSize);
+  const int64_t i = blockIdx.x;
+  const T* row = logits + i * v;
+  const MaxAndSum all = RowMaxAndSum<kThreads, kAligned>(row, v, scratch);
+  if (threadIdx.x != 0) return;
+  const float log_sum = all.max + logf(all.sum);
+  log_sum_exp[i] = log_sum;
+  const int64_t target = targets[i];
+  if (target == ignore_index) {
+    losses[i] = 0;
+  } else {
+    losses[i] = target >= 0 && target < v ? log_sum - ToFloat(row[target]) : NAN;
+  }
+}
+
+// total = the losses' sum times scale; scale = 1, or 1 / the number of targets that count.
+// Grid: one block. Shared memory: an f64 and an i64 per warp. Deterministic: thread t adds losses
+// t, t + kReduceThreads, ... in f64, and the block their sums.
+template <class I>
+__global__ void __launch_bounds__(kReduceThreads)
+    CrossEntropyReduceKernel(const float* losses, const I* targets, int64_t n, int64_t ignore_index,
+                             bool mean, float* total, float* scale) {
+  SHARED_ARRAY(double, sums, kReduceThreads / kWarpSize);
+  SHARED_ARRAY(int64_t, counts, kReduceThreads / kWarpSize);
+  double sum = 0;
+  int64_t count = 0;
+  for (int64_t i = threadIdx.x; i < n; i += kReduceThreads) {
+    sum += static_cast<double>(losses[i]);
+    count += targets[i] != ignore_index;
+  }
+  sum = BlockSum<kReduceThreads>(sum, sums);
+  count = BlockSum<kReduceThreads>(count, counts);
+  if (threadIdx.x != 0) return;
+  const double factor = !mean ? 1.0 : count > 0 ? 1.0 / static_cast<double>(count) : 0.0;
+  *scale = static_cast<float>(factor);
+  *total = static_cast<float>(sum * factor);
+}
+
+// dlogits_ij = (e^(logits_ij - log_sum_exp_i) - [j == target_i]) * upstream_i * scale, or += that;
+// dlogits may be the logits. Reads the logits once, and the upstream gradient from memory.
+// Grid: a block to a row. No shared memory; every element by one thread.
+template <bool kAligned, class T, class I>
+__global__ void __launch_bounds__(kThreads)
+    CrossEntropyBackwardKernel(const T* logits, const I* targets, const float* log_sum_exp,
+                               int64_t v, int64_t ignore_index, const float* upstream,
+                               int64_t upstream_step, const float* scale, T* dlogits,
+                               bool accumulate) {
+  constexpr int N = kPackSize<T>;
+  const int64_t i = blockIdx.x;
+  const int64_t target = targets[i];
+  const float factor = target == ignore_index ? 0.0f : upstream[i * upstream_step] * *scale;
+  const float shift = log_sum_exp[i];
+  const T* row = logits + i * v;
+  T* out = dlogits + i * v;
+  ForEachPack<kThreads, N, 0>(v, [&](int, int64_t at) {
+    const Packed<T> x = LoadRow<kAligned, N>(row, at, v);
+    Packed<T> before, g;
+    if (accumulate) before = LoadRow<kAligned, N>(out, at, v);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float hit = at + k == target ? 1.0f : 0.0f;
+      const float gradient = (expf(ToFloat(x[k]) - shift) - hit) * factor;
+      g[k] = Convert<T>(accumulate ? ToFloat(before[k]) + gradient : gradient);
+    }
+    StoreRow<kAligned>(out, at, v, g);
+  });
+}
+
+// Calls f with the element types of logits and targets.
+template <class F>
+void Dispatch(const Tensor& logits, const Tensor& targets, const F& f) {
+  DispatchFloat("softmax_cross_entropy", logits.dtype(), [&](auto tag) {
+    DispatchIndex("softmax_cross_entropy", targets.dtype(),
+                  [&](auto index_tag) { f(tag, index_tag); });
+  });
+}
+
+void ForwardCuda(Stream stream, const CrossEntropyForwardArgs& args) {
+  Dispatch(args.logits, args.targets, [&](auto tag, auto index_tag) {
+    using T = typename decltype(tag)::type;
+    using I = typename decltype(index_tag)::type;
+    const T* logits = Data<T>(args.logits);
+    const int64_t v = args.logits.dim(1);
+    DispatchBool(AlignedRows(v, logits), [&](auto aligned) {
+      Launch({"cross_entropy_forward", args.logits, args.targets},
+             CrossEntropyForwardKernel<decltype(aligned)::value, T, I>,
+             Blocks(args.targets.numel(), 1), kThreads, 0, stream, logits, Data<I>(args.targets), v,
+             args.ignore_index, Data<float>(args.losses), Data<float>(args.log_sum_exp));
+    });
+  });
+}
+
+void ReduceCuda(Stream stream, const CrossEntropyReduceArgs& args) {
+  DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&](auto index_tag) {
+    using I = typename decltype(index_tag)::type;
+    Launch({"cross_entropy_reduce", args.losses}, CrossEntropyReduceKernel<I>, 1, kReduceThreads, 0,
+           stream, Data<float>(args.losses), Data<I>(args.targets), args.targets.numel(),
+           args.ignore_index, args.mean, Data<float>(args.total), Data<float>(args.scale));
+  });
+}
+
+void BackwardCuda(Stream stream, const CrossEntropyBackwardArgs& args) {
+  Dispatch(args.logits, args.targets, [&](auto tag, auto index_tag) {
+    using T = typename decltype(tag)::type;
+    using I = typename decltype(index_tag)::type;
+    const T* logits = Data<T>(args.logits);
+    T* dlogits = Data<T>(args.dlogits);
+    const int64_t v = args.logits.dim(1), upstream_step = args.upstream.numel() == 1 ? 0 : 1;
+    DispatchBool(AlignedRows(v, logits, dlogits), [&](auto aligned) {
+      Launch({"cross_entropy_backward", args.logits, args.targets},
+             CrossEntropyBackwardKernel<decltype(aligned)::value, T, I>,
+             Blocks(args.targets.numel(), 1), kThreads, 0, stream, logits, Data<I>(args.targets),
+             Data<float>(args.log_sum_exp), v, args.ignore_index, Data<float>(args.upstream),
+             upstream_step, Data<float>(args.scale), dlogits, args.accumulate);
+    });
+  });
+}
+
+LS_REGISTER(cross_entropy_forward, DeviceType::kCuda, ForwardCuda);
+LS_REGISTER(cross_entropy_reduce, DeviceType::kCuda, ReduceCuda);
+LS_REGISTER(cross_entropy_backward, DeviceType::kCuda, BackwardCuda);
+
+}  // namespace
+}  // namespace lockstep::cuda
