@@ -1,0 +1,229 @@
+#include "core/cuda/blaslt.h"
+
+#include <cublasLt.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "core/cuda/error.h"
+#include "core/cuda/handles.h"
+#include "core/error.h"
+#include "core/tensor.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using Epilogue = BlasLtMatmul::Epilogue;
+
+void Check(cublasStatus_t status, const char* call, const BlasLtMatmul& p) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(StrCat(call, " of a product [", p.m, ", ", p.k, "] x [", p.k, ", ", p.n, "] of ",
+                     p.dtype, ": ", cublasLtGetStatusString(status)));
+}
+
+// ---- Owners of cuBLASLt's descriptions. ----
+
+template <class T, cublasStatus_t (*destroy)(T)>
+struct Deleter {
+  using pointer = T;
+  void operator()(T object) const { destroy(object); }
+};
+using MatmulDesc = std::unique_ptr<void, Deleter<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>>;
+using Layout = std::unique_ptr<void, Deleter<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>>;
+using Preference =
+    std::unique_ptr<void, Deleter<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
+
+cudaDataType_t TypeOf(DType dtype) { return dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+// The largest power of two up to 16 that divides the address.
+uint32_t AlignmentOf(const void* p) {
+  const auto address = reinterpret_cast<uintptr_t>(p) | 16;
+  return static_cast<uint32_t>(address & (~address + 1));
+}
+
+template <class V>
+void Set(const MatmulDesc& desc, cublasLtMatmulDescAttributes_t attribute, const V& value,
+         const BlasLtMatmul& p) {
+  Check(cublasLtMatmulDescSetAttribute(desc.get(), attribute, &value, sizeof(value)),
+        "cublasLtMatmulDescSetAttribute", p);
+}
+
+cublasLtEpilogue_t EpilogueOf(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::kBias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::kGelu:
+      return CUBLASLT_EPILOGUE_GELU;
+    case Epilogue::kGeluBias:
+      return CUBLASLT_EPILOGUE_GELU_BIAS;
+    case Epilogue::kGeluAux:
+      return CUBLASLT_EPILOGUE_GELU_AUX;
+    case Epilogue::kGeluAuxBias:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::kNone:
+      break;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+// The addresses that change from call to call.
+void SetPointers(const MatmulDesc& desc, const BlasLtMatmul& p) {
+  if (p.bias != nullptr) Set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias, p);
+  if (p.aux != nullptr) Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.aux, p);
+}
+
+MatmulDesc MakeDesc(const BlasLtMatmul& p) {
+  cublasLtMatmulDesc_t raw = nullptr;
+  Check(cublasLtMatmulDescCreate(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate",
+        p);
+  MatmulDesc desc(raw);
+  const auto operation = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
+  Set(desc, CUBLASLT_MATMUL_DESC_TRANSA, operation(p.transpose_a), p);
+  Set(desc, CUBLASLT_MATMUL_DESC_TRANSB, operation(p.transpose_b), p);
+  Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, EpilogueOf(p.epilogue), p);
+  if (p.bias != nullptr) Set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(p.d_dtype), p);
+  if (p.aux != nullptr) {
+    Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.ldd, p);
+    Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, TypeOf(p.d_dtype), p);
+  }
+  SetPointers(desc, p);
+  return desc;
+}
+
+Layout MakeLayout(DType dtype, int64_t rows, int64_t columns, int64_t ld, int64_t stride,
+                  const BlasLtMatmul& p) {
+  cublasLtMatrixLayout_t raw = nullptr;
+  Check(cublasLtMatrixLayoutCreate(&raw, TypeOf(dtype), static_cast<uint64_t>(rows),
+                                   static_cast<uint64_t>(columns), ld),
+        "cublasLtMatrixLayoutCreate", p);
+  Layout layout(raw);
+  if (p.batch == 1) return layout;
+  const auto count = static_cast<int32_t>(p.batch);
+  Check(cublasLtMatrixLayoutSetAttribute(raw, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                         sizeof(count)),
+        "cublasLtMatrixLayoutSetAttribute", p);
+  Check(cublasLtMatrixLayoutSetAttribute(raw, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                                         sizeof(stride)),
+        "cublasLtMatrixLayoutSetAttribute", p);
+  return layout;
+}
+
+Preference MakePreference(const BlasLtMatmul& p) {
+  cublasLtMatmulPreference_t raw = nullptr;
+  Check(cublasLtMatmulPreferenceCreate(&raw), "cublasLtMatmulPreferenceCreate", p);
+  Preference preference(raw);
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    Check(cublasLtMatmulPreferenceSetAttribute(raw, attribute, &value, sizeof(value)),
+          "cublasLtMatmulPreferenceSetAttribute", p);
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kBlasLtWorkspace));
+  // Sums over parts of k are added in f32 and in order, or not split at all.
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE |
+                            CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, AlignmentOf(p.a));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, AlignmentOf(p.b));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, AlignmentOf(p.d));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, AlignmentOf(p.d));
+  return preference;
+}
+
+// All that follows from a key.
+struct Plan {
+  MatmulDesc desc;
+  Layout a, b, d;
+  cublasLtMatmulAlgo_t algorithm{};
+  size_t workspace = 0;
+  bool possible = false;
+};
+
+Plan MakePlan(cublasLtHandle_t handle, const BlasLtMatmul& p) {
+  Plan plan;
+  plan.desc = MakeDesc(p);
+  plan.a = MakeLayout(p.dtype, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda,
+                      p.stride_a, p);
+  plan.b = MakeLayout(p.dtype, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb,
+                      p.stride_b, p);
+  plan.d = MakeLayout(p.d_dtype, p.m, p.n, p.ldd, p.stride_d, p);
+  const Preference preference = MakePreference(p);
+  cublasLtMatmulHeuristicResult_t result{};
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, plan.desc.get(), plan.a.get(), plan.b.get(), plan.d.get(), plan.d.get(),
+      preference.get(), 1, &result, &found);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return plan;
+  Check(status, "cublasLtMatmulAlgoGetHeuristic", p);
+  if (found == 0 || result.state != CUBLAS_STATUS_SUCCESS) return plan;
+  plan.algorithm = result.algo;
+  plan.workspace = result.workspaceSize;
+  plan.possible = true;
+  return plan;
+}
+
+// What a plan depends on: of the addresses only whether they are there, and their alignment.
+using Key = std::array<int64_t, 22>;
+
+Key KeyOf(Device device, const BlasLtMatmul& p) {
+  const auto address = [](const void* x) { return x == nullptr ? 0 : int64_t{AlignmentOf(x)}; };
+  return {device.index,
+          p.transpose_a,
+          p.transpose_b,
+          p.m,
+          p.n,
+          p.k,
+          static_cast<int64_t>(p.dtype),
+          static_cast<int64_t>(p.d_dtype),
+          address(p.a),
+          address(p.b),
+          address(p.d),
+          p.lda,
+          p.ldb,
+          p.ldd,
+          p.batch,
+          p.stride_a,
+          p.stride_b,
+          p.stride_d,
+          p.accumulate,
+          static_cast<int64_t>(p.epilogue),
+          address(p.bias),
+          address(p.aux)};
+}
+
+// The plans of this process. A plan's description holds the addresses of the call that uses it, so
+// the lock is held until the product is submitted.
+struct Plans {
+  std::mutex mutex;
+  std::map<Key, Plan> map;
+};
+
+Plans& AllPlans() {
+  static Plans* const plans = new Plans();  // lives as long as CUDA does
+  return *plans;
+}
+
+}  // namespace
+
+bool RunBlasLt(Stream stream, const BlasLtMatmul& args) {
+  const cublasLtHandle_t handle = BlasLtHandle(stream.device);
+  Plans& plans = AllPlans();
+  const std::scoped_lock lock(plans.mutex);
+  const Key key = KeyOf(stream.device, args);
+  auto at = plans.map.find(key);
+  if (at == plans.map.end()) at = plans.map.emplace(key, MakePlan(handle, args)).first;
+  const Plan& plan = at->second;
+  if (!plan.possible) return false;
+  SetPointers(plan.desc, args);
+  const Tensor workspace =
+      Tensor::Empty({static_cast<int64_t>(plan.workspace)}, DType::kU8, stream.device);
+  const float alpha = 1, beta = args.accumulate ? 1 : 0;
+  Check(cublasLtMatmul(handle, plan.desc.get(), &alpha, args.a, plan.a.get(), args.b, plan.b.get(),
+                       &beta, args.d, plan.d.get(), args.d, plan.d.get(), &plan.algorithm,
+                       workspace.raw_data(), plan.workspace,
+                       static_cast<cudaStream_t>(stream.handle)),
+        "cublasLtMatmul", args);
+  return true;
+}
+
+}  // namespace lockstep::cuda

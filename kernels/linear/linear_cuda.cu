@@ -1,0 +1,174 @@
+#include "kernels/cuda/column_sums.cuh"
+#include "kernels/cuda/math.cuh"
+#include "kernels/linear/linear.h"
+#include "kernels/matmul/gemm_cuda.h"
+
+namespace lockstep::cuda {
+namespace {
+
+// ---- Few rows: each has the bits that it has alone, which cuBLASLt does not promise. ----
+
+constexpr int kFewRowsThreads = 256, kFewRowsColumns = kFewRowsThreads / kWarpSize;
+
+// y = activation(x weight^T + bias) for up to Rows rows of x. The weight is read once.
+// Grid: a warp to a column of y, eight to a block. No shared memory. Deterministic: the order of a
+// sum follows from k alone, whatever the number of rows and the alignment.
+template <int Rows, bool kAligned, class T>
+__global__ void __launch_bounds__(kFewRowsThreads)
+    LinearFewRowsKernel(const T* x, const T* weight, const T* bias, int64_t m, int64_t n, int64_t k,
+                        bool gelu, T* pre_activation, T* y) {
+  constexpr int N = kPackSize<T>;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kFewRowsColumns + warp;
+  if (column >= n) return;
+  float sum[Rows] = {};
+  for (int64_t at = lane * N; at < k; at += kWarpSize * N) {
+    const Packed<T> w = LoadRow<kAligned, N>(weight + column * k, at, k);
+#pragma unroll
+    for (int row = 0; row < Rows; ++row) {
+      if (row >= m) break;
+      const Packed<T> v = LoadRow<kAligned, N>(x + row * k, at, k);
+#pragma unroll
+      for (int i = 0; i < N; ++i) sum[row] = fmaf(ToFloat(v[i]), ToFloat(w[i]), sum[row]);
+    }
+  }
+  const float b = bias != nullptr ? ToFloat(bias[column]) : 0.0f;
+#pragma unroll
+  for (int row = 0; row < Rows; ++row) {
+    const float z = WarpSum(sum[row]) + b;
+    if (row >= m || lane != row) continue;
+    const int64_t at = row * n + column;
+    if (pre_activation != nullptr) pre_activation[at] = Convert<T>(z);
+    y[at] = Convert<T>(gelu ? Gelu(z) : z);
+  }
+}
+
+template <class T>
+void LinearFewRows(Stream stream, const LinearForwardArgs& args) {
+  const int64_t m = args.x.dim(0), k = args.x.dim(1), n = args.weight.dim(0);
+  const T *x = Data<T>(args.x), *weight = Data<T>(args.weight);
+  const auto run = [&](auto rows, auto aligned) {
+    Launch({"linear_few_rows", args.x, args.weight},
+           LinearFewRowsKernel<decltype(rows)::value, decltype(aligned)::value, T>,
+           Blocks(n, kFewRowsColumns), kFewRowsThreads, 0, stream, x, weight,
+           DataOrNull<T>(args.bias), m, n, k, args.activation == Activation::kGelu,
+           DataOrNull<T>(args.pre_activation), Data<T>(args.y));
+  };
+  DispatchBool(AlignedRows(k, x, weight), [&](auto aligned) {
+    if (m == 1) return run(std::integral_constant<int, 1>(), aligned);
+    run(std::integral_constant<int, static_cast<int>(kFewRows)>(), aligned);
+  });
+}
+
+// ---- The slots. ----
+
+void LinearForwardCuda(Stream stream, const LinearForwardArgs& args) {
+  if (args.y.numel() == 0) return;
+  if (args.x.dim(0) <= kFewRows) {
+    return DispatchFloat("linear", args.x.dtype(), [&](auto tag) {
+      LinearFewRows<typename decltype(tag)::type>(stream, args);
+    });
+  }
+  GemmArgs g;
+  g.transpose_b = true;
+  g.m = args.x.dim(0);
+  g.n = args.weight.dim(0);
+  g.k = args.x.dim(1);
+  g.dtype = g.c_dtype = args.x.dtype();
+  g.a = args.x.raw_data();
+  g.b = args.weight.raw_data();
+  g.c = args.y.raw_data();
+  if (args.bias.defined()) g.bias = args.bias.raw_data();
+  g.gelu = args.activation == Activation::kGelu;
+  if (args.pre_activation.defined()) g.pre_activation = args.pre_activation.raw_data();
+  Gemm(stream, g);
+}
+
+// d_pre = dy gelu'(z). One pass over memory.
+// Grid: threads to packs. No shared memory; every element by one thread.
+template <class T>
+__global__ void __launch_bounds__(kElementwiseThreads)
+    LinearGeluBackwardKernel(const T* z, const T* dy, int64_t n, T* d_pre, bool aligned) {
+  constexpr int N = kPackSize<T>;
+  const int64_t at = GlobalThread() * N;
+  if (at >= n) return;
+  const bool whole = aligned && at + N <= n;
+  const int count = n - at < N ? static_cast<int>(n - at) : N;
+  const auto load = [&](const T* p) {
+    return whole ? Load(p + at) : LoadSome(p + at, count, Convert<T>(0.0f));
+  };
+  const Packed<T> x = load(z);
+  Packed<T> g = load(dy);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    g[i] = Convert<T>(ToFloat(g[i]) * GeluDerivative(ToFloat(x[i])));
+  }
+  if (whole) {
+    Store(d_pre + at, g);
+  } else {
+    StoreSome(d_pre + at, g, count);
+  }
+}
+
+void LinearBackwardActivationCuda(Stream stream, const LinearBackwardActivationArgs& args) {
+  LS_INVARIANT(args.activation == Activation::kGelu);
+  DispatchFloat("linear", args.dy.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T *z = Data<T>(args.pre_activation), *dy = Data<T>(args.dy);
+    T* d_pre = Data<T>(args.d_pre);
+    const int64_t n = args.dy.numel();
+    Launch({"linear_backward_activation", args.dy}, LinearGeluBackwardKernel<T>,
+           Blocks(n, kElementwiseThreads * kPackSize<T>), kElementwiseThreads, 0, stream, z, dy, n,
+           d_pre, AllAligned16(z, dy, d_pre));
+  });
+}
+
+void LinearBackwardInputCuda(Stream stream, const LinearBackwardInputArgs& args) {
+  GemmArgs g;
+  g.m = args.dy.dim(0);
+  g.n = args.weight.dim(1);
+  g.k = args.dy.dim(1);
+  g.dtype = args.dy.dtype();
+  g.a = args.dy.raw_data();
+  g.b = args.weight.raw_data();
+  g.c_dtype = args.dx.dtype();
+  g.c = args.dx.raw_data();
+  g.accumulate = args.accumulate;
+  Gemm(stream, g);
+}
+
+// cuBLASLt could sum dy's rows while it multiplies (CUBLASLT_EPILOGUE_BGRADB), but in an order that
+// follows from the algorithm it chose: a bias would get other bits when its weight is frozen, or
+// when its gradient is added to. So they are summed here, in one more pass over dy.
+void LinearBackwardWeightCuda(Stream stream, const LinearBackwardWeightArgs& args) {
+  if (args.dweight.defined()) {
+    GemmArgs g;
+    g.transpose_a = true;
+    g.m = args.dy.dim(1);
+    g.n = args.x.dim(1);
+    g.k = args.dy.dim(0);
+    g.dtype = args.dy.dtype();
+    g.a = args.dy.raw_data();
+    g.b = args.x.raw_data();
+    g.c_dtype = args.dweight.dtype();
+    g.c = args.dweight.raw_data();
+    g.accumulate = args.accumulate_weight;
+    Gemm(stream, g);
+  }
+  if (!args.dbias.defined()) return;
+  DispatchFloat("linear", args.dy.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const int64_t n = args.dy.dim(1);
+    ColumnSums("linear_backward_bias", stream, Data<T>(args.dy), args.dy.dim(0), n, n, args.dbias,
+               args.accumulate_bias);
+  });
+}
+
+LS_REGISTER(linear_forward, DeviceType::kCuda, LinearForwardCuda);
+LS_REGISTER(linear_backward_activation, DeviceType::kCuda, LinearBackwardActivationCuda);
+LS_REGISTER(linear_backward_input, DeviceType::kCuda, LinearBackwardInputCuda);
+LS_REGISTER(linear_backward_weight, DeviceType::kCuda, LinearBackwardWeightCuda);
+
+}  // namespace
+}  // namespace lockstep::cuda

@@ -1,0 +1,36 @@
+// Matrix products on CUDA, for the ops: matmul, linear, muon.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/stream.h"
+
+namespace lockstep::cuda {
+
+// C = op(A) op(B), or C += that; row-major and dense; op transposes where told. For each of a
+// batch.
+//
+// A and B are f32 or bf16, C is either. Products are summed in f32 and rounded to C's dtype once.
+// cuBLASLt multiplies wherever it can; a plain kernel does the rest: f32 products into bf16,
+// layouts that cuBLASLt refuses. Equal calls give equal bits.
+struct GemmArgs {
+  bool transpose_a = false, transpose_b = false;
+  int64_t m = 0, n = 0, k = 0;
+  DType dtype = DType::kF32;  // of A and B
+  const void* a = nullptr;    // [m, k], or [k, m] if transposed
+  const void* b = nullptr;    // [k, n], or [n, k] if transposed
+  DType c_dtype = DType::kF32;
+  void* c = nullptr;  // [m, n]; overlaps no other argument
+  bool accumulate = false;
+  int64_t batch = 1;  // matrices follow one another without gaps
+
+  // What happens to a product on its way out. Of C's dtype; not with accumulate.
+  const void* bias = nullptr;      // [n], added to each row
+  bool gelu = false;               // C = gelu(op(A) op(B) + bias), in its tanh form
+  void* pre_activation = nullptr;  // with gelu: what went into it, as C lies; may be null
+};
+
+void Gemm(Stream stream, const GemmArgs& args);
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,209 @@
+#include "core/cuda/blaslt.h"
+#include "core/cuda/launch.h"
+#include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/math.cuh"
+#include "kernels/cuda/packed.cuh"
+#include "kernels/cuda/shared.cuh"
+#include "kernels/matmul/gemm_cuda.h"
+#include "kernels/matmul/matmul.h"
+
+namespace lockstep::cuda {
+namespace {
+
+// ---- What cuBLASLt does not do. ----
+
+constexpr int kTile = 32, kDepth = 16, kThreads = 256, kRows = kTile * kTile / kThreads;
+
+template <class T, class C>
+struct GemmOperands {
+  bool transpose_a, transpose_b;
+  int64_t m, n, k;
+  const T *a, *b;
+  C* c;
+  bool accumulate;
+  const C* bias;  // or null
+  bool gelu;
+  C* pre_activation;  // or null
+};
+
+// Grid: a block to a tile of 32 x 32 of C, tiles of a row of C side by side, matrices of the batch
+// one after the other; a thread has four rows of a column. Shared memory: a tile of A and one of B.
+// Deterministic: sums run over k in order.
+template <class T, class C>
+__global__ void __launch_bounds__(kThreads) GemmKernel(GemmOperands<T, C> g) {
+  using Row = float[kTile + 1];  // one more: transposed writes meet different banks
+  SHARED_ARRAY(Row, a_tile, kDepth);
+  SHARED_ARRAY(Row, b_tile, kDepth);
+  const int64_t tiles_n = CeilDiv(g.n, kTile), tiles_m = CeilDiv(g.m, kTile);
+  const int64_t first_column = blockIdx.x % tiles_n * kTile;
+  const int64_t first_row = blockIdx.x / tiles_n % tiles_m * kTile;
+  const int64_t matrix = blockIdx.x / tiles_n / tiles_m;
+  const T *a = g.a + matrix * g.m * g.k, *b = g.b + matrix * g.k * g.n;
+  const int thread = static_cast<int>(threadIdx.x), x = thread % kTile, y = thread / kTile;
+  float sum[kRows] = {};
+  for (int64_t depth = 0; depth < g.k; depth += kDepth) {
+    for (int i = thread; i < kTile * kDepth; i += kThreads) {
+      const int ar = g.transpose_a ? i % kTile : i / kDepth;
+      const int al = g.transpose_a ? i / kTile : i % kDepth;
+      const int64_t row = first_row + ar, la = depth + al;
+      const bool in_a = row < g.m && la < g.k;
+      a_tile[al][ar] = in_a ? ToFloat(a[g.transpose_a ? la * g.m + row : row * g.k + la]) : 0.0f;
+      const int bc = g.transpose_b ? i / kDepth : i % kTile;
+      const int bl = g.transpose_b ? i % kDepth : i / kTile;
+      const int64_t column = first_column + bc, lb = depth + bl;
+      const bool in_b = column < g.n && lb < g.k;
+      b_tile[bl][bc] =
+          in_b ? ToFloat(b[g.transpose_b ? column * g.k + lb : lb * g.n + column]) : 0.0f;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int l = 0; l < kDepth; ++l) {
+      const float v = b_tile[l][x];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) sum[r] = fmaf(a_tile[l][y * kRows + r], v, sum[r]);
+    }
+    __syncthreads();
+  }
+  const int64_t column = first_column + x;
+  if (column >= g.n) return;
+  const float bias = g.bias != nullptr ? ToFloat(g.bias[column]) : 0.0f;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t row = first_row + y * kRows + r;
+    if (row >= g.m) break;
+    const int64_t at = (matrix * g.m + row) * g.n + column;
+    float z = sum[r] + bias;
+    if (g.accumulate) z += ToFloat(g.c[at]);
+    if (g.pre_activation != nullptr) g.pre_activation[at] = Convert<C>(z);
+    g.c[at] = Convert<C>(g.gelu ? Gelu(z) : z);
+  }
+}
+
+// y = gelu(z); y may be z. Grid: threads to packs. Every element by one thread.
+template <class C>
+__global__ void __launch_bounds__(kElementwiseThreads)
+    GeluOfProductKernel(const C* z, int64_t n, C* y, bool aligned) {
+  constexpr int N = kPackSize<C>;
+  const int64_t at = GlobalThread() * N;
+  if (at >= n) return;
+  const bool whole = aligned && at + N <= n;
+  const int count = n - at < N ? static_cast<int>(n - at) : N;
+  Packed<C> x = whole ? Load(z + at) : LoadSome(z + at, count, Convert<C>(0.0f));
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = Convert<C>(Gelu(ToFloat(x[i])));
+  if (whole) {
+    Store(y + at, x);
+  } else {
+    StoreSome(y + at, x, count);
+  }
+}
+
+void PlainGemm(Stream stream, const GemmArgs& args) {
+  DispatchFloat("matmul", args.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    DispatchFloat("matmul", args.c_dtype, [&](auto c_tag) {
+      using C = typename decltype(c_tag)::type;
+      const int64_t tiles = args.batch * CeilDiv(args.m, kTile) * CeilDiv(args.n, kTile);
+      Launch("matmul", GemmKernel<T, C>, Blocks(tiles, 1), kThreads, 0, stream,
+             GemmOperands<T, C>{args.transpose_a, args.transpose_b, args.m, args.n, args.k,
+                                static_cast<const T*>(args.a), static_cast<const T*>(args.b),
+                                static_cast<C*>(args.c), args.accumulate,
+                                static_cast<const C*>(args.bias), args.gelu,
+                                static_cast<C*>(args.pre_activation)});
+    });
+  });
+}
+
+// ---- What it does. ----
+
+// Row-major matrices are the transposes of column-major ones, and C^T = op(B)^T op(A)^T.
+BlasLtMatmul ColumnMajor(const GemmArgs& args) {
+  BlasLtMatmul p;
+  p.transpose_a = args.transpose_b;
+  p.transpose_b = args.transpose_a;
+  p.m = args.n;
+  p.n = args.m;
+  p.k = args.k;
+  p.dtype = args.dtype;
+  p.d_dtype = args.c_dtype;
+  p.a = args.b;
+  p.b = args.a;
+  p.d = args.c;
+  p.lda = args.transpose_b ? args.k : args.n;
+  p.ldb = args.transpose_a ? args.m : args.k;
+  p.ldd = args.n;
+  p.batch = args.batch;
+  p.stride_a = args.k * args.n;
+  p.stride_b = args.m * args.k;
+  p.stride_d = args.m * args.n;
+  p.accumulate = args.accumulate;
+  p.bias = args.bias;
+  p.aux = args.pre_activation;
+  using Epilogue = BlasLtMatmul::Epilogue;
+  if (args.gelu) {
+    p.epilogue = args.pre_activation != nullptr
+                     ? (args.bias != nullptr ? Epilogue::kGeluAuxBias : Epilogue::kGeluAux)
+                     : (args.bias != nullptr ? Epilogue::kGeluBias : Epilogue::kGelu);
+  } else if (args.bias != nullptr) {
+    p.epilogue = Epilogue::kBias;
+  }
+  return p;
+}
+
+bool TryBlasLt(Stream stream, const GemmArgs& args) {
+  const bool types = args.dtype == args.c_dtype || args.c_dtype == DType::kF32;
+  return types && args.k > 0 && RunBlasLt(stream, ColumnMajor(args));
+}
+
+// The product and then gelu in a pass of its own, where cuBLASLt cannot join them: the number of
+// columns is no multiple of 8, or an address is odd.
+bool TryGeluApart(Stream stream, const GemmArgs& args) {
+  GemmArgs product = args;
+  product.gelu = false;
+  product.pre_activation = nullptr;
+  if (args.pre_activation != nullptr) product.c = args.pre_activation;
+  if (!TryBlasLt(stream, product)) return false;
+  const int64_t n = args.batch * args.m * args.n;
+  DispatchFloat("matmul", args.c_dtype, [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    const C* z = static_cast<const C*>(product.c);
+    C* y = static_cast<C*>(args.c);
+    Launch("gelu", GeluOfProductKernel<C>, Blocks(n, kElementwiseThreads * kPackSize<C>),
+           kElementwiseThreads, 0, stream, z, n, y, AllAligned16(z, y));
+  });
+  return true;
+}
+
+}  // namespace
+
+void Gemm(Stream stream, const GemmArgs& args) {
+  if (args.batch * args.m * args.n == 0) return;
+  const bool aux_fits = args.n % 8 == 0 && IsAligned16(args.pre_activation);
+  if ((!args.gelu || aux_fits) && TryBlasLt(stream, args)) return;
+  if (args.gelu && TryGeluApart(stream, args)) return;
+  PlainGemm(stream, args);
+}
+
+namespace {
+
+void MatMulCuda(Stream stream, const MatMulArgs& args) {
+  GemmArgs g;
+  g.transpose_a = args.transpose_a;
+  g.transpose_b = args.transpose_b;
+  g.batch = args.c.dim(0);
+  g.m = args.c.dim(1);
+  g.n = args.c.dim(2);
+  g.k = args.a.dim(args.transpose_a ? 1 : 2);
+  g.dtype = args.a.dtype();
+  g.a = args.a.raw_data();
+  g.b = args.b.raw_data();
+  g.c_dtype = args.c.dtype();
+  g.c = args.c.raw_data();
+  g.accumulate = args.accumulate;
+  Gemm(stream, g);
+}
+
+LS_REGISTER(matmul_slot, DeviceType::kCuda, MatMulCuda);
+
+}  // namespace
+}  // namespace lockstep::cuda
