@@ -1,0 +1,223 @@
+// One launch over the elements of many parameters: the updates of the optimizers.
+#pragma once
+
+#include <algorithm>
+#include <new>
+#include <span>
+#include <vector>
+
+#include "core/cuda/launch.h"
+#include "core/step_state.h"
+#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/shared.cuh"
+
+namespace lockstep::cuda {
+
+inline constexpr int kUpdateThreads = 256;
+inline constexpr int64_t kUpdateChunk = 8192;  // elements of a block
+inline constexpr int kMostStates = 2;
+
+// One parameter as a kernel sees it. The table of a launch travels in the kernel's arguments, of
+// which every GPU takes 4 KiB: nothing is copied, so a captured graph keeps its own.
+struct UpdateTensor {
+  void* value;     // null where the original is the value
+  void* original;  // what is updated: the value, or the f32 master of a 16-bit value
+  const void* grad;
+  float* state[kMostStates];
+  int64_t n;
+  double weight_decay;
+  int first_block;  // of the grid
+  bool aligned;     // all pointers start a 16-byte access
+};
+inline constexpr int kTableTensors = 56;
+struct UpdateTable {
+  UpdateTensor tensors[kTableTensors];
+  int count;
+};
+static_assert(sizeof(UpdateTable) <= 4000, "leaves room for a kernel's other arguments");
+
+// The last tensor whose blocks begin at or before `block`.
+__device__ inline int FindTensor(const UpdateTable& table, int block) {
+  int low = 0, high = table.count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (table.tensors[middle].first_block <= block) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// Four neighbours in one access: 16 bytes of f32, 8 of 16-bit floats.
+__device__ inline void Read(const float* p, float (&x)[4]) {
+  const float4 v = *reinterpret_cast<const float4*>(p);
+  x[0] = v.x;
+  x[1] = v.y;
+  x[2] = v.z;
+  x[3] = v.w;
+}
+__device__ inline void Read(const bf16* p, float (&x)[4]) {
+  const uint2 raw = *reinterpret_cast<const uint2*>(p);
+  bf16 v[4];
+  memcpy(v, &raw, sizeof(raw));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = ToFloat(v[i]);
+}
+__device__ inline void Write(float* p, const float (&x)[4]) {
+  *reinterpret_cast<float4*>(p) = make_float4(x[0], x[1], x[2], x[3]);
+}
+__device__ inline void Write(bf16* p, const float (&x)[4]) {
+  bf16 v[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) v[i] = Convert<bf16>(x[i]);
+  uint2 raw;
+  memcpy(&raw, v, sizeof(raw));
+  *reinterpret_cast<uint2*>(p) = raw;
+}
+
+// Updates the elements of a table's tensors, by a Rule:
+//   struct SgdRule {
+//     using Hyper = ...;            // trivially copyable
+//     using Coefficients = ...;     // Coefficients(const StepValues&, const Hyper&, weight_decay)
+//     static constexpr int kStates; // tensors of state, at most kMostStates
+//     static __device__ void Element(const Coefficients&, float grad, float& p, float* states);
+//   };
+// Does nothing where values->found_inf is set. One pass over memory, four elements at a time.
+// T: of the value, P: of the original, G: of the gradient.
+// Grid: kUpdateChunk elements of a tensor to a block. Shared memory: the coefficients, which one
+// thread computes in f64. Deterministic: every element by one thread.
+template <class Rule, class T, class P, class G>
+__global__ void __launch_bounds__(kUpdateThreads)
+    UpdateKernel(UpdateTable table, typename Rule::Hyper hyper, const StepValues* values) {
+  using Coefficients = typename Rule::Coefficients;
+  struct alignas(16) Bytes {
+    unsigned char at[sizeof(Coefficients)];
+  };
+  SHARED_ARRAY(Bytes, shared, 1);
+  if (values->found_inf != 0) return;
+  const UpdateTensor& t = table.tensors[FindTensor(table, static_cast<int>(blockIdx.x))];
+  if (threadIdx.x == 0) new (shared[0].at) Coefficients(*values, hyper, t.weight_decay);
+  __syncthreads();
+  const Coefficients c = *reinterpret_cast<const Coefficients*>(shared[0].at);
+
+  constexpr int N = 4, kStates = Rule::kStates;
+  const int64_t begin = (static_cast<int>(blockIdx.x) - t.first_block) * kUpdateChunk;
+  const int64_t end = begin + kUpdateChunk < t.n ? begin + kUpdateChunk : t.n;
+  T* value = static_cast<T*>(t.value);
+  P* original = static_cast<P*>(t.original);
+  const G* grad = static_cast<const G*>(t.grad);
+  for (int64_t at = begin + threadIdx.x * N; at < end; at += kUpdateThreads * N) {
+    const int n = end - at < N ? static_cast<int>(end - at) : N;
+    float p[N], g[N], s[N][kMostStates];
+    if (t.aligned && n == N) {
+      Read(original + at, p);
+      Read(grad + at, g);
+#pragma unroll
+      for (int k = 0; k < kStates; ++k) {
+        float state[N];
+        Read(t.state[k] + at, state);
+#pragma unroll
+        for (int i = 0; i < N; ++i) s[i][k] = state[i];
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        p[i] = i < n ? ToFloat(original[at + i]) : 0.0f;
+        g[i] = i < n ? ToFloat(grad[at + i]) : 0.0f;
+#pragma unroll
+        for (int k = 0; k < kStates; ++k) s[i][k] = i < n ? t.state[k][at + i] : 0.0f;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) Rule::Element(c, g[i], p[i], s[i]);
+    if (t.aligned && n == N) {
+      Write(original + at, p);
+      if constexpr (!std::is_same_v<T, P>) Write(value + at, p);
+#pragma unroll
+      for (int k = 0; k < kStates; ++k) {
+        float state[N];
+#pragma unroll
+        for (int i = 0; i < N; ++i) state[i] = s[i][k];
+        Write(t.state[k] + at, state);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        if (i >= n) break;
+        original[at + i] = Convert<P>(p[i]);
+        if constexpr (!std::is_same_v<T, P>) value[at + i] = Convert<T>(p[i]);
+#pragma unroll
+        for (int k = 0; k < kStates; ++k) t.state[k][at + i] = s[i][k];
+      }
+    }
+  }
+}
+
+// Updates all tensors: value, grad and master are as the optimizers' argument structs have them;
+// state(t, k) is the k-th tensor of state. As many launches as there are combinations of dtypes,
+// and tables.
+template <class Rule, class Tensors, class GetState>
+void UpdateAll(const char* name, Stream stream, std::span<const Tensors> tensors,
+               const typename Rule::Hyper& hyper, const StepValues* values, const GetState& state) {
+  struct Kinds {
+    DType value, grad;
+    bool master;
+    bool operator==(const Kinds&) const = default;
+  };
+  const auto kinds_of = [](const Tensors& t) {
+    return Kinds{t.value.dtype(), t.grad.dtype(), t.master.defined()};
+  };
+  std::vector<Kinds> all;
+  for (const Tensors& t : tensors) {
+    if (std::find(all.begin(), all.end(), kinds_of(t)) == all.end()) all.push_back(kinds_of(t));
+  }
+  const auto run = [&](const Kinds& kinds, auto value_tag, auto original_tag, auto grad_tag) {
+    using T = typename decltype(value_tag)::type;
+    using P = typename decltype(original_tag)::type;
+    using G = typename decltype(grad_tag)::type;
+    UpdateTable table{};
+    int blocks = 0;
+    const auto flush = [&] {
+      Launch(name, UpdateKernel<Rule, T, P, G>, static_cast<unsigned>(blocks), kUpdateThreads, 0,
+             stream, table, hyper, values);
+      table.count = blocks = 0;
+    };
+    for (const Tensors& t : tensors) {
+      if (kinds_of(t) != kinds || t.value.numel() == 0) continue;
+      const int64_t needed = CeilDiv(t.value.numel(), kUpdateChunk);
+      if (table.count == kTableTensors || blocks + needed > INT32_MAX) flush();
+      UpdateTensor& entry = table.tensors[table.count++];
+      entry = {};
+      entry.original = t.value.raw_data();
+      if constexpr (!std::is_same_v<T, P>) {
+        entry.value = t.value.raw_data();
+        entry.original = t.master.raw_data();
+      }
+      entry.grad = t.grad.raw_data();
+      entry.n = t.value.numel();
+      entry.weight_decay = t.weight_decay;
+      entry.first_block = blocks;
+      entry.aligned = AllAligned16(entry.value, entry.original, entry.grad);
+      for (int k = 0; k < Rule::kStates; ++k) {
+        entry.state[k] = Data<float>(state(t, k));
+        entry.aligned = entry.aligned && IsAligned16(entry.state[k]);
+      }
+      blocks += Blocks(t.value.numel(), kUpdateChunk);
+    }
+    flush();
+  };
+  for (const Kinds& kinds : all) {
+    DispatchFloat(name, kinds.value, [&](auto value_tag) {
+      DispatchFloat(name, kinds.grad, [&](auto grad_tag) {
+        if constexpr (sizeof(typename decltype(value_tag)::type) == 2) {
+          if (kinds.master) return run(kinds, value_tag, TypeTag<float>(), grad_tag);
+        }
+        run(kinds, value_tag, value_tag, grad_tag);
+      });
+    });
+  }
+}
+
+}  // namespace lockstep::cuda

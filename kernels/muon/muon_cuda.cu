@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cuda/multi_tensor.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/matmul/gemm_cuda.h"
+#include "kernels/muon/muon.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kNormChunk = 16384;  // elements whose squares one block adds up
+
+// Updates the momentum and leaves what is to be orthogonalised in `out`; zeros, and no update,
+// where found_inf is set. Grid: threads to elements. No shared memory; every element by one thread.
+template <class G>
+__global__ void __launch_bounds__(kThreads)
+    MuonMomentumKernel(const G* grad, int64_t n, float keep, float take, bool nesterov,
+                       const StepValues* values, float* momentum, float* out) {
+  const int64_t i = GlobalThread();
+  if (i >= n) return;
+  if (values->found_inf != 0) {
+    out[i] = 0;
+    return;
+  }
+  const float scale = static_cast<float>(static_cast<double>(values->clip_factor) /
+                                         static_cast<double>(values->loss_scale));
+  const float g = ToFloat(grad[i]) * scale;
+  const float m = fmaf(take, g - momentum[i], momentum[i]);
+  momentum[i] = m;
+  out[i] = nesterov ? fmaf(keep, m - g, g) : m;
+}
+
+// sums[chunk] = the sum of the squares of kNormChunk elements, in f64.
+// Grid: a block to a chunk. Shared memory: one f64 per warp. Deterministic.
+__global__ void __launch_bounds__(kThreads)
+    MuonSquareSumsKernel(const float* x, int64_t n, double* sums) {
+  SHARED_ARRAY(double, scratch, kThreads / kWarpSize);
+  const int64_t begin = blockIdx.x * kNormChunk;
+  const int64_t end = begin + kNormChunk < n ? begin + kNormChunk : n;
+  double sum = 0;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    const double v = static_cast<double>(x[i]);
+    sum += v * v;
+  }
+  sum = BlockSum<kThreads>(sum, scratch);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+// factor = 1 / max(|x|, eps). Grid: one block. Shared memory: one f64 per warp. Deterministic.
+__global__ void __launch_bounds__(kThreads)
+    MuonFactorKernel(const double* sums, int64_t chunks, double eps, float* factor) {
+  SHARED_ARRAY(double, scratch, kThreads / kWarpSize);
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < chunks; i += kThreads) sum += sums[i];
+  sum = BlockSum<kThreads>(sum, scratch);
+  const double norm = sqrt(sum);
+  if (threadIdx.x == 0) *factor = static_cast<float>(1 / (norm > eps ? norm : eps));
+}
+
+// x *= *factor. Grid: threads to elements.
+__global__ void __launch_bounds__(kThreads)
+    MuonScaleKernel(float* x, int64_t n, const float* factor) {
+  const int64_t i = GlobalThread();
+  if (i < n) x[i] *= *factor;
+}
+
+// y = a x + b y. Grid: threads to elements.
+__global__ void __launch_bounds__(kThreads)
+    MuonCombineKernel(int64_t n, float a, const float* x, float b, float* y) {
+  const int64_t i = GlobalThread();
+  if (i < n) y[i] = fmaf(a, x[i], b * y[i]);
+}
+
+// p = p (1 - lr weight_decay) - lr scale direction; the direction takes the gradient's place.
+struct MuonRule {
+  struct Hyper {
+    double scale;
+  };
+  struct Coefficients {
+    float keep, step;
+    __device__ Coefficients(const StepValues& s, const Hyper& h, double weight_decay)
+        : keep(static_cast<float>(1 - static_cast<double>(s.lr) * weight_decay)),
+          step(static_cast<float>(-static_cast<double>(s.lr) * h.scale)) {}
+  };
+  static constexpr int kStates = 0;
+  static __device__ void Element(const Coefficients& c, float direction, float& p, float*) {
+    p = fmaf(c.step, direction, p * c.keep);
+  }
+};
+
+// One matrix [rows, columns] on its way.
+class Orthogonalizer {
+ public:
+  Orthogonalizer(Stream stream, const MuonTensors& t)
+      : stream_(stream),
+        rows_(t.value.dim(0)),
+        columns_(t.value.dim(1)),
+        n_(rows_ * columns_),
+        side_(std::min(rows_, columns_)),
+        memory_(Tensor::Empty({2, n_}, DType::kF32, t.value.device())),
+        squares_(Tensor::Empty({2, side_, side_}, DType::kF32, t.value.device())) {}
+
+  // The direction of the update, [rows, columns] of f32.
+  Tensor Run(const MuonTensors& t, const MuonHyper& hyper, const StepValues* values) {
+    float* x = Data<float>(memory_);
+    float* spare = x + n_;
+    Momentum(t, hyper, values, x);
+    Normalize(hyper.eps, x);
+    for (int step = 0; step < hyper.steps; ++step) {
+      Iterate(hyper, x, spare);
+      std::swap(x, spare);
+    }
+    const int64_t row = x == Data<float>(memory_) ? 0 : 1;
+    return memory_.Slice(0, row, row + 1).View({rows_, columns_});
+  }
+
+ private:
+  unsigned Grid(int64_t n) const { return Blocks(n, kThreads); }
+
+  void Momentum(const MuonTensors& t, const MuonHyper& hyper, const StepValues* values, float* x) {
+    DispatchFloat("muon", t.grad.dtype(), [&](auto tag) {
+      using G = typename decltype(tag)::type;
+      Launch({"muon_momentum", t.grad}, MuonMomentumKernel<G>, Grid(n_), kThreads, 0, stream_,
+             Data<G>(t.grad), n_, static_cast<float>(hyper.momentum),
+             static_cast<float>(1 - hyper.momentum), hyper.nesterov, values,
+             Data<float>(t.momentum), x);
+    });
+  }
+
+  void Normalize(double eps, float* x) {
+    const int64_t chunks = CeilDiv(n_, kNormChunk);
+    const Tensor sums = Tensor::Empty({chunks}, DType::kF64, memory_.device());
+    const Tensor factor = Tensor::Empty({1}, DType::kF32, memory_.device());
+    Launch("muon_normalize", MuonSquareSumsKernel, Blocks(n_, kNormChunk), kThreads, 0, stream_, x,
+           n_, Data<double>(sums));
+    Launch("muon_normalize", MuonFactorKernel, 1, kThreads, 0, stream_, Data<double>(sums), chunks,
+           eps, Data<float>(factor));
+    Launch("muon_normalize", MuonScaleKernel, Grid(n_), kThreads, 0, stream_, x, n_,
+           Data<float>(factor));
+  }
+
+  // y = a x + b y
+  void Combine(int64_t n, double a, const float* x, double b, float* y) {
+    Launch("muon_combine", MuonCombineKernel, Grid(n), kThreads, 0, stream_, n,
+           static_cast<float>(a), x, static_cast<float>(b), y);
+  }
+
+  // out = op(x) op(y), [m, n] with sums over k
+  void Multiply(const float* x, bool transpose_x, const float* y, bool transpose_y, int64_t m,
+                int64_t n, int64_t k, float* out) {
+    GemmArgs g;
+    g.transpose_a = transpose_x;
+    g.transpose_b = transpose_y;
+    g.m = m;
+    g.n = n;
+    g.k = k;
+    g.a = x;
+    g.b = y;
+    g.c = out;
+    Gemm(stream_, g);
+  }
+
+  // One step of Newton and Schulz from x to y.
+  void Iterate(const MuonHyper& h, const float* x, float* y) {
+    float *gram = Data<float>(squares_), *polynomial = gram + side_ * side_;
+    // X X^T for a wide matrix, X^T X for a tall one.
+    const bool wide = rows_ <= columns_;
+    Multiply(x, !wide, x, wide, side_, side_, wide ? columns_ : rows_, gram);
+    Multiply(gram, false, gram, false, side_, side_, side_, polynomial);
+    Combine(side_ * side_, h.b, gram, h.c, polynomial);
+    if (wide) {
+      Multiply(polynomial, false, x, false, rows_, columns_, side_, y);
+    } else {
+      Multiply(x, false, polynomial, false, rows_, columns_, side_, y);
+    }
+    Combine(n_, h.a, x, 1, y);
+  }
+
+  Stream stream_;
+  int64_t rows_, columns_, n_, side_;
+  Tensor memory_, squares_;
+};
+
+double ScaleOf(MuonScale scale, int64_t rows, int64_t columns) {
+  const double r = static_cast<double>(rows), c = static_cast<double>(columns);
+  return scale == MuonScale::kMatchAdamW ? 0.2 * std::sqrt(std::max(r, c))
+                                         : std::sqrt(std::max(1.0, r / c));
+}
+
+void MuonUpdateCuda(Stream stream, std::span<const MuonTensors> tensors, const MuonHyper& hyper,
+                    const StepValues* values) {
+  for (const MuonTensors& t : tensors) {
+    if (t.value.numel() == 0) continue;
+    MuonTensors update = t;
+    update.grad = Orthogonalizer(stream, t).Run(t, hyper, values);
+    UpdateAll<MuonRule>("muon_update", stream, std::span<const MuonTensors>(&update, 1),
+                        {ScaleOf(hyper.scale, t.value.dim(0), t.value.dim(1))}, values,
+                        [](const MuonTensors&, int) { return Tensor(); });
+  }
+}
+
+LS_REGISTER(muon_update, DeviceType::kCuda, MuonUpdateCuda);
+
+}  // namespace
+}  // namespace lockstep::cuda
