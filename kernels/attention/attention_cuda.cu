@@ -1,0 +1,358 @@
+#include "core/cuda/launch.h"
+#include "kernels/attention/attention_tile.cuh"
+
+namespace lockstep::cuda {
+namespace {
+
+// What a block works on: a tile of rows of one head of one sample. The last rows see the most keys
+// and go first; in the backward of keys it is the first ones that are seen by the most queries.
+struct Place {
+  int64_t batch, head, first;
+
+  __device__ Place(int64_t batches, int64_t heads, int64_t length, int rows, bool last_first) {
+    const int64_t block = blockIdx.x, pairs = batches * heads;
+    const int64_t tile = block / pairs, tiles = CeilDiv(length, rows);
+    batch = block / heads % batches;
+    head = block % heads;
+    first = (last_first ? tiles - 1 - tile : tile) * rows;
+  }
+};
+
+// ---- Forward. ----
+
+template <class T>
+struct ForwardArgs {
+  HeadTensor<const T> q, k, v;
+  HeadTensor<T> y;
+  float* log_sum_exp;                     // [B, H, T]
+  int64_t batches, heads, group, length;  // group: query heads of a key head
+  int d;
+  float scale;
+  bool aligned;
+  AttentionDropoutArgs dropout;
+};
+
+// Flash attention (Dao et al., 2022) in f32: scores exist in tiles alone.
+// Grid: a block to a tile of queries of a head. Shared memory: tiles of q, k, v and the scores.
+// Deterministic: a row's sums run over the keys in order, by tiles.
+template <class Tile, class T>
+__global__ void __launch_bounds__(kAttentionThreads) AttentionForwardKernel(ForwardArgs<T> args) {
+  constexpr int kM = Tile::kM, kN = Tile::kN;
+  DYN_SHARED(float, shared);
+  float* q_tile = shared;
+  float* k_tile = q_tile + Tile::kRowsSize;
+  float* v_tile = k_tile + Tile::kColumnsSize;
+  float* scores = v_tile + Tile::kColumnsSize;
+  const Place at(args.batches, args.heads, args.length, Tile::kRows, true);
+  const HeadMask mask(args.dropout, at.batch, at.head);
+  const int64_t rows_left = args.length - at.first;
+  LoadTile<Tile, Tile::kRows>(args.q.Head(at.batch, at.head) + at.first * args.q.row, args.q.row,
+                              rows_left, args.d, args.aligned, args.scale, q_tile);
+  const T* k = args.k.Head(at.batch, at.head / args.group);
+  const T* v = args.v.Head(at.batch, at.head / args.group);
+  float out[kM][Tile::kOut] = {};
+  float largest[kM], sum[kM] = {};
+#pragma unroll
+  for (int i = 0; i < kM; ++i) largest[i] = -INFINITY;
+
+  const int64_t end = rows_left < Tile::kRows ? args.length : at.first + Tile::kRows;
+  for (int64_t key = 0; key < end; key += Tile::kColumns) {
+    __syncthreads();  // the tiles were read
+    LoadTile<Tile, Tile::kColumns>(k + key * args.k.row, args.k.row, args.length - key, args.d,
+                                   args.aligned, 1, k_tile);
+    LoadTile<Tile, Tile::kColumns>(v + key * args.v.row, args.v.row, args.length - key, args.d,
+                                   args.aligned, 1, v_tile);
+    __syncthreads();
+    float s[kM][kN];
+    Multiply<Tile>(q_tile, k_tile, args.d, s);
+#pragma unroll
+    for (int i = 0; i < kM; ++i) {
+      const int64_t query = at.first + TileY() * kM + i;
+      float most = -INFINITY;
+#pragma unroll
+      for (int j = 0; j < kN; ++j) {
+        if (key + TileX() + kSide * j > query) s[i][j] = -INFINITY;
+        most = MaxOp()(most, s[i][j]);
+      }
+      // Key 0 is seen by every query: this is a number.
+      most = MaxOp()(largest[i], WarpMax<kSide>(most));
+      const float shrink = expf(largest[i] - most);
+      largest[i] = most;
+      float added = 0;
+#pragma unroll
+      for (int j = 0; j < kN; ++j) {
+        const float p = expf(s[i][j] - most);
+        added += p;
+        s[i][j] = p * mask(query, key + TileX() + kSide * j);
+      }
+      sum[i] = sum[i] * shrink + WarpSum<kSide>(added);
+#pragma unroll
+      for (int j = 0; j < Tile::kOut; ++j) out[i][j] *= shrink;
+    }
+    StoreScores<Tile>(s, scores);
+    __syncwarp();
+    MultiplyAdd<Tile>(scores, v_tile, out);
+  }
+  float factor[kM];
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+    factor[i] = 1 / sum[i];
+    const int row = TileY() * kM + i;
+    if (TileX() == 0 && row < rows_left) {
+      args.log_sum_exp[(at.batch * args.heads + at.head) * args.length + at.first + row] =
+          largest[i] + logf(sum[i]);
+    }
+  }
+  StoreRows<Tile>(out, factor, args.y.Head(at.batch, at.head) + at.first * args.y.row, args.y.row,
+                  rows_left, args.d, false);
+}
+
+void AttentionForwardCuda(Stream stream, const AttentionForwardArgs& args) {
+  DispatchFloat("attention", args.q.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    ForwardArgs<T> a;
+    a.q = HeadTensor<const T>(args.q);
+    a.k = HeadTensor<const T>(args.k);
+    a.v = HeadTensor<const T>(args.v);
+    a.y = HeadTensor<T>(args.y);
+    a.log_sum_exp = Data<float>(args.log_sum_exp);
+    a.batches = args.q.dim(0);
+    a.length = args.q.dim(1);
+    a.heads = args.q.dim(2);
+    a.group = a.heads / args.k.dim(2);
+    a.d = static_cast<int>(args.q.dim(3));
+    a.scale = static_cast<float>(args.scale);
+    a.aligned = a.q.Aligned(a.d) && a.k.Aligned(a.d) && a.v.Aligned(a.d);
+    a.dropout = AttentionDropoutArgs(args.dropout);
+    DispatchHeadSize(args.q.dim(3), [&](auto tile) {
+      using Tile = decltype(tile);
+      constexpr size_t kBytes =
+          sizeof(float) * (Tile::kRowsSize + 2 * Tile::kColumnsSize + Tile::kScoresSize);
+      Launch({"attention_forward", args.q, args.k}, AttentionForwardKernel<Tile, T>,
+             Blocks(a.batches * a.heads * CeilDiv(a.length, Tile::kRows), 1), kAttentionThreads,
+             kBytes, stream, a);
+    });
+  });
+}
+
+// ---- Backward. With p the probabilities, m the mask, and delta_i = dy_i . y_i:
+//   dv_j = sum_i p_ij m_ij dy_i,   ds_ij = p_ij (m_ij dy_i . v_j - delta_i) scale,
+//   dq_i = sum_j ds_ij k_j,        dk_j = sum_i ds_ij q_i.
+// One kernel for dq, whose blocks own queries, and one for dk and dv, whose blocks own keys: the
+// scores are computed twice, and nothing is added by two blocks. ----
+
+template <class T>
+struct BackwardArgs {
+  HeadTensor<const T> q, k, v, dy;
+  HeadTensor<T> dq, dk, dv;
+  const float *log_sum_exp, *delta;  // [B, H, T]
+  int64_t batches, heads, group, length;
+  int d;
+  float scale;
+  bool aligned, accumulate_q, accumulate_k, accumulate_v;
+  AttentionDropoutArgs dropout;
+};
+
+// delta[b, h, t] = dy[b, t, h] . y[b, t, h]. One pass over memory.
+// Grid: a warp to a row, eight to a block. No shared memory. Deterministic.
+template <class T>
+__global__ void __launch_bounds__(kAttentionThreads)
+    AttentionDeltaKernel(const T* y, const T* dy, int64_t rows, int64_t length, int64_t heads,
+                         int d, float* delta) {
+  constexpr int kWarps = kAttentionThreads / kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int64_t row =
+      static_cast<int64_t>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
+  if (row >= rows) return;
+  float sum = 0;
+  for (int i = lane; i < d; i += kWarpSize) {
+    sum = fmaf(ToFloat(y[row * d + i]), ToFloat(dy[row * d + i]), sum);
+  }
+  sum = WarpSum(sum);
+  const int64_t head = row % heads, t = row / heads % length, batch = row / heads / length;
+  if (lane == 0) delta[(batch * heads + head) * length + t] = sum;
+}
+
+// Grid: a block to a tile of queries of a head. Shared memory: tiles of q, dy, k, v and the scores.
+// Deterministic: a row's sums run over the keys in order, by tiles.
+template <class Tile, class T>
+__global__ void __launch_bounds__(kAttentionThreads, 2)
+    AttentionBackwardQueryKernel(BackwardArgs<T> args) {
+  constexpr int kM = Tile::kM, kN = Tile::kN;
+  DYN_SHARED(float, shared);
+  float* q_tile = shared;
+  float* dy_tile = q_tile + Tile::kRowsSize;
+  float* k_tile = dy_tile + Tile::kRowsSize;
+  float* v_tile = k_tile + Tile::kColumnsSize;
+  float* scores = v_tile + Tile::kColumnsSize;
+  const Place at(args.batches, args.heads, args.length, Tile::kRows, true);
+  const HeadMask mask(args.dropout, at.batch, at.head);
+  const int64_t rows_left = args.length - at.first;
+  LoadTile<Tile, Tile::kRows>(args.q.Head(at.batch, at.head) + at.first * args.q.row, args.q.row,
+                              rows_left, args.d, args.aligned, args.scale, q_tile);
+  LoadTile<Tile, Tile::kRows>(args.dy.Head(at.batch, at.head) + at.first * args.dy.row, args.dy.row,
+                              rows_left, args.d, args.aligned, 1, dy_tile);
+  const int64_t statistics = (at.batch * args.heads + at.head) * args.length + at.first;
+  float log_sum[kM], delta[kM];
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+    const int row = TileY() * kM + i;
+    log_sum[i] = row < rows_left ? args.log_sum_exp[statistics + row] : 0.0f;
+    delta[i] = row < rows_left ? args.delta[statistics + row] : 0.0f;
+  }
+  const T* k = args.k.Head(at.batch, at.head / args.group);
+  const T* v = args.v.Head(at.batch, at.head / args.group);
+  float out[kM][Tile::kOut] = {};
+  const int64_t end = rows_left < Tile::kRows ? args.length : at.first + Tile::kRows;
+  for (int64_t key = 0; key < end; key += Tile::kColumns) {
+    __syncthreads();  // the tiles were read
+    LoadTile<Tile, Tile::kColumns>(k + key * args.k.row, args.k.row, args.length - key, args.d,
+                                   args.aligned, 1, k_tile);
+    LoadTile<Tile, Tile::kColumns>(v + key * args.v.row, args.v.row, args.length - key, args.d,
+                                   args.aligned, 1, v_tile);
+    __syncthreads();
+    float s[kM][kN], dp[kM][kN];
+    Multiply<Tile>(q_tile, k_tile, args.d, s);
+    Multiply<Tile>(dy_tile, v_tile, args.d, dp);
+#pragma unroll
+    for (int i = 0; i < kM; ++i) {
+      const int row = TileY() * kM + i;
+#pragma unroll
+      for (int j = 0; j < kN; ++j) {
+        const int64_t column = key + TileX() + kSide * j, query = at.first + row;
+        const bool seen = column <= query && row < rows_left;
+        const float p = seen ? expf(s[i][j] - log_sum[i]) : 0.0f;
+        s[i][j] = seen ? p * (mask(query, column) * dp[i][j] - delta[i]) : 0.0f;
+      }
+    }
+    StoreScores<Tile>(s, scores);
+    __syncwarp();
+    MultiplyAdd<Tile>(scores, k_tile, out);
+  }
+  float factor[kM];
+#pragma unroll
+  for (int i = 0; i < kM; ++i) factor[i] = args.scale;
+  StoreRows<Tile>(out, factor, args.dq.Head(at.batch, at.head) + at.first * args.dq.row,
+                  args.dq.row, rows_left, args.d, args.accumulate_q);
+}
+
+// Grid: a block to a tile of keys of a key head. Shared memory: tiles of k, v, q, dy and two of
+// scores. Deterministic: a row's sums run over the query heads of the group, and over the queries
+// of each in order, by tiles.
+template <class Tile, class T>
+__global__ void __launch_bounds__(kAttentionThreads, 1)
+    AttentionBackwardKeyKernel(BackwardArgs<T> args) {
+  constexpr int kM = Tile::kM, kN = Tile::kN;
+  DYN_SHARED(float, shared);
+  float* k_tile = shared;
+  float* v_tile = k_tile + Tile::kRowsSize;
+  float* q_tile = v_tile + Tile::kRowsSize;
+  float* dy_tile = q_tile + Tile::kColumnsSize;
+  float* p_scores = dy_tile + Tile::kColumnsSize;
+  float* ds_scores = p_scores + Tile::kScoresSize;
+  const int64_t key_heads = args.heads / args.group;
+  const Place at(args.batches, key_heads, args.length, Tile::kRows, false);
+  const int64_t rows_left = args.length - at.first;
+  LoadTile<Tile, Tile::kRows>(args.k.Head(at.batch, at.head) + at.first * args.k.row, args.k.row,
+                              rows_left, args.d, args.aligned, args.scale, k_tile);
+  LoadTile<Tile, Tile::kRows>(args.v.Head(at.batch, at.head) + at.first * args.v.row, args.v.row,
+                              rows_left, args.d, args.aligned, 1, v_tile);
+  float dk[kM][Tile::kOut] = {}, dv[kM][Tile::kOut] = {};
+  for (int64_t head = at.head * args.group; head < (at.head + 1) * args.group; ++head) {
+    const HeadMask mask(args.dropout, at.batch, head);
+    const T *q = args.q.Head(at.batch, head), *dy = args.dy.Head(at.batch, head);
+    const int64_t statistics = (at.batch * args.heads + head) * args.length;
+    // at.first is a multiple of kColumns: the first queries that see a key of this tile.
+    for (int64_t query = at.first; query < args.length; query += Tile::kColumns) {
+      __syncthreads();  // the tiles were read
+      LoadTile<Tile, Tile::kColumns>(q + query * args.q.row, args.q.row, args.length - query,
+                                     args.d, args.aligned, 1, q_tile);
+      LoadTile<Tile, Tile::kColumns>(dy + query * args.dy.row, args.dy.row, args.length - query,
+                                     args.d, args.aligned, 1, dy_tile);
+      __syncthreads();
+      float s[kM][kN], dp[kM][kN];
+      Multiply<Tile>(k_tile, q_tile, args.d, s);
+      Multiply<Tile>(v_tile, dy_tile, args.d, dp);
+#pragma unroll
+      for (int j = 0; j < kN; ++j) {
+        const int64_t column = query + TileX() + kSide * j;
+        const bool is_query = column < args.length;
+        const float log_sum = is_query ? args.log_sum_exp[statistics + column] : 0.0f;
+        const float delta = is_query ? args.delta[statistics + column] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < kM; ++i) {
+          const int64_t key = at.first + TileY() * kM + i;
+          const bool seen = is_query && key <= column;
+          const float p = seen ? expf(s[i][j] - log_sum) : 0.0f;
+          const float kept = seen ? mask(column, key) : 0.0f;
+          s[i][j] = p * kept;
+          dp[i][j] = seen ? p * (kept * dp[i][j] - delta) : 0.0f;
+        }
+      }
+      StoreScores<Tile>(s, p_scores);
+      StoreScores<Tile>(dp, ds_scores);
+      __syncwarp();
+      MultiplyAdd<Tile>(p_scores, dy_tile, dv);
+      MultiplyAdd<Tile>(ds_scores, q_tile, dk);
+    }
+  }
+  float ones[kM], factor[kM];
+#pragma unroll
+  for (int i = 0; i < kM; ++i) {
+    ones[i] = 1;
+    factor[i] = args.scale;
+  }
+  StoreRows<Tile>(dk, factor, args.dk.Head(at.batch, at.head) + at.first * args.dk.row, args.dk.row,
+                  rows_left, args.d, args.accumulate_k);
+  StoreRows<Tile>(dv, ones, args.dv.Head(at.batch, at.head) + at.first * args.dv.row, args.dv.row,
+                  rows_left, args.d, args.accumulate_v);
+}
+
+void AttentionBackwardCuda(Stream stream, const AttentionBackwardArgs& args) {
+  const int64_t batches = args.q.dim(0), length = args.q.dim(1), heads = args.q.dim(2);
+  const int64_t rows = batches * length * heads, d = args.q.dim(3);
+  const Tensor delta = Tensor::Empty({batches, heads, length}, DType::kF32, args.q.device());
+  DispatchFloat("attention", args.q.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    BackwardArgs<T> a;
+    a.q = HeadTensor<const T>(args.q);
+    a.k = HeadTensor<const T>(args.k);
+    a.v = HeadTensor<const T>(args.v);
+    a.dy = HeadTensor<const T>(args.dy);
+    a.dq = HeadTensor<T>(args.dq);
+    a.dk = HeadTensor<T>(args.dk);
+    a.dv = HeadTensor<T>(args.dv);
+    a.log_sum_exp = Data<float>(args.log_sum_exp);
+    a.delta = Data<float>(delta);
+    a.batches = batches;
+    a.heads = heads;
+    a.group = heads / args.k.dim(2);
+    a.length = length;
+    a.d = static_cast<int>(d);
+    a.scale = static_cast<float>(args.scale);
+    a.aligned = a.q.Aligned(d) && a.k.Aligned(d) && a.v.Aligned(d) && a.dy.Aligned(d);
+    a.accumulate_q = args.accumulate_q;
+    a.accumulate_k = args.accumulate_k;
+    a.accumulate_v = args.accumulate_v;
+    a.dropout = AttentionDropoutArgs(args.dropout);
+    const LaunchName name("attention_backward", args.q, args.k);
+    Launch(name, AttentionDeltaKernel<T>, Blocks(rows, kAttentionThreads / kWarpSize),
+           kAttentionThreads, 0, stream, Data<T>(args.y), Data<T>(args.dy), rows, length, heads,
+           a.d, Data<float>(delta));
+    DispatchHeadSize(d, [&](auto tile) {
+      using Tile = decltype(tile);
+      constexpr int kTiles = 2 * Tile::kRowsSize + 2 * Tile::kColumnsSize + Tile::kScoresSize;
+      const int64_t blocks = batches * CeilDiv(length, Tile::kRows);
+      Launch(name, AttentionBackwardQueryKernel<Tile, T>, Blocks(blocks * heads, 1),
+             kAttentionThreads, sizeof(float) * kTiles, stream, a);
+      Launch(name, AttentionBackwardKeyKernel<Tile, T>, Blocks(blocks * args.k.dim(2), 1),
+             kAttentionThreads, sizeof(float) * (kTiles + Tile::kScoresSize), stream, a);
+    });
+  });
+}
+
+LS_REGISTER(attention_forward, DeviceType::kCuda, AttentionForwardCuda);
+LS_REGISTER(attention_backward, DeviceType::kCuda, AttentionBackwardCuda);
+
+}  // namespace
+}  // namespace lockstep::cuda

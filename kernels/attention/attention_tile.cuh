@@ -1,0 +1,222 @@
+// Tiles of attention on CUDA: products of small matrices in shared memory, in f32.
+//
+// A block is 16 x 16 threads. It owns kRows rows (queries, or keys), whose results stay in
+// registers, and walks over tiles of kColumns columns (keys, or queries). Thread (y, x) has rows
+// y kM ... y kM + kM - 1; of a tile of scores the columns x, x + 16, ..., and likewise of a
+// result's kHead numbers.
+#pragma once
+
+#include "kernels/attention/attention.h"
+#include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/packed.cuh"
+#include "kernels/cuda/reduce.cuh"
+
+namespace lockstep::cuda {
+
+inline constexpr int kSide = 16;
+inline constexpr int kAttentionThreads = kSide * kSide;
+
+// The sizes for heads of up to kHead numbers.
+template <int kHead_>
+struct AttentionTile {
+  static constexpr int kHead = kHead_;
+  static constexpr int kM = kHead <= 128 ? 4 : 2;  // rows of a thread
+  static constexpr int kN = kHead <= 128 ? 2 : 1;  // columns of scores of a thread
+  static constexpr int kOut = kHead / kSide;       // columns of a result of a thread
+  static constexpr int kRows = kSide * kM, kColumns = kSide * kN;
+  // Elements from one row to the next in shared memory: 4 more, so that eight lanes that read 16
+  // bytes of different rows meet different banks.
+  static constexpr int kStride = kHead + 4, kScoreStride = kColumns + 4;
+  static constexpr int kRowsSize = kRows * kStride, kColumnsSize = kColumns * kStride;
+  static constexpr int kScoresSize = kRows * kScoreStride;
+};
+
+__device__ inline int TileX() { return static_cast<int>(threadIdx.x) % kSide; }
+__device__ inline int TileY() { return static_cast<int>(threadIdx.x) / kSide; }
+
+// A tensor [B, T, heads, D] that may be a view, but for its last dimension.
+template <class T>
+struct HeadTensor {
+  T* data = nullptr;
+  int64_t batch = 0, row = 0, head = 0;  // strides
+
+  HeadTensor() = default;
+  explicit HeadTensor(const Tensor& x)
+      : data(Data<std::remove_const_t<T>>(x)),
+        batch(x.strides()[0]),
+        row(x.strides()[1]),
+        head(x.strides()[2]) {}
+  __device__ T* Head(int64_t b, int64_t h) const { return data + b * batch + h * head; }
+  // Whether rows of d elements can be accessed in packs.
+  bool Aligned(int64_t d) const {
+    constexpr int N = kPackSize<std::remove_const_t<T>>;
+    return IsAligned16(data) && d % N == 0 && batch % N == 0 && row % N == 0 && head % N == 0;
+  }
+};
+
+// Rows [0, n) of d elements, times `factor`, to a tile of kCount rows in shared memory; zeros
+// behind them and below. The caller synchronises.
+template <class Tile, int kCount, class T>
+__device__ inline void LoadTile(const T* from, int64_t stride, int64_t n, int d, bool aligned,
+                                float factor, float* tile) {
+  constexpr int N = kPackSize<T>, kPacks = Tile::kHead / N;
+  for (int i = static_cast<int>(threadIdx.x); i < kCount * kPacks; i += kAttentionThreads) {
+    const int row = i / kPacks, at = i % kPacks * N;
+    float* to = tile + row * Tile::kStride + at;
+    const int count = row < n ? (d - at < N ? d - at : N) : 0;
+    const T* p = from + row * stride + at;
+    const Packed<T> x = aligned && count == N ? Load(p) : LoadSome(p, count, Convert<T>(0.0f));
+#pragma unroll
+    for (int k = 0; k < N; k += 4) {
+      *reinterpret_cast<float4*>(to + k) =
+          make_float4(ToFloat(x[k]) * factor, ToFloat(x[k + 1]) * factor,
+                      ToFloat(x[k + 2]) * factor, ToFloat(x[k + 3]) * factor);
+    }
+  }
+}
+
+// s[i][j] = the product of row y kM + i of `rows` and row x + 16 j of `columns`, over d elements
+// (rounded up to 4: zeros lie behind).
+template <class Tile>
+__device__ inline void Multiply(const float* rows, const float* columns, int d,
+                                float (&s)[Tile::kM][Tile::kN]) {
+  const float* a = rows + TileY() * Tile::kM * Tile::kStride;
+  const float* b = columns + TileX() * Tile::kStride;
+#pragma unroll
+  for (int i = 0; i < Tile::kM; ++i) {
+#pragma unroll
+    for (int j = 0; j < Tile::kN; ++j) s[i][j] = 0;
+  }
+#pragma unroll 4
+  for (int l = 0; l < d; l += 4) {
+    float4 u[Tile::kM], v[Tile::kN];
+#pragma unroll
+    for (int i = 0; i < Tile::kM; ++i) {
+      u[i] = *reinterpret_cast<const float4*>(a + i * Tile::kStride + l);
+    }
+#pragma unroll
+    for (int j = 0; j < Tile::kN; ++j) {
+      v[j] = *reinterpret_cast<const float4*>(b + j * kSide * Tile::kStride + l);
+    }
+#pragma unroll
+    for (int i = 0; i < Tile::kM; ++i) {
+#pragma unroll
+      for (int j = 0; j < Tile::kN; ++j) {
+        s[i][j] = fmaf(u[i].x, v[j].x, s[i][j]);
+        s[i][j] = fmaf(u[i].y, v[j].y, s[i][j]);
+        s[i][j] = fmaf(u[i].z, v[j].z, s[i][j]);
+        s[i][j] = fmaf(u[i].w, v[j].w, s[i][j]);
+      }
+    }
+  }
+}
+
+// The thread's scores to a tile in shared memory, for MultiplyAdd by the same half of the warp.
+template <class Tile>
+__device__ inline void StoreScores(const float (&s)[Tile::kM][Tile::kN], float* scores) {
+#pragma unroll
+  for (int i = 0; i < Tile::kM; ++i) {
+#pragma unroll
+    for (int j = 0; j < Tile::kN; ++j) {
+      scores[(TileY() * Tile::kM + i) * Tile::kScoreStride + TileX() + kSide * j] = s[i][j];
+    }
+  }
+}
+
+// out[i][j] += the product of row y kM + i of `scores` with column x + 16 j of `columns`.
+template <class Tile>
+__device__ inline void MultiplyAdd(const float* scores, const float* columns,
+                                   float (&out)[Tile::kM][Tile::kOut]) {
+  const float* a = scores + TileY() * Tile::kM * Tile::kScoreStride;
+  const float* b = columns + TileX();
+#pragma unroll 4
+  for (int l = 0; l < Tile::kColumns; ++l) {
+    float u[Tile::kM];
+#pragma unroll
+    for (int i = 0; i < Tile::kM; ++i) u[i] = a[i * Tile::kScoreStride + l];
+#pragma unroll
+    for (int j = 0; j < Tile::kOut; ++j) {
+      const float v = b[l * Tile::kStride + kSide * j];
+#pragma unroll
+      for (int i = 0; i < Tile::kM; ++i) out[i][j] = fmaf(u[i], v, out[i][j]);
+    }
+  }
+}
+
+// The thread's results, times factor[i] in its row i, to rows [0, n) of d elements.
+template <class Tile, class T>
+__device__ inline void StoreRows(const float (&out)[Tile::kM][Tile::kOut],
+                                 const float (&factor)[Tile::kM], T* to, int64_t stride, int64_t n,
+                                 int d, bool accumulate) {
+#pragma unroll
+  for (int i = 0; i < Tile::kM; ++i) {
+    const int row = TileY() * Tile::kM + i;
+    if (row >= n) break;
+#pragma unroll
+    for (int j = 0; j < Tile::kOut; ++j) {
+      const int column = TileX() + kSide * j;
+      if (column >= d) break;
+      T& x = to[row * stride + column];
+      const float v = out[i][j] * factor[i];
+      x = Convert<T>(accumulate ? ToFloat(x) + v : v);
+    }
+  }
+}
+
+// ---- Dropout. ----
+
+struct AttentionDropoutArgs {
+  const StepValues* step = nullptr;  // null: none
+  uint64_t site = 0;
+  int64_t first_head = 0;
+  uint32_t threshold = 0;
+  float keep_scale = 1;  // of what is kept
+
+  AttentionDropoutArgs() = default;
+  explicit AttentionDropoutArgs(const AttentionDropout& dropout) {
+    if (!dropout.step_values.defined()) return;
+    step = static_cast<const StepValues*>(dropout.step_values.raw_data());
+    site = dropout.site;
+    first_head = dropout.first_head;
+    threshold = DropoutThreshold(dropout.p);
+    keep_scale = static_cast<float>(1 / (1 - dropout.p));
+  }
+};
+
+// The mask of one head of one sample: what a probability is multiplied by.
+class HeadMask {
+ public:
+  __device__ HeadMask(const AttentionDropoutArgs& args, int64_t batch, int64_t head)
+      : on_(args.step != nullptr),
+        threshold_(args.threshold),
+        keep_scale_(args.keep_scale),
+        random_(on_ ? args.step->seed : 0),
+        stream_(on_ ? AttentionDropoutStream(args.site, args.step->step,
+                                             args.step->first_sample + batch,
+                                             args.first_head + head)
+                    : 0) {}
+  __device__ float operator()(int64_t query, int64_t key) const {
+    if (!on_) return 1;
+    return AttentionKeeps(random_, stream_, query, key, threshold_) ? keep_scale_ : 0.0f;
+  }
+
+ private:
+  bool on_;
+  uint32_t threshold_;
+  float keep_scale_;
+  Philox random_;
+  uint64_t stream_;
+};
+
+// Calls f(AttentionTile<kHead>()) with the least kHead that holds d.
+template <class F>
+void DispatchHeadSize(int64_t d, F&& f) {
+  if (d <= 32) return f(AttentionTile<32>());
+  if (d <= 64) return f(AttentionTile<64>());
+  if (d <= 128) return f(AttentionTile<128>());
+  LS_CHECK(d <= 256, "attention on CUDA is made for heads of up to 256 numbers, got ", d,
+           ": use more heads");
+  f(AttentionTile<256>());
+}
+
+}  // namespace lockstep::cuda

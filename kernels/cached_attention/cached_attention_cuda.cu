@@ -1,0 +1,146 @@
+#include "core/cuda/launch.h"
+#include "kernels/cached_attention/cached_attention.h"
+#include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/types.cuh"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
+constexpr int kKeys = kThreads;  // of a tile
+
+// Where the sequences of a batch stand in a cache [S, G, P, D].
+struct CachePlaces {
+  const int *rows, *positions;
+  int64_t sequences, groups, capacity, d;
+
+  CachePlaces(const Tensor& batch_rows, const Tensor& batch_positions, const Tensor& cache)
+      : rows(Data<int>(batch_rows)),
+        positions(Data<int>(batch_positions)),
+        sequences(cache.dim(0)),
+        groups(cache.dim(1)),
+        capacity(cache.dim(2)),
+        d(cache.dim(3)) {}
+  __device__ bool Has(int64_t b, int64_t tokens) const {
+    return rows[b] >= 0 && rows[b] < sequences && positions[b] >= 0 &&
+           positions[b] + tokens <= capacity;
+  }
+  // The first element of a head of sequence b.
+  __device__ int64_t Head(int64_t b, int64_t group) const {
+    return (rows[b] * groups + group) * capacity * d;
+  }
+};
+
+// A tensor [B, T, heads, D] that may be a view, but for its last dimension.
+template <class T>
+struct Tokens {
+  const T* data;
+  int64_t batch, token, head;  // strides
+  int64_t length, heads;
+
+  explicit Tokens(const Tensor& x)
+      : data(Data<T>(x)),
+        batch(x.strides()[0]),
+        token(x.strides()[1]),
+        head(x.strides()[2]),
+        length(x.dim(1)),
+        heads(x.dim(2)) {}
+};
+
+// The host cannot be told of a place that the cache has not got: such tokens are left out.
+// Grid: threads to elements of x [B, T, G, D]. No shared memory.
+template <class T>
+__global__ void __launch_bounds__(kElementwiseThreads)
+    CacheStoreKernel(Tokens<T> x, CachePlaces places, int64_t n, T* cache) {
+  const int64_t at = GlobalThread();
+  if (at >= n) return;
+  const int64_t l = at % places.d, h = at / places.d % x.heads;
+  const int64_t i = at / places.d / x.heads % x.length, b = at / places.d / x.heads / x.length;
+  if (!places.Has(b, x.length)) return;
+  cache[places.Head(b, h) + (places.positions[b] + i) * places.d + l] =
+      x.data[b * x.batch + i * x.token + h * x.head + l];
+}
+
+// One query over the keys and values of its sequence, in tiles of kKeys keys, with a running
+// softmax in f32. The host cannot be told of a place that the cache has not got: y is NaN there.
+// Grid: a block to a query [B, T, H]; its warps share the keys of a tile, then its threads the
+// numbers of y. Shared memory: the query, y and the tile's probabilities. Deterministic: the order
+// of sums follows from d and the number of keys.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    CachedAttentionKernel(Tokens<T> q, CachePlaces places, const T* k, const T* v, float scale,
+                          T* y) {
+  DYN_SHARED(float, shared);
+  SHARED_ARRAY(float, scratch, kWarps);
+  const int d = static_cast<int>(places.d), thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarpSize, warp = thread / kWarpSize;
+  float *query = shared, *out = query + d, *p = out + d;
+  const int64_t at = blockIdx.x;
+  const int64_t h = at % q.heads, i = at / q.heads % q.length, b = at / q.heads / q.length;
+  if (!places.Has(b, q.length)) {
+    for (int l = thread; l < d; l += kThreads) y[at * d + l] = Convert<T>(NAN);
+    return;
+  }
+  const int64_t head = places.Head(b, h / (q.heads / places.groups));
+  const int64_t keys = places.positions[b] + i + 1;
+  const T* from = q.data + b * q.batch + i * q.token + h * q.head;
+  for (int l = thread; l < d; l += kThreads) {
+    query[l] = ToFloat(from[l]) * scale;
+    out[l] = 0;
+  }
+  float largest = -INFINITY, sum = 0;
+  for (int64_t first = 0; first < keys; first += kKeys) {
+    const int count = keys - first < kKeys ? static_cast<int>(keys - first) : kKeys;
+    __syncthreads();  // the query is there, and the probabilities were read
+    for (int j = warp; j < count; j += kWarps) {
+      const T* key = k + head + (first + j) * d;
+      float score = 0;
+      for (int l = lane; l < d; l += kWarpSize) score = fmaf(query[l], ToFloat(key[l]), score);
+      score = WarpSum(score);
+      if (lane == 0) p[j] = score;
+    }
+    __syncthreads();
+    const float mine = thread < count ? p[thread] : -INFINITY;
+    const float most = MaxOp()(largest, BlockMax<kThreads>(mine, scratch, -INFINITY));
+    const float shrink = expf(largest - most), weight = expf(mine - most);
+    largest = most;
+    p[thread] = weight;
+    sum = sum * shrink + BlockSum<kThreads>(weight, scratch);  // synchronises: p is there
+    for (int l = thread; l < d; l += kThreads) {
+      float total = out[l] * shrink;
+      const T* value = v + head + first * d + l;
+      for (int j = 0; j < count; ++j) total = fmaf(p[j], ToFloat(value[int64_t{j} * d]), total);
+      out[l] = total;
+    }
+  }
+  for (int l = thread; l < d; l += kThreads) y[at * d + l] = Convert<T>(out[l] / sum);
+}
+
+void CacheStoreCuda(Stream stream, const CacheStoreArgs& args) {
+  DispatchFloat("store_in_cache", args.x.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const int64_t n = args.x.numel();
+    Launch({"store_in_cache", args.x, args.cache}, CacheStoreKernel<T>,
+           Blocks(n, kElementwiseThreads), kElementwiseThreads, 0, stream, Tokens<T>(args.x),
+           CachePlaces(args.rows, args.positions, args.cache), n, Data<T>(args.cache));
+  });
+}
+
+void CachedAttentionCuda(Stream stream, const CachedAttentionArgs& args) {
+  if (args.q.numel() == 0) return;
+  DispatchFloat("cached_attention", args.q.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const size_t bytes = sizeof(float) * (2 * static_cast<size_t>(args.q.dim(3)) + kKeys);
+    Launch({"cached_attention", args.q, args.k}, CachedAttentionKernel<T>,
+           Blocks(args.q.numel() / args.q.dim(3), 1), kThreads, bytes, stream, Tokens<T>(args.q),
+           CachePlaces(args.rows, args.positions, args.k), Data<T>(args.k), Data<T>(args.v),
+           static_cast<float>(args.scale), Data<T>(args.y));
+  });
+}
+
+LS_REGISTER(cache_store, DeviceType::kCuda, CacheStoreCuda);
+LS_REGISTER(cached_attention, DeviceType::kCuda, CachedAttentionCuda);
+
+}  // namespace
+}  // namespace lockstep::cuda
