@@ -38,9 +38,10 @@ struct Conv2dShape {
   int64_t filters = 0;   // of a group
   WindowAxis rows, columns;
 
-  int64_t in_pixels() const { return rows.in * columns.in; }
-  int64_t out_pixels() const { return rows.out * columns.out; }
-  int64_t taps() const { return channels * rows.kernel * columns.kernel; }  // of one filter
+  LS_HOST_DEVICE int64_t in_pixels() const { return rows.in * columns.in; }
+  LS_HOST_DEVICE int64_t out_pixels() const { return rows.out * columns.out; }
+  // Of one filter.
+  LS_HOST_DEVICE int64_t taps() const { return channels * rows.kernel * columns.kernel; }
 };
 
 // x [N, C, H, W], weight [O, C / groups, kh, kw], bias [O] or undefined, y [N, O, H', W']
