@@ -83,13 +83,15 @@ bool BlockRunner::Run(const Launch& launch, uint3 block, uint64_t seed) {
   Shuffle();
   given_up_ = false;
   current = this;
-  RaceBeginBlock(threads_);
+  main_ = Fiber();  // this OS thread's
+  RaceBeginBlock(this);
   warp_ = NextOf(ready_warps_, warp_order_);
   Pick();
   fiber_ = fibers_.Take();
   in_fibers_ = true;
   SwitchFiber(&main_, fiber_);
   in_fibers_ = false;
+  RaceEndBlock();
   if (given_up_) {
     fibers_.Reset();
     shared_.EndBlock();
@@ -102,7 +104,7 @@ bool BlockRunner::Run(const Launch& launch, uint3 block, uint64_t seed) {
 }
 
 void BlockRunner::FiberMain() {
-  EnterFiber(current->fiber_);
+  EnterFiber();
   current->RunThreads();
 }
 

@@ -87,35 +87,44 @@ void MakeContext(Fiber* fiber, size_t offset, void (*entry)()) {
 
 #endif
 
+// AddressSanitizer knows the bounds of the OS thread's own stack, and tells them on leaving it.
+constinit thread_local Fiber* left_fiber = nullptr;
+
+void FinishSwitch(void* fake_stack) {
+  const void* stack = nullptr;
+  size_t bytes = 0;
+  __sanitizer_finish_switch_fiber(fake_stack, &stack, &bytes);
+  if (left_fiber->stack == nullptr) {
+    left_fiber->stack = static_cast<char*>(const_cast<void*>(stack));
+    left_fiber->stack_bytes = bytes;
+  }
+}
+
 }  // namespace
 
-void EnterFiber([[maybe_unused]] Fiber* self) {
-#ifdef CUDASIM_ASAN
-  __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
-#endif
+void EnterFiber() {
+  if (HasAsan()) FinishSwitch(nullptr);
 }
 
 void SwitchFiber(Fiber* from, Fiber* to) {
-#ifdef CUDASIM_ASAN
-  __sanitizer_start_switch_fiber(&from->asan_fake_stack, to->stack, to->stack_bytes);
-#endif
-#ifdef CUDASIM_TSAN
-  if (from->tsan_fiber == nullptr) from->tsan_fiber = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(to->tsan_fiber, 0);
-#endif
+  if (HasAsan()) {
+    left_fiber = from;
+    __sanitizer_start_switch_fiber(&from->asan_fake_stack, to->stack, to->stack_bytes);
+  }
+  if (HasTsan()) {
+    if (from->tsan_fiber == nullptr) from->tsan_fiber = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(to->tsan_fiber, 0);
+  }
   Jump(from, to);
-#ifdef CUDASIM_ASAN
-  __sanitizer_finish_switch_fiber(from->asan_fake_stack, nullptr, nullptr);
-#endif
+  if (HasAsan()) FinishSwitch(from->asan_fake_stack);
 }
 
 void AbandonFiber(Fiber* from, Fiber* to) {
-#ifdef CUDASIM_ASAN
-  __sanitizer_start_switch_fiber(nullptr, to->stack, to->stack_bytes);
-#endif
-#ifdef CUDASIM_TSAN
-  __tsan_switch_to_fiber(to->tsan_fiber, 0);
-#endif
+  if (HasAsan()) {
+    left_fiber = from;
+    __sanitizer_start_switch_fiber(nullptr, to->stack, to->stack_bytes);
+  }
+  if (HasTsan()) __tsan_switch_to_fiber(to->tsan_fiber, 0);
   Jump(from, to);
   std::abort();  // nobody enters an abandoned fiber
 }
@@ -133,9 +142,7 @@ FiberPool::FiberPool(void (*entry)()) : entry_(entry), bytes_(kFibers * kPitch),
 
 FiberPool::~FiberPool() {
   for (int i = 0; i < made_; ++i) {
-#ifdef CUDASIM_TSAN
-    __tsan_destroy_fiber(fibers_[i].tsan_fiber);
-#endif
+    if (HasTsan()) __tsan_destroy_fiber(fibers_[i].tsan_fiber);
 #ifdef CUDASIM_UCONTEXT
     delete static_cast<ucontext_t*>(fibers_[i].context);
 #endif
@@ -163,9 +170,7 @@ Fiber* FiberPool::Take() {
   if (mprotect(low, kGuardBytes, PROT_NONE) != 0) std::perror("cudasim: guard page");
   fiber->stack = low + kGuardBytes;
   fiber->stack_bytes = kStackBytes;
-#ifdef CUDASIM_TSAN
-  fiber->tsan_fiber = __tsan_create_fiber(0);
-#endif
+  if (HasTsan()) fiber->tsan_fiber = __tsan_create_fiber(0);
   Prepare(fiber);
   return fiber;
 }

@@ -23,8 +23,8 @@ void SwitchFiber(Fiber* from, Fiber* to);
 // Leaves the running fiber for good: it must be reset before its next use.
 [[noreturn]] void AbandonFiber(Fiber* from, Fiber* to);
 
-// To be called first in a fiber's entry function: `self` is the fiber.
-void EnterFiber(Fiber* self);
+// To be called first in a fiber's entry function.
+void EnterFiber();
 
 // The fibers of one OS thread. Stacks are reserved at once and touched as they are used.
 class FiberPool {

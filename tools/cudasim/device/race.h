@@ -1,4 +1,11 @@
-// The race checker's view of the execution. Nothing unless built with CUDASIM_RACE.
+// The race checker's view of the execution (CUDASIM_RACE; nothing in other builds).
+//
+// Kernels are compiled with -fsanitize=thread and call our own __tsan_* functions (race_hooks.cc).
+// For each 4 bytes of shared and global memory the last accesses are kept; a new one must be
+// ordered after those that it conflicts with, by
+// - a __syncthreads between them, within a block;
+// - a __syncwarp of both lanes, within a warp (shuffles and votes order no memory);
+// - a __threadfence and then an atomic on the one side, an atomic on the other, between blocks.
 #ifndef CUDASIM_DEVICE_RACE_H_
 #define CUDASIM_DEVICE_RACE_H_
 
@@ -6,27 +13,30 @@
 
 namespace cudasim {
 
+class BlockRunner;
+
 #ifdef CUDASIM_RACE
 inline constexpr bool kRaceChecker = true;
-// Of blocks that run at the same time the checker sees one only: grids run on one OS thread.
+// Only one grid runs at a time, on one OS thread.
 void RaceBeginGrid();
 void RaceEndGrid();
-void RaceBeginBlock(int threads);
+void RaceBeginBlock(BlockRunner* runner);
+void RaceEndBlock();
 void RaceEnterThread(int thread);
-// A barrier: everything before it is ordered before everything after it.
 void RaceOrderBlock();
+// Accesses by the running thread that its code does not make itself.
 void RaceNoteRead(const void* p, size_t bytes);
 void RaceNoteWrite(const void* p, size_t bytes);
 #else
 inline constexpr bool kRaceChecker = false;
 inline void RaceBeginGrid() {}
 inline void RaceEndGrid() {}
-inline void RaceBeginBlock(int) {}
+inline void RaceBeginBlock(BlockRunner*) {}
+inline void RaceEndBlock() {}
 inline void RaceEnterThread(int) {}
 inline void RaceOrderBlock() {}
 inline void RaceNoteRead(const void*, size_t) {}
 inline void RaceNoteWrite(const void*, size_t) {}
-inline void RaceOrderLanes(unsigned) {}
 #endif
 
 }  // namespace cudasim

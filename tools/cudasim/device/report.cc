@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <unordered_map>
 
 #include "block_runner.h"
 #include "sanitizers.h"
@@ -18,6 +19,24 @@ struct Reports {
 Reports& AllReports() {
   static auto* reports = new Reports;  // outlives the pool's threads
   return *reports;
+}
+
+std::string KernelSymbol(const void* function) {
+  std::string name = SymbolAt(function, false);
+  if (name.empty()) return Text() << "kernel at " << function;
+  // "void K<float>(float*, int)" is "K<float>".
+  if (name.back() == ')') {
+    int depth = 0;
+    for (size_t i = name.size(); i-- > 0;) {
+      depth += name[i] == ')' ? 1 : name[i] == '(' ? -1 : 0;
+      if (depth == 0) {
+        name.resize(i);
+        break;
+      }
+    }
+  }
+  if (name.rfind("void ", 0) == 0) name.erase(0, 5);
+  return name;
 }
 
 }  // namespace
@@ -54,20 +73,12 @@ const char* BugName(Bug bug) {
 
 std::string KernelName(const Launch& launch) {
   if (launch.name != nullptr) return launch.name;
-  std::string name = SymbolAt(launch.function, false);
-  if (name.empty()) return Text() << "kernel at " << launch.function;
-  // "void K<float>(float*, int)" is "K<float>".
-  if (name.back() == ')') {
-    int depth = 0;
-    for (size_t i = name.size(); i-- > 0;) {
-      depth += name[i] == ')' ? 1 : name[i] == '(' ? -1 : 0;
-      if (depth == 0) {
-        name.resize(i);
-        break;
-      }
-    }
-  }
-  if (name.rfind("void ", 0) == 0) name.erase(0, 5);
+  // Symbols are read once for each kernel.
+  static std::mutex mutex;
+  static auto* names = new std::unordered_map<const void*, std::string>;
+  std::lock_guard<std::mutex> lock(mutex);
+  std::string& name = (*names)[launch.function];
+  if (name.empty()) name = KernelSymbol(launch.function);
   return name;
 }
 
@@ -125,11 +136,9 @@ extern "C" void __assert_fail(const char* expression, const char* file, unsigned
   std::abort();
 }
 
-#ifdef CUDASIM_ASAN
-// AddressSanitizer's own text names the line; this adds the thread.
+// Called by AddressSanitizer, whose own text names the line; this adds the thread.
 extern "C" void __asan_on_error() {
   const std::string thread = cudasim::CurrentThread();
   if (!thread.empty())
     std::fprintf(stderr, "cudasim: access out of bounds\n  %s\n", thread.c_str());
 }
-#endif

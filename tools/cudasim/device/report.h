@@ -34,6 +34,11 @@ class Text {
 // empty where the program has no symbols.
 std::string SymbolAt(const void* address, bool within);
 
+// "kernels/softmax/softmax_cuda.cu:42", and who called that where it is inlined: the source line of
+// the call whose return address `code` is. Asks addr2line; the function's name where there are no
+// lines.
+std::string SourceAt(const void* code);
+
 }  // namespace cudasim
 
 #endif  // CUDASIM_DEVICE_REPORT_H_

@@ -1,31 +1,34 @@
-// What AddressSanitizer and ThreadSanitizer have to be told; nothing in other builds.
+// What AddressSanitizer and ThreadSanitizer have to be told. This library is compiled without them,
+// so that it stays fast, and finds out when it runs whether the program has them.
 #ifndef CUDASIM_DEVICE_SANITIZERS_H_
 #define CUDASIM_DEVICE_SANITIZERS_H_
 
-#if defined(__SANITIZE_ADDRESS__)
-#define CUDASIM_ASAN 1
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#endif
-
-#if defined(__SANITIZE_THREAD__)
-#define CUDASIM_TSAN 1
-#include <sanitizer/tsan_interface.h>
-#endif
-
 #include <cstddef>
+
+extern "C" {
+__attribute__((weak)) void __asan_poison_memory_region(const volatile void* p, size_t bytes);
+__attribute__((weak)) void __asan_unpoison_memory_region(const volatile void* p, size_t bytes);
+__attribute__((weak)) void __sanitizer_start_switch_fiber(void** fake_stack, const void* stack,
+                                                          size_t bytes);
+__attribute__((weak)) void __sanitizer_finish_switch_fiber(void* fake_stack, const void** old_stack,
+                                                           size_t* old_bytes);
+__attribute__((weak)) void* __tsan_get_current_fiber();
+__attribute__((weak)) void* __tsan_create_fiber(unsigned flags);
+__attribute__((weak)) void __tsan_destroy_fiber(void* fiber);
+__attribute__((weak)) void __tsan_switch_to_fiber(void* fiber, unsigned flags);
+}
 
 namespace cudasim {
 
-#ifdef CUDASIM_ASAN
-inline constexpr bool kAsan = true;
-inline void PoisonMemory(const void* p, size_t bytes) { __asan_poison_memory_region(p, bytes); }
-inline void UnpoisonMemory(const void* p, size_t bytes) { __asan_unpoison_memory_region(p, bytes); }
-#else
-inline constexpr bool kAsan = false;
-inline void PoisonMemory(const void*, size_t) {}
-inline void UnpoisonMemory(const void*, size_t) {}
-#endif
+inline bool HasAsan() { return __asan_poison_memory_region != nullptr; }
+inline bool HasTsan() { return __tsan_switch_to_fiber != nullptr; }
+
+inline void PoisonMemory(const void* p, size_t bytes) {
+  if (HasAsan()) __asan_poison_memory_region(p, bytes);
+}
+inline void UnpoisonMemory(const void* p, size_t bytes) {
+  if (HasAsan()) __asan_unpoison_memory_region(p, bytes);
+}
 
 }  // namespace cudasim
 

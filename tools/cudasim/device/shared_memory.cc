@@ -71,7 +71,7 @@ char* SharedMemory::Allocate(size_t bytes, size_t alignment, const char* name, W
                                << kMaxShared);
   }
   char* data = memory_ + begin;
-  if constexpr (kAsan) {
+  if (HasAsan()) {
     UnpoisonMemory(data, bytes);
   } else {
     std::memset(memory_ + used_, kRedzoneByte, begin - used_);
@@ -106,7 +106,7 @@ void* SharedMemory::Dynamic(size_t alignment, Where where) {
 
 std::string SharedMemory::EndBlock() {
   std::string damage;
-  if constexpr (kAsan) {
+  if (HasAsan()) {
     PoisonMemory(memory_, used_);
     return damage;
   }
@@ -126,19 +126,24 @@ std::string SharedMemory::EndBlock() {
 
 bool SharedMemory::InBounds(const void* p, size_t bytes, std::string* array) const {
   const char* address = static_cast<const char*>(p);
-  const Array* nearest = nullptr;
   for (const Array& candidate : arrays_) {
-    if (address >= candidate.data && address + bytes <= candidate.data + candidate.bytes)
+    if (address >= candidate.data && address + bytes <= candidate.data + candidate.bytes) {
       return true;
-    if (nearest == nullptr || candidate.data <= address) nearest = &candidate;
+    }
   }
-  *array = nearest == nullptr
-               ? std::string("no array at all")
-               : std::string(Text() << nearest->name << " (" << nearest->bytes << " bytes, at "
-                                    << nearest->where << "), offset " << (address - nearest->data));
+  *array = Describe(p);
   return false;
 }
 
-bool IsShared(const void* p);
+std::string SharedMemory::Describe(const void* p) const {
+  const char* address = static_cast<const char*>(p);
+  const Array* nearest = nullptr;
+  for (const Array& candidate : arrays_) {
+    if (nearest == nullptr || candidate.data <= address) nearest = &candidate;
+  }
+  if (nearest == nullptr) return "shared memory without an array";
+  return Text() << nearest->name << " (" << nearest->bytes << " bytes, declared at "
+                << nearest->where << "), offset " << (address - nearest->data);
+}
 
 }  // namespace cudasim

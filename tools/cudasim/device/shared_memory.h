@@ -29,15 +29,18 @@ class SharedMemory {
   // Empty, or which array's redzone was written to.
   std::string EndBlock();
 
+  // 227 KB, redzones, and rounding.
+  static constexpr size_t kArenaBytes = 1 << 20;
+  const char* begin() const { return memory_; }
   bool Contains(const void* p) const {
     return static_cast<size_t>(static_cast<const char*>(p) - memory_) < kArenaBytes;
   }
   // Whether all bytes belong to one array; else `array` gets the nearest one's name and position.
   bool InBounds(const void* p, size_t bytes, std::string* array) const;
+  // "values (256 bytes, declared at K.cu:7:3), offset 12".
+  std::string Describe(const void* p) const;
 
  private:
-  // 227 KB, redzones, and rounding.
-  static constexpr size_t kArenaBytes = 1 << 20;
   static constexpr size_t kRedzone = 64;
 
   struct Slot {

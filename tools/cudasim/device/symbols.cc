@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -88,6 +89,35 @@ std::string SymbolAt(const void* address, bool within) {
   }
   close(file);
   return name;
+}
+
+std::string SourceAt(const void* code) {
+  Module module{reinterpret_cast<uintptr_t>(code) - 1, 0, ""};
+  dl_iterate_phdr(FindModule, &module);
+  char path[4096];
+  const ssize_t length = readlink(module.path.c_str(), path, sizeof(path) - 1);
+  if (length > 0) module.path.assign(path, static_cast<size_t>(length));
+  char command[4300];
+  std::snprintf(command, sizeof(command), "addr2line -i -e '%s' %#zx 2>/dev/null",
+                module.path.c_str(), static_cast<size_t>(module.address - module.base));
+  std::string text;
+  if (FILE* lines = module.path.empty() ? nullptr : popen(command, "re"); lines != nullptr) {
+    char line[1024];
+    // A line for each inlined call, the innermost first: "/folder/x.cuh:12 (discriminator 3)".
+    while (std::fgets(line, sizeof(line), lines) != nullptr) {
+      line[std::strcspn(line, " \n")] = '\0';
+      if (std::strchr(line, '?') != nullptr || std::strstr(line, "cudasim/include/") != nullptr ||
+          std::strstr(line, "/usr/include/") != nullptr) {
+        continue;
+      }
+      if (!text.empty()) text += ", inlined at ";
+      text += line;
+    }
+    pclose(lines);
+  }
+  if (text.empty())
+    text = "an unknown line of " + SymbolAt(static_cast<const char*>(code) - 1, true);
+  return text;
 }
 
 }  // namespace cudasim

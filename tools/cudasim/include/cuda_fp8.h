@@ -18,7 +18,11 @@ enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 };
 inline __nv_fp8_storage_t __nv_cvt_double_to_fp8(double x, __nv_saturation_t saturate,
                                                  __nv_fp8_interpretation_t kind) {
   const bool e4m3 = kind == __NV_E4M3;
-  if (cudasim::IsNan(x)) return 0x7f;
+  if (cudasim::IsNan(x)) {
+    // e5m2 keeps what it can of the NaN's own bits.
+    const uint32_t nan = e4m3 ? 0x7f : 0x7e | (cudasim::DoubleBits(x) >> 50 & 3);
+    return static_cast<__nv_fp8_storage_t>(cudasim::SignBit(x, 7) | nan);
+  }
   const uint32_t largest = e4m3 ? 0x7e : 0x7b;
   uint32_t magnitude = e4m3 ? cudasim::RoundMagnitude<3, 7>(x) : cudasim::RoundMagnitude<2, 15>(x);
   if (magnitude > largest) {
@@ -28,6 +32,7 @@ inline __nv_fp8_storage_t __nv_cvt_double_to_fp8(double x, __nv_saturation_t sat
 }
 inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float x, __nv_saturation_t saturate,
                                                 __nv_fp8_interpretation_t kind) {
+  if (x != x) return 0x7f;  // unlike a double's, without the sign
   return __nv_cvt_double_to_fp8(static_cast<double>(x), saturate, kind);
 }
 inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 x, __nv_saturation_t saturate,

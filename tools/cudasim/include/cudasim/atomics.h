@@ -11,7 +11,7 @@
 
 namespace cudasim {
 
-void NoteFence();  // for the race checker
+void Fence();
 
 template <typename T>
 using BitsOf = std::conditional_t<sizeof(T) == 2, uint16_t,
@@ -108,11 +108,9 @@ T atomicCAS(T* address, cudasim::Same<T> compare, cudasim::Same<T> value) {
   return compare;
 }
 
-inline void __threadfence_block() { cudasim::NoteFence(); }
-inline void __threadfence() {
-  __atomic_thread_fence(__ATOMIC_SEQ_CST);
-  cudasim::NoteFence();
-}
+// Orders within the block only: here no more than the order that the block's threads run in anyway.
+inline void __threadfence_block() {}
+inline void __threadfence() { cudasim::Fence(); }
 inline void __threadfence_system() { __threadfence(); }
 
 // Loads and stores with cache hints: plain ones here.

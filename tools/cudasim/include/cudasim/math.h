@@ -7,7 +7,9 @@
 #ifndef CUDASIM_MATH_H_
 #define CUDASIM_MATH_H_
 
-#include <cfenv>
+// isfinite and its like in the global namespace: <cmath> alone has them in std.
+#include <math.h>
+
 #include <climits>
 #include <cmath>
 #include <cstdint>

@@ -1,0 +1,43 @@
+// Kernels with one bug each: what the detectors must catch. And twins without it.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace lockstep {
+
+enum class PlantedBug {
+  kBarrierInBranch,          // half of a block at one barrier, half at another
+  kBarrierInHalfTheThreads,  // some threads run on to their end
+  kExitBeforeBarrier,        // threads without work return early
+  kLoopBarrierUneven,        // threads go through a loop with a barrier different numbers of times
+  kShuffleInBranch,          // half a warp shuffles with the full mask
+  kShuffleTwoPlaces,         // the warp's halves at two shuffles, both with the full mask
+  kShuffleFromAbsentLane,    // the source is not in the mask
+  kShuffleNotInMask,         // the caller is not in the mask
+  kGlobalPastEnd,            // x[n]
+  kGlobalBeforeBegin,        // x[-1]
+  kSharedPastEndWrite,       // of a static array
+  kSharedPastEndRead,
+  kDynamicSharedPastEnd,
+  kMissingBarrier,           // reads another warp's element of shared memory at once
+  kMissingBarrierAfterRead,  // overwrites shared memory that others have still to read
+  kMissingSyncWarp,          // reads another lane's element at once
+  kMissingAsyncWait,         // reads cp.async's target before the wait
+  kMissingAsyncBarrier,      // reads another thread's cp.async after the own wait alone
+  kMisalignedVector,         // float4 at an address of 4 mod 16
+  kMisalignedAsync,
+  kUninitialisedShared,
+  kUninitialisedGlobal,
+  kGlobalRaceBetweenBlocks,  // two blocks write the same element
+  kGlobalRaceInBlock,        // thread i reads what thread i+1 writes
+  kLastBlockWithoutFence,    // counts first, publishes without a fence
+  kTrap,
+  kAssert,
+  kTooMuchStaticShared,
+};
+
+// Runs the kernel with the bug on device memory x[n], y[n] (floats, n >= 256; x is 0, 1, 2, ...);
+// blocks of 64 threads. Afterwards y[0..63] is what the kernel computed: without the bug y[i] = 2.
+cudaError_t RunPlanted(PlantedBug bug, bool planted, float* x, float* y, int n);
+
+}  // namespace lockstep

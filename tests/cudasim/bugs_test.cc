@@ -1,0 +1,215 @@
+// Every planted bug is caught, with the name of the kernel and, where the detector knows it, the
+// line; the same kernel without the bug is not reported. Which build catches what:
+// tools/cudasim/README.md.
+#include "tests/cudasim/bugs.h"
+
+#include <gmock/gmock.h>
+
+#include <string>
+
+#include "tests/cudasim/device_buffer.h"
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kAsan = true;
+#else
+constexpr bool kAsan = false;
+#endif
+#ifdef CUDASIM_RACE
+constexpr bool kRaceChecker = true;
+#else
+constexpr bool kRaceChecker = false;
+#endif
+
+namespace lockstep {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+constexpr int kN = 512;
+
+struct Outcome {
+  std::vector<std::string> reports;
+  std::vector<float> y;
+  bool failed;
+};
+
+Outcome RunBug(PlantedBug bug, bool planted) {
+  std::vector<float> x_values(kN);
+  for (int i = 0; i < kN; ++i) x_values[i] = static_cast<float>(i % 128);
+  DeviceBuffer<float> x(x_values), y(kN);
+  const cudaError_t launched = RunPlanted(bug, planted, x.data(), y.data(), kN);
+  const cudaError_t ran = cudaDeviceSynchronize();
+  Outcome outcome;
+  outcome.reports = cudasim::TakeReports();
+  outcome.failed = launched != cudaSuccess || ran != cudaSuccess;
+  if (!outcome.failed) {
+    outcome.y = y.Read();
+    outcome.y.resize(64);
+  }
+  return outcome;
+}
+
+// A bug whose report is a text, in the builds where it is caught so.
+struct Reported {
+  PlantedBug bug;
+  const char* kind;
+  const char* kernel;
+  const char* text;  // a regular expression
+  bool here = true;
+};
+
+const Reported kReported[] = {
+    {PlantedBug::kBarrierInBranch, "barrier divergence", "BarrierInBranchKernel",
+     "thread \\(32,0,0\\) of .*this thread is at the __syncthreads at .*bugs.cu:[0-9]+:[0-9]+, "
+     "threads 0-31 at that at .*bugs.cu:[0-9]+:[0-9]+"},
+    {PlantedBug::kBarrierInHalfTheThreads, "barrier divergence", "BarrierInHalfTheThreadsKernel",
+     "wait in __syncthreads at .*bugs.cu:[0-9]+:[0-9]+, and threads 1, 3, 5"},
+    {PlantedBug::kExitBeforeBarrier, "barrier divergence", "ExitBeforeBarrierKernel",
+     "threads 0-60 wait in .*bugs.cu:[0-9]+:[0-9]+, and threads 61-63 have exited"},
+    {PlantedBug::kLoopBarrierUneven, "barrier divergence", "LoopBarrierUnevenKernel",
+     "threads 16-63 wait in .*bugs.cu:[0-9]+:[0-9]+, and threads 0-15 have exited"},
+    {PlantedBug::kShuffleInBranch, "warp collective with missing lanes", "ShuffleInBranchKernel",
+     "__shfl_xor_sync at .*bugs.cu:[0-9]+:[0-9]+ waits for ever.*lanes 16-31 of warp 0 wait in "
+     "__syncthreads at .*bugs.cu:[0-9]+"},
+    {PlantedBug::kShuffleTwoPlaces, "warp collective with missing lanes", "ShuffleTwoPlacesKernel",
+     "different collectives.*lanes 0-15 of warp 0 wait in __shfl_xor_sync at .*bugs.cu.*lanes "
+     "16-31 "
+     "of warp 0 wait in __shfl_xor_sync at .*bugs.cu"},
+    {PlantedBug::kShuffleFromAbsentLane, "warp collective with missing lanes",
+     "ShuffleFromAbsentLaneKernel",
+     "shuffle at .*bugs.cu:[0-9]+:[0-9]+ gives lane 0 the value of lane 16"},
+    {PlantedBug::kShuffleNotInMask, "warp collective with missing lanes", "ShuffleNotInMaskKernel",
+     "bugs.cu:[0-9]+:[0-9]+ by lane 16, which its mask 0xffff leaves out"},
+    {PlantedBug::kMisalignedAsync, "misaligned access", "MisalignedAsyncKernel",
+     "cp.async at .*cp_async.cuh:[0-9]+:[0-9]+: .* aligned to 16 bytes"},
+    {PlantedBug::kTrap, "trap", "TrapKernel", "thread \\(9,0,0\\) of .*bugs.cu:[0-9]+"},
+#ifndef NDEBUG
+    {PlantedBug::kAssert, "assertion failed", "AssertKernel",
+     "thread \\(9,0,0\\) of .*bugs.cu:[0-9]+.*threadIdx.x != 9"},
+#endif
+    {PlantedBug::kTooMuchStaticShared, "bug", "TooMuchStaticSharedKernel",
+     "more than 49152 bytes of static shared memory.* second at .*bugs.cu:[0-9]+"},
+    // Found at the end of the block by its redzones; by sanitizers at the access itself.
+    {PlantedBug::kSharedPastEndWrite, "access out of bounds", "SharedPastEndWriteKernel",
+     "thread wrote 0 bytes past the end of before \\(256 bytes\\), declared at .*bugs.cu:[0-9]+",
+     !kAsan && !kRaceChecker},
+    {PlantedBug::kDynamicSharedPastEnd, "access out of bounds", "DynamicSharedPastEndKernel",
+     "wrote 12 bytes past the end of dynamic shared memory \\(256 bytes\\)",
+     !kAsan && !kRaceChecker},
+    // Guard pages around every buffer.
+    {PlantedBug::kGlobalPastEnd, "access out of bounds", "GlobalPastEndKernel",
+     "thread \\(17,0,0\\) of .*0 bytes behind ", !kAsan},
+    // The race checker.
+    {PlantedBug::kSharedPastEndWrite, "access out of bounds", "SharedPastEndWriteKernel",
+     "thread \\(63,0,0\\) of .*write of 4 bytes at .*bugs.cu:[0-9]+ outside of before",
+     kRaceChecker},
+    {PlantedBug::kSharedPastEndRead, "access out of bounds", "SharedPastEndReadKernel",
+     "thread \\(63,0,0\\) of .*read of 4 bytes at .*bugs.cu:[0-9]+ outside of values",
+     kRaceChecker},
+    {PlantedBug::kMissingBarrier, "data race", "MissingBarrierKernel",
+     "values.*bugs.cu:[0-9]+.*bugs.cu:[0-9]+", kRaceChecker},
+    {PlantedBug::kMissingBarrierAfterRead, "data race", "MissingBarrierAfterReadKernel",
+     "values.*bugs.cu:[0-9]+.*bugs.cu:[0-9]+", kRaceChecker},
+    {PlantedBug::kMissingSyncWarp, "data race", "MissingSyncWarpKernel",
+     "values.*bugs.cu:[0-9]+.*bugs.cu:[0-9]+", kRaceChecker},
+    {PlantedBug::kMissingAsyncBarrier, "data race", "MissingAsyncBarrierKernel", "values",
+     kRaceChecker},
+    {PlantedBug::kMisalignedVector, "misaligned access", "MisalignedVectorKernel",
+     "read of 16 bytes at .*bugs.cu:[0-9]+", kRaceChecker},
+    {PlantedBug::kGlobalRaceBetweenBlocks, "data race", "GlobalRaceBetweenBlocksKernel",
+     "bugs.cu:[0-9]+.*block", kRaceChecker},
+    {PlantedBug::kGlobalRaceInBlock, "data race", "GlobalRaceInBlockKernel",
+     "bugs.cu:[0-9]+.*bugs.cu:[0-9]+", kRaceChecker},
+    {PlantedBug::kLastBlockWithoutFence, "data race", "LastBlockWithoutFenceKernel",
+     "bugs.cu:[0-9]+.*bugs.cu:[0-9]+", kRaceChecker},
+};
+
+class BugsTest : public ::testing::Test {
+ protected:
+  BugsTest() { settings_->abort_on_bug = false; }
+  ~BugsTest() override { EXPECT_EQ(cudaDeviceReset(), cudaSuccess); }
+  ScopedSettings settings_;
+};
+
+TEST_F(BugsTest, AreReported) {
+  for (const Reported& expected : kReported) {
+    if (!expected.here) continue;
+    SCOPED_TRACE(expected.kernel);
+    const Outcome outcome = RunBug(expected.bug, true);
+    EXPECT_TRUE(outcome.failed);
+    EXPECT_EQ(cudaDeviceReset(), cudaSuccess);
+    ASSERT_FALSE(outcome.reports.empty());
+    std::string report = outcome.reports.front();
+    for (char& c : report) c = c == '\n' ? ' ' : c;  // "." of POSIX expressions stops at no line
+    EXPECT_THAT(report, HasSubstr(std::string("cudasim: ") + expected.kind));
+    EXPECT_THAT(report, ContainsRegex(std::string("kernel [A-Za-z0-9_:( )]*") + expected.kernel +
+                                      ", block \\([0-9],0,0\\) of "));
+    EXPECT_THAT(report, ContainsRegex(expected.text));
+  }
+}
+
+// What no detector reports shows as a wrong result in one of the orders.
+TEST_F(BugsTest, ShowInResultsOfSomeOrder) {
+  if (kAsan || kRaceChecker) GTEST_SKIP() << "these builds report the bugs themselves";
+  for (PlantedBug bug : {PlantedBug::kMissingBarrier, PlantedBug::kMissingBarrierAfterRead,
+                         PlantedBug::kMissingSyncWarp, PlantedBug::kMissingAsyncWait,
+                         PlantedBug::kMissingAsyncBarrier, PlantedBug::kUninitialisedShared,
+                         PlantedBug::kUninitialisedGlobal, PlantedBug::kGlobalRaceInBlock}) {
+    SCOPED_TRACE(static_cast<int>(bug));
+    bool seen = false;
+    for (cudasim::Order order :
+         {cudasim::Order::kForward, cudasim::Order::kReverse, cudasim::Order::kRandom}) {
+      settings_->order = order;
+      const Outcome outcome = RunBug(bug, true);
+      ASSERT_FALSE(outcome.failed);
+      for (float y : outcome.y) seen = seen || y != 2;  // NaN is not 2 either
+    }
+    EXPECT_TRUE(seen);
+  }
+}
+
+TEST_F(BugsTest, TheSameKernelsWithoutThemAreNotReported) {
+  for (cudasim::Order order :
+       {cudasim::Order::kForward, cudasim::Order::kReverse, cudasim::Order::kRandom}) {
+    settings_->order = order;
+    for (int bug = 0; bug <= static_cast<int>(PlantedBug::kTooMuchStaticShared); ++bug) {
+      SCOPED_TRACE(bug);
+      const Outcome outcome = RunBug(static_cast<PlantedBug>(bug), false);
+      EXPECT_THAT(outcome.reports, ::testing::IsEmpty());
+      ASSERT_FALSE(outcome.failed);
+      EXPECT_THAT(outcome.y, ::testing::Each(2.0f));
+    }
+  }
+}
+
+#ifdef __SANITIZE_ADDRESS__
+// AddressSanitizer ends the process; its text has the line, and ours the thread.
+TEST(BugsDeathTest, AreFoundByAddressSanitizer) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (PlantedBug bug :
+       {PlantedBug::kGlobalPastEnd, PlantedBug::kGlobalBeforeBegin, PlantedBug::kSharedPastEndWrite,
+        PlantedBug::kSharedPastEndRead, PlantedBug::kDynamicSharedPastEnd}) {
+    EXPECT_DEATH(RunBug(bug, true),
+                 "kernel .*Kernel, block .0,0,0. of .1,1,1., thread (.|\n)*bugs.cu")
+        << static_cast<int>(bug);
+  }
+}
+#endif
+
+#if defined(CUDASIM_UBSAN)
+TEST(BugsDeathTest, MisalignedAccessIsFoundByUndefinedBehaviorSanitizer) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(RunBug(PlantedBug::kMisalignedVector, true), "bugs.cu:[0-9]+:.*misaligned address");
+}
+#endif
+
+TEST_F(BugsTest, ExitedThreadsCanBeAllowed) {
+  settings_->report_exited = false;
+  const Outcome outcome = RunBug(PlantedBug::kExitBeforeBarrier, true);
+  EXPECT_FALSE(outcome.failed);
+  EXPECT_THAT(outcome.reports, ::testing::IsEmpty());
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,47 @@
+// Kernels of the usual kinds, without bugs, and how to launch them. All of them compile under nvcc.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace lockstep {
+
+// y = alpha x + y
+cudaError_t RunSaxpy(const float* x, float* y, float alpha, int n);
+// The same four at a time; n is a multiple of 4.
+cudaError_t RunSaxpyVector(const float* x, float* y, float alpha, int n);
+// out[b] = the sum of the block's part of x: 256 numbers a block. Fixed order.
+cudaError_t RunBlockSum(const float* x, float* out, int n);
+// Inclusive prefix sums of up to 1024 integers, in one block.
+cudaError_t RunScan(const int* x, int* out, int n);
+// out = x^T for x[rows][columns], tiles of 32 x 32 by blocks of 32 x 8.
+cudaError_t RunTranspose(const float* x, float* out, int rows, int columns);
+// Rows of C, no parameters; `threads` per block.
+cudaError_t RunLayerNorm(const float* x, float* y, int rows, int C, int threads);
+// c = a b for a[M][K], b[K][N]; 16 x 16 tiles in dynamic shared memory; any sizes.
+cudaError_t RunMatmul(const float* a, const float* b, float* c, int M, int N, int K);
+// counts[v] of n bytes, by way of shared memory.
+cudaError_t RunHistogram(const uint8_t* x, unsigned* counts, int n);
+// The sum of n numbers in one launch: the last block that finishes adds the blocks' sums up.
+cudaError_t RunLastBlockSum(const float* x, float* partials, unsigned* counter, float* out, int n);
+// Writes so many values for each of 64 threads: see warp_test.cc.
+inline constexpr int kWarpFunctions = 19;
+cudaError_t RunWarpFunctions(unsigned* out);
+// out[i] = what i atomics of each kind make of memory: see kernels_test.cc.
+cudaError_t RunAtomics(int* ints, unsigned long long* longs, float* floats,
+                       double* doubles);  // NOLINT
+// Votes over a block: out[0] the count, out[1] and, out[2] or.
+cudaError_t RunBlockVotes(const int* predicates, int* out, int threads);
+// Every thread writes its indices: 6 numbers.
+cudaError_t RunIndices(dim3 grid, dim3 block, unsigned* out);
+// One warp multiplies A[16][K] with B[K][8] (B given as its transpose, [8][K]) by mma, K a multiple
+// of 16, staged by cp.async and read by ldmatrix.
+cudaError_t RunMma(const __nv_bfloat16* a, const __nv_bfloat16* bt, float* c, int K);
+// Attention of one head, causal: q, k, v, o are [T][64], T a multiple of 16; scores and output by
+// mma, softmax in f32, keys and values by two-stage cp.async.
+cudaError_t RunAttention(const __nv_bfloat16* q, const __nv_bfloat16* k, const __nv_bfloat16* v,
+                         float* o, int T);
+
+}  // namespace lockstep

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# The simulator's small floats give what NVIDIA's headers give: dump_formats.cc, compiled against both,
+# prints the same. Arguments: the folder of the simulator's headers, dump_formats.cc.
+set -euo pipefail
+cuda=
+for home in "${CUDA_HOME:-}" /usr/local/cuda /usr /opt/cuda; do
+  if [[ -z $cuda && -n $home && -e $home/include/cuda_fp8.h ]]; then cuda=$home/include; fi
+done
+if [[ -z $cuda ]]; then
+  echo "skipped: there is no CUDA toolkit with cuda_fp8.h"
+  exit 0
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+g++ -std=c++20 -O1 -march=x86-64-v3 -isystem "$1" "$2" -o "$work/ours"
+g++ -std=c++20 -O1 -march=x86-64-v3 -isystem "$cuda" "$2" -o "$work/theirs"
+"$work/ours" > "$work/ours.txt"
+"$work/theirs" > "$work/theirs.txt"
+wc -l < "$work/ours.txt" | grep -qx 38 || { echo "the dump is incomplete"; exit 1; }
+diff "$work/theirs.txt" "$work/ours.txt" && echo "the same as $cuda"
