@@ -88,13 +88,16 @@ std::string Damage(const unsigned char* begin, size_t size, const char* where, s
 constexpr unsigned kNoRights = 0x5555;
 constinit thread_local unsigned thread_rights = kNoRights;
 
-// Freed mappings, oldest first: their addresses are not used again at once.
-struct Quarantine {
-  std::deque<std::pair<void*, size_t>> mappings;
+// A freed block's mapping.
+struct Freed {
+  uintptr_t begin;
+  void* mapping;
+  size_t size;
 };
 
-Quarantine& GetQuarantine() {
-  static auto* quarantine = new Quarantine;
+// Oldest first: their addresses are not used again at once.
+std::deque<Freed>& GetQuarantine() {
+  static auto* const quarantine = new std::deque<Freed>;
   return *quarantine;
 }
 
@@ -167,11 +170,12 @@ std::string UnmapBlock(Block* block) {
   void* const memory = reinterpret_cast<void*>(block->mapping);
   mmap(memory, block->mapping_size, PROT_NONE,
        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-  auto& mappings = GetQuarantine().mappings;
-  mappings.emplace_back(memory, block->mapping_size);
-  if (mappings.size() > kQuarantine) {
-    munmap(mappings.front().first, mappings.front().second);
-    mappings.pop_front();
+  std::deque<Freed>& quarantine = GetQuarantine();
+  quarantine.push_back({block->begin, memory, block->mapping_size});
+  if (quarantine.size() > kQuarantine) {
+    ForgetFreed(quarantine.front().begin);
+    munmap(quarantine.front().mapping, quarantine.front().size);
+    quarantine.pop_front();
   }
   return damage;
 #endif

@@ -13,7 +13,6 @@ namespace {
 
 // How far around a block an address still belongs to it: its guard pages.
 constexpr uintptr_t kNear = 8192;
-constexpr size_t kMaxFreed = 4096;
 
 struct Table {
   std::map<uintptr_t, std::shared_ptr<Block>> live;   // By their beginning.
@@ -83,6 +82,14 @@ std::shared_ptr<Block> FindNear(uintptr_t address) {
   return nullptr;
 }
 
+std::shared_ptr<Block> FindFreed(const void* address) {
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  const std::shared_ptr<Block> block = Before(GetTable().freed, begin);
+  return block != nullptr && block->contains(begin) ? block : nullptr;
+}
+
+void ForgetFreed(uintptr_t begin) { GetTable().freed.erase(begin); }
+
 std::vector<std::shared_ptr<Block>> LiveBlocks() {
   std::vector<std::shared_ptr<Block>> blocks;
   for (const auto& [begin, block] : GetTable().live) blocks.push_back(block);
@@ -100,9 +107,9 @@ void RemoveBlock(const std::shared_ptr<Block>& block) {
   table.live.erase(block->begin);
   block->freed = true;
   block->uses.clear();
-  if (block->kind == BlockKind::kRegistered) return;
-  if (table.freed.size() >= kMaxFreed) table.freed.erase(table.freed.begin());
-  table.freed[block->begin] = block;
+#if !defined(__SANITIZE_ADDRESS__)
+  if (block->kind != BlockKind::kRegistered) table.freed[block->begin] = block;
+#endif
 }
 
 std::string Describe(const Block& block) {

@@ -55,6 +55,10 @@ struct Block {
 std::shared_ptr<Block> FindBlock(const void* address, size_t size = 1);
 // Live or lately freed, or within the guard pages around it.
 std::shared_ptr<Block> FindNear(uintptr_t address);
+// The freed block whose addresses nobody else has got since; null under AddressSanitizer.
+std::shared_ptr<Block> FindFreed(const void* address);
+// The addresses of a freed block may be in use again.
+void ForgetFreed(uintptr_t begin);
 std::vector<std::shared_ptr<Block>> LiveBlocks();
 void AddBlock(std::shared_ptr<Block> block);
 // Forgets a block; freed device memory is remembered for reports for a while.

@@ -44,13 +44,11 @@ void CheckBlock(const Op& op, Block* block, const Use& use, std::vector<std::str
 void CheckOrdering(const Lock&, const Op& op, std::vector<std::string>* bugs) {
   for (const Range& range : op.work.ranges) {
     if (range.size == 0) continue;
-    const std::shared_ptr<Block> block = FindBlock(range.address);
-    if (block == nullptr) {
-      const auto address = reinterpret_cast<uintptr_t>(range.address);
-      const std::shared_ptr<Block> freed = FindNear(address);
-      if (freed != nullptr && freed->freed && freed->contains(address)) {
-        bugs->push_back(op.work.what + " uses memory that was freed: " + DescribeWithSites(*freed));
-      }
+    std::shared_ptr<Block> block = FindBlock(range.address);
+    if (block == nullptr) block = FindFreed(range.address);
+    if (block == nullptr) continue;
+    if (block->freed) {
+      bugs->push_back(op.work.what + " uses memory that was freed: " + DescribeWithSites(*block));
       continue;
     }
     Use use;
