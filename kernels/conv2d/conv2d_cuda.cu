@@ -1,8 +1,7 @@
 #include "core/cuda/launch.h"
 #include "kernels/conv2d/conv2d.h"
-#include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/types.cuh"
+#include "kernels/cuda/rows.cuh"
 
 namespace lockstep::cuda {
 namespace {
@@ -81,17 +80,17 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 
 // Grid: a block to an element of dweight [O, C / groups, kh, kw]; its threads share the pixels of
 // all images. Shared memory: one f32 per warp. Deterministic: the order follows from the shape.
-template <class T, class D>
-__global__ void __launch_bounds__(kElementwiseThreads)
+template <int Threads, class T, class D>
+__global__ void __launch_bounds__(Threads)
     Conv2dWeightGradientKernel(Conv2dShape s, const T* x, const T* dy, D* dweight,
                                bool accumulate) {
-  SHARED_ARRAY(float, scratch, kElementwiseThreads / kWarpSize);
+  SHARED_ARRAY(float, scratch, Threads / kWarpSize);
   const int64_t at = blockIdx.x;
   const int64_t j = at % s.columns.kernel, i = at / s.columns.kernel % s.rows.kernel;
   const int64_t c = at / (s.columns.kernel * s.rows.kernel) % s.channels, o = at / s.taps();
   const int64_t filters = s.groups * s.filters, channel = o / s.filters * s.channels + c;
   float sum = 0;
-  for (int64_t k = threadIdx.x; k < s.images * s.out_pixels(); k += kElementwiseThreads) {
+  for (int64_t k = threadIdx.x; k < s.images * s.out_pixels(); k += Threads) {
     const int64_t image = k / s.out_pixels(), pixel = k % s.out_pixels();
     const int64_t row = InputAt(s.rows, pixel / s.columns.out, i);
     const int64_t column = InputAt(s.columns, pixel % s.columns.out, j);
@@ -100,24 +99,24 @@ __global__ void __launch_bounds__(kElementwiseThreads)
     sum = fmaf(ToFloat(plane[row * s.columns.in + column]),
                ToFloat(dy[(image * filters + o) * s.out_pixels() + pixel]), sum);
   }
-  sum = BlockSum<kElementwiseThreads>(sum, scratch);
+  sum = BlockSum<Threads>(sum, scratch);
   if (threadIdx.x != 0) return;
   dweight[at] = Convert<D>(accumulate ? ToFloat(dweight[at]) + sum : sum);
 }
 
 // Grid: a block to a filter; its threads share the pixels of all images. Shared memory and order as
 // above.
-template <class T, class D>
-__global__ void __launch_bounds__(kElementwiseThreads)
+template <int Threads, class T, class D>
+__global__ void __launch_bounds__(Threads)
     Conv2dBiasGradientKernel(Conv2dShape s, const T* dy, D* dbias, bool accumulate) {
-  SHARED_ARRAY(float, scratch, kElementwiseThreads / kWarpSize);
+  SHARED_ARRAY(float, scratch, Threads / kWarpSize);
   const int64_t o = blockIdx.x, filters = s.groups * s.filters;
   float sum = 0;
-  for (int64_t k = threadIdx.x; k < s.images * s.out_pixels(); k += kElementwiseThreads) {
+  for (int64_t k = threadIdx.x; k < s.images * s.out_pixels(); k += Threads) {
     const int64_t image = k / s.out_pixels(), pixel = k % s.out_pixels();
     sum += ToFloat(dy[(image * filters + o) * s.out_pixels() + pixel]);
   }
-  sum = BlockSum<kElementwiseThreads>(sum, scratch);
+  sum = BlockSum<Threads>(sum, scratch);
   if (threadIdx.x != 0) return;
   dbias[o] = Convert<D>(accumulate ? ToFloat(dbias[o]) + sum : sum);
 }
@@ -149,18 +148,24 @@ void Conv2dBackwardWeightCuda(Stream stream, const Conv2dShape& shape, const Ten
     using T = typename decltype(tag)::type;
     const auto run = [&](const GradSink::Target& target, const auto& launch) {
       if (!target.tensor.defined()) return;
-      DispatchFloat("conv2d", target.tensor.dtype(), launch);
+      DispatchFloat("conv2d", target.tensor.dtype(), [&](auto to_tag) {
+        // A thread has four pixels at least.
+        DispatchRowThreads(CeilDiv(shape.images * shape.out_pixels(), 4),
+                           [&](auto threads) { launch(to_tag, threads); });
+      });
     };
-    run(dweight, [&](auto to_tag) {
+    run(dweight, [&](auto to_tag, auto threads) {
       using D = typename decltype(to_tag)::type;
-      Launch({"conv2d_backward_weight", x, dy}, Conv2dWeightGradientKernel<T, D>,
-             Blocks(dweight.tensor.numel(), 1), kElementwiseThreads, 0, stream, shape, Data<T>(x),
-             Data<T>(dy), Data<D>(dweight.tensor), dweight.accumulate);
+      constexpr int kThreads = decltype(threads)::value;
+      Launch({"conv2d_backward_weight", x, dy}, Conv2dWeightGradientKernel<kThreads, T, D>,
+             Blocks(dweight.tensor.numel(), 1), kThreads, 0, stream, shape, Data<T>(x), Data<T>(dy),
+             Data<D>(dweight.tensor), dweight.accumulate);
     });
-    run(dbias, [&](auto to_tag) {
+    run(dbias, [&](auto to_tag, auto threads) {
       using D = typename decltype(to_tag)::type;
-      Launch({"conv2d_backward_bias", dy}, Conv2dBiasGradientKernel<T, D>,
-             Blocks(dbias.tensor.numel(), 1), kElementwiseThreads, 0, stream, shape, Data<T>(dy),
+      constexpr int kThreads = decltype(threads)::value;
+      Launch({"conv2d_backward_bias", dy}, Conv2dBiasGradientKernel<kThreads, T, D>,
+             Blocks(dbias.tensor.numel(), 1), kThreads, 0, stream, shape, Data<T>(dy),
              Data<D>(dbias.tensor), dbias.accumulate);
     });
   });

@@ -61,7 +61,7 @@ __device__ inline void Read(const float* p, float (&x)[4]) {
 __device__ inline void Read(const bf16* p, float (&x)[4]) {
   const uint2 raw = *reinterpret_cast<const uint2*>(p);
   bf16 v[4];
-  memcpy(v, &raw, sizeof(raw));
+  memcpy(static_cast<void*>(v), &raw, sizeof(raw));
 #pragma unroll
   for (int i = 0; i < 4; ++i) x[i] = ToFloat(v[i]);
 }
