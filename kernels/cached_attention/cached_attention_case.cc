@@ -126,6 +126,8 @@ std::vector<OpSample> Samples() {
       Attend("no_tokens", {2, 0, 2, 2, 4, 3, 5}),
       Attend("one", {1, 1, 1, 1, 1, 1, 1}),
       Attend("odd", {3, 1, 3, 3, 5, 4, 13}),
+      Attend("several_tiles_of_keys", {2, 3, 4, 2, 8, 3, 300}),
+      Attend("wide_heads", {2, 2, 2, 1, 150, 2, 9}),
       Attend("grouped", {2, 1, 6, 2, 17, 2, 9}),
       Attend("several_tokens", {2, 4, 4, 2, 8, 5, 11}),
       Attend("several_chunks", {3, 2, 4, 4, 48, 3, 530}),
@@ -153,6 +155,7 @@ std::vector<ErrorSample> Errors() {
                           std::vector<int32_t> positions) {
     ops::CachedAttention(q, cache, cache, Index(rows, q.device()), Index(positions, q.device()));
   };
+  // Rows and positions are looked at on the CPU alone: other devices could not tell the host.
   return {
       {"matrix",
        [=](Device d) {
@@ -182,13 +185,13 @@ std::vector<ErrorSample> Errors() {
        },
        "cached_attention: rows and positions must be i32[2] on cpu, got i32[1]"},
       {"row",
-       [=](Device d) {
-         attend(zeros({1, 1, 2, 4}, d), zeros({2, 2, 3, 4}, d), {2}, {0});
+       [=](Device) {
+         attend(zeros({1, 1, 2, 4}, kCpu), zeros({2, 2, 3, 4}, kCpu), {2}, {0});
        },
        "cached_attention: the row 2 of sequence 0 is not in [0, 2)"},
       {"position",
-       [=](Device d) {
-         attend(zeros({1, 2, 2, 4}, d), zeros({1, 2, 3, 4}, d), {0}, {2});
+       [=](Device) {
+         attend(zeros({1, 2, 2, 4}, kCpu), zeros({1, 2, 3, 4}, kCpu), {0}, {2});
        },
        "cached_attention: 2 tokens from position 2 do not fit a cache of 3 positions"},
       {"gradient",
@@ -198,9 +201,9 @@ std::vector<ErrorSample> Errors() {
        },
        "cached_attention has no gradient: generate within NoGrad"},
       {"store_twice",
-       [=](Device d) {
-         ops::StoreInCache(zeros({2, 1, 2, 4}, d), Index({1, 1}, d), Index({0, 1}, d),
-                           zeros({2, 2, 3, 4}, d));
+       [=](Device) {
+         ops::StoreInCache(zeros({2, 1, 2, 4}, kCpu), Index({1, 1}, kCpu), Index({0, 1}, kCpu),
+                           zeros({2, 2, 3, 4}, kCpu));
        },
        "store_in_cache: the row 1 of the cache is named twice"},
       {"store_heads",

@@ -49,11 +49,16 @@ OpCase Make() {
     strided.inputs[0].non_contiguous = true;
     OpSample mixed = Sample("weights of f32", {.shape = {4, 24}});
     for (size_t i : {1, 2}) mixed.inputs[i].dtype = DType::kF32;
+    // Rows beyond what a block of threads keeps, and beyond its memory for their gradients' sums.
+    std::vector<OpSample> long_rows = {Sample("long rows", {.shape = {3, 4613}}),
+                                       Sample("long rows of whole packs", {.shape = {3, 4624}}),
+                                       Sample("very long rows", {.shape = {2, 12400}})};
+    for (OpSample& s : long_rows) s.finite_differences = false;  // slow; the others have them
     OpSample large = Sample("gpt2", {.shape = {8, 1024, 768}});
     large.flops = 8.0 * 1024 * 768 * 8;
     large.elements_moved = 8.0 * 1024 * 768 * 2;
     large.benchmark_only = true;
-    return std::vector<OpSample>{
+    std::vector<OpSample> samples{
         Sample("empty", {.shape = {0, 5}}),
         Sample("one element", {.shape = {1}}),
         Sample("one row", {.shape = {24}, .low = -4, .high = 4}),
@@ -64,6 +69,8 @@ OpCase Make() {
         strided,
         mixed,
         large};
+    samples.insert(samples.end(), long_rows.begin(), long_rows.end());
+    return samples;
   };
   c.errors = [] {
     return std::vector<ErrorSample>{

@@ -74,6 +74,9 @@ std::vector<OpSample> Samples() {
            Benchmark("gpt2_head", 1024, 768, 50304)}) {
     s.push_back(std::move(b));
   }
+  s.push_back(Sample("gelu_of_eights", {2, 10, 24}, 32, true, Activation::kGelu));
+  s.push_back(Sample("gelu_of_eights_no_bias", {19, 8}, 16, false, Activation::kGelu));
+  s.push_back(Sample("many_rows", {1300, 3}, 5, true));
   OpSample tiles = Sample("several_tiles", {150, 70}, 130, true);
   tiles.finite_differences = false;  // slow, and the other samples have them
   s.push_back(tiles);

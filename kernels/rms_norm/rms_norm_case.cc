@@ -55,6 +55,7 @@ OpCase Make() {
         Sample("odd", {.shape = {3, 5, 37}, .low = -2, .high = 2}),
         Sample("many row blocks", {.shape = {1100, 17}}),
         Sample("far from zero", {.shape = {3, 64}, .low = 99, .high = 101}),
+        Sample("whole packs", {.shape = {5, 264}}),
         Sample("tiny", {.shape = {3, 64}, .low = -1e-3, .high = 1e-3}),
         strided,
         mixed,

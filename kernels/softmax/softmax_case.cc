@@ -56,6 +56,7 @@ OpCase Make() {
           Sample(logarithm, "peaked", {.shape = {4, 9}, .low = -40, .high = 40}),
           Sample(logarithm, "shifted", {.shape = {4, 9}, .low = 1000, .high = 1008}),
           Sample(logarithm, "vocabulary", {.shape = {2, 5003}, .low = -5, .high = 5}),
+          Sample(logarithm, "whole_packs", {.shape = {2, 5008}, .low = -5, .high = 5}),
           Sample(logarithm, "many_rows", {.shape = {700, 50}, .low = -5, .high = 5}),
           Sample(logarithm, "transposed",
                  {.shape = {5, 9}, .low = -3, .high = 3, .non_contiguous = true}),

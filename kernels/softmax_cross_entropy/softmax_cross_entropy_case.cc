@@ -63,6 +63,8 @@ std::vector<OpSample> Samples() {
       Sample("all_ignored", {.shape = {6, 1}}, Reduction::kMean, 0),
       Sample("large_logits", {.shape = {4, 33}, .low = -300, .high = 300}, Reduction::kSum),
       Sample("many_classes", {.shape = {2, 1003}, .low = -6, .high = 6}, Reduction::kMean),
+      Sample("whole_packs", {.shape = {3, 2064}, .low = -6, .high = 6}, Reduction::kMean),
+      Sample("many_rows", {.shape = {1100, 3}}, Reduction::kMean),
       Sample("transposed", {.shape = {9, 12}, .non_contiguous = true}, Reduction::kSum)};
   OpSample gpt2 =
       Sample("gpt2", {.shape = {256, 50304}, .low = -4, .high = 4, .non_contiguous = false},
@@ -81,14 +83,17 @@ std::vector<ErrorSample> Errors() {
                                Tensor::Full(targets, target, dtype, d));
     };
   };
+  // Targets are looked at on the CPU alone: other devices could not tell the host.
+  const auto value = [=](DType dtype, double target) {
+    return [=](Device) { run({2, 3}, {2}, dtype, target)(kCpu); };
+  };
   return {
       {"shapes", run({2, 3}, {3}, DType::kI32, 0),
        "targets must have the shape of the logits without the last dimension, [2]"},
       {"float_targets", run({2, 3}, {2}, DType::kF32, 0), "targets must be i32 or i64, got f32"},
       {"no_classes", run({2, 0}, {2}, DType::kI32, 0), "the logits have no classes"},
-      {"too_large", run({2, 3}, {2}, DType::kI32, 3),
-       "target 3 at position 0 is outside of the 3 classes"},
-      {"negative", run({2, 3}, {2}, DType::kI64, -2), "target -2 at position 0"}};
+      {"too_large", value(DType::kI32, 3), "target 3 at position 0 is outside of the 3 classes"},
+      {"negative", value(DType::kI64, -2), "target -2 at position 0"}};
 }
 
 OpCase Make() {
