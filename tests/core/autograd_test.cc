@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 
 #include "tests/core/test_ops.h"
+#include "tests/message_of.h"
 
 namespace lockstep {
 namespace {
 
 using test::Add;
 using test::LeafOf;
+using test::MessageOf;
 using test::Mul;
 using test::Scale;
 using test::Sum;
@@ -20,15 +22,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 using Doubles = std::vector<double>;
-
-std::string MessageOf(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 // ---- Leaves ----
 
@@ -63,10 +56,11 @@ TEST(LeafTest, AGradientThatTheUserHoldsDoesNotChangeUnderHim) {
 
 TEST(LeafTest, OnlyLeavesHaveGradients) {
   const Tensor x = LeafOf({1});
-  EXPECT_THAT(MessageOf([&] { Scale(x, 2).grad(); }), HasSubstr("only a leaf"));
-  EXPECT_THAT(MessageOf([&] { Tensor::Zeros({1}, DType::kF32).grad(); }), HasSubstr("only a leaf"));
-  EXPECT_THAT(MessageOf([&] { Scale(x, 2).SetRequiresGrad(false); }), HasSubstr("Detach()"));
-  EXPECT_THAT(MessageOf([&] { Tensor::Zeros({1}, DType::kI32).SetRequiresGrad(); }),
+  EXPECT_THAT(MessageOf<Error>([&] { Scale(x, 2).grad(); }), HasSubstr("only a leaf"));
+  EXPECT_THAT(MessageOf<Error>([&] { Tensor::Zeros({1}, DType::kF32).grad(); }),
+              HasSubstr("only a leaf"));
+  EXPECT_THAT(MessageOf<Error>([&] { Scale(x, 2).SetRequiresGrad(false); }), HasSubstr("Detach()"));
+  EXPECT_THAT(MessageOf<Error>([&] { Tensor::Zeros({1}, DType::kI32).SetRequiresGrad(); }),
               HasSubstr("only floating tensors have gradients, not i32[1]"));
 }
 
@@ -87,7 +81,8 @@ TEST(LeafTest, NoGradRecordsNothing) {
     EXPECT_TRUE(Scale(x, 2).requires_grad());
   }
   EXPECT_TRUE(GradEnabled());
-  EXPECT_THAT(MessageOf([&] { Backward(Tensor::Zeros({}, DType::kF64)); }), HasSubstr("NoGrad"));
+  EXPECT_THAT(MessageOf<Error>([&] { Backward(Tensor::Zeros({}, DType::kF64)); }),
+              HasSubstr("NoGrad"));
 }
 
 TEST(LeafTest, OwnGradientsHaveTheDTypeAskedFor) {
@@ -113,7 +108,7 @@ TEST(LeafTest, SetGradReplacesIt) {
   Backward(Sum(x));
   EXPECT_THAT(Values(x.grad()), ElementsAre(8, 9));
   EXPECT_THAT(Values(mine), ElementsAre(7, 8));
-  EXPECT_THAT(MessageOf([&] { leaf.SetGrad(Tensor::Zeros({3}, DType::kF64)); }),
+  EXPECT_THAT(MessageOf<Error>([&] { leaf.SetGrad(Tensor::Zeros({3}, DType::kF64)); }),
               HasSubstr("of shape [2]"));
 }
 
@@ -175,7 +170,7 @@ TEST(DestinationTest, RefusesWhatCannotHoldTheGradient) {
   const Tensor x = LeafOf({1, 2});
   Leaf& leaf = *x.autograd()->leaf;
   leaf.set_name("h.0.weight");
-  EXPECT_THAT(MessageOf([&] { leaf.SetDestination(Tensor::Zeros({3}, DType::kF32)); }),
+  EXPECT_THAT(MessageOf<Error>([&] { leaf.SetDestination(Tensor::Zeros({3}, DType::kF32)); }),
               HasSubstr("'h.0.weight' needs a contiguous floating destination of shape [2]"));
   EXPECT_THROW(leaf.SetDestination(Tensor::Zeros({2}, DType::kI32)), ArgumentError);
   EXPECT_THROW(leaf.SetDestination(Tensor::Zeros({2, 2}, DType::kF32)
@@ -261,7 +256,7 @@ TEST(SavedTensorTest, OverwritingOneIsAnErrorThatNamesItAndTheFix) {
   const Tensor x = LeafOf({1, 2}), w = Tensor::FromVector<double>({3, 4}, {2});
   const Tensor y = Sum(Mul(x, w));
   w.Fill(0);
-  const std::string message = MessageOf([&] { Backward(y); });
+  const std::string message = MessageOf<Error>([&] { Backward(y); });
   EXPECT_THAT(message, HasSubstr("b of test_mul (f64[2] on cpu)"));
   EXPECT_THAT(message, HasSubstr("overwritten"));
   EXPECT_THAT(message, HasSubstr("Clone()"));
@@ -271,7 +266,7 @@ TEST(SavedTensorTest, WritesThroughAnyViewAreSeen) {
   const Tensor x = LeafOf({1, 2}), w = Tensor::FromVector<double>({3, 4, 5, 6}, {2, 2});
   const Tensor y = Sum(Mul(x, w.Slice(0, 0, 1).View({2})));
   w.Transpose(0, 1).CopyFrom(Tensor::Zeros({2, 2}, DType::kF32));
-  EXPECT_THAT(MessageOf([&] { Backward(y); }), HasSubstr("overwritten"));
+  EXPECT_THAT(MessageOf<Error>([&] { Backward(y); }), HasSubstr("overwritten"));
 }
 
 TEST(SavedTensorTest, WritesAfterBackwardAreFine) {
@@ -428,7 +423,7 @@ TEST(RecordTest, AnInputNewerThanTheNodeIsRefused) {
   const auto early = std::make_shared<Nothing>();
   const Tensor input = Scale(LeafOf({1}), 2);
   Tensor output = Tensor::Zeros({1}, DType::kF64);
-  EXPECT_THAT(MessageOf([&] { Record(early, {&input}, {&output}); }), HasSubstr("nothing"));
+  EXPECT_THAT(MessageOf<Error>([&] { Record(early, {&input}, {&output}); }), HasSubstr("nothing"));
 }
 
 TEST(RecordTest, ANodeThatGivesAGradientOfTheWrongShapeIsNamed) {
@@ -443,7 +438,7 @@ TEST(RecordTest, ANodeThatGivesAGradientOfTheWrongShapeIsNamed) {
   const Tensor inner = Scale(LeafOf({1, 2}), 2);
   Tensor output = Tensor::Zeros({}, DType::kF64);
   Record(std::make_shared<Wrong>(), {&inner}, {&output});
-  EXPECT_THAT(MessageOf([&] { Backward(output); }), HasSubstr("test_scale"));
+  EXPECT_THAT(MessageOf<Error>([&] { Backward(output); }), HasSubstr("test_scale"));
 }
 
 }  // namespace

@@ -7,12 +7,14 @@
 #include <thread>
 
 #include "tests/core/test_ops.h"
+#include "tests/message_of.h"
 
 namespace lockstep {
 namespace {
 
 using test::Add;
 using test::LeafOf;
+using test::MessageOf;
 using test::Mul;
 using test::Scale;
 using test::Split;
@@ -21,15 +23,6 @@ using test::Values;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-std::string MessageOf(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 Leaf& LeafIn(const Tensor& x) { return *x.autograd()->leaf; }
 
@@ -125,13 +118,15 @@ TEST(EngineTest, UnusedOutputsOfANodeHaveZeroGradient) {
 TEST(EngineTest, RootGradientsMustFit) {
   const Tensor x = LeafOf({3, 5});
   const Tensor y = Scale(x, 2);
-  EXPECT_THAT(MessageOf([&] { Backward(y); }), HasSubstr("f64[2] on cpu needs a root gradient"));
-  EXPECT_THAT(MessageOf([&] { Backward(y, Tensor::Zeros({3}, DType::kF64)); }),
+  EXPECT_THAT(MessageOf<Error>([&] { Backward(y); }),
+              HasSubstr("f64[2] on cpu needs a root gradient"));
+  EXPECT_THAT(MessageOf<Error>([&] { Backward(y, Tensor::Zeros({3}, DType::kF64)); }),
               HasSubstr("root gradient f64[3] on cpu for a root that is f64[2] on cpu"));
   EXPECT_THROW(Backward(y, Tensor::Zeros({2}, DType::kF32)), ArgumentError);
-  EXPECT_THAT(MessageOf([&] { Backward(Tensor()); }), HasSubstr("undefined"));
+  EXPECT_THAT(MessageOf<Error>([&] { Backward(Tensor()); }), HasSubstr("undefined"));
   const std::vector<Tensor> roots = {y, y}, one = {Tensor::Zeros({2}, DType::kF64)};
-  EXPECT_THAT(MessageOf([&] { Backward(roots, one); }), HasSubstr("2 roots with 1 root gradients"));
+  EXPECT_THAT(MessageOf<Error>([&] { Backward(roots, one); }),
+              HasSubstr("2 roots with 1 root gradients"));
 }
 
 TEST(EngineTest, SeveralGraphsLiveAtOnce) {
@@ -169,7 +164,7 @@ TEST(EngineTest, ASecondBackwardIsAnErrorThatSaysHow) {
   const Tensor x = LeafOf({3});
   const Tensor y = Sum(Mul(x, x));
   Backward(y);
-  const std::string message = MessageOf([&] { Backward(y); });
+  const std::string message = MessageOf<Error>([&] { Backward(y); });
   EXPECT_THAT(message, HasSubstr("'test_sum' a second time"));
   EXPECT_THAT(message, HasSubstr("retain_graph"));
   EXPECT_THAT(Values(x.grad()), ElementsAre(6)) << "refused before anything was added";
@@ -254,7 +249,7 @@ TEST(ObserverTest, HearsOfErrorsInsteadOfTheEnd) {
   const Tensor a = Named("a"), b = Named("b");
   Recorder recorder;
   LeafIn(a).AddObserver(&recorder);
-  EXPECT_EQ(MessageOf([&] { Backward(Sum(Mul(Failing(a), b))); }), "backward failed");
+  EXPECT_EQ(MessageOf<Error>([&] { Backward(Sum(Mul(Failing(a), b))); }), "backward failed");
   EXPECT_THAT(recorder.events, ElementsAre("begin", "error"));
   // The engine is fine afterwards.
   a.ZeroGrad();
@@ -280,7 +275,7 @@ TEST(ObserverTest, AnErrorOfAnObserverReachesTheCallerAndTheOthers) {
     Thrower thrower;
     thrower.where = where;
     Recorder recorder;
-    EXPECT_EQ(MessageOf([&] {
+    EXPECT_EQ(MessageOf<Error>([&] {
                 Backward(Sum(Scale(a, 2)), {}, {.observers = {&thrower, &recorder}});
               }),
               StrCat("at ", where));
@@ -406,7 +401,7 @@ TEST(DeferTest, AnErrorInTheRunIsToldToTheObservers) {
   LeafIn(a).AddObserver(&recorder);
   DeferredGradients deferred;
   Backward(Sum(Failing(a)), {}, {.defer = [](const Leaf&) { return true; }, .deferred = &deferred});
-  EXPECT_EQ(MessageOf([&] { deferred.Run(); }), "backward failed");
+  EXPECT_EQ(MessageOf<Error>([&] { deferred.Run(); }), "backward failed");
   EXPECT_THAT(recorder.events, ElementsAre("begin", "error"));
   EXPECT_TRUE(deferred.empty());
 }

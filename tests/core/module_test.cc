@@ -6,10 +6,12 @@
 #include "core/allocator.h"
 #include "core/engine.h"
 #include "tests/core/test_ops.h"
+#include "tests/message_of.h"
 
 namespace lockstep {
 namespace {
 
+using test::MessageOf;
 using test::Mul;
 using test::Sum;
 using test::Values;
@@ -73,15 +75,6 @@ std::vector<std::string> Names(const List& list) {
   std::vector<std::string> names;
   for (const auto& [name, item] : list) names.push_back(name);
   return names;
-}
-
-std::string MessageOf(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 Tensor Input() { return test::LeafOf({1, 2}); }
@@ -182,7 +175,7 @@ TEST(ModuleTest, MetaKeepsShapesWithoutBytes) {
 
 TEST(ModuleTest, ModulesWithoutNamesSaySo) {
   Gain gain;
-  EXPECT_THAT(MessageOf([&] { gain.path(); }), HasSubstr("call Materialize"));
+  EXPECT_THAT(MessageOf<Error>([&] { gain.path(); }), HasSubstr("call Materialize"));
 }
 
 TEST(ModuleTest, TiedParametersAppearOnceUnderTheirFirstName) {
@@ -205,16 +198,16 @@ TEST(ModuleTest, NamesMustBeDifferent) {
   struct Twice : Gain {
     Twice() { AddParameter("weight", {1}, {}, false); }
   };
-  EXPECT_THAT(MessageOf([] { Twice(); }), HasSubstr("parameter named 'weight'"));
+  EXPECT_THAT(MessageOf<Error>([] { Twice(); }), HasSubstr("parameter named 'weight'"));
   struct Children : Gain {
     Child<Layer> a{this, "a", std::make_shared<Gain>()};
     Child<Layer> b{this, "a", std::make_shared<Gain>()};
   };
-  EXPECT_THAT(MessageOf([] { Children(); }), HasSubstr("child named 'a'"));
+  EXPECT_THAT(MessageOf<Error>([] { Children(); }), HasSubstr("child named 'a'"));
   struct Null : Gain {
     Child<Layer> a{this, "a", nullptr};
   };
-  EXPECT_THAT(MessageOf([] { Null(); }), HasSubstr("'a' must be a module"));
+  EXPECT_THAT(MessageOf<Error>([] { Null(); }), HasSubstr("'a' must be a module"));
 }
 
 // ---- Replacement ----
@@ -258,14 +251,14 @@ TEST(ReplaceTest, MaterializeOfASubtreeKeepsItsPlace) {
 
 TEST(ReplaceTest, ErrorsNameWhatThereIs) {
   Tree tree;
-  EXPECT_THAT(MessageOf([&] { tree.ReplaceChild("h.0.third", std::make_shared<Gain>()); }),
+  EXPECT_THAT(MessageOf<Error>([&] { tree.ReplaceChild("h.0.third", std::make_shared<Gain>()); }),
               HasSubstr("no child module 'third'; there are: first second"));
-  EXPECT_THAT(MessageOf([&] { tree.ReplaceChild("h.10", std::make_shared<Gain>()); }),
+  EXPECT_THAT(MessageOf<Error>([&] { tree.ReplaceChild("h.10", std::make_shared<Gain>()); }),
               HasSubstr("no child module 'h.10'"));
   struct Other : ModuleOf<Tensor(const Tensor&, int64_t)> {
     Tensor Forward(const Tensor& x, int64_t) override { return x; }
   };
-  EXPECT_THAT(MessageOf([&] { tree.ReplaceChild("h.1", std::make_shared<Other>()); }),
+  EXPECT_THAT(MessageOf<Error>([&] { tree.ReplaceChild("h.1", std::make_shared<Other>()); }),
               HasSubstr("'h.1' cannot be replaced by a module of another interface"));
   EXPECT_THROW(tree.ReplaceChild("h.1", nullptr), ArgumentError);
 }
@@ -286,7 +279,7 @@ TEST(ParameterTest, TheLeafSurvivesNewValues) {
   EXPECT_THAT(Values(y), ElementsAre(7, 16));
   Backward(Sum(y));
   EXPECT_THAT(Values(main), ElementsAre(1, 2));
-  EXPECT_THAT(MessageOf([&] { gain.weight()->SetValue(Tensor::Zeros({3}, DType::kF64)); }),
+  EXPECT_THAT(MessageOf<Error>([&] { gain.weight()->SetValue(Tensor::Zeros({3}, DType::kF64)); }),
               HasSubstr("parameter 'weight' has shape [2], got f64[3]"));
 }
 

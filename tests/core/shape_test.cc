@@ -3,19 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/message_of.h"
+
 namespace lockstep {
 namespace {
 
+using test::MessageOf;
 using testing::HasSubstr;
-
-std::string MessageOf(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const ArgumentError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(ShapeTest, SizesStridesAndText) {
   const Shape s = {2, 3, 4};

@@ -8,22 +8,15 @@
 #include <random>
 
 #include "core/autograd.h"
+#include "tests/message_of.h"
 
 namespace lockstep {
 namespace {
 
+using test::MessageOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-std::string MessageOf(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const ArgumentError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 Tensor Iota(const Shape& shape, DType dtype = DType::kF32) {
   std::vector<float> values(static_cast<size_t>(shape.numel()));

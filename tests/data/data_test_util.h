@@ -10,24 +10,16 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/message_of.h"
+
 namespace lockstep::data {
+
+using test::MessageOf;
 
 // An empty folder of the running test.
 std::string TestFolder();
 
 void WriteText(const std::string& path, std::string_view contents);
-
-// What `f` throws, which must be an E.
-template <class E, class F>
-std::string MessageOf(const F& f) {
-  try {
-    f();
-  } catch (const E& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
 
 // A file of tests/data/testdata.
 std::string TestData(const std::string& name);

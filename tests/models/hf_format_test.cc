@@ -8,10 +8,12 @@
 
 #include "core/file.h"
 #include "core/safetensors.h"
+#include "tests/message_of.h"
 
 namespace lockstep::models {
 namespace {
 
+using test::MessageOf;
 using testing::HasSubstr;
 
 constexpr GptConfig kSmall{
@@ -47,15 +49,6 @@ void Save(Gpt& model, const std::string& folder) {
   WriteSafetensors(out, ToHfTensors(model));
   out.Close();
   WriteFileAtomically(folder + "/config.json", ToHfConfig(model.config()));
-}
-
-std::string ErrorOf(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
 }
 
 class HfRoundTrip : public testing::TestWithParam<GptConfig> {};
@@ -240,7 +233,7 @@ void Rewrite(const std::string& folder, const std::function<void(SafetensorsItem
 }
 
 std::string LoadError(const GptConfig& config, const std::string& folder) {
-  return ErrorOf([&] {
+  return MessageOf<Error>([&] {
     Gpt model(config);
     model.Materialize(kCpu, 1);
     LoadHfWeights(model, folder);
@@ -353,7 +346,7 @@ TEST(HfFormat, NamesTheFieldOfABadLlamaConfig) {
     std::string text = good;
     EXPECT_NE(text.find(from), std::string::npos) << from;
     text.replace(text.find(from), from.size(), to);
-    return ErrorOf([&] { FromHfConfig(text, "config.json"); });
+    return MessageOf<Error>([&] { FromHfConfig(text, "config.json"); });
   };
   EXPECT_EQ(with("{", "{"), "no error");
   EXPECT_THAT(with("\"llama\"", "\"mistral\""),
@@ -389,7 +382,7 @@ TEST(HfFormat, RefusesWeightsOfAnotherModel) {
   saved.Materialize(kCpu, 5);
   Save(saved, folder);
   const auto load = [&](GptConfig config) {
-    return ErrorOf([&] {
+    return MessageOf<Error>([&] {
       Gpt model(config);
       model.Materialize(kCpu, 1);
       LoadHfWeights(model, folder);
@@ -417,13 +410,13 @@ TEST(HfFormat, RefusesBiasesThatTheModelLacks) {
   config.bias = false;
   Gpt model(config);
   model.Materialize(kCpu, 1);
-  EXPECT_THAT(ErrorOf([&] { LoadHfWeights(model, folder); }),
+  EXPECT_THAT(MessageOf<Error>([&] { LoadHfWeights(model, folder); }),
               HasSubstr("'h.0.ln_1.bias' is not zero, but the model has no biases"));
 }
 
 TEST(HfFormat, NamesTheFieldOfABadConfig) {
   const auto error = [](const std::string& json) {
-    return ErrorOf([&] { FromHfConfig(json, "config.json"); });
+    return MessageOf<Error>([&] { FromHfConfig(json, "config.json"); });
   };
   const std::string good = ToHfConfig(kSmall);
   EXPECT_EQ(error(good), "no error");

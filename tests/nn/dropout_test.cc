@@ -9,21 +9,14 @@
 #include "core/philox.h"
 #include "core/step_state.h"
 #include "nn/sequential.h"
+#include "tests/message_of.h"
 #include "tests/nn/reference.h"
 
 namespace lockstep::nn {
 namespace {
 
+using test::MessageOf;
 using testing::HasSubstr;
-
-std::string MessageOf(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const ArgumentError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 Tensor Ones() { return Tensor::Full({8, 100}, 1, DType::kF32); }
 

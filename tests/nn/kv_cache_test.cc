@@ -7,23 +7,16 @@
 #include "kernels/attention/attention.h"
 #include "nn/causal_self_attention.h"
 #include "nn/transformer_block.h"
+#include "tests/message_of.h"
 #include "tests/nn/reference.h"
 
 namespace lockstep::nn {
 namespace {
 
+using test::MessageOf;
 using test::RandomTensor;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string MessageOf(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const ArgumentError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 double Difference(const Tensor& a, const Tensor& b) {
   return test::Difference(test::ToMatrix(a), test::ToMatrix(b));

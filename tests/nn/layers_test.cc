@@ -11,34 +11,20 @@
 #include "nn/layer_norm.h"
 #include "nn/linear.h"
 #include "nn/sequential.h"
+#include "tests/message_of.h"
 #include "tests/nn/reference.h"
 
 namespace lockstep::nn {
 namespace {
 
+using test::Describe;
 using test::Difference;
+using test::MessageOf;
 using test::ParameterOf;
 using test::RandomTensor;
 using test::ToMatrix;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string MessageOf(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const ArgumentError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-std::vector<std::string> Describe(const Module& module) {
-  std::vector<std::string> out;
-  for (const auto& [name, p] : module.NamedParameters()) {
-    out.push_back(StrCat(name, " ", p->logical_shape(), p->decay() ? " decays" : ""));
-  }
-  return out;
-}
 
 // ---- Linear ----
 

@@ -10,13 +10,16 @@
 #include "nn/rms_norm.h"
 #include "nn/rotary.h"
 #include "nn/transformer_block.h"
+#include "tests/message_of.h"
 #include "tests/nn/reference.h"
 
 namespace lockstep::nn {
 namespace {
 
+using test::Describe;
 using test::Difference;
 using test::Matrix;
+using test::MessageOf;
 using test::ParameterOf;
 using test::RandomTensor;
 using test::ToMatrix;
@@ -25,23 +28,6 @@ using testing::HasSubstr;
 
 constexpr int64_t kBatch = 2, kLength = 7, kWidth = 24, kHeads = 4, kKeyHeads = 2, kHead = 6;
 constexpr double kTheta = 100, kEps = 1e-3;
-
-std::string MessageOf(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const ArgumentError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-std::vector<std::string> Describe(const Module& module) {
-  std::vector<std::string> out;
-  for (const auto& [name, p] : module.NamedParameters()) {
-    out.push_back(StrCat(name, " ", p->logical_shape(), p->decay() ? " decays" : ""));
-  }
-  return out;
-}
 
 TransformerBlockOptions Llama() {
   return {.n_embd = kWidth,

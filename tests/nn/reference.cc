@@ -26,6 +26,17 @@ Matrix ParameterOf(const Module& module, const std::string& path) {
   return {};
 }
 
+std::vector<std::string> Describe(const Module& module) {
+  std::vector<std::string> out;
+  for (const auto& [name, p] : module.NamedParameters()) {
+    out.push_back(StrCat(name, " ", p->logical_shape(), p->decay() ? " decays" : ""));
+  }
+  for (const auto& [name, buffer] : module.NamedBuffers()) {
+    out.push_back(StrCat(name, " ", buffer.dtype(), buffer.shape(), " buffer"));
+  }
+  return out;
+}
+
 Matrix LinearReference(const Matrix& x, const Matrix& w, const Matrix& b) {
   Matrix y{x.rows, w.rows, std::vector<double>(static_cast<size_t>(x.rows * w.rows))};
   for (int64_t r = 0; r < y.rows; ++r) {

@@ -22,6 +22,9 @@ Matrix ToMatrix(const Tensor& x);
 // The parameter of this path; fails the test if there is none.
 Matrix ParameterOf(const Module& module, const std::string& path);
 
+// "fc.weight [5, 3] decays", "running_mean f32[3] buffer": the parameters, then the buffers.
+std::vector<std::string> Describe(const Module& module);
+
 // y = x w^T + b; b may be empty.
 Matrix LinearReference(const Matrix& x, const Matrix& w, const Matrix& b);
 Matrix LayerNormReference(const Matrix& x, const Matrix& w, const Matrix& b, double eps);

@@ -16,35 +16,21 @@
 #include "nn/linear.h"
 #include "nn/mlp.h"
 #include "nn/transformer_block.h"
+#include "tests/message_of.h"
 #include "tests/nn/reference.h"
 
 namespace lockstep::nn {
 namespace {
 
+using test::Describe;
 using test::Difference;
 using test::Matrix;
+using test::MessageOf;
 using test::ParameterOf;
 using test::RandomTensor;
 using test::ToMatrix;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-std::string MessageOf(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const ArgumentError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-std::vector<std::string> Describe(const Module& module) {
-  std::vector<std::string> out;
-  for (const auto& [name, p] : module.NamedParameters()) {
-    out.push_back(StrCat(name, " ", p->logical_shape(), p->decay() ? " decays" : ""));
-  }
-  return out;
-}
 
 // As models::Gpt holds its blocks.
 class Stack : public Layer {
