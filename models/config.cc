@@ -169,6 +169,12 @@ void AddModelOptions(Options& options, ModelOptions& model) {
                .aliases = {"rms_norm_eps", "layer_norm_epsilon"},
                .doc = "added to the variance or mean square"});
   AddRopeOptions(options, model);
+  options.Add("model.init_std", &model.init_std,
+              {.min = 0,
+               .max = 100,
+               .aliases = {"initializer_range"},
+               .doc = "standard deviation of fresh weights; of those that add to the residual "
+                      "stream it is divided by sqrt(2 n_layer)"});
 }
 
 void AddDataOptions(Options& options, DataOptions& data) {

@@ -15,15 +15,13 @@
 namespace lockstep::models {
 namespace {
 
-constexpr double kInitStd = 0.02;
-
 GptConfig Checked(const GptConfig& config) {
   Validate(config);
   return Resolved(config);
 }
 
-std::shared_ptr<nn::Embedding> MakeEmbedding(int64_t num, int64_t dim) {
-  return std::make_shared<nn::Embedding>(num, dim, nn::Normal(0, kInitStd));
+std::shared_ptr<nn::Embedding> MakeEmbedding(int64_t num, const GptConfig& config) {
+  return std::make_shared<nn::Embedding>(num, config.n_embd, nn::Normal(0, config.init_std));
 }
 
 std::vector<std::shared_ptr<Layer>> Blocks(const GptConfig& config) {
@@ -31,9 +29,9 @@ std::vector<std::shared_ptr<Layer>> Blocks(const GptConfig& config) {
                                       .n_head = config.n_head,
                                       .bias = config.bias,
                                       .dropout = config.dropout,
-                                      .init_std = kInitStd};
+                                      .init_std = config.init_std};
   // 2 * n_layer branches add up in the residual stream.
-  options.residual_std = kInitStd / std::sqrt(2.0 * static_cast<double>(config.n_layer));
+  options.residual_std = config.init_std / std::sqrt(2.0 * static_cast<double>(config.n_layer));
   options.n_kv_head = config.n_kv_head;
   options.n_inner = config.n_inner;
   options.norm = config.norm;
@@ -53,14 +51,14 @@ std::vector<std::shared_ptr<Layer>> Blocks(const GptConfig& config) {
 std::unique_ptr<Child<nn::Embedding>> Positions(Module* owner, const GptConfig& config) {
   if (config.position != Position::kLearned) return nullptr;
   return std::make_unique<Child<nn::Embedding>>(owner, "wpe",
-                                                MakeEmbedding(config.block_size, config.n_embd));
+                                                MakeEmbedding(config.block_size, config));
 }
 
 }  // namespace
 
 Gpt::Gpt(const GptConfig& config)
     : config_(Checked(config)),
-      wte_(this, "wte", MakeEmbedding(config_.vocab_size, config_.n_embd)),
+      wte_(this, "wte", MakeEmbedding(config_.vocab_size, config_)),
       wpe_(Positions(this, config_)),
       drop_(this, "drop", std::make_shared<nn::Dropout>(config_.dropout)),
       h_(this, "h", Blocks(config_)),
@@ -72,7 +70,7 @@ Gpt::Gpt(const GptConfig& config)
         this, "lm_head",
         std::make_shared<nn::Linear>(
             config.n_embd, config.vocab_size,
-            nn::LinearOptions{.bias = false, .weight_init = nn::Normal(0, kInitStd)}));
+            nn::LinearOptions{.bias = false, .weight_init = nn::Normal(0, config.init_std)}));
   }
 }
 

@@ -12,7 +12,8 @@ namespace lockstep::models {
 // embedding. The default configuration is GPT-2's: learned positions, layer norms, tanh GELU; with
 // rope, rms_norm, swiglu and no biases it is Llama. Parameters have Hugging Face's GPT-2 names
 // (wte.weight, h.0.attn.c_attn.weight, ...) in any case, linear weights as [out, in]. Initialised
-// as GPT-2: N(0, 0.02), residual projections N(0, 0.02 / sqrt(2 n_layer)), biases 0, norms 1.
+// as GPT-2: N(0, init_std), residual projections N(0, init_std / sqrt(2 n_layer)), biases 0,
+// norms 1.
 class Gpt : public ModuleOf<Tensor(const Tensor& ids)> {
  public:
   explicit Gpt(const GptConfig& config);

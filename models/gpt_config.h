@@ -33,6 +33,7 @@ struct GptConfig {
   nn::MlpActivation activation = nn::MlpActivation::kGelu;
   Position position = Position::kLearned;
   RotaryOptions rope = {};  // of kRope
+  double init_std = 0.02;   // of fresh weights; residual projections: init_std / sqrt(2 n_layer)
   bool operator==(const GptConfig&) const = default;
 };
 

@@ -99,6 +99,7 @@ OrderedJson Gpt2Config(const GptConfig& c) {
     break;
   }
   j["layer_norm_epsilon"] = c.norm_eps;
+  j["initializer_range"] = c.init_std;
   j["resid_pdrop"] = c.dropout;
   j["embd_pdrop"] = c.dropout;
   j["attn_pdrop"] = c.dropout;
@@ -125,6 +126,7 @@ GptConfig FromGpt2(const Fields& f) {
   c.n_inner = f.Integer("n_inner", 0);
   c.activation = Gpt2Activation(f);
   c.norm_eps = f.Number("layer_norm_epsilon", 1e-5);
+  c.init_std = f.Number("initializer_range", 0.02);
   c.dropout = f.Number("resid_pdrop", 0);
   c.tie_embeddings = f.Bool("tie_word_embeddings", true);
   c.bias = f.Object("lockstep").Bool("bias", true);
@@ -180,6 +182,7 @@ OrderedJson LlamaConfig(const GptConfig& c) {
   j["head_dim"] = c.n_embd / c.n_head;
   j["hidden_act"] = "silu";
   j["rms_norm_eps"] = c.norm_eps;
+  j["initializer_range"] = c.init_std;
   j["rope_theta"] = c.rope.theta;
   j["rope_scaling"] = RopeScaling(c.rope);
   j["attention_bias"] = c.bias;
@@ -207,6 +210,7 @@ GptConfig FromLlama(const Fields& f) {
   c.n_head = f.Integer("num_attention_heads");
   c.n_kv_head = f.Integer("num_key_value_heads", c.n_head);
   c.norm_eps = f.Number("rms_norm_eps", 1e-6);
+  c.init_std = f.Number("initializer_range", 0.02);
   c.rope = FromRope(f);
   c.bias = f.Bool("attention_bias", false);
   f.Expect("mlp_bias", c.bias);  // all linear layers have biases, or none
@@ -233,6 +237,7 @@ OrderedJson LockstepConfig(const GptConfig& c) {
   j["tie_embeddings"] = c.tie_embeddings;
   j["norm"] = Name(c.norm);
   j["norm_eps"] = c.norm_eps;
+  j["init_std"] = c.init_std;
   j["activation"] = Name(c.activation);
   j["position"] = Name(c.position);
   if (c.position == Position::kRope) {
@@ -256,6 +261,7 @@ GptConfig FromLockstep(const Fields& f) {
   c.tie_embeddings = f.Bool("tie_embeddings", c.tie_embeddings);
   c.norm = ParseNorm(f.Text("norm", ""));
   c.norm_eps = f.Number("norm_eps", c.norm_eps);
+  c.init_std = f.Number("init_std", c.init_std);
   c.activation = ParseActivation(f.Text("activation", ""));
   c.position = ParsePosition(f.Text("position", ""));
   if (c.position == Position::kRope) c.rope = FromRope(f);

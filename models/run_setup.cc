@@ -132,7 +132,8 @@ GptConfig ToGptConfig(const ModelOptions& m) {
                    .factor = m.rope_factor,
                    .low = m.rope_low,
                    .high = m.rope_high,
-                   .original_length = m.rope_original_length}};
+                   .original_length = m.rope_original_length},
+          .init_std = m.init_std};
 }
 
 Device ResolveDevice(const std::string& option) {

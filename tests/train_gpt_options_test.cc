@@ -133,6 +133,7 @@ const std::vector<Numeric>& NumericOptions() {
       {"model.n_kv_head", "1"},
       {"model.n_inner", "32"},
       {"model.norm_eps", "0.1"},
+      {"model.init_std", "0.05"},
       {"model.rope_theta", "100", kRope},
       {"model.rope_scaling", "llama3", kLinear},
       {"model.rope_factor", "2", kLinear},

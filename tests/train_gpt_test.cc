@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "tests/sanitized.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {
@@ -114,12 +115,7 @@ TEST_F(TrainGpt, KilledAtAnyFileOperationItResumesToTheSameBits) {
                                             "--threads=1"};
   ASSERT_EQ(Train("undisturbed", shorter).exit_code, 0);
   const std::string expected = Bytes("undisturbed", 12);
-  // Sanitized programs are an order of magnitude slower, and the operations are the same.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr int kStride = 11;
-#else
-  constexpr int kStride = 1;
-#endif
+  constexpr int kStride = test::kSanitized ? 11 : 1;  // the operations are the same
   int kills = 0;
   for (int at = 1;; at += kStride) {
     RemoveTree(Path("out"));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "tests/sanitized.h"
 
 namespace lockstep {
 namespace {
@@ -17,11 +18,7 @@ namespace {
 using testing::HasSubstr;
 
 // Sanitizer builds have no cache, so that they see every allocation at its size.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kCaches = false;
-#else
-constexpr bool kCaches = true;
-#endif
+constexpr bool kCaches = !test::kSanitized;
 
 const Stream kStream = {kCpu, nullptr};
 

@@ -8,6 +8,7 @@
 
 #include "tests/core/test_ops.h"
 #include "tests/message_of.h"
+#include "tests/sanitized.h"
 
 namespace lockstep {
 namespace {
@@ -431,11 +432,7 @@ Tensor Pass(const Tensor& x) {
 }
 
 TEST(EngineTest, AMillionNodesDeepNeitherInBackwardNorInDestructionOverflowTheStack) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr int kDepth = 100000;  // slower, and with larger frames
-#else
-  constexpr int kDepth = 1000000;
-#endif
+  constexpr int kDepth = test::kSanitized ? 100000 : 1000000;
   const Tensor x = LeafOf({3});
   {
     Tensor y = x;

@@ -72,6 +72,7 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "model.n_kv_head",
                                 "model.n_inner",
                                 "model.norm_eps",
+                                "model.init_std",
                                 "model.rope_theta",
                                 "model.rope_scaling",
                                 "model.rope_factor",
@@ -137,6 +138,7 @@ dropout = 0.5
 bias = true
 norm = "rms_norm"
 norm_eps = 1e-4
+init_std = 0.5
 activation = "swiglu"
 position = "rope"
 rope_theta = 500.0
@@ -200,6 +202,7 @@ save_initial = true
   EXPECT_EQ(config.model.dropout, 0.5);
   EXPECT_EQ(config.model.norm, "rms_norm");
   EXPECT_EQ(config.model.norm_eps, 1e-4);
+  EXPECT_EQ(config.model.init_std, 0.5);
   EXPECT_EQ(config.model.activation, "swiglu");
   EXPECT_EQ(config.model.position, "rope");
   EXPECT_EQ(config.model.rope_theta, 500);
@@ -262,6 +265,7 @@ TEST(RunConfig, ValuesOutOfRange) {
                                      "--model.n_kv_head=-1",
                                      "--model.n_inner=-1",
                                      "--model.norm_eps=0",
+                                     "--model.init_std=-0.1",
                                      "--model.norm_eps=2",
                                      "--model.rope_theta=0",
                                      "--model.rope_factor=0",
@@ -354,6 +358,7 @@ TEST(RunConfig, NamesOfOtherProgramsAreSuggested) {
       {"num_key_value_heads", "model.n_kv_head"},
       {"intermediate_size", "model.n_inner"},
       {"rms_norm_eps", "model.norm_eps"},
+      {"initializer_range", "model.init_std"},
       {"hidden_act", "model.activation"},
       {"rope_base", "model.rope_theta"},
       {"dtype", "train.precision"}};

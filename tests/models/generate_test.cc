@@ -11,6 +11,7 @@
 #include "core/thread_pool.h"
 #include "kernels/linear/linear.h"
 #include "nn/kv_cache.h"
+#include "tests/sanitized.h"
 
 namespace lockstep::models {
 namespace {
@@ -85,9 +86,11 @@ class GenerateTest : public testing::TestWithParam<Family> {
 INSTANTIATE_TEST_SUITE_P(Families, GenerateTest, testing::ValuesIn(Families()),
                          [](const auto& info) { return info.param.name; });
 
-const GenerateOptions kGreedy{.tokens = 50, .temperature = 0};
-const GenerateOptions kSampled{.tokens = 50, .temperature = 1, .top_k = 40, .top_p = 0.95};
-const GenerateOptions kPenalised{.tokens = 50, .temperature = 0.9, .repetition_penalty = 1.3};
+// Beyond the context of 24.
+constexpr int64_t kTokens = test::kSanitized ? 27 : 50;
+const GenerateOptions kGreedy{.tokens = kTokens, .temperature = 0};
+const GenerateOptions kSampled{.tokens = kTokens, .temperature = 1, .top_k = 40, .top_p = 0.95};
+const GenerateOptions kPenalised{.tokens = kTokens, .temperature = 0.9, .repetition_penalty = 1.3};
 
 // The law of the cache: with it or without it, the same tokens, across the border of the context.
 // In f64, where sums in another order move nothing that decides a token.
@@ -96,13 +99,14 @@ TEST_P(GenerateTest, TheCacheChangesNoToken) {
   model.Materialize(kCpu, 3, DType::kF64);
   Spread(model, 11);
   for (GenerateOptions options : {kGreedy, kSampled, kPenalised}) {
-    for (int64_t slide : {0, 1, 7, 24}) {
+    for (int64_t slide :
+         test::kSanitized ? std::vector<int64_t>{7} : std::vector<int64_t>{0, 1, 7, 24}) {
       options.slide = slide;
       GenerateOptions without = options;
       without.kv_cache = false;
       const auto got = GenerateBatch(model, Prompts(), kVocabulary, options);
       EXPECT_EQ(got, GenerateBatch(model, Prompts(), kVocabulary, without)) << "slide " << slide;
-      for (const auto& tokens : got) EXPECT_EQ(tokens.size(), 50u);
+      for (const auto& tokens : got) EXPECT_EQ(tokens.size(), static_cast<size_t>(kTokens));
     }
   }
 }

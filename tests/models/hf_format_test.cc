@@ -31,7 +31,8 @@ constexpr GptConfig kLlama{.vocab_size = 11,
                            .norm = NormKind::kRmsNorm,
                            .norm_eps = 1e-6,
                            .activation = nn::MlpActivation::kSwiGlu,
-                           .position = Position::kRope};
+                           .position = Position::kRope,
+                           .init_std = 0.3};
 
 GptConfig With(GptConfig config, const std::function<void(GptConfig&)>& change) {
   change(config);
@@ -99,11 +100,13 @@ INSTANTIATE_TEST_SUITE_P(All, HfRoundTrip,
 
 INSTANTIATE_TEST_SUITE_P(
     Gpt2Variants, HfRoundTrip,
-    testing::Values(
-        With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kGeluExact; }),
-        With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kRelu; }),
-        With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kSilu; }),
-        With(kSmall, [](GptConfig& c) { c.n_inner = 20, c.norm_eps = 1e-6, c.dropout = 0.25; })));
+    testing::Values(With(kSmall,
+                         [](GptConfig& c) { c.activation = nn::MlpActivation::kGeluExact; }),
+                    With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kRelu; }),
+                    With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kSilu; }),
+                    With(kSmall, [](GptConfig& c) {
+                      c.n_inner = 20, c.norm_eps = 1e-6, c.init_std = 0.1, c.dropout = 0.25;
+                    })));
 
 INSTANTIATE_TEST_SUITE_P(
     Llama, HfRoundTrip,

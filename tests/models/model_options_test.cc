@@ -58,7 +58,7 @@ TEST(ModelOptions, EachDoesSomething) {
         "--model.activation=gelu_exact", "--model.activation=relu", "--model.activation=silu",
         "--model.activation=swiglu", "--model.position=rope", "--model.tie_embeddings=false",
         "--model.n_kv_head=2", "--model.n_inner=48", "--model.norm_eps=0.01",
-        "--model.preset=llama-tiny"}},
+        "--model.init_std=0.05", "--model.preset=llama-tiny"}},
       {rope, {"--model.rope_theta=100", "--model.block_size=8"}},
       {linear, {"--model.rope_factor=2", "--model.rope_scaling=llama3"}},
       {llama3, {"--model.rope_low=3", "--model.rope_high=2", "--model.rope_original_length=40"}}};
@@ -130,6 +130,7 @@ TEST(GptConfigTest, BadOnesAreRefused) {
   EXPECT_THAT(error([](GptConfig& c) { c.n_kv_head = -1; }), HasSubstr("n_kv_head must be"));
   EXPECT_THAT(error([](GptConfig& c) { c.n_inner = -1; }), HasSubstr("n_inner must be"));
   EXPECT_THAT(error([](GptConfig& c) { c.norm_eps = 0; }), HasSubstr("norm_eps must be"));
+  EXPECT_THAT(error([](GptConfig& c) { c.init_std = -1; }), HasSubstr("init_std must not be"));
   EXPECT_THAT(error([](GptConfig& c) { c.position = Position::kRope, c.n_embd = 36; }),
               HasSubstr("the size of a head must be even, got 3"));
   EXPECT_THAT(error([](GptConfig& c) { c.position = Position::kRope, c.rope.theta = 0; }),

@@ -19,7 +19,7 @@ def lockstep_tests(deps, extra = {}, exclude = [], **kwargs):
         testonly = True,
         srcs = native.glob(["*.cc"], exclude = ["*_test.cc", "*_main.cc"] + exclude, allow_empty = True),
         hdrs = native.glob(["*.h"], exclude = exclude, allow_empty = True),
-        deps = deps + ["//tests:message_of", "@googletest//:gmock"],
+        deps = deps + ["//tests:common", "@googletest//:gmock"],
     )
     unknown = [name for name in extra if name + ".cc" not in test_sources]
     if unknown:
