@@ -173,8 +173,9 @@ void AddModelOptions(Options& options, ModelOptions& model) {
               {.min = 0,
                .max = 100,
                .aliases = {"initializer_range"},
-               .doc = "standard deviation of fresh weights; of those that add to the residual "
-                      "stream it is divided by sqrt(2 n_layer)"});
+               .doc = "standard deviation of fresh weights, divided by sqrt(2 n_layer) where they "
+                      "add to the residual stream; 0: 1 / sqrt(n_embd), which keeps variances as "
+                      "they are"});
 }
 
 void AddDataOptions(Options& options, DataOptions& data) {

@@ -33,7 +33,7 @@ struct ModelOptions {
   double rope_factor = 1;
   double rope_low = 1, rope_high = 4;
   int64_t rope_original_length = 8192;
-  double init_std = 0.02;
+  double init_std = 0;  // 0: 1 / sqrt(n_embd)
 };
 
 struct DataOptions {

@@ -133,7 +133,7 @@ GptConfig ToGptConfig(const ModelOptions& m) {
                    .low = m.rope_low,
                    .high = m.rope_high,
                    .original_length = m.rope_original_length},
-          .init_std = m.init_std};
+          .init_std = m.init_std > 0 ? m.init_std : 1 / std::sqrt(static_cast<double>(m.n_embd))};
 }
 
 Device ResolveDevice(const std::string& option) {
