@@ -107,6 +107,7 @@ PendingCopies& Pending() {
 }
 
 void CopyAsync(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, Stream stream) {
+  SetDevice(stream.device);
   LS_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind,
                           static_cast<cudaStream_t>(stream.handle)));
 }
@@ -119,7 +120,6 @@ std::shared_ptr<void> AllocatePinned(int64_t bytes) {
 }
 
 void CopyFromHost(void* to, const void* from, int64_t bytes, Stream stream) {
-  SetDevice(stream.device);
   for (int64_t at = 0; at < bytes; at += kChunk) {
     const int64_t n = std::min(kChunk, bytes - at);
     std::shared_ptr<void> block = Pending().Take(n);
@@ -130,7 +130,6 @@ void CopyFromHost(void* to, const void* from, int64_t bytes, Stream stream) {
 }
 
 void CopyToHostAndWait(void* to, const void* from, int64_t bytes, Stream stream) {
-  SetDevice(stream.device);
   struct Part {
     std::shared_ptr<void> block;
     int64_t at = 0, bytes = 0;

@@ -38,10 +38,8 @@ class CudaStreamBackend : public StreamBackend {
     LS_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     return event;
   }
-  void DestroyEvent(Device device, void* event) override {
-    LS_CUDA_WARN(cudaSetDevice(device.index));
-    LS_CUDA_WARN(cudaEventDestroy(Handle(event)));
-  }
+  // Of any device, without making it the current one: events die at unexpected moments.
+  void DestroyEvent(Device, void* event) override { LS_CUDA_WARN(cudaEventDestroy(Handle(event))); }
   void RecordEvent(void* event, Stream stream) override {
     SetDevice(stream.device);
     LS_CUDA(cudaEventRecord(Handle(event), Handle(stream)));

@@ -1,4 +1,5 @@
-"""cuda_library: .cu sources, compiled by nvcc with --config=cuda and left out otherwise."""
+"""cuda_library: .cu sources, compiled by nvcc with --config=cuda, and otherwise by the C++ compiler
+against tools/cudasim, to run on simulated GPUs."""
 
 load("//tools/bazel:cuda_archs.bzl", "CudaArchsInfo")
 load("@cuda//:cuda_toolkit.bzl", "CudaToolkitInfo")
@@ -99,35 +100,90 @@ _nvcc_library = rule(
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
 )
 
+def _including_source_impl(ctx):
+    outputs = []
+    for source in ctx.files.srcs:
+        stem = source.short_path[len(ctx.label.package) + 1:] if ctx.label.package else source.short_path
+        output = ctx.actions.declare_file("_cudasim/" + stem.replace(".cu", "_cu.cc"))
+        ctx.actions.write(output, "#include \"%s\"\n" % source.short_path)
+        outputs.append(output)
+    return [DefaultInfo(files = depset(outputs))]
+
+# Bazel's cc_library takes no .cu: a generated .cc includes each, so that source positions stay.
+_including_source = rule(
+    implementation = _including_source_impl,
+    attrs = {"srcs": attr.label_list(allow_files = [".cu"])},
+)
+
+def _link_only_impl(ctx):
+    info = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
+    return [
+        CcInfo(linking_context = info.linking_context),
+        DefaultInfo(files = depset(transitive = [dep[DefaultInfo].files for dep in ctx.attr.deps])),
+    ]
+
+# The objects without the headers: a change of a kernel's header, or of the simulator's, does not
+# compile what is linked with the kernel again.
+_link_only = rule(
+    implementation = _link_only_impl,
+    attrs = {"deps": attr.label_list(providers = [CcInfo])},
+)
+
+# memcpy and casts between vector and element types: kernels are written for nvcc, which has no
+# type-based aliasing. Its pragmas mean nothing to others.
+_SIM_COPTS = [
+    "-DLOCKSTEP_CUDASIM",
+    "-fno-strict-aliasing",
+    "-Wno-unknown-pragmas",
+]
+
 def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
     """A library of .cu files, linked whole because kernels register themselves.
 
+    It offers its users no headers: put those into a cc_library.
+
     Args:
       name: of the target.
-      srcs: .cu files: compiled for the GPUs of --//tools/bazel:cuda_archs with --config=cuda, left
-        out otherwise.
-      hdrs: .h and .cuh files.
-      deps: cc_library targets; the CUDA runtime is among them by itself.
-      **kwargs: passed on to the cc_library.
+      srcs: .cu files: compiled for the GPUs of --//tools/bazel:cuda_archs with --config=cuda, and
+        against //tools/cudasim otherwise.
+      hdrs: .h and .cuh files that the sources include.
+      deps: cc_library targets; the CUDA runtime, or the simulator, is among them by itself.
+      **kwargs: testonly, tags.
     """
-    nvcc_deps = deps + ["@cuda//:cudart"]
+    testonly = kwargs.get("testonly", False)
     _nvcc_library(
         name = name + "_nvcc",
         srcs = srcs,
         hdrs = hdrs,
         # Only through select() below: "//..." must not ask for a toolkit.
         tags = ["manual"],
-        deps = nvcc_deps,
-        testonly = kwargs.get("testonly", False),
+        deps = deps + ["@cuda//:cudart"],
+        testonly = testonly,
+    )
+    _including_source(
+        name = name + "_including",
+        srcs = srcs,
+        tags = ["manual"],
+        testonly = testonly,
+    )
+    native.cc_library(
+        name = name + "_cudasim",
+        srcs = [":" + name + "_including"],
+        hdrs = hdrs,
+        textual_hdrs = srcs,
+        copts = _SIM_COPTS,
+        alwayslink = True,
+        tags = ["manual"],
+        testonly = testonly,
+        deps = deps + ["//tools/cudasim"],
     )
     compiled = select({
         "//tools/bazel:is_cuda": [":" + name + "_nvcc"],
-        "//conditions:default": [],
+        "//conditions:default": [":" + name + "_cudasim"],
     })
-    native.cc_library(
+    _link_only(
         name = name,
-        hdrs = hdrs,
-        deps = deps + compiled,
+        deps = compiled,
         **kwargs
     )
 
@@ -135,5 +191,5 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
     native.filegroup(
         name = name + "_objects",
         srcs = compiled,
-        testonly = kwargs.get("testonly", False),
+        testonly = testonly,
     )

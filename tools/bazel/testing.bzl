@@ -1,7 +1,9 @@
-"""Tests by glob: each NAME_test.cc of a package is the cc_test NAME_test."""
+"""Tests by glob: each NAME_test.cc or NAME_test.cu of a package is the cc_test NAME_test."""
+
+load("//tools/bazel:cuda_library.bzl", "cuda_library")
 
 def lockstep_tests(deps, extra = {}, exclude = [], **kwargs):
-    """Declares a cc_test per *_test.cc; other sources and headers are shared as the library :support.
+    """Declares a cc_test per *_test.cc and *_test.cu; other sources and headers are shared as the library :support.
 
     Files below testdata/ are readable by every test of the package (path from the root of the
     repository: "tests/<folder>/testdata/...").
@@ -13,7 +15,7 @@ def lockstep_tests(deps, extra = {}, exclude = [], **kwargs):
       exclude: files that are declared elsewhere.
       **kwargs: keyword arguments of every cc_test.
     """
-    test_sources = native.glob(["*_test.cc"], exclude = exclude, allow_empty = True)
+    test_sources = native.glob(["*_test.cc", "*_test.cu"], exclude = exclude, allow_empty = True)
     native.cc_library(
         name = "support",
         testonly = True,
@@ -21,18 +23,28 @@ def lockstep_tests(deps, extra = {}, exclude = [], **kwargs):
         hdrs = native.glob(["*.h"], exclude = exclude, allow_empty = True),
         deps = deps + ["//tests:common", "@googletest//:gmock"],
     )
-    unknown = [name for name in extra if name + ".cc" not in test_sources]
+    names = [source.rpartition(".")[0] for source in test_sources]
+    unknown = [name for name in extra if name not in names]
     if unknown:
         fail("extra names tests that do not exist: " + ", ".join(unknown))
     data = native.glob(["testdata/**"], allow_empty = True)
     for source in test_sources:
-        name = source[:-len(".cc")]
+        name = source.rpartition(".")[0]
         own = dict(kwargs)
         own.update(extra.get(name, {}))
+        own_deps = deps + own.pop("deps", []) + [":support", "@googletest//:gtest_main"]
+        if source.endswith(".cu"):
+            cuda_library(
+                name = name + "_kernels",
+                srcs = [source],
+                testonly = True,
+                deps = own_deps,
+            )
+            own_deps = [":" + name + "_kernels"]
         native.cc_test(
             name = name,
-            srcs = [source],
+            srcs = [] if source.endswith(".cu") else [source],
             data = data + own.pop("data", []),
-            deps = deps + own.pop("deps", []) + [":support", "@googletest//:gtest_main"],
+            deps = own_deps,
             **own
         )

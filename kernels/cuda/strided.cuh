@@ -1,0 +1,73 @@
+// Kernels over tensors of any strides: copies of views, broadcasts.
+#pragma once
+
+#include "core/tensor.h"
+#include "kernels/cuda/packed.cuh"
+
+namespace lockstep::cuda {
+
+// A row-major walk over the elements of K tensors of one shape. Neighbouring dimensions that all
+// tensors step through evenly are merged, so contiguous tensors are one dimension. Passed to
+// kernels by value.
+template <int K>
+struct StridedDims {
+  int ndim = 0;
+  int64_t size[Shape::kMaxDims];
+  int64_t step[K][Shape::kMaxDims];  // in elements
+
+  StridedDims(const Shape& shape, const Shape (&strides)[K]) {
+    for (int i = 0; i < shape.ndim(); ++i) {
+      if (shape[i] == 1) continue;
+      bool merges = ndim > 0;
+      for (int k = 0; k < K; ++k) {
+        merges = merges && step[k][ndim - 1] == strides[k][i] * shape[i];
+      }
+      if (merges) {
+        size[ndim - 1] *= shape[i];
+      } else {
+        size[ndim++] = shape[i];
+      }
+      for (int k = 0; k < K; ++k) step[k][ndim - 1] = strides[k][i];
+    }
+    if (ndim > 0) return;
+    size[ndim++] = 1;
+    for (int k = 0; k < K; ++k) step[k][0] = 1;
+  }
+
+  __host__ __device__ int64_t inner_size() const { return size[ndim - 1]; }
+  __host__ __device__ int64_t inner_step(int k) const { return step[k][ndim - 1]; }
+
+  // Where element `index` of the shape lies in each tensor.
+  __device__ void Offsets(int64_t index, int64_t (&offsets)[K]) const {
+    for (int k = 0; k < K; ++k) offsets[k] = 0;
+    // Divisions of 64 bits cost several times those of 32.
+    if (index <= UINT32_MAX) {
+      auto rest = static_cast<uint32_t>(index);
+      for (int d = ndim - 1; d > 0; --d) {
+        const auto n = static_cast<uint32_t>(size[d]);
+        for (int k = 0; k < K; ++k) offsets[k] += rest % n * step[k][d];
+        rest /= n;
+      }
+      for (int k = 0; k < K; ++k) offsets[k] += rest * step[k][0];
+    } else {
+      for (int d = ndim - 1; d > 0; --d) {
+        for (int k = 0; k < K; ++k) offsets[k] += index % size[d] * step[k][d];
+        index /= size[d];
+      }
+      for (int k = 0; k < K; ++k) offsets[k] += index * step[k][0];
+    }
+  }
+};
+
+// `count` elements of p at steps of `step`, the rest of the pack undefined: one access where they
+// lie side by side and aligned, one element where the step is 0.
+template <int N, class T>
+__device__ inline Packed<T, N> LoadStrided(const T* p, int64_t step, int count) {
+  if (step == 1 && count == N && reinterpret_cast<uintptr_t>(p) % 16 == 0) return Load<T, N>(p);
+  Packed<T, N> x;
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = p[i < count ? i * step : 0];
+  return x;
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,80 @@
+// Fills core's fill slot: every element becomes a value.
+#include <cstring>
+
+#include "core/slots.h"
+#include "kernels/cpu.h"
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/strided.cuh"
+
+namespace lockstep::cuda {
+namespace {
+
+// The value's bits in an unsigned integer of the element's size.
+template <class Bits>
+Bits BitsOf(DType dtype, double value) {
+  Bits bits{};
+  cpu::DispatchAll("fill", dtype, [&](auto tag) {
+    const auto v = cpu::Convert<typename decltype(tag)::type>(value);
+    LS_INVARIANT(sizeof(v) == sizeof(bits), dtype);
+    std::memcpy(&bits, &v, sizeof(bits));
+  });
+  return bits;
+}
+
+// One 16-byte pack per thread; no shared memory.
+template <class Bits>
+__global__ void FillKernel(int64_t n, bool packed, Bits value, Bits* x) {
+  constexpr int N = kPackSize<Bits>;
+  const int64_t begin = GlobalThread() * N;
+  if (begin >= n) return;
+  Packed<Bits> pack;
+#pragma unroll
+  for (int i = 0; i < N; ++i) pack[i] = value;
+  if (packed && n - begin >= N) {
+    Store(x + begin, pack);
+  } else {
+    StoreSome(x + begin, pack, static_cast<int>(n - begin < N ? n - begin : N));
+  }
+}
+
+// One element per thread; no shared memory.
+template <class Bits>
+__global__ void FillStridedKernel(int64_t n, StridedDims<1> dims, Bits value, Bits* x) {
+  const int64_t i = GlobalThread();
+  if (i >= n) return;
+  int64_t at[1];
+  dims.Offsets(i, at);
+  x[at[0]] = value;
+}
+
+template <class Bits>
+void Fill(Stream stream, const Tensor& x, double value) {
+  const Bits bits = BitsOf<Bits>(x.dtype(), value);
+  Bits* data = static_cast<Bits*>(x.raw_data());
+  const int64_t n = x.numel();
+  if (x.is_contiguous()) {
+    Launch({"fill", x}, FillKernel<Bits>, Blocks(n, kElementwiseThreads * kPackSize<Bits>),
+           kElementwiseThreads, 0, stream, n, IsAligned16(data), bits, data);
+  } else {
+    Launch({"fill", x}, FillStridedKernel<Bits>, Blocks(n, kElementwiseThreads),
+           kElementwiseThreads, 0, stream, n, StridedDims<1>(x.shape(), {x.strides()}), bits, data);
+  }
+}
+
+void FillCuda(Stream stream, const Tensor& x, double value) {
+  switch (SizeOf(x.dtype())) {
+    case 1:
+      return Fill<uint8_t>(stream, x, value);
+    case 2:
+      return Fill<uint16_t>(stream, x, value);
+    case 4:
+      return Fill<uint32_t>(stream, x, value);
+    default:
+      return Fill<uint64_t>(stream, x, value);
+  }
+}
+
+LS_REGISTER(fill_slot, DeviceType::kCuda, FillCuda);
+
+}  // namespace
+}  // namespace lockstep::cuda

@@ -1,0 +1,59 @@
+#include "core/cuda/device.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/core/cuda/support.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using testing::HasSubstr;
+
+// The text of the InputError that the device gives.
+std::string ErrorOf(const std::string& text) {
+  try {
+    ParseDevice(text);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << text << " is accepted";
+  return "";
+}
+
+TEST(DeviceTest, TheCpuIsAlwaysThere) {
+  EXPECT_EQ(ParseDevice("cpu"), kCpu);
+  if (!kSimulated) return;
+  EXPECT_EQ(ParseDevice("auto"), kCpu) << "simulation is never silent";
+}
+
+TEST(DeviceTest, NamesThatAreNone) {
+  for (const char* text : {"", "gpu", "sim:", "cuda:x", "cuda:-1", "sim:1x", "cpu:0", "auto:0",
+                           "sim:99999999999999999999", " sim", "SIM"}) {
+    EXPECT_THAT(ErrorOf(text), HasSubstr("is none; it must be auto, cpu, cuda, cuda:0, sim or"))
+        << text;
+  }
+}
+
+TEST(DeviceTest, TheOtherBackendIsAnErrorThatSaysWhatToDo) {
+  if (kSimulated) {
+    EXPECT_THAT(ErrorOf("cuda"), HasSubstr("Build with --config=cuda"));
+    EXPECT_THAT(ErrorOf("cuda:1"), HasSubstr("or use --device=sim"));
+  } else {
+    EXPECT_THAT(ErrorOf("sim"), HasSubstr("Build without --config=cuda"));
+  }
+}
+
+TEST(DeviceTest, SimulatedDevices) {
+  if (!kSimulated) GTEST_SKIP() << "the GPUs of this build are real";
+  const int count = DeviceCount();
+  ASSERT_EQ(count, 2) << "the simulator's default";
+  EXPECT_EQ(ParseDevice("sim"), kGpu);
+  EXPECT_EQ(ParseDevice("sim:1"), kSecondGpu);
+  EXPECT_EQ(ToString(kSecondGpu), "sim:1");
+  EXPECT_THAT(ErrorOf("sim:2"),
+              HasSubstr("there are 2 devices, sim:0 to sim:1; CUDASIM_DEVICES=n"));
+  EXPECT_GT(MultiprocessorCount(kGpu), 0);
+}
+
+}  // namespace
+}  // namespace lockstep::cuda

@@ -1,0 +1,100 @@
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "core/cuda/pinned.h"
+#include "core/host_read.h"
+#include "core/step_state.h"
+#include "core/tensor.h"
+#include "tests/core/cuda/support.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using CudaStreamTest = GpuTest;
+
+TEST_F(CudaStreamTest, EventsOrderStreams) {
+  StreamBackend& backend = GetStreamBackend(DeviceType::kCuda);
+  const Stream a = backend.CreateStream(kGpu), b = backend.CreateStream(kGpu);
+  {
+    Blocked blocked(a);
+    Event first(kGpu), second(kGpu);
+    first.Record(a);
+    EXPECT_FALSE(first.Query());
+    second.Record(b);
+    second.Synchronize();  // b does not wait for a
+    first.Wait(b);
+    second.Record(b);
+    EXPECT_FALSE(second.Query());
+    blocked.Open();
+    second.Synchronize();
+    EXPECT_TRUE(first.Query());
+  }
+  backend.DestroyStream(a);
+  backend.DestroyStream(b);
+}
+
+// Everything that a training step does besides its kernels and losses: nothing of it may make the
+// host wait for the device. If it did, this test would hang.
+TEST_F(CudaStreamTest, UploadsFillsAndReadsDoNotWait) {
+  StreamBackend& backend = GetStreamBackend(DeviceType::kCuda);
+  const Stream stream = backend.CreateStream(kGpu);
+  {
+    const StreamGuard guard(stream);
+    StepState state(kGpu, 5);
+    Blocked blocked(stream);
+    state.Begin(3, 0.5, 0.9, 0.95);
+    state.SetFirstSample(7);
+    HostRead values = state.ReadLater();
+    std::vector<int32_t> ids = {1, 2, 3, 4};
+    const Tensor batch = Tensor::FromVector(ids, {4}, kGpu);
+    ids = {9, 9, 9, 9};  // the copy has its own
+    HostRead read(batch);
+    const Tensor ones = Tensor::Full({3}, 1, DType::kF32, kGpu);
+    EXPECT_FALSE(values.Ready());
+    EXPECT_FALSE(read.Ready());
+    state.Begin(4, 0.25, 0.9, 0.95);  // comes after the read
+    blocked.Open();
+    EXPECT_EQ(ToStepValues(values).step, 3);
+    EXPECT_EQ(ToStepValues(values).first_sample, 7);
+    EXPECT_EQ(read.Get().ToVector<int32_t>(), (std::vector<int32_t>{1, 2, 3, 4}));
+    EXPECT_EQ(ones.ToVector<float>(), (std::vector<float>{1, 1, 1}));
+    EXPECT_EQ(state.Read().step, 4);
+  }
+  backend.DestroyStream(stream);
+}
+
+TEST_F(CudaStreamTest, AReadThatIsDroppedStillHasItsMemory) {
+  const Stream stream = CurrentStream(kGpu);
+  const Tensor x = Tensor::Full({1000}, 3, DType::kF32, kGpu);
+  {
+    Blocked blocked(stream);
+    std::thread opener([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      blocked.Open();
+    });
+    { HostRead dropped(x); }  // waits: the device still writes to its memory
+    opener.join();
+  }
+  const std::shared_ptr<void> next = AllocatePinned(4000);
+  EXPECT_EQ(static_cast<float*>(next.get())[999], 3) << "the memory of the read, after its copy";
+}
+
+TEST_F(CudaStreamTest, PageLockedMemoryIsUsedAgain) {
+  void* first = AllocatePinned(3000).get();
+  EXPECT_EQ(AllocatePinned(4096).get(), first);
+  EXPECT_NE(AllocatePinned(4097).get(), first);
+  EXPECT_EQ(AllocatePinned(0), nullptr);
+}
+
+// Longer than the blocks that copies go through.
+TEST_F(CudaStreamTest, LargeCopiesArriveWhole) {
+  const int64_t n = 5'000'003;
+  std::vector<int32_t> values(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = static_cast<int32_t>(i * 7);
+  const Tensor there = Tensor::FromVector(values, {n}, kGpu);
+  EXPECT_TRUE(there.ToVector<int32_t>() == values);
+}
+
+}  // namespace
+}  // namespace lockstep::cuda

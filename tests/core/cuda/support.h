@@ -1,0 +1,51 @@
+// What the tests of the CUDA backend share.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "core/cuda/device.h"
+#include "core/cuda/error.h"
+#include "core/stream.h"
+
+namespace lockstep::cuda {
+
+inline constexpr Device kGpu{DeviceType::kCuda, 0}, kSecondGpu{DeviceType::kCuda, 1};
+
+// With --config=cuda on a machine without a GPU there is nothing to test.
+class GpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+  }
+};
+
+// A stream with a wall in it: what is submitted after it waits until Open(). Destroying it opens it
+// and waits for the stream.
+class Blocked {
+ public:
+  explicit Blocked(Stream stream) : stream_(stream), opened_(open_.get_future()) {
+    SetDevice(stream.device);
+    LS_CUDA(cudaLaunchHostFunc(
+        static_cast<cudaStream_t>(stream.handle),
+        [](void* future) { static_cast<std::future<void>*>(future)->wait(); }, &opened_));
+  }
+  ~Blocked() {
+    Open();
+    Synchronize(stream_);
+  }
+  void Open() {
+    if (!open_already_) open_.set_value();
+    open_already_ = true;
+  }
+
+ private:
+  Stream stream_;
+  std::promise<void> open_;
+  std::future<void> opened_;
+  bool open_already_ = false;
+};
+
+}  // namespace lockstep::cuda
