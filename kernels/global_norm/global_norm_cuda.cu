@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kFinishThreads)
   const double norm = sqrt(total) / static_cast<double>(values->loss_scale);
   values->grad_norm = static_cast<float>(norm);
   values->clip_factor = 1;
-  if (!isfinite(values->grad_norm)) {
+  if (!(values->grad_norm < INFINITY)) {  // NaN too
     values->found_inf = 1;
   } else if (max_norm > 0) {
     const double factor = max_norm / (norm + 1e-6);

@@ -1,0 +1,165 @@
+#include "kernels/binary/binary.h"
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/strided.cuh"
+
+namespace lockstep::cuda {
+namespace {
+
+template <BinaryOp op>
+struct Function {
+  __device__ float operator()(float a, float b) const {
+    if constexpr (op == BinaryOp::kAdd) return a + b;
+    if constexpr (op == BinaryOp::kSub) return a - b;
+    if constexpr (op == BinaryOp::kMul) return a * b;
+    if constexpr (op == BinaryOp::kDiv) return a / b;
+  }
+};
+
+// What dy contributes to the gradient of operand `which`, where that is not dy itself.
+template <BinaryOp op, int which>
+struct Gradient {
+  __device__ float operator()(float a, float b, float dy) const {
+    if constexpr (op == BinaryOp::kSub) return -dy;
+    if constexpr (op == BinaryOp::kMul) return which == 0 ? dy * b : dy * a;
+    if constexpr (op == BinaryOp::kDiv) return which == 0 ? dy / b : -dy * (a / b) / b;
+  }
+};
+
+template <class F>
+void DispatchForward(BinaryOp op, const F& f) {
+  switch (op) {
+    case BinaryOp::kAdd:
+      return f(Function<BinaryOp::kAdd>());
+    case BinaryOp::kSub:
+      return f(Function<BinaryOp::kSub>());
+    case BinaryOp::kMul:
+      return f(Function<BinaryOp::kMul>());
+    case BinaryOp::kDiv:
+      return f(Function<BinaryOp::kDiv>());
+  }
+}
+
+template <class F>
+void DispatchGradient(BinaryOp op, int which, const F& f) {
+  switch (op) {
+    case BinaryOp::kAdd:
+      break;
+    case BinaryOp::kSub:
+      if (which == 0) break;
+      return f(Gradient<BinaryOp::kSub, 1>());
+    case BinaryOp::kMul:
+      return which == 0 ? f(Gradient<BinaryOp::kMul, 0>()) : f(Gradient<BinaryOp::kMul, 1>());
+    case BinaryOp::kDiv:
+      return which == 0 ? f(Gradient<BinaryOp::kDiv, 0>()) : f(Gradient<BinaryOp::kDiv, 1>());
+  }
+  LS_INVARIANT(false, "dy itself needs no kernel");
+}
+
+// Broadcast operands: y is contiguous, a and b are not. One pack of y per thread; where the
+// innermost run of equal steps is a multiple of the pack, it is read by 16-byte accesses, or by one
+// element that is repeated. No shared memory.
+template <class F, class T>
+__global__ void BinaryStridedKernel(int64_t n, bool packed, StridedDims<2> dims, F f, const T* a,
+                                    const T* b, T* y) {
+  constexpr int N = kPackSize<T>;
+  const int64_t begin = GlobalThread() * N;
+  if (begin >= n) return;
+  const int count = static_cast<int>(n - begin < N ? n - begin : N);
+  Packed<T> left, right;
+  int64_t at[2];
+  if (packed && dims.inner_size() % N == 0) {
+    dims.Offsets(begin, at);
+    left = LoadStrided<N>(a + at[0], dims.inner_step(0), count);
+    right = LoadStrided<N>(b + at[1], dims.inner_step(1), count);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      dims.Offsets(begin + (i < count ? i : 0), at);
+      left[i] = a[at[0]];
+      right[i] = b[at[1]];
+    }
+  }
+  Packed<T> out;
+#pragma unroll
+  for (int i = 0; i < N; ++i) out[i] = Convert<T>(f(ToFloat(left[i]), ToFloat(right[i])));
+  if (packed && count == N) {
+    Store(y + begin, out);
+  } else {
+    StoreSome(y + begin, out, count);
+  }
+}
+
+void BinaryForwardCuda(Stream stream, BinaryOp op, const Tensor& a, const Tensor& b,
+                       const Tensor& y) {
+  DispatchFloat("binary", y.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    DispatchForward(op, [&](auto function) {
+      const T *left = Data<T>(a), *right = Data<T>(b);
+      T* out = Data<T>(y);
+      const int64_t n = y.numel();
+      if (a.is_contiguous() && b.is_contiguous()) {
+        Elementwise({"binary_forward", a, b}, stream, n, false, function, out, left, right);
+        return;
+      }
+      // y is the row-major walk itself.
+      Launch({"binary_forward", a, b}, BinaryStridedKernel<decltype(function), T>,
+             Blocks(n, kElementwiseThreads * kPackSize<T>), kElementwiseThreads, 0, stream, n,
+             IsAligned16(out), StridedDims<2>(y.shape(), {a.strides(), b.strides()}), function,
+             left, right, out);
+    });
+  });
+}
+
+// Grid and walk as of BinaryStridedKernel, element by element: gradients of broadcast operands are
+// rare, and summed afterwards anyway.
+template <bool accumulate, class F, class T, class To>
+__global__ void BinaryGradientStridedKernel(int64_t n, StridedDims<2> dims, F f, const T* a,
+                                            const T* b, const T* dy, To* dx) {
+  const int64_t i = GlobalThread();
+  if (i >= n) return;
+  int64_t at[2];
+  dims.Offsets(i, at);
+  const float d = f(ToFloat(a[at[0]]), ToFloat(b[at[1]]), ToFloat(dy[i]));
+  dx[i] = Convert<To>(accumulate ? ToFloat(dx[i]) + d : d);
+}
+
+template <class F, class T, class To>
+void BinaryGradient(Stream stream, const F& function, const Tensor& a, const Tensor& b,
+                    const Tensor& dy, To* dx, bool accumulate) {
+  const T *left = Data<T>(a), *right = Data<T>(b), *grad = Data<T>(dy);
+  const LaunchName name{"binary_backward", a, b, dy};
+  const int64_t n = dy.numel();
+  if (a.is_contiguous() && b.is_contiguous()) {
+    Elementwise(name, stream, n, accumulate, function, dx, left, right, grad);
+    return;
+  }
+  const StridedDims<2> dims(dy.shape(), {a.strides(), b.strides()});
+  DispatchBool(accumulate, [&](auto flag) {
+    constexpr bool kAccumulate = decltype(flag)::value;
+    Launch(name, BinaryGradientStridedKernel<kAccumulate, F, T, To>, Blocks(n, kElementwiseThreads),
+           kElementwiseThreads, 0, stream, n, dims, function, left, right, grad, dx);
+  });
+}
+
+// The undefined operands of a formula are read as dy: memory that is there, and not used.
+void BinaryBackwardCuda(Stream stream, BinaryOp op, int which, const Tensor& a, const Tensor& b,
+                        const Tensor& dy, const Tensor& dx, bool accumulate) {
+  const Tensor &left = a.defined() ? a : dy, &right = b.defined() ? b : dy;
+  DispatchFloat("binary", dy.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    DispatchGradient(op, which, [&](auto function) {
+      using F = decltype(function);
+      if (dx.dtype() == dy.dtype()) {
+        BinaryGradient<F, T, T>(stream, function, left, right, dy, Data<T>(dx), accumulate);
+      } else {
+        BinaryGradient<F, T, float>(stream, function, left, right, dy, Data<float>(dx), accumulate);
+      }
+    });
+  });
+}
+
+LS_REGISTER(binary_forward, DeviceType::kCuda, BinaryForwardCuda);
+LS_REGISTER(binary_backward, DeviceType::kCuda, BinaryBackwardCuda);
+
+}  // namespace
+}  // namespace lockstep::cuda
