@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/cuda/device.h"
 #include "core/file.h"
 #include "data/sampler.h"
 #include "models/hf_format.h"
@@ -136,12 +137,7 @@ GptConfig ToGptConfig(const ModelOptions& m) {
           .init_std = m.init_std > 0 ? m.init_std : 1 / std::sqrt(static_cast<double>(m.n_embd))};
 }
 
-Device ResolveDevice(const std::string& option) {
-  if (option == "auto" || option == "cpu") return kCpu;
-  throw InputError(StrCat("device=", option,
-                          ": this version computes on the CPU only; use "
-                          "--device=cpu"));
-}
+Device ResolveDevice(const std::string& option) { return cuda::ParseDevice(option); }
 
 RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start) {
   RunSetup setup;

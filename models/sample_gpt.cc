@@ -236,7 +236,9 @@ void AddSampleOptions(Options& options, SampleConfig& c) {
   options.Add("stream", &c.stream,
               {.doc = "show text as it grows; false: each text once it is complete"});
   options.Add("threads", &c.threads, {.min = 0, .max = 4096, .doc = "CPU threads; 0: all"});
-  options.Add("device", &c.device, {.doc = "where to compute: auto, cpu"});
+  options.Add("device", &c.device,
+              {.doc = "where to compute: auto (a GPU, else the CPU), cpu, cuda[:i], sim[:i] (a "
+                      "simulated GPU)"});
 }
 
 int SampleGpt(const SampleConfig& c) {

@@ -135,13 +135,15 @@ class Run {
     const Clock::time_point start = Clock::now();
     if (trainer_.step() == 0) Begin(log);
     while (trainer_.step() < setup_.steps) {
-      StepMetrics m = TrainStep();
-      if (trace_ && trace_->complete()) FinishTrace();
-      last_loss_ = m.loss;
-      tokens_ += setup_.tokens_per_step;
-      seconds_ += m.ms / 1e3;
-      const bool last = m.step == setup_.steps;
+      if (const auto before = TrainStep()) Count(*before, log);
+      const bool last = trainer_.step() == setup_.steps;
       const bool stop = InterruptGuard::signal() != 0;
+      // A GPU goes on with the next step meanwhile.
+      if (!setup_.device.is_cpu() && !last && !stop && !Due(trainer_.step())) continue;
+      StepMetrics m = *trainer_.Finish();
+      m.memory_bytes = memory_bytes_;
+      if (trace_ && trace_->complete()) FinishTrace();
+      Add(m);
       if (Every(config_.train.log_every, m.step) || last || stop || m.step == 1) {
         PrintStep(m);
         log.Flush();
@@ -219,14 +221,34 @@ class Run {
     }
   }
 
-  // A step and the memory that it took.
-  StepMetrics TrainStep() {
+  // Submits a step, and notes the memory that it takes. The metrics of the one before, if they are
+  // still to be told.
+  std::optional<StepMetrics> TrainStep() {
     Allocator& allocator = GetAllocator(setup_.device);
     peak_bytes_ = std::max(peak_bytes_, allocator.stats().peak_bytes);
     allocator.ResetPeak();
-    StepMetrics m = trainer_.Step();
-    m.memory_bytes = allocator.stats().peak_bytes;
-    return m;
+    std::optional<StepMetrics> before = trainer_.Submit();
+    if (before) before->memory_bytes = memory_bytes_;
+    memory_bytes_ = allocator.stats().peak_bytes;
+    return before;
+  }
+
+  // Whether something happens after this step that needs its numbers or its weights.
+  bool Due(int64_t step) const {
+    return step == 1 || (trace_ && !trace_->complete()) || Every(config_.train.log_every, step) ||
+           Every(config_.train.eval_every, step) || Every(config_.train.sample_every, step) ||
+           Every(config_.checkpoint.every, step);
+  }
+
+  void Add(const StepMetrics& m) {
+    last_loss_ = m.loss;
+    tokens_ += setup_.tokens_per_step;
+    seconds_ += m.ms / 1e3;
+  }
+  // A step after which nothing was due.
+  void Count(const StepMetrics& m, RunLog& log) {
+    Add(m);
+    log.Step(m);
   }
 
   void PrintStep(const StepMetrics& m) {
@@ -340,7 +362,7 @@ class Run {
   std::optional<data::EvalBatches> validation_;
   int64_t tokens_ = 0, total_tokens_ = 0;  // since the last line; in all
   double seconds_ = 0, total_seconds_ = 0;
-  int64_t peak_bytes_ = 0;  // of tensors, in all
+  int64_t peak_bytes_ = 0, memory_bytes_ = 0;  // of tensors, in all; in the last step
   double first_val_loss_ = 0, last_val_loss_ = 0, best_val_loss_ = 0, last_loss_ = 0;
 };
 

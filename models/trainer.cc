@@ -30,68 +30,95 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSch
 }
 
 StepMetrics Trainer::Step() {
+  Submit();
+  return *Finish();
+}
+
+std::optional<StepMetrics> Trainer::Submit() {
   if (options_.trace != nullptr) options_.trace->BeginStep(step_ + 1);
   const TraceSpan span(options_.trace, "step", "step");
   PhaseClock clock(&StepTimes::update_ms, options_.trace);
-  const double lr = schedule_(step_);
-  optimizer_.BeginStep(state_, step_, lr);
-  int64_t tokens = 0;
-  const double loss = AccumulateGradients(&tokens, clock);
+  if (pending_) model_.ZeroGrad();
+  Pending next;
+  next.metrics.lr = schedule_(step_);
+  optimizer_.BeginStep(state_, step_, next.metrics.lr);
+  AccumulateGradients(next, clock);
+  // Before this step's update is submitted: the one before must have been good. The device is busy
+  // with this step's gradients meanwhile.
+  std::optional<StepMetrics> before;
+  if (pending_) before = Collect(/*gradients_are_there=*/false);
   optim::ClipGradNorm(parameters_, options_.clip, state_);
   optimizer_.Step(state_);
-  const StepValues values = state_.Read();
-  if (values.found_inf || !std::isfinite(loss)) ThrowNonFinite(loss);
-  model_.ZeroGrad();
-  ++step_;
-  const StepTimes times = clock.Stop();
-  return {.step = step_,
-          .loss = loss,
-          .grad_norm = values.grad_norm,
-          .lr = lr,
-          .ms = times.total(),
-          .tokens_per_second = static_cast<double>(tokens) / (times.total() * 1e-3),
-          .times = times,
-          .pauses = {},
-          .val_loss = {}};
+  next.values = state_.ReadLater();
+  next.metrics.step = ++step_;
+  next.metrics.times = clock.Stop();
+  pending_ = std::move(next);
+  return before;
 }
 
-double Trainer::AccumulateGradients(int64_t* tokens, PhaseClock& clock) {
+std::optional<StepMetrics> Trainer::Finish() {
+  if (!pending_) return {};
+  PhaseClock clock(&StepTimes::update_ms, options_.trace);
+  pending_->values.Get();
+  pending_->metrics.times.update_ms += clock.Stop().update_ms;
+  const StepMetrics metrics = Collect(/*gradients_are_there=*/true);
+  model_.ZeroGrad();
+  return metrics;
+}
+
+void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
   const TrainingScope scope(state_);
   std::optional<TraceBackward> nodes;
   BackwardOptions backward;
   if (options_.trace != nullptr && options_.trace->active()) {
     backward.observers.push_back(&nodes.emplace(*options_.trace));
   }
-  double loss = 0;
   for (int64_t a = 0; a < options_.grad_accum; ++a) {
     clock.Enter(&StepTimes::data_ms);
     const data::Batch& batch = loader_.Next();
     LS_INVARIANT(batch.step == step_ && batch.micro_step == a, "the loader is at another step");
     // Every micro-batch has as many targets, so the divisor is known before the first backward.
-    const int64_t step_tokens = batch.num_targets * options_.grad_accum;
-    *tokens += batch.num_targets;
+    pending.tokens = batch.num_targets * options_.grad_accum;
     state_.SetFirstSample(a * batch.rows);
     const Tensor ids = ToTensor(batch.inputs, batch, state_.device());
     const Tensor targets = ToTensor(batch.targets, batch, state_.device());
     clock.Enter(&StepTimes::forward_ms);
     const Tensor logits = model_(ids);
     const Tensor sum = ops::SoftmaxCrossEntropy(logits, targets, Reduction::kSum);
+    pending.losses.emplace_back(sum.Detach());
     clock.Enter(&StepTimes::backward_ms);
     Backward(sum,
-             Tensor::Full(sum.shape(), 1.0 / static_cast<double>(step_tokens), sum.dtype(),
+             Tensor::Full(sum.shape(), 1.0 / static_cast<double>(pending.tokens), sum.dtype(),
                           sum.device()),
              backward);
-    loss += sum.Item() / static_cast<double>(step_tokens);
   }
   clock.Enter(&StepTimes::update_ms);
-  return loss;
 }
 
-void Trainer::ThrowNonFinite(double loss) {
+// Waits for what the pending step left behind.
+StepMetrics Trainer::Collect(bool gradients_are_there) {
+  Pending done = std::move(*pending_);
+  pending_.reset();
+  double loss = 0;
+  for (HostRead& sum : done.losses) loss += sum.Get().Item() / static_cast<double>(done.tokens);
+  const StepValues values = ToStepValues(done.values);
+  if (values.found_inf || !std::isfinite(loss)) {
+    step_ = done.metrics.step - 1;
+    ThrowNonFinite(loss, gradients_are_there);
+  }
+  StepMetrics& m = done.metrics;
+  m.loss = loss;
+  m.grad_norm = values.grad_norm;
+  m.ms = m.times.total();
+  m.tokens_per_second = static_cast<double>(done.tokens) / (m.ms * 1e-3);
+  return m;
+}
+
+void Trainer::ThrowNonFinite(double loss, bool gradients_are_there) {
   std::string bad;
   for (const auto& p : parameters_) {
-    if (!p->grad().defined()) continue;
-    for (double g : p->grad().To(DType::kF64).ToVector<double>()) {
+    if (!gradients_are_there || !p->grad().defined()) continue;
+    for (double g : p->grad().To(kCpu).To(DType::kF64).ToVector<double>()) {
       if (!std::isfinite(g)) bad = p->name();
     }
     if (!bad.empty()) break;
@@ -99,20 +126,23 @@ void Trainer::ThrowNonFinite(double loss) {
   model_.ZeroGrad();
   throw NonFiniteError(
       StrCat("step ", step_ + 1, ": the loss is ", loss,
-             bad.empty() ? "" : StrCat(" and the gradient of '", bad, "' is not finite"),
+             !bad.empty()          ? StrCat(" and the gradient of '", bad, "' is not finite")
+             : std::isfinite(loss) ? " and a gradient is not finite"
+                                   : "",
              "; the update was not made. Lower optim.lr, raise optim.warmup, or set optim.clip"));
 }
 
 double Trainer::Evaluate(const data::EvalBatches& batches) {
   const NoGrad no_grad;
-  double sum = 0;
+  std::vector<HostRead> sums;
   for (int64_t i = 0; i < batches.size(); ++i) {
     batches.Read(i, &eval_batch_);
     const Tensor logits = model_(ToTensor(eval_batch_.inputs, eval_batch_, state_.device()));
-    sum += ops::SoftmaxCrossEntropy(
-               logits, ToTensor(eval_batch_.targets, eval_batch_, state_.device()), Reduction::kSum)
-               .Item();
+    sums.emplace_back(ops::SoftmaxCrossEntropy(
+        logits, ToTensor(eval_batch_.targets, eval_batch_, state_.device()), Reduction::kSum));
   }
+  double sum = 0;
+  for (HostRead& read : sums) sum += read.Get().Item();
   return sum / static_cast<double>(batches.num_targets());
 }
 

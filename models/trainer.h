@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "core/host_read.h"
 #include "core/module.h"
 #include "core/step_state.h"
 #include "data/evaluation.h"
@@ -46,14 +48,32 @@ class Trainer {
   // then.
   StepMetrics Step();
 
+  // The same for a loop that keeps a GPU busy: the host goes on while the device computes. Submit
+  // hands it the next update and returns the metrics of the one submitted before, unless Finish has
+  // told them already; Finish waits for the last one, if there is one that is not told. A loss or
+  // gradient that is not finite is found before the following update: so Submit may throw
+  // NonFiniteError of the step before, and step() falls back to the last update that was made. The
+  // phases' times are the host's.
+  std::optional<StepMetrics> Submit();
+  std::optional<StepMetrics> Finish();
+
   // Mean loss in nats per token over all targets; no graph, no dropout.
   double Evaluate(const data::EvalBatches& batches);
 
   int64_t step() const { return step_; }  // updates made, those of earlier runs included
 
  private:
-  double AccumulateGradients(int64_t* tokens, PhaseClock& clock);
-  [[noreturn]] void ThrowNonFinite(double loss);
+  // An update that the device may still be computing.
+  struct Pending {
+    StepMetrics metrics;           // without loss and norm
+    int64_t tokens = 0;            // of all micro-batches
+    std::vector<HostRead> losses;  // sums over a micro-batch's tokens
+    HostRead values;
+  };
+
+  void AccumulateGradients(Pending& pending, PhaseClock& clock);
+  StepMetrics Collect(bool gradients_are_there);
+  [[noreturn]] void ThrowNonFinite(double loss, bool gradients_are_there);
 
   LanguageModel& model_;
   optim::Optimizer& optimizer_;
@@ -64,6 +84,7 @@ class Trainer {
   StepState state_;
   int64_t step_;
   data::Batch eval_batch_;
+  std::optional<Pending> pending_;
 };
 
 }  // namespace lockstep::models

@@ -4,13 +4,19 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <set>
 
 #include "core/allocator.h"
 #include "core/autograd.h"
+#include "core/cuda/device.h"
 #include "core/engine.h"
 #include "core/philox.h"
 #include "core/thread_pool.h"
+
+#ifdef CUDASIM
+#include "cudasim/executor.h"
+#endif
 
 namespace lockstep::check {
 namespace {
@@ -106,8 +112,10 @@ void RequireGradients(std::vector<Tensor>& inputs, const std::vector<bool>& need
 }
 
 // Leaves NaNs in the memory that the next allocations get, so that an element that an op forgets
-// to write shows.
+// to write shows. Memory of CUDA devices is left alone: their tests have it from the driver
+// (LOCKSTEP_CUDA_ALLOCATOR=none), and the simulated one hands out NaNs.
 void PoisonMemory(const std::vector<Tensor>& inputs) {
+  if (!inputs.empty() && !inputs[0].device().is_cpu()) return;
   std::set<int64_t> sizes;
   for (int64_t size = 64; size <= 16384; size += std::max<int64_t>(64, size / 8)) {
     sizes.insert(size);
@@ -171,10 +179,9 @@ struct Run {
 };
 
 // Forward, and backward if any input needs a gradient.
-Run RunAll(const OpSample& s, const std::vector<RefTensor>& values, const std::vector<bool>& needs,
-           DType dtype, Device device) {
+Run RunOn(const OpSample& s, std::vector<Tensor> inputs, const std::vector<bool>& needs) {
   Run run;
-  run.inputs = Inputs(s, values, dtype, device);
+  run.inputs = std::move(inputs);
   RequireGradients(run.inputs, needs);
   PoisonMemory(run.inputs);
   run.outputs = s.run(run.inputs);
@@ -184,6 +191,11 @@ Run RunAll(const OpSample& s, const std::vector<RefTensor>& values, const std::v
   Backward(roots.tensors, roots.grads);
   run.grads = Gradients(run.inputs, needs);
   return run;
+}
+
+Run RunAll(const OpSample& s, const std::vector<RefTensor>& values, const std::vector<bool>& needs,
+           DType dtype, Device device) {
+  return RunOn(s, Inputs(s, values, dtype, device), needs);
 }
 
 // Runs a check and turns what it throws into a failure.
@@ -223,6 +235,12 @@ void CompareRuns(Result& result, const std::string& when, const Run& got, const 
 bool HasGradient(const OpCase& c, const OpSample& s) {
   const std::vector<bool> needs = AllNeeds(s);
   return c.differentiable && std::find(needs.begin(), needs.end(), true) != needs.end();
+}
+
+std::vector<DType> DTypesOn(const OpCase& c, Device device) {
+  std::vector<DType> dtypes = c.dtypes;
+  if (device.is_cuda()) std::erase(dtypes, DType::kF64);
+  return dtypes;
 }
 
 // ---- Declaration and errors ----
@@ -284,12 +302,17 @@ Result Declaration(const OpCase& c) {
 
 Result ErrorMessage(const ErrorSample& sample, Device device) {
   Result result;
+  std::string message = sample.message;
+  const std::string cpu = " on cpu", there = StrCat(" on ", device);
+  for (size_t at = 0; (at = message.find(cpu, at)) != std::string::npos; at += there.size()) {
+    message.replace(at, cpu.size(), there);
+  }
   try {
     sample.run(device);
-    Fail(result, StrCat("threw nothing; expected an Error with: ", sample.message));
+    Fail(result, StrCat("threw nothing; expected an Error with: ", message));
   } catch (const Error& error) {
-    if (std::string(error.what()).find(sample.message) == std::string::npos) {
-      Fail(result, StrCat("the error says: ", error.what(), "\nnot: ", sample.message));
+    if (std::string(error.what()).find(message) == std::string::npos) {
+      Fail(result, StrCat("the error says: ", error.what(), "\nnot: ", message));
     }
   } catch (const std::exception& error) {
     Fail(result, StrCat("threw something else than an Error: ", error.what()));
@@ -299,19 +322,37 @@ Result ErrorMessage(const ErrorSample& sample, Device device) {
 
 // ---- Values ----
 
+namespace {
+
+void CompareOutputs(Result& result, const OpCase& c, DType dtype, const Run& run,
+                    const std::vector<RefTensor>& want) {
+  if (want.size() != run.outputs.size()) {
+    return Fail(result,
+                StrCat("the op has ", run.outputs.size(), " outputs, the reference ", want.size()));
+  }
+  for (size_t i = 0; i < want.size(); ++i) {
+    Compare(result, StrCat("output ", i), ToRef(run.outputs[i]), want[i],
+            ForwardTolerance(c, LessExact(dtype, run.outputs[i].dtype())));
+  }
+}
+
+// Against the CPU's f64 backward.
+void CompareGradients(Result& result, const OpCase& c, DType dtype, const Run& got,
+                      const Run& want) {
+  for (size_t i = 0; i < got.grads.size(); ++i) {
+    if (!got.grads[i].defined()) continue;
+    Compare(result, StrCat("gradient ", i), ToRef(got.grads[i]), ToRef(want.grads[i]),
+            GradientTolerance(c, LessExact(dtype, got.grads[i].dtype())));
+  }
+}
+
+}  // namespace
+
 Result Forward(const OpCase& c, const OpSample& s, DType dtype, Device device) {
   return Guarded([&](Result& result) {
     const std::vector<RefTensor> values = Values(s, dtype);
     const Run run = RunAll(s, values, std::vector<bool>(values.size()), dtype, device);
-    const std::vector<RefTensor> want = s.reference(values);
-    if (want.size() != run.outputs.size()) {
-      return Fail(result, StrCat("the op has ", run.outputs.size(), " outputs, the reference ",
-                                 want.size()));
-    }
-    for (size_t i = 0; i < want.size(); ++i) {
-      Compare(result, StrCat("output ", i), ToRef(run.outputs[i]), want[i],
-              ForwardTolerance(c, LessExact(dtype, run.outputs[i].dtype())));
-    }
+    CompareOutputs(result, c, dtype, run, s.reference(values));
   });
 }
 
@@ -319,13 +360,8 @@ Result Gradient(const OpCase& c, const OpSample& s, DType dtype, Device device) 
   return Guarded([&](Result& result) {
     const std::vector<RefTensor> values = Values(s, dtype);
     const std::vector<bool> needs = AllNeeds(s);
-    const Run want = RunAll(s, values, needs, DType::kF64, device);
-    const Run got = RunAll(s, values, needs, dtype, device);
-    for (size_t i = 0; i < needs.size(); ++i) {
-      if (!needs[i]) continue;
-      Compare(result, StrCat("gradient ", i), ToRef(got.grads[i]), ToRef(want.grads[i]),
-              GradientTolerance(c, LessExact(dtype, got.grads[i].dtype())));
-    }
+    const Run want = RunAll(s, values, needs, DType::kF64, kCpu);
+    CompareGradients(result, c, dtype, RunAll(s, values, needs, dtype, device), want);
   });
 }
 
@@ -433,7 +469,8 @@ Result FiniteDifferences(const OpCase&, const OpSample& s, Device device) {
 
 namespace {
 
-constexpr int64_t kGuard = 16;        // elements on either side of a destination
+constexpr int64_t kGuard = 17;  // elements on either side of a destination; odd, so that it is
+                                // not aligned to 16 bytes
 constexpr double kSentinel = -12345;  // inexact in 16 bits, but the same each time
 
 // Two backwards into a destination inside a larger buffer that starts as NaN; `destination` is the
@@ -557,6 +594,78 @@ Result Determinism(const OpCase& c, const OpSample& s, DType dtype, Device devic
     for (size_t i = 0; i < fresh.size(); ++i) {
       CompareBits(result, StrCat("input ", i, " afterwards"), first.inputs[i], fresh[i]);
     }
+  });
+}
+
+Result Unaligned(const OpCase& c, const OpSample& s, DType dtype, Device device) {
+  return Guarded([&](Result& result) {
+    const std::vector<RefTensor> values = Values(s, dtype);
+    const bool gradient = HasGradient(c, s);
+    const std::vector<bool> needs = gradient ? AllNeeds(s) : std::vector<bool>(values.size());
+    std::vector<Tensor> inputs = Inputs(s, values, dtype, device);
+    for (Tensor& x : inputs) {
+      if (!x.is_contiguous() || x.numel() == 0) continue;
+      const Tensor memory = Tensor::Zeros({x.numel() + 1}, x.dtype(), device);
+      const Tensor shifted = Tensor::FromStorage(memory.storage(), x.dtype(), x.shape(), 1);
+      shifted.CopyFrom(x);
+      x = shifted;
+    }
+    const Run run = RunOn(s, std::move(inputs), needs);
+    CompareOutputs(result, c, dtype, run, s.reference(values));
+    if (!gradient) return;
+    CompareGradients(result, c, dtype, run, RunAll(s, values, needs, DType::kF64, kCpu));
+  });
+}
+
+namespace {
+
+// Calls f(description) once for each order in which the device can run threads.
+template <class F>
+void ForEachThreadOrder(const F& f) {
+#ifdef CUDASIM
+  cudasim::ExecutorSettings& settings = cudasim::GetExecutorSettings();
+  const cudasim::ExecutorSettings before = settings;
+  const std::pair<cudasim::Order, const char*> orders[] = {
+      {cudasim::Order::kForward, "threads in order"},
+      {cudasim::Order::kReverse, "threads in reverse order"},
+      {cudasim::Order::kRandom, "threads in random order"}};
+  for (const auto& [order, name] : orders) {
+    settings.order = order;
+    f(name);
+  }
+  settings = before;
+#else
+  f("the first time");
+  f("the second time");
+#endif
+}
+
+}  // namespace
+
+Result Orders(const OpCase& c, const OpSample& s, DType dtype, Device device) {
+  return Guarded([&](Result& result) {
+    const std::vector<RefTensor> values = Values(s, dtype), reference = s.reference(values);
+    const bool gradient = HasGradient(c, s);
+    const std::vector<bool> needs = gradient ? AllNeeds(s) : std::vector<bool>(values.size());
+    const Run want = gradient ? RunAll(s, values, needs, DType::kF64, kCpu) : Run();
+    const std::vector<Tensor> fresh = Inputs(s, values, dtype, kCpu);
+    std::optional<Run> first;
+    ForEachThreadOrder([&](const char* order) {
+      Result one;
+      Run run = RunAll(s, values, needs, dtype, device);
+      CompareOutputs(one, c, dtype, run, reference);
+      if (gradient) CompareGradients(one, c, dtype, run, want);
+      if (first) CompareRuns(one, "beside the first order", run, *first);
+      for (size_t i = 0; i < fresh.size(); ++i) {
+        CompareBits(one, StrCat("input ", i, " afterwards"), run.inputs[i].Detach().To(kCpu),
+                    fresh[i]);
+      }
+      result.compared += one.compared;
+      result.max_absolute = std::max(result.max_absolute, one.max_absolute);
+      result.max_relative = std::max(result.max_relative, one.max_relative);
+      if (!one.passed()) Fail(result, StrCat("with ", order, ": ", one.error));
+      if (!first) first = std::move(run);
+    });
   });
 }
 

@@ -29,7 +29,7 @@ Result Forward(const OpCase& c, const OpSample& s, DType dtype, Device device);
 // large ones.
 Result FiniteDifferences(const OpCase& c, const OpSample& s, Device device);
 
-// The backward in `dtype` against the f64 backward at the same values.
+// The backward in `dtype` against the CPU's f64 backward at the same values.
 Result Gradient(const OpCase& c, const OpSample& s, DType dtype, Device device);
 
 // Gradients added to what is there: a leaf's own gradient, a slice of a bucket, and an f32
@@ -42,16 +42,28 @@ Result Subsets(const OpCase& c, const OpSample& s, DType dtype, Device device);
 // Same bits, forward and backward, again and at 1, 2 and 3 threads; inputs stay as they are.
 Result Determinism(const OpCase& c, const OpSample& s, DType dtype, Device device);
 
+// On a CUDA device, forward and backward in each order of threads that the simulator knows (a real
+// GPU has its own alone): results against the reference, gradients against the CPU's f64 backward,
+// and every order's bits are the first one's; inputs stay as they are.
+Result Orders(const OpCase& c, const OpSample& s, DType dtype, Device device);
+
+// As Forward and Gradient, with contiguous inputs that lie one element behind the start of their
+// memory, as slices do: kernels that read 16 bytes at a time must not.
+Result Unaligned(const OpCase& c, const OpSample& s, DType dtype, Device device);
+
 // Writing to an input or output between forward and backward is refused, or changes nothing.
 Result Overwriting(const OpCase& c, const OpSample& s, DType dtype, Device device);
 
 // On the meta device: the same shapes and dtypes, forward and backward, and no memory.
 Result Meta(const OpCase& c, const OpSample& s, DType dtype);
 
-// The sample throws an Error that contains its message.
+// The sample throws an Error that contains its message, in which "cpu" stands for the device.
 Result ErrorMessage(const ErrorSample& sample, Device device);
 
 // Whether the sample has inputs whose gradient is checked.
 bool HasGradient(const OpCase& c, const OpSample& s);
+
+// The dtypes of a case that a device computes in: CUDA devices have no f64.
+std::vector<DType> DTypesOn(const OpCase& c, Device device);
 
 }  // namespace lockstep::check

@@ -1,10 +1,12 @@
 // For every op, sample and dtype: the checks of tests/op_check.h as tests of their own, named
-// <op>.<check>/<sample>/<dtype>.
+// <op>.<check>/<sample>/<dtype>. --device=sim (or cuda) runs the CUDA kernels instead of the CPU's.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <fstream>
 #include <set>
 
+#include "core/cuda/device.h"
 #include "tests/op_check.h"
 
 namespace lockstep {
@@ -27,9 +29,11 @@ void Add(const OpCase& c, const std::string& name, const std::function<check::Re
                         [run]() -> testing::Test* { return new CheckTest(run); });
 }
 
-void AddSample(const OpCase& c, const OpSample& s) {
+using Check = check::Result (*)(const OpCase&, const OpSample&, DType, Device);
+
+void AddSampleOnCpu(const OpCase& c, const OpSample& s) {
   for (DType dtype : c.dtypes) {
-    auto add = [&](const char* name, auto check) {
+    auto add = [&](const char* name, Check check) {
       Add(c, StrCat(name, "/", s.name, "/", dtype), [=, &c] { return check(c, s, dtype, kCpu); });
     };
     add("Forward", check::Forward);
@@ -49,14 +53,30 @@ void AddSample(const OpCase& c, const OpSample& s) {
   }
 }
 
-void AddAll() {
+// What is the kernels' own; what is not (that writes are noticed, shapes on the meta device), the
+// CPU's tests show.
+void AddSampleOnCuda(const OpCase& c, const OpSample& s, Device device) {
+  for (DType dtype : check::DTypesOn(c, device)) {
+    auto add = [&](const char* name, Check check) {
+      Add(c, StrCat(name, "/", s.name, "/", dtype), [=, &c] { return check(c, s, dtype, device); });
+    };
+    add("Orders", check::Orders);
+    add("Unaligned", check::Unaligned);
+    if (!check::HasGradient(c, s)) continue;
+    add("Accumulation", check::Accumulation);
+    add("Subsets", check::Subsets);
+  }
+}
+
+void AddAll(Device device) {
   for (const OpCase& c : AllOpCases()) {
-    Add(c, "Declaration", [&c] { return check::Declaration(c); });
+    if (device.is_cpu()) Add(c, "Declaration", [&c] { return check::Declaration(c); });
     for (const OpSample& s : c.samples()) {
-      if (!s.benchmark_only) AddSample(c, s);
+      if (s.benchmark_only) continue;
+      device.is_cpu() ? AddSampleOnCpu(c, s) : AddSampleOnCuda(c, s, device);
     }
     for (const ErrorSample& e : c.errors ? c.errors() : std::vector<ErrorSample>{}) {
-      Add(c, StrCat("Error/", e.name), [e] { return check::ErrorMessage(e, kCpu); });
+      Add(c, StrCat("Error/", e.name), [e, device] { return check::ErrorMessage(e, device); });
     }
   }
 }
@@ -81,6 +101,15 @@ TEST(OpTest, EveryFolderHasACaseAndEveryCaseAFolder) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  lockstep::AddAll();
+  std::string device = "cpu";
+  for (int i = 1; i < argc; ++i) {
+    const std::string prefix = "--device=", argument = argv[i];
+    if (argument.starts_with(prefix)) device = argument.substr(prefix.size());
+  }
+  if (device == "cuda" && lockstep::cuda::DeviceCount() == 0) {
+    std::puts("there is no GPU here: no test was run");
+    return 0;
+  }
+  lockstep::AddAll(lockstep::cuda::ParseDevice(device));
   return RUN_ALL_TESTS();
 }

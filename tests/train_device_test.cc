@@ -1,0 +1,155 @@
+// train_gpt and sample_gpt on a GPU, simulated unless built with --config=cuda, beside the CPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/cuda/device.h"
+#include "core/file.h"
+#include "tests/subprocess.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+using Arguments = std::vector<std::string>;
+
+const std::string kDevice = cuda::kSimulated ? "sim" : "cuda";
+
+const Arguments kTiny = {
+    "--model.block_size=16",   "--train.batch_size=3", "--train.grad_accum=2",
+    "--train.steps=20",        "--optim.warmup=4",     "--optim.lr=1e-2",
+    "--checkpoint.every=20",   "--train.eval_every=8", "--train.eval_batches=2",
+    "--train.sample_tokens=5", "--train.log_every=6"};
+
+const Arguments kGpt2 = {"--model.n_layer=2", "--model.n_head=2", "--model.n_embd=24",
+                         "--model.dropout=0.1"};
+const Arguments kLlama = {
+    "--model.n_layer=2",     "--model.n_head=4",      "--model.n_kv_head=2",
+    "--model.n_embd=32",     "--model.norm=rms_norm", "--model.activation=swiglu",
+    "--model.position=rope", "--model.bias=false",    "--model.tie_embeddings=false",
+    "--model.dropout=0"};
+
+struct Step {
+  double loss, grad_norm, lr, val_loss;
+};
+
+class TrainDevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+    folder_ =
+        JoinPath(testing::TempDir(), testing::UnitTest::GetInstance()->current_test_info()->name());
+    RemoveTree(folder_);
+    MakeDirectories(folder_);
+  }
+
+  std::string Path(const std::string& name) const { return JoinPath(folder_, name); }
+
+  Result Train(const std::string& out, const std::string& device, const Arguments& model,
+               const Arguments& more = {},
+               const std::map<std::string, std::string>& environment = {}) const {
+    Arguments all = {"models/train_gpt", "--device=" + device, "--out_dir=" + Path(out)};
+    for (const Arguments* part : {&kTiny, &model, &more}) {
+      all.insert(all.end(), part->begin(), part->end());
+    }
+    return RunProgram(all, environment);
+  }
+
+  // What metrics.jsonl tells of steps 1, 2, ...
+  std::vector<Step> Steps(const std::string& out) const {
+    std::vector<Step> steps;
+    std::istringstream lines(ReadFile(Path(out + "/metrics.jsonl")));
+    int64_t next = 0;
+    for (std::string line; std::getline(lines, line); ++next) {
+      const auto j = nlohmann::json::parse(line);
+      EXPECT_EQ(j["step"], next) << "lines come in order, and none is missing";
+      if (next == 0) continue;
+      steps.push_back({j["loss"], j["grad_norm"], j["lr"], j.value("val_loss", 0.0)});
+    }
+    return steps;
+  }
+
+  void FollowsTheCpu(const Arguments& model) {
+    const Result cpu = Train("cpu", "cpu", model), gpu = Train("gpu", kDevice, model);
+    ASSERT_EQ(cpu.exit_code, 0) << cpu.err;
+    ASSERT_EQ(gpu.exit_code, 0) << gpu.err;
+    EXPECT_THAT(gpu.out, HasSubstr("on " + kDevice + ":0"));
+    const std::vector<Step> want = Steps("cpu"), got = Steps("gpu");
+    ASSERT_EQ(want.size(), 20u);
+    ASSERT_EQ(got.size(), 20u);
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_NEAR(got[i].loss, want[i].loss, 1e-4) << "step " << i + 1;
+      EXPECT_NEAR(got[i].grad_norm, want[i].grad_norm, 1e-3 * want[i].grad_norm)
+          << "step " << i + 1;
+      EXPECT_EQ(got[i].lr, want[i].lr);
+      EXPECT_NEAR(got[i].val_loss, want[i].val_loss, 1e-4) << "step " << i + 1;
+    }
+    EXPECT_LT(want.back().loss, want.front().loss - 0.3)
+        << "it does not learn: nothing is compared";
+  }
+
+  std::string folder_;
+};
+
+TEST_F(TrainDevice, Gpt2FollowsTheCpu) { FollowsTheCpu(kGpt2); }
+TEST_F(TrainDevice, LlamaFollowsTheCpu) { FollowsTheCpu(kLlama); }
+
+TEST_F(TrainDevice, BitsDoNotDependOnTheOrderOfThreads) {
+  const auto bytes = [&](const std::string& out) {
+    const std::string latest = Path(out + "/latest");
+    return ReadFile(latest + "/model.safetensors") + ReadFile(latest + "/optimizer.safetensors");
+  };
+  const Arguments steps = {"--train.steps=6"};
+  for (const char* order : {"forward", "reverse", "random:5"}) {
+    const Result run = Train(order, kDevice, kGpt2, steps, {{"CUDASIM_ORDER", order}});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(bytes(order), bytes("forward")) << order;
+  }
+}
+
+// The device computes as late as it may: whoever forgot to wait reads old values.
+TEST_F(TrainDevice, BitsDoNotDependOnWhenTheDeviceComputes) {
+  const Arguments steps = {"--train.steps=6"};
+  ASSERT_EQ(Train("now", kDevice, kGpt2, steps).exit_code, 0);
+  const Result late = Train("late", kDevice, kGpt2, steps, {{"CUDASIM_DELAY", "50"}});
+  ASSERT_EQ(late.exit_code, 0) << late.err;
+  EXPECT_EQ(ReadFile(Path("now/latest/model.safetensors")),
+            ReadFile(Path("late/latest/model.safetensors")));
+}
+
+TEST_F(TrainDevice, SamplesAsTheCpuDoes) {
+  ASSERT_EQ(Train("out", kDevice, kLlama).exit_code, 0);
+  std::string texts[2];
+  for (int i : {0, 1}) {
+    const Result run =
+        RunProgram({"models/sample_gpt", "--checkpoint=" + Path("out/latest"), "--prompt=The ",
+                    "--tokens=40", "--temperature=0", "--device=" + (i == 0 ? "cpu" : kDevice)});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    texts[i] = run.out;
+  }
+  EXPECT_THAT(texts[0], testing::StartsWith("The "));
+  EXPECT_EQ(texts[0], texts[1]);
+}
+
+// Found while the next step is computed, and told as the step that it was.
+TEST_F(TrainDevice, ALossThatIsNotFiniteIsToldAsItsStep) {
+  const Result run = Train("out", kDevice, kGpt2,
+                           {"--optim.name=sgd", "--optim.lr=1000", "--optim.clip=0",
+                            "--optim.warmup=0", "--train.eval_every=0", "--train.log_every=1000"});
+  EXPECT_NE(run.exit_code, 0);
+  EXPECT_THAT(run.err, HasSubstr("the update was not made"));
+  const size_t told = Steps("out").size();
+  EXPECT_THAT(run.err, HasSubstr("step " + std::to_string(told + 1) + ": the loss is"));
+}
+
+TEST_F(TrainDevice, TheOtherBackendIsRefused) {
+  const Result run = Train("out", cuda::kSimulated ? "cuda" : "sim", kGpt2);
+  EXPECT_NE(run.exit_code, 0);
+  EXPECT_THAT(run.err, HasSubstr(cuda::kSimulated ? "Build with --config=cuda" : "simulate"));
+}
+
+}  // namespace
+}  // namespace lockstep
