@@ -143,6 +143,7 @@ TEST_F(StreamTest, WaitsForTheLatestRecordingAtTheTimeOfTheCall) {
   CUDA_OK(cudaStreamSynchronize(b_));
   EXPECT_TRUE(done.value);
   second.Open();
+  CUDA_OK(cudaStreamSynchronize(a_));
 }
 
 TEST_F(StreamTest, MeasuresTime) {
