@@ -17,6 +17,8 @@ namespace {
 CUDASIM_THREAD_LOCAL BlockRunner* current = nullptr;
 
 bool SamePlace(const Where& a, const Where& b) {
+  // Nearly always one and the same constant.
+  if (std::memcmp(&a, &b, sizeof(a)) == 0) return true;
   return a.line() == b.line() && a.column() == b.column() &&
          (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
 }
@@ -88,9 +90,12 @@ bool BlockRunner::Run(const Launch& launch, uint3 block, uint64_t seed) {
   warp_ = NextOf(ready_warps_, warp_order_);
   Pick();
   fiber_ = fibers_.Take();
-  in_fibers_ = true;
-  SwitchFiber(&main_, fiber_);
-  in_fibers_ = false;
+  {
+    const IgnoreLeaks ignore_leaks(!GetExecutorSettings().abort_on_bug);
+    in_fibers_ = true;
+    SwitchFiber(&main_, fiber_);
+    in_fibers_ = false;
+  }
   RaceEndBlock();
   if (given_up_) {
     fibers_.Reset();
@@ -150,7 +155,7 @@ inline int BlockRunner::NextOf(unsigned mask, const uint8_t* order) const {
   }
 }
 
-bool BlockRunner::Pick() {
+inline bool BlockRunner::Pick() {
   for (;;) {
     const unsigned ready = warps_[warp_].ready;
     if (ready != 0) {
@@ -170,7 +175,7 @@ bool BlockRunner::Pick() {
   }
 }
 
-void BlockRunner::Wait() {
+inline __attribute__((always_inline)) void BlockRunner::Wait() {
   const int me = thread_;
   if (!Pick()) ReportDeadlock();
   if (thread_ == me) return;
@@ -259,23 +264,20 @@ void BlockRunner::Collective(const char* name, unsigned mask, CompleteFunction c
 void BlockRunner::TryComplete(Warp* warp, const Call& call) {
   const unsigned present = call.mask & warp->exists & ~warp->exited;
   if ((present & ~warp->in_collective) != 0) return;
-  // Those with another mask may be in a collective of their own first.
-  unsigned differing = 0;
+  LaneCalls calls;
+  calls.present = present;
+  calls.where = call.where;
   bool same = true;
   for (unsigned rest = present; rest != 0; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
     const Call& other = warp->calls[lane];
-    if (other.mask != call.mask) differing |= 1u << lane;
+    // Those with another mask may be in a collective of their own first.
+    if (other.mask != call.mask) return;
     same = same && other.complete == call.complete && SamePlace(other.where, call.where);
+    calls.payload[lane] = other.payload;
   }
-  if (differing != 0) return;
   if (!same) ReportCollectiveMismatch(*warp, call);
   if ((call.mask & warp->exited) != 0 && report_exited_) ReportExitedLanes(*warp, call);
-  LaneCalls calls{{}, present, call.where};
-  for (unsigned rest = present; rest != 0; rest &= rest - 1) {
-    const int lane = __builtin_ctz(rest);
-    calls.payload[lane] = warp->calls[lane].payload;
-  }
   call.complete(calls);
   warp->in_collective &= ~present;
   warp->ready |= present;

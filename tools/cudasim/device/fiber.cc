@@ -10,10 +10,6 @@
 
 #include "sanitizers.h"
 
-// CUDASIM_UCONTEXT selects the portable switch, two orders of magnitude slower.
-#if !defined(__x86_64__) && !defined(CUDASIM_UCONTEXT)
-#define CUDASIM_UCONTEXT 1
-#endif
 #ifdef CUDASIM_UCONTEXT
 #include <ucontext.h>
 #endif
@@ -27,11 +23,6 @@ constexpr size_t kPitch = FiberPool::kStackBytes + kGuardBytes;
 
 #ifdef CUDASIM_UCONTEXT
 
-void Jump(Fiber* from, Fiber* to) {
-  if (from->context == nullptr) from->context = new ucontext_t;
-  swapcontext(static_cast<ucontext_t*>(from->context), static_cast<ucontext_t*>(to->context));
-}
-
 void MakeContext(Fiber* fiber, size_t, void (*entry)()) {
   if (fiber->context == nullptr) fiber->context = new ucontext_t;
   auto* context = static_cast<ucontext_t*>(fiber->context);
@@ -44,7 +35,6 @@ void MakeContext(Fiber* fiber, size_t, void (*entry)()) {
 
 #else
 
-extern "C" void cudasim_switch_stack(void** save, void* load);
 // The registers that a call preserves. The floating-point control words are left alone: no kernel
 // changes them. The return address is the same for all fibers that wait at the same place, so that
 // the processor predicts it.
@@ -75,8 +65,6 @@ cudasim_switch_stack:
 .size cudasim_switch_stack, .-cudasim_switch_stack
 )");
 
-inline void Jump(Fiber* from, Fiber* to) { cudasim_switch_stack(&from->context, to->context); }
-
 void MakeContext(Fiber* fiber, size_t offset, void (*entry)()) {
   auto* top = reinterpret_cast<uintptr_t*>(fiber->stack + fiber->stack_bytes - offset);
   *--top = 0;  // where entry would return to: ends backtraces
@@ -106,7 +94,16 @@ void EnterFiber() {
   if (HasAsan()) FinishSwitch(nullptr);
 }
 
-void SwitchFiber(Fiber* from, Fiber* to) {
+namespace internal {
+
+#ifdef CUDASIM_UCONTEXT
+void Jump(Fiber* from, Fiber* to) {
+  if (from->context == nullptr) from->context = new ucontext_t;
+  swapcontext(static_cast<ucontext_t*>(from->context), static_cast<ucontext_t*>(to->context));
+}
+#endif
+
+void BeforeSwitch(Fiber* from, Fiber* to) {
   if (HasAsan()) {
     left_fiber = from;
     __sanitizer_start_switch_fiber(&from->asan_fake_stack, to->stack, to->stack_bytes);
@@ -115,9 +112,13 @@ void SwitchFiber(Fiber* from, Fiber* to) {
     if (from->tsan_fiber == nullptr) from->tsan_fiber = __tsan_get_current_fiber();
     __tsan_switch_to_fiber(to->tsan_fiber, 0);
   }
-  Jump(from, to);
+}
+
+void AfterSwitch(Fiber* from) {
   if (HasAsan()) FinishSwitch(from->asan_fake_stack);
 }
+
+}  // namespace internal
 
 void AbandonFiber(Fiber* from, Fiber* to) {
   if (HasAsan()) {
@@ -125,7 +126,7 @@ void AbandonFiber(Fiber* from, Fiber* to) {
     __sanitizer_start_switch_fiber(nullptr, to->stack, to->stack_bytes);
   }
   if (HasTsan()) __tsan_switch_to_fiber(to->tsan_fiber, 0);
-  Jump(from, to);
+  internal::Jump(from, to);
   std::abort();  // nobody enters an abandoned fiber
 }
 

@@ -5,6 +5,13 @@
 #include <cstddef>
 #include <vector>
 
+#include "sanitizers.h"
+
+// CUDASIM_UCONTEXT selects the portable switch, two orders of magnitude slower.
+#if !defined(__x86_64__) && !defined(CUDASIM_UCONTEXT)
+#define CUDASIM_UCONTEXT 1
+#endif
+
 namespace cudasim {
 
 // An execution that can be left and entered again. A default-constructed one is the OS thread's own
@@ -17,8 +24,24 @@ struct Fiber {
   void* tsan_fiber = nullptr;
 };
 
+namespace internal {
+#ifdef CUDASIM_UCONTEXT
+void Jump(Fiber* from, Fiber* to);
+#else
+extern "C" void cudasim_switch_stack(void** save, void* load);
+inline void Jump(Fiber* from, Fiber* to) { cudasim_switch_stack(&from->context, to->context); }
+#endif
+void BeforeSwitch(Fiber* from, Fiber* to);
+void AfterSwitch(Fiber* from);
+}  // namespace internal
+
 // Leaves `from` and enters `to`; returns when somebody switches to `from`.
-void SwitchFiber(Fiber* from, Fiber* to);
+inline void SwitchFiber(Fiber* from, Fiber* to) {
+  const bool sanitized = HasAsan() || HasTsan();
+  if (sanitized) internal::BeforeSwitch(from, to);
+  internal::Jump(from, to);
+  if (sanitized) internal::AfterSwitch(from);
+}
 
 // Leaves the running fiber for good: it must be reset before its next use.
 [[noreturn]] void AbandonFiber(Fiber* from, Fiber* to);

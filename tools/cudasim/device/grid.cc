@@ -1,6 +1,7 @@
 // Grids: blocks over a pool of OS threads that lives as long as the process.
 #include <atomic>
 #include <condition_variable>
+#include <cstdio>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -10,6 +11,7 @@
 #include "block_runner.h"
 #include "cudasim/access.h"
 #include "race.h"
+#include "sanitizers.h"
 
 namespace cudasim {
 namespace {
@@ -53,6 +55,13 @@ struct Grid {
   int helpers = 0;  // under the pool's mutex
 };
 
+// A sanitizer that ends the process names the line; this adds the thread.
+void PrintThread() {
+  const std::string thread = CurrentThread();
+  if (!thread.empty())
+    std::fprintf(stderr, "cudasim: found by a sanitizer\n  %s\n", thread.c_str());
+}
+
 void RunBlocks(Grid* grid, BlockRunner* runner) {
   const DeviceAccess access(grid->device);
   const dim3 extent = grid->launch.grid;
@@ -72,6 +81,10 @@ void RunBlocks(Grid* grid, BlockRunner* runner) {
 
 class Pool {
  public:
+  Pool() {
+    if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(&PrintThread);
+  }
+
   // The calling thread takes part; the pool's threads join it where there is enough to do.
   bool Run(Grid* grid) {
     const int helpers = Helpers(*grid);
@@ -160,3 +173,6 @@ cudaError_t RunGrid(int device, const Launch& launch) {
 }
 
 }  // namespace cudasim
+
+// UndefinedBehaviorSanitizer calls it while it reports.
+extern "C" void __ubsan_on_report() { cudasim::PrintThread(); }

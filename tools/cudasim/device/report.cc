@@ -135,10 +135,3 @@ extern "C" void __assert_fail(const char* expression, const char* file, unsigned
   std::fprintf(stderr, "%s: Assertion failed.\n", text.c_str());
   std::abort();
 }
-
-// Called by AddressSanitizer, whose own text names the line; this adds the thread.
-extern "C" void __asan_on_error() {
-  const std::string thread = cudasim::CurrentThread();
-  if (!thread.empty())
-    std::fprintf(stderr, "cudasim: access out of bounds\n  %s\n", thread.c_str());
-}

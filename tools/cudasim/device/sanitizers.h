@@ -12,6 +12,9 @@ __attribute__((weak)) void __sanitizer_start_switch_fiber(void** fake_stack, con
                                                           size_t bytes);
 __attribute__((weak)) void __sanitizer_finish_switch_fiber(void* fake_stack, const void** old_stack,
                                                            size_t* old_bytes);
+__attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
+__attribute__((weak)) void __lsan_disable();
+__attribute__((weak)) void __lsan_enable();
 __attribute__((weak)) void* __tsan_get_current_fiber();
 __attribute__((weak)) void* __tsan_create_fiber(unsigned flags);
 __attribute__((weak)) void __tsan_destroy_fiber(void* fiber);
@@ -29,6 +32,22 @@ inline void PoisonMemory(const void* p, size_t bytes) {
 inline void UnpoisonMemory(const void* p, size_t bytes) {
   if (HasAsan()) __asan_unpoison_memory_region(p, bytes);
 }
+
+// A grid that is given up leaves what its threads have allocated.
+class IgnoreLeaks {
+ public:
+  explicit IgnoreLeaks(bool ignore) : ignore_(ignore && __lsan_disable != nullptr) {
+    if (ignore_) __lsan_disable();
+  }
+  ~IgnoreLeaks() {
+    if (ignore_) __lsan_enable();
+  }
+  IgnoreLeaks(const IgnoreLeaks&) = delete;
+  IgnoreLeaks& operator=(const IgnoreLeaks&) = delete;
+
+ private:
+  bool ignore_;
+};
 
 }  // namespace cudasim
 
