@@ -161,6 +161,7 @@ TEST_F(OrderingTest, TheCheckCanBeTurnedOff) {
   settings->ordering = false;
   CUDA_OK(cudaMemsetAsync(x_, 0, 8, a_));
   CUDA_OK(cudaMemsetAsync(x_, 0, 8, b_));
+  CUDA_OK(cudaDeviceSynchronize());
 }
 
 #if !defined(__SANITIZE_ADDRESS__)

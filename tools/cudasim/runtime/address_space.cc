@@ -38,7 +38,8 @@ struct Protection {
   Protection() {
     const Settings& settings = GetSettings();
     enabled = settings.protect && !CUDASIM_ASAN;
-    for (int device = 0; enabled && device < settings.devices; ++device) {
+    devices = settings.devices;
+    for (int device = 0; enabled && device < devices; ++device) {
       keys[device] = pkey_alloc(0, PKEY_DISABLE_ACCESS);
       if (keys[device] < 0) has_keys = false;
     }
@@ -46,6 +47,7 @@ struct Protection {
 
   bool enabled = false;
   bool has_keys = true;
+  int devices = 0;
   int keys[8] = {};
   // Without keys: how many threads have access now, and what is protected while there is none.
   // This lock is taken after the state's.
@@ -184,7 +186,7 @@ std::string UnmapBlock(Block* block) {
 void RestoreAccess() {
   const Protection& protection = GetProtection();
   if (!protection.enabled || !protection.has_keys) return;
-  for (int i = 0; i < GetSettings().devices; ++i) {
+  for (int i = 0; i < protection.devices; ++i) {
     pkey_set(protection.keys[i], (thread_rights >> (2 * i)) & 3);
   }
 }

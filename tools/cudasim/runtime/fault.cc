@@ -8,6 +8,13 @@
 #include "cudasim/settings.h"
 #include "state.h"
 
+#if defined(__SANITIZE_THREAD__)
+// The handler below ends the process; until then it may allocate.
+extern "C" __attribute__((weak)) const char* __tsan_default_options() {
+  return "report_signal_unsafe=0";
+}
+#endif
+
 namespace cudasim::runtime {
 namespace {
 

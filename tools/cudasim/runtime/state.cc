@@ -208,6 +208,12 @@ cudaError_t SubmitLocked(Lock& lock, CUstream_st* stream, Work work, std::shared
   Order(state, stream, op.get());
   std::vector<std::string> bugs;
   if (GetSettings().ordering) CheckOrdering(lock, *op, &bugs);
+  if (!bugs.empty()) {
+    // Before the work runs: it may well fault.
+    lock.unlock();
+    for (const std::string& text : bugs) ReportBug(op->work.device, Bug::kRace, text);
+    lock.lock();
+  }
   stream->clock = op->clock;
   stream->last = op;
   stream->polls = 0;
@@ -218,11 +224,6 @@ cudaError_t SubmitLocked(Lock& lock, CUstream_st* stream, Work work, std::shared
   }
   state.changed.notify_all();
   if (result != nullptr) *result = op;
-  if (!bugs.empty()) {
-    lock.unlock();
-    for (const std::string& text : bugs) ReportBug(op->work.device, Bug::kRace, text);
-    lock.lock();
-  }
   return cudaSuccess;
 }
 
