@@ -27,6 +27,8 @@ struct Faults {
   bool differs_each_time = false;
   bool computes_on_meta = false;
   bool throws_nothing = false;
+  bool f32_gradient = false;         // dx[0] is off, but right in f64
+  bool wrong_off_alignment = false;  // y[0] is off where x is not aligned to 16 bytes
   bool unneeded = false;  // the bits of dx depend on whether the other input needs a gradient
 };
 
@@ -51,6 +53,7 @@ class SquareNode : public Node {
         out[i] = (accumulate ? out[i] : T(0)) + T(factor * in[i] * dy[i] + add);
       }
       if (faults_.small_gradient_error) out[0] += T(1e-4);
+      if (faults_.f32_gradient && sizeof(T) == 4) out[0] += T(1e-3);
       // Only where there is memory of somebody else.
       if (faults_.writes_beyond && dx.tensor.storage().is_slice()) out[x.numel()] = 1;
     };
@@ -81,6 +84,9 @@ Tensor Square(const Tensor& in, const Tensor& z, const Faults& faults) {
       if (n > 0 && faults.forward) to[0] += T(1e-9);
       if (n > 0 && faults.differs_each_time) to[0] += T(1e-5 * ++calls);
       if (n > 0 && faults.nan) to[0] = T(NAN);
+      if (n > 0 && faults.wrong_off_alignment && reinterpret_cast<uintptr_t>(from) % 16 != 0) {
+        to[0] += T(1);
+      }
       if (n > 0 && faults.writes_input) from[0] = 0;
     };
     if (x.dtype() == DType::kF64) {
@@ -195,6 +201,33 @@ TEST(OpCheckTest, FindsResultsThatDifferFromRunToRun) {
   EXPECT_THAT(
       check::Determinism(Case(), Sample({.differs_each_time = true}), DType::kF64, kCpu).error,
       HasSubstr("output 0 the second time differs in bits"));
+}
+
+// On the CPU, which runs all orders of threads alike: what is compared is what matters here.
+TEST(OpCheckTest, OrdersComparesValuesGradientsBitsAndInputs) {
+  const auto error = [](const Faults& faults) {
+    return check::Orders(Case(), Sample(faults), DType::kF32, kCpu).error;
+  };
+  EXPECT_EQ(error({}), "");
+  EXPECT_THAT(error({.nan = true}), HasSubstr("got nan"));
+  EXPECT_THAT(error({.skips_element = true}), HasSubstr("first element 14"));
+  EXPECT_THAT(error({.f32_gradient = true}), HasSubstr("gradient 0: 1 of 15"));
+  EXPECT_THAT(error({.writes_input = true}), HasSubstr("input 0 afterwards"));
+  OpCase loose = Case();
+  loose.tolerances[DType::kF32] = {1, 1, "so that bits alone can fail"};
+  EXPECT_THAT(check::Orders(loose, Sample({.differs_each_time = true}), DType::kF32, kCpu).error,
+              HasSubstr("output 0 beside the first order differs in bits"));
+}
+
+TEST(OpCheckTest, UnalignedFindsWhatDependsOnAlignment) {
+  const auto error = [](const Faults& faults) {
+    return check::Unaligned(Case(), Sample(faults, {.shape = {3, 5}, .low = 0.5}), DType::kF32,
+                            kCpu)
+        .error;
+  };
+  EXPECT_EQ(error({}), "");
+  EXPECT_THAT(error({.wrong_off_alignment = true}), HasSubstr("output 0: 1 of 15 elements differ"));
+  EXPECT_EQ(FirstError({.wrong_off_alignment = true}, DType::kF32), "");
 }
 
 TEST(OpCheckTest, FindsMemoryTakenOnTheMetaDevice) {
