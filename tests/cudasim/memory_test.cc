@@ -60,7 +60,7 @@ TEST(MemoryTest, RefusesWrongCopies) {
   int host[4] = {};
   EXPECT_EQ(cudaMemcpy(x, host, 16, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
   EXPECT_EQ(cudaMemcpy(host, x, 16, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
-  EXPECT_EQ(cudaMemcpy(host, x, 16, static_cast<cudaMemcpyKind>(9)),
+  EXPECT_EQ(cudaMemcpy(host, x, 16, static_cast<cudaMemcpyKind>(7)),
             cudaErrorInvalidMemcpyDirection);
   EXPECT_EQ(cudaMemcpy(nullptr, x, 16, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
   EXPECT_EQ(cudaMemcpy(nullptr, x, 0, cudaMemcpyDeviceToHost), cudaSuccess);

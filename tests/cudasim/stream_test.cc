@@ -318,7 +318,7 @@ TEST(DeviceTest, HasProperties) {
   int value = 0;
   CUDA_OK(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
   EXPECT_EQ(static_cast<size_t>(value), prop.sharedMemPerBlockOptin);
-  EXPECT_EQ(cudaDeviceGetAttribute(&value, static_cast<cudaDeviceAttr>(9999), 0),
+  EXPECT_EQ(cudaDeviceGetAttribute(&value, static_cast<cudaDeviceAttr>(127), 0),
             cudaErrorInvalidValue);
   EXPECT_EQ(cudaGetDeviceProperties(&prop, 2), cudaErrorInvalidDevice);
   char id[16];
@@ -352,7 +352,7 @@ TEST(DeviceTest, PeersExchangeMemory) {
 TEST(ErrorTest, HasNamesAndTexts) {
   EXPECT_STREQ(cudaGetErrorName(cudaErrorMemoryAllocation), "cudaErrorMemoryAllocation");
   EXPECT_STREQ(cudaGetErrorString(cudaErrorMemoryAllocation), "out of memory");
-  EXPECT_STREQ(cudaGetErrorString(static_cast<cudaError_t>(12345)), "unrecognized error code");
+  EXPECT_STREQ(cudaGetErrorString(static_cast<cudaError_t>(1001)), "unrecognized error code");
 }
 
 TEST(ErrorTest, IsEachThreadsOwn) {

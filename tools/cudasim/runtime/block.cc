@@ -83,9 +83,14 @@ std::shared_ptr<Block> FindNear(uintptr_t address) {
 }
 
 std::shared_ptr<Block> FindFreed(const void* address) {
+#if defined(__SANITIZE_ADDRESS__)
+  static_cast<void>(address);  // The heap may have given it to somebody else.
+  return nullptr;
+#else
   const auto begin = reinterpret_cast<uintptr_t>(address);
   const std::shared_ptr<Block> block = Before(GetTable().freed, begin);
   return block != nullptr && block->contains(begin) ? block : nullptr;
+#endif
 }
 
 void ForgetFreed(uintptr_t begin) { GetTable().freed.erase(begin); }
@@ -107,9 +112,11 @@ void RemoveBlock(const std::shared_ptr<Block>& block) {
   table.live.erase(block->begin);
   block->freed = true;
   block->uses.clear();
-#if !defined(__SANITIZE_ADDRESS__)
-  if (block->kind != BlockKind::kRegistered) table.freed[block->begin] = block;
-#endif
+  if (block->kind == BlockKind::kRegistered) return;
+  // More than the mappings in quarantine only where there are none: under AddressSanitizer.
+  constexpr size_t kMaxFreed = 10000;
+  if (table.freed.size() >= kMaxFreed) table.freed.erase(table.freed.begin());
+  table.freed[block->begin] = block;
 }
 
 std::string Describe(const Block& block) {
