@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   const Place at(args.batches, key_heads, args.length, Tile::kRows, false);
   const int64_t rows_left = args.length - at.first;
   LoadTile<Tile, Tile::kRows>(args.k.Head(at.batch, at.head) + at.first * args.k.row, args.k.row,
-                              rows_left, args.d, args.aligned, args.scale, k_tile);
+                              rows_left, args.d, args.aligned, 1, k_tile);
   LoadTile<Tile, Tile::kRows>(args.v.Head(at.batch, at.head) + at.first * args.v.row, args.v.row,
                               rows_left, args.d, args.aligned, 1, v_tile);
   float dk[kM][Tile::kOut] = {}, dv[kM][Tile::kOut] = {};
@@ -265,8 +265,9 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
     // at.first is a multiple of kColumns: the first queries that see a key of this tile.
     for (int64_t query = at.first; query < args.length; query += Tile::kColumns) {
       __syncthreads();  // the tiles were read
+      // Scaled as forward scales them: the scores have its bits, and none exceeds its log-sum-exp.
       LoadTile<Tile, Tile::kColumns>(q + query * args.q.row, args.q.row, args.length - query,
-                                     args.d, args.aligned, 1, q_tile);
+                                     args.d, args.aligned, args.scale, q_tile);
       LoadTile<Tile, Tile::kColumns>(dy + query * args.dy.row, args.dy.row, args.length - query,
                                      args.d, args.aligned, 1, dy_tile);
       __syncthreads();
@@ -296,13 +297,10 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
       MultiplyAdd<Tile>(ds_scores, q_tile, dk);
     }
   }
-  float ones[kM], factor[kM];
+  float ones[kM];  // dk has its factor from q
 #pragma unroll
-  for (int i = 0; i < kM; ++i) {
-    ones[i] = 1;
-    factor[i] = args.scale;
-  }
-  StoreRows<Tile>(dk, factor, args.dk.Head(at.batch, at.head) + at.first * args.dk.row, args.dk.row,
+  for (int i = 0; i < kM; ++i) ones[i] = 1;
+  StoreRows<Tile>(dk, ones, args.dk.Head(at.batch, at.head) + at.first * args.dk.row, args.dk.row,
                   rows_left, args.d, args.accumulate_k);
   StoreRows<Tile>(dv, ones, args.dv.Head(at.batch, at.head) + at.first * args.dv.row, args.dv.row,
                   rows_left, args.d, args.accumulate_v);
