@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "core/philox.h"
 #include "core/step_state.h"
 #include "models/config.h"
@@ -58,7 +60,7 @@ TEST(ModelOptions, EachDoesSomething) {
         "--model.activation=gelu_exact", "--model.activation=relu", "--model.activation=silu",
         "--model.activation=swiglu", "--model.position=rope", "--model.tie_embeddings=false",
         "--model.n_kv_head=2", "--model.n_inner=48", "--model.norm_eps=0.01",
-        "--model.init_std=0.05", "--model.preset=llama-tiny"}},
+        "--model.preset=llama-tiny"}},
       {rope, {"--model.rope_theta=100", "--model.block_size=8"}},
       {linear, {"--model.rope_factor=2", "--model.rope_scaling=llama3"}},
       {llama3, {"--model.rope_low=3", "--model.rope_high=2", "--model.rope_original_length=40"}}};
@@ -72,6 +74,34 @@ TEST(ModelOptions, EachDoesSomething) {
       EXPECT_EQ(Of(arguments) == before, limit) << change;
     }
   }
+}
+
+// The parameters above are random in any case.
+TEST(ModelOptions, InitStdIsTheSpreadOfFreshWeights) {
+  const auto spread = [](const std::vector<std::string>& arguments, const std::string& name) {
+    RunConfig config;
+    Options options({.name = "train_gpt", .summary = ""});
+    AddRunOptions(options, config);
+    options.Parse(arguments);
+    config.model.vocab_size = 50;
+    Gpt model(ToGptConfig(config.model));
+    model.Materialize(kCpu, 3);
+    double squares = 0, n = 0;
+    for (const auto& [path, p] : model.NamedParameters()) {
+      if (path != name) continue;
+      for (const float x : p->value().ToVector<float>()) squares += x * x;
+      n += static_cast<double>(p->value().numel());
+    }
+    return std::sqrt(squares / n);
+  };
+  const std::vector<std::string> base = {"--model.n_embd=64", "--model.n_layer=2"};
+  std::vector<std::string> chosen = base;
+  chosen.push_back("--model.init_std=0.05");
+  for (const std::string name : {"wte.weight", "h.0.attn.c_attn.weight", "h.1.mlp.c_fc.weight"}) {
+    EXPECT_NEAR(spread(base, name), 1.0 / 8, 0.005) << name;  // 1 / sqrt(n_embd)
+    EXPECT_NEAR(spread(chosen, name), 0.05, 0.002) << name;
+  }
+  EXPECT_NEAR(spread(chosen, "h.0.mlp.c_proj.weight"), 0.05 / 2, 0.001);  // sqrt(2 n_layer) = 2
 }
 
 TEST(ModelOptions, TheContextIsLimitedWithRopeToo) {
