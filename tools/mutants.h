@@ -1,0 +1,94 @@
+// What tools/mutate_kernels.py writes into its copies of the kernels: operators that do what they
+// say, unless LOCKSTEP_MUTANT names their number. So one build holds all mutants of a file.
+//
+// An operator between two operands becomes a pair of the same operator around a tag, which keeps
+// its precedence:  a < b  ->  a < mutant::Less<7>{} > b
+#pragma once
+
+#include <cstdlib>
+
+namespace mutant {
+
+inline const int active =
+    std::getenv("LOCKSTEP_MUTANT") ? std::atoi(std::getenv("LOCKSTEP_MUTANT")) : 0;
+template <int N>
+bool On() {
+  return active == N;
+}
+
+template <int N>
+struct Less {};
+template <int N>
+struct LessEqual {};
+template <int N>
+struct Greater {};
+template <int N>
+struct GreaterEqual {};
+template <int N>
+struct Equal {};
+template <int N>
+struct NotEqual {};
+template <int N>
+struct Plus {};
+template <int N>
+struct Minus {};
+template <int N>
+struct Times {};
+
+// A left operand that waits for the right one.
+template <template <int> class Tag, int N, class A>
+struct Left {
+  A a;
+};
+
+// clang-format off
+template <class A, int N> Left<Less, N, A> operator<(A a, Less<N>) { return {a}; }
+template <class A, int N> Left<LessEqual, N, A> operator<(A a, LessEqual<N>) { return {a}; }
+template <class A, int N> Left<Greater, N, A> operator<(A a, Greater<N>) { return {a}; }
+template <class A, int N> Left<GreaterEqual, N, A> operator<(A a, GreaterEqual<N>) { return {a}; }
+template <class A, int N> Left<Equal, N, A> operator==(A a, Equal<N>) { return {a}; }
+template <class A, int N> Left<NotEqual, N, A> operator!=(A a, NotEqual<N>) { return {a}; }
+template <class A, int N> Left<Plus, N, A> operator+(A a, Plus<N>) { return {a}; }
+template <class A, int N> Left<Minus, N, A> operator-(A a, Minus<N>) { return {a}; }
+template <class A, int N> Left<Times, N, A> operator*(A a, Times<N>) { return {a}; }
+
+template <int N, class A, class B> bool operator>(Left<Less, N, A> l, B b) { return On<N>() ? l.a <= b : l.a < b; }
+template <int N, class A, class B> bool operator>(Left<LessEqual, N, A> l, B b) { return On<N>() ? l.a < b : l.a <= b; }
+template <int N, class A, class B> bool operator>(Left<Greater, N, A> l, B b) { return On<N>() ? l.a >= b : l.a > b; }
+template <int N, class A, class B> bool operator>(Left<GreaterEqual, N, A> l, B b) { return On<N>() ? l.a > b : l.a >= b; }
+template <int N, class A, class B> bool operator==(Left<Equal, N, A> l, B b) { return On<N>() ? l.a != b : l.a == b; }
+template <int N, class A, class B> bool operator!=(Left<NotEqual, N, A> l, B b) { return On<N>() ? l.a == b : l.a != b; }
+// clang-format on
+
+// a + b -> a - b
+template <int N, class A, class B>
+auto operator+(Left<Plus, N, A> l, B b) {
+  return On<N>() ? l.a - b : l.a + b;
+}
+// a - b -> b - a, or of a pointer a + b
+template <int N, class A, class B>
+auto operator-(Left<Minus, N, A> l, B b) {
+  if constexpr (requires { b - l.a; }) {
+    return On<N>() ? b - l.a : l.a - b;
+  } else {
+    return On<N>() ? l.a + b : l.a - b;
+  }
+}
+// a * b -> a + b
+template <int N, class A, class B>
+auto operator*(Left<Times, N, A> l, B b) {
+  return On<N>() ? l.a + b : l.a * b;
+}
+
+// x[i] -> x[i + 1]
+template <int N, class I>
+auto Index(I i) {
+  return On<N>() ? i + 1 : i;
+}
+
+}  // namespace mutant
+
+#define LS_MUTANT_BARRIER(n, barrier) \
+  do {                                \
+    if (!::mutant::On<n>()) barrier;  \
+  } while (0)
