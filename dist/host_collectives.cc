@@ -1,0 +1,186 @@
+#include "dist/host_collectives.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "dist/host_reduce.h"
+
+namespace lockstep::dist {
+namespace {
+
+// Up to here a second round trip costs more than sending everything to everybody.
+constexpr int64_t kAtOnce = 16 * 1024;  // bytes
+// Scratch memory per rank.
+constexpr int64_t kChunk = 4 * 1024 * 1024;  // bytes
+
+struct Range {
+  int64_t begin, count;
+};
+
+// Part `index` of n elements cut into `parts`: sizes differ by one at most.
+Range PartOf(int64_t n, int parts, int index) {
+  const int64_t base = n / parts, rest = n % parts;
+  return {base * index + std::min<int64_t>(index, rest), base + (index < rest ? 1 : 0)};
+}
+
+}  // namespace
+
+void HostCollectives::Send(int peer, const void* data, int64_t bytes) {
+  if (bytes > 0) outgoing_.push_back({peer, data, bytes});
+}
+
+void HostCollectives::Receive(int peer, void* data, int64_t bytes) {
+  if (bytes > 0) incoming_.push_back({peer, data, bytes});
+}
+
+void HostCollectives::Run(Deadline deadline) {
+  const auto outgoing = std::exchange(outgoing_, {});
+  const auto incoming = std::exchange(incoming_, {});
+  if (!outgoing.empty() || !incoming.empty()) transport_.Run(outgoing, incoming, deadline);
+}
+
+std::byte* HostCollectives::Scratch(int64_t bytes) {
+  const auto needed = static_cast<size_t>(bytes * size());
+  if (scratch_.size() < needed) scratch_.resize(needed);
+  return scratch_.data();
+}
+
+void HostCollectives::AllReduce(ReduceOp op, DType dtype, void* data, int64_t n,
+                                Deadline deadline) {
+  if (size() == 1) return;
+  auto* const bytes = static_cast<std::byte*>(data);
+  const int64_t element = SizeOf(dtype);
+  if (n * element <= kAtOnce) return AllReduceAtOnce(op, dtype, bytes, n, deadline);
+  const int64_t step = kChunk / element * size();
+  for (int64_t begin = 0; begin < n; begin += step) {
+    AllReduceInParts(op, dtype, bytes + begin * element, std::min(step, n - begin), deadline);
+  }
+}
+
+void HostCollectives::AllReduceAtOnce(ReduceOp op, DType dtype, std::byte* data, int64_t n,
+                                      Deadline deadline) {
+  const int64_t bytes = n * SizeOf(dtype);
+  std::byte* const scratch = Scratch(bytes);
+  std::vector<const void*> inputs;
+  for (int p = 0; p < size(); ++p) {
+    std::byte* const from_p = scratch + p * bytes;
+    inputs.push_back(p == rank() ? data : from_p);
+    if (p == rank()) continue;
+    Send(p, data, bytes);
+    Receive(p, from_p, bytes);
+  }
+  Run(deadline);
+  ReduceInOrder(op, dtype, inputs, data, n);
+}
+
+void HostCollectives::AllReduceInParts(ReduceOp op, DType dtype, std::byte* data, int64_t n,
+                                       Deadline deadline) {
+  const int64_t element = SizeOf(dtype);
+  const Range own = PartOf(n, size(), rank());
+  std::byte* const mine = data + own.begin * element;
+  std::byte* const scratch = Scratch(own.count * element);
+  std::vector<const void*> inputs;
+  for (int p = 0; p < size(); ++p) {
+    std::byte* const from_p = scratch + p * own.count * element;
+    inputs.push_back(p == rank() ? mine : from_p);
+    if (p == rank()) continue;
+    const Range part = PartOf(n, size(), p);
+    Send(p, data + part.begin * element, part.count * element);
+    Receive(p, from_p, own.count * element);
+  }
+  Run(deadline);
+  ReduceInOrder(op, dtype, inputs, mine, own.count);
+  for (int p = 0; p < size(); ++p) {
+    if (p == rank()) continue;
+    const Range part = PartOf(n, size(), p);
+    Send(p, mine, own.count * element);
+    Receive(p, data + part.begin * element, part.count * element);
+  }
+  Run(deadline);
+}
+
+void HostCollectives::ReduceScatter(ReduceOp op, DType dtype, const void* input, void* output,
+                                    int64_t n, Deadline deadline) {
+  const int64_t element = SizeOf(dtype);
+  const auto* const in = static_cast<const std::byte*>(input);
+  auto* const out = static_cast<std::byte*>(output);
+  const int64_t step = kChunk / element;
+  for (int64_t begin = 0; begin < n; begin += step) {
+    const int64_t count = std::min(step, n - begin), bytes = count * element;
+    std::byte* const scratch = Scratch(bytes);
+    std::vector<const void*> inputs;
+    for (int p = 0; p < size(); ++p) {
+      const std::byte* const to_p = in + (p * n + begin) * element;
+      inputs.push_back(p == rank() ? to_p : scratch + p * bytes);
+      if (p == rank()) continue;
+      Send(p, to_p, bytes);
+      Receive(p, scratch + p * bytes, bytes);
+    }
+    Run(deadline);
+    ReduceInOrder(op, dtype, inputs, out + begin * element, count);
+  }
+}
+
+void HostCollectives::AllGather(const void* input, void* output, int64_t bytes, Deadline deadline) {
+  auto* const out = static_cast<std::byte*>(output);
+  for (int p = 0; p < size(); ++p) {
+    if (p == rank()) {
+      // The input may be that part.
+      if (bytes > 0) std::memmove(out + p * bytes, input, static_cast<size_t>(bytes));
+      continue;
+    }
+    Send(p, input, bytes);
+    Receive(p, out + p * bytes, bytes);
+  }
+  Run(deadline);
+}
+
+void HostCollectives::Broadcast(void* data, int64_t bytes, int root, Deadline deadline) {
+  auto* const all = static_cast<std::byte*>(data);
+  const bool in_parts = size() > 2 && bytes > kAtOnce;
+  // In parts, everybody passes on a part: the root sends the bytes once or twice, not W - 1 times.
+  const auto part = [&](int p) { return in_parts ? PartOf(bytes, size(), p) : Range{0, bytes}; };
+  for (int p = 0; p < size(); ++p) {
+    if (rank() == root && p != root) Send(p, all + part(p).begin, part(p).count);
+  }
+  const Range mine = part(rank());
+  if (rank() != root) Receive(root, all + mine.begin, mine.count);
+  Run(deadline);
+  if (!in_parts) return;
+  for (int p = 0; p < size(); ++p) {
+    if (p == rank()) continue;
+    if (p != root) Send(p, all + mine.begin, mine.count);
+    if (rank() != root) Receive(p, all + part(p).begin, part(p).count);
+  }
+  Run(deadline);
+}
+
+void HostCollectives::AllToAll(const void* input, std::span<const int64_t> input_bytes,
+                               void* output, std::span<const int64_t> output_bytes,
+                               Deadline deadline) {
+  const auto* in = static_cast<const std::byte*>(input);
+  auto* out = static_cast<std::byte*>(output);
+  for (int p = 0; p < size(); ++p) {
+    const int64_t give = input_bytes[static_cast<size_t>(p)];
+    const int64_t take = output_bytes[static_cast<size_t>(p)];
+    if (p == rank()) {
+      if (give > 0) std::memcpy(out, in, static_cast<size_t>(give));
+    } else {
+      Send(p, in, give);
+      Receive(p, out, take);
+    }
+    in += give;
+    out += take;
+  }
+  Run(deadline);
+}
+
+void HostCollectives::Exchange(std::span<const Transport::Outgoing> outgoing,
+                               std::span<const Transport::Incoming> incoming, Deadline deadline) {
+  for (const auto& message : outgoing) Send(message.peer, message.data, message.bytes);
+  for (const auto& message : incoming) Receive(message.peer, message.data, message.bytes);
+  Run(deadline);
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,82 @@
+// The algorithms of groups on the host: which messages an operation sends, and what it does with
+// those that it gets.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "dist/collective.h"
+#include "dist/transport.h"
+
+namespace lockstep::dist {
+
+// Ranks do not call the same.
+class MismatchError : public Error {
+ public:
+  MismatchError(const std::string& what, std::vector<int> culprits)
+      : Error(what), culprits(std::move(culprits)) {}
+  std::vector<int> culprits;
+};
+
+// What a rank gives to another, and takes from it, in an all_to_all or an exchange.
+struct PairTraffic {
+  int64_t to_peer = 0, from_peer = 0;             // elements
+  uint64_t to_peer_hash = 0, from_peer_hash = 0;  // of dtypes and sizes, in order
+};
+
+// Operations over a transport, one at a time: first Agree, then the one that was agreed upon. Data
+// are contiguous. All but Agree throw TransportError alone.
+//
+// Every rank talks to every other: an all_reduce is a reduce_scatter and an all_gather, each rank
+// sending 2 (W - 1) / W of the bytes, which is what a ring sends, in 2 steps instead of 2 (W - 1).
+// What comes is summed in the order of the ranks, so that the bits depend neither on an element's
+// position nor on how tensors are put together.
+class HostCollectives {
+ public:
+  using Deadline = Transport::Deadline;
+
+  explicit HostCollectives(Transport& transport) : transport_(transport) {}
+
+  // Tells `peers` (all other ranks unless it is an exchange) what this rank is about to do and
+  // throws MismatchError unless they do the same. traffic[p] goes with rank p; empty if there is
+  // none.
+  void Agree(const Collective& c, std::span<const int> peers, std::span<const PairTraffic> traffic,
+             Deadline deadline);
+
+  void AllReduce(ReduceOp op, DType dtype, void* data, int64_t n, Deadline deadline);
+  // `n` elements of output, size() * n of input.
+  void ReduceScatter(ReduceOp op, DType dtype, const void* input, void* output, int64_t n,
+                     Deadline deadline);
+  // `bytes` of input, size() * bytes of output.
+  void AllGather(const void* input, void* output, int64_t bytes, Deadline deadline);
+  void Broadcast(void* data, int64_t bytes, int root, Deadline deadline);
+  // Per rank.
+  void AllToAll(const void* input, std::span<const int64_t> input_bytes, void* output,
+                std::span<const int64_t> output_bytes, Deadline deadline);
+  void Exchange(std::span<const Transport::Outgoing> outgoing,
+                std::span<const Transport::Incoming> incoming, Deadline deadline);
+
+ private:
+  // Each rank sees all inputs: for what is too small to be cut.
+  void AllReduceAtOnce(ReduceOp op, DType dtype, std::byte* data, int64_t n, Deadline deadline);
+  // reduce_scatter and all_gather of the elements from `data` on.
+  void AllReduceInParts(ReduceOp op, DType dtype, std::byte* data, int64_t n, Deadline deadline);
+
+  void Send(int peer, const void* data, int64_t bytes);
+  void Receive(int peer, void* data, int64_t bytes);
+  void Run(Deadline deadline);
+  // Memory for what comes from each rank: size() blocks.
+  std::byte* Scratch(int64_t bytes);
+  int rank() const { return transport_.rank(); }
+  int size() const { return transport_.size(); }
+
+  Transport& transport_;
+  std::vector<Transport::Outgoing> outgoing_;
+  std::vector<Transport::Incoming> incoming_;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace lockstep::dist

@@ -1,0 +1,288 @@
+#include "dist/host_group.h"
+
+#include <deque>
+#include <exception>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "dist/failure_board.h"
+#include "dist/host_collectives.h"
+#include "dist/host_work.h"
+
+namespace lockstep::dist {
+namespace {
+
+using Clock = Work::Clock;
+
+std::vector<int64_t> InBytes(const std::vector<int64_t>& counts, DType dtype) {
+  std::vector<int64_t> bytes;
+  for (const int64_t n : counts) bytes.push_back(n * SizeOf(dtype));
+  return bytes;
+}
+
+std::string Seconds(std::chrono::milliseconds timeout) {
+  return StrCat(static_cast<double>(timeout.count()) / 1000, " s");
+}
+
+class HostGroup : public ProcessGroup {
+ public:
+  HostGroup(std::unique_ptr<Transport> transport, Store& store, const GroupOptions& options)
+      : ProcessGroup(transport->rank(), transport->size(), options),
+        exceptions_(std::uncaught_exceptions()),
+        transport_(std::move(transport)),
+        collectives_(*transport_),
+        store_(store.Clone()),
+        prefixed_(store.Clone(), options.name + "/"),
+        board_(prefixed_, rank(), [this](const Failure& f) { Learn(f); }),
+        worker_([this] { RunQueue(); }) {}
+
+  ~HostGroup() override {
+    if (std::uncaught_exceptions() > exceptions_) {
+      Abort("its group was destroyed by an exception");
+    } else {
+      Call leave;
+      leave.collective = {CollectiveKind::kLeave};
+      leave.collective.sequence = NextSequence();
+      try {
+        Submit(std::move(leave))->Synchronize();
+        board_.Leave();
+      } catch (const Error&) {
+        // The others were told, and throw; whoever leaves does not mind.
+      }
+    }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    worker_.join();
+  }
+
+  Device device() const override { return kCpu; }
+
+  // Each call is compared, so that a barrier says it all.
+  void CheckInStep() override { Barrier()->Synchronize(); }
+
+  void Abort(const std::string& reason) override {
+    Failure failure;
+    failure.cause = CollectiveError::Cause::kAborted;
+    failure.rank = rank();
+    failure.culprits = {rank()};
+    failure.reason = StrCat("rank ", rank(), " gave up: ", reason);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (failure_) return;
+      failure.operation = running_;
+    }
+    Learn(board_.Post(failure));
+  }
+
+  std::shared_ptr<ProcessGroup> Duplicate(const std::string& name) override {
+    GroupOptions options = this->options();
+    options.name = name;
+    // Nothing of this group is under way while the transport makes another of itself.
+    CheckInStep();
+    return MakeHostGroup(transport_->Duplicate(name), *store_, options);
+  }
+
+ private:
+  struct Item {
+    Call call;
+    std::shared_ptr<HostWork> work;
+  };
+
+  WorkPtr Submit(Call call) override {
+    if (call.output.defined()) call.output.storage().BumpVersion();
+    for (const Transfer& t : call.transfers) {
+      if (t.direction == Transfer::Direction::kReceive) t.tensor.storage().BumpVersion();
+    }
+    auto work = std::make_shared<HostWork>(call.collective);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (failure_) throw ErrorOf(*failure_, name(), rank(), call.collective);
+      queue_.push_back({std::move(call), work});
+    }
+    changed_.notify_all();
+    return work;
+  }
+
+  void RunQueue() {
+    while (true) {
+      std::optional<Item> item;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+        if (queue_.empty()) return;
+        item = std::move(queue_.front());
+        queue_.pop_front();
+        running_ = item->call.collective;
+      }
+      const auto begin = Clock::now();
+      std::exception_ptr error;
+      try {
+        RunOrFail(item->call);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      // The tensors are given back before anyone hears that it is done.
+      item->call = {};
+      item->work->End({begin, Clock::now()}, error);
+    }
+  }
+
+  // Throws the CollectiveError of whatever goes wrong.
+  void RunOrFail(const Call& call) {
+    std::optional<Failure> failure;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      failure = failure_;
+    }
+    if (!failure) {
+      Failure mine;
+      mine.rank = rank();
+      mine.operation = call.collective;
+      try {
+        return Run(call);
+      } catch (const MismatchError& e) {
+        mine.cause = CollectiveError::Cause::kMismatch;
+        mine.culprits = e.culprits;
+        mine.reason = e.what();
+      } catch (const TransportError& e) {
+        Explain(e, &mine);
+      } catch (const std::exception& e) {
+        mine.culprits = {rank()};
+        mine.reason = StrCat("rank ", rank(), " failed: ", e.what());
+      }
+      failure = Settle(mine);
+    }
+    throw ErrorOf(*failure, name(), rank(), call.collective);
+  }
+
+  void Explain(const TransportError& e, Failure* failure) const {
+    failure->culprits = e.peers;
+    std::string ranks = e.peers.size() == 1 ? "rank" : "ranks";
+    for (size_t i = 0; i < e.peers.size(); ++i) ranks += StrCat(i == 0 ? " " : ", ", e.peers[i]);
+    switch (e.cause) {
+      case TransportError::Cause::kLostRank:
+        failure->cause = CollectiveError::Cause::kLostRank;
+        failure->reason = StrCat(ranks, e.peers.size() == 1 ? " is" : " are", " gone: ", e.what());
+        return;
+      case TransportError::Cause::kTimeout:
+        failure->cause = CollectiveError::Cause::kTimeout;
+        failure->reason = StrCat(ranks, " did not take part within ", Seconds(options().timeout));
+        return;
+      case TransportError::Cause::kInterrupted:
+        failure->reason = e.what();
+        return;
+    }
+  }
+
+  // What counts: what was known before, then what any rank has said first, then mine.
+  Failure Settle(const Failure& mine) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (failure_) return *failure_;
+    }
+    Learn(board_.Post(mine));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return *failure_;
+  }
+
+  // From any thread.
+  void Learn(const Failure& failure) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (failure_) return;
+      failure_ = failure;
+    }
+    transport_->Interrupt();
+  }
+
+  void Run(const Call& call) {
+    const Collective& c = call.collective;
+    const auto deadline = Clock::now() + options().timeout;
+    if (c.kind == CollectiveKind::kExchange) return RunExchange(call, deadline);
+    std::vector<int> peers;
+    for (int p = 0; p < size(); ++p) {
+      if (p != rank()) peers.push_back(p);
+    }
+    std::vector<PairTraffic> traffic;
+    if (c.kind == CollectiveKind::kAllToAll) {
+      for (size_t p = 0; p < call.input_counts.size(); ++p) {
+        traffic.push_back({call.input_counts[p], call.output_counts[p], 0, 0});
+      }
+    }
+    collectives_.Agree(c, peers, traffic, deadline);
+    void* const out = call.output.defined() ? call.output.raw_data() : nullptr;
+    const void* const in = call.input.defined() ? call.input.raw_data() : nullptr;
+    switch (c.kind) {
+      case CollectiveKind::kAllReduce:
+        return collectives_.AllReduce(c.op, c.dtype, out, c.count, deadline);
+      case CollectiveKind::kReduceScatter:
+        return collectives_.ReduceScatter(c.op, c.dtype, in, out, c.count, deadline);
+      case CollectiveKind::kAllGather:
+        return collectives_.AllGather(in, out, c.count * SizeOf(c.dtype), deadline);
+      case CollectiveKind::kBroadcast:
+        return collectives_.Broadcast(out, c.count * SizeOf(c.dtype), c.root, deadline);
+      case CollectiveKind::kAllToAll:
+        return collectives_.AllToAll(in, InBytes(call.input_counts, c.dtype), out,
+                                     InBytes(call.output_counts, c.dtype), deadline);
+      case CollectiveKind::kExchange:
+      case CollectiveKind::kBarrier:
+      case CollectiveKind::kLeave:
+        return;
+    }
+  }
+
+  void RunExchange(const Call& call, Transport::Deadline deadline) {
+    std::set<int> peers;
+    std::vector<PairTraffic> traffic(static_cast<size_t>(size()));
+    std::vector<Transport::Outgoing> outgoing;
+    std::vector<Transport::Incoming> incoming;
+    for (const Transfer& t : call.transfers) {
+      peers.insert(t.peer);
+      PairTraffic& pair = traffic[static_cast<size_t>(t.peer)];
+      const Collective tensor{CollectiveKind::kExchange, ReduceOp::kSum, t.tensor.dtype(), 0,
+                              t.tensor.numel()};
+      if (t.direction == Transfer::Direction::kSend) {
+        pair.to_peer += t.tensor.numel();
+        pair.to_peer_hash = Extend(pair.to_peer_hash, tensor);
+        outgoing.push_back({t.peer, t.tensor.raw_data(), t.tensor.bytes()});
+      } else {
+        pair.from_peer += t.tensor.numel();
+        pair.from_peer_hash = Extend(pair.from_peer_hash, tensor);
+        incoming.push_back({t.peer, t.tensor.raw_data(), t.tensor.bytes()});
+      }
+    }
+    collectives_.Agree(call.collective, std::vector<int>(peers.begin(), peers.end()), traffic,
+                       deadline);
+    collectives_.Exchange(outgoing, incoming, deadline);
+  }
+
+  const int exceptions_;
+  const std::unique_ptr<Transport> transport_;
+  HostCollectives collectives_;
+  const std::unique_ptr<Store> store_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Item> queue_;
+  Collective running_;
+  std::optional<Failure> failure_;
+  bool stop_ = false;
+
+  PrefixStore prefixed_;
+  FailureBoard board_;
+  std::thread worker_;
+};
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> MakeHostGroup(std::unique_ptr<Transport> transport, Store& store,
+                                            const GroupOptions& options) {
+  return std::make_shared<HostGroup>(std::move(transport), store, options);
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,17 @@
+// A process group on the host: a thread that runs operations over a transport, one after the other.
+#pragma once
+
+#include <memory>
+
+#include "dist/process_group.h"
+#include "dist/store.h"
+#include "dist/transport.h"
+
+namespace lockstep::dist {
+
+// Of CPU tensors. The ranks of the transport meet on the store, of which the group makes handles of
+// its own; keys begin with the group's name.
+std::shared_ptr<ProcessGroup> MakeHostGroup(std::unique_ptr<Transport> transport, Store& store,
+                                            const GroupOptions& options);
+
+}  // namespace lockstep::dist

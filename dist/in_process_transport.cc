@@ -1,0 +1,124 @@
+#include "dist/in_process_transport.h"
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+
+namespace lockstep::dist {
+namespace {
+
+struct Hub {
+  explicit Hub(int ranks) : size(ranks) {}
+
+  const int size;
+  std::mutex mutex;
+  std::condition_variable changed;
+  // What was sent and not yet fetched, by sender and receiver.
+  std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> mail;
+  std::set<int> gone;
+  std::map<std::string, std::shared_ptr<Hub>> duplicates;
+};
+
+class InProcessTransport : public Transport {
+ public:
+  InProcessTransport(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  ~InProcessTransport() override {
+    const std::lock_guard<std::mutex> lock(hub_->mutex);
+    hub_->gone.insert(rank_);
+    hub_->changed.notify_all();
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return hub_->size; }
+
+  void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+           Deadline deadline) override {
+    for (const Outgoing& message : outgoing) Post(message);
+    for (size_t i = 0; i < incoming.size(); ++i) Fetch(incoming, i, deadline);
+  }
+
+  void Interrupt() override {
+    const std::lock_guard<std::mutex> lock(hub_->mutex);
+    interrupted_ = true;
+    hub_->changed.notify_all();
+  }
+
+  std::unique_ptr<Transport> Duplicate(const std::string& name) override {
+    const std::lock_guard<std::mutex> lock(hub_->mutex);
+    auto& hub = hub_->duplicates[name];
+    if (hub == nullptr) hub = std::make_shared<Hub>(hub_->size);
+    return std::make_unique<InProcessTransport>(hub, rank_);
+  }
+
+ private:
+  void Post(const Outgoing& message) {
+    std::vector<std::byte> bytes(static_cast<size_t>(message.bytes));
+    if (!bytes.empty()) std::memcpy(bytes.data(), message.data, bytes.size());
+    const std::lock_guard<std::mutex> lock(hub_->mutex);
+    CheckNotInterrupted();
+    if (hub_->gone.count(message.peer) != 0) ThrowLost(message.peer);
+    hub_->mail[{rank_, message.peer}].push_back(std::move(bytes));
+    hub_->changed.notify_all();
+  }
+
+  void Fetch(std::span<const Incoming> all, size_t i, Deadline deadline) {
+    const Incoming& message = all[i];
+    std::vector<std::byte> bytes;
+    {
+      std::unique_lock<std::mutex> lock(hub_->mutex);
+      auto& mail = hub_->mail[{message.peer, rank_}];
+      const bool in_time = hub_->changed.wait_until(lock, deadline, [&] {
+        return interrupted_ || !mail.empty() || hub_->gone.count(message.peer) != 0;
+      });
+      CheckNotInterrupted();
+      if (!in_time) ThrowTimeout(all.subspan(i));
+      // What was sent before its sender left still counts.
+      if (mail.empty()) ThrowLost(message.peer);
+      bytes = std::move(mail.front());
+      mail.pop_front();
+    }
+    LS_INVARIANT(static_cast<int64_t>(bytes.size()) == message.bytes, "a message from rank ",
+                 message.peer, " has ", bytes.size(), " bytes instead of ", message.bytes);
+    if (!bytes.empty()) std::memcpy(message.data, bytes.data(), bytes.size());
+  }
+
+  // The lock is held.
+  void CheckNotInterrupted() const {
+    if (interrupted_) {
+      throw TransportError(TransportError::Cause::kInterrupted, {}, "the transport is interrupted");
+    }
+  }
+  [[noreturn]] static void ThrowLost(int peer) {
+    throw TransportError(TransportError::Cause::kLostRank, {peer},
+                         StrCat("rank ", peer, " has destroyed its transport"));
+  }
+  [[noreturn]] void ThrowTimeout(std::span<const Incoming> waiting) const {
+    std::set<int> peers;
+    for (const Incoming& message : waiting) {
+      if (hub_->mail[{message.peer, rank_}].empty()) peers.insert(message.peer);
+    }
+    throw TransportError(TransportError::Cause::kTimeout, {peers.begin(), peers.end()},
+                         "messages did not come in time");
+  }
+
+  std::shared_ptr<Hub> hub_;
+  const int rank_;
+  bool interrupted_ = false;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Transport>> MakeInProcessTransports(int size) {
+  const auto hub = std::make_shared<Hub>(size);
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (int rank = 0; rank < size; ++rank) {
+    transports.push_back(std::make_unique<InProcessTransport>(hub, rank));
+  }
+  return transports;
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,135 @@
+// Collective operations among ranks.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+#include "dist/collective.h"
+#include "dist/work.h"
+
+namespace lockstep::dist {
+
+struct GroupOptions {
+  // In messages.
+  std::string name = "world";
+  // How long an operation waits for other ranks, from when its turn has come. Long enough for what
+  // one rank does alone (writing a checkpoint): a rank that is gone is noticed at once.
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);
+  // dist.check=full: NCCL, too, compares each call of all ranks before it starts, which makes the
+  // host wait for the slowest rank; otherwise it compares at CheckInStep. Groups on the host always
+  // compare each call.
+  bool check_every_call = false;
+};
+
+// One end of a transfer between two ranks. The tensor is contiguous.
+struct Transfer {
+  enum class Direction { kSend, kReceive };
+  Direction direction;
+  Tensor tensor;
+  int peer;
+};
+
+// Some ranks, of which this process (or thread) is one. Abstract; made by MakeInProcessGroups
+// (dist/in_process_group.h), MakeGlooGroup (dist/gloo_group.h) and MakeNcclGroup
+// (dist/nccl_group.h).
+//
+// All ranks make the same calls in the same order; each returns at once, and operations run one
+// after the other in that order, as on a CUDA stream. A rank that calls something else (kind,
+// operation, dtype, count, root), leaves or gives up makes the calls of all ranks throw
+// CollectiveError (dist/collective.h), soon and with nothing wrong in the outputs of operations
+// that ended well; afterwards the group only throws that error.
+//
+// Tensors are contiguous, carry no gradient, and lie on device(). On CUDA an operation begins after
+// what was submitted to the calling thread's current stream. Nobody writes inputs or touches
+// outputs before Work::Wait. Sizes of 0 are fine. Wrong arguments throw ArgumentError at once, on
+// this rank alone, and do not count as a call.
+//
+// Reductions are of f64, f32, f16, bf16, i64, i32, u16 and u8; everything else moves any dtype. On
+// the host bf16 and f16 are summed in f32 and rounded once, in the order of the ranks, whatever the
+// position; NCCL sums as it likes. In either case all ranks get the same bits. The max and min of
+// something with NaN is NaN.
+//
+// One thread at a time calls a group. Destroying it is collective: it waits for the other ranks, up
+// to the timeout, so that nobody loses a peer that is only faster; during an exception it gives up
+// instead (see Abort).
+class ProcessGroup {
+ public:
+  virtual ~ProcessGroup() = default;
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& name() const { return options_.name; }
+  const GroupOptions& options() const { return options_; }
+  // Where tensors must lie.
+  virtual Device device() const = 0;
+
+  // In place: `tensor` becomes the reduction of all ranks' tensors.
+  WorkPtr AllReduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+  // Part r of `input`, which has size() times the elements of `output`, is reduced to rank r.
+  WorkPtr ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op = ReduceOp::kSum);
+  // Part r of `output`, which has size() times the elements of `input`, is the input of rank r.
+  // `input` may be that part.
+  WorkPtr AllGather(const Tensor& input, const Tensor& output);
+  // In place, from `root`.
+  WorkPtr Broadcast(const Tensor& tensor, int root);
+  // Part p of `input` goes to rank p, and part p of `output` comes from rank p. Without counts the
+  // parts are equal; otherwise input_counts[p] and output_counts[p] are their elements, in order
+  // and without gaps. Input and output do not overlap.
+  WorkPtr AllToAll(const Tensor& input, const Tensor& output,
+                   std::span<const int64_t> input_counts = {},
+                   std::span<const int64_t> output_counts = {});
+  // Sends and receives that go on at the same time, as one operation that only the ranks named by
+  // it and this one take part in. Between two ranks, transfers match in order; a rank may not send
+  // to itself. Two ranks that swap must do it in one Exchange on each.
+  WorkPtr Exchange(std::vector<Transfer> transfers);
+  WorkPtr Send(const Tensor& tensor, int peer);
+  WorkPtr Receive(const Tensor& tensor, int peer);
+  WorkPtr Barrier();
+
+  // Ends with the same on all ranks: returns if they have made the same calls so far, otherwise
+  // throws CollectiveError. To be called before results are relied on for good (the update of the
+  // weights): on NCCL the host waits, and what the calls computed is there. It is itself a call.
+  virtual void CheckInStep() = 0;
+
+  // Gives up: pending and future calls of all ranks throw, naming this rank and the reason. Any
+  // thread may call it; only the first reason counts.
+  virtual void Abort(const std::string& reason) = 0;
+
+  // Another group over the same ranks, with an order of its own: for what goes on beside this
+  // one's operations. Collective. `name` is different for each.
+  virtual std::shared_ptr<ProcessGroup> Duplicate(const std::string& name) = 0;
+
+ protected:
+  // What a call comes down to; tensors are checked. An unused one is undefined.
+  struct Call {
+    Collective collective;
+    Tensor input, output;
+    // Elements per rank (all_to_all).
+    std::vector<int64_t> input_counts, output_counts;
+    std::vector<Transfer> transfers;
+  };
+
+  ProcessGroup(int rank, int size, GroupOptions options);
+
+  virtual WorkPtr Submit(Call call) = 0;
+  // The number of the next call that all ranks make.
+  int64_t NextSequence() { return ++sequence_; }
+
+ private:
+  void CheckTensor(const char* what, const char* argument, const Tensor& tensor) const;
+  void CheckReduction(const char* what, const Tensor& tensor) const;
+  void CheckRank(const char* what, const char* argument, int rank) const;
+  WorkPtr SubmitCollective(Call call);
+
+  const int rank_, size_;
+  const GroupOptions options_;
+  int64_t sequence_ = 0, exchanges_ = 0;
+};
+
+}  // namespace lockstep::dist

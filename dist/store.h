@@ -1,0 +1,92 @@
+// Where ranks leave each other short notes: how they find each other, and how they learn that one
+// of them has failed.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/error.h"
+
+namespace lockstep::dist {
+
+// The store cannot be reached, refuses, or was interrupted.
+class StoreError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A map from keys to values that all ranks see. Keys that were set stay. Thread-safe, but a handle
+// does one thing at a time: a thread that waits long wants one of its own (Clone).
+class Store {
+ public:
+  static constexpr size_t kMaxKey = 1024;           // bytes
+  static constexpr size_t kMaxValue = 1024 * 1024;  // bytes
+  using Milliseconds = std::chrono::milliseconds;
+
+  virtual ~Store() = default;
+
+  // Overwrites.
+  virtual void Set(const std::string& key, const std::string& value) = 0;
+  // Writes only where nothing is yet; returns what the key holds then.
+  virtual std::string SetIfAbsent(const std::string& key, const std::string& value) = 0;
+  // Waits until the key exists; nullopt after the timeout (0: asks once).
+  virtual std::optional<std::string> Get(const std::string& key, Milliseconds timeout) = 0;
+  // Adds to a number, from 0, and returns the sum. Such keys are not for the other calls.
+  virtual int64_t Add(const std::string& key, int64_t delta) = 0;
+
+  // Has the store do SetIfAbsent(key, value) when this handle's connection ends, unless ClearWill
+  // comes before: so that others hear of a process that ended in whatever way. One per handle.
+  // Stores without connections do nothing.
+  virtual void SetWill(const std::string& /*key*/, const std::string& /*value*/) {}
+  virtual void ClearWill() {}
+
+  // Another handle on the same store.
+  virtual std::unique_ptr<Store> Clone() = 0;
+  // Calls of this handle, also those under way in other threads, throw StoreError from now on.
+  virtual void Interrupt() = 0;
+  // "the store at 127.0.0.1:29500, served by rank 0"
+  virtual std::string Describe() const = 0;
+
+ protected:
+  // Throws ArgumentError beyond the bounds.
+  static void CheckKey(const std::string& key);
+  static void CheckValue(const std::string& key, const std::string& value);
+};
+
+// The same store, with a prefix before each key.
+class PrefixStore : public Store {
+ public:
+  PrefixStore(std::unique_ptr<Store> store, std::string prefix)
+      : store_(std::move(store)), prefix_(std::move(prefix)) {}
+
+  void Set(const std::string& key, const std::string& value) override {
+    store_->Set(prefix_ + key, value);
+  }
+  std::string SetIfAbsent(const std::string& key, const std::string& value) override {
+    return store_->SetIfAbsent(prefix_ + key, value);
+  }
+  std::optional<std::string> Get(const std::string& key, Milliseconds timeout) override {
+    return store_->Get(prefix_ + key, timeout);
+  }
+  int64_t Add(const std::string& key, int64_t delta) override {
+    return store_->Add(prefix_ + key, delta);
+  }
+  void SetWill(const std::string& key, const std::string& value) override {
+    store_->SetWill(prefix_ + key, value);
+  }
+  void ClearWill() override { store_->ClearWill(); }
+  std::unique_ptr<Store> Clone() override {
+    return std::make_unique<PrefixStore>(store_->Clone(), prefix_);
+  }
+  void Interrupt() override { store_->Interrupt(); }
+  std::string Describe() const override { return store_->Describe(); }
+
+ private:
+  std::unique_ptr<Store> store_;
+  std::string prefix_;
+};
+
+}  // namespace lockstep::dist
