@@ -9,11 +9,9 @@
 
 namespace lockstep::cpu {
 
-// e^x within 2 ulp; 0 below -87.3, infinity above 88.7, NaN for NaN. Polynomial of Cephes' expf.
-inline float Exp(float x) {
-  const float clamped = x < -87.33654f ? -87.33654f : (x > 88.72283f ? 88.72283f : x);
-  const float n = std::floor(clamped * 1.44269504f + 0.5f);
-  float r = clamped - n * 0.693359375f;
+// e^(x - n ln 2), for n the integer nearest to x / ln 2. Polynomial of Cephes' expf.
+inline float ExpReduced(float x, float n) {
+  float r = x - n * 0.693359375f;
   r += n * 2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
@@ -21,7 +19,14 @@ inline float Exp(float x) {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  const float e = p * r * r + r + 1.0f;
+  return p * r * r + r + 1.0f;
+}
+
+// e^x within 2 ulp; 0 below -87.3, infinity above 88.7, NaN for NaN.
+inline float Exp(float x) {
+  const float clamped = x < -87.33654f ? -87.33654f : (x > 88.72283f ? 88.72283f : x);
+  const float n = std::floor(clamped * 1.44269504f + 0.5f);
+  const float e = ExpReduced(clamped, n);
   // n reaches 128, whose power of two is no float: scale in two steps.
   const int32_t half = static_cast<int32_t>(n) >> 1;
   const int32_t rest = static_cast<int32_t>(n) - half;
@@ -37,16 +42,8 @@ inline float ExpBounded(float x) {
   constexpr float kRound = 12582912.0f;  // 1.5 2^23: the sum's last digits are x log2(e), rounded
   const float shifted = x * 1.44269504f + kRound;
   const float n = shifted - kRound;
-  float r = x - n * 0.693359375f;
-  r += n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  const float e = p * r * r + r + 1.0f;
-  return e * std::bit_cast<float>((std::bit_cast<int32_t>(shifted) << 23) + 0x3f800000);
+  return ExpReduced(x, n) *
+         std::bit_cast<float>((std::bit_cast<int32_t>(shifted) << 23) + 0x3f800000);
 }
 
 // tanh within 2e-7 absolute.

@@ -9,6 +9,7 @@
 #include <regex>
 #include <set>
 
+#include "core/cuda/device.h"
 #include "core/file.h"
 #include "tests/subprocess.h"
 
@@ -216,6 +217,8 @@ TEST_F(TrainGptOptions, HelpListsTheOptionsThatAreTestedHere) {
 
 TEST_F(TrainGptOptions, DeviceIsWhereItComputes) {
   EXPECT_THAT(Train({"--device=cpu"}).result.out, HasSubstr("computes   on cpu,"));
+  if (cuda::kSimulated)
+    EXPECT_THAT(Train({"--device=sim"}).result.out, HasSubstr("computes   on sim:0,"));
   const Result run = RunProgram({"models/train_gpt", "--device=cuda:999", "--dry_run"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, HasSubstr("cuda"));
@@ -272,7 +275,6 @@ TEST_F(TrainGptOptions, LogEveryIsTheLinesOnTheTerminal) {
 TEST_F(TrainGptOptions, EvalEveryIsTheStepsBetweenValidations) {
   EXPECT_EQ(Train({"--train.eval_every=3"}).Validations(), 3u);  // before the first, 3, 6
   EXPECT_EQ(Train({"--train.eval_every=1"}).Validations(), 7u);
-  EXPECT_EQ(Train({"--train.eval_every=1"}).Numbers().size() > Train({}).Numbers().size(), true);
 }
 
 TEST_F(TrainGptOptions, Samples) {

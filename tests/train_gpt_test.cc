@@ -310,7 +310,7 @@ TEST_F(TrainGpt, BadInputIsExplained) {
       {"no such weights", {"--init_from=" + Path("nowhere")}, "nowhere"},
       {"out_dir is a file", {"--out_dir=" + file}, "file"},
       {"out_dir below a file", {"--out_dir=" + file + "/out"}, "file"},
-      {"device", {"--device=cuda"}, "--device=cpu"},
+      {"device", {"--device=cuda:999"}, "device=cuda:999"},
       {"trace", {"--log.trace=9:3"}, "write 3:9"},
       {"precision", {"--train.precision=bf16"}, "fp32"},
   };

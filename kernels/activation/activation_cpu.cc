@@ -1,7 +1,6 @@
 #include "kernels/activation/activation.h"
-#include "kernels/cpu.h"
 #include "kernels/cpu_math.h"
-#include "kernels/cpu_simd.h"
+#include "kernels/gelu/elementwise_cpu.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -69,15 +68,7 @@ void DispatchActivation(Nonlinearity kind, F&& f) {
 void ActivationForwardCpu(Stream, Nonlinearity kind, const Tensor& x, const Tensor& y) {
   DispatchFloat("activation", x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    DispatchActivation(kind, [&](auto function) {
-      const T* in = x.data<T>();
-      T* out = y.data<T>();
-      VectorisedParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          out[i] = Convert<T>(function.Forward(Convert<Acc<T>>(in[i])));
-        }
-      });
-    });
+    DispatchActivation(kind, [&](auto function) { ElementwiseForward<T>(function, x, y); });
   });
 }
 
@@ -85,25 +76,8 @@ void ActivationBackwardCpu(Stream, Nonlinearity kind, const Tensor& saved, const
                            const Tensor& dx, bool accumulate) {
   DispatchFloat("activation", saved.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using A = Acc<T>;
-    DispatchActivation(kind, [&](auto function) {
-      const T* in = saved.data<T>();
-      const T* grad = dy.data<T>();
-      T* out = dx.data<T>();
-      VectorisedParallelFor(saved.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
-        const auto gradient = [=](int64_t i) {
-          return Convert<A>(grad[i]) * function.Derivative(Convert<A>(in[i]));
-        };
-        // Two loops: with both cases in one, compilers do not vectorise it.
-        if (accumulate) {
-          for (int64_t i = begin; i < end; ++i) {
-            out[i] = Convert<T>(Convert<A>(out[i]) + gradient(i));
-          }
-        } else {
-          for (int64_t i = begin; i < end; ++i) out[i] = Convert<T>(gradient(i));
-        }
-      });
-    });
+    DispatchActivation(
+        kind, [&](auto function) { ElementwiseBackward<T>(function, saved, dy, dx, accumulate); });
   });
 }
 

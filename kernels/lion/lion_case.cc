@@ -1,5 +1,5 @@
 #include "kernels/lion/lion.h"
-#include "kernels/op_case.h"
+#include "kernels/sgd/update_case.h"
 
 namespace lockstep {
 namespace {
@@ -13,27 +13,21 @@ void Begin(StepState& state) { state.Begin(/*step=*/3, kLr, 0, 0, kLossScale); }
 std::vector<Tensor> Run(std::span<const Tensor> in) {
   StepState state(in[0].device(), 1);
   Begin(state);
-  std::vector<Tensor> t;
-  for (const Tensor& x : in) t.push_back(x.Detach().Contiguous().Clone());
-  const DType wide = in[0].dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
-  for (size_t i = 2; i < t.size(); ++i) t[i] = t[i].To(wide);
-  // Only 16-bit values have a master: the others take its part themselves.
-  const bool master = t.size() == 4 && SizeOf(t[0].dtype()) == 2;
-  if (t.size() == 4 && !master) t[0] = t[3].To(t[0].dtype());
-  const LionTensors tensors = {.value = t[0],
-                               .grad = t[1],
-                               .exp_avg = t[2],
-                               .master = master ? t[3] : Tensor(),
+  const UpdateInputs t = UpdateInputsOf(in, 1);
+  const LionTensors tensors = {.value = t.value,
+                               .grad = t.grad,
+                               .exp_avg = t.states[0],
+                               .master = t.master,
                                .weight_decay = kDecay};
   ops::LionUpdate(std::span(&tensors, 1), kHyper, state);
-  return {t[0], t[2]};
+  return {t.value, t.states[0]};
 }
 
 std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
   StepState state(kCpu, 1);
   Begin(state);
   const double lr = state.Read().lr;  // as f32 has it
-  RefTensor p = in.size() == 4 ? in[3] : in[0], m = in[2];
+  RefTensor p = UpdatedValue(in, 1), m = in[2];
   for (size_t i = 0; i < p.data.size(); ++i) {
     const double g = in[1].data[i] / kLossScale;
     const double direction = kHyper.beta1 * m.data[i] + (1 - kHyper.beta1) * g;
@@ -45,9 +39,7 @@ std::vector<RefTensor> Reference(std::span<const RefTensor> in) {
 }
 
 OpSample Sample(const std::string& name, const InputSpec& like, bool master = false) {
-  OpSample s;
-  s.name = name;
-  s.inputs.assign(master ? 4 : 3, like);
+  OpSample s = UpdateSample(name, like, 1, master);
   s.run = Run;
   s.reference = Reference;
   return s;
@@ -75,36 +67,20 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto update = [](LionTensors t, const LionHyper& hyper, Device d) {
-    ops::LionUpdate(std::span(&t, 1), hyper, StepState(d, 1));
-  };
-  const auto tensors = [](Device d) {
-    const auto zeros = [d] { return Tensor::Zeros({2, 3}, DType::kF32, d); };
-    return LionTensors{.value = zeros(), .grad = zeros(), .exp_avg = zeros(), .master = {}};
-  };
-  return {{"beta of 1", [=](Device d) { update(tensors(d), {.beta2 = 1}, d); },
-           "lion: betas must be in [0, 1), got 1"},
-          {"no gradient",
-           [=](Device d) {
-             LionTensors t = tensors(d);
-             t.grad = Tensor();
-             update(t, {}, d);
-           },
-           "lion: grad of tensor 0 must be floating, got undefined tensor"},
-          {"dtype of the state",
-           [=](Device d) {
-             LionTensors t = tensors(d);
-             t.exp_avg = t.exp_avg.To(DType::kBF16);
-             update(t, {}, d);
-           },
-           "lion: exp_avg of tensor 0 must be a contiguous f32[2, 3]"},
-          {"master of an f32 value",
-           [=](Device d) {
-             LionTensors t = tensors(d);
-             t.master = t.value.Clone();
-             update(t, {}, d);
-           },
-           "lion: tensor 0 has a master, but its value is f32[2, 3]"}};
+  using T = LionTensors;
+  const UpdateErrors<T, LionHyper> error(ops::LionUpdate, {&T::value, &T::grad, &T::exp_avg});
+  return {error(
+              "beta of 1", [](auto&, auto& hyper) { hyper.beta2 = 1; },
+              "lion: betas must be in [0, 1), got 1"),
+          error(
+              "no gradient", [](auto& t, auto&) { t.grad = Tensor(); },
+              "lion: grad of tensor 0 must be floating, got undefined tensor"),
+          error(
+              "dtype of the state", [](auto& t, auto&) { t.exp_avg = t.exp_avg.To(DType::kBF16); },
+              "lion: exp_avg of tensor 0 must be a contiguous f32[2, 3]"),
+          error(
+              "master of an f32 value", [](auto& t, auto&) { t.master = t.value.Clone(); },
+              "lion: tensor 0 has a master, but its value is f32[2, 3]")};
 }
 
 OpCase Make() {

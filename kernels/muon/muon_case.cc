@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/muon/muon.h"
-#include "kernels/op_case.h"
+#include "kernels/sgd/update_case.h"
 
 namespace lockstep {
 namespace {
@@ -15,20 +15,14 @@ void Begin(StepState& state) { state.Begin(/*step=*/3, kLr, 0, 0, kLossScale); }
 std::vector<Tensor> Run(const MuonHyper& hyper, std::span<const Tensor> in) {
   StepState state(in[0].device(), 1);
   Begin(state);
-  std::vector<Tensor> t;
-  for (const Tensor& x : in) t.push_back(x.Detach().Contiguous().Clone());
-  const DType wide = in[0].dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
-  for (size_t i = 2; i < t.size(); ++i) t[i] = t[i].To(wide);
-  // Only 16-bit values have a master: the others take its part themselves.
-  const bool master = t.size() == 4 && SizeOf(t[0].dtype()) == 2;
-  if (t.size() == 4 && !master) t[0] = t[3].To(t[0].dtype());
-  const MuonTensors tensors = {.value = t[0],
-                               .grad = t[1],
-                               .momentum = t[2],
-                               .master = master ? t[3] : Tensor(),
+  const UpdateInputs t = UpdateInputsOf(in, 1);
+  const MuonTensors tensors = {.value = t.value,
+                               .grad = t.grad,
+                               .momentum = t.states[0],
+                               .master = t.master,
                                .weight_decay = kDecay};
   ops::MuonUpdate(std::span(&tensors, 1), hyper, state);
-  return {t[0], t[2]};
+  return {t.value, t.states[0]};
 }
 
 struct Matrix {
@@ -76,7 +70,7 @@ std::vector<RefTensor> Reference(const MuonHyper& h, std::span<const RefTensor> 
   StepState state(kCpu, 1);
   Begin(state);
   const double lr = state.Read().lr;  // as f32 has it
-  RefTensor p = in.size() == 4 ? in[3] : in[0], m = in[2];
+  RefTensor p = UpdatedValue(in, 1), m = in[2];
   const int64_t rows = p.shape[0], columns = p.shape[1];
   Matrix u(rows, columns);
   for (size_t i = 0; i < m.data.size(); ++i) {
@@ -97,9 +91,7 @@ std::vector<RefTensor> Reference(const MuonHyper& h, std::span<const RefTensor> 
 
 OpSample Sample(const std::string& name, const InputSpec& like, const MuonHyper& hyper = {},
                 bool master = false) {
-  OpSample s;
-  s.name = name;
-  s.inputs.assign(master ? 4 : 3, like);
+  OpSample s = UpdateSample(name, like, 1, master);
   s.run = [=](std::span<const Tensor> in) { return Run(hyper, in); };
   s.reference = [=](std::span<const RefTensor> in) { return Reference(hyper, in); };
   return s;
@@ -130,28 +122,23 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto update = [](const Shape& shape, const MuonHyper& hyper) {
-    return [=](Device d) {
-      const auto zeros = [&] { return Tensor::Zeros(shape, DType::kF32, d); };
-      const MuonTensors t = {.value = zeros(), .grad = zeros(), .momentum = zeros(), .master = {}};
-      ops::MuonUpdate(std::span(&t, 1), hyper, StepState(d, 1));
-    };
-  };
+  using T = MuonTensors;
+  const UpdateErrors<T, MuonHyper> error(ops::MuonUpdate, {&T::value, &T::grad, &T::momentum});
   return {
-      {"vector", update({3}, {}),
-       "muon: tensor 0 must be a matrix, got f32[3] on cpu: give others to another optimizer"},
-      {"momentum of 1", update({2, 3}, {.momentum = 1}), "muon: momentum must be in [0, 1), got 1"},
-      {"many steps", update({2, 3}, {.steps = 100}), "muon: steps must be in [0, 100), got 100"},
-      {"no eps", update({2, 3}, {.eps = 0}), "muon: eps must be positive, got 0"},
-      {"no momentum",
-       [](Device d) {
-         const MuonTensors t = {.value = Tensor::Zeros({2, 3}, DType::kF32, d),
-                                .grad = Tensor::Zeros({2, 3}, DType::kF32, d),
-                                .momentum = {},
-                                .master = {}};
-         ops::MuonUpdate(std::span(&t, 1), {}, StepState(d, 1));
-       },
-       "muon: momentum of tensor 0 must be a contiguous f32[2, 3]"}};
+      error(
+          "vector", [](auto& t, auto&) { t.value = t.grad = t.momentum = t.value.View({6}); },
+          "muon: tensor 0 must be a matrix, got f32[6] on "),
+      error(
+          "momentum of 1", [](auto&, auto& hyper) { hyper.momentum = 1; },
+          "muon: momentum must be in [0, 1), got 1"),
+      error(
+          "many steps", [](auto&, auto& hyper) { hyper.steps = 100; },
+          "muon: steps must be in [0, 100), got 100"),
+      error(
+          "no eps", [](auto&, auto& hyper) { hyper.eps = 0; }, "muon: eps must be positive, got 0"),
+      error(
+          "no momentum", [](auto& t, auto&) { t.momentum = Tensor(); },
+          "muon: momentum of tensor 0 must be a contiguous f32[2, 3]")};
 }
 
 OpCase Make() {

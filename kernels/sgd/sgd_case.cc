@@ -1,5 +1,5 @@
-#include "kernels/op_case.h"
 #include "kernels/sgd/sgd.h"
+#include "kernels/sgd/update_case.h"
 
 namespace lockstep {
 namespace {
@@ -12,27 +12,21 @@ void Begin(StepState& state) { state.Begin(/*step=*/3, kLr, 0, 0, kLossScale); }
 std::vector<Tensor> Run(const SgdHyper& hyper, std::span<const Tensor> in) {
   StepState state(in[0].device(), 1);
   Begin(state);
-  std::vector<Tensor> t;
-  for (const Tensor& x : in) t.push_back(x.Detach().Contiguous().Clone());
-  const DType wide = in[0].dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
-  for (size_t i = 2; i < t.size(); ++i) t[i] = t[i].To(wide);
-  // Only 16-bit values have a master: the others take its part themselves.
-  const bool master = t.size() == 4 && SizeOf(t[0].dtype()) == 2;
-  if (t.size() == 4 && !master) t[0] = t[3].To(t[0].dtype());
-  const SgdTensors tensors = {.value = t[0],
-                              .grad = t[1],
-                              .momentum = t[2],
-                              .master = master ? t[3] : Tensor(),
+  const UpdateInputs t = UpdateInputsOf(in, 1);
+  const SgdTensors tensors = {.value = t.value,
+                              .grad = t.grad,
+                              .momentum = t.states[0],
+                              .master = t.master,
                               .weight_decay = kDecay};
   ops::SgdUpdate(std::span(&tensors, 1), hyper, state);
-  return {t[0], t[2]};
+  return {t.value, t.states[0]};
 }
 
 std::vector<RefTensor> Reference(const SgdHyper& hyper, std::span<const RefTensor> in) {
   StepState state(kCpu, 1);
   Begin(state);
   const double lr = state.Read().lr;  // as f32 has it
-  RefTensor p = in.size() == 4 ? in[3] : in[0], m = in[2];
+  RefTensor p = UpdatedValue(in, 1), m = in[2];
   for (size_t i = 0; i < p.data.size(); ++i) {
     double step = in[1].data[i] / kLossScale + kDecay * p.data[i];
     if (hyper.momentum > 0) {
@@ -46,9 +40,7 @@ std::vector<RefTensor> Reference(const SgdHyper& hyper, std::span<const RefTenso
 
 OpSample Sample(const std::string& name, const InputSpec& like, const SgdHyper& hyper,
                 bool master = false) {
-  OpSample s;
-  s.name = name;
-  s.inputs.assign(master ? 4 : 3, like);
+  OpSample s = UpdateSample(name, like, 1, master);
   s.run = [=](std::span<const Tensor> in) { return Run(hyper, in); };
   s.reference = [=](std::span<const RefTensor> in) { return Reference(hyper, in); };
   return s;
@@ -77,43 +69,30 @@ std::vector<OpSample> Samples() {
 }
 
 std::vector<ErrorSample> Errors() {
-  const auto update = [](SgdTensors t, const SgdHyper& hyper, Device d) {
-    ops::SgdUpdate(std::span(&t, 1), hyper, StepState(d, 1));
-  };
-  const auto tensors = [](Device d) {
-    const auto zeros = [d] { return Tensor::Zeros({2, 3}, DType::kF32, d); };
-    return SgdTensors{.value = zeros(), .grad = zeros(), .momentum = zeros(), .master = {}};
-  };
-  return {{"momentum of 1", [=](Device d) { update(tensors(d), {.momentum = 1}, d); },
-           "sgd: momentum must be in [0, 1), got 1"},
-          {"no gradient",
-           [=](Device d) {
-             SgdTensors t = tensors(d);
-             t.grad = Tensor();
-             update(t, {}, d);
-           },
-           "sgd: grad of tensor 0 must be floating, got undefined tensor"},
-          {"shape of the gradient",
-           [=](Device d) {
-             SgdTensors t = tensors(d);
-             t.grad = Tensor::Zeros({3, 2}, DType::kF32, d);
-             update(t, {}, d);
-           },
-           "sgd: grad of tensor 0 must be a contiguous f32[2, 3]"},
-          {"no momentum",
-           [=](Device d) {
-             SgdTensors t = tensors(d);
-             t.momentum = Tensor();
-             update(t, {.momentum = 0.5}, d);
-           },
-           "sgd: momentum of tensor 0 must be a contiguous f32[2, 3]"},
-          {"master of an f32 value",
-           [=](Device d) {
-             SgdTensors t = tensors(d);
-             t.master = t.value.Clone();
-             update(t, {}, d);
-           },
-           "sgd: tensor 0 has a master, but its value is f32[2, 3]"}};
+  using T = SgdTensors;
+  const UpdateErrors<T, SgdHyper> error(ops::SgdUpdate, {&T::value, &T::grad, &T::momentum});
+  return {error(
+              "momentum of 1", [](auto&, auto& hyper) { hyper.momentum = 1; },
+              "sgd: momentum must be in [0, 1), got 1"),
+          error(
+              "no gradient", [](auto& t, auto&) { t.grad = Tensor(); },
+              "sgd: grad of tensor 0 must be floating, got undefined tensor"),
+          error(
+              "shape of the gradient",
+              [](auto& t, auto&) {
+                t.grad = t.grad.View({3, 2});
+              },
+              "sgd: grad of tensor 0 must be a contiguous f32[2, 3]"),
+          error(
+              "no momentum",
+              [](auto& t, auto& hyper) {
+                t.momentum = Tensor();
+                hyper.momentum = 0.5;
+              },
+              "sgd: momentum of tensor 0 must be a contiguous f32[2, 3]"),
+          error(
+              "master of an f32 value", [](auto& t, auto&) { t.master = t.value.Clone(); },
+              "sgd: tensor 0 has a master, but its value is f32[2, 3]")};
 }
 
 OpCase Make() {

@@ -41,6 +41,12 @@ std::optional<std::string> SharedData(const std::string& name) {
   return std::nullopt;
 }
 
+std::vector<int32_t> All(const TokenSource& source) {
+  std::vector<int32_t> tokens(source.size());
+  source.Read(0, tokens);
+  return tokens;
+}
+
 std::vector<int32_t> RandomIds(std::mt19937* random, int64_t count, int32_t limit) {
   std::vector<int32_t> ids(count);
   for (int32_t& id : ids) id = static_cast<int32_t>((*random)() % limit);

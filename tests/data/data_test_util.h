@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/token_source.h"
 #include "tests/message_of.h"
 
 namespace lockstep::data {
@@ -28,6 +29,7 @@ std::string TestData(const std::string& name);
 // $LOCKSTEP_TEST_DATA, then in shared/data beside the workspace or beside a folder above it.
 std::optional<std::string> SharedData(const std::string& name);
 
+std::vector<int32_t> All(const TokenSource& source);
 std::vector<int32_t> RandomIds(std::mt19937* random, int64_t count, int32_t limit);
 
 }  // namespace lockstep::data

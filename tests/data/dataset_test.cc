@@ -22,12 +22,6 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::vector<int32_t> All(const TokenSource& source) {
-  std::vector<int32_t> tokens(source.size());
-  source.Read(0, tokens);
-  return tokens;
-}
-
 std::string Text(const Dataset& dataset, const TokenSource& source) {
   return dataset.tokenizer->Decode(All(source));
 }

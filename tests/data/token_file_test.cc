@@ -19,12 +19,6 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::vector<int32_t> All(const TokenSource& source) {
-  std::vector<int32_t> tokens(source.size());
-  source.Read(0, tokens);
-  return tokens;
-}
-
 // A file of llm.c, by hand.
 std::string Header(int32_t magic, int32_t version, int32_t count) {
   std::string bytes(1024, '\0');

@@ -1,9 +1,7 @@
 #include "optim/adamw.h"
 
 #include <cmath>
-#include <fstream>
 #include <map>
-#include <sstream>
 
 #include "core/engine.h"
 #include "core/thread_pool.h"
@@ -51,40 +49,10 @@ std::map<std::string, std::vector<uint8_t>> Everything(const AdamW& adamw) {
 
 // ---- Against PyTorch (tests/peers/make_adamw_golden.py). ----
 
-std::map<std::string, std::vector<double>> ReadGolden() {
-  const char* path = "tests/optim/testdata/adamw.txt";
-  std::ifstream file(path);
-  EXPECT_TRUE(file.good()) << path << " is missing";
-  std::map<std::string, std::vector<double>> out;
-  for (std::string text; std::getline(file, text);) {
-    std::istringstream line(text);
-    std::string name;
-    line >> name;
-    for (double value; line >> value;) out[name].push_back(value);
-  }
-  return out;
-}
-
-// |got - want| <= tolerance * (|want| + rms(want)); NaN does not pass.
-void ExpectClose(const Tensor& got, const std::vector<double>& want, double tolerance,
-                 const std::string& what) {
-  const std::vector<double> values = got.Detach().To(DType::kF64).ToVector<double>();
-  ASSERT_EQ(values.size(), want.size()) << what;
-  double squares = 0;
-  for (const double w : want) squares += w * w;
-  const double rms = std::sqrt(squares / static_cast<double>(want.size()));
-  for (size_t i = 0; i < want.size(); ++i) {
-    EXPECT_TRUE(std::abs(values[i] - want[i]) <= tolerance * (std::abs(want[i]) + rms))
-        << what << "[" << i << "]: got " << values[i] << ", want " << want[i];
-  }
-}
-
 void CompareWithTorch(DType dtype, double tolerance) {
-  auto golden = ReadGolden();
+  const Golden golden = ReadGolden("adamw");
   const auto values = [&](const std::string& name) -> const std::vector<double>& {
-    const std::string key = StrCat(dtype, ".", name);
-    EXPECT_TRUE(golden.contains(key)) << key;
-    return golden[key];
+    return golden.at(StrCat(dtype, ".", name));
   };
   const auto tensor = [&](const std::string& name, const Shape& shape) {
     return Tensor::FromVector(values(name), shape).To(dtype);

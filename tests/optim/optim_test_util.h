@@ -1,10 +1,14 @@
-// Parameters with given values and gradients.
+// Parameters with given values and gradients, and what PyTorch made of them.
 #pragma once
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <fstream>
+#include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -36,6 +40,37 @@ inline std::vector<uint8_t> Bits(const Tensor& t) {
   std::vector<uint8_t> bits(static_cast<size_t>(host.bytes()));
   if (!bits.empty()) std::memcpy(bits.data(), host.raw_data(), bits.size());
   return bits;
+}
+
+// What PyTorch computed (tests/peers/make_optimizer_goldens.py), by name.
+using Golden = std::map<std::string, std::vector<double>>;
+
+inline Golden ReadGolden(const std::string& kind) {
+  const std::string path = "tests/optim/testdata/" + kind + ".txt";
+  std::ifstream file(path);
+  EXPECT_TRUE(file.good()) << path << " is missing";
+  Golden out;
+  for (std::string text; std::getline(file, text);) {
+    std::istringstream line(text);
+    std::string name;
+    line >> name;
+    for (double value; line >> value;) out[name].push_back(value);
+  }
+  return out;
+}
+
+// |got - want| <= tolerance * (|want| + rms(want)); NaN does not pass.
+inline void ExpectClose(const Tensor& got, const std::vector<double>& want, double tolerance,
+                        const std::string& what) {
+  const std::vector<double> values = got.Detach().To(DType::kF64).ToVector<double>();
+  ASSERT_EQ(values.size(), want.size()) << what;
+  double squares = 0;
+  for (const double w : want) squares += w * w;
+  const double rms = std::sqrt(squares / static_cast<double>(want.size()));
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_TRUE(std::abs(values[i] - want[i]) <= tolerance * (std::abs(want[i]) + rms))
+        << what << "[" << i << "]: got " << values[i] << ", want " << want[i];
+  }
 }
 
 // That `statement` throws an E whose message contains `part`.

@@ -1,10 +1,8 @@
 // Sgd, Lion and Muon: against PyTorch, against plain loops of doubles, and what all optimizers
 // promise.
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <map>
-#include <sstream>
 
 #include "core/thread_pool.h"
 #include "optim/clip.h"
@@ -25,36 +23,6 @@ Make With(const Options& options) {
 }
 
 // ---- Against PyTorch (tests/peers/make_optimizer_goldens.py). ----
-
-using Golden = std::map<std::string, std::vector<double>>;
-
-Golden ReadGolden(const std::string& kind) {
-  const std::string path = "tests/optim/testdata/" + kind + ".txt";
-  std::ifstream file(path);
-  EXPECT_TRUE(file.good()) << path << " is missing";
-  Golden out;
-  for (std::string text; std::getline(file, text);) {
-    std::istringstream line(text);
-    std::string name;
-    line >> name;
-    for (double value; line >> value;) out[name].push_back(value);
-  }
-  return out;
-}
-
-// |got - want| <= tolerance * (|want| + rms(want)); NaN does not pass.
-void ExpectClose(const Tensor& got, const std::vector<double>& want, double tolerance,
-                 const std::string& what) {
-  const std::vector<double> values = got.Detach().To(DType::kF64).ToVector<double>();
-  ASSERT_EQ(values.size(), want.size()) << what;
-  double squares = 0;
-  for (const double w : want) squares += w * w;
-  const double rms = std::sqrt(squares / static_cast<double>(want.size()));
-  for (size_t i = 0; i < want.size(); ++i) {
-    EXPECT_TRUE(std::abs(values[i] - want[i]) <= tolerance * (std::abs(want[i]) + rms))
-        << what << "[" << i << "]: got " << values[i] << ", want " << want[i];
-  }
-}
 
 // The parameters' values and the optimizer's state after each step of the variant.
 void FollowTorch(const std::string& kind, const std::string& variant, const Make& make, DType dtype,

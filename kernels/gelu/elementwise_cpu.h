@@ -1,0 +1,42 @@
+// The loops of a function of one tensor, element by element, and of its gradient.
+#pragma once
+
+#include "kernels/cpu.h"
+#include "kernels/cpu_simd.h"
+
+namespace lockstep::cpu {
+
+// y = function.Forward(x), computed in Acc<T>. x and y: contiguous, of T, of one size.
+template <class T, class Function>
+void ElementwiseForward(Function function, const Tensor& x, const Tensor& y) {
+  const T* in = x.data<T>();
+  T* out = y.data<T>();
+  VectorisedParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      out[i] = Convert<T>(function.Forward(Convert<Acc<T>>(in[i])));
+    }
+  });
+}
+
+// dx (+)= dy function.Derivative(saved).
+template <class T, class Function>
+void ElementwiseBackward(Function function, const Tensor& saved, const Tensor& dy, const Tensor& dx,
+                         bool accumulate) {
+  using A = Acc<T>;
+  const T* in = saved.data<T>();
+  const T* grad = dy.data<T>();
+  T* out = dx.data<T>();
+  VectorisedParallelFor(saved.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+    const auto gradient = [=](int64_t i) {
+      return Convert<A>(grad[i]) * function.Derivative(Convert<A>(in[i]));
+    };
+    // Two loops: with both cases in one, compilers do not vectorise it.
+    if (accumulate) {
+      for (int64_t i = begin; i < end; ++i) out[i] = Convert<T>(Convert<A>(out[i]) + gradient(i));
+    } else {
+      for (int64_t i = begin; i < end; ++i) out[i] = Convert<T>(gradient(i));
+    }
+  });
+}
+
+}  // namespace lockstep::cpu
