@@ -4,12 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
 #include "core/allocator.h"
 #include "core/thread_pool.h"
 #include "kernels/linear/linear.h"
+#include "models/token_sampler.h"
 #include "nn/kv_cache.h"
 #include "tests/sanitized.h"
 
@@ -111,20 +113,60 @@ TEST_P(GenerateTest, TheCacheChangesNoToken) {
   }
 }
 
-// In f32 the same, but that one draw in a hundred thousand or so falls within rounding of the
-// border between two tokens, and changes what follows: of these 60 texts of 50 tokens at most one.
+// In f32 the same, but where a draw falls within rounding of the border between two tokens, or two
+// of them lie within rounding of being kept: there what follows differs. `got` and `want` go on
+// from `prompt` and differ; whether that is why.
+bool DifferAtATie(Gpt& model, const GenerateSequence& sequence, const std::vector<int32_t>& got,
+                  const std::vector<int32_t>& want, const GenerateOptions& options) {
+  const auto [g, w] = std::mismatch(got.begin(), got.end(), want.begin(), want.end());
+  if (g == got.end() || w == want.end()) return false;
+  std::vector<int32_t> text = sequence.prompt;
+  text.insert(text.end(), want.begin(), w);
+  const int64_t position = static_cast<int64_t>(text.size()), block = model.config().block_size;
+  const int64_t slide = options.slide > 0 ? options.slide : block / 2;
+  text.erase(text.begin(), text.begin() + ContextStart(position, block, slide));
+  const NoGrad no_grad;
+  const auto length = static_cast<int64_t>(text.size());
+  const std::vector<float> all = model(Tensor::FromVector(text, {1, length})).ToVector<float>();
+  const std::vector<float> last(all.end() - kVocabulary, all.end());
+  const double u = SamplingUniform(options.seed, sequence.sample, position);
+  // Twice what LogitsOfTheCacheAreTheModels allows two orders of summation.
+  float scale = 0;
+  for (const float x : last) scale = std::max(scale, std::abs(x));
+  const float rounding = 4e-6f * scale;
+  const auto drawn = [&](int32_t favoured, double at) {
+    TokenSampler sampler(
+        {options.repetition_penalty, options.temperature, options.top_k, options.top_p});
+    std::vector<float> logits = last;
+    logits[static_cast<size_t>(favoured)] += rounding;
+    return sampler.Draw(logits, std::clamp(at, 0.0, 1 - 1e-9));
+  };
+  const auto can_be = [&](int32_t id) {
+    for (const double at : {u - rounding, u, u + rounding})
+      if (drawn(id, at) == id) return true;
+    return false;
+  };
+  return can_be(*g) && can_be(*w);
+}
+
 TEST_P(GenerateTest, InF32TheCacheChangesTokensAtTiesAlone) {
+  const std::vector<GenerateSequence> prompts = Prompts();
   int64_t differing = 0;
   for (GenerateOptions options : {kGreedy, kSampled}) {
     for (int64_t slide : {0, 7, 24}) {
       options.slide = slide;
       GenerateOptions without = options;
       without.kv_cache = false;
-      const auto got = Batch(Prompts(), options), want = Batch(Prompts(), without);
-      for (size_t i = 0; i < got.size(); ++i) differing += got[i] != want[i];
+      const auto got = Batch(prompts, options), want = Batch(prompts, without);
+      for (size_t i = 0; i < got.size(); ++i) {
+        if (got[i] == want[i]) continue;
+        ++differing;
+        EXPECT_TRUE(DifferAtATie(model_, prompts[i], got[i], want[i], options))
+            << "text " << i << ", slide " << slide;
+      }
     }
   }
-  EXPECT_LE(differing, 1);
+  EXPECT_LE(differing, 2);  // of 60
 }
 
 // Bits, not only tokens: a prompt in a batch is computed as it is alone.
