@@ -33,6 +33,7 @@ COMPARISONS = {
     "<": ("<", "Less", ">"), "<=": ("<", "LessEqual", ">"), ">": ("<", "Greater", ">"),
     ">=": ("<", "GreaterEqual", ">"), "==": ("==", "Equal", "=="), "!=": ("!=", "NotEqual", "!="),
 }
+TESTS = ["//tests:op_cuda_test", "//tests/kernels:cuda_kernels_test"]
 ARITHMETIC = {"+": "Plus", "-": "Minus", "*": "Times"}
 OPERATOR = re.compile(r"(?<=[\w)\]}]) (<=|>=|==|!=|<|>|\+|-|\*) (?=[\w(\-!&*])")
 INDEX = re.compile(r"(?<=[\w\]])\[([^\[\]]+)\](?!\()")
@@ -158,7 +159,7 @@ def build(scratch, args, sources, forbidden):
         flags = f".*_cudasim/({ops})/.*@-w,-fsanitize=bounds,-fsanitize-undefined-trap-on-error"
         config = [f"--config={args.config}"] if args.config else []
         result = run(["bazel", "build", "-k", f"--jobs={args.jobs}", "--noshow_progress",
-                      f"--per_file_copt={flags}", *config, "//tests:op_cuda_test"], scratch)
+                      f"--per_file_copt={flags}", *config, *TESTS], scratch)
         if result.returncode == 0:
             return mutants
         bad = set(re.findall(r"(kernels/[\w/]+\.cuh?):(\d+):\d+:\s+(?:error|  required)", result.stdout))
@@ -171,17 +172,21 @@ def build(scratch, args, sources, forbidden):
     sys.exit("the mutants do not compile")
 
 
-def test(binary, scratch, ops, number, seconds):
-    """True if the tests of the ops pass."""
+def test(scratch, ops, number, seconds):
+    """True if the tests of the ops, and those of what the op suite does not reach, pass."""
     environment = dict(os.environ, LOCKSTEP_MUTANT=str(number), LOCKSTEP_CUDA_ALLOCATOR="none",
                        CUDASIM_LEAKS="off")
     filters = ":".join(f"{op}.*" for op in ops)
-    try:
-        result = run([binary, "--device=sim", f"--gtest_filter={filters}", "--gtest_fail_fast",
-                      "--gtest_brief=1"], scratch, env=environment, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    return result.returncode == 0
+    programs = [os.path.join(scratch, "bazel-bin", t[2:].replace(":", "/")) for t in TESTS]
+    for arguments in ([programs[0], "--device=sim", f"--gtest_filter={filters}"], programs[1:]):
+        try:
+            result = run([*arguments, "--gtest_fail_fast", "--gtest_brief=1"], scratch,
+                         env=environment, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        if result.returncode:
+            return False
+    return True
 
 
 def main():
@@ -213,7 +218,6 @@ def main():
             with open(os.path.join(root, path), encoding="utf-8") as file:
                 sources[path] = file.read()
     mutants = build(scratch, args, sources, {path: set() for path in sources})
-    binary = os.path.join(scratch, "bazel-bin/tests/op_cuda_test")
 
     chosen = mutants
     if args.sample:
@@ -227,10 +231,10 @@ def main():
         ops = tuple(ops_of(root, mutant.path)[:2])
         if ops not in limits:
             begin = time.time()
-            if not test(binary, scratch, ops, 0, 3600):
+            if not test(scratch, ops, 0, 3600):
                 sys.exit(f"the tests of {', '.join(ops)} fail without a mutant")
             limits[ops] = 10 * (time.time() - begin) + 30
-        survived = test(binary, scratch, ops, mutant.number, limits[ops])
+        survived = test(scratch, ops, mutant.number, limits[ops])
         results.append({**mutant._asdict(), "survived": survived})
         if survived:
             line = sources[mutant.path].split("\n")[mutant.line - 1].strip()

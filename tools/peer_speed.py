@@ -102,7 +102,7 @@ def main():
             name = f"Lockstep, {cores} threads"
             results.setdefault(name, []).append(ours(train, model, steps, scratch, cores))
             for t, compiled in peers:
-                name = f"PyTorch {'compiled' if compiled else 'eager'}, {t} threads"
+                name = f"PyTorch {'compiled' if compiled else 'eager'}, {t} thread{'s' if t > 1 else ''}"
                 results.setdefault(name, []).append(peer(args.python, script, model, steps, t, compiled))
     medians = {name: statistics.median(times) for name, times in results.items()}
     best = min(ms for name, ms in medians.items() if name.startswith("PyTorch"))

@@ -10,6 +10,7 @@
 #include "core/engine.h"
 #include "core/philox.h"
 #include "kernels/adamw/adamw.h"
+#include "kernels/cached_attention/cached_attention.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/global_norm/global_norm.h"
 #include "kernels/lion/lion.h"
@@ -189,6 +190,29 @@ TEST_F(CudaKernels, AnUnknownTargetMakesTheLossNaN) {
     EXPECT_FLOAT_EQ(losses[0], std::log(4.0f));
     EXPECT_TRUE(std::isnan(losses[1]));
     EXPECT_EQ(losses[2], 0);
+  }
+}
+
+// Rows 0 to 1 and positions 0 to 2 are all that this cache has. Two tokens fit at positions 0
+// and 1.
+TEST_F(CudaKernels, APlaceOutsideOfTheCacheIsNeitherReadNorWritten) {
+  const Tensor cache = MakeTensor(2 * 3 * 4, 1, DType::kF32, kGpu).View({2, 1, 3, 4});
+  const Tensor x = MakeTensor(2 * 4, 2, DType::kF32, kGpu).View({1, 2, 1, 4});
+  const auto index = [](int32_t value) { return Tensor::FromVector<int32_t>({value}, {1}, kGpu); };
+  const auto before = Bytes(cache);
+  for (const auto& [row, position] :
+       std::vector<std::pair<int32_t, int32_t>>{{2, 0}, {-1, 0}, {0, 2}, {1, -1}, {7, 9}}) {
+    ops::StoreInCache(x, index(row), index(position), cache);
+    EXPECT_EQ(Bytes(cache), before) << row << ", " << position;
+    const NoGrad no_grad;
+    for (const float y :
+         ops::CachedAttention(x, cache, cache, index(row), index(position)).ToVector<float>())
+      EXPECT_TRUE(std::isnan(y)) << row << ", " << position;
+  }
+  for (const auto& [row, position] : std::vector<std::pair<int32_t, int32_t>>{{0, 0}, {1, 1}}) {
+    const auto old = Bytes(cache);
+    ops::StoreInCache(x, index(row), index(position), cache);
+    EXPECT_NE(Bytes(cache), old) << row << ", " << position;
   }
 }
 
