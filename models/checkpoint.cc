@@ -40,7 +40,8 @@ void SaveCheckpoint(CheckpointStore& store, const TrainerState& state, Gpt& mode
                     optim::Optimizer& optimizer, const data::Tokenizer* tokenizer) {
   store.Save(state.step, [&](CheckpointWriter& out) {
     out.AddSafetensors("model.safetensors", ToHfTensors(model));
-    out.AddFile("config.json", ToHfConfig(model.config()));
+    out.AddFile("config.json",
+                ToHfConfig(model.config(), model.Parameters().at(0)->value().dtype()));
     if (tokenizer) out.AddFile("tokenizer.json", tokenizer->ToJson());
     std::vector<SafetensorsItem> items;
     for (const auto& [name, tensor] : optimizer.NamedState()) {

@@ -33,6 +33,13 @@ void CheckTrace(Options& options, const RunConfig& config) {
              ": write log.trace = \"", std::min(range->first, steps), ":", steps, "\""));
 }
 
+void CheckPrecision(Options& options, const RunConfig& config) {
+  if (config.train.precision == "tf32" && config.device == "cpu")
+    options.Fail({"train.precision", "device"},
+                 StrCat(options.Describe("train.precision"), " is a way of GPUs to multiply: use ",
+                        "train.precision = \"fp32\" with device = \"cpu\""));
+}
+
 void CheckLength(Options& options, const TrainOptions& train) {
   if (!StrongerHolds(options, "train.steps", train.steps, "train.epochs", train.epochs))
     options.Fail({"train.steps", "train.epochs"},
@@ -152,6 +159,7 @@ void CheckRun(Options& options, const RunConfig& config) {
   CheckLength(options, config.train);
   CheckBatch(options, config.train);
   CheckSchedule(options, config);
+  CheckPrecision(options, config);
   CheckTrace(options, config);
 }
 

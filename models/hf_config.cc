@@ -108,7 +108,6 @@ OrderedJson Gpt2Config(const GptConfig& c) {
   const bool gpt2_vocabulary = c.vocab_size >= 50257;
   j["bos_token_id"] = gpt2_vocabulary ? OrderedJson(50256) : OrderedJson(nullptr);
   j["eos_token_id"] = gpt2_vocabulary ? OrderedJson(50256) : OrderedJson(nullptr);
-  j["torch_dtype"] = "float32";
   j["lockstep"] = {{"bias", c.bias}};
   return j;
 }
@@ -192,7 +191,6 @@ OrderedJson LlamaConfig(const GptConfig& c) {
   // The defaults (1 and 2) would be some characters of ours.
   j["bos_token_id"] = nullptr;
   j["eos_token_id"] = nullptr;
-  j["torch_dtype"] = "float32";
   return j;
 }
 
@@ -291,9 +289,9 @@ HfFormat HfFormatOf(const GptConfig& config) {
   return HfFormat::kLockstep;
 }
 
-std::string ToHfConfig(const GptConfig& config) {
+std::string ToHfConfig(const GptConfig& config, DType dtype) {
   const GptConfig c = Resolved(config);
-  const auto json = [&] {
+  OrderedJson j = [&] {
     switch (HfFormatOf(c)) {
       case HfFormat::kGpt2:
         return Gpt2Config(c);
@@ -303,8 +301,9 @@ std::string ToHfConfig(const GptConfig& config) {
         break;
     }
     return LockstepConfig(c);
-  };
-  return json().dump(2) + "\n";
+  }();
+  j["torch_dtype"] = dtype == DType::kBF16 ? "bfloat16" : "float32";
+  return j.dump(2) + "\n";
 }
 
 GptConfig FromHfConfig(const std::string& text, const std::string& source) {

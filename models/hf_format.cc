@@ -172,8 +172,9 @@ std::vector<SafetensorsItem> ToHfTensors(Gpt& model) {
       items.push_back(SafetensorsItem::Of(piece.name, piece.Of(*p)));
     }
   }
+  const DType dtype = model.Parameters().at(0)->value().dtype();
   for (const auto& [name, size] : MissingBiases(model)) {
-    items.push_back(SafetensorsItem::Of(name, Tensor::Zeros({size}, DType::kF32)));
+    items.push_back(SafetensorsItem::Of(name, Tensor::Zeros({size}, dtype)));
   }
   return items;
 }

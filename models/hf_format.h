@@ -16,8 +16,8 @@ namespace lockstep::models {
 enum class HfFormat { kGpt2, kLlama, kLockstep };
 HfFormat HfFormatOf(const GptConfig& config);
 
-// config.json for a model.
-std::string ToHfConfig(const GptConfig& config);
+// config.json for a model whose weights are of this dtype.
+std::string ToHfConfig(const GptConfig& config, DType dtype = DType::kF32);
 // The inverse, Resolved; also reads OpenAI's and Meta's own folders. InputError names `source` and
 // the field, also for what our models do not have and would get wrong if it were ignored.
 GptConfig FromHfConfig(const std::string& json, const std::string& source);

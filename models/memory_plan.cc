@@ -136,7 +136,7 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
       {.model =
            [&] {
              auto model = std::make_shared<Gpt>(setup.model);
-             model->Materialize(kMeta, 0);
+             MaterializeFor(setup, kMeta, *model);
              return model;
            },
        .optimizer = [&](LanguageModel& model) { return MakeOptimizer(setup.config.optim, model); },

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/cuda/blaslt.h"
 #include "core/cuda/device.h"
 #include "core/file.h"
 #include "data/sampler.h"
@@ -137,6 +138,15 @@ GptConfig ToGptConfig(const ModelOptions& m) {
           .init_std = m.init_std > 0 ? m.init_std : 1 / std::sqrt(static_cast<double>(m.n_embd))};
 }
 
+// fp32 and tf32 differ in how matrices are multiplied, not in what tensors hold.
+void MaterializeFor(const RunSetup& setup, Device device, Module& model) {
+  const bool bf16 = setup.config.train.precision == "bf16";
+  model.Materialize(device, static_cast<uint64_t>(setup.config.seed),
+                    bf16 ? DType::kBF16 : DType::kF32);
+  // Sums over micro-batches and ranks lose nothing.
+  for (const auto& parameter : model.Parameters()) parameter->leaf().SetDType(DType::kF32);
+}
+
 Device ResolveDevice(const std::string& option) { return cuda::ParseDevice(option); }
 
 RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start) {
@@ -144,6 +154,10 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
   setup.config = config;
   setup.start = start;
   setup.device = ResolveDevice(config.device);
+  if (config.train.precision == "tf32" && setup.device.is_cpu())
+    throw InputError(
+        "train.precision = \"tf32\" is a way of GPUs to multiply, and there is none "
+        "here: write train.precision = \"fp32\"");
   RunConfig settled = config;
   const std::string weights = start.checkpoint.value_or(config.init_from);
   if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);
@@ -164,7 +178,8 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
 
 std::unique_ptr<Gpt> MakeModel(const RunSetup& setup) {
   auto model = std::make_unique<Gpt>(setup.model);
-  model->Materialize(setup.device, static_cast<uint64_t>(setup.config.seed));
+  cuda::AllowTf32(setup.config.train.precision == "tf32");
+  MaterializeFor(setup, setup.device, *model);
   const std::string weights = setup.start.checkpoint.value_or(setup.config.init_from);
   if (!weights.empty()) LoadHfWeights(*model, weights);
   return model;

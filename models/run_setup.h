@@ -37,6 +37,10 @@ struct RunSetup {
 // InputError otherwise. `options` are those that filled `config`.
 RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start);
 
+// Gives the model memory and fresh weights, as train.precision has them: in bf16 weights are bf16,
+// and their gradients f32. On the meta device: for planning.
+void MaterializeFor(const RunSetup& setup, Device device, Module& model);
+
 // The model with its weights: initialised, from init_from, or from the checkpoint; the optimizer
 // with its state: fresh, or from the checkpoint.
 std::unique_ptr<Gpt> MakeModel(const RunSetup& setup);

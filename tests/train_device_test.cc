@@ -72,8 +72,9 @@ class TrainDevice : public testing::Test {
     return steps;
   }
 
-  void FollowsTheCpu(const Arguments& model) {
-    const Result cpu = Train("cpu", "cpu", model), gpu = Train("gpu", kDevice, model);
+  // `tolerance`: of losses, and ten times that, relative, of gradient norms.
+  void FollowsTheCpu(const Arguments& model, const Arguments& more = {}, double tolerance = 1e-4) {
+    const Result cpu = Train("cpu", "cpu", model), gpu = Train("gpu", kDevice, model, more);
     ASSERT_EQ(cpu.exit_code, 0) << cpu.err;
     ASSERT_EQ(gpu.exit_code, 0) << gpu.err;
     EXPECT_THAT(gpu.out, HasSubstr("on " + kDevice + ":0"));
@@ -81,11 +82,11 @@ class TrainDevice : public testing::Test {
     ASSERT_EQ(want.size(), 20u);
     ASSERT_EQ(got.size(), 20u);
     for (size_t i = 0; i < want.size(); ++i) {
-      EXPECT_NEAR(got[i].loss, want[i].loss, 1e-4) << "step " << i + 1;
-      EXPECT_NEAR(got[i].grad_norm, want[i].grad_norm, 1e-3 * want[i].grad_norm)
+      EXPECT_NEAR(got[i].loss, want[i].loss, tolerance) << "step " << i + 1;
+      EXPECT_NEAR(got[i].grad_norm, want[i].grad_norm, 10 * tolerance * want[i].grad_norm)
           << "step " << i + 1;
       EXPECT_EQ(got[i].lr, want[i].lr);
-      EXPECT_NEAR(got[i].val_loss, want[i].val_loss, 1e-4) << "step " << i + 1;
+      EXPECT_NEAR(got[i].val_loss, want[i].val_loss, tolerance) << "step " << i + 1;
     }
     EXPECT_LT(want.back().loss, want.front().loss - 0.3)
         << "it does not learn: nothing is compared";
@@ -96,6 +97,13 @@ class TrainDevice : public testing::Test {
 
 TEST_F(TrainDevice, Gpt2FollowsTheCpu) { FollowsTheCpu(kGpt2); }
 TEST_F(TrainDevice, LlamaFollowsTheCpu) { FollowsTheCpu(kLlama); }
+
+// The CPU's fp32. bf16 has 8 bits, TF32 11, and a GPU's step is the CPU's in fp32 but for them.
+TEST_F(TrainDevice, Bf16FollowsFp32) {
+  FollowsTheCpu(kGpt2, {"--train.precision=bf16"}, 0.02);
+  FollowsTheCpu(kLlama, {"--train.precision=bf16"}, 0.02);
+}
+TEST_F(TrainDevice, Tf32FollowsFp32) { FollowsTheCpu(kGpt2, {"--train.precision=tf32"}, 2e-3); }
 
 TEST_F(TrainDevice, BitsDoNotDependOnTheOrderOfThreads) {
   const auto bytes = [&](const std::string& out) {

@@ -154,9 +154,13 @@ TEST_F(TrainGpt, AKilledRunResumesAtTwoThreadsToo) {
   EXPECT_THAT(ReadFile(Path("out/report.html")), HasSubstr("Step 40 of 40"));
 }
 
-TEST_F(TrainGpt, EveryOptimizerResumesToTheSameBits) {
-  for (const std::string name : {"sgd", "lion", "muon"}) {
-    const std::vector<std::string> options = {"--optim.name=" + name, "--threads=1"};
+TEST_F(TrainGpt, EveryOptimizerAndPrecisionResumesToTheSameBits) {
+  const std::map<std::string, std::string> cases = {{"sgd", "--optim.name=sgd"},
+                                                    {"lion", "--optim.name=lion"},
+                                                    {"muon", "--optim.name=muon"},
+                                                    {"bf16", "--train.precision=bf16"}};
+  for (const auto& [name, option] : cases) {
+    const std::vector<std::string> options = {option, "--threads=1"};
     const Result run = Train(name, options);
     ASSERT_EQ(run.exit_code, 0) << run.err;
     const std::string expected = Bytes(name, 40);
@@ -312,7 +316,7 @@ TEST_F(TrainGpt, BadInputIsExplained) {
       {"out_dir below a file", {"--out_dir=" + file + "/out"}, "file"},
       {"device", {"--device=cuda:999"}, "device=cuda:999"},
       {"trace", {"--log.trace=9:3"}, "write 3:9"},
-      {"precision", {"--train.precision=bf16"}, "fp32"},
+      {"precision", {"--train.precision=fp16"}, "train.precision=bf16"},
   };
   for (const BadInput& bad : inputs) {
     const Result run = Train("out", bad.arguments);

@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 
 #include <array>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,8 @@ namespace lockstep::cuda {
 namespace {
 
 using Epilogue = BlasLtMatmul::Epilogue;
+
+std::atomic<bool> allow_tf32 = false;
 
 void Check(cublasStatus_t status, const char* call, const BlasLtMatmul& p) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -76,8 +79,10 @@ void SetPointers(const MatmulDesc& desc, const BlasLtMatmul& p) {
 
 MatmulDesc MakeDesc(const BlasLtMatmul& p) {
   cublasLtMatmulDesc_t raw = nullptr;
-  Check(cublasLtMatmulDescCreate(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate",
-        p);
+  const bool tf32 = allow_tf32 && p.dtype == DType::kF32;
+  Check(cublasLtMatmulDescCreate(&raw, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+                                 CUDA_R_32F),
+        "cublasLtMatmulDescCreate", p);
   MatmulDesc desc(raw);
   const auto operation = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
   Set(desc, CUBLASLT_MATMUL_DESC_TRANSA, operation(p.transpose_a), p);
@@ -163,11 +168,12 @@ Plan MakePlan(cublasLtHandle_t handle, const BlasLtMatmul& p) {
 }
 
 // What a plan depends on: of the addresses only whether they are there, and their alignment.
-using Key = std::array<int64_t, 22>;
+using Key = std::array<int64_t, 23>;
 
 Key KeyOf(Device device, const BlasLtMatmul& p) {
   const auto address = [](const void* x) { return x == nullptr ? 0 : int64_t{AlignmentOf(x)}; };
   return {device.index,
+          allow_tf32,
           p.transpose_a,
           p.transpose_b,
           p.m,
@@ -204,6 +210,8 @@ Plans& AllPlans() {
 }
 
 }  // namespace
+
+void AllowTf32(bool allow) { allow_tf32 = allow; }
 
 bool RunBlasLt(Stream stream, const BlasLtMatmul& args) {
   const cublasLtHandle_t handle = BlasLtHandle(stream.device);

@@ -9,8 +9,7 @@
 namespace lockstep::cuda {
 
 // D = epilogue(op(A) op(B) + beta D), of column-major matrices, for each of a batch. A and B are
-// f32 or bf16, D is of their dtype, or f32 for bf16. Products are summed in f32 (true f32: no
-// TF32).
+// f32 or bf16, D is of their dtype, or f32 for bf16. Products are summed in f32.
 struct BlasLtMatmul {
   enum class Epilogue {
     kNone,
@@ -36,6 +35,10 @@ struct BlasLtMatmul {
 
   bool operator==(const BlasLtMatmul&) const = default;
 };
+
+// Whether the tensor cores may round the elements of f32 matrices to TF32 (10 bits of mantissa)
+// before they multiply them: several times as fast. Of the whole process; at first false.
+void AllowTf32(bool allow);
 
 // Submits the product and returns true; false where cuBLASLt has no algorithm for it (odd strides
 // of 16-bit matrices, alignments of the epilogue): then nothing happened. The algorithm is the

@@ -318,11 +318,16 @@ TEST(RunConfig, WordsThatAreNone) {
                 HasSubstr("the index of the device must be a number, as in "));
   for (const std::string device : {"auto", "cpu", "cuda", "sim", "cuda:0", "sim:12"})
     EXPECT_EQ(ErrorOf({"--device=" + device}), "no error");
-  EXPECT_EQ(ErrorOf({"--train.precision=bf16"}),
-            "command line: --train.precision=bf16: bf16 needs a GPU, and this version trains on "
-            "none yet; fp32 works on the CPU: write train.precision=fp32");
-  EXPECT_EQ(ErrorOf({"--train.precision=fp23"}),
-            "command line: --train.precision=fp23: did you mean fp32? It must be one of fp32");
+  EXPECT_EQ(ErrorOf({"--train.precision=fp16"}),
+            "command line: --train.precision=fp16: fp16 overflows where bf16 does not, and there "
+            "are no kernels for it: write train.precision=bf16");
+  EXPECT_EQ(
+      ErrorOf({"--train.precision=fp23"}),
+      "command line: --train.precision=fp23: did you mean fp32? It must be one of fp32, tf32, "
+      "bf16");
+  EXPECT_THAT(ErrorOf({"--train.precision=tf32", "--device=cpu"}),
+              HasSubstr("is a way of GPUs to multiply: use train.precision = \"fp32\""));
+  EXPECT_EQ(ErrorOf({"--train.precision=tf32", "--device=sim"}), "no error");
   EXPECT_EQ(ErrorOf({"--optim.schedule=cosin"}),
             "command line: --optim.schedule=cosin: did you mean cosine? It must be one of cosine, "
             "linear, constant, wsd");

@@ -16,9 +16,17 @@ struct Case {
   GptConfig model;
   int64_t batch_size, window, grad_accum;
   double clip;
+  DType dtype = DType::kF32;
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+std::shared_ptr<Gpt> Make(const Case& c, Device device) {
+  auto model = std::make_shared<Gpt>(c.model);
+  model->Materialize(device, 4, c.dtype);
+  for (const auto& p : model->Parameters()) p->leaf().SetDType(DType::kF32);
+  return model;
+}
 
 // What an update of this case takes on the CPU, by its allocator: model, optimizer and three steps.
 int64_t MeasuredPeak(const Case& c) {
@@ -27,12 +35,11 @@ int64_t MeasuredPeak(const Case& c) {
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < 4096; ++i) ids.push_back(static_cast<int32_t>(i * i % 13));
   const auto tokens = std::make_shared<data::MemoryTokens>(ids);
-  Gpt model(c.model);
-  model.Materialize(kCpu, 4);
-  optim::AdamW adamw(model.Parameters());
+  const auto model = Make(c, kCpu);
+  optim::AdamW adamw(model->Parameters());
   data::Loader loader(tokens, data::Sampler(data::Order::kRandom, 3, tokens->size(), c.window),
                       {.batch_size = c.batch_size, .accum = c.grad_accum});
-  Trainer trainer(model, adamw, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
+  Trainer trainer(*model, adamw, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
                   {.grad_accum = c.grad_accum, .clip = c.clip});
   allocator.ResetPeak();
   for (int i = 0; i < 3; ++i) trainer.Step();
@@ -41,12 +48,7 @@ int64_t MeasuredPeak(const Case& c) {
 
 MemoryPlan Plan(const Case& c) {
   return PlanMemory(
-      {.model =
-           [&] {
-             auto model = std::make_shared<Gpt>(c.model);
-             model->Materialize(kMeta, 4);
-             return model;
-           },
+      {.model = [&] { return Make(c, kMeta); },
        .optimizer =
            [](LanguageModel& model) { return std::make_unique<optim::AdamW>(model.Parameters()); },
        .batch_size = c.batch_size,
@@ -66,16 +68,17 @@ TEST_P(Memory, ThePlanIsWhatTheAllocatorMeasures) {
 
 TEST_P(Memory, KindsAreWhatTheyAre) {
   const MemoryPlan plan = Plan(GetParam());
-  const int64_t parameters = 4 * Gpt(GetParam().model).NumParameters();
-  EXPECT_EQ(plan.peak.parameters, parameters);
-  EXPECT_EQ(plan.largest.gradients, parameters);
-  EXPECT_EQ(plan.peak.optimizer, 2 * parameters);  // two moments
-  EXPECT_LE(plan.peak.gradients, parameters);
-  // At least the logits and the input of every block.
   const Case& c = GetParam();
+  const int64_t f32 = 4 * Gpt(c.model).NumParameters();
+  EXPECT_EQ(plan.peak.parameters, f32 * SizeOf(c.dtype) / 4);
+  EXPECT_EQ(plan.largest.gradients, f32);
+  // Two moments, and the originals of 16-bit weights.
+  EXPECT_EQ(plan.peak.optimizer, (c.dtype == DType::kF32 ? 2 : 3) * f32);
+  EXPECT_LE(plan.peak.gradients, f32);
+  // At least the logits and the input of every block.
   const int64_t tokens = c.batch_size * c.window;
   EXPECT_GT(plan.largest.activations,
-            4 * tokens * (c.model.vocab_size + c.model.n_layer * c.model.n_embd));
+            SizeOf(c.dtype) * tokens * (c.model.vocab_size + c.model.n_layer * c.model.n_embd));
   EXPECT_LE(plan.peak.total(), plan.largest.total());
 }
 
@@ -130,7 +133,14 @@ INSTANTIATE_TEST_SUITE_P(
              1,
              16,
              2,
-             1}),
+             1},
+        Case{"bf16",
+             {.vocab_size = 300, .block_size = 32, .n_layer = 2, .n_head = 2, .n_embd = 64},
+             4,
+             32,
+             2,
+             1,
+             DType::kBF16}),
     [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
 
 TEST(MemoryPlanTest, GrowsWithTheBatchOnlyInActivationsAndWorkspace) {
