@@ -99,10 +99,9 @@ TEST_F(TrainDevice, Gpt2FollowsTheCpu) { FollowsTheCpu(kGpt2); }
 TEST_F(TrainDevice, LlamaFollowsTheCpu) { FollowsTheCpu(kLlama); }
 
 // The CPU's fp32. bf16 has 8 bits, TF32 11, and a GPU's step is the CPU's in fp32 but for them.
-TEST_F(TrainDevice, Bf16FollowsFp32) {
-  FollowsTheCpu(kGpt2, {"--train.precision=bf16"}, 0.02);
-  FollowsTheCpu(kLlama, {"--train.precision=bf16"}, 0.02);
-}
+const Arguments kBf16 = {"--train.precision=bf16"};
+TEST_F(TrainDevice, Gpt2InBf16FollowsFp32) { FollowsTheCpu(kGpt2, kBf16, 0.02); }
+TEST_F(TrainDevice, LlamaInBf16FollowsFp32) { FollowsTheCpu(kLlama, kBf16, 0.02); }
 TEST_F(TrainDevice, Tf32FollowsFp32) { FollowsTheCpu(kGpt2, {"--train.precision=tf32"}, 2e-3); }
 
 TEST_F(TrainDevice, BitsDoNotDependOnTheOrderOfThreads) {
