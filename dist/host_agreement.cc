@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "dist/call_check.h"
 #include "dist/host_collectives.h"
 
 namespace lockstep::dist {
@@ -37,6 +38,10 @@ Header HeaderOf(const Collective& c, const PairTraffic& traffic) {
   return h;
 }
 
+PairTraffic TrafficOf(const Header& h) {
+  return {h.to_you, h.from_you, h.to_you_hash, h.from_you_hash};
+}
+
 Collective CollectiveOf(const Header& h, int peer) {
   if (h.magic != kMagic || h.kind > static_cast<uint8_t>(CollectiveKind::kLeave) ||
       h.op > static_cast<uint8_t>(ReduceOp::kMin) || h.dtype >= kNumDTypes) {
@@ -64,8 +69,9 @@ std::string Describe(const Collective& c, bool leaving_is_a_fact) {
   return lockstep::dist::Describe(c);
 }
 
-// Throws unless all are the same. Exchanges are numbered by each rank for itself.
-void Compare(const std::map<int, Collective>& calls) {
+}  // namespace
+
+void CompareCalls(const std::map<int, Collective>& calls) {
   std::map<std::string, std::vector<int>> ranks;
   for (const auto& [rank, call] : calls) ranks[Describe(call, true)].push_back(rank);
   const auto& first = calls.begin()->second;
@@ -92,25 +98,6 @@ void Compare(const std::map<int, Collective>& calls) {
   throw MismatchError(what, {culprits.begin(), culprits.end()});
 }
 
-void ComparePair(const Collective& c, int rank, int peer, const Header& mine,
-                 const Header& theirs) {
-  const auto compare = [&](int from, int to, int64_t sent, int64_t taken, bool same) {
-    if (same) return;
-    throw MismatchError(
-        sent == taken ? StrCat(Name(c.kind), ": rank ", from, " sends ", sent, " elements to rank ",
-                               to, ", which takes as many of other dtypes or in other tensors")
-                      : StrCat(Name(c.kind), ": rank ", from, " sends ", sent, " elements to rank ",
-                               to, ", which takes ", taken),
-        {std::min(rank, peer), std::max(rank, peer)});
-  };
-  compare(rank, peer, mine.to_you, theirs.from_you,
-          mine.to_you == theirs.from_you && mine.to_you_hash == theirs.from_you_hash);
-  compare(peer, rank, theirs.to_you, mine.from_you,
-          theirs.to_you == mine.from_you && theirs.to_you_hash == mine.from_you_hash);
-}
-
-}  // namespace
-
 void HostCollectives::Agree(const Collective& c, std::span<const int> peers,
                             std::span<const PairTraffic> traffic, Deadline deadline) {
   std::map<int, Header> mine, theirs;
@@ -123,8 +110,10 @@ void HostCollectives::Agree(const Collective& c, std::span<const int> peers,
   std::map<int, Collective> calls;
   calls[rank()] = c;
   for (const int peer : peers) calls[peer] = CollectiveOf(theirs[peer], peer);
-  Compare(calls);
-  for (const int peer : peers) ComparePair(c, rank(), peer, mine[peer], theirs[peer]);
+  CompareCalls(calls);
+  for (const int peer : peers) {
+    ComparePair(c, rank(), peer, TrafficOf(mine[peer]), TrafficOf(theirs[peer]));
+  }
 }
 
 }  // namespace lockstep::dist

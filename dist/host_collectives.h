@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +21,10 @@ class MismatchError : public Error {
       : Error(what), culprits(std::move(culprits)) {}
   std::vector<int> culprits;
 };
+
+// Throws MismatchError, listing who calls what, unless all ranks' calls are the same. Exchanges are
+// numbered by each rank for itself.
+void CompareCalls(const std::map<int, Collective>& calls);
 
 // What a rank gives to another, and takes from it, in an all_to_all or an exchange.
 struct PairTraffic {

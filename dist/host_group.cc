@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "dist/call_check.h"
 #include "dist/failure_board.h"
 #include "dist/host_collectives.h"
 #include "dist/host_work.h"
@@ -238,24 +239,17 @@ class HostGroup : public ProcessGroup {
 
   void RunExchange(const Call& call, Transport::Deadline deadline) {
     std::set<int> peers;
-    std::vector<PairTraffic> traffic(static_cast<size_t>(size()));
     std::vector<Transport::Outgoing> outgoing;
     std::vector<Transport::Incoming> incoming;
     for (const Transfer& t : call.transfers) {
       peers.insert(t.peer);
-      PairTraffic& pair = traffic[static_cast<size_t>(t.peer)];
-      const Collective tensor{CollectiveKind::kExchange, ReduceOp::kSum, t.tensor.dtype(), 0,
-                              t.tensor.numel()};
       if (t.direction == Transfer::Direction::kSend) {
-        pair.to_peer += t.tensor.numel();
-        pair.to_peer_hash = Extend(pair.to_peer_hash, tensor);
         outgoing.push_back({t.peer, t.tensor.raw_data(), t.tensor.bytes()});
       } else {
-        pair.from_peer += t.tensor.numel();
-        pair.from_peer_hash = Extend(pair.from_peer_hash, tensor);
         incoming.push_back({t.peer, t.tensor.raw_data(), t.tensor.bytes()});
       }
     }
+    const auto traffic = TrafficOf(call.transfers, size());
     collectives_.Agree(call.collective, std::vector<int>(peers.begin(), peers.end()), traffic,
                        deadline);
     collectives_.Exchange(outgoing, incoming, deadline);

@@ -50,8 +50,8 @@ struct Transfer {
 //
 // Reductions are of f64, f32, f16, bf16, i64, i32, u16 and u8; everything else moves any dtype. On
 // the host bf16 and f16 are summed in f32 and rounded once, in the order of the ranks, whatever the
-// position; NCCL sums as it likes. In either case all ranks get the same bits. The max and min of
-// something with NaN is NaN.
+// position, and the max or min of something with NaN is NaN; NCCL sums as it likes and knows no
+// u16. In either case all ranks get the same bits.
 //
 // One thread at a time calls a group. Destroying it is collective: it waits for the other ranks, up
 // to the timeout, so that nobody loses a peer that is only faster; during an exception it gives up

@@ -1,0 +1,42 @@
+// The last calls of a rank, as others get to see them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dist/collective.h"
+
+namespace lockstep::dist {
+
+// Of calls that all ranks make, so that the same number stands for the same call.
+class FlightLog {
+ public:
+  static constexpr int kDepth = 64;
+  // Of ToValues().
+  static constexpr int kValues = kDepth * 6;
+
+  void Add(const Collective& c);
+  // The call with that number, if it is among the last kDepth.
+  std::optional<Collective> At(int64_t sequence) const;
+  int64_t last() const { return last_; }  // 0: none
+
+  std::vector<int64_t> ToValues() const;
+  // Anything else than ToValues' result gives a log that holds less.
+  static FlightLog FromValues(const int64_t* values, size_t count);
+  std::string ToBytes() const;
+  static FlightLog FromBytes(const std::string& bytes);
+
+ private:
+  std::array<Collective, kDepth> calls_;
+  int64_t last_ = 0;
+};
+
+// Throws MismatchError (dist/host_collectives.h) that names the first calls in which the logs, by
+// rank, differ; returns where what they have in common is the same.
+void CompareLogs(const std::map<int, FlightLog>& logs);
+
+}  // namespace lockstep::dist

@@ -1,0 +1,193 @@
+#include "dist/gloo_transport.h"
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+#include <utility>
+
+namespace lockstep::dist {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
+
+// Gloo multiplies what it is told by five while it connects.
+constexpr int kGloosFactor = 5;
+
+// Gloo's view of a store.
+class GlooStore : public gloo::rendezvous::Store {
+ public:
+  GlooStore(dist::Store& store, std::string prefix, milliseconds timeout)
+      : store_(store), prefix_(std::move(prefix)), timeout_(timeout) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_.Set(prefix_ + key, std::string(data.begin(), data.end()));
+  }
+  std::vector<char> get(const std::string& key) override {
+    const auto value = store_.Get(prefix_ + key, timeout_);
+    if (!value) throw StoreError(StrCat("rank ", key, " did not come in time"));
+    return {value->begin(), value->end()};
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) get(key);
+  }
+  void wait(const std::vector<std::string>& keys, const milliseconds&) override { wait(keys); }
+
+ private:
+  dist::Store& store_;
+  const std::string prefix_;
+  const milliseconds timeout_;
+};
+
+class GlooTransport : public Transport {
+ public:
+  GlooTransport(std::unique_ptr<Store> store, const std::string& name, int rank, int size,
+                const GlooAddress& address, milliseconds timeout)
+      : store_(std::move(store)),
+        address_(address),
+        timeout_(timeout),
+        sent_(static_cast<size_t>(size)),
+        received_(static_cast<size_t>(size)) {
+    try {
+      gloo::transport::tcp::attr attributes;
+      attributes.iface = address.interface;
+      if (address.interface.empty()) attributes.hostname = address.host;
+      auto device = gloo::transport::tcp::CreateDevice(attributes);
+      context_ = std::make_shared<gloo::rendezvous::Context>(rank, size);
+      context_->setTimeout(timeout / kGloosFactor + milliseconds(1));
+      GlooStore gloo_store(*store_, name + "/gloo/", timeout);
+      context_->connectFullMesh(gloo_store, device);
+    } catch (const gloo::Exception& error) {
+      throw StoreError(
+          StrCat("rank ", rank, ", group '", name, "': the ranks cannot connect: ", error.what()));
+    }
+  }
+
+  int rank() const override { return context_->rank; }
+  int size() const override { return context_->size; }
+
+  void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+           Deadline deadline) override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (const Incoming& m : incoming) Add(&receiving_, m.peer, m.data, m.bytes);
+      // Gloo only reads it.
+      for (const Outgoing& m : outgoing) Add(&sending_, m.peer, const_cast<void*>(m.data), m.bytes);
+    }
+    const Cleanup cleanup{this};
+    for (const Pending& p : receiving_) {
+      Try(p.peer, deadline, [&] { p.buffer->recv(p.peer, received_[Index(p)]++); });
+    }
+    for (const Pending& p : sending_) {
+      Try(p.peer, deadline, [&] { p.buffer->send(p.peer, sent_[Index(p)]++); });
+    }
+    for (Pending& p : receiving_) {
+      Try(p.peer, deadline, [&] { p.done = p.buffer->waitRecv(nullptr, Left(deadline)); });
+      if (!p.done) ThrowInterrupted();
+    }
+    for (Pending& p : sending_) {
+      Try(p.peer, deadline, [&] { p.done = p.buffer->waitSend(nullptr, Left(deadline)); });
+      if (!p.done) ThrowInterrupted();
+    }
+  }
+
+  void Interrupt() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    interrupted_ = true;
+    for (const Pending& p : receiving_) p.buffer->abortWaitRecv();
+    for (const Pending& p : sending_) p.buffer->abortWaitSend();
+  }
+
+  std::unique_ptr<Transport> Duplicate(const std::string& name) override {
+    return MakeGlooTransport(*store_, name, rank(), size(), address_, timeout_);
+  }
+
+ private:
+  struct Pending {
+    int peer;
+    Buffer buffer;
+    bool done = false;
+  };
+  struct Cleanup {
+    GlooTransport* transport;
+    ~Cleanup() {
+      std::vector<Pending> receiving, sending;
+      const std::lock_guard<std::mutex> lock(transport->mutex_);
+      receiving.swap(transport->receiving_);
+      sending.swap(transport->sending_);
+    }
+  };
+
+  // The lock is held.
+  void Add(std::vector<Pending>* list, int peer, void* data, int64_t bytes) {
+    if (interrupted_) ThrowInterrupted();
+    list->push_back({peer, context_->createUnboundBuffer(data, static_cast<size_t>(bytes))});
+  }
+
+  static size_t Index(const Pending& p) { return static_cast<size_t>(p.peer); }
+  static milliseconds Left(Deadline deadline) {
+    return std::max(milliseconds(1),
+                    std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
+  }
+
+  template <class F>
+  void Try(int peer, Deadline deadline, const F& f) {
+    try {
+      f();
+    } catch (const gloo::Exception& error) {
+      // When a wait is over, Gloo closes all connections; what had come before still counts.
+      if (Clock::now() + milliseconds(2) >= deadline) ThrowTimeout();
+      throw TransportError(TransportError::Cause::kLostRank, {peer},
+                           StrCat("its connection ended (", error.what(), ")"));
+    }
+  }
+
+  [[noreturn]] void ThrowTimeout() const {
+    std::set<int> peers;
+    const auto check = [&](const Pending& p, bool receiving) {
+      if (p.done) return;
+      try {
+        const bool came = receiving ? p.buffer->waitRecv(nullptr, milliseconds(1))
+                                    : p.buffer->waitSend(nullptr, milliseconds(1));
+        if (!came) peers.insert(p.peer);
+      } catch (const gloo::Exception&) {
+        peers.insert(p.peer);
+      }
+    };
+    for (const Pending& p : receiving_) check(p, true);
+    for (const Pending& p : sending_) check(p, false);
+    throw TransportError(TransportError::Cause::kTimeout, {peers.begin(), peers.end()},
+                         "messages did not come in time");
+  }
+  [[noreturn]] static void ThrowInterrupted() {
+    throw TransportError(TransportError::Cause::kInterrupted, {}, "the transport is interrupted");
+  }
+
+  const std::unique_ptr<Store> store_;
+  const GlooAddress address_;
+  const milliseconds timeout_;
+  std::shared_ptr<gloo::rendezvous::Context> context_;
+  // Messages to and from each rank so far: Gloo's slots.
+  std::vector<uint64_t> sent_, received_;
+
+  std::mutex mutex_;
+  bool interrupted_ = false;
+  // Changed under the lock, by the thread in Run.
+  std::vector<Pending> receiving_, sending_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> MakeGlooTransport(Store& store, const std::string& name, int rank,
+                                             int size, const GlooAddress& address,
+                                             milliseconds timeout) {
+  return std::make_unique<GlooTransport>(store.Clone(), name, rank, size, address, timeout);
+}
+
+}  // namespace lockstep::dist

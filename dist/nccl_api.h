@@ -1,0 +1,32 @@
+// NCCL's functions. In a build for real GPUs the library is loaded at the first use, so that
+// programs run where it is not installed; in a simulated build they are tools/cudasim's.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+namespace lockstep::dist {
+
+struct NcclApi {
+  decltype(&ncclGetErrorString) GetErrorString;
+  decltype(&ncclGetLastError) GetLastError;
+  decltype(&ncclGetUniqueId) GetUniqueId;
+  decltype(&ncclCommInitRankConfig) CommInitRankConfig;
+  decltype(&ncclCommFinalize) CommFinalize;
+  decltype(&ncclCommDestroy) CommDestroy;
+  decltype(&ncclCommAbort) CommAbort;
+  decltype(&ncclCommGetAsyncError) CommGetAsyncError;
+  decltype(&ncclAllReduce) AllReduce;
+  decltype(&ncclReduceScatter) ReduceScatter;
+  decltype(&ncclAllGather) AllGather;
+  decltype(&ncclBroadcast) Broadcast;
+  decltype(&ncclSend) Send;
+  decltype(&ncclRecv) Recv;
+  decltype(&ncclGroupStart) GroupStart;
+  decltype(&ncclGroupEnd) GroupEnd;
+};
+
+// Throws Error, saying what to install, where there is no libnccl.so.2.
+const NcclApi& Nccl();
+
+}  // namespace lockstep::dist

@@ -1,0 +1,186 @@
+#include "dist/nccl_watchdog.h"
+
+#include "dist/host_collectives.h"
+
+namespace lockstep::dist {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr auto kTick = milliseconds(20);
+constexpr auto kPublish = milliseconds(500);
+// How long others may take to publish what they do.
+constexpr auto kGrace = milliseconds(1500);
+
+std::string KeyOf(int rank) { return StrCat("calls/", rank); }
+
+}  // namespace
+
+NcclWatchdog::NcclWatchdog(Store& store, int rank, int size, const GroupOptions& options,
+                           NcclComm* comm, std::shared_ptr<FailureState> state)
+    : store_(std::make_unique<PrefixStore>(store.Clone(), options.name + "/")),
+      rank_(rank),
+      size_(size),
+      options_(options),
+      comm_(comm),
+      state_(std::move(state)),
+      board_(*store_, rank, [this](const Failure& f) { Learn(f); }),
+      thread_([this] { Run(); }) {}
+
+void NcclWatchdog::Called(const Collective& c) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  log_.Add(c);
+  last_call_ = c;
+  published_ = false;
+}
+
+Collective NcclWatchdog::LastCall() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return last_call_;
+}
+
+FlightLog NcclWatchdog::Log() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return log_;
+}
+
+void NcclWatchdog::Watch(std::shared_ptr<NcclWork> work) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (under_way_.empty()) turn_ = Clock::now();
+  under_way_.push_back(std::move(work));
+}
+
+void NcclWatchdog::Fail(const Failure& failure) {
+  if (!state_->Get()) Learn(board_.Post(failure));
+}
+
+void NcclWatchdog::Learn(const Failure& failure) {
+  // First the error, then the end of what waits: nobody takes an aborted result for a good one.
+  if (state_->Set(failure)) comm_->Abort();
+}
+
+void NcclWatchdog::Stop() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (stop_) return;
+    stop_ = true;
+  }
+  stopped_.notify_all();
+  thread_.join();
+  board_.Leave();
+}
+
+void NcclWatchdog::Run() {
+  auto next_publish = Clock::now();
+  while (!state_->Get()) {
+    std::optional<Collective> slow;
+    bool timed_out = false;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      if (stopped_.wait_for(lock, kTick, [this] { return stop_; })) break;
+      try {
+        while (!under_way_.empty() && under_way_.front()->HasCome()) {
+          under_way_.pop_front();
+          turn_ = Clock::now();
+        }
+      } catch (const Error&) {
+        // A device that has failed: whoever waits for it hears of that from CUDA.
+        return;
+      }
+      if (!under_way_.empty() && Clock::now() - turn_ > kGrace) {
+        slow = under_way_.front()->operation();
+        timed_out = Clock::now() - turn_ > options_.timeout;
+      }
+    }
+    try {
+      if (Clock::now() >= next_publish) {
+        Publish();
+        if (slow) CompareWithOthers(*slow);
+        next_publish = Clock::now() + kPublish;
+      }
+      if (slow && timed_out) FailForTimeout(*slow);
+      if (const auto error = comm_->AsyncError()) {
+        Failure failure;
+        failure.cause = CollectiveError::Cause::kLostRank;
+        failure.rank = rank_;
+        failure.operation = LastCall();
+        failure.reason = *error;
+        // Whose process has ended is about to be on the board.
+        std::unique_lock<std::mutex> lock(mutex_);
+        stopped_.wait_for(lock, kPublish, [this] { return stop_; });
+        lock.unlock();
+        Fail(failure);
+      }
+    } catch (const StoreError&) {
+      // The board hears of it as well.
+    }
+  }
+  try {
+    Publish();
+  } catch (const StoreError&) {
+  }
+}
+
+void NcclWatchdog::Publish() {
+  std::string bytes;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (published_) return;
+    published_ = true;
+    bytes = log_.ToBytes();
+  }
+  store_->Set(KeyOf(rank_), bytes);
+}
+
+std::map<int, FlightLog> NcclWatchdog::Logs() {
+  std::map<int, FlightLog> logs;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) {
+      logs[r] = Log();
+    } else {
+      logs[r] = FlightLog::FromBytes(store_->Get(KeyOf(r), milliseconds(0)).value_or(""));
+    }
+  }
+  return logs;
+}
+
+void NcclWatchdog::CompareWithOthers(const Collective& c) {
+  // Two ranks know from each other what they exchange.
+  if (c.kind == CollectiveKind::kExchange) return;
+  std::map<int, Collective> calls;
+  for (const auto& [r, log] : Logs()) {
+    if (const auto call = log.At(c.sequence)) calls[r] = *call;
+  }
+  Failure failure;
+  failure.cause = CollectiveError::Cause::kMismatch;
+  failure.rank = rank_;
+  failure.operation = c;
+  try {
+    calls[rank_] = c;
+    CompareCalls(calls);
+  } catch (const MismatchError& e) {
+    failure.culprits = e.culprits;
+    failure.reason = e.what();
+    Fail(failure);
+  }
+}
+
+void NcclWatchdog::FailForTimeout(const Collective& c) {
+  Failure failure;
+  failure.cause = CollectiveError::Cause::kTimeout;
+  failure.rank = rank_;
+  failure.operation = c;
+  failure.reason =
+      StrCat("it did not end within ", static_cast<double>(options_.timeout.count()) / 1000, " s");
+  for (const auto& [r, log] : Logs()) {
+    if (c.kind == CollectiveKind::kExchange || log.last() >= c.sequence) continue;
+    failure.culprits.push_back(r);
+    const auto last = log.At(log.last());
+    failure.reason +=
+        StrCat("; rank ", r, " did not take part, ",
+               last ? "its last call was " + Describe(*last) : "it has called nothing");
+  }
+  Fail(failure);
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,54 @@
+// What goes over the wire between TcpStoreServer and its clients. Both run on x86-64.
+//
+//   server: Hello            client: Proof           server: its own proof
+//   then client: Request key value, server: Reply value, one after the other
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace lockstep::dist::tcp_store {
+
+inline constexpr uint64_t kMagic = 0x3145524f5453534cu;  // "LSSTORE1"
+
+using Nonce = std::array<std::byte, 32>;
+using Mac = std::array<std::byte, 32>;
+
+struct Hello {
+  uint64_t magic = kMagic;
+  Nonce nonce = {};
+};
+
+struct Proof {
+  uint64_t magic = kMagic;
+  Nonce nonce = {};
+  Mac mac = {};
+};
+
+enum class Op : uint32_t { kSet, kSetIfAbsent, kGet, kAdd, kSetWill, kClearWill };
+
+struct Request {
+  Op op = Op::kGet;
+  uint32_t key_bytes = 0;
+  uint32_t value_bytes = 0;
+  uint32_t unused = 0;
+  int64_t number = 0;  // kGet: milliseconds to wait; kAdd: what to add
+};
+
+enum class Status : uint32_t { kOk, kTimeout, kRefused };  // refused: the value says why
+
+struct Reply {
+  Status status = Status::kOk;
+  uint32_t value_bytes = 0;
+  int64_t number = 0;
+};
+
+Nonce RandomNonce();
+// Whether `role`, "client" or "server", knows the secret.
+Mac MacOf(std::string_view secret, std::string_view role, const Nonce& server, const Nonce& client);
+// In a time that does not depend on the bytes.
+bool Equal(const Mac& a, const Mac& b);
+
+}  // namespace lockstep::dist::tcp_store

@@ -1,0 +1,289 @@
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <list>
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "dist/socket.h"
+#include "dist/tcp_store.h"
+#include "dist/tcp_store_protocol.h"
+
+namespace lockstep::dist {
+namespace {
+
+using namespace tcp_store;  // NOLINT
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kMaxClients = 4096;
+constexpr size_t kMaxStored = 64 * 1024 * 1024;  // bytes
+constexpr auto kProofTime = std::chrono::seconds(10);
+// Milliseconds that a client may wait: so that sums of times cannot overflow.
+constexpr int64_t kMaxWait = int64_t{7} * 24 * 3600 * 1000;
+
+struct Client {
+  Socket socket;
+  Nonce nonce = {};
+  bool proven = false;
+  // To prove itself by then; afterwards until when it waits for a key.
+  Clock::time_point deadline;
+  std::optional<std::string> waits_for = std::nullopt;
+  std::optional<std::pair<std::string, std::string>> will = std::nullopt;
+  std::string in, out;
+};
+
+template <class T>
+void Append(std::string* out, const T& value) {
+  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+template <class T>
+T Front(const std::string& in) {
+  T value;
+  std::memcpy(static_cast<void*>(&value), in.data(), sizeof(value));
+  return value;
+}
+
+void Answer(Client* client, Status status, std::string_view value = {}, int64_t number = 0) {
+  Reply reply;
+  reply.status = status;
+  reply.value_bytes = static_cast<uint32_t>(value.size());
+  reply.number = number;
+  Append(&client->out, reply);
+  client->out += value;
+}
+
+}  // namespace
+
+// One thread looks at all sockets. A client that breaks the protocol is disconnected.
+class TcpStoreServer::Loop {
+ public:
+  Loop(Socket listener, std::string secret)
+      : listener_(std::move(listener)),
+        wake_(eventfd(0, EFD_CLOEXEC)),
+        secret_(std::move(secret)),
+        thread_([this] { Run(); }) {}
+  ~Loop() {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t n = write(wake_.fd(), &one, sizeof(one));
+    thread_.join();
+  }
+
+ private:
+  void Run() {
+    while (true) {
+      std::vector<pollfd> fds = {{wake_.fd(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+      auto next = Clock::now() + std::chrono::minutes(1);
+      for (const Client& client : clients_) {
+        const bool full = client.in.size() > Limit();
+        fds.push_back({client.socket.fd(),
+                       static_cast<short>((full ? 0 : POLLIN) | (client.out.empty() ? 0 : POLLOUT)),
+                       0});
+        if (!client.proven || client.waits_for) next = std::min(next, client.deadline);
+      }
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()).count();
+      poll(fds.data(), fds.size(), static_cast<int>(std::max<int64_t>(0, left + 1)));
+      if (fds[0].revents != 0) return;
+      size_t i = 2;
+      for (auto client = clients_.begin(); client != clients_.end(); ++i) {
+        const bool alive = (fds[i].revents == 0 || Receive(&*client)) && Serve(&*client);
+        client = alive ? std::next(client) : Drop(client);
+      }
+      if (fds[1].revents != 0) Accept();
+    }
+  }
+
+  static size_t Limit() { return sizeof(Request) + Store::kMaxKey + Store::kMaxValue; }
+
+  void Accept() {
+    Socket socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket.fd() < 0 || clients_.size() >= kMaxClients) return;
+    Client& client = clients_.emplace_back();
+    client.socket = std::move(socket);
+    client.nonce = RandomNonce();
+    client.deadline = Clock::now() + kProofTime;
+    Hello hello;
+    hello.nonce = client.nonce;
+    Append(&client.out, hello);
+    if (!Send(&client)) clients_.pop_back();
+  }
+
+  // Erases the client and does its will; returns the next one.
+  std::list<Client>::iterator Drop(std::list<Client>::iterator client) {
+    const auto will = std::move(client->will);
+    const auto next = clients_.erase(client);
+    if (will && values_.emplace(*will).second) Wake(will->first);
+    return next;
+  }
+
+  // Sends what can be sent now; false once the client is gone.
+  static bool Send(Client* client) {
+    while (!client->out.empty()) {
+      const ssize_t n =
+          send(client->socket.fd(), client->out.data(), client->out.size(), MSG_NOSIGNAL);
+      if (n < 0 && errno != EINTR) {
+        if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+        return false;
+      }
+      if (n > 0) client->out.erase(0, static_cast<size_t>(n));
+    }
+    return true;
+  }
+
+  // Takes what has come; false once the client is gone.
+  static bool Receive(Client* client) {
+    char buffer[16 * 1024];
+    while (client->in.size() <= Limit()) {
+      const ssize_t n = recv(client->socket.fd(), buffer, sizeof(buffer), 0);
+      if (n == 0) return false;
+      if (n < 0) {
+        if (errno == EINTR) continue;
+        return errno == EAGAIN || errno == EWOULDBLOCK;
+      }
+      client->in.append(buffer, static_cast<size_t>(n));
+    }
+    return true;
+  }
+
+  // Answers what has come, and what was waited for in vain; false for clients to be dropped.
+  bool Serve(Client* client) {
+    if (!client->proven && !CheckProof(client)) return false;
+    while (client->proven) {
+      if (client->waits_for) {
+        const auto found = values_.find(*client->waits_for);
+        if (found != values_.end()) {
+          Answer(client, Status::kOk, found->second);
+        } else if (Clock::now() >= client->deadline) {
+          Answer(client, Status::kTimeout);
+        } else {
+          break;
+        }
+        client->waits_for.reset();
+      }
+      if (client->in.size() < sizeof(Request)) break;
+      const auto request = Front<Request>(client->in);
+      if (request.key_bytes == 0 || request.key_bytes > Store::kMaxKey ||
+          request.value_bytes > Store::kMaxValue) {
+        return false;
+      }
+      const size_t size = sizeof(Request) + request.key_bytes + request.value_bytes;
+      if (client->in.size() < size) break;
+      const std::string key = client->in.substr(sizeof(Request), request.key_bytes);
+      const std::string value =
+          client->in.substr(sizeof(Request) + request.key_bytes, request.value_bytes);
+      client->in.erase(0, size);
+      if (!Do(client, request, key, value)) return false;
+    }
+    // Not what came meanwhile: it would wait for the next event.
+    return Send(client);
+  }
+
+  // False until its time is over, or its proof is wrong.
+  bool CheckProof(Client* client) {
+    if (client->in.size() < sizeof(Proof)) return Clock::now() < client->deadline;
+    const auto proof = Front<Proof>(client->in);
+    client->in.erase(0, sizeof(Proof));
+    if (proof.magic != kMagic ||
+        !Equal(proof.mac, MacOf(secret_, "client", client->nonce, proof.nonce))) {
+      return false;
+    }
+    Append(&client->out, MacOf(secret_, "server", client->nonce, proof.nonce));
+    client->proven = true;
+    return true;
+  }
+
+  bool Do(Client* client, const Request& request, const std::string& key,
+          const std::string& value) {
+    switch (request.op) {
+      case Op::kSet:
+      case Op::kSetIfAbsent: {
+        const auto at = values_.find(key);
+        if (request.op == Op::kSetIfAbsent && at != values_.end()) {
+          Answer(client, Status::kOk, at->second);
+          return true;
+        }
+        if (!Reserve(client, key.size() + value.size())) return true;
+        values_[key] = value;
+        Answer(client, Status::kOk,
+               request.op == Op::kSetIfAbsent ? std::string_view(value) : std::string_view());
+        Wake(key);
+        return true;
+      }
+      case Op::kGet:
+        client->waits_for = key;
+        client->deadline = Clock::now() + std::chrono::milliseconds(
+                                              std::clamp<int64_t>(request.number, 0, kMaxWait));
+        return true;
+      case Op::kAdd: {
+        if (numbers_.count(key) == 0 && !Reserve(client, key.size())) return true;
+        // Wraps around instead of overflowing.
+        auto& number = numbers_[key];
+        number += static_cast<uint64_t>(request.number);
+        Answer(client, Status::kOk, {}, static_cast<int64_t>(number));
+        return true;
+      }
+      case Op::kSetWill:
+        if (!Reserve(client, key.size() + value.size())) return true;
+        client->will = {key, value};
+        Answer(client, Status::kOk);
+        return true;
+      case Op::kClearWill:
+        client->will.reset();
+        Answer(client, Status::kOk);
+        return true;
+    }
+    return false;
+  }
+
+  // Answers those who wait for the key; their bytes go out in the next round.
+  void Wake(const std::string& key) {
+    for (Client& client : clients_) {
+      if (client.waits_for == key) {
+        Answer(&client, Status::kOk, values_.at(key));
+        client.waits_for.reset();
+      }
+    }
+  }
+
+  // Never given back: keys are few.
+  bool Reserve(Client* client, size_t bytes) {
+    if (stored_ + bytes > kMaxStored) {
+      Answer(client, Status::kRefused, StrCat("the store is full: it holds ", stored_, " bytes"));
+      return false;
+    }
+    stored_ += bytes;
+    return true;
+  }
+
+  Socket listener_;
+  FileDescriptor wake_;
+  const std::string secret_;
+  std::list<Client> clients_;
+  std::map<std::string, std::string> values_;
+  std::map<std::string, uint64_t> numbers_;
+  size_t stored_ = 0;
+  std::thread thread_;
+};
+
+TcpStoreServer::TcpStoreServer(const TcpStoreAddress& address) : address_(address) {
+  LS_CHECK(
+      !address.secret.empty() || IsLoopback(address.host), "the store at ", address.host,
+      " can be reached from other machines and needs a secret: set LOCKSTEP_SECRET to the same "
+      "value on all ranks, for example that of `openssl rand -hex 16`");
+  Socket listener = Listen(address.host, address.port);
+  address_.port = PortOf(listener);
+  loop_ = std::make_unique<Loop>(std::move(listener), address.secret);
+}
+
+TcpStoreServer::~TcpStoreServer() = default;
+
+}  // namespace lockstep::dist

@@ -1,0 +1,234 @@
+// What ranks hear when one of them does something else, is late, leaves or gives up: an error on
+// every rank that names rank, operation and sequence number, and never wrong data (reliability
+// promise 6).
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "dist/process_group.h"
+#include "tests/dist/ranks.h"
+#include "tests/message_of.h"
+
+namespace lockstep::dist::test {
+namespace {
+
+using lockstep::test::MessageOf;
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+Tensor Ones(int64_t n, DType dtype = DType::kF32) { return Tensor::Full({n}, 1, dtype); }
+
+using Body = std::function<WorkPtr(ProcessGroup&)>;
+
+struct Mismatch {
+  const char* name;
+  Body of_rank_0, of_others;
+  // What rank 0 and the others are said to have called.
+  const char *call_0, *call_others;
+};
+
+void PrintTo(const Mismatch& m, std::ostream* out) { *out << m.name; }
+
+const Mismatch kMismatches[] = {
+    {"Count", [](ProcessGroup& g) { return g.AllReduce(Ones(100)); },
+     [](ProcessGroup& g) { return g.AllReduce(Ones(50)); }, "all_reduce #2 (f32[100], sum)",
+     "all_reduce #2 (f32[50], sum)"},
+    {"LargeCount", [](ProcessGroup& g) { return g.AllReduce(Ones(3'000'000)); },
+     [](ProcessGroup& g) { return g.AllReduce(Ones(2'999'999)); },
+     "all_reduce #2 (f32[3000000], sum)", "all_reduce #2 (f32[2999999], sum)"},
+    {"EmptyOnOne", [](ProcessGroup& g) { return g.AllReduce(Ones(0)); },
+     [](ProcessGroup& g) { return g.AllReduce(Ones(1)); }, "(f32[0], sum)", "(f32[1], sum)"},
+    // As many bytes.
+    {"DType", [](ProcessGroup& g) { return g.AllReduce(Ones(64)); },
+     [](ProcessGroup& g) { return g.AllReduce(Ones(64, DType::kI32)); },
+     "all_reduce #2 (f32[64], sum)", "all_reduce #2 (i32[64], sum)"},
+    {"Reduction", [](ProcessGroup& g) { return g.AllReduce(Ones(64)); },
+     [](ProcessGroup& g) { return g.AllReduce(Ones(64), ReduceOp::kMax); }, "(f32[64], sum)",
+     "(f32[64], max)"},
+    {"Kind", [](ProcessGroup& g) { return g.AllReduce(Ones(64)); },
+     [](ProcessGroup& g) { return g.Broadcast(Ones(64), 0); }, "all_reduce #2",
+     "broadcast #2 (f32[64], from rank 0)"},
+    {"Root", [](ProcessGroup& g) { return g.Broadcast(Ones(64), 0); },
+     [](ProcessGroup& g) { return g.Broadcast(Ones(64), 1); }, "from rank 0", "from rank 1"},
+    {"BroadcastCount", [](ProcessGroup& g) { return g.Broadcast(Ones(64), 0); },
+     [](ProcessGroup& g) { return g.Broadcast(Ones(4), 0); }, "broadcast #2 (f32[64]",
+     "broadcast #2 (f32[4]"},
+    {"Barrier", [](ProcessGroup& g) { return g.Barrier(); },
+     [](ProcessGroup& g) { return g.AllReduce(Ones(1)); }, "barrier #2", "all_reduce #2"},
+    {"ExchangeAgainstCollective", [](ProcessGroup& g) { return g.Send(Ones(3), 1); },
+     [](ProcessGroup& g) { return g.AllReduce(Ones(3)); }, "exchange #1", "all_reduce #2"},
+};
+
+class MismatchTest : public testing::TestWithParam<std::tuple<Kind, int, Mismatch>> {};
+
+TEST_P(MismatchTest, IsAnErrorOnEveryRankAndChangesNoData) {
+  const auto& [kind, size, mismatch] = GetParam();
+  std::atomic<int> thrown{0};
+  const auto body = [&, &m = mismatch](ProcessGroup& g) {
+    g.Barrier()->Wait();
+    const Tensor bystander = Ones(1000);
+    try {
+      (g.rank() == 0 ? m.of_rank_0 : m.of_others)(g)->Wait();
+    } catch (const CollectiveError& e) {
+      ++thrown;
+      EXPECT_EQ(e.rank(), g.rank());
+      EXPECT_THAT(e.what(), AllOf(HasSubstr(StrCat("rank ", g.rank(), ", group 'world', ")),
+                                  HasSubstr("ranks do not call the same operation"),
+                                  HasSubstr(m.call_0), HasSubstr(m.call_others)));
+      // Everything after it fails in the same way, and writes nothing.
+      EXPECT_THROW(g.AllReduce(bystander)->Wait(), CollectiveError);
+      EXPECT_THAT(bystander.ToVector<float>(), Each(1.0f));
+      return;
+    }
+    FAIL() << "rank " << g.rank() << " did not notice";
+  };
+  const auto errors = ErrorsOf(kind, size, body);
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_EQ(thrown, size);
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, MismatchTest,
+                         testing::Combine(testing::Values(Kind::kInProcess, Kind::kGloo),
+                                          testing::Values(2, 3), testing::ValuesIn(kMismatches)),
+                         [](const auto& info) {
+                           return StrCat(std::get<0>(info.param), std::get<1>(info.param),
+                                         std::get<2>(info.param).name);
+                         });
+
+class FailureTest : public testing::TestWithParam<Kind> {};
+
+INSTANTIATE_TEST_SUITE_P(Groups, FailureTest,
+                         testing::Values(Kind::kInProcess, Kind::kGloo, Kind::kGlooOverTcpStore),
+                         testing::PrintToStringParamName());
+
+// Reducers launch many buckets before they look at the first.
+TEST_P(FailureTest, SwappedBucketsAreAnErrorOnEveryRank) {
+  std::atomic<int> thrown{0};
+  const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
+    std::vector<Tensor> buckets = {Ones(1000), Ones(2000), Ones(3000)};
+    if (g.rank() == 2) std::swap(buckets[1], buckets[2]);
+    std::vector<WorkPtr> work;
+    try {
+      for (const Tensor& bucket : buckets) work.push_back(g.AllReduce(bucket));
+      work[0]->Wait();
+      EXPECT_THAT(buckets[0].ToVector<float>(), Each(3.0f));
+      work[1]->Wait();
+    } catch (const CollectiveError& e) {
+      ++thrown;
+      EXPECT_EQ(e.cause(), CollectiveError::Cause::kMismatch);
+      EXPECT_EQ(e.sequence(), 2);
+      EXPECT_THAT(e.culprits(), ElementsAre(2));
+      EXPECT_THAT(e.what(), AllOf(HasSubstr("ranks 0, 1 all_reduce #2 (f32[2000], sum)"),
+                                  HasSubstr("rank 2 all_reduce #2 (f32[3000], sum)")));
+    }
+    for (const Tensor& b : {buckets[1], buckets[2]}) EXPECT_THAT(b.ToVector<float>(), Each(1.0f));
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_EQ(thrown, 3);
+}
+
+TEST_P(FailureTest, UnequalPartsAreAnErrorOnEveryRank) {
+  const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
+    // Rank 1 expects one element more from rank 0 than it sends.
+    const std::vector<int64_t> give(3, 2);
+    std::vector<int64_t> take(3, 2);
+    if (g.rank() == 1) take[0] = 3;
+    g.AllToAll(Ones(6), Ones(g.rank() == 1 ? 7 : 6), give, take)->Wait();
+    // Rank 2 has nothing to do with it, and is told at the latest here.
+    g.Barrier()->Wait();
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("all_to_all: rank 0 sends rank 1 2 elements"),
+                                 HasSubstr("takes 3"))));
+}
+
+TEST_P(FailureTest, TransfersThatDoNotMatchAreAnErrorOnEveryRank) {
+  const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
+    if (g.rank() == 0) g.Send(Ones(10), 1)->Wait();
+    if (g.rank() == 1) g.Receive(Ones(10, DType::kI32), 0)->Wait();
+    g.Barrier()->Wait();
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("exchange: rank 0 sends rank 1 10 elements"),
+                                 HasSubstr("as many of other dtypes"))));
+}
+
+TEST_P(FailureTest, WhoDoesNotTakePartInTimeIsNamed) {
+  GroupOptions options;
+  options.timeout = std::chrono::seconds(2);
+  std::atomic<int> ended{0};
+  std::atomic<bool> named{false};
+  const auto errors = ErrorsOf(
+      GetParam(), 4,
+      [&](ProcessGroup& g) {
+        g.Barrier()->Wait();
+        if (g.rank() % 2 == 1) {
+          // Until those who wait have given up.
+          while (ended < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          g.Barrier()->Wait();
+        }
+        try {
+          g.AllReduce(Ones(10))->Wait();
+        } catch (const CollectiveError& e) {
+          // Either of the two that wait is first to know.
+          EXPECT_EQ(e.cause(), CollectiveError::Cause::kTimeout);
+          EXPECT_THAT(e.what(), HasSubstr("ranks 1, 3 did not take part within 2 s"));
+          EXPECT_THAT(e.culprits(), ElementsAre(1, 3));
+          named = true;
+          ++ended;
+          throw;
+        }
+      },
+      options);
+  EXPECT_TRUE(named);
+  EXPECT_THAT(errors, Each(HasSubstr("ranks 1, 3 did not take part within 2 s")));
+}
+
+TEST_P(FailureTest, ARankThatGivesUpIsNamedWithItsReason) {
+  const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
+    if (g.rank() == 1) g.Abort("the loss is not finite");
+    g.AllReduce(Ones(10))->Wait();
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 1 gave up: the loss is not finite")));
+  EXPECT_THAT(errors[2], HasSubstr("rank 2, group 'world', all_reduce #1 (f32[10], sum)"));
+}
+
+TEST_P(FailureTest, AnExceptionThatTakesTheGroupWithItEndsTheOthers) {
+  const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
+    if (g.rank() == 2) throw InputError("shard 7 is truncated");
+    g.AllReduce(Ones(10))->Wait();
+  });
+  EXPECT_EQ(errors[2], "shard 7 is truncated");
+  for (const int r : {0, 1})
+    EXPECT_THAT(errors[r], HasSubstr("rank 2 gave up: its group was destroyed"));
+}
+
+TEST_P(FailureTest, LeavingWhileOthersGoOnIsAnErrorThere) {
+  const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
+    if (g.rank() != 1) g.AllReduce(Ones(10))->Wait();
+  });
+  EXPECT_EQ(errors[1], "");
+  for (const int r : {0, 2}) {
+    EXPECT_THAT(errors[r], AllOf(HasSubstr("rank 1 has left the group"),
+                                 HasSubstr("ranks 0, 2 all_reduce #1")));
+  }
+}
+
+TEST_P(FailureTest, LeavingWaitsForTheSlow) {
+  std::atomic<bool> slow_is_done{false};
+  const auto errors = ErrorsOf(GetParam(), 2, [&](ProcessGroup& g) {
+    const WorkPtr work = g.AllReduce(Ones(100'000));
+    if (g.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      slow_is_done = true;
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_TRUE(slow_is_done);
+}
+
+}  // namespace
+}  // namespace lockstep::dist::test

@@ -1,0 +1,338 @@
+// What every process group promises, whatever it stands on.
+#include "dist/process_group.h"
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <thread>
+
+#include "core/philox.h"
+#include "tests/dist/ranks.h"
+#include "tests/message_of.h"
+
+namespace lockstep::dist::test {
+namespace {
+
+using lockstep::test::MessageOf;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+
+struct Case {
+  Kind kind;
+  int size;
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.kind << c.size; }
+
+class ProcessGroupTest : public testing::TestWithParam<Case> {
+ protected:
+  void Run(const std::function<void(ProcessGroup&)>& body) const {
+    RunRanks(GetParam().kind, GetParam().size, body);
+  }
+};
+
+// Empty, one, odd, at the bound of the small path (16 KiB) and beyond a chunk (4 MiB a rank).
+const int64_t kCounts[] = {0, 1, 7, 4096, 4097, 50'001, 5'000'003};
+
+// A value that f32 sums of 8 ranks hold exactly.
+float Value(int rank, int64_t i) { return static_cast<float>((rank + 1) * 3 + i % 1013); }
+
+Tensor Values(int rank, int64_t n) {
+  Tensor t = Tensor::Empty({n}, DType::kF32);
+  float* const x = t.data<float>();
+  for (int64_t i = 0; i < n; ++i) x[i] = Value(rank, i);
+  return t;
+}
+
+TEST_P(ProcessGroupTest, AllReduces) {
+  Run([](ProcessGroup& g) {
+    for (const int64_t n : kCounts) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
+        const Tensor x = Values(g.rank(), n);
+        g.AllReduce(x, op)->Wait();
+        const float* const y = x.data<float>();
+        for (int64_t i = 0; i < n; ++i) {
+          float expected = op == ReduceOp::kMax ? Value(g.size() - 1, i) : Value(0, i);
+          if (op == ReduceOp::kSum) {
+            for (int r = 1; r < g.size(); ++r) expected += Value(r, i);
+          }
+          ASSERT_EQ(y[i], expected) << Name(op) << " of " << n << " at " << i;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(ProcessGroupTest, ReduceScatters) {
+  Run([](ProcessGroup& g) {
+    for (const int64_t n : {0, 1, 7, 50'001, 1'200'000}) {
+      const Tensor x = Values(g.rank(), n * g.size());
+      const std::vector<float> before = x.ToVector<float>();
+      const Tensor y = Tensor::Full({n}, -1, DType::kF32);
+      g.ReduceScatter(x, y)->Wait();
+      for (int64_t i = 0; i < n; ++i) {
+        float expected = 0;
+        for (int r = 0; r < g.size(); ++r) expected += Value(r, g.rank() * n + i);
+        ASSERT_EQ(y.data<float>()[i], expected) << n << " at " << i;
+      }
+      EXPECT_EQ(x.ToVector<float>(), before);
+    }
+  });
+}
+
+TEST_P(ProcessGroupTest, AllGathersAlsoInPlace) {
+  Run([](ProcessGroup& g) {
+    for (const int64_t n : {0, 1, 7, 50'001}) {
+      const Tensor y = Tensor::Full({n * g.size()}, -1, DType::kF32);
+      const Tensor part = y.Slice(0, g.rank() * n, (g.rank() + 1) * n);
+      for (const bool in_place : {false, true}) {
+        y.Fill(-1);
+        part.CopyFrom(Values(g.rank(), n));
+        g.AllGather(in_place ? part : Values(g.rank(), n), y)->Wait();
+        for (int64_t i = 0; i < y.numel(); ++i) {
+          ASSERT_EQ(y.data<float>()[i], Value(static_cast<int>(i / n), i % n)) << n << " at " << i;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(ProcessGroupTest, BroadcastsFromEveryRoot) {
+  Run([](ProcessGroup& g) {
+    for (const int64_t n : {0, 1, 7, 50'001}) {
+      for (int root = 0; root < g.size(); ++root) {
+        const Tensor x = Values(g.rank(), n);
+        g.Broadcast(x, root)->Wait();
+        for (int64_t i = 0; i < n; ++i) ASSERT_EQ(x.data<float>()[i], Value(root, i));
+      }
+    }
+  });
+}
+
+TEST_P(ProcessGroupTest, ExchangesPartsOfAllSizes) {
+  Run([](ProcessGroup& g) {
+    // From r to p go (r + 2 p) elements, of value 100 r + p; then 50,000 each.
+    for (const bool even : {false, true}) {
+      std::vector<int64_t> give, take;
+      std::vector<float> in, expected;
+      for (int p = 0; p < g.size(); ++p) {
+        give.push_back(even ? 50'000 : g.rank() + 2 * p);
+        take.push_back(even ? 50'000 : p + 2 * g.rank());
+        in.insert(in.end(), static_cast<size_t>(give.back()), 100.0f * g.rank() + p);
+        expected.insert(expected.end(), static_cast<size_t>(take.back()), 100.0f * p + g.rank());
+      }
+      const Tensor x = Tensor::FromVector(in, {static_cast<int64_t>(in.size())});
+      const Tensor y = Tensor::Full({static_cast<int64_t>(expected.size())}, -1, DType::kF32);
+      if (even) {
+        g.AllToAll(x, y)->Wait();
+      } else {
+        g.AllToAll(x, y, give, take)->Wait();
+      }
+      EXPECT_EQ(y.ToVector<float>(), expected);
+    }
+  });
+}
+
+TEST_P(ProcessGroupTest, SendsAndReceives) {
+  if (GetParam().size == 1) GTEST_SKIP() << "there is nobody to send to";
+  Run([](ProcessGroup& g) {
+    // Around a ring, both ways at once, two tensors each way.
+    const int next = (g.rank() + 1) % g.size(), last = (g.rank() + g.size() - 1) % g.size();
+    const Tensor up = Values(g.rank(), 70'000), down = Values(g.rank() + 50, 3);
+    const Tensor from_last = Tensor::Zeros({70'000}, DType::kF32);
+    const Tensor from_next = Tensor::Zeros({3}, DType::kF32);
+    using enum Transfer::Direction;
+    g.Exchange({{kSend, up, next},
+                {kReceive, from_last, last},
+                {kSend, down, last},
+                {kReceive, from_next, next}})
+        ->Wait();
+    EXPECT_EQ(from_last.ToVector<float>(), Values(last, 70'000).ToVector<float>());
+    EXPECT_EQ(from_next.ToVector<float>(), Values(next + 50, 3).ToVector<float>());
+    // Between two ranks alone, while the others go on to the barrier.
+    if (g.rank() == 0) {
+      g.Send(up, 1);
+    } else if (g.rank() == 1) {
+      const Tensor x = Tensor::Zeros({70'000}, DType::kF32);
+      g.Receive(x, 0)->Wait();
+      EXPECT_EQ(x.ToVector<float>(), Values(0, 70'000).ToVector<float>());
+    }
+    g.Barrier()->Wait();
+  });
+}
+
+TEST_P(ProcessGroupTest, BarriersHoldEveryoneBack) {
+  std::atomic<int> arrived{0};
+  Run([&](ProcessGroup& g) {
+    for (int round = 1; round <= 20; ++round) {
+      ++arrived;
+      g.Barrier()->Wait();
+      EXPECT_GE(arrived, round * g.size());
+    }
+  });
+}
+
+TEST_P(ProcessGroupTest, RunsManyOperationsInOrder) {
+  Run([](ProcessGroup& g) {
+    // Each continues from the result of the one before, without a wait in between.
+    const Tensor x = Tensor::Full({10'000}, 1, DType::kF64);
+    std::vector<WorkPtr> work;
+    for (int i = 0; i < 20; ++i) work.push_back(g.AllReduce(x));
+    work.back()->Wait();
+    for (const WorkPtr& w : work) EXPECT_TRUE(w->Done());
+    EXPECT_THAT(x.ToVector<double>(), Each(std::pow(g.size(), 20)));
+    for (size_t i = 1; i < work.size(); ++i) {
+      EXPECT_EQ(work[i]->operation().sequence, work[i - 1]->operation().sequence + 1);
+      EXPECT_GE(work[i]->span()->begin, work[i - 1]->span()->end);
+      EXPECT_GE(work[i]->span()->end, work[i]->span()->begin);
+    }
+  });
+}
+
+TEST_P(ProcessGroupTest, KeepsTensorsAliveAndCountsWrites) {
+  Run([](ProcessGroup& g) {
+    Tensor x = Values(g.rank(), 100'000);
+    const uint64_t version = x.storage().version();
+    WorkPtr work = g.AllReduce(x);
+    EXPECT_GT(x.storage().version(), version);
+    x = Tensor();
+    work.reset();
+    g.CheckInStep();
+  });
+}
+
+// What an element becomes depends neither on where it is nor on what is around it.
+TEST_P(ProcessGroupTest, SumsInTheOrderOfTheRanks) {
+  Run([](ProcessGroup& g) {
+    const auto term = [](int rank, int64_t i) {
+      return std::ldexp(
+          ToUniform(Philox(7).At(static_cast<uint64_t>(rank), static_cast<uint64_t>(i))) - 0.5f,
+          static_cast<int>(i % 40) - 20 + (rank * 7) % 13);
+    };
+    const int64_t n = 100'003;
+    const Tensor x = Tensor::Empty({n}, DType::kF32), parts = Tensor::Empty({n}, DType::kF32);
+    for (int64_t i = 0; i < n; ++i) x.data<float>()[i] = term(g.rank(), i);
+    parts.CopyFrom(x);
+    g.AllReduce(x);
+    for (int64_t begin = 0, size = 1; begin < n; begin += size, size = size * 3 + 1) {
+      g.AllReduce(parts.Slice(0, begin, std::min(begin + size, n)));
+    }
+    g.CheckInStep();
+    for (int64_t i = 0; i < n; ++i) {
+      float expected = term(0, i);
+      for (int r = 1; r < g.size(); ++r) expected += term(r, i);
+      ASSERT_EQ(x.data<float>()[i], expected) << i;
+      ASSERT_EQ(parts.data<float>()[i], expected) << i;
+    }
+  });
+}
+
+template <class T>
+void ExpectReduced(ProcessGroup& g, ReduceOp op, T even, T odd, T expected) {
+  const Tensor x = Tensor::Empty({3}, DTypeOf<T>);
+  std::fill_n(x.data<T>(), 3, g.rank() % 2 == 0 ? even : odd);
+  g.AllReduce(x, op)->Wait();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(x.data<T>()[i], expected) << DTypeOf<T> << " " << Name(op);
+}
+
+TEST(ProcessGroupTypesTest, ReducesEveryType) {
+  RunRanks(Kind::kInProcess, 2, [](ProcessGroup& g) {
+    ExpectReduced<double>(g, ReduceOp::kSum, 1, 1e-12, 1 + 1e-12);
+    ExpectReduced<float>(g, ReduceOp::kSum, 1.5f, 2.25f, 3.75f);
+    ExpectReduced<int64_t>(g, ReduceOp::kSum, int64_t{1} << 62, int64_t{1} << 62,
+                           std::numeric_limits<int64_t>::min());
+    ExpectReduced<int32_t>(g, ReduceOp::kSum, 2'000'000'000, 2'000'000'000, -294'967'296);
+    ExpectReduced<int32_t>(g, ReduceOp::kMin, -3, 2, -3);
+    ExpectReduced<uint16_t>(g, ReduceOp::kSum, 65'535, 2, 1);
+    ExpectReduced<uint8_t>(g, ReduceOp::kMax, 200, 100, 200);
+    ExpectReduced<BF16>(g, ReduceOp::kMax, BF16(-2.0f), BF16(3.0f), BF16(3.0f));
+    ExpectReduced<F16>(g, ReduceOp::kSum, F16(0.5f), F16(0.25f), F16(0.75f));
+  });
+  // Rounded once: 256 + 1 + 1 in bf16, whose neighbours of 256 are 254.. and 258, would stay 256
+  // if each sum were rounded.
+  RunRanks(Kind::kInProcess, 3, [](ProcessGroup& g) {
+    const Tensor x = Tensor::Empty({1}, DType::kBF16);
+    *x.data<BF16>() = BF16(g.rank() == 0 ? 256.0f : 1.0f);
+    g.AllReduce(x)->Wait();
+    EXPECT_EQ(*x.data<BF16>(), BF16(258.0f));
+  });
+}
+
+TEST(ProcessGroupTypesTest, NanWins) {
+  RunRanks(Kind::kInProcess, 3, [](ProcessGroup& g) {
+    for (int bad = 0; bad < 3; ++bad) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
+        const Tensor x = Tensor::Full({2}, g.rank() == bad ? std::nan("") : g.rank(), DType::kF32);
+        g.AllReduce(x, op)->Wait();
+        EXPECT_TRUE(std::isnan(x.data<float>()[0])) << Name(op) << " with NaN of rank " << bad;
+      }
+    }
+  });
+}
+
+TEST_P(ProcessGroupTest, DuplicatesHaveAnOrderOfTheirOwn) {
+  Run([](ProcessGroup& g) {
+    const auto other = g.Duplicate("other");
+    EXPECT_EQ(other->name(), "other");
+    EXPECT_EQ(other->rank(), g.rank());
+    // Odd ranks use the two in the opposite order.
+    const Tensor x = Values(g.rank(), 1000), y = Values(g.rank() + 5, 2000);
+    WorkPtr a, b;
+    if (g.rank() % 2 == 0) {
+      a = g.AllReduce(x);
+      b = other->AllReduce(y, ReduceOp::kMax);
+    } else {
+      b = other->AllReduce(y, ReduceOp::kMax);
+      a = g.AllReduce(x);
+    }
+    a->Wait();
+    b->Wait();
+    EXPECT_EQ(y.data<float>()[3], Value(g.size() - 1 + 5, 3));
+    const auto third = other->Duplicate("third");
+    third->Barrier()->Wait();
+  });
+}
+
+TEST_P(ProcessGroupTest, RefusesWrongArgumentsAtOnceAndGoesOn) {
+  Run([](ProcessGroup& g) {
+    const Tensor x = Tensor::Zeros({4}, DType::kF32);
+    EXPECT_THAT(MessageOf([&] { g.AllReduce(Tensor()); }), HasSubstr("undefined"));
+    EXPECT_THAT(MessageOf([&] { g.AllReduce(Tensor::Empty({2}, DType::kF32, kMeta)); }),
+                AllOf(HasSubstr("all_reduce in group 'world'"), HasSubstr("works on cpu")));
+    EXPECT_THAT(MessageOf([&] {
+                  g.AllReduce(Tensor::Zeros({2, 3}, DType::kF32).Transpose(0, 1));
+                }),
+                HasSubstr("not contiguous; pass Contiguous()"));
+    EXPECT_THAT(MessageOf([&] { g.AllReduce(Tensor::Zeros({2}, DType::kBool)); }),
+                HasSubstr("bool cannot be reduced"));
+    Tensor leaf = Tensor::Zeros({2}, DType::kF32);
+    leaf.SetRequiresGrad();
+    EXPECT_THAT(MessageOf([&] { g.Broadcast(leaf, 0); }), HasSubstr("pass Detach()"));
+    EXPECT_THAT(MessageOf([&] { g.Broadcast(x, g.size()); }),
+                HasSubstr(StrCat("the root is rank ", g.size(), ", but there are ", g.size())));
+    EXPECT_THAT(MessageOf([&] { g.AllGather(x, Tensor::Zeros({4 * g.size() + 1}, DType::kF32)); }),
+                HasSubstr(StrCat(g.size(), " times the elements")));
+    EXPECT_THAT(MessageOf([&] { g.ReduceScatter(x, Tensor::Zeros({4}, DType::kF64)); }),
+                HasSubstr("f64[4] on cpu"));
+    EXPECT_THAT(MessageOf([&] { g.AllToAll(x, Tensor::Zeros({5}, DType::kF32)); }),
+                HasSubstr("pass counts"));
+    EXPECT_THAT(MessageOf([&] { g.Send(x, g.rank()); }), HasSubstr("itself"));
+    const Tensor y = Values(g.rank(), 5);
+    g.AllReduce(y, ReduceOp::kMax)->Wait();
+    EXPECT_EQ(y.data<float>()[4], Value(g.size() - 1, 4));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, ProcessGroupTest,
+                         testing::Values(Case{Kind::kInProcess, 1}, Case{Kind::kInProcess, 2},
+                                         Case{Kind::kInProcess, 3}, Case{Kind::kInProcess, 5},
+                                         Case{Kind::kGloo, 1}, Case{Kind::kGloo, 2},
+                                         Case{Kind::kGloo, 4}, Case{Kind::kGlooOverTcpStore, 3}),
+                         testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace lockstep::dist::test

@@ -1,0 +1,124 @@
+// What launchers say, and what is made of it (reliability promise 20).
+#include "dist/rendezvous.h"
+
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "tests/message_of.h"
+
+namespace lockstep::dist {
+namespace {
+
+using lockstep::test::MessageOf;
+using testing::AllOf;
+using testing::HasSubstr;
+using Variables = std::map<std::string, std::string>;
+
+Rendezvous Read(const Variables& variables) {
+  return ReadRendezvous([&](const std::string& name) -> std::optional<std::string> {
+    const auto at = variables.find(name);
+    return at == variables.end() ? std::nullopt : std::make_optional(at->second);
+  });
+}
+
+std::string ErrorOf(const Variables& variables) {
+  return MessageOf<InputError>([&] { Read(variables); });
+}
+
+TEST(RendezvousTest, AloneWithoutAnyVariable) {
+  const Rendezvous r = Read({});
+  EXPECT_EQ(r.rank, 0);
+  EXPECT_EQ(r.world_size, 1);
+  EXPECT_EQ(r.source, "");
+}
+
+TEST(RendezvousTest, AsTorchrunSetsIt) {
+  const Rendezvous r = Read({{"RANK", "5"},
+                             {"WORLD_SIZE", "8"},
+                             {"LOCAL_RANK", "1"},
+                             {"LOCAL_WORLD_SIZE", "4"},
+                             {"MASTER_ADDR", "10.0.0.1"},
+                             {"MASTER_PORT", "12345"},
+                             {"LOCKSTEP_SECRET", "s"},
+                             // Slurm's are the node's under torchrun.
+                             {"SLURM_PROCID", "1"},
+                             {"SLURM_NTASKS", "2"}});
+  EXPECT_EQ(r.rank, 5);
+  EXPECT_EQ(r.world_size, 8);
+  EXPECT_EQ(r.local_rank, 1);
+  EXPECT_EQ(r.local_world_size, 4);
+  EXPECT_EQ(r.master_addr, "10.0.0.1");
+  EXPECT_EQ(r.master_port, 12345);
+  EXPECT_EQ(r.secret, "s");
+  EXPECT_EQ(r.source, "RANK");
+}
+
+TEST(RendezvousTest, OnOneMachineTheRestFollows) {
+  const Rendezvous r = Read({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+  EXPECT_EQ(r.local_rank, 1);
+  EXPECT_EQ(r.local_world_size, 2);
+  EXPECT_EQ(r.master_addr, "127.0.0.1");
+  EXPECT_EQ(r.master_port, 29500);
+}
+
+TEST(RendezvousTest, AsMpirunSetsIt) {
+  const Rendezvous r = Read({{"OMPI_COMM_WORLD_RANK", "3"},
+                             {"OMPI_COMM_WORLD_SIZE", "4"},
+                             {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                             {"MASTER_ADDR", "head"}});
+  EXPECT_EQ(r.rank, 3);
+  EXPECT_EQ(r.local_rank, 1);
+  EXPECT_EQ(r.master_addr, "head");
+}
+
+TEST(RendezvousTest, AsSrunSetsIt) {
+  const Rendezvous r = Read({{"SLURM_PROCID", "6"},
+                             {"SLURM_NTASKS", "8"},
+                             {"SLURM_LOCALID", "2"},
+                             {"SLURM_NODEID", "1"},
+                             {"SLURM_JOB_ID", "123456"},
+                             {"SLURM_JOB_NODELIST", "gpu[07-08]"}});
+  EXPECT_EQ(r.rank, 6);
+  EXPECT_EQ(r.world_size, 8);
+  EXPECT_EQ(r.local_rank, 2);
+  EXPECT_EQ(r.master_addr, "gpu07");
+  EXPECT_EQ(r.master_port, 23456);
+  EXPECT_EQ(r.source, "SLURM_PROCID");
+}
+
+TEST(RendezvousTest, FirstHostOfANodeList) {
+  EXPECT_EQ(FirstHost("node1"), "node1");
+  EXPECT_EQ(FirstHost("node1,node2"), "node1");
+  EXPECT_EQ(FirstHost("node[07-09,12],gpu1"), "node07");
+  EXPECT_EQ(FirstHost("a,node[07-09]"), "a");
+  EXPECT_EQ(FirstHost("rack[3]-n,b"), "rack3-n");
+  EXPECT_THAT(MessageOf<InputError>([] { FirstHost("node["); }), HasSubstr("MASTER_ADDR"));
+  EXPECT_THAT(MessageOf<InputError>([] { FirstHost("node[]"); }), HasSubstr("node[]"));
+}
+
+TEST(RendezvousTest, MissingAndContradictoryVariables) {
+  EXPECT_THAT(ErrorOf({{"RANK", "0"}}), AllOf(HasSubstr("RANK is set"), HasSubstr("WORLD_SIZE")));
+  EXPECT_THAT(ErrorOf({{"WORLD_SIZE", "2"}}), HasSubstr("RANK is not"));
+  EXPECT_THAT(ErrorOf({{"RANK", "2"}, {"WORLD_SIZE", "2"}}),
+              HasSubstr("RANK is 2, but WORLD_SIZE is 2; ranks count from 0"));
+  EXPECT_THAT(ErrorOf({{"RANK", "one"}, {"WORLD_SIZE", "2"}}),
+              HasSubstr("RANK is 'one'; it must be a whole number"));
+  EXPECT_THAT(ErrorOf({{"RANK", "1"}, {"WORLD_SIZE", "2x"}}), HasSubstr("WORLD_SIZE is '2x'"));
+  EXPECT_THAT(ErrorOf({{"RANK", "-1"}, {"WORLD_SIZE", "2"}}), HasSubstr("'-1'"));
+  EXPECT_THAT(ErrorOf({{"RANK", "99999999999999999999"}, {"WORLD_SIZE", "2"}}), HasSubstr("99999"));
+  EXPECT_THAT(ErrorOf({{"RANK", "0"}, {"WORLD_SIZE", "0"}}), HasSubstr("WORLD_SIZE is '0'"));
+  EXPECT_THAT(
+      ErrorOf({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}}),
+      HasSubstr("LOCAL_RANK is 2, but LOCAL_WORLD_SIZE is 2"));
+  EXPECT_THAT(ErrorOf({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "4"}}),
+              HasSubstr("LOCAL_WORLD_SIZE"));
+  EXPECT_THAT(ErrorOf({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_WORLD_SIZE", "2"}}),
+              AllOf(HasSubstr("MASTER_ADDR is not set"), HasSubstr("2 of 4")));
+  EXPECT_THAT(ErrorOf({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "70000"}}),
+              HasSubstr("MASTER_PORT is '70000'"));
+}
+
+}  // namespace
+}  // namespace lockstep::dist
