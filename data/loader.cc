@@ -56,6 +56,7 @@ void Loader::Run() try {
     Batch& batch = slots_[i % capacity];
     batch.step = (first_micro_step_ + i) / layout_.accum;
     batch.micro_step = (first_micro_step_ + i) % layout_.accum;
+    if (!layout_.micro_order.empty()) batch.micro_step = layout_.micro_order[batch.micro_step];
     sampler_.WindowStarts(layout_.FirstSample(batch.step, batch.micro_step), starts);
     ReadBatch(*source_, starts, sampler_.block_size(), &batch);
     {

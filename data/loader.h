@@ -16,9 +16,10 @@
 namespace lockstep::data {
 
 // Gives the batches of (start_step, 0), (start_step, 1), ..., (start_step, accum - 1),
-// (start_step + 1, 0), ... Their contents depend on the source, the sampler and the layout alone: a
-// loader that starts at step s gives what one from step 0 gives from there on. Allocates nothing
-// after its construction. For one consumer thread.
+// (start_step + 1, 0), ..., or those of a step in the layout's micro_order. Their contents depend
+// on the source, the sampler and the layout alone: a loader that starts at step s gives what one
+// from step 0 gives from there on. Allocates nothing after its construction. For one consumer
+// thread.
 class Loader {
  public:
   // Throws ArgumentError if the sampler was made for another number of tokens than the source has.

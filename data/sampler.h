@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace lockstep::data {
 
@@ -26,8 +27,11 @@ struct BatchLayout {
   int64_t accum = 1;       // micro-steps per step
   int64_t world = 1;       // data-parallel ranks
   int64_t rank = 0;
+  // The order in which a step's micro-steps come, a permutation of 0 to accum - 1; empty: as they
+  // stand. It changes when a sample comes, never which samples a micro-step has.
+  std::vector<int64_t> micro_order = {};
 
-  // Throws ArgumentError unless all are >= 1 and 0 <= rank < world.
+  // Throws ArgumentError unless all are >= 1, 0 <= rank < world, and micro_order fits.
   void Check() const;
   int64_t FirstSample(int64_t step, int64_t micro_step) const {
     return ((step * accum + micro_step) * world + rank) * batch_size;

@@ -119,11 +119,36 @@ Batch Direct(const TokenSource& source, const Sampler& sampler, const BatchLayou
   return batch;
 }
 
+// The order of micro-steps changes when a batch comes, and nothing of what is in it.
+TEST(LoaderTest, MicroStepsMayComeInAnyOrder) {
+  const auto source = Counting(200);
+  const Sampler sampler(Order::kShuffled, 3, 200, 5);
+  const BatchLayout plain{.batch_size = 2, .accum = 4, .world = 2, .rank = 1};
+  BatchLayout reordered = plain;
+  reordered.micro_order = {0, 2, 1, 3};
+  Loader as_they_stand(source, sampler, plain, 6), loader(source, sampler, reordered, 6);
+  for (int64_t step = 6; step < 9; ++step) {
+    std::vector<Batch> batches;
+    for (int i = 0; i < 4; ++i) batches.push_back(as_they_stand.Next());
+    for (const int64_t micro_step : reordered.micro_order) {
+      const Batch& batch = loader.Next();
+      EXPECT_EQ(batch.step, step);
+      EXPECT_EQ(batch.micro_step, micro_step);
+      EXPECT_EQ(batch.inputs, batches[micro_step].inputs);
+    }
+  }
+  for (const std::vector<int64_t>& wrong :
+       {std::vector<int64_t>{0, 1, 2}, {0, 1, 2, 2}, {1, 2, 3, 4}, {0, 1, 2, 3, 4}}) {
+    reordered.micro_order = wrong;
+    EXPECT_THROW(reordered.Check(), ArgumentError);
+  }
+}
+
 TEST(LoaderTest, GivesTheBatchesOfTheSamplerInOrderFromAnyStep) {
   const auto source = Counting(2003);
   for (const Order order : {Order::kShuffled, Order::kRandom, Order::kSequential}) {
     const Sampler sampler(order, 3, source->size(), 16);
-    for (const BatchLayout layout : {BatchLayout{1, 1, 1, 0}, BatchLayout{5, 3, 4, 2}}) {
+    for (const BatchLayout& layout : {BatchLayout{1, 1, 1, 0}, BatchLayout{5, 3, 4, 2}}) {
       for (const int64_t start : {0, 1, 17, 1000000}) {
         for (const int prefetch : {1, 4}) {
           Loader loader(source, sampler, layout, start, prefetch);

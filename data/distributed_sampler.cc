@@ -1,0 +1,46 @@
+#include "data/distributed_sampler.h"
+
+#include "core/error.h"
+
+namespace lockstep::data {
+namespace {
+
+int64_t SizeOfShare(int64_t items, int64_t ranks, int64_t rank, Remainder remainder) {
+  switch (remainder) {
+    case Remainder::kPad:
+      return (items + ranks - 1) / ranks;
+    case Remainder::kDrop:
+      return items / ranks;
+    case Remainder::kUneven:
+      return items / ranks + (rank < items % ranks ? 1 : 0);
+  }
+  return 0;
+}
+
+}  // namespace
+
+DistributedSampler::DistributedSampler(int64_t items, int64_t ranks, int64_t rank,
+                                       const Options& options)
+    : items_(items), ranks_(ranks), rank_(rank), options_(options) {
+  LS_CHECK(items >= 1, "a sampler over ", items, " items; there must be at least 1");
+  LS_CHECK(ranks >= 1 && rank >= 0 && rank < ranks, "rank ", rank, " of ", ranks);
+  LS_CHECK(options.remainder != Remainder::kDrop || items >= ranks, items, " items for ", ranks,
+           " ranks: nothing would be left after dropping the remainder; use fewer ranks, or pad");
+  size_ = SizeOfShare(items, ranks, rank, options.remainder);
+}
+
+DistributedSampler::Epoch::Epoch(const DistributedSampler& sampler, int64_t epoch)
+    : sampler_(sampler),
+      permutation_(sampler.options_.seed, static_cast<uint64_t>(epoch), sampler.items_) {
+  LS_CHECK(epoch >= 0, "epoch ", epoch, ": epochs count from 0");
+}
+
+int64_t DistributedSampler::Epoch::operator[](int64_t position) const {
+  const DistributedSampler& s = sampler_;
+  LS_CHECK(position >= 0 && position < s.size_, "item ", position, " of the ", s.size_,
+           " that rank ", s.rank_, " has in an epoch");
+  const int64_t index = (position * s.ranks_ + s.rank_) % s.items_;  // padding begins anew
+  return s.options_.shuffle ? permutation_(index) : index;
+}
+
+}  // namespace lockstep::data

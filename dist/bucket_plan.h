@@ -1,0 +1,45 @@
+// Which gradients travel together.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/device.h"
+#include "core/dtype.h"
+
+namespace lockstep::dist {
+
+struct BucketItem {
+  int64_t numel = 0;
+  DType dtype = DType::kF32;
+  Device device;
+};
+
+struct BucketLimits {
+  int64_t first_bytes = 1 << 20;  // a small first bucket, so that communication begins early
+  int64_t bytes = 25 << 20;       // of the others
+  // In elements: a bucket's size is a multiple of it. A power of two times the number of ranks
+  // makes equal shards.
+  int64_t multiple = 1;
+};
+
+// Elements of one dtype on one device, back to back but for padding.
+struct Bucket {
+  DType dtype = DType::kF32;
+  Device device;
+  std::vector<int64_t> items;    // in the order in which they become ready
+  std::vector<int64_t> offsets;  // of each item, in elements; aligned for vector loads
+  int64_t numel = 0;             // with padding
+  int64_t bytes() const { return numel * SizeOf(dtype); }
+};
+
+// Each item begins at a multiple of this many bytes.
+inline constexpr int64_t kBucketAlignment = 256;
+
+// Fills buckets with `items`, which stand in the order in which they become ready: a bucket is
+// closed once its size reaches the limit, so one item is never cut. Buckets stand in the order in
+// which they become complete. A pure function: ranks with equal items have equal plans.
+std::vector<Bucket> PlanBuckets(std::span<const BucketItem> items, const BucketLimits& limits);
+
+}  // namespace lockstep::dist

@@ -1,0 +1,92 @@
+#include "dist/bucket_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/philox.h"
+#include "tests/message_of.h"
+
+namespace lockstep::dist {
+namespace {
+
+using testing::ElementsAre;
+
+BucketItem F32(int64_t numel) { return {.numel = numel, .dtype = DType::kF32, .device = kCpu}; }
+
+std::vector<std::vector<int64_t>> Items(const std::vector<Bucket>& buckets) {
+  std::vector<std::vector<int64_t>> items;
+  for (const Bucket& b : buckets) items.push_back(b.items);
+  return items;
+}
+
+TEST(BucketPlan, ABucketClosesOnceItReachesTheLimit) {
+  const std::vector<BucketItem> items = {F32(64), F32(64), F32(64), F32(128), F32(1000), F32(64)};
+  EXPECT_THAT(Items(PlanBuckets(items, {.first_bytes = 300, .bytes = 1000})),
+              ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4), ElementsAre(5)));
+  EXPECT_EQ(PlanBuckets(items, {.first_bytes = 1, .bytes = 1}).size(), items.size());
+  EXPECT_EQ(PlanBuckets(items, {.first_bytes = 1 << 20, .bytes = 1}).size(), 1u);
+  EXPECT_EQ(PlanBuckets(items, {.first_bytes = 1, .bytes = 1 << 20}).size(), 2u);
+  EXPECT_TRUE(PlanBuckets({}, {}).empty());
+}
+
+// dtypes do not mix; buckets stand in the order in which their last items become ready.
+TEST(BucketPlan, EachDTypeHasBucketsOfItsOwn) {
+  const BucketItem bf16{.numel = 64, .dtype = DType::kBF16, .device = kCpu};
+  const std::vector<BucketItem> items = {F32(64), bf16, F32(64), bf16, F32(64), bf16};
+  const auto buckets = PlanBuckets(items, {.first_bytes = 700, .bytes = 256});
+  EXPECT_THAT(Items(buckets), ElementsAre(ElementsAre(0, 2, 4), ElementsAre(1, 3, 5)));
+  EXPECT_EQ(buckets[0].dtype, DType::kF32);
+  EXPECT_EQ(buckets[1].dtype, DType::kBF16);
+  EXPECT_EQ(buckets[1].bytes(), 3 * kBucketAlignment);
+}
+
+// Whatever the sizes and limits: each item once, in order, aligned, and none overlaps another.
+TEST(BucketPlan, RandomPlansAreSound) {
+  const Philox random(8);
+  for (uint64_t trial = 0; trial < 300; ++trial) {
+    uint64_t next = 0;
+    const auto draw = [&](int64_t n) {
+      return static_cast<int64_t>(random.At(trial, next++) % static_cast<uint64_t>(n));
+    };
+    std::vector<BucketItem> items;
+    for (int64_t n = draw(40); n > 0; --n) {
+      items.push_back({.numel = draw(3) == 0 ? draw(3) : draw(5000),
+                       .dtype = draw(4) == 0 ? DType::kBF16 : DType::kF32,
+                       .device = kCpu});
+    }
+    const BucketLimits limits{.first_bytes = 1 + draw(5000),
+                              .bytes = 1 + draw(40000),
+                              .multiple = int64_t{64} * (1 + draw(4))};
+    const auto buckets = PlanBuckets(items, limits);
+    std::vector<int> seen(items.size());
+    int64_t last_ready = -1;
+    for (const Bucket& b : buckets) {
+      ASSERT_EQ(b.items.size(), b.offsets.size());
+      ASSERT_EQ(b.numel % limits.multiple, 0);
+      int64_t end = 0;
+      for (size_t i = 0; i < b.items.size(); ++i) {
+        const BucketItem& item = items[b.items[i]];
+        ASSERT_EQ(item.dtype, b.dtype);
+        ASSERT_GE(b.offsets[i], end);
+        ASSERT_EQ(b.offsets[i] * SizeOf(b.dtype) % kBucketAlignment, 0);
+        end = b.offsets[i] + item.numel;
+        ++seen[b.items[i]];
+        if (i > 0) {
+          ASSERT_LT(b.items[i - 1], b.items[i]);
+        }
+      }
+      ASSERT_LE(end, b.numel);
+      ASSERT_LT(last_ready, b.items.back());
+      last_ready = b.items.back();
+    }
+    for (const int n : seen) ASSERT_EQ(n, 1);
+  }
+}
+
+TEST(BucketPlan, RefusesLimitsBelowOne) {
+  EXPECT_THAT(test::MessageOf([] { PlanBuckets({}, {.bytes = 0}); }),
+              testing::HasSubstr("each must be at least 1"));
+}
+
+}  // namespace
+}  // namespace lockstep::dist

@@ -1,0 +1,457 @@
+#include "dist/reducer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <future>
+#include <limits>
+#include <mutex>
+
+#include "dist/agreement.h"
+#include "dist/in_process_group.h"
+#include "tests/dist/toy_model.h"
+#include "tests/message_of.h"
+
+namespace lockstep::dist {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::StrEq;
+
+constexpr int64_t kRows = 4;  // of a micro-batch
+
+// Small, so that the toy has several buckets.
+ReducerOptions Small(ReducerOptions options = {}) {
+  options.first_bucket_bytes = 256;
+  options.bucket_bytes = 1024;
+  return options;
+}
+
+// The gradients of a step over `leaves` micro-batches, `accum` on each rank; checks that all ranks
+// have the same bits.
+std::vector<float> StepGradients(int ranks, int64_t leaves, const ReducerOptions& base) {
+  std::vector<std::vector<float>> of_rank(ranks);
+  RunInProcess(ranks, [&](ProcessGroup& group) {
+    ToyModel model;
+    ReducerOptions options = base;
+    options.accum = leaves / ranks;
+    Reducer reducer(&group, model.Parameters(), options);
+    for (int step = 0; step < 2; ++step) {  // the second finds used buckets
+      model.ZeroGrad();
+      for (const int64_t a : reducer.micro_order()) {
+        std::optional<Reducer::NoSync> no_sync;
+        if (a != reducer.micro_order().back()) no_sync.emplace(reducer);
+        ToyBackward(model, MakeToyBatch(a * ranks + group.rank(), kRows),
+                    static_cast<double>(leaves * kRows));
+      }
+    }
+    of_rank[group.rank()] = GradientsOf(model);
+  });
+  for (const auto& g : of_rank) EXPECT_EQ(g, of_rank[0]) << "ranks differ";
+  return of_rank[0];
+}
+
+// One process, one batch.
+std::vector<float> WholeBatchGradients(int64_t leaves) {
+  ToyModel model;
+  ToyBackward(model, MakeToyBatch(0, leaves * kRows), static_cast<double>(leaves * kRows));
+  return GradientsOf(model);
+}
+
+double MaxError(const std::vector<float>& a, const std::vector<float>& b) {
+  double error = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    error = std::max(error, std::abs(static_cast<double>(a[i]) - b[i]));
+  }
+  return a.size() == b.size() ? error : std::numeric_limits<double>::infinity();
+}
+
+TEST(Reducer, GradientsAreThoseOfTheWholeBatch) {
+  const std::vector<float> whole = WholeBatchGradients(12);
+  for (const int ranks : {1, 2, 3, 4, 6}) {
+    for (const auto& options : {ReducerOptions{}, Small()}) {
+      EXPECT_LT(MaxError(StepGradients(ranks, 12, options), whole), 2e-7) << ranks;
+    }
+  }
+}
+
+// The promise of the ordered sum: bits do not depend on ranks, accumulation or buckets.
+TEST(Reducer, OrderedSumsHaveTheSameBitsAtAnyNumberOfRanks) {
+  for (const auto& [leaves, counts] :
+       {std::pair(8, std::vector{1, 2, 4, 8}), std::pair(12, std::vector{1, 3, 6, 12}),
+        std::pair(5, std::vector{1, 5})}) {
+    ReducerOptions options{.sum = GradientSum::kOrdered};
+    const std::vector<float> one = StepGradients(1, leaves, options);
+    EXPECT_LT(MaxError(one, WholeBatchGradients(leaves)), 2e-7);
+    for (const int ranks : counts) {
+      for (const int64_t cap : {1, 700, 3000, 1 << 20}) {
+        options.bucket_bytes = cap;
+        options.first_bucket_bytes = cap / 2 + 1;
+        EXPECT_EQ(StepGradients(ranks, leaves, options), one)
+            << leaves << " on " << ranks << " ranks, buckets of " << cap;
+      }
+    }
+  }
+}
+
+TEST(Reducer, TheOrderedSumAddsTheMicroBatchesGradientsAsDesigned) {
+  std::vector<std::vector<float>> leaves;
+  for (int64_t m = 0; m < 12; ++m) {
+    ToyModel model;
+    ToyBackward(model, MakeToyBatch(m, kRows), 12 * kRows);
+    leaves.push_back(GradientsOf(model));
+  }
+  for (const auto& [to, from] : FixedOrderAdds(12)) {
+    for (size_t i = 0; i < leaves[to].size(); ++i) leaves[to][i] += leaves[from][i];
+  }
+  EXPECT_EQ(StepGradients(3, 12, {.sum = GradientSum::kOrdered}), leaves[0]);
+}
+
+TEST(Reducer, TwoRanksInTheLibrarysOrderAreTheOrderedSumToo) {
+  EXPECT_EQ(StepGradients(2, 2, Small()), StepGradients(1, 2, {.sum = GradientSum::kOrdered}));
+}
+
+TEST(Reducer, RefusesRanksThatSplitASubtree) {
+  ToyModel model;
+  const std::string message = test::MessageOf([&] {
+    RunInProcess(2, [](ProcessGroup& group) {
+      ToyModel toy;
+      Reducer(&group, toy.Parameters(), {.sum = GradientSum::kOrdered, .accum = 6});
+    });
+  });
+  EXPECT_THAT(message, HasSubstr("use 1 rank (12 micro-steps) or 3 ranks (4 micro-steps each)"));
+}
+
+TEST(Reducer, BucketsFollowBackwardAndAreLaunchedInOrder) {
+  RunInProcess(3, [](ProcessGroup& group) {
+    ToyModel model;
+    ReducerOptions options = Small();
+    std::vector<int64_t> launched;
+    options.on_span = [&](const CommunicationSpan& s) {
+      EXPECT_LE(s.begin, s.end);
+      launched.push_back(s.bucket);
+    };
+    Reducer reducer(&group, model.Parameters(), options);
+    EXPECT_TRUE(reducer.buckets().empty());
+    ToyBackward(model, MakeToyBatch(group.rank()), 1);
+    const auto buckets = reducer.buckets();
+    ASSERT_GE(buckets.size(), 3u);
+    EXPECT_THAT(reducer.NamesIn(0), testing::Contains(testing::StartsWith("head.")));
+    EXPECT_THAT(reducer.NamesIn(static_cast<int64_t>(buckets.size()) - 1),
+                testing::Contains(testing::StartsWith("in.")));
+    ASSERT_EQ(launched.size(), buckets.size() + 1);
+    for (size_t i = 0; i < buckets.size(); ++i) EXPECT_EQ(launched[i], static_cast<int64_t>(i));
+    EXPECT_EQ(launched.back(), -1) << "the wait comes last";
+  });
+}
+
+// The gradients of the last layers are summed before those of the first layers are computed: here
+// backward would otherwise wait for itself.
+TEST(Reducer, CommunicatesWhileBackwardGoesOn) {
+  std::atomic<int> overlapped = 0;
+  RunInProcess(2, [&](ProcessGroup& group) {
+    ToyModel model;
+    std::promise<void> summed;
+    std::atomic<int> buckets = 0;
+    ReducerOptions options = Small();
+    options.on_span = [&](const CommunicationSpan&) {
+      if (buckets++ == 0) summed.set_value();
+    };
+    Reducer reducer(&group, model.Parameters(), options);
+    model.in->AddPreBackwardHook([&](Module&) {
+      overlapped +=
+          summed.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+    });
+    ToyBackward(model, MakeToyBatch(group.rank()), 1);
+    const CommunicationTimes& t = reducer.times();
+    EXPECT_GT(t.overlapped_ms, 0);
+    EXPECT_LE(t.overlapped_ms, t.communication_ms);
+    EXPECT_GE(t.exposed_ms, 0);
+  });
+  EXPECT_EQ(overlapped, 2);
+}
+
+TEST(Reducer, NoSyncCommunicatesNothing) {
+  RunInProcess(2, [](ProcessGroup& group) {
+    ToyModel model;
+    std::atomic<int> sums = 0;
+    ReducerOptions options;
+    options.hook = [&](ProcessGroup& g, const Tensor& bucket) {
+      ++sums;
+      return LibrarySum()(g, bucket);
+    };
+    Reducer reducer(&group, model.Parameters(), options);
+    {
+      const Reducer::NoSync no_sync(reducer);
+      ToyBackward(model, MakeToyBatch(group.rank()), 1);
+      ToyBackward(model, MakeToyBatch(2 + group.rank()), 1);
+      EXPECT_EQ(sums, 0);
+    }
+    ToyBackward(model, MakeToyBatch(4 + group.rank()), 1);
+    EXPECT_EQ(sums, 1);
+    ToyModel other;
+    ToyBackward(other, MakeToyBatch(0, 6 * 4), 1);
+    EXPECT_LT(MaxError(GradientsOf(model), GradientsOf(other)), 1e-5);
+  });
+}
+
+// What each rank's `step(group, model, reducer)` says.
+template <class E = ReplicaError, class F>
+std::vector<std::string> Messages(int ranks, ReducerOptions options, const F& step) {
+  std::vector<std::string> messages(ranks);
+  RunInProcess(ranks, [&](ProcessGroup& group) {
+    ToyModel model;
+    Reducer reducer(&group, model.Parameters(), options);
+    messages[group.rank()] = test::MessageOf<E>([&] { step(group, model, reducer); });
+  });
+  return messages;
+}
+
+// Promise 7: named on every rank, and nobody hangs.
+TEST(Reducer, AParameterThatSomeRanksDoNotUseIsNamed) {
+  for (const int idle : {0, 1}) {  // rank 0 decides the buckets
+    for (const GradientSum sum : {GradientSum::kFast, GradientSum::kOrdered}) {
+      const auto messages =
+          Messages(3, Small({.sum = sum}), [&](ProcessGroup& g, ToyModel& m, Reducer&) {
+            m.use_extra = g.rank() != idle;
+            ToyBackward(m, MakeToyBatch(g.rank()), 1);
+          });
+      EXPECT_THAT(messages, Each(AllOf(HasSubstr(StrCat("'extra.weight' on rank ", idle)),
+                                       HasSubstr("(but on ranks "), HasSubstr("and for 1 more"),
+                                       HasSubstr("conditional"))));
+    }
+  }
+  EXPECT_THAT(Messages(2, {},
+                       [](ProcessGroup&, ToyModel& m, Reducer&) {
+                         m.use_extra = false;
+                         ToyBackward(m, MakeToyBatch(0), 1);
+                       }),
+              Each(HasSubstr("'extra.weight' on ranks 0 and 1 and for 1 more")));
+}
+
+TEST(Reducer, AfterAnUnusedParameterTheRanksAreStillInStep) {
+  RunInProcess(2, [](ProcessGroup& group) {
+    ToyModel model;
+    Reducer reducer(&group, model.Parameters(), Small());
+    for (int step = 0; step < 3; ++step) {
+      model.use_extra = !(step == 1 && group.rank() == 1);
+      model.ZeroGrad();
+      const std::string message =
+          test::MessageOf<ReplicaError>([&] { ToyBackward(model, MakeToyBatch(group.rank()), 1); });
+      EXPECT_EQ(message == "no error", step != 1) << message;
+    }
+    ToyModel both;
+    ToyBackward(both, MakeToyBatch(0, 8), 1);
+    EXPECT_LT(MaxError(GradientsOf(model), GradientsOf(both)), 1e-5);
+  });
+}
+
+TEST(Reducer, ConditionalParametersMayBeUnused) {
+  ReducerOptions options = Small();
+  options.conditional = [](const Parameter& p) { return p.name().starts_with("extra"); };
+  RunInProcess(2, [&](ProcessGroup& group) {
+    ToyModel model;
+    Reducer reducer(&group, model.Parameters(), options);
+    // In turn: by both, by one, by none, by the other.
+    for (const auto& [by_0, by_1] : {std::pair(true, true), std::pair(true, false),
+                                     std::pair(false, false), std::pair(false, true)}) {
+      model.ZeroGrad();
+      model.use_extra = group.rank() == 0 ? by_0 : by_1;
+      ToyBackward(model, MakeToyBatch(group.rank()), 1);
+      CheckGradients(group, model);
+      EXPECT_EQ(model.extra->Parameters()[0]->grad().defined(), by_0 || by_1);
+      // The sum of what those who used it contribute.
+      ToyModel a, b;
+      a.use_extra = by_0;
+      b.use_extra = by_1;
+      ToyBackward(a, MakeToyBatch(0), 1);
+      ToyBackward(b, MakeToyBatch(1), 1);
+      for (size_t p = 0; p < model.Parameters().size(); ++p) {
+        const Tensor got = model.Parameters()[p]->grad();
+        if (!got.defined()) continue;
+        std::vector<float> want(static_cast<size_t>(got.numel()));
+        for (ToyModel* m : {&a, &b}) {
+          const Tensor g = m->Parameters()[p]->grad();
+          if (!g.defined()) continue;
+          const std::vector<float> values = g.ToVector<float>();
+          for (size_t i = 0; i < want.size(); ++i) want[i] += values[i];
+        }
+        EXPECT_LT(MaxError(got.ToVector<float>(), want), 1e-6) << model.Parameters()[p]->name();
+      }
+    }
+  });
+}
+
+// A gradient of an earlier micro-step counts, also if the last one does not use the parameter.
+TEST(Reducer, OneUseAmongTheMicroStepsIsEnough) {
+  for (const GradientSum sum : {GradientSum::kFast, GradientSum::kOrdered}) {
+    RunInProcess(2, [&](ProcessGroup& group) {
+      ToyModel model;
+      Reducer reducer(&group, model.Parameters(), Small({.sum = sum, .accum = 2}));
+      {
+        const Reducer::NoSync no_sync(reducer);
+        ToyBackward(model, MakeToyBatch(group.rank()), 1);
+      }
+      model.use_extra = false;
+      ToyBackward(model, MakeToyBatch(2 + group.rank()), 1);
+      ToyModel first, second;
+      second.use_extra = false;
+      ToyBackward(first, MakeToyBatch(0, 8), 1);
+      ToyBackward(second, MakeToyBatch(1, 8), 1);
+      for (const auto& [name, p] : model.NamedParameters())
+        ASSERT_TRUE(p->grad().defined()) << name;
+      const auto got = model.extra->Parameters()[0]->grad().ToVector<float>();
+      EXPECT_LT(MaxError(got, first.extra->Parameters()[0]->grad().ToVector<float>()), 1e-6);
+    });
+  }
+}
+
+TEST(Reducer, IfBackwardThrowsOnOneRankAllThrow) {
+  std::vector<std::string> messages(3);
+  try {
+    RunInProcess(3, [&](ProcessGroup& group) {
+      ToyModel model;
+      Reducer reducer(&group, model.Parameters(), Small());
+      if (group.rank() == 1) {
+        model.shared->AddPreBackwardHook([](Module&) { throw std::runtime_error("bad luck"); });
+      }
+      try {
+        ToyBackward(model, MakeToyBatch(group.rank()), 1);
+      } catch (const std::exception& e) {
+        messages[group.rank()] = e.what();
+        throw;
+      }
+    });
+    FAIL() << "no error";
+  } catch (const std::exception& e) {
+    EXPECT_STREQ(e.what(), "bad luck");
+  }
+  EXPECT_EQ(messages[1], "bad luck");
+  for (const int r : {0, 2}) {
+    EXPECT_THAT(messages[r], HasSubstr("backward failed on rank 1"));
+  }
+}
+
+TEST(Reducer, RefusesWhatWouldBeWrongSilently) {
+  const auto no_clear = [](ProcessGroup&, ToyModel& m, Reducer&) {
+    ToyBackward(m, MakeToyBatch(0), 1);
+    ToyBackward(m, MakeToyBatch(0), 1);
+  };
+  EXPECT_THAT(Messages<ArgumentError>(1, {}, no_clear),
+              Each(AllOf(HasSubstr("'in.weight' already has a gradient"), HasSubstr("ZeroGrad"))));
+  EXPECT_THAT(Messages<ArgumentError>(
+                  1, {.sum = GradientSum::kOrdered, .accum = 2},
+                  [](ProcessGroup&, ToyModel& m, Reducer&) { ToyBackward(m, MakeToyBatch(0), 1); }),
+              Each(HasSubstr("planned for 2 backwards a step, all but the last under NoSync; "
+                             "backward 1 of this step is not under NoSync")));
+  EXPECT_THAT(Messages<ArgumentError>(1, {},
+                                      [](ProcessGroup&, ToyModel& m, Reducer& r) {
+                                        ToyBackward(m, MakeToyBatch(0), 1);
+                                        m.ZeroGrad();
+                                        const auto p = m.Parameters()[0];
+                                        p->leaf().SetDestination(
+                                            Tensor::Zeros(p->value().shape(), DType::kF32));
+                                        ToyBackward(m, MakeToyBatch(0), 1);
+                                        (void)r;
+                                      }),
+              Each(HasSubstr("'in.weight' is not in its bucket")));
+  ToyModel model;
+  EXPECT_THAT(test::MessageOf([&] {
+                Reducer(nullptr, model.Parameters(),
+                        {.sum = GradientSum::kOrdered, .hook = LibrarySum()});
+              }),
+              HasSubstr("dist.reduction=fast"));
+  EXPECT_THAT(test::MessageOf([&] { Reducer(nullptr, {}, {}); }),
+              HasSubstr("needs a trainable parameter"));
+}
+
+TEST(Reducer, RanksWithoutDataJoin) {
+  for (const GradientSum sum : {GradientSum::kFast, GradientSum::kOrdered}) {
+    RunInProcess(3, [&](ProcessGroup& group) {
+      ToyModel model, alone;
+      Reducer reducer(&group, model.Parameters(), Small({.sum = sum}));
+      // Rank 0 has data for one step, rank 1 for two, rank 2 for three.
+      for (int step = 0; step < 3; ++step) {
+        model.ZeroGrad();
+        alone.ZeroGrad();
+        if (step <= group.rank()) {
+          ToyBackward(model, MakeToyBatch(group.rank()), 1);
+        } else {
+          reducer.Join();
+        }
+        CheckGradients(group, model);
+        for (int r = step; r < 3; ++r) ToyBackward(alone, MakeToyBatch(r), 1);
+        EXPECT_LT(MaxError(GradientsOf(model), GradientsOf(alone)), 1e-6) << step;
+      }
+    });
+  }
+}
+
+TEST(Reducer, ARankMayJoinFromTheFirstStepOn) {
+  RunInProcess(2, [](ProcessGroup& group) {
+    ToyModel model, alone;
+    Reducer reducer(&group, model.Parameters(), Small());
+    if (group.rank() == 0) {
+      reducer.Join();
+    } else {
+      ToyBackward(model, MakeToyBatch(1), 1);
+    }
+    ToyBackward(alone, MakeToyBatch(1), 1);
+    EXPECT_EQ(GradientsOf(model), GradientsOf(alone));
+  });
+}
+
+// Half the bytes; each part and the sum are rounded to 8 bits once.
+TEST(Reducer, Bf16CompressionIsAsExactAsItSays) {
+  const std::vector<float> exact = StepGradients(4, 4, Small());
+  const std::vector<float> rounded = StepGradients(4, 4, Small({.hook = Bf16Sum()}));
+  std::vector<double> parts(exact.size());
+  for (int64_t m = 0; m < 4; ++m) {
+    ToyModel model;
+    ToyBackward(model, MakeToyBatch(m, kRows), 4 * kRows);
+    const auto g = GradientsOf(model);
+    for (size_t i = 0; i < g.size(); ++i) parts[i] += std::abs(g[i]);
+  }
+  int changed = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double bound = (parts[i] + std::abs(exact[i])) / 256 * 1.01 + 1e-30;
+    EXPECT_LE(std::abs(rounded[i] - exact[i]), bound) << i;
+    changed += rounded[i] != exact[i];
+  }
+  EXPECT_GT(changed, 0);
+}
+
+// Promise 18: who it was is known although the sum spreads it everywhere.
+TEST(Reducer, ANonFiniteGradientIsTracedToItsRank) {
+  for (const GradientSum sum : {GradientSum::kFast, GradientSum::kOrdered}) {
+    RunInProcess(4, [&](ProcessGroup& group) {
+      ToyModel model;
+      Reducer reducer(&group, model.Parameters(), Small({.sum = sum}));
+      ToyBackward(model, MakeToyBatch(group.rank()), 1);
+      EXPECT_EQ(reducer.LocateNonFinite(), "");
+      model.ZeroGrad();
+      ToyBatch batch = MakeToyBatch(group.rank());
+      if (group.rank() == 2) batch.x.data<float>()[3] = INFINITY;
+      ToyBackward(model, batch, 1);
+      const std::string where = reducer.LocateNonFinite();
+      EXPECT_THAT(where, testing::StartsWith("rank 2 ('"));
+      EXPECT_THAT(where, testing::Not(HasSubstr(",")));
+    });
+  }
+}
+
+TEST(Reducer, ASingleRankNeedsNoGroup) {
+  ToyModel model, plain;
+  Reducer reducer(nullptr, model.Parameters(), {});
+  ToyBackward(model, MakeToyBatch(0), 1);
+  ToyBackward(plain, MakeToyBatch(0), 1);
+  EXPECT_EQ(GradientsOf(model), GradientsOf(plain));
+  EXPECT_EQ(reducer.LocateNonFinite(), "");
+}
+
+}  // namespace
+}  // namespace lockstep::dist
