@@ -63,7 +63,9 @@ class GlooTransport : public Transport {
       context_->setTimeout(timeout / kGloosFactor + milliseconds(1));
       GlooStore gloo_store(*store_, name + "/gloo/", timeout);
       context_->connectFullMesh(gloo_store, device);
-    } catch (const gloo::Exception& error) {
+    } catch (const StoreError&) {
+      throw;
+    } catch (const std::exception& error) {
       throw StoreError(
           StrCat("rank ", rank, ", group '", name, "': the ranks cannot connect: ", error.what()));
     }
@@ -140,8 +142,11 @@ class GlooTransport : public Transport {
   void Try(int peer, Deadline deadline, const F& f) {
     try {
       f();
-    } catch (const gloo::Exception& error) {
-      // When a wait is over, Gloo closes all connections; what had come before still counts.
+    } catch (const TransportError&) {
+      throw;
+    } catch (const std::exception& error) {
+      // Gloo's exceptions have no base but this one. When a wait is over, Gloo closes all
+      // connections; what had come before still counts.
       if (Clock::now() + milliseconds(2) >= deadline) ThrowTimeout();
       throw TransportError(TransportError::Cause::kLostRank, {peer},
                            StrCat("its connection ended (", error.what(), ")"));
@@ -156,7 +161,7 @@ class GlooTransport : public Transport {
         const bool came = receiving ? p.buffer->waitRecv(nullptr, milliseconds(1))
                                     : p.buffer->waitSend(nullptr, milliseconds(1));
         if (!came) peers.insert(p.peer);
-      } catch (const gloo::Exception&) {
+      } catch (const std::exception&) {
         peers.insert(p.peer);
       }
     };
