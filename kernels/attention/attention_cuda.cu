@@ -1,22 +1,9 @@
 #include "core/cuda/launch.h"
 #include "kernels/attention/attention_tile.cuh"
+#include "kernels/attention/flash_attention.h"
 
 namespace lockstep::cuda {
 namespace {
-
-// What a block works on: a tile of rows of one head of one sample. The last rows see the most keys
-// and go first; in the backward of keys it is the first ones that are seen by the most queries.
-struct Place {
-  int64_t batch, head, first;
-
-  __device__ Place(int64_t batches, int64_t heads, int64_t length, int rows, bool last_first) {
-    const int64_t block = blockIdx.x, pairs = batches * heads;
-    const int64_t tile = block / pairs, tiles = CeilDiv(length, rows);
-    batch = block / heads % batches;
-    head = block % heads;
-    first = (last_first ? tiles - 1 - tile : tile) * rows;
-  }
-};
 
 // ---- Forward. ----
 
@@ -108,6 +95,7 @@ __global__ void __launch_bounds__(kAttentionThreads) AttentionForwardKernel(Forw
 }
 
 void AttentionForwardCuda(Stream stream, const AttentionForwardArgs& args) {
+  if (UseFlashAttention(args.q)) return FlashAttentionForward(stream, args);
   DispatchFloat("attention", args.q.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     ForwardArgs<T> a;
@@ -307,6 +295,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
 }
 
 void AttentionBackwardCuda(Stream stream, const AttentionBackwardArgs& args) {
+  if (UseFlashAttention(args.q)) return FlashAttentionBackward(stream, args);
   const int64_t batches = args.q.dim(0), length = args.q.dim(1), heads = args.q.dim(2);
   const int64_t rows = batches * length * heads, d = args.q.dim(3);
   const Tensor delta = Tensor::Empty({batches, heads, length}, DType::kF32, args.q.device());

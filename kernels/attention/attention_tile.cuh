@@ -54,6 +54,20 @@ struct HeadTensor {
   }
 };
 
+// What a block works on: a tile of rows of one head of one sample. The last rows see the most keys
+// and go first; in the backward of keys it is the first ones that are seen by the most queries.
+struct Place {
+  int64_t batch, head, first;
+
+  __device__ Place(int64_t batches, int64_t heads, int64_t length, int rows, bool last_first) {
+    const int64_t block = blockIdx.x, pairs = batches * heads;
+    const int64_t tile = block / pairs, tiles = CeilDiv(length, rows);
+    batch = block / heads % batches;
+    head = block % heads;
+    first = (last_first ? tiles - 1 - tile : tile) * rows;
+  }
+};
+
 // Rows [0, n) of d elements, times `factor`, to a tile of kCount rows in shared memory; zeros
 // behind them and below. The caller synchronises.
 template <class Tile, int kCount, class T>

@@ -1,0 +1,367 @@
+#include "core/cuda/launch.h"
+#include "kernels/attention/flash_attention.h"
+#include "kernels/attention/flash_tile.cuh"
+#include "kernels/cuda/exp2.cuh"
+
+namespace lockstep::cuda {
+namespace {
+
+// With p the probabilities, m the mask, and delta_i = dy_i . y_i:
+//   dv_j = sum_i p_ij m_ij dy_i,   ds_ij = p_ij (m_ij dy_i . v_j - delta_i) scale,
+//   dq_i = sum_j ds_ij k_j,        dk_j = sum_i ds_ij q_i.
+// One kernel for dq, whose blocks own queries, and one for dk and dv, whose blocks own keys: the
+// scores are computed twice (7 products of matrices for 5), and nothing is added by two blocks.
+
+struct BackwardArgs {
+  HeadTensor<const bf16> q, k, v, dy;
+  HeadTensor<bf16> dq, dk, dv;
+  const float *log_sum_exp, *delta;  // [B, H, T]
+  int64_t batches, heads, group;
+  int length, d;
+  float scale;
+  bool accumulate_q, accumulate_k, accumulate_v;
+  AttentionDropoutArgs dropout;
+};
+
+// The sizes for heads of up to kHead numbers: kRows rows are owned, kColumns make a tile of what a
+// block walks over; the scores of 8 kN (where keys are owned: 8 kKeyN) columns are in registers at
+// a time.
+template <int kHead>
+struct BackwardShape {
+  static constexpr int kM = kHead == 64 ? 2 : 1, kN = 4, kKeyN = kHead == 64 ? 2 : 4;
+  static constexpr int kRows = 16 * kM * kFlashWarps, kColumns = kHead == 64 ? 64 : 32;
+  static constexpr int kRowsSize = kRows * kFlashStride<kHead>;
+  static constexpr int kColumnsSize = kColumns * kFlashStride<kHead>;
+  // Two tiles of rows; two of columns, twice: one is copied while the other is used.
+  static constexpr int kBytes = sizeof(bf16) * (2 * kRowsSize + 4 * kColumnsSize);
+  static constexpr int kStatistics = 2 * kColumns;  // of a tile of queries
+};
+
+constexpr float kLog2E = 1.4426950408889634f;
+
+// delta[b, h, t] = dy[b, t, h] . y[b, t, h]. One pass over memory, 16 bytes per access.
+// Grid: kHead / 8 lanes to a row. No shared memory. Deterministic.
+template <int kHead>
+__global__ void __launch_bounds__(kFlashThreads)
+    FlashDeltaKernel(const bf16* y, const bf16* dy, int64_t rows, int64_t length, int64_t heads,
+                     int d, float* delta) {
+  constexpr int kLanes = kHead / 8;
+  const int64_t row = GlobalThread() / kLanes;
+  const int piece = static_cast<int>(threadIdx.x) % kLanes;
+  float sum = 0;
+  if (row < rows && piece * 8 < d) {
+    const int64_t at = row * d + piece * 8;
+    const Packed<bf16> a = Load(y + at), b = Load(dy + at);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = fmaf(ToFloat(a[i]), ToFloat(b[i]), sum);
+  }
+  sum = WarpSum<kLanes>(sum);
+  if (piece != 0 || row >= rows) return;
+  const int64_t head = row % heads, t = row / heads % length, batch = row / heads / length;
+  delta[(batch * heads + head) * length + t] = sum;
+}
+
+// Grid: a block to a tile of queries of a head. Shared memory: tiles of q and dy, two of k and v.
+// Deterministic: a row's sums run over the keys in order, by tiles.
+template <int kHead, bool kDropout>
+__global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(BackwardArgs args) {
+  using Shape = BackwardShape<kHead>;
+  constexpr int kM = Shape::kM, kN = Shape::kN, kRows = Shape::kRows, kKeys = Shape::kColumns;
+  DYN_SHARED(bf16, shared);
+  bf16* q_tile = shared;
+  bf16* dy_tile = q_tile + Shape::kRowsSize;
+  bf16* kv_tiles = dy_tile + Shape::kRowsSize;
+  const Place at(args.batches, args.heads, args.length, kRows, true);
+  const int length = args.length, first = static_cast<int>(at.first);
+  const int end = first + kRows < length ? first + kRows : length;
+  const int warp_row = 16 * kM * FlashWarp(), query = first + warp_row;
+  const bf16* k = args.k.Head(at.batch, at.head / args.group);
+  const bf16* v = args.v.Head(at.batch, at.head / args.group);
+  const auto copy_keys = [&](int key, bf16* to) {
+    CopyTileAsync<kHead, kKeys>(k + key * args.k.row, args.k.row, length - key, args.d, to);
+    CopyTileAsync<kHead, kKeys>(v + key * args.v.row, args.v.row, length - key, args.d,
+                                to + Shape::kColumnsSize);
+    CpAsyncCommit();
+  };
+  CopyTileAsync<kHead, kRows>(args.q.Head(at.batch, at.head) + first * args.q.row, args.q.row,
+                              length - first, args.d, q_tile);
+  CopyTileAsync<kHead, kRows>(args.dy.Head(at.batch, at.head) + first * args.dy.row, args.dy.row,
+                              length - first, args.d, dy_tile);
+  copy_keys(0, kv_tiles);
+
+  const int64_t statistics = (at.batch * args.heads + at.head) * length;
+  float log_sum[kM][2], delta[kM][2];
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = query + 16 * m + 8 * h + FlashGroup();
+      log_sum[m][h] = row < length ? args.log_sum_exp[statistics + row] * kLog2E : 0.0f;
+      delta[m][h] = row < length ? args.delta[statistics + row] : 0.0f;
+    }
+  }
+  const float scale = args.scale * kLog2E;
+  float dq[kM][kHead / 8][4] = {};
+  for (int tile = 0; tile * kKeys < end; ++tile) {
+    CpAsyncWait<0>();
+    __syncthreads();  // this tile is there, and the other one was read
+    const bf16* k_tile = kv_tiles + tile % 2 * 2 * Shape::kColumnsSize;
+    const bf16* v_tile = k_tile + Shape::kColumnsSize;
+    if ((tile + 1) * kKeys < end) {
+      copy_keys((tile + 1) * kKeys, kv_tiles + (tile + 1) % 2 * 2 * Shape::kColumnsSize);
+    }
+#pragma unroll 1
+    for (int column = 0; column < kKeys; column += 8 * kN) {
+      const int key = tile * kKeys + column;
+      if (key >= query + 16 * kM) break;  // no query of this warp sees it
+      float s[kM][kN][4], dp[kM][kN][4];
+      MultiplyRows<kHead>(
+          [&](int m, int i, uint32_t(&a)[4]) { LoadA<kHead>(q_tile, warp_row + 16 * m, i, a); },
+          k_tile, column, s);
+      MultiplyRows<kHead>(
+          [&](int m, int i, uint32_t(&a)[4]) { LoadA<kHead>(dy_tile, warp_row + 16 * m, i, a); },
+          v_tile, column, dp);
+      const int distance = query + FlashGroup() - key - 2 * FlashT();
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        uint32_t kept = ~0u;
+        if constexpr (kDropout) {
+          kept = FlashMask(args.dropout, at.batch, at.head)
+                     .template KeptOfQueries<kN>(query + 16 * m, key);
+        }
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const bool seen = 8 * n + i % 2 <= distance + 16 * m + i / 2 * 8;
+            const float p = FastExp2(fmaf(s[m][n][i], scale, -log_sum[m][i / 2]));
+            float g = dp[m][n][i];
+            if constexpr (kDropout) {
+              g = (kept >> (4 * n + i) & 1) != 0 ? g * args.dropout.keep_scale : 0.0f;
+            }
+            s[m][n][i] = seen ? p * (g - delta[m][i / 2]) : 0.0f;
+          }
+        }
+      }
+      const auto ds = [&](int m, int n, int i) { return s[m][n][i]; };
+      MultiplyAddColumns<kHead, kN>(ds, k_tile, column, dq);
+    }
+  }
+  float factor[kM][2];
+#pragma unroll
+  for (int m = 0; m < kM; ++m) factor[m][0] = factor[m][1] = args.scale;
+  StoreFlashRows<kHead>(dq, factor, q_tile + warp_row * kFlashStride<kHead>,
+                        args.dq.Head(at.batch, at.head) + query * args.dq.row, args.dq.row,
+                        length - query, args.d, args.accumulate_q);
+}
+
+// Where the tile `index` of a block of keys lies: all queries from the keys on, of each query head
+// of the group.
+struct QueryTile {
+  int64_t head;
+  int query;
+
+  __device__ QueryTile(int index, int tiles_of_head, int64_t first_head, int first, int queries)
+      : head(first_head + index / tiles_of_head), query(first + index % tiles_of_head * queries) {}
+};
+
+// Grid: a block to a tile of keys of a key head. Shared memory: tiles of k and v, two of q and dy
+// with their rows' statistics. Deterministic: a row's sums run over the query heads of the group,
+// and over the queries of each in order, by tiles.
+template <int kHead, bool kDropout>
+__global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(BackwardArgs args) {
+  using Shape = BackwardShape<kHead>;
+  constexpr int kM = Shape::kM, kN = Shape::kKeyN, kRows = Shape::kRows;
+  constexpr int kQueries = Shape::kColumns;
+  DYN_SHARED(bf16, shared);
+  SHARED_ARRAY(float2, pairs, Shape::kStatistics);
+  float* statistics = reinterpret_cast<float*>(pairs);  // log-sum-exps and deltas, of two tiles
+  bf16* k_tile = shared;
+  bf16* v_tile = k_tile + Shape::kRowsSize;
+  bf16* q_tiles = v_tile + Shape::kRowsSize;
+  const Place at(args.batches, args.heads / args.group, args.length, kRows, false);
+  const int length = args.length, first = static_cast<int>(at.first);
+  const int warp_row = 16 * kM * FlashWarp(), key = first + warp_row;
+  const int tiles_of_head = (length - first + kQueries - 1) / kQueries;
+  const int tiles = tiles_of_head * static_cast<int>(args.group);
+  const auto copy_queries = [&](int index) {
+    const QueryTile tile(index, tiles_of_head, at.head * args.group, first, kQueries);
+    const int left = length - tile.query;
+    bf16* to = q_tiles + index % 2 * 2 * Shape::kColumnsSize;
+    CopyTileAsync<kHead, kQueries>(args.q.Head(at.batch, tile.head) + tile.query * args.q.row,
+                                   args.q.row, left, args.d, to);
+    CopyTileAsync<kHead, kQueries>(args.dy.Head(at.batch, tile.head) + tile.query * args.dy.row,
+                                   args.dy.row, left, args.d, to + Shape::kColumnsSize);
+    const int i = static_cast<int>(threadIdx.x), row = i % kQueries;
+    if (i < 2 * kQueries) {
+      const float* from = (i < kQueries ? args.log_sum_exp : args.delta) +
+                          (at.batch * args.heads + tile.head) * length + tile.query;
+      CpAsync<4>(statistics + index % 2 * Shape::kStatistics + i, row < left ? from + row : from,
+                 row < left ? 4 : 0);
+    }
+    CpAsyncCommit();
+  };
+  CopyTileAsync<kHead, kRows>(args.k.Head(at.batch, at.head) + first * args.k.row, args.k.row,
+                              length - first, args.d, k_tile);
+  CopyTileAsync<kHead, kRows>(args.v.Head(at.batch, at.head) + first * args.v.row, args.v.row,
+                              length - first, args.d, v_tile);
+  copy_queries(0);
+
+  const float scale = args.scale * kLog2E;
+  float dk[kM][kHead / 8][4] = {}, dv[kM][kHead / 8][4] = {};
+  for (int index = 0; index < tiles; ++index) {
+    CpAsyncWait<0>();
+    __syncthreads();  // this tile is there, and the other one was read
+    if (index + 1 < tiles) copy_queries(index + 1);
+    const QueryTile tile(index, tiles_of_head, at.head * args.group, first, kQueries);
+    const bf16* q_tile = q_tiles + index % 2 * 2 * Shape::kColumnsSize;
+    const bf16* dy_tile = q_tile + Shape::kColumnsSize;
+    const float* log_sum = statistics + index % 2 * Shape::kStatistics;
+    const float* delta = log_sum + kQueries;
+#pragma unroll 1
+    for (int column = 0; column < kQueries; column += 8 * kN) {
+      const int query = tile.query + column;
+      if (query + 8 * kN <= key) continue;  // sees no key of this warp
+      float s[kM][kN][4];
+      MultiplyRows<kHead>(
+          [&](int m, int i, uint32_t(&a)[4]) { LoadA<kHead>(k_tile, warp_row + 16 * m, i, a); },
+          q_tile, column, s);
+      // Queries behind the last: their rows are zeros, and so are dp, delta and what p is
+      // multiplied by.
+      const int distance = query + 2 * FlashT() - key - FlashGroup();
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        const float2 sums =
+            *reinterpret_cast<const float2*>(log_sum + column + 8 * n + 2 * FlashT());
+        const float shift[2] = {sums.x * kLog2E, sums.y * kLog2E};
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const bool seen = 16 * m + i / 2 * 8 <= distance + 8 * n + i % 2;
+            s[m][n][i] = seen ? FastExp2(fmaf(s[m][n][i], scale, -shift[i % 2])) : 0.0f;
+          }
+        }
+      }
+      uint32_t kept[kM];
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        kept[m] = ~0u;
+        if constexpr (kDropout) {
+          kept[m] = FlashMask(args.dropout, at.batch, tile.head)
+                        .template KeptOfKeys<kN>(key + 16 * m, query);
+        }
+      }
+      const auto is_kept = [&](int m, int n, int i) {
+        return !kDropout || (kept[m] >> (4 * n + i) & 1) != 0;
+      };
+      const auto dropped = [&](int m, int n, int i) {
+        return is_kept(m, n, i) ? s[m][n][i] : 0.0f;
+      };
+      MultiplyAddColumns<kHead, kN>(dropped, dy_tile, column, dv);
+      // Probabilities become ds, 16 queries at a time: there are no registers for more.
+#pragma unroll
+      for (int part = 0; part < kN; part += 2) {
+        float dp[kM][2][4];
+        MultiplyRows<kHead>(
+            [&](int m, int i, uint32_t(&a)[4]) { LoadA<kHead>(v_tile, warp_row + 16 * m, i, a); },
+            dy_tile, column + 8 * part, dp);
+#pragma unroll
+        for (int n = part; n < part + 2; ++n) {
+          const float2 deltas =
+              *reinterpret_cast<const float2*>(delta + column + 8 * n + 2 * FlashT());
+#pragma unroll
+          for (int m = 0; m < kM; ++m) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              float g = dp[m][n - part][i];
+              if constexpr (kDropout) g = is_kept(m, n, i) ? g * args.dropout.keep_scale : 0.0f;
+              s[m][n][i] *= g - (i % 2 == 0 ? deltas.x : deltas.y);
+            }
+          }
+        }
+      }
+      const auto ds = [&](int m, int n, int i) { return s[m][n][i]; };
+      MultiplyAddColumns<kHead, kN>(ds, q_tile, column, dk);
+    }
+  }
+  float dk_factor[kM][2], dv_factor[kM][2];
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+    dk_factor[m][0] = dk_factor[m][1] = args.scale;
+    dv_factor[m][0] = dv_factor[m][1] = kDropout ? args.dropout.keep_scale : 1.0f;
+  }
+  StoreFlashRows<kHead>(dk, dk_factor, k_tile + warp_row * kFlashStride<kHead>,
+                        args.dk.Head(at.batch, at.head) + key * args.dk.row, args.dk.row,
+                        length - key, args.d, args.accumulate_k);
+  StoreFlashRows<kHead>(dv, dv_factor, v_tile + warp_row * kFlashStride<kHead>,
+                        args.dv.Head(at.batch, at.head) + key * args.dv.row, args.dv.row,
+                        length - key, args.d, args.accumulate_v);
+}
+
+// A gradient's destination, or memory that flash kernels can write and whose contents go there
+// afterwards.
+class Destination {
+ public:
+  Destination(const Tensor& to, bool accumulate) : to_(to), tensor_(to) {
+    if (HeadTensor<bf16>(to).Aligned(to.dim(3))) return;
+    tensor_ = accumulate ? to.Clone() : Tensor::Empty(to.shape(), to.dtype(), to.device());
+    copied_ = true;
+  }
+  HeadTensor<bf16> get() const { return HeadTensor<bf16>(tensor_); }
+  void Finish() const {
+    if (copied_) to_.CopyFrom(tensor_);
+  }
+
+ private:
+  Tensor to_, tensor_;
+  bool copied_ = false;
+};
+
+}  // namespace
+
+void FlashAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
+  const Tensor q = FlashInput(args.q), k = FlashInput(args.k), v = FlashInput(args.v);
+  const Tensor y = FlashInput(args.y), dy = FlashInput(args.dy);
+  const int64_t batches = q.dim(0), length = q.dim(1), heads = q.dim(2), d = q.dim(3);
+  const int64_t rows = batches * length * heads;
+  const Tensor delta = Tensor::Empty({batches, heads, length}, DType::kF32, q.device());
+  const Destination dq(args.dq, args.accumulate_q), dk(args.dk, args.accumulate_k),
+      dv(args.dv, args.accumulate_v);
+  BackwardArgs a;
+  a.q = HeadTensor<const bf16>(q);
+  a.k = HeadTensor<const bf16>(k);
+  a.v = HeadTensor<const bf16>(v);
+  a.dy = HeadTensor<const bf16>(dy);
+  a.dq = dq.get();
+  a.dk = dk.get();
+  a.dv = dv.get();
+  a.log_sum_exp = Data<float>(args.log_sum_exp);
+  a.delta = Data<float>(delta);
+  a.batches = batches;
+  a.heads = heads;
+  a.group = heads / k.dim(2);
+  a.length = static_cast<int>(length);
+  a.d = static_cast<int>(d);
+  a.scale = static_cast<float>(args.scale);
+  a.accumulate_q = args.accumulate_q;
+  a.accumulate_k = args.accumulate_k;
+  a.accumulate_v = args.accumulate_v;
+  a.dropout = AttentionDropoutArgs(args.dropout);
+  const LaunchName name("flash_attention_backward", q, k);
+  DispatchFlash(d, a.dropout.step != nullptr, [&](auto head, auto dropout) {
+    constexpr int kHead = decltype(head)::value;
+    constexpr bool kDropout = decltype(dropout)::value;
+    using Shape = BackwardShape<kHead>;
+    Launch(name, FlashDeltaKernel<kHead>, Blocks(rows, kFlashThreads * 8 / kHead), kFlashThreads, 0,
+           stream, Data<bf16>(y), Data<bf16>(dy), rows, length, heads, a.d, Data<float>(delta));
+    const int64_t blocks = batches * CeilDiv(length, Shape::kRows);
+    Launch(name, FlashBackwardQueryKernel<kHead, kDropout>, Blocks(blocks * heads, 1),
+           kFlashThreads, Shape::kBytes, stream, a);
+    Launch(name, FlashBackwardKeyKernel<kHead, kDropout>, Blocks(blocks * k.dim(2), 1),
+           kFlashThreads, Shape::kBytes, stream, a);
+  });
+  for (const Destination* destination : {&dq, &dk, &dv}) destination->Finish();
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,212 @@
+#include "core/cuda/launch.h"
+#include "kernels/attention/flash_attention.h"
+#include "kernels/attention/flash_tile.cuh"
+#include "kernels/cuda/exp2.cuh"
+
+namespace lockstep::cuda {
+namespace {
+
+struct ForwardArgs {
+  HeadTensor<const bf16> q, k, v;
+  HeadTensor<bf16> y;
+  float* log_sum_exp;  // [B, H, T]
+  int64_t batches, heads, group;
+  int length, d;
+  float scale;
+  AttentionDropoutArgs dropout;
+};
+
+// The sizes for heads of up to kHead numbers: as many rows as registers hold.
+template <int kHead>
+struct ForwardShape {
+  static constexpr int kM = kHead == 64 ? 2 : 1;
+  static constexpr int kRows = 16 * kM * kFlashWarps, kKeys = 64, kN = kKeys / 8;
+  static constexpr int kBytes = sizeof(bf16) * (kRows + 2 * kKeys) * kFlashStride<kHead>;
+};
+
+// What a warp knows of its rows so far: out / sum is their result, in units of e^largest. `sum` is
+// the lane's share. Scores are as products leave them; `scale` makes them powers of 2.
+template <int kHead>
+struct RunningRows {
+  static constexpr int kM = ForwardShape<kHead>::kM, kN = ForwardShape<kHead>::kN;
+  float out[kM][kHead / 8][4] = {};
+  float largest[kM][2], sum[kM][2] = {};
+
+  __device__ RunningRows() {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) largest[m][0] = largest[m][1] = -INFINITY;
+  }
+
+  // Makes probabilities, in the new units, of the scores.
+  __device__ void Add(float (&s)[kM][kN][4], float scale) {
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float most = largest[m][h];
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+          most = fmaxf(most, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
+        }
+        // Key 0 is seen by every query: this is a number. A NaN comes out of the exponentials.
+        most = WarpReduce<4>(most, [](float a, float b) { return fmaxf(a, b); });
+        const float shrink = FastExp2((largest[m][h] - most) * scale), shift = most * scale;
+        largest[m][h] = most;
+        float added = 0;
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+#pragma unroll
+          for (int i = 2 * h; i < 2 * h + 2; ++i) {
+            s[m][n][i] = FastExp2(fmaf(s[m][n][i], scale, -shift));
+            added += s[m][n][i];
+          }
+        }
+        sum[m][h] = fmaf(sum[m][h], shrink, added);
+#pragma unroll
+        for (int n = 0; n < kHead / 8; ++n) {
+          out[m][n][2 * h] *= shrink;
+          out[m][n][2 * h + 1] *= shrink;
+        }
+      }
+    }
+  }
+};
+
+// Minus infinity for keys behind the query, where the warp's rows begin at `query` and the scores
+// at `key`.
+template <int kM, int kN>
+__device__ inline void HideFuture(float (&s)[kM][kN][4], int query, int key) {
+  const int distance = query + FlashGroup() - key - 2 * FlashT();
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (8 * n + i % 2 > distance + 16 * m + i / 2 * 8) s[m][n][i] = -INFINITY;
+      }
+    }
+  }
+}
+
+// FlashAttention-2 (Dao, 2023): probabilities exist in registers alone, those of a warp's rows in
+// that warp alone. The next keys are copied while values are used, and the other way round.
+// Grid: a block to a tile of queries of a head. Shared memory: tiles of q, k and v.
+// Deterministic: a row's sums run over the keys in order, by tiles.
+template <int kHead, bool kDropout>
+__global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs args) {
+  using Shape = ForwardShape<kHead>;
+  constexpr int kM = Shape::kM, kN = Shape::kN, kRows = Shape::kRows, kKeys = Shape::kKeys;
+  DYN_SHARED(bf16, shared);
+  bf16* q_tile = shared;
+  bf16* k_tile = q_tile + kRows * kFlashStride<kHead>;
+  bf16* v_tile = k_tile + kKeys * kFlashStride<kHead>;
+  const Place at(args.batches, args.heads, args.length, kRows, true);
+  const int length = args.length, first = static_cast<int>(at.first);
+  const int end = first + kRows < length ? first + kRows : length;
+  const int warp_row = 16 * kM * FlashWarp(), query = first + warp_row;
+  const bf16* k = args.k.Head(at.batch, at.head / args.group);
+  const bf16* v = args.v.Head(at.batch, at.head / args.group);
+  CopyTileAsync<kHead, kRows>(args.q.Head(at.batch, at.head) + first * args.q.row, args.q.row,
+                              length - first, args.d, q_tile);
+  CopyTileAsync<kHead, kKeys>(k, args.k.row, length, args.d, k_tile);
+  CpAsyncCommit();
+  CpAsyncWait<0>();
+  __syncthreads();
+  uint32_t q[kM][kHead / 16][4];
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int i = 0; i < kHead / 16; ++i) LoadA<kHead>(q_tile, warp_row + 16 * m, i, q[m][i]);
+  }
+  const float scale = args.scale * 1.4426950408889634f;
+  RunningRows<kHead> rows;
+  for (int key = 0; key < end; key += kKeys) {
+    CpAsyncWait<0>();
+    __syncthreads();  // k_tile is there, and v_tile was read
+    CopyTileAsync<kHead, kKeys>(v + key * args.v.row, args.v.row, length - key, args.d, v_tile);
+    CpAsyncCommit();
+    const bool seen = key < query + 16 * kM;  // by some query of this warp
+    float s[kM][kN][4];
+    if (seen) {
+      MultiplyRows<kHead>(
+          [&](int m, int i, uint32_t(&a)[4]) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) a[j] = q[m][i][j];
+          },
+          k_tile, 0, s);
+    }
+    CpAsyncWait<0>();
+    __syncthreads();  // v_tile is there, and k_tile was read
+    if (key + kKeys < end) {
+      CopyTileAsync<kHead, kKeys>(k + (key + kKeys) * args.k.row, args.k.row, length - key - kKeys,
+                                  args.d, k_tile);
+      CpAsyncCommit();
+    }
+    if (!seen) continue;
+    if (key + kKeys > query + 1) HideFuture(s, query, key);
+    rows.Add(s, scale);
+    if constexpr (kDropout) {
+      const FlashMask mask(args.dropout, at.batch, at.head);
+      uint32_t kept[kM];
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        kept[m] = mask.template KeptOfQueries<kN>(query + 16 * m, key);
+      }
+      const auto dropped = [&](int m, int n, int i) {
+        return (kept[m] >> (4 * n + i) & 1) != 0 ? s[m][n][i] : 0.0f;
+      };
+      MultiplyAddColumns<kHead, kN>(dropped, v_tile, 0, rows.out);
+    } else {
+      const auto all = [&](int m, int n, int i) { return s[m][n][i]; };
+      MultiplyAddColumns<kHead, kN>(all, v_tile, 0, rows.out);
+    }
+  }
+  float factor[kM][2];
+  float* log_sum_exp = args.log_sum_exp + (at.batch * args.heads + at.head) * length;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float sum = WarpSum<4>(rows.sum[m][h]);
+      factor[m][h] = (kDropout ? args.dropout.keep_scale : 1.0f) / sum;
+      const int row = query + 16 * m + 8 * h + FlashGroup();
+      if (FlashT() == 0 && row < length) {
+        log_sum_exp[row] = rows.largest[m][h] * args.scale + logf(sum);
+      }
+    }
+  }
+  StoreFlashRows<kHead>(rows.out, factor, q_tile + warp_row * kFlashStride<kHead>,
+                        args.y.Head(at.batch, at.head) + query * args.y.row, args.y.row,
+                        length - query, args.d, false);
+}
+
+}  // namespace
+
+void FlashAttentionForward(Stream stream, const AttentionForwardArgs& args) {
+  const Tensor q = FlashInput(args.q), k = FlashInput(args.k), v = FlashInput(args.v);
+  LS_CHECK(q.dim(1) <= INT32_MAX / 2, "attention: sequences of ", q.dim(1), " are too long");
+  ForwardArgs a;
+  a.q = HeadTensor<const bf16>(q);
+  a.k = HeadTensor<const bf16>(k);
+  a.v = HeadTensor<const bf16>(v);
+  a.y = HeadTensor<bf16>(args.y);
+  LS_INVARIANT(a.y.Aligned(q.dim(3)), "attention: the output must be aligned to 16 bytes");
+  a.log_sum_exp = Data<float>(args.log_sum_exp);
+  a.batches = q.dim(0);
+  a.length = static_cast<int>(q.dim(1));
+  a.heads = q.dim(2);
+  a.group = a.heads / k.dim(2);
+  a.d = static_cast<int>(q.dim(3));
+  a.scale = static_cast<float>(args.scale);
+  a.dropout = AttentionDropoutArgs(args.dropout);
+  DispatchFlash(a.d, a.dropout.step != nullptr, [&](auto head, auto dropout) {
+    constexpr int kHead = decltype(head)::value;
+    using Shape = ForwardShape<kHead>;
+    Launch({"flash_attention_forward", q, k}, FlashForwardKernel<kHead, decltype(dropout)::value>,
+           Blocks(a.batches * a.heads * CeilDiv(a.length, Shape::kRows), 1), kFlashThreads,
+           Shape::kBytes, stream, a);
+  });
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,272 @@
+// Flash attention on tensor cores, over shapes drawn at random: against the CPU's f64, beside the
+// plain f32 kernels, and with threads in every order.
+#include "kernels/attention/flash_attention.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "core/autograd.h"
+#include "core/cuda/device.h"
+#include "core/engine.h"
+#include "core/philox.h"
+#include "kernels/attention/attention.h"
+
+#ifdef CUDASIM
+#include "cudasim/executor.h"
+#endif
+
+namespace lockstep {
+namespace {
+
+using cuda::AttentionKernels;
+using cuda::AttentionKernelsScope;
+
+constexpr Device kGpu{DeviceType::kCuda, 0};
+constexpr uint64_t kSite = 77;
+
+struct Case {
+  int64_t batch = 1, length = 1, groups = 1, heads_of_group = 1, d = 8;
+  double dropout = 0;
+  bool joint = false;       // q, k and v are views of one tensor
+  bool accumulate = false;  // onto gradients that are there
+
+  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.Describe(); }
+  std::string Describe() const {
+    return StrCat("B ", batch, ", T ", length, ", G ", groups, ", H ", groups * heads_of_group,
+                  ", D ", d, ", dropout ", dropout, joint ? ", joint" : "",
+                  accumulate ? ", accumulate" : "");
+  }
+};
+
+// Every tile's border is in the lengths: tiles are of 32, 64 and 128 rows.
+std::vector<Case> Cases() {
+  constexpr std::array<int64_t, 14> kLengths = {1,  2,  15,  16,  31,  33,  63,
+                                                64, 65, 100, 127, 128, 129, 197};
+  constexpr std::array<int64_t, 8> kSizes = {64, 128, 8, 72, 64, 128, 40, 104};
+  std::vector<Case> cases;
+  const Philox random(2026);
+  for (uint64_t i = 0; i < 40; ++i) {
+    const auto draw = [&](uint64_t what, uint64_t n) {
+      return static_cast<int64_t>(random.At(i, what) % n);
+    };
+    Case c;
+    c.length = kLengths[i % kLengths.size()];
+    c.d = kSizes[i % kSizes.size()];
+    c.batch = 1 + draw(0, 2);
+    c.groups = 1 + draw(1, 2);
+    c.heads_of_group = 1 + draw(2, 3);
+    c.dropout = draw(3, 3) == 0 ? 0.25 : 0;
+    c.joint = draw(4, 2) == 0;
+    c.accumulate = draw(5, 3) == 0;
+    cases.push_back(c);
+  }
+  return cases;
+}
+
+// Values that bf16 holds exactly, so that every kernel sees the same ones.
+Tensor Values(const Shape& shape, uint64_t stream, double scale = 2) {
+  const Philox random(11);
+  std::vector<double> values(static_cast<size_t>(shape.numel()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = (ToUniform(random.At(stream, i)) - 0.5) * 2 * scale;
+  }
+  return Tensor::FromVector(values, shape).To(DType::kBF16).To(DType::kF64);
+}
+
+// y, then the gradients of the inputs, on the CPU.
+std::vector<Tensor> Compute(const Case& c, DType dtype, Device device) {
+  const int64_t heads = c.groups * c.heads_of_group;
+  std::vector<Shape> shapes = {{c.batch, c.length, heads, c.d},
+                               {c.batch, c.length, c.groups, c.d},
+                               {c.batch, c.length, c.groups, c.d}};
+  if (c.joint) shapes = {{c.batch, c.length, (heads + 2 * c.groups) * c.d}};
+  std::vector<Tensor> inputs;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    Tensor x = Values(shapes[i], i).To(dtype).To(device);
+    x.SetRequiresGrad();
+    if (c.accumulate) {
+      x.autograd()->leaf->SetGrad(Values(shapes[i], 10 + i, 1).To(dtype).To(device));
+    }
+    inputs.push_back(x);
+  }
+  StepState state(device, 5);
+  state.Begin(3, 0.1, 0.9, 0.95);
+  state.SetFirstSample(2);
+  const TrainingScope scope(state);
+  const Tensor y = c.joint
+                       ? ops::CausalAttention(inputs[0], heads, c.dropout, kSite, c.groups)
+                       : ops::CausalAttention(inputs[0], inputs[1], inputs[2], c.dropout, kSite);
+  Backward(y, Values(y.shape(), 20, 1).To(dtype).To(device));
+  std::vector<Tensor> results = {y.Detach().To(kCpu)};
+  for (const Tensor& x : inputs) results.push_back(x.grad().To(kCpu));
+  return results;
+}
+
+std::vector<double> Doubles(const Tensor& x) { return x.To(DType::kF64).ToVector<double>(); }
+
+// The largest difference, over the sum of the wanted element's size and the tensor's rms (as the
+// tolerances of an OpCase), and the rms difference over the rms. Not below 0.05: gradients are sums
+// of terms around 1, which cancel altogether where a query sees one key.
+struct Errors {
+  double largest = 0, rms = 0;
+};
+Errors Compare(const Tensor& got, const Tensor& want) {
+  const std::vector<double> a = Doubles(got), b = Doubles(want);
+  const auto n = static_cast<double>(b.size());
+  double sum = 0, errors = 0, largest = 0;
+  for (const double v : b) sum += v * v;
+  const double scale = std::max(std::sqrt(sum / n), 0.05);
+  for (size_t i = 0; i < b.size(); ++i) {
+    if (!std::isfinite(a[i])) return {INFINITY, INFINITY};
+    const double error = std::abs(a[i] - b[i]);
+    largest = std::max(largest, error / (std::abs(b[i]) + scale));
+    errors += error * error;
+  }
+  return {largest, std::sqrt(errors / n) / scale};
+}
+
+std::vector<std::byte> Bytes(const Tensor& x) {
+  const Tensor host = x.Contiguous();
+  const auto* begin = static_cast<const std::byte*>(host.raw_data());
+  return {begin, begin + host.bytes()};
+}
+
+template <class F>
+void ForEachOrder(const F& f) {
+#ifdef CUDASIM
+  cudasim::ExecutorSettings& settings = cudasim::GetExecutorSettings();
+  const cudasim::ExecutorSettings before = settings;
+  for (const cudasim::Order order :
+       {cudasim::Order::kForward, cudasim::Order::kReverse, cudasim::Order::kRandom}) {
+    settings.order = order;
+    f();
+  }
+  settings = before;
+#else
+  f();
+  f();
+#endif
+}
+
+class FlashAttention : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+  }
+};
+
+class FlashShapes : public FlashAttention, public testing::WithParamInterface<Case> {};
+
+// Beside what rounding inputs and results costs the plain kernels in bf16, flash kernels round
+// probabilities and their gradients once before they multiply them.
+TEST_P(FlashShapes, FollowsF64AndHasTheSameBitsInEveryOrder) {
+  const Case& c = GetParam();
+  SCOPED_TRACE(c.Describe());
+  const std::vector<Tensor> want = Compute(c, DType::kF64, kCpu);
+  std::vector<Tensor> plain, plain_bf16;
+  {
+    const AttentionKernelsScope scope(AttentionKernels::kPlain);
+    plain = Compute(c, DType::kF32, kGpu);
+    plain_bf16 = Compute(c, DType::kBF16, kGpu);
+  }
+  std::vector<Tensor> first;
+  ForEachOrder([&] {
+    const AttentionKernelsScope scope(AttentionKernels::kFlash);
+    const std::vector<Tensor> got = Compute(c, DType::kBF16, kGpu);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      SCOPED_TRACE(i == 0 ? std::string("y") : StrCat("gradient ", i - 1));
+      const double factor = i == 0 ? 1 : 2;  // the ceilings of dtypes, for gradients twice
+      EXPECT_LT(Compare(plain[i], want[i]).largest, 1e-5 * factor);
+      const double rounding = Compare(plain_bf16[i], want[i]).rms;
+      for (const Tensor& other : {want[i], plain[i]}) {
+        const Errors errors = Compare(got[i], other);
+        EXPECT_LT(errors.largest, 1.6e-2 * factor);
+        EXPECT_LT(errors.rms, 2.5 * rounding + 1e-4);
+      }
+      if (!first.empty()) {
+        EXPECT_EQ(Bytes(got[i]), Bytes(first[i]));
+      }
+    }
+    if (first.empty()) first = got;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Fuzz, FlashShapes, testing::ValuesIn(Cases()));
+
+// Plain kernels can finish what flash kernels began: they save the same.
+TEST_F(FlashAttention, BackwardDoesNotDependOnWhatMadeForward) {
+  const auto gradient = [](AttentionKernels forward, AttentionKernels backward) {
+    Tensor x = Values({1, 90, 3 * 64}, 1).To(DType::kBF16).To(kGpu).SetRequiresGrad();
+    Tensor y;
+    {
+      const AttentionKernelsScope scope(forward);
+      y = ops::CausalAttention(x, 1);
+    }
+    const AttentionKernelsScope scope(backward);
+    Backward(y, Values(y.shape(), 2, 1).To(DType::kBF16).To(kGpu));
+    return x.grad().To(kCpu);
+  };
+  const Tensor plain = gradient(AttentionKernels::kPlain, AttentionKernels::kPlain);
+  EXPECT_LT(Compare(gradient(AttentionKernels::kFlash, AttentionKernels::kPlain), plain).rms, 4e-3);
+  EXPECT_LT(Compare(gradient(AttentionKernels::kPlain, AttentionKernels::kFlash), plain).rms, 4e-3);
+}
+
+// Alignment chooses no other arithmetic.
+TEST_F(FlashAttention, BitsDoNotDependOnAlignment) {
+  const auto run = [](int64_t offset) {
+    const Tensor values = Values({2, 40, 3 * 64}, 1).To(DType::kBF16);
+    const Tensor memory = Tensor::Zeros({values.numel() + offset}, DType::kBF16, kGpu);
+    Tensor x = Tensor::FromStorage(memory.storage(), DType::kBF16, values.shape(), offset);
+    x.CopyFrom(values);
+    x.SetRequiresGrad();
+    const Tensor bucket = Tensor::Zeros({values.numel() + offset}, DType::kBF16, kGpu);
+    x.autograd()->leaf->SetDestination(
+        Tensor::FromStorage(bucket.storage(), DType::kBF16, values.shape(), offset));
+    for (int i = 0; i < 2; ++i) {  // the second time it adds
+      const Tensor y = ops::CausalAttention(x, 1);
+      Backward(y, Values(y.shape(), 2, 1).To(DType::kBF16).To(kGpu));
+    }
+    return Bytes(x.grad().To(kCpu));
+  };
+  EXPECT_EQ(run(0), run(1));
+}
+
+// Scores around 1000: a shift by the largest is all that keeps their exponentials finite.
+TEST_F(FlashAttention, LargeScoresDoNotOverflow) {
+  const Tensor x = Tensor::Full({1, 70, 3 * 64}, 11, DType::kBF16, kGpu);
+  const AttentionKernelsScope scope(AttentionKernels::kFlash);
+  for (const double v : Doubles(ops::CausalAttention(x, 1).To(kCpu))) EXPECT_EQ(v, 11);
+}
+
+TEST_F(FlashAttention, IsChosenWhereItExists) {
+  const auto uses = [](const Shape& shape, DType dtype) {
+    return cuda::UseFlashAttention(Tensor::Empty(shape, dtype, kMeta));
+  };
+  EXPECT_TRUE(uses({1, 5, 2, 64}, DType::kBF16));
+  EXPECT_TRUE(uses({1, 5, 2, 128}, DType::kBF16));
+  EXPECT_TRUE(uses({1, 5, 2, 8}, DType::kBF16));
+  EXPECT_FALSE(uses({1, 5, 2, 60}, DType::kBF16));
+  EXPECT_FALSE(uses({1, 5, 2, 136}, DType::kBF16));
+  EXPECT_FALSE(uses({1, 5, 2, 64}, DType::kF32));
+  {
+    const AttentionKernelsScope plain(AttentionKernels::kPlain);
+    EXPECT_FALSE(uses({1, 5, 2, 64}, DType::kBF16));
+    const AttentionKernelsScope flash(AttentionKernels::kFlash);
+    EXPECT_TRUE(uses({1, 5, 2, 64}, DType::kBF16));
+    try {
+      uses({1, 5, 2, 64}, DType::kF32);
+      ADD_FAILURE() << "no error";
+    } catch (const ArgumentError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("takes bf16 heads of a multiple of 8 up to 128 "
+                                                   "numbers, got f32[1, 5, 2, 64]"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
