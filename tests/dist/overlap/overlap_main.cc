@@ -1,0 +1,253 @@
+// How much of the communication of a step hides behind backward: one of the ranks that link.sh
+// starts. Rank 0 prints a line of JSON.
+//   overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB
+//
+// First everything is measured by itself, on all ranks at the same time: forward, backward with the
+// time at which each gradient is ready, the sum of each bucket, the update. From these follows
+// T*, the best that overlap can do with these buckets: each starts at the later of its ready time
+// and the end of the one before. Then whole steps are measured.
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "core/engine.h"
+#include "core/thread_pool.h"
+#include "dist/gloo_group.h"
+#include "dist/reducer.h"
+#include "dist/world.h"
+#include "kernels/activation/activation.h"
+#include "nn/linear.h"
+#include "optim/sgd.h"
+
+namespace lockstep::dist {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Milliseconds(Clock::duration d) {
+  return std::chrono::duration<double, std::milli>(d).count();
+}
+
+double Median(std::vector<double> v) {
+  std::nth_element(v.begin(), v.begin() + static_cast<int64_t>(v.size() / 2), v.end());
+  return v[v.size() / 2];
+}
+
+class Layers : public ModuleOf<Tensor(const Tensor&)> {
+ public:
+  Layers(int64_t layers, int64_t width) {
+    for (int64_t i = 0; i < layers; ++i) {
+      layers_.push_back(std::make_unique<Child<Layer>>(this, StrCat("layer_", i),
+                                                       std::make_shared<nn::Linear>(width, width)));
+    }
+    Materialize(kCpu, /*seed=*/1);
+  }
+
+ protected:
+  Tensor Forward(const Tensor& x) override {
+    Tensor y = x;
+    for (auto& layer : layers_) y = ops::Relu((*layer)(y));
+    return y;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Child<Layer>>> layers_;
+};
+
+// When each gradient is ready, from the beginning of backward.
+class ReadyTimes : public BackwardObserver {
+ public:
+  void OnBegin(const BackwardPlan&) override { begin_ = Clock::now(); }
+  void OnLeafReady(Leaf& leaf) override {
+    times[leaf.name()].push_back(Milliseconds(Clock::now() - begin_));
+  }
+  std::map<std::string, std::vector<double>> times;
+
+ private:
+  Clock::time_point begin_;
+};
+
+struct Settings {
+  int64_t layers, width, batch, steps;
+  double first_mib, mib;
+};
+
+class Benchmark {
+ public:
+  Benchmark(ProcessGroup& group, const Settings& s)
+      : group_(group),
+        settings_(s),
+        model_(s.layers, s.width),
+        sgd_(model_.Parameters()),
+        reducer_(&group, model_.Parameters(), Options(s)),
+        state_(kCpu, /*seed=*/1),
+        x_(Tensor::Full({s.batch, s.width}, 0.01 * (group.rank() + 1), DType::kF32)),
+        root_(Tensor::Full({s.batch, s.width},
+                           1.0 / static_cast<double>(s.batch * s.width * group.size()),
+                           DType::kF32)) {}
+
+  nlohmann::json Run() {
+    for (int i = 0; i < 3; ++i) Step(nullptr);
+    MeasureParts();
+    MeasureBuckets();
+    MeasureSteps();
+    return Result();
+  }
+
+ private:
+  static ReducerOptions Options(const Settings& s) {
+    ReducerOptions options;
+    options.first_bucket_bytes = static_cast<int64_t>(s.first_mib * (1 << 20));
+    options.bucket_bytes = static_cast<int64_t>(s.mib * (1 << 20));
+    return options;
+  }
+
+  void Together() { group_.Barrier()->Synchronize(); }
+
+  // The slowest rank's.
+  double Slowest(double ms) {
+    const Tensor t = Tensor::Full({1}, ms, DType::kF64);
+    group_.AllReduce(t, ReduceOp::kMax)->Synchronize();
+    return t.Item();
+  }
+
+  void Update() {
+    sgd_.BeginStep(state_, ++step_, 1e-6);
+    sgd_.Step(state_);
+    sgd_.ZeroGrad();
+  }
+
+  void Step(double* ms) {
+    Together();
+    const auto begin = Clock::now();
+    Backward(model_(x_), root_);
+    Update();
+    if (ms != nullptr) *ms = Milliseconds(Clock::now() - begin);
+  }
+
+  void MeasureParts() {
+    std::vector<double> forward, backward, update;
+    ReadyTimes ready;
+    BackwardOptions options;
+    options.observers = {&ready};
+    for (int64_t i = 0; i < settings_.steps; ++i) {
+      const Reducer::NoSync alone(reducer_);
+      Together();
+      const auto begin = Clock::now();
+      const Tensor y = model_(x_);
+      const auto middle = Clock::now();
+      Backward(y, root_, options);
+      const auto end = Clock::now();
+      Update();
+      forward.push_back(Milliseconds(middle - begin));
+      backward.push_back(Milliseconds(end - middle));
+      update.push_back(Milliseconds(Clock::now() - end));
+    }
+    forward_ = Slowest(Median(forward));
+    backward_ = Slowest(Median(backward));
+    update_ = Slowest(Median(update));
+    for (int64_t b = 0; b < static_cast<int64_t>(reducer_.buckets().size()); ++b) {
+      double last = 0;
+      for (const std::string& name : reducer_.NamesIn(b)) {
+        last = std::max(last, Median(ready.times.at(name)));
+      }
+      ready_.push_back(Slowest(last));
+    }
+  }
+
+  void MeasureBuckets() {
+    for (const Bucket& bucket : reducer_.buckets()) {
+      const Tensor t = Tensor::Zeros({bucket.numel}, bucket.dtype);
+      std::vector<double> ms;
+      for (int64_t i = 0; i < settings_.steps; ++i) {
+        Together();
+        const auto begin = Clock::now();
+        group_.AllReduce(t)->Synchronize();
+        ms.push_back(Milliseconds(Clock::now() - begin));
+      }
+      sums_.push_back(Slowest(Median(ms)));
+      bytes_ += t.bytes();
+    }
+  }
+
+  void MeasureSteps() {
+    std::vector<double> ms, exposed, overlapped, communication;
+    for (int64_t i = 0; i < settings_.steps; ++i) {
+      double step = 0;
+      Step(&step);
+      ms.push_back(Slowest(step));
+      exposed.push_back(reducer_.times().exposed_ms);
+      overlapped.push_back(reducer_.times().overlapped_ms);
+      communication.push_back(reducer_.times().communication_ms);
+    }
+    step_ms_ = Median(ms);
+    exposed_ = Median(exposed);
+    overlapped_ = Median(overlapped);
+    communication_ = Median(communication);
+  }
+
+  nlohmann::json Result() const {
+    double end = 0, all = 0;
+    for (size_t b = 0; b < sums_.size(); ++b) {
+      end = std::max(end, ready_[b]) + sums_[b];
+      all += sums_[b];
+    }
+    const double best = forward_ + std::max(backward_, end) + update_;
+    return {{"buckets", sums_.size()},
+            {"bytes", bytes_},
+            {"forward_ms", forward_},
+            {"backward_ms", backward_},
+            {"update_ms", update_},
+            {"sums_alone_ms", all},
+            {"serial_ms", forward_ + backward_ + all + update_},
+            {"best_ms", best},
+            {"step_ms", step_ms_},
+            {"step_over_best", step_ms_ / best},
+            {"communication_ms", communication_},
+            {"overlapped_ms", overlapped_},
+            {"exposed_ms", exposed_}};
+  }
+
+  ProcessGroup& group_;
+  const Settings settings_;
+  Layers model_;
+  optim::Sgd sgd_;
+  Reducer reducer_;
+  StepState state_;
+  const Tensor x_, root_;
+  int64_t step_ = 0, bytes_ = 0;
+  double forward_ = 0, backward_ = 0, update_ = 0, step_ms_ = 0;
+  double exposed_ = 0, overlapped_ = 0, communication_ = 0;
+  // Per bucket: when its gradients are ready in backward, and how long its sum takes.
+  std::vector<double> ready_, sums_;
+};
+
+int Main(char** argv) {
+  SetNumThreads(1);
+  const Settings settings{std::atoll(argv[1]), std::atoll(argv[2]), std::atoll(argv[3]),
+                          std::atoll(argv[4]), std::atof(argv[5]),  std::atof(argv[6])};
+  World world(ReadRendezvous());
+  const auto group = MakeGlooGroup(world);
+  const auto result = Benchmark(*group, settings).Run();
+  if (world.rank() == 0) std::cout << result.dump() << std::endl;
+  return 0;
+}
+
+}  // namespace
+}  // namespace lockstep::dist
+
+int main(int argc, char** argv) {
+  if (argc != 7) {
+    std::cerr << "overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB\n";
+    return 2;
+  }
+  try {
+    return lockstep::dist::Main(argv);
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << std::endl;
+    return 1;
+  }
+}
