@@ -10,6 +10,19 @@
 namespace lockstep {
 namespace {
 
+thread_local bool graph_is_retained = true;
+
+class RetainScope {
+ public:
+  explicit RetainScope(bool retain) : previous_(std::exchange(graph_is_retained, retain)) {}
+  ~RetainScope() { graph_is_retained = previous_; }
+  RetainScope(const RetainScope&) = delete;
+  RetainScope& operator=(const RetainScope&) = delete;
+
+ private:
+  bool previous_;
+};
+
 void VisitReachable(const Tensor& root, std::unordered_set<Node*>& seen,
                     std::vector<std::shared_ptr<Node>>& nodes) {
   if (!root.autograd() || !root.autograd()->node) return;
@@ -174,7 +187,10 @@ class BackwardRun {
     for (size_t i = 0; i < sinks.size(); ++i) {
       if (item.needs[i]) sinks[i] = GradSink(item.node->inputs()[i].leaf.get());
     }
-    Execute(*item.node, item.grads, item.needs, sinks);
+    {
+      const RetainScope scope(item.retain);
+      Execute(*item.node, item.grads, item.needs, sinks);
+    }
     item.grads.clear();
     if (!item.retain) Release(*item.node);
     for (const auto& leaf : item.ready) TellLeafReady(*leaf, item.given);
@@ -238,7 +254,11 @@ class BackwardRun {
                    "the gradient of '", node.name(), "' is ", grads[k].Describe(), ", its output ",
                    k, " ", out.dtype, out.shape, " on ", out.device);
     }
-    if (any_now) Execute(node, grads, now, sinks);
+    if (any_now) {
+      // A node that is deferred in part runs again.
+      const RetainScope scope(options_.retain_graph || any_later);
+      Execute(node, grads, now, sinks);
+    }
     if (any_later) {
       deferred_any_ = true;
       options_.deferred->items_.push_back({.node = plan_.nodes[i],
@@ -300,6 +320,8 @@ class BackwardRun {
   size_t next_leaf_ = 0;
   bool deferred_any_ = false;
 };
+
+bool GraphIsRetained() { return graph_is_retained; }
 
 void DeferredGradients::Run() { BackwardRun::RunDeferred(std::exchange(items_, {})); }
 

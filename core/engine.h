@@ -53,6 +53,10 @@ void Backward(std::span<const Tensor> roots, std::span<const Tensor> root_grads,
 void Backward(const Tensor& root, const Tensor& root_grad = {},
               const BackwardOptions& options = {});
 
+// Whether the backward that this thread is in keeps what forward saved for another one. If not, a
+// node may write to what it alone still holds. True outside of backward.
+bool GraphIsRetained();
+
 // The order backward would follow.
 BackwardPlan PlanBackward(std::span<const Tensor> roots);
 

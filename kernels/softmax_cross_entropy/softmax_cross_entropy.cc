@@ -1,6 +1,7 @@
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 
 #include "core/autograd.h"
+#include "core/engine.h"
 
 namespace lockstep::ops {
 namespace {
@@ -23,16 +24,21 @@ class CrossEntropyNode : public Node {
   void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
                 std::span<GradSink> sinks) override {
     const Tensor logits = logits_.Unpack();
-    const GradSink::Target target = sinks[0].Open(logits.View(shape_));
-    cross_entropy_backward(CurrentStream(logits.device()),
-                           {.logits = logits,
-                            .targets = targets_.Unpack(),
-                            .log_sum_exp = log_sum_exp_.Unpack(),
-                            .ignore_index = ignore_index_,
-                            .upstream = grads[0].View({-1}),
-                            .scale = scale_.Unpack(),
-                            .dlogits = target.tensor.View(logits.shape()),
-                            .accumulate = target.accumulate});
+    if (!GraphIsRetained()) logits_.Reset();
+    // Logits that nobody else can look at any more become their gradient: they are by far the
+    // largest tensor of a language model. Always handed over, never opened, so that the bits do not
+    // depend on who else holds them.
+    const bool last = logits.storage().unique();
+    const Tensor dlogits = last ? logits : Tensor::EmptyLike(logits);
+    if (last) logits.storage().BumpVersion();
+    cross_entropy_backward(CurrentStream(logits.device()), {.logits = logits,
+                                                            .targets = targets_.Unpack(),
+                                                            .log_sum_exp = log_sum_exp_.Unpack(),
+                                                            .ignore_index = ignore_index_,
+                                                            .upstream = grads[0].View({-1}),
+                                                            .scale = scale_.Unpack(),
+                                                            .dlogits = dlogits});
+    sinks[0].Put(dlogits.View(shape_));
   }
   void Release() override {
     for (SavedTensor* t : {&logits_, &targets_, &log_sum_exp_, &scale_}) t->Reset();

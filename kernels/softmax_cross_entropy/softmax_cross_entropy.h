@@ -18,7 +18,9 @@ namespace ops {
 // loss_i = log(sum_j exp(logits_ij)) - logits_i,target_i; 0 where target_i == ignore_index.
 // logits [..., V], floating; targets [...], i32 or i64. The result is f64 for f64 logits, else f32:
 // of the shape of targets for kNone, else a scalar. Sums are in f32 at least, over rows in f64.
-// Probabilities are never stored: saves logits, targets and the log-sum-exp of each row.
+// Probabilities are never stored: saves logits, targets and the log-sum-exp of each row. Backward
+// writes the gradient over the logits where no tensor but the saved one holds them and the graph is
+// not retained: to profit, do not keep the logits, SoftmaxCrossEntropy(model(ids), targets).
 // Throws ArgumentError for a target outside [0, V) that is not ignore_index (on the CPU).
 Tensor SoftmaxCrossEntropy(const Tensor& logits, const Tensor& targets,
                            Reduction reduction = Reduction::kMean, int64_t ignore_index = -1);
@@ -59,7 +61,6 @@ struct CrossEntropyBackwardArgs {
   Tensor upstream;  // wide, [N] or one element, read on the device
   Tensor scale;     // wide, one element
   Tensor dlogits;   // [N, V] of the logits' dtype; may be the logits themselves
-  bool accumulate = false;
 };
 inline constinit Slot<void(const CrossEntropyBackwardArgs&)> cross_entropy_backward{
     "cross_entropy_backward"};

@@ -51,12 +51,6 @@ void SoftmaxRowInPlace(int64_t n, A shift, A factor, T* row) {
     row[j] = Convert<T>(Exp(Convert<A>(row[j]) - shift) * factor);
   }
 }
-template <class A, class T>
-void AddSoftmaxRow(const T* row, int64_t n, A shift, A factor, T* out) {
-  for (int64_t j = 0; j < n; ++j) {
-    out[j] = Convert<T>(Convert<A>(out[j]) + Exp(Convert<A>(row[j]) - shift) * factor);
-  }
-}
 
 // Calls f with the element types of logits and targets.
 template <class F>
@@ -127,7 +121,6 @@ void BackwardCpu(Stream, const CrossEntropyBackwardArgs& args) {
     const A scale = *args.scale.data<A>();
     T* dlogits = args.dlogits.data<T>();
     const int64_t ignore = args.ignore_index;
-    const bool accumulate = args.accumulate;
     ParallelFor(args.targets.numel(), RowGrain(v), [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t target = targets[i];
@@ -136,17 +129,14 @@ void BackwardCpu(Stream, const CrossEntropyBackwardArgs& args) {
         T* out = dlogits + i * v;
         const A shift = log_sum_exp[i];
         const A at_target = target == ignore ? A(0) : Convert<A>(row[target]);
-        const A before = accumulate && target != ignore ? Convert<A>(out[target]) : A(0);
-        if (accumulate) {
-          AddSoftmaxRow<A>(row, v, shift, factor, out);
-        } else if (row == out) {
+        if (row == out) {
           SoftmaxRowInPlace<A>(v, shift, factor, out);
         } else {
           SoftmaxRow<A>(row, v, shift, factor, out);
         }
         // `row` may be `out`: what stood at the target was read before.
         if (target != ignore) {
-          out[target] = Convert<T>(before + (Exp(at_target - shift) - A(1)) * factor);
+          out[target] = Convert<T>((Exp(at_target - shift) - A(1)) * factor);
         }
       }
     });

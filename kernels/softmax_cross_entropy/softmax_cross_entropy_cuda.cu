@@ -54,15 +54,14 @@ __global__ void __launch_bounds__(kReduceThreads)
   *total = static_cast<float>(sum * factor);
 }
 
-// dlogits_ij = (e^(logits_ij - log_sum_exp_i) - [j == target_i]) * upstream_i * scale, or += that;
-// dlogits may be the logits. Reads the logits once, and the upstream gradient from memory.
+// dlogits_ij = (e^(logits_ij - log_sum_exp_i) - [j == target_i]) * upstream_i * scale. dlogits may
+// be the logits. Reads the logits once, and the upstream gradient from memory.
 // Grid: a block to a row. No shared memory; every element by one thread.
 template <bool kAligned, class T, class I>
 __global__ void __launch_bounds__(kThreads)
     CrossEntropyBackwardKernel(const T* logits, const I* targets, const float* log_sum_exp,
                                int64_t v, int64_t ignore_index, const float* upstream,
-                               int64_t upstream_step, const float* scale, T* dlogits,
-                               bool accumulate) {
+                               int64_t upstream_step, const float* scale, T* dlogits) {
   constexpr int N = kPackSize<T>;
   const int64_t i = blockIdx.x;
   const int64_t target = targets[i];
@@ -72,13 +71,11 @@ __global__ void __launch_bounds__(kThreads)
   T* out = dlogits + i * v;
   ForEachPack<kThreads, N, 0>(v, [&](int, int64_t at) {
     const Packed<T> x = LoadRow<kAligned, N>(row, at, v);
-    Packed<T> before, g;
-    if (accumulate) before = LoadRow<kAligned, N>(out, at, v);
+    Packed<T> g;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const float hit = at + k == target ? 1.0f : 0.0f;
-      const float gradient = (expf(ToFloat(x[k]) - shift) - hit) * factor;
-      g[k] = Convert<T>(accumulate ? ToFloat(before[k]) + gradient : gradient);
+      g[k] = Convert<T>((expf(ToFloat(x[k]) - shift) - hit) * factor);
     }
     StoreRow<kAligned>(out, at, v, g);
   });
@@ -129,7 +126,7 @@ void BackwardCuda(Stream stream, const CrossEntropyBackwardArgs& args) {
              CrossEntropyBackwardKernel<decltype(aligned)::value, T, I>,
              Blocks(args.targets.numel(), 1), kThreads, 0, stream, logits, Data<I>(args.targets),
              Data<float>(args.log_sum_exp), v, args.ignore_index, Data<float>(args.upstream),
-             upstream_step, Data<float>(args.scale), dlogits, args.accumulate);
+             upstream_step, Data<float>(args.scale), dlogits);
     });
   });
 }

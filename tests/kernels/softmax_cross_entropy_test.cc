@@ -1,0 +1,88 @@
+// Whose memory the gradient of the logits takes.
+#include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
+
+#include <gtest/gtest.h>
+
+#include "core/allocator.h"
+#include "core/autograd.h"
+#include "core/cuda/device.h"
+#include "core/engine.h"
+#include "kernels/scale/scale.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kRows = 6, kClasses = 1000;
+
+class CrossEntropyMemory : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() override {
+    if (GetParam().is_cuda() && cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+    std::vector<float> values;
+    for (int64_t i = 0; i < kRows * kClasses; ++i) {
+      values.push_back(static_cast<float>(i * 7919 % 1009) / 200);
+    }
+    x_ = Tensor::FromVector(values, {kRows, kClasses}, GetParam()).SetRequiresGrad();
+    targets_ = Tensor::FromVector<int32_t>({0, 5, 999, 3, 3, 500}, {kRows}, GetParam());
+  }
+
+  // Not a leaf: nobody but its caller holds them.
+  Tensor Logits() const { return ops::Scale(x_, 0.5); }
+  Tensor Loss(const Tensor& logits) const { return ops::SoftmaxCrossEntropy(logits, targets_); }
+  std::vector<float> TakeGradient() const {
+    const std::vector<float> gradient = x_.grad().ToVector<float>();
+    x_.ZeroGrad();
+    return gradient;
+  }
+  // What backward takes at its peak beyond what is live before it, in tensors of logits.
+  double PeakOfBackward(const Tensor& loss) const {
+    Allocator& allocator = GetAllocator(GetParam());
+    allocator.ResetPeak();
+    const int64_t before = allocator.stats().live_bytes;
+    Backward(loss);
+    return static_cast<double>(allocator.stats().peak_bytes - before) /
+           static_cast<double>(x_.bytes());
+  }
+
+  Tensor x_, targets_;
+};
+
+TEST_P(CrossEntropyMemory, TheGradientTakesThePlaceOfLogitsThatNobodyHolds) {
+  // The gradient of x is one more tensor of the size in either case.
+  const Tensor loss = Loss(Logits());  // the logits are gone at the semicolon
+  EXPECT_LT(PeakOfBackward(loss), 1.1);
+  const std::vector<float> in_place = TakeGradient();
+
+  const Tensor logits = Logits();
+  const std::vector<float> before = logits.Detach().ToVector<float>();
+  EXPECT_GT(PeakOfBackward(Loss(logits)), 1.9);
+  EXPECT_EQ(TakeGradient(), in_place) << "the bits depend on who holds the logits";
+  EXPECT_EQ(logits.Detach().ToVector<float>(), before) << "logits that are held were written";
+}
+
+TEST_P(CrossEntropyMemory, AViewOfTheLogitsKeepsThem) {
+  Tensor logits = Logits();
+  const Tensor row = logits.Detach().Slice(0, 2, 3);
+  const Tensor loss = Loss(logits);
+  logits = Tensor();
+  const std::vector<float> before = row.ToVector<float>();
+  Backward(loss);
+  EXPECT_EQ(row.ToVector<float>(), before);
+}
+
+TEST_P(CrossEntropyMemory, ARetainedGraphGivesTheSameGradientAgain) {
+  const Tensor loss = Loss(Logits());
+  const BackwardOptions retain{.retain_graph = true};
+  Backward(loss, {}, retain);
+  const std::vector<float> first = TakeGradient();
+  Backward(loss, {}, retain);
+  EXPECT_EQ(TakeGradient(), first);
+  Backward(loss);
+  EXPECT_EQ(TakeGradient(), first);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, CrossEntropyMemory,
+                         testing::Values(kCpu, Device{DeviceType::kCuda, 0}));
+
+}  // namespace
+}  // namespace lockstep
