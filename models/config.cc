@@ -232,6 +232,11 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
                .doc = "fp32; tf32 (fp32, but a GPU may round what matrix products read); bf16 "
                       "(weights and activations; originals of the weights, gradients, sums and "
                       "statistics stay fp32)"});
+  options.Add(
+      "train.cuda_graphs", &train.cuda_graphs,
+      {.operational = true,
+       .doc = "on a GPU, submit steps as a whole instead of kernel by kernel: the same bits "
+              "in less time"});
   options.Add("train.log_every", &train.log_every,
               {.min = 1,
                .aliases = {"log_interval"},

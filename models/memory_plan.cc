@@ -98,8 +98,7 @@ void Step(const MemoryPlanOptions& o, LanguageModel& model, optim::Optimizer& op
       const size_t forward = diary.Now();
       const Tensor ids = Tensor::Empty({o.batch_size, o.window}, DType::kI32, kMeta);
       const Tensor targets = Tensor::EmptyLike(ids);
-      const Tensor logits = model(ids);
-      const Tensor sum = ops::SoftmaxCrossEntropy(logits, targets, Reduction::kSum);
+      const Tensor sum = ops::SoftmaxCrossEntropy(model(ids), targets, Reduction::kSum);
       diary.Declare(forward, &MemoryKinds::activations);
       Backward(sum, Tensor::Full(sum.shape(), 1, sum.dtype(), sum.device()));
     }

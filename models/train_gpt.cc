@@ -82,8 +82,10 @@ std::vector<std::pair<std::string, std::string>> Describe(const RunSetup& s, con
                    static_cast<double>(tokens) / static_cast<double>(TokensOf(s.dataset.train)))},
       {"optimizer", fmt::format("{}, {}, weight decay {}, clip {}", OptimizerTitle(c.optim.name),
                                 ScheduleTitle(c.optim), c.optim.weight_decay, c.optim.clip)},
-      {"computes", fmt::format("on {}, {} threads, {}, seed {}", ToString(s.device), NumThreads(),
-                               c.train.precision, c.seed)},
+      {"computes",
+       fmt::format("on {}, {} threads, {}{}, seed {}", ToString(s.device), NumThreads(),
+                   c.train.precision,
+                   s.device.is_cuda() && c.train.cuda_graphs ? ", CUDA graphs" : "", c.seed)},
       {"memory", Summary(memory)},
       {"writes", c.out_dir}};
 }
@@ -114,7 +116,9 @@ class Run {
                   .grad_accum = setup.grad_accum,
                   .clip = config_.optim.clip,
                   .seed = static_cast<uint64_t>(config_.seed),
-                  .trace = trace_.get()}),
+                  .trace = trace_.get(),
+                  .cuda_graphs = config_.train.cuda_graphs,
+                  .say = Warn}),
         store_(config_.out_dir, {.keep = config_.checkpoint.keep, .warn = Warn}) {
     if (TokensOf(setup.dataset.val) >= 2) {
       validation_.emplace(setup.dataset.val, setup.window, config_.train.batch_size,

@@ -27,6 +27,15 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSch
       state_(parameters_.at(0)->value().device(), options.seed),
       step_(options.first_step) {
   LS_CHECK(options.grad_accum >= 1, "grad_accum must be at least 1, got ", options.grad_accum);
+  if (!options.cuda_graphs || !state_.device().is_cuda()) return;
+  graphs_.emplace(
+      state_, parameters_,
+      StepGraphs::Options{
+          .micro_steps = options.grad_accum,
+          .micro_step = [this](const Tensor& ids, const Tensor& targets,
+                               const Tensor& root) { return MicroStep(ids, targets, root); },
+          .update = [this] { Update(); },
+          .say = options.say});
 }
 
 StepMetrics Trainer::Step() {
@@ -47,8 +56,7 @@ std::optional<StepMetrics> Trainer::Submit() {
   // with this step's gradients meanwhile.
   std::optional<StepMetrics> before;
   if (pending_) before = Collect(/*gradients_are_there=*/false);
-  optim::ClipGradNorm(parameters_, options_.clip, state_);
-  optimizer_.Step(state_);
+  graphs_ ? graphs_->Update() : Update();
   next.values = state_.ReadLater();
   next.metrics.step = ++step_;
   next.metrics.times = clock.Stop();
@@ -66,31 +74,47 @@ std::optional<StepMetrics> Trainer::Finish() {
   return metrics;
 }
 
+// Submits what a micro-batch has to do, and returns the sum of its losses.
+Tensor Trainer::MicroStep(const Tensor& ids, const Tensor& targets, const Tensor& root) {
+  clock_->Enter(&StepTimes::forward_ms);
+  // The logits are not kept, so that backward may write their gradient over them.
+  const Tensor sum = ops::SoftmaxCrossEntropy(model_(ids), targets, Reduction::kSum);
+  clock_->Enter(&StepTimes::backward_ms);
+  Backward(sum, root, backward_);
+  return sum.Detach();
+}
+
+void Trainer::Update() {
+  optim::ClipGradNorm(parameters_, options_.clip, state_);
+  optimizer_.Step(state_);
+}
+
 void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
   const TrainingScope scope(state_);
   std::optional<TraceBackward> nodes;
-  BackwardOptions backward;
-  if (options_.trace != nullptr && options_.trace->active()) {
-    backward.observers.push_back(&nodes.emplace(*options_.trace));
-  }
+  backward_ = {};
+  clock_ = &clock;
+  const bool traced = options_.trace != nullptr && options_.trace->active();
+  if (traced) backward_.observers.push_back(&nodes.emplace(*options_.trace));
   for (int64_t a = 0; a < options_.grad_accum; ++a) {
     clock.Enter(&StepTimes::data_ms);
     const data::Batch& batch = loader_.Next();
     LS_INVARIANT(batch.step == step_ && batch.micro_step == a, "the loader is at another step");
     // Every micro-batch has as many targets, so the divisor is known before the first backward.
     pending.tokens = batch.num_targets * options_.grad_accum;
+    if (graphs_) {
+      graphs_->Load(a, batch);
+      continue;
+    }
     state_.SetFirstSample(a * batch.rows);
-    const Tensor ids = ToTensor(batch.inputs, batch, state_.device());
-    const Tensor targets = ToTensor(batch.targets, batch, state_.device());
-    clock.Enter(&StepTimes::forward_ms);
-    const Tensor logits = model_(ids);
-    const Tensor sum = ops::SoftmaxCrossEntropy(logits, targets, Reduction::kSum);
-    pending.losses.emplace_back(sum.Detach());
-    clock.Enter(&StepTimes::backward_ms);
-    Backward(sum,
-             Tensor::Full(sum.shape(), 1.0 / static_cast<double>(pending.tokens), sum.dtype(),
-                          sum.device()),
-             backward);
+    const Device device = state_.device();
+    const DType wide = parameters_[0]->value().dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+    pending.losses.emplace_back(
+        MicroStep(ToTensor(batch.inputs, batch, device), ToTensor(batch.targets, batch, device),
+                  Tensor::Full({}, 1.0 / static_cast<double>(pending.tokens), wide, device)));
+  }
+  if (graphs_) {
+    pending.losses = graphs_->Gradients(1.0 / static_cast<double>(pending.tokens), traced);
   }
   clock.Enter(&StepTimes::update_ms);
 }

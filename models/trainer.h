@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/engine.h"
 #include "core/host_read.h"
 #include "core/module.h"
 #include "core/step_state.h"
@@ -13,6 +14,7 @@
 #include "data/loader.h"
 #include "models/metrics.h"
 #include "models/phase_clock.h"
+#include "models/step_graphs.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 
@@ -33,6 +35,8 @@ struct TrainerOptions {
   double clip = 1.0;               // largest gradient norm; 0: no clipping
   uint64_t seed = 1337;            // of dropout
   TraceRecorder* trace = nullptr;  // gets spans of steps, phases and nodes; outlives the trainer
+  bool cuda_graphs = false;        // on a GPU, submit steps as CUDA graphs
+  std::function<void(const std::string&)> say;  // told why, where that is not possible
 };
 
 // Runs updates and evaluations; what happens between them (logs, checkpoints, samples) is the
@@ -61,6 +65,8 @@ class Trainer {
   double Evaluate(const data::EvalBatches& batches);
 
   int64_t step() const { return step_; }  // updates made, those of earlier runs included
+  // How many of this trainer's steps were CUDA graphs.
+  int64_t graph_replays() const { return graphs_ ? graphs_->replays() : 0; }
 
  private:
   // An update that the device may still be computing.
@@ -72,6 +78,8 @@ class Trainer {
   };
 
   void AccumulateGradients(Pending& pending, PhaseClock& clock);
+  Tensor MicroStep(const Tensor& ids, const Tensor& targets, const Tensor& root);
+  void Update();
   StepMetrics Collect(bool gradients_are_there);
   [[noreturn]] void ThrowNonFinite(double loss, bool gradients_are_there);
 
@@ -85,6 +93,10 @@ class Trainer {
   int64_t step_;
   data::Batch eval_batch_;
   std::optional<Pending> pending_;
+  // Of the step that is submitted.
+  BackwardOptions backward_;
+  PhaseClock* clock_ = nullptr;
+  std::optional<StepGraphs> graphs_;
 };
 
 }  // namespace lockstep::models

@@ -189,6 +189,7 @@ const std::set<std::string> kOthers = {"device",
                                        "data.path",
                                        "train.steps",
                                        "train.epochs",
+                                       "train.cuda_graphs",
                                        "train.log_every",
                                        "train.eval_every",
                                        "train.sample_every",
@@ -254,6 +255,18 @@ TEST_F(TrainGptOptions, StepsAndEpochsAreTheLength) {
   const TrainingRun& run =
       Train({"--data.path=" + Path("other.txt"), "--train.epochs=2", "--train.steps=0"});
   EXPECT_EQ(run.Lines("metrics.jsonl").back()["step"], 11);
+}
+
+// Not that something differs in what comes out: what is submitted is told, and the numbers are
+// equal.
+TEST_F(TrainGptOptions, CudaGraphsAreSubmittedOnAGpu) {
+  const std::string gpu = cuda::kSimulated ? "--device=sim" : "--device=cuda";
+  if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+  const TrainingRun& graphs = Train({gpu});
+  const TrainingRun& eager = Train({gpu, "--train.cuda_graphs=false"});
+  EXPECT_THAT(graphs.result.out, HasSubstr(", CUDA graphs,"));
+  EXPECT_THAT(eager.result.out, Not(HasSubstr("CUDA graphs")));
+  EXPECT_EQ(graphs.Numbers(), eager.Numbers());
 }
 
 TEST_F(TrainGptOptions, LogEveryIsTheLinesOnTheTerminal) {

@@ -20,6 +20,7 @@
 
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"
+#include "core/cuda/graph_space.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -183,6 +184,32 @@ class CachingAllocator : public StatsAllocator {
     TrimLocked();
   }
 
+  // What graphs work in counts as live, also while none of them runs.
+  AllocatorStats stats() const override {
+    std::lock_guard lock(mutex_);
+    AllocatorStats stats = stats_;
+    for (const auto& [pool, blocks] : free_) {
+      if (!held_.contains(pool.stream)) continue;
+      for (const Block* block : blocks) {
+        stats.live_bytes += block->bytes;
+        stats.peak_bytes += block->bytes;
+      }
+    }
+    return stats;
+  }
+
+  // Free memory of the stream stays with it.
+  void Hold(Stream stream) {
+    std::lock_guard lock(mutex_);
+    held_.insert(stream.handle);
+  }
+  // No more, and goes back to the driver.
+  void Release(Stream stream) {
+    std::lock_guard lock(mutex_);
+    held_.erase(stream.handle);
+    TrimLocked(&stream);
+  }
+
  private:
   // Blocks are handed out again within a pool alone.
   struct Pool {
@@ -246,11 +273,12 @@ class CachingAllocator : public StatsAllocator {
     delete next;
   }
 
-  // Gives whole segments back.
-  void TrimLocked() {
+  // Gives whole segments back, of all streams or of one.
+  void TrimLocked(const Stream* of = nullptr) {
     SetDevice(device_);
     if (!free_.empty()) LS_CUDA(cudaDeviceSynchronize());
     for (auto& [pool, blocks] : free_) {
+      if (held_.contains(pool.stream) || (of != nullptr && of->handle != pool.stream)) continue;
       for (auto it = blocks.begin(); it != blocks.end();) {
         Block* block = *it;
         if (block->previous != nullptr || block->next != nullptr) {
@@ -266,6 +294,7 @@ class CachingAllocator : public StatsAllocator {
   }
 
   std::map<Pool, std::set<Block*, BySize>> free_;
+  std::set<void*> held_;  // streams
   std::unordered_map<void*, Block*> used_;
 };
 
@@ -318,6 +347,10 @@ bool UseDirectAllocator() {
 #endif
 }
 
+CachingAllocator* CacheOf(Device device) {
+  return dynamic_cast<CachingAllocator*>(&GetAllocator(device));
+}
+
 // What is left in caches at the end of a process is no leak: the simulator, which looks for them,
 // is to see none. A real driver takes everything back by itself, and may be gone by then.
 void TrimAtExit() {
@@ -342,4 +375,21 @@ void TrimAtExit() {
 }();
 
 }  // namespace
+
+bool GraphSpace::Supported(Device device) { return device.is_cuda() && CacheOf(device) != nullptr; }
+
+GraphSpace::GraphSpace(Device device) : stream_(device) {
+  LS_CHECK(Supported(device), "CUDA graphs cannot be captured on ", device,
+           ": they need the caching allocator (LOCKSTEP_CUDA_ALLOCATOR=caching)");
+  CacheOf(device)->Hold(stream_);
+}
+
+GraphSpace::~GraphSpace() {
+  try {
+    CacheOf(stream_.get().device)->Release(stream_);
+  } catch (const Error&) {
+    // The device has failed, and has said so.
+  }
+}
+
 }  // namespace lockstep::cuda

@@ -120,6 +120,16 @@ std::shared_ptr<void> AllocatePinned(int64_t bytes) {
 }
 
 void CopyFromHost(void* to, const void* from, int64_t bytes, Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  // The default stream cannot be captured, and may not be asked while another one is.
+  if (stream.handle != nullptr) {
+    LS_CUDA(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.handle), &status));
+  }
+  if (status != cudaStreamCaptureStatusNone) {
+    throw Error(StrCat("a copy of ", bytes,
+                       " bytes from the host was asked for while a CUDA graph "
+                       "is captured: each launch would copy what lies there by then"));
+  }
   for (int64_t at = 0; at < bytes; at += kChunk) {
     const int64_t n = std::min(kChunk, bytes - at);
     std::shared_ptr<void> block = Pending().Take(n);

@@ -15,6 +15,7 @@ std::shared_ptr<void> AllocatePinned(int64_t bytes);
 
 // Copies host memory to the device, ordered on the stream. The host memory may be overwritten or
 // freed as soon as this returns; the host waits only if more than 64 MiB of its copies are pending.
+// Throws Error while the stream is captured: such a copy cannot be part of a graph.
 void CopyFromHost(void* to, const void* from, int64_t bytes, Stream stream);
 
 // Copies device memory to the host after what was submitted to the stream before; returns when the

@@ -89,6 +89,7 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "train.grad_accum",
                                 "train.global_batch_size",
                                 "train.precision",
+                                "train.cuda_graphs",
                                 "train.log_every",
                                 "train.eval_every",
                                 "train.eval_batches",
@@ -159,6 +160,7 @@ epochs = 1.5
 batch_size = 3
 grad_accum = 4
 global_batch_size = 24
+cuda_graphs = false
 log_every = 1
 eval_every = 2
 eval_batches = 6
@@ -222,6 +224,7 @@ save_initial = true
   EXPECT_EQ(config.train.batch_size, 3);
   EXPECT_EQ(config.train.grad_accum, 4);
   EXPECT_EQ(config.train.global_batch_size, 24);
+  EXPECT_FALSE(config.train.cuda_graphs);
   EXPECT_EQ(config.train.log_every, 1);
   EXPECT_EQ(config.train.eval_every, 2);
   EXPECT_EQ(config.train.eval_batches, 6);
@@ -248,7 +251,7 @@ save_initial = true
   EXPECT_TRUE(config.checkpoint.save_initial);
   // Nothing of all this is lost on the way through a run folder.
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
-  EXPECT_EQ(Difference(config, RunConfig()).size(), 58u);
+  EXPECT_EQ(Difference(config, RunConfig()).size(), 59u);
 }
 
 TEST(RunConfig, ValuesOutOfRange) {

@@ -1,0 +1,251 @@
+// Steps as CUDA graphs have the bits of eager ones.
+#include "models/step_graphs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/allocator.h"
+#include "core/cuda/device.h"
+#include "models/gpt.h"
+#include "models/trainer.h"
+#include "optim/adamw.h"
+
+namespace lockstep::models {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr Device kGpu{DeviceType::kCuda, 0};
+constexpr int64_t kWindow = 8, kVocabulary = 13;
+
+GptConfig Gpt2Like() {
+  return {.vocab_size = kVocabulary,
+          .block_size = kWindow,
+          .n_layer = 2,
+          .n_head = 2,
+          .n_embd = 16,
+          .dropout = 0.1};
+}
+GptConfig LlamaLike() {
+  return {.vocab_size = kVocabulary,
+          .block_size = kWindow,
+          .n_layer = 2,
+          .n_head = 4,
+          .n_embd = 32,
+          .bias = false,
+          .tie_embeddings = false,
+          .n_kv_head = 2,
+          .norm = NormKind::kRmsNorm,
+          .activation = nn::MlpActivation::kSwiGlu,
+          .position = Position::kRope};
+}
+
+std::shared_ptr<const data::TokenSource> Tokens(int64_t n) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(i * i % kVocabulary));
+  return std::make_shared<data::MemoryTokens>(ids);
+}
+
+// A model on the GPU with all it needs to train.
+struct Bench {
+  Bench(const GptConfig& config, DType dtype, bool graphs, int64_t accum = 2)
+      : tokens(Tokens(300)), model(config) {
+    model.Materialize(kGpu, 4, dtype);
+    optimizer = std::make_unique<optim::AdamW>(model.Parameters());
+    loader = std::make_unique<data::Loader>(
+        tokens, data::Sampler(data::Order::kShuffled, 3, tokens->size(), kWindow),
+        data::BatchLayout{.batch_size = 3, .accum = accum});
+    trainer = std::make_unique<Trainer>(
+        model, *optimizer,
+        optim::LrSchedule({.lr = 1e-2, .min_lr = 1e-3, .warmup = 2, .decay_steps = 20}), *loader,
+        TrainerOptions{.grad_accum = accum,
+                       .clip = 0.5,
+                       .seed = 9,
+                       .cuda_graphs = graphs,
+                       .say = [this](const std::string& text) { said.push_back(text); }});
+  }
+
+  // Weights and the optimizer's state.
+  std::vector<std::byte> Bytes() const {
+    std::vector<std::byte> all;
+    const auto add = [&](const Tensor& x) {
+      const Tensor host = x.Detach().To(kCpu).Contiguous();
+      const auto* begin = static_cast<const std::byte*>(host.raw_data());
+      all.insert(all.end(), begin, begin + host.bytes());
+    };
+    for (const auto& p : model.Parameters()) add(p->value());
+    for (const auto& [name, tensor] : optimizer->NamedState()) add(tensor);
+    return all;
+  }
+
+  std::shared_ptr<const data::TokenSource> tokens;
+  Gpt model;
+  std::unique_ptr<optim::AdamW> optimizer;
+  std::unique_ptr<data::Loader> loader;
+  std::vector<std::string> said;
+  std::unique_ptr<Trainer> trainer;
+};
+
+class GraphTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+    if (!cuda::GraphSpace::Supported(kGpu)) {
+      GTEST_SKIP() << "no caching allocator in this build: steps are eager";
+    }
+  }
+};
+
+struct Case {
+  const char* name;
+  GptConfig (*config)();
+  DType dtype;
+};
+
+class StepGraphsBits : public GraphTest, public testing::WithParamInterface<Case> {};
+
+TEST_P(StepGraphsBits, AreThoseOfEagerSteps) {
+  constexpr int kSteps = 20;
+  Bench eager(GetParam().config(), GetParam().dtype, false);
+  Bench graphs(GetParam().config(), GetParam().dtype, true);
+  const std::vector<std::byte> start = graphs.Bytes();
+  for (int i = 0; i < kSteps; ++i) {
+    const StepMetrics a = eager.trainer->Step(), b = graphs.trainer->Step();
+    EXPECT_EQ(a.loss, b.loss) << "step " << i + 1;
+    EXPECT_EQ(a.grad_norm, b.grad_norm) << "step " << i + 1;
+    EXPECT_EQ(a.lr, b.lr);
+    ASSERT_EQ(eager.Bytes(), graphs.Bytes()) << "step " << i + 1;
+    if (i % 7 != 3) continue;
+    // What works between replays takes no memory from them.
+    const data::EvalBatches batches(eager.tokens, kWindow, 4);
+    EXPECT_EQ(eager.trainer->Evaluate(batches), graphs.trainer->Evaluate(batches));
+  }
+  EXPECT_NE(graphs.Bytes(), start);
+  EXPECT_EQ(eager.trainer->graph_replays(), 0);
+  EXPECT_EQ(graphs.trainer->graph_replays(), kSteps - 1) << testing::PrintToString(graphs.said);
+  EXPECT_TRUE(graphs.said.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, StepGraphsBits,
+                         testing::Values(Case{"gpt2_f32", Gpt2Like, DType::kF32},
+                                         Case{"gpt2_bf16", Gpt2Like, DType::kBF16},
+                                         Case{"llama_f32", LlamaLike, DType::kF32},
+                                         Case{"llama_bf16", LlamaLike, DType::kBF16}),
+                         [](const auto& info) { return info.param.name; });
+
+// The host runs ahead of the device.
+TEST_F(GraphTest, StepsThatAreOnlySubmittedHaveTheSameBits) {
+  Bench eager(Gpt2Like(), DType::kF32, false), graphs(Gpt2Like(), DType::kF32, true);
+  for (int i = 0; i < 6; ++i) {
+    const auto a = eager.trainer->Submit(), b = graphs.trainer->Submit();
+    ASSERT_EQ(a.has_value(), b.has_value());
+    if (a) EXPECT_EQ(a->loss, b->loss);
+  }
+  EXPECT_EQ(eager.trainer->Finish()->loss, graphs.trainer->Finish()->loss);
+  EXPECT_EQ(eager.Bytes(), graphs.Bytes());
+  EXPECT_EQ(graphs.trainer->graph_replays(), 5);
+}
+
+TEST_F(GraphTest, ANonFiniteGradientOfAReplayIsNamedAndNothingChanges) {
+  Bench s(Gpt2Like(), DType::kF32, true);
+  for (int i = 0; i < 3; ++i) s.trainer->Step();
+  s.model.NamedParameters().back().second->value().Detach().Fill(NAN);
+  const std::vector<std::byte> before = s.Bytes();
+  try {
+    s.trainer->Step();
+    FAIL() << "no error";
+  } catch (const NonFiniteError& e) {
+    EXPECT_THAT(e.what(), HasSubstr("step 4: the loss is nan"));
+    EXPECT_THAT(e.what(), HasSubstr("the gradient of 'wte.weight'"));
+  }
+  EXPECT_EQ(s.trainer->step(), 3);
+  EXPECT_EQ(s.Bytes(), before);
+}
+
+TEST_F(GraphTest, ParametersThatMovedAreCapturedAnew) {
+  Bench eager(Gpt2Like(), DType::kF32, false), graphs(Gpt2Like(), DType::kF32, true);
+  for (int i = 0; i < 6; ++i) {
+    for (Bench* s : {&eager, &graphs}) {
+      s->trainer->Step();
+      if (i != 2) continue;
+      const auto& p = s->model.Parameters()[1];
+      p->SetValue(p->value().Detach().Clone());
+    }
+    ASSERT_EQ(eager.Bytes(), graphs.Bytes()) << "step " << i + 1;
+  }
+  EXPECT_EQ(graphs.trainer->graph_replays(), 5);
+}
+
+// What a graph works in counts as taken, and goes back with it.
+TEST_F(GraphTest, MemoryOfGraphsIsCountedAndGivenBack) {
+  Allocator& allocator = GetAllocator(kGpu);
+  const int64_t before = allocator.stats().live_bytes;
+  {
+    Bench s(Gpt2Like(), DType::kF32, true);
+    s.trainer->Step();
+    const int64_t eager = allocator.stats().live_bytes;
+    s.trainer->Step();
+    EXPECT_GT(allocator.stats().live_bytes, eager);
+    allocator.Trim();
+    s.trainer->Step();  // its memory is still there
+  }
+  EXPECT_EQ(allocator.stats().live_bytes, before);
+}
+
+class Quiet : public BackwardObserver {};
+
+TEST_F(GraphTest, LeavesThatAreObservedKeepStepsEagerAndItIsSaidOnce) {
+  Bench s(Gpt2Like(), DType::kF32, true);
+  Quiet observer;
+  s.model.Parameters()[0]->leaf().AddObserver(&observer);
+  for (int i = 0; i < 4; ++i) s.trainer->Step();
+  EXPECT_EQ(s.trainer->graph_replays(), 0);
+  EXPECT_THAT(s.said, testing::ElementsAre(HasSubstr("training goes on without CUDA graphs")));
+  s.model.Parameters()[0]->leaf().RemoveObserver(&observer);
+}
+
+// A batch of another shape, by the graphs alone: a loader has one shape.
+TEST_F(GraphTest, AnotherShapeGoesOnEagerlyAndItIsSaidOnce) {
+  const Tensor w = Tensor::Full({}, 1, DType::kF32, kGpu);
+  auto parameter = std::make_shared<Parameter>(
+      Shape{1}, [](std::span<float> v, int64_t, uint64_t, const std::string&) { v[0] = 1; }, false);
+  parameter->Materialize(kGpu, DType::kF32, 1);
+  StepState state(kGpu, 1);
+  std::vector<std::string> said;
+  int calls = 0;
+  StepGraphs graphs(
+      state, {parameter},
+      {.micro_steps = 1,
+       .micro_step =
+           [&](const Tensor& ids, const Tensor&, const Tensor&) {
+             ++calls;
+             parameter->leaf().SetGrad(ids.View({ids.numel()}).Slice(0, 0, 1).To(DType::kF32));
+             return w;
+           },
+       .update = [] {},
+       .say = [&](const std::string& text) { said.push_back(text); }});
+  const auto step = [&](int64_t rows, int32_t id) {
+    data::Batch batch{.rows = rows, .cols = 2};
+    batch.inputs.assign(static_cast<size_t>(2 * rows), id);
+    batch.targets = batch.inputs;
+    parameter->leaf().ZeroGrad();
+    graphs.Load(0, batch);
+    graphs.Gradients(1);
+    graphs.Update();
+    return parameter->grad().To(kCpu).Item();
+  };
+  EXPECT_EQ(step(3, 5), 5);
+  EXPECT_EQ(step(3, 6), 6);
+  EXPECT_EQ(step(3, 7), 7);
+  EXPECT_EQ(calls, 2) << "once eagerly, once captured";
+  EXPECT_EQ(graphs.replays(), 2);
+  EXPECT_EQ(step(4, 8), 8);
+  EXPECT_EQ(step(3, 9), 9);
+  EXPECT_EQ(graphs.replays(), 2);
+  EXPECT_THAT(said, testing::ElementsAre(HasSubstr("a batch is [4, 2] after others of [3, 2]")));
+}
+
+}  // namespace
+}  // namespace lockstep::models
