@@ -1,0 +1,246 @@
+#!/usr/bin/env python3
+"""Checks and measures Lockstep on this machine's GPU, without Bazel: part of the bundle.
+
+  bazel build -c opt --config=cuda //tools:bundle    # bazel-bin/tools/lockstep-bundle.tar.gz
+  tar xf lockstep-bundle.tar.gz && lockstep/gpu_check [--only=ops,train] [--out=gpu_check.json]
+
+Prints a table, a line per part, and writes a JSON file after each: called again with the same --out,
+it goes on with the parts that are missing or failed. Each part has a time limit. --simulated
+rehearses everything on a simulated GPU (a bundle built without --config=cuda), with little work.
+Exits with 1 if a part failed. Needs python3 alone; with torch in it (or in --python), losses and
+training speed stand beside PyTorch's.
+"""
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from array import array
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# layers, heads, width, vocabulary, sequence, batch, steps
+SMALL = (2, 2, 32, 96, 16, 4, 6)
+PARITY = (4, 4, 256, 1024, 128, 8, 20)
+SPEED = (12, 12, 768, 50304, 1024, 8, 30)
+
+
+class Skip(Exception):
+    """The part cannot run here; says why."""
+
+
+class Failed(Exception):
+    """The part ran and found something."""
+
+
+class Check:
+    def __init__(self, args, scratch):
+        self.args = args
+        self.scratch = scratch
+        self.device = "sim" if args.simulated else "cuda"
+        self.deadline = 0.0
+        # The binaries' own shared libraries lie beside them.
+        libraries = [str(HERE / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
+        self.environment = dict(os.environ, LD_LIBRARY_PATH=":".join(x for x in libraries if x))
+
+    def run(self, *command, accept=(0,)):
+        """Runs a command within the part's time and returns its output."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise Failed("out of time")
+        command = [str(c) for c in command]
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  timeout=left, env=self.environment, cwd=self.scratch)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"out of time in {' '.join(command)}") from None
+        if done.returncode not in accept:
+            text = (done.stdout + done.stderr).strip()
+            raise Failed(f"{Path(command[0]).name} exited with {done.returncode}: {text[-1500:]}")
+        return done.stdout
+
+    def program(self, name):
+        path = HERE / "bin" / name
+        if not path.exists():
+            raise Skip(f"the bundle has no {name}")
+        return path
+
+    # ---- The parts: each returns what goes into the JSON file, and its line for the table. ----
+
+    def ops(self):
+        tested = ["attention", "softmax_cross_entropy"] if self.args.simulated else ["*"]
+        pattern = ":".join(f"{op}.*" for op in tested) + "-OpTest.*"  # that one reads the source tree
+        out = self.run(self.program("op_test"), f"--device={self.device}", f"--gtest_filter={pattern}")
+        passed = re.search(r"\[  PASSED  \] (\d+) test", out)
+        if passed is None or int(passed[1]) == 0:
+            raise Failed("no test ran")
+        return {"passed": int(passed[1])}, f"{passed[1]} tests of ops passed"
+
+    def gradients(self):
+        ops = ["attention", "linear"] if self.args.simulated else [""]
+        for op in ops:
+            self.run(self.program("gradcheck"), f"--device={self.device}", f"--filter={op}")
+        return {"ops": ops}, "gradients agree with the CPU's f64"
+
+    def sanitizer(self):
+        if self.args.simulated:
+            raise Skip("the simulated GPU has detectors of its own")
+        tool = shutil.which("compute-sanitizer")
+        if tool is None:
+            raise Skip("there is no compute-sanitizer")
+        self.environment["LOCKSTEP_CUDA_ALLOCATOR"] = "none"
+        try:
+            for kind in ("memcheck", "racecheck"):
+                self.run(tool, f"--tool={kind}", "--error-exitcode=9", self.program("op_test"),
+                         "--device=cuda", "--gtest_filter=attention.Unaligned*:softmax_cross_entropy.Orders*")
+        except Failed as error:
+            if "not supported" in str(error):
+                raise Skip("compute-sanitizer does not support this GPU") from None
+            raise
+        finally:
+            del self.environment["LOCKSTEP_CUDA_ALLOCATOR"]
+        return {}, "memcheck and racecheck are clean"
+
+    def train(self):
+        """Two runs give the same bits; so do graphs and eager steps."""
+        shape = SMALL if self.args.simulated else PARITY
+        runs = {name: self.train_ours(shape, "fp32", *more)[1] / "latest/model.safetensors"
+                for name, more in (("first", ()), ("second", ()), ("eager", ("--train.cuda_graphs=false",)))}
+        weights = {name: path.read_bytes() for name, path in runs.items()}
+        for name in ("second", "eager"):
+            if weights[name] != weights["first"]:
+                raise Failed(f"the weights of the {name} run differ from the first's")
+        return {"steps": shape[-1]}, f"{shape[-1]} steps: the same bits again, by graphs and eagerly"
+
+    def parity(self):
+        python = self.torch()
+        shape = SMALL if self.args.simulated else PARITY
+        losses, out = self.train_ours(shape, "fp32", "--data.order=sequential", "--checkpoint.save_initial=true",
+                                      "--checkpoint.keep=0", "--optim.schedule=constant", "--optim.warmup=0",
+                                      "--optim.lr=3e-4", "--optim.beta2=0.95", "--optim.weight_decay=0.1")
+        initial = out / "checkpoints/step-00000000/model.safetensors"
+        peer = self.peer(python, shape, "fp32", "--init", initial, "--tokens", self.tokens(shape))
+        worst = max(abs(a - b["loss"]) for a, b in zip(losses, peer[:-1]))
+        if worst > 2e-3:
+            raise Failed(f"losses are up to {worst:.2e} away from PyTorch's")
+        return {"largest_difference": worst}, f"losses within {worst:.1e} of PyTorch's"
+
+    def bench(self):
+        out = self.scratch / "bench.json"
+        more = ["--filter=scale", "--ms=1"] if self.args.simulated else []
+        self.run(self.program("bench"), f"--device={self.device}", f"--json={out}", *more)
+        result = json.loads(out.read_text())
+        copy = result["copy_bytes_per_second"] / 1e9
+        return result, f"{len(result['benchmarks'])} benchmarks, copy {copy:.0f} GB/s"
+
+    def speed(self):
+        shape = SMALL if self.args.simulated else SPEED
+        tokens = shape[4] * shape[5]
+        figures = {}
+        for precision in ("fp32", "bf16"):
+            _, out = self.train_ours(shape, precision)
+            lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+            times = [line["ms"] for line in lines if "loss" in line][3:]
+            figures[f"lockstep {precision}"] = tokens / statistics.median(times) * 1e3
+        try:
+            python = self.torch()
+        except Skip:
+            python = None
+        for compiled in (False, True) if python and not self.args.simulated else ():
+            last = self.peer(python, shape, "bf16", *(["--compile"] if compiled else []))[-1]
+            figures[f"torch bf16 {'compiled' if compiled else 'eager'}"] = last["tokens_per_second"]
+        text = ", ".join(f"{name} {value:,.0f}" for name, value in figures.items())
+        return {"tokens_per_second": figures}, f"tok/s: {text}"
+
+    # ---- What they share. ----
+
+    def torch(self):
+        try:
+            self.run(self.args.python, "-c", "import torch, numpy")
+        except (Failed, OSError):
+            raise Skip(f"{self.args.python} does not import torch and numpy") from None
+        return self.args.python
+
+    def tokens(self, shape):
+        folder = self.scratch / f"tokens-{shape[3]}"
+        if not folder.exists():
+            folder.mkdir()
+            draw = random.Random(1)
+            for name in ("train.bin", "val.bin"):
+                with open(folder / name, "wb") as file:
+                    array("H", (draw.randrange(shape[3]) for _ in range(200_000))).tofile(file)
+        return folder / "train.bin"
+
+    def train_ours(self, shape, precision, *more):
+        layers, heads, width, vocabulary, sequence, batch, steps = shape
+        out = Path(tempfile.mkdtemp(dir=self.scratch)) / "run"
+        self.run(self.program("train_gpt"), f"--device={self.device}", f"--out_dir={out}",
+                 f"--data.path={self.tokens(shape)}", f"--model.n_layer={layers}", f"--model.n_head={heads}",
+                 f"--model.n_embd={width}", f"--model.vocab_size={vocabulary}", "--model.bias=true",
+                 "--model.dropout=0", f"--model.block_size={sequence}", f"--train.batch_size={batch}",
+                 f"--train.steps={steps}", f"--train.precision={precision}", "--train.eval_every=0",
+                 "--train.eval_batches=1", "--train.sample_tokens=0", "--train.log_every=1000", *more)
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        return [line["loss"] for line in lines if "loss" in line], out
+
+    def peer(self, python, shape, dtype, *more):
+        layers, heads, width, vocabulary, sequence, batch, steps = shape
+        out = self.run(python, HERE / "torch_gpt2.py", "--n-layer", layers, "--n-head", heads, "--n-embd", width,
+                       "--vocab", vocabulary, "--seq", sequence, "--max-seq", sequence, "--batch", batch,
+                       "--steps", steps, "--dtype", dtype,
+                       "--device", "cpu" if self.args.simulated else "cuda", *more)
+        return [json.loads(line) for line in out.splitlines()]
+
+
+# The parts in order, with their time limits in seconds, on a GPU and rehearsed.
+PARTS = {"ops": (1200, 150), "gradients": (600, 90), "sanitizer": (1200, 10), "train": (300, 60),
+         "parity": (600, 90), "bench": (1200, 60), "speed": (1800, 90)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--simulated", action="store_true", help="rehearse on a simulated GPU")
+    parser.add_argument("--out", default="gpu_check.json", help="the JSON file (default: %(default)s)")
+    parser.add_argument("--only", default="", help=f"parts to run, of {','.join(PARTS)} (default: all)")
+    parser.add_argument("--again", action="store_true", help="also run parts that are done")
+    parser.add_argument("--python", default=sys.executable, help="an interpreter that imports torch")
+    args = parser.parse_args()
+    wanted = [p for p in args.only.split(",") if p] or list(PARTS)
+    unknown = [p for p in wanted if p not in PARTS]
+    if unknown:
+        parser.error(f"--only: there is no part '{unknown[0]}'; there are {', '.join(PARTS)}")
+    out = Path(args.out).absolute()
+    results = json.loads(out.read_text()) if out.exists() else {}
+    if results.get("simulated", args.simulated) != args.simulated:
+        parser.error(f"{out} is of a run {'without' if args.simulated else 'with'} --simulated: choose another --out")
+    results.setdefault("simulated", args.simulated)
+    parts = results.setdefault("parts", {})
+    with tempfile.TemporaryDirectory() as folder:
+        check = Check(args, Path(folder))
+        for name in wanted:
+            done = parts.get(name)
+            if args.again or done is None or done["state"] == "failed":
+                begin = time.monotonic()
+                check.deadline = begin + PARTS[name][args.simulated]
+                try:
+                    values, text = getattr(check, name)()
+                    done = {"state": "passed", "text": text, "values": values}
+                except Skip as reason:
+                    done = {"state": "skipped", "text": str(reason)}
+                except Failed as error:
+                    done = {"state": "failed", "text": str(error)}
+                done["seconds"] = round(time.monotonic() - begin, 1)
+                parts[name] = done
+                out.write_text(json.dumps(results, indent=1) + "\n")
+            print(f"{name:<10} {done['state']:<8} {done['seconds']:7.1f} s  {done['text']}", flush=True)
+    return int(any(parts[name]["state"] == "failed" for name in wanted))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
