@@ -82,7 +82,6 @@ class GlooTransport : public Transport {
       // Gloo only reads it.
       for (const Outgoing& m : outgoing) Add(&sending_, m.peer, const_cast<void*>(m.data), m.bytes);
     }
-    const Cleanup cleanup{this};
     for (const Pending& p : receiving_) {
       Try(p.peer, deadline, [&] { p.buffer->recv(p.peer, received_[Index(p)]++); });
     }
@@ -97,6 +96,13 @@ class GlooTransport : public Transport {
       Try(p.peer, deadline, [&] { p.done = p.buffer->waitSend(nullptr, Left(deadline)); });
       if (!p.done) ThrowInterrupted();
     }
+    Forget();
+  }
+
+  void Close() override {
+    // Takes the locks of the thread that moves the bytes.
+    context_->closeConnections();
+    Forget();
   }
 
   void Interrupt() override {
@@ -116,15 +122,13 @@ class GlooTransport : public Transport {
     Buffer buffer;
     bool done = false;
   };
-  struct Cleanup {
-    GlooTransport* transport;
-    ~Cleanup() {
-      std::vector<Pending> receiving, sending;
-      const std::lock_guard<std::mutex> lock(transport->mutex_);
-      receiving.swap(transport->receiving_);
-      sending.swap(transport->sending_);
-    }
-  };
+
+  void Forget() {
+    std::vector<Pending> receiving, sending;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    receiving.swap(receiving_);
+    sending.swap(sending_);
+  }
 
   // The lock is held.
   void Add(std::vector<Pending>* list, int peer, void* data, int64_t bytes) {

@@ -100,7 +100,9 @@ void CompareCalls(const std::map<int, Collective>& calls) {
 
 void HostCollectives::Agree(const Collective& c, std::span<const int> peers,
                             std::span<const PairTraffic> traffic, Deadline deadline) {
-  std::map<int, Header> mine, theirs;
+  headers_.resize(2 * static_cast<size_t>(size()) * sizeof(Header));
+  auto* const mine = reinterpret_cast<Header*>(headers_.data());
+  Header* const theirs = mine + size();
   for (const int peer : peers) {
     mine[peer] = HeaderOf(c, traffic.empty() ? PairTraffic() : traffic[static_cast<size_t>(peer)]);
     Send(peer, &mine[peer], sizeof(Header));

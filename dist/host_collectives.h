@@ -81,7 +81,8 @@ class HostCollectives {
   Transport& transport_;
   std::vector<Transport::Outgoing> outgoing_;
   std::vector<Transport::Incoming> incoming_;
-  std::vector<std::byte> scratch_;
+  // Here, and not where it is used: a message that failed may come until the transport is closed.
+  std::vector<std::byte> scratch_, headers_;
 };
 
 }  // namespace lockstep::dist

@@ -99,7 +99,7 @@ class HostGroup : public ProcessGroup {
     for (const Transfer& t : call.transfers) {
       if (t.direction == Transfer::Direction::kReceive) t.tensor.storage().BumpVersion();
     }
-    auto work = std::make_shared<HostWork>(call.collective);
+    auto work = std::make_shared<HostWork>(call.collective, name(), rank());
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) throw ErrorOf(*failure_, name(), rank(), call.collective);
@@ -121,44 +121,40 @@ class HostGroup : public ProcessGroup {
         running_ = item->call.collective;
       }
       const auto begin = Clock::now();
-      std::exception_ptr error;
-      try {
-        RunOrFail(item->call);
-      } catch (...) {
-        error = std::current_exception();
-      }
+      auto failure = RunOrFail(item->call);
       // The tensors are given back before anyone hears that it is done.
       item->call = {};
-      item->work->End({begin, Clock::now()}, error);
+      item->work->End({begin, Clock::now()}, std::move(failure));
     }
   }
 
-  // Throws the CollectiveError of whatever goes wrong.
-  void RunOrFail(const Call& call) {
-    std::optional<Failure> failure;
+  // What went wrong, here or before.
+  std::optional<Failure> RunOrFail(const Call& call) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      failure = failure_;
+      if (failure_) return failure_;
     }
-    if (!failure) {
-      Failure mine;
-      mine.rank = rank();
-      mine.operation = call.collective;
-      try {
-        return Run(call);
-      } catch (const MismatchError& e) {
-        mine.cause = CollectiveError::Cause::kMismatch;
-        mine.culprits = e.culprits;
-        mine.reason = e.what();
-      } catch (const TransportError& e) {
-        Explain(e, &mine);
-      } catch (const std::exception& e) {
-        mine.culprits = {rank()};
-        mine.reason = StrCat("rank ", rank(), " failed: ", e.what());
-      }
-      failure = Settle(mine);
+    Failure mine;
+    mine.rank = rank();
+    mine.operation = call.collective;
+    try {
+      Run(call);
+      return std::nullopt;
+    } catch (const MismatchError& e) {
+      mine.cause = CollectiveError::Cause::kMismatch;
+      mine.culprits = e.culprits;
+      mine.reason = e.what();
+    } catch (const TransportError& e) {
+      Explain(e, &mine);
+      // First the reason, for the others to hear.
+      Failure failure = Settle(mine);
+      transport_->Close();
+      return failure;
+    } catch (const std::exception& e) {
+      mine.culprits = {rank()};
+      mine.reason = StrCat("rank ", rank(), " failed: ", e.what());
     }
-    throw ErrorOf(*failure, name(), rank(), call.collective);
+    return Settle(mine);
   }
 
   void Explain(const TransportError& e, Failure* failure) const {

@@ -2,22 +2,26 @@
 #pragma once
 
 #include <condition_variable>
-#include <exception>
 #include <mutex>
+#include <string>
+#include <utility>
 
+#include "dist/failure_board.h"
 #include "dist/work.h"
 
 namespace lockstep::dist {
 
 class HostWork : public Work {
  public:
-  explicit HostWork(const Collective& operation) : Work(operation) {}
+  HostWork(const Collective& operation, std::string group, int rank)
+      : Work(operation), group_(std::move(group)), rank_(rank) {}
 
   void Wait() override { Synchronize(); }
   void Synchronize() override {
     std::unique_lock<std::mutex> lock(mutex_);
     ended_.wait(lock, [this] { return done_; });
-    if (error_) std::rethrow_exception(error_);
+    // Made here, so that no exception belongs to two threads.
+    if (failure_) throw ErrorOf(*failure_, group_, rank_, operation());
   }
   bool Done() const override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -25,25 +29,27 @@ class HostWork : public Work {
   }
   std::optional<Span> span() const override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!done_ || error_) return std::nullopt;
+    if (!done_ || failure_) return std::nullopt;
     return span_;
   }
 
   // By the thread that runs it, once.
-  void End(const Span& span, std::exception_ptr error) {
+  void End(const Span& span, std::optional<Failure> failure) {
     const std::lock_guard<std::mutex> lock(mutex_);
     span_ = span;
-    error_ = std::move(error);
+    failure_ = std::move(failure);
     done_ = true;
     ended_.notify_all();
   }
 
  private:
+  const std::string group_;
+  const int rank_;
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   bool done_ = false;
   Span span_;
-  std::exception_ptr error_;
+  std::optional<Failure> failure_;
 };
 
 }  // namespace lockstep::dist

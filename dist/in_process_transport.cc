@@ -41,6 +41,9 @@ class InProcessTransport : public Transport {
     for (size_t i = 0; i < incoming.size(); ++i) Fetch(incoming, i, deadline);
   }
 
+  // Messages are copied within Run.
+  void Close() override {}
+
   void Interrupt() override {
     const std::lock_guard<std::mutex> lock(hub_->mutex);
     interrupted_ = true;

@@ -44,9 +44,13 @@ class Transport {
   virtual int size() const = 0;
 
   // Moves all at the same time and returns when they have come, and the memory of those sent may be
-  // written again. Throws TransportError; the transport is of no use after that.
+  // written again. Throws TransportError; the transport is of no use after that, but messages may
+  // still come until Close.
   virtual void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
                    Deadline deadline) = 0;
+  // After Run has thrown, by the same thread: nobody touches the messages' memory any more. The
+  // others lose this rank.
+  virtual void Close() = 0;
   // Run throws from now on.
   virtual void Interrupt() = 0;
   // Another transport between the same ranks; collective. `name` is different for each.
