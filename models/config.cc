@@ -345,6 +345,7 @@ void AddRunOptions(Options& options, RunConfig& config) {
   AddTrainOptions(options, config.train);
   AddOptimOptions(options, config.optim);
   AddCheckpointOptions(options, config.checkpoint);
+  AddDistOptions(options, config.dist);
   options.Add("log.trace", &config.log.trace,
               {.check = CheckStepRange,
                .operational = true,

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/option_dist.h"
 #include "models/options.h"
 
 namespace lockstep::models {
@@ -98,6 +99,7 @@ struct RunConfig {
   TrainOptions train;
   OptimOptions optim;
   CheckpointOptions checkpoint;
+  DistOptions dist;
   LogOptions log;
 };
 

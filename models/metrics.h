@@ -16,8 +16,9 @@ struct StepTimes {
   double data_ms = 0;      // waiting for batches and making tensors of them
   double forward_ms = 0;   // up to the loss
   double backward_ms = 0;  // gradients, and reading the loss
+  double exposed_ms = 0;   // after backward: waiting for the sums of gradients over the ranks
   double update_ms = 0;    // learning rate, clipping, optimizer, clearing the gradients
-  double total() const { return data_ms + forward_ms + backward_ms + update_ms; }
+  double total() const { return data_ms + forward_ms + backward_ms + exposed_ms + update_ms; }
 };
 
 // Wall time between the line before and this one that was no training, in milliseconds.
@@ -34,6 +35,9 @@ struct StepMetrics {
   double ms = 0;  // wall time of the step, without evaluation and checkpoints: times.total()
   double tokens_per_second = 0;
   StepTimes times;
+  // Several ranks: how long gradients were being summed, and how much of that while backward went
+  // on; the rest of it is in times.exposed_ms, with the wait for slower ranks.
+  double communication_ms = 0, overlapped_ms = 0;
   PauseTimes pauses;
   int64_t memory_bytes = 0;        // largest that tensors took on the device during the step
   double unix_time = 0;            // seconds, when the line was written

@@ -24,6 +24,11 @@ class PhaseClock {
     phase_ = phase;
     since_ = now;
   }
+  // Books part of what was spent in one phase as another's.
+  void Move(Phase from, Phase to, double ms) {
+    times_.*from -= ms;
+    times_.*to += ms;
+  }
   // Ends the last phase.
   StepTimes Stop() {
     Enter(phase_);

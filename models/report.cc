@@ -202,13 +202,17 @@ std::string LossFigure(const RunHistory& h, const ReportInput& in, double last) 
 }
 
 std::string StepTimeFigure(const RunHistory& h, double last) {
-  const std::vector<PlotLine> lines = {
+  std::vector<PlotLine> lines = {
       {.name = "data", .color = "--data", .points = Thinned(PointsOf(h.data_ms), kAreas)},
       {.name = "forward", .color = "--forward", .points = Thinned(PointsOf(h.forward_ms), kAreas)},
       {.name = "backward",
        .color = "--backward",
        .points = Thinned(PointsOf(h.backward_ms), kAreas)},
+      {.name = "waiting for gradients",
+       .color = "--exposed",
+       .points = Thinned(PointsOf(h.exposed_ms), kAreas)},
       {.name = "update", .color = "--update", .points = Thinned(PointsOf(h.update_ms), kAreas)}};
+  if (h.exposed_ms.sum() == 0) lines.erase(lines.begin() + 3);  // a single rank
   return Figure("Time of a step", "milliseconds", lines,
                 {.title = {},
                  .height = 300,
@@ -228,6 +232,7 @@ std::string TimeTable(const RunHistory& h) {
   const Row rows[] = {{"data", "--data", h.data_ms.sum(), true},
                       {"forward", "--forward", h.forward_ms.sum(), true},
                       {"backward", "--backward", h.backward_ms.sum(), true},
+                      {"waiting for gradients", "--exposed", h.exposed_ms.sum(), true},
                       {"update", "--update", h.update_ms.sum(), true},
                       {"evaluation", "--eval", h.pauses.eval_ms, false},
                       {"samples", "--sample", h.pauses.sample_ms, false},

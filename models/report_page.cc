@@ -10,7 +10,7 @@ std::string_view ReportStyle() {
   --train: #3f7fd6; --train-ink: #2a65b5; --val: #e0661a; --val-ink: #b34c0a;
   --good: #1d8a4e; --watch: #a8650a; --bad: #c62f2f; --unknown: #6b7683;
   --good-tint: #e8f5ed; --watch-tint: #fdf3e0; --bad-tint: #fcebea; --unknown-tint: #eef1f4;
-  --data: #8a6fd1; --forward: #3f7fd6; --backward: #1f9e95; --update: #e0a125;
+  --data: #8a6fd1; --forward: #3f7fd6; --backward: #1f9e95; --exposed: #c2528b; --update: #e0a125;
   --eval: #e0661a; --sample: #c55aa0; --checkpoint: #7d8894; --report: #b9c1ca;
   --lr: #8a6fd1; --lr-ink: #6a4db8; --norm: #1f9e95; --norm-ink: #12756e;
   --speed: #3f7fd6; --speed-ink: #2a65b5; --memory: #c55aa0; --memory-ink: #a03d7e;
@@ -21,7 +21,7 @@ std::string_view ReportStyle() {
     --train: #6ba4f0; --train-ink: #8bb8f5; --val: #f58b45; --val-ink: #f9a76f;
     --good: #4cc283; --watch: #e0a84a; --bad: #f0726d; --unknown: #98a4b2;
     --good-tint: #16291f; --watch-tint: #2c2415; --bad-tint: #311c1c; --unknown-tint: #1f262e;
-    --data: #a48fe6; --forward: #6ba4f0; --backward: #45bfb5; --update: #e8b84f;
+    --data: #a48fe6; --forward: #6ba4f0; --backward: #45bfb5; --exposed: #e07fb0; --update: #e8b84f;
     --eval: #f58b45; --sample: #dd82bd; --checkpoint: #8b97a4; --report: #5b6673;
     --lr: #a48fe6; --lr-ink: #b9a8ee; --norm: #45bfb5; --norm-ink: #67d3ca;
     --speed: #6ba4f0; --speed-ink: #8bb8f5; --memory: #dd82bd; --memory-ink: #e8a0ce;

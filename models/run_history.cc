@@ -104,6 +104,7 @@ void RunHistory::Add(const StepMetrics& m) {
   data_ms.Add(m.step, m.times.data_ms);
   forward_ms.Add(m.step, m.times.forward_ms);
   backward_ms.Add(m.step, m.times.backward_ms);
+  exposed_ms.Add(m.step, m.times.exposed_ms);
   update_ms.Add(m.step, m.times.update_ms);
 }
 

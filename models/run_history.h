@@ -66,7 +66,7 @@ class RunHistory {
   int64_t clipped_steps() const { return clipped_steps_; }
 
   Curve loss, grad_norm, lr, step_ms, tokens_per_second, memory;
-  Curve data_ms, forward_ms, backward_ms, update_ms;
+  Curve data_ms, forward_ms, backward_ms, exposed_ms, update_ms;
   PauseTimes pauses;            // of the whole run
   std::vector<Point> val_loss;  // finite ones
   int64_t non_finite_val_losses = 0;

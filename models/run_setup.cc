@@ -7,6 +7,7 @@
 #include "core/cuda/device.h"
 #include "core/file.h"
 #include "data/sampler.h"
+#include "dist/fixed_order.h"
 #include "models/hf_format.h"
 #include "optim/adamw.h"
 #include "optim/lion.h"
@@ -149,11 +150,13 @@ void MaterializeFor(const RunSetup& setup, Device device, Module& model) {
 
 Device ResolveDevice(const std::string& option) { return cuda::ParseDevice(option); }
 
-RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start) {
+RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start,
+                    Device device, int64_t ranks) {
   RunSetup setup;
   setup.config = config;
   setup.start = start;
-  setup.device = ResolveDevice(config.device);
+  setup.device = device;
+  setup.ranks = ranks;
   if (config.train.precision == "tf32" && setup.device.is_cpu())
     throw InputError(
         "train.precision = \"tf32\" is a way of GPUs to multiply, and there is none "
@@ -168,8 +171,9 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
     setup.model = ToGptConfig(settled.model);
   }
   setup.window = settled.model.block_size;
-  setup.grad_accum = GradAccum(config.train, /*ranks=*/1);
-  const int64_t samples = setup.grad_accum * config.train.batch_size;
+  setup.grad_accum = GradAccum(config.train, ranks);
+  if (config.dist.reduction == "ordered") dist::FixedOrder(ranks, setup.grad_accum);  // or throws
+  const int64_t samples = setup.grad_accum * config.train.batch_size * ranks;
   setup.tokens_per_step = samples * setup.window;
   setup.steps = StepsOf(settled, setup.dataset, samples);
   setup.decay_steps = config.optim.decay_steps > 0 ? config.optim.decay_steps : setup.steps;

@@ -12,8 +12,8 @@
 
 namespace lockstep::models {
 
-// The device that an option such as "auto", "cpu" or "cuda:1" names. InputError where this build or
-// machine has none, with what to do.
+// The device that an option such as "auto", "cpu" or "cuda:1" names, for a single process.
+// InputError where this build or machine has none, with what to do.
 Device ResolveDevice(const std::string& option);
 
 // The shape that the options ask for; vocab_size as it stands there.
@@ -27,15 +27,18 @@ struct RunSetup {
   int64_t steps = 0;   // of the whole run
   int64_t decay_steps = 0;
   int64_t grad_accum = 1;
-  int64_t tokens_per_step = 0;
+  int64_t ranks = 1;            // data-parallel processes
+  int64_t tokens_per_step = 0;  // of all ranks
   data::Dataset dataset;
   Device device;
 };
 
 // Opens the data and settles what the configuration leaves open. Where the run starts from weights
 // (init_from, or a checkpoint), the model's shape is theirs, and options given for it must agree:
-// InputError otherwise. `options` are those that filled `config`.
-RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start);
+// InputError otherwise. `options` are those that filled `config`. Nothing in it depends on the rank
+// but the device.
+RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start,
+                    Device device, int64_t ranks);
 
 // Gives the model memory and fresh weights, as train.precision has them: in bf16 weights are bf16,
 // and their gradients f32. On the meta device: for planning.

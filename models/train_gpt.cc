@@ -6,11 +6,12 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <thread>
 
 #include "core/allocator.h"
 #include "core/file.h"
+#include "core/philox.h"
 #include "core/thread_pool.h"
+#include "dist/agreement.h"
 #include "models/checkpoint.h"
 #include "models/format.h"
 #include "models/generate.h"
@@ -18,6 +19,7 @@
 #include "models/memory_plan.h"
 #include "models/option_step_range.h"
 #include "models/run_log.h"
+#include "models/run_ranks.h"
 #include "models/run_setup.h"
 #include "models/trainer.h"
 
@@ -74,8 +76,9 @@ std::vector<std::pair<std::string, std::string>> Describe(const RunSetup& s, con
                    FormatCount(static_cast<double>(TokensOf(s.dataset.train))),
                    FormatCount(static_cast<double>(TokensOf(s.dataset.val))), c.data.order)},
       {"batch",
-       fmt::format("{} x {} tokens x {} micro-steps = {} tokens a step", c.train.batch_size,
-                   s.window, s.grad_accum, FormatCount(static_cast<double>(s.tokens_per_step)))},
+       fmt::format("{} x {} tokens x {} micro-steps{} = {} tokens a step", c.train.batch_size,
+                   s.window, s.grad_accum, s.ranks > 1 ? fmt::format(" x {} ranks", s.ranks) : "",
+                   FormatCount(static_cast<double>(s.tokens_per_step)))},
       {"length",
        fmt::format("{} steps, {} tokens, {:.2f} epochs", s.steps,
                    FormatCount(static_cast<double>(tokens)),
@@ -83,9 +86,13 @@ std::vector<std::pair<std::string, std::string>> Describe(const RunSetup& s, con
       {"optimizer", fmt::format("{}, {}, weight decay {}, clip {}", OptimizerTitle(c.optim.name),
                                 ScheduleTitle(c.optim), c.optim.weight_decay, c.optim.clip)},
       {"computes",
-       fmt::format("on {}, {} threads, {}{}, seed {}", ToString(s.device), NumThreads(),
-                   c.train.precision,
-                   s.device.is_cuda() && c.train.cuda_graphs ? ", CUDA graphs" : "", c.seed)},
+       fmt::format("on {}, {} threads{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
+                   s.ranks > 1 ? " a rank" : "", c.train.precision,
+                   s.device.is_cuda() && c.train.cuda_graphs && s.ranks == 1 ? ", CUDA graphs" : "",
+                   c.seed,
+                   s.ranks > 1 || c.dist.reduction != "fast"
+                       ? fmt::format(", {} sum of gradients", c.dist.reduction)
+                       : "")},
       {"memory", Summary(memory)},
       {"writes", c.out_dir}};
 }
@@ -99,17 +106,25 @@ void PrintSetup(const RunSetup& setup, const Gpt& model, const MemoryPlan& memor
 // The loop around Trainer: lines, evaluations, samples, checkpoints.
 class Run {
  public:
-  Run(const RunSetup& setup, const MemoryPlan& memory)
+  Run(const RunSetup& setup, const MemoryPlan& memory, RunRanks& ranks)
       : setup_(setup),
         memory_(memory),
+        ranks_(ranks),
         config_(setup.config),
-        trace_(MakeTrace(setup)),
+        traced_(ParseStepRange(config_.log.trace)),
+        trace_(ranks.is_main() ? MakeTrace(setup) : nullptr),
         model_(MakeModel(setup)),
+        parallel_(MakeParallel()),
         optimizer_(MakeOptimizer(setup, *model_)),
         sampler_(data::ParseOrder(config_.data.order), static_cast<uint64_t>(config_.seed),
                  setup.dataset.train->size(), setup.window),
         loader_(setup.dataset.train, sampler_,
-                {.batch_size = config_.train.batch_size, .accum = setup.grad_accum},
+                {.batch_size = config_.train.batch_size,
+                 .accum = setup.grad_accum,
+                 .world = setup.ranks,
+                 .rank = ranks.rank(),
+                 .micro_order =
+                     parallel_ ? parallel_->reducer().micro_order() : std::vector<int64_t>{}},
                 setup.start.step),
         trainer_(*model_, *optimizer_, MakeSchedule(setup), loader_,
                  {.first_step = setup.start.step,
@@ -118,7 +133,9 @@ class Run {
                   .seed = static_cast<uint64_t>(config_.seed),
                   .trace = trace_.get(),
                   .cuda_graphs = config_.train.cuda_graphs,
-                  .say = Warn}),
+                  .say = Warn,
+                  .parallel = parallel_.get(),
+                  .check_every = parallel_ ? config_.dist.check_every : 0}),
         store_(config_.out_dir, {.keep = config_.checkpoint.keep, .warn = Warn}) {
     if (TokensOf(setup.dataset.val) >= 2) {
       validation_.emplace(setup.dataset.val, setup.window, config_.train.batch_size,
@@ -132,6 +149,12 @@ class Run {
     }
   }
 
+  // The main rank writes and prints; the others go along.
+  int Train() { return ranks_.is_main() ? Loop() : Follow(); }
+
+  const Gpt& model() const { return *model_; }
+
+ private:
   int Loop() {
     WriteFileAtomically(JoinPath(config_.out_dir, "config.toml"), ToToml(config_));
     RunLog log(config_.out_dir, MakeReportInput(), setup_.start.step + 1, trace_.get(), Warn);
@@ -141,7 +164,7 @@ class Run {
     while (trainer_.step() < setup_.steps) {
       if (const auto before = TrainStep()) Count(*before, log);
       const bool last = trainer_.step() == setup_.steps;
-      const bool stop = InterruptGuard::signal() != 0;
+      const bool stop = Interrupt() != 0;
       // A GPU goes on with the next step meanwhile.
       if (!setup_.device.is_cpu() && !last && !stop && !Due(trainer_.step())) continue;
       StepMetrics m = *trainer_.Finish();
@@ -174,9 +197,44 @@ class Run {
     return 0;
   }
 
-  const Gpt& model() const { return *model_; }
+  // What the other ranks do of Loop: the same steps and evaluations.
+  int Follow() {
+    const InterruptGuard interrupt;
+    if (trainer_.step() == 0 && config_.train.eval_every > 0) EvaluateQuietly();
+    while (trainer_.step() < setup_.steps) {
+      trainer_.Submit();
+      const bool last = trainer_.step() == setup_.steps;
+      const bool stop = Interrupt() != 0;
+      if (!setup_.device.is_cpu() && !last && !stop && !Due(trainer_.step())) continue;
+      trainer_.Finish();
+      if (last || (!stop && Every(config_.train.eval_every, trainer_.step()))) EvaluateQuietly();
+      if (stop && !last) return 128 + interrupt_;
+    }
+    return 0;
+  }
 
- private:
+  // The signal that came, to whichever rank: all of them stop after the same step. Asking makes a
+  // GPU's host wait for the others, so there only steps that are due ask.
+  int Interrupt() {
+    if (!parallel_) {
+      interrupt_ = InterruptGuard::signal();
+    } else if (setup_.device.is_cpu() || Due(trainer_.step())) {
+      const double mine = InterruptGuard::signal();
+      for (const auto& of_rank : parallel_->Gather(std::span(&mine, 1))) {
+        interrupt_ = std::max(interrupt_, static_cast<int>(of_rank[0]));
+      }
+    }
+    return interrupt_;
+  }
+
+  // Null where a single process needs none.
+  std::unique_ptr<dist::DataParallel> MakeParallel() {
+    if (ranks_.size() == 1 && config_.dist.reduction == "fast") return nullptr;
+    return std::make_unique<dist::DataParallel>(
+        ranks_.gradients(), *model_,
+        ToReducerOptions(config_.dist, setup_.grad_accum, trace_.get()), ranks_.control());
+  }
+
   static bool Every(int64_t period, int64_t step) { return period > 0 && step % period == 0; }
 
   ReportInput MakeReportInput() const {
@@ -237,11 +295,12 @@ class Run {
     return before;
   }
 
-  // Whether something happens after this step that needs its numbers or its weights.
+  // Whether something happens after this step that needs its numbers or its weights; the same on
+  // all ranks.
   bool Due(int64_t step) const {
-    return step == 1 || (trace_ && !trace_->complete()) || Every(config_.train.log_every, step) ||
-           Every(config_.train.eval_every, step) || Every(config_.train.sample_every, step) ||
-           Every(config_.checkpoint.every, step);
+    return step == 1 || (traced_ && step <= traced_->last) ||
+           Every(config_.train.log_every, step) || Every(config_.train.eval_every, step) ||
+           Every(config_.train.sample_every, step) || Every(config_.checkpoint.every, step);
   }
 
   void Add(const StepMetrics& m) {
@@ -268,6 +327,10 @@ class Run {
     total_seconds_ += seconds_;
     tokens_ = 0;
     seconds_ = 0;
+  }
+
+  void EvaluateQuietly() {
+    if (validation_) trainer_.Evaluate(*validation_);
   }
 
   std::optional<double> Evaluate() {
@@ -329,7 +392,7 @@ class Run {
         "interrupted after step {}; checkpoint saved. To go on, run the same command again, or:\n"
         "  bazel run -c opt //models:train_gpt -- {}/config.toml --out_dir={}",
         trainer_.step(), config_.out_dir, config_.out_dir));
-    return 128 + InterruptGuard::signal();
+    return 128 + interrupt_;
   }
 
   void PrintEnd(double seconds, const std::string& report) {
@@ -355,9 +418,12 @@ class Run {
 
   const RunSetup& setup_;
   const MemoryPlan memory_;
+  RunRanks& ranks_;
   const RunConfig& config_;
+  const std::optional<StepRange> traced_;
   const std::unique_ptr<TraceRecorder> trace_;
   std::unique_ptr<Gpt> model_;
+  std::unique_ptr<dist::DataParallel> parallel_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   data::Sampler sampler_;
   data::Loader loader_;
@@ -367,18 +433,31 @@ class Run {
   int64_t tokens_ = 0, total_tokens_ = 0;  // since the last line; in all
   double seconds_ = 0, total_seconds_ = 0;
   int64_t peak_bytes_ = 0, memory_bytes_ = 0;  // of tensors, in all; in the last step
+  int interrupt_ = 0;
   double first_val_loss_ = 0, last_val_loss_ = 0, best_val_loss_ = 0, last_loss_ = 0;
 };
 
-void CheckSameData(const RunSetup& setup) {
+// What the options leave open must not differ from what the checkpoint was trained with.
+void CheckContinues(const RunSetup& setup) {
   if (!setup.start.checkpoint) return;
   const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
-  if (state.data_fingerprint == setup.dataset.fingerprint) return;
-  const std::string text = StrCat("the data (", setup.dataset.name, ") is not what ",
-                                  *setup.start.checkpoint, " was trained on");
+  std::string text;
+  if (state.data_fingerprint != setup.dataset.fingerprint) {
+    text = StrCat("the data (", setup.dataset.name, ") is not what ", *setup.start.checkpoint,
+                  " was trained on: restore it");
+  } else if (state.tokens_seen != state.step * setup.tokens_per_step) {
+    const int64_t before = state.tokens_seen / std::max<int64_t>(state.step, 1);
+    text = StrCat(*setup.start.checkpoint, " was trained with ", before, " tokens a step, and ",
+                  setup.ranks, setup.ranks == 1 ? " rank" : " ranks",
+                  " of this configuration make ", setup.tokens_per_step,
+                  ": use as many ranks as before, and "
+                  "train.global_batch_size for runs that are the same at any number of them");
+  } else {
+    return;
+  }
   if (setup.config.checkpoint.resume == "auto") {
     throw InputError(StrCat(text,
-                            ": restore it, or go on with the new data on purpose by "
+                            ", or go on with the difference on purpose by "
                             "--checkpoint.resume=",
                             setup.config.out_dir));
   }
@@ -388,23 +467,33 @@ void CheckSameData(const RunSetup& setup) {
 }  // namespace
 
 int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
-  SetNumThreads(config.threads > 0
-                    ? static_cast<int>(config.threads)
-                    : static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
-  const RunStart start = dry_run ? RunStart{} : PrepareRunFolder(config, Warn);
-  const RunSetup setup = PrepareRun(options, config, start);
-  CheckSameData(setup);
-  const MemoryPlan memory = PlanMemory(setup);
+  const dist::Rendezvous rendezvous = dist::ReadRendezvous();
+  const Device device = DeviceOf(config.device, rendezvous);
+  SetNumThreads(ThreadsOf(config, rendezvous));
   if (dry_run) {
+    const RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
+    const MemoryPlan memory = PlanMemory(setup);
     PrintSetup(setup, Gpt(setup.model), memory);
     Print(Table(memory));
     Print("dry run: nothing was written or trained");
     return 0;
   }
-  Run run(setup, memory);
-  PrintSetup(setup, run.model(), memory);
-  if (!start.note.empty()) Print(start.note);
-  return run.Loop();
+  RunRanks ranks(config, rendezvous, device);
+  const RunStart start = ranks.FromMain([&] { return PrepareRunFolder(config, Warn); });
+  const RunSetup setup = PrepareRun(options, config, start, device, ranks.size());
+  CheckContinues(setup);
+  if (ranks.control()) {
+    const std::string& data = setup.dataset.fingerprint;
+    dist::CheckEqual(*ranks.control(), "the hash of the data",
+                     static_cast<int64_t>(HashName(data.data(), data.size())));
+  }
+  const MemoryPlan memory = PlanMemory(setup);
+  Run run(setup, memory, ranks);
+  if (ranks.is_main()) {
+    PrintSetup(setup, run.model(), memory);
+    if (!start.note.empty()) Print(start.note);
+  }
+  return run.Train();
 }
 
 }  // namespace lockstep::models

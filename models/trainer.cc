@@ -1,8 +1,8 @@
 #include "models/trainer.h"
 
 #include <cmath>
+#include <numeric>
 
-#include "core/engine.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "optim/clip.h"
 
@@ -12,6 +12,19 @@ namespace {
 // i32 [B, T] on the model's device.
 Tensor ToTensor(const std::vector<int32_t>& values, const data::Batch& batch, Device device) {
   return Tensor::FromVector<int32_t>(values, {batch.rows, batch.cols}, device);
+}
+
+std::vector<int64_t> MicroOrder(const TrainerOptions& options) {
+  LS_CHECK(options.grad_accum >= 1, "grad_accum must be at least 1, got ", options.grad_accum);
+  if (options.parallel) {
+    const std::vector<int64_t>& order = options.parallel->reducer().micro_order();
+    LS_CHECK(std::ssize(order) == options.grad_accum, "grad_accum is ", options.grad_accum,
+             ", but the Reducer was made for ", order.size(), " micro-steps");
+    return order;
+  }
+  std::vector<int64_t> order(static_cast<size_t>(options.grad_accum));
+  std::iota(order.begin(), order.end(), 0);
+  return order;
 }
 
 }  // namespace
@@ -24,10 +37,11 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSch
       loader_(loader),
       options_(options),
       parameters_(model.Parameters()),
+      micro_order_(MicroOrder(options)),
       state_(parameters_.at(0)->value().device(), options.seed),
       step_(options.first_step) {
-  LS_CHECK(options.grad_accum >= 1, "grad_accum must be at least 1, got ", options.grad_accum);
-  if (!options.cuda_graphs || !state_.device().is_cuda()) return;
+  // Ranks compare notes on the host within a step, which a graph cannot.
+  if (!options.cuda_graphs || !state_.device().is_cuda() || options.parallel) return;
   graphs_.emplace(
       state_, parameters_,
       StepGraphs::Options{
@@ -48,6 +62,11 @@ std::optional<StepMetrics> Trainer::Submit() {
   const TraceSpan span(options_.trace, "step", "step");
   PhaseClock clock(&StepTimes::update_ms, options_.trace);
   if (pending_) model_.ZeroGrad();
+  if (options_.check_every > 0 && step_ > options_.first_step &&
+      step_ % options_.check_every == 0) {
+    LS_CHECK(options_.parallel != nullptr, "check_every compares the ranks of a DataParallel");
+    options_.parallel->CheckWeights(StrCat("after step ", step_));
+  }
   Pending next;
   next.metrics.lr = schedule_(step_);
   optimizer_.BeginStep(state_, step_, next.metrics.lr);
@@ -96,17 +115,22 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
   clock_ = &clock;
   const bool traced = options_.trace != nullptr && options_.trace->active();
   if (traced) backward_.observers.push_back(&nodes.emplace(*options_.trace));
-  for (int64_t a = 0; a < options_.grad_accum; ++a) {
+  for (const int64_t a : micro_order_) {
     clock.Enter(&StepTimes::data_ms);
     const data::Batch& batch = loader_.Next();
     LS_INVARIANT(batch.step == step_ && batch.micro_step == a, "the loader is at another step");
     // Every micro-batch has as many targets, so the divisor is known before the first backward.
-    pending.tokens = batch.num_targets * options_.grad_accum;
+    pending.tokens = batch.num_targets * options_.grad_accum * ranks();
     if (graphs_) {
       graphs_->Load(a, batch);
       continue;
     }
-    state_.SetFirstSample(a * batch.rows);
+    state_.SetFirstSample((a * ranks() + rank()) * batch.rows);
+    // The gradients of the last micro-step come back summed over all ranks.
+    std::optional<dist::Reducer::NoSync> no_sync;
+    if (options_.parallel && a != micro_order_.back()) {
+      no_sync.emplace(options_.parallel->reducer());
+    }
     const Device device = state_.device();
     const DType wide = parameters_[0]->value().dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
     pending.losses.emplace_back(
@@ -117,14 +141,35 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
     pending.losses = graphs_->Gradients(1.0 / static_cast<double>(pending.tokens), traced);
   }
   clock.Enter(&StepTimes::update_ms);
+  if (options_.parallel && ranks() > 1) {
+    const dist::CommunicationTimes& times = options_.parallel->reducer().times();
+    clock.Move(&StepTimes::backward_ms, &StepTimes::exposed_ms, times.exposed_ms);
+    pending.metrics.communication_ms = times.communication_ms;
+    pending.metrics.overlapped_ms = times.overlapped_ms;
+  }
+}
+
+// Over all ranks: added in the order of the micro-batches, so that its bits do not depend on how
+// many ranks share them.
+double Trainer::MeanLoss(Pending& pending) {
+  std::vector<double> mine(pending.losses.size());
+  for (size_t i = 0; i < mine.size(); ++i) {
+    mine[micro_order_[i]] = pending.losses[i].Get().Item();
+  }
+  std::vector<std::vector<double>> all = {mine};
+  if (options_.parallel) all = options_.parallel->Gather(mine);
+  double loss = 0;
+  for (size_t a = 0; a < mine.size(); ++a) {
+    for (const auto& of_rank : all) loss += of_rank[a] / static_cast<double>(pending.tokens);
+  }
+  return loss;
 }
 
 // Waits for what the pending step left behind.
 StepMetrics Trainer::Collect(bool gradients_are_there) {
   Pending done = std::move(*pending_);
   pending_.reset();
-  double loss = 0;
-  for (HostRead& sum : done.losses) loss += sum.Get().Item() / static_cast<double>(done.tokens);
+  const double loss = MeanLoss(done);
   const StepValues values = ToStepValues(done.values);
   if (values.found_inf || !std::isfinite(loss)) {
     step_ = done.metrics.step - 1;
@@ -147,26 +192,32 @@ void Trainer::ThrowNonFinite(double loss, bool gradients_are_there) {
     }
     if (!bad.empty()) break;
   }
+  std::string where;
+  if (options_.parallel) where = options_.parallel->reducer().LocateNonFinite();
   model_.ZeroGrad();
   throw NonFiniteError(
       StrCat("step ", step_ + 1, ": the loss is ", loss,
              !bad.empty()          ? StrCat(" and the gradient of '", bad, "' is not finite")
              : std::isfinite(loss) ? " and a gradient is not finite"
                                    : "",
+             where.empty() ? "" : StrCat(", first on ", where),
              "; the update was not made. Lower optim.lr, raise optim.warmup, or set optim.clip"));
 }
 
 double Trainer::Evaluate(const data::EvalBatches& batches) {
   const NoGrad no_grad;
-  std::vector<HostRead> sums;
-  for (int64_t i = 0; i < batches.size(); ++i) {
+  std::vector<HostRead> reads;
+  for (int64_t i = rank(); i < batches.size(); i += ranks()) {
     batches.Read(i, &eval_batch_);
     const Tensor logits = model_(ToTensor(eval_batch_.inputs, eval_batch_, state_.device()));
-    sums.emplace_back(ops::SoftmaxCrossEntropy(
+    reads.emplace_back(ops::SoftmaxCrossEntropy(
         logits, ToTensor(eval_batch_.targets, eval_batch_, state_.device()), Reduction::kSum));
   }
+  std::vector<double> sums(static_cast<size_t>(batches.size()));
+  for (size_t i = 0; i < reads.size(); ++i) sums[rank() + i * ranks()] = reads[i].Get().Item();
+  if (options_.parallel) options_.parallel->SumInPlace(&sums);
   double sum = 0;
-  for (HostRead& read : sums) sum += read.Get().Item();
+  for (const double s : sums) sum += s;
   return sum / static_cast<double>(batches.num_targets());
 }
 

@@ -12,6 +12,7 @@
 #include "core/step_state.h"
 #include "data/evaluation.h"
 #include "data/loader.h"
+#include "dist/data_parallel.h"
 #include "models/metrics.h"
 #include "models/phase_clock.h"
 #include "models/step_graphs.h"
@@ -37,6 +38,10 @@ struct TrainerOptions {
   TraceRecorder* trace = nullptr;  // gets spans of steps, phases and nodes; outlives the trainer
   bool cuda_graphs = false;        // on a GPU, submit steps as CUDA graphs
   std::function<void(const std::string&)> say;  // told why, where that is not possible
+  // Null: this process alone, micro-steps as they stand. Otherwise the loader has its ranks and its
+  // micro_order, and every rank makes the same calls. Outlives the trainer.
+  dist::DataParallel* parallel = nullptr;
+  int64_t check_every = 0;  // steps between comparisons of the ranks' weights; 0: never
 };
 
 // Runs updates and evaluations; what happens between them (logs, checkpoints, samples) is the
@@ -47,9 +52,10 @@ class Trainer {
   Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSchedule schedule,
           data::Loader& loader, const TrainerOptions& options);
 
-  // Makes one update: the mean loss over the tokens of grad_accum micro-batches, its gradient,
-  // clipping, AdamW. Throws NonFiniteError naming the first bad parameter; nothing has changed
-  // then.
+  // Makes one update: the mean loss over the tokens of grad_accum micro-batches on each rank, its
+  // gradient, clipping, AdamW. Throws NonFiniteError naming the first bad parameter, and the ranks
+  // where it was bad; nothing has changed then, and all ranks throw. Throws dist::ReplicaError and
+  // dist::CollectiveError.
   StepMetrics Step();
 
   // The same for a loop that keeps a GPU busy: the host goes on while the device computes. Submit
@@ -61,7 +67,8 @@ class Trainer {
   std::optional<StepMetrics> Submit();
   std::optional<StepMetrics> Finish();
 
-  // Mean loss in nats per token over all targets; no graph, no dropout.
+  // Mean loss in nats per token over all targets; no graph, no dropout. Ranks share the batches
+  // out; the result has the same bits at any number of them.
   double Evaluate(const data::EvalBatches& batches);
 
   int64_t step() const { return step_; }  // updates made, those of earlier runs included
@@ -73,13 +80,16 @@ class Trainer {
   struct Pending {
     StepMetrics metrics;           // without loss and norm
     int64_t tokens = 0;            // of all micro-batches
-    std::vector<HostRead> losses;  // sums over a micro-batch's tokens
+    std::vector<HostRead> losses;  // sums over a micro-batch's tokens, in micro_order_
     HostRead values;
   };
 
+  int64_t ranks() const { return options_.parallel ? options_.parallel->size() : 1; }
+  int64_t rank() const { return options_.parallel ? options_.parallel->rank() : 0; }
   void AccumulateGradients(Pending& pending, PhaseClock& clock);
   Tensor MicroStep(const Tensor& ids, const Tensor& targets, const Tensor& root);
   void Update();
+  double MeanLoss(Pending& pending);
   StepMetrics Collect(bool gradients_are_there);
   [[noreturn]] void ThrowNonFinite(double loss, bool gradients_are_there);
 
@@ -89,6 +99,7 @@ class Trainer {
   data::Loader& loader_;
   TrainerOptions options_;
   std::vector<std::shared_ptr<Parameter>> parameters_;
+  std::vector<int64_t> micro_order_;
   StepState state_;
   int64_t step_;
   data::Batch eval_batch_;

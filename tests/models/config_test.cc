@@ -114,6 +114,14 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "checkpoint.keep",
                                 "checkpoint.resume",
                                 "checkpoint.save_initial",
+                                "dist.backend",
+                                "dist.reduction",
+                                "dist.compress",
+                                "dist.bucket_mib",
+                                "dist.first_bucket_mib",
+                                "dist.check",
+                                "dist.check_every",
+                                "dist.timeout",
                                 "log.trace"}) {
     EXPECT_THAT(help, HasSubstr("  --" + key));
     run.options.source(key);
@@ -187,6 +195,14 @@ every = 12
 keep = 13
 resume = "none"
 save_initial = true
+[dist]
+backend = "gloo"
+reduction = "ordered"
+bucket_mib = 3.5
+first_bucket_mib = 0.25
+check = "full"
+check_every = 14
+timeout = 15
 )",
                                              "c.toml");
   EXPECT_EQ(config.device, "cuda:1");
@@ -249,9 +265,24 @@ save_initial = true
   EXPECT_EQ(config.checkpoint.keep, 13);
   EXPECT_EQ(config.checkpoint.resume, "none");
   EXPECT_TRUE(config.checkpoint.save_initial);
+  EXPECT_EQ(config.dist.backend, "gloo");
+  EXPECT_EQ(config.dist.reduction, "ordered");
+  EXPECT_EQ(config.dist.bucket_mib, 3.5);
+  EXPECT_EQ(config.dist.first_bucket_mib, 0.25);
+  EXPECT_EQ(config.dist.check, "full");
+  EXPECT_EQ(config.dist.check_every, 14);
+  EXPECT_EQ(config.dist.timeout, 15);
   // Nothing of all this is lost on the way through a run folder.
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
-  EXPECT_EQ(Difference(config, RunConfig()).size(), 59u);
+  // All but dist.compress, which the ordered reduction excludes.
+  EXPECT_EQ(Difference(config, RunConfig()).size(), 66u);
+}
+
+TEST(RunConfig, CompressionExcludesTheOrderedReduction) {
+  EXPECT_EQ(Resolved({"--dist.compress=bf16"}).config.dist.compress, "bf16");
+  EXPECT_THAT(ErrorOf({"--dist.compress=bf16", "--dist.reduction=ordered"}),
+              testing::AllOf(HasSubstr("dist.compress = \"bf16\""),
+                             HasSubstr("dist.reduction = \"fast\"")));
 }
 
 TEST(RunConfig, ValuesOutOfRange) {

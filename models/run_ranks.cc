@@ -1,0 +1,130 @@
+#include "models/run_ranks.h"
+
+#include <algorithm>
+#include <sstream>
+#include <thread>
+
+#include "core/cuda/device.h"
+#include "dist/agreement.h"
+#include "dist/gloo_group.h"
+#include "dist/nccl_group.h"
+
+namespace lockstep::models {
+namespace {
+
+constexpr int64_t kTextLimit = 8192;  // of what the main rank decides: paths and errors
+
+std::string BackendOf(const RunConfig& config, Device device) {
+  const std::string& backend = config.dist.backend;
+  const std::string fits = device.is_cuda() ? "nccl" : "gloo";
+  if (backend != "auto" && backend != fits) {
+    throw InputError(StrCat("dist.backend = ", backend, " does not move what lies on ", device,
+                            ": use dist.backend = ", fits, ", or auto"));
+  }
+  return fits;
+}
+
+dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& name) {
+  return {.name = name,
+          .timeout = std::chrono::seconds(config.dist.timeout),
+          .check_every_call = config.dist.check == "full"};
+}
+
+void RecordSpan(TraceRecorder& trace, const dist::CommunicationSpan& span) {
+  if (!trace.active()) return;
+  if (span.bucket < 0) {
+    trace.Record("waiting for gradients", "communication", span.begin, span.end);
+    return;
+  }
+  trace.NameThread("communication");
+  std::ostringstream name;
+  name.precision(3);
+  name << "bucket " << span.bucket << " (" << static_cast<double>(span.bytes) / (1 << 20)
+       << " MiB)";
+  trace.Record(name.str(), "communication", span.begin, span.end);
+}
+
+}  // namespace
+
+int ThreadsOf(const RunConfig& config, const dist::Rendezvous& rendezvous) {
+  if (config.threads > 0) return static_cast<int>(config.threads);
+  const int all = static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, all / std::max(1, rendezvous.local_world_size));
+}
+
+Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous) {
+  if (rendezvous.world_size == 1) return cuda::ParseDevice(device);
+  if (device.find(':') != std::string::npos) {
+    throw InputError(StrCat("device = ", device, " is one device for ", rendezvous.world_size,
+                            " ranks: use device = ", device.substr(0, device.find(':')),
+                            ", and each rank takes the one with its number on its machine"));
+  }
+  const Device first = cuda::ParseDevice(device);
+  if (!first.is_cuda()) return first;
+  if (rendezvous.local_rank >= cuda::DeviceCount()) {
+    throw InputError(StrCat("rank ", rendezvous.rank, " is number ", rendezvous.local_rank,
+                            " on its machine, which has ", cuda::DeviceCount(),
+                            " GPUs: start as many ranks a machine as it has GPUs"));
+  }
+  const Device own{first.type, rendezvous.local_rank};
+  cuda::SetDevice(own);
+  return own;
+}
+
+dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t accum,
+                                      TraceRecorder* trace) {
+  const auto bytes = [](double mib) {
+    return std::max<int64_t>(1, static_cast<int64_t>(mib * (1 << 20)));
+  };
+  dist::ReducerOptions r;
+  r.first_bucket_bytes = bytes(options.first_bucket_mib);
+  r.bucket_bytes = bytes(options.bucket_mib);
+  r.accum = accum;
+  if (options.reduction == "ordered") r.sum = dist::GradientSum::kOrdered;
+  if (options.compress == "bf16") r.hook = dist::Bf16Sum();
+  if (trace != nullptr) {
+    r.on_span = [trace](const dist::CommunicationSpan& span) { RecordSpan(*trace, span); };
+  }
+  return r;
+}
+
+RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, Device device)
+    : rendezvous_(rendezvous), backend_(BackendOf(config, device)) {
+  if (rendezvous.world_size == 1) return;
+  const auto timeout = std::chrono::seconds(config.dist.timeout);
+  world_ = std::make_unique<dist::World>(rendezvous, timeout);
+  control_ = dist::MakeGlooGroup(*world_, GroupOptionsOf(config, "control"));
+  gradients_ = device.is_cuda() ? dist::MakeNcclGroup(control_->Duplicate("nccl"), world_->store(),
+                                                      device, GroupOptionsOf(config, "gradients"))
+                                : control_->Duplicate("gradients");
+}
+
+RunStart RunRanks::FromMain(const std::function<RunStart()>& decide) {
+  if (!control_) return decide();
+  RunStart start;
+  std::string text;
+  if (is_main()) {
+    try {
+      start = decide();
+      text = StrCat("start ", start.step, " ", start.checkpoint.value_or(""));
+    } catch (const std::exception& e) {
+      text = e.what();
+      dist::GatherTexts(*control_, text, kTextLimit);
+      throw;
+    }
+  }
+  text = dist::GatherTexts(*control_, text, kTextLimit)[0];
+  if (is_main()) return start;
+  if (!text.starts_with("start ")) {
+    throw InputError(StrCat("rank 0 cannot start the run: ", text));
+  }
+  std::istringstream in(text.substr(6));
+  std::string path;
+  in >> start.step;
+  in.get();
+  std::getline(in, path);
+  if (!path.empty()) start.checkpoint = path;
+  return start;
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,54 @@
+// The processes that a run is made of.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "dist/process_group.h"
+#include "dist/reducer.h"
+#include "dist/rendezvous.h"
+#include "dist/world.h"
+#include "models/config.h"
+#include "models/run_folder.h"
+#include "models/trace.h"
+
+namespace lockstep::models {
+
+// The CPU threads of one process: config.threads, or its share of the machine's.
+int ThreadsOf(const RunConfig& config, const dist::Rendezvous& rendezvous);
+
+// The device of this rank: what `device` names, with the rank's number on its machine as the index
+// of a GPU. InputError where it names one GPU for several ranks.
+Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous);
+
+// How the reducer sums, as the options say. `trace` (may be null) gets a span for each bucket.
+dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t accum,
+                                      TraceRecorder* trace);
+
+// One process is its own main rank and has no groups.
+class RunRanks {
+ public:
+  // Collective: returns when all ranks are there, with their groups. StoreError, InputError.
+  RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, Device device);
+
+  int rank() const { return rendezvous_.rank; }
+  int size() const { return rendezvous_.world_size; }
+  bool is_main() const { return rank() == 0; }
+  // "gloo", "nccl"
+  const std::string& backend() const { return backend_; }
+  // Null where there is one rank: of the gradients, on their device; of small values, on the host.
+  dist::ProcessGroup* gradients() const { return gradients_.get(); }
+  const std::shared_ptr<dist::ProcessGroup>& control() const { return control_; }
+
+  // Collective. What `decide` says on the main rank, on all; where it throws, all throw InputError.
+  RunStart FromMain(const std::function<RunStart()>& decide);
+
+ private:
+  const dist::Rendezvous rendezvous_;
+  std::string backend_;
+  std::unique_ptr<dist::World> world_;
+  std::shared_ptr<dist::ProcessGroup> control_, gradients_;
+};
+
+}  // namespace lockstep::models

@@ -1,0 +1,224 @@
+// The trainer on several ranks, which are threads here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "dist/in_process_group.h"
+#include "models/gpt.h"
+#include "models/trainer.h"
+#include "optim/adamw.h"
+#include "tests/message_of.h"
+
+namespace lockstep::models {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+
+constexpr int64_t kWindow = 8;
+
+std::shared_ptr<const data::TokenSource> Tokens(int64_t n) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(i * i % 13));
+  return std::make_shared<data::MemoryTokens>(ids);
+}
+
+struct BenchOptions {
+  int64_t leaves = 8;  // micro-batches of a step, on all ranks
+  dist::ReducerOptions reducer = {};
+  double dropout = 0.1;
+  int64_t check_every = 0;
+};
+
+// One rank of a small GPT with all it needs to train. A null group: a single process, which has the
+// whole of a step's micro-batches.
+struct Bench {
+  Bench(dist::ProcessGroup* group, BenchOptions o, bool parallel_alone = true)
+      : tokens(Tokens(400)),
+        model({.vocab_size = 13,
+               .block_size = kWindow,
+               .n_layer = 2,
+               .n_head = 2,
+               .n_embd = 16,
+               .dropout = o.dropout}) {
+    const int64_t ranks = group ? group->size() : 1;
+    const int64_t accum = o.leaves / ranks;
+    model.Materialize(kCpu, 4 + static_cast<uint64_t>(group ? group->rank() : 0));
+    o.reducer.accum = accum;
+    o.reducer.first_bucket_bytes = 2000;
+    o.reducer.bucket_bytes = 10000;
+    if (group || parallel_alone) {
+      parallel = std::make_unique<dist::DataParallel>(group, model, o.reducer);
+    }
+    optimizer = std::make_unique<optim::AdamW>(model.Parameters());
+    data::BatchLayout layout{.batch_size = 2, .accum = accum, .world = ranks};
+    if (parallel) {
+      layout.rank = parallel->rank();
+      layout.micro_order = parallel->reducer().micro_order();
+    }
+    loader = std::make_unique<data::Loader>(
+        tokens, data::Sampler(data::Order::kShuffled, 3, tokens->size(), kWindow), layout);
+    trainer = std::make_unique<Trainer>(
+        model, *optimizer,
+        optim::LrSchedule({.lr = 1e-3, .min_lr = 1e-4, .warmup = 2, .decay_steps = 20}), *loader,
+        TrainerOptions{.grad_accum = accum,
+                       .clip = 0.5,
+                       .seed = 9,
+                       .parallel = parallel.get(),
+                       .check_every = o.check_every});
+  }
+
+  std::vector<float> Weights() const {
+    std::vector<float> all;
+    for (const auto& p : model.Parameters()) {
+      const std::vector<float> values = p->value().ToVector<float>();
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  }
+
+  std::shared_ptr<const data::TokenSource> tokens;
+  Gpt model;
+  std::unique_ptr<dist::DataParallel> parallel;
+  std::unique_ptr<optim::AdamW> optimizer;
+  std::unique_ptr<data::Loader> loader;
+  std::unique_ptr<Trainer> trainer;
+};
+
+// What a run computes: everything must be the same to the bit.
+struct Outcome {
+  std::vector<double> losses, norms;
+  double val_loss = 0;
+  std::vector<float> weights;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome Train(dist::ProcessGroup* group, const BenchOptions& o, int steps,
+              bool parallel_alone = true) {
+  Bench bench(group, o, parallel_alone);
+  Outcome outcome;
+  for (int i = 0; i < steps; ++i) {
+    const StepMetrics m = bench.trainer->Step();
+    outcome.losses.push_back(m.loss);
+    outcome.norms.push_back(m.grad_norm);
+  }
+  outcome.val_loss = bench.trainer->Evaluate(data::EvalBatches(bench.tokens, kWindow, 3));
+  outcome.weights = bench.Weights();
+  return outcome;
+}
+
+Outcome TrainOn(int ranks, const BenchOptions& o, int steps) {
+  std::vector<Outcome> outcomes(ranks);
+  dist::RunInProcess(
+      ranks, [&](dist::ProcessGroup& group) { outcomes[group.rank()] = Train(&group, o, steps); });
+  for (const Outcome& other : outcomes) EXPECT_EQ(other, outcomes[0]);
+  return outcomes[0];
+}
+
+double MaxDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference = std::max(difference, std::abs(double{a[i]} - double{b[i]}));
+  }
+  return difference;
+}
+
+// Losses, norms, validation and weights, with dropout and clipping.
+TEST(TrainerRanks, OrderedRunsAreTheSameToTheBit) {
+  for (const auto& [leaves, counts] : {std::pair<int64_t, std::vector<int>>(8, {1, 2, 4, 8}),
+                                       std::pair<int64_t, std::vector<int>>(12, {1, 3, 6})}) {
+    const BenchOptions o{
+        .leaves = leaves, .reducer = {.sum = dist::GradientSum::kOrdered}, .check_every = 5};
+    const Outcome alone = Train(nullptr, o, 20);
+    for (const int ranks : counts) EXPECT_EQ(TrainOn(ranks, o, 20), alone) << ranks;
+  }
+}
+
+// In the library's order of sums only rounding differs.
+TEST(TrainerRanks, FastRunsAreTheSameUpToRounding) {
+  const BenchOptions o{.leaves = 8};
+  const Outcome alone = Train(nullptr, o, 10, /*parallel_alone=*/false);
+  EXPECT_EQ(Train(nullptr, o, 10), alone) << "a single rank with a Reducer";
+  for (const int ranks : {2, 4}) {
+    const Outcome together = TrainOn(ranks, o, 10);
+    EXPECT_LT(MaxDifference(together.weights, alone.weights), 1e-5) << ranks;
+    for (size_t i = 0; i < alone.losses.size(); ++i) {
+      EXPECT_NEAR(together.losses[i], alone.losses[i], 1e-5);
+    }
+  }
+}
+
+// Promise 11: two ranks with one micro-batch each are one process with two.
+TEST(TrainerRanks, TwoRanksAreAccumulationOverTwo) {
+  const BenchOptions fast{.leaves = 2};
+  const BenchOptions ordered{.leaves = 2, .reducer = {.sum = dist::GradientSum::kOrdered}};
+  EXPECT_EQ(TrainOn(2, fast, 20), Train(nullptr, ordered, 20));
+}
+
+TEST(TrainerRanks, TheTimesOfAStepAddUp) {
+  dist::RunInProcess(2, [](dist::ProcessGroup& group) {
+    Bench bench(&group, {.leaves = 4});
+    for (int i = 0; i < 10; ++i) {
+      const StepMetrics m = bench.trainer->Step();
+      EXPECT_DOUBLE_EQ(m.times.total(), m.ms);
+      EXPECT_GT(m.times.exposed_ms, 0);
+      EXPECT_GT(m.times.backward_ms, 0);
+      EXPECT_GT(m.communication_ms, 0);
+      EXPECT_GE(m.overlapped_ms, 0);
+      EXPECT_LE(m.overlapped_ms, m.communication_ms);
+      EXPECT_LE(m.overlapped_ms, m.times.backward_ms + m.times.forward_ms);
+      // What was not overlapped was waited for.
+      EXPECT_LE(m.communication_ms - m.overlapped_ms, m.times.exposed_ms + 1e-6);
+    }
+  });
+}
+
+// Promise 18: all ranks stop before the update and know whose gradient it was.
+TEST(TrainerRanks, ANonFiniteGradientStopsAllAndNamesItsRank) {
+  std::vector<std::string> messages(3);
+  dist::RunInProcess(3, [&](dist::ProcessGroup& group) {
+    Bench bench(&group, {.leaves = 3, .reducer = {}, .dropout = 0});
+    bench.trainer->Step();
+    const std::vector<float> before = bench.Weights();
+    if (group.rank() == 1) bench.model.Parameters()[2]->value().Detach().Fill(INFINITY);
+    messages[group.rank()] = test::MessageOf<NonFiniteError>([&] { bench.trainer->Step(); });
+    EXPECT_EQ(bench.trainer->step(), 1);
+    if (group.rank() != 1) {
+      EXPECT_EQ(bench.Weights(), before);
+    }
+  });
+  EXPECT_THAT(messages, Each(AllOf(HasSubstr("step 2"), HasSubstr("first on rank 1 ('"),
+                                   HasSubstr("the update was not made"))));
+}
+
+// Promise 9: within K steps.
+TEST(TrainerRanks, DriftIsFoundWithinCheckEverySteps) {
+  std::vector<std::string> messages(2);
+  dist::RunInProcess(2, [&](dist::ProcessGroup& group) {
+    Bench bench(&group, {.leaves = 2, .reducer = {}, .check_every = 3});
+    bench.trainer->Step();
+    if (group.rank() == 1) {
+      static_cast<uint32_t*>(bench.model.Parameters()[0]->value().raw_data())[0] ^= 1 << 16;
+    }
+    messages[group.rank()] = test::MessageOf<dist::ReplicaError>([&] {
+      while (bench.trainer->step() < 10) bench.trainer->Step();
+    });
+    EXPECT_EQ(bench.trainer->step(), 3);
+  });
+  EXPECT_THAT(messages, Each(HasSubstr("the weights after step 3 are not the same")));
+}
+
+TEST(TrainerRanks, RefusesAReducerForOtherMicroSteps) {
+  Bench bench(nullptr, {.leaves = 4});
+  EXPECT_THAT(test::MessageOf([&] {
+                Trainer(bench.model, *bench.optimizer,
+                        optim::LrSchedule({.lr = 1e-2, .decay_steps = 20}), *bench.loader,
+                        {.grad_accum = 2, .parallel = bench.parallel.get()});
+              }),
+              HasSubstr("grad_accum is 2, but the Reducer was made for 4 micro-steps"));
+}
+
+}  // namespace
+}  // namespace lockstep::models

@@ -1,0 +1,271 @@
+// train_gpt and the tutorial on several processes, as users start them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/file.h"
+#include "core/safetensors.h"
+#include "tests/sanitized.h"
+#include "tests/subprocess.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Arguments = std::vector<std::string>;
+
+const Arguments kTiny = {
+    "--model.n_layer=1",       "--model.n_head=2",       "--model.n_embd=16",
+    "--model.block_size=16",   "--model.dropout=0.1",    "--train.batch_size=2",
+    "--optim.warmup=4",        "--checkpoint.every=10",  "--checkpoint.keep=0",
+    "--train.eval_every=10",   "--train.eval_batches=3", "--train.log_every=5",
+    "--train.sample_tokens=5", "--dist.bucket_mib=0.01", "--dist.first_bucket_mib=0.002",
+    "--dist.check_every=5",    "--dist.timeout=120",     "--threads=1"};
+
+class Ranks : public testing::Test {
+ protected:
+  Ranks() {
+    folder_ =
+        JoinPath(testing::TempDir(), testing::UnitTest::GetInstance()->current_test_info()->name());
+    RemoveTree(folder_);
+    MakeDirectories(folder_);
+  }
+
+  std::string Path(const std::string& name) const { return JoinPath(folder_, name); }
+
+  // Each meeting has a folder of its own.
+  std::map<std::string, std::string> Place(int rank, int ranks, const std::string& meeting) const {
+    return {{"RANK", std::to_string(rank)},
+            {"WORLD_SIZE", std::to_string(ranks)},
+            {"LOCAL_RANK", std::to_string(rank)},
+            {"LOCAL_WORLD_SIZE", std::to_string(ranks)},
+            {"LOCKSTEP_STORE_DIR", meeting}};
+  }
+
+  using Processes = std::vector<std::unique_ptr<Subprocess>>;
+  Processes Start(int ranks, const Arguments& arguments) {
+    const std::string meeting = Path("meeting-" + std::to_string(meetings_++));
+    Processes all;
+    for (int r = 0; r < ranks; ++r) {
+      all.push_back(std::make_unique<Subprocess>(arguments, Place(r, ranks, meeting)));
+    }
+    return all;
+  }
+
+  Arguments Train(const std::string& out, const Arguments& more) const {
+    Arguments all = {"models/train_gpt", "--out_dir=" + Path(out)};
+    for (const Arguments* part : {&kTiny, &more}) {
+      all.insert(all.end(), part->begin(), part->end());
+    }
+    return all;
+  }
+
+  // Of all ranks.
+  static std::vector<Result> Wait(Processes processes) {
+    std::vector<Result> results;
+    for (const auto& p : processes) results.push_back(p->Wait());
+    return results;
+  }
+
+  // Runs to the end without an error.
+  std::vector<Result> Run(int ranks, const std::string& out, const Arguments& more) {
+    std::vector<Result> results = Wait(Start(ranks, Train(out, more)));
+    for (const Result& r : results) EXPECT_EQ(r.exit_code, 0) << r.err;
+    return results;
+  }
+
+  std::string Bytes(const std::string& out, int step) const {
+    const std::string number = std::to_string(step);
+    const std::string c =
+        Path(out) + "/checkpoints/step-" + std::string(8 - number.size(), '0') + number;
+    return ReadFile(c + "/model.safetensors") + ReadFile(c + "/optimizer.safetensors");
+  }
+
+  std::vector<nlohmann::json> Metrics(const std::string& out) const {
+    std::vector<nlohmann::json> lines;
+    std::istringstream in(ReadFile(Path(out + "/metrics.jsonl")));
+    for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  }
+
+  // Losses, norms and validation losses, as they were written.
+  std::vector<std::string> Numbers(const std::string& out) const {
+    std::vector<std::string> numbers;
+    for (const auto& j : Metrics(out)) {
+      for (const char* key : {"step", "loss", "grad_norm", "lr", "val_loss"}) {
+        if (j.contains(key)) numbers.push_back(j[key].dump());
+      }
+    }
+    return numbers;
+  }
+
+  std::string folder_;
+  int meetings_ = 0;
+};
+
+// Checkpoints, losses, norms and validation have the same bits, and the files the same names.
+TEST_F(Ranks, OrderedRunsAreTheSameAtAnyNumberOfRanks) {
+  const int steps = test::kSanitized ? 10 : 100;
+  const auto options = [&](int global) {
+    return Arguments{"--train.steps=" + std::to_string(steps), "--dist.reduction=ordered",
+                     "--train.global_batch_size=" + std::to_string(global)};
+  };
+  for (const auto& [global, counts] :
+       {std::pair(16, std::vector{1, 2, 4}), std::pair(24, std::vector{1, 3, 6})}) {
+    const auto out = [&, g = global](int ranks) {
+      return "g" + std::to_string(g) + "r" + std::to_string(ranks);
+    };
+    for (const int ranks : counts) {
+      if (test::kSanitized && ranks > 3) continue;
+      Run(ranks, out(ranks), options(global));
+      EXPECT_EQ(Bytes(out(ranks), steps), Bytes(out(1), steps)) << global << " on " << ranks;
+      EXPECT_EQ(Numbers(out(ranks)), Numbers(out(1))) << global << " on " << ranks;
+    }
+  }
+}
+
+// Promise 11, with the library's order of sums on the side of the ranks.
+TEST_F(Ranks, TwoRanksAreAccumulationOverTwo) {
+  Run(2, "ranks", {"--train.steps=20"});
+  Run(1, "accumulation", {"--train.steps=20", "--train.grad_accum=2", "--dist.reduction=ordered"});
+  EXPECT_EQ(Bytes("ranks", 20), Bytes("accumulation", 20));
+  EXPECT_EQ(Numbers("ranks"), Numbers("accumulation"));
+}
+
+TEST_F(Ranks, OnlyTheFirstWritesAndPrints) {
+  const auto results = Run(2, "out", {"--train.steps=10", "--log.trace=2:3"});
+  EXPECT_THAT(results[0].out, AllOf(HasSubstr("x 2 ranks ="), HasSubstr("step 10/10 | loss"),
+                                    HasSubstr("---- sample ----")));
+  EXPECT_THAT(results[1].out, IsEmpty());
+  EXPECT_THAT(results[1].err, IsEmpty());
+  EXPECT_THAT(ReadFile(Path("out/trace-2-3.json")),
+              AllOf(HasSubstr("bucket 0"), HasSubstr("bucket 1"), HasSubstr("communication"),
+                    HasSubstr("waiting for gradients")));
+}
+
+// Data, forward, backward, exposed communication and update are the step.
+TEST_F(Ranks, TheFiguresOfAStepAddUp) {
+  Run(2, "out", {"--train.steps=10"});
+  int steps = 0;
+  for (const auto& j : Metrics("out")) {
+    if (j["step"] == 0) continue;
+    const double parts = double{j["data_ms"]} + double{j["forward_ms"]} + double{j["backward_ms"]} +
+                         double{j["exposed_ms"]} + double{j["update_ms"]};
+    EXPECT_NEAR(parts, double{j["ms"]}, 0.02 * double{j["ms"]}) << j;
+    EXPECT_GT(double{j["communication_ms"]}, 0);
+    EXPECT_LE(j.value("overlapped_ms", 0.0), double{j["communication_ms"]});
+    ++steps;
+  }
+  EXPECT_EQ(steps, 10);
+}
+
+// Promise 17: another number of ranks goes on to the same bits, or refuses.
+TEST_F(Ranks, AnotherNumberOfRanksGoesOnExactlyOrRefuses) {
+  const Arguments same = {"--dist.reduction=ordered", "--train.global_batch_size=8",
+                          "--train.steps=60"};
+  Run(1, "straight", same);
+  auto first = Start(2, Train("moved", same));
+  first[0]->WaitForOutput("step 15/60");
+  for (const auto& p : first) p->Signal(SIGKILL);
+  Wait(std::move(first));
+  const auto rest = Run(4, "moved", same);
+  EXPECT_THAT(rest[0].out, HasSubstr("resuming from"));
+  EXPECT_EQ(Bytes("moved", 60), Bytes("straight", 60));
+  // Without a global batch size the number of ranks decides how much a step trains on.
+  auto other = Start(2, Train("other", {"--train.steps=100000"}));
+  other[0]->WaitForOutput(" 20/100000");
+  for (const auto& p : other) p->Signal(SIGKILL);
+  Wait(std::move(other));
+  for (const Result& r : Wait(Start(1, Train("other", {"--train.steps=100000"})))) {
+    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_THAT(r.err, AllOf(HasSubstr("was trained with 64 tokens a step, and 1 rank of this "
+                                       "configuration make 32"),
+                             HasSubstr("train.global_batch_size")));
+  }
+}
+
+// A signal to any rank stops all of them after the same step, with a checkpoint.
+TEST_F(Ranks, ASignalToOneRankStopsAll) {
+  for (const int rank : {0, 1}) {
+    const std::string out = "out" + std::to_string(rank);
+    auto processes = Start(2, Train(out, {"--train.steps=100000", "--checkpoint.every=0"}));
+    processes[0]->WaitForOutput(" 5/100000");
+    processes[rank]->Signal(SIGTERM);
+    const auto results = Wait(std::move(processes));
+    for (const Result& r : results) EXPECT_EQ(r.exit_code, 128 + SIGTERM) << r.err;
+    EXPECT_THAT(results[0].out, HasSubstr("checkpoint saved"));
+    EXPECT_TRUE(PathExists(Path(out + "/latest/DONE")));
+  }
+}
+
+// Promise 1: a rank that dies is named by the others.
+TEST_F(Ranks, AKilledRankIsNamed) {
+  auto processes = Start(3, Train("out", {"--train.steps=100000"}));
+  processes[0]->WaitForOutput(" 5/100000");
+  processes[2]->Signal(SIGKILL);
+  const auto results = Wait(std::move(processes));
+  EXPECT_EQ(results[2].signal, SIGKILL);
+  for (const int r : {0, 1}) {
+    EXPECT_EQ(results[r].exit_code, 1);
+    EXPECT_THAT(results[r].err, HasSubstr("rank 2"));
+  }
+}
+
+TEST_F(Ranks, AllRefuseWhatTheFirstRefuses) {
+  Run(2, "out", {"--train.steps=10"});
+  for (const Result& r : Wait(Start(2, Train("out", {"--train.steps=10"})))) {
+    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_THAT(r.err, HasSubstr("holds a finished run"));
+  }
+  for (const Result& r : Wait(Start(4, Train("split", {"--train.steps=10", "--train.grad_accum=3",
+                                                       "--dist.reduction=ordered"})))) {
+    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_THAT(r.err, HasSubstr("use 3 ranks (4 micro-steps each) or 6 ranks (2 micro-steps "
+                                 "each)"));
+  }
+  for (const Result& r : Wait(Start(2, Train("x", {"--dist.backend=nccl", "--device=cpu"})))) {
+    EXPECT_THAT(r.err, HasSubstr("use dist.backend = gloo"));
+  }
+  for (const Result& r : Wait(Start(2, Train("x", {"--device=sim:0"})))) {
+    EXPECT_THAT(r.err, HasSubstr("one device for 2 ranks"));
+  }
+}
+
+TEST_F(Ranks, GradientsMayTravelAsBf16) {
+  Run(2, "exact", {"--train.steps=20"});
+  Run(2, "bf16", {"--train.steps=20", "--dist.compress=bf16"});
+  const auto exact = Metrics("exact"), bf16 = Metrics("bf16");
+  EXPECT_NE(Bytes("exact", 20), Bytes("bf16", 20));
+  EXPECT_NEAR(double{bf16.back()["loss"]}, double{exact.back()["loss"]}, 0.05);
+}
+
+// The tutorial: the loop of one process, and what makes it data parallel.
+TEST_F(Ranks, TheTutorialLearnsTheSameOnTwoProcesses) {
+  const Result alone = RunProgram({"models/examples/train_spirals", Path("alone.safetensors")});
+  ASSERT_EQ(alone.exit_code, 0) << alone.out << alone.err;
+  const auto results =
+      Wait(Start(2, {"models/examples/train_spirals_parallel", Path("ranks.safetensors")}));
+  for (const Result& r : results) EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(results[0].out, HasSubstr("accuracy on new points"));
+  EXPECT_THAT(results[1].out, IsEmpty());
+  // The first epoch's loss is before rounding has had time to grow.
+  const auto first_line = [](const std::string& out) { return out.substr(0, out.find('\n')); };
+  EXPECT_EQ(first_line(results[0].out), first_line(alone.out));
+  const auto names = [&](const std::string& file) {
+    std::vector<std::string> all;
+    const SafetensorsFile tensors = SafetensorsFile::Open(Path(file));
+    for (const SafetensorsEntry& e : tensors.entries()) all.push_back(e.name);
+    return all;
+  };
+  EXPECT_EQ(names("ranks.safetensors"), names("alone.safetensors"));
+}
+
+}  // namespace
+}  // namespace lockstep
