@@ -23,6 +23,8 @@ namespace cudasim {
 namespace runtime {
 namespace {
 
+// AddressSanitizer guards blocks itself: some of what follows is then unused.
+
 constexpr size_t kPage = 4096;
 constexpr size_t kAlignment = 256;       // Of cudaMalloc.
 constexpr unsigned char kFresh = 0xFF;   // NaN in f64, f32, f16, bf16 and both f8.
@@ -30,7 +32,9 @@ constexpr unsigned char kCanary = 0xC7;  // Between a block and its guard pages.
 // Freed addresses stay unusable until so many more are freed.
 constexpr size_t kQuarantine = 4096;
 
-size_t RoundUp(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
+[[maybe_unused]] size_t RoundUp(size_t size, size_t unit) {
+  return (size + unit - 1) / unit * unit;
+}
 
 // Protection keys: rights to pages that each thread switches by itself, without a system call.
 // One key per device, and a fallback for processors without them.
@@ -61,7 +65,7 @@ Protection& GetProtection() {
   return *protection;
 }
 
-bool IsProtected(const Block& block) {
+[[maybe_unused]] bool IsProtected(const Block& block) {
   return block.kind == BlockKind::kDevice && GetProtection().enabled;
 }
 
@@ -73,7 +77,8 @@ void ProtectAll(const Protection& protection, int rights) {
 }
 
 // Bytes from the first to the last one that no longer holds the canary; nothing if all do.
-std::string Damage(const unsigned char* begin, size_t size, const char* where, size_t distance) {
+[[maybe_unused]] std::string Damage(const unsigned char* begin, size_t size, const char* where,
+                                    size_t distance) {
   size_t first = size;
   size_t last = 0;
   for (size_t i = 0; i < size; ++i) {
@@ -98,7 +103,7 @@ struct Freed {
 };
 
 // Oldest first: their addresses are not used again at once.
-std::deque<Freed>& GetQuarantine() {
+[[maybe_unused]] std::deque<Freed>& GetQuarantine() {
   static auto* const quarantine = new std::deque<Freed>;
   return *quarantine;
 }
