@@ -50,17 +50,15 @@ OpCase Make() {
     large.benchmark_only = true;
     return std::vector<OpSample>{
         Sample("empty", {.shape = {0, 5}}),
-        // Of the size of sqrt(eps): where it is much larger, the gradient is what cancellation leaves.
+        // Of the size of sqrt(eps): where it is much larger, the gradient is what cancellation
+        // leaves.
         Sample("one element", {.shape = {1}, .low = 2e-3, .high = 4e-3}),
         Sample("one row", {.shape = {24}, .low = -4, .high = 4}),
         Sample("odd", {.shape = {3, 5, 37}, .low = -2, .high = 2}),
         Sample("many row blocks", {.shape = {1100, 17}}),
         Sample("far from zero", {.shape = {3, 64}, .low = 99, .high = 101}),
         Sample("whole packs", {.shape = {5, 264}}),
-        Sample("tiny", {.shape = {3, 64}, .low = -1e-3, .high = 1e-3}),
-        strided,
-        mixed,
-        large};
+        Sample("tiny", {.shape = {3, 64}, .low = -1e-3, .high = 1e-3}), strided, mixed, large};
   };
   c.errors = [] {
     return std::vector<ErrorSample>{

@@ -231,7 +231,7 @@ TEST_P(GenerateTest, InTwoPartsItIsTheSame) {
   for (const GenerateOptions& options : {kGreedy, kSampled, kPenalised}) {
     const std::vector<int32_t> prompt = {4, 9, 2};
     const std::vector<int32_t> whole = Generate(model_, prompt, kVocabulary, options);
-    for (int64_t first : {1, 20, 21, 45}) {
+    for (int64_t first : {int64_t{1}, int64_t{20}, int64_t{21}, kTokens - 5}) {
       GenerateOptions part = options;
       part.tokens = first;
       std::vector<int32_t> text = prompt;
@@ -270,7 +270,7 @@ TEST_P(GenerateTest, GreedyIsTheLikeliestTokenOfTheContext) {
     ASSERT_EQ(id, std::max_element(row.begin(), row.end()) - row.begin());
     text.push_back(id);
   }
-  EXPECT_EQ(text.size(), 52u);
+  EXPECT_EQ(text.size(), static_cast<size_t>(2 + kTokens));
 }
 
 // ---- What options do. ----
@@ -343,7 +343,10 @@ TEST_P(GenerateTest, NothingIsAllocatedAnewPerToken) {
   EXPECT_EQ(GetAllocator(kCpu).stats().live_bytes, before);
   for (size_t i = 3; i < live.size(); ++i) {
     EXPECT_EQ(live[i], live[2]) << i;
-    EXPECT_EQ(system[i], system[2]) << i;
+    // Sanitizers want to see every block go back.
+    if (!test::kSanitized) {
+      EXPECT_EQ(system[i], system[2]) << i;
+    }
   }
   const GptConfig& c = model_.config();
   const int64_t positions = 3 + 20 - 1;
