@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "core/cuda/device.h"
 #include "core/file.h"
 #include "core/safetensors.h"
 #include "tests/sanitized.h"
@@ -46,6 +47,7 @@ class Ranks : public testing::Test {
             {"WORLD_SIZE", std::to_string(ranks)},
             {"LOCAL_RANK", std::to_string(rank)},
             {"LOCAL_WORLD_SIZE", std::to_string(ranks)},
+            {"CUDASIM_DEVICES", std::to_string(ranks)},
             {"LOCKSTEP_STORE_DIR", meeting}};
   }
 
@@ -128,6 +130,20 @@ TEST_F(Ranks, OrderedRunsAreTheSameAtAnyNumberOfRanks) {
       EXPECT_EQ(Bytes(out(ranks), steps), Bytes(out(1), steps)) << global << " on " << ranks;
       EXPECT_EQ(Numbers(out(ranks)), Numbers(out(1))) << global << " on " << ranks;
     }
+  }
+}
+
+// The same on GPUs, a process each, through NCCL.
+TEST_F(Ranks, OrderedRunsAreTheSameAtAnyNumberOfGpus) {
+  if (!cuda::kSimulated && cuda::DeviceCount() < 4) GTEST_SKIP() << "this needs 4 GPUs";
+  const Arguments options = {std::string("--device=") + (cuda::kSimulated ? "sim" : "cuda"),
+                             "--train.steps=4", "--dist.reduction=ordered",
+                             "--train.global_batch_size=8"};
+  for (const int ranks : {1, 2, 4}) {
+    const std::string out = "r" + std::to_string(ranks);
+    Run(ranks, out, options);
+    EXPECT_EQ(Bytes(out, 4), Bytes("r1", 4)) << ranks;
+    EXPECT_EQ(Numbers(out), Numbers("r1")) << ranks;
   }
 }
 

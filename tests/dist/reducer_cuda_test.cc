@@ -1,0 +1,136 @@
+// Data parallelism over NCCL: in a simulated build on simulated GPUs, ranks as threads of the test.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <thread>
+
+#include "core/cuda/device.h"
+#include "core/cuda/handles.h"
+#include "dist/agreement.h"
+#include "dist/in_process_group.h"
+#include "dist/in_process_store.h"
+#include "dist/nccl_group.h"
+#include "dist/reducer.h"
+#include "tests/dist/toy_model.h"
+#include "tests/message_of.h"
+
+namespace lockstep::dist {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+
+constexpr int64_t kRows = 4;
+
+// Runs `body` on a thread and a GPU per rank.
+void RunOnGpus(int size, const std::function<void(ProcessGroup&)>& body) {
+  const auto store = MakeInProcessStore();
+  auto controls = MakeInProcessGroups(size, {.name = "control"});
+  std::vector<std::exception_ptr> errors(size);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        const Device device{DeviceType::kCuda, r};
+        cuda::SetDevice(device);
+        const cuda::OwnedStream stream(device);
+        const StreamGuard guard(stream);
+        const auto group = MakeNcclGroup(std::move(controls[r]), *store, device, {});
+        body(*group);
+      } catch (...) {
+        errors[r] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+class ReducerCuda : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (cuda::DeviceCount() < GetParam()) {
+      GTEST_SKIP() << "this needs " << GetParam() << " GPUs, simulated or real";
+    }
+  }
+};
+
+ReducerOptions Small(ReducerOptions options) {
+  options.first_bucket_bytes = 256;
+  options.bucket_bytes = 1024;
+  return options;
+}
+
+// The gradients of a step over `leaves` micro-batches; all ranks have the same bits.
+std::vector<float> StepGradients(int ranks, int64_t leaves, ReducerOptions options) {
+  options.accum = leaves / ranks;
+  std::vector<std::vector<float>> of_rank(ranks);
+  RunOnGpus(ranks, [&](ProcessGroup& group) {
+    ToyModel model(1, 16, group.device());
+    Reducer reducer(&group, model.Parameters(), options);
+    for (int step = 0; step < 2; ++step) {
+      model.ZeroGrad();
+      for (const int64_t a : reducer.micro_order()) {
+        std::optional<Reducer::NoSync> no_sync;
+        if (a != reducer.micro_order().back()) no_sync.emplace(reducer);
+        ToyBackward(model, MakeToyBatch(a * ranks + group.rank(), kRows),
+                    static_cast<double>(leaves * kRows));
+      }
+    }
+    EXPECT_EQ(reducer.times().communication_ms > 0, ranks > 1);
+    of_rank[group.rank()] = GradientsOf(model);
+  });
+  for (const auto& g : of_rank) EXPECT_EQ(g, of_rank[0]) << "ranks differ";
+  return of_rank[0];
+}
+
+std::vector<float> OnTheCpu(int64_t leaves) {
+  ToyModel model;
+  ToyBackward(model, MakeToyBatch(0, leaves * kRows), static_cast<double>(leaves * kRows));
+  return GradientsOf(model);
+}
+
+void ExpectNear(const std::vector<float>& got, const std::vector<float>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-6) << i;
+}
+
+TEST_P(ReducerCuda, GradientsAreThoseOfTheWholeBatch) {
+  ExpectNear(StepGradients(GetParam(), 8, Small({})), OnTheCpu(8));
+}
+
+TEST_P(ReducerCuda, OrderedSumsHaveTheBitsOfOneGpu) {
+  const std::vector<float> one = StepGradients(1, 8, Small({.sum = GradientSum::kOrdered}));
+  ExpectNear(one, OnTheCpu(8));
+  EXPECT_EQ(StepGradients(GetParam(), 8, Small({.sum = GradientSum::kOrdered})), one);
+  EXPECT_EQ(StepGradients(GetParam(), 8, {.sum = GradientSum::kOrdered}), one) << "one bucket";
+}
+
+TEST_P(ReducerCuda, UnusedParametersAndBadGradientsAreNamed) {
+  const int ranks = GetParam();
+  std::vector<std::string> unused(ranks), bad(ranks);
+  RunOnGpus(ranks, [&](ProcessGroup& group) {
+    ToyModel model(1, 16, group.device());
+    Reducer reducer(&group, model.Parameters(), Small({}));
+    model.use_extra = group.rank() != 1;
+    unused[group.rank()] =
+        test::MessageOf<ReplicaError>([&] { ToyBackward(model, MakeToyBatch(group.rank()), 1); });
+    model.use_extra = true;
+    model.ZeroGrad();
+    ToyBatch batch = MakeToyBatch(group.rank());
+    if (group.rank() == 1) batch.x.data<float>()[3] = INFINITY;
+    ToyBackward(model, batch, 1);
+    bad[group.rank()] = reducer.LocateNonFinite();
+  });
+  EXPECT_THAT(unused, Each(HasSubstr("'extra.weight' on rank 1")));
+  EXPECT_THAT(bad, Each(testing::StartsWith("rank 1 ('")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpus, ReducerCuda, testing::Values(2, 4, 8));
+
+}  // namespace
+}  // namespace lockstep::dist
