@@ -4,8 +4,10 @@
 #include <signal.h>
 
 #include <cmath>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "core/cuda/device.h"
@@ -63,8 +65,13 @@ class Ranks : public testing::Test {
 
   Arguments Train(const std::string& out, const Arguments& more) const {
     Arguments all = {"models/train_gpt", "--out_dir=" + Path(out)};
-    for (const Arguments* part : {&kTiny, &more}) {
-      all.insert(all.end(), part->begin(), part->end());
+    all.insert(all.end(), kTiny.begin(), kTiny.end());
+    // An option may be given once.
+    for (const std::string& argument : more) {
+      std::erase_if(all, [&](const std::string& a) {
+        return a.starts_with(argument.substr(0, argument.find('=') + 1));
+      });
+      all.push_back(argument);
     }
     return all;
   }
@@ -260,6 +267,35 @@ TEST_F(Ranks, GradientsMayTravelAsBf16) {
   const auto exact = Metrics("exact"), bf16 = Metrics("bf16");
   EXPECT_NE(Bytes("exact", 20), Bytes("bf16", 20));
   EXPECT_NEAR(double{bf16.back()["loss"]}, double{exact.back()["loss"]}, 0.05);
+}
+
+// MiB of the buckets of a step, in their order, as the trace tells them.
+TEST_F(Ranks, BucketsAreAsLargeAsAsked) {
+  const auto sizes = [&](const std::string& out, const Arguments& options) {
+    Arguments all = {"--train.steps=3", "--log.trace=2:2"};
+    all.insert(all.end(), options.begin(), options.end());
+    Run(2, out, all);
+    const std::string trace = ReadFile(Path(out + "/trace-2-2.json"));
+    std::map<int, double> buckets;
+    const std::regex name(R"(bucket (\d+) \(([0-9.e-]+) MiB)");
+    for (std::sregex_iterator it(trace.begin(), trace.end(), name), end; it != end; ++it)
+      buckets[std::stoi((*it)[1])] = std::stod((*it)[2]);
+    return buckets;
+  };
+  const auto small = sizes("small", {});
+  const auto large = sizes("large", {"--dist.bucket_mib=25"});
+  const auto large_first = sizes("large_first", {"--dist.first_bucket_mib=25"});
+  EXPECT_GT(small.size(), 2u);
+  EXPECT_EQ(large.size(), 2u);
+  EXPECT_EQ(large_first.size(), 1u);
+  EXPECT_LT(small.at(0), large_first.at(0));
+}
+
+TEST_F(Ranks, WhoDoesNotComeIsNamedAfterTheTimeout) {
+  Subprocess alone(Train("out", {"--dist.timeout=1"}), Place(0, 2, Path("meeting")));
+  const Result result = alone.Wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("rank 1"));
 }
 
 // The tutorial: the loop of one process, and what makes it data parallel.

@@ -141,7 +141,9 @@ TEST_F(GraphTest, StepsThatAreOnlySubmittedHaveTheSameBits) {
   for (int i = 0; i < 6; ++i) {
     const auto a = eager.trainer->Submit(), b = graphs.trainer->Submit();
     ASSERT_EQ(a.has_value(), b.has_value());
-    if (a) EXPECT_EQ(a->loss, b->loss);
+    if (a) {
+      EXPECT_EQ(a->loss, b->loss);
+    }
   }
   EXPECT_EQ(eager.trainer->Finish()->loss, graphs.trainer->Finish()->loss);
   EXPECT_EQ(eager.Bytes(), graphs.Bytes());
