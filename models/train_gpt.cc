@@ -21,6 +21,7 @@
 #include "models/run_log.h"
 #include "models/run_ranks.h"
 #include "models/run_setup.h"
+#include "models/run_summary.h"
 #include "models/trainer.h"
 
 namespace lockstep::models {
@@ -39,66 +40,8 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-int64_t TokensOf(const std::shared_ptr<const data::TokenSource>& source) {
-  return source ? source->size() : 0;
-}
-
-std::string OptimizerTitle(const std::string& name) {
-  if (name == "adamw") return "AdamW";
-  return name == "sgd" ? "SGD" : name == "lion" ? "Lion" : "Muon";
-}
-
-// "GPT" for GPT-2's kind, "Llama" for what Hugging Face's LlamaForCausalLM can hold.
-std::string FamilyTitle(const GptConfig& m) {
-  return m.position == Position::kRope && m.norm == NormKind::kRmsNorm ? "Llama" : "GPT";
-}
-
-std::string ScheduleTitle(const OptimOptions& o) {
-  const std::string rate =
-      fmt::format("learning rate {:.1e} after {} steps of warm-up", o.lr, o.warmup);
-  if (o.schedule == "constant") return rate;
-  return fmt::format("{}, then {} to {:.1e}", rate, o.schedule, o.min_lr);
-}
-
-// What is trained and how, for the terminal and the report.
-std::vector<std::pair<std::string, std::string>> Describe(const RunSetup& s, const Gpt& model,
-                                                          const MemoryPlan& memory) {
-  const GptConfig& m = s.model;
-  const RunConfig& c = s.config;
-  const int64_t tokens = s.steps * s.tokens_per_step;
-  return {
-      {"model",
-       fmt::format("{}, {} layers, {} heads, width {}, context {}, vocabulary {}: {} parameters",
-                   FamilyTitle(m), m.n_layer, m.n_head, m.n_embd, m.block_size, m.vocab_size,
-                   FormatCount(static_cast<double>(model.NumParameters())))},
-      {"data",
-       fmt::format("{}: {} training and {} validation tokens, {}", s.dataset.name,
-                   FormatCount(static_cast<double>(TokensOf(s.dataset.train))),
-                   FormatCount(static_cast<double>(TokensOf(s.dataset.val))), c.data.order)},
-      {"batch",
-       fmt::format("{} x {} tokens x {} micro-steps{} = {} tokens a step", c.train.batch_size,
-                   s.window, s.grad_accum, s.ranks > 1 ? fmt::format(" x {} ranks", s.ranks) : "",
-                   FormatCount(static_cast<double>(s.tokens_per_step)))},
-      {"length",
-       fmt::format("{} steps, {} tokens, {:.2f} epochs", s.steps,
-                   FormatCount(static_cast<double>(tokens)),
-                   static_cast<double>(tokens) / static_cast<double>(TokensOf(s.dataset.train)))},
-      {"optimizer", fmt::format("{}, {}, weight decay {}, clip {}", OptimizerTitle(c.optim.name),
-                                ScheduleTitle(c.optim), c.optim.weight_decay, c.optim.clip)},
-      {"computes",
-       fmt::format("on {}, {} threads{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
-                   s.ranks > 1 ? " a rank" : "", c.train.precision,
-                   s.device.is_cuda() && c.train.cuda_graphs && s.ranks == 1 ? ", CUDA graphs" : "",
-                   c.seed,
-                   s.ranks > 1 || c.dist.reduction != "fast"
-                       ? fmt::format(", {} sum of gradients", c.dist.reduction)
-                       : "")},
-      {"memory", Summary(memory)},
-      {"writes", c.out_dir}};
-}
-
 void PrintSetup(const RunSetup& setup, const Gpt& model, const MemoryPlan& memory) {
-  for (const auto& [name, text] : Describe(setup, model, memory)) {
+  for (const auto& [name, text] : DescribeRun(setup, model, memory)) {
     Print(fmt::format("  {:<11}{}", name, text));
   }
 }
@@ -137,7 +80,7 @@ class Run {
                   .parallel = parallel_.get(),
                   .check_every = parallel_ ? config_.dist.check_every : 0}),
         store_(config_.out_dir, {.keep = config_.checkpoint.keep, .warn = Warn}) {
-    if (TokensOf(setup.dataset.val) >= 2) {
+    if (setup.dataset.val && setup.dataset.val->size() >= 2) {
       validation_.emplace(setup.dataset.val, setup.window, config_.train.batch_size,
                           config_.train.eval_batches);
     }
@@ -244,7 +187,7 @@ class Run {
                   .tokens_per_step = setup_.tokens_per_step,
                   .vocab_size = setup_.model.vocab_size,
                   .planned_memory = memory_.peak.total()};
-    input.facts = Describe(setup_, *model_, memory_);
+    input.facts = DescribeRun(setup_, *model_, memory_);
     input.config = config_;
     return input;
   }

@@ -12,7 +12,7 @@
 #include "dist/in_process_store.h"
 #include "dist/nccl_group.h"
 #include "dist/reducer.h"
-#include "tests/dist/toy_model.h"
+#include "tests/dist/toy_steps.h"
 #include "tests/message_of.h"
 
 namespace lockstep::dist {
@@ -21,8 +21,6 @@ namespace {
 using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
-
-constexpr int64_t kRows = 4;
 
 // Runs `body` on a thread and a GPU per rank.
 void RunOnGpus(int size, const std::function<void(ProcessGroup&)>& body) {
@@ -59,39 +57,8 @@ class ReducerCuda : public testing::TestWithParam<int> {
   }
 };
 
-ReducerOptions Small(ReducerOptions options) {
-  options.first_bucket_bytes = 256;
-  options.bucket_bytes = 1024;
-  return options;
-}
-
-// The gradients of a step over `leaves` micro-batches; all ranks have the same bits.
-std::vector<float> StepGradients(int ranks, int64_t leaves, ReducerOptions options) {
-  options.accum = leaves / ranks;
-  std::vector<std::vector<float>> of_rank(ranks);
-  RunOnGpus(ranks, [&](ProcessGroup& group) {
-    ToyModel model(1, 16, group.device());
-    Reducer reducer(&group, model.Parameters(), options);
-    for (int step = 0; step < 2; ++step) {
-      model.ZeroGrad();
-      for (const int64_t a : reducer.micro_order()) {
-        std::optional<Reducer::NoSync> no_sync;
-        if (a != reducer.micro_order().back()) no_sync.emplace(reducer);
-        ToyBackward(model, MakeToyBatch(a * ranks + group.rank(), kRows),
-                    static_cast<double>(leaves * kRows));
-      }
-    }
-    EXPECT_EQ(reducer.times().communication_ms > 0, ranks > 1);
-    of_rank[group.rank()] = GradientsOf(model);
-  });
-  for (const auto& g : of_rank) EXPECT_EQ(g, of_rank[0]) << "ranks differ";
-  return of_rank[0];
-}
-
-std::vector<float> OnTheCpu(int64_t leaves) {
-  ToyModel model;
-  ToyBackward(model, MakeToyBatch(0, leaves * kRows), static_cast<double>(leaves * kRows));
-  return GradientsOf(model);
+std::vector<float> StepGradients(int ranks, int64_t leaves, const ReducerOptions& options) {
+  return dist::StepGradients(RunOnGpus, ranks, leaves, options);
 }
 
 void ExpectNear(const std::vector<float>& got, const std::vector<float>& want) {
@@ -100,12 +67,12 @@ void ExpectNear(const std::vector<float>& got, const std::vector<float>& want) {
 }
 
 TEST_P(ReducerCuda, GradientsAreThoseOfTheWholeBatch) {
-  ExpectNear(StepGradients(GetParam(), 8, Small({})), OnTheCpu(8));
+  ExpectNear(StepGradients(GetParam(), 8, Small()), WholeBatchGradients(8));
 }
 
 TEST_P(ReducerCuda, OrderedSumsHaveTheBitsOfOneGpu) {
   const std::vector<float> one = StepGradients(1, 8, Small({.sum = GradientSum::kOrdered}));
-  ExpectNear(one, OnTheCpu(8));
+  ExpectNear(one, WholeBatchGradients(8));
   EXPECT_EQ(StepGradients(GetParam(), 8, Small({.sum = GradientSum::kOrdered})), one);
   EXPECT_EQ(StepGradients(GetParam(), 8, {.sum = GradientSum::kOrdered}), one) << "one bucket";
 }
@@ -115,7 +82,7 @@ TEST_P(ReducerCuda, UnusedParametersAndBadGradientsAreNamed) {
   std::vector<std::string> unused(ranks), bad(ranks);
   RunOnGpus(ranks, [&](ProcessGroup& group) {
     ToyModel model(1, 16, group.device());
-    Reducer reducer(&group, model.Parameters(), Small({}));
+    Reducer reducer(&group, model.Parameters(), Small());
     model.use_extra = group.rank() != 1;
     unused[group.rank()] =
         test::MessageOf<ReplicaError>([&] { ToyBackward(model, MakeToyBatch(group.rank()), 1); });

@@ -11,7 +11,7 @@
 
 #include "dist/agreement.h"
 #include "dist/in_process_group.h"
-#include "tests/dist/toy_model.h"
+#include "tests/dist/toy_steps.h"
 #include "tests/message_of.h"
 
 namespace lockstep::dist {
@@ -22,44 +22,9 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::StrEq;
 
-constexpr int64_t kRows = 4;  // of a micro-batch
-
-// Small, so that the toy has several buckets.
-ReducerOptions Small(ReducerOptions options = {}) {
-  options.first_bucket_bytes = 256;
-  options.bucket_bytes = 1024;
-  return options;
-}
-
-// The gradients of a step over `leaves` micro-batches, `accum` on each rank; checks that all ranks
-// have the same bits.
-std::vector<float> StepGradients(int ranks, int64_t leaves, const ReducerOptions& base) {
-  std::vector<std::vector<float>> of_rank(ranks);
-  RunInProcess(ranks, [&](ProcessGroup& group) {
-    ToyModel model;
-    ReducerOptions options = base;
-    options.accum = leaves / ranks;
-    Reducer reducer(&group, model.Parameters(), options);
-    for (int step = 0; step < 2; ++step) {  // the second finds used buckets
-      model.ZeroGrad();
-      for (const int64_t a : reducer.micro_order()) {
-        std::optional<Reducer::NoSync> no_sync;
-        if (a != reducer.micro_order().back()) no_sync.emplace(reducer);
-        ToyBackward(model, MakeToyBatch(a * ranks + group.rank(), kRows),
-                    static_cast<double>(leaves * kRows));
-      }
-    }
-    of_rank[group.rank()] = GradientsOf(model);
-  });
-  for (const auto& g : of_rank) EXPECT_EQ(g, of_rank[0]) << "ranks differ";
-  return of_rank[0];
-}
-
-// One process, one batch.
-std::vector<float> WholeBatchGradients(int64_t leaves) {
-  ToyModel model;
-  ToyBackward(model, MakeToyBatch(0, leaves * kRows), static_cast<double>(leaves * kRows));
-  return GradientsOf(model);
+std::vector<float> StepGradients(int ranks, int64_t leaves, const ReducerOptions& options) {
+  const auto run = [](int n, const auto& body) { RunInProcess(n, body); };
+  return dist::StepGradients(run, ranks, leaves, options);
 }
 
 double MaxError(const std::vector<float>& a, const std::vector<float>& b) {

@@ -42,7 +42,7 @@ inline std::vector<uint8_t> Bits(const Tensor& t) {
   return bits;
 }
 
-// What PyTorch computed (tests/peers/make_optimizer_goldens.py), by name.
+// What PyTorch computed (tests/peers/make_adamw_golden.py, make_optimizer_goldens.py), by name.
 using Golden = std::map<std::string, std::vector<double>>;
 
 inline Golden ReadGolden(const std::string& kind) {

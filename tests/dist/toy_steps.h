@@ -1,0 +1,56 @@
+// Steps of the toy model through a Reducer, and what they must give.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+#include "dist/reducer.h"
+#include "tests/dist/toy_model.h"
+
+namespace lockstep::dist {
+
+constexpr int64_t kRows = 4;  // of a micro-batch
+
+// Small, so that the toy has several buckets.
+inline ReducerOptions Small(ReducerOptions options = {}) {
+  options.first_bucket_bytes = 256;
+  options.bucket_bytes = 1024;
+  return options;
+}
+
+// The gradients of a step over `leaves` micro-batches, equally many on each rank; checks that all
+// ranks have the same bits. run(ranks, body) calls body(group) on each rank.
+template <class Run>
+std::vector<float> StepGradients(const Run& run, int ranks, int64_t leaves,
+                                 ReducerOptions options) {
+  options.accum = leaves / ranks;
+  std::vector<std::vector<float>> of_rank(ranks);
+  run(ranks, [&](ProcessGroup& group) {
+    ToyModel model(1, 16, group.device());
+    Reducer reducer(&group, model.Parameters(), options);
+    for (int step = 0; step < 2; ++step) {  // the second finds used buckets
+      model.ZeroGrad();
+      for (const int64_t a : reducer.micro_order()) {
+        std::optional<Reducer::NoSync> no_sync;
+        if (a != reducer.micro_order().back()) no_sync.emplace(reducer);
+        ToyBackward(model, MakeToyBatch(a * ranks + group.rank(), kRows),
+                    static_cast<double>(leaves * kRows));
+      }
+    }
+    EXPECT_TRUE(ranks == 1 || reducer.times().communication_ms > 0);
+    of_rank[group.rank()] = GradientsOf(model);
+  });
+  for (const auto& g : of_rank) EXPECT_EQ(g, of_rank[0]) << "ranks differ";
+  return of_rank[0];
+}
+
+// Of one process on the CPU that has all micro-batches as one.
+inline std::vector<float> WholeBatchGradients(int64_t leaves) {
+  ToyModel model;
+  ToyBackward(model, MakeToyBatch(0, leaves * kRows), static_cast<double>(leaves * kRows));
+  return GradientsOf(model);
+}
+
+}  // namespace lockstep::dist
