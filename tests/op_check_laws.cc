@@ -6,7 +6,7 @@
 
 #include "core/allocator.h"
 #include "core/autograd.h"
-#include "core/cuda/device.h"  // CUDASIM
+#include "core/cuda/error.h"  // CUDASIM
 #include "core/engine.h"
 #include "core/thread_pool.h"
 #include "tests/op_check_run.h"

@@ -7,9 +7,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
+#include "core/cuda/device.h"
 #include "core/cuda/error.h"
-#include "core/cuda/handles.h"
 #include "core/error.h"
 #include "core/tensor.h"
 
@@ -18,7 +19,33 @@ namespace {
 
 using Epilogue = BlasLtMatmul::Epilogue;
 
+// Bytes; NVIDIA's advice for Hopper. A workspace is a tensor, allocated for the stream like any
+// other, so that two streams never share one.
+constexpr int64_t kBlasLtWorkspace = 32 << 20;
+
 std::atomic<bool> allow_tf32 = false;
+
+// Of a device, made at its first use and never destroyed. Any thread may use it.
+cublasLtHandle_t BlasLtHandle(Device device) {
+  struct Handles {
+    std::mutex mutex;
+    std::vector<cublasLtHandle_t> of_device;
+  };
+  static Handles& handles = *new Handles;
+  const std::lock_guard lock(handles.mutex);
+  const auto index = static_cast<size_t>(device.index);
+  if (handles.of_device.size() <= index) handles.of_device.resize(index + 1);
+  cublasLtHandle_t& handle = handles.of_device[index];
+  if (handle == nullptr) {
+    SetDevice(device);
+    const cublasStatus_t status = cublasLtCreate(&handle);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+      throw Error(
+          StrCat("cuBLASLt does not start on ", device, ": ", cublasLtGetStatusString(status)));
+    }
+  }
+  return handle;
+}
 
 void Check(cublasStatus_t status, const char* call, const BlasLtMatmul& p) {
   if (status == CUBLAS_STATUS_SUCCESS) return;

@@ -5,6 +5,13 @@
 #include "core/cuda/error.h"
 
 namespace lockstep::cuda {
+
+#ifdef CUDASIM
+const bool kSimulated = true;
+#else
+const bool kSimulated = false;
+#endif
+
 namespace {
 
 [[maybe_unused]] const bool named = [] {
@@ -71,12 +78,6 @@ Device ParseDevice(const std::string& text) {
 void SetDevice(Device device) {
   LS_INVARIANT(device.is_cuda(), device);
   LS_CUDA(cudaSetDevice(device.index));
-}
-
-int Attribute(cudaDeviceAttr attribute, Device device) {
-  int value = 0;
-  LS_CUDA(cudaDeviceGetAttribute(&value, attribute, device.index));
-  return value;
 }
 
 }  // namespace lockstep::cuda

@@ -1,19 +1,13 @@
 // The CUDA devices of this process: real GPUs with --config=cuda, simulated ones otherwise.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <string>
 
 #include "core/device.h"
 
 namespace lockstep::cuda {
 
-#ifdef CUDASIM
-inline constexpr bool kSimulated = true;
-#else
-inline constexpr bool kSimulated = false;
-#endif
+extern const bool kSimulated;
 
 // GPUs that this process sees; 0 where there is no driver.
 int DeviceCount();
@@ -25,11 +19,5 @@ Device ParseDevice(const std::string& text);
 
 // Makes the device current for this thread's calls of the CUDA runtime.
 void SetDevice(Device device);
-
-// Of cudaDeviceGetAttribute.
-int Attribute(cudaDeviceAttr attribute, Device device);
-inline int MultiprocessorCount(Device device) {
-  return Attribute(cudaDevAttrMultiProcessorCount, device);
-}
 
 }  // namespace lockstep::cuda

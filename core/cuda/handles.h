@@ -1,9 +1,6 @@
 // Owners of CUDA objects. lockstep::Event (core/stream.h) owns events.
 #pragma once
 
-#include <cublasLt.h>
-#include <cuda_runtime.h>
-
 #include <utility>
 
 #include "core/stream.h"
@@ -66,13 +63,7 @@ class Graph {
     bool active_ = true;
   };
 
-  cudaGraphExec_t exec_ = nullptr;
+  void* exec_ = nullptr;  // cudaGraphExec_t
 };
-
-// The cuBLASLt handle of a device, made at its first use and never destroyed. Any thread may use
-// it. A workspace is a tensor of the caller's, allocated for the stream like any other, so that two
-// streams never share one.
-cublasLtHandle_t BlasLtHandle(Device device);
-inline constexpr int64_t kBlasLtWorkspace = 32 << 20;  // bytes; NVIDIA's advice for Hopper
 
 }  // namespace lockstep::cuda

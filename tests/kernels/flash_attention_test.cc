@@ -11,6 +11,7 @@
 
 #include "core/autograd.h"
 #include "core/cuda/device.h"
+#include "core/cuda/error.h"  // CUDASIM
 #include "core/engine.h"
 #include "core/philox.h"
 #include "kernels/attention/attention.h"

@@ -115,7 +115,7 @@ _including_source = rule(
     attrs = {"srcs": attr.label_list(allow_files = [".cu"])},
 )
 
-def _link_only_impl(ctx):
+def link_only_impl(ctx):
     info = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
     return [
         CcInfo(linking_context = info.linking_context),
@@ -123,9 +123,9 @@ def _link_only_impl(ctx):
     ]
 
 # The objects without the headers: a change of a kernel's header, or of the simulator's, does not
-# compile what is linked with the kernel again.
-_link_only = rule(
-    implementation = _link_only_impl,
+# compile what is linked with the kernel again; nor does another backend.
+link_only = rule(
+    implementation = link_only_impl,
     attrs = {"deps": attr.label_list(providers = [CcInfo])},
 )
 
@@ -183,7 +183,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
         "//tools/bazel:is_cuda": [":" + name + "_nvcc"],
         "//conditions:default": [":" + name + "_cudasim"],
     })
-    _link_only(
+    link_only(
         name = name,
         deps = compiled,
         **kwargs

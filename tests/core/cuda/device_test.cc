@@ -52,7 +52,6 @@ TEST(DeviceTest, SimulatedDevices) {
   EXPECT_EQ(ToString(kSecondGpu), "sim:1");
   EXPECT_THAT(ErrorOf("sim:2"),
               HasSubstr("there are 2 devices, sim:0 to sim:1; CUDASIM_DEVICES=n"));
-  EXPECT_GT(MultiprocessorCount(kGpu), 0);
 }
 
 }  // namespace

@@ -73,12 +73,5 @@ TEST_F(GraphTest, ACopyFromTheHostIsNotCaptured) {
                Error);
 }
 
-TEST_F(GraphTest, AHandleOfCublasLtPerDevice) {
-  EXPECT_EQ(BlasLtHandle(kGpu), BlasLtHandle(kGpu));
-  if (DeviceCount() > 1) {
-    EXPECT_NE(BlasLtHandle(kGpu), BlasLtHandle(kSecondGpu));
-  }
-}
-
 }  // namespace
 }  // namespace lockstep::cuda

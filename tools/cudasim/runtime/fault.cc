@@ -95,8 +95,8 @@ void HandleFault(int signal, siginfo_t* info, void* context) {
 
 void InstallFaultHandler() {
 #if defined(__SANITIZE_ADDRESS__)
-  // Its own handler and redzones say more.
-#else
+  return;  // its own handler and redzones say more
+#endif
   struct sigaction action = {};
   action.sa_sigaction = HandleFault;
   // On the thread's own stack: fibers leave the handler by switching away. SIGSEGV stays open for
@@ -105,7 +105,6 @@ void InstallFaultHandler() {
   sigemptyset(&action.sa_mask);
   sigaction(SIGSEGV, &action, &previous_segv);
   sigaction(SIGBUS, &action, &previous_bus);
-#endif
 }
 
 }  // namespace cudasim::runtime
