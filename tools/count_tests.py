@@ -71,6 +71,9 @@ def read_test_xml(result):
 def count_events(lines, bazel_exit_code=0, read=read_test_xml):
     """Returns ([passed, failed, skipped], messages)."""
     total, messages = [0, 0, 0], []
+    if lines and not lines[-1].rstrip().endswith("}"):
+        lines, total[FAILED] = lines[:-1], 1
+        messages.append("the last of bazel's events is cut off; is the disk full?")
     for (label, _, _), result in last_attempts(lines).items():
         counts, failed = [0, 0, 0], []
         text = read(result)

@@ -12,7 +12,6 @@ namespace {
 
 __global__ void CopyKernel(int* to, const int* from) { to[threadIdx.x] = from[threadIdx.x]; }
 __global__ void NothingKernel() {}
-__global__ void StoreKernel(int** target, int value) { **target = value; }
 
 TEST(KernelTest, RefusesBadConfigurations) {
   const auto launch = [](dim3 grid, dim3 block, size_t shared) {
@@ -165,6 +164,8 @@ TEST_F(OrderingTest, TheCheckCanBeTurnedOff) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__)
+
+__global__ void StoreKernel(int** target, int value) { **target = value; }
 
 TEST_F(OrderingDeathTest, KernelsUseTheirOwnDevicesMemory) {
   int** pointers = nullptr;

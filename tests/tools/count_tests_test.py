@@ -77,6 +77,11 @@ class CountTestsTest(unittest.TestCase):
                  json.dumps({"id": {"testResult": {"label": "//a"}}, "aborted": {}})]
         self.assertEqual(count(*lines)[0], [0, 0, 0])
 
+    def test_events_that_are_cut_off_are_a_failure(self):
+        total, messages = count(event("//a", gtest_xml(RUN)), event("//b", gtest_xml(RUN))[:40])
+        self.assertEqual(total, [1, 1, 0])
+        self.assertIn("disk full", messages[0])
+
 
 if __name__ == "__main__":
     unittest.main()
