@@ -79,7 +79,7 @@ TEST(Agreement, ModelsThatDifferAreRefused) {
                          HasSubstr("parameter 'shared.bias' f32[16] (not trained) on rank 0"))));
   EXPECT_THAT(same_shape([](ProcessGroup& g, ToyModel& m) {
                 if (g.rank() == 1) {
-                  const auto& p = m.Parameters()[2];
+                  const auto p = m.Parameters()[2];
                   p->SetValue(p->value().Detach().To(DType::kBF16));
                 }
               }),

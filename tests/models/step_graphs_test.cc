@@ -172,7 +172,7 @@ TEST_F(GraphTest, ParametersThatMovedAreCapturedAnew) {
     for (Bench* s : {&eager, &graphs}) {
       s->trainer->Step();
       if (i != 2) continue;
-      const auto& p = s->model.Parameters()[1];
+      const auto p = s->model.Parameters()[1];
       p->SetValue(p->value().Detach().Clone());
     }
     ASSERT_EQ(eager.Bytes(), graphs.Bytes()) << "step " << i + 1;
