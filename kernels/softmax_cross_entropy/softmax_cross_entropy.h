@@ -33,8 +33,9 @@ struct CrossEntropyForwardArgs {
   Tensor logits;   // [N, V]
   Tensor targets;  // [N]
   int64_t ignore_index = -1;
-  Tensor losses;       // wide [N], written
-  Tensor log_sum_exp;  // wide [N], written
+  Tensor losses;          // wide [N], written
+  Tensor log_sum_exp;     // wide [N], written
+  int64_t first_row = 0;  // what errors call the first of the rows
 };
 inline constinit Slot<void(const CrossEntropyForwardArgs&)> cross_entropy_forward{
     "cross_entropy_forward"};

@@ -71,13 +71,13 @@ void ForwardCpu(Stream, const CrossEntropyForwardArgs& args) {
     const I* targets = args.targets.data<I>();
     A* losses = args.losses.data<A>();
     A* log_sum_exp = args.log_sum_exp.data<A>();
-    const int64_t ignore = args.ignore_index;
+    const int64_t ignore = args.ignore_index, first_row = args.first_row;
     ParallelFor(args.targets.numel(), RowGrain(v), [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t target = targets[i];
         const T* row = logits + i * v;
         LS_CHECK(target == ignore || (target >= 0 && target < v), "softmax_cross_entropy: target ",
-                 target, " at position ", i, " is outside of the ", v,
+                 target, " at position ", first_row + i, " is outside of the ", v,
                  " classes and is not ignore_index = ", ignore);
         const A largest = RowMax<A>(row, v);
         const A sum = SumOfExponentials(row, v, largest);

@@ -1,0 +1,169 @@
+#include "kernels/linear_cross_entropy/linear_cross_entropy.h"
+
+#include <algorithm>
+
+#include "core/autograd.h"
+#include "core/engine.h"
+#include "kernels/linear/linear.h"
+
+namespace lockstep::ops {
+namespace {
+
+class LinearCrossEntropyNode : public Node {
+ public:
+  // dx [N, C] and dweight are the gradients of the sum of the losses; undefined where not wanted.
+  LinearCrossEntropyNode(const Tensor& x, const Tensor& dx, const Tensor& dweight,
+                         const Tensor& scale)
+      : Node("linear_cross_entropy"),
+        dx_(dx, "the gradient of x of linear_cross_entropy"),
+        dweight_(dweight, "the gradient of the weight of linear_cross_entropy"),
+        scale_(scale, "the scale of linear_cross_entropy"),
+        x_shape_(x.shape()),
+        dtype_(x.dtype()) {}
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
+                std::span<GradSink> sinks) override {
+    LinearCrossEntropyBackwardArgs args;
+    args.upstream = grads[0];
+    args.scale = scale_.Unpack();
+    const Stream stream = CurrentStream(args.scale.device());
+    if (needs[0]) {
+      args.grad = dx_.Unpack();
+      if (!GraphIsRetained()) dx_.Reset();
+      // In place where nobody else holds it. Always handed over, never opened, so that the bits do
+      // not depend on that.
+      const bool last = args.grad.storage().unique();
+      if (last) args.grad.storage().BumpVersion();
+      args.y = last ? args.grad : Tensor::EmptyLike(args.grad);
+      linear_cross_entropy_backward(stream, args);
+      sinks[0].Put(args.y.View(x_shape_));
+    }
+    if (needs[1]) {
+      args.grad = dweight_.Unpack();
+      const GradSink::Target dweight =
+          sinks[1].OpenAnyDType(args.grad.shape(), dtype_, args.grad.device());
+      args.y = dweight.tensor;
+      args.accumulate = dweight.accumulate;
+      linear_cross_entropy_backward(stream, args);
+    }
+  }
+  void Release() override {
+    for (SavedTensor* saved : {&dx_, &dweight_, &scale_}) saved->Reset();
+  }
+
+ private:
+  SavedTensor dx_, dweight_, scale_;
+  Shape x_shape_;
+  DType dtype_;  // of x and of the weight
+};
+
+// What a chunk of rows reads and writes; rows [begin, end) of it.
+struct Rows {
+  Tensor x, targets, losses, dx;  // dx may be undefined
+
+  Rows Slice(int64_t begin, int64_t end) const {
+    return {.x = x.Slice(0, begin, end),
+            .targets = targets.Slice(0, begin, end),
+            .losses = losses.Slice(0, begin, end),
+            .dx = dx.defined() ? dx.Slice(0, begin, end) : dx};
+  }
+};
+
+// Fills losses, dx and, if it is defined, dweight.
+void RunChunks(const Rows& all, const Tensor& weight, const Tensor& dweight, int64_t chunk_rows,
+               int64_t ignore_index) {
+  const Device device = all.x.device();
+  const Stream stream = CurrentStream(device);
+  const int64_t rows = all.x.dim(0), chunks = (rows + chunk_rows - 1) / chunk_rows;
+  const int64_t most = (rows + chunks - 1) / chunks;
+  const Tensor logits = Tensor::Empty({most, weight.dim(0)}, all.x.dtype(), device);
+  const Tensor log_sum_exp = Tensor::Empty({most}, all.losses.dtype(), device);
+  const Tensor one = Tensor::Full({1}, 1, all.losses.dtype(), device);
+  for (int64_t begin = 0; begin < rows; begin += most) {
+    const int64_t end = std::min(rows, begin + most);
+    const Rows chunk = all.Slice(begin, end);
+    const Tensor y = logits.Slice(0, 0, end - begin), lse = log_sum_exp.Slice(0, 0, end - begin);
+    linear_forward(stream, {.x = chunk.x, .weight = weight, .y = y});
+    cross_entropy_forward(stream, {.logits = y,
+                                   .targets = chunk.targets,
+                                   .ignore_index = ignore_index,
+                                   .losses = chunk.losses,
+                                   .log_sum_exp = lse,
+                                   .first_row = begin});
+    if (!chunk.dx.defined() && !dweight.defined()) continue;
+    cross_entropy_backward(stream, {.logits = y,
+                                    .targets = chunk.targets,
+                                    .log_sum_exp = lse,
+                                    .ignore_index = ignore_index,
+                                    .upstream = one,
+                                    .scale = one,
+                                    .dlogits = y});
+    if (chunk.dx.defined())
+      linear_backward_input(stream, {.dy = y, .weight = weight, .dx = chunk.dx});
+    if (dweight.defined()) {
+      linear_backward_weight(
+          stream, {.x = chunk.x, .dy = y, .dweight = dweight, .accumulate_weight = begin > 0});
+    }
+  }
+}
+
+void Check(const Tensor& x, const Tensor& weight, const Tensor& targets, Reduction reduction,
+           int64_t chunk_rows) {
+  LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() >= 1,
+           "linear_cross_entropy: x must be a floating tensor [..., C], got ", x.Describe());
+  LS_CHECK(weight.defined() && weight.ndim() == 2 && weight.dim(1) == x.dim(-1) &&
+               weight.dim(0) > 0 && weight.dtype() == x.dtype() && weight.device() == x.device(),
+           "linear_cross_entropy: weight must be ", x.dtype(), "[V, ", x.dim(-1), "] on ",
+           x.device(), " with V > 0 for x ", x.Describe(), ", got ", weight.Describe());
+  LS_CHECK(targets.defined() && (targets.dtype() == DType::kI32 || targets.dtype() == DType::kI64),
+           "linear_cross_entropy: targets must be i32 or i64, got ", targets.Describe());
+  Shape rows;
+  for (int i = 0; i + 1 < x.ndim(); ++i) rows.push_back(x.dim(i));
+  LS_CHECK(targets.shape() == rows && targets.device() == x.device(),
+           "linear_cross_entropy: targets must have the shape of x without the last dimension, ",
+           rows, " on ", x.device(), ", got ", targets.Describe());
+  LS_CHECK(reduction != Reduction::kNone,
+           "linear_cross_entropy: the losses must be added up: use kSum or kMean, or "
+           "SoftmaxCrossEntropy of Linear");
+  LS_CHECK(chunk_rows >= 0,
+           "linear_cross_entropy: chunk_rows must be at least 0 (0: no limit), got ", chunk_rows);
+}
+
+}  // namespace
+
+Tensor LinearCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
+                          Reduction reduction, int64_t chunk_rows, int64_t ignore_index) {
+  Check(x, weight, targets, reduction, chunk_rows);
+  const int64_t rows = targets.numel();
+  if (chunk_rows == 0 || rows <= chunk_rows) {
+    return SoftmaxCrossEntropy(Linear(x, weight), targets, reduction, ignore_index);
+  }
+  const Device device = x.device();
+  const DType wide = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const bool record = NeedsGrad({&x, &weight});
+  const Tensor contiguous_weight = weight.Detach().Contiguous();
+  const Rows all{.x = x.Detach().Contiguous().View({rows, x.dim(-1)}),
+                 .targets = targets.Detach().Contiguous().View({rows}),
+                 .losses = Tensor::Empty({rows}, wide, device),
+                 .dx = record && x.requires_grad()
+                           ? Tensor::Empty({rows, x.dim(-1)}, x.dtype(), device)
+                           : Tensor()};
+  Tensor dweight;
+  if (record && weight.requires_grad()) dweight = Tensor::Empty(weight.shape(), wide, device);
+  RunChunks(all, contiguous_weight, dweight, chunk_rows, ignore_index);
+  const Tensor scale = Tensor::Empty({1}, wide, device);
+  Tensor total = Tensor::Empty({}, wide, device);
+  cross_entropy_reduce(CurrentStream(device), {.losses = all.losses,
+                                               .targets = all.targets,
+                                               .ignore_index = ignore_index,
+                                               .mean = reduction == Reduction::kMean,
+                                               .total = total,
+                                               .scale = scale});
+  if (record) {
+    Record(std::make_shared<LinearCrossEntropyNode>(x, all.dx, dweight, scale), {&x, &weight},
+           {&total});
+  }
+  return total;
+}
+
+}  // namespace lockstep::ops

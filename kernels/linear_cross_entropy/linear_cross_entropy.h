@@ -1,0 +1,44 @@
+// The output head of a language model and its loss, without the logits of the whole batch.
+#pragma once
+
+#include "core/dispatcher.h"
+#include "core/tensor.h"
+#include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
+
+namespace lockstep {
+
+namespace ops {
+
+// SoftmaxCrossEntropy(Linear(x, weight), targets, reduction, ignore_index), chunk by chunk:
+// the logits [N, V] stand in memory for at most `chunk_rows` of the N rows at once. As few chunks
+// as that allows, of equal size but for the last. x [..., C], weight [V, C], both of one floating
+// dtype; targets [...], i32 or i64; the result is a scalar, f64 for f64 inputs, else f32. reduction
+// is kSum or kMean: a gradient per row of kNone could not be applied to sums over rows.
+//
+// Gradients are made in forward, while a chunk's logits are there: those that need none cost
+// nothing, and nothing is multiplied twice. They are those of the sum, whose logits' gradients are
+// within [-1, 1] and so suit 16-bit floats whatever the upstream gradient is; backward multiplies
+// them by it, on the device. Saves them: [N, C] of the inputs' dtype, which is passed on, and [V,
+// C] in f32 at least, for the weight's gradient is added up over chunks. So chunks take less memory
+// where N is well above C. Writing to the inputs before backward changes nothing.
+//
+// The results are those of the ops one after the other but for rounding: the weight's gradient is a
+// sum of the chunks' sums, so its bits depend on chunk_rows, and both gradients are scaled last.
+// Where N <= chunk_rows, and for chunk_rows = 0 (no limit), it is the ops one after the other. Bits
+// do not depend on threads.
+// Throws ArgumentError for a target outside [0, V) that is not ignore_index (on the CPU).
+Tensor LinearCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
+                          Reduction reduction, int64_t chunk_rows, int64_t ignore_index = -1);
+
+}  // namespace ops
+
+// y = grad * (upstream[0] * scale[0]), or y += that. Contiguous; y may be grad, or of another
+// dtype. upstream and scale are f64 for f64 gradients, else f32, and read on the device.
+struct LinearCrossEntropyBackwardArgs {
+  Tensor grad, upstream, scale, y;
+  bool accumulate = false;
+};
+inline constinit Slot<void(const LinearCrossEntropyBackwardArgs&)> linear_cross_entropy_backward{
+    "linear_cross_entropy_backward"};
+
+}  // namespace lockstep

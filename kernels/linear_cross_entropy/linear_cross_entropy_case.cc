@@ -1,0 +1,142 @@
+#include <cmath>
+
+#include "kernels/linear_cross_entropy/linear_cross_entropy.h"
+#include "kernels/op_case.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kIgnore = 2;  // a target that samples do draw
+
+// in: x [..., C], weight [V, C], targets [...].
+std::vector<RefTensor> Reference(std::span<const RefTensor> in, Reduction reduction,
+                                 int64_t ignore) {
+  const RefTensor &x = in[0], &weight = in[1], &targets = in[2];
+  const int64_t v = weight.shape[0], c = weight.shape[1];
+  std::vector<double> logits(static_cast<size_t>(v));
+  double sum = 0, count = 0;
+  for (size_t row = 0; row < targets.data.size(); ++row) {
+    const auto target = static_cast<int64_t>(targets.data[row]);
+    if (target == ignore) continue;
+    double largest = -INFINITY, total = 0;
+    for (int64_t j = 0; j < v; ++j) {
+      logits[j] = 0;
+      for (int64_t i = 0; i < c; ++i) logits[j] += x.data[row * c + i] * weight.data[j * c + i];
+      largest = std::max(largest, logits[j]);
+    }
+    for (double logit : logits) total += std::exp(logit - largest);
+    sum += largest + std::log(total) - logits[target];
+    count += 1;
+  }
+  RefTensor out{Shape{}};
+  out.data[0] = reduction == Reduction::kSum ? sum : (count > 0 ? sum / count : 0);
+  return {out};
+}
+
+OpSample Sample(const std::string& name, const Shape& x, int64_t v, Reduction reduction,
+                int64_t chunk_rows, int64_t ignore = -1) {
+  OpSample s;
+  s.name = name;
+  InputSpec targets{.shape = {}, .low = 0, .high = static_cast<double>(v), .index = true};
+  for (int i = 0; i + 1 < x.ndim(); ++i) targets.shape.push_back(x[i]);
+  s.inputs = {{.shape = x, .low = -2, .high = 2}, {.shape = {v, x[-1]}}, targets};
+  s.run = [=](std::span<const Tensor> in) {
+    return std::vector{ops::LinearCrossEntropy(in[0], in[1], in[2], reduction, chunk_rows, ignore)};
+  };
+  s.reference = [=](std::span<const RefTensor> in) { return Reference(in, reduction, ignore); };
+  return s;
+}
+
+OpSample Benchmark(const std::string& name, int64_t rows, int64_t chunk_rows) {
+  constexpr double kC = 768, kV = 50304;
+  OpSample s = Sample(name, {rows, 768}, 50304, Reduction::kSum, chunk_rows);
+  const auto n = static_cast<double>(rows);
+  s.flops = 2 * n * kC * kV + 15 * n * kV;
+  s.elements_moved = n * kC + kC * kV;
+  // Backward of the chunked op scales what forward has made.
+  s.backward_flops = chunk_rows == 0 ? 2 * s.flops : kC * (kV + n);
+  s.backward_elements_moved = chunk_rows == 0 ? 2 * s.elements_moved : 2 * s.elements_moved;
+  s.benchmark_only = true;
+  return s;
+}
+
+std::vector<OpSample> Samples() {
+  constexpr Reduction kSum = Reduction::kSum, kMean = Reduction::kMean;
+  std::vector<OpSample> s = {Sample("empty", {0, 5}, 3, kSum, 1),
+                             Sample("one", {1, 1}, 1, kMean, 1),
+                             Sample("single", {5}, 7, kMean, 4),
+                             Sample("unchunked", {3, 7, 11}, 19, kMean, 0),
+                             Sample("one_chunk", {3, 7, 11}, 19, kSum, 21),
+                             Sample("sum", {3, 7, 11}, 19, kSum, 6),
+                             Sample("mean", {3, 7, 11}, 19, kMean, 6),
+                             Sample("row_by_row", {5, 4}, 6, kSum, 1),
+                             Sample("smaller_last_chunk", {7, 4}, 6, kMean, 2),
+                             Sample("mean_ignore", {11, 6}, 4, kMean, 3, kIgnore),
+                             Sample("sum_ignore", {11, 6}, 4, kSum, 3, kIgnore),
+                             Sample("all_ignored", {6, 3}, 1, kMean, 2, 0),
+                             Sample("many_classes", {37, 16}, 1003, kMean, 19),
+                             Sample("of_eights", {40, 24}, 64, kSum, 24),
+                             Sample("many_rows", {1100, 5}, 7, kMean, 256)};
+  OpSample strided = Sample("strided", {9, 12}, 10, kSum, 4);
+  strided.inputs[0].non_contiguous = strided.inputs[1].non_contiguous = true;
+  s.push_back(strided);
+  OpSample frozen_weight = Sample("frozen_weight", {9, 6}, 10, kMean, 4);
+  frozen_weight.inputs[1].differentiable = false;
+  s.push_back(frozen_weight);
+  s.push_back(Benchmark("gpt2", 1024, 0));
+  s.push_back(Benchmark("gpt2_by_256", 1024, 256));
+  return s;
+}
+
+std::vector<ErrorSample> Errors() {
+  const auto run = [](const Shape& x, const Shape& weight, const Shape& targets, double target = 0,
+                      Reduction reduction = Reduction::kSum, int64_t chunk_rows = 2,
+                      DType dtype = DType::kF32) {
+    return [=](Device d) {
+      ops::LinearCrossEntropy(Tensor::Zeros(x, DType::kF32, d), Tensor::Zeros(weight, dtype, d),
+                              Tensor::Full(targets, target, DType::kI32, d), reduction, chunk_rows);
+    };
+  };
+  return {{"scalar", run({}, {3, 2}, {}),
+           "linear_cross_entropy: x must be a floating tensor [..., C], got f32[]"},
+          {"wrong_width", run({4, 3}, {5, 2}, {4}),
+           "linear_cross_entropy: weight must be f32[V, 3] on "},
+          {"mixed", run({4, 3}, {5, 3}, {4}, 0, Reduction::kSum, 2, DType::kF64),
+           "with V > 0 for x f32[4, 3]"},
+          {"no_classes", run({4, 3}, {0, 3}, {4}), "with V > 0"},
+          {"shapes", run({4, 3}, {5, 3}, {3}),
+           "linear_cross_entropy: targets must have the shape of x without the last dimension, "
+           "[4]"},
+          {"float_targets",
+           [](Device d) {
+             const Tensor x = Tensor::Zeros({2, 3}, DType::kF32, d);
+             ops::LinearCrossEntropy(x, x, Tensor::Zeros({2}, DType::kF32, d), Reduction::kSum, 1);
+           },
+           "linear_cross_entropy: targets must be i32 or i64, got f32[2]"},
+          {"per_row", run({4, 3}, {5, 3}, {4}, 0, Reduction::kNone),
+           "linear_cross_entropy: the losses must be added up: use kSum or kMean"},
+          {"negative_chunk", run({4, 3}, {5, 3}, {4}, 0, Reduction::kSum, -1),
+           "linear_cross_entropy: chunk_rows must be at least 0 (0: no limit), got -1"},
+          // Targets are looked at on the CPU alone: other devices could not tell the host.
+          {"target_of_a_later_chunk",
+           [](Device) {
+             const Tensor x = Tensor::Zeros({5, 3}, DType::kF32);
+             ops::LinearCrossEntropy(x, x, Tensor::FromVector<int32_t>({0, 1, 4, 5, 2}, {5}),
+                                     Reduction::kSum, 2);
+           },
+           "target 5 at position 3 is outside of the 5 classes"}};
+}
+
+OpCase Make() {
+  OpCase c;
+  c.name = "linear_cross_entropy";
+  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.samples = Samples;
+  c.errors = Errors;
+  return c;
+}
+
+const bool registered = RegisterOpCase(Make);
+
+}  // namespace
+}  // namespace lockstep
