@@ -45,7 +45,7 @@ LS_HOST_DEVICE constexpr uint64_t AttentionDropoutStream(uint64_t site, int64_t 
 LS_HOST_DEVICE constexpr bool AttentionKeeps(const Philox& random, uint64_t stream, int64_t i,
                                              int64_t j, uint32_t threshold) {
   const uint64_t block = static_cast<uint64_t>(i) << 32 | static_cast<uint64_t>(j) >> 2;
-  return DropoutKeeps(random(stream, block).v[j & 3], threshold);
+  return DropoutKeeps(random(stream, block), static_cast<uint64_t>(j), threshold);
 }
 
 struct AttentionDropout {

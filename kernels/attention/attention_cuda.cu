@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(kAttentionThreads) AttentionForwardKernel(Forw
     LoadTile<Tile, Tile::kColumns>(v + key * args.v.row, args.v.row, args.length - key, args.d,
                                    args.aligned, 1, v_tile);
     __syncthreads();
+    const uint32_t kept = mask.template KeptOfQueries<Tile>(at.first + TileY() * kM, key + TileX());
     float s[kM][kN];
     Multiply<Tile>(q_tile, k_tile, args.d, s);
 #pragma unroll
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kAttentionThreads) AttentionForwardKernel(Forw
       for (int j = 0; j < kN; ++j) {
         const float p = expf(s[i][j] - most);
         added += p;
-        s[i][j] = p * mask(query, key + TileX() + kSide * j);
+        s[i][j] = p * mask.Factor(kept, kN * i + j);
       }
       sum[i] = sum[i] * shrink + WarpSum<kSide>(added);
 #pragma unroll
@@ -199,6 +200,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     LoadTile<Tile, Tile::kColumns>(v + key * args.v.row, args.v.row, args.length - key, args.d,
                                    args.aligned, 1, v_tile);
     __syncthreads();
+    const uint32_t kept = mask.template KeptOfQueries<Tile>(at.first + TileY() * kM, key + TileX());
     float s[kM][kN], dp[kM][kN];
     Multiply<Tile>(q_tile, k_tile, args.d, s);
     Multiply<Tile>(dy_tile, v_tile, args.d, dp);
@@ -210,7 +212,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
         const int64_t column = key + TileX() + kSide * j, query = at.first + row;
         const bool seen = column <= query && row < rows_left;
         const float p = seen ? expf(s[i][j] - log_sum[i]) : 0.0f;
-        s[i][j] = seen ? p * (mask(query, column) * dp[i][j] - delta[i]) : 0.0f;
+        s[i][j] = seen ? p * (mask.Factor(kept, kN * i + j) * dp[i][j] - delta[i]) : 0.0f;
       }
     }
     StoreScores<Tile>(s, scores);
@@ -259,6 +261,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
       LoadTile<Tile, Tile::kColumns>(dy + query * args.dy.row, args.dy.row, args.length - query,
                                      args.d, args.aligned, 1, dy_tile);
       __syncthreads();
+      const uint32_t kept =
+          mask.template KeptOfKeys<Tile>(at.first + TileY() * kM, query + TileX());
       float s[kM][kN], dp[kM][kN];
       Multiply<Tile>(k_tile, q_tile, args.d, s);
       Multiply<Tile>(v_tile, dy_tile, args.d, dp);
@@ -273,9 +277,9 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
           const int64_t key = at.first + TileY() * kM + i;
           const bool seen = is_query && key <= column;
           const float p = seen ? expf(s[i][j] - log_sum) : 0.0f;
-          const float kept = seen ? mask(column, key) : 0.0f;
-          s[i][j] = p * kept;
-          dp[i][j] = seen ? p * (kept * dp[i][j] - delta) : 0.0f;
+          const float factor = mask.Factor(kept, kN * i + j);
+          s[i][j] = p * factor;
+          dp[i][j] = seen ? p * (factor * dp[i][j] - delta) : 0.0f;
         }
       }
       StoreScores<Tile>(s, p_scores);

@@ -101,7 +101,9 @@ __device__ inline void Multiply(const float* rows, const float* columns, int d,
 #pragma unroll
     for (int j = 0; j < Tile::kN; ++j) s[i][j] = 0;
   }
-#pragma unroll 4
+  // Of narrow heads less: unrolled, nvcc keeps more of the tiles at hand than registers hold.
+  [[maybe_unused]] constexpr int kUnroll = Tile::kHead == 32 ? 2 : 4;
+#pragma unroll kUnroll
   for (int l = 0; l < d; l += 4) {
     float4 u[Tile::kM], v[Tile::kN];
 #pragma unroll
@@ -197,7 +199,8 @@ struct AttentionDropoutArgs {
   }
 };
 
-// The mask of one head of one sample: what a probability is multiplied by.
+// The mask of one head of one sample, for the scores s[kM][kN] of a thread, all at once and in a
+// loop that is not unrolled: ten rounds of random numbers for each would else fill the registers.
 class HeadMask {
  public:
   __device__ HeadMask(const AttentionDropoutArgs& args, int64_t batch, int64_t head)
@@ -209,12 +212,41 @@ class HeadMask {
                                              args.step->first_sample + batch,
                                              args.first_head + head)
                     : 0) {}
-  __device__ float operator()(int64_t query, int64_t key) const {
-    if (!on_) return 1;
-    return AttentionKeeps(random_, stream_, query, key, threshold_) ? keep_scale_ : 0.0f;
+
+  // Bit kN i + j tells whether s[i][j] is kept, where rows are queries, from `query` on, and
+  // columns are keys key, key + 16, ...
+  template <class Tile>
+  __device__ uint32_t KeptOfQueries(int64_t query, int64_t key) const {
+    return Kept<Tile>([=, this](int i, int j) {
+      return AttentionKeeps(random_, stream_, query + i, key + kSide * j, threshold_);
+    });
+  }
+
+  // The same where rows are keys and columns are queries.
+  template <class Tile>
+  __device__ uint32_t KeptOfKeys(int64_t key, int64_t query) const {
+    return Kept<Tile>([=, this](int i, int j) {
+      return AttentionKeeps(random_, stream_, query + kSide * j, key + i, threshold_);
+    });
+  }
+
+  // What the probability with this bit is multiplied by.
+  __device__ float Factor(uint32_t kept, int bit) const {
+    return (kept >> bit & 1) != 0 ? keep_scale_ : 0.0f;
   }
 
  private:
+  template <class Tile, class Keeps>
+  __device__ uint32_t Kept(const Keeps& keeps) const {
+    if (!on_) return ~0u;
+    uint32_t kept = 0;
+#pragma unroll 1
+    for (int bit = 0; bit < Tile::kM * Tile::kN; ++bit) {
+      kept |= static_cast<uint32_t>(keeps(bit / Tile::kN, bit % Tile::kN)) << bit;
+    }
+    return kept;
+  }
+
   bool on_;
   uint32_t threshold_;
   float keep_scale_;

@@ -113,9 +113,11 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs 
   CpAsyncCommit();
   CpAsyncWait<0>();
   __syncthreads();
+  // Of the widest rows with dropout not: there are no registers for both.
+  constexpr bool kHeld = !(kDropout && kM == 2);
   uint32_t q[kM][kHead / 16][4];
 #pragma unroll
-  for (int m = 0; m < kM; ++m) {
+  for (int m = 0; kHeld && m < kM; ++m) {
 #pragma unroll
     for (int i = 0; i < kHead / 16; ++i) LoadA<kHead>(q_tile, warp_row + 16 * m, i, q[m][i]);
   }
@@ -131,8 +133,12 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs 
     if (seen) {
       MultiplyRows<kHead>(
           [&](int m, int i, uint32_t(&a)[4]) {
+            if constexpr (kHeld) {
 #pragma unroll
-            for (int j = 0; j < 4; ++j) a[j] = q[m][i][j];
+              for (int j = 0; j < 4; ++j) a[j] = q[m][i][j];
+            } else {
+              LoadA<kHead>(q_tile, warp_row + 16 * m, i, a);
+            }
           },
           k_tile, 0, s);
     }

@@ -32,7 +32,7 @@ __device__ void ApplyMask(const Mask& mask, int64_t begin, const Packed<T, N>& x
       number = e >> 2;
       block = philox(mask.stream, number);
     }
-    const bool kept = DropoutKeeps(block.v[e & 3], mask.threshold);
+    const bool kept = DropoutKeeps(block, e, mask.threshold);
     y[i] = kept ? ToFloat(x[i]) * mask.scale : 0.0f;
   }
 }

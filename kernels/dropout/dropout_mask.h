@@ -24,5 +24,13 @@ LS_HOST_DEVICE constexpr uint32_t DropoutThreshold(double p) {
 LS_HOST_DEVICE constexpr bool DropoutKeeps(uint32_t random, uint32_t threshold) {
   return (random >> 8) >= threshold;
 }
+// The same for number `index` of four. They are not indexed: that would put them into a GPU's local
+// memory.
+LS_HOST_DEVICE constexpr bool DropoutKeeps(const Philox::Block& random, uint64_t index,
+                                           uint32_t threshold) {
+  const uint32_t low = (index & 1) == 0 ? random.v[0] : random.v[1];
+  const uint32_t high = (index & 1) == 0 ? random.v[2] : random.v[3];
+  return DropoutKeeps((index & 2) == 0 ? low : high, threshold);
+}
 
 }  // namespace lockstep
