@@ -3,19 +3,17 @@
 //   bazel run -c opt //kernels:bench -- --filter=layer_norm --baseline=$PWD/bench.json
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "core/autograd.h"
 #include "core/cuda/device.h"
-#include "core/cuda/timer.h"
+#include "core/cuda/error.h"
 #include "core/engine.h"
-#include "core/slots.h"
 #include "core/thread_pool.h"
-#include "kernels/linear/linear.h"
+#include "kernels/bench_library.h"
+#include "kernels/bench_timing.h"
 #include "kernels/op_case.h"
 
 namespace lockstep {
@@ -28,133 +26,6 @@ struct Options {
   double milliseconds = 100;
   double slowdown = 1.15;
 };
-
-// ---- Timing ----
-
-using Clock = std::chrono::steady_clock;
-double Since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Times work on a device: the CPU by the host's clock, others by their own, between events, so that
-// the launches' way to the device does not count.
-class Stopwatch {
- public:
-  explicit Stopwatch(Device device) {
-    if (device.is_cuda()) timer_ = std::make_unique<cuda::Timer>(CurrentStream(device));
-  }
-  void Start() {
-    if (timer_) {
-      timer_->Start();
-    } else {
-      start_ = Clock::now();
-    }
-  }
-  double Stop() { return timer_ ? timer_->Stop() : Since(start_); }
-
- private:
-  std::unique_ptr<cuda::Timer> timer_;
-  Clock::time_point start_;
-};
-
-struct Timing {
-  int samples = 0;
-  double median = 0, p20 = 0, p80 = 0;  // seconds
-};
-
-// A device, and how it is measured.
-class Bench {
- public:
-  Bench(Device device, double seconds)
-      : device_(device),
-        seconds_(seconds),
-        stopwatch_(device),
-        // Several times the last level of cache of any device.
-        flush_(Tensor::Empty({device.is_cpu()    ? 64 << 20
-                              : cuda::kSimulated ? 1 << 16
-                                                 : 512 << 20},
-                             DType::kU8, device)) {}
-
-  Device device() const { return device_; }
-
-  template <class Prepare, class Body>
-  Timing Measure(const Prepare& prepare, const Body& body);
-
- private:
-  // Pushes what an op left in the caches out of them, as the rest of a training step would.
-  void FlushCaches() const { flush_.Fill(1); }
-
-  const Device device_;
-  const double seconds_;
-  Stopwatch stopwatch_;
-  const Tensor flush_;
-};
-
-// Runs `prepare` untimed, then `body` timed, for a quarter of the time to warm up and then until
-// the timed parts add up to `seconds`. Ops that take long run seven times, quick ones at most 1000,
-// and no benchmark goes on for more than 20 times its time.
-template <class Prepare, class Body>
-Timing Bench::Measure(const Prepare& prepare, const Body& body) {
-  constexpr int kMinSamples = 7, kMaxSamples = 1000;
-  const double seconds = seconds_;
-  const auto run = [&] {
-    prepare();
-    FlushCaches();
-    stopwatch_.Start();
-    body();
-    return stopwatch_.Stop();
-  };
-  const auto begin = Clock::now();
-  for (double warm = 0; warm < seconds / 4 && Since(begin) < 5 * seconds;) warm += run();
-  std::vector<double> times;
-  double total = 0;
-  const auto measured = Clock::now();
-  while (static_cast<int>(times.size()) < kMinSamples ||
-         (total < seconds && times.size() < kMaxSamples && Since(measured) < 20 * seconds)) {
-    times.push_back(run());
-    total += times.back();
-  }
-  std::sort(times.begin(), times.end());
-  const auto quantile = [&](double q) {
-    return times[static_cast<size_t>(q * static_cast<double>(times.size() - 1) + 0.5)];
-  };
-  return {static_cast<int>(times.size()), quantile(0.5), quantile(0.2), quantile(0.8)};
-}
-
-// ---- What the machine can do, measured by the same means ----
-
-struct Peaks {
-  double bytes_per_second = 0;
-  std::map<DType, double> flops;  // of a GEMM
-
-  // The least time for this much work, if both limits are reached at once.
-  double Roofline(DType dtype, double work_flops, double bytes) const {
-    const auto it = flops.find(dtype);
-    const double compute = it == flops.end() ? 0 : work_flops / it->second;
-    return std::max(compute, bytes / bytes_per_second);
-  }
-};
-
-Peaks MeasurePeaks(const std::vector<DType>& dtypes, Bench& bench) {
-  NoGrad no_grad;
-  Peaks peaks;
-  const bool gpu = bench.device().is_cuda() && !cuda::kSimulated;
-  const Tensor from = Tensor::Zeros({gpu ? 128 << 20 : 16 << 20}, DType::kF32, bench.device());
-  const Tensor to = Tensor::EmptyLike(from);
-  const Timing copy = bench.Measure([] {}, [&] { to.CopyFrom(from); });
-  peaks.bytes_per_second = 2.0 * static_cast<double>(from.bytes()) / copy.median;
-  std::printf("copy       %8.1f GB/s\n", peaks.bytes_per_second / 1e9);
-  for (DType dtype : dtypes) {
-    const int64_t size = gpu ? 8192 : 1024;
-    const Tensor a = Tensor::Full({size, size}, 0.5, dtype, bench.device()), b = a.Clone();
-    const Timing gemm = bench.Measure([] {}, [&] { ops::Linear(a, b); });
-    peaks.flops[dtype] = 2.0 * static_cast<double>(size * size * size) / gemm.median;
-    std::printf("GEMM %-5s %8.1f GFLOP/s  (%lld x %lld x %lld)\n", std::string(Name(dtype)).c_str(),
-                peaks.flops[dtype] / 1e9, static_cast<long long>(size),
-                static_cast<long long>(size), static_cast<long long>(size));
-  }
-  return peaks;
-}
 
 // ---- Benchmarks ----
 
@@ -211,23 +82,36 @@ Tensor RootGradient(const Tensor& y) {
   return InputTensor(dy.inputs[0], InputValues(dy, 0, y.dtype()), y.dtype(), y.device());
 }
 
-Timing RunBenchmark(const Benchmark& b, Bench& bench) {
+// What a benchmark took, and what the vendor's library needs for the same; library is empty where
+// there is none.
+struct Measured {
+  Timing own, library;
+  std::string library_name;
+};
+
+Measured RunBenchmark(const Benchmark& b, Bench& bench) {
   std::vector<Tensor> inputs;
   for (size_t i = 0; i < b.sample.inputs.size(); ++i) {
     inputs.push_back(InputTensor(b.sample.inputs[i], InputValues(b.sample, i, b.dtype), b.dtype,
                                  bench.device()));
   }
+  Measured measured;
+  if (const auto call = FindLibraryCall(*b.op, inputs, b.backward)) {
+    measured.library_name = call->library;
+    measured.library = bench.Measure([] {}, call->run);
+  }
   const Stream stream = CurrentStream(bench.device());
   if (!b.backward) {
     NoGrad no_grad;
     std::vector<Tensor> outputs;
-    return bench.Measure([&] { outputs.clear(); }, [&] { outputs = b.sample.run(inputs); });
+    measured.own = bench.Measure([&] { outputs.clear(); }, [&] { outputs = b.sample.run(inputs); });
+    return measured;
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (HasGradient(b.sample.inputs[i])) inputs[i].SetRequiresGrad();
   }
   std::vector<Tensor> roots, grads;
-  return bench.Measure(
+  measured.own = bench.Measure(
       [&] {
         for (const Tensor& x : inputs) x.ZeroGrad();
         roots = b.sample.run(inputs);
@@ -238,24 +122,41 @@ Timing RunBenchmark(const Benchmark& b, Bench& bench) {
         Synchronize(stream);
       },
       [&] { Backward(roots, grads); });
+  return measured;
 }
 
 // ---- Reporting ----
 
 using Json = nlohmann::ordered_json;
 
-Json ReadBaseline(const Options& options) {
-  std::ifstream file(options.baseline);
-  if (!file) throw InputError(StrCat("cannot read --baseline=", options.baseline));
+// What the figures were measured on: only those of one machine can be compared.
+Json DescribeMachine(Device device) {
+  std::string name = "CPU";
+  if (device.is_cuda()) {
+    cudaDeviceProp properties;
+    LS_CUDA(cudaGetDeviceProperties(&properties, device.index));
+    name = properties.name;
+  }
+  return {{"device", name},
+          {"simulated", device.is_cuda() && cuda::kSimulated},
+          {"threads", NumThreads()}};
+}
+
+Json ReadBaseline(const std::string& path, const Json& machine) {
+  std::ifstream file(path);
+  if (!file) throw InputError(StrCat("cannot read --baseline=", path));
   try {
     Json baseline = Json::parse(file);
     const int threads = baseline.at("threads").get<int>();
-    LS_CHECK(threads == NumThreads(), "--baseline=", options.baseline, " was measured with ",
-             threads, " threads, this run has ", NumThreads(), "; set --threads=", threads);
+    LS_CHECK(threads == NumThreads(), "--baseline=", path, " was measured with ", threads,
+             " threads, this run has ", NumThreads(), "; set --threads=", threads);
+    const auto device = baseline.at("device").get<std::string>();
+    LS_CHECK(device == machine["device"], "--baseline=", path, " was measured on ", device,
+             ", this run is on ", machine["device"].get<std::string>(), "; choose --device");
     return baseline.at("benchmarks");
   } catch (const nlohmann::json::exception& error) {
-    throw InputError(StrCat("--baseline=", options.baseline,
-                            " is not a file that --json has written: ", error.what()));
+    throw InputError(
+        StrCat("--baseline=", path, " is not a file that --json has written: ", error.what()));
   }
 }
 
@@ -278,32 +179,56 @@ std::string Optional(double value, const char* format) {
   return text;
 }
 
-void WriteJson(const std::string& path, const Peaks& peaks, const Json& benchmarks) {
+void WriteJson(const std::string& path, Json machine, const Peaks& peaks, const Json& benchmarks) {
   Json gemm = Json::object();
-  for (const auto& [dtype, flops] : peaks.flops) gemm[std::string(Name(dtype))] = flops;
+  for (const auto& [dtype, flops] : peaks.flops()) gemm[std::string(Name(dtype))] = flops;
+  machine["copy_bytes_per_second"] = peaks.bytes_per_second();
+  machine["gemm_flops_per_second"] = gemm;
+  machine["benchmarks"] = benchmarks;
   std::ofstream file(path);
-  file << Json{{"threads", NumThreads()},
-               {"copy_bytes_per_second", peaks.bytes_per_second},
-               {"gemm_flops_per_second", gemm},
-               {"benchmarks", benchmarks}}
-              .dump(1)
-       << "\n";
+  file << machine.dump(1) << "\n";
   if (!file.flush()) throw IoError(StrCat("cannot write --json=", path));
 }
 
+// GPUs are counted in TFLOP/s, the CPU and simulated ones in GFLOP/s.
+double FlopsUnit(Device device) { return device.is_cuda() && !cuda::kSimulated ? 1e12 : 1e9; }
+const char* FlopsName(Device device) { return FlopsUnit(device) == 1e12 ? "TFLOP/s" : "GFLOP/s"; }
+
+void PrintPeaks(const Peaks& peaks, Device device) {
+  std::printf("copy       %8.1f GB/s\n", peaks.bytes_per_second() / 1e9);
+  for (const auto& [dtype, flops] : peaks.flops()) {
+    std::printf("GEMM %-5s %8.1f %s\n", std::string(Name(dtype)).c_str(), flops / FlopsUnit(device),
+                FlopsName(device));
+  }
+  std::printf("%-52s %7s %11s %11s %11s %9s %8s %9s %8s %7s %7s\n", "op/sample/dtype/pass",
+              "samples", "median us", "p20 us", "p80 us", "GB/s", "of copy", FlopsName(device),
+              "of GEMM", "library", "ratio");
+}
+
 // Prints a line and returns what goes into the JSON file.
-Json Report(const Benchmark& b, const Timing& t, const Peaks& peaks, double ratio, bool regressed) {
-  const double share = peaks.Roofline(b.dtype, b.flops(), b.bytes()) / t.median;
-  std::printf("%-52s %7d %11.1f %11.1f %11.1f %9s %9s %7s %7s%s\n", b.name().c_str(), t.samples,
-              t.median * 1e6, t.p20 * 1e6, t.p80 * 1e6,
+Json Report(const Benchmark& b, const Measured& m, Device device, Peaks& peaks, double ratio,
+            bool regressed) {
+  const Timing& t = m.own;
+  const double of_copy = b.bytes() > 0 ? peaks.CopySeconds(b.bytes()) / t.median : 0;
+  const double of_gemm = b.flops() / t.median / peaks.flops().at(b.dtype);
+  const double library = m.library_name.empty() ? 0 : t.median / m.library.median;
+  std::printf("%-52s %7d %11.1f %11.1f %11.1f %9s %8s %9s %8s %7s %7s%s\n", b.name().c_str(),
+              t.samples, t.median * 1e6, t.p20 * 1e6, t.p80 * 1e6,
               Optional(b.bytes() / t.median / 1e9, "%.1f").c_str(),
-              Optional(b.flops() / t.median / 1e9, "%.1f").c_str(),
-              Optional(100 * share, "%.0f%%").c_str(), Optional(ratio, "%.2f").c_str(),
-              regressed ? "  SLOWER" : "");
+              Optional(100 * of_copy, "%.0f%%").c_str(),
+              Optional(b.flops() / t.median / FlopsUnit(device), "%.1f").c_str(),
+              Optional(100 * of_gemm, "%.0f%%").c_str(), Optional(library, "%.2f").c_str(),
+              Optional(ratio, "%.2f").c_str(), regressed ? "  SLOWER" : "");
   std::fflush(stdout);
-  return {{"samples", t.samples},  {"median_us", t.median * 1e6}, {"p20_us", t.p20 * 1e6},
-          {"p80_us", t.p80 * 1e6}, {"bytes", b.bytes()},          {"flops", b.flops()},
-          {"share_of_peak", share}};
+  Json json = {{"samples", t.samples},     {"median_us", t.median * 1e6}, {"p20_us", t.p20 * 1e6},
+               {"p80_us", t.p80 * 1e6},    {"bytes", b.bytes()},          {"flops", b.flops()},
+               {"share_of_copy", of_copy}, {"share_of_gemm", of_gemm}};
+  if (library > 0) {
+    json["library"] = m.library_name;
+    json["library_us"] = m.library.median * 1e6;
+    json["ratio_to_library"] = library;
+  }
+  return json;
 }
 
 int Run(const Options& options) {
@@ -314,32 +239,30 @@ int Run(const Options& options) {
     return 0;
   }
   if (options.threads > 0) SetNumThreads(options.threads);
-  const Json baseline = options.baseline.empty() ? Json::object() : ReadBaseline(options);
+  const Json machine = DescribeMachine(device);
+  const Json baseline =
+      options.baseline.empty() ? Json::object() : ReadBaseline(options.baseline, machine);
 #ifndef NDEBUG
   std::fprintf(stderr, "bench: this build has assertions; time with bazel run -c opt\n");
 #endif
-
-  std::vector<DType> dtypes;
-  for (const Benchmark& b : benchmarks) {
-    if (std::count(dtypes.begin(), dtypes.end(), b.dtype) == 0) dtypes.push_back(b.dtype);
-  }
-  std::printf("on %s, %d threads\n", ToString(device).c_str(), NumThreads());
-  if (device.is_cuda() && cuda::kSimulated) {
-    std::fprintf(stderr, "bench: the times of a simulated GPU say nothing about a real one\n");
-  }
+  std::printf("on %s (%s), %d threads%s\n", ToString(device).c_str(),
+              machine["device"].get<std::string>().c_str(), NumThreads(),
+              machine["simulated"] ? "; SIMULATED: these times say nothing about a GPU" : "");
   Bench bench(device, options.milliseconds / 1000);
-  const Peaks peaks = MeasurePeaks(dtypes, bench);
-  std::printf("%-52s %7s %11s %11s %11s %9s %9s %7s %7s\n", "op/sample/dtype/pass", "samples",
-              "median us", "p20 us", "p80 us", "GB/s", "GFLOP/s", "peak", "ratio");
+  Peaks peaks(bench);
+  for (const Benchmark& b : benchmarks) {
+    if (!peaks.flops().contains(b.dtype)) peaks.MeasureGemm(b.dtype);
+  }
+  PrintPeaks(peaks, device);
   Json results = Json::object();
   int regressions = 0;
   for (const Benchmark& b : benchmarks) {
-    const Timing t = RunBenchmark(b, bench);
-    const bool regressed = Regressed(baseline, b.name(), t, options.slowdown);
-    results[b.name()] = Report(b, t, peaks, Ratio(baseline, b.name(), t), regressed);
+    const Measured m = RunBenchmark(b, bench);
+    const bool regressed = Regressed(baseline, b.name(), m.own, options.slowdown);
+    results[b.name()] = Report(b, m, device, peaks, Ratio(baseline, b.name(), m.own), regressed);
     regressions += regressed;
   }
-  if (!options.json.empty()) WriteJson(options.json, peaks, results);
+  if (!options.json.empty()) WriteJson(options.json, machine, peaks, results);
   if (regressions > 0) {
     std::printf("%d benchmarks are more than %.0f%% slower than %s\n", regressions,
                 100 * (options.slowdown - 1), options.baseline.c_str());
@@ -350,8 +273,10 @@ int Run(const Options& options) {
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app{
-      "Times ops, forward and backward, from their OpCases. 'peak' is the share of what the\n"
-      "measured copy bandwidth and GEMM rate allow; 'ratio' is the time over the baseline's."};
+      "Times ops, forward and backward, from their OpCases. 'of copy' is the share of what a copy\n"
+      "of as many bytes reaches, 'of GEMM' of what a large product of matrices does, both "
+      "measured\n"
+      "here; 'library' is the time over that of bare cuBLASLt calls, 'ratio' over the baseline's."};
   app.add_option("--filter", options.filter, "Ops, or op/sample, whose name contains this");
   app.add_option("--device", options.device, "Where to run: cpu, cuda[:i], sim[:i], auto")
       ->capture_default_str();

@@ -33,8 +33,22 @@ expect 1 "2 benchmarks are more than 15% slower than" "${run[@]}" --baseline="$o
 expect 0 "scale/large/f32/forward" "${run[@]}" --baseline="$out/slow.json"
 expect 2 "was measured with 1 threads, this run has 2; set --threads=1" \
   $bench --filter=scale --threads=2 --baseline="$out/now.json"
+sed 's/"device": "CPU"/"device": "another"/' "$out/now.json" >"$out/elsewhere.json"
+expect 2 "was measured on another, this run is on CPU; choose --device" \
+  "${run[@]}" --baseline="$out/elsewhere.json"
 echo "{}" >"$out/other.json"
 expect 2 "is not a file that --json has written" "${run[@]}" --baseline="$out/other.json"
+
+# Shares, and beside cuBLASLt on a device; one that is simulated says so, on paper too.
+expect 0 '"share_of_copy": ' cat "$out/now.json"
+expect 0 '"simulated": false' cat "$out/now.json"
+if $bench --filter=scale --list --device=sim >/dev/null 2>&1; then
+  device=("$bench" --filter=linear/char_proj --dtype=f32 --ms=1 --device=sim)
+  expect 0 "SIMULATED: these times say nothing about a GPU" "${device[@]}" --json="$out/sim.json"
+  expect 0 '"simulated": true' cat "$out/sim.json"
+  [[ $(grep -c '"library": "cuBLASLt"' "$out/sim.json") == 2 ]] ||
+    { echo "FAILED: forward and backward beside cuBLASLt, got:"; cat "$out/sim.json"; failures=1; }
+fi
 
 expect 0 "scale/odd" $gradcheck --filter=scale --list
 expect 0 "0 failures" $gradcheck --filter=scale/odd

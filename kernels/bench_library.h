@@ -1,0 +1,24 @@
+// What a vendor's library needs for the same work, where there is one that does it. Of the
+// benchmark alone.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "kernels/op_case.h"
+
+namespace lockstep {
+
+struct LibraryCall {
+  std::string library;
+  std::function<void()> run;  // submits the work to the current stream
+};
+
+// The products of matrices of linear's and matmul's forward or backward by bare cuBLASLt calls:
+// without bias, activation and what autograd costs. Nothing for other ops, dtypes and the CPU.
+std::optional<LibraryCall> FindLibraryCall(const OpCase& c, std::span<const Tensor> inputs,
+                                           bool backward);
+
+}  // namespace lockstep
