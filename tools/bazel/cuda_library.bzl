@@ -19,6 +19,15 @@ _BY_MODE = {
     "opt": ["-O3", "-DNDEBUG"],
 }
 
+# REPORT NVCC ARGUMENT...: writes what ptxas says of each kernel; the binary itself is not wanted.
+_REPORT = """
+report=$1
+shift
+binary=$(mktemp)
+trap 'rm -f "$binary"' EXIT
+"$@" -Xptxas=-v -fatbin -o "$binary" >"$report" 2>&1 || { cat "$report" >&2; exit 1; }
+"""
+
 def _host_flags(ctx):
     # The host half of a .cu must be compiled as the .cc files are: Eigen's alignment, and so the
     # layout of types, depends on the instruction set. nvcc splits -Xcompiler's value at commas.
@@ -45,6 +54,7 @@ def _nvcc_library_impl(ctx):
     )
 
     objects = []
+    reports = []
     for source in ctx.files.srcs:
         stem = source.path
         if source.owner.package and stem.startswith(source.owner.package + "/"):
@@ -60,6 +70,19 @@ def _nvcc_library_impl(ctx):
             use_default_shell_env = True,
         )
         objects.append(output)
+
+        # The device's half once more, for ptxas's account of each kernel: only where it is asked for.
+        report = ctx.actions.declare_file(output.basename.replace(".pic.o", ".resources"), sibling = output)
+        ctx.actions.run_shell(
+            command = _REPORT,
+            arguments = [report.path, toolkit.nvcc, common, "-x", "cu", source.path],
+            inputs = depset([source], transitive = [inputs]),
+            outputs = [report],
+            mnemonic = "KernelResources",
+            progress_message = "Counting the registers of %s" % source.short_path,
+            use_default_shell_env = True,
+        )
+        reports.append(report)
 
     toolchain = ctx.attr._cc_toolchain[cc_common.CcToolchainInfo]
     features = cc_common.configure_features(
@@ -84,6 +107,7 @@ def _nvcc_library_impl(ctx):
     return [
         CcInfo(compilation_context = context, linking_context = linking),
         DefaultInfo(files = depset(objects)),
+        OutputGroupInfo(resources = depset(reports)),
     ]
 
 _nvcc_library = rule(
@@ -193,5 +217,17 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
     native.filegroup(
         name = name + "_objects",
         srcs = compiled,
+        testonly = testonly,
+    )
+
+    # What ptxas says of the kernels (tools/kernel_resources.py); nothing of simulated ones.
+    native.filegroup(
+        name = name + "_resources",
+        srcs = select({
+            "//tools/bazel:is_cuda": [":" + name + "_nvcc"],
+            "//conditions:default": [],
+        }),
+        output_group = "resources",
+        tags = ["manual"],
         testonly = testonly,
     )
