@@ -5,10 +5,10 @@
   tar xf lockstep-bundle.tar.gz && lockstep/gpu_check [--only=ops,train] [--out=gpu_check.json]
 
 Prints a table, a line per part, and writes a JSON file after each: called again with the same --out,
-it goes on with the parts that are missing or failed. Each part has a time limit. --simulated
-rehearses everything on a simulated GPU (a bundle built without --config=cuda), with little work.
-Exits with 1 if a part failed. Needs python3 alone; with torch in it (or in --python), losses and
-training speed stand beside PyTorch's.
+it goes on with the parts that have not passed. Each part has a time limit. --simulated
+rehearses everything on a simulated GPU (a bundle built without --config=cuda), with little work and
+PyTorch on the CPU. Exits with 1 if a part failed. Needs python3 alone; with torch in it (or in
+--python), losses and training speed stand beside PyTorch's.
 """
 import argparse
 import json
@@ -16,6 +16,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -45,25 +46,32 @@ class Check:
         self.scratch = scratch
         self.device = "sim" if args.simulated else "cuda"
         self.deadline = 0.0
-        # The binaries' own shared libraries lie beside them.
-        libraries = [str(HERE / "lib"), os.environ.get("LD_LIBRARY_PATH", "")]
-        self.environment = dict(os.environ, LD_LIBRARY_PATH=":".join(x for x in libraries if x))
+        # The programs' own libraries lie beside them.
+        self.environment = with_libraries([HERE / "lib"])
+        self.environment = with_libraries([HERE / "lib", *cuda_libraries(args.python, self.environment)])
 
-    def run(self, *command, accept=(0,)):
+    def run(self, *command, environment=None):
         """Runs a command within the part's time and returns its output."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise Failed("out of time")
         command = [str(c) for c in command]
+        # In a group of its own, so that what it has started ends with it.
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env=environment or self.environment, cwd=self.scratch,
+                                   start_new_session=True)
         try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                  timeout=left, env=self.environment, cwd=self.scratch)
-        except subprocess.TimeoutExpired:
+            out, error = process.communicate(timeout=left)
+        except BaseException as stop:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            if not isinstance(stop, subprocess.TimeoutExpired):
+                raise
             raise Failed(f"out of time in {' '.join(command)}") from None
-        if done.returncode not in accept:
-            text = (done.stdout + done.stderr).strip()
-            raise Failed(f"{Path(command[0]).name} exited with {done.returncode}: {text[-1500:]}")
-        return done.stdout
+        if process.returncode != 0:
+            text = (out + error).strip()
+            raise Failed(f"{Path(command[0]).name} exited with {process.returncode}: {text[-1500:]}")
+        return out
 
     def program(self, name):
         path = HERE / "bin" / name
@@ -126,9 +134,12 @@ class Check:
                                       "--optim.lr=3e-4", "--optim.beta2=0.95", "--optim.weight_decay=0.1")
         initial = out / "checkpoints/step-00000000/model.safetensors"
         peer = self.peer(python, shape, "fp32", "--init", initial, "--tokens", self.tokens(shape))
-        worst = max(abs(a - b["loss"]) for a, b in zip(losses, peer[:-1]))
-        if worst > 2e-3:
-            raise Failed(f"losses are up to {worst:.2e} away from PyTorch's")
+        if not len(losses) == len(peer) - 1 == shape[-1]:
+            raise Failed(f"{len(losses)} losses beside {len(peer) - 1} of PyTorch, of {shape[-1]} steps")
+        differences = [abs(a - b["loss"]) for a, b in zip(losses, peer)]
+        if not all(x <= 2e-3 for x in differences):  # so that NaN is none of them
+            raise Failed(f"losses are not within 2e-3 of PyTorch's: {differences}")
+        worst = max(differences)
         return {"largest_difference": worst}, f"losses within {worst:.1e} of PyTorch's"
 
     def bench(self):
@@ -137,32 +148,42 @@ class Check:
         self.run(self.program("bench"), f"--device={self.device}", f"--json={out}", *more)
         result = json.loads(out.read_text())
         copy = result["copy_bytes_per_second"] / 1e9
-        return result, f"{len(result['benchmarks'])} benchmarks, copy {copy:.0f} GB/s"
+        gemm = ", ".join(f"{dtype} {flops / 1e12:.1f}" for dtype, flops in result["gemm_flops_per_second"].items())
+        return result, f"{len(result['benchmarks'])} benchmarks; copy {copy:.0f} GB/s, GEMM {gemm} TFLOP/s"
 
     def speed(self):
+        """Tokens per second, with and without CUDA graphs, beside PyTorch's with its flash attention."""
         shape = SMALL if self.args.simulated else SPEED
         tokens = shape[4] * shape[5]
-        figures = {}
-        for precision in ("fp32", "bf16"):
-            _, out = self.train_ours(shape, precision)
+        figures, notes = {}, {}
+        for name, precision, more in (("lockstep fp32", "fp32", ()), ("lockstep bf16", "bf16", ()),
+                                      ("lockstep bf16 without graphs", "bf16", ("--train.cuda_graphs=false",))):
+            _, out = self.train_ours(shape, precision, *more)
             lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
             times = [line["ms"] for line in lines if "loss" in line][3:]
-            figures[f"lockstep {precision}"] = tokens / statistics.median(times) * 1e3
+            figures[name] = tokens / statistics.median(times) * 1e3
         try:
             python = self.torch()
-        except Skip:
-            python = None
-        for compiled in (False, True) if python and not self.args.simulated else ():
-            last = self.peer(python, shape, "bf16", *(["--compile"] if compiled else []))[-1]
-            figures[f"torch bf16 {'compiled' if compiled else 'eager'}"] = last["tokens_per_second"]
+            for name, more in (("torch bf16 eager", ()), ("torch bf16 compiled", ("--compile",))):
+                try:
+                    figures[name] = self.peer(python, shape, "bf16", *more)[-1]["tokens_per_second"]
+                except Failed as error:  # of the peer, not of what is checked: no C compiler, say
+                    notes[name] = str(error)
+        except Skip as reason:
+            notes["torch"] = str(reason)
         text = ", ".join(f"{name} {value:,.0f}" for name, value in figures.items())
-        return {"tokens_per_second": figures}, f"tok/s: {text}"
+        theirs = [value for name, value in figures.items() if name.startswith("torch")]
+        values = {"tokens_per_second": figures, "notes": notes}
+        if theirs:
+            values["bf16_over_torch"] = figures["lockstep bf16"] / max(theirs)
+            text += f"; bf16 is {values['bf16_over_torch']:.2f} times torch's best"
+        return values, f"tok/s: {text}" + "".join(f"; no {name}" for name in notes)
 
     # ---- What they share. ----
 
     def torch(self):
         try:
-            self.run(self.args.python, "-c", "import torch, numpy")
+            self.run(self.args.python, "-c", "import torch, numpy", environment=os.environ)
         except (Failed, OSError):
             raise Skip(f"{self.args.python} does not import torch and numpy") from None
         return self.args.python
@@ -194,13 +215,54 @@ class Check:
         out = self.run(python, HERE / "torch_gpt2.py", "--n-layer", layers, "--n-head", heads, "--n-embd", width,
                        "--vocab", vocabulary, "--seq", sequence, "--max-seq", sequence, "--batch", batch,
                        "--steps", steps, "--dtype", dtype,
-                       "--device", "cpu" if self.args.simulated else "cuda", *more)
+                       "--device", "cpu" if self.args.simulated else "cuda", *more,
+                       environment=os.environ)
         return [json.loads(line) for line in out.splitlines()]
 
 
 # The parts in order, with their time limits in seconds, on a GPU and rehearsed.
 PARTS = {"ops": (1200, 150), "gradients": (600, 90), "sanitizer": (1200, 10), "train": (300, 60),
-         "parity": (600, 90), "bench": (1200, 60), "speed": (1800, 90)}
+         "parity": (600, 90), "bench": (1200, 60), "speed": (1800, 120)}
+
+
+def with_libraries(folders):
+    """The environment in which programs find shared libraries in these folders, too."""
+    before = os.environ.get("LD_LIBRARY_PATH")
+    return dict(os.environ, LD_LIBRARY_PATH=":".join([*map(str, folders), *([before] if before else [])]))
+
+
+def cuda_libraries(python, environment):
+    """Where CUDA's libraries lie, if the loader does not find them: PyTorch brings them along."""
+    program = HERE / "bin" / "train_gpt"
+    if not program.exists() or shutil.which("ldd") is None:
+        return []
+    listed = subprocess.run(["ldd", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                            env=environment)
+    if "not found" not in listed.stdout:
+        return []
+    ask = "import glob, site; [print(f) for s in site.getsitepackages() for f in glob.glob(s + '/nvidia/*/lib')]"
+    found = subprocess.run([python, "-c", ask], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return found.stdout.split()
+
+
+def describe_machine(simulated):
+    """The GPU and its driver, as nvidia-smi names them."""
+    if simulated:
+        return "simulated GPU"
+    try:
+        done = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        sys.exit(f"gpu_check: nvidia-smi names no GPU ({error}); --simulated rehearses without one, with a bundle "
+                 "built without --config=cuda")
+    return done.stdout.splitlines()[0].strip()
+
+
+def write_json(path, results):
+    """Whole or not at all: the file is what a run that was stopped goes on from."""
+    whole = path.with_name(path.name + ".new")
+    whole.write_text(json.dumps(results, indent=1) + "\n")
+    whole.replace(path)
 
 
 def main():
@@ -217,15 +279,16 @@ def main():
         parser.error(f"--only: there is no part '{unknown[0]}'; there are {', '.join(PARTS)}")
     out = Path(args.out).absolute()
     results = json.loads(out.read_text()) if out.exists() else {}
-    if results.get("simulated", args.simulated) != args.simulated:
-        parser.error(f"{out} is of a run {'without' if args.simulated else 'with'} --simulated: choose another --out")
-    results.setdefault("simulated", args.simulated)
+    machine = describe_machine(args.simulated)
+    if results.setdefault("machine", machine) != machine:
+        parser.error(f"{out} is of a run on {results['machine']}, this one is on {machine}: choose another --out")
+    print(f"on {machine}", flush=True)
     parts = results.setdefault("parts", {})
     with tempfile.TemporaryDirectory() as folder:
         check = Check(args, Path(folder))
         for name in wanted:
             done = parts.get(name)
-            if args.again or done is None or done["state"] == "failed":
+            if args.again or done is None or done["state"] != "passed":
                 begin = time.monotonic()
                 check.deadline = begin + PARTS[name][args.simulated]
                 try:
@@ -235,9 +298,11 @@ def main():
                     done = {"state": "skipped", "text": str(reason)}
                 except Failed as error:
                     done = {"state": "failed", "text": str(error)}
+                except (OSError, LookupError, ValueError) as error:  # a program's output is not what it should be
+                    done = {"state": "failed", "text": f"{type(error).__name__}: {error}"}
                 done["seconds"] = round(time.monotonic() - begin, 1)
                 parts[name] = done
-                out.write_text(json.dumps(results, indent=1) + "\n")
+                write_json(out, results)
             print(f"{name:<10} {done['state']:<8} {done['seconds']:7.1f} s  {done['text']}", flush=True)
     return int(any(parts[name]["state"] == "failed" for name in wanted))
 
