@@ -2,8 +2,22 @@
 
 _SUFFIX = "_main.cc"
 
+def main_as_function(name, **kwargs):
+    """A cc_library in which main() is called NAME_main(), for a program that is several in one.
+
+    Args:
+      name: of the program; the library is called NAME_as_function.
+      **kwargs: passed on to cc_library.
+    """
+    native.cc_library(
+        name = name + "_as_function",
+        copts = ["-Dmain=%s_main" % name],
+        tags = ["manual"],
+        **kwargs
+    )
+
 def binary_per_main(deps, **kwargs):
-    """Declares a cc_binary for each *_main.cc of the package.
+    """Declares a cc_binary for each *_main.cc of the package, and main_as_function.
 
     Args:
       deps: the libraries that all of them use.
@@ -11,6 +25,12 @@ def binary_per_main(deps, **kwargs):
     """
     for source in native.glob(["*" + _SUFFIX], allow_empty = True):
         native.cc_binary(
+            name = source[:-len(_SUFFIX)],
+            srcs = [source],
+            deps = deps,
+            **kwargs
+        )
+        main_as_function(
             name = source[:-len(_SUFFIX)],
             srcs = [source],
             deps = deps,

@@ -1,0 +1,39 @@
+// The programs of the bundle in one, so that it holds their kernels once: runs the one whose name
+// it is called by.
+#include <cstdio>
+#include <string_view>
+
+int train_gpt_main(int argc, char** argv);
+int sample_gpt_main(int argc, char** argv);
+int bench_main(int argc, char** argv);
+int gradcheck_main(int argc, char** argv);
+int op_test_main(int argc, char** argv);
+
+namespace {
+
+struct Program {
+  std::string_view name;
+  int (*main)(int, char**);
+};
+
+constexpr Program kPrograms[] = {
+    {"train_gpt", train_gpt_main}, {"sample_gpt", sample_gpt_main}, {"bench", bench_main},
+    {"gradcheck", gradcheck_main}, {"op_test", op_test_main},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view path = argc > 0 ? argv[0] : "";
+  const std::string_view name = path.substr(path.rfind('/') + 1);  // npos + 1 is 0
+  for (const Program& program : kPrograms) {
+    if (program.name == name) return program.main(argc, argv);
+  }
+  std::fprintf(stderr, "%.*s: no program of this name is in here; call it by a link named",
+               static_cast<int>(name.size()), name.data());
+  for (const Program& program : kPrograms) {
+    std::fprintf(stderr, " %.*s", static_cast<int>(program.name.size()), program.name.data());
+  }
+  std::fprintf(stderr, "\n");
+  return 2;
+}
