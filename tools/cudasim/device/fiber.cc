@@ -104,19 +104,11 @@ void Jump(Fiber* from, Fiber* to) {
 #endif
 
 void BeforeSwitch(Fiber* from, Fiber* to) {
-  if (HasAsan()) {
-    left_fiber = from;
-    __sanitizer_start_switch_fiber(&from->asan_fake_stack, to->stack, to->stack_bytes);
-  }
-  if (HasTsan()) {
-    if (from->tsan_fiber == nullptr) from->tsan_fiber = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(to->tsan_fiber, 0);
-  }
+  left_fiber = from;
+  __sanitizer_start_switch_fiber(&from->asan_fake_stack, to->stack, to->stack_bytes);
 }
 
-void AfterSwitch(Fiber* from) {
-  if (HasAsan()) FinishSwitch(from->asan_fake_stack);
-}
+void AfterSwitch(Fiber* from) { FinishSwitch(from->asan_fake_stack); }
 
 }  // namespace internal
 
@@ -125,7 +117,6 @@ void AbandonFiber(Fiber* from, Fiber* to) {
     left_fiber = from;
     __sanitizer_start_switch_fiber(nullptr, to->stack, to->stack_bytes);
   }
-  if (HasTsan()) __tsan_switch_to_fiber(to->tsan_fiber, 0);
   internal::Jump(from, to);
   std::abort();  // nobody enters an abandoned fiber
 }
@@ -142,12 +133,9 @@ FiberPool::FiberPool(void (*entry)()) : entry_(entry), bytes_(kFibers * kPitch),
 }
 
 FiberPool::~FiberPool() {
-  for (int i = 0; i < made_; ++i) {
-    if (HasTsan()) __tsan_destroy_fiber(fibers_[i].tsan_fiber);
 #ifdef CUDASIM_UCONTEXT
-    delete static_cast<ucontext_t*>(fibers_[i].context);
+  for (int i = 0; i < made_; ++i) delete static_cast<ucontext_t*>(fibers_[i].context);
 #endif
-  }
   UnpoisonMemory(memory_, bytes_);
   munmap(memory_, bytes_);
 }
@@ -171,7 +159,6 @@ Fiber* FiberPool::Take() {
   if (mprotect(low, kGuardBytes, PROT_NONE) != 0) std::perror("cudasim: guard page");
   fiber->stack = low + kGuardBytes;
   fiber->stack_bytes = kStackBytes;
-  if (HasTsan()) fiber->tsan_fiber = __tsan_create_fiber(0);
   Prepare(fiber);
   return fiber;
 }

@@ -21,7 +21,6 @@ struct Fiber {
   char* stack = nullptr;    // the lowest usable byte
   size_t stack_bytes = 0;
   void* asan_fake_stack = nullptr;
-  void* tsan_fiber = nullptr;
 };
 
 namespace internal {
@@ -37,10 +36,9 @@ void AfterSwitch(Fiber* from);
 
 // Leaves `from` and enters `to`; returns when somebody switches to `from`.
 inline void SwitchFiber(Fiber* from, Fiber* to) {
-  const bool sanitized = HasAsan() || HasTsan();
-  if (sanitized) internal::BeforeSwitch(from, to);
+  if (HasAsan()) internal::BeforeSwitch(from, to);
   internal::Jump(from, to);
-  if (sanitized) internal::AfterSwitch(from);
+  if (HasAsan()) internal::AfterSwitch(from);
 }
 
 // Leaves the running fiber for good: it must be reset before its next use.

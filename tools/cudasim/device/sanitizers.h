@@ -1,5 +1,7 @@
-// What AddressSanitizer and ThreadSanitizer have to be told. This library is compiled without them,
-// so that it stays fast, and finds out when it runs whether the program has them.
+// What AddressSanitizer has to be told. This library is compiled without sanitizers, so that it
+// stays fast, and finds out when it runs whether the program has one. ThreadSanitizer is told
+// nothing of fibers, which would make each switch as dear as all fibers are many: to it a block is
+// a part of the thread that runs it. What happens within a block is the race checker's business.
 #ifndef CUDASIM_DEVICE_SANITIZERS_H_
 #define CUDASIM_DEVICE_SANITIZERS_H_
 
@@ -15,16 +17,11 @@ __attribute__((weak)) void __sanitizer_finish_switch_fiber(void* fake_stack, con
 __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
 __attribute__((weak)) void __lsan_disable();
 __attribute__((weak)) void __lsan_enable();
-__attribute__((weak)) void* __tsan_get_current_fiber();
-__attribute__((weak)) void* __tsan_create_fiber(unsigned flags);
-__attribute__((weak)) void __tsan_destroy_fiber(void* fiber);
-__attribute__((weak)) void __tsan_switch_to_fiber(void* fiber, unsigned flags);
 }
 
 namespace cudasim {
 
 inline bool HasAsan() { return __asan_poison_memory_region != nullptr; }
-inline bool HasTsan() { return __tsan_switch_to_fiber != nullptr; }
 
 inline void PoisonMemory(const void* p, size_t bytes) {
   if (HasAsan()) __asan_poison_memory_region(p, bytes);
