@@ -235,8 +235,8 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
   options.Add(
       "train.cuda_graphs", &train.cuda_graphs,
       {.operational = true,
-       .doc = "on a GPU, submit steps as a whole instead of kernel by kernel: the same bits "
-              "in less time"});
+       .doc = "on a single GPU, submit steps as a whole instead of kernel by kernel: the same "
+              "bits in less time"});
   options.Add("train.log_every", &train.log_every,
               {.min = 1,
                .aliases = {"log_interval"},

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <set>
 
 #include "core/allocator.h"
 #include "core/file.h"
@@ -407,6 +408,36 @@ void CheckContinues(const RunSetup& setup) {
   Warn(text);
 }
 
+// What is each machine's, or the main rank's alone.
+bool MayDiffer(const OptionDifference& difference) {
+  static const std::set<std::string> keys = {"threads",   "out_dir",        "data.path",
+                                             "init_from", "data.tokenizer", "checkpoint.resume"};
+  return keys.contains(difference.key);
+}
+
+// Collective. Lists the differences unless all ranks were started with the same options; machines
+// may differ in paths and threads.
+void CheckSameOptions(dist::ProcessGroup* control, const RunConfig& config) {
+  if (control == nullptr) return;
+  const std::string mine = ToToml(config);
+  int64_t longest = 0;
+  const auto size = static_cast<int64_t>(mine.size());
+  for (const auto& row : dist::GatherValues(*control, std::span(&size, 1))) {
+    longest = std::max(longest, row[0]);
+  }
+  const auto all = dist::GatherTexts(*control, mine, longest);
+  for (size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all[0]) continue;
+    auto differences = Difference(RunConfigFromToml(all[0], "rank 0"),
+                                  RunConfigFromToml(all[r], StrCat("rank ", r)));
+    std::erase_if(differences, MayDiffer);
+    if (differences.empty()) continue;
+    throw InputError(StrCat("rank ", r, " was started with other options than rank 0 (rank 0 -> ",
+                            "rank ", r, "):\n", ToString(differences),
+                            "start all ranks with the same options"));
+  }
+}
+
 }  // namespace
 
 int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
@@ -422,6 +453,7 @@ int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
     return 0;
   }
   RunRanks ranks(config, rendezvous, device);
+  CheckSameOptions(ranks.control().get(), config);
   const RunStart start = ranks.FromMain([&] { return PrepareRunFolder(config, Warn); });
   const RunSetup setup = PrepareRun(options, config, start, device, ranks.size());
   CheckContinues(setup);

@@ -74,6 +74,14 @@ void Subprocess::WaitForOutput(const std::string& text) {
 
 void Subprocess::Signal(int number) const { kill(pid_, number); }
 
+void Subprocess::Stop() const {
+  Signal(SIGSTOP);
+  siginfo_t info;
+  while (waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WEXITED | WNOWAIT) < 0 &&
+         errno == EINTR) {
+  }
+}
+
 Result Subprocess::Wait() {
   while (ReadSome()) {
   }

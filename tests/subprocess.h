@@ -28,6 +28,11 @@ class Subprocess {
   // Returns once `text` stands in what it wrote to stdout, or it has ended.
   void WaitForOutput(const std::string& text);
   void Signal(int number) const;
+  // SIGSTOP; returns once it has stopped, or ended.
+  void Stop() const;
+  pid_t pid() const { return pid_; }
+  // To stdout, as far as it was read.
+  const std::string& output() const { return result_.out; }
   Result Wait();
 
  private:

@@ -6,9 +6,7 @@
 #include <mutex>
 
 #include "dist/in_process_group.h"
-#include "optim/adamw.h"
-#include "optim/clip.h"
-#include "tests/dist/toy_model.h"
+#include "tests/dist/toy_training.h"
 #include "tests/message_of.h"
 #include "tests/sanitized.h"
 
@@ -18,50 +16,7 @@ namespace {
 using testing::Each;
 using testing::HasSubstr;
 
-constexpr int64_t kRows = 4;
-
-// Weights after `steps` updates over `leaves` micro-batches each, and the last gradient norm.
-struct Outcome {
-  std::vector<float> weights;
-  float grad_norm = 0;
-  bool operator==(const Outcome&) const = default;
-};
-
-Outcome Train(ProcessGroup* group, int64_t leaves, ReducerOptions options, int64_t steps,
-              int64_t check_every = 0) {
-  ToyModel model(/*seed=*/group ? 1 + group->rank() : 1);  // rank 0's weights hold
-  options.accum = leaves / (group ? group->size() : 1);
-  options.first_bucket_bytes = 512;
-  options.bucket_bytes = 2048;
-  DataParallel parallel(group, model, options);
-  optim::AdamW adamw(model.Parameters(), {.weight_decay = 0.1});
-  StepState state(kCpu, 1);
-  for (int64_t step = 0; step < steps; ++step) {
-    adamw.BeginStep(state, step, 1e-2);
-    for (const int64_t a : parallel.reducer().micro_order()) {
-      std::optional<Reducer::NoSync> no_sync;
-      if (a != parallel.reducer().micro_order().back()) no_sync.emplace(parallel.reducer());
-      const int64_t m = a * parallel.size() + parallel.rank();
-      ToyBackward(model, MakeToyBatch(step * leaves + m, kRows),
-                  static_cast<double>(leaves * kRows));
-    }
-    optim::ClipGradNorm(model.Parameters(), 0.05, state);
-    adamw.Step(state);
-    adamw.ZeroGrad();
-    if (check_every > 0 && step % check_every == 0)
-      parallel.CheckWeights(StrCat("after step ", step + 1));
-  }
-  return {WeightsOf(model), state.Read().grad_norm};
-}
-
-Outcome TrainOn(int ranks, int64_t leaves, const ReducerOptions& options, int64_t steps) {
-  std::vector<Outcome> outcomes(ranks);
-  RunInProcess(ranks, [&](ProcessGroup& group) {
-    outcomes[group.rank()] = Train(&group, leaves, options, steps, /*check_every=*/10);
-  });
-  for (const Outcome& o : outcomes) EXPECT_EQ(o, outcomes[0]);
-  return outcomes[0];
-}
+constexpr auto RunOnCpus = [](int ranks, const auto& body) { RunInProcess(ranks, body); };
 
 // Weights, clipping and norms: to the bit at 1, 2 and 4 ranks over 8 micro-batches, and at 1, 3 and
 // 6 over 12.
@@ -70,15 +25,12 @@ TEST(DataParallel, OrderedTrainingDoesNotDependOnTheRanks) {
   const int64_t steps = test::kSanitized ? 10 : 100;
   for (const auto& [leaves, counts] :
        {std::pair(8, std::vector{1, 2, 4}), std::pair(12, std::vector{1, 3, 6})}) {
-    const Outcome alone = Train(nullptr, leaves, ordered, steps);
+    const ToyOutcome alone = TrainToy(nullptr, leaves, ordered, steps);
     for (const int ranks : counts)
-      EXPECT_EQ(TrainOn(ranks, leaves, ordered, steps), alone) << ranks;
-    const Outcome fast = TrainOn(counts.back(), leaves, {}, steps);
-    double error = 0;
-    for (size_t i = 0; i < fast.weights.size(); ++i) {
-      error = std::max(error, std::abs(double{fast.weights[i]} - double{alone.weights[i]}));
-    }
-    EXPECT_LT(error, 1e-5) << "the fast mode is as good, if not the same";
+      EXPECT_EQ(TrainToyOn(RunOnCpus, ranks, leaves, ordered, steps), alone) << ranks;
+    const ToyOutcome fast = TrainToyOn(RunOnCpus, counts.back(), leaves, {}, steps);
+    EXPECT_LT(MaxDifference(fast.weights, alone.weights), 1e-5)
+        << "the fast mode is as good, if not the same";
   }
 }
 

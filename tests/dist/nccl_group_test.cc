@@ -3,59 +3,21 @@
 
 #include <gmock/gmock.h>
 
-#include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <thread>
 
-#include "core/cuda/device.h"
 #include "core/cuda/handles.h"
 #include "dist/in_process_group.h"
 #include "dist/in_process_store.h"
+#include "tests/dist/gpu_ranks.h"
 #include "tests/message_of.h"
 
 namespace lockstep::dist {
 namespace {
 
 using lockstep::test::MessageOf;
-using testing::AllOf;
 using testing::Each;
-using testing::ElementsAre;
 using testing::HasSubstr;
-
-using Body = std::function<void(ProcessGroup&)>;
-
-// What each rank throws, "" for nothing; or nullopt where there are too few GPUs.
-std::optional<std::vector<std::string>> ErrorsOf(int size, const Body& body,
-                                                 const GroupOptions& options = {}) {
-  if (cuda::DeviceCount() < size) return std::nullopt;
-  const auto store = MakeInProcessStore();
-  GroupOptions control_options = options;
-  control_options.name = options.name + "/control";
-  auto controls = MakeInProcessGroups(size, control_options);
-  std::vector<std::string> errors(static_cast<size_t>(size));
-  std::vector<std::thread> threads;
-  for (size_t r = 0; r < controls.size(); ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        const Device device{DeviceType::kCuda, static_cast<int>(r)};
-        cuda::SetDevice(device);
-        const cuda::OwnedStream stream(device);
-        const StreamGuard guard(stream);
-        const auto group = MakeNcclGroup(std::move(controls[r]), *store, device, options);
-        body(*group);
-      } catch (const std::exception& e) {
-        errors[r] = e.what();
-      }
-    });
-  }
-  for (std::thread& t : threads) t.join();
-  return errors;
-}
-
-#define RUN_OR_SKIP(size, ...)                     \
-  const auto errors = ErrorsOf(size, __VA_ARGS__); \
-  if (!errors) GTEST_SKIP() << "this needs " << (size) << " GPUs, simulated or real"
 
 float Value(int rank, int64_t i) { return static_cast<float>((rank + 1) * 3 + i % 1013); }
 
@@ -111,7 +73,7 @@ TEST_P(NcclGroupTest, EveryCollective) {
     g.Barrier()->Synchronize();
     g.CheckInStep();
   });
-  EXPECT_THAT(*errors, Each(""));
+  EXPECT_THAT(errors, Each(""));
 }
 
 TEST(NcclGroupsTest, SendsReceivesAndUnequalParts) {
@@ -130,7 +92,7 @@ TEST(NcclGroupsTest, SendsReceivesAndUnequalParts) {
                       : std::vector<float>{Value(0, 1), Value(0, 2), Value(1, 1), Value(1, 2)};
     EXPECT_EQ(parts.ToVector<float>(), expected);
   });
-  EXPECT_THAT(*errors, Each(""));
+  EXPECT_THAT(errors, Each(""));
 }
 
 // Streams are ordered by the group alone: nobody else synchronises.
@@ -148,7 +110,7 @@ TEST(NcclGroupsTest, IsOrderedWithTheCallersStream) {
       EXPECT_GE(work->span()->end, work->span()->begin);
     }
   });
-  EXPECT_THAT(*errors, Each(""));
+  EXPECT_THAT(errors, Each(""));
 }
 
 TEST(NcclGroupsTest, SpansLieOnTheHostsClock) {
@@ -163,7 +125,7 @@ TEST(NcclGroupsTest, SpansLieOnTheHostsClock) {
     EXPECT_GE(work->span()->begin, before - slack);
     EXPECT_LE(work->span()->end, after + slack);
   });
-  EXPECT_THAT(*errors, Each(""));
+  EXPECT_THAT(errors, Each(""));
 }
 
 TEST(NcclGroupsTest, CanBeCaptured) {
@@ -178,7 +140,7 @@ TEST(NcclGroupsTest, CanBeCaptured) {
     EXPECT_THAT(x.ToVector<float>(), Each(16.0f));
     Synchronize(stream);
   });
-  EXPECT_THAT(*errors, Each(""));
+  EXPECT_THAT(errors, Each(""));
 }
 
 TEST(NcclGroupsTest, Duplicates) {
@@ -190,7 +152,7 @@ TEST(NcclGroupsTest, Duplicates) {
     EXPECT_THAT(x.ToVector<float>(), Each(2.0f));
     EXPECT_THAT(y.ToVector<float>(), Each(2.0f));
   });
-  EXPECT_THAT(*errors, Each(""));
+  EXPECT_THAT(errors, Each(""));
 }
 
 TEST(NcclGroupsTest, RefusesWhatNcclCannotDo) {
@@ -204,138 +166,10 @@ TEST(NcclGroupsTest, RefusesWhatNcclCannotDo) {
     g.Broadcast(x, 1)->Wait();
     EXPECT_THAT(x.ToVector<uint16_t>(), Each(2));
   });
-  EXPECT_THAT(*errors, Each(""));
+  EXPECT_THAT(errors, Each(""));
   EXPECT_THAT(
       MessageOf([] { MakeNcclGroup(MakeInProcessGroups(1)[0], *MakeInProcessStore(), kCpu, {}); }),
       HasSubstr("not on cpu"));
-}
-
-// ---- What goes wrong. ----
-
-TEST(NcclFailureTest, FullCheckComparesEachCallBeforeItStarts) {
-  GroupOptions options;
-  options.check_every_call = true;
-  std::atomic<int> thrown{0};
-  RUN_OR_SKIP(
-      2,
-      [&](ProcessGroup& g) {
-        const Tensor x = Ones(g, 100);
-        g.AllReduce(x)->Synchronize();
-        try {
-          g.AllReduce(g.rank() == 0 ? x : x.Slice(0, 0, 50));
-          FAIL() << "rank " << g.rank() << " did not notice";
-        } catch (const CollectiveError& e) {
-          ++thrown;
-          EXPECT_EQ(e.cause(), CollectiveError::Cause::kMismatch);
-          EXPECT_EQ(e.sequence(), 2);
-          EXPECT_THAT(e.what(), AllOf(HasSubstr("rank 0 all_reduce #2 (f32[100], sum)"),
-                                      HasSubstr("rank 1 all_reduce #2 (f32[50], sum)")));
-        }
-        EXPECT_THAT(x.ToVector<float>(), Each(2.0f));
-        EXPECT_THROW(g.Barrier(), CollectiveError);
-      },
-      options);
-  EXPECT_THAT(*errors, Each(""));
-  EXPECT_EQ(thrown, 2);
-}
-
-TEST(NcclFailureTest, FullCheckComparesPartsAndTransfers) {
-  GroupOptions options;
-  options.check_every_call = true;
-  for (const bool parts : {true, false}) {
-    RUN_OR_SKIP(
-        2,
-        [&](ProcessGroup& g) {
-          if (parts) {
-            const std::vector<int64_t> give = {2, 2};
-            const std::vector<int64_t> take = {g.rank() == 1 ? 3 : 2, 2};
-            g.AllToAll(Ones(g, 4), Ones(g, g.rank() == 1 ? 5 : 4), give, take)->Synchronize();
-          } else if (g.rank() == 0) {
-            g.Send(Ones(g, 10), 1)->Synchronize();
-          } else {
-            g.Receive(Ones(g, 9), 0)->Synchronize();
-          }
-        },
-        options);
-    EXPECT_THAT(*errors, Each(HasSubstr(parts ? "rank 0 sends rank 1 2 elements, which takes 3"
-                                              : "rank 0 sends rank 1 10 elements, which takes 9")));
-  }
-}
-
-// Without it, calls of which NCCL makes nothing wrong differ, and the comparison before the update
-// finds the first of them.
-TEST(NcclFailureTest, CheckInStepFindsTheFirstDifference) {
-  std::atomic<int> thrown{0};
-  RUN_OR_SKIP(2, [&](ProcessGroup& g) {
-    const Tensor x = Ones(g, 100);
-    g.AllReduce(x)->Wait();
-    g.CheckInStep();
-    // Nothing is sent for either.
-    if (g.rank() == 0) {
-      g.AllReduce(x.Slice(0, 0, 0));
-    } else {
-      g.AllGather(x.Slice(0, 0, 0), x.Slice(0, 0, 0));
-    }
-    g.AllReduce(x)->Wait();
-    try {
-      g.CheckInStep();
-    } catch (const CollectiveError& e) {
-      ++thrown;
-      EXPECT_THAT(e.what(), AllOf(HasSubstr("rank 0 all_reduce #3 (f32[0], sum)"),
-                                  HasSubstr("rank 1 all_gather #3 (f32[0])")));
-    }
-  });
-  EXPECT_THAT(*errors, Each(""));
-  EXPECT_EQ(thrown, 2);
-}
-
-TEST(NcclFailureTest, ARankThatCallsLessIsNamedInTime) {
-  GroupOptions options;
-  options.timeout = std::chrono::seconds(3);
-  std::atomic<bool> ended{false};
-  RUN_OR_SKIP(
-      2,
-      [&](ProcessGroup& g) {
-        const Tensor x = Ones(g, 100);
-        g.AllReduce(x)->Synchronize();
-        if (g.rank() == 1) {
-          while (!ended) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-          g.AllReduce(x)->Synchronize();
-        }
-        try {
-          g.AllReduce(x)->Synchronize();
-        } catch (const CollectiveError& e) {
-          ended = true;
-          EXPECT_EQ(e.cause(), CollectiveError::Cause::kTimeout);
-          EXPECT_THAT(e.culprits(), ElementsAre(1));
-          throw;
-        }
-      },
-      options);
-  EXPECT_THAT(*errors, Each(AllOf(HasSubstr("did not end within 3 s; rank 1 did not take part, its "
-                                            "last call was all_reduce #1 (f32[100], sum)"))));
-}
-
-TEST(NcclFailureTest, ARankThatGivesUpEndsTheOthers) {
-  RUN_OR_SKIP(2, [&](ProcessGroup& g) {
-    const Tensor x = Ones(g, 100);
-    g.AllReduce(x)->Wait();
-    if (g.rank() == 1) {
-      g.Abort("the loss is not finite");
-      g.Barrier();
-    } else {
-      g.AllReduce(x)->Synchronize();
-    }
-  });
-  EXPECT_THAT(*errors, Each(HasSubstr("rank 1 gave up: the loss is not finite")));
-}
-
-TEST(NcclFailureTest, LeavingWhileOthersGoOnIsAnErrorThere) {
-  RUN_OR_SKIP(2, [&](ProcessGroup& g) {
-    if (g.rank() == 0) g.AllReduce(Ones(g, 10))->Synchronize();
-  });
-  EXPECT_THAT((*errors)[0], HasSubstr("rank 1 has left the group"));
-  EXPECT_EQ((*errors)[1], "");
 }
 
 }  // namespace

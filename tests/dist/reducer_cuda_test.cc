@@ -3,15 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <thread>
 
-#include "core/cuda/device.h"
-#include "core/cuda/handles.h"
 #include "dist/agreement.h"
-#include "dist/in_process_group.h"
-#include "dist/in_process_store.h"
-#include "dist/nccl_group.h"
 #include "dist/reducer.h"
+#include "tests/dist/gpu_ranks.h"
 #include "tests/dist/toy_steps.h"
 #include "tests/message_of.h"
 
@@ -22,43 +17,14 @@ using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 
-// Runs `body` on a thread and a GPU per rank.
-void RunOnGpus(int size, const std::function<void(ProcessGroup&)>& body) {
-  const auto store = MakeInProcessStore();
-  auto controls = MakeInProcessGroups(size, {.name = "control"});
-  std::vector<std::exception_ptr> errors(size);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < size; ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        const Device device{DeviceType::kCuda, r};
-        cuda::SetDevice(device);
-        const cuda::OwnedStream stream(device);
-        const StreamGuard guard(stream);
-        const auto group = MakeNcclGroup(std::move(controls[r]), *store, device, {});
-        body(*group);
-      } catch (...) {
-        errors[r] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& t : threads) t.join();
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-}
-
 class ReducerCuda : public testing::TestWithParam<int> {
  protected:
-  void SetUp() override {
-    if (cuda::DeviceCount() < GetParam()) {
-      GTEST_SKIP() << "this needs " << GetParam() << " GPUs, simulated or real";
-    }
-  }
+  void SetUp() override { SKIP_WITHOUT_GPUS(GetParam()); }
 };
 
 std::vector<float> StepGradients(int ranks, int64_t leaves, const ReducerOptions& options) {
-  return dist::StepGradients(RunOnGpus, ranks, leaves, options);
+  const auto run = [](int n, const auto& body) { RunOnGpus(n, body); };
+  return dist::StepGradients(run, ranks, leaves, options);
 }
 
 void ExpectNear(const std::vector<float>& got, const std::vector<float>& want) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs a program as two ranks, each in a network namespace of its own, joined by a link of limited
-# rate: communication then costs time, and little of the processor.
-#   link.sh MBIT_PER_SECOND PROGRAM ARGUMENT...
+# Runs a program as ranks, each in a network namespace of its own; each one's link to the others is
+# of limited rate, both ways: communication then costs time, and little of the processor.
+#   link.sh [--ranks=2] MBIT_PER_SECOND PROGRAM ARGUMENT...
 # Ends with 77, and a reason, where it may not make namespaces or limit the rate. Needs iproute2,
 # and user namespaces or root. Prints what rank 0 prints; the exit code is that of the first rank
 # that failed.
@@ -19,40 +19,58 @@ if [[ ${LINK_INSIDE:-} != 1 ]]; then
   LINK_INSIDE=1 exec unshare --user --map-root-user --net "$0" "$@"
 fi
 
+ranks=2
+if [[ $1 == --ranks=* ]]; then
+  ranks=${1#*=}
+  shift
+fi
 rate=$1
 shift
-unshare --net sleep infinity &
-other=$!
-trap 'kill "$other" 2>/dev/null || true' EXIT
-while [[ $(readlink /proc/$other/ns/net) == "$(readlink /proc/self/ns/net)" ]]; do sleep 0.01; done
-there() { nsenter --net="/proc/$other/ns/net" "$@"; }
-
 refuse() { echo "link: $1" >&2; exit 77; }
-ip link add here type veth peer name there netns "$other" || refuse "no veth devices here"
-ip link set lo up
-ip address add 10.77.0.1/24 dev here
-ip link set here up
-there ip link set lo up
-there ip address add 10.77.0.2/24 dev there
-there ip link set there up
-limit=(tbf rate "${rate}mbit" burst 256kb latency 200ms)
-tc qdisc add dev here root "${limit[@]}" || refuse "the rate of a link cannot be limited here"
-there tc qdisc add dev there root "${limit[@]}"
 
-# Each rank has a core of its own where there are two.
+# This namespace is the hub.
+holders=()
+trap 'kill "${holders[@]}" 2>/dev/null || true' EXIT
+ip link add hub type bridge || refuse "no network bridges here"
+ip link set dev hub up
+limit=(tbf rate "${rate}mbit" burst 256kb latency 200ms)
+for ((r = 0; r < ranks; ++r)); do
+  unshare --net sleep infinity &
+  holders+=($!)
+done
+within() { nsenter --net="/proc/${holders[$1]}/ns/net" "${@:2}"; }
+for ((r = 0; r < ranks; ++r)); do
+  while [[ $(readlink "/proc/${holders[r]}/ns/net") == "$(readlink /proc/self/ns/net)" ]]; do
+    sleep 0.01
+  done
+  ip link add "port$r" type veth peer name wire netns "${holders[r]}" || refuse "no veth devices here"
+  ip link set dev "port$r" master hub up
+  tc qdisc add dev "port$r" root "${limit[@]}" || refuse "the rate of a link cannot be limited here"
+  within "$r" ip link set dev lo up
+  within "$r" ip address add "10.77.0.$((r + 1))/24" dev wire
+  within "$r" ip link set dev wire up
+  within "$r" tc qdisc add dev wire root "${limit[@]}"
+done
+
+# Each rank has a core of its own where there are as many.
 cores=($(awk '/Cpus_allowed_list/ {print $2}' /proc/self/status | tr ',' '\n' |
   while IFS=- read -r a b; do seq "$a" "${b:-$a}"; done))
-export MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 WORLD_SIZE=2 LOCKSTEP_SECRET=link
-export OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME
-pin=() pin_other=()
-if ((${#cores[@]} >= 2)); then
-  pin=(taskset -c "${cores[0]}") pin_other=(taskset -c "${cores[1]}")
-fi
-RANK=1 GLOO_SOCKET_IFNAME=there there "${pin_other[@]}" "$@" >/dev/null &
-rank_1=$!
+export MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 WORLD_SIZE=$ranks LOCKSTEP_SECRET=link
+export OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=wire
+started=()
+for ((r = 0; r < ranks; ++r)); do
+  pin=(taskset -c "${cores[r % ${#cores[@]}]}")
+  if ((r == 0)); then
+    RANK=$r within "$r" "${pin[@]}" "$@" &
+  else
+    RANK=$r within "$r" "${pin[@]}" "$@" >/dev/null &
+  fi
+  started+=($!)
+done
 status=0
-RANK=0 GLOO_SOCKET_IFNAME=here "${pin[@]}" "$@" || status=$?
-other_status=0
-wait "$rank_1" || other_status=$?
-((status)) || status=$other_status
+for rank in "${started[@]}"; do
+  code=0
+  wait "$rank" || code=$?
+  ((status)) || status=$code
+done
 exit "$status"

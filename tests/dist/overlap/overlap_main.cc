@@ -1,6 +1,7 @@
 // How much of the communication of a step hides behind backward: one of the ranks that link.sh
 // starts. Rank 0 prints a line of JSON.
-//   overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB
+//   overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM]
+// SUM: fast (the library's) or ordered (dist/fixed_order.h).
 //
 // First everything is measured by itself, on all ranks at the same time: forward, backward with the
 // time at which each gradient is ready, the sum of each bucket, the update. From these follows
@@ -73,6 +74,7 @@ class ReadyTimes : public BackwardObserver {
 struct Settings {
   int64_t layers, width, batch, steps;
   double first_mib, mib;
+  bool ordered;
 };
 
 class Benchmark {
@@ -102,6 +104,7 @@ class Benchmark {
     ReducerOptions options;
     options.first_bucket_bytes = static_cast<int64_t>(s.first_mib * (1 << 20));
     options.bucket_bytes = static_cast<int64_t>(s.mib * (1 << 20));
+    if (s.ordered) options.sum = GradientSum::kOrdered;
     return options;
   }
 
@@ -129,7 +132,7 @@ class Benchmark {
   }
 
   void MeasureParts() {
-    std::vector<double> forward, backward, update;
+    std::vector<double> forward, backward, update, step;
     ReadyTimes ready;
     BackwardOptions options;
     options.observers = {&ready};
@@ -142,10 +145,13 @@ class Benchmark {
       Backward(y, root_, options);
       const auto end = Clock::now();
       Update();
+      const auto last = Clock::now();
       forward.push_back(Milliseconds(middle - begin));
       backward.push_back(Milliseconds(end - middle));
-      update.push_back(Milliseconds(Clock::now() - end));
+      update.push_back(Milliseconds(last - end));
+      step.push_back(Milliseconds(last - begin));
     }
+    alone_ = Slowest(Median(step));
     forward_ = Slowest(Median(forward));
     backward_ = Slowest(Median(backward));
     update_ = Slowest(Median(update));
@@ -159,13 +165,14 @@ class Benchmark {
   }
 
   void MeasureBuckets() {
+    BucketHook sum = settings_.ordered ? OrderedSum(FixedOrder(group_.size(), 1)) : LibrarySum();
     for (const Bucket& bucket : reducer_.buckets()) {
       const Tensor t = Tensor::Zeros({bucket.numel}, bucket.dtype);
       std::vector<double> ms;
       for (int64_t i = 0; i < settings_.steps; ++i) {
         Together();
         const auto begin = Clock::now();
-        group_.AllReduce(t)->Synchronize();
+        for (const WorkPtr& work : sum(group_, t)) work->Synchronize();
         ms.push_back(Milliseconds(Clock::now() - begin));
       }
       sums_.push_back(Slowest(Median(ms)));
@@ -201,6 +208,7 @@ class Benchmark {
             {"forward_ms", forward_},
             {"backward_ms", backward_},
             {"update_ms", update_},
+            {"alone_ms", alone_},
             {"sums_alone_ms", all},
             {"serial_ms", forward_ + backward_ + all + update_},
             {"best_ms", best},
@@ -219,16 +227,21 @@ class Benchmark {
   StepState state_;
   const Tensor x_, root_;
   int64_t step_ = 0, bytes_ = 0;
-  double forward_ = 0, backward_ = 0, update_ = 0, step_ms_ = 0;
+  double forward_ = 0, backward_ = 0, update_ = 0, alone_ = 0, step_ms_ = 0;
   double exposed_ = 0, overlapped_ = 0, communication_ = 0;
   // Per bucket: when its gradients are ready in backward, and how long its sum takes.
   std::vector<double> ready_, sums_;
 };
 
-int Main(char** argv) {
+int Main(int argc, char** argv) {
   SetNumThreads(1);
-  const Settings settings{std::atoll(argv[1]), std::atoll(argv[2]), std::atoll(argv[3]),
-                          std::atoll(argv[4]), std::atof(argv[5]),  std::atof(argv[6])};
+  const Settings settings{std::atoll(argv[1]),
+                          std::atoll(argv[2]),
+                          std::atoll(argv[3]),
+                          std::atoll(argv[4]),
+                          std::atof(argv[5]),
+                          std::atof(argv[6]),
+                          argc > 7 && std::string(argv[7]) == "ordered"};
   World world(ReadRendezvous());
   const auto group = MakeGlooGroup(world);
   const auto result = Benchmark(*group, settings).Run();
@@ -240,12 +253,12 @@ int Main(char** argv) {
 }  // namespace lockstep::dist
 
 int main(int argc, char** argv) {
-  if (argc != 7) {
-    std::cerr << "overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB\n";
+  if (argc != 7 && argc != 8) {
+    std::cerr << "overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM]\n";
     return 2;
   }
   try {
-    return lockstep::dist::Main(argv);
+    return lockstep::dist::Main(argc, argv);
   } catch (const std::exception& error) {
     std::cerr << error.what() << std::endl;
     return 1;

@@ -1,0 +1,55 @@
+#include "tests/dist/gpu_ranks.h"
+
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "core/cuda/handles.h"
+#include "dist/in_process_group.h"
+#include "dist/in_process_store.h"
+#include "dist/nccl_group.h"
+
+namespace lockstep::dist {
+
+std::vector<std::string> ErrorsOnGpus(int size, const std::function<void(GpuRank)>& body,
+                                      const GroupOptions& options) {
+  const auto store = MakeInProcessStore();
+  GroupOptions control_options = options;
+  control_options.name = options.name + "/control";
+  auto controls = MakeInProcessGroups(size, control_options);
+  std::vector<std::string> errors(controls.size());
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < controls.size(); ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        const Device device{DeviceType::kCuda, static_cast<int>(r)};
+        cuda::SetDevice(device);
+        const cuda::OwnedStream stream(device);
+        const StreamGuard guard(stream);
+        body({std::move(controls[r]), *store, device, options});
+      } catch (const std::exception& e) {
+        errors[r] = e.what();
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  return errors;
+}
+
+std::vector<std::string> ErrorsOnGpus(int size, const std::function<void(ProcessGroup&)>& body,
+                                      const GroupOptions& options) {
+  return ErrorsOnGpus(
+      size,
+      [&](GpuRank r) {
+        const auto group = MakeNcclGroup(std::move(r.control), r.store, r.device, r.options);
+        body(*group);
+      },
+      options);
+}
+
+void RunOnGpus(int size, const std::function<void(ProcessGroup&)>& body,
+               const GroupOptions& options) {
+  EXPECT_THAT(ErrorsOnGpus(size, body, options), testing::Each("")) << size << " GPUs";
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,48 @@
+// Ranks as threads of the test, each with a GPU of its own and a group over NCCL: in a simulated
+// build, simulated GPUs.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/cuda/device.h"
+#include "dist/process_group.h"
+#include "dist/store.h"
+
+namespace lockstep::dist {
+
+// What a rank makes its group of.
+struct GpuRank {
+  std::shared_ptr<ProcessGroup> control;  // on the host
+  Store& store;
+  Device device;
+  GroupOptions options;
+};
+
+// Runs `body` on a thread per rank, which has its device and a stream as the current ones. The
+// errors of the ranks, "" for none.
+std::vector<std::string> ErrorsOnGpus(int size, const std::function<void(GpuRank)>& body,
+                                      const GroupOptions& options = {});
+
+// The same with a group for each rank.
+std::vector<std::string> ErrorsOnGpus(int size, const std::function<void(ProcessGroup&)>& body,
+                                      const GroupOptions& options = {});
+
+// The same where no rank may throw: fails the test with what they throw.
+void RunOnGpus(int size, const std::function<void(ProcessGroup&)>& body,
+               const GroupOptions& options = {});
+
+}  // namespace lockstep::dist
+
+#define SKIP_WITHOUT_GPUS(size)               \
+  if (lockstep::cuda::DeviceCount() < (size)) \
+  GTEST_SKIP() << "this needs " << (size) << " GPUs, simulated or real"
+
+// ErrorsOnGpus with these arguments, as `errors`.
+#define RUN_OR_SKIP(size, ...) \
+  SKIP_WITHOUT_GPUS(size);     \
+  const auto errors = ErrorsOnGpus(size, __VA_ARGS__)

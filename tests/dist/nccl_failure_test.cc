@@ -1,0 +1,226 @@
+// What ranks on GPUs hear when one of them does something else, is late, leaves or gives up, or
+// when NCCL breaks. Reliability promise 6 where NCCL compares nothing.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "dist/nccl_comm.h"
+#include "dist/nccl_group.h"
+#include "tests/dist/gpu_ranks.h"
+#include "tests/message_of.h"
+
+namespace lockstep::dist {
+namespace {
+
+using lockstep::test::MessageOf;
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Tensor Ones(const ProcessGroup& g, int64_t n) {
+  return Tensor::Full({n}, 1, DType::kF32, g.device());
+}
+
+TEST(NcclFailureTest, FullCheckComparesEachCallBeforeItStarts) {
+  GroupOptions options;
+  options.check_every_call = true;
+  std::atomic<int> thrown{0};
+  RUN_OR_SKIP(
+      2,
+      [&](ProcessGroup& g) {
+        const Tensor x = Ones(g, 100);
+        g.AllReduce(x)->Synchronize();
+        try {
+          g.AllReduce(g.rank() == 0 ? x : x.Slice(0, 0, 50));
+          FAIL() << "rank " << g.rank() << " did not notice";
+        } catch (const CollectiveError& e) {
+          ++thrown;
+          EXPECT_EQ(e.cause(), CollectiveError::Cause::kMismatch);
+          EXPECT_EQ(e.sequence(), 2);
+          EXPECT_THAT(e.what(), AllOf(HasSubstr("rank 0 all_reduce #2 (f32[100], sum)"),
+                                      HasSubstr("rank 1 all_reduce #2 (f32[50], sum)")));
+        }
+        EXPECT_THAT(x.ToVector<float>(), Each(2.0f));
+        EXPECT_THROW(g.Barrier(), CollectiveError);
+      },
+      options);
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_EQ(thrown, 2);
+}
+
+TEST(NcclFailureTest, FullCheckComparesPartsAndTransfers) {
+  GroupOptions options;
+  options.check_every_call = true;
+  for (const bool parts : {true, false}) {
+    RUN_OR_SKIP(
+        2,
+        [&](ProcessGroup& g) {
+          if (parts) {
+            const std::vector<int64_t> give = {2, 2};
+            const std::vector<int64_t> take = {g.rank() == 1 ? 3 : 2, 2};
+            g.AllToAll(Ones(g, 4), Ones(g, g.rank() == 1 ? 5 : 4), give, take)->Synchronize();
+          } else if (g.rank() == 0) {
+            g.Send(Ones(g, 10), 1)->Synchronize();
+          } else {
+            g.Receive(Ones(g, 9), 0)->Synchronize();
+          }
+        },
+        options);
+    EXPECT_THAT(errors, Each(HasSubstr(parts ? "rank 0 sends rank 1 2 elements, which takes 3"
+                                             : "rank 0 sends rank 1 10 elements, which takes 9")));
+  }
+}
+
+// Without it, calls of which NCCL makes nothing wrong differ, and the comparison before the update
+// finds the first of them.
+TEST(NcclFailureTest, CheckInStepFindsTheFirstDifference) {
+  std::atomic<int> thrown{0};
+  RUN_OR_SKIP(2, [&](ProcessGroup& g) {
+    const Tensor x = Ones(g, 100);
+    g.AllReduce(x)->Wait();
+    g.CheckInStep();
+    // Nothing is sent for either.
+    if (g.rank() == 0) {
+      g.AllReduce(x.Slice(0, 0, 0));
+    } else {
+      g.AllGather(x.Slice(0, 0, 0), x.Slice(0, 0, 0));
+    }
+    g.AllReduce(x)->Wait();
+    try {
+      g.CheckInStep();
+    } catch (const CollectiveError& e) {
+      ++thrown;
+      EXPECT_THAT(e.what(), AllOf(HasSubstr("rank 0 all_reduce #3 (f32[0], sum)"),
+                                  HasSubstr("rank 1 all_gather #3 (f32[0])")));
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_EQ(thrown, 2);
+}
+
+TEST(NcclFailureTest, ARankThatCallsLessIsNamedInTime) {
+  GroupOptions options;
+  options.timeout = std::chrono::seconds(3);
+  std::atomic<bool> ended{false};
+  RUN_OR_SKIP(
+      2,
+      [&](ProcessGroup& g) {
+        const Tensor x = Ones(g, 100);
+        g.AllReduce(x)->Synchronize();
+        if (g.rank() == 1) {
+          while (!ended) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          g.AllReduce(x)->Synchronize();
+        }
+        try {
+          g.AllReduce(x)->Synchronize();
+        } catch (const CollectiveError& e) {
+          ended = true;
+          EXPECT_EQ(e.cause(), CollectiveError::Cause::kTimeout);
+          EXPECT_THAT(e.culprits(), ElementsAre(1));
+          throw;
+        }
+      },
+      options);
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("did not end within 3 s; rank 1 did not take part, its "
+                                           "last call was all_reduce #1 (f32[100], sum)"))));
+}
+
+TEST(NcclFailureTest, ARankThatGivesUpEndsTheOthers) {
+  RUN_OR_SKIP(2, [&](ProcessGroup& g) {
+    const Tensor x = Ones(g, 100);
+    g.AllReduce(x)->Wait();
+    if (g.rank() == 1) {
+      g.Abort("the loss is not finite");
+      g.Barrier();
+    } else {
+      g.AllReduce(x)->Synchronize();
+    }
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("rank 1 gave up: the loss is not finite")));
+}
+
+TEST(NcclFailureTest, LeavingWhileOthersGoOnIsAnErrorThere) {
+  RUN_OR_SKIP(2, [&](ProcessGroup& g) {
+    if (g.rank() == 0) g.AllReduce(Ones(g, 10))->Synchronize();
+  });
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 has left the group"));
+  EXPECT_EQ(errors[1], "");
+}
+
+// ---- A communicator that breaks: NCCL says so behind the back of whoever waits. ----
+
+// Makes a communicator of NCCL as a group does, but watches over nothing.
+std::unique_ptr<NcclComm> BareComm(const GpuRank& r) {
+  ncclUniqueId id = {};
+  if (r.control->rank() == 0) id = NcclComm::NewId();
+  const Tensor bytes = Tensor::Zeros({static_cast<int64_t>(sizeof(id))}, DType::kU8);
+  std::memcpy(bytes.raw_data(), &id, sizeof(id));
+  r.control->Broadcast(bytes, 0)->Synchronize();
+  std::memcpy(&id, bytes.raw_data(), sizeof(id));
+  return std::make_unique<NcclComm>(id, r.control->rank(), r.control->size(), r.device,
+                                    std::chrono::seconds(30));
+}
+
+TEST(NcclFailureTest, AnAsynchronousErrorIsToldAndAbortEndsWhatHangs) {
+  RUN_OR_SKIP(2, [](const GpuRank& r) {
+    const auto comm = BareComm(r);
+    if (r.control->rank() == 1) {
+      comm->Abort();
+      r.control->Barrier()->Synchronize();
+      return;
+    }
+    EXPECT_EQ(comm->AsyncError(), std::nullopt);
+    const Stream stream = CurrentStream(r.device);
+    const Tensor x = Tensor::Full({1000}, 1, DType::kF32, r.device);
+    comm->AllReduce(x, ReduceOp::kSum, stream);
+    std::optional<std::string> error;
+    while (!error) error = comm->AsyncError();
+    EXPECT_THAT(*error, HasSubstr("remote process exited"));
+    comm->Abort();
+    Synchronize(stream);  // hangs unless that ended it
+    EXPECT_EQ(comm->AsyncError(), std::nullopt) << "there is nothing left to fail";
+    EXPECT_THAT(MessageOf<Error>([&] { comm->AllReduce(x, ReduceOp::kSum, stream); }),
+                HasSubstr("the communicator was aborted"));
+    r.control->Barrier()->Synchronize();
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+// A rank whose communicator is gone, and which nobody declares dead: the others do not wait for the
+// timeout (5 minutes), and their memory is theirs again.
+TEST(NcclFailureTest, ARankWhoseCommunicatorBreaksEndsTheOthers) {
+  std::atomic<int> thrown{0};
+  RUN_OR_SKIP(3, [&](GpuRank r) {
+    if (r.control->rank() == 1) {
+      const auto comm = BareComm(r);
+      comm->Abort();
+      // The process lives on, and with it its connections on the host.
+      while (thrown < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return;
+    }
+    const auto group = MakeNcclGroup(std::move(r.control), r.store, r.device, r.options);
+    const Tensor x = Ones(*group, 1000);
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      group->AllReduce(x)->Synchronize();
+    } catch (const CollectiveError& e) {
+      EXPECT_EQ(e.cause(), CollectiveError::Cause::kLostRank);
+      EXPECT_THAT(e.what(), AllOf(HasSubstr("all_reduce #1 (f32[1000], sum)"),
+                                  HasSubstr("remote process exited")));
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+      ++thrown;
+      throw;
+    }
+  });
+  EXPECT_EQ(thrown, 2);
+  EXPECT_THAT(errors[0], HasSubstr("NCCL"));
+  EXPECT_EQ(errors[1], "");
+  EXPECT_THAT(errors[2], HasSubstr("NCCL"));
+}
+
+}  // namespace
+}  // namespace lockstep::dist

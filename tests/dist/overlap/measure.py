@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Tables of how well communication hides behind backward, for PERFORMANCE.md.
+
+    measure.py --overlap=bazel-bin/tests/dist/overlap/overlap [--python=PYTHON] TABLE...
+
+TABLE: rates (the step against T*, and beside PyTorch's DDP if --python has it), buckets, ordered
+(the cost of the fixed-order sum at 2, 4 and 8 ranks). Everything that a line compares runs in turn,
+--rounds times; figures are medians. The machine should do nothing else.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def run(options, ranks, rate, command, size, buckets, *more):
+    link = [os.path.join(HERE, "link.sh"), f"--ranks={ranks}", str(rate)]
+    arguments = [*size, options.steps, *buckets, *more]
+    out = subprocess.run(
+        link + command + [str(a) for a in arguments], capture_output=True, text=True, check=False
+    )
+    if out.returncode != 0:
+        sys.exit(f"measure: {' '.join(command)} failed: {out.stderr}")
+    return json.loads(out.stdout)
+
+
+def medians(results):
+    return {
+        key: statistics.median(r[key] for r in results)
+        for key, value in results[0].items()
+        if not isinstance(value, str)
+    }
+
+
+def in_turn(options, runs):
+    """The medians of each of several runs, by name."""
+    results = {name: [] for name in runs}
+    for _ in range(options.rounds):
+        for name, one in runs.items():
+            results[name].append(one())
+    return {name: medians(r) for name, r in results.items()}
+
+
+def row(*cells):
+    print("| " + " | ".join(str(c) for c in cells) + " |", flush=True)
+
+
+def header(*cells):
+    row(*cells)
+    row(*["---"] * len(cells))
+
+
+def exposed(r):
+    return r["step_ms"] - r["alone_ms"]
+
+
+def rates(options):
+    ours, peer = [options.overlap], [options.python, os.path.join(HERE, "ddp_peer.py")]
+    header(
+        "Mbit/s", "step alone, ms", "sums alone, ms", "T*, ms", "step, ms", "step / T*",
+        "exposed, ms", "DDP: alone, ms", "step, ms", "exposed, ms", "DDP / this",
+    )  # fmt: skip
+    for rate in options.rates:
+        runs = {"ours": lambda r=rate: run(options, 2, r, ours, options.size, options.buckets)}
+        if options.python:
+            runs["ddp"] = lambda r=rate: run(options, 2, r, peer, options.size, options.buckets)
+        got = in_turn(options, runs)
+        r, ddp = got["ours"], got.get("ddp")
+        cells = [f"{r[k]:.0f}" for k in ("alone_ms", "sums_alone_ms", "best_ms", "step_ms")]
+        cells += [f"{r['step_over_best']:.2f}", f"{exposed(r):.0f}"]
+        if ddp:
+            cells += [f"{ddp['alone_ms']:.0f}", f"{ddp['step_ms']:.0f}", f"{exposed(ddp):.0f}"]
+            cells += [f"{ddp['step_ms'] / r['step_ms']:.2f}"]
+        row(rate, *cells)
+
+
+def buckets(options):
+    header("first, MiB", "others, MiB", "buckets", "T*, ms", "step, ms", "exposed, ms")
+    caps = [(cap, cap) for cap in options.caps] + [options.buckets]
+    rate = options.rates[len(options.rates) // 2]
+    got = in_turn(
+        options,
+        {
+            b: lambda b=b: run(options, 2, rate, [options.overlap], options.size, b)
+            for b in dict.fromkeys(caps)
+        },
+    )
+    for (first, others), r in got.items():
+        figures = [f"{r[k]:.0f}" for k in ("buckets", "best_ms", "step_ms")]
+        row(first, others, *figures, f"{exposed(r):.0f}")
+
+
+def ordered(options):
+    header("ranks", "sums, fast, ms", "ordered, ms", "ratio", "step, fast, ms", "ordered, ms", "ratio")
+    rate = options.rates[len(options.rates) // 2]
+    for ranks in (2, 4, 8):
+        got = in_turn(
+            options,
+            {
+                s: lambda s=s, n=ranks: run(
+                    options, n, rate, [options.overlap], options.small, options.buckets, s
+                )
+                for s in ("fast", "ordered")
+            },
+        )
+        cells = []
+        for key in ("sums_alone_ms", "step_ms"):
+            fast, fixed = got["fast"][key], got["ordered"][key]
+            cells += [f"{fast:.0f}", f"{fixed:.0f}", f"{fixed / fast:.2f}"]
+        row(ranks, *cells)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    numbers = lambda kind: lambda text: tuple(kind(t) for t in text.split(","))  # noqa: E731
+    parser.add_argument("--overlap", required=True, help="the program of this folder, built")
+    parser.add_argument("--python", help="an interpreter that has torch")
+    parser.add_argument("--rates", type=numbers(int), default=(2000, 800, 200), help="Mbit/s")
+    parser.add_argument("--size", type=numbers(int), default=(25, 512, 512), help="layers,width,batch")
+    parser.add_argument("--small", type=numbers(int), default=(8, 512, 16), help="for `ordered`")
+    parser.add_argument("--buckets", type=numbers(float), default=(1.0, 4.0), help="first,others in MiB")
+    parser.add_argument("--caps", type=numbers(float), default=(0.25, 1.0, 2.0, 4.0, 8.0, 25.0))
+    parser.add_argument("--steps", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("tables", nargs="+", choices=("rates", "buckets", "ordered"))
+    options = parser.parse_args()
+    for table in options.tables:
+        {"rates": rates, "buckets": buckets, "ordered": ordered}[table](options)
+        print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+// The toy model trained for some steps through DataParallel, and what must come out of it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+#include "dist/data_parallel.h"
+#include "optim/adamw.h"
+#include "optim/clip.h"
+#include "tests/dist/toy_steps.h"
+
+namespace lockstep::dist {
+
+// Weights after some updates, and the last gradient norm.
+struct ToyOutcome {
+  std::vector<float> weights;
+  float grad_norm = 0;
+  bool operator==(const ToyOutcome&) const = default;
+};
+
+// `steps` updates over `leaves` micro-batches each. A null group: one process, on the CPU.
+inline ToyOutcome TrainToy(ProcessGroup* group, int64_t leaves, ReducerOptions options,
+                           int64_t steps, int64_t check_every = 0) {
+  const Device device = group ? group->device() : kCpu;
+  ToyModel model(/*seed=*/group ? 1 + group->rank() : 1, 16, device);  // rank 0's weights hold
+  options.accum = leaves / (group ? group->size() : 1);
+  options.first_bucket_bytes = 512;
+  options.bucket_bytes = 2048;
+  DataParallel parallel(group, model, options);
+  optim::AdamW adamw(model.Parameters(), {.weight_decay = 0.1});
+  StepState state(device, 1);
+  for (int64_t step = 0; step < steps; ++step) {
+    adamw.BeginStep(state, step, 1e-2);
+    for (const int64_t a : parallel.reducer().micro_order()) {
+      std::optional<Reducer::NoSync> no_sync;
+      if (a != parallel.reducer().micro_order().back()) no_sync.emplace(parallel.reducer());
+      const int64_t m = a * parallel.size() + parallel.rank();
+      ToyBackward(model, MakeToyBatch(step * leaves + m, kRows),
+                  static_cast<double>(leaves * kRows));
+    }
+    optim::ClipGradNorm(model.Parameters(), 0.05, state);
+    adamw.Step(state);
+    adamw.ZeroGrad();
+    if (check_every > 0 && step % check_every == 0)
+      parallel.CheckWeights(StrCat("after step ", step + 1));
+  }
+  return {WeightsOf(model), state.Read().grad_norm};
+}
+
+// On ranks, all of which come to the same. run(ranks, body) calls body(group) on each.
+template <class Run>
+ToyOutcome TrainToyOn(const Run& run, int ranks, int64_t leaves, const ReducerOptions& options,
+                      int64_t steps) {
+  std::vector<ToyOutcome> outcomes(ranks);
+  run(ranks, [&](ProcessGroup& group) {
+    outcomes[group.rank()] = TrainToy(&group, leaves, options, steps, /*check_every=*/10);
+  });
+  for (const ToyOutcome& o : outcomes) EXPECT_EQ(o, outcomes[0]);
+  return outcomes[0];
+}
+
+inline double MaxDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference = std::max(difference, std::abs(double{a[i]} - double{b[i]}));
+  }
+  return difference;
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,54 @@
+// Runs of train_gpt on several processes, as users start them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/subprocess.h"
+
+namespace lockstep {
+
+// A fixture: each test has a folder of its own.
+class RankRuns : public testing::Test {
+ protected:
+  using Arguments = std::vector<std::string>;
+  using Processes = std::vector<std::unique_ptr<Subprocess>>;
+
+  RankRuns();
+
+  std::string Path(const std::string& name) const;
+
+  // The environment of a rank. Each meeting has a folder of its own.
+  static std::map<std::string, std::string> Place(int rank, int ranks, const std::string& meeting);
+  // train_gpt of a tiny model, with these options in place of the usual ones.
+  Arguments Train(const std::string& out, const Arguments& more) const;
+
+  Processes Start(int ranks, const Arguments& arguments);
+  // Each rank with arguments of its own.
+  Processes Start(const std::vector<Arguments>& of_rank);
+  // Of all ranks.
+  static std::vector<Result> Wait(Processes processes);
+  // Runs to the end without an error.
+  std::vector<Result> Run(int ranks, const std::string& out, const Arguments& more);
+
+  // The whole model and optimizer state after a step.
+  std::string Bytes(const std::string& out, int step) const;
+  std::string Checkpoint(const std::string& out, int step) const;
+  std::vector<nlohmann::json> Metrics(const std::string& out) const;
+  // Losses, norms and validation losses, as they were written.
+  std::vector<std::string> Numbers(const std::string& out) const;
+
+ private:
+  std::string folder_;
+  int meetings_ = 0;
+};
+
+// "--device=sim", or of a build for real GPUs cuda.
+std::string GpuOption();
+
+}  // namespace lockstep

@@ -1,0 +1,159 @@
+// What the ranks of train_gpt say when one of them dies, goes astray or was started otherwise.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <regex>
+
+#include "core/cuda/device.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/safetensors.h"
+#include "tests/process_memory.h"
+#include "tests/rank_runs.h"
+#include "tests/sanitized.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+// From a rank's death to the others' exit. dist.timeout is two minutes.
+constexpr double kSecondsToHear = test::kSanitized ? 40 : 10;
+
+class RankFailures : public RankRuns {
+ protected:
+  // Starts ranks whose weights stay what they are, and stops `rank` after some steps.
+  Processes StartAndStop(int ranks, int rank, int check_every) {
+    auto processes =
+        Start(ranks, Train("out", {"--train.steps=100000", "--optim.lr=1e-30", "--optim.min_lr=0",
+                                   "--dist.check_every=" + std::to_string(check_every),
+                                   "--checkpoint.save_initial=true", "--train.log_every=1",
+                                   "--train.eval_every=0", "--checkpoint.every=0"}));
+    processes[0]->WaitForOutput(" 7/100000");
+    processes[rank]->Stop();
+    return processes;
+  }
+
+  // Some weights, as they lie in memory.
+  std::string Weights() const {
+    const auto file = SafetensorsFile::Open(Checkpoint("out", 0) + "/model.safetensors");
+    const auto& bytes = file.Get(kWeights).bytes;
+    return {reinterpret_cast<const char*>(bytes.data()), 64};
+  }
+
+  static constexpr char kWeights[] = "wte.weight";
+};
+
+// Promise 9: one bit of one weight, in the memory of one process.
+TEST_F(RankFailures, AFlippedBitIsFoundWithinCheckEverySteps) {
+  auto processes = StartAndStop(3, 1, /*check_every=*/5);
+  std::string changed = Weights();
+  changed[8] = static_cast<char>(changed[8] ^ 1);
+  const auto times = ReplaceInMemory(processes[1]->pid(), Weights(), changed);
+  if (!times) GTEST_SKIP() << "other processes' memory cannot be written here";
+  ASSERT_GT(*times, 0);
+  processes[1]->Signal(SIGCONT);
+  for (const Result& r : Wait(std::move(processes))) {
+    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_THAT(r.err,
+                HasSubstr(StrCat("'", kWeights, "' of rank 1 is not that of ranks 0 and 2")));
+    // At the first comparison after it; step 7 was over.
+    std::smatch step;
+    ASSERT_TRUE(std::regex_search(r.err, step, std::regex("the weights after step (\\d+)")));
+    EXPECT_GE(std::stoi(step[1]), 10);
+    EXPECT_EQ(std::stoi(step[1]) % 5, 0);
+  }
+}
+
+// Promise 18: NaN on one rank, which the sum spreads to all.
+TEST_F(RankFailures, NanOnOneRankStopsAllBeforeTheUpdateAndIsNamed) {
+  auto processes = StartAndStop(3, 1, /*check_every=*/0);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::string changed = Weights();
+  std::memcpy(changed.data() + 8, &nan, sizeof(nan));
+  const auto times = ReplaceInMemory(processes[1]->pid(), Weights(), changed);
+  if (!times) GTEST_SKIP() << "other processes' memory cannot be written here";
+  ASSERT_GT(*times, 0);
+  processes[1]->Signal(SIGCONT);
+  for (const Result& r : Wait(std::move(processes))) {
+    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_THAT(r.err, AllOf(HasSubstr("the loss is nan"), HasSubstr("first on rank 1 ('"),
+                             HasSubstr("the update was not made")));
+  }
+}
+
+// Promise 1, for processes that train: kill -9.
+void ExpectTheKilledRankIsNamed(const std::vector<std::unique_ptr<Subprocess>>& processes) {
+  processes[0]->WaitForOutput(" 5/100000");
+  processes[2]->Signal(SIGKILL);
+  const auto begin = Clock::now();
+  std::vector<Result> results;
+  for (const auto& p : processes) results.push_back(p->Wait());
+  EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), kSecondsToHear);
+  EXPECT_EQ(results[2].signal, SIGKILL);
+  for (const int r : {0, 1}) {
+    EXPECT_EQ(results[r].exit_code, 1);
+    EXPECT_THAT(results[r].err, HasSubstr("rank 2"));
+  }
+}
+
+TEST_F(RankFailures, AKilledRankIsNamed) {
+  ExpectTheKilledRankIsNamed(Start(3, Train("out", {"--train.steps=100000"})));
+}
+
+// Through NCCL's asynchronous errors and abort.
+TEST_F(RankFailures, AKilledRankIsNamedOnGpus) {
+  if (!cuda::kSimulated && cuda::DeviceCount() < 3) GTEST_SKIP() << "this needs 3 GPUs";
+  ExpectTheKilledRankIsNamed(Start(3, Train("out", {"--train.steps=100000", GpuOption()})));
+}
+
+// A rank that was started otherwise would hang the others, or train something else.
+TEST_F(RankFailures, RanksWithOtherOptionsAreRefusedAtOnce) {
+  const auto all = Train("out", {"--train.steps=10"});
+  const auto other = Train(
+      "elsewhere", {"--train.steps=10", "--optim.lr=0.5", "--threads=2", "--train.eval_every=3"});
+  for (const Result& r : Wait(Start({all, all, other}))) {
+    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_THAT(r.err, AllOf(HasSubstr("rank 2 was started with other options than rank 0"),
+                             HasSubstr("optim.lr: "), HasSubstr(" -> 0.5"),
+                             HasSubstr("train.eval_every: 10 -> 3")));
+    EXPECT_THAT(r.err, testing::Not(testing::AnyOf(HasSubstr("threads"), HasSubstr("out_dir"))))
+        << "machines may differ in these";
+  }
+  EXPECT_FALSE(PathExists(Path("out")));
+}
+
+TEST_F(RankFailures, AllRefuseWhatTheFirstRefuses) {
+  Run(2, "out", {"--train.steps=10"});
+  for (const Result& r : Wait(Start(2, Train("out", {"--train.steps=10"})))) {
+    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_THAT(r.err, HasSubstr("holds a finished run"));
+  }
+  for (const Result& r : Wait(Start(4, Train("split", {"--train.steps=10", "--train.grad_accum=3",
+                                                       "--dist.reduction=ordered"})))) {
+    EXPECT_EQ(r.exit_code, 1);
+    EXPECT_THAT(r.err, HasSubstr("use 3 ranks (4 micro-steps each) or 6 ranks (2 micro-steps "
+                                 "each)"));
+  }
+  for (const Result& r : Wait(Start(2, Train("x", {"--dist.backend=nccl", "--device=cpu"})))) {
+    EXPECT_THAT(r.err, HasSubstr("use dist.backend = gloo"));
+  }
+  for (const Result& r : Wait(Start(2, Train("x", {"--device=sim:0"})))) {
+    EXPECT_THAT(r.err, HasSubstr("one device for 2 ranks"));
+  }
+}
+
+TEST_F(RankFailures, WhoDoesNotComeIsNamedAfterTheTimeout) {
+  Subprocess alone(Train("out", {"--dist.timeout=1"}), Place(0, 2, Path("meeting")));
+  const Result result = alone.Wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("rank 1"));
+}
+
+}  // namespace
+}  // namespace lockstep
