@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "dist/in_process_group.h"
 #include "models/gpt.h"
 #include "models/trainer.h"
 #include "optim/adamw.h"
 #include "tests/message_of.h"
+#include "tests/sanitized.h"
 
 namespace lockstep::models {
 namespace {
@@ -62,7 +64,7 @@ struct Bench {
         tokens, data::Sampler(data::Order::kShuffled, 3, tokens->size(), kWindow), layout);
     trainer = std::make_unique<Trainer>(
         model, *optimizer,
-        optim::LrSchedule({.lr = 1e-3, .min_lr = 1e-4, .warmup = 2, .decay_steps = 20}), *loader,
+        optim::LrSchedule({.lr = 1e-2, .min_lr = 1e-3, .warmup = 2, .decay_steps = 20}), *loader,
         TrainerOptions{.grad_accum = accum,
                        .clip = 0.5,
                        .seed = 9,
@@ -91,7 +93,7 @@ struct Bench {
 struct Outcome {
   std::vector<double> losses, norms;
   double val_loss = 0;
-  std::vector<float> weights;
+  std::map<std::string, std::vector<float>> weights;
   bool operator==(const Outcome&) const = default;
 };
 
@@ -105,7 +107,9 @@ Outcome Train(dist::ProcessGroup* group, const BenchOptions& o, int steps,
     outcome.norms.push_back(m.grad_norm);
   }
   outcome.val_loss = bench.trainer->Evaluate(data::EvalBatches(bench.tokens, kWindow, 3));
-  outcome.weights = bench.Weights();
+  for (const auto& [name, p] : bench.model.NamedParameters()) {
+    outcome.weights[name] = p->value().ToVector<float>();
+  }
   return outcome;
 }
 
@@ -117,12 +121,24 @@ Outcome TrainOn(int ranks, const BenchOptions& o, int steps) {
   return outcomes[0];
 }
 
-double MaxDifference(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference = std::max(difference, std::abs(double{a[i]} - double{b[i]}));
+// Whether it is a key's bias. Softmax does not see what is added to all scores of a query, so the
+// gradient is zero but for rounding, out of which Adam makes steps of the size of any other: these
+// weights wander, each run on a path of its own, and nothing depends on them.
+bool IsBiasOfKeys(const std::string& name, size_t i, size_t size) {
+  return name.ends_with("c_attn.bias") && i >= size / 3 && i < 2 * size / 3;
+}
+
+// The largest difference between weights, and between biases of keys.
+std::pair<double, double> Differences(const Outcome& a, const Outcome& b) {
+  double of_weights = 0, of_key_biases = 0;
+  for (const auto& [name, values] : a.weights) {
+    const std::vector<float>& others = b.weights.at(name);
+    for (size_t i = 0; i < values.size(); ++i) {
+      double& largest = IsBiasOfKeys(name, i, values.size()) ? of_key_biases : of_weights;
+      largest = std::max(largest, std::abs(double{values[i]} - double{others[i]}));
+    }
   }
-  return difference;
+  return {of_weights, of_key_biases};
 }
 
 // Losses, norms, validation and weights, with dropout and clipping.
@@ -138,12 +154,15 @@ TEST(TrainerRanks, OrderedRunsAreTheSameToTheBit) {
 
 // In the library's order of sums only rounding differs.
 TEST(TrainerRanks, FastRunsAreTheSameUpToRounding) {
+  const int steps = test::kSanitized ? 10 : 100;
   const BenchOptions o{.leaves = 8};
-  const Outcome alone = Train(nullptr, o, 10, /*parallel_alone=*/false);
-  EXPECT_EQ(Train(nullptr, o, 10), alone) << "a single rank with a Reducer";
+  const Outcome alone = Train(nullptr, o, steps, /*parallel_alone=*/false);
+  EXPECT_EQ(Train(nullptr, o, steps), alone) << "a single rank with a Reducer";
   for (const int ranks : {2, 4}) {
-    const Outcome together = TrainOn(ranks, o, 10);
-    EXPECT_LT(MaxDifference(together.weights, alone.weights), 1e-5) << ranks;
+    const Outcome together = TrainOn(ranks, o, steps);
+    const auto [of_weights, of_key_biases] = Differences(together, alone);
+    EXPECT_LT(of_weights, 1e-5) << ranks;
+    EXPECT_GT(of_key_biases, 1e-4) << "then this test need not leave them out any more";
     for (size_t i = 0; i < alone.losses.size(); ++i) {
       EXPECT_NEAR(together.losses[i], alone.losses[i], 1e-5);
     }
