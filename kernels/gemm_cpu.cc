@@ -17,6 +17,12 @@
 #include "kernels/cpu_scratch.h"
 #include "kernels/cpu_simd.h"
 
+#if defined(__SANITIZE_THREAD__)
+// oneDNN is not compiled with ThreadSanitizer, which so does not see what its caches of primitives
+// are ordered by.
+extern "C" const char* __tsan_default_suppressions() { return "race:libdnnl.so\n"; }
+#endif
+
 namespace lockstep::cpu {
 namespace {
 
