@@ -109,12 +109,19 @@ TEST(ProcessTest, SurvivorsNameTheRankThatWasKilled) {
   }
 }
 
+// A survivor says where it is itself: at the call that the lost rank did not make, or still at the
+// one before.
+auto AtCall(int number) {
+  return testing::AnyOf(HasSubstr(StrCat("all_reduce #", number)),
+                        HasSubstr(StrCat("all_reduce #", number - 1)));
+}
+
 TEST(ProcessTest, ARankThatEndsWithoutLeavingIsNamed) {
   Ranks ranks(3, {"100", "1", "7", "exit"});
   const auto results = ranks.Wait();
   EXPECT_EQ(results[1].exit_code, 0);
   for (const size_t r : {0u, 2u}) {
-    EXPECT_THAT(results[r], Fails(AllOf(HasSubstr("all_reduce #7"), HasSubstr("rank 1 is gone"))));
+    EXPECT_THAT(results[r], Fails(AllOf(AtCall(7), HasSubstr("rank 1 is gone"))));
   }
 }
 
@@ -136,7 +143,7 @@ TEST(ProcessTest, AnErrorOfOneEndsTheOthers) {
   const auto results = ranks.Wait();
   EXPECT_THAT(results[1], Fails(AllOf(HasSubstr("shard 3 is truncated"))));
   for (const size_t r : {0u, 2u}) {
-    EXPECT_THAT(results[r], Fails(AllOf(HasSubstr("all_reduce #4"), HasSubstr("rank 1 gave up"))));
+    EXPECT_THAT(results[r], Fails(AllOf(AtCall(4), HasSubstr("rank 1 gave up"))));
   }
 }
 
