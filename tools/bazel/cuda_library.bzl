@@ -19,13 +19,14 @@ _BY_MODE = {
     "opt": ["-O3", "-DNDEBUG"],
 }
 
-# REPORT NVCC ARGUMENT...: writes what ptxas says of each kernel; the binary itself is not wanted.
+# REPORT NVCC ARGUMENT...: writes what ptxas says of each kernel; the binary itself is not wanted. In a
+# folder of its own: nvcc names its files by its process, whose number is the same in every sandbox.
 _REPORT = """
 report=$1
 shift
-binary=$(mktemp)
-trap 'rm -f "$binary"' EXIT
-"$@" -Xptxas=-v -fatbin -o "$binary" >"$report" 2>&1 || { cat "$report" >&2; exit 1; }
+export TMPDIR=$(mktemp -d)
+trap 'rm -rf "$TMPDIR"' EXIT
+"$@" -Xptxas=-v -fatbin -o "$TMPDIR/binary" >"$report" 2>&1 || { cat "$report" >&2; exit 1; }
 """
 
 def _host_flags(ctx):
