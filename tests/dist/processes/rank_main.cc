@@ -13,6 +13,7 @@
 
 #include "core/tensor.h"
 #include "dist/gloo_group.h"
+#include "dist/launch/launch.h"
 #include "dist/world.h"
 
 namespace lockstep::dist {
@@ -76,6 +77,7 @@ int main(int argc, char** argv) {
     lockstep::dist::Run(std::atoll(argv[1]), fault);
     return 0;
   } catch (const std::exception& error) {
+    lockstep::dist::TellLauncher(error);
     std::cerr << error.what() << std::endl;
     return 1;
   }

@@ -1,0 +1,313 @@
+#include "dist/launch/launch.h"
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <thread>
+#include <tuple>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "dist/collective.h"
+#include "dist/launch/rank_process.h"
+#include "dist/rendezvous.h"
+#include "dist/socket.h"
+
+namespace lockstep::dist {
+namespace {
+
+using Clock = RankProcess::Clock;
+
+constexpr int kDefaultPort = 29500;
+// How long the other ranks have to find out who failed, and to say so.
+constexpr auto kLastWords = std::chrono::seconds(5);
+
+void Say(const std::string& line) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "launch: %s\n", line.c_str());
+  std::fflush(stderr);
+}
+
+void Check(const LaunchOptions& o) {
+  if (o.command.empty()) throw InputError("there is no program to launch: name it after --");
+  if (o.nproc < 1) throw InputError(StrCat("nproc is ", o.nproc, "; it must be at least 1"));
+  if (o.nnodes < 1) throw InputError(StrCat("nnodes is ", o.nnodes, "; it must be at least 1"));
+  if (o.node_rank < 0 || o.node_rank >= o.nnodes) {
+    throw InputError(StrCat("node_rank is ", o.node_rank, ", but nnodes is ", o.nnodes,
+                            "; machines count from 0"));
+  }
+  if (o.nnodes == 1) return;
+  if (IsLoopback(o.master_addr)) {
+    throw InputError(StrCat("rank 0 is at ", o.master_addr, ", which the other ", o.nnodes - 1,
+                            " machines cannot reach: give the address of the first machine, as "
+                            "--rdzv=HOST:PORT"));
+  }
+  if (!ProcessEnvironment("LOCKSTEP_SECRET")) {
+    throw InputError(
+        "ranks on several machines need a shared secret: set LOCKSTEP_SECRET to the same value on "
+        "all of them, such as the output of `openssl rand -hex 16`");
+  }
+}
+
+// A port that nobody else gets while this exists, although a rank can listen on it.
+class ReservedPort {
+ public:
+  ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int on = 1;
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (socket_.fd() < 0 ||
+        setsockopt(socket_.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+        bind(socket_.fd(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+      throw Error(StrCat("there is no free port: ", std::strerror(errno)));
+    }
+  }
+  int port() const { return PortOf(socket_); }
+
+ private:
+  const Socket socket_;
+};
+
+std::string NewSecret() {
+  std::random_device random;
+  std::string secret;
+  for (int i = 0; i < 4; ++i) {
+    std::array<char, 9> word;
+    std::snprintf(word.data(), word.size(), "%08x", random());
+    secret += word.data();
+  }
+  return secret;
+}
+
+// Signals as something to poll, for as long as it exists.
+class Signals {
+ public:
+  Signals() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, number);
+    sigprocmask(SIG_BLOCK, &set, &before_);
+    fd_ = FileDescriptor(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (fd_.fd() < 0) throw Error(StrCat("signalfd: ", std::strerror(errno)));
+  }
+  ~Signals() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  int fd() const { return fd_.fd(); }
+  // The next one that is to be passed on, or 0.
+  int Next() const {
+    signalfd_siginfo info;
+    while (read(fd_.fd(), &info, sizeof(info)) == sizeof(info)) {
+      if (info.ssi_signo != SIGCHLD) return static_cast<int>(info.ssi_signo);
+    }
+    return 0;
+  }
+
+ private:
+  sigset_t before_;
+  FileDescriptor fd_;
+};
+
+// The ranks of this machine, started once.
+class Attempt {
+ public:
+  Attempt(const LaunchOptions& options, int number, int port, const std::string& secret,
+          const Signals& signals)
+      : options_(options), signals_(signals), begin_(Clock::now()) {
+    for (int local = 0; local < options.nproc; ++local) {
+      ranks_.push_back(Start(number, local, port, secret));
+    }
+  }
+
+  // Returns when all have ended.
+  void Run() {
+    while (std::any_of(ranks_.begin(), ranks_.end(), [](auto& r) { return r->running(); })) {
+      Wait();
+      for (int number; (number = signals_.Next()) != 0;) PassOn(number);
+      for (auto& r : ranks_) r->Reap();
+      // After a signal, ranks end one by one, and the last may be writing a checkpoint.
+      if (!first_failure_ && signal_ == 0 && Failed() != nullptr) {
+        first_failure_ = Clock::now();
+        if (Running() > 0) Say(StrCat("rank ", Failed()->rank(), " ", Failed()->Ending()));
+      }
+      EndTheOthers();
+    }
+  }
+
+  // The signal that was passed on, or 0.
+  int signal() const { return signal_; }
+
+  // The rank that failed first, or null.
+  const RankProcess* Failed() const {
+    const RankProcess* first = nullptr;
+    for (const auto& r : ranks_) {
+      if (r->failed() && (first == nullptr || IsCloserToTheCause(*r, *first))) first = r.get();
+    }
+    return first;
+  }
+
+  void TellWhy() const {
+    const RankProcess* const cause = Failed();
+    const double seconds = std::chrono::duration<double>(cause->ended() - begin_).count();
+    std::array<char, 32> after;
+    std::snprintf(after.data(), after.size(), "%.1f", seconds);
+    Say(StrCat("the first failure: rank ", cause->rank(), " ", cause->Ending(), " after ",
+               after.data(), " s", cause->message().empty() ? "" : ": " + cause->message()));
+    if (cause->message().empty()) {
+      const auto& lines = cause->err().last_lines();
+      if (lines.empty()) Say("it wrote nothing to stderr");
+      for (const std::string& line : lines) Say("  | " + line);
+    }
+    std::string others;
+    for (const auto& r : ranks_) {
+      if (r.get() == cause || !r->failed()) continue;
+      others += StrCat(others.empty() ? "" : "; ", "rank ", r->rank(), " ", r->Ending());
+    }
+    if (!others.empty()) Say("after it: " + others);
+    if (!options_.log_dir.empty()) Say("logs: " + options_.log_dir);
+  }
+
+ private:
+  std::unique_ptr<RankProcess> Start(int number, int local, int port, const std::string& secret) {
+    const int rank = options_.node_rank * options_.nproc + local;
+    const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    RankProcess::Options o{.command = options_.command, .rank = rank};
+    o.environment = {{"RANK", StrCat(rank)},
+                     {"WORLD_SIZE", StrCat(options_.nnodes * options_.nproc)},
+                     {"LOCAL_RANK", StrCat(local)},
+                     {"LOCAL_WORLD_SIZE", StrCat(options_.nproc)},
+                     {"MASTER_ADDR", options_.master_addr},
+                     {"MASTER_PORT", StrCat(port)},
+                     {"LOCKSTEP_SECRET", secret},
+                     {"LOCKSTEP_RESTARTS", StrCat(number)}};
+    if (!ProcessEnvironment("OMP_NUM_THREADS")) {
+      o.environment["OMP_NUM_THREADS"] = StrCat(std::max(1, cores / options_.nproc));
+    }
+    if (!options_.log_dir.empty()) {
+      o.log_folder = JoinPath(options_.log_dir, StrCat("start-", number, "/rank-", rank));
+      MakeDirectories(o.log_folder);
+    }
+    return std::make_unique<RankProcess>(o);
+  }
+
+  // A rank that was killed has had no time to blame others; those that blame others come last, and
+  // so do those that were told to end.
+  bool IsCloserToTheCause(const RankProcess& a, const RankProcess& b) const {
+    const auto order = [this](const RankProcess& r) {
+      const bool told = told_to_end_ && r.ended() > *told_to_end_;
+      return std::tuple(told, r.is_consequence(), !r.signaled(), r.ended());
+    };
+    return order(a) < order(b);
+  }
+
+  int64_t Running() const {
+    return std::count_if(ranks_.begin(), ranks_.end(), [](auto& r) { return r->running(); });
+  }
+
+  void SignalAll(int number) {
+    for (const auto& r : ranks_) {
+      if (r->running()) r->Signal(number);
+    }
+  }
+
+  // Whoever asks a third time does not want to wait for checkpoints any more.
+  void PassOn(int number) {
+    signal_ = number;
+    SignalAll(++signals_passed_on_ < 3 ? number : SIGKILL);
+  }
+
+  // Until something happens, or the next deadline.
+  void Wait() {
+    std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
+    for (const auto& r : ranks_) {
+      for (LineRelay* relay : {&r->out(), &r->err()}) {
+        if (relay->fd() >= 0) fds.push_back({relay->fd(), POLLIN, 0});
+      }
+    }
+    constexpr int kTickMs = 100;
+    poll(fds.data(), fds.size(), first_failure_ ? kTickMs : -1);
+    for (const auto& r : ranks_) {
+      r->out().Read();
+      r->err().Read();
+    }
+  }
+
+  void EndTheOthers() {
+    if (!first_failure_) return;
+    const auto since = Clock::now() - *first_failure_;
+    if (since > kLastWords && !told_to_end_) {
+      told_to_end_ = Clock::now();
+      SignalAll(SIGTERM);
+      SignalAll(SIGCONT);
+    }
+    if (since > kLastWords + options_.grace) SignalAll(SIGKILL);
+  }
+
+  const LaunchOptions& options_;
+  const Signals& signals_;
+  const Clock::time_point begin_;
+  std::vector<std::unique_ptr<RankProcess>> ranks_;
+  std::optional<Clock::time_point> first_failure_;
+  std::optional<Clock::time_point> told_to_end_;
+  int signal_ = 0, signals_passed_on_ = 0;
+};
+
+}  // namespace
+
+int Launch(const LaunchOptions& options) {
+  Check(options);
+  const Signals signals;
+  std::optional<ReservedPort> reserved;
+  if (options.nnodes == 1 && options.master_port == 0) reserved.emplace();
+  const int port = reserved                   ? reserved->port()
+                   : options.master_port != 0 ? options.master_port
+                                              : kDefaultPort;
+  const std::string secret = ProcessEnvironment("LOCKSTEP_SECRET").value_or(NewSecret());
+  for (int number = 0;; ++number) {
+    Attempt attempt(options, number, port, secret, signals);
+    attempt.Run();
+    const RankProcess* const failed = attempt.Failed();
+    if (attempt.signal() != 0) return failed == nullptr ? 0 : 128 + attempt.signal();
+    if (failed == nullptr) return 0;
+    attempt.TellWhy();
+    if (number == options.max_restarts) return failed->exit_code();
+    Say(StrCat("starting all ranks again (", number + 1, " of at most ", options.max_restarts,
+               " times)"));
+  }
+}
+
+void TellLauncher(const std::exception& error) noexcept {
+  try {
+    const auto fd = ProcessEnvironment(RankProcess::kReportVariable);
+    if (!fd) return;
+    constexpr size_t kLongest = 16384;  // a pipe holds that much
+    bool consequence = false;
+    if (const auto* const failure = dynamic_cast<const CollectiveError*>(&error)) {
+      const auto& culprits = failure->culprits();
+      consequence = std::find(culprits.begin(), culprits.end(), failure->rank()) == culprits.end();
+    }
+    const nlohmann::json report = {{"message", std::string(error.what()).substr(0, kLongest)},
+                                   {"consequence", consequence}};
+    const std::string text = report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    [[maybe_unused]] const ssize_t n = write(std::stoi(*fd), text.data(), text.size());
+  } catch (...) {  // stderr has it too
+  }
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,117 @@
+#include "dist/launch/launch_options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <thread>
+
+#include "core/cuda/device.h"
+#include "core/error.h"
+
+namespace lockstep::dist {
+namespace {
+
+int ReadWhole(const std::string& what, const std::string& text, int least) {
+  int value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [at, code] = std::from_chars(text.data(), end, value);
+  if (code != std::errc() || at != end || value < least) {
+    throw InputError(StrCat(what, " is '", text, "'; it must be a whole number, at least ", least));
+  }
+  return value;
+}
+
+int RealGpus() { return cuda::kSimulated ? 0 : cuda::DeviceCount(); }
+
+// HOST:PORT, or HOST alone.
+void ReadEndpoint(const std::string& text, LaunchOptions* o) {
+  const size_t colon = text.rfind(':');
+  o->master_addr = text.substr(0, colon);
+  if (colon != std::string::npos)
+    o->master_port = ReadWhole("the port of --rdzv", text.substr(colon + 1), 1);
+  if (o->master_addr.empty() || o->master_port > 65535)
+    throw InputError(StrCat("--rdzv is '", text, "'; it must be HOST:PORT"));
+}
+
+}  // namespace
+
+int ReadNproc(const std::string& text) {
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (text == "cpu") return cores;
+  if (text == "auto") return std::max(1, RealGpus());
+  if (text == "gpu") {
+    if (RealGpus() > 0) return RealGpus();
+    throw InputError(StrCat("--nproc=gpu: there is no GPU",
+                            cuda::kSimulated ? " in a simulated build" : "",
+                            "; give a number, and the program --device=sim for simulated ones"));
+  }
+  try {
+    return ReadWhole("--nproc", text, 1);
+  } catch (const InputError& e) {
+    throw InputError(StrCat(e.what(), ", or auto, gpu or cpu"));
+  }
+}
+
+std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& arguments,
+                                                std::string* help) {
+  LaunchOptions o;
+  CLI::App app{
+      "Starts the ranks of a distributed run on this machine, and says who failed first.\n"
+      "torchrun's names of options do as well. On several machines, start it on each, with the "
+      "same\nLOCKSTEP_SECRET in the environment.",
+      "launch"};
+  app.prefix_command();
+  std::string nproc = "auto", nnodes = "1", endpoint;
+  bool standalone = false;
+  double grace = static_cast<double>(o.grace.count()) / 1e3;
+  app.add_option("--nproc,--nproc-per-node,--nproc_per_node", nproc,
+                 "ranks on this machine: a number, auto (GPUs, else 1), gpu or cpu")
+      ->capture_default_str();
+  app.add_option("--nnodes", nnodes, "machines")->capture_default_str();
+  app.add_option("--node_rank,--node-rank", o.node_rank, "which of them this is, from 0")
+      ->capture_default_str();
+  app.add_option("--rdzv,--rdzv-endpoint,--rdzv_endpoint", endpoint,
+                 "HOST:PORT of the first machine; on one machine a free port is found");
+  app.add_option("--master-addr,--master_addr", o.master_addr, "the same, in two parts");
+  app.add_option("--master-port,--master_port", o.master_port)->check(CLI::Range(1, 65535));
+  app.add_flag("--standalone", standalone, "one machine, and a free port: the default");
+  app.add_option("--max_restarts,--max-restarts", o.max_restarts,
+                 "how often all ranks are started again after a failure")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--log_dir,--log-dir", o.log_dir, "folder that gets what each rank writes");
+  app.add_option("--grace", grace, "seconds that ranks have to end after SIGTERM")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  // Of torchrun, without meaning here: there is one way to meet.
+  std::string backend, id;
+  app.add_option("--rdzv-backend,--rdzv_backend", backend)->group("");
+  app.add_option("--rdzv-id,--rdzv_id", id)->group("");
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    *help = app.help();
+    return std::nullopt;
+  } catch (const CLI::ParseError& e) {
+    throw InputError(StrCat(e.what(), "; launch --help lists the options"));
+  }
+  o.nproc = ReadNproc(nproc);
+  o.nnodes = ReadWhole("--nnodes", nnodes, 1);
+  if (!endpoint.empty()) ReadEndpoint(endpoint, &o);
+  if (standalone && (o.nnodes != 1 || o.master_port != 0)) {
+    throw InputError(
+        "--standalone is for one machine, and picks the port itself: leave --nnodes, "
+        "--rdzv and --master_port away");
+  }
+  o.grace = std::chrono::milliseconds(static_cast<int64_t>(grace * 1e3));
+  o.command = app.remaining();
+  if (!o.command.empty() && o.command[0] == "--") o.command.erase(o.command.begin());
+  if (!o.command.empty() && o.command[0].starts_with("-")) {
+    throw InputError(
+        StrCat("there is no option ", o.command[0], "; launch --help lists the options"));
+  }
+  return o;
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,208 @@
+#include "dist/launch/rank_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/file.h"
+
+namespace lockstep::dist {
+namespace {
+
+constexpr size_t kLastLines = 20;
+
+struct Pipe {
+  FileDescriptor read, write;
+};
+
+Pipe MakePipe() {
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC) != 0) throw Error(StrCat("pipe2: ", std::strerror(errno)));
+  return {FileDescriptor(fds[0]), FileDescriptor(fds[1])};
+}
+
+std::FILE* OpenLog(const std::string& folder, const char* name) {
+  if (folder.empty()) return nullptr;
+  const std::string path = JoinPath(folder, name);
+  std::FILE* const file = std::fopen(path.c_str(), "we");
+  if (file == nullptr) throw IoError(StrCat("cannot write ", path, ": ", std::strerror(errno)));
+  return file;
+}
+
+// What execvpe takes.
+class Exec {
+ public:
+  explicit Exec(const RankProcess::Options& options) : command_(options.command) {
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string text = *entry;
+      if (!options.environment.contains(text.substr(0, text.find('=')))) {
+        environment_.push_back(text);
+      }
+    }
+    for (const auto& [name, value] : options.environment) {
+      environment_.push_back(StrCat(name, "=", value));
+    }
+    environment_.push_back(StrCat(RankProcess::kReportVariable, "=", kReportFd));
+    for (std::string& text : command_) argv_.push_back(text.data());
+    for (std::string& text : environment_) envp_.push_back(text.data());
+    argv_.push_back(nullptr);
+    envp_.push_back(nullptr);
+  }
+  // Returns where that fails, with errno.
+  void Run() const { execvpe(argv_[0], argv_.data(), envp_.data()); }
+
+  static constexpr int kReportFd = 3;
+
+ private:
+  std::vector<std::string> command_, environment_;
+  std::vector<char*> argv_, envp_;
+};
+
+// After fork: only calls that are safe then. `fds` become stdout, stderr and kReportFd.
+[[noreturn]] void RunChild(const Exec& exec, std::array<int, 3> fds, int failure, pid_t parent) {
+  setpgid(0, 0);
+  // However the launcher ends; it may have ended already.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  // Out of the way of where they go.
+  constexpr int kAbove = 16;
+  failure = fcntl(failure, F_DUPFD_CLOEXEC, kAbove);
+  for (int& fd : fds) fd = fcntl(fd, F_DUPFD_CLOEXEC, kAbove);
+  const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  dup2(nothing, STDIN_FILENO);
+  dup2(fds[0], STDOUT_FILENO);
+  dup2(fds[1], STDERR_FILENO);
+  dup2(fds[2], Exec::kReportFd);
+  exec.Run();
+  const int code = errno;
+  [[maybe_unused]] const ssize_t n = write(failure, &code, sizeof(code));
+  _exit(127);
+}
+
+}  // namespace
+
+LineRelay::LineRelay(FileDescriptor pipe, std::string prefix, std::FILE* to, std::FILE* file)
+    : pipe_(std::move(pipe)), prefix_(std::move(prefix)), to_(to), file_(file) {
+  fcntl(pipe_.fd(), F_SETFL, O_NONBLOCK);
+}
+
+void LineRelay::Read() {
+  std::array<char, 65536> buffer;
+  while (pipe_.fd() >= 0) {
+    const ssize_t n = read(pipe_.fd(), buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) break;
+    if (n <= 0) {
+      Finish();
+      pipe_ = FileDescriptor();
+      break;
+    }
+    const auto size = static_cast<size_t>(n);
+    if (file_) std::fwrite(buffer.data(), 1, size, file_.get());
+    begun_.append(buffer.data(), size);
+    size_t at = 0;
+    for (size_t end; (end = begun_.find('\n', at)) != std::string::npos; at = end + 1) {
+      Line(begun_.substr(at, end - at));
+    }
+    begun_.erase(0, at);
+  }
+  std::fflush(to_);
+  if (file_) std::fflush(file_.get());
+}
+
+void LineRelay::Finish() {
+  if (!begun_.empty()) Line(std::exchange(begun_, ""));
+  std::fflush(to_);
+}
+
+void LineRelay::Line(const std::string& line) {
+  std::fprintf(to_, "%s%s\n", prefix_.c_str(), line.c_str());
+  last_.push_back(line);
+  if (last_.size() > kLastLines) last_.pop_front();
+}
+
+RankProcess::RankProcess(const Options& options) : options_(options) {
+  Pipe out = MakePipe(), err = MakePipe(), report = MakePipe(), failure = MakePipe();
+  const std::string prefix = StrCat("[", options.rank, "] ");
+  out_ = std::make_unique<LineRelay>(std::move(out.read), prefix, stdout,
+                                     OpenLog(options.log_folder, "stdout.log"));
+  err_ = std::make_unique<LineRelay>(std::move(err.read), prefix, stderr,
+                                     OpenLog(options.log_folder, "stderr.log"));
+  report_ = std::move(report.read);
+  fcntl(report_.fd(), F_SETFL, O_NONBLOCK);
+  const Exec exec(options);
+  const pid_t parent = getpid();
+  pid_ = fork();
+  if (pid_ < 0) throw Error(StrCat("fork: ", std::strerror(errno)));
+  if (pid_ == 0) {
+    RunChild(exec, {out.write.fd(), err.write.fd(), report.write.fd()}, failure.write.fd(), parent);
+  }
+  setpgid(pid_, pid_);  // by both, whoever is first
+  failure.write = FileDescriptor();
+  int code = 0;
+  ssize_t n = 0;
+  while ((n = read(failure.read.fd(), &code, sizeof(code))) < 0 && errno == EINTR) {
+  }
+  if (n != sizeof(code)) return;
+  waitpid(pid_, nullptr, 0);
+  throw InputError(StrCat("cannot run ", options.command[0], ": ", std::strerror(code)));
+}
+
+RankProcess::~RankProcess() {
+  if (!running()) return;
+  Signal(SIGKILL);
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void RankProcess::Signal(int number) const { kill(-pid_, number); }
+
+void RankProcess::Reap() {
+  int status = 0;
+  if (!running() || waitpid(pid_, &status, WNOHANG) != pid_) return;
+  status_ = status;
+  ended_ = Clock::now();
+  Signal(SIGKILL);  // what it has left behind
+  out_->Read();
+  err_->Read();
+  out_->Finish();
+  err_->Finish();
+  ReadReport();
+}
+
+void RankProcess::ReadReport() {
+  std::array<char, 65536> buffer;
+  const ssize_t n = read(report_.fd(), buffer.data(), buffer.size());
+  if (n <= 0) return;
+  const auto report = nlohmann::json::parse(buffer.data(), buffer.data() + n, nullptr, false);
+  if (!report.is_object()) return;
+  message_ = report.value("message", "");
+  consequence_ = report.value("consequence", false);
+}
+
+bool RankProcess::signaled() const { return status_ && WIFSIGNALED(*status_); }
+
+int RankProcess::exit_code() const {
+  return signaled() ? 128 + WTERMSIG(*status_) : WEXITSTATUS(*status_);
+}
+
+std::string RankProcess::Ending() const {
+  if (signaled()) {
+    const int number = WTERMSIG(*status_);
+    return StrCat("was killed by signal ", number, " (", strsignal(number), ")");
+  }
+  return StrCat("ended with exit code ", exit_code());
+}
+
+}  // namespace lockstep::dist

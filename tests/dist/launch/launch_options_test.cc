@@ -1,0 +1,111 @@
+#include "dist/launch/launch_options.h"
+
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "core/cuda/device.h"
+#include "tests/message_of.h"
+
+namespace lockstep::dist {
+namespace {
+
+using dist::Launch;
+using dist::LaunchOptions;
+using lockstep::test::MessageOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+LaunchOptions Parse(const std::vector<std::string>& arguments) {
+  std::string help;
+  const auto options = ParseLaunchOptions(arguments, &help);
+  EXPECT_TRUE(options) << help;
+  return options.value_or(LaunchOptions());
+}
+
+std::string Refusal(const std::vector<std::string>& arguments) {
+  std::string help;
+  return MessageOf<InputError>([&] { ParseLaunchOptions(arguments, &help); });
+}
+
+TEST(LaunchOptions, TheProgramComesAfterTheOptions) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"--nproc=4", "--", "train_gpt", "a.toml", "--nproc=9"},
+        std::vector<std::string>{"--nproc", "4", "train_gpt", "a.toml", "--nproc=9"}}) {
+    const LaunchOptions o = Parse(arguments);
+    EXPECT_EQ(o.nproc, 4);
+    EXPECT_EQ(o.nnodes, 1);
+    EXPECT_EQ(o.master_port, 0);
+    EXPECT_EQ(o.max_restarts, 0);
+    EXPECT_THAT(o.log_dir, IsEmpty());
+    EXPECT_THAT(o.command, ElementsAre("train_gpt", "a.toml", "--nproc=9"));
+  }
+}
+
+TEST(LaunchOptions, TorchrunsNamesDoAsWell) {
+  const LaunchOptions ours = Parse({"--nproc=2", "--nnodes=3", "--node_rank=1", "--rdzv=head:123",
+                                    "--max_restarts=5", "--log_dir=logs", "x"});
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"--nproc-per-node=2", "--nnodes=3", "--node-rank=1",
+                                 "--rdzv-backend=c10d", "--rdzv-id=7", "--rdzv-endpoint=head:123",
+                                 "--max-restarts=5", "--log-dir=logs", "x"},
+        std::vector<std::string>{"--nproc_per_node", "2", "--nnodes", "3", "--node_rank", "1",
+                                 "--master_addr", "head", "--master_port", "123", "--max_restarts",
+                                 "5", "--log_dir", "logs", "x"}}) {
+    const LaunchOptions o = Parse(arguments);
+    EXPECT_EQ(o.nproc, ours.nproc);
+    EXPECT_EQ(o.nnodes, ours.nnodes);
+    EXPECT_EQ(o.node_rank, ours.node_rank);
+    EXPECT_EQ(o.master_addr, ours.master_addr);
+    EXPECT_EQ(o.master_port, ours.master_port);
+    EXPECT_EQ(o.max_restarts, ours.max_restarts);
+    EXPECT_EQ(o.log_dir, ours.log_dir);
+    EXPECT_THAT(o.command, ElementsAre("x"));
+  }
+  EXPECT_EQ(ours.nproc, 2);
+  EXPECT_EQ(ours.node_rank, 1);
+  EXPECT_EQ(ours.master_addr, "head");
+  EXPECT_EQ(ours.master_port, 123);
+  EXPECT_EQ(Parse({"--standalone", "--nproc-per-node=3", "x"}).nproc, 3);
+}
+
+TEST(LaunchOptions, RanksByNumberOrByWhatTheMachineHas) {
+  EXPECT_EQ(ReadNproc("7"), 7);
+  EXPECT_EQ(ReadNproc("cpu"), static_cast<int>(std::thread::hardware_concurrency()));
+  if (cuda::kSimulated) {
+    EXPECT_EQ(ReadNproc("auto"), 1);
+    EXPECT_THAT(MessageOf<InputError>([] { ReadNproc("gpu"); }), HasSubstr("there is no GPU"));
+  } else {
+    EXPECT_EQ(ReadNproc("auto"), std::max(1, cuda::DeviceCount()));
+  }
+  for (const char* const text : {"0", "-1", "two", "2x", ""}) {
+    EXPECT_THAT(MessageOf<InputError>([&] { ReadNproc(text); }), HasSubstr("auto, gpu or cpu"));
+  }
+}
+
+TEST(LaunchOptions, RefusesWhatCannotBe) {
+  EXPECT_THAT(Refusal({"--nprocs=4", "x"}), HasSubstr("no option --nprocs=4"));
+  EXPECT_THAT(Refusal({"--nnodes=1:4", "x"}), HasSubstr("--nnodes is '1:4'"));
+  EXPECT_THAT(Refusal({"--rdzv=:99", "x"}), HasSubstr("HOST:PORT"));
+  EXPECT_THAT(Refusal({"--rdzv=head:99999", "x"}), HasSubstr("HOST:PORT"));
+  EXPECT_THAT(Refusal({"--max_restarts=-1", "x"}), HasSubstr("max_restarts"));
+  EXPECT_THAT(Refusal({"--standalone", "--nnodes=2", "x"}), HasSubstr("--standalone"));
+  std::string help;
+  EXPECT_EQ(ParseLaunchOptions({"--help"}, &help), std::nullopt);
+  EXPECT_THAT(help, HasSubstr("--max_restarts"));
+}
+
+TEST(LaunchOptions, LaunchRefusesContradictions) {
+  const auto refusal = [](const LaunchOptions& o) {
+    return MessageOf<InputError>([&] { Launch(o); });
+  };
+  EXPECT_THAT(refusal({}), HasSubstr("no program"));
+  EXPECT_THAT(refusal({.command = {"x"}, .nnodes = 2, .node_rank = 2}),
+              HasSubstr("node_rank is 2, but nnodes is 2"));
+  EXPECT_THAT(refusal({.command = {"x"}, .nnodes = 2}), HasSubstr("--rdzv=HOST:PORT"));
+  EXPECT_THAT(refusal({.command = {"no such program"}}), HasSubstr("cannot run no such program"));
+}
+
+}  // namespace
+}  // namespace lockstep::dist

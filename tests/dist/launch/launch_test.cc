@@ -1,0 +1,256 @@
+// The launcher, with shells and small programs as ranks.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <chrono>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "core/file.h"
+#include "tests/subprocess.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using Arguments = std::vector<std::string>;
+using Clock = std::chrono::steady_clock;
+
+constexpr char kRank[] = "tests/dist/processes/rank";
+
+Arguments Command(const Arguments& options, const Arguments& program) {
+  Arguments all = {"tools/launch"};
+  all.insert(all.end(), options.begin(), options.end());
+  all.push_back("--");
+  all.insert(all.end(), program.begin(), program.end());
+  return all;
+}
+
+Arguments Shell(const Arguments& options, const std::string& script) {
+  return Command(options, {"bash", "-c", script});
+}
+
+std::set<std::string> LinesOf(const std::string& text) {
+  std::set<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.insert(line);
+  return lines;
+}
+
+// Reliability promise 21 asks the process table.
+bool Runs(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  if (!std::getline(status, text)) return false;
+  return text[text.rfind(')') + 2] != 'Z';
+}
+
+TEST(Launch, EachRankKnowsItsPlace) {
+  const Result r =
+      RunProgram(Shell({"--nproc=3"},
+                       "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $MASTER_ADDR"),
+                 {{"RANK", "77"}});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(LinesOf(r.out),
+              testing::ElementsAre("[0] 0 of 3, 0 of 3, 127.0.0.1", "[1] 1 of 3, 1 of 3, 127.0.0.1",
+                                   "[2] 2 of 3, 2 of 3, 127.0.0.1"));
+  EXPECT_EQ(r.err, "");
+}
+
+TEST(Launch, MachinesCountOn) {
+  const Result r = RunProgram(
+      Shell({"--nproc=2", "--nnodes=2", "--node_rank=1", "--rdzv=192.0.2.1:1234"},
+            "echo $RANK of $WORLD_SIZE, $LOCAL_RANK, $MASTER_ADDR:$MASTER_PORT $LOCKSTEP_SECRET"),
+      {{"LOCKSTEP_SECRET", "s"}});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(LinesOf(r.out), testing::ElementsAre("[2] 2 of 4, 0, 192.0.2.1:1234 s",
+                                                   "[3] 3 of 4, 1, 192.0.2.1:1234 s"));
+}
+
+TEST(Launch, RanksMeetAndShareTheProcessors) {
+  const Result r = RunProgram(Command({"--nproc=3"}, {kRank, "20"}));
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  for (const char* const rank : {"[0] ", "[1] ", "[2] "}) {
+    EXPECT_THAT(r.out, HasSubstr(std::string(rank) + "step 20\n"));
+  }
+  const unsigned share = std::max(1u, std::thread::hardware_concurrency() / 3);
+  EXPECT_THAT(
+      RunProgram(Shell({"--nproc=3"}, "echo $OMP_NUM_THREADS"), {{"OMP_NUM_THREADS", ""}}).out,
+      HasSubstr("[1] " + std::to_string(share) + "\n"));
+  EXPECT_THAT(
+      RunProgram(Shell({"--nproc=3"}, "echo $OMP_NUM_THREADS"), {{"OMP_NUM_THREADS", "5"}}).out,
+      HasSubstr("[1] 5\n"));
+}
+
+TEST(Launch, RunsBesideEachOtherHavePortsAndSecretsOfTheirOwn) {
+  Subprocess a(Shell({"--nproc=2"}, "echo $MASTER_PORT $LOCKSTEP_SECRET; sleep 1"));
+  Subprocess b(Shell({"--nproc=2"}, "echo $MASTER_PORT $LOCKSTEP_SECRET; sleep 1"));
+  const auto seen = [](const Result& r) {
+    std::set<std::string> places;
+    for (const std::string& line : LinesOf(r.out)) places.insert(line.substr(4));
+    EXPECT_EQ(places.size(), 1u) << "its ranks agree";
+    return *places.begin();
+  };
+  const std::string x = seen(a.Wait()), y = seen(b.Wait());
+  EXPECT_NE(x.substr(0, x.find(' ')), y.substr(0, y.find(' ')));
+  EXPECT_NE(x.substr(x.find(' ')), y.substr(y.find(' ')));
+}
+
+TEST(Launch, WhatRanksWriteComesInWholeLinesAndIntoFiles) {
+  const std::string logs = JoinPath(testing::TempDir(), "launch_logs");
+  RemoveTree(logs);
+  const Result r = RunProgram(
+      Shell({"--nproc=2", "--log_dir=" + logs},
+            "for i in {1..300}; do printf 'begin '; printf 'end%d\\n' $i; done; echo bad >&2; "
+            "printf 'no newline'"));
+  EXPECT_EQ(r.exit_code, 0);
+  std::istringstream in(r.out);
+  const std::regex whole("\\[[01]\\] (begin end\\d+|no newline)");
+  int lines = 0;
+  for (std::string line; std::getline(in, line); ++lines)
+    EXPECT_TRUE(std::regex_match(line, whole)) << line;
+  EXPECT_EQ(lines, 602);
+  EXPECT_THAT(LinesOf(r.err), testing::ElementsAre("[0] bad", "[1] bad"));
+  const std::string log = ReadFile(JoinPath(logs, "start-0/rank-1/stdout.log"));
+  EXPECT_TRUE(log.starts_with("begin end1\nbegin end2\n"));
+  EXPECT_TRUE(log.ends_with("begin end300\nno newline"));
+  EXPECT_EQ(ReadFile(JoinPath(logs, "start-0/rank-0/stderr.log")), "bad\n");
+}
+
+// ---- Failures. ----
+
+TEST(Launch, TheFirstFailureIsTheCauseAndEndsTheOthers) {
+  const auto begin = Clock::now();
+  const Result r = RunProgram(
+      Shell({"--nproc=3", "--grace=1"},
+            "if [ $RANK = 1 ]; then echo shard 3 is missing >&2; exit 7; fi; sleep 1000"));
+  EXPECT_EQ(r.exit_code, 7);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("launch: the first failure: rank 1 ended with exit code 7"),
+                           HasSubstr("launch:   | shard 3 is missing"),
+                           HasSubstr("after it: rank 0 was killed by signal 15 (Terminated); "
+                                     "rank 2 was killed by signal 15 (Terminated)")));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(30));
+}
+
+TEST(Launch, RanksThatIgnoreTerminationAreKilled) {
+  const Result r = RunProgram(Shell({"--nproc=2", "--grace=0.5"},
+                                    "trap '' TERM; [ $RANK = 0 ] || exit 3; while :; do sleep 1; "
+                                    "done"));
+  EXPECT_EQ(r.exit_code, 3);
+  EXPECT_THAT(r.err, HasSubstr("after it: rank 0 was killed by signal 9 (Killed)"));
+}
+
+// All three end within milliseconds, the one that threw perhaps last: only what they say tells.
+TEST(Launch, WhoBlamesAnotherIsNotTheCause) {
+  const Result r = RunProgram(Command({"--nproc=3"}, {kRank, "100", "1", "4", "throw"}));
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_THAT(r.err, HasSubstr("the first failure: rank 1 ended with exit code 1"));
+  EXPECT_THAT(r.err, testing::ContainsRegex("after [0-9.]+ s: shard 3 is truncated"));
+}
+
+TEST(Launch, AKilledRankIsTheCause) {
+  const Result r = RunProgram(Command({"--nproc=3"}, {kRank, "1000000", "2", "4", "kill"}));
+  EXPECT_EQ(r.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("the first failure: rank 2 was killed by signal 9 (Killed)"),
+                           HasSubstr("after it: rank 0 ended with exit code 1; rank 1 ended with "
+                                     "exit code 1")));
+}
+
+TEST(Launch, AProgramThatIsNotThereIsAnError) {
+  const Result r = RunProgram({"tools/launch", "--nproc=2", "no_such_program"});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_EQ(r.err, "launch: cannot run no_such_program: No such file or directory\n");
+}
+
+// ---- Starting again. ----
+
+TEST(Launch, StartsAgainAsOftenAsAsked) {
+  const std::string script = "echo start $LOCKSTEP_RESTARTS; [ $LOCKSTEP_RESTARTS = 2 ] || exit 5";
+  const Result well = RunProgram(Shell({"--nproc=2", "--max_restarts=2"}, script));
+  EXPECT_EQ(well.exit_code, 0);
+  EXPECT_THAT(well.out, AllOf(HasSubstr("[0] start 0\n"), HasSubstr("[1] start 1\n"),
+                              HasSubstr("[0] start 2\n"), Not(HasSubstr("start 3"))));
+  EXPECT_THAT(well.err, HasSubstr("starting all ranks again (2 of at most 2 times)"));
+  const Result badly = RunProgram(Shell({"--nproc=2", "--max_restarts=1"}, script));
+  EXPECT_EQ(badly.exit_code, 5);
+  EXPECT_THAT(badly.out, Not(HasSubstr("start 2")));
+}
+
+TEST(Launch, RanksMeetAgainAfterARestart) {
+  const Result r = RunProgram(Shell({"--nproc=2", "--max_restarts=1"},
+                                    std::string("[ $LOCKSTEP_RESTARTS = 0 ] && exec ") + kRank +
+                                        " 1000000 1 4 kill; exec " + kRank + " 20"));
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(r.out, AllOf(HasSubstr("[0] step 20\n"), HasSubstr("[1] step 20\n")));
+}
+
+// ---- Signals, and the launcher's own end. Reliability promise 21. ----
+
+TEST(Launch, PassesSignalsOn) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+    Subprocess launch(Shell({"--nproc=2"},
+                            "trap 'echo ends well; exit 130' TERM INT HUP; echo ready; "
+                            "while :; do sleep 0.05; done"));
+    launch.WaitForOutput("[0] ready\n");
+    launch.WaitForOutput("[1] ready\n");
+    launch.Signal(number);
+    const Result r = launch.Wait();
+    EXPECT_EQ(r.exit_code, 128 + number);
+    EXPECT_THAT(r.out, AllOf(HasSubstr("[0] ends well\n"), HasSubstr("[1] ends well\n")));
+    EXPECT_THAT(r.err, Not(HasSubstr("failure"))) << "it was asked for";
+  }
+}
+
+// A checkpoint may take long: nobody is hurried by ranks that have ended already.
+TEST(Launch, WaitsForWhoeverStillWritesAfterASignal) {
+  Subprocess launch(Shell({"--nproc=2", "--grace=0"},
+                          "trap '[ $RANK = 1 ] || sleep 7; echo saved; exit 143' TERM; echo ready; "
+                          "while :; do sleep 0.05; done"));
+  launch.WaitForOutput("[0] ready\n");
+  launch.WaitForOutput("[1] ready\n");
+  launch.Signal(SIGTERM);
+  const Result r = launch.Wait();
+  EXPECT_EQ(r.exit_code, 128 + SIGTERM);
+  EXPECT_THAT(r.out, AllOf(HasSubstr("[0] saved\n"), HasSubstr("[1] saved\n")));
+}
+
+TEST(Launch, TheThirdSignalKills) {
+  Subprocess launch(Shell({"--nproc=2"}, "trap '' TERM; echo ready; while :; do sleep 0.05; done"));
+  launch.WaitForOutput("[0] ready\n");
+  launch.WaitForOutput("[1] ready\n");
+  for (int i = 0; i < 3; ++i) {
+    launch.Signal(SIGTERM);
+    // Signals of a kind that are pending are one.
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }
+  EXPECT_EQ(launch.Wait().exit_code, 128 + SIGTERM);
+}
+
+TEST(Launch, NobodyOutlivesALauncherThatWasKilled) {
+  Subprocess launch(Shell({"--nproc=3"},
+                          "trap '' TERM HUP; echo process $$; echo ready; "
+                          "exec sleep 1000"));
+  std::vector<pid_t> ranks;
+  for (int r = 0; r < 3; ++r) {
+    const std::string prefix = "[" + std::to_string(r) + "] ";
+    launch.WaitForOutput(prefix + "ready\n");
+    const size_t at = launch.output().find(prefix + "process ");
+    ranks.push_back(std::stoi(launch.output().substr(at + prefix.size() + 8)));
+    EXPECT_TRUE(Runs(ranks.back()));
+  }
+  launch.Signal(SIGKILL);
+  const auto begin = Clock::now();
+  for (const pid_t rank : ranks) {
+    while (Runs(rank) && Clock::now() - begin < std::chrono::seconds(10))
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_FALSE(Runs(rank)) << rank;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

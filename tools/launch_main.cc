@@ -1,0 +1,41 @@
+// bazel run -c opt //tools:launch -- --nproc=4 -- train_gpt config.toml ...
+#include <cstdio>
+#include <filesystem>
+
+#include "core/file.h"
+#include "dist/launch/launch.h"
+#include "dist/launch/launch_options.h"
+#include "models/options.h"
+
+namespace {
+
+// A program of Lockstep that is named without a path: beside this one in a bundle, or where Bazel
+// puts it.
+std::string FindProgram(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  for (const auto& folder : {here, here / "../models"}) {
+    if (lockstep::PathExists(folder / name)) return folder / name;
+  }
+  return name;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace lockstep;
+  try {
+    models::EnterInvocationFolder();
+    std::string help;
+    auto options = dist::ParseLaunchOptions({argv + 1, argv + argc}, &help);
+    if (!options) {
+      std::fputs(help.c_str(), stdout);
+      return 0;
+    }
+    if (!options->command.empty()) options->command[0] = FindProgram(options->command[0]);
+    return dist::Launch(*options);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "launch: %s\n", e.what());
+    return 1;
+  }
+}
