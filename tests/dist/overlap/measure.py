@@ -63,7 +63,7 @@ def rates(options):
     ours, peer = [options.overlap], [options.python, os.path.join(HERE, "ddp_peer.py")]
     header(
         "Mbit/s", "step alone, ms", "sums alone, ms", "T*, ms", "step, ms", "step / T*",
-        "exposed, ms", "DDP: alone, ms", "step, ms", "exposed, ms", "DDP / this",
+        "exposed, ms", "of a core", "DDP: alone, ms", "step, ms", "exposed, ms", "DDP / this",
     )  # fmt: skip
     for rate in options.rates:
         runs = {"ours": lambda r=rate: run(options, 2, r, ours, options.size, options.buckets)}
@@ -72,7 +72,7 @@ def rates(options):
         got = in_turn(options, runs)
         r, ddp = got["ours"], got.get("ddp")
         cells = [f"{r[k]:.0f}" for k in ("alone_ms", "sums_alone_ms", "best_ms", "step_ms")]
-        cells += [f"{r['step_over_best']:.2f}", f"{exposed(r):.0f}"]
+        cells += [f"{r['step_over_best']:.2f}", f"{exposed(r):.0f}", f"{r['processor_share']:.2f}"]
         if ddp:
             cells += [f"{ddp['alone_ms']:.0f}", f"{ddp['step_ms']:.0f}", f"{exposed(ddp):.0f}"]
             cells += [f"{ddp['step_ms'] / r['step_ms']:.2f}"]

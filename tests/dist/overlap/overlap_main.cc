@@ -10,9 +10,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "core/engine.h"
 #include "core/thread_pool.h"
@@ -30,6 +32,13 @@ using Clock = std::chrono::steady_clock;
 
 double Milliseconds(Clock::duration d) {
   return std::chrono::duration<double, std::milli>(d).count();
+}
+
+// Of this thread.
+double ProcessorMilliseconds() {
+  timespec t = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return 1e3 * static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_nsec);
 }
 
 double Median(std::vector<double> v) {
@@ -84,7 +93,6 @@ class Benchmark {
         settings_(s),
         model_(s.layers, s.width),
         sgd_(model_.Parameters()),
-        reducer_(&group, model_.Parameters(), Options(s)),
         state_(kCpu, /*seed=*/1),
         x_(Tensor::Full({s.batch, s.width}, 0.01 * (group.rank() + 1), DType::kF32)),
         root_(Tensor::Full({s.batch, s.width},
@@ -92,8 +100,9 @@ class Benchmark {
                            DType::kF32)) {}
 
   nlohmann::json Run() {
-    for (int i = 0; i < 3; ++i) Step(nullptr);
+    WarmUpWith(nullptr);
     MeasureParts();
+    WarmUpWith(&group_);
     MeasureBuckets();
     MeasureSteps();
     return Result();
@@ -106,6 +115,13 @@ class Benchmark {
     options.bucket_bytes = static_cast<int64_t>(s.mib * (1 << 20));
     if (s.ordered) options.sum = GradientSum::kOrdered;
     return options;
+  }
+
+  // Without a group buckets are filled, and stay where they are.
+  void WarmUpWith(ProcessGroup* group) {
+    reducer_.reset();
+    reducer_.emplace(group, model_.Parameters(), Options(settings_));
+    for (int i = 0; i < 3; ++i) Step(nullptr);
   }
 
   void Together() { group_.Barrier()->Synchronize(); }
@@ -136,9 +152,10 @@ class Benchmark {
     ReadyTimes ready;
     BackwardOptions options;
     options.observers = {&ready};
+    double computed = 0, took = 0;
     for (int64_t i = 0; i < settings_.steps; ++i) {
-      const Reducer::NoSync alone(reducer_);
       Together();
+      const double before = ProcessorMilliseconds();
       const auto begin = Clock::now();
       const Tensor y = model_(x_);
       const auto middle = Clock::now();
@@ -150,14 +167,17 @@ class Benchmark {
       backward.push_back(Milliseconds(end - middle));
       update.push_back(Milliseconds(last - end));
       step.push_back(Milliseconds(last - begin));
+      computed += ProcessorMilliseconds() - before;
+      took += step.back();
     }
+    processor_share_ = -Slowest(-computed / took);
     alone_ = Slowest(Median(step));
     forward_ = Slowest(Median(forward));
     backward_ = Slowest(Median(backward));
     update_ = Slowest(Median(update));
-    for (int64_t b = 0; b < static_cast<int64_t>(reducer_.buckets().size()); ++b) {
+    for (int64_t b = 0; b < static_cast<int64_t>(reducer_->buckets().size()); ++b) {
       double last = 0;
-      for (const std::string& name : reducer_.NamesIn(b)) {
+      for (const std::string& name : reducer_->NamesIn(b)) {
         last = std::max(last, Median(ready.times.at(name)));
       }
       ready_.push_back(Slowest(last));
@@ -166,7 +186,7 @@ class Benchmark {
 
   void MeasureBuckets() {
     BucketHook sum = settings_.ordered ? OrderedSum(FixedOrder(group_.size(), 1)) : LibrarySum();
-    for (const Bucket& bucket : reducer_.buckets()) {
+    for (const Bucket& bucket : reducer_->buckets()) {
       const Tensor t = Tensor::Zeros({bucket.numel}, bucket.dtype);
       std::vector<double> ms;
       for (int64_t i = 0; i < settings_.steps; ++i) {
@@ -186,9 +206,9 @@ class Benchmark {
       double step = 0;
       Step(&step);
       ms.push_back(Slowest(step));
-      exposed.push_back(reducer_.times().exposed_ms);
-      overlapped.push_back(reducer_.times().overlapped_ms);
-      communication.push_back(reducer_.times().communication_ms);
+      exposed.push_back(reducer_->times().exposed_ms);
+      overlapped.push_back(reducer_->times().overlapped_ms);
+      communication.push_back(reducer_->times().communication_ms);
     }
     step_ms_ = Median(ms);
     exposed_ = Median(exposed);
@@ -209,6 +229,7 @@ class Benchmark {
             {"backward_ms", backward_},
             {"update_ms", update_},
             {"alone_ms", alone_},
+            {"processor_share", processor_share_},
             {"sums_alone_ms", all},
             {"serial_ms", forward_ + backward_ + all + update_},
             {"best_ms", best},
@@ -223,12 +244,13 @@ class Benchmark {
   const Settings settings_;
   Layers model_;
   optim::Sgd sgd_;
-  Reducer reducer_;
+  std::optional<Reducer> reducer_;
   StepState state_;
   const Tensor x_, root_;
   int64_t step_ = 0, bytes_ = 0;
   double forward_ = 0, backward_ = 0, update_ = 0, alone_ = 0, step_ms_ = 0;
   double exposed_ = 0, overlapped_ = 0, communication_ = 0;
+  double processor_share_ = 0;  // of a core, that the rank with the least got
   // Per bucket: when its gradients are ready in backward, and how long its sum takes.
   std::vector<double> ready_, sums_;
 };

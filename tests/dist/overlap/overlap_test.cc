@@ -20,6 +20,9 @@ TEST(OverlapTest, AStepIsShorterThanItsParts) {
   RecordProperty("result", result.out);
   std::cout << r.dump(1) << "\n";
   EXPECT_GT(r["buckets"], 3);
+  if (r["processor_share"] < 0.7) {
+    GTEST_SKIP() << "the machine is busy: a rank had " << r["processor_share"] << " of a core";
+  }
   EXPECT_GT(r["overlapped_ms"], 0.5 * r["backward_ms"].get<double>());
   EXPECT_LT(r["step_ms"], r["serial_ms"]);
   // At least half of what could be hidden is: other work on the machine lengthens both sides.
