@@ -20,7 +20,6 @@ from pathlib import Path
 
 # Kernels that may use local memory, and why: a pattern of their readable name -> the reason.
 MAY_USE_LOCAL_MEMORY = {
-    r"^NormForwardKernel<\(Centring\)0, 128, true, float, float>$": "keeps two numbers on sm_80; f32 alone",
     "^Conv2dInputGradientKernel<": "keeps two numbers across the calls that 64-bit divisions are; small images alone",
 }
 

@@ -26,9 +26,11 @@ struct NormForwardRows {
 
 // One pass over memory: reads x (and branch), writes y (and sum).
 // Grid: a block to a row. Shared memory: one f32 per warp. Mean and variance in f32, the variance
-// in a second sweep over the centred values. Deterministic: sums follow from c alone.
+// in a second sweep over the centred values. Deterministic: sums follow from c alone. Of f32 eight
+// blocks on a multiprocessor: left to itself, nvcc aims at more and spills.
 template <Centring kCentring, int Threads, bool kAligned, class T, class W>
-__global__ void __launch_bounds__(Threads) NormForwardKernel(NormForwardRows<T, W> in) {
+__global__ void __launch_bounds__(Threads, kAligned && sizeof(T) == 4 ? 8 : 0)
+    NormForwardKernel(NormForwardRows<T, W> in) {
   constexpr int N = kPackSize<T>;
   SHARED_ARRAY(float, scratch, Threads / kWarpSize);
   const int64_t c = in.c, row = blockIdx.x;
