@@ -232,6 +232,11 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
                .doc = "fp32; tf32 (fp32, but a GPU may round what matrix products read); bf16 "
                       "(weights and activations; originals of the weights, gradients, sums and "
                       "statistics stay fp32)"});
+  options.Add("train.loss_chunk", &train.loss_chunk,
+              {.min = 0,
+               .aliases = {"num_output_chunks", "loss_chunk_size"},
+               .doc = "tokens whose logits stand in memory at once, for a micro-batch of more; "
+                      "0: all of them"});
   options.Add(
       "train.cuda_graphs", &train.cuda_graphs,
       {.operational = true,

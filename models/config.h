@@ -51,6 +51,7 @@ struct TrainOptions {
   int64_t grad_accum = 0;         // 0: follows from global_batch_size, else 1. See GradAccum.
   int64_t global_batch_size = 0;  // 0: batch_size * GradAccum * ranks
   std::string precision = "fp32";
+  int64_t loss_chunk = 4096;  // 0: no limit
   bool cuda_graphs = true;
   int64_t log_every = 10;
   int64_t eval_every = 250;  // 0: at the end only

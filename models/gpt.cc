@@ -2,12 +2,10 @@
 
 #include <cmath>
 
-#include "kernels/linear/linear.h"
 #include "kernels/token_position_embedding/token_position_embedding.h"
 #include "nn/dropout.h"
 #include "nn/init.h"
 #include "nn/kv_cache.h"
-#include "nn/linear.h"
 #include "nn/residual_norm.h"
 #include "nn/rotary.h"
 #include "nn/transformer_block.h"
@@ -66,11 +64,10 @@ Gpt::Gpt(const GptConfig& config)
             nn::MakeNorm(config_.n_embd,
                          {.kind = config_.norm, .bias = config_.bias, .eps = config_.norm_eps})) {
   if (!config.tie_embeddings) {
-    lm_head_ = std::make_unique<Child<Layer>>(
+    lm_head_ = std::make_unique<Child<nn::LmHeadLayer>>(
         this, "lm_head",
-        std::make_shared<nn::Linear>(
-            config.n_embd, config.vocab_size,
-            nn::LinearOptions{.bias = false, .weight_init = nn::Normal(0, config.init_std)}));
+        std::make_shared<nn::LmHead>(config.n_embd, config.vocab_size,
+                                     nn::Normal(0, config.init_std), config.loss_chunk));
   }
 }
 
@@ -79,7 +76,7 @@ double Gpt::FlopsPerToken(int64_t t) const {
          6.0 * static_cast<double>(config_.n_layer * config_.n_embd * t);
 }
 
-Tensor Gpt::Forward(const Tensor& ids) {
+Tensor Gpt::Forward(const Tensor& ids, const Tensor& targets) {
   LS_CHECK(ids.defined() && ids.ndim() == 2, "a GPT takes ids of shape [B, T], got ",
            ids.Describe());
   LS_CHECK(ids.dim(1) <= config_.block_size, "a sequence of ", ids.dim(1),
@@ -93,7 +90,8 @@ Tensor Gpt::Forward(const Tensor& ids) {
   // Only what follows the last token is asked for when text is generated.
   if (nn::KvCacheScope::Current() != nullptr) x = x.Slice(1, x.dim(1) - 1, x.dim(1));
   x = ln_f_(x);
-  return lm_head_ ? (*lm_head_)(x) : ops::Linear(x, *wte_->weight());
+  if (lm_head_) return (*lm_head_)(x, targets);
+  return nn::LogitsOrLoss(x, *wte_->weight(), targets, config_.loss_chunk);
 }
 
 }  // namespace lockstep::models

@@ -2,9 +2,10 @@
 // (2019). Llama: Touvron et al., "LLaMA: open and efficient foundation language models" (2023).
 #pragma once
 
-#include "core/module.h"
 #include "models/gpt_config.h"
+#include "models/language_model.h"
 #include "nn/embedding.h"
+#include "nn/lm_head.h"
 
 namespace lockstep::models {
 
@@ -14,7 +15,7 @@ namespace lockstep::models {
 // (wte.weight, h.0.attn.c_attn.weight, ...) in any case, linear weights as [out, in]. Initialised
 // as GPT-2: N(0, init_std), residual projections N(0, init_std / sqrt(2 n_layer)), biases 0,
 // norms 1.
-class Gpt : public ModuleOf<Tensor(const Tensor& ids)> {
+class Gpt : public LanguageModel {
  public:
   explicit Gpt(const GptConfig& config);
 
@@ -24,9 +25,10 @@ class Gpt : public ModuleOf<Tensor(const Tensor& ids)> {
   double FlopsPerToken(int64_t t) const;
 
  protected:
-  // ids i32 or i64 [B, T], T <= block_size -> logits [B, T, V]. In an nn::KvCacheScope the ids go
-  // on with its sequences, and the logits are those of the last token alone: [B, 1, V].
-  Tensor Forward(const Tensor& ids) override;
+  // ids i32 or i64 [B, T], T <= block_size -> logits [B, T, V], or the loss of the targets. In an
+  // nn::KvCacheScope the ids go on with its sequences, and the logits are those of the last token
+  // alone: [B, 1, V].
+  Tensor Forward(const Tensor& ids, const Tensor& targets) override;
 
  private:
   GptConfig config_;
@@ -35,7 +37,7 @@ class Gpt : public ModuleOf<Tensor(const Tensor& ids)> {
   Child<Layer> drop_;
   ChildList<Layer> h_;
   Child<Layer> ln_f_;
-  std::unique_ptr<Child<Layer>> lm_head_;  // null if tied
+  std::unique_ptr<Child<nn::LmHeadLayer>> lm_head_;  // null if tied
 };
 
 }  // namespace lockstep::models

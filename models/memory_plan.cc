@@ -9,7 +9,6 @@
 
 #include "core/engine.h"
 #include "core/meta_memory.h"
-#include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "models/format.h"
 #include "models/gpt.h"
 #include "optim/clip.h"
@@ -98,7 +97,7 @@ void Step(const MemoryPlanOptions& o, LanguageModel& model, optim::Optimizer& op
       const size_t forward = diary.Now();
       const Tensor ids = Tensor::Empty({o.batch_size, o.window}, DType::kI32, kMeta);
       const Tensor targets = Tensor::EmptyLike(ids);
-      const Tensor sum = ops::SoftmaxCrossEntropy(model(ids), targets, Reduction::kSum);
+      const Tensor sum = model.Loss(ids, targets);
       diary.Declare(forward, &MemoryKinds::activations);
       Backward(sum, Tensor::Full(sum.shape(), 1, sum.dtype(), sum.device()));
     }

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "core/module.h"
+#include "models/language_model.h"
 #include "models/run_setup.h"
 #include "models/trainer.h"
 #include "optim/optimizer.h"

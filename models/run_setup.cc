@@ -170,6 +170,7 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
     if (settled.model.vocab_size == 0) settled.model.vocab_size = setup.dataset.vocab_size;
     setup.model = ToGptConfig(settled.model);
   }
+  setup.model.loss_chunk = config.train.loss_chunk;
   setup.window = settled.model.block_size;
   setup.grad_accum = GradAccum(config.train, ranks);
   if (config.dist.reduction == "ordered") dist::FixedOrder(ranks, setup.grad_accum);  // or throws

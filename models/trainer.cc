@@ -3,7 +3,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "optim/clip.h"
 
 namespace lockstep::models {
@@ -96,8 +95,7 @@ std::optional<StepMetrics> Trainer::Finish() {
 // Submits what a micro-batch has to do, and returns the sum of its losses.
 Tensor Trainer::MicroStep(const Tensor& ids, const Tensor& targets, const Tensor& root) {
   clock_->Enter(&StepTimes::forward_ms);
-  // The logits are not kept, so that backward may write their gradient over them.
-  const Tensor sum = ops::SoftmaxCrossEntropy(model_(ids), targets, Reduction::kSum);
+  const Tensor sum = model_.Loss(ids, targets);
   clock_->Enter(&StepTimes::backward_ms);
   Backward(sum, root, backward_);
   return sum.Detach();
@@ -209,9 +207,10 @@ double Trainer::Evaluate(const data::EvalBatches& batches) {
   std::vector<HostRead> reads;
   for (int64_t i = rank(); i < batches.size(); i += ranks()) {
     batches.Read(i, &eval_batch_);
-    const Tensor logits = model_(ToTensor(eval_batch_.inputs, eval_batch_, state_.device()));
-    reads.emplace_back(ops::SoftmaxCrossEntropy(
-        logits, ToTensor(eval_batch_.targets, eval_batch_, state_.device()), Reduction::kSum));
+    const auto on_device = [&](const std::vector<int32_t>& values) {
+      return ToTensor(values, eval_batch_, state_.device());
+    };
+    reads.emplace_back(model_.Loss(on_device(eval_batch_.inputs), on_device(eval_batch_.targets)));
   }
   std::vector<double> sums(static_cast<size_t>(batches.size()));
   for (size_t i = 0; i < reads.size(); ++i) sums[rank() + i * ranks()] = reads[i].Get().Item();

@@ -8,11 +8,11 @@
 
 #include "core/engine.h"
 #include "core/host_read.h"
-#include "core/module.h"
 #include "core/step_state.h"
 #include "data/evaluation.h"
 #include "data/loader.h"
 #include "dist/data_parallel.h"
+#include "models/language_model.h"
 #include "models/metrics.h"
 #include "models/phase_clock.h"
 #include "models/step_graphs.h"
@@ -20,9 +20,6 @@
 #include "optim/optimizer.h"
 
 namespace lockstep::models {
-
-// Maps ids [B, T] to logits [B, T, V].
-using LanguageModel = ModuleOf<Tensor(const Tensor& ids)>;
 
 // A loss or gradient that is NaN or infinite. The update was not made.
 class NonFiniteError : public Error {

@@ -5,7 +5,7 @@
 
 #include "core/engine.h"
 #include "core/philox.h"
-#include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
+#include "kernels/scale/scale.h"
 #include "models/gpt.h"
 
 namespace lockstep::models {
@@ -25,7 +25,7 @@ class GptGradient : public testing::TestWithParam<GptConfig> {
     targets_ = Tensor::FromVector<int32_t>(targets, {2, 7});
   }
 
-  Tensor Loss() { return ops::SoftmaxCrossEntropy(model_(ids_), targets_); }
+  Tensor Loss() { return model_.Loss(ids_, targets_) / 13; }
 
   Gpt model_;
   Tensor ids_, targets_;
@@ -78,7 +78,20 @@ INSTANTIATE_TEST_SUITE_P(
                   .n_head = 3,
                   .n_embd = 15,
                   .bias = false,
-                  .tie_embeddings = false}));
+                  .tie_embeddings = false},
+        GptConfig{.vocab_size = 13,
+                  .block_size = 8,
+                  .n_layer = 1,
+                  .n_head = 2,
+                  .n_embd = 12,
+                  .loss_chunk = 4},
+        GptConfig{.vocab_size = 13,
+                  .block_size = 8,
+                  .n_layer = 1,
+                  .n_head = 2,
+                  .n_embd = 12,
+                  .tie_embeddings = false,
+                  .loss_chunk = 5}));
 
 constexpr GptConfig kLlama{.vocab_size = 13,
                            .block_size = 8,

@@ -184,9 +184,9 @@ TEST_F(TrainGptOptions, NumbersChange) {
 
 const std::set<std::string> kOthers = {
     "device", "threads", "out_dir", "init_from", "data.path", "train.steps", "train.epochs",
-    "train.cuda_graphs", "train.log_every", "train.eval_every", "train.sample_every",
-    "train.sample_tokens", "train.sample_prompt", "checkpoint.every", "checkpoint.keep",
-    "checkpoint.resume", "checkpoint.save_initial", "log.trace",
+    "train.cuda_graphs", "train.loss_chunk", "train.log_every", "train.eval_every",
+    "train.sample_every", "train.sample_tokens", "train.sample_prompt", "checkpoint.every",
+    "checkpoint.keep", "checkpoint.resume", "checkpoint.save_initial", "log.trace",
     // On several ranks: in train_gpt_ranks_test; what dist.check
     // and check_every find, in tests/dist and trainer_ranks_test.
     "dist.backend", "dist.bucket_mib", "dist.check", "dist.check_every", "dist.compress",
@@ -255,6 +255,19 @@ TEST_F(TrainGptOptions, CudaGraphsAreSubmittedOnAGpu) {
   EXPECT_THAT(graphs.result.out, HasSubstr(", CUDA graphs,"));
   EXPECT_THAT(eager.result.out, Not(HasSubstr("CUDA graphs")));
   EXPECT_EQ(graphs.Numbers(), eager.Numbers());
+}
+
+// The logits of so many tokens stand in memory at once; the loss is the same but for rounding.
+TEST_F(TrainGptOptions, LossChunkIsMemory) {
+  const std::string batch = "--train.batch_size=32";  // 512 tokens
+  const TrainingRun& whole = Train({batch, "--train.loss_chunk=0"});
+  const TrainingRun& chunks = Train({batch, "--train.loss_chunk=64"});
+  const auto last = [](const TrainingRun& run, const char* field) {
+    return run.Lines("metrics.jsonl").back()[field].get<double>();
+  };
+  const double logits = 512 * 90 * 4;  // of a vocabulary of some 90 characters
+  EXPECT_LT(last(chunks, "memory_bytes"), last(whole, "memory_bytes") - 0.5 * logits);
+  EXPECT_NEAR(last(chunks, "val_loss"), last(whole, "val_loss"), 1e-4);
 }
 
 TEST_F(TrainGptOptions, LogEveryIsTheLinesOnTheTerminal) {

@@ -89,6 +89,7 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "train.grad_accum",
                                 "train.global_batch_size",
                                 "train.precision",
+                                "train.loss_chunk",
                                 "train.cuda_graphs",
                                 "train.log_every",
                                 "train.eval_every",
@@ -168,6 +169,7 @@ epochs = 1.5
 batch_size = 3
 grad_accum = 4
 global_batch_size = 24
+loss_chunk = 128
 cuda_graphs = false
 log_every = 1
 eval_every = 2
@@ -240,6 +242,7 @@ timeout = 15
   EXPECT_EQ(config.train.batch_size, 3);
   EXPECT_EQ(config.train.grad_accum, 4);
   EXPECT_EQ(config.train.global_batch_size, 24);
+  EXPECT_EQ(config.train.loss_chunk, 128);
   EXPECT_FALSE(config.train.cuda_graphs);
   EXPECT_EQ(config.train.log_every, 1);
   EXPECT_EQ(config.train.eval_every, 2);
@@ -275,7 +278,7 @@ timeout = 15
   // Nothing of all this is lost on the way through a run folder.
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
   // All but dist.compress, which the ordered reduction excludes.
-  EXPECT_EQ(Difference(config, RunConfig()).size(), 66u);
+  EXPECT_EQ(Difference(config, RunConfig()).size(), 67u);
 }
 
 TEST(RunConfig, CompressionExcludesTheOrderedReduction) {
@@ -313,6 +316,7 @@ TEST(RunConfig, ValuesOutOfRange) {
                                      "--train.batch_size=0",
                                      "--train.grad_accum=-1",
                                      "--train.global_batch_size=-1",
+                                     "--train.loss_chunk=-1",
                                      "--train.log_every=0",
                                      "--train.eval_every=-1",
                                      "--train.eval_batches=-1",

@@ -75,10 +75,11 @@ TEST_P(Memory, KindsAreWhatTheyAre) {
   // Two moments, and the originals of 16-bit weights.
   EXPECT_EQ(plan.peak.optimizer, (c.dtype == DType::kF32 ? 2 : 3) * f32);
   EXPECT_LE(plan.peak.gradients, f32);
-  // At least the logits and the input of every block.
+  // At least the logits, if they are kept, and the input of every block.
   const int64_t tokens = c.batch_size * c.window;
+  const int64_t kept = tokens <= c.model.loss_chunk ? c.model.vocab_size : 0;
   EXPECT_GT(plan.largest.activations,
-            SizeOf(c.dtype) * tokens * (c.model.vocab_size + c.model.n_layer * c.model.n_embd));
+            SizeOf(c.dtype) * tokens * (kept + c.model.n_layer * c.model.n_embd));
   EXPECT_LE(plan.peak.total(), plan.largest.total());
 }
 
@@ -127,6 +128,18 @@ INSTANTIATE_TEST_SUITE_P(
              64,
              1,
              1},
+        // The head in chunks, its gradient added up over them and over micro-steps.
+        Case{"chunks",
+             {.vocab_size = 5003,
+              .block_size = 64,
+              .n_layer = 2,
+              .n_head = 4,
+              .n_embd = 32,
+              .loss_chunk = 50},
+             6,
+             40,
+             2,
+             1},
         // More parameters than activations.
         Case{"few_tokens",
              {.vocab_size = 211, .block_size = 16, .n_layer = 3, .n_head = 2, .n_embd = 160},
@@ -142,6 +155,19 @@ INSTANTIATE_TEST_SUITE_P(
              1,
              DType::kBF16}),
     [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+// What train.loss_chunk is for.
+TEST(MemoryPlanTest, LogitsAreOfAChunk) {
+  Case c{"", {.vocab_size = 5003, .block_size = 32, .n_layer = 2, .n_head = 2, .n_embd = 64},
+         4,  32,
+         1,  1};
+  const int64_t whole = Plan(c).peak.total(), row = 4 * c.model.vocab_size;
+  c.model.loss_chunk = 16;  // of 128 tokens
+  const int64_t chunked = Plan(c).peak.total();
+  // At the peak the head's gradient [V, C] of the chunks is there, instead of the logits [N, V].
+  EXPECT_NEAR(static_cast<double>(whole - chunked),
+              static_cast<double>((128 - c.model.n_embd) * row), 0.05 * 128 * row);
+}
 
 TEST(MemoryPlanTest, GrowsWithTheBatchOnlyInActivationsAndWorkspace) {
   Case c{"", {.vocab_size = 65, .block_size = 32, .n_layer = 2, .n_head = 2, .n_embd = 64},

@@ -1,0 +1,26 @@
+#include "nn/lm_head.h"
+
+#include "kernels/linear/linear.h"
+#include "kernels/linear_cross_entropy/linear_cross_entropy.h"
+
+namespace lockstep::nn {
+
+Tensor LogitsOrLoss(const Tensor& x, const Tensor& weight, const Tensor& targets,
+                    int64_t loss_chunk) {
+  if (!targets.defined()) return ops::Linear(x, weight);
+  return ops::LinearCrossEntropy(x, weight, targets, Reduction::kSum, loss_chunk);
+}
+
+LmHead::LmHead(int64_t n_embd, int64_t vocab_size, Initializer init, int64_t loss_chunk)
+    : loss_chunk_(loss_chunk) {
+  LS_CHECK(n_embd > 0 && vocab_size > 0, "LmHead needs positive sizes, got n_embd = ", n_embd,
+           " and vocab_size = ", vocab_size);
+  LS_CHECK(loss_chunk >= 0, "LmHead needs a loss_chunk of at least 0, got ", loss_chunk);
+  weight_ = AddParameter("weight", {vocab_size, n_embd}, std::move(init), /*decay=*/true);
+}
+
+Tensor LmHead::Forward(const Tensor& x, const Tensor& targets) {
+  return LogitsOrLoss(x, weight_->value(), targets, loss_chunk_);
+}
+
+}  // namespace lockstep::nn
