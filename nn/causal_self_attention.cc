@@ -49,8 +49,8 @@ CausalSelfAttention::CausalSelfAttention(int64_t n_embd, int64_t n_head,
 Tensor CausalSelfAttention::Forward(const Tensor& x) {
   Tensor qkv = c_attn_(x);
   if (rotary_) {
-    qkv = AtPositions(qkv, [&](const Tensor& part, int64_t first_position) {
-      return (*rotary_)(part, n_head_ + n_kv_head_, first_position);
+    qkv = AtPositions(std::move(qkv), [&](Tensor part, int64_t first_position) {
+      return (*rotary_)(std::move(part), n_head_ + n_kv_head_, first_position);
     });
   }
   if (KvCacheScope* cache = KvCacheScope::Current()) {

@@ -92,10 +92,9 @@ void KvCacheScope::Commit() const {
   for (int64_t sequence : sequences_) cache_.lengths_[static_cast<size_t>(sequence)] += tokens_;
 }
 
-Tensor AtPositions(const Tensor& x,
-                   const std::function<Tensor(const Tensor& x, int64_t first_position)>& f) {
+Tensor AtPositions(Tensor x, const std::function<Tensor(Tensor x, int64_t first_position)>& f) {
   const KvCacheScope* scope = KvCacheScope::Current();
-  if (scope == nullptr) return f(x, 0);
+  if (scope == nullptr) return f(std::move(x), 0);
   const std::span<const int64_t> first = scope->first_positions();
   const int64_t batch = static_cast<int64_t>(first.size());
   LS_CHECK(x.defined() && x.ndim() > 0 && x.dim(0) == batch,

@@ -80,8 +80,8 @@ class KvCacheScope {
 
 // What depends on where tokens stand in their text (position embeddings, rotations): f(part of x,
 // position of its first token) for x [B, T, ...]. Outside of a KvCacheScope f(x, 0); within, once
-// for each run of sequences that are equally long, the results joined.
-Tensor AtPositions(const Tensor& x,
-                   const std::function<Tensor(const Tensor& x, int64_t first_position)>& f);
+// for each run of sequences that are equally long, the results joined. x is handed on: f may be its
+// last holder.
+Tensor AtPositions(Tensor x, const std::function<Tensor(Tensor x, int64_t first_position)>& f);
 
 }  // namespace lockstep::nn

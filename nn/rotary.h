@@ -15,8 +15,9 @@ class Rotary {
 
   const RotaryOptions& options() const { return options_; }
   // Turns the first `rotated` heads of x [B, T, N * head_size] by the angles of the positions
-  // first_position, first_position + 1, ...: ops::RotaryEmbedding. Any thread.
-  Tensor operator()(const Tensor& x, int64_t rotated, int64_t first_position = 0);
+  // first_position, first_position + 1, ...: ops::RotaryEmbedding, in place where x is moved here
+  // and nobody else holds it. Any thread.
+  Tensor operator()(Tensor x, int64_t rotated, int64_t first_position = 0);
 
  private:
   Tensor Table(int64_t positions, DType dtype, Device device);

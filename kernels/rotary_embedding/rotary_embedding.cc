@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "core/autograd.h"
+#include "core/engine.h"
 
 namespace lockstep {
 namespace {
@@ -57,6 +58,13 @@ std::vector<double> RotaryFrequencies(int64_t head_size, const RotaryOptions& op
 namespace ops {
 namespace {
 
+// Where the heads of x go: over x itself, if `last` says that nobody else can look at it any more.
+Tensor Destination(const Tensor& x, bool last) {
+  if (!last) return Tensor::EmptyLike(x);
+  x.storage().BumpVersion();
+  return x.Detach();
+}
+
 class RotaryEmbeddingNode : public Node {
  public:
   explicit RotaryEmbeddingNode(const RotaryEmbeddingArgs& args)
@@ -67,8 +75,10 @@ class RotaryEmbeddingNode : public Node {
 
   void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
                 std::span<GradSink> sinks) override {
+    // Handed over, not opened: the bits do not depend on who else holds the gradient.
+    const bool last = !GraphIsRetained() && grads[0].storage().unique() && grads[0].is_contiguous();
     const Tensor dy = grads[0].Contiguous();
-    const GradSink::Target dx = sinks[0].Open(dy);
+    const Tensor dx = Destination(dy, last);
     RotaryEmbeddingArgs args;
     args.table = table_.Unpack();
     const Shape heads{dy.dim(0), dy.dim(1), dy.numel() == 0 ? 0 : -1, args.table.dim(1)};
@@ -76,9 +86,9 @@ class RotaryEmbeddingNode : public Node {
     args.rotated = rotated_;
     args.first_position = first_position_;
     args.backwards = true;
-    args.y = dx.tensor.View(heads);
-    args.accumulate = dx.accumulate;
+    args.y = dx.View(heads);
     rotary_embedding(CurrentStream(dy.device()), args);
+    sinks[0].Put(dx);
   }
   void Release() override { table_.Reset(); }
 
@@ -107,8 +117,7 @@ Tensor RotaryTable(int64_t positions, int64_t head_size, const RotaryOptions& op
   return Tensor::FromVector(values, {positions, head_size}).To(dtype).To(device);
 }
 
-Tensor RotaryEmbedding(const Tensor& x, const Tensor& table, int64_t rotated,
-                       int64_t first_position) {
+Tensor RotaryEmbedding(Tensor x, const Tensor& table, int64_t rotated, int64_t first_position) {
   const DType wide = x.defined() && x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
   LS_CHECK(x.defined() && IsFloating(x.dtype()) && (x.ndim() == 3 || x.ndim() == 4),
            "rotary_embedding: x must be a floating [B, T, N * D] or [B, T, N, D], got ",
@@ -127,8 +136,9 @@ Tensor RotaryEmbedding(const Tensor& x, const Tensor& table, int64_t rotated,
   LS_CHECK(first_position >= 0 && first_position <= table.dim(0) - x.dim(1),
            "rotary_embedding: positions ", first_position, " to ", first_position + x.dim(1),
            " do not fit a table of ", table.dim(0));
+  const bool last = x.storage().unique() && x.is_contiguous();
   const Tensor input = x.Detach().Contiguous();
-  Tensor y = Tensor::EmptyLike(input);
+  Tensor y = Destination(input, last);
   const Shape shape{x.dim(0), x.dim(1), heads, d};
   RotaryEmbeddingArgs args;
   args.x = input.View(shape);

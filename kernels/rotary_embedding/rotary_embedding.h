@@ -44,8 +44,11 @@ Tensor RotaryTable(int64_t positions, int64_t head_size, const RotaryOptions& op
 // first `rotated` are turned and the others copied, as v in a joint qkv; y: like x. table:
 // RotaryTable's, f64 for an f64 x, else f32. Computes in f32 at least and rounds once. Throws
 // ArgumentError if first_position + T exceeds the table. Saves the table.
-Tensor RotaryEmbedding(const Tensor& x, const Tensor& table, int64_t rotated,
-                       int64_t first_position = 0);
+//
+// Turns in place, and leaves the other heads alone, where nobody but the argument holds x: pass
+// std::move(qkv). So does backward with the gradient of y, if the graph is not retained. The bits
+// do not depend on that.
+Tensor RotaryEmbedding(Tensor x, const Tensor& table, int64_t rotated, int64_t first_position = 0);
 
 }  // namespace ops
 
@@ -54,8 +57,7 @@ struct RotaryEmbeddingArgs {
   Tensor table;  // [positions, D]
   int64_t rotated = 0, first_position = 0;
   bool backwards = false;  // turns by the negative angle: the gradient
-  Tensor y;                // like x, written
-  bool accumulate = false;
+  Tensor y;                // like x, written; may be x, whose other heads are not touched then
 };
 inline constinit Slot<void(const RotaryEmbeddingArgs&)> rotary_embedding{"rotary_embedding"};
 

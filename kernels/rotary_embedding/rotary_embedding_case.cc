@@ -2,6 +2,7 @@
 
 #include "kernels/op_case.h"
 #include "kernels/rotary_embedding/rotary_embedding.h"
+#include "kernels/scale/scale.h"
 
 namespace lockstep {
 namespace {
@@ -9,6 +10,7 @@ namespace {
 struct Setting {
   int64_t head_size, rotated, first_position = 0;
   RotaryOptions options = {};
+  bool in_place = false;
 };
 
 // The frequency of a pair, from Llama 3's own description by wavelengths.
@@ -45,11 +47,14 @@ OpSample Sample(const std::string& name, const Shape& shape, const Setting& s) {
           .inputs = {{.shape = shape, .low = -2, .high = 2}},
           .run =
               [=](std::span<const Tensor> in) {
-                const Tensor& x = in[0];
+                // Between two ops, nobody else holds either what is turned or its gradient.
+                Tensor x = s.in_place ? ops::Scale(in[0], 1) : in[0];
                 const DType wide = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
                 const Tensor table = ops::RotaryTable(s.first_position + shape[1] + 1, s.head_size,
                                                       s.options, wide, x.device());
-                return std::vector{ops::RotaryEmbedding(x, table, s.rotated, s.first_position)};
+                const Tensor y =
+                    ops::RotaryEmbedding(std::move(x), table, s.rotated, s.first_position);
+                return std::vector{s.in_place ? ops::Scale(y, 1) : y};
               },
           .reference = [=](std::span<const RefTensor> in) { return Reference(s, in[0]); }};
 }
@@ -76,6 +81,11 @@ std::vector<OpSample> Samples() {
           Sample("one", {1, 1, 1, 2}, {2, 1}),
           Sample("odd", {3, 7, 5, 6}, {6, 5}),
           Sample("joint_qkv", {2, 9, 6 * 10}, {10, 4}),
+          Sample("in_place", {3, 7, 5, 6}, {.head_size = 6, .rotated = 3, .in_place = true}),
+          Sample("joint_qkv_in_place", {2, 9, 6 * 16},
+                 {.head_size = 16, .rotated = 4, .first_position = 2, .in_place = true}),
+          Sample("nothing_turned_in_place", {2, 3, 2, 4},
+                 {.head_size = 4, .rotated = 0, .in_place = true}),
           Sample("nothing_turned", {2, 3, 2, 4}, {4, 0}),
           Sample("from_a_position", {2, 4, 3, 8}, {8, 2, 1000}),
           Sample("another_theta", {2, 40, 1, 8}, {8, 1, 0, {.theta = 500000}}),

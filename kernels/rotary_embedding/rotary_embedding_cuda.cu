@@ -6,18 +6,19 @@
 namespace lockstep::cuda {
 namespace {
 
-// Turns the pairs of the first `rotated` heads, and copies the others. One pass over memory: a
-// thread has N neighbouring pairs of a head, that is a pack of either half.
-// Grid: threads to groups of pairs of [B, T, heads]. No shared memory; every element by one thread.
+// Turns the pairs of the first `rotated` heads, and copies the others up to `written`: all, or none
+// where y is x. One pass over memory: a thread has N neighbouring pairs of a head, that is a pack
+// of either half. Grid: threads to groups of pairs of [B, T, written]. No shared memory; every
+// element by one thread.
 template <int N, bool kAligned, class T>
 __global__ void __launch_bounds__(kElementwiseThreads)
     RotaryKernel(const T* x, const float* table, int64_t groups, int64_t length, int64_t heads,
-                 int64_t d, int64_t rotated, float sign, T* y, bool accumulate) {
+                 int64_t d, int64_t rotated, int64_t written, float sign, T* y) {
   const int64_t index = GlobalThread();
   if (index >= groups) return;
   const int64_t half = d / 2, per_head = half / N;
-  const int64_t i = index % per_head * N, head = index / per_head % heads;
-  const int64_t row = index / per_head / heads;  // of [B, T]
+  const int64_t i = index % per_head * N, head = index / per_head % written;
+  const int64_t row = index / per_head / written;  // of [B, T]
   const int64_t at = (row * heads + head) * d + i;
   const auto load = [](const T* p) {
     if constexpr (kAligned) {
@@ -42,10 +43,6 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   };
   const auto a = load(x + at), b = load(x + at + half);
   auto p = a, q = b;
-  if (accumulate) {
-    p = load(y + at);
-    q = load(y + at + half);
-  }
   const float* cosines = table + row % length * d + i;
 #pragma unroll
   for (int k = 0; k < N; ++k) {
@@ -56,8 +53,8 @@ __global__ void __launch_bounds__(kElementwiseThreads)
       v = v * c + u * s;
       u = turned;
     }
-    element(p, k) = Convert<T>(accumulate ? ToFloat(element(p, k)) + u : u);
-    element(q, k) = Convert<T>(accumulate ? ToFloat(element(q, k)) + v : v);
+    element(p, k) = Convert<T>(u);
+    element(q, k) = Convert<T>(v);
   }
   store(y + at, p);
   store(y + at + half, q);
@@ -68,17 +65,18 @@ void RotaryEmbeddingCuda(Stream stream, const RotaryEmbeddingArgs& args) {
   DispatchFloat("rotary_embedding", args.x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t length = args.x.dim(1), heads = args.x.dim(2), d = args.x.dim(3);
+    const int64_t written = args.x.raw_data() == args.y.raw_data() ? args.rotated : heads;
     const T* x = Data<T>(args.x);
     T* y = Data<T>(args.y);
     const bool is_aligned = d / 2 % kPackSize<T> == 0 && AllAligned16(x, y);
     DispatchBool(is_aligned, [&](auto aligned) {
       constexpr bool kAligned = decltype(aligned)::value;
       constexpr int N = kAligned ? kPackSize<T> : 1;
-      const int64_t groups = args.x.numel() / 2 / N;
+      const int64_t groups = args.x.numel() / heads * written / 2 / N;
       Launch({"rotary_embedding", args.x, args.table}, RotaryKernel<N, kAligned, T>,
              Blocks(groups, kElementwiseThreads), kElementwiseThreads, 0, stream, x,
              Data<float>(args.table) + args.first_position * d, groups, length, heads, d,
-             args.rotated, args.backwards ? -1.0f : 1.0f, y, args.accumulate);
+             args.rotated, written, args.backwards ? -1.0f : 1.0f, y);
     });
   });
 }
