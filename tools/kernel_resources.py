@@ -19,9 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 # Kernels that may use local memory, and why: a pattern of their readable name -> the reason.
-MAY_USE_LOCAL_MEMORY = {
-    "^Conv2dInputGradientKernel<": "keeps two numbers across the calls that 64-bit divisions are; small images alone",
-}
+MAY_USE_LOCAL_MEMORY = {}
 
 _ENTRY = re.compile(
     r"Compiling entry function '(?P<symbol>[^']+)' for '(?P<arch>[^']+)'\n"

@@ -8,12 +8,6 @@ namespace {
 
 // Plain direct convolutions: correct everywhere, fast enough for small images. Sums are in f32.
 
-// The output of an axis whose tap k sees input i, or -1.
-__device__ inline int64_t OutputAt(const WindowAxis& axis, int64_t i, int64_t k) {
-  const int64_t t = i + axis.padding - k * axis.dilation;
-  if (t < 0 || t % axis.stride != 0 || t / axis.stride >= axis.out) return -1;
-  return t / axis.stride;
-}
 // The input that tap k of output o sees, or -1.
 __device__ inline int64_t InputAt(const WindowAxis& axis, int64_t o, int64_t k) {
   const int64_t i = axis.Begin(o) + k * axis.dilation;
@@ -67,9 +61,9 @@ __global__ void __launch_bounds__(kElementwiseThreads)
     const T* plane = dy + (image * s.groups * s.filters + o) * s.out_pixels();
     const T* w = weight + (o * s.channels + c) * area;
     for (int64_t i = 0; i < s.rows.kernel; ++i) {
-      const int64_t p = OutputAt(s.rows, row, i);
+      const int64_t p = s.rows.OutputWithTap(row, i);
       for (int64_t j = 0; j < s.columns.kernel; ++j, ++w) {
-        const int64_t q = OutputAt(s.columns, column, j);
+        const int64_t q = s.columns.OutputWithTap(column, j);
         if (p < 0 || q < 0) continue;
         sum = fmaf(ToFloat(plane[p * s.columns.out + q]), ToFloat(*w), sum);
       }

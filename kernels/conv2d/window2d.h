@@ -41,6 +41,16 @@ struct WindowAxis {
     return reach <= 0 ? 0 : Least(out, (reach + stride - 1) / stride);
   }
 
+  // The output whose k-th tap is input i, or -1. Divides in 32 bits, which MakeWindowAxis sees to:
+  // on a GPU a division of 64 is a call, for which registers are saved.
+  LS_HOST_DEVICE int64_t OutputWithTap(int64_t i, int64_t k) const {
+    const int64_t t = i + padding - k * dilation;
+    if (t < 0) return -1;
+    const auto reach = static_cast<uint32_t>(t), step = static_cast<uint32_t>(stride);
+    const int64_t o = reach / step;
+    return reach % step == 0 && o < out ? o : -1;
+  }
+
  private:
   LS_HOST_DEVICE static int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 };
@@ -52,12 +62,13 @@ struct WindowAxis {
 inline WindowAxis MakeWindowAxis(const char* op, const char* what, int64_t in, int64_t kernel,
                                  int64_t stride, int64_t padding, int64_t dilation,
                                  bool ceil = false) {
-  constexpr int64_t kMost = int64_t{1} << 31;  // products stay within 64 bits
+  constexpr int64_t kMost = int64_t{1} << 31;  // products stay within 64 bits, sums within 32
   LS_CHECK(kernel >= 1 && stride >= 1 && dilation >= 1 && padding >= 0 &&
                std::max({kernel, stride, dilation, padding}) < kMost,
            op, ": over the ", what, " kernel, stride and dilation must be at least 1, padding at ",
            "least 0, and all below 2^31; got ", kernel, ", ", stride, ", ", dilation, " and ",
            padding);
+  LS_CHECK(in < kMost, op, ": an input of ", in, " ", what, " is too large: it must be below 2^31");
   WindowAxis axis{in, 0, kernel, stride, padding, dilation};
   const int64_t room = in + 2 * padding - axis.extent();
   LS_CHECK(room >= 0, op, ": the window spans ", axis.extent(), " ", what, ", the input has ", in,

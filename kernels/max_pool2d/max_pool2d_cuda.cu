@@ -35,13 +35,6 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   if (index != nullptr) index[at] = static_cast<int>(best);
 }
 
-// The output of an axis whose tap k sees input i, or -1.
-__device__ inline int64_t OutputAt(const WindowAxis& axis, int64_t i, int64_t k) {
-  const int64_t t = i + axis.padding - k * axis.dilation;
-  if (t < 0 || t % axis.stride != 0 || t / axis.stride >= axis.out) return -1;
-  return t / axis.stride;
-}
-
 // dx = the sum of dy over the windows whose maximum it is, or += that.
 // Grid: threads to elements of dx [planes, H, W]. No shared memory. Deterministic: one thread adds
 // up an element, in f32, over the taps in order; rounded once.
@@ -56,10 +49,10 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   const int mine = static_cast<int>(row * columns.in + column);
   float sum = 0;
   for (int64_t i = 0; i < rows.kernel; ++i) {
-    const int64_t p = OutputAt(rows, row, i);
+    const int64_t p = rows.OutputWithTap(row, i);
     if (p < 0) continue;
     for (int64_t j = 0; j < columns.kernel; ++j) {
-      const int64_t q = OutputAt(columns, column, j);
+      const int64_t q = columns.OutputWithTap(column, j);
       if (q < 0) continue;
       const int64_t window = plane + p * columns.out + q;
       if (index[window] == mine) sum += ToFloat(dy[window]);

@@ -19,14 +19,20 @@ _BY_MODE = {
     "opt": ["-O3", "-DNDEBUG"],
 }
 
-# REPORT NVCC ARGUMENT...: writes what ptxas says of each kernel; the binary itself is not wanted. In a
-# folder of its own: nvcc names its files by its process, whose number is the same in every sandbox.
-_REPORT = """
-report=$1
-shift
-export TMPDIR=$(mktemp -d)
+# OBJECT REPORT NVCC ARGUMENT...: compiles, and keeps what ptxas says of each kernel beside the object, but
+# for the time it took; all that else is said is shown. In a folder of its own: nvcc names its files by
+# its process, whose number is the same in every sandbox.
+_COMPILE = """
+object=$1 report=$2
+shift 2
+export TMPDIR=$object.tmp
+mkdir -p "$TMPDIR"
 trap 'rm -rf "$TMPDIR"' EXIT
-"$@" -Xptxas=-v -fatbin -o "$TMPDIR/binary" >"$report" 2>&1 || { cat "$report" >&2; exit 1; }
+said=$TMPDIR/said of_kernels='^ptxas info|^ +[0-9]+ bytes stack frame' code=0
+"$@" -Xptxas=-v -o "$object" >"$said" 2>&1 || code=$?
+grep -E "$of_kernels" "$said" | grep -v 'Compile time' >"$report" || true
+grep -vE "$of_kernels" "$said" >&2 || true
+exit $code
 """
 
 def _host_flags(ctx):
@@ -61,28 +67,17 @@ def _nvcc_library_impl(ctx):
         if source.owner.package and stem.startswith(source.owner.package + "/"):
             stem = stem[len(source.owner.package) + 1:]
         output = ctx.actions.declare_file("_nvcc/%s/%s.pic.o" % (ctx.label.name, stem.replace("/", "_")))
-        ctx.actions.run(
-            executable = toolkit.nvcc,
-            arguments = [common, "-x", "cu", "-c", source.path, "-o", output.path],
+        report = ctx.actions.declare_file(output.basename.replace(".pic.o", ".resources"), sibling = output)
+        ctx.actions.run_shell(
+            command = _COMPILE,
+            arguments = [output.path, report.path, toolkit.nvcc, common, "-x", "cu", "-c", source.path],
             inputs = depset([source], transitive = [inputs]),
-            outputs = [output],
+            outputs = [output, report],
             mnemonic = "NvccCompile",
             progress_message = "Compiling %s with nvcc" % source.short_path,
             use_default_shell_env = True,
         )
         objects.append(output)
-
-        # The device's half once more, for ptxas's account of each kernel: only where it is asked for.
-        report = ctx.actions.declare_file(output.basename.replace(".pic.o", ".resources"), sibling = output)
-        ctx.actions.run_shell(
-            command = _REPORT,
-            arguments = [report.path, toolkit.nvcc, common, "-x", "cu", source.path],
-            inputs = depset([source], transitive = [inputs]),
-            outputs = [report],
-            mnemonic = "KernelResources",
-            progress_message = "Counting the registers of %s" % source.short_path,
-            use_default_shell_env = True,
-        )
         reports.append(report)
 
     toolchain = ctx.attr._cc_toolchain[cc_common.CcToolchainInfo]
