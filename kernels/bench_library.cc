@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "core/stream.h"
+#include "kernels/attention/cudnn_attention.h"
+#include "kernels/attention/flash_attention.h"
 #include "kernels/matmul/gemm_cuda.h"
 
 namespace lockstep {
@@ -47,11 +49,41 @@ LibraryCall Products(const Tensor& a, const Tensor& b, bool transpose_b, int64_t
   return ByCuBlasLt({of_a, {true, false, a, y, db, k, n, m, batch}});
 }
 
+// Attention of q [B, T, H, D], k and v [B, T, G, D].
+std::optional<LibraryCall> ByCudnn(const Tensor& q, const Tensor& k, const Tensor& v,
+                                   bool backward) {
+  const Stream stream = CurrentStream(q.device());
+  const auto why_not = [&] { return cuda::WhyNoCudnnAttention(stream); };
+  if (q.dtype() != DType::kBF16 || !why_not().empty() ||
+      cuda::ChooseAttentionKernels(cuda::AttentionKernels::kCudnn, q, false, why_not) !=
+          cuda::AttentionKernels::kCudnn) {
+    return std::nullopt;
+  }
+  AttentionBackwardArgs b{.q = q, .k = k, .v = v, .scale = 1};
+  b.y = Tensor::EmptyLike(q);
+  b.log_sum_exp = Tensor::Empty({q.dim(0), q.dim(2), q.dim(1)}, DType::kF32, q.device());
+  const AttentionForwardArgs f{q, k, v, b.scale, {}, b.y, b.log_sum_exp};
+  const auto forward = [f] { return cuda::CudnnAttentionForward(CurrentStream(f.q.device()), f); };
+  if (!forward().empty()) return std::nullopt;
+  if (!backward) return LibraryCall{"cuDNN", forward};
+  b.dy = Tensor::Full(q.shape(), 0.5, q.dtype(), q.device());
+  b.dq = Tensor::EmptyLike(q);
+  b.dk = Tensor::EmptyLike(k);
+  b.dv = Tensor::EmptyLike(v);
+  const auto call = [b] { return cuda::CudnnAttentionBackward(CurrentStream(b.q.device()), b); };
+  if (!call().empty()) return std::nullopt;
+  return LibraryCall{"cuDNN", call};
+}
+
 }  // namespace
 
-std::optional<LibraryCall> FindLibraryCall(const OpCase& c, std::span<const Tensor> inputs,
-                                           bool backward) {
+std::optional<LibraryCall> FindLibraryCall(const OpCase& c, const OpSample& sample,
+                                           std::span<const Tensor> inputs, bool backward) {
   if (inputs.size() < 2 || !inputs[0].device().is_cuda()) return std::nullopt;
+  if (c.name == "attention" && inputs.size() == 3 &&
+      sample.name.find("dropout") == std::string::npos) {
+    return ByCudnn(inputs[0].Detach(), inputs[1].Detach(), inputs[2].Detach(), backward);
+  }
   const Tensor a = inputs[0].Detach(), b = inputs[1].Detach();
   const bool known = a.dtype() == DType::kF32 || a.dtype() == DType::kBF16;
   if (!known || !a.is_contiguous() || !b.is_contiguous()) return std::nullopt;

@@ -16,9 +16,10 @@ struct LibraryCall {
   std::function<void()> run;  // submits the work to the current stream
 };
 
-// The products of matrices of linear's and matmul's forward or backward by bare cuBLASLt calls:
-// without bias, activation and what autograd costs. Nothing for other ops, dtypes and the CPU.
-std::optional<LibraryCall> FindLibraryCall(const OpCase& c, std::span<const Tensor> inputs,
-                                           bool backward);
+// Of linear's and matmul's forward or backward the products of matrices by bare cuBLASLt calls,
+// without bias, activation and what autograd costs; attention in bf16 by cuDNN, where it is and has
+// no dropout to do. Nothing for other ops, dtypes and the CPU.
+std::optional<LibraryCall> FindLibraryCall(const OpCase& c, const OpSample& sample,
+                                           std::span<const Tensor> inputs, bool backward);
 
 }  // namespace lockstep

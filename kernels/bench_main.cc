@@ -6,12 +6,14 @@
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "core/autograd.h"
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"
 #include "core/engine.h"
 #include "core/thread_pool.h"
+#include "kernels/attention/flash_attention.h"
 #include "kernels/bench_library.h"
 #include "kernels/bench_timing.h"
 #include "kernels/op_case.h"
@@ -96,9 +98,12 @@ Measured RunBenchmark(const Benchmark& b, Bench& bench) {
                                  bench.device()));
   }
   Measured measured;
-  if (const auto call = FindLibraryCall(*b.op, inputs, b.backward)) {
+  // Beside cuDNN's attention stand our own kernels, whichever the op would choose.
+  std::optional<cuda::AttentionKernelsScope> ours;
+  if (const auto call = FindLibraryCall(*b.op, b.sample, inputs, b.backward)) {
     measured.library_name = call->library;
     measured.library = bench.Measure([] {}, call->run);
+    if (call->library == "cuDNN") ours.emplace(cuda::AttentionKernels::kFlash);
   }
   const Stream stream = CurrentStream(bench.device());
   if (!b.backward) {

@@ -1,5 +1,6 @@
 #include "core/cuda/launch.h"
 #include "kernels/attention/attention_tile.cuh"
+#include "kernels/attention/cudnn_attention.h"
 #include "kernels/attention/flash_attention.h"
 
 namespace lockstep::cuda {
@@ -95,8 +96,7 @@ __global__ void __launch_bounds__(kAttentionThreads) AttentionForwardKernel(Forw
                   rows_left, args.d, false);
 }
 
-void AttentionForwardCuda(Stream stream, const AttentionForwardArgs& args) {
-  if (UseFlashAttention(args.q)) return FlashAttentionForward(stream, args);
+void PlainAttentionForward(Stream stream, const AttentionForwardArgs& args) {
   DispatchFloat("attention", args.q.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     ForwardArgs<T> a;
@@ -298,8 +298,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
                   rows_left, args.d, args.accumulate_v);
 }
 
-void AttentionBackwardCuda(Stream stream, const AttentionBackwardArgs& args) {
-  if (UseFlashAttention(args.q)) return FlashAttentionBackward(stream, args);
+void PlainAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
   const int64_t batches = args.q.dim(0), length = args.q.dim(1), heads = args.q.dim(2);
   const int64_t rows = batches * length * heads, d = args.q.dim(3);
   const Tensor delta = Tensor::Empty({batches, heads, length}, DType::kF32, args.q.device());
@@ -340,6 +339,34 @@ void AttentionBackwardCuda(Stream stream, const AttentionBackwardArgs& args) {
              kAttentionThreads, sizeof(float) * (kTiles + Tile::kScoresSize), stream, a);
     });
   });
+}
+
+// ---- The choice. ----
+
+template <class Args>
+struct AttentionFunctions {
+  std::string (*cudnn)(Stream, const Args&);
+  void (*flash)(Stream, const Args&);
+  void (*plain)(Stream, const Args&);
+};
+
+template <class Args>
+void RunChosen(const AttentionFunctions<Args>& functions, Stream stream, const Args& args) {
+  const AttentionKernels chosen =
+      ChooseAttentionKernels(CurrentAttentionKernels(), args.q, args.dropout.step_values.defined(),
+                             [&] { return WhyNoCudnnAttention(stream); });
+  if (chosen == AttentionKernels::kPlain) return functions.plain(stream, args);
+  // Where cuDNN has no plan for the shape, flash kernels take its place.
+  if (chosen == AttentionKernels::kCudnn && functions.cudnn(stream, args).empty()) return;
+  functions.flash(stream, args);
+}
+
+void AttentionForwardCuda(Stream stream, const AttentionForwardArgs& args) {
+  RunChosen({CudnnAttentionForward, FlashAttentionForward, PlainAttentionForward}, stream, args);
+}
+
+void AttentionBackwardCuda(Stream stream, const AttentionBackwardArgs& args) {
+  RunChosen({CudnnAttentionBackward, FlashAttentionBackward, PlainAttentionBackward}, stream, args);
 }
 
 LS_REGISTER(attention_forward, DeviceType::kCuda, AttentionForwardCuda);

@@ -1,18 +1,24 @@
-// Which of CUDA's attention kernels run: flash attention on tensor cores, or the plain ones in f32.
+// Which of CUDA's attention kernels run: flash attention on tensor cores, cuDNN's, or the plain
+// ones in f32.
 #pragma once
+
+#include <functional>
+#include <string>
 
 #include "kernels/attention/attention.h"
 
 namespace lockstep::cuda {
 
 enum class AttentionKernels {
-  kAuto,   // flash where there is one for the dtype and size of heads
+  kAuto,   // cuDNN's for large problems where it can, else flash where it can, else plain
   kPlain,  // tiles in f32, of any dtype and size
   kFlash,  // or an ArgumentError
+  kCudnn,  // as kAuto, but for small problems, too; an ArgumentError where the device has none
 };
 
-// The calling thread's choice: the innermost scope's, else LOCKSTEP_ATTENTION=auto|plain|flash of
-// the environment (read once; anything else is an InputError), else kAuto.
+// The calling thread's choice: the innermost scope's, else
+// LOCKSTEP_ATTENTION=auto|plain|flash|cudnn of the environment (read once; anything else is an
+// InputError), else kAuto.
 AttentionKernels CurrentAttentionKernels();
 
 // Within its scope the thread's calls of attention, forward and backward, run these kernels. What
@@ -30,12 +36,17 @@ class AttentionKernelsScope {
   friend AttentionKernels CurrentAttentionKernels();
 };
 
-// Flash kernels take bf16 heads of D <= 128 numbers, a multiple of 8; of full speed are 64 and 128.
-// The choice depends on nothing but dtype and D, so neither do the bits.
+// Which of kPlain, kFlash and kCudnn run for q [B, T, H, D]. Flash kernels and cuDNN's take bf16
+// heads of D <= 128 numbers, a multiple of 8; of full speed are 64 and 128. cuDNN's know no dropout
+// of ours. `why_no_cudnn` tells why the device has none, empty if it has: it is asked last, since
+// that takes seconds, and so does each of cuDNN's plans, hence the smallest problem of kAuto. The
+// choice depends on nothing but dtype, sizes and the device, so neither do the bits.
 inline constexpr int64_t kFlashMaxHead = 128;
-bool UseFlashAttention(const Tensor& q);
+inline constexpr double kCudnnMinFlops = 4e9;  // of forward, 2 B H T^2 D: some 10 us
+AttentionKernels ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q, bool dropout,
+                                        const std::function<std::string()>& why_no_cudnn);
 
-// The low-level operations by flash kernels, on tensors for which UseFlashAttention is true.
+// The low-level operations by flash kernels, on tensors for which they can be chosen.
 void FlashAttentionForward(Stream stream, const AttentionForwardArgs& args);
 void FlashAttentionBackward(Stream stream, const AttentionBackwardArgs& args);
 

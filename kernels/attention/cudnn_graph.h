@@ -1,0 +1,165 @@
+// A graph of cuDNN's operations and the plan that runs it: as much of cuDNN's backend API as
+// attention needs (docs.nvidia.com/deeplearning/cudnn, "Graph API"). The library is loaded at run
+// time: nothing is linked, and programs run where it is not installed. For .cu files.
+#pragma once
+
+#include "core/cuda/error.h"  // CUDASIM
+
+// Defines LOCKSTEP_HAS_CUDNN, and declares something, where there are cuDNN's headers to compile
+// with.
+#if !defined(CUDASIM) && __has_include(<cudnn_version.h>)
+#include <cudnn_version.h>
+#if CUDNN_VERSION >= 90800
+#define LOCKSTEP_HAS_CUDNN 1
+#endif
+#endif
+
+#ifdef LOCKSTEP_HAS_CUDNN
+
+#include <cudnn.h>
+
+#include <array>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep::cuda {
+
+// Of any cuDNN 9; those before had a known bug in attention's forward.
+inline constexpr size_t kCudnnMinVersion = 91002;
+
+struct CudnnApi {
+  decltype(&cudnnGetVersion) GetVersion;
+  decltype(&cudnnGetErrorString) GetErrorString;
+  decltype(&cudnnGetLastErrorString) GetLastErrorString;
+  decltype(&cudnnCreate) Create;
+  decltype(&cudnnSetStream) SetStream;
+  decltype(&cudnnBackendCreateDescriptor) CreateDescriptor;
+  decltype(&cudnnBackendDestroyDescriptor) DestroyDescriptor;
+  decltype(&cudnnBackendSetAttribute) SetAttribute;
+  decltype(&cudnnBackendGetAttribute) GetAttribute;
+  decltype(&cudnnBackendFinalize) Finalize;
+  decltype(&cudnnBackendExecute) Execute;
+};
+
+// Throws Error, saying what to install, where there is no libcudnn.so.9 of kCudnnMinVersion or
+// newer.
+const CudnnApi& Cudnn();
+
+// Throws Error: "cuDNN: <doing>: <its own words>".
+void CheckCudnn(cudnnStatus_t status, const char* doing);
+
+// Owner of one of cuDNN's descriptors.
+class CudnnDescriptor {
+ public:
+  explicit CudnnDescriptor(cudnnBackendDescriptorType_t type);
+  ~CudnnDescriptor();
+  CudnnDescriptor(CudnnDescriptor&& other) noexcept
+      : descriptor_(std::exchange(other.descriptor_, nullptr)) {}
+  CudnnDescriptor& operator=(CudnnDescriptor&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+
+  template <class T>
+  CudnnDescriptor& Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                       std::span<const T> values) {
+    SetBytes(name, type, static_cast<int64_t>(values.size()), values.data());
+    return *this;
+  }
+  template <class T>
+  CudnnDescriptor& Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                       const T& value) {
+    return Set(name, type, std::span<const T>(&value, 1));
+  }
+  CudnnDescriptor& Set(cudnnBackendAttributeName_t name, const CudnnDescriptor& value) {
+    return Set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, value.descriptor_);
+  }
+  // After the last Set, before any use.
+  void Finalize(const char* what);
+
+  cudnnBackendDescriptor_t get() const { return descriptor_; }
+  int64_t GetInt(cudnnBackendAttributeName_t name) const;
+
+ private:
+  void SetBytes(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t n,
+                const void* values);
+
+  cudnnBackendDescriptor_t descriptor_ = nullptr;
+};
+
+// What a plan is made for: a GPU of this process, or one of which only the properties are known, as
+// cuDNN writes them down in JSON. Of the latter a plan is only its choice of an engine.
+struct CudnnTarget {
+  cudnnHandle_t handle = nullptr;
+  std::string properties = {};
+};
+
+// Operations on values of four dimensions.
+class CudnnGraph {
+ public:
+  using Sizes = std::array<int64_t, 4>;
+  using Value = int64_t;  // its unique id in plans, too
+  static constexpr Value kNone = -1;
+
+  // A tensor in memory, aligned to 16 bytes.
+  Value Memory(const Sizes& sizes, const Sizes& strides, cudnnDataType_t type);
+  // A number of the host, an f32.
+  Value Scalar();
+  // The result of an operation, that nobody else sees.
+  Value Virtual(const Sizes& sizes, cudnnDataType_t type = CUDNN_DATA_FLOAT);
+  Value Virtual(const Sizes& sizes, const Sizes& strides, cudnnDataType_t type);
+  const Sizes& sizes(Value value) const { return sizes_[static_cast<size_t>(value)]; }
+
+  // y = op(x, b, t); broadcasts sizes of 1. The second form makes y, of x's sizes.
+  void Pointwise(cudnnPointwiseMode_t mode, Value x, Value b, Value t, Value y,
+                 cudnnDataType_t compute = CUDNN_DATA_FLOAT);
+  Value Pointwise(cudnnPointwiseMode_t mode, Value x, Value b = kNone, Value t = kNone);
+  // An i32 of like's sizes: the index of each element along an axis.
+  Value Index(Value like, int64_t axis);
+  void Matmul(Value a, Value b, Value c);
+  // Along the axes in which y has the smaller size.
+  void Reduce(cudnnReduceTensorOp_t op, Value x, Value y);
+  // The same elements at y's sizes and strides, converted to its type.
+  void Reshape(Value x, Value y);
+
+ private:
+  friend class CudnnPlan;
+  Value Add(const Sizes& sizes, const Sizes& strides, cudnnDataType_t type, bool is_virtual,
+            bool by_value);
+  const CudnnDescriptor& tensor(Value v) const { return tensors_[static_cast<size_t>(v)]; }
+  void AddOperation(CudnnDescriptor operation, const char* what);
+
+  std::deque<CudnnDescriptor> tensors_, helpers_, operations_;
+  std::vector<Sizes> sizes_;
+};
+
+// How to run a graph: the first one of cuDNN's heuristic that it can make. Nothing is timed, so
+// equal graphs get equal plans.
+class CudnnPlan {
+ public:
+  // Throws Error with cuDNN's reason where it has none.
+  CudnnPlan(CudnnGraph graph, const CudnnTarget& target);
+
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+
+  // Submits it to the handle's stream. The addresses of all values of Memory (on the device) and
+  // Scalar (on the host, read at once), and of workspace_bytes().
+  void Run(cudnnHandle_t handle, std::span<const std::pair<CudnnGraph::Value, const void*>> values,
+           void* workspace) const;
+
+ private:
+  bool Make(const CudnnDescriptor& config, const CudnnTarget& target, std::string* why_not);
+
+  CudnnGraph graph_;
+  std::optional<CudnnDescriptor> properties_, plan_;
+  std::deque<CudnnDescriptor> made_of_;
+  int64_t workspace_bytes_ = 0;
+};
+
+}  // namespace lockstep::cuda
+
+#endif  // LOCKSTEP_HAS_CUDNN

@@ -1,0 +1,166 @@
+// Which attention kernels are chosen, and what cuDNN makes of attention's graphs. The latter needs
+// its library, and no GPU: bazel test --config=cuda //tests/kernels:cudnn_attention_test
+#include "kernels/attention/cudnn_attention.h"
+
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "core/cuda/error.h"  // CUDASIM
+#include "kernels/attention/flash_attention.h"
+
+namespace lockstep::cuda {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr AttentionKernels kAuto = AttentionKernels::kAuto, kPlain = AttentionKernels::kPlain,
+                           kFlash = AttentionKernels::kFlash, kCudnn = AttentionKernels::kCudnn;
+
+Tensor Q(const Shape& shape, DType dtype = DType::kBF16) {
+  return Tensor::Empty(shape, dtype, kMeta);
+}
+const Shape kSmall{1, 64, 2, 64}, kLarge{8, 1024, 12, 64};
+
+// The choice on a device about which cuDNN says this, and whether it was asked.
+AttentionKernels Choose(AttentionKernels wanted, const Tensor& q, bool dropout = false,
+                        const std::string& why_not = "", bool* asked = nullptr) {
+  return ChooseAttentionKernels(wanted, q, dropout, [&] {
+    if (asked != nullptr) *asked = true;
+    return why_not;
+  });
+}
+
+TEST(AttentionChoice, LargeProblemsGoToCudnnWhereItIs) {
+  EXPECT_EQ(Choose(kAuto, Q(kLarge)), kCudnn);
+  EXPECT_EQ(Choose(kAuto, Q(kLarge), false, "not installed"), kFlash);
+  EXPECT_EQ(Choose(kFlash, Q(kLarge)), kFlash);
+  EXPECT_EQ(Choose(kPlain, Q(kLarge)), kPlain);
+}
+
+TEST(AttentionChoice, CudnnIsAskedOnlyIfItMayRun) {
+  bool asked = false;
+  EXPECT_EQ(Choose(kAuto, Q(kSmall), false, "", &asked), kFlash);
+  EXPECT_EQ(Choose(kAuto, Q(kLarge), true, "", &asked), kFlash);
+  EXPECT_EQ(Choose(kAuto, Q({8, 1024, 12, 60}), false, "", &asked), kPlain);
+  EXPECT_EQ(Choose(kAuto, Q(kLarge, DType::kF32), false, "", &asked), kPlain);
+  EXPECT_EQ(Choose(kCudnn, Q({0, 1024, 12, 64}), false, "", &asked), kFlash);
+  EXPECT_FALSE(asked);
+  EXPECT_EQ(Choose(kAuto, Q(kLarge), false, "", &asked), kCudnn);
+  EXPECT_TRUE(asked);
+}
+
+TEST(AttentionChoice, WhoWantsCudnnGetsItForSmallProblemsToo) {
+  EXPECT_EQ(Choose(kCudnn, Q(kSmall)), kCudnn);
+  EXPECT_EQ(Choose(kCudnn, Q(kSmall), true), kFlash);  // dropout
+  EXPECT_EQ(Choose(kCudnn, Q(kSmall, DType::kF32)), kPlain);
+  try {
+    Choose(kCudnn, Q(kSmall), false, "not installed");
+    ADD_FAILURE() << "no error";
+  } catch (const ArgumentError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("(LOCKSTEP_ATTENTION=cudnn) cannot run here: not installed"));
+  }
+}
+
+// A problem of GPT's: q, k and v in one tensor.
+CudnnAttentionProblem Problem(bool backward, int64_t batch, int64_t length, int64_t heads,
+                              int64_t kv_heads, int64_t d) {
+  CudnnAttentionProblem p;
+  p.backward = backward;
+  p.batch = batch;
+  p.length = length;
+  p.heads = heads;
+  p.kv_heads = kv_heads;
+  p.d = d;
+  const int64_t row = (heads + 2 * kv_heads) * d;
+  p.q = p.k = p.v = {length * row, row, d};
+  p.y = {length * heads * d, heads * d, d};
+  if (backward) {
+    p.dq = p.dk = p.dv = p.q;
+    p.dy = p.y;
+  }
+  return p;
+}
+
+#ifdef CUDASIM
+
+TEST(CudnnAttention, IsNotThereOnASimulatedGpu) {
+  const Stream stream{{DeviceType::kCuda, 0}};
+  EXPECT_EQ(WhyNoCudnnAttention(stream), "a simulated GPU has no cuDNN");
+  EXPECT_EQ(CudnnAttentionForward(stream, {}), "a simulated GPU has no cuDNN");
+  EXPECT_EQ(CudnnAttentionBackward(stream, {}), "a simulated GPU has no cuDNN");
+  EXPECT_THROW(CudnnAttentionWorkspace(Problem(false, 1, 64, 2, 2, 64), "{}"), Error);
+}
+
+#else
+
+// An H100 (SXM, 80 GB) and an A100, as cuDNN writes down what it knows of a GPU.
+std::string Properties(const std::string& name, int version, int processors, int shared, int l2) {
+  return StrCat(R"({"deviceName":")", name, R"(","deviceVer":)", version,
+                R"(,"multiProcessorCount":)", processors, R"(,"maxSharedMemoryPerBlockOptin":)",
+                shared, R"(,"l2CacheSize":)", l2,
+                R"(,"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],)"
+                R"("regsPerBlock":65536,"smClockRateKHz":1410000,"memClockRateKHz":1593000,)"
+                R"("warpSize":32,"maxSharedMemoryPerBlock":49152,)"
+                R"("reservedSharedMemoryPerBlock":1024,"maxRegistersPerSM":65536,)"
+                R"("pciDeviceId":0,"maxCtasPerSM":32,"maxThreadsPerBlock":1024,)"
+                R"("maxThreadsPerSM":2048,"isTccDriver":0,"supportCoopLaunch":1,)"
+                R"("driverVer":13000,"totalGlobalMem":85000000000,"cudaDeviceId":0})");
+}
+
+class CudnnPlans : public testing::TestWithParam<std::string> {
+ protected:
+  // cuDNN wants the driver's library to make a plan; the toolkit has a stand-in of the same name,
+  // whose functions fail.
+  void SetUp() override {
+    const char* home = std::getenv("CUDA_HOME");
+    const std::string stub =
+        StrCat(home == nullptr ? "/usr/local/cuda" : home, "/lib64/stubs/libcuda.so");
+    if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr &&
+        dlopen(stub.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+      GTEST_SKIP() << "there is neither libcuda.so.1 nor " << stub;
+    }
+    if (dlopen("libcudnn.so.9", RTLD_NOW) == nullptr) GTEST_SKIP() << "there is no libcudnn.so.9";
+  }
+};
+
+// Multi-head and grouped-query attention, sizes that no tile divides, a single query.
+TEST_P(CudnnPlans, CudnnHasAnEngineForEachGraph) {
+  for (const bool backward : {false, true}) {
+    for (const auto& p :
+         {Problem(backward, 8, 1024, 12, 12, 64), Problem(backward, 1, 4096, 32, 8, 128),
+          Problem(backward, 2, 197, 4, 2, 72), Problem(backward, 1, 1, 2, 2, 64)}) {
+      SCOPED_TRACE(StrCat(backward ? "backward" : "forward", " of T ", p.length, ", D ", p.d));
+      const int64_t bytes = CudnnAttentionWorkspace(p, GetParam());
+      const int64_t scores = 2 * p.batch * p.heads * p.length * p.length;
+      if (backward) {
+        // The gradient of the scores: it is the backward without atomics.
+        EXPECT_GE(bytes, scores);
+      } else {
+        EXPECT_LT(bytes, 1 << 20);
+      }
+    }
+  }
+}
+
+TEST_P(CudnnPlans, CudnnSaysWhyItHasNone) {
+  try {
+    CudnnAttentionWorkspace(Problem(false, 2, 64, 2, 2, 60), GetParam());
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cuDNN"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Gpus, CudnnPlans,
+    testing::Values(Properties("NVIDIA H100 80GB HBM3", 900, 132, 232448, 52428800),
+                    Properties("NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040)));
+
+#endif
+
+}  // namespace
+}  // namespace lockstep::cuda
