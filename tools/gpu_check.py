@@ -4,8 +4,8 @@
   bazel build -c opt --config=cuda //tools:bundle    # bazel-bin/tools/lockstep-bundle.tar.gz
   tar xf lockstep-bundle.tar.gz && lockstep/gpu_check [--only=ops,train] [--out=gpu_check.json]
 
-Prints a table, a line per part, and writes a JSON file after each: called again with the same --out,
-it goes on with the parts that have not passed. Each part has a time limit. --simulated
+Writes a JSON file after each part, and a table at the end, a line per part: called again with the same
+--out, it goes on with the parts that have not passed. Each part has a time limit. --simulated
 rehearses everything on a simulated GPU (a bundle built without --config=cuda), with little work and
 PyTorch on the CPU. Exits with 1 if a part failed. Needs python3 alone; with torch in it (or in
 --python), losses and training speed stand beside PyTorch's.
@@ -39,6 +39,10 @@ class Skip(Exception):
 class Failed(Exception):
     """The part ran and found something."""
 
+    def __init__(self, text, output=""):
+        super().__init__(text)
+        self.output = output  # of the program that failed, all of it
+
 
 class Check:
     def __init__(self, args, scratch):
@@ -48,7 +52,8 @@ class Check:
         self.deadline = 0.0
         # The programs' own libraries lie beside them.
         self.environment = with_libraries([HERE / "lib"])
-        self.environment = with_libraries([HERE / "lib", *cuda_libraries(args.python, self.environment)])
+        if not args.simulated:
+            self.environment = with_libraries([HERE / "lib", *cuda_libraries(args.python, self.environment)])
 
     def run(self, *command, environment=None):
         """Runs a command within the part's time and returns its output."""
@@ -70,7 +75,7 @@ class Check:
             raise Failed(f"out of time in {' '.join(command)}") from None
         if process.returncode != 0:
             text = (out + error).strip()
-            raise Failed(f"{Path(command[0]).name} exited with {process.returncode}: {text[-1500:]}")
+            raise Failed(f"{Path(command[0]).name} exited with {process.returncode}: {text[-1500:]}", text)
         return out
 
     def program(self, name):
@@ -84,11 +89,20 @@ class Check:
     def ops(self):
         tested = ["attention", "softmax_cross_entropy"] if self.args.simulated else ["*"]
         pattern = ":".join(f"{op}.*" for op in tested) + "-OpTest.*"  # that one reads the source tree
-        out = self.run(self.program("op_test"), f"--device={self.device}", f"--gtest_filter={pattern}")
-        passed = re.search(r"\[  PASSED  \] (\d+) test", out)
-        if passed is None or int(passed[1]) == 0:
-            raise Failed("no test ran")
-        return {"passed": int(passed[1])}, f"{passed[1]} tests of ops passed"
+        passed = self.test_ops(pattern)
+        return {"passed": passed}, f"{passed} tests of ops passed"
+
+    def cudnn(self):
+        """attention's tests once more, on cuDNN's kernels."""
+        try:
+            passed = self.test_ops("attention.*", environment=dict(self.environment, LOCKSTEP_ATTENTION="cudnn"))
+        except Failed as error:
+            reason = re.search(r"\(LOCKSTEP_ATTENTION=cudnn\) cannot run here: (.*)", error.output)
+            # It is there, and is not what it should be: that is a finding.
+            if reason is None or re.search("of a trial|has no plan|cuDNN: ", reason[1]):
+                raise
+            raise Skip(reason[1].strip()) from None
+        return {"passed": passed}, f"{passed} tests of attention passed on cuDNN's kernels"
 
     def gradients(self):
         ops = ["attention", "linear"] if self.args.simulated else [""]
@@ -118,13 +132,14 @@ class Check:
     def train(self):
         """Two runs give the same bits; so do graphs and eager steps."""
         shape = SMALL if self.args.simulated else PARITY
-        runs = {name: self.train_ours(shape, "fp32", *more)[1] / "latest/model.safetensors"
-                for name, more in (("first", ()), ("second", ()), ("eager", ("--train.cuda_graphs=false",)))}
-        weights = {name: path.read_bytes() for name, path in runs.items()}
-        for name in ("second", "eager"):
-            if weights[name] != weights["first"]:
-                raise Failed(f"the weights of the {name} run differ from the first's")
-        return {"steps": shape[-1]}, f"{shape[-1]} steps: the same bits again, by graphs and eagerly"
+        for precision in ("fp32", "bf16"):
+            first, second, eager = (
+                (self.train_ours(shape, precision, *more)[1] / "latest/model.safetensors").read_bytes()
+                for more in ((), (), ("--train.cuda_graphs=false",)))
+            for name, weights in (("second", second), ("eager", eager)):
+                if weights != first:
+                    raise Failed(f"in {precision} the weights of the {name} run differ from the first's")
+        return {"steps": shape[-1]}, f"{shape[-1]} steps in fp32 and bf16: the same bits again, by graphs and eagerly"
 
     def parity(self):
         python = self.torch()
@@ -156,9 +171,12 @@ class Check:
         shape = SMALL if self.args.simulated else SPEED
         tokens = shape[4] * shape[5]
         figures, notes = {}, {}
-        for name, precision, more in (("lockstep fp32", "fp32", ()), ("lockstep bf16", "bf16", ()),
-                                      ("lockstep bf16 without graphs", "bf16", ("--train.cuda_graphs=false",))):
-            _, out = self.train_ours(shape, precision, *more)
+        flash = dict(self.environment, LOCKSTEP_ATTENTION="flash")
+        for name, precision, more, environment in (
+                ("lockstep fp32", "fp32", (), None), ("lockstep bf16", "bf16", (), None),
+                ("lockstep bf16 without graphs", "bf16", ("--train.cuda_graphs=false",), None),
+                ("lockstep bf16 without cuDNN", "bf16", (), flash)):
+            _, out = self.train_ours(shape, precision, *more, environment=environment)
             lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
             times = [line["ms"] for line in lines if "loss" in line][3:]
             figures[name] = tokens / statistics.median(times) * 1e3
@@ -181,6 +199,15 @@ class Check:
 
     # ---- What they share. ----
 
+    def test_ops(self, pattern, environment=None):
+        """How many tests of ops passed."""
+        out = self.run(self.program("op_test"), f"--device={self.device}", f"--gtest_filter={pattern}",
+                       environment=environment)
+        passed = re.search(r"\[  PASSED  \] (\d+) test", out)
+        if passed is None or int(passed[1]) == 0:
+            raise Failed("no test ran")
+        return int(passed[1])
+
     def torch(self):
         try:
             self.run(self.args.python, "-c", "import torch, numpy", environment=os.environ)
@@ -198,7 +225,7 @@ class Check:
                     array("H", (draw.randrange(shape[3]) for _ in range(200_000))).tofile(file)
         return folder / "train.bin"
 
-    def train_ours(self, shape, precision, *more):
+    def train_ours(self, shape, precision, *more, environment=None):
         layers, heads, width, vocabulary, sequence, batch, steps = shape
         out = Path(tempfile.mkdtemp(dir=self.scratch)) / "run"
         self.run(self.program("train_gpt"), f"--device={self.device}", f"--out_dir={out}",
@@ -206,7 +233,8 @@ class Check:
                  f"--model.n_embd={width}", f"--model.vocab_size={vocabulary}", "--model.bias=true",
                  "--model.dropout=0", f"--model.block_size={sequence}", f"--train.batch_size={batch}",
                  f"--train.steps={steps}", f"--train.precision={precision}", "--train.eval_every=0",
-                 "--train.eval_batches=1", "--train.sample_tokens=0", "--train.log_every=1000", *more)
+                 "--train.eval_batches=1", "--train.sample_tokens=0", "--train.log_every=1000", *more,
+                 environment=environment)
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         return [line["loss"] for line in lines if "loss" in line], out
 
@@ -221,8 +249,8 @@ class Check:
 
 
 # The parts in order, with their time limits in seconds, on a GPU and rehearsed.
-PARTS = {"ops": (1200, 150), "gradients": (600, 90), "sanitizer": (1200, 10), "train": (300, 60),
-         "parity": (600, 90), "bench": (1200, 60), "speed": (1800, 120)}
+PARTS = {"ops": (1200, 150), "gradients": (600, 60), "cudnn": (600, 30), "sanitizer": (1200, 10),
+         "train": (300, 90), "parity": (600, 60), "bench": (1200, 60), "speed": (1800, 120)}
 
 
 def with_libraries(folders):
@@ -232,13 +260,15 @@ def with_libraries(folders):
 
 
 def cuda_libraries(python, environment):
-    """Where CUDA's libraries lie, if the loader does not find them: PyTorch brings them along."""
+    """Where CUDA's libraries lie, if the loader does not find them all: PyTorch brings them along."""
+    # What the programs are linked with is of the toolkit's major version; cuDNN and NCCL they look for.
     program = HERE / "bin" / "train_gpt"
-    if not program.exists() or shutil.which("ldd") is None:
-        return []
-    listed = subprocess.run(["ldd", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                            env=environment)
-    if "not found" not in listed.stdout:
+    quiet = {"stderr": subprocess.DEVNULL, "text": True, "env": environment}
+    listed = ""
+    if program.exists() and shutil.which("ldd") is not None:
+        listed = subprocess.run(["ldd", program], stdout=subprocess.PIPE, **quiet).stdout
+    load = "import ctypes; [ctypes.CDLL(name) for name in ('libcudnn.so.9', 'libnccl.so.2')]"
+    if "not found" not in listed and subprocess.run([sys.executable, "-c", load], **quiet).returncode == 0:
         return []
     ask = "import glob, site; [print(f) for s in site.getsitepackages() for f in glob.glob(s + '/nvidia/*/lib')]"
     found = subprocess.run([python, "-c", ask], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -282,7 +312,6 @@ def main():
     machine = describe_machine(args.simulated)
     if results.setdefault("machine", machine) != machine:
         parser.error(f"{out} is of a run on {results['machine']}, this one is on {machine}: choose another --out")
-    print(f"on {machine}", flush=True)
     parts = results.setdefault("parts", {})
     with tempfile.TemporaryDirectory() as folder:
         check = Check(args, Path(folder))
@@ -303,7 +332,10 @@ def main():
                 done["seconds"] = round(time.monotonic() - begin, 1)
                 parts[name] = done
                 write_json(out, results)
-            print(f"{name:<10} {done['state']:<8} {done['seconds']:7.1f} s  {done['text']}", flush=True)
+            print(f"{name}: {done['state']}", file=sys.stderr, flush=True)
+    print(f"on {machine}; all figures are in {out}")
+    for name in wanted:
+        print("{:<10} {state:<8} {seconds:7.1f} s  {text}".format(name, **parts[name]))
     return int(any(parts[name]["state"] == "failed" for name in wanted))
 
 

@@ -20,6 +20,14 @@ BENCH = r"""
 for a in "$@"; do [[ $a == --json=* ]] && out=${a#--json=}; done
 echo '{"copy_bytes_per_second": 2e9, "gemm_flops_per_second": {"f32": 3e12}, "benchmarks": {"x": {}}}' >"$out"
 """
+# Without cuDNN, as op_test says it, and all of what it prints after.
+NO_CUDNN = r"""
+if [[ $LOCKSTEP_ATTENTION == cudnn ]]; then
+  echo "attention by cuDNN (LOCKSTEP_ATTENTION=cudnn) cannot run here: $REASON"
+  yes | head -n 2000
+  exit 1
+fi
+"""
 # Six steps of 10 ms, and weights that say nothing of the options.
 TRAIN = r"""
 for a in "$@"; do [[ $a == --out_dir=* ]] && out=${a#--out_dir=}; done
@@ -64,7 +72,8 @@ class GpuCheckTest(unittest.TestCase):
         """Its exit status, the table's lines and the JSON file's parts."""
         out = self.root / "out.json"
         argv = ["gpu_check", "--simulated", f"--out={out}", f"--python={self.torch}", *args]
-        with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(io.StringIO()) as text:
+        with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(io.StringIO()) as text, \
+                contextlib.redirect_stderr(io.StringIO()) as self.said:
             status = gpu_check.main()
         return status, text.getvalue().splitlines(), json.loads(out.read_text())["parts"]
 
@@ -76,6 +85,7 @@ class GpuCheckTest(unittest.TestCase):
                          set(gpu_check.PARTS) - {"sanitizer"})
         self.assertEqual(parts["speed"]["values"]["tokens_per_second"],
                          {"lockstep fp32": 6400, "lockstep bf16": 6400, "lockstep bf16 without graphs": 6400,
+                          "lockstep bf16 without cuDNN": 6400,
                           "torch bf16 eager": 1600, "torch bf16 compiled": 1600})
         self.assertEqual(parts["speed"]["values"]["bf16_over_torch"], 4)
 
@@ -91,7 +101,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual((status, parts["ops"]["state"]), (0, "passed"))
         self.assertEqual(self.runs("train_gpt"), trained)
         self.check("--again", "--only=train")
-        self.assertEqual(self.runs("train_gpt"), trained + 3)
+        self.assertEqual(self.runs("train_gpt"), trained + 6)
 
     def test_a_part_has_a_time_limit(self):
         self.program("gradcheck", "sleep 60 & sleep 60")
@@ -105,9 +115,18 @@ class GpuCheckTest(unittest.TestCase):
         self.program("op_test", "echo '[  PASSED  ] 0 tests.'")
         self.assertEqual(self.check("--only=ops")[2]["ops"]["text"], "no test ran")
 
+    def test_no_cudnn_is_no_failure_but_a_wrong_one_is(self):
+        self.program("op_test", NO_CUDNN + OPS)
+        for reason, state in (("cuDNN cannot be loaded", "skipped"), ("it is used on GPUs", "skipped"),
+                              ("its result 0 of a trial is off by nan", "failed"), ("cuDNN has no plan", "failed")):
+            with mock.patch.dict(os.environ, REASON=reason):
+                part = self.check("--only=ops,cudnn", "--again")[2]
+            self.assertEqual((part["ops"]["state"], part["cudnn"]["state"]), ("passed", state), reason)
+
     def test_other_weights_are_a_failure(self):
-        self.program("train_gpt", TRAIN.replace("echo weights", "echo \"$*\""))
-        self.assertIn("differ from the first's", self.check("--only=train")[2]["train"]["text"])
+        for option in ("$*", "$(grep -o cuda_graphs <<<$*)", "$(cat train_gpt.count; echo x >>train_gpt.count)"):
+            self.program("train_gpt", TRAIN.replace("echo weights", f"echo \"{option}\""))
+            self.assertIn("differ from the first's", self.check("--only=train")[2]["train"]["text"], option)
 
     def test_other_losses_are_a_failure(self):
         for loss in ("4.51", "NaN"):
@@ -131,9 +150,9 @@ class GpuCheckTest(unittest.TestCase):
         self.check("--only=bench")
         out = self.root / "out.json"
         out.write_text(out.read_text().replace("simulated GPU", "another GPU"))
-        with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as error:
+        with self.assertRaises(SystemExit):
             self.check("--only=bench")
-        self.assertIn("is of a run on another GPU", error.getvalue())
+        self.assertIn("is of a run on another GPU", self.said.getvalue())
 
 
 if __name__ == "__main__":
