@@ -20,27 +20,28 @@ struct NormForwardRows {
   using A = Acc<T>;
   int64_t rows, c;
   const T* x;
-  const T* branch;  // null, or what is added to x first,
-  T* sum;           // rounded to T as the sum is here
-  const A *w, *b;   // b may be null
+  const A *w, *b;  // b may be null
   A eps;
   T* y;
   A *mean, *rstd;  // mean unused if not centred
 };
 
-template <Centring centring, class T>
-void NormForwardRow(const NormForwardRows<T>& in, int64_t row) {
+// What is added to x before it is normalised, in layer_norm and rms_norm: nothing. Such a function
+// takes a row of x and its number, and returns the sum, wherever it put it.
+struct NoBranch {
+  template <class T>
+  const T* operator()(const T* x, int64_t) const {
+    return x;
+  }
+};
+
+template <Centring centring, class T, class Branch>
+void NormForwardRow(const NormForwardRows<T>& in, int64_t row, const Branch& add_branch) {
   using A = Acc<T>;
   const int64_t c = in.c;
-  const T* x = in.x + row * c;
+  const T* x = add_branch(in.x + row * c, row);
   T* y = in.y + row * c;
   const A *w = in.w, *b = in.b;
-  if (in.branch != nullptr) {
-    const T* branch = in.branch + row * c;
-    T* sum = in.sum + row * c;
-    for (int64_t i = 0; i < c; ++i) sum[i] = Convert<T>(Convert<A>(x[i]) + Convert<A>(branch[i]));
-    x = sum;
-  }
   A m = 0;
   if constexpr (centring == Centring::kMean) {
     m = SumOver<A>(c, [=](int64_t i) { return Convert<A>(x[i]); }) / A(c);
@@ -60,11 +61,11 @@ void NormForwardRow(const NormForwardRows<T>& in, int64_t row) {
   }
 }
 
-template <Centring centring, class T>
-void NormForward(const NormForwardRows<T>& in) {
+template <Centring centring, class T, class Branch = NoBranch>
+void NormForward(const NormForwardRows<T>& in, const Branch& add_branch = {}) {
   const int64_t grain = std::max<int64_t>(1, kElementwiseGrain / in.c);
   VectorisedParallelFor(in.rows, grain, [=](int64_t row, int64_t end) {
-    for (; row < end; ++row) NormForwardRow<centring>(in, row);
+    for (; row < end; ++row) NormForwardRow<centring>(in, row, add_branch);
   });
 }
 
@@ -149,34 +150,50 @@ void NormSumBlocks(const A* partial, int64_t blocks, int64_t stride,
   });
 }
 
+// What becomes of a row of dx, after NoBranch: nothing more. Such a function may add to one more
+// row of sums over all rows, which go to a target of its own.
+struct NoBranchGradient {
+  static constexpr int64_t kSums = 0;
+  template <class T>
+  void operator()(const T*, int64_t, Acc<T>*) const {}
+};
+
 // Gradients of weight and bias are computed where their tensor is defined.
-template <Centring centring, class T>
+template <Centring centring, class T, class BranchGradient = NoBranchGradient>
 void NormBackward(const NormBackwardRows<T>& in, const GradSink::Target& dweight,
-                  const GradSink::Target& dbias) {
+                  const GradSink::Target& dbias, const BranchGradient& hand_on = {}) {
   using A = Acc<T>;
   const int64_t rows = in.rows, c = in.c;
   const bool affine = dweight.tensor.defined() || dbias.tensor.defined();
-  constexpr int64_t kSums = centring == Centring::kMean ? 2 : 1;
+  constexpr int64_t kNormSums = centring == Centring::kMean ? 2 : 1;
+  constexpr int64_t kSums = kNormSums + BranchGradient::kSums;
   // At most 64 partial sums, of at least 16 rows: they depend on the shape, not on the threads.
   const int64_t block_rows = std::max<int64_t>(16, (rows + 63) / 64);
   const int64_t blocks = (rows + block_rows - 1) / block_rows;
-  const Tensor partials = Tensor::Empty({affine ? blocks : 0, kSums, c}, DTypeOf<A>);
+  const bool sums_wanted = affine || BranchGradient::kSums > 0;
+  const Tensor partials = Tensor::Empty({sums_wanted ? blocks : 0, kSums, c}, DTypeOf<A>);
   A* partial = partials.data<A>();
   VectorisedParallelFor(blocks, 1, [&](int64_t block, int64_t end) {
     static thread_local Scratch<A> memory;
     A* scratch = in.dx != nullptr ? memory.Get(2 * c) : nullptr;
     for (; block < end; ++block) {
-      A* sums = affine ? partial + block * kSums * c : nullptr;
-      if (affine) std::fill(sums, sums + kSums * c, A(0));
+      A* sums = sums_wanted ? partial + block * kSums * c : nullptr;
+      if (sums_wanted) std::fill(sums, sums + kSums * c, A(0));
       const int64_t last = std::min(rows, (block + 1) * block_rows);
       for (int64_t row = block * block_rows; row < last; ++row) {
-        if (affine) NormAffineGradient<centring>(in, row, sums, sums + (kSums - 1) * c);
-        if (in.dx != nullptr) NormInputGradient<centring>(in, row, scratch);
+        if (affine) NormAffineGradient<centring>(in, row, sums, sums + (kNormSums - 1) * c);
+        if (in.dx == nullptr) continue;
+        NormInputGradient<centring>(in, row, scratch);
+        hand_on(in.dx + row * c, row, sums + kNormSums * c);
       }
     }
   });
-  NormSumBlocks(partial, blocks, kSums * c, dweight);
-  NormSumBlocks(partial ? partial + (kSums - 1) * c : nullptr, blocks, kSums * c, dbias);
+  const auto finish = [&](const GradSink::Target& target, int64_t sum) {
+    NormSumBlocks(partial ? partial + sum * c : nullptr, blocks, kSums * c, target);
+  };
+  finish(dweight, 0);
+  finish(dbias, kNormSums - 1);
+  if constexpr (BranchGradient::kSums > 0) finish(hand_on.target, kNormSums);
 }
 
 }  // namespace lockstep::cpu

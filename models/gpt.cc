@@ -1,7 +1,9 @@
 #include "models/gpt.h"
 
 #include <cmath>
+#include <tuple>
 
+#include "kernels/residual/residual.h"
 #include "kernels/token_position_embedding/token_position_embedding.h"
 #include "nn/dropout.h"
 #include "nn/init.h"
@@ -61,8 +63,10 @@ Gpt::Gpt(const GptConfig& config)
       drop_(this, "drop", std::make_shared<nn::Dropout>(config_.dropout)),
       h_(this, "h", Blocks(config_)),
       ln_f_(this, "ln_f",
-            nn::MakeNorm(config_.n_embd,
-                         {.kind = config_.norm, .bias = config_.bias, .eps = config_.norm_eps})) {
+            std::make_shared<nn::ResidualNorm>(
+                config_.n_embd,
+                nn::NormOptions{
+                    .kind = config_.norm, .bias = config_.bias, .eps = config_.norm_eps})) {
   if (!config.tie_embeddings) {
     lm_head_ = std::make_unique<Child<nn::LmHeadLayer>>(
         this, "lm_head",
@@ -86,10 +90,22 @@ Tensor Gpt::Forward(const Tensor& ids, const Tensor& targets) {
                                               first_position)
                 : (*wte_)(part);
   }));
-  for (int64_t i = 0; i < h_.size(); ++i) x = h_[i](x);
+  ops::Branch branch;  // of the last block: each norm adds what comes before it
+  for (int64_t i = 0; i < h_.size(); ++i) {
+    if (auto* block = dynamic_cast<nn::TransformerBlock*>(&*h_[i])) {
+      std::tie(x, branch) = block->Continue(x, branch);
+    } else {
+      x = h_[i](branch.value.defined() ? ops::Residual(x, ops::Complete(branch)) : x);
+      branch = {};
+    }
+  }
   // Only what follows the last token is asked for when text is generated.
-  if (nn::KvCacheScope::Current() != nullptr) x = x.Slice(1, x.dim(1) - 1, x.dim(1));
-  x = ln_f_(x);
+  if (nn::KvCacheScope::Current() != nullptr) {
+    for (Tensor* t : {&x, &branch.value}) {
+      if (t->defined()) *t = t->Slice(1, t->dim(1) - 1, t->dim(1));
+    }
+  }
+  x = ln_f_(x, branch).second;
   if (lm_head_) return (*lm_head_)(x, targets);
   return nn::LogitsOrLoss(x, *wte_->weight(), targets, config_.loss_chunk);
 }

@@ -6,6 +6,7 @@
 #include "models/language_model.h"
 #include "nn/embedding.h"
 #include "nn/lm_head.h"
+#include "nn/residual_norm.h"
 
 namespace lockstep::models {
 
@@ -36,7 +37,7 @@ class Gpt : public LanguageModel {
   std::unique_ptr<Child<nn::Embedding>> wpe_;  // null with rope
   Child<Layer> drop_;
   ChildList<Layer> h_;
-  Child<Layer> ln_f_;
+  Child<nn::ResidualNormLayer> ln_f_;
   std::unique_ptr<Child<nn::LmHeadLayer>> lm_head_;  // null if tied
 };
 

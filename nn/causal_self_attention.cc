@@ -46,7 +46,7 @@ CausalSelfAttention::CausalSelfAttention(int64_t n_embd, int64_t n_head,
       c_proj_(this, "c_proj", MakeLinear(n_embd, n_embd, options.bias, options.residual_std)),
       resid_dropout_(this, "resid_dropout", std::make_shared<Dropout>(options.dropout)) {}
 
-Tensor CausalSelfAttention::Forward(const Tensor& x) {
+Tensor CausalSelfAttention::Attend(const Tensor& x) {
   Tensor qkv = c_attn_(x);
   if (rotary_) {
     qkv = AtPositions(std::move(qkv), [&](Tensor part, int64_t first_position) {
@@ -56,14 +56,18 @@ Tensor CausalSelfAttention::Forward(const Tensor& x) {
   if (KvCacheScope* cache = KvCacheScope::Current()) {
     const int64_t h = n_head_, g = n_kv_head_, all = h + 2 * g;
     const Tensor heads = qkv.View({x.dim(0), x.dim(1), all, qkv.dim(2) / all});
-    const Tensor y =
-        cache->Attend(heads.Slice(2, 0, h), heads.Slice(2, h, h + g), heads.Slice(2, h + g, all));
-    return c_proj_(y.View(x.shape()));
+    return cache->Attend(heads.Slice(2, 0, h), heads.Slice(2, h, h + g), heads.Slice(2, h + g, all))
+        .View(x.shape());
   }
   const bool drop = dropout_ > 0 && CurrentStepState() != nullptr;
   const uint64_t site = drop ? RandomSite(path() + ".attn_dropout") : 0;
-  const Tensor y = ops::CausalAttention(qkv, n_head_, drop ? dropout_ : 0.0, site, n_kv_head_);
-  return resid_dropout_(c_proj_(y));
+  return ops::CausalAttention(qkv, n_head_, drop ? dropout_ : 0.0, site, n_kv_head_);
+}
+
+Tensor CausalSelfAttention::Forward(const Tensor& x) { return resid_dropout_(c_proj_(Attend(x))); }
+
+ops::Branch CausalSelfAttention::ForwardBranch(const ops::Branch& x) {
+  return BranchOf(resid_dropout_, BranchOf(c_proj_, Attend(ops::Complete(x))));
 }
 
 }  // namespace lockstep::nn

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "core/module.h"
+#include "nn/branch.h"
 #include "nn/rotary.h"
 
 namespace lockstep::nn {
@@ -26,7 +26,7 @@ struct CausalSelfAttentionOptions {
 // neighbouring query heads. The mask of the attention weights' dropout has the site
 // "<path>.attn_dropout". Throws ArgumentError unless n_embd is a multiple of n_head, and that of
 // n_kv_head.
-class CausalSelfAttention : public Layer {
+class CausalSelfAttention : public BranchLayer {
  public:
   CausalSelfAttention(int64_t n_embd, int64_t n_head,
                       const CausalSelfAttentionOptions& options = {});
@@ -36,8 +36,11 @@ class CausalSelfAttention : public Layer {
 
  protected:
   Tensor Forward(const Tensor& x) override;
+  ops::Branch ForwardBranch(const ops::Branch& x) override;
 
  private:
+  Tensor Attend(const Tensor& x);  // what c_proj takes
+
   int64_t n_head_, n_kv_head_;
   double dropout_;
   std::shared_ptr<Rotary> rotary_;

@@ -17,4 +17,13 @@ Tensor Dropout::Forward(const Tensor& x) {
   return ops::Dropout(x, p_, RandomSite(path()));
 }
 
+ops::Branch Dropout::ForwardBranch(const ops::Branch& x) {
+  if (p_ == 0 || CurrentStepState() == nullptr) return x;
+  // One dropout is left open, the first of two is not.
+  ops::Branch y = x.dropout == 0 ? x : ops::Complete(x);
+  y.dropout = p_;
+  y.site = RandomSite(path());
+  return y;
+}
+
 }  // namespace lockstep::nn

@@ -1,7 +1,7 @@
 // Dropout, Srivastava et al. (2014).
 #pragma once
 
-#include "core/module.h"
+#include "nn/branch.h"
 
 namespace lockstep::nn {
 
@@ -9,7 +9,7 @@ namespace lockstep::nn {
 // outside of one, and for p = 0, returns x itself. The mask is a function of (seed, step, this
 // module's path, the element's place in the global batch), not of rank, micro-batch or device. So
 // the model must have names (Module::Materialize). Throws ArgumentError unless 0 <= p < 1.
-class Dropout : public Layer {
+class Dropout : public BranchLayer {
  public:
   explicit Dropout(double p);
 
@@ -17,6 +17,7 @@ class Dropout : public Layer {
 
  protected:
   Tensor Forward(const Tensor& x) override;
+  ops::Branch ForwardBranch(const ops::Branch& x) override;
 
  private:
   double p_;

@@ -22,4 +22,11 @@ Tensor Linear::Forward(const Tensor& x) {
   return ops::Linear(x, weight_->value(), bias_ ? bias_->value() : Tensor(), activation_);
 }
 
+ops::Branch Linear::ForwardBranch(const ops::Branch& x) {
+  if (activation_ != Activation::kNone) return Forward(ops::Complete(x));
+  ops::Branch y = ops::Linear(ops::Complete(x), weight_->value());
+  if (bias_) y.bias = bias_->value();
+  return y;
+}
+
 }  // namespace lockstep::nn

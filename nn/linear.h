@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "core/module.h"
 #include "kernels/linear/linear.h"
+#include "nn/branch.h"
 
 namespace lockstep::nn {
 
@@ -17,8 +17,9 @@ struct LinearOptions {
 
 // y = activation(x weight^T + bias): x [..., in_features] -> [..., out_features].
 // Parameters: weight [out_features, in_features] (decays), bias [out_features] (does not).
-// Throws ArgumentError if a size is not positive.
-class Linear : public Layer {
+// As a branch it leaves the bias to the one who adds it, if it has no activation. Throws
+// ArgumentError if a size is not positive.
+class Linear : public BranchLayer {
  public:
   Linear(int64_t in_features, int64_t out_features, const LinearOptions& options = {});
 
@@ -29,6 +30,7 @@ class Linear : public Layer {
 
  protected:
   Tensor Forward(const Tensor& x) override;
+  ops::Branch ForwardBranch(const ops::Branch& x) override;
 
  private:
   Activation activation_;

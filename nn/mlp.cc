@@ -52,4 +52,8 @@ Mlp::Mlp(int64_t n_embd, int64_t hidden, const MlpOptions& options)
 
 Tensor Mlp::Forward(const Tensor& x) { return dropout_(c_proj_(Activate(activation_, c_fc_(x)))); }
 
+ops::Branch Mlp::ForwardBranch(const ops::Branch& x) {
+  return BranchOf(dropout_, BranchOf(c_proj_, Activate(activation_, c_fc_(ops::Complete(x)))));
+}
+
 }  // namespace lockstep::nn

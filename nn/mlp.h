@@ -1,7 +1,7 @@
 // The perceptron of a transformer's blocks: GPT-2's, or Llama's gated one.
 #pragma once
 
-#include "core/module.h"
+#include "nn/branch.h"
 
 namespace lockstep::nn {
 
@@ -24,12 +24,13 @@ struct MlpOptions {
 // y = dropout(c_proj(activation(c_fc(x)))): x [..., n_embd] -> the same. Children, replaceable:
 // c_fc (n_embd -> hidden; kSwiGlu: -> 2 hidden, the gate before up, as one product), c_proj (hidden
 // -> n_embd), dropout. What replaces c_fc must apply a kGelu itself.
-class Mlp : public Layer {
+class Mlp : public BranchLayer {
  public:
   Mlp(int64_t n_embd, int64_t hidden, const MlpOptions& options = {});
 
  protected:
   Tensor Forward(const Tensor& x) override;
+  ops::Branch ForwardBranch(const ops::Branch& x) override;
 
  private:
   MlpActivation activation_;

@@ -1,15 +1,10 @@
 #include "nn/residual_norm.h"
 
+#include "kernels/layer_norm/layer_norm.h"
+#include "kernels/rms_norm/rms_norm.h"
 #include "nn/init.h"
-#include "nn/layer_norm.h"
-#include "nn/rms_norm.h"
 
 namespace lockstep::nn {
-
-std::shared_ptr<Layer> MakeNorm(int64_t dim, const NormOptions& options) {
-  if (options.kind == NormKind::kRmsNorm) return std::make_shared<RmsNorm>(dim, options.eps);
-  return std::make_shared<LayerNorm>(dim, options.bias, options.eps);
-}
 
 ResidualNorm::ResidualNorm(int64_t dim, const NormOptions& options)
     : kind_(options.kind), eps_(options.eps) {
@@ -21,9 +16,12 @@ ResidualNorm::ResidualNorm(int64_t dim, const NormOptions& options)
   }
 }
 
-std::pair<Tensor, Tensor> ResidualNorm::Forward(const Tensor& x, const Tensor& branch) {
-  return ops::ResidualNorm(kind_, x, branch, weight_->value(), bias_ ? bias_->value() : Tensor(),
-                           eps_);
+std::pair<Tensor, Tensor> ResidualNorm::Forward(const Tensor& x, const ops::Branch& branch) {
+  const Tensor& weight = weight_->value();
+  const Tensor bias = bias_ ? bias_->value() : Tensor();
+  if (branch.value.defined()) return ops::ResidualNorm(kind_, x, branch, weight, bias, eps_);
+  return {x, kind_ == NormKind::kRmsNorm ? ops::RmsNorm(x, weight, eps_)
+                                         : ops::LayerNorm(x, weight, bias, eps_)};
 }
 
 }  // namespace lockstep::nn

@@ -1,4 +1,4 @@
-// The residual connection together with the normalisation after it, and norms by their kind.
+// The residual connection together with the normalisation after it.
 #pragma once
 
 #include <memory>
@@ -15,11 +15,9 @@ struct NormOptions {
   double eps = 1e-5;
 };
 
-// A LayerNorm or an RmsNorm over the last dimension.
-std::shared_ptr<Layer> MakeNorm(int64_t dim, const NormOptions& options);
-
-// (x, branch) -> {x + branch, norm(x + branch)}, all [..., dim], in one pass.
-using ResidualNormLayer = ModuleOf<std::pair<Tensor, Tensor>(const Tensor&, const Tensor&)>;
+// (x, branch) -> {x + branch, norm(x + branch)}, all [..., dim], in one pass, with the bias and the
+// dropout that the branch left open; without a branch (its value is undefined) {x, norm(x)}.
+using ResidualNormLayer = ModuleOf<std::pair<Tensor, Tensor>(const Tensor&, const ops::Branch&)>;
 
 // Parameters are those of the norm: weight [dim] = 1 and, if it has one, bias [dim] = 0; neither
 // decays. Throws ArgumentError unless dim and eps are positive.
@@ -28,7 +26,7 @@ class ResidualNorm : public ResidualNormLayer {
   ResidualNorm(int64_t dim, const NormOptions& options);
 
  protected:
-  std::pair<Tensor, Tensor> Forward(const Tensor& x, const Tensor& branch) override;
+  std::pair<Tensor, Tensor> Forward(const Tensor& x, const ops::Branch& branch) override;
 
  private:
   NormKind kind_;

@@ -13,7 +13,7 @@ NormOptions Norm(const TransformerBlockOptions& options) {
 }  // namespace
 
 TransformerBlock::TransformerBlock(const TransformerBlockOptions& options)
-    : ln_1_(this, "ln_1", MakeNorm(options.n_embd, Norm(options))),
+    : ln_1_(this, "ln_1", std::make_shared<ResidualNorm>(options.n_embd, Norm(options))),
       attn_(this, "attn",
             std::make_shared<CausalSelfAttention>(
                 options.n_embd, options.n_head,
@@ -33,9 +33,28 @@ TransformerBlock::TransformerBlock(const TransformerBlockOptions& options)
                                             .init_std = options.init_std,
                                             .residual_std = options.residual_std})) {}
 
+std::pair<Tensor, Tensor> TransformerBlock::Attend(const Tensor& x, const ops::Branch& branch) {
+  const auto [sum, normed] = ln_1_(x, branch);
+  return ln_2_(sum, BranchOf(attn_, normed));
+}
+
 Tensor TransformerBlock::Forward(const Tensor& x) {
-  const auto [middle, normed] = ln_2_(x, attn_(ln_1_(x)));
+  const auto [middle, normed] = Attend(x, {});
   return ops::Residual(middle, mlp_(normed));
+}
+
+std::pair<Tensor, ops::Branch> TransformerBlock::Continue(const Tensor& x,
+                                                          const ops::Branch& branch) {
+  RunPreForward();
+  const uint64_t first = NextSequence();
+  const auto [middle, normed] = Attend(x, branch);
+  std::pair<Tensor, ops::Branch> out{middle, BranchOf(mlp_, normed)};
+  if (has_backward_hooks()) {
+    const Tensor* outputs[] = {&out.first, &out.second.value};
+    HookBackward(outputs, first);
+  }
+  RunPostForward();
+  return out;
 }
 
 }  // namespace lockstep::nn

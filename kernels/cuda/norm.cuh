@@ -16,35 +16,44 @@ template <class T, class W>
 struct NormForwardRows {
   int64_t rows, c;
   const T* x;
-  const T* branch;         // null, or what is added to x first,
-  T* sum;                  // rounded to T as the sum is here
   const W *weight, *bias;  // bias may be null
   float eps;
   T* y;
   float *mean, *rstd;  // mean unused if not centred
 };
 
+// What is added to x before it is normalised, in layer_norm and rms_norm: nothing. Such a function,
+// made by Bind() in each thread, takes a pack of x at element `at` of row `row`, and returns the
+// sum. kSum: it has stored that, and `sum` is where. kBlocks: as many on a multiprocessor, 0
+// is nvcc's choice; left to itself, it may aim at more and spill.
+template <class T>
+struct NoBranch {
+  static constexpr bool kSum = false;
+  static constexpr int kBlocks = sizeof(T) == 4 ? 7 : 0;
+  __device__ const NoBranch& Bind() const { return *this; }
+  template <bool kAligned, int N>
+  __device__ Packed<T, N> Add(const Packed<T, N>& x, int64_t, int64_t, int64_t) const {
+    return x;
+  }
+};
+
 // One pass over memory: reads x (and branch), writes y (and sum).
 // Grid: a block to a row. Shared memory: one f32 per warp. Mean and variance in f32, the variance
-// in a second sweep over the centred values. Deterministic: sums follow from c alone. Of f32 eight
-// blocks on a multiprocessor: left to itself, nvcc aims at more and spills.
-template <Centring kCentring, int Threads, bool kAligned, class T, class W>
-__global__ void __launch_bounds__(Threads, kAligned && sizeof(T) == 4 ? 8 : 0)
-    NormForwardKernel(NormForwardRows<T, W> in) {
+// in a second sweep over the centred values. Deterministic: sums follow from c alone.
+template <Centring kCentring, int Threads, bool kAligned, class T, class W, class Branch>
+__global__ void __launch_bounds__(Threads, kAligned ? Branch::kBlocks : 0)
+    NormForwardKernel(NormForwardRows<T, W> in, Branch branch) {
   constexpr int N = kPackSize<T>;
   SHARED_ARRAY(float, scratch, Threads / kWarpSize);
   const int64_t c = in.c, row = blockIdx.x;
-  const T* x = in.branch != nullptr ? in.sum + row * c : in.x + row * c;
+  const auto bound = branch.Bind();
+  const T* x = in.x + row * c;
+  if constexpr (Branch::kSum) x = branch.sum + row * c;
   Packed<T> held[kNormHeld];
   float sum = 0;
   ForEachPack<Threads, N, kNormHeld>(c, [&](int k, int64_t at) {
-    Packed<T> v = LoadRow<kAligned, N>(in.x + row * c, at, c);
-    if (in.branch != nullptr) {
-      const Packed<T> b = LoadRow<kAligned, N>(in.branch + row * c, at, c);
-#pragma unroll
-      for (int i = 0; i < N; ++i) v[i] = Convert<T>(ToFloat(v[i]) + ToFloat(b[i]));
-      StoreRow<kAligned>(in.sum + row * c, at, c, v);
-    }
+    const Packed<T> v =
+        bound.template Add<kAligned>(LoadRow<kAligned, N>(in.x + row * c, at, c), row, at, c);
     if (k < kNormHeld) held[k] = v;
 #pragma unroll
     for (int i = 0; i < N; ++i) sum += ToFloat(v[i]);
@@ -99,9 +108,22 @@ struct NormBackwardRows {
   const float *mean, *rstd;
   T* dx;  // null: not wanted
   bool accumulate;
-  float* partial;    // null, or [blocks, sums, c]: this block's part of the weight's gradient and,
-  bool shared_sums;  // if centred, of the bias'; collected in shared memory, where they fit
+  // Null, or [blocks, sums, c]: this block's part of the gradients of the weight, if centred of the
+  // bias, and of what the branch adds up.
+  float* partial;
+  bool shared_sums;    // collected in shared memory, where they fit
   int64_t block_rows;  // rows of a block
+};
+
+// What becomes of dx, after NoBranch: nothing more. Such a function, made by Bind() in each thread,
+// takes a pack of dx, and may add to kSums more rows of sums. kBlocks as above.
+template <class T>
+struct NoBranchGradient {
+  static constexpr int kSums = 0;
+  static constexpr int kBlocks = 0;
+  __device__ const NoBranchGradient& Bind() const { return *this; }
+  template <bool kAligned, int N>
+  __device__ void HandOn(const Packed<T, N>&, int64_t, int64_t, int64_t, float*) const {}
 };
 
 // With xhat = (x - mean) rstd and g = dy w:  dx = rstd (g - mean(g) - xhat mean(g xhat)), where
@@ -112,22 +134,25 @@ struct NormBackwardRows {
 // Grid: a block to `block_rows` rows. A thread has the same columns in each row: it adds up their
 // dweight and dbias without synchronisation. Shared memory: two f32 per warp, and the sums.
 // Deterministic: sums follow from the shape alone; no atomics.
-template <Centring kCentring, int Threads, bool kAligned, class T, class W>
-__global__ void __launch_bounds__(Threads) NormBackwardKernel(NormBackwardRows<T, W> in) {
+template <Centring kCentring, int Threads, bool kAligned, class T, class W, class Branch>
+__global__ void __launch_bounds__(Threads, Branch::kBlocks)
+    NormBackwardKernel(NormBackwardRows<T, W> in, Branch branch) {
   constexpr int N = kPackSize<T>;
   constexpr int kHeld = 2;
   constexpr bool kCentred = kCentring == Centring::kMean;
   SHARED_ARRAY(float, scratch, Threads / kWarpSize);
   SHARED_ARRAY(float, scratch2, Threads / kWarpSize);
   DYN_SHARED(float, shared_sums);
-  const int64_t c = in.c, sums_size = (kCentred ? 2 : 1) * c;
+  constexpr int kNormSums = kCentred ? 2 : 1, kSums = kNormSums + Branch::kSums;
+  const int64_t c = in.c, sums_size = kSums * c;
+  const auto bound = branch.Bind();
   float* partial = in.partial != nullptr ? in.partial + blockIdx.x * sums_size : nullptr;
   float* sums = in.shared_sums ? shared_sums : partial;
   if (partial != nullptr) {
     ForEachPack<Threads, N, 0>(c, [&](int, int64_t at) {
       ForEachElement<kAligned, N>(at, c, [&](int i) {
-        sums[at + i] = 0;
-        if constexpr (kCentred) sums[c + at + i] = 0;
+#pragma unroll
+        for (int s = 0; s < kSums; ++s) sums[s * c + at + i] = 0;
       });
     });
   }
@@ -177,52 +202,63 @@ __global__ void __launch_bounds__(Threads) NormBackwardKernel(NormBackwardRows<T
         out[i] = Convert<T>(added != nullptr ? ToFloat(before[i]) + gradient : gradient);
       }
       StoreRow<kAligned>(in.dx + row * c, at, c, out);
+      bound.template HandOn<kAligned>(out, row, at, c, sums + kNormSums * c);
     });
   }
   if (partial == nullptr || !in.shared_sums) return;
   ForEachPack<Threads, N, 0>(c, [&](int, int64_t at) {
     ForEachElement<kAligned, N>(at, c, [&](int i) {
-      partial[at + i] = sums[at + i];
-      if constexpr (kCentred) partial[c + at + i] = sums[c + at + i];
+#pragma unroll
+      for (int s = 0; s < kSums; ++s) partial[s * c + at + i] = sums[s * c + at + i];
     });
   });
 }
 
 // ---- Launchers. W is the dtype of the weight: T or f32. ----
 
-template <Centring kCentring, class T, class W>
-void NormForward(const LaunchName& name, Stream stream, const NormForwardRows<T, W>& in) {
-  const bool aligned =
-      AlignedRows(in.c, in.x, in.branch, in.sum, in.y) && AllAligned16(in.weight, in.bias);
+// `aligned`: whether the branch's memory allows packs too.
+template <Centring kCentring, class T, class W, class Branch = NoBranch<T>>
+void NormForward(const LaunchName& name, Stream stream, const NormForwardRows<T, W>& in,
+                 const Branch& branch = {}, bool aligned = true) {
+  aligned = aligned && AlignedRows(in.c, in.x, in.y) && AllAligned16(in.weight, in.bias);
   DispatchRowThreads(CeilDiv(in.c, kPackSize<T>), [&](auto threads) {
     DispatchBool(aligned, [&](auto is_aligned) {
       constexpr int kThreads = decltype(threads)::value;
-      Launch(name, NormForwardKernel<kCentring, kThreads, decltype(is_aligned)::value, T, W>,
-             Blocks(in.rows, 1), kThreads, 0, stream, in);
+      Launch(name,
+             NormForwardKernel<kCentring, kThreads, decltype(is_aligned)::value, T, W, Branch>,
+             Blocks(in.rows, 1), kThreads, 0, stream, in, branch);
     });
   });
 }
 
-// Gradients of weight and bias are computed where their tensor is defined.
-template <Centring kCentring, class T, class W>
+// Where the gradients of parameters go; what has no tensor is not wanted.
+struct NormParameterGradients {
+  GradSink::Target weight, bias, branch_bias;
+};
+
+template <Centring kCentring, class T, class W, class Branch = NoBranchGradient<T>>
 void NormBackward(const LaunchName& name, Stream stream, NormBackwardRows<T, W> in, Device device,
-                  const GradSink::Target& dweight, const GradSink::Target& dbias) {
-  constexpr int64_t kSums = kCentring == Centring::kMean ? 2 : 1;
+                  const NormParameterGradients& gradients, const Branch& branch = {},
+                  bool aligned = true) {
+  constexpr int64_t kNormSums = kCentring == Centring::kMean ? 2 : 1;
+  constexpr int64_t kSums = kNormSums + Branch::kSums;
   constexpr int64_t kLeastRows = 16, kMostBlocks = 512, kSharedBytes = 96 << 10;
-  const bool affine = dweight.tensor.defined() || dbias.tensor.defined();
+  const bool wanted = gradients.weight.tensor.defined() || gradients.bias.tensor.defined() ||
+                      gradients.branch_bias.tensor.defined();
   const int64_t sums = kSums * in.c;
   in.block_rows = std::max(kLeastRows, CeilDiv(in.rows, kMostBlocks));
   const int64_t blocks = CeilDiv(in.rows, in.block_rows);
-  const Tensor partial = Tensor::Empty({affine ? blocks : 0, sums}, DType::kF32, device);
-  in.partial = affine ? Data<float>(partial) : nullptr;
-  in.shared_sums = affine && sums * int64_t{sizeof(float)} <= kSharedBytes;
+  const Tensor partial = Tensor::Empty({wanted ? blocks : 0, sums}, DType::kF32, device);
+  in.partial = wanted ? Data<float>(partial) : nullptr;
+  in.shared_sums = wanted && sums * int64_t{sizeof(float)} <= kSharedBytes;
   const size_t bytes = in.shared_sums ? static_cast<size_t>(sums) * sizeof(float) : 0;
-  const bool aligned = AlignedRows(in.c, in.x, in.dy, in.dsum, in.dx) && AllAligned16(in.weight);
+  aligned = aligned && AlignedRows(in.c, in.x, in.dy, in.dsum, in.dx) && AllAligned16(in.weight);
   DispatchRowThreads(CeilDiv(in.c, kPackSize<T>), [&](auto threads) {
     DispatchBool(aligned, [&](auto is_aligned) {
       constexpr int kThreads = decltype(threads)::value;
-      Launch(name, NormBackwardKernel<kCentring, kThreads, decltype(is_aligned)::value, T, W>,
-             Blocks(in.rows, in.block_rows), kThreads, bytes, stream, in);
+      Launch(name,
+             NormBackwardKernel<kCentring, kThreads, decltype(is_aligned)::value, T, W, Branch>,
+             Blocks(in.rows, in.block_rows), kThreads, bytes, stream, in, branch);
     });
   });
   const auto finish = [&](const GradSink::Target& target, int64_t row) {
@@ -230,8 +266,9 @@ void NormBackward(const LaunchName& name, Stream stream, NormBackwardRows<T, W> 
     ColumnSums(name.name(), stream, in.partial == nullptr ? nullptr : in.partial + row * in.c,
                blocks, in.c, sums, target.tensor, target.accumulate);
   };
-  finish(dweight, 0);
-  finish(dbias, kSums - 1);
+  finish(gradients.weight, 0);
+  finish(gradients.bias, kNormSums - 1);
+  finish(gradients.branch_bias, kNormSums);
 }
 
 // Calls f(TypeTag<T>, TypeTag<W>) for an x of T and a weight of T or f32.

@@ -15,8 +15,6 @@ void LayerNormForwardCpu(Stream, const Tensor& x, const Tensor& weight, const Te
     NormForward<Centring::kMean, T>({.rows = mean.numel(),
                                      .c = c,
                                      .x = x.data<T>(),
-                                     .branch = nullptr,
-                                     .sum = nullptr,
                                      .w = weights.data<A>(),
                                      .b = biases.defined() ? biases.data<A>() : nullptr,
                                      .eps = static_cast<A>(eps),

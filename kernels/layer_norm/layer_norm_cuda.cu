@@ -14,8 +14,6 @@ void LayerNormForwardCuda(Stream stream, const Tensor& x, const Tensor& weight, 
                                        {.rows = mean.numel(),
                                         .c = x.dim(-1),
                                         .x = Data<T>(x),
-                                        .branch = nullptr,
-                                        .sum = nullptr,
                                         .weight = Data<W>(weight),
                                         .bias = DataOrNull<W>(b),
                                         .eps = static_cast<float>(eps),
@@ -42,7 +40,7 @@ void LayerNormBackwardCuda(Stream stream, const Tensor& x, const Tensor& weight,
     rows.dx = DataOrNull<T>(dx.tensor);
     rows.accumulate = dx.accumulate;
     NormBackward<Centring::kMean>({"layer_norm_backward", x, weight}, stream, rows, x.device(),
-                                  dweight, dbias);
+                                  {.weight = dweight, .bias = dbias});
   });
 }
 

@@ -1,10 +1,12 @@
-// The residual connection and the normalisation that reads it, in one pass.
+// The residual connection, with the bias and the dropout of its branch, and the normalisation that
+// reads it, in one pass.
 #pragma once
 
 #include <utility>
 
 #include "core/autograd.h"
 #include "core/dispatcher.h"
+#include "core/step_state.h"
 #include "core/tensor.h"
 
 namespace lockstep {
@@ -16,22 +18,46 @@ enum class NormKind {
 
 namespace ops {
 
-// {s, y}: s = x + branch, as ops::Residual, and y = norm(s), as ops::LayerNorm or ops::RmsNorm,
-// with the bits that these give one after the other. x, branch: [..., C] of one floating dtype;
-// weight: [C]; bias: [C], or undefined for none (kRmsNorm has none); both f32 or of the dtype of x.
-// Saves s, weight, and per row the statistics. The gradient of s, that of its other users and that
-// through the norm, is added up in one pass and handed to x and branch without a copy.
-std::pair<Tensor, Tensor> ResidualNorm(NormKind kind, const Tensor& x, const Tensor& branch,
+// What a branch adds to its residual connection: Dropout(value + bias, dropout, site), whose bias
+// and dropout are left to the one who adds it. Of a tensor: that tensor, complete.
+struct Branch {
+  Branch() = default;
+  Branch(const Tensor& complete) : value(complete) {}
+
+  Tensor value;        // [..., C]; undefined: there is no branch
+  Tensor bias;         // [C], f32 or of value's dtype; undefined: none
+  double dropout = 0;  // as ops::Dropout, so only in a TrainingScope
+  uint64_t site = 0;
+};
+
+// The tensor that a branch stands for.
+Tensor Complete(const Branch& branch);
+
+// {s, y}: s = x + Complete(branch), and y = norm(s), as ops::LayerNorm or ops::RmsNorm, in one pass
+// each way. x, branch.value: [..., C] of one floating dtype; weight: [C]; bias: [C], or undefined
+// for none (kRmsNorm has none); both f32 or of the dtype of x. s is rounded once, y computed from
+// the rounded s; so of a complete branch both have the bits of the ops one after the other. Saves
+// s, weight, per row the statistics, and the key of dropout's mask. The gradient of s, that of its
+// other users and that through the norm, is added up in one pass and handed to x and branch without
+// a copy, or times the mask; the sums over its rows are the gradient of the branch's bias.
+std::pair<Tensor, Tensor> ResidualNorm(NormKind kind, const Tensor& x, const Branch& branch,
                                        const Tensor& weight, const Tensor& bias = {},
                                        double eps = 1e-5);
 
 }  // namespace ops
 
-// mean: [rows], undefined for kRmsNorm; bias may be undefined. Else as layer_norm_forward.
+// mean: [rows], undefined for kRmsNorm; the biases may be undefined. Else as layer_norm_forward.
 struct ResidualNormForwardArgs {
   NormKind kind = NormKind::kLayerNorm;
-  Tensor x, branch;     // [rows, C]
-  Tensor weight, bias;  // [C]
+  Tensor x, branch;    // [rows, C]
+  Tensor branch_bias;  // [C]
+  // The branch's dropout; values is null where it has none.
+  const StepValues* values = nullptr;
+  double dropout = 0;
+  uint64_t site = 0;
+  int64_t per_sample = 0;  // elements
+  Tensor key;              // as dropout_forward, written
+  Tensor weight, bias;     // [C]
   double eps = 1e-5;
   Tensor sum, y;      // [rows, C], written
   Tensor mean, rstd;  // [rows], written
@@ -42,9 +68,14 @@ inline constinit Slot<void(const ResidualNormForwardArgs&)> residual_norm_forwar
 struct ResidualNormBackwardArgs {
   NormKind kind = NormKind::kLayerNorm;
   Tensor sum, weight, mean, rstd;
-  Tensor dsum, dy;                  // [rows, C]
-  Tensor dx;                        // [rows, C], written; undefined: not wanted
-  GradSink::Target dweight, dbias;  // where their tensor is undefined: not wanted
+  Tensor dsum, dy;  // [rows, C]
+  Tensor dx;        // [rows, C], written; undefined: not wanted, nor what comes from it
+  // The branch's dropout; the key is undefined where it has none, and dbranch is dx then.
+  Tensor key;
+  double dropout = 0;
+  int64_t per_sample = 0;
+  Tensor dbranch;                                 // [rows, C], written
+  GradSink::Target dweight, dbias, dbranch_bias;  // where their tensor is undefined: not wanted
 };
 inline constinit Slot<void(const ResidualNormBackwardArgs&)> residual_norm_backward{
     "residual_norm_backward"};

@@ -1,5 +1,7 @@
 #include <cmath>
 
+#include "core/philox.h"
+#include "kernels/dropout/dropout_mask.h"
 #include "kernels/op_case.h"
 #include "kernels/residual_norm/residual_norm.h"
 
@@ -7,6 +9,8 @@ namespace lockstep {
 namespace {
 
 constexpr double kEps = 1e-5;
+constexpr uint64_t kSeed = 1337, kSite = HashName("h.0.mlp.dropout");
+constexpr int64_t kStep = 12;
 
 std::vector<RefTensor> Reference(NormKind kind, std::span<const RefTensor> in) {
   const int64_t c = in[0].shape[-1];
@@ -39,6 +43,47 @@ OpSample Sample(NormKind kind, const std::string& name, const InputSpec& x, bool
     return std::vector{sum, y};
   };
   s.reference = [kind](std::span<const RefTensor> in) { return Reference(kind, in); };
+  return s;
+}
+
+// What a branch leaves open. The last input is its bias, if it has one.
+struct Open {
+  bool bias = false;
+  double dropout = 0;
+  int64_t first_sample = 0;
+};
+
+OpSample OpenSample(NormKind kind, const std::string& name, const InputSpec& x, const Open& open) {
+  OpSample s = Sample(kind, name, x);
+  if (open.bias) s.inputs.push_back({.shape = {x.shape[-1]}, .low = -2, .high = 2});
+  s.run = [=](std::span<const Tensor> in) {
+    StepState state(in[0].device(), kSeed);
+    state.Begin(kStep, 0, 0.9, 0.99);
+    state.SetFirstSample(open.first_sample);
+    const TrainingScope scope(state);
+    ops::Branch branch = in[1];
+    if (open.bias) branch.bias = in.back();
+    branch.dropout = open.dropout;
+    branch.site = kSite;
+    const Tensor bias = kind == NormKind::kLayerNorm ? in[3] : Tensor();
+    const auto [sum, y] = ops::ResidualNorm(kind, in[0], branch, in[2], bias, kEps);
+    return std::vector{sum, y};
+  };
+  s.reference = [=](std::span<const RefTensor> in) {
+    std::vector<RefTensor> complete(in.begin(), in.end());
+    std::vector<double>& branch = complete[1].data;
+    const int64_t c = in[0].shape[-1], samples = in[0].shape.ndim() > 1 ? in[0].shape[0] : 1;
+    for (size_t i = 0; i < branch.size(); ++i) {
+      if (open.bias) branch[i] += in.back().data[i % static_cast<size_t>(c)];
+      const uint64_t place =
+          static_cast<uint64_t>(open.first_sample) * (branch.size() / samples) + i;
+      const bool keep =
+          ToUniform(Philox(kSeed).At(DropoutStream(kSite, kStep), place)) >= open.dropout;
+      branch[i] = keep ? branch[i] / (1 - open.dropout) : 0;
+    }
+    if (open.bias) complete.pop_back();
+    return Reference(kind, complete);
+  };
   return s;
 }
 
@@ -76,6 +121,41 @@ OpSample SameTwice(NormKind kind) {
   return s;
 }
 
+void AddOpen(NormKind kind, std::vector<OpSample>& samples) {
+  const InputSpec odd{.shape = {3, 5, 37}}, strided{.shape = {6, 9}, .non_contiguous = true};
+  const auto add = [&](const std::string& name, const InputSpec& x, const Open& open) {
+    samples.push_back(OpenSample(kind, name, x, open));
+  };
+  add("branch_bias", odd, {.bias = true});
+  add("dropout", odd, {.dropout = 0.2});
+  add("branch_bias_dropout", odd, {.bias = true, .dropout = 0.5});
+  add("branch_bias_dropout_empty", {.shape = {0, 5}}, {.bias = true, .dropout = 0.5});
+  add("branch_bias_dropout_of_one_row", {.shape = {24}}, {.bias = true, .dropout = 0.25});
+  add("branch_bias_dropout_strided", strided, {.bias = true, .dropout = 0.5});
+  add("branch_bias_many_row_blocks", {.shape = {1100, 16}}, {.bias = true});
+  add("dropout_many_row_blocks", {.shape = {2, 550, 16}}, {.bias = true, .dropout = 0.1});
+  add("dropout_from_sample_5", {.shape = {2, 3, 1100}}, {.dropout = 0.5, .first_sample = 5});
+  OpSample mixed =
+      OpenSample(kind, "branch_bias_of_f32", {.shape = {4, 24}}, {.bias = true, .dropout = 0.5});
+  for (size_t i = 2; i < mixed.inputs.size(); ++i) mixed.inputs[i].dtype = DType::kF32;
+  samples.push_back(mixed);
+}
+
+void AddBenchmarks(NormKind kind, std::vector<OpSample>& samples) {
+  const InputSpec x{.shape = {8, 1024, 768}};
+  constexpr double kSize = 8.0 * 1024 * 768;
+  const auto add = [&](OpSample s, double backward_elements) {
+    s.flops = kSize * 9;
+    s.elements_moved = kSize * 4;
+    s.backward_elements_moved = kSize * backward_elements;
+    s.benchmark_only = true;
+    samples.push_back(s);
+  };
+  add(Sample(kind, "gpt2", x), 4);
+  add(OpenSample(kind, "gpt2_branch_bias", x, {.bias = true}), 4);
+  add(OpenSample(kind, "gpt2_branch_bias_dropout", x, {.bias = true, .dropout = 0.1}), 5);
+}
+
 std::vector<OpSample> Samples() {
   std::vector<OpSample> samples;
   for (NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
@@ -89,12 +169,8 @@ std::vector<OpSample> Samples() {
     OpSample mixed = Sample(kind, "weights_of_f32", {.shape = {4, 24}});
     for (size_t i = 2; i < mixed.inputs.size(); ++i) mixed.inputs[i].dtype = DType::kF32;
     samples.push_back(mixed);
-    OpSample large = Sample(kind, "gpt2", {.shape = {8, 1024, 768}});
-    large.flops = 8.0 * 1024 * 768 * 9;
-    large.elements_moved = 8.0 * 1024 * 768 * 4;
-    large.backward_elements_moved = 8.0 * 1024 * 768 * 4;
-    large.benchmark_only = true;
-    samples.push_back(large);
+    AddOpen(kind, samples);
+    AddBenchmarks(kind, samples);
   }
   samples.push_back(Sample(NormKind::kLayerNorm, "no_bias", {.shape = {4, 16}}, false));
   return samples;
@@ -125,6 +201,31 @@ std::vector<ErrorSample> Errors() {
              ops::ResidualNorm(kLayer, F32(d, {4}), F32(d, {4}), F32(d, {4}), F32(d, {5}));
            },
            "residual_norm: bias must be f32[4]"},
+          {"bias of the branch too short",
+           [](Device d) {
+             ops::Branch branch = F32(d, {2, 4});
+             branch.bias = F32(d, {3});
+             ops::ResidualNorm(kRms, F32(d, {2, 4}), branch, F32(d, {4}));
+           },
+           "residual_norm: the branch's bias must be f32[4]"},
+          {"no branch", [](Device d) { ops::ResidualNorm(kRms, F32(d, {4}), {}, F32(d, {4})); },
+           "residual_norm: the branch must be like x (f32[4] on "},
+          {"dropout of everything",
+           [](Device d) {
+             ops::Branch branch = F32(d, {4});
+             branch.dropout = 1;
+             ops::ResidualNorm(kRms, F32(d, {4}), branch, F32(d, {4}));
+           },
+           "residual_norm: the probability of the branch's dropout must be in [0, 1), got 1"},
+          {"state on another device",
+           [](Device d) {
+             const StepState state(kMeta, kSeed);
+             const TrainingScope scope(state);
+             ops::Branch branch = F32(d, {4});
+             branch.dropout = 0.5;
+             ops::ResidualNorm(kRms, F32(d, {4}), branch, F32(d, {4}));
+           },
+           "the StepState of the TrainingScope on meta"},
           {"bias of an RMS norm",
            [](Device d) {
              ops::ResidualNorm(kRms, F32(d, {4}), F32(d, {4}), F32(d, {4}), F32(d, {4}));

@@ -1,20 +1,100 @@
 #include "kernels/cuda/norm.cuh"
+#include "kernels/dropout/dropout_mask.cuh"
 #include "kernels/residual_norm/residual_norm.h"
 
 namespace lockstep::cuda {
 namespace {
 
+// ---- Forward: sum = x + branch, with the bias and the dropout between them. ----
+
+template <class T>
+struct AddWholeBranch {
+  static constexpr bool kSum = true;
+  static constexpr int kBlocks = sizeof(T) == 4 ? 8 : 0;
+
+  const T* branch;
+  T* sum;
+
+  __device__ const AddWholeBranch& Bind() const { return *this; }
+  template <bool kAligned, int N>
+  __device__ Packed<T, N> Add(Packed<T, N> x, int64_t row, int64_t at, int64_t c) const {
+    const Packed<T, N> b = LoadRow<kAligned, N>(branch + row * c, at, c);
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] = Convert<T>(ToFloat(x[i]) + ToFloat(b[i]));
+    StoreRow<kAligned>(sum + row * c, at, c, x);
+    return x;
+  }
+};
+
+template <bool kDropout, class T, class W>
+struct AddOpenBranch {
+  static constexpr bool kSum = true;
+  static constexpr int kBlocks = kDropout ? (sizeof(T) == 4 ? 6 : 5) : (sizeof(T) == 4 ? 8 : 0);
+
+  const T* branch;
+  const W* bias;  // null: none
+  T* sum;
+  DropoutSetting setting;
+  const StepValues* values;
+  uint64_t site;
+  int64_t* key;  // written
+
+  struct Bound {
+    const AddOpenBranch& in;
+    ElementMask mask;
+
+    template <bool kAligned, int N>
+    __device__ Packed<T, N> Add(Packed<T, N> x, int64_t row, int64_t at, int64_t c) const {
+      const Packed<T, N> b = LoadRow<kAligned, N>(in.branch + row * c, at, c);
+      float added[N];
+#pragma unroll
+      for (int i = 0; i < N; ++i) added[i] = ToFloat(b[i]);
+      if (in.bias != nullptr) {
+        const Packed<W, N> bias = LoadRow<kAligned, N>(in.bias, at, c);
+#pragma unroll
+        for (int i = 0; i < N; ++i) added[i] += ToFloat(bias[i]);
+      }
+      if constexpr (kDropout) ApplyMask<kAligned>(mask, row * c + at, added);
+#pragma unroll
+      for (int i = 0; i < N; ++i) x[i] = Convert<T>(ToFloat(x[i]) + added[i]);
+      StoreRow<kAligned>(in.sum + row * c, at, c, x);
+      return x;
+    }
+  };
+  __device__ Bound Bind() const {
+    if constexpr (kDropout) {
+      return {*this, DrawMask(setting, values, site, GlobalThread() == 0, key)};
+    } else {
+      return {*this, {}};
+    }
+  }
+};
+
+// Calls f with the function that adds the branch: without registers for what there is not.
+template <class T, class W, class F>
+void DispatchAdd(const ResidualNormForwardArgs& args, const Tensor& bias, F&& f) {
+  const T* branch = Data<T>(args.branch);
+  T* sum = Data<T>(args.sum);
+  if (args.values == nullptr && !bias.defined()) return f(AddWholeBranch<T>{branch, sum});
+  DispatchBool(args.values != nullptr, [&](auto dropout) {
+    f(AddOpenBranch<decltype(dropout)::value, T, W>{
+        branch, DataOrNull<W>(bias), sum, MakeDropoutSetting(args.dropout, args.per_sample),
+        args.values, args.site, DataOrNull<int64_t>(args.key)});
+  });
+}
+
 void ResidualNormForwardCuda(Stream stream, const ResidualNormForwardArgs& args) {
   DispatchNorm("residual_norm", args.x, args.weight, [&](auto tag, auto weight_tag) {
     using T = typename decltype(tag)::type;
     using W = typename decltype(weight_tag)::type;
-    const Tensor bias = args.bias.defined() ? args.bias.To(args.weight.dtype()) : args.bias;
+    const auto as_weight = [&](const Tensor& t) {
+      return t.defined() ? t.To(args.weight.dtype()) : t;
+    };
+    const Tensor bias = as_weight(args.bias), branch_bias = as_weight(args.branch_bias);
     NormForwardRows<T, W> rows{};
     rows.rows = args.rstd.numel();
     rows.c = args.x.dim(-1);
     rows.x = Data<T>(args.x);
-    rows.branch = Data<T>(args.branch);
-    rows.sum = Data<T>(args.sum);
     rows.weight = Data<W>(args.weight);
     rows.bias = DataOrNull<W>(bias);
     rows.eps = static_cast<float>(args.eps);
@@ -22,11 +102,68 @@ void ResidualNormForwardCuda(Stream stream, const ResidualNormForwardArgs& args)
     rows.mean = DataOrNull<float>(args.mean);
     rows.rstd = Data<float>(args.rstd);
     const LaunchName name("residual_norm_forward", args.x, args.weight);
-    if (args.kind == NormKind::kLayerNorm) {
-      NormForward<Centring::kMean>(name, stream, rows);
-    } else {
-      NormForward<Centring::kNone>(name, stream, rows);
+    const bool aligned =
+        AllAligned16(Data<T>(args.branch), Data<T>(args.sum), DataOrNull<W>(branch_bias));
+    DispatchAdd<T, W>(args, branch_bias, [&](const auto& add) {
+      if (args.kind == NormKind::kLayerNorm) {
+        NormForward<Centring::kMean>(name, stream, rows, add, aligned);
+      } else {
+        NormForward<Centring::kNone>(name, stream, rows, add, aligned);
+      }
+    });
+  });
+}
+
+// ---- Backward: from dx the branch's gradient, and its bias'. ----
+
+template <bool kDropout, class T>
+struct HandOnToBranch {
+  static constexpr int kSums = 1;
+  static constexpr int kBlocks = kDropout ? 4 : 0;  // no more come to a multiprocessor
+
+  T* dbranch;  // with dropout, written
+  bool sum_bias;
+  DropoutSetting setting;
+  const int64_t* key;
+
+  struct Bound {
+    const HandOnToBranch& in;
+    ElementMask mask;
+
+    template <bool kAligned, int N>
+    __device__ void HandOn(const Packed<T, N>& dx, int64_t row, int64_t at, int64_t c,
+                           float* sums) const {
+      Packed<T, N> out = dx;
+      if constexpr (kDropout) {
+        float kept[N];
+#pragma unroll
+        for (int i = 0; i < N; ++i) kept[i] = ToFloat(dx[i]);
+        ApplyMask<kAligned>(mask, row * c + at, kept);
+#pragma unroll
+        for (int i = 0; i < N; ++i) out[i] = Convert<T>(kept[i]);
+        StoreRow<kAligned>(in.dbranch + row * c, at, c, out);
+      }
+      if (!in.sum_bias) return;
+      ForEachElement<kAligned, N>(at, c, [&](int i) { sums[at + i] += ToFloat(out[i]); });
     }
+  };
+  __device__ Bound Bind() const {
+    if constexpr (kDropout) {
+      return {*this, RedrawMask(setting, key)};
+    } else {
+      return {*this, {}};
+    }
+  }
+};
+
+template <class T, class F>
+void DispatchHandOn(const ResidualNormBackwardArgs& args, F&& f) {
+  const bool sum_bias = args.dbranch_bias.tensor.defined();
+  if (!args.key.defined() && !sum_bias) return f(NoBranchGradient<T>());
+  DispatchBool(args.key.defined(), [&](auto dropout) {
+    f(HandOnToBranch<decltype(dropout)::value, T>{Data<T>(args.dbranch), sum_bias,
+                                                  MakeDropoutSetting(args.dropout, args.per_sample),
+                                                  DataOrNull<int64_t>(args.key)});
   });
 }
 
@@ -44,14 +181,17 @@ void ResidualNormBackwardCuda(Stream stream, const ResidualNormBackwardArgs& arg
     rows.mean = DataOrNull<float>(args.mean);
     rows.rstd = Data<float>(args.rstd);
     rows.dx = DataOrNull<T>(args.dx);
+    const NormParameterGradients gradients{args.dweight, args.dbias, args.dbranch_bias};
     const LaunchName name("residual_norm_backward", args.sum, args.weight);
-    if (args.kind == NormKind::kLayerNorm) {
-      NormBackward<Centring::kMean>(name, stream, rows, args.sum.device(), args.dweight,
-                                    args.dbias);
-    } else {
-      NormBackward<Centring::kNone>(name, stream, rows, args.sum.device(), args.dweight,
-                                    args.dbias);
-    }
+    const Device device = args.sum.device();
+    const bool aligned = AllAligned16(DataOrNull<T>(args.dbranch));
+    DispatchHandOn<T>(args, [&](const auto& hand_on) {
+      if (args.kind == NormKind::kLayerNorm) {
+        NormBackward<Centring::kMean>(name, stream, rows, device, gradients, hand_on, aligned);
+      } else {
+        NormBackward<Centring::kNone>(name, stream, rows, device, gradients, hand_on, aligned);
+      }
+    });
   });
 }
 

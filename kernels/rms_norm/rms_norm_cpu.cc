@@ -13,8 +13,6 @@ void RmsNormForwardCpu(Stream, const Tensor& x, const Tensor& weight, double eps
     NormForward<Centring::kNone, T>({.rows = rstd.numel(),
                                      .c = x.dim(-1),
                                      .x = x.data<T>(),
-                                     .branch = nullptr,
-                                     .sum = nullptr,
                                      .w = weights.data<A>(),
                                      .b = nullptr,
                                      .eps = static_cast<A>(eps),

@@ -37,7 +37,7 @@ void RmsNormBackwardCuda(Stream stream, const Tensor& x, const Tensor& weight, c
     rows.dx = DataOrNull<T>(dx.tensor);
     rows.accumulate = dx.accumulate;
     NormBackward<Centring::kNone>({"rms_norm_backward", x, weight}, stream, rows, x.device(),
-                                  dweight, {});
+                                  {.weight = dweight});
   });
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "nn/causal_self_attention.h"
+#include "nn/layer_norm.h"
 #include "nn/residual_norm.h"
 #include "nn/rms_norm.h"
 #include "nn/rotary.h"
@@ -233,7 +234,8 @@ TEST(NormTest, ResidualNormIsTheSumAndItsNormBitByBit) {
                                     NormOptions{.kind = NormKind::kLayerNorm, .bias = false},
                                     NormOptions{.kind = NormKind::kRmsNorm, .eps = kEps}}) {
     ResidualNorm fused(37, options);
-    const auto plain = MakeNorm(37, options);
+    std::shared_ptr<Layer> plain = std::make_shared<LayerNorm>(37, options.bias, options.eps);
+    if (options.kind == NormKind::kRmsNorm) plain = std::make_shared<RmsNorm>(37, options.eps);
     EXPECT_EQ(Describe(fused), Describe(*plain));
     fused.Materialize(kCpu, 1);
     plain->Materialize(kCpu, 1);
@@ -247,6 +249,10 @@ TEST(NormTest, ResidualNormIsTheSumAndItsNormBitByBit) {
     for (size_t i = 0; i < want.size(); ++i) want[i] += added[i];
     EXPECT_EQ(sum.ToVector<float>(), want);
     EXPECT_EQ(y.ToVector<float>(), (*plain)(sum.Detach()).ToVector<float>());
+    // Without a branch.
+    const auto [same, normed] = fused(x, {});
+    EXPECT_EQ(same.raw_data(), x.raw_data());
+    EXPECT_EQ(normed.ToVector<float>(), (*plain)(x).ToVector<float>());
   }
 }
 
@@ -254,7 +260,9 @@ TEST(NormTest, ResidualNormIsTheSumAndItsNormBitByBit) {
 TEST(NormTest, TheSecondNormOfABlockCanBeReplaced) {
   class SumTwice : public ResidualNormLayer {
    protected:
-    std::pair<Tensor, Tensor> Forward(const Tensor& x, const Tensor&) override { return {x, x}; }
+    std::pair<Tensor, Tensor> Forward(const Tensor& x, const ops::Branch&) override {
+      return {x, x};
+    }
   };
   TransformerBlock block(Llama());
   block.Materialize(kCpu, 1);

@@ -1,0 +1,81 @@
+// Masks of dropout on CUDA, for ops that fuse it.
+#pragma once
+
+#include "core/step_state.h"
+#include "kernels/cuda/packed.cuh"
+#include "kernels/dropout/dropout_mask.h"
+
+namespace lockstep::cuda {
+
+// What is known at launch.
+struct DropoutSetting {
+  uint32_t threshold;
+  float scale;         // of what is kept
+  int64_t per_sample;  // elements of a sample
+};
+inline DropoutSetting MakeDropoutSetting(double p, int64_t per_sample) {
+  return {DropoutThreshold(p), static_cast<float>(1 / (1 - p)), per_sample};
+}
+
+// The mask of a contiguous tensor.
+struct ElementMask {
+  uint64_t seed, stream;
+  uint64_t first;  // number of element 0 in the tensor of the whole batch
+  uint32_t threshold;
+  float scale;
+};
+
+// As forward draws it; `first_thread` writes the key for backward, i64[kDropoutKeySize].
+__device__ inline ElementMask DrawMask(const DropoutSetting& in, const StepValues* values,
+                                       uint64_t site, bool first_thread, int64_t* key) {
+  const uint64_t stream = DropoutStream(site, values->step);
+  const int64_t first_sample = values->first_sample;
+  if (first_thread) {
+    key[0] = static_cast<int64_t>(values->seed);
+    key[1] = static_cast<int64_t>(stream);
+    key[2] = first_sample;
+  }
+  return {values->seed, stream,
+          static_cast<uint64_t>(first_sample) * static_cast<uint64_t>(in.per_sample), in.threshold,
+          in.scale};
+}
+// The same again, from the key.
+__device__ inline ElementMask RedrawMask(const DropoutSetting& in, const int64_t* key) {
+  return {static_cast<uint64_t>(key[0]), static_cast<uint64_t>(key[1]),
+          static_cast<uint64_t>(key[2]) * static_cast<uint64_t>(in.per_sample), in.threshold,
+          in.scale};
+}
+
+// Multiplies the pack that starts at element `begin` by the mask. Four neighbouring elements share
+// a block of random numbers: kWhole says that packs begin with a block, that is that samples are of
+// a multiple of four elements and so is `begin`. Else each element asks whether a new one begins,
+// which takes twice the registers.
+template <bool kWhole, int N>
+__device__ inline void ApplyMask(const ElementMask& mask, int64_t begin, float (&x)[N]) {
+  const Philox philox(mask.seed);
+  const uint64_t element = mask.first + static_cast<uint64_t>(begin);
+  if constexpr (kWhole) {
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+      const Philox::Block block = philox(mask.stream, (element + static_cast<uint64_t>(i)) >> 2);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        x[i + k] = DropoutKeeps(block.v[k], mask.threshold) ? x[i + k] * mask.scale : 0.0f;
+      }
+    }
+  } else {
+    uint64_t number = element >> 2;
+    Philox::Block block = philox(mask.stream, number);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const uint64_t e = element + static_cast<uint64_t>(i);
+      if (e >> 2 != number) {
+        number = e >> 2;
+        block = philox(mask.stream, number);
+      }
+      x[i] = DropoutKeeps(block, e, mask.threshold) ? x[i] * mask.scale : 0.0f;
+    }
+  }
+}
+
+}  // namespace lockstep::cuda
