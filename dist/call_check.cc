@@ -6,23 +6,12 @@
 namespace lockstep::dist {
 namespace {
 
-constexpr int kFields = 6;
+constexpr int kFields = kCollectiveValues;
 constexpr int kTraffic = 4;
 
 Tensor TensorOf(const Collective& c) {
-  return Tensor::FromVector<int64_t>(
-      {static_cast<int64_t>(c.kind), static_cast<int64_t>(c.op), static_cast<int64_t>(c.dtype),
-       static_cast<int64_t>(c.root), c.count, c.sequence},
-      {kFields});
-}
-
-Collective CollectiveOf(const int64_t* v) {
-  return {static_cast<CollectiveKind>(v[0]),
-          static_cast<ReduceOp>(v[1]),
-          static_cast<DType>(v[2]),
-          static_cast<int>(v[3]),
-          v[4],
-          v[5]};
+  const auto values = ToValues(c);
+  return Tensor::FromVector<int64_t>({values.begin(), values.end()}, {kFields});
 }
 
 std::vector<int64_t> Gather(ProcessGroup& control, const Tensor& mine) {
@@ -36,7 +25,11 @@ std::vector<int64_t> Gather(ProcessGroup& control, const Tensor& mine) {
 void CheckCollective(ProcessGroup& control, const Collective& c) {
   const auto all = Gather(control, TensorOf(c));
   std::map<int, Collective> calls;
-  for (int r = 0; r < control.size(); ++r) calls[r] = CollectiveOf(all.data() + r * kFields);
+  for (int r = 0; r < control.size(); ++r) {
+    const auto call = CollectiveFromValues({all.data() + r * kFields, kFields});
+    if (!call) throw MismatchError(StrCat("rank ", r, " calls something unknown"), {r});
+    calls[r] = *call;
+  }
   CompareCalls(calls);
 }
 

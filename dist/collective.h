@@ -1,7 +1,11 @@
 // What one operation of a process group is, as ranks compare it and errors name it.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,6 +51,20 @@ struct Collective {
 // "all_reduce #7 (f32[1024], sum)", "broadcast #3 (i64[2], from rank 0)", "barrier #2"
 std::string Describe(const Collective& c);
 
+// As numbers, for those who compare or send it; FromValues gives nothing for values that no
+// collective has.
+inline constexpr size_t kCollectiveValues = 6;
+std::array<int64_t, kCollectiveValues> ToValues(const Collective& c);
+std::optional<Collective> CollectiveFromValues(std::span<const int64_t> values);
+
+// What usually makes ranks call such different things, as a sentence to put behind the error: a
+// collective inside `if (rank == 0)`, less data on one rank, another configuration. "" where
+// nothing comes to mind.
+std::string LikelyMistake(const std::map<int, Collective>& calls);
+
+// "rank 1", "ranks 0, 2", of many "... and 5 more"
+std::string ListRanks(std::span<const int> ranks);
+
 // The arrangement that kinds, order, dtypes and counts of a sequence of calls amount to: equal
 // sequences have equal hashes.
 uint64_t Extend(uint64_t hash, const Collective& c);
@@ -61,6 +79,7 @@ class CollectiveError : public Error {
     kTimeout,   // ranks did not take part in time
     kLostRank,  // a rank's process or connection is gone
     kAborted,   // a rank gave up: Abort, or its group was destroyed by an exception
+    kCorrupt,   // a message did not come as it was sent
   };
 
   CollectiveError(const std::string& what, Cause cause, int rank, Collective operation,

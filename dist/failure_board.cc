@@ -1,5 +1,6 @@
 #include "dist/failure_board.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace lockstep::dist {
@@ -9,16 +10,26 @@ using nlohmann::json;
 
 constexpr char kKey[] = "failure";
 
-std::string Serialize(const Failure& f) {
-  const Collective& c = f.operation;
-  return json{{"cause", static_cast<int>(f.cause)},
-              {"rank", f.rank},
-              {"operation",
-               {static_cast<int>(c.kind), static_cast<int>(c.op), static_cast<int>(c.dtype), c.root,
-                c.count, c.sequence}},
-              {"culprits", f.culprits},
-              {"reason", f.reason}}
-      .dump(-1, ' ', false, json::error_handler_t::replace);
+std::string KeyOf(const char* what, int rank) { return StrCat(what, "/", rank); }
+
+json ToJson(const Failure& f) {
+  return {{"cause", static_cast<int>(f.cause)},
+          {"rank", f.rank},
+          {"operation", ToValues(f.operation)},
+          {"purpose", f.purpose},
+          {"culprits", f.culprits},
+          {"reason", f.reason}};
+}
+
+std::string Serialize(const json& j) {
+  return j.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+Collective CollectiveOf(const json& j) {
+  const auto values = j.get<std::vector<int64_t>>();
+  const auto call = CollectiveFromValues(values);
+  if (!call) throw StoreError("an operation is none");
+  return *call;
 }
 
 Failure Parse(const std::string& text, const std::string& store) {
@@ -27,14 +38,8 @@ Failure Parse(const std::string& text, const std::string& store) {
     Failure f;
     f.cause = static_cast<CollectiveError::Cause>(j.at("cause").get<int>());
     f.rank = j.at("rank").get<int>();
-    const auto c = j.at("operation").get<std::vector<int64_t>>();
-    if (c.size() != 6) throw StoreError("an operation has " + std::to_string(c.size()) + " parts");
-    f.operation = {static_cast<CollectiveKind>(c[0]),
-                   static_cast<ReduceOp>(c[1]),
-                   static_cast<DType>(c[2]),
-                   static_cast<int>(c[3]),
-                   c[4],
-                   c[5]};
+    f.operation = CollectiveOf(j.at("operation"));
+    f.purpose = j.at("purpose").get<std::string>();
     f.culprits = j.at("culprits").get<std::vector<int>>();
     f.reason = j.at("reason").get<std::string>();
     return f;
@@ -48,35 +53,52 @@ Failure Parse(const std::string& text, const std::string& store) {
 }  // namespace
 
 CollectiveError ErrorOf(const Failure& failure, const std::string& group, int rank,
-                        const Collective& operation) {
-  std::string what =
-      StrCat("rank ", rank, ", group '", group, "', ", Describe(operation), ": ", failure.reason);
+                        const Collective& operation, const std::string& purpose) {
+  const auto of = [](const Collective& c, const std::string& what_for) {
+    return Describe(c) + (what_for.empty() ? "" : StrCat(" of ", what_for));
+  };
+  std::string what = StrCat("rank ", rank, ", group '", group, "', ", of(operation, purpose), ": ",
+                            failure.reason);
   const bool by_itself = failure.culprits == std::vector<int>{failure.rank};
   if (failure.rank != rank) {
     // Whoever gave up says so in the reason.
     if (!by_itself)
-      what += StrCat(" (reported by rank ", failure.rank, " in ", Describe(failure.operation), ")");
-  } else if (failure.operation != operation) {
-    what += StrCat(" (in ", Describe(failure.operation), ")");
+      what += StrCat(" (reported by rank ", failure.rank, " in ",
+                     of(failure.operation, failure.purpose), ")");
+  } else if (failure.operation.sequence > 0 && failure.operation != operation) {
+    what += StrCat(" (in ", of(failure.operation, failure.purpose), ")");
   }
   return CollectiveError(what, failure.cause, rank, operation, failure.culprits);
 }
 
-FailureBoard::FailureBoard(Store& store, int rank, std::function<void(const Failure&)> on_failure)
-    : rank_(rank), on_failure_(std::move(on_failure)), post_(store.Clone()), watch_(store.Clone()) {
+FailureBoard::FailureBoard(Store& store, Options options)
+    : options_(std::move(options)), post_(store.Clone()), watch_(store.Clone()) {
+  const int rank = options_.rank;
   Failure gone;
   gone.cause = CollectiveError::Cause::kLostRank;
   gone.rank = rank;
   gone.culprits = {rank};
   gone.reason = StrCat("rank ", rank, " is gone: its process ended");
-  post_->SetWill(kKey, Serialize(gone));
-  thread_ = std::thread([this] { Watch(); });
+  Failure silent = gone;
+  silent.cause = CollectiveError::Cause::kTimeout;
+  silent.reason = StrCat("rank ", rank, " is stalled: no sign of life of its process for ",
+                         static_cast<double>(options_.silence.count()) / 1e3,
+                         " s (stopped, starved of memory, or cut off from the network)");
+  post_->SetWill(kKey, Serialize(ToJson(gone)), Serialize(ToJson(silent)), options_.silence);
+  watcher_ = std::thread([this] { Watch(); });
+  heart_ = std::thread([this] { Beat(); });
 }
 
 FailureBoard::~FailureBoard() {
-  stop_ = true;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  stopped_.notify_all();
   watch_->Interrupt();
-  thread_.join();
+  post_->Interrupt();
+  watcher_.join();
+  heart_.join();
 }
 
 void FailureBoard::Leave() {
@@ -89,7 +111,7 @@ void FailureBoard::Leave() {
 
 Failure FailureBoard::Post(const Failure& failure) {
   try {
-    return Parse(post_->SetIfAbsent(kKey, Serialize(failure)), post_->Describe());
+    return Parse(post_->SetIfAbsent(kKey, Serialize(ToJson(failure))), post_->Describe());
   } catch (const StoreError& error) {
     Failure with = failure;
     with.reason += StrCat("; the other ranks could not be told: ", error.what());
@@ -97,19 +119,94 @@ Failure FailureBoard::Post(const Failure& failure) {
   }
 }
 
+std::map<int, CallPosition> FailureBoard::Positions(int size) {
+  std::map<int, CallPosition> positions;
+  for (int r = 0; r < size; ++r) {
+    if (r == options_.rank) {
+      positions[r] = options_.position();
+      continue;
+    }
+    try {
+      const auto text = post_->Get(KeyOf("position", r), Milliseconds(0));
+      if (!text) continue;
+      const json j = json::parse(*text);
+      positions[r] = {CollectiveOf(j.at(0)), j.at(1).get<int64_t>(), j.at(2).get<bool>()};
+    } catch (const std::exception&) {
+      // Nothing is known of it.
+    }
+  }
+  return positions;
+}
+
+void FailureBoard::ShareLost(const std::vector<int>& lost) {
+  try {
+    post_->Set(KeyOf("lost", options_.rank), Serialize(lost));
+  } catch (const StoreError&) {
+    // Then what this rank has seen must do.
+  }
+}
+
+std::map<int, std::vector<int>> FailureBoard::Lost(int size) {
+  std::map<int, std::vector<int>> all;
+  try {
+    for (int r = 0; r < size; ++r) {
+      const auto text = post_->Get(KeyOf("lost", r), Milliseconds(0));
+      if (text) all[r] = json::parse(*text).get<std::vector<int>>();
+    }
+  } catch (const std::exception&) {
+  }
+  return all;
+}
+
 void FailureBoard::Watch() {
   try {
     std::optional<std::string> text;
     while (!text && !stop_) text = watch_->Get(kKey, std::chrono::hours(1));
-    if (text) on_failure_(Parse(*text, watch_->Describe()));
+    if (text) options_.on_failure(Parse(*text, watch_->Describe()));
   } catch (const StoreError& error) {
-    if (stop_) return;
-    Failure failure;
-    failure.cause = CollectiveError::Cause::kLostRank;
-    failure.rank = rank_;
-    failure.reason = error.what();
-    on_failure_(failure);
+    StoreIsGone(error.what());
   }
+}
+
+void FailureBoard::Beat() {
+  const Milliseconds beat =
+      options_.silence.count() > 0 ? std::min(kBeat, options_.silence / 4) : kBeat;
+  std::string told;
+  try {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!stopped_.wait_for(lock, beat, [this] { return stop_.load(); })) {
+      lock.unlock();
+      std::string now;
+      if (options_.position) {
+        const CallPosition p = options_.position();
+        now = Serialize({ToValues(p.call), p.step, p.busy});
+      }
+      if (now != told) {
+        post_->Set(KeyOf("position", options_.rank), now);
+        told = now;
+      } else {
+        post_->Get(kKey, Milliseconds(0));
+      }
+      lock.lock();
+    }
+  } catch (const StoreError& error) {
+    StoreIsGone(error.what());
+  }
+}
+
+void FailureBoard::StoreIsGone(const std::string& what) {
+  if (stop_) return;
+  Failure failure;
+  failure.cause = CollectiveError::Cause::kLostRank;
+  failure.rank = options_.rank;
+  failure.reason = what;
+  // This rank is not to blame if it serves the store to itself.
+  const auto server = post_->ServedBy();
+  if (server && server != options_.rank) {
+    failure.culprits = {*server};
+    failure.reason = StrCat("rank ", *server, " is gone, stalled or cut off: ", what);
+  }
+  options_.on_failure(failure);
 }
 
 }  // namespace lockstep::dist

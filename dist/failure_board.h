@@ -2,8 +2,12 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,20 +21,40 @@ struct Failure {
   CollectiveError::Cause cause = CollectiveError::Cause::kAborted;
   int rank = 0;  // that reports it
   Collective operation;
+  std::string purpose;  // of the operation: ProcessGroup::SetPurpose
   std::vector<int> culprits;
   std::string reason;
 };
 
 // The error that `rank` throws from `operation` of the group, because of the failure.
 CollectiveError ErrorOf(const Failure& failure, const std::string& group, int rank,
-                        const Collective& operation);
+                        const Collective& operation, const std::string& purpose = "");
 
-// One key of a store, on which the first failure is written. A thread waits for it.
+// Where a rank is: in a message exchange of a call, or behind it.
+struct CallPosition {
+  Collective call;  // number 0: none yet
+  int64_t step = 0;
+  bool busy = false;
+};
+
+// One key of a store, on which the first failure is written. A thread waits for it; another one
+// tells the store again and again that this process lives, and where it is.
 class FailureBoard {
  public:
-  // Calls on_failure, once and from that thread, when a failure is on the board, or when the store
-  // is gone.
-  FailureBoard(Store& store, int rank, std::function<void(const Failure&)> on_failure);
+  using Milliseconds = std::chrono::milliseconds;
+  struct Options {
+    int rank = 0;
+    // A rank whose process gives no sign of life for so long has failed; 0: nobody looks.
+    Milliseconds silence{0};
+    // Called when a failure is on the board, or when the store is gone, from threads of the board.
+    std::function<void(const Failure&)> on_failure;
+    // Where this rank is, asked from a thread of the board; may be empty.
+    std::function<CallPosition()> position = {};
+  };
+  // How often positions are told, at least.
+  static constexpr Milliseconds kBeat{500};
+
+  FailureBoard(Store& store, Options options);
   ~FailureBoard();
   FailureBoard(const FailureBoard&) = delete;
   FailureBoard& operator=(const FailureBoard&) = delete;
@@ -39,15 +63,25 @@ class FailureBoard {
   void Leave();
   // Writes it unless another is there already, and returns what is there. Thread-safe.
   Failure Post(const Failure& failure);
+  // Of `size` ranks, this one's included, as they were at most kBeat ago; without those that have
+  // told nothing yet. Thread-safe.
+  std::map<int, CallPosition> Positions(int size);
+  // Tells the others which ranks' connections have ended here, or by {} that this rank has given up
+  // waiting, which may end its connections; what all have told, by rank. Thread-safe.
+  void ShareLost(const std::vector<int>& lost);
+  std::map<int, std::vector<int>> Lost(int size);
 
  private:
   void Watch();
+  void Beat();
+  void StoreIsGone(const std::string& what);
 
-  const int rank_;
-  const std::function<void(const Failure&)> on_failure_;
+  const Options options_;
   std::unique_ptr<Store> post_, watch_;
+  std::mutex mutex_;
+  std::condition_variable stopped_;
   std::atomic<bool> stop_{false};
-  std::thread thread_;
+  std::thread watcher_, heart_;
 };
 
 }  // namespace lockstep::dist

@@ -28,25 +28,16 @@ std::optional<Collective> FlightLog::At(int64_t sequence) const {
 std::vector<int64_t> FlightLog::ToValues() const {
   std::vector<int64_t> values;
   for (const Collective& c : calls_) {
-    for (const int64_t value :
-         {static_cast<int64_t>(c.kind), static_cast<int64_t>(c.op), static_cast<int64_t>(c.dtype),
-          static_cast<int64_t>(c.root), c.count, c.sequence}) {
-      values.push_back(value);
-    }
+    for (const int64_t value : dist::ToValues(c)) values.push_back(value);
   }
   return values;
 }
 
 FlightLog FlightLog::FromValues(const int64_t* values, size_t count) {
   FlightLog log;
-  for (size_t i = 0; i + 6 <= count; i += 6) {
-    const int64_t* const v = values + i;
-    const bool known = v[0] >= 0 && v[0] <= static_cast<int64_t>(CollectiveKind::kLeave) &&
-                       v[1] >= 0 && v[1] <= static_cast<int64_t>(ReduceOp::kMin) && v[2] >= 0 &&
-                       v[2] < kNumDTypes && v[5] > 0;
-    if (!known) continue;
-    log.Add({static_cast<CollectiveKind>(v[0]), static_cast<ReduceOp>(v[1]),
-             static_cast<DType>(v[2]), static_cast<int>(v[3]), v[4], v[5]});
+  for (size_t i = 0; i + kCollectiveValues <= count; i += kCollectiveValues) {
+    const auto call = CollectiveFromValues({values + i, kCollectiveValues});
+    if (call && call->sequence > 0) log.Add(*call);
   }
   return log;
 }

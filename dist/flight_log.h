@@ -17,7 +17,7 @@ class FlightLog {
  public:
   static constexpr int kDepth = 64;
   // Of ToValues().
-  static constexpr int kValues = kDepth * 6;
+  static constexpr int kValues = kDepth * static_cast<int>(kCollectiveValues);
 
   void Add(const Collective& c);
   // The call with that number, if it is among the last kDepth.

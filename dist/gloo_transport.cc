@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -82,12 +83,22 @@ class GlooTransport : public Transport {
       // Gloo only reads it.
       for (const Outgoing& m : outgoing) Add(&sending_, m.peer, const_cast<void*>(m.data), m.bytes);
     }
+    // The others get theirs although one is gone: they are not to take this rank for it.
+    std::optional<TransportError> lost;
+    const auto begin = [&](int peer, const auto& f) {
+      try {
+        Try(peer, deadline, f);
+      } catch (const TransportError& e) {
+        if (!lost) lost = e;
+      }
+    };
     for (const Pending& p : receiving_) {
-      Try(p.peer, deadline, [&] { p.buffer->recv(p.peer, received_[Index(p)]++); });
+      begin(p.peer, [&] { p.buffer->recv(p.peer, received_[Index(p)]++); });
     }
     for (const Pending& p : sending_) {
-      Try(p.peer, deadline, [&] { p.buffer->send(p.peer, sent_[Index(p)]++); });
+      begin(p.peer, [&] { p.buffer->send(p.peer, sent_[Index(p)]++); });
     }
+    if (lost) throw *lost;
     for (Pending& p : receiving_) {
       Try(p.peer, deadline, [&] { p.done = p.buffer->waitRecv(nullptr, Left(deadline)); });
       if (!p.done) ThrowInterrupted();

@@ -58,12 +58,6 @@ Collective CollectiveOf(const Header& h, int peer) {
           h.sequence};
 }
 
-std::string List(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += StrCat(i == 0 ? "" : ", ", ranks[i]);
-  return text;
-}
-
 std::string Describe(const Collective& c, bool leaving_is_a_fact) {
   if (c.kind == CollectiveKind::kLeave && leaving_is_a_fact) return "has left the group";
   return lockstep::dist::Describe(c);
@@ -84,7 +78,7 @@ void CompareCalls(const std::map<int, Collective>& calls) {
   const char* separator = "";
   size_t most = 0;
   for (const auto& [call, who] : ranks) {
-    what += StrCat(separator, List(who), " ", call);
+    what += StrCat(separator, ListRanks(who), " ", call);
     separator = "; ";
     most = std::max(most, who.size());
   }
@@ -95,11 +89,14 @@ void CompareCalls(const std::map<int, Collective>& calls) {
   for (const auto& [call, who] : ranks) {
     if (largest > 1 || who.size() < most) culprits.insert(who.begin(), who.end());
   }
+  const std::string mistake = LikelyMistake(calls);
+  if (!mistake.empty()) what += StrCat("; ", mistake);
   throw MismatchError(what, {culprits.begin(), culprits.end()});
 }
 
 void HostCollectives::Agree(const Collective& c, std::span<const int> peers,
                             std::span<const PairTraffic> traffic, Deadline deadline) {
+  step_ = 0;
   headers_.resize(2 * static_cast<size_t>(size()) * sizeof(Header));
   auto* const mine = reinterpret_cast<Header*>(headers_.data());
   Header* const theirs = mine + size();

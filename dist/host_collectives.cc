@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "dist/content_hash.h"
 #include "dist/host_reduce.h"
 
 namespace lockstep::dist {
@@ -37,7 +38,36 @@ void HostCollectives::Receive(int peer, void* data, int64_t bytes) {
 void HostCollectives::Run(Deadline deadline) {
   const auto outgoing = std::exchange(outgoing_, {});
   const auto incoming = std::exchange(incoming_, {});
+  ++step_;
   if (!outgoing.empty() || !incoming.empty()) transport_.Run(outgoing, incoming, deadline);
+  if (hashes_) CompareHashes(outgoing, incoming, deadline);
+}
+
+void HostCollectives::CompareHashes(std::span<const Transport::Outgoing> outgoing,
+                                    std::span<const Transport::Incoming> incoming,
+                                    Deadline deadline) {
+  const auto hash = [](const void* data, int64_t bytes) {
+    return HashBytes({static_cast<const std::byte*>(data), static_cast<size_t>(bytes)});
+  };
+  std::vector<Transport::Outgoing> mine;
+  std::vector<Transport::Incoming> theirs;
+  my_hashes_.resize(outgoing.size());
+  their_hashes_.resize(incoming.size());
+  for (size_t i = 0; i < outgoing.size(); ++i) {
+    my_hashes_[i] = hash(outgoing[i].data, outgoing[i].bytes);
+    mine.push_back({outgoing[i].peer, &my_hashes_[i], sizeof(uint64_t)});
+  }
+  for (size_t i = 0; i < incoming.size(); ++i) {
+    theirs.push_back({incoming[i].peer, &their_hashes_[i], sizeof(uint64_t)});
+  }
+  if (!mine.empty() || !theirs.empty()) transport_.Run(mine, theirs, deadline);
+  for (size_t i = 0; i < incoming.size(); ++i) {
+    const auto& [peer, data, bytes] = incoming[i];
+    if (hash(data, bytes) == their_hashes_[i]) continue;
+    throw TransportError(TransportError::Cause::kCorrupt, {peer},
+                         StrCat("a message of ", bytes, " bytes from rank ", peer, " to rank ",
+                                rank(), " did not come as it was sent"));
+  }
 }
 
 std::byte* HostCollectives::Scratch(int64_t bytes) {

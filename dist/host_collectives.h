@@ -2,6 +2,7 @@
 // those that it gets.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <span>
@@ -43,7 +44,13 @@ class HostCollectives {
  public:
   using Deadline = Transport::Deadline;
 
-  explicit HostCollectives(Transport& transport) : transport_(transport) {}
+  // With `hashes`, each message is followed by its hash, and one that did not come as it was sent
+  // is a TransportError (kCorrupt).
+  HostCollectives(Transport& transport, bool hashes) : transport_(transport), hashes_(hashes) {}
+
+  // Of the operation under way: how many times messages were exchanged, this one included. It is
+  // the same on all ranks that are at the same point. Any thread may ask.
+  int64_t step() const { return step_; }
 
   // Tells `peers` (all other ranks unless it is an exchange) what this rank is about to do and
   // throws MismatchError unless they do the same. traffic[p] goes with rank p; empty if there is
@@ -73,16 +80,21 @@ class HostCollectives {
   void Send(int peer, const void* data, int64_t bytes);
   void Receive(int peer, void* data, int64_t bytes);
   void Run(Deadline deadline);
+  void CompareHashes(std::span<const Transport::Outgoing> outgoing,
+                     std::span<const Transport::Incoming> incoming, Deadline deadline);
   // Memory for what comes from each rank: size() blocks.
   std::byte* Scratch(int64_t bytes);
   int rank() const { return transport_.rank(); }
   int size() const { return transport_.size(); }
 
   Transport& transport_;
+  const bool hashes_;
+  std::atomic<int64_t> step_{0};
   std::vector<Transport::Outgoing> outgoing_;
   std::vector<Transport::Incoming> incoming_;
   // Here, and not where it is used: a message that failed may come until the transport is closed.
   std::vector<std::byte> scratch_, headers_;
+  std::vector<uint64_t> my_hashes_, their_hashes_;
 };
 
 }  // namespace lockstep::dist

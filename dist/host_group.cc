@@ -1,5 +1,7 @@
 #include "dist/host_group.h"
 
+#include <algorithm>
+#include <atomic>
 #include <deque>
 #include <exception>
 #include <optional>
@@ -9,7 +11,9 @@
 
 #include "dist/call_check.h"
 #include "dist/failure_board.h"
+#include "dist/flight_recorder.h"
 #include "dist/host_collectives.h"
+#include "dist/host_verdict.h"
 #include "dist/host_work.h"
 
 namespace lockstep::dist {
@@ -23,9 +27,10 @@ std::vector<int64_t> InBytes(const std::vector<int64_t>& counts, DType dtype) {
   return bytes;
 }
 
-std::string Seconds(std::chrono::milliseconds timeout) {
-  return StrCat(static_cast<double>(timeout.count()) / 1000, " s");
-}
+// How long a rank waits for what the others know, before it says who is to blame.
+constexpr auto kPositionsAreThere = 2 * FailureBoard::kBeat;
+constexpr auto kLossesAreThere = std::chrono::milliseconds(1500);
+constexpr auto kOthersHaveSaid = std::chrono::seconds(3);
 
 class HostGroup : public ProcessGroup {
  public:
@@ -33,10 +38,13 @@ class HostGroup : public ProcessGroup {
       : ProcessGroup(transport->rank(), transport->size(), options),
         exceptions_(std::uncaught_exceptions()),
         transport_(std::move(transport)),
-        collectives_(*transport_),
+        collectives_(*transport_, options.check_every_call),
         store_(store.Clone()),
         prefixed_(store.Clone(), options.name + "/"),
-        board_(prefixed_, rank(), [this](const Failure& f) { Learn(f); }),
+        board_(prefixed_, {.rank = rank(),
+                           .silence = options.heartbeat,
+                           .on_failure = [this](const Failure& f) { Learn(f); },
+                           .position = [this] { return Position(); }}),
         worker_([this] { RunQueue(); }) {}
 
   ~HostGroup() override {
@@ -46,6 +54,7 @@ class HostGroup : public ProcessGroup {
       Call leave;
       leave.collective = {CollectiveKind::kLeave};
       leave.collective.sequence = NextSequence();
+      leaving_ = true;
       try {
         Submit(std::move(leave))->Synchronize();
         board_.Leave();
@@ -76,6 +85,7 @@ class HostGroup : public ProcessGroup {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) return;
       failure.operation = running_;
+      failure.purpose = purpose_running_;
     }
     Learn(board_.Post(failure));
   }
@@ -99,10 +109,11 @@ class HostGroup : public ProcessGroup {
     for (const Transfer& t : call.transfers) {
       if (t.direction == Transfer::Direction::kReceive) t.tensor.storage().BumpVersion();
     }
-    auto work = std::make_shared<HostWork>(call.collective, name(), rank());
+    auto work = std::make_shared<HostWork>(call.collective, call.purpose, name(), rank());
+    if (recorder()) recorder()->Submit(name(), call.collective, call.purpose);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (failure_) throw ErrorOf(*failure_, name(), rank(), call.collective);
+      if (failure_) throw ErrorOf(*failure_, name(), rank(), call.collective, call.purpose);
       queue_.push_back({std::move(call), work});
     }
     changed_.notify_all();
@@ -119,9 +130,17 @@ class HostGroup : public ProcessGroup {
         item = std::move(queue_.front());
         queue_.pop_front();
         running_ = item->call.collective;
+        purpose_running_ = item->call.purpose;
+        busy_ = true;
       }
+      if (recorder()) recorder()->Begin(name(), item->call.collective);
       const auto begin = Clock::now();
       auto failure = RunOrFail(item->call);
+      if (!failure && recorder()) recorder()->End(name(), item->call.collective);
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        busy_ = failure.has_value();
+      }
       // The tensors are given back before anyone hears that it is done.
       item->call = {};
       item->work->End({begin, Clock::now()}, std::move(failure));
@@ -137,6 +156,7 @@ class HostGroup : public ProcessGroup {
     Failure mine;
     mine.rank = rank();
     mine.operation = call.collective;
+    mine.purpose = call.purpose;
     try {
       Run(call);
       return std::nullopt;
@@ -145,7 +165,7 @@ class HostGroup : public ProcessGroup {
       mine.culprits = e.culprits;
       mine.reason = e.what();
     } catch (const TransportError& e) {
-      Explain(e, &mine);
+      Explain(e, call.collective, &mine);
       // First the reason, for the others to hear.
       Failure failure = Settle(mine);
       transport_->Close();
@@ -157,24 +177,63 @@ class HostGroup : public ProcessGroup {
     return Settle(mine);
   }
 
-  void Explain(const TransportError& e, Failure* failure) const {
-    failure->culprits = e.peers;
-    std::string ranks = e.peers.size() == 1 ? "rank" : "ranks";
-    for (size_t i = 0; i < e.peers.size(); ++i) ranks += StrCat(i == 0 ? " " : ", ", e.peers[i]);
+  void Explain(const TransportError& e, const Collective& c, Failure* failure) {
+    Verdict verdict{e.peers, e.what()};
     switch (e.cause) {
       case TransportError::Cause::kLostRank:
         failure->cause = CollectiveError::Cause::kLostRank;
-        failure->reason = StrCat(ranks, e.peers.size() == 1 ? " is" : " are", " gone: ", e.what());
-        return;
+        verdict = ExplainLost(ShareLost(e.peers));
+        verdict.reason += StrCat(" (", e.what(), ")");
+        break;
       case TransportError::Cause::kTimeout:
         failure->cause = CollectiveError::Cause::kTimeout;
-        failure->reason = StrCat(ranks, " did not take part within ", Seconds(options().timeout));
-        return;
+        board_.ShareLost({});
+        WaitForFailure(kPositionsAreThere);
+        verdict =
+            ExplainTimeout(board_.Positions(size()), size(), c, rank(), e.peers, options().timeout);
+        if (verdict.others_know_better) WaitForFailure(kOthersHaveSaid);
+        break;
+      case TransportError::Cause::kCorrupt:
+        failure->cause = CollectiveError::Cause::kCorrupt;
+        break;
       case TransportError::Cause::kInterrupted:
-        failure->reason = e.what();
-        return;
+        break;
     }
+    failure->culprits = std::move(verdict.culprits);
+    failure->reason = std::move(verdict.reason);
   }
+
+  // The connections that have ended, by the rank that says so: those of all ranks, unless some have
+  // nothing to say.
+  std::map<int, std::vector<int>> ShareLost(const std::vector<int>& mine) {
+    board_.ShareLost(mine);
+    const auto deadline = Clock::now() + kLossesAreThere;
+    std::map<int, std::vector<int>> lost;
+    do {
+      lost = board_.Lost(size());
+      lost[rank()] = mine;
+      const bool by_timeout = std::any_of(mine.begin(), mine.end(), [&](int peer) {
+        return lost.contains(peer) && lost[peer].empty();
+      });
+      // It is about to say whom it has waited for.
+      if (by_timeout) WaitForFailure(kPositionsAreThere + 2 * kOthersHaveSaid);
+    } while (std::ssize(lost) < size() && Clock::now() < deadline &&
+             !WaitForFailure(std::chrono::milliseconds(20)));
+    return lost;
+  }
+
+  // Returns early, and true, where a failure is known already.
+  bool WaitForFailure(std::chrono::milliseconds at_most) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, at_most, [this] { return failure_.has_value(); });
+  }
+
+  CallPosition Position() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return {running_, collectives_.step(), busy_};
+  }
+
+  FlightRecorder* recorder() const { return options().recorder.get(); }
 
   // What counts: what was known before, then what any rank has said first, then mine.
   Failure Settle(const Failure& mine) {
@@ -194,7 +253,10 @@ class HostGroup : public ProcessGroup {
       if (failure_) return;
       failure_ = failure;
     }
+    changed_.notify_all();
     transport_->Interrupt();
+    // Whoever leaves does not mind that the others, or the store, are gone.
+    if (recorder() && !leaving_) recorder()->Fail(name(), failure);
   }
 
   void Run(const Call& call) {
@@ -259,7 +321,10 @@ class HostGroup : public ProcessGroup {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Item> queue_;
-  Collective running_;
+  Collective running_;  // or, unless busy_, the last that ran
+  std::string purpose_running_;
+  bool busy_ = false;
+  std::atomic<bool> leaving_{false};
   std::optional<Failure> failure_;
   bool stop_ = false;
 

@@ -13,15 +13,15 @@ namespace lockstep::dist {
 
 class HostWork : public Work {
  public:
-  HostWork(const Collective& operation, std::string group, int rank)
-      : Work(operation), group_(std::move(group)), rank_(rank) {}
+  HostWork(const Collective& operation, std::string purpose, std::string group, int rank)
+      : Work(operation), purpose_(std::move(purpose)), group_(std::move(group)), rank_(rank) {}
 
   void Wait() override { Synchronize(); }
   void Synchronize() override {
     std::unique_lock<std::mutex> lock(mutex_);
     ended_.wait(lock, [this] { return done_; });
     // Made here, so that no exception belongs to two threads.
-    if (failure_) throw ErrorOf(*failure_, group_, rank_, operation());
+    if (failure_) throw ErrorOf(*failure_, group_, rank_, operation(), purpose_);
   }
   bool Done() const override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -43,7 +43,7 @@ class HostWork : public Work {
   }
 
  private:
-  const std::string group_;
+  const std::string purpose_, group_;
   const int rank_;
   mutable std::mutex mutex_;
   std::condition_variable ended_;

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -26,23 +27,28 @@ struct Hub {
 class InProcessTransport : public Transport {
  public:
   InProcessTransport(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
-  ~InProcessTransport() override {
-    const std::lock_guard<std::mutex> lock(hub_->mutex);
-    hub_->gone.insert(rank_);
-    hub_->changed.notify_all();
-  }
+  ~InProcessTransport() override { InProcessTransport::Close(); }
 
   int rank() const override { return rank_; }
   int size() const override { return hub_->size; }
 
   void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
            Deadline deadline) override {
-    for (const Outgoing& message : outgoing) Post(message);
+    // The others get theirs although one is gone: they are not to take this rank for it.
+    std::optional<int> lost;
+    for (const Outgoing& message : outgoing) {
+      if (!Post(message) && !lost) lost = message.peer;
+    }
+    if (lost) ThrowLost(*lost);
     for (size_t i = 0; i < incoming.size(); ++i) Fetch(incoming, i, deadline);
   }
 
-  // Messages are copied within Run.
-  void Close() override {}
+  // Messages are copied within Run, so that there is nothing else to do.
+  void Close() override {
+    const std::lock_guard<std::mutex> lock(hub_->mutex);
+    hub_->gone.insert(rank_);
+    hub_->changed.notify_all();
+  }
 
   void Interrupt() override {
     const std::lock_guard<std::mutex> lock(hub_->mutex);
@@ -58,14 +64,16 @@ class InProcessTransport : public Transport {
   }
 
  private:
-  void Post(const Outgoing& message) {
+  // False if the peer is gone.
+  bool Post(const Outgoing& message) {
     std::vector<std::byte> bytes(static_cast<size_t>(message.bytes));
     if (!bytes.empty()) std::memcpy(bytes.data(), message.data, bytes.size());
     const std::lock_guard<std::mutex> lock(hub_->mutex);
     CheckNotInterrupted();
-    if (hub_->gone.count(message.peer) != 0) ThrowLost(message.peer);
+    if (hub_->gone.count(message.peer) != 0) return false;
     hub_->mail[{rank_, message.peer}].push_back(std::move(bytes));
     hub_->changed.notify_all();
+    return true;
   }
 
   void Fetch(std::span<const Incoming> all, size_t i, Deadline deadline) {

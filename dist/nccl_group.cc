@@ -11,6 +11,7 @@
 #include "core/cuda/handles.h"
 #include "dist/call_check.h"
 #include "dist/flight_log.h"
+#include "dist/flight_recorder.h"
 #include "dist/nccl_comm.h"
 #include "dist/nccl_watchdog.h"
 #include "dist/nccl_work.h"
@@ -67,6 +68,7 @@ class NcclGroup : public ProcessGroup {
         const Collective leave{CollectiveKind::kLeave, ReduceOp::kSum, DType::kU8, 0, 0,
                                NextSequence()};
         watchdog_.Called(leave);
+        watchdog_.Leave();
         if (last_ != nullptr) last_->Synchronize();
         Compare(leave);
       } catch (const Error&) {
@@ -80,10 +82,11 @@ class NcclGroup : public ProcessGroup {
 
   void CheckInStep() override {
     const Collective c{CollectiveKind::kBarrier, ReduceOp::kSum, DType::kU8, 0, 0, NextSequence()};
-    Note(c);
+    Note(c, "");
     Compare(c);
     if (last_ != nullptr) last_->Synchronize();
     state_->ThrowIfFailed(c);
+    if (options().recorder) options().recorder->End(name(), c);
     DropAnchor();
   }
 
@@ -111,7 +114,7 @@ class NcclGroup : public ProcessGroup {
       LS_CHECK(NcclReduces(c.dtype), Name(c.kind), " in group '", name(), "': NCCL cannot reduce ",
                c.dtype, "; convert it to i32");
     }
-    Note(c);
+    Note(c, call.purpose);
     if (options().check_every_call) CheckCall(call);
     if (call.output.defined()) call.output.storage().BumpVersion();
     const Stream caller = CurrentStream(device_);
@@ -119,8 +122,8 @@ class NcclGroup : public ProcessGroup {
     Event ready(device_);
     ready.Record(caller);
     ready.Wait(stream_);
-    auto work = std::make_shared<NcclWork>(c, stream_, anchor_, captured, state_);
-    Guard(c, [&] { Enqueue(call); });
+    auto work = std::make_shared<NcclWork>(c, call.purpose, stream_, anchor_, captured, state_);
+    Guard(c, call.purpose, [&] { Enqueue(call); });
     work->Submitted();
     if (!captured) {
       KeepAlive(call);
@@ -131,8 +134,9 @@ class NcclGroup : public ProcessGroup {
   }
 
   // Counts it, and throws if the group has failed.
-  void Note(const Collective& c) {
-    state_->ThrowIfFailed(c);
+  void Note(const Collective& c, const std::string& purpose) {
+    if (options().recorder) options().recorder->Submit(name(), c, purpose);
+    state_->ThrowIfFailed(c, purpose);
     // Exchanges are not everybody's.
     if (c.kind != CollectiveKind::kExchange) {
       hash_ = Extend(hash_, c);
@@ -201,7 +205,7 @@ class NcclGroup : public ProcessGroup {
   // dist.check=full.
   void CheckCall(const Call& call) {
     const Collective& c = call.collective;
-    Guard(c, [&] {
+    Guard(c, call.purpose, [&] {
       if (c.kind == CollectiveKind::kExchange) return CheckTransfers(*control_, c, call.transfers);
       CheckCollective(*control_, c);
       if (c.kind == CollectiveKind::kAllToAll) {
@@ -212,15 +216,16 @@ class NcclGroup : public ProcessGroup {
 
   // All ranks' calls so far.
   void Compare(const Collective& c) {
-    Guard(c, [&] { CheckHistory(*control_, c, hash_, watchdog_.Log()); });
+    Guard(c, "", [&] { CheckHistory(*control_, c, hash_, watchdog_.Log()); });
   }
 
   // What goes wrong in `f` becomes the group's failure, and is thrown as such.
   template <class F>
-  void Guard(const Collective& c, const F& f) {
+  void Guard(const Collective& c, const std::string& purpose, const F& f) {
     Failure failure;
     failure.rank = rank();
     failure.operation = c;
+    failure.purpose = purpose;
     try {
       return f();
     } catch (const MismatchError& e) {
@@ -236,7 +241,7 @@ class NcclGroup : public ProcessGroup {
       failure.reason = StrCat("rank ", rank(), " failed: ", e.what());
     }
     watchdog_.Fail(failure);
-    state_->ThrowIfFailed(c);
+    state_->ThrowIfFailed(c, purpose);
   }
 
   // The stream is idle.

@@ -1,5 +1,6 @@
 #include "dist/nccl_watchdog.h"
 
+#include "dist/flight_recorder.h"
 #include "dist/host_collectives.h"
 
 namespace lockstep::dist {
@@ -24,7 +25,9 @@ NcclWatchdog::NcclWatchdog(Store& store, int rank, int size, const GroupOptions&
       options_(options),
       comm_(comm),
       state_(std::move(state)),
-      board_(*store_, rank, [this](const Failure& f) { Learn(f); }),
+      board_(*store_, {.rank = rank,
+                       .silence = options.heartbeat,
+                       .on_failure = [this](const Failure& f) { Learn(f); }}),
       thread_([this] { Run(); }) {}
 
 void NcclWatchdog::Called(const Collective& c) {
@@ -56,7 +59,9 @@ void NcclWatchdog::Fail(const Failure& failure) {
 
 void NcclWatchdog::Learn(const Failure& failure) {
   // First the error, then the end of what waits: nobody takes an aborted result for a good one.
-  if (state_->Set(failure)) comm_->Abort();
+  if (!state_->Set(failure)) return;
+  comm_->Abort();
+  if (options_.recorder && !leaving_) options_.recorder->Fail(options_.name, failure);
 }
 
 void NcclWatchdog::Stop() {
@@ -74,12 +79,16 @@ void NcclWatchdog::Run() {
   auto next_publish = Clock::now();
   while (!state_->Get()) {
     std::optional<Collective> slow;
+    std::string purpose;
     bool timed_out = false;
     {
       std::unique_lock<std::mutex> lock(mutex_);
       if (stopped_.wait_for(lock, kTick, [this] { return stop_; })) break;
       try {
         while (!under_way_.empty() && under_way_.front()->HasCome()) {
+          if (options_.recorder) {
+            options_.recorder->End(options_.name, under_way_.front()->operation());
+          }
           under_way_.pop_front();
           turn_ = Clock::now();
         }
@@ -89,16 +98,17 @@ void NcclWatchdog::Run() {
       }
       if (!under_way_.empty() && Clock::now() - turn_ > kGrace) {
         slow = under_way_.front()->operation();
+        purpose = under_way_.front()->purpose();
         timed_out = Clock::now() - turn_ > options_.timeout;
       }
     }
     try {
       if (Clock::now() >= next_publish) {
         Publish();
-        if (slow) CompareWithOthers(*slow);
+        if (slow) CompareWithOthers(*slow, purpose);
         next_publish = Clock::now() + kPublish;
       }
-      if (slow && timed_out) FailForTimeout(*slow);
+      if (slow && timed_out) FailForTimeout(*slow, purpose);
       if (const auto error = comm_->AsyncError()) {
         Failure failure;
         failure.cause = CollectiveError::Cause::kLostRank;
@@ -144,7 +154,7 @@ std::map<int, FlightLog> NcclWatchdog::Logs() {
   return logs;
 }
 
-void NcclWatchdog::CompareWithOthers(const Collective& c) {
+void NcclWatchdog::CompareWithOthers(const Collective& c, const std::string& purpose) {
   // Two ranks know from each other what they exchange.
   if (c.kind == CollectiveKind::kExchange) return;
   std::map<int, Collective> calls;
@@ -155,6 +165,7 @@ void NcclWatchdog::CompareWithOthers(const Collective& c) {
   failure.cause = CollectiveError::Cause::kMismatch;
   failure.rank = rank_;
   failure.operation = c;
+  failure.purpose = purpose;
   try {
     calls[rank_] = c;
     CompareCalls(calls);
@@ -165,11 +176,12 @@ void NcclWatchdog::CompareWithOthers(const Collective& c) {
   }
 }
 
-void NcclWatchdog::FailForTimeout(const Collective& c) {
+void NcclWatchdog::FailForTimeout(const Collective& c, const std::string& purpose) {
   Failure failure;
   failure.cause = CollectiveError::Cause::kTimeout;
   failure.rank = rank_;
   failure.operation = c;
+  failure.purpose = purpose;
   failure.reason =
       StrCat("it did not end within ", static_cast<double>(options_.timeout.count()) / 1000, " s");
   for (const auto& [r, log] : Logs()) {

@@ -35,6 +35,8 @@ class NcclWatchdog {
   FlightLog Log() const;
   // After it was submitted.
   void Watch(std::shared_ptr<NcclWork> work);
+  // What fails from now on is not told to the recorder: this rank is about to stop.
+  void Leave() { leaving_ = true; }
 
   // Tells the others, unless they have failed first, and aborts. Thread-safe.
   void Fail(const Failure& failure);
@@ -48,8 +50,8 @@ class NcclWatchdog {
   void Learn(const Failure& failure);
   void Publish();
   // Throws MismatchError, or fails, if other ranks' calls show that `c` cannot end.
-  void CompareWithOthers(const Collective& c);
-  void FailForTimeout(const Collective& c);
+  void CompareWithOthers(const Collective& c, const std::string& purpose);
+  void FailForTimeout(const Collective& c, const std::string& purpose);
   std::map<int, FlightLog> Logs();
 
   const std::unique_ptr<Store> store_;
@@ -61,6 +63,7 @@ class NcclWatchdog {
   mutable std::mutex mutex_;
   std::condition_variable stopped_;
   bool stop_ = false, published_ = true;
+  std::atomic<bool> leaving_{false};
   FlightLog log_;
   Collective last_call_;
   // The first one's turn began at turn_.

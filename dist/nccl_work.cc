@@ -46,9 +46,10 @@ double TimedEvent::Since(const TimedEvent& other) const {
   return milliseconds;
 }
 
-NcclWork::NcclWork(const Collective& operation, Stream stream, const Anchor& anchor, bool captured,
-                   std::shared_ptr<FailureState> state)
+NcclWork::NcclWork(const Collective& operation, std::string purpose, Stream stream,
+                   const Anchor& anchor, bool captured, std::shared_ptr<FailureState> state)
     : Work(operation),
+      purpose_(std::move(purpose)),
       stream_(stream),
       anchor_(anchor),
       state_(std::move(state)),
@@ -58,7 +59,7 @@ NcclWork::NcclWork(const Collective& operation, Stream stream, const Anchor& anc
 void NcclWork::Submitted() { end_ = std::make_unique<TimedEvent>(stream_); }
 
 void NcclWork::Wait() {
-  state_->ThrowIfFailed(operation());
+  state_->ThrowIfFailed(operation(), purpose_);
   end_->MakeWait(CurrentStream(stream_.device));
 }
 
@@ -67,12 +68,12 @@ void NcclWork::Synchronize() {
            " was captured into a graph and has no result of its own; wait for the graph's stream");
   auto pause = std::chrono::microseconds(5);
   while (!HasCome()) {
-    state_->ThrowIfFailed(operation());
+    state_->ThrowIfFailed(operation(), purpose_);
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::microseconds(500));
   }
   // An abort, too, lets the event come.
-  state_->ThrowIfFailed(operation());
+  state_->ThrowIfFailed(operation(), purpose_);
 }
 
 bool NcclWork::Done() const { return !captured_ && (HasCome() || state_->Get().has_value()); }

@@ -52,9 +52,9 @@ class FailureState {
     failure_ = failure;
     return true;
   }
-  void ThrowIfFailed(const Collective& operation) const {
+  void ThrowIfFailed(const Collective& operation, const std::string& purpose = "") const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (failure_) throw ErrorOf(*failure_, group_, rank_, operation);
+    if (failure_) throw ErrorOf(*failure_, group_, rank_, operation, purpose);
   }
 
  private:
@@ -67,8 +67,8 @@ class FailureState {
 class NcclWork : public Work {
  public:
   // Records its begin on the stream; without it (while a graph is captured) there is no span.
-  NcclWork(const Collective& operation, Stream stream, const Anchor& anchor, bool captured,
-           std::shared_ptr<FailureState> state);
+  NcclWork(const Collective& operation, std::string purpose, Stream stream, const Anchor& anchor,
+           bool captured, std::shared_ptr<FailureState> state);
   // What belongs to it has been submitted.
   void Submitted();
 
@@ -77,9 +77,11 @@ class NcclWork : public Work {
   bool Done() const override;
   std::optional<Span> span() const override;
 
+  const std::string& purpose() const { return purpose_; }
   bool HasCome() const { return end_ != nullptr && end_->Query(); }
 
  private:
+  const std::string purpose_;
   const Stream stream_;
   const Anchor anchor_;
   const std::shared_ptr<FailureState> state_;

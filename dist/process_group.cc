@@ -43,6 +43,7 @@ void ProcessGroup::CheckRank(const char* what, const char* argument, int rank) c
 
 WorkPtr ProcessGroup::SubmitCollective(Call call) {
   call.collective.sequence = NextSequence();
+  call.purpose = purpose();
   return Submit(std::move(call));
 }
 
@@ -150,6 +151,7 @@ WorkPtr ProcessGroup::Exchange(std::vector<Transfer> transfers) {
   // Other ranks may have other transfers, or none: not part of the common numbering.
   call.collective.sequence = ++exchanges_;
   call.transfers = std::move(transfers);
+  call.purpose = purpose();
   return Submit(std::move(call));
 }
 

@@ -13,6 +13,8 @@
 
 namespace lockstep::dist {
 
+class FlightRecorder;
+
 struct GroupOptions {
   // In messages.
   std::string name = "world";
@@ -21,8 +23,14 @@ struct GroupOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
   // dist.check=full: NCCL, too, compares each call of all ranks before it starts, which makes the
   // host wait for the slowest rank; otherwise it compares at CheckInStep. Groups on the host always
-  // compare each call.
+  // compare each call; with it they also send a hash of each message, and so find those that did
+  // not come as they were sent.
   bool check_every_call = false;
+  // A rank whose process gives the store no sign of life for so long counts as stalled, and is
+  // named; 0: only the timeout counts. Only stores over TCP notice.
+  std::chrono::milliseconds heartbeat = std::chrono::seconds(20);
+  // Gets the group's calls, and its failure; null: nobody.
+  std::shared_ptr<FlightRecorder> recorder = nullptr;
 };
 
 // One end of a transfer between two ranks. The tensor is contiguous.
@@ -101,6 +109,10 @@ class ProcessGroup {
   // thread may call it; only the first reason counts.
   virtual void Abort(const std::string& reason) = 0;
 
+  // What the following calls are for, as errors and flight records name it: "bucket 3 ('wte.weight'
+  // and 7 more)". Null: nothing in particular.
+  void SetPurpose(std::shared_ptr<const std::string> purpose) { purpose_ = std::move(purpose); }
+
   // Another group over the same ranks, with an order of its own: for what goes on beside this
   // one's operations. Collective. `name` is different for each.
   virtual std::shared_ptr<ProcessGroup> Duplicate(const std::string& name) = 0;
@@ -113,11 +125,13 @@ class ProcessGroup {
     // Elements per rank (all_to_all).
     std::vector<int64_t> input_counts, output_counts;
     std::vector<Transfer> transfers;
+    std::string purpose;
   };
 
   ProcessGroup(int rank, int size, GroupOptions options);
 
   virtual WorkPtr Submit(Call call) = 0;
+  std::string purpose() const { return purpose_ ? *purpose_ : ""; }
   // The number of the next call that all ranks make.
   int64_t NextSequence() { return ++sequence_; }
 
@@ -130,6 +144,7 @@ class ProcessGroup {
   const int rank_, size_;
   const GroupOptions options_;
   int64_t sequence_ = 0, exchanges_ = 0;
+  std::shared_ptr<const std::string> purpose_;
 };
 
 }  // namespace lockstep::dist

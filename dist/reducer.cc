@@ -128,6 +128,8 @@ void Reducer::MakeBuckets(const std::vector<int64_t>& order) {
     b.span.bytes = plan.bytes();
     b.plan = std::move(plan);
     buckets_.push_back(std::move(b));
+    buckets_.back().purpose =
+        std::make_shared<const std::string>(PurposeOf(std::ssize(buckets_) - 1));
   }
   for (size_t p = 0; p < parameters_.size(); ++p) {
     parameters_[p]->leaf().SetDestination(slices_[0][p]);
@@ -144,6 +146,17 @@ std::vector<std::string> Reducer::NamesIn(int64_t bucket) const {
   std::vector<std::string> names;
   for (const int64_t p : buckets_.at(bucket).plan.items) names.push_back(parameters_[p]->name());
   return names;
+}
+
+std::string Reducer::PurposeOf(int64_t bucket) const {
+  constexpr size_t kShown = 8;
+  const std::vector<std::string> names = NamesIn(bucket);
+  std::string text = StrCat("bucket ", bucket, " (");
+  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) {
+    text += StrCat(i == 0 ? "'" : ", '", names[i], "'");
+  }
+  if (names.size() > kShown) text += StrCat(" and ", names.size() - kShown, " more");
+  return text + ")";
 }
 
 // ---- A backward. ----
@@ -201,7 +214,12 @@ void Reducer::OnBegin(const BackwardPlan& plan) {
 void Reducer::BeginSync() {
   if (!group_) return;
   my_uses_.CopyFrom(Tensor::FromVector<uint8_t>(uses_, {std::ssize(uses_)}, my_uses_.device()));
-  lane_->Submit([this] { group_->AllGather(my_uses_, all_uses_)->Wait(); });
+  lane_->Submit([this] {
+    static const auto purpose = std::make_shared<const std::string>("which parameters took part");
+    group_->SetPurpose(purpose);
+    group_->AllGather(my_uses_, all_uses_)->Wait();
+    group_->SetPurpose(nullptr);
+  });
 }
 
 // A parameter that takes no part counts as zero, unless an earlier micro-step left something.
@@ -248,7 +266,9 @@ void Reducer::SumBucket(BucketState& bucket) {
   const Tensor& whole = bucket.whole[buffer_];
   if (ranks() > 1) {
     grad_norm_square_sums(CurrentStream(whole.device()), bucket.local, bucket.square_sums);
+    group_->SetPurpose(bucket.purpose);
     bucket.works = options_.hook(*group_, whole);
+    group_->SetPurpose(nullptr);
   }
   bucket.span.end = Clock::now();
   if (whole.device().is_cpu() && options_.on_span) options_.on_span(bucket.span);

@@ -130,6 +130,7 @@ class Reducer : public BackwardObserver {
     int64_t pending = 0;        // gradients that are not ready
     CommunicationSpan span;
     std::vector<WorkPtr> works;
+    std::shared_ptr<const std::string> purpose;  // its number and parameters, for errors
   };
 
   int64_t ranks() const { return group_ ? group_->size() : 1; }
@@ -146,6 +147,7 @@ class Reducer : public BackwardObserver {
   void MarkReady(size_t p);
   void Launch(int64_t b);
   void SumBucket(BucketState& bucket);
+  std::string PurposeOf(int64_t bucket) const;
   void AddUp(BucketState& bucket);
   void FinishSync();
   void Measure(const CommunicationSpan& wait);

@@ -40,8 +40,14 @@ class Store {
   // Has the store do SetIfAbsent(key, value) when this handle's connection ends, unless ClearWill
   // comes before: so that others hear of a process that ended in whatever way. One per handle.
   // Stores without connections do nothing.
-  virtual void SetWill(const std::string& /*key*/, const std::string& /*value*/) {}
+  void SetWill(const std::string& key, const std::string& value) { SetWill(key, value, "", {}); }
+  // Also when this handle has called nothing for `silence` (unless that is 0): then with
+  // `silent_value`. Its calls, for their part, wait no longer than that for the store to answer.
+  virtual void SetWill(const std::string& /*key*/, const std::string& /*value*/,
+                       const std::string& /*silent_value*/, Milliseconds /*silence*/) {}
   virtual void ClearWill() {}
+  // The rank without whose process there is no store.
+  virtual std::optional<int> ServedBy() const { return std::nullopt; }
 
   // Another handle on the same store.
   virtual std::unique_ptr<Store> Clone() = 0;
@@ -74,10 +80,13 @@ class PrefixStore : public Store {
   int64_t Add(const std::string& key, int64_t delta) override {
     return store_->Add(prefix_ + key, delta);
   }
-  void SetWill(const std::string& key, const std::string& value) override {
-    store_->SetWill(prefix_ + key, value);
+  using Store::SetWill;
+  void SetWill(const std::string& key, const std::string& value, const std::string& silent_value,
+               Milliseconds silence) override {
+    store_->SetWill(prefix_ + key, value, silent_value, silence);
   }
   void ClearWill() override { store_->ClearWill(); }
+  std::optional<int> ServedBy() const override { return store_->ServedBy(); }
   std::unique_ptr<Store> Clone() override {
     return std::make_unique<PrefixStore>(store_->Clone(), prefix_);
   }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "dist/socket.h"
@@ -17,14 +18,15 @@ using Clock = std::chrono::steady_clock;
 
 // For an answer that needs no waiting.
 constexpr auto kPatience = std::chrono::seconds(20);
+// Between attempts to connect.
+constexpr auto kPause = std::chrono::milliseconds(100);
 
 class TcpStore : public Store {
  public:
   TcpStore(TcpStoreAddress address, Milliseconds timeout) : address_(std::move(address)) {
     const auto deadline = Clock::now() + timeout;
     try {
-      socket_ = Connect(address_.host, address_.port, deadline);
-      Authenticate(deadline);
+      Authenticate(Greet(deadline), deadline);
     } catch (const StoreError& error) {
       throw StoreError(StrCat(Describe(), ": ", error.what()));
     }
@@ -48,10 +50,15 @@ class TcpStore : public Store {
     CheckKey(key);
     return Call(Op::kAdd, key, "", delta, Milliseconds(0)).number;
   }
-  void SetWill(const std::string& key, const std::string& value) override {
-    CheckValue(key, value);
-    Call(Op::kSetWill, key, value, 0, Milliseconds(0));
+  using Store::SetWill;
+  void SetWill(const std::string& key, const std::string& value, const std::string& silent_value,
+               Milliseconds silence) override {
+    CheckValue(key, value + silent_value);
+    Call(Op::kSetWill, key, value + silent_value, silence.count(), Milliseconds(0),
+         static_cast<uint32_t>(value.size()));
+    if (silence.count() > 0) patience_ = silence;
   }
+  std::optional<int> ServedBy() const override { return 0; }
   void ClearWill() override { Call(Op::kClearWill, "will", "", 0, Milliseconds(0)); }
 
   std::unique_ptr<Store> Clone() override {
@@ -73,9 +80,22 @@ class TcpStore : public Store {
     std::string value;
   };
 
-  void Authenticate(Clock::time_point deadline) {
-    Hello hello;
-    socket_.ReceiveAll(&hello, sizeof(hello), deadline);
+  // Tries again where the server ends before it says anything: another may be about to come.
+  Hello Greet(Clock::time_point deadline) {
+    while (true) {
+      socket_ = Connect(address_.host, address_.port, deadline);
+      try {
+        Hello hello;
+        socket_.ReceiveAll(&hello, sizeof(hello), deadline);
+        return hello;
+      } catch (const StoreError&) {
+        if (Clock::now() + kPause >= deadline) throw;
+      }
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+
+  void Authenticate(const Hello& hello, Clock::time_point deadline) {
     if (hello.magic != kMagic)
       throw StoreError("something else than Lockstep's store listens there");
     Proof proof;
@@ -95,16 +115,17 @@ class TcpStore : public Store {
   }
 
   Answer Call(Op op, const std::string& key, const std::string& value, int64_t number,
-              Milliseconds wait) {
+              Milliseconds wait, uint32_t first_bytes = 0) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (interrupted_) throw StoreError(StrCat(Describe(), ": interrupted"));
     if (!failure_.empty()) throw StoreError(failure_);
     try {
-      const auto deadline = Clock::now() + wait + kPatience;
+      const auto deadline = Clock::now() + wait + patience_.load();
       Request request;
       request.op = op;
       request.key_bytes = static_cast<uint32_t>(key.size());
       request.value_bytes = static_cast<uint32_t>(value.size());
+      request.first_bytes = first_bytes;
       request.number = number;
       std::string message(sizeof(request), '\0');
       std::memcpy(message.data(), &request, sizeof(request));
@@ -128,6 +149,7 @@ class TcpStore : public Store {
 
   const TcpStoreAddress address_;
   Socket socket_;
+  std::atomic<Milliseconds> patience_{std::chrono::duration_cast<Milliseconds>(kPatience)};
   std::mutex mutex_;
   std::string failure_;
   std::atomic<bool> interrupted_{false};

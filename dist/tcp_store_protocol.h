@@ -11,7 +11,7 @@
 
 namespace lockstep::dist::tcp_store {
 
-inline constexpr uint64_t kMagic = 0x3145524f5453534cu;  // "LSSTORE1"
+inline constexpr uint64_t kMagic = 0x3245524f5453534cu;  // "LSSTORE2"
 
 using Nonce = std::array<std::byte, 32>;
 using Mac = std::array<std::byte, 32>;
@@ -33,8 +33,8 @@ struct Request {
   Op op = Op::kGet;
   uint32_t key_bytes = 0;
   uint32_t value_bytes = 0;
-  uint32_t unused = 0;
-  int64_t number = 0;  // kGet: milliseconds to wait; kAdd: what to add
+  uint32_t first_bytes = 0;  // kSetWill: of the value, for when the connection ends
+  int64_t number = 0;  // milliseconds (kGet: to wait; kSetWill: of silence); kAdd: what to add
 };
 
 enum class Status : uint32_t { kOk, kTimeout, kRefused };  // refused: the value says why

@@ -29,6 +29,11 @@ constexpr auto kProofTime = std::chrono::seconds(10);
 // Milliseconds that a client may wait: so that sums of times cannot overflow.
 constexpr int64_t kMaxWait = int64_t{7} * 24 * 3600 * 1000;
 
+struct Will {
+  std::string key, at_end, at_silence;
+  Clock::duration silence;
+};
+
 struct Client {
   Socket socket;
   Nonce nonce = {};
@@ -36,7 +41,8 @@ struct Client {
   // To prove itself by then; afterwards until when it waits for a key.
   Clock::time_point deadline;
   std::optional<std::string> waits_for = std::nullopt;
-  std::optional<std::pair<std::string, std::string>> will = std::nullopt;
+  std::optional<Will> will = std::nullopt;
+  Clock::time_point heard = Clock::now();  // of it last
   std::string in, out;
 };
 
@@ -88,6 +94,7 @@ class TcpStoreServer::Loop {
                        static_cast<short>((full ? 0 : POLLIN) | (client.out.empty() ? 0 : POLLOUT)),
                        0});
         if (!client.proven || client.waits_for) next = std::min(next, client.deadline);
+        if (HasSilenceLimit(client)) next = std::min(next, client.heard + client.will->silence);
       }
       const auto left =
           std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()).count();
@@ -96,6 +103,7 @@ class TcpStoreServer::Loop {
       size_t i = 2;
       for (auto client = clients_.begin(); client != clients_.end(); ++i) {
         const bool alive = (fds[i].revents == 0 || Receive(&*client)) && Serve(&*client);
+        if (alive) CheckSilence(&*client);
         client = alive ? std::next(client) : Drop(client);
       }
       if (fds[1].revents != 0) Accept();
@@ -121,8 +129,27 @@ class TcpStoreServer::Loop {
   std::list<Client>::iterator Drop(std::list<Client>::iterator client) {
     const auto will = std::move(client->will);
     const auto next = clients_.erase(client);
-    if (will && values_.emplace(*will).second) Wake(will->first);
+    if (will) Do(will->key, will->at_end);
     return next;
+  }
+
+  static bool HasSilenceLimit(const Client& client) {
+    return client.will && client.will->silence.count() > 0;
+  }
+
+  void CheckSilence(Client* client) {
+    const auto silent = [&] { return Clock::now() - client->heard > client->will->silence; };
+    if (!HasSilenceLimit(*client) || !silent()) return;
+    // It may have sent something while this process was stopped.
+    Receive(client);
+    if (!silent()) return;
+    const Will will = *std::exchange(client->will, std::nullopt);
+    Do(will.key, will.at_silence);
+  }
+
+  // What a will says.
+  void Do(const std::string& key, const std::string& value) {
+    if (values_.emplace(key, value).second) Wake(key);
   }
 
   // Sends what can be sent now; false once the client is gone.
@@ -149,6 +176,7 @@ class TcpStoreServer::Loop {
         if (errno == EINTR) continue;
         return errno == EAGAIN || errno == EWOULDBLOCK;
       }
+      client->heard = Clock::now();
       client->in.append(buffer, static_cast<size_t>(n));
     }
     return true;
@@ -233,7 +261,10 @@ class TcpStoreServer::Loop {
       }
       case Op::kSetWill:
         if (!Reserve(client, key.size() + value.size())) return true;
-        client->will = {key, value};
+        if (request.first_bytes > value.size()) return false;
+        client->will = {
+            key, value.substr(0, request.first_bytes), value.substr(request.first_bytes),
+            std::chrono::milliseconds(std::clamp<int64_t>(request.number, 0, kMaxWait))};
         Answer(client, Status::kOk);
         return true;
       case Op::kClearWill:

@@ -15,12 +15,13 @@ namespace lockstep::dist {
 // Why messages did not get through.
 class TransportError : public Error {
  public:
-  enum class Cause { kLostRank, kTimeout, kInterrupted };
+  enum class Cause { kLostRank, kTimeout, kInterrupted, kCorrupt };
   TransportError(Cause cause, std::vector<int> peers, const std::string& what)
       : Error(what), cause(cause), peers(std::move(peers)) {}
 
   Cause cause;
-  std::vector<int> peers;  // that are gone, or whose messages did not come
+  std::vector<int>
+      peers;  // that are gone, or whose messages did not come, or not as they were sent
 };
 
 // Messages between two ranks are received in the order in which they were sent; both sides know

@@ -1,13 +1,18 @@
 #include "dist/world.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "core/file.h"
+#include "dist/collective.h"
+#include "dist/content_hash.h"
 #include "dist/file_store.h"
 #include "dist/in_process_store.h"
 #include "dist/tcp_store.h"
@@ -24,21 +29,73 @@ constexpr auto kStep = std::chrono::milliseconds(200);
 
 std::string KeyOf(int rank) { return StrCat("world/rank/", rank); }
 
-std::string Here() {
-  std::array<char, 256> host = {};
-  gethostname(host.data(), host.size() - 1);
-  return StrCat("process ", getpid(), " on ", host.data());
+// The program's file, so that ranks of different builds are found at the start.
+const std::string& BuildId() {
+  static const std::string id = [] {
+    try {
+      const std::string file = ReadFile("/proc/self/exe");
+      return StrCat(HashBytes(std::as_bytes(std::span(file))));
+    } catch (const Error&) {
+      return std::string();  // then nobody can tell
+    }
+  }();
+  return id;
 }
 
-std::string List(const std::vector<int>& ranks) {
-  constexpr size_t kShown = 16;
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < std::min(kShown, ranks.size()); ++i) {
-    text += StrCat(i == 0 ? "" : ", ", ranks[i]);
-  }
-  if (ranks.size() > kShown) text += StrCat(" and ", ranks.size() - kShown, " more");
-  return text;
+std::string HostName() {
+  std::array<char, 256> host = {};
+  gethostname(host.data(), host.size() - 1);
+  return host.data();
 }
+
+// What a rank says of itself.
+struct Claim {
+  int size = 0;
+  std::string host, build, meeting;
+  int64_t process = 0;
+
+  static Claim Parse(const std::string& text) {
+    const json j = json::parse(text, nullptr, false);
+    if (!j.is_object()) return {};
+    return {j.value("size", 0), j.value("host", ""), j.value("build", ""), j.value("meeting", ""),
+            j.value("process", int64_t{0})};
+  }
+  std::string ToText() const {
+    return json{{"size", size},
+                {"host", host},
+                {"build", build},
+                {"meeting", meeting},
+                {"process", process}}
+        .dump(-1, ' ', false, json::error_handler_t::replace);
+  }
+  std::string Who() const { return StrCat("process ", process, " on ", host); }
+  // Whether it can be seen from here that its process has ended.
+  bool HasEnded() const {
+    return host == HostName() && process > 0 && kill(static_cast<pid_t>(process), 0) != 0 &&
+           errno == ESRCH;
+  }
+};
+
+Claim ClaimOf(int size) {
+  static std::atomic<int> joins{0};
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  Claim claim{size, HostName(), BuildId(), "", getpid()};
+  claim.meeting = StrCat(claim.host, "/", claim.process, "/", ++joins, "/",
+                         std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
+  return claim;
+}
+
+// All ranks hear of it.
+class RefusedError : public StoreError {
+ public:
+  using StoreError::StoreError;
+};
+
+// Left behind by earlier processes, and about to end.
+class StaleStoreError : public StoreError {
+ public:
+  using StoreError::StoreError;
+};
 
 std::string LaunchHint(const Rendezvous& r) {
   if (r.source == "SLURM_PROCID") return "; start the program by srun, which starts all tasks";
@@ -51,50 +108,77 @@ World::World(const Rendezvous& rendezvous, std::chrono::milliseconds timeout)
     : rendezvous_(rendezvous) {
   if (size() == 1) {
     store_ = MakeInProcessStore();
+    meeting_ = ClaimOf(1).meeting;
     return;
   }
-  const Rendezvous& r = rendezvous_;
   const auto deadline = Clock::now() + timeout;
-  if (!r.store_folder.empty()) {
-    store_ = OpenFileStore(r.store_folder, rank(), timeout);
-  } else {
-    TcpStoreAddress address{r.master_addr, r.master_port, r.secret};
-    if (rank() == 0) {
-      server_ = std::make_unique<TcpStoreServer>(address);
-      address = server_->address();
+  while (true) {
+    try {
+      Open(deadline);
+      Join(deadline);
+      return;
+    } catch (const StaleStoreError&) {
+      if (Clock::now() + kStep >= deadline) throw;
+    } catch (const StoreError&) {
+      // The others have yet to read why: they ask every kStep.
+      if (server_ != nullptr) std::this_thread::sleep_for(5 * kStep);
+      throw;
     }
-    store_ = ConnectTcpStore(address, timeout);
-  }
-  try {
-    Join(std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()));
-  } catch (const StoreError&) {
-    // The others have yet to read why: they ask every kStep.
-    if (server_ != nullptr) std::this_thread::sleep_for(5 * kStep);
-    throw;
+    // Until its server has ended.
+    std::this_thread::sleep_for(kStep);
   }
 }
 
 World::~World() = default;
 
-void World::Refuse(const std::string& reason) {
-  throw StoreError(store_->SetIfAbsent(kRefusal, reason));
+void World::Open(Deadline deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+  const Rendezvous& r = rendezvous_;
+  if (!r.store_folder.empty()) {
+    store_ = OpenFileStore(r.store_folder, rank(), left);
+    return;
+  }
+  TcpStoreAddress address{r.master_addr, r.master_port, r.secret};
+  if (rank() == 0) {
+    server_ = std::make_unique<TcpStoreServer>(address);
+    address = server_->address();
+  }
+  store_ = ConnectTcpStore(address, left);
 }
 
-void World::Join(std::chrono::milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
-  static std::atomic<int> joins{0};
-  const std::string mine = json{{"who", Here()}, {"size", size()}, {"join", ++joins}}.dump();
-  const std::string there = store_->SetIfAbsent(KeyOf(rank()), mine);
-  if (there != mine) {
-    const std::string who = json::parse(there, nullptr, false).value("who", "another process");
+void World::Refuse(const std::string& reason) {
+  throw RefusedError(store_->SetIfAbsent(kRefusal, reason));
+}
+
+void World::Join(Deadline deadline) {
+  try {
+    Meet(deadline);
+  } catch (const RefusedError&) {
+    throw;
+  } catch (const StaleStoreError&) {
+    throw;
+  } catch (const StoreError& e) {
+    if (rank() == 0) throw;
+    throw StaleStoreError(e.what());  // its server has ended
+  }
+}
+
+void World::Meet(Deadline deadline) {
+  const Claim mine = ClaimOf(size());
+  const std::string there = store_->SetIfAbsent(KeyOf(rank()), mine.ToText());
+  if (there != mine.ToText()) {
+    const Claim other = Claim::Parse(there);
     const std::string rank_variable = rendezvous_.source.empty() ? "RANK" : rendezvous_.source;
-    Refuse(StrCat("the environment contradicts itself: rank ", rank(), " is claimed by ", who,
-                  " and by ", Here(), "; each process needs a ", rank_variable, " of its own"));
+    const std::string reason =
+        StrCat("the environment contradicts itself: rank ", rank(), " is claimed by ", other.Who(),
+               " and by ", mine.Who(), "; each process needs a ", rank_variable, " of its own");
+    if (rank() != 0 && other.HasEnded()) throw StaleStoreError(reason);
+    Refuse(reason);
   }
   std::vector<int> missing;
   for (int r = 0; r < size(); ++r) WaitFor(r, deadline, &missing);
   if (!missing.empty()) {
-    Refuse(StrCat(List(missing), " of ", size(), " did not come to ", store_->Describe(),
+    Refuse(StrCat(ListRanks(missing), " of ", size(), " did not come to ", store_->Describe(),
                   " in time", LaunchHint(rendezvous_)));
   }
 }
@@ -107,16 +191,21 @@ void World::WaitFor(int r, Clock::time_point deadline, std::vector<int>* missing
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     value = store_->Get(KeyOf(r), std::clamp(left, std::chrono::milliseconds(0), kStep));
     const auto refusal = store_->Get(kRefusal, std::chrono::milliseconds(0));
-    if (refusal) throw StoreError(*refusal);
+    if (refusal) throw RefusedError(*refusal);
   } while (!value && Clock::now() < deadline);
   if (!value) {
     missing->push_back(r);
     return;
   }
-  const int theirs = json::parse(*value, nullptr, false).value("size", 0);
-  if (theirs != size()) {
+  const Claim theirs = Claim::Parse(*value);
+  if (r == 0) meeting_ = theirs.meeting;
+  if (theirs.size != size()) {
     Refuse(StrCat("ranks disagree on how many they are: ", size(), " by rank ", rank(), ", ",
-                  theirs, " by rank ", r, "; set the same world size for all"));
+                  theirs.size, " by rank ", r, "; set the same world size for all"));
+  }
+  if (theirs.build != BuildId() && !theirs.build.empty() && !BuildId().empty()) {
+    Refuse(StrCat("rank ", r, " on ", theirs.host, " runs another build of the program than rank ",
+                  rank(), " on ", HostName(), ": copy the same file to all machines"));
   }
 }
 

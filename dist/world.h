@@ -18,7 +18,8 @@ class World {
  public:
   // Returns when all ranks are there. StoreError, the same on every rank: after `timeout`, listing
   // the missing ones; where two processes have the same rank; where ranks disagree on the world's
-  // size.
+  // size, or are of different builds. A store that earlier processes of the same ranks have left
+  // behind, which is about to end, is not joined.
   explicit World(const Rendezvous& rendezvous,
                  std::chrono::milliseconds timeout = std::chrono::minutes(5));
   ~World();
@@ -30,13 +31,19 @@ class World {
   int local_rank() const { return rendezvous_.local_rank; }
   const Rendezvous& rendezvous() const { return rendezvous_; }
   Store& store() { return *store_; }
+  // The same on all ranks, and another each time that ranks meet.
+  const std::string& meeting() const { return meeting_; }
 
  private:
-  void Join(std::chrono::milliseconds timeout);
-  void WaitFor(int rank, std::chrono::steady_clock::time_point deadline, std::vector<int>* missing);
+  using Deadline = std::chrono::steady_clock::time_point;
+  void Open(Deadline deadline);
+  void Join(Deadline deadline);
+  void Meet(Deadline deadline);
+  void WaitFor(int rank, Deadline deadline, std::vector<int>* missing);
   [[noreturn]] void Refuse(const std::string& reason);
 
   const Rendezvous rendezvous_;
+  std::string meeting_;
   std::unique_ptr<TcpStoreServer> server_;
   std::unique_ptr<Store> store_;
 };

@@ -242,6 +242,10 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
       {.operational = true,
        .doc = "on a single GPU, submit steps as a whole instead of kernel by kernel: the same "
               "bits in less time"});
+  options.Add("train.max_skips", &train.max_skips,
+              {.min = 0,
+               .doc = "updates in a row that are left out because a gradient is not finite, with a "
+                      "warning; the next one, or with 0 the first, ends the run"});
   options.Add("train.log_every", &train.log_every,
               {.min = 1,
                .aliases = {"log_interval"},

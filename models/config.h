@@ -53,6 +53,7 @@ struct TrainOptions {
   std::string precision = "fp32";
   int64_t loss_chunk = 4096;  // 0: no limit
   bool cuda_graphs = true;
+  int64_t max_skips = 0;
   int64_t log_every = 10;
   int64_t eval_every = 250;  // 0: at the end only
   int64_t eval_batches = 0;  // 0: all

@@ -46,6 +46,12 @@ void AddDistOptions(Options& options, DistOptions& dist) {
                .max = 86400,
                .operational = true,
                .doc = "seconds that a rank waits for others that are alive but late"});
+  options.Add("dist.heartbeat", &dist.heartbeat,
+              {.min = 0,
+               .max = 86400,
+               .operational = true,
+               .doc = "seconds without a sign of life of a rank's process after which it counts as "
+                      "stalled, and the others end; 0: only dist.timeout counts"});
   options.OnResolve([&dist](Options& resolved) {
     if (dist.reduction == "ordered" && dist.compress != "none") {
       resolved.Fail(

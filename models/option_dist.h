@@ -18,6 +18,7 @@ struct DistOptions {
   std::string check = "basic";
   int64_t check_every = 100;  // 0: never
   int64_t timeout = 300;      // seconds
+  int64_t heartbeat = 20;     // seconds; 0: none
 };
 
 // Adds dist.*, with the checks between them.

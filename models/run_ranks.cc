@@ -24,10 +24,13 @@ std::string BackendOf(const RunConfig& config, Device device) {
   return fits;
 }
 
-dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& name) {
+dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& name,
+                                  std::shared_ptr<dist::FlightRecorder> recorder) {
   return {.name = name,
           .timeout = std::chrono::seconds(config.dist.timeout),
-          .check_every_call = config.dist.check == "full"};
+          .check_every_call = config.dist.check == "full",
+          .heartbeat = std::chrono::seconds(config.dist.heartbeat),
+          .recorder = std::move(recorder)};
 }
 
 void RecordSpan(TraceRecorder& trace, const dist::CommunicationSpan& span) {
@@ -88,15 +91,18 @@ dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t accum,
   return r;
 }
 
-RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, Device device)
+RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, Device device,
+                   std::shared_ptr<dist::FlightRecorder> recorder)
     : rendezvous_(rendezvous), backend_(BackendOf(config, device)) {
   if (rendezvous.world_size == 1) return;
   const auto timeout = std::chrono::seconds(config.dist.timeout);
   world_ = std::make_unique<dist::World>(rendezvous, timeout);
-  control_ = dist::MakeGlooGroup(*world_, GroupOptionsOf(config, "control"));
-  gradients_ = device.is_cuda() ? dist::MakeNcclGroup(control_->Duplicate("nccl"), world_->store(),
-                                                      device, GroupOptionsOf(config, "gradients"))
-                                : control_->Duplicate("gradients");
+  if (recorder) recorder->SetMeeting(world_->meeting());
+  control_ = dist::MakeGlooGroup(*world_, GroupOptionsOf(config, "control", recorder));
+  gradients_ = device.is_cuda()
+                   ? dist::MakeNcclGroup(control_->Duplicate("nccl"), world_->store(), device,
+                                         GroupOptionsOf(config, "gradients", recorder))
+                   : control_->Duplicate("gradients");
 }
 
 RunStart RunRanks::FromMain(const std::function<RunStart()>& decide) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "dist/flight_recorder.h"
 #include "dist/process_group.h"
 #include "dist/reducer.h"
 #include "dist/rendezvous.h"
@@ -30,7 +31,9 @@ dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t accum,
 class RunRanks {
  public:
   // Collective: returns when all ranks are there, with their groups. StoreError, InputError.
-  RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, Device device);
+  // The recorder gets what the groups do; may be null.
+  RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, Device device,
+           std::shared_ptr<dist::FlightRecorder> recorder);
 
   int rank() const { return rendezvous_.rank; }
   int size() const { return rendezvous_.world_size; }

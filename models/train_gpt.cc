@@ -13,6 +13,7 @@
 #include "core/philox.h"
 #include "core/thread_pool.h"
 #include "dist/agreement.h"
+#include "dist/flight_recorder.h"
 #include "models/checkpoint.h"
 #include "models/format.h"
 #include "models/generate.h"
@@ -79,7 +80,8 @@ class Run {
                   .cuda_graphs = config_.train.cuda_graphs,
                   .say = Warn,
                   .parallel = parallel_.get(),
-                  .check_every = parallel_ ? config_.dist.check_every : 0}),
+                  .check_every = parallel_ ? config_.dist.check_every : 0,
+                  .max_skips = config_.train.max_skips}),
         store_(config_.out_dir, {.keep = config_.checkpoint.keep, .warn = Warn}) {
     if (setup.dataset.val && setup.dataset.val->size() >= 2) {
       validation_.emplace(setup.dataset.val, setup.window, config_.train.batch_size,
@@ -248,7 +250,7 @@ class Run {
   }
 
   void Add(const StepMetrics& m) {
-    last_loss_ = m.loss;
+    if (std::isfinite(m.loss)) last_loss_ = m.loss;
     tokens_ += setup_.tokens_per_step;
     seconds_ += m.ms / 1e3;
   }
@@ -438,21 +440,10 @@ void CheckSameOptions(dist::ProcessGroup* control, const RunConfig& config) {
   }
 }
 
-}  // namespace
-
-int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
-  const dist::Rendezvous rendezvous = dist::ReadRendezvous();
-  const Device device = DeviceOf(config.device, rendezvous);
-  SetNumThreads(ThreadsOf(config, rendezvous));
-  if (dry_run) {
-    const RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
-    const MemoryPlan memory = PlanMemory(setup);
-    PrintSetup(setup, Gpt(setup.model), memory);
-    Print(Table(memory));
-    Print("dry run: nothing was written or trained");
-    return 0;
-  }
-  RunRanks ranks(config, rendezvous, device);
+// Collective, by all ranks. The recorder may be null.
+int TrainRanks(const Options& options, const RunConfig& config, const dist::Rendezvous& rendezvous,
+               Device device, std::shared_ptr<dist::FlightRecorder> recorder) {
+  RunRanks ranks(config, rendezvous, device, std::move(recorder));
   CheckSameOptions(ranks.control().get(), config);
   const RunStart start = ranks.FromMain([&] { return PrepareRunFolder(config, Warn); });
   const RunSetup setup = PrepareRun(options, config, start, device, ranks.size());
@@ -469,6 +460,32 @@ int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
     if (!start.note.empty()) Print(start.note);
   }
   return run.Train();
+}
+
+}  // namespace
+
+int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
+  const dist::Rendezvous rendezvous = dist::ReadRendezvous();
+  const Device device = DeviceOf(config.device, rendezvous);
+  SetNumThreads(ThreadsOf(config, rendezvous));
+  if (dry_run) {
+    const RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
+    const MemoryPlan memory = PlanMemory(setup);
+    PrintSetup(setup, Gpt(setup.model), memory);
+    Print(Table(memory));
+    Print("dry run: nothing was written or trained");
+    return 0;
+  }
+  if (rendezvous.world_size == 1) return TrainRanks(options, config, rendezvous, device, nullptr);
+  const std::string folder = JoinPath(config.out_dir, "flight");
+  const auto recorder =
+      std::make_shared<dist::FlightRecorder>(folder, rendezvous.rank, rendezvous.world_size);
+  try {
+    return TrainRanks(options, config, rendezvous, device, recorder);
+  } catch (const std::exception& e) {
+    recorder->Write(e.what());
+    throw;
+  }
 }
 
 }  // namespace lockstep::models

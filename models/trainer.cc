@@ -170,8 +170,20 @@ StepMetrics Trainer::Collect(bool gradients_are_there) {
   const double loss = MeanLoss(done);
   const StepValues values = ToStepValues(done.values);
   if (values.found_inf || !std::isfinite(loss)) {
-    step_ = done.metrics.step - 1;
-    ThrowNonFinite(loss, gradients_are_there);
+    const std::string what = DescribeNonFinite(done.metrics.step, loss, gradients_are_there);
+    // Without found_inf the update was made.
+    if (!values.found_inf || skips_ == options_.max_skips) {
+      step_ = done.metrics.step - 1;
+      model_.ZeroGrad();
+      throw NonFiniteError(what);
+    }
+    ++skips_;
+    if (options_.say) {
+      options_.say(StrCat(what, " (", skips_, " of at most ", options_.max_skips,
+                          " in a row: training goes on)"));
+    }
+  } else {
+    skips_ = 0;
   }
   StepMetrics& m = done.metrics;
   m.loss = loss;
@@ -181,7 +193,7 @@ StepMetrics Trainer::Collect(bool gradients_are_there) {
   return m;
 }
 
-void Trainer::ThrowNonFinite(double loss, bool gradients_are_there) {
+std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool gradients_are_there) {
   std::string bad;
   for (const auto& p : parameters_) {
     if (!gradients_are_there || !p->grad().defined()) continue;
@@ -192,14 +204,12 @@ void Trainer::ThrowNonFinite(double loss, bool gradients_are_there) {
   }
   std::string where;
   if (options_.parallel) where = options_.parallel->reducer().LocateNonFinite();
-  model_.ZeroGrad();
-  throw NonFiniteError(
-      StrCat("step ", step_ + 1, ": the loss is ", loss,
-             !bad.empty()          ? StrCat(" and the gradient of '", bad, "' is not finite")
-             : std::isfinite(loss) ? " and a gradient is not finite"
-                                   : "",
-             where.empty() ? "" : StrCat(", first on ", where),
-             "; the update was not made. Lower optim.lr, raise optim.warmup, or set optim.clip"));
+  return StrCat("step ", step, ": the loss is ", loss,
+                !bad.empty()          ? StrCat(" and the gradient of '", bad, "' is not finite")
+                : std::isfinite(loss) ? " and a gradient is not finite"
+                                      : "",
+                where.empty() ? "" : StrCat(", first on ", where),
+                "; the update was not made. Lower optim.lr, raise optim.warmup, or set optim.clip");
 }
 
 double Trainer::Evaluate(const data::EvalBatches& batches) {

@@ -39,6 +39,9 @@ struct TrainerOptions {
   // micro_order, and every rank makes the same calls. Outlives the trainer.
   dist::DataParallel* parallel = nullptr;
   int64_t check_every = 0;  // steps between comparisons of the ranks' weights; 0: never
+  // Updates in a row that are left out, and told of, because a gradient is not finite, before
+  // NonFiniteError is thrown. Such a step counts, and its loss and norm are not finite.
+  int64_t max_skips = 0;
 };
 
 // Runs updates and evaluations; what happens between them (logs, checkpoints, samples) is the
@@ -88,7 +91,7 @@ class Trainer {
   void Update();
   double MeanLoss(Pending& pending);
   StepMetrics Collect(bool gradients_are_there);
-  [[noreturn]] void ThrowNonFinite(double loss, bool gradients_are_there);
+  std::string DescribeNonFinite(int64_t step, double loss, bool gradients_are_there);
 
   LanguageModel& model_;
   optim::Optimizer& optimizer_;
@@ -99,6 +102,7 @@ class Trainer {
   std::vector<int64_t> micro_order_;
   StepState state_;
   int64_t step_;
+  int64_t skips_ = 0;  // in a row
   data::Batch eval_batch_;
   std::optional<Pending> pending_;
   // Of the step that is submitted.

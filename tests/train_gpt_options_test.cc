@@ -184,14 +184,15 @@ TEST_F(TrainGptOptions, NumbersChange) {
 
 const std::set<std::string> kOthers = {
     "device", "threads", "out_dir", "init_from", "data.path", "train.steps", "train.epochs",
-    "train.cuda_graphs", "train.loss_chunk", "train.log_every", "train.eval_every",
-    "train.sample_every", "train.sample_tokens", "train.sample_prompt", "checkpoint.every",
-    "checkpoint.keep", "checkpoint.resume", "checkpoint.save_initial", "log.trace",
+    "train.cuda_graphs", "train.loss_chunk", "train.max_skips", "train.log_every",
+    "train.eval_every", "train.sample_every", "train.sample_tokens", "train.sample_prompt",
+    "checkpoint.every", "checkpoint.keep", "checkpoint.resume", "checkpoint.save_initial",
+    "log.trace",
     // On several ranks: in train_gpt_ranks_test; what dist.check
     // and check_every find, in tests/dist and trainer_ranks_test.
     "dist.backend", "dist.bucket_mib", "dist.check", "dist.check_every", "dist.compress",
-    "dist.first_bucket_mib", "dist.reduction", "dist.timeout", "help", "version", "print_config",
-    "dry_run"};
+    "dist.first_bucket_mib", "dist.heartbeat", "dist.reduction", "dist.timeout", "help", "version",
+    "print_config", "dry_run"};
 
 TEST_F(TrainGptOptions, HelpListsTheOptionsThatAreTestedHere) {
   const Result help = RunProgram({"models/train_gpt", "--help"});

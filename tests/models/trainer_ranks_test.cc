@@ -32,6 +32,7 @@ struct BenchOptions {
   dist::ReducerOptions reducer = {};
   double dropout = 0.1;
   int64_t check_every = 0;
+  int64_t max_skips = 0;
 };
 
 // One rank of a small GPT with all it needs to train. A null group: a single process, which has the
@@ -68,8 +69,10 @@ struct Bench {
         TrainerOptions{.grad_accum = accum,
                        .clip = 0.5,
                        .seed = 9,
+                       .say = [this](const std::string& text) { said.push_back(text); },
                        .parallel = parallel.get(),
-                       .check_every = o.check_every});
+                       .check_every = o.check_every,
+                       .max_skips = o.max_skips});
   }
 
   std::vector<float> Weights() const {
@@ -87,6 +90,7 @@ struct Bench {
   std::unique_ptr<optim::AdamW> optimizer;
   std::unique_ptr<data::Loader> loader;
   std::unique_ptr<Trainer> trainer;
+  std::vector<std::string> said;
 };
 
 // What a run computes: everything must be the same to the bit.
@@ -210,6 +214,41 @@ TEST(TrainerRanks, ANonFiniteGradientStopsAllAndNamesItsRank) {
   });
   EXPECT_THAT(messages, Each(AllOf(HasSubstr("step 2"), HasSubstr("first on rank 1 ('"),
                                    HasSubstr("the update was not made"))));
+}
+
+// The same with a limit: bad updates are left out on all ranks, in a row only so many.
+TEST(TrainerRanks, NonFiniteUpdatesAreSkippedUpToALimit) {
+  std::vector<std::string> messages(3);
+  std::vector<std::vector<float>> weights(3);
+  dist::RunInProcess(3, [&](dist::ProcessGroup& group) {
+    Bench bench(&group, {.leaves = 3, .reducer = {}, .dropout = 0, .max_skips = 2});
+    bench.trainer->Step();
+    const Tensor poisoned = bench.model.Parameters()[2]->value().Detach();
+    const Tensor good = poisoned.Clone();
+    const auto before = bench.Weights();
+    for (int round = 0; round < 2; ++round) {
+      if (group.rank() == 1) poisoned.Fill(INFINITY);
+      for (int i = 0; i < 2; ++i) EXPECT_FALSE(std::isfinite(bench.trainer->Step().loss));
+      poisoned.CopyFrom(good);
+      if (round == 0) {
+        EXPECT_EQ(bench.Weights(), before);
+      }
+      // One good update, and the count begins anew.
+      EXPECT_TRUE(std::isfinite(bench.trainer->Step().loss));
+      good.CopyFrom(poisoned);
+    }
+    EXPECT_EQ(bench.trainer->step(), 7);
+    EXPECT_EQ(bench.said.size(), 4u);
+    EXPECT_THAT(bench.said.at(1), AllOf(HasSubstr("step 3"), HasSubstr("first on rank 1 ('"),
+                                        HasSubstr("2 of at most 2 in a row")));
+    weights[group.rank()] = bench.Weights();
+    if (group.rank() == 1) poisoned.Fill(INFINITY);
+    for (int i = 0; i < 2; ++i) bench.trainer->Step();
+    messages[group.rank()] = test::MessageOf<NonFiniteError>([&] { bench.trainer->Step(); });
+    EXPECT_EQ(bench.trainer->step(), 9);
+  });
+  EXPECT_THAT(messages, Each(HasSubstr("step 10")));
+  EXPECT_THAT(weights, Each(weights[0]));
 }
 
 // Promise 9: within K steps.

@@ -109,6 +109,43 @@ TEST(ProcessTest, SurvivorsNameTheRankThatWasKilled) {
   }
 }
 
+// Reliability promise 2: SIGSTOP. The group's own timeout is five minutes.
+TEST(ProcessTest, AStalledRankIsNamedBeforeTheTimeout) {
+  for (size_t victim = 0; victim < 3; ++victim) {
+    Ranks ranks(3, {"1000000000"}, {{"TEST_HEARTBEAT_SECONDS", "3"}});
+    ranks[0].WaitForOutput("step 3\n");
+    ranks[victim].Stop();
+    const auto begin = Clock::now();
+    for (size_t r = 0; r < 3; ++r) {
+      if (r == victim) continue;
+      const Result result = ranks[r].Wait();
+      EXPECT_LT(Clock::now() - begin, std::chrono::seconds(60));
+      const std::string words =
+          victim == 0
+              ? "rank 0 is gone, stalled or cut off: the store of rank 0"
+              : StrCat("rank ", victim, " is stalled: no sign of life of its process for 3 s");
+      EXPECT_THAT(result,
+                  Fails(AllOf(HasSubstr(StrCat("rank ", r, ", group 'world', all_reduce #")),
+                              HasSubstr(words))));
+    }
+    // Where it goes on after all, it hears of it, and ends.
+    ranks[victim].Signal(SIGCONT);
+    EXPECT_EQ(ranks[victim].Wait().exit_code, 1);
+  }
+}
+
+// Reliability promise 3.
+TEST(ProcessTest, ASlowRankIsNotDead) {
+  for (size_t victim = 0; victim < 3; ++victim) {
+    Ranks ranks(3, {"2000"}, {{"TEST_HEARTBEAT_SECONDS", "60"}});
+    ranks[0].WaitForOutput("step 3\n");
+    ranks[victim].Stop();
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    ranks[victim].Signal(SIGCONT);
+    EXPECT_THAT(ranks.Wait(), Each(Succeeds()));
+  }
+}
+
 // A survivor says where it is itself: at the call that the lost rank did not make, or still at the
 // one before.
 auto AtCall(int number) {

@@ -59,6 +59,9 @@ void Run(int64_t steps, const Fault& fault) {
   if (const char* const timeout = std::getenv("TEST_TIMEOUT_SECONDS")) {
     options.timeout = std::chrono::seconds(std::atoi(timeout));
   }
+  if (const char* const heartbeat = std::getenv("TEST_HEARTBEAT_SECONDS")) {
+    options.heartbeat = std::chrono::seconds(std::atoi(heartbeat));
+  }
   const auto group = MakeGlooGroup(world, options);
   for (int64_t step = 1; step <= steps; ++step) {
     if (group->rank() == fault.rank && step == fault.step) Misbehave(*group, fault.what);

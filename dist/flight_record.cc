@@ -1,0 +1,143 @@
+#include "dist/flight_record.h"
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+namespace lockstep::dist {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using State = FlightCall::State;
+
+constexpr int kVersion = 1;
+constexpr State kStates[] = {State::kWaiting, State::kRunning, State::kDone};
+constexpr CollectiveError::Cause kCauses[] = {
+    CollectiveError::Cause::kMismatch, CollectiveError::Cause::kTimeout,
+    CollectiveError::Cause::kLostRank, CollectiveError::Cause::kAborted,
+    CollectiveError::Cause::kCorrupt};
+
+std::string_view NameOf(CollectiveError::Cause cause) {
+  switch (cause) {
+    case CollectiveError::Cause::kMismatch:
+      return "mismatch";
+    case CollectiveError::Cause::kTimeout:
+      return "timeout";
+    case CollectiveError::Cause::kLostRank:
+      return "lost rank";
+    case CollectiveError::Cause::kAborted:
+      return "gave up";
+    case CollectiveError::Cause::kCorrupt:
+      return "corrupt message";
+  }
+  return "unknown";
+}
+
+// The text is for people; the values are what is read again.
+Json ToJson(const Collective& c) {
+  return {{"text", c.sequence == 0 ? "no call" : Describe(c)}, {"values", ToValues(c)}};
+}
+
+Collective CollectiveOf(const Json& j) {
+  const auto call = CollectiveFromValues(j.at("values").get<std::vector<int64_t>>());
+  if (!call) throw InputError("an operation is none");
+  return *call;
+}
+
+Json ToJson(const Failure& f) {
+  return {{"cause", NameOf(f.cause)}, {"reported_by", f.rank}, {"culprits", f.culprits},
+          {"reason", f.reason},       {"purpose", f.purpose},  {"operation", ToJson(f.operation)}};
+}
+
+Failure FailureOf(const Json& j) {
+  Failure f;
+  const auto cause = std::find_if(std::begin(kCauses), std::end(kCauses), [&](auto c) {
+    return NameOf(c) == j.at("cause").get<std::string>();
+  });
+  if (cause == std::end(kCauses)) throw InputError("a failure has an unknown cause");
+  f.cause = *cause;
+  f.rank = j.at("reported_by").get<int>();
+  f.culprits = j.at("culprits").get<std::vector<int>>();
+  f.reason = j.at("reason").get<std::string>();
+  f.purpose = j.at("purpose").get<std::string>();
+  f.operation = CollectiveOf(j.at("operation"));
+  return f;
+}
+
+FlightCall CallOf(const Json& j) {
+  FlightCall c;
+  c.call = CollectiveOf(j.at("operation"));
+  c.purpose = j.at("purpose").get<std::string>();
+  const auto state = std::find_if(std::begin(kStates), std::end(kStates), [&](State s) {
+    return Name(s) == j.at("state").get<std::string>();
+  });
+  if (state == std::end(kStates)) throw InputError("a call has an unknown state");
+  c.state = *state;
+  c.submitted = j.at("submitted").get<double>();
+  c.ended = j.at("ended").get<double>();
+  return c;
+}
+
+}  // namespace
+
+std::string_view Name(FlightCall::State state) {
+  switch (state) {
+    case State::kWaiting:
+      return "waiting";
+    case State::kRunning:
+      return "running";
+    case State::kDone:
+      return "done";
+  }
+  return "unknown";
+}
+
+std::string ToJson(const FlightRecord& r) {
+  Json groups = Json::object();
+  for (const auto& [name, group] : r.groups) {
+    Json calls = Json::array();
+    for (const FlightCall& c : group.calls) {
+      calls.push_back({{"operation", ToJson(c.call)},
+                       {"purpose", c.purpose},
+                       {"state", Name(c.state)},
+                       {"submitted", c.submitted},
+                       {"ended", c.ended}});
+    }
+    groups[name] = {{"failure", group.failure ? ToJson(*group.failure) : Json()},
+                    {"calls", std::move(calls)}};
+  }
+  const Json j = {{"flight_record", kVersion}, {"rank", r.rank},
+                  {"ranks", r.ranks},          {"host", r.host},
+                  {"process", r.process},      {"meeting", r.meeting},
+                  {"written", r.written},      {"error", r.error},
+                  {"groups", groups}};
+  return j.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+FlightRecord ParseFlightRecord(const std::string& text, const std::string& file) {
+  try {
+    const Json j = Json::parse(text);
+    if (j.at("flight_record").get<int>() != kVersion) throw InputError("it has another version");
+    FlightRecord r;
+    r.rank = j.at("rank").get<int>();
+    r.ranks = j.at("ranks").get<int>();
+    if (r.rank < 0 || r.rank >= r.ranks) throw InputError("its rank is beyond its ranks");
+    r.host = j.at("host").get<std::string>();
+    r.process = j.at("process").get<int64_t>();
+    r.meeting = j.at("meeting").get<std::string>();
+    r.written = j.at("written").get<double>();
+    r.error = j.at("error").get<std::string>();
+    for (const auto& [name, group] : j.at("groups").items()) {
+      FlightGroup& g = r.groups[name];
+      if (!group.at("failure").is_null()) g.failure = FailureOf(group.at("failure"));
+      for (const Json& call : group.at("calls")) g.calls.push_back(CallOf(call));
+    }
+    return r;
+  } catch (const std::exception& e) {
+    throw InputError(StrCat(file, " is not a flight record of this version: ", e.what()));
+  }
+}
+
+std::string FlightFileName(int rank) { return StrCat("rank-", rank, ".json"); }
+
+}  // namespace lockstep::dist

@@ -1,0 +1,325 @@
+// Every kind of fault, in every collective, on every rank: what all ranks are told, and that none
+// of them is left with wrong data. dist/README.md has the table.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "dist/gloo_transport.h"
+#include "dist/host_group.h"
+#include "dist/in_process_store.h"
+#include "dist/in_process_transport.h"
+#include "tests/dist/faulty_transport.h"
+
+namespace lockstep::dist::test {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::SizeIs;
+using Cause = CollectiveError::Cause;
+
+constexpr int kRanks = 3;
+// Larger than what collectives send at once: all their messages.
+constexpr int64_t kCount = 30'000;
+// Of ranks that wait for nothing but the fault; long enough for a busy machine.
+constexpr auto kTimeout = std::chrono::seconds(4);
+
+Tensor Filled(int64_t n, double value) { return Tensor::Full({n}, value, DType::kF32); }
+
+// ---- The collectives: each makes its call, waits, and returns what came and what should have.
+// ----
+
+struct Data {
+  Tensor got;
+  double expected;
+};
+struct CollectiveCase {
+  const char* name;
+  // With `n` elements, on ranks that all do the same kCount.
+  std::function<Data(ProcessGroup&, int64_t n)> run;
+};
+
+double Sum() { return kRanks * (kRanks + 1) / 2.0; }
+
+const CollectiveCase kCollectives[] = {
+    {"all_reduce",
+     [](ProcessGroup& g, int64_t n) {
+       const Tensor x = Filled(n, g.rank() + 1);
+       g.AllReduce(x)->Wait();
+       return Data{x, Sum()};
+     }},
+    {"small all_reduce",
+     [](ProcessGroup& g, int64_t n) {
+       const Tensor x = Filled(n / 1000, g.rank() + 1);
+       g.AllReduce(x)->Wait();
+       return Data{x, Sum()};
+     }},
+    {"reduce_scatter",
+     [](ProcessGroup& g, int64_t n) {
+       const Tensor x = Filled(n * kRanks, g.rank() + 1), y = Filled(n, 0);
+       g.ReduceScatter(x, y)->Wait();
+       return Data{y, Sum()};
+     }},
+    {"all_gather",
+     [](ProcessGroup& g, int64_t n) {
+       const Tensor x = Filled(n, 7), y = Filled(n * kRanks, 0);
+       g.AllGather(x, y)->Wait();
+       return Data{y, 7};
+     }},
+    {"broadcast",
+     [](ProcessGroup& g, int64_t n) {
+       const Tensor x = Filled(n, g.rank() == 0 ? 5 : 0);
+       g.Broadcast(x, 0)->Wait();
+       return Data{x, 5};
+     }},
+    {"all_to_all",
+     [](ProcessGroup& g, int64_t n) {
+       const Tensor x = Filled(n * kRanks, 3), y = Filled(n * kRanks, 0);
+       g.AllToAll(x, y)->Wait();
+       return Data{y, 3};
+     }},
+    {"exchange",  // around a ring
+     [](ProcessGroup& g, int64_t n) {
+       const Tensor x = Filled(n, 9), y = Filled(kCount, 0);
+       g.Exchange({{Transfer::Direction::kSend, x, (g.rank() + 1) % kRanks},
+                   {Transfer::Direction::kReceive, y, (g.rank() + kRanks - 1) % kRanks}})
+           ->Wait();
+       return Data{y, 9};
+     }},
+    {"barrier",
+     [](ProcessGroup& g, int64_t) {
+       g.Barrier()->Wait();
+       return Data{Filled(1, 1), 1};
+     }},
+};
+
+// ---- The faults. ----
+
+struct FaultCase {
+  const char* name;
+  std::optional<TransportFault::Kind> transport;
+  // Instead of the call, on the rank at fault.
+  std::function<void(ProcessGroup&, const CollectiveCase&, const std::atomic<int>& failed)> rank;
+  std::optional<Cause> cause;  // nullopt: nothing but time is lost
+  const char* words;           // in every rank's error; % is the rank at fault
+  bool check = false;          // dist.check=full
+};
+
+const FaultCase kFaults[] = {
+    {"delay", TransportFault::Kind::kDelay, {}, {}, ""},
+    {"drop", TransportFault::Kind::kDrop, {}, Cause::kTimeout, "rank %"},
+    {"corrupt",
+     TransportFault::Kind::kCorrupt,
+     {},
+     Cause::kCorrupt,
+     "from rank % to rank ",
+     /*check=*/true},
+    {"disconnect", TransportFault::Kind::kDisconnect, {}, Cause::kLostRank, "rank % is gone"},
+    {"late",
+     {},
+     [](ProcessGroup& g, const CollectiveCase&, const std::atomic<int>& failed) {
+       while (failed < kRanks - 1) std::this_thread::sleep_for(milliseconds(5));
+       g.Barrier()->Wait();
+     },
+     Cause::kTimeout,
+     "rank % did not take part within 4 s; rank % last called barrier #1"},
+    {"throws",
+     {},
+     [](ProcessGroup&, const CollectiveCase&, const std::atomic<int>&) {
+       throw InputError("shard 7 is truncated");
+     },
+     Cause::kAborted,
+     "rank % gave up"},
+    {"ends",
+     {},
+     [](ProcessGroup&, const CollectiveCase&, const std::atomic<int>&) {},
+     Cause::kMismatch,
+     "rank % ended while others go on: with less data?"},
+    {"calls something else",
+     {},
+     [](ProcessGroup& g, const CollectiveCase&, const std::atomic<int>&) {
+       const Tensor x = Filled(2, 1), y = Filled(2 * kRanks, 1);
+       g.AllGather(x, y)->Wait();
+     },
+     Cause::kMismatch,
+     "rank % all_gather #2 (f32[2])"},
+    {"another size",
+     {},
+     [](ProcessGroup& g, const CollectiveCase& c, const std::atomic<int>&) {
+       c.run(g, kCount - 1000);
+     },
+     Cause::kMismatch,
+     "rank"},
+};
+
+bool Applies(const FaultCase& fault, const CollectiveCase& collective) {
+  return std::string(fault.name) != "another size" || std::string(collective.name) != "barrier";
+}
+
+struct Outcome {
+  std::vector<std::string> errors = std::vector<std::string>(kRanks);
+  std::vector<std::vector<int>> culprits = std::vector<std::vector<int>>(kRanks);
+  std::vector<std::optional<Cause>> causes = std::vector<std::optional<Cause>>(kRanks);
+  std::atomic<int> failed{0};
+  std::atomic<bool> wrong_data{false};
+};
+
+using Transports = std::function<std::vector<std::unique_ptr<Transport>>()>;
+
+// A rank's life: a barrier, the call, another barrier.
+void RunRank(ProcessGroup& g, const FaultCase& fault, const CollectiveCase& collective,
+             int at_fault, Outcome* outcome) {
+  g.Barrier()->Wait();
+  if (g.rank() == at_fault && fault.rank) {
+    fault.rank(g, collective, outcome->failed);
+    if (std::string(fault.name) == "ends") return;
+  } else {
+    const Data data = collective.run(g, kCount);
+    for (const float x : data.got.ToVector<float>()) {
+      if (x != static_cast<float>(data.expected)) outcome->wrong_data = true;
+    }
+  }
+  g.Barrier()->Wait();
+}
+
+void RunCase(const Transports& transports, const FaultCase& fault, const CollectiveCase& collective,
+             int at_fault, Outcome* outcome) {
+  GroupOptions options;
+  options.timeout = kTimeout;
+  options.check_every_call = fault.check;
+  const auto store = MakeInProcessStore();
+  auto ends = transports();
+  std::vector<std::thread> threads;
+  for (int r = 0; r < kRanks; ++r) {
+    threads.emplace_back([&, r] {
+      auto end = std::move(ends[static_cast<size_t>(r)]);
+      if (r == at_fault && fault.transport) {
+        // After the first barrier, and where there are messages with data, in those.
+        const int runs_per_exchange = fault.check ? 2 : 1;
+        const int exchanges_before = std::string(collective.name) == "barrier" ? 1 : 2;
+        end =
+            MakeFaultyTransport(std::move(end), {.kind = *fault.transport,
+                                                 .at_run = exchanges_before * runs_per_exchange + 1,
+                                                 .delay = milliseconds(300)});
+      }
+      const auto i = static_cast<size_t>(r);
+      try {
+        const auto group = MakeHostGroup(std::move(end), *store, options);
+        RunRank(*group, fault, collective, at_fault, outcome);
+      } catch (const CollectiveError& e) {
+        outcome->errors[i] = e.what();
+        outcome->culprits[i] = e.culprits();
+        outcome->causes[i] = e.cause();
+        ++outcome->failed;
+      } catch (const std::exception& e) {
+        outcome->errors[i] = e.what();
+        ++outcome->failed;
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+}
+
+std::string Words(const FaultCase& fault, int rank) {
+  std::string words = fault.words;
+  for (size_t at; (at = words.find('%')) != std::string::npos;)
+    words.replace(at, 1, std::to_string(rank));
+  return words;
+}
+
+void ExpectDiagnosis(const FaultCase& fault, const CollectiveCase& collective, int at_fault,
+                     const Outcome& outcome) {
+  SCOPED_TRACE(StrCat(fault.name, " of rank ", at_fault, " in ", collective.name));
+  EXPECT_FALSE(outcome.wrong_data);
+  for (int r = 0; r < kRanks; ++r) {
+    const auto i = static_cast<size_t>(r);
+    // Who ends, or throws, does so by itself.
+    const bool by_itself =
+        r == at_fault && (std::string(fault.name) == "ends" || std::string(fault.name) == "throws");
+    if (!fault.cause || by_itself) {
+      EXPECT_EQ(outcome.causes[i], std::nullopt) << outcome.errors[i];
+      continue;
+    }
+    EXPECT_EQ(outcome.causes[i], fault.cause) << outcome.errors[i];
+    // Two know from each other what they exchange, and cannot tell who is right. In the second half
+    // of a broadcast over Gloo the third rank waits for the root, and does not see who is gone.
+    const bool of_two =
+        (fault.cause == Cause::kMismatch && std::string(collective.name) == "exchange") ||
+        (fault.cause == Cause::kLostRank && std::string(collective.name) == "broadcast");
+    EXPECT_THAT(outcome.errors[i],
+                AllOf(HasSubstr(StrCat("rank ", r, ", group 'world', ")),
+                      testing::AnyOf(
+                          HasSubstr(Words(fault, at_fault)),
+                          testing::Conditional(of_two, HasSubstr("the connection between ranks "),
+                                               testing::Not(testing::_)))));
+    if (of_two) {
+      EXPECT_THAT(outcome.culprits[i], testing::Contains(at_fault)) << outcome.errors[i];
+    } else {
+      EXPECT_THAT(outcome.culprits[i], ElementsAre(at_fault)) << outcome.errors[i];
+    }
+  }
+}
+
+class FaultMatrixTest : public testing::TestWithParam<FaultCase> {};
+
+void ExpectMatrix(const Transports& transports, const FaultCase& fault,
+                  std::span<const CollectiveCase> collectives) {
+  for (int at_fault = 0; at_fault < kRanks; ++at_fault) {
+    // All collectives at once: most of the time they wait for a timeout.
+    std::vector<Outcome> outcomes(collectives.size());
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < collectives.size(); ++i) {
+      if (!Applies(fault, collectives[i])) continue;
+      threads.emplace_back(
+          [&, i] { RunCase(transports, fault, collectives[i], at_fault, &outcomes[i]); });
+    }
+    for (std::thread& t : threads) t.join();
+    for (size_t i = 0; i < collectives.size(); ++i) {
+      if (!Applies(fault, collectives[i])) continue;
+      ExpectDiagnosis(fault, collectives[i], at_fault, outcomes[i]);
+      if (at_fault == 1 && i == 0) {
+        std::cout << fault.name << ": "
+                  << (outcomes[i].errors[0].empty() ? "all is well" : outcomes[i].errors[0])
+                  << "\n";
+      }
+    }
+  }
+}
+
+TEST_P(FaultMatrixTest, IsDiagnosedRightInEveryCollectiveOnEveryRank) {
+  ExpectMatrix([] { return MakeInProcessTransports(kRanks); }, GetParam(), kCollectives);
+}
+
+// Gloo's connections: closing one closes all, and errors come in an order of its own.
+TEST_P(FaultMatrixTest, IsDiagnosedRightOverGloo) {
+  const Transports over_gloo = [] {
+    const auto store = MakeInProcessStore();
+    std::vector<std::unique_ptr<Transport>> ends(kRanks);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < kRanks; ++r) {
+      threads.emplace_back([&, r] {
+        ends[static_cast<size_t>(r)] =
+            MakeGlooTransport(*store, "faults", r, kRanks, {}, std::chrono::seconds(60));
+      });
+    }
+    for (std::thread& t : threads) t.join();
+    return ends;
+  };
+  ExpectMatrix(over_gloo, GetParam(), std::span(kCollectives).first(5));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, FaultMatrixTest, testing::ValuesIn(kFaults), [](const auto& info) {
+  std::string name;
+  for (const char c : std::string(info.param.name)) name += c == ' ' ? '_' : c;
+  return name;
+});
+
+}  // namespace
+}  // namespace lockstep::dist::test

@@ -1,0 +1,76 @@
+#include "tests/dist/faulty_transport.h"
+
+#include <cstddef>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace lockstep::dist::test {
+namespace {
+
+using Kind = TransportFault::Kind;
+
+class FaultyTransport : public Transport {
+ public:
+  FaultyTransport(std::unique_ptr<Transport> inner, const TransportFault& fault)
+      : inner_(std::move(inner)), fault_(fault) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+
+  void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+           Deadline deadline) override {
+    if (++runs_ < fault_.at_run) return inner_->Run(outgoing, incoming, deadline);
+    switch (fault_.kind) {
+      case Kind::kDelay:
+        std::this_thread::sleep_for(fault_.delay);
+        break;
+      case Kind::kDrop:
+        return inner_->Run({}, incoming, deadline);
+      case Kind::kCorrupt:
+        if (!done_ && !outgoing.empty()) return RunCorrupted(outgoing, incoming, deadline);
+        break;
+      case Kind::kDisconnect:
+        inner_->Close();
+        // As a library that looks at one connection after the other.
+        throw TransportError(TransportError::Cause::kLostRank, {rank() == 0 ? 1 : 0},
+                             "its connection ended (a fault of the test)");
+    }
+    inner_->Run(outgoing, incoming, deadline);
+  }
+
+  void Close() override { inner_->Close(); }
+  void Interrupt() override { inner_->Interrupt(); }
+  // Without the fault.
+  std::unique_ptr<Transport> Duplicate(const std::string& name) override {
+    return inner_->Duplicate(name);
+  }
+
+ private:
+  void RunCorrupted(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
+                    Deadline deadline) {
+    done_ = true;
+    std::vector<Outgoing> changed(outgoing.begin(), outgoing.end());
+    Outgoing& victim = changed.front();
+    copy_.resize(static_cast<size_t>(victim.bytes));
+    std::memcpy(copy_.data(), victim.data, copy_.size());
+    copy_[copy_.size() / 2] ^= std::byte{4};
+    victim.data = copy_.data();
+    inner_->Run(changed, incoming, deadline);
+  }
+
+  const std::unique_ptr<Transport> inner_;
+  const TransportFault fault_;
+  int64_t runs_ = 0;
+  bool done_ = false;
+  std::vector<std::byte> copy_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> MakeFaultyTransport(std::unique_ptr<Transport> transport,
+                                               const TransportFault& fault) {
+  return std::make_unique<FaultyTransport>(std::move(transport), fault);
+}
+
+}  // namespace lockstep::dist::test

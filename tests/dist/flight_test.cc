@@ -1,0 +1,210 @@
+// Flight records, and what they say together.
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "core/file.h"
+#include "dist/flight_recorder.h"
+#include "dist/flight_verdict.h"
+#include "dist/host_group.h"
+#include "dist/in_process_store.h"
+#include "dist/in_process_transport.h"
+#include "tests/message_of.h"
+
+namespace lockstep::dist {
+namespace {
+
+using lockstep::test::MessageOf;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+Tensor Ones(int64_t n) { return Tensor::Full({n}, 1, DType::kF32); }
+
+std::string Folder(const std::string& name) {
+  const std::string parent = JoinPath(testing::TempDir(), "flight_" + name);
+  RemoveTree(parent);
+  MakeDirectories(parent);
+  return JoinPath(parent, "flight");
+}
+
+// Runs ranks as threads, each with a recorder; what ends a rank is written as train_gpt does it.
+std::map<int, FlightRecord> Fly(const std::string& name, int ranks,
+                                const std::function<void(ProcessGroup&)>& body,
+                                GroupOptions options = {}) {
+  const std::string folder = Folder(name);
+  const auto store = MakeInProcessStore();
+  auto ends = MakeInProcessTransports(ranks);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r, options]() mutable {
+      options.recorder = std::make_shared<FlightRecorder>(folder, r, ranks);
+      options.recorder->SetMeeting("one");
+      try {
+        const auto group = MakeHostGroup(std::move(ends[static_cast<size_t>(r)]), *store, options);
+        body(*group);
+      } catch (const std::exception& e) {
+        options.recorder->Write(e.what());
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  return IsDirectory(folder) ? ReadFlightRecords(folder) : std::map<int, FlightRecord>();
+}
+
+TEST(FlightTest, ARunThatEndsWellLeavesNone) {
+  EXPECT_THAT(Fly("well", 3, [](ProcessGroup& g) { g.AllReduce(Ones(8))->Wait(); }), IsEmpty());
+}
+
+TEST(FlightTest, ACollectiveInsideIfRank0IsNamed) {
+  const auto records = Fly("if", 3, [](ProcessGroup& g) {
+    const Tensor x = Ones(8);
+    for (int i = 0; i < 100; ++i) g.AllReduce(x)->Wait();
+    if (g.rank() == 0) g.Broadcast(x, 0)->Wait();
+    g.SetPurpose(std::make_shared<const std::string>("bucket 3 ('h.1.weight')"));
+    g.AllReduce(Ones(16))->Wait();
+  });
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records.at(0).groups.at("world").calls.size(), FlightRecorder::kDepth);
+  EXPECT_EQ(records.at(0).groups.at("world").calls.back().call.sequence, 101);
+  const FlightVerdict v = Judge(records);
+  EXPECT_THAT(v.culprits, ElementsAre(0));
+  EXPECT_THAT(v.summary, AllOf(HasSubstr("rank 0 at fault, in"), HasSubstr(", group 'world': "),
+                               HasSubstr("rank 0 broadcast #101")));
+  EXPECT_THAT(
+      v.details,
+      testing::IsSupersetOf(
+          {HasSubstr("rank 0 called broadcast #101 (f32[8], from rank 0), which is running"),
+           HasSubstr("rank 2 called all_reduce #101 (f32[16], sum) of bucket 3 "
+                     "('h.1.weight'), which is running"),
+           HasSubstr("inside `if (rank == 0)`? All ranks must make every call")}));
+  EXPECT_THAT(Explain(records), AllOf(HasSubstr("records of 3 of 3 ranks"),
+                                      HasSubstr("all_reduce #100 (f32[8], sum): done ")));
+}
+
+TEST(FlightTest, LessDataOnOneRankIsNamed) {
+  const auto records = Fly("data", 3, [](ProcessGroup& g) {
+    for (int i = 0; i < (g.rank() == 2 ? 4 : 5); ++i) g.AllReduce(Ones(8))->Wait();
+  });
+  // Rank 2 does not mind.
+  EXPECT_EQ(records.size(), 2u);
+  const FlightVerdict v = Judge(records);
+  EXPECT_THAT(v.culprits, ElementsAre(2));
+  EXPECT_THAT(v.summary, HasSubstr("rank 2 ended while others go on: with less data?"));
+}
+
+TEST(FlightTest, AnotherConfigurationIsNamed) {
+  const auto records = Fly("configuration", 3, [](ProcessGroup& g) {
+    g.AllReduce(Ones(g.rank() == 1 ? 7 : 8))->Wait();
+  });
+  const FlightVerdict v = Judge(records);
+  EXPECT_THAT(v.culprits, ElementsAre(1));
+  EXPECT_THAT(v.summary, HasSubstr("do all ranks have the same configuration"));
+}
+
+// What began outside of the groups.
+TEST(FlightTest, TheExceptionThatEndedARankIsTheVerdict) {
+  const auto records = Fly("exception", 3, [](ProcessGroup& g) {
+    g.Barrier()->Wait();
+    if (g.rank() == 1) throw InputError("shard 3 is truncated");
+    g.AllReduce(Ones(8))->Wait();
+  });
+  const FlightVerdict v = Judge(records);
+  EXPECT_THAT(v.culprits, ElementsAre(1));
+  EXPECT_EQ(v.summary, "rank 1 ended by: shard 3 is truncated");
+}
+
+// A record is written although the rank itself hangs.
+TEST(FlightTest, ARankThatHangsLeavesARecord) {
+  GroupOptions options;
+  options.timeout = std::chrono::seconds(2);
+  const std::string folder = JoinPath(testing::TempDir(), "flight_hang/flight");
+  const auto records = Fly(
+      "hang", 2,
+      [&](ProcessGroup& g) {
+        g.Barrier()->Wait();
+        if (g.rank() == 1) {
+          const std::string mine = JoinPath(folder, FlightFileName(1));
+          const auto begin = std::chrono::steady_clock::now();
+          while (!PathExists(mine) &&
+                 std::chrono::steady_clock::now() - begin < std::chrono::seconds(60))
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          EXPECT_TRUE(PathExists(mine));
+          return;
+        }
+        g.AllReduce(Ones(8))->Wait();
+      },
+      options);
+  const FlightVerdict v = Judge(records);
+  EXPECT_THAT(v.culprits, ElementsAre(1));
+  EXPECT_THAT(v.summary,
+              HasSubstr("rank 1 did not take part within 2 s; rank 1 last called barrier #1"));
+  EXPECT_THAT(v.details, testing::Contains(HasSubstr("rank 1 did not call #2 of group 'world'")));
+  EXPECT_THAT(v.details, testing::Contains(HasSubstr("a collective inside an `if`")));
+}
+
+TEST(FlightTest, AKilledRankHasNoRecordAndIsNamedByTheOthers) {
+  Failure gone;
+  gone.cause = CollectiveError::Cause::kLostRank;
+  gone.rank = 2;
+  gone.culprits = {2};
+  gone.reason = "rank 2 is gone: its process ended";
+  const std::string folder = Folder("killed");
+  // Of a run before: it does not belong to the others.
+  FlightRecorder old(folder, 2, 3);
+  old.SetMeeting("old");
+  old.Write("something else");
+  const Collective call{CollectiveKind::kAllReduce, ReduceOp::kSum, DType::kF32, 0, 8, 1};
+  for (const int r : {0, 1}) {
+    FlightRecorder recorder(folder, r, 3);
+    recorder.SetMeeting("new");
+    recorder.Submit("world", call, "bucket 0 ('wte.weight')");
+    recorder.Begin("world", call);
+    recorder.Fail("world", gone);
+  }
+  const auto records = ReadFlightRecords(folder);
+  EXPECT_EQ(records.size(), 2u);
+  const FlightVerdict v = Judge(records);
+  EXPECT_THAT(v.culprits, ElementsAre(2));
+  EXPECT_EQ(v.summary,
+            "rank 2 at fault, in all_reduce #1 (f32[8], sum) of bucket 0 ('wte.weight'), group "
+            "'world': rank 2 is gone: its process ended");
+  EXPECT_THAT(v.details, testing::Contains(HasSubstr("rank 2 has left no record: killed")));
+  EXPECT_THAT(Explain(records), HasSubstr("all_reduce #1 (f32[8], sum) of bucket 0 ('wte.weight'): "
+                                          "running"));
+}
+
+TEST(FlightTest, RecordsReadBackAsTheyWereWritten) {
+  const auto records =
+      Fly("round_trip", 2, [](ProcessGroup& g) { g.AllReduce(Ones(8 + g.rank()))->Wait(); });
+  for (const auto& [rank, record] : records) {
+    EXPECT_EQ(ToJson(ParseFlightRecord(ToJson(record), "x")), ToJson(record));
+  }
+}
+
+TEST(FlightTest, SaysWhatIsWrongWithAFolder) {
+  const std::string folder = Folder("bad");
+  EXPECT_THAT(MessageOf<InputError>([&] { ReadFlightRecords(folder); }),
+              AllOf(HasSubstr("there are no flight records in"), HasSubstr("out_dir/flight")));
+  MakeDirectories(folder);
+  for (const char* const text :
+       {"", "{", "[]", R"({"flight_record":1,"rank":5,"ranks":3})", R"({"flight_record":99})"}) {
+    WriteFileAtomically(JoinPath(folder, "rank-0.json"), text);
+    EXPECT_THAT(MessageOf<InputError>([&] { ReadFlightRecords(folder); }),
+                HasSubstr("rank-0.json is not a flight record of this version"));
+  }
+}
+
+TEST(FlightTest, ARecordThatCannotBeWrittenHidesNothing) {
+  FlightRecorder nowhere("/proc/nowhere/flight", 0, 1);
+  nowhere.Write("why");
+  const std::string folder = Folder("file");
+  WriteFileAtomically(folder, "a file where the folder should be");
+  FlightRecorder(folder, 0, 1).Write("why");
+  EXPECT_EQ(ReadFile(folder), "a file where the folder should be");
+}
+
+}  // namespace
+}  // namespace lockstep::dist

@@ -1,0 +1,86 @@
+// Who is at fault, from what the ranks know.
+#include "dist/host_verdict.h"
+
+#include <gmock/gmock.h>
+
+namespace lockstep::dist {
+namespace {
+
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+Collective Call(int64_t number, CollectiveKind kind = CollectiveKind::kAllReduce) {
+  return {kind, ReduceOp::kSum, DType::kF32, 0, 8, number};
+}
+CallPosition Behind(int64_t number) { return {Call(number), 3, false}; }
+CallPosition In(int64_t number, int64_t step) { return {Call(number), step, true}; }
+
+TEST(HostVerdict, WhoHasNotComeIsAtFault) {
+  const Verdict v = ExplainTimeout({{0, In(7, 1)}, {1, Behind(6)}, {2, In(7, 1)}}, 4, Call(7), 0,
+                                   {1, 3}, seconds(2));
+  EXPECT_THAT(v.culprits, ElementsAre(1, 3));
+  EXPECT_EQ(v.reason,
+            "ranks 1, 3 did not take part within 2 s; rank 1 last called all_reduce #6 (f32[8], "
+            "sum); rank 3 has called nothing");
+  EXPECT_FALSE(v.others_know_better);
+}
+
+// Rank 1's messages are lost: it has what it needs and waits at the next exchange, or the next
+// call.
+TEST(HostVerdict, WhoseMessagesDoNotArriveIsAtFault) {
+  for (const CallPosition& ahead : {In(7, 2), Behind(7), In(8, 1)}) {
+    const std::map<int, CallPosition> positions = {{0, In(7, 1)}, {1, ahead}, {2, In(7, 1)}};
+    const Verdict v = ExplainTimeout(positions, 3, Call(7), 0, {1}, seconds(2));
+    EXPECT_THAT(v.culprits, ElementsAre(1));
+    EXPECT_THAT(v.reason, StartsWith("nothing that rank 1 sent came to ranks 0, 2"));
+    EXPECT_FALSE(v.others_know_better);
+    // Rank 1 waits as well, for ranks that wait for it.
+    const Verdict own = ExplainTimeout(positions, 3, ahead.call, 1, {0, 2}, seconds(2));
+    EXPECT_THAT(own.culprits, ElementsAre(1));
+    EXPECT_TRUE(own.others_know_better);
+  }
+}
+
+TEST(HostVerdict, TheOnlyOneThatIsBehindKnowsWhomItWaitsFor) {
+  const Verdict v = ExplainTimeout({{0, Behind(7)}, {1, Behind(7)}, {2, In(7, 2)}}, 3, Call(7), 2,
+                                   {1}, seconds(2));
+  EXPECT_THAT(v.culprits, ElementsAre(1));
+}
+
+TEST(HostVerdict, WhereAllWaitForEachOtherTheNetworkIsCut) {
+  const Verdict v = ExplainTimeout({{0, In(7, 1)}, {1, In(7, 1)}}, 2, Call(7), 0, {1}, seconds(2));
+  EXPECT_THAT(v.culprits, ElementsAre(1));
+  EXPECT_THAT(v.reason, HasSubstr("is the network cut?"));
+}
+
+// Their numbers count on their own.
+TEST(HostVerdict, ExchangesSayNothingOfHowFarARankIs) {
+  const CallPosition in_exchange = {Call(90, CollectiveKind::kExchange), 1, true};
+  const Verdict v = ExplainTimeout({{0, In(7, 1)}, {1, in_exchange}, {2, In(7, 1)}}, 3, Call(7), 0,
+                                   {1}, seconds(2));
+  EXPECT_THAT(v.culprits, ElementsAre(1));
+  EXPECT_TRUE(v.others_know_better);
+  const Verdict of_exchange =
+      ExplainTimeout({{0, in_exchange}, {1, Behind(3)}}, 3, in_exchange.call, 0, {1}, seconds(2));
+  EXPECT_THAT(of_exchange.culprits, ElementsAre(1));
+  EXPECT_FALSE(of_exchange.others_know_better);
+}
+
+TEST(HostVerdict, WhoHasLostMostConnectionsIsGone) {
+  const Verdict v = ExplainLost({{0, {1}}, {1, {0}}, {2, {1}}});
+  EXPECT_THAT(v.culprits, ElementsAre(1));
+  EXPECT_EQ(v.reason, "rank 1 is gone: connections to ranks 0, 2 ended");
+}
+
+TEST(HostVerdict, OfTwoEndsTheSilentOneIsGone) {
+  EXPECT_THAT(ExplainLost({{0, {2}}}).culprits, ElementsAre(2));
+  const Verdict both = ExplainLost({{0, {2}}, {2, {0}}});
+  EXPECT_THAT(both.culprits, ElementsAre(0, 2));
+  EXPECT_THAT(both.reason, AllOf(HasSubstr("between ranks 0 and 2"), HasSubstr("both live")));
+}
+
+}  // namespace
+}  // namespace lockstep::dist

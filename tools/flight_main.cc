@@ -1,0 +1,29 @@
+// bazel run -c opt //tools:flight -- out/flight
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "core/file.h"
+#include "dist/flight_verdict.h"
+#include "models/options.h"
+
+int main(int argc, char** argv) {
+  using namespace lockstep;
+  CLI::App app{
+      "Says from the flight records of a run's ranks who failed first, in which call, and what "
+      "each\n"
+      "rank did last. Ends with 1 where they tell of no failure."};
+  std::string folder;
+  app.add_option("FOLDER", folder, "of the records: out_dir/flight, or the out_dir of train_gpt")
+      ->required();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    models::EnterInvocationFolder();
+    const std::string below = JoinPath(folder, "flight");
+    const auto records = dist::ReadFlightRecords(IsDirectory(below) ? below : folder);
+    std::fputs(dist::Explain(records).c_str(), stdout);
+    return dist::Judge(records).summary.starts_with("the records tell of no failure") ? 1 : 0;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "flight: %s\n", e.what());
+    return 2;
+  }
+}
