@@ -4,6 +4,7 @@
 
 #include "core/cuda/device.h"
 #include "core/file.h"
+#include "dist/socket.h"
 
 namespace lockstep {
 namespace {
@@ -50,8 +51,17 @@ RankRuns::Arguments RankRuns::Train(const std::string& out, const Arguments& mor
   return all;
 }
 
-RankRuns::Processes RankRuns::Start(int ranks, const Arguments& arguments) {
-  return Start(std::vector<Arguments>(static_cast<size_t>(ranks), arguments));
+RankRuns::Processes RankRuns::Start(int ranks, const Arguments& arguments, bool over_tcp) {
+  if (!over_tcp) return Start(std::vector<Arguments>(static_cast<size_t>(ranks), arguments));
+  const int port = dist::PortOf(dist::Listen("127.0.0.1", 0));
+  Processes all;
+  for (int r = 0; r < ranks; ++r) {
+    auto place = Place(r, ranks, "");
+    place["MASTER_PORT"] = std::to_string(port);
+    place["LOCKSTEP_SECRET"] = "of the test";
+    all.push_back(std::make_unique<Subprocess>(arguments, place));
+  }
+  return all;
 }
 
 RankRuns::Processes RankRuns::Start(const std::vector<Arguments>& of_rank) {

@@ -28,7 +28,8 @@ class RankRuns : public testing::Test {
   // train_gpt of a tiny model, with these options in place of the usual ones.
   Arguments Train(const std::string& out, const Arguments& more) const;
 
-  Processes Start(int ranks, const Arguments& arguments);
+  // They meet in a folder, or over TCP, as a launcher has it.
+  Processes Start(int ranks, const Arguments& arguments, bool over_tcp = false);
   // Each rank with arguments of its own.
   Processes Start(const std::vector<Arguments>& of_rank);
   // Of all ranks.

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include "core/file.h"
 #include "tests/rank_runs.h"
 
 namespace lockstep {
@@ -28,14 +29,30 @@ TEST_F(LaunchedRuns, AreTheSameAsByHand) {
   }
 }
 
+// Promise 21: a checkpoint on SIGTERM.
+TEST_F(LaunchedRuns, WriteACheckpointWhenTheLauncherIsTerminated) {
+  Arguments arguments = {"tools/launch", "--nproc=2", "--"};
+  for (const std::string& a : Train("out", {"--train.steps=100000", "--checkpoint.every=0"}))
+    arguments.push_back(a);
+  Subprocess launch(arguments);
+  launch.WaitForOutput(" 5/100000");
+  launch.Signal(SIGTERM);
+  const Result r = launch.Wait();
+  EXPECT_EQ(r.exit_code, 128 + SIGTERM) << r.err;
+  EXPECT_THAT(r.out, HasSubstr("checkpoint saved"));
+  EXPECT_TRUE(PathExists(Path("out/latest/DONE")));
+}
+
 // The launcher starts all again from the newest checkpoint, to the same end.
 TEST_F(LaunchedRuns, GoOnToTheSameWeightsAfterAKill) {
   const Arguments options = {"--train.steps=200", "--dist.reduction=ordered",
                              "--train.global_batch_size=8"};
   Run(1, "straight", options);
+  // Half as many ranks after it.
   Arguments arguments = {"tools/launch",
-                         "--nproc=2",
+                         "--nproc=4",
                          "--max_restarts=1",
+                         "--restart_nproc=2",
                          "--",
                          "bash",
                          "-c",
@@ -52,7 +69,8 @@ TEST_F(LaunchedRuns, GoOnToTheSameWeightsAfterAKill) {
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_THAT(r.err, AllOf(HasSubstr("the first failure: rank 1 was killed by signal 9 (Killed)"),
                            HasSubstr("starting all ranks again (1 of at most 1 times)")));
-  EXPECT_THAT(r.out, HasSubstr("resuming from"));
+  EXPECT_THAT(
+      r.out, AllOf(HasSubstr("x 4 ranks ="), HasSubstr("resuming from"), HasSubstr("x 2 ranks =")));
   EXPECT_EQ(Bytes("out", 200), Bytes("straight", 200));
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <regex>
+#include <thread>
 
 #include "core/cuda/device.h"
 #include "core/error.h"
@@ -87,6 +88,15 @@ TEST_F(RankFailures, NanOnOneRankStopsAllBeforeTheUpdateAndIsNamed) {
   }
 }
 
+// Promise 22: the records tell who was to blame, in which call, and for which bucket.
+void ExpectTheFlightToName(const std::string& out, const std::string& words) {
+  const Result r = RunProgram({"tools/flight", out});
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(r.out, testing::ContainsRegex("verdict: rank[^\n]*" + words)) << r.out;
+  EXPECT_THAT(r.out, AllOf(HasSubstr("last calls of group 'gradients'"),
+                           testing::ContainsRegex("of bucket [0-9]+ \\('")));
+}
+
 // Promise 1, for processes that train: kill -9.
 void ExpectTheKilledRankIsNamed(const std::vector<std::unique_ptr<Subprocess>>& processes) {
   processes[0]->WaitForOutput(" 5/100000");
@@ -104,6 +114,53 @@ void ExpectTheKilledRankIsNamed(const std::vector<std::unique_ptr<Subprocess>>& 
 
 TEST_F(RankFailures, AKilledRankIsNamed) {
   ExpectTheKilledRankIsNamed(Start(3, Train("out", {"--train.steps=100000"})));
+  ExpectTheFlightToName(Path("out"), "rank 2 is gone");
+}
+
+// Promises 2 and 3: SIGSTOP. dist.timeout is two minutes.
+TEST_F(RankFailures, AStoppedRankIsNamedWithinTheHeartbeatLimit) {
+  auto processes = Start(3, Train("out", {"--train.steps=100000", "--dist.heartbeat=3"}),
+                         /*over_tcp=*/true);
+  processes[0]->WaitForOutput(" 5/100000");
+  processes[1]->Stop();
+  for (const int r : {0, 2}) {
+    const Result result = processes[r]->Wait();
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.err, HasSubstr("rank 1 is stalled: no sign of life of its process for 3 s"));
+  }
+  ExpectTheFlightToName(Path("out"), "rank 1 is stalled");
+}
+
+TEST_F(RankFailures, ARankThatGoesOnBeforeTheLimitChangesNothing) {
+  const Arguments options = {"--train.steps=400", "--train.log_every=1"};
+  Run(3, "straight", options);
+  auto processes = Start(3, Train("out", options), /*over_tcp=*/true);
+  processes[0]->WaitForOutput(" 20/400");
+  processes[1]->Stop();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  processes[1]->Signal(SIGCONT);
+  for (const Result& r : Wait(std::move(processes))) EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_EQ(Bytes("out", 400), Bytes("straight", 400));
+}
+
+// Promise 14: only rank 0 writes, and what it has not finished is not taken for a checkpoint,
+// whichever rank dies meanwhile.
+TEST_F(RankFailures, ASaveThatARanksDeathInterruptsIsNeverChosen) {
+  const Arguments options = {
+      "--train.steps=60",     "--dist.reduction=ordered", "--train.global_batch_size=8",
+      "--checkpoint.every=1", "--train.log_every=1",      "--checkpoint.keep=3"};
+  Run(1, "straight", options);
+  for (const int victim : {0, 1}) {
+    const std::string out = "out" + std::to_string(victim);
+    for (const char* const step : {" 7/60", " 23/60", " 41/60"}) {
+      auto processes = Start(2, Train(out, options));
+      processes[0]->WaitForOutput(step);
+      processes[victim]->Signal(SIGKILL);
+      Wait(std::move(processes));
+    }
+    Run(2, out, options);
+    EXPECT_EQ(Bytes(out, 60), Bytes("straight", 60));
+  }
 }
 
 // Through NCCL's asynchronous errors and abort.

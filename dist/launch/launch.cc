@@ -45,6 +45,9 @@ void Say(const std::string& line) {
 void Check(const LaunchOptions& o) {
   if (o.command.empty()) throw InputError("there is no program to launch: name it after --");
   if (o.nproc < 1) throw InputError(StrCat("nproc is ", o.nproc, "; it must be at least 1"));
+  if (o.restart_nproc < 0) {
+    throw InputError(StrCat("restart_nproc is ", o.restart_nproc, "; it must be at least 1"));
+  }
   if (o.nnodes < 1) throw InputError(StrCat("nnodes is ", o.nnodes, "; it must be at least 1"));
   if (o.node_rank < 0 || o.node_rank >= o.nnodes) {
     throw InputError(StrCat("node_rank is ", o.node_rank, ", but nnodes is ", o.nnodes,
@@ -129,8 +132,11 @@ class Attempt {
  public:
   Attempt(const LaunchOptions& options, int number, int port, const std::string& secret,
           const Signals& signals)
-      : options_(options), signals_(signals), begin_(Clock::now()) {
-    for (int local = 0; local < options.nproc; ++local) {
+      : options_(options),
+        nproc_(number > 0 && options.restart_nproc > 0 ? options.restart_nproc : options.nproc),
+        signals_(signals),
+        begin_(Clock::now()) {
+    for (int local = 0; local < nproc_; ++local) {
       ranks_.push_back(Start(number, local, port, secret));
     }
   }
@@ -185,19 +191,19 @@ class Attempt {
 
  private:
   std::unique_ptr<RankProcess> Start(int number, int local, int port, const std::string& secret) {
-    const int rank = options_.node_rank * options_.nproc + local;
+    const int rank = options_.node_rank * nproc_ + local;
     const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     RankProcess::Options o{.command = options_.command, .rank = rank};
     o.environment = {{"RANK", StrCat(rank)},
-                     {"WORLD_SIZE", StrCat(options_.nnodes * options_.nproc)},
+                     {"WORLD_SIZE", StrCat(options_.nnodes * nproc_)},
                      {"LOCAL_RANK", StrCat(local)},
-                     {"LOCAL_WORLD_SIZE", StrCat(options_.nproc)},
+                     {"LOCAL_WORLD_SIZE", StrCat(nproc_)},
                      {"MASTER_ADDR", options_.master_addr},
                      {"MASTER_PORT", StrCat(port)},
                      {"LOCKSTEP_SECRET", secret},
                      {"LOCKSTEP_RESTARTS", StrCat(number)}};
     if (!ProcessEnvironment("OMP_NUM_THREADS")) {
-      o.environment["OMP_NUM_THREADS"] = StrCat(std::max(1, cores / options_.nproc));
+      o.environment["OMP_NUM_THREADS"] = StrCat(std::max(1, cores / nproc_));
     }
     if (!options_.log_dir.empty()) {
       o.log_folder = JoinPath(options_.log_dir, StrCat("start-", number, "/rank-", rank));
@@ -260,6 +266,7 @@ class Attempt {
   }
 
   const LaunchOptions& options_;
+  const int nproc_;
   const Signals& signals_;
   const Clock::time_point begin_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;

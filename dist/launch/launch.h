@@ -15,6 +15,7 @@ struct LaunchOptions {
   std::string master_addr = "127.0.0.1";  // the machine of rank 0
   int master_port = 0;                    // 0: on one machine a free one, else 29500
   int max_restarts = 0;                   // how often all ranks are started again after a failure
+  int restart_nproc = 0;                  // as nproc, for those starts; 0: the same
   std::string log_dir;                    // also gets what each rank writes; empty: nowhere
   // How long ranks may take to end after SIGTERM, before they are killed.
   std::chrono::milliseconds grace = std::chrono::seconds(60);

@@ -79,6 +79,10 @@ std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& 
                  "how often all ranks are started again after a failure")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  app.add_option("--restart_nproc,--restart-nproc", o.restart_nproc,
+                 "ranks on this machine in those starts, if not as many; train_gpt needs "
+                 "train.global_batch_size for it")
+      ->check(CLI::PositiveNumber);
   app.add_option("--log_dir,--log-dir", o.log_dir, "folder that gets what each rank writes");
   app.add_option("--grace", grace, "seconds that ranks have to end after SIGTERM")
       ->check(CLI::NonNegativeNumber)

@@ -68,6 +68,7 @@ TEST(LaunchOptions, TorchrunsNamesDoAsWell) {
   EXPECT_EQ(ours.master_addr, "head");
   EXPECT_EQ(ours.master_port, 123);
   EXPECT_EQ(Parse({"--standalone", "--nproc-per-node=3", "x"}).nproc, 3);
+  EXPECT_EQ(Parse({"--nproc=4", "--restart_nproc=2", "x"}).restart_nproc, 2);
 }
 
 TEST(LaunchOptions, RanksByNumberOrByWhatTheMachineHas) {

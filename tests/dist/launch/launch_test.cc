@@ -1,6 +1,7 @@
 // The launcher, with shells and small programs as ranks.
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include <thread>
 
 #include "core/file.h"
+#include "dist/socket.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {
@@ -165,6 +167,18 @@ TEST(Launch, AProgramThatIsNotThereIsAnError) {
   const Result r = RunProgram({"tools/launch", "--nproc=2", "no_such_program"});
   EXPECT_EQ(r.exit_code, 1);
   EXPECT_EQ(r.err, "launch: cannot run no_such_program: No such file or directory\n");
+}
+
+// Reliability promise 19.
+TEST(Launch, APortThatIsTakenIsAnErrorThatNamesItsOwner) {
+  const dist::Socket mine = dist::Listen("127.0.0.1", 0);
+  const std::string port = std::to_string(dist::PortOf(mine));
+  const Result r = RunProgram(Command({"--nproc=2", "--rdzv=127.0.0.1:" + port}, {kRank, "20"}),
+                              {{"TEST_JOIN_SECONDS", "3"}});
+  EXPECT_EQ(r.exit_code, 1);
+  EXPECT_THAT(r.err, AllOf(HasSubstr("the first failure: rank 0"), HasSubstr("127.0.0.1:" + port),
+                           HasSubstr("which process " + std::to_string(getpid()) + " ("),
+                           HasSubstr("choose another MASTER_PORT")));
 }
 
 // ---- Starting again. ----

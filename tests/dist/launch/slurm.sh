@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Trains on four ranks that Slurm starts: a cluster of this machine alone, made for the occasion.
+#   bazel build -c opt //models:train_gpt
+#   tests/dist/launch/slurm.sh bazel-bin/models/train_gpt
+# A run through srun must end with the weights of one process; when a rank is killed, the others must
+# name it, and the same srun again must go on to the same weights. Needs root and
+#   apt-get install --no-install-recommends slurmctld slurmd slurm-client munge
+# Ends with 77, and a reason, where there is no Slurm.
+set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin
+program=$(readlink -f "${1:?"the path of train_gpt"}")
+for tool in slurmctld slurmd srun sinfo munged; do
+  command -v "$tool" >/dev/null || { echo "slurm: there is no $tool" >&2; exit 77; }
+done
+((EUID == 0)) || { echo "slurm: slurmd must be started by root" >&2; exit 77; }
+
+dir=$(mktemp -d)
+daemons=()
+cleanup() {
+  ((${#daemons[@]})) && kill "${daemons[@]}" 2>/dev/null || true
+  wait 2>/dev/null || true
+  rm -rf "$dir"
+}
+trap cleanup EXIT
+fail() { echo "slurm: $1" >&2; tail -n 20 "$dir"/*.log >&2; exit 1; }
+
+host=$(hostname -s)
+chmod 755 "$dir"
+mkdir -p "$dir/munge" "$dir/ctld" "$dir/spool"
+chmod 700 "$dir/munge"
+head -c 1024 /dev/urandom >"$dir/munge/key"
+chmod 600 "$dir/munge/key"
+cat >"$dir/slurm.conf" <<CONF
+ClusterName=lockstep
+SlurmctldHost=$host
+AuthType=auth/munge
+AuthInfo=socket=$dir/munge.socket
+CredType=cred/munge
+SlurmUser=root
+SlurmctldPort=26817
+SlurmdPort=26818
+StateSaveLocation=$dir/ctld
+SlurmdSpoolDir=$dir/spool
+SlurmctldPidFile=$dir/ctld.pid
+SlurmdPidFile=$dir/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+ReturnToService=2
+SlurmdParameters=config_overrides
+NodeName=$host CPUs=4 State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+CONF
+export SLURM_CONF=$dir/slurm.conf
+munged --foreground --force --key-file="$dir/munge/key" --socket="$dir/munge.socket" \
+  --pid-file="$dir/munge/pid" --log-file="$dir/munge/log" --seed-file="$dir/munge/seed" \
+  >"$dir/munged.log" 2>&1 &
+daemons+=($!)
+slurmctld -D -c -f "$dir/slurm.conf" >"$dir/slurmctld.log" 2>&1 &
+daemons+=($!)
+slurmd -D -f "$dir/slurm.conf" >"$dir/slurmd.log" 2>&1 &
+daemons+=($!)
+for ((i = 0; i < 600; ++i)); do
+  [[ $(sinfo --noheader --format=%t 2>/dev/null) == idle ]] && break
+  sleep 0.1
+done
+((i < 600)) || fail "the cluster did not start within a minute"
+
+export LOCKSTEP_SECRET=slurm
+options=(--train.steps=300 --device=cpu --model.n_layer=1 --model.n_head=2 --model.n_embd=16
+  --model.block_size=16 --train.batch_size=2 --train.global_batch_size=8 --train.eval_every=0
+  --train.sample_tokens=0 --train.log_every=1 --checkpoint.every=20 --dist.reduction=ordered
+  --dist.timeout=60 --threads=1)
+ranks() {
+  srun --label --ntasks=4 bash -c 'echo process $$; exec "$@"' rank "$program" "${options[@]}" "$@"
+}
+weights() { sha256sum <"$dir/$1/checkpoints/step-00000300/model.safetensors"; }
+
+"$program" "${options[@]}" --out_dir="$dir/alone" >"$dir/alone.log" 2>&1 || fail "one process failed"
+ranks --out_dir="$dir/srun" >"$dir/srun.log" 2>&1 || fail "srun failed"
+[[ $(weights srun) == "$(weights alone)" ]] || fail "srun's weights differ from those of one process"
+echo "srun: the weights of one process"
+
+ranks --out_dir="$dir/killed" >"$dir/killed.log" 2>&1 &
+job=$!
+for ((i = 0; i < 1200; ++i)); do
+  grep -qE '^0: step +25/' "$dir/killed.log" && break
+  sleep 0.05
+done
+kill -9 "$(sed -n 's/^2: process //p' "$dir/killed.log")" || fail "there is no rank 2 to kill"
+wait "$job" && fail "srun ended well although rank 2 was killed"
+for rank in 0 1 3; do
+  grep -qE "^$rank: train_gpt: .*rank 2 is gone" "$dir/killed.log" || fail "rank $rank did not name rank 2"
+done
+echo "a killed rank: named by all others"
+ranks --out_dir="$dir/killed" >"$dir/again.log" 2>&1 || fail "the second srun failed"
+grep -q 'resuming from' "$dir/again.log" || fail "the second srun did not resume"
+[[ $(weights killed) == "$(weights alone)" ]] || fail "the weights differ after a restart"
+echo "srun again: resumed, to the same weights"

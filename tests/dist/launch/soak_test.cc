@@ -1,0 +1,19 @@
+// A few rounds of soak.py, without asking for any time; the many rounds of it are a command of
+// their own.
+#include <gmock/gmock.h>
+
+#include "tests/subprocess.h"
+
+namespace lockstep {
+namespace {
+
+TEST(Soak, KilledAndStoppedRanksAreNamedAndTheRunEndsAsIfNothingHadHappened) {
+  const Result r = RunProgram({"tests/dist/launch/soak.py", "--launch=tools/launch",
+                               "--train_gpt=models/train_gpt", "--kills=3", "--stops=2",
+                               "--pauses=2", "--heartbeat=5", "--name_limit=0"});
+  EXPECT_EQ(r.exit_code, 0) << r.out << r.err;
+  EXPECT_THAT(r.out, testing::HasSubstr("all rounds ok"));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Trains on two "machines" of two ranks each: network namespaces with a wire between them, on each of
+# which a launcher runs.
+#   two_nodes.sh cut  FOLDER LAUNCH PROGRAM ARGUMENT...   pulls the wire in the middle of the run
+#   two_nodes.sh kill FOLDER LAUNCH PROGRAM ARGUMENT...   kills rank 3; the launchers start all again
+# PROGRAM is train_gpt with --train.steps of more than 25. What the launchers print goes to
+# FOLDER/NAME-0.log and -1.log, their exit codes to FOLDER/NAME-0.code and -1.code; after `cut` the wire is
+# put back and both are started once more, as NAME resumed. Ends with 77, and a reason, where it may not
+# make namespaces. Needs iproute2, and user namespaces or root.
+set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin
+
+if [[ ${TWO_NODES_INSIDE:-} != 1 ]]; then
+  for tool in unshare nsenter ip; do
+    command -v "$tool" >/dev/null || { echo "two_nodes: there is no $tool" >&2; exit 77; }
+  done
+  if ! reason=$(unshare --user --map-root-user --net true 2>&1); then
+    echo "two_nodes: no network namespaces here: $reason" >&2
+    exit 77
+  fi
+  TWO_NODES_INSIDE=1 exec unshare --user --map-root-user --net "$0" "$@"
+fi
+
+mode=$1 folder=$2 launch=$3
+shift 3
+refuse() { echo "two_nodes: $1" >&2; exit 77; }
+fail() { echo "two_nodes: $1" >&2; tail -n 30 "$folder"/*.log >&2; exit 1; }
+
+started=() holders=()
+trap 'kill -9 "${started[@]}" "${holders[@]}" 2>/dev/null || true' EXIT
+for node in 0 1; do
+  unshare --net sleep 3600 &
+  holders+=($!)
+  until [[ $(readlink "/proc/${holders[node]}/ns/net") != "$(readlink /proc/self/ns/net)" ]]; do
+    sleep 0.01
+  done
+done
+within() { nsenter --net="/proc/${holders[$1]}/ns/net" "${@:2}"; }
+ip link add wire netns "${holders[0]}" type veth peer name wire netns "${holders[1]}" ||
+  refuse "no veth devices here"
+for node in 0 1; do
+  within "$node" ip link set dev lo up
+  within "$node" ip address add "10.78.0.$((node + 1))/24" dev wire
+  within "$node" ip link set dev wire up
+done
+
+export LOCKSTEP_SECRET=two-nodes
+# start NAME RESTARTS PROGRAM...: on both.
+start() {
+  local name=$1 restarts=$2 node
+  shift 2
+  started=()
+  for node in 0 1; do
+    within "$node" "$launch" --nnodes=2 --node_rank=$node --nproc=2 --rdzv=10.78.0.1:29500 \
+      --max_restarts="$restarts" -- bash -c 'echo process $$; exec "$@"' rank "$@" \
+      >"$folder/$name-$node.log" 2>&1 &
+    started+=($!)
+  done
+}
+# Until both have ended; their hang is what is tested.
+finish() {
+  local name=$1 node code i
+  for node in 0 1; do
+    for ((i = 0; i < 2400; ++i)); do
+      kill -0 "${started[node]}" 2>/dev/null || break
+      sleep 0.1
+    done
+    ((i < 2400)) || fail "the launcher of machine $node did not end"
+    code=0
+    wait "${started[node]}" || code=$?
+    echo "$code" >"$folder/$name-$node.code"
+  done
+}
+# wait_for FILE PATTERN
+wait_for() {
+  local i
+  for ((i = 0; i < 2400; ++i)); do
+    grep -qE "$2" "$1" 2>/dev/null && return
+    kill -0 "${started[0]}" 2>/dev/null || fail "the run ended before $2"
+    sleep 0.05
+  done
+  fail "no $2 in $1"
+}
+
+case $mode in
+  cut)
+    start cut 0 "$@"
+    wait_for "$folder/cut-0.log" '^\[0\] step +25/'
+    within 1 ip link set dev wire down
+    finish cut
+    within 1 ip link set dev wire up
+    start resumed 0 "$@"
+    finish resumed
+    ;;
+  kill)
+    start kill 3 "$@"
+    wait_for "$folder/kill-0.log" '^\[0\] step +25/'
+    kill -9 "$(sed -n 's/^\[3\] process //p' "$folder/kill-1.log")"
+    finish kill
+    ;;
+  *) fail "there is no '$mode'" ;;
+esac
