@@ -88,6 +88,14 @@ int64_t HashText(const std::string& text) {
 
 }  // namespace
 
+void Disagree(ProcessGroup& group, const std::string& message) {
+  try {
+    group.Barrier()->Synchronize();
+  } catch (const Error&) {
+  }
+  throw ReplicaError(message);
+}
+
 std::string RankList(std::span<const int> ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -119,8 +127,7 @@ void CheckEqual(ProcessGroup& group, const std::string& what, int64_t value) {
   std::vector<int64_t> values;
   for (const auto& row : GatherValues(group, std::span(&value, 1))) values.push_back(row[0]);
   if (AllEqual(values)) return;
-  throw ReplicaError(
-      StrCat(what, " is ", WhoHasWhat(values), ": it must be the same on every rank"));
+  Disagree(group, StrCat(what, " is ", WhoHasWhat(values), ": it must be the same on every rank"));
 }
 
 void CheckSameShape(ProcessGroup& group, const Module& module) {
@@ -138,8 +145,8 @@ void CheckSameShape(ProcessGroup& group, const Module& module) {
   if (at < 0) return;
   const auto have =
       GatherTexts(group, at < std::ssize(texts) ? texts[static_cast<size_t>(at)] : "nothing more");
-  throw ReplicaError(StrCat("the ranks' models differ: ", WhoHasWhat(have), " (place ", at,
-                            " of the model); all ranks must build the same model"));
+  Disagree(group, StrCat("the ranks' models differ: ", WhoHasWhat(have), " (place ", at,
+                         " of the model); all ranks must build the same model"));
 }
 
 void BroadcastTensors(ProcessGroup& group, std::span<const Tensor> tensors, int root) {
@@ -169,7 +176,7 @@ void CheckSameBits(ProcessGroup& group, const std::string& what,
   const auto [at, same_length] = FirstDifference(group, hashes);
   if (at < 0) return;
   if (!same_length) {
-    throw ReplicaError(StrCat(what, " are not as many on all ranks; this one has ", hashes.size()));
+    Disagree(group, StrCat(what, " are not as many on all ranks; this one has ", hashes.size()));
   }
   std::vector<int64_t> values;
   int64_t differing = 0;
@@ -188,13 +195,13 @@ void CheckSameBits(ProcessGroup& group, const std::string& what,
     odd.insert(odd.end(), parties[p].second.begin(), parties[p].second.end());
   }
   std::sort(odd.begin(), odd.end());
-  throw ReplicaError(StrCat(
-      what, " are not the same on all ranks: '", tensors[static_cast<size_t>(at)].first, "' of ",
-      RankList(odd), " is not that of ", RankList(parties[0].second),
-      parties[0].second.size() == odd.size() ? " (who is right cannot be told)" : "",
-      differing > 1 ? StrCat("; so are ", differing - 1, " more") : "",
-      ". The replicas are out of step: a memory fault, or something that only some ranks did; go "
-      "back to the last good checkpoint"));
+  Disagree(group,
+           StrCat(what, " are not the same on all ranks: '", tensors[static_cast<size_t>(at)].first,
+                  "' of ", RankList(odd), " is not that of ", RankList(parties[0].second),
+                  parties[0].second.size() == odd.size() ? " (who is right cannot be told)" : "",
+                  differing > 1 ? StrCat("; so are ", differing - 1, " more") : "",
+                  ". The replicas are out of step: a memory fault, or something that only some "
+                  "ranks did; go back to the last good checkpoint"));
 }
 
 void CheckGradients(ProcessGroup& group, const Module& module) {

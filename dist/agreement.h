@@ -50,6 +50,11 @@ void CheckSameBits(ProcessGroup& group, const std::string& what,
 // must have the same gradients. Parameters without a gradient count as such.
 void CheckGradients(ProcessGroup& group, const Module& module);
 
+// Throws ReplicaError: for what all ranks have found, and throw at the same place. Whoever is first
+// would end its group, and cut off the call by which others are about to find out: hence a barrier,
+// whose own end does not matter.
+[[noreturn]] void Disagree(ProcessGroup& group, const std::string& message);
+
 // "rank 1", "ranks 0, 2 and 3"
 std::string RankList(std::span<const int> ranks);
 

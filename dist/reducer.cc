@@ -342,11 +342,11 @@ void Reducer::ResolveUses() {
     }
   }
   if (missing.empty()) return;
-  throw ReplicaError(
-      StrCat("no gradient in this step for the parameter ", missing,
-             others > 0 ? StrCat(" and for ", others, " more") : "",
-             ": it took no part in the loss there. If that is meant, name it in "
-             "ReducerOptions::conditional; otherwise use it, or SetTrainable(false)"));
+  Disagree(*group_,
+           StrCat("no gradient in this step for the parameter ", missing,
+                  others > 0 ? StrCat(" and for ", others, " more") : "",
+                  ": it took no part in the loss there. If that is meant, name it in "
+                  "ReducerOptions::conditional; otherwise use it, or SetTrainable(false)"));
 }
 
 void Reducer::OnError() noexcept {
