@@ -1,7 +1,5 @@
 #include "dist/gloo_group.h"
 
-#include <csignal>
-
 #include "dist/host_group.h"
 #include "dist/socket.h"
 
@@ -10,9 +8,6 @@ namespace lockstep::dist {
 std::shared_ptr<ProcessGroup> MakeGlooGroup(Store& store, int rank, int size,
                                             const GroupOptions& options,
                                             const GlooAddress& address) {
-  // Gloo writes to sockets of ranks that may be gone: that must be an error, not the end of the
-  // process.
-  std::signal(SIGPIPE, SIG_IGN);
   return MakeHostGroup(MakeGlooTransport(store, options.name, rank, size, address, options.timeout),
                        store, options);
 }

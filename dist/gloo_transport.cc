@@ -6,6 +6,7 @@
 #include <gloo/transport/unbound_buffer.h>
 
 #include <algorithm>
+#include <csignal>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -207,6 +208,9 @@ class GlooTransport : public Transport {
 std::unique_ptr<Transport> MakeGlooTransport(Store& store, const std::string& name, int rank,
                                              int size, const GlooAddress& address,
                                              milliseconds timeout) {
+  // Gloo writes to sockets of ranks that may be gone: that must be an error, not the end of the
+  // process.
+  std::signal(SIGPIPE, SIG_IGN);
   return std::make_unique<GlooTransport>(store.Clone(), name, rank, size, address, timeout);
 }
 
