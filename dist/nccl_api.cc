@@ -1,9 +1,7 @@
 #include "dist/nccl_api.h"
 
-#include <dlfcn.h>
-
 #include "core/cuda/device.h"
-#include "core/error.h"
+#include "core/shared_library.h"
 
 namespace lockstep::dist {
 namespace {
@@ -19,40 +17,27 @@ NcclApi Load() {
 
 #else
 
-template <class F>
-void Find(void* library, const char* name, F* function) {
-  *function = reinterpret_cast<F>(dlsym(library, name));
-  if (*function == nullptr) {
-    throw Error(StrCat("libnccl.so.2 has no ", name,
-                       ": it is older than NCCL 2.14; install a newer "
-                       "libnccl2"));
-  }
-}
-
 NcclApi Load() {
-  // Never closed: communicators may outlive whoever asks.
-  void* const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    throw Error(StrCat("training on several GPUs needs NCCL, which cannot be loaded (", dlerror(),
-                       "); install libnccl2, or add its folder to LD_LIBRARY_PATH"));
-  }
+  const SharedLibrary library({.name = "NCCL, which training on several GPUs needs,",
+                               .files = {"libnccl.so.2"},
+                               .install = "libnccl2 2.14 or newer"});
   NcclApi api;
-  Find(library, "ncclGetErrorString", &api.GetErrorString);
-  Find(library, "ncclGetLastError", &api.GetLastError);
-  Find(library, "ncclGetUniqueId", &api.GetUniqueId);
-  Find(library, "ncclCommInitRankConfig", &api.CommInitRankConfig);
-  Find(library, "ncclCommFinalize", &api.CommFinalize);
-  Find(library, "ncclCommDestroy", &api.CommDestroy);
-  Find(library, "ncclCommAbort", &api.CommAbort);
-  Find(library, "ncclCommGetAsyncError", &api.CommGetAsyncError);
-  Find(library, "ncclAllReduce", &api.AllReduce);
-  Find(library, "ncclReduceScatter", &api.ReduceScatter);
-  Find(library, "ncclAllGather", &api.AllGather);
-  Find(library, "ncclBroadcast", &api.Broadcast);
-  Find(library, "ncclSend", &api.Send);
-  Find(library, "ncclRecv", &api.Recv);
-  Find(library, "ncclGroupStart", &api.GroupStart);
-  Find(library, "ncclGroupEnd", &api.GroupEnd);
+  library.Find("ncclGetErrorString", &api.GetErrorString);
+  library.Find("ncclGetLastError", &api.GetLastError);
+  library.Find("ncclGetUniqueId", &api.GetUniqueId);
+  library.Find("ncclCommInitRankConfig", &api.CommInitRankConfig);
+  library.Find("ncclCommFinalize", &api.CommFinalize);
+  library.Find("ncclCommDestroy", &api.CommDestroy);
+  library.Find("ncclCommAbort", &api.CommAbort);
+  library.Find("ncclCommGetAsyncError", &api.CommGetAsyncError);
+  library.Find("ncclAllReduce", &api.AllReduce);
+  library.Find("ncclReduceScatter", &api.ReduceScatter);
+  library.Find("ncclAllGather", &api.AllGather);
+  library.Find("ncclBroadcast", &api.Broadcast);
+  library.Find("ncclSend", &api.Send);
+  library.Find("ncclRecv", &api.Recv);
+  library.Find("ncclGroupStart", &api.GroupStart);
+  library.Find("ncclGroupEnd", &api.GroupEnd);
   return api;
 }
 

@@ -2,36 +2,27 @@
 
 #ifdef LOCKSTEP_HAS_CUDNN
 
-#include <dlfcn.h>
+#include "core/shared_library.h"
 
 namespace lockstep::cuda {
 namespace {
 
-template <class F>
-void Find(void* library, const char* name, F* function) {
-  *function = reinterpret_cast<F>(dlsym(library, name));
-  if (*function == nullptr) throw Error(StrCat("libcudnn.so.9 has no ", name, ": it is too old"));
-}
-
 CudnnApi Load() {
-  // Never closed: plans live as long as the process.
-  void* const library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    throw Error(StrCat("cuDNN cannot be loaded (", dlerror(),
-                       "); install NVIDIA's libcudnn9, or add its folder to LD_LIBRARY_PATH"));
-  }
+  const SharedLibrary library({.name = "cuDNN",
+                               .files = {"libcudnn.so.9"},
+                               .install = "NVIDIA's libcudnn9, 9.10.2 or newer"});
   CudnnApi api;
-  Find(library, "cudnnGetVersion", &api.GetVersion);
-  Find(library, "cudnnGetErrorString", &api.GetErrorString);
-  Find(library, "cudnnGetLastErrorString", &api.GetLastErrorString);
-  Find(library, "cudnnCreate", &api.Create);
-  Find(library, "cudnnSetStream", &api.SetStream);
-  Find(library, "cudnnBackendCreateDescriptor", &api.CreateDescriptor);
-  Find(library, "cudnnBackendDestroyDescriptor", &api.DestroyDescriptor);
-  Find(library, "cudnnBackendSetAttribute", &api.SetAttribute);
-  Find(library, "cudnnBackendGetAttribute", &api.GetAttribute);
-  Find(library, "cudnnBackendFinalize", &api.Finalize);
-  Find(library, "cudnnBackendExecute", &api.Execute);
+  library.Find("cudnnGetVersion", &api.GetVersion);
+  library.Find("cudnnGetErrorString", &api.GetErrorString);
+  library.Find("cudnnGetLastErrorString", &api.GetLastErrorString);
+  library.Find("cudnnCreate", &api.Create);
+  library.Find("cudnnSetStream", &api.SetStream);
+  library.Find("cudnnBackendCreateDescriptor", &api.CreateDescriptor);
+  library.Find("cudnnBackendDestroyDescriptor", &api.DestroyDescriptor);
+  library.Find("cudnnBackendSetAttribute", &api.SetAttribute);
+  library.Find("cudnnBackendGetAttribute", &api.GetAttribute);
+  library.Find("cudnnBackendFinalize", &api.Finalize);
+  library.Find("cudnnBackendExecute", &api.Execute);
   const size_t version = api.GetVersion();
   if (version < kCudnnMinVersion) {
     throw Error(StrCat("cuDNN ", version, " is older than ", kCudnnMinVersion, " (9.10.2)"));
