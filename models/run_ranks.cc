@@ -1,6 +1,7 @@
 #include "models/run_ranks.h"
 
 #include <algorithm>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -45,6 +46,13 @@ void RecordSpan(TraceRecorder& trace, const dist::CommunicationSpan& span) {
   name << "bucket " << span.bucket << " (" << static_cast<double>(span.bytes) / (1 << 20)
        << " MiB)";
   trace.Record(name.str(), "communication", span.begin, span.end);
+}
+
+// What is each machine's, or the main rank's alone.
+bool MayDiffer(const OptionDifference& difference) {
+  static const std::set<std::string> keys = {"threads",   "out_dir",        "data.path",
+                                             "init_from", "data.tokenizer", "checkpoint.resume"};
+  return keys.contains(difference.key);
 }
 
 }  // namespace
@@ -103,6 +111,27 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
                    ? dist::MakeNcclGroup(control_->Duplicate("nccl"), world_->store(), device,
                                          GroupOptionsOf(config, "gradients", recorder))
                    : control_->Duplicate("gradients");
+}
+
+void RunRanks::CheckSameOptions(const RunConfig& config) {
+  if (!control_) return;
+  const std::string mine = ToToml(config);
+  int64_t longest = 0;
+  const auto size = static_cast<int64_t>(mine.size());
+  for (const auto& row : dist::GatherValues(*control_, std::span(&size, 1))) {
+    longest = std::max(longest, row[0]);
+  }
+  const auto all = dist::GatherTexts(*control_, mine, longest);
+  for (size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all[0]) continue;
+    auto differences = Difference(RunConfigFromToml(all[0], "rank 0"),
+                                  RunConfigFromToml(all[r], StrCat("rank ", r)));
+    std::erase_if(differences, MayDiffer);
+    if (differences.empty()) continue;
+    throw InputError(StrCat("rank ", r, " was started with other options than rank 0 (rank 0 -> ",
+                            "rank ", r, "):\n", ToString(differences),
+                            "start all ranks with the same options"));
+  }
 }
 
 RunStart RunRanks::FromMain(const std::function<RunStart()>& decide) {

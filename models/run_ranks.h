@@ -44,6 +44,10 @@ class RunRanks {
   dist::ProcessGroup* gradients() const { return gradients_.get(); }
   const std::shared_ptr<dist::ProcessGroup>& control() const { return control_; }
 
+  // Collective. InputError, listing the differences, unless all ranks were started with the same
+  // options; machines may differ in paths and threads.
+  void CheckSameOptions(const RunConfig& config);
+
   // Collective. What `decide` says on the main rank, on all; where it throws, all throw InputError.
   RunStart FromMain(const std::function<RunStart()>& decide);
 

@@ -1,12 +1,8 @@
 #include "models/train_gpt.h"
 
-#include <fmt/format.h>
-
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
-#include <set>
 
 #include "core/allocator.h"
 #include "core/file.h"
@@ -15,12 +11,12 @@
 #include "dist/agreement.h"
 #include "dist/flight_recorder.h"
 #include "models/checkpoint.h"
-#include "models/format.h"
 #include "models/generate.h"
 #include "models/interrupt.h"
 #include "models/memory_plan.h"
 #include "models/option_step_range.h"
 #include "models/run_log.h"
+#include "models/run_progress.h"
 #include "models/run_ranks.h"
 #include "models/run_setup.h"
 #include "models/run_summary.h"
@@ -31,24 +27,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-void Print(const std::string& line) {
-  std::fputs((line + "\n").c_str(), stdout);
-  std::fflush(stdout);
-}
-
-void Warn(const std::string& message) { fmt::print(stderr, "warning: {}\n", message); }
-
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-void PrintSetup(const RunSetup& setup, const Gpt& model, const MemoryPlan& memory) {
-  for (const auto& [name, text] : DescribeRun(setup, model, memory)) {
-    Print(fmt::format("  {:<11}{}", name, text));
-  }
-}
-
-// The loop around Trainer: lines, evaluations, samples, checkpoints.
+// The loop around Trainer: evaluations, samples, checkpoints.
 class Run {
  public:
   Run(const RunSetup& setup, const MemoryPlan& memory, RunRanks& ranks)
@@ -82,7 +65,8 @@ class Run {
                   .parallel = parallel_.get(),
                   .check_every = parallel_ ? config_.dist.check_every : 0,
                   .max_skips = config_.train.max_skips}),
-        store_(config_.out_dir, {.keep = config_.checkpoint.keep, .warn = Warn}) {
+        store_(config_.out_dir, {.keep = config_.checkpoint.keep, .warn = Warn}),
+        progress_(setup) {
     if (setup.dataset.val && setup.dataset.val->size() >= 2) {
       validation_.emplace(setup.dataset.val, setup.window, config_.train.batch_size,
                           config_.train.eval_batches);
@@ -118,7 +102,7 @@ class Run {
       if (trace_ && trace_->complete()) FinishTrace();
       Add(m);
       if (Every(config_.train.log_every, m.step) || last || stop || m.step == 1) {
-        PrintStep(m);
+        progress_.PrintStep(m);
         log.Flush();
       }
       const bool evaluate = last || (!stop && Every(config_.train.eval_every, m.step));
@@ -134,12 +118,19 @@ class Run {
       if (stop && !last) {
         FinishTrace();
         log.Finish(/*interrupted=*/true);
-        return Interrupted();
+        progress_.PrintInterrupted(trainer_.step());
+        return 128 + interrupt_;
       }
     }
     FinishTrace();
     log.Finish(/*interrupted=*/false);
-    PrintEnd(SecondsSince(start), log.report_path());
+    progress_.PrintEnd(
+        {.step = trainer_.step(),
+         .seconds = SecondsSince(start),
+         .flops_per_token = model_->FlopsPerToken(setup_.window),
+         .peak_bytes = std::max(peak_bytes_, GetAllocator(setup_.device).stats().peak_bytes),
+         .best_val_loss = best_val_loss_,
+         .report = log.report_path()});
     return 0;
   }
 
@@ -251,28 +242,12 @@ class Run {
 
   void Add(const StepMetrics& m) {
     if (std::isfinite(m.loss)) last_loss_ = m.loss;
-    tokens_ += setup_.tokens_per_step;
-    seconds_ += m.ms / 1e3;
+    progress_.Add(m);
   }
   // A step after which nothing was due.
   void Count(const StepMetrics& m, RunLog& log) {
     Add(m);
     log.Step(m);
-  }
-
-  void PrintStep(const StepMetrics& m) {
-    // Of all steps since the last line, so that one slow step is not the whole estimate.
-    const double seconds_per_step =
-        seconds_ * static_cast<double>(setup_.tokens_per_step) / static_cast<double>(tokens_);
-    Print(fmt::format(
-        "step {:>{}}/{} | loss {:.4f} | norm {:.2f} | lr {:.2e} | {:.1f} ms | {} tok/s | eta {}",
-        m.step, std::to_string(setup_.steps).size(), setup_.steps, m.loss, m.grad_norm, m.lr,
-        seconds_per_step * 1e3, FormatCount(static_cast<double>(tokens_) / seconds_),
-        FormatDuration(seconds_per_step * static_cast<double>(setup_.steps - m.step))));
-    total_tokens_ += tokens_;
-    total_seconds_ += seconds_;
-    tokens_ = 0;
-    seconds_ = 0;
   }
 
   void EvaluateQuietly() {
@@ -283,14 +258,10 @@ class Run {
     if (!validation_) return {};
     const Clock::time_point start = Clock::now();
     const double loss = trainer_.Evaluate(*validation_);
-    if (first_val_loss_ == 0) first_val_loss_ = loss;
     const bool best = best_val_loss_ == 0 || loss < best_val_loss_;
     if (best) best_val_loss_ = loss;
-    Print(fmt::format("step {} | validation loss {:.4f}{} | {} tokens in {:.1f}s", trainer_.step(),
-                      loss, best && trainer_.step() > 0 ? " (best)" : "",
-                      FormatCount(static_cast<double>(validation_->num_targets())),
-                      SecondsSince(start)));
-    last_val_loss_ = loss;
+    progress_.PrintEvaluation(trainer_.step(), loss, best, validation_->num_targets(),
+                              SecondsSince(start));
     return loss;
   }
 
@@ -310,7 +281,7 @@ class Run {
                   .temperature = 0.8,
                   .seed = static_cast<uint64_t>(config_.seed)});
     const std::string start = tokenizer->Decode(prompt), text = tokenizer->Decode(ids);
-    Print("---- sample ----\n" + (start == "\n" ? "" : start) + text + "\n----------------");
+    progress_.PrintSample(start, text);
     log.Sample({trainer_.step(), start, text});
   }
 
@@ -333,35 +304,6 @@ class Run {
     }
   }
 
-  int Interrupted() {
-    Print(fmt::format(
-        "interrupted after step {}; checkpoint saved. To go on, run the same command again, or:\n"
-        "  bazel run -c opt //models:train_gpt -- {}/config.toml --out_dir={}",
-        trainer_.step(), config_.out_dir, config_.out_dir));
-    return 128 + interrupt_;
-  }
-
-  void PrintEnd(double seconds, const std::string& report) {
-    peak_bytes_ = std::max(peak_bytes_, GetAllocator(setup_.device).stats().peak_bytes);
-    if (total_seconds_ > 0) {
-      const double per_second = static_cast<double>(total_tokens_) / total_seconds_;
-      Print(fmt::format(
-          "trained to step {} in {}: {} tok/s, {:.1f} GFLOP/s of the model, peak memory {}",
-          trainer_.step(), FormatDuration(seconds), FormatCount(per_second),
-          per_second * model_->FlopsPerToken(setup_.window) * 1e-9,
-          FormatBytes(static_cast<double>(peak_bytes_))));
-    }
-    if (first_val_loss_ > 0) {
-      Print(fmt::format("validation loss {:.4f} -> {:.4f}, best {:.4f}", first_val_loss_,
-                        last_val_loss_, best_val_loss_));
-    }
-    Print("report " + report);
-    Print(
-        fmt::format("checkpoint {}/latest; to sample from it:\n"
-                    "  bazel run -c opt //models:sample_gpt -- --checkpoint={}/latest",
-                    config_.out_dir, config_.out_dir));
-  }
-
   const RunSetup& setup_;
   const MemoryPlan memory_;
   RunRanks& ranks_;
@@ -375,12 +317,11 @@ class Run {
   data::Loader loader_;
   Trainer trainer_;
   CheckpointStore store_;
+  RunProgress progress_;
   std::optional<data::EvalBatches> validation_;
-  int64_t tokens_ = 0, total_tokens_ = 0;  // since the last line; in all
-  double seconds_ = 0, total_seconds_ = 0;
   int64_t peak_bytes_ = 0, memory_bytes_ = 0;  // of tensors, in all; in the last step
   int interrupt_ = 0;
-  double first_val_loss_ = 0, last_val_loss_ = 0, best_val_loss_ = 0, last_loss_ = 0;
+  double best_val_loss_ = 0, last_loss_ = 0;
 };
 
 // What the options leave open must not differ from what the checkpoint was trained with.
@@ -410,41 +351,11 @@ void CheckContinues(const RunSetup& setup) {
   Warn(text);
 }
 
-// What is each machine's, or the main rank's alone.
-bool MayDiffer(const OptionDifference& difference) {
-  static const std::set<std::string> keys = {"threads",   "out_dir",        "data.path",
-                                             "init_from", "data.tokenizer", "checkpoint.resume"};
-  return keys.contains(difference.key);
-}
-
-// Collective. Lists the differences unless all ranks were started with the same options; machines
-// may differ in paths and threads.
-void CheckSameOptions(dist::ProcessGroup* control, const RunConfig& config) {
-  if (control == nullptr) return;
-  const std::string mine = ToToml(config);
-  int64_t longest = 0;
-  const auto size = static_cast<int64_t>(mine.size());
-  for (const auto& row : dist::GatherValues(*control, std::span(&size, 1))) {
-    longest = std::max(longest, row[0]);
-  }
-  const auto all = dist::GatherTexts(*control, mine, longest);
-  for (size_t r = 1; r < all.size(); ++r) {
-    if (all[r] == all[0]) continue;
-    auto differences = Difference(RunConfigFromToml(all[0], "rank 0"),
-                                  RunConfigFromToml(all[r], StrCat("rank ", r)));
-    std::erase_if(differences, MayDiffer);
-    if (differences.empty()) continue;
-    throw InputError(StrCat("rank ", r, " was started with other options than rank 0 (rank 0 -> ",
-                            "rank ", r, "):\n", ToString(differences),
-                            "start all ranks with the same options"));
-  }
-}
-
 // Collective, by all ranks. The recorder may be null.
 int TrainRanks(const Options& options, const RunConfig& config, const dist::Rendezvous& rendezvous,
                Device device, std::shared_ptr<dist::FlightRecorder> recorder) {
   RunRanks ranks(config, rendezvous, device, std::move(recorder));
-  CheckSameOptions(ranks.control().get(), config);
+  ranks.CheckSameOptions(config);
   const RunStart start = ranks.FromMain([&] { return PrepareRunFolder(config, Warn); });
   const RunSetup setup = PrepareRun(options, config, start, device, ranks.size());
   CheckContinues(setup);

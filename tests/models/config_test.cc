@@ -3,9 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <limits>
-
-#include "core/error.h"
+#include "tests/models/parsed_run.h"
 
 namespace lockstep::models {
 namespace {
@@ -14,43 +12,16 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-struct Resolved {
-  RunConfig config;
-  Options options{{.name = "train_gpt", .summary = "trains a GPT"}};
-  Resolved() { AddRunOptions(options, config); }
-  explicit Resolved(const std::vector<std::string>& arguments) : Resolved() {
-    options.Parse(arguments);
-  }
-};
-
-std::string ErrorOf(const std::vector<std::string>& arguments) {
-  try {
-    Resolved run(arguments);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-std::string TomlErrorOf(const std::string& toml) {
-  try {
-    RunConfigFromToml(toml, "c.toml");
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(RunConfig, TheDefaultsAreValid) {
   Validate(RunConfig());
-  const Resolved run(std::vector<std::string>{});
+  const ParsedRun run(std::vector<std::string>{});
   EXPECT_THAT(run.options.warnings(), IsEmpty());
   EXPECT_THAT(Difference(run.config, RunConfig()), IsEmpty());
 }
 
 // The keys of the user's surface, so that none is lost or renamed unnoticed.
 TEST(RunConfig, HelpMentionsEachKey) {
-  const Resolved run(std::vector<std::string>{});
+  const ParsedRun run(std::vector<std::string>{});
   const std::string help = run.options.Help(100);
   for (const std::string key : {"device",
                                 "threads",
@@ -281,13 +252,6 @@ timeout = 15
   EXPECT_EQ(Difference(config, RunConfig()).size(), 67u);
 }
 
-TEST(RunConfig, CompressionExcludesTheOrderedReduction) {
-  EXPECT_EQ(Resolved({"--dist.compress=bf16"}).config.dist.compress, "bf16");
-  EXPECT_THAT(ErrorOf({"--dist.compress=bf16", "--dist.reduction=ordered"}),
-              testing::AllOf(HasSubstr("dist.compress = \"bf16\""),
-                             HasSubstr("dist.reduction = \"fast\"")));
-}
-
 TEST(RunConfig, ValuesOutOfRange) {
   for (const std::string argument : {"--threads=-1",
                                      "--seed=-1",
@@ -410,71 +374,6 @@ TEST(RunConfig, NamesOfOtherProgramsAreSuggested) {
               "command line: unknown option --" + typed + ": did you mean --" + meant + "?");
 }
 
-TEST(RunConfig, StepsToTrace) {
-  EXPECT_EQ(Resolved({"--log.trace=3:5"}).config.log.trace, "3:5");
-  EXPECT_EQ(ErrorOf({"--log.trace=7"}),
-            "command line: --log.trace=7: must be first:last, as in 7:7");
-  EXPECT_EQ(ErrorOf({"--log.trace=5:3"}),
-            "command line: --log.trace=5:3: the last step is before the first: write 3:5");
-  EXPECT_EQ(ErrorOf({"--log.trace=990:1010"}),
-            "command line: log.trace = \"990:1010\" (command line) reaches past train.steps = 1000 "
-            "(default): write log.trace = \"990:1000\"");
-}
-
-TEST(RunConfig, HeadsDivideTheWidth) {
-  EXPECT_EQ(ErrorOf({"--model.n_embd=130"}),
-            "command line: model.n_embd = 130 (command line) is not a multiple of model.n_head = 4 "
-            "(default): use model.n_embd = 128 or 132, or model.n_head = 2");
-  EXPECT_EQ(ErrorOf({"--model.n_head=200"}),
-            "command line: model.n_embd = 128 (default) is not a multiple of model.n_head = 200 "
-            "(command line): use model.n_embd = 200, or model.n_head = 128");
-  EXPECT_EQ(TomlErrorOf("[model]\nn_embd = 126\n"),
-            "c.toml:2:10: model.n_embd = 126 (file) is not a multiple of model.n_head = 4 "
-            "(default): use model.n_embd = 124 or 128, or model.n_head = 3");
-  // An odd head dimension only matters to rotary embeddings.
-  EXPECT_EQ(ErrorOf({"--model.n_embd=20"}), "no error");
-}
-
-TEST(RunConfig, KeyHeadsDivideHeads) {
-  EXPECT_EQ(ErrorOf({"--model.n_kv_head=3"}),
-            "command line: model.n_head = 4 (default) is not a multiple of model.n_kv_head = 3 "
-            "(command line): use model.n_kv_head = 2, or model.n_head = 6");
-  EXPECT_EQ(ErrorOf({"--model.n_kv_head=8"}),
-            "command line: model.n_head = 4 (default) is not a multiple of model.n_kv_head = 8 "
-            "(command line): use model.n_kv_head = 4, or model.n_head = 8");
-  for (const std::string heads : {"0", "1", "2", "4"})
-    EXPECT_EQ(ErrorOf({"--model.n_kv_head=" + heads}), "no error");
-}
-
-// An option that would do nothing is a mistake of the one who sets it.
-TEST(RunConfig, RopeOptionsNeedRope) {
-  EXPECT_EQ(ErrorOf({"--model.rope_theta=500"}),
-            "command line: model.rope_theta = 500.0 (command line) does nothing without "
-            "model.position = \"rope\": use model.position = \"rope\", or model.rope_theta = "
-            "10000.0");
-  EXPECT_THAT(ErrorOf({"--model.rope_scaling=linear"}),
-              HasSubstr("does nothing without model.position = \"rope\""));
-  EXPECT_THAT(ErrorOf({"--model.position=rope", "--model.rope_factor=2"}),
-              HasSubstr("does nothing without model.rope_scaling = \"linear\" or \"llama3\""));
-  for (const std::string option : {"rope_low=0.5", "rope_high=8", "rope_original_length=7"}) {
-    EXPECT_THAT(
-        ErrorOf({"--model.position=rope", "--model.rope_scaling=linear", "--model." + option}),
-        HasSubstr("does nothing without model.rope_scaling = \"llama3\""));
-    EXPECT_EQ(
-        ErrorOf({"--model.position=rope", "--model.rope_scaling=llama3", "--model." + option}),
-        "no error");
-  }
-  EXPECT_EQ(ErrorOf({"--model.position=rope", "--model.rope_scaling=llama3", "--model.rope_low=4"}),
-            "command line: model.rope_low = 4.0 (command line) is not below model.rope_high = 4.0 "
-            "(default): Llama 3 has model.rope_low = 1 and model.rope_high = 4");
-  EXPECT_EQ(ErrorOf({"--model.position=rope", "--model.n_embd=20"}),
-            "command line: model.n_embd = 20 (command line) and model.n_head = 4 (default) make "
-            "heads of 5, but rope turns pairs and needs an even size: use model.n_embd = 24, or "
-            "model.position = \"learned\"");
-  // The weights know.
-  EXPECT_EQ(ErrorOf({"--init_from=llama", "--model.rope_theta=500"}), "no error");
-}
-
 TEST(RunConfig, KindsOfModelsAreWords) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> words = {
       {"norm", {"layer_norm", "rms_norm"}},
@@ -490,98 +389,6 @@ TEST(RunConfig, KindsOfModelsAreWords) {
   EXPECT_THAT(ErrorOf({"--model.activation=swish"}),
               HasSubstr("must be one of gelu, gelu_exact, relu, silu, swiglu"));
   EXPECT_THAT(ErrorOf({"--model.position=rotary"}), HasSubstr("learned, rope"));
-}
-
-TEST(RunConfig, StepsOrEpochs) {
-  const Resolved epochs({"--train.epochs=2"});
-  EXPECT_EQ(epochs.config.train.steps, 0);
-  EXPECT_EQ(epochs.options.Describe("train.steps"), "train.steps = 0 (command line)");
-  const Resolved over_preset({"--model.preset=shakespeare-char", "--train.epochs=0.5"});
-  EXPECT_EQ(over_preset.config.train.steps, 0);
-  EXPECT_EQ(over_preset.config.train.epochs, 0.5);
-  const Resolved steps({"--train.steps=200"});
-  EXPECT_EQ(steps.config.train.epochs, 0);
-  EXPECT_EQ(ErrorOf({"--train.epochs=2", "--train.steps=10"}),
-            "command line: train.steps = 10 (command line) and train.epochs = 2.0 (command line) "
-            "contradict each other: keep one of them and set the other to 0");
-  EXPECT_EQ(ErrorOf({"--train.steps=0"}),
-            "command line: train.steps and train.epochs are both 0: set one of them, such as "
-            "train.steps = 1000");
-}
-
-TEST(RunConfig, GradAccumFollowsFromTheGlobalBatchSize) {
-  TrainOptions train;
-  train.batch_size = 8;
-  EXPECT_EQ(GradAccum(train, 4), 1);
-  train.grad_accum = 3;
-  EXPECT_EQ(GradAccum(train, 4), 3);
-  train.global_batch_size = 96;
-  EXPECT_EQ(GradAccum(train, 4), 3);
-  train.grad_accum = 0;
-  EXPECT_EQ(GradAccum(train, 1), 12);
-  EXPECT_EQ(GradAccum(train, 12), 1);
-  EXPECT_THROW(GradAccum(train, 0), ArgumentError);
-}
-
-TEST(RunConfig, BatchesThatDoNotFit) {
-  EXPECT_EQ(ErrorOf({"--train.global_batch_size=100", "--train.batch_size=16"}),
-            "command line: train.global_batch_size = 100 is not a multiple of train.batch_size x "
-            "ranks = 16 x 1: use train.global_batch_size = 96 or 112, or train.batch_size = 10");
-  EXPECT_EQ(ErrorOf({"--train.global_batch_size=10", "--train.batch_size=16"}),
-            "command line: train.global_batch_size = 10 is not a multiple of train.batch_size x "
-            "ranks = 16 x 1: use train.global_batch_size = 16, or train.batch_size = 10");
-  EXPECT_EQ(
-      ErrorOf({"--train.global_batch_size=64", "--train.batch_size=16", "--train.grad_accum=3"}),
-      "command line: train.grad_accum = 3 contradicts train.global_batch_size = 64, which "
-      "needs 4 micro-steps of train.batch_size x ranks = 16 x 1: leave train.grad_accum out, "
-      "or use train.global_batch_size = 48");
-  // With 2 ranks these two agree, and the number of ranks is not the options' business.
-  const Resolved run(
-      {"--train.global_batch_size=64", "--train.batch_size=16", "--train.grad_accum=2"});
-  EXPECT_EQ(GradAccum(run.config.train, 2), 2);
-  try {
-    GradAccum(run.config.train, 3);
-    FAIL();
-  } catch (const InputError& error) {
-    EXPECT_STREQ(error.what(),
-                 "train.global_batch_size = 64 is not a multiple of train.batch_size x ranks = 16 "
-                 "x 3: use train.global_batch_size = 48 or 96");
-  }
-  // The stronger source holds.
-  const Resolved over_preset({"--model.preset=gpt2", "--train.grad_accum=4"});
-  EXPECT_EQ(over_preset.config.train.global_batch_size, 0);
-  EXPECT_EQ(GradAccum(over_preset.config.train, 8), 4);
-}
-
-TEST(RunConfig, LearningRates) {
-  EXPECT_EQ(ErrorOf({"--model.preset=shakespeare-char", "--optim.lr=1e-5"}),
-            "command line: optim.min_lr = 1e-4 (preset) is above optim.lr = 1e-5 (command line): "
-            "use optim.min_lr = 1e-6, a tenth, or 0");
-  EXPECT_EQ(ErrorOf({"--optim.warmup=200", "--optim.decay_steps=150"}),
-            "command line: optim.warmup = 200 (command line) is longer than optim.decay_steps = "
-            "150 (command line): use optim.warmup = 150 at most, or optim.decay_steps = 0, the "
-            "whole run");
-  const Resolved trial({"--train.steps=20"});
-  EXPECT_THAT(trial.options.warnings(),
-              testing::ElementsAre(
-                  "optim.warmup = 100 (default) is as long as train.steps = 20 (command line): the "
-                  "learning rate does not get past its warm-up; a tenth of the steps would be "
-                  "optim.warmup = 2"));
-}
-
-TEST(RunConfig, ProgramsThatFillItInGetTheSameChecks) {
-  RunConfig config;
-  config.optim.lr = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_THROW(Validate(config), InputError);
-  config = RunConfig();
-  config.model.n_head = 3;
-  EXPECT_THROW(Validate(config), InputError);
-  config = RunConfig();
-  config.train.epochs = 1;  // and steps
-  EXPECT_THROW(Validate(config), InputError);
-  config = RunConfig();
-  config.model.n_head = 0;
-  EXPECT_THROW(Validate(config), InputError);
 }
 
 TEST(RunConfig, DifferencesTellNumbersFromHousekeeping) {

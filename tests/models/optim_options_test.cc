@@ -5,22 +5,18 @@
 #include "core/engine.h"
 #include "core/step_state.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
-#include "models/config.h"
 #include "models/gpt.h"
 #include "models/run_setup.h"
+#include "tests/models/parsed_run.h"
 
 namespace lockstep::models {
 namespace {
 
 // The logits of a small GPT after three updates.
 std::vector<float> Trained(const std::vector<std::string>& arguments) {
-  RunConfig config;
-  Options options({.name = "train_gpt", .summary = ""});
-  AddRunOptions(options, config);
-  options.Parse(arguments);
   Gpt model({.vocab_size = 11, .block_size = 8, .n_layer = 1, .n_head = 2, .n_embd = 12});
   model.Materialize(kCpu, 3);
-  const auto optimizer = MakeOptimizer(config.optim, model);
+  const auto optimizer = MakeOptimizer(ParsedRun(arguments).config.optim, model);
   const Tensor ids = Tensor::FromVector<int32_t>({1, 7, 3, 3, 10, 2, 9, 9}, {1, 8});
   const Tensor targets = Tensor::FromVector<int32_t>({7, 3, 3, 10, 2, 9, 9, 0}, {1, 8});
   StepState state(kCpu, 5);

@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "models/config.h"
 #include "models/gpt.h"
 #include "models/run_setup.h"
+#include "tests/models/parsed_run.h"
 
 namespace lockstep::models {
 namespace {
@@ -13,13 +13,10 @@ namespace {
 using testing::IsEmpty;
 
 RunConfig With(const std::string& preset, std::vector<std::string> arguments = {}) {
-  RunConfig config;
-  Options options({.name = "train_gpt", .summary = ""});
-  AddRunOptions(options, config);
   arguments.push_back("--model.preset=" + preset);
-  options.Parse(arguments);
-  EXPECT_THAT(options.warnings(), IsEmpty()) << preset;
-  return config;
+  const ParsedRun run(arguments);
+  EXPECT_THAT(run.options.warnings(), IsEmpty()) << preset;
+  return run.config;
 }
 
 TEST(Presets, EachIsValidAndSurvivesARunFolder) {
