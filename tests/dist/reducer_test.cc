@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cmath>
 #include <future>
-#include <limits>
 #include <mutex>
 
 #include "dist/agreement.h"
@@ -27,19 +26,11 @@ std::vector<float> StepGradients(int ranks, int64_t leaves, const ReducerOptions
   return dist::StepGradients(run, ranks, leaves, options);
 }
 
-double MaxError(const std::vector<float>& a, const std::vector<float>& b) {
-  double error = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    error = std::max(error, std::abs(static_cast<double>(a[i]) - b[i]));
-  }
-  return a.size() == b.size() ? error : std::numeric_limits<double>::infinity();
-}
-
 TEST(Reducer, GradientsAreThoseOfTheWholeBatch) {
   const std::vector<float> whole = WholeBatchGradients(12);
   for (const int ranks : {1, 2, 3, 4, 6}) {
     for (const auto& options : {ReducerOptions{}, Small()}) {
-      EXPECT_LT(MaxError(StepGradients(ranks, 12, options), whole), 2e-7) << ranks;
+      EXPECT_LT(MaxDifference(StepGradients(ranks, 12, options), whole), 2e-7) << ranks;
     }
   }
 }
@@ -51,7 +42,7 @@ TEST(Reducer, OrderedSumsHaveTheSameBitsAtAnyNumberOfRanks) {
         std::pair(5, std::vector{1, 5})}) {
     ReducerOptions options{.sum = GradientSum::kOrdered};
     const std::vector<float> one = StepGradients(1, leaves, options);
-    EXPECT_LT(MaxError(one, WholeBatchGradients(leaves)), 2e-7);
+    EXPECT_LT(MaxDifference(one, WholeBatchGradients(leaves)), 2e-7);
     for (const int ranks : counts) {
       for (const int64_t cap : {1, 700, 3000, 1 << 20}) {
         options.bucket_bytes = cap;
@@ -160,7 +151,7 @@ TEST(Reducer, NoSyncCommunicatesNothing) {
     EXPECT_EQ(sums, 1);
     ToyModel other;
     ToyBackward(other, MakeToyBatch(0, 6 * 4), 1);
-    EXPECT_LT(MaxError(GradientsOf(model), GradientsOf(other)), 1e-5);
+    EXPECT_LT(MaxDifference(GradientsOf(model), GradientsOf(other)), 1e-5);
   });
 }
 
@@ -211,7 +202,7 @@ TEST(Reducer, AfterAnUnusedParameterTheRanksAreStillInStep) {
     }
     ToyModel both;
     ToyBackward(both, MakeToyBatch(0, 8), 1);
-    EXPECT_LT(MaxError(GradientsOf(model), GradientsOf(both)), 1e-5);
+    EXPECT_LT(MaxDifference(GradientsOf(model), GradientsOf(both)), 1e-5);
   });
 }
 
@@ -245,7 +236,8 @@ TEST(Reducer, ConditionalParametersMayBeUnused) {
           const std::vector<float> values = g.ToVector<float>();
           for (size_t i = 0; i < want.size(); ++i) want[i] += values[i];
         }
-        EXPECT_LT(MaxError(got.ToVector<float>(), want), 1e-6) << model.Parameters()[p]->name();
+        EXPECT_LT(MaxDifference(got.ToVector<float>(), want), 1e-6)
+            << model.Parameters()[p]->name();
       }
     }
   });
@@ -270,7 +262,7 @@ TEST(Reducer, OneUseAmongTheMicroStepsIsEnough) {
       for (const auto& [name, p] : model.NamedParameters())
         ASSERT_TRUE(p->grad().defined()) << name;
       const auto got = model.extra->Parameters()[0]->grad().ToVector<float>();
-      EXPECT_LT(MaxError(got, first.extra->Parameters()[0]->grad().ToVector<float>()), 1e-6);
+      EXPECT_LT(MaxDifference(got, first.extra->Parameters()[0]->grad().ToVector<float>()), 1e-6);
     });
   }
 }
@@ -337,21 +329,7 @@ TEST(Reducer, RefusesWhatWouldBeWrongSilently) {
 TEST(Reducer, RanksWithoutDataJoin) {
   for (const GradientSum sum : {GradientSum::kFast, GradientSum::kOrdered}) {
     RunInProcess(3, [&](ProcessGroup& group) {
-      ToyModel model, alone;
-      Reducer reducer(&group, model.Parameters(), Small({.sum = sum}));
-      // Rank 0 has data for one step, rank 1 for two, rank 2 for three.
-      for (int step = 0; step < 3; ++step) {
-        model.ZeroGrad();
-        alone.ZeroGrad();
-        if (step <= group.rank()) {
-          ToyBackward(model, MakeToyBatch(group.rank()), 1);
-        } else {
-          reducer.Join();
-        }
-        CheckGradients(group, model);
-        for (int r = step; r < 3; ++r) ToyBackward(alone, MakeToyBatch(r), 1);
-        EXPECT_LT(MaxError(GradientsOf(model), GradientsOf(alone)), 1e-6) << step;
-      }
+      CheckRanksWithoutDataJoin(group, Small({.sum = sum}), 1e-6);
     });
   }
 }

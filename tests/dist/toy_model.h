@@ -1,6 +1,9 @@
 // A small model with everything that data parallelism must cope with, and data for it.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -81,6 +84,16 @@ inline std::vector<float> WeightsOf(const Module& model) {
   std::vector<Tensor> values;
   for (const auto& p : model.Parameters()) values.push_back(p->value());
   return Flat(values);
+}
+
+// Infinite where the sizes differ.
+inline double MaxDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
+  double difference = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference = std::max(difference, std::abs(double{a[i]} - double{b[i]}));
+  }
+  return difference;
 }
 
 }  // namespace lockstep::dist

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "dist/agreement.h"
 #include "dist/reducer.h"
 #include "tests/dist/toy_model.h"
 
@@ -51,6 +52,27 @@ inline std::vector<float> WholeBatchGradients(int64_t leaves) {
   ToyModel model;
   ToyBackward(model, MakeToyBatch(0, leaves * kRows), static_cast<double>(leaves * kRows));
   return GradientsOf(model);
+}
+
+// Rank r has data for r + 1 steps and joins the others after that: each step has the gradients of
+// those who had data. Called on all ranks.
+inline void CheckRanksWithoutDataJoin(ProcessGroup& group, const ReducerOptions& options,
+                                      double tolerance) {
+  ToyModel model(1, 16, group.device());
+  ToyModel alone;
+  Reducer reducer(&group, model.Parameters(), options);
+  for (int step = 0; step < group.size(); ++step) {
+    model.ZeroGrad();
+    alone.ZeroGrad();
+    if (step <= group.rank()) {
+      ToyBackward(model, MakeToyBatch(group.rank()), 1);
+    } else {
+      reducer.Join();
+    }
+    CheckGradients(group, model);
+    for (int r = step; r < group.size(); ++r) ToyBackward(alone, MakeToyBatch(r), 1);
+    EXPECT_LT(MaxDifference(GradientsOf(model), GradientsOf(alone)), tolerance) << step;
+  }
 }
 
 }  // namespace lockstep::dist

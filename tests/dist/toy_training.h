@@ -61,12 +61,4 @@ ToyOutcome TrainToyOn(const Run& run, int ranks, int64_t leaves, const ReducerOp
   return outcomes[0];
 }
 
-inline double MaxDifference(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference = std::max(difference, std::abs(double{a[i]} - double{b[i]}));
-  }
-  return difference;
-}
-
 }  // namespace lockstep::dist

@@ -13,11 +13,22 @@ namespace {
 
 struct Case {
   const char* name;
-  GptConfig model;
   int64_t batch_size, window, grad_accum;
   double clip;
+  GptConfig model;
   DType dtype = DType::kF32;
 };
+
+// `rest` with these sizes.
+GptConfig Shape(int64_t vocab_size, int64_t block_size, int64_t n_layer, int64_t n_head,
+                int64_t n_embd, GptConfig rest = {}) {
+  rest.vocab_size = vocab_size;
+  rest.block_size = block_size;
+  rest.n_layer = n_layer;
+  rest.n_head = n_head;
+  rest.n_embd = n_embd;
+  return rest;
+}
 
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
 
@@ -87,80 +98,29 @@ INSTANTIATE_TEST_SUITE_P(
     Cases, Memory,
     testing::Values(
         // shakespeare-char-cpu
-        Case{"char",
-             {.vocab_size = 65,
-              .block_size = 64,
-              .n_layer = 4,
-              .n_head = 4,
-              .n_embd = 128,
-              .bias = false},
-             12,
-             64,
-             1,
-             1},
+        Case{"char", 12, 64, 1, 1, Shape(65, 64, 4, 4, 128, {.bias = false})},
         // A large vocabulary and a head of its own, biases, dropout, accumulation, no clipping.
-        Case{"wide",
-             {.vocab_size = 5003,
-              .block_size = 48,
-              .n_layer = 2,
-              .n_head = 4,
-              .n_embd = 96,
-              .dropout = 0.1,
-              .tie_embeddings = false},
-             6,
-             40,
-             3,
-             0},
+        Case{"wide", 6, 40, 3, 0,
+             Shape(5003, 48, 2, 4, 96, {.dropout = 0.1, .tie_embeddings = false})},
         // Llama's kind.
-        Case{"llama",
-             {.vocab_size = 500,
-              .block_size = 64,
-              .n_layer = 3,
-              .n_head = 4,
-              .n_embd = 64,
-              .bias = false,
-              .tie_embeddings = false,
-              .n_kv_head = 2,
-              .norm = NormKind::kRmsNorm,
-              .activation = nn::MlpActivation::kSwiGlu,
-              .position = Position::kRope},
-             4,
-             64,
-             1,
-             1},
+        Case{"llama", 4, 64, 1, 1,
+             Shape(500, 64, 3, 4, 64,
+                   {.bias = false,
+                    .tie_embeddings = false,
+                    .n_kv_head = 2,
+                    .norm = NormKind::kRmsNorm,
+                    .activation = nn::MlpActivation::kSwiGlu,
+                    .position = Position::kRope})},
         // The head in chunks, its gradient added up over them and over micro-steps.
-        Case{"chunks",
-             {.vocab_size = 5003,
-              .block_size = 64,
-              .n_layer = 2,
-              .n_head = 4,
-              .n_embd = 32,
-              .loss_chunk = 50},
-             6,
-             40,
-             2,
-             1},
+        Case{"chunks", 6, 40, 2, 1, Shape(5003, 64, 2, 4, 32, {.loss_chunk = 50})},
         // More parameters than activations.
-        Case{"few_tokens",
-             {.vocab_size = 211, .block_size = 16, .n_layer = 3, .n_head = 2, .n_embd = 160},
-             1,
-             16,
-             2,
-             1},
-        Case{"bf16",
-             {.vocab_size = 300, .block_size = 32, .n_layer = 2, .n_head = 2, .n_embd = 64},
-             4,
-             32,
-             2,
-             1,
-             DType::kBF16}),
+        Case{"few_tokens", 1, 16, 2, 1, Shape(211, 16, 3, 2, 160)},
+        Case{"bf16", 4, 32, 2, 1, Shape(300, 32, 2, 2, 64), DType::kBF16}),
     [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
 
 // What train.loss_chunk is for.
 TEST(MemoryPlanTest, LogitsAreOfAChunk) {
-  Case c{"", {.vocab_size = 5003, .block_size = 32, .n_layer = 2, .n_head = 2, .n_embd = 64},
-         4,  32,
-         1,  1};
+  Case c{"", 4, 32, 1, 1, Shape(5003, 32, 2, 2, 64)};
   const int64_t whole = Plan(c).peak.total(), row = 4 * c.model.vocab_size;
   c.model.loss_chunk = 16;  // of 128 tokens
   const int64_t chunked = Plan(c).peak.total();
@@ -170,9 +130,7 @@ TEST(MemoryPlanTest, LogitsAreOfAChunk) {
 }
 
 TEST(MemoryPlanTest, GrowsWithTheBatchOnlyInActivationsAndWorkspace) {
-  Case c{"", {.vocab_size = 65, .block_size = 32, .n_layer = 2, .n_head = 2, .n_embd = 64},
-         2,  32,
-         1,  1};
+  Case c{"", 2, 32, 1, 1, Shape(65, 32, 2, 2, 64)};
   const MemoryPlan small = Plan(c);
   c.batch_size = 8;
   const MemoryPlan large = Plan(c);
@@ -188,7 +146,7 @@ TEST(MemoryPlanTest, TakesNoMemoryItself) {
   Allocator& allocator = GetAllocator(kCpu);
   const int64_t before = allocator.stats().live_bytes;
   allocator.ResetPeak();
-  const MemoryPlan plan = Plan({"", {.n_layer = 48, .n_head = 25, .n_embd = 1600}, 8, 1024, 4, 1});
+  const MemoryPlan plan = Plan({"", 8, 1024, 4, 1, {.n_layer = 48, .n_head = 25, .n_embd = 1600}});
   EXPECT_LT(allocator.stats().peak_bytes - before, 1 << 20);
   EXPECT_GT(plan.peak.total(), int64_t{16} * 1557611200);
   EXPECT_THAT(Summary(plan), testing::HasSubstr("GiB at the peak of a step: parameters 5.80 GiB"));
