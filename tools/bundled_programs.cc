@@ -7,6 +7,7 @@ int train_gpt_main(int argc, char** argv);
 int sample_gpt_main(int argc, char** argv);
 int bench_main(int argc, char** argv);
 int gradcheck_main(int argc, char** argv);
+int flight_main(int argc, char** argv);
 int launch_main(int argc, char** argv);
 int op_test_main(int argc, char** argv);
 
@@ -19,7 +20,8 @@ struct Program {
 
 constexpr Program kPrograms[] = {
     {"train_gpt", train_gpt_main}, {"sample_gpt", sample_gpt_main}, {"bench", bench_main},
-    {"gradcheck", gradcheck_main}, {"launch", launch_main},         {"op_test", op_test_main},
+    {"gradcheck", gradcheck_main}, {"launch", launch_main},         {"flight", flight_main},
+    {"op_test", op_test_main},
 };
 
 }  // namespace

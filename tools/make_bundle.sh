@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# make_bundle.sh OUTPUT.tar.gz BUNDLED_PROGRAMS NAME... -- SCRIPT...
+# make_bundle.sh OUTPUT.tar.gz BUNDLED_PROGRAMS CUDA_ARCHS NAME... -- SCRIPT...
 # Packs the programs, stripped and under their names, with the shared libraries that a GPU host need not have, into a
-# tarball that runs without Bazel. CUDA's own libraries and the driver's are the host's. Fails above
-# 50 MB.
+# tarball that runs without Bazel; bundle.json says what the host needs. CUDA's own libraries and the driver's are
+# the host's, and so are glibc and libstdc++: those of this machine may ask for a later glibc than all else does.
+# Fails above 50 MB.
 set -euo pipefail
-output=$1 program=$2
-shift 2
+output=$1 program=$2 architectures=$3
+shift 3
 names=()
 while [[ $1 != -- ]]; do
   names+=("$1")
@@ -15,25 +16,43 @@ shift
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 root=$scratch/lockstep
-mkdir -p "$root/bin" "$root/lib"
-for script in "$@"; do
-  name=$(basename "$script")
-  [[ $name != gpu_check.py ]] || name=gpu_check
-  install -m 755 "$script" "$root/$name"
-done
+mkdir -p "$root/bin" "$root/lib" "$root/checks"
+install -m 644 "$@" "$root/checks"
+chmod 755 "$root/checks/gpu_check.py"
+ln -s checks/gpu_check.py "$root/gpu_check"
 strip -o "$root/bin/lockstep" "$program"
 chmod 755 "$root/bin/lockstep"
 for name in "${names[@]}"; do
   ln -s lockstep "$root/bin/$name"
 done
-# "libx.so.1 => /path/libx.so.1 (0x...)"
+# "libx.so.1 => /path/libx.so.1 (0x...)"; what the driver brings may be missing here.
 ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | while read -r library; do
   case $(basename "$library") in
     ld-linux* | libc.so* | libm.so* | libdl.so* | librt.so* | libpthread.so* | libresolv.so*) ;;
+    libstdc++.so* | libgcc_s.so*) ;;
     libcuda.so* | libcublas* | libcudart.so* | libnccl* | libnvidia*) ;;
     *) strip -o "$root/lib/$(basename "$library")" "$library" ;;
   esac
 done
+
+# newest PREFIX: the latest version of these symbols that anything in the bundle asks for.
+newest() {
+  objdump -T "$root"/bin/lockstep "$root"/lib/* | grep -o "\b$1_[0-9.]*" | sed "s/.*_//" | sort -uV | tail -n 1
+}
+# The CUDA version that it is linked with; a simulated GPU needs none.
+cuda=$(objdump -p "$program" | awk '$1 == "NEEDED" && sub("libcublasLt.so.", "", $2) { print $2 }')
+backend=simulated
+[[ -z $cuda ]] || backend=cuda
+cat >"$root/bundle.json" <<JSON
+{
+ "build": "$(cat "$root"/bin/lockstep "$root"/checks/*.py | sha256sum | head -c 16)",
+ "backend": "$backend",
+ "cuda": ${cuda:-null},
+ "architectures": "$architectures",
+ "glibc": "$(newest GLIBC)",
+ "glibcxx": "$(newest GLIBCXX)"
+}
+JSON
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -C "$scratch" -c lockstep | gzip -9n >"$output"
 bytes=$(stat -c %s "$output")
 if ((bytes > 50000000)); then

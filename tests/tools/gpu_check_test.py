@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
-"""Tests of tools/gpu_check.py, with stand-ins for the bundle's programs."""
+"""Tests of tools/gpu_check, with stand-ins for the bundle's programs."""
 import contextlib
-import importlib.util
 import io
 import json
 import os
+import shutil
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
 
-_spec = importlib.util.spec_from_file_location("gpu_check", os.path.join("tools", "gpu_check.py"))
-gpu_check = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(gpu_check)
+sys.path.insert(0, os.path.join("tools", "gpu_check"))
+import gpu_check  # pylint: disable=wrong-import-position
+import host
+import ranks
+import runner
 
 OPS = "echo '[  PASSED  ] 3 tests.'"
 BENCH = r"""
@@ -35,12 +37,31 @@ mkdir -p "$out/latest"
 for step in 0 1 2 3 4 5; do echo '{"loss": 4.5, "ms": 10}'; done >"$out/metrics.jsonl"
 echo weights >"$out/latest/model.safetensors"
 """
+# Runs that end by themselves as one process; of others, rank 1 is a process that sleeps.
+LAUNCH = r"""
+while [[ $1 != -- ]]; do shift; done
+[[ $2 != sh ]] || while [[ $1 != rank ]]; do shift; done
+shift
+[[ $* == *--dist.heartbeat* ]] || exec "$@"
+sleep 100 & victim=$!
+echo "[1] process $victim"
+echo "[0] step       5/1000000 | loss 4.5"
+while state=$(grep -s State /proc/$victim/status) && [[ $state != *[TZ]\ \(* ]]; do sleep 0.01; done
+if [[ $state == *T\ * ]]; then word=stalled; else word=gone; fi
+kill -9 $victim
+echo "[0] train_gpt: rank 0, group 'gradients', all_reduce #35: rank 1 is $word" >&2
+echo "launch: after it: rank 0 ended with exit code 1" >&2
+exit 1
+"""
+FLIGHT = "echo 'verdict: rank 1 at fault'"
 # A python that imports torch, and prints a line per step and the medians.
 TORCH = r"""
 [[ $1 == -c ]] && exit 0
 for step in 0 1 2 3 4 5; do echo '{"loss": 4.5001}'; done
 echo '{"tokens_per_second": 1600}'
 """
+BUNDLE = {"build": "1", "backend": "simulated", "cuda": None, "architectures": "compute_80:sm_80,compute_80;sm_90a",
+          "glibc": "2.34", "glibcxx": "3.4.30"}
 
 
 class GpuCheckTest(unittest.TestCase):
@@ -50,11 +71,18 @@ class GpuCheckTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = Path(folder.name)
         (self.root / "bin").mkdir()
-        patch = mock.patch.object(gpu_check, "HERE", self.root)
+        for module in (gpu_check, host, runner):
+            patch = mock.patch.object(module, "HERE", self.root)
+            patch.start()
+            self.addCleanup(patch.stop)
+        for name, body in (("op_test", OPS), ("gradcheck", ""), ("bench", BENCH), ("train_gpt", TRAIN),
+                           ("launch", LAUNCH), ("flight", FLIGHT)):
+            self.program(name, body)
+        patch = mock.patch.object(ranks, "MOST_SECONDS", 300)  # the machine may be busy
         patch.start()
         self.addCleanup(patch.stop)
-        for name, body in (("op_test", OPS), ("gradcheck", ""), ("bench", BENCH), ("train_gpt", TRAIN)):
-            self.program(name, body)
+        self.bundle = dict(BUNDLE)
+        shutil.copy("/bin/true", self.root / "bin" / "lockstep")
         self.torch = self.program("torch", TORCH)
 
     def program(self, name, body):
@@ -71,11 +99,13 @@ class GpuCheckTest(unittest.TestCase):
     def check(self, *args):
         """Its exit status, the table's lines and the JSON file's parts."""
         out = self.root / "out.json"
-        argv = ["gpu_check", "--simulated", f"--out={out}", f"--python={self.torch}", *args]
+        (self.root / "bundle.json").write_text(json.dumps(self.bundle))
+        argv = ["gpu_check", "--simulated", f"--out={out}", f"--python={self.torch}", "--patience=20", *args]
         with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(io.StringIO()) as text, \
                 contextlib.redirect_stderr(io.StringIO()) as self.said:
             status = gpu_check.main()
-        return status, text.getvalue().splitlines(), json.loads(out.read_text())["parts"]
+        parts = json.loads(out.read_text())["parts"] if out.exists() else {}
+        return status, text.getvalue().splitlines(), parts
 
     def test_runs_every_part(self):
         status, lines, parts = self.check()
@@ -84,16 +114,21 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual({name for name in parts if parts[name]["state"] == "passed"},
                          set(gpu_check.PARTS) - {"sanitizer"})
         self.assertEqual(parts["speed"]["values"]["tokens_per_second"],
-                         {"lockstep fp32": 6400, "lockstep bf16": 6400, "lockstep bf16 without graphs": 6400,
-                          "lockstep bf16 without cuDNN": 6400,
+                         {"lockstep fp32": 3200, "lockstep bf16": 3200, "lockstep bf16 without graphs": 3200,
+                          "lockstep bf16 without cuDNN": 3200,
                           "torch bf16 eager": 1600, "torch bf16 compiled": 1600})
-        self.assertEqual(parts["speed"]["values"]["bf16_over_torch"], 4)
+        self.assertEqual(parts["speed"]["values"]["bf16_over_torch"], 2)
 
     def test_goes_on_with_what_has_not_passed(self):
-        self.program("op_test", "echo oops; exit 1")
+        self.program("op_test", "echo first; echo oops; exit 1")
         status, lines, parts = self.check()
         self.assertEqual((status, parts["ops"]["state"]), (1, "failed"))
-        self.assertIn("op_test exited with 1: oops", lines[1])
+        self.assertRegex(lines[1], r"^ops +failed .* op_test exited with 1: oops$")
+        # What to do stands below the table: where all of it is written, and how to run it again.
+        self.assertRegex(lines[1 + len(gpu_check.PARTS)], r"^ops: .*--gtest_filter=NAME.*; its log is ")
+        self.assertIn("gpu_check --only=ops", lines[2 + len(gpu_check.PARTS)])
+        log = Path(parts["ops"]["log"]).read_text()
+        self.assertRegex(log, r"^\$ .*/op_test --device=sim --gtest_filter=\S+\nfirst\noops\n$")
         trained = self.runs("train_gpt")
         self.assertGreater(trained, 0)
         self.program("op_test", OPS)
@@ -104,16 +139,80 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(self.runs("train_gpt"), trained + 6)
 
     def test_a_part_has_a_time_limit(self):
-        self.program("gradcheck", "sleep 60 & sleep 60")
-        with mock.patch.dict(gpu_check.PARTS, gradients=(0.5, 0.5)):
-            status, lines, parts = self.check("--only=gradients,bench")
+        self.program("gradcheck", "sleep 1000 & sleep 1000")
+        short = gpu_check.PARTS["gradients"]._replace(simulated_seconds=1)
+        with mock.patch.dict(gpu_check.PARTS, gradients=short):
+            status, _, parts = self.check("--only=gradients,bench", "--patience=2")
         self.assertEqual(status, 1)
-        self.assertIn("out of time in", parts["gradients"]["text"])
+        self.assertIn("out of time in gradcheck; the last that it said: it wrote nothing", parts["gradients"]["text"])
+        self.assertIn("--patience", parts["gradients"]["fix"])
+        self.assertGreaterEqual(parts["gradients"]["seconds"], 2)
         self.assertEqual(parts["bench"]["state"], "passed")
+
+    def test_parts_run_in_order_and_have_time_limits_that_a_rehearsal_keeps_short(self):
+        self.assertEqual(list(gpu_check.PARTS), ["ops", "gradients", "cudnn", "sanitizer", "train", "parity", "ranks",
+                                                 "bench", "speed"])
+        self.assertLess(sum(part.simulated_seconds for part in gpu_check.PARTS.values()), 800)
+        for name, part in gpu_check.PARTS.items():
+            self.assertLessEqual(part.simulated_seconds, part.seconds, name)
+        self.check("--only=bench,ops")
+        self.assertEqual(self.said.getvalue(), "bench: passed\nops: passed\n")
+        with self.assertRaises(SystemExit):
+            self.check("--only=bench,opps")
+        self.assertIn("there is no part 'opps'; there are ops, gradients,", self.said.getvalue())
+
+    def test_what_was_stopped_goes_on(self):
+        self.program("bench", f"kill -INT {os.getpid()}; sleep 60")
+        with self.assertRaises(KeyboardInterrupt):
+            self.check("--only=ops,bench,gradients")
+        self.program("bench", BENCH)
+        status, _, parts = self.check("--only=ops,bench,gradients")
+        self.assertEqual((status, self.runs("op_test"), self.runs("bench"), len(parts)), (0, 1, 2, 3))
+
+    def test_ranks_that_differ_from_accumulation_are_a_failure(self):
+        ours = TRAIN + "[[ $* != *grad_accum* ]] || "
+        for change, words in (("echo other >$out/latest/model.safetensors", "the last weights are not"),
+                              ("sed -i s/4.5/4.6/ $out/metrics.jsonl", "losses of 2 ranks are [4.5, ")):
+            self.program("train_gpt", ours + change)
+            self.assertIn(words, self.check("--only=ranks")[2]["ranks"]["text"])
+
+    def test_a_failed_rank_that_nobody_names_is_a_failure(self):
+        for said, instead, words in (("rank 1 is $word", "something is $word", "nobody said 'rank 0.*rank 1 is gone'"),
+                                     ("rank 0 ended with exit code 1", "rank 0 was killed by signal 9",
+                                      "nobody said 'rank 0 ended with exit code 1'"),
+                                     ("word=stalled", "word=gone", "nobody said 'rank 0.*rank 1 is stalled'"),
+                                     ("echo \"[0] step", "exit 3; echo \"", "launch ended before it wrote")):
+            self.program("launch", LAUNCH.replace(said, instead))
+            part = self.check("--only=ranks")[2]["ranks"]
+            self.assertIn(words, part["text"])
+            self.assertIn("dist.heartbeat", Path(part["log"]).read_text())
+        self.program("launch", LAUNCH)
+        self.program("flight", "echo 'verdict: rank 0 at fault'")
+        self.assertIn("the flight records do not say so", self.check("--only=ranks")[2]["ranks"]["text"])
+
+    def test_ranks_that_end_late_are_a_failure(self):
+        with mock.patch.object(ranks, "MOST_SECONDS", -1):
+            self.assertIn("had ended only", self.check("--only=ranks")[2]["ranks"]["text"])
+
+    def test_ranks_share_a_gpu_as_nccl_allows_it(self):
+        self.program("launch", f"env >{self.root}/environment" + LAUNCH)
+        self.assertEqual(self.check("--only=ranks")[2]["ranks"]["state"], "passed")
+        with_one = (self.root / "launch.runs").read_text().splitlines()[0]
+        self.assertRegex(with_one, r"--nproc=2 .* -- sh -c .*LOCAL_RANK=0 NCCL_HOSTID=rank\$RANK.* rank /")
+        # The last run was of a GPU each: nothing of this is set there.
+        self.assertNotIn("NCCL_P2P_DISABLE", (self.root / "environment").read_text())
+        with mock.patch.object(host, "describe_machine", return_value={"name": "simulated GPU", "gpus": 1}):
+            self.check("--only=ranks", "--again")
+        self.assertIn("NCCL_P2P_DISABLE=1", (self.root / "environment").read_text())
+
+    def test_does_without_nccl(self):
+        self.program("launch", "echo 'train_gpt: training on several GPUs needs NCCL, which cannot be loaded (x)'; exit 1")
+        part = self.check("--only=ranks")[2]["ranks"]
+        self.assertEqual((part["state"], part["text"]), ("skipped", "NCCL is needed, which cannot be loaded (x)"))
 
     def test_no_test_that_ran_is_a_failure(self):
         self.program("op_test", "echo '[  PASSED  ] 0 tests.'")
-        self.assertEqual(self.check("--only=ops")[2]["ops"]["text"], "no test ran")
+        self.assertEqual(self.check("--only=ops")[2]["ops"]["text"][:11], "no test ran")
 
     def test_no_cudnn_is_no_failure_but_a_wrong_one_is(self):
         self.program("op_test", NO_CUDNN + OPS)
@@ -146,13 +245,19 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(status, 0)
         self.assertIn("no torch bf16 compiled", lines[1])
 
-    def test_a_file_of_another_machine_is_refused(self):
+    def test_a_file_of_another_machine_or_build_is_refused(self):
         self.check("--only=bench")
         out = self.root / "out.json"
-        out.write_text(out.read_text().replace("simulated GPU", "another GPU"))
+        whole = out.read_text()
+        out.write_text(whole.replace("simulated GPU", "another GPU"))
         with self.assertRaises(SystemExit):
             self.check("--only=bench")
-        self.assertIn("is of a run on another GPU", self.said.getvalue())
+        self.assertIn("is of the machine another GPU, this is simulated GPU", self.said.getvalue())
+        out.write_text(whole)
+        self.bundle["build"] = "2"
+        with self.assertRaises(SystemExit):
+            self.check("--only=bench")
+        self.assertIn("is of the build 1, this is 2", self.said.getvalue())
 
 
 if __name__ == "__main__":

@@ -55,7 +55,10 @@ def gencode_flags(specs):
     return flags
 
 def _cuda_archs_flag_impl(ctx):
-    return [CudaArchsInfo(gencode = gencode_flags(ctx.build_setting_value))]
+    return [
+        CudaArchsInfo(gencode = gencode_flags(ctx.build_setting_value)),
+        platform_common.TemplateVariableInfo({"CUDA_ARCHS": ctx.build_setting_value}),
+    ]
 
 cuda_archs_flag = rule(
     implementation = _cuda_archs_flag_impl,

@@ -1,0 +1,90 @@
+"""The part of gpu_check on two ranks: data parallel over NCCL, on a single GPU if need be, and what is said of
+ranks that fail. Ranks are started, and their end is seen to, by the bundle's `launch`."""
+import os
+import re
+import signal
+import time
+
+from runner import SMALL, TINY, Failed, Skip, losses, weights
+
+# NCCL refuses two ranks on a GPU, but for ranks of different hosts: each is on one of its own, and they talk
+# through sockets of this machine. Slow, about 10 ms a call, but NCCL's code from end to end.
+ONE_GPU = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
+RANK_ON_ONE_GPU = 'export LOCAL_RANK=0 NCCL_HOSTID=rank$RANK; echo process $$; exec "$@"'
+
+HEARTBEAT = 5  # seconds
+MOST_SECONDS = 20  # from a rank's death to the end of all, and as long after the heartbeat's limit
+
+
+def ranks(runner):
+    shape = TINY if runner.simulated else SMALL
+    same_as_accumulation(runner, shape, "fp32", "fast")
+    # A collective that nobody answers hangs on the GPU until NCCL's communicator is aborted.
+    killed = name_the_failed(runner, shape, signal.SIGKILL, "rank 1 is gone", 0)
+    stalled = name_the_failed(runner, shape, signal.SIGSTOP, "rank 1 is stalled", HEARTBEAT)
+    # And the GPU is as good as before.
+    same_as_accumulation(runner, shape, "bf16", "ordered")
+    values = {"steps": shape.steps, "seconds_to_end_after_kill": killed, "seconds_to_end_after_stop": stalled}
+    text = (f"2 ranks on one GPU are accumulation over 2 to the bit; a killed rank was named, and all ended, after "
+            f"{killed:.1f} s, a stopped one after {stalled:.1f} s (limit {HEARTBEAT} s)")
+    if runner.gpus > 1:
+        same_as_accumulation(runner, shape, "fp32", "fast", one_gpu=False)
+        text += "; on a GPU each, too"
+    return dict(values, gpus=min(runner.gpus, 2)), text
+
+
+def launch(runner, one_gpu):
+    """The command before train_gpt's, and its environment."""
+    command = [runner.program("launch"), "--nproc=2", "--grace=10", "--"]
+    environment = dict(runner.environment, NCCL_DEBUG="WARN")
+    if one_gpu:
+        command += ["sh", "-c", RANK_ON_ONE_GPU, "rank"]
+        environment.update(ONE_GPU)
+    return command, environment
+
+
+def same_as_accumulation(runner, shape, precision, reduction, one_gpu=True):
+    """Two ranks, and one process that accumulates over two micro-steps in a fixed order: a sum of two numbers
+    has one order, so the library's must give the same bits."""
+    command, environment = launch(runner, one_gpu)
+    try:
+        two = runner.train(shape, precision, f"--dist.reduction={reduction}", "--dist.check_every=1",
+                           before=command, environment=environment)
+    except Failed as error:
+        missing = re.search(r"needs NCCL, which cannot be loaded.*", error.log)
+        if missing:
+            raise Skip(missing[0].replace("needs NCCL", "NCCL is needed", 1)) from None
+        raise
+    one = runner.train(shape, precision, "--dist.reduction=ordered", "--train.grad_accum=2")
+    where = f"{precision}, dist.reduction={reduction}, " + ("on one GPU" if one_gpu else "on a GPU each")
+    if losses(two) != losses(one):
+        raise Failed(f"{where}: losses of 2 ranks are {losses(two)}, those of accumulation {losses(one)}")
+    if weights(two) != weights(one):
+        raise Failed(f"{where}: the losses of 2 ranks are those of accumulation, and the last weights are not")
+
+
+def name_the_failed(runner, shape, number, words, limit):
+    """Sends rank 1 the signal in the midst of training: rank 0 must say so, and end by itself. Returns after how
+    many seconds all had ended."""
+    out = runner.new_out()
+    command, environment = launch(runner, one_gpu=True)
+    options = ["--train.steps=1000000", "--train.log_every=1", "--checkpoint.every=0",
+               f"--dist.heartbeat={HEARTBEAT}", "--dist.timeout=120"]
+    train = [c for c in runner.train_command(shape, "fp32", out) if not str(c).startswith("--train.steps=")]
+    with runner.start(*command, *train, *options, environment=environment) as running:
+        victim = int(running.wait_for(r"\[1\] process (\d+)")[1])
+        running.wait_for(r"\[0\] step +5/")
+        os.kill(victim, number)
+        begin = time.monotonic()
+        running.end()
+        seconds = time.monotonic() - begin
+        what = f"rank 1 got {number.name}"
+        for said in (rf"rank 0.*{words}", "rank 0 ended with exit code 1"):
+            if not re.search(said, running.error()):
+                raise running.failed(f"{what}, and nobody said '{said}': {running.last_line()}")
+        if seconds > limit + MOST_SECONDS:
+            raise running.failed(f"{what}, and all had ended only {seconds:.0f} s later")
+    verdict = runner.run(runner.program("flight"), out)
+    if not re.search(r"verdict: rank 1.*\n", verdict):
+        raise Failed(f"{what}, and the flight records do not say so: {verdict.splitlines()[:2]}", verdict)
+    return round(seconds, 1)
