@@ -48,6 +48,8 @@ class HostTest(unittest.TestCase):
         self.assertEqual(host.describe_machine(False), {"name": "NVIDIA H200, driver 580.65.06", "gpus": 2,
                                                         "driver": "580.65.06", "capability": "9.0"})
         self.assertEqual(self.gpu_problems(), [])
+        with mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="1"):
+            self.assertEqual(host.describe_machine(False)["gpus"], 1)
 
     def test_no_gpu(self):
         for text, words in (("echo No devices were found; exit 6", "names no GPU: No devices"),

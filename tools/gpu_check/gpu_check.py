@@ -35,17 +35,17 @@ class Part(NamedTuple):
 
 _ONE_OP = "lockstep/bin/op_test --gtest_filter=NAME repeats one test; the log names op, sample and dtype"
 PARTS = {
-    "ops": Part(parts.ops, 1200, 150, _ONE_OP),
-    "gradients": Part(parts.gradients, 600, 60, "lockstep/bin/gradcheck --filter=OP repeats one op; the log names it"),
-    "cudnn": Part(parts.cudnn, 600, 30, f"LOCKSTEP_ATTENTION=flash trains without cuDNN; {_ONE_OP}"),
-    "sanitizer": Part(parts.sanitizer, 1200, 10, "the log names kernel, thread and address"),
-    "train": Part(parts.train, 300, 90, "see the parts ops and cudnn first; --train.cuda_graphs=false and "
+    "ops": Part(parts.ops, 1200, 120, _ONE_OP),
+    "gradients": Part(parts.gradients, 600, 40, "lockstep/bin/gradcheck --filter=OP repeats one op; the log names it"),
+    "cudnn": Part(parts.cudnn, 600, 20, f"LOCKSTEP_ATTENTION=flash trains without cuDNN; {_ONE_OP}"),
+    "sanitizer": Part(parts.sanitizer, 1200, 5, "the log names kernel, thread and address"),
+    "train": Part(parts.train, 300, 60, "see the parts ops and cudnn first; --train.cuda_graphs=false and "
                   "LOCKSTEP_ATTENTION=flash tell whether graphs or cuDNN make the difference"),
     "parity": Part(parts.parity, 600, 60, "see the parts ops and gradients first: a kernel is wrong at this shape"),
-    "ranks": Part(ranks.ranks, 600, 120, "the log has what each rank said, NCCL's warnings among it; "
-                  "NCCL_DEBUG=INFO tells more"),
-    "bench": Part(parts.bench, 1200, 60, "lockstep/bin/bench --filter=OP repeats one"),
-    "speed": Part(parts.speed, 1800, 180, "see the part train first; a GPU of less memory needs a smaller batch"),
+    "ranks": Part(ranks.ranks, 600, 90, "the log has what each rank said, NCCL's warnings among it; the GPU's "
+                  "compute mode must be Default (nvidia-smi --compute-mode=0), so that two processes may use it"),
+    "bench": Part(parts.bench, 1200, 50, "lockstep/bin/bench --filter=OP repeats one"),
+    "speed": Part(parts.speed, 1800, 150, "see the part train first; a GPU of less memory needs a smaller batch"),
 }
 
 

@@ -25,7 +25,9 @@ def describe_machine(simulated):
     if done.returncode != 0 or not rows or any(len(row) != 3 for row in rows):
         raise Failed(f"nvidia-smi names no GPU: {done.stdout.strip()}", fix=_no_gpu())
     name, driver, capability = rows[0]
-    return {"name": f"{name}, driver {driver}", "gpus": len(rows), "driver": driver, "capability": capability}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = len(rows) if visible is None else min(len(rows), len([v for v in visible.split(",") if v]))
+    return {"name": f"{name}, driver {driver}", "gpus": gpus, "driver": driver, "capability": capability}
 
 
 def _no_gpu():
