@@ -206,9 +206,10 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("NCCL_P2P_DISABLE=1", (self.root / "environment").read_text())
 
     def test_does_without_nccl(self):
-        self.program("launch", "echo 'train_gpt: training on several GPUs needs NCCL, which cannot be loaded (x)'; exit 1")
+        why = "NCCL, which training on several GPUs needs, cannot be loaded (x); install libnccl2"
+        self.program("launch", f"echo 'train_gpt: {why}'; exit 1")
         part = self.check("--only=ranks")[2]["ranks"]
-        self.assertEqual((part["state"], part["text"]), ("skipped", "NCCL is needed, which cannot be loaded (x)"))
+        self.assertEqual((part["state"], part["text"]), ("skipped", why))
 
     def test_no_test_that_ran_is_a_failure(self):
         self.program("op_test", "echo '[  PASSED  ] 0 tests.'")
