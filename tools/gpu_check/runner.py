@@ -147,10 +147,9 @@ class Runner:
 
     def torch(self):
         """An interpreter that imports it."""
-        try:
-            self.run(self.python, "-c", "import torch, numpy", environment=dict(os.environ))
-        except Failed:
-            raise Skip(f"{self.python} does not import torch and numpy; --python=P names another") from None
+        with self.start(self.python, "-c", "import torch, numpy", environment=dict(os.environ)) as running:
+            if running.end() != 0:
+                raise Skip(f"{self.python} does not import torch and numpy; --python=P names another")
         return self.python
 
     def tokens(self, shape):
