@@ -65,11 +65,9 @@ class Running:
         return self
 
     def __exit__(self, *_):
-        try:
+        if self.process.poll() is None:  # so that the group is still this one
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.process.wait()
+            self.process.wait()
 
     def out(self):
         return Path(self._out[1]).read_text(errors="replace")
