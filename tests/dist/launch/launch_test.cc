@@ -37,6 +37,12 @@ Arguments Shell(const Arguments& options, const std::string& script) {
   return Command(options, {"bash", "-c", script});
 }
 
+// Both ranks of a script that says so.
+void WaitUntilReady(Subprocess& launch) {
+  launch.WaitForOutput("[0] ready\n");
+  launch.WaitForOutput("[1] ready\n");
+}
+
 std::set<std::string> LinesOf(const std::string& text) {
   std::set<std::string> lines;
   std::istringstream in(text);
@@ -210,8 +216,7 @@ TEST(Launch, PassesSignalsOn) {
     Subprocess launch(Shell({"--nproc=2"},
                             "trap 'echo ends well; exit 130' TERM INT HUP; echo ready; "
                             "while :; do sleep 0.05; done"));
-    launch.WaitForOutput("[0] ready\n");
-    launch.WaitForOutput("[1] ready\n");
+    WaitUntilReady(launch);
     launch.Signal(number);
     const Result r = launch.Wait();
     EXPECT_EQ(r.exit_code, 128 + number);
@@ -225,8 +230,7 @@ TEST(Launch, WaitsForWhoeverStillWritesAfterASignal) {
   Subprocess launch(Shell({"--nproc=2", "--grace=0"},
                           "trap '[ $RANK = 1 ] || sleep 7; echo saved; exit 143' TERM; echo ready; "
                           "while :; do sleep 0.05; done"));
-  launch.WaitForOutput("[0] ready\n");
-  launch.WaitForOutput("[1] ready\n");
+  WaitUntilReady(launch);
   launch.Signal(SIGTERM);
   const Result r = launch.Wait();
   EXPECT_EQ(r.exit_code, 128 + SIGTERM);
@@ -235,8 +239,7 @@ TEST(Launch, WaitsForWhoeverStillWritesAfterASignal) {
 
 TEST(Launch, TheThirdSignalKills) {
   Subprocess launch(Shell({"--nproc=2"}, "trap '' TERM; echo ready; while :; do sleep 0.05; done"));
-  launch.WaitForOutput("[0] ready\n");
-  launch.WaitForOutput("[1] ready\n");
+  WaitUntilReady(launch);
   for (int i = 0; i < 3; ++i) {
     launch.Signal(SIGTERM);
     // Signals of a kind that are pending are one.

@@ -8,34 +8,16 @@
 # put back and both are started once more, as NAME resumed. Ends with 77, and a reason, where it may not
 # make namespaces. Needs iproute2, and user namespaces or root.
 set -euo pipefail
-PATH=$PATH:/usr/sbin:/sbin
-
-if [[ ${TWO_NODES_INSIDE:-} != 1 ]]; then
-  for tool in unshare nsenter ip; do
-    command -v "$tool" >/dev/null || { echo "two_nodes: there is no $tool" >&2; exit 77; }
-  done
-  if ! reason=$(unshare --user --map-root-user --net true 2>&1); then
-    echo "two_nodes: no network namespaces here: $reason" >&2
-    exit 77
-  fi
-  TWO_NODES_INSIDE=1 exec unshare --user --map-root-user --net "$0" "$@"
-fi
+source "$(dirname "$0")/../network_namespaces.sh"
 
 mode=$1 folder=$2 launch=$3
 shift 3
-refuse() { echo "two_nodes: $1" >&2; exit 77; }
 fail() { echo "two_nodes: $1" >&2; tail -n 30 "$folder"/*.log >&2; exit 1; }
 
-started=() holders=()
+started=()
 trap 'kill -9 "${started[@]}" "${holders[@]}" 2>/dev/null || true' EXIT
-for node in 0 1; do
-  unshare --net sleep 3600 &
-  holders+=($!)
-  until [[ $(readlink "/proc/${holders[node]}/ns/net") != "$(readlink /proc/self/ns/net)" ]]; do
-    sleep 0.01
-  done
-done
-within() { nsenter --net="/proc/${holders[$1]}/ns/net" "${@:2}"; }
+add_machine
+add_machine
 ip link add wire netns "${holders[0]}" type veth peer name wire netns "${holders[1]}" ||
   refuse "no veth devices here"
 for node in 0 1; do

@@ -6,18 +6,7 @@
 # and user namespaces or root. Prints what rank 0 prints; the exit code is that of the first rank
 # that failed.
 set -euo pipefail
-PATH=$PATH:/usr/sbin:/sbin
-
-if [[ ${LINK_INSIDE:-} != 1 ]]; then
-  for tool in unshare nsenter ip tc; do
-    command -v "$tool" >/dev/null || { echo "link: there is no $tool" >&2; exit 77; }
-  done
-  if ! reason=$(unshare --user --map-root-user --net true 2>&1); then
-    echo "link: no network namespaces here: $reason" >&2
-    exit 77
-  fi
-  LINK_INSIDE=1 exec unshare --user --map-root-user --net "$0" "$@"
-fi
+source "$(dirname "$0")/../network_namespaces.sh"
 
 ranks=2
 if [[ $1 == --ranks=* ]]; then
@@ -26,23 +15,14 @@ if [[ $1 == --ranks=* ]]; then
 fi
 rate=$1
 shift
-refuse() { echo "link: $1" >&2; exit 77; }
 
 # This namespace is the hub.
-holders=()
 trap 'kill "${holders[@]}" 2>/dev/null || true' EXIT
 ip link add hub type bridge || refuse "no network bridges here"
 ip link set dev hub up
 limit=(tbf rate "${rate}mbit" burst 256kb latency 200ms)
 for ((r = 0; r < ranks; ++r)); do
-  unshare --net sleep infinity &
-  holders+=($!)
-done
-within() { nsenter --net="/proc/${holders[$1]}/ns/net" "${@:2}"; }
-for ((r = 0; r < ranks; ++r)); do
-  while [[ $(readlink "/proc/${holders[r]}/ns/net") == "$(readlink /proc/self/ns/net)" ]]; do
-    sleep 0.01
-  done
+  add_machine
   ip link add "port$r" type veth peer name wire netns "${holders[r]}" || refuse "no veth devices here"
   ip link set dev "port$r" master hub up
   tc qdisc add dev "port$r" root "${limit[@]}" || refuse "the rate of a link cannot be limited here"
