@@ -9,8 +9,8 @@ namespace {
 
 TEST(Soak, KilledAndStoppedRanksAreNamedAndTheRunEndsAsIfNothingHadHappened) {
   const Result r = RunProgram({"tests/dist/launch/soak.py", "--launch=tools/launch",
-                               "--train_gpt=models/train_gpt", "--kills=3", "--stops=2",
-                               "--pauses=2", "--heartbeat=5", "--name_limit=0"});
+                               "--train_gpt=models/train_gpt", "--kills=2", "--stops=1",
+                               "--pauses=1", "--heartbeat=5", "--name_limit=0"});
   EXPECT_EQ(r.exit_code, 0) << r.out << r.err;
   EXPECT_THAT(r.out, testing::HasSubstr("all rounds ok"));
 }
