@@ -1,4 +1,5 @@
-// Strict reading of JSON that may be damaged or hostile.
+// JSON in and out, compiled once: each file that instantiates nlohmann's parser or serializer pays
+// seconds for it.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,6 +12,15 @@ namespace lockstep {
 // nlohmann would drop silently, and nesting deeper than max_depth. InputError names `source` (the
 // file), and the byte or the key.
 nlohmann::json ParseJson(std::string_view text, std::string_view source, int max_depth = 32);
+
+// For lines that a crash may have cut short: no error, but is_discarded() (so not is_object())
+// where the text is no JSON.
+nlohmann::json TryParseJson(std::string_view text);
+
+// The value's text, on one line, or with `indent` spaces a level. Bytes of strings that are not
+// UTF-8 become U+FFFD.
+std::string DumpJson(const nlohmann::json& value, int indent = -1);
+std::string DumpJson(const nlohmann::ordered_json& value, int indent = -1);
 
 // A short printable form of text from a file, in quotes, for error messages.
 std::string Quoted(std::string_view text);

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "data/tokenizer_json.h"
 
 namespace lockstep::data {
@@ -21,6 +22,6 @@ std::string ByteTokenizer::Decode(std::span<const int32_t> ids) const {
   return text;
 }
 
-std::string ByteTokenizer::ToJson() const { return TokenizerJson(*this).dump(1) + "\n"; }
+std::string ByteTokenizer::ToJson() const { return DumpJson(TokenizerJson(*this), 1) + "\n"; }
 
 }  // namespace lockstep::data

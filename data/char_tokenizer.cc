@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "data/tokenizer_json.h"
 #include "data/utf8.h"
 
@@ -70,7 +71,7 @@ std::string CharTokenizer::ToJson() const {
   for (const uint32_t code : characters_) AppendUtf8(code, &characters);
   nlohmann::ordered_json json = TokenizerJson(*this);
   json["characters"] = characters;
-  return json.dump(1) + "\n";
+  return DumpJson(json, 1) + "\n";
 }
 
 }  // namespace lockstep::data

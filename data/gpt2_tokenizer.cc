@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "core/json.h"
 #include "data/tokenizer_json.h"
 
 namespace lockstep::data {
@@ -102,7 +103,7 @@ std::string Gpt2Tokenizer::ToJson() const {
   }
   json["tokens"] = std::move(tokens);
   json["merges"] = std::move(merges);
-  return json.dump() + "\n";
+  return DumpJson(json) + "\n";
 }
 
 }  // namespace lockstep::data

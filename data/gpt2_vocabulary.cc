@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "data/tokenizer_json.h"
 #include "data/utf8.h"
 
@@ -143,8 +144,8 @@ class Builder {
 
 int64_t IntegerId(const Json& value, const std::string& token, const std::string& origin) {
   if (!value.is_number_integer()) {
-    throw InputError(
-        StrCat(origin, ": the id of token \"", token, "\" is ", value.dump(), ", not an integer"));
+    throw InputError(StrCat(origin, ": the id of token \"", token, "\" is ", DumpJson(value),
+                            ", not an integer"));
   }
   return value.get<int64_t>();
 }
@@ -160,7 +161,7 @@ void AddMerges(const Json& merges, const std::string& origin, Builder* builder) 
                merge[1].is_string()) {
       builder->AddMerge(merge[0], merge[1], origin, where);
     } else {
-      throw InputError(StrCat(origin, ", ", where, ": ", merge.dump(),
+      throw InputError(StrCat(origin, ", ", where, ": ", DumpJson(merge),
                               " is not a merge: expected \"left right\" or [\"left\", \"right\"]"));
     }
   }
@@ -183,7 +184,7 @@ void RequireGpt2Algorithm(const Json& json, const Json& model, const std::string
                             "; only GPT-2's byte-level BPE (a BPE model with a ByteLevel "
                             "pre-tokenizer) is supported"));
   };
-  if (model.value("type", "BPE") != "BPE") refuse("a model of type " + model["type"].dump());
+  if (model.value("type", "BPE") != "BPE") refuse("a model of type " + DumpJson(model["type"]));
   if (json.contains("normalizer") && !json["normalizer"].is_null()) refuse("a normalizer");
   const Json splitter = json.value("pre_tokenizer", Json());
   if (!splitter.is_object() || splitter.value("type", "") != "ByteLevel") {
@@ -250,7 +251,7 @@ Gpt2Vocabulary ParseGpt2Json(const Json& json, const std::string& origin) {
   int64_t id = 0;
   for (const Json& token : tokens) {
     if (!token.is_string()) {
-      throw InputError(StrCat(origin, ": token ", id, " is ", token.dump(), ", not a string"));
+      throw InputError(StrCat(origin, ": token ", id, " is ", DumpJson(token), ", not a string"));
     }
     builder.AddToken(token, id++);
   }

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "data/byte_tokenizer.h"
 #include "data/char_tokenizer.h"
 #include "data/gpt2_tokenizer.h"
@@ -43,7 +44,7 @@ std::unique_ptr<Tokenizer> FromParsedJson(const Json& json, const std::string& o
   if (type == "char") return CharFromJson(json, origin);
   if (type == "byte") return std::make_unique<ByteTokenizer>();
   if (type == "gpt2") return std::make_unique<Gpt2Tokenizer>(ParseGpt2Json(json, origin));
-  throw InputError(StrCat(origin, ": unknown tokenizer type ", type.dump(),
+  throw InputError(StrCat(origin, ": unknown tokenizer type ", DumpJson(type),
                           "; known: \"char\", \"byte\", \"gpt2\""));
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/json.h"
+
 namespace lockstep::dist {
 namespace {
 
@@ -21,10 +23,6 @@ json ToJson(const Failure& f) {
           {"reason", f.reason}};
 }
 
-std::string Serialize(const json& j) {
-  return j.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
 Collective CollectiveOf(const json& j) {
   const auto values = j.get<std::vector<int64_t>>();
   const auto call = CollectiveFromValues(values);
@@ -34,7 +32,7 @@ Collective CollectiveOf(const json& j) {
 
 Failure Parse(const std::string& text, const std::string& store) {
   try {
-    const json j = json::parse(text);
+    const json j = ParseJson(text, "its text");
     Failure f;
     f.cause = static_cast<CollectiveError::Cause>(j.at("cause").get<int>());
     f.rank = j.at("rank").get<int>();
@@ -84,7 +82,7 @@ FailureBoard::FailureBoard(Store& store, Options options)
   silent.reason = StrCat("rank ", rank, " is stalled: no sign of life of its process for ",
                          static_cast<double>(options_.silence.count()) / 1e3,
                          " s (stopped, starved of memory, or cut off from the network)");
-  post_->SetWill(kKey, Serialize(ToJson(gone)), Serialize(ToJson(silent)), options_.silence);
+  post_->SetWill(kKey, DumpJson(ToJson(gone)), DumpJson(ToJson(silent)), options_.silence);
   watcher_ = std::thread([this] { Watch(); });
   heart_ = std::thread([this] { Beat(); });
 }
@@ -111,7 +109,7 @@ void FailureBoard::Leave() {
 
 Failure FailureBoard::Post(const Failure& failure) {
   try {
-    return Parse(post_->SetIfAbsent(kKey, Serialize(ToJson(failure))), post_->Describe());
+    return Parse(post_->SetIfAbsent(kKey, DumpJson(ToJson(failure))), post_->Describe());
   } catch (const StoreError& error) {
     Failure with = failure;
     with.reason += StrCat("; the other ranks could not be told: ", error.what());
@@ -129,7 +127,7 @@ std::map<int, CallPosition> FailureBoard::Positions(int size) {
     try {
       const auto text = post_->Get(KeyOf("position", r), Milliseconds(0));
       if (!text) continue;
-      const json j = json::parse(*text);
+      const json j = TryParseJson(*text);
       positions[r] = {CollectiveOf(j.at(0)), j.at(1).get<int64_t>(), j.at(2).get<bool>()};
     } catch (const std::exception&) {
       // Nothing is known of it.
@@ -140,7 +138,7 @@ std::map<int, CallPosition> FailureBoard::Positions(int size) {
 
 void FailureBoard::ShareLost(const std::vector<int>& lost) {
   try {
-    post_->Set(KeyOf("lost", options_.rank), Serialize(lost));
+    post_->Set(KeyOf("lost", options_.rank), DumpJson(json(lost)));
   } catch (const StoreError&) {
     // Then what this rank has seen must do.
   }
@@ -151,7 +149,7 @@ std::map<int, std::vector<int>> FailureBoard::Lost(int size) {
   try {
     for (int r = 0; r < size; ++r) {
       const auto text = post_->Get(KeyOf("lost", r), Milliseconds(0));
-      if (text) all[r] = json::parse(*text).get<std::vector<int>>();
+      if (text) all[r] = TryParseJson(*text).get<std::vector<int>>();
     }
   } catch (const std::exception&) {
   }
@@ -179,7 +177,7 @@ void FailureBoard::Beat() {
       std::string now;
       if (options_.position) {
         const CallPosition p = options_.position();
-        now = Serialize({ToValues(p.call), p.step, p.busy});
+        now = DumpJson(json{ToValues(p.call), p.step, p.busy});
       }
       if (now != told) {
         post_->Set(KeyOf("position", options_.rank), now);

@@ -4,10 +4,13 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "core/json.h"
+
 namespace lockstep::dist {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
 using State = FlightCall::State;
 
 constexpr int kVersion = 1;
@@ -34,7 +37,7 @@ std::string_view NameOf(CollectiveError::Cause cause) {
 }
 
 // The text is for people; the values are what is read again.
-Json ToJson(const Collective& c) {
+OrderedJson ToJson(const Collective& c) {
   return {{"text", c.sequence == 0 ? "no call" : Describe(c)}, {"values", ToValues(c)}};
 }
 
@@ -44,7 +47,7 @@ Collective CollectiveOf(const Json& j) {
   return *call;
 }
 
-Json ToJson(const Failure& f) {
+OrderedJson ToJson(const Failure& f) {
   return {{"cause", NameOf(f.cause)}, {"reported_by", f.rank}, {"culprits", f.culprits},
           {"reason", f.reason},       {"purpose", f.purpose},  {"operation", ToJson(f.operation)}};
 }
@@ -93,9 +96,9 @@ std::string_view Name(FlightCall::State state) {
 }
 
 std::string ToJson(const FlightRecord& r) {
-  Json groups = Json::object();
+  OrderedJson groups = OrderedJson::object();
   for (const auto& [name, group] : r.groups) {
-    Json calls = Json::array();
+    OrderedJson calls = OrderedJson::array();
     for (const FlightCall& c : group.calls) {
       calls.push_back({{"operation", ToJson(c.call)},
                        {"purpose", c.purpose},
@@ -103,20 +106,20 @@ std::string ToJson(const FlightRecord& r) {
                        {"submitted", c.submitted},
                        {"ended", c.ended}});
     }
-    groups[name] = {{"failure", group.failure ? ToJson(*group.failure) : Json()},
+    groups[name] = {{"failure", group.failure ? ToJson(*group.failure) : OrderedJson()},
                     {"calls", std::move(calls)}};
   }
-  const Json j = {{"flight_record", kVersion}, {"rank", r.rank},
-                  {"ranks", r.ranks},          {"host", r.host},
-                  {"process", r.process},      {"meeting", r.meeting},
-                  {"written", r.written},      {"error", r.error},
-                  {"groups", groups}};
-  return j.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const OrderedJson j = {{"flight_record", kVersion}, {"rank", r.rank},
+                         {"ranks", r.ranks},          {"host", r.host},
+                         {"process", r.process},      {"meeting", r.meeting},
+                         {"written", r.written},      {"error", r.error},
+                         {"groups", groups}};
+  return DumpJson(j, 1) + "\n";
 }
 
 FlightRecord ParseFlightRecord(const std::string& text, const std::string& file) {
   try {
-    const Json j = Json::parse(text);
+    const Json j = ParseJson(text, "its text");
     if (j.at("flight_record").get<int>() != kVersion) throw InputError("it has another version");
     FlightRecord r;
     r.rank = j.at("rank").get<int>();

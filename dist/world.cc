@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "core/file.h"
+#include "core/json.h"
 #include "dist/collective.h"
 #include "dist/content_hash.h"
 #include "dist/file_store.h"
@@ -55,18 +56,17 @@ struct Claim {
   int64_t process = 0;
 
   static Claim Parse(const std::string& text) {
-    const json j = json::parse(text, nullptr, false);
+    const json j = TryParseJson(text);
     if (!j.is_object()) return {};
     return {j.value("size", 0), j.value("host", ""), j.value("build", ""), j.value("meeting", ""),
             j.value("process", int64_t{0})};
   }
   std::string ToText() const {
-    return json{{"size", size},
-                {"host", host},
-                {"build", build},
-                {"meeting", meeting},
-                {"process", process}}
-        .dump(-1, ' ', false, json::error_handler_t::replace);
+    return DumpJson(json{{"size", size},
+                         {"host", host},
+                         {"build", build},
+                         {"meeting", meeting},
+                         {"process", process}});
   }
   std::string Who() const { return StrCat("process ", process, " on ", host); }
   // Whether it can be seen from here that its process has ended.

@@ -22,7 +22,7 @@ std::string ToJson(const TrainerState& s) {
   j["finished"] = s.finished;
   j["data_fingerprint"] = s.data_fingerprint;
   j["config"] = s.config_toml;
-  return j.dump(2) + "\n";
+  return DumpJson(j, 2) + "\n";
 }
 
 template <class T>

@@ -34,7 +34,7 @@ bool IsPlainFileName(const std::string& name) {
 
 std::string ManifestText(const CheckpointManifest& manifest) {
   const Json body = Body(manifest);
-  return Json({{"checkpoint", body}, {"sha256", Sha256Of(body.dump())}}).dump(2) + "\n";
+  return DumpJson(Json{{"checkpoint", body}, {"sha256", Sha256Of(DumpJson(body))}}, 2) + "\n";
 }
 
 CheckpointManifest ParseManifest(std::string_view text, const std::string& source) {

@@ -49,7 +49,7 @@ struct Fields {
   // What these models do not implement must not be ignored silently.
   void Expect(const char* key, const Json& want) const {
     if (Has(key) && j[key] != want)
-      Fail(key, StrCat("is ", j[key].dump(), "; only ", want.dump(), " is supported"));
+      Fail(key, StrCat("is ", DumpJson(j[key]), "; only ", DumpJson(want), " is supported"));
   }
   // An object; `whole` where there is none.
   Fields Object(const char* key) const {
@@ -303,7 +303,7 @@ std::string ToHfConfig(const GptConfig& config, DType dtype) {
     return LockstepConfig(c);
   }();
   j["torch_dtype"] = dtype == DType::kBF16 ? "bfloat16" : "float32";
-  return j.dump(2) + "\n";
+  return DumpJson(j, 2) + "\n";
 }
 
 GptConfig FromHfConfig(const std::string& text, const std::string& source) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/json.h"
 
 namespace lockstep::models {
 namespace {
@@ -16,7 +17,7 @@ std::string KeptLines(const std::string& path, int64_t first_step) {
   if (!PathExists(path)) return kept;
   std::istringstream in(ReadFile(path));
   for (std::string line; std::getline(in, line);) {
-    const auto j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto j = TryParseJson(line);
     if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer()) continue;
     if (j["step"].get<int64_t>() < first_step) kept += line + "\n";
   }

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/json.h"
+
 namespace lockstep::models {
 namespace {
 
@@ -53,11 +55,11 @@ std::string ToJson(const StepMetrics& metrics) {
   }
   if (m.memory_bytes != 0) j["memory_bytes"] = m.memory_bytes;
   if (m.val_loss) j["val_loss"] = *m.val_loss;
-  return j.dump();
+  return DumpJson(j);
 }
 
 std::optional<StepMetrics> ParseMetrics(std::string_view line) {
-  const auto j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto j = TryParseJson(line);
   if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer()) return {};
   StepMetrics m;
   m.step = j["step"].get<int64_t>();

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "core/file.h"
+#include "core/json.h"
 #include "models/format.h"
 #include "models/report_page.h"
 #include "models/svg_plot.h"
@@ -373,7 +374,7 @@ std::string ToJson(const TextSample& sample) {
   const nlohmann::ordered_json j = {
       {"step", sample.step}, {"prompt", sample.prompt}, {"text", sample.text}};
   // A model of bytes may cut a character in two.
-  return j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return DumpJson(j);
 }
 
 std::vector<TextSample> ReadSamples(const std::string& path, size_t most) {
@@ -381,7 +382,7 @@ std::vector<TextSample> ReadSamples(const std::string& path, size_t most) {
   if (!PathExists(path)) return {};
   std::istringstream in(ReadFile(path));
   for (std::string line; std::getline(in, line);) {
-    const auto j = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto j = TryParseJson(line);
     if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer()) continue;
     const auto text = [&](const char* key) {
       return j.contains(key) && j[key].is_string() ? j[key].get<std::string>() : std::string();

@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "data/utf8.h"
 #include "models/format.h"
 
@@ -304,7 +305,7 @@ std::string Numbers(const std::vector<PlotLine>& lines, const Axis& x, const Axi
                           {"y", std::move(ys)},
                           {"py", std::move(pixels)}});
   }
-  std::string text = j.dump();
+  std::string text = DumpJson(j);
   // Nothing in it may look like the end of the script.
   for (size_t at; (at = text.find('<')) != std::string::npos;) text.replace(at, 1, "\\u003c");
   return text;

@@ -5,6 +5,7 @@
 
 #include "core/engine.h"
 #include "core/file.h"
+#include "core/json.h"
 
 namespace lockstep::models {
 namespace {
@@ -73,7 +74,7 @@ std::string TraceRecorder::ToJson() const {
                       {"events", events_.size()},
                       {"dropped_events", dropped_}};
   all["traceEvents"] = std::move(events);
-  return all.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return DumpJson(all);
 }
 
 bool TraceRecorder::Finish() {

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "dist/launch/launch.h"
-#include "dist/launch/launch_options.h"
+#include "dist/launch/nproc.h"
 #include "models/train_gpt.h"
 
 namespace {

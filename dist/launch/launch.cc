@@ -22,6 +22,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "dist/collective.h"
 #include "dist/launch/rank_process.h"
 #include "dist/rendezvous.h"
@@ -311,7 +312,7 @@ void TellLauncher(const std::exception& error) noexcept {
     }
     const nlohmann::json report = {{"message", std::string(error.what()).substr(0, kLongest)},
                                    {"consequence", consequence}};
-    const std::string text = report.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const std::string text = DumpJson(report);
     [[maybe_unused]] const ssize_t n = write(std::stoi(*fd), text.data(), text.size());
   } catch (...) {  // stderr has it too
   }

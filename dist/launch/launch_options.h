@@ -15,8 +15,4 @@ namespace lockstep::dist {
 std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& arguments,
                                                 std::string* help);
 
-// Ranks on this machine: a number, "gpu" (as many as real GPUs), "cpu" (as many as processors),
-// "auto" (as gpu, but 1 where there is none). Throws InputError.
-int ReadNproc(const std::string& text);
-
 }  // namespace lockstep::dist

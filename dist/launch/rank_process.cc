@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 
 namespace lockstep::dist {
 namespace {
@@ -185,7 +186,7 @@ void RankProcess::ReadReport() {
   std::array<char, 65536> buffer;
   const ssize_t n = read(report_.fd(), buffer.data(), buffer.size());
   if (n <= 0) return;
-  const auto report = nlohmann::json::parse(buffer.data(), buffer.data() + n, nullptr, false);
+  const auto report = TryParseJson({buffer.data(), static_cast<size_t>(n)});
   if (!report.is_object()) return;
   message_ = report.value("message", "");
   consequence_ = report.value("consequence", false);

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "core/cuda/device.h"
+#include "dist/launch/nproc.h"
 #include "tests/message_of.h"
 
 namespace lockstep::dist {

@@ -1,0 +1,44 @@
+#include "dist/launch/nproc.h"
+
+#include <algorithm>
+#include <charconv>
+#include <thread>
+
+#include "core/cuda/device.h"
+#include "core/error.h"
+
+namespace lockstep::dist {
+namespace {
+
+int RealGpus() { return cuda::kSimulated ? 0 : cuda::DeviceCount(); }
+
+}  // namespace
+
+int ReadWhole(const std::string& what, const std::string& text, int least) {
+  int value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [at, code] = std::from_chars(text.data(), end, value);
+  if (code != std::errc() || at != end || value < least) {
+    throw InputError(StrCat(what, " is '", text, "'; it must be a whole number, at least ", least));
+  }
+  return value;
+}
+
+int ReadNproc(const std::string& text) {
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (text == "cpu") return cores;
+  if (text == "auto") return std::max(1, RealGpus());
+  if (text == "gpu") {
+    if (RealGpus() > 0) return RealGpus();
+    throw InputError(StrCat("--nproc=gpu: there is no GPU",
+                            cuda::kSimulated ? " in a simulated build" : "",
+                            "; give a number, and the program --device=sim for simulated ones"));
+  }
+  try {
+    return ReadWhole("--nproc", text, 1);
+  } catch (const InputError& e) {
+    throw InputError(StrCat(e.what(), ", or auto, gpu or cpu"));
+  }
+}
+
+}  // namespace lockstep::dist
