@@ -70,9 +70,9 @@ TEST_P(MismatchTest, IsAnErrorOnEveryRankAndChangesNoData) {
   const auto& [kind, size, mismatch] = GetParam();
   std::atomic<int> thrown{0};
   const auto body = [&, &m = mismatch](ProcessGroup& g) {
-    g.Barrier()->Wait();
     const Tensor bystander = Ones(1000);
     try {
+      g.Barrier()->Wait();  // which others may have left, and failed, before this rank does
       (g.rank() == 0 ? m.of_rank_0 : m.of_others)(g)->Wait();
     } catch (const CollectiveError& e) {
       ++thrown;
