@@ -21,10 +21,12 @@ inline void Pause() {
 #endif
 }
 
-// Chunks are claimed by a compare-and-swap on a ticket that names the job as well, and a job is
-// over when its chunks are done: it never waits for a worker that the system has not scheduled yet,
-// as there are on a machine that has other work. Workers spin for a moment after each job, since
-// the next one usually follows within microseconds, and then sleep.
+// Chunks are claimed by a compare-and-swap on a ticket, which names the job and counts what is left
+// of it: nothing for a job that is over, so that whoever has stopped with its ticket in his hands
+// gets nothing of the next job, of whose other members he may see some already. A job is over when
+// its chunks are done: it never waits for a worker that the system has not scheduled yet, as there
+// are on a machine that has other work. Workers spin for a moment after each job, since the next
+// one usually follows within microseconds, and then sleep.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads) {
@@ -46,14 +48,15 @@ class ThreadPool {
       for (int64_t i = 0; i < chunks; ++i) function(context, i);
       return;
     }
-    // Nobody has a claim on the last job's chunks any more, so nobody uses what he reads here
-    // before he has seen the new ticket.
+    // The last job's ticket has nothing left, so nobody uses what he reads here before he has seen
+    // the new ticket.
     error_ = nullptr;
     function_.store(function, std::memory_order_relaxed);
     context_.store(context, std::memory_order_relaxed);
     chunks_.store(static_cast<uint32_t>(chunks), std::memory_order_relaxed);
     unfinished_.store(static_cast<uint32_t>(chunks), std::memory_order_relaxed);
-    ticket_.store(uint64_t{++job_} << 32, std::memory_order_release);
+    ticket_.store(uint64_t{++job_} << 32 | static_cast<uint32_t>(chunks),
+                  std::memory_order_release);
     epoch_.fetch_add(1);  // sequentially consistent with sleeping_: no wake-up is lost
     if (sleeping_.load() > 0) epoch_.notify_all();
     inside_pool = true;
@@ -75,13 +78,13 @@ class ThreadPool {
 
   void TakeChunks() {
     uint64_t ticket = ticket_.load(std::memory_order_acquire);
-    for (;;) {
+    while (const auto left = static_cast<uint32_t>(ticket)) {
       const auto function = function_.load(std::memory_order_relaxed);
       const void* context = context_.load(std::memory_order_relaxed);
-      const auto chunk = static_cast<uint32_t>(ticket);
-      if (chunk >= chunks_.load(std::memory_order_relaxed)) return;
-      // Succeeds only while the job of this ticket lasts, and then what was read above is its.
-      if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel,
+      const uint32_t chunk = chunks_.load(std::memory_order_relaxed) - left;
+      // Succeeds only while chunks of this ticket's job are left, so that what was read above is
+      // that job's: the next one cannot have begun.
+      if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
                                          std::memory_order_acquire)) {
         continue;
       }
@@ -119,7 +122,7 @@ class ThreadPool {
   std::atomic<internal::ChunkFunction> function_{nullptr};
   std::atomic<const void*> context_{nullptr};
   std::atomic<uint32_t> chunks_{0};
-  std::atomic<uint64_t> ticket_{0};  // number of the job << 32 | the next chunk of it
+  std::atomic<uint64_t> ticket_{0};  // number of the job << 32 | chunks of it that nobody has yet
   std::atomic<uint32_t> unfinished_{0};
   std::atomic<uint32_t> epoch_{0};
   std::atomic<int> sleeping_{0};
