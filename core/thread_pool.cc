@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/chunk_queue.h"
 #include "core/error.h"
 
 namespace lockstep {
@@ -21,12 +22,9 @@ inline void Pause() {
 #endif
 }
 
-// Chunks are claimed by a compare-and-swap on a ticket, which names the job and counts what is left
-// of it: nothing for a job that is over, so that whoever has stopped with its ticket in his hands
-// gets nothing of the next job, of whose other members he may see some already. A job is over when
-// its chunks are done: it never waits for a worker that the system has not scheduled yet, as there
-// are on a machine that has other work. Workers spin for a moment after each job, since the next
-// one usually follows within microseconds, and then sleep.
+// A job is over when its chunks are done: it never waits for a worker that the system has not
+// scheduled yet, as there are on a machine that has other work. Workers spin for a moment after
+// each job, since the next one usually follows within microseconds, and then sleep.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads) {
@@ -48,21 +46,15 @@ class ThreadPool {
       for (int64_t i = 0; i < chunks; ++i) function(context, i);
       return;
     }
-    // The last job's ticket has nothing left, so nobody uses what he reads here before he has seen
-    // the new ticket.
     error_ = nullptr;
-    function_.store(function, std::memory_order_relaxed);
-    context_.store(context, std::memory_order_relaxed);
-    chunks_.store(static_cast<uint32_t>(chunks), std::memory_order_relaxed);
-    unfinished_.store(static_cast<uint32_t>(chunks), std::memory_order_relaxed);
-    ticket_.store(uint64_t{++job_} << 32 | static_cast<uint32_t>(chunks),
-                  std::memory_order_release);
+    queue_.Prepare(function, context, static_cast<uint32_t>(chunks));
+    queue_.Publish();
     epoch_.fetch_add(1);  // sequentially consistent with sleeping_: no wake-up is lost
     if (sleeping_.load() > 0) epoch_.notify_all();
     inside_pool = true;
     TakeChunks();
     inside_pool = false;
-    for (int i = 0; unfinished_.load(std::memory_order_acquire) > 0; ++i) {
+    for (int i = 0; !queue_.AllDone(); ++i) {
       if (i < kSpins) {
         Pause();
       } else {
@@ -77,25 +69,14 @@ class ThreadPool {
   static constexpr int64_t kMaxChunks = UINT32_MAX;
 
   void TakeChunks() {
-    uint64_t ticket = ticket_.load(std::memory_order_acquire);
-    while (const auto left = static_cast<uint32_t>(ticket)) {
-      const auto function = function_.load(std::memory_order_relaxed);
-      const void* context = context_.load(std::memory_order_relaxed);
-      const uint32_t chunk = chunks_.load(std::memory_order_relaxed) - left;
-      // Succeeds only while chunks of this ticket's job are left, so that what was read above is
-      // that job's: the next one cannot have begun.
-      if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
-                                         std::memory_order_acquire)) {
-        continue;
-      }
+    while (const auto chunk = queue_.Take()) {
       try {
-        function(context, chunk);
+        chunk->function(chunk->context, chunk->index);
       } catch (...) {
         std::lock_guard lock(error_mutex_);
         if (!error_) error_ = std::current_exception();
       }
-      unfinished_.fetch_sub(1, std::memory_order_acq_rel);
-      ticket = ticket_.load(std::memory_order_acquire);
+      queue_.Done();
     }
   }
 
@@ -117,13 +98,7 @@ class ThreadPool {
   std::mutex in_use_;
   std::mutex error_mutex_;
   std::exception_ptr error_;
-  // The job, written between jobs.
-  uint32_t job_ = 0;
-  std::atomic<internal::ChunkFunction> function_{nullptr};
-  std::atomic<const void*> context_{nullptr};
-  std::atomic<uint32_t> chunks_{0};
-  std::atomic<uint64_t> ticket_{0};  // number of the job << 32 | chunks of it that nobody has yet
-  std::atomic<uint32_t> unfinished_{0};
+  internal::ChunkQueue queue_;
   std::atomic<uint32_t> epoch_{0};
   std::atomic<int> sleeping_{0};
   std::atomic<bool> stop_{false};
