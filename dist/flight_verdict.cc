@@ -55,16 +55,16 @@ bool Same(const Failure& a, const Failure& b) {
 }
 
 // How near to the cause a failure is: what a rank says of its own error, then who died or stalled,
-// then what is only known to have gone wrong.
+// then a group that ended with another or by an exception, of which it knows nothing, then what is
+// only known to have gone wrong.
 int Order(const Blame& b) {
   const Failure& f = b.failure;
-  const bool own = f.culprits == std::vector<int>{f.rank};
-  // A group that an exception has destroyed says nothing about that exception.
-  const bool aftermath = f.reason.find("its group was destroyed") != std::string::npos;
   if (f.cause == CollectiveError::Cause::kMismatch || f.cause == CollectiveError::Cause::kCorrupt)
     return 0;
-  if (own && !aftermath) return 1;
-  return f.culprits.empty() ? 3 : 2;
+  if (f.culprits.empty()) return 4;
+  if (f.culprits != std::vector<int>{f.rank}) return 2;
+  const bool aftermath = f.reason.find(" gave up: its group ") != std::string::npos;
+  return aftermath ? 3 : 1;
 }
 
 // A call of the group that a rank waits for in its record; null: none.

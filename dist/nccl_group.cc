@@ -91,6 +91,8 @@ class NcclGroup : public ProcessGroup {
   }
 
   void Abort(const std::string& reason) override {
+    // Then `reason` is no more than the consequence, which the control group may not know.
+    const bool failed_before = state_->Get().has_value();
     Failure failure;
     failure.cause = CollectiveError::Cause::kAborted;
     failure.rank = rank();
@@ -98,7 +100,7 @@ class NcclGroup : public ProcessGroup {
     failure.reason = StrCat("rank ", rank(), " gave up: ", reason);
     failure.operation = watchdog_.LastCall();
     watchdog_.Fail(failure);
-    control_->Abort(reason);
+    control_->Abort(failed_before ? "its group had failed before" : reason);
   }
 
   std::shared_ptr<ProcessGroup> Duplicate(const std::string& name) override {

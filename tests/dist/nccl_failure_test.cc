@@ -7,6 +7,9 @@
 #include <cstring>
 #include <thread>
 
+#include "core/file.h"
+#include "dist/flight_recorder.h"
+#include "dist/flight_verdict.h"
 #include "dist/nccl_comm.h"
 #include "dist/nccl_group.h"
 #include "tests/dist/gpu_ranks.h"
@@ -141,6 +144,36 @@ TEST(NcclFailureTest, ARankThatGivesUpEndsTheOthers) {
     }
   });
   EXPECT_THAT(errors, Each(HasSubstr("rank 1 gave up: the loss is not finite")));
+}
+
+// As a reducer does when a backward has failed because of another rank.
+TEST(NcclFailureTest, WhoGivesUpAfterAFailureIsNotToBlameForIt) {
+  const std::string parent = JoinPath(testing::TempDir(), "nccl_flight");
+  RemoveTree(parent);
+  MakeDirectories(parent);
+  const std::string folder = JoinPath(parent, "flight");
+  GroupOptions options;
+  options.timeout = std::chrono::seconds(3);
+  options.recorder = std::make_shared<FlightRecorder>(folder, 0, 1);
+  std::atomic<bool> ended{false};
+  RUN_OR_SKIP(
+      2,
+      [&](ProcessGroup& g) {
+        if (g.rank() == 1) {
+          while (!ended) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          return;
+        }
+        EXPECT_THROW(g.AllReduce(Ones(g, 100))->Synchronize(), CollectiveError);
+        g.Abort("backward failed on rank 0");
+        ended = true;
+      },
+      options);
+  EXPECT_THAT(errors, Each(""));
+  const auto records = ReadFlightRecords(folder);
+  EXPECT_EQ(records.at(0).groups.size(), 2u) << "the group, and what it compares calls by";
+  const FlightVerdict verdict = Judge(records);
+  EXPECT_THAT(verdict.culprits, ElementsAre(1));
+  EXPECT_THAT(verdict.summary, HasSubstr("rank 1 did not take part"));
 }
 
 TEST(NcclFailureTest, LeavingWhileOthersGoOnIsAnErrorThere) {
