@@ -176,6 +176,13 @@ class GpuCheckTest(unittest.TestCase):
             self.program("train_gpt", ours + change)
             self.assertIn(words, self.check("--only=ranks")[2]["ranks"]["text"])
 
+    def test_the_first_failure_of_ranks_is_told(self):
+        said = "echo 'launch: the first failure: rank 1: Duplicate GPU'; echo 'launch: after it: rank 0'; exit 1"
+        self.program("launch", said)
+        part = self.check("--only=ranks")[2]["ranks"]
+        self.assertEqual((part["state"], part["text"]), ("failed", "rank 1: Duplicate GPU"))
+        self.assertIn("install NCCL 2.20", part["fix"])
+
     def test_a_failed_rank_that_nobody_names_is_a_failure(self):
         for said, instead, words in (("rank 1 is $word", "something is $word", "nobody said 'rank 0.*rank 1 is gone'"),
                                      ("rank 0 ended with exit code 1", "rank 0 was killed by signal 9",
@@ -213,7 +220,7 @@ class GpuCheckTest(unittest.TestCase):
 
     def test_no_test_that_ran_is_a_failure(self):
         self.program("op_test", "echo '[  PASSED  ] 0 tests.'")
-        self.assertEqual(self.check("--only=ops")[2]["ops"]["text"][:11], "no test ran")
+        self.assertEqual(self.check("--only=ops")[2]["ops"]["text"], "no test ran: [  PASSED  ] 0 tests.")
 
     def test_no_cudnn_is_no_failure_but_a_wrong_one_is(self):
         self.program("op_test", NO_CUDNN + OPS)

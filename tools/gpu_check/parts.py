@@ -135,11 +135,14 @@ def speed(runner):
 
 def test_ops(runner, pattern, environment=None):
     """How many tests of ops passed."""
-    out = runner.run(runner.program("op_test"), f"--device={runner.device}", f"--gtest_filter={pattern}",
-                     environment=environment)
-    passed = re.search(r"\[  PASSED  \] (\d+) test", out)
-    if passed is None or int(passed[1]) == 0:
-        raise Failed(f"no test ran: the bundle's op_test has none that matches {pattern}", out)
+    with runner.start(runner.program("op_test"), f"--device={runner.device}", f"--gtest_filter={pattern}",
+                      environment=environment) as running:
+        code = running.end()
+        passed = re.search(r"\[  PASSED  \] (\d+) test", running.out())
+        if code != 0:
+            raise running.failed(f"op_test exited with {code}: {running.last_line()}")
+        if passed is None or int(passed[1]) == 0:
+            raise running.failed(f"no test ran: {running.last_line()}")
     return int(passed[1])
 
 

@@ -54,10 +54,11 @@ def same_as_accumulation(runner, shape, precision, reduction, one_gpu=True):
         missing = re.search("NCCL, which .* cannot be loaded.*", error.log)
         if missing:
             raise Skip(missing[0]) from None
+        fix = None
         if "Duplicate GPU" in error.log:
-            raise Failed(str(error), error.log, fix="this NCCL does not let two ranks share a GPU, whatever "
-                         "NCCL_HOSTID says: install NCCL 2.20 or later") from None
-        raise
+            fix = "this NCCL does not let two ranks share a GPU, whatever NCCL_HOSTID says: install NCCL 2.20 or later"
+        first = re.search("launch: the first failure: (.*)", error.log)
+        raise Failed(first[1] if first else str(error), error.log, fix) from None
     one = runner.train(shape, precision, "--dist.reduction=ordered", "--train.grad_accum=2")
     where = f"{precision}, dist.reduction={reduction}, " + ("on one GPU" if one_gpu else "on a GPU each")
     if losses(two) != losses(one):
