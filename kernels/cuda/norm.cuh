@@ -233,7 +233,7 @@ void NormForward(const LaunchName& name, Stream stream, const NormForwardRows<T,
 
 // Where the gradients of parameters go; what has no tensor is not wanted.
 struct NormParameterGradients {
-  GradSink::Target weight, bias, branch_bias;
+  GradSink::Target weight{}, bias{}, branch_bias{};
 };
 
 template <Centring kCentring, class T, class W, class Branch = NoBranchGradient<T>>

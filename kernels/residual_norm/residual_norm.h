@@ -74,8 +74,9 @@ struct ResidualNormBackwardArgs {
   Tensor key;
   double dropout = 0;
   int64_t per_sample = 0;
-  Tensor dbranch;                                 // [rows, C], written
-  GradSink::Target dweight, dbias, dbranch_bias;  // where their tensor is undefined: not wanted
+  Tensor dbranch;  // [rows, C], written
+  GradSink::Target dweight{}, dbias{},
+      dbranch_bias{};  // where their tensor is undefined: not wanted
 };
 inline constinit Slot<void(const ResidualNormBackwardArgs&)> residual_norm_backward{
     "residual_norm_backward"};
