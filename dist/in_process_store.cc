@@ -1,15 +1,11 @@
 #include "dist/in_process_store.h"
 
-#include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
 
 namespace lockstep::dist {
 namespace {
-
-constexpr std::chrono::milliseconds kStep{1000};
 
 struct Shared {
   std::mutex mutex;
@@ -39,12 +35,7 @@ class InProcessStore : public Store {
     CheckKey(key);
     auto lock = Lock();
     const auto ready = [&] { return interrupted_ || shared_->values.count(key) != 0; };
-    // In steps: a wake-up that is lost (glibc's bug 25847) must not cost an hour.
-    const auto deadline = std::chrono::steady_clock::now() + timeout;
-    bool found = ready();
-    while (!found && std::chrono::steady_clock::now() < deadline) {
-      found = shared_->changed.wait_for(lock, std::min<Milliseconds>(timeout, kStep), ready);
-    }
+    const bool found = shared_->changed.wait_for(lock, timeout, ready);
     CheckNotInterrupted();
     if (!found) return std::nullopt;
     return shared_->values.at(key);

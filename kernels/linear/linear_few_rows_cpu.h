@@ -59,7 +59,7 @@ class FewRows {
     if constexpr (std::is_same_v<T, A>) {
       return *reinterpret_cast<const typename FewRowsVector<A>::Memory*>(p);
     } else {
-      Vector v{};
+      Vector v;
       for (int64_t l = 0; l < kLanes; ++l) v[l] = Convert<A>(p[l]);
       return v;
     }

@@ -75,8 +75,8 @@ struct ResidualNormBackwardArgs {
   double dropout = 0;
   int64_t per_sample = 0;
   Tensor dbranch;  // [rows, C], written
-  GradSink::Target dweight{}, dbias{},
-      dbranch_bias{};  // where their tensor is undefined: not wanted
+  // Where their tensor is undefined: not wanted.
+  GradSink::Target dweight{}, dbias{}, dbranch_bias{};
 };
 inline constinit Slot<void(const ResidualNormBackwardArgs&)> residual_norm_backward{
     "residual_norm_backward"};
