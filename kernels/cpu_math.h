@@ -46,6 +46,25 @@ inline float ExpBounded(float x) {
          std::bit_cast<float>((std::bit_cast<int32_t>(shifted) << 23) + 0x3f800000);
 }
 
+// 2^x within 1 ulp for x from -126 to 127; 2^-126 below, infinity from 127.5 on, NaN for NaN.
+inline float Exp2(float x) {
+  constexpr float kRound = 12582912.0f;  // as above
+  const float low = x < -126.0f ? -126.0f : x;
+  const float clamped = low > 128.0f ? 128.0f : low;
+  const float shifted = clamped + kRound;
+  const float r = clamped - (shifted - kRound);
+  // The polynomial of least relative error on [-1/2, 1/2] that is 1 at 0.
+  float p = 0.00015353362f;
+  p = p * r + 0.00133988739f;
+  p = p * r + 0.00961843692f;
+  p = p * r + 0.0555033237f;
+  p = p * r + 0.240226477f;
+  p = p * r + 0.693147182f;
+  p = p * r + 1.0f;
+  return p * std::bit_cast<float>((std::bit_cast<int32_t>(shifted) << 23) + 0x3f800000);
+}
+inline double Exp2(double x) { return std::exp2(x); }
+
 // tanh within 2e-7 absolute.
 inline float Tanh(float x) {
   const float low = x < -10.0f ? -10.0f : x;  // where it is -1 and 1 to the last digit
@@ -85,19 +104,25 @@ inline A SiluDerivative(A x) {
   return s * (A(1) + x * (A(1) - s));
 }
 
-// GELU in its tanh form (ops::Gelu) and its derivative.
+// GELU in its tanh form (ops::Gelu), x/2 (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3), is
+// x / (1 + e^-2u): the denominator, GELU and its derivative.
+template <class A>
+inline A GeluDenominator(A x) {
+  constexpr A kLinear(-2.302208198144325);  // -2 sqrt(2/pi) log2(e)
+  constexpr A kCubic(-0.1029432395800235);  // 0.044715 of that
+  return A(1) + Exp2(x * (kLinear + kCubic * (x * x)));
+}
 template <class A>
 inline A Gelu(A x) {
-  const A inner = A(0.79788456080286535588) * (x + A(0.044715) * x * x * x);
-  return A(0.5) * x * (A(1) + Tanh(inner));
+  return x / GeluDenominator(x);
 }
 template <class A>
 inline A GeluDerivative(A x) {
-  constexpr A kScale(0.79788456080286535588);  // sqrt(2 / pi)
-  constexpr A kCubic(0.044715);
-  const A t = Tanh(kScale * (x + kCubic * x * x * x));
-  const A inner_derivative = kScale * (A(1) + A(3) * kCubic * x * x);
-  return A(0.5) * (A(1) + t) + A(0.5) * x * (A(1) - t * t) * inner_derivative;
+  constexpr A kLinear(1.5957691216057308);  // 2 sqrt(2/pi)
+  constexpr A kCubic(0.21406444881780076);  // 3 * 0.044715 of that
+  const A s = A(1) / GeluDenominator(x);
+  // In this order: s, or 1 - s, is 0 where x is large, and its powers may be infinite.
+  return s + x * s * (A(1) - s) * (kLinear + kCubic * (x * x));
 }
 
 // GELU as defined, x Phi(x) with the normal distribution's Phi, and its derivative.

@@ -263,25 +263,27 @@ void FinishRow(const GemmArgs& g, const A* sums, int64_t n, int64_t column, C* c
     for (int64_t j = 0; j < n; ++j) c[j] = Convert<C>(Convert<A>(c[j]) + sums[j]);
     return;
   }
-  static constexpr int64_t kBlock = 256;
-  A bias[kBlock] = {};
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t end = std::min(n, begin + kBlock);
-    if (g.bias != nullptr) {
-      const C* from = static_cast<const C*>(g.bias) + column;
-      for (int64_t j = begin; j < end; ++j) bias[j - begin] = Convert<A>(from[j]);
-    }
+  const auto finish = [&](int64_t begin, int64_t end, const auto& biased) {
     if (!g.gelu) {
-      for (int64_t j = begin; j < end; ++j) c[j] = Convert<C>(sum(j) + bias[j - begin]);
+      for (int64_t j = begin; j < end; ++j) c[j] = Convert<C>(biased(j));
     } else if (pre == nullptr) {
-      for (int64_t j = begin; j < end; ++j) c[j] = Convert<C>(Gelu(sum(j) + bias[j - begin]));
+      for (int64_t j = begin; j < end; ++j) c[j] = Convert<C>(Gelu(biased(j)));
     } else {
       for (int64_t j = begin; j < end; ++j) {
-        const A z = sum(j) + bias[j - begin];
+        const A z = biased(j);
         pre[j] = Convert<C>(z);
         c[j] = Convert<C>(Gelu(z));
       }
     }
+  };
+  if (g.bias == nullptr) return finish(0, n, sum);
+  static constexpr int64_t kBlock = 256;
+  A bias[kBlock];
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t end = std::min(n, begin + kBlock);
+    const C* from = static_cast<const C*>(g.bias) + column;
+    for (int64_t j = begin; j < end; ++j) bias[j - begin] = Convert<A>(from[j]);
+    finish(begin, end, [&](int64_t j) { return sum(j) + bias[j - begin]; });
   }
 }
 
@@ -327,6 +329,13 @@ void RunTile(const GemmArgs& g, int64_t batch, int64_t i0, int64_t j0, int64_t m
   if (direct && (g.accumulate || (g.bias == nullptr && !g.gelu))) return;
   Vectorised([=, &g] {
     for (int64_t i = 0; i < m; ++i) {
+      // The sums are in a near cache; this row is not, and the CPU does not foresee where it goes
+      // on.
+      constexpr int64_t kAhead = 4, kLine = 64 / sizeof(C);
+      if (pre != nullptr && i + kAhead < m) {
+        for (int64_t j = 0; j < n; j += kLine)
+          __builtin_prefetch(pre + (i + kAhead) * g.ldc + j, 1);
+      }
       FinishRow(g, sums + i * ld, n, j0, c + i * g.ldc, pre == nullptr ? pre : pre + i * g.ldc);
     }
   });
@@ -354,7 +363,7 @@ GemmTile internal::ChooseGemmTile(bool transpose_b, int64_t m, int64_t n, int64_
   struct Load {
     int64_t threads, weight;
   };
-  constexpr Load kLoads[] = {{1, 3}, {2, 4}, {4, 2}, {8, 2}, {16, 1}};
+  constexpr Load kLoads[] = {{1, 3}, {2, 6}, {4, 3}, {8, 1}};
   const auto even = [](int64_t size, int64_t tile, int64_t unit) {
     const int64_t parts = (size + tile - 1) / tile;
     const int64_t part = (size + parts - 1) / parts;
