@@ -1,6 +1,7 @@
 #include "core/allocator.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +11,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -26,6 +28,7 @@ constexpr bool kBypassCache = false;
 
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kHugePage = 2 << 20;
+constexpr int64_t kSegment = 32 << 20;
 constexpr int64_t kMaxBytes = int64_t{1} << 60;  // below, rounding up cannot overflow
 
 // Rounds up so that sizes fall into at most eight classes per power of two (12.5% waste at most).
@@ -37,10 +40,12 @@ int64_t SizeClass(int64_t bytes) {
 
 // Keeps freed blocks in one free list per size class, so that a steady training step takes nothing
 // from the system.
+//
+// Blocks below a huge page are cut from segments, so that they share huge pages: with small ones,
+// the address of most of what a step touches would miss the TLB. Trim gives a block's memory back,
+// and keeps its addresses for the next block of that size class.
 class CpuCachingAllocator : public Allocator {
  public:
-  ~CpuCachingAllocator() override { Trim(); }
-
   void* Allocate(int64_t bytes, Stream) override {
     LS_CHECK(bytes >= 0, "cannot allocate ", bytes, " bytes");
     if (bytes == 0) return nullptr;
@@ -98,9 +103,8 @@ class CpuCachingAllocator : public Allocator {
     return data;
   }
 
-  void* FromSystem(int64_t bytes) {
-    const int64_t size = kBypassCache ? bytes : SizeClass(bytes);
-    const int64_t alignment = !kBypassCache && size >= kHugePage ? kHugePage : kAlignment;
+  // `size` bytes for a request of `bytes`.
+  void* Aligned(int64_t bytes, int64_t alignment, int64_t size) {
     void* data = nullptr;
     if (posix_memalign(&data, alignment, size) != 0) {
       TrimLocked();
@@ -109,6 +113,27 @@ class CpuCachingAllocator : public Allocator {
       }
     }
     if (alignment == kHugePage) madvise(data, size, MADV_HUGEPAGE);
+    return data;
+  }
+
+  void* FromSegment(int64_t bytes, int64_t size) {
+    if (std::vector<void*>& blocks = returned_[size]; !blocks.empty()) {
+      void* data = blocks.back();
+      blocks.pop_back();
+      return data;
+    }
+    if (segment_end_ - segment_ < size) {
+      segment_ = static_cast<char*>(Aligned(bytes, kHugePage, kSegment));
+      segment_end_ = segment_ + kSegment;
+    }
+    return std::exchange(segment_, segment_ + size);
+  }
+
+  void* FromSystem(int64_t bytes) {
+    const int64_t size = kBypassCache ? bytes : SizeClass(bytes);
+    const int64_t alignment = !kBypassCache && size >= kHugePage ? kHugePage : kAlignment;
+    const bool shares = !kBypassCache && size < kHugePage;
+    void* data = shares ? FromSegment(bytes, size) : Aligned(bytes, alignment, size);
     // Reading uninitialised memory must show in sanitizer runs: all ones is a NaN in every float.
     if (kBypassCache) std::memset(data, 0xff, size);
     stats_.reserved_bytes += size;
@@ -118,10 +143,25 @@ class CpuCachingAllocator : public Allocator {
 
   void TrimLocked() {
     for (auto& [size, blocks] : free_) {
-      for (void* data : blocks) std::free(data);
+      for (void* data : blocks) {
+        if (size < kHugePage) {
+          ReturnPages(static_cast<char*>(data), size);
+          returned_[size].push_back(data);
+        } else {
+          std::free(data);
+        }
+      }
       stats_.reserved_bytes -= size * static_cast<int64_t>(blocks.size());
       blocks.clear();
     }
+  }
+
+  // Of the pages that lie in the block as a whole.
+  static void ReturnPages(char* data, int64_t size) {
+    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+    const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + size) / page * page;
+    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
   }
 
   [[noreturn]] void ThrowOutOfMemory(int64_t bytes, const std::string& why) const {
@@ -131,7 +171,10 @@ class CpuCachingAllocator : public Allocator {
   }
 
   mutable std::mutex mutex_;
-  std::unordered_map<int64_t, std::vector<void*>> free_;
+  std::unordered_map<int64_t, std::vector<void*>> free_;      // by size class
+  std::unordered_map<int64_t, std::vector<void*>> returned_;  // addresses without memory
+  char* segment_ = nullptr;                                   // what is left of the last one
+  char* segment_end_ = nullptr;
   AllocatorStats stats_;
   int64_t limit_ = 0;
 };

@@ -110,6 +110,11 @@ TEST_F(AllocatorTest, TrimReturnsTheCache) {
   EXPECT_EQ(Since().reserved_bytes, kCaches ? (1 << 16) + (1 << 20) : 1 << 16);
   allocator_.Trim();
   EXPECT_EQ(Since().reserved_bytes, 1 << 16);
+  void* again = allocator_.Allocate(1 << 20, kStream);
+  std::memset(again, 7, 1 << 20);
+  EXPECT_EQ(Since().reserved_bytes, (1 << 16) + (1 << 20));
+  EXPECT_EQ(Since().system_allocations, 3);
+  allocator_.Free(again, 1 << 20, kStream);
   allocator_.Free(kept, 1 << 16, kStream);
 }
 
