@@ -164,9 +164,26 @@ class GlooTransport : public Transport {
       // Gloo's exceptions have no base but this one. When a wait is over, Gloo closes all
       // connections; what had come before still counts.
       if (Clock::now() + milliseconds(2) >= deadline) ThrowTimeout();
-      throw TransportError(TransportError::Cause::kLostRank, {peer},
+      throw TransportError(TransportError::Cause::kLostRank, Ended(peer),
                            StrCat("its connection ended (", error.what(), ")"));
     }
+  }
+
+  // The peers whose connections have ended, `peer` among them.
+  std::vector<int> Ended(int peer) {
+    constexpr uint64_t kSlotOfNoMessage = ~uint64_t{0};
+    std::vector<int> ended = {peer};
+    for (int r = 0; r < size(); ++r) {
+      if (r == rank() || r == peer) continue;
+      char byte;
+      const Buffer probe = context_->createUnboundBuffer(&byte, 1);
+      try {
+        probe->recv(r, kSlotOfNoMessage);
+      } catch (const std::exception&) {
+        ended.push_back(r);
+      }
+    }
+    return ended;
   }
 
   [[noreturn]] void ThrowTimeout() const {

@@ -39,7 +39,10 @@ class InProcessTransport : public Transport {
     for (const Outgoing& message : outgoing) {
       if (!Post(message) && !lost) lost = message.peer;
     }
-    if (lost) ThrowLost(*lost);
+    if (lost) {
+      const std::lock_guard<std::mutex> lock(hub_->mutex);
+      ThrowLost(*lost);
+    }
     for (size_t i = 0; i < incoming.size(); ++i) Fetch(incoming, i, deadline);
   }
 
@@ -70,7 +73,7 @@ class InProcessTransport : public Transport {
     if (!bytes.empty()) std::memcpy(bytes.data(), message.data, bytes.size());
     const std::lock_guard<std::mutex> lock(hub_->mutex);
     CheckNotInterrupted();
-    if (hub_->gone.count(message.peer) != 0) return false;
+    if (IsLost(message.peer)) return false;
     hub_->mail[{rank_, message.peer}].push_back(std::move(bytes));
     hub_->changed.notify_all();
     return true;
@@ -82,13 +85,12 @@ class InProcessTransport : public Transport {
     {
       std::unique_lock<std::mutex> lock(hub_->mutex);
       auto& mail = hub_->mail[{message.peer, rank_}];
-      const bool in_time = hub_->changed.wait_until(lock, deadline, [&] {
-        return interrupted_ || !mail.empty() || hub_->gone.count(message.peer) != 0;
-      });
+      const bool in_time = hub_->changed.wait_until(
+          lock, deadline, [&] { return interrupted_ || !mail.empty() || IsLost(message.peer); });
       CheckNotInterrupted();
       if (!in_time) ThrowTimeout(all.subspan(i));
       // What was sent before its sender left still counts.
-      if (mail.empty()) ThrowLost(message.peer);
+      if (mail.empty() || hub_->gone.count(rank_) != 0) ThrowLost(message.peer);
       bytes = std::move(mail.front());
       mail.pop_front();
     }
@@ -103,9 +105,17 @@ class InProcessTransport : public Transport {
       throw TransportError(TransportError::Cause::kInterrupted, {}, "the transport is interrupted");
     }
   }
-  [[noreturn]] static void ThrowLost(int peer) {
-    throw TransportError(TransportError::Cause::kLostRank, {peer},
-                         StrCat("rank ", peer, " has destroyed its transport"));
+  // The connection between this rank and the peer ends with either.
+  bool IsLost(int peer) const {
+    return hub_->gone.count(peer) != 0 || hub_->gone.count(rank_) != 0;
+  }
+  [[noreturn]] void ThrowLost(int peer) const {
+    std::vector<int> lost;
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank_ && IsLost(r)) lost.push_back(r);
+    }
+    throw TransportError(TransportError::Cause::kLostRank, lost,
+                         StrCat("its connection to rank ", peer, " ended"));
   }
   [[noreturn]] void ThrowTimeout(std::span<const Incoming> waiting) const {
     std::set<int> peers;

@@ -20,8 +20,8 @@ class TransportError : public Error {
       : Error(what), cause(cause), peers(std::move(peers)) {}
 
   Cause cause;
-  std::vector<int>
-      peers;  // that are gone, or whose messages did not come, or not as they were sent
+  std::vector<int> peers;  // whose connections have ended, or whose messages did not come, or not
+                           // as they were sent
 };
 
 // Messages between two ranks are received in the order in which they were sent; both sides know
