@@ -192,6 +192,10 @@ std::string ToString(const std::vector<OptionDifference>& differences);
 std::string ToToml(const OptionValue& value);
 
 Environment ProcessEnvironment();
+// What to type to run `program` of //models: by Bazel, if that runs this process, else from the
+// folder that this one was called from. `called`: the first word of the command line.
+std::string CommandOf(const std::string& program, const Environment& environment,
+                      const std::string& called);
 // Of the terminal on stdout, else of $COLUMNS, else 100.
 int TerminalColumns();
 // `bazel run` starts a program in a folder of its own. Call this first in main: it changes to the

@@ -171,6 +171,14 @@ Environment ProcessEnvironment() {
   return environment;
 }
 
+std::string CommandOf(const std::string& program, const Environment& environment,
+                      const std::string& called) {
+  if (environment.count("BUILD_WORKSPACE_DIRECTORY")) {
+    return "bazel run -c opt //models:" + program + " --";
+  }
+  return called.substr(0, called.rfind('/') + 1) + program;  // npos + 1 is 0
+}
+
 int TerminalColumns() {
   winsize size{};
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;

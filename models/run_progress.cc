@@ -1,13 +1,22 @@
 #include "models/run_progress.h"
 
+#include <errno.h>
 #include <fmt/format.h>
 
 #include <cstdio>
 
 #include "models/format.h"
+#include "models/options.h"
 #include "models/run_summary.h"
 
 namespace lockstep::models {
+namespace {
+
+std::string CommandOf(const std::string& program) {
+  return models::CommandOf(program, ProcessEnvironment(), program_invocation_name);
+}
+
+}  // namespace
 
 void Print(const std::string& line) {
   std::fputs((line + "\n").c_str(), stdout);
@@ -58,8 +67,8 @@ void RunProgress::PrintInterrupted(int64_t step) const {
   const std::string& folder = setup_.config.out_dir;
   Print(fmt::format(
       "interrupted after step {}; checkpoint saved. To go on, run the same command again, or:\n"
-      "  bazel run -c opt //models:train_gpt -- {}/config.toml --out_dir={}",
-      step, folder, folder));
+      "  {} {}/config.toml --out_dir={}",
+      step, CommandOf("train_gpt"), folder, folder));
 }
 
 void RunProgress::PrintEnd(const End& end) const {
@@ -78,8 +87,8 @@ void RunProgress::PrintEnd(const End& end) const {
   const std::string& folder = setup_.config.out_dir;
   Print(
       fmt::format("checkpoint {}/latest; to sample from it:\n"
-                  "  bazel run -c opt //models:sample_gpt -- --checkpoint={}/latest",
-                  folder, folder));
+                  "  {} --checkpoint={}/latest",
+                  folder, CommandOf("sample_gpt"), folder));
 }
 
 }  // namespace lockstep::models

@@ -331,9 +331,10 @@ void ForwardHead(const Head<T, X>& head, int64_t begin, int64_t end, Buffers<T>&
   for (int64_t i = begin; i < end; ++i) {
     const T total = sum[i - begin];
     head.log_sum_exp[i] = max[i - begin] + static_cast<T>(Log(total));
+    const T inverse = T(1) / total;
     const T* in = y + (i - begin) * ld;
     X* out = head.y.Row(i);
-    for (int64_t l = 0; l < d; ++l) out[l] = Narrow<X>(in[l] / total);
+    for (int64_t l = 0; l < d; ++l) out[l] = Narrow<X>(in[l] * inverse);
   }
 }
 
@@ -345,7 +346,7 @@ template <class T>
 struct BackwardTile {
   T *k, *v, *dk, *dv;           // [keys, ld]
   T *q, *dy, *dq;               // [queries, ld]
-  T *qt, *dyt;                  // [d, kTile], qt scaled
+  T *qt, *dyt, *yt;             // [d, kTile], qt scaled
   T *log_sum_exp, *delta;       // [queries]
   T *scores, *d_scores, *mask;  // [keys, queries]
 
@@ -396,13 +397,13 @@ template <class T, class X>
 void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, Buffers<T>& buffers) {
   const int64_t d = heads->d, ld = RoundUp(d, kLanes<T>), whole = RoundUp(length, kTile) * ld;
   const T scale = static_cast<T>(heads->scale);
-  buffers.Reset(4 * whole + 5 * kTile * ld + 3 * kTile * kTile + 2 * kTile);
+  buffers.Reset(4 * whole + 6 * kTile * ld + 3 * kTile * kTile + 2 * kTile);
   T* const k = buffers.Take(whole);
   T* const v = buffers.Take(whole);
   T* const dk = buffers.Take(whole);
   T* const dv = buffers.Take(whole);
   BackwardTile<T> t;
-  for (T** p : {&t.q, &t.dy, &t.dq, &t.qt, &t.dyt}) *p = buffers.Take(kTile * ld);
+  for (T** p : {&t.q, &t.dy, &t.dq, &t.qt, &t.dyt, &t.yt}) *p = buffers.Take(kTile * ld);
   for (T** p : {&t.scores, &t.d_scores, &t.mask}) *p = buffers.Take(kTile * kTile);
   for (T** p : {&t.log_sum_exp, &t.delta}) *p = buffers.Take(kTile);
   Pack(heads->k.Row(0), heads->k.stride, length, RoundUp(length, kTile), d, ld, k);
@@ -416,11 +417,16 @@ void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, Buffers<T
       Pack(head->dy.Row(i), head->dy.stride, queries, kTile, d, ld, t.dy);
       TransposeTile(t.q, ld, d, scale, t.qt);
       TransposeTile(t.dy, ld, d, T(1), t.dyt);
+      Pack(head->y.Row(i), head->y.stride, queries, kTile, d, ld, t.dq);
+      TransposeTile(t.dq, ld, d, T(1), t.yt);
+      for (int64_t c = 0; c < kTile; c += kLanes<T>) {
+        Vec<T> delta = {};
+        for (int64_t l = 0; l < d; ++l) {
+          delta += Load(t.dyt + l * kTile + c) * Load(t.yt + l * kTile + c);
+        }
+        Store(t.delta + c, delta);
+      }
       for (int64_t c = 0; c < kTile; ++c) {
-        T delta = 0;
-        const X* y = head->y.Row(i + (c < queries ? c : 0));
-        for (int64_t l = 0; l < d; ++l) delta += t.dy[c * ld + l] * Widen<T>(y[l]);
-        t.delta[c] = delta;
         t.log_sum_exp[c] = c < queries ? head->log_sum_exp[i + c] : T(0);
       }
       for (int64_t at = 0; at < kTile * ld; ++at) t.dq[at] = 0;

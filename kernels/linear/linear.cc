@@ -37,9 +37,12 @@ class LinearNode : public Node {
   void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
                 std::span<GradSink> sinks) override {
     const Stream stream = CurrentStream(grads[0].device());
+    const bool last = !GraphIsRetained() && grads[0].storage().unique() && grads[0].is_contiguous();
     Tensor dy = AsMatrix(grads[0].Contiguous());
     if (activation_ != Activation::kNone) {
-      const Tensor d_pre = Tensor::EmptyLike(dy);
+      // Over dy, if nobody else can look at it any more.
+      const Tensor d_pre = last ? dy : Tensor::EmptyLike(dy);
+      if (last) dy.storage().BumpVersion();
       linear_backward_activation(stream,
                                  {activation_, AsMatrix(pre_activation_.Unpack()), dy, d_pre});
       dy = d_pre;

@@ -45,7 +45,7 @@ struct LinearBackwardActivationArgs {
   Activation activation = Activation::kNone;  // not kNone
   Tensor pre_activation;                      // [M, N]
   Tensor dy;                                  // [M, N]
-  Tensor d_pre;                               // [M, N], written
+  Tensor d_pre;                               // [M, N], written; may be dy
 };
 inline constinit Slot<void(const LinearBackwardActivationArgs&)> linear_backward_activation{
     "linear_backward_activation"};

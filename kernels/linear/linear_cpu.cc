@@ -42,6 +42,7 @@ void LinearBackwardActivationCpu(Stream, const LinearBackwardActivationArgs& arg
     const T* dy = args.dy.data<T>();
     T* out = args.d_pre.data<T>();
     VectorisedParallelFor(args.dy.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+#pragma GCC ivdep  // out may be dy
       for (int64_t i = begin; i < end; ++i) {
         out[i] = Convert<T>(Convert<A>(dy[i]) * GeluDerivative(Convert<A>(z[i])));
       }

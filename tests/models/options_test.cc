@@ -587,6 +587,13 @@ TEST(OptionsMisuse, ARegistryThatContradictsItselfIsRefused) {
   EXPECT_THROW(program.options.value("no.such"), ArgumentError);
 }
 
+TEST(OptionsStart, OtherProgramsAreRunAsThisOneIs) {
+  EXPECT_EQ(CommandOf("sample_gpt", {{"BUILD_WORKSPACE_DIRECTORY", "/w"}}, "/cache/train_gpt"),
+            "bazel run -c opt //models:sample_gpt --");
+  EXPECT_EQ(CommandOf("sample_gpt", {}, "lockstep/bin/train_gpt"), "lockstep/bin/sample_gpt");
+  EXPECT_EQ(CommandOf("sample_gpt", {}, "train_gpt"), "sample_gpt");
+}
+
 TEST(OptionsStart, ExitCodes) {
   const auto start = [](std::vector<const char*> arguments) {
     arguments.insert(arguments.begin(), "prog");
