@@ -1,6 +1,7 @@
 #include "kernels/linear/linear.h"
 
 #include "core/autograd.h"
+#include "core/engine.h"
 
 namespace lockstep::ops {
 namespace {
