@@ -23,7 +23,11 @@ std::vector<Range> WritableRanges(pid_t pid) {
     unsigned long begin = 0, end = 0;
     char access[5] = {};
     if (std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, access) != 3) continue;
-    if (access[0] == 'r' && access[1] == 'w') ranges.push_back({begin, end});
+    // What is larger is a sanitizer's shadow, of terabytes.
+    constexpr unsigned long kLargest = 4ul << 30;
+    if (access[0] == 'r' && access[1] == 'w' && end - begin <= kLargest) {
+      ranges.push_back({begin, end});
+    }
   }
   return ranges;
 }
