@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,13 @@ struct Result {
   int exit_code = -1;  // -1 if a signal ended it
   int signal = 0;
   std::string out, err;
+
+  // For the failures of tests.
+  friend std::ostream& operator<<(std::ostream& o, const Result& r) {
+    return o << "exit code " << r.exit_code << ", signal " << r.signal << ", out:\n"
+             << r.out << "err:\n"
+             << r.err;
+  }
 };
 
 // A program that runs until Wait, or is killed by the destructor. `arguments[0]` is its path below

@@ -193,7 +193,7 @@ TEST(ProcessTest, ARankThatHangsIsNamedAtTheTimeout) {
 // Reliability promise 20.
 TEST(ProcessTest, MissingRanksAreListed) {
   const int port = FreePort();
-  Environment extra = {{"TEST_JOIN_SECONDS", "3"}};
+  Environment extra = {{"TEST_JOIN_SECONDS", lockstep::test::kSanitized ? "20" : "6"}};
   std::vector<Environment> two = {Of(0, 4, port), Of(2, 4, port)};
   for (Environment& e : two) e.insert(extra.begin(), extra.end());
   Ranks ranks(two, {"1"});
