@@ -346,7 +346,7 @@ template <class T>
 struct BackwardTile {
   T *k, *v, *dk, *dv;           // [keys, ld]
   T *q, *dy, *dq;               // [queries, ld]
-  T *qt, *dyt, *yt;             // [d, kTile], qt scaled
+  T *qt, *dyt;                  // [d, kTile], qt scaled
   T *log_sum_exp, *delta;       // [queries]
   T *scores, *d_scores, *mask;  // [keys, queries]
 
@@ -403,7 +403,8 @@ void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, Buffers<T
   T* const dk = buffers.Take(whole);
   T* const dv = buffers.Take(whole);
   BackwardTile<T> t;
-  for (T** p : {&t.q, &t.dy, &t.dq, &t.qt, &t.dyt, &t.yt}) *p = buffers.Take(kTile * ld);
+  for (T** p : {&t.q, &t.dy, &t.dq, &t.qt, &t.dyt}) *p = buffers.Take(kTile * ld);
+  T* const yt = buffers.Take(kTile * ld);
   for (T** p : {&t.scores, &t.d_scores, &t.mask}) *p = buffers.Take(kTile * kTile);
   for (T** p : {&t.log_sum_exp, &t.delta}) *p = buffers.Take(kTile);
   Pack(heads->k.Row(0), heads->k.stride, length, RoundUp(length, kTile), d, ld, k);
@@ -417,12 +418,13 @@ void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, Buffers<T
       Pack(head->dy.Row(i), head->dy.stride, queries, kTile, d, ld, t.dy);
       TransposeTile(t.q, ld, d, scale, t.qt);
       TransposeTile(t.dy, ld, d, T(1), t.dyt);
-      Pack(head->y.Row(i), head->y.stride, queries, kTile, d, ld, t.dq);
-      TransposeTile(t.dq, ld, d, T(1), t.yt);
+      T* const y = t.dq;  // which is not in use yet
+      Pack(head->y.Row(i), head->y.stride, queries, kTile, d, ld, y);
+      TransposeTile(y, ld, d, T(1), yt);
       for (int64_t c = 0; c < kTile; c += kLanes<T>) {
         Vec<T> delta = {};
         for (int64_t l = 0; l < d; ++l) {
-          delta += Load(t.dyt + l * kTile + c) * Load(t.yt + l * kTile + c);
+          delta += Load(t.dyt + l * kTile + c) * Load(yt + l * kTile + c);
         }
         Store(t.delta + c, delta);
       }
