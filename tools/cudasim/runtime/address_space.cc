@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "block.h"
 #include "cudasim/access.h"
@@ -36,6 +37,8 @@ constexpr size_t kQuarantine = 4096;
   return (size + unit - 1) / unit * unit;
 }
 
+constexpr int kMostDevices = 8;
+
 // Protection keys: rights to pages that each thread switches by itself, without a system call.
 // One key per device, and a fallback for processors without them.
 struct Protection {
@@ -52,12 +55,16 @@ struct Protection {
   bool enabled = false;
   bool has_keys = true;
   int devices = 0;
-  int keys[8] = {};
-  // Without keys: how many threads have access now, and what is protected while there is none.
-  // This lock is taken after the state's.
+  int keys[kMostDevices] = {};
+  // Without keys: how many threads have access to each device now, and what is protected while
+  // there is none. This lock is taken after the state's.
+  struct Range {
+    size_t size;
+    int device;
+  };
   std::mutex mutex;
-  int holders = 0;
-  std::map<uintptr_t, size_t> ranges;
+  int holders[kMostDevices] = {};
+  std::map<uintptr_t, Range> ranges;
 };
 
 Protection& GetProtection() {
@@ -69,10 +76,20 @@ Protection& GetProtection() {
   return block.kind == BlockKind::kDevice && GetProtection().enabled;
 }
 
-// Without keys: takes or gives everyone access to all device memory.
-void ProtectAll(const Protection& protection, int rights) {
-  for (const auto& [begin, size] : protection.ranges) {
-    mprotect(reinterpret_cast<void*>(begin), size, rights);
+// Without keys: one thread more, or fewer, has access to each of `devices`, a bit each. The first
+// opens a device's memory to everyone, the last closes it.
+void CountHolders(Protection& protection, unsigned devices, int change) {
+  const std::lock_guard<std::mutex> guard(protection.mutex);
+  unsigned turned = 0;
+  for (int i = 0; i < kMostDevices; ++i) {
+    if (((devices >> i) & 1) == 0) continue;
+    const int before = std::exchange(protection.holders[i], protection.holders[i] + change);
+    if (before == 0 || before + change == 0) turned |= 1u << i;
+  }
+  const int rights = change > 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
+  for (const auto& [begin, range] : protection.ranges) {
+    if (((turned >> range.device) & 1) == 0) continue;
+    mprotect(reinterpret_cast<void*>(begin), range.size, rights);
   }
 }
 
@@ -144,8 +161,8 @@ bool MapBlock(Block* block) {
       pkey_mprotect(first, inner, PROT_READ | PROT_WRITE, protection.keys[block->device]);
     } else {
       const std::lock_guard<std::mutex> guard(protection.mutex);
-      protection.ranges[reinterpret_cast<uintptr_t>(first)] = inner;
-      if (protection.holders == 0) mprotect(first, inner, PROT_NONE);
+      protection.ranges[reinterpret_cast<uintptr_t>(first)] = {inner, block->device};
+      if (protection.holders[block->device] == 0) mprotect(first, inner, PROT_NONE);
     }
   }
   return true;
@@ -201,18 +218,13 @@ void RestoreAccess() {
 DeviceAccess::DeviceAccess(int device) : saved_rights_(runtime::thread_rights) {
   auto& protection = runtime::GetProtection();
   if (!protection.enabled) return;
-  if (!protection.has_keys) {
-    const std::lock_guard<std::mutex> guard(protection.mutex);
-    if (protection.holders++ == 0) runtime::ProtectAll(protection, PROT_READ | PROT_WRITE);
-    return;
-  }
-  unsigned allowed = ~0u;
   if (device != kAllDevices) {
-    allowed = (1u << device) | runtime::GetState().devices[device].peers.load();
+    devices_ = (1u << device) | runtime::GetState().devices[device].peers.load();
   }
+  if (!protection.has_keys) return runtime::CountHolders(protection, devices_, 1);
   unsigned rights = 0;
-  for (int i = 0; i < 8; ++i) {
-    if (((allowed >> i) & 1) == 0) rights |= static_cast<unsigned>(PKEY_DISABLE_ACCESS) << (2 * i);
+  for (int i = 0; i < runtime::kMostDevices; ++i) {
+    if (((devices_ >> i) & 1) == 0) rights |= static_cast<unsigned>(PKEY_DISABLE_ACCESS) << (2 * i);
   }
   runtime::thread_rights = rights;
   runtime::RestoreAccess();
@@ -221,11 +233,7 @@ DeviceAccess::DeviceAccess(int device) : saved_rights_(runtime::thread_rights) {
 DeviceAccess::~DeviceAccess() {
   auto& protection = runtime::GetProtection();
   if (!protection.enabled) return;
-  if (!protection.has_keys) {
-    const std::lock_guard<std::mutex> guard(protection.mutex);
-    if (--protection.holders == 0) runtime::ProtectAll(protection, PROT_NONE);
-    return;
-  }
+  if (!protection.has_keys) return runtime::CountHolders(protection, devices_, -1);
   runtime::thread_rights = saved_rights_;
   runtime::RestoreAccess();
 }

@@ -18,6 +18,7 @@ class DeviceAccess {
 
  private:
   unsigned saved_rights_;
+  unsigned devices_ = ~0u;  // a bit each
 };
 
 }  // namespace cudasim
