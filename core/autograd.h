@@ -89,15 +89,19 @@ class Leaf {
 class GradSink {
  public:
   struct Target {
-    Tensor tensor;    // contiguous
-    bool accumulate;  // add to what is there (GEMM with beta = 1), else overwrite every element
+    Tensor tensor;            // contiguous
+    bool accumulate = false;  // add to it (GEMM with beta = 1), else overwrite every element
   };
 
   GradSink() = default;
   GradSink(Leaf* leaf) : leaf_(leaf) {}
-  GradSink(Tensor* buffer) : buffer_(buffer) {}
+  GradSink(Tensor* buffer, Node* receiver = nullptr) : buffer_(buffer), receiver_(receiver) {}
 
   bool needed() const { return leaf_ != nullptr || buffer_ != nullptr; }
+  // The node whose Backward gets this gradient, if it gets nothing else added to it and its graph
+  // is not retained: a node that knows it may do its first step on the way (the derivative of an
+  // activation in the epilogue of a product). Else null.
+  Node* receiver() const { return receiver_; }
   // The destination, of the shape, dtype and device of `like`; the node writes it in full.
   Target Open(const Tensor& like);
   Target Open(const Shape& shape, DType dtype, Device device);
@@ -117,6 +121,7 @@ class GradSink {
 
   Leaf* leaf_ = nullptr;
   Tensor* buffer_ = nullptr;
+  Node* receiver_ = nullptr;
   bool scratch_only_ = false;  // another sink of the same node writes to the same place
   Tensor scratch_;             // defined: to be added to the destination by Finish
 };

@@ -120,6 +120,16 @@ class BackwardRun {
     std::sort(plan_.nodes.begin(), plan_.nodes.end(),
               [](const auto& a, const auto& b) { return a->sequence() > b->sequence(); });
     for (size_t i = 0; i < plan_.nodes.size(); ++i) index_[plan_.nodes[i].get()] = i;
+    buffers_.resize(plan_.nodes.size());
+    for (const auto& node : plan_.nodes) {
+      for (const Edge& edge : node->inputs()) {
+        if (edge.node) ++Buffer(*edge.node, edge.output).uses;
+      }
+    }
+    for (const Tensor& root : roots) {
+      const auto& meta = root.autograd();
+      if (meta && meta->node) ++Buffer(*meta->node, meta->output).uses;
+    }
     LeafOrder order = OrderLeaves(roots, plan_.nodes);
     plan_.leaves = std::move(order.leaves);
     last_use_ = std::move(order.last_use);
@@ -207,20 +217,32 @@ class BackwardRun {
   }
 
   void PutRootGrads(std::span<const Tensor> roots, std::span<const Tensor> root_grads) {
-    buffers_.resize(plan_.nodes.size());
     for (size_t i = 0; i < roots.size(); ++i) {
       const auto& meta = roots[i].autograd();
       const Tensor grad = RootGrad(roots[i], root_grads.empty() ? Tensor() : root_grads[i]);
-      GradSink sink =
-          meta->leaf ? GradSink(meta->leaf.get()) : GradSink(&Buffer(*meta->node, meta->output));
+      GradSink sink = meta->leaf ? GradSink(meta->leaf.get())
+                                 : GradSink(&Buffer(*meta->node, meta->output).grad);
       sink.Put(grad);
     }
   }
 
-  Tensor& Buffer(Node& node, int output) {
+  // The gradient of a node's output, so far, and how many inputs and roots add to it.
+  struct OutputGrad {
+    Tensor grad;
+    int uses = 0;
+  };
+
+  OutputGrad& Buffer(Node& node, int output) {
     auto& buffer = buffers_[index_.at(&node)];
     buffer.resize(node.outputs_.size());
     return buffer[output];
+  }
+
+  GradSink SinkOf(const Edge& edge) {
+    if (edge.leaf) return GradSink(edge.leaf.get());
+    OutputGrad& to = Buffer(*edge.node, edge.output);
+    const bool only = to.uses == 1 && !options_.retain_graph;
+    return GradSink(&to.grad, only ? edge.node.get() : nullptr);
   }
 
   bool Deferred(const Edge& edge) const {
@@ -229,8 +251,9 @@ class BackwardRun {
 
   void RunNode(size_t i) {
     Node& node = *plan_.nodes[i];
-    std::vector<Tensor> grads = std::move(buffers_[i]);
-    grads.resize(node.outputs_.size());
+    std::vector<Tensor> grads(node.outputs_.size());
+    for (size_t k = 0; k < buffers_[i].size(); ++k) grads[k] = std::move(buffers_[i][k].grad);
+    buffers_[i].clear();
     const bool any = std::any_of(grads.begin(), grads.end(), [](auto& g) { return g.defined(); });
     std::vector<bool> now(node.inputs().size()), later(node.inputs().size());
     bool any_now = false, any_later = false;
@@ -241,8 +264,7 @@ class BackwardRun {
       if (Deferred(edge)) {
         later[j] = any_later = true;
       } else {
-        sinks[j] =
-            edge.leaf ? GradSink(edge.leaf.get()) : GradSink(&Buffer(*edge.node, edge.output));
+        sinks[j] = SinkOf(edge);
         now[j] = any_now = true;
       }
     }
@@ -313,7 +335,7 @@ class BackwardRun {
   BackwardPlan plan_;
   std::vector<int64_t> last_use_;
   std::unordered_map<Node*, size_t> index_;
-  std::vector<std::vector<Tensor>> buffers_;  // gradients of each node's outputs, so far
+  std::vector<std::vector<OutputGrad>> buffers_;  // of each node that has not run
   std::vector<BackwardObserver*> observers_;
   std::vector<std::shared_ptr<const BackwardRange>> active_;
   std::unordered_set<const BackwardRange*> begun_;
@@ -322,6 +344,10 @@ class BackwardRun {
 };
 
 bool GraphIsRetained() { return graph_is_retained; }
+
+bool MayOverwrite(const Tensor& grad) {
+  return !graph_is_retained && grad.storage().unique() && grad.is_contiguous();
+}
 
 void DeferredGradients::Run() { BackwardRun::RunDeferred(std::exchange(items_, {})); }
 

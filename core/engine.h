@@ -57,6 +57,10 @@ void Backward(const Tensor& root, const Tensor& root_grad = {},
 // node may write to what it alone still holds. True outside of backward.
 bool GraphIsRetained();
 
+// Whether a node may write its result over this gradient, which it was given: nobody else holds it,
+// it is contiguous, and no other run of the node will read it.
+bool MayOverwrite(const Tensor& grad);
+
 // The order backward would follow.
 BackwardPlan PlanBackward(std::span<const Tensor> roots);
 

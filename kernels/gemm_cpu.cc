@@ -248,10 +248,12 @@ bool HasNativeBF16() {
 
 // ---- A tile of the arguments' product, with what follows it. ----
 
-// A row of a finished tile gets bias and GELU, and goes to C. The sums are in C already if A is C's
-// type (and a separate pointer to them would keep compilers from vectorising).
+// A row of a finished tile gets bias and GELU, or GELU's derivative, and goes to C. The sums are in
+// C already if A is C's type (and a separate pointer to them would keep compilers from
+// vectorising).
 template <class A, class C>
-void FinishRow(const GemmArgs& g, const A* sums, int64_t n, int64_t column, C* c, C* pre) {
+void FinishRow(const GemmArgs& g, const A* sums, int64_t n, int64_t column, C* c, C* pre,
+               const C* gelu_input) {
   const auto sum = [=](int64_t j) {
     if constexpr (std::is_same_v<A, C>) {
       return c[j];
@@ -261,6 +263,13 @@ void FinishRow(const GemmArgs& g, const A* sums, int64_t n, int64_t column, C* c
   };
   if (g.accumulate) {
     for (int64_t j = 0; j < n; ++j) c[j] = Convert<C>(Convert<A>(c[j]) + sums[j]);
+    return;
+  }
+  if (gelu_input != nullptr) {
+#pragma GCC ivdep
+    for (int64_t j = 0; j < n; ++j) {
+      c[j] = Convert<C>(sum(j) * GeluDerivative(Convert<A>(gelu_input[j])));
+    }
     return;
   }
   const auto finish = [&](int64_t begin, int64_t end, const auto& biased) {
@@ -314,6 +323,8 @@ void RunTile(const GemmArgs& g, int64_t batch, int64_t i0, int64_t j0, int64_t m
   const int64_t at = batch * g.stride_c + i0 * g.ldc + j0;
   C* c = static_cast<C*>(g.c) + at;
   C* pre = g.pre_activation == nullptr ? nullptr : static_cast<C*>(g.pre_activation) + at;
+  const C* gelu_input =
+      g.gelu_input == nullptr ? nullptr : static_cast<const C*>(g.gelu_input) + at;
 
   constexpr bool direct = std::is_same_v<A, C>;
   static thread_local Scratch<A> scratch;
@@ -326,17 +337,20 @@ void RunTile(const GemmArgs& g, int64_t batch, int64_t i0, int64_t j0, int64_t m
     sums = scratch.Get(m * n);
   }
   Multiply<T>(g, a, b, m, n, sums, ld, direct && g.accumulate);
-  if (direct && (g.accumulate || (g.bias == nullptr && !g.gelu))) return;
+  const bool finished = g.accumulate || (g.bias == nullptr && !g.gelu && gelu_input == nullptr);
+  if (direct && finished) return;
   Vectorised([=, &g] {
     for (int64_t i = 0; i < m; ++i) {
       // The sums are in a near cache; this row is not, and the CPU does not foresee where it goes
       // on.
       constexpr int64_t kAhead = 4, kLine = 64 / sizeof(C);
-      if (pre != nullptr && i + kAhead < m) {
-        for (int64_t j = 0; j < n; j += kLine)
-          __builtin_prefetch(pre + (i + kAhead) * g.ldc + j, 1);
+      const int64_t row = i * g.ldc, ahead = (i + kAhead) * g.ldc;
+      for (int64_t j = 0; j < n && i + kAhead < m; j += kLine) {
+        if (pre != nullptr) __builtin_prefetch(pre + ahead + j, 1);
+        if (gelu_input != nullptr) __builtin_prefetch(gelu_input + ahead + j);
       }
-      FinishRow(g, sums + i * ld, n, j0, c + i * g.ldc, pre == nullptr ? pre : pre + i * g.ldc);
+      FinishRow(g, sums + i * ld, n, j0, c + row, pre == nullptr ? pre : pre + row,
+                gelu_input == nullptr ? gelu_input : gelu_input + row);
     }
   });
 }
@@ -346,6 +360,7 @@ void Check(const GemmArgs& g) {
   LS_INVARIANT(g.lda >= (g.transpose_a ? g.m : g.k) && g.ldb >= (g.transpose_b ? g.k : g.n) &&
                g.ldc >= g.n);
   LS_INVARIANT(!g.accumulate || (g.bias == nullptr && !g.gelu));
+  LS_INVARIANT(g.gelu_input == nullptr || (g.bias == nullptr && !g.gelu && !g.accumulate));
 }
 
 }  // namespace
@@ -421,24 +436,45 @@ GemmTile TileOf(const GemmArgs& g) {
 
 }  // namespace
 
-void Gemm(const GemmArgs& g) {
-  Check(g);
-  if (g.m == 0 || g.n == 0 || g.batch == 0) return;
-  const GemmTile tile = TileOf(g);
-  const int64_t rows = (g.m + tile.m - 1) / tile.m, columns = (g.n + tile.n - 1) / tile.n;
-  DispatchFloat("gemm", g.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    DispatchFloat("gemm", g.c_dtype, [&](auto c_tag) {
-      using C = typename decltype(c_tag)::type;
-      ParallelFor(g.batch * rows * columns, 1, [&](int64_t begin, int64_t end) {
-        const SingleThreaded scope;
-        for (int64_t at = begin; at < end; ++at) {
-          const int64_t i0 = at % rows * tile.m, j0 = at / rows % columns * tile.n;
-          RunTile<T, C>(g, at / (rows * columns), i0, j0, std::min(tile.m, g.m - i0),
-                        std::min(tile.n, g.n - j0));
-        }
+void Gemm(const GemmArgs& g) { Gemm(std::span(&g, 1)); }
+
+void Gemm(std::span<const GemmArgs> products) {
+  struct Tiles {
+    GemmTile tile{};
+    int64_t rows = 0, columns = 0, end = 0;  // tiles up to `end` are of this product or before it
+  };
+  LS_INVARIANT(products.size() <= kMostProducts);
+  std::array<Tiles, kMostProducts> tiles;
+  int64_t total = 0;
+  for (size_t i = 0; i < products.size(); ++i) {
+    const GemmArgs& g = products[i];
+    Check(g);
+    if (g.m > 0 && g.n > 0 && g.batch > 0) {
+      const GemmTile tile = TileOf(g);
+      const int64_t rows = (g.m + tile.m - 1) / tile.m, columns = (g.n + tile.n - 1) / tile.n;
+      total += g.batch * rows * columns;
+      tiles[i] = {tile, rows, columns};
+    }
+    tiles[i].end = total;
+  }
+  ParallelFor(total, 1, [&](int64_t begin, int64_t end) {
+    const SingleThreaded scope;
+    for (int64_t at = begin; at < end; ++at) {
+      size_t i = 0;
+      while (at >= tiles[i].end) ++i;
+      const GemmArgs& g = products[i];
+      const auto& [tile, rows, columns, after] = tiles[i];
+      const int64_t index = at - (after - g.batch * rows * columns);
+      const int64_t i0 = index % rows * tile.m, j0 = index / rows % columns * tile.n;
+      const int64_t m = std::min(tile.m, g.m - i0), n = std::min(tile.n, g.n - j0);
+      DispatchFloat("gemm", g.dtype, [&](auto tag) {
+        using T = typename decltype(tag)::type;
+        DispatchFloat("gemm", g.c_dtype, [&](auto c_tag) {
+          using C = typename decltype(c_tag)::type;
+          RunTile<T, C>(g, index / (rows * columns), i0, j0, m, n);
+        });
       });
-    });
+    }
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "core/dtype.h"
 
@@ -33,9 +34,10 @@ struct GemmArgs {
   int64_t stride_a = 0, stride_b = 0, stride_c = 0;
 
   // What happens to a tile while it is in the cache. Not with accumulate.
-  const void* bias = nullptr;      // [n] of c_dtype, added to each row
-  bool gelu = false;               // C = gelu(op(A) op(B) + bias)
-  void* pre_activation = nullptr;  // with gelu: what went into it, as C lies; may be null
+  const void* bias = nullptr;        // [n] of c_dtype, added to each row
+  bool gelu = false;                 // C = gelu(op(A) op(B) + bias)
+  void* pre_activation = nullptr;    // with gelu: what went into it, as C lies; may be null
+  const void* gelu_input = nullptr;  // C = (op(A) op(B)) * gelu'(this), which lies as C; no bias
 
   // bf16 is multiplied by oneDNN where the CPU has instructions for it (AVX512_BF16, AMX).
   // Elsewhere tiles are converted to f32 first: oneDNN's emulation is slower. Tests choose.
@@ -43,6 +45,11 @@ struct GemmArgs {
 };
 
 void Gemm(const GemmArgs& args);
+
+// Products that do not depend on each other, at most kMostProducts: the threads go on from one to
+// the next without waiting. Bits are as by one call each.
+inline constexpr size_t kMostProducts = 4;
+void Gemm(std::span<const GemmArgs> products);
 
 namespace internal {
 

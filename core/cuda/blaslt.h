@@ -18,6 +18,7 @@ struct BlasLtMatmul {
     kGeluBias,
     kGeluAux,  // and what went into it to aux, which lies as D does
     kGeluAuxBias,
+    kDGelu,  // times gelu' of aux, which is read
   };
 
   bool transpose_a = false, transpose_b = false;
@@ -31,7 +32,7 @@ struct BlasLtMatmul {
   bool accumulate = false;                           // beta = 1
   Epilogue epilogue = Epilogue::kNone;
   const void* bias = nullptr;  // [m] of D's dtype
-  void* aux = nullptr;         // [m, n] of D's dtype
+  void* aux = nullptr;         // [m, n] of D's dtype, written unless kDGelu
 
   bool operator==(const BlasLtMatmul&) const = default;
 };

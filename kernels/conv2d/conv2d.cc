@@ -29,7 +29,7 @@ class Conv2dNode : public Node {
       conv2d_backward_input(stream, shape_, dy, weight_.Unpack(), dx.tensor, dx.accumulate);
     }
     if (!needs[1] && !needs[2]) return;
-    GradSink::Target dweight{}, dbias{};
+    GradSink::Target dweight, dbias;
     if (needs[1]) dweight = sinks[1].OpenAnyDType(Like(weight_shape_, dy));
     if (needs[2]) dbias = sinks[2].OpenAnyDType(Like({weight_shape_[0]}, dy));
     conv2d_backward_weight(stream, shape_, needs[1] ? x_.Unpack() : Tensor(), dy, dweight, dbias);

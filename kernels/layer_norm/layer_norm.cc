@@ -17,7 +17,7 @@ class LayerNormNode : public Node {
   void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
                 std::span<GradSink> sinks) override {
     const Tensor x = x_.Unpack(), weight = weight_.Unpack();
-    GradSink::Target dx{}, dweight{}, dbias{};
+    GradSink::Target dx, dweight, dbias;
     if (needs[0]) dx = sinks[0].Open(x);
     if (needs[1]) dweight = sinks[1].OpenAnyDType(weight);
     if (needs[2]) dbias = sinks[2].OpenAnyDType(bias_);

@@ -38,27 +38,27 @@ class LinearNode : public Node {
   void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
                 std::span<GradSink> sinks) override {
     const Stream stream = CurrentStream(grads[0].device());
-    const bool last = !GraphIsRetained() && grads[0].storage().unique() && grads[0].is_contiguous();
-    Tensor dy = AsMatrix(grads[0].Contiguous());
-    if (activation_ != Activation::kNone) {
-      // Over dy, if nobody else can look at it any more.
-      const Tensor d_pre = last ? dy : Tensor::EmptyLike(dy);
-      if (last) dy.storage().BumpVersion();
-      linear_backward_activation(stream,
-                                 {activation_, AsMatrix(pre_activation_.Unpack()), dy, d_pre});
-      dy = d_pre;
-    }
+    const Tensor dy = GradientBeforeActivation(stream, grads[0]);
+    // If x is the result of a linear with an activation, and of no other use, then its gradient
+    // takes that activation's derivative while it is still in the cache.
+    auto* before = dynamic_cast<LinearNode*>(sinks[0].receiver());
+    if (before != nullptr && before->activation_ == Activation::kNone) before = nullptr;
+    LinearBackwardArgs args;
+    args.dy = dy;
     if (needs[0]) {
       const Shape shape = WithLast(grads[0].shape(), weight_shape_[1]);
       const GradSink::Target dx = sinks[0].Open(Like(shape, dy));
-      linear_backward_input(stream, {dy, weight_.Unpack(), AsMatrix(dx.tensor), dx.accumulate});
+      args.weight = weight_.Unpack();
+      args.dx = AsMatrix(dx.tensor);
+      args.accumulate_x = dx.accumulate;
+      if (before != nullptr) {
+        args.activation = before->activation_;
+        args.pre_activation = AsMatrix(before->pre_activation_.Unpack());
+      }
     }
-    if (!needs[1] && !needs[2]) return;
-    LinearBackwardWeightArgs args;
-    args.dy = dy;
     if (needs[1]) {
-      args.x = AsMatrix(x_.Unpack());
       const GradSink::Target dw = sinks[1].OpenAnyDType(Like(weight_shape_, dy));
+      args.x = AsMatrix(x_.Unpack());
       args.dweight = dw.tensor;
       args.accumulate_weight = dw.accumulate;
     }
@@ -67,7 +67,8 @@ class LinearNode : public Node {
       args.dbias = db.tensor;
       args.accumulate_bias = db.accumulate;
     }
-    linear_backward_weight(stream, args);
+    linear_backward(stream, args);
+    if (before != nullptr) before->activation_is_done_ = true;  // last: nothing can fail any more
   }
 
   void Release() override {
@@ -77,9 +78,22 @@ class LinearNode : public Node {
   }
 
  private:
+  // Of the output, as a matrix, times the activation's derivative.
+  Tensor GradientBeforeActivation(Stream stream, const Tensor& grad) const {
+    const bool overwrite = MayOverwrite(grad);
+    const Tensor dy = AsMatrix(grad.Contiguous());
+    if (activation_ == Activation::kNone || activation_is_done_) return dy;
+    const Tensor d_pre = overwrite ? dy : Tensor::EmptyLike(dy);
+    if (overwrite) dy.storage().BumpVersion();
+    linear_backward_activation(stream,
+                               {activation_, AsMatrix(pre_activation_.Unpack()), dy, d_pre});
+    return d_pre;
+  }
+
   SavedTensor x_, weight_, pre_activation_;
   Shape weight_shape_;
   Activation activation_;
+  bool activation_is_done_ = false;  // gradients come with the activation's derivative in them
 };
 
 void Check(const Tensor& x, const Tensor& weight, const Tensor& bias) {

@@ -50,28 +50,23 @@ struct LinearBackwardActivationArgs {
 inline constinit Slot<void(const LinearBackwardActivationArgs&)> linear_backward_activation{
     "linear_backward_activation"};
 
-// dx = dy weight, or dx += that
-struct LinearBackwardInputArgs {
+// dx = dy weight, dweight = dy^T x, dbias = the sum of dy's rows; or += these. Each may be
+// undefined: not wanted. dweight and dbias may be of another dtype than dy and x. With an
+// activation, whose result x was, dx = (dy weight) * activation'(pre_activation), not with
+// accumulate_x.
+struct LinearBackwardArgs {
+  Tensor x;       // [M, K]; unused without dweight
+  Tensor weight;  // [N, K]; unused without dx
   Tensor dy;      // [M, N]
-  Tensor weight;  // [N, K]
-  Tensor dx;      // [M, K], written
-  bool accumulate = false;
-};
-inline constinit Slot<void(const LinearBackwardInputArgs&)> linear_backward_input{
-    "linear_backward_input"};
-
-// dweight = dy^T x and dbias = the sum of dy's rows, or += these. Gradients may be of another dtype
-// than dy and x. One of the two may be undefined. One call, as cuBLASLt can sum dy's rows while it
-// multiplies.
-struct LinearBackwardWeightArgs {
-  Tensor x;        // [M, K]; unused without dweight
-  Tensor dy;       // [M, N]
-  Tensor dweight;  // [N, K] or undefined
+  Tensor dx;      // [M, K] or undefined
+  bool accumulate_x = false;
+  Activation activation = Activation::kNone;
+  Tensor pre_activation;  // [M, K], unless kNone
+  Tensor dweight;         // [N, K] or undefined
   bool accumulate_weight = false;
   Tensor dbias;  // [N] or undefined
   bool accumulate_bias = false;
 };
-inline constinit Slot<void(const LinearBackwardWeightArgs&)> linear_backward_weight{
-    "linear_backward_weight"};
+inline constinit Slot<void(const LinearBackwardArgs&)> linear_backward{"linear_backward"};
 
 }  // namespace lockstep

@@ -35,6 +35,23 @@ OpSample Sample(const std::string& name, const Shape& x, int64_t n, bool bias,
   return s;
 }
 
+// x [..., K], the weights [H, K] and [N, H] and the bias [H] of two layers with GELU between them,
+// whose derivative is taken where the second gives x its gradient.
+OpSample TwoLayers(const std::string& name, const Shape& x, int64_t hidden, int64_t n) {
+  OpSample s;
+  s.name = name;
+  s.inputs = {
+      {.shape = x}, {.shape = {hidden, x[-1]}}, {.shape = {hidden}}, {.shape = {n, hidden}}};
+  s.run = [](std::span<const Tensor> in) {
+    return std::vector{ops::Linear(ops::Linear(in[0], in[1], in[2], Activation::kGelu), in[3])};
+  };
+  s.reference = [](std::span<const RefTensor> in) {
+    const std::vector<RefTensor> h = Reference(in.first(3), Activation::kGelu);
+    return Reference(std::vector{h[0], in[3]}, Activation::kNone);
+  };
+  return s;
+}
+
 OpSample Benchmark(const std::string& name, int64_t m, int64_t k, int64_t n,
                    Activation activation = Activation::kNone) {
   OpSample s = Sample(name, {m, k}, n, true, activation);
@@ -77,6 +94,8 @@ std::vector<OpSample> Samples() {
   s.push_back(Sample("gelu_of_eights", {2, 10, 24}, 32, true, Activation::kGelu));
   s.push_back(Sample("gelu_of_eights_no_bias", {19, 8}, 16, false, Activation::kGelu));
   s.push_back(Sample("many_rows", {1300, 3}, 5, true));
+  s.push_back(TwoLayers("two_layers", {3, 7, 16}, 24, 8));
+  s.push_back(TwoLayers("two_layers_odd", {19, 5}, 7, 3));
   OpSample tiles = Sample("several_tiles", {150, 70}, 130, true);
   tiles.finite_differences = false;  // slow, and the other samples have them
   s.push_back(tiles);

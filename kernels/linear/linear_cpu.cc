@@ -1,3 +1,5 @@
+#include <array>
+
 #include "kernels/cpu.h"
 #include "kernels/cpu_math.h"
 #include "kernels/cpu_simd.h"
@@ -50,23 +52,6 @@ void LinearBackwardActivationCpu(Stream, const LinearBackwardActivationArgs& arg
   });
 }
 
-void LinearBackwardInputCpu(Stream, const LinearBackwardInputArgs& args) {
-  GemmArgs g;
-  g.m = args.dy.dim(0);
-  g.n = args.weight.dim(1);
-  g.k = args.dy.dim(1);
-  g.dtype = args.dy.dtype();
-  g.a = args.dy.raw_data();
-  g.lda = g.k;
-  g.b = args.weight.raw_data();
-  g.ldb = g.n;
-  g.c_dtype = args.dx.dtype();
-  g.c = args.dx.raw_data();
-  g.ldc = g.n;
-  g.accumulate = args.accumulate;
-  Gemm(g);
-}
-
 // The sum over rows. A thread owns columns; it adds short runs of rows in the accumulation type and
 // these sums in f64, in order.
 template <class T, class B>
@@ -98,13 +83,32 @@ void SumRows(const Tensor& dy, const Tensor& out, bool accumulate) {
   });
 }
 
-void LinearBackwardWeightCpu(Stream, const LinearBackwardWeightArgs& args) {
+void LinearBackwardCpu(Stream, const LinearBackwardArgs& args) {
+  std::array<GemmArgs, 2> products;
+  size_t n = 0;
+  const int64_t rows = args.dy.dim(0), outputs = args.dy.dim(1);
+  if (args.dx.defined()) {
+    GemmArgs& g = products[n++];
+    g.m = rows;
+    g.n = args.weight.dim(1);
+    g.k = outputs;
+    g.dtype = args.dy.dtype();
+    g.a = args.dy.raw_data();
+    g.lda = g.k;
+    g.b = args.weight.raw_data();
+    g.ldb = g.n;
+    g.c_dtype = args.dx.dtype();
+    g.c = args.dx.raw_data();
+    g.ldc = g.n;
+    g.accumulate = args.accumulate_x;
+    if (args.activation == Activation::kGelu) g.gelu_input = args.pre_activation.raw_data();
+  }
   if (args.dweight.defined()) {
-    GemmArgs g;
+    GemmArgs& g = products[n++];
     g.transpose_a = true;
-    g.m = args.dy.dim(1);
+    g.m = outputs;
     g.n = args.x.dim(1);
-    g.k = args.dy.dim(0);
+    g.k = rows;
     g.dtype = args.dy.dtype();
     g.a = args.dy.raw_data();
     g.lda = g.m;
@@ -114,8 +118,8 @@ void LinearBackwardWeightCpu(Stream, const LinearBackwardWeightArgs& args) {
     g.c = args.dweight.raw_data();
     g.ldc = g.n;
     g.accumulate = args.accumulate_weight;
-    Gemm(g);
   }
+  Gemm(std::span(products).first(n));
   if (!args.dbias.defined()) return;
   DispatchFloat("linear", args.dy.dtype(), [&](auto tag) {
     DispatchFloat("linear", args.dbias.dtype(), [&](auto bias_tag) {
@@ -127,8 +131,7 @@ void LinearBackwardWeightCpu(Stream, const LinearBackwardWeightArgs& args) {
 
 LS_REGISTER(linear_forward, DeviceType::kCpu, LinearForwardCpu);
 LS_REGISTER(linear_backward_activation, DeviceType::kCpu, LinearBackwardActivationCpu);
-LS_REGISTER(linear_backward_input, DeviceType::kCpu, LinearBackwardInputCpu);
-LS_REGISTER(linear_backward_weight, DeviceType::kCpu, LinearBackwardWeightCpu);
+LS_REGISTER(linear_backward, DeviceType::kCpu, LinearBackwardCpu);
 
 }  // namespace
 }  // namespace lockstep::cpu

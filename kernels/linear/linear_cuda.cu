@@ -124,7 +124,7 @@ void LinearBackwardActivationCuda(Stream stream, const LinearBackwardActivationA
   });
 }
 
-void LinearBackwardInputCuda(Stream stream, const LinearBackwardInputArgs& args) {
+void BackwardInput(Stream stream, const LinearBackwardArgs& args) {
   GemmArgs g;
   g.m = args.dy.dim(0);
   g.n = args.weight.dim(1);
@@ -134,29 +134,30 @@ void LinearBackwardInputCuda(Stream stream, const LinearBackwardInputArgs& args)
   g.b = args.weight.raw_data();
   g.c_dtype = args.dx.dtype();
   g.c = args.dx.raw_data();
-  g.accumulate = args.accumulate;
+  g.accumulate = args.accumulate_x;
+  if (args.activation == Activation::kGelu) g.gelu_input = args.pre_activation.raw_data();
+  Gemm(stream, g);
+}
+
+void BackwardWeight(Stream stream, const LinearBackwardArgs& args) {
+  GemmArgs g;
+  g.transpose_a = true;
+  g.m = args.dy.dim(1);
+  g.n = args.x.dim(1);
+  g.k = args.dy.dim(0);
+  g.dtype = args.dy.dtype();
+  g.a = args.dy.raw_data();
+  g.b = args.x.raw_data();
+  g.c_dtype = args.dweight.dtype();
+  g.c = args.dweight.raw_data();
+  g.accumulate = args.accumulate_weight;
   Gemm(stream, g);
 }
 
 // cuBLASLt could sum dy's rows while it multiplies (CUBLASLT_EPILOGUE_BGRADB), but in an order that
 // follows from the algorithm it chose: a bias would get other bits when its weight is frozen, or
 // when its gradient is added to. So they are summed here, in one more pass over dy.
-void LinearBackwardWeightCuda(Stream stream, const LinearBackwardWeightArgs& args) {
-  if (args.dweight.defined()) {
-    GemmArgs g;
-    g.transpose_a = true;
-    g.m = args.dy.dim(1);
-    g.n = args.x.dim(1);
-    g.k = args.dy.dim(0);
-    g.dtype = args.dy.dtype();
-    g.a = args.dy.raw_data();
-    g.b = args.x.raw_data();
-    g.c_dtype = args.dweight.dtype();
-    g.c = args.dweight.raw_data();
-    g.accumulate = args.accumulate_weight;
-    Gemm(stream, g);
-  }
-  if (!args.dbias.defined()) return;
+void BackwardBias(Stream stream, const LinearBackwardArgs& args) {
   DispatchFloat("linear", args.dy.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const int64_t n = args.dy.dim(1);
@@ -165,10 +166,15 @@ void LinearBackwardWeightCuda(Stream stream, const LinearBackwardWeightArgs& arg
   });
 }
 
+void LinearBackwardCuda(Stream stream, const LinearBackwardArgs& args) {
+  if (args.dx.defined()) BackwardInput(stream, args);
+  if (args.dweight.defined()) BackwardWeight(stream, args);
+  if (args.dbias.defined()) BackwardBias(stream, args);
+}
+
 LS_REGISTER(linear_forward, DeviceType::kCuda, LinearForwardCuda);
 LS_REGISTER(linear_backward_activation, DeviceType::kCuda, LinearBackwardActivationCuda);
-LS_REGISTER(linear_backward_input, DeviceType::kCuda, LinearBackwardInputCuda);
-LS_REGISTER(linear_backward_weight, DeviceType::kCuda, LinearBackwardWeightCuda);
+LS_REGISTER(linear_backward, DeviceType::kCuda, LinearBackwardCuda);
 
 }  // namespace
 }  // namespace lockstep::cuda

@@ -98,12 +98,12 @@ void RunChunks(const Rows& all, const Tensor& weight, const Tensor& dweight, int
                                     .upstream = one,
                                     .scale = one,
                                     .dlogits = y});
-    if (chunk.dx.defined())
-      linear_backward_input(stream, {.dy = y, .weight = weight, .dx = chunk.dx});
-    if (dweight.defined()) {
-      linear_backward_weight(
-          stream, {.x = chunk.x, .dy = y, .dweight = dweight, .accumulate_weight = begin > 0});
-    }
+    linear_backward(stream, {.x = chunk.x,
+                             .weight = weight,
+                             .dy = y,
+                             .dx = chunk.dx,
+                             .dweight = dweight,
+                             .accumulate_weight = begin > 0});
   }
 }
 

@@ -26,9 +26,10 @@ struct GemmArgs {
   int64_t batch = 1;  // matrices follow one another without gaps
 
   // What happens to a product on its way out. Of C's dtype; not with accumulate.
-  const void* bias = nullptr;      // [n], added to each row
-  bool gelu = false;               // C = gelu(op(A) op(B) + bias), in its tanh form
-  void* pre_activation = nullptr;  // with gelu: what went into it, as C lies; may be null
+  const void* bias = nullptr;        // [n], added to each row
+  bool gelu = false;                 // C = gelu(op(A) op(B) + bias), in its tanh form
+  void* pre_activation = nullptr;    // with gelu: what went into it, as C lies; may be null
+  const void* gelu_input = nullptr;  // C = (op(A) op(B)) * gelu'(this), which lies as C; no bias
 };
 
 void Gemm(Stream stream, const GemmArgs& args);

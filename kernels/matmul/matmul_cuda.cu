@@ -23,7 +23,8 @@ struct GemmOperands {
   bool accumulate;
   const C* bias;  // or null
   bool gelu;
-  C* pre_activation;  // or null
+  C* pre_activation;    // or null
+  const C* gelu_input;  // or null
 };
 
 // Grid: a block to a tile of 32 x 32 of C, tiles of a row of C side by side, matrices of the batch
@@ -74,13 +75,14 @@ __global__ void __launch_bounds__(kThreads) GemmKernel(GemmOperands<T, C> g) {
     const int64_t at = (matrix * g.m + row) * g.n + column;
     float z = sum[r] + bias;
     if (g.accumulate) z += ToFloat(g.c[at]);
+    if (g.gelu_input != nullptr) z *= GeluDerivative(ToFloat(g.gelu_input[at]));
     if (g.pre_activation != nullptr) g.pre_activation[at] = Convert<C>(z);
     g.c[at] = Convert<C>(g.gelu ? Gelu(z) : z);
   }
 }
 
-// y = gelu(z); y may be z. Grid: threads to packs. Every element by one thread.
-template <class C>
+// y = gelu(z), y may be z; or y *= gelu'(z). Grid: threads to packs. Every element by one thread.
+template <bool kDerivative, class C>
 __global__ void __launch_bounds__(kElementwiseThreads)
     GeluOfProductKernel(const C* z, int64_t n, C* y, bool aligned) {
   constexpr int N = kPackSize<C>;
@@ -88,9 +90,18 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   if (at >= n) return;
   const bool whole = aligned && at + N <= n;
   const int count = n - at < N ? static_cast<int>(n - at) : N;
-  Packed<C> x = whole ? Load(z + at) : LoadSome(z + at, count, Convert<C>(0.0f));
+  const auto load = [&](const C* p) {
+    return whole ? Load(p + at) : LoadSome(p + at, count, Convert<C>(0.0f));
+  };
+  Packed<C> x = load(z);
+  if constexpr (kDerivative) {
+    const Packed<C> dy = load(y);
 #pragma unroll
-  for (int i = 0; i < N; ++i) x[i] = Convert<C>(Gelu(ToFloat(x[i])));
+    for (int i = 0; i < N; ++i) x[i] = Convert<C>(ToFloat(dy[i]) * GeluDerivative(ToFloat(x[i])));
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] = Convert<C>(Gelu(ToFloat(x[i])));
+  }
   if (whole) {
     Store(y + at, x);
   } else {
@@ -109,7 +120,8 @@ void PlainGemm(Stream stream, const GemmArgs& args) {
                                 static_cast<const T*>(args.a), static_cast<const T*>(args.b),
                                 static_cast<C*>(args.c), args.accumulate,
                                 static_cast<const C*>(args.bias), args.gelu,
-                                static_cast<C*>(args.pre_activation)});
+                                static_cast<C*>(args.pre_activation),
+                                static_cast<const C*>(args.gelu_input)});
     });
   });
 }
@@ -138,9 +150,11 @@ BlasLtMatmul ColumnMajor(const GemmArgs& args) {
   p.stride_d = args.m * args.n;
   p.accumulate = args.accumulate;
   p.bias = args.bias;
-  p.aux = args.pre_activation;
+  p.aux = args.gelu_input != nullptr ? const_cast<void*>(args.gelu_input) : args.pre_activation;
   using Epilogue = BlasLtMatmul::Epilogue;
-  if (args.gelu) {
+  if (args.gelu_input != nullptr) {
+    p.epilogue = Epilogue::kDGelu;
+  } else if (args.gelu) {
     p.epilogue = args.pre_activation != nullptr
                      ? (args.bias != nullptr ? Epilogue::kGeluAuxBias : Epilogue::kGeluAux)
                      : (args.bias != nullptr ? Epilogue::kGeluBias : Epilogue::kGelu);
@@ -155,21 +169,26 @@ bool TryBlasLt(Stream stream, const GemmArgs& args) {
   return types && args.k > 0 && RunBlasLt(stream, ColumnMajor(args));
 }
 
-// The product and then gelu in a pass of its own, where cuBLASLt cannot join them: the number of
-// columns is no multiple of 8, or an address is odd.
+// The product, and then gelu or its derivative in a pass of its own, where cuBLASLt cannot join
+// them: the number of columns is no multiple of 8, or an address is odd.
 bool TryGeluApart(Stream stream, const GemmArgs& args) {
   GemmArgs product = args;
   product.gelu = false;
   product.pre_activation = nullptr;
+  product.gelu_input = nullptr;
   if (args.pre_activation != nullptr) product.c = args.pre_activation;
   if (!TryBlasLt(stream, product)) return false;
   const int64_t n = args.batch * args.m * args.n;
+  const bool derivative = args.gelu_input != nullptr;
   DispatchFloat("matmul", args.c_dtype, [&](auto tag) {
     using C = typename decltype(tag)::type;
-    const C* z = static_cast<const C*>(product.c);
+    const C* z = static_cast<const C*>(derivative ? args.gelu_input : product.c);
     C* y = static_cast<C*>(args.c);
-    Launch("gelu", GeluOfProductKernel<C>, Blocks(n, kElementwiseThreads * kPackSize<C>),
-           kElementwiseThreads, 0, stream, z, n, y, AllAligned16(z, y));
+    DispatchBool(derivative, [&](auto kind) {
+      Launch("gelu", GeluOfProductKernel<decltype(kind)::value, C>,
+             Blocks(n, kElementwiseThreads * kPackSize<C>), kElementwiseThreads, 0, stream, z, n, y,
+             AllAligned16(z, y));
+    });
   });
   return true;
 }
@@ -178,9 +197,11 @@ bool TryGeluApart(Stream stream, const GemmArgs& args) {
 
 void Gemm(Stream stream, const GemmArgs& args) {
   if (args.batch * args.m * args.n == 0) return;
-  const bool aux_fits = args.n % 8 == 0 && IsAligned16(args.pre_activation);
-  if ((!args.gelu || aux_fits) && TryBlasLt(stream, args)) return;
-  if (args.gelu && TryGeluApart(stream, args)) return;
+  const bool gelu = args.gelu || args.gelu_input != nullptr;
+  const bool aux_fits =
+      args.n % 8 == 0 && IsAligned16(args.pre_activation) && IsAligned16(args.gelu_input);
+  if ((!gelu || aux_fits) && TryBlasLt(stream, args)) return;
+  if (gelu && TryGeluApart(stream, args)) return;
   PlainGemm(stream, args);
 }
 

@@ -76,7 +76,7 @@ struct ResidualNormBackwardArgs {
   int64_t per_sample = 0;
   Tensor dbranch;  // [rows, C], written
   // Where their tensor is undefined: not wanted.
-  GradSink::Target dweight{}, dbias{}, dbranch_bias{};
+  GradSink::Target dweight, dbias, dbranch_bias;
 };
 inline constinit Slot<void(const ResidualNormBackwardArgs&)> residual_norm_backward{
     "residual_norm_backward"};

@@ -14,7 +14,7 @@ class RmsNormNode : public Node {
   void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
                 std::span<GradSink> sinks) override {
     const Tensor x = x_.Unpack(), weight = weight_.Unpack();
-    GradSink::Target dx{}, dweight{};
+    GradSink::Target dx, dweight;
     if (needs[0]) dx = sinks[0].Open(x);
     if (needs[1]) dweight = sinks[1].OpenAnyDType(weight);
     rms_norm_backward(CurrentStream(x.device()), x, weight, rstd_.Unpack(), grads[0], dx, dweight);

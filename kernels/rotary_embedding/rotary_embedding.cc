@@ -58,9 +58,9 @@ std::vector<double> RotaryFrequencies(int64_t head_size, const RotaryOptions& op
 namespace ops {
 namespace {
 
-// Where the heads of x go: over x itself, if `last` says that nobody else can look at it any more.
-Tensor Destination(const Tensor& x, bool last) {
-  if (!last) return Tensor::EmptyLike(x);
+// Where the heads of x go: over x itself, if nobody else can look at it any more.
+Tensor Destination(const Tensor& x, bool overwrite) {
+  if (!overwrite) return Tensor::EmptyLike(x);
   x.storage().BumpVersion();
   return x.Detach();
 }
@@ -76,9 +76,9 @@ class RotaryEmbeddingNode : public Node {
   void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
                 std::span<GradSink> sinks) override {
     // Handed over, not opened: the bits do not depend on who else holds the gradient.
-    const bool last = !GraphIsRetained() && grads[0].storage().unique() && grads[0].is_contiguous();
+    const bool overwrite = MayOverwrite(grads[0]);
     const Tensor dy = grads[0].Contiguous();
-    const Tensor dx = Destination(dy, last);
+    const Tensor dx = Destination(dy, overwrite);
     RotaryEmbeddingArgs args;
     args.table = table_.Unpack();
     const Shape heads{dy.dim(0), dy.dim(1), dy.numel() == 0 ? 0 : -1, args.table.dim(1)};
@@ -136,9 +136,9 @@ Tensor RotaryEmbedding(Tensor x, const Tensor& table, int64_t rotated, int64_t f
   LS_CHECK(first_position >= 0 && first_position <= table.dim(0) - x.dim(1),
            "rotary_embedding: positions ", first_position, " to ", first_position + x.dim(1),
            " do not fit a table of ", table.dim(0));
-  const bool last = x.storage().unique() && x.is_contiguous();
+  const bool overwrite = x.storage().unique() && x.is_contiguous();
   const Tensor input = x.Detach().Contiguous();
-  Tensor y = Destination(input, last);
+  Tensor y = Destination(input, overwrite);
   const Shape shape{x.dim(0), x.dim(1), heads, d};
   RotaryEmbeddingArgs args;
   args.x = input.View(shape);

@@ -181,6 +181,50 @@ TEST(EngineTest, RetainedGraphsRunAgain) {
   EXPECT_THROW(Backward(y), Error);
 }
 
+// ---- Who receives a gradient ----
+
+// Scales by one, and notes who receives its gradient.
+struct AskingNode : Node {
+  explicit AskingNode(Node** receiver) : Node("asking"), receiver(receiver) {}
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
+                std::span<GradSink> sinks) override {
+    *receiver = sinks[0].receiver();
+    sinks[0].Put(grads[0]);
+  }
+  void Release() override {}
+  Node** receiver;
+};
+Tensor Asking(const Tensor& x, Node** receiver) {
+  Tensor y = x.Detach();
+  Record(std::make_shared<AskingNode>(receiver), {&x}, {&y});
+  return y;
+}
+
+TEST(ReceiverTest, IsTheOnlyNodeThatGetsTheGradientAndNothingElse) {
+  const Tensor x = LeafOf({3});
+  Node* receiver = nullptr;
+  const auto receives = [&](const Tensor& of, const std::vector<Tensor>& roots,
+                            bool retain = false) {
+    receiver = nullptr;
+    Backward(roots, {}, {.retain_graph = retain});
+    return receiver != nullptr && receiver == of.autograd()->node.get();
+  };
+  Tensor h = Scale(x, 2);
+  EXPECT_TRUE(receives(h, {Sum(Asking(h, &receiver))}));
+  h = Scale(x, 2);
+  EXPECT_FALSE(receives(h, {Sum(Asking(h, &receiver))}, true)) << "a graph that is kept";
+  h = Scale(x, 2);
+  EXPECT_FALSE(receives(h, {Sum(Add(Asking(h, &receiver), h))})) << "another reader";
+  h = Scale(x, 2);
+  EXPECT_FALSE(receives(h, {Sum(Asking(h, &receiver)), h})) << "it is a root as well";
+  EXPECT_FALSE(receives(x, {Sum(Asking(x, &receiver))})) << "a leaf";
+  // A reader outside of this backward does not count: its own would be refused.
+  h = Scale(x, 2);
+  const Tensor other = Sum(Scale(h, 3));
+  EXPECT_TRUE(receives(h, {Sum(Asking(h, &receiver))}));
+  EXPECT_THROW(Backward(other), Error);
+}
+
 // ---- Observers ----
 
 TEST(ObserverTest, ASharedLeafIsReadyOnceAfterItsLastAddition) {

@@ -17,14 +17,15 @@ struct Problem {
   bool transpose_a = false, transpose_b = false;
   int64_t m = 1, n = 1, k = 1, batch = 1;
   int64_t padding = 0;  // of rows
-  bool accumulate = false, bias = false, gelu = false, share_b = false;
+  bool accumulate = false, bias = false, gelu = false, share_b = false, d_gelu = false;
 };
 
 std::ostream& operator<<(std::ostream& out, const Problem& p) {
   return out << (p.transpose_a ? "T" : "N") << (p.transpose_b ? "T" : "N") << " " << p.m << "x"
              << p.n << "x" << p.k << " batch " << p.batch << " padding " << p.padding
              << (p.accumulate ? " accumulate" : "") << (p.bias ? " bias" : "")
-             << (p.gelu ? " gelu" : "") << (p.share_b ? " shared b" : "");
+             << (p.gelu ? " gelu" : "") << (p.share_b ? " shared b" : "")
+             << (p.d_gelu ? " gelu's derivative" : "");
 }
 
 template <class T>
@@ -71,6 +72,7 @@ struct Product {
     if (p.bias) g.bias = bias.data();
     g.gelu = p.gelu;
     if (p.gelu) g.pre_activation = pre.data();
+    if (p.d_gelu) g.gelu_input = pre.data();
   }
 
   void CheckAgainstDoubles() {
@@ -100,6 +102,7 @@ struct Product {
             ASSERT_NEAR(Convert<double>(pre[at]), want, error + unit * std::fabs(want)) << p;
             want = Gelu(want);
           }
+          if (p.d_gelu) want *= GeluDerivative(Convert<double>(pre[at]));
           ASSERT_NEAR(got, want, 1.2 * error + 2 * unit * std::fabs(want) + 2 * sum_unit)
               << p << " at " << i << ", " << j;
         }
@@ -128,6 +131,7 @@ void CheckAll(GemmArgs::BF16Products mode = GemmArgs::BF16Products::kByCpu) {
     }
     problems.push_back({ta, tb, 33, 20, 17, 5, 2, false, true, true});
     problems.push_back({ta, tb, 33, 20, 17, 5, 0, true, false, false, true});
+    problems.push_back({ta, tb, 130, 200, 50, 2, 3, false, false, false, false, true});
   }
   problems.push_back({false, true, 40, 300, 20, 1, 0, false, false, true});
   for (const Problem& p : problems) {
@@ -156,6 +160,25 @@ TEST(Gemm, FusionKeepsBits) {
     for (int64_t j = 0; j < 300; ++j) {
       ASSERT_EQ(fused.pre[i * 300 + j], plain.c[i * 300 + j] + plain.bias[j]);
     }
+  }
+}
+
+TEST(Gemm, ProductsInOneCallHaveTheBitsOfOneCallEach) {
+  const std::vector<Problem> problems = {{false, false, 768, 128, 384},
+                                         {true, false, 384, 128, 768, 1, 0, true},
+                                         {false, true, 0, 7, 9},
+                                         {false, true, 33, 20, 17, 5, 2, false, true, true}};
+  std::vector<Product<float, float>> apart, together;
+  std::vector<GemmArgs> args;
+  for (const Problem& p : problems) apart.emplace_back(p), together.emplace_back(p);
+  for (size_t i = 0; i < problems.size(); ++i) {
+    Gemm(apart[i].g);
+    args.push_back(together[i].g);
+  }
+  Gemm(args);
+  for (size_t i = 0; i < problems.size(); ++i) {
+    EXPECT_EQ(apart[i].c, together[i].c) << problems[i];
+    EXPECT_EQ(apart[i].pre, together[i].pre) << problems[i];
   }
 }
 

@@ -221,7 +221,10 @@ DeviceAccess::DeviceAccess(int device) : saved_rights_(runtime::thread_rights) {
   if (device != kAllDevices) {
     devices_ = (1u << device) | runtime::GetState().devices[device].peers.load();
   }
-  if (!protection.has_keys) return runtime::CountHolders(protection, devices_, 1);
+  if (!protection.has_keys) {
+    runtime::CountHolders(protection, devices_, 1);
+    return;
+  }
   unsigned rights = 0;
   for (int i = 0; i < runtime::kMostDevices; ++i) {
     if (((devices_ >> i) & 1) == 0) rights |= static_cast<unsigned>(PKEY_DISABLE_ACCESS) << (2 * i);
@@ -233,7 +236,10 @@ DeviceAccess::DeviceAccess(int device) : saved_rights_(runtime::thread_rights) {
 DeviceAccess::~DeviceAccess() {
   auto& protection = runtime::GetProtection();
   if (!protection.enabled) return;
-  if (!protection.has_keys) return runtime::CountHolders(protection, devices_, -1);
+  if (!protection.has_keys) {
+    runtime::CountHolders(protection, devices_, -1);
+    return;
+  }
   runtime::thread_rights = saved_rights_;
   runtime::RestoreAccess();
 }
