@@ -10,6 +10,26 @@
 namespace lockstep::cpu {
 namespace {
 
+// op(a) op(b) into c, of matrices without gaps.
+GemmArgs Product(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
+                 const Tensor& c) {
+  GemmArgs g;
+  g.transpose_a = transpose_a;
+  g.transpose_b = transpose_b;
+  g.m = c.dim(0);
+  g.n = c.dim(1);
+  g.k = a.dim(transpose_a ? 0 : 1);
+  g.dtype = a.dtype();
+  g.a = a.raw_data();
+  g.lda = a.dim(1);
+  g.b = b.raw_data();
+  g.ldb = b.dim(1);
+  g.c_dtype = c.dtype();
+  g.c = c.raw_data();
+  g.ldc = c.dim(1);
+  return g;
+}
+
 void LinearForwardCpu(Stream, const LinearForwardArgs& args) {
   const bool plain = args.activation == Activation::kNone || args.activation == Activation::kGelu;
   if (args.x.dim(0) <= kFewRows && plain) {
@@ -17,18 +37,7 @@ void LinearForwardCpu(Stream, const LinearForwardArgs& args) {
                   [&](auto tag) { LinearFewRows<typename decltype(tag)::type>(args); });
     return;
   }
-  GemmArgs g;
-  g.transpose_b = true;
-  g.m = args.x.dim(0);
-  g.n = args.weight.dim(0);
-  g.k = args.x.dim(1);
-  g.dtype = g.c_dtype = args.x.dtype();
-  g.a = args.x.raw_data();
-  g.lda = g.k;
-  g.b = args.weight.raw_data();
-  g.ldb = g.k;
-  g.c = args.y.raw_data();
-  g.ldc = g.n;
+  GemmArgs g = Product(args.x, false, args.weight, true, args.y);
   if (args.bias.defined()) g.bias = args.bias.raw_data();
   g.gelu = args.activation == Activation::kGelu;
   if (args.pre_activation.defined()) g.pre_activation = args.pre_activation.raw_data();
@@ -86,37 +95,13 @@ void SumRows(const Tensor& dy, const Tensor& out, bool accumulate) {
 void LinearBackwardCpu(Stream, const LinearBackwardArgs& args) {
   std::array<GemmArgs, 2> products;
   size_t n = 0;
-  const int64_t rows = args.dy.dim(0), outputs = args.dy.dim(1);
   if (args.dx.defined()) {
-    GemmArgs& g = products[n++];
-    g.m = rows;
-    g.n = args.weight.dim(1);
-    g.k = outputs;
-    g.dtype = args.dy.dtype();
-    g.a = args.dy.raw_data();
-    g.lda = g.k;
-    g.b = args.weight.raw_data();
-    g.ldb = g.n;
-    g.c_dtype = args.dx.dtype();
-    g.c = args.dx.raw_data();
-    g.ldc = g.n;
+    GemmArgs& g = products[n++] = Product(args.dy, false, args.weight, false, args.dx);
     g.accumulate = args.accumulate_x;
     if (args.activation == Activation::kGelu) g.gelu_input = args.pre_activation.raw_data();
   }
   if (args.dweight.defined()) {
-    GemmArgs& g = products[n++];
-    g.transpose_a = true;
-    g.m = outputs;
-    g.n = args.x.dim(1);
-    g.k = rows;
-    g.dtype = args.dy.dtype();
-    g.a = args.dy.raw_data();
-    g.lda = g.m;
-    g.b = args.x.raw_data();
-    g.ldb = g.n;
-    g.c_dtype = args.dweight.dtype();
-    g.c = args.dweight.raw_data();
-    g.ldc = g.n;
+    GemmArgs& g = products[n++] = Product(args.dy, true, args.x, false, args.dweight);
     g.accumulate = args.accumulate_weight;
   }
   Gemm(std::span(products).first(n));

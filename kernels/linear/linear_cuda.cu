@@ -63,6 +63,23 @@ void LinearFewRows(Stream stream, const LinearForwardArgs& args) {
 
 // ---- The slots. ----
 
+// op(a) op(b) into c, of matrices without gaps.
+GemmArgs Product(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
+                 const Tensor& c) {
+  GemmArgs g;
+  g.transpose_a = transpose_a;
+  g.transpose_b = transpose_b;
+  g.m = c.dim(0);
+  g.n = c.dim(1);
+  g.k = a.dim(transpose_a ? 0 : 1);
+  g.dtype = a.dtype();
+  g.a = a.raw_data();
+  g.b = b.raw_data();
+  g.c_dtype = c.dtype();
+  g.c = c.raw_data();
+  return g;
+}
+
 void LinearForwardCuda(Stream stream, const LinearForwardArgs& args) {
   if (args.y.numel() == 0) return;
   if (args.x.dim(0) <= kFewRows) {
@@ -70,15 +87,7 @@ void LinearForwardCuda(Stream stream, const LinearForwardArgs& args) {
       LinearFewRows<typename decltype(tag)::type>(stream, args);
     });
   }
-  GemmArgs g;
-  g.transpose_b = true;
-  g.m = args.x.dim(0);
-  g.n = args.weight.dim(0);
-  g.k = args.x.dim(1);
-  g.dtype = g.c_dtype = args.x.dtype();
-  g.a = args.x.raw_data();
-  g.b = args.weight.raw_data();
-  g.c = args.y.raw_data();
+  GemmArgs g = Product(args.x, false, args.weight, true, args.y);
   if (args.bias.defined()) g.bias = args.bias.raw_data();
   g.gelu = args.activation == Activation::kGelu;
   if (args.pre_activation.defined()) g.pre_activation = args.pre_activation.raw_data();
@@ -124,36 +133,6 @@ void LinearBackwardActivationCuda(Stream stream, const LinearBackwardActivationA
   });
 }
 
-void BackwardInput(Stream stream, const LinearBackwardArgs& args) {
-  GemmArgs g;
-  g.m = args.dy.dim(0);
-  g.n = args.weight.dim(1);
-  g.k = args.dy.dim(1);
-  g.dtype = args.dy.dtype();
-  g.a = args.dy.raw_data();
-  g.b = args.weight.raw_data();
-  g.c_dtype = args.dx.dtype();
-  g.c = args.dx.raw_data();
-  g.accumulate = args.accumulate_x;
-  if (args.activation == Activation::kGelu) g.gelu_input = args.pre_activation.raw_data();
-  Gemm(stream, g);
-}
-
-void BackwardWeight(Stream stream, const LinearBackwardArgs& args) {
-  GemmArgs g;
-  g.transpose_a = true;
-  g.m = args.dy.dim(1);
-  g.n = args.x.dim(1);
-  g.k = args.dy.dim(0);
-  g.dtype = args.dy.dtype();
-  g.a = args.dy.raw_data();
-  g.b = args.x.raw_data();
-  g.c_dtype = args.dweight.dtype();
-  g.c = args.dweight.raw_data();
-  g.accumulate = args.accumulate_weight;
-  Gemm(stream, g);
-}
-
 // cuBLASLt could sum dy's rows while it multiplies (CUBLASLT_EPILOGUE_BGRADB), but in an order that
 // follows from the algorithm it chose: a bias would get other bits when its weight is frozen, or
 // when its gradient is added to. So they are summed here, in one more pass over dy.
@@ -167,8 +146,17 @@ void BackwardBias(Stream stream, const LinearBackwardArgs& args) {
 }
 
 void LinearBackwardCuda(Stream stream, const LinearBackwardArgs& args) {
-  if (args.dx.defined()) BackwardInput(stream, args);
-  if (args.dweight.defined()) BackwardWeight(stream, args);
+  if (args.dx.defined()) {
+    GemmArgs g = Product(args.dy, false, args.weight, false, args.dx);
+    g.accumulate = args.accumulate_x;
+    if (args.activation == Activation::kGelu) g.gelu_input = args.pre_activation.raw_data();
+    Gemm(stream, g);
+  }
+  if (args.dweight.defined()) {
+    GemmArgs g = Product(args.dy, true, args.x, false, args.dweight);
+    g.accumulate = args.accumulate_weight;
+    Gemm(stream, g);
+  }
   if (args.dbias.defined()) BackwardBias(stream, args);
 }
 
