@@ -16,6 +16,7 @@ with its line; exits with 1 if fewer than --least percent were killed.
 """
 import argparse
 import collections
+import concurrent.futures
 import json
 import os
 import random
@@ -127,11 +128,15 @@ def kernel_files(root):
 
 
 def ops_of(root, path):
-    """The ops whose tests run a file's code."""
+    """The ops whose tests run a file's code, its own first: those of the files that include it, or,
+    of a .cu, a header of its folder beside the op's own."""
     folder = os.path.basename(os.path.dirname(path))
+    own, wanted = [], {path}
     if path.endswith(".cu"):
-        return [folder]
-    wanted, ops, grown = {path}, set(), True
+        own = [folder]
+        with open(os.path.join(root, path), encoding="utf-8") as file:
+            wanted = set(re.findall(f'"(kernels/{folder}/(?!{folder}\\.h)\\w+\\.h)"', file.read()))
+    ops, grown = set(), True
     while grown:
         grown = False
         for other in kernel_files(root):
@@ -142,7 +147,7 @@ def ops_of(root, path):
                 grown = True
                 if other.endswith(".cu"):
                     ops.add(os.path.basename(os.path.dirname(other)))
-    return sorted(ops)
+    return own + sorted(ops - set(own))
 
 
 def build(scratch, args, sources, forbidden):
@@ -199,6 +204,7 @@ def main():
     parser.add_argument("--config", default="", help="of the build: with memory (ASan and UBSan) a loop "
                         "that runs one element too far over registers shows, too")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="of the build")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="mutants tested at a time")
     parser.add_argument("--least", type=float, default=95, help="percent that must be killed")
     parser.add_argument("--json", help="write all results here")
     args = parser.parse_args()
@@ -225,21 +231,27 @@ def main():
         for path in sources:
             of_file = [m for m in mutants if m.path == path]
             chosen += sorted(rng.sample(of_file, min(args.sample, len(of_file))))
-    limits, results = {}, []
-    for mutant in chosen:
-        # Two ops are enough for what many share.
-        ops = tuple(ops_of(root, mutant.path)[:2])
-        if ops not in limits:
-            begin = time.time()
-            if not test(scratch, ops, 0, 3600):
-                sys.exit(f"the tests of {', '.join(ops)} fail without a mutant")
-            limits[ops] = 10 * (time.time() - begin) + 30
-        survived = test(scratch, ops, mutant.number, limits[ops])
-        results.append({**mutant._asdict(), "survived": survived})
-        if survived:
-            line = sources[mutant.path].split("\n")[mutant.line - 1].strip()
-            print(f"survived: {mutant.path}:{mutant.line}: {mutant.kind} {mutant.before}"
-                  f" {mutant.after}\n    {line}", flush=True)
+    # What many ops share dies in the tests of the first two nearly always; the others have the last word.
+    stages = {path: [ops[:2], ops[2:]] for path in sources if (ops := ops_of(root, path))}
+    limits = {}
+    for ops in {tuple(ops) for path in stages for ops in stages[path] if ops}:
+        begin = time.time()
+        if not test(scratch, ops, 0, 3600):
+            sys.exit(f"the tests of {', '.join(ops)} fail without a mutant")
+        limits[ops] = 10 * args.workers * (time.time() - begin) + 30
+
+    def survives(mutant):
+        return all(test(scratch, ops, mutant.number, limits[tuple(ops)])
+                   for ops in stages[mutant.path] if ops)
+
+    results = []
+    with concurrent.futures.ThreadPoolExecutor(args.workers) as pool:
+        for mutant, survived in zip(chosen, pool.map(survives, chosen)):
+            results.append({**mutant._asdict(), "survived": survived})
+            if survived:
+                line = sources[mutant.path].split("\n")[mutant.line - 1].strip()
+                print(f"survived: {mutant.path}:{mutant.line}: {mutant.kind} {mutant.before}"
+                      f" {mutant.after}\n    {line}", flush=True)
     killed = sum(not r["survived"] for r in results)
     share = 100 * killed / max(1, len(results))
     print(f"{killed} of {len(results)} mutants killed, {share:.1f}%")

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Tests of tools/mutate_kernels.py: what it writes compiles and does what it says."""
+import importlib.util
+import os
+import subprocess
+import tempfile
+import unittest
+
+_spec = importlib.util.spec_from_file_location("mutate_kernels",
+                                               os.path.join("tools", "mutate_kernels.py"))
+mutate_kernels = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(mutate_kernels)
+
+KERNEL = """
+#include <cstdio>
+#define __device__
+int barriers = 0;
+void __syncthreads() { ++barriers; }
+int host(int a, int b) { return a - b; }
+__device__ int f(const int* x, int a, int b) {
+  constexpr int kStatic = 3 * 5;
+  __syncthreads();
+  if (a < b) return x[a] - 10;  // not a < b here
+  if (a == b) return x[a + b] + b * 2;
+  return x[0];
+}
+int main() {
+  const int x[] = {100, 200, 300, 400};
+  for (int a = 0; a < 2; ++a) std::printf("%d ", f(x, a, 1));
+  std::printf("%d %d\\n", barriers, host(7, 4));
+}
+"""
+
+class MutateTest(unittest.TestCase):
+    def test_every_mutant_does_what_it_says_and_nothing_else_changes(self):
+        text, mutants = mutate_kernels.mutate("f.cu", KERNEL, 1, set())
+        self.assertEqual([m.number for m in mutants], list(range(1, len(mutants) + 1)))
+        with tempfile.TemporaryDirectory() as folder:
+            source, program = os.path.join(folder, "f.cc"), os.path.join(folder, "f")
+            with open(source, "w", encoding="utf-8") as file:
+                file.write(text)
+            subprocess.run(["g++", "-std=c++20", "-o", program, source], check=True)
+
+            def output(number):
+                environment = dict(os.environ, LOCKSTEP_MUTANT=str(number))
+                return subprocess.run([program], env=environment, check=True, text=True,
+                                      stdout=subprocess.PIPE).stdout.strip()
+
+            self.assertEqual(output(0), "90 302 2 3")
+            for mutant in mutants:
+                with self.subTest(mutant):
+                    self.assertNotEqual(output(mutant.number), output(0))
+                    self.assertIn(mutant.before, KERNEL.split("\n")[mutant.line - 1])
+            self.assertEqual(len({output(m.number) for m in mutants}), len(mutants))
+
+    def test_host_code_comments_and_forbidden_lines_stay(self):
+        line = next(i for i, text in enumerate(KERNEL.split("\n")) if "a == b" in text)
+        text, mutants = mutate_kernels.mutate("f.cu", KERNEL, 1, {line})
+        self.assertIn("return a - b;", text)
+        self.assertIn("// not a < b here", text)
+        self.assertIn(KERNEL.split("\n")[line], text)
+        self.assertEqual({m.kind for m in mutants}, {"barrier", "comparison", "index", "operand"})
+        self.assertNotIn(line + 1, [m.line for m in mutants])
+
+
+class OpsOfTest(unittest.TestCase):
+    FILES = {
+        "kernels/cuda/shared.cuh": "",
+        "kernels/gemm/gemm.h": "",
+        "kernels/gemm/product_cuda.h": "",
+        "kernels/gemm/gemm_cuda.cu":
+            '#include "kernels/gemm/gemm.h"\n#include "kernels/gemm/product_cuda.h"\n',
+        "kernels/linear/linear_cuda.cu":
+            '#include "kernels/cuda/shared.cuh"\n#include "kernels/gemm/product_cuda.h"\n',
+        "kernels/copy/copy_cuda.cu": '#include "kernels/cuda/shared.cuh"\n',
+    }
+
+    def test_own_op_first_then_those_that_use_the_file(self):
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in self.FILES.items():
+                os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                    file.write(text)
+            ops = {path: mutate_kernels.ops_of(root, path) for path in self.FILES}
+        self.assertEqual(ops["kernels/gemm/gemm_cuda.cu"], ["gemm", "linear"])
+        self.assertEqual(ops["kernels/linear/linear_cuda.cu"], ["linear"])
+        self.assertEqual(ops["kernels/cuda/shared.cuh"], ["copy", "linear"])
+
+
+if __name__ == "__main__":
+    unittest.main()
