@@ -140,6 +140,21 @@ inline void TransposeTile(const T* from, int64_t ld, int64_t d, T factor, T* to)
   }
 }
 
+// The transpose of rows [n, d] at `stride`, times `factor`: to [d, kTile], zeros behind them.
+// `rows` is scratch of kTile rows of ld.
+template <class T, class X>
+inline void TransposeRows(const X* from, int64_t stride, int64_t n, int64_t d, int64_t ld, T factor,
+                          T* rows, T* to) {
+  if constexpr (__is_same(T, X)) {
+    if (n == kTile && d % 4 == 0) {
+      TransposeTile(from, stride, d, factor, to);
+      return;
+    }
+  }
+  Pack(from, stride, n, kTile, d, ld, rows);
+  TransposeTile(rows, ld, d, factor, to);
+}
+
 // ---- Exponentials. ----
 
 // e^x for x <= 88, as Exp of kernels/cpu_math.h; anything beyond.
@@ -205,18 +220,20 @@ inline void Scores(const Tile& tile, int64_t d, const T* k, int64_t ld, const T*
           });
 }
 
-// out [queries, d] += P^T X for P [keys, queries], X [keys, d].
+// out [queries, d] = P^T X, or += that, for P [keys, queries], X [keys, d].
 template <class T>
-inline void ByQuery(const Tile& tile, int64_t d, const T* p, const T* x, int64_t ld, T* out) {
-  Product(tile.queries, d, p, int64_t{1}, kTile, x, ld, out, ld, true, [&](int64_t c) {
+inline void ByQuery(const Tile& tile, int64_t d, const T* p, const T* x, int64_t ld,
+                    bool accumulate, T* out) {
+  Product(tile.queries, d, p, int64_t{1}, kTile, x, ld, out, ld, accumulate, [&](int64_t c) {
     return Range{0, tile.KeysSeen(c, kRows), 0};
   });
 }
 
-// out [keys, d] += P X for P [keys, queries], X [queries, d].
+// out [keys, d] = P X, or += that, for P [keys, queries], X [queries, d].
 template <class T>
-inline void ByKey(const Tile& tile, int64_t d, const T* p, const T* x, int64_t ld, T* out) {
-  Product(tile.keys, d, p, kTile, int64_t{1}, x, ld, out, ld, true, [&](int64_t r) {
+inline void ByKey(const Tile& tile, int64_t d, const T* p, const T* x, int64_t ld, bool accumulate,
+                  T* out) {
+  Product(tile.keys, d, p, kTile, int64_t{1}, x, ld, out, ld, accumulate, [&](int64_t r) {
     return Range{tile.diagonal() ? r : 0, tile.queries, 0};
   });
 }
@@ -299,10 +316,9 @@ void ForwardHead(const Head<T, X>& head, int64_t begin, int64_t end, Buffers<T>&
   const auto rows_at = [&](int64_t i) { return end - i < kTile ? end - i : kTile; };
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t i = begin + block * kTile;
-    Pack(head.q.Row(i), head.q.stride, rows_at(i), kTile, d, ld, rows);
-    TransposeTile(rows, ld, d, static_cast<T>(head.scale), qt + block * kTile * ld);
+    TransposeRows(head.q.Row(i), head.q.stride, rows_at(i), d, ld, static_cast<T>(head.scale), rows,
+                  qt + block * kTile * ld);
   }
-  for (int64_t at = 0; at < blocks * kTile * ld; ++at) y[at] = 0;
 
   for (int64_t j = 0; j < end; j += kTile) {
     const int64_t keys = rows_at(j);
@@ -325,7 +341,7 @@ void ForwardHead(const Head<T, X>& head, int64_t begin, int64_t end, Buffers<T>&
         DropoutMask(tile, head.dropout, mask);
         MultiplyTile(tile, mask, scores);
       }
-      ByQuery(tile, d, scores, v, ld, out);
+      ByQuery(tile, d, scores, v, ld, j > 0, out);
     }
   }
   for (int64_t i = begin; i < end; ++i) {
@@ -350,7 +366,9 @@ struct BackwardTile {
   T *log_sum_exp, *delta;       // [queries]
   T *scores, *d_scores, *mask;  // [keys, queries]
 
-  void Run(const Tile& tile, int64_t d, int64_t ld, const HeadDropout& dropout) const {
+  // `first_key`: the first tile of these keys, which begins dk and dv; so `first_query` and dq.
+  void Run(const Tile& tile, int64_t d, int64_t ld, const HeadDropout& dropout, bool first_key,
+           bool first_query) const {
     Scores(tile, d, k, ld, qt, scores);
     Scores(tile, d, v, ld, dyt, d_scores);
     const bool drop = dropout.p > 0;
@@ -372,9 +390,9 @@ struct BackwardTile {
         Store(d_scores + at, Mask(tile, r, c, ds, T(0)));
       }
     }
-    ByKey(tile, d, scores, dy, ld, dv);
-    ByKey(tile, d, d_scores, q, ld, dk);
-    ByQuery(tile, d, d_scores, k, ld, dq);
+    ByKey(tile, d, scores, dy, ld, !first_key, dv);
+    ByKey(tile, d, d_scores, q, ld, !first_key, dk);
+    ByQuery(tile, d, d_scores, k, ld, !first_query, dq);
   }
 };
 
@@ -409,7 +427,6 @@ void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, Buffers<T
   for (T** p : {&t.log_sum_exp, &t.delta}) *p = buffers.Take(kTile);
   Pack(heads->k.Row(0), heads->k.stride, length, RoundUp(length, kTile), d, ld, k);
   Pack(heads->v.Row(0), heads->v.stride, length, RoundUp(length, kTile), d, ld, v);
-  for (int64_t at = 0; at < whole; ++at) dk[at] = dv[at] = 0;
 
   for (const Head<T, X>* head = heads; head < heads + n; ++head) {
     for (int64_t i = 0; i < length; i += kTile) {
@@ -418,9 +435,8 @@ void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, Buffers<T
       Pack(head->dy.Row(i), head->dy.stride, queries, kTile, d, ld, t.dy);
       TransposeTile(t.q, ld, d, scale, t.qt);
       TransposeTile(t.dy, ld, d, T(1), t.dyt);
-      T* const y = t.dq;  // which is not in use yet
-      Pack(head->y.Row(i), head->y.stride, queries, kTile, d, ld, y);
-      TransposeTile(y, ld, d, T(1), yt);
+      T* const rows = t.dq;  // which is not in use yet
+      TransposeRows(head->y.Row(i), head->y.stride, queries, d, ld, T(1), rows, yt);
       for (int64_t c = 0; c < kTile; c += kLanes<T>) {
         Vec<T> delta = {};
         for (int64_t l = 0; l < d; ++l) {
@@ -431,14 +447,14 @@ void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, Buffers<T
       for (int64_t c = 0; c < kTile; ++c) {
         t.log_sum_exp[c] = c < queries ? head->log_sum_exp[i + c] : T(0);
       }
-      for (int64_t at = 0; at < kTile * ld; ++at) t.dq[at] = 0;
       for (int64_t j = 0; j <= i; j += kTile) {
         t.k = k + j * ld;
         t.v = v + j * ld;
         t.dk = dk + j * ld;
         t.dv = dv + j * ld;
         const int64_t keys = length - j < kTile ? length - j : kTile;
-        t.Run({i, queries, j, keys}, d, ld, head->dropout);
+        // The first tile of all to see these keys is the first head's on the diagonal.
+        t.Run({i, queries, j, keys}, d, ld, head->dropout, head == heads && i == j, j == 0);
       }
       PutRows(t.dq, ld, queries, d, scale, head->accumulate_q, head->dq.Row(i), head->dq.stride);
     }
