@@ -121,7 +121,8 @@ TEST_P(FailureTest, SwappedBucketsAreAnErrorOnEveryRank) {
     } catch (const CollectiveError& e) {
       ++thrown;
       EXPECT_EQ(e.cause(), CollectiveError::Cause::kMismatch);
-      EXPECT_EQ(e.sequence(), 2);
+      // From the call that failed, or from the next one if that begins when the failure is known.
+      EXPECT_THAT(e.sequence(), testing::AnyOf(2, 3));
       EXPECT_THAT(e.culprits(), ElementsAre(2));
       EXPECT_THAT(e.what(), AllOf(HasSubstr("ranks 0, 1 all_reduce #2 (f32[2000], sum)"),
                                   HasSubstr("rank 2 all_reduce #2 (f32[3000], sum)")));
