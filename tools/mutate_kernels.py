@@ -232,17 +232,19 @@ def main():
             of_file = [m for m in mutants if m.path == path]
             chosen += sorted(rng.sample(of_file, min(args.sample, len(of_file))))
     # What many ops share dies in the tests of the first two nearly always; the others have the last word.
-    stages = {path: [ops[:2], ops[2:]] for path in sources if (ops := ops_of(root, path))}
+    stages = {}
+    for path in sources:
+        ops = tuple(ops_of(root, path))
+        stages[path] = [part for part in (ops[:2], ops[2:]) if part]
     limits = {}
-    for ops in {tuple(ops) for path in stages for ops in stages[path] if ops}:
+    for ops in sorted({part for parts in stages.values() for part in parts}):
         begin = time.time()
         if not test(scratch, ops, 0, 3600):
             sys.exit(f"the tests of {', '.join(ops)} fail without a mutant")
         limits[ops] = 10 * args.workers * (time.time() - begin) + 30
 
     def survives(mutant):
-        return all(test(scratch, ops, mutant.number, limits[tuple(ops)])
-                   for ops in stages[mutant.path] if ops)
+        return all(test(scratch, ops, mutant.number, limits[ops]) for ops in stages[mutant.path])
 
     results = []
     with concurrent.futures.ThreadPoolExecutor(args.workers) as pool:

@@ -31,6 +31,7 @@ int main() {
 }
 """
 
+
 class MutateTest(unittest.TestCase):
     def test_every_mutant_does_what_it_says_and_nothing_else_changes(self):
         text, mutants = mutate_kernels.mutate("f.cu", KERNEL, 1, set())
