@@ -94,43 +94,10 @@ void LinearForwardCuda(Stream stream, const LinearForwardArgs& args) {
   Gemm(stream, g);
 }
 
-// d_pre = dy gelu'(z). One pass over memory.
-// Grid: threads to packs. No shared memory; every element by one thread.
-template <class T>
-__global__ void __launch_bounds__(kElementwiseThreads)
-    LinearGeluBackwardKernel(const T* z, const T* dy, int64_t n, T* d_pre, bool aligned) {
-  constexpr int N = kPackSize<T>;
-  const int64_t at = GlobalThread() * N;
-  if (at >= n) return;
-  const bool whole = aligned && at + N <= n;
-  const int count = n - at < N ? static_cast<int>(n - at) : N;
-  const auto load = [&](const T* p) {
-    return whole ? Load(p + at) : LoadSome(p + at, count, Convert<T>(0.0f));
-  };
-  const Packed<T> x = load(z);
-  Packed<T> g = load(dy);
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    g[i] = Convert<T>(ToFloat(g[i]) * GeluDerivative(ToFloat(x[i])));
-  }
-  if (whole) {
-    Store(d_pre + at, g);
-  } else {
-    StoreSome(d_pre + at, g, count);
-  }
-}
-
 void LinearBackwardActivationCuda(Stream stream, const LinearBackwardActivationArgs& args) {
   LS_INVARIANT(args.activation == Activation::kGelu);
-  DispatchFloat("linear", args.dy.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    const T *z = Data<T>(args.pre_activation), *dy = Data<T>(args.dy);
-    T* d_pre = Data<T>(args.d_pre);
-    const int64_t n = args.dy.numel();
-    Launch({"linear_backward_activation", args.dy}, LinearGeluBackwardKernel<T>,
-           Blocks(n, kElementwiseThreads * kPackSize<T>), kElementwiseThreads, 0, stream, z, dy, n,
-           d_pre, AllAligned16(z, dy, d_pre));
-  });
+  MultiplyByGeluDerivative(stream, args.dy.dtype(), args.pre_activation.raw_data(),
+                           args.dy.raw_data(), args.dy.numel(), args.d_pre.raw_data());
 }
 
 // cuBLASLt could sum dy's rows while it multiplies (CUBLASLT_EPILOGUE_BGRADB), but in an order that

@@ -34,4 +34,8 @@ struct GemmArgs {
 
 void Gemm(Stream stream, const GemmArgs& args);
 
+// out = dy gelu'(z), of n elements; out may be dy.
+void MultiplyByGeluDerivative(Stream stream, DType dtype, const void* z, const void* dy, int64_t n,
+                              void* out);
+
 }  // namespace lockstep::cuda

@@ -81,10 +81,11 @@ __global__ void __launch_bounds__(kThreads) GemmKernel(GemmOperands<T, C> g) {
   }
 }
 
-// y = gelu(z), y may be z; or y *= gelu'(z). Grid: threads to packs. Every element by one thread.
+// y = gelu(z), or y = dy gelu'(z) where there is dy; y may be z or dy. One pass over memory.
+// Grid: threads to packs. No shared memory; every element by one thread.
 template <bool kDerivative, class C>
 __global__ void __launch_bounds__(kElementwiseThreads)
-    GeluOfProductKernel(const C* z, int64_t n, C* y, bool aligned) {
+    GeluOfProductKernel(const C* z, const C* dy, int64_t n, C* y, bool aligned) {
   constexpr int N = kPackSize<C>;
   const int64_t at = GlobalThread() * N;
   if (at >= n) return;
@@ -95,9 +96,9 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   };
   Packed<C> x = load(z);
   if constexpr (kDerivative) {
-    const Packed<C> dy = load(y);
+    const Packed<C> g = load(dy);
 #pragma unroll
-    for (int i = 0; i < N; ++i) x[i] = Convert<C>(ToFloat(dy[i]) * GeluDerivative(ToFloat(x[i])));
+    for (int i = 0; i < N; ++i) x[i] = Convert<C>(ToFloat(g[i]) * GeluDerivative(ToFloat(x[i])));
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i) x[i] = Convert<C>(Gelu(ToFloat(x[i])));
@@ -107,6 +108,18 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   } else {
     StoreSome(y + at, x, count);
   }
+}
+
+template <bool kDerivative>
+void GeluOfProduct(Stream stream, DType dtype, const void* z, const void* dy, int64_t n, void* y) {
+  DispatchFloat("matmul", dtype, [&](auto tag) {
+    using C = typename decltype(tag)::type;
+    const C *from = static_cast<const C*>(z), *grad = static_cast<const C*>(dy);
+    C* to = static_cast<C*>(y);
+    Launch(kDerivative ? "gelu_derivative" : "gelu", GeluOfProductKernel<kDerivative, C>,
+           Blocks(n, kElementwiseThreads * kPackSize<C>), kElementwiseThreads, 0, stream, from,
+           grad, n, to, AllAligned16(from, grad, to));
+  });
 }
 
 void PlainGemm(Stream stream, const GemmArgs& args) {
@@ -179,21 +192,20 @@ bool TryGeluApart(Stream stream, const GemmArgs& args) {
   if (args.pre_activation != nullptr) product.c = args.pre_activation;
   if (!TryBlasLt(stream, product)) return false;
   const int64_t n = args.batch * args.m * args.n;
-  const bool derivative = args.gelu_input != nullptr;
-  DispatchFloat("matmul", args.c_dtype, [&](auto tag) {
-    using C = typename decltype(tag)::type;
-    const C* z = static_cast<const C*>(derivative ? args.gelu_input : product.c);
-    C* y = static_cast<C*>(args.c);
-    DispatchBool(derivative, [&](auto kind) {
-      Launch("gelu", GeluOfProductKernel<decltype(kind)::value, C>,
-             Blocks(n, kElementwiseThreads * kPackSize<C>), kElementwiseThreads, 0, stream, z, n, y,
-             AllAligned16(z, y));
-    });
-  });
+  if (args.gelu_input != nullptr) {
+    MultiplyByGeluDerivative(stream, args.c_dtype, args.gelu_input, args.c, n, args.c);
+  } else {
+    GeluOfProduct<false>(stream, args.c_dtype, product.c, nullptr, n, args.c);
+  }
   return true;
 }
 
 }  // namespace
+
+void MultiplyByGeluDerivative(Stream stream, DType dtype, const void* z, const void* dy, int64_t n,
+                              void* out) {
+  if (n > 0) GeluOfProduct<true>(stream, dtype, z, dy, n, out);
+}
 
 void Gemm(Stream stream, const GemmArgs& args) {
   if (args.batch * args.m * args.n == 0) return;
