@@ -267,6 +267,16 @@ TEST_F(MemoryDeathTest, SmallOverrunIsFoundWhenFreeing) {
         cudaFreeHost(pinned);
       },
       "found when freeing: bytes 3 to 3 behind it were overwritten: pinned host memory");
+  // Also if what is written is what lies behind another block.
+  char* other = nullptr;
+  CUDA_OK(cudaMallocHost(&other, 100));
+  EXPECT_DEATH(
+      {
+        *static_cast<volatile char*>(pinned + 103) = *static_cast<volatile char*>(other + 103);
+        cudaFreeHost(pinned);
+      },
+      "found when freeing: bytes 3 to 3 behind it were overwritten");
+  CUDA_OK(cudaFreeHost(other));
   CUDA_OK(cudaFreeHost(pinned));
 }
 

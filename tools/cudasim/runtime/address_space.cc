@@ -27,9 +27,8 @@ namespace {
 // AddressSanitizer guards blocks itself: some of what follows is then unused.
 
 constexpr size_t kPage = 4096;
-constexpr size_t kAlignment = 256;       // Of cudaMalloc.
-constexpr unsigned char kFresh = 0xFF;   // NaN in f64, f32, f16, bf16 and both f8.
-constexpr unsigned char kCanary = 0xC7;  // Between a block and its guard pages.
+constexpr size_t kAlignment = 256;      // Of cudaMalloc.
+constexpr unsigned char kFresh = 0xFF;  // NaN in f64, f32, f16, bf16 and both f8.
 // Freed addresses stay unusable until so many more are freed.
 constexpr size_t kQuarantine = 4096;
 
@@ -93,13 +92,20 @@ void CountHolders(Protection& protection, unsigned devices, int change) {
   }
 }
 
+// What fills the space between a block and its guard pages. Not the same for all blocks: a kernel
+// that copies beyond the end of both would else write what is there. As floats large numbers, so
+// that it shows when they are used.
+[[maybe_unused]] unsigned char Canary(const Block& block) {
+  return static_cast<unsigned char>(0xC4 + block.mapping / kPage % 53);
+}
+
 // Bytes from the first to the last one that no longer holds the canary; nothing if all do.
-[[maybe_unused]] std::string Damage(const unsigned char* begin, size_t size, const char* where,
-                                    size_t distance) {
+[[maybe_unused]] std::string Damage(const unsigned char* begin, size_t size, unsigned char canary,
+                                    const char* where, size_t distance) {
   size_t first = size;
   size_t last = 0;
   for (size_t i = 0; i < size; ++i) {
-    if (begin[i] == kCanary) continue;
+    if (begin[i] == canary) continue;
     if (first == size) first = i;
     last = i;
   }
@@ -151,9 +157,9 @@ bool MapBlock(Block* block) {
     return false;
   }
   const size_t lead = at_end ? inner - RoundUp(block->size, kAlignment) : 0;
-  std::memset(first, kCanary, lead);
+  std::memset(first, Canary(*block), lead);
   std::memset(first + lead, kFresh, block->size);
-  std::memset(first + lead + block->size, kCanary, inner - lead - block->size);
+  std::memset(first + lead + block->size, Canary(*block), inner - lead - block->size);
   block->begin = reinterpret_cast<uintptr_t>(first) + lead;
   Protection& protection = GetProtection();
   if (IsProtected(*block)) {
@@ -179,10 +185,11 @@ std::string UnmapBlock(Block* block) {
     const DeviceAccess access(DeviceAccess::kAllDevices);
     const auto first = block->mapping + kPage;
     const auto last = block->mapping + block->mapping_size - kPage;
-    damage = Damage(reinterpret_cast<unsigned char*>(first), block->begin - first, "before it",
-                    block->begin - first);
-    const std::string after =
-        Damage(reinterpret_cast<unsigned char*>(block->end()), last - block->end(), "behind it", 0);
+    const unsigned char canary = Canary(*block);
+    damage = Damage(reinterpret_cast<unsigned char*>(first), block->begin - first, canary,
+                    "before it", block->begin - first);
+    const std::string after = Damage(reinterpret_cast<unsigned char*>(block->end()),
+                                     last - block->end(), canary, "behind it", 0);
     if (!after.empty()) damage = after;
   }
   {
