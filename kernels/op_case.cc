@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/philox.h"
 
@@ -104,6 +105,8 @@ double RoundTo(DType dtype, double value) {
       return static_cast<double>(F16(static_cast<float>(value)));
     case DType::kBF16:
       return static_cast<double>(BF16(static_cast<float>(value)));
+    case DType::kBool:
+      return value != 0 ? 1 : 0;
     default:
       LS_CHECK(!IsFloating(dtype), "RoundTo does not know ", dtype);
       return std::trunc(value);
@@ -130,13 +133,15 @@ Tensor InputTensor(const InputSpec& spec, const RefTensor& values, DType dtype, 
   if (!spec.non_contiguous) return dense;
   LS_CHECK(spec.shape.ndim() >= 2,
            "a non-contiguous sample input needs two dimensions or more, not ", spec.shape);
-  // First and last dimension swapped, inside a larger tensor: odd strides, gaps and an offset.
+  // First and last dimension swapped, inside a larger tensor: odd strides, an offset, and gaps that
+  // show in whatever is computed from them.
   Shape base = spec.shape;
   std::swap(base[0], base[-1]);
   base[-1] += 2;
   const int64_t last = base[-1];
+  const double gap = IsFloating(dense.dtype()) ? std::numeric_limits<double>::quiet_NaN() : 0;
   const Tensor strided =
-      Tensor::Zeros(base, dense.dtype(), device).Slice(-1, 1, last - 1).Transpose(0, -1);
+      Tensor::Full(base, gap, dense.dtype(), device).Slice(-1, 1, last - 1).Transpose(0, -1);
   strided.CopyFrom(dense);
   return strided;
 }

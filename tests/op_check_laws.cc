@@ -157,7 +157,8 @@ Result Unaligned(const OpCase& c, const OpSample& s, DType dtype, Device device)
     std::vector<Tensor> inputs = Inputs(s, values, dtype, device);
     for (Tensor& x : inputs) {
       if (!x.is_contiguous() || x.numel() == 0) continue;
-      const Tensor memory = Tensor::Zeros({x.numel() + 1}, x.dtype(), device);
+      const double before = IsFloating(x.dtype()) ? std::numeric_limits<double>::quiet_NaN() : 0;
+      const Tensor memory = Tensor::Full({x.numel() + 1}, before, x.dtype(), device);
       const Tensor shifted = Tensor::FromStorage(memory.storage(), x.dtype(), x.shape(), 1);
       shifted.CopyFrom(x);
       x = shifted;

@@ -30,12 +30,14 @@ OpCase Make() {
   c.samples = [] {
     const InputSpec odd{.shape = {5, 9}};
     const InputSpec f32{.shape = {5, 9}, .dtype = DType::kF32};
+    const InputSpec wide{.shape = {5, 9}, .dtype = DType::kF64};
     const InputSpec strided{.shape = {5, 9}, .non_contiguous = true};
     std::vector<OpSample> s = {Sample("empty", {.shape = {0, 4}}, {.shape = {0, 4}}),
                                Sample("one", {.shape = {}}, {.shape = {}}),
                                Sample("odd", odd, odd),
                                Sample("chunks", {.shape = {50001}}, {.shape = {50001}}),
                                Sample("strided_term", odd, strided),
+                               Sample("wide_term", odd, wide),
                                Sample("into_f32", f32, odd),
                                Sample("from_f32", odd, f32)};
     OpSample large = Sample("large", {.shape = {8 << 20}}, {.shape = {8 << 20}});

@@ -98,25 +98,25 @@ std::vector<OpSample> Samples() {
   large.benchmark_only = true;
   return {Sample("empty in evaluation", {.shape = {0, 5, 2, 2}}, {.training = false}),
           Sample("no channels", {.shape = {3, 0, 2}}),
+          // With a small eps the gradient of two values is 0, but for rounding.
+          Sample("two values", {.shape = {2, 1}}, {.eps = 0.5}),
           Sample("three values", {.shape = {3, 1}}),
           Sample("odd", {.shape = {3, 5, 7, 3}, .low = -2, .high = 2}),
           Sample("rows", {.shape = {37, 6}, .low = -2, .high = 2}),
-          Sample("sequences", {.shape = {5, 4, 9}}),
-          Sample("volumes", {.shape = {2, 3, 2, 3, 4}}),
+          Sample("sequences", {.shape = {5, 4, 9}}), Sample("volumes", {.shape = {2, 3, 2, 3, 4}}),
           Sample("one sample", {.shape = {1, 3, 4, 5}}),
           Sample("without weights", {.shape = {4, 3, 2, 2}}, {.affine = false}),
           Sample("without running statistics", {.shape = {4, 3, 2, 2}}, {.running = false}),
           Sample("mean over all batches", {.shape = {4, 3, 2, 2}}, {.momentum = {}}),
           Sample("first of all batches", {.shape = {4, 3, 2, 2}}, {.momentum = {}, .batches = 0}),
+          Sample("momentum of zero", {.shape = {4, 3, 2, 2}}, {.momentum = 0.0}),
           Sample("large eps and momentum", {.shape = {4, 3, 5}}, {.eps = 0.5, .momentum = 0.75}),
           Sample("evaluation", {.shape = {3, 5, 4, 4}, .low = -2, .high = 2}, {.training = false}),
           Sample("evaluation without weights", {.shape = {3, 5, 4}},
                  {.training = false, .affine = false}),
           Sample("far from zero", {.shape = {16, 3, 4, 4}, .low = 99, .high = 101}),
           Sample("several chunks", {.shape = {5, 40, 24, 24}}),
-          Sample("strided", {.shape = {6, 4, 5}, .non_contiguous = true}),
-          mixed,
-          large};
+          Sample("strided", {.shape = {6, 4, 5}, .non_contiguous = true}), mixed, large};
 }
 
 std::vector<ErrorSample> Errors() {

@@ -37,6 +37,7 @@ OpCase Make() {
   c.differentiable = false;
   c.samples = [] {
     const InputSpec wide{.shape = {7, 11}, .low = -300, .high = 300, .non_contiguous = true};
+    const InputSpec integers{.shape = {7, 11}, .low = -2, .high = 3, .index = true};
     std::vector<OpSample> s = {Sample("empty", {.shape = {0, 4}}),
                                Sample("one", {.shape = {}}),
                                Sample("odd", {.shape = {3, 5, 7}}),
@@ -47,7 +48,9 @@ OpCase Make() {
                                Sample("to_f32", wide, DType::kF32),
                                Sample("to_bf16", wide, DType::kBF16),
                                Sample("to_f16", wide, DType::kF16),
-                               Sample("to_i32", wide, DType::kI32)};
+                               Sample("to_i32", wide, DType::kI32),
+                               Sample("to_i64", wide, DType::kI64),
+                               Sample("to_bool", integers, DType::kBool)};
     OpSample large = Sample("large", {.shape = {8 << 20}});
     large.elements_moved = 2.0 * (8 << 20);
     large.benchmark_only = true;

@@ -1,0 +1,164 @@
+// Multi-tensor kernels with tables of more tensors than one launch takes, beside the CPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/cuda/device.h"
+#include "core/philox.h"
+#include "kernels/adamw/adamw.h"
+#include "kernels/global_norm/global_norm.h"
+#include "kernels/lion/lion.h"
+#include "kernels/muon/muon.h"
+#include "kernels/sgd/sgd.h"
+
+namespace lockstep {
+namespace {
+
+constexpr Device kGpu{DeviceType::kCuda, 0};
+
+class MultiTensor : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+  }
+};
+
+std::vector<float> Values(int64_t n, int seed) {
+  std::vector<float> values(static_cast<size_t>(n));
+  const Philox random(static_cast<uint64_t>(seed));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = ToUniform(random.At(7, i)) - 0.5f;
+  return values;
+}
+
+Tensor MakeTensor(int64_t n, int seed, DType dtype, Device device) {
+  return Tensor::FromVector(Values(n, seed), {n}).To(dtype).To(device);
+}
+
+std::vector<std::byte> Bytes(const Tensor& x) {
+  const Tensor host = x.Detach().To(kCpu);
+  const auto* begin = static_cast<const std::byte*>(host.raw_data());
+  return {begin, begin + host.bytes()};
+}
+
+// More tensors than a launch's table holds, some larger than a block's share, of three kinds.
+constexpr int kTensors = 190;
+int64_t SizeOfTensor(int i) { return i == 50 ? 20003 : i * 37 % 101; }
+
+struct Parameter {
+  Tensor value, grad, average, square, master;
+};
+
+std::vector<Parameter> MakeParameters(Device device) {
+  std::vector<Parameter> all;
+  for (int i = 0; i < kTensors; ++i) {
+    const int64_t n = SizeOfTensor(i);
+    const DType dtype = i % 3 == 0 ? DType::kF32 : DType::kBF16;
+    const DType grad = i % 2 == 0 ? DType::kF32 : dtype;
+    Parameter p{MakeTensor(n, 4 * i, dtype, device), MakeTensor(n, 4 * i + 1, grad, device),
+                MakeTensor(n, 4 * i + 2, DType::kF32, device),
+                Tensor::Full({n}, 0.25, DType::kF32, device), Tensor()};
+    if (i % 3 == 1) p.master = MakeTensor(n, 4 * i + 3, DType::kF32, device);
+    all.push_back(p);
+  }
+  return all;
+}
+
+template <class Tensors>
+std::vector<Tensors> As(const std::vector<Parameter>& parameters) {
+  std::vector<Tensors> all;
+  for (const Parameter& p : parameters) {
+    Tensors t;
+    t.value = p.value;
+    t.grad = p.grad;
+    t.master = p.master;
+    t.weight_decay = 0.1;
+    if constexpr (requires { t.momentum; }) t.momentum = p.average;
+    if constexpr (requires { t.exp_avg; }) t.exp_avg = p.average;
+    if constexpr (requires { t.exp_avg_sq; }) t.exp_avg_sq = p.square;
+    all.push_back(t);
+  }
+  return all;
+}
+
+StepState MakeState(Device device) {
+  StepState state(device, 1);
+  state.Begin(3, 0.01, 0.9, 0.95, 4);
+  return state;
+}
+
+void ExpectEqual(const std::vector<Parameter>& a, const std::vector<Parameter>& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(Bytes(a[i].value), Bytes(b[i].value)) << "value " << i;
+    EXPECT_EQ(Bytes(a[i].average), Bytes(b[i].average)) << "average " << i;
+    EXPECT_EQ(Bytes(a[i].square), Bytes(b[i].square)) << "square " << i;
+    if (a[i].master.defined()) {
+      EXPECT_EQ(Bytes(a[i].master), Bytes(b[i].master)) << "master " << i;
+    }
+  }
+}
+
+// Updates the same parameters on the CPU and on the GPU; all bits are equal.
+template <class F>
+void ExpectSameUpdate(const F& update) {
+  const std::vector<Parameter> cpu = MakeParameters(kCpu), gpu = MakeParameters(kGpu);
+  update(cpu, MakeState(kCpu));
+  update(gpu, MakeState(kGpu));
+  ExpectEqual(cpu, gpu);
+}
+
+TEST_F(MultiTensor, AdamWOfManyTensorsHasTheBitsOfTheCpu) {
+  ExpectSameUpdate([](const std::vector<Parameter>& p, const StepState& state) {
+    ops::AdamWUpdate(As<AdamWTensors>(p), {}, state);
+  });
+}
+
+TEST_F(MultiTensor, SgdOfManyTensorsHasTheBitsOfTheCpu) {
+  for (const SgdHyper hyper : {SgdHyper{}, SgdHyper{0.9, false}, SgdHyper{0.9, true}}) {
+    ExpectSameUpdate([&](const std::vector<Parameter>& p, const StepState& state) {
+      ops::SgdUpdate(As<SgdTensors>(p), hyper, state);
+    });
+  }
+}
+
+TEST_F(MultiTensor, LionOfManyTensorsHasTheBitsOfTheCpu) {
+  ExpectSameUpdate([](const std::vector<Parameter>& p, const StepState& state) {
+    ops::LionUpdate(As<LionTensors>(p), {}, state);
+  });
+}
+
+TEST_F(MultiTensor, AnUpdateWithFoundInfChangesNothing) {
+  const std::vector<Parameter> parameters = MakeParameters(kGpu), before = MakeParameters(kGpu);
+  const StepState state = MakeState(kGpu);
+  const Tensor infinite =
+      Tensor::FromVector<float>({1, std::numeric_limits<float>::infinity()}, {2}, kGpu);
+  ops::GradNorm(std::span(&infinite, 1), 1, state);
+  EXPECT_EQ(state.Read().found_inf, 1);
+  ops::AdamWUpdate(As<AdamWTensors>(parameters), {}, state);
+  ops::SgdUpdate(As<SgdTensors>(parameters), {0.9, false}, state);
+  ops::LionUpdate(As<LionTensors>(parameters), {}, state);
+  ExpectEqual(parameters, before);
+
+  const auto matrix = [](int seed) { return MakeTensor(12, seed, DType::kF32, kGpu).View({3, 4}); };
+  const MuonTensors muon{matrix(1), matrix(2), matrix(3), Tensor(), 0.1};
+  ops::MuonUpdate(std::span(&muon, 1), {}, state);
+  EXPECT_EQ(Bytes(muon.value), Bytes(matrix(1)));
+  EXPECT_EQ(Bytes(muon.momentum), Bytes(matrix(3)));
+}
+
+TEST_F(MultiTensor, TheNormOfManyGradientsIsThatOfTheCpu) {
+  const auto norm = [](Device device) {
+    std::vector<Tensor> grads;
+    for (const Parameter& p : MakeParameters(device)) grads.push_back(p.grad);
+    const StepState state = MakeState(device);
+    ops::GradNorm(grads, 1, state);
+    return state.Read();
+  };
+  const StepValues cpu = norm(kCpu), gpu = norm(kGpu);
+  EXPECT_EQ(gpu.found_inf, 0);
+  EXPECT_NEAR(gpu.grad_norm, cpu.grad_norm, 1e-6 * cpu.grad_norm);
+  EXPECT_NEAR(gpu.clip_factor, cpu.clip_factor, 1e-6 * cpu.clip_factor);
+}
+
+}  // namespace
+}  // namespace lockstep
