@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests of tools/mutate_kernels.py: what it writes compiles and does what it says."""
 import importlib.util
+import json
 import os
 import subprocess
 import tempfile
@@ -62,6 +63,33 @@ class MutateTest(unittest.TestCase):
         self.assertIn(KERNEL.split("\n")[line], text)
         self.assertEqual({m.kind for m in mutants}, {"barrier", "comparison", "index", "operand"})
         self.assertNotIn(line + 1, [m.line for m in mutants])
+
+
+class ResultsTest(unittest.TestCase):
+    def test_each_explained_survivor_is_a_mutant_of_the_kernels(self):
+        found = set()
+        for path in mutate_kernels.kernel_files("."):
+            with open(path, encoding="utf-8") as file:
+                _, mutants = mutate_kernels.mutate(path, file.read(), 1, set())
+            found.update(map(mutate_kernels.described, mutants))
+        listed = mutate_kernels.explained(".")
+        self.assertGreater(len(listed), 0)
+        self.assertEqual(listed - found, set())
+
+    def test_what_was_killed_is_not_tested_again_unless_another_like_it_survived(self):
+        line = "__device__ int f(int a, int b) { return a < b; }\n"
+        _, mutants = mutate_kernels.mutate("f.cu", line + line + line.replace("<", ">"), 1, set())
+        self.assertEqual(len(mutants), 3)
+        # The same mutants in an older file, with other numbers and lines.
+        old = [m._replace(number=m.number + 7, line=m.line + 1) for m in mutants]
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "results")
+            self.assertEqual(mutate_kernels.already_killed(path, mutants), set())
+            for survivors, killed in [((), mutants), (old[:1], mutants[2:]), (old[2:], mutants[:2])]:
+                with open(path, "w", encoding="utf-8") as file:
+                    for m in old:
+                        print(json.dumps({**m._asdict(), "survived": m in survivors}), file=file)
+                self.assertEqual(mutate_kernels.already_killed(path, mutants), set(killed))
 
 
 class OpsOfTest(unittest.TestCase):
