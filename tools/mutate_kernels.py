@@ -200,7 +200,8 @@ def build(scratch, args, sources, forbidden):
         flags = f".*_cudasim/({ops})/.*@-w,-fsanitize=bounds-strict,-fsanitize-undefined-trap-on-error"
         config = [f"--config={args.config}"] if args.config else []
         result = run(["bazel", "build", "-k", f"--jobs={args.jobs}", "--noshow_progress",
-                      f"--per_file_copt={flags}", *config, OP_SUITE, *sorted(set(KERNEL_TESTS.values()))], scratch)
+                      f"--per_file_copt={flags}", *config, OP_SUITE,
+                      *sorted(set(KERNEL_TESTS.values()))], scratch)
         if result.returncode == 0:
             return mutants
         bad = set(re.findall(r"(kernels/[\w/]+\.cuh?):(\d+):\d+:\s+(?:error|  required)", result.stdout))
@@ -228,17 +229,22 @@ def passes(scratch, test, ops, number, seconds):
         return False
 
 
-def already_killed(path, mutants):
-    """Those that an earlier run killed. Numbers and lines may be others now; of mutants that read
-    alike all must have been."""
+def earlier_results(path, mutants):
+    """What an earlier run wrote: the mutants that it killed, and its results of others than these.
+    Numbers and lines may be others now; of mutants that read alike all must have been killed."""
     if not path or not os.path.exists(path):
-        return set()
+        return set(), []
     with open(path, encoding="utf-8") as file:
         results = [json.loads(line) for line in file]
-    killed = collections.Counter(described(Mutant(**{f: r[f] for f in Mutant._fields}))
-                                 for r in results if not r["survived"])
     alike = collections.Counter(map(described, mutants))
-    return {m for m in mutants if killed[described(m)] >= alike[described(m)]}
+    killed, others = collections.Counter(), []
+    for result in results:
+        text = described(Mutant(**{f: result[f] for f in Mutant._fields}))
+        if text not in alike:
+            others.append(result)
+        elif not result["survived"]:
+            killed[text] += 1
+    return {m for m in mutants if killed[described(m)] >= alike[described(m)]}, others
 
 
 def main():
@@ -279,7 +285,7 @@ def main():
         for path in sources:
             of_file = [m for m in mutants if m.path == path]
             chosen += sorted(rng.sample(of_file, min(args.sample, len(of_file))))
-    done = already_killed(args.results, chosen)
+    done, others = earlier_results(args.results, chosen)
     left = [m for m in chosen if m not in done]
     # What many ops share dies in the tests of the first two nearly always; the others have the last word.
     stages = {}
@@ -304,6 +310,8 @@ def main():
     survivors = unexplained = 0
     with concurrent.futures.ThreadPoolExecutor(args.workers) as pool, \
             open(args.results or os.devnull, "w", encoding="utf-8") as file:
+        for result in others:
+            print(json.dumps(result), file=file)
         tested = zip(left, pool.map(survives, left))
         for mutant, survived in itertools.chain(((m, False) for m in sorted(done)), tested):
             survivors += survived

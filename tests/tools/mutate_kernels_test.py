@@ -84,12 +84,16 @@ class ResultsTest(unittest.TestCase):
         old = [m._replace(number=m.number + 7, line=m.line + 1) for m in mutants]
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "results")
-            self.assertEqual(mutate_kernels.already_killed(path, mutants), set())
+            self.assertEqual(mutate_kernels.earlier_results(path, mutants), (set(), []))
             for survivors, killed in [((), mutants), (old[:1], mutants[2:]), (old[2:], mutants[:2])]:
                 with open(path, "w", encoding="utf-8") as file:
                     for m in old:
                         print(json.dumps({**m._asdict(), "survived": m in survivors}), file=file)
-                self.assertEqual(mutate_kernels.already_killed(path, mutants), set(killed))
+                self.assertEqual(mutate_kernels.earlier_results(path, mutants), (set(killed), []))
+            # Of what is not tested this time nothing is lost.
+            done, others = mutate_kernels.earlier_results(path, mutants[2:])
+            self.assertEqual(done, set())
+            self.assertEqual([r["number"] for r in others], [m.number for m in old[:2]])
 
 
 class OpsOfTest(unittest.TestCase):
