@@ -69,6 +69,30 @@ CollectiveError ErrorOf(const Failure& failure, const std::string& group, int ra
   return CollectiveError(what, failure.cause, rank, operation, failure.culprits);
 }
 
+void FirstFailure::Learn(const std::string& group, const Failure& failure) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool mine = failure.cause == CollectiveError::Cause::kAborted && failure.rank == rank_;
+  if (failure_ || mine) return;
+  group_ = group;
+  failure_ = failure;
+}
+
+Failure FirstFailure::GiveUp(const std::string& reason) const {
+  Failure failure;
+  failure.rank = rank_;
+  failure.cause = CollectiveError::Cause::kAborted;
+  failure.culprits = {rank_};
+  failure.reason = StrCat("rank ", rank_, " gave up: ", reason);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (failure_) {
+    failure.cause = failure_->cause;
+    failure.culprits = failure_->culprits;
+    failure.reason =
+        StrCat(failure_->reason, "; hearing of it in group '", group_, "', ", failure.reason);
+  }
+  return failure;
+}
+
 FailureBoard::FailureBoard(Store& store, Options options)
     : options_(std::move(options)), post_(store.Clone()), watch_(store.Clone()) {
   const int rank = options_.rank;
@@ -79,10 +103,14 @@ FailureBoard::FailureBoard(Store& store, Options options)
   gone.reason = StrCat("rank ", rank, " is gone: its process ended");
   Failure silent = gone;
   silent.cause = CollectiveError::Cause::kTimeout;
-  silent.reason = StrCat("rank ", rank, " is stalled: no sign of life of its process for ",
-                         static_cast<double>(options_.silence.count()) / 1e3,
-                         " s (stopped, starved of memory, or cut off from the network)");
-  post_->SetWill(kKey, DumpJson(ToJson(gone)), DumpJson(ToJson(silent)), options_.silence);
+  const auto seconds = [](Milliseconds time) { return static_cast<double>(time.count()) / 1e3; };
+  const Milliseconds silence =
+      options_.heartbeat.count() > 0 ? options_.heartbeat - 2 * BeatTime() : Milliseconds(0);
+  silent.reason =
+      StrCat("rank ", rank, " is stalled: no sign of life of its process for ", seconds(silence),
+             " s, with a heartbeat limit of ", seconds(options_.heartbeat),
+             " s (stopped, starved of memory, or cut off from the network)");
+  post_->SetWill(kKey, DumpJson(ToJson(gone)), DumpJson(ToJson(silent)), silence);
   watcher_ = std::thread([this] { Watch(); });
   heart_ = std::thread([this] { Beat(); });
 }
@@ -166,13 +194,15 @@ void FailureBoard::Watch() {
   }
 }
 
+FailureBoard::Milliseconds FailureBoard::BeatTime() const {
+  return options_.heartbeat.count() > 0 ? std::min(kBeat, options_.heartbeat / 6) : kBeat;
+}
+
 void FailureBoard::Beat() {
-  const Milliseconds beat =
-      options_.silence.count() > 0 ? std::min(kBeat, options_.silence / 4) : kBeat;
   std::string told;
   try {
     std::unique_lock<std::mutex> lock(mutex_);
-    while (!stopped_.wait_for(lock, beat, [this] { return stop_.load(); })) {
+    while (!stopped_.wait_for(lock, BeatTime(), [this] { return stop_.load(); })) {
       lock.unlock();
       std::string now;
       if (options_.position) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,6 +31,23 @@ struct Failure {
 CollectiveError ErrorOf(const Failure& failure, const std::string& group, int rank,
                         const Collective& operation, const std::string& purpose = "");
 
+// What a rank heard of first, of all failures of a group and its duplicates. Thread-safe.
+class FirstFailure {
+ public:
+  explicit FirstFailure(int rank) : rank_(rank) {}
+  // Only the first call counts, and none of what this rank itself has said by GiveUp.
+  void Learn(const std::string& group, const Failure& failure);
+  // What this rank says when it gives up: the reason, or what it heard of before, of which the
+  // reason is but the consequence.
+  Failure GiveUp(const std::string& reason) const;
+
+ private:
+  const int rank_;
+  mutable std::mutex mutex_;
+  std::string group_;
+  std::optional<Failure> failure_;
+};
+
 // Where a rank is: in a message exchange of a call, or behind it.
 struct CallPosition {
   Collective call;  // number 0: none yet
@@ -44,14 +62,16 @@ class FailureBoard {
   using Milliseconds = std::chrono::milliseconds;
   struct Options {
     int rank = 0;
-    // A rank whose process gives no sign of life for so long has failed; 0: nobody looks.
-    Milliseconds silence{0};
+    // All have heard of a rank whose process is stopped before it has been so for this long, the
+    // store's own included; 0: nobody looks. So silence is what is shorter by two beats: signs of
+    // life are a beat apart, and news takes time.
+    Milliseconds heartbeat{0};
     // Called when a failure is on the board, or when the store is gone, from threads of the board.
     std::function<void(const Failure&)> on_failure;
     // Where this rank is, asked from a thread of the board; may be empty.
     std::function<CallPosition()> position = {};
   };
-  // How often positions are told, at least.
+  // How often positions are told, at least; more often where a heartbeat is short.
   static constexpr Milliseconds kBeat{500};
 
   FailureBoard(Store& store, Options options);
@@ -72,6 +92,7 @@ class FailureBoard {
   std::map<int, std::vector<int>> Lost(int size);
 
  private:
+  Milliseconds BeatTime() const;
   void Watch();
   void Beat();
   void StoreIsGone(const std::string& what);

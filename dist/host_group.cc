@@ -34,15 +34,16 @@ constexpr auto kOthersHaveSaid = std::chrono::seconds(3);
 
 class HostGroup : public ProcessGroup {
  public:
-  HostGroup(std::unique_ptr<Transport> transport, Store& store, const GroupOptions& options)
-      : ProcessGroup(transport->rank(), transport->size(), options),
+  HostGroup(std::unique_ptr<Transport> transport, Store& store, const GroupOptions& options,
+            std::shared_ptr<FirstFailure> first_failure)
+      : ProcessGroup(transport->rank(), transport->size(), options, std::move(first_failure)),
         exceptions_(std::uncaught_exceptions()),
         transport_(std::move(transport)),
         collectives_(*transport_, options.check_every_call),
         store_(store.Clone()),
         prefixed_(store.Clone(), options.name + "/"),
         board_(prefixed_, {.rank = rank(),
-                           .silence = options.heartbeat,
+                           .heartbeat = options.heartbeat,
                            .on_failure = [this](const Failure& f) { Learn(f); },
                            .position = [this] { return Position(); }}),
         worker_([this] { RunQueue(); }) {}
@@ -76,11 +77,7 @@ class HostGroup : public ProcessGroup {
   void CheckInStep() override { Barrier()->Synchronize(); }
 
   void Abort(const std::string& reason) override {
-    Failure failure;
-    failure.cause = CollectiveError::Cause::kAborted;
-    failure.rank = rank();
-    failure.culprits = {rank()};
-    failure.reason = StrCat("rank ", rank(), " gave up: ", reason);
+    Failure failure = first_failure()->GiveUp(reason);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) return;
@@ -95,7 +92,7 @@ class HostGroup : public ProcessGroup {
     options.name = name;
     // Nothing of this group is under way while the transport makes another of itself.
     CheckInStep();
-    return MakeHostGroup(transport_->Duplicate(name), *store_, options);
+    return MakeHostGroup(transport_->Duplicate(name), *store_, options, first_failure());
   }
 
  private:
@@ -251,11 +248,12 @@ class HostGroup : public ProcessGroup {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) return;
+      // Whoever leaves does not mind that the others, or the store, are gone.
+      if (!leaving_) first_failure()->Learn(name(), failure);
       failure_ = failure;
     }
     changed_.notify_all();
     transport_->Interrupt();
-    // Whoever leaves does not mind that the others, or the store, are gone.
     if (recorder() && !leaving_) recorder()->Fail(name(), failure);
   }
 
@@ -336,8 +334,10 @@ class HostGroup : public ProcessGroup {
 }  // namespace
 
 std::shared_ptr<ProcessGroup> MakeHostGroup(std::unique_ptr<Transport> transport, Store& store,
-                                            const GroupOptions& options) {
-  return std::make_shared<HostGroup>(std::move(transport), store, options);
+                                            const GroupOptions& options,
+                                            std::shared_ptr<FirstFailure> first_failure) {
+  return std::make_shared<HostGroup>(std::move(transport), store, options,
+                                     std::move(first_failure));
 }
 
 }  // namespace lockstep::dist

@@ -43,7 +43,7 @@ class NcclGroup : public ProcessGroup {
  public:
   NcclGroup(std::shared_ptr<ProcessGroup> control, Store& store, Device device,
             const GroupOptions& options)
-      : ProcessGroup(control->rank(), control->size(), options),
+      : ProcessGroup(control->rank(), control->size(), options, control->first_failure()),
         exceptions_(std::uncaught_exceptions()),
         device_(device),
         control_(std::move(control)),
@@ -52,7 +52,7 @@ class NcclGroup : public ProcessGroup {
         stream_(device),
         comm_(ShareId(*control_), rank(), size(), device, options.timeout),
         nothing_(Tensor::Zeros({1}, DType::kU8, device)),
-        watchdog_(*store_, rank(), size(), options, &comm_, state_) {
+        watchdog_(*store_, rank(), size(), options, &comm_, state_, first_failure()) {
     nothing_.storage().RecordUse(stream_);
     // The zeros were written on another stream.
     Synchronize(CurrentStream(device));
@@ -91,16 +91,10 @@ class NcclGroup : public ProcessGroup {
   }
 
   void Abort(const std::string& reason) override {
-    // Then `reason` is no more than the consequence, which the control group may not know.
-    const bool failed_before = state_->Get().has_value();
-    Failure failure;
-    failure.cause = CollectiveError::Cause::kAborted;
-    failure.rank = rank();
-    failure.culprits = {rank()};
-    failure.reason = StrCat("rank ", rank(), " gave up: ", reason);
+    Failure failure = first_failure()->GiveUp(reason);
     failure.operation = watchdog_.LastCall();
     watchdog_.Fail(failure);
-    control_->Abort(failed_before ? "its group had failed before" : reason);
+    control_->Abort(reason);
   }
 
   std::shared_ptr<ProcessGroup> Duplicate(const std::string& name) override {

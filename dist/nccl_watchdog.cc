@@ -18,15 +18,17 @@ std::string KeyOf(int rank) { return StrCat("calls/", rank); }
 }  // namespace
 
 NcclWatchdog::NcclWatchdog(Store& store, int rank, int size, const GroupOptions& options,
-                           NcclComm* comm, std::shared_ptr<FailureState> state)
+                           NcclComm* comm, std::shared_ptr<FailureState> state,
+                           std::shared_ptr<FirstFailure> first_failure)
     : store_(std::make_unique<PrefixStore>(store.Clone(), options.name + "/")),
       rank_(rank),
       size_(size),
       options_(options),
       comm_(comm),
       state_(std::move(state)),
+      first_failure_(std::move(first_failure)),
       board_(*store_, {.rank = rank,
-                       .silence = options.heartbeat,
+                       .heartbeat = options.heartbeat,
                        .on_failure = [this](const Failure& f) { Learn(f); }}),
       thread_([this] { Run(); }) {}
 
@@ -58,6 +60,7 @@ void NcclWatchdog::Fail(const Failure& failure) {
 }
 
 void NcclWatchdog::Learn(const Failure& failure) {
+  if (!leaving_) first_failure_->Learn(options_.name, failure);
   // First the error, then the end of what waits: nobody takes an aborted result for a good one.
   if (!state_->Set(failure)) return;
   comm_->Abort();

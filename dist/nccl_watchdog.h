@@ -24,7 +24,7 @@ namespace lockstep::dist {
 class NcclWatchdog {
  public:
   NcclWatchdog(Store& store, int rank, int size, const GroupOptions& options, NcclComm* comm,
-               std::shared_ptr<FailureState> state);
+               std::shared_ptr<FailureState> state, std::shared_ptr<FirstFailure> first_failure);
   ~NcclWatchdog() { Stop(); }
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
@@ -59,6 +59,7 @@ class NcclWatchdog {
   const GroupOptions options_;
   NcclComm* const comm_;
   const std::shared_ptr<FailureState> state_;
+  const std::shared_ptr<FirstFailure> first_failure_;
 
   mutable std::mutex mutex_;
   std::condition_variable stopped_;

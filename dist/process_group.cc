@@ -3,6 +3,8 @@
 #include <numeric>
 #include <utility>
 
+#include "dist/failure_board.h"
+
 namespace lockstep::dist {
 namespace {
 
@@ -12,8 +14,13 @@ int64_t Sum(const std::vector<int64_t>& counts) {
 
 }  // namespace
 
-ProcessGroup::ProcessGroup(int rank, int size, GroupOptions options)
-    : rank_(rank), size_(size), options_(std::move(options)) {
+ProcessGroup::ProcessGroup(int rank, int size, GroupOptions options,
+                           std::shared_ptr<FirstFailure> first_failure)
+    : rank_(rank),
+      size_(size),
+      options_(std::move(options)),
+      first_failure_(first_failure ? std::move(first_failure)
+                                   : std::make_shared<FirstFailure>(rank)) {
   LS_CHECK(size >= 1 && rank >= 0 && rank < size, "group '", options_.name, "': there is no rank ",
            rank, " among ", size);
   LS_CHECK(options_.timeout.count() > 0, "group '", options_.name,

@@ -13,6 +13,7 @@
 
 namespace lockstep::dist {
 
+class FirstFailure;
 class FlightRecorder;
 
 struct GroupOptions {
@@ -26,8 +27,9 @@ struct GroupOptions {
   // compare each call; with it they also send a hash of each message, and so find those that did
   // not come as they were sent.
   bool check_every_call = false;
-  // A rank whose process gives the store no sign of life for so long counts as stalled, and is
-  // named; 0: only the timeout counts. Only stores over TCP notice.
+  // A rank whose process is stopped, or cut off, is named by all others within so long; one that is
+  // silent for a second less (a third less, below 3 s) is let go on. 0: only the timeout counts.
+  // Only stores over TCP notice.
   std::chrono::milliseconds heartbeat = std::chrono::seconds(20);
   // Gets the group's calls, and its failure; null: nobody.
   std::shared_ptr<FlightRecorder> recorder = nullptr;
@@ -74,6 +76,8 @@ class ProcessGroup {
   int size() const { return size_; }
   const std::string& name() const { return options_.name; }
   const GroupOptions& options() const { return options_; }
+  // Shared with duplicates of this group.
+  const std::shared_ptr<FirstFailure>& first_failure() const { return first_failure_; }
   // Where tensors must lie.
   virtual Device device() const = 0;
 
@@ -105,7 +109,8 @@ class ProcessGroup {
   // weights): on NCCL the host waits, and what the calls computed is there. It is itself a call.
   virtual void CheckInStep() = 0;
 
-  // Gives up: pending and future calls of all ranks throw, naming this rank and the reason. Any
+  // Gives up: pending and future calls of all ranks throw, naming this rank and the reason; or what
+  // this rank has heard of before in another group, if one is the duplicate of the other. Any
   // thread may call it; only the first reason counts.
   virtual void Abort(const std::string& reason) = 0;
 
@@ -128,7 +133,9 @@ class ProcessGroup {
     std::string purpose;
   };
 
-  ProcessGroup(int rank, int size, GroupOptions options);
+  // `first_failure` is that of the group which this one belongs to; null: it belongs to none.
+  ProcessGroup(int rank, int size, GroupOptions options,
+               std::shared_ptr<FirstFailure> first_failure);
 
   virtual WorkPtr Submit(Call call) = 0;
   std::string purpose() const { return purpose_ ? *purpose_ : ""; }
@@ -143,6 +150,7 @@ class ProcessGroup {
 
   const int rank_, size_;
   const GroupOptions options_;
+  const std::shared_ptr<FirstFailure> first_failure_;
   int64_t sequence_ = 0, exchanges_ = 0;
   std::shared_ptr<const std::string> purpose_;
 };

@@ -50,8 +50,8 @@ void AddDistOptions(Options& options, DistOptions& dist) {
               {.min = 0,
                .max = 86400,
                .operational = true,
-               .doc = "seconds without a sign of life of a rank's process after which it counts as "
-                      "stalled, and the others end; 0: only dist.timeout counts"});
+               .doc = "seconds within which a rank whose process shows no sign of life is named by "
+                      "the others, which end; 0: only dist.timeout counts"});
   options.OnResolve([&dist](Options& resolved) {
     if (dist.reduction == "ordered" && dist.compress != "none") {
       resolved.Fail(

@@ -207,6 +207,28 @@ TEST_P(FailureTest, AnExceptionThatTakesTheGroupWithItEndsTheOthers) {
     EXPECT_THAT(errors[r], HasSubstr("rank 2 gave up: its group was destroyed"));
 }
 
+// Rank 1 waits for rank 0 in one group and rank 2 in another. Rank 2 is the first to hear that rank
+// 0 is at fault, and takes both groups with it.
+TEST_P(FailureTest, WhoGivesUpBecauseOfAFailureInADuplicateIsNotToBlameForIt) {
+  std::atomic<bool> heard{false};
+  const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
+    const auto other = g.Duplicate("other");
+    other->Barrier()->Wait();  // all have it
+    if (g.rank() == 0) {
+      g.Abort("the loss is not finite");
+      while (!heard) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      return;
+    }
+    if (g.rank() == 2) g.Barrier()->Wait();
+    const std::string error = MessageOf<CollectiveError>([&] { other->Barrier()->Wait(); });
+    EXPECT_THAT(error, AllOf(HasSubstr("rank 1, group 'other', barrier #"),
+                             HasSubstr("rank 0 gave up: the loss is not finite"),
+                             HasSubstr("rank 2 gave up: its group was destroyed by an exception")));
+    heard = true;
+  });
+  EXPECT_THAT(errors[2], HasSubstr("rank 0 gave up: the loss is not finite"));
+}
+
 TEST_P(FailureTest, LeavingWhileOthersGoOnIsAnErrorThere) {
   const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
     if (g.rank() != 1) g.AllReduce(Ones(10))->Wait();

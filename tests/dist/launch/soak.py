@@ -6,7 +6,7 @@
 
 Three ranks train by the launcher, with a restart. Each round one of them gets
   kills   SIGKILL: every survivor must name it within --name_limit seconds
-  stops   SIGSTOP: every survivor must name it within --heartbeat seconds and --name_limit more
+  stops   SIGSTOP: every survivor must name it within --heartbeat seconds
   pauses  SIGSTOP, and SIGCONT long before the limit: nothing may come of it
 and afterwards no process may be left over, and the weights and the optimizer's state must be those of
 an undisturbed run, to the bit. Prints a line for each round; ends with 1 if any of them failed.
@@ -167,7 +167,7 @@ class Round:
             os.kill(pid, signal.SIGCONT)
             return
         v = self.victim
-        limit = self.args.name_limit + (self.args.heartbeat if self.kind == "stops" else 0)
+        limit = self.args.heartbeat if self.kind == "stops" else self.args.name_limit
         for r in range(RANKS):
             if r == v:
                 continue

@@ -123,7 +123,7 @@ TEST(ProcessTest, AStalledRankIsNamedBeforeTheTimeout) {
       const std::string words =
           victim == 0
               ? "rank 0 is gone, stalled or cut off: the store of rank 0"
-              : StrCat("rank ", victim, " is stalled: no sign of life of its process for 3 s");
+              : StrCat("rank ", victim, " is stalled: no sign of life of its process for 2 s");
       EXPECT_THAT(result,
                   Fails(AllOf(HasSubstr(StrCat("rank ", r, ", group 'world', all_reduce #")),
                               HasSubstr(words))));
