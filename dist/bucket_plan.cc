@@ -16,9 +16,9 @@ bool SameKind(const Bucket& bucket, const BucketItem& item) {
 }  // namespace
 
 std::vector<Bucket> PlanBuckets(std::span<const BucketItem> items, const BucketLimits& limits) {
-  LS_CHECK(limits.first_bytes >= 1 && limits.bytes >= 1 && limits.multiple >= 1, "buckets of ",
+  LS_CHECK(limits.first_bytes >= 1 && limits.bytes >= 0 && limits.multiple >= 1, "buckets of ",
            limits.first_bytes, " and ", limits.bytes, " bytes, in multiples of ", limits.multiple,
-           " elements: each must be at least 1");
+           " elements: none may be negative, and only the second 0");
   std::vector<Bucket> closed, open;
   for (int64_t i = 0; i < std::ssize(items); ++i) {
     const BucketItem& item = items[i];
@@ -31,7 +31,8 @@ std::vector<Bucket> PlanBuckets(std::span<const BucketItem> items, const BucketL
     bucket->items.push_back(i);
     bucket->offsets.push_back(bucket->numel);
     bucket->numel += RoundUp(item.numel, kBucketAlignment / SizeOf(item.dtype));
-    if (bucket->bytes() < (closed.empty() ? limits.first_bytes : limits.bytes)) continue;
+    const int64_t others = limits.bytes > 0 ? limits.bytes : DefaultBucketBytes(item.device);
+    if (bucket->bytes() < (closed.empty() ? limits.first_bytes : others)) continue;
     closed.push_back(std::move(*bucket));
     open.erase(bucket);
   }

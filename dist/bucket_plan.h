@@ -16,9 +16,15 @@ struct BucketItem {
   Device device;
 };
 
+// On the host a call costs little beside its bytes, and small buckets hide better (PERFORMANCE.md);
+// GPUs want large ones.
+inline int64_t DefaultBucketBytes(Device device) {
+  return int64_t{device.is_cuda() ? 25 : 2} << 20;
+}
+
 struct BucketLimits {
   int64_t first_bytes = 1 << 20;  // a small first bucket, so that communication begins early
-  int64_t bytes = 25 << 20;       // of the others
+  int64_t bytes = 0;              // of the others; 0: DefaultBucketBytes
   // In elements: a bucket's size is a multiple of it. A power of two times the number of ranks
   // makes equal shards.
   int64_t multiple = 1;

@@ -41,7 +41,7 @@ struct CommunicationTimes {
 
 struct ReducerOptions {
   int64_t first_bucket_bytes = 1 << 20;
-  int64_t bucket_bytes = 25 << 20;
+  int64_t bucket_bytes = 0;  // 0: DefaultBucketBytes (dist/bucket_plan.h)
   GradientSum sum = GradientSum::kFast;
   // kOrdered: backwards of a step on each rank, the last of which communicates.
   int64_t accum = 1;

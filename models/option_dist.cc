@@ -22,11 +22,11 @@ void AddDistOptions(Options& options, DistOptions& dist) {
                .aliases = {"comm_hook", "gradient_compression"},
                .doc = "dtype in which gradients travel: none (their own) or bf16, half the bytes"});
   options.Add("dist.bucket_mib", &dist.bucket_mib,
-              {.above = 0,
+              {.min = 0,
                .max = kMaxMib,
                .aliases = {"bucket_cap_mb"},
                .operational = true,
-               .doc = "gradients that are summed together, in MiB"});
+               .doc = "gradients that are summed together, in MiB; 0: 2 on the CPU, 25 on GPUs"});
   options.Add("dist.first_bucket_mib", &dist.first_bucket_mib,
               {.above = 0,
                .max = kMaxMib,

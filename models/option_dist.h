@@ -13,7 +13,7 @@ struct DistOptions {
   std::string backend = "auto";
   std::string reduction = "fast";
   std::string compress = "none";
-  double bucket_mib = 25;
+  double bucket_mib = 0;  // 0: dist::DefaultBucketBytes
   double first_bucket_mib = 1;
   std::string check = "basic";
   int64_t check_every = 100;  // 0: never

@@ -89,7 +89,7 @@ dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t accum,
   };
   dist::ReducerOptions r;
   r.first_bucket_bytes = bytes(options.first_bucket_mib);
-  r.bucket_bytes = bytes(options.bucket_mib);
+  if (options.bucket_mib > 0) r.bucket_bytes = bytes(options.bucket_mib);
   r.accum = accum;
   if (options.reduction == "ordered") r.sum = dist::GradientSum::kOrdered;
   if (options.compress == "bf16") r.hook = dist::Bf16Sum();

@@ -83,9 +83,22 @@ TEST(BucketPlan, RandomPlansAreSound) {
   }
 }
 
-TEST(BucketPlan, RefusesLimitsBelowOne) {
-  EXPECT_THAT(test::MessageOf([] { PlanBuckets({}, {.bytes = 0}); }),
-              testing::HasSubstr("each must be at least 1"));
+TEST(BucketPlan, BucketsAreLargerOnGpusWhereNobodySays) {
+  for (const Device device : {kCpu, Device{DeviceType::kCuda, 1}}) {
+    std::vector<BucketItem> items(40, F32(1 << 18));  // a MiB each
+    for (BucketItem& item : items) item.device = device;
+    const auto buckets = PlanBuckets(items, {});
+    EXPECT_EQ(buckets.at(0).bytes(), 1 << 20);
+    EXPECT_EQ(buckets.at(1).bytes(), (device.is_cuda() ? 25 : 2) << 20);
+  }
+}
+
+TEST(BucketPlan, RefusesLimitsThatAreNone) {
+  for (const BucketLimits& limits :
+       {BucketLimits{.first_bytes = 0}, BucketLimits{.bytes = -1}, BucketLimits{.multiple = 0}}) {
+    EXPECT_THAT(test::MessageOf([&] { PlanBuckets({}, limits); }),
+                testing::HasSubstr("none may be negative, and only the second 0"));
+  }
 }
 
 }  // namespace
