@@ -4,6 +4,7 @@
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <csignal>
@@ -47,6 +48,29 @@ class GlooStore : public gloo::rendezvous::Store {
   const milliseconds timeout_;
 };
 
+// Threads made meanwhile interrupt nobody when they wake. Gloo's would interrupt a thread that
+// holds the lock of a connection, and then try that lock, again and again, until its time slice is
+// over: milliseconds of a core that computes, for each message.
+class ThreadsThatInterruptNobody {
+ public:
+  // Whoever chose another policy keeps it.
+  ThreadsThatInterruptNobody()
+      : changed_(sched_getscheduler(0) == SCHED_OTHER && Choose(SCHED_BATCH)) {}
+  ~ThreadsThatInterruptNobody() {
+    if (changed_) Choose(SCHED_OTHER);
+  }
+  ThreadsThatInterruptNobody(const ThreadsThatInterruptNobody&) = delete;
+  ThreadsThatInterruptNobody& operator=(const ThreadsThatInterruptNobody&) = delete;
+
+ private:
+  // For this thread, from which new ones inherit it.
+  static bool Choose(int policy) {
+    const sched_param priority = {};
+    return sched_setscheduler(0, policy, &priority) == 0;
+  }
+  const bool changed_;
+};
+
 class GlooTransport : public Transport {
  public:
   GlooTransport(std::unique_ptr<Store> store, const std::string& name, int rank, int size,
@@ -60,7 +84,11 @@ class GlooTransport : public Transport {
       gloo::transport::tcp::attr attributes;
       attributes.iface = address.interface;
       if (address.interface.empty()) attributes.hostname = address.host;
-      auto device = gloo::transport::tcp::CreateDevice(attributes);
+      std::shared_ptr<gloo::transport::Device> device;
+      {
+        const ThreadsThatInterruptNobody here;
+        device = gloo::transport::tcp::CreateDevice(attributes);
+      }
       context_ = std::make_shared<gloo::rendezvous::Context>(rank, size);
       context_->setTimeout(timeout / kGloosFactor + milliseconds(1));
       GlooStore gloo_store(*store_, name + "/gloo/", timeout);

@@ -2,14 +2,18 @@
 #include "dist/process_group.h"
 
 #include <gmock/gmock.h>
+#include <sched.h>
 
 #include <atomic>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <numeric>
 #include <thread>
 
 #include "core/philox.h"
+#include "dist/gloo_group.h"
+#include "dist/in_process_store.h"
 #include "tests/dist/ranks.h"
 #include "tests/message_of.h"
 #include "tests/sanitized.h"
@@ -311,6 +315,28 @@ TEST_P(ProcessGroupTest, DuplicatesHaveAnOrderOfTheirOwn) {
     const auto third = other->Duplicate("third");
     third->Barrier()->Wait();
   });
+}
+
+// Of this process.
+int64_t ThreadsOfPolicy(int policy) {
+  int64_t count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    count += sched_getscheduler(std::stoi(task.path().filename())) == policy;
+  }
+  return count;
+}
+
+TEST(GlooGroupTest, OneThreadInterruptsNobodyAndTheCallersPolicyStays) {
+  for (const int policy : {SCHED_OTHER, SCHED_BATCH}) {
+    std::thread([&] {
+      const sched_param priority = {};
+      ASSERT_EQ(sched_setscheduler(0, policy, &priority), 0);
+      const int64_t before = ThreadsOfPolicy(SCHED_BATCH);
+      const auto group = MakeGlooGroup(*MakeInProcessStore(), 0, 1, GroupOptions());
+      EXPECT_EQ(sched_getscheduler(0), policy);
+      if (policy == SCHED_OTHER) EXPECT_EQ(ThreadsOfPolicy(SCHED_BATCH), before + 1);
+    }).join();
+  }
 }
 
 TEST_P(ProcessGroupTest, RefusesWrongArgumentsAtOnceAndGoesOn) {
