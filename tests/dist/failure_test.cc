@@ -213,14 +213,22 @@ TEST_P(FailureTest, WhoGivesUpBecauseOfAFailureInADuplicateIsNotToBlameForIt) {
   std::atomic<bool> heard{false};
   const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
     const auto other = g.Duplicate("other");
-    other->Barrier()->Wait();  // all have it
+    const auto meet = [&] { other->Barrier()->Wait(); };
     if (g.rank() == 0) {
+      meet();  // all have it
       g.Abort("the loss is not finite");
       while (!heard) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return;
     }
-    if (g.rank() == 2) g.Barrier()->Wait();
-    const std::string error = MessageOf<CollectiveError>([&] { other->Barrier()->Wait(); });
+    if (g.rank() == 2) {
+      meet();
+      g.Barrier()->Wait();
+    }
+    // In the second barrier, or still in the first.
+    const std::string error = MessageOf<CollectiveError>([&] {
+      meet();
+      meet();
+    });
     EXPECT_THAT(error, AllOf(HasSubstr("rank 1, group 'other', barrier #"),
                              HasSubstr("rank 0 gave up: the loss is not finite"),
                              HasSubstr("rank 2 gave up: its group was destroyed by an exception")));
