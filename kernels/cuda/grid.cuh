@@ -22,10 +22,9 @@ inline unsigned Blocks(int64_t items, int64_t per_block) {
   return static_cast<unsigned>(blocks);
 }
 
-// The thread's number in a one-dimensional grid, and the number of all threads.
+// The thread's number in a one-dimensional grid.
 __device__ inline int64_t GlobalThread() {
   return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
-__device__ inline int64_t GlobalThreads() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
 
 }  // namespace lockstep::cuda
