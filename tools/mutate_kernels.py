@@ -50,6 +50,7 @@ KERNEL_TESTS = {
     "global_norm": MULTI_TENSOR,
     "linear_cross_entropy": "//tests/kernels:linear_cross_entropy_test",
     "lion": MULTI_TENSOR,
+    "matmul": "//tests/kernels:gemm_cuda_test",
     "muon": MULTI_TENSOR,
     "rotary_embedding": "//tests/kernels:rotary_embedding_test",
     "sgd": MULTI_TENSOR,

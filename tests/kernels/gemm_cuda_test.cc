@@ -1,0 +1,89 @@
+// Products that cuBLASLt does not take: f32 into bf16, by the plain kernel.
+#include "kernels/matmul/gemm_cuda.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "core/cuda/device.h"
+#include "core/tensor.h"
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr Device kGpu{DeviceType::kCuda, 0};
+// Several tiles, none whole.
+constexpr int64_t kBatch = 3, kM = 37, kN = 41, kK = 35;
+
+std::vector<float> Random(int64_t n, unsigned seed) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<int> any(-8, 8);
+  std::vector<float> x(static_cast<size_t>(n));
+  for (float& v : x) v = static_cast<float>(any(random)) / 8;
+  return x;
+}
+
+double Gelu(double z) {
+  return 0.5 * z * (1 + std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z)));
+}
+double GeluDerivative(double z) {
+  constexpr double kStep = 1e-5;
+  return (Gelu(z + kStep) - Gelu(z - kStep)) / (2 * kStep);
+}
+
+enum class Out { kPlain, kAccumulated, kBias, kGelu, kGeluDerivative };
+
+class PlainGemm : public testing::TestWithParam<std::tuple<bool, bool, Out>> {};
+
+TEST_P(PlainGemm, FollowsTheReference) {
+  if (DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+  const auto [transpose_a, transpose_b, out] = GetParam();
+  const auto a = Random(kBatch * kM * kK, 1), b = Random(kBatch * kK * kN, 2), bias = Random(kN, 3),
+             given = Random(kBatch * kM * kN, 4);
+  const auto bf16_tensor = [](const std::vector<float>& x) {
+    return Tensor::FromVector(x, {std::ssize(x)}, kGpu).To(DType::kBF16);
+  };
+  const Tensor ta = Tensor::FromVector(a, {std::ssize(a)}, kGpu),
+               tb = Tensor::FromVector(b, {std::ssize(b)}, kGpu), tbias = bf16_tensor(bias),
+               tgiven = bf16_tensor(given), c = bf16_tensor(given), z = bf16_tensor(given);
+  GemmArgs args{.transpose_a = transpose_a, .transpose_b = transpose_b, .m = kM, .n = kN, .k = kK};
+  args.batch = kBatch;
+  args.a = ta.raw_data();
+  args.b = tb.raw_data();
+  args.c_dtype = DType::kBF16;
+  args.c = c.raw_data();
+  args.accumulate = out == Out::kAccumulated;
+  if (out == Out::kBias || out == Out::kGelu) args.bias = tbias.raw_data();
+  args.gelu = out == Out::kGelu;
+  if (out == Out::kGelu) args.pre_activation = z.raw_data();
+  if (out == Out::kGeluDerivative) args.gelu_input = tgiven.raw_data();
+  Gemm(CurrentStream(kGpu), args);
+  const auto got = c.To(DType::kF32).ToVector<float>(),
+             before = z.To(DType::kF32).ToVector<float>();
+  for (int64_t at = 0; at < kBatch * kM * kN; ++at) {
+    const int64_t j = at % kN, i = at / kN % kM, batch = at / (kM * kN);
+    double sum = 0;
+    for (int64_t l = 0; l < kK; ++l) {
+      sum += double{a[batch * kM * kK + (transpose_a ? l * kM + i : i * kK + l)]} *
+             b[batch * kK * kN + (transpose_b ? j * kK + l : l * kN + j)];
+    }
+    if (args.bias != nullptr) sum += bias[j];
+    if (args.accumulate) sum += given[at];
+    if (args.pre_activation != nullptr) {
+      ASSERT_NEAR(before[at], sum, 1e-3 + std::abs(sum) / 256) << at;
+    }
+    if (args.gelu) sum = Gelu(sum);
+    if (args.gelu_input != nullptr) sum *= GeluDerivative(given[at]);
+    ASSERT_NEAR(got[at], sum, 1e-3 + std::abs(sum) / 256) << at;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlainGemm,
+                         testing::Combine(testing::Bool(), testing::Bool(),
+                                          testing::Values(Out::kPlain, Out::kAccumulated,
+                                                          Out::kBias, Out::kGelu,
+                                                          Out::kGeluDerivative)));
+
+}  // namespace
+}  // namespace lockstep::cuda
