@@ -6,24 +6,19 @@
 #include <numeric>
 
 #include "core/autograd.h"
-#include "core/cuda/device.h"
 #include "core/engine.h"
 #include "kernels/batch_norm/batch_norm.h"
 #include "kernels/cached_attention/cached_attention.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
+#include "tests/gpu_test.h"
 
 namespace lockstep {
 namespace {
 
-constexpr Device kGpu{DeviceType::kCuda, 0};
+using test::kGpu;
 
-class CudaKernels : public testing::Test {
- protected:
-  void SetUp() override {
-    if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
-  }
-};
+class CudaKernels : public test::GpuTest {};
 
 TEST_F(CudaKernels, AnUnknownIdGivesARowOfNaNsAndHasNoGradient) {
   const Tensor ids = Tensor::FromVector<int32_t>({1, -1, 0, 3, 1}, {5}, kGpu);

@@ -6,13 +6,14 @@
 #include <cmath>
 #include <random>
 
-#include "core/cuda/device.h"
 #include "core/tensor.h"
+#include "tests/gpu_test.h"
 
 namespace lockstep::cuda {
 namespace {
 
-constexpr Device kGpu{DeviceType::kCuda, 0};
+using test::kGpu;
+
 // Several tiles, none whole.
 constexpr int64_t kBatch = 3, kM = 37, kN = 41, kK = 35;
 
@@ -34,10 +35,10 @@ double GeluDerivative(double z) {
 
 enum class Out { kPlain, kAccumulated, kBias, kGelu, kGeluDerivative };
 
-class PlainGemm : public testing::TestWithParam<std::tuple<bool, bool, Out>> {};
+class PlainGemm : public test::GpuTest,
+                  public testing::WithParamInterface<std::tuple<bool, bool, Out>> {};
 
 TEST_P(PlainGemm, FollowsTheReference) {
-  if (DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
   const auto [transpose_a, transpose_b, out] = GetParam();
   const auto a = Random(kBatch * kM * kK, 1), b = Random(kBatch * kK * kN, 2), bias = Random(kN, 3),
              given = Random(kBatch * kM * kN, 4);

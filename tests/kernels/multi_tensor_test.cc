@@ -4,25 +4,20 @@
 #include <cmath>
 #include <limits>
 
-#include "core/cuda/device.h"
 #include "core/philox.h"
 #include "kernels/adamw/adamw.h"
 #include "kernels/global_norm/global_norm.h"
 #include "kernels/lion/lion.h"
 #include "kernels/muon/muon.h"
 #include "kernels/sgd/sgd.h"
+#include "tests/gpu_test.h"
 
 namespace lockstep {
 namespace {
 
-constexpr Device kGpu{DeviceType::kCuda, 0};
+using test::kGpu;
 
-class MultiTensor : public testing::Test {
- protected:
-  void SetUp() override {
-    if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
-  }
-};
+class MultiTensor : public test::GpuTest {};
 
 std::vector<float> Values(int64_t n, int seed) {
   std::vector<float> values(static_cast<size_t>(n));

@@ -3,15 +3,17 @@
 
 #include <random>
 
-#include "core/cuda/device.h"
 #include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/strided.cuh"
+#include "tests/gpu_test.h"
 
 namespace lockstep::cuda {
 namespace {
 
-constexpr Device kGpu{DeviceType::kCuda, 0};
+using test::kGpu;
+
+class Strided : public test::GpuTest {};
 
 __global__ void OffsetsKernel(StridedDims<2> dims, const int64_t* indices, int64_t n,
                               int64_t* offsets) {
@@ -22,8 +24,7 @@ __global__ void OffsetsKernel(StridedDims<2> dims, const int64_t* indices, int64
   for (int k = 0; k < 2; ++k) offsets[2 * i + k] = at[k];
 }
 
-TEST(Strided, OffsetsFollowFromIndicesBeyond32Bits) {
-  if (DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+TEST_F(Strided, OffsetsFollowFromIndicesBeyond32Bits) {
   const Shape shape{6, 5, int64_t{1} << 28, 3}, strides[2] = {{1, 600, 7, 100}, {90, 0, 11, 5}};
   constexpr int64_t kLimit = UINT32_MAX;
   std::vector<int64_t> indices = {0, 1, 3, kLimit - 1, kLimit, kLimit + 1, shape.numel() - 1};

@@ -9,18 +9,13 @@
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"
 #include "core/stream.h"
+#include "tests/gpu_test.h"
 
 namespace lockstep::cuda {
 
-inline constexpr Device kGpu{DeviceType::kCuda, 0}, kSecondGpu{DeviceType::kCuda, 1};
-
-// With --config=cuda on a machine without a GPU there is nothing to test.
-class GpuTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
-  }
-};
+using test::GpuTest;
+using test::kGpu;
+inline constexpr Device kSecondGpu{DeviceType::kCuda, 1};
 
 // A stream with a wall in it: what is submitted after it waits until Open(). Destroying it opens it
 // and waits for the stream.

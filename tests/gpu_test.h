@@ -1,0 +1,20 @@
+// Tests of what runs on a GPU, real or simulated.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "core/cuda/device.h"
+
+namespace lockstep::test {
+
+inline constexpr Device kGpu{DeviceType::kCuda, 0};
+
+// With --config=cuda on a machine without a GPU there is nothing to test.
+class GpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+  }
+};
+
+}  // namespace lockstep::test
