@@ -10,11 +10,11 @@
 #include <cmath>
 
 #include "core/autograd.h"
-#include "core/cuda/device.h"
 #include "core/cuda/error.h"  // CUDASIM
 #include "core/engine.h"
 #include "core/philox.h"
 #include "kernels/attention/attention.h"
+#include "tests/gpu_test.h"
 
 #ifdef CUDASIM
 #include "cudasim/executor.h"
@@ -26,7 +26,7 @@ namespace {
 using cuda::AttentionKernels;
 using cuda::AttentionKernelsScope;
 
-constexpr Device kGpu{DeviceType::kCuda, 0};
+using test::kGpu;
 constexpr uint64_t kSite = 77;
 
 struct Case {
@@ -153,12 +153,7 @@ void ForEachOrder(const F& f) {
 #endif
 }
 
-class FlashAttention : public testing::Test {
- protected:
-  void SetUp() override {
-    if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
-  }
-};
+class FlashAttention : public test::GpuTest {};
 
 class FlashShapes : public FlashAttention, public testing::WithParamInterface<Case> {};
 
