@@ -69,8 +69,8 @@ __global__ void BinaryStridedKernel(int64_t n, bool packed, StridedDims<2> dims,
   int64_t at[2];
   if (packed && dims.inner_size() % N == 0) {
     dims.Offsets(begin, at);
-    left = LoadStrided<N>(a + at[0], dims.inner_step(0), count);
-    right = LoadStrided<N>(b + at[1], dims.inner_step(1), count);
+    left = LoadStrided<N>(a + at[0], dims.inner_step(0));
+    right = LoadStrided<N>(b + at[1], dims.inner_step(1));
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i) {

@@ -59,14 +59,13 @@ struct StridedDims {
   }
 };
 
-// `count` elements of p at steps of `step`, the rest of the pack undefined: one access where they
-// lie side by side and aligned, one element where the step is 0.
+// N elements of p at steps of `step`: one access where they lie side by side and aligned.
 template <int N, class T>
-__device__ inline Packed<T, N> LoadStrided(const T* p, int64_t step, int count) {
-  if (step == 1 && count == N && reinterpret_cast<uintptr_t>(p) % 16 == 0) return Load<T, N>(p);
+__device__ inline Packed<T, N> LoadStrided(const T* p, int64_t step) {
+  if (step == 1 && reinterpret_cast<uintptr_t>(p) % 16 == 0) return Load<T, N>(p);
   Packed<T, N> x;
 #pragma unroll
-  for (int i = 0; i < N; ++i) x[i] = p[i < count ? i * step : 0];
+  for (int i = 0; i < N; ++i) x[i] = p[i * step];
   return x;
 }
 

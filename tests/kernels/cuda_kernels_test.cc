@@ -1,5 +1,5 @@
-// What the op suite does not reach on a GPU: ids and places that the host cannot be told of, and
-// parts of ops that stand alone.
+// What the op suite does not reach on a GPU: ids and places that the host cannot be told of, what
+// lies around a tensor, and parts of ops that stand alone.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,10 +7,13 @@
 
 #include "core/autograd.h"
 #include "core/engine.h"
+#include "kernels/adamw/adamw.h"
 #include "kernels/batch_norm/batch_norm.h"
 #include "kernels/cached_attention/cached_attention.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/reduce/reduce.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
+#include "kernels/token_position_embedding/token_position_embedding.h"
 #include "tests/gpu_test.h"
 
 namespace lockstep {
@@ -20,19 +23,65 @@ using test::kGpu;
 
 class CudaKernels : public test::GpuTest {};
 
+// first, first + 1, ...
+Tensor Ascending(float first, const Shape& shape) {
+  std::vector<float> values(static_cast<size_t>(shape.numel()));
+  std::iota(values.begin(), values.end(), first);
+  return Tensor::FromVector(values, shape, kGpu);
+}
+
+// NaNs are equal.
+void ExpectSame(const Tensor& got, const std::vector<float>& want) {
+  const std::vector<float> values = got.ToVector<float>();
+  ASSERT_EQ(values.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_TRUE(values[i] == want[i] || (std::isnan(values[i]) && std::isnan(want[i])))
+        << "element " << i << " is " << values[i] << ", not " << want[i];
+  }
+}
+
 TEST_F(CudaKernels, AnUnknownIdGivesARowOfNaNsAndHasNoGradient) {
   const Tensor ids = Tensor::FromVector<int32_t>({1, -1, 0, 3, 1}, {5}, kGpu);
   const Tensor weight = Tensor::FromVector<float>({1, 2, 3, 4, 5, 6}, {3, 2}, kGpu);
   const Tensor leaf = weight.Clone().SetRequiresGrad();
   const Tensor y = ops::Embedding(ids, leaf);
-  const std::vector<float> values = y.ToVector<float>();
-  const std::vector<float> want = {3, 4, NAN, NAN, 1, 2, NAN, NAN, 3, 4};
-  for (size_t i = 0; i < want.size(); ++i) {
-    EXPECT_TRUE(values[i] == want[i] || (std::isnan(values[i]) && std::isnan(want[i]))) << i;
-  }
+  ExpectSame(y, {3, 4, NAN, NAN, 1, 2, NAN, NAN, 3, 4});
   const Tensor root = Tensor::Full({5, 2}, 1, DType::kF32, kGpu);
   Backward(std::span(&y, 1), std::span(&root, 1));
   EXPECT_EQ(leaf.grad().ToVector<float>(), (std::vector<float>{1, 1, 2, 2, 0, 0}));
+}
+
+TEST_F(CudaKernels, AnUnknownIdGivesARowOfNaNsWithPositions) {
+  const Tensor ids = Tensor::FromVector<int32_t>({3, 1, -1, 2}, {2, 2}, kGpu);
+  const Tensor y = ops::TokenPositionEmbedding(ids, Ascending(1, {3, 2}), Ascending(10, {2, 2}));
+  ExpectSame(y, {NAN, NAN, 15, 17, NAN, NAN, 17, 19});
+}
+
+// More rows than one digit of the sort has values, each digit of which appears.
+TEST_F(CudaKernels, EachOfManyRowsGetsItsGradient) {
+  constexpr int64_t kRows = 600;
+  std::vector<int32_t> ids;
+  std::vector<float> dy;
+  for (int64_t i = 0; i < kRows; ++i) {
+    ids.push_back(static_cast<int32_t>(i * 7 % kRows));
+    dy.push_back(static_cast<float>(ids.back()));
+  }
+  const Tensor weight = Tensor::Zeros({kRows, 1}, DType::kF32, kGpu).SetRequiresGrad();
+  const Tensor y = ops::Embedding(Tensor::FromVector(ids, {kRows}, kGpu), weight);
+  const Tensor root = Tensor::FromVector(dy, {kRows, 1}, kGpu);
+  Backward(std::span(&y, 1), std::span(&root, 1));
+  EXPECT_EQ(weight.grad().ToVector<float>(), Ascending(0, {kRows}).ToVector<float>());
+}
+
+TEST_F(CudaKernels, TheMeanLossIsThatOfTheTargetsThatCount) {
+  const Tensor logits = Tensor::Zeros({3, 4}, DType::kF32, kGpu);
+  for (int ignored = 0; ignored < 3; ++ignored) {
+    std::vector<int32_t> targets = {1, 3, 2};
+    targets[static_cast<size_t>(ignored)] = -1;
+    const Tensor loss =
+        ops::SoftmaxCrossEntropy(logits, Tensor::FromVector<int32_t>(targets, {3}, kGpu));
+    EXPECT_FLOAT_EQ(static_cast<float>(loss.Item()), std::log(4.0f)) << ignored;
+  }
 }
 
 TEST_F(CudaKernels, AnUnknownTargetMakesTheLossNaN) {
@@ -80,12 +129,7 @@ TEST_F(CudaKernels, MomentsOfNothingAreZeros) {
 // Rows 0 to 1 and positions 0 to 2 are all that this cache has. Two tokens fit at positions 0
 // and 1.
 TEST_F(CudaKernels, APlaceOutsideOfTheCacheIsNeitherReadNorWritten) {
-  const auto from = [](float first, const Shape& shape) {
-    std::vector<float> values(static_cast<size_t>(shape.numel()));
-    std::iota(values.begin(), values.end(), first);
-    return Tensor::FromVector(values, shape, kGpu);
-  };
-  const Tensor cache = from(100, {2, 1, 3, 4}), x = from(1, {1, 2, 1, 4});
+  const Tensor cache = Ascending(100, {2, 1, 3, 4}), x = Ascending(1, {1, 2, 1, 4});
   const auto index = [](int32_t value) { return Tensor::FromVector<int32_t>({value}, {1}, kGpu); };
   const auto before = cache.ToVector<float>();
   for (const auto& [row, position] :
@@ -101,6 +145,57 @@ TEST_F(CudaKernels, APlaceOutsideOfTheCacheIsNeitherReadNorWritten) {
     const auto old = cache.ToVector<float>();
     ops::StoreInCache(x, index(row), index(position), cache);
     EXPECT_NE(cache.ToVector<float>(), old) << row << ", " << position;
+  }
+}
+
+// Integers, so that every sum is exact: by a warp, by a block, and down columns, of which the last
+// shape has as many as end where the memory does.
+TEST_F(CudaKernels, SumsAreAddedToWhatIsThere) {
+  for (const Shape& shape :
+       {Shape{3, 100, 1}, Shape{2, 1000, 1}, Shape{2, 5000, 1}, Shape{3, 20, 5}, Shape{1, 8, 5}}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const Tensor x = Tensor::Full(shape, 1, DType::kF32, kGpu);
+      const Tensor y = Tensor::Full({shape[0], shape[2]}, 8, dtype, kGpu);
+      reduce_sum(CurrentStream(kGpu), x, 2, y, /*accumulate=*/true);
+      const Tensor want = Tensor::Full(y.shape(), 8 + 2 * static_cast<double>(shape[1]), dtype);
+      EXPECT_EQ(y.To(DType::kF32).ToVector<float>(), want.To(DType::kF32).ToVector<float>())
+          << shape << " " << dtype;
+    }
+  }
+}
+
+TEST_F(CudaKernels, AMaximumIsOneOfItsRow) {
+  const Tensor x = Tensor::Zeros({2, 300}, DType::kF32);
+  x.data<float>()[7] = 1;
+  x.data<float>()[300] = 9;
+  EXPECT_EQ(ops::Max(x.To(kGpu), {1}).ToVector<float>(), (std::vector<float>{1, 9}));
+}
+
+TEST_F(CudaKernels, FillingAViewLeavesTheRest) {
+  const Tensor x = Tensor::Zeros({4, 4}, DType::kF32, kGpu);
+  x.Slice(0, 1, 3).Slice(1, 0, 2).Fill(5);
+  EXPECT_EQ(x.ToVector<float>(),
+            (std::vector<float>{0, 0, 0, 0, 5, 5, 0, 0, 5, 5, 0, 0, 0, 0, 0, 0}));
+}
+
+// Seven elements of eight, with a pack's alignment and without: what is beside them stays, and
+// where the memory ends nothing behind it is read.
+TEST_F(CudaKernels, AnUpdateKeepsToItsTensors) {
+  for (const int64_t begin : {0, 1}) {
+    const auto whole = [](double value) { return Tensor::Full({8}, value, DType::kF32, kGpu); };
+    const Tensor all[] = {whole(1), whole(2), whole(3), whole(4)};
+    const auto part = [&](int i) { return all[i].Slice(0, begin, begin + 7); };
+    const AdamWTensors tensors{part(0), part(1), part(2), part(3), Tensor(), 0.1};
+    StepState state(kGpu, 1);
+    state.Begin(3, 0.01, 0.9, 0.95, 4);
+    ops::AdamWUpdate(std::span(&tensors, 1), {}, state);
+    for (const int i : {0, 2, 3}) {
+      const std::vector<float> now = all[i].ToVector<float>();
+      const size_t beside = begin == 0 ? 7 : 0;
+      for (size_t at = 0; at < now.size(); ++at) {
+        EXPECT_EQ(now[at] == static_cast<float>(i + 1), at == beside) << i << ", element " << at;
+      }
+    }
   }
 }
 
