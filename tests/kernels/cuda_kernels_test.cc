@@ -148,11 +148,14 @@ TEST_F(CudaKernels, APlaceOutsideOfTheCacheIsNeitherReadNorWritten) {
   }
 }
 
-// Integers, so that every sum is exact: by a warp, by a block, and down columns, of which the last
-// shape has as many as end where the memory does.
+// What memory ends with, exactly, on the simulated GPU.
+constexpr int64_t kWholeBytes = 256;
+
+// Integers, so that every sum is exact: by a warp, by a block, and down columns, the last of which
+// end where the memory does.
 TEST_F(CudaKernels, SumsAreAddedToWhatIsThere) {
   for (const Shape& shape :
-       {Shape{3, 100, 1}, Shape{2, 1000, 1}, Shape{2, 5000, 1}, Shape{3, 20, 5}, Shape{1, 8, 5}}) {
+       {Shape{3, 100, 1}, Shape{2, 1000, 1}, Shape{2, 5000, 1}, Shape{3, 20, 5}, Shape{1, kWholeBytes / 4, 5}}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const Tensor x = Tensor::Full(shape, 1, DType::kF32, kGpu);
       const Tensor y = Tensor::Full({shape[0], shape[2]}, 8, dtype, kGpu);
@@ -178,20 +181,23 @@ TEST_F(CudaKernels, FillingAViewLeavesTheRest) {
             (std::vector<float>{0, 0, 0, 0, 5, 5, 0, 0, 5, 5, 0, 0, 0, 0, 0, 0}));
 }
 
-// Seven elements of eight, with a pack's alignment and without: what is beside them stays, and
-// where the memory ends nothing behind it is read.
+// All elements but one, with a pack's alignment and without: that one stays, and where the memory
+// ends nothing behind it is read.
 TEST_F(CudaKernels, AnUpdateKeepsToItsTensors) {
   for (const int64_t begin : {0, 1}) {
-    const auto whole = [](double value) { return Tensor::Full({8}, value, DType::kF32, kGpu); };
+    constexpr int64_t kWhole = kWholeBytes / 4;
+    const auto whole = [](double value) {
+      return Tensor::Full({kWhole}, value, DType::kF32, kGpu);
+    };
     const Tensor all[] = {whole(1), whole(2), whole(3), whole(4)};
-    const auto part = [&](int i) { return all[i].Slice(0, begin, begin + 7); };
+    const auto part = [&](int i) { return all[i].Slice(0, begin, begin + kWhole - 1); };
     const AdamWTensors tensors{part(0), part(1), part(2), part(3), Tensor(), 0.1};
     StepState state(kGpu, 1);
     state.Begin(3, 0.01, 0.9, 0.95, 4);
     ops::AdamWUpdate(std::span(&tensors, 1), {}, state);
     for (const int i : {0, 2, 3}) {
       const std::vector<float> now = all[i].ToVector<float>();
-      const size_t beside = begin == 0 ? 7 : 0;
+      const size_t beside = begin == 0 ? kWhole - 1 : 0;
       for (size_t at = 0; at < now.size(); ++at) {
         EXPECT_EQ(now[at] == static_cast<float>(i + 1), at == beside) << i << ", element " << at;
       }
