@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kAttentionThreads) AttentionForwardKernel(Forw
 #pragma unroll
   for (int i = 0; i < kM; ++i) largest[i] = -INFINITY;
 
-  const int64_t end = rows_left < Tile::kRows ? args.length : at.first + Tile::kRows;
+  const int64_t end = Min(at.first + Tile::kRows, args.length);
   for (int64_t key = 0; key < end; key += Tile::kColumns) {
     __syncthreads();  // the tiles were read
     LoadTile<Tile, Tile::kColumns>(k + key * args.k.row, args.k.row, args.length - key, args.d,
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   const T* k = args.k.Head(at.batch, at.head / args.group);
   const T* v = args.v.Head(at.batch, at.head / args.group);
   float out[kM][Tile::kOut] = {};
-  const int64_t end = rows_left < Tile::kRows ? args.length : at.first + Tile::kRows;
+  const int64_t end = Min(at.first + Tile::kRows, args.length);
   for (int64_t key = 0; key < end; key += Tile::kColumns) {
     __syncthreads();  // the tiles were read
     LoadTile<Tile, Tile::kColumns>(k + key * args.k.row, args.k.row, args.length - key, args.d,

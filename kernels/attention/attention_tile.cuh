@@ -77,7 +77,7 @@ __device__ inline void LoadTile(const T* from, int64_t stride, int64_t n, int d,
   for (int i = static_cast<int>(threadIdx.x); i < kCount * kPacks; i += kAttentionThreads) {
     const int row = i / kPacks, at = i % kPacks * N;
     float* to = tile + row * Tile::kStride + at;
-    const int count = row < n ? (d - at < N ? d - at : N) : 0;
+    const int count = row < n ? Min(d - at, N) : 0;
     const T* p = from + row * stride + at;
     const Packed<T> x = aligned && count == N ? Load(p) : LoadSome(p, count, Convert<T>(0.0f));
 #pragma unroll

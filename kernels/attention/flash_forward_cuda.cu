@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs 
   bf16* v_tile = k_tile + kKeys * kFlashStride<kHead>;
   const Place at(args.batches, args.heads, args.length, kRows, true);
   const int length = args.length, first = static_cast<int>(at.first);
-  const int end = first + kRows < length ? first + kRows : length;
+  const int end = Min(first + kRows, length);
   const int warp_row = 16 * kM * FlashWarp(), query = first + warp_row;
   const bf16* k = args.k.Head(at.batch, at.head / args.group);
   const bf16* v = args.v.Head(at.batch, at.head / args.group);

@@ -38,7 +38,7 @@ struct Candidates {
       first = before < 0 ? 0 : before / w.stride + 1;
       last = (i + w.padding) / w.stride + 1;
     }
-    last = last < w.out ? last : w.out;
+    last = Min(last, w.out);
   }
 };
 

@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   const int64_t at = GlobalThread() * N;
   if (at >= n) return;
   const bool whole = aligned && at + N <= n;
-  const int count = n - at < N ? static_cast<int>(n - at) : N;
+  const int count = CountWithin<N>(at, n);
   Packed<T> v = whole ? Load(x + at) : LoadSome(x + at, count, Convert<T>(0.0f));
   ForEachChannel<N>(at, n, c, size, [&](int i, int64_t k) {
     const float scale = weight != nullptr ? rstd[k] * ToFloat(weight[k]) : rstd[k];
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   const int64_t at = GlobalThread() * N;
   if (at >= n) return;
   const bool whole = aligned && at + N <= n;
-  const int count = n - at < N ? static_cast<int>(n - at) : N;
+  const int count = CountWithin<N>(at, n);
   const auto load = [&](const T* p) {
     return whole ? Load(p + at) : LoadSome(p + at, count, Convert<T>(0.0f));
   };

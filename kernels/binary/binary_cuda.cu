@@ -64,7 +64,7 @@ __global__ void BinaryStridedKernel(int64_t n, bool packed, StridedDims<2> dims,
   constexpr int N = kPackSize<T>;
   const int64_t begin = GlobalThread() * N;
   if (begin >= n) return;
-  const int count = static_cast<int>(n - begin < N ? n - begin : N);
+  const int count = CountWithin<N>(begin, n);
   Packed<T> left, right;
   int64_t at[2];
   if (packed && dims.inner_size() % N == 0) {

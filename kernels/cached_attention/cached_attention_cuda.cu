@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   float largest = -INFINITY, sum = 0;
   for (int64_t first = 0; first < keys; first += kKeys) {
-    const int count = keys - first < kKeys ? static_cast<int>(keys - first) : kKeys;
+    const int count = CountWithin<kKeys>(first, keys);
     __syncthreads();  // the query is there, and the probabilities were read
     for (int j = warp; j < count; j += kWarps) {
       const T* key = k + head + (first + j) * d;

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kColumnSumWarps* kWarpSize)
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * kWarpSize + lane) * N;
   const int64_t begin = blockIdx.y * chunk_rows;
-  const int64_t end = begin + chunk_rows < rows ? begin + chunk_rows : rows;
+  const int64_t end = Min(begin + chunk_rows, rows);
   float sum[N] = {};
   if (at < columns) {
 #pragma unroll 4

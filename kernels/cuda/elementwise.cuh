@@ -32,7 +32,7 @@ __global__ void ElementwiseKernel(int64_t n, bool packed, F f, Out* out, const I
   constexpr int N = kElementwisePack<Out, In...>;
   const int64_t begin = GlobalThread() * N;
   if (begin >= n) return;
-  const int count = static_cast<int>(n - begin < N ? n - begin : N);
+  const int count = CountWithin<N>(begin, n);
   if (packed && count == N) {
     Packed<Out, N> y;
     if constexpr (accumulate) y = Load<Out, N>(out + begin);

@@ -14,6 +14,17 @@ inline constexpr int kElementwiseThreads = 256;
 
 __host__ __device__ constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+template <class T>
+__host__ __device__ constexpr T Min(T a, T b) {
+  return b < a ? b : a;
+}
+
+// How many of the N elements from `begin` on are among the first n; begin < n.
+template <int N>
+__device__ inline int CountWithin(int64_t begin, int64_t n) {
+  return static_cast<int>(Min<int64_t>(n - begin, N));
+}
+
 // The grid's x for `items`, `per_block` to a block; 0 for none.
 inline unsigned Blocks(int64_t items, int64_t per_block) {
   const int64_t blocks = CeilDiv(items, per_block);

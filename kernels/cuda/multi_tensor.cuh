@@ -104,12 +104,12 @@ __global__ void __launch_bounds__(kUpdateThreads)
 
   constexpr int N = 4, kStates = Rule::kStates;
   const int64_t begin = (static_cast<int>(blockIdx.x) - t.first_block) * kUpdateChunk;
-  const int64_t end = begin + kUpdateChunk < t.n ? begin + kUpdateChunk : t.n;
+  const int64_t end = Min(begin + kUpdateChunk, t.n);
   T* value = static_cast<T*>(t.value);
   P* original = static_cast<P*>(t.original);
   const G* grad = static_cast<const G*>(t.grad);
   for (int64_t at = begin + threadIdx.x * N; at < end; at += kUpdateThreads * N) {
-    const int n = end - at < N ? static_cast<int>(end - at) : N;
+    const int n = CountWithin<N>(at, end);
     float p[N], g[N], s[N][kMostStates];
     if (t.aligned && n == N) {
       Read(original + at, p);

@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(Threads, Branch::kBlocks)
     });
   }
   const int64_t first = blockIdx.x * in.block_rows;
-  const int64_t last = first + in.block_rows < in.rows ? first + in.block_rows : in.rows;
+  const int64_t last = Min(first + in.block_rows, in.rows);
   for (int64_t row = first; row < last; ++row) {
     const T *x = in.x + row * c, *dy = in.dy + row * c;
     const float mean = kCentred ? in.mean[row] : 0.0f, rstd = in.rstd[row];

@@ -23,8 +23,7 @@ __device__ inline Packed<T, N> LoadRow(const T* row, int64_t at, int64_t c) {
   if constexpr (kAligned) {
     return Load<T, N>(row + at);
   } else {
-    const int64_t left = c - at;
-    return LoadSome<T, N>(row + at, left < N ? static_cast<int>(left) : N, Convert<T>(0.0f));
+    return LoadSome<T, N>(row + at, CountWithin<N>(at, c), Convert<T>(0.0f));
   }
 }
 template <bool kAligned, int N, class T>
@@ -32,8 +31,7 @@ __device__ inline void StoreRow(T* row, int64_t at, int64_t c, const Packed<T, N
   if constexpr (kAligned) {
     Store(row + at, x);
   } else {
-    const int64_t left = c - at;
-    StoreSome(row + at, x, left < N ? static_cast<int>(left) : N);
+    StoreSome(row + at, x, CountWithin<N>(at, c));
   }
 }
 

@@ -14,7 +14,7 @@ __device__ void DropPack(const ElementMask& mask, int64_t n, bool packed, const 
   constexpr int N = kPackSize<T>;
   const int64_t begin = GlobalThread() * N;
   if (begin >= n) return;
-  const int count = static_cast<int>(n - begin < N ? n - begin : N);
+  const int count = CountWithin<N>(begin, n);
   const bool whole = packed && count == N;
   const T zero = Convert<T>(0.0f);
   const Packed<T> x = whole ? Load(in + begin) : LoadSome(in + begin, count, zero);

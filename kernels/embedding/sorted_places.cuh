@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kRadixScanThreads) RadixScanKernel(int* counts
   SHARED_ARRAY(int, sums, kRadixScanThreads);
   const int t = static_cast<int>(threadIdx.x);
   const int run = (n + kRadixScanThreads - 1) / kRadixScanThreads;
-  const int begin = t * run < n ? t * run : n, end = begin + run < n ? begin + run : n;
+  const int begin = Min(t * run, n), end = Min(begin + run, n);
   int sum = 0;
   for (int i = begin; i < end; ++i) sum += counts[i];
   sums[t] = sum;

@@ -33,7 +33,7 @@ __global__ void FillKernel(int64_t n, bool packed, Bits value, Bits* x) {
   if (packed && n - begin >= N) {
     Store(x + begin, pack);
   } else {
-    StoreSome(x + begin, pack, static_cast<int>(n - begin < N ? n - begin : N));
+    StoreSome(x + begin, pack, CountWithin<N>(begin, n));
   }
 }
 

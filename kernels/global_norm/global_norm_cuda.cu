@@ -59,8 +59,7 @@ __global__ void __launch_bounds__(kThreads) GradSquareSumsKernel(GradTable table
   }
   const GradEntry& grad = table.grads[low];
   const int64_t begin = (block - grad.first_chunk) * kGradNormChunk;
-  const int64_t left = grad.n - begin;
-  const int n = static_cast<int>(left < kGradNormChunk ? left : kGradNormChunk);
+  const int n = CountWithin<kGradNormChunk>(begin, grad.n);
   double sum = 0;
   if (grad.is_bf16) {
     sum = SquareSum(static_cast<const bf16*>(grad.data) + begin, n, grad.aligned);

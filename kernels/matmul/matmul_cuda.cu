@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   const int64_t at = GlobalThread() * N;
   if (at >= n) return;
   const bool whole = aligned && at + N <= n;
-  const int count = n - at < N ? static_cast<int>(n - at) : N;
+  const int count = CountWithin<N>(at, n);
   const auto load = [&](const C* p) {
     return whole ? Load(p + at) : LoadSome(p + at, count, Convert<C>(0.0f));
   };

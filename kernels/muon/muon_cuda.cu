@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads)
     MuonSquareSumsKernel(const float* x, int64_t n, double* sums) {
   SHARED_ARRAY(double, scratch, kThreads / kWarpSize);
   const int64_t begin = blockIdx.x * kNormChunk;
-  const int64_t end = begin + kNormChunk < n ? begin + kNormChunk : n;
+  const int64_t end = Min(begin + kNormChunk, n);
   double sum = 0;
   for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
     const double v = static_cast<double>(x[i]);

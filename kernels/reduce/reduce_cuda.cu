@@ -26,7 +26,7 @@ __device__ float StridedSum(const T* x, int64_t n, bool packed, int thread, int 
   constexpr int N = kPackSize<T>;
   float sum = 0;
   for (int64_t begin = int64_t{thread} * N; begin < n; begin += int64_t{threads} * N) {
-    const int count = static_cast<int>(n - begin < N ? n - begin : N);
+    const int count = CountWithin<N>(begin, n);
     const Packed<T> pack =
         packed && count == N ? Load(x + begin) : LoadSome(x + begin, count, Convert<T>(0.0f));
 #pragma unroll
@@ -58,7 +58,7 @@ __global__ void SumRowChunksKernel(const T* x, int64_t n, int64_t chunks, bool p
                                    bool accumulate, To* y) {
   SHARED_ARRAY(float, scratch, kThreads / kWarpSize);
   const int64_t row = blockIdx.x / chunks, from = blockIdx.x % chunks * kRowChunk;
-  const int64_t length = n - from < kRowChunk ? n - from : kRowChunk;
+  const int64_t length = Min(n - from, kRowChunk);
   const float sum =
       StridedSum(x + row * n + from, length, packed, static_cast<int>(threadIdx.x), kThreads);
   const float total = BlockSum<kThreads>(sum, &scratch[0]);
@@ -77,7 +77,7 @@ __global__ void SumColumnChunksKernel(const T* x, int64_t n, int64_t inner, int6
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kLanes + lane;
   for (int64_t part = blockIdx.y; part < parts; part += gridDim.y) {
     const int64_t from = part % chunks * kColumnChunk;
-    const int64_t end = n - from < kColumnChunk ? n : from + kColumnChunk;
+    const int64_t end = Min(from + kColumnChunk, n);
     float sum = 0;
     if (column < inner) {
       const T* in = x + part / chunks * n * inner + column;

@@ -9,6 +9,7 @@
 #include "core/engine.h"
 #include "kernels/adamw/adamw.h"
 #include "kernels/batch_norm/batch_norm.h"
+#include "kernels/binary/binary.h"
 #include "kernels/cached_attention/cached_attention.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/reduce/reduce.h"
@@ -154,8 +155,8 @@ constexpr int64_t kWholeBytes = 256;
 // Integers, so that every sum is exact: by a warp, by a block, and down columns, the last of which
 // end where the memory does.
 TEST_F(CudaKernels, SumsAreAddedToWhatIsThere) {
-  for (const Shape& shape :
-       {Shape{3, 100, 1}, Shape{2, 1000, 1}, Shape{2, 5000, 1}, Shape{3, 20, 5}, Shape{1, kWholeBytes / 4, 5}}) {
+  for (const Shape& shape : {Shape{3, 100, 1}, Shape{2, 1000, 1}, Shape{2, 5000, 1},
+                             Shape{3, 20, 5}, Shape{1, kWholeBytes / 4, 5}}) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const Tensor x = Tensor::Full(shape, 1, DType::kF32, kGpu);
       const Tensor y = Tensor::Full({shape[0], shape[2]}, 8, dtype, kGpu);
@@ -172,6 +173,16 @@ TEST_F(CudaKernels, AMaximumIsOneOfItsRow) {
   x.data<float>()[7] = 1;
   x.data<float>()[300] = 9;
   EXPECT_EQ(ops::Max(x.To(kGpu), {1}).ToVector<float>(), (std::vector<float>{1, 9}));
+}
+
+// Rows of whole packs, whose other operand is one number to a row, lies across, or begins anywhere.
+TEST_F(CudaKernels, OperandsOfAnyStridesAreAddedAsOnTheCpu) {
+  const Tensor x = Ascending(0, {8, 16});
+  for (const Tensor& y : {Ascending(1, {8, 1}), Ascending(2, {16, 8}).Transpose(0, 1),
+                          Ascending(3, {8, 17}).Slice(1, 1, 17)}) {
+    EXPECT_EQ(ops::Add(x, y).ToVector<float>(), ops::Add(x.To(kCpu), y.To(kCpu)).ToVector<float>())
+        << y.Describe();
+  }
 }
 
 TEST_F(CudaKernels, FillingAViewLeavesTheRest) {
