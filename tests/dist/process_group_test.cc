@@ -334,7 +334,9 @@ TEST(GlooGroupTest, OneThreadInterruptsNobodyAndTheCallersPolicyStays) {
       const int64_t before = ThreadsOfPolicy(SCHED_BATCH);
       const auto group = MakeGlooGroup(*MakeInProcessStore(), 0, 1, GroupOptions());
       EXPECT_EQ(sched_getscheduler(0), policy);
-      if (policy == SCHED_OTHER) EXPECT_EQ(ThreadsOfPolicy(SCHED_BATCH), before + 1);
+      if (policy == SCHED_OTHER) {
+        EXPECT_EQ(ThreadsOfPolicy(SCHED_BATCH), before + 1);
+      }
     }).join();
   }
 }
