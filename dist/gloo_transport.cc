@@ -19,7 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
-using Context = gloo::rendezvous::Context;
 
 // Gloo multiplies what it is told by five while it connects.
 constexpr int kGloosFactor = 5;
@@ -90,12 +89,10 @@ class GlooTransport : public Transport {
         const ThreadsThatInterruptNobody here;
         device = gloo::transport::tcp::CreateDevice(attributes);
       }
-      for (auto& [direction, context] : {std::pair("up", &up_), std::pair("down", &down_)}) {
-        *context = std::make_shared<Context>(rank, size);
-        (*context)->setTimeout(timeout / kGloosFactor + milliseconds(1));
-        GlooStore gloo_store(*store_, StrCat(name, "/gloo/", direction, "/"), timeout);
-        (*context)->connectFullMesh(gloo_store, device);
-      }
+      context_ = std::make_shared<gloo::rendezvous::Context>(rank, size);
+      context_->setTimeout(timeout / kGloosFactor + milliseconds(1));
+      GlooStore gloo_store(*store_, name + "/gloo/", timeout);
+      context_->connectFullMesh(gloo_store, device);
     } catch (const StoreError&) {
       throw;
     } catch (const std::exception& error) {
@@ -104,19 +101,16 @@ class GlooTransport : public Transport {
     }
   }
 
-  int rank() const override { return up_->rank; }
-  int size() const override { return up_->size; }
+  int rank() const override { return context_->rank; }
+  int size() const override { return context_->size; }
 
   void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
            Deadline deadline) override {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      for (const Incoming& m : incoming) {
-        Add(From(m.peer), &receiving_, m.peer, m.data, m.bytes);
-      }
-      for (const Outgoing& m : outgoing) {
-        Add(To(m.peer), &sending_, m.peer, const_cast<void*>(m.data), m.bytes);  // Gloo reads it
-      }
+      for (const Incoming& m : incoming) Add(&receiving_, m.peer, m.data, m.bytes);
+      // Gloo only reads it.
+      for (const Outgoing& m : outgoing) Add(&sending_, m.peer, const_cast<void*>(m.data), m.bytes);
     }
     // The others get theirs although one is gone: they are not to take this rank for it.
     std::optional<TransportError> lost;
@@ -147,8 +141,7 @@ class GlooTransport : public Transport {
 
   void Close() override {
     // Takes the locks of the thread that moves the bytes.
-    up_->closeConnections();
-    down_->closeConnections();
+    context_->closeConnections();
     Forget();
   }
 
@@ -177,13 +170,10 @@ class GlooTransport : public Transport {
     sending.swap(sending_);
   }
 
-  Context& To(int peer) const { return peer > rank() ? *up_ : *down_; }
-  Context& From(int peer) const { return peer > rank() ? *down_ : *up_; }
-
   // The lock is held.
-  void Add(Context& context, std::vector<Pending>* list, int peer, void* data, int64_t bytes) {
+  void Add(std::vector<Pending>* list, int peer, void* data, int64_t bytes) {
     if (interrupted_) ThrowInterrupted();
-    list->push_back({peer, context.createUnboundBuffer(data, static_cast<size_t>(bytes))});
+    list->push_back({peer, context_->createUnboundBuffer(data, static_cast<size_t>(bytes))});
   }
 
   static size_t Index(const Pending& p) { return static_cast<size_t>(p.peer); }
@@ -214,7 +204,7 @@ class GlooTransport : public Transport {
     for (int r = 0; r < size(); ++r) {
       if (r == rank() || r == peer) continue;
       char byte;
-      const Buffer probe = From(r).createUnboundBuffer(&byte, 1);
+      const Buffer probe = context_->createUnboundBuffer(&byte, 1);
       try {
         probe->recv(r, kSlotOfNoMessage);
       } catch (const std::exception&) {
@@ -248,9 +238,7 @@ class GlooTransport : public Transport {
   const std::unique_ptr<Store> store_;
   const GlooAddress address_;
   const milliseconds timeout_;
-  // What goes to higher ranks and what goes to lower ones have connections of their own, so that
-  // what comes does not wait for the lock of a connection that sends.
-  std::shared_ptr<Context> up_, down_;
+  std::shared_ptr<gloo::rendezvous::Context> context_;
   // Messages to and from each rank so far: Gloo's slots.
   std::vector<uint64_t> sent_, received_;
 
