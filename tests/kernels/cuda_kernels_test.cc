@@ -149,7 +149,8 @@ TEST_F(CudaKernels, APlaceOutsideOfTheCacheIsNeitherReadNorWritten) {
   }
 }
 
-// What memory ends with, exactly, on the simulated GPU.
+// Memory of the simulated GPU comes in multiples of this: a tensor of so many bytes ends at a guard
+// page.
 constexpr int64_t kWholeBytes = 256;
 
 // Integers, so that every sum is exact: by a warp, by a block, and down columns, the last of which
