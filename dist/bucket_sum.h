@@ -10,10 +10,10 @@
 namespace lockstep::dist {
 
 // Replaces a bucket (1-D, contiguous, its size a multiple of the group's) by the sum over all
-// ranks, with the same bits on each. Called in the lane, for one bucket after the other in the same
-// order on all ranks. Returns its operations, for the figures, each ordered before what follows
-// (Work::Wait). A hook of one's own may do anything that is collective: compress, sum in two
-// levels.
+// ranks, with the same bits on each. Called in a lane (ReducerOptions::lanes; each has a copy, and
+// a group), for one bucket after the other in the same order on all ranks. Returns its operations,
+// for the figures, each ordered before what follows (Work::Wait). A hook of one's own may do
+// anything that is collective: compress, sum in two levels.
 using BucketHook = std::function<std::vector<WorkPtr>(ProcessGroup& group, const Tensor& bucket)>;
 
 // The group's own all-reduce: whatever order its library adds in.

@@ -46,8 +46,7 @@ Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> pa
   } else {
     for (int64_t a = 0; a < options_.accum; ++a) micro_order_.push_back(a);
   }
-  options_.hook = HookOf(options_, order_);
-  lane_ = MakeLane(device);
+  MakeLanes(device);
   const auto count = static_cast<int64_t>(parameters_.size());
   uses_.resize(parameters_.size());
   my_uses_ = Tensor::Zeros({count}, DType::kU8, device);
@@ -61,12 +60,31 @@ Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> pa
 Reducer::~Reducer() {
   for (const auto& p : parameters_) p->leaf().RemoveObserver(this);
   // Jobs use the other members, and a hook's memory is the lane's.
-  try {
-    lane_->Wait();
-  } catch (...) {  // backward has told
+  for (GroupLane& lane : lanes_) {
+    try {
+      lane.jobs->Wait();
+    } catch (...) {  // backward has told
+    }
+    lane.sum = nullptr;
+    lane.jobs.reset();
   }
+}
+
+void Reducer::MakeLanes(Device device) {
+  LS_CHECK(options_.lanes >= 0, "ReducerOptions::lanes is ", options_.lanes, ", which is negative");
+  int64_t count = options_.lanes > 0 ? options_.lanes : options_.hook ? 1 : 2;
+  // Streams go on beside each other as it is.
+  if (ranks() == 1 || !device.is_cpu()) count = 1;
+  const BucketHook sum = HookOf(options_, order_);
   options_.hook = nullptr;
-  lane_.reset();
+  for (int64_t i = 0; i < count; ++i) {
+    GroupLane lane{.group = group_, .own_group = nullptr, .sum = sum, .jobs = MakeLane(device)};
+    if (i > 0) {
+      lane.own_group = group_->Duplicate(StrCat(group_->name(), ".lane", i + 1));
+      lane.group = lane.own_group.get();
+    }
+    lanes_.push_back(std::move(lane));
+  }
 }
 
 // ---- The plan. ----
@@ -125,6 +143,7 @@ void Reducer::MakeBuckets(const std::vector<int64_t>& order) {
     }
     if (ranks() > 1) b.square_sums = Tensor::Zeros({chunks}, DType::kF64, plan.device);
     b.span.bucket = std::ssize(buckets_);
+    b.span.lane = b.span.bucket % std::ssize(lanes_);
     b.span.bytes = plan.bytes();
     b.plan = std::move(plan);
     buckets_.push_back(std::move(b));
@@ -214,7 +233,7 @@ void Reducer::OnBegin(const BackwardPlan& plan) {
 void Reducer::BeginSync() {
   if (!group_) return;
   my_uses_.CopyFrom(Tensor::FromVector<uint8_t>(uses_, {std::ssize(uses_)}, my_uses_.device()));
-  lane_->Submit([this] {
+  lanes_[0].jobs->Submit([this] {
     static const auto purpose = std::make_shared<const std::string>("which parameters took part");
     group_->SetPurpose(purpose);
     group_->AllGather(my_uses_, all_uses_)->Wait();
@@ -247,7 +266,8 @@ void Reducer::MarkReady(size_t p) {
 }
 
 void Reducer::Launch(int64_t b) {
-  lane_->Submit([this, b] { SumBucket(buckets_[b]); });
+  GroupLane& lane = lanes_[buckets_[b].span.lane];
+  lane.jobs->Submit([this, b, &lane] { SumBucket(buckets_[b], lane); });
 }
 
 // Adds the buffers that the micro-step takes up, by the ordered sum.
@@ -260,18 +280,44 @@ void Reducer::AddUp(BucketState& bucket) {
 }
 
 // In the lane.
-void Reducer::SumBucket(BucketState& bucket) {
+void Reducer::SumBucket(BucketState& bucket, GroupLane& lane) {
   bucket.span.begin = Clock::now();
   AddUp(bucket);
   const Tensor& whole = bucket.whole[buffer_];
   if (ranks() > 1) {
     grad_norm_square_sums(CurrentStream(whole.device()), bucket.local, bucket.square_sums);
-    group_->SetPurpose(bucket.purpose);
-    bucket.works = options_.hook(*group_, whole);
-    group_->SetPurpose(nullptr);
+    lane.group->SetPurpose(bucket.purpose);
+    bucket.works = lane.sum(*lane.group, whole);
+    lane.group->SetPurpose(nullptr);
   }
   bucket.span.end = Clock::now();
-  if (whole.device().is_cpu() && options_.on_span) options_.on_span(bucket.span);
+  if (whole.device().is_cpu()) Tell(bucket.span);
+}
+
+void Reducer::Tell(const CommunicationSpan& span) {
+  if (!options_.on_span) return;
+  const std::lock_guard<std::mutex> lock(telling_);
+  options_.on_span(span);
+}
+
+// Throws what the first lane that failed threw, when all have ended.
+void Reducer::WaitForLanes() {
+  std::exception_ptr error;
+  for (GroupLane& lane : lanes_) {
+    try {
+      lane.jobs->Wait();
+    } catch (...) {
+      if (!error) error = std::current_exception();
+      AbortGroups();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+void Reducer::AbortGroups() {
+  for (GroupLane& lane : lanes_) {
+    if (group_) lane.group->Abort(StrCat("backward failed on rank ", group_->rank()));
+  }
 }
 
 void Reducer::OnEnd() {
@@ -288,7 +334,7 @@ void Reducer::FinishSync() {
   LS_INVARIANT(next_ == std::ssize(buckets_), next_, " of ", buckets_.size(),
                " buckets were launched");
   CommunicationSpan wait{.bucket = -1, .bytes = 0, .begin = Clock::now(), .end = {}};
-  lane_->Wait();
+  WaitForLanes();
   if (group_ && group_->device().is_cuda()) group_->CheckInStep();
   wait.end = Clock::now();
   Measure(wait);
@@ -299,22 +345,32 @@ void Reducer::FinishSync() {
 
 void Reducer::Measure(const CommunicationSpan& wait) {
   times_ = {};
+  std::vector<CommunicationSpan> spans;
   for (BucketState& b : buckets_) {
-    const bool on_cpu = b.plan.device.is_cpu();
-    if (!on_cpu) {
+    if (!b.plan.device.is_cpu()) {
       if (b.works.empty() || !b.works.front()->span() || !b.works.back()->span()) continue;
       b.span.begin = b.works.front()->span()->begin;
       b.span.end = b.works.back()->span()->end;
-      if (options_.on_span) options_.on_span(b.span);
+      Tell(b.span);
     }
     b.works.clear();
-    times_.communication_ms += Milliseconds(b.span.end - b.span.begin);
-    if (b.span.begin < wait.begin) {
-      times_.overlapped_ms += Milliseconds(std::min(b.span.end, wait.begin) - b.span.begin);
+    spans.push_back(b.span);
+  }
+  // Lanes work at the same time, which counts once.
+  std::sort(spans.begin(), spans.end(),
+            [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  Clock::time_point counted = Clock::time_point::min();
+  for (const CommunicationSpan& span : spans) {
+    const auto begin = std::max(span.begin, counted);
+    if (span.end <= begin) continue;
+    counted = span.end;
+    times_.communication_ms += Milliseconds(span.end - begin);
+    if (begin < wait.begin) {
+      times_.overlapped_ms += Milliseconds(std::min(span.end, wait.begin) - begin);
     }
   }
   times_.exposed_ms = Milliseconds(wait.end - wait.begin);
-  if (options_.on_span) options_.on_span(wait);
+  Tell(wait);
 }
 
 void Reducer::ResolveUses() {
@@ -351,10 +407,8 @@ void Reducer::ResolveUses() {
 
 void Reducer::OnError() noexcept {
   try {
-    if (group_ && !ended_well_) {
-      group_->Abort(StrCat("backward failed on rank ", group_->rank()));
-    }
-    lane_->Wait();
+    if (!ended_well_) AbortGroups();
+    WaitForLanes();
   } catch (...) {  // the error that is under way says more
   }
   Reset();

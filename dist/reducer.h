@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -23,18 +24,19 @@ enum class GradientSum {
   kOrdered,  // the fixed order of dist/fixed_order.h
 };
 
-// A bucket's sum, from when it was launched and the ones before it were done; or the end of a
-// backward that waited for the last of them.
+// A bucket's sum, from when it was launched and the ones before it in its lane were done; or the
+// end of a backward that waited for the last of them.
 struct CommunicationSpan {
   using Clock = std::chrono::steady_clock;
   int64_t bucket = 0;  // -1: the wait
+  int64_t lane = 0;
   int64_t bytes = 0;
   Clock::time_point begin, end;
 };
 
 // Of the last backward that communicated, on this rank. On CUDA the group's operations alone.
 struct CommunicationTimes {
-  double communication_ms = 0;  // all buckets
+  double communication_ms = 0;  // while any bucket was summed
   double overlapped_ms = 0;     // while backward went on
   double exposed_ms = 0;        // how long backward waited for the rest, and for slower ranks
 };
@@ -43,23 +45,28 @@ struct ReducerOptions {
   int64_t first_bucket_bytes = 1 << 20;
   int64_t bucket_bytes = 0;  // 0: DefaultBucketBytes (dist/bucket_plan.h)
   GradientSum sum = GradientSum::kFast;
+  // On the host: how many buckets are summed at the same time, each lane by a group of its own, so
+  // that messages of one use the link while another adds or waits for its thread's turn. 0: 2, or 1
+  // for a hook of one's own, since that may talk to groups of its own.
+  int64_t lanes = 0;
   // kOrdered: backwards of a step on each rank, the last of which communicates.
   int64_t accum = 1;
-  // Instead of LibrarySum, for kFast: how a bucket is summed.
+  // Instead of LibrarySum, for kFast: how a bucket is summed. Each lane has a copy.
   BucketHook hook = {};
   // Parameters for which it returns true may have no gradient, on some or all ranks, in a step
   // (mixtures of experts, layers that are skipped). Where no rank has one, it stays undefined.
   std::function<bool(const Parameter&)> conditional = {};
-  // Told of each span as it ends: of buckets on the lane's thread, of the wait on the caller's.
+  // Told of each span as it ends: of buckets on their lane's thread, of the wait on the caller's;
+  // one at a time.
   std::function<void(const CommunicationSpan&)> on_span = {};
 };
 
 // Data parallelism as an observer of backward: models and the engine know nothing of it. Gradients
 // are written into slices of buckets, which are planned when the first backward begins, in the
 // order in which its leaves will become ready (rank 0's, on every rank). Once all gradients of a
-// bucket are there, and all buckets before it were launched, it is summed in the lane, while
-// backward goes on. When backward returns, each gradient is the sum over all ranks: divide the loss
-// by the global number of tokens or samples before it.
+// bucket are there, and all buckets before it were launched, it is summed in a lane, bucket b in
+// lane b modulo their number, while backward goes on. When backward returns, each gradient is the
+// sum over all ranks: divide the loss by the global number of tokens or samples before it.
 //
 // The gradients of a step must be cleared (ZeroGrad) before the next. A parameter that takes no
 // part in a step on some rank is an error on every rank, naming it, after all communication has
@@ -72,7 +79,7 @@ class Reducer : public BackwardObserver {
  public:
   // Watches the trainable ones among the parameters, which have memory on the group's device. A
   // null group is a single rank. Nobody else calls the group, which outlives the reducer, while a
-  // backward runs. Throws
+  // backward runs. Collective, as is the destructor: lanes have duplicates of the group. Throws
   // ArgumentError.
   Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> parameters,
           ReducerOptions options);
@@ -133,11 +140,22 @@ class Reducer : public BackwardObserver {
     std::shared_ptr<const std::string> purpose;  // its number and parameters, for errors
   };
 
+  // Sums one bucket after the other, beside backward.
+  struct GroupLane {
+    ProcessGroup* group;
+    std::shared_ptr<ProcessGroup> own_group;  // null: the group is the caller's
+    BucketHook sum;
+    std::unique_ptr<Lane> jobs;  // last: its jobs use the others
+  };
+
   int64_t ranks() const { return group_ ? group_->size() : 1; }
   bool ordered() const { return options_.sum == GradientSum::kOrdered; }
   bool IsConditional(size_t p) const {
     return options_.conditional && options_.conditional(*parameters_[p]);
   }
+  void MakeLanes(Device device);
+  void WaitForLanes();
+  void AbortGroups();
   void MakePlan(const BackwardPlan& plan);
   void MakeBuckets(const std::vector<int64_t>& order);
   void CheckBegin() const;
@@ -146,11 +164,12 @@ class Reducer : public BackwardObserver {
   void FillAbsent(size_t p);
   void MarkReady(size_t p);
   void Launch(int64_t b);
-  void SumBucket(BucketState& bucket);
+  void SumBucket(BucketState& bucket, GroupLane& lane);
   std::string PurposeOf(int64_t bucket) const;
   void AddUp(BucketState& bucket);
   void FinishSync();
   void Measure(const CommunicationSpan& wait);
+  void Tell(const CommunicationSpan& span);
   void ResolveUses();
   void Reset();
 
@@ -160,7 +179,8 @@ class Reducer : public BackwardObserver {
   std::optional<FixedOrder> order_;
   std::vector<int64_t> micro_order_;
   std::unordered_map<const Leaf*, size_t> index_;  // of parameters_
-  std::unique_ptr<Lane> lane_;
+  std::vector<GroupLane> lanes_;
+  std::mutex telling_;  // on_span
 
   // From the first backward on.
   std::vector<BucketState> buckets_;

@@ -40,7 +40,7 @@ void RecordSpan(TraceRecorder& trace, const dist::CommunicationSpan& span) {
     trace.Record("waiting for gradients", "communication", span.begin, span.end);
     return;
   }
-  trace.NameThread("communication");
+  trace.NameThread(StrCat("communication", span.lane > 0 ? StrCat(" ", span.lane + 1) : ""));
   std::ostringstream name;
   name.precision(3);
   name << "bucket " << span.bucket << " (" << static_cast<double>(span.bytes) / (1 << 20)
@@ -92,7 +92,10 @@ dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t accum,
   if (options.bucket_mib > 0) r.bucket_bytes = bytes(options.bucket_mib);
   r.accum = accum;
   if (options.reduction == "ordered") r.sum = dist::GradientSum::kOrdered;
-  if (options.compress == "bf16") r.hook = dist::Bf16Sum();
+  if (options.compress == "bf16") {
+    r.hook = dist::Bf16Sum();
+    r.lanes = 2;
+  }
   if (trace != nullptr) {
     r.on_span = [trace](const dist::CommunicationSpan& span) { RecordSpan(*trace, span); };
   }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <future>
+#include <map>
 #include <mutex>
 
 #include "dist/agreement.h"
@@ -86,10 +87,12 @@ TEST(Reducer, BucketsFollowBackwardAndAreLaunchedInOrder) {
   RunInProcess(3, [](ProcessGroup& group) {
     ToyModel model;
     ReducerOptions options = Small();
-    std::vector<int64_t> launched;
+    std::vector<int64_t> told;
+    std::map<int64_t, std::vector<int64_t>> of_lane;
     options.on_span = [&](const CommunicationSpan& s) {
       EXPECT_LE(s.begin, s.end);
-      launched.push_back(s.bucket);
+      told.push_back(s.bucket);
+      if (s.bucket >= 0) of_lane[s.lane].push_back(s.bucket);
     };
     Reducer reducer(&group, model.Parameters(), options);
     EXPECT_TRUE(reducer.buckets().empty());
@@ -99,9 +102,78 @@ TEST(Reducer, BucketsFollowBackwardAndAreLaunchedInOrder) {
     EXPECT_THAT(reducer.NamesIn(0), testing::Contains(testing::StartsWith("head.")));
     EXPECT_THAT(reducer.NamesIn(static_cast<int64_t>(buckets.size()) - 1),
                 testing::Contains(testing::StartsWith("in.")));
-    ASSERT_EQ(launched.size(), buckets.size() + 1);
-    for (size_t i = 0; i < buckets.size(); ++i) EXPECT_EQ(launched[i], static_cast<int64_t>(i));
-    EXPECT_EQ(launched.back(), -1) << "the wait comes last";
+    ASSERT_EQ(told.size(), buckets.size() + 1);
+    EXPECT_EQ(told.back(), -1) << "the wait comes last";
+    ASSERT_EQ(of_lane.size(), 2u);
+    for (const auto& [lane, of] : of_lane) {
+      for (int64_t i = 0; i < std::ssize(of); ++i) EXPECT_EQ(of[i], lane + 2 * i);
+    }
+  });
+}
+
+TEST(Reducer, BitsDoNotDependOnTheLanes) {
+  for (const GradientSum sum : {GradientSum::kFast, GradientSum::kOrdered}) {
+    const auto one = StepGradients(3, 12, Small({.sum = sum, .lanes = 1}));
+    for (const int64_t lanes : {2, 3, 20}) {
+      EXPECT_EQ(StepGradients(3, 12, Small({.sum = sum, .lanes = lanes})), one) << lanes;
+    }
+  }
+}
+
+// The first waits for the second, for which it would not do to come after it.
+TEST(Reducer, LanesSumAtTheSameTime) {
+  std::atomic<int> together = 0;
+  RunInProcess(2, [&](ProcessGroup& group) {
+    ToyModel model;
+    std::promise<void> second_began;
+    std::atomic<int> begun = 0;
+    ReducerOptions options = Small({.lanes = 2});
+    options.hook = [&](ProcessGroup& g, const Tensor& bucket) {
+      const int before = begun++;
+      if (before == 1) second_began.set_value();
+      if (before == 0) {
+        together += second_began.get_future().wait_for(std::chrono::seconds(20)) ==
+                    std::future_status::ready;
+      }
+      return LibrarySum()(g, bucket);
+    };
+    Reducer reducer(&group, model.Parameters(), options);
+    ToyBackward(model, MakeToyBatch(group.rank()), 1);
+  });
+  EXPECT_EQ(together, 2);
+}
+
+// The other lane's bucket, and those after it, end or fail; nobody hangs.
+TEST(Reducer, AHookThatFailsInOneLaneFailsOnAllRanks) {
+  for (const int64_t lane : {0, 1}) {
+    std::vector<std::string> messages(3);
+    RunInProcess(3, [&](ProcessGroup& group) {
+      ToyModel model;
+      ReducerOptions options = Small({.lanes = 2});
+      options.hook = [&](ProcessGroup& g, const Tensor& bucket) {
+        if (group.rank() == 1 && (&g == &group) == (lane == 0)) throw Error("no room for it");
+        return LibrarySum()(g, bucket);
+      };
+      Reducer reducer(&group, model.Parameters(), options);
+      messages[group.rank()] =
+          test::MessageOf<Error>([&] { ToyBackward(model, MakeToyBatch(group.rank()), 1); });
+    });
+    EXPECT_THAT(messages[1], HasSubstr("no room for it")) << lane;
+    for (const int other : {0, 2}) {
+      EXPECT_THAT(messages[other], HasSubstr("backward failed on rank 1")) << lane;
+    }
+  }
+}
+
+// A hook of one's own may talk to groups of its own, one call after the other.
+TEST(Reducer, AHookHasOneLaneUnlessItIsSaid) {
+  RunInProcess(2, [&](ProcessGroup& group) {
+    ToyModel model;
+    ReducerOptions options = Small();
+    options.hook = [&](ProcessGroup&, const Tensor& bucket) { return LibrarySum()(group, bucket); };
+    options.on_span = [](const CommunicationSpan& s) { EXPECT_EQ(s.lane, 0); };
+    Reducer reducer(&group, model.Parameters(), options);
+    ToyBackward(model, MakeToyBatch(group.rank()), 1);
   });
 }
 
