@@ -30,10 +30,11 @@ __global__ void FillKernel(int64_t n, bool packed, Bits value, Bits* x) {
   Packed<Bits> pack;
 #pragma unroll
   for (int i = 0; i < N; ++i) pack[i] = value;
-  if (packed && n - begin >= N) {
+  const int count = CountWithin<N>(begin, n);
+  if (packed && count == N) {
     Store(x + begin, pack);
   } else {
-    StoreSome(x + begin, pack, CountWithin<N>(begin, n));
+    StoreSome(x + begin, pack, count);
   }
 }
 
