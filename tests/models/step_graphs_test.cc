@@ -8,9 +8,9 @@
 
 #include "core/allocator.h"
 #include "core/cuda/device.h"
-#include "models/gpt.h"
 #include "models/trainer.h"
 #include "optim/adamw.h"
+#include "tests/models/training.h"
 
 namespace lockstep::models {
 namespace {
@@ -18,18 +18,10 @@ namespace {
 using testing::HasSubstr;
 
 constexpr Device kGpu{DeviceType::kCuda, 0};
-constexpr int64_t kWindow = 8, kVocabulary = 13;
 
-GptConfig Gpt2Like() {
-  return {.vocab_size = kVocabulary,
-          .block_size = kWindow,
-          .n_layer = 2,
-          .n_head = 2,
-          .n_embd = 16,
-          .dropout = 0.1};
-}
+GptConfig Gpt2Like() { return SmallGpt(0.1); }
 GptConfig LlamaLike() {
-  return {.vocab_size = kVocabulary,
+  return {.vocab_size = 13,
           .block_size = kWindow,
           .n_layer = 2,
           .n_head = 4,
@@ -42,24 +34,16 @@ GptConfig LlamaLike() {
           .position = Position::kRope};
 }
 
-std::shared_ptr<const data::TokenSource> Tokens(int64_t n) {
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(i * i % kVocabulary));
-  return std::make_shared<data::MemoryTokens>(ids);
-}
-
 // A model on the GPU with all it needs to train.
 struct Bench {
   Bench(const GptConfig& config, DType dtype, bool graphs, int64_t accum = 2)
       : tokens(Tokens(300)), model(config) {
     model.Materialize(kGpu, 4, dtype);
     optimizer = std::make_unique<optim::AdamW>(model.Parameters());
-    loader = std::make_unique<data::Loader>(
-        tokens, data::Sampler(data::Order::kShuffled, 3, tokens->size(), kWindow),
-        data::BatchLayout{.batch_size = 3, .accum = accum});
+    loader = std::make_unique<data::Loader>(tokens, Shuffled(*tokens),
+                                            data::BatchLayout{.batch_size = 3, .accum = accum});
     trainer = std::make_unique<Trainer>(
-        model, *optimizer,
-        optim::LrSchedule({.lr = 1e-2, .min_lr = 1e-3, .warmup = 2, .decay_steps = 20}), *loader,
+        model, *optimizer, SmallSchedule(), *loader,
         TrainerOptions{.grad_accum = accum,
                        .clip = 0.5,
                        .seed = 9,

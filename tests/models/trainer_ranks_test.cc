@@ -6,10 +6,10 @@
 #include <map>
 
 #include "dist/in_process_group.h"
-#include "models/gpt.h"
 #include "models/trainer.h"
 #include "optim/adamw.h"
 #include "tests/message_of.h"
+#include "tests/models/training.h"
 #include "tests/sanitized.h"
 
 namespace lockstep::models {
@@ -18,14 +18,6 @@ namespace {
 using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
-
-constexpr int64_t kWindow = 8;
-
-std::shared_ptr<const data::TokenSource> Tokens(int64_t n) {
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>(i * i % 13));
-  return std::make_shared<data::MemoryTokens>(ids);
-}
 
 struct BenchOptions {
   int64_t leaves = 8;  // micro-batches of a step, on all ranks
@@ -39,13 +31,7 @@ struct BenchOptions {
 // whole of a step's micro-batches.
 struct Bench {
   Bench(dist::ProcessGroup* group, BenchOptions o, bool parallel_alone = true)
-      : tokens(Tokens(400)),
-        model({.vocab_size = 13,
-               .block_size = kWindow,
-               .n_layer = 2,
-               .n_head = 2,
-               .n_embd = 16,
-               .dropout = o.dropout}) {
+      : tokens(Tokens(400)), model(SmallGpt(o.dropout)) {
     const int64_t ranks = group ? group->size() : 1;
     const int64_t accum = o.leaves / ranks;
     model.Materialize(kCpu, 4 + static_cast<uint64_t>(group ? group->rank() : 0));
@@ -61,11 +47,9 @@ struct Bench {
       layout.rank = parallel->rank();
       layout.micro_order = parallel->reducer().micro_order();
     }
-    loader = std::make_unique<data::Loader>(
-        tokens, data::Sampler(data::Order::kShuffled, 3, tokens->size(), kWindow), layout);
+    loader = std::make_unique<data::Loader>(tokens, Shuffled(*tokens), layout);
     trainer = std::make_unique<Trainer>(
-        model, *optimizer,
-        optim::LrSchedule({.lr = 1e-2, .min_lr = 1e-3, .warmup = 2, .decay_steps = 20}), *loader,
+        model, *optimizer, SmallSchedule(), *loader,
         TrainerOptions{.grad_accum = accum,
                        .clip = 0.5,
                        .seed = 9,
@@ -73,15 +57,6 @@ struct Bench {
                        .parallel = parallel.get(),
                        .check_every = o.check_every,
                        .max_skips = o.max_skips});
-  }
-
-  std::vector<float> Weights() const {
-    std::vector<float> all;
-    for (const auto& p : model.Parameters()) {
-      const std::vector<float> values = p->value().ToVector<float>();
-      all.insert(all.end(), values.begin(), values.end());
-    }
-    return all;
   }
 
   std::shared_ptr<const data::TokenSource> tokens;
@@ -204,12 +179,12 @@ TEST(TrainerRanks, ANonFiniteGradientStopsAllAndNamesItsRank) {
   dist::RunInProcess(3, [&](dist::ProcessGroup& group) {
     Bench bench(&group, {.leaves = 3, .reducer = {}, .dropout = 0});
     bench.trainer->Step();
-    const std::vector<float> before = bench.Weights();
+    const std::vector<float> before = WeightsOf(bench.model);
     if (group.rank() == 1) bench.model.Parameters()[2]->value().Detach().Fill(INFINITY);
     messages[group.rank()] = test::MessageOf<NonFiniteError>([&] { bench.trainer->Step(); });
     EXPECT_EQ(bench.trainer->step(), 1);
     if (group.rank() != 1) {
-      EXPECT_EQ(bench.Weights(), before);
+      EXPECT_EQ(WeightsOf(bench.model), before);
     }
   });
   EXPECT_THAT(messages, Each(AllOf(HasSubstr("step 2"), HasSubstr("first on rank 1 ('"),
@@ -225,13 +200,13 @@ TEST(TrainerRanks, NonFiniteUpdatesAreSkippedUpToALimit) {
     bench.trainer->Step();
     const Tensor poisoned = bench.model.Parameters()[2]->value().Detach();
     const Tensor good = poisoned.Clone();
-    const auto before = bench.Weights();
+    const auto before = WeightsOf(bench.model);
     for (int round = 0; round < 2; ++round) {
       if (group.rank() == 1) poisoned.Fill(INFINITY);
       for (int i = 0; i < 2; ++i) EXPECT_FALSE(std::isfinite(bench.trainer->Step().loss));
       poisoned.CopyFrom(good);
       if (round == 0) {
-        EXPECT_EQ(bench.Weights(), before);
+        EXPECT_EQ(WeightsOf(bench.model), before);
       }
       // One good update, and the count begins anew.
       EXPECT_TRUE(std::isfinite(bench.trainer->Step().loss));
@@ -241,7 +216,7 @@ TEST(TrainerRanks, NonFiniteUpdatesAreSkippedUpToALimit) {
     EXPECT_EQ(bench.said.size(), 4u);
     EXPECT_THAT(bench.said.at(1), AllOf(HasSubstr("step 3"), HasSubstr("first on rank 1 ('"),
                                         HasSubstr("2 of at most 2 in a row")));
-    weights[group.rank()] = bench.Weights();
+    weights[group.rank()] = WeightsOf(bench.model);
     if (group.rank() == 1) poisoned.Fill(INFINITY);
     for (int i = 0; i < 2; ++i) bench.trainer->Step();
     messages[group.rank()] = test::MessageOf<NonFiniteError>([&] { bench.trainer->Step(); });

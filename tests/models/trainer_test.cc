@@ -6,50 +6,24 @@
 #include <chrono>
 #include <cmath>
 
-#include "models/gpt.h"
 #include "optim/adamw.h"
+#include "tests/models/training.h"
 
 namespace lockstep::models {
 namespace {
 
-constexpr int64_t kWindow = 8;
-
-std::shared_ptr<const data::TokenSource> Tokens(int64_t n) {
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < n; ++i) {
-    ids.push_back(static_cast<int32_t>(i * i % 13));
-  }
-  return std::make_shared<data::MemoryTokens>(ids);
-}
-
 // A small GPT with all it needs to train.
 struct Bench {
   explicit Bench(int64_t batch_size, int64_t accum, double dropout = 0, int64_t first_step = 0)
-      : tokens(Tokens(300)),
-        model({.vocab_size = 13,
-               .block_size = kWindow,
-               .n_layer = 2,
-               .n_head = 2,
-               .n_embd = 16,
-               .dropout = dropout}) {
+      : tokens(Tokens(300)), model(SmallGpt(dropout)) {
     model.Materialize(kCpu, 4);
     optimizer = std::make_unique<optim::AdamW>(model.Parameters());
     loader = std::make_unique<data::Loader>(
-        tokens, data::Sampler(data::Order::kShuffled, 3, tokens->size(), kWindow),
-        data::BatchLayout{.batch_size = batch_size, .accum = accum}, first_step);
+        tokens, Shuffled(*tokens), data::BatchLayout{.batch_size = batch_size, .accum = accum},
+        first_step);
     trainer = std::make_unique<Trainer>(
-        model, *optimizer,
-        optim::LrSchedule({.lr = 1e-2, .min_lr = 1e-3, .warmup = 2, .decay_steps = 20}), *loader,
+        model, *optimizer, SmallSchedule(), *loader,
         TrainerOptions{.first_step = first_step, .grad_accum = accum, .seed = 9});
-  }
-
-  std::vector<float> Weights() {
-    std::vector<float> all;
-    for (const auto& p : model.Parameters()) {
-      const std::vector<float> values = p->value().ToVector<float>();
-      all.insert(all.end(), values.begin(), values.end());
-    }
-    return all;
   }
 
   std::shared_ptr<const data::TokenSource> tokens;
@@ -131,7 +105,7 @@ TEST(Trainer, ANonFiniteGradientIsNamedAndNothingChanges) {
   s.trainer->Step();
   Parameter& poisoned = *s.model.NamedParameters().back().second;  // ln_f.bias: logits become NaN
   poisoned.value().Detach().Fill(NAN);
-  const std::vector<float> before = s.Weights();
+  const std::vector<float> before = WeightsOf(s.model);
   try {
     s.trainer->Step();
     FAIL() << "no error";
@@ -141,15 +115,13 @@ TEST(Trainer, ANonFiniteGradientIsNamedAndNothingChanges) {
                                          testing::HasSubstr("Lower optim.lr")));
   }
   EXPECT_EQ(s.trainer->step(), 1);
-  const std::vector<float> after = s.Weights();
+  const std::vector<float> after = WeightsOf(s.model);
   ASSERT_EQ(std::memcmp(before.data(), after.data(), before.size() * sizeof(float)), 0);
 }
 
 TEST(Trainer, RefusesALoaderAtAnotherStep) {
   Bench s(4, 1);
-  data::Loader elsewhere(s.tokens,
-                         data::Sampler(data::Order::kShuffled, 3, s.tokens->size(), kWindow),
-                         {.batch_size = 4}, /*start_step=*/5);
+  data::Loader elsewhere(s.tokens, Shuffled(*s.tokens), {.batch_size = 4}, /*start_step=*/5);
   Trainer trainer(s.model, *s.optimizer, optim::LrSchedule({.lr = 1e-2, .decay_steps = 20}),
                   elsewhere, {});
   EXPECT_THROW(trainer.Step(), Error);
