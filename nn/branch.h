@@ -8,7 +8,8 @@ namespace lockstep::nn {
 
 // A Layer that can leave its last steps, a bias and a dropout, to whoever adds its result to
 // something: ResidualNorm does so in the pass that it makes anyway, and in backward it sums up the
-// bias' gradient there.
+// bias' gradient there. Those below end Forward: a subclass that overrode it would be passed by in
+// a transformer. What computes something else is a Layer of its own, with one of these as a child.
 class BranchLayer : public Layer {
  public:
   // As operator(), hooks and all, but ops::Complete(AsBranch(x)) is the result, to rounding. x may

@@ -35,8 +35,8 @@ class CausalSelfAttention : public BranchLayer {
   int64_t n_kv_head() const { return n_kv_head_; }
 
  protected:
-  Tensor Forward(const Tensor& x) override;
-  ops::Branch ForwardBranch(const ops::Branch& x) override;
+  Tensor Forward(const Tensor& x) final;
+  ops::Branch ForwardBranch(const ops::Branch& x) final;
 
  private:
   Tensor Attend(const Tensor& x);  // what c_proj takes

@@ -16,8 +16,8 @@ class Dropout : public BranchLayer {
   double p() const { return p_; }
 
  protected:
-  Tensor Forward(const Tensor& x) override;
-  ops::Branch ForwardBranch(const ops::Branch& x) override;
+  Tensor Forward(const Tensor& x) final;
+  ops::Branch ForwardBranch(const ops::Branch& x) final;
 
  private:
   double p_;

@@ -29,8 +29,8 @@ class Linear : public BranchLayer {
   const std::shared_ptr<Parameter>& bias() const { return bias_; }  // null without one
 
  protected:
-  Tensor Forward(const Tensor& x) override;
-  ops::Branch ForwardBranch(const ops::Branch& x) override;
+  Tensor Forward(const Tensor& x) final;
+  ops::Branch ForwardBranch(const ops::Branch& x) final;
 
  private:
   Activation activation_;

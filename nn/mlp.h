@@ -29,8 +29,8 @@ class Mlp : public BranchLayer {
   Mlp(int64_t n_embd, int64_t hidden, const MlpOptions& options = {});
 
  protected:
-  Tensor Forward(const Tensor& x) override;
-  ops::Branch ForwardBranch(const ops::Branch& x) override;
+  Tensor Forward(const Tensor& x) final;
+  ops::Branch ForwardBranch(const ops::Branch& x) final;
 
  private:
   MlpActivation activation_;

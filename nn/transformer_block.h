@@ -42,7 +42,7 @@ class TransformerBlock : public Layer {
   std::pair<Tensor, ops::Branch> Continue(const Tensor& x, const ops::Branch& branch);
 
  protected:
-  Tensor Forward(const Tensor& x) override;
+  Tensor Forward(const Tensor& x) final;
 
  private:
   // {the sum after attention, its norm}
