@@ -25,6 +25,9 @@ ProcessGroup::ProcessGroup(int rank, int size, GroupOptions options,
            rank, " among ", size);
   LS_CHECK(options_.timeout.count() > 0, "group '", options_.name,
            "': the timeout must be positive, got ", options_.timeout.count(), " ms");
+  const auto heartbeat = options_.heartbeat.count();
+  LS_CHECK(heartbeat == 0 || heartbeat >= 100, "group '", options_.name,
+           "': the heartbeat must be 0 (nobody looks) or at least 100 ms, got ", heartbeat, " ms");
 }
 
 void ProcessGroup::CheckTensor(const char* what, const char* argument, const Tensor& t) const {

@@ -28,8 +28,8 @@ struct GroupOptions {
   // not come as they were sent.
   bool check_every_call = false;
   // A rank whose process is stopped, or cut off, is named by all others within so long; one that is
-  // silent for a second less (a third less, below 3 s) is let go on. 0: only the timeout counts.
-  // Only stores over TCP notice.
+  // silent for a second less (a third less, below 3 s) is let go on. 0: only the timeout counts;
+  // else at least 100 ms. Only stores over TCP notice.
   std::chrono::milliseconds heartbeat = std::chrono::seconds(20);
   // Gets the group's calls, and its failure; null: nobody.
   std::shared_ptr<FlightRecorder> recorder = nullptr;

@@ -13,6 +13,7 @@
 
 #include "core/philox.h"
 #include "dist/gloo_group.h"
+#include "dist/in_process_group.h"
 #include "dist/in_process_store.h"
 #include "tests/dist/ranks.h"
 #include "tests/message_of.h"
@@ -22,6 +23,8 @@ namespace lockstep::dist::test {
 namespace {
 
 using lockstep::test::MessageOf;
+using std::chrono_literals::operator""ms;
+using std::chrono_literals::operator""s;
 using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
@@ -339,6 +342,21 @@ TEST(GlooGroupTest, OneThreadInterruptsNobodyAndTheCallersPolicyStays) {
       }
     }).join();
   }
+}
+
+TEST(GroupOptions, TimesAreChecked) {
+  const auto error = [](std::chrono::milliseconds timeout, std::chrono::milliseconds heartbeat) {
+    return MessageOf(
+        [&] { MakeInProcessGroups(1, {.name = "g", .timeout = timeout, .heartbeat = heartbeat}); });
+  };
+  EXPECT_THAT(error(0ms, 0ms), HasSubstr("group 'g': the timeout must be positive, got 0 ms"));
+  for (const auto heartbeat : {-1ms, 1ms, 99ms}) {
+    EXPECT_THAT(error(1s, heartbeat),
+                HasSubstr(StrCat("group 'g': the heartbeat must be 0 (nobody looks) or at least "
+                                 "100 ms, got ",
+                                 heartbeat.count(), " ms")));
+  }
+  for (const auto heartbeat : {0ms, 100ms}) EXPECT_EQ(error(1s, heartbeat), "no error");
 }
 
 TEST_P(ProcessGroupTest, RefusesWrongArgumentsAtOnceAndGoesOn) {
