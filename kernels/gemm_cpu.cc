@@ -122,8 +122,10 @@ void Check(const GemmArgs& g) {
 // The tile that takes the least time, summed over several numbers of threads, by a model in units
 // of one multiplication: the products, what a tile costs per row and column (oneDNN packs a
 // transposed B for each tile), and a constant. Columns of B that are read as they lie and do not
-// fit into the cache slow down the product. Constants were fitted to measurements of oneDNN 2.6
-// with AVX-512; integers, so that every build chooses alike.
+// fit into the cache slow down the product. A tile with all columns, whose rows lie in C without
+// gaps, oneDNN multiplies by a transposed B in a way of its own (brgemm), the faster the longer
+// the sums. Constants were fitted to measurements of oneDNN 2.6 with AVX-512; integers, so that
+// every build chooses alike.
 GemmTile internal::ChooseGemmTile(bool transpose_b, int64_t m, int64_t n, int64_t k,
                                   int64_t batch) {
   constexpr int64_t kTileM[] = {32, 64, 96, 128, 192, 256, 384, 512};
@@ -147,6 +149,7 @@ GemmTile internal::ChooseGemmTile(bool transpose_b, int64_t m, int64_t n, int64_
       const int64_t columns = (tn + 15) / 16 * 16;
       int64_t tile = k * (tm * columns + 20 * tm + (transpose_b ? 20 : 4) * tn) + 100'000;
       if (!transpose_b && tn * k > kCacheElements) tile += tile / 2;
+      if (transpose_b && tn == n) tile -= tile * std::min<int64_t>(k, 2048) / 16384;
       const int64_t tiles = (m + tm - 1) / tm * ((n + tn - 1) / tn) * batch;
       int64_t cost = 0;
       for (const Load& load : kLoads) {
