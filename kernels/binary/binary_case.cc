@@ -1,5 +1,6 @@
 #include "kernels/binary/binary.h"
 #include "kernels/op_case.h"
+#include "kernels/slice/slice.h"
 
 namespace lockstep {
 namespace {
@@ -77,12 +78,30 @@ OpSample Operators() {
               }};
 }
 
+// Rows of a view that could be read by packs, but begin anywhere: a[:, 1:] * b.
+OpSample View() {
+  return {.name = "view",
+          .inputs = {{.shape = {5, 17}}, {.shape = {16}}},
+          .run =
+              [](std::span<const Tensor> in) {
+                return std::vector{ops::Mul(ops::Slice(in[0], 1, 1, 17), in[1])};
+              },
+          .reference =
+              [](std::span<const RefTensor> in) {
+                RefTensor y({5, 16});
+                for (size_t i = 0; i < y.data.size(); ++i) {
+                  y.data[i] = in[0].data[i / 16 * 17 + i % 16 + 1] * in[1].data[i % 16];
+                }
+                return std::vector{y};
+              }};
+}
+
 OpCase Make() {
   OpCase c;
   c.name = "binary";
   c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
   c.samples = [] {
-    std::vector<OpSample> samples = {Shared(), Operators()};
+    std::vector<OpSample> samples = {Shared(), Operators(), View()};
     for (const Function& f : kFunctions) {
       const std::vector<OpSample> some = {
           Sample(f, "empty", {0, 3}, {0, 3}, {0, 3}),
