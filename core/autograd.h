@@ -198,6 +198,10 @@ class Node {
   // into sinks[i]; others are left alone. Runs with recording off.
   virtual void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
                         std::span<GradSink> sinks) = 0;
+  // Whether gradients of some inputs, and in a second call those of the others, cost no more than
+  // all in one. Then those of leaves that an observer waits for come first, and it hears of them
+  // before the others are computed.
+  virtual bool SplitsByInput() const { return false; }
   // Drops what forward saved; called after Backward unless the graph is retained.
   virtual void Release() = 0;
 

@@ -276,6 +276,17 @@ class BackwardRun {
                    "the gradient of '", node.name(), "' is ", grads[k].Describe(), ", its output ",
                    k, " ", out.dtype, out.shape, " on ", out.device);
     }
+    if (any_now && !any_later && node.SplitsByInput() && IsAwaited(i)) {
+      std::vector<bool> of_leaves = now;
+      for (size_t j = 0; j < now.size(); ++j) {
+        of_leaves[j] = now[j] && node.inputs()[j].leaf;
+        now[j] = now[j] && !of_leaves[j];
+      }
+      any_now = std::find(now.begin(), now.end(), true) != now.end();
+      const RetainScope scope(any_now || options_.retain_graph);
+      Execute(node, grads, of_leaves, sinks);
+      TellReady(static_cast<int64_t>(i));
+    }
     if (any_now) {
       // A node that is deferred in part runs again.
       const RetainScope scope(options_.retain_graph || any_later);
@@ -291,6 +302,15 @@ class BackwardRun {
     } else if (!options_.retain_graph) {
       Release(node);
     }
+  }
+
+  // Whether somebody waits for a leaf that gets its last addition from node i.
+  bool IsAwaited(size_t i) const {
+    for (size_t l = next_leaf_; l < plan_.leaves.size(); ++l) {
+      if (last_use_[l] != static_cast<int64_t>(i)) break;
+      if (!options_.observers.empty() || !plan_.leaves[l]->observers().empty()) return true;
+    }
+    return false;
   }
 
   static void Release(Node& node) {

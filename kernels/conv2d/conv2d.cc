@@ -34,6 +34,7 @@ class Conv2dNode : public Node {
     if (needs[2]) dbias = sinks[2].OpenAnyDType(Like({weight_shape_[0]}, dy));
     conv2d_backward_weight(stream, shape_, needs[1] ? x_.Unpack() : Tensor(), dy, dweight, dbias);
   }
+  bool SplitsByInput() const override { return true; }
   void Release() override {
     x_.Reset();
     weight_.Reset();

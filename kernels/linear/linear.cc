@@ -71,6 +71,10 @@ class LinearNode : public Node {
     if (before != nullptr) before->activation_is_done_ = true;  // last: nothing can fail any more
   }
 
+  bool SplitsByInput() const override {
+    return activation_ == Activation::kNone || activation_is_done_;
+  }
+
   void Release() override {
     x_.Reset();
     weight_.Reset();

@@ -268,6 +268,69 @@ TEST(ObserverTest, PlanBackwardPredicts) {
   EXPECT_EQ(plan.leaves[1]->name(), "a");
 }
 
+// y = sum of the inputs; writes down which of their gradients it is asked for.
+struct SplittingNode : Node {
+  SplittingNode(bool splits, std::vector<std::string>* asked)
+      : Node("splitting"), splits(splits), log(asked) {}
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
+                std::span<GradSink> sinks) override {
+    std::string asked;
+    for (size_t i = 0; i < needs.size(); ++i) {
+      asked += needs[i] ? '1' : '0';
+      if (needs[i]) sinks[i].Put(grads[0]);
+    }
+    log->push_back(asked);
+    EXPECT_FALSE(released);
+  }
+  bool SplitsByInput() const override { return splits; }
+  void Release() override { released = true; }
+
+  bool splits, released = false;
+  std::vector<std::string>* log;
+};
+Tensor SumOf(const std::vector<const Tensor*>& inputs, bool splits, std::vector<std::string>& log) {
+  Tensor y = LeafOf({0, 0}).Detach();
+  for (const Tensor* x : inputs) y = Add(y, x->Detach());
+  Tensor* outputs[] = {&y};
+  Record(std::make_shared<SplittingNode>(splits, &log), inputs, outputs);
+  return y;
+}
+
+TEST(ObserverTest, HearsOfLeavesBeforeTheOtherGradientsOfANodeThatSplits) {
+  using Log = std::vector<std::string>;
+  const Tensor a = Named("a"), b = Named("b"), c = Named("c");
+  const auto run = [&](bool splits, bool observed, bool retain = false) {
+    for (const Tensor* x : {&a, &b, &c}) x->ZeroGrad();
+    Log log;
+    Recorder recorder(&log);
+    const Tensor hidden = Scale(a, 3);
+    const Tensor loss = Sum(SumOf({&b, &hidden, &c}, splits, log));
+    BackwardOptions options{.retain_graph = retain};
+    if (observed) options.observers = {&recorder};
+    Backward(loss, {}, options);
+    EXPECT_THAT(Values(a.grad()), ElementsAre(3, 3));
+    EXPECT_THAT(Values(b.grad()), ElementsAre(1, 1));
+    EXPECT_THAT(Values(c.grad()), ElementsAre(1, 1));
+    return log;
+  };
+  const Log split = {"begin", "101", "b", "c", "010", "a", "end"};
+  EXPECT_EQ(run(true, true), split);
+  EXPECT_EQ(run(true, true, /*retain=*/true), split);
+  EXPECT_EQ(run(false, true), Log({"begin", "111", "b", "c", "a", "end"}));
+  EXPECT_EQ(run(true, false), Log({"111"}));
+}
+
+// A leaf that gets more later is not worth a call of its own; nor are leaves alone.
+TEST(ObserverTest, ANodeSplitsOnlyWhereSomebodyHearsOfItSooner) {
+  const Tensor a = Named("a"), b = Named("b");
+  std::vector<std::string> log;
+  Recorder recorder(&log);
+  const Tensor hidden = Mul(a, b);
+  Backward(Sum(SumOf({&a, &hidden}, true, log)), {}, {.observers = {&recorder}});
+  Backward(Sum(SumOf({&a, &b}, true, log)), {}, {.observers = {&recorder}});
+  EXPECT_THAT(log, ElementsAre("begin", "11", "a", "b", "end", "begin", "11", "a", "b", "end"));
+}
+
 TEST(ObserverTest, IsToldOnceHoweverOftenItWasAdded) {
   const Tensor a = Named("a"), b = Named("b");
   Recorder recorder;
