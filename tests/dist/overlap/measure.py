@@ -63,19 +63,29 @@ def exposed(r):
     return r["step_ms"] - r["alone_ms"]
 
 
+def milliseconds_of_link(byte_count, rate):
+    """What a link of `rate` Mbit/s takes: two ranks send and receive each gradient once."""
+    return 8e-3 * byte_count / rate
+
+
+def exposed_of(r, link_ms):
+    """What is exposed, and in brackets what must be: the link's time that backward does not cover."""
+    return f"{exposed(r):.0f} ({max(0, link_ms - r['backward_ms']):.0f})"
+
+
 def rates_for(options):
     """The links' Mbit/s at which communication takes --loads times as long as computation."""
     alone = run(options, 2, 10000, [options.overlap], options.size, options.buckets)
-    megabits = 8e-6 * alone["bytes"]  # two ranks send and receive each gradient once
-    return tuple(round(megabits / (1e-3 * alone["alone_ms"] * load)) for load in options.loads)
+    link_ms = milliseconds_of_link(alone["bytes"], 1)
+    return tuple(round(link_ms / (alone["alone_ms"] * load)) for load in options.loads)
 
 
 def rates(options):
     ours, peer = [options.overlap], [options.python, os.path.join(HERE, "ddp_peer.py")]
     header(
         "Mbit/s", "step alone, ms", "sums alone, ms", "T*, ms", "step, ms", "step / T*",
-        "exposed, ms", "of a core", "DDP: buckets, MiB", "alone, ms", "step, ms", "exposed, ms",
-        "DDP / this",
+        "exposed (at least), ms", "of a core", "DDP: buckets, MiB", "alone, ms", "step, ms",
+        "exposed (at least), ms", "DDP / this",
     )  # fmt: skip
     for rate in options.rates:
         runs = {"ours": lambda r=rate: run(options, 2, r, ours, options.size, options.buckets)}
@@ -83,12 +93,13 @@ def rates(options):
             runs[b] = lambda r=rate, b=b: run(options, 2, r, peer, options.size, b)
         got = in_turn(options, runs)
         r = got.pop("ours")
+        link_ms = milliseconds_of_link(r["bytes"], rate)
         cells = [f"{r[k]:.0f}" for k in ("alone_ms", "sums_alone_ms", "best_ms", "step_ms")]
-        cells += [f"{r['step_over_best']:.2f}", f"{exposed(r):.0f}", f"{r['processor_share']:.2f}"]
+        cells += [f"{r['step_over_best']:.2f}", exposed_of(r, link_ms), f"{r['processor_share']:.2f}"]
         # The better of DDP's.
         for b, ddp in sorted(got.items(), key=lambda item: item[1]["step_ms"])[:1]:
             cells += ["/".join(f"{mib:g}" for mib in b), f"{ddp['alone_ms']:.0f}"]
-            cells += [f"{ddp['step_ms']:.0f}", f"{exposed(ddp):.0f}"]
+            cells += [f"{ddp['step_ms']:.0f}", exposed_of(ddp, link_ms)]
             cells += [f"{ddp['step_ms'] / r['step_ms']:.2f}"]
         row(rate, *cells)
 
