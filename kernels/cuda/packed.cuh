@@ -2,6 +2,7 @@
 // memory's speed.
 #pragma once
 
+#include <cassert>
 #include <cstdint>
 #include <cstring>
 
@@ -19,8 +20,14 @@ struct Packed {
 
   T v[N];
 
-  __device__ T& operator[](int i) { return v[i]; }
-  __device__ const T& operator[](int i) const { return v[i]; }
+  __device__ T& operator[](int i) {
+    assert(0 <= i && i < N);
+    return v[i];
+  }
+  __device__ const T& operator[](int i) const {
+    assert(0 <= i && i < N);
+    return v[i];
+  }
 };
 
 // How many elements one 16-byte access carries.
