@@ -258,8 +258,8 @@ def main():
                         "may be repeated (all)")
     parser.add_argument("--sample", type=int, default=0, help="test so many mutants of each file (all)")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
-    parser.add_argument("--config", default="", help="of the build: with memory (ASan and UBSan) a loop "
-                        "that runs one element too far over registers shows, too")
+    parser.add_argument("--config", default="", help="of the build: memory (ASan and UBSan), or "
+                        "simrace, where races between warps show, too")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="of the build")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="mutants tested at a time")
     parser.add_argument("--least", type=float, default=95, help="percent that must be killed")
