@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
 #include "models/options.h"
+#include "tests/message_of.h"
 
 namespace lockstep::models {
 
@@ -42,20 +42,10 @@ struct Program {
   }
 
   std::string ErrorOf(const std::vector<std::string>& arguments, const Environment& env = {}) {
-    try {
-      options.Parse(arguments, env);
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return "no error";
+    return test::MessageOf<InputError>([&] { options.Parse(arguments, env); });
   }
   std::string TomlErrorOf(const std::string& text) {
-    try {
-      options.ParseToml(text, "c.toml");
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return "no error";
+    return test::MessageOf<InputError>([&] { options.ParseToml(text, "c.toml"); });
   }
 };
 
