@@ -13,6 +13,32 @@ bool SameKind(const Bucket& bucket, const BucketItem& item) {
   return bucket.dtype == item.dtype && bucket.device == item.device;
 }
 
+bool IsReadyBefore(const Bucket& a, const Bucket& b) { return a.items.back() < b.items.back(); }
+
+// Makes a bucket of its own of the end of the bucket that is complete last: of its last item and
+// those before it, as long as they are `bytes` together.
+void SplitLast(int64_t bytes, std::vector<Bucket>* buckets) {
+  const auto last = std::max_element(buckets->begin(), buckets->end(), IsReadyBefore);
+  if (last == buckets->end()) return;
+  auto& [dtype, device, items, offsets, numel] = *last;
+  const auto first = std::find_if(offsets.begin(), offsets.end() - 1, [&](int64_t offset) {
+    return (last->numel - offset) * SizeOf(last->dtype) <= bytes;
+  });
+  const auto stay = first - offsets.begin();
+  if (stay == 0) return;
+  const int64_t begin = *first;
+  Bucket end{.dtype = dtype,
+             .device = device,
+             .items = {items.begin() + stay, items.end()},
+             .offsets = {first, offsets.end()},
+             .numel = numel - begin};
+  for (int64_t& offset : end.offsets) offset -= begin;
+  items.erase(items.begin() + stay, items.end());
+  offsets.erase(first, offsets.end());
+  numel = begin;
+  buckets->push_back(std::move(end));
+}
+
 }  // namespace
 
 std::vector<Bucket> PlanBuckets(std::span<const BucketItem> items, const BucketLimits& limits) {
@@ -37,9 +63,8 @@ std::vector<Bucket> PlanBuckets(std::span<const BucketItem> items, const BucketL
     open.erase(bucket);
   }
   closed.insert(closed.end(), open.begin(), open.end());
-  std::stable_sort(closed.begin(), closed.end(), [](const Bucket& a, const Bucket& b) {
-    return a.items.back() < b.items.back();
-  });
+  SplitLast(limits.first_bytes, &closed);
+  std::stable_sort(closed.begin(), closed.end(), IsReadyBefore);
   for (Bucket& b : closed) b.numel = RoundUp(b.numel, limits.multiple);
   return closed;
 }

@@ -23,8 +23,10 @@ inline int64_t DefaultBucketBytes(Device device) {
 }
 
 struct BucketLimits {
-  int64_t first_bytes = 1 << 20;  // a small first bucket, so that communication begins early
-  int64_t bytes = 0;              // of the others; 0: DefaultBucketBytes
+  // Of the first bucket, so that communication begins early, and of the last, whose sum nobody
+  // hides.
+  int64_t first_bytes = 1 << 20;
+  int64_t bytes = 0;  // of the others; 0: DefaultBucketBytes
   // In elements: a bucket's size is a multiple of it. A power of two times the number of ranks
   // makes equal shards.
   int64_t multiple = 1;
@@ -44,8 +46,9 @@ struct Bucket {
 inline constexpr int64_t kBucketAlignment = 256;
 
 // Fills buckets with `items`, which stand in the order in which they become ready: a bucket is
-// closed once its size reaches the limit, so one item is never cut. Buckets stand in the order in
-// which they become complete. A pure function: ranks with equal items have equal plans.
+// closed once its size reaches the limit, so one item is never cut; of the last, what comes before
+// its last first_bytes is a bucket of its own. Buckets stand in the order in which they become
+// complete. A pure function: ranks with equal items have equal plans.
 std::vector<Bucket> PlanBuckets(std::span<const BucketItem> items, const BucketLimits& limits);
 
 }  // namespace lockstep::dist

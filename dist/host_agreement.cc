@@ -6,25 +6,27 @@
 #include <set>
 
 #include "dist/call_check.h"
+#include "dist/float_packing.h"
 #include "dist/host_collectives.h"
 
 namespace lockstep::dist {
 namespace {
 
-constexpr uint32_t kMagic = 0x4c53434fu;
+constexpr uint32_t kMagic = 0x4c534350u;
 
 // As it is sent. All members are set, so that no byte of it is undefined.
 struct Header {
   uint32_t magic = kMagic;
-  uint8_t kind = 0, op = 0, dtype = 0, unused = 0;
+  uint8_t kind = 0, op = 0, dtype = 0, packs = 0;
   int64_t root = 0, count = 0, sequence = 0;
   int64_t to_you = 0, from_you = 0;
   uint64_t to_you_hash = 0, from_you_hash = 0;
 };
 static_assert(sizeof(Header) == 64);
 
-Header HeaderOf(const Collective& c, const PairTraffic& traffic) {
+Header HeaderOf(const Collective& c, const PairTraffic& traffic, bool packs) {
   Header h;
+  h.packs = packs ? 1 : 0;
   h.kind = static_cast<uint8_t>(c.kind);
   h.op = static_cast<uint8_t>(c.op);
   h.dtype = static_cast<uint8_t>(c.dtype);
@@ -97,18 +99,25 @@ void CompareCalls(const std::map<int, Collective>& calls) {
 void HostCollectives::Agree(const Collective& c, std::span<const int> peers,
                             std::span<const PairTraffic> traffic, Deadline deadline) {
   step_ = 0;
+  i_pack_ = CanPack(c.dtype) && WantsToPack();
+  they_pack_.assign(static_cast<size_t>(size()), false);
   headers_.resize(2 * static_cast<size_t>(size()) * sizeof(Header));
   auto* const mine = reinterpret_cast<Header*>(headers_.data());
   Header* const theirs = mine + size();
   for (const int peer : peers) {
-    mine[peer] = HeaderOf(c, traffic.empty() ? PairTraffic() : traffic[static_cast<size_t>(peer)]);
+    mine[peer] =
+        HeaderOf(c, traffic.empty() ? PairTraffic() : traffic[static_cast<size_t>(peer)], i_pack_);
     Send(peer, &mine[peer], sizeof(Header));
     Receive(peer, &theirs[peer], sizeof(Header));
   }
   Run(deadline);
+  agreed_ = Clock::now();
   std::map<int, Collective> calls;
   calls[rank()] = c;
-  for (const int peer : peers) calls[peer] = CollectiveOf(theirs[peer], peer);
+  for (const int peer : peers) {
+    calls[peer] = CollectiveOf(theirs[peer], peer);
+    they_pack_[static_cast<size_t>(peer)] = theirs[peer].packs != 0;
+  }
   CompareCalls(calls);
   for (const int peer : peers) {
     ComparePair(c, rank(), peer, TrafficOf(mine[peer]), TrafficOf(theirs[peer]));

@@ -2,8 +2,11 @@
 // those that it gets.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -11,6 +14,7 @@
 
 #include "core/dtype.h"
 #include "dist/collective.h"
+#include "dist/process_group.h"
 #include "dist/transport.h"
 
 namespace lockstep::dist {
@@ -36,17 +40,24 @@ struct PairTraffic {
 // Operations over a transport, one at a time: first Agree, then the one that was agreed upon. Data
 // are contiguous. All but Agree throw TransportError alone.
 //
+// On slow links f32 and bf16 are packed (dist/float_packing.h). Each rank decides for what it
+// sends, and says so in Agree; broadcasts, exchanges and what is small go as they are.
+//
 // Every rank talks to every other: an all_reduce is a reduce_scatter and an all_gather, each rank
 // sending 2 (W - 1) / W of the bytes, which is what a ring sends, in 2 steps instead of 2 (W - 1).
 // What comes is summed in the order of the ranks, so that the bits depend neither on an element's
 // position nor on how tensors are put together.
 class HostCollectives {
  public:
+  using Clock = std::chrono::steady_clock;
   using Deadline = Transport::Deadline;
 
   // With `hashes`, each message is followed by its hash, and one that did not come as it was sent
   // is a TransportError (kCorrupt).
-  HostCollectives(Transport& transport, bool hashes) : transport_(transport), hashes_(hashes) {}
+  HostCollectives(Transport& transport, bool hashes, Packing packing)
+      : transport_(transport), hashes_(hashes), packing_(packing) {
+    rates_.fill(std::numeric_limits<double>::infinity());
+  }
 
   // Of the operation under way: how many times messages were exchanged, this one included. It is
   // the same on all ranks that are at the same point. Any thread may ask.
@@ -62,12 +73,12 @@ class HostCollectives {
   // `n` elements of output, size() * n of input.
   void ReduceScatter(ReduceOp op, DType dtype, const void* input, void* output, int64_t n,
                      Deadline deadline);
-  // `bytes` of input, size() * bytes of output.
-  void AllGather(const void* input, void* output, int64_t bytes, Deadline deadline);
+  // `n` elements of input, size() * n of output.
+  void AllGather(DType dtype, const void* input, void* output, int64_t n, Deadline deadline);
   void Broadcast(void* data, int64_t bytes, int root, Deadline deadline);
-  // Per rank.
-  void AllToAll(const void* input, std::span<const int64_t> input_bytes, void* output,
-                std::span<const int64_t> output_bytes, Deadline deadline);
+  // Elements per rank.
+  void AllToAll(DType dtype, const void* input, std::span<const int64_t> input_counts, void* output,
+                std::span<const int64_t> output_counts, Deadline deadline);
   void Exchange(std::span<const Transport::Outgoing> outgoing,
                 std::span<const Transport::Incoming> incoming, Deadline deadline);
 
@@ -79,9 +90,18 @@ class HostCollectives {
 
   void Send(int peer, const void* data, int64_t bytes);
   void Receive(int peer, void* data, int64_t bytes);
+  // Of the operation's dtype; packed if the sender does.
+  void SendElements(int peer, DType dtype, const void* data, int64_t n);
+  void ReceiveElements(int peer, DType dtype, void* data, int64_t n);
+  // Moves what was given to these.
   void Run(Deadline deadline);
+  void RunPacked(std::span<const Transport::Outgoing> outgoing,
+                 std::span<const Transport::Incoming> incoming, Deadline deadline);
+  void RunTransport(std::span<const Transport::Outgoing> outgoing,
+                    std::span<const Transport::Incoming> incoming, Deadline deadline);
   void CompareHashes(std::span<const Transport::Outgoing> outgoing,
                      std::span<const Transport::Incoming> incoming, Deadline deadline);
+  bool WantsToPack() const;
   // Memory for what comes from each rank: size() blocks.
   std::byte* Scratch(int64_t bytes);
   int rank() const { return transport_.rank(); }
@@ -89,11 +109,30 @@ class HostCollectives {
 
   Transport& transport_;
   const bool hashes_;
+  const Packing packing_;
   std::atomic<int64_t> step_{0};
   std::vector<Transport::Outgoing> outgoing_;
   std::vector<Transport::Incoming> incoming_;
+  // Those of them that travel packed.
+  struct PackedMessage {
+    size_t index;
+    DType dtype;
+    int64_t n;
+  };
+  std::vector<PackedMessage> outgoing_packed_, incoming_packed_;
+  // In the operation that was agreed upon: this rank, and each other.
+  bool i_pack_ = false;
+  std::vector<bool> they_pack_;
+  // Bytes per second of the last messages that were large enough to tell.
+  std::array<double, 8> rates_;
+  size_t next_rate_ = 0;
+  // The last operation that sent such.
+  struct {
+    Clock::time_point begin, end;
+  } last_sent_;
+  Clock::time_point agreed_;  // the end of Agree
   // Here, and not where it is used: a message that failed may come until the transport is closed.
-  std::vector<std::byte> scratch_, headers_;
+  std::vector<std::byte> scratch_, packed_, headers_;
   std::vector<uint64_t> my_hashes_, their_hashes_;
 };
 

@@ -21,12 +21,6 @@ namespace {
 
 using Clock = Work::Clock;
 
-std::vector<int64_t> InBytes(const std::vector<int64_t>& counts, DType dtype) {
-  std::vector<int64_t> bytes;
-  for (const int64_t n : counts) bytes.push_back(n * SizeOf(dtype));
-  return bytes;
-}
-
 // How long a rank waits for what the others know, before it says who is to blame.
 constexpr auto kPositionsAreThere = 2 * FailureBoard::kBeat;
 constexpr auto kLossesAreThere = std::chrono::milliseconds(1500);
@@ -39,7 +33,7 @@ class HostGroup : public ProcessGroup {
       : ProcessGroup(transport->rank(), transport->size(), options, std::move(first_failure)),
         exceptions_(std::uncaught_exceptions()),
         transport_(std::move(transport)),
-        collectives_(*transport_, options.check_every_call),
+        collectives_(*transport_, options.check_every_call, options.packing),
         store_(store.Clone()),
         prefixed_(store.Clone(), options.name + "/"),
         board_(prefixed_, {.rank = rank(),
@@ -280,12 +274,12 @@ class HostGroup : public ProcessGroup {
       case CollectiveKind::kReduceScatter:
         return collectives_.ReduceScatter(c.op, c.dtype, in, out, c.count, deadline);
       case CollectiveKind::kAllGather:
-        return collectives_.AllGather(in, out, c.count * SizeOf(c.dtype), deadline);
+        return collectives_.AllGather(c.dtype, in, out, c.count, deadline);
       case CollectiveKind::kBroadcast:
         return collectives_.Broadcast(out, c.count * SizeOf(c.dtype), c.root, deadline);
       case CollectiveKind::kAllToAll:
-        return collectives_.AllToAll(in, InBytes(call.input_counts, c.dtype), out,
-                                     InBytes(call.output_counts, c.dtype), deadline);
+        return collectives_.AllToAll(c.dtype, in, call.input_counts, out, call.output_counts,
+                                     deadline);
       case CollectiveKind::kExchange:
       case CollectiveKind::kBarrier:
       case CollectiveKind::kLeave:

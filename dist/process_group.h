@@ -16,6 +16,12 @@ namespace lockstep::dist {
 class FirstFailure;
 class FlightRecorder;
 
+enum class Packing {
+  kAuto,  // while one operation follows another, at less than 50 MB/s each
+  kAlways,
+  kNever,
+};
+
 struct GroupOptions {
   // In messages.
   std::string name = "world";
@@ -27,6 +33,9 @@ struct GroupOptions {
   // compare each call; with it they also send a hash of each message, and so find those that did
   // not come as they were sent.
   bool check_every_call = false;
+  // Whether f32 and bf16 are packed on their way (dist/float_packing.h), which changes no bit of
+  // any result. On the host only.
+  Packing packing = Packing::kAuto;
   // A rank whose process is stopped, or cut off, is named by all others within so long; one that is
   // silent for a second less (a third less, below 3 s) is let go on. 0: only the timeout counts;
   // else at least 100 ms. Only stores over TCP notice.

@@ -42,8 +42,8 @@ struct CommunicationTimes {
 };
 
 struct ReducerOptions {
-  int64_t first_bucket_bytes = 1 << 20;
-  int64_t bucket_bytes = 0;  // 0: DefaultBucketBytes (dist/bucket_plan.h)
+  int64_t first_bucket_bytes = 1 << 20;  // and at most of the last (BucketLimits)
+  int64_t bucket_bytes = 0;              // 0: DefaultBucketBytes (dist/bucket_plan.h)
   GradientSum sum = GradientSum::kFast;
   // On the host: how many buckets are summed at the same time, each lane by a group of its own, so
   // that messages of one use the link while another adds or waits for its thread's turn. 0: 2, or 1

@@ -25,11 +25,17 @@ std::string BackendOf(const RunConfig& config, Device device) {
   return fits;
 }
 
+dist::Packing PackingOf(const std::string& packing) {
+  if (packing == "auto") return dist::Packing::kAuto;
+  return packing == "always" ? dist::Packing::kAlways : dist::Packing::kNever;
+}
+
 dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& name,
                                   std::shared_ptr<dist::FlightRecorder> recorder) {
   return {.name = name,
           .timeout = std::chrono::seconds(config.dist.timeout),
           .check_every_call = config.dist.check == "full",
+          .packing = PackingOf(config.dist.packing),
           .heartbeat = std::chrono::seconds(config.dist.heartbeat),
           .recorder = std::move(recorder)};
 }

@@ -25,15 +25,35 @@ TEST(BucketPlan, ABucketClosesOnceItReachesTheLimit) {
               ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4), ElementsAre(5)));
   EXPECT_EQ(PlanBuckets(items, {.first_bytes = 1, .bytes = 1}).size(), items.size());
   EXPECT_EQ(PlanBuckets(items, {.first_bytes = 1 << 20, .bytes = 1}).size(), 1u);
-  EXPECT_EQ(PlanBuckets(items, {.first_bytes = 1, .bytes = 1 << 20}).size(), 2u);
+  EXPECT_THAT(Items(PlanBuckets(items, {.first_bytes = 1, .bytes = 1 << 20})),
+              ElementsAre(ElementsAre(0), ElementsAre(1, 2, 3, 4), ElementsAre(5)));
   EXPECT_TRUE(PlanBuckets({}, {}).empty());
+}
+
+// The last one is as small as the first: nothing is computed beside it.
+TEST(BucketPlan, TheEndOfTheLastBucketIsOneOfItsOwn) {
+  const std::vector<BucketItem> items(9, F32(64));
+  EXPECT_THAT(Items(PlanBuckets(items, {.first_bytes = 512, .bytes = 1 << 20})),
+              ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4, 5, 6), ElementsAre(7, 8)));
+  // An item larger than that is by itself; offsets begin anew.
+  const auto buckets =
+      PlanBuckets({{F32(64), F32(1), F32(100), F32(200)}}, {.first_bytes = 256, .bytes = 1 << 20});
+  EXPECT_THAT(Items(buckets), ElementsAre(ElementsAre(0), ElementsAre(1, 2), ElementsAre(3)));
+  EXPECT_THAT(buckets[1].offsets, ElementsAre(0, 64));
+  EXPECT_EQ(buckets[1].numel, 64 + 128);
+  EXPECT_THAT(buckets[2].offsets, ElementsAre(0));
+  EXPECT_EQ(buckets[2].numel, 256);
+  // A small one stays as it is.
+  EXPECT_THAT(
+      Items(PlanBuckets(std::vector<BucketItem>(4, F32(32)), {.first_bytes = 512, .bytes = 1024})),
+      ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
 }
 
 // dtypes do not mix; buckets stand in the order in which their last items become ready.
 TEST(BucketPlan, EachDTypeHasBucketsOfItsOwn) {
   const BucketItem bf16{.numel = 64, .dtype = DType::kBF16, .device = kCpu};
   const std::vector<BucketItem> items = {F32(64), bf16, F32(64), bf16, F32(64), bf16};
-  const auto buckets = PlanBuckets(items, {.first_bytes = 700, .bytes = 256});
+  const auto buckets = PlanBuckets(items, {.first_bytes = 768, .bytes = 256});
   EXPECT_THAT(Items(buckets), ElementsAre(ElementsAre(0, 2, 4), ElementsAre(1, 3, 5)));
   EXPECT_EQ(buckets[0].dtype, DType::kF32);
   EXPECT_EQ(buckets[1].dtype, DType::kBF16);
@@ -80,6 +100,10 @@ TEST(BucketPlan, RandomPlansAreSound) {
       last_ready = b.items.back();
     }
     for (const int n : seen) ASSERT_EQ(n, 1);
+    if (buckets.empty()) continue;
+    const Bucket& last = buckets.back();
+    const int64_t end = last.offsets.back() + items[last.items.back()].numel;
+    ASSERT_TRUE(last.items.size() == 1 || end * SizeOf(last.dtype) <= limits.first_bytes);
   }
 }
 

@@ -32,14 +32,18 @@ using testing::HasSubstr;
 struct Case {
   Kind kind;
   int size;
+  GroupOptions options = {};
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.kind << c.size; }
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.kind << c.size << (c.options.packing == Packing::kAlways ? "Packed" : "")
+       << (c.options.check_every_call ? "Checked" : "");
+}
 
 class ProcessGroupTest : public testing::TestWithParam<Case> {
  protected:
   void Run(const std::function<void(ProcessGroup&)>& body) const {
-    RunRanks(GetParam().kind, GetParam().size, body);
+    RunRanks(GetParam().kind, GetParam().size, body, GetParam().options);
   }
 };
 
@@ -389,11 +393,17 @@ TEST_P(ProcessGroupTest, RefusesWrongArgumentsAtOnceAndGoesOn) {
   });
 }
 
+const GroupOptions kPacked = {.packing = Packing::kAlways};
+const GroupOptions kPackedAndChecked = {.check_every_call = true, .packing = Packing::kAlways};
+
 INSTANTIATE_TEST_SUITE_P(Groups, ProcessGroupTest,
                          testing::Values(Case{Kind::kInProcess, 1}, Case{Kind::kInProcess, 2},
                                          Case{Kind::kInProcess, 3}, Case{Kind::kInProcess, 5},
                                          Case{Kind::kGloo, 1}, Case{Kind::kGloo, 2},
-                                         Case{Kind::kGloo, 4}, Case{Kind::kGlooOverTcpStore, 3}),
+                                         Case{Kind::kGloo, 4}, Case{Kind::kGlooOverTcpStore, 3},
+                                         Case{Kind::kInProcess, 3, kPacked},
+                                         Case{Kind::kGloo, 2, kPackedAndChecked},
+                                         Case{Kind::kGloo, 4, kPacked}),
                          testing::PrintToStringParamName());
 
 }  // namespace

@@ -2,7 +2,8 @@
 
     link.sh MBIT python3 ddp_peer.py LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB
 
-Rank 0 prints a line of JSON. alone_ms is the step without communication.
+Rank 0 prints a line of JSON. alone_ms is the step without communication; each whole step follows
+one, and added_ms is the median of their differences.
 """
 
 import json
@@ -20,16 +21,15 @@ def main():
     first_mib, mib = map(float, sys.argv[5:7])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    modules = []
-    for _ in range(layers):
-        modules += [torch.nn.Linear(width, width), torch.nn.ReLU()]
+    modules = [torch.nn.Linear(width, width) for _ in range(layers)]
     dist._DEFAULT_FIRST_BUCKET_BYTES = int(first_mib * 2**20)
     model = DistributedDataParallel(
         torch.nn.Sequential(*modules), bucket_cap_mb=mib, gradient_as_bucket_view=True
     )
     sgd = torch.optim.SGD(model.parameters(), lr=1e-6)
-    x = torch.full((batch, width), 0.01 * (dist.get_rank() + 1))
-    root = torch.full((batch, width), 1.0 / (batch * width))
+    torch.manual_seed(dist.get_rank())
+    x = torch.randn(batch, width)
+    root = torch.randn(batch, width) / (batch * width)
 
     def step():
         dist.barrier()
@@ -50,13 +50,12 @@ def main():
 
     for _ in range(4):
         step()
-    alone = []
+    alone, whole, added = [], [], []
     for _ in range(steps):
         with model.no_sync():
             alone.append(step())
-    whole = []
-    for _ in range(steps):
         whole.append(slowest(sum(step())))
+        added.append(whole[-1] - slowest(sum(alone[-1])))
     median = statistics.median
     alone_backward = slowest(median(a[1] for a in alone))
     slowest_alone = slowest(median(sum(a) for a in alone))
@@ -69,6 +68,7 @@ def main():
                     "backward_ms": alone_backward,
                     "alone_ms": slowest_alone,
                     "step_ms": median(whole),
+                    "added_ms": median(added),
                 }
             )
         )

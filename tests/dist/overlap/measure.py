@@ -3,8 +3,8 @@
 
     measure.py --overlap=bazel-bin/tests/dist/overlap/overlap [--python=PYTHON] TABLE...
 
-TABLE: rates (the step against T*, and beside PyTorch's DDP if --python has it), buckets, ordered
-(the cost of the fixed-order sum at 2, 4 and 8 ranks). Everything that a line compares runs in turn,
+TABLE: rates (the step against T*, and beside PyTorch's DDP if --python has it), packing (what it
+gains at these rates), buckets, ordered (the cost of the fixed-order sum at 2, 4 and 8 ranks). Everything that a line compares runs in turn,
 --rounds times; figures are medians. The machine should do nothing else.
 
 The links are slowed down until communication takes --loads times as long as computation, as this
@@ -59,18 +59,9 @@ def header(*cells):
     row(*["---"] * len(cells))
 
 
-def exposed(r):
-    return r["step_ms"] - r["alone_ms"]
-
-
 def milliseconds_of_link(byte_count, rate):
     """What a link of `rate` Mbit/s takes: two ranks send and receive each gradient once."""
     return 8e-3 * byte_count / rate
-
-
-def exposed_of(r, link_ms):
-    """What is exposed, and in brackets what must be: the link's time that backward does not cover."""
-    return f"{exposed(r):.0f} ({max(0, link_ms - r['backward_ms']):.0f})"
 
 
 def rates_for(options):
@@ -84,8 +75,8 @@ def rates(options):
     ours, peer = [options.overlap], [options.python, os.path.join(HERE, "ddp_peer.py")]
     header(
         "Mbit/s", "step alone, ms", "sums alone, ms", "T*, ms", "step, ms", "step / T*",
-        "exposed (at least), ms", "of a core", "DDP: buckets, MiB", "alone, ms", "step, ms",
-        "exposed (at least), ms", "DDP / this",
+        "exposed, ms", "of a core", "DDP: buckets, MiB", "alone, ms", "step, ms", "exposed, ms",
+        "DDP / this",
     )  # fmt: skip
     for rate in options.rates:
         runs = {"ours": lambda r=rate: run(options, 2, r, ours, options.size, options.buckets)}
@@ -93,15 +84,36 @@ def rates(options):
             runs[b] = lambda r=rate, b=b: run(options, 2, r, peer, options.size, b)
         got = in_turn(options, runs)
         r = got.pop("ours")
-        link_ms = milliseconds_of_link(r["bytes"], rate)
         cells = [f"{r[k]:.0f}" for k in ("alone_ms", "sums_alone_ms", "best_ms", "step_ms")]
-        cells += [f"{r['step_over_best']:.2f}", exposed_of(r, link_ms), f"{r['processor_share']:.2f}"]
+        cells += [f"{r['step_over_best']:.2f}", f"{r['added_ms']:.0f}", f"{r['processor_share']:.2f}"]
         # The better of DDP's.
         for b, ddp in sorted(got.items(), key=lambda item: item[1]["step_ms"])[:1]:
             cells += ["/".join(f"{mib:g}" for mib in b), f"{ddp['alone_ms']:.0f}"]
-            cells += [f"{ddp['step_ms']:.0f}", exposed_of(ddp, link_ms)]
+            cells += [f"{ddp['step_ms']:.0f}", f"{ddp['added_ms']:.0f}"]
             cells += [f"{ddp['step_ms'] / r['step_ms']:.2f}"]
         row(rate, *cells)
+
+
+def packing(options):
+    header(
+        "Mbit/s", "sums alone, ms", "packed, ms", "ratio", "step, ms", "packed, ms", "ratio",
+        "exposed, ms", "packed, ms",
+    )  # fmt: skip
+    for rate in options.rates:
+        got = in_turn(
+            options,
+            {
+                p: lambda p=p, r=rate: run(
+                    options, 2, r, [options.overlap], options.size, options.buckets, "fast", p
+                )
+                for p in ("never", "auto")
+            },
+        )
+        cells = []
+        for key in ("sums_alone_ms", "step_ms", "added_ms"):
+            never, auto = got["never"][key], got["auto"][key]
+            cells += [f"{never:.0f}", f"{auto:.0f}", f"{auto / never:.2f}"]
+        row(rate, *cells[:-1])
 
 
 def buckets(options):
@@ -117,7 +129,7 @@ def buckets(options):
     )
     for (first, others), r in got.items():
         figures = [f"{r[k]:.0f}" for k in ("buckets", "best_ms", "step_ms")]
-        row(first, others, *figures, f"{exposed(r):.0f}")
+        row(first, others, *figures, f"{r['added_ms']:.0f}")
 
 
 def ordered(options):
@@ -140,6 +152,9 @@ def ordered(options):
         row(ranks, *cells)
 
 
+TABLES = {"rates": rates, "packing": packing, "buckets": buckets, "ordered": ordered}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     numbers = lambda kind: lambda text: tuple(kind(t) for t in text.split(","))  # noqa: E731
@@ -155,11 +170,11 @@ def main():
     parser.add_argument("--caps", type=numbers(float), default=(0.25, 1.0, 2.0, 4.0, 8.0, 25.0))
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("tables", nargs="+", choices=("rates", "buckets", "ordered"))
+    parser.add_argument("tables", nargs="+", choices=TABLES)
     options = parser.parse_args()
     options.rates = options.rates or rates_for(options)
     for table in options.tables:
-        {"rates": rates, "buckets": buckets, "ordered": ordered}[table](options)
+        TABLES[table](options)
         print()
 
 

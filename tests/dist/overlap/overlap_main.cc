@@ -1,12 +1,17 @@
 // How much of the communication of a step hides behind backward: one of the ranks that link.sh
 // starts. Rank 0 prints a line of JSON.
-//   overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM]
-// SUM: fast (the library's) or ordered (dist/fixed_order.h).
+//   overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM [PACKING]]
+// SUM: fast (the library's) or ordered (dist/fixed_order.h). PACKING: auto or never.
 //
 // First everything is measured by itself, on all ranks at the same time: forward, backward with the
 // time at which each gradient is ready, the sum of each bucket, the update. From these follows
 // T*, the best that overlap can do with these buckets: each starts at the later of its ready time
-// and the end of the one before. Then whole steps are measured.
+// and the end of the one before. Then whole steps are measured, each after one without
+// communication: what is exposed is the difference of these two, whatever else the machine does
+// meanwhile.
+//
+// The model is linear layers, on random inputs: gradients are dense, as those of a GPT. Those of
+// dead units would be packed to nothing.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -21,7 +26,7 @@
 #include "dist/gloo_group.h"
 #include "dist/reducer.h"
 #include "dist/world.h"
-#include "kernels/activation/activation.h"
+#include "nn/init.h"
 #include "nn/linear.h"
 #include "optim/sgd.h"
 
@@ -46,6 +51,12 @@ double Median(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
+Tensor Normal(const Shape& shape, double std, const std::string& name) {
+  const Tensor t = Tensor::Empty(shape, DType::kF32);
+  nn::Normal(0, std)({t.data<float>(), static_cast<size_t>(t.numel())}, 0, /*seed=*/1, name);
+  return t;
+}
+
 class Layers : public ModuleOf<Tensor(const Tensor&)> {
  public:
   Layers(int64_t layers, int64_t width) {
@@ -59,7 +70,7 @@ class Layers : public ModuleOf<Tensor(const Tensor&)> {
  protected:
   Tensor Forward(const Tensor& x) override {
     Tensor y = x;
-    for (auto& layer : layers_) y = ops::Relu((*layer)(y));
+    for (auto& layer : layers_) y = (*layer)(y);
     return y;
   }
 
@@ -84,6 +95,7 @@ struct Settings {
   int64_t layers, width, batch, steps;
   double first_mib, mib;
   bool ordered;
+  Packing packing;
 };
 
 class Benchmark {
@@ -94,10 +106,10 @@ class Benchmark {
         model_(s.layers, s.width),
         sgd_(model_.Parameters()),
         state_(kCpu, /*seed=*/1),
-        x_(Tensor::Full({s.batch, s.width}, 0.01 * (group.rank() + 1), DType::kF32)),
-        root_(Tensor::Full({s.batch, s.width},
-                           1.0 / static_cast<double>(s.batch * s.width * group.size()),
-                           DType::kF32)) {}
+        x_(Normal({s.batch, s.width}, 1, StrCat("x", group.rank()))),
+        root_(Normal({s.batch, s.width},
+                     1.0 / static_cast<double>(s.batch * s.width * group.size()),
+                     StrCat("root", group.rank()))) {}
 
   nlohmann::json Run() {
     WarmUpWith(nullptr);
@@ -187,7 +199,7 @@ class Benchmark {
   void MeasureBuckets() {
     BucketHook sum = settings_.ordered ? OrderedSum(FixedOrder(group_.size(), 1)) : LibrarySum();
     for (const Bucket& bucket : reducer_->buckets()) {
-      const Tensor t = Tensor::Zeros({bucket.numel}, bucket.dtype);
+      const Tensor t = Normal({bucket.numel}, 1e-3, StrCat("bucket", group_.rank()));
       std::vector<double> ms;
       for (int64_t i = 0; i < settings_.steps; ++i) {
         Together();
@@ -201,16 +213,26 @@ class Benchmark {
   }
 
   void MeasureSteps() {
-    std::vector<double> ms, exposed, overlapped, communication;
+    std::vector<double> alone, ms, added, exposed, overlapped, communication;
     for (int64_t i = 0; i < settings_.steps; ++i) {
       double step = 0;
+      if (settings_.ordered) {
+        alone.push_back(alone_);  // it must sum each backward (ReducerOptions::accum)
+      } else {
+        const Reducer::NoSync no_sync(*reducer_);
+        Step(&step);
+        alone.push_back(Slowest(step));
+      }
       Step(&step);
       ms.push_back(Slowest(step));
+      added.push_back(ms.back() - alone.back());
       exposed.push_back(reducer_->times().exposed_ms);
       overlapped.push_back(reducer_->times().overlapped_ms);
       communication.push_back(reducer_->times().communication_ms);
     }
+    alone_ = Median(alone);
     step_ms_ = Median(ms);
+    added_ = Median(added);
     exposed_ = Median(exposed);
     overlapped_ = Median(overlapped);
     communication_ = Median(communication);
@@ -234,6 +256,7 @@ class Benchmark {
             {"serial_ms", forward_ + backward_ + all + update_},
             {"best_ms", best},
             {"step_ms", step_ms_},
+            {"added_ms", added_},
             {"step_over_best", step_ms_ / best},
             {"communication_ms", communication_},
             {"overlapped_ms", overlapped_},
@@ -248,7 +271,7 @@ class Benchmark {
   StepState state_;
   const Tensor x_, root_;
   int64_t step_ = 0, bytes_ = 0;
-  double forward_ = 0, backward_ = 0, update_ = 0, alone_ = 0, step_ms_ = 0;
+  double forward_ = 0, backward_ = 0, update_ = 0, alone_ = 0, step_ms_ = 0, added_ = 0;
   double exposed_ = 0, overlapped_ = 0, communication_ = 0;
   double processor_share_ = 0;  // of a core, that the rank with the least got
   // Per bucket: when its gradients are ready in backward, and how long its sum takes.
@@ -257,15 +280,17 @@ class Benchmark {
 
 int Main(int argc, char** argv) {
   SetNumThreads(1);
-  const Settings settings{std::atoll(argv[1]),
-                          std::atoll(argv[2]),
-                          std::atoll(argv[3]),
-                          std::atoll(argv[4]),
-                          std::atof(argv[5]),
-                          std::atof(argv[6]),
-                          argc > 7 && std::string(argv[7]) == "ordered"};
+  const Settings settings{
+      std::atoll(argv[1]),
+      std::atoll(argv[2]),
+      std::atoll(argv[3]),
+      std::atoll(argv[4]),
+      std::atof(argv[5]),
+      std::atof(argv[6]),
+      argc > 7 && std::string(argv[7]) == "ordered",
+      argc > 8 && std::string(argv[8]) == "never" ? Packing::kNever : Packing::kAuto};
   World world(ReadRendezvous());
-  const auto group = MakeGlooGroup(world);
+  const auto group = MakeGlooGroup(world, {.packing = settings.packing});
   const auto result = Benchmark(*group, settings).Run();
   if (world.rank() == 0) std::cout << result.dump() << std::endl;
   return 0;
@@ -275,8 +300,8 @@ int Main(int argc, char** argv) {
 }  // namespace lockstep::dist
 
 int main(int argc, char** argv) {
-  if (argc != 7 && argc != 8) {
-    std::cerr << "overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM]\n";
+  if (argc < 7 || argc > 9) {
+    std::cerr << "overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM [PACKING]]\n";
     return 2;
   }
   try {
