@@ -99,6 +99,7 @@ void CompareCalls(const std::map<int, Collective>& calls) {
 void HostCollectives::Agree(const Collective& c, std::span<const int> peers,
                             std::span<const PairTraffic> traffic, Deadline deadline) {
   step_ = 0;
+  if (c.count * SizeOf(c.dtype) >= kTellsTheRate) NoteIdleTime();
   i_pack_ = CanPack(c.dtype) && WantsToPack();
   they_pack_.assign(static_cast<size_t>(size()), false);
   headers_.resize(2 * static_cast<size_t>(size()) * sizeof(Header));

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "dist/content_hash.h"
-#include "dist/float_packing.h"
 #include "dist/host_reduce.h"
 
 namespace lockstep::dist {
@@ -17,9 +16,8 @@ constexpr int64_t kAtOnce = 16 * 1024;  // bytes
 // Scratch memory per rank.
 constexpr int64_t kChunk = 4 * 1024 * 1024;  // bytes
 
-// What is smaller is not packed, and does not tell how fast the link is.
-constexpr int64_t kWorthPacking = 16 * 1024;   // bytes
-constexpr int64_t kTellsTheRate = 128 * 1024;  // bytes
+// What is smaller is not packed.
+constexpr int64_t kWorthPacking = 16 * 1024;  // bytes
 // Packing and unpacking take about a nanosecond a byte of a core which may have better to do, and
 // save a seventh of the link's time: 2.9 ns a byte at this rate. Two lanes share a link.
 constexpr double kSlow = 50e6;  // bytes per second
@@ -117,12 +115,16 @@ void HostCollectives::RunTransport(std::span<const Transport::Outgoing> outgoing
   last_sent_ = {agreed_, end};
 }
 
+void HostCollectives::NoteIdleTime() {
+  const auto idle = Clock::now() - last_sent_.end;
+  behind_[next_behind_++ % behind_.size()] = 2 * idle <= last_sent_.end - last_sent_.begin;
+}
+
 bool HostCollectives::WantsToPack() const {
   if (packing_ != Packing::kAuto) return packing_ == Packing::kAlways;
-  // Who is idle between two operations hides them behind computation, which packing would slow
-  // down.
-  const auto idle = Clock::now() - last_sent_.end;
-  if (2 * idle > last_sent_.end - last_sent_.begin) return false;
+  // Who is mostly idle between two operations hides them behind computation, which packing would
+  // slow down.
+  if (2 * std::count(behind_.begin(), behind_.end(), true) < std::ssize(behind_)) return false;
   // The fastest: the others may have waited for a rank instead of the link.
   return *std::max_element(rates_.begin(), rates_.end()) < kSlow;
 }

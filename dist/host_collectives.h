@@ -14,7 +14,7 @@
 
 #include "core/dtype.h"
 #include "dist/collective.h"
-#include "dist/process_group.h"
+#include "dist/float_packing.h"
 #include "dist/transport.h"
 
 namespace lockstep::dist {
@@ -83,6 +83,9 @@ class HostCollectives {
                 std::span<const Transport::Incoming> incoming, Deadline deadline);
 
  private:
+  // What is smaller does not tell how fast the link is.
+  static constexpr int64_t kTellsTheRate = 128 * 1024;  // bytes
+
   // Each rank sees all inputs: for what is too small to be cut.
   void AllReduceAtOnce(ReduceOp op, DType dtype, std::byte* data, int64_t n, Deadline deadline);
   // reduce_scatter and all_gather of the elements from `data` on.
@@ -101,6 +104,8 @@ class HostCollectives {
                     std::span<const Transport::Incoming> incoming, Deadline deadline);
   void CompareHashes(std::span<const Transport::Outgoing> outgoing,
                      std::span<const Transport::Incoming> incoming, Deadline deadline);
+  // Before an operation that sends enough to tell.
+  void NoteIdleTime();
   bool WantsToPack() const;
   // Memory for what comes from each rank: size() blocks.
   std::byte* Scratch(int64_t bytes);
@@ -131,6 +136,9 @@ class HostCollectives {
     Clock::time_point begin, end;
   } last_sent_;
   Clock::time_point agreed_;  // the end of Agree
+  // Of the last such operations, whether they came soon after the one before.
+  std::array<bool, 8> behind_ = {};
+  size_t next_behind_ = 0;
   // Here, and not where it is used: a message that failed may come until the transport is closed.
   std::vector<std::byte> scratch_, packed_, headers_;
   std::vector<uint64_t> my_hashes_, their_hashes_;

@@ -9,18 +9,13 @@
 
 #include "core/tensor.h"
 #include "dist/collective.h"
+#include "dist/float_packing.h"
 #include "dist/work.h"
 
 namespace lockstep::dist {
 
 class FirstFailure;
 class FlightRecorder;
-
-enum class Packing {
-  kAuto,  // while one operation follows another, at less than 50 MB/s each
-  kAlways,
-  kNever,
-};
 
 struct GroupOptions {
   // In messages.

@@ -4,8 +4,9 @@
     measure.py --overlap=bazel-bin/tests/dist/overlap/overlap [--python=PYTHON] TABLE...
 
 TABLE: rates (the step against T*, and beside PyTorch's DDP if --python has it), packing (what it
-gains at these rates), buckets, ordered (the cost of the fixed-order sum at 2, 4 and 8 ranks). Everything that a line compares runs in turn,
---rounds times; figures are medians. The machine should do nothing else.
+gains at these rates), buckets, ordered (the cost of the fixed-order sum at 2, 4 and 8 ranks).
+Everything that a line compares runs in turn, --rounds times; figures are medians. The machine
+should do nothing else.
 
 The links are slowed down until communication takes --loads times as long as computation, as this
 machine computes; --rates gives Mbit/s instead. Ranks share their core with their communication,
