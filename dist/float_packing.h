@@ -18,7 +18,7 @@ namespace lockstep::dist {
 
 // When what a rank sends is packed.
 enum class Packing {
-  kAuto,  // while most operations wait for the one before, at less than 50 MB/s each
+  kAuto,  // while the link is behind, at less than 50 MB/s (dist/link_load.h)
   kAlways,
   kNever,
 };

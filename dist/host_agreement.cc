@@ -99,8 +99,11 @@ void CompareCalls(const std::map<int, Collective>& calls) {
 void HostCollectives::Agree(const Collective& c, std::span<const int> peers,
                             std::span<const PairTraffic> traffic, Deadline deadline) {
   step_ = 0;
-  if (c.count * SizeOf(c.dtype) >= kTellsTheRate) NoteIdleTime();
-  i_pack_ = CanPack(c.dtype) && WantsToPack();
+  link_load_.BeginOperation(Clock::now());
+  // Packing and unpacking take about a nanosecond a byte of a core, which may have better to do
+  // while the link is not behind; a seventh of the time on a link of 50 MB/s are three.
+  i_pack_ = CanPack(c.dtype) &&
+            (packing_ == Packing::kAlways || (packing_ == Packing::kAuto && link_load_.IsBehind()));
   they_pack_.assign(static_cast<size_t>(size()), false);
   headers_.resize(2 * static_cast<size_t>(size()) * sizeof(Header));
   auto* const mine = reinterpret_cast<Header*>(headers_.data());
@@ -112,7 +115,6 @@ void HostCollectives::Agree(const Collective& c, std::span<const int> peers,
     Receive(peer, &theirs[peer], sizeof(Header));
   }
   Run(deadline);
-  agreed_ = Clock::now();
   std::map<int, Collective> calls;
   calls[rank()] = c;
   for (const int peer : peers) {

@@ -18,9 +18,6 @@ constexpr int64_t kChunk = 4 * 1024 * 1024;  // bytes
 
 // What is smaller is not packed.
 constexpr int64_t kWorthPacking = 16 * 1024;  // bytes
-// Packing and unpacking take about a nanosecond a byte of a core which may have better to do, and
-// save a seventh of the link's time: 2.9 ns a byte at this rate. Two lanes share a link.
-constexpr double kSlow = 50e6;  // bytes per second
 
 struct Range {
   int64_t begin, count;
@@ -105,28 +102,10 @@ void HostCollectives::RunTransport(std::span<const Transport::Outgoing> outgoing
   if (outgoing.empty() && incoming.empty()) return;
   const auto begin = Clock::now();
   transport_.Run(outgoing, incoming, deadline);
-  const auto end = Clock::now();
   int64_t bytes = 0;
   for (const Transport::Outgoing& m : outgoing) bytes += m.bytes;
   // What only leaves may still be on its way.
-  if (incoming.empty() || bytes < kTellsTheRate) return;
-  rates_[next_rate_++ % rates_.size()] =
-      static_cast<double>(bytes) / std::chrono::duration<double>(end - begin).count();
-  last_sent_ = {agreed_, end};
-}
-
-void HostCollectives::NoteIdleTime() {
-  const auto idle = Clock::now() - last_sent_.end;
-  behind_[next_behind_++ % behind_.size()] = 2 * idle <= last_sent_.end - last_sent_.begin;
-}
-
-bool HostCollectives::WantsToPack() const {
-  if (packing_ != Packing::kAuto) return packing_ == Packing::kAlways;
-  // Who is mostly idle between two operations hides them behind computation, which packing would
-  // slow down.
-  if (2 * std::count(behind_.begin(), behind_.end(), true) < std::ssize(behind_)) return false;
-  // The fastest: the others may have waited for a rank instead of the link.
-  return *std::max_element(rates_.begin(), rates_.end()) < kSlow;
+  if (!incoming.empty()) link_load_.Exchanged(bytes, begin, Clock::now());
 }
 
 void HostCollectives::CompareHashes(std::span<const Transport::Outgoing> outgoing,

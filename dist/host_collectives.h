@@ -2,11 +2,9 @@
 // those that it gets.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -15,6 +13,7 @@
 #include "core/dtype.h"
 #include "dist/collective.h"
 #include "dist/float_packing.h"
+#include "dist/link_load.h"
 #include "dist/transport.h"
 
 namespace lockstep::dist {
@@ -55,9 +54,7 @@ class HostCollectives {
   // With `hashes`, each message is followed by its hash, and one that did not come as it was sent
   // is a TransportError (kCorrupt).
   HostCollectives(Transport& transport, bool hashes, Packing packing)
-      : transport_(transport), hashes_(hashes), packing_(packing) {
-    rates_.fill(std::numeric_limits<double>::infinity());
-  }
+      : transport_(transport), hashes_(hashes), packing_(packing) {}
 
   // Of the operation under way: how many times messages were exchanged, this one included. It is
   // the same on all ranks that are at the same point. Any thread may ask.
@@ -83,9 +80,6 @@ class HostCollectives {
                 std::span<const Transport::Incoming> incoming, Deadline deadline);
 
  private:
-  // What is smaller does not tell how fast the link is.
-  static constexpr int64_t kTellsTheRate = 128 * 1024;  // bytes
-
   // Each rank sees all inputs: for what is too small to be cut.
   void AllReduceAtOnce(ReduceOp op, DType dtype, std::byte* data, int64_t n, Deadline deadline);
   // reduce_scatter and all_gather of the elements from `data` on.
@@ -104,9 +98,6 @@ class HostCollectives {
                     std::span<const Transport::Incoming> incoming, Deadline deadline);
   void CompareHashes(std::span<const Transport::Outgoing> outgoing,
                      std::span<const Transport::Incoming> incoming, Deadline deadline);
-  // Before an operation that sends enough to tell.
-  void NoteIdleTime();
-  bool WantsToPack() const;
   // Memory for what comes from each rank: size() blocks.
   std::byte* Scratch(int64_t bytes);
   int rank() const { return transport_.rank(); }
@@ -128,17 +119,7 @@ class HostCollectives {
   // In the operation that was agreed upon: this rank, and each other.
   bool i_pack_ = false;
   std::vector<bool> they_pack_;
-  // Bytes per second of the last messages that were large enough to tell.
-  std::array<double, 8> rates_;
-  size_t next_rate_ = 0;
-  // The last operation that sent such.
-  struct {
-    Clock::time_point begin, end;
-  } last_sent_;
-  Clock::time_point agreed_;  // the end of Agree
-  // Of the last such operations, whether they came soon after the one before.
-  std::array<bool, 8> behind_ = {};
-  size_t next_behind_ = 0;
+  LinkLoad link_load_;
   // Here, and not where it is used: a message that failed may come until the transport is closed.
   std::vector<std::byte> scratch_, packed_, headers_;
   std::vector<uint64_t> my_hashes_, their_hashes_;
