@@ -2,10 +2,8 @@
 
 #include <gmock/gmock.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstring>
-#include <limits>
-#include <span>
 #include <vector>
 
 #include "core/philox.h"
