@@ -15,15 +15,14 @@ bool SameKind(const Bucket& bucket, const BucketItem& item) {
 
 bool IsReadyBefore(const Bucket& a, const Bucket& b) { return a.items.back() < b.items.back(); }
 
-// Makes a bucket of its own of the end of the bucket that is complete last: of its last item and
-// those before it, as long as they are `bytes` together.
+// Makes a bucket of its own of the end of the bucket that is complete last: of its last items, as
+// many as it takes to reach `bytes`.
 void SplitLast(int64_t bytes, std::vector<Bucket>* buckets) {
   const auto last = std::max_element(buckets->begin(), buckets->end(), IsReadyBefore);
   if (last == buckets->end()) return;
   auto& [dtype, device, items, offsets, numel] = *last;
-  const auto first = std::find_if(offsets.begin(), offsets.end() - 1, [&](int64_t offset) {
-    return (last->numel - offset) * SizeOf(last->dtype) <= bytes;
-  });
+  auto first = offsets.end() - 1;
+  while (first > offsets.begin() && (numel - *first) * SizeOf(dtype) < bytes) --first;
   const auto stay = first - offsets.begin();
   if (stay == 0) return;
   const int64_t begin = *first;

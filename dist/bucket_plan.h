@@ -46,8 +46,8 @@ struct Bucket {
 inline constexpr int64_t kBucketAlignment = 256;
 
 // Fills buckets with `items`, which stand in the order in which they become ready: a bucket is
-// closed once its size reaches the limit, so one item is never cut; of the last, what comes before
-// its last first_bytes is a bucket of its own. Buckets stand in the order in which they become
+// closed once its size reaches the limit, so one item is never cut; of the last, the end that
+// reaches first_bytes is a bucket of its own. Buckets stand in the order in which they become
 // complete. A pure function: ranks with equal items have equal plans.
 std::vector<Bucket> PlanBuckets(std::span<const BucketItem> items, const BucketLimits& limits);
 

@@ -31,8 +31,8 @@ void AddDistOptions(Options& options, DistOptions& dist) {
               {.above = 0,
                .max = kMaxMib,
                .operational = true,
-               .doc = "of the first bucket, so that communication begins early, and at most of "
-                      "the last, so that it ends soon"});
+               .doc = "of the first bucket, so that communication begins early, and of the "
+                      "last, so that it ends soon"});
   options.Add("dist.packing", &dist.packing,
               {.choices = {"auto", "always", "never"},
                .operational = true,
