@@ -3,12 +3,11 @@
 //   overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM [PACKING]]
 // SUM: fast (the library's) or ordered (dist/fixed_order.h). PACKING: auto or never.
 //
-// First everything is measured by itself, on all ranks at the same time: forward, backward with the
-// time at which each gradient is ready, the sum of each bucket, the update. From these follows
-// T*, the best that overlap can do with these buckets: each starts at the later of its ready time
-// and the end of the one before. Then whole steps are measured, each after one without
-// communication: what is exposed is the difference of these two, whatever else the machine does
-// meanwhile.
+// Each step follows one without communication: what is exposed is the difference of these two,
+// whatever else the machine does meanwhile. The parts of the latter are measured, forward, backward
+// with the time at which each gradient is ready, update, and then the sum of each bucket by itself.
+// From these follows T*, the best that overlap can do with these buckets: each starts at the later
+// of its ready time and the end of the one before.
 //
 // The model is linear layers, on random inputs: gradients are dense, as those of a GPT. Those of
 // dead units would be packed to nothing.
@@ -112,11 +111,14 @@ class Benchmark {
                      StrCat("root", group.rank()))) {}
 
   nlohmann::json Run() {
-    WarmUpWith(nullptr);
-    MeasureParts();
+    if (settings_.ordered) {
+      // It must sum each backward (ReducerOptions::accum): steps without come before the others.
+      WarmUpWith(nullptr);
+      for (int64_t i = 0; i < settings_.steps; ++i) StepAlone();
+    }
     WarmUpWith(&group_);
-    MeasureBuckets();
     MeasureSteps();
+    MeasureBuckets();
     return Result();
   }
 
@@ -133,7 +135,7 @@ class Benchmark {
   void WarmUpWith(ProcessGroup* group) {
     reducer_.reset();
     reducer_.emplace(group, model_.Parameters(), Options(settings_));
-    for (int i = 0; i < 3; ++i) Step(nullptr);
+    for (int i = 0; i < 3; ++i) Step();
   }
 
   void Together() { group_.Barrier()->Synchronize(); }
@@ -146,54 +148,38 @@ class Benchmark {
   }
 
   void Update() {
-    sgd_.BeginStep(state_, ++step_, 1e-6);
+    sgd_.BeginStep(state_, ++steps_, 1e-6);
     sgd_.Step(state_);
     sgd_.ZeroGrad();
   }
 
-  void Step(double* ms) {
+  double Step() {
     Together();
     const auto begin = Clock::now();
     Backward(model_(x_), root_);
     Update();
-    if (ms != nullptr) *ms = Milliseconds(Clock::now() - begin);
+    return Milliseconds(Clock::now() - begin);
   }
 
-  void MeasureParts() {
-    std::vector<double> forward, backward, update, step;
-    ReadyTimes ready;
+  // A step without communication, and its parts.
+  void StepAlone() {
     BackwardOptions options;
-    options.observers = {&ready};
-    double computed = 0, took = 0;
-    for (int64_t i = 0; i < settings_.steps; ++i) {
-      Together();
-      const double before = ProcessorMilliseconds();
-      const auto begin = Clock::now();
-      const Tensor y = model_(x_);
-      const auto middle = Clock::now();
-      Backward(y, root_, options);
-      const auto end = Clock::now();
-      Update();
-      const auto last = Clock::now();
-      forward.push_back(Milliseconds(middle - begin));
-      backward.push_back(Milliseconds(end - middle));
-      update.push_back(Milliseconds(last - end));
-      step.push_back(Milliseconds(last - begin));
-      computed += ProcessorMilliseconds() - before;
-      took += step.back();
-    }
-    processor_share_ = -Slowest(-computed / took);
-    alone_ = Slowest(Median(step));
-    forward_ = Slowest(Median(forward));
-    backward_ = Slowest(Median(backward));
-    update_ = Slowest(Median(update));
-    for (int64_t b = 0; b < static_cast<int64_t>(reducer_->buckets().size()); ++b) {
-      double last = 0;
-      for (const std::string& name : reducer_->NamesIn(b)) {
-        last = std::max(last, Median(ready.times.at(name)));
-      }
-      ready_.push_back(Slowest(last));
-    }
+    options.observers = {&ready_};
+    Together();
+    const double before = ProcessorMilliseconds();
+    const auto begin = Clock::now();
+    const Tensor y = model_(x_);
+    const auto middle = Clock::now();
+    Backward(y, root_, options);
+    const auto end = Clock::now();
+    Update();
+    const auto last = Clock::now();
+    forward_.push_back(Milliseconds(middle - begin));
+    backward_.push_back(Milliseconds(end - middle));
+    update_.push_back(Milliseconds(last - end));
+    alone_.push_back(Slowest(Milliseconds(last - begin)));
+    computed_ += ProcessorMilliseconds() - before;
+    took_ += Milliseconds(last - begin);
   }
 
   void MeasureBuckets() {
@@ -213,54 +199,53 @@ class Benchmark {
   }
 
   void MeasureSteps() {
-    std::vector<double> alone, ms, added, exposed, overlapped, communication;
     for (int64_t i = 0; i < settings_.steps; ++i) {
-      double step = 0;
-      if (settings_.ordered) {
-        alone.push_back(alone_);  // it must sum each backward (ReducerOptions::accum)
-      } else {
+      if (!settings_.ordered) {
         const Reducer::NoSync no_sync(*reducer_);
-        Step(&step);
-        alone.push_back(Slowest(step));
+        StepAlone();
       }
-      Step(&step);
-      ms.push_back(Slowest(step));
-      added.push_back(ms.back() - alone.back());
-      exposed.push_back(reducer_->times().exposed_ms);
-      overlapped.push_back(reducer_->times().overlapped_ms);
-      communication.push_back(reducer_->times().communication_ms);
+      step_.push_back(Slowest(Step()));
+      added_.push_back(step_.back() - alone_[static_cast<size_t>(i)]);
+      exposed_.push_back(reducer_->times().exposed_ms);
+      overlapped_.push_back(reducer_->times().overlapped_ms);
+      communication_.push_back(reducer_->times().communication_ms);
     }
-    alone_ = Median(alone);
-    step_ms_ = Median(ms);
-    added_ = Median(added);
-    exposed_ = Median(exposed);
-    overlapped_ = Median(overlapped);
-    communication_ = Median(communication);
   }
 
-  nlohmann::json Result() const {
+  // When the last gradient of a bucket is ready, from the beginning of backward.
+  double ReadyTime(int64_t bucket) {
+    double last = 0;
+    for (const std::string& name : reducer_->NamesIn(bucket)) {
+      last = std::max(last, Median(ready_.times.at(name)));
+    }
+    return Slowest(last);
+  }
+
+  nlohmann::json Result() {
     double end = 0, all = 0;
     for (size_t b = 0; b < sums_.size(); ++b) {
-      end = std::max(end, ready_[b]) + sums_[b];
+      end = std::max(end, ReadyTime(static_cast<int64_t>(b))) + sums_[b];
       all += sums_[b];
     }
-    const double best = forward_ + std::max(backward_, end) + update_;
+    const double backward = Slowest(Median(backward_)), alone = Median(alone_);
+    const double best = alone + std::max(0.0, end - backward), step = Median(step_);
     return {{"buckets", sums_.size()},
             {"bytes", bytes_},
-            {"forward_ms", forward_},
-            {"backward_ms", backward_},
-            {"update_ms", update_},
-            {"alone_ms", alone_},
-            {"processor_share", processor_share_},
+            {"forward_ms", Slowest(Median(forward_))},
+            {"backward_ms", backward},
+            {"update_ms", Slowest(Median(update_))},
+            {"alone_ms", alone},
+            // Of a core, that the rank with the least got.
+            {"processor_share", -Slowest(-computed_ / took_)},
             {"sums_alone_ms", all},
-            {"serial_ms", forward_ + backward_ + all + update_},
+            {"serial_ms", alone + all},
             {"best_ms", best},
-            {"step_ms", step_ms_},
-            {"added_ms", added_},
-            {"step_over_best", step_ms_ / best},
-            {"communication_ms", communication_},
-            {"overlapped_ms", overlapped_},
-            {"exposed_ms", exposed_}};
+            {"step_ms", step},
+            {"added_ms", Median(added_)},
+            {"step_over_best", step / best},
+            {"communication_ms", Median(communication_)},
+            {"overlapped_ms", Median(overlapped_)},
+            {"exposed_ms", Median(exposed_)}};
   }
 
   ProcessGroup& group_;
@@ -270,12 +255,13 @@ class Benchmark {
   std::optional<Reducer> reducer_;
   StepState state_;
   const Tensor x_, root_;
-  int64_t step_ = 0, bytes_ = 0;
-  double forward_ = 0, backward_ = 0, update_ = 0, alone_ = 0, step_ms_ = 0, added_ = 0;
-  double exposed_ = 0, overlapped_ = 0, communication_ = 0;
-  double processor_share_ = 0;  // of a core, that the rank with the least got
-  // Per bucket: when its gradients are ready in backward, and how long its sum takes.
-  std::vector<double> ready_, sums_;
+  int64_t steps_ = 0, bytes_ = 0;
+  ReadyTimes ready_;
+  // Of each step.
+  std::vector<double> forward_, backward_, update_, alone_;
+  std::vector<double> step_, added_, exposed_, overlapped_, communication_;
+  double computed_ = 0, took_ = 0;  // in steps alone
+  std::vector<double> sums_;        // of each bucket
 };
 
 int Main(int argc, char** argv) {
