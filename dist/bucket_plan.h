@@ -46,9 +46,9 @@ struct Bucket {
 inline constexpr int64_t kBucketAlignment = 256;
 
 // Fills buckets with `items`, which stand in the order in which they become ready: a bucket is
-// closed once its size reaches the limit, so one item is never cut; of the last, the end that
-// reaches first_bytes is a bucket of its own. Buckets stand in the order in which they become
-// complete. A pure function: ranks with equal items have equal plans.
+// closed once its size reaches the limit, so one item is never cut; the last one begins as late as
+// reaches first_bytes. Buckets stand in the order in which they become complete. A pure function:
+// ranks with equal items have equal plans.
 std::vector<Bucket> PlanBuckets(std::span<const BucketItem> items, const BucketLimits& limits);
 
 }  // namespace lockstep::dist

@@ -42,7 +42,7 @@ struct CommunicationTimes {
 };
 
 struct ReducerOptions {
-  int64_t first_bucket_bytes = 1 << 20;  // and at most of the last (BucketLimits)
+  int64_t first_bucket_bytes = 1 << 20;  // and of the last (BucketLimits)
   int64_t bucket_bytes = 0;              // 0: DefaultBucketBytes (dist/bucket_plan.h)
   GradientSum sum = GradientSum::kFast;
   // On the host: how many buckets are summed at the same time, each lane by a group of its own, so

@@ -20,18 +20,19 @@ std::vector<std::vector<int64_t>> Items(const std::vector<Bucket>& buckets) {
 }
 
 TEST(BucketPlan, ABucketClosesOnceItReachesTheLimit) {
-  const std::vector<BucketItem> items = {F32(64), F32(64), F32(64), F32(128), F32(1000), F32(64)};
+  const std::vector<BucketItem> items = {F32(64),   F32(64), F32(64), F32(128),
+                                         F32(1000), F32(64), F32(128)};
   EXPECT_THAT(Items(PlanBuckets(items, {.first_bytes = 300, .bytes = 1000})),
-              ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4), ElementsAre(5)));
+              ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4), ElementsAre(5), ElementsAre(6)));
   EXPECT_EQ(PlanBuckets(items, {.first_bytes = 1, .bytes = 1}).size(), items.size());
   EXPECT_EQ(PlanBuckets(items, {.first_bytes = 1 << 20, .bytes = 1}).size(), 1u);
   EXPECT_THAT(Items(PlanBuckets(items, {.first_bytes = 1, .bytes = 1 << 20})),
-              ElementsAre(ElementsAre(0), ElementsAre(1, 2, 3, 4), ElementsAre(5)));
+              ElementsAre(ElementsAre(0), ElementsAre(1, 2, 3, 4, 5), ElementsAre(6)));
   EXPECT_TRUE(PlanBuckets({}, {}).empty());
 }
 
 // The last one is as small as the first: nothing is computed beside it.
-TEST(BucketPlan, TheEndOfTheLastBucketIsOneOfItsOwn) {
+TEST(BucketPlan, TheLastBucketBeginsAsLateAsReachesTheLimitOfTheFirst) {
   const std::vector<BucketItem> items(9, F32(64));
   EXPECT_THAT(Items(PlanBuckets(items, {.first_bytes = 512, .bytes = 1 << 20})),
               ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4, 5, 6), ElementsAre(7, 8)));
@@ -43,10 +44,13 @@ TEST(BucketPlan, TheEndOfTheLastBucketIsOneOfItsOwn) {
   EXPECT_EQ(buckets[1].numel, 64 + 128);
   EXPECT_THAT(buckets[2].offsets, ElementsAre(0));
   EXPECT_EQ(buckets[2].numel, 256);
-  // Weights and their bias stay together: they are ready at the same time.
-  EXPECT_THAT(Items(PlanBuckets({{F32(256), F32(8), F32(256), F32(8), F32(256), F32(8)}},
-                                {.first_bytes = 1024, .bytes = 1 << 20})),
-              ElementsAre(ElementsAre(0), ElementsAre(1, 2, 3), ElementsAre(4, 5)));
+  // Weights and their bias stay together, and apart from the layer before: they are ready at the
+  // same time. Without the rule, the second limit would be reached by the last weights.
+  const std::vector<BucketItem> layers = {F32(256), F32(8), F32(256), F32(8), F32(256), F32(8)};
+  for (const int64_t bytes : {2048, 1 << 20}) {
+    EXPECT_THAT(Items(PlanBuckets(layers, {.first_bytes = 1024, .bytes = bytes})),
+                ElementsAre(ElementsAre(0), ElementsAre(1, 2, 3), ElementsAre(4, 5)));
+  }
   // A small one stays as it is.
   EXPECT_THAT(
       Items(PlanBuckets(std::vector<BucketItem>(4, F32(32)), {.first_bytes = 512, .bytes = 1024})),
