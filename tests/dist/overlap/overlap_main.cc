@@ -3,9 +3,11 @@
 //   overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM [PACKING]]
 // SUM: fast (the library's) or ordered (dist/fixed_order.h). PACKING: auto or never.
 //
-// Each step follows one without communication: what is exposed is the difference of these two,
-// whatever else the machine does meanwhile. The parts of the latter are measured, forward, backward
-// with the time at which each gradient is ready, update, and then the sum of each bucket by itself.
+// Each step follows one without communication: what communication adds is the difference of these
+// two, whatever else the machine does meanwhile. It is what is exposed, the wait at the end of
+// backward, and what messages cost the core that computes. The parts of the step without are
+// measured, forward, backward with the time at which each gradient is ready, update, and then the
+// sum of each bucket by itself.
 // From these follows T*, the best that overlap can do with these buckets: each starts at the later
 // of its ready time and the end of the one before.
 //
@@ -140,12 +142,13 @@ class Benchmark {
 
   void Together() { group_.Barrier()->Synchronize(); }
 
-  // The slowest rank's.
-  double Slowest(double ms) {
+  double OfAll(double ms, ReduceOp op) {
     const Tensor t = Tensor::Full({1}, ms, DType::kF64);
-    group_.AllReduce(t, ReduceOp::kMax)->Synchronize();
+    group_.AllReduce(t, op)->Synchronize();
     return t.Item();
   }
+  double Slowest(double ms) { return OfAll(ms, ReduceOp::kMax); }
+  double Mean(double ms) { return OfAll(ms, ReduceOp::kSum) / group_.size(); }
 
   void Update() {
     sgd_.BeginStep(state_, ++steps_, 1e-6);
@@ -206,9 +209,10 @@ class Benchmark {
       }
       step_.push_back(Slowest(Step()));
       added_.push_back(step_.back() - alone_[static_cast<size_t>(i)]);
-      exposed_.push_back(reducer_->times().exposed_ms);
-      overlapped_.push_back(reducer_->times().overlapped_ms);
-      communication_.push_back(reducer_->times().communication_ms);
+      const CommunicationTimes& times = reducer_->times();
+      exposed_.push_back(Mean(times.exposed_ms));
+      overlapped_.push_back(Mean(times.overlapped_ms));
+      communication_.push_back(Mean(times.communication_ms));
     }
   }
 
