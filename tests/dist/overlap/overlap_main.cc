@@ -7,9 +7,8 @@
 // two, whatever else the machine does meanwhile. It is what is exposed, the wait at the end of
 // backward, and what messages cost the core that computes. The parts of the step without are
 // measured, forward, backward with the time at which each gradient is ready, update, and then the
-// sum of each bucket by itself.
-// From these follows T*, the best that overlap can do with these buckets: each starts at the later
-// of its ready time and the end of the one before.
+// sum of each bucket by itself. From these follows T*, the best that overlap can do with these
+// buckets, one at a time: each starts at the later of its ready time and the end of the one before.
 //
 // The model is linear layers, on random inputs: gradients are dense, as those of a GPT. Those of
 // dead units would be packed to nothing.
