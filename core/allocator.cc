@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/size_class.h"
 
 namespace lockstep {
 namespace {
@@ -26,17 +27,10 @@ constexpr bool kBypassCache = true;
 constexpr bool kBypassCache = false;
 #endif
 
-constexpr int64_t kAlignment = 64;
+constexpr int64_t kAlignment = 64;  // as CpuSizeClass
 constexpr int64_t kHugePage = 2 << 20;
 constexpr int64_t kSegment = 32 << 20;
 constexpr int64_t kMaxBytes = int64_t{1} << 60;  // below, rounding up cannot overflow
-
-// Rounds up so that sizes fall into at most eight classes per power of two (12.5% waste at most).
-int64_t SizeClass(int64_t bytes) {
-  if (bytes <= 512) return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  const int64_t step = std::bit_floor(static_cast<uint64_t>(bytes - 1)) / 8;
-  return (bytes + step - 1) / step * step;
-}
 
 // Keeps freed blocks in one free list per size class, so that a steady training step takes nothing
 // from the system.
@@ -62,7 +56,7 @@ class CpuCachingAllocator : public Allocator {
     return data;
   }
 
-  void Free(void* data, int64_t bytes, Stream) override {
+  void Free(void* data, int64_t bytes, const Stream&) noexcept override {
     if (data == nullptr) return;
     std::lock_guard lock(mutex_);
     stats_.live_bytes -= bytes;
@@ -70,7 +64,7 @@ class CpuCachingAllocator : public Allocator {
       stats_.reserved_bytes -= bytes;
       std::free(data);
     } else {
-      free_[SizeClass(bytes)].push_back(data);
+      free_[CpuSizeClass(bytes)].push_back(data);
     }
   }
 
@@ -96,7 +90,7 @@ class CpuCachingAllocator : public Allocator {
 
  private:
   void* FromCache(int64_t bytes) {
-    auto it = free_.find(SizeClass(bytes));
+    auto it = free_.find(CpuSizeClass(bytes));
     if (it == free_.end() || it->second.empty()) return nullptr;
     void* data = it->second.back();
     it->second.pop_back();
@@ -130,7 +124,7 @@ class CpuCachingAllocator : public Allocator {
   }
 
   void* FromSystem(int64_t bytes) {
-    const int64_t size = kBypassCache ? bytes : SizeClass(bytes);
+    const int64_t size = kBypassCache ? bytes : CpuSizeClass(bytes);
     const int64_t alignment = !kBypassCache && size >= kHugePage ? kHugePage : kAlignment;
     const bool shares = !kBypassCache && size < kHugePage;
     void* data = shares ? FromSegment(bytes, size) : Aligned(bytes, alignment, size);
@@ -166,8 +160,7 @@ class CpuCachingAllocator : public Allocator {
 
   [[noreturn]] void ThrowOutOfMemory(int64_t bytes, const std::string& why) const {
     throw OutOfMemoryError(StrCat("out of memory on the CPU: ", bytes, " bytes asked for with ",
-                                  stats_.live_bytes, " live: ", why,
-                                  "; lower train.batch_size or model.block_size"));
+                                  stats_.live_bytes, " live: ", why));
   }
 
   mutable std::mutex mutex_;

@@ -23,8 +23,9 @@ class Allocator {
   // At least `bytes` bytes, aligned to 64, usable by work submitted to `stream`. bytes = 0 gives
   // null. Throws OutOfMemoryError.
   virtual void* Allocate(int64_t bytes, Stream stream) = 0;
-  // `bytes` as given to Allocate. The memory may be handed out again to work on `stream`.
-  virtual void Free(void* data, int64_t bytes, Stream stream) = 0;
+  // `bytes` and `stream` as given to Allocate. The memory may be handed out again to work on
+  // `stream`. Never throws, whatever state the device is in.
+  virtual void Free(void* data, int64_t bytes, const Stream& stream) noexcept = 0;
   virtual AllocatorStats stats() const = 0;
   virtual void ResetPeak() = 0;
   // Returns cached memory to the system.

@@ -51,11 +51,19 @@ void Leaf::SetDType(DType dtype) {
 void Leaf::SetGrad(const Tensor& grad) {
   LS_CHECK(grad.defined() && grad.shape() == shape_, "gradient ", grad.Describe(), " for '", name_,
            "' of shape ", shape_);
+  // The user may write to what he gave, and optimizers write to gradients.
   if (fixed_) {
-    grad_.CopyFrom(grad);
+    grad_.CopyFrom(grad.Detach());
   } else {
-    grad_ = grad.Detach();
+    grad_ = grad.Detach().Clone();
   }
+  fresh_ = false;
+}
+
+void Leaf::ShareGrad(const Tensor& grad) {
+  LS_CHECK(grad.defined() && grad.shape() == shape_, "gradient ", grad.Describe(), " for '", name_,
+           "' of shape ", shape_);
+  grad_ = grad.Detach();
   fresh_ = false;
 }
 
@@ -73,11 +81,27 @@ GradSink::Target GradSink::OpenAnyDType(const Shape& shape, DType dtype, Device 
   return Open(shape, leaf_ ? leaf_->grad_dtype() : dtype, device);
 }
 
+void GradSink::CheckGiven(const Shape& shape, DType dtype, Device device) {
+  if (node_ == nullptr) return;
+  const auto name = [this] { return StrCat("the Backward of node '", node_->name(), "' gave "); };
+  LS_CHECK(needed(), name(), "a gradient for its input ", input_,
+           ", which needs none: look at needs[", input_, "] first");
+  LS_CHECK(!given_, name(), "two gradients for its input ", input_, ": add them up first");
+  given_ = true;
+  const Edge& edge = node_->inputs_[input_];
+  const Shape& wanted =
+      leaf_ ? leaf_->shape_ : edge.node->outputs_[static_cast<size_t>(edge.output)].shape;
+  LS_CHECK(shape == wanted, name(), "a gradient of shape ", shape, " for its input ", input_,
+           ", whose shape is ", wanted, ": they must be equal; sum over broadcast dimensions");
+  if (leaf_) return;
+  const auto& input = edge.node->outputs_[static_cast<size_t>(edge.output)];
+  LS_CHECK(dtype == input.dtype && device == input.device, name(), "a gradient of ", dtype, " on ",
+           device, " for its input ", input_, ", which is ", input.dtype, " on ", input.device,
+           ": they must be equal; use To(...)");
+}
+
 GradSink::Target GradSink::Open(const Shape& shape, DType dtype, Device device) {
-  LS_INVARIANT(needed() && !scratch_.defined(),
-               "a gradient sink is opened once, and only if needed");
-  LS_INVARIANT(!leaf_ || shape == leaf_->shape_, "gradient of shape ", shape, " for '",
-               leaf_->name_, "' of shape ", leaf_->shape_);
+  CheckGiven(shape, dtype, device);
   const bool fixed = leaf_ && leaf_->fixed_;
   Tensor* to = slot();
   if (!scratch_only_ && empty() && (!leaf_ || leaf_->grad_dtype() == dtype)) {
@@ -96,10 +120,9 @@ GradSink::Target GradSink::Open(const Shape& shape, DType dtype, Device device) 
 }
 
 void GradSink::Put(const Tensor& grad) {
-  LS_INVARIANT(needed() && !scratch_.defined(),
-               "a gradient sink is filled once, and only if needed");
-  LS_INVARIANT(!leaf_ || grad.shape() == leaf_->shape_, "gradient of shape ", grad.shape(),
-               " for '", leaf_->name_, "' of shape ", leaf_->shape_);
+  LS_CHECK(grad.defined(), "the Backward of node '", node_ ? node_->name() : "root",
+           "' gave an undefined gradient for its input ", input_);
+  CheckGiven(grad.shape(), grad.dtype(), grad.device());
   if (scratch_only_) {
     // The other sink may have been opened and not yet been written to: add after the node is done.
     scratch_ = grad.Detach();
@@ -214,14 +237,15 @@ void Record(std::shared_ptr<Node> node, std::span<const Tensor* const> inputs,
   for (const Tensor* input : inputs) {
     Edge edge;
     if (const auto& meta = input->autograd()) edge = {meta->node, meta->output, meta->leaf};
-    LS_INVARIANT(!edge.node || edge.node->sequence() < node->sequence(), "the node '", node->name(),
-                 "' was made before its input, by '", edge.node->name(),
-                 "': make it when all inputs are there");
+    LS_CHECK(!edge.node || edge.node->sequence() < node->sequence(), "the node '", node->name(),
+             "' was made before its input, by '", edge.node->name(),
+             "': make it when all inputs are there");
     node->inputs_.push_back(std::move(edge));
   }
   int index = 0;
   for (Tensor* output : outputs) {
-    LS_INVARIANT(!output->requires_grad(), "an output is recorded once");
+    LS_CHECK(!output->requires_grad(), "output ", index, " of the node '", node->name(),
+             "' has a gradient of its own already: Detach() it, or make a new tensor");
     node->outputs_.push_back({output->shape(), output->dtype(), output->device()});
     output->set_autograd(std::make_shared<AutogradMeta>(AutogradMeta{nullptr, node, index++}));
   }

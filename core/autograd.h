@@ -2,6 +2,7 @@
 #pragma once
 
 #include <any>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -64,8 +65,11 @@ class Leaf {
   void SetDestination(const Tensor& destination);
   // Of gradients that the leaf allocates itself; at first the value's. Empties the gradient.
   void SetDType(DType dtype);
-  // Replaces the gradient, as by a reducer that moved it.
+  // Replaces the gradient by a copy of this one, in the memory of the destination if there is one.
   void SetGrad(const Tensor& grad);
+  // The same without a copy, and whatever the destination: a write to either is one to both. For
+  // captured graphs, which write to the memory that they were captured with.
+  void ShareGrad(const Tensor& grad);
 
   void AddObserver(BackwardObserver* observer) { observers_.push_back(observer); }
   void RemoveObserver(BackwardObserver* observer) { std::erase(observers_, observer); }
@@ -73,6 +77,7 @@ class Leaf {
 
  private:
   friend class GradSink;
+  friend class LeafClaims;
   // What a node must write to need no conversion.
   DType grad_dtype() const { return fixed_ ? grad_.dtype() : dtype_; }
 
@@ -83,9 +88,11 @@ class Leaf {
   bool fixed_ = false;  // grad_ is a destination that stays
   bool fresh_ = true;   // the next write overwrites
   std::vector<BackwardObserver*> observers_;
+  std::atomic<const void*> in_backward_of_ = nullptr;  // a thread
 };
 
-// Where a node puts the gradient of one of its inputs.
+// Where a node puts the gradient of one of its inputs: once, of the input's shape, dtype and device
+// (a leaf converts the dtype). Anything else throws ArgumentError naming the node and the input.
 class GradSink {
  public:
   struct Target {
@@ -115,6 +122,8 @@ class GradSink {
 
  private:
   friend class BackwardRun;
+  // Throws unless a gradient like this may be given now.
+  void CheckGiven(const Shape& shape, DType dtype, Device device);
   void Finish();              // moves a scratch target to where it belongs
   void Deliver(Tensor grad);  // moves it into the destination, or adds it
   Tensor* slot() { return leaf_ ? &leaf_->grad_ : buffer_; }
@@ -123,6 +132,9 @@ class GradSink {
   Leaf* leaf_ = nullptr;
   Tensor* buffer_ = nullptr;
   Node* receiver_ = nullptr;
+  const Node* node_ = nullptr;  // whose input it is; null for a root
+  size_t input_ = 0;
+  bool given_ = false;
   bool scratch_only_ = false;  // another sink of the same node writes to the same place
   Tensor scratch_;             // defined: to be added to the destination by Finish
 };
@@ -195,7 +207,7 @@ class Node {
   Node& operator=(const Node&) = delete;
 
   // grads: one per output, never undefined. For each input i with needs[i], computes its gradient
-  // into sinks[i]; others are left alone. Runs with recording off.
+  // into sinks[i], also where it is zero; others are left alone. Runs with recording off.
   virtual void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
                         std::span<GradSink> sinks) = 0;
   // Whether gradients of some inputs, and in a second call those of the others, cost no more than
@@ -213,6 +225,7 @@ class Node {
 
  private:
   friend class BackwardRun;
+  friend class GradSink;
   friend void Record(std::shared_ptr<Node>, std::span<const Tensor* const>,
                      std::span<Tensor* const>);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <utility>
 
 #include "core/error.h"
 #include "core/stream.h"
@@ -35,7 +36,7 @@ class Slot<void(Args...)> {
       if (stream.device.is_meta()) return;
       internal::ThrowEmptySlot(name_, stream.device);
     }
-    f(stream, args...);
+    f(std::move(stream), args...);
   }
 
   // Returns true so that a static initialiser can hold the call.

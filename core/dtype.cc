@@ -1,6 +1,8 @@
 #include "core/dtype.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <ostream>
 
 #include "core/error.h"
@@ -27,6 +29,33 @@ constexpr std::array<DTypeInfo, kNumDTypes> kInfo = {{{"f64", 8, true},
                                                       {"bool", 1, false}}};
 
 const DTypeInfo& Info(DType dtype) { return kInfo[static_cast<size_t>(dtype)]; }
+
+// A sign, `exponent` bits with the usual bias, `mantissa` bits. `beyond`: the bits of what is
+// larger than any number, which are those that follow the largest number's.
+uint8_t ToBits(float value, int exponent, int mantissa, int beyond) {
+  const int sign = std::signbit(value) ? 0x80 : 0;
+  if (std::isnan(value)) return static_cast<uint8_t>(sign | 0x7f);
+  if (std::isinf(value)) return static_cast<uint8_t>(sign | beyond);
+  if (value == 0) return static_cast<uint8_t>(sign);
+  const int bias = (1 << (exponent - 1)) - 1;
+  int power = 0;
+  std::frexp(value, &power);
+  power = std::max(power - 1, 1 - bias);  // the smallest one is also that of subnormal numbers
+  // Rounded up to the next power of two, the exponent goes up by itself.
+  const int units =
+      static_cast<int>(std::nearbyint(std::ldexp(std::fabs(value), mantissa - power)));
+  const int bits = ((std::min(power, 64) + bias - 1) << mantissa) + units;
+  return static_cast<uint8_t>(sign | std::min(bits, beyond));
+}
+
+float FromBits(uint8_t bits, int exponent, int mantissa) {
+  const int bias = (1 << (exponent - 1)) - 1;
+  const int power = (bits & 0x7f) >> mantissa, fraction = bits & ((1 << mantissa) - 1);
+  const float size = power == 0 ? std::ldexp(static_cast<float>(fraction), 1 - bias - mantissa)
+                                : std::ldexp(static_cast<float>(fraction + (1 << mantissa)),
+                                             power - bias - mantissa);
+  return (bits & 0x80) != 0 ? -size : size;
+}
 
 }  // namespace
 
@@ -71,6 +100,16 @@ F16::operator float() const {
   }
   const uint32_t wide = exponent == 31 ? 0xffu : exponent + 112u;
   return std::bit_cast<float>(sign | (wide << 23) | (mantissa << 13));
+}
+
+F8E4M3::F8E4M3(float value) : bits(ToBits(value, 4, 3, 0x7f)) {}
+F8E4M3::operator float() const { return (bits & 0x7f) == 0x7f ? NAN : FromBits(bits, 4, 3); }
+
+F8E5M2::F8E5M2(float value) : bits(ToBits(value, 5, 2, 0x7c)) {}
+F8E5M2::operator float() const {
+  if ((bits & 0x7f) > 0x7c) return NAN;
+  if ((bits & 0x7f) == 0x7c) return (bits & 0x80) != 0 ? -INFINITY : INFINITY;
+  return FromBits(bits, 5, 2);
 }
 
 }  // namespace lockstep

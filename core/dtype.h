@@ -1,4 +1,4 @@
-// Element types, and the 16-bit floats as host types. Usable from .cu files.
+// Element types, and the 16- and 8-bit floats as host types. Usable from .cu files.
 #pragma once
 
 #include <bit>
@@ -60,6 +60,25 @@ struct F16 {
   bool operator==(const F16&) const = default;
 };
 
+// OCP's 8-bit floats, rounded to nearest even; what is too large becomes infinity, or where there
+// is none (E4M3, whose largest is 448) NaN.
+struct F8E4M3 {
+  uint8_t bits = 0;
+  F8E4M3() = default;
+  explicit F8E4M3(float value);
+  explicit operator float() const;
+  explicit operator double() const { return static_cast<float>(*this); }
+  bool operator==(const F8E4M3&) const = default;
+};
+struct F8E5M2 {
+  uint8_t bits = 0;
+  F8E5M2() = default;
+  explicit F8E5M2(float value);
+  explicit operator float() const;
+  explicit operator double() const { return static_cast<float>(*this); }
+  bool operator==(const F8E5M2&) const = default;
+};
+
 // DTypeOf<float> == DType::kF32, ...
 template <class T>
 struct DTypeOfImpl;
@@ -78,6 +97,14 @@ struct DTypeOfImpl<F16> {
 template <>
 struct DTypeOfImpl<BF16> {
   static constexpr DType value = DType::kBF16;
+};
+template <>
+struct DTypeOfImpl<F8E4M3> {
+  static constexpr DType value = DType::kF8E4M3;
+};
+template <>
+struct DTypeOfImpl<F8E5M2> {
+  static constexpr DType value = DType::kF8E5M2;
 };
 template <>
 struct DTypeOfImpl<int64_t> {

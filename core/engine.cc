@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/step_state.h"
 
 namespace lockstep {
 namespace {
@@ -21,6 +22,16 @@ class RetainScope {
 
  private:
   bool previous_;
+};
+
+// How many backwards of this thread are under way, one within the other (recomputation).
+thread_local int backward_depth = 0;
+
+struct DepthScope {
+  DepthScope() { ++backward_depth; }
+  ~DepthScope() { --backward_depth; }
+  DepthScope(const DepthScope&) = delete;
+  DepthScope& operator=(const DepthScope&) = delete;
 };
 
 void VisitReachable(const Tensor& root, std::unordered_set<Node*>& seen,
@@ -86,6 +97,12 @@ void TellLeafReady(Leaf& leaf, const std::vector<BackwardObserver*>& others) {
   for (BackwardObserver* o : observers) o->OnLeafReady(leaf);
 }
 
+// Of this thread.
+const void* Me() {
+  thread_local const char me = 0;
+  return &me;
+}
+
 void AddObservers(std::vector<BackwardObserver*>& to, const std::vector<BackwardObserver*>& more) {
   for (BackwardObserver* o : more) {
     if (std::find(to.begin(), to.end(), o) == to.end()) to.push_back(o);
@@ -93,6 +110,36 @@ void AddObservers(std::vector<BackwardObserver*>& to, const std::vector<Backward
 }
 
 }  // namespace
+
+// While it lives, the leaves belong to this thread's backward: two concurrent backwards would lose
+// additions. A backward within a backward of the same thread (recomputation) finds them its own.
+class LeafClaims {
+ public:
+  LeafClaims() = default;
+  explicit LeafClaims(const std::vector<std::shared_ptr<Leaf>>& leaves) : LeafClaims() {
+    for (const auto& leaf : leaves) {
+      const void* owner = nullptr;
+      if (leaf->in_backward_of_.compare_exchange_strong(owner, Me(), std::memory_order_acquire)) {
+        claimed_.push_back(leaf);
+        continue;
+      }
+      LS_CHECK(
+          owner == Me(), "another thread is in Backward of '", leaf->name(),
+          "': the gradients of one would be lost; run one after the other, or give each thread "
+          "its own model");
+    }
+  }
+  ~LeafClaims() {
+    for (const auto& leaf : claimed_) {
+      leaf->in_backward_of_.store(nullptr, std::memory_order_release);
+    }
+  }
+  LeafClaims(const LeafClaims&) = delete;
+  LeafClaims& operator=(const LeafClaims&) = delete;
+
+ private:
+  std::vector<std::shared_ptr<Leaf>> claimed_;
+};
 
 struct DeferredGradients::Item {
   std::shared_ptr<Node> node;
@@ -139,9 +186,14 @@ class BackwardRun {
 
   void Run(std::span<const Tensor> roots, std::span<const Tensor> root_grads) {
     CheckNotReleased();
+    if (!plan_.nodes.empty()) CheckRecordedInStep(plan_.nodes.back()->sequence());
+    plan_.default_root_grad = root_grads.empty();
+    for (const Tensor& grad : root_grads) plan_.default_root_grad |= !grad.defined();
+    const LeafClaims claims(plan_.leaves);
     observers_ = options_.observers;
     for (const auto& leaf : plan_.leaves) AddObservers(observers_, leaf->observers());
     NoGrad no_grad;
+    const DepthScope depth;
     try {
       for (BackwardObserver* o : observers_) o->OnBegin(plan_);
       PutRootGrads(roots, root_grads);
@@ -158,6 +210,7 @@ class BackwardRun {
       } else {
         for (BackwardObserver* o : observers_) o->OnEnd();
       }
+      if (backward_depth == 1) EndMicroBatch();
     } catch (...) {
       for (BackwardObserver* o : observers_) o->OnError();
       throw;
@@ -173,8 +226,10 @@ class BackwardRun {
       }
     }
     node.Backward(grads, needs, sinks);
-    for (GradSink& sink : sinks) {
-      if (sink.needed()) sink.Finish();
+    for (size_t i = 0; i < sinks.size(); ++i) {
+      if (!sinks[i].needed()) continue;
+      if (needs[i] && !sinks[i].given_) ThrowNothingGiven(node, i);
+      sinks[i].Finish();
     }
   }
 
@@ -192,11 +247,35 @@ class BackwardRun {
   }
 
  private:
-  static void RunItem(DeferredGradients::Item& item) {
-    std::vector<GradSink> sinks(item.needs.size());
+  [[noreturn]] static void ThrowNothingGiven(const Node& node, size_t i) {
+    const Edge& edge = node.inputs()[i];
+    const Shape& shape = edge.leaf ? edge.leaf->shape() : edge.node->outputs_[edge.output].shape;
+    throw ArgumentError(StrCat(
+        "the Backward of node '", node.name(), "' gave no gradient for its input ", i,
+        ", of shape ", shape, ", which needs one: call sinks[", i, "].Put(...), or write to sinks[",
+        i, "].Open(...); where it is zero, put Tensor::Zeros"));
+  }
+
+  // One per input, of which `sink_of(i)` gives those that are needed.
+  template <class F>
+  static std::vector<GradSink> MakeSinks(const Node& node, const F& sink_of) {
+    std::vector<GradSink> sinks(node.inputs().size());
     for (size_t i = 0; i < sinks.size(); ++i) {
-      if (item.needs[i]) sinks[i] = GradSink(item.node->inputs()[i].leaf.get());
+      sinks[i] = sink_of(i);
+      sinks[i].node_ = &node;
+      sinks[i].input_ = i;
     }
+    return sinks;
+  }
+
+  static void RunItem(DeferredGradients::Item& item) {
+    std::vector<std::shared_ptr<Leaf>> leaves;
+    std::vector<GradSink> sinks = MakeSinks(*item.node, [&](size_t i) {
+      if (!item.needs[i]) return GradSink();
+      leaves.push_back(item.node->inputs()[i].leaf);
+      return GradSink(leaves.back().get());
+    });
+    const LeafClaims claims(leaves);
     {
       const RetainScope scope(item.retain);
       Execute(*item.node, item.grads, item.needs, sinks);
@@ -257,17 +336,16 @@ class BackwardRun {
     const bool any = std::any_of(grads.begin(), grads.end(), [](auto& g) { return g.defined(); });
     std::vector<bool> now(node.inputs().size()), later(node.inputs().size());
     bool any_now = false, any_later = false;
-    std::vector<GradSink> sinks(node.inputs().size());
-    for (size_t j = 0; any && j < sinks.size(); ++j) {
+    std::vector<GradSink> sinks = MakeSinks(node, [&](size_t j) {
       const Edge& edge = node.inputs()[j];
-      if (!edge.defined()) continue;
+      if (!any || !edge.defined()) return GradSink();
       if (Deferred(edge)) {
         later[j] = any_later = true;
-      } else {
-        sinks[j] = SinkOf(edge);
-        now[j] = any_now = true;
+        return GradSink();
       }
-    }
+      now[j] = any_now = true;
+      return SinkOf(edge);
+    });
     for (size_t k = 0; any && k < grads.size(); ++k) {
       const auto& out = node.outputs_[k];
       if (!grads[k].defined()) grads[k] = Tensor::Zeros(out.shape, out.dtype, out.device);

@@ -14,6 +14,7 @@ namespace lockstep {
 struct BackwardPlan {
   std::vector<std::shared_ptr<Node>> nodes;   // in the order in which they will run
   std::vector<std::shared_ptr<Leaf>> leaves;  // in the order in which they will become ready
+  bool default_root_grad = false;             // a root's gradient was not given: it is 1
 };
 
 // Leaf gradients that a backward left for later (zero-bubble pipelines run input gradients first).
@@ -45,7 +46,8 @@ struct BackwardOptions {
 // Adds the gradients of sum_i <roots[i], root_grads[i]> to the leaves. A root gradient has its
 // root's shape, dtype and device; where it is undefined the root must have one element, and it
 // is 1. The order of all additions is fixed by the graph. Throws Error if the graph was released or
-// a saved tensor was overwritten.
+// a saved tensor was overwritten, and ArgumentError while another thread is in a backward of one of
+// the leaves.
 void Backward(std::span<const Tensor> roots, std::span<const Tensor> root_grads,
               const BackwardOptions& options = {});
 

@@ -38,7 +38,7 @@ constexpr NamedFault kFaults[] = {
     {"short", FaultPlan::Action::kShort, 0},      {"enospc", FaultPlan::Action::kFail, ENOSPC},
     {"eio", FaultPlan::Action::kFail, EIO},       {"eintr", FaultPlan::Action::kFail, EINTR},
     {"eacces", FaultPlan::Action::kFail, EACCES}, {"edquot", FaultPlan::Action::kFail, EDQUOT},
-    {"erofs", FaultPlan::Action::kFail, EROFS},
+    {"erofs", FaultPlan::Action::kFail, EROFS},   {"slow", FaultPlan::Action::kSlow, 0},
 };
 
 }  // namespace
@@ -114,6 +114,9 @@ FaultInjector::Verdict FaultInjector::Before(FileOp op, const std::string& path,
       break;
     case FaultPlan::Action::kShort:
       if (op == FileOp::kWrite) verdict.max_bytes = 1;
+      break;
+    case FaultPlan::Action::kSlow:
+      if (op == FileOp::kSync) verdict.delay = std::chrono::seconds(1);
       break;
   }
   return verdict;

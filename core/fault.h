@@ -2,6 +2,7 @@
 // file operation.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -25,6 +26,7 @@ struct FaultPlan {
     kTear,   // as kKill, but a write first gets through by half
     kFail,   // the operation fails with `error`
     kShort,  // a write accepts one byte only; other operations are untouched
+    kSlow,   // a sync takes a second longer; other operations are untouched
   };
   Action action = Action::kNone;
   int error = 0;
@@ -32,8 +34,8 @@ struct FaultPlan {
   // Also at every later operation. ENOSPC then means a disk that stays full: removing still works.
   bool repeat = false;
 
-  // "kill@7", "tear@7", "short@1+", "enospc@7", "enospc@7+", and so on with eio, eintr, eacces,
-  // edquot, erofs. "+" means repeat. Throws InputError for anything else.
+  // "kill@7", "tear@7", "short@1+", "slow@1+", "enospc@7", "enospc@7+", and so on with eio, eintr,
+  // eacces, edquot, erofs. "+" means repeat. Throws InputError for anything else.
   static FaultPlan Parse(std::string_view text);
 };
 
@@ -49,6 +51,7 @@ class FaultInjector {
     int error = 0;  // an errno value with which the operation must fail
     size_t max_bytes = std::numeric_limits<size_t>::max();  // of a write
     bool kill_after = false;
+    std::chrono::milliseconds delay{0};  // before the operation
   };
 
   explicit FaultInjector(FaultPlan plan = {}) : plan_(plan) {}

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <system_error>
+#include <thread>
 
 #include "core/error.h"
 #include "core/fault.h"
@@ -28,6 +29,7 @@ int64_t Disturbable(FileOp op, const std::string& path, const std::string& targe
     if (FaultInjector* injector = FaultInjector::Current()) {
       verdict = injector->Before(op, path, target, bytes);
     }
+    std::this_thread::sleep_for(verdict.delay);
     int64_t result = -1;
     if (verdict.error != 0) {
       errno = verdict.error;

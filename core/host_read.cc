@@ -7,12 +7,13 @@ HostRead::HostRead(const Tensor& x) {
            "a tensor that is read must be contiguous and have memory, got ", x.Describe());
   StreamBackend& backend = GetStreamBackend(x.device().type);
   const Stream stream = CurrentStream(x.device());
-  const std::shared_ptr<void> memory = backend.AllocateHost(x.bytes());
+  const std::shared_ptr<void> memory = backend.AllocateHost(x.bytes(), x.device());
   host_ = Tensor::FromStorage(Storage::Wrap(memory.get(), x.bytes(), kCpu, memory), x.dtype(),
                               x.shape());
   if (x.numel() == 0) return;
   backend.CopyToHost(memory.get(), x.raw_data(), x.bytes(), stream);
   if (x.device().is_cpu()) return;
+  x.storage().RecordUse(stream);
   event_ = std::make_unique<Event>(x.device());
   event_->Record(stream);
 }

@@ -9,6 +9,16 @@
 #include "core/error.h"
 
 namespace lockstep {
+namespace {
+
+// Without the library's own name for it, "[json.exception.parse_error.101] ".
+std::string ReasonOf(const nlohmann::json::exception& error) {
+  const std::string what = error.what();
+  const size_t end = what.starts_with("[json.exception.") ? what.find("] ") : std::string::npos;
+  return end == std::string::npos ? what : what.substr(end + 2);
+}
+
+}  // namespace
 
 std::string Quoted(std::string_view text) {
   constexpr size_t kMaxBytes = 80;
@@ -58,9 +68,10 @@ nlohmann::json ParseJson(std::string_view text, std::string_view source, int max
   try {
     return Json::parse(text.begin(), text.end(), check);
   } catch (const Json::parse_error& error) {
-    throw InputError(StrCat(source, ": not valid JSON at byte ", error.byte, ": ", error.what()));
+    throw InputError(
+        StrCat(source, ": not valid JSON at byte ", error.byte, ": ", ReasonOf(error)));
   } catch (const Json::exception& error) {  // a number out of range
-    throw InputError(StrCat(source, ": JSON that cannot be read: ", error.what()));
+    throw InputError(StrCat(source, ": JSON that cannot be read: ", ReasonOf(error)));
   }
 }
 

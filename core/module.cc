@@ -5,14 +5,23 @@
 namespace lockstep {
 namespace internal {
 
-ChildSlot::ChildSlot(Module* owner, std::string name) : name_(std::move(name)) {
+ChildSlot::ChildSlot(Module* owner, std::string name) : owner_(owner), name_(std::move(name)) {
   for (const ChildSlot* other : owner->children_) {
     LS_CHECK(other->name() != name_, "a module already has a child named '", name_, "'");
   }
   owner->children_.push_back(this);
 }
 
+ChildSlot::~ChildSlot() {
+  if (owner_ != nullptr) std::erase(owner_->children_, this);
+}
+
 }  // namespace internal
+
+Module::~Module() {
+  for (internal::ChildSlot* child : children_) child->owner_ = nullptr;
+  *alive_ = nullptr;
+}
 
 namespace {
 
@@ -49,13 +58,24 @@ std::vector<std::pair<std::string, Tensor>> Module::NamedBuffers() const {
 }
 
 std::vector<std::pair<std::string, Module*>> Module::NamedModules() {
-  std::vector<std::pair<std::string, Module*>> out = {{"", this}};
-  for (internal::ChildSlot* child : children_) {
-    for (auto& [path, module] : child->module()->NamedModules()) {
-      out.emplace_back(Join(child->name(), path), module);
-    }
-  }
+  std::vector<std::pair<std::string, Module*>> above, out;
+  Collect("", above, out);
   return out;
+}
+
+void Module::Collect(const std::string& path, std::vector<std::pair<std::string, Module*>>& above,
+                     std::vector<std::pair<std::string, Module*>>& out) {
+  for (const auto& [other, module] : above) {
+    LS_CHECK(module != this, "the module at '", path, "' is ",
+             other.empty() ? "the model itself" : StrCat("the one at '", other, "'"),
+             ", which would contain itself; put another one there");
+  }
+  out.emplace_back(path, this);
+  above.emplace_back(path, this);
+  for (const internal::ChildSlot* child : children_) {
+    child->module()->Collect(Join(path, child->name()), above, out);
+  }
+  above.pop_back();
 }
 
 int64_t Module::NumParameters() const {
@@ -139,8 +159,18 @@ Tensor& Module::AddBuffer(const std::string& name, const Tensor& value) {
 }
 
 void Module::HookBackward(std::span<const Tensor* const> outputs, uint64_t first_sequence) {
-  const auto range = std::make_shared<const BackwardRange>(BackwardRange{
-      first_sequence, [this] { RunHooks(pre_backward_); }, [this] { RunHooks(post_backward_); }});
+  const auto run = [alive = alive_, path = path_](std::vector<Hook> Module::*hooks) {
+    if (*alive == nullptr) {
+      throw Error(
+          StrCat("the module '", path,
+                 "' was destroyed before the backward of what it computed, and its backward "
+                 "hooks with it: keep the module until then"));
+    }
+    (*alive)->RunHooks((*alive)->*hooks);
+  };
+  const auto range = std::make_shared<const BackwardRange>(
+      BackwardRange{first_sequence, [run] { run(&Module::pre_backward_); },
+                    [run] { run(&Module::post_backward_); }});
   for (const Tensor* output : outputs) {
     if (output->autograd() && output->autograd()->node) output->autograd()->node->AddRange(range);
   }

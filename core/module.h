@@ -18,7 +18,9 @@ namespace internal {
 // A named place for a child; what Module knows of Child<M>.
 class ChildSlot {
  public:
-  virtual ~ChildSlot() = default;
+  virtual ~ChildSlot();  // is no child of its owner any more
+  ChildSlot(const ChildSlot&) = delete;
+  ChildSlot& operator=(const ChildSlot&) = delete;
   virtual std::shared_ptr<Module> module() const = 0;
   // Throws ArgumentError if the module is not of the slot's type.
   virtual void Replace(std::shared_ptr<Module> module) = 0;
@@ -28,6 +30,8 @@ class ChildSlot {
   ChildSlot(Module* owner, std::string name);
 
  private:
+  friend class lockstep::Module;
+  Module* owner_;  // null once it is gone
   std::string name_;
 };
 
@@ -52,12 +56,13 @@ void ForEachTensor(const std::pair<A, B>& p, const F& f) {
 class Module {
  public:
   Module() = default;
-  virtual ~Module() = default;
+  virtual ~Module();
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
   // ---- The tree. Names are paths: "h.0.attn.c_attn.weight". A parameter shared by several places
-  // appears once, under its first name. Order: own parameters, then children, as declared. ----
+  // appears once, under its first name. Order: own parameters, then children, as declared. Where a
+  // module is below itself, they throw ArgumentError naming the path. ----
   std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> NamedParameters() const;
   std::vector<std::shared_ptr<Parameter>> Parameters() const;
   std::vector<std::pair<std::string, Tensor>> NamedBuffers() const;
@@ -83,7 +88,8 @@ class Module {
   void AddPreForwardHook(Hook hook) { pre_forward_.push_back(std::move(hook)); }
   void AddPostForwardHook(Hook hook) { post_forward_.push_back(std::move(hook)); }
   // Before the first, and after the last, node that this module's forward recorded runs backward;
-  // once per forward call that the backward goes through. The module must be alive then.
+  // once per forward call that the backward goes through. Backward throws Error if the module has
+  // been destroyed by then: what its hooks were to do (gather weights, say) would not be done.
   void AddPreBackwardHook(Hook hook) { pre_backward_.push_back(std::move(hook)); }
   void AddPostBackwardHook(Hook hook) { post_backward_.push_back(std::move(hook)); }
 
@@ -105,6 +111,9 @@ class Module {
  private:
   friend class internal::ChildSlot;
   void Replace(const std::string& path, std::shared_ptr<Module> module);
+  // Adds this module, which stands at `path`, and what is below. `above`: the modules on the way.
+  void Collect(const std::string& path, std::vector<std::pair<std::string, Module*>>& above,
+               std::vector<std::pair<std::string, Module*>>& out);
   void RunHooks(const std::vector<Hook>& hooks) {
     for (const Hook& hook : hooks) hook(*this);
   }
@@ -120,6 +129,8 @@ class Module {
   std::vector<Buffer> buffers_;
   std::vector<internal::ChildSlot*> children_;
   std::vector<Hook> pre_forward_, post_forward_, pre_backward_, post_backward_;
+  // What graphs with backward hooks hold: null once it is gone.
+  const std::shared_ptr<Module*> alive_ = std::make_shared<Module*>(this);
 };
 
 template <class Signature>
@@ -161,8 +172,6 @@ class Child : public internal::ChildSlot {
       : ChildSlot(owner, std::move(name)), module_(std::move(module)) {
     LS_CHECK(module_ != nullptr, "the child '", this->name(), "' must be a module, not null");
   }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
 
   template <class... In>
   auto operator()(In&&... in) {

@@ -6,40 +6,67 @@
 namespace lockstep {
 namespace {
 thread_local const StepState* current_state = nullptr;
-}
+// The sequence numbers of nodes that this thread recorded between its last two steps.
+thread_local uint64_t evaluation_begin = 0, evaluation_end = 0;
+}  // namespace
 
-StepState::StepState(Device device, uint64_t seed)
-    : seed_(seed), values_(Tensor::Zeros({sizeof(StepValues)}, DType::kU8, device)) {
-  host_.seed = seed;
-  Upload(host_);
+struct StepState::Block {
+  StepValues host;
+  Tensor values;
+  const StepUpdater* updater = nullptr;
+  bool updated = false;
+  bool first_sample_given = false;  // for the step's first micro-batch
+  bool drew_without_it = false;
+  bool needs_first_sample = false;  // a micro-batch has ended
+};
+
+StepState::StepState(Device device, uint64_t seed) : block_(std::make_shared<Block>()) {
+  block_->values = Tensor::Zeros({sizeof(StepValues)}, DType::kU8, device);
+  block_->host.seed = seed;
+  Upload();
 }
 
 StepValues* StepState::device_values() const {
-  return static_cast<StepValues*>(values_.raw_data());
+  return static_cast<StepValues*>(block_->values.raw_data());
 }
 
+const Tensor& StepState::tensor() const { return block_->values; }
+uint64_t StepState::seed() const { return block_->host.seed; }
+const StepUpdater* StepState::updater() const { return block_->updater; }
+void StepState::SetUpdater(const StepUpdater* updater) {
+  block_->updater = updater;
+  block_->updated = false;
+}
+bool StepState::updated() const { return block_->updated; }
+void StepState::SetUpdated(bool updated) { block_->updated = updated; }
+
 void StepState::Begin(int64_t step, double lr, double beta1, double beta2, double loss_scale) {
-  host_ = StepValues();
-  host_.step = step;
-  host_.seed = seed_;
-  host_.lr = static_cast<float>(lr);
+  StepValues& host = block_->host;
+  host = {.step = step, .seed = host.seed, .lr = static_cast<float>(lr)};
   // -expm1(n log b) keeps full precision where b is close to 1. b = 0 gives 1.
   const auto correction = [step](double beta) {
     return static_cast<float>(-std::expm1(static_cast<double>(step + 1) * std::log(beta)));
   };
-  host_.beta1_correction = correction(beta1);
-  host_.beta2_correction = correction(beta2);
-  host_.loss_scale = static_cast<float>(loss_scale);
-  Upload(host_);
+  host.beta1_correction = correction(beta1);
+  host.beta2_correction = correction(beta2);
+  host.loss_scale = static_cast<float>(loss_scale);
+  block_->first_sample_given = block_->drew_without_it = block_->needs_first_sample = false;
+  Upload();
 }
 
 void StepState::SetFirstSample(int64_t index) {
-  host_.first_sample = index;
-  if (values_.device().is_meta()) return;
+  block_->host.first_sample = index;
+  SetFirstSample(device().is_meta() ? Tensor() : Tensor::FromVector<int64_t>({index}, {1}));
+}
+
+void StepState::SetFirstSample(const Tensor& index) {
+  block_->first_sample_given = true;
+  block_->needs_first_sample = false;
+  if (device().is_meta()) return;
   // Only this field: kernels of the step may already have written the others.
-  const Tensor field = Tensor::FromStorage(values_.storage(), DType::kI64, {1},
-                                           offsetof(StepValues, first_sample) / sizeof(int64_t));
-  field.CopyFrom(Tensor::FromVector<int64_t>({index}, {1}));
+  Tensor::FromStorage(tensor().storage(), DType::kI64, {1},
+                      offsetof(StepValues, first_sample) / sizeof(int64_t))
+      .CopyFrom(index);
 }
 
 StepValues StepState::Read() const {
@@ -53,17 +80,49 @@ StepValues ToStepValues(HostRead& read) {
   return out;
 }
 
-void StepState::Upload(const StepValues& values) {
-  const auto bytes = std::as_bytes(std::span(&values, 1));
-  if (!values_.device().is_meta()) {
-    values_.CopyFrom(Tensor::FromBytes(bytes, values_.shape(), DType::kU8));
+void StepState::Upload() {
+  const auto bytes = std::as_bytes(std::span(&block_->host, 1));
+  if (!device().is_meta()) {
+    tensor().CopyFrom(Tensor::FromBytes(bytes, tensor().shape(), DType::kU8));
   }
 }
 
-const StepState* CurrentStepState() { return current_state; }
-TrainingScope::TrainingScope(const StepState& state) : previous_(current_state) {
-  current_state = &state;
+const StepState* CurrentStepState() { return GradEnabled() ? current_state : nullptr; }
+
+const StepState* RandomState() {
+  const StepState* state = CurrentStepState();
+  if (state == nullptr) return nullptr;
+  StepState::Block& block = *state->block_;
+  LS_CHECK(!block.needs_first_sample,
+           "this micro-batch would draw the random numbers (dropout) of the one before: say which "
+           "samples of the step it has, before its forward, by\n"
+           "  training.SetFirstSample(index of its first sample within the step);\n"
+           "where `training` is what BeginStep returned");
+  block.drew_without_it |= !block.first_sample_given;
+  return state;
 }
-TrainingScope::~TrainingScope() { current_state = previous_; }
+
+void CheckRecordedInStep(uint64_t sequence) {
+  LS_CHECK(current_state == nullptr || sequence < evaluation_begin || sequence >= evaluation_end,
+           "a forward ran before BeginStep, in evaluation: without dropout, and with batch norm's "
+           "running statistics. Call BeginStep before the forward of each step");
+}
+
+void EndMicroBatch() {
+  if (current_state != nullptr) current_state->block_->needs_first_sample = true;
+}
+
+bool DrewWithoutFirstSample() {
+  return current_state != nullptr && current_state->block_->drew_without_it;
+}
+
+TrainingScope::TrainingScope(const StepState& state) : state_(state), previous_(current_state) {
+  if (previous_ == nullptr) evaluation_end = NextSequence();
+  current_state = &state_;
+}
+TrainingScope::~TrainingScope() {
+  if (previous_ == nullptr) evaluation_begin = NextSequence();
+  current_state = previous_;
+}
 
 }  // namespace lockstep

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "core/host_read.h"
+#include "core/parameter.h"
 #include "core/tensor.h"
 
 namespace lockstep {
@@ -25,44 +28,84 @@ struct StepValues {
 };
 static_assert(sizeof(StepValues) == 56);
 
-// The values on a device, and the host's side of them.
+// What updates parameters by a StepState: an optimizer, for the errors of the step.
+class StepUpdater {
+ public:
+  virtual ~StepUpdater() = default;
+  virtual const char* name() const = 0;
+  virtual const std::vector<std::shared_ptr<Parameter>>& parameters() const = 0;
+};
+
+// The values on a device, and the host's side of them. Copies share everything.
 class StepState {
  public:
   StepState(Device device, uint64_t seed);
 
   // What kernels read. Null on the meta device.
   StepValues* device_values() const;
-  const Tensor& tensor() const { return values_; }  // u8[sizeof(StepValues)]
-  Device device() const { return values_.device(); }
-  uint64_t seed() const { return seed_; }
+  const Tensor& tensor() const;  // u8[sizeof(StepValues)]
+  Device device() const { return tensor().device(); }
+  uint64_t seed() const;
 
-  // Writes step, learning rate and bias corrections, and resets clip_factor, grad_norm and
-  // found_inf. Ordered on the current stream.
+  // Writes step, learning rate and bias corrections, and resets the rest. Ordered on the current
+  // stream. Loops call Optimizer::BeginStep, which calls this.
   void Begin(int64_t step, double lr, double beta1, double beta2, double loss_scale = 1);
   // The global index, within the step, of the next micro-batch's first sample (dropout depends on
-  // it).
+  // it): once per micro-batch, before its forward.
   void SetFirstSample(int64_t index);
+  // The same by i64 [1] on the device, so that a captured graph reads it anew.
+  void SetFirstSample(const Tensor& index);
   // Reads everything back; synchronises.
   StepValues Read() const;
   // The same without waiting: the values as they are once the work submitted so far is done. For
   // ToStepValues.
-  HostRead ReadLater() const { return HostRead(values_); }
+  HostRead ReadLater() const { return HostRead(tensor()); }
+
+  // The optimizer whose step this is, from its BeginStep until the result of that is gone; else
+  // null.
+  const StepUpdater* updater() const;
+  void SetUpdater(const StepUpdater* updater);
+  // Whether that optimizer has updated the parameters in this step. A failed capture of the update
+  // takes it back.
+  bool updated() const;
+  void SetUpdated(bool updated);
 
  private:
-  void Upload(const StepValues& values);
+  friend const StepState* RandomState();
+  friend void EndMicroBatch();
+  friend bool DrewWithoutFirstSample();
+  struct Block;
 
-  uint64_t seed_;
-  StepValues host_;
-  Tensor values_;
+  void Upload();
+
+  std::shared_ptr<Block> block_;
 };
 
 // What ReadLater reads; waits for it.
 StepValues ToStepValues(HostRead& read);
 
-// The state that random operations of this thread read (dropout), and whether they are on.
-// Set by a guard, once per step; none: operations behave as in evaluation.
+// The state of the step that this thread trains in; null in evaluation, which is everywhere outside
+// of a step, and wherever nothing is recorded (NoGrad). Random operations, batch norm and the like
+// behave accordingly.
 const StepState* CurrentStepState();
 
+// The same, for an operation that is about to draw random numbers. Throws ArgumentError if it would
+// repeat those of the micro-batch before: since the last Backward, SetFirstSample was not called.
+// (Several forwards ahead of one Backward are one micro-batch.)
+const StepState* RandomState();
+
+// Whether random numbers were drawn in this thread's step as if for the step's first sample, which
+// nobody had said: wrong where several ranks share the step's samples.
+bool DrewWithoutFirstSample();
+
+// Backward calls it with the first node of its graph. Throws ArgumentError if that was recorded
+// between this thread's step and the one before: in evaluation.
+void CheckRecordedInStep(uint64_t sequence);
+
+// The outermost Backward calls it at its end: the next forward is another micro-batch.
+void EndMicroBatch();
+
+// Makes `state` the thread's. In a loop, the result of Optimizer::BeginStep does.
 class TrainingScope {
  public:
   explicit TrainingScope(const StepState& state);
@@ -71,6 +114,7 @@ class TrainingScope {
   TrainingScope& operator=(const TrainingScope&) = delete;
 
  private:
+  const StepState state_;  // shared: what it points to stays
   const StepState* previous_;
 };
 

@@ -1,6 +1,8 @@
 #include "core/storage.h"
 
 #include <algorithm>
+#include <exception>
+#include <utility>
 
 #include "core/allocator.h"
 #include "core/error.h"
@@ -37,23 +39,46 @@ struct Storage::Block {
     released = false;
   }
 
-  void FreeMemory() {
+  // Lets `stream` wait for what `other` has been told. Where no event is to be had, the host waits;
+  // where that fails too, the device has failed and runs nothing any more: whoever uses it next
+  // hears of it.
+  void WaitFor(const Stream& other) const noexcept {
+    try {
+      Event event(device);
+      event.Record(other);
+      event.Wait(stream);
+      return;
+    } catch (const std::exception&) {
+    }
+    try {
+      Synchronize(other);
+    } catch (const std::exception&) {
+    }
+  }
+
+  void FreeMemory() noexcept {
     if (device.is_meta()) {
       if (auto* listener = MetaMemoryListener::OfThisThread()) listener->OnFree(this);
     }
     if (allocator == nullptr || released) return;
     // The allocating stream waits for the others, so reuse on it is ordered after them.
-    for (const Stream& other : used_by) {
-      Event event(device);
-      event.Record(other);
-      event.Wait(stream);
-    }
+    for (const Stream& other : used_by) WaitFor(other);
     used_by.clear();
     allocator->Free(data, bytes, stream);
     data = nullptr;
     released = true;
   }
 };
+
+namespace {
+
+void CheckDefined(const Storage& storage) {
+  LS_CHECK(storage.defined(),
+           "this tensor is undefined: it was default constructed or moved from, and has neither a "
+           "device nor data; ask defined() first");
+}
+
+}  // namespace
 
 Storage Storage::Allocate(int64_t bytes, Device device) {
   Storage s;
@@ -93,7 +118,7 @@ Storage Storage::Slice(int64_t offset, int64_t bytes) const {
 }
 
 void* Storage::data() const {
-  LS_INVARIANT(defined());
+  CheckDefined(*this);
   const Block* block = block_.get();
   int64_t offset = 0;
   while (block->whole) {
@@ -109,7 +134,7 @@ void* Storage::data() const {
 
 int64_t Storage::bytes() const { return block_ ? block_->bytes : 0; }
 Device Storage::device() const {
-  LS_INVARIANT(defined());
+  CheckDefined(*this);
   return block_->device;
 }
 bool Storage::is_slice() const { return block_ && block_->whole != nullptr; }
@@ -139,7 +164,7 @@ void Storage::RecordUse(Stream stream) const {
   Block& block = block_->root();
   if (block.stream == stream) return;
   if (std::find(block.used_by.begin(), block.used_by.end(), stream) == block.used_by.end()) {
-    block.used_by.push_back(stream);
+    block.used_by.push_back(std::move(stream));
   }
 }
 

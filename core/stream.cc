@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -14,19 +15,20 @@ namespace {
 class HostStreamBackend : public StreamBackend {
  public:
   Stream CreateStream(Device device) override { return {device, nullptr}; }
-  void DestroyStream(Stream) override {}
   void Synchronize(Stream) override {}
   void* CreateEvent(Device) override { return nullptr; }
-  void DestroyEvent(Device, void*) override {}
+  void DestroyEvent(Device, void*) noexcept override {}
   void RecordEvent(void*, Stream) override {}
   void WaitEvent(void*, Stream) override {}
-  bool QueryEvent(void*) override { return true; }
-  void SynchronizeEvent(void*) override {}
+  bool QueryEvent(Device, void*) override { return true; }
+  void SynchronizeEvent(Device, void*) override {}
 };
 
-std::array<std::unique_ptr<StreamBackend>, kNumDeviceTypes>& Backends() {
-  static std::array<std::unique_ptr<StreamBackend>, kNumDeviceTypes> backends = {
-      std::make_unique<HostStreamBackend>(), nullptr, std::make_unique<HostStreamBackend>()};
+// Never destroyed: tensors with static storage may be freed after any static of ours.
+auto& Backends() {
+  using List = std::array<std::unique_ptr<StreamBackend>, kNumDeviceTypes>;
+  static List& backends = *new List{std::make_unique<HostStreamBackend>(), nullptr,
+                                    std::make_unique<HostStreamBackend>()};
   return backends;
 }
 
@@ -36,11 +38,11 @@ thread_local std::vector<Stream> current_streams;
 void SetCurrent(Stream stream) {
   for (Stream& s : current_streams) {
     if (s.device == stream.device) {
-      s = stream;
+      s = std::move(stream);
       return;
     }
   }
-  current_streams.push_back(stream);
+  current_streams.push_back(std::move(stream));
 }
 
 }  // namespace
@@ -53,9 +55,9 @@ Stream CurrentStream(Device device) {
 }
 
 StreamGuard::StreamGuard(Stream stream) : previous_(CurrentStream(stream.device)) {
-  SetCurrent(stream);
+  SetCurrent(std::move(stream));
 }
-StreamGuard::~StreamGuard() { SetCurrent(previous_); }
+StreamGuard::~StreamGuard() { SetCurrent(std::move(previous_)); }
 
 StreamBackend& GetStreamBackend(DeviceType type) {
   auto& backend = Backends()[static_cast<size_t>(type)];
@@ -68,7 +70,7 @@ void RegisterStreamBackend(DeviceType type, std::unique_ptr<StreamBackend> backe
   Backends()[static_cast<size_t>(type)] = std::move(backend);
 }
 
-std::shared_ptr<void> StreamBackend::AllocateHost(int64_t bytes) {
+std::shared_ptr<void> StreamBackend::AllocateHost(int64_t bytes, Device) {
   void* data = std::malloc(static_cast<size_t>(bytes));
   if (data == nullptr && bytes > 0) {
     throw OutOfMemoryError(StrCat("the host has no ", bytes, " bytes left"));
@@ -87,7 +89,7 @@ Event::Event(Device device)
 Event::~Event() { GetStreamBackend(device_.type).DestroyEvent(device_, event_); }
 void Event::Record(Stream stream) { GetStreamBackend(device_.type).RecordEvent(event_, stream); }
 void Event::Wait(Stream stream) { GetStreamBackend(device_.type).WaitEvent(event_, stream); }
-bool Event::Query() { return GetStreamBackend(device_.type).QueryEvent(event_); }
-void Event::Synchronize() { GetStreamBackend(device_.type).SynchronizeEvent(event_); }
+bool Event::Query() { return GetStreamBackend(device_.type).QueryEvent(device_, event_); }
+void Event::Synchronize() { GetStreamBackend(device_.type).SynchronizeEvent(device_, event_); }
 
 }  // namespace lockstep

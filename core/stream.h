@@ -8,10 +8,14 @@
 
 namespace lockstep {
 
-// A queue of work on one device. A value; the device backend owns what handle points to.
+// A queue of work on one device: a value whose copies share the queue. With the last of them the
+// queue is destroyed, after what was submitted to it; whatever still has a stream (a guard, memory
+// that the stream used) can use it.
 struct Stream {
   Device device;
-  void* handle = nullptr;  // cudaStream_t on CUDA; null is the device's default stream
+  // Of a cudaStream_t on CUDA; null is the device's default stream. For a queue of somebody else's,
+  // who keeps it until all copies are gone: {std::shared_ptr<void>(), handle}.
+  std::shared_ptr<void> handle;
 
   bool operator==(const Stream&) const = default;
 };
@@ -36,16 +40,16 @@ class StreamBackend {
  public:
   virtual ~StreamBackend() = default;
   virtual Stream CreateStream(Device device) = 0;
-  virtual void DestroyStream(Stream stream) = 0;
   virtual void Synchronize(Stream stream) = 0;
+  // `device`: the event's. Any thread may call, whatever device it used before.
   virtual void* CreateEvent(Device device) = 0;
-  virtual void DestroyEvent(Device device, void* event) = 0;
+  virtual void DestroyEvent(Device device, void* event) noexcept = 0;
   virtual void RecordEvent(void* event, Stream stream) = 0;
   virtual void WaitEvent(void* event, Stream stream) = 0;
-  virtual bool QueryEvent(void* event) = 0;
-  virtual void SynchronizeEvent(void* event) = 0;
-  // Host memory that the device can write to while the host goes on: the target of CopyToHost.
-  virtual std::shared_ptr<void> AllocateHost(int64_t bytes);
+  virtual bool QueryEvent(Device device, void* event) = 0;
+  virtual void SynchronizeEvent(Device device, void* event) = 0;
+  // Host memory that `device` can write to while the host goes on: the target of CopyToHost.
+  virtual std::shared_ptr<void> AllocateHost(int64_t bytes, Device device);
   // Copies device memory to `to`, of AllocateHost, after what was submitted to the stream before.
   // The bytes are there once an event recorded after it has come.
   virtual void CopyToHost(void* to, const void* from, int64_t bytes, Stream stream);

@@ -4,6 +4,50 @@
 #include "core/slots.h"
 
 namespace lockstep {
+namespace {
+
+// Of a copy to another dtype or device.
+class CopyNode : public Node {
+ public:
+  CopyNode(DType dtype, Device device) : Node("copy"), dtype_(dtype), device_(device) {}
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
+                std::span<GradSink> sinks) override {
+    const Tensor dy = grads[0].To(device_);
+    const GradSink::Target dx = sinks[0].OpenAnyDType(dy.shape(), dtype_, device_);
+    if (dy.numel() == 0) return;
+    if (dx.accumulate) {
+      accumulate_slot(CurrentStream(device_), dy, dx.tensor);
+    } else {
+      copy_slot(CurrentStream(device_), dy, dx.tensor);
+    }
+  }
+  void Release() override {}
+
+ private:
+  DType dtype_;
+  Device device_;
+};
+
+// The bytes from the first element to the last.
+std::pair<uintptr_t, uintptr_t> Extent(const Tensor& x) {
+  int64_t elements = 1;
+  for (int i = 0; i < x.ndim(); ++i) elements += (x.dim(i) - 1) * x.strides()[i];
+  const auto begin = reinterpret_cast<uintptr_t>(x.raw_data());
+  return {begin, begin + static_cast<uintptr_t>(elements * SizeOf(x.dtype()))};
+}
+
+// Whether writing to one may change the other before it is read. Neither is empty.
+bool Overlap(const Tensor& from, const Tensor& to) {
+  if (from.device() != to.device() || from.device().is_meta()) return false;
+  const auto [from_begin, from_end] = Extent(from);
+  const auto [to_begin, to_end] = Extent(to);
+  const bool same =
+      from_begin == to_begin && from.strides() == to.strides() && from.dtype() == to.dtype();
+  return from_begin < to_end && to_begin < from_end && !same;
+}
+
+}  // namespace
 
 Tensor Tensor::Empty(const Shape& shape, DType dtype, Device device) {
   int64_t bytes = 0;
@@ -60,7 +104,6 @@ std::string Tensor::Describe() const {
 }
 
 void* Tensor::raw_data() const {
-  LS_CHECK(defined(), "an undefined tensor has no data");
   void* data = storage_.data();
   return data == nullptr ? nullptr : static_cast<char*>(data) + offset_ * SizeOf(dtype_);
 }
@@ -144,23 +187,20 @@ Tensor Tensor::Detach() const {
 
 Tensor Tensor::Contiguous() const { return is_contiguous() ? *this : Clone(); }
 
-Tensor Tensor::Clone() const {
-  Tensor copy = EmptyLike(*this);
-  copy.CopyFrom(*this);
-  return copy;
-}
+Tensor Tensor::Clone() const { return Copied(dtype_, device()); }
 
 Tensor Tensor::To(Device device) const {
-  if (this->device() == device) return *this;
-  Tensor copy = Empty(shape_, dtype_, device);
-  copy.CopyFrom(*this);
-  return copy;
+  return this->device() == device ? *this : Copied(dtype_, device);
 }
 
-Tensor Tensor::To(DType dtype) const {
-  if (dtype_ == dtype) return *this;
-  Tensor copy = Empty(shape_, dtype, device());
-  copy.CopyFrom(*this);
+Tensor Tensor::To(DType dtype) const { return dtype_ == dtype ? *this : Copied(dtype, device()); }
+
+Tensor Tensor::Copied(DType dtype, Device device) const {
+  Tensor copy = Empty(shape_, dtype, device);
+  copy.CopyFrom(Detach());
+  if (IsFloating(dtype) && NeedsGrad({this})) {
+    Record(std::make_shared<CopyNode>(dtype_, this->device()), {this}, {&copy});
+  }
   return copy;
 }
 
@@ -169,19 +209,25 @@ void Tensor::CopyFrom(const Tensor& source) const {
            " into ", Describe(), ": the shapes differ");
   LS_CHECK(!(GradEnabled() && (requires_grad() || source.requires_grad())), "copying ",
            source.Describe(), " records no gradient: use lockstep::ops, or Detach() first");
+  for (int i = 0; i < ndim(); ++i) {
+    LS_CHECK(strides_[i] != 0 || shape_[i] <= 1, "copy into ", Describe(), ", whose strides are ",
+             strides_,
+             ": an expanded tensor has several elements at one place; copy into its Clone()");
+  }
   storage_.BumpVersion();
   if (numel_ == 0) return;
   LS_CHECK(!source.device().is_meta() || device().is_meta(),
            "a tensor on the meta device has no bytes to copy to ", device());
   const Device where = device().is_cpu() ? source.device() : device();
-  copy_slot(CurrentStream(where), source, *this);
+  copy_slot(CurrentStream(where), Overlap(source, *this) ? source.Clone() : source, *this);
 }
 
 void Tensor::Fill(double value) const {
   LS_CHECK(!(GradEnabled() && requires_grad()),
            "Fill of a tensor that requires a gradient: Detach() first");
+  const Device where = device();
   storage_.BumpVersion();
-  if (numel_ > 0) fill_slot(CurrentStream(device()), *this, value);
+  if (numel_ > 0) fill_slot(CurrentStream(where), *this, value);
 }
 
 bool Tensor::requires_grad() const { return autograd_ != nullptr; }

@@ -15,9 +15,10 @@ namespace lockstep {
 struct AutogradMeta;
 
 // {storage, dtype, shape, strides, offset, autograd}. Copies share the bytes and the autograd
-// state. The methods here move no gradients: those that make another view of the data (View, Slice,
-// ...) refuse a tensor whose gradient would be lost; use lockstep::ops (ops::Reshape, ops::Slice,
-// ...) to differentiate, or Detach() first.
+// state. Copies differentiate; the methods that make another view of the data (View, Slice, ...)
+// record nothing, and refuse a tensor whose gradient would be lost: use lockstep::ops
+// (ops::Reshape, ops::Slice, ...), or Detach() first. An undefined tensor (default constructed or
+// moved from) has neither device nor data: asking for them throws ArgumentError.
 class Tensor {
  public:
   Tensor() = default;  // undefined
@@ -83,12 +84,17 @@ class Tensor {
       const Shape& shape) const;  // broadcast with stride 0, aligned at the last dimension
   Tensor Detach() const;          // same bytes, no autograd
 
-  // ---- Copies; no gradient. ----
+  // ---- Copies. They differentiate, whether or not something had to be copied: the gradient is
+  // copied back, to the dtype and device it came from. Integers get none. ----
   Tensor Contiguous() const;  // itself if it already is
   Tensor Clone() const;
   Tensor To(Device device) const;  // itself if already there
   Tensor To(DType dtype) const;    // itself if already that
-  // Overwrites the elements with those of `source` (same shape; any dtype and device).
+
+  // ---- Writes; no gradient. ----
+  // Overwrites the elements with those of `source` (same shape; any dtype and device). The two may
+  // overlap: the source is read first. Throws ArgumentError if this was expanded, and has several
+  // elements at one place.
   void CopyFrom(const Tensor& source) const;
   void Fill(double value) const;
 
@@ -103,6 +109,7 @@ class Tensor {
   void set_autograd(std::shared_ptr<AutogradMeta> meta) { autograd_ = std::move(meta); }
 
  private:
+  Tensor Copied(DType dtype, Device device) const;
   Tensor MakeView(const char* what, const Shape& shape, const Shape& strides, int64_t offset) const;
 
   Storage storage_;

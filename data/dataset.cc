@@ -10,6 +10,7 @@
 #include "core/mapped_file.h"
 #include "core/sha256.h"
 #include "data/corpus.h"
+#include "data/gpt2_vocabulary.h"
 #include "data/token_shards.h"
 #include "data/utf8.h"
 
@@ -46,7 +47,31 @@ size_t SplitPosition(std::string_view text, const Tokenizer& tokenizer, double v
   return Utf8Offset(text, TrainCount(CountUtf8(text), val_fraction));
 }
 
+// "utf-16", "utf-32" (iconv reads their byte-order mark), "utf-16le" or "utf-16be" for text that
+// looks like it; else "".
+std::string WideEncodingOf(std::string_view text) {
+  using std::string_view_literals::operator""sv;
+  if (text.starts_with("\xff\xfe\0\0"sv) || text.starts_with("\0\0\xfe\xff"sv)) return "utf-32";
+  if (text.starts_with("\xff\xfe"sv) || text.starts_with("\xfe\xff"sv)) return "utf-16";
+  // Without the mark: in most languages every other byte is zero for many characters, and never
+  // the one beside it.
+  const size_t pairs = std::min<size_t>(text.size(), 4096) / 2;
+  size_t even = 0, odd = 0;
+  for (size_t i = 0; i < pairs; ++i) {
+    even += text[2 * i] == '\0';
+    odd += text[2 * i + 1] == '\0';
+  }
+  if (4 * odd > pairs && even == 0) return "utf-16le";
+  if (4 * even > pairs && odd == 0) return "utf-16be";
+  return "";
+}
+
 void RequireUtf8(std::string_view text, const std::string& name) {
+  if (const std::string wide = WideEncodingOf(text); !wide.empty()) {
+    throw InputError(StrCat(name, ": this is ", wide,
+                            ", and text must be UTF-8. Convert it: iconv -f ", wide, " -t utf-8 ",
+                            name, " > utf-8.txt"));
+  }
   const size_t valid = ValidUtf8Prefix(text);
   if (valid == text.size()) return;
   throw InputError(
@@ -122,10 +147,18 @@ Dataset FromTokenFiles(const DatasetOptions& options) {
       throw InputError(StrCat(options.path, ": a char tokenizer is made from a text, and this is ",
                               "token files; name the tokenizer that they were made with, or none"));
     }
-    dataset.tokenizer = MakeTokenizer(options.tokenizer, "");
+    dataset.tokenizer =
+        options.tokenizer == "gpt2" ? FindGpt2Tokenizer() : MakeTokenizer(options.tokenizer, "");
+  }
+  const bool absent_gpt2 = options.tokenizer == "gpt2" && dataset.tokenizer == nullptr;
+  if (dataset.tokenizer == nullptr) {
+    dataset.note = StrCat("samples are shown as token ids; for text, ",
+                          absent_gpt2 ? HowToGetGpt2Vocabulary()
+                                      : "name the tokenizer of the tokens by --data.tokenizer=");
   }
   std::optional<int64_t> limit;
   if (options.vocab_size > 0) limit = options.vocab_size;
+  if (absent_gpt2) limit = std::min(limit.value_or(INT64_MAX), kGpt2VocabSize);
   if (dataset.tokenizer) {
     limit = std::min(limit.value_or(INT64_MAX), dataset.tokenizer->vocab_size());
   }
@@ -136,6 +169,7 @@ Dataset FromTokenFiles(const DatasetOptions& options) {
     }
   }
   if (dataset.tokenizer) dataset.vocab_size = dataset.tokenizer->vocab_size();
+  if (absent_gpt2) dataset.vocab_size = kGpt2VocabSize;
   dataset.fingerprint = Fingerprint(shards);
   dataset.train = Concatenate(shards.train);
   if (!shards.val.empty()) {

@@ -27,11 +27,15 @@ struct DatasetOptions {
 };
 
 struct Dataset {
-  std::shared_ptr<const Tokenizer> tokenizer;  // null for token files without data.tokenizer
+  // Null for token files without data.tokenizer, or without the vocabulary of the one it names:
+  // tokens are trained on as they are.
+  std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const TokenSource> train;
   std::shared_ptr<const TokenSource> val;  // null if nothing is kept for validation
   // The tokenizer's; for token files without one, the largest token + 1.
   int64_t vocab_size = 0;
+  // What samples of its text will look like, and how to change that; empty where they are text.
+  std::string note;
   // "the embedded corpus", or the path.
   std::string name;
   // SHA-256 of the text; for token files, of each file's token count and its first and last 64 KiB.

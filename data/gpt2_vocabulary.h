@@ -12,6 +12,9 @@
 
 namespace lockstep::data {
 
+// OpenAI's: 256 bytes, 50,000 merges and <|endoftext|>, which is the last.
+inline constexpr int64_t kGpt2VocabSize = 50257;
+
 struct Gpt2Vocabulary {
   std::vector<std::string> tokens;  // id -> bytes
   std::vector<BpeMerge> merges;     // in order of precedence

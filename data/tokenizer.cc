@@ -75,18 +75,7 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-std::unique_ptr<Tokenizer> FindGpt2() {
-  const std::string named = Environment("LOCKSTEP_GPT2_DIR");
-  if (!named.empty()) return LoadTokenizer(named);
-  const std::string folder = JoinPath(Environment("HOME"), ".cache/lockstep/gpt2");
-  if (IsDirectory(folder)) return LoadFolder(folder);
-  throw InputError(
-      StrCat("data.tokenizer=gpt2 needs GPT-2's vocabulary, which is not part of "
-             "Lockstep: put encoder.json and vocab.bpe, or GPT-2's tokenizer.json, in ",
-             folder,
-             ", or name their folder by LOCKSTEP_GPT2_DIR or "
-             "--data.tokenizer=FOLDER"));
-}
+std::string Gpt2Folder() { return JoinPath(Environment("HOME"), ".cache/lockstep/gpt2"); }
 
 }  // namespace
 
@@ -111,10 +100,28 @@ std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path) {
                           kTokenizerFormat, "\") nor Hugging Face's tokenizer.json (\"model\")"));
 }
 
+std::unique_ptr<Tokenizer> FindGpt2Tokenizer() {
+  const std::string named = Environment("LOCKSTEP_GPT2_DIR");
+  if (!named.empty()) return LoadTokenizer(named);
+  return IsDirectory(Gpt2Folder()) ? LoadFolder(Gpt2Folder()) : nullptr;
+}
+
+std::string HowToGetGpt2Vocabulary() {
+  return StrCat("put encoder.json and vocab.bpe, or GPT-2's tokenizer.json, in ", Gpt2Folder(),
+                ", or name their folder by LOCKSTEP_GPT2_DIR");
+}
+
 std::unique_ptr<Tokenizer> MakeTokenizer(const std::string& option, std::string_view text) {
   if (option == "char") return std::make_unique<CharTokenizer>(text);
   if (option == "byte") return std::make_unique<ByteTokenizer>();
-  if (option == "gpt2") return FindGpt2();
+  if (option == "gpt2") {
+    auto tokenizer = FindGpt2Tokenizer();
+    if (tokenizer != nullptr) return tokenizer;
+    throw InputError(
+        StrCat("data.tokenizer=gpt2 needs GPT-2's vocabulary, which is not part of "
+               "Lockstep: ",
+               HowToGetGpt2Vocabulary(), " or --data.tokenizer=FOLDER"));
+  }
   if (PathExists(option)) return LoadTokenizer(option);
   throw InputError(StrCat("data.tokenizer=", option,
                           ": neither char, byte, gpt2 nor a file or "

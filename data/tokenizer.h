@@ -44,9 +44,14 @@ class Tokenizer {
 // Naming one of those two files does as well. Throws InputError.
 std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path);
 
+// GPT-2's tokenizer, whose vocabulary is not part of Lockstep: from $LOCKSTEP_GPT2_DIR, else from
+// ~/.cache/lockstep/gpt2. Null where neither is there; InputError where they cannot be read.
+std::unique_ptr<Tokenizer> FindGpt2Tokenizer();
+// What to do to have it.
+std::string HowToGetGpt2Vocabulary();
+
 // The tokenizer that the option data.tokenizer names: "char" (of the characters in `text`), "byte",
-// "gpt2", or a path for LoadTokenizer. GPT-2's vocabulary is not part of Lockstep: "gpt2" looks in
-// $LOCKSTEP_GPT2_DIR, then ~/.cache/lockstep/gpt2. Throws InputError.
+// "gpt2" (FindGpt2Tokenizer), or a path for LoadTokenizer. Throws InputError.
 std::unique_ptr<Tokenizer> MakeTokenizer(const std::string& option, std::string_view text);
 
 }  // namespace lockstep::data

@@ -1,5 +1,7 @@
 #include "dist/data_parallel.h"
 
+#include <exception>
+
 namespace lockstep::dist {
 namespace {
 
@@ -24,11 +26,20 @@ ProcessGroup* Aligned(ProcessGroup* group, const Module& module) {
 
 DataParallel::DataParallel(ProcessGroup* group, Module& module, ReducerOptions options,
                            std::shared_ptr<ProcessGroup> control)
-    : module_(module),
+    : exceptions_(std::uncaught_exceptions()),
+      module_(module),
       group_(Aligned(group, module)),
       control_(control || !group ? std::move(control)
                                  : group->Duplicate(group->name() + ".control")),
       reducer_(group_, module.Parameters(), std::move(options)) {}
+
+DataParallel::~DataParallel() {
+  if (!control_ || std::uncaught_exceptions() > exceptions_) return;
+  try {
+    control_->Leave();  // the reducer waits for its groups
+  } catch (...) {       // the others hear of it, and whoever leaves does not mind
+  }
+}
 
 void DataParallel::CheckWeights(const std::string& when) {
   if (control_) CheckSameBits(*control_, "the weights " + when, StateOf(module_));

@@ -14,9 +14,11 @@ namespace lockstep::dist {
 // A loop for one process becomes data parallel by five lines:
 //   DataParallel parallel(group, model);                       // after Materialize
 //   ... this rank's share of the samples (data/distributed_sampler.h) ...
+//   auto training = BeginStep(.., {.first_sample = of this rank});   // dropout draws by it
 //   Backward(loss, 1 / (samples of all ranks));                // sums, not means
 //   ... clipping, optimizer and ZeroGrad as before: all ranks do the same ...
-//   if (parallel.is_main()) print, save                        // names are those of one process
+//   if (parallel.is_main()) print, save                        // names are those of one process;
+//                                                              // in a dist::Pause if it takes long
 // The module is not wrapped: parameters keep their names, and forward is the model's own.
 class DataParallel {
  public:
@@ -26,6 +28,11 @@ class DataParallel {
   // `control` is another group of the same ranks, for small values; null: a duplicate of `group`.
   DataParallel(ProcessGroup* group, Module& module, ReducerOptions options = {},
                std::shared_ptr<ProcessGroup> control = nullptr);
+  // Collective. A rank that ends while others go on, as by `if (rank == 1) return 0;` in the loop,
+  // is named by them at once, whichever of the groups they are in.
+  ~DataParallel();
+  DataParallel(const DataParallel&) = delete;
+  DataParallel& operator=(const DataParallel&) = delete;
 
   int rank() const { return group_ ? group_->rank() : 0; }
   int size() const { return group_ ? group_->size() : 1; }
@@ -50,6 +57,7 @@ class DataParallel {
   bool Any(bool value) { return Sum(int64_t{value}) > 0; }
 
  private:
+  const int exceptions_;  // under way when it was made
   Module& module_;
   ProcessGroup* const group_;
   // For what is not gradients, so that it need not stand in their order. Null: one rank.

@@ -1,8 +1,10 @@
-// The owner of a file descriptor.
+// The owner of a file descriptor, and what to say where the system has none left.
 #pragma once
 
 #include <unistd.h>
 
+#include <cstdint>
+#include <string>
 #include <utility>
 
 namespace lockstep::dist {
@@ -25,5 +27,14 @@ class FileDescriptor {
  private:
   int fd_ = -1;
 };
+
+// How many descriptors this process may have open.
+int64_t DescriptorLimit();
+// Whether the error, of errno, says that this process or the system has no descriptor left.
+bool IsOutOfDescriptors(int code);
+// How to allow more than `limit` of them.
+std::string DescriptorHint(int64_t limit);
+// strerror, with DescriptorHint where this process is out of descriptors.
+std::string SystemErrorText(int code);
 
 }  // namespace lockstep::dist

@@ -2,15 +2,17 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
+#include <condition_variable>
 #include <ctime>
 #include <filesystem>
-#include <thread>
+#include <mutex>
 
 #include "core/sha256.h"
 #include "dist/file_descriptor.h"
@@ -22,6 +24,10 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr char kOwner[] = "owner";
+// Between looks for a key: a share of the time that it has been waited for.
+constexpr auto kShortestPause = std::chrono::milliseconds(1);
+constexpr auto kLongestPause = std::chrono::milliseconds(250);
+constexpr int kPauseShare = 4;
 
 std::string HostName() {
   std::array<char, 256> name = {};
@@ -37,7 +43,10 @@ class FileStore : public Store {
     CheckValue(key, value);
     CheckNotInterrupted();
     const std::string temporary = WriteTemporary(value);
-    if (rename(temporary.c_str(), PathOf(key).c_str()) != 0) Fail("rename", PathOf(key));
+    if (rename(temporary.c_str(), PathOf(key).c_str()) == 0) return;
+    const int code = errno;
+    unlink(temporary.c_str());
+    Fail("rename", PathOf(key), code);
   }
 
   std::string SetIfAbsent(const std::string& key, const std::string& value) override {
@@ -56,21 +65,28 @@ class FileStore : public Store {
 
   std::optional<std::string> Get(const std::string& key, Milliseconds timeout) override {
     CheckKey(key);
-    const auto deadline = Clock::now() + timeout;
-    auto pause = Milliseconds(1);
+    const std::string path = PathOf(key);
+    const auto begin = Clock::now();
     while (true) {
       CheckNotInterrupted();
-      if (auto value = Read(PathOf(key))) return value;
-      if (Clock::now() >= deadline) return std::nullopt;
-      std::this_thread::sleep_for(pause);
-      pause = std::min(pause * 2, Milliseconds(20));
+      struct stat there;
+      if (stat(path.c_str(), &there) == 0) {
+        if (auto value = Read(path)) return value;
+      } else if (errno != ENOENT) {
+        Fail("stat", path);
+      }
+      const auto now = Clock::now();
+      if (now - begin >= timeout) return std::nullopt;
+      Pause(std::min<Clock::duration>(
+          std::clamp<Clock::duration>((now - begin) / kPauseShare, kShortestPause, kLongestPause),
+          timeout - (now - begin)));
     }
   }
 
   int64_t Add(const std::string& key, int64_t delta) override {
     CheckKey(key);
     CheckNotInterrupted();
-    const std::string path = PathOf(key) + ".number";
+    const std::string path = NumberPathOf(key);
     const FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (file.fd() < 0) Fail("open", path);
     // Until the descriptor is closed.
@@ -82,8 +98,35 @@ class FileStore : public Store {
     return static_cast<int64_t>(number);
   }
 
+  void Delete(const std::string& key) override {
+    CheckKey(key);
+    CheckNotInterrupted();
+    for (const std::string& path : {PathOf(key), NumberPathOf(key)}) {
+      if (unlink(path.c_str()) != 0 && errno != ENOENT) Fail("unlink", path);
+    }
+  }
+
+  int64_t Bytes() override {
+    CheckNotInterrupted();
+    int64_t bytes = 0;
+    std::error_code error;
+    for (fs::directory_iterator at(folder_, error), end; !error && at != end; at.increment(error)) {
+      std::error_code gone;  // meanwhile
+      const auto size = at->file_size(gone);
+      if (!gone) bytes += static_cast<int64_t>(size);
+    }
+    if (error) throw StoreError(StrCat(Describe(), ": cannot be listed: ", error.message()));
+    return bytes;
+  }
+
   std::unique_ptr<Store> Clone() override { return std::make_unique<FileStore>(folder_); }
-  void Interrupt() override { interrupted_ = true; }
+  void Interrupt() override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      interrupted_ = true;
+    }
+    changed_.notify_all();
+  }
   std::string Describe() const override { return StrCat("the store in ", folder_); }
 
   void Claim() {
@@ -106,6 +149,13 @@ class FileStore : public Store {
 
  private:
   std::string PathOf(const std::string& key) const { return folder_ + "/" + Sha256Of(key); }
+  std::string NumberPathOf(const std::string& key) const { return PathOf(key) + ".number"; }
+
+  // Ends early by Interrupt.
+  void Pause(Clock::duration time) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_for(lock, time, [this] { return interrupted_.load(); });
+  }
 
   // Of no other process, thread or call.
   static std::string NextName() {
@@ -120,7 +170,11 @@ class FileStore : public Store {
     size_t done = 0;
     while (done < value.size()) {
       const ssize_t n = write(file.fd(), value.data() + done, value.size() - done);
-      if (n < 0 && errno != EINTR) Fail("write", path);
+      if (n < 0 && errno != EINTR) {
+        const int code = errno;
+        unlink(path.c_str());
+        Fail("write", path, code);
+      }
       if (n > 0) done += static_cast<size_t>(n);
     }
     return path;
@@ -147,13 +201,15 @@ class FileStore : public Store {
   }
 
   [[noreturn]] void Fail(const char* what, const std::string& path, int code = errno) const {
-    throw StoreError(StrCat(Describe(), ": ", what, " of ", path, ": ", std::strerror(code)));
+    throw StoreError(StrCat(Describe(), ": ", what, " of ", path, ": ", SystemErrorText(code)));
   }
   void CheckNotInterrupted() const {
     if (interrupted_) throw StoreError(Describe() + ": interrupted");
   }
 
   const std::string folder_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
   std::atomic<bool> interrupted_{false};
 };
 

@@ -9,7 +9,8 @@
 namespace lockstep::dist {
 
 // One file per key, written elsewhere and moved or linked into place, so that no reader sees a part
-// of it; what is waited for is looked for every few milliseconds. The file system must have atomic
+// of it; what is waited for is looked for every few milliseconds, and after a while four times a
+// second. The file system must have atomic
 // rename and link, and flock for Add: local ones and NFS 4 do.
 //
 // Rank 0 claims the folder, creating it if need be. StoreError if it was claimed before, naming by

@@ -53,6 +53,22 @@ FlightLog FlightLog::FromBytes(const std::string& bytes) {
   return FromValues(values.data(), values.size());
 }
 
+std::string PostedLogs::KeyOf(int rank) { return StrCat("calls/", rank); }
+
+void PostedLogs::Post(const FlightLog& log) { store_->Set(KeyOf(rank_), log.ToBytes()); }
+
+std::map<int, FlightLog> PostedLogs::OfOthers() {
+  std::map<int, FlightLog> logs;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    const auto bytes = store_->Get(KeyOf(r), std::chrono::milliseconds(0));
+    logs[r] = FlightLog::FromBytes(bytes.value_or(""));
+  }
+  return logs;
+}
+
+void PostedLogs::Delete() { store_->Delete(KeyOf(rank_)); }
+
 void CompareLogs(const std::map<int, FlightLog>& logs) {
   int64_t common = std::numeric_limits<int64_t>::max();
   for (const auto& [rank, log] : logs) common = std::min(common, log.last());

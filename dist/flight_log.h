@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dist/collective.h"
+#include "dist/store.h"
 
 namespace lockstep::dist {
 
@@ -33,6 +34,27 @@ class FlightLog {
  private:
   std::array<Collective, kDepth> calls_;
   int64_t last_ = 0;
+};
+
+// The logs of a group's ranks in a store. Thread-safe.
+class PostedLogs {
+ public:
+  // The store must outlive it.
+  PostedLogs(Store* store, int rank, int size) : store_(store), rank_(rank), size_(size) {}
+
+  // This rank's; replaces what it has posted before. StoreError.
+  void Post(const FlightLog& log);
+  // Of all other ranks: empty logs of those that have posted nothing, or something that is no log.
+  // StoreError.
+  std::map<int, FlightLog> OfOthers();
+  // Once no rank reads it any more. StoreError.
+  void Delete();
+
+ private:
+  static std::string KeyOf(int rank);
+
+  Store* const store_;
+  const int rank_, size_;
 };
 
 // Throws MismatchError (dist/host_collectives.h) that names the first calls in which the logs, by

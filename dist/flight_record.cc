@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
@@ -52,15 +53,29 @@ OrderedJson ToJson(const Failure& f) {
           {"reason", f.reason},       {"purpose", f.purpose},  {"operation", ToJson(f.operation)}};
 }
 
-Failure FailureOf(const Json& j) {
+int RankOf(const Json& j, int ranks) {
+  if (!j.is_number_integer() || j < 0 || j >= ranks) {
+    throw InputError(StrCat("it names rank ", DumpJson(j), " of ", ranks, " ranks"));
+  }
+  return j.get<int>();
+}
+
+int NumberOfRanksOf(const Json& j) {
+  if (!j.is_number_integer() || j < 1 || j > std::numeric_limits<int>::max()) {
+    throw InputError(StrCat("it is of ", DumpJson(j), " ranks"));
+  }
+  return j.get<int>();
+}
+
+Failure FailureOf(const Json& j, int ranks) {
   Failure f;
   const auto cause = std::find_if(std::begin(kCauses), std::end(kCauses), [&](auto c) {
     return NameOf(c) == j.at("cause").get<std::string>();
   });
   if (cause == std::end(kCauses)) throw InputError("a failure has an unknown cause");
   f.cause = *cause;
-  f.rank = j.at("reported_by").get<int>();
-  f.culprits = j.at("culprits").get<std::vector<int>>();
+  f.rank = RankOf(j.at("reported_by"), ranks);
+  for (const Json& culprit : j.at("culprits")) f.culprits.push_back(RankOf(culprit, ranks));
   f.reason = j.at("reason").get<std::string>();
   f.purpose = j.at("purpose").get<std::string>();
   f.operation = CollectiveOf(j.at("operation"));
@@ -122,9 +137,8 @@ FlightRecord ParseFlightRecord(const std::string& text, const std::string& file)
     const Json j = ParseJson(text, "its text");
     if (j.at("flight_record").get<int>() != kVersion) throw InputError("it has another version");
     FlightRecord r;
-    r.rank = j.at("rank").get<int>();
-    r.ranks = j.at("ranks").get<int>();
-    if (r.rank < 0 || r.rank >= r.ranks) throw InputError("its rank is beyond its ranks");
+    r.ranks = NumberOfRanksOf(j.at("ranks"));
+    r.rank = RankOf(j.at("rank"), r.ranks);
     r.host = j.at("host").get<std::string>();
     r.process = j.at("process").get<int64_t>();
     r.meeting = j.at("meeting").get<std::string>();
@@ -132,10 +146,13 @@ FlightRecord ParseFlightRecord(const std::string& text, const std::string& file)
     r.error = j.at("error").get<std::string>();
     for (const auto& [name, group] : j.at("groups").items()) {
       FlightGroup& g = r.groups[name];
-      if (!group.at("failure").is_null()) g.failure = FailureOf(group.at("failure"));
+      if (!group.at("failure").is_null()) g.failure = FailureOf(group.at("failure"), r.ranks);
       for (const Json& call : group.at("calls")) g.calls.push_back(CallOf(call));
     }
     return r;
+  } catch (const Json::exception&) {
+    throw InputError(StrCat(file, " is not a flight record of this version: a field is missing, ",
+                            "or is not what it should be"));
   } catch (const std::exception& e) {
     throw InputError(StrCat(file, " is not a flight record of this version: ", e.what()));
   }

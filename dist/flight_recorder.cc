@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -27,6 +28,11 @@ FlightRecorder::FlightRecorder(std::string folder, int rank, int ranks)
   record_.host = host.data();
 }
 
+void FlightRecorder::SetFolder(const std::string& folder) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  folder_ = folder;
+}
+
 void FlightRecorder::SetMeeting(const std::string& meeting) {
   const std::lock_guard<std::mutex> lock(mutex_);
   record_.meeting = meeting;
@@ -38,11 +44,30 @@ void FlightRecorder::Submit(const std::string& group, const Collective& call,
   auto& calls = calls_[group];
   calls.push_back({.call = call, .purpose = purpose, .submitted = UnixTime()});
   if (calls.size() > kDepth) calls.pop_front();
+  if (calls_.size() > kGroups) ForgetOldGroup(group);
+}
+
+// So that groups which come and go take no more room with time. Those that have failed stay.
+void FlightRecorder::ForgetOldGroup(const std::string& other_than) {
+  auto oldest = calls_.end();
+  for (auto at = calls_.begin(); at != calls_.end(); ++at) {
+    const auto written = record_.groups.find(at->first);
+    const bool failed = written != record_.groups.end() && written->second.failure;
+    if (failed || at->first == other_than) continue;
+    if (oldest == calls_.end() || at->second.back().submitted < oldest->second.back().submitted) {
+      oldest = at;
+    }
+  }
+  if (oldest == calls_.end()) return;
+  record_.groups.erase(oldest->first);
+  calls_.erase(oldest);
 }
 
 // From the newest on: exchanges have numbers of their own.
 FlightCall* FlightRecorder::Find(const std::string& group, const Collective& call) {
-  auto& calls = calls_[group];
+  const auto known = calls_.find(group);
+  if (known == calls_.end()) return nullptr;
+  auto& calls = known->second;
   for (auto at = calls.rbegin(); at != calls.rend(); ++at) {
     if (at->call == call) return &*at;
   }
@@ -79,7 +104,7 @@ void FlightRecorder::Write(const std::string& error) noexcept {
 // A record that cannot be written must not hide the failure.
 void FlightRecorder::WriteLocked() noexcept {
   try {
-    if (!IsDirectory(ParentPath(folder_))) return;
+    if (folder_.empty() || !IsDirectory(ParentPath(folder_))) return;
     record_.written = UnixTime();
     for (const auto& [name, calls] : calls_) {
       record_.groups[name].calls.assign(calls.begin(), calls.end());

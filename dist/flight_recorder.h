@@ -17,10 +17,14 @@ namespace lockstep::dist {
 // exception that ends the process writes it again, with what it says. Thread-safe.
 class FlightRecorder {
  public:
-  static constexpr size_t kDepth = 64;  // calls of each group
+  static constexpr size_t kDepth = 64;   // calls of each group
+  static constexpr size_t kGroups = 32;  // those that have called something last
 
   // Writes to folder/rank-N.json; the folder is made when the time comes, if its parent exists.
+  // Nothing is written while the folder is "".
   FlightRecorder(std::string folder, int rank, int ranks);
+
+  void SetFolder(const std::string& folder);
 
   // See FlightRecord::meeting.
   void SetMeeting(const std::string& meeting);
@@ -34,11 +38,12 @@ class FlightRecorder {
   void Write(const std::string& error) noexcept;
 
  private:
+  void ForgetOldGroup(const std::string& other_than);
   FlightCall* Find(const std::string& group, const Collective& call);
   void WriteLocked() noexcept;
 
-  const std::string folder_;
   std::mutex mutex_;
+  std::string folder_;
   FlightRecord record_;
   std::map<std::string, std::deque<FlightCall>> calls_;
 };

@@ -31,6 +31,7 @@ class GlooStore : public gloo::rendezvous::Store {
 
   void set(const std::string& key, const std::vector<char>& data) override {
     store_.Set(prefix_ + key, std::string(data.begin(), data.end()));
+    set_.push_back(prefix_ + key);
   }
   std::vector<char> get(const std::string& key) override {
     const auto value = store_.Get(prefix_ + key, timeout_);
@@ -42,10 +43,15 @@ class GlooStore : public gloo::rendezvous::Store {
   }
   void wait(const std::vector<std::string>& keys, const milliseconds&) override { wait(keys); }
 
+  void DeleteWhatWasSet() {
+    for (const std::string& key : set_) store_.Delete(key);
+  }
+
  private:
   dist::Store& store_;
   const std::string prefix_;
   const milliseconds timeout_;
+  std::vector<std::string> set_;
 };
 
 // Threads made meanwhile interrupt nobody when they wake. Gloo's would interrupt a thread that
@@ -93,6 +99,10 @@ class GlooTransport : public Transport {
       context_->setTimeout(timeout / kGloosFactor + milliseconds(1));
       GlooStore gloo_store(*store_, name + "/gloo/", timeout);
       context_->connectFullMesh(gloo_store, device);
+      // Now that all are connected, addresses are of no use, and would mislead a later group of the
+      // same name.
+      MeetAll(Clock::now() + timeout);
+      gloo_store.DeleteWhatWasSet();
     } catch (const StoreError&) {
       throw;
     } catch (const std::exception& error) {
@@ -129,12 +139,10 @@ class GlooTransport : public Transport {
     }
     if (lost) throw *lost;
     for (Pending& p : receiving_) {
-      Try(p.peer, deadline, [&] { p.done = p.buffer->waitRecv(nullptr, Left(deadline)); });
-      if (!p.done) ThrowInterrupted();
+      WaitFor(&p, deadline, [&](milliseconds left) { return p.buffer->waitRecv(nullptr, left); });
     }
     for (Pending& p : sending_) {
-      Try(p.peer, deadline, [&] { p.done = p.buffer->waitSend(nullptr, Left(deadline)); });
-      if (!p.done) ThrowInterrupted();
+      WaitFor(&p, deadline, [&](milliseconds left) { return p.buffer->waitSend(nullptr, left); });
     }
     Forget();
   }
@@ -148,8 +156,13 @@ class GlooTransport : public Transport {
   void Interrupt() override {
     const std::lock_guard<std::mutex> lock(mutex_);
     interrupted_ = true;
-    for (const Pending& p : receiving_) p.buffer->abortWaitRecv();
-    for (const Pending& p : sending_) p.buffer->abortWaitSend();
+    AbortWaits();
+  }
+
+  void Extend(Deadline deadline) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    extended_ = std::max(extended_, deadline);
+    AbortWaits();  // which begin again, with the time that is left now
   }
 
   std::unique_ptr<Transport> Duplicate(const std::string& name) override {
@@ -157,6 +170,24 @@ class GlooTransport : public Transport {
   }
 
  private:
+  // Returns once all ranks have come here.
+  void MeetAll(Deadline deadline) {
+    std::vector<char> bytes(static_cast<size_t>(size()) + 1);
+    std::vector<Outgoing> outgoing;
+    std::vector<Incoming> incoming;
+    for (int r = 0; r < size(); ++r) {
+      if (r == rank()) continue;
+      outgoing.push_back({r, &bytes.back(), 1});
+      incoming.push_back({r, &bytes[static_cast<size_t>(r)], 1});
+    }
+    try {
+      GlooTransport::Run(outgoing, incoming, deadline);
+    } catch (...) {
+      GlooTransport::Close();  // so that nobody writes into `bytes` any more
+      throw;
+    }
+  }
+
   struct Pending {
     int peer;
     Buffer buffer;
@@ -171,15 +202,31 @@ class GlooTransport : public Transport {
   }
 
   // The lock is held.
+  void AbortWaits() {
+    for (const Pending& p : receiving_) p.buffer->abortWaitRecv();
+    for (const Pending& p : sending_) p.buffer->abortWaitSend();
+  }
+
+  // The lock is held.
   void Add(std::vector<Pending>* list, int peer, void* data, int64_t bytes) {
     if (interrupted_) ThrowInterrupted();
     list->push_back({peer, context_->createUnboundBuffer(data, static_cast<size_t>(bytes))});
   }
 
   static size_t Index(const Pending& p) { return static_cast<size_t>(p.peer); }
-  static milliseconds Left(Deadline deadline) {
-    return std::max(milliseconds(1),
-                    std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
+  milliseconds Left(Deadline deadline) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::chrono::duration_cast<milliseconds>(std::max(deadline, extended_) - Clock::now());
+  }
+
+  // wait(time left) is false where it was aborted.
+  template <class F>
+  void WaitFor(Pending* p, Deadline deadline, const F& wait) {
+    while (!p->done) {
+      Try(p->peer, deadline, [&] { p->done = wait(std::max(milliseconds(1), Left(deadline))); });
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!p->done && interrupted_) ThrowInterrupted();
+    }
   }
 
   template <class F>
@@ -191,7 +238,7 @@ class GlooTransport : public Transport {
     } catch (const std::exception& error) {
       // Gloo's exceptions have no base but this one. When a wait is over, Gloo closes all
       // connections; what had come before still counts.
-      if (Clock::now() + milliseconds(2) >= deadline) ThrowTimeout();
+      if (Left(deadline) <= milliseconds(2)) ThrowTimeout();
       throw TransportError(TransportError::Cause::kLostRank, Ended(peer),
                            StrCat("its connection ended (", error.what(), ")"));
     }
@@ -218,10 +265,13 @@ class GlooTransport : public Transport {
     std::set<int> peers;
     const auto check = [&](const Pending& p, bool receiving) {
       if (p.done) return;
+      const auto came = [&] {
+        return receiving ? p.buffer->waitRecv(nullptr, milliseconds(1))
+                         : p.buffer->waitSend(nullptr, milliseconds(1));
+      };
       try {
-        const bool came = receiving ? p.buffer->waitRecv(nullptr, milliseconds(1))
-                                    : p.buffer->waitSend(nullptr, milliseconds(1));
-        if (!came) peers.insert(p.peer);
+        // The first answer is no wherever AbortWaits was since, whether or not the message came.
+        if (!came() && !came()) peers.insert(p.peer);
       } catch (const std::exception&) {
         peers.insert(p.peer);
       }
@@ -244,6 +294,7 @@ class GlooTransport : public Transport {
 
   std::mutex mutex_;
   bool interrupted_ = false;
+  Deadline extended_ = Deadline::min();
   // Changed under the lock, by the thread in Run.
   std::vector<Pending> receiving_, sending_;
 };

@@ -15,6 +15,7 @@
 #include "dist/host_collectives.h"
 #include "dist/host_verdict.h"
 #include "dist/host_work.h"
+#include "dist/pause.h"
 
 namespace lockstep::dist {
 namespace {
@@ -29,29 +30,29 @@ constexpr auto kOthersHaveSaid = std::chrono::seconds(3);
 class HostGroup : public ProcessGroup {
  public:
   HostGroup(std::unique_ptr<Transport> transport, Store& store, const GroupOptions& options,
-            std::shared_ptr<FirstFailure> first_failure)
-      : ProcessGroup(transport->rank(), transport->size(), options, std::move(first_failure)),
+            std::shared_ptr<RankStatus> status)
+      : ProcessGroup(transport->rank(), transport->size(), options, std::move(status)),
         exceptions_(std::uncaught_exceptions()),
         transport_(std::move(transport)),
         collectives_(*transport_, options.check_every_call, options.packing),
         store_(store.Clone()),
         prefixed_(store.Clone(), options.name + "/"),
         board_(prefixed_, {.rank = rank(),
+                           .size = size(),
                            .heartbeat = options.heartbeat,
                            .on_failure = [this](const Failure& f) { Learn(f); },
-                           .position = [this] { return Position(); }}),
+                           .position = [this] { return Position(); },
+                           .status = ProcessGroup::status(),
+                           .timeout = options.timeout,
+                           .on_beat = [this] { AllowForPause(); }}),
         worker_([this] { RunQueue(); }) {}
 
   ~HostGroup() override {
     if (std::uncaught_exceptions() > exceptions_) {
       Abort("its group was destroyed by an exception");
     } else {
-      Call leave;
-      leave.collective = {CollectiveKind::kLeave};
-      leave.collective.sequence = NextSequence();
-      leaving_ = true;
       try {
-        Submit(std::move(leave))->Synchronize();
+        HostGroup::Leave()->Synchronize();
         board_.Leave();
       } catch (const Error&) {
         // The others were told, and throw; whoever leaves does not mind.
@@ -71,7 +72,7 @@ class HostGroup : public ProcessGroup {
   void CheckInStep() override { Barrier()->Synchronize(); }
 
   void Abort(const std::string& reason) override {
-    Failure failure = first_failure()->GiveUp(reason);
+    Failure failure = status()->GiveUp(reason);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) return;
@@ -86,7 +87,7 @@ class HostGroup : public ProcessGroup {
     options.name = name;
     // Nothing of this group is under way while the transport makes another of itself.
     CheckInStep();
-    return MakeHostGroup(transport_->Duplicate(name), *store_, options, first_failure());
+    return MakeHostGroup(transport_->Duplicate(name), *store_, options, status());
   }
 
  private:
@@ -96,6 +97,7 @@ class HostGroup : public ProcessGroup {
   };
 
   WorkPtr Submit(Call call) override {
+    leaving_ = call.collective.kind == CollectiveKind::kLeave;
     if (call.output.defined()) call.output.storage().BumpVersion();
     for (const Transfer& t : call.transfers) {
       if (t.direction == Transfer::Direction::kReceive) t.tensor.storage().BumpVersion();
@@ -123,6 +125,7 @@ class HostGroup : public ProcessGroup {
         running_ = item->call.collective;
         purpose_running_ = item->call.purpose;
         busy_ = true;
+        waiting_since_ = Clock::now();
       }
       if (recorder()) recorder()->Begin(name(), item->call.collective);
       const auto begin = Clock::now();
@@ -180,8 +183,8 @@ class HostGroup : public ProcessGroup {
         failure->cause = CollectiveError::Cause::kTimeout;
         board_.ShareLost({});
         WaitForFailure(kPositionsAreThere);
-        verdict =
-            ExplainTimeout(board_.Positions(size()), size(), c, rank(), e.peers, options().timeout);
+        verdict = ExplainTimeout(board_.Positions(), size(), c, rank(), e.peers, options().timeout);
+        verdict.reason += board_.PauseClause();
         if (verdict.others_know_better) WaitForFailure(kOthersHaveSaid);
         break;
       case TransportError::Cause::kCorrupt:
@@ -201,7 +204,7 @@ class HostGroup : public ProcessGroup {
     const auto deadline = Clock::now() + kLossesAreThere;
     std::map<int, std::vector<int>> lost;
     do {
-      lost = board_.Lost(size());
+      lost = board_.Lost();
       lost[rank()] = mine;
       const bool by_timeout = std::any_of(mine.begin(), mine.end(), [&](int peer) {
         return lost.contains(peer) && lost[peer].empty();
@@ -224,6 +227,23 @@ class HostGroup : public ProcessGroup {
     return {running_, collectives_.step(), busy_};
   }
 
+  // The timeout does not run while a rank has declared a pause.
+  void AllowForPause() {
+    const auto half = options().timeout / 2;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!busy_ || failure_ || Clock::now() < waiting_since_ + half) return;
+    }
+    const auto pause = board_.LivePause();
+    if (!pause) return;
+    transport_->Extend(Clock::now() + options().timeout);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      waiting_since_ = Clock::now();
+    }
+    TellOfPause(options(), *status(), rank(), *pause);
+  }
+
   FlightRecorder* recorder() const { return options().recorder.get(); }
 
   // What counts: what was known before, then what any rank has said first, then mine.
@@ -243,7 +263,7 @@ class HostGroup : public ProcessGroup {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) return;
       // Whoever leaves does not mind that the others, or the store, are gone.
-      if (!leaving_) first_failure()->Learn(name(), failure);
+      if (!leaving_) status()->Learn(name(), failure);
       failure_ = failure;
     }
     changed_.notify_all();
@@ -316,6 +336,7 @@ class HostGroup : public ProcessGroup {
   Collective running_;  // or, unless busy_, the last that ran
   std::string purpose_running_;
   bool busy_ = false;
+  Clock::time_point waiting_since_;  // the call that runs, but for pauses
   std::atomic<bool> leaving_{false};
   std::optional<Failure> failure_;
   bool stop_ = false;
@@ -329,9 +350,8 @@ class HostGroup : public ProcessGroup {
 
 std::shared_ptr<ProcessGroup> MakeHostGroup(std::unique_ptr<Transport> transport, Store& store,
                                             const GroupOptions& options,
-                                            std::shared_ptr<FirstFailure> first_failure) {
-  return std::make_shared<HostGroup>(std::move(transport), store, options,
-                                     std::move(first_failure));
+                                            std::shared_ptr<RankStatus> status) {
+  return std::make_shared<HostGroup>(std::move(transport), store, options, std::move(status));
 }
 
 }  // namespace lockstep::dist

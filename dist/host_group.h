@@ -10,9 +10,9 @@
 namespace lockstep::dist {
 
 // Of CPU tensors. The ranks of the transport meet on the store, of which the group makes handles of
-// its own; keys begin with the group's name. `first_failure`: see ProcessGroup.
+// its own; keys begin with the group's name. `status`: see ProcessGroup.
 std::shared_ptr<ProcessGroup> MakeHostGroup(std::unique_ptr<Transport> transport, Store& store,
                                             const GroupOptions& options,
-                                            std::shared_ptr<FirstFailure> first_failure = nullptr);
+                                            std::shared_ptr<RankStatus> status = nullptr);
 
 }  // namespace lockstep::dist

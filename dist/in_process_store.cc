@@ -1,8 +1,9 @@
 #include "dist/in_process_store.h"
 
 #include <condition_variable>
-#include <map>
 #include <mutex>
+
+#include "dist/key_values.h"
 
 namespace lockstep::dist {
 namespace {
@@ -10,8 +11,7 @@ namespace {
 struct Shared {
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<std::string, std::string> values;
-  std::map<std::string, int64_t> numbers;
+  KeyValues keys;
 };
 
 class InProcessStore : public Store {
@@ -21,29 +21,39 @@ class InProcessStore : public Store {
   void Set(const std::string& key, const std::string& value) override {
     CheckValue(key, value);
     const auto lock = Lock();
-    shared_->values[key] = value;
+    shared_->keys.Set(key, value);
     shared_->changed.notify_all();
   }
   std::string SetIfAbsent(const std::string& key, const std::string& value) override {
     CheckValue(key, value);
     const auto lock = Lock();
-    const auto [at, inserted] = shared_->values.emplace(key, value);
-    if (inserted) shared_->changed.notify_all();
-    return at->second;
+    if (const std::string* const there = shared_->keys.Find(key)) return *there;
+    shared_->keys.Set(key, value);
+    shared_->changed.notify_all();
+    return value;
   }
   std::optional<std::string> Get(const std::string& key, Milliseconds timeout) override {
     CheckKey(key);
     auto lock = Lock();
-    const auto ready = [&] { return interrupted_ || shared_->values.count(key) != 0; };
+    const auto ready = [&] { return interrupted_ || shared_->keys.Find(key) != nullptr; };
     const bool found = shared_->changed.wait_for(lock, timeout, ready);
     CheckNotInterrupted();
     if (!found) return std::nullopt;
-    return shared_->values.at(key);
+    return *shared_->keys.Find(key);
   }
   int64_t Add(const std::string& key, int64_t delta) override {
     CheckKey(key);
     const auto lock = Lock();
-    return shared_->numbers[key] += delta;
+    return *shared_->keys.Add(key, delta);
+  }
+  void Delete(const std::string& key) override {
+    CheckKey(key);
+    const auto lock = Lock();
+    shared_->keys.Delete(key);
+  }
+  int64_t Bytes() override {
+    const auto lock = Lock();
+    return static_cast<int64_t>(shared_->keys.bytes());
   }
   std::unique_ptr<Store> Clone() override { return std::make_unique<InProcessStore>(shared_); }
   void Interrupt() override {

@@ -1,5 +1,6 @@
 #include "dist/in_process_transport.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -21,7 +22,8 @@ struct Hub {
   // What was sent and not yet fetched, by sender and receiver.
   std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> mail;
   std::set<int> gone;
-  std::map<std::string, std::shared_ptr<Hub>> duplicates;
+  // Kept by their transports.
+  std::map<std::string, std::weak_ptr<Hub>> duplicates;
 };
 
 class InProcessTransport : public Transport {
@@ -59,11 +61,18 @@ class InProcessTransport : public Transport {
     hub_->changed.notify_all();
   }
 
+  void Extend(Deadline deadline) override {
+    const std::lock_guard<std::mutex> lock(hub_->mutex);
+    extended_ = std::max(extended_, deadline);
+  }
+
   std::unique_ptr<Transport> Duplicate(const std::string& name) override {
     const std::lock_guard<std::mutex> lock(hub_->mutex);
-    auto& hub = hub_->duplicates[name];
-    if (hub == nullptr) hub = std::make_shared<Hub>(hub_->size);
-    return std::make_unique<InProcessTransport>(hub, rank_);
+    std::erase_if(hub_->duplicates, [](const auto& entry) { return entry.second.expired(); });
+    auto& known = hub_->duplicates[name];
+    auto hub = known.lock();
+    if (hub == nullptr) known = hub = std::make_shared<Hub>(hub_->size);
+    return std::make_unique<InProcessTransport>(std::move(hub), rank_);
   }
 
  private:
@@ -85,10 +94,13 @@ class InProcessTransport : public Transport {
     {
       std::unique_lock<std::mutex> lock(hub_->mutex);
       auto& mail = hub_->mail[{message.peer, rank_}];
-      const bool in_time = hub_->changed.wait_until(
-          lock, deadline, [&] { return interrupted_ || !mail.empty() || IsLost(message.peer); });
+      const auto ready = [&] { return interrupted_ || !mail.empty() || IsLost(message.peer); };
+      while (!hub_->changed.wait_until(lock, std::max(deadline, extended_), ready)) {
+        if (std::chrono::steady_clock::now() >= std::max(deadline, extended_)) {
+          ThrowTimeout(all.subspan(i));
+        }
+      }
       CheckNotInterrupted();
-      if (!in_time) ThrowTimeout(all.subspan(i));
       // What was sent before its sender left still counts.
       if (mail.empty() || hub_->gone.count(rank_) != 0) ThrowLost(message.peer);
       bytes = std::move(mail.front());
@@ -129,6 +141,7 @@ class InProcessTransport : public Transport {
   std::shared_ptr<Hub> hub_;
   const int rank_;
   bool interrupted_ = false;
+  Deadline extended_ = Deadline::min();
 };
 
 }  // namespace

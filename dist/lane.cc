@@ -86,7 +86,6 @@ class StreamLane : public Lane {
       backend_.Synchronize(stream_);
     } catch (...) {  // whoever waits for what it computed hears of it
     }
-    backend_.DestroyStream(stream_);
   }
 
   void Submit(Job job) override {

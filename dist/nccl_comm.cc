@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/cuda/device.h"
+#include "core/cuda/error.h"
 
 namespace lockstep::dist {
 namespace {
@@ -37,7 +38,7 @@ ncclRedOp_t OpOf(ReduceOp op) {
   return op == ReduceOp::kSum ? ncclSum : op == ReduceOp::kMax ? ncclMax : ncclMin;
 }
 
-cudaStream_t HandleOf(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
+cudaStream_t HandleOf(Stream stream) { return static_cast<cudaStream_t>(stream.handle.get()); }
 
 }  // namespace
 
@@ -85,8 +86,8 @@ NcclComm::NcclComm(const ncclUniqueId& id, int rank, int size, Device device,
 NcclComm::~NcclComm() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (comm_ == nullptr) return;
-  cuda::SetDevice(device_);
   try {
+    cuda::SetDevice(device_);
     Settle("ncclCommFinalize", Nccl().CommFinalize(comm_), Clock::now() + timeout_);
     Nccl().CommDestroy(comm_);
   } catch (const Error&) {
@@ -181,7 +182,7 @@ void NcclComm::Abort() {
   aborting_ = true;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (comm_ == nullptr) return;
-  cuda::SetDevice(device_);
+  LS_CUDA_WARN(cudaSetDevice(device_.index));
   Nccl().CommAbort(std::exchange(comm_, nullptr));
 }
 

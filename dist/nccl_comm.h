@@ -42,6 +42,7 @@ class NcclComm {
   };
   void Exchange(const std::vector<Part>& parts, Stream stream);
 
+  Device device() const { return device_; }
   // What has gone wrong behind the back, if anything: "remote process exited ...".
   std::optional<std::string> AsyncError();
   // What is under way ends, with anything in its outputs; other calls throw from now on.

@@ -35,7 +35,7 @@ ncclUniqueId ShareId(ProcessGroup& control) {
 bool IsCapturing(Stream stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cuda::SetDevice(stream.device);
-  LS_CUDA(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.handle), &status));
+  LS_CUDA(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.handle.get()), &status));
   return status != cudaStreamCaptureStatusNone;
 }
 
@@ -43,7 +43,7 @@ class NcclGroup : public ProcessGroup {
  public:
   NcclGroup(std::shared_ptr<ProcessGroup> control, Store& store, Device device,
             const GroupOptions& options)
-      : ProcessGroup(control->rank(), control->size(), options, control->first_failure()),
+      : ProcessGroup(control->rank(), control->size(), options, control->status()),
         exceptions_(std::uncaught_exceptions()),
         device_(device),
         control_(std::move(control)),
@@ -52,7 +52,7 @@ class NcclGroup : public ProcessGroup {
         stream_(device),
         comm_(ShareId(*control_), rank(), size(), device, options.timeout),
         nothing_(Tensor::Zeros({1}, DType::kU8, device)),
-        watchdog_(*store_, rank(), size(), options, &comm_, state_, first_failure()) {
+        watchdog_(*store_, rank(), size(), options, &comm_, state_, status()) {
     nothing_.storage().RecordUse(stream_);
     // The zeros were written on another stream.
     Synchronize(CurrentStream(device));
@@ -90,8 +90,14 @@ class NcclGroup : public ProcessGroup {
     DropAnchor();
   }
 
+  // Over the host; the others' watchdogs see it in the log.
+  WorkPtr Leave() override {
+    Note({CollectiveKind::kLeave, ReduceOp::kSum, DType::kU8, 0, 0, NextSequence()}, "");
+    return control_->Leave();
+  }
+
   void Abort(const std::string& reason) override {
-    Failure failure = first_failure()->GiveUp(reason);
+    Failure failure = status()->GiveUp(reason);
     failure.operation = watchdog_.LastCall();
     watchdog_.Fail(failure);
     control_->Abort(reason);

@@ -1,7 +1,9 @@
 #include "dist/nccl_watchdog.h"
 
+#include "core/cuda/error.h"
 #include "dist/flight_recorder.h"
 #include "dist/host_collectives.h"
+#include "dist/pause.h"
 
 namespace lockstep::dist {
 namespace {
@@ -13,23 +15,25 @@ constexpr auto kPublish = milliseconds(500);
 // How long others may take to publish what they do.
 constexpr auto kGrace = milliseconds(1500);
 
-std::string KeyOf(int rank) { return StrCat("calls/", rank); }
-
 }  // namespace
 
 NcclWatchdog::NcclWatchdog(Store& store, int rank, int size, const GroupOptions& options,
                            NcclComm* comm, std::shared_ptr<FailureState> state,
-                           std::shared_ptr<FirstFailure> first_failure)
+                           std::shared_ptr<RankStatus> status)
     : store_(std::make_unique<PrefixStore>(store.Clone(), options.name + "/")),
       rank_(rank),
-      size_(size),
       options_(options),
       comm_(comm),
       state_(std::move(state)),
-      first_failure_(std::move(first_failure)),
+      status_(std::move(status)),
+      posted_(store_.get(), rank, size),
       board_(*store_, {.rank = rank,
+                       .size = size,
                        .heartbeat = options.heartbeat,
-                       .on_failure = [this](const Failure& f) { Learn(f); }}),
+                       .on_failure = [this](const Failure& f) { Learn(f); },
+                       .status = status_,
+                       .timeout = options.timeout,
+                       .on_beat = [this] { AllowForPause(); }}),
       thread_([this] { Run(); }) {}
 
 void NcclWatchdog::Called(const Collective& c) {
@@ -60,7 +64,7 @@ void NcclWatchdog::Fail(const Failure& failure) {
 }
 
 void NcclWatchdog::Learn(const Failure& failure) {
-  if (!leaving_) first_failure_->Learn(options_.name, failure);
+  if (!leaving_) status_->Learn(options_.name, failure);
   // First the error, then the end of what waits: nobody takes an aborted result for a good one.
   if (!state_->Set(failure)) return;
   comm_->Abort();
@@ -75,10 +79,13 @@ void NcclWatchdog::Stop() {
   }
   stopped_.notify_all();
   thread_.join();
+  if (!state_->Get()) Unpublish();
   board_.Leave();
 }
 
 void NcclWatchdog::Run() {
+  // A thread that never chose one opens a context on GPU 0.
+  LS_CUDA_WARN(cudaSetDevice(comm_->device().index));
   auto next_publish = Clock::now();
   while (!state_->Get()) {
     std::optional<Collective> slow;
@@ -135,25 +142,28 @@ void NcclWatchdog::Run() {
 }
 
 void NcclWatchdog::Publish() {
-  std::string bytes;
+  FlightLog log;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (published_) return;
     published_ = true;
-    bytes = log_.ToBytes();
+    log = log_;
   }
-  store_->Set(KeyOf(rank_), bytes);
+  posted_.Post(log);
+}
+
+// All ranks have left: nobody asks any more.
+void NcclWatchdog::Unpublish() {
+  try {
+    posted_.Delete();
+  } catch (const StoreError&) {
+    // Then it is gone with the store.
+  }
 }
 
 std::map<int, FlightLog> NcclWatchdog::Logs() {
-  std::map<int, FlightLog> logs;
-  for (int r = 0; r < size_; ++r) {
-    if (r == rank_) {
-      logs[r] = Log();
-    } else {
-      logs[r] = FlightLog::FromBytes(store_->Get(KeyOf(r), milliseconds(0)).value_or(""));
-    }
-  }
+  std::map<int, FlightLog> logs = posted_.OfOthers();
+  logs[rank_] = Log();
   return logs;
 }
 
@@ -179,6 +189,21 @@ void NcclWatchdog::CompareWithOthers(const Collective& c, const std::string& pur
   }
 }
 
+// As HostGroup does.
+void NcclWatchdog::AllowForPause() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (under_way_.empty() || Clock::now() < turn_ + options_.timeout / 2) return;
+  }
+  const auto pause = board_.LivePause();
+  if (!pause) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    turn_ = Clock::now();
+  }
+  TellOfPause(options_, *status_, rank_, *pause);
+}
+
 void NcclWatchdog::FailForTimeout(const Collective& c, const std::string& purpose) {
   Failure failure;
   failure.cause = CollectiveError::Cause::kTimeout;
@@ -195,6 +220,7 @@ void NcclWatchdog::FailForTimeout(const Collective& c, const std::string& purpos
         StrCat("; rank ", r, " did not take part, ",
                last ? "its last call was " + Describe(*last) : "it has called nothing");
   }
+  failure.reason += board_.PauseClause();
   Fail(failure);
 }
 

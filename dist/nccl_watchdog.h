@@ -24,7 +24,7 @@ namespace lockstep::dist {
 class NcclWatchdog {
  public:
   NcclWatchdog(Store& store, int rank, int size, const GroupOptions& options, NcclComm* comm,
-               std::shared_ptr<FailureState> state, std::shared_ptr<FirstFailure> first_failure);
+               std::shared_ptr<FailureState> state, std::shared_ptr<RankStatus> status);
   ~NcclWatchdog() { Stop(); }
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
@@ -49,23 +49,26 @@ class NcclWatchdog {
   void Run();
   void Learn(const Failure& failure);
   void Publish();
+  void Unpublish();
   // Throws MismatchError, or fails, if other ranks' calls show that `c` cannot end.
   void CompareWithOthers(const Collective& c, const std::string& purpose);
+  void AllowForPause();
   void FailForTimeout(const Collective& c, const std::string& purpose);
   std::map<int, FlightLog> Logs();
 
   const std::unique_ptr<Store> store_;
-  const int rank_, size_;
+  const int rank_;
   const GroupOptions options_;
   NcclComm* const comm_;
   const std::shared_ptr<FailureState> state_;
-  const std::shared_ptr<FirstFailure> first_failure_;
+  const std::shared_ptr<RankStatus> status_;
 
   mutable std::mutex mutex_;
   std::condition_variable stopped_;
   bool stop_ = false, published_ = true;
   std::atomic<bool> leaving_{false};
   FlightLog log_;
+  PostedLogs posted_;
   Collective last_call_;
   // The first one's turn began at turn_.
   std::deque<std::shared_ptr<NcclWork>> under_way_;

@@ -11,7 +11,7 @@ namespace lockstep::dist {
 namespace {
 
 cudaEvent_t HandleOf(void* event) { return static_cast<cudaEvent_t>(event); }
-cudaStream_t HandleOf(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
+cudaStream_t HandleOf(Stream stream) { return static_cast<cudaStream_t>(stream.handle.get()); }
 
 }  // namespace
 
@@ -23,9 +23,13 @@ TimedEvent::TimedEvent(Stream stream) : device_(stream.device) {
   LS_CUDA(cudaEventRecord(event, HandleOf(stream)));
 }
 
-TimedEvent::~TimedEvent() { LS_CUDA_WARN(cudaEventDestroy(HandleOf(event_))); }
+TimedEvent::~TimedEvent() {
+  LS_CUDA_WARN(cudaSetDevice(device_.index));
+  LS_CUDA_WARN(cudaEventDestroy(HandleOf(event_)));
+}
 
 bool TimedEvent::Query() const {
+  cuda::SetDevice(device_);
   const cudaError_t code = cudaEventQuery(HandleOf(event_));
   if (code == cudaErrorNotReady) {
     cudaGetLastError();
@@ -41,6 +45,7 @@ void TimedEvent::MakeWait(Stream stream) const {
 }
 
 double TimedEvent::Since(const TimedEvent& other) const {
+  cuda::SetDevice(device_);
   float milliseconds = 0;
   LS_CUDA(cudaEventElapsedTime(&milliseconds, HandleOf(other.event_), HandleOf(event_)));
   return milliseconds;

@@ -15,12 +15,11 @@ int64_t Sum(const std::vector<int64_t>& counts) {
 }  // namespace
 
 ProcessGroup::ProcessGroup(int rank, int size, GroupOptions options,
-                           std::shared_ptr<FirstFailure> first_failure)
+                           std::shared_ptr<RankStatus> status)
     : rank_(rank),
       size_(size),
       options_(std::move(options)),
-      first_failure_(first_failure ? std::move(first_failure)
-                                   : std::make_shared<FirstFailure>(rank)) {
+      status_(status ? std::move(status) : std::make_shared<RankStatus>(rank)) {
   LS_CHECK(size >= 1 && rank >= 0 && rank < size, "group '", options_.name, "': there is no rank ",
            rank, " among ", size);
   LS_CHECK(options_.timeout.count() > 0, "group '", options_.name,
@@ -55,6 +54,12 @@ WorkPtr ProcessGroup::SubmitCollective(Call call) {
   call.collective.sequence = NextSequence();
   call.purpose = purpose();
   return Submit(std::move(call));
+}
+
+WorkPtr ProcessGroup::Leave() {
+  Call call;
+  call.collective.kind = CollectiveKind::kLeave;
+  return SubmitCollective(std::move(call));
 }
 
 WorkPtr ProcessGroup::AllReduce(const Tensor& tensor, ReduceOp op) {

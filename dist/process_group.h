@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,14 +15,14 @@
 
 namespace lockstep::dist {
 
-class FirstFailure;
+class RankStatus;
 class FlightRecorder;
 
 struct GroupOptions {
   // In messages.
   std::string name = "world";
-  // How long an operation waits for other ranks, from when its turn has come. Long enough for what
-  // one rank does alone (writing a checkpoint): a rank that is gone is noticed at once.
+  // How long an operation waits for other ranks, from when its turn has come. Pauses that a rank
+  // has declared do not count (dist/pause.h); a rank that is gone is noticed at once.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
   // dist.check=full: NCCL, too, compares each call of all ranks before it starts, which makes the
   // host wait for the slowest rank; otherwise it compares at CheckInStep. Groups on the host always
@@ -32,11 +33,15 @@ struct GroupOptions {
   // any result. On the host only.
   Packing packing = Packing::kAuto;
   // A rank whose process is stopped, or cut off, is named by all others within so long; one that is
-  // silent for a second less (a third less, below 3 s) is let go on. 0: only the timeout counts;
-  // else at least 100 ms. Only stores over TCP notice.
+  // silent for less, by the least of a second, a third of this and a quarter of `timeout`, is let
+  // go on. 0: only the timeout counts; else at least 100 ms. Only stores over TCP notice.
   std::chrono::milliseconds heartbeat = std::chrono::seconds(20);
   // Gets the group's calls, and its failure; null: nobody.
   std::shared_ptr<FlightRecorder> recorder = nullptr;
+  // Told on one rank what a call has been waiting for since half of the timeout, where that is a
+  // pause (dist/pause.h). From the thread that shows that this rank lives, so it must not block;
+  // may be empty.
+  std::function<void(const std::string&)> say = {};
 };
 
 // One end of a transfer between two ranks. The tensor is contiguous.
@@ -81,7 +86,7 @@ class ProcessGroup {
   const std::string& name() const { return options_.name; }
   const GroupOptions& options() const { return options_; }
   // Shared with duplicates of this group.
-  const std::shared_ptr<FirstFailure>& first_failure() const { return first_failure_; }
+  const std::shared_ptr<RankStatus>& status() const { return status_; }
   // Where tensors must lie.
   virtual Device device() const = 0;
 
@@ -113,6 +118,13 @@ class ProcessGroup {
   // weights): on NCCL the host waits, and what the calls computed is there. It is itself a call.
   virtual void CheckInStep() = 0;
 
+  // The end of what the ranks do together: to be called by all of them, like a collective. Whoever
+  // calls anything else throws "rank 1 has left the group", as soon as this rank gets here, and
+  // nobody has to wait for this Work. The destructor does it for its group; an object that uses
+  // several does it for all of them before it waits for one, since it cannot know in which of them
+  // the others are. The group can be used further if all ranks have come.
+  virtual WorkPtr Leave();
+
   // Gives up: pending and future calls of all ranks throw, naming this rank and the reason; or what
   // this rank has heard of before in another group, if one is the duplicate of the other. Any
   // thread may call it; only the first reason counts.
@@ -123,7 +135,7 @@ class ProcessGroup {
   void SetPurpose(std::shared_ptr<const std::string> purpose) { purpose_ = std::move(purpose); }
 
   // Another group over the same ranks, with an order of its own: for what goes on beside this
-  // one's operations. Collective. `name` is different for each.
+  // one's operations. Collective. No other group that lives, or has failed, has the name.
   virtual std::shared_ptr<ProcessGroup> Duplicate(const std::string& name) = 0;
 
  protected:
@@ -137,9 +149,8 @@ class ProcessGroup {
     std::string purpose;
   };
 
-  // `first_failure` is that of the group which this one belongs to; null: it belongs to none.
-  ProcessGroup(int rank, int size, GroupOptions options,
-               std::shared_ptr<FirstFailure> first_failure);
+  // `status` is that of the group which this one belongs to; null: it belongs to none.
+  ProcessGroup(int rank, int size, GroupOptions options, std::shared_ptr<RankStatus> status);
 
   virtual WorkPtr Submit(Call call) = 0;
   std::string purpose() const { return purpose_ ? *purpose_ : ""; }
@@ -154,7 +165,7 @@ class ProcessGroup {
 
   const int rank_, size_;
   const GroupOptions options_;
-  const std::shared_ptr<FirstFailure> first_failure_;
+  const std::shared_ptr<RankStatus> status_;
   int64_t sequence_ = 0, exchanges_ = 0;
   std::shared_ptr<const std::string> purpose_;
 };

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 
 #include "core/engine.h"
 #include "core/slots.h"
+#include "core/step_state.h"
 #include "dist/agreement.h"
 #include "kernels/global_norm/global_norm.h"
 
@@ -27,7 +29,7 @@ BucketHook HookOf(const ReducerOptions& options, const std::optional<FixedOrder>
 
 Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> parameters,
                  ReducerOptions options)
-    : group_(group), options_(std::move(options)) {
+    : exceptions_(std::uncaught_exceptions()), group_(group), options_(std::move(options)) {
   for (auto& p : parameters) {
     if (p->trainable()) parameters_.push_back(std::move(p));
   }
@@ -67,6 +69,18 @@ Reducer::~Reducer() {
     }
     lane.sum = nullptr;
     lane.jobs.reset();
+  }
+  // An exception ends the lanes' own groups, which the others hear of.
+  if (group_ && std::uncaught_exceptions() <= exceptions_) Leave();
+}
+
+// All groups, before it waits for any: others may be in another one.
+void Reducer::Leave() noexcept {
+  try {
+    std::vector<WorkPtr> leaves;
+    for (const GroupLane& lane : lanes_) leaves.push_back(lane.group->Leave());
+    for (const WorkPtr& leave : leaves) leave->Synchronize();
+  } catch (...) {  // the others hear of it, and whoever leaves does not mind
   }
 }
 
@@ -210,8 +224,24 @@ void Reducer::BeginMicroStep() {
   }
 }
 
+// What is right in one process, and silently wrong in several.
+void Reducer::CheckShares(const BackwardPlan& plan) const {
+  LS_CHECK(
+      !plan.default_root_grad, "gradients are summed over the ", ranks(),
+      " ranks, so that the gradient of a mean would be ", ranks(),
+      " times too large: make the loss a sum, and divide by the samples (or tokens) of all ranks "
+      "at its root:\n"
+      "  Backward(loss, Tensor::Full({}, 1.0 / samples_of_all_ranks, DType::kF32, device));");
+  LS_CHECK(!DrewWithoutFirstSample(), "rank ", group_->rank(),
+           " drew the same dropout masks as the ",
+           "other ranks: say which samples of the step it has, such as\n"
+           "  const auto training = optimizer.BeginStep(state, step, learning_rate,\n"
+           "                                            {.first_sample = rank * batch_size});");
+}
+
 void Reducer::OnBegin(const BackwardPlan& plan) {
   CheckBegin();
+  if (ranks() > 1) CheckShares(plan);
   if (buckets_.empty()) MakePlan(plan);
   BeginMicroStep();
   in_plan_.assign(parameters_.size(), false);
@@ -394,7 +424,7 @@ void Reducer::ResolveUses() {
         ++others;
       }
     } else if (!users.empty() && !leaf.grad().defined()) {
-      leaf.SetGrad(slices_[buffer_][p].Clone());
+      leaf.SetGrad(slices_[buffer_][p]);
     }
   }
   if (missing.empty()) return;

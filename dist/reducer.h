@@ -79,8 +79,8 @@ class Reducer : public BackwardObserver {
  public:
   // Watches the trainable ones among the parameters, which have memory on the group's device. A
   // null group is a single rank. Nobody else calls the group, which outlives the reducer, while a
-  // backward runs. Collective, as is the destructor: lanes have duplicates of the group. Throws
-  // ArgumentError.
+  // backward runs. Collective, as is the destructor: lanes have duplicates of the group, and a rank
+  // that ends while others go on is named by them at once. Throws ArgumentError.
   Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> parameters,
           ReducerOptions options);
   ~Reducer() override;
@@ -156,9 +156,11 @@ class Reducer : public BackwardObserver {
   void MakeLanes(Device device);
   void WaitForLanes();
   void AbortGroups();
+  void Leave() noexcept;
   void MakePlan(const BackwardPlan& plan);
   void MakeBuckets(const std::vector<int64_t>& order);
   void CheckBegin() const;
+  void CheckShares(const BackwardPlan& plan) const;
   void BeginMicroStep();
   void BeginSync();
   void FillAbsent(size_t p);
@@ -173,6 +175,7 @@ class Reducer : public BackwardObserver {
   void ResolveUses();
   void Reset();
 
+  const int exceptions_;  // under way when it was made
   ProcessGroup* const group_;
   std::vector<std::shared_ptr<Parameter>> parameters_;
   ReducerOptions options_;

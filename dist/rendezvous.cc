@@ -2,6 +2,9 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <numeric>
+#include <string_view>
+#include <vector>
 
 #include "core/error.h"
 
@@ -9,6 +12,10 @@ namespace lockstep::dist {
 namespace {
 
 constexpr int kDefaultPort = 29500;
+constexpr int kMost = 1 << 20;  // ranks, nodes
+constexpr int kLastPort = 65535;
+// Beside an agent of torchrun.
+constexpr int kPortChoices = 8;
 
 // The names that a launcher uses for the same four numbers.
 struct Launcher {
@@ -44,8 +51,46 @@ void CheckBelow(const char* name, int value, const char* limit_name, int limit) 
                           limit_name, " is ", limit, "; ranks count from 0"));
 }
 
+// Of "2(x3),1", three nodes with two tasks each and one with one: the tasks of each node.
+std::vector<int> TasksOfNodes(const std::string& list) {
+  std::vector<int> tasks;
+  const char* at = list.data();
+  const char* const end = at + list.size();
+  while (at < end) {
+    int count = 0, nodes = 1;
+    auto read = std::from_chars(at, end, count);
+    if (read.ec != std::errc() || count < 0) return {};
+    at = read.ptr;
+    if (std::string_view(at, end).starts_with("(x")) {
+      read = std::from_chars(at + 2, end, nodes);
+      if (read.ec != std::errc() || nodes < 0 || nodes > kMost || read.ptr == end ||
+          *read.ptr != ')') {
+        return {};
+      }
+      at = read.ptr + 1;
+    }
+    tasks.insert(tasks.end(), static_cast<size_t>(nodes), count);
+    if (at < end && *at++ != ',') return {};
+  }
+  return tasks;
+}
+
+// What srun says of the tasks on this node, where that fits what else it says.
+std::optional<int> SlurmTasksHere(const Environment& environment, int world_size, int local_rank) {
+  const auto node = ReadNumber(environment, "SLURM_NODEID", 0, kMost);
+  for (const char* const name : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
+    const auto list = environment(name);
+    if (!node || !list) continue;
+    const std::vector<int> tasks = TasksOfNodes(*list);
+    const auto all = std::accumulate(tasks.begin(), tasks.end(), int64_t{0});
+    if (all != world_size || *node >= std::ssize(tasks)) continue;
+    const int here = tasks[static_cast<size_t>(*node)];
+    if (local_rank < here) return here;
+  }
+  return std::nullopt;
+}
+
 void ReadRanks(const Environment& environment, const Launcher& names, Rendezvous* r) {
-  constexpr int kMost = 1 << 20;
   r->rank = *ReadNumber(environment, names.rank, 0, kMost);
   const auto size = ReadNumber(environment, names.world_size, 1, kMost);
   if (!size) {
@@ -54,17 +99,23 @@ void ReadRanks(const Environment& environment, const Launcher& names, Rendezvous
   }
   r->world_size = *size;
   CheckBelow(names.rank, r->rank, names.world_size, r->world_size);
-  const auto local_size = ReadNumber(environment, names.local_world_size, 1, kMost);
   const auto local_rank = ReadNumber(environment, names.local_rank, 0, kMost);
-  if (local_size) {
-    CheckBelow(StrCat("one less than ", names.local_world_size).c_str(), *local_size - 1,
-               names.world_size, r->world_size);
-  }
   // Without a word about machines there is one.
   r->local_rank = local_rank.value_or(r->rank);
+  std::optional<int> local_size;
+  const char* limit = names.world_size;
+  if (&names == &kSlurm) {
+    local_size = SlurmTasksHere(environment, r->world_size, r->local_rank);
+  } else {
+    local_size = ReadNumber(environment, names.local_world_size, 1, kMost);
+    if (local_size) limit = names.local_world_size;
+  }
+  if (local_size) {
+    CheckBelow(StrCat("one less than ", limit).c_str(), *local_size - 1, names.world_size,
+               r->world_size);
+  }
   r->local_world_size = local_size.value_or(r->world_size);
-  CheckBelow(names.local_rank, r->local_rank,
-             local_size ? names.local_world_size : names.world_size, r->local_world_size);
+  CheckBelow(names.local_rank, r->local_rank, limit, r->local_world_size);
 }
 
 void ReadMaster(const Environment& environment, bool slurm, Rendezvous* r) {
@@ -77,10 +128,21 @@ void ReadMaster(const Environment& environment, bool slurm, Rendezvous* r) {
                             r->local_world_size, " of ", r->world_size,
                             " ranks are on this machine; set it to the host of rank 0"));
   }
-  const auto port = ReadNumber(environment, "MASTER_PORT", 1, 65535);
+  const auto port = ReadNumber(environment, "MASTER_PORT", 1, kLastPort);
   const auto job = slurm ? ReadNumber(environment, "SLURM_JOB_ID", 0, 2147483647) : std::nullopt;
   // Jobs that share a node should not meet.
   r->master_port = port ? *port : job ? 20000 + *job % 10000 : kDefaultPort;
+}
+
+// PyTorch's torchrun has a store of its own at MASTER_PORT, which speaks another protocol. All
+// ranks know that port, and so where else to look.
+void ReadAgent(const Environment& environment, Rendezvous* r) {
+  if (environment("TORCHELASTIC_USE_AGENT_STORE") != "True") return;
+  r->run_id = StrCat(environment("TORCHELASTIC_RUN_ID").value_or(""), ":", r->master_port);
+  const bool above = r->master_port + kPortChoices <= kLastPort;
+  r->master_port += above ? 1 : -kPortChoices;
+  r->port_choices = kPortChoices;
+  if (r->local_world_size == r->world_size) r->master_addr = "127.0.0.1";
 }
 
 }  // namespace
@@ -102,6 +164,7 @@ Rendezvous ReadRendezvous(const Environment& environment) {
     r.source = names.rank;
     ReadRanks(environment, names, &r);
     ReadMaster(environment, &names == &kSlurm, &r);
+    ReadAgent(environment, &r);
     break;
   }
   r.secret = environment("LOCKSTEP_SECRET").value_or("");

@@ -13,11 +13,14 @@ std::optional<std::string> ProcessEnvironment(const std::string& name);
 
 struct Rendezvous {
   int rank = 0, world_size = 1;
-  // On this machine; the rank's device, of its kind, has the index local_rank.
+  // On this machine; where all ranks see all its devices, local_rank is the index of the rank's.
   int local_rank = 0, local_world_size = 1;
-  // Where rank 0 serves the store.
+  // Where rank 0 serves the store: on the first free one of so many ports.
   std::string master_addr = "127.0.0.1";
-  int master_port = 0;
+  int master_port = 0, port_choices = 1;
+  // Where there are several: part of the secret, so that no other run's store is taken for this
+  // one's.
+  std::string run_id;
   std::string secret;
   // A folder for a file store instead; empty: TCP.
   std::string store_folder;
@@ -28,10 +31,12 @@ struct Rendezvous {
 // Reads, and the first that is there counts:
 //   RANK WORLD_SIZE [LOCAL_RANK LOCAL_WORLD_SIZE]      torchrun, tools/launch
 //   OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE  mpirun
-//   SLURM_PROCID SLURM_NTASKS SLURM_LOCALID            srun
-// and MASTER_ADDR, MASTER_PORT (29500; under Slurm the first host of SLURM_JOB_NODELIST and a port
-// made of SLURM_JOB_ID), LOCKSTEP_SECRET, LOCKSTEP_STORE_DIR. Without any of them: one process, on
-// its own. Throws InputError naming the variables if one is missing, is no number, out of range, or
+//   SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODEID SLURM_STEP_TASKS_PER_NODE  srun
+// With TORCHELASTIC_USE_AGENT_STORE=True (PyTorch's torchrun) MASTER_PORT is taken by its agent,
+// and the store is at one of the eight ports above; TORCHELASTIC_RUN_ID tells runs apart. Then
+// MASTER_ADDR, MASTER_PORT (29500; under Slurm the first host of SLURM_JOB_NODELIST and a port made
+// of SLURM_JOB_ID), LOCKSTEP_SECRET, LOCKSTEP_STORE_DIR. Without any of them: one process, on its
+// own. Throws InputError naming the variables if one is missing, is no number, out of range, or
 // contradicts another.
 Rendezvous ReadRendezvous(const Environment& environment = ProcessEnvironment);
 

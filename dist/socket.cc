@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-std::string ErrnoText() { return std::strerror(errno); }
+std::string ErrnoText() { return SystemErrorText(errno); }
 
 Addresses Resolve(const std::string& host, int port, int flags) {
   addrinfo hints = {};
@@ -32,6 +32,10 @@ Addresses Resolve(const std::string& host, int port, int flags) {
   addrinfo* list = nullptr;
   const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
   if (code != 0) {
+    const int reason = errno;
+    if (code == EAI_SYSTEM && IsOutOfDescriptors(reason)) {
+      throw NoDescriptorsError(SystemErrorText(reason));
+    }
     throw StoreError(StrCat("the host '", host, "' cannot be resolved: ", gai_strerror(code)));
   }
   return Addresses(list, freeaddrinfo);
@@ -52,6 +56,7 @@ void Await(int fd, short events, Socket::Deadline deadline) {
 
 Socket OpenLike(const addrinfo& address) {
   Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (socket.fd() < 0 && IsOutOfDescriptors(errno)) throw NoDescriptorsError(ErrnoText());
   if (socket.fd() < 0) throw StoreError("socket: " + ErrnoText());
   return socket;
 }
@@ -164,6 +169,8 @@ Socket Connect(const std::string& host, int port, Socket::Deadline deadline) {
         Socket socket = TryConnect(*a, deadline, &error);
         if (socket.fd() >= 0) return socket;
       }
+    } catch (const NoDescriptorsError& e) {
+      throw NoDescriptorsError(StrCat("cannot connect to ", host, ":", port, ": ", e.what()));
     } catch (const StoreError& e) {
       error = e.what();
     }

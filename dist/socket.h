@@ -10,6 +10,13 @@
 
 namespace lockstep::dist {
 
+// No file descriptor is left here, or the store has no room for another client, mostly for want of
+// descriptors there; waiting does not help.
+class NoDescriptorsError : public StoreError {
+ public:
+  using StoreError::StoreError;
+};
+
 class Socket : public FileDescriptor {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
@@ -29,7 +36,7 @@ Socket Listen(const std::string& host, int port);
 // The next who connects.
 Socket Accept(const Socket& listener, Socket::Deadline deadline);
 int PortOf(const Socket& socket);
-// Tries until the deadline: the server may not be there yet.
+// Tries until the deadline: the server may not be there yet. NoDescriptorsError at once.
 Socket Connect(const std::string& host, int port, Socket::Deadline deadline);
 // The numeric address of this machine that a connection to the host would come from. Sends nothing.
 std::string AddressTowards(const std::string& host, int port);

@@ -18,8 +18,9 @@ class StoreError : public Error {
   using Error::Error;
 };
 
-// A map from keys to values that all ranks see. Keys that were set stay. Thread-safe, but a handle
-// does one thing at a time: a thread that waits long wants one of its own (Clone).
+// A map from keys to values that all ranks see. Keys that were set stay until they are deleted, so
+// whoever sets keys again and again deletes or overwrites them. Thread-safe, but a handle does one
+// thing at a time: a thread that waits long wants one of its own (Clone).
 class Store {
  public:
   static constexpr size_t kMaxKey = 1024;           // bytes
@@ -36,6 +37,10 @@ class Store {
   virtual std::optional<std::string> Get(const std::string& key, Milliseconds timeout) = 0;
   // Adds to a number, from 0, and returns the sum. Such keys are not for the other calls.
   virtual int64_t Add(const std::string& key, int64_t delta) = 0;
+  // Removes the key, of whichever kind; nothing happens where there is none.
+  virtual void Delete(const std::string& key) = 0;
+  // What the store holds now, of all keys, in bytes.
+  virtual int64_t Bytes() = 0;
 
   // Has the store do SetIfAbsent(key, value) when this handle's connection ends, unless ClearWill
   // comes before: so that others hear of a process that ended in whatever way. One per handle.
@@ -80,6 +85,8 @@ class PrefixStore : public Store {
   int64_t Add(const std::string& key, int64_t delta) override {
     return store_->Add(prefix_ + key, delta);
   }
+  void Delete(const std::string& key) override { store_->Delete(prefix_ + key); }
+  int64_t Bytes() override { return store_->Bytes(); }
   using Store::SetWill;
   void SetWill(const std::string& key, const std::string& value, const std::string& silent_value,
                Milliseconds silence) override {

@@ -1,6 +1,7 @@
 // The client; tcp_store_server.cc is the other side.
 #include "dist/tcp_store.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -20,6 +21,8 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(20);
 // Between attempts to connect.
 constexpr auto kPause = std::chrono::milliseconds(100);
+// How long a server that has no room may find some.
+constexpr auto kRoomTime = std::chrono::seconds(2);
 
 class TcpStore : public Store {
  public:
@@ -27,6 +30,8 @@ class TcpStore : public Store {
     const auto deadline = Clock::now() + timeout;
     try {
       Authenticate(Greet(deadline), deadline);
+    } catch (const NoDescriptorsError& error) {
+      throw NoDescriptorsError(StrCat(Describe(), ": ", error.what()));
     } catch (const StoreError& error) {
       throw StoreError(StrCat(Describe(), ": ", error.what()));
     }
@@ -58,6 +63,11 @@ class TcpStore : public Store {
          static_cast<uint32_t>(value.size()));
     if (silence.count() > 0) patience_ = silence;
   }
+  void Delete(const std::string& key) override {
+    CheckKey(key);
+    Call(Op::kDelete, key, "", 0, Milliseconds(0));
+  }
+  int64_t Bytes() override { return Call(Op::kBytes, "bytes", "", 0, Milliseconds(0)).number; }
   std::optional<int> ServedBy() const override { return 0; }
   void ClearWill() override { Call(Op::kClearWill, "will", "", 0, Milliseconds(0)); }
 
@@ -82,17 +92,28 @@ class TcpStore : public Store {
 
   // Tries again where the server ends before it says anything: another may be about to come.
   Hello Greet(Clock::time_point deadline) {
+    const auto room_deadline = std::min<Clock::time_point>(deadline, Clock::now() + kRoomTime);
     while (true) {
+      socket_ = Socket();  // its descriptor may be the only one
       socket_ = Connect(address_.host, address_.port, deadline);
       try {
         Hello hello;
         socket_.ReceiveAll(&hello, sizeof(hello), deadline);
-        return hello;
+        if (hello.magic != kNoRoomMagic) return hello;
+        if (Clock::now() + kPause >= room_deadline) throw NoDescriptorsError(NoRoom(hello));
+      } catch (const NoDescriptorsError&) {
+        throw;
       } catch (const StoreError&) {
         if (Clock::now() + kPause >= deadline) throw;
       }
       std::this_thread::sleep_for(kPause);
     }
+  }
+
+  static std::string NoRoom(const Hello& hello) {
+    if (hello.limit == 0) return "it has as many clients as it serves";
+    return StrCat("the process of rank 0 has no file descriptor left for this connection; ",
+                  DescriptorHint(hello.limit));
   }
 
   void Authenticate(const Hello& hello, Clock::time_point deadline) {

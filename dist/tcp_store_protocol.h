@@ -11,7 +11,9 @@
 
 namespace lockstep::dist::tcp_store {
 
-inline constexpr uint64_t kMagic = 0x3245524f5453534cu;  // "LSSTORE2"
+inline constexpr uint64_t kMagic = 0x3345524f5453534cu;  // "LSSTORE3"
+// The server turns this client away: see Hello::limit.
+inline constexpr uint64_t kNoRoomMagic = 0x4d4f4f524f4e534cu;  // "LSNOROOM"
 
 using Nonce = std::array<std::byte, 32>;
 using Mac = std::array<std::byte, 32>;
@@ -19,6 +21,9 @@ using Mac = std::array<std::byte, 32>;
 struct Hello {
   uint64_t magic = kMagic;
   Nonce nonce = {};
+  // With kNoRoomMagic: how many descriptors the server's process may have, if it has none left; 0
+  // where it has as many clients as it serves.
+  int64_t limit = 0;
 };
 
 struct Proof {
@@ -27,7 +32,7 @@ struct Proof {
   Mac mac = {};
 };
 
-enum class Op : uint32_t { kSet, kSetIfAbsent, kGet, kAdd, kSetWill, kClearWill };
+enum class Op : uint32_t { kSet, kSetIfAbsent, kGet, kAdd, kDelete, kBytes, kSetWill, kClearWill };
 
 struct Request {
   Op op = Op::kGet;

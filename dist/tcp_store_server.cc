@@ -7,14 +7,15 @@
 #include <cerrno>
 #include <cstring>
 #include <list>
-#include <map>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "dist/key_values.h"
 #include "dist/socket.h"
 #include "dist/tcp_store.h"
+#include "dist/tcp_store_acceptor.h"
 #include "dist/tcp_store_protocol.h"
 
 namespace lockstep::dist {
@@ -25,6 +26,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxClients = 4096;
 constexpr size_t kMaxStored = 64 * 1024 * 1024;  // bytes
+// Answers that a client has not read yet, beyond which its requests wait.
+constexpr size_t kMaxUnread = 64 * 1024;  // bytes
 constexpr auto kProofTime = std::chrono::seconds(10);
 // Milliseconds that a client may wait: so that sums of times cannot overflow.
 constexpr int64_t kMaxWait = int64_t{7} * 24 * 3600 * 1000;
@@ -32,6 +35,8 @@ constexpr int64_t kMaxWait = int64_t{7} * 24 * 3600 * 1000;
 struct Will {
   std::string key, at_end, at_silence;
   Clock::duration silence;
+
+  size_t cost() const { return KeyValues::CostOf(key, at_end.size() + at_silence.size()); }
 };
 
 struct Client {
@@ -52,7 +57,7 @@ void Append(std::string* out, const T& value) {
 }
 
 template <class T>
-T Front(const std::string& in) {
+T Front(std::string_view in) {
   T value;
   std::memcpy(static_cast<void*>(&value), in.data(), sizeof(value));
   return value;
@@ -67,14 +72,20 @@ void Answer(Client* client, Status status, std::string_view value = {}, int64_t 
   client->out += value;
 }
 
+FileDescriptor MakeWake() {
+  FileDescriptor wake(eventfd(0, EFD_CLOEXEC));
+  if (wake.fd() < 0) throw StoreError("the store cannot be served: " + SystemErrorText(errno));
+  return wake;
+}
+
 }  // namespace
 
 // One thread looks at all sockets. A client that breaks the protocol is disconnected.
 class TcpStoreServer::Loop {
  public:
   Loop(Socket listener, std::string secret)
-      : listener_(std::move(listener)),
-        wake_(eventfd(0, EFD_CLOEXEC)),
+      : acceptor_(std::move(listener)),
+        wake_(MakeWake()),
         secret_(std::move(secret)),
         thread_([this] { Run(); }) {}
   ~Loop() {
@@ -86,10 +97,11 @@ class TcpStoreServer::Loop {
  private:
   void Run() {
     while (true) {
-      std::vector<pollfd> fds = {{wake_.fd(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+      std::vector<pollfd> fds = {{wake_.fd(), POLLIN, 0}, {acceptor_.fd(), POLLIN, 0}};
       auto next = Clock::now() + std::chrono::minutes(1);
+      if (fds[1].fd < 0) next = std::min(next, acceptor_.retry_at());
       for (const Client& client : clients_) {
-        const bool full = client.in.size() > Limit();
+        const bool full = client.in.size() > Limit() || client.out.size() > kMaxUnread;
         fds.push_back({client.socket.fd(),
                        static_cast<short>((full ? 0 : POLLIN) | (client.out.empty() ? 0 : POLLOUT)),
                        0});
@@ -102,8 +114,11 @@ class TcpStoreServer::Loop {
       if (fds[0].revents != 0) return;
       size_t i = 2;
       for (auto client = clients_.begin(); client != clients_.end(); ++i) {
-        const bool alive = (fds[i].revents == 0 || Receive(&*client)) && Serve(&*client);
-        if (alive) CheckSilence(&*client);
+        // Receive would see it, but for a client from which it takes no more.
+        const bool ended =
+            (fds[i].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0 && client->in.size() > Limit();
+        const bool alive = !ended && (fds[i].revents == 0 || Receive(&*client)) &&
+                           Serve(&*client) && CheckSilence(&*client);
         client = alive ? std::next(client) : Drop(client);
       }
       if (fds[1].revents != 0) Accept();
@@ -113,8 +128,8 @@ class TcpStoreServer::Loop {
   static size_t Limit() { return sizeof(Request) + Store::kMaxKey + Store::kMaxValue; }
 
   void Accept() {
-    Socket socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket.fd() < 0 || clients_.size() >= kMaxClients) return;
+    Socket socket = acceptor_.Accept(/*full=*/clients_.size() >= kMaxClients);
+    if (socket.fd() < 0) return;
     Client& client = clients_.emplace_back();
     client.socket = std::move(socket);
     client.nonce = RandomNonce();
@@ -127,7 +142,7 @@ class TcpStoreServer::Loop {
 
   // Erases the client and does its will; returns the next one.
   std::list<Client>::iterator Drop(std::list<Client>::iterator client) {
-    const auto will = std::move(client->will);
+    const auto will = TakeWill(&*client);
     const auto next = clients_.erase(client);
     if (will) Do(will->key, will->at_end);
     return next;
@@ -137,19 +152,29 @@ class TcpStoreServer::Loop {
     return client.will && client.will->silence.count() > 0;
   }
 
-  void CheckSilence(Client* client) {
+  // False once the client is gone.
+  bool CheckSilence(Client* client) {
     const auto silent = [&] { return Clock::now() - client->heard > client->will->silence; };
-    if (!HasSilenceLimit(*client) || !silent()) return;
+    if (!HasSilenceLimit(*client) || !silent()) return true;
     // It may have sent something while this process was stopped.
-    Receive(client);
-    if (!silent()) return;
-    const Will will = *std::exchange(client->will, std::nullopt);
-    Do(will.key, will.at_silence);
+    if (!Receive(client)) return false;
+    if (!silent()) return Serve(client);
+    const auto will = TakeWill(client);
+    Do(will->key, will->at_silence);
+    return true;
   }
 
-  // What a will says.
+  // With what was charged for it.
+  std::optional<Will> TakeWill(Client* client) {
+    if (client->will) keys_.Release(client->will->cost());
+    return std::exchange(client->will, std::nullopt);
+  }
+
+  // What a will says. There is room for it: the will's own.
   void Do(const std::string& key, const std::string& value) {
-    if (values_.emplace(key, value).second) Wake(key);
+    if (keys_.Find(key) != nullptr) return;
+    keys_.Set(key, value);
+    Wake(key);
   }
 
   // Sends what can be sent now; false once the client is gone.
@@ -183,36 +208,47 @@ class TcpStoreServer::Loop {
   }
 
   // Answers what has come, and what was waited for in vain; false for clients to be dropped.
+  // Whoever does not read its answers is not served until it does.
   bool Serve(Client* client) {
     if (!client->proven && !CheckProof(client)) return false;
+    const std::string_view in = client->in;
+    size_t at = 0;
     while (client->proven) {
-      if (client->waits_for) {
-        const auto found = values_.find(*client->waits_for);
-        if (found != values_.end()) {
-          Answer(client, Status::kOk, found->second);
-        } else if (Clock::now() >= client->deadline) {
-          Answer(client, Status::kTimeout);
-        } else {
-          break;
-        }
-        client->waits_for.reset();
+      if (client->out.size() > kMaxUnread) {
+        if (!Send(client)) return false;
+        if (client->out.size() > kMaxUnread) break;
       }
-      if (client->in.size() < sizeof(Request)) break;
-      const auto request = Front<Request>(client->in);
+      if (client->waits_for && !AnswerWaiting(client)) break;
+      if (in.size() - at < sizeof(Request)) break;
+      const auto request = Front<Request>(in.substr(at));
       if (request.key_bytes == 0 || request.key_bytes > Store::kMaxKey ||
           request.value_bytes > Store::kMaxValue) {
         return false;
       }
       const size_t size = sizeof(Request) + request.key_bytes + request.value_bytes;
-      if (client->in.size() < size) break;
-      const std::string key = client->in.substr(sizeof(Request), request.key_bytes);
-      const std::string value =
-          client->in.substr(sizeof(Request) + request.key_bytes, request.value_bytes);
-      client->in.erase(0, size);
+      if (in.size() - at < size) break;
+      const std::string key(in.substr(at + sizeof(Request), request.key_bytes));
+      const std::string value(
+          in.substr(at + sizeof(Request) + request.key_bytes, request.value_bytes));
+      at += size;
       if (!Do(client, request, key, value)) return false;
     }
+    client->in.erase(0, at);
     // Not what came meanwhile: it would wait for the next event.
     return Send(client);
+  }
+
+  // Whether it need not wait any longer.
+  bool AnswerWaiting(Client* client) {
+    if (const std::string* const value = keys_.Find(*client->waits_for)) {
+      Answer(client, Status::kOk, *value);
+    } else if (Clock::now() >= client->deadline) {
+      Answer(client, Status::kTimeout);
+    } else {
+      return false;
+    }
+    client->waits_for.reset();
+    return true;
   }
 
   // False until its time is over, or its proof is wrong.
@@ -232,76 +268,80 @@ class TcpStoreServer::Loop {
   bool Do(Client* client, const Request& request, const std::string& key,
           const std::string& value) {
     switch (request.op) {
-      case Op::kSet:
-      case Op::kSetIfAbsent: {
-        const auto at = values_.find(key);
-        if (request.op == Op::kSetIfAbsent && at != values_.end()) {
-          Answer(client, Status::kOk, at->second);
+      case Op::kSetIfAbsent:
+        if (const std::string* const there = keys_.Find(key)) {
+          Answer(client, Status::kOk, *there);
           return true;
         }
-        if (!Reserve(client, key.size() + value.size())) return true;
-        values_[key] = value;
+        [[fallthrough]];
+      case Op::kSet:
+        if (!keys_.Set(key, value)) return Refuse(client);
         Answer(client, Status::kOk,
                request.op == Op::kSetIfAbsent ? std::string_view(value) : std::string_view());
         Wake(key);
         return true;
-      }
       case Op::kGet:
         client->waits_for = key;
         client->deadline = Clock::now() + std::chrono::milliseconds(
                                               std::clamp<int64_t>(request.number, 0, kMaxWait));
         return true;
       case Op::kAdd: {
-        if (numbers_.count(key) == 0 && !Reserve(client, key.size())) return true;
-        // Wraps around instead of overflowing.
-        auto& number = numbers_[key];
-        number += static_cast<uint64_t>(request.number);
-        Answer(client, Status::kOk, {}, static_cast<int64_t>(number));
+        const auto sum = keys_.Add(key, request.number);
+        if (!sum) return Refuse(client);
+        Answer(client, Status::kOk, {}, *sum);
         return true;
       }
-      case Op::kSetWill:
-        if (!Reserve(client, key.size() + value.size())) return true;
-        if (request.first_bytes > value.size()) return false;
-        client->will = {
-            key, value.substr(0, request.first_bytes), value.substr(request.first_bytes),
-            std::chrono::milliseconds(std::clamp<int64_t>(request.number, 0, kMaxWait))};
+      case Op::kDelete:
+        keys_.Delete(key);
         Answer(client, Status::kOk);
         return true;
+      case Op::kBytes:
+        Answer(client, Status::kOk, {}, static_cast<int64_t>(keys_.bytes()));
+        return true;
+      case Op::kSetWill:
+        return DoSetWill(client, request, key, value);
       case Op::kClearWill:
-        client->will.reset();
+        TakeWill(client);
         Answer(client, Status::kOk);
         return true;
     }
     return false;
   }
 
+  bool DoSetWill(Client* client, const Request& request, const std::string& key,
+                 const std::string& value) {
+    if (request.first_bytes > value.size()) return false;
+    TakeWill(client);
+    Will will{key, value.substr(0, request.first_bytes), value.substr(request.first_bytes),
+              std::chrono::milliseconds(std::clamp<int64_t>(request.number, 0, kMaxWait))};
+    if (!keys_.Charge(will.cost())) return Refuse(client);
+    client->will = std::move(will);
+    Answer(client, Status::kOk);
+    return true;
+  }
+
   // Answers those who wait for the key; their bytes go out in the next round.
   void Wake(const std::string& key) {
     for (Client& client : clients_) {
       if (client.waits_for == key) {
-        Answer(&client, Status::kOk, values_.at(key));
+        Answer(&client, Status::kOk, *keys_.Find(key));
         client.waits_for.reset();
       }
     }
   }
 
-  // Never given back: keys are few.
-  bool Reserve(Client* client, size_t bytes) {
-    if (stored_ + bytes > kMaxStored) {
-      Answer(client, Status::kRefused, StrCat("the store is full: it holds ", stored_, " bytes"));
-      return false;
-    }
-    stored_ += bytes;
+  // What the client asks for has no room here.
+  bool Refuse(Client* client) {
+    Answer(client, Status::kRefused,
+           StrCat("the store is full: it holds ", keys_.bytes(), " bytes of at most ", kMaxStored));
     return true;
   }
 
-  Socket listener_;
+  TcpStoreAcceptor acceptor_;
   FileDescriptor wake_;
   const std::string secret_;
   std::list<Client> clients_;
-  std::map<std::string, std::string> values_;
-  std::map<std::string, uint64_t> numbers_;
-  size_t stored_ = 0;
+  KeyValues keys_{kMaxStored};
   std::thread thread_;
 };
 

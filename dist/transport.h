@@ -26,7 +26,7 @@ class TransportError : public Error {
 
 // Messages between two ranks are received in the order in which they were sent. A message may be
 // shorter than the memory that the receiver has for it; nobody tells how long it was. Run is called
-// by one thread, Interrupt by any.
+// by one thread, Interrupt and Extend by any.
 class Transport {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
@@ -55,6 +55,8 @@ class Transport {
   virtual void Close() = 0;
   // Run throws from now on.
   virtual void Interrupt() = 0;
+  // Run, also one that is under way, waits until then where its deadline is earlier.
+  virtual void Extend(Deadline deadline) = 0;
   // Another transport between the same ranks; collective. `name` is different for each.
   virtual std::unique_ptr<Transport> Duplicate(const std::string& name) = 0;
 };

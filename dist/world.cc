@@ -16,7 +16,7 @@
 #include "dist/content_hash.h"
 #include "dist/file_store.h"
 #include "dist/in_process_store.h"
-#include "dist/tcp_store.h"
+#include "dist/socket.h"
 
 namespace lockstep::dist {
 namespace {
@@ -55,11 +55,16 @@ struct Claim {
   std::string host, build, meeting;
   int64_t process = 0;
 
-  static Claim Parse(const std::string& text) {
-    const json j = TryParseJson(text);
-    if (!j.is_object()) return {};
-    return {j.value("size", 0), j.value("host", ""), j.value("build", ""), j.value("meeting", ""),
-            j.value("process", int64_t{0})};
+  // Nothing where no rank has written it.
+  static std::optional<Claim> Parse(const std::string& text) {
+    try {
+      const json j = TryParseJson(text);
+      return Claim{j.at("size").get<int>(), j.at("host").get<std::string>(),
+                   j.at("build").get<std::string>(), j.at("meeting").get<std::string>(),
+                   j.at("process").get<int64_t>()};
+    } catch (const json::exception&) {
+      return std::nullopt;
+    }
   }
   std::string ToText() const {
     return DumpJson(json{{"size", size},
@@ -96,6 +101,12 @@ class StaleStoreError : public StoreError {
  public:
   using StoreError::StoreError;
 };
+
+std::string NoClaim(const std::string& text, int rank) {
+  return StrCat("the store holds ", Quoted(text), " where rank ", rank,
+                " says who it is: does another program, or another build of this one, use the ",
+                "same store? Choose another MASTER_PORT, or another folder");
+}
 
 std::string LaunchHint(const Rendezvous& r) {
   if (r.source == "SLURM_PROCID") return "; start the program by srun, which starts all tasks";
@@ -138,12 +149,58 @@ void World::Open(Deadline deadline) {
     store_ = OpenFileStore(r.store_folder, rank(), left);
     return;
   }
-  TcpStoreAddress address{r.master_addr, r.master_port, r.secret};
-  if (rank() == 0) {
-    server_ = std::make_unique<TcpStoreServer>(address);
-    address = server_->address();
+  if (rank() == 0) Serve();
+  Connect(deadline);
+}
+
+TcpStoreAddress World::Address(int choice) const {
+  const Rendezvous& r = rendezvous_;
+  std::string secret = r.secret;
+  // What everybody can guess is a secret on this machine alone.
+  if (!r.run_id.empty() && (!secret.empty() || IsLoopback(r.master_addr))) {
+    secret += "/" + r.run_id;
   }
-  store_ = ConnectTcpStore(address, left);
+  return {r.master_addr, r.master_port + choice, secret};
+}
+
+void World::Serve() {
+  for (int choice = 0; server_ == nullptr; ++choice) {
+    try {
+      server_ = std::make_unique<TcpStoreServer>(Address(choice));
+    } catch (const StoreError&) {
+      if (choice + 1 == rendezvous_.port_choices) throw;
+    }
+  }
+}
+
+void World::Connect(Deadline deadline) {
+  const auto left = [&] {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+  };
+  if (server_ != nullptr || rendezvous_.port_choices == 1) {
+    store_ = ConnectTcpStore(server_ != nullptr ? server_->address() : Address(0), left());
+    return;
+  }
+  store_ = nullptr;  // that of a server that has ended
+  // Rank 0 is at one of them, or about to be; something else may be at the others, and say nothing.
+  auto patience = std::chrono::milliseconds(50);
+  TcpStoreAddress address = Address(0);
+  for (int choice = 0; store_ == nullptr; ++choice) {
+    if (choice == rendezvous_.port_choices) {
+      choice = 0;
+      patience = std::min(2 * patience, std::chrono::milliseconds(2000));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    address.port = rendezvous_.master_port + choice;
+    try {
+      store_ = ConnectTcpStore(address, std::min(patience, left()));
+    } catch (const NoDescriptorsError&) {
+      // Other ports would need one too. If it is rank 0 that has none, this gives it some time.
+      store_ = ConnectTcpStore(address, left());
+    } catch (const StoreError&) {
+      if (left() <= patience) throw;
+    }
+  }
 }
 
 void World::Refuse(const std::string& reason) {
@@ -167,12 +224,13 @@ void World::Meet(Deadline deadline) {
   const Claim mine = ClaimOf(size());
   const std::string there = store_->SetIfAbsent(KeyOf(rank()), mine.ToText());
   if (there != mine.ToText()) {
-    const Claim other = Claim::Parse(there);
+    const auto other = Claim::Parse(there);
+    if (!other) Refuse(NoClaim(there, rank()));
     const std::string rank_variable = rendezvous_.source.empty() ? "RANK" : rendezvous_.source;
     const std::string reason =
-        StrCat("the environment contradicts itself: rank ", rank(), " is claimed by ", other.Who(),
+        StrCat("the environment contradicts itself: rank ", rank(), " is claimed by ", other->Who(),
                " and by ", mine.Who(), "; each process needs a ", rank_variable, " of its own");
-    if (rank() != 0 && other.HasEnded()) throw StaleStoreError(reason);
+    if (rank() != 0 && other->HasEnded()) throw StaleStoreError(reason);
     Refuse(reason);
   }
   std::vector<int> missing;
@@ -197,14 +255,15 @@ void World::WaitFor(int r, Clock::time_point deadline, std::vector<int>* missing
     missing->push_back(r);
     return;
   }
-  const Claim theirs = Claim::Parse(*value);
-  if (r == 0) meeting_ = theirs.meeting;
-  if (theirs.size != size()) {
+  const auto theirs = Claim::Parse(*value);
+  if (!theirs) Refuse(NoClaim(*value, r));
+  if (r == 0) meeting_ = theirs->meeting;
+  if (theirs->size != size()) {
     Refuse(StrCat("ranks disagree on how many they are: ", size(), " by rank ", rank(), ", ",
-                  theirs.size, " by rank ", r, "; set the same world size for all"));
+                  theirs->size, " by rank ", r, "; set the same world size for all"));
   }
-  if (theirs.build != BuildId() && !theirs.build.empty() && !BuildId().empty()) {
-    Refuse(StrCat("rank ", r, " on ", theirs.host, " runs another build of the program than rank ",
+  if (theirs->build != BuildId() && !theirs->build.empty() && !BuildId().empty()) {
+    Refuse(StrCat("rank ", r, " on ", theirs->host, " runs another build of the program than rank ",
                   rank(), " on ", HostName(), ": copy the same file to all machines"));
   }
 }

@@ -8,10 +8,9 @@
 
 #include "dist/rendezvous.h"
 #include "dist/store.h"
+#include "dist/tcp_store.h"
 
 namespace lockstep::dist {
-
-class TcpStoreServer;
 
 // Keep it as long as its groups: on rank 0 it serves the store.
 class World {
@@ -37,6 +36,9 @@ class World {
  private:
   using Deadline = std::chrono::steady_clock::time_point;
   void Open(Deadline deadline);
+  TcpStoreAddress Address(int choice) const;
+  void Serve();
+  void Connect(Deadline deadline);
   void Join(Deadline deadline);
   void Meet(Deadline deadline);
   void WaitFor(int rank, Deadline deadline, std::vector<int>* missing);

@@ -39,12 +39,16 @@ void DispatchAnyFloat(const char* op, DType dtype, F&& f) {
   DispatchFloat(op, dtype, std::forward<F>(f));
 }
 
-// As DispatchFloat, for every dtype but the 8-bit floats.
+// As DispatchFloat, for every dtype.
 template <class F>
 void DispatchAll(const char* op, DType dtype, F&& f) {
   switch (dtype) {
     case DType::kF16:
       return f(TypeTag<F16>());
+    case DType::kF8E4M3:
+      return f(TypeTag<F8E4M3>());
+    case DType::kF8E5M2:
+      return f(TypeTag<F8E5M2>());
     case DType::kI64:
       return f(TypeTag<int64_t>());
     case DType::kI32:
@@ -73,16 +77,18 @@ void DispatchIndex(const char* op, DType dtype, F&& f) {
   }
 }
 
-// Between any two element types; 16-bit floats go through f32.
+template <class T>
+inline constexpr bool kIsNarrow = std::is_same_v<T, BF16> || std::is_same_v<T, F16> ||
+                                  std::is_same_v<T, F8E4M3> || std::is_same_v<T, F8E5M2>;
+
+// Between any two element types; 16- and 8-bit floats go through f32.
 template <class To, class From>
 inline To Convert(From x) {
-  constexpr bool from16 = std::is_same_v<From, BF16> || std::is_same_v<From, F16>;
-  constexpr bool to16 = std::is_same_v<To, BF16> || std::is_same_v<To, F16>;
   if constexpr (std::is_same_v<To, From>) {
     return x;
-  } else if constexpr (from16) {
+  } else if constexpr (kIsNarrow<From>) {
     return Convert<To>(static_cast<float>(x));
-  } else if constexpr (to16) {
+  } else if constexpr (kIsNarrow<To>) {
     return To(static_cast<float>(x));
   } else {
     return static_cast<To>(x);

@@ -90,7 +90,7 @@ void RunTile(const GemmArgs& g, int64_t batch, int64_t i0, int64_t j0, int64_t m
   } else {
     sums = scratch.Get(m * n);
   }
-  MultiplyTile<T>(a, b, {m, n, g.k}, sums, ld, direct && g.accumulate, g.bf16);
+  MultiplyTile<T>(a, b, {m, n, g.k, g.m}, sums, ld, direct && g.accumulate, g.bf16);
   const bool finished = g.accumulate || (g.bias == nullptr && !g.gelu && gelu_input == nullptr);
   if (direct && finished) return;
   Vectorised([=, &g] {
@@ -120,17 +120,17 @@ void Check(const GemmArgs& g) {
 }  // namespace
 
 // The tile that takes the least time, summed over several numbers of threads, by a model in units
-// of one multiplication: the products, what a tile costs per row and column (oneDNN packs a
-// transposed B for each tile), and a constant. Columns of B that are read as they lie and do not
-// fit into the cache slow down the product. A tile with all columns, whose rows lie in C without
-// gaps, oneDNN multiplies by a transposed B in a way of its own (brgemm), the faster the longer
-// the sums. Constants were fitted to measurements of oneDNN 2.6 with AVX-512; integers, so that
-// every build chooses alike.
-GemmTile internal::ChooseGemmTile(bool transpose_b, int64_t m, int64_t n, int64_t k,
-                                  int64_t batch) {
+// of one multiplication: the products; per row and column what packing costs, by MultiplyTile
+// (operands that are not compact, as part of a row is) and within oneDNN (a transposed operand); B
+// read from beyond the cache; results that are copied, or beyond the cache; and a constant.
+// Constants were fitted to measurements of oneDNN 2.6 with AVX-512; integers, so that every build
+// chooses alike.
+GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n,
+                                  int64_t k, int64_t batch) {
   constexpr int64_t kTileM[] = {32, 64, 96, 128, 192, 256, 384, 512};
-  constexpr int64_t kTileN[] = {64, 128, 192, 256, 384, 512, 768, 1024};
-  constexpr int64_t kCacheElements = 640 << 10;
+  constexpr int64_t kTileN[] = {128, 192, 256, 384, 512, 768, 1024};
+  constexpr int64_t kCacheElements = 640 << 10, kNearElements = 128 << 10;
+  const bool in_slices = k > kMultiplyDepth;
   struct Load {
     int64_t threads, weight;
   };
@@ -147,9 +147,15 @@ GemmTile internal::ChooseGemmTile(bool transpose_b, int64_t m, int64_t n, int64_
     for (int64_t try_n : kTileN) {
       const int64_t tn = even(n, try_n, 64);
       const int64_t columns = (tn + 15) / 16 * 16;
-      int64_t tile = k * (tm * columns + 20 * tm + (transpose_b ? 20 : 4) * tn) + 100'000;
-      if (!transpose_b && tn * k > kCacheElements) tile += tile / 2;
-      if (transpose_b && tn == n) tile -= tile * std::min<int64_t>(k, 2048) / 16384;
+      const int64_t per_row = transpose_a ? (tm < m ? 30 : 20) : (in_slices ? 20 : 0);
+      int64_t per_column = in_slices ? 75 : 30;
+      if (!transpose_b) {
+        per_column = (tn * k > kCacheElements ? 12 : 8) + (transpose_a ? 40 : 0);
+        if (tn < n) per_column += in_slices ? 60 : 30;
+      }
+      int64_t tile = k * (tm * columns + per_row * tm + per_column * tn) + 100'000;
+      if (tn < n) tile += 12 * tm * tn;
+      if (tm * tn > kNearElements) tile += tile / 10;
       const int64_t tiles = (m + tm - 1) / tm * ((n + tn - 1) / tn) * batch;
       int64_t cost = 0;
       for (const Load& load : kLoads) {
@@ -173,20 +179,25 @@ namespace {
 GemmTile TileOf(const GemmArgs& g) {
   struct Entry {
     int64_t m = -1, n = 0, k = 0, batch = 0;
-    bool transpose_b = false;
+    bool transpose_a = false, transpose_b = false;
     GemmTile tile{};
   };
   static thread_local std::array<Entry, 64> entries;
   const uint64_t key =
       ((static_cast<uint64_t>(g.m) * 0x10001 + static_cast<uint64_t>(g.n)) * 0x10001 +
        static_cast<uint64_t>(g.k)) *
-          2 +
-      (g.transpose_b ? 1 : 0);
+          4 +
+      (g.transpose_a ? 2 : 0) + (g.transpose_b ? 1 : 0);
   Entry& e = entries[key * 0x9E3779B97F4A7C15ull >> 58];
   if (e.m != g.m || e.n != g.n || e.k != g.k || e.batch != g.batch ||
-      e.transpose_b != g.transpose_b) {
-    e = {g.m,     g.n,           g.k,
-         g.batch, g.transpose_b, internal::ChooseGemmTile(g.transpose_b, g.m, g.n, g.k, g.batch)};
+      e.transpose_a != g.transpose_a || e.transpose_b != g.transpose_b) {
+    e = {g.m,
+         g.n,
+         g.k,
+         g.batch,
+         g.transpose_a,
+         g.transpose_b,
+         internal::ChooseGemmTile(g.transpose_a, g.transpose_b, g.m, g.n, g.k, g.batch)};
   }
   return e.tile;
 }

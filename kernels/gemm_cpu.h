@@ -15,7 +15,13 @@ namespace lockstep::cpu {
 //
 // The bits of C are a function of the arguments' shapes and values (and of the instruction set),
 // not of the number of threads: C is cut into tiles that follow from the shape alone, one thread
-// computes a tile, and a tile's sum over k is never divided between threads.
+// computes a tile, and a tile's sum over k is never divided between threads. Where
+// HasPackedProducts(), the bits of an element of an f32 or bf16 product are a function of its row
+// of A, its column of B, and k: not of m, n, strides or transposes. (Products by a transposed B of
+// fewer than 8 rows, as in generation, are the exception.)
+//
+// Signals may be handled at any time: the stack pointer stays on the thread's stack, or the
+// thread's signals wait.
 struct GemmArgs {
   bool transpose_a = false, transpose_b = false;
   int64_t m = 0, n = 0, k = 0;
@@ -46,6 +52,9 @@ struct GemmArgs {
 
 void Gemm(const GemmArgs& args);
 
+// Whether oneDNN has packed kernels for this CPU: with AVX-512.
+bool HasPackedProducts();
+
 // Products that do not depend on each other, at most kMostProducts: the threads go on from one to
 // the next without waiting. Bits are as by one call each.
 inline constexpr size_t kMostProducts = 4;
@@ -57,7 +66,8 @@ struct GemmTile {
   int64_t m, n;
 };
 // The tile for one product of this shape, out of `batch` of them.
-GemmTile ChooseGemmTile(bool transpose_b, int64_t m, int64_t n, int64_t k, int64_t batch);
+GemmTile ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
+                        int64_t batch);
 
 }  // namespace internal
 

@@ -2,12 +2,15 @@
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
+#include <signal.h>
 
 #include <Eigen/Core>
 #include <algorithm>
 #include <array>
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -40,8 +43,9 @@ class SingleThreaded {
   int previous_;
 };
 
-void MultiplyF64(const Operand<double>& a, const Operand<double>& b, int64_t m, int64_t n,
-                 int64_t k, double* c, int64_t ldc, bool accumulate) {
+void MultiplyF64(const Operand<double>& a, const Operand<double>& b, const ProductShape& shape,
+                 double* c, int64_t ldc, bool accumulate) {
+  const auto [m, n, k, rows] = shape;
   if (m + n + k < 24 || m == 1 || n == 1) {  // where Eigen's order depends on alignment
     for (int64_t i = 0; i < m; ++i) {
       for (int64_t j = 0; j < n; ++j) {
@@ -70,6 +74,11 @@ void MultiplyF64(const Operand<double>& a, const Operand<double>& b, int64_t m, 
 }
 
 // ---- f32 and bf16 by oneDNN. ----
+//
+// oneDNN has two kinds of kernels. The packed ones ("brg", with AVX-512) take operands and results
+// whose rows lie next to each other; the bits of an element then depend on its row, its column and
+// k, as long as k is at most kMultiplyDepth. The older ones ("gemm:jit") take any leading
+// dimension, but cut sums by the whole shape, and run with the stack pointer in memory of the heap.
 
 dnnl::engine& Engine() {
   // Never destroyed: the primitives of other threads may outlive static objects.
@@ -77,9 +86,33 @@ dnnl::engine& Engine() {
   return engine;
 }
 
+// Delays the thread's signals for the scope, but those that it causes itself. During "gemm:jit" the
+// kernel would write a signal's frame into the heap, over whatever lies below the stack pointer.
+class SignalsDelayed {
+ public:
+  SignalsDelayed() {
+    static const sigset_t asynchronous = [] {
+      sigset_t set;
+      sigfillset(&set);
+      for (int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT}) {
+        sigdelset(&set, own);
+      }
+      return set;
+    }();
+    pthread_sigmask(SIG_BLOCK, &asynchronous, &previous_);
+  }
+  ~SignalsDelayed() { pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
+  SignalsDelayed(const SignalsDelayed&) = delete;
+  SignalsDelayed& operator=(const SignalsDelayed&) = delete;
+
+ private:
+  sigset_t previous_;
+};
+
+// A product of compact operands: rows follow each other without gaps.
 struct MatmulKey {
   dnnl::memory::data_type type;  // of A and B
-  int64_t m, n, k, lda, ldb, ldc;
+  int64_t m, n, k;
   bool transpose_a, transpose_b, accumulate;
   bool operator==(const MatmulKey&) const = default;
 };
@@ -88,17 +121,18 @@ struct MatmulKey {
 struct Matmul {
   MatmulKey key;
   uint64_t last_use = 0;
+  bool packed = false;  // the kernel is one of those that keep the stack
   dnnl::matmul primitive;
   dnnl::memory a, b, c, scratchpad;
 
   explicit Matmul(const MatmulKey& k) : key(k) {
     using Memory = dnnl::memory;
-    const auto strides = [](int64_t ld, bool transposed) {
-      return transposed ? Memory::dims{1, ld} : Memory::dims{ld, 1};
+    const auto strides = [](int64_t rows, int64_t columns, bool transposed) {
+      return transposed ? Memory::dims{1, rows} : Memory::dims{columns, 1};
     };
-    const Memory::desc da({k.m, k.k}, k.type, strides(k.lda, k.transpose_a));
-    const Memory::desc db({k.k, k.n}, k.type, strides(k.ldb, k.transpose_b));
-    const Memory::desc dc({k.m, k.n}, Memory::data_type::f32, strides(k.ldc, false));
+    const Memory::desc da({k.m, k.k}, k.type, strides(k.m, k.k, k.transpose_a));
+    const Memory::desc db({k.k, k.n}, k.type, strides(k.k, k.n, k.transpose_b));
+    const Memory::desc dc({k.m, k.n}, Memory::data_type::f32, strides(k.m, k.n, false));
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     if (k.accumulate) {
@@ -108,6 +142,7 @@ struct Matmul {
     }
     const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(da, db, dc), attributes,
                                                    Engine());
+    packed = std::string_view(description.impl_info_str()).starts_with("brg");
     primitive = dnnl::matmul(description);
     a = Memory(da, Engine(), nullptr);
     b = Memory(db, Engine(), nullptr);
@@ -143,17 +178,12 @@ Matmul& CachedMatmul(const MatmulKey& key) {
   return *cache[oldest_at];
 }
 
-template <class T>
-void MultiplyByPrimitive(const Operand<T>& a, const Operand<T>& b, int64_t m, int64_t n, int64_t k,
-                         float* c, int64_t ldc, bool accumulate) {
-  constexpr auto kType =
-      std::is_same_v<T, float> ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+void RunMatmul(const MatmulKey& key, const void* a, const void* b, float* c) {
   static thread_local dnnl::stream stream(Engine());
   static thread_local Scratch<char> scratchpad;
-  Matmul& matmul =
-      CachedMatmul({kType, m, n, k, a.ld, b.ld, ldc, a.transposed, b.transposed, accumulate});
-  matmul.a.set_data_handle(const_cast<T*>(a.data));
-  matmul.b.set_data_handle(const_cast<T*>(b.data));
+  Matmul& matmul = CachedMatmul(key);
+  matmul.a.set_data_handle(const_cast<void*>(a));
+  matmul.b.set_data_handle(const_cast<void*>(b));
   matmul.c.set_data_handle(c);
   matmul.scratchpad.set_data_handle(
       scratchpad.Get(static_cast<int64_t>(matmul.scratchpad.get_desc().get_size())));
@@ -162,21 +192,63 @@ void MultiplyByPrimitive(const Operand<T>& a, const Operand<T>& b, int64_t m, in
                                              {DNNL_ARG_WEIGHTS, matmul.b.get()},
                                              {DNNL_ARG_DST, matmul.c.get()},
                                              {DNNL_ARG_SCRATCHPAD, matmul.scratchpad.get()}}};
+  std::optional<SignalsDelayed> delayed;
+  if (!matmul.packed) delayed.emplace();
   const dnnl_status_t status =
       dnnl_primitive_execute(matmul.primitive.get(), stream.get(), args.size(), args.data());
-  LS_INVARIANT(status == dnnl_success, "oneDNN's matmul of m = ", m, ", n = ", n, ", k = ", k,
-               " returned status ", status);
+  LS_INVARIANT(status == dnnl_success, "oneDNN's matmul of m = ", key.m, ", n = ", key.n,
+               ", k = ", key.k, " returned status ", status);
 }
 
-void MultiplyF32(const Operand<float>& a, const Operand<float>& b, int64_t m, int64_t n, int64_t k,
+template <class T>
+void CopyRows(const T* from, int64_t from_ld, int64_t rows, int64_t columns, T* to, int64_t to_ld) {
+  for (int64_t i = 0; i < rows; ++i) {
+    std::copy_n(from + i * from_ld, columns, to + i * to_ld);
+  }
+}
+
+// The first [rows, columns] of x, as it lies in memory, without gaps: in place or in `scratch`.
+template <class T>
+const T* Compact(const T* x, int64_t ld, int64_t rows, int64_t columns, Scratch<T>& scratch) {
+  if (ld == columns || rows == 1) return x;
+  T* const copy = scratch.Get(rows * columns);
+  CopyRows(x, ld, rows, columns, copy, columns);
+  return copy;
+}
+
+template <class T>
+void MultiplyPacked(const Operand<T>& a, const Operand<T>& b, const ProductShape& shape, float* c,
+                    int64_t ldc, bool accumulate) {
+  const auto [m, n, k, rows] = shape;
+  constexpr auto kType =
+      std::is_same_v<T, float> ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+  static thread_local Scratch<T> scratch_a, scratch_b;
+  static thread_local Scratch<float> scratch_c;
+  const bool in_place = ldc == n || m == 1;
+  float* const sums = in_place ? c : scratch_c.Get(m * n);
+  if (!in_place && accumulate) CopyRows(c, ldc, m, n, sums, n);
+  for (int64_t at = 0; at < k; at += kMultiplyDepth) {
+    const int64_t depth = std::min(kMultiplyDepth, k - at);
+    const T* compact_a =
+        Compact(a.At(0, at), a.ld, a.transposed ? depth : m, a.transposed ? m : depth, scratch_a);
+    const T* compact_b =
+        Compact(b.At(at, 0), b.ld, b.transposed ? n : depth, b.transposed ? depth : n, scratch_b);
+    RunMatmul({kType, m, n, depth, a.transposed, b.transposed, accumulate || at > 0}, compact_a,
+              compact_b, sums);
+  }
+  if (!in_place) CopyRows(sums, n, m, n, c, ldc);
+}
+
+void MultiplyF32(const Operand<float>& a, const Operand<float>& b, const ProductShape& shape,
                  float* c, int64_t ldc, bool accumulate) {
-  // A primitive is faster (it packs less), but takes a millisecond to make, once a shape: not for
-  // small products, whose shapes may change with each token that is generated.
-  constexpr int64_t kSmall = 1 << 20;
-  if (m * n * k >= kSmall) {
-    MultiplyByPrimitive<float>(a, b, m, n, k, c, ldc, accumulate);
+  // Packing a transposed B takes longer than its product by a few rows, as in generation.
+  constexpr int64_t kFewRows = 8;
+  if (HasPackedProducts() && !(shape.rows < kFewRows && b.transposed)) {
+    MultiplyPacked<float>(a, b, shape, c, ldc, accumulate);
     return;
   }
+  const auto [m, n, k, rows] = shape;
+  const SignalsDelayed scope;
   const dnnl_status_t status =
       dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f, a.data, a.ld,
                  b.data, b.ld, accumulate ? 1.0f : 0.0f, c, ldc);
@@ -194,19 +266,19 @@ void WidenRows(const BF16* from, int64_t rows, int64_t columns, int64_t ld, floa
 }
 
 // bf16 through f32: exact, as each bf16 is a float. k in slices that stay in the cache.
-void MultiplyConverted(const Operand<BF16>& a, const Operand<BF16>& b, int64_t m, int64_t n,
-                       int64_t k, float* c, int64_t ldc, bool accumulate) {
-  constexpr int64_t kSlice = 1024;
+void MultiplyConverted(const Operand<BF16>& a, const Operand<BF16>& b, const ProductShape& shape,
+                       float* c, int64_t ldc, bool accumulate) {
+  const auto [m, n, k, rows] = shape;
   static thread_local Scratch<float> scratch_a, scratch_b;
-  for (int64_t at = 0; at < k; at += kSlice) {
-    const int64_t depth = std::min(kSlice, k - at);
+  for (int64_t at = 0; at < k; at += kMultiplyDepth) {
+    const int64_t depth = std::min(kMultiplyDepth, k - at);
     const int64_t a_columns = a.transposed ? m : depth, b_columns = b.transposed ? depth : n;
     float* wide_a = scratch_a.Get(m * depth);
     float* wide_b = scratch_b.Get(n * depth);
     WidenRows(a.At(0, at), a.transposed ? depth : m, a_columns, a.ld, wide_a);
     WidenRows(b.At(at, 0), b.transposed ? n : depth, b_columns, b.ld, wide_b);
-    MultiplyF32({wide_a, a_columns, a.transposed}, {wide_b, b_columns, b.transposed}, m, n, depth,
-                c, ldc, accumulate || at > 0);
+    MultiplyF32({wide_a, a_columns, a.transposed}, {wide_b, b_columns, b.transposed},
+                {m, n, depth, rows}, c, ldc, accumulate || at > 0);
   }
 }
 
@@ -225,23 +297,29 @@ bool HasNativeBF16() {
 
 }  // namespace
 
+bool HasPackedProducts() {
+  static const bool packed =
+      Matmul({dnnl::memory::data_type::f32, 16, 16, 16, false, false, false}).packed;
+  return packed;
+}
+
 template <class T>
 void MultiplyTile(const Operand<T>& a, const Operand<T>& b, const ProductShape& shape, Acc<T>* c,
                   int64_t ldc, bool accumulate, GemmArgs::BF16Products bf16) {
-  const auto [m, n, k] = shape;
-  if (k == 0) {
-    for (int64_t i = 0; i < m && !accumulate; ++i) std::fill_n(c + i * ldc, n, Acc<T>(0));
+  if (shape.k == 0) {
+    for (int64_t i = 0; i < shape.m && !accumulate; ++i)
+      std::fill_n(c + i * ldc, shape.n, Acc<T>(0));
     return;
   }
   const SingleThreaded scope;
   if constexpr (std::is_same_v<T, double>) {
-    MultiplyF64(a, b, m, n, k, c, ldc, accumulate);
+    MultiplyF64(a, b, shape, c, ldc, accumulate);
   } else if constexpr (std::is_same_v<T, float>) {
-    MultiplyF32(a, b, m, n, k, c, ldc, accumulate);
+    MultiplyF32(a, b, shape, c, ldc, accumulate);
   } else {
     using Mode = GemmArgs::BF16Products;
     const bool native = bf16 == Mode::kByCpu ? HasNativeBF16() : bf16 == Mode::kOneDnn;
-    (native ? MultiplyByPrimitive<BF16> : MultiplyConverted)(a, b, m, n, k, c, ldc, accumulate);
+    (native ? MultiplyPacked<BF16> : MultiplyConverted)(a, b, shape, c, ldc, accumulate);
   }
 }
 

@@ -19,8 +19,13 @@ struct Operand {
   const T* At(int64_t i, int64_t j) const { return data + (transposed ? j * ld + i : i * ld + j); }
 };
 
+// Longer sums are split into slices of this length, which are added in order: oneDNN splits longer
+// ones differently when A is transposed, and operands would not stay in the cache.
+inline constexpr int64_t kMultiplyDepth = 1024;
+
 struct ProductShape {
   int64_t m, n, k;
+  int64_t rows;  // m of the whole product, where this is a tile of one
 };
 
 // C [m, n] = A B, or C += A B, for A [m, k] and B [k, n]; rows of C are ldc elements apart.

@@ -37,8 +37,9 @@ T Field(const nlohmann::json& j, const char* key, const std::string& source) {
 }  // namespace
 
 void SaveCheckpoint(CheckpointStore& store, const TrainerState& state, Gpt& model,
-                    optim::Optimizer& optimizer, const data::Tokenizer* tokenizer) {
-  store.Save(state.step, [&](CheckpointWriter& out) {
+                    optim::Optimizer& optimizer, const data::Tokenizer* tokenizer,
+                    std::optional<double> val_loss) {
+  const auto write = [&](CheckpointWriter& out) {
     out.AddSafetensors("model.safetensors", ToHfTensors(model));
     out.AddFile("config.json",
                 ToHfConfig(model.config(), model.Parameters().at(0)->value().dtype()));
@@ -49,7 +50,8 @@ void SaveCheckpoint(CheckpointStore& store, const TrainerState& state, Gpt& mode
     }
     out.AddSafetensors("optimizer.safetensors", items);
     out.AddFile("trainer_state.json", ToJson(state));
-  });
+  };
+  store.Save(state.step, write, val_loss);
 }
 
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer) {
@@ -89,9 +91,7 @@ std::unique_ptr<data::Tokenizer> ReadTokenizer(const std::string& path) {
   for (const char* file : {"tokenizer.json", "vocab.json", "encoder.json"}) {
     if (PathExists(JoinPath(path, file))) return data::LoadTokenizer(path);
   }
-  throw InputError(StrCat(path,
-                          " has no tokenizer.json: its model was trained on token files; say how "
-                          "to read text with --tokenizer="));
+  return nullptr;
 }
 
 }  // namespace lockstep::models

@@ -27,16 +27,17 @@ struct TrainerState {
 
 // Writes model.safetensors, config.json, tokenizer.json (unless null), optimizer.safetensors and
 // trainer_state.json as checkpoint `state.step`. IoError if the disk refuses; older checkpoints
-// stay.
+// stay. `val_loss`: of these weights, where it was measured.
 void SaveCheckpoint(CheckpointStore& store, const TrainerState& state, Gpt& model,
-                    optim::Optimizer& optimizer, const data::Tokenizer* tokenizer);
+                    optim::Optimizer& optimizer, const data::Tokenizer* tokenizer,
+                    std::optional<double> val_loss = {});
 
 // Restores the optimizer from a checkpoint's folder, after the weights (LoadHfWeights). InputError
 // if it does not fit.
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer);
 
 TrainerState ReadTrainerState(const std::string& path);
-// InputError if the model was trained on token files without a tokenizer.
+// Null if the model was trained on token files without a tokenizer.
 std::unique_ptr<data::Tokenizer> ReadTokenizer(const std::string& path);
 
 }  // namespace lockstep::models

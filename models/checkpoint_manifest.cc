@@ -11,17 +11,20 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kVersion = 1;
+// 2 has a val_loss.
+constexpr int kVersion = 2;
 
 Json Body(const CheckpointManifest& manifest) {
   Json files = Json::array();
   for (const CheckpointManifest::File& file : manifest.files) {
     files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
   }
-  return {{"version", kVersion},
-          {"step", manifest.step},
-          {"serial", manifest.serial},
-          {"files", std::move(files)}};
+  Json body = {{"version", manifest.val_loss ? 2 : 1},
+               {"step", manifest.step},
+               {"serial", manifest.serial},
+               {"files", std::move(files)}};
+  if (manifest.val_loss) body["val_loss"] = *manifest.val_loss;
+  return body;
 }
 
 // Such a name stays inside the checkpoint's folder.
@@ -47,6 +50,7 @@ CheckpointManifest ParseManifest(std::string_view text, const std::string& sourc
     }
     body.at("step").get_to(manifest.step);
     body.at("serial").get_to(manifest.serial);
+    if (body.contains("val_loss")) manifest.val_loss = body.at("val_loss").get<double>();
     for (const Json& file : body.at("files")) {
       manifest.files.push_back({file.at("name"), file.at("bytes"), file.at("sha256")});
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,7 @@ struct CheckpointManifest {
   // Counts the saves of a run folder. Tells the newest checkpoint even when a run went back to an
   // older step and saved again from there.
   int64_t serial = 0;
+  std::optional<double> val_loss;  // of its weights, where it was measured; finite
   std::vector<File> files;
 };
 

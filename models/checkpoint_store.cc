@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <iomanip>
 #include <iostream>
 #include <sstream>
@@ -170,13 +171,14 @@ std::vector<CheckpointStore::Candidate> CheckpointStore::Candidates() const {
   return known;
 }
 
-Checkpoint CheckpointStore::Save(int64_t step,
-                                 const std::function<void(CheckpointWriter&)>& write) {
+Checkpoint CheckpointStore::Save(int64_t step, const std::function<void(CheckpointWriter&)>& write,
+                                 std::optional<double> val_loss) {
   LS_CHECK(step >= 0, "checkpoint: the step must not be negative, got ", step);
   MakeDirectories(folder_);
   OrWarn(options_.warn, "leftovers of an earlier save are not removed", [&] { CleanUp(); });
   CheckpointManifest manifest;
   manifest.step = step;
+  if (val_loss && std::isfinite(*val_loss)) manifest.val_loss = val_loss;
   for (const Candidate& candidate : Candidates()) {
     if (!candidate.readable) continue;
     manifest.serial = std::max(manifest.serial, candidate.manifest.serial + 1);
@@ -197,17 +199,38 @@ Checkpoint CheckpointStore::Save(int64_t step,
     throw;
   }
   const Checkpoint saved = {step, PathOf(kStepPrefix, step)};
-  const bool current =
-      OrWarn(options_.warn, "the checkpoint is saved, but latest is not updated", [&] {
-        ReplaceSymlink(JoinPath("checkpoints", FolderName(kStepPrefix, step)),
-                       JoinPath(out_dir_, "latest"));
-      });
+  const bool current = OrWarn(options_.warn, "the checkpoint is saved, but latest is not updated",
+                              [&] { Link("latest", saved); });
+  OrWarn(options_.warn, "the checkpoint is saved, but best is not updated", [&] {
+    const std::string link = JoinPath(out_dir_, "best");
+    if (const auto best = options_.keep_best ? Best() : std::nullopt) {
+      Link("best", *best);
+    } else if (PathExists(link)) {
+      RemoveTree(link);  // what it led to may go
+    }
+  });
   // Else latest might lose what it points to.
   if (current && options_.keep > 0) {
     OrWarn(options_.warn, "the checkpoint is saved, but older ones are not removed",
            [&] { RemoveOld(options_.keep, saved.path); });
   }
   return saved;
+}
+
+void CheckpointStore::Link(const std::string& name, const Checkpoint& checkpoint) {
+  ReplaceSymlink(JoinPath("checkpoints", BaseName(checkpoint.path)), JoinPath(out_dir_, name));
+}
+
+std::optional<Checkpoint> CheckpointStore::Best() const {
+  std::optional<Checkpoint> best;
+  double lowest = 0;
+  for (const Candidate& candidate : Candidates()) {
+    const auto& loss = candidate.manifest.val_loss;
+    if (!candidate.readable || !loss || (best && *loss >= lowest)) continue;
+    lowest = *loss;
+    best = {candidate.step, candidate.path};
+  }
+  return best;
 }
 
 // Renames the finished folder. A folder can't replace another one in a single step everywhere, so
@@ -301,9 +324,10 @@ void CheckpointStore::Prune(int64_t keep) {
   if (newest) RemoveOld(keep, newest->path);
 }
 
-// Keeps what comes before the keep-th whole checkpoint in the order of Candidates, and the
-// protected.
+// Keeps what comes before the keep-th whole checkpoint in the order of Candidates, the protected,
+// and the best.
 void CheckpointStore::RemoveOld(int64_t keep, const std::string& protected_path) {
+  const auto best = options_.keep_best ? Best() : std::nullopt;
   int64_t kept = 0;
   for (const Candidate& candidate : Candidates()) {
     if (candidate.path == protected_path) {
@@ -319,6 +343,7 @@ void CheckpointStore::RemoveOld(int64_t keep, const std::string& protected_path)
       }
       continue;
     }
+    if (best && candidate.path == best->path) continue;
     // Under the new name it is no checkpoint any more, however much of it a crash leaves.
     const std::string doomed = PathOf(kPrunePrefix, candidate.step);
     RenameDurably(candidate.path, doomed);

@@ -55,6 +55,8 @@ class CheckpointStore {
   struct Options {
     // How many checkpoints Save leaves; 0: all.
     int64_t keep = 0;
+    // Whether the one with the lowest validation loss is kept beside them, and `best` points at it.
+    bool keep_best = false;
     // What goes wrong without making a call fail. Default: a line to std::cerr.
     Warn warn;
   };
@@ -64,11 +66,16 @@ class CheckpointStore {
   CheckpointStore(std::string out_dir, Options options);
 
   // Saves what `write` adds as the checkpoint of this step, replacing an earlier one of that step;
-  // points `latest` at it; removes all but the newest `keep`. Removes leftovers of crashes first.
+  // points `latest` at it; removes all but the newest `keep`, and the best. Removes leftovers of
+  // crashes first. `val_loss`: of what is saved, where it was measured.
   // When it throws (IoError: the disk is full; or whatever `write` throws), earlier checkpoints are
   // as they were and nothing half-written is left. Failures after the checkpoint is safe (of
   // `latest`, of removing old ones) are warnings.
-  Checkpoint Save(int64_t step, const std::function<void(CheckpointWriter&)>& write);
+  Checkpoint Save(int64_t step, const std::function<void(CheckpointWriter&)>& write,
+                  std::optional<double> val_loss = {});
+
+  // The one with the lowest validation loss, of those with one; unverified.
+  std::optional<Checkpoint> Best() const;
 
   // The most recently saved checkpoint whose files all have the sizes and hashes that were written.
   // Damaged and incomplete ones are passed over, each with a warning that says what is wrong with
@@ -97,6 +104,7 @@ class CheckpointStore {
   std::string PathOf(std::string_view prefix, int64_t step) const;
   void Commit(const std::string& temporary, int64_t step);
   void RemoveOld(int64_t keep, const std::string& protected_path);
+  void Link(const std::string& name, const Checkpoint& checkpoint);
 
   std::string out_dir_;
   std::string folder_;  // out_dir/checkpoints

@@ -1,6 +1,7 @@
 #include "models/config.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "core/error.h"
 #include "models/config_checks.h"
@@ -336,6 +337,11 @@ void AddCheckpointOptions(Options& options, CheckpointOptions& checkpoint) {
                .doc = "steps between checkpoints; 0: at the end only"});
   options.Add("checkpoint.keep", &checkpoint.keep,
               {.min = 0, .operational = true, .doc = "newest checkpoints to keep; 0: all"});
+  options.Add("checkpoint.keep_best", &checkpoint.keep_best,
+              {.aliases = {"save_best", "load_best_model_at_end"},
+               .operational = true,
+               .doc = "also keep the checkpoint with the lowest validation loss, of those saved at "
+                      "an evaluation; out_dir/best leads to it"});
   options.Add("checkpoint.resume", &checkpoint.resume,
               {.check = CheckNotEmpty,
                .operational = true,
@@ -363,21 +369,34 @@ void AddRunOptions(Options& options, RunConfig& config) {
   options.OnResolve([&config](Options& resolved) { CheckRun(resolved, config); });
 }
 
-int64_t GradAccum(const TrainOptions& train, int64_t ranks) {
+int64_t GradAccum(const TrainOptions& train, int64_t ranks, bool ordered) {
   LS_CHECK(ranks >= 1, "GradAccum: ranks must be at least 1, got ", ranks);
   if (train.global_batch_size == 0) return std::max<int64_t>(train.grad_accum, 1);
   const int64_t global = train.global_batch_size;
   const int64_t per_micro_step = train.batch_size * ranks;
-  if (global % per_micro_step != 0) {
-    const int64_t lower = global / per_micro_step * per_micro_step;
-    int64_t batch = std::min(train.batch_size, std::max<int64_t>(global / ranks, 1));
-    while (batch > 1 && global % (batch * ranks) != 0) --batch;
-    const bool fits = global % (batch * ranks) == 0;
-    throw InputError(
-        StrCat("train.global_batch_size = ", global,
-               " is not a multiple of train.batch_size x ranks = ", train.batch_size, " x ", ranks,
-               ": use train.global_batch_size = ", lower > 0 ? StrCat(lower, " or ") : "",
-               lower + per_micro_step, fits ? StrCat(", or train.batch_size = ", batch) : ""));
+  const auto fits = [&](int64_t size, int64_t batch) {
+    if (size % (batch * ranks) != 0) return false;
+    return !ordered || ranks == 1 || std::has_single_bit<uint64_t>(size / (batch * ranks));
+  };
+  if (!fits(global, train.batch_size)) {
+    int64_t lower = global / per_micro_step * per_micro_step, upper = lower + per_micro_step;
+    while (lower > 0 && !fits(lower, train.batch_size)) lower -= per_micro_step;
+    while (!fits(upper, train.batch_size)) upper += per_micro_step;
+    // A smaller micro-batch if there is one, since a larger one takes more memory.
+    const int64_t most = std::max<int64_t>(global / ranks, 1);
+    int64_t batch = std::min(train.batch_size, most);
+    while (batch > 1 && !fits(global, batch)) --batch;
+    while (batch < most && !fits(global, batch)) ++batch;
+    throw InputError(StrCat(
+        "train.global_batch_size = ", global,
+        global % per_micro_step != 0
+            ? " is not a multiple of train.batch_size x ranks = "
+            : StrCat(" makes ", global / per_micro_step,
+                     " micro-steps, of which dist.reduction = ordered needs a power of two on "
+                     "several ranks, with train.batch_size x ranks = "),
+        train.batch_size, " x ", ranks,
+        ": use train.global_batch_size = ", lower > 0 ? StrCat(lower, " or ") : "", upper,
+        fits(global, batch) ? StrCat(", or train.batch_size = ", batch) : ""));
   }
   const int64_t accum = global / per_micro_step;
   if (train.grad_accum != 0 && train.grad_accum != accum)

@@ -82,6 +82,7 @@ struct OptimOptions {
 struct CheckpointOptions {
   int64_t every = 250;  // 0: at the end only
   int64_t keep = 2;     // 0: all
+  bool keep_best = true;
   std::string resume = "auto";
   bool save_initial = false;
 };
@@ -114,8 +115,9 @@ void AddRunOptions(Options& options, RunConfig& config);
 void Validate(const RunConfig& config);
 
 // Micro-steps per update of one of `ranks` data-parallel ranks. Throws InputError, with the nearest
-// values that work, where global_batch_size is not batch_size * grad_accum * ranks.
-int64_t GradAccum(const TrainOptions& train, int64_t ranks);
+// values that work, where global_batch_size is not batch_size * grad_accum * ranks, or makes a
+// number of micro-steps that the ordered sum (dist/fixed_order.h) cannot cut.
+int64_t GradAccum(const TrainOptions& train, int64_t ranks, bool ordered = false);
 
 // The TOML text of a run folder's config.toml, and back. Throws InputError; errors call it `name`.
 std::string ToToml(const RunConfig& config);

@@ -1,10 +1,29 @@
 // Ctrl-C and termination, as users of trainers expect them.
 #pragma once
 
+#include <thread>
+
 namespace lockstep::models {
 
-// While one exists, the first SIGINT or SIGTERM only sets a flag, so that the step can finish and a
-// checkpoint be written; the second leaves the program at once. At most one at a time.
+// Takes SIGINT and SIGTERM for the whole process, by a thread that waits for them: no handler runs
+// anywhere, so no code is interrupted. Make one at the start of main: threads that exist before do
+// not block the signals, and one of them would be ended by them. At most one at a time.
+//
+// While an InterruptGuard exists, the first signal is only noted, so that the step can finish and a
+// checkpoint be written; the second one leaves the program at once. Without a guard a signal ends
+// the program as it would anywhere.
+class SignalThread {
+ public:
+  SignalThread();
+  ~SignalThread();
+  SignalThread(const SignalThread&) = delete;
+  SignalThread& operator=(const SignalThread&) = delete;
+
+ private:
+  std::thread thread_;
+};
+
+// At most one at a time. Throws Error without a SignalThread, which takes the signals.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -12,7 +31,7 @@ class InterruptGuard {
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
-  // The signal that came, or 0.
+  // The signal that came since the guard was made, or 0.
   static int signal();
 };
 

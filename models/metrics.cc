@@ -23,6 +23,8 @@ constexpr Field kFields[] = {
     {"lr", [](StepMetrics& m) -> double& { return m.lr; }, false},
     {"ms", [](StepMetrics& m) -> double& { return m.ms; }, false},
     {"tokens_per_second", [](StepMetrics& m) -> double& { return m.tokens_per_second; }, false},
+    {"mfu", [](StepMetrics& m) -> double& { return m.mfu; }, true},
+    {"gemm_share", [](StepMetrics& m) -> double& { return m.gemm_share; }, true},
     {"data_ms", [](StepMetrics& m) -> double& { return m.times.data_ms; }, false},
     {"forward_ms", [](StepMetrics& m) -> double& { return m.times.forward_ms; }, false},
     {"backward_ms", [](StepMetrics& m) -> double& { return m.times.backward_ms; }, false},

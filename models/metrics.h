@@ -34,6 +34,7 @@ struct StepMetrics {
   double lr = 0;
   double ms = 0;  // wall time of the step, without evaluation and checkpoints: times.total()
   double tokens_per_second = 0;
+  double mfu = 0, gemm_share = 0;  // models/utilization.h; 0: not known
   StepTimes times;
   // Several ranks: how long gradients were being summed, and how much of that while backward went
   // on; the rest of it is in times.exposed_ms, with the wait for slower ranks.

@@ -83,6 +83,13 @@ void Options::AddFlag(std::string name, bool* value, std::string doc) {
   Insert({.key = std::move(name), .target = value, .spec = {.doc = std::move(doc)}, .flag = true});
 }
 
+void Options::AddRemoved(std::string key, OptionValue meaning, std::string instead) {
+  LS_CHECK(!instead.empty(), "option ", key, " was removed: say what to write instead");
+  Option option{.key = std::move(key), .target = {}, .spec = {}, .instead = std::move(instead)};
+  std::visit([&](auto& value) { option.target = &value; }, removed_.emplace_back(meaning));
+  Insert(std::move(option));
+}
+
 void Options::AddPresets(std::string key, std::string* value, std::vector<Preset> presets,
                          OptionSpec spec) {
   LS_CHECK(preset_key_.empty(), "presets are added twice: ", preset_key_, " and ", key);
@@ -140,6 +147,8 @@ void Options::Reset() {
 // ---- Checks ----
 
 void Options::Check(const Option& option, const OptionValue& value, const std::string& spelled) {
+  if (!option.instead.empty() && value != option.initial)
+    throw InputError(StrCat(spelled, ": this option was removed: ", option.instead));
   const OptionSpec& spec = option.spec;
   if (const auto* list = std::get_if<TextList>(&value)) {
     for (const std::string& text : *list) Check(option, text, spelled);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -80,6 +81,11 @@ class Options {
   void Add(std::string key, TextList* value, OptionSpec spec);
   // A switch such as --dry_run: on the command line only, not part of the configuration.
   void AddFlag(std::string name, bool* value, std::string doc);
+  // What was an option of this type in earlier versions. `meaning` is the value that stands for
+  // what is always done now: where it is written so, as in configurations of those versions, it is
+  // passed over; any other value is an error that says `instead`, what to write: "write train.steps
+  // = N". It is neither listed nor written.
+  void AddRemoved(std::string key, OptionValue meaning, std::string instead);
   // A string option that names one of the presets, or none when empty. At most one per registry.
   void AddPresets(std::string key, std::string* value, std::vector<Preset> presets,
                   OptionSpec spec);
@@ -134,9 +140,12 @@ class Options {
     OptionSpec spec;
     OptionValue initial{};
     bool flag = false;
+    std::string instead{};   // of a removed one: what to write
     std::string variable{};  // of the environment
     OptionSource source = OptionSource::kDefault;
     std::string origin{};  // "config.toml:3:9", "preset gpt2", ... "" for a default
+    // Whether it belongs to the configuration.
+    bool listed() const { return !flag && instead.empty(); }
   };
   struct Assignment {
     Option* option;
@@ -171,6 +180,7 @@ class Options {
   ProgramInfo program_;
   std::map<std::string, size_t, std::less<>> index_;
   std::vector<Option> options_;
+  std::deque<OptionValue> removed_;  // what is written for options that are none any more
   std::string preset_key_;
   std::vector<Preset> presets_;
   std::vector<std::function<void(Options&)>> hooks_;

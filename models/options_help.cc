@@ -83,7 +83,7 @@ std::string Options::Help(int columns) const {
   out += StrCat("\nUsage: ", program_.name, program_.takes_file ? " [config.toml]" : "",
                 " [--section.key=value ...]\n");
   const auto first =
-      std::find_if(options_.begin(), options_.end(), [](const Option& o) { return !o.flag; });
+      std::find_if(options_.begin(), options_.end(), [](const Option& o) { return o.listed(); });
   if (first != options_.end())
     Wrap(out,
          StrCat("The later wins: defaults", presets_.empty() ? "" : ", preset",
@@ -97,13 +97,13 @@ std::string Options::Help(int columns) const {
   std::vector<std::string> sections;
   for (const Option& option : options_) {
     const std::string section = Section(option.key);
-    if (!option.flag && std::find(sections.begin(), sections.end(), section) == sections.end())
+    if (option.listed() && std::find(sections.begin(), sections.end(), section) == sections.end())
       sections.push_back(section);
   }
   for (const std::string& section : sections) {
     out += section.empty() ? "\n" : StrCat("\n[", section, "]\n");
     for (const Option& option : options_)
-      if (!option.flag && Section(option.key) == section)
+      if (option.listed() && Section(option.key) == section)
         Entry(out, StrCat("--", option.key, Placeholder(option.initial)),
               Explanation(option.spec, option.initial), columns);
   }
@@ -118,13 +118,13 @@ std::string Options::Dump(bool sources) const {
   std::vector<std::string> sections = {""};  // TOML wants what has no section first
   for (const Option& option : options_) {
     const std::string section = Section(option.key);
-    if (!option.flag && std::find(sections.begin(), sections.end(), section) == sections.end())
+    if (option.listed() && std::find(sections.begin(), sections.end(), section) == sections.end())
       sections.push_back(section);
   }
   for (const std::string& section : sections) {
     if (!section.empty()) out += StrCat("\n[", section, "]\n");
     for (const Option& option : options_) {
-      if (option.flag || Section(option.key) != section) continue;
+      if (!option.listed() || Section(option.key) != section) continue;
       std::string line =
           AsToml(std::string_view(option.key).substr(option.key.rfind('.') + 1), value(option.key));
       if (sources) {
@@ -140,14 +140,14 @@ std::string Options::Dump(bool sources) const {
 std::vector<OptionDifference> Difference(const Options& a, const Options& b) {
   std::vector<OptionDifference> differences;
   for (const auto& option : a.options_) {
-    if (option.flag) continue;
+    if (!option.listed()) continue;
     const std::string left = ToToml(a.value(option.key));
     const bool both = b.Find(option.key) != nullptr;
     const std::string right = both ? ToToml(b.value(option.key)) : "(absent)";
     if (left != right) differences.push_back({option.key, left, right, option.spec.operational});
   }
   for (const auto& option : b.options_)
-    if (!option.flag && !a.Find(option.key))
+    if (option.listed() && !a.Find(option.key))
       differences.push_back(
           {option.key, "(absent)", ToToml(b.value(option.key)), option.spec.operational});
   return differences;

@@ -93,7 +93,7 @@ void Options::RefuseVariable(const std::string& variable) {
   for (char& c : key) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   std::vector<Candidate> candidates;
   for (const Option& option : options_) {
-    if (!option.flag) candidates.push_back({Replace(option.key, '.', '_')});
+    if (option.listed()) candidates.push_back({Replace(option.key, '.', '_')});
     const size_t dot = option.key.rfind('.');
     if (dot == std::string::npos ||
         !key.starts_with(Replace(option.key.substr(0, dot), '.', '_') + '_'))
@@ -188,7 +188,7 @@ std::string Options::Suggest(std::string_view key, OptionSource source) const {
   };
   std::vector<Candidate> candidates;
   for (const Option& option : options_)
-    if (!option.flag || source == OptionSource::kCommandLine)
+    if (option.listed() || (option.flag && source == OptionSource::kCommandLine))
       candidates.push_back({option.key, option.spec.aliases});
   std::vector<std::string> nearest;
   if (IsSection(key)) {  // A section where a key is meant: show what is in it.

@@ -1,6 +1,12 @@
 #include "models/run_folder.h"
 
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <chrono>
 
 #include "core/file.h"
 
@@ -68,7 +74,35 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
           StrCat("resuming from ", newest->path, " (step ", state.step, ")")};
 }
 
+// "process 4711 on node0, since 2026-11-23 09:00:05 UTC"
+std::string ThisProcess() {
+  std::array<char, 256> host = {};
+  gethostname(host.data(), host.size() - 1);
+  return fmt::format("process {} on {}, since {:%Y-%m-%d %H:%M:%S} UTC", getpid(), host.data(),
+                     fmt::gmtime(std::time(nullptr)));
+}
+
 }  // namespace
+
+std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
+                                        const std::function<void(const std::string&)>& warn) {
+  // A process that was told to end may need a moment.
+  constexpr std::chrono::seconds kPatience(2);
+  MakeDirectories(out_dir);
+  const std::string path = JoinPath(out_dir, "run.lock");
+  auto lock = std::make_unique<FileLock>(path, ThisProcess(), kPatience);
+  if (lock->state() == FileLock::State::kBusy) {
+    throw InputError(
+        StrCat(out_dir, " is in use by another run: ",
+               lock->why().empty() ? "a process that holds " + path : lock->why(),
+               ". Wait until it has ended, or stop it, or choose another folder with --out_dir="));
+  }
+  if (lock->state() == FileLock::State::kUnsupported) {
+    warn(StrCat("cannot lock ", path, " (", lock->why(),
+                "): make sure that no other run writes to ", out_dir, " at the same time"));
+  }
+  return lock;
+}
 
 RunStart PrepareRunFolder(const RunConfig& config,
                           const std::function<void(const std::string&)>& warn) {

@@ -74,6 +74,26 @@ double Curve::Quantile(double share, int64_t first, int64_t last) const {
   return means[at];
 }
 
+void RunHistory::AddValLoss(const Point& point) {
+  val_loss.push_back(point);
+  val_loss_number_.push_back(val_losses_++);
+  if (val_loss.size() <= kMaxValLosses) return;
+  while (val_losses_ / val_stride_ > static_cast<int64_t>(kMaxValLosses) / 2) val_stride_ *= 2;
+  const auto best = std::min_element(val_loss.begin(), val_loss.end(),
+                                     [](auto& a, auto& b) { return a.value < b.value; }) -
+                    val_loss.begin();
+  size_t kept = 0;
+  for (size_t i = 0; i < val_loss.size(); ++i) {
+    const bool last = i + 1 == val_loss.size();
+    if (val_loss_number_[i] % val_stride_ != 0 && !last && best != static_cast<std::ptrdiff_t>(i))
+      continue;
+    val_loss[kept] = val_loss[i];
+    val_loss_number_[kept++] = val_loss_number_[i];
+  }
+  val_loss.resize(kept);
+  val_loss_number_.resize(kept);
+}
+
 void RunHistory::Add(const StepMetrics& m) {
   if (m.unix_time > 0) {
     if (first_time_ == 0) first_time_ = m.unix_time - (m.ms + m.pauses.total()) * 1e-3;
@@ -85,7 +105,7 @@ void RunHistory::Add(const StepMetrics& m) {
   pauses.report_ms += m.pauses.report_ms;
   if (m.val_loss) {
     if (std::isfinite(*m.val_loss)) {
-      val_loss.push_back({m.step, *m.val_loss});
+      AddValLoss({m.step, *m.val_loss});
     } else {
       ++non_finite_val_losses;
     }

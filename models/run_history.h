@@ -50,6 +50,8 @@ class RunHistory {
   // `clip`: the largest gradient norm; 0: no clipping.
   explicit RunHistory(double clip = 0) : clip_(clip) {}
 
+  static constexpr size_t kMaxValLosses = 1200;
+
   void Add(const StepMetrics& metrics);
   // Adds a metrics.jsonl; lines that are none are passed over. IoError.
   void AddFile(const std::string& path);
@@ -67,12 +69,19 @@ class RunHistory {
 
   Curve loss, grad_norm, lr, step_ms, tokens_per_second, memory;
   Curve data_ms, forward_ms, backward_ms, exposed_ms, update_ms;
-  PauseTimes pauses;            // of the whole run
-  std::vector<Point> val_loss;  // finite ones
+  PauseTimes pauses;  // of the whole run
+  // Finite ones, thinned once there are more than kMaxValLosses; the first, the last and the best
+  // stay.
+  std::vector<Point> val_loss;
   int64_t non_finite_val_losses = 0;
 
  private:
+  void AddValLoss(const Point& point);
+
   double clip_;
+  int64_t val_losses_ = 0;                // so far
+  int64_t val_stride_ = 1;                // of them one stays, when they are thinned
+  std::vector<int64_t> val_loss_number_;  // of the points in val_loss, from 0
   int64_t clipped_steps_ = 0;
   int64_t first_step_ = 0, last_step_ = 0;
   double first_time_ = 0, last_time_ = 0;

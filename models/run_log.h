@@ -28,6 +28,8 @@ class RunLog {
   // A line of metrics; what was spent by Timed since the last line goes into it.
   void Step(StepMetrics metrics);
   void Sample(TextSample sample);
+  // RunPlan::best_checkpoint, for the report.
+  void SetBestCheckpoint(int64_t step) { input_.plan.best_checkpoint = step; }
   // Runs f() and books its time as `what`; returns its result.
   template <class F>
   auto Timed(double PauseTimes::*what, F&& f) {

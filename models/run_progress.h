@@ -8,6 +8,7 @@
 #include "models/memory_plan.h"
 #include "models/metrics.h"
 #include "models/run_setup.h"
+#include "models/utilization.h"
 
 namespace lockstep::models {
 
@@ -23,7 +24,8 @@ void PrintSetup(const RunSetup& setup, const Gpt& model, const MemoryPlan& memor
 class RunProgress {
  public:
   // `setup` must outlive it.
-  explicit RunProgress(const RunSetup& setup) : setup_(setup) {}
+  RunProgress(const RunSetup& setup, const Utilization& utilization)
+      : setup_(setup), utilization_(utilization) {}
 
   // Counts a step; each one before the line that it is in.
   void Add(const StepMetrics& m);
@@ -36,21 +38,23 @@ class RunProgress {
 
   void PrintSample(const std::string& prompt, const std::string& text) const;
 
-  // Stopped by a signal after `step`: how to go on.
-  void PrintInterrupted(int64_t step) const;
+  // Stopped by a signal after `step`: how to go on, with the ranks of one machine or of several.
+  void PrintInterrupted(int64_t step, bool on_one_machine) const;
 
   struct End {
     int64_t step = 0;
-    double seconds = 0;  // wall time of this process's steps, with all between them
-    double flops_per_token = 0;
-    int64_t peak_bytes = 0;  // of tensors
+    double seconds = 0;          // wall time of this process's steps, with all between them
+    int64_t peak_bytes = 0;      // of tensors
+    int64_t resident_bytes = 0;  // of the process, at most; 0: not told
     double best_val_loss = 0;
-    std::string report;  // its path
+    int64_t best_checkpoint = -1;  // as in RunPlan
+    std::string report;            // its path
   };
   void PrintEnd(const End& end) const;
 
  private:
   const RunSetup& setup_;
+  const Utilization utilization_;
   int64_t tokens_ = 0, total_tokens_ = 0;  // since the last line; up to it
   double seconds_ = 0, total_seconds_ = 0;
   double first_val_loss_ = 0, last_val_loss_ = 0;  // 0: none yet

@@ -1,5 +1,8 @@
 #include "models/run_ranks.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <set>
 #include <sstream>
@@ -9,6 +12,7 @@
 #include "dist/agreement.h"
 #include "dist/gloo_group.h"
 #include "dist/nccl_group.h"
+#include "models/run_progress.h"
 
 namespace lockstep::models {
 namespace {
@@ -30,6 +34,12 @@ dist::Packing PackingOf(const std::string& packing) {
   return packing == "always" ? dist::Packing::kAlways : dist::Packing::kNever;
 }
 
+// From a thread that shows the others that this rank lives: output that blocks must not hold it up.
+void WarnWithoutWaiting(const std::string& message) {
+  pollfd output = {STDERR_FILENO, POLLOUT, 0};
+  if (poll(&output, 1, /*timeout=*/0) == 1 && (output.revents & POLLOUT) != 0) Warn(message);
+}
+
 dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& name,
                                   std::shared_ptr<dist::FlightRecorder> recorder) {
   return {.name = name,
@@ -37,7 +47,8 @@ dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& na
           .check_every_call = config.dist.check == "full",
           .packing = PackingOf(config.dist.packing),
           .heartbeat = std::chrono::seconds(config.dist.heartbeat),
-          .recorder = std::move(recorder)};
+          .recorder = std::move(recorder),
+          .say = WarnWithoutWaiting};
 }
 
 void RecordSpan(TraceRecorder& trace, const dist::CommunicationSpan& span) {
@@ -78,12 +89,16 @@ Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous) {
   }
   const Device first = cuda::ParseDevice(device);
   if (!first.is_cuda()) return first;
-  if (rendezvous.local_rank >= cuda::DeviceCount()) {
+  // As srun --gpus-per-task=1 has it: each rank sees a device of its own.
+  const bool sees_own =
+      cuda::DeviceCount() == 1 && dist::ProcessEnvironment("CUDA_VISIBLE_DEVICES").has_value();
+  const int index = sees_own ? 0 : rendezvous.local_rank;
+  if (index >= cuda::DeviceCount()) {
     throw InputError(StrCat("rank ", rendezvous.rank, " is number ", rendezvous.local_rank,
                             " on its machine, which has ", cuda::DeviceCount(),
                             " GPUs: start as many ranks a machine as it has GPUs"));
   }
-  const Device own{first.type, rendezvous.local_rank};
+  const Device own{first.type, index};
   cuda::SetDevice(own);
   return own;
 }
@@ -149,7 +164,7 @@ RunStart RunRanks::FromMain(const std::function<RunStart()>& decide) {
   std::string text;
   if (is_main()) {
     try {
-      start = decide();
+      start = Alone("looking into the run folder", decide);
       text = StrCat("start ", start.step, " ", start.checkpoint.value_or(""));
     } catch (const std::exception& e) {
       text = e.what();

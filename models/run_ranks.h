@@ -6,6 +6,7 @@
 #include <string>
 
 #include "dist/flight_recorder.h"
+#include "dist/pause.h"
 #include "dist/process_group.h"
 #include "dist/reducer.h"
 #include "dist/rendezvous.h"
@@ -20,7 +21,8 @@ namespace lockstep::models {
 int ThreadsOf(const RunConfig& config, const dist::Rendezvous& rendezvous);
 
 // The device of this rank: what `device` names, with the rank's number on its machine as the index
-// of a GPU. InputError where it names one GPU for several ranks.
+// of a GPU; where CUDA_VISIBLE_DEVICES shows a single one, that. InputError where it names one GPU
+// for several ranks.
 Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous);
 
 // How the reducer sums, as the options say. `trace` (may be null) gets a span for each bucket.
@@ -38,11 +40,20 @@ class RunRanks {
   int rank() const { return rendezvous_.rank; }
   int size() const { return rendezvous_.world_size; }
   bool is_main() const { return rank() == 0; }
+  bool on_one_machine() const { return rendezvous_.local_world_size == size(); }
   // "gloo", "nccl"
   const std::string& backend() const { return backend_; }
   // Null where there is one rank: of the gradients, on their device; of small values, on the host.
   dist::ProcessGroup* gradients() const { return gradients_.get(); }
   const std::shared_ptr<dist::ProcessGroup>& control() const { return control_; }
+
+  // Runs f(), which takes no part in collectives and may take long: the other ranks wait, and say
+  // what for: "rank 0 has been writing a checkpoint for 31 s" (dist/pause.h). Returns its result.
+  template <class F>
+  auto Alone(const char* what, const F& f) const {
+    const dist::Pause pause(control_.get(), what);
+    return f();
+  }
 
   // Collective. InputError, listing the differences, unless all ranks were started with the same
   // options; machines may differ in paths and threads.

@@ -172,8 +172,9 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
   }
   setup.model.loss_chunk = config.train.loss_chunk;
   setup.window = settled.model.block_size;
-  setup.grad_accum = GradAccum(config.train, ranks);
-  if (config.dist.reduction == "ordered") dist::FixedOrder(ranks, setup.grad_accum);  // or throws
+  const bool ordered = config.dist.reduction == "ordered";
+  setup.grad_accum = GradAccum(config.train, ranks, ordered);
+  if (ordered) dist::FixedOrder(ranks, setup.grad_accum);  // or throws
   const int64_t samples = setup.grad_accum * config.train.batch_size * ranks;
   setup.tokens_per_step = samples * setup.window;
   setup.steps = StepsOf(settled, setup.dataset, samples);

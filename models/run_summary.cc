@@ -36,7 +36,7 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
   const GptConfig& m = s.model;
   const RunConfig& c = s.config;
   const int64_t tokens = s.steps * s.tokens_per_step;
-  return {
+  std::vector<std::pair<std::string, std::string>> facts = {
       {"model",
        fmt::format("{}, {} layers, {} heads, width {}, context {}, vocabulary {}: {} parameters",
                    FamilyTitle(m), m.n_layer, m.n_head, m.n_embd, m.block_size, m.vocab_size,
@@ -63,8 +63,10 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                    s.ranks > 1 || c.dist.reduction != "fast"
                        ? fmt::format(", {} sum of gradients", c.dist.reduction)
                        : "")},
-      {"memory", Summary(memory)},
-      {"writes", c.out_dir}};
+      {"memory", Summary(memory)}};
+  if (memory.program > 0) facts.emplace_back("process", ProcessSummary(memory));
+  facts.emplace_back("writes", c.out_dir);
+  return facts;
 }
 
 }  // namespace lockstep::models

@@ -8,6 +8,7 @@
 
 #include "core/file.h"
 #include "core/thread_pool.h"
+#include "data/id_tokenizer.h"
 #include "models/checkpoint.h"
 #include "models/generate.h"
 #include "models/hf_format.h"
@@ -21,6 +22,8 @@ namespace {
 struct Prompt {
   std::string text, origin;
 };
+
+constexpr std::string_view kDefaultPrompt = "the default of --prompt";
 
 std::vector<Prompt> ReadPrompts(const SampleConfig& c) {
   std::vector<Prompt> prompts;
@@ -37,17 +40,25 @@ std::vector<Prompt> ReadPrompts(const SampleConfig& c) {
     }
     if (line == 0) throw InputError(StrCat(c.prompt_file, ": is empty; give a prompt a line"));
   }
-  if (prompts.empty()) prompts.push_back({"\n", "the default of --prompt"});
+  if (prompts.empty()) prompts.push_back({"\n", std::string(kDefaultPrompt)});
   return prompts;
 }
 
-std::unique_ptr<data::Tokenizer> FindTokenizer(const SampleConfig& c, const std::string& folder) {
+// Ids as they are, if the model was trained on tokens without their tokenizer.
+std::unique_ptr<data::Tokenizer> FindTokenizer(const SampleConfig& c, const std::string& folder,
+                                               int64_t vocab_size) {
   if (c.tokenizer == "char") {
     throw InputError(
         "tokenizer=char needs the text it was made of: give the checkpoint's own "
         "tokenizer.json");
   }
-  return c.tokenizer.empty() ? ReadTokenizer(folder) : data::MakeTokenizer(c.tokenizer, "");
+  if (!c.tokenizer.empty()) return data::MakeTokenizer(c.tokenizer, "");
+  if (auto tokenizer = ReadTokenizer(folder)) return tokenizer;
+  std::fprintf(stderr,
+               "sample_gpt: %s has no tokenizer, so prompts and samples are token ids; for text, "
+               "say --tokenizer=gpt2, or which file or folder has it\n",
+               folder.c_str());
+  return std::make_unique<data::IdTokenizer>(vocab_size);
 }
 
 std::vector<int32_t> Encode(const Prompt& prompt, const data::Tokenizer& tokenizer,
@@ -59,10 +70,11 @@ std::vector<int32_t> Encode(const Prompt& prompt, const data::Tokenizer& tokeniz
     throw InputError(StrCat(prompt.origin, ": ", e.what()));
   }
   if (ids.empty()) {
-    if (!tokenizer.end_of_text()) {
+    // A new line is no token id.
+    if (!tokenizer.end_of_text() && prompt.origin != kDefaultPrompt) {
       throw InputError(StrCat(prompt.origin, ": the prompt is empty; give at least one character"));
     }
-    ids.push_back(*tokenizer.end_of_text());  // where documents begin
+    ids.push_back(tokenizer.end_of_text().value_or(0));  // where documents begin
   }
   for (int32_t id : ids) {
     if (id < vocab_size) continue;
@@ -154,7 +166,7 @@ void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tok
     const std::vector<int32_t> ids = Encode(prompts[p], tokenizer, model.config().vocab_size);
     for (int64_t s = 0; s < c.num_samples; ++s) {
       sequences.push_back({.prompt = ids, .sample = s});
-      starts.push_back(prompts[p].text);
+      starts.push_back(tokenizer.name() == "ids" ? tokenizer.Decode(ids) : prompts[p].text);
       const std::string sample = c.num_samples > 1 ? StrCat(", sample ", s + 1) : "";
       headers.push_back(several ? StrCat("---- prompt ", p + 1, sample, " ----\n") : "");
     }
@@ -252,7 +264,7 @@ int SampleGpt(const SampleConfig& c) {
     throw InputError(StrCat("--slide=", c.slide, ": the model's context has ", shape.block_size,
                             " tokens; give at most that, or 0 for half of them"));
   }
-  const auto tokenizer = FindTokenizer(c, folder);
+  const auto tokenizer = FindTokenizer(c, folder, shape.vocab_size);
   Gpt model(shape);
   model.Materialize(ResolveDevice(c.device), 0);
   LoadHfWeights(model, folder);

@@ -1,6 +1,5 @@
 #include "models/step_graphs.h"
 
-#include <cstddef>
 #include <utility>
 
 #include "core/allocator.h"
@@ -38,12 +37,9 @@ void StepGraphs::Load(int64_t i, const data::Batch& batch) {
 
 // Everything that is submitted here is part of the graph.
 void StepGraphs::RunMicroSteps() {
-  const Tensor first_sample =
-      Tensor::FromStorage(state_.tensor().storage(), DType::kI64, {1},
-                          offsetof(StepValues, first_sample) / sizeof(int64_t));
   for (size_t i = 0; i < ids_.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
-    first_sample.CopyFrom(first_samples_.Slice(0, at, at + 1));
+    state_.SetFirstSample(first_samples_.Slice(0, at, at + 1));
     const Tensor sum = options_.micro_step(ids_[i], targets_[i], root_);
     losses_.Slice(0, at, at + 1).CopyFrom(sum.Detach().View({1}));
   }
@@ -82,6 +78,7 @@ bool StepGraphs::Ready(bool eager) {
     Capture();
   } catch (const Error& error) {
     for (const auto& p : parameters_) p->leaf().ZeroGrad();
+    state_.SetUpdated(false);
     GiveUp(error.what());
     return false;
   }
@@ -112,7 +109,7 @@ std::vector<HostRead> StepGraphs::Gradients(double root_gradient, bool eager) {
   if (replaying_) {
     gradients_.Launch(CurrentStream(state_.device()));
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      if (grads_[i].defined()) parameters_[i]->leaf().SetGrad(grads_[i]);
+      if (grads_[i].defined()) parameters_[i]->leaf().ShareGrad(grads_[i]);
     }
     ++replays_;
   } else {

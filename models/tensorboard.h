@@ -18,7 +18,7 @@ namespace lockstep::models {
 // `warn`, once, and end the records.
 //
 // Tags: train/loss, train/grad_norm, train/learning_rate, train/tokens_per_second, train/step_ms,
-// train/memory_bytes, validation/loss; text: sample.
+// train/mfu, train/gemm_share, train/memory_bytes, validation/loss; text: sample.
 class TensorBoardWriter {
  public:
   TensorBoardWriter(std::string folder, int64_t first_step,

@@ -8,11 +8,13 @@
 #include "core/file.h"
 #include "core/philox.h"
 #include "core/thread_pool.h"
+#include "data/id_tokenizer.h"
 #include "dist/agreement.h"
 #include "dist/flight_recorder.h"
 #include "models/checkpoint.h"
 #include "models/generate.h"
 #include "models/interrupt.h"
+#include "models/machine_memory.h"
 #include "models/memory_plan.h"
 #include "models/option_step_range.h"
 #include "models/run_log.h"
@@ -34,9 +36,11 @@ double SecondsSince(Clock::time_point start) {
 // The loop around Trainer: evaluations, samples, checkpoints.
 class Run {
  public:
-  Run(const RunSetup& setup, const MemoryPlan& memory, RunRanks& ranks)
+  Run(const RunSetup& setup, const MemoryPlan& memory, const Utilization& utilization,
+      RunRanks& ranks)
       : setup_(setup),
         memory_(memory),
+        utilization_(utilization),
         ranks_(ranks),
         config_(setup.config),
         traced_(ParseStepRange(config_.log.trace)),
@@ -65,8 +69,10 @@ class Run {
                   .parallel = parallel_.get(),
                   .check_every = parallel_ ? config_.dist.check_every : 0,
                   .max_skips = config_.train.max_skips}),
-        store_(config_.out_dir, {.keep = config_.checkpoint.keep, .warn = Warn}),
-        progress_(setup) {
+        store_(config_.out_dir, {.keep = config_.checkpoint.keep,
+                                 .keep_best = config_.checkpoint.keep_best,
+                                 .warn = Warn}),
+        progress_(setup, utilization) {
     if (setup.dataset.val && setup.dataset.val->size() >= 2) {
       validation_.emplace(setup.dataset.val, setup.window, config_.train.batch_size,
                           config_.train.eval_batches);
@@ -82,12 +88,14 @@ class Run {
   // The main rank writes and prints; the others go along.
   int Train() { return ranks_.is_main() ? Loop() : Follow(); }
 
-  const Gpt& model() const { return *model_; }
-
  private:
   int Loop() {
-    WriteFileAtomically(JoinPath(config_.out_dir, "config.toml"), ToToml(config_));
-    RunLog log(config_.out_dir, MakeReportInput(), setup_.start.step + 1, trace_.get(), Warn);
+    // A run that starts anew tells step 0 again.
+    const int64_t first_told = setup_.start.step == 0 ? 0 : setup_.start.step + 1;
+    RunLog log = ranks_.Alone("opening its log", [&] {
+      WriteFileAtomically(JoinPath(config_.out_dir, "config.toml"), ToToml(config_));
+      return RunLog(config_.out_dir, MakeReportInput(), first_told, trace_.get(), Warn);
+    });
     const InterruptGuard interrupt;
     const Clock::time_point start = Clock::now();
     if (trainer_.step() == 0) Begin(log);
@@ -102,34 +110,42 @@ class Run {
       if (trace_ && trace_->complete()) FinishTrace();
       Add(m);
       if (Every(config_.train.log_every, m.step) || last || stop || m.step == 1) {
-        progress_.PrintStep(m);
-        log.Flush();
+        ranks_.Alone("printing", [&] {
+          progress_.PrintStep(m);
+          log.Flush();
+        });
       }
       const bool evaluate = last || (!stop && Every(config_.train.eval_every, m.step));
       if (evaluate) m.val_loss = log.Timed(&PauseTimes::eval_ms, [&] { return Evaluate(); });
       if (last || (!stop && Every(config_.train.sample_every, m.step)))
-        log.Timed(&PauseTimes::sample_ms, [&] { Sample(log); });
-      log.Step(m);
+        Timed(log, &PauseTimes::sample_ms, "sampling", [&] { Sample(log); });
+      ranks_.Alone("writing its log", [&] { log.Step(m); });
       if (last || stop || Every(config_.checkpoint.every, m.step)) {
-        log.Flush();  // a run that is resumed from here has told all steps up to here
-        log.Timed(&PauseTimes::checkpoint_ms, [&] { Save(last || stop); });
+        Timed(log, &PauseTimes::checkpoint_ms, "writing a checkpoint", [&] {
+          log.Flush();  // a run that is resumed from here has told all steps up to here
+          Save(last || stop, m.val_loss);
+        });
+        log.SetBestCheckpoint(BestCheckpoint());
       }
+      const dist::Pause pause(ranks_.control().get(), "writing the report");
       if (evaluate && !last) log.WriteReport();
       if (stop && !last) {
         FinishTrace();
         log.Finish(/*interrupted=*/true);
-        progress_.PrintInterrupted(trainer_.step());
+        progress_.PrintInterrupted(trainer_.step(), ranks_.on_one_machine());
         return 128 + interrupt_;
       }
     }
+    const dist::Pause pause(ranks_.control().get(), "writing the report");
     FinishTrace();
     log.Finish(/*interrupted=*/false);
     progress_.PrintEnd(
         {.step = trainer_.step(),
          .seconds = SecondsSince(start),
-         .flops_per_token = model_->FlopsPerToken(setup_.window),
          .peak_bytes = std::max(peak_bytes_, GetAllocator(setup_.device).stats().peak_bytes),
+         .resident_bytes = setup_.device.is_cpu() ? PeakResidentBytes() : 0,
          .best_val_loss = best_val_loss_,
+         .best_checkpoint = BestCheckpoint(),
          .report = log.report_path()});
     return 0;
   }
@@ -166,10 +182,16 @@ class Run {
 
   // Null where a single process needs none.
   std::unique_ptr<dist::DataParallel> MakeParallel() {
-    if (ranks_.size() == 1 && config_.dist.reduction == "fast") return nullptr;
+    if (!SumsGradients(setup_)) return nullptr;
     return std::make_unique<dist::DataParallel>(
         ranks_.gradients(), *model_,
         ToReducerOptions(config_.dist, setup_.grad_accum, trace_.get()), ranks_.control());
+  }
+
+  // What the main rank does alone.
+  template <class F>
+  void Timed(RunLog& log, double PauseTimes::*time, const char* what, const F& f) {
+    log.Timed(time, [&] { ranks_.Alone(what, f); });
   }
 
   static bool Every(int64_t period, int64_t step) { return period > 0 && step % period == 0; }
@@ -180,15 +202,30 @@ class Run {
     input.plan = {.steps = setup_.steps,
                   .tokens_per_step = setup_.tokens_per_step,
                   .vocab_size = setup_.model.vocab_size,
-                  .planned_memory = memory_.peak.total()};
+                  .planned_memory = memory_.peak.total(),
+                  .utilization = utilization_};
+    input.plan.best_checkpoint = BestCheckpoint();
     input.facts = DescribeRun(setup_, *model_, memory_);
     input.config = config_;
     return input;
   }
 
+  // RunPlan::best_checkpoint. A folder that can't be read must not end a run that can go on.
+  int64_t BestCheckpoint() const {
+    if (!config_.checkpoint.keep_best) return -1;
+    try {
+      const auto best = store_.Best();
+      return best ? best->step : -1;
+    } catch (const IoError& e) {
+      Warn(StrCat("which checkpoint is the best is not known: ", e.what(), "; training goes on"));
+      return -1;
+    }
+  }
+
   void Begin(RunLog& log) {
     if (config_.checkpoint.save_initial)
-      log.Timed(&PauseTimes::checkpoint_ms, [&] { Save(/*required=*/true); });
+      Timed(log, &PauseTimes::checkpoint_ms, "writing a checkpoint",
+            [&] { Save(/*required=*/true, {}); });
     if (config_.train.eval_every > 0) {
       StepMetrics m;
       m.val_loss = log.Timed(&PauseTimes::eval_ms, [&] { return Evaluate(); });
@@ -240,14 +277,16 @@ class Run {
            Every(config_.train.sample_every, step) || Every(config_.checkpoint.every, step);
   }
 
-  void Add(const StepMetrics& m) {
+  void Add(StepMetrics& m) {
     if (std::isfinite(m.loss)) last_loss_ = m.loss;
+    m.mfu = utilization_.Mfu(m.tokens_per_second).value_or(0);
+    m.gemm_share = utilization_.GemmShare(m.tokens_per_second).value_or(0);
     progress_.Add(m);
   }
   // A step after which nothing was due.
-  void Count(const StepMetrics& m, RunLog& log) {
+  void Count(StepMetrics m, RunLog& log) {
     Add(m);
-    log.Step(m);
+    ranks_.Alone("writing its log", [&] { log.Step(m); });
   }
 
   void EvaluateQuietly() {
@@ -260,34 +299,38 @@ class Run {
     const double loss = trainer_.Evaluate(*validation_);
     const bool best = best_val_loss_ == 0 || loss < best_val_loss_;
     if (best) best_val_loss_ = loss;
-    progress_.PrintEvaluation(trainer_.step(), loss, best, validation_->num_targets(),
-                              SecondsSince(start));
+    const double seconds = SecondsSince(start);
+    ranks_.Alone("printing", [&] {
+      progress_.PrintEvaluation(trainer_.step(), loss, best, validation_->num_targets(), seconds);
+    });
     return loss;
   }
 
   void Sample(RunLog& log) {
-    const auto& tokenizer = setup_.dataset.tokenizer;
-    if (!tokenizer || config_.train.sample_tokens == 0) return;
+    if (config_.train.sample_tokens == 0) return;
+    const data::IdTokenizer ids_only(std::min(setup_.dataset.vocab_size, setup_.model.vocab_size));
+    const data::Tokenizer& tokenizer =
+        setup_.dataset.tokenizer ? *setup_.dataset.tokenizer : ids_only;
     std::vector<int32_t> prompt;
     try {
-      prompt = tokenizer->Encode(config_.train.sample_prompt);
+      prompt = tokenizer.Encode(config_.train.sample_prompt);
     } catch (const InputError& e) {
       Warn(StrCat("train.sample_prompt: ", e.what(), "; sampling from the first token instead"));
     }
-    if (prompt.empty()) prompt = {0};
+    if (prompt.empty()) prompt = {tokenizer.end_of_text().value_or(0)};
     const std::vector<int32_t> ids =
-        Generate(*model_, prompt, std::min(tokenizer->vocab_size(), setup_.model.vocab_size),
+        Generate(*model_, prompt, std::min(tokenizer.vocab_size(), setup_.model.vocab_size),
                  {.tokens = config_.train.sample_tokens,
                   .temperature = 0.8,
                   .seed = static_cast<uint64_t>(config_.seed)});
-    const std::string start = tokenizer->Decode(prompt), text = tokenizer->Decode(ids);
+    const std::string start = tokenizer.Decode(prompt), text = tokenizer.Decode(ids);
     progress_.PrintSample(start, text);
     log.Sample({trainer_.step(), start, text});
   }
 
   // A disk that fills up must not end a run that can go on; but where the checkpoint is the point
   // (the end, an interrupt), its loss is an error.
-  void Save(bool required) {
+  void Save(bool required, std::optional<double> val_loss) {
     const TrainerState state{.step = trainer_.step(),
                              .tokens_seen = trainer_.step() * setup_.tokens_per_step,
                              .best_val_loss = best_val_loss_,
@@ -296,7 +339,7 @@ class Run {
                              .data_fingerprint = setup_.dataset.fingerprint,
                              .finished = trainer_.step() >= setup_.steps};
     try {
-      SaveCheckpoint(store_, state, *model_, *optimizer_, setup_.dataset.tokenizer.get());
+      SaveCheckpoint(store_, state, *model_, *optimizer_, setup_.dataset.tokenizer.get(), val_loss);
     } catch (const IoError& e) {
       if (required) throw;
       Warn(StrCat("no checkpoint of step ", state.step, ": ", e.what(),
@@ -306,6 +349,7 @@ class Run {
 
   const RunSetup& setup_;
   const MemoryPlan memory_;
+  const Utilization utilization_;
   RunRanks& ranks_;
   const RunConfig& config_;
   const std::optional<StepRange> traced_;
@@ -351,12 +395,29 @@ void CheckContinues(const RunSetup& setup) {
   Warn(text);
 }
 
+// Before anything is taken. On a GPU memory that is not there cannot be lent by a disk.
+void CheckMemory(const RunSetup& setup, const MemoryPlan& plan,
+                 const dist::Rendezvous& rendezvous) {
+  const MemoryVerdict verdict =
+      JudgeMemory(plan, setup, MemoryOf(setup.device), rendezvous.local_world_size);
+  if (verdict.kind == MemoryVerdict::Kind::kTooLarge && setup.device.is_cuda()) {
+    throw InputError(verdict.text);
+  }
+  if (verdict.kind != MemoryVerdict::Kind::kFits && rendezvous.local_rank == 0) Warn(verdict.text);
+}
+
 // Collective, by all ranks. The recorder may be null.
 int TrainRanks(const Options& options, const RunConfig& config, const dist::Rendezvous& rendezvous,
-               Device device, std::shared_ptr<dist::FlightRecorder> recorder) {
-  RunRanks ranks(config, rendezvous, device, std::move(recorder));
+               Device device, const std::shared_ptr<dist::FlightRecorder>& recorder) {
+  RunRanks ranks(config, rendezvous, device, recorder);
   ranks.CheckSameOptions(config);
-  const RunStart start = ranks.FromMain([&] { return PrepareRunFolder(config, Warn); });
+  std::unique_ptr<FileLock> lock;  // the main rank's, until the run has ended
+  const RunStart start = ranks.FromMain([&] {
+    lock = LockRunFolder(config.out_dir, Warn);
+    return PrepareRunFolder(config, Warn);
+  });
+  // The folder is this run's, and so are the flight records in it.
+  if (recorder) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
   const RunSetup setup = PrepareRun(options, config, start, device, ranks.size());
   CheckContinues(setup);
   if (ranks.control()) {
@@ -365,12 +426,25 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
                      static_cast<int64_t>(HashName(data.data(), data.size())));
   }
   const MemoryPlan memory = PlanMemory(setup);
-  Run run(setup, memory, ranks);
-  if (ranks.is_main()) {
-    PrintSetup(setup, run.model(), memory);
-    if (!start.note.empty()) Print(start.note);
+  CheckMemory(setup, memory, rendezvous);
+  try {
+    const Gpt shape(setup.model);
+    Utilization utilization{.flops_per_token = shape.FlopsPerToken(setup.window)};
+    if (ranks.is_main()) {
+      ranks.Alone("printing", [&] {
+        PrintSetup(setup, shape, memory);
+        if (!start.note.empty()) Print(start.note);
+        if (!setup.dataset.note.empty()) Print(setup.dataset.note);
+        utilization = MeasureUtilization(device, config.train.precision, ranks.size(),
+                                         utilization.flops_per_token);
+      });
+    }
+    return Run(setup, memory, utilization, ranks).Train();
+  } catch (const OutOfMemoryError& e) {
+    const int64_t shared_by = device.is_cpu() ? rendezvous.local_world_size : 1;
+    throw OutOfMemoryError(
+        StrCat(e.what(), ": ", MemoryAdvice(memory, setup, MemoryOf(device).total / shared_by)));
   }
-  return run.Train();
 }
 
 }  // namespace
@@ -382,15 +456,15 @@ int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
   if (dry_run) {
     const RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
     const MemoryPlan memory = PlanMemory(setup);
+    CheckMemory(setup, memory, rendezvous);
     PrintSetup(setup, Gpt(setup.model), memory);
     Print(Table(memory));
     Print("dry run: nothing was written or trained");
     return 0;
   }
   if (rendezvous.world_size == 1) return TrainRanks(options, config, rendezvous, device, nullptr);
-  const std::string folder = JoinPath(config.out_dir, "flight");
   const auto recorder =
-      std::make_shared<dist::FlightRecorder>(folder, rendezvous.rank, rendezvous.world_size);
+      std::make_shared<dist::FlightRecorder>("", rendezvous.rank, rendezvous.world_size);
   try {
     return TrainRanks(options, config, rendezvous, device, recorder);
   } catch (const std::exception& e) {

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "dist/launch/launch.h"
 #include "dist/launch/nproc.h"
+#include "models/interrupt.h"
 #include "models/train_gpt.h"
 
 namespace {
@@ -43,6 +44,7 @@ int main(int argc, char** argv) {
   using namespace lockstep;
   try {
     if (const auto exit_code = LaunchIfAsked(argc, argv)) return *exit_code;
+    const models::SignalThread signals;
     models::EnterInvocationFolder();
     models::RunConfig config;
     models::Options options(

@@ -68,7 +68,8 @@ std::optional<StepMetrics> Trainer::Submit() {
   }
   Pending next;
   next.metrics.lr = schedule_(step_);
-  optimizer_.BeginStep(state_, step_, next.metrics.lr);
+  const optim::TrainingStep training =
+      optimizer_.BeginStep(state_, step_, next.metrics.lr, {.first_sample = 0});
   AccumulateGradients(next, clock);
   // Before this step's update is submitted: the one before must have been good. The device is busy
   // with this step's gradients meanwhile.
@@ -107,7 +108,6 @@ void Trainer::Update() {
 }
 
 void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
-  const TrainingScope scope(state_);
   std::optional<TraceBackward> nodes;
   backward_ = {};
   clock_ = &clock;

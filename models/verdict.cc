@@ -91,6 +91,13 @@ std::string Percent(double share) {
                                     : fmt::format("{:.0f}%", percent);
 }
 
+std::string BestCheckpoint(const RunPlan& plan, const Learning& s) {
+  if (plan.best_checkpoint == s.val_best_step) return "The checkpoint of then is kept: best";
+  if (plan.best_checkpoint < 0)
+    return "No checkpoint of then is kept: checkpoint.keep_best keeps those of evaluations";
+  return fmt::format("No checkpoint was saved then; best is of step {}", plan.best_checkpoint);
+}
+
 void JudgeLearning(const RunHistory& h, const RunPlan& plan, const Learning& s, Verdict* v) {
   const char* which = s.has_val ? "Validation loss" : "Training loss";
   const double now = s.has_val ? s.val_now : s.now;
@@ -117,9 +124,8 @@ void JudgeLearning(const RunHistory& h, const RunPlan& plan, const Learning& s, 
   } else if (Overfitting(h, s)) {
     say(Health::kWatch, "Overfitting: the validation loss is rising",
         fmt::format("It was best at step {} with {:.4f} and is {:.4f} now, while training loss "
-                    "still falls ({:.4f}). Keep the checkpoint of then; more data, more dropout or "
-                    "fewer steps help.",
-                    s.val_best_step, s.val_best, s.val_now, s.now));
+                    "still falls ({:.4f}). {}; more data, more dropout or fewer steps help.",
+                    s.val_best_step, s.val_best, s.val_now, s.now, BestCheckpoint(plan, s)));
   } else if (s.fall >= 0.005) {
     say(Health::kGood,
         plan.finished ? "Healthy: finished, loss still falling" : "Healthy: still learning",
@@ -199,7 +205,7 @@ Finding GradientFinding(const RunHistory& h) {
   return f;
 }
 
-Finding SpeedFinding(const RunHistory& h) {
+Finding SpeedFinding(const RunHistory& h, const RunPlan& plan) {
   const int64_t last = h.last_step();
   const double median = h.tokens_per_second.Median(1, last);
   const double now = h.tokens_per_second.Median(last - last / 10, last);
@@ -214,6 +220,8 @@ Finding SpeedFinding(const RunHistory& h) {
     f.health = Health::kWatch;
   }
   f.text += fmt::format("; {:.3g} ms a step", h.step_ms.Median(last - last / 10, last));
+  const std::string share = plan.utilization.Describe(now);
+  if (!share.empty()) f.text += "; " + share;
   return f;
 }
 
@@ -260,7 +268,7 @@ Verdict Judge(const RunHistory& history, const RunPlan& plan) {
   const Learning learning = Study(history);
   JudgeLearning(history, plan, learning, &v);
   v.findings = {LossFinding(learning, v), GapFinding(history, learning),
-                GradientFinding(history), SpeedFinding(history),
+                GradientFinding(history), SpeedFinding(history, plan),
                 TimeFinding(history),     MemoryFinding(history, plan)};
   return v;
 }

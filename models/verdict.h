@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/run_history.h"
+#include "models/utilization.h"
 
 namespace lockstep::models {
 
@@ -16,9 +17,11 @@ enum class Health { kGood, kWatch, kBad, kUnknown };  // kUnknown: too early to 
 struct RunPlan {
   int64_t steps = 0;  // of the whole run
   int64_t tokens_per_step = 0;
-  int64_t vocab_size = 0;      // 0: not known
-  int64_t planned_memory = 0;  // bytes at the peak of a step; 0: not planned
-  bool finished = false;       // no step will follow
+  int64_t vocab_size = 0;        // 0: not known
+  int64_t planned_memory = 0;    // bytes at the peak of a step; 0: not planned
+  int64_t best_checkpoint = -1;  // step of the kept one with the lowest validation loss; -1: none
+  Utilization utilization;
+  bool finished = false;  // no step will follow
   bool interrupted = false;
 };
 

@@ -56,7 +56,8 @@ Tensor CausalSelfAttention::Attend(const Tensor& x) {
   if (KvCacheScope* cache = KvCacheScope::Current()) {
     const int64_t h = n_head_, g = n_kv_head_, all = h + 2 * g;
     const Tensor heads = qkv.View({x.dim(0), x.dim(1), all, qkv.dim(2) / all});
-    return cache->Attend(heads.Slice(2, 0, h), heads.Slice(2, h, h + g), heads.Slice(2, h + g, all))
+    return cache
+        ->Attend(this, heads.Slice(2, 0, h), heads.Slice(2, h, h + g), heads.Slice(2, h + g, all))
         .View(x.shape());
   }
   const bool drop = dropout_ > 0 && CurrentStepState() != nullptr;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/step_state.h"
 #include "kernels/attention/attention.h"
 #include "kernels/cached_attention/cached_attention.h"
 #include "kernels/concat/concat.h"
@@ -49,8 +48,6 @@ KvCacheScope::KvCacheScope(KvCache& cache, std::vector<int64_t> sequences, int64
     : cache_(cache), sequences_(std::move(sequences)), tokens_(tokens), previous_(current_scope) {
   LS_CHECK(tokens > 0 && !sequences_.empty(), "a forward pass with a cache needs tokens, got ",
            sequences_.size(), " sequences of ", tokens);
-  LS_CHECK(CurrentStepState() == nullptr,
-           "a cache of keys and values is for generating text, not within a TrainingScope");
   for (size_t b = 0; b < sequences_.size(); ++b) {
     first_.push_back(cache.length(sequences_[b]));
     LS_CHECK(std::find(sequences_.begin(), sequences_.begin() + b, sequences_[b]) ==
@@ -70,25 +67,41 @@ KvCacheScope::~KvCacheScope() { current_scope = previous_; }
 
 KvCacheScope* KvCacheScope::Current() { return current_scope; }
 
-Tensor KvCacheScope::Attend(const Tensor& q, const Tensor& k, const Tensor& v) {
+bool KvCacheScope::IsOpen() const {
+  for (size_t b = 0; b < sequences_.size(); ++b) {
+    if (cache_.length(sequences_[b]) != first_[b]) return false;
+  }
+  return true;
+}
+
+Tensor KvCacheScope::Attend(const void* layer, const Tensor& q, const Tensor& k, const Tensor& v) {
   LS_CHECK(k.defined() && k.ndim() == 4 && k.dim(0) == rows_.dim(0) && k.dim(1) == tokens_,
            "attention with a cache: keys must be [", rows_.dim(0), ", ", tokens_,
            ", G, D], as the scope says, got ", k.Describe());
+  LS_CHECK(
+      IsOpen() && !(next_layer_ > 0 && layer == cache_.layers_[0].of),
+      "a second forward pass in one KvCacheScope: make a scope for each pass, and Commit() it");
+  const auto known = std::find_if(cache_.layers_.begin(), cache_.layers_.end(),
+                                  [&](const KvCache::Layer& l) { return l.of == layer; });
+  LS_CHECK(static_cast<size_t>(known - cache_.layers_.begin()) == next_layer_,
+           "the model's layers run in another order than in the first pass: a KvCache is for one "
+           "model, in which each attention layer runs once");
   if (next_layer_ == cache_.layers_.size()) {
     const Shape shape{cache_.sequences(), k.dim(2), cache_.capacity(), k.dim(3)};
-    cache_.layers_.push_back(
-        {Tensor::Zeros(shape, k.dtype(), k.device()), Tensor::Zeros(shape, k.dtype(), k.device())});
+    cache_.layers_.push_back({layer, Tensor::Zeros(shape, k.dtype(), k.device()),
+                              Tensor::Zeros(shape, k.dtype(), k.device())});
   }
-  const KvCache::Layer& layer = cache_.layers_[next_layer_++];
-  ops::StoreInCache(k, rows_, positions_, layer.k);
-  ops::StoreInCache(v, rows_, positions_, layer.v);
+  const KvCache::Layer& kept = cache_.layers_[next_layer_++];
+  ops::StoreInCache(k, rows_, positions_, kept.k);
+  ops::StoreInCache(v, rows_, positions_, kept.v);
   // The tokens of a text that starts see no others. A single one goes the general way, so that its
   // bits do not depend on what else is in the batch.
   if (tokens_ > 1 && first_[0] == 0) return ops::CausalAttention(q, k, v);
-  return ops::CachedAttention(q, layer.k, layer.v, rows_, positions_);
+  return ops::CachedAttention(q, kept.k, kept.v, rows_, positions_);
 }
 
 void KvCacheScope::Commit() const {
+  LS_CHECK(IsOpen(), "a KvCacheScope was committed before: make one for each forward pass");
   for (int64_t sequence : sequences_) cache_.lengths_[static_cast<size_t>(sequence)] += tokens_;
 }
 

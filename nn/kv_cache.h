@@ -32,7 +32,8 @@ class KvCache {
  private:
   friend class KvCacheScope;
   struct Layer {
-    Tensor k, v;  // [sequences, key heads, capacity, D]
+    const void* of;  // the attention layer
+    Tensor k, v;     // [sequences, key heads, capacity, D]
   };
 
   int64_t capacity_;
@@ -47,8 +48,8 @@ class KvCache {
 //   const Tensor logits = model(ids);
 //   scope.Commit();
 // Throws ArgumentError for sequences that the cache lacks or that are named twice, where a sequence
-// would exceed the capacity, where some sequences have several tokens to start with and others go
-// on, and within a TrainingScope.
+// would exceed the capacity, and where some sequences have several tokens to start with and others
+// go on. Within a training step, text is generated as outside of it: nothing is recorded.
 class KvCacheScope {
  public:
   KvCacheScope(KvCache& cache, std::vector<int64_t> sequences, int64_t tokens, Device device);
@@ -61,14 +62,18 @@ class KvCacheScope {
 
   // For attention layers, once each: keeps k and v [B, T, G, D] and returns the attention of q [B,
   // T, H, D] over all that the sequences have, [B, T, H, D]. What a sequence gets does not depend
-  // on the others of the batch.
-  Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v);
+  // on the others of the batch. `layer`: who calls, to tell a second pass, which throws, from the
+  // first.
+  Tensor Attend(const void* layer, const Tensor& q, const Tensor& k, const Tensor& v);
   // The position of each sequence's first new token.
   std::span<const int64_t> first_positions() const { return first_; }
-  // The pass succeeded: the new tokens are in the cache.
+  // The pass succeeded: the new tokens are in the cache. Throws ArgumentError the second time.
   void Commit() const;
 
  private:
+  // Whether the sequences still have what they had at the beginning.
+  bool IsOpen() const;
+
   NoGrad no_grad_;
   KvCache& cache_;
   std::vector<int64_t> sequences_, first_;

@@ -32,16 +32,7 @@ AdamW::AdamW(std::vector<std::shared_ptr<Parameter>> parameters, const AdamWOpti
   }
 }
 
-void AdamW::BeginStep(StepState& state, int64_t step, double lr, double loss_scale) const {
-  LS_CHECK(step >= 0, "AdamW: the step must be at least 0, got ", step);
-  LS_CHECK(lr >= 0 && std::isfinite(lr), "AdamW: the learning rate of step ", step,
-           " must be finite and at least 0, got ", lr);
-  LS_CHECK(loss_scale > 0 && std::isfinite(loss_scale), "AdamW: the loss scale of step ", step,
-           " must be finite and positive, got ", loss_scale);
-  state.Begin(step, lr, options_.beta1, options_.beta2, loss_scale);
-}
-
-void AdamW::Step(const StepState& state) {
+void AdamW::Update(const StepState& state) {
   std::vector<AdamWTensors> tensors;
   for (size_t i = 0; i < moments_.size(); ++i) {
     const Parameter& p = *parameters()[i];
@@ -63,7 +54,7 @@ void AdamW::Step(const StepState& state) {
                        .master = m.master,
                        .weight_decay = p.decay() ? options_.weight_decay : 0});
   }
-  LS_CHECK(!tensors.empty() || parameters().empty(), "AdamW: none of the ", parameters().size(),
+  LS_CHECK(!tensors.empty(), "AdamW: none of the ", parameters().size(),
            " parameters has a gradient: run Backward before Step, and ZeroGrad after it");
   ops::AdamWUpdate(tensors, {options_.beta1, options_.beta2, options_.eps}, state);
 }

@@ -24,12 +24,16 @@ class AdamW : public Optimizer {
 
   const AdamWOptions& options() const { return options_; }
 
-  void BeginStep(StepState& state, int64_t step, double lr, double loss_scale = 1) const override;
-  // Also throws ArgumentError if a parameter changed its device, dtype or shape since construction.
-  void Step(const StepState& state) override;
+  const char* name() const override { return "AdamW"; }
   NamedTensors NamedState() const override;
 
+ protected:
+  Betas betas() const override { return {options_.beta1, options_.beta2}; }
+  bool keeps_masters() const override { return options_.master_weights; }
+  void Update(const StepState& state) override;
+
  private:
+  friend class Muon;
   struct Moments {
     Tensor exp_avg, exp_avg_sq, master;
   };

@@ -14,12 +14,7 @@ Lion::Lion(std::vector<std::shared_ptr<Parameter>> parameters, const LionOptions
   }
 }
 
-void Lion::BeginStep(StepState& state, int64_t step, double lr, double loss_scale) const {
-  internal::CheckStep("Lion", step, lr, loss_scale);
-  state.Begin(step, lr, options_.beta1, options_.beta2, loss_scale);
-}
-
-void Lion::Step(const StepState& state) {
+void Lion::Update(const StepState& state) {
   std::vector<LionTensors> tensors;
   for (size_t i = 0; i < state_.size(); ++i) {
     const Parameter& p = *parameters()[i];

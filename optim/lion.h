@@ -26,9 +26,13 @@ class Lion : public Optimizer {
 
   const LionOptions& options() const { return options_; }
 
-  void BeginStep(StepState& state, int64_t step, double lr, double loss_scale = 1) const override;
-  void Step(const StepState& state) override;
+  const char* name() const override { return "Lion"; }
   NamedTensors NamedState() const override;
+
+ protected:
+  Betas betas() const override { return {options_.beta1, options_.beta2}; }
+  bool keeps_masters() const override { return options_.master_weights; }
+  void Update(const StepState& state) override;
 
  private:
   LionOptions options_;

@@ -28,11 +28,7 @@ Muon::Muon(std::vector<std::shared_ptr<Parameter>> parameters, const MuonOptions
                                                 .master_weights = options.master_weights});
 }
 
-void Muon::BeginStep(StepState& state, int64_t step, double lr, double loss_scale) const {
-  adamw_->BeginStep(state, step, lr, loss_scale);
-}
-
-void Muon::Step(const StepState& state) {
+void Muon::Update(const StepState& state) {
   std::vector<MuonTensors> tensors;
   for (size_t i = 0; i < matrices_.size(); ++i) {
     const Parameter& p = *matrices_[i];
@@ -54,7 +50,7 @@ void Muon::Step(const StepState& state) {
                    .steps = options_.steps,
                    .scale = options_.scale},
                   state);
-  if (with_gradient > 0) adamw_->Step(state);
+  if (with_gradient > 0) adamw_->Update(state);
 }
 
 NamedTensors Muon::NamedState() const {

@@ -41,9 +41,13 @@ class Muon : public Optimizer {
   // Those that Muon itself updates.
   const std::vector<std::shared_ptr<Parameter>>& matrices() const { return matrices_; }
 
-  void BeginStep(StepState& state, int64_t step, double lr, double loss_scale = 1) const override;
-  void Step(const StepState& state) override;
+  const char* name() const override { return "Muon"; }
   NamedTensors NamedState() const override;
+
+ protected:
+  Betas betas() const override { return {options_.beta1, options_.beta2}; }
+  bool keeps_masters() const override { return options_.master_weights; }
+  void Update(const StepState& state) override;
 
  private:
   MuonOptions options_;

@@ -15,12 +15,7 @@ Sgd::Sgd(std::vector<std::shared_ptr<Parameter>> parameters, const SgdOptions& o
   }
 }
 
-void Sgd::BeginStep(StepState& state, int64_t step, double lr, double loss_scale) const {
-  internal::CheckStep("Sgd", step, lr, loss_scale);
-  state.Begin(step, lr, /*beta1=*/0, /*beta2=*/0, loss_scale);
-}
-
-void Sgd::Step(const StepState& state) {
+void Sgd::Update(const StepState& state) {
   std::vector<SgdTensors> tensors;
   for (size_t i = 0; i < state_.size(); ++i) {
     const Parameter& p = *parameters()[i];

@@ -26,9 +26,12 @@ class Sgd : public Optimizer {
 
   const SgdOptions& options() const { return options_; }
 
-  void BeginStep(StepState& state, int64_t step, double lr, double loss_scale = 1) const override;
-  void Step(const StepState& state) override;
+  const char* name() const override { return "Sgd"; }
   NamedTensors NamedState() const override;
+
+ protected:
+  bool keeps_masters() const override { return options_.master_weights; }
+  void Update(const StepState& state) override;
 
  private:
   SgdOptions options_;

@@ -29,14 +29,6 @@ Tensor CheckedValue(const char* optimizer, const Parameter& parameter, const Par
   return value;
 }
 
-void CheckStep(const char* optimizer, int64_t step, double lr, double loss_scale) {
-  LS_CHECK(step >= 0, optimizer, ": the step must be at least 0, got ", step);
-  LS_CHECK(lr >= 0 && std::isfinite(lr), optimizer, ": the learning rate of step ", step,
-           " must be finite and at least 0, got ", lr);
-  LS_CHECK(loss_scale > 0 && std::isfinite(loss_scale), optimizer, ": the loss scale of step ",
-           step, " must be finite and positive, got ", loss_scale);
-}
-
 void CheckRange(const char* optimizer, const char* name, double value, double low, double high) {
   LS_CHECK(value >= low && value < high, optimizer, ": ", name, " must be in [", low, ", ", high,
            "), got ", value);
@@ -48,8 +40,7 @@ void CheckNotNegative(const char* optimizer, const char* name, double value) {
 }
 
 void CheckAnyGradient(const char* optimizer, const Optimizer& of, size_t gradients) {
-  LS_CHECK(gradients > 0 || of.parameters().empty(), optimizer, ": none of the ",
-           of.parameters().size(),
+  LS_CHECK(gradients > 0, optimizer, ": none of the ", of.parameters().size(),
            " parameters has a gradient: run Backward before Step, and ZeroGrad after it");
 }
 

@@ -23,13 +23,11 @@ ParameterState MakeState(const Parameter& parameter, bool average, bool master);
 Tensor CheckedValue(const char* optimizer, const Parameter& parameter, const ParameterState& state,
                     const StepState& step);
 
-// Throws ArgumentError unless there are such a step, learning rate and loss scale.
-void CheckStep(const char* optimizer, int64_t step, double lr, double loss_scale);
 // Throws ArgumentError unless low <= value < high.
 void CheckRange(const char* optimizer, const char* name, double value, double low, double high);
 // Throws ArgumentError unless 0 <= value, finite.
 void CheckNotNegative(const char* optimizer, const char* name, double value);
-// Throws ArgumentError if there are parameters and none of them has a gradient.
+// Throws ArgumentError if none of the parameters has a gradient.
 void CheckAnyGradient(const char* optimizer, const Optimizer& of, size_t gradients);
 
 // Appends "<parameter>.<average_name>" and "<parameter>.master", as far as they are there.

@@ -86,8 +86,7 @@ TEST(CnnParity, TrainsAsPyTorchDoes) {
   const auto& steps = golden.at("steps");
   ASSERT_EQ(steps.size(), 10u);
   for (size_t step = 0; step < steps.size(); ++step) {
-    sgd.BeginStep(state, static_cast<int64_t>(step), setting("lr"));
-    const TrainingScope training(state);
+    const auto training = sgd.BeginStep(state, static_cast<int64_t>(step), setting("lr"));
     const auto i = static_cast<int64_t>(step % 2);
     const Tensor loss = ops::SoftmaxCrossEntropy((*model)(batch(x, i)), batch(y, i));
     Backward(loss);

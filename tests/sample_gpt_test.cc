@@ -174,7 +174,12 @@ TEST_F(SampleGpt, CheckpointIsAFolderOfWeightsOrOfARun) {
 TEST_F(SampleGpt, TokenizerReplacesTheCheckpoints) {
   const std::string bytes = Save(
       "bytes", {.vocab_size = 256, .block_size = 16, .n_layer = 1, .n_head = 1, .n_embd = 8}, "");
-  EXPECT_THAT(Error({}, bytes), AllOf(HasSubstr("no tokenizer.json"), HasSubstr("--tokenizer=")));
+  // Without one, token ids go in and come out.
+  EXPECT_THAT(Out({"--prompt=7 9", "--tokens=3"}, bytes),
+              testing::MatchesRegex("7 9 [0-9]+ [0-9]+ [0-9]+ \n"));
+  EXPECT_THAT(
+      Error({"--prompt=é"}, bytes),
+      AllOf(HasSubstr("--prompt: 'é' is no token id below 256"), HasSubstr("--tokenizer=")));
   const std::string out = Out({"--tokenizer=byte", "--prompt=é", "--tokens=60"}, bytes);
   EXPECT_THAT(out, StartsWith("é"));
   EXPECT_EQ(data::ValidUtf8Prefix(out), out.size());  // whatever bytes the model drew

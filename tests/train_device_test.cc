@@ -154,6 +154,18 @@ TEST_F(TrainDevice, ALossThatIsNotFiniteIsToldAsItsStep) {
   EXPECT_THAT(run.err, HasSubstr("step " + std::to_string(told + 1) + ": the loss is"));
 }
 
+// Compared before anything is taken from the device.
+TEST_F(TrainDevice, ARunThatTheDeviceHasNoMemoryForIsRefused) {
+  const std::string memory = cuda::kSimulated ? "8M" : "";
+  if (memory.empty()) GTEST_SKIP() << "only a simulated GPU is as small as a test wants";
+  const Result run =
+      Train("out", kDevice, kGpt2, {"--train.batch_size=400"}, {{"CUDASIM_MEMORY", memory}});
+  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_THAT(run.err, testing::AllOf(HasSubstr("has 8.00 MiB"),
+                                      HasSubstr("lower train.batch_size (now 400"),
+                                      HasSubstr("The plan: ")));
+}
+
 TEST_F(TrainDevice, TheOtherBackendIsRefused) {
   const Result run = Train("out", cuda::kSimulated ? "cuda" : "sim", kGpt2);
   EXPECT_NE(run.exit_code, 0);

@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include <chrono>
+#include <sstream>
+#include <thread>
+
 #include "core/file.h"
 #include "tests/rank_runs.h"
 
@@ -41,6 +45,46 @@ TEST_F(LaunchedRuns, WriteACheckpointWhenTheLauncherIsTerminated) {
   EXPECT_EQ(r.exit_code, 128 + SIGTERM) << r.err;
   EXPECT_THAT(r.out, HasSubstr("checkpoint saved"));
   EXPECT_TRUE(PathExists(Path("out/latest/DONE")));
+}
+
+TEST_F(LaunchedRuns, SayHowToGoOn) {
+  Arguments arguments = Train("out", {"--train.steps=100000", "--checkpoint.every=0"});
+  arguments.push_back("--nproc=2");
+  std::string shown;
+  for (const char* const wait : {" 5/100000", " 25/100000"}) {
+    Subprocess run(arguments);
+    run.WaitForOutput(wait);
+    run.Signal(SIGTERM);
+    const Result r = run.Wait();
+    ASSERT_EQ(r.exit_code, 128 + SIGTERM) << r.out << r.err;
+    const size_t at = r.out.find("run the same command again, or:\n[0]   ");
+    ASSERT_NE(at, std::string::npos) << r.out;
+    std::istringstream command(r.out.substr(r.out.find("]   ", at) + 4));
+    std::getline(command, shown);
+    std::istringstream words(shown);
+    arguments.clear();
+    for (std::string word; words >> word;) arguments.push_back(word);
+    EXPECT_EQ(arguments.back(), "--nproc=2");
+    EXPECT_EQ(r.out.find("resuming from") != std::string::npos, wait[1] == '2');
+    arguments[0] = "models/train_gpt";  // below the runfiles
+  }
+}
+
+// As by Ctrl-Z or a terminal that is gone: rank 0 waits for its output to be read.
+TEST_F(LaunchedRuns, WaitForALauncherThatIsStopped) {
+  Arguments arguments = {"tools/launch", "--nproc=2", "--"};
+  for (const std::string& a :
+       Train("out", {"--train.steps=2000", "--train.log_every=1", "--dist.timeout=2",
+                     "--train.eval_every=0", "--train.sample_every=0", "--checkpoint.every=0"}))
+    arguments.push_back(a);
+  Subprocess launch(arguments);
+  launch.WaitForOutput(" 5/2000");
+  launch.Stop();
+  std::this_thread::sleep_for(std::chrono::seconds(8));
+  launch.Signal(SIGCONT);
+  const Result r = launch.Wait();
+  EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(r.out, HasSubstr("[0] step 2000/2000"));
 }
 
 // The launcher starts all again from the newest checkpoint, to the same end.

@@ -186,8 +186,8 @@ const std::set<std::string> kOthers = {
     "device", "threads", "out_dir", "init_from", "data.path", "train.steps", "train.epochs",
     "train.cuda_graphs", "train.loss_chunk", "train.max_skips", "train.log_every",
     "train.eval_every", "train.sample_every", "train.sample_tokens", "train.sample_prompt",
-    "checkpoint.every", "checkpoint.keep", "checkpoint.resume", "checkpoint.save_initial",
-    "log.trace",
+    "checkpoint.every", "checkpoint.keep", "checkpoint.keep_best", "checkpoint.resume",
+    "checkpoint.save_initial", "log.trace",
     // On several ranks: in train_gpt_ranks_test; what dist.check
     // and check_every find, in tests/dist and trainer_ranks_test.
     "dist.backend", "dist.bucket_mib", "dist.check", "dist.check_every", "dist.compress",
@@ -309,6 +309,34 @@ TEST_F(TrainGptOptions, Checkpoints) {
               ElementsAre(3, 6));
   EXPECT_THAT(Train({"--checkpoint.save_initial=true", "--checkpoint.keep=0"}).Checkpoints(),
               ElementsAre(0, 2, 4, 6));
+}
+
+// At this rate the loss rises from the first evaluation on.
+TEST_F(TrainGptOptions, TheBestCheckpointIsKept) {
+  using testing::ElementsAre;
+  const Arguments rising = {"--optim.lr=1",         "--optim.schedule=constant",
+                            "--optim.warmup=0",     "--train.eval_every=1",
+                            "--checkpoint.every=1", "--checkpoint.keep=1"};
+  Arguments newest_only = rising;
+  newest_only.push_back("--checkpoint.keep_best=false");
+  std::map<double, int64_t> losses;
+  for (const auto& line : Train(rising).Lines("metrics.jsonl")) {
+    if (line.contains("val_loss") && line["step"] > 0) losses[line["val_loss"]] = line["step"];
+  }
+  const int64_t best = losses.begin()->second;
+  ASSERT_LT(best, 6);
+  EXPECT_THAT(Train(rising).Checkpoints(), ElementsAre(best, 6));
+  EXPECT_EQ(ReadFile(Train(rising).folder + "/best/DONE"),
+            ReadFile(Train(rising).folder + "/checkpoints/step-0000000" + std::to_string(best) +
+                     "/DONE"));
+  EXPECT_THAT(Train(rising).result.out,
+              HasSubstr("the best checkpoint is that of step " + std::to_string(best) + ": "));
+  // One that is not kept as the best is not told of as such.
+  EXPECT_THAT(Train(newest_only).Checkpoints(), ElementsAre(6));
+  Arguments all = rising;
+  all.back() = "--checkpoint.keep=0";
+  all.push_back("--checkpoint.keep_best=false");
+  EXPECT_THAT(Train(all).result.out, Not(HasSubstr("the best checkpoint")));
 }
 
 TEST_F(TrainGptOptions, ResumeGoesOnFromThere) {

@@ -110,6 +110,24 @@ TEST_F(Ranks, OnlyTheFirstWritesAndPrints) {
                     HasSubstr("waiting for gradients")));
 }
 
+// The first rank locks the folder for all; those who come second write nothing there.
+TEST_F(Ranks, ASecondRunInTheFolderIsRefusedOnAllItsRanks) {
+  const Arguments endless = Train("out", {"--train.steps=10000000", "--train.log_every=1"});
+  Processes first = Start(2, endless);
+  first[0]->WaitForOutput("step       15/");
+  for (const Result& refused : Wait(Start(2, endless))) {
+    EXPECT_EQ(refused.exit_code, 1) << refused;
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("in use by another run"),
+                                   HasSubstr("process " + std::to_string(first[0]->pid()))));
+  }
+  EXPECT_FALSE(PathExists(Path("out/flight"))) << "of the first run, which did not fail";
+  for (const auto& p : first) p->Signal(SIGKILL);
+  for (const auto& p : first) p->Wait();
+  Processes third = Start(2, endless);
+  third[0]->WaitForOutput("resuming from");
+  EXPECT_THAT(third[0]->output(), HasSubstr("resuming from"));
+}
+
 // Data, forward, backward, exposed communication and update are the step.
 TEST_F(Ranks, TheFiguresOfAStepAddUp) {
   Run(2, "out", {"--train.steps=10"});
@@ -195,6 +213,37 @@ TEST_F(Ranks, BucketsAreAsLargeAsAsked) {
   EXPECT_LT(small.at(0), large_first.at(0));
 }
 
+// As srun --gpus-per-task=1: each rank sees one device, which may be called 0 on all of them.
+TEST_F(Ranks, UseTheOneDeviceThatTheySee) {
+  if (!cuda::kSimulated && cuda::DeviceCount() < 2) GTEST_SKIP() << "this needs 2 GPUs";
+  const auto train = Train("out", {"--train.steps=4", GpuOption()});
+  Processes processes;
+  for (int r = 0; r < 2; ++r) {
+    auto place = Place(r, 2, Path("meeting"));
+    place["CUDASIM_DEVICES"] = "1";
+    place["CUDA_VISIBLE_DEVICES"] = std::to_string(cuda::kSimulated ? 0 : r);
+    processes.push_back(std::make_unique<Subprocess>(train, place));
+  }
+  for (const Result& r : Wait(std::move(processes))) EXPECT_EQ(r.exit_code, 0) << r.err;
+}
+
+// Rank 0 alone writes; the timeout is for what ranks do together.
+TEST_F(Ranks, ACheckpointMayTakeLongerThanTheTimeout) {
+  const Arguments options = {"--train.steps=4", "--checkpoint.every=0", "--dist.timeout=2"};
+  Run(2, "quick", options);
+  const auto train = Train("out", options);
+  Processes processes;
+  for (int r = 0; r < 2; ++r) {
+    auto place = Place(r, 2, Path("meeting"));
+    if (r == 0) place["LOCKSTEP_FAULT"] = "slow@1+";
+    processes.push_back(std::make_unique<Subprocess>(train, place));
+  }
+  const auto results = Wait(std::move(processes));
+  for (const Result& r : results) EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(results[1].err, HasSubstr("rank 0 has been writing a checkpoint for "));
+  EXPECT_EQ(Bytes("out", 4), Bytes("quick", 4));
+}
+
 // The tutorial: the loop of one process, and what makes it data parallel.
 TEST_F(Ranks, TheTutorialLearnsTheSameOnTwoProcesses) {
   const Result alone = RunProgram({"models/examples/train_spirals", Path("alone.safetensors")});
@@ -214,6 +263,15 @@ TEST_F(Ranks, TheTutorialLearnsTheSameOnTwoProcesses) {
     return all;
   };
   EXPECT_EQ(names("ranks.safetensors"), names("alone.safetensors"));
+}
+
+// Three ranks divide neither the samples nor the batch.
+TEST_F(Ranks, TheTutorialLearnsOnAnyNumberOfProcesses) {
+  for (const int ranks : {1, 3, 4}) {
+    const auto results = Wait(Start(ranks, {"models/examples/train_spirals_parallel"}));
+    for (const Result& r : results) EXPECT_EQ(r.exit_code, 0) << ranks << r.err;
+    EXPECT_THAT(results[0].out, HasSubstr("accuracy on new points"));
+  }
 }
 
 }  // namespace

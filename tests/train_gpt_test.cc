@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -58,8 +59,9 @@ class TrainGpt : public testing::Test {
 
   // The files that hold everything the next step depends on.
   std::string Bytes(const std::string& out, int step) const {
-    const std::string c = Path(out) + "/checkpoints/step-" +
-                          std::string(step < 10 ? "0000000" : "000000") + std::to_string(step);
+    const std::string digits = std::to_string(step);
+    const std::string c =
+        Path(out) + "/checkpoints/step-" + std::string(8 - digits.size(), '0') + digits;
     return ReadFile(c + "/model.safetensors") + ReadFile(c + "/optimizer.safetensors");
   }
 
@@ -203,17 +205,113 @@ TEST_F(TrainGpt, ADiskThatFillsUpDoesNotStopTraining) {
 }
 
 TEST_F(TrainGpt, CtrlCSavesAndTellsHowToGoOn) {
-  ASSERT_EQ(Train("undisturbed").exit_code, 0);
-  Subprocess program(Arguments("out", {"--train.log_every=1"}));
-  program.WaitForOutput("step  5/40");
+  // Long enough that the signal comes before the end.
+  std::vector<std::string> options = {"--train.steps=2000", "--model.n_embd=64",
+                                      "--checkpoint.every=0", "--train.eval_every=0"};
+  ASSERT_EQ(Train("undisturbed", options).exit_code, 0);
+  options.push_back("--train.log_every=1");
+  Subprocess program(Arguments("out", options));
+  program.WaitForOutput("step    5/2000");
   program.Signal(SIGINT);
   const Result stopped = program.Wait();
   ASSERT_EQ(stopped.exit_code, 130) << stopped.err;
   EXPECT_THAT(stopped.out,
               AllOf(HasSubstr("interrupted after step"), HasSubstr("run the same command again")));
-  const Result resumed = Train("out");
+  const Result resumed = Train("out", options);
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
-  EXPECT_EQ(Bytes("out", 40), Bytes("undisturbed", 40));
+  EXPECT_EQ(Bytes("out", 2000), Bytes("undisturbed", 2000));
+}
+
+TEST_F(TrainGpt, ASecondTrainerInTheFolderIsRefused) {
+  const std::vector<std::string> endless = {"--train.steps=10000000", "--train.log_every=1",
+                                            "--train.eval_every=0", "--checkpoint.keep=2"};
+  Subprocess first(Arguments("out", endless));
+  first.WaitForOutput("step       20/");
+  const Result second = Train("out", endless);
+  EXPECT_EQ(second.exit_code, 1) << second;
+  std::array<char, 256> host = {};
+  gethostname(host.data(), host.size() - 1);
+  EXPECT_THAT(second.err, AllOf(HasSubstr("in use by another run"),
+                                HasSubstr("process " + std::to_string(first.pid()) + " on " +
+                                          std::string(host.data())),
+                                HasSubstr("--out_dir=")));
+  // A crash releases it.
+  first.Signal(SIGKILL);
+  EXPECT_EQ(first.Wait().signal, SIGKILL);
+  Subprocess third(Arguments("out", endless));
+  third.WaitForOutput("resuming from");
+  third.WaitForOutput("| loss");
+  third.Signal(SIGTERM);
+  const Result stopped = third.Wait();
+  EXPECT_EQ(stopped.exit_code, 128 + SIGTERM) << stopped;
+  EXPECT_THAT(stopped.out, HasSubstr("resuming from"));
+}
+
+// A reader needs no lock.
+TEST_F(TrainGpt, SamplesFromAFolderThatIsTrainedIn) {
+  Subprocess trainer(Arguments("out", {"--train.steps=10000000", "--train.log_every=1"}));
+  trainer.WaitForOutput("step       30/");
+  const Result sample =
+      RunProgram({"models/sample_gpt", "--checkpoint=" + Path("out"), "--tokens=5", "--threads=1"});
+  EXPECT_EQ(sample.exit_code, 0) << sample;
+}
+
+// Step 0's line, too, when the run ended before its first checkpoint.
+TEST_F(TrainGpt, ARunThatStartsAnewInItsFolderTellsEachStepOnce) {
+  // Dies at its first operation on a file after it told step 5: long before the checkpoint of 40.
+  const auto told = [&] {
+    const std::string metrics = Path("out/metrics.jsonl");
+    return PathExists(metrics) && ReadFile(metrics).find("\"step\":5,") != std::string::npos;
+  };
+  for (int at = 1; !told(); ++at) {
+    RemoveTree(Path("out"));
+    ASSERT_EQ(Train("out", {"--checkpoint.every=0", "--train.log_every=1"},
+                    {{"LOCKSTEP_FAULT", "kill@" + std::to_string(at)}})
+                  .signal,
+              SIGKILL);
+  }
+  const Result run = Train("out", {"--checkpoint.every=0"});
+  ASSERT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.out, HasSubstr("starting anew"));
+  std::istringstream metrics(ReadFile(Path("out/metrics.jsonl")));
+  int64_t next = 0;
+  for (std::string line; std::getline(metrics, line); ++next)
+    ASSERT_EQ(nlohmann::json::parse(line)["step"], next);
+  EXPECT_EQ(next, 41);
+}
+
+// GPT-2's vocabulary is not part of Lockstep, and training on its tokens needs none.
+TEST_F(TrainGpt, TrainsOnTokensOfATokenizerThatIsNotThere) {
+  std::string tokens;
+  for (int i = 0; i < 2000; ++i) {
+    tokens.push_back(static_cast<char>(i * i % 251));
+    tokens.push_back(static_cast<char>(i % 196));  // up to 50,170
+  }
+  const std::string data = Text("gpt2.bin", tokens);
+  const std::map<std::string, std::string> nowhere = {{"HOME", Path("home")},
+                                                      {"LOCKSTEP_GPT2_DIR", ""}};
+  const std::vector<std::string> options = {
+      "--model.preset=gpt2", "--data.path=" + data, "--train.global_batch_size=4",
+      "--train.steps=4",     "--optim.warmup=1",    "--train.sample_every=2"};
+  const Result run = Train("out", options, nowhere);
+  ASSERT_EQ(run.exit_code, 0) << run;
+  const std::string all = run.out + run.err;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("vocabulary 50304"),
+                             testing::ContainsRegex("sample ----\n50256 ([0-9]+ )+\n")));
+  const std::string how = "LOCKSTEP_GPT2_DIR";
+  EXPECT_THAT(all, HasSubstr(how));
+  EXPECT_EQ(all.find(how), all.rfind(how)) << "said twice";
+  EXPECT_FALSE(PathExists(Path("out/latest/tokenizer.json")));
+  const Result sample = RunProgram({"models/sample_gpt", "--checkpoint=" + Path("out"),
+                                    "--tokens=5", "--threads=1", "--temperature=0"},
+                                   nowhere);
+  EXPECT_EQ(sample.exit_code, 0) << sample;
+  EXPECT_THAT(sample.out, testing::MatchesRegex("50256 ([0-9]+ )+\n"));
+  EXPECT_THAT(sample.err, HasSubstr("--tokenizer="));
+  // A vocabulary that is asked for and broken is still an error, and so is one for a text.
+  const Result text = Train("text", {"--data.tokenizer=gpt2"}, nowhere);
+  EXPECT_EQ(text.exit_code, 1) << text;
+  EXPECT_THAT(text.err, HasSubstr("needs GPT-2's vocabulary"));
 }
 
 TEST_F(TrainGpt, NeverTouchesAnotherRun) {
@@ -262,6 +360,55 @@ TEST_F(TrainGpt, TellsTheMemoryItWillTake) {
   const Result larger = Train("out", {"--dry_run", "--train.batch_size=400"});
   const auto plan = [](const std::string& out) { return out.substr(out.find("  activations")); };
   EXPECT_NE(plan(run.out), plan(larger.out));
+}
+
+// What the plan says the process will take is what it takes.
+TEST_F(TrainGpt, TheWholeProcessIsPlanned) {
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer takes memory of its own";
+  const Result run =
+      Train("out", {"--model.n_embd=128", "--model.n_layer=4", "--train.batch_size=48",
+                    "--model.block_size=64", "--train.steps=3", "--optim.warmup=1"});
+  ASSERT_EQ(run.exit_code, 0) << run;
+  const auto mib = [&](const std::string& before, const std::string& after) {
+    const size_t end = run.out.find(after), begin = run.out.rfind(before, end) + before.size();
+    EXPECT_NE(end, std::string::npos) << after << run.out;
+    return std::stod(run.out.substr(begin, end - begin));
+  };
+  const double planned = mib(", ", " MiB with the program and its data");
+  const double tensors = mib("peak memory ", " MiB of tensors");
+  const double process = mib("of tensors, ", " MiB of the process");
+  EXPECT_GT(process, tensors);
+  // Scratch memory of threads, and what evaluation and samples take in other sizes.
+  EXPECT_NEAR(planned, process, 0.1 * process + 16) << run.out;
+}
+
+TEST_F(TrainGpt, AModelThatFitsNoMachineIsToldBeforeItIsMade) {
+  const Result run = Train("out", {"--dry_run", "--model.vocab_size=1000000000"});
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.err,
+              AllOf(HasSubstr("this machine has "), HasSubstr("model.vocab_size (now 1000000000)"),
+                    testing::Not(HasSubstr("batch_size"))));
+}
+
+// The share of the device's arithmetic, in the same figures wherever it is told.
+TEST_F(TrainGpt, TellsTheShareOfTheMachinesArithmetic) {
+  const Result run = Train("out");
+  ASSERT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.out, testing::ContainsRegex(" tok/s \\| [0-9]+% of GEMM \\| eta"));
+  EXPECT_THAT(run.out, testing::ContainsRegex("of the model, [0-9]+% of GEMM, peak"));
+  EXPECT_THAT(run.out, testing::Not(HasSubstr("mfu"))) << "a CPU's datasheet names no peak";
+  std::istringstream metrics(ReadFile(Path("out/metrics.jsonl")));
+  double ratio = 0;
+  for (std::string line; std::getline(metrics, line);) {
+    const auto j = nlohmann::json::parse(line);
+    if (j["step"] == 0) continue;
+    const double share = j["gemm_share"], speed = j["tokens_per_second"];
+    if (ratio == 0) ratio = share / speed;
+    EXPECT_NEAR(share / speed, ratio, 1e-9 * ratio);
+    EXPECT_GT(share, 0);
+    EXPECT_FALSE(j.contains("mfu"));
+  }
+  EXPECT_THAT(ReadFile(Path("out/report.html")), HasSubstr("% of GEMM"));
 }
 
 TEST_F(TrainGpt, TracesTheStepsAskedFor) {

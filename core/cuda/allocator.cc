@@ -9,7 +9,9 @@
 #include "core/allocator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -85,11 +87,17 @@ class StatsAllocator : public Allocator {
     stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.live_bytes);
     ++stats_.allocations;
   }
-  void CountFree(void* data) {
+  // False, with a warning, for memory that is not live.
+  bool CountFree(void* data) {
     const auto it = live_.find(data);
-    LS_INVARIANT(it != live_.end(), "freed memory of ", device_, " that was not allocated");
+    if (it == live_.end()) {
+      std::fprintf(stderr, "warning: memory of device %d was freed that was not allocated\n",
+                   device_.index);
+      return false;
+    }
     stats_.live_bytes -= it->second;
     live_.erase(it);
+    return true;
   }
   // Memory of the driver, or null where it has no more.
   template <class F>
@@ -116,11 +124,10 @@ class StatsAllocator : public Allocator {
       largest += StrCat(i == 0 ? "; the most is held by " : ", ", holders[i].second, " x ",
                         Megabytes(holders[i].first));
     }
-    throw OutOfMemoryError(
-        StrCat("out of memory on ", device_, ": ", Megabytes(bytes), " asked for, ",
-               Megabytes(stats_.live_bytes), " live in ", live_.size(), " tensors, ",
-               Megabytes(stats_.reserved_bytes), " taken from the driver: ", why, largest,
-               ". Lower train.batch_size (train.grad_accum makes up for it) or model.block_size"));
+    throw OutOfMemoryError(StrCat("out of memory on ", device_, ": ", Megabytes(bytes),
+                                  " asked for, ", Megabytes(stats_.live_bytes), " live in ",
+                                  live_.size(), " tensors, ", Megabytes(stats_.reserved_bytes),
+                                  " taken from the driver: ", why, largest));
   }
   std::string DriverSays() const {
     size_t free = 0, total = 0;
@@ -141,6 +148,9 @@ class StatsAllocator : public Allocator {
   std::unordered_map<void*, int64_t> live_;  // bytes asked for
 };
 
+// From TrimAtExit on nothing is cached any more.
+std::atomic<bool> at_exit = false;
+
 class CachingAllocator : public StatsAllocator {
  public:
   using StatsAllocator::StatsAllocator;
@@ -150,24 +160,30 @@ class CachingAllocator : public StatsAllocator {
     CheckRequest(bytes);
     if (bytes == 0) return nullptr;
     const int64_t size = BlockSize(bytes);
-    const Pool pool{stream.handle, size <= kSmall};
+    const Pool pool{stream.handle.get(), size <= kSmall};
     Block* block = FromCache(pool, size);
     if (block == nullptr) block = NewSegment(pool, SegmentSize(size));
     if (block == nullptr) {
       TrimLocked();
       block = NewSegment(pool, RoundUp(size, kSegmentAlignment));
     }
-    if (block == nullptr) ThrowOutOfMemory(bytes, DriverSays());
+    if (block == nullptr) {
+      const char* const captures =
+          Graph::CapturesOn(device_) ? "; what is free on other streams cannot be given back while "
+                                       "a CUDA graph is captured"
+                                     : "";
+      ThrowOutOfMemory(bytes, DriverSays() + captures);
+    }
     Split(block, size);
     used_[block->data] = block;
     CountAllocation(block->data, bytes);
     return block->data;
   }
 
-  void Free(void* data, int64_t, Stream) override {
+  void Free(void* data, int64_t, const Stream&) noexcept override {
     if (data == nullptr) return;
     std::lock_guard lock(mutex_);
-    CountFree(data);
+    if (!CountFree(data)) return;
     Block* block = used_.extract(data).mapped();
     if (block->next != nullptr && block->next->free) JoinWithNext(block);
     if (block->previous != nullptr && block->previous->free) {
@@ -177,6 +193,7 @@ class CachingAllocator : public StatsAllocator {
     }
     block->free = true;
     free_[block->pool].insert(block);
+    if (at_exit) TrimLocked();
   }
 
   void Trim() override {
@@ -199,14 +216,14 @@ class CachingAllocator : public StatsAllocator {
   }
 
   // Free memory of the stream stays with it.
-  void Hold(Stream stream) {
+  void Hold(const Stream& stream) {
     std::lock_guard lock(mutex_);
-    held_.insert(stream.handle);
+    held_.insert(stream.handle.get());
   }
   // No more, and goes back to the driver.
-  void Release(Stream stream) {
+  void Release(const Stream& stream) {
     std::lock_guard lock(mutex_);
-    held_.erase(stream.handle);
+    held_.erase(stream.handle.get());
     TrimLocked(&stream);
   }
 
@@ -273,12 +290,14 @@ class CachingAllocator : public StatsAllocator {
     delete next;
   }
 
-  // Gives whole segments back, of all streams or of one.
-  void TrimLocked(const Stream* of = nullptr) {
-    SetDevice(device_);
-    if (!free_.empty()) LS_CUDA(cudaDeviceSynchronize());
+  // Gives whole segments back, of all streams or of one. Not during a capture, which waiting for
+  // the device would make invalid, nor where the device has failed: then they stay.
+  void TrimLocked(const Stream* of = nullptr) noexcept {
+    if (free_.empty() || Graph::CapturesOn(device_)) return;
+    if (!Succeeds(cudaSetDevice(device_.index)) || !Succeeds(cudaDeviceSynchronize())) return;
     for (auto& [pool, blocks] : free_) {
-      if (held_.contains(pool.stream) || (of != nullptr && of->handle != pool.stream)) continue;
+      if (held_.contains(pool.stream)) continue;
+      if (of != nullptr && of->handle.get() != pool.stream) continue;
       for (auto it = blocks.begin(); it != blocks.end();) {
         Block* block = *it;
         if (block->previous != nullptr || block->next != nullptr) {
@@ -286,11 +305,16 @@ class CachingAllocator : public StatsAllocator {
           continue;
         }
         it = blocks.erase(it);
-        LS_CUDA(cudaFree(block->data));
+        LS_CUDA_WARN(cudaFree(block->data));
         stats_.reserved_bytes -= block->bytes;
         delete block;
       }
     }
+  }
+
+  static bool Succeeds(cudaError_t code) {
+    if (code != cudaSuccess) cudaGetLastError();
+    return code == cudaSuccess;
   }
 
   std::map<Pool, std::set<Block*, BySize>> free_;
@@ -312,7 +336,7 @@ class DirectAllocator : public StatsAllocator {
     SetDevice(device_);
     void* data = FromDriver([&](void** to) {
       return cudaMallocAsync(to, static_cast<size_t>(bytes),
-                             static_cast<cudaStream_t>(stream.handle));
+                             static_cast<cudaStream_t>(stream.handle.get()));
     });
     if (data == nullptr) ThrowOutOfMemory(bytes, DriverSays());
     stats_.reserved_bytes += bytes;
@@ -320,14 +344,14 @@ class DirectAllocator : public StatsAllocator {
     return data;
   }
 
-  void Free(void* data, int64_t bytes, Stream stream) override {
+  void Free(void* data, int64_t bytes, const Stream& stream) noexcept override {
     if (data == nullptr) return;
     std::lock_guard lock(mutex_);
-    CountFree(data);
+    if (!CountFree(data)) return;
     stats_.reserved_bytes -= bytes;
-    // Called by destructors. The only error is that of a device that has failed before.
+    // The only error is that of a device that has failed before.
     LS_CUDA_WARN(cudaSetDevice(device_.index));
-    LS_CUDA_WARN(cudaFreeAsync(data, static_cast<cudaStream_t>(stream.handle)));
+    LS_CUDA_WARN(cudaFreeAsync(data, static_cast<cudaStream_t>(stream.handle.get())));
   }
 
   void Trim() override {}
@@ -352,15 +376,11 @@ CachingAllocator* CacheOf(Device device) {
 }
 
 // What is left in caches at the end of a process is no leak: the simulator, which looks for them,
-// is to see none. A real driver takes everything back by itself, and may be gone by then.
+// is to see none, nor of static tensors that are freed later. A real driver takes everything back
+// by itself, and may be gone by then.
 void TrimAtExit() {
-  for (int i = 0; i < DeviceCount(); ++i) {
-    try {
-      GetAllocator({DeviceType::kCuda, i}).Trim();
-    } catch (const Error&) {
-      // The device has failed, and has said so.
-    }
-  }
+  at_exit = true;
+  for (int i = 0; i < DeviceCount(); ++i) GetAllocator({DeviceType::kCuda, i}).Trim();
 }
 
 [[maybe_unused]] const bool registered = [] {
@@ -368,7 +388,8 @@ void TrimAtExit() {
     LS_CHECK(device.index < DeviceCount(), "there is no device ", device, "; this process sees ",
              DeviceCount());
     if (UseDirectAllocator()) return std::make_unique<DirectAllocator>(device);
-    if (kSimulated && device.index == 0) std::atexit(TrimAtExit);
+    static const bool trims = kSimulated && std::atexit(TrimAtExit) == 0;
+    static_cast<void>(trims);
     return std::make_unique<CachingAllocator>(device);
   });
   return true;
@@ -384,12 +405,6 @@ GraphSpace::GraphSpace(Device device) : stream_(device) {
   CacheOf(device)->Hold(stream_);
 }
 
-GraphSpace::~GraphSpace() {
-  try {
-    CacheOf(stream_.get().device)->Release(stream_);
-  } catch (const Error&) {
-    // The device has failed, and has said so.
-  }
-}
+GraphSpace::~GraphSpace() { CacheOf(stream_.get().device)->Release(stream_); }
 
 }  // namespace lockstep::cuda

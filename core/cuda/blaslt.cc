@@ -252,13 +252,14 @@ bool RunBlasLt(Stream stream, const BlasLtMatmul& args) {
   const Plan& plan = at->second;
   if (!plan.possible) return false;
   SetPointers(plan.desc, args);
+  const StreamGuard guard(stream);  // the workspace belongs to it
   const Tensor workspace =
       Tensor::Empty({static_cast<int64_t>(plan.workspace)}, DType::kU8, stream.device);
   const float alpha = 1, beta = args.accumulate ? 1 : 0;
   Check(cublasLtMatmul(handle, plan.desc.get(), &alpha, args.a, plan.a.get(), args.b, plan.b.get(),
                        &beta, args.d, plan.d.get(), args.d, plan.d.get(), &plan.algorithm,
                        workspace.raw_data(), plan.workspace,
-                       static_cast<cudaStream_t>(stream.handle)),
+                       static_cast<cudaStream_t>(stream.handle.get())),
         "cublasLtMatmul", args);
   return true;
 }

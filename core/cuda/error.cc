@@ -1,5 +1,6 @@
 #include "core/cuda/error.h"
 
+#include <atomic>
 #include <cstdio>
 
 namespace lockstep::cuda {
@@ -8,8 +9,6 @@ namespace {
 // What to do about it, or nothing.
 const char* Advice(cudaError_t code) {
   switch (code) {
-    case cudaErrorMemoryAllocation:
-      return "; lower train.batch_size or model.block_size";
     case cudaErrorNoDevice:
     case cudaErrorInsufficientDriver:
       return "; is there an NVIDIA GPU with a driver for this CUDA version? nvidia-smi tells. "
@@ -41,6 +40,9 @@ void WarnCudaError(cudaError_t code, const char* doing) noexcept {
   cudaGetLastError();
   // Static objects are destroyed after the driver has gone: then everything is freed already.
   if (code == cudaErrorCudartUnloading) return;
+  // A device that has failed fails every call that follows: said once.
+  static std::atomic<cudaError_t> said = cudaSuccess;
+  if (said.exchange(code) == code) return;
   std::fprintf(stderr, "warning: %s: %s\n", doing, cudaGetErrorString(code));
 }
 

@@ -22,7 +22,7 @@ class CudaError : public Error {
 // error, so that the next call is not blamed for this one.
 [[noreturn]] void ThrowCudaError(cudaError_t code, const std::string& doing);
 
-// Logs instead of throwing: for destructors.
+// Logs instead of throwing: for destructors. An error that repeats itself is logged once.
 void WarnCudaError(cudaError_t code, const char* doing) noexcept;
 
 }  // namespace lockstep::cuda

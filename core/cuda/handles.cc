@@ -1,5 +1,8 @@
 #include "core/cuda/handles.h"
 
+#include <array>
+#include <atomic>
+
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"
 
@@ -7,22 +10,45 @@ namespace lockstep::cuda {
 
 OwnedStream::OwnedStream(Device device)
     : stream_(GetStreamBackend(device.type).CreateStream(device)) {}
-OwnedStream::~OwnedStream() { GetStreamBackend(stream_.device.type).DestroyStream(stream_); }
+OwnedStream::~OwnedStream() {
+  try {
+    Synchronize(stream_);
+  } catch (const Error&) {
+    // The device has failed, and runs nothing any more.
+  }
+}
+
+namespace {
+
+std::atomic<int>& CapturesOfDevice(Device device) {
+  static std::array<std::atomic<int>, 64> captures{};
+  return captures[static_cast<size_t>(device.index) % captures.size()];
+}
+
+}  // namespace
+
+bool Graph::CapturesOn(Device device) { return CapturesOfDevice(device) > 0; }
 
 // Relaxed: memory may be taken from the system while capturing.
-Graph::Capturing::Capturing(Stream stream) : stream_(stream) {
-  LS_CHECK(stream.device.is_cuda() && stream.handle != nullptr,
+Graph::Capturing::Capturing(Stream stream) : stream_(std::move(stream)) {
+  LS_CHECK(stream_.device.is_cuda() && stream_.handle != nullptr,
            "a CUDA graph cannot be captured on the default stream; use an OwnedStream");
-  SetDevice(stream.device);
-  LS_CUDA(cudaStreamBeginCapture(static_cast<cudaStream_t>(stream.handle),
-                                 cudaStreamCaptureModeRelaxed));
+  SetDevice(stream_.device);
+  // Before it begins: nobody may synchronise from then on.
+  ++CapturesOfDevice(stream_.device);
+  const cudaError_t begun = cudaStreamBeginCapture(static_cast<cudaStream_t>(stream_.handle.get()),
+                                                   cudaStreamCaptureModeRelaxed);
+  if (begun == cudaSuccess) return;
+  --CapturesOfDevice(stream_.device);
+  ThrowCudaError(begun, "beginning the capture of a CUDA graph");
 }
 
 Graph::Capturing::~Capturing() {
   if (!active_) return;
   cudaGraph_t graph = nullptr;
   // What was captured is void; the error that brought us here says more than this one.
-  cudaStreamEndCapture(static_cast<cudaStream_t>(stream_.handle), &graph);
+  cudaStreamEndCapture(static_cast<cudaStream_t>(stream_.handle.get()), &graph);
+  --CapturesOfDevice(stream_.device);
   cudaGetLastError();
   if (graph != nullptr) LS_CUDA_WARN(cudaGraphDestroy(graph));
 }
@@ -30,7 +56,10 @@ Graph::Capturing::~Capturing() {
 Graph Graph::Capturing::End() {
   active_ = false;
   cudaGraph_t graph = nullptr;
-  LS_CUDA(cudaStreamEndCapture(static_cast<cudaStream_t>(stream_.handle), &graph));
+  const cudaError_t ended =
+      cudaStreamEndCapture(static_cast<cudaStream_t>(stream_.handle.get()), &graph);
+  --CapturesOfDevice(stream_.device);
+  if (ended != cudaSuccess) ThrowCudaError(ended, "ending the capture of a CUDA graph");
   cudaGraphExec_t exec = nullptr;
   const cudaError_t code = cudaGraphInstantiate(&exec, graph, 0);
   LS_CUDA_WARN(cudaGraphDestroy(graph));
@@ -48,7 +77,7 @@ void Graph::Launch(Stream stream) const {
   LS_CHECK(defined(), "an empty CUDA graph was launched; capture it first");
   SetDevice(stream.device);
   LS_CUDA(cudaGraphLaunch(static_cast<cudaGraphExec_t>(exec_),
-                          static_cast<cudaStream_t>(stream.handle)));
+                          static_cast<cudaStream_t>(stream.handle.get())));
 }
 
 }  // namespace lockstep::cuda

@@ -8,7 +8,8 @@
 namespace lockstep::cuda {
 
 // A stream of its own: work on it is ordered with that on other streams by events alone. Destroying
-// it waits for what was submitted.
+// it waits for what was submitted, and throws nothing where the device has failed; the stream
+// itself lives as long as somebody holds a copy (Stream).
 class OwnedStream {
  public:
   explicit OwnedStream(Device device);
@@ -16,8 +17,8 @@ class OwnedStream {
   OwnedStream(const OwnedStream&) = delete;
   OwnedStream& operator=(const OwnedStream&) = delete;
 
-  operator Stream() const { return stream_; }
-  Stream get() const { return stream_; }
+  operator const Stream&() const { return stream_; }
+  const Stream& get() const { return stream_; }
 
  private:
   Stream stream_;
@@ -49,6 +50,8 @@ class Graph {
 
   bool defined() const { return exec_ != nullptr; }
   void Launch(Stream stream) const;
+  // Whether some thread captures on the device: until it ends, nothing may wait for the device.
+  static bool CapturesOn(Device device);
 
  private:
   // Ends the capture, however it is left.

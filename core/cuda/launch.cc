@@ -52,7 +52,7 @@ void CheckLaunch(cudaError_t code, const LaunchName& name, dim3 grid, dim3 block
                  size_t shared_bytes, Stream stream) {
   const char* what = "launch";
   if (code == cudaSuccess && SynchronousLaunches()) [[unlikely]] {
-    code = cudaStreamSynchronize(static_cast<cudaStream_t>(stream.handle));
+    code = cudaStreamSynchronize(static_cast<cudaStream_t>(stream.handle.get()));
     what = "kernel";
   }
   if (code == cudaSuccess) [[likely]]

@@ -68,7 +68,7 @@ void Launch(const LaunchName& name, void (*kernel)(Params...), dim3 grid, dim3 b
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
-  config.stream = static_cast<cudaStream_t>(stream.handle);
+  config.stream = static_cast<cudaStream_t>(stream.handle.get());
   internal::CheckLaunch(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name,
                         grid, block, shared_bytes, stream);
 }

@@ -22,7 +22,7 @@ constexpr int64_t kMaxPending = 64 << 20;  // bytes on their way to devices
 // pinned in every step.
 class PinnedPool {
  public:
-  void* Take(int64_t bytes) {
+  void* Take(int64_t bytes, Device device) {
     const size_t bin = Bin(bytes);
     {
       std::lock_guard lock(mutex_);
@@ -32,6 +32,7 @@ class PinnedPool {
         return data;
       }
     }
+    SetDevice(device);
     void* data = nullptr;
     const cudaError_t code = cudaHostAlloc(&data, size_t{1} << bin, cudaHostAllocPortable);
     if (code == cudaErrorMemoryAllocation) {
@@ -67,7 +68,7 @@ PinnedPool& Pool() {
 class PendingCopies {
  public:
   // A block that may be filled; the host waits while too much is pending.
-  std::shared_ptr<void> Take(int64_t bytes) {
+  std::shared_ptr<void> Take(int64_t bytes, Device device) {
     std::lock_guard lock(mutex_);
     while (!pending_.empty()) {
       Copy& oldest = pending_.front();
@@ -79,7 +80,7 @@ class PendingCopies {
       pending_bytes_ -= oldest.bytes;
       pending_.pop_front();
     }
-    return AllocatePinned(bytes);
+    return AllocatePinned(bytes, device);
   }
   // The stream has just been told to read the block.
   void Add(std::shared_ptr<void> block, int64_t bytes, Stream stream) {
@@ -109,21 +110,22 @@ PendingCopies& Pending() {
 void CopyAsync(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, Stream stream) {
   SetDevice(stream.device);
   LS_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind,
-                          static_cast<cudaStream_t>(stream.handle)));
+                          static_cast<cudaStream_t>(stream.handle.get())));
 }
 
 }  // namespace
 
-std::shared_ptr<void> AllocatePinned(int64_t bytes) {
+std::shared_ptr<void> AllocatePinned(int64_t bytes, Device device) {
   if (bytes <= 0) return nullptr;
-  return {Pool().Take(bytes), [bytes](void* data) { Pool().Give(data, bytes); }};
+  return {Pool().Take(bytes, device), [bytes](void* data) { Pool().Give(data, bytes); }};
 }
 
 void CopyFromHost(void* to, const void* from, int64_t bytes, Stream stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   // The default stream cannot be captured, and may not be asked while another one is.
   if (stream.handle != nullptr) {
-    LS_CUDA(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.handle), &status));
+    SetDevice(stream.device);
+    LS_CUDA(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.handle.get()), &status));
   }
   if (status != cudaStreamCaptureStatusNone) {
     throw Error(StrCat("a copy of ", bytes,
@@ -132,7 +134,7 @@ void CopyFromHost(void* to, const void* from, int64_t bytes, Stream stream) {
   }
   for (int64_t at = 0; at < bytes; at += kChunk) {
     const int64_t n = std::min(kChunk, bytes - at);
-    std::shared_ptr<void> block = Pending().Take(n);
+    std::shared_ptr<void> block = Pending().Take(n, stream.device);
     std::memcpy(block.get(), static_cast<const char*>(from) + at, static_cast<size_t>(n));
     CopyAsync(static_cast<char*>(to) + at, block.get(), n, cudaMemcpyHostToDevice, stream);
     Pending().Add(std::move(block), n, stream);
@@ -160,7 +162,7 @@ void CopyToHostAndWait(void* to, const void* from, int64_t bytes, Stream stream)
     finish(part);
     part.at = at;
     part.bytes = std::min(kChunk, bytes - at);
-    if (!part.block) part.block = AllocatePinned(part.bytes);
+    if (!part.block) part.block = AllocatePinned(part.bytes, stream.device);
     CopyAsync(part.block.get(), static_cast<const char*>(from) + at, part.bytes,
               cudaMemcpyDeviceToHost, stream);
     part.done = std::make_unique<Event>(stream.device);

@@ -9,9 +9,9 @@
 namespace lockstep::cuda {
 
 // At least `bytes` bytes of page-locked memory, from a pool of this process: taking such memory
-// from the system stops every stream. It goes back to the pool with the last pointer, so the device
-// must be done with it by then.
-std::shared_ptr<void> AllocatePinned(int64_t bytes);
+// from the system stops every stream. All devices may use it; CUDA is asked for it on `device`. It
+// goes back to the pool with the last pointer, so the device must be done with it by then.
+std::shared_ptr<void> AllocatePinned(int64_t bytes, Device device);
 
 // Copies host memory to the device, ordered on the stream. The host memory may be overwritten or
 // freed as soon as this returns; the host waits only if more than 64 MiB of its copies are pending.

@@ -1,4 +1,5 @@
-// Fills core's StreamBackend for CUDA.
+// Fills core's StreamBackend for CUDA. Every call sets the thread's device first: CUDA opens a
+// context on the current one, which for a thread that never chose is GPU 0.
 #include <memory>
 
 #include "core/cuda/device.h"
@@ -9,7 +10,7 @@
 namespace lockstep::cuda {
 namespace {
 
-cudaStream_t Handle(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
+cudaStream_t Handle(const Stream& stream) { return static_cast<cudaStream_t>(stream.handle.get()); }
 cudaEvent_t Handle(void* event) { return static_cast<cudaEvent_t>(event); }
 
 class CudaStreamBackend : public StreamBackend {
@@ -19,13 +20,13 @@ class CudaStreamBackend : public StreamBackend {
     SetDevice(device);
     cudaStream_t stream = nullptr;
     LS_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    return {device, stream};
-  }
-  // Waits: the allocator knows streams by their handle, which the next stream may get.
-  void DestroyStream(Stream stream) override {
-    LS_CUDA_WARN(cudaSetDevice(stream.device.index));
-    LS_CUDA_WARN(cudaStreamSynchronize(Handle(stream)));
-    LS_CUDA_WARN(cudaStreamDestroy(Handle(stream)));
+    // Waits: the allocator knows streams by their handle, which the next stream may get.
+    const auto destroy = [device](void* handle) {
+      LS_CUDA_WARN(cudaSetDevice(device.index));
+      LS_CUDA_WARN(cudaStreamSynchronize(static_cast<cudaStream_t>(handle)));
+      LS_CUDA_WARN(cudaStreamDestroy(static_cast<cudaStream_t>(handle)));
+    };
+    return {device, std::shared_ptr<void>(stream, destroy)};
   }
   void Synchronize(Stream stream) override {
     SetDevice(stream.device);
@@ -38,8 +39,10 @@ class CudaStreamBackend : public StreamBackend {
     LS_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     return event;
   }
-  // Of any device, without making it the current one: events die at unexpected moments.
-  void DestroyEvent(Device, void* event) override { LS_CUDA_WARN(cudaEventDestroy(Handle(event))); }
+  void DestroyEvent(Device device, void* event) noexcept override {
+    LS_CUDA_WARN(cudaSetDevice(device.index));
+    LS_CUDA_WARN(cudaEventDestroy(Handle(event)));
+  }
   void RecordEvent(void* event, Stream stream) override {
     SetDevice(stream.device);
     LS_CUDA(cudaEventRecord(Handle(event), Handle(stream)));
@@ -48,7 +51,8 @@ class CudaStreamBackend : public StreamBackend {
     SetDevice(stream.device);
     LS_CUDA(cudaStreamWaitEvent(Handle(stream), Handle(event), 0));
   }
-  bool QueryEvent(void* event) override {
+  bool QueryEvent(Device device, void* event) override {
+    SetDevice(device);
     const cudaError_t code = cudaEventQuery(Handle(event));
     if (code == cudaErrorNotReady) {
       cudaGetLastError();
@@ -57,9 +61,14 @@ class CudaStreamBackend : public StreamBackend {
     if (code != cudaSuccess) ThrowCudaError(code, "asking whether an event has come");
     return true;
   }
-  void SynchronizeEvent(void* event) override { LS_CUDA(cudaEventSynchronize(Handle(event))); }
+  void SynchronizeEvent(Device device, void* event) override {
+    SetDevice(device);
+    LS_CUDA(cudaEventSynchronize(Handle(event)));
+  }
 
-  std::shared_ptr<void> AllocateHost(int64_t bytes) override { return AllocatePinned(bytes); }
+  std::shared_ptr<void> AllocateHost(int64_t bytes, Device device) override {
+    return AllocatePinned(bytes, device);
+  }
   void CopyToHost(void* to, const void* from, int64_t bytes, Stream stream) override {
     if (bytes == 0) return;
     SetDevice(stream.device);

@@ -18,12 +18,12 @@ Timer::~Timer() {
 
 void Timer::Start() {
   SetDevice(stream_.device);
-  LS_CUDA(cudaEventRecord(begin_, static_cast<cudaStream_t>(stream_.handle)));
+  LS_CUDA(cudaEventRecord(begin_, static_cast<cudaStream_t>(stream_.handle.get())));
 }
 
 double Timer::Stop() {
   SetDevice(stream_.device);
-  LS_CUDA(cudaEventRecord(end_, static_cast<cudaStream_t>(stream_.handle)));
+  LS_CUDA(cudaEventRecord(end_, static_cast<cudaStream_t>(stream_.handle.get())));
   LS_CUDA(cudaEventSynchronize(end_));
   float milliseconds = 0;
   LS_CUDA(cudaEventElapsedTime(&milliseconds, begin_, end_));

@@ -99,37 +99,64 @@ LineRelay::LineRelay(FileDescriptor pipe, std::string prefix, std::FILE* to, std
 }
 
 void LineRelay::Read() {
-  std::array<char, 65536> buffer;
-  while (pipe_.fd() >= 0) {
-    const ssize_t n = read(pipe_.fd(), buffer.data(), buffer.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) break;
-    if (n <= 0) {
-      Finish();
-      pipe_ = FileDescriptor();
-      break;
-    }
-    const auto size = static_cast<size_t>(n);
-    if (file_) std::fwrite(buffer.data(), 1, size, file_.get());
-    begun_.append(buffer.data(), size);
-    size_t at = 0;
-    for (size_t end; (end = begun_.find('\n', at)) != std::string::npos; at = end + 1) {
-      Line(begun_.substr(at, end - at));
-    }
-    begun_.erase(0, at);
-  }
+  ReadSome();
   std::fflush(to_);
   if (file_) std::fflush(file_.get());
 }
 
 void LineRelay::Finish() {
-  if (!begun_.empty()) Line(std::exchange(begun_, ""));
+  // What the rank has left; whoever it has started may write for ever.
+  for (int reads = 0; reads < 16 && ReadSome(); ++reads) {
+  }
+  PassOn(/*all=*/true);
   std::fflush(to_);
+  if (file_) std::fflush(file_.get());
 }
 
-void LineRelay::Line(const std::string& line) {
-  std::fprintf(to_, "%s%s\n", prefix_.c_str(), line.c_str());
-  last_.push_back(line);
+// False where there is nothing by now.
+bool LineRelay::ReadSome() {
+  if (pipe_.fd() < 0) return false;
+  std::array<char, 65536> buffer;
+  ssize_t n = 0;
+  while ((n = read(pipe_.fd(), buffer.data(), buffer.size())) < 0 && errno == EINTR) {
+  }
+  if (n < 0 && errno == EAGAIN) return false;
+  if (n <= 0) {
+    PassOn(/*all=*/true);
+    pipe_ = FileDescriptor();
+    return false;
+  }
+  const auto size = static_cast<size_t>(n);
+  if (file_) std::fwrite(buffer.data(), 1, size, file_.get());
+  begun_.append(buffer.data(), size);
+  PassOn(/*all=*/false);
+  return true;
+}
+
+void LineRelay::PassOn(bool all) {
+  size_t at = 0;
+  for (size_t end; (end = begun_.find_first_of("\r\n", at)) != std::string::npos; at = end + 1) {
+    Line(std::string_view(begun_).substr(at, end - at), begun_[end]);
+  }
+  const std::string_view rest = std::string_view(begun_).substr(at);
+  if (rest.size() >= kLongest || (all && !rest.empty())) {
+    Line(rest, '\n');
+    at = begun_.size();
+  }
+  begun_.erase(0, at);
+}
+
+void LineRelay::Line(std::string_view line, char end) {
+  const bool replaces = std::exchange(after_return_, end == '\r');
+  // "\r\n" ends a line once, and what begins with "\r" does not end one.
+  if (line.empty() && (replaces || end == '\r')) {
+    if (end == '\n') std::fputc('\n', to_);
+    after_return_ = replaces && end == '\r';
+    return;
+  }
+  std::fprintf(to_, "%s%.*s%c", prefix_.c_str(), static_cast<int>(line.size()), line.data(), end);
+  if (replaces && !last_.empty()) last_.pop_back();
+  last_.emplace_back(line);
   if (last_.size() > kLastLines) last_.pop_front();
 }
 
@@ -175,8 +202,6 @@ void RankProcess::Reap() {
   status_ = status;
   ended_ = Clock::now();
   Signal(SIGKILL);  // what it has left behind
-  out_->Read();
-  err_->Read();
   out_->Finish();
   err_->Finish();
   ReadReport();
@@ -188,8 +213,12 @@ void RankProcess::ReadReport() {
   if (n <= 0) return;
   const auto report = TryParseJson({buffer.data(), static_cast<size_t>(n)});
   if (!report.is_object()) return;
-  message_ = report.value("message", "");
-  consequence_ = report.value("consequence", false);
+  // Whatever the program has written there.
+  const auto message = report.find("message"), consequence = report.find("consequence");
+  if (message != report.end() && message->is_string()) message_ = message->get<std::string>();
+  if (consequence != report.end() && consequence->is_boolean()) {
+    consequence_ = consequence->get<bool>();
+  }
 }
 
 bool RankProcess::signaled() const { return status_ && WIFSIGNALED(*status_); }

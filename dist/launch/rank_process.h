@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dist/file_descriptor.h"
@@ -17,21 +18,27 @@
 namespace lockstep::dist {
 
 // Passes on what comes through a pipe: whole lines, with a prefix, to a stream of this process, and
-// everything to a file.
+// everything to a file. A bar that ends in a carriage return is shown at once, as a line that the
+// next one replaces; a line that is longer than kLongest is cut into several.
 class LineRelay {
  public:
   // `file` may be null.
   LineRelay(FileDescriptor pipe, std::string prefix, std::FILE* to, std::FILE* file);
 
   int fd() const { return pipe_.fd(); }  // -1 at the end
-  // What there is by now, without waiting.
+  // Some of what there is by now, without waiting: whoever writes without end must not keep the
+  // launcher from its signals.
   void Read();
-  // Also what has no end of line.
+  // All that there is, also what has no end of line.
   void Finish();
   const std::deque<std::string>& last_lines() const { return last_; }
 
  private:
-  void Line(const std::string& line);
+  static constexpr size_t kLongest = 65536;  // bytes
+
+  bool ReadSome();
+  void PassOn(bool all);
+  void Line(std::string_view line, char end);
 
   struct CloseFile {
     void operator()(std::FILE* f) const { std::fclose(f); }
@@ -41,6 +48,7 @@ class LineRelay {
   std::FILE* const to_;
   const std::unique_ptr<std::FILE, CloseFile> file_;
   std::string begun_;
+  bool after_return_ = false;  // the last line passed on may be replaced
   std::deque<std::string> last_;
 };
 

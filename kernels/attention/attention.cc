@@ -36,8 +36,8 @@ std::array<Tensor, 3> Split(const Tensor& qkv, JointHeads heads) {
 AttentionDropout MakeDropout(double p, uint64_t site, Device device) {
   LS_CHECK(p >= 0 && p < 1, "attention: dropout must be in [0, 1), got ", p);
   AttentionDropout dropout{.p = p, .site = site};
-  const StepState* state = CurrentStepState();
-  if (p == 0 || state == nullptr) return dropout;
+  const StepState* state = p == 0 ? nullptr : RandomState();
+  if (state == nullptr) return dropout;
   LS_CHECK(state->device() == device, "attention: the step state is on ", state->device(),
            " and the inputs are on ", device, ": make the StepState on the model's device");
   // A copy: backward may run when the next micro-batch has changed the state.

@@ -73,7 +73,7 @@ std::string Run(Stream stream, const Problem& problem, std::span<const void* con
                plan.values.size(), " tensors, not ", addresses.size());
   std::vector<std::pair<Value, const void*>> values;
   for (size_t i = 0; i < addresses.size(); ++i) values.emplace_back(plan.values[i], addresses[i]);
-  CheckCudnn(Cudnn().SetStream(state.handle, static_cast<cudaStream_t>(stream.handle)),
+  CheckCudnn(Cudnn().SetStream(state.handle, static_cast<cudaStream_t>(stream.handle.get())),
              "choosing a stream");
   const Tensor workspace = Tensor::Empty({plan.plan.workspace_bytes()}, DType::kU8, stream.device);
   plan.plan.Run(state.handle, values, Data<uint8_t>(workspace));
@@ -187,7 +187,7 @@ std::string WhyNoCudnnAttention(Stream stream) {
   const std::lock_guard lock(state.asking);
   if (!state.asked) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    LS_CUDA(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.handle), &status));
+    LS_CUDA(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.handle.get()), &status));
     if (status != cudaStreamCaptureStatusNone) return "a CUDA graph is captured";
     state.why_not = Ask(stream, &state.handle);
     state.asked = true;

@@ -133,7 +133,8 @@ void CopyOnDevice(Stream stream, const Tensor& from, const Tensor& to) {
   if (!from.is_contiguous() || !to.is_contiguous()) return CopyStrided(stream, from, to);
   LS_CUDA(cudaSetDevice(stream.device.index));
   LS_CUDA(cudaMemcpyAsync(to.raw_data(), from.raw_data(), static_cast<size_t>(to.bytes()),
-                          cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream.handle)));
+                          cudaMemcpyDeviceToDevice,
+                          static_cast<cudaStream_t>(stream.handle.get())));
 }
 
 // Converted where it is, sent dense, spread out where it arrives: so that the way is short.
@@ -147,7 +148,7 @@ void CopyBetweenDevices(Stream stream, const Tensor& from, const Tensor& to) {
   LS_CUDA(cudaSetDevice(stream.device.index));
   LS_CUDA(cudaMemcpyPeerAsync(arrived.raw_data(), to.device().index, sent.raw_data(),
                               from.device().index, static_cast<size_t>(to.bytes()),
-                              static_cast<cudaStream_t>(stream.handle)));
+                              static_cast<cudaStream_t>(stream.handle.get())));
   // The source may be overwritten or freed by what its stream does next.
   Order(stream, source);
   if (!to.is_contiguous()) CopyStrided(stream, arrived, to);

@@ -32,8 +32,8 @@ Tensor Dropout(const Tensor& x, double p, uint64_t site) {
   LS_CHECK(x.defined() && IsFloating(x.dtype()), "dropout: x must be a floating tensor, got ",
            x.Describe());
   LS_CHECK(p >= 0 && p < 1, "dropout: the probability must be in [0, 1), got ", p);
-  const StepState* state = CurrentStepState();
-  if (state == nullptr || p == 0) return x;
+  const StepState* state = p == 0 ? nullptr : RandomState();
+  if (state == nullptr) return x;
   LS_CHECK(state->device() == x.device(), "dropout: x is on ", x.device(),
            ", the StepState of the TrainingScope on ", state->device());
   const Tensor input = x.Detach().Contiguous();

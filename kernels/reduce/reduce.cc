@@ -96,7 +96,7 @@ class SumNode : public Node {
     Tensor dy = grads[0];
     if (scale_ != 1) {
       dy = Tensor::EmptyLike(grads[0]);
-      scale_slot(CurrentStream(dy.device()), grads[0], scale_, dy, false);
+      scale_slot(CurrentStream(dy.device()), grads[0], ScaleBy::kFactor, scale_, dy, false);
     }
     sinks[0].Put(dy.View(layout_.kept).Expand(layout_.shape));
   }

@@ -106,7 +106,7 @@ std::pair<Tensor, Tensor> ResidualNorm(NormKind kind, const Tensor& x, const Bra
   args.x = x.Detach().Contiguous();
   args.branch = branch.value.Detach().Contiguous();
   if (branch.bias.defined()) args.branch_bias = branch.bias.Detach().Contiguous();
-  if (const StepState* state = CurrentStepState(); state != nullptr && branch.dropout > 0) {
+  if (const StepState* state = branch.dropout == 0 ? nullptr : RandomState(); state != nullptr) {
     args.values = state->device_values();
     args.dropout = branch.dropout;
     args.site = branch.site;

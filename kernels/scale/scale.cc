@@ -7,31 +7,35 @@ namespace {
 
 class ScaleNode : public Node {
  public:
-  explicit ScaleNode(double alpha) : Node("scale"), alpha_(alpha) {}
+  ScaleNode(ScaleBy by, double alpha) : Node("scale"), by_(by), alpha_(alpha) {}
 
   void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
                 std::span<GradSink> sinks) override {
     const Tensor& dy = grads[0];
     const GradSink::Target dx = sinks[0].Open(dy);
-    scale_slot(CurrentStream(dy.device()), dy, alpha_, dx.tensor, dx.accumulate);
+    scale_slot(CurrentStream(dy.device()), dy, by_, alpha_, dx.tensor, dx.accumulate);
   }
   void Release() override {}
 
  private:
+  ScaleBy by_;
   double alpha_;
 };
 
-}  // namespace
-
-Tensor Scale(const Tensor& x, double alpha) {
+Tensor Scaled(const Tensor& x, ScaleBy by, double alpha) {
   LS_CHECK(x.defined() && IsFloating(x.dtype()), "scale: x must be a floating tensor, got ",
            x.Describe());
   const Tensor input = x.Detach().Contiguous();
   Tensor y = Tensor::EmptyLike(input);
-  scale_slot(CurrentStream(x.device()), input, alpha, y, false);
-  if (NeedsGrad({&x})) Record(std::make_shared<ScaleNode>(alpha), {&x}, {&y});
+  scale_slot(CurrentStream(x.device()), input, by, alpha, y, false);
+  if (NeedsGrad({&x})) Record(std::make_shared<ScaleNode>(by, alpha), {&x}, {&y});
   return y;
 }
+
+}  // namespace
+
+Tensor Scale(const Tensor& x, double alpha) { return Scaled(x, ScaleBy::kFactor, alpha); }
+Tensor Divide(const Tensor& x, double divisor) { return Scaled(x, ScaleBy::kDivisor, divisor); }
 
 void ScaleInPlace(const Tensor& x, double alpha) {
   LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.is_contiguous(),
@@ -39,7 +43,7 @@ void ScaleInPlace(const Tensor& x, double alpha) {
   LS_CHECK(!NeedsGrad({&x}),
            "ScaleInPlace of a tensor that requires a gradient: use ops::Scale, or Detach() first");
   x.storage().BumpVersion();
-  scale_slot(CurrentStream(x.device()), x, alpha, x, false);
+  scale_slot(CurrentStream(x.device()), x, ScaleBy::kFactor, alpha, x, false);
 }
 
 }  // namespace lockstep::ops

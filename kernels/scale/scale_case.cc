@@ -33,6 +33,17 @@ OpSample Operators() {
   return s;
 }
 
+OpSample Quotient() {
+  OpSample s = Sample("quotient", {.shape = {7, 13}}, 1.0 / 3);
+  s.run = [](std::span<const Tensor> in) { return std::vector{in[0] / 3.0}; };
+  s.reference = [](std::span<const RefTensor> in) {
+    RefTensor y = in[0];
+    for (double& v : y.data) v /= 3.0;
+    return std::vector{y};
+  };
+  return s;
+}
+
 OpCase Make() {
   OpCase c;
   c.name = "scale";
@@ -45,7 +56,8 @@ OpCase Make() {
                                Sample("chunks", {.shape = {40001}}, 1.7),
                                Sample("transposed", {.shape = {5, 9}, .non_contiguous = true}, 0.1),
                                InPlace(),
-                               Operators()};
+                               Operators(),
+                               Quotient()};
     OpSample large = Sample("large", {.shape = {8 << 20}}, 0.5);
     large.flops = 8 << 20;
     large.elements_moved = 2.0 * (8 << 20);

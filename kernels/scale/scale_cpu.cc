@@ -4,22 +4,32 @@
 namespace lockstep::cpu {
 namespace {
 
-void ScaleCpu(Stream, const Tensor& x, double alpha, const Tensor& y, bool accumulate) {
+template <class T, class F>
+void Apply(const Tensor& x, const Tensor& y, bool accumulate, F f) {
+  using A = Acc<T>;
+  const T* in = x.data<T>();
+  T* out = y.data<T>();
+  ParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+    if (accumulate) {
+      for (int64_t i = begin; i < end; ++i) {
+        out[i] = Convert<T>(Convert<A>(out[i]) + f(Convert<A>(in[i])));
+      }
+    } else {
+      for (int64_t i = begin; i < end; ++i) out[i] = Convert<T>(f(Convert<A>(in[i])));
+    }
+  });
+}
+
+void ScaleCpu(Stream, const Tensor& x, ScaleBy by, double alpha, const Tensor& y, bool accumulate) {
   DispatchFloat("scale", x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = Acc<T>;
-    const T* in = x.data<T>();
-    T* out = y.data<T>();
-    const A factor = static_cast<A>(alpha);
-    ParallelFor(x.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
-      if (accumulate) {
-        for (int64_t i = begin; i < end; ++i) {
-          out[i] = Convert<T>(Convert<A>(out[i]) + factor * Convert<A>(in[i]));
-        }
-      } else {
-        for (int64_t i = begin; i < end; ++i) out[i] = Convert<T>(factor * Convert<A>(in[i]));
-      }
-    });
+    const A a = static_cast<A>(alpha);
+    if (by == ScaleBy::kFactor) {
+      Apply<T>(x, y, accumulate, [a](A v) { return a * v; });
+    } else {
+      Apply<T>(x, y, accumulate, [a](A v) { return v / a; });
+    }
   });
 }
 

@@ -9,12 +9,25 @@ struct Multiply {
   __device__ float operator()(float x) const { return alpha * x; }
 };
 
-void ScaleCuda(Stream stream, const Tensor& x, double alpha, const Tensor& y, bool accumulate) {
+struct DivideBy {
+  float divisor;
+  __device__ float operator()(float x) const { return x / divisor; }
+};
+
+void ScaleCuda(Stream stream, const Tensor& x, ScaleBy by, double alpha, const Tensor& y,
+               bool accumulate) {
   DispatchFloat("scale", x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* in = Data<T>(x);
-    Elementwise({"scale", x}, stream, x.numel(), accumulate, Multiply{static_cast<float>(alpha)},
-                Data<T>(y), in);
+    const auto a = static_cast<float>(alpha);
+    const auto run = [&](const auto& f) {
+      Elementwise({"scale", x}, stream, x.numel(), accumulate, f, Data<T>(y), in);
+    };
+    if (by == ScaleBy::kFactor) {
+      run(Multiply{a});
+    } else {
+      run(DivideBy{a});
+    }
   });
 }
 

@@ -89,7 +89,7 @@ void Build(nn::Sequential& model) {
   model.Add(std::make_shared<nn::Linear>(32 * (kSize / 4) * (kSize / 4), 10));
 }
 
-// Outside of a TrainingScope batch norm uses its running statistics.
+// Outside of a step, as under NoGrad, batch norm uses its running statistics.
 double Accuracy(nn::Sequential& model, const Batch& data) {
   const NoGrad no_grad;
   const std::vector<float> logits = model(data.images).ToVector<float>();
@@ -112,8 +112,7 @@ int main(int argc, char** argv) {
   StepState state(kCpu, /*seed=*/1);
   for (int64_t step = 0; step < kSteps; ++step) {
     const Batch batch = Digits(64, /*seed=*/100 + step);
-    sgd.BeginStep(state, step, lr(step));
-    const TrainingScope training(state);
+    const auto training = sgd.BeginStep(state, step, lr(step));
     const Tensor loss = ops::SoftmaxCrossEntropy(model(batch.images), batch.labels);
     Backward(loss);
     sgd.Step(state);

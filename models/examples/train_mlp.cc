@@ -70,7 +70,7 @@ int main() {
   StepState state(kCpu, /*seed=*/1);
   for (int64_t step = 0; step < kSteps; ++step) {
     const Batch batch = Spirals(128, /*seed=*/100 + step);
-    adamw.BeginStep(state, step, lr(step));
+    const auto training = adamw.BeginStep(state, step, lr(step));
     const Tensor loss = ops::SoftmaxCrossEntropy(model(batch.points), batch.labels);
     Backward(loss);
     optim::ClipGradNorm(model.Parameters(), 1.0, state);

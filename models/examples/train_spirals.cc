@@ -2,6 +2,7 @@
 // it data parallel is the difference to train_spirals_parallel.cc.
 //
 //   bazel run -c opt //models/examples:train_spirals
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -34,10 +35,11 @@ int main(int argc, char** argv) {
     const auto order = sampler.epoch(epoch);
     double loss_sum = 0;
     for (int64_t i = 0; i < sampler.size(); i += share, ++step) {
-      const examples::Points batch = examples::Pick(all, order, i, share);
-      adamw.BeginStep(state, step, lr(step));
+      const int64_t n = std::min(share, sampler.size() - i);
+      const examples::Points batch = examples::Pick(all, order, i, n);
+      const auto training = adamw.BeginStep(state, step, lr(step));
       const Tensor loss = ops::SoftmaxCrossEntropy(model(batch.x), batch.labels, Reduction::kSum);
-      Backward(loss, Tensor::Full({}, 1.0 / kBatch, DType::kF32));
+      Backward(loss, Tensor::Full({}, 1.0 / static_cast<double>(n), DType::kF32));
       optim::ClipGradNorm(model.Parameters(), 1.0, state);
       adamw.Step(state);
       adamw.ZeroGrad();

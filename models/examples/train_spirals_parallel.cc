@@ -3,6 +3,7 @@
 //   bazel build -c opt //models/examples:train_spirals_parallel
 //   export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500
 //   for r in 0 1; do RANK=$r bazel-bin/models/examples/train_spirals_parallel & done; wait
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -41,10 +42,13 @@ int main(int argc, char** argv) {
     const auto order = sampler.epoch(epoch);
     double loss_sum = 0;
     for (int64_t i = 0; i < sampler.size(); i += share, ++step) {
-      const examples::Points batch = examples::Pick(all, order, i, share);
-      adamw.BeginStep(state, step, lr(step));
+      const int64_t n = std::min(share, sampler.size() - i);
+      const examples::Points batch = examples::Pick(all, order, i, n);
+      const auto training =
+          adamw.BeginStep(state, step, lr(step), {.first_sample = parallel.rank() * n});
       const Tensor loss = ops::SoftmaxCrossEntropy(model(batch.x), batch.labels, Reduction::kSum);
-      Backward(loss, Tensor::Full({}, 1.0 / kBatch, DType::kF32));
+      const auto samples = static_cast<double>(n * parallel.size());
+      Backward(loss, Tensor::Full({}, 1.0 / samples, DType::kF32));
       optim::ClipGradNorm(model.Parameters(), 1.0, state);
       adamw.Step(state);
       adamw.ZeroGrad();
@@ -52,7 +56,8 @@ int main(int argc, char** argv) {
     }
     loss_sum = parallel.Sum(loss_sum);
     if (!parallel.is_main()) continue;
-    std::printf("epoch %2d  loss %.4f\n", static_cast<int>(epoch), loss_sum / kSamples);
+    const auto seen = static_cast<double>(sampler.size() * parallel.size());
+    std::printf("epoch %2d  loss %.4f\n", static_cast<int>(epoch), loss_sum / seen);
   }
   parallel.CheckWeights("at the end");
   if (!parallel.is_main()) return 0;

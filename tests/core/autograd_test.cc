@@ -99,6 +99,18 @@ TEST(LeafTest, OwnGradientsHaveTheDTypeAskedFor) {
   }
 }
 
+// What is written to the given tensor later is not the gradient's business.
+TEST(LeafTest, SetGradCopies) {
+  const Tensor x = LeafOf({1, 2});
+  Leaf& leaf = *x.autograd()->leaf;
+  const Tensor mine = Tensor::FromVector<double>({7, 8}, {2});
+  leaf.SetGrad(mine);
+  mine.Fill(0);
+  EXPECT_THAT(Values(x.grad()), ElementsAre(7, 8));
+  x.grad().Fill(3);  // as clipping does
+  EXPECT_THAT(Values(mine), ElementsAre(0, 0));
+}
+
 TEST(LeafTest, SetGradReplacesIt) {
   const Tensor x = LeafOf({1, 2});
   Leaf& leaf = *x.autograd()->leaf;
@@ -423,22 +435,87 @@ TEST(RecordTest, AnInputNewerThanTheNodeIsRefused) {
   const auto early = std::make_shared<Nothing>();
   const Tensor input = Scale(LeafOf({1}), 2);
   Tensor output = Tensor::Zeros({1}, DType::kF64);
-  EXPECT_THAT(MessageOf<Error>([&] { Record(early, {&input}, {&output}); }), HasSubstr("nothing"));
+  EXPECT_THAT(MessageOf<Error>([&] { Record(early, {&input}, {&output}); }),
+              HasSubstr("the node 'nothing' was made before its input"));
 }
 
-TEST(RecordTest, ANodeThatGivesAGradientOfTheWrongShapeIsNamed) {
-  struct Wrong : Node {
-    Wrong() : Node("wrong_shape") {}
-    void Backward(std::span<const Tensor>, const std::vector<bool>&,
-                  std::span<GradSink> sinks) override {
-      sinks[0].Put(Tensor::Zeros({3}, DType::kF64));
-    }
-    void Release() override {}
-  };
-  const Tensor inner = Scale(LeafOf({1, 2}), 2);
+// A node of a user: what it puts for its inputs, or nothing.
+struct UserNode : Node {
+  using Rule = std::function<void(std::span<GradSink>)>;
+  explicit UserNode(Rule rule) : Node("my_node"), rule_(std::move(rule)) {}
+  void Backward(std::span<const Tensor>, const std::vector<bool>&,
+                std::span<GradSink> sinks) override {
+    rule_(sinks);
+  }
+  void Release() override {}
+  Rule rule_;
+};
+
+// What backward says of the rule where the second input is the result of another node, and where it
+// is a leaf.
+std::string ErrorOfRule(const UserNode::Rule& rule, bool of_leaf) {
+  const Tensor a = LeafOf({1, 2, 3}), b = of_leaf ? LeafOf({1, 2}) : Scale(LeafOf({1, 2}), 2);
   Tensor output = Tensor::Zeros({}, DType::kF64);
-  Record(std::make_shared<Wrong>(), {&inner}, {&output});
-  EXPECT_THAT(MessageOf<Error>([&] { Backward(output); }), HasSubstr("test_scale"));
+  Record(std::make_shared<UserNode>(rule), {&a, &b}, {&output});
+  return MessageOf<ArgumentError>([&] { Backward(output); });
+}
+
+TEST(RecordTest, MistakesOfANodeNameItItsInputAndTheFix) {
+  const auto zeros = [](const Shape& shape, DType dtype = DType::kF64) {
+    return Tensor::Zeros(shape, dtype);
+  };
+  for (const bool of_leaf : {false, true}) {
+    const auto error = [&](const UserNode::Rule& rule) { return ErrorOfRule(rule, of_leaf); };
+    EXPECT_EQ(error([&](auto sinks) {
+                sinks[0].Put(zeros({3}));
+                sinks[1].Put(zeros({2}));
+              }),
+              "no error");
+    EXPECT_THAT(
+        error([&](auto sinks) { sinks[0].Put(zeros({3})); }),
+        HasSubstr("the Backward of node 'my_node' gave no gradient for its input 1, of shape "
+                  "[2], which needs one: call sinks[1].Put(...), or write to "
+                  "sinks[1].Open(...); where it is zero, put Tensor::Zeros"));
+    EXPECT_THAT(
+        error([&](auto sinks) {
+          sinks[0].Put(zeros({3}));
+          sinks[1].Put(zeros({3}));
+        }),
+        HasSubstr("the Backward of node 'my_node' gave a gradient of shape [3] for its input "
+                  "1, whose shape is [2]: they must be equal; sum over broadcast dimensions"));
+    EXPECT_THAT(error([&](auto sinks) {
+                  sinks[0].Open(zeros({2, 3}));
+                }),
+                HasSubstr("gave a gradient of shape [2, 3] for its input 0, whose shape is [3]"));
+    EXPECT_THAT(error([&](auto sinks) {
+                  sinks[0].Put(zeros({3}));
+                  sinks[0].Put(zeros({3}));
+                }),
+                HasSubstr("the Backward of node 'my_node' gave two gradients for its input 0: add "
+                          "them up first"));
+    EXPECT_THAT(error([&](auto sinks) { sinks[0].Put(Tensor()); }),
+                HasSubstr("gave an undefined gradient for its input 0"));
+  }
+  EXPECT_THAT(
+      ErrorOfRule(
+          [&](auto sinks) {
+            sinks[0].Put(zeros({3}));
+            sinks[1].Put(zeros({2}, DType::kF32));
+          },
+          false),
+      HasSubstr("the Backward of node 'my_node' gave a gradient of f32 on cpu for its input "
+                "1, which is f64 on cpu: they must be equal; use To(...)"));
+  const Tensor a = LeafOf({1}), b = Tensor::Zeros({1}, DType::kF64);
+  Tensor output = Tensor::Zeros({}, DType::kF64);
+  Record(std::make_shared<UserNode>([&](auto sinks) {
+           sinks[0].Put(zeros({1}));
+           sinks[1].Put(zeros({1}));
+         }),
+         {&a, &b}, {&output});
+  EXPECT_THAT(
+      MessageOf<ArgumentError>([&] { Backward(output); }),
+      HasSubstr("the Backward of node 'my_node' gave a gradient for its input 1, which needs "
+                "none: look at needs[1] first"));
 }
 
 }  // namespace

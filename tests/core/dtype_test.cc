@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <vector>
 
 #include "core/error.h"
 
@@ -136,6 +137,48 @@ TEST(DTypeTest, TypesOfTheHost) {
   EXPECT_EQ(DTypeOf<bool>, DType::kBool);
   EXPECT_TRUE((std::is_same_v<Acc<double>, double>));
   EXPECT_TRUE((std::is_same_v<Acc<BF16>, float>));
+}
+
+// Every number to itself; what lies between two to the nearer one, in the middle to the even one.
+template <class F8>
+void ExpectRoundsToNearest(const std::vector<float>& largest) {
+  const auto value = [](int bits) {
+    F8 x;
+    x.bits = static_cast<uint8_t>(bits);
+    return static_cast<float>(x);
+  };
+  int bits = 0;
+  for (; bits < 0x7f && std::isfinite(value(bits)); ++bits) {
+    ASSERT_EQ(F8(value(bits)).bits, bits);
+    ASSERT_EQ(F8(-value(bits)).bits, bits | 0x80);
+    if (!std::isfinite(value(bits + 1))) break;
+    const float middle = (value(bits) + value(bits + 1)) / 2;
+    ASSERT_LT(value(bits), middle);
+    EXPECT_EQ(F8(middle).bits, bits + bits % 2);
+    EXPECT_EQ(F8(std::nextafter(middle, 0.0f)).bits, bits);
+    EXPECT_EQ(F8(std::nextafter(middle, INFINITY)).bits, bits + 1);
+  }
+  EXPECT_EQ(value(bits), largest[0]);
+  EXPECT_EQ(value(F8(largest[1]).bits), largest[0]) << "just below what is too large";
+  for (const float too_large : {largest[2], 1e30f, INFINITY}) {
+    EXPECT_EQ(F8(too_large).bits, bits + 1);
+    EXPECT_EQ(F8(-too_large).bits, (bits + 1) | 0x80);
+    EXPECT_FALSE(std::isfinite(value(bits + 1)));
+  }
+  EXPECT_TRUE(std::isnan(static_cast<float>(F8(NAN))));
+  EXPECT_EQ(F8(1e-30f).bits, 0);
+  EXPECT_EQ(F8(-0.0f).bits, 0x80);
+}
+
+TEST(DTypeTest, EightBitFloatsRoundToNearest) {
+  // The largest number, what rounds to it, and what does not.
+  ExpectRoundsToNearest<F8E4M3>({448, 463.9f, 464.1f});
+  ExpectRoundsToNearest<F8E5M2>({57344, 61439, 61441});
+  EXPECT_EQ(static_cast<float>(F8E4M3(1.0f)), 1);
+  EXPECT_EQ(F8E4M3(1.0f).bits, 0x38);
+  EXPECT_EQ(F8E5M2(1.0f).bits, 0x3c);
+  EXPECT_TRUE(std::isinf(static_cast<float>(F8E5M2(1e30f))));
+  EXPECT_TRUE(std::isnan(static_cast<float>(F8E4M3(1e30f))));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <map>
 #include <thread>
 
@@ -157,6 +158,52 @@ TEST(EngineTest, ThreadsRunTheirOwnGraphs) {
   }
   for (auto& thread : threads) thread.join();
   for (int t = 0; t < 4; ++t) EXPECT_THAT(grads[t], ElementsAre(300.0 * t * t, 300.0));
+}
+
+// Waits in its backward until the test lets it go on.
+struct WaitingNode : Node {
+  WaitingNode(std::promise<void>* begun, std::future<void>* go)
+      : Node("waiting"), begun_(begun), go_(go) {}
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
+                std::span<GradSink> sinks) override {
+    begun_->set_value();
+    go_->wait();
+    sinks[0].Put(grads[0]);
+  }
+  void Release() override {}
+  std::promise<void>* begun_;
+  std::future<void>* go_;
+};
+
+TEST(EngineTest, TwoThreadsInBackwardOfOneModelAreRefused) {
+  const Tensor x = LeafOf({3}), other = LeafOf({5});
+  x.autograd()->leaf->set_name("h.0.weight");
+  std::promise<void> begun, go;
+  std::future<void> opened = go.get_future();
+  std::thread first([&] {
+    const Tensor y = Scale(x, 2);
+    Tensor z = y.Detach();
+    Record(std::make_shared<WaitingNode>(&begun, &opened), {&y}, {&z});
+    Backward(z);
+  });
+  begun.get_future().wait();
+  EXPECT_THAT(MessageOf([&] { Backward(Add(Scale(x, 7), other)); }),
+              HasSubstr("another thread is in Backward of 'h.0.weight': the gradients of one would "
+                        "be lost; run one after the other, or give each thread its own model"));
+  Backward(Scale(other, 7));  // of other leaves it may
+  EXPECT_THAT(Values(other.grad()), ElementsAre(7));
+  go.set_value();
+  first.join();
+  EXPECT_THAT(Values(x.grad()), ElementsAre(2));
+  Backward(Scale(x, 7));
+  EXPECT_THAT(Values(x.grad()), ElementsAre(9));
+}
+
+TEST(EngineTest, ABackwardThatFailsLetsTheNextOneRun) {
+  const Tensor x = LeafOf({3});
+  EXPECT_THROW(Backward(Failing(Scale(x, 2))), Error);
+  std::thread([&] { Backward(Scale(x, 7)); }).join();
+  EXPECT_THAT(Values(x.grad()), ElementsAre(7));
 }
 
 // ---- Retaining ----

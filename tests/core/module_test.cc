@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "core/allocator.h"
 #include "core/engine.h"
 #include "tests/core/test_ops.h"
@@ -263,6 +265,52 @@ TEST(ReplaceTest, ErrorsNameWhatThereIs) {
   EXPECT_THROW(tree.ReplaceChild("h.1", nullptr), ArgumentError);
 }
 
+TEST(ReplaceTest, AChildThatIsDestroyedIsNoChildAnyMore) {
+  struct Parent : Layer {
+    std::optional<Child<Layer>> first, second;
+    Tensor Forward(const Tensor& x) override { return x; }
+  } parent;
+  parent.first.emplace(&parent, "first", std::make_shared<Gain>());
+  parent.second.emplace(&parent, "second", std::make_shared<Gain>(3));
+  parent.first.reset();
+  EXPECT_THAT(Names(parent.NamedParameters()), ElementsAre("second.weight"));
+  parent.first.emplace(&parent, "first", std::make_shared<Gain>());  // its name is free again
+  EXPECT_THAT(Names(parent.NamedModules()), ElementsAre("", "second", "first"));
+}
+
+TEST(ReplaceTest, AChildMayOutliveItsOwner) {
+  auto owner = std::make_unique<Gain>();
+  const auto child = std::make_unique<Child<Layer>>(owner.get(), "child", std::make_shared<Gain>());
+  owner.reset();
+  EXPECT_EQ(child->module()->NumParameters(), 2);
+}
+
+// Below itself: directly, and by way of others.
+TEST(ReplaceTest, ACycleIsAnErrorThatNamesThePath) {
+  const auto pair = std::make_shared<Pair>();
+  const auto adapted = std::make_shared<Adapted>(std::make_shared<Gain>());
+  const auto error = [&](Module& module) {
+    return MessageOf<ArgumentError>([&] { module.NamedParameters(); });
+  };
+  adapted->ReplaceChild("base", adapted);
+  EXPECT_THAT(error(*adapted),
+              HasSubstr("the module at 'base' is the model itself, which would contain itself"));
+  adapted->ReplaceChild("base", pair);
+  EXPECT_EQ(error(*adapted), "no error");
+  pair->ReplaceChild("first", adapted);
+  EXPECT_THAT(error(*adapted), HasSubstr("the module at 'base.first' is the model itself"));
+  Adapted outer(adapted);
+  EXPECT_THAT(error(outer), HasSubstr("the module at 'base.base.first' is the one at 'base', which "
+                                      "would contain itself; put another one there"));
+  EXPECT_THAT(MessageOf([&] { outer.Materialize(kCpu, 0); }), HasSubstr("contain itself"));
+  pair->ReplaceChild("first", std::make_shared<Gain>());
+  // The same module in two places is no cycle.
+  const auto shared = std::make_shared<Gain>();
+  pair->ReplaceChild("first", shared);
+  pair->ReplaceChild("second", shared);
+  EXPECT_EQ(error(outer), "no error");
+}
+
 // ---- Parameters ----
 
 TEST(ParameterTest, TheLeafSurvivesNewValues) {
@@ -390,6 +438,27 @@ TEST_F(HookTest, NothingToHangOnUnderNoGrad) {
   NoGrad no_grad;
   EXPECT_FALSE(gain(Input()).requires_grad());
   EXPECT_THAT(events_, ElementsAre("gain >", "gain <"));
+}
+
+TEST_F(HookTest, AModuleThatIsGoneBeforeBackwardIsAnErrorThatSaysSo) {
+  for (const bool before : {true, false}) {
+    auto gain = std::make_unique<Gain>();
+    gain->Materialize(kCpu, 0, DType::kF64);
+    gain->AssignNames("h.3");
+    const auto weight = gain->weight();
+    const auto hook = [this](Module& module) { events_.push_back(module.path()); };
+    if (before) {
+      gain->AddPreBackwardHook(hook);
+    } else {
+      gain->AddPostBackwardHook(hook);
+    }
+    const Tensor loss = Sum((*gain)(Input()));
+    gain.reset();
+    EXPECT_THAT(MessageOf<Error>([&] { Backward(loss); }),
+                HasSubstr("the module 'h.3' was destroyed before the backward of what it computed, "
+                          "and its backward hooks with it: keep the module until then"));
+    EXPECT_THAT(events_, ElementsAre());
+  }
 }
 
 TEST_F(HookTest, AModuleThatReturnsItsInputDisturbsNobody) {

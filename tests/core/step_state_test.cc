@@ -64,13 +64,13 @@ TEST(TrainingScopeTest, NestsAndBelongsToTheThread) {
   EXPECT_EQ(CurrentStepState(), nullptr);
   {
     TrainingScope outer(a);
-    EXPECT_EQ(CurrentStepState(), &a);
+    EXPECT_EQ(CurrentStepState()->seed(), 1u);
     {
       TrainingScope inner(b);
-      EXPECT_EQ(CurrentStepState(), &b);
+      EXPECT_EQ(CurrentStepState()->seed(), 2u);
       std::thread([] { EXPECT_EQ(CurrentStepState(), nullptr); }).join();
     }
-    EXPECT_EQ(CurrentStepState(), &a);
+    EXPECT_EQ(CurrentStepState()->seed(), 1u);
   }
   EXPECT_EQ(CurrentStepState(), nullptr);
 }

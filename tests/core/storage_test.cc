@@ -136,8 +136,7 @@ TEST(StorageTest, RecordUseOfTheOwnStreamIsFree) {
 // ---- Streams and events: on the host all work is done when a call returns ----
 
 TEST(StreamTest, GuardsNest) {
-  int a = 0, b = 0;
-  const Stream first{kCpu, &a}, second{kCpu, &b};
+  const Stream first{kCpu, std::make_shared<int>()}, second{kCpu, std::make_shared<int>()};
   EXPECT_EQ(CurrentStream(kCpu), (Stream{kCpu, nullptr}));
   {
     StreamGuard outer(first);
@@ -150,6 +149,22 @@ TEST(StreamTest, GuardsNest) {
     EXPECT_EQ(CurrentStream(kCpu), first);
   }
   EXPECT_EQ(CurrentStream(kCpu), (Stream{kCpu, nullptr}));
+}
+
+// Copies own the queue together: memory keeps the streams that use it.
+TEST(StreamTest, LivesAsLongAsSomethingHoldsIt) {
+  auto queue = std::make_shared<int>();
+  const std::weak_ptr<int> alive = queue;
+  {
+    Storage storage = Storage::Allocate(8, kCpu);
+    {
+      const Stream stream{kCpu, std::move(queue)};
+      const StreamGuard guard(stream);
+      storage.RecordUse(stream);
+    }
+    EXPECT_FALSE(alive.expired());
+  }
+  EXPECT_TRUE(alive.expired());
 }
 
 TEST(StreamTest, EventsOfTheHostAreAlwaysDone) {

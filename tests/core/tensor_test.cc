@@ -4,10 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <random>
 
-#include "core/autograd.h"
+#include "core/engine.h"
 #include "tests/message_of.h"
 
 namespace lockstep {
@@ -63,6 +64,21 @@ TEST(TensorTest, WrongSizesAndTypesAreNamed) {
   EXPECT_THAT(MessageOf([] { Tensor::Empty({int64_t{1} << 61}, DType::kF64); }),
               HasSubstr("too large"));
   EXPECT_THAT(MessageOf([] { Tensor::Empty({-1}, DType::kF64); }), HasSubstr("negative size"));
+}
+
+TEST(TensorTest, AnUndefinedTensorSaysThatItIs) {
+  Tensor moved = Iota({2});
+  const Tensor taker = std::move(moved);
+  for (const Tensor& x : {Tensor(), moved}) {  // NOLINT(bugprone-use-after-move): meant
+    for (const auto& use : std::vector<std::function<void()>>{
+             [&] { x.device(); }, [&] { x.raw_data(); }, [&] { x.storage().data(); },
+             [&] { x.To(kCpu); }, [&] { x.Clone(); }, [&] { x.Fill(1); },
+             [&] { x.ToVector<float>(); }}) {
+      EXPECT_THAT(MessageOf(use),
+                  HasSubstr("this tensor is undefined: it was default constructed or "
+                            "moved from"));
+    }
+  }
 }
 
 TEST(TensorTest, FromStorageChecksThatItFits) {
@@ -143,11 +159,8 @@ TEST(ViewTest, RefuseToLoseAGradient) {
            }}) {
     EXPECT_THAT(MessageOf(view), HasSubstr("lockstep::ops"));
   }
-  EXPECT_THAT(MessageOf([&] { x.Clone(); }), HasSubstr("Detach() first"));
-  EXPECT_THAT(MessageOf([&] { x.To(DType::kF64); }), HasSubstr("Detach() first"));
   EXPECT_THAT(MessageOf([&] { x.Fill(0); }), HasSubstr("Detach() first"));
   EXPECT_THAT(MessageOf([&] { Iota({2, 3}).CopyFrom(x); }), HasSubstr("Detach() first"));
-  EXPECT_TRUE(x.Contiguous().requires_grad()) << "it is x itself";
   EXPECT_EQ(x.Detach().View({6}).raw_data(), x.raw_data());
   EXPECT_THAT(x.ToVector<float>(), ElementsAre(0, 1, 2, 3, 4, 5));
   NoGrad no_grad;
@@ -248,6 +261,87 @@ TEST(CopyTest, WritesCountAsVersions) {
   EXPECT_EQ(x.storage().version(), version + 1);
   x.CopyFrom(Iota({4}));
   EXPECT_EQ(x.storage().version(), version + 2);
+}
+
+// Whether something is copied depends on layout, dtype and device; what a tensor does to gradients
+// must not.
+TEST(CopyTest, CopiesOfATrackedTensorDifferentiate) {
+  Tensor x = Iota({2, 3});
+  x.SetRequiresGrad();
+  Tensor turned = Iota({3, 2}).Transpose(0, 1);
+  turned.SetRequiresGrad();
+  const Tensor grad = Iota({2, 3});
+  const std::vector<float> want = grad.ToVector<float>();
+  for (const auto& copy : std::vector<std::function<Tensor(const Tensor&)>>{
+           [](const Tensor& t) { return t.Contiguous(); },
+           [](const Tensor& t) { return t.Clone(); }, [](const Tensor& t) { return t.To(kCpu); },
+           [](const Tensor& t) { return t.To(t.dtype()); },
+           [](const Tensor& t) { return t.To(DType::kF64).To(DType::kF32); }}) {
+    for (const Tensor& t : {x, turned}) {
+      t.ZeroGrad();
+      const Tensor y = copy(t);
+      ASSERT_TRUE(y.requires_grad());
+      EXPECT_EQ(y.ToVector<float>(), t.ToVector<float>());
+      Backward(y, grad);
+      EXPECT_EQ(t.grad().ToVector<float>(), want);
+      EXPECT_EQ(t.grad().dtype(), DType::kF32);
+    }
+  }
+  EXPECT_FALSE(x.To(DType::kI32).requires_grad()) << "integers have no gradient";
+  const NoGrad no_grad;
+  EXPECT_FALSE(x.Clone().requires_grad());
+}
+
+TEST(CopyTest, ATargetThatHasOneElementAtSeveralPlacesIsRefused) {
+  const Tensor row = Iota({3});
+  const Tensor target = row.Expand({2, 3});
+  EXPECT_THAT(MessageOf([&] {
+                target.CopyFrom(Iota({2, 3}));
+              }),
+              HasSubstr("copy into f32[2, 3] on cpu, whose strides are [0, 1]: an expanded tensor "
+                        "has several elements at one place; copy into its Clone()"));
+  EXPECT_THAT(MessageOf([&] {
+                target.Slice(0, 0, 2).Transpose(0, 1).CopyFrom(Iota({3, 2}));
+              }),
+              HasSubstr("an expanded tensor"));
+  EXPECT_THAT(row.ToVector<float>(), ElementsAre(0, 1, 2));
+  target.Slice(0, 0, 1).CopyFrom(Tensor::Full({1, 3}, 5, DType::kF32));  // one row is no repetition
+  EXPECT_THAT(row.ToVector<float>(), ElementsAre(5, 5, 5));
+  target.Fill(7);
+  EXPECT_THAT(row.ToVector<float>(), ElementsAre(7, 7, 7));
+}
+
+// As if the source had been read before anything is written.
+TEST(CopyTest, SourceAndTargetMayOverlap) {
+  for (const int64_t n : {5, 70'001}) {  // in one chunk and in many
+    const Tensor up = Iota({n}, DType::kI64), down = Iota({n}, DType::kI64);
+    up.Slice(0, 1, n).CopyFrom(up.Slice(0, 0, n - 1));
+    down.Slice(0, 0, n - 1).CopyFrom(down.Slice(0, 1, n));
+    const auto shifted_up = up.ToVector<int64_t>(), shifted_down = down.ToVector<int64_t>();
+    for (int64_t i = 1; i < n; ++i) {
+      ASSERT_EQ(shifted_up[static_cast<size_t>(i)], i - 1);
+      ASSERT_EQ(shifted_down[static_cast<size_t>(i - 1)], i);
+    }
+  }
+  const Tensor square = Iota({3, 3});
+  square.CopyFrom(square.Transpose(0, 1));
+  EXPECT_THAT(square.ToVector<float>(), ElementsAre(0, 3, 6, 1, 4, 7, 2, 5, 8));
+  const Tensor columns = Iota({2, 4});
+  columns.Slice(1, 0, 2).CopyFrom(columns.Slice(1, 2, 4));  // interleaved, not overlapping
+  EXPECT_THAT(columns.ToVector<float>(), ElementsAre(2, 3, 2, 3, 6, 7, 6, 7));
+  columns.CopyFrom(columns);
+  EXPECT_THAT(columns.ToVector<float>(), ElementsAre(2, 3, 2, 3, 6, 7, 6, 7));
+}
+
+TEST(CopyTest, EightBitFloatsAreFilledAndCopied) {
+  for (const DType dtype : {DType::kF8E4M3, DType::kF8E5M2}) {
+    const Tensor x = Tensor::Full({2, 3}, 1.75, dtype);
+    EXPECT_EQ(x.To(DType::kF32).ToVector<float>(), std::vector<float>(6, 1.75f));
+    EXPECT_EQ(x.Transpose(0, 1).Clone().To(DType::kF64).ToVector<double>(),
+              std::vector<double>(6, 1.75));
+    EXPECT_EQ(Tensor::Zeros({}, dtype).Item(), 0);
+    EXPECT_EQ(Tensor::Full({}, -3.4, DType::kBF16).To(dtype).Item(), -3.5);
+  }
 }
 
 // ---- Meta ----

@@ -95,6 +95,30 @@ TEST_F(DatasetTest, TextErrors) {
   WriteText(path_, "abc\xff\n");
   EXPECT_THAT(OpenError(options_), AllOf(HasSubstr(path_ + ": not UTF-8: byte 3 is 0xff"),
                                          HasSubstr("iconv"), HasSubstr("data.tokenizer=byte")));
+  // UTF-16 and UTF-32, as Windows writes them: with a byte-order mark, and without one.
+  const auto wide = [](std::string_view text, size_t unit, bool little) {
+    std::string bytes;
+    for (const char c : text) {
+      std::string character(unit, '\0');
+      character[little ? 0 : unit - 1] = c;
+      bytes += character;
+    }
+    return bytes;
+  };
+  for (const auto& [bytes, name] : std::vector<std::pair<std::string, std::string>>{
+           {"\xff\xfe" + wide("Hello, you", 2, true), "utf-16"},
+           {"\xfe\xff" + wide("Hello, you", 2, false), "utf-16"},
+           {std::string("\xff\xfe\0\0", 4) + wide("Hello", 4, true), "utf-32"},
+           {std::string("\0\0\xfe\xff", 4) + wide("Hello", 4, false), "utf-32"},
+           {wide("Hello, you", 2, true), "utf-16le"},
+           {wide("Hello, you", 2, false), "utf-16be"}}) {
+    WriteText(path_, bytes);
+    EXPECT_THAT(OpenError(options_),
+                AllOf(HasSubstr(path_), HasSubstr("iconv -f " + name + " -t utf-8 " + path_)));
+  }
+  // A NUL or two make no UTF-16.
+  WriteText(path_, std::string("abc\0def\xff", 8));
+  EXPECT_THAT(OpenError(options_), HasSubstr("iconv -f latin1"));
   options_.path = folder_;
   EXPECT_THAT(OpenError(options_), HasSubstr(folder_));
   options_.path = folder_ + "/*.txt";

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "tests/dist/gpu_ranks.h"
 #include "tests/dist/toy_training.h"
 #include "tests/message_of.h"
@@ -87,6 +89,17 @@ TEST(DataParallelCuda, DriftIsFound) {
   });
   EXPECT_THAT(errors, Each(HasSubstr("the weights after step 20 are not the same on all ranks: "
                                      "'in.weight' of rank 2 is not that of ranks 0 and 1")));
+}
+
+// What waits on the GPUs meanwhile is ended.
+TEST(DataParallelCuda, WhoLeavesTheLoopEarlyIsNamedAtOnce) {
+  for (const int leaves_at : {0, 1, 2}) {
+    const auto begin = std::chrono::steady_clock::now();
+    RUN_OR_SKIP(2, [&](ProcessGroup& group) { TrainUntilRank1Leaves(group, leaves_at); });
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+    EXPECT_EQ(errors[1], "");
+    EXPECT_THAT(errors[0], HasSubstr("rank 1 has left the group"));
+  }
 }
 
 }  // namespace

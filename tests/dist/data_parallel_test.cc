@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <mutex>
 
 #include "dist/in_process_group.h"
+#include "kernels/dropout/dropout.h"
+#include "tests/dist/ranks.h"
 #include "tests/dist/toy_training.h"
 #include "tests/message_of.h"
 #include "tests/sanitized.h"
@@ -22,7 +25,7 @@ constexpr auto RunOnCpus = [](int ranks, const auto& body) { RunInProcess(ranks,
 // 6 over 12.
 TEST(DataParallel, OrderedTrainingDoesNotDependOnTheRanks) {
   const ReducerOptions ordered{.sum = GradientSum::kOrdered};
-  const int64_t steps = test::kSanitized ? 10 : 100;
+  const int64_t steps = lockstep::test::kSanitized ? 10 : 100;
   for (const auto& [leaves, counts] :
        {std::pair(8, std::vector{1, 2, 4}), std::pair(12, std::vector{1, 3, 6})}) {
     const ToyOutcome alone = TrainToy(nullptr, leaves, ordered, steps);
@@ -31,6 +34,33 @@ TEST(DataParallel, OrderedTrainingDoesNotDependOnTheRanks) {
     const ToyOutcome fast = TrainToyOn(RunOnCpus, counts.back(), leaves, {}, steps);
     EXPECT_LT(MaxDifference(fast.weights, alone.weights), 1e-5)
         << "the fast mode is as good, if not the same";
+  }
+}
+
+// What is right in one process is silently wrong in several: the gradient of a mean, and dropout
+// that draws as if each rank had the step's first samples.
+TEST(DataParallel, RefusesMeansAndSharedMasks) {
+  enum class Way { kMean, kMeanOfRoots, kSharedMasks };
+  for (const Way way : {Way::kMean, Way::kMeanOfRoots, Way::kSharedMasks}) {
+    const bool mean = way != Way::kSharedMasks;
+    const auto errors = test::ErrorsOf(test::Kind::kInProcess, 2, [&](ProcessGroup& group) {
+      ToyModel model;
+      DataParallel parallel(&group, model);
+      optim::AdamW adamw(model.Parameters());
+      StepState state(kCpu, 1);
+      const auto training = adamw.BeginStep(state, 0, 0.1);
+      const ToyBatch batch = MakeToyBatch(group.rank());
+      const Tensor y = ops::Dropout(model(batch.x), mean ? 0 : 0.5, /*site=*/3);
+      const Tensor loss = ops::SoftmaxCrossEntropy(y, batch.labels);
+      if (way == Way::kMean) Backward(loss);
+      if (way == Way::kMeanOfRoots) Backward(std::span(&loss, 1), {});
+      Backward(loss, Tensor::Full({}, 0.5, DType::kF32));
+    });
+    // The other rank may hear of it before it gets there.
+    EXPECT_THAT(errors, testing::Contains(HasSubstr(
+                            mean ? "Backward(loss, Tensor::Full({}, 1.0 / samples_of_all_ranks"
+                                 : ".first_sample = rank * batch_size")));
+    EXPECT_THAT(errors, testing::Not(testing::Contains("")));
   }
 }
 
@@ -59,7 +89,7 @@ TEST(DataParallel, RefusesModelsThatDiffer) {
   RunInProcess(2, [&](ProcessGroup& group) {
     ToyModel model(1, group.rank() == 0 ? 16 : 8);
     messages[group.rank()] =
-        test::MessageOf<ReplicaError>([&] { DataParallel parallel(&group, model); });
+        lockstep::test::MessageOf<ReplicaError>([&] { DataParallel parallel(&group, model); });
   });
   EXPECT_THAT(messages, Each(HasSubstr("parameter 'in.weight' f32[16, 6] on rank 0")));
 }
@@ -75,7 +105,7 @@ TEST(DataParallel, DriftIsFound) {
       static_cast<uint8_t*>(model.Parameters()[0]->value().raw_data())[0] ^= 1;
     }
     messages[group.rank()] =
-        test::MessageOf<ReplicaError>([&] { parallel.CheckWeights("after step 20"); });
+        lockstep::test::MessageOf<ReplicaError>([&] { parallel.CheckWeights("after step 20"); });
   });
   EXPECT_THAT(messages, Each(HasSubstr("the weights after step 20 are not the same on all ranks: "
                                        "'in.weight' of rank 2 is not that of ranks 0 and 1")));
@@ -103,6 +133,25 @@ TEST(DataParallel, SumsSmallValues) {
   EXPECT_TRUE(alone.is_main());
   alone.CheckWeights("now");
   alone.CheckGradients();
+}
+
+// `if (rank == 1) return 0;` in a loop, whatever the others do then.
+TEST(DataParallel, WhoLeavesTheLoopEarlyIsNamedAtOnce) {
+  using test::Kind;
+  for (const Kind kind : {Kind::kInProcess, Kind::kGloo, Kind::kGlooOverTcpStore}) {
+    for (const int ranks : {2, 3}) {
+      for (const int leaves_at : {0, 1, 2}) {
+        const auto begin = std::chrono::steady_clock::now();
+        auto errors = test::ErrorsOf(
+            kind, ranks, [&](ProcessGroup& group) { TrainUntilRank1Leaves(group, leaves_at); },
+            {.timeout = std::chrono::seconds(60)});
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+        EXPECT_EQ(errors[1], "") << "it ends as it likes";
+        errors.erase(errors.begin() + 1);
+        EXPECT_THAT(errors, Each(HasSubstr("rank 1 has left the group"))) << kind << leaves_at;
+      }
+    }
+  }
 }
 
 }  // namespace

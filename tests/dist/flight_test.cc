@@ -190,11 +190,43 @@ TEST(FlightTest, SaysWhatIsWrongWithAFolder) {
               AllOf(HasSubstr("there are no flight records in"), HasSubstr("out_dir/flight")));
   MakeDirectories(folder);
   for (const char* const text :
-       {"", "{", "[]", R"({"flight_record":1,"rank":5,"ranks":3})", R"({"flight_record":99})"}) {
+       {"", "{", "[]", R"({"flight_record":1,"rank":5,"ranks":3})", R"({"flight_record":99})",
+        R"({"flight_record":"one"})", R"({"flight_record":1,"rank":"x","ranks":3})"}) {
     WriteFileAtomically(JoinPath(folder, "rank-0.json"), text);
     EXPECT_THAT(MessageOf<InputError>([&] { ReadFlightRecords(folder); }),
-                HasSubstr("rank-0.json is not a flight record of this version"));
+                AllOf(HasSubstr("rank-0.json is not a flight record of this version"),
+                      Not(HasSubstr("json.exception"))));
   }
+  EXPECT_THAT(MessageOf<InputError>(
+                  [] { ParseFlightRecord(R"({"flight_record":1,"rank":1.9,"ranks":3})", "it"); }),
+              HasSubstr("it names rank 1.9 of 3 ranks"));
+  EXPECT_THAT(MessageOf<InputError>(
+                  [] { ParseFlightRecord(R"({"flight_record":1,"rank":1,"ranks":2.5})", "it"); }),
+              HasSubstr("it is of 2.5 ranks"));
+  FlightRecord record{.rank = 0, .ranks = 2};
+  record.groups["g"].failure = Failure{.rank = -5, .culprits = {0}};
+  EXPECT_THAT(MessageOf<InputError>([&] { ParseFlightRecord(ToJson(record), "it"); }),
+              HasSubstr("it names rank -5 of 2 ranks"));
+  record.groups["g"].failure = Failure{.rank = 1, .culprits = {2}};
+  EXPECT_THAT(MessageOf<InputError>([&] { ParseFlightRecord(ToJson(record), "it"); }),
+              HasSubstr("it names rank 2 of 2 ranks"));
+}
+
+TEST(FlightTest, ForgetsGroupsThatHaveCalledNothingForLong) {
+  const std::string folder = Folder("groups");
+  FlightRecorder recorder(folder, 0, 1);
+  Collective call;
+  recorder.Fail("failed", Failure());
+  for (int i = 0; i < 1000; ++i) {
+    call.sequence = i + 1;
+    recorder.Submit(i == 0 ? "failed" : i % 2 == 0 ? "alive" : StrCat("group ", i), call, "");
+  }
+  recorder.Write("the end");
+  const auto groups = ReadFlightRecords(folder).at(0).groups;
+  EXPECT_EQ(groups.size(), FlightRecorder::kGroups);
+  EXPECT_EQ(groups.at("alive").calls.size(), FlightRecorder::kDepth);
+  EXPECT_EQ(groups.at("failed").calls.size(), 1u);
+  EXPECT_TRUE(groups.contains("group 999"));
 }
 
 TEST(FlightTest, ARecordThatCannotBeWrittenHidesNothing) {

@@ -35,6 +35,7 @@ class CountingTransport : public Transport {
   }
   void Close() override { inner_->Close(); }
   void Interrupt() override { inner_->Interrupt(); }
+  void Extend(Deadline deadline) override { inner_->Extend(deadline); }
   std::unique_ptr<Transport> Duplicate(const std::string& name) override {
     return inner_->Duplicate(name);
   }

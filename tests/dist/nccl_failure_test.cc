@@ -154,7 +154,7 @@ TEST(NcclFailureTest, WhoGivesUpAfterAFailureIsNotToBlameForIt) {
   const std::string folder = JoinPath(parent, "flight");
   GroupOptions options;
   options.timeout = std::chrono::seconds(3);
-  options.recorder = std::make_shared<FlightRecorder>(folder, 0, 1);
+  options.recorder = std::make_shared<FlightRecorder>(folder, 0, 2);
   std::atomic<bool> ended{false};
   RUN_OR_SKIP(
       2,

@@ -54,6 +54,32 @@ TEST(RendezvousTest, AsTorchrunSetsIt) {
   EXPECT_EQ(r.source, "RANK");
 }
 
+TEST(RendezvousTest, BesideTheStoreOfTorchrunsAgent) {
+  Variables variables = {{"RANK", "1"},
+                         {"WORLD_SIZE", "2"},
+                         {"LOCAL_RANK", "1"},
+                         {"LOCAL_WORLD_SIZE", "2"},
+                         {"MASTER_ADDR", "node0"},
+                         {"MASTER_PORT", "29500"},
+                         {"TORCHELASTIC_RUN_ID", "7"},
+                         {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+  Rendezvous r = Read(variables);
+  EXPECT_EQ(r.master_addr, "127.0.0.1") << "all ranks are here";
+  EXPECT_EQ(r.master_port, 29501);
+  EXPECT_EQ(r.port_choices, 8);
+  EXPECT_EQ(r.run_id, "7:29500");
+  variables["MASTER_PORT"] = "65530";
+  variables["WORLD_SIZE"] = "4";
+  r = Read(variables);
+  EXPECT_EQ(r.master_addr, "node0");
+  EXPECT_EQ(r.master_port, 65522);
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  r = Read(variables);
+  EXPECT_EQ(r.master_port, 65530);
+  EXPECT_EQ(r.port_choices, 1);
+  EXPECT_EQ(r.run_id, "");
+}
+
 TEST(RendezvousTest, OnOneMachineTheRestFollows) {
   const Rendezvous r = Read({{"RANK", "1"}, {"WORLD_SIZE", "2"}});
   EXPECT_EQ(r.local_rank, 1);
@@ -86,6 +112,27 @@ TEST(RendezvousTest, AsSrunSetsIt) {
   EXPECT_EQ(r.master_addr, "gpu07");
   EXPECT_EQ(r.master_port, 23456);
   EXPECT_EQ(r.source, "SLURM_PROCID");
+}
+
+// Processors are divided among the ranks of a node, not of the job.
+TEST(RendezvousTest, SrunsRanksOnThisNode) {
+  const auto here = [](int rank, int local, int node, const std::string& tasks) {
+    return Read({{"SLURM_PROCID", StrCat(rank)},
+                 {"SLURM_NTASKS", "7"},
+                 {"SLURM_LOCALID", StrCat(local)},
+                 {"SLURM_NODEID", StrCat(node)},
+                 {"SLURM_STEP_TASKS_PER_NODE", tasks},
+                 {"SLURM_JOB_NODELIST", "gpu[07-10]"}})
+        .local_world_size;
+  };
+  EXPECT_EQ(here(3, 1, 1, "2(x3),1"), 2);
+  EXPECT_EQ(here(6, 0, 3, "2(x3),1"), 1);
+  EXPECT_EQ(here(3, 0, 1, "3,4"), 4);
+  EXPECT_EQ(here(3, 3, 0, "7"), 7);
+  // What does not fit is not believed.
+  for (const char* const tasks : {"", "2", "2(x3)", "2(x", "x", "3,4", "-7", "9(x-1)", "8,-1"}) {
+    EXPECT_EQ(here(3, 3, 0, tasks), 7) << tasks;
+  }
 }
 
 TEST(RendezvousTest, FirstHostOfANodeList) {

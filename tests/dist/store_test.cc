@@ -1,7 +1,10 @@
 // What every store promises; and TCP's and the file store's own manners.
 #include "dist/store.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <filesystem>
 #include <fstream>
@@ -13,11 +16,14 @@
 #include "dist/tcp_store.h"
 #include "dist/tcp_store_protocol.h"
 #include "tests/message_of.h"
+#include "tests/process_state.h"
 
 namespace lockstep::dist {
 namespace {
 
 using lockstep::test::MessageOf;
+using lockstep::test::ProcessStateOf;
+using lockstep::test::ResidentBytes;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::AllOf;
@@ -26,6 +32,21 @@ using testing::HasSubstr;
 std::string FreshFolder() {
   static int counter = 0;
   return StrCat(testing::TempDir(), "store_", getpid(), "_", ++counter);
+}
+
+Socket::Deadline Soon() { return std::chrono::steady_clock::now() + seconds(60); }
+
+// A client that speaks the protocol by hand.
+Socket ProvenClient(const TcpStoreServer& server) {
+  Socket socket = Connect("127.0.0.1", server.address().port, Soon());
+  tcp_store::Hello hello;
+  socket.ReceiveAll(&hello, sizeof(hello), Soon());
+  tcp_store::Proof proof;
+  proof.mac = tcp_store::MacOf("", "client", hello.nonce, proof.nonce);
+  socket.SendAll(&proof, sizeof(proof), Soon());
+  tcp_store::Mac mac;
+  socket.ReceiveAll(mac.data(), mac.size(), Soon());
+  return socket;
 }
 
 class StoreTest : public testing::TestWithParam<std::string> {
@@ -118,6 +139,25 @@ TEST_P(StoreTest, HasBounds) {
   EXPECT_EQ(store_->Get(std::string(1024, 'k'), seconds(0)), largest);
 }
 
+TEST_P(StoreTest, ForgetsWhatIsDeleted) {
+  const int64_t before = store_->Bytes();
+  store_->Set("key", std::string(1000, 'v'));
+  store_->Add("sum", 3);
+  EXPECT_GE(store_->Bytes(), before + 1000);
+  store_->Delete("key");
+  store_->Delete("sum");
+  store_->Delete("never there");
+  EXPECT_EQ(store_->Bytes(), before);
+  EXPECT_EQ(store_->Get("key", milliseconds(0)), std::nullopt);
+  EXPECT_EQ(store_->Add("sum", 1), 1);
+  EXPECT_EQ(store_->SetIfAbsent("key", "new"), "new");
+  PrefixStore prefixed(store_->Clone(), "a/");
+  prefixed.Set("key", "of a");
+  prefixed.Delete("key");
+  EXPECT_EQ(store_->Get("a/key", milliseconds(0)), std::nullopt);
+  EXPECT_EQ(store_->Get("key", milliseconds(0)), "new");
+}
+
 TEST_P(StoreTest, PrefixesKeepApart) {
   PrefixStore a(store_->Clone(), "a/"), b(store_->Clone(), "b/");
   a.Set("key", "of a");
@@ -173,16 +213,7 @@ TEST(TcpStoreTest, DoesNotTrustAServerThatDoesNotKnowTheSecret) {
 TEST(TcpStoreTest, DropsThoseWhoBreakTheProtocolAndServesTheOthers) {
   TcpStoreServer server({"127.0.0.1", 0, ""});
   const auto store = ConnectTcpStore(server.address(), seconds(20));
-  const auto soon = std::chrono::steady_clock::now() + seconds(60);
-  const auto prove = [&](const Socket& socket) {
-    tcp_store::Hello hello;
-    socket.ReceiveAll(&hello, sizeof(hello), soon);
-    tcp_store::Proof proof;
-    proof.mac = tcp_store::MacOf("", "client", hello.nonce, proof.nonce);
-    socket.SendAll(&proof, sizeof(proof), soon);
-    tcp_store::Mac mac;
-    socket.ReceiveAll(mac.data(), mac.size(), soon);
-  };
+  const auto soon = Soon();
   const auto expect_dropped = [&](const Socket& socket) {
     EXPECT_THAT(MessageOf<StoreError>([&] {
                   char byte;
@@ -201,8 +232,7 @@ TEST(TcpStoreTest, DropsThoseWhoBreakTheProtocolAndServesTheOthers) {
                                        {0, 1, 0x7fffffffu},
                                        {77, 1, 0},
                                        {2, 0, 0}}) {
-    const Socket client = Connect("127.0.0.1", server.address().port, soon);
-    prove(client);
+    const Socket client = ProvenClient(server);
     tcp_store::Request request;
     request.op = static_cast<tcp_store::Op>(op);
     request.key_bytes = key;
@@ -223,6 +253,179 @@ TEST(TcpStoreTest, IsFullAtSomePoint) {
                 for (int i = 0; i < 65; ++i) store->Set(StrCat("key ", i), value);
               }),
               HasSubstr("the store is full"));
+}
+
+// Positions and logs are overwritten as long as a run lives.
+TEST_P(StoreTest, OverwritingTakesNoRoom) {
+  const std::string value(GetParam() == "File" ? 16 : Store::kMaxValue, 'v');
+  for (int i = 0; i < 200; ++i) store_->Set("key", value);
+  for (int i = 0; i < 200; ++i) store_->Set(StrCat("key ", i % 2), value);
+  EXPECT_EQ(store_->Get("key", milliseconds(0)), value);
+}
+
+TEST(TcpStoreTest, WillsTakeNoRoomOnceTheyAreReplacedOrDone) {
+  TcpStoreServer server({"127.0.0.1", 0, ""});
+  const auto store = ConnectTcpStore(server.address(), seconds(20));
+  const std::string value(Store::kMaxValue, 'v');
+  for (int i = 0; i < 100; ++i) store->SetWill("will", value);
+  for (int i = 0; i < 100; ++i) {
+    const auto gone = store->Clone();
+    gone->SetWill("will", value);
+    if (i % 2 == 0) gone->ClearWill();
+  }
+  store->Set("key", value);
+  EXPECT_EQ(store->Get("key", milliseconds(0)), value);
+}
+
+// It reads no answer to 50,000 requests, of which each would be a megabyte.
+TEST(TcpStoreTest, DoesNotServeWhoDoesNotRead) {
+  TcpStoreServer server({"127.0.0.1", 0, ""});
+  const auto store = ConnectTcpStore(server.address(), seconds(20));
+  store->Set("big", std::string(Store::kMaxValue, 'v'));
+  const Socket client = ProvenClient(server);
+  std::string requests;
+  tcp_store::Request request;
+  request.key_bytes = 3;
+  for (int i = 0; i < 50'000; ++i) {
+    requests.append(reinterpret_cast<const char*>(&request), sizeof(request));
+    requests += "big";
+  }
+  const int64_t before = ResidentBytes();
+  EXPECT_THROW(
+      {
+        const auto soon = std::chrono::steady_clock::now() + milliseconds(300);
+        while (true) client.SendAll(requests.data(), requests.size(), soon);
+      },
+      StoreError);
+  EXPECT_LT(ResidentBytes() - before, 64 << 20);
+  EXPECT_EQ(store->Get("big", seconds(20))->size(), Store::kMaxValue);
+  // Once it reads, it is served: the rest of the first answers is whole.
+  std::string answers(20 * (sizeof(tcp_store::Reply) + Store::kMaxValue), '\0');
+  client.ReceiveAll(answers.data(), answers.size(), Soon());
+}
+
+// It waits for a key, has sent more than the server takes meanwhile, and is reset.
+TEST(TcpStoreTest, DropsWhoeverEndsWhileItTakesNoMore) {
+  TcpStoreServer server({"127.0.0.1", 0, ""});
+  const auto store = ConnectTcpStore(server.address(), seconds(20));
+  {
+    const Socket client = ProvenClient(server);
+    tcp_store::Request will, get;
+    will.op = tcp_store::Op::kSetWill;
+    will.key_bytes = will.value_bytes = will.first_bytes = 4;
+    get.op = tcp_store::Op::kGet;
+    get.key_bytes = 3;
+    get.number = 3'600'000;
+    client.SendAll(&will, sizeof(will), Soon());
+    client.SendAll("willgone", 8, Soon());
+    client.SendAll(&get, sizeof(get), Soon());
+    client.SendAll("key", 3, Soon());
+    EXPECT_THROW(
+        {
+          const std::string more(1 << 20, 'x');
+          const auto soon = std::chrono::steady_clock::now() + milliseconds(500);
+          while (true) client.SendAll(more.data(), more.size(), soon);
+        },
+        StoreError);
+    const linger reset = {1, 0};
+    setsockopt(client.fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+  }
+  EXPECT_EQ(store->Get("will", seconds(10)), "gone");
+}
+
+// Lowers the limit of this process's descriptors, and takes all of them but `left`.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(int left) {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit few = before_;
+    few.rlim_cur = kLimit;
+    setrlimit(RLIMIT_NOFILE, &few);
+    do {
+      taken_.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    } while (taken_.back().fd() >= 0);
+    taken_.pop_back();
+    for (int i = 0; i < left; ++i) taken_.pop_back();
+  }
+  ~FewDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+  static constexpr int kLimit = 64;
+
+ private:
+  rlimit before_ = {};
+  std::vector<FileDescriptor> taken_;
+};
+
+testing::Matcher<std::string> NamesTheLimit() {
+  return AllOf(HasSubstr(StrCat("a process may have ", FewDescriptors::kLimit, " descriptors")),
+               HasSubstr("ulimit -n 4096"));
+}
+
+TEST(TcpStoreTest, NamesTheLimitOfDescriptorsAndRecovers) {
+  TcpStoreServer server({"127.0.0.1", 0, ""});
+  const auto store = ConnectTcpStore(server.address(), seconds(20));
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    const FewDescriptors none(0);
+    // This side has none.
+    EXPECT_THAT(
+        MessageOf<NoDescriptorsError>([&] { ConnectTcpStore(server.address(), seconds(60)); }),
+        NamesTheLimit());
+    EXPECT_THAT(MessageOf<StoreError>([&] {
+                  TcpStoreServer another({"127.0.0.1", 0, ""});
+                }),
+                NamesTheLimit());
+  }
+  {
+    const FewDescriptors one(1);
+    // One for this side, none for the server's.
+    EXPECT_THAT(MessageOf<StoreError>([&] { ConnectTcpStore(server.address(), seconds(60)); }),
+                AllOf(HasSubstr("rank 0 has no file descriptor left"), NamesTheLimit()));
+    // Those who are connected are served.
+    store->Set("key", "value");
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(20));
+  EXPECT_EQ(ConnectTcpStore(server.address(), seconds(20))->Get("key", milliseconds(0)), "value");
+}
+
+TEST(TcpStoreTest, RestsWhileNoDescriptorIsLeft) {
+  TcpStoreServer server({"127.0.0.1", 0, ""});
+  const FewDescriptors two(2);
+  // They wait to be taken in; not even the descriptor that the server keeps is there for them.
+  const Socket a = Connect("127.0.0.1", server.address().port, Soon());
+  const Socket b = Connect("127.0.0.1", server.address().port, Soon());
+  const double before = ProcessStateOf().cpu_seconds;
+  std::this_thread::sleep_for(milliseconds(700));
+  EXPECT_LT(ProcessStateOf().cpu_seconds - before, 0.2);
+}
+
+TEST(FileStoreTest, NamesTheLimitOfDescriptors) {
+  const auto store = OpenFileStore(FreshFolder(), 0, seconds(1));
+  store->Set("key", "value");
+  const FewDescriptors none(0);
+  EXPECT_THAT(MessageOf<StoreError>([&] { store->Get("key", milliseconds(0)); }), NamesTheLimit());
+  EXPECT_THAT(MessageOf<StoreError>([&] { store->Set("key", "other"); }), NamesTheLimit());
+}
+
+// A watcher waits as long as a run lives, and sleeps between its looks.
+TEST(FileStoreTest, LooksRarelyForWhatItHasWaitedForLong) {
+  const auto store = OpenFileStore(FreshFolder(), 0, seconds(1));
+  const auto sleeps = [] {
+    rusage usage = {};
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+  };
+  const auto before = sleeps();
+  EXPECT_EQ(store->Get("never", seconds(3)), std::nullopt);
+  EXPECT_LT(sleeps() - before, 75);
+  // It is heard soon all the same, and an interrupt at once.
+  const auto waiter = store->Clone();
+  std::thread interrupter([&] {
+    std::this_thread::sleep_for(seconds(1));
+    waiter->Interrupt();
+  });
+  EXPECT_THROW(waiter->Get("never", seconds(600)), StoreError);
+  interrupter.join();
 }
 
 TEST(TcpStoreTest, NamesTheProcessThatHasThePort) {

@@ -104,8 +104,7 @@ std::vector<std::pair<std::string, std::vector<float>>> Train(ProcessGroup* grou
     std::vector<int32_t> labels;
     for (int64_t i = 0; i < kSamples; ++i)
       labels.push_back(static_cast<int32_t>((i * i + step) % 3));
-    sgd.BeginStep(state, step, 0.05);
-    const TrainingScope training(state);
+    const auto training = sgd.BeginStep(state, step, 0.05);
     const Tensor x = Part(Noise({kSamples, 1, 8, 8}, 10 + step), rank, ranks);
     const Tensor loss = ops::SoftmaxCrossEntropy(
         (*model)(x), Part(Tensor::FromVector(labels, {kSamples}), rank, ranks), Reduction::kSum);

@@ -32,7 +32,7 @@ inline ToyOutcome TrainToy(ProcessGroup* group, int64_t leaves, ReducerOptions o
   optim::AdamW adamw(model.Parameters(), {.weight_decay = 0.1});
   StepState state(device, 1);
   for (int64_t step = 0; step < steps; ++step) {
-    adamw.BeginStep(state, step, 1e-2);
+    const auto training = adamw.BeginStep(state, step, 1e-2);
     for (const int64_t a : parallel.reducer().micro_order()) {
       std::optional<Reducer::NoSync> no_sync;
       if (a != parallel.reducer().micro_order().back()) no_sync.emplace(parallel.reducer());
@@ -59,6 +59,28 @@ ToyOutcome TrainToyOn(const Run& run, int ranks, int64_t leaves, const ReducerOp
   });
   for (const ToyOutcome& o : outcomes) EXPECT_EQ(o, outcomes[0]);
   return outcomes[0];
+}
+
+// Three steps of two micro-batches each. Rank 1 leaves in the second one: before its backwards (0),
+// between them (1) or after them (2).
+inline void TrainUntilRank1Leaves(ProcessGroup& group, int leaves_at) {
+  const auto leaves = [&](int step, int at) {
+    return group.rank() == 1 && step == 1 && at == leaves_at;
+  };
+  ToyModel model(1, 16, group.device());
+  DataParallel parallel(&group, model, Small());
+  for (int step = 0; step < 3; ++step) {
+    model.ZeroGrad();
+    if (leaves(step, 0)) return;
+    {
+      const Reducer::NoSync no_sync(parallel.reducer());
+      ToyBackward(model, MakeToyBatch(group.rank()), 1);
+    }
+    if (leaves(step, 1)) return;
+    ToyBackward(model, MakeToyBatch(group.rank()), 1);
+    if (leaves(step, 2)) return;
+    parallel.Sum(1.0);
+  }
 }
 
 }  // namespace lockstep::dist

@@ -2,10 +2,14 @@
 #include "dist/world.h"
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 #include <thread>
 
+#include "core/file.h"
+#include "core/json.h"
+#include "dist/file_store.h"
 #include "dist/gloo_group.h"
 #include "dist/socket.h"
 #include "tests/message_of.h"
@@ -62,6 +66,64 @@ TEST(WorldTest, RanksFindEachOtherOverTcp) {
   EXPECT_THAT(Join({Of(2, 3, port), Of(1, 3, port), Of(0, 3, port)}, seconds(120)), Each(""));
 }
 
+// As beside torchrun's agent: the first ports are another program's, which says nothing, and
+// another run's.
+TEST(WorldTest, RanksFindEachOtherAtTheFirstFreePort) {
+  const auto three_in_a_row = [] {
+    while (true) {
+      try {
+        const int port = FreePort();
+        return std::pair(Listen("127.0.0.1", port),
+                         std::make_unique<TcpStoreServer>(
+                             TcpStoreAddress{"127.0.0.1", port + 1, "secret/other"}));
+      } catch (const Error&) {  // taken by somebody else
+      }
+    }
+  }();
+  std::vector<Rendezvous> ranks;
+  for (int r = 2; r >= 0; --r) {
+    ranks.push_back(Of(r, 3, PortOf(three_in_a_row.first)));
+    ranks.back().port_choices = 8;
+    ranks.back().run_id = "this";
+  }
+  EXPECT_THAT(Join(ranks, seconds(120)), Each(""));
+  ranks.pop_back();  // rank 0
+  EXPECT_THAT(Join(ranks, seconds(2)), Each(HasSubstr("the store of rank 0 at 127.0.0.1:")));
+}
+
+// What an earlier run has left at the first port ends only after rank 1 has come to it.
+TEST(WorldTest, ARankLeavesAStoreThatEnds) {
+  Rendezvous ranks[2] = {Of(0, 2, FreePort()), Of(1, 2, 0)};
+  ranks[1].master_port = ranks[0].master_port;
+  for (Rendezvous& r : ranks) r.port_choices = 8;
+  auto stale = std::make_unique<TcpStoreServer>(
+      TcpStoreAddress{"127.0.0.1", ranks[0].master_port, ranks[0].secret});
+  std::vector<std::string> errors;
+  std::thread first([&] {
+    ConnectTcpStore(stale->address(), seconds(60))->Get("world/rank/1", seconds(60));
+    stale.reset();
+    errors = Join({ranks[0]}, seconds(20));
+  });
+  EXPECT_THAT(Join({ranks[1]}, seconds(20)), Each(""));
+  first.join();
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(WorldTest, ARankWithoutDescriptorsSaysSoAtOnce) {
+  Rendezvous rank = Of(1, 2, FreePort());
+  rank.port_choices = 8;
+  rlimit before = {};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit none = {3, before.rlim_max};  // those that every process has
+  const auto begin = std::chrono::steady_clock::now();
+  setrlimit(RLIMIT_NOFILE, &none);
+  const std::string message =
+      test::MessageOf<NoDescriptorsError>([&] { World world(rank, seconds(20)); });
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_THAT(message, HasSubstr("ulimit -n 4096"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(10));
+}
+
 TEST(WorldTest, RanksFindEachOtherInAFolder) {
   std::vector<Rendezvous> ranks = {Of(0, 2, 0), Of(1, 2, 0)};
   for (Rendezvous& r : ranks) r.store_folder = StrCat(testing::TempDir(), "world_", getpid());
@@ -89,6 +151,22 @@ TEST(WorldTest, TwoProcessesOfOneRankAreAnErrorOnEveryRank) {
   const auto errors = Join({Of(0, 3, port), Of(1, 3, port), Of(1, 3, port)}, seconds(120));
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("rank 1 is claimed by process "),
                                  HasSubstr("needs a RANK of its own"))));
+}
+
+// Something else has written where rank 1 says who it is, and where rank 0 does.
+TEST(WorldTest, ANoteThatNoRankHasWrittenIsShown) {
+  for (const std::string note : {"garbage", R"({"size":"two","host":7})", "[]"}) {
+    const std::string folder = JoinPath(testing::TempDir(), StrCat("forged_", note.size()));
+    std::filesystem::remove_all(folder);
+    auto rank = Of(0, 2, 0);
+    rank.store_folder = folder;
+    std::string error;
+    std::thread first([&] { error = Join({rank}, seconds(60))[0]; });
+    OpenFileStore(folder, 1, seconds(60))->Set("world/rank/1", note);
+    first.join();
+    EXPECT_THAT(error, AllOf(HasSubstr(StrCat("holds ", Quoted(note), " where rank 1")),
+                             HasSubstr("Choose another MASTER_PORT, or another folder")));
+  }
 }
 
 TEST(WorldTest, RanksThatDisagreeOnTheSizeAreAnErrorOnEveryRank) {

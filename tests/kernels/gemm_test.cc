@@ -13,6 +13,9 @@
 namespace lockstep::cpu {
 namespace {
 
+constexpr char kNoPackedProducts[] =
+    "oneDNN has neither packed kernels nor bf16 products for this CPU, which lacks AVX-512";
+
 struct Problem {
   bool transpose_a = false, transpose_b = false;
   int64_t m = 1, n = 1, k = 1, batch = 1;
@@ -147,8 +150,14 @@ TEST(Gemm, F32) { CheckAll<float, float>(); }
 TEST(Gemm, F32IntoF64) { CheckAll<float, double>(); }
 TEST(Gemm, BF16IntoF32) { CheckAll<BF16, float>(GemmArgs::BF16Products::kConverted); }
 TEST(Gemm, BF16IntoBF16) { CheckAll<BF16, BF16>(GemmArgs::BF16Products::kConverted); }
-TEST(Gemm, BF16ByOneDnnIntoF32) { CheckAll<BF16, float>(GemmArgs::BF16Products::kOneDnn); }
-TEST(Gemm, BF16ByOneDnnIntoBF16) { CheckAll<BF16, BF16>(GemmArgs::BF16Products::kOneDnn); }
+TEST(Gemm, BF16ByOneDnnIntoF32) {
+  if (!HasPackedProducts()) GTEST_SKIP() << kNoPackedProducts;
+  CheckAll<BF16, float>(GemmArgs::BF16Products::kOneDnn);
+}
+TEST(Gemm, BF16ByOneDnnIntoBF16) {
+  if (!HasPackedProducts()) GTEST_SKIP() << kNoPackedProducts;
+  CheckAll<BF16, BF16>(GemmArgs::BF16Products::kOneDnn);
+}
 
 // Without bias and GELU in the tile the result is the same as with them applied afterwards.
 TEST(Gemm, FusionKeepsBits) {
@@ -211,10 +220,65 @@ void CheckThreads(GemmArgs::BF16Products mode = GemmArgs::BF16Products::kByCpu) 
 TEST(GemmThreads, F64) { CheckThreads<double, double>(); }
 TEST(GemmThreads, F32) { CheckThreads<float, float>(); }
 TEST(GemmThreads, BF16) { CheckThreads<BF16, BF16>(GemmArgs::BF16Products::kConverted); }
-TEST(GemmThreads, BF16ByOneDnn) { CheckThreads<BF16, float>(GemmArgs::BF16Products::kOneDnn); }
+TEST(GemmThreads, BF16ByOneDnn) {
+  if (!HasPackedProducts()) GTEST_SKIP() << kNoPackedProducts;
+  CheckThreads<BF16, float>(GemmArgs::BF16Products::kOneDnn);
+}
 
-// Rows of A are independent: a product of fewer rows is not promised to have the same bits, but a
-// repeated one is, wherever its operands lie.
+// One element of a large product against the same element of products of parts of it, laid out in
+// every way.
+template <class T>
+void CheckParts(GemmArgs::BF16Products mode) {
+  if (!HasPackedProducts()) GTEST_SKIP() << kNoPackedProducts;
+  constexpr int64_t kM = 300, kN = 200;
+  constexpr int64_t kRows[] = {1, 2, 8, 9, 64, 131}, kColumns[] = {1, 2, 16, 65, 130};
+  for (const int64_t k : {1, 100, 1024, 1025, 3000}) {
+    for (const bool accumulate : {false, true}) {
+      Product<T, float> whole({false, false, kM, kN, k, 1, 0, accumulate});
+      whole.g.bf16 = mode;
+      Gemm(whole.g);
+      for (int64_t draw = 0; draw < 24; ++draw) {
+        const auto any = [&](uint64_t what, int64_t n) {
+          return static_cast<int64_t>(Philox(7).At(what, 100 * k + draw)) % n;
+        };
+        Problem p{any(0, 2) == 0, any(1, 2) == 0, kRows[any(2, 6)], kColumns[any(3, 5)], k};
+        if (p.transpose_b && p.m < 8) p.m = 8;
+        p.padding = any(4, 3);
+        p.accumulate = accumulate;
+        const int64_t row = any(5, kM - p.m), column = any(6, kN - p.n);
+        Product<T, float> part(p);
+        part.g.bf16 = mode;
+        for (int64_t l = 0; l < k; ++l) {
+          for (int64_t i = 0; i < p.m; ++i) {
+            part.a[p.transpose_a ? l * part.g.lda + i : i * part.g.lda + l] =
+                whole.a[(row + i) * k + l];
+          }
+          for (int64_t j = 0; j < p.n; ++j) {
+            part.b[p.transpose_b ? j * part.g.ldb + l : l * part.g.ldb + j] =
+                whole.b[l * kN + column + j];
+          }
+        }
+        for (int64_t i = 0; i < p.m; ++i) {
+          std::copy_n(&whole.before[(row + i) * kN + column], p.n, &part.c[i * part.g.ldc]);
+        }
+        Gemm(part.g);
+        for (int64_t i = 0; i < p.m; ++i) {
+          ASSERT_EQ(std::memcmp(&part.c[i * part.g.ldc], &whole.c[(row + i) * kN + column],
+                                static_cast<size_t>(p.n) * sizeof(float)),
+                    0)
+              << p << " from row " << row << ", column " << column;
+        }
+      }
+    }
+  }
+}
+
+TEST(GemmParts, F32HaveTheBitsOfTheWhole) { CheckParts<float>(GemmArgs::BF16Products::kByCpu); }
+TEST(GemmParts, BF16HaveTheBitsOfTheWhole) { CheckParts<BF16>(GemmArgs::BF16Products::kByCpu); }
+TEST(GemmParts, ConvertedBF16HaveTheBitsOfTheWhole) {
+  CheckParts<BF16>(GemmArgs::BF16Products::kConverted);
+}
+
 TEST(Gemm, BitsDoNotDependOnAlignment) {
   const Problem p{false, true, 150, 70, 90};
   Product<float, float> aligned(p), moved(p);

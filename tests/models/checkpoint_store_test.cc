@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <set>
 
@@ -145,6 +146,38 @@ TEST_F(CheckpointStoreTest, KeepsTheNewest) {
 }
 
 // A run that goes back to step 10 and saves step 15: that is the newest, although 20 is larger.
+TEST_F(CheckpointStoreTest, KeepsTheBestBesideTheNewest) {
+  const auto save = [&](int64_t step, std::optional<double> val_loss, bool keep_best = true) {
+    CheckpointStore store(out(), {.keep = 2, .keep_best = keep_best, .warn = {}});
+    store.Save(
+        step, [&](CheckpointWriter& w) { WriteContent(step, w); }, val_loss);
+    return store.Best() ? store.Best()->step : -1;
+  };
+  const auto steps = [&] {
+    std::vector<int64_t> all;
+    for (const Checkpoint& c : Store().List()) all.push_back(c.step);
+    return all;
+  };
+  EXPECT_EQ(save(1, {}), -1);
+  EXPECT_EQ(save(2, 2.5), 2);
+  EXPECT_EQ(save(3, 1.5), 3);
+  EXPECT_EQ(save(4, 1.75), 3);
+  EXPECT_EQ(save(5, NAN), 3);
+  EXPECT_EQ(save(6, 1.625), 3);
+  EXPECT_THAT(steps(), ElementsAre(6, 5, 3));
+  EXPECT_EQ(CheckpointStore::Verify(JoinPath(out(), "best")).step, 3);
+  // It is none of those that a run goes on from.
+  EXPECT_EQ(Store().FindNewest()->step, 6);
+  // A better one takes its place.
+  EXPECT_EQ(save(7, 0.1), 7);
+  EXPECT_THAT(steps(), ElementsAre(7, 6));
+  EXPECT_EQ(CheckpointStore::Verify(JoinPath(out(), "best")).step, 7);
+  save(8, 1.0, /*keep_best=*/false);
+  save(9, 1.0, /*keep_best=*/false);
+  EXPECT_THAT(steps(), ElementsAre(9, 8));
+  EXPECT_FALSE(PathExists(JoinPath(out(), "best")));
+}
+
 TEST_F(CheckpointStoreTest, NewestIsWhatWasSavedLast) {
   Save(10);
   Save(20);

@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "dist/fixed_order.h"
 #include "tests/models/parsed_run.h"
 
 namespace lockstep::models {
@@ -108,6 +109,30 @@ TEST(ConfigChecks, GradAccumFollowsFromTheGlobalBatchSize) {
   EXPECT_EQ(GradAccum(train, 1), 12);
   EXPECT_EQ(GradAccum(train, 12), 1);
   EXPECT_THROW(GradAccum(train, 0), ArgumentError);
+}
+
+// On several ranks a power of two of micro-steps: what is advised must itself be taken.
+TEST(ConfigChecks, BatchesThatTheOrderedSumCannotCut) {
+  TrainOptions train;
+  train.global_batch_size = 12;
+  const auto error = [&](int64_t batch_size) {
+    train.batch_size = batch_size;
+    return test::MessageOf<InputError>([&] { GradAccum(train, 4, /*ordered=*/true); });
+  };
+  EXPECT_EQ(error(2),
+            "train.global_batch_size = 12 is not a multiple of train.batch_size x ranks = 2 x 4: "
+            "use train.global_batch_size = 8 or 16, or train.batch_size = 3");
+  EXPECT_EQ(error(1),
+            "train.global_batch_size = 12 makes 3 micro-steps, of which dist.reduction = ordered "
+            "needs a power of two on several ranks, with train.batch_size x ranks = 1 x 4: "
+            "use train.global_batch_size = 8 or 16, or train.batch_size = 3");
+  EXPECT_EQ(GradAccum(train, 4), 3);
+  EXPECT_EQ(GradAccum(train, 1, /*ordered=*/true), 12);
+  for (const auto& [global, batch] : {std::pair(8, 1), std::pair(16, 1), std::pair(12, 3)}) {
+    train.global_batch_size = global;
+    train.batch_size = batch;
+    EXPECT_NO_THROW(dist::FixedOrder(4, GradAccum(train, 4, /*ordered=*/true)));
+  }
 }
 
 TEST(ConfigChecks, BatchesThatDoNotFit) {

@@ -84,6 +84,7 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "optim.clip",
                                 "checkpoint.every",
                                 "checkpoint.keep",
+                                "checkpoint.keep_best",
                                 "checkpoint.resume",
                                 "checkpoint.save_initial",
                                 "dist.backend",

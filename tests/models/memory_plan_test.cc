@@ -3,10 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <barrier>
+
 #include "core/allocator.h"
+#include "core/engine.h"
 #include "core/meta_memory.h"
+#include "dist/in_process_group.h"
+#include "dist/reducer_memory.h"
 #include "models/gpt.h"
 #include "optim/adamw.h"
+#include "tests/sanitized.h"
 
 namespace lockstep::models {
 namespace {
@@ -117,6 +124,130 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"few_tokens", 1, 16, 2, 1, Shape(211, 16, 3, 2, 160)},
         Case{"bf16", 4, 32, 2, 1, Shape(300, 32, 2, 2, 64), DType::kBF16}),
     [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+// ---- With other ranks. ----
+
+dist::ReducerOptions Summing(dist::GradientSum sum, int64_t accum) {
+  return {.first_bucket_bytes = 20000, .bucket_bytes = 100000, .sum = sum, .accum = accum};
+}
+
+// A rank of a step; live bytes of all ranks at rest, and their peak, are the allocator's.
+void TrainRank(dist::ProcessGroup* group, const Case& c, const dist::ReducerOptions& reducer,
+               const std::function<void()>& at_rest) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < 4096; ++i) ids.push_back(static_cast<int32_t>(i * i % 13));
+  const auto tokens = std::make_shared<data::MemoryTokens>(ids);
+  const auto model = Make(c, kCpu);
+  dist::DataParallel parallel(group, *model, reducer);
+  optim::AdamW adamw(model->Parameters());
+  data::Loader loader(tokens, data::Sampler(data::Order::kRandom, 3, tokens->size(), c.window),
+                      {.batch_size = c.batch_size,
+                       .accum = c.grad_accum,
+                       .world = parallel.size(),
+                       .rank = parallel.rank(),
+                       .micro_order = parallel.reducer().micro_order()});
+  Trainer trainer(*model, adamw, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
+                  {.grad_accum = c.grad_accum, .clip = c.clip, .parallel = &parallel});
+  for (int i = 0; i < 3; ++i) trainer.Step();
+  at_rest();
+}
+
+MemoryPlan PlanOfRanks(const Case& c, const dist::ReducerOptions& reducer, int64_t ranks) {
+  return PlanMemory(
+      {.model = [&] { return Make(c, kMeta); },
+       .optimizer =
+           [](LanguageModel& model) { return std::make_unique<optim::AdamW>(model.Parameters()); },
+       .batch_size = c.batch_size,
+       .window = c.window,
+       .grad_accum = c.grad_accum,
+       .clip = c.clip,
+       .reducer = reducer,
+       .ranks = ranks});
+}
+
+// Buckets are there in forward, too, and the ordered sum of 8 micro-steps has 4 of each.
+TEST(MemoryPlanTest, BucketsOfTheOrderedSumAreWhatTheAllocatorMeasures) {
+  const Case c{"", 2, 32, 8, 1, Shape(211, 32, 3, 4, 96)};
+  const auto reducer = Summing(dist::GradientSum::kOrdered, c.grad_accum);
+  const MemoryPlan plan = PlanOfRanks(c, reducer, 1);
+  const int64_t f32 = 4 * Gpt(c.model).NumParameters();
+  EXPECT_NEAR(static_cast<double>(plan.peak.communication), 3.0 * f32, 0.02 * f32);
+  Allocator& allocator = GetAllocator(kCpu);
+  const int64_t before = allocator.stats().live_bytes;
+  allocator.ResetPeak();
+  TrainRank(nullptr, c, reducer, [] {});
+  const auto measured = static_cast<double>(allocator.stats().peak_bytes - before);
+  EXPECT_NEAR(static_cast<double>(plan.peak.total()), measured, 0.03 * measured) << Summary(plan);
+  EXPECT_THAT(Summary(plan), testing::HasSubstr(", communication "));
+}
+
+// What stays between two steps: weights, state, buckets and staging.
+TEST(MemoryPlanTest, StagingOfTwoRanksIsWhatStays) {
+  const Case c{"", 2, 32, 2, 1, Shape(211, 32, 3, 4, 96)};
+  struct Sum {
+    const char* name;
+    dist::ReducerOptions options;
+    double host;  // of the planned staging, what the group takes by itself
+  };
+  dist::ReducerOptions bf16 = Summing(dist::GradientSum::kFast, 2);
+  bf16.hook = dist::Bf16Sum();
+  bf16.lanes = 2;
+  for (const Sum& sum :
+       {Sum{"ordered", Summing(dist::GradientSum::kOrdered, 2), 0}, Sum{"bf16", bf16, 0},
+        Sum{"fast", Summing(dist::GradientSum::kFast, 2), 1}}) {
+    const MemoryPlan plan = PlanOfRanks(c, sum.options, 2);
+    const int64_t before = GetAllocator(kCpu).stats().live_bytes;
+    std::barrier all(2);
+    std::atomic<int64_t> live = 0;
+    dist::RunInProcess(2, [&](dist::ProcessGroup& group) {
+      TrainRank(&group, c, sum.options, [&] {
+        all.arrive_and_wait();
+        if (group.rank() == 0) live = GetAllocator(kCpu).stats().live_bytes - before;
+        all.arrive_and_wait();
+      });
+    });
+    const MemoryKinds& k = plan.largest;
+    const double planned = 2.0 * static_cast<double>(k.parameters + k.optimizer + k.gradients) +
+                           2.0 * (1 - sum.host) * static_cast<double>(k.communication);
+    // Batches that are read ahead, and scalars.
+    EXPECT_NEAR(static_cast<double>(live), planned, 0.03 * planned)
+        << sum.name << ": " << Summary(plan);
+    EXPECT_GT(k.communication, 0) << sum.name;
+  }
+}
+
+// The buckets are those of the reducer.
+TEST(MemoryPlanTest, BucketsAreTheReducers) {
+  const Case c{"", 2, 32, 1, 1, Shape(211, 32, 3, 4, 96)};
+  const auto options = Summing(dist::GradientSum::kOrdered, 1);
+  const auto model = Make(c, kCpu);
+  dist::DataParallel parallel(nullptr, *model, options);
+  const StepState state(kCpu, 1);
+  const TrainingScope scope(state);
+  const Tensor ids = Tensor::Zeros({2, 32}, DType::kI32);
+  Backward(model->Loss(ids, ids));
+  int64_t bytes = 0, planned = 0;
+  for (const dist::Bucket& b : parallel.reducer().buckets()) bytes += b.bytes();
+  const auto parameters = model->Parameters();
+  for (const dist::Bucket& b : dist::PlanReducerMemory(parameters, options, 1, kCpu).buckets)
+    planned += b.bytes();
+  EXPECT_NEAR(static_cast<double>(planned), static_cast<double>(bytes), 0.01 * bytes);
+}
+
+// ---- What the process takes beside tensors. ----
+
+TEST(MemoryPlanTest, WhatTheAllocatorRoundsIsPlanned) {
+  const Case c{"", 12, 64, 1, 1, Shape(65, 64, 4, 4, 128)};
+  Allocator& allocator = GetAllocator(kCpu);
+  allocator.Trim();
+  const int64_t before = allocator.stats().reserved_bytes;
+  MeasuredPeak(c);
+  const int64_t measured = allocator.stats().reserved_bytes - before;
+  const MemoryPlan plan = Plan(c);
+  EXPECT_GE(plan.reserved, plan.peak.total());
+  if (test::kSanitized) GTEST_SKIP() << "there the allocator neither rounds nor keeps";
+  EXPECT_NEAR(static_cast<double>(plan.reserved), static_cast<double>(measured), 0.05 * measured);
+}
 
 // What train.loss_chunk is for.
 TEST(MemoryPlanTest, LogitsAreOfAChunk) {

@@ -21,7 +21,7 @@ std::vector<float> Trained(const std::vector<std::string>& arguments) {
   const Tensor targets = Tensor::FromVector<int32_t>({7, 3, 3, 10, 2, 9, 9, 0}, {1, 8});
   StepState state(kCpu, 5);
   for (int64_t step = 0; step < 3; ++step) {
-    optimizer->BeginStep(state, step, 0.01);
+    const auto training = optimizer->BeginStep(state, step, 0.01);
     Backward(ops::SoftmaxCrossEntropy(model(ids), targets));
     optimizer->Step(state);
     optimizer->ZeroGrad();

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "tests/message_of.h"
 #include "tests/models/options_program.h"
 
 namespace lockstep::models {
@@ -441,6 +442,39 @@ TEST(OptionsStart, ExitCodes) {
   EXPECT_THAT(out, HasSubstr("seed = 2                          # command line"));
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "prog: command line: unknown option --sed: did you mean --seed?\n");
+}
+
+// As an option that was cut for good; an earlier version wrote it into every configuration.
+TEST(Removed, IsReadAsFarAsItMeansWhatIsDoneAndElseSaysWhatToWrite) {
+  int64_t steps = 10;
+  Options options({.name = "train", .summary = ""});
+  options.Add("train.steps", &steps, {.doc = "updates to make"});
+  options.AddRemoved("train.fused", true, "updates are always fused: leave train.fused out");
+  options.AddRemoved("optim.decay", 0.5, "write optim.gamma");
+  options.ParseToml("[train]\nsteps = 3\nfused = true\n[optim]\ndecay = 0.5\n", "old.toml");
+  EXPECT_EQ(steps, 3);
+  const auto toml = [&](const char* text) {
+    return test::MessageOf<InputError>([&] { options.ParseToml(text, "old.toml"); });
+  };
+  EXPECT_EQ(toml("[train]\nfused = false\n"),
+            "old.toml:2:9: train.fused = false: this option was removed: updates are always fused: "
+            "leave train.fused out");
+  EXPECT_EQ(test::MessageOf<InputError>([&] { options.Parse({"--optim.decay=0.1"}); }),
+            "command line: --optim.decay=0.1: this option was removed: write optim.gamma");
+  EXPECT_EQ(test::MessageOf<InputError>([&] {
+              options.Parse({}, {{"LOCKSTEP_TRAIN_FUSED", "false"}});
+            }),
+            "environment: LOCKSTEP_TRAIN_FUSED=false: this option was removed: updates are always "
+            "fused: leave train.fused out");
+  // Nobody is led to it, and no new configuration has it.
+  options.Parse({});
+  EXPECT_EQ(options.Dump(false).find("fused"), std::string::npos);
+  EXPECT_EQ(options.Help(100).find("fused"), std::string::npos);
+  EXPECT_EQ(test::MessageOf<InputError>([&] { options.Parse({"--train.fuse=1"}); }).find("fused"),
+            std::string::npos);
+  Options newer({.name = "train", .summary = ""});
+  newer.Add("train.steps", &steps, {.doc = "updates to make"});
+  EXPECT_TRUE(Difference(options, newer).empty());
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/file.h"
@@ -122,6 +123,25 @@ TEST(RunHistory, ReadsLinesWithFewerFields) {
   EXPECT_EQ(h.loss.non_finite(), 1);
   EXPECT_TRUE(h.data_ms.empty());
   EXPECT_TRUE(h.memory.empty());
+}
+
+// A run that evaluates often, for long: few points, but the first, the last and the best.
+TEST(RunHistory, ThinsValidationLosses) {
+  RunHistory history;
+  for (int64_t s = 1; s <= 100'000; ++s) {
+    StepMetrics m;
+    m.step = s;
+    m.val_loss = s == 77'777 ? 0.5 : 1.0 + 1.0 / static_cast<double>(s);
+    history.Add(m);
+    ASSERT_LE(history.val_loss.size(), RunHistory::kMaxValLosses);
+  }
+  const auto& points = history.val_loss;
+  EXPECT_GE(points.size(), RunHistory::kMaxValLosses / 4);
+  EXPECT_EQ(points.front().step, 1);
+  EXPECT_EQ(points.back().step, 100'000);
+  EXPECT_TRUE(std::any_of(points.begin(), points.end(),
+                          [](const auto& p) { return p.step == 77'777 && p.value == 0.5; }));
+  for (size_t i = 1; i < points.size(); ++i) EXPECT_LT(points[i - 1].step, points[i].step);
 }
 
 }  // namespace

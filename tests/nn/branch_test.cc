@@ -117,6 +117,7 @@ class BlockChain : public testing::TestWithParam<TransformerBlockOptions> {
 
   // The result, then the gradients of x and of all parameters.
   std::vector<Matrix> Run(Tensor (Chain::*forward)(Tensor)) {
+    state_.SetFirstSample(6);
     const Tensor y = (chain_.*forward)(x_);
     Backward(test::Project(y));
     std::vector<Matrix> out{ToMatrix(y), ToMatrix(x_.grad())};
@@ -133,6 +134,7 @@ class BlockChain : public testing::TestWithParam<TransformerBlockOptions> {
     }
   }
 
+  StepState state_{kCpu, 5};
   Chain chain_;
   Tensor x_;
 };
@@ -140,10 +142,8 @@ class BlockChain : public testing::TestWithParam<TransformerBlockOptions> {
 TEST_P(BlockChain, ComputesWhatBlocksDoOneByOne) { ExpectEqualRuns(); }
 
 TEST_P(BlockChain, AlsoInTrainingWithTheSameMasks) {
-  StepState state(kCpu, 5);
-  state.Begin(3, 0, 0.9, 0.99);
-  state.SetFirstSample(6);
-  const TrainingScope training(state);
+  state_.Begin(3, 0, 0.9, 0.99);
+  const TrainingScope training(state_);
   ExpectEqualRuns();
 }
 
@@ -172,8 +172,7 @@ TEST_P(BlockChain, TakesWhateverIsPutIntoItsSlots) {
       break;
     }
   }
-  StepState state(kCpu, 5);
-  const TrainingScope training(state);
+  const TrainingScope training(state_);
   ExpectEqualRuns();
 }
 

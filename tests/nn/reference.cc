@@ -142,7 +142,6 @@ double Slope(const Tensor& x, const std::vector<double>& direction,
   auto* data = x.data<double>();
   const std::vector<double> start(data, data + x.numel());
   const auto at = [&](double step) {
-    NoGrad no_grad;
     for (size_t i = 0; i < start.size(); ++i) data[i] = start[i] + step * direction[i];
     const double value = loss().Item();
     std::copy(start.begin(), start.end(), data);

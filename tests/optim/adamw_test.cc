@@ -26,7 +26,7 @@ void SetGradients(const Parameters& parameters, int64_t step, double scale = 1) 
 void Train(AdamW& adamw, int64_t begin, int64_t end, double max_norm = 0.5) {
   StepState state(kCpu, 1);
   for (int64_t step = begin; step < end; ++step) {
-    adamw.BeginStep(state, step, 0.01 / static_cast<double>(step + 1));
+    const auto training = adamw.BeginStep(state, step, 0.01 / static_cast<double>(step + 1));
     SetGradients(adamw.parameters(), step);
     ClipGradNorm(adamw.parameters(), max_norm, state);
     adamw.Step(state);
@@ -62,7 +62,7 @@ void CompareWithTorch(DType dtype, double tolerance) {
               {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
   StepState state(kCpu, 1);
   for (int64_t step = 0; step < 12; ++step) {
-    adamw.BeginStep(state, step, values(StrCat("lr.", step)).at(0));
+    const auto training = adamw.BeginStep(state, step, values(StrCat("lr.", step)).at(0));
     for (const auto& p : adamw.parameters()) {
       p->leaf().SetGrad(tensor(StrCat(p->name(), ".grad.", step), p->value().shape()));
     }
@@ -70,6 +70,7 @@ void CompareWithTorch(DType dtype, double tolerance) {
     const double norm = values(StrCat("norm.", step)).at(0);
     EXPECT_NEAR(state.Read().grad_norm, norm, 2e-7 * norm);
     adamw.Step(state);
+    adamw.ZeroGrad();
     std::map<std::string, Tensor> all;
     for (const auto& [name, t] : adamw.NamedState()) all[name] = t;
     for (const auto& p : adamw.parameters()) all[p->name() + ".value"] = p->value();
@@ -95,7 +96,7 @@ TEST(AdamWTest, FollowsPlainLoopsInF64) {
   StepState state(kCpu, 1);
   for (int64_t step = 0; step < 5; ++step) {
     const double lr = static_cast<float>(0.1 / static_cast<double>(step + 1));
-    adamw.BeginStep(state, step, lr);
+    const auto training = adamw.BeginStep(state, step, lr);
     SetGradients(adamw.parameters(), step);
     for (const auto& p : adamw.parameters()) {
       const std::vector<double> g = p->grad().ToVector<double>();
@@ -112,6 +113,7 @@ TEST(AdamWTest, FollowsPlainLoopsInF64) {
       }
     }
     adamw.Step(state);
+    adamw.ZeroGrad();
   }
   for (const auto& p : adamw.parameters()) {
     ExpectClose(p->value(), value[p->name()], 1e-7, p->name());
@@ -127,13 +129,14 @@ TEST(AdamWTest, FollowsPlainLoopsInF64) {
 TEST(AdamWTest, ZeroGradientAtTheFirstStepOnlyDecays) {
   AdamW adamw(Model(), {.weight_decay = 0.1});
   StepState state(kCpu, 1);
-  adamw.BeginStep(state, 0, 0.25);
+  const auto training = adamw.BeginStep(state, 0, 0.25);
   std::map<std::string, std::vector<float>> before;
   for (const auto& p : adamw.parameters()) {
     before[p->name()] = p->value().ToVector<float>();
     p->leaf().SetGrad(Tensor::Zeros(p->value().shape(), DType::kF32));
   }
   adamw.Step(state);
+  adamw.ZeroGrad();
   for (const auto& p : adamw.parameters()) {
     const float keep = p->decay() ? static_cast<float>(1 - 0.25 * 0.1) : 1;
     std::vector<float> want = before[p->name()];
@@ -145,10 +148,11 @@ TEST(AdamWTest, ZeroGradientAtTheFirstStepOnlyDecays) {
 TEST(AdamWTest, TheFirstStepHasTheLengthOfTheLearningRate) {
   AdamW adamw({MakeParameter("p", Tensor::Zeros({100}, DType::kF32), false)}, {.eps = 0});
   StepState state(kCpu, 1);
-  adamw.BeginStep(state, 0, 0.125);
+  const auto training = adamw.BeginStep(state, 0, 0.125);
   SetGradients(adamw.parameters(), 0, 1e-3);
   const std::vector<float> grad = adamw.parameters()[0]->grad().ToVector<float>();
   adamw.Step(state);
+  adamw.ZeroGrad();
   const std::vector<float> value = adamw.parameters()[0]->value().ToVector<float>();
   for (size_t i = 0; i < grad.size(); ++i) {
     EXPECT_NEAR(value[i], grad[i] > 0 ? -0.125 : 0.125, 1e-7) << i;
@@ -161,11 +165,12 @@ TEST(AdamWTest, NothingChangesWhereAGradientIsNotFinite) {
     Train(adamw, 0, 2);
     const auto before = Everything(adamw);
     StepState state(kCpu, 1);
-    adamw.BeginStep(state, 2, 0.1);
+    const auto training = adamw.BeginStep(state, 2, 0.1);
     SetGradients(adamw.parameters(), 2);
     adamw.parameters()[1]->grad().data<float>()[3] = bad;
     ClipGradNorm(adamw.parameters(), 1, state);
     adamw.Step(state);
+    adamw.ZeroGrad();
     EXPECT_EQ(Everything(adamw), before);
     adamw.ZeroGrad();
     Train(adamw, 3, 4);  // BeginStep forgot it
@@ -228,10 +233,11 @@ TEST(AdamWTest, LossScaleIsTakenOut) {
     AdamW adamw(Model());
     StepState state(kCpu, 1);
     for (int64_t step = 0; step < 3; ++step) {
-      adamw.BeginStep(state, step, 0.01, scale);
+      const auto training = adamw.BeginStep(state, step, 0.01, {.loss_scale = scale});
       SetGradients(adamw.parameters(), step, scale);
       ClipGradNorm(adamw.parameters(), 0.5, state);
       adamw.Step(state);
+      adamw.ZeroGrad();
     }
     return Everything(adamw);
   };
@@ -246,20 +252,23 @@ TEST(AdamWTest, MasterWeightsFollowTheF32Run) {
     wide.push_back(MakeParameter(p->name(), p->value().Detach().To(DType::kF32), p->decay()));
   }
   AdamW a(narrow), b(wide);
-  StepState state(kCpu, 1);
+  StepState state_of_a(kCpu, 1), state_of_b(kCpu, 1);
   for (int64_t step = 0; step < 4; ++step) {
-    a.BeginStep(state, step, 0.01);
+    const auto training_a = a.BeginStep(state_of_a, step, 0.01);
+    const auto training_b = b.BeginStep(state_of_b, step, 0.01);
     SetGradients(narrow, step);
     for (size_t i = 0; i < wide.size(); ++i) {
       wide[i]->leaf().SetGrad(narrow[i]->grad().To(DType::kF32));
     }
-    a.Step(state);
-    b.Step(state);
+    a.Step(state_of_a);
+    a.ZeroGrad();
+    b.Step(state_of_b);
+    b.ZeroGrad();
   }
-  const auto state_of_a = a.NamedState();
+  const auto kept = a.NamedState();
   for (size_t i = 0; i < wide.size(); ++i) {
-    EXPECT_EQ(state_of_a[3 * i + 2].first, wide[i]->name() + ".master");
-    EXPECT_EQ(Bits(state_of_a[3 * i + 2].second), Bits(wide[i]->value()));
+    EXPECT_EQ(kept[3 * i + 2].first, wide[i]->name() + ".master");
+    EXPECT_EQ(Bits(kept[3 * i + 2].second), Bits(wide[i]->value()));
     EXPECT_EQ(Bits(narrow[i]->value()), Bits(wide[i]->value().Detach().To(DType::kBF16)));
   }
 }
@@ -270,9 +279,10 @@ TEST(AdamWTest, WithoutMasterWeightsSmallStepsAreLost) {
                 {.master_weights = master});
     StepState state(kCpu, 1);
     for (int64_t step = 0; step < 100; ++step) {
-      adamw.BeginStep(state, step, 1e-3);
+      const auto training = adamw.BeginStep(state, step, 1e-3);
       adamw.parameters()[0]->leaf().SetGrad(Tensor::Full({8}, 1, DType::kBF16));
       adamw.Step(state);
+      adamw.ZeroGrad();
     }
     return adamw.parameters()[0]->value().Detach().Slice(0, 0, 1).Item();
   };
@@ -341,11 +351,12 @@ TEST(AdamWTest, LeavesParametersWithoutAGradientAlone) {
   AdamW adamw(Model());
   const auto before = Everything(adamw);
   StepState state(kCpu, 1);
-  adamw.BeginStep(state, 0, 0.1);
+  const auto training = adamw.BeginStep(state, 0, 0.1);
   ExpectError<ArgumentError>([&] { adamw.Step(state); },
                              "AdamW: none of the 3 parameters has a gradient: run Backward");
   adamw.parameters()[1]->leaf().SetGrad(Noise({13}, 5));
   adamw.Step(state);
+  adamw.ZeroGrad();
   const auto after = Everything(adamw);
   for (const auto& [name, bits] : after) {
     EXPECT_EQ(bits == before.at(name), !name.starts_with("b")) << name;
@@ -365,11 +376,12 @@ TEST(AdamWTest, AnUpdateBetweenForwardAndBackwardIsNoticed) {
   AdamW adamw(model);
   Tensor x = Noise({2, 8}, 2);
   x.SetRequiresGrad();
-  const Tensor y = ops::LayerNorm(x, model[0]->value());
   StepState state(kCpu, 1);
-  adamw.BeginStep(state, 0, 0.1);
+  const auto training = adamw.BeginStep(state, 0, 0.1);
+  const Tensor y = ops::LayerNorm(x, model[0]->value());
   SetGradients(model, 0);
   adamw.Step(state);
+  adamw.ZeroGrad();
   ExpectError<Error>(
       [&] {
         Backward(y, Tensor::Full({2, 8}, 1, DType::kF32));
@@ -395,11 +407,11 @@ TEST(AdamWTest, Errors) {
   expect({.weight_decay = HUGE_VAL}, "AdamW: weight_decay must be finite and at least 0, got inf");
   AdamW adamw({w});
   StepState state(kCpu, 1);
-  ExpectError<ArgumentError>([&] { adamw.BeginStep(state, -1, 0.1); },
+  ExpectError<ArgumentError>([&] { (void)adamw.BeginStep(state, -1, 0.1); },
                              "the step must be at least 0, got -1");
-  ExpectError<ArgumentError>([&] { adamw.BeginStep(state, 7, std::nan("")); },
+  ExpectError<ArgumentError>([&] { (void)adamw.BeginStep(state, 7, std::nan("")); },
                              "the learning rate of step 7 must be finite");
-  ExpectError<ArgumentError>([&] { adamw.BeginStep(state, 0, 0.1, 0); },
+  ExpectError<ArgumentError>([&] { (void)adamw.BeginStep(state, 0, 0.1, {.loss_scale = 0}); },
                              "the loss scale of step 0 must be finite and positive, got 0");
 }
 
@@ -414,9 +426,9 @@ TEST(AdamWTest, OptimizerOfAModelWithoutMemory) {
   AdamW adamw({p});
   EXPECT_TRUE(adamw.NamedState()[0].second.device().is_meta());
   p->Materialize(kCpu, DType::kF32, 1);
-  p->leaf().SetGrad(Tensor::Full({3}, 1, DType::kF32));
   StepState state(kCpu, 1);
-  adamw.BeginStep(state, 0, 0.1);
+  const auto training = adamw.BeginStep(state, 0, 0.1);
+  p->leaf().SetGrad(Tensor::Full({3}, 1, DType::kF32));
   ExpectError<ArgumentError>(
       [&] { adamw.Step(state); },
       "the parameter 'p' is f32[3] on cpu, but its state was made for f32[3] on meta: make the "

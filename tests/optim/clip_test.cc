@@ -5,6 +5,7 @@
 
 #include "core/thread_pool.h"
 #include "kernels/global_norm/global_norm.h"
+#include "optim/sgd.h"
 #include "tests/optim/optim_test_util.h"
 
 namespace lockstep::optim {
@@ -17,10 +18,11 @@ StepValues Clip(const std::vector<Tensor>& grads, double max_norm, double loss_s
   for (const Tensor& grad : grads) {
     parameters.push_back(MakeParameter(StrCat("p", parameters.size()),
                                        Tensor::Zeros(grad.shape(), grad.dtype()), true));
-    parameters.back()->leaf().SetGrad(grad);
   }
   StepState state(kCpu, 1);
-  state.Begin(0, 0.1, 0.9, 0.99, loss_scale);
+  Sgd sgd(parameters);
+  const auto training = sgd.BeginStep(state, 0, 0.1, {.loss_scale = loss_scale});
+  for (size_t i = 0; i < grads.size(); ++i) parameters[i]->leaf().SetGrad(grads[i]);
   ClipGradNorm(parameters, max_norm, state);
   for (size_t i = 0; i < grads.size(); ++i) {
     EXPECT_EQ(Bits(parameters[i]->grad()), Bits(grads[i])) << "a gradient was changed";
@@ -120,8 +122,10 @@ TEST(ClipTest, BitsDependOnNeitherThreadsNorAlignment) {
 TEST(ClipTest, ParametersWithoutAGradientDoNotCount) {
   auto with = MakeParameter("with", F32({1, 1}), true);
   auto without = MakeParameter("without", F32({1, 1}), true);
+  StepState state(kCpu, 1);
+  Sgd sgd({with, without});
+  const auto training = sgd.BeginStep(state, 0, 0.1);
   with->leaf().SetGrad(F32({3, 4}));
-  const StepState state(kCpu, 1);
   ClipGradNorm(std::vector{with, without}, 0, state);
   EXPECT_EQ(state.Read().grad_norm, 5);
   with->leaf().ZeroGrad();

@@ -40,12 +40,13 @@ void FollowTorch(const std::string& kind, const std::string& variant, const Make
                                MakeParameter("b", tensor("b.init", {5}), false)});
   StepState state(kCpu, 1);
   for (int64_t step = 0; step < 6; ++step) {
-    optimizer->BeginStep(state, step, values(StrCat("lr.", step)).at(0));
+    const auto training = optimizer->BeginStep(state, step, values(StrCat("lr.", step)).at(0));
     for (const auto& p : optimizer->parameters()) {
       p->leaf().SetGrad(tensor(StrCat(p->name(), ".grad.", step), p->value().shape()));
     }
     ClipGradNorm(optimizer->parameters(), 1.0, state);
     optimizer->Step(state);
+    optimizer->ZeroGrad();
     for (const auto& p : optimizer->parameters()) {
       const std::string key = StrCat(p->name(), ".value.", step);
       ExpectClose(p->value(), values(key), tolerance, key);
@@ -106,7 +107,8 @@ void SetGradients(const Parameters& parameters, int64_t step, double scale = 1) 
 void Train(Optimizer& optimizer, int64_t begin, int64_t end, double loss_scale = 1) {
   StepState state(kCpu, 1);
   for (int64_t step = begin; step < end; ++step) {
-    optimizer.BeginStep(state, step, 0.01 / static_cast<double>(step + 1), loss_scale);
+    const auto training = optimizer.BeginStep(state, step, 0.01 / static_cast<double>(step + 1),
+                                              {.loss_scale = loss_scale});
     SetGradients(optimizer.parameters(), step, loss_scale);
     ClipGradNorm(optimizer.parameters(), 0.5, state);
     optimizer.Step(state);
@@ -154,11 +156,12 @@ TEST_P(AllOptimizers, NothingChangesWhereAGradientIsNotFinite) {
     Train(*optimizer, 0, 2);
     const auto before = Everything(*optimizer);
     StepState state(kCpu, 1);
-    optimizer->BeginStep(state, 2, 0.1);
+    const auto training = optimizer->BeginStep(state, 2, 0.1);
     SetGradients(optimizer->parameters(), 2);
     optimizer->parameters()[1]->grad().data<float>()[3] = bad;
     ClipGradNorm(optimizer->parameters(), 1, state);
     optimizer->Step(state);
+    optimizer->ZeroGrad();
     EXPECT_EQ(Everything(*optimizer), before);
     optimizer->ZeroGrad();
     Train(*optimizer, 3, 4);  // BeginStep forgot it
@@ -212,15 +215,18 @@ TEST_P(AllOptimizers, MasterWeightsFollowTheF32Run) {
     wide.push_back(MakeParameter(p->name(), p->value().Detach().To(DType::kF32), p->decay()));
   }
   const auto a = New(narrow), b = New(wide);
-  StepState state(kCpu, 1);
+  StepState state_of_a(kCpu, 1), state_of_b(kCpu, 1);
   for (int64_t step = 0; step < 4; ++step) {
-    a->BeginStep(state, step, 0.01);
+    const auto training_a = a->BeginStep(state_of_a, step, 0.01);
+    const auto training_b = b->BeginStep(state_of_b, step, 0.01);
     SetGradients(narrow, step);
     for (size_t i = 0; i < wide.size(); ++i) {
       wide[i]->leaf().SetGrad(narrow[i]->grad().To(DType::kF32));
     }
-    a->Step(state);
-    b->Step(state);
+    a->Step(state_of_a);
+    a->ZeroGrad();
+    b->Step(state_of_b);
+    b->ZeroGrad();
   }
   int masters = 0;
   const auto everything = Everything(*b);
@@ -240,12 +246,13 @@ TEST_P(AllOptimizers, LeavesParametersWithoutAGradientAlone) {
     const auto optimizer = New();
     const auto before = Everything(*optimizer);
     StepState state(kCpu, 1);
-    optimizer->BeginStep(state, 0, 0.1);
+    const auto training = optimizer->BeginStep(state, 0, 0.1);
     ExpectError<ArgumentError>([&] { optimizer->Step(state); },
                                "none of the 4 parameters has a gradient: run Backward");
     const auto& p = optimizer->parameters()[only];
     p->leaf().SetGrad(Noise(p->value().shape(), 5));
     optimizer->Step(state);
+    optimizer->ZeroGrad();
     for (const auto& [name, bits] : Everything(*optimizer)) {
       const bool own = name == p->name() || name.starts_with(p->name() + ".");
       EXPECT_EQ(bits == before.at(name), !own) << name;
@@ -256,11 +263,11 @@ TEST_P(AllOptimizers, LeavesParametersWithoutAGradientAlone) {
 TEST_P(AllOptimizers, RefusesStepsAndParametersThatDoNotFit) {
   const auto optimizer = New();
   StepState state(kCpu, 1);
-  ExpectError<ArgumentError>([&] { optimizer->BeginStep(state, -1, 0.1); },
+  ExpectError<ArgumentError>([&] { (void)optimizer->BeginStep(state, -1, 0.1); },
                              "the step must be at least 0, got -1");
-  ExpectError<ArgumentError>([&] { optimizer->BeginStep(state, 7, std::nan("")); },
+  ExpectError<ArgumentError>([&] { (void)optimizer->BeginStep(state, 7, std::nan("")); },
                              "the learning rate of step 7 must be finite");
-  ExpectError<ArgumentError>([&] { optimizer->BeginStep(state, 0, 0.1, 0); },
+  ExpectError<ArgumentError>([&] { (void)optimizer->BeginStep(state, 0, 0.1, {.loss_scale = 0}); },
                              "the loss scale of step 0 must be finite and positive, got 0");
   ExpectError<ArgumentError>(
       [&] {
@@ -295,7 +302,7 @@ TEST(MuonTest, UpdatesAreNearlyOrthogonal) {
   Muon muon({MakeParameter("w", Tensor::Zeros({kRows, kColumns}, DType::kF32), true)},
             {.scale = MuonScale::kSpectral});
   StepState state(kCpu, 1);
-  muon.BeginStep(state, 0, 1);
+  const auto training = muon.BeginStep(state, 0, 1);
   SetGradients(muon.parameters(), 0, 1e-3);
   muon.Step(state);
   const std::vector<float> w = muon.parameters()[0]->value().ToVector<float>();

@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "core/cuda/handles.h"
 #include "core/cuda/pinned.h"
 #include "core/host_read.h"
 #include "core/step_state.h"
@@ -30,8 +31,6 @@ TEST_F(CudaStreamTest, EventsOrderStreams) {
     second.Synchronize();
     EXPECT_TRUE(first.Query());
   }
-  backend.DestroyStream(a);
-  backend.DestroyStream(b);
 }
 
 // Everything that a training step does besides its kernels and losses: nothing of it may make the
@@ -61,7 +60,6 @@ TEST_F(CudaStreamTest, UploadsFillsAndReadsDoNotWait) {
     EXPECT_EQ(ones.ToVector<float>(), (std::vector<float>{1, 1, 1}));
     EXPECT_EQ(state.Read().step, 4);
   }
-  backend.DestroyStream(stream);
 }
 
 TEST_F(CudaStreamTest, AReadThatIsDroppedStillHasItsMemory) {
@@ -76,15 +74,35 @@ TEST_F(CudaStreamTest, AReadThatIsDroppedStillHasItsMemory) {
     { HostRead dropped(x); }  // waits: the device still writes to its memory
     opener.join();
   }
-  const std::shared_ptr<void> next = AllocatePinned(4000);
+  const std::shared_ptr<void> next = AllocatePinned(4000, kGpu);
   EXPECT_EQ(static_cast<float*>(next.get())[999], 3) << "the memory of the read, after its copy";
 }
 
+// The memory belongs to the default stream; the copy out of it does not.
+TEST_F(CudaStreamTest, AReadKeepsTheMemoryThatItReads) {
+  const OwnedStream other(kGpu);
+  Tensor x = Tensor::Full({1000}, 3, DType::kF32, kGpu);
+  Event filled(kGpu);
+  filled.Record(CurrentStream(kGpu));
+  filled.Wait(other);
+  Blocked blocked(other);
+  HostRead read;
+  {
+    const StreamGuard guard(other);
+    read = HostRead(x);
+  }
+  x = Tensor();
+  const Tensor next = Tensor::Full({1000}, 7, DType::kF32, kGpu);
+  blocked.Open();
+  EXPECT_EQ(read.Get().ToVector<float>(), std::vector<float>(1000, 3));
+  EXPECT_EQ(next.ToVector<float>(), std::vector<float>(1000, 7));
+}
+
 TEST_F(CudaStreamTest, PageLockedMemoryIsUsedAgain) {
-  void* first = AllocatePinned(3000).get();
-  EXPECT_EQ(AllocatePinned(4096).get(), first);
-  EXPECT_NE(AllocatePinned(4097).get(), first);
-  EXPECT_EQ(AllocatePinned(0), nullptr);
+  void* first = AllocatePinned(3000, kGpu).get();
+  EXPECT_EQ(AllocatePinned(4096, kGpu).get(), first);
+  EXPECT_NE(AllocatePinned(4097, kGpu).get(), first);
+  EXPECT_EQ(AllocatePinned(0, kGpu), nullptr);
 }
 
 // Longer than the blocks that copies go through.

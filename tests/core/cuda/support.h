@@ -24,7 +24,7 @@ class Blocked {
   explicit Blocked(Stream stream) : stream_(stream), opened_(open_.get_future()) {
     SetDevice(stream.device);
     LS_CUDA(cudaLaunchHostFunc(
-        static_cast<cudaStream_t>(stream.handle),
+        static_cast<cudaStream_t>(stream.handle.get()),
         [](void* future) { static_cast<std::future<void>*>(future)->wait(); }, &opened_));
   }
   ~Blocked() {

@@ -130,6 +130,29 @@ TEST(Launch, WhatRanksWriteComesInWholeLinesAndIntoFiles) {
   EXPECT_EQ(ReadFile(JoinPath(logs, "start-0/rank-0/stderr.log")), "bad\n");
 }
 
+// Bars are shown as they come; and a rank that writes without ever ending a line takes neither
+// memory nor the launcher's ear.
+TEST(Launch, LinesThatDoNotEnd) {
+  Subprocess bars(Shell({"--nproc=1"}, "printf 'half\\r'; printf 'done\\r'; sleep 1000"));
+  bars.WaitForOutput("[0] half\r[0] done\r");
+  bars.Signal(SIGTERM);
+  EXPECT_EQ(bars.Wait().exit_code, 128 + SIGTERM);
+  const Result ends = RunProgram(Shell(
+      {"--nproc=1"}, "printf 'dos\\r\\n\\r 10%%\\r 99%%\\nend\\n\\n'; printf 'last' >&2; exit 3"));
+  EXPECT_EQ(ends.out, "[0] dos\r\n[0]  10%\r[0]  99%\n[0] end\n[0] \n");
+  EXPECT_THAT(ends.err, HasSubstr("launch:   | last"));
+
+  Subprocess endless(Shell({"--nproc=1"}, "echo ready >&2; exec tr '\\0' x </dev/zero"));
+  endless.WaitForOutput(std::string(1 << 20, 'x').substr(0, 60000));
+  endless.Signal(SIGTERM);
+  const Result r = endless.Wait();
+  EXPECT_EQ(r.exit_code, 128 + SIGTERM);
+  size_t longest = 0;
+  std::istringstream in(r.out);
+  for (std::string line; std::getline(in, line);) longest = std::max(longest, line.size());
+  EXPECT_LT(longest, 200'000u);
+}
+
 // ---- Failures. ----
 
 TEST(Launch, TheFirstFailureIsTheCauseAndEndsTheOthers) {
@@ -159,6 +182,13 @@ TEST(Launch, WhoBlamesAnotherIsNotTheCause) {
   EXPECT_EQ(r.exit_code, 1);
   EXPECT_THAT(r.err, HasSubstr("the first failure: rank 1 ended with exit code 1"));
   EXPECT_THAT(r.err, testing::ContainsRegex("after [0-9.]+ s: shard 3 is truncated"));
+}
+
+TEST(Launch, AReportOfAnotherKindSaysNothing) {
+  const Result r = RunProgram(
+      Shell({"--nproc=1"}, R"(echo '{"message": 7, "consequence": "yes"}' >&3; exit 7)"));
+  EXPECT_EQ(r.exit_code, 7);
+  EXPECT_THAT(r.err, HasSubstr("launch: the first failure: rank 0 ended with exit code 7"));
 }
 
 TEST(Launch, AKilledRankIsTheCause) {

@@ -97,3 +97,10 @@ ranks --out_dir="$dir/killed" >"$dir/again.log" 2>&1 || fail "the second srun fa
 grep -q 'resuming from' "$dir/again.log" || fail "the second srun did not resume"
 [[ $(weights killed) == "$(weights alone)" ]] || fail "the weights differ after a restart"
 echo "srun again: resumed, to the same weights"
+
+# As --gpus-per-task=1: each rank sees one device.
+few=("${options[@]/--device=cpu/--device=sim}")
+few=("${few[@]/--train.steps=300/--train.steps=4}")
+CUDASIM_DEVICES=1 CUDA_VISIBLE_DEVICES=0 srun --ntasks=2 "$program" "${few[@]}" \
+  --out_dir="$dir/gpus" >"$dir/gpus.log" 2>&1 || fail "ranks that see one device each failed"
+echo "one visible device: used by its rank"

@@ -150,7 +150,6 @@ class Benchmark {
   double Mean(double ms) { return OfAll(ms, ReduceOp::kSum) / group_.size(); }
 
   void Update() {
-    sgd_.BeginStep(state_, ++steps_, 1e-6);
     sgd_.Step(state_);
     sgd_.ZeroGrad();
   }
@@ -158,6 +157,7 @@ class Benchmark {
   double Step() {
     Together();
     const auto begin = Clock::now();
+    const auto training = sgd_.BeginStep(state_, ++steps_, 1e-6);
     Backward(model_(x_), root_);
     Update();
     return Milliseconds(Clock::now() - begin);
@@ -170,6 +170,7 @@ class Benchmark {
     Together();
     const double before = ProcessorMilliseconds();
     const auto begin = Clock::now();
+    const auto training = sgd_.BeginStep(state_, ++steps_, 1e-6);
     const Tensor y = model_(x_);
     const auto middle = Clock::now();
     Backward(y, root_, options);

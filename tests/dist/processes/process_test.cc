@@ -190,6 +190,28 @@ TEST(ProcessTest, ARankThatHangsIsNamedAtTheTimeout) {
                                            HasSubstr("rank 1 did not take part within 3 s"))));
 }
 
+// A declared pause holds the timeout up, and nothing else.
+TEST(ProcessTest, ARankThatDiesOrStallsInAPauseIsNamed) {
+  for (const bool dies : {true, false}) {
+    Ranks ranks(3, {"100", "1", "4", "pause"},
+                {{"TEST_TIMEOUT_SECONDS", "2"}, {"TEST_HEARTBEAT_SECONDS", "3"}});
+    ranks[1].WaitForOutput("pauses\n");
+    std::this_thread::sleep_for(std::chrono::seconds(6));
+    if (dies) {
+      ranks[1].Signal(SIGKILL);
+    } else {
+      ranks[1].Stop();
+    }
+    const auto begin = Clock::now();
+    for (const size_t r : {0u, 2u}) {
+      EXPECT_THAT(ranks[r].Wait(),
+                  Fails(HasSubstr(dies ? "rank 1 is gone" : "rank 1 is stalled: no sign of life")));
+    }
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(lockstep::test::kSanitized ? 60 : 15));
+    ranks[1].Signal(SIGKILL);
+  }
+}
+
 // Reliability promise 20.
 TEST(ProcessTest, MissingRanksAreListed) {
   const int port = FreePort();

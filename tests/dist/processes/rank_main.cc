@@ -1,7 +1,7 @@
 // One rank of a small run: sums tensors over the ranks, step after step, and checks them. On
 // request it misbehaves.
 //   rank STEPS [RANK STEP WHAT]
-// WHAT: kill, exit, throw, skip, resize, swap or hang.
+// WHAT: kill, exit, throw, skip, resize, swap, hang or pause.
 #include <signal.h>
 #include <unistd.h>
 
@@ -14,6 +14,7 @@
 #include "core/tensor.h"
 #include "dist/gloo_group.h"
 #include "dist/launch/launch.h"
+#include "dist/pause.h"
 #include "dist/world.h"
 
 namespace lockstep::dist {
@@ -49,7 +50,9 @@ void Misbehave(ProcessGroup& group, const std::string& what) {
   if (what == "throw") throw InputError("shard 3 is truncated");
   if (what == "resize") group.AllReduce(x.Slice(0, 0, kCount / 2))->Wait();
   if (what == "swap") group.Broadcast(x, 0)->Wait();
-  if (what == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
+  const Pause pause(what == "pause" ? &group : nullptr, "writing a checkpoint");
+  if (what == "pause") std::cout << "pauses" << std::endl;
+  if (what == "hang" || what == "pause") std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
 void Run(int64_t steps, const Fault& fault) {

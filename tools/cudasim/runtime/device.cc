@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "cudasim/contexts.h"
 #include "cudasim/settings.h"
 #include "limits.h"
 #include "memory.h"
@@ -166,10 +167,16 @@ cudaError_t Reset() {
   }
   Device& device = state.devices[index];
   device.sticky = cudaSuccess;
+  device.context = false;
   device.peers = 0;
   device.pool = &device.default_pool;
   state.changed.notify_all();
   return cudaSuccess;
+}
+
+void OpenContext(int device) {
+  const Lock lock(GetState().mutex);
+  GetState().devices[device].context = true;
 }
 
 cudaError_t SetPeer(int peer, bool enable) {
@@ -191,6 +198,16 @@ cudaError_t SetPeer(int peer, bool enable) {
 }
 
 }  // namespace
+
+std::vector<int> DevicesWithContext() {
+  const Lock lock(GetState().mutex);
+  std::vector<int> indices;
+  for (const Device& device : GetState().devices) {
+    if (device.context) indices.push_back(device.index);
+  }
+  return indices;
+}
+
 }  // namespace cudasim::runtime
 
 using cudasim::runtime::Exists;
@@ -215,11 +232,14 @@ cudaError_t cudaSetDevice(int device) {
   if (GetState().devices.empty()) return Return(cudaErrorNoDevice);
   if (!Exists(device)) return Return(cudaErrorInvalidDevice);
   GetThread().device = device;
+  cudasim::runtime::OpenContext(device);
   return cudaSuccess;
 }
 
 cudaError_t cudaInitDevice(int device, unsigned int, unsigned int) {
-  return Return(Exists(device) ? cudaSuccess : cudaErrorInvalidDevice);
+  if (!Exists(device)) return Return(cudaErrorInvalidDevice);
+  cudasim::runtime::OpenContext(device);
+  return cudaSuccess;
 }
 
 cudaError_t cudaSetDeviceFlags(unsigned int flags) {

@@ -115,7 +115,7 @@ using namespace cudasim::runtime;  // NOLINT: this file implements the global fu
 
 cudaError_t cudaPeekAtLastError() {
   const Lock lock(GetState().mutex);
-  const cudaError_t sticky = GetState().devices.empty() ? cudaSuccess : Sticky(lock);
+  const cudaError_t sticky = GetState().devices.empty() ? cudaSuccess : CurrentDevice(lock).sticky;
   return sticky != cudaSuccess ? sticky : GetThread().last_error;
 }
 

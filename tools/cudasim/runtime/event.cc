@@ -29,6 +29,7 @@ cudaError_t Create(cudaEvent_t* result, unsigned flags) {
 cudaError_t Destroy(cudaEvent_t event) {
   State& state = GetState();
   const Lock lock(state.mutex);
+  static_cast<void>(Sticky(lock));  // opens a context, but destroys after a failure as well
   if (state.events.erase(event) == 0) return cudaErrorInvalidResourceHandle;
   delete event;
   return cudaSuccess;

@@ -167,6 +167,7 @@ Device& CurrentDevice(const Lock&) { return GetState().devices[GetThread().devic
 
 cudaError_t Sticky(const Lock& lock) {
   if (GetState().devices.empty()) return cudaErrorNoDevice;
+  CurrentDevice(lock).context = true;
   return CurrentDevice(lock).sticky;
 }
 

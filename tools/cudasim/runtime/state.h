@@ -72,6 +72,7 @@ struct Capture;
 
 struct Device {
   int index = 0;
+  bool context = false;  // This process has opened one.
   cudaError_t sticky = cudaSuccess;
   size_t used = 0;
   std::atomic<unsigned> peers{0};  // Bits of the devices whose memory it may use.
@@ -109,8 +110,8 @@ ThreadState& GetThread();
 
 // Ends every API function: remembers the thread's last error.
 cudaError_t Return(cudaError_t error);
-// The error that sticks to the current device, or that there is none, or that the process is
-// ending.
+// The error that sticks to the current device, or that there is none. For functions that need a
+// context: opens it.
 cudaError_t Sticky(const Lock&);
 Device& CurrentDevice(const Lock&);
 

@@ -1,0 +1,185 @@
+// A long life of control traffic, played without waiting: what a rank tells the store twice a
+// second, agreements, and groups that are made and destroyed. What the store holds, memory, file
+// descriptors and threads must be after it what they were after its first hundredth.
+//
+// CI plays 5,000 rounds of 2 ranks. By hand (64 ranks need `ulimit -n 4096`):
+//
+//   bazel build //tests/dist:long_life_test
+//   LONG_LIFE_ROUNDS=1000000 bazel-bin/tests/dist/long_life_test
+//   LONG_LIFE_ROUNDS=100000 LONG_LIFE_RANKS=64 bazel-bin/tests/dist/long_life_test
+#include <gmock/gmock.h>
+#include <malloc.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "dist/agreement.h"
+#include "dist/failure_board.h"
+#include "dist/flight_log.h"
+#include "dist/flight_recorder.h"
+#include "dist/gloo_group.h"
+#include "dist/host_group.h"
+#include "dist/in_process_transport.h"
+#include "dist/tcp_store.h"
+#include "tests/process_state.h"
+#include "tests/sanitized.h"
+
+namespace lockstep::dist {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::seconds;
+
+int64_t FromEnvironment(const char* name, int64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoll(text, nullptr, 10);
+}
+
+struct Sample {
+  int64_t store_bytes = 0, heap_bytes = 0;
+  lockstep::test::ProcessState process;
+};
+
+class LongLife {
+ public:
+  LongLife(int ranks, int64_t rounds)
+      : ranks_(ranks),
+        rounds_(rounds),
+        server_({"127.0.0.1", 0, ""}),
+        transports_(MakeInProcessTransports(ranks)) {}
+
+  void Play() {
+    std::vector<std::thread> threads;
+    for (int r = 0; r < ranks_; ++r) threads.emplace_back([this, r] { PlayRank(r); });
+    for (std::thread& t : threads) t.join();
+  }
+
+  const Sample& early() const { return early_; }
+  const Sample& late() const { return late_; }
+
+ private:
+  // Over TCP, up to where all connections between ranks would be thousands.
+  std::shared_ptr<ProcessGroup> MakeGroup(Store& store, int rank) {
+    // Nothing looks for silence: this machine may be busy.
+    const GroupOptions options{.name = "control",
+                               .timeout = std::chrono::minutes(10),
+                               .heartbeat = std::chrono::milliseconds(0),
+                               .recorder = std::make_shared<FlightRecorder>(
+                                   testing::TempDir() + "/no such folder/flight", rank, ranks_)};
+    if (ranks_ <= 8) return MakeGlooGroup(store, rank, ranks_, options);
+    return MakeHostGroup(std::move(transports_[static_cast<size_t>(rank)]), store, options);
+  }
+
+  void PlayRank(int rank) {
+    const auto store = ConnectTcpStore(server_.address(), seconds(60));
+    const auto group = MakeGroup(*store, rank);
+    Collective call{.kind = CollectiveKind::kBarrier};
+    FlightLog log;
+    PrefixStore prefixed(store->Clone(), "long life/");
+    PostedLogs logs(&prefixed, rank, ranks_);
+    FailureBoard board(prefixed, {.rank = rank,
+                                  .size = ranks_,
+                                  .on_failure = [](const Failure& f) { ADD_FAILURE() << f.reason; },
+                                  .position =
+                                      [&] {
+                                        return CallPosition{call, call.sequence, true};
+                                      }});
+    const int64_t barrier_every = ranks_ <= 8 ? 1 : 16, first = rounds_ / 100;
+    for (int64_t i = 1; i <= rounds_; ++i) {
+      call.sequence = i;
+      log.Add(call);
+      logs.Post(log);
+      board.Tell();  // where it is
+      board.Tell();  // that it lives
+      if (i % barrier_every == 0) group->Barrier()->Synchronize();
+      if (i % 50 == 0) CompareNotes(rank, i, *group, board, logs);
+      if (i % 100 == 0) MakeAndDestroyGroup(i, *group);
+      if (i % std::max<int64_t>(1, rounds_ / 10) == 0 || i == first) TakeSample(rank, i, *group);
+    }
+    group->Barrier()->Synchronize();
+    board.Leave();
+    logs.Delete();
+  }
+
+  // As after a failure, and before an update.
+  void CompareNotes(int rank, int64_t round, ProcessGroup& group, FailureBoard& board,
+                    PostedLogs& logs) {
+    board.ShareLost({(rank + 1) % ranks_});
+    if (rank == round / 50 % ranks_) {
+      EXPECT_THAT(board.Positions(), testing::SizeIs(ranks_));
+      EXPECT_THAT(logs.OfOthers(), testing::SizeIs(ranks_ - 1));
+      board.Lost();
+    }
+    EXPECT_EQ(GatherTexts(group, StrCat("rank ", rank), 64)[0], "rank 0");
+    group.CheckInStep();
+  }
+
+  // Names are new, or used again.
+  void MakeAndDestroyGroup(int64_t round, ProcessGroup& group) {
+    const auto other =
+        group.Duplicate(round % 200 == 0 ? StrCat("group ", round) : std::string("again"));
+    const Tensor ones = Tensor::Full({10}, 1, DType::kF32);
+    other->AllReduce(ones)->Synchronize();
+    EXPECT_EQ(ones.data<float>()[9], static_cast<float>(ranks_));
+  }
+
+  void TakeSample(int rank, int64_t round, ProcessGroup& group) {
+    group.Barrier()->Synchronize();
+    if (rank == 0) {
+      const bool is_early = round == rounds_ / 100;
+      const Sample now = Settled(is_early ? nullptr : &early_);
+      std::printf("%9ld rounds, %6.1f s: %7ld bytes in the store, %6ld KiB of heap, %s\n", round,
+                  std::chrono::duration<double>(Clock::now() - begin_).count(), now.store_bytes,
+                  now.heap_bytes >> 10, testing::PrintToString(now.process).c_str());
+      std::fflush(stdout);
+      (is_early ? early_ : late_) = now;
+    }
+    group.Barrier()->Synchronize();
+  }
+
+  // What ends is gone a moment later: threads that were joined, and the server's connections.
+  Sample Settled(const Sample* not_above) {
+    const auto store = ConnectTcpStore(server_.address(), seconds(60));
+    const auto deadline = Clock::now() + seconds(not_above == nullptr ? 1 : 20);
+    Sample now;
+    do {
+      now.store_bytes = store->Bytes();
+      malloc_trim(0);
+      now.heap_bytes = static_cast<int64_t>(mallinfo2().uordblks);
+      now.process = lockstep::test::ProcessStateOf();
+    } while (Clock::now() < deadline &&
+             (not_above == nullptr || now.process.threads > not_above->process.threads ||
+              now.process.descriptors > not_above->process.descriptors));
+    return now;
+  }
+
+  const int ranks_;
+  const int64_t rounds_;
+  const Clock::time_point begin_ = Clock::now();
+  TcpStoreServer server_;
+  std::vector<std::unique_ptr<Transport>> transports_;
+  Sample early_, late_;
+};
+
+TEST(LongLifeTest, NothingGrows) {
+  const auto ranks = static_cast<int>(FromEnvironment("LONG_LIFE_RANKS", 2));
+  const int64_t rounds =
+      FromEnvironment("LONG_LIFE_ROUNDS", lockstep::test::kSanitized ? 1000 : 5000);
+  LongLife life(ranks, rounds);
+  life.Play();
+  const Sample &early = life.early(), &late = life.late();
+  EXPECT_EQ(late.process.descriptors, early.process.descriptors);
+  EXPECT_EQ(late.process.threads, early.process.threads);
+  // The digits of the numbers in the notes, and what the group's own heart had not told yet.
+  EXPECT_LE(late.store_bytes, early.store_bytes + 1024 * ranks);
+  if (lockstep::test::kSanitized) return;  // what is freed stays for a while
+  // The recorders fill up to the groups that they keep; and what threads that come and go leave in
+  // the allocator's arenas and caches.
+  EXPECT_LE(late.heap_bytes, early.heap_bytes + (256 << 10) + ranks * (96 << 10));
+  EXPECT_LE(late.process.resident_bytes,
+            early.process.resident_bytes + (4 << 20) + ranks * (128 << 10));
+}
+
+}  // namespace
+}  // namespace lockstep::dist

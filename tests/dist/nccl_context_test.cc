@@ -1,0 +1,53 @@
+// A rank works on its own GPU alone. A test of its own process: contexts stay open.
+#include <cuda_runtime.h>
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "core/cuda/device.h"
+#include "core/host_read.h"
+#include "dist/in_process_group.h"
+#include "dist/in_process_store.h"
+#include "dist/nccl_group.h"
+#ifdef CUDASIM
+#include "cudasim/contexts.h"
+#endif
+
+namespace lockstep::dist {
+namespace {
+
+// CUDA opens a context of some hundred megabytes on the current device of whatever thread calls it:
+// with a thread that never set its device, eight ranks open eight contexts on GPU 0.
+TEST(NcclContextTest, NoThreadOfARankOpensOneOnGpu0) {
+#ifndef CUDASIM
+  GTEST_SKIP() << "only simulated GPUs count their contexts";
+#else
+  const Device device{DeviceType::kCuda, 1};
+  cuda::SetDevice(device);
+  const auto store = MakeInProcessStore();
+  GroupOptions control;
+  control.name = "control";
+  auto group = MakeNcclGroup(std::move(MakeInProcessGroups(1, control)[0]), *store, device, {});
+  const Tensor x = Tensor::Full({5}, 3, DType::kF32, device);
+  group->AllReduce(x)->Wait();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the watchdog looks at it
+  const auto work = group->AllReduce(x);
+  std::thread([&] { work->Synchronize(); }).join();
+  work->Wait();
+  std::unique_ptr<HostRead> read;
+  std::thread([&] { read = std::make_unique<HostRead>(x); }).join();
+  std::thread([&] {
+    EXPECT_EQ(read->Get().ToVector<float>(), std::vector<float>(5, 3));
+    read.reset();
+  }).join();
+  std::thread([&] { EXPECT_EQ(x.ToVector<float>(), std::vector<float>(5, 3)); }).join();
+  std::thread([&] { Tensor::FromVector<float>({1, 2}, {2}, device); }).join();
+  std::thread([&] { group.reset(); }).join();
+  EXPECT_THAT(cudasim::runtime::DevicesWithContext(), testing::ElementsAre(1));
+#endif
+}
+
+}  // namespace
+}  // namespace lockstep::dist

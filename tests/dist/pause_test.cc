@@ -1,0 +1,167 @@
+// What a rank does by itself, for longer than the others' timeout.
+#include "dist/pause.h"
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "dist/gloo_transport.h"
+#include "dist/in_process_store.h"
+#include "tests/dist/gpu_ranks.h"
+#include "tests/dist/ranks.h"
+
+namespace lockstep::dist {
+namespace {
+
+using namespace std::chrono_literals;
+using test::Kind;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+
+constexpr auto kTimeout = 800ms;
+
+class Told {
+ public:
+  std::function<void(const std::string&)> say() {
+    return [this](const std::string& what) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      all_.insert(what);
+    };
+  }
+  std::set<std::string> all() const { return all_; }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> all_;
+};
+
+// `pauses` does something for 3.5 timeouts; all call an operation of several messages after it.
+void PauseAndSum(ProcessGroup& group, int pauses) {
+  if (group.rank() == pauses) {
+    const Pause pause(&group, "writing a checkpoint");
+    const Pause within(&group, "doing a part of it");
+    std::this_thread::sleep_for(3.5 * kTimeout);
+  }
+  const Tensor x = Tensor::Full({6'000'000}, 1, DType::kF32, group.device());
+  group.AllReduce(x)->Synchronize();
+  EXPECT_THAT(x.Slice(0, 5'999'998, 6'000'000).ToVector<float>(),
+              Each(static_cast<float>(group.size())));
+}
+
+constexpr char kMessage[] =
+    "rank [0-9] has been writing a checkpoint for [0-9]+ s; the other ranks wait for it";
+
+class PauseTest : public testing::TestWithParam<Kind> {};
+
+INSTANTIATE_TEST_SUITE_P(Groups, PauseTest,
+                         testing::Values(Kind::kInProcess, Kind::kGloo, Kind::kGlooOverTcpStore),
+                         testing::PrintToStringParamName());
+
+TEST_P(PauseTest, TheOthersTimeoutDoesNotRunMeanwhile) {
+  for (const int pauses : {0, 2}) {
+    Told told;
+    test::RunRanks(GetParam(), 3, [&](ProcessGroup& group) { PauseAndSum(group, pauses); },
+                   {.timeout = kTimeout, .say = told.say()});
+    EXPECT_FALSE(told.all().empty());
+    EXPECT_THAT(told.all(), Each(MatchesRegex(kMessage)));
+    EXPECT_THAT(told.all(), Each(HasSubstr(StrCat("rank ", pauses, " has been"))));
+  }
+}
+
+TEST_P(PauseTest, CountsForDuplicates) {
+  test::RunRanks(GetParam(), 2,
+                 [](ProcessGroup& group) {
+                   const auto other = group.Duplicate("other");
+                   if (group.rank() == 0) {
+                     const Pause pause(other.get(), "sampling");
+                     std::this_thread::sleep_for(3 * kTimeout);
+                   }
+                   group.Barrier()->Wait();
+                 },
+                 {.timeout = kTimeout});
+}
+
+TEST_P(PauseTest, AfterItTheTimeoutRunsAsEver) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto errors = test::ErrorsOf(GetParam(), 2,
+                                     [](ProcessGroup& group) {
+                                       group.Barrier()->Wait();
+                                       if (group.rank() == 0) {
+                                         { const Pause pause(&group, "printing"); }
+                                         {
+                                           const Pause pause(&group, "sampling");
+                                           std::this_thread::sleep_for(2 * kTimeout);
+                                         }
+                                         std::this_thread::sleep_for(4 * kTimeout);
+                                       }
+                                       group.Barrier()->Wait();
+                                     },
+                                     {.timeout = kTimeout});
+  EXPECT_THAT(errors, Each(HasSubstr("rank 0 did not take part within 0.8 s")));
+  EXPECT_THAT(errors, Each(testing::Not(HasSubstr("has been sampling"))));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
+}
+
+TEST(Pauses, ARankThatGivesUpWithinOneIsNamedAtOnce) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto errors = test::ErrorsOf(Kind::kGlooOverTcpStore, 2,
+                                     [](ProcessGroup& group) {
+                                       if (group.rank() == 0) {
+                                         const Pause pause(&group, "writing a checkpoint");
+                                         std::this_thread::sleep_for(500ms);
+                                         throw InputError("the disk is full");
+                                       }
+                                       group.Barrier()->Wait();
+                                     },
+                                     {.timeout = 60s});
+  EXPECT_THAT(errors[1], HasSubstr("rank 0 gave up"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+}
+
+// Rank 1 stays away; rank 2's message has come.
+TEST(Pauses, WhoHasSentIsNotNamedAfterOne) {
+  const auto store = MakeInProcessStore();
+  std::unique_ptr<Transport> ends[3];
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r) {
+    threads.emplace_back([&, r] { ends[r] = MakeGlooTransport(*store, "pause", r, 3, {}, 60s); });
+  }
+  for (std::thread& t : threads) t.join();
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  char bytes[3] = {};
+  const Transport::Outgoing outgoing[] = {{0, &bytes[0], 1}};
+  const Transport::Incoming incoming[] = {{1, &bytes[1], 1}, {2, &bytes[2], 1}};
+  std::thread sends([&] { EXPECT_NO_THROW(ends[2]->Run(outgoing, {}, now() + 60s)); });
+  std::thread extends([&] {
+    std::this_thread::sleep_for(300ms);
+    ends[0]->Extend(now() + 1s);
+  });
+  std::vector<int> late;
+  try {
+    ends[0]->Run({}, incoming, now() + 1s);
+  } catch (const TransportError& e) {
+    late = e.peers;
+  }
+  ends[0]->Close();
+  sends.join();
+  extends.join();
+  EXPECT_THAT(late, testing::ElementsAre(1));
+}
+
+TEST(Pauses, OneRankNeedsNoGroup) { const Pause pause(nullptr, "printing"); }
+
+TEST(Pauses, OnGpus) {
+  SKIP_WITHOUT_GPUS(2);
+  Told told;
+  RunOnGpus(2, [](ProcessGroup& group) { PauseAndSum(group, 0); },
+            {.timeout = 2s, .say = told.say()});
+  EXPECT_THAT(told.all(), Each(MatchesRegex(kMessage)));
+}
+
+}  // namespace
+}  // namespace lockstep::dist

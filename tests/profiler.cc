@@ -1,0 +1,22 @@
+// What a sampling profiler does to a program that it is preloaded into: SIGPROF a thousand times
+// per second of CPU time, each with a handler that uses the stack of whichever thread it meets.
+#include <signal.h>
+#include <sys/time.h>
+
+namespace {
+
+void TakeSample(int) {
+  volatile char frames[4096];
+  for (volatile char& c : frames) c = 1;
+}
+
+[[gnu::constructor]] void StartProfiler() {
+  struct sigaction action = {};
+  action.sa_handler = TakeSample;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGPROF, &action, nullptr);
+  const itimerval period = {.it_interval = {0, 1000}, .it_value = {0, 1000}};
+  setitimer(ITIMER_PROF, &period, nullptr);
+}
+
+}  // namespace

@@ -1,0 +1,101 @@
+// Signals at any moment of a run: what they end goes on later, to the bits of an undisturbed run.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "core/file.h"
+#include "tests/subprocess.h"
+
+namespace lockstep {
+namespace {
+
+using Arguments = std::vector<std::string>;
+using Environment = std::map<std::string, std::string>;
+
+// How often each of the four tests interrupts its run. 300 in all, as before a release:
+//   bazel test //tests:train_gpt_interrupt_test --test_env=LOCKSTEP_INTERRUPTS=75
+int Interrupts() {
+  const char* text = std::getenv("LOCKSTEP_INTERRUPTS");
+  return text == nullptr ? 4 : std::atoi(text);
+}
+
+class Interrupt : public testing::Test {
+ protected:
+  static Arguments Command(const std::string& out, const Arguments& more) {
+    Arguments all = {"models/train_gpt",        "--model.n_layer=2",     "--model.n_head=2",
+                     "--model.n_embd=64",       "--model.block_size=32", "--model.dropout=0.1",
+                     "--train.steps=250",       "--train.batch_size=8",  "--train.eval_every=0",
+                     "--train.log_every=100",   "--optim.warmup=10",     "--checkpoint.every=100",
+                     "--train.sample_tokens=0", "--train.eval_batches=1"};
+    all.push_back("--out_dir=" + Path(out));
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  static std::string Path(const std::string& out) {
+    return JoinPath(testing::TempDir(),
+                    testing::UnitTest::GetInstance()->current_test_info()->name() + ("-" + out));
+  }
+
+  static std::string Checkpoint(const std::string& out) {
+    return Path(out) + "/checkpoints/step-00000250/";
+  }
+
+  static std::string Bytes(const std::string& out) {
+    return ReadFile(Checkpoint(out) + "model.safetensors") +
+           ReadFile(Checkpoint(out) + "optimizer.safetensors");
+  }
+
+  // A run that is interrupted at random moments, resumed, begun anew once it has finished.
+  void Check(const Arguments& more, const Environment& environment = {}) {
+    RemoveTree(Path("undisturbed"));
+    RemoveTree(Path("disturbed"));
+    const auto begin = std::chrono::steady_clock::now();
+    const Result undisturbed = RunProgram(Command("undisturbed", more));
+    ASSERT_EQ(undisturbed.exit_code, 0) << undisturbed;
+    const std::string bytes = Bytes("undisturbed");
+    const auto whole = std::chrono::steady_clock::now() - begin;
+
+    std::mt19937 random(20);
+    for (int hit = 0, finished = 0; hit < Interrupts() || finished == 0;) {
+      Subprocess program(Command("disturbed", more), environment);
+      const int number = random() % 2 == 0 ? SIGINT : SIGTERM;
+      if (hit < Interrupts()) {
+        std::this_thread::sleep_for(whole * (random() % 1000) / 1000);
+        program.Signal(number);
+      }
+      const Result r = program.Wait();
+      // Before and after training, a signal ends the program as it ends any other.
+      const bool interrupted = r.signal == number || r.exit_code == 128 + number;
+      ASSERT_TRUE(interrupted || r.exit_code == 0) << "after " << hit << " interrupts: " << r;
+      EXPECT_EQ(r.err.find("cannot be preloaded"), std::string::npos) << r.err;
+      hit += interrupted;
+      if (PathExists(Checkpoint("disturbed") + "DONE")) {
+        ASSERT_EQ(Bytes("disturbed"), bytes) << "after " << hit << " interrupts";
+        RemoveTree(Path("disturbed"));
+        ++finished;
+      }
+    }
+  }
+};
+
+TEST_F(Interrupt, OneThread) { Check({"--threads=1"}); }
+
+TEST_F(Interrupt, TwoThreads) { Check({"--threads=2"}); }
+
+TEST_F(Interrupt, TwoRanks) {
+  Check({"--nproc=2", "--threads=1", "--train.global_batch_size=8", "--train.batch_size=4",
+         "--dist.reduction=ordered"});
+}
+
+// With a handler of somebody else's that runs in every thread.
+TEST_F(Interrupt, UnderAProfiler) {
+  Check({"--threads=2"}, {{"LD_PRELOAD", "tests/libprofiler.so"}});
+}
+
+}  // namespace
+}  // namespace lockstep

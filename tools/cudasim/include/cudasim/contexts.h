@@ -1,0 +1,15 @@
+// Contexts, which take some hundred megabytes of a real device each.
+#ifndef CUDASIM_CONTEXTS_H_
+#define CUDASIM_CONTEXTS_H_
+
+#include <vector>
+
+namespace cudasim::runtime {
+
+// The devices on which this process has opened a context: by cudaSetDevice, or by a call that needs
+// one, on a thread whose current device it was. A thread that never set a device has device 0.
+std::vector<int> DevicesWithContext();
+
+}  // namespace cudasim::runtime
+
+#endif  // CUDASIM_CONTEXTS_H_
