@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "core/error.h"
@@ -36,6 +37,9 @@ class Slot<void(Args...)> {
       if (stream.device.is_meta()) return;
       internal::ThrowEmptySlot(name_, stream.device);
     }
+    // So that what the function works in is that stream's too.
+    std::optional<StreamGuard> guard;
+    if (!stream.device.is_cpu()) guard.emplace(stream);
     f(std::move(stream), args...);
   }
 

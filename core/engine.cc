@@ -186,7 +186,7 @@ class BackwardRun {
 
   void Run(std::span<const Tensor> roots, std::span<const Tensor> root_grads) {
     CheckNotReleased();
-    if (!plan_.nodes.empty()) CheckRecordedInStep(plan_.nodes.back()->sequence());
+    if (!plan_.nodes.empty()) CheckBackward(plan_.nodes.back()->sequence());
     plan_.default_root_grad = root_grads.empty();
     for (const Tensor& grad : root_grads) plan_.default_root_grad |= !grad.defined();
     const LeafClaims claims(plan_.leaves);

@@ -2,6 +2,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <unordered_map>
+
+#include "core/philox.h"
 
 namespace lockstep {
 namespace {
@@ -14,10 +17,11 @@ struct StepState::Block {
   StepValues host;
   Tensor values;
   const StepUpdater* updater = nullptr;
-  bool updated = false;
+  StepPhase phase = StepPhase::kGradients;
   bool first_sample_given = false;  // for the step's first micro-batch
   bool drew_without_it = false;
-  bool needs_first_sample = false;  // a micro-batch has ended
+  bool needs_first_sample = false;                  // a micro-batch has ended
+  std::unordered_map<uint64_t, int64_t> site_uses;  // in this micro-batch
 };
 
 StepState::StepState(Device device, uint64_t seed) : block_(std::make_shared<Block>()) {
@@ -35,10 +39,10 @@ uint64_t StepState::seed() const { return block_->host.seed; }
 const StepUpdater* StepState::updater() const { return block_->updater; }
 void StepState::SetUpdater(const StepUpdater* updater) {
   block_->updater = updater;
-  block_->updated = false;
+  block_->phase = StepPhase::kGradients;
 }
-bool StepState::updated() const { return block_->updated; }
-void StepState::SetUpdated(bool updated) { block_->updated = updated; }
+StepPhase StepState::phase() const { return block_->phase; }
+void StepState::SetPhase(StepPhase phase) const { block_->phase = phase; }
 
 void StepState::Begin(int64_t step, double lr, double beta1, double beta2, double loss_scale) {
   StepValues& host = block_->host;
@@ -51,6 +55,7 @@ void StepState::Begin(int64_t step, double lr, double beta1, double beta2, doubl
   host.beta2_correction = correction(beta2);
   host.loss_scale = static_cast<float>(loss_scale);
   block_->first_sample_given = block_->drew_without_it = block_->needs_first_sample = false;
+  block_->site_uses.clear();
   Upload();
 }
 
@@ -62,6 +67,7 @@ void StepState::SetFirstSample(int64_t index) {
 void StepState::SetFirstSample(const Tensor& index) {
   block_->first_sample_given = true;
   block_->needs_first_sample = false;
+  block_->site_uses.clear();
   if (device().is_meta()) return;
   // Only this field: kernels of the step may already have written the others.
   Tensor::FromStorage(tensor().storage(), DType::kI64, {1},
@@ -102,8 +108,19 @@ const StepState* RandomState() {
   return state;
 }
 
-void CheckRecordedInStep(uint64_t sequence) {
-  LS_CHECK(current_state == nullptr || sequence < evaluation_begin || sequence >= evaluation_end,
+uint64_t DistinctSite(uint64_t site) {
+  const StepState* state = CurrentStepState();
+  if (state == nullptr) return site;
+  const int64_t uses = state->block_->site_uses[site]++;
+  return uses == 0 ? site : HashName(StrCat(site, "#", uses));
+}
+
+void CheckBackward(uint64_t sequence) {
+  if (current_state == nullptr) return;
+  LS_CHECK(current_state->phase() != StepPhase::kClipped,
+           "Backward after ClipGradNorm: the gradient that it adds would not be clipped. Call "
+           "ClipGradNorm after the last Backward of the step");
+  LS_CHECK(sequence < evaluation_begin || sequence >= evaluation_end,
            "a forward ran before BeginStep, in evaluation: without dropout, and with batch norm's "
            "running statistics. Call BeginStep before the forward of each step");
 }

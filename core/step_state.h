@@ -36,6 +36,8 @@ class StepUpdater {
   virtual const std::vector<std::shared_ptr<Parameter>>& parameters() const = 0;
 };
 
+enum class StepPhase { kGradients, kClipped, kUpdated };
+
 // The values on a device, and the host's side of them. Copies share everything.
 class StepState {
  public:
@@ -65,15 +67,15 @@ class StepState {
   // null.
   const StepUpdater* updater() const;
   void SetUpdater(const StepUpdater* updater);
-  // Whether that optimizer has updated the parameters in this step. A failed capture of the update
-  // takes it back.
-  bool updated() const;
-  void SetUpdated(bool updated);
+  // How far that step is. A failed capture of the update takes it back.
+  StepPhase phase() const;
+  void SetPhase(StepPhase phase) const;
 
  private:
   friend const StepState* RandomState();
   friend void EndMicroBatch();
   friend bool DrewWithoutFirstSample();
+  friend uint64_t DistinctSite(uint64_t);
   struct Block;
 
   void Upload();
@@ -94,13 +96,19 @@ const StepState* CurrentStepState();
 // (Several forwards ahead of one Backward are one micro-batch.)
 const StepState* RandomState();
 
+// `site`, which tells random operations apart, when this thread's micro-batch asks for it first,
+// and then another number each time: a module that runs twice (on both sides of a siamese network)
+// draws two masks. Outside of a step, `site`.
+uint64_t DistinctSite(uint64_t site);
+
 // Whether random numbers were drawn in this thread's step as if for the step's first sample, which
 // nobody had said: wrong where several ranks share the step's samples.
 bool DrewWithoutFirstSample();
 
 // Backward calls it with the first node of its graph. Throws ArgumentError if that was recorded
-// between this thread's step and the one before: in evaluation.
-void CheckRecordedInStep(uint64_t sequence);
+// between this thread's step and the one before, which is in evaluation, or if the step's gradients
+// are clipped already.
+void CheckBackward(uint64_t sequence);
 
 // The outermost Backward calls it at its end: the next forward is another micro-batch.
 void EndMicroBatch();

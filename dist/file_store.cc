@@ -16,6 +16,7 @@
 
 #include "core/sha256.h"
 #include "dist/file_descriptor.h"
+#include "dist/socket.h"
 
 namespace lockstep::dist {
 namespace {
@@ -28,12 +29,6 @@ constexpr char kOwner[] = "owner";
 constexpr auto kShortestPause = std::chrono::milliseconds(1);
 constexpr auto kLongestPause = std::chrono::milliseconds(250);
 constexpr int kPauseShare = 4;
-
-std::string HostName() {
-  std::array<char, 256> name = {};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 class FileStore : public Store {
  public:

@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdio>
 
 #include "core/file.h"
+#include "dist/socket.h"
 
 namespace lockstep::dist {
 namespace {
@@ -23,9 +23,7 @@ FlightRecorder::FlightRecorder(std::string folder, int rank, int ranks)
   record_.rank = rank;
   record_.ranks = ranks;
   record_.process = getpid();
-  std::array<char, 256> host = {};
-  gethostname(host.data(), host.size() - 1);
-  record_.host = host.data();
+  record_.host = HostName();
 }
 
 void FlightRecorder::SetFolder(const std::string& folder) {

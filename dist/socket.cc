@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -193,6 +194,12 @@ std::string AddressTowards(const std::string& host, int port) {
     throw StoreError(StrCat("there is no way from here to ", host, ": ", ErrnoText()));
   }
   return text;
+}
+
+std::string HostName() {
+  std::array<char, 256> name = {};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
 }
 
 bool IsLoopback(const std::string& host) {

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <nlohmann/json.hpp>
@@ -41,12 +40,6 @@ const std::string& BuildId() {
     }
   }();
   return id;
-}
-
-std::string HostName() {
-  std::array<char, 256> host = {};
-  gethostname(host.data(), host.size() - 1);
-  return host.data();
 }
 
 // What a rank says of itself.

@@ -67,14 +67,26 @@ void FinishRow(const GemmArgs& g, const A* sums, int64_t n, int64_t column, C* c
   }
 }
 
+// Number `batch` of the arguments' products.
+template <class T>
+TiledProduct<T> ProductOf(const GemmArgs& g, GemmTile tile, uint64_t number, int64_t batch) {
+  return {number + static_cast<uint64_t>(batch),
+          {static_cast<const T*>(g.a) + batch * g.stride_a, g.lda, g.transpose_a},
+          {static_cast<const T*>(g.b) + batch * g.stride_b, g.ldb, g.transpose_b},
+          g.m,
+          g.n,
+          g.k,
+          tile,
+          g.bf16};
+}
+
 template <class T, class C>
-void RunTile(const GemmArgs& g, int64_t batch, int64_t i0, int64_t j0, int64_t m, int64_t n) {
+void RunTile(const GemmArgs& g, const TiledProduct<T>& product, int64_t batch, int64_t row,
+             int64_t column) {
   using A = Acc<T>;
-  const Operand<T> whole_a{static_cast<const T*>(g.a) + batch * g.stride_a, g.lda, g.transpose_a};
-  const Operand<T> whole_b{static_cast<const T*>(g.b) + batch * g.stride_b, g.ldb, g.transpose_b};
-  const Operand<T> a{whole_a.At(i0, 0), g.lda, g.transpose_a};
-  const Operand<T> b{whole_b.At(0, j0), g.ldb, g.transpose_b};
-  const int64_t at = batch * g.stride_c + i0 * g.ldc + j0;
+  const int64_t m = product.Rows(row), n = product.Columns(column);
+  const int64_t j0 = column * product.tile.n;
+  const int64_t at = batch * g.stride_c + row * product.tile.m * g.ldc + j0;
   C* c = static_cast<C*>(g.c) + at;
   C* pre = g.pre_activation == nullptr ? nullptr : static_cast<C*>(g.pre_activation) + at;
   const C* gelu_input =
@@ -90,7 +102,7 @@ void RunTile(const GemmArgs& g, int64_t batch, int64_t i0, int64_t j0, int64_t m
   } else {
     sums = scratch.Get(m * n);
   }
-  MultiplyTile<T>(a, b, {m, n, g.k, g.m}, sums, ld, direct && g.accumulate, g.bf16);
+  MultiplyTile(product, row, column, sums, ld, direct && g.accumulate);
   const bool finished = g.accumulate || (g.bias == nullptr && !g.gelu && gelu_input == nullptr);
   if (direct && finished) return;
   Vectorised([=, &g] {
@@ -120,48 +132,55 @@ void Check(const GemmArgs& g) {
 }  // namespace
 
 // The tile that takes the least time, summed over several numbers of threads, by a model in units
-// of one multiplication: the products; per row and column what packing costs, by MultiplyTile
-// (operands that are not compact, as part of a row is) and within oneDNN (a transposed operand); B
-// read from beyond the cache; results that are copied, or beyond the cache; and a constant.
+// of one multiplication: the products; what packing costs, of the panels that a thread finds
+// neither in its caches nor in place; results that are copied, or beyond the cache; and a constant.
 // Constants were fitted to measurements of oneDNN 2.6 with AVX-512; integers, so that every build
 // chooses alike.
 GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n,
                                   int64_t k, int64_t batch) {
   constexpr int64_t kTileM[] = {32, 64, 96, 128, 192, 256, 384, 512};
   constexpr int64_t kTileN[] = {128, 192, 256, 384, 512, 768, 1024};
-  constexpr int64_t kCacheElements = 640 << 10, kNearElements = 128 << 10;
-  const bool in_slices = k > kMultiplyDepth;
+  constexpr int64_t kNearElements = 128 << 10, kKeptElements = kPanelCacheBytes / 4;
+  constexpr int64_t kFarElements = 4 << 20;
+  const bool pack_a = transpose_a || k > kMultiplyDepth;
+  // An element's: read from beyond all caches, or not.
+  const auto pack_cost = [&](int64_t size, bool transposed) {
+    return size * k > kFarElements ? 40 : transposed ? 14 : 8;
+  };
+  const int64_t a_element = pack_cost(m, transpose_a), b_element = pack_cost(n, transpose_b);
   struct Load {
     int64_t threads, weight;
   };
   constexpr Load kLoads[] = {{1, 3}, {2, 6}, {4, 3}, {8, 1}};
-  const auto even = [](int64_t size, int64_t tile, int64_t unit) {
-    const int64_t parts = (size + tile - 1) / tile;
-    const int64_t part = (size + parts - 1) / parts;
-    return parts == 1 ? part : (part + unit - 1) / unit * unit;
+  const auto divide = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const auto even = [&](int64_t size, int64_t tile, int64_t unit) {
+    const int64_t parts = divide(size, tile), part = divide(size, parts);
+    return parts == 1 ? part : divide(part, unit) * unit;
   };
   GemmTile best{m, n};
   int64_t best_cost = std::numeric_limits<int64_t>::max();
   for (int64_t try_m : kTileM) {
-    const int64_t tm = even(m, try_m, 8);
+    const int64_t tm = even(m, try_m, 8), rows = divide(m, tm);
     for (int64_t try_n : kTileN) {
-      const int64_t tn = even(n, try_n, 64);
-      const int64_t columns = (tn + 15) / 16 * 16;
-      const int64_t per_row = transpose_a ? (tm < m ? 30 : 20) : (in_slices ? 20 : 0);
-      int64_t per_column = in_slices ? 75 : 30;
-      if (!transpose_b) {
-        per_column = (tn * k > kCacheElements ? 12 : 8) + (transpose_a ? 40 : 0);
-        if (tn < n) per_column += in_slices ? 60 : 30;
-      }
-      int64_t tile = k * (tm * columns + per_row * tm + per_column * tn) + 100'000;
+      const int64_t tn = even(n, try_n, 64), columns = divide(n, tn);
+      // Each row of B goes through the registers once in a few rows of A, and once at least.
+      int64_t tile = k * (tm + 4) * divide(tn, 16) * 16 + 100'000;
       if (tn < n) tile += 12 * tm * tn;
       if (tm * tn > kNearElements) tile += tile / 10;
-      const int64_t tiles = (m + tm - 1) / tm * ((n + tn - 1) / tn) * batch;
       int64_t cost = 0;
-      for (const Load& load : kLoads) {
-        const int64_t rounds = (tiles + load.threads - 1) / load.threads;
-        const int64_t wake = tiles > 1 ? 200'000 : 0;
-        cost += load.weight * load.threads * (rounds * tile + wake);
+      for (const auto& [threads, weight] : kLoads) {
+        const int64_t rounds = divide(rows * columns * batch, threads);
+        // Of the tiles that a thread computes, those whose panel is not that of another one.
+        const auto packed = [&](int64_t parts, int64_t others, int64_t size) {
+          return size * k > kKeptElements
+                     ? rounds
+                     : std::min(rounds, divide(parts * batch * std::min(others, threads), threads));
+        };
+        const int64_t wake = rows * columns * batch > 1 ? 200'000 : 0;
+        int64_t time = rounds * tile + wake + packed(columns, rows, tn) * tn * k * b_element;
+        const bool columns_first = transpose_a && k * n <= kKeptElements;
+        if (pack_a) time += packed(rows, columns, columns_first ? tm : m) * tm * k * a_element;
+        cost += weight * threads * time;
       }
       if (cost < best_cost) {
         best_cost = cost;
@@ -210,6 +229,8 @@ void Gemm(std::span<const GemmArgs> products) {
   struct Tiles {
     GemmTile tile{};
     int64_t rows = 0, columns = 0, end = 0;  // tiles up to `end` are of this product or before it
+    uint64_t number = 0;
+    bool columns_first = false;  // neighbouring tiles share rows of A
   };
   LS_INVARIANT(products.size() <= kMostProducts);
   std::array<Tiles, kMostProducts> tiles;
@@ -220,8 +241,10 @@ void Gemm(std::span<const GemmArgs> products) {
     if (g.m > 0 && g.n > 0 && g.batch > 0) {
       const GemmTile tile = TileOf(g);
       const int64_t rows = (g.m + tile.m - 1) / tile.m, columns = (g.n + tile.n - 1) / tile.n;
+      // Neighbours share the operand of which a thread does not keep everything.
+      const bool columns_first = g.transpose_a && g.k * g.n * SizeOf(g.dtype) <= kPanelCacheBytes;
       total += g.batch * rows * columns;
-      tiles[i] = {tile, rows, columns};
+      tiles[i] = {tile, rows, columns, 0, NumberProducts(g.batch), columns_first};
     }
     tiles[i].end = total;
   }
@@ -230,15 +253,16 @@ void Gemm(std::span<const GemmArgs> products) {
       size_t i = 0;
       while (at >= tiles[i].end) ++i;
       const GemmArgs& g = products[i];
-      const auto& [tile, rows, columns, after] = tiles[i];
+      const auto& [tile, rows, columns, after, number, columns_first] = tiles[i];
       const int64_t index = at - (after - g.batch * rows * columns);
-      const int64_t i0 = index % rows * tile.m, j0 = index / rows % columns * tile.n;
-      const int64_t m = std::min(tile.m, g.m - i0), n = std::min(tile.n, g.n - j0);
+      const int64_t batch = index / (rows * columns), place = index % (rows * columns);
+      const int64_t row = columns_first ? place / columns : place % rows;
+      const int64_t column = columns_first ? place % columns : place / rows;
       DispatchFloat("gemm", g.dtype, [&](auto tag) {
         using T = typename decltype(tag)::type;
         DispatchFloat("gemm", g.c_dtype, [&](auto c_tag) {
           using C = typename decltype(c_tag)::type;
-          RunTile<T, C>(g, index / (rows * columns), i0, j0, m, n);
+          RunTile<T, C>(g, ProductOf<T>(g, tile, number, batch), batch, row, column);
         });
       });
     }

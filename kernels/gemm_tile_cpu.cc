@@ -7,6 +7,7 @@
 #include <Eigen/Core>
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
@@ -43,9 +44,8 @@ class SingleThreaded {
   int previous_;
 };
 
-void MultiplyF64(const Operand<double>& a, const Operand<double>& b, const ProductShape& shape,
-                 double* c, int64_t ldc, bool accumulate) {
-  const auto [m, n, k, rows] = shape;
+void MultiplyF64(const Operand<double>& a, const Operand<double>& b, int64_t m, int64_t n,
+                 int64_t k, double* c, int64_t ldc, bool accumulate) {
   if (m + n + k < 24 || m == 1 || n == 1) {  // where Eigen's order depends on alignment
     for (int64_t i = 0; i < m; ++i) {
       for (int64_t j = 0; j < n; ++j) {
@@ -75,10 +75,11 @@ void MultiplyF64(const Operand<double>& a, const Operand<double>& b, const Produ
 
 // ---- f32 and bf16 by oneDNN. ----
 //
-// oneDNN has two kinds of kernels. The packed ones ("brg", with AVX-512) take operands and results
-// whose rows lie next to each other; the bits of an element then depend on its row, its column and
-// k, as long as k is at most kMultiplyDepth. The older ones ("gemm:jit") take any leading
-// dimension, but cut sums by the whole shape, and run with the stack pointer in memory of the heap.
+// oneDNN has two kinds of kernels. The packed ones ("brg", with AVX-512) take B in blocks of
+// columns, and A and C whose rows lie next to each other; the bits of an element then depend on its
+// row, its column and k, as long as k is at most kMultiplyDepth. The older ones ("gemm:jit") take
+// any leading dimension, but cut sums by the whole shape, and run with the stack pointer in memory
+// of the heap.
 
 dnnl::engine& Engine() {
   // Never destroyed: the primitives of other threads may outlive static objects.
@@ -109,30 +110,41 @@ class SignalsDelayed {
   sigset_t previous_;
 };
 
-// A product of compact operands: rows follow each other without gaps.
+// A product of packed operands.
 struct MatmulKey {
   dnnl::memory::data_type type;  // of A and B
   int64_t m, n, k;
-  bool transpose_a, transpose_b, accumulate;
+  bool accumulate;
   bool operator==(const MatmulKey&) const = default;
 };
+
+dnnl::memory::format_tag PackedTag(const MatmulKey& key) {
+  using Tag = dnnl::memory::format_tag;
+  const bool f32 = key.type == dnnl::memory::data_type::f32;
+  switch (PackedColumns(key.n)) {
+    case 16:
+      return f32 ? Tag::BA16a16b : Tag::BA16a16b2a;
+    case 32:
+      return f32 ? Tag::BA16a32b : Tag::BA16a32b2a;
+    case 48:
+      return f32 ? Tag::BA16a48b : Tag::BA16a48b2a;
+    default:
+      return f32 ? Tag::BA16a64b : Tag::BA16a64b2a;
+  }
+}
 
 // A matmul into f32 with its descriptors, ready to run on any pointers.
 struct Matmul {
   MatmulKey key;
   uint64_t last_use = 0;
-  bool packed = false;  // the kernel is one of those that keep the stack
   dnnl::matmul primitive;
   dnnl::memory a, b, c, scratchpad;
 
   explicit Matmul(const MatmulKey& k) : key(k) {
     using Memory = dnnl::memory;
-    const auto strides = [](int64_t rows, int64_t columns, bool transposed) {
-      return transposed ? Memory::dims{1, rows} : Memory::dims{columns, 1};
-    };
-    const Memory::desc da({k.m, k.k}, k.type, strides(k.m, k.k, k.transpose_a));
-    const Memory::desc db({k.k, k.n}, k.type, strides(k.k, k.n, k.transpose_b));
-    const Memory::desc dc({k.m, k.n}, Memory::data_type::f32, strides(k.m, k.n, false));
+    const Memory::desc da({k.m, k.k}, k.type, Memory::dims{k.k, 1});
+    const Memory::desc db({k.k, k.n}, k.type, PackedTag(k));
+    const Memory::desc dc({k.m, k.n}, Memory::data_type::f32, Memory::dims{k.n, 1});
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     if (k.accumulate) {
@@ -142,7 +154,9 @@ struct Matmul {
     }
     const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(da, db, dc), attributes,
                                                    Engine());
-    packed = std::string_view(description.impl_info_str()).starts_with("brg");
+    LS_INVARIANT(std::string_view(description.impl_info_str()).starts_with("brg"),
+                 "oneDNN multiplies m = ", k.m, ", n = ", k.n, ", k = ", k.k, " by ",
+                 description.impl_info_str(), ", which may move the stack pointer");
     primitive = dnnl::matmul(description);
     a = Memory(da, Engine(), nullptr);
     b = Memory(db, Engine(), nullptr);
@@ -192,13 +206,13 @@ void RunMatmul(const MatmulKey& key, const void* a, const void* b, float* c) {
                                              {DNNL_ARG_WEIGHTS, matmul.b.get()},
                                              {DNNL_ARG_DST, matmul.c.get()},
                                              {DNNL_ARG_SCRATCHPAD, matmul.scratchpad.get()}}};
-  std::optional<SignalsDelayed> delayed;
-  if (!matmul.packed) delayed.emplace();
   const dnnl_status_t status =
       dnnl_primitive_execute(matmul.primitive.get(), stream.get(), args.size(), args.data());
   LS_INVARIANT(status == dnnl_success, "oneDNN's matmul of m = ", key.m, ", n = ", key.n,
                ", k = ", key.k, " returned status ", status);
 }
+
+constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <class T>
 void CopyRows(const T* from, int64_t from_ld, int64_t rows, int64_t columns, T* to, int64_t to_ld) {
@@ -207,52 +221,52 @@ void CopyRows(const T* from, int64_t from_ld, int64_t rows, int64_t columns, T* 
   }
 }
 
-// The first [rows, columns] of x, as it lies in memory, without gaps: in place or in `scratch`.
 template <class T>
-const T* Compact(const T* x, int64_t ld, int64_t rows, int64_t columns, Scratch<T>& scratch) {
-  if (ld == columns || rows == 1) return x;
-  T* const copy = scratch.Get(rows * columns);
-  CopyRows(x, ld, rows, columns, copy, columns);
-  return copy;
-}
-
-template <class T>
-void MultiplyPacked(const Operand<T>& a, const Operand<T>& b, const ProductShape& shape, float* c,
-                    int64_t ldc, bool accumulate) {
-  const auto [m, n, k, rows] = shape;
+void MultiplyPacked(const TiledProduct<T>& p, int64_t row, int64_t column, float* c, int64_t ldc,
+                    bool accumulate) {
   constexpr auto kType =
       std::is_same_v<T, float> ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
-  static thread_local Scratch<T> scratch_a, scratch_b;
+  static thread_local PanelCache<T> panels_a, panels_b;
   static thread_local Scratch<float> scratch_c;
+  const int64_t i = row * p.tile.m, j = column * p.tile.n;
+  const int64_t m = p.Rows(row), n = p.Columns(column), k = p.k;
+  const int64_t rows = CeilDivide(p.m, p.tile.m), columns = CeilDivide(p.n, p.tile.n);
+  const int64_t deepest = std::min(k, kMultiplyDepth), slices = CeilDivide(k, deepest);
   const bool in_place = ldc == n || m == 1;
   float* const sums = in_place ? c : scratch_c.Get(m * n);
   if (!in_place && accumulate) CopyRows(c, ldc, m, n, sums, n);
-  for (int64_t at = 0; at < k; at += kMultiplyDepth) {
-    const int64_t depth = std::min(kMultiplyDepth, k - at);
-    const T* compact_a =
-        Compact(a.At(0, at), a.ld, a.transposed ? depth : m, a.transposed ? m : depth, scratch_a);
-    const T* compact_b =
-        Compact(b.At(at, 0), b.ld, b.transposed ? n : depth, b.transposed ? depth : n, scratch_b);
-    RunMatmul({kType, m, n, depth, a.transposed, b.transposed, accumulate || at > 0}, compact_a,
-              compact_b, sums);
+  for (int64_t slice = 0; slice < slices; ++slice) {
+    const int64_t at = slice * kMultiplyDepth, depth = std::min(kMultiplyDepth, k - at);
+    const T* a = p.a.At(i, at);
+    if (p.a.transposed || (p.a.ld != depth && m > 1)) {
+      const auto panel =
+          panels_a.Find(p.number, row * slices + slice, rows * slices, p.tile.m * deepest);
+      if (!panel.packed) PackA(p.a.From(i, at), m, depth, panel.data);
+      a = panel.data;
+    }
+    const auto b = panels_b.Find(p.number, column * slices + slice, columns * slices,
+                                 PackedSizeB(deepest, p.tile.n));
+    if (!b.packed) PackB(p.b.From(at, j), depth, n, b.data);
+    RunMatmul({kType, m, n, depth, accumulate || slice > 0}, a, b.data, sums);
   }
   if (!in_place) CopyRows(sums, n, m, n, c, ldc);
 }
 
-void MultiplyF32(const Operand<float>& a, const Operand<float>& b, const ProductShape& shape,
-                 float* c, int64_t ldc, bool accumulate) {
+void MultiplyF32(const TiledProduct<float>& p, int64_t row, int64_t column, float* c, int64_t ldc,
+                 bool accumulate) {
   // Packing a transposed B takes longer than its product by a few rows, as in generation.
   constexpr int64_t kFewRows = 8;
-  if (HasPackedProducts() && !(shape.rows < kFewRows && b.transposed)) {
-    MultiplyPacked<float>(a, b, shape, c, ldc, accumulate);
+  if (HasPackedProducts() && !(p.m < kFewRows && p.b.transposed)) {
+    MultiplyPacked(p, row, column, c, ldc, accumulate);
     return;
   }
-  const auto [m, n, k, rows] = shape;
+  const int64_t m = p.Rows(row), n = p.Columns(column);
+  const Operand<float> a = p.a.From(row * p.tile.m, 0), b = p.b.From(0, column * p.tile.n);
   const SignalsDelayed scope;
   const dnnl_status_t status =
-      dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f, a.data, a.ld,
+      dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, p.k, 1.0f, a.data, a.ld,
                  b.data, b.ld, accumulate ? 1.0f : 0.0f, c, ldc);
-  LS_INVARIANT(status == dnnl_success, "oneDNN's sgemm of m = ", m, ", n = ", n, ", k = ", k,
+  LS_INVARIANT(status == dnnl_success, "oneDNN's sgemm of m = ", m, ", n = ", n, ", k = ", p.k,
                " returned status ", status);
 }
 
@@ -262,23 +276,6 @@ void WidenRows(const BF16* from, int64_t rows, int64_t columns, int64_t ld, floa
     const BF16* in = from + i * ld;
     float* out = to + i * columns;
     for (int64_t j = 0; j < columns; ++j) out[j] = static_cast<float>(in[j]);
-  }
-}
-
-// bf16 through f32: exact, as each bf16 is a float. k in slices that stay in the cache.
-void MultiplyConverted(const Operand<BF16>& a, const Operand<BF16>& b, const ProductShape& shape,
-                       float* c, int64_t ldc, bool accumulate) {
-  const auto [m, n, k, rows] = shape;
-  static thread_local Scratch<float> scratch_a, scratch_b;
-  for (int64_t at = 0; at < k; at += kMultiplyDepth) {
-    const int64_t depth = std::min(kMultiplyDepth, k - at);
-    const int64_t a_columns = a.transposed ? m : depth, b_columns = b.transposed ? depth : n;
-    float* wide_a = scratch_a.Get(m * depth);
-    float* wide_b = scratch_b.Get(n * depth);
-    WidenRows(a.At(0, at), a.transposed ? depth : m, a_columns, a.ld, wide_a);
-    WidenRows(b.At(at, 0), b.transposed ? n : depth, b_columns, b.ld, wide_b);
-    MultiplyF32({wide_a, a_columns, a.transposed}, {wide_b, b_columns, b.transposed},
-                {m, n, depth, rows}, c, ldc, accumulate || at > 0);
   }
 }
 
@@ -295,39 +292,74 @@ bool HasNativeBF16() {
   return native;
 }
 
+// bf16 through f32: exact, as each bf16 is a float. k in slices that stay in the cache.
+void MultiplyConverted(const TiledProduct<BF16>& p, int64_t row, int64_t column, float* c,
+                       int64_t ldc, bool accumulate) {
+  static thread_local Scratch<float> scratch_a, scratch_b;
+  const int64_t m = p.Rows(row), n = p.Columns(column);
+  for (int64_t at = 0; at < p.k; at += kMultiplyDepth) {
+    const int64_t depth = std::min(kMultiplyDepth, p.k - at);
+    const Operand<BF16> a = p.a.From(row * p.tile.m, at), b = p.b.From(at, column * p.tile.n);
+    const int64_t a_columns = a.transposed ? m : depth, b_columns = b.transposed ? depth : n;
+    float* wide_a = scratch_a.Get(m * depth);
+    float* wide_b = scratch_b.Get(n * depth);
+    WidenRows(a.data, a.transposed ? depth : m, a_columns, a.ld, wide_a);
+    WidenRows(b.data, b.transposed ? n : depth, b_columns, b.ld, wide_b);
+    const TiledProduct<float> wide{NumberProducts(1),
+                                   {wide_a, a_columns, a.transposed},
+                                   {wide_b, b_columns, b.transposed},
+                                   p.m,
+                                   p.n,
+                                   depth,
+                                   {m, n},
+                                   p.bf16};
+    MultiplyF32(wide, 0, 0, c, ldc, accumulate || at > 0);
+  }
+}
+
 }  // namespace
 
+uint64_t NumberProducts(int64_t count) {
+  static std::atomic<uint64_t> next = 1;
+  return next.fetch_add(static_cast<uint64_t>(count), std::memory_order_relaxed);
+}
+
 bool HasPackedProducts() {
-  static const bool packed =
-      Matmul({dnnl::memory::data_type::f32, 16, 16, 16, false, false, false}).packed;
+  static const bool packed = [] {
+    switch (dnnl::get_effective_cpu_isa()) {
+      case dnnl::cpu_isa::avx512_core:
+      case dnnl::cpu_isa::avx512_core_vnni:
+        return true;
+      default:
+        return HasNativeBF16();
+    }
+  }();
   return packed;
 }
 
 template <class T>
-void MultiplyTile(const Operand<T>& a, const Operand<T>& b, const ProductShape& shape, Acc<T>* c,
-                  int64_t ldc, bool accumulate, GemmArgs::BF16Products bf16) {
-  if (shape.k == 0) {
-    for (int64_t i = 0; i < shape.m && !accumulate; ++i)
-      std::fill_n(c + i * ldc, shape.n, Acc<T>(0));
+void MultiplyTile(const TiledProduct<T>& p, int64_t row, int64_t column, Acc<T>* c, int64_t ldc,
+                  bool accumulate) {
+  const int64_t m = p.Rows(row), n = p.Columns(column);
+  if (p.k == 0) {
+    for (int64_t i = 0; i < m && !accumulate; ++i) std::fill_n(c + i * ldc, n, Acc<T>(0));
     return;
   }
   const SingleThreaded scope;
   if constexpr (std::is_same_v<T, double>) {
-    MultiplyF64(a, b, shape, c, ldc, accumulate);
+    MultiplyF64(p.a.From(row * p.tile.m, 0), p.b.From(0, column * p.tile.n), m, n, p.k, c, ldc,
+                accumulate);
   } else if constexpr (std::is_same_v<T, float>) {
-    MultiplyF32(a, b, shape, c, ldc, accumulate);
+    MultiplyF32(p, row, column, c, ldc, accumulate);
   } else {
     using Mode = GemmArgs::BF16Products;
-    const bool native = bf16 == Mode::kByCpu ? HasNativeBF16() : bf16 == Mode::kOneDnn;
-    (native ? MultiplyPacked<BF16> : MultiplyConverted)(a, b, shape, c, ldc, accumulate);
+    const bool native = p.bf16 == Mode::kByCpu ? HasNativeBF16() : p.bf16 == Mode::kOneDnn;
+    (native ? MultiplyPacked<BF16> : MultiplyConverted)(p, row, column, c, ldc, accumulate);
   }
 }
 
-template void MultiplyTile(const Operand<double>&, const Operand<double>&, const ProductShape&,
-                           double*, int64_t, bool, GemmArgs::BF16Products);
-template void MultiplyTile(const Operand<float>&, const Operand<float>&, const ProductShape&,
-                           float*, int64_t, bool, GemmArgs::BF16Products);
-template void MultiplyTile(const Operand<BF16>&, const Operand<BF16>&, const ProductShape&, float*,
-                           int64_t, bool, GemmArgs::BF16Products);
+template void MultiplyTile(const TiledProduct<double>&, int64_t, int64_t, double*, int64_t, bool);
+template void MultiplyTile(const TiledProduct<float>&, int64_t, int64_t, float*, int64_t, bool);
+template void MultiplyTile(const TiledProduct<BF16>&, int64_t, int64_t, float*, int64_t, bool);
 
 }  // namespace lockstep::cpu

@@ -2,36 +2,40 @@
 // kernels/gemm_cpu.h cuts its products into.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/dtype.h"
 #include "kernels/gemm_cpu.h"
+#include "kernels/gemm_pack_cpu.h"
 
 namespace lockstep::cpu {
 
-template <class T>
-struct Operand {
-  const T* data;
-  int64_t ld;
-  bool transposed;
-
-  // Element (i, j) of the operand as it enters the product.
-  const T* At(int64_t i, int64_t j) const { return data + (transposed ? j * ld + i : i * ld + j); }
-};
-
 // Longer sums are split into slices of this length, which are added in order: oneDNN splits longer
 // ones differently when A is transposed, and operands would not stay in the cache.
-inline constexpr int64_t kMultiplyDepth = 1024;
+inline constexpr int64_t kMultiplyDepth = 4096;
 
-struct ProductShape {
+// A product of A [m, k] and B [k, n], which is cut into tiles of one size; those at its ends may be
+// smaller. Products are numbered, in the whole process.
+template <class T>
+struct TiledProduct {
+  uint64_t number;
+  Operand<T> a, b;
   int64_t m, n, k;
-  int64_t rows;  // m of the whole product, where this is a tile of one
+  internal::GemmTile tile;
+  GemmArgs::BF16Products bf16;
+
+  int64_t Rows(int64_t row) const { return std::min(tile.m, m - row * tile.m); }
+  int64_t Columns(int64_t column) const { return std::min(tile.n, n - column * tile.n); }
 };
 
-// C [m, n] = A B, or C += A B, for A [m, k] and B [k, n]; rows of C are ldc elements apart.
-// T is double, float or BF16, which is multiplied as `bf16` says.
+// Numbers for `count` products, of which this is the first.
+uint64_t NumberProducts(int64_t count);
+
+// C = A B, or C += A B, for one tile of it: C [Rows(row), Columns(column)], whose rows are ldc
+// elements apart. T is double, float or BF16, which is multiplied as `bf16` says.
 template <class T>
-void MultiplyTile(const Operand<T>& a, const Operand<T>& b, const ProductShape& shape, Acc<T>* c,
-                  int64_t ldc, bool accumulate, GemmArgs::BF16Products bf16);
+void MultiplyTile(const TiledProduct<T>& product, int64_t row, int64_t column, Acc<T>* c,
+                  int64_t ldc, bool accumulate);
 
 }  // namespace lockstep::cpu

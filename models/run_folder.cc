@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 
 #include "core/file.h"
+#include "dist/socket.h"
 
 namespace lockstep::models {
 namespace {
@@ -76,9 +76,7 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
 
 // "process 4711 on node0, since 2026-11-23 09:00:05 UTC"
 std::string ThisProcess() {
-  std::array<char, 256> host = {};
-  gethostname(host.data(), host.size() - 1);
-  return fmt::format("process {} on {}, since {:%Y-%m-%d %H:%M:%S} UTC", getpid(), host.data(),
+  return fmt::format("process {} on {}, since {:%Y-%m-%d %H:%M:%S} UTC", getpid(), dist::HostName(),
                      fmt::gmtime(std::time(nullptr)));
 }
 

@@ -78,7 +78,7 @@ bool StepGraphs::Ready(bool eager) {
     Capture();
   } catch (const Error& error) {
     for (const auto& p : parameters_) p->leaf().ZeroGrad();
-    state_.SetUpdated(false);
+    state_.SetPhase(StepPhase::kGradients);
     GiveUp(error.what());
     return false;
   }

@@ -6,7 +6,7 @@
 
 namespace lockstep::nn {
 
-uint64_t RandomSite(const std::string& path) { return HashName(path); }
+uint64_t RandomSite(const std::string& path) { return DistinctSite(HashName(path)); }
 
 Dropout::Dropout(double p) : p_(p) {
   LS_CHECK(p >= 0 && p < 1, "the probability of dropout must be in [0, 1), got ", p);

@@ -7,8 +7,9 @@ namespace lockstep::nn {
 
 // In a TrainingScope zeroes each element with probability p and multiplies the others by 1/(1 - p);
 // outside of one, and for p = 0, returns x itself. The mask is a function of (seed, step, this
-// module's path, the element's place in the global batch), not of rank, micro-batch or device. So
-// the model must have names (Module::Materialize). Throws ArgumentError unless 0 <= p < 1.
+// module's path, how often it ran before in the micro-batch, the element's place in the global
+// batch), not of rank, micro-batch or device. So the model must have names (Module::Materialize).
+// Throws ArgumentError unless 0 <= p < 1.
 class Dropout : public BranchLayer {
  public:
   explicit Dropout(double p);
@@ -24,7 +25,7 @@ class Dropout : public BranchLayer {
 };
 
 // The number by which random operations tell their places apart, of a path as Module::path() has
-// it.
+// it: another each time that a micro-batch's forward comes by (DistinctSite).
 uint64_t RandomSite(const std::string& path);
 
 }  // namespace lockstep::nn

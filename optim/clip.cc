@@ -13,7 +13,8 @@ void ClipGradNorm(std::span<const std::shared_ptr<Parameter>> parameters, double
            "ClipGradNorm: no step is under way on this StepState. Begin it before the forward, and "
            "keep the result until after Step:\n"
            "  const auto training = optimizer.BeginStep(state, step, learning_rate);");
-  LS_CHECK(!state.updated(), "ClipGradNorm after Step clips nothing: call it before Step");
+  LS_CHECK(state.phase() != StepPhase::kUpdated,
+           "ClipGradNorm after Step clips nothing: call it before Step");
   std::unordered_set<const Parameter*> clipped;
   for (const auto& p : parameters) clipped.insert(p.get());
   for (const auto& p : state.updater()->parameters()) {
@@ -30,6 +31,7 @@ void ClipGradNorm(std::span<const std::shared_ptr<Parameter>> parameters, double
   LS_CHECK(!grads.empty(), "ClipGradNorm: none of the ", parameters.size(),
            " parameters has a gradient: run Backward before it");
   ops::GradNorm(grads, max_norm, state);
+  state.SetPhase(StepPhase::kClipped);
 }
 
 }  // namespace lockstep::optim

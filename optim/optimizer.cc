@@ -69,13 +69,13 @@ void Optimizer::Step(const StepState& state) {
            state.updater()->name(),
            ", for whose learning rate and clipping it is: give each optimizer a StepState of its "
            "own, and step it with that");
-  LS_CHECK(!state.updated(), name(),
+  LS_CHECK(state.phase() != StepPhase::kUpdated, name(),
            "::Step: this step was updated already. Each update has a BeginStep of "
            "its own, in the body of the loop:\n"
            "  const auto training = optimizer.BeginStep(state, step, learning_rate);");
   CheckUnchanged();
   Update(state);
-  begun_->SetUpdated(true);
+  state.SetPhase(StepPhase::kUpdated);
   See();
 }
 

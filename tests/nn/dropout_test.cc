@@ -48,22 +48,25 @@ TEST(DropoutTest, TheMaskBelongsToThePlaceInTheModel) {
   Sequential b({std::make_shared<Dropout>(0), std::make_shared<Dropout>(0.5)});
   a.AssignNames("h");
   b.AssignNames("h");
-  const StepState state(kCpu, 1), other_seed(kCpu, 2);
+  StepState state(kCpu, 1), other_seed(kCpu, 2);
   std::vector<float> mask;
   {
     TrainingScope training(state);
     mask = a(Ones()).ToVector<float>();
-    EXPECT_EQ(a(Ones()).ToVector<float>(), mask) << "the same twice";
+    const auto second = a(Ones()).ToVector<float>();
+    EXPECT_NE(second, mask) << "a second forward, as of a siamese network";
     EXPECT_NE(b(Ones()).ToVector<float>(), mask);
     b.AssignNames("g");
     a.AssignNames("g");
     EXPECT_NE(a(Ones()).ToVector<float>(), mask) << "another path";
     a.AssignNames("h");
-    EXPECT_EQ(a(Ones()).ToVector<float>(), mask);
+    state.SetFirstSample(0);
+    EXPECT_EQ(a(Ones()).ToVector<float>(), mask) << "the same micro-batch again";
+    EXPECT_EQ(a(Ones()).ToVector<float>(), second);
   }
+  EXPECT_EQ(RandomSite("h.0"), HashName("h.0"));
   TrainingScope training(other_seed);
   EXPECT_NE(a(Ones()).ToVector<float>(), mask);
-  EXPECT_EQ(RandomSite("h.0"), HashName("h.0"));
 }
 
 TEST(DropoutTest, WithoutNamesTrainingIsAnError) {

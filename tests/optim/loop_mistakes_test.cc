@@ -97,6 +97,20 @@ TEST(LoopMistakes, ClippingAfterTheUpdate) {
               HasSubstr("call it before Step"));
 }
 
+TEST(LoopMistakes, ABackwardAfterClipping) {
+  AdamW adamw(OneParameter());
+  StepState state(kCpu, 1);
+  const Tensor& w = adamw.parameters()[0]->value();
+  const auto training = adamw.BeginStep(state, 0, 0.1);
+  Backward(ops::Sum(w));
+  ClipGradNorm(adamw.parameters(), 1, state);
+  EXPECT_THAT(MessageOf([&] { Backward(ops::Sum(w)); }),
+              AllOf(HasSubstr("would not be clipped"),
+                    HasSubstr("Call ClipGradNorm after the last Backward")));
+  ClipGradNorm(adamw.parameters(), 1, state);
+  adamw.Step(state);
+}
+
 TEST(LoopMistakes, AnOptimizerThatIsReplacedWithinItsStep) {
   const auto parameters = OneParameter();
   auto adamw = std::make_unique<AdamW>(parameters);
