@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -126,7 +127,7 @@ void CheckAll(GemmArgs::BF16Products mode = GemmArgs::BF16Products::kByCpu) {
                                                                      {2, 3, 4},
                                                                      {17, 65, 129},
                                                                      {130, 200, 50},
-                                                                     {64, 48, 1500},
+                                                                     {64, 48, 4200},
                                                                      {300, 97, 31}}) {
       problems.push_back({ta, tb, m, n, k});
       problems.push_back({ta, tb, m, n, k, 1, 3, true});
@@ -191,6 +192,26 @@ TEST(Gemm, ProductsInOneCallHaveTheBitsOfOneCallEach) {
   }
 }
 
+// Threads remember what they packed of a product's operands, but not from one product to the next.
+template <class T>
+void CheckOperandsAreReadAnew() {
+  for (const bool transpose_a : {false, true}) {
+    const Problem p{transpose_a, true, 300, 700, 100, 2};
+    Product<T, float> reused(p), fresh(p);
+    Gemm(reused.g);
+    for (Product<T, float>* x : {&reused, &fresh}) {
+      for (auto* operand : {&x->a, &x->b}) std::reverse(operand->begin(), operand->end());
+      Gemm(x->g);
+    }
+    EXPECT_EQ(reused.c, fresh.c) << p;
+  }
+}
+
+TEST(Gemm, OperandsAreReadAnew) {
+  CheckOperandsAreReadAnew<float>();
+  CheckOperandsAreReadAnew<BF16>();
+}
+
 template <class T, class C>
 void CheckThreads(GemmArgs::BF16Products mode = GemmArgs::BF16Products::kByCpu) {
   const int before = NumThreads();
@@ -232,7 +253,7 @@ void CheckParts(GemmArgs::BF16Products mode) {
   if (!HasPackedProducts()) GTEST_SKIP() << kNoPackedProducts;
   constexpr int64_t kM = 300, kN = 200;
   constexpr int64_t kRows[] = {1, 2, 8, 9, 64, 131}, kColumns[] = {1, 2, 16, 65, 130};
-  for (const int64_t k : {1, 100, 1024, 1025, 3000}) {
+  for (const int64_t k : {1, 100, 1025, 4096, 4999}) {
     for (const bool accumulate : {false, true}) {
       Product<T, float> whole({false, false, kM, kN, k, 1, 0, accumulate});
       whole.g.bf16 = mode;

@@ -60,13 +60,15 @@ TEST(BranchTest, OneDropoutIsLeftInTraining) {
   second.AssignNames("second");
   const Tensor x = RandomTensor({4, 50}, 2);
   EXPECT_EQ(first.AsBranch(x).dropout, 0) << "outside of training";
-  const StepState state(kCpu, 1);
+  StepState state(kCpu, 1);
   const TrainingScope training(state);
   const ops::Branch one = first.AsBranch(x), two = second.AsBranch(one);
   EXPECT_EQ(one.value.raw_data(), x.raw_data());
   EXPECT_EQ(one.dropout, 0.25);
   EXPECT_EQ(two.dropout, 0.5);
+  state.SetFirstSample(0);  // the same micro-batch again
   EXPECT_EQ(ops::Complete(one).ToVector<double>(), first(x).ToVector<double>());
+  state.SetFirstSample(0);
   EXPECT_EQ(ops::Complete(two).ToVector<double>(), second(first(x)).ToVector<double>());
 }
 

@@ -255,11 +255,14 @@ TEST(TransformerDropoutTest, EveryPlaceHasItsOwnMaskAndEvaluationHasNone) {
   const Tensor x = RandomTensor({2, 5, 16}, 8);
   const std::vector<double> evaluated = stack(x).ToVector<double>();
   EXPECT_EQ(evaluated, plain(x).ToVector<double>());
-  const StepState state(kCpu, 7), other(kCpu, 8);
+  StepState state(kCpu, 7);
+  const StepState other(kCpu, 8);
   std::vector<double> trained;
   {
     TrainingScope training(state);
     trained = stack(x).ToVector<double>();
+    EXPECT_NE(stack(x).ToVector<double>(), trained) << "a second forward of one micro-batch";
+    state.SetFirstSample(0);
     EXPECT_EQ(stack(x).ToVector<double>(), trained);
   }
   EXPECT_NE(trained, evaluated);
