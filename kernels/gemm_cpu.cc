@@ -129,20 +129,27 @@ void Check(const GemmArgs& g) {
   LS_INVARIANT(g.gelu_input == nullptr || (g.bias == nullptr && !g.gelu && !g.accumulate));
 }
 
+// Whether neighbouring tiles share rows of A rather than columns of B: where A is packed, and
+// threads keep all of B, which has so many bytes.
+bool ColumnsFirst(bool transpose_a, int64_t bytes_of_b) {
+  return transpose_a && bytes_of_b <= kPanelCacheBytes;
+}
+
 }  // namespace
 
-// The tile that takes the least time, summed over several numbers of threads, by a model in units
-// of one multiplication: the products; what packing costs, of the panels that a thread finds
-// neither in its caches nor in place; results that are copied, or beyond the cache; and a constant.
-// Constants were fitted to measurements of oneDNN 2.6 with AVX-512; integers, so that every build
-// chooses alike.
+// The tile that takes the least time, for 0 threads summed over several numbers of them, by a model
+// in units of one multiplication: the products; what packing costs, of the panels that a thread
+// finds neither in its caches nor in place; results that are copied, or beyond the cache; and a
+// constant. Constants were fitted to measurements of oneDNN 2.6 with AVX-512; integers, so that
+// every build chooses alike.
 GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n,
-                                  int64_t k, int64_t batch) {
+                                  int64_t k, int64_t batch, int threads) {
   constexpr int64_t kTileM[] = {32, 64, 96, 128, 192, 256, 384, 512};
   constexpr int64_t kTileN[] = {128, 192, 256, 384, 512, 768, 1024};
   constexpr int64_t kNearElements = 128 << 10, kKeptElements = kPanelCacheBytes / 4;
   constexpr int64_t kFarElements = 4 << 20;
   const bool pack_a = transpose_a || k > kMultiplyDepth;
+  const bool columns_first = ColumnsFirst(transpose_a, n * k * 4);
   // An element's: read from beyond all caches, or not.
   const auto pack_cost = [&](int64_t size, bool transposed) {
     return size * k > kFarElements ? 40 : transposed ? 14 : 8;
@@ -152,6 +159,8 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
     int64_t threads, weight;
   };
   constexpr Load kLoads[] = {{1, 3}, {2, 6}, {4, 3}, {8, 1}};
+  const Load load{threads, 1};
+  const std::span loads = threads == 0 ? std::span<const Load>(kLoads) : std::span(&load, 1);
   const auto divide = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const auto even = [&](int64_t size, int64_t tile, int64_t unit) {
     const int64_t parts = divide(size, tile), part = divide(size, parts);
@@ -168,19 +177,18 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
       if (tn < n) tile += 12 * tm * tn;
       if (tm * tn > kNearElements) tile += tile / 10;
       int64_t cost = 0;
-      for (const auto& [threads, weight] : kLoads) {
-        const int64_t rounds = divide(rows * columns * batch, threads);
+      for (const auto& [workers, weight] : loads) {
+        const int64_t rounds = divide(rows * columns * batch, workers);
         // Of the tiles that a thread computes, those whose panel is not that of another one.
         const auto packed = [&](int64_t parts, int64_t others, int64_t size) {
           return size * k > kKeptElements
                      ? rounds
-                     : std::min(rounds, divide(parts * batch * std::min(others, threads), threads));
+                     : std::min(rounds, divide(parts * batch * std::min(others, workers), workers));
         };
         const int64_t wake = rows * columns * batch > 1 ? 200'000 : 0;
         int64_t time = rounds * tile + wake + packed(columns, rows, tn) * tn * k * b_element;
-        const bool columns_first = transpose_a && k * n <= kKeptElements;
         if (pack_a) time += packed(rows, columns, columns_first ? tm : m) * tm * k * a_element;
-        cost += weight * threads * time;
+        cost += weight * workers * time;
       }
       if (cost < best_cost) {
         best_cost = cost;
@@ -199,6 +207,7 @@ GemmTile TileOf(const GemmArgs& g) {
   struct Entry {
     int64_t m = -1, n = 0, k = 0, batch = 0;
     bool transpose_a = false, transpose_b = false;
+    int threads = 0;
     GemmTile tile{};
   };
   static thread_local std::array<Entry, 64> entries;
@@ -208,15 +217,12 @@ GemmTile TileOf(const GemmArgs& g) {
           4 +
       (g.transpose_a ? 2 : 0) + (g.transpose_b ? 1 : 0);
   Entry& e = entries[key * 0x9E3779B97F4A7C15ull >> 58];
+  const int threads = g.dtype != DType::kF64 && IsPacked(g.m, g.transpose_b) ? NumThreads() : 0;
   if (e.m != g.m || e.n != g.n || e.k != g.k || e.batch != g.batch ||
-      e.transpose_a != g.transpose_a || e.transpose_b != g.transpose_b) {
-    e = {g.m,
-         g.n,
-         g.k,
-         g.batch,
-         g.transpose_a,
-         g.transpose_b,
-         internal::ChooseGemmTile(g.transpose_a, g.transpose_b, g.m, g.n, g.k, g.batch)};
+      e.transpose_a != g.transpose_a || e.transpose_b != g.transpose_b || e.threads != threads) {
+    const GemmTile tile =
+        internal::ChooseGemmTile(g.transpose_a, g.transpose_b, g.m, g.n, g.k, g.batch, threads);
+    e = {g.m, g.n, g.k, g.batch, g.transpose_a, g.transpose_b, threads, tile};
   }
   return e.tile;
 }
@@ -241,8 +247,7 @@ void Gemm(std::span<const GemmArgs> products) {
     if (g.m > 0 && g.n > 0 && g.batch > 0) {
       const GemmTile tile = TileOf(g);
       const int64_t rows = (g.m + tile.m - 1) / tile.m, columns = (g.n + tile.n - 1) / tile.n;
-      // Neighbours share the operand of which a thread does not keep everything.
-      const bool columns_first = g.transpose_a && g.k * g.n * SizeOf(g.dtype) <= kPanelCacheBytes;
+      const bool columns_first = ColumnsFirst(g.transpose_a, g.n * g.k * SizeOf(g.dtype));
       total += g.batch * rows * columns;
       tiles[i] = {tile, rows, columns, 0, NumberProducts(g.batch), columns_first};
     }

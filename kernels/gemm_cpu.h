@@ -14,11 +14,11 @@ namespace lockstep::cpu {
 // and rounded to C's dtype once. oneDNN multiplies f32 and bf16, Eigen f64.
 //
 // The bits of C are a function of the arguments' shapes and values (and of the instruction set),
-// not of the number of threads: C is cut into tiles that follow from the shape alone, one thread
-// computes a tile, and a tile's sum over k is never divided between threads. Where
-// HasPackedProducts(), the bits of an element of an f32 or bf16 product are a function of its row
-// of A, its column of B, and k: not of m, n, strides or transposes. (Products by a transposed B of
-// fewer than 8 rows, as in generation, are the exception.)
+// not of the number of threads: C is cut into tiles, one thread computes a tile, and a tile's sum
+// over k is never divided between threads. Where HasPackedProducts(), the bits of an element of an
+// f32 or bf16 product are a function of its row of A, its column of B, and k: not of m, n, strides,
+// transposes or tiles. (Products by a transposed B of fewer than 8 rows, as in generation, are the
+// exception.) Elsewhere tiles follow from the shape alone.
 //
 // Signals may be handled at any time: the stack pointer stays on the thread's stack, or the
 // thread's signals wait.
@@ -65,9 +65,9 @@ namespace internal {
 struct GemmTile {
   int64_t m, n;
 };
-// The tile for one product of this shape, out of `batch` of them.
+// The tile for one product of this shape, out of `batch` of them; 0 threads: for any number.
 GemmTile ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
-                        int64_t batch);
+                        int64_t batch, int threads);
 
 }  // namespace internal
 

@@ -96,11 +96,37 @@ void Transpose(const void* from, int64_t from_stride, int64_t rows, int64_t colu
 
 // to[2 j] = even[j], to[2 j + 1] = odd[j].
 template <class T>
-void Interleave(const T* even, const T* odd, int64_t n, T* to) {
+[[gnu::always_inline]] inline void Interleave(const T* even, const T* odd, int64_t n, T* to) {
+  for (int64_t j = 0; j < n; ++j) {
+    to[2 * j] = even[j];
+    to[2 * j + 1] = odd[j];
+  }
+}
+
+// PackB of an operand that is not transposed, in blocks of so many columns.
+template <class T>
+void PackRows(const Operand<T>& b, int64_t k, int64_t n, int64_t block, int64_t rows, T* to) {
+  constexpr int64_t kAhead = 8, kLine = 64 / sizeof(T);
   Vectorised([=] {
-    for (int64_t j = 0; j < n; ++j) {
-      to[2 * j] = even[j];
-      to[2 * j + 1] = odd[j];
+    for (int64_t l = 0; l < k; l += kPair<T>) {
+      const T* const even = b.data + l * b.ld;
+      const T* const odd = even + b.ld;
+      // Pieces of rows are too short for the CPU to foresee the next ones.
+      const T* const ahead = b.data + std::min(l + kAhead, k - 1) * b.ld;
+      for (int64_t j = 0; j < n; j += kLine) __builtin_prefetch(ahead + j);
+      for (int64_t j = 0; j < n; j += block) {
+        const int64_t columns = std::min(block, n - j);
+        T* const out = to + j * rows + l * block;
+        if constexpr (kPair<T> == 1) {
+          int64_t i = 0;
+          for (; i + 16 <= columns; i += 16) std::memcpy(out + i, even + j + i, 64);
+          for (; i < columns; ++i) out[i] = even[j + i];
+        } else if (l + 1 < k) {
+          Interleave(even + j, odd + j, columns, out);
+        } else {
+          for (int64_t i = 0; i < columns; ++i) out[2 * i] = even[j + i];
+        }
+      }
     }
   });
 }
@@ -125,10 +151,12 @@ void PackA(const Operand<T>& a, int64_t m, int64_t k, T* to) {
     T* const pairs = scratch.Get(2 * kPairs * m);
     for (int64_t l = 0; l + 1 < k; l += 2 * kPairs) {
       const int64_t n = std::min(kPairs, (k - l) / 2);
-      for (int64_t p = 0; p < n; ++p) {
-        const T* row = a.data + (l + 2 * p) * a.ld;
-        Interleave(row, row + a.ld, m, pairs + 2 * p * m);
-      }
+      Vectorised([=, &a] {
+        for (int64_t p = 0; p < n; ++p) {
+          const T* row = a.data + (l + 2 * p) * a.ld;
+          Interleave(row, row + a.ld, m, pairs + 2 * p * m);
+        }
+      });
       Transpose(pairs, 2 * m * kSize, n, m, to + l, k * kSize);
     }
     if (k % 2 == 1) {
@@ -145,26 +173,18 @@ void PackB(const Operand<T>& b, int64_t k, int64_t n, T* to) {
   if (b.transposed) {
     for (int64_t j = 0; j < n; j += block, to += rows * block) {
       const int64_t columns = std::min(block, n - j);
-      Transpose(b.At(0, j), b.ld * kSize, columns, k / kPair<T>, to, 4 * block);
+      // A few columns at a time: each is read from its first element to its last.
+      for (int64_t i = 0; i < columns; i += 16) {
+        Transpose(b.At(0, j + i), b.ld * kSize, std::min<int64_t>(16, columns - i), k / kPair<T>,
+                  to + i * kPair<T>, 4 * block);
+      }
       for (int64_t i = 0; k % kPair<T> == 1 && i < columns; ++i) {
         to[(k - 1) * block + 2 * i] = *b.At(k - 1, j + i);
       }
     }
     return;
   }
-  for (int64_t l = 0; l < k; l += kPair<T>) {
-    for (int64_t j = 0; j < n; j += block) {
-      const int64_t columns = std::min(block, n - j);
-      T* const out = to + j * rows + l * block;
-      if constexpr (kPair<T> == 1) {
-        std::copy_n(b.At(l, j), columns, out);
-      } else if (l + 1 < k) {
-        Interleave(b.At(l, j), b.At(l + 1, j), columns, out);
-      } else {
-        for (int64_t i = 0; i < columns; ++i) out[2 * i] = *b.At(l, j + i);
-      }
-    }
-  }
+  PackRows(b, k, n, block, rows, to);
 }
 
 template <class T>

@@ -254,9 +254,7 @@ void MultiplyPacked(const TiledProduct<T>& p, int64_t row, int64_t column, float
 
 void MultiplyF32(const TiledProduct<float>& p, int64_t row, int64_t column, float* c, int64_t ldc,
                  bool accumulate) {
-  // Packing a transposed B takes longer than its product by a few rows, as in generation.
-  constexpr int64_t kFewRows = 8;
-  if (HasPackedProducts() && !(p.m < kFewRows && p.b.transposed)) {
+  if (IsPacked(p.m, p.b.transposed)) {
     MultiplyPacked(p, row, column, c, ldc, accumulate);
     return;
   }

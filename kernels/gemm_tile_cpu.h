@@ -32,6 +32,13 @@ struct TiledProduct {
 // Numbers for `count` products, of which this is the first.
 uint64_t NumberProducts(int64_t count);
 
+// Whether an f32 product goes to the packed kernels, so that its bits do not depend on tiles.
+// Packing a transposed B takes longer than its product by a few rows, as in generation.
+inline bool IsPacked(int64_t m, bool transpose_b) {
+  constexpr int64_t kFewRows = 8;
+  return HasPackedProducts() && !(m < kFewRows && transpose_b);
+}
+
 // C = A B, or C += A B, for one tile of it: C [Rows(row), Columns(column)], whose rows are ldc
 // elements apart. T is double, float or BF16, which is multiplied as `bf16` says.
 template <class T>
