@@ -39,7 +39,7 @@ class Slot<void(Args...)> {
     }
     // So that what the function works in is that stream's too.
     std::optional<StreamGuard> guard;
-    if (!stream.device.is_cpu()) guard.emplace(stream);
+    if (stream != CurrentStream(stream.device)) guard.emplace(stream);
     f(std::move(stream), args...);
   }
 

@@ -186,7 +186,7 @@ class BackwardRun {
 
   void Run(std::span<const Tensor> roots, std::span<const Tensor> root_grads) {
     CheckNotReleased();
-    if (!plan_.nodes.empty()) CheckBackward(plan_.nodes.back()->sequence());
+    if (!plan_.nodes.empty()) CheckBackward(plan_.nodes.back()->sequence(), plan_.leaves);
     plan_.default_root_grad = root_grads.empty();
     for (const Tensor& grad : root_grads) plan_.default_root_grad |= !grad.defined();
     const LeafClaims claims(plan_.leaves);
@@ -448,6 +448,8 @@ bool MayOverwrite(const Tensor& grad) {
 }
 
 void DeferredGradients::Run() { BackwardRun::RunDeferred(std::exchange(items_, {})); }
+
+bool InBackward() { return backward_depth > 0; }
 
 void Backward(std::span<const Tensor> roots, std::span<const Tensor> root_grads,
               const BackwardOptions& options) {

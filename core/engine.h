@@ -43,6 +43,9 @@ struct BackwardOptions {
   DeferredGradients* deferred = nullptr;
 };
 
+// Whether this thread is in a Backward, as a forward is that recomputes activations.
+bool InBackward();
+
 // Adds the gradients of sum_i <roots[i], root_grads[i]> to the leaves. A root gradient has its
 // root's shape, dtype and device; where it is undefined the root must have one element, and it
 // is 1. The order of all additions is fixed by the graph. Throws Error if the graph was released or

@@ -1,9 +1,11 @@
 #include "core/step_state.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <unordered_map>
 
+#include "core/engine.h"
 #include "core/philox.h"
 
 namespace lockstep {
@@ -111,15 +113,27 @@ const StepState* RandomState() {
 uint64_t DistinctSite(uint64_t site) {
   const StepState* state = CurrentStepState();
   if (state == nullptr) return site;
-  const int64_t uses = state->block_->site_uses[site]++;
+  int64_t& count = state->block_->site_uses[site];
+  if (InBackward()) {
+    LS_CHECK(count <= 1, "a module with dropout ran ", count,
+             " times in this micro-batch, and its forward runs again within Backward, to recompute "
+             "activations: which of its masks it had is not known. Do not recompute this module");
+    return site;
+  }
+  const int64_t uses = count++;
   return uses == 0 ? site : HashName(StrCat(site, "#", uses));
 }
 
-void CheckBackward(uint64_t sequence) {
+void CheckBackward(uint64_t sequence, std::span<const std::shared_ptr<Leaf>> leaves) {
   if (current_state == nullptr) return;
-  LS_CHECK(current_state->phase() != StepPhase::kClipped,
-           "Backward after ClipGradNorm: the gradient that it adds would not be clipped. Call "
-           "ClipGradNorm after the last Backward of the step");
+  if (current_state->phase() == StepPhase::kClipped) {
+    for (const auto& p : current_state->updater()->parameters()) {
+      const auto is_p = [&](const auto& leaf) { return leaf.get() == &p->leaf(); };
+      LS_CHECK(std::none_of(leaves.begin(), leaves.end(), is_p),
+               "Backward after ClipGradNorm: the gradient that it adds to '", p->name(),
+               "' would not be clipped. Call ClipGradNorm after the last Backward of the step");
+    }
+  }
   LS_CHECK(sequence < evaluation_begin || sequence >= evaluation_end,
            "a forward ran before BeginStep, in evaluation: without dropout, and with batch norm's "
            "running statistics. Call BeginStep before the forward of each step");

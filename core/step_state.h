@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/host_read.h"
@@ -98,7 +99,9 @@ const StepState* RandomState();
 
 // `site`, which tells random operations apart, when this thread's micro-batch asks for it first,
 // and then another number each time: a module that runs twice (on both sides of a siamese network)
-// draws two masks. Outside of a step, `site`.
+// draws two masks. A forward that failed counts too: call SetFirstSample before it is tried again.
+// Outside of a step, `site`. Within Backward, where a forward runs again to recompute activations,
+// the site that it had; throws ArgumentError if there were several.
 uint64_t DistinctSite(uint64_t site);
 
 // Whether random numbers were drawn in this thread's step as if for the step's first sample, which
@@ -106,9 +109,9 @@ uint64_t DistinctSite(uint64_t site);
 bool DrewWithoutFirstSample();
 
 // Backward calls it with the first node of its graph. Throws ArgumentError if that was recorded
-// between this thread's step and the one before, which is in evaluation, or if the step's gradients
-// are clipped already.
-void CheckBackward(uint64_t sequence);
+// between this thread's step and the one before, which is in evaluation, or if one of the leaves is
+// a parameter of this step's optimizer, whose gradients are clipped already.
+void CheckBackward(uint64_t sequence, std::span<const std::shared_ptr<Leaf>> leaves);
 
 // The outermost Backward calls it at its end: the next forward is another micro-batch.
 void EndMicroBatch();

@@ -40,7 +40,7 @@ int PortOf(const Socket& socket);
 Socket Connect(const std::string& host, int port, Socket::Deadline deadline);
 // The numeric address of this machine that a connection to the host would come from. Sends nothing.
 std::string AddressTowards(const std::string& host, int port);
-// This machine's name, as others know it.
+// What this machine calls itself.
 std::string HostName();
 // Whether the host's addresses are all of the loopback device.
 bool IsLoopback(const std::string& host);

@@ -15,6 +15,7 @@ class Scratch {
   T* Get(int64_t n) {
     if (n > size_) {
       data_.reset();
+      size_ = 0;
       data_.reset(static_cast<T*>(
           ::operator new (static_cast<size_t>(n) * sizeof(T), std::align_val_t{64})));
       size_ = n;

@@ -143,13 +143,14 @@ bool ColumnsFirst(bool transpose_a, int64_t bytes_of_b) {
 // constant. Constants were fitted to measurements of oneDNN 2.6 with AVX-512; integers, so that
 // every build chooses alike.
 GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n,
-                                  int64_t k, int64_t batch, int threads) {
+                                  int64_t k, int64_t batch, int64_t element, int threads) {
   constexpr int64_t kTileM[] = {32, 64, 96, 128, 192, 256, 384, 512};
   constexpr int64_t kTileN[] = {128, 192, 256, 384, 512, 768, 1024};
-  constexpr int64_t kNearElements = 128 << 10, kKeptElements = kPanelCacheBytes / 4;
+  constexpr int64_t kNearElements = 128 << 10;
+  const int64_t depth = std::min(k, kMultiplyDepth), kept = kPanelCacheBytes / element;
   constexpr int64_t kFarElements = 4 << 20;
   const bool pack_a = transpose_a || k > kMultiplyDepth;
-  const bool columns_first = ColumnsFirst(transpose_a, n * k * 4);
+  const bool columns_first = ColumnsFirst(transpose_a, n * k * element);
   // An element's: read from beyond all caches, or not.
   const auto pack_cost = [&](int64_t size, bool transposed) {
     return size * k > kFarElements ? 40 : transposed ? 14 : 8;
@@ -170,8 +171,10 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
   int64_t best_cost = std::numeric_limits<int64_t>::max();
   for (int64_t try_m : kTileM) {
     const int64_t tm = even(m, try_m, 8), rows = divide(m, tm);
+    if (pack_a && tm * depth > kept) continue;
     for (int64_t try_n : kTileN) {
       const int64_t tn = even(n, try_n, 64), columns = divide(n, tn);
+      if (tn * depth > kept) continue;
       // Each row of B goes through the registers once in a few rows of A, and once at least.
       int64_t tile = k * (tm + 4) * divide(tn, 16) * 16 + 100'000;
       if (tn < n) tile += 12 * tm * tn;
@@ -181,7 +184,7 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
         const int64_t rounds = divide(rows * columns * batch, workers);
         // Of the tiles that a thread computes, those whose panel is not that of another one.
         const auto packed = [&](int64_t parts, int64_t others, int64_t size) {
-          return size * k > kKeptElements
+          return threads == 0 || size * k > kept
                      ? rounds
                      : std::min(rounds, divide(parts * batch * std::min(others, workers), workers));
         };
@@ -217,11 +220,11 @@ GemmTile TileOf(const GemmArgs& g) {
           4 +
       (g.transpose_a ? 2 : 0) + (g.transpose_b ? 1 : 0);
   Entry& e = entries[key * 0x9E3779B97F4A7C15ull >> 58];
-  const int threads = g.dtype != DType::kF64 && IsPacked(g.m, g.transpose_b) ? NumThreads() : 0;
+  const int threads = IsPacked(g.dtype, g.bf16, g.m, g.transpose_b) ? NumThreads() : 0;
   if (e.m != g.m || e.n != g.n || e.k != g.k || e.batch != g.batch ||
       e.transpose_a != g.transpose_a || e.transpose_b != g.transpose_b || e.threads != threads) {
-    const GemmTile tile =
-        internal::ChooseGemmTile(g.transpose_a, g.transpose_b, g.m, g.n, g.k, g.batch, threads);
+    const GemmTile tile = internal::ChooseGemmTile(g.transpose_a, g.transpose_b, g.m, g.n, g.k,
+                                                   g.batch, SizeOf(g.dtype), threads);
     e = {g.m, g.n, g.k, g.batch, g.transpose_a, g.transpose_b, threads, tile};
   }
   return e.tile;

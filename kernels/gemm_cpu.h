@@ -45,15 +45,17 @@ struct GemmArgs {
   void* pre_activation = nullptr;    // with gelu: what went into it, as C lies; may be null
   const void* gelu_input = nullptr;  // C = (op(A) op(B)) * gelu'(this), which lies as C; no bias
 
-  // bf16 is multiplied by oneDNN where the CPU has instructions for it (AVX512_BF16, AMX).
-  // Elsewhere tiles are converted to f32 first: oneDNN's emulation is slower. Tests choose.
-  enum class BF16Products { kByCpu, kConverted, kOneDnn } bf16 = BF16Products::kByCpu;
+  // bf16 is multiplied by oneDNN where HasBF16Products(). Elsewhere tiles are converted to f32
+  // first; tests choose that.
+  enum class BF16Products { kByCpu, kConverted } bf16 = BF16Products::kByCpu;
 };
 
 void Gemm(const GemmArgs& args);
 
-// Whether oneDNN has packed kernels for this CPU: with AVX-512.
+// Whether oneDNN has packed kernels for this CPU: in f32, with AVX-512, and in bf16, with
+// AVX512_BF16 or AMX.
 bool HasPackedProducts();
+bool HasBF16Products();
 
 // Products that do not depend on each other, at most kMostProducts: the threads go on from one to
 // the next without waiting. Bits are as by one call each.
@@ -65,9 +67,10 @@ namespace internal {
 struct GemmTile {
   int64_t m, n;
 };
-// The tile for one product of this shape, out of `batch` of them; 0 threads: for any number.
+// The tile for one product of this shape, out of `batch` of them, whose elements have so many
+// bytes; 0 threads: for any number, which share no panels.
 GemmTile ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
-                        int64_t batch, int threads);
+                        int64_t batch, int64_t element, int threads);
 
 }  // namespace internal
 

@@ -30,12 +30,12 @@ int64_t PackedSizeB(int64_t k, int64_t n);
 template <class T>
 void PackA(const Operand<T>& a, int64_t m, int64_t k, T* to);
 // B [k, n]: blocks of PackedColumns(n) columns; in a block, row after row, for bf16 pair of rows
-// after pair of rows with their elements in turn; filled up with zeros. oneDNN's BA16a64b and
-// BA16a64b2a.
+// after pair of rows with their elements in turn; filled up with zeros. For 64 columns, oneDNN's
+// BA16a64b and BA16a64b2a.
 template <class T>
 void PackB(const Operand<T>& b, int64_t k, int64_t n, T* to);
 
-// What a PanelCache keeps.
+// What a PanelCache keeps at most, in panels that are no larger than this.
 inline constexpr int64_t kPanelCacheBytes = 4 << 20;
 
 // The panels of an operand that a thread has packed last, of one product: those that neighbouring

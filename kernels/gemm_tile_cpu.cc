@@ -10,7 +10,6 @@
 #include <atomic>
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
-#include <optional>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -254,7 +253,7 @@ void MultiplyPacked(const TiledProduct<T>& p, int64_t row, int64_t column, float
 
 void MultiplyF32(const TiledProduct<float>& p, int64_t row, int64_t column, float* c, int64_t ldc,
                  bool accumulate) {
-  if (IsPacked(p.m, p.b.transposed)) {
+  if (IsPacked(DType::kF32, p.bf16, p.m, p.b.transposed)) {
     MultiplyPacked(p, row, column, c, ldc, accumulate);
     return;
   }
@@ -277,20 +276,7 @@ void WidenRows(const BF16* from, int64_t rows, int64_t columns, int64_t ld, floa
   }
 }
 
-bool HasNativeBF16() {
-  static const bool native = [] {
-    switch (dnnl::get_effective_cpu_isa()) {
-      case dnnl::cpu_isa::avx512_core_bf16:
-      case dnnl::cpu_isa::avx512_core_amx:
-        return true;
-      default:
-        return false;
-    }
-  }();
-  return native;
-}
-
-// bf16 through f32: exact, as each bf16 is a float. k in slices that stay in the cache.
+// bf16 through f32: exact, as each bf16 is a float.
 void MultiplyConverted(const TiledProduct<BF16>& p, int64_t row, int64_t column, float* c,
                        int64_t ldc, bool accumulate) {
   static thread_local Scratch<float> scratch_a, scratch_b;
@@ -322,6 +308,19 @@ uint64_t NumberProducts(int64_t count) {
   return next.fetch_add(static_cast<uint64_t>(count), std::memory_order_relaxed);
 }
 
+bool HasBF16Products() {
+  static const bool native = [] {
+    switch (dnnl::get_effective_cpu_isa()) {
+      case dnnl::cpu_isa::avx512_core_bf16:
+      case dnnl::cpu_isa::avx512_core_amx:
+        return true;
+      default:
+        return false;
+    }
+  }();
+  return native;
+}
+
 bool HasPackedProducts() {
   static const bool packed = [] {
     switch (dnnl::get_effective_cpu_isa()) {
@@ -329,7 +328,7 @@ bool HasPackedProducts() {
       case dnnl::cpu_isa::avx512_core_vnni:
         return true;
       default:
-        return HasNativeBF16();
+        return HasBF16Products();
     }
   }();
   return packed;
@@ -350,8 +349,7 @@ void MultiplyTile(const TiledProduct<T>& p, int64_t row, int64_t column, Acc<T>*
   } else if constexpr (std::is_same_v<T, float>) {
     MultiplyF32(p, row, column, c, ldc, accumulate);
   } else {
-    using Mode = GemmArgs::BF16Products;
-    const bool native = p.bf16 == Mode::kByCpu ? HasNativeBF16() : p.bf16 == Mode::kOneDnn;
+    const bool native = IsPacked(DType::kBF16, p.bf16, p.m, p.b.transposed);
     (native ? MultiplyPacked<BF16> : MultiplyConverted)(p, row, column, c, ldc, accumulate);
   }
 }

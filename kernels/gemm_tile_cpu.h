@@ -11,8 +11,8 @@
 
 namespace lockstep::cpu {
 
-// Longer sums are split into slices of this length, which are added in order: oneDNN splits longer
-// ones differently when A is transposed, and operands would not stay in the cache.
+// Of f32 and bf16, longer sums are split into slices of this length, which are added in order: it
+// bounds what is packed at a time.
 inline constexpr int64_t kMultiplyDepth = 4096;
 
 // A product of A [m, k] and B [k, n], which is cut into tiles of one size; those at its ends may be
@@ -32,11 +32,12 @@ struct TiledProduct {
 // Numbers for `count` products, of which this is the first.
 uint64_t NumberProducts(int64_t count);
 
-// Whether an f32 product goes to the packed kernels, so that its bits do not depend on tiles.
-// Packing a transposed B takes longer than its product by a few rows, as in generation.
-inline bool IsPacked(int64_t m, bool transpose_b) {
+// Whether a product goes to the packed kernels as it is. Packing a transposed f32 B takes longer
+// than its product by a few rows, as in generation.
+inline bool IsPacked(DType dtype, GemmArgs::BF16Products bf16, int64_t m, bool transpose_b) {
   constexpr int64_t kFewRows = 8;
-  return HasPackedProducts() && !(m < kFewRows && transpose_b);
+  if (dtype == DType::kF32) return HasPackedProducts() && !(m < kFewRows && transpose_b);
+  return dtype == DType::kBF16 && bf16 == GemmArgs::BF16Products::kByCpu && HasBF16Products();
 }
 
 // C = A B, or C += A B, for one tile of it: C [Rows(row), Columns(column)], whose rows are ldc

@@ -28,6 +28,19 @@ TEST(DispatcherTest, AnEmptySlotNamesItselfAndTheDevice) {
   }
 }
 
+void SeesItsStream(Stream stream, int, int* y) { *y = CurrentStream(stream.device) == stream; }
+constinit Slot<void(int x, int* y)> stream_slot{"stream_forward"};
+LS_REGISTER(stream_slot, DeviceType::kCuda, SeesItsStream);
+
+TEST(DispatcherTest, TheStreamIsCurrentInTheFunction) {
+  const Device device{DeviceType::kCuda, 0};
+  const Stream other{device, std::make_shared<int>()};
+  int y = 0;
+  stream_slot(other, 0, &y);
+  EXPECT_TRUE(y);
+  EXPECT_EQ(CurrentStream(device), (Stream{device, nullptr})) << "and no longer after it";
+}
+
 TEST(DispatcherTest, OnMetaThereIsNothingToDo) {
   int y = 5;
   double_slot(CurrentStream(kMeta), 4, &y);

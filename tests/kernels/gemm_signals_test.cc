@@ -86,7 +86,7 @@ void MultiplyInAStorm(GemmArgs::BF16Products bf16 = GemmArgs::BF16Products::kByC
   {
     const Watched watched;
     const Storm storm;
-    constexpr int64_t kSize = 700, kLd = kSize + 8, kDeep = 2500;
+    constexpr int64_t kSize = 700, kLd = kSize + 8, kDeep = 5000;
     std::vector<T> a(kLd * (kDeep + 8)), b(kLd * (kDeep + 8));
     std::vector<C> c(kSize * kLd);
     for (size_t i = 0; i < a.size(); ++i) {
