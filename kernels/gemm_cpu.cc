@@ -174,7 +174,7 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
     if (pack_a && tm * depth > kept) continue;
     for (int64_t try_n : kTileN) {
       const int64_t tn = even(n, try_n, 64), columns = divide(n, tn);
-      if (tn * depth > kept) continue;
+      if (tn * depth > 2 * kept) continue;
       // Each row of B goes through the registers once in a few rows of A, and once at least.
       int64_t tile = k * (tm + 4) * divide(tn, 16) * 16 + 100'000;
       if (tn < n) tile += 12 * tm * tn;

@@ -35,7 +35,8 @@ void PackA(const Operand<T>& a, int64_t m, int64_t k, T* to);
 template <class T>
 void PackB(const Operand<T>& b, int64_t k, int64_t n, T* to);
 
-// What a PanelCache keeps at most, in panels that are no larger than this.
+// What a PanelCache keeps at most, or one panel, if that is larger: twice this, as tiles are
+// chosen.
 inline constexpr int64_t kPanelCacheBytes = 4 << 20;
 
 // The panels of an operand that a thread has packed last, of one product: those that neighbouring
