@@ -1,7 +1,6 @@
 #include "kernels/gemm_pack_cpu.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
 #include <utility>
 

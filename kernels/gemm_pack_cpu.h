@@ -29,14 +29,14 @@ int64_t PackedSizeB(int64_t k, int64_t n);
 // A [m, k]: row-major, without gaps.
 template <class T>
 void PackA(const Operand<T>& a, int64_t m, int64_t k, T* to);
-// B [k, n]: blocks of PackedColumns(n) columns; in a block, row after row, for bf16 pair of rows
-// after pair of rows with their elements in turn; filled up with zeros. For 64 columns, oneDNN's
-// BA16a64b and BA16a64b2a.
+// B [k, n]: blocks of PackedColumns(n) columns, filled up with zeros. In a block the rows follow
+// each other; those of bf16 do so in pairs, whose elements alternate. For 64 columns these are
+// oneDNN's formats BA16a64b and BA16a64b2a.
 template <class T>
 void PackB(const Operand<T>& b, int64_t k, int64_t n, T* to);
 
-// What a PanelCache keeps at most, or one panel, if that is larger: twice this, as tiles are
-// chosen.
+// The most that a PanelCache keeps, unless one panel is larger; tiles are chosen such that no panel
+// is larger than twice this.
 inline constexpr int64_t kPanelCacheBytes = 4 << 20;
 
 // The panels of an operand that a thread has packed last, of one product: those that neighbouring

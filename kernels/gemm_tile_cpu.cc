@@ -76,7 +76,7 @@ void MultiplyF64(const Operand<double>& a, const Operand<double>& b, int64_t m, 
 //
 // oneDNN has two kinds of kernels. The packed ones ("brg", with AVX-512) take B in blocks of
 // columns, and A and C whose rows lie next to each other; the bits of an element then depend on its
-// row, its column and k, as long as k is at most kMultiplyDepth. The older ones ("gemm:jit") take
+// row, its column and k alone. The older ones ("gemm:jit") take
 // any leading dimension, but cut sums by the whole shape, and run with the stack pointer in memory
 // of the heap.
 
