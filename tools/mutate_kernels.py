@@ -254,8 +254,8 @@ def earlier_results(path, mutants):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--op", action="append", help="an op's folder, or 'cuda' for what is shared; "
-                        "may be repeated (all)")
+    parser.add_argument("--op", action="append", help="an op's folder, 'cuda' for what is shared, or a "
+                        "file such as kernels/cuda/norm.cuh; may be repeated (all)")
     parser.add_argument("--sample", type=int, default=0, help="test so many mutants of each file (all)")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
     parser.add_argument("--config", default="", help="of the build: memory (ASan and UBSan), or "
@@ -278,7 +278,7 @@ def main():
             shutil.copy2(os.path.join(root, name), os.path.join(scratch, name))
     sources = {}
     for path in kernel_files(root):
-        if not args.op or os.path.basename(os.path.dirname(path)) in args.op:
+        if not args.op or {path, os.path.basename(os.path.dirname(path))} & set(args.op):
             with open(os.path.join(root, path), encoding="utf-8") as file:
                 sources[path] = file.read()
     mutants = build(scratch, args, sources, {path: set() for path in sources})

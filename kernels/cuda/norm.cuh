@@ -99,119 +99,180 @@ __global__ void __launch_bounds__(Threads, kAligned ? Branch::kBlocks : 0)
   });
 }
 
+// Rows of at most this many warps, of kNormPack elements a thread, are gone over once by backward.
+inline constexpr int kNormPack = 8;
+inline constexpr int kMostNormWarps = 16;
+inline constexpr int64_t kNormColumns = int64_t{kMostNormWarps} * kWarpSize * kNormPack;
+
 template <class T, class W>
 struct NormBackwardRows {
   int64_t rows, c;
   const T *x, *dy;  // x is what was normalised
-  const T* dsum;    // null, or a gradient of x that is added
+  const T* added;   // null, or a gradient of x that is added; may be dx
   const W* weight;
   const float *mean, *rstd;
-  T* dx;  // null: not wanted
-  bool accumulate;
+  T* dx;                   // null: not wanted
+  const float2* row_sums;  // null, or for rows beyond kNormColumns: of NormRowSumsKernel
   // Null, or [blocks, sums, c]: this block's part of the gradients of the weight, if centred of the
   // bias, and of what the branch adds up.
   float* partial;
-  bool shared_sums;    // collected in shared memory, where they fit
   int64_t block_rows;  // rows of a block
+  float c_inverse;     // 1 / c
 };
 
 // What becomes of dx, after NoBranch: nothing more. Such a function, made by Bind() in each thread,
-// takes a pack of dx, and may add to kSums more rows of sums. kBlocks as above.
+// takes a pack of dx, and may add to kSums more sums of the pack's columns. kRegisters: as
+// many as a thread needs, lest it spill, in rows of whole packs.
 template <class T>
 struct NoBranchGradient {
   static constexpr int kSums = 0;
-  static constexpr int kBlocks = 0;
+  static constexpr int kRegisters = sizeof(T) == 4 ? 104 : 80;
   __device__ const NoBranchGradient& Bind() const { return *this; }
   template <bool kAligned, int N>
-  __device__ void HandOn(const Packed<T, N>&, int64_t, int64_t, int64_t, float*) const {}
+  __device__ void HandOn(const Packed<T, N>&, int64_t, int64_t, int64_t, float (*)[N]) const {}
 };
 
 // With xhat = (x - mean) rstd and g = dy w:  dx = rstd (g - mean(g) - xhat mean(g xhat)), where
 // mean(g) stays out if not centred; dweight = sum over rows of dy xhat, dbias = that of dy. g is
 // rounded, so that it cancels exactly against a mean of equal values.
-//
-// One pass over memory: reads x and dy (and dsum, or dx), writes dx; and c sums per block.
-// Grid: a block to `block_rows` rows. A thread has the same columns in each row: it adds up their
-// dweight and dbias without synchronisation. Shared memory: two f32 per warp, and the sums.
-// Deterministic: sums follow from the shape alone; no atomics.
-template <Centring kCentring, int Threads, bool kAligned, class T, class W, class Branch>
-__global__ void __launch_bounds__(Threads, Branch::kBlocks)
-    NormBackwardKernel(NormBackwardRows<T, W> in, Branch branch) {
-  constexpr int N = kPackSize<T>;
-  constexpr int kHeld = 2;
-  constexpr bool kCentred = kCentring == Centring::kMean;
-  SHARED_ARRAY(float, scratch, Threads / kWarpSize);
-  SHARED_ARRAY(float, scratch2, Threads / kWarpSize);
-  DYN_SHARED(float, shared_sums);
-  constexpr int kNormSums = kCentred ? 2 : 1, kSums = kNormSums + Branch::kSums;
-  const int64_t c = in.c, sums_size = kSums * c;
-  const auto bound = branch.Bind();
-  float* partial = in.partial != nullptr ? in.partial + blockIdx.x * sums_size : nullptr;
-  float* sums = in.shared_sums ? shared_sums : partial;
-  if (partial != nullptr) {
-    ForEachPack<Threads, N, 0>(c, [&](int, int64_t at) {
-      ForEachElement<kAligned, N>(at, c, [&](int i) {
+struct NormTerms {
+  float xhat, g;
+};
+__device__ inline NormTerms TermsOf(float x, float dy, float w, float mean, float rstd) {
+  return {(x - mean) * rstd, __fmul_rn(dy, w)};
+}
+
+// x / c, rounded as a division rounds it, but for quotients that are denormal or infinite.
+__device__ inline float DivideByColumns(float x, float c, float c_inverse) {
+  const float quotient = x * c_inverse;
+  return fmaf(fmaf(-quotient, c, x), c_inverse, quotient);
+}
+
+// The sums of (g, g xhat) over each row, for rows too long for one block of NormBackwardKernel.
+// Grid: a block to a row. Shared memory: two f32 per warp. Deterministic.
+inline constexpr int kNormRowSumsThreads = 256;
+template <bool kAligned, class T, class W>
+__global__ void __launch_bounds__(kNormRowSumsThreads)
+    NormRowSumsKernel(NormBackwardRows<T, W> in, float2* row_sums) {
+  constexpr int N = kPackSize<T>, kThreads = kNormRowSumsThreads;
+  SHARED_ARRAY(float, scratch, kThreads / kWarpSize);
+  SHARED_ARRAY(float, scratch2, kThreads / kWarpSize);
+  const int64_t c = in.c, row = blockIdx.x;
+  const float mean = in.mean != nullptr ? in.mean[row] : 0.0f, rstd = in.rstd[row];
+  float2 sum{0, 0};
+  ForEachPack<kThreads, N, 0>(c, [&](int, int64_t at) {
+    const Packed<T> x = LoadRow<kAligned, N>(in.x + row * c, at, c);
+    const Packed<T> dy = LoadRow<kAligned, N>(in.dy + row * c, at, c);
+    const Packed<W, N> w = LoadRow<kAligned, N>(in.weight, at, c);
 #pragma unroll
-        for (int s = 0; s < kSums; ++s) sums[s * c + at + i] = 0;
-      });
-    });
-  }
+    for (int i = 0; i < N; ++i) {  // beyond the row dy is zero
+      const NormTerms t = TermsOf(ToFloat(x[i]), ToFloat(dy[i]), ToFloat(w[i]), mean, rstd);
+      sum.x += t.g;
+      sum.y += t.g * t.xhat;
+    }
+  });
+  sum.x = BlockSum<kThreads>(sum.x, scratch);
+  sum.y = BlockSum<kThreads>(sum.y, scratch2);
+  if (threadIdx.x == 0) row_sums[row] = sum;
+}
+
+// What a thread reads of a row.
+template <class T>
+struct NormRow {
+  Packed<T, kNormPack> x, dy, added;
+  float mean, rstd;
+};
+
+// One pass over memory: reads x and dy (and `added`), writes dx; and c sums per block. The next row
+// is read before this one is added up.
+// Grid: x is a block to `block_rows` rows, y to kNormColumns columns. A thread has the same columns
+// in each row: it adds up their dweight and dbias in registers. Shared memory: four f32 per warp;
+// one barrier a row. Deterministic: sums follow from the shape alone; no atomics.
+template <Centring kCentring, int kWarps, bool kAligned, class T, class W, class Branch>
+__global__ void __launch_bounds__(kWarps* kWarpSize,
+                                  kAligned ? 65536 / (kWarps * kWarpSize * Branch::kRegisters) : 1)
+    NormBackwardKernel(NormBackwardRows<T, W> in, Branch branch) {
+  constexpr int N = kNormPack;
+  constexpr bool kCentred = kCentring == Centring::kMean;
+  constexpr int kNormSums = kCentred ? 2 : 1, kSums = kNormSums + Branch::kSums;
+  SHARED_ARRAY(float2, of_warps, 2 * kWarps);  // of even and odd rows
+  const int64_t c = in.c;
+  const int64_t at = blockIdx.y * kNormColumns + static_cast<int64_t>(threadIdx.x) * N;
+  const bool has_columns = at < c;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize, warp = WarpOfBlock();
+  const int warps = static_cast<int>(blockDim.x) / kWarpSize;
+  const auto bound = branch.Bind();
+  const Packed<W, N> w = has_columns ? LoadRow<kAligned, N>(in.weight, at, c) : Packed<W, N>{};
+  const auto load = [&](int64_t row) {
+    NormRow<T> r{};
+    r.mean = kCentred ? in.mean[row] : 0.0f;
+    r.rstd = in.rstd[row];
+    if (has_columns) {
+      r.x = LoadRow<kAligned, N>(in.x + row * c, at, c);
+      r.dy = LoadRow<kAligned, N>(in.dy + row * c, at, c);
+      if (in.added != nullptr) r.added = LoadRow<kAligned, N>(in.added + row * c, at, c);
+    }
+    return r;
+  };
+  const auto terms = [&](const NormRow<T>& r, int i) {
+    return TermsOf(ToFloat(r.x[i]), ToFloat(r.dy[i]), ToFloat(w[i]), r.mean, r.rstd);
+  };
+  float sums[kSums][N] = {};
   const int64_t first = blockIdx.x * in.block_rows;
   const int64_t last = Min(first + in.block_rows, in.rows);
+  NormRow<T> next = load(first);
   for (int64_t row = first; row < last; ++row) {
-    const T *x = in.x + row * c, *dy = in.dy + row * c;
-    const float mean = kCentred ? in.mean[row] : 0.0f, rstd = in.rstd[row];
-    Packed<T> held_x[kHeld], held_dy[kHeld];
-    float sum_g = 0, sum_gx = 0;
-    ForEachPack<Threads, N, kHeld>(c, [&](int k, int64_t at) {
-      const Packed<T> vx = LoadRow<kAligned, N>(x, at, c), vdy = LoadRow<kAligned, N>(dy, at, c);
-      if (k < kHeld) {
-        held_x[k] = vx;
-        held_dy[k] = vdy;
-      }
-      const Packed<W, N> w = LoadRow<kAligned, N>(in.weight, at, c);
-      ForEachElement<kAligned, N>(at, c, [&](int i) {
-        const float xhat = (ToFloat(vx[i]) - mean) * rstd, d = ToFloat(vdy[i]);
-        const float g = __fmul_rn(d, ToFloat(w[i]));
-        sum_g += g;
-        sum_gx += g * xhat;
-        if (partial != nullptr) {
-          sums[at + i] += d * xhat;
-          if constexpr (kCentred) sums[c + at + i] += d;
-        }
-      });
-    });
+    const NormRow<T> r = next;
+    if (row + 1 < last) next = load(row + 1);
+    float2 sum{0, 0};
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const NormTerms t = terms(r, i);
+      const float dy = ToFloat(r.dy[i]);
+      sum.x += t.g;
+      sum.y += t.g * t.xhat;
+      sums[0][i] += dy * t.xhat;
+      if constexpr (kCentred) sums[1][i] += dy;
+    }
     if (in.dx == nullptr) continue;
-    float mean_g = 0;
-    if constexpr (kCentred) mean_g = BlockSum<Threads>(sum_g, scratch) / static_cast<float>(c);
-    const float mean_gx = BlockSum<Threads>(sum_gx, scratch2) / static_cast<float>(c);
-    const T* added = in.dsum != nullptr ? in.dsum + row * c
-                     : in.accumulate    ? in.dx + row * c
-                                        : nullptr;
-    ForEachPack<Threads, N, kHeld>(c, [&](int k, int64_t at) {
-      const Packed<T> vx = k < kHeld ? held_x[k] : LoadRow<kAligned, N>(x, at, c);
-      const Packed<T> vdy = k < kHeld ? held_dy[k] : LoadRow<kAligned, N>(dy, at, c);
-      const Packed<W, N> w = LoadRow<kAligned, N>(in.weight, at, c);
-      Packed<T> before, out;
-      if (added != nullptr) before = LoadRow<kAligned, N>(added, at, c);
+    if (in.row_sums != nullptr) {
+      sum = in.row_sums[row];
+    } else {
+      sum.x = WarpSum(sum.x);
+      sum.y = WarpSum(sum.y);
+      float2* parity = of_warps + (row % 2) * kWarps;
+      if (lane == 0) parity[warp] = sum;
+      __syncthreads();
+      sum = parity[0];
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
-        const float xhat = (ToFloat(vx[i]) - mean) * rstd;
-        const float g = __fmul_rn(ToFloat(vdy[i]), ToFloat(w[i]));
-        const float gradient = rstd * (g - mean_g - xhat * mean_gx);
-        out[i] = Convert<T>(added != nullptr ? ToFloat(before[i]) + gradient : gradient);
+      for (int i = 1; i < kWarps; ++i) {
+        if (i >= warps) break;
+        sum.x += parity[i].x;
+        sum.y += parity[i].y;
       }
-      StoreRow<kAligned>(in.dx + row * c, at, c, out);
-      bound.template HandOn<kAligned>(out, row, at, c, sums + kNormSums * c);
-    });
-  }
-  if (partial == nullptr || !in.shared_sums) return;
-  ForEachPack<Threads, N, 0>(c, [&](int, int64_t at) {
-    ForEachElement<kAligned, N>(at, c, [&](int i) {
+    }
+    if (!has_columns) continue;
+    const auto columns = static_cast<float>(c);
+    const float mean_g = kCentred ? DivideByColumns(sum.x, columns, in.c_inverse) : 0.0f;
+    const float mean_gx = DivideByColumns(sum.y, columns, in.c_inverse);
+    Packed<T, N> out;
 #pragma unroll
-      for (int s = 0; s < kSums; ++s) partial[s * c + at + i] = sums[s * c + at + i];
-    });
-  });
+    for (int i = 0; i < N; ++i) {
+      const NormTerms t = terms(r, i);
+      const float gradient = r.rstd * (t.g - mean_g - t.xhat * mean_gx);
+      out[i] = Convert<T>(ToFloat(r.added[i]) + gradient);
+    }
+    StoreRow<kAligned>(in.dx + row * c, at, c, out);
+    bound.template HandOn<kAligned>(out, row, at, c, sums + kNormSums);
+  }
+  if (in.partial == nullptr || !has_columns) return;
+#pragma unroll
+  for (int s = 0; s < kSums; ++s) {
+    Packed<float, N> packed;
+#pragma unroll
+    for (int i = 0; i < N; ++i) packed[i] = sums[s][i];
+    StoreRow<kAligned>(in.partial + (blockIdx.x * kSums + s) * c, at, c, packed);
+  }
 }
 
 // ---- Launchers. W is the dtype of the weight: T or f32. ----
@@ -231,6 +292,14 @@ void NormForward(const LaunchName& name, Stream stream, const NormForwardRows<T,
   });
 }
 
+// Calls f(std::integral_constant<int, most>) with a size of blocks, in warps, that has room.
+template <class F>
+void DispatchNormWarps(int64_t warps, F&& f) {
+  if (warps <= 3) return f(std::integral_constant<int, 3>());
+  if (warps <= 7) return f(std::integral_constant<int, 7>());
+  f(std::integral_constant<int, kMostNormWarps>());
+}
+
 // Where the gradients of parameters go; what has no tensor is not wanted.
 struct NormParameterGradients {
   GradSink::Target weight{}, bias{}, branch_bias{};
@@ -242,23 +311,34 @@ void NormBackward(const LaunchName& name, Stream stream, NormBackwardRows<T, W> 
                   bool aligned = true) {
   constexpr int64_t kNormSums = kCentring == Centring::kMean ? 2 : 1;
   constexpr int64_t kSums = kNormSums + Branch::kSums;
-  constexpr int64_t kLeastRows = 16, kMostBlocks = 512, kSharedBytes = 96 << 10;
+  constexpr int64_t kLeastRows = 16, kMostBlocks = 1024;
   const bool wanted = gradients.weight.tensor.defined() || gradients.bias.tensor.defined() ||
                       gradients.branch_bias.tensor.defined();
   const int64_t sums = kSums * in.c;
   in.block_rows = std::max(kLeastRows, CeilDiv(in.rows, kMostBlocks));
+  in.c_inverse = 1.0f / static_cast<float>(in.c);
   const int64_t blocks = CeilDiv(in.rows, in.block_rows);
   const Tensor partial = Tensor::Empty({wanted ? blocks : 0, sums}, DType::kF32, device);
   in.partial = wanted ? Data<float>(partial) : nullptr;
-  in.shared_sums = wanted && sums * int64_t{sizeof(float)} <= kSharedBytes;
-  const size_t bytes = in.shared_sums ? static_cast<size_t>(sums) * sizeof(float) : 0;
-  aligned = aligned && AlignedRows(in.c, in.x, in.dy, in.dsum, in.dx) && AllAligned16(in.weight);
-  DispatchRowThreads(CeilDiv(in.c, kPackSize<T>), [&](auto threads) {
-    DispatchBool(aligned, [&](auto is_aligned) {
-      constexpr int kThreads = decltype(threads)::value;
-      Launch(name,
-             NormBackwardKernel<kCentring, kThreads, decltype(is_aligned)::value, T, W, Branch>,
-             Blocks(in.rows, in.block_rows), kThreads, bytes, stream, in, branch);
+  aligned = aligned && in.c % kNormPack == 0 && AllAligned16(in.x, in.dy, in.added, in.dx) &&
+            AllAligned16(in.weight);
+  const bool is_long = in.c > kNormColumns && in.dx != nullptr;
+  const Tensor row_sums = Tensor::Empty({is_long ? in.rows : 0, 2}, DType::kF32, device);
+  const int64_t warps = CeilDiv(std::min(in.c, kNormColumns), kWarpSize * kNormPack);
+  const dim3 grid(Blocks(in.rows, in.block_rows),
+                  static_cast<unsigned>(CeilDiv(in.c, kNormColumns)));
+  DispatchBool(aligned, [&](auto is_aligned) {
+    constexpr bool kAligned = decltype(is_aligned)::value;
+    if (is_long) {
+      auto* const sums_of_rows = reinterpret_cast<float2*>(Data<float>(row_sums));
+      Launch(name, NormRowSumsKernel<kAligned, T, W>, Blocks(in.rows, 1), kNormRowSumsThreads, 0,
+             stream, in, sums_of_rows);
+      in.row_sums = sums_of_rows;
+    }
+    DispatchNormWarps(warps, [&](auto most) {
+      constexpr int kWarps = decltype(most)::value;
+      Launch(name, NormBackwardKernel<kCentring, kWarps, kAligned, T, W, Branch>, grid,
+             static_cast<unsigned>(warps * kWarpSize), 0, stream, in, branch);
     });
   });
   const auto finish = [&](const GradSink::Target& target, int64_t row) {

@@ -9,6 +9,13 @@ namespace lockstep::cuda {
 inline constexpr int kWarpSize = 32;
 inline constexpr unsigned kFullWarp = 0xffffffffu;
 
+// The thread's warp in a one-dimensional block, by lane 0: so nvcc knows that it is the same in the
+// whole warp, and that a branch on it does not part the warp's threads. All 32 lanes of the warp
+// must call it.
+__device__ inline int WarpOfBlock() {
+  return __shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / kWarpSize, 0);
+}
+
 struct SumOp {
   template <class A>
   __device__ A operator()(A a, A b) const {

@@ -38,7 +38,7 @@ void LayerNormBackwardCuda(Stream stream, const Tensor& x, const Tensor& weight,
     rows.mean = Data<float>(mean);
     rows.rstd = Data<float>(rstd);
     rows.dx = DataOrNull<T>(dx.tensor);
-    rows.accumulate = dx.accumulate;
+    if (dx.accumulate) rows.added = rows.dx;
     NormBackward<Centring::kMean>({"layer_norm_backward", x, weight}, stream, rows, x.device(),
                                   {.weight = dweight, .bias = dbias});
   });

@@ -135,6 +135,13 @@ void AddOpen(NormKind kind, std::vector<OpSample>& samples) {
   add("branch_bias_many_row_blocks", {.shape = {1100, 16}}, {.bias = true});
   add("dropout_many_row_blocks", {.shape = {2, 550, 16}}, {.bias = true, .dropout = 0.1});
   add("dropout_from_sample_5", {.shape = {2, 3, 1100}}, {.dropout = 0.5, .first_sample = 5});
+  // CUDA's backward has blocks of up to 3, 7 and 16 warps, and several blocks for a longer row.
+  for (const int64_t c : {600, 1608, 2056, 4120}) {
+    OpSample s = OpenSample(kind, StrCat("dropout_of_", c, "_columns"), {.shape = {2, 10, c}},
+                            {.bias = true, .dropout = 0.25});
+    s.finite_differences = false;  // slow; the others have them
+    samples.push_back(s);
+  }
   OpSample mixed =
       OpenSample(kind, "branch_bias_of_f32", {.shape = {4, 24}}, {.bias = true, .dropout = 0.5});
   for (size_t i = 2; i < mixed.inputs.size(); ++i) mixed.inputs[i].dtype = DType::kF32;

@@ -119,10 +119,9 @@ void ResidualNormForwardCuda(Stream stream, const ResidualNormForwardArgs& args)
 template <bool kDropout, class T>
 struct HandOnToBranch {
   static constexpr int kSums = 1;
-  static constexpr int kBlocks = kDropout ? 4 : 0;  // no more come to a multiprocessor
+  static constexpr int kRegisters = kDropout || sizeof(T) == 4 ? 104 : 80;
 
   T* dbranch;  // with dropout, written
-  bool sum_bias;
   DropoutSetting setting;
   const int64_t* key;
 
@@ -132,7 +131,7 @@ struct HandOnToBranch {
 
     template <bool kAligned, int N>
     __device__ void HandOn(const Packed<T, N>& dx, int64_t row, int64_t at, int64_t c,
-                           float* sums) const {
+                           float (*sums)[N]) const {
       Packed<T, N> out = dx;
       if constexpr (kDropout) {
         float kept[N];
@@ -143,8 +142,8 @@ struct HandOnToBranch {
         for (int i = 0; i < N; ++i) out[i] = Convert<T>(kept[i]);
         StoreRow<kAligned>(in.dbranch + row * c, at, c, out);
       }
-      if (!in.sum_bias) return;
-      ForEachElement<kAligned, N>(at, c, [&](int i) { sums[at + i] += ToFloat(out[i]); });
+#pragma unroll
+      for (int i = 0; i < N; ++i) sums[0][i] += ToFloat(out[i]);
     }
   };
   __device__ Bound Bind() const {
@@ -161,7 +160,7 @@ void DispatchHandOn(const ResidualNormBackwardArgs& args, F&& f) {
   const bool sum_bias = args.dbranch_bias.tensor.defined();
   if (!args.key.defined() && !sum_bias) return f(NoBranchGradient<T>());
   DispatchBool(args.key.defined(), [&](auto dropout) {
-    f(HandOnToBranch<decltype(dropout)::value, T>{Data<T>(args.dbranch), sum_bias,
+    f(HandOnToBranch<decltype(dropout)::value, T>{Data<T>(args.dbranch),
                                                   MakeDropoutSetting(args.dropout, args.per_sample),
                                                   DataOrNull<int64_t>(args.key)});
   });
@@ -176,7 +175,7 @@ void ResidualNormBackwardCuda(Stream stream, const ResidualNormBackwardArgs& arg
     rows.c = args.sum.dim(-1);
     rows.x = Data<T>(args.sum);
     rows.dy = Data<T>(args.dy);
-    rows.dsum = Data<T>(args.dsum);
+    rows.added = Data<T>(args.dsum);
     rows.weight = Data<W>(args.weight);
     rows.mean = DataOrNull<float>(args.mean);
     rows.rstd = Data<float>(args.rstd);

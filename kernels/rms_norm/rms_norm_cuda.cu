@@ -35,7 +35,7 @@ void RmsNormBackwardCuda(Stream stream, const Tensor& x, const Tensor& weight, c
     rows.weight = Data<W>(weight);
     rows.rstd = Data<float>(rstd);
     rows.dx = DataOrNull<T>(dx.tensor);
-    rows.accumulate = dx.accumulate;
+    if (dx.accumulate) rows.added = rows.dx;
     NormBackward<Centring::kNone>({"rms_norm_backward", x, weight}, stream, rows, x.device(),
                                   {.weight = dweight});
   });
