@@ -36,6 +36,7 @@ constexpr Field kFields[] = {
     {"sample_ms", [](StepMetrics& m) -> double& { return m.pauses.sample_ms; }, true},
     {"checkpoint_ms", [](StepMetrics& m) -> double& { return m.pauses.checkpoint_ms; }, true},
     {"report_ms", [](StepMetrics& m) -> double& { return m.pauses.report_ms; }, true},
+    {"slow_kernels", [](StepMetrics& m) -> double& { return m.slow_kernels; }, true},
     {"time", [](StepMetrics& m) -> double& { return m.unix_time; }, true},
 };
 

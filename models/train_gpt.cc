@@ -6,6 +6,7 @@
 
 #include "core/allocator.h"
 #include "core/file.h"
+#include "core/kernel_choices.h"
 #include "core/philox.h"
 #include "core/thread_pool.h"
 #include "data/id_tokenizer.h"
@@ -119,8 +120,12 @@ class Run {
       if (evaluate) m.val_loss = log.Timed(&PauseTimes::eval_ms, [&] { return Evaluate(); });
       if (last || (!stop && Every(config_.train.sample_every, m.step)))
         Timed(log, &PauseTimes::sample_ms, "sampling", [&] { Sample(log); });
-      ranks_.Alone("writing its log", [&] { log.Step(m); });
-      if (last || stop || Every(config_.checkpoint.every, m.step)) {
+      const bool save = last || stop || Every(config_.checkpoint.every, m.step);
+      ranks_.Alone("writing its log", [&] {
+        log.Step(m);
+        if (save || m.step == setup_.start.step + 1) WriteKernelChoices();
+      });
+      if (save) {
         Timed(log, &PauseTimes::checkpoint_ms, "writing a checkpoint", [&] {
           log.Flush();  // a run that is resumed from here has told all steps up to here
           Save(last || stop, m.val_loss);
@@ -269,6 +274,16 @@ class Run {
     return before;
   }
 
+  // A CPU has one kernel of each op.
+  void WriteKernelChoices() {
+    if (setup_.device.is_cpu()) return;
+    try {
+      WriteFileAtomically(JoinPath(config_.out_dir, "kernels.json"), KernelChoicesJson());
+    } catch (const IoError& e) {
+      Warn(StrCat("no kernels.json: ", e.what(), "; training goes on"));
+    }
+  }
+
   // Whether something happens after this step that needs its numbers or its weights; the same on
   // all ranks.
   bool Due(int64_t step) const {
@@ -281,6 +296,7 @@ class Run {
     if (std::isfinite(m.loss)) last_loss_ = m.loss;
     m.mfu = utilization_.Mfu(m.tokens_per_second).value_or(0);
     m.gemm_share = utilization_.GemmShare(m.tokens_per_second).value_or(0);
+    m.slow_kernels = static_cast<double>(SlowKernelChoices());
     progress_.Add(m);
   }
   // A step after which nothing was due.

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/cuda/device.h"
+#include "core/error.h"
 #include "core/file.h"
 #include "tests/subprocess.h"
 
@@ -125,6 +126,40 @@ TEST_F(TrainDevice, BitsDoNotDependOnWhenTheDeviceComputes) {
   ASSERT_EQ(late.exit_code, 0) << late.err;
   EXPECT_EQ(ReadFile(Path("now/latest/model.safetensors")),
             ReadFile(Path("late/latest/model.safetensors")));
+}
+
+// In bf16 with heads of 12 numbers, which tensor cores do not take.
+TEST_F(TrainDevice, TellsWhichKernelsRanAndOnceWhichAreSlow) {
+  const Result run = Train("out", kDevice, kGpt2, {"--train.precision=bf16", "--train.steps=3"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto json = nlohmann::json::parse(ReadFile(Path("out/kernels.json")));
+  std::map<std::string, int> ops, slow;
+  for (const auto& choice : json["choices"]) {
+    ++ops[choice["op"]];
+    slow[choice["op"]] += !choice["why_slow"].get<std::string>().empty();
+    if (choice["op"] == "matmul") {
+      EXPECT_THAT(choice["kernel"].get<std::string>(), testing::StartsWith("cuBLASLt"));
+    } else if (choice["op"] == "attention_backward") {
+      EXPECT_EQ(choice["kernel"], "plain");
+      EXPECT_THAT(choice["why_slow"].get<std::string>(), HasSubstr("these have 12"));
+    }
+  }
+  EXPECT_GT(ops["matmul"], 4);
+  EXPECT_EQ(slow["matmul"], 0);
+  EXPECT_GT(slow["attention_forward"], 0);
+  EXPECT_GT(slow["attention_backward"], 0);
+  for (const char* op : {"attention_forward", "attention_backward"}) {
+    const size_t first = run.err.find(StrCat("warning: ", op, " of bf16"));
+    ASSERT_NE(first, std::string::npos) << run.err;
+    EXPECT_EQ(run.err.find(StrCat("warning: ", op), first + 1), std::string::npos) << run.err;
+  }
+  const std::string lines = ReadFile(Path("out/metrics.jsonl"));
+  EXPECT_THAT(lines, HasSubstr("\"slow_kernels\":"));
+}
+
+TEST_F(TrainDevice, ACpuHasNoChoiceOfKernelsToTell) {
+  ASSERT_EQ(Train("out", "cpu", kGpt2, {"--train.steps=1"}).exit_code, 0);
+  EXPECT_FALSE(PathExists(Path("out/kernels.json")));
 }
 
 TEST_F(TrainDevice, SamplesAsTheCpuDoes) {

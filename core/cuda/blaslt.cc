@@ -12,6 +12,7 @@
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"
 #include "core/error.h"
+#include "core/kernel_choices.h"
 #include "core/tensor.h"
 
 namespace lockstep::cuda {
@@ -170,8 +171,67 @@ struct Plan {
   Layout a, b, d;
   cublasLtMatmulAlgo_t algorithm{};
   size_t workspace = 0;
+  float waves = 0;
   bool possible = false;
 };
+
+// The algorithm by the numbers that cuBLASLt gives it, which decide its bits: "algo 66, tile 20,
+// split_k 1, ...".
+std::string Describe(const cublasLtMatmulAlgo_t& algorithm, size_t workspace, float waves) {
+  struct Attribute {
+    const char* name;
+    cublasLtMatmulAlgoConfigAttributes_t id;
+    size_t size;
+  };
+  constexpr Attribute kAttributes[] = {{"algo", CUBLASLT_ALGO_CONFIG_ID, 4},
+                                       {"tile", CUBLASLT_ALGO_CONFIG_TILE_ID, 4},
+                                       {"stages", CUBLASLT_ALGO_CONFIG_STAGES_ID, 4},
+                                       {"split_k", CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4},
+                                       {"reduction", CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4},
+                                       {"swizzle", CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4},
+                                       {"custom", CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4},
+                                       {"inner_shape", CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2},
+                                       {"cluster", CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2}};
+  std::string text = StrCat("cuBLASLt ", cublasLtGetVersion());
+  for (const Attribute& attribute : kAttributes) {
+    uint32_t value = 0;
+    size_t written = 0;
+    // Not every algorithm has each of them.
+    if (cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute.id, &value, attribute.size,
+                                             &written) == CUBLAS_STATUS_SUCCESS) {
+      text += StrCat(", ", attribute.name, " ", value);
+    }
+  }
+  return StrCat(text, ", workspace ", workspace, ", waves ", waves);
+}
+
+const char* NameOf(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::kBias:
+      return ", bias";
+    case Epilogue::kGelu:
+      return ", gelu";
+    case Epilogue::kGeluBias:
+      return ", bias, gelu";
+    case Epilogue::kGeluAux:
+      return ", gelu, aux";
+    case Epilogue::kGeluAuxBias:
+      return ", bias, gelu, aux";
+    case Epilogue::kDGelu:
+      return ", dgelu";
+    case Epilogue::kNone:
+      break;
+  }
+  return "";
+}
+
+// As its callers see it, in row-major matrices.
+std::string Describe(const BlasLtMatmul& p) {
+  return StrCat(p.batch == 1 ? std::string() : StrCat(p.batch, " of "), p.dtype, "[", p.n, ", ",
+                p.k, "] x [", p.k, ", ", p.m, "] ", p.transpose_b ? "T" : "N",
+                p.transpose_a ? "T" : "N", ", ld ", p.ldb, " ", p.lda, " ", p.ldd, " -> ",
+                p.d_dtype, p.accumulate ? ", added" : "", NameOf(p.epilogue));
+}
 
 Plan MakePlan(cublasLtHandle_t handle, const BlasLtMatmul& p) {
   Plan plan;
@@ -192,6 +252,7 @@ Plan MakePlan(cublasLtHandle_t handle, const BlasLtMatmul& p) {
   if (found == 0 || result.state != CUBLAS_STATUS_SUCCESS) return plan;
   plan.algorithm = result.algo;
   plan.workspace = result.workspaceSize;
+  plan.waves = result.wavesCount;
   plan.possible = true;
   return plan;
 }
@@ -248,7 +309,16 @@ bool RunBlasLt(Stream stream, const BlasLtMatmul& args) {
   const std::scoped_lock lock(plans.mutex);
   const Key key = KeyOf(stream.device, args);
   auto at = plans.map.find(key);
-  if (at == plans.map.end()) at = plans.map.emplace(key, MakePlan(handle, args)).first;
+  if (at == plans.map.end()) {
+    at = plans.map.emplace(key, MakePlan(handle, args)).first;
+    const Plan& made = at->second;
+    if (made.possible) {
+      NoteKernelChoice("matmul", {key.begin(), key.end()}, [&] {
+        return KernelChoice{.problem = Describe(args),
+                            .kernel = Describe(made.algorithm, made.workspace, made.waves)};
+      });
+    }
+  }
   const Plan& plan = at->second;
   if (!plan.possible) return false;
   SetPointers(plan.desc, args);

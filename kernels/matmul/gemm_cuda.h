@@ -13,7 +13,9 @@ namespace lockstep::cuda {
 //
 // A and B are f32 or bf16, C is either. Products are summed in f32 and rounded to C's dtype once.
 // cuBLASLt multiplies wherever it can; a plain kernel does the rest: f32 products into bf16,
-// layouts that cuBLASLt refuses. Equal calls give equal bits.
+// layouts that cuBLASLt refuses. gelu and its derivative join a bf16 product; of an f32 one they
+// are a pass of their own, since cuBLASLt has no fused kernel there. What is slower than it need be
+// is noted (core/kernel_choices.h). Equal calls give equal bits.
 struct GemmArgs {
   bool transpose_a = false, transpose_b = false;
   int64_t m = 0, n = 0, k = 0;

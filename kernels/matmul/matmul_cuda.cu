@@ -1,5 +1,7 @@
 #include "core/cuda/blaslt.h"
 #include "core/cuda/launch.h"
+#include "core/kernel_choices.h"
+#include "core/philox.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/packed.cuh"
@@ -182,8 +184,7 @@ bool TryBlasLt(Stream stream, const GemmArgs& args) {
   return types && args.k > 0 && RunBlasLt(stream, ColumnMajor(args));
 }
 
-// The product, and then gelu or its derivative in a pass of its own, where cuBLASLt cannot join
-// them: the number of columns is no multiple of 8, or an address is odd.
+// The product, and then gelu or its derivative in a pass of its own.
 bool TryGeluApart(Stream stream, const GemmArgs& args) {
   GemmArgs product = args;
   product.gelu = false;
@@ -207,14 +208,52 @@ void MultiplyByGeluDerivative(Stream stream, DType dtype, const void* z, const v
   if (n > 0) GeluOfProduct<true>(stream, dtype, z, dy, n, out);
 }
 
+namespace {
+
+// Why cuBLASLt cannot join gelu, or its derivative, to a bf16 product; null: it can.
+const char* WhyGeluApart(const GemmArgs& args) {
+  if (args.n % 8 != 0) return "its gelu is a pass of its own: its columns are no multiple of 8";
+  if (!AllAligned16(args.pre_activation, args.gelu_input)) {
+    return "its gelu is a pass of its own: an address is no multiple of 16 bytes";
+  }
+  return nullptr;
+}
+
+void NoteSlowProduct(const GemmArgs& args, const char* kernel, const std::string& why_slow) {
+  NoteKernelChoice("matmul",
+                   {args.batch, args.m, args.n, args.k, args.transpose_a, args.transpose_b,
+                    static_cast<int64_t>(args.dtype), static_cast<int64_t>(args.c_dtype), args.gelu,
+                    args.gelu_input != nullptr, static_cast<int64_t>(HashName(why_slow))},
+                   [&] {
+                     return KernelChoice{
+                         .problem = StrCat(args.dtype, "[", args.m, ", ", args.k, "] x [", args.k,
+                                           ", ", args.n, "] -> ", args.c_dtype),
+                         .kernel = kernel,
+                         .why_slow = why_slow};
+                   });
+}
+
+}  // namespace
+
 void Gemm(Stream stream, const GemmArgs& args) {
   if (args.batch * args.m * args.n == 0) return;
   const bool gelu = args.gelu || args.gelu_input != nullptr;
-  const bool aux_fits =
-      args.n % 8 == 0 && IsAligned16(args.pre_activation) && IsAligned16(args.gelu_input);
-  if ((!gelu || aux_fits) && TryBlasLt(stream, args)) return;
-  if (gelu && TryGeluApart(stream, args)) return;
+  const bool joins = gelu && args.c_dtype == DType::kBF16;
+  const char* why_apart = joins ? WhyGeluApart(args) : nullptr;
+  if ((!gelu || (joins && why_apart == nullptr)) && TryBlasLt(stream, args)) return;
+  if (gelu && TryGeluApart(stream, args)) {
+    if (joins) {
+      NoteSlowProduct(args, "cuBLASLt and gelu",
+                      why_apart != nullptr ? why_apart : "cuBLASLt has no algorithm with its gelu");
+    }
+    return;
+  }
   PlainGemm(stream, args);
+  if (args.k == 0) return;
+  NoteSlowProduct(args, "plain",
+                  args.dtype != args.c_dtype && args.c_dtype != DType::kF32
+                      ? "cuBLASLt takes no f32 product into bf16"
+                      : "cuBLASLt has no algorithm for its sizes and alignment");
 }
 
 namespace {

@@ -137,6 +137,8 @@ typedef enum {
   CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING = 4,     // uint32_t
   CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION = 5,     // uint32_t
   CUBLASLT_ALGO_CONFIG_STAGES_ID = 6,         // uint32_t
+  CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID = 7,    // uint16_t
+  CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID = 8,  // uint16_t
 } cublasLtMatmulAlgoConfigAttributes_t;
 
 struct cublasLtContext;

@@ -1,0 +1,93 @@
+#include "core/kernel_choices.h"
+
+#include <link.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/error.h"
+#include "core/json.h"
+
+namespace lockstep {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::set<std::pair<std::string, std::vector<int64_t>>> problems;
+  std::vector<KernelChoice> choices;
+  std::set<std::pair<std::string, std::string>> told;  // op, why_slow
+  int64_t slow = 0;
+};
+
+Registry& TheRegistry() {
+  static Registry& registry = *new Registry;  // kernels may run while statics are destroyed
+  return registry;
+}
+
+}  // namespace
+
+void NoteKernelChoice(const std::string& op, const std::vector<int64_t>& problem,
+                      const std::function<KernelChoice()>& make) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard lock(registry.mutex);
+  const bool full = registry.choices.size() == kMostKernelChoices;
+  if (full ? registry.problems.contains({op, problem})
+           : !registry.problems.emplace(op, problem).second) {
+    return;
+  }
+  KernelChoice choice = make();
+  choice.op = op;
+  if (!choice.why_slow.empty()) {
+    if (!full) ++registry.slow;
+    if (registry.told.size() < kMostKernelChoices &&
+        registry.told.emplace(op, choice.why_slow).second) {
+      std::fprintf(stderr, "warning: %s of %s: %s runs, which is not the fastest: %s\n", op.c_str(),
+                   choice.problem.c_str(), choice.kernel.c_str(), choice.why_slow.c_str());
+    }
+  }
+  if (!full) registry.choices.push_back(std::move(choice));
+}
+
+std::vector<KernelChoice> KernelChoices() {
+  const std::lock_guard lock(TheRegistry().mutex);
+  return TheRegistry().choices;
+}
+
+int64_t SlowKernelChoices() {
+  const std::lock_guard lock(TheRegistry().mutex);
+  return TheRegistry().slow;
+}
+
+std::vector<std::string> LoadedLibraries(const std::vector<std::string>& prefixes) {
+  std::vector<std::string> files;
+  const auto add = [](dl_phdr_info* info, size_t, void* to) {
+    static_cast<std::vector<std::string>*>(to)->emplace_back(info->dlpi_name);
+    return 0;
+  };
+  dl_iterate_phdr(add, &files);
+  std::erase_if(files, [&](const std::string& file) {
+    const std::string name = file.substr(file.rfind('/') + 1);
+    return std::none_of(prefixes.begin(), prefixes.end(),
+                        [&](const std::string& prefix) { return name.starts_with(prefix); });
+  });
+  return files;
+}
+
+std::string KernelChoicesJson() {
+  nlohmann::ordered_json json = {{"libraries", nlohmann::ordered_json::array()},
+                                 {"choices", nlohmann::ordered_json::array()}};
+  for (const std::string& file : LoadedLibraries({"libcublas", "libcuda", "libcudnn", "libnccl"})) {
+    json["libraries"].push_back(file);
+  }
+  for (const KernelChoice& c : KernelChoices()) {
+    json["choices"].push_back(
+        {{"op", c.op}, {"problem", c.problem}, {"kernel", c.kernel}, {"why_slow", c.why_slow}});
+  }
+  return DumpJson(json, 1) + "\n";
+}
+
+}  // namespace lockstep

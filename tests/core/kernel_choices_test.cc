@@ -1,0 +1,97 @@
+// Which kernels are noted, what is told of the slow ones, and that a long life holds few of them.
+#include "core/kernel_choices.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/file.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+
+void Note(const std::string& op, int64_t size, const std::string& why_slow = "",
+          const std::string& kernel = "k") {
+  NoteKernelChoice(op, {size}, [&] {
+    return KernelChoice{.problem = StrCat("of ", size), .kernel = kernel, .why_slow = why_slow};
+  });
+}
+
+std::vector<KernelChoice> Of(const std::string& op) {
+  std::vector<KernelChoice> choices = KernelChoices();
+  std::erase_if(choices, [&](const KernelChoice& c) { return c.op != op; });
+  return choices;
+}
+
+TEST(KernelChoices, AProblemKeepsItsFirstEntry) {
+  Note("first", 1, "", "fast");
+  Note("first", 2, "", "fast");
+  Note("first", 1, "", "other");
+  const std::vector<KernelChoice> choices = Of("first");
+  ASSERT_EQ(choices.size(), 2);
+  EXPECT_EQ(choices[0].problem, "of 1");
+  EXPECT_EQ(choices[0].kernel, "fast");
+  EXPECT_EQ(choices[1].problem, "of 2");
+}
+
+TEST(KernelChoices, SlowOnesAreCountedPerProblemAndToldOncePerReason) {
+  const int64_t before = SlowKernelChoices();
+  testing::internal::CaptureStderr();
+  Note("told", 1);
+  Note("told", 2, "no room", "plain");
+  Note("told", 3, "no room", "plain");
+  Note("told", 3, "no room", "plain");
+  Note("told", 4, "odd address", "plain");
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(SlowKernelChoices() - before, 3);
+  EXPECT_EQ(said,
+            "warning: told of of 2: plain runs, which is not the fastest: no room\n"
+            "warning: told of of 4: plain runs, which is not the fastest: odd address\n");
+}
+
+TEST(KernelChoices, JsonHasLibrariesAndChoices) {
+  testing::internal::CaptureStderr();
+  Note("json", 7, "a \"reason\"", "plain");
+  testing::internal::GetCapturedStderr();
+  const auto json = nlohmann::json::parse(KernelChoicesJson());
+  EXPECT_TRUE(json["libraries"].is_array());
+  const auto& last = json["choices"].back();
+  EXPECT_EQ(last["op"], "json");
+  EXPECT_EQ(last["problem"], "of 7");
+  EXPECT_EQ(last["kernel"], "plain");
+  EXPECT_EQ(last["why_slow"], "a \"reason\"");
+}
+
+TEST(KernelChoices, LoadedLibrariesAreFilesThatAreThere) {
+  const std::vector<std::string> files = LoadedLibraries({"libstdc++.so", "libnothing"});
+  ASSERT_EQ(files.size(), 1);
+  EXPECT_THAT(files[0], HasSubstr("/libstdc++.so"));
+  EXPECT_TRUE(PathExists(files[0]));
+}
+
+// The last test: it fills the list.
+TEST(KernelChoices, ALongLifeHoldsNoMore) {
+  int64_t made = 0;
+  for (int64_t i = 0; i < 200'000; ++i) {
+    NoteKernelChoice("ever new", {i}, [&] {
+      ++made;
+      return KernelChoice{.problem = "p", .kernel = "k"};
+    });
+  }
+  EXPECT_EQ(KernelChoices().size(), kMostKernelChoices);
+  EXPECT_EQ(made, 200'000);
+  // What is slow is told all the same, once.
+  testing::internal::CaptureStderr();
+  for (int64_t i = 0; i < 3; ++i) Note("late", i, "no room", "plain");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "warning: late of of 0: plain runs, which is not the fastest: no room\n");
+  EXPECT_EQ(KernelChoices().size(), kMostKernelChoices);
+}
+
+}  // namespace
+}  // namespace lockstep
