@@ -5,6 +5,7 @@
 #include "core/stream.h"
 #include "kernels/attention/cudnn_attention.h"
 #include "kernels/attention/flash_attention.h"
+#include "kernels/bench_timing.h"
 #include "kernels/matmul/gemm_cuda.h"
 
 namespace lockstep {
@@ -41,7 +42,7 @@ LibraryCall ByCuBlasLt(std::vector<Product> products) {
 LibraryCall Products(const Tensor& a, const Tensor& b, bool transpose_b, int64_t n, int64_t batch,
                      bool backward) {
   const int64_t k = a.dim(-1), m = a.numel() / (k * batch);
-  const Tensor y = Tensor::Full({batch * m, n}, 0.5, a.dtype(), a.device());
+  const Tensor y = RandomTensor({batch * m, n}, a.dtype(), a.device());
   if (!backward) return ByCuBlasLt({{false, transpose_b, a, b, y, m, n, k, batch}});
   const Tensor da = Tensor::EmptyLike(a), db = Tensor::EmptyLike(b);
   const Product of_a = {false, !transpose_b, y, b, da, m, k, n, batch};
@@ -55,7 +56,7 @@ std::optional<LibraryCall> ByCudnn(const Tensor& q, const Tensor& k, const Tenso
   const Stream stream = CurrentStream(q.device());
   const auto why_not = [&] { return cuda::WhyNoCudnnAttention(stream); };
   if (q.dtype() != DType::kBF16 || !why_not().empty() ||
-      cuda::ChooseAttentionKernels(cuda::AttentionKernels::kCudnn, q, false, why_not) !=
+      cuda::ChooseAttentionKernels(cuda::AttentionKernels::kCudnn, q, false, why_not).kernels !=
           cuda::AttentionKernels::kCudnn) {
     return std::nullopt;
   }
@@ -66,7 +67,7 @@ std::optional<LibraryCall> ByCudnn(const Tensor& q, const Tensor& k, const Tenso
   const auto forward = [f] { return cuda::CudnnAttentionForward(CurrentStream(f.q.device()), f); };
   if (!forward().empty()) return std::nullopt;
   if (!backward) return LibraryCall{"cuDNN", forward};
-  b.dy = Tensor::Full(q.shape(), 0.5, q.dtype(), q.device());
+  b.dy = RandomTensor(q.shape(), q.dtype(), q.device());
   b.dq = Tensor::EmptyLike(q);
   b.dk = Tensor::EmptyLike(k);
   b.dv = Tensor::EmptyLike(v);

@@ -20,11 +20,17 @@ struct ForwardArgs {
   AttentionDropoutArgs dropout;
 };
 
+// Blocks on a multiprocessor: nvcc's choice, but for one kernel, where it would aim at two and
+// spill.
+template <class Tile, class T>
+inline constexpr int kForwardBlocks = Tile::kHead == 128 && sizeof(T) == 2 ? 1 : 0;
+
 // Flash attention (Dao et al., 2022) in f32: scores exist in tiles alone.
 // Grid: a block to a tile of queries of a head. Shared memory: tiles of q, k, v and the scores.
 // Deterministic: a row's sums run over the keys in order, by tiles.
 template <class Tile, class T>
-__global__ void __launch_bounds__(kAttentionThreads) AttentionForwardKernel(ForwardArgs<T> args) {
+__global__ void __launch_bounds__(kAttentionThreads, kForwardBlocks<Tile, T>)
+    AttentionForwardKernel(ForwardArgs<T> args) {
   constexpr int kM = Tile::kM, kN = Tile::kN;
   DYN_SHARED(float, shared);
   float* q_tile = shared;
@@ -36,8 +42,8 @@ __global__ void __launch_bounds__(kAttentionThreads) AttentionForwardKernel(Forw
   const int64_t rows_left = args.length - at.first;
   LoadTile<Tile, Tile::kRows>(args.q.Head(at.batch, at.head) + at.first * args.q.row, args.q.row,
                               rows_left, args.d, args.aligned, args.scale, q_tile);
-  const T* k = args.k.Head(at.batch, at.head / args.group);
-  const T* v = args.v.Head(at.batch, at.head / args.group);
+  const int64_t key_head = DivideSmall(at.head, args.group);
+  const T *k = args.k.Head(at.batch, key_head), *v = args.v.Head(at.batch, key_head);
   float out[kM][Tile::kOut] = {};
   float largest[kM], sum[kM] = {};
 #pragma unroll
@@ -158,7 +164,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
     sum = fmaf(ToFloat(y[row * d + i]), ToFloat(dy[row * d + i]), sum);
   }
   sum = WarpSum(sum);
-  const int64_t head = row % heads, t = row / heads % length, batch = row / heads / length;
+  const int64_t token = DivideSmall(row, heads), batch = DivideSmall(token, length);
+  const int64_t head = row - token * heads, t = token - batch * length;
   if (lane == 0) delta[(batch * heads + head) * length + t] = sum;
 }
 
@@ -189,8 +196,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     log_sum[i] = row < rows_left ? args.log_sum_exp[statistics + row] : 0.0f;
     delta[i] = row < rows_left ? args.delta[statistics + row] : 0.0f;
   }
-  const T* k = args.k.Head(at.batch, at.head / args.group);
-  const T* v = args.v.Head(at.batch, at.head / args.group);
+  const int64_t key_head = DivideSmall(at.head, args.group);
+  const T *k = args.k.Head(at.batch, key_head), *v = args.v.Head(at.batch, key_head);
   float out[kM][Tile::kOut] = {};
   const int64_t end = Min(at.first + Tile::kRows, args.length);
   for (int64_t key = 0; key < end; key += Tile::kColumns) {
@@ -240,7 +247,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   float* dy_tile = q_tile + Tile::kColumnsSize;
   float* p_scores = dy_tile + Tile::kColumnsSize;
   float* ds_scores = p_scores + Tile::kScoresSize;
-  const int64_t key_heads = args.heads / args.group;
+  const int64_t key_heads = DivideSmall(args.heads, args.group);
   const Place at(args.batches, key_heads, args.length, Tile::kRows, false);
   const int64_t rows_left = args.length - at.first;
   LoadTile<Tile, Tile::kRows>(args.k.Head(at.batch, at.head) + at.first * args.k.row, args.k.row,
@@ -300,7 +307,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
 
 void PlainAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
   const int64_t batches = args.q.dim(0), length = args.q.dim(1), heads = args.q.dim(2);
-  const int64_t rows = batches * length * heads, d = args.q.dim(3);
+  const int64_t rows = CountRows(args.q), d = args.q.dim(3);
   const Tensor delta = Tensor::Empty({batches, heads, length}, DType::kF32, args.q.device());
   DispatchFloat("attention", args.q.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -345,28 +352,44 @@ void PlainAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
 
 template <class Args>
 struct AttentionFunctions {
-  std::string (*cudnn)(Stream, const Args&);
+  const char* op;
+  std::string (*cudnn)(Stream, const Args&, std::string*);
   void (*flash)(Stream, const Args&);
   void (*plain)(Stream, const Args&);
 };
 
 template <class Args>
 void RunChosen(const AttentionFunctions<Args>& functions, Stream stream, const Args& args) {
-  const AttentionKernels chosen =
+  AttentionChoice chosen =
       ChooseAttentionKernels(CurrentAttentionKernels(), args.q, args.dropout.step_values.defined(),
                              [&] { return WhyNoCudnnAttention(stream); });
-  if (chosen == AttentionKernels::kPlain) return functions.plain(stream, args);
-  // Where cuDNN has no plan for the shape, flash kernels take its place.
-  if (chosen == AttentionKernels::kCudnn && functions.cudnn(stream, args).empty()) return;
-  functions.flash(stream, args);
+  std::string kernel;
+  if (chosen.kernels == AttentionKernels::kCudnn) {
+    const std::string why_not = functions.cudnn(stream, args, &kernel);
+    if (!why_not.empty()) {
+      chosen = {AttentionKernels::kFlash, StrCat("cuDNN's cannot do it: ", why_not)};
+    }
+  }
+  if (chosen.kernels == AttentionKernels::kFlash) {
+    functions.flash(stream, args);
+    kernel = "flash";
+  } else if (chosen.kernels == AttentionKernels::kPlain) {
+    functions.plain(stream, args);
+    kernel = "plain";
+  }
+  NoteAttentionChoice(functions.op, args.q, args.k, kernel, chosen.why_slow);
 }
 
 void AttentionForwardCuda(Stream stream, const AttentionForwardArgs& args) {
-  RunChosen({CudnnAttentionForward, FlashAttentionForward, PlainAttentionForward}, stream, args);
+  RunChosen(
+      {"attention_forward", CudnnAttentionForward, FlashAttentionForward, PlainAttentionForward},
+      stream, args);
 }
 
 void AttentionBackwardCuda(Stream stream, const AttentionBackwardArgs& args) {
-  RunChosen({CudnnAttentionBackward, FlashAttentionBackward, PlainAttentionBackward}, stream, args);
+  RunChosen({"attention_backward", CudnnAttentionBackward, FlashAttentionBackward,
+             PlainAttentionBackward},
+            stream, args);
 }
 
 LS_REGISTER(attention_forward, DeviceType::kCuda, AttentionForwardCuda);

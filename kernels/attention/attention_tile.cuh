@@ -54,16 +54,24 @@ struct HeadTensor {
   }
 };
 
+// How many rows q [B, T, H, D] has. Kernels divide their numbers in 32 bits.
+inline int64_t CountRows(const Tensor& q) {
+  const int64_t rows = q.dim(0) * q.dim(1) * q.dim(2);
+  LS_CHECK(rows <= UINT32_MAX, "attention on CUDA is made for up to 2^32 - 1 queries, got ", rows);
+  return rows;
+}
+
 // What a block works on: a tile of rows of one head of one sample. The last rows see the most keys
 // and go first; in the backward of keys it is the first ones that are seen by the most queries.
 struct Place {
   int64_t batch, head, first;
 
   __device__ Place(int64_t batches, int64_t heads, int64_t length, int rows, bool last_first) {
-    const int64_t block = blockIdx.x, pairs = batches * heads;
-    const int64_t tile = block / pairs, tiles = CeilDiv(length, rows);
-    batch = block / heads % batches;
-    head = block % heads;
+    // There are fewer than 2^31 blocks (Blocks() checks it), and so of samples and heads.
+    const int64_t block = blockIdx.x, pair = DivideSmall(block, heads);
+    const int64_t tile = DivideSmall(pair, batches), tiles = CeilDiv(length, rows);
+    batch = pair - tile * batches;
+    head = block - pair * heads;
     first = (last_first ? tiles - 1 - tile : tile) * rows;
   }
 };

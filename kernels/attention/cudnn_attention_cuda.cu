@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -27,7 +30,9 @@ using Value = CudnnGraph::Value;
 // How to do a problem, or why not.
 struct Answer {
   std::unique_ptr<const CudnnAttentionPlan> plan;
+  AttentionSlices slices;
   std::string why_not;
+  bool repeated = false;  // seen to give the same bits again
 };
 
 // Of one device. A handle is used by one thread at a time.
@@ -36,6 +41,7 @@ struct DeviceState {
   bool asked = false;
   std::string why_not;
   cudnnHandle_t handle = nullptr;
+  int64_t most_workspace = 0;
   std::map<Problem, Answer> answers;
 };
 
@@ -47,28 +53,64 @@ DeviceState& StateOf(Device device) {
   return states[device.index];
 }
 
-Answer FindPlan(const Problem& problem, cudnnHandle_t handle) {
+int64_t MostWorkspace(int64_t device_bytes) {
+  const char* text = std::getenv("LOCKSTEP_CUDNN_WORKSPACE_MIB");
+  if (text == nullptr) return std::min(int64_t{1} << 30, device_bytes / 50);
+  int64_t mib = 0;
+  const std::string_view all = text;
+  const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), mib);
+  if (error != std::errc() || end != all.data() + all.size() || mib < 1 || mib > 1 << 20) {
+    throw InputError(StrCat(
+        "LOCKSTEP_CUDNN_WORKSPACE_MIB must be MiB of memory, 1 to 1048576, not '", text, "'"));
+  }
+  return mib << 20;
+}
+
+Answer FindPlan(const Problem& problem, const DeviceState& state) {
   try {
-    auto plan = std::make_unique<const CudnnAttentionPlan>(problem, CudnnTarget{.handle = handle});
-    const int64_t bytes = plan->plan.workspace_bytes();
-    if (bytes <= kCudnnMaxWorkspace) return {std::move(plan), ""};
+    std::unique_ptr<const CudnnAttentionPlan> plan;
+    const auto workspace = [&](const Problem& p) {
+      plan = std::make_unique<const CudnnAttentionPlan>(p, CudnnTarget{.handle = state.handle});
+      return plan->plan.workspace_bytes();
+    };
+    if (problem.backward) {
+      // A slice's bits are those of the whole if the same kernels compute them.
+      workspace(problem);
+      const std::string engine = plan->plan.engine();
+      const AttentionSlices slices = FitWorkspace(problem, state.most_workspace, workspace).slices;
+      if (plan->plan.engine() != engine) {
+        throw Error("its slices would run by another engine than the whole");
+      }
+      return {std::move(plan), slices, "", false};
+    }
+    if (workspace(problem) <= state.most_workspace) return {std::move(plan), {}, "", false};
     return {nullptr,
-            StrCat("its workspace would be ", bytes, " bytes, more than ", kCudnnMaxWorkspace)};
+            {},
+            StrCat("its workspace would be larger than ", state.most_workspace, " bytes"),
+            false};
   } catch (const Error& error) {
-    return {nullptr, error.what()};
+    return {nullptr, {}, error.what(), false};
   }
 }
 
-// Runs the problem's plan, or returns why not.
-std::string Run(Stream stream, const Problem& problem, std::span<const void* const> addresses) {
-  DeviceState& state = StateOf(stream.device);
-  const std::lock_guard lock(state.running);
+// With state.running held.
+Answer& AnswerTo(const Problem& problem, Stream stream, DeviceState& state) {
   LS_INVARIANT(state.handle != nullptr, "attention: cuDNN was not asked whether it can");
   SetDevice(stream.device);
   const auto [at, is_new] = state.answers.try_emplace(problem);
-  if (is_new) at->second = FindPlan(problem, state.handle);
-  if (at->second.plan == nullptr) return at->second.why_not;
-  const CudnnAttentionPlan& plan = *at->second.plan;
+  if (is_new) at->second = FindPlan(problem, state);
+  return at->second;
+}
+
+std::string Describe(const Answer& answer) {
+  const int64_t parts = answer.slices.parts();
+  return StrCat("cuDNN ", Cudnn().GetVersion(), ", ", answer.plan->plan.engine(), ", workspace ",
+                answer.plan->plan.workspace_bytes(), " bytes, ", parts,
+                parts == 1 ? " slice" : " slices");
+}
+
+void Run(Stream stream, const DeviceState& state, const CudnnAttentionPlan& plan,
+         std::span<const void* const> addresses) {
   LS_INVARIANT(plan.values.size() == addresses.size(), "attention: cuDNN's plan has ",
                plan.values.size(), " tensors, not ", addresses.size());
   std::vector<std::pair<Value, const void*>> values;
@@ -77,7 +119,6 @@ std::string Run(Stream stream, const Problem& problem, std::span<const void* con
              "choosing a stream");
   const Tensor workspace = Tensor::Empty({plan.plan.workspace_bytes()}, DType::kU8, stream.device);
   plan.plan.Run(state.handle, values, Data<uint8_t>(workspace));
-  return "";
 }
 
 bool IsAligned(const Tensor& x) { return HeadTensor<const bf16>(x).Aligned(x.dim(3)); }
@@ -143,28 +184,43 @@ double Difference(const Tensor& a, const Tensor& b) {
   return std::sqrt(difference / size);
 }
 
-// Empty if cuDNN's results are right. Roundings to bf16 make differences of 2e-3 to 4e-3.
-std::string WhatIsWrong(Stream stream) {
+// Empty if cuDNN's results are right, in one piece and, where that is possible, in slices.
+// Roundings to bf16 make differences of 2e-3 to 4e-3.
+std::string WhatIsWrong(Stream stream, DeviceState& state) {
   constexpr double kMost = 1e-2;
+  constexpr int64_t kSmall = 420'000;  // bytes: the first trial then has 4 slices
+  const int64_t most = state.most_workspace;
   for (const Trial& trial : {Trial{200, 4, 2, 64}, Trial{130, 2, 2, 128}}) {
     const std::vector<Tensor> want = trial.Compute(stream, false);
-    const std::vector<Tensor> got = trial.Compute(stream, true),
-                              again = trial.Compute(stream, true);
-    for (size_t i = 0; i < want.size(); ++i) {
-      const double difference = Difference(got[i], want[i]);
-      if (!(difference < kMost)) {
-        return StrCat("its result ", i, " of a trial is off by ", difference, " of its size");
+    for (const int64_t limit : {most, kSmall}) {
+      state.most_workspace = limit;
+      state.answers.clear();
+      std::vector<Tensor> got, again;
+      try {
+        got = trial.Compute(stream, true);
+        again = trial.Compute(stream, true);
+      } catch (const Error&) {
+        if (limit == most) throw;
+        continue;  // nothing fits into so little
       }
-      const auto bytes = static_cast<size_t>(got[i].numel()) * sizeof(float);
-      if (std::memcmp(got[i].raw_data(), again[i].raw_data(), bytes) != 0) {
-        return StrCat("its result ", i, " of a trial has other bits the second time");
+      for (size_t i = 0; i < want.size(); ++i) {
+        const double difference = Difference(got[i], want[i]);
+        if (!(difference < kMost)) {
+          return StrCat("its result ", i, " of a trial is off by ", difference, " of its size");
+        }
+        const auto bytes = static_cast<size_t>(got[i].numel()) * sizeof(float);
+        if (std::memcmp(got[i].raw_data(), again[i].raw_data(), bytes) != 0) {
+          return StrCat("its result ", i, " of a trial has other bits the second time");
+        }
       }
     }
+    state.most_workspace = most;
   }
+  state.answers.clear();
   return "";
 }
 
-std::string Ask(Stream stream, cudnnHandle_t* handle) {
+std::string Ask(Stream stream, DeviceState& state) {
   try {
     SetDevice(stream.device);
     cudaDeviceProp properties;
@@ -173,11 +229,84 @@ std::string Ask(Stream stream, cudnnHandle_t* handle) {
       return StrCat("it is used on GPUs of compute capability 8 and 9, not ", properties.major, ".",
                     properties.minor);
     }
-    CheckCudnn(Cudnn().Create(handle), "starting");
-    return WhatIsWrong(stream);
+    state.most_workspace = MostWorkspace(static_cast<int64_t>(properties.totalGlobalMem));
+    CheckCudnn(Cudnn().Create(&state.handle), "starting");
+    return WhatIsWrong(stream, state);
+  } catch (const InputError&) {
+    throw;
   } catch (const Error& error) {
     return error.what();
   }
+}
+
+bool IsCapturing(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  LS_CUDA(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.handle.get()), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+// ---- Backward, by slices. ----
+
+void RunBackward(Stream stream, const DeviceState& state, const Answer& answer,
+                 const AttentionBackwardArgs& args) {
+  const auto scale = static_cast<float>(args.scale);
+  const float minus_infinity = -std::numeric_limits<float>::infinity(), one = 1;
+  for (int64_t i = 0; i < answer.slices.parts(); ++i) {
+    const AttentionBackwardArgs slice = SliceOf(args, answer.slices, i);
+    const Tensor delta = Tensor::EmptyLike(slice.log_sum_exp);
+    const std::array<const void*, 13> addresses{Data<bf16>(slice.q),
+                                                Data<bf16>(slice.k),
+                                                Data<bf16>(slice.v),
+                                                Data<bf16>(slice.y),
+                                                Data<float>(slice.log_sum_exp),
+                                                Data<bf16>(slice.dy),
+                                                Data<bf16>(slice.dq),
+                                                Data<bf16>(slice.dk),
+                                                Data<bf16>(slice.dv),
+                                                Data<float>(delta),
+                                                &scale,
+                                                &minus_infinity,
+                                                &one};
+    Run(stream, state, *answer.plan, addresses);
+  }
+}
+
+// Whether a backward that has run gives the same gradients again, at these sizes and beside another
+// kernel: in what order it adds shows neither in what cuDNN says of its kernels, nor at small
+// sizes. Gradients of zero show nothing: then the next call asks again.
+bool RepeatsBits(Stream stream, const DeviceState& state, const AttentionBackwardArgs& args,
+                 Answer& answer) {
+  constexpr int kTimes = 3;
+  const auto results = [&] {
+    std::vector<Tensor> on_host;
+    for (const Tensor& x : {args.dq, args.dk, args.dv}) on_host.push_back(x.Contiguous().To(kCpu));
+    return on_host;
+  };
+  const std::vector<Tensor> first = results();
+  const Stream beside = GetStreamBackend(DeviceType::kCuda).CreateStream(stream.device);
+  bool same = true;
+  for (int i = 0; same && i < kTimes; ++i) {
+    {
+      const StreamGuard guard(beside);
+      FlashAttentionForward(beside, {args.q,
+                                     args.k,
+                                     args.v,
+                                     args.scale,
+                                     {},
+                                     Tensor::Empty(args.q.shape(), DType::kBF16, stream.device),
+                                     Tensor::EmptyLike(args.log_sum_exp)});
+    }
+    RunBackward(stream, state, answer, args);
+    const std::vector<Tensor> again = results();
+    for (size_t k = 0; k < first.size(); ++k) {
+      const auto bytes = static_cast<size_t>(first[k].numel()) * sizeof(bf16);
+      same = same && std::memcmp(first[k].raw_data(), again[k].raw_data(), bytes) == 0;
+    }
+    Synchronize(beside);
+  }
+  const auto* dv = static_cast<const uint16_t*>(first[2].raw_data());
+  answer.repeated = std::any_of(dv, dv + first[2].numel(), [](uint16_t x) { return x != 0; });
+  return same;
 }
 
 }  // namespace
@@ -186,21 +315,24 @@ std::string WhyNoCudnnAttention(Stream stream) {
   DeviceState& state = StateOf(stream.device);
   const std::lock_guard lock(state.asking);
   if (!state.asked) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    LS_CUDA(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.handle.get()), &status));
-    if (status != cudaStreamCaptureStatusNone) return "a CUDA graph is captured";
-    state.why_not = Ask(stream, &state.handle);
+    if (IsCapturing(stream)) return "a CUDA graph is captured";
+    state.why_not = Ask(stream, state);
     state.asked = true;
   }
   return state.why_not;
 }
 
-std::string CudnnAttentionForward(Stream stream, const AttentionForwardArgs& args) {
+std::string CudnnAttentionForward(Stream stream, const AttentionForwardArgs& args,
+                                  std::string* ran) {
   AttentionForwardArgs own = args;
   own.q = Aligned(args.q);
   own.k = Aligned(args.k);
   own.v = Aligned(args.v);
   LS_INVARIANT(IsAligned(own.y), "attention: the output must be aligned to 16 bytes");
+  DeviceState& state = StateOf(stream.device);
+  const std::lock_guard lock(state.running);
+  const Answer& answer = AnswerTo(CudnnAttentionProblem(own), stream, state);
+  if (answer.plan == nullptr) return answer.why_not;
   const auto scale = static_cast<float>(own.scale);
   const float minus_infinity = -std::numeric_limits<float>::infinity();
   const std::array<const void*, 7> addresses{Data<bf16>(own.q),
@@ -210,10 +342,13 @@ std::string CudnnAttentionForward(Stream stream, const AttentionForwardArgs& arg
                                              Data<float>(own.log_sum_exp),
                                              &scale,
                                              &minus_infinity};
-  return Run(stream, CudnnAttentionProblem(own), addresses);
+  Run(stream, state, *answer.plan, addresses);
+  if (ran != nullptr) *ran = Describe(answer);
+  return "";
 }
 
-std::string CudnnAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
+std::string CudnnAttentionBackward(Stream stream, const AttentionBackwardArgs& args,
+                                   std::string* ran) {
   AttentionBackwardArgs own = args;
   for (Tensor* x : {&own.q, &own.k, &own.v, &own.y, &own.dy}) *x = Aligned(*x);
   // cuDNN writes gradients, and does not add to them.
@@ -223,24 +358,24 @@ std::string CudnnAttentionBackward(Stream stream, const AttentionBackwardArgs& a
   apart(own.dq, args.accumulate_q);
   apart(own.dk, args.accumulate_k);
   apart(own.dv, args.accumulate_v);
-  const Tensor delta = Tensor::EmptyLike(args.log_sum_exp);
-  const auto scale = static_cast<float>(args.scale);
-  const float minus_infinity = -std::numeric_limits<float>::infinity(), one = 1;
-  const std::array<const void*, 13> addresses{Data<bf16>(own.q),
-                                              Data<bf16>(own.k),
-                                              Data<bf16>(own.v),
-                                              Data<bf16>(own.y),
-                                              Data<float>(own.log_sum_exp),
-                                              Data<bf16>(own.dy),
-                                              Data<bf16>(own.dq),
-                                              Data<bf16>(own.dk),
-                                              Data<bf16>(own.dv),
-                                              Data<float>(delta),
-                                              &scale,
-                                              &minus_infinity,
-                                              &one};
-  const std::string why_not = Run(stream, CudnnAttentionProblem(own), addresses);
-  if (!why_not.empty()) return why_not;
+  DeviceState& state = StateOf(stream.device);
+  const std::lock_guard lock(state.running);
+  Answer& answer = AnswerTo(CudnnAttentionProblem(own), stream, state);
+  if (answer.plan == nullptr) return answer.why_not;
+  try {
+    RunBackward(stream, state, answer, own);
+    if (!answer.repeated && !IsCapturing(stream) && !RepeatsBits(stream, state, own, answer)) {
+      answer.why_not = "its backward gave other bits the second time";
+    }
+  } catch (const OutOfMemoryError&) {
+    if (answer.repeated) throw;
+    answer.why_not = "the device has no memory for the workspace of its backward";
+  }
+  if (!answer.why_not.empty()) {
+    answer.plan = nullptr;
+    return answer.why_not;
+  }
+  if (ran != nullptr) *ran = Describe(answer);
   const auto deliver = [stream](const Tensor& from, const Tensor& to, bool accumulate) {
     if (accumulate) {
       accumulate_slot(stream, from, to);
@@ -266,8 +401,12 @@ constexpr const char* kWhyNot =
 }  // namespace
 
 std::string WhyNoCudnnAttention(Stream) { return kWhyNot; }
-std::string CudnnAttentionForward(Stream, const AttentionForwardArgs&) { return kWhyNot; }
-std::string CudnnAttentionBackward(Stream, const AttentionBackwardArgs&) { return kWhyNot; }
+std::string CudnnAttentionForward(Stream, const AttentionForwardArgs&, std::string*) {
+  return kWhyNot;
+}
+std::string CudnnAttentionBackward(Stream, const AttentionBackwardArgs&, std::string*) {
+  return kWhyNot;
+}
 
 #endif
 

@@ -82,7 +82,8 @@ class CudnnDescriptor {
   void Finalize(const char* what);
 
   cudnnBackendDescriptor_t get() const { return descriptor_; }
-  int64_t GetInt(cudnnBackendAttributeName_t name) const;
+  int64_t GetInt(cudnnBackendAttributeName_t name,
+                 cudnnBackendAttributeType_t type = CUDNN_TYPE_INT64) const;
 
  private:
   void SetBytes(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t n,
@@ -145,6 +146,8 @@ class CudnnPlan {
   CudnnPlan(CudnnGraph graph, const CudnnTarget& target);
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
+  // The engine and its settings, as cuDNN numbers them: "engine 6, knobs 7=0 14=1".
+  const std::string& engine() const { return engine_; }
 
   // Submits it to the handle's stream. The addresses of all values of Memory (on the device) and
   // Scalar (on the host, read at once), and of workspace_bytes().
@@ -158,6 +161,7 @@ class CudnnPlan {
   std::optional<CudnnDescriptor> properties_, plan_;
   std::deque<CudnnDescriptor> made_of_;
   int64_t workspace_bytes_ = 0;
+  std::string engine_;
 };
 
 }  // namespace lockstep::cuda

@@ -66,9 +66,10 @@ void CudnnDescriptor::Finalize(const char* what) {
   CheckCudnn(Cudnn().Finalize(descriptor_), what);
 }
 
-int64_t CudnnDescriptor::GetInt(cudnnBackendAttributeName_t name) const {
-  int64_t value = 0, count = 0;
-  CheckCudnn(Cudnn().GetAttribute(descriptor_, name, CUDNN_TYPE_INT64, 1, &count, &value),
+int64_t CudnnDescriptor::GetInt(cudnnBackendAttributeName_t name,
+                                cudnnBackendAttributeType_t type) const {
+  int64_t value = 0, count = 0;  // enumerations are narrower, and little-endian as all else
+  CheckCudnn(Cudnn().GetAttribute(descriptor_, name, type, 1, &count, &value),
              "reading an attribute");
   return value;
 }
@@ -202,6 +203,23 @@ std::deque<CudnnDescriptor> GetDescriptors(const CudnnDescriptor& of,
   return all;
 }
 
+// As CudnnPlan::engine().
+std::string DescribeEngine(const CudnnDescriptor& config) {
+  constexpr int64_t kMostKnobs = 64;
+  const auto engines =
+      GetDescriptors(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1);
+  if (engines.empty()) return "an unnamed engine";
+  std::string text =
+      StrCat("engine ", engines.front().GetInt(CUDNN_ATTR_ENGINE_GLOBAL_INDEX), ", knobs");
+  for (const CudnnDescriptor& knob :
+       GetDescriptors(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                      CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, kMostKnobs)) {
+    text += StrCat(" ", knob.GetInt(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE), "=",
+                   knob.GetInt(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE));
+  }
+  return text;
+}
+
 }  // namespace
 
 CudnnPlan::CudnnPlan(CudnnGraph graph, const CudnnTarget& target) : graph_(std::move(graph)) {
@@ -232,6 +250,7 @@ CudnnPlan::CudnnPlan(CudnnGraph graph, const CudnnTarget& target) : graph_(std::
   for (CudnnDescriptor& config : GetDescriptors(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                                 CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, kConfigs)) {
     if (Make(config, target, &why_not)) {
+      engine_ = DescribeEngine(config);
       made_of_.push_back(std::move(config));
       return;
     }

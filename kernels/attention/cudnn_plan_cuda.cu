@@ -31,6 +31,40 @@ CudnnAttentionProblem::CudnnAttentionProblem(const AttentionBackwardArgs& args)
   dv = StridesOf(args.dv);
 }
 
+CudnnSlices FitWorkspace(const CudnnAttentionProblem& whole, int64_t most,
+                         const std::function<int64_t(const CudnnAttentionProblem&)>& workspace) {
+  const auto fits = [&](const CudnnSlices& sliced) {
+    const CudnnAttentionProblem& p = sliced.problem;
+    const int64_t scores = 2 * p.batch * p.heads * p.length * p.length;
+    // The statistics of a slice, in f32, begin at a multiple of 16 bytes.
+    const bool aligned = sliced.slices.parts() == 1 || p.batch * p.heads * p.length % 4 == 0;
+    if (!aligned || scores > most) return false;
+    const int64_t bytes = workspace(p);
+    if (bytes < scores) {
+      throw Error(
+          "the workspace of its backward has no room for the gradient of the scores: it adds with "
+          "atomics, in any order");
+    }
+    return bytes <= most;
+  };
+  CudnnSlices sliced{{}, whole};
+  for (int64_t parts = 1; parts <= whole.batch; ++parts) {
+    if (whole.batch % parts != 0) continue;
+    sliced.slices.batches = parts;
+    sliced.problem.batch = whole.batch / parts;
+    if (fits(sliced)) return sliced;
+  }
+  for (int64_t groups = 2; groups <= whole.kv_heads; ++groups) {
+    if (whole.kv_heads % groups != 0) continue;
+    sliced.slices.groups = groups;
+    sliced.problem.heads = whole.heads / groups;
+    sliced.problem.kv_heads = whole.kv_heads / groups;
+    if (fits(sliced)) return sliced;
+  }
+  throw Error(StrCat("even for one key head of one sample the workspace of its backward would be ",
+                     "more than ", most, " bytes"));
+}
+
 #ifdef LOCKSTEP_HAS_CUDNN
 
 namespace {
@@ -153,14 +187,14 @@ CudnnAttentionPlan::CudnnAttentionPlan(const CudnnAttentionProblem& problem,
                                        const CudnnTarget& target)
     : CudnnAttentionPlan(Describe(problem), target) {}
 
-int64_t CudnnAttentionWorkspace(const CudnnAttentionProblem& problem,
-                                const std::string& properties) {
-  return CudnnAttentionPlan(problem, {.properties = properties}).plan.workspace_bytes();
+CudnnChoice AskCudnnAttention(const CudnnAttentionProblem& problem, const std::string& properties) {
+  const CudnnAttentionPlan made(problem, {.properties = properties});
+  return {made.plan.workspace_bytes(), made.plan.engine()};
 }
 
 #else
 
-int64_t CudnnAttentionWorkspace(const CudnnAttentionProblem&, const std::string&) {
+CudnnChoice AskCudnnAttention(const CudnnAttentionProblem&, const std::string&) {
   throw Error("this program was built without cuDNN's headers");
 }
 

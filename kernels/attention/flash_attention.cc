@@ -3,6 +3,9 @@
 #include <cstdlib>
 #include <string>
 
+#include "core/kernel_choices.h"
+#include "core/philox.h"
+
 namespace lockstep::cuda {
 namespace {
 
@@ -33,9 +36,9 @@ AttentionKernelsScope::AttentionKernelsScope(AttentionKernels kernels)
 }
 AttentionKernelsScope::~AttentionKernelsScope() { current_scope = previous_; }
 
-AttentionKernels ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q, bool dropout,
-                                        const std::function<std::string()>& why_no_cudnn) {
-  if (wanted == AttentionKernels::kPlain) return wanted;
+AttentionChoice ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q, bool dropout,
+                                       const std::function<std::string()>& why_no_cudnn) {
+  if (wanted == AttentionKernels::kPlain) return {wanted, ""};
   const int64_t d = q.dim(-1);
   const bool fits = q.dtype() == DType::kBF16 && d <= kFlashMaxHead && d % 8 == 0;
   LS_CHECK(
@@ -43,16 +46,45 @@ AttentionKernels ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q
       "attention by flash kernels (LOCKSTEP_ATTENTION=flash) takes bf16 heads of a multiple of "
       "8 up to ",
       kFlashMaxHead, " numbers, got ", q.Describe(), ": choose auto");
-  if (!fits) return AttentionKernels::kPlain;
+  if (!fits) {
+    // There are no faster ones in f32.
+    const bool could = q.dtype() == DType::kBF16;
+    return {AttentionKernels::kPlain,
+            could ? StrCat("tensor cores take heads of a multiple of 8 up to ", kFlashMaxHead,
+                           " numbers, these have ", d)
+                  : ""};
+  }
   if (wanted == AttentionKernels::kFlash || dropout || q.numel() == 0) {
-    return AttentionKernels::kFlash;
+    return {AttentionKernels::kFlash, ""};
   }
   const double flops = 2.0 * static_cast<double>(q.numel()) * static_cast<double>(q.dim(1));
-  if (wanted == AttentionKernels::kAuto && flops < kCudnnMinFlops) return AttentionKernels::kFlash;
+  if (wanted == AttentionKernels::kAuto && flops < kCudnnMinFlops) {
+    return {AttentionKernels::kFlash, ""};
+  }
   const std::string why_not = why_no_cudnn();
   LS_CHECK(wanted != AttentionKernels::kCudnn || why_not.empty(),
            "attention by cuDNN (LOCKSTEP_ATTENTION=cudnn) cannot run here: ", why_not);
-  return why_not.empty() ? AttentionKernels::kCudnn : AttentionKernels::kFlash;
+  if (why_not.empty()) return {AttentionKernels::kCudnn, ""};
+  return {AttentionKernels::kFlash, StrCat("cuDNN's attention cannot run here: ", why_not)};
+}
+
+void NoteAttentionChoice(const char* op, const Tensor& q, const Tensor& k,
+                         const std::string& kernel, const std::string& why_slow) {
+  const int64_t b = q.dim(0), t = q.dim(1), h = q.dim(2), g = k.dim(2), d = q.dim(3);
+  const std::vector<int64_t> problem{b,
+                                     t,
+                                     h,
+                                     g,
+                                     d,
+                                     static_cast<int64_t>(q.dtype()),
+                                     static_cast<int64_t>(HashName(kernel)),
+                                     static_cast<int64_t>(HashName(why_slow))};
+  NoteKernelChoice(op, problem, [&] {
+    return KernelChoice{op,
+                        StrCat(q.dtype(), ", B ", b, ", T ", t, ", H ", h,
+                               g == h ? std::string() : StrCat(" over ", g), ", D ", d),
+                        kernel, why_slow};
+  });
 }
 
 }  // namespace lockstep::cuda

@@ -36,15 +36,25 @@ class AttentionKernelsScope {
   friend AttentionKernels CurrentAttentionKernels();
 };
 
+struct AttentionChoice {
+  AttentionKernels kernels = AttentionKernels::kPlain;
+  std::string why_slow;  // why not faster ones, where nobody asked for these; empty: there are none
+};
+
 // Which of kPlain, kFlash and kCudnn run for q [B, T, H, D]. Flash kernels and cuDNN's take bf16
 // heads of D <= 128 numbers, a multiple of 8; of full speed are 64 and 128. cuDNN's know no dropout
 // of ours. `why_no_cudnn` tells why the device has none, empty if it has: it is asked last, since
 // that takes seconds, and so does each of cuDNN's plans, hence the smallest problem of kAuto. The
-// choice depends on nothing but dtype, sizes and the device, so neither do the bits.
+// choice depends on dtype, sizes, the device and its libraries alone. (What cuDNN then makes of a
+// backward also depends on the limit of its workspace: cudnn_attention.h.)
 inline constexpr int64_t kFlashMaxHead = 128;
 inline constexpr double kCudnnMinFlops = 4e9;  // of forward, 2 B H T^2 D: some 10 us
-AttentionKernels ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q, bool dropout,
-                                        const std::function<std::string()>& why_no_cudnn);
+AttentionChoice ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q, bool dropout,
+                                       const std::function<std::string()>& why_no_cudnn);
+
+// Notes (core/kernel_choices.h) what runs for queries and keys of these sizes.
+void NoteAttentionChoice(const char* op, const Tensor& q, const Tensor& k,
+                         const std::string& kernel, const std::string& why_slow);
 
 // The low-level operations by flash kernels, on tensors for which they can be chosen.
 void FlashAttentionForward(Stream stream, const AttentionForwardArgs& args);

@@ -57,7 +57,8 @@ __global__ void __launch_bounds__(kFlashThreads)
   }
   sum = WarpSum<kLanes>(sum);
   if (piece != 0 || row >= rows) return;
-  const int64_t head = row % heads, t = row / heads % length, batch = row / heads / length;
+  const int64_t token = DivideSmall(row, heads), batch = DivideSmall(token, length);
+  const int64_t head = row - token * heads, t = token - batch * length;
   delta[(batch * heads + head) * length + t] = sum;
 }
 
@@ -74,9 +75,9 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(Backwa
   const Place at(args.batches, args.heads, args.length, kRows, true);
   const int length = args.length, first = static_cast<int>(at.first);
   const int end = Min(first + kRows, length);
-  const int warp_row = 16 * kM * FlashWarp(), query = first + warp_row;
-  const bf16* k = args.k.Head(at.batch, at.head / args.group);
-  const bf16* v = args.v.Head(at.batch, at.head / args.group);
+  const int warp_row = 16 * kM * WarpOfBlock(), query = first + warp_row;
+  const int64_t key_head = DivideSmall(at.head, args.group);
+  const bf16 *k = args.k.Head(at.batch, key_head), *v = args.v.Head(at.batch, key_head);
   const auto copy_keys = [&](int key, bf16* to) {
     CopyTileAsync<kHead, kKeys>(k + key * args.k.row, args.k.row, length - key, args.d, to);
     CopyTileAsync<kHead, kKeys>(v + key * args.v.row, args.v.row, length - key, args.d,
@@ -179,9 +180,9 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
   bf16* k_tile = shared;
   bf16* v_tile = k_tile + Shape::kRowsSize;
   bf16* q_tiles = v_tile + Shape::kRowsSize;
-  const Place at(args.batches, args.heads / args.group, args.length, kRows, false);
+  const Place at(args.batches, DivideSmall(args.heads, args.group), args.length, kRows, false);
   const int length = args.length, first = static_cast<int>(at.first);
-  const int warp_row = 16 * kM * FlashWarp(), key = first + warp_row;
+  const int warp_row = 16 * kM * WarpOfBlock(), key = first + warp_row;
   const int tiles_of_head = (length - first + kQueries - 1) / kQueries;
   const int tiles = tiles_of_head * static_cast<int>(args.group);
   const auto copy_queries = [&](int index) {
@@ -324,7 +325,7 @@ void FlashAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
   const Tensor q = FlashInput(args.q), k = FlashInput(args.k), v = FlashInput(args.v);
   const Tensor y = FlashInput(args.y), dy = FlashInput(args.dy);
   const int64_t batches = q.dim(0), length = q.dim(1), heads = q.dim(2), d = q.dim(3);
-  const int64_t rows = batches * length * heads;
+  const int64_t rows = CountRows(q);
   const Tensor delta = Tensor::Empty({batches, heads, length}, DType::kF32, q.device());
   const Destination dq(args.dq, args.accumulate_q), dk(args.dk, args.accumulate_k),
       dv(args.dv, args.accumulate_v);

@@ -104,9 +104,9 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs 
   const Place at(args.batches, args.heads, args.length, kRows, true);
   const int length = args.length, first = static_cast<int>(at.first);
   const int end = Min(first + kRows, length);
-  const int warp_row = 16 * kM * FlashWarp(), query = first + warp_row;
-  const bf16* k = args.k.Head(at.batch, at.head / args.group);
-  const bf16* v = args.v.Head(at.batch, at.head / args.group);
+  const int warp_row = 16 * kM * WarpOfBlock(), query = first + warp_row;
+  const int64_t key_head = DivideSmall(at.head, args.group);
+  const bf16 *k = args.k.Head(at.batch, key_head), *v = args.v.Head(at.batch, key_head);
   CopyTileAsync<kHead, kRows>(args.q.Head(at.batch, at.head) + first * args.q.row, args.q.row,
                               length - first, args.d, q_tile);
   CopyTileAsync<kHead, kKeys>(k, args.k.row, length, args.d, k_tile);

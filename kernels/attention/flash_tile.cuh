@@ -14,7 +14,6 @@ namespace lockstep::cuda {
 
 inline constexpr int kFlashWarps = 4, kFlashThreads = 32 * kFlashWarps;
 
-__device__ inline int FlashWarp() { return static_cast<int>(threadIdx.x) / kWarpSize; }
 __device__ inline int FlashLane() { return static_cast<int>(threadIdx.x) % kWarpSize; }
 __device__ inline int FlashGroup() { return FlashLane() / 4; }
 __device__ inline int FlashT() { return FlashLane() % 4; }

@@ -74,15 +74,15 @@ __global__ void __launch_bounds__(kThreads)
   DYN_SHARED(float, shared);
   SHARED_ARRAY(float, scratch, kWarps);
   const int d = static_cast<int>(places.d), thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % kWarpSize, warp = thread / kWarpSize;
+  const int lane = thread % kWarpSize, warp = WarpOfBlock();
   float *query = shared, *out = query + d, *p = out + d;
-  const int64_t at = blockIdx.x;
-  const int64_t h = at % q.heads, i = at / q.heads % q.length, b = at / q.heads / q.length;
+  const int64_t at = blockIdx.x, token = DivideSmall(at, q.heads), h = at - token * q.heads;
+  const int64_t b = DivideSmall(token, q.length), i = token - b * q.length;
   if (!places.Has(b, q.length)) {
     for (int l = thread; l < d; l += kThreads) y[at * d + l] = Convert<T>(NAN);
     return;
   }
-  const int64_t head = places.Head(b, h / (q.heads / places.groups));
+  const int64_t head = places.Head(b, DivideSmall(h, DivideSmall(q.heads, places.groups)));
   const int64_t keys = places.positions[b] + i + 1;
   const T* from = q.data + b * q.batch + i * q.token + h * q.head;
   for (int l = thread; l < d; l += kThreads) {

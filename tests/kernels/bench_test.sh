@@ -50,6 +50,23 @@ if $bench --filter=scale --list --device=sim >/dev/null 2>&1; then
     { echo "FAILED: forward and backward beside cuBLASLt, got:"; cat "$out/sim.json"; failures=1; }
 fi
 
+# A training step's ops, each as often as it is called, and what the bits of its products depend on.
+step=("$bench" --gpt=1,8,2,16,40,3 --ms=1 --dtype=f32 --threads=1)
+expect 0 "linear_cross_entropy forward" "${step[@]}" --json="$out/step.json"
+expect 0 "adamw/step/f32/forward" "${step[@]}" --list
+expect 2 "choose --device=cuda or sim" "${step[@]}" --gemm_bits
+python3 - "$out/step.json" <<'PYTHON' || { echo "FAILED: $(cat "$out/step.json")"; failures=1; }
+import json, math, sys
+step = json.load(open(sys.argv[1]))
+one, all_of_it = step["benchmarks"]["attention/step/f32/forward"]["median_us"], step["step_ms"]["f32"]
+assert math.isclose(all_of_it["attention forward"], 3 * one / 1000), all_of_it
+assert math.isclose(sum(all_of_it.values()), step["step_sum_ms"]["f32"])
+PYTHON
+if $bench --filter=scale --list --device=sim >/dev/null 2>&1; then
+  expect 0 "head dw" "${step[@]}" --gemm_bits --device=sim --json="$out/bits.json"
+  expect 0 '"change": "nothing"' cat "$out/bits.json"
+fi
+
 expect 0 "scale/odd" $gradcheck --filter=scale --list
 expect 0 "0 failures" $gradcheck --filter=scale/odd
 expect 2 "--filter=no_such_op matches no op; there are:" $gradcheck --filter=no_such_op

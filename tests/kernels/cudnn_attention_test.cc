@@ -27,10 +27,12 @@ const Shape kSmall{1, 64, 2, 64}, kLarge{8, 1024, 12, 64};
 // The choice on a device about which cuDNN says this, and whether it was asked.
 AttentionKernels Choose(AttentionKernels wanted, const Tensor& q, bool dropout = false,
                         const std::string& why_not = "", bool* asked = nullptr) {
-  return ChooseAttentionKernels(wanted, q, dropout, [&] {
-    if (asked != nullptr) *asked = true;
-    return why_not;
-  });
+  return ChooseAttentionKernels(wanted, q, dropout,
+                                [&] {
+                                  if (asked != nullptr) *asked = true;
+                                  return why_not;
+                                })
+      .kernels;
 }
 
 TEST(AttentionChoice, LargeProblemsGoToCudnnWhereItIs) {
@@ -92,7 +94,7 @@ TEST(CudnnAttention, IsNotThereOnASimulatedGpu) {
   EXPECT_EQ(WhyNoCudnnAttention(stream), "a simulated GPU has no cuDNN");
   EXPECT_EQ(CudnnAttentionForward(stream, {}), "a simulated GPU has no cuDNN");
   EXPECT_EQ(CudnnAttentionBackward(stream, {}), "a simulated GPU has no cuDNN");
-  EXPECT_THROW(CudnnAttentionWorkspace(Problem(false, 1, 64, 2, 2, 64), "{}"), Error);
+  EXPECT_THROW(AskCudnnAttention(Problem(false, 1, 64, 2, 2, 64), "{}"), Error);
 }
 
 #else
@@ -134,7 +136,7 @@ TEST_P(CudnnPlans, CudnnHasAnEngineForEachGraph) {
          {Problem(backward, 8, 1024, 12, 12, 64), Problem(backward, 1, 4096, 32, 8, 128),
           Problem(backward, 2, 197, 4, 2, 72), Problem(backward, 1, 1, 2, 2, 64)}) {
       SCOPED_TRACE(StrCat(backward ? "backward" : "forward", " of T ", p.length, ", D ", p.d));
-      const int64_t bytes = CudnnAttentionWorkspace(p, GetParam());
+      const int64_t bytes = AskCudnnAttention(p, GetParam()).workspace_bytes;
       const int64_t scores = 2 * p.batch * p.heads * p.length * p.length;
       if (backward) {
         // The gradient of the scores: it is the backward without atomics.
@@ -146,9 +148,41 @@ TEST_P(CudnnPlans, CudnnHasAnEngineForEachGraph) {
   }
 }
 
+// Backward of each preset at each batch has a plan without atomics, in slices within the limit of a
+// GPU of 40 GiB or more, and by the engine of the whole.
+TEST_P(CudnnPlans, EveryPresetFitsItsWorkspace) {
+  struct Preset {
+    const char* name;
+    int64_t length, heads, kv_heads, d;
+  };
+  constexpr int64_t kMost = (int64_t{40} << 30) / 50;
+  for (const Preset& preset :
+       {Preset{"shakespeare-char", 256, 6, 6, 64}, Preset{"shakespeare-char-cpu", 64, 4, 4, 32},
+        Preset{"gpt2", 1024, 12, 12, 64}, Preset{"gpt2-medium", 1024, 16, 16, 64},
+        Preset{"gpt2-large", 1024, 20, 20, 64}, Preset{"gpt2-xl", 1024, 25, 25, 64},
+        Preset{"llama-tiny", 64, 4, 2, 32}, Preset{"tinyllama-1.1b", 2048, 32, 4, 64},
+        Preset{"llama-3.2-1b", 8192, 32, 8, 64}, Preset{"llama-3.2-3b", 8192, 24, 8, 128},
+        Preset{"llama-2-7b", 4096, 32, 32, 128}}) {
+    for (const int64_t batch : {1, 2, 4, 8, 12, 16, 32, 64}) {
+      SCOPED_TRACE(StrCat(preset.name, " at B ", batch));
+      const auto whole =
+          Problem(true, batch, preset.length, preset.heads, preset.kv_heads, preset.d);
+      std::string engine;
+      const auto [slices, slice] = FitWorkspace(whole, kMost, [&](const CudnnAttentionProblem& p) {
+        const CudnnChoice choice = AskCudnnAttention(p, GetParam());
+        engine = choice.engine;
+        return choice.workspace_bytes;
+      });
+      EXPECT_EQ(engine, AskCudnnAttention(whole, GetParam()).engine);
+      EXPECT_EQ(slices.batches * slice.batch, batch);
+      EXPECT_EQ(slices.groups * slice.kv_heads, preset.kv_heads);
+    }
+  }
+}
+
 TEST_P(CudnnPlans, CudnnSaysWhyItHasNone) {
   try {
-    CudnnAttentionWorkspace(Problem(false, 2, 64, 2, 2, 60), GetParam());
+    AskCudnnAttention(Problem(false, 2, 64, 2, 2, 60), GetParam());
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("cuDNN"));

@@ -241,9 +241,10 @@ TEST_F(FlashAttention, LargeScoresDoNotOverflow) {
 
 TEST_F(FlashAttention, IsChosenWhereItExists) {
   const auto uses = [](const Shape& shape, DType dtype) {
-    return cuda::ChooseAttentionKernels(
-               cuda::CurrentAttentionKernels(), Tensor::Empty(shape, dtype, kMeta), false,
-               [] { return "none in this test"; }) == AttentionKernels::kFlash;
+    return cuda::ChooseAttentionKernels(cuda::CurrentAttentionKernels(),
+                                        Tensor::Empty(shape, dtype, kMeta), false,
+                                        [] { return "none in this test"; })
+               .kernels == AttentionKernels::kFlash;
   };
   EXPECT_TRUE(uses({1, 5, 2, 64}, DType::kBF16));
   EXPECT_TRUE(uses({1, 5, 2, 128}, DType::kBF16));
