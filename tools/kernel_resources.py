@@ -3,7 +3,8 @@
 
   bazel build --config=cuda //kernels:resources
   tools/kernel_resources.py bazel-bin/kernels/_nvcc          # a table; --json, --filter=NAME
-  tools/kernel_resources.py --check bazel-bin/kernels/_nvcc  # exits with 1 if a kernel uses local memory
+  tools/kernel_resources.py --check bazel-bin/kernels/_nvcc  # exits with 1 if a kernel uses local memory, or
+                                                             # ptxas had to add to it, or to ignore a part
 
 Arguments are ptxas's reports (*.resources), or folders of them. "warps" is how many of an SM's 64 (sm_80,
 sm_90) the registers allow. Shared memory is the static one: what a launch asks for besides is not the
@@ -27,6 +28,9 @@ _ENTRY = re.compile(
     r"\s*(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads\n"
     r"(?:.*\n)*?"
     r".*?Used (?P<registers>\d+) registers(?P<rest>.*)")
+# "(C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to ...", and the like:
+# what ptxas did to a kernel that is not as it should be. It says so, and succeeds.
+_REMARK = re.compile(r".*\(C75\d\d\).*")
 _SHARED = re.compile(r"(\d+) bytes smem")
 # nvcc's name of an unnamed namespace: "_GLOBAL__N__<hash>_<n>_<file>_<hash>_<number>", whose digits run
 # into the length of the next name.
@@ -98,10 +102,21 @@ def parse(text):
 
 
 def read(paths):
+    """(The number of files, their kernels, ptxas's remarks.)"""
     files = [file for path in map(Path, paths)
              for file in (sorted(path.rglob("*.resources")) if path.is_dir() else [path])]
-    kernels = {kernel for file in files for kernel in parse(file.read_text())}
-    return len(files), sorted(kernels, key=lambda k: (k.name, k.arch))
+    texts = [file.read_text() for file in files]
+    kernels = {kernel for text in texts for kernel in parse(text)}
+    return len(files), sorted(kernels, key=lambda k: (k.name, k.arch)), [r for text in texts for r in remarks(text)]
+
+
+def remarks(text):
+    """What ptxas remarks about a kernel's code, with readable names."""
+    found = _REMARK.findall(text)
+    symbols = sorted(set(re.findall(r"_Z\w+", "\n".join(found))), key=len, reverse=True)
+    for symbol, name in zip(symbols, demangle(symbols)):
+        found = [line.replace(symbol, name) for line in found]
+    return found
 
 
 def violations(kernels, allowed=None):
@@ -121,9 +136,10 @@ def main():
     parser.add_argument("reports", nargs="+", help="*.resources files, or folders of them")
     parser.add_argument("--filter", default="", help="only kernels whose name contains this")
     parser.add_argument("--json", help="write the table here, too")
-    parser.add_argument("--check", action="store_true", help="only name the kernels that use local memory")
+    parser.add_argument("--check", action="store_true",
+                        help="only name the kernels that use local memory, and repeat ptxas's remarks")
     args = parser.parse_args()
-    files, kernels = read(args.reports)
+    files, kernels, said = read(args.reports)
     kernels = [k for k in kernels if args.filter in k.name]
     if not kernels:
         parser.error(f"no kernel in {files} reports: is it a build with --config=cuda?")
@@ -131,8 +147,11 @@ def main():
         Path(args.json).write_text(json.dumps([asdict(k) for k in kernels], indent=1) + "\n")
     bad = violations(kernels)
     print_table(bad if args.check else kernels)
-    print(f"{len(kernels)} kernels of {files} files, {len(bad)} with local memory that they should not use")
-    return int(args.check and bool(bad))
+    for remark in said:
+        print(remark)
+    print(f"{len(kernels)} kernels of {files} files, {len(bad)} with local memory that they should not use, "
+          f"{len(said)} remarks of ptxas")
+    return int(args.check and bool(bad or said))
 
 
 if __name__ == "__main__":

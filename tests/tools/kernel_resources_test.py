@@ -2,6 +2,8 @@
 """Tests of tools/kernel_resources.py."""
 import importlib.util
 import os
+import subprocess
+import tempfile
 import unittest
 
 _spec = importlib.util.spec_from_file_location("kernel_resources", os.path.join("tools", "kernel_resources.py"))
@@ -26,6 +28,11 @@ ptxas info    : Compile time = 30.2 ms
 # Its unnamed namespace ends in digits, before the digits of the kernel's own name.
 SYMBOL = "_ZN8lockstep4cuda42_GLOBAL__N__54d9a6d1_4_a_cu_1cfd1185_2635118FlashForwardKernelILi64ELb1EEEvNS1_4ArgsE"
 CLEAN = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
+
+# As CUDA 13's ptxas remarks on a kernel whose wgmma is not waited for.
+REMARKS = """ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine register count at entry.
+ptxas info    : (C7517) warpgroup.wait is injected in around line 13 by compiler to allow use of registers defined by GMMA in function '{symbol}'
+"""
 
 
 def report(local=CLEAN):
@@ -67,6 +74,25 @@ class KernelResourcesTest(unittest.TestCase):
     def test_other_words_are_an_error(self):
         with self.assertRaisesRegex(ValueError, "understood 1 of 2 kernels"):
             kernel_resources.parse(report("no stack at all"))
+
+    def test_remarks_have_readable_names(self):
+        remarks = kernel_resources.remarks(REMARKS.format(symbol=SYMBOL))
+        self.assertEqual(len(remarks), 2)
+        self.assertIn("(C7508)", remarks[0])
+        self.assertIn("(C7517) warpgroup.wait is injected", remarks[1])
+        self.assertTrue(remarks[1].endswith("in function 'FlashForwardKernel<64, true>'"), remarks[1])
+        self.assertEqual(kernel_resources.remarks(report()), [])
+
+    def test_a_remark_fails_the_check(self):
+        for text, code in ((report(), 0), (REMARKS.format(symbol=SYMBOL) + report(), 1)):
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "a.resources")
+                with open(path, "w") as file:
+                    file.write(text)
+                done = subprocess.run([os.path.join("tools", "kernel_resources.py"), "--check", path],
+                                      stdout=subprocess.PIPE, text=True)
+                self.assertEqual(done.returncode, code, done.stdout)
+                self.assertEqual("(C7517)" in done.stdout, bool(code))
 
 
 if __name__ == "__main__":

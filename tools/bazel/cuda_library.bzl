@@ -103,7 +103,7 @@ def _nvcc_library_impl(ctx):
     return [
         CcInfo(compilation_context = context, linking_context = linking),
         DefaultInfo(files = depset(objects)),
-        OutputGroupInfo(resources = depset(reports)),
+        OutputGroupInfo(resources = depset(objects + reports)),
     ]
 
 _nvcc_library = rule(
@@ -216,7 +216,8 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
         testonly = testonly,
     )
 
-    # What ptxas says of the kernels (tools/kernel_resources.py); nothing of simulated ones.
+    # The kernels and what ptxas says of them (tools/kernel_resources.py, tools/kernel_sass.py); nothing of
+    # simulated ones.
     native.filegroup(
         name = name + "_resources",
         srcs = select({
