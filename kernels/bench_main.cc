@@ -1,8 +1,11 @@
 // Times every op, forward and backward, from its OpCase:
 //   bazel run -c opt //kernels:bench -- --filter=layer_norm --json=$PWD/bench.json
 //   bazel run -c opt //kernels:bench -- --filter=layer_norm --baseline=$PWD/bench.json
+// or those of a GPT-2's training step, at its sizes:
+//   bazel run -c opt //kernels:bench -- --gpt=16,1024,12,768,50304,12 --device=cuda
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -12,8 +15,11 @@
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"
 #include "core/engine.h"
+#include "core/kernel_choices.h"
 #include "core/thread_pool.h"
 #include "kernels/attention/flash_attention.h"
+#include "kernels/bench_bits.h"
+#include "kernels/bench_gpt.h"
 #include "kernels/bench_library.h"
 #include "kernels/bench_timing.h"
 #include "kernels/op_case.h"
@@ -23,8 +29,9 @@ namespace {
 
 struct Options {
   std::string filter, device = "cpu", dtype, json, baseline;
+  std::vector<int64_t> gpt;
   int threads = 0;
-  bool list = false;
+  bool list = false, gemm_bits = false;
   double milliseconds = 100;
   double slowdown = 1.15;
 };
@@ -36,10 +43,10 @@ struct Benchmark {
   OpSample sample;
   DType dtype;
   bool backward;
+  double calls = 0;  // in a training step, where it is one's
 
-  std::string name() const {
-    return StrCat(op->name, "/", sample.name, "/", dtype, "/", backward ? "backward" : "forward");
-  }
+  std::string name() const { return StrCat(op->name, "/", sample.name, "/", dtype, "/", pass()); }
+  const char* pass() const { return backward ? "backward" : "forward"; }
   // Of the pass: a backward that declares nothing counts as two forwards, as a GEMM's is.
   double flops() const {
     return !backward                   ? sample.flops
@@ -56,24 +63,40 @@ struct Benchmark {
 
 bool HasGradient(const InputSpec& spec) { return spec.differentiable && !spec.index; }
 
-std::vector<Benchmark> Select(const Options& options) {
-  std::vector<Benchmark> found;
-  for (const OpCase* c : FindOpCases(options.filter)) {
-    for (const OpSample& s : c->samples()) {
-      if ((s.flops == 0 && s.elements_moved == 0) || !SelectsSample(options.filter, *c, s))
-        continue;
-      const bool gradient =
-          c->differentiable && std::any_of(s.inputs.begin(), s.inputs.end(), HasGradient);
-      for (DType dtype : c->dtypes) {
-        // Nobody trains in f64; it is there for checks.
-        const bool wanted = options.dtype.empty() ? dtype != DType::kF64 && dtype != DType::kF16
-                                                  : dtype == ParseDType(options.dtype);
-        if (!wanted) continue;
-        found.push_back({c, s, dtype, false});
-        if (gradient) found.push_back({c, s, dtype, true});
-      }
+GptShape ShapeOf(const Options& options) {
+  const std::vector<int64_t>& n = options.gpt;
+  return {.batch = n[0],
+          .sequence = n[1],
+          .heads = n[2],
+          .width = n[3],
+          .vocabulary = n[4],
+          .layers = n[5]};
+}
+
+void AddBenchmarks(const OpCase& c, const Options& options, double calls,
+                   std::vector<Benchmark>& found) {
+  for (const OpSample& s : c.samples()) {
+    if ((s.flops == 0 && s.elements_moved == 0) || !SelectsSample(options.filter, c, s)) continue;
+    const bool gradient =
+        c.differentiable && std::any_of(s.inputs.begin(), s.inputs.end(), HasGradient);
+    for (DType dtype : c.dtypes) {
+      // Nobody trains in f64; it is there for checks.
+      const bool wanted = options.dtype.empty() ? dtype != DType::kF64 && dtype != DType::kF16
+                                                : dtype == ParseDType(options.dtype);
+      if (!wanted) continue;
+      found.push_back({&c, s, dtype, false, calls});
+      if (gradient) found.push_back({&c, s, dtype, true, calls});
     }
   }
+}
+
+// Of all ops, or of those of a training step.
+std::vector<Benchmark> Select(const Options& options, const std::vector<StepCase>& step) {
+  std::vector<Benchmark> found;
+  if (step.empty()) {
+    for (const OpCase* c : FindOpCases(options.filter)) AddBenchmarks(*c, options, 0, found);
+  }
+  for (const StepCase& c : step) AddBenchmarks(c.op, options, c.calls, found);
   LS_CHECK(!found.empty(), "--filter=", options.filter, " --dtype=", options.dtype,
            " selects no benchmark; see --list");
   return found;
@@ -82,6 +105,16 @@ std::vector<Benchmark> Select(const Options& options) {
 Tensor RootGradient(const Tensor& y) {
   const OpSample dy = {.name = "dy", .inputs = {{.shape = y.shape()}}};
   return InputTensor(dy.inputs[0], InputValues(dy, 0, y.dtype()), y.dtype(), y.device());
+}
+
+// Integers are the ids of tokens. Few of these are most of a text: as Zipf's law has it, an id
+// comes as often as its place in the order of frequency says.
+RefTensor AsTokens(const InputSpec& spec, RefTensor uniform) {
+  const double n = spec.high - spec.low;
+  for (double& x : uniform.data) {
+    x = spec.low + std::floor(std::pow(n + 1, (x - spec.low + 0.5) / n) - 1);
+  }
+  return uniform;
 }
 
 // What a benchmark took, and what the vendor's library needs for the same; library is empty where
@@ -94,8 +127,10 @@ struct Measured {
 Measured RunBenchmark(const Benchmark& b, Bench& bench) {
   std::vector<Tensor> inputs;
   for (size_t i = 0; i < b.sample.inputs.size(); ++i) {
-    inputs.push_back(InputTensor(b.sample.inputs[i], InputValues(b.sample, i, b.dtype), b.dtype,
-                                 bench.device()));
+    const InputSpec& spec = b.sample.inputs[i];
+    RefTensor values = InputValues(b.sample, i, b.dtype);
+    if (spec.index) values = AsTokens(spec, std::move(values));
+    inputs.push_back(InputTensor(spec, values, b.dtype, bench.device()));
   }
   Measured measured;
   // Beside cuDNN's attention stand our own kernels, whichever the op would choose.
@@ -106,14 +141,15 @@ Measured RunBenchmark(const Benchmark& b, Bench& bench) {
     if (call->library == "cuDNN") ours.emplace(cuda::AttentionKernels::kFlash);
   }
   const Stream stream = CurrentStream(bench.device());
+  // A training step's forward keeps what its backward needs.
+  const bool training = b.backward || b.calls > 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (training && HasGradient(b.sample.inputs[i])) inputs[i].SetRequiresGrad();
+  }
   if (!b.backward) {
-    NoGrad no_grad;
     std::vector<Tensor> outputs;
     measured.own = bench.Measure([&] { outputs.clear(); }, [&] { outputs = b.sample.run(inputs); });
     return measured;
-  }
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (HasGradient(b.sample.inputs[i])) inputs[i].SetRequiresGrad();
   }
   std::vector<Tensor> roots, grads;
   measured.own = bench.Measure(
@@ -184,15 +220,21 @@ std::string Optional(double value, const char* format) {
   return text;
 }
 
-void WriteJson(const std::string& path, Json machine, const Peaks& peaks, const Json& benchmarks) {
-  Json gemm = Json::object();
-  for (const auto& [dtype, flops] : peaks.flops()) gemm[std::string(Name(dtype))] = flops;
-  machine["copy_bytes_per_second"] = peaks.bytes_per_second();
-  machine["gemm_flops_per_second"] = gemm;
-  machine["benchmarks"] = benchmarks;
+// What was found, behind what it was found on, and which kernels ran.
+void WriteJson(const std::string& path, Json machine, const Json& results) {
+  machine.update(results);
+  machine.update(Json::parse(KernelChoicesJson()));
   std::ofstream file(path);
   file << machine.dump(1) << "\n";
   if (!file.flush()) throw IoError(StrCat("cannot write --json=", path));
+}
+
+Json ToJson(const Peaks& peaks, const Json& benchmarks) {
+  Json gemm = Json::object();
+  for (const auto& [dtype, flops] : peaks.flops()) gemm[std::string(Name(dtype))] = flops;
+  return {{"copy_bytes_per_second", peaks.bytes_per_second()},
+          {"gemm_flops_per_second", gemm},
+          {"benchmarks", benchmarks}};
 }
 
 // GPUs are counted in TFLOP/s, the CPU and simulated ones in GFLOP/s.
@@ -236,9 +278,61 @@ Json Report(const Benchmark& b, const Measured& m, Device device, Peaks& peaks, 
   return json;
 }
 
+// The milliseconds of a training step that each op takes in a pass, and their sums by dtype.
+class StepTable {
+ public:
+  void Add(const Benchmark& b, const Timing& t) {
+    if (b.calls == 0) return;
+    const double ms = b.calls * t.median * 1e3;
+    ms_[std::string(Name(b.dtype))][StrCat(b.op->name, " ", b.pass())] += ms;
+    sums_[std::string(Name(b.dtype))] += ms;
+  }
+  void Print() const {
+    for (const auto& [dtype, parts] : ms_) {
+      std::printf("a training step in %s, by its kernels' times: %.2f ms\n", dtype.c_str(),
+                  sums_.at(dtype));
+      for (const auto& [name, ms] : parts) std::printf("  %-36s %9.3f ms\n", name.c_str(), ms);
+    }
+  }
+  Json ToJson() const { return {{"step_ms", ms_}, {"step_sum_ms", sums_}}; }
+
+ private:
+  std::map<std::string, std::map<std::string, double>> ms_;
+  std::map<std::string, double> sums_;
+};
+
+// Whether equal calls gave equal bits.
+int RunGemmBits(const Options& options, Device device) {
+  LS_CHECK(device.is_cuda(), "--gemm_bits is about cuBLASLt; choose --device=cuda or sim");
+  Json answers = Json::array();
+  int64_t failures = 0;
+  std::printf("%-24s %-5s %-28s %12s %12s\n", "product", "dtype", "changed", "elements",
+              "different");
+  for (const BitsAnswer& a : GemmBits(ShapeOf(options), device)) {
+    const std::string dtype(Name(a.dtype));
+    std::printf("%-24s %-5s %-28s %12lld %12s\n", a.product.c_str(), dtype.c_str(),
+                a.change.c_str(), static_cast<long long>(a.elements),
+                a.refused ? "refused" : std::to_string(a.different).c_str());
+    answers.push_back({{"product", a.product},
+                       {"dtype", dtype},
+                       {"change", a.change},
+                       {"elements", a.elements},
+                       {"different", a.different},
+                       {"refused", a.refused}});
+    failures += a.change == BitsAnswer::kAgain && (a.refused || a.different > 0);
+  }
+  if (!options.json.empty()) {
+    WriteJson(options.json, DescribeMachine(device), {{"gemm_bits", answers}});
+  }
+  if (failures > 0) std::printf("%lld equal calls gave other bits\n", (long long)failures);
+  return failures > 0 ? 1 : 0;
+}
+
 int Run(const Options& options) {
   const Device device = cuda::ParseDevice(options.device);
-  const std::vector<Benchmark> benchmarks = Select(options);
+  if (options.gemm_bits) return RunGemmBits(options, device);
+  const auto step = options.gpt.empty() ? std::vector<StepCase>{} : GptStep(ShapeOf(options));
+  const std::vector<Benchmark> benchmarks = Select(options, step);
   if (options.list) {
     for (const Benchmark& b : benchmarks) std::printf("%s\n", b.name().c_str());
     return 0;
@@ -260,14 +354,21 @@ int Run(const Options& options) {
   }
   PrintPeaks(peaks, device);
   Json results = Json::object();
+  StepTable table;
   int regressions = 0;
   for (const Benchmark& b : benchmarks) {
     const Measured m = RunBenchmark(b, bench);
+    table.Add(b, m.own);
     const bool regressed = Regressed(baseline, b.name(), m.own, options.slowdown);
     results[b.name()] = Report(b, m, device, peaks, Ratio(baseline, b.name(), m.own), regressed);
     regressions += regressed;
   }
-  if (!options.json.empty()) WriteJson(options.json, machine, peaks, results);
+  table.Print();
+  if (!options.json.empty()) {
+    Json found = ToJson(peaks, results);
+    if (!step.empty()) found.update(table.ToJson());
+    WriteJson(options.json, machine, found);
+  }
   if (regressions > 0) {
     std::printf("%d benchmarks are more than %.0f%% slower than %s\n", regressions,
                 100 * (options.slowdown - 1), options.baseline.c_str());
@@ -285,6 +386,17 @@ int Main(int argc, char** argv) {
   app.add_option("--filter", options.filter, "Ops, or op/sample, whose name contains this");
   app.add_option("--device", options.device, "Where to run: cpu, cuda[:i], sim[:i], auto")
       ->capture_default_str();
+  CLI::Option* const gpt =
+      app.add_option("--gpt", options.gpt,
+                     "The ops of a GPT-2's training step: micro-batch,sequence,heads,width,"
+                     "vocabulary,layers")
+          ->delimiter(',')
+          ->expected(6)
+          ->check(CLI::PositiveNumber);
+  app.add_flag("--gemm_bits", options.gemm_bits,
+               "Of the products of --gpt: whether an element's bits depend on the numbers of rows "
+               "and columns and on leading dimensions, and equal calls give equal bits (else 1)")
+      ->needs(gpt);
   app.add_option("--dtype", options.dtype, "f64, f32, bf16 (default: all but f64)");
   app.add_option("--threads", options.threads, "CPU threads (default: all)")
       ->check(CLI::Range(1, 1024));

@@ -7,6 +7,7 @@
 
 #include "core/autograd.h"
 #include "core/cuda/device.h"
+#include "core/philox.h"
 #include "core/stream.h"
 #include "kernels/linear/linear.h"
 
@@ -26,6 +27,25 @@ int64_t FlushBytes(Device device) {
 }
 
 }  // namespace
+
+Tensor RandomTensor(const Shape& shape, DType dtype, Device device) {
+  NoGrad no_grad;
+  // Drawn on the host, so no more than this many; what is larger repeats them.
+  constexpr int64_t kDrawn = 1 << 20;
+  const int64_t n = shape.numel();
+  std::vector<float> values(static_cast<size_t>(std::min(n, kDrawn)));
+  const Philox random(n);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 2 * ToUniform(random.At(0, i)) - 1;
+  const Tensor all = Tensor::Empty({n}, dtype, device);
+  int64_t done = static_cast<int64_t>(values.size());
+  all.Slice(0, 0, done).CopyFrom(Tensor::FromVector(values, {done}).To(dtype).To(device));
+  while (done < n) {
+    const int64_t more = std::min(done, n - done);
+    all.Slice(0, done, done + more).CopyFrom(all.Slice(0, 0, more));
+    done += more;
+  }
+  return all.View(shape);
+}
 
 Bench::Bench(Device device, double seconds)
     : device_(device),
@@ -81,7 +101,7 @@ double Peaks::CopySeconds(double bytes) {
   auto [it, fresh] = copies_.try_emplace(n, 0.0);
   if (fresh) {
     NoGrad no_grad;
-    const Tensor from = Tensor::Zeros({n}, DType::kF32, bench_.device());
+    const Tensor from = RandomTensor({n}, DType::kF32, bench_.device());
     const Tensor to = from.Clone();  // the CPU gives pages out at the first write
     it->second = bench_.Measure([] {}, [&] { to.CopyFrom(from); }).median;
   }
@@ -91,7 +111,8 @@ double Peaks::CopySeconds(double bytes) {
 void Peaks::MeasureGemm(DType dtype) {
   NoGrad no_grad;
   const int64_t size = bench_.device().is_cuda() && !cuda::kSimulated ? 8192 : 1024;
-  const Tensor a = Tensor::Full({size, size}, 0.5, dtype, bench_.device()), b = a.Clone();
+  const Tensor a = RandomTensor({size, size}, dtype, bench_.device());
+  const Tensor b = a.Transpose(0, 1).Contiguous();
   const Timing t = bench_.Measure([] {}, [&] { ops::Linear(a, b); });
   flops_[dtype] = 2 * std::pow(static_cast<double>(size), 3) / t.median;
 }

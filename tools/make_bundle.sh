@@ -3,7 +3,8 @@
 # Packs the programs, stripped and under their names, with the shared libraries that a GPU host need not have, into a
 # tarball that runs without Bazel; bundle.json says what the host needs. CUDA's own libraries and the driver's are
 # the host's, and so are glibc and libstdc++: those of this machine may ask for a later glibc than all else does.
-# Fails above 50 MB.
+# The programs look for libraries in the bundle's own folder, and not in this machine's toolkit, where the linker found
+# CUDA's: that folder would come before LD_LIBRARY_PATH on a host that has one there. Fails above 50 MB.
 set -euo pipefail
 output=$1 program=$2 architectures=$3
 shift 3
@@ -22,6 +23,8 @@ chmod 755 "$root/checks/gpu_check.py"
 ln -s checks/gpu_check.py "$root/gpu_check"
 strip -o "$root/bin/lockstep" "$program"
 chmod 755 "$root/bin/lockstep"
+# What follows the first folder becomes the end of the string.
+perl -0777 -pi -e 's{(?<=\$ORIGIN/\.\./lib)(:[^\0]*)(?=\0)}{"\0" x length $1}ge' "$root/bin/lockstep"
 for name in "${names[@]}"; do
   ln -s lockstep "$root/bin/$name"
 done

@@ -11,10 +11,13 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -23,6 +26,7 @@
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"
 #include "core/cuda/graph_space.h"
+#include "core/philox.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -54,10 +58,22 @@ std::string Megabytes(int64_t bytes) {
   return text;
 }
 
+// The seed of LOCKSTEP_CUDA_POISON, if that is set.
+std::optional<uint64_t> PoisonSeed() {
+  const char* text = std::getenv("LOCKSTEP_CUDA_POISON");
+  if (text == nullptr) return std::nullopt;
+  uint64_t seed = 0;
+  const char* end = text + std::strlen(text);
+  LS_CHECK(std::from_chars(text, end, seed).ptr == end && end != text,
+           "LOCKSTEP_CUDA_POISON=", text, "; it is a number, the seed of what fresh memory holds");
+  return seed;
+}
+
 // What every device allocator tells and checks.
 class StatsAllocator : public Allocator {
  public:
-  explicit StatsAllocator(Device device) : device_(device) {}
+  StatsAllocator(Device device, std::optional<uint64_t> poison)
+      : device_(device), poison_(poison) {}
 
   AllocatorStats stats() const override {
     std::lock_guard lock(mutex_);
@@ -86,6 +102,18 @@ class StatsAllocator : public Allocator {
     stats_.live_bytes += bytes;
     stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.live_bytes);
     ++stats_.allocations;
+  }
+  // Fills a block that is about to be handed out, where a seed asks for it. Each block gets one
+  // byte all over, drawn from the seed and the block's number: half of them 0xff, which is NaN in
+  // every floating dtype, the others any byte. In the order of the stream, as the block's use will
+  // be, and so also within a CUDA graph, each time that it runs.
+  void Poison(void* data, int64_t bytes, const Stream& stream) const {
+    if (!poison_) return;
+    const uint32_t draw = Philox(*poison_).At(0, static_cast<uint64_t>(stats_.allocations));
+    const int byte = draw % 2 == 0 ? 0xff : static_cast<int>(draw >> 24);
+    SetDevice(device_);
+    LS_CUDA(cudaMemsetAsync(data, byte, static_cast<size_t>(bytes),
+                            static_cast<cudaStream_t>(stream.handle.get())));
   }
   // False, with a warning, for memory that is not live.
   bool CountFree(void* data) {
@@ -145,6 +173,7 @@ class StatsAllocator : public Allocator {
   int64_t limit_ = 0;
 
  private:
+  const std::optional<uint64_t> poison_;
   std::unordered_map<void*, int64_t> live_;  // bytes asked for
 };
 
@@ -177,6 +206,7 @@ class CachingAllocator : public StatsAllocator {
     Split(block, size);
     used_[block->data] = block;
     CountAllocation(block->data, bytes);
+    Poison(block->data, bytes, stream);
     return block->data;
   }
 
@@ -341,6 +371,7 @@ class DirectAllocator : public StatsAllocator {
     if (data == nullptr) ThrowOutOfMemory(bytes, DriverSays());
     stats_.reserved_bytes += bytes;
     CountAllocation(data, bytes);
+    Poison(data, bytes, stream);
     return data;
   }
 
@@ -387,10 +418,11 @@ void TrimAtExit() {
   RegisterAllocator(DeviceType::kCuda, [](Device device) -> std::unique_ptr<Allocator> {
     LS_CHECK(device.index < DeviceCount(), "there is no device ", device, "; this process sees ",
              DeviceCount());
-    if (UseDirectAllocator()) return std::make_unique<DirectAllocator>(device);
+    const std::optional<uint64_t> poison = PoisonSeed();
+    if (UseDirectAllocator()) return std::make_unique<DirectAllocator>(device, poison);
     static const bool trims = kSimulated && std::atexit(TrimAtExit) == 0;
     static_cast<void>(trims);
-    return std::make_unique<CachingAllocator>(device);
+    return std::make_unique<CachingAllocator>(device, poison);
   });
   return true;
 }();

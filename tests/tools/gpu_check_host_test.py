@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -11,6 +12,7 @@ from unittest import mock
 
 sys.path.insert(0, os.path.join("tools", "gpu_check"))
 import host  # pylint: disable=wrong-import-position
+import libraries
 from runner import Failed
 
 BUNDLE = {"build": "1", "backend": "cuda", "cuda": 13, "architectures": "compute_80:sm_80,compute_80;sm_90a",
@@ -46,7 +48,8 @@ class HostTest(unittest.TestCase):
     def test_a_gpu_is_described(self):
         self.smi("echo 'NVIDIA H200, 580.65.06, 9.0'; echo 'NVIDIA H200, 580.65.06, 9.0'")
         self.assertEqual(host.describe_machine(False), {"name": "NVIDIA H200, driver 580.65.06", "gpus": 2,
-                                                        "driver": "580.65.06", "capability": "9.0"})
+                                                        "kind": "NVIDIA H200, driver 580", "driver": "580.65.06",
+                                                        "capability": "9.0"})
         self.assertEqual(self.gpu_problems(), [])
         with mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="1"):
             self.assertEqual(host.describe_machine(False)["gpus"], 1)
@@ -125,11 +128,43 @@ class HostTest(unittest.TestCase):
     def test_cuda_of_a_python(self):
         python = self.program(self.root / "python", "echo /site/nvidia/cublas/lib; echo /site/nvidia/nccl/lib")
         with mock.patch.object(host, "listed_libraries", return_value="libcublas.so.13 => not found"), \
-                mock.patch.dict(os.environ, LD_LIBRARY_PATH="/before"):
+                mock.patch.dict(os.environ, LD_LIBRARY_PATH="/before", CUDA_HOME="/toolkit"):
             self.assertEqual(host.find_cuda(str(python))["LD_LIBRARY_PATH"],
-                             "/before:/site/nvidia/cublas/lib:/site/nvidia/nccl/lib")
+                             "/before:/site/nvidia/cublas/lib:/site/nvidia/nccl/lib:/toolkit/lib64")
             with self.assertRaisesRegex(Failed, "--python=/no/python cannot be run"):
                 host.find_cuda("/no/python")
+
+    def test_libraries_that_a_program_has_mapped_and_their_versions(self):
+        source = "#include <stddef.h>\nsize_t cublasLtGetVersion(void) { return 130100; }\n"
+        nccl = "int ncclGetVersion(int* version) { *version = 22809; return 0; }\n"
+        for name, text in (("libcublasLt.so.13", source), ("libnccl.so.2", nccl)):
+            (self.root / "source.c").write_text(text)
+            subprocess.run(["cc", "-shared", "-o", self.root / name, self.root / "source.c"], check=True)
+        environment = dict(os.environ, LD_LIBRARY_PATH=str(self.root))
+        code = "import ctypes; ctypes.CDLL('libcublasLt.so.13'); print(flush=True); input()"
+        with subprocess.Popen([sys.executable, "-c", code], env=environment, text=True, stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE) as program:
+            program.stdout.readline()
+            mapped = libraries.mapped(program.pid)
+            program.communicate("\n")
+        path = str(self.root / "libcublasLt.so.13")
+        self.assertEqual(mapped, {"libcublasLt.so.13": path})
+        asked = libraries.versions([path, "libnccl.so.2", "libnone.so"], environment)
+        self.assertEqual(asked[path], {"version": 130100, "path": path})
+        self.assertEqual(asked["libnccl.so.2"], {"version": 22809, "path": str(self.root / "libnccl.so.2")})
+        self.assertIn("libnone.so", asked["libnone.so"]["error"])
+        self.assertEqual(libraries.found(environment)["libnccl.so.2"]["version"], 22809)
+
+    def test_the_attention_that_a_configuration_means(self):
+        for cudnn, capability, environment, kernels in (
+                (91900, "9.0", {}, "cuDNN"), (91900, "8.6", {}, "cuDNN"), (91001, "9.0", {}, "flash"),
+                (91900, "10.0", {}, "flash"), (None, "9.0", {}, "flash"),
+                (91900, "9.0", {"LOCKSTEP_ATTENTION": "flash"}, "flash"),
+                (None, "9.0", {"LOCKSTEP_ATTENTION": "cudnn"}, "cuDNN"),
+                (91900, "9.0", {"LOCKSTEP_ATTENTION": "plain"}, "plain")):
+            there = {"libcudnn.so.9": {"version": cudnn, "path": "/x"}} if cudnn else {}
+            with mock.patch.object(libraries, "found", return_value=there):
+                self.assertEqual(libraries.expected_attention({"capability": capability}, environment), kernels)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,14 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
+import signal
+import subprocess
 import sys
+import tarfile
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -14,14 +19,19 @@ from unittest import mock
 sys.path.insert(0, os.path.join("tools", "gpu_check"))
 import gpu_check  # pylint: disable=wrong-import-position
 import host
+import parts
 import ranks
 import runner
 
 OPS = "echo '[  PASSED  ] 3 tests.'"
 BENCH = r"""
 for a in "$@"; do [[ $a == --json=* ]] && out=${a#--json=}; done
-echo '{"copy_bytes_per_second": 2e9, "gemm_flops_per_second": {"f32": 3e12}, "benchmarks": {"x": {}}}' >"$out"
+echo '{"copy_bytes_per_second": 2e9, "gemm_flops_per_second": {"f32": 3e12}, "benchmarks": {"x": {}},
+  "step_ms": {"bf16": {"mlp forward": 2.5}}, "step_sum_ms": {"bf16": 2.5},
+  "gemm_bits": [{"change": "nothing", "dtype": "f32", "different": 0},
+                {"change": "n 8 of 16", "dtype": "f32", "different": 3}]}' >"$out"
 """
+GRADCHECK = "echo linear/one; echo softmax_cross_entropy/one; echo layer_norm/one; echo scale/one"
 # Without cuDNN, as op_test says it, and all of what it prints after.
 NO_CUDNN = r"""
 if [[ $LOCKSTEP_ATTENTION == cudnn ]]; then
@@ -36,6 +46,19 @@ for a in "$@"; do [[ $a == --out_dir=* ]] && out=${a#--out_dir=}; done
 mkdir -p "$out/latest"
 for step in 0 1 2 3 4 5; do echo '{"loss": 4.5, "ms": 10}'; done >"$out/metrics.jsonl"
 echo weights >"$out/latest/model.safetensors"
+echo '{"libraries": [], "choices": [{"op": "attention_forward", "problem": "B2", "kernel": "flash", "why_slow": ""}]}' \
+  >"$out/kernels.json"
+if [[ $* == *--train.steps=1000000* ]]; then echo "step       2/1000000 | loss 4.5"; sleep 100; fi
+"""
+# Two steps, of which the second has two products and a norm.
+NCU = r"""
+[[ $* != *--launch-count=1* ]] || exit 0
+echo "==PROF== Connected"; echo '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+for kernel in "void ns::(anonymous namespace)::UpdateKernel<ns::AdamWRule, (bool)1>(int):9" \
+  "nvjet_tst_128x256:1000000" "void ns::<unnamed>::NormKernel<ns::bf16>(x):500" \
+  "sm90_xmma_gemm_f32:2,000,000" "UpdateKernel(y):7" "UpdateKernel(y):7" "CopyKernel:1"; do
+  echo "\"0\",\"${kernel%:*}\",\"gpu__time_duration.sum\",\"ns\",\"${kernel##*:}\""
+done
 """
 # Runs that end by themselves as one process; of others, rank 1 is a process that sleeps.
 LAUNCH = r"""
@@ -64,6 +87,9 @@ BUNDLE = {"build": "1", "backend": "simulated", "cuda": None, "architectures": "
           "glibc": "2.34", "glibcxx": "3.4.30"}
 
 
+GPU = {"name": "simulated GPU", "kind": "simulated GPU", "gpus": 1}
+
+
 class GpuCheckTest(unittest.TestCase):
 
     def setUp(self):
@@ -75,15 +101,20 @@ class GpuCheckTest(unittest.TestCase):
             patch = mock.patch.object(module, "HERE", self.root)
             patch.start()
             self.addCleanup(patch.stop)
-        for name, body in (("op_test", OPS), ("gradcheck", ""), ("bench", BENCH), ("train_gpt", TRAIN),
+        for name, body in (("op_test", OPS), ("gradcheck", GRADCHECK), ("bench", BENCH), ("train_gpt", TRAIN),
                            ("launch", LAUNCH), ("flight", FLIGHT)):
             self.program(name, body)
-        patch = mock.patch.object(ranks, "MOST_SECONDS", 300)  # the machine may be busy
-        patch.start()
-        self.addCleanup(patch.stop)
+        # Neither may the machine be too busy, nor its own tools be found.
+        for patch in (mock.patch.object(ranks, "MOST_SECONDS", 300),
+                      mock.patch.object(parts.shutil, "which", return_value=None)):
+            patch.start()
+            self.addCleanup(patch.stop)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
         self.bundle = dict(BUNDLE)
         shutil.copy("/bin/true", self.root / "bin" / "lockstep")
         self.torch = self.program("torch", TORCH)
+        self.out = self.root / "out.json"
 
     def program(self, name, body):
         """A program that notes each of its runs in NAME.runs."""
@@ -97,89 +128,165 @@ class GpuCheckTest(unittest.TestCase):
         return len(path.read_text().splitlines()) if path.exists() else 0
 
     def check(self, *args):
-        """Its exit status, the table's lines and the JSON file's parts."""
-        out = self.root / "out.json"
+        """Its exit status, the table's lines and what the JSON file has of the slices."""
         (self.root / "bundle.json").write_text(json.dumps(self.bundle))
-        argv = ["gpu_check", "--simulated", f"--out={out}", f"--python={self.torch}", "--patience=20", *args]
+        argv = ["gpu_check", "--simulated", f"--out={self.out}", f"--python={self.torch}", "--patience=20", *args]
         with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(io.StringIO()) as text, \
                 contextlib.redirect_stderr(io.StringIO()) as self.said:
             status = gpu_check.main()
-        parts = json.loads(out.read_text())["parts"] if out.exists() else {}
-        return status, text.getvalue().splitlines(), parts
+        return status, text.getvalue().splitlines(), self.slices()
 
-    def test_runs_every_part(self):
-        status, lines, parts = self.check()
+    def slices(self):
+        runs = json.loads(self.out.read_text()) if self.out.exists() else {}
+        return runs.get(f"simulated GPU, build {self.bundle['build']}", {})
+
+    def part(self, name):
+        """What a run of this slice alone has found."""
+        return self.check("--again", f"--only={name}")[2][name]
+
+    def archived(self):
+        """The files in the archive, by what they are called behind the folder of build and machine."""
+        with tarfile.open(self.out.with_suffix(".tar.gz")) as tar:
+            return {re.sub("^simulated-GPU-build-1/", "", member.name): tar.extractfile(member).read().decode()
+                    for member in tar}
+
+    def test_plays_every_slice(self):
+        status, lines, slices = self.check()
         self.assertEqual(status, 0, lines)
-        self.assertEqual(len(lines), 1 + len(gpu_check.PARTS))
-        self.assertEqual({name for name in parts if parts[name]["state"] == "passed"},
-                         set(gpu_check.PARTS) - {"sanitizer"})
-        self.assertEqual(parts["speed"]["values"]["tokens_per_second"],
-                         {"lockstep fp32": 3200, "lockstep bf16": 3200, "lockstep bf16 without graphs": 3200,
-                          "lockstep bf16 without cuDNN": 3200,
-                          "torch bf16 eager": 1600, "torch bf16 compiled": 1600})
-        self.assertEqual(parts["speed"]["values"]["bf16_over_torch"], 2)
+        self.assertEqual(list(slices), list(gpu_check.SLICES))
+        skipped = {name for name in slices if slices[name]["state"] == "skipped"}
+        self.assertEqual(skipped, {name for name in slices if "cudnn" in name and "torch" in name} |
+                         {"kernels/ncu", "sanitizer/memcheck", "sanitizer/racecheck"})
+        self.assertEqual({name for name in slices if slices[name]["state"] == "passed"}, set(slices) - skipped)
+        table = {line.split()[0]: line for line in lines[2:2 + len(gpu_check.FIXES)]}
+        self.assertEqual(list(table), list(dict.fromkeys(name.split("/")[0] for name in gpu_check.SLICES)))
+        self.assertRegex(table["kernels"], r"^kernels +5 +0 +1 +0 +[0-9.]+  step B 16, 12 heads: 2.5 ms a step")
+        self.assertIn("b16 3,200; b16-torch-compiled 1,600;", table["speed"])
+        self.assertIn("b16 is 2.00 times torch's best", table["speed"])
+        self.assertIn("products whose bits change with nothing f32 0/1, n f32 1/1", table["bits"])
+        self.assertIn("run-1/metrics.jsonl", str(list(self.archived())))
 
     def test_goes_on_with_what_has_not_passed(self):
         self.program("op_test", "echo first; echo oops; exit 1")
-        status, lines, parts = self.check()
-        self.assertEqual((status, parts["ops"]["state"]), (1, "failed"))
-        self.assertRegex(lines[1], r"^ops +failed .* op_test exited with 1: oops$")
+        status, lines, slices = self.check("--only=ops/rows,train/fp32,parity/fp32")
+        self.assertEqual((status, slices["ops/rows"]["state"]), (1, "failed"))
+        self.assertRegex(lines[2], r"^ops +0 +1 +0 +0 ")
         # What to do stands below the table: where all of it is written, and how to run it again.
-        self.assertRegex(lines[1 + len(gpu_check.PARTS)], r"^ops: .*--gtest_filter=NAME.*; its log is ")
-        self.assertIn("gpu_check --only=ops", lines[2 + len(gpu_check.PARTS)])
-        log = Path(parts["ops"]["log"]).read_text()
-        self.assertRegex(log, r"^\$ .*/op_test --device=sim --gtest_filter=\S+\nfirst\noops\n$")
+        said = "\n".join(lines)
+        self.assertRegex(said, r"ops/rows failed: op_test exited with 1: oops\n  .*=NAME repeats.*\n  its log: tar")
+        self.assertIn("gpu_check --only=ops/rows", said)
+        self.assertRegex(self.archived()["ops-rows/log"],
+                         r"^\$ .*/op_test --device=sim --gtest_filter=\S+\nfirst\noops\n$")
+        self.assertEqual(slices["ops/rows"]["last_lines"][1:], ["first", "oops"])
         trained = self.runs("train_gpt")
-        self.assertGreater(trained, 0)
         self.program("op_test", OPS)
-        status, _, parts = self.check()
-        self.assertEqual((status, parts["ops"]["state"]), (0, "passed"))
+        status, _, slices = self.check("--only=ops/rows,train/fp32,parity/fp32")
+        self.assertEqual((status, slices["ops/rows"]["state"]), (0, "passed"))
         self.assertEqual(self.runs("train_gpt"), trained)
-        self.check("--again", "--only=train")
-        self.assertEqual(self.runs("train_gpt"), trained + 6)
+        self.assertNotIn("ops-rows/log", self.archived(), "it is of the run that failed")
+        self.assertIn("train-fp32/run-1/metrics.jsonl", self.archived())
+        self.check("--again", "--only=train/fp32")
+        self.assertEqual(self.runs("train_gpt"), trained + 5)
 
-    def test_a_part_has_a_time_limit(self):
+    def test_a_slice_has_a_time_limit(self):
         self.program("gradcheck", "sleep 1000 & sleep 1000")
-        short = gpu_check.PARTS["gradients"]._replace(simulated_seconds=1)
-        with mock.patch.dict(gpu_check.PARTS, gradients=short):
-            status, _, parts = self.check("--only=gradients,bench", "--patience=2")
-        self.assertEqual(status, 1)
-        self.assertIn("out of time in gradcheck; the last that it said: it wrote nothing", parts["gradients"]["text"])
-        self.assertIn("--patience", parts["gradients"]["fix"])
-        self.assertGreaterEqual(parts["gradients"]["seconds"], 2)
-        self.assertEqual(parts["bench"]["state"], "passed")
+        status, _, slices = self.check("--only=gradients/rows,peaks", "--patience=0.02")
+        self.assertEqual((status, slices["peaks"]["state"]), (1, "passed"))
+        failed = slices["gradients/rows"]
+        self.assertIn("out of time in gradcheck; the last that it said: it wrote nothing", failed["text"])
+        self.assertIn("--patience", failed["fix"])
 
-    def test_parts_run_in_order_and_have_time_limits_that_a_rehearsal_keeps_short(self):
-        self.assertEqual(list(gpu_check.PARTS), ["ops", "gradients", "cudnn", "sanitizer", "train", "parity", "ranks",
-                                                 "bench", "speed"])
-        self.assertLess(sum(part.simulated_seconds for part in gpu_check.PARTS.values()), 600)
-        for name, part in gpu_check.PARTS.items():
-            self.assertLessEqual(part.simulated_seconds, part.seconds, name)
-        self.check("--only=bench,ops")
-        self.assertEqual(self.said.getvalue(), "bench: passed\nops: passed\n")
+    def test_the_order(self):
+        self.check("--only=bits,ops/rows,peaks")
+        played = re.findall(r"^(\S+): passed", self.said.getvalue(), re.MULTILINE)
+        self.assertEqual(played, ["bits", "ops/rows", "peaks"])
+        for first, then in (({"state": "unfinished", "tries": 1}, {}), ({}, {"state": "failed"}),
+                            ({"state": "failed"}, {"state": "skipped"}),
+                            ({"state": "skipped"}, {"state": "unfinished", "tries": 2})):
+            self.assertLess(gpu_check.turn(first), gpu_check.turn(then))
         with self.assertRaises(SystemExit):
-            self.check("--only=bench,opps")
-        self.assertIn("there is no part 'opps'; there are ops, gradients,", self.said.getvalue())
+            self.check("--only=bits,opps")
+        self.assertIn("there is no part or slice 'opps'; there are loader, peaks,", self.said.getvalue())
 
-    def test_what_was_stopped_goes_on(self):
-        self.program("bench", f"kill -INT {os.getpid()}; sleep 60")
-        with self.assertRaises(KeyboardInterrupt):
-            self.check("--only=ops,bench,gradients")
-        self.program("bench", BENCH)
-        status, _, parts = self.check("--only=ops,bench,gradients")
-        self.assertEqual((status, self.runs("op_test"), self.runs("bench"), len(parts)), (0, 1, 2, 3))
+    def test_a_budget_is_kept(self):
+        # ops/rows is expected to take 20 s, and peaks 5.
+        self.program("bench", "echo begun; sleep 1000")
+        begin = time.monotonic()
+        status, lines, slices = self.check("--only=bits,ops/rows,cudnn", "--budget=1")
+        self.assertLess(time.monotonic() - begin, 10)
+        self.assertEqual((status, list(slices)), (3, ["bits"]), "the first one has all of the budget, others must fit")
+        self.assertEqual(slices["bits"]["text"], "the budget was spent in bench; the last that it said: begun")
+        self.assertIn("left for the next call: bits, ops/rows, cudnn", lines)
+        # The slice that was stopped is the first of the next call; once more, and it is the last.
+        self.check("--only=ops/rows,bits", "--budget=1")
+        self.assertEqual(self.slices()["bits"]["tries"], 2)
+        self.check("--only=ops/rows,bits", "--budget=1")
+        self.assertEqual(self.said.getvalue()[:15], "ops/rows: passe")
+
+    def test_killed_at_any_moment_it_goes_on(self):
+        """By the bundle's own script, with programs that take 0.1 s: each signal comes while another slice runs."""
+        shutil.copytree("tools/gpu_check", self.root / "checks", dirs_exist_ok=True)
+        (self.root / "bundle.json").write_text(json.dumps(self.bundle))
+        for name, body in (("op_test", OPS), ("bench", BENCH), ("train_gpt", TRAIN), ("gradcheck", GRADCHECK)):
+            self.program(name, f"sleep 0.1; {body}")
+        wanted = ["bits", "smoke", "train/bf16", "ops/rows", "gradients/rows", "peaks", "kernels/step", "speed/b16"]
+        command = [sys.executable, self.root / "checks/gpu_check.py", "--simulated", f"--out={self.out}",
+                   f"--only={','.join(wanted)}", f"--python={self.torch}", "--budget=540"]
+        for index, number in enumerate([signal.SIGKILL, signal.SIGTERM] * 3):
+            before = self.slices()
+            passed = [name for name in before if before[name]["state"] == "passed"]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            while len(self.slices()) <= index:  # until the next slice has begun
+                time.sleep(0.01)
+            time.sleep(0.03 * (index % 3))
+            process.send_signal(number)
+            text, said = process.communicate(timeout=60)
+            after = self.slices()
+            for name in passed:
+                self.assertEqual(after[name], before[name], "what has passed is not run again")
+                self.assertNotIn(f"{name}:", said)
+            running = [name for name in after if after[name]["state"] == "unfinished"]
+            self.assertLessEqual(len(running), 1)
+            if number == signal.SIGKILL:
+                self.assertEqual(process.returncode, -signal.SIGKILL)
+                continue
+            self.assertEqual(process.returncode, 3, said)
+            self.assertRegex(text, r"on simulated GPU, .*\npart .*\n(.*\n)*left for the next call: ")
+            self.assertEqual(json.loads(self.archived()["out.json"])["simulated GPU, build 1"], after)
+            for name in running:
+                self.assertRegex(after[name]["text"], "^stopped by SIGTERM")
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual({known["state"] for known in self.slices().values()}, {"passed"})
+        self.assertEqual(set(self.slices()), set(wanted))
+
+    def test_no_program_outlives_a_killed_gpu_check(self):
+        shutil.copytree("tools/gpu_check", self.root / "checks", dirs_exist_ok=True)
+        (self.root / "bundle.json").write_text(json.dumps(self.bundle))
+        self.program("bench", f"echo $$ >{self.root}/process; exec sleep 100")
+        process = subprocess.Popen([sys.executable, self.root / "checks/gpu_check.py", "--simulated", "--only=peaks",
+                                    f"--out={self.out}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        file = self.root / "process"
+        while not file.exists() or not file.read_text().strip():
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+        child = int(file.read_text())
+        while os.path.exists(f"/proc/{child}") and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
+            time.sleep(0.01)
+        self.assertEqual(self.slices()["peaks"]["text"], "was running when gpu_check was killed")
 
     def test_ranks_that_differ_from_accumulation_are_a_failure(self):
         ours = TRAIN + "[[ $* != *grad_accum* ]] || "
         for change, words in (("echo other >$out/latest/model.safetensors", "the last weights are not"),
                               ("sed -i s/4.5/4.6/ $out/metrics.jsonl", "losses of 2 ranks are [4.5, ")):
             self.program("train_gpt", ours + change)
-            self.assertIn(words, self.check("--only=ranks")[2]["ranks"]["text"])
+            self.assertIn(words, self.part("ranks/bits")["text"])
 
     def test_the_first_failure_of_ranks_is_told(self):
         said = "echo 'launch: the first failure: rank 1: Duplicate GPU'; echo 'launch: after it: rank 0'; exit 1"
         self.program("launch", said)
-        part = self.check("--only=ranks")[2]["ranks"]
+        part = self.part("ranks/bits")
         self.assertEqual((part["state"], part["text"]), ("failed", "rank 1: Duplicate GPU"))
         self.assertIn("install NCCL 2.20", part["fix"])
 
@@ -190,82 +297,129 @@ class GpuCheckTest(unittest.TestCase):
                                      ("word=stalled", "word=gone", "nobody said 'rank 0.*rank 1 is stalled'"),
                                      ("echo \"[0] step", "exit 3; echo \"", "launch ended before it wrote")):
             self.program("launch", LAUNCH.replace(said, instead))
-            part = self.check("--only=ranks")[2]["ranks"]
-            self.assertIn(words, part["text"])
-            self.assertIn("dist.heartbeat", Path(part["log"]).read_text())
+            self.assertIn(words, self.part("ranks/failures")["text"])
+            self.assertIn("dist.heartbeat", self.archived()["ranks-failures/log"])
         self.program("launch", LAUNCH)
         self.program("flight", "echo 'verdict: rank 0 at fault'")
-        self.assertIn("the flight records do not say so", self.check("--only=ranks")[2]["ranks"]["text"])
+        self.assertIn("the flight records do not say so", self.part("ranks/failures")["text"])
 
     def test_ranks_that_end_late_are_a_failure(self):
         with mock.patch.object(ranks, "MOST_SECONDS", -1):
-            self.assertIn("had ended only", self.check("--only=ranks")[2]["ranks"]["text"])
+            self.assertIn("had ended only", self.part("ranks/failures")["text"])
 
     def test_ranks_share_a_gpu_as_nccl_allows_it(self):
         self.program("launch", f"env >{self.root}/environment" + LAUNCH)
-        self.assertEqual(self.check("--only=ranks")[2]["ranks"]["state"], "passed")
+        self.assertEqual(self.part("ranks/bits")["state"], "passed")
         with_one = (self.root / "launch.runs").read_text().splitlines()[0]
         self.assertRegex(with_one, r"--nproc=2 .* -- sh -c .*LOCAL_RANK=0 NCCL_HOSTID=rank\$RANK.* rank /")
-        # The last run was of a GPU each: nothing of this is set there.
-        self.assertNotIn("NCCL_P2P_DISABLE", (self.root / "environment").read_text())
-        with mock.patch.object(host, "describe_machine", return_value={"name": "simulated GPU", "gpus": 1}):
-            self.check("--only=ranks", "--again")
         self.assertIn("NCCL_P2P_DISABLE=1", (self.root / "environment").read_text())
+        # On a GPU each nothing of this is set.
+        self.assertEqual(self.part("ranks/two-gpus")["state"], "passed")
+        self.assertNotIn("NCCL_P2P_DISABLE", (self.root / "environment").read_text())
+        with mock.patch.object(host, "describe_machine", return_value=GPU):
+            self.assertEqual(self.part("ranks/two-gpus")["state"], "skipped")
 
     def test_does_without_nccl(self):
         why = "NCCL, which training on several GPUs needs, cannot be loaded (x); install libnccl2"
         self.program("launch", f"echo 'train_gpt: {why}'; exit 1")
-        part = self.check("--only=ranks")[2]["ranks"]
+        part = self.part("ranks/bits")
         self.assertEqual((part["state"], part["text"]), ("skipped", why))
 
     def test_no_test_that_ran_is_a_failure(self):
         self.program("op_test", "echo '[  PASSED  ] 0 tests.'")
-        self.assertEqual(self.check("--only=ops")[2]["ops"]["text"], "no test ran: [  PASSED  ] 0 tests.")
+        self.assertEqual(self.part("ops/rows")["text"], "no test ran: [  PASSED  ] 0 tests.")
 
     def test_no_cudnn_is_no_failure_but_a_wrong_one_is(self):
         self.program("op_test", NO_CUDNN + OPS)
         for reason, state in (("cuDNN cannot be loaded", "skipped"), ("it is used on GPUs", "skipped"),
                               ("its result 0 of a trial is off by nan", "failed"), ("cuDNN has no plan", "failed")):
             with mock.patch.dict(os.environ, REASON=reason):
-                part = self.check("--only=ops,cudnn", "--again")[2]
-            self.assertEqual((part["ops"]["state"], part["cudnn"]["state"]), ("passed", state), reason)
+                part = self.check("--only=ops/rows,cudnn", "--again")[2]
+            self.assertEqual((part["ops/rows"]["state"], part["cudnn"]["state"]), ("passed", state), reason)
 
     def test_other_weights_are_a_failure(self):
-        for option in ("$*", "$(grep -o cuda_graphs <<<$*)", "$(cat train_gpt.count; echo x >>train_gpt.count)"):
+        for option in ("$*", "$(grep -o cuda_graphs <<<$*)", "$LOCKSTEP_CUDA_POISON",
+                       "$(cat train_gpt.count; echo x >>train_gpt.count)"):
             self.program("train_gpt", TRAIN.replace("echo weights", f"echo \"{option}\""))
-            self.assertIn("differ from the first's", self.check("--only=train")[2]["train"]["text"], option)
+            self.assertIn("differ from the first's", self.part("train/bf16")["text"], option)
 
     def test_other_losses_are_a_failure(self):
         for loss in ("4.51", "NaN"):
             self.program("torch", TORCH.replace("4.5001", loss))
-            self.assertIn("not within 2e-3", self.check("--only=parity")[2]["parity"]["text"], loss)
+            self.assertIn("not within 2e-3", self.part("parity/fp32")["text"], loss)
         self.program("torch", TORCH.replace("4 5", "4"))
-        self.assertIn("6 losses beside 5", self.check("--only=parity")[2]["parity"]["text"])
+        self.assertIn("6 and 5 losses of 6 steps", self.part("parity/fp32")["text"])
+
+    def test_bf16_must_be_as_torch_rounds_it(self):
+        """PyTorch's losses in f32 are 4.5, those in bf16 4.6, of 32 tokens: so ours may be 0.0555 from these."""
+        rounded = TORCH.replace("4.5001", "'$(if [[ $* == *fp32* ]]; then echo 4.5; else echo 4.6; fi)'")
+        self.program("torch", rounded)
+        for ours, state in ((4.545, "passed"), (4.655, "passed"), (4.544, "failed"), ("NaN", "failed")):
+            self.program("train_gpt", TRAIN.replace("4.5,", f"{ours},"))
+            self.assertEqual(self.part("parity/bf16")["state"], state, ours)
 
     def test_does_without_torch(self):
         self.torch = self.program("torch", "exit 1")
-        status, _, parts = self.check("--only=parity,speed")
-        self.assertEqual((status, parts["parity"]["state"], parts["speed"]["state"]), (0, "skipped", "passed"))
+        status, _, slices = self.check("--only=parity,speed/b16,speed/b16-torch")
+        states = {name: slices[name]["state"] for name in ("parity/fp32", "speed/b16-torch", "speed/b16")}
+        self.assertEqual((status, list(states.values())), (0, ["skipped", "skipped", "passed"]))
 
     def test_a_peer_that_does_not_compile_is_no_failure(self):
-        self.program("torch", TORCH.replace("for step", "[[ $* == *--compile* ]] && exit 1; for step"))
-        status, lines, parts = self.check("--only=speed")
+        self.program("torch", TORCH.replace("for step", "[[ $* == *--compile* ]] && { echo no cc; exit 1; }; for step"))
+        status, lines, slices = self.check("--only=speed/b8,speed/b8-torch,speed/b8-torch-compiled")
         self.assertEqual(status, 0)
-        self.assertIn("no torch bf16 compiled", lines[1])
+        self.assertIn("speed/b8-torch-compiled skipped: torch exited with 1: no cc", lines)
+        self.assertIn("no cc", self.archived()["speed-b8-torch-compiled/log"])
+        self.assertIn("b8 is 2.00 times torch's best", lines[2])
 
-    def test_a_file_of_another_machine_or_build_is_refused(self):
-        self.check("--only=bench")
-        out = self.root / "out.json"
-        whole = out.read_text()
-        out.write_text(whole.replace("simulated GPU", "another GPU"))
-        with self.assertRaises(SystemExit):
-            self.check("--only=bench")
-        self.assertIn("is of the machine another GPU, this is simulated GPU", self.said.getvalue())
-        out.write_text(whole)
+    def test_attention_by_other_kernels_than_expected_is_a_failure(self):
+        choice = {"op": "attention_forward", "problem": "B16", "kernel": "plain", "why_slow": "heads of 65"}
+        told = {"libraries": ["/x/libcublasLt.so.13"], "choices": [dict(choice, op="matmul"), choice]}
+        self.program("train_gpt", TRAIN + f"echo '{json.dumps(told)}' >$out/kernels.json")
+        self.assertEqual(self.part("speed/b8-fp32")["state"], "passed")
+        part = self.part("speed/b16")
+        self.assertEqual((part["state"], part["text"]),
+                         ("failed", "attention_forward of B16 was by plain, not by flash: heads of 65"))
+        self.assertIn("speed-b16/run-1/kernels.json", self.archived())
+        choice.update(kernel="flash_mma", why_slow="")
+        self.program("train_gpt", TRAIN + f"echo '{json.dumps(told)}' >$out/kernels.json")
+        part = self.part("speed/b16")
+        self.assertEqual(part["values"]["kernels"], {"choices": 2, "slow": [dict(choice, op="matmul", kernel="plain",
+                                                                                  why_slow="heads of 65")]})
+
+    def test_kernels_of_the_last_step(self):
+        with mock.patch.object(parts.shutil, "which", return_value=str(self.program("ncu", NCU))):
+            part = self.part("kernels/ncu")
+            self.assertEqual(part["values"]["kernels"], {
+                "cuBLASLt": {"ms": 3.0, "launches": 2}, "NormKernel": {"ms": 0.0005, "launches": 1},
+                "UpdateKernel": {"ms": 1.4e-05, "launches": 2}})
+            self.program("ncu", "echo '==ERROR== ERR_NVGPUCTRPERM: no permission'; exit 1")
+            part = self.part("kernels/ncu")
+        self.assertEqual((part["state"], part["text"]),
+                         ("skipped", "ncu cannot measure here: ERR_NVGPUCTRPERM: no permission"))
+
+    def test_a_file_that_is_not_its_own_is_left_alone(self):
+        for path, text in ((self.out, "{"), (self.out, "[1]"), (self.out.with_suffix(".tar.gz"), "no archive")):
+            path.write_text(text)
+            with mock.patch.object(self, "slices"):
+                self.assertEqual(self.check("--only=peaks")[0], 2)
+            self.assertIn("is not what gpu_check has written", self.said.getvalue())
+            self.assertEqual(path.read_text(), text)
+            path.unlink()
+
+    def test_results_of_other_machines_and_builds_stay(self):
+        self.check("--only=peaks")
+        with mock.patch.object(host, "describe_machine", return_value=dict(GPU, kind="another GPU")):
+            self.check("--only=peaks")
+        self.assertEqual(self.runs("bench"), 2)
         self.bundle["build"] = "2"
-        with self.assertRaises(SystemExit):
-            self.check("--only=bench")
-        self.assertIn("is of the build 1, this is 2", self.said.getvalue())
+        self.check("--only=peaks")
+        self.assertEqual(self.runs("bench"), 3)
+        self.bundle["build"] = "1"
+        self.check("--only=peaks")
+        self.assertEqual(self.runs("bench"), 3)
+        self.assertEqual(list(json.loads(self.out.read_text())),
+                         ["simulated GPU, build 1", "another GPU, build 1", "simulated GPU, build 2"])
 
 
 if __name__ == "__main__":

@@ -1,19 +1,30 @@
 #!/usr/bin/env bash
-# tools/make_bundle.sh on programs of this system in place of Lockstep's.
+# tools/make_bundle.sh on a small program in place of Lockstep's.
 set -euo pipefail
 fail() { echo "FAIL: $*"; exit 1; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-tools/make_bundle.sh "$folder/b.tar.gz" "$(command -v grep)" 'compute_80:sm_80;sm_90a' grep other -- \
+# As the linker leaves Lockstep's: with a library that is not the host's, found in the bundle's folder or a toolkit's.
+pcre=$(ldd "$(command -v grep)" | awk '$2 == "=>" && /libpcre/ { print $3 }')
+cat >"$folder/program.c" <<'C'
+#include <stdio.h>
+int main(int argc, char** argv) { return puts(argv[argc - 1]) < 0; }
+C
+cc "$folder/program.c" -o "$folder/program" -Wl,--no-as-needed "$pcre" \
+  -Wl,--disable-new-dtags,-rpath,'$ORIGIN/../lib',-rpath,/opt/toolkit/lib64
+tools/make_bundle.sh "$folder/b.tar.gz" "$folder/program" 'compute_80:sm_80;sm_90a' program other -- \
   tools/gpu_check/gpu_check.py tools/gpu_check/host.py
 tar -C "$folder" -xf "$folder/b.tar.gz"
 cd "$folder/lockstep"
 
 # The programs run, by each of their names.
-[[ $(echo text | bin/grep -o ex) == ex && $(readlink bin/other) == lockstep ]] || fail "the program does not run"
+[[ $(bin/program text) == text && $(readlink bin/other) == lockstep ]] || fail "the program does not run"
 [[ -x gpu_check && -f checks/host.py ]] || fail "a script is missing"
-# grep's own library travels, the system's do not.
+# The program's own library travels, the system's do not.
 ls lib/libpcre* >/dev/null || fail "a library is missing: $(ls lib)"
+ldd bin/program | grep -q "libpcre.* => $PWD/lib\|libpcre.* => $PWD/bin/../lib" || fail "$(ldd bin/program)"
+readelf -d "$folder/program" | grep -q 'RPATH.*\[$ORIGIN/../lib:/opt/toolkit/lib64\]' || fail "this test is wrong"
+readelf -d bin/lockstep | grep -q 'RPATH.*\[$ORIGIN/../lib\]' || fail "$(readelf -d bin/lockstep)"
 if ls lib | grep -E '^(libc|libm|libstdc|libgcc_s|ld-linux)'; then fail "these are the host's"; fi
 
 # What the host must have.

@@ -2,90 +2,213 @@
 """Checks and measures Lockstep on this machine's GPU, without Bazel: part of the bundle.
 
   bazel build -c opt --config=cuda //tools:bundle    # bazel-bin/tools/lockstep-bundle.tar.gz
-  tar xf lockstep-bundle.tar.gz && lockstep/gpu_check [--only=ops,train] [--out=gpu_check.json]
+  tar xf lockstep-bundle.tar.gz && lockstep/gpu_check [--budget=540] [--only=ops,speed/b16] [--out=gpu_check.json]
 
-Writes a JSON file after each part, and a table at the end, a line per part: called again with the same
---out, it goes on with the parts that have not passed. Each part has a time limit. Of a part that failed
-it says what was found, where all of it is written, and what to do. --simulated rehearses everything on a
-simulated GPU (a bundle built without --config=cuda), with little work and PyTorch on the CPU. Exits with
-1 if a part failed, with 2 if nothing could be run. Needs python3 alone; with torch in it (or in
---python), losses and training speed stand beside PyTorch's.
+It plays small slices, the most valuable first, and writes each result as soon as it is known: the figures into
+the JSON file, logs and the programs' own files into an archive beside it (gpu_check.tar.gz). Called again with
+the same --out it goes on: what was stopped comes first, then what has not run, then what failed or was skipped.
+With --budget=SECONDS it starts nothing that would not fit and ends in time; killed, it loses the slice that ran.
+At the end it prints a table, a line a part, and of what failed where its log is and what to do.
+
+--simulated rehearses everything on a simulated GPU (a bundle built without --config=cuda), with little work and
+PyTorch on the CPU. Exits with 0 if all has passed or cannot run here, 1 if something failed, 2 if nothing could be
+run, 3 if nothing failed and something is left. Needs python3 alone; with torch in it (or in --python), losses and
+training speed stand beside PyTorch's.
 """
 import argparse
-import json
+import signal
 import sys
 import tempfile
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Callable, NamedTuple
 
 import host
 import parts
 import ranks
-from runner import HERE, Failed, Runner, Skip
+from record import Record
+from runner import HERE, Clock, Failed, Runner, Skip, Unfinished
 
 
-class Part(NamedTuple):
+class Slice(NamedTuple):
     run: Callable
-    seconds: int  # its time limit on a GPU
+    seconds: int  # that it is expected to take on a GPU
     simulated_seconds: int
-    fix: str  # what to do when it fails
+
+    def expected(self, simulated):
+        return self.simulated_seconds if simulated else self.seconds
 
 
 _ONE_OP = "lockstep/bin/op_test --gtest_filter=NAME repeats one test; the log names op, sample and dtype"
-PARTS = {
-    "ops": Part(parts.ops, 1200, 120, _ONE_OP),
-    "gradients": Part(parts.gradients, 600, 40, "lockstep/bin/gradcheck --filter=OP repeats one op; the log names it"),
-    "cudnn": Part(parts.cudnn, 600, 20, f"LOCKSTEP_ATTENTION=flash trains without cuDNN; {_ONE_OP}"),
-    "sanitizer": Part(parts.sanitizer, 1200, 5, "the log names kernel, thread and address"),
-    "train": Part(parts.train, 300, 60, "see the parts ops and cudnn first; --train.cuda_graphs=false and "
-                  "LOCKSTEP_ATTENTION=flash tell whether graphs or cuDNN make the difference"),
-    "parity": Part(parts.parity, 600, 60, "see the parts ops and gradients first: a kernel is wrong at this shape"),
-    "ranks": Part(ranks.ranks, 600, 90, "the log has what each rank said, NCCL's warnings among it; the GPU's "
-                  "compute mode must be Default (nvidia-smi --compute-mode=0), so that two processes may use it"),
-    "bench": Part(parts.bench, 1200, 50, "lockstep/bin/bench --filter=OP repeats one"),
-    "speed": Part(parts.speed, 1800, 150, "see the part train first; a GPU of less memory needs a smaller batch"),
+# What to do when a slice of the part fails.
+FIXES = {
+    "loader": "the log has what train_gpt said",
+    "peaks": "lockstep/bin/bench --filter=scale repeats it",
+    "smoke": "see the parts ops and train",
+    "bits": "cuBLASLt gives other bits for equal calls: the archive's bench.json names the product",
+    "speed": "see the part train first; a GPU of less memory needs a smaller batch",
+    "train": "see the parts ops and cudnn first; --train.cuda_graphs=false and LOCKSTEP_ATTENTION=flash tell whether "
+             "graphs or cuDNN make the difference, and runs that only poison changes read what nobody has written",
+    "parity": "see the parts ops and gradients first: a kernel is wrong at this shape",
+    "kernels": "lockstep/bin/bench --filter=OP repeats one",
+    "cudnn": f"LOCKSTEP_ATTENTION=flash trains without cuDNN; {_ONE_OP}",
+    "ops": _ONE_OP,
+    "gradients": "lockstep/bin/gradcheck --filter=OP repeats one op; the log names it",
+    "ranks": "the log has what each rank said, NCCL's warnings among it; the GPU's compute mode must be Default "
+             "(nvidia-smi --compute-mode=0), so that two processes may use it",
+    "sanitizer": "the log names kernel, thread and address",
 }
+_COMPILED = ("--compile",)
+_FLASH = {"LOCKSTEP_ATTENTION": "flash"}
+# By name, PART/WHAT or PART, in the order of their value.
+SLICES = {
+    "loader": Slice(parts.loader, 10, 2),
+    "peaks": Slice(parts.peaks, 15, 5),
+    "smoke": Slice(parts.smoke, 20, 2),
+    "bits": Slice(parts.bits, 30, 2),
+    "speed/b16": Slice(partial(parts.speed, batch=16), 20, 2),
+    "speed/b16-torch-compiled-cudnn": Slice(
+        partial(parts.peer_speed, batch=16, more=(*_COMPILED, "--cudnn-attention")), 80, 2),
+    "speed/b16-torch-compiled": Slice(partial(parts.peer_speed, batch=16, more=_COMPILED), 60, 20),
+    "speed/b16-torch": Slice(partial(parts.peer_speed, batch=16), 20, 5),
+    "speed/b16-flash": Slice(partial(parts.speed, batch=16, environment=_FLASH), 20, 2),
+    "speed/b16-eager": Slice(partial(parts.speed, batch=16, more=("--train.cuda_graphs=false",)), 20, 2),
+    "kernels/step": Slice(parts.step_kernels, 30, 8),
+    "kernels/ncu": Slice(parts.ncu, 60, 3),
+    "train/bf16": Slice(partial(parts.train, precision="bf16"), 25, 4),
+    "train/fp32": Slice(partial(parts.train, precision="fp32"), 25, 4),
+    "train/124M": Slice(parts.train_gpt2, 45, 2),
+    "parity/fp32": Slice(parts.parity, 25, 6),
+    "parity/bf16": Slice(parts.parity_bf16, 40, 8),
+    "speed/b64": Slice(partial(parts.speed, batch=64), 30, 2),
+    "speed/b64-torch-compiled-cudnn": Slice(
+        partial(parts.peer_speed, batch=64, more=(*_COMPILED, "--cudnn-attention")), 90, 2),
+    "speed/b64-torch-compiled": Slice(partial(parts.peer_speed, batch=64, more=_COMPILED), 70, 20),
+    "speed/b8": Slice(partial(parts.speed, batch=8), 20, 2),
+    "speed/b8-torch-compiled-cudnn": Slice(
+        partial(parts.peer_speed, batch=8, more=(*_COMPILED, "--cudnn-attention")), 80, 2),
+    "speed/b8-torch-compiled": Slice(partial(parts.peer_speed, batch=8, more=_COMPILED), 60, 20),
+    "speed/b8-torch": Slice(partial(parts.peer_speed, batch=8), 20, 5),
+    "speed/b8-fp32": Slice(partial(parts.speed, batch=8, precision="fp32"), 30, 2),
+    "cudnn": Slice(parts.cudnn, 40, 5),
+    **{f"ops/{group}": Slice(partial(parts.ops, group=group), 60, 5) for group in parts.OPS},
+    **{f"gradients/{group}": Slice(partial(parts.gradients, group=group), 40, 2) for group in parts.OPS},
+    "kernels/attention-flash": Slice(
+        partial(parts.step_kernels, more=("--filter=attention",), environment=_FLASH), 10, 2),
+    "kernels/attention-d128": Slice(
+        partial(parts.step_kernels, heads=6, more=("--filter=attention",)), 10, 2),
+    "kernels/step-b64": Slice(partial(parts.step_kernels, batch=64), 60, 10),
+    "kernels/ops": Slice(parts.ops_bench, 120, 5),
+    "ranks/bits": Slice(ranks.bits, 60, 10),
+    "ranks/failures": Slice(ranks.failures, 90, 40),
+    "ranks/two-gpus": Slice(ranks.two_gpus, 40, 10),
+    "sanitizer/memcheck": Slice(partial(parts.sanitizer, kind="memcheck"), 100, 1),
+    "sanitizer/racecheck": Slice(partial(parts.sanitizer, kind="racecheck"), 100, 1),
+}
+SUMMARIES = {"speed": parts.summary_of_speed}  # more to say of a part, from all of its slices
 
 
-def write_json(path, results):
-    """Whole or not at all: the file is what a run that was stopped goes on from."""
-    whole = path.with_name(path.name + ".new")
-    whole.write_text(json.dumps(results, indent=1) + "\n")
-    whole.replace(path)
+def part_of(name):
+    return name.split("/")[0]
 
 
-def run_part(name, part, runner, log):
-    """What the JSON file says of it."""
+def turn(known):
+    """When a slice is played, by what is known of it: less comes first, and among equals the order of value decides.
+    A slice that was stopped twice must not keep the others from running."""
+    state, tries = known.get("state"), known.get("tries", 0)
+    if state == "unfinished":
+        return 0 if tries < 2 else 4
+    return {None: 1, "failed": 2, "skipped": 3}[state]
+
+
+def play(name, one, runner, record, patience):
+    """Runs a slice. What is known of it is written before it begins, so that a killed run tells what it was doing."""
+    before = record.slices.get(name, {})
+    tries = before.get("tries", 0) + 1 if before.get("state") == "unfinished" else 1
+    record.slices[name] = {"state": "unfinished", "text": "was running when gpu_check was killed", "tries": tries,
+                           "seconds": 0}
+    record.write()
     begin = time.monotonic()
-    runner.deadline = begin + (part.simulated_seconds if runner.simulated else part.seconds) * runner.patience
+    # What was stopped before gets longer.
+    runner.clock.limit = begin + (60 + 3 * one.expected(runner.simulated)) * patience * tries
+    runner.kept = {}
+    log = ""
     try:
-        values, text = part.run(runner)
+        values, text = one.run(runner)
         done = {"state": "passed", "text": text, "values": values}
     except Skip as reason:
         done = {"state": "skipped", "text": str(reason)}
+    except Unfinished as reason:
+        done = {"state": "unfinished", "text": str(reason), "tries": tries}
     except Failed as error:
-        done = {"state": "failed", "text": str(error), "fix": error.fix or part.fix}
-        if error.log:
-            log.write_text(error.log)
-            done["log"] = str(log)
-    except (OSError, LookupError, ValueError) as error:  # a program's output is not what it should be
-        log.write_text(traceback.format_exc())
-        done = {"state": "failed", "text": f"{type(error).__name__}: {error}", "fix": part.fix, "log": str(log)}
+        done = {"state": "failed", "text": str(error), "fix": error.fix or FIXES[part_of(name)]}
+        log = error.log
+    # A program's output is not what it should be.
+    except Exception:
+        log = traceback.format_exc()
+        done = {"state": "failed", "text": log.splitlines()[-1], "fix": FIXES[part_of(name)]}
     done["seconds"] = round(time.monotonic() - begin, 1)
-    print(f"{name}: {done['state']}", file=sys.stderr, flush=True)
-    return done
+    done["on"] = runner.machine["name"]
+    if log:
+        runner.kept["log"] = log.encode()
+        done["last_lines"] = log.splitlines()[-12:]
+    files = record.keep(name, runner.kept)
+    if runner.kept:
+        done["files"] = files
+    record.slices[name] = done
+    record.write()
+    if runner.kept:
+        record.write_archive()
+    print(f"{name}: {done['state']} in {done['seconds']} s: {done['text']}", file=sys.stderr, flush=True)
 
 
-def tell(machine, out, states):
-    print(f"on {machine}; all figures are in {out}")
-    for name, done in states.items():
-        print("{:<10} {state:<8} {seconds:7.1f} s  {text}".format(name, **done))
-    for name, done in states.items():
+def play_all(names, runner, record, args):
+    """Plays what has not passed, as far as time allows."""
+    started = False
+    for name in sorted(names, key=lambda n: turn(record.slices.get(n, {}))):
+        if runner.clock.why_stop():
+            return
+        # What has run before, or has been stopped, tells best how long it takes; a slice for which no budget is long
+        # enough is tried with all of it.
+        expected = max(SLICES[name].expected(args.simulated), record.slices.get(name, {}).get("seconds", 0))
+        if started and expected > runner.clock.left():
+            continue
+        started = True
+        with tempfile.TemporaryDirectory(dir=runner.scratch) as folder:
+            runner.folder = Path(folder)
+            play(name, SLICES[name], runner, record, args.patience)
+
+
+def tell(record, names, machine, seconds):
+    print(f"on {machine}, {seconds:.0f} s; all figures are in {record.path}, logs and files in {record.archive}")
+    print(f"{'part':<10} {'passed':>6} {'failed':>6} {'skipped':>7} {'left':>4} {'seconds':>8}")
+    for part in dict.fromkeys(map(part_of, names)):
+        wanted = [name for name in names if part_of(name) == part]
+        slices = {name: record.slices[name] for name in wanted if name in record.slices}
+        states = [done["state"] for done in slices.values()]
+        counts = [states.count(state) for state in ("passed", "failed", "skipped")]
+        said = [f"{name[len(part) + 1:]} {done['text']}".strip() for name, done in slices.items()
+                if done["state"] == "passed" and done["text"]]
+        said += SUMMARIES.get(part, lambda _: [])(slices)
+        spent = sum(done["seconds"] for done in slices.values())
+        print("{:<10} {:>6} {:>6} {:>7} {:>4} {:>8.1f}  {}".format(part, *counts, len(wanted) - sum(counts), spent,
+                                                                  "; ".join(said)))
+    known = {name: record.slices[name] for name in names if name in record.slices}
+    for name, done in known.items():
+        if done["state"] in ("skipped", "unfinished"):
+            print(f"{name} {done['state']}: {done['text']}")
+    for name, done in known.items():
         if done["state"] == "failed":
-            print(f"{name}: {done['fix']}; its log is {done.get('log', 'empty')}\n"
-                  f"  again: {HERE / 'gpu_check'} --only={name}")
+            print(f"{name} failed: {done['text']}\n  {done['fix']}")
+            if "files" in done:
+                print(f"  its log: tar xOf {record.archive} {done['files']}/log")
+            print(f"  again: {HERE / 'gpu_check'} --only={name}")
+    left = [name for name in names if known.get(name, {"state": "unfinished"})["state"] == "unfinished"]
+    if left:
+        print(f"left for the next call: {', '.join(left)}")
+    return 1 if any(done["state"] == "failed" for done in known.values()) else 3 if left else 0
 
 
 def prepare(args):
@@ -99,39 +222,47 @@ def prepare(args):
     return bundle, machine, environment
 
 
+def chosen(only, parser):
+    """The slices that --only names, by themselves or by their part, in its order."""
+    names = []
+    for wanted in filter(None, only.split(",")):
+        of_it = [name for name in SLICES if wanted in (name, part_of(name))]
+        if not of_it:
+            parser.error(f"--only: there is no part or slice '{wanted}'; there are {', '.join(FIXES)} and "
+                         f"{', '.join(name for name in SLICES if '/' in name)}")
+        names += of_it
+    return list(dict.fromkeys(names)) or list(SLICES)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulated", action="store_true", help="rehearse on a simulated GPU")
     parser.add_argument("--out", default="gpu_check.json", help="the JSON file (default: %(default)s)")
-    parser.add_argument("--only", default="", help=f"parts to run, of {','.join(PARTS)} (default: all)")
-    parser.add_argument("--again", action="store_true", help="also run parts that are done")
-    parser.add_argument("--patience", type=float, default=1, help="times the parts' time limits (default: 1)")
+    parser.add_argument("--budget", type=float, default=0, help="end within so many seconds (default: no limit)")
+    parser.add_argument("--only", default="", help=f"parts of {','.join(FIXES)}, or slices (default: all)")
+    parser.add_argument("--again", action="store_true", help="also run slices that have passed")
+    parser.add_argument("--patience", type=float, default=1, help="times the slices' time limits (default: 1)")
     parser.add_argument("--python", default=sys.executable, help="an interpreter that imports torch")
     args = parser.parse_args()
-    wanted = [p for p in args.only.split(",") if p] or list(PARTS)
-    unknown = [p for p in wanted if p not in PARTS]
-    if unknown:
-        parser.error(f"--only: there is no part '{unknown[0]}'; there are {', '.join(PARTS)}")
-    out = Path(args.out).absolute()
+    clock = Clock(args.budget)
+    names = chosen(args.only, parser)
     try:
         bundle, machine, environment = prepare(args)
+        record = Record(Path(args.out).absolute(), machine["kind"], bundle["build"])
     except Failed as error:
         print(f"gpu_check: {error}\n  {error.fix}", file=sys.stderr)
         return 2
-    results = json.loads(out.read_text()) if out.exists() else {}
-    for what, this in (("machine", machine["name"]), ("build", bundle["build"])):
-        if results.setdefault(what, this) != this:
-            parser.error(f"{out} is of the {what} {results[what]}, this is {this}: choose another --out")
-    done = results.setdefault("parts", {})
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, clock.stop)
+    if args.again:
+        for name in names:
+            record.slices.pop(name, None)
+    to_play = [name for name in names if record.slices.get(name, {}).get("state") != "passed"]
     with tempfile.TemporaryDirectory() as folder:
-        runner = Runner(args, Path(folder), environment, machine["gpus"])
-        for name in wanted:
-            if args.again or name not in done or done[name]["state"] != "passed":
-                done[name] = run_part(name, PARTS[name], runner, out.with_suffix(f".{name}.log"))
-                write_json(out, results)
-    states = {name: done[name] for name in wanted}
-    tell(machine["name"], out, states)
-    return int(any(state["state"] == "failed" for state in states.values()))
+        play_all(to_play, Runner(args, Path(folder), environment, machine, clock), record, args)
+    record.write()
+    record.write_archive()
+    return tell(record, names, machine["name"], time.monotonic() - clock.begin)
 
 
 if __name__ == "__main__":

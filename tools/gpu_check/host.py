@@ -13,9 +13,10 @@ _DRIVER = {12: 525, 13: 580}
 
 
 def describe_machine(simulated):
-    """The first GPU and its driver, and how many GPUs there are, as nvidia-smi has it."""
+    """The first GPU and its driver, and how many GPUs there are, as nvidia-smi has it; results hold for all machines
+    of a kind."""
     if simulated:
-        return {"name": "simulated GPU", "gpus": 2}
+        return {"name": "simulated GPU", "kind": "simulated GPU", "gpus": 2}
     query = ["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"]
     try:
         done = subprocess.run(query, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
@@ -27,7 +28,8 @@ def describe_machine(simulated):
     name, driver, capability = rows[0]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = len(rows) if visible is None else min(len(rows), len([v for v in visible.split(",") if v]))
-    return {"name": f"{name}, driver {driver}", "gpus": gpus, "driver": driver, "capability": capability}
+    return {"name": f"{name}, driver {driver}", "kind": f"{name}, driver {numbers(driver)[0]}", "gpus": gpus,
+            "driver": driver, "capability": capability}
 
 
 def _no_gpu():
@@ -146,8 +148,8 @@ def has_code_for(capability, architectures):
 
 
 def find_cuda(python):
-    """The environment in which programs find CUDA's libraries, cuDNN and NCCL: PyTorch's packages have them, if the
-    system has not."""
+    """The environment in which programs find CUDA's libraries, cuDNN and NCCL: PyTorch's packages have them, or the
+    toolkit, if the system has not."""
     environment = dict(os.environ)
     load = "import ctypes; [ctypes.CDLL(name) for name in ('libcudnn.so.9', 'libnccl.so.2')]"
     if "not found" not in listed_libraries(environment):
@@ -159,5 +161,6 @@ def find_cuda(python):
     except OSError as error:
         raise Failed(f"--python={python} cannot be run: {error}", fix="name an interpreter") from None
     before = environment.get("LD_LIBRARY_PATH")
-    environment["LD_LIBRARY_PATH"] = ":".join([*([before] if before else []), *found.stdout.split()])
+    toolkit = os.environ.get("CUDA_HOME", "/usr/local/cuda") + "/lib64"
+    environment["LD_LIBRARY_PATH"] = ":".join([*([before] if before else []), *found.stdout.split(), toolkit])
     return environment

@@ -16,21 +16,33 @@ HEARTBEAT = 5  # seconds
 MOST_SECONDS = 20  # from a rank's death to the end of all, and as long after the heartbeat's limit
 
 
-def ranks(runner):
-    shape = TINY if runner.simulated else SMALL
+def shape_of(runner):
+    return TINY if runner.simulated else SMALL
+
+
+def bits(runner):
+    shape = shape_of(runner)
     same_as_accumulation(runner, shape, "fp32", "fast")
+    same_as_accumulation(runner, shape, "bf16", "ordered")
+    return {"steps": shape.steps}, "2 ranks on a GPU are accumulation over 2 to the bit"
+
+
+def failures(runner):
+    shape = shape_of(runner)
     # A collective that nobody answers hangs on the GPU until NCCL's communicator is aborted.
     killed = name_the_failed(runner, shape, signal.SIGKILL, "rank 1 is gone", 0)
     stalled = name_the_failed(runner, shape, signal.SIGSTOP, "rank 1 is stalled", HEARTBEAT)
     # And the GPU is as good as before.
-    same_as_accumulation(runner, shape, "bf16", "ordered")
-    values = {"steps": shape.steps, "seconds_to_end_after_kill": killed, "seconds_to_end_after_stop": stalled}
-    text = (f"2 ranks on a GPU are accumulation over 2 to the bit; all end {killed} s after a kill, {stalled} s after "
-            f"a stop (limit {HEARTBEAT} s), naming the rank")
-    if runner.gpus > 1:
-        same_as_accumulation(runner, shape, "fp32", "fast", one_gpu=False)
-        text += "; bits on a GPU each, too"
-    return dict(values, gpus=min(runner.gpus, 2)), text
+    same_as_accumulation(runner, shape, "fp32", "fast")
+    return ({"seconds_to_end_after_kill": killed, "seconds_to_end_after_stop": stalled},
+            f"all end {killed} s after a kill, {stalled} s after a stop (limit {HEARTBEAT} s), naming the rank")
+
+
+def two_gpus(runner):
+    if runner.machine["gpus"] < 2:
+        raise Skip("there is one GPU")
+    same_as_accumulation(runner, shape_of(runner), "fp32", "fast", one_gpu=False)
+    return {}, "the same bits on a GPU each"
 
 
 def launch(runner, one_gpu):

@@ -1,4 +1,8 @@
-"""Runs the bundle's programs within a part's time; a module of gpu_check."""
+"""Runs the bundle's programs within a slice's time; a module of gpu_check."""
+import contextlib
+import ctypes
+import hashlib
+import itertools
 import json
 import os
 import random
@@ -12,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent.parent  # the bundle
+_PRCTL = ctypes.CDLL(None).prctl
 
 
 class Shape(NamedTuple):
@@ -27,34 +32,66 @@ class Shape(NamedTuple):
 
 TINY = Shape(1, 2, 32, 96, 16, 2, 6)  # for simulated GPUs
 SMALL = Shape(4, 4, 256, 1024, 128, 8, 20)
+GPT2 = Shape(12, 12, 768, 50304, 1024, 16, 40)
 
 
 class Skip(Exception):
-    """The part cannot run here; says why."""
+    """The slice cannot run here; says why."""
+
+
+class Unfinished(Exception):
+    """The slice was stopped, for want of time or by a signal; says where it was."""
 
 
 class Failed(Exception):
-    """The part ran and found something."""
+    """The slice ran and found something."""
 
     def __init__(self, text, log="", fix=None):
         super().__init__(text)
         self.log = log  # of the program that failed: its command, and all of its output
-        self.fix = fix  # what to do, if it is not what the part usually says
+        self.fix = fix  # what to do, if it is not what the slice usually says
+
+
+class Clock:
+    """How long the running slice may go on. Signals do not interrupt anything: they end the waiting."""
+
+    def __init__(self, budget):
+        self.begin = time.monotonic()
+        # What is left at the end writes the results.
+        self.end = self.begin + budget - min(5, budget / 20) if budget else float("inf")
+        self.limit = float("inf")  # the slice's
+        self.signal = None
+
+    def left(self):
+        return self.end - time.monotonic()
+
+    def stop(self, number, _frame):
+        self.signal = self.signal or signal.Signals(number)
+
+    def why_stop(self):
+        """Why nothing may go on that is no fault of the slice's, or None."""
+        if self.signal:
+            return f"stopped by {self.signal.name}"
+        return "the budget was spent" if self.left() <= 0 else None
+
+
+def _die_with_gpu_check():
+    _PRCTL(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 class Running:
-    """A program that goes on by itself; it ends with the block, and with the part's time."""
+    """A program that goes on by itself; it ends with the block, and with the slice's time."""
 
-    def __init__(self, command, environment, folder, deadline):
+    def __init__(self, command, environment, folder, clock):
         self.command = [str(c) for c in command]
         self.name = Path(self.command[0]).name
-        self.deadline = deadline
+        self.clock = clock
         self._out, self._error = (tempfile.mkstemp(dir=folder, prefix=self.name) for _ in range(2))
         try:
             # In a group of its own, so that what it has started ends with it.
             self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self._out[0],
                                             stderr=self._error[0], env=environment, cwd=folder,
-                                            start_new_session=True)
+                                            start_new_session=True, preexec_fn=_die_with_gpu_check)
         except OSError as error:
             raise Failed(f"{self.command[0]} cannot be run: {error}") from None
         finally:
@@ -67,7 +104,8 @@ class Running:
     def __exit__(self, *_):
         if self.process.poll() is None:  # so that the group is still this one
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold on to it
+                self.process.wait(timeout=3)
 
     def out(self):
         return Path(self._out[1]).read_text(errors="replace")
@@ -88,10 +126,11 @@ class Running:
 
     def end(self):
         """Its exit code, once it has ended."""
-        try:
-            return self.process.wait(timeout=max(0.0, self.deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            raise self._out_of_time() from None
+        while True:
+            try:
+                return self.process.wait(timeout=0.2)
+            except subprocess.TimeoutExpired:
+                self._check_time()
 
     def wait_for(self, pattern):
         """The first match in what it writes to its standard output."""
@@ -102,32 +141,44 @@ class Running:
                 return match
             if ended:
                 raise self.failed(f"{self.name} ended before it wrote '{pattern}': {self.last_line()}")
-            if time.monotonic() > self.deadline:
-                raise self._out_of_time()
+            self._check_time()
             time.sleep(0.02)
 
-    def _out_of_time(self):
-        return self.failed(f"out of time in {self.name}; the last that it said: {self.last_line()}",
-                           fix="--patience=3 allows each part three times as long, if the machine is only busy")
+    def _check_time(self):
+        why = self.clock.why_stop()
+        if why:
+            raise Unfinished(f"{why} in {self.name}; the last that it said: {self.last_line()}")
+        if time.monotonic() > self.clock.limit:
+            raise self.failed(f"out of time in {self.name}; the last that it said: {self.last_line()}",
+                              fix="--patience=3 allows each slice three times as long, if the machine is only busy")
 
 
 class Runner:
-    """What parts share: where programs are, how long they may take, and runs of train_gpt."""
+    """What slices share: where programs are, how long they may take, and runs of train_gpt."""
 
-    def __init__(self, args, scratch, environment, gpus):
+    def __init__(self, args, scratch, environment, machine, clock):
         self.simulated = args.simulated
-        self.patience = args.patience
-        self.gpus = gpus
+        self.machine = machine
         self.python = args.python
         self.device = "sim" if args.simulated else "cuda"
         self.scratch = scratch
+        self.folder = scratch  # what the running slice alone needs; goes with it
         self.environment = environment
-        self.deadline = 0.0
+        self.clock = clock
+        self.kept = {}  # files of the running slice that the archive is to have: bytes by name
+
+    def keep(self, name, path):
+        """The file, if there is one, goes into the archive."""
+        if path.exists():
+            self.kept[name] = path.read_bytes()
 
     def start(self, *command, environment=None):
-        if time.monotonic() > self.deadline:
+        why = self.clock.why_stop()
+        if why:
+            raise Unfinished(why)
+        if time.monotonic() > self.clock.limit:
             raise Failed("out of time")
-        return Running(command, environment or self.environment, self.scratch, self.deadline)
+        return Running(command, environment or self.environment, self.folder, self.clock)
 
     def run(self, *command, environment=None):
         """Runs a program to its end and returns what it wrote to its standard output."""
@@ -151,18 +202,20 @@ class Runner:
         return self.python
 
     def tokens(self, shape):
-        """A file of random ones."""
+        """A file of random ones: as in a text, a token comes as often as its place in the order of frequency says
+        (Zipf's law)."""
         folder = self.scratch / f"tokens-{shape.vocabulary}"
         if not folder.exists():
             folder.mkdir()
             draw = random.Random(1)
-            for name in ("train.bin", "val.bin"):
+            weights = list(itertools.accumulate(1 / (n + 2.7) for n in range(shape.vocabulary)))
+            for name, n in (("train.bin", max(200_000, 20 * shape.vocabulary)), ("val.bin", 100_000)):
                 with open(folder / name, "wb") as file:
-                    array("H", (draw.randrange(shape.vocabulary) for _ in range(200_000))).tofile(file)
+                    array("H", draw.choices(range(shape.vocabulary), cum_weights=weights, k=n)).tofile(file)
         return folder / "train.bin"
 
     def new_out(self):
-        return Path(tempfile.mkdtemp(dir=self.scratch)) / "run"
+        return Path(tempfile.mkdtemp(dir=self.folder)) / "run"
 
     def train_command(self, shape, precision, out):
         return [self.program("train_gpt"), f"--device={self.device}", f"--out_dir={out}",
@@ -174,10 +227,15 @@ class Runner:
                 "--train.eval_batches=1", "--train.sample_tokens=0"]
 
     def train(self, shape, precision, *more, before=(), environment=None):
-        """Trains, with the command behind `before`; returns the folder of the run."""
+        """Trains, with the command behind `before`; returns the folder of the run. What it says of itself is kept."""
         out = self.new_out()
-        self.run(*before, *self.train_command(shape, precision, out), "--train.log_every=1000", *more,
-                 environment=environment)
+        try:
+            self.run(*before, *self.train_command(shape, precision, out), "--train.log_every=1000", *more,
+                     environment=environment)
+        finally:
+            number = 1 + sum(name.endswith("metrics.jsonl") for name in self.kept)
+            for name in ("metrics.jsonl", "kernels.json"):
+                self.keep(f"run-{number}/{name}", out / name)
         return out
 
 
@@ -192,4 +250,9 @@ def losses(out):
 
 
 def weights(out):
-    return (out / "latest/model.safetensors").read_bytes()
+    """A hash of the run's last ones."""
+    digest = hashlib.sha256()
+    with open(out / "latest/model.safetensors", "rb") as file:
+        while block := file.read(1 << 24):
+            digest.update(block)
+    return digest.hexdigest()
