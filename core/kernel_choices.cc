@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -45,8 +44,9 @@ void NoteKernelChoice(const std::string& op, const std::vector<int64_t>& problem
     if (!full) ++registry.slow;
     if (registry.told.size() < kMostKernelChoices &&
         registry.told.emplace(op, choice.why_slow).second) {
-      std::fprintf(stderr, "warning: %s of %s: %s runs, which is not the fastest: %s\n", op.c_str(),
-                   choice.problem.c_str(), choice.kernel.c_str(), choice.why_slow.c_str());
+      std::fprintf(stderr, "warning: %s of %s is slower than it could be (kernel: %s): %s\n",
+                   op.c_str(), choice.problem.c_str(), choice.kernel.c_str(),
+                   choice.why_slow.c_str());
     }
   }
   if (!full) registry.choices.push_back(std::move(choice));

@@ -40,10 +40,9 @@ struct StepMetrics {
   // on; the rest of it is in times.exposed_ms, with the wait for slower ranks.
   double communication_ms = 0, overlapped_ms = 0;
   PauseTimes pauses;
-  double slow_kernels =
-      0;  // of the first rank, so far: problems with a slower kernel than there is
-  int64_t memory_bytes = 0;        // largest that tensors took on the device during the step
-  double unix_time = 0;            // seconds, when the line was written
+  double slow_kernels = 0;   // so far, on the first rank: problems that a faster kernel exists for
+  int64_t memory_bytes = 0;  // largest that tensors took on the device during the step
+  double unix_time = 0;      // seconds, when the line was written
   std::optional<double> val_loss;  // after the update, where evaluated
 };
 

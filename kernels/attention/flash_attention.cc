@@ -49,10 +49,10 @@ AttentionChoice ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q,
   if (!fits) {
     // There are no faster ones in f32.
     const bool could = q.dtype() == DType::kBF16;
-    return {AttentionKernels::kPlain,
-            could ? StrCat("tensor cores take heads of a multiple of 8 up to ", kFlashMaxHead,
-                           " numbers, these have ", d)
-                  : ""};
+    return {
+        AttentionKernels::kPlain,
+        could ? StrCat("tensor cores take heads of a multiple of 8 numbers, up to ", kFlashMaxHead)
+              : ""};
   }
   if (wanted == AttentionKernels::kFlash || dropout || q.numel() == 0) {
     return {AttentionKernels::kFlash, ""};
@@ -80,10 +80,10 @@ void NoteAttentionChoice(const char* op, const Tensor& q, const Tensor& k,
                                      static_cast<int64_t>(HashName(kernel)),
                                      static_cast<int64_t>(HashName(why_slow))};
   NoteKernelChoice(op, problem, [&] {
-    return KernelChoice{op,
-                        StrCat(q.dtype(), ", B ", b, ", T ", t, ", H ", h,
-                               g == h ? std::string() : StrCat(" over ", g), ", D ", d),
-                        kernel, why_slow};
+    return KernelChoice{.problem = StrCat(q.dtype(), ", B ", b, ", T ", t, ", H ", h,
+                                          g == h ? std::string() : StrCat(" over ", g), ", D ", d),
+                        .kernel = kernel,
+                        .why_slow = why_slow};
   });
 }
 

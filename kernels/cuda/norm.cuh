@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(Threads, kAligned ? Branch::kBlocks : 0)
   });
 }
 
-// Rows of at most this many warps, of kNormPack elements a thread, are gone over once by backward.
+// Backward reads a row once if the threads of this many warps hold it, kNormPack elements each.
 inline constexpr int kNormPack = 8;
 inline constexpr int kMostNormWarps = 16;
 inline constexpr int64_t kNormColumns = int64_t{kMostNormWarps} * kWarpSize * kNormPack;

@@ -212,9 +212,10 @@ namespace {
 
 // Why cuBLASLt cannot join gelu, or its derivative, to a bf16 product; null: it can.
 const char* WhyGeluApart(const GemmArgs& args) {
-  if (args.n % 8 != 0) return "its gelu is a pass of its own: its columns are no multiple of 8";
+  if (args.n % 8 != 0)
+    return "gelu is a pass of its own, since the number of columns is not a multiple of 8";
   if (!AllAligned16(args.pre_activation, args.gelu_input)) {
-    return "its gelu is a pass of its own: an address is no multiple of 16 bytes";
+    return "gelu is a pass of its own, since an address is not a multiple of 16 bytes";
   }
   return nullptr;
 }
@@ -243,8 +244,9 @@ void Gemm(Stream stream, const GemmArgs& args) {
   if ((!gelu || (joins && why_apart == nullptr)) && TryBlasLt(stream, args)) return;
   if (gelu && TryGeluApart(stream, args)) {
     if (joins) {
-      NoteSlowProduct(args, "cuBLASLt and gelu",
-                      why_apart != nullptr ? why_apart : "cuBLASLt has no algorithm with its gelu");
+      NoteSlowProduct(
+          args, "cuBLASLt and gelu",
+          why_apart != nullptr ? why_apart : "cuBLASLt has no algorithm that joins gelu to it");
     }
     return;
   }

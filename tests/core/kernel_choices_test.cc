@@ -50,8 +50,8 @@ TEST(KernelChoices, SlowOnesAreCountedPerProblemAndToldOncePerReason) {
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_EQ(SlowKernelChoices() - before, 3);
   EXPECT_EQ(said,
-            "warning: told of of 2: plain runs, which is not the fastest: no room\n"
-            "warning: told of of 4: plain runs, which is not the fastest: odd address\n");
+            "warning: told of of 2 is slower than it could be (kernel: plain): no room\n"
+            "warning: told of of 4 is slower than it could be (kernel: plain): odd address\n");
 }
 
 TEST(KernelChoices, JsonHasLibrariesAndChoices) {
@@ -89,7 +89,7 @@ TEST(KernelChoices, ALongLifeHoldsNoMore) {
   testing::internal::CaptureStderr();
   for (int64_t i = 0; i < 3; ++i) Note("late", i, "no room", "plain");
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "warning: late of of 0: plain runs, which is not the fastest: no room\n");
+            "warning: late of of 0 is slower than it could be (kernel: plain): no room\n");
   EXPECT_EQ(KernelChoices().size(), kMostKernelChoices);
 }
 
