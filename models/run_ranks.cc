@@ -164,7 +164,7 @@ RunStart RunRanks::FromMain(const std::function<RunStart()>& decide) {
   std::string text;
   if (is_main()) {
     try {
-      start = Alone("looking into the run folder", decide);
+      OnMain("looking into the run folder", [&] { start = decide(); });
       text = StrCat("start ", start.step, " ", start.checkpoint.value_or(""));
     } catch (const std::exception& e) {
       text = e.what();

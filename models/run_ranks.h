@@ -47,12 +47,14 @@ class RunRanks {
   dist::ProcessGroup* gradients() const { return gradients_.get(); }
   const std::shared_ptr<dist::ProcessGroup>& control() const { return control_; }
 
-  // Runs f(), which takes no part in collectives and may take long: the other ranks wait, and say
-  // what for: "rank 0 has been writing a checkpoint for 31 s" (dist/pause.h). Returns its result.
+  // Runs f() on the main rank. It takes no part in collectives and may take long: the other ranks
+  // wait when they next need this one, and say what for: "rank 0 has been writing a checkpoint for
+  // 31 s" (dist/pause.h).
   template <class F>
-  auto Alone(const char* what, const F& f) const {
+  void OnMain(const char* what, const F& f) const {
+    if (!is_main()) return;
     const dist::Pause pause(control_.get(), what);
-    return f();
+    f();
   }
 
   // Collective. InputError, listing the differences, unless all ranks were started with the same

@@ -215,15 +215,22 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool gradients
 double Trainer::Evaluate(const data::EvalBatches& batches) {
   const NoGrad no_grad;
   std::vector<HostRead> reads;
-  for (int64_t i = rank(); i < batches.size(); i += ranks()) {
-    batches.Read(i, &eval_batch_);
+  // A forward may communicate, so all ranks make equally many: a rank for which no batch is left
+  // evaluates an earlier one again, which does not count.
+  const int64_t rounds = (batches.size() + ranks() - 1) / ranks();
+  for (int64_t round = 0; round < rounds; ++round) {
+    batches.Read((round * ranks() + rank()) % batches.size(), &eval_batch_);
     const auto on_device = [&](const std::vector<int32_t>& values) {
       return ToTensor(values, eval_batch_, state_.device());
     };
     reads.emplace_back(model_.Loss(on_device(eval_batch_.inputs), on_device(eval_batch_.targets)));
   }
   std::vector<double> sums(static_cast<size_t>(batches.size()));
-  for (size_t i = 0; i < reads.size(); ++i) sums[rank() + i * ranks()] = reads[i].Get().Item();
+  for (size_t i = 0; i < reads.size(); ++i) {
+    const size_t batch = rank() + i * ranks();
+    const double sum = reads[i].Get().Item();
+    if (batch < sums.size()) sums[batch] = sum;
+  }
   if (options_.parallel) options_.parallel->SumInPlace(&sums);
   double sum = 0;
   for (const double s : sums) sum += s;

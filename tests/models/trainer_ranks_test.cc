@@ -173,6 +173,30 @@ TEST(TrainerRanks, TheTimesOfAStepAddUp) {
   });
 }
 
+// Sharded weights are gathered in each forward: a rank with one forward fewer would leave the
+// others waiting.
+TEST(TrainerRanks, ForwardsOfAnEvaluationMayCommunicate) {
+  const auto evaluate = [](Bench& bench) {
+    const data::EvalBatches batches(bench.tokens, kWindow, 3, 5);
+    EXPECT_EQ(batches.size(), 5);
+    return bench.trainer->Evaluate(batches);
+  };
+  Bench alone(nullptr, {.leaves = 12});
+  const double loss = evaluate(alone);
+  for (const int ranks : {2, 3, 4}) {
+    dist::RunInProcess(ranks, [&](dist::ProcessGroup& group) {
+      Bench bench(&group, {.leaves = 12});
+      for (size_t i = 0; i < bench.model.Parameters().size(); ++i) {
+        bench.model.Parameters()[i]->value().Detach().CopyFrom(
+            alone.model.Parameters()[i]->value().Detach());
+      }
+      const auto own = group.Duplicate("weights");
+      bench.model.AddPreForwardHook([&](Module&) { own->Barrier()->Wait(); });
+      EXPECT_EQ(evaluate(bench), loss);
+    });
+  }
+}
+
 // Promise 18: all ranks stop before the update and know whose gradient it was.
 TEST(TrainerRanks, ANonFiniteGradientStopsAllAndNamesItsRank) {
   std::vector<std::string> messages(3);
