@@ -9,7 +9,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "core/json.h"
+#include "core/io/json.h"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "core/autograd.h"
+#include "core/autograd/node.h"
 
 namespace lockstep {
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "core/philox.h"
 
 namespace lockstep {

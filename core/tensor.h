@@ -98,7 +98,7 @@ class Tensor {
   void CopyFrom(const Tensor& source) const;
   void Fill(double value) const;
 
-  // ---- Autograd (core/autograd.h). ----
+  // ---- Autograd (core/autograd/node.h). ----
   bool requires_grad() const;
   // Makes this a leaf that collects a gradient, or stops it. Not for results of operations.
   Tensor& SetRequiresGrad(bool value = true);

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/json.h"
+#include "core/io/json.h"
 #include "data/tokenizer_json.h"
 
 namespace lockstep::data {

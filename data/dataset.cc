@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/mapped_file.h"
-#include "core/sha256.h"
+#include "core/io/mapped_file.h"
+#include "core/io/sha256.h"
 #include "data/corpus.h"
 #include "data/gpt2_vocabulary.h"
 #include "data/token_shards.h"

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
-#include "core/json.h"
+#include "core/io/json.h"
 #include "data/tokenizer_json.h"
 
 namespace lockstep::data {

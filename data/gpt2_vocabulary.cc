@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/json.h"
+#include "core/io/json.h"
 #include "data/tokenizer_json.h"
 #include "data/utf8.h"
 

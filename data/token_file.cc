@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/file.h"
+#include "core/io/file.h"
 #include "core/thread_pool.h"
 
 namespace lockstep::data {

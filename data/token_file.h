@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/mapped_file.h"
+#include "core/io/mapped_file.h"
 #include "data/token_source.h"
 
 namespace lockstep::data {

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "core/file.h"
+#include "core/io/file.h"
 
 namespace lockstep::data {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstdlib>
 
 #include "core/error.h"
-#include "core/file.h"
-#include "core/json.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
 #include "data/byte_tokenizer.h"
 #include "data/char_tokenizer.h"
 #include "data/gpt2_tokenizer.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "core/json.h"
+#include "core/io/json.h"
 #include "data/tokenizer.h"
 
 namespace lockstep::data {

@@ -3,7 +3,7 @@
 #include <numeric>
 #include <utility>
 
-#include "dist/failure_board.h"
+#include "dist/control/failure_board.h"
 
 namespace lockstep::dist {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "dist/collective.h"
-#include "dist/float_packing.h"
+#include "dist/groups/collective.h"
+#include "dist/groups/float_packing.h"
 #include "dist/work.h"
 
 namespace lockstep::dist {
@@ -22,15 +22,15 @@ struct GroupOptions {
   // In messages.
   std::string name = "world";
   // How long an operation waits for other ranks, from when its turn has come. Pauses that a rank
-  // has declared do not count (dist/pause.h); a rank that is gone is noticed at once.
+  // has declared do not count (dist/control/pause.h); a rank that is gone is noticed at once.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
   // dist.check=full: NCCL, too, compares each call of all ranks before it starts, which makes the
   // host wait for the slowest rank; otherwise it compares at CheckInStep. Groups on the host always
   // compare each call; with it they also send a hash of each message, and so find those that did
   // not come as they were sent.
   bool check_every_call = false;
-  // Whether f32 and bf16 are packed on their way (dist/float_packing.h), which changes no bit of
-  // any result. On the host only.
+  // Whether f32 and bf16 are packed on their way (dist/groups/float_packing.h), which changes no
+  // bit of any result. On the host only.
   Packing packing = Packing::kAuto;
   // A rank whose process is stopped, or cut off, is named by all others within so long; one that is
   // silent for less, by the least of a second, a third of this and a quarter of `timeout`, is let
@@ -39,8 +39,8 @@ struct GroupOptions {
   // Gets the group's calls, and its failure; null: nobody.
   std::shared_ptr<FlightRecorder> recorder = nullptr;
   // Told on one rank what a call has been waiting for since half of the timeout, where that is a
-  // pause (dist/pause.h). From the thread that shows that this rank lives, so it must not block;
-  // may be empty.
+  // pause (dist/control/pause.h). From the thread that shows that this rank lives, so it must not
+  // block; may be empty.
   std::function<void(const std::string&)> say = {};
 };
 
@@ -53,14 +53,14 @@ struct Transfer {
 };
 
 // Some ranks, of which this process (or thread) is one. Abstract; made by MakeInProcessGroups
-// (dist/in_process_group.h), MakeGlooGroup (dist/gloo_group.h) and MakeNcclGroup
-// (dist/nccl_group.h).
+// (dist/groups/in_process_group.h), MakeGlooGroup (dist/groups/gloo_group.h) and MakeNcclGroup
+// (dist/groups/nccl_group.h).
 //
 // All ranks make the same calls in the same order; each returns at once, and operations run one
 // after the other in that order, as on a CUDA stream. A rank that calls something else (kind,
 // operation, dtype, count, root), leaves or gives up makes the calls of all ranks throw
-// CollectiveError (dist/collective.h), soon and with nothing wrong in the outputs of operations
-// that ended well; afterwards the group only throws that error.
+// CollectiveError (dist/groups/collective.h), soon and with nothing wrong in the outputs of
+// operations that ended well; afterwards the group only throws that error.
 //
 // Tensors are contiguous, carry no gradient, and lie on device(). On CUDA an operation begins after
 // what was submitted to the calling thread's current stream. Nobody writes inputs or touches

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "dist/collective.h"
+#include "dist/groups/collective.h"
 
 namespace lockstep::dist {
 

@@ -9,13 +9,13 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "core/file.h"
-#include "core/json.h"
-#include "dist/collective.h"
-#include "dist/content_hash.h"
-#include "dist/file_store.h"
-#include "dist/in_process_store.h"
-#include "dist/socket.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "dist/control/file_store.h"
+#include "dist/control/in_process_store.h"
+#include "dist/control/socket.h"
+#include "dist/data_parallel/content_hash.h"
+#include "dist/groups/collective.h"
 
 namespace lockstep::dist {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "dist/rendezvous.h"
-#include "dist/store.h"
-#include "dist/tcp_store.h"
+#include "dist/control/rendezvous.h"
+#include "dist/control/store.h"
+#include "dist/control/tcp_store.h"
 
 namespace lockstep::dist {
 

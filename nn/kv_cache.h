@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "core/autograd.h"
+#include "core/autograd/grad_mode.h"
 #include "core/tensor.h"
 
 namespace lockstep::nn {

@@ -2,9 +2,9 @@
 
 #include <map>
 
-#include "core/file.h"
-#include "core/safetensors.h"
-#include "core/safetensors_writer.h"
+#include "core/io/file.h"
+#include "core/io/safetensors.h"
+#include "core/io/safetensors_writer.h"
 
 namespace lockstep::nn {
 

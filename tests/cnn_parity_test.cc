@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/engine.h"
-#include "core/file.h"
-#include "core/safetensors.h"
+#include "core/autograd/engine.h"
+#include "core/io/file.h"
+#include "core/io/safetensors.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "nn/activation.h"
 #include "nn/batch_norm.h"

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "models/hf_format.h"
+#include "models/gpt/hf_format.h"
 
 int main(int argc, char** argv) {
   using namespace lockstep;

@@ -10,11 +10,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "core/file.h"
-#include "core/safetensors.h"
-#include "models/checkpoint.h"
-#include "models/hf_format.h"
-#include "models/run_setup.h"
+#include "core/io/file.h"
+#include "core/io/safetensors.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/gpt/hf_format.h"
+#include "models/train/run_setup.h"
 #include "tests/subprocess.h"
 
 namespace lockstep::models {

@@ -3,10 +3,10 @@
 
 #include <cmath>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "core/philox.h"
 #include "kernels/scale/scale.h"
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 
 namespace lockstep::models {
 namespace {

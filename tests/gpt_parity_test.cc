@@ -5,11 +5,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/file.h"
+#include "core/io/file.h"
 #include "core/thread_pool.h"
 #include "data/token_file.h"
-#include "models/hf_format.h"
-#include "models/trainer.h"
+#include "models/gpt/hf_format.h"
+#include "models/train/trainer.h"
 #include "optim/adamw.h"
 
 namespace lockstep::models {

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/file.h"
-#include "models/hf_format.h"
+#include "core/io/file.h"
+#include "models/gpt/hf_format.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {

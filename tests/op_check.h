@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 
 namespace lockstep::check {
 

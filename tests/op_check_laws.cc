@@ -5,9 +5,8 @@
 #include <optional>
 
 #include "core/allocator.h"
-#include "core/autograd.h"
+#include "core/autograd/engine.h"
 #include "core/cuda/error.h"  // CUDASIM
-#include "core/engine.h"
 #include "core/thread_pool.h"
 #include "tests/op_check_run.h"
 

@@ -6,8 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "core/autograd.h"
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "core/philox.h"
 
 namespace lockstep::check {

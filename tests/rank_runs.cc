@@ -3,8 +3,8 @@
 #include <sstream>
 
 #include "core/cuda/device.h"
-#include "core/file.h"
-#include "dist/socket.h"
+#include "core/io/file.h"
+#include "dist/control/socket.h"
 
 namespace lockstep {
 namespace {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "core/file.h"
-#include "models/report.h"
+#include "core/io/file.h"
+#include "models/report/report.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {

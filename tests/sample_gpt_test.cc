@@ -7,15 +7,15 @@
 #include <regex>
 #include <set>
 
-#include "core/file.h"
-#include "core/safetensors_writer.h"
+#include "core/io/file.h"
+#include "core/io/safetensors_writer.h"
 #include "data/byte_tokenizer.h"
 #include "data/char_tokenizer.h"
 #include "data/gpt2_tokenizer.h"
 #include "data/tokenizer.h"
 #include "data/utf8.h"
-#include "models/gpt.h"
-#include "models/hf_format.h"
+#include "models/gpt/gpt.h"
+#include "models/gpt/hf_format.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {

@@ -8,7 +8,7 @@
 
 #include "core/cuda/device.h"
 #include "core/error.h"
-#include "core/file.h"
+#include "core/io/file.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {

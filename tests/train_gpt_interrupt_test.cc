@@ -7,7 +7,7 @@
 #include <random>
 #include <thread>
 
-#include "core/file.h"
+#include "core/io/file.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <thread>
 
-#include "core/file.h"
+#include "core/io/file.h"
 #include "tests/rank_runs.h"
 
 namespace lockstep {

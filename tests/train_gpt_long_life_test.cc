@@ -12,8 +12,8 @@
 #include <fstream>
 #include <thread>
 
-#include "dist/socket.h"
-#include "dist/tcp_store.h"
+#include "dist/control/socket.h"
+#include "dist/control/tcp_store.h"
 #include "tests/process_state.h"
 #include "tests/rank_runs.h"
 

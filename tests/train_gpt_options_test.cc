@@ -10,7 +10,7 @@
 #include <set>
 
 #include "core/cuda/device.h"
-#include "core/file.h"
+#include "core/io/file.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {

@@ -10,8 +10,8 @@
 
 #include "core/cuda/device.h"
 #include "core/error.h"
-#include "core/file.h"
-#include "core/safetensors.h"
+#include "core/io/file.h"
+#include "core/io/safetensors.h"
 #include "tests/process_memory.h"
 #include "tests/rank_runs.h"
 #include "tests/sanitized.h"

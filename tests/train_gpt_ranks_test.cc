@@ -7,8 +7,8 @@
 #include <regex>
 
 #include "core/cuda/device.h"
-#include "core/file.h"
-#include "core/safetensors.h"
+#include "core/io/file.h"
+#include "core/io/safetensors.h"
 #include "tests/rank_runs.h"
 #include "tests/sanitized.h"
 

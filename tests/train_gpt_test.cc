@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/file.h"
+#include "core/io/file.h"
 #include "tests/sanitized.h"
 #include "tests/subprocess.h"
 

@@ -2,7 +2,7 @@
 // launchers: reliability promise 4, and restarts of all machines.
 #include <gmock/gmock.h>
 
-#include "core/file.h"
+#include "core/io/file.h"
 #include "tests/rank_runs.h"
 
 namespace lockstep {

@@ -2,9 +2,9 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "core/file.h"
-#include "dist/flight_verdict.h"
-#include "models/options.h"
+#include "core/io/file.h"
+#include "dist/control/flight_verdict.h"
+#include "models/options/options.h"
 
 int main(int argc, char** argv) {
   using namespace lockstep;

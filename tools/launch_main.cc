@@ -2,10 +2,10 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "core/file.h"
+#include "core/io/file.h"
 #include "dist/launch/launch.h"
 #include "dist/launch/launch_options.h"
-#include "models/options.h"
+#include "models/options/options.h"
 
 namespace {
 

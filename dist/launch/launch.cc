@@ -21,12 +21,12 @@
 #include <tuple>
 
 #include "core/error.h"
-#include "core/file.h"
-#include "core/json.h"
-#include "dist/collective.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "dist/control/rendezvous.h"
+#include "dist/control/socket.h"
+#include "dist/groups/collective.h"
 #include "dist/launch/rank_process.h"
-#include "dist/rendezvous.h"
-#include "dist/socket.h"
 
 namespace lockstep::dist {
 namespace {

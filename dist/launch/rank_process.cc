@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/file.h"
-#include "core/json.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
 
 namespace lockstep::dist {
 namespace {

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dist/file_descriptor.h"
+#include "dist/control/file_descriptor.h"
 
 namespace lockstep::dist {
 

@@ -1,6 +1,6 @@
 // Fills core's accumulate slot: to += from, for gradients. Core declares it (core/slots.h).
 #include "core/slots.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/elementwise.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -1,5 +1,5 @@
 #include "kernels/activation/activation.h"
-#include "kernels/cpu_math.h"
+#include "kernels/cpu/math.h"
 #include "kernels/gelu/elementwise_cpu.h"
 
 namespace lockstep::cpu {

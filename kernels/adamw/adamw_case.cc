@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/adamw/adamw.h"
-#include "kernels/sgd/update_case.h"
+#include "kernels/op_case/update_case.h"
 
 namespace lockstep {
 namespace {

@@ -1,5 +1,5 @@
 #include "kernels/adamw/adamw_math.h"
-#include "kernels/cpu_simd.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/sgd/update_cpu.h"
 
 namespace lockstep::cpu {

@@ -2,7 +2,8 @@
 
 #include <cmath>
 
-#include "core/autograd.h"
+#include "core/autograd/node.h"
+#include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
 namespace {

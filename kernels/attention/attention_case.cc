@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "kernels/attention/attention.h"
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 
 namespace lockstep {
 namespace {

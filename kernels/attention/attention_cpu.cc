@@ -3,10 +3,10 @@
 #include <vector>
 
 #include "kernels/attention/attention.h"
-#include "kernels/cpu.h"
-#include "kernels/cpu_philox.h"
-#include "kernels/cpu_scratch.h"
-#include "kernels/cpu_simd.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/philox.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/simd.h"
 
 namespace lockstep::cpu {
 namespace {

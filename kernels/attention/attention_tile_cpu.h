@@ -157,7 +157,7 @@ inline void TransposeRows(const X* from, int64_t stride, int64_t n, int64_t d, i
 
 // ---- Exponentials. ----
 
-// e^x for x <= 88, as Exp of kernels/cpu_math.h; anything beyond.
+// e^x for x <= 88, as Exp of kernels/cpu/math.h; anything beyond.
 inline Vec<float> ExpVector(Vec<float> x) {
   const Vec<float> low = Vec<float>{} - 87.33654f;
   const Vec<float> clamped = x < low ? low : x;

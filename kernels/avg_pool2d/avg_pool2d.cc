@@ -1,6 +1,6 @@
 #include "kernels/avg_pool2d/avg_pool2d.h"
 
-#include "core/autograd.h"
+#include "core/autograd/node.h"
 
 namespace lockstep::ops {
 namespace {

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/avg_pool2d/avg_pool2d.h"
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 
 namespace lockstep {
 namespace {

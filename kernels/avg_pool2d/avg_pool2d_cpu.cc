@@ -1,7 +1,7 @@
 #include "kernels/avg_pool2d/avg_pool2d.h"
-#include "kernels/cpu.h"
-#include "kernels/cpu_reduce.h"
-#include "kernels/cpu_scratch.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/reduce.h"
+#include "kernels/cpu/scratch.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -1,5 +1,6 @@
 #include "kernels/batch_norm/batch_norm.h"
 
+#include "core/autograd/saved_tensor.h"
 #include "core/slots.h"
 
 namespace lockstep::ops {

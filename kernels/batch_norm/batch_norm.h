@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "core/autograd.h"
+#include "core/autograd/node.h"
 #include "core/dispatcher.h"
 #include "core/tensor.h"
 

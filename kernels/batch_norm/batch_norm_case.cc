@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/batch_norm/batch_norm.h"
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 
 namespace lockstep {
 namespace {

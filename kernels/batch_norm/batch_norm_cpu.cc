@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "kernels/batch_norm/batch_norm.h"
-#include "kernels/cpu.h"
-#include "kernels/cpu_reduce.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/reduce.h"
 
 namespace lockstep::cpu {
 namespace {

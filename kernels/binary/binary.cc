@@ -1,6 +1,7 @@
 #include "kernels/binary/binary.h"
 
-#include "core/autograd.h"
+#include "core/autograd/node.h"
+#include "core/autograd/saved_tensor.h"
 #include "kernels/reduce/reduce.h"
 
 namespace lockstep::ops {

@@ -1,5 +1,5 @@
 #include "kernels/binary/binary.h"
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 #include "kernels/slice/slice.h"
 
 namespace lockstep {

@@ -1,5 +1,5 @@
 #include "kernels/binary/binary.h"
-#include "kernels/cpu_strided.h"
+#include "kernels/cpu/strided.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "core/autograd.h"
+#include "core/autograd/node.h"
 
 namespace lockstep::ops {
 namespace {

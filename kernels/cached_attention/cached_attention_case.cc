@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "kernels/cached_attention/cached_attention.h"
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 
 namespace lockstep {
 namespace {

@@ -3,9 +3,9 @@
 #include <limits>
 
 #include "kernels/cached_attention/cached_attention.h"
-#include "kernels/cpu.h"
-#include "kernels/cpu_math.h"
-#include "kernels/cpu_scratch.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/scratch.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -1,5 +1,5 @@
 #include "kernels/cast/cast.h"
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 
 namespace lockstep {
 namespace {

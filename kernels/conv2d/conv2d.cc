@@ -1,5 +1,7 @@
 #include "kernels/conv2d/conv2d.h"
 
+#include "core/autograd/saved_tensor.h"
+
 namespace lockstep::ops {
 namespace {
 

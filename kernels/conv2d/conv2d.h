@@ -2,7 +2,7 @@
 // recognition" (1998).
 #pragma once
 
-#include "core/autograd.h"
+#include "core/autograd/node.h"
 #include "core/dispatcher.h"
 #include "core/tensor.h"
 #include "kernels/conv2d/window2d.h"

@@ -1,5 +1,5 @@
 #include "kernels/conv2d/conv2d.h"
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 
 namespace lockstep {
 namespace {

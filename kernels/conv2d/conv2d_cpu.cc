@@ -2,10 +2,10 @@
 #include <vector>
 
 #include "kernels/conv2d/conv2d.h"
-#include "kernels/cpu.h"
-#include "kernels/cpu_reduce.h"
-#include "kernels/cpu_scratch.h"
-#include "kernels/gemm_cpu.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/reduce.h"
+#include "kernels/cpu/scratch.h"
 
 // A convolution is a matrix product per image and group: the filters [filters, taps] times the
 // image's patches [taps, out_pixels]. Patches are laid out in a thread's own scratch, and made anew

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "core/autograd.h"
 #include "core/cuda/launch.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/rows.cuh"

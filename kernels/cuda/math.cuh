@@ -1,4 +1,4 @@
-// Nonlinearities and their derivatives in f32, with the formulas of kernels/cpu_math.h.
+// Nonlinearities and their derivatives in f32, with the formulas of kernels/cpu/math.h.
 #pragma once
 
 #include <cuda_runtime.h>

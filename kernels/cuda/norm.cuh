@@ -1,6 +1,7 @@
 // The rows of layer_norm, rms_norm and residual_norm: one set of kernels.
 #pragma once
 
+#include "core/autograd/grad_sink.h"
 #include "kernels/cuda/column_sums.cuh"
 
 namespace lockstep::cuda {

@@ -1,7 +1,7 @@
 #include "core/philox.h"
 #include "kernels/dropout/dropout.h"
 #include "kernels/dropout/dropout_mask.h"
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 
 namespace lockstep {
 namespace {

@@ -1,6 +1,6 @@
 #include "kernels/dropout/dropout_cpu.h"
 
-#include "kernels/cpu.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/dropout/dropout.h"
 
 namespace lockstep::cpu {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/step_state.h"
-#include "kernels/cpu_philox.h"
+#include "kernels/cpu/philox.h"
 #include "kernels/dropout/dropout_mask.h"
 
 namespace lockstep::cpu {

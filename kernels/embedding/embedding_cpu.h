@@ -1,7 +1,7 @@
 // Shared by the CPU implementations of the ops that look rows up by id.
 #pragma once
 
-#include "kernels/cpu.h"
+#include "kernels/cpu/elementwise.h"
 
 namespace lockstep::cpu {
 

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "core/slots.h"
-#include "kernels/cpu.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/strided.cuh"
 

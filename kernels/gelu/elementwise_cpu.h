@@ -1,8 +1,8 @@
 // The loops of a function of one tensor, element by element, and of its gradient.
 #pragma once
 
-#include "kernels/cpu.h"
-#include "kernels/cpu_simd.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/simd.h"
 
 namespace lockstep::cpu {
 

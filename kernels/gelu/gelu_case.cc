@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/gelu/gelu.h"
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 
 namespace lockstep {
 namespace {

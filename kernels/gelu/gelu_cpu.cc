@@ -1,4 +1,4 @@
-#include "kernels/cpu_math.h"
+#include "kernels/cpu/math.h"
 #include "kernels/gelu/elementwise_cpu.h"
 #include "kernels/gelu/gelu.h"
 

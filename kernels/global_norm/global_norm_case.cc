@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "kernels/global_norm/global_norm.h"
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 
 namespace lockstep {
 namespace {

@@ -1,8 +1,8 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/cpu.h"
-#include "kernels/cpu_reduce.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/reduce.h"
 #include "kernels/global_norm/global_norm.h"
 
 namespace lockstep::cpu {

@@ -1,5 +1,7 @@
 #include "kernels/layer_norm/layer_norm.h"
 
+#include "core/autograd/saved_tensor.h"
+
 namespace lockstep::ops {
 namespace {
 

@@ -1,7 +1,7 @@
 // Layer normalisation, Ba, Kiros and Hinton, "Layer normalization" (2016).
 #pragma once
 
-#include "core/autograd.h"
+#include "core/autograd/node.h"
 #include "core/dispatcher.h"
 #include "core/tensor.h"
 

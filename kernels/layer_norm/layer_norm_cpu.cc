@@ -1,5 +1,5 @@
+#include "kernels/cpu/norm.h"
 #include "kernels/layer_norm/layer_norm.h"
-#include "kernels/norm_cpu.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -1,7 +1,8 @@
 #include "kernels/linear/linear.h"
 
-#include "core/autograd.h"
-#include "core/engine.h"
+#include "core/autograd/engine.h"
+#include "core/autograd/node.h"
+#include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
 namespace {

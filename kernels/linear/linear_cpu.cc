@@ -1,9 +1,9 @@
 #include <array>
 
-#include "kernels/cpu.h"
-#include "kernels/cpu_math.h"
-#include "kernels/cpu_simd.h"
-#include "kernels/gemm_cpu.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_few_rows_cpu.h"
 

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "kernels/cpu.h"
-#include "kernels/cpu_math.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/math.h"
 #include "kernels/linear/linear.h"
 
 namespace lockstep::cpu {

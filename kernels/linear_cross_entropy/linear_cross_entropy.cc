@@ -2,8 +2,9 @@
 
 #include <algorithm>
 
-#include "core/autograd.h"
-#include "core/engine.h"
+#include "core/autograd/engine.h"
+#include "core/autograd/node.h"
+#include "core/autograd/saved_tensor.h"
 #include "kernels/linear/linear.h"
 
 namespace lockstep::ops {

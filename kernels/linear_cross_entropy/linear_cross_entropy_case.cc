@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 
 namespace lockstep {
 namespace {

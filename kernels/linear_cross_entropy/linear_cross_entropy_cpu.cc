@@ -1,5 +1,5 @@
-#include "kernels/cpu.h"
-#include "kernels/cpu_simd.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
 
 namespace lockstep::cpu {

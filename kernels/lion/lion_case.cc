@@ -1,5 +1,5 @@
 #include "kernels/lion/lion.h"
-#include "kernels/sgd/update_case.h"
+#include "kernels/op_case/update_case.h"
 
 namespace lockstep {
 namespace {

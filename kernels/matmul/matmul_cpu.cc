@@ -1,5 +1,5 @@
 #include "core/error.h"
-#include "kernels/gemm_cpu.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/matmul/matmul.h"
 
 namespace lockstep::cpu {

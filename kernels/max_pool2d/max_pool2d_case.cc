@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "kernels/max_pool2d/max_pool2d.h"
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 
 namespace lockstep {
 namespace {

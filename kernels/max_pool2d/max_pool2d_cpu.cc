@@ -1,5 +1,5 @@
-#include "kernels/cpu.h"
-#include "kernels/cpu_scratch.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/max_pool2d/max_pool2d.h"
 
 namespace lockstep::cpu {

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "kernels/cpu_reduce.h"
-#include "kernels/gemm_cpu.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/reduce.h"
 #include "kernels/muon/muon.h"
 #include "kernels/sgd/update_cpu.h"
 

@@ -1,6 +1,7 @@
 #include "kernels/reduce/reduce.h"
 
-#include "core/autograd.h"
+#include "core/autograd/node.h"
+#include "core/autograd/saved_tensor.h"
 #include "kernels/scale/scale.h"
 
 namespace lockstep::ops {

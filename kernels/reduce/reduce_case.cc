@@ -2,7 +2,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 #include "kernels/reduce/reduce.h"
 
 namespace lockstep {

@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "core/slots.h"
-#include "kernels/cpu.h"
-#include "kernels/cpu_reduce.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/reduce.h"
 #include "kernels/reduce/reduce.h"
 
 namespace lockstep::cpu {

@@ -1,6 +1,6 @@
 #include "kernels/reshape/reshape.h"
 
-#include "core/autograd.h"
+#include "core/autograd/node.h"
 
 namespace lockstep::ops {
 namespace {

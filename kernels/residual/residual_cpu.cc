@@ -1,5 +1,5 @@
-#include "kernels/cpu.h"
-#include "kernels/cpu_simd.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/residual/residual.h"
 
 namespace lockstep::cpu {

@@ -1,5 +1,6 @@
 #include "kernels/residual_norm/residual_norm.h"
 
+#include "core/autograd/saved_tensor.h"
 #include "kernels/binary/binary.h"
 #include "kernels/cast/cast.h"
 #include "kernels/dropout/dropout.h"

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "core/autograd.h"
+#include "core/autograd/node.h"
 #include "core/dispatcher.h"
 #include "core/step_state.h"
 #include "core/tensor.h"

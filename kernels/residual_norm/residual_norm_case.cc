@@ -2,7 +2,7 @@
 
 #include "core/philox.h"
 #include "kernels/dropout/dropout_mask.h"
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 #include "kernels/residual_norm/residual_norm.h"
 
 namespace lockstep {

@@ -1,7 +1,7 @@
 #include <optional>
 
+#include "kernels/cpu/norm.h"
 #include "kernels/dropout/dropout_cpu.h"
-#include "kernels/norm_cpu.h"
 #include "kernels/residual_norm/residual_norm.h"
 
 namespace lockstep::cpu {

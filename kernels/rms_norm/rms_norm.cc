@@ -1,5 +1,7 @@
 #include "kernels/rms_norm/rms_norm.h"
 
+#include "core/autograd/saved_tensor.h"
+
 namespace lockstep::ops {
 namespace {
 

@@ -1,7 +1,7 @@
 // RMS normalisation, Zhang and Sennrich, "Root mean square layer normalization" (2019).
 #pragma once
 
-#include "core/autograd.h"
+#include "core/autograd/node.h"
 #include "core/dispatcher.h"
 #include "core/tensor.h"
 

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 #include "kernels/rms_norm/rms_norm.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-#include "kernels/norm_cpu.h"
+#include "kernels/cpu/norm.h"
 #include "kernels/rms_norm/rms_norm.h"
 
 namespace lockstep::cpu {

@@ -3,8 +3,9 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/autograd.h"
-#include "core/engine.h"
+#include "core/autograd/engine.h"
+#include "core/autograd/node.h"
+#include "core/autograd/saved_tensor.h"
 
 namespace lockstep {
 namespace {

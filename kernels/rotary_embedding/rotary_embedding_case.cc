@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 #include "kernels/rotary_embedding/rotary_embedding.h"
 #include "kernels/scale/scale.h"
 

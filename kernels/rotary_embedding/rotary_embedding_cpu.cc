@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/cpu.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/rotary_embedding/rotary_embedding.h"
 
 namespace lockstep::cpu {

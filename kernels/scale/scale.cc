@@ -1,6 +1,6 @@
 #include "kernels/scale/scale.h"
 
-#include "core/autograd.h"
+#include "core/autograd/node.h"
 
 namespace lockstep::ops {
 namespace {

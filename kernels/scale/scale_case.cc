@@ -1,4 +1,4 @@
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 #include "kernels/scale/scale.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-#include "kernels/cpu.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/scale/scale.h"
 
 namespace lockstep::cpu {

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/cpu.h"
+#include "kernels/cpu/elementwise.h"
 
 namespace lockstep::cpu {
 

@@ -1,6 +1,6 @@
 #include "kernels/slice/slice.h"
 
-#include "core/autograd.h"
+#include "core/autograd/node.h"
 #include "core/slots.h"
 
 namespace lockstep::ops {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 #include "kernels/softmax/softmax.h"
 
 namespace lockstep {

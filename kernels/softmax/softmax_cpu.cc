@@ -1,9 +1,9 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/cpu.h"
-#include "kernels/cpu_math.h"
-#include "kernels/cpu_reduce.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/reduce.h"
 #include "kernels/softmax/softmax.h"
 
 namespace lockstep::cpu {

@@ -1,7 +1,8 @@
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 
-#include "core/autograd.h"
-#include "core/engine.h"
+#include "core/autograd/engine.h"
+#include "core/autograd/node.h"
+#include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
 namespace {

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace lockstep {

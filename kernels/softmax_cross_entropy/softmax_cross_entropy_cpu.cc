@@ -1,6 +1,6 @@
-#include "kernels/cpu.h"
-#include "kernels/cpu_math.h"
-#include "kernels/cpu_reduce.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/reduce.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 
 namespace lockstep::cpu {

@@ -1,6 +1,7 @@
 #include "kernels/swiglu/swiglu.h"
 
-#include "core/autograd.h"
+#include "core/autograd/node.h"
+#include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
 namespace {

@@ -1,6 +1,6 @@
-#include "kernels/cpu.h"
-#include "kernels/cpu_math.h"
-#include "kernels/cpu_simd.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/swiglu/swiglu.h"
 
 namespace lockstep::cpu {

@@ -1,6 +1,7 @@
 #include "kernels/token_position_embedding/token_position_embedding.h"
 
-#include "core/autograd.h"
+#include "core/autograd/node.h"
+#include "core/autograd/saved_tensor.h"
 #include "kernels/embedding/embedding.h"
 
 namespace lockstep::ops {

@@ -1,4 +1,4 @@
-#include "kernels/op_case.h"
+#include "kernels/op_case/op_case.h"
 #include "kernels/token_position_embedding/token_position_embedding.h"
 
 namespace lockstep {

@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <string>
 
-#include "core/engine.h"
-#include "core/file.h"
+#include "core/autograd/engine.h"
+#include "core/io/file.h"
 #include "core/philox.h"
 #include "core/step_state.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "core/philox.h"
 #include "core/step_state.h"
 #include "data/distributed_sampler.h"

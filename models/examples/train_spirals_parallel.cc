@@ -7,12 +7,12 @@
 #include <cmath>
 #include <cstdio>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "core/philox.h"
 #include "core/step_state.h"
 #include "data/distributed_sampler.h"
-#include "dist/data_parallel.h"
-#include "dist/gloo_group.h"
+#include "dist/data_parallel/data_parallel.h"
+#include "dist/groups/gloo_group.h"
 #include "dist/world.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "models/examples/spirals.h"

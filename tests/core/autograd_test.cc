@@ -1,9 +1,9 @@
 // Leaves, sinks and saved tensors.
-#include "core/autograd.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/autograd/node.h"
+#include "core/autograd/saved_tensor.h"
 #include "tests/core/test_ops.h"
 #include "tests/message_of.h"
 

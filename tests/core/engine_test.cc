@@ -1,4 +1,4 @@
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

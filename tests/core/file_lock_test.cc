@@ -1,4 +1,4 @@
-#include "core/file_lock.h"
+#include "core/io/file_lock.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "core/error.h"
-#include "core/file.h"
+#include "core/io/file.h"
 #include "tests/message_of.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-#include "core/file.h"
+#include "core/io/file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,9 +11,9 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "core/fault.h"
-#include "core/mapped_file.h"
-#include "core/sha256.h"
+#include "core/io/fault.h"
+#include "core/io/mapped_file.h"
+#include "core/io/sha256.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/file.h"
+#include "core/io/file.h"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "core/allocator.h"
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "tests/core/test_ops.h"
 #include "tests/message_of.h"
 

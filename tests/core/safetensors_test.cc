@@ -1,4 +1,4 @@
-#include "core/safetensors.h"
+#include "core/io/safetensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "core/file.h"
-#include "core/safetensors_writer.h"
+#include "core/io/file.h"
+#include "core/io/safetensors_writer.h"
 
 namespace lockstep {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/file.h"
+#include "core/io/file.h"
 #include "tests/message_of.h"
 
 namespace lockstep {

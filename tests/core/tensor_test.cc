@@ -8,7 +8,7 @@
 #include <numeric>
 #include <random>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "tests/message_of.h"
 
 namespace lockstep {

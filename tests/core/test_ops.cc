@@ -1,5 +1,7 @@
 #include "tests/core/test_ops.h"
 
+#include "core/autograd/saved_tensor.h"
+
 namespace lockstep::test {
 
 thread_local Counters counters;

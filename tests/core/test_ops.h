@@ -5,8 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/autograd.h"
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 
 namespace lockstep::test {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/sha256.h"
+#include "core/io/sha256.h"
 
 namespace lockstep::data {
 namespace {

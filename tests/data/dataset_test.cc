@@ -8,8 +8,8 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "core/file.h"
-#include "core/sha256.h"
+#include "core/io/file.h"
+#include "core/io/sha256.h"
 #include "data/char_tokenizer.h"
 #include "data/corpus.h"
 #include "data/token_file.h"

@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "core/error.h"
-#include "core/file.h"
-#include "core/sha256.h"
+#include "core/io/file.h"
+#include "core/io/sha256.h"
 #include "tests/data/data_test_util.h"
 
 namespace lockstep::data {

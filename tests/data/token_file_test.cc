@@ -8,7 +8,7 @@
 #include <random>
 
 #include "core/error.h"
-#include "core/file.h"
+#include "core/io/file.h"
 #include "data/token_shards.h"
 #include "tests/data/data_test_util.h"
 

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "core/error.h"
-#include "core/file.h"
+#include "core/io/file.h"
 #include "data/byte_tokenizer.h"
 #include "data/char_tokenizer.h"
 #include "tests/data/data_test_util.h"

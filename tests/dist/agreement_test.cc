@@ -1,4 +1,4 @@
-#include "dist/agreement.h"
+#include "dist/groups/agreement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <array>
 #include <mutex>
 
-#include "dist/in_process_group.h"
+#include "dist/groups/in_process_group.h"
 #include "tests/dist/toy_model.h"
 #include "tests/message_of.h"
 

@@ -1,4 +1,4 @@
-#include "dist/bucket_plan.h"
+#include "dist/data_parallel/bucket_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "dist/data_parallel.h"
+#include "dist/data_parallel/data_parallel.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <chrono>
 #include <mutex>
 
-#include "dist/in_process_group.h"
+#include "dist/groups/in_process_group.h"
 #include "kernels/dropout/dropout.h"
 #include "tests/dist/ranks.h"
 #include "tests/dist/toy_training.h"

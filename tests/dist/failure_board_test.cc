@@ -1,15 +1,15 @@
 // What ranks tell each other through the store, and what becomes of notes that none of them wrote.
-#include "dist/failure_board.h"
+#include "dist/control/failure_board.h"
 
 #include <gmock/gmock.h>
 
 #include <future>
 
-#include "dist/flight_log.h"
-#include "dist/host_group.h"
-#include "dist/in_process_store.h"
-#include "dist/in_process_transport.h"
-#include "dist/pause.h"
+#include "dist/control/flight_log.h"
+#include "dist/control/in_process_store.h"
+#include "dist/control/pause.h"
+#include "dist/groups/host_group.h"
+#include "dist/groups/in_process_transport.h"
 
 namespace lockstep::dist {
 namespace {

@@ -8,10 +8,10 @@
 #include <mutex>
 #include <thread>
 
-#include "dist/gloo_transport.h"
-#include "dist/host_group.h"
-#include "dist/in_process_store.h"
-#include "dist/in_process_transport.h"
+#include "dist/control/in_process_store.h"
+#include "dist/groups/gloo_transport.h"
+#include "dist/groups/host_group.h"
+#include "dist/groups/in_process_transport.h"
 #include "tests/dist/faulty_transport.h"
 
 namespace lockstep::dist::test {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <memory>
 
-#include "dist/transport.h"
+#include "dist/groups/transport.h"
 
 namespace lockstep::dist::test {
 

@@ -1,4 +1,4 @@
-#include "dist/fixed_order.h"
+#include "dist/data_parallel/fixed_order.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

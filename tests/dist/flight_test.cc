@@ -3,12 +3,12 @@
 
 #include <thread>
 
-#include "core/file.h"
-#include "dist/flight_recorder.h"
-#include "dist/flight_verdict.h"
-#include "dist/host_group.h"
-#include "dist/in_process_store.h"
-#include "dist/in_process_transport.h"
+#include "core/io/file.h"
+#include "dist/control/flight_recorder.h"
+#include "dist/control/flight_verdict.h"
+#include "dist/control/in_process_store.h"
+#include "dist/groups/host_group.h"
+#include "dist/groups/in_process_transport.h"
 #include "tests/message_of.h"
 
 namespace lockstep::dist {

@@ -1,4 +1,4 @@
-#include "dist/float_packing.h"
+#include "dist/groups/float_packing.h"
 
 #include <gmock/gmock.h>
 

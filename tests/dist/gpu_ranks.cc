@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "core/cuda/handles.h"
-#include "dist/in_process_group.h"
-#include "dist/in_process_store.h"
-#include "dist/nccl_group.h"
+#include "dist/control/in_process_store.h"
+#include "dist/groups/in_process_group.h"
+#include "dist/groups/nccl_group.h"
 
 namespace lockstep::dist {
 

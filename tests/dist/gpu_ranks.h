@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/cuda/device.h"
+#include "dist/control/store.h"
 #include "dist/process_group.h"
-#include "dist/store.h"
 
 namespace lockstep::dist {
 

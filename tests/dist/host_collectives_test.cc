@@ -1,5 +1,5 @@
 // What the groups of the host send. What they compute: process_group_test.
-#include "dist/host_collectives.h"
+#include "dist/groups/host_collectives.h"
 
 #include <gmock/gmock.h>
 
@@ -10,7 +10,7 @@
 
 #include "core/philox.h"
 #include "core/tensor.h"
-#include "dist/in_process_transport.h"
+#include "dist/groups/in_process_transport.h"
 
 namespace lockstep::dist {
 namespace {

@@ -1,5 +1,5 @@
 // Who is at fault, from what the ranks know.
-#include "dist/host_verdict.h"
+#include "dist/groups/host_verdict.h"
 
 #include <gmock/gmock.h>
 

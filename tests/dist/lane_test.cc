@@ -1,4 +1,4 @@
-#include "dist/lane.h"
+#include "dist/data_parallel/lane.h"
 
 #include <gtest/gtest.h>
 

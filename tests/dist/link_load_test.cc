@@ -1,4 +1,4 @@
-#include "dist/link_load.h"
+#include "dist/groups/link_load.h"
 
 #include <gtest/gtest.h>
 

@@ -14,14 +14,14 @@
 #include <cstdlib>
 #include <thread>
 
-#include "dist/agreement.h"
-#include "dist/failure_board.h"
-#include "dist/flight_log.h"
-#include "dist/flight_recorder.h"
-#include "dist/gloo_group.h"
-#include "dist/host_group.h"
-#include "dist/in_process_transport.h"
-#include "dist/tcp_store.h"
+#include "dist/control/failure_board.h"
+#include "dist/control/flight_log.h"
+#include "dist/control/flight_recorder.h"
+#include "dist/control/tcp_store.h"
+#include "dist/groups/agreement.h"
+#include "dist/groups/gloo_group.h"
+#include "dist/groups/host_group.h"
+#include "dist/groups/in_process_transport.h"
 #include "tests/process_state.h"
 #include "tests/sanitized.h"
 

@@ -8,9 +8,9 @@
 
 #include "core/cuda/device.h"
 #include "core/host_read.h"
-#include "dist/in_process_group.h"
-#include "dist/in_process_store.h"
-#include "dist/nccl_group.h"
+#include "dist/control/in_process_store.h"
+#include "dist/groups/in_process_group.h"
+#include "dist/groups/nccl_group.h"
 #ifdef CUDASIM
 #include "cudasim/contexts.h"
 #endif

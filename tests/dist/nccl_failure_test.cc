@@ -7,11 +7,11 @@
 #include <cstring>
 #include <thread>
 
-#include "core/file.h"
-#include "dist/flight_recorder.h"
-#include "dist/flight_verdict.h"
-#include "dist/nccl_comm.h"
-#include "dist/nccl_group.h"
+#include "core/io/file.h"
+#include "dist/control/flight_recorder.h"
+#include "dist/control/flight_verdict.h"
+#include "dist/groups/nccl_comm.h"
+#include "dist/groups/nccl_group.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/message_of.h"
 

@@ -1,5 +1,5 @@
 // Groups over NCCL: in a simulated build on simulated GPUs, ranks as threads of the test.
-#include "dist/nccl_group.h"
+#include "dist/groups/nccl_group.h"
 
 #include <gmock/gmock.h>
 
@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "core/cuda/handles.h"
-#include "dist/in_process_group.h"
-#include "dist/in_process_store.h"
+#include "dist/control/in_process_store.h"
+#include "dist/groups/in_process_group.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/message_of.h"
 

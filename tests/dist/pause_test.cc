@@ -1,5 +1,5 @@
 // What a rank does by itself, for longer than the others' timeout.
-#include "dist/pause.h"
+#include "dist/control/pause.h"
 
 #include <gmock/gmock.h>
 
@@ -8,8 +8,8 @@
 #include <set>
 #include <thread>
 
-#include "dist/gloo_transport.h"
-#include "dist/in_process_store.h"
+#include "dist/control/in_process_store.h"
+#include "dist/groups/gloo_transport.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/dist/ranks.h"
 

@@ -12,9 +12,9 @@
 #include <thread>
 
 #include "core/philox.h"
-#include "dist/gloo_group.h"
-#include "dist/in_process_group.h"
-#include "dist/in_process_store.h"
+#include "dist/control/in_process_store.h"
+#include "dist/groups/gloo_group.h"
+#include "dist/groups/in_process_group.h"
 #include "tests/dist/ranks.h"
 #include "tests/message_of.h"
 #include "tests/sanitized.h"

@@ -4,10 +4,10 @@
 
 #include <thread>
 
-#include "dist/gloo_group.h"
-#include "dist/in_process_group.h"
-#include "dist/in_process_store.h"
-#include "dist/tcp_store.h"
+#include "dist/control/in_process_store.h"
+#include "dist/control/tcp_store.h"
+#include "dist/groups/gloo_group.h"
+#include "dist/groups/in_process_group.h"
 
 namespace lockstep::dist::test {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "dist/agreement.h"
-#include "dist/reducer.h"
+#include "dist/data_parallel/reducer.h"
+#include "dist/groups/agreement.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/dist/toy_steps.h"
 #include "tests/message_of.h"

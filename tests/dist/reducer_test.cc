@@ -1,4 +1,4 @@
-#include "dist/reducer.h"
+#include "dist/data_parallel/reducer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <map>
 #include <mutex>
 
-#include "dist/agreement.h"
-#include "dist/in_process_group.h"
+#include "dist/groups/agreement.h"
+#include "dist/groups/in_process_group.h"
 #include "tests/dist/toy_steps.h"
 #include "tests/message_of.h"
 

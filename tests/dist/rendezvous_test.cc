@@ -1,5 +1,5 @@
 // What launchers say, and what is made of it (reliability promise 20).
-#include "dist/rendezvous.h"
+#include "dist/control/rendezvous.h"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // What every store promises; and TCP's and the file store's own manners.
-#include "dist/store.h"
+#include "dist/control/store.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -10,11 +10,11 @@
 #include <fstream>
 #include <thread>
 
-#include "dist/file_store.h"
-#include "dist/in_process_store.h"
-#include "dist/socket.h"
-#include "dist/tcp_store.h"
-#include "dist/tcp_store_protocol.h"
+#include "dist/control/file_store.h"
+#include "dist/control/in_process_store.h"
+#include "dist/control/socket.h"
+#include "dist/control/tcp_store.h"
+#include "dist/control/tcp_store_protocol.h"
 #include "tests/message_of.h"
 #include "tests/process_state.h"
 

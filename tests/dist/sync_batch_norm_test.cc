@@ -1,4 +1,4 @@
-#include "dist/sync_batch_norm.h"
+#include "dist/data_parallel/sync_batch_norm.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "core/step_state.h"
-#include "dist/data_parallel.h"
-#include "dist/in_process_group.h"
+#include "dist/data_parallel/data_parallel.h"
+#include "dist/groups/in_process_group.h"
 #include "nn/activation.h"
 #include "nn/batch_norm.h"
 #include "nn/conv2d.h"

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "core/module.h"
 #include "core/philox.h"
 #include "kernels/activation/activation.h"

@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "dist/agreement.h"
-#include "dist/reducer.h"
+#include "dist/data_parallel/reducer.h"
+#include "dist/groups/agreement.h"
 #include "tests/dist/toy_model.h"
 
 namespace lockstep::dist {

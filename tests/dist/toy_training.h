@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "dist/data_parallel.h"
+#include "dist/data_parallel/data_parallel.h"
 #include "optim/adamw.h"
 #include "optim/clip.h"
 #include "tests/dist/toy_steps.h"

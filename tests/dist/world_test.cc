@@ -7,11 +7,11 @@
 #include <filesystem>
 #include <thread>
 
-#include "core/file.h"
-#include "core/json.h"
-#include "dist/file_store.h"
-#include "dist/gloo_group.h"
-#include "dist/socket.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "dist/control/file_store.h"
+#include "dist/control/socket.h"
+#include "dist/groups/gloo_group.h"
 #include "tests/message_of.h"
 
 namespace lockstep::dist {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "models/config.h"
+#include "models/options/config.h"
 
 namespace {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/safetensors.h"
-#include "core/safetensors_writer.h"
+#include "core/io/safetensors.h"
+#include "core/io/safetensors_writer.h"
 
 namespace lockstep {
 namespace {

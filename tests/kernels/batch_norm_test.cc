@@ -9,7 +9,7 @@
 #include <mutex>
 #include <thread>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "core/philox.h"
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "core/philox.h"
 #include "kernels/max_pool2d/max_pool2d.h"
 

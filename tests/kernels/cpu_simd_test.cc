@@ -1,12 +1,11 @@
-#include "kernels/cpu_simd.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <vector>
 
-#include "kernels/cpu_math.h"
-#include "kernels/cpu_reduce.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/reduce.h"
+#include "kernels/cpu/simd.h"
 
 namespace lockstep::cpu {
 namespace {

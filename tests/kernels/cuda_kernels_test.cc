@@ -5,8 +5,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/autograd.h"
-#include "core/engine.h"
+#include "core/autograd/engine.h"
+#include "core/autograd/grad_mode.h"
 #include "kernels/adamw/adamw.h"
 #include "kernels/batch_norm/batch_norm.h"
 #include "kernels/binary/binary.h"

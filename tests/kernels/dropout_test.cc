@@ -5,9 +5,9 @@
 #include <cmath>
 #include <set>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "core/thread_pool.h"
-#include "kernels/cpu_philox.h"
+#include "kernels/cpu/philox.h"
 #include "kernels/dropout/dropout_mask.h"
 
 namespace lockstep {

@@ -9,9 +9,8 @@
 #include <array>
 #include <cmath>
 
-#include "core/autograd.h"
+#include "core/autograd/engine.h"
 #include "core/cuda/error.h"  // CUDASIM
-#include "core/engine.h"
 #include "core/philox.h"
 #include "kernels/attention/attention.h"
 #include "tests/gpu_test.h"

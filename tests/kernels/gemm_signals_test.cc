@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "core/philox.h"
-#include "kernels/cpu.h"
-#include "kernels/cpu_math.h"
-#include "kernels/gemm_cpu.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/math.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -1,3 +1,5 @@
+#include "kernels/cpu/gemm.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,9 +9,8 @@
 
 #include "core/philox.h"
 #include "core/thread_pool.h"
-#include "kernels/cpu.h"
-#include "kernels/cpu_math.h"
-#include "kernels/gemm_cpu.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/math.h"
 
 namespace lockstep::cpu {
 namespace {

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include "core/allocator.h"
-#include "core/autograd.h"
+#include "core/autograd/engine.h"
+#include "core/autograd/grad_mode.h"
+#include "core/autograd/leaf.h"
+#include "core/autograd/saved_tensor.h"
 #include "core/cuda/device.h"
-#include "core/engine.h"
 
 namespace lockstep {
 namespace {

@@ -7,8 +7,8 @@
 #include <map>
 #include <random>
 
-#include "core/autograd.h"
-#include "core/engine.h"
+#include "core/autograd/engine.h"
+#include "core/autograd/leaf.h"
 
 namespace lockstep {
 namespace {

@@ -5,8 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/autograd.h"
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 
 namespace lockstep {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "tests/gpu_test.h"
 
 namespace lockstep {

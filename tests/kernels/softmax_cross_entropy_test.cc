@@ -4,9 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "core/allocator.h"
-#include "core/autograd.h"
+#include "core/autograd/engine.h"
 #include "core/cuda/device.h"
-#include "core/engine.h"
 #include "kernels/scale/scale.h"
 
 namespace lockstep {

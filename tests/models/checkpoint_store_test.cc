@@ -1,4 +1,4 @@
-#include "models/checkpoint_store.h"
+#include "models/checkpoint/checkpoint_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include <set>
 
 #include "core/error.h"
-#include "core/fault.h"
-#include "core/safetensors.h"
+#include "core/io/fault.h"
+#include "core/io/safetensors.h"
 
 namespace lockstep::models {
 namespace {

@@ -1,12 +1,12 @@
 // Options that contradict each other, or do nothing without another.
-#include "models/config_checks.h"
+#include "models/options/config_checks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "dist/fixed_order.h"
+#include "dist/data_parallel/fixed_order.h"
 #include "tests/models/parsed_run.h"
 
 namespace lockstep::models {

@@ -1,4 +1,4 @@
-#include "models/config.h"
+#include "models/options/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
-#include "models/event_file.h"
+#include "models/report/event_file.h"
 
 #include <gtest/gtest.h>
 
-#include "models/crc32c.h"
+#include "models/report/crc32c.h"
 
 namespace lockstep::models {
 namespace {

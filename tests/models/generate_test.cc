@@ -1,5 +1,5 @@
 // Text generation: the laws that hold between its ways to compute the same.
-#include "models/generate.h"
+#include "models/gpt/generate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "core/allocator.h"
 #include "core/thread_pool.h"
 #include "kernels/linear/linear.h"
-#include "models/token_sampler.h"
+#include "models/gpt/token_sampler.h"
 #include "nn/kv_cache.h"
 #include "tests/sanitized.h"
 

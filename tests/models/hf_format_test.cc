@@ -1,4 +1,4 @@
-#include "models/hf_format.h"
+#include "models/gpt/hf_format.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,8 +6,8 @@
 #include <functional>
 #include <map>
 
-#include "core/file.h"
-#include "core/safetensors.h"
+#include "core/io/file.h"
+#include "core/io/safetensors.h"
 #include "tests/message_of.h"
 
 namespace lockstep::models {

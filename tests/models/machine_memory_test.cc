@@ -1,4 +1,4 @@
-#include "models/machine_memory.h"
+#include "models/train/machine_memory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

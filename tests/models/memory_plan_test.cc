@@ -1,4 +1,4 @@
-#include "models/memory_plan.h"
+#include "models/train/memory_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,11 +7,11 @@
 #include <barrier>
 
 #include "core/allocator.h"
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "core/meta_memory.h"
-#include "dist/in_process_group.h"
-#include "dist/reducer_memory.h"
-#include "models/gpt.h"
+#include "dist/data_parallel/reducer_memory.h"
+#include "dist/groups/in_process_group.h"
+#include "models/gpt/gpt.h"
 #include "optim/adamw.h"
 #include "tests/sanitized.h"
 

@@ -1,4 +1,4 @@
-#include "models/metrics.h"
+#include "models/report/metrics.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "models/format.h"
+#include "models/report/format.h"
 
 namespace lockstep::models {
 namespace {

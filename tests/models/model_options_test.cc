@@ -6,8 +6,8 @@
 
 #include "core/philox.h"
 #include "core/step_state.h"
-#include "models/gpt.h"
-#include "models/run_setup.h"
+#include "models/gpt/gpt.h"
+#include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
 
 namespace lockstep::models {

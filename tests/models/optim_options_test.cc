@@ -2,11 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "core/step_state.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
-#include "models/gpt.h"
-#include "models/run_setup.h"
+#include "models/gpt/gpt.h"
+#include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
 
 namespace lockstep::models {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "models/options.h"
+#include "models/options/options.h"
 #include "tests/message_of.h"
 
 namespace lockstep::models {

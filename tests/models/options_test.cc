@@ -1,4 +1,4 @@
-#include "models/options.h"
+#include "models/options/options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "models/config.h"
+#include "models/options/config.h"
 #include "tests/message_of.h"
 
 namespace lockstep::models {

@@ -1,10 +1,10 @@
-#include "models/presets.h"
+#include "models/options/presets.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "models/gpt.h"
-#include "models/run_setup.h"
+#include "models/gpt/gpt.h"
+#include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
 
 namespace lockstep::models {

@@ -1,4 +1,4 @@
-#include "models/report.h"
+#include "models/report/report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,9 +6,9 @@
 #include <cmath>
 #include <set>
 
-#include "core/file.h"
-#include "models/run_log.h"
-#include "models/svg_plot.h"
+#include "core/io/file.h"
+#include "models/report/run_log.h"
+#include "models/report/svg_plot.h"
 
 namespace lockstep::models {
 namespace {

@@ -1,11 +1,11 @@
-#include "models/run_history.h"
+#include "models/report/run_history.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "core/file.h"
+#include "core/io/file.h"
 
 namespace lockstep::models {
 namespace {

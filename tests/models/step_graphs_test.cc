@@ -1,5 +1,5 @@
 // Steps as CUDA graphs have the bits of eager ones.
-#include "models/step_graphs.h"
+#include "models/train/step_graphs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "core/allocator.h"
 #include "core/cuda/device.h"
-#include "models/trainer.h"
+#include "models/train/trainer.h"
 #include "optim/adamw.h"
 #include "tests/models/training.h"
 

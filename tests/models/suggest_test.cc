@@ -1,4 +1,4 @@
-#include "models/suggest.h"
+#include "models/options/suggest.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

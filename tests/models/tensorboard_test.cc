@@ -1,9 +1,9 @@
-#include "models/tensorboard.h"
+#include "models/report/tensorboard.h"
 
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "core/file.h"
+#include "core/io/file.h"
 
 namespace lockstep::models {
 namespace {

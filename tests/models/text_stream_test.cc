@@ -1,4 +1,4 @@
-#include "models/text_stream.h"
+#include "models/sample/text_stream.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "models/token_sampler.h"
+#include "models/gpt/token_sampler.h"
 
 #include <gtest/gtest.h>
 

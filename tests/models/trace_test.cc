@@ -1,4 +1,4 @@
-#include "models/trace.h"
+#include "models/report/trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/file.h"
-#include "models/gpt.h"
-#include "models/trainer.h"
+#include "core/io/file.h"
+#include "models/gpt/gpt.h"
+#include "models/train/trainer.h"
 #include "optim/adamw.h"
 
 namespace lockstep::models {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <map>
 
-#include "dist/in_process_group.h"
-#include "models/trainer.h"
+#include "dist/groups/in_process_group.h"
+#include "models/train/trainer.h"
 #include "optim/adamw.h"
 #include "tests/message_of.h"
 #include "tests/models/training.h"

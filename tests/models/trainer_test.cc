@@ -1,4 +1,4 @@
-#include "models/trainer.h"
+#include "models/train/trainer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "data/loader.h"
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 #include "optim/lr_schedule.h"
 
 namespace lockstep::models {

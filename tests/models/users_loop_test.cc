@@ -2,10 +2,10 @@
 // two micro-batches a step.
 #include <gtest/gtest.h>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "kernels/reshape/reshape.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
-#include "models/trainer.h"
+#include "models/train/trainer.h"
 #include "nn/batch_norm.h"
 #include "nn/dropout.h"
 #include "nn/embedding.h"

@@ -1,11 +1,11 @@
-#include "models/utilization.h"
+#include "models/train/utilization.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/allocator.h"
 #include "core/cuda/device.h"
-#include "models/gpt.h"
+#include "models/gpt/gpt.h"
 
 namespace lockstep::models {
 namespace {

@@ -1,4 +1,4 @@
-#include "models/verdict.h"
+#include "models/report/verdict.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 
 #include <tuple>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "core/step_state.h"
 #include "kernels/residual/residual.h"
 #include "nn/dropout.h"

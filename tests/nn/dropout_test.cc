@@ -5,7 +5,8 @@
 
 #include <cmath>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
+#include "core/autograd/saved_tensor.h"
 #include "core/philox.h"
 #include "core/step_state.h"
 #include "nn/sequential.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "nn/embedding.h"
 #include "nn/init.h"
 #include "nn/layer_norm.h"

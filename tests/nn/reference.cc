@@ -6,7 +6,7 @@
 #include <limits>
 #include <random>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 
 namespace lockstep::test {
 

@@ -6,6 +6,8 @@
 
 #include <cmath>
 
+#include "core/autograd/saved_tensor.h"
+
 namespace lockstep::test {
 namespace {
 

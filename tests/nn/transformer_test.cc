@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "core/allocator.h"
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "core/step_state.h"
 #include "kernels/linear/linear.h"
 #include "kernels/residual/residual.h"

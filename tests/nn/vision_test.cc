@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/file.h"
+#include "core/io/file.h"
 #include "core/step_state.h"
 #include "nn/activation.h"
 #include "nn/batch_norm.h"

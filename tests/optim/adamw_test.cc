@@ -3,7 +3,7 @@
 #include <cmath>
 #include <map>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "core/thread_pool.h"
 #include "kernels/adamw/adamw.h"
 #include "kernels/layer_norm/layer_norm.h"

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "kernels/binary/binary.h"
 #include "kernels/dropout/dropout.h"
 #include "kernels/reduce/reduce.h"

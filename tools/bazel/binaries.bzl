@@ -17,21 +17,22 @@ def main_as_function(name, **kwargs):
     )
 
 def binary_per_main(deps, **kwargs):
-    """Declares a cc_binary for each *_main.cc of the package, and main_as_function.
+    """Declares a cc_binary for each *_main.cc of the package, in whatever folder, and main_as_function.
 
     Args:
       deps: the libraries that all of them use.
       **kwargs: passed on to cc_binary.
     """
-    for source in native.glob(["*" + _SUFFIX], allow_empty = True):
+    for source in native.glob(["**/*" + _SUFFIX], allow_empty = True):
+        name = source.split("/")[-1][:-len(_SUFFIX)]
         native.cc_binary(
-            name = source[:-len(_SUFFIX)],
+            name = name,
             srcs = [source],
             deps = deps,
             **kwargs
         )
         main_as_function(
-            name = source[:-len(_SUFFIX)],
+            name = name,
             srcs = [source],
             deps = deps,
             **kwargs

@@ -12,12 +12,12 @@ KERNEL_COPTS = select({
     ],
 })
 
-def op_folders():
-    """The names of the op folders of this package, sorted."""
+def op_folders(exclude):
+    """The names of the op folders of this package, sorted: all but `exclude`."""
     folders = {}
     for path in native.glob(["*/*.h", "*/*.cc", "*/*.cu"], allow_empty = True):
         folders[path.split("/")[0]] = True
-    return sorted(folders.keys())
+    return sorted([folder for folder in folders.keys() if folder not in exclude])
 
 def op_library(name, ops = [], deps = []):
     """The libraries NAME (the op) and NAME_case (its OpCase) of the folder NAME.
@@ -63,5 +63,8 @@ def op_library(name, ops = [], deps = []):
         name = name + "_case",
         srcs = case_sources,
         alwayslink = True,
-        deps = common + [":" + name],
+        deps = common + [
+            ":op_case",
+            ":" + name,
+        ],
     )

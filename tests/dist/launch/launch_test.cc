@@ -10,8 +10,8 @@
 #include <sstream>
 #include <thread>
 
-#include "core/file.h"
-#include "dist/socket.h"
+#include "core/io/file.h"
+#include "dist/control/socket.h"
 #include "tests/subprocess.h"
 
 namespace lockstep {

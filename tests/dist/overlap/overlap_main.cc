@@ -1,7 +1,7 @@
 // How much of the communication of a step hides behind backward: one of the ranks that link.sh
 // starts. Rank 0 prints a line of JSON.
 //   overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM [PACKING]]
-// SUM: fast (the library's) or ordered (dist/fixed_order.h). PACKING: auto or never.
+// SUM: fast (the library's) or ordered (dist/data_parallel/fixed_order.h). PACKING: auto or never.
 //
 // Each step follows one without communication: what communication adds is the difference of these
 // two, whatever else the machine does meanwhile. It is what is exposed, the wait at the end of
@@ -21,10 +21,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "core/engine.h"
+#include "core/autograd/engine.h"
 #include "core/thread_pool.h"
-#include "dist/gloo_group.h"
-#include "dist/reducer.h"
+#include "dist/data_parallel/reducer.h"
+#include "dist/groups/gloo_group.h"
 #include "dist/world.h"
 #include "nn/init.h"
 #include "nn/linear.h"

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-#include "dist/socket.h"
+#include "dist/control/socket.h"
 #include "tests/sanitized.h"
 #include "tests/subprocess.h"
 

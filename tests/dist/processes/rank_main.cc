@@ -12,9 +12,9 @@
 #include <thread>
 
 #include "core/tensor.h"
-#include "dist/gloo_group.h"
+#include "dist/control/pause.h"
+#include "dist/groups/gloo_group.h"
 #include "dist/launch/launch.h"
-#include "dist/pause.h"
 #include "dist/world.h"
 
 namespace lockstep::dist {

@@ -1,0 +1,472 @@
+#include "core/autograd/engine.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "core/error.h"
+#include "core/step_state.h"
+
+namespace lockstep {
+namespace {
+
+thread_local bool graph_is_retained = true;
+
+class RetainScope {
+ public:
+  explicit RetainScope(bool retain) : previous_(std::exchange(graph_is_retained, retain)) {}
+  ~RetainScope() { graph_is_retained = previous_; }
+  RetainScope(const RetainScope&) = delete;
+  RetainScope& operator=(const RetainScope&) = delete;
+
+ private:
+  bool previous_;
+};
+
+// How many backwards of this thread are under way, one within the other (recomputation).
+thread_local int backward_depth = 0;
+
+struct DepthScope {
+  DepthScope() { ++backward_depth; }
+  ~DepthScope() { --backward_depth; }
+  DepthScope(const DepthScope&) = delete;
+  DepthScope& operator=(const DepthScope&) = delete;
+};
+
+void VisitReachable(const Tensor& root, std::unordered_set<Node*>& seen,
+                    std::vector<std::shared_ptr<Node>>& nodes) {
+  if (!root.autograd() || !root.autograd()->node) return;
+  std::vector<std::shared_ptr<Node>> stack = {root.autograd()->node};
+  while (!stack.empty()) {
+    std::shared_ptr<Node> node = std::move(stack.back());
+    stack.pop_back();
+    if (!seen.insert(node.get()).second) continue;
+    for (const Edge& edge : node->inputs()) {
+      if (edge.node && !seen.contains(edge.node.get())) stack.push_back(edge.node);
+    }
+    nodes.push_back(std::move(node));
+  }
+}
+
+// Leaves in the order of their last use; `last_use[i]` is the position of that node, -1 for a root.
+struct LeafOrder {
+  std::vector<std::shared_ptr<Leaf>> leaves;
+  std::vector<int64_t> last_use;
+};
+
+LeafOrder OrderLeaves(std::span<const Tensor> roots,
+                      const std::vector<std::shared_ptr<Node>>& nodes) {
+  LeafOrder order;
+  std::unordered_set<Leaf*> seen;
+  auto see = [&](const std::shared_ptr<Leaf>& leaf, int64_t at) {
+    if (!leaf || !seen.insert(leaf.get()).second) return;
+    order.leaves.push_back(leaf);
+    order.last_use.push_back(at);
+  };
+  for (int64_t i = static_cast<int64_t>(nodes.size()) - 1; i >= 0; --i) {
+    const auto& inputs = nodes[i]->inputs();
+    for (auto edge = inputs.rbegin(); edge != inputs.rend(); ++edge) see(edge->leaf, i);
+  }
+  for (const Tensor& root : roots) {
+    if (root.autograd()) see(root.autograd()->leaf, -1);
+  }
+  std::reverse(order.leaves.begin(), order.leaves.end());
+  std::reverse(order.last_use.begin(), order.last_use.end());
+  return order;
+}
+
+Tensor RootGrad(const Tensor& root, const Tensor& given) {
+  if (!given.defined()) {
+    LS_CHECK(root.numel() == 1, "backward of ", root.Describe(),
+             " needs a root gradient; only a tensor of one element has the default of 1");
+    return Tensor::Full(root.shape(), 1.0, root.dtype(), root.device());
+  }
+  LS_CHECK(given.shape() == root.shape() && given.dtype() == root.dtype() &&
+               given.device() == root.device(),
+           "root gradient ", given.Describe(), " for a root that is ", root.Describe());
+  return given.Detach();
+}
+
+// An observer that was given to backward and added to the leaf as well is told once.
+void TellLeafReady(Leaf& leaf, const std::vector<BackwardObserver*>& others) {
+  std::vector<BackwardObserver*> observers = others;
+  for (BackwardObserver* o : leaf.observers()) {
+    if (std::find(others.begin(), others.end(), o) == others.end()) observers.push_back(o);
+  }
+  for (BackwardObserver* o : observers) o->OnLeafReady(leaf);
+}
+
+// Of this thread.
+const void* Me() {
+  thread_local const char me = 0;
+  return &me;
+}
+
+void AddObservers(std::vector<BackwardObserver*>& to, const std::vector<BackwardObserver*>& more) {
+  for (BackwardObserver* o : more) {
+    if (std::find(to.begin(), to.end(), o) == to.end()) to.push_back(o);
+  }
+}
+
+}  // namespace
+
+// While it lives, the leaves belong to this thread's backward: two concurrent backwards would lose
+// additions. A backward within a backward of the same thread (recomputation) finds them its own.
+class LeafClaims {
+ public:
+  LeafClaims() = default;
+  explicit LeafClaims(const std::vector<std::shared_ptr<Leaf>>& leaves) : LeafClaims() {
+    for (const auto& leaf : leaves) {
+      const void* owner = nullptr;
+      if (leaf->in_backward_of_.compare_exchange_strong(owner, Me(), std::memory_order_acquire)) {
+        claimed_.push_back(leaf);
+        continue;
+      }
+      LS_CHECK(
+          owner == Me(), "another thread is in Backward of '", leaf->name(),
+          "': the gradients of one would be lost; run one after the other, or give each thread "
+          "its own model");
+    }
+  }
+  ~LeafClaims() {
+    for (const auto& leaf : claimed_) {
+      leaf->in_backward_of_.store(nullptr, std::memory_order_release);
+    }
+  }
+  LeafClaims(const LeafClaims&) = delete;
+  LeafClaims& operator=(const LeafClaims&) = delete;
+
+ private:
+  std::vector<std::shared_ptr<Leaf>> claimed_;
+};
+
+struct DeferredGradients::Item {
+  std::shared_ptr<Node> node;
+  std::vector<Tensor> grads;
+  std::vector<bool> needs;
+  bool retain = false;
+  std::vector<BackwardObserver*> given;      // BackwardOptions::observers
+  std::vector<std::shared_ptr<Leaf>> ready;  // leaves whose last addition this is
+  std::vector<BackwardObserver*> end;  // of the last item: observers still to be told of the end
+};
+
+DeferredGradients::DeferredGradients() = default;
+DeferredGradients::DeferredGradients(DeferredGradients&&) noexcept = default;
+DeferredGradients& DeferredGradients::operator=(DeferredGradients&&) noexcept = default;
+DeferredGradients::~DeferredGradients() = default;
+bool DeferredGradients::empty() const { return items_.empty(); }
+
+class BackwardRun {
+ public:
+  BackwardRun(std::span<const Tensor> roots, const BackwardOptions& options) : options_(options) {
+    LS_CHECK(!options.defer == (options.deferred == nullptr),
+             "BackwardOptions: give both defer and deferred, or neither");
+    std::unordered_set<Node*> seen;
+    for (const Tensor& root : roots) VisitReachable(root, seen, plan_.nodes);
+    std::sort(plan_.nodes.begin(), plan_.nodes.end(),
+              [](const auto& a, const auto& b) { return a->sequence() > b->sequence(); });
+    for (size_t i = 0; i < plan_.nodes.size(); ++i) index_[plan_.nodes[i].get()] = i;
+    buffers_.resize(plan_.nodes.size());
+    for (const auto& node : plan_.nodes) {
+      for (const Edge& edge : node->inputs()) {
+        if (edge.node) ++Buffer(*edge.node, edge.output).uses;
+      }
+    }
+    for (const Tensor& root : roots) {
+      const auto& meta = root.autograd();
+      if (meta && meta->node) ++Buffer(*meta->node, meta->output).uses;
+    }
+    LeafOrder order = OrderLeaves(roots, plan_.nodes);
+    plan_.leaves = std::move(order.leaves);
+    last_use_ = std::move(order.last_use);
+  }
+
+  const BackwardPlan& plan() const { return plan_; }
+
+  void Run(std::span<const Tensor> roots, std::span<const Tensor> root_grads) {
+    CheckNotReleased();
+    if (!plan_.nodes.empty()) CheckBackward(plan_.nodes.back()->sequence(), plan_.leaves);
+    plan_.default_root_grad = root_grads.empty();
+    for (const Tensor& grad : root_grads) plan_.default_root_grad |= !grad.defined();
+    const LeafClaims claims(plan_.leaves);
+    observers_ = options_.observers;
+    for (const auto& leaf : plan_.leaves) AddObservers(observers_, leaf->observers());
+    NoGrad no_grad;
+    const DepthScope depth;
+    try {
+      for (BackwardObserver* o : observers_) o->OnBegin(plan_);
+      PutRootGrads(roots, root_grads);
+      TellReady(-1);
+      for (size_t i = 0; i < plan_.nodes.size(); ++i) {
+        EndRanges(plan_.nodes[i]->sequence());
+        BeginRanges(*plan_.nodes[i]);
+        RunNode(i);
+        TellReady(static_cast<int64_t>(i));
+      }
+      EndRanges(0);
+      if (deferred_any_) {
+        options_.deferred->items_.back().end = observers_;
+      } else {
+        for (BackwardObserver* o : observers_) o->OnEnd();
+      }
+      if (backward_depth == 1) EndMicroBatch();
+    } catch (...) {
+      for (BackwardObserver* o : observers_) o->OnError();
+      throw;
+    }
+  }
+
+  // Computes the gradients of `node` that `needs` names. `sinks` are ready but for aliasing.
+  static void Execute(Node& node, std::span<const Tensor> grads, const std::vector<bool>& needs,
+                      std::vector<GradSink>& sinks) {
+    for (size_t i = 0; i < sinks.size(); ++i) {
+      for (size_t j = 0; j < i && !sinks[i].scratch_only_; ++j) {
+        sinks[i].scratch_only_ = needs[i] && needs[j] && sinks[i].slot() == sinks[j].slot();
+      }
+    }
+    node.Backward(grads, needs, sinks);
+    for (size_t i = 0; i < sinks.size(); ++i) {
+      if (!sinks[i].needed()) continue;
+      if (needs[i] && !sinks[i].given_) ThrowNothingGiven(node, i);
+      sinks[i].Finish();
+    }
+  }
+
+  static void RunDeferred(std::vector<DeferredGradients::Item> items) {
+    NoGrad no_grad;
+    size_t next = 0;
+    try {
+      for (; next < items.size(); ++next) RunItem(items[next]);
+    } catch (...) {
+      std::vector<BackwardObserver*> waiting;
+      for (; next < items.size(); ++next) AddObservers(waiting, items[next].end);
+      for (BackwardObserver* o : waiting) o->OnError();
+      throw;
+    }
+  }
+
+ private:
+  [[noreturn]] static void ThrowNothingGiven(const Node& node, size_t i) {
+    const Edge& edge = node.inputs()[i];
+    const Shape& shape = edge.leaf ? edge.leaf->shape() : edge.node->outputs_[edge.output].shape;
+    throw ArgumentError(StrCat(
+        "the Backward of node '", node.name(), "' gave no gradient for its input ", i,
+        ", of shape ", shape, ", which needs one: call sinks[", i, "].Put(...), or write to sinks[",
+        i, "].Open(...); where it is zero, put Tensor::Zeros"));
+  }
+
+  // One per input, of which `sink_of(i)` gives those that are needed.
+  template <class F>
+  static std::vector<GradSink> MakeSinks(const Node& node, const F& sink_of) {
+    std::vector<GradSink> sinks(node.inputs().size());
+    for (size_t i = 0; i < sinks.size(); ++i) {
+      sinks[i] = sink_of(i);
+      sinks[i].node_ = &node;
+      sinks[i].input_ = i;
+    }
+    return sinks;
+  }
+
+  static void RunItem(DeferredGradients::Item& item) {
+    std::vector<std::shared_ptr<Leaf>> leaves;
+    std::vector<GradSink> sinks = MakeSinks(*item.node, [&](size_t i) {
+      if (!item.needs[i]) return GradSink();
+      leaves.push_back(item.node->inputs()[i].leaf);
+      return GradSink(leaves.back().get());
+    });
+    const LeafClaims claims(leaves);
+    {
+      const RetainScope scope(item.retain);
+      Execute(*item.node, item.grads, item.needs, sinks);
+    }
+    item.grads.clear();
+    if (!item.retain) Release(*item.node);
+    for (const auto& leaf : item.ready) TellLeafReady(*leaf, item.given);
+    for (BackwardObserver* o : item.end) o->OnEnd();
+  }
+
+  void CheckNotReleased() const {
+    for (const auto& node : plan_.nodes) {
+      if (!node->released_) continue;
+      throw Error(StrCat("backward through '", node->name(),
+                         "' a second time: what forward saved was released by the first; set "
+                         "retain_graph in the first backward, or run forward again"));
+    }
+  }
+
+  void PutRootGrads(std::span<const Tensor> roots, std::span<const Tensor> root_grads) {
+    for (size_t i = 0; i < roots.size(); ++i) {
+      const auto& meta = roots[i].autograd();
+      const Tensor grad = RootGrad(roots[i], root_grads.empty() ? Tensor() : root_grads[i]);
+      GradSink sink = meta->leaf ? GradSink(meta->leaf.get())
+                                 : GradSink(&Buffer(*meta->node, meta->output).grad);
+      sink.Put(grad);
+    }
+  }
+
+  // The gradient of a node's output, so far, and how many inputs and roots add to it.
+  struct OutputGrad {
+    Tensor grad;
+    int uses = 0;
+  };
+
+  OutputGrad& Buffer(Node& node, int output) {
+    auto& buffer = buffers_[index_.at(&node)];
+    buffer.resize(node.outputs_.size());
+    return buffer[output];
+  }
+
+  GradSink SinkOf(const Edge& edge) {
+    if (edge.leaf) return GradSink(edge.leaf.get());
+    OutputGrad& to = Buffer(*edge.node, edge.output);
+    const bool only = to.uses == 1 && !options_.retain_graph;
+    return GradSink(&to.grad, only ? edge.node.get() : nullptr);
+  }
+
+  bool Deferred(const Edge& edge) const {
+    return edge.leaf && options_.defer && options_.defer(*edge.leaf);
+  }
+
+  void RunNode(size_t i) {
+    Node& node = *plan_.nodes[i];
+    std::vector<Tensor> grads(node.outputs_.size());
+    for (size_t k = 0; k < buffers_[i].size(); ++k) grads[k] = std::move(buffers_[i][k].grad);
+    buffers_[i].clear();
+    const bool any = std::any_of(grads.begin(), grads.end(), [](auto& g) { return g.defined(); });
+    std::vector<bool> now(node.inputs().size()), later(node.inputs().size());
+    bool any_now = false, any_later = false;
+    std::vector<GradSink> sinks = MakeSinks(node, [&](size_t j) {
+      const Edge& edge = node.inputs()[j];
+      if (!any || !edge.defined()) return GradSink();
+      if (Deferred(edge)) {
+        later[j] = any_later = true;
+        return GradSink();
+      }
+      now[j] = any_now = true;
+      return SinkOf(edge);
+    });
+    for (size_t k = 0; any && k < grads.size(); ++k) {
+      const auto& out = node.outputs_[k];
+      if (!grads[k].defined()) grads[k] = Tensor::Zeros(out.shape, out.dtype, out.device);
+      LS_INVARIANT(grads[k].shape() == out.shape && grads[k].dtype() == out.dtype &&
+                       grads[k].device() == out.device,
+                   "the gradient of '", node.name(), "' is ", grads[k].Describe(), ", its output ",
+                   k, " ", out.dtype, out.shape, " on ", out.device);
+    }
+    if (any_now && !any_later && node.SplitsByInput() && IsAwaited(i)) {
+      std::vector<bool> of_leaves = now;
+      for (size_t j = 0; j < now.size(); ++j) {
+        of_leaves[j] = now[j] && node.inputs()[j].leaf;
+        now[j] = now[j] && !of_leaves[j];
+      }
+      any_now = std::find(now.begin(), now.end(), true) != now.end();
+      const RetainScope scope(any_now || options_.retain_graph);
+      Execute(node, grads, of_leaves, sinks);
+      TellReady(static_cast<int64_t>(i));
+    }
+    if (any_now) {
+      // A node that is deferred in part runs again.
+      const RetainScope scope(options_.retain_graph || any_later);
+      Execute(node, grads, now, sinks);
+    }
+    if (any_later) {
+      deferred_any_ = true;
+      options_.deferred->items_.push_back({.node = plan_.nodes[i],
+                                           .grads = std::move(grads),
+                                           .needs = std::move(later),
+                                           .retain = options_.retain_graph,
+                                           .given = options_.observers});
+    } else if (!options_.retain_graph) {
+      Release(node);
+    }
+  }
+
+  // Whether somebody waits for a leaf that gets its last addition from node i.
+  bool IsAwaited(size_t i) const {
+    for (size_t l = next_leaf_; l < plan_.leaves.size(); ++l) {
+      if (last_use_[l] != static_cast<int64_t>(i)) break;
+      if (!options_.observers.empty() || !plan_.leaves[l]->observers().empty()) return true;
+    }
+    return false;
+  }
+
+  static void Release(Node& node) {
+    node.Release();
+    node.released_ = true;
+  }
+
+  // Leaves stand in the order of their last use, so one cursor serves.
+  void TellReady(int64_t position) {
+    for (; next_leaf_ < plan_.leaves.size() && last_use_[next_leaf_] <= position; ++next_leaf_) {
+      const auto& leaf = plan_.leaves[next_leaf_];
+      if (options_.defer && options_.defer(*leaf) && deferred_any_) {
+        options_.deferred->items_.back().ready.push_back(leaf);
+        continue;
+      }
+      TellLeafReady(*leaf, options_.observers);
+    }
+  }
+
+  void BeginRanges(Node& node) {
+    // Modules hang their range on the node innermost first; the outermost begins first.
+    for (auto range = node.ranges_.rbegin(); range != node.ranges_.rend(); ++range) {
+      if (!begun_.insert(range->get()).second) continue;
+      if ((*range)->before) (*range)->before();
+      if ((*range)->after) active_.push_back(*range);
+    }
+    std::stable_sort(active_.begin(), active_.end(), [](const auto& a, const auto& b) {
+      return a->first_sequence < b->first_sequence;
+    });
+  }
+
+  // Ends the ranges that no node with a sequence of at most `sequence` belongs to.
+  void EndRanges(uint64_t sequence) {
+    while (!active_.empty() && active_.back()->first_sequence > sequence) {
+      const auto range = std::move(active_.back());
+      active_.pop_back();
+      range->after();
+    }
+  }
+
+  const BackwardOptions& options_;
+  BackwardPlan plan_;
+  std::vector<int64_t> last_use_;
+  std::unordered_map<Node*, size_t> index_;
+  std::vector<std::vector<OutputGrad>> buffers_;  // of each node that has not run
+  std::vector<BackwardObserver*> observers_;
+  std::vector<std::shared_ptr<const BackwardRange>> active_;
+  std::unordered_set<const BackwardRange*> begun_;
+  size_t next_leaf_ = 0;
+  bool deferred_any_ = false;
+};
+
+bool GraphIsRetained() { return graph_is_retained; }
+
+bool MayOverwrite(const Tensor& grad) {
+  return !graph_is_retained && grad.storage().unique() && grad.is_contiguous();
+}
+
+void DeferredGradients::Run() { BackwardRun::RunDeferred(std::exchange(items_, {})); }
+
+bool InBackward() { return backward_depth > 0; }
+
+void Backward(std::span<const Tensor> roots, std::span<const Tensor> root_grads,
+              const BackwardOptions& options) {
+  LS_CHECK(root_grads.empty() || root_grads.size() == roots.size(), "backward of ", roots.size(),
+           " roots with ", root_grads.size(), " root gradients");
+  for (const Tensor& root : roots) {
+    LS_CHECK(root.requires_grad(), "backward of a tensor that nothing was recorded for (",
+             root.defined() ? root.Describe() : "undefined",
+             "): was it computed under NoGrad, or from inputs that require no gradient?");
+  }
+  BackwardRun(roots, options).Run(roots, root_grads);
+}
+
+void Backward(const Tensor& root, const Tensor& root_grad, const BackwardOptions& options) {
+  Backward(std::span(&root, 1), std::span(&root_grad, 1), options);
+}
+
+BackwardPlan PlanBackward(std::span<const Tensor> roots) { return BackwardRun(roots, {}).plan(); }
+
+}  // namespace lockstep

@@ -1,0 +1,68 @@
+// Tensors that collect gradients, and who watches them.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace lockstep {
+
+class Leaf;
+struct BackwardPlan;
+
+// Sees every backward in which a leaf it was added to takes part. This is what dist hangs on.
+class BackwardObserver {
+ public:
+  virtual ~BackwardObserver() = default;
+  virtual void OnBegin(const BackwardPlan&) {}  // before the first node; knows the leaf order
+  virtual void OnLeafReady(Leaf&) {}            // once per backward, after the last accumulation
+  virtual void OnEnd() {}                       // after the last node; may throw
+  virtual void OnError() noexcept {}            // instead of OnEnd if backward throws
+};
+
+// A tensor that collects a gradient. Gradients accumulate over backwards until ZeroGrad.
+class Leaf {
+ public:
+  explicit Leaf(const Tensor& value);
+
+  const std::string& name() const { return name_; }
+  void set_name(std::string name) { name_ = std::move(name); }
+  const Shape& shape() const { return shape_; }
+
+  // Undefined until a backward has reached this leaf after construction or ZeroGrad.
+  Tensor grad() const { return fresh_ ? Tensor() : grad_; }
+  void ZeroGrad();
+  // Gradients are written here from now on: same shape, floating, contiguous; any dtype (an f32
+  // main gradient), any storage (a slice of a bucket). Empties the gradient.
+  void SetDestination(const Tensor& destination);
+  // Of gradients that the leaf allocates itself; at first the value's. Empties the gradient.
+  void SetDType(DType dtype);
+  // Replaces the gradient by a copy of this one, in the memory of the destination if there is one.
+  void SetGrad(const Tensor& grad);
+  // The same without a copy, and whatever the destination: a write to either is one to both. For
+  // captured graphs, which write to the memory that they were captured with.
+  void ShareGrad(const Tensor& grad);
+
+  void AddObserver(BackwardObserver* observer) { observers_.push_back(observer); }
+  void RemoveObserver(BackwardObserver* observer) { std::erase(observers_, observer); }
+  const std::vector<BackwardObserver*>& observers() const { return observers_; }
+
+ private:
+  friend class GradSink;
+  friend class LeafClaims;
+  // What a node must write to need no conversion.
+  DType grad_dtype() const { return fixed_ ? grad_.dtype() : dtype_; }
+
+  std::string name_ = "unnamed";
+  Shape shape_;
+  DType dtype_;
+  Tensor grad_;
+  bool fixed_ = false;  // grad_ is a destination that stays
+  bool fresh_ = true;   // the next write overwrites
+  std::vector<BackwardObserver*> observers_;
+  std::atomic<const void*> in_backward_of_ = nullptr;  // a thread
+};
+
+}  // namespace lockstep

@@ -1,0 +1,50 @@
+// What forward keeps for backward.
+#pragma once
+
+#include <any>
+#include <functional>
+#include <memory>
+
+#include "core/tensor.h"
+
+namespace lockstep {
+
+// A tensor kept for backward. Its storage must not be written between forward and backward: Unpack
+// throws Error naming `what` if it was. Hooks may replace what is kept (activation checkpointing,
+// offload).
+class SavedTensor {
+ public:
+  SavedTensor() = default;
+  SavedTensor(const Tensor& tensor, const char* what);
+  Tensor Unpack() const;
+  bool defined() const { return tensor_.defined() || unpack_ != nullptr; }
+  void Reset() { *this = SavedTensor(); }
+
+ private:
+  friend class SavedTensorHooks;
+  Tensor tensor_;
+  uint64_t version_ = 0;
+  const char* what_ = "";
+  std::any packed_;
+  std::shared_ptr<const std::function<Tensor(const std::any&)>> unpack_;
+};
+
+// Within its scope, tensors that this thread saves go through `pack`, and come back by `unpack`.
+// The innermost scope wins.
+class SavedTensorHooks {
+ public:
+  using Pack = std::function<std::any(const Tensor&)>;
+  using Unpack = std::function<Tensor(const std::any&)>;
+  SavedTensorHooks(Pack pack, Unpack unpack);
+  ~SavedTensorHooks();
+  SavedTensorHooks(const SavedTensorHooks&) = delete;
+  SavedTensorHooks& operator=(const SavedTensorHooks&) = delete;
+
+ private:
+  friend class SavedTensor;
+  Pack pack_;
+  std::shared_ptr<const Unpack> unpack_;
+  SavedTensorHooks* previous_;
+};
+
+}  // namespace lockstep

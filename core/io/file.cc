@@ -1,0 +1,435 @@
+#include "core/io/file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <system_error>
+#include <thread>
+
+#include "core/error.h"
+#include "core/io/fault.h"
+
+namespace lockstep {
+namespace {
+
+// Runs one system call that changes the file system: again after EINTR, behind the fault injector.
+// Returns its result, negative with errno set on failure.
+template <class Call>
+int64_t Disturbable(FileOp op, const std::string& path, const std::string& target, size_t bytes,
+                    const Call& call) {
+  for (;;) {
+    FaultInjector::Verdict verdict;
+    if (FaultInjector* injector = FaultInjector::Current()) {
+      verdict = injector->Before(op, path, target, bytes);
+    }
+    std::this_thread::sleep_for(verdict.delay);
+    int64_t result = -1;
+    if (verdict.error != 0) {
+      errno = verdict.error;
+    } else {
+      result = call(std::min(bytes, verdict.max_bytes));
+    }
+    if (verdict.kill_after) FaultInjector::KillThisProcess();
+    if (result >= 0 || errno != EINTR) return result;
+  }
+}
+
+template <class Call>
+int64_t Disturbable(FileOp op, const std::string& path, const Call& call) {
+  return Disturbable(op, path, "", 0, [&](size_t) { return call(); });
+}
+
+std::string FreeSpace(const std::string& path) {
+  struct statvfs info;
+  std::string place = path;
+  while (statvfs(place.c_str(), &info) != 0) {
+    const std::string parent = ParentPath(place);
+    if (parent == place) return "an unknown number of";
+    place = parent;
+  }
+  return StrCat(static_cast<uint64_t>(info.f_bavail) * info.f_frsize);
+}
+
+std::string Hint(int error, const std::string& path, int64_t bytes_needed) {
+  switch (error) {
+    case ENOSPC:
+      return StrCat("The disk is full: ",
+                    bytes_needed > 0 ? StrCat(bytes_needed, " more bytes are needed, ") : "",
+                    FreeSpace(path), " bytes are free. Free some space or choose another folder.");
+    case EDQUOT:
+      return "Your quota on this file system is used up. Free some space or choose another folder.";
+    case EACCES:
+    case EPERM:
+      return "Check the owner and the permissions (ls -ld) of the file and of its folders, or "
+             "choose "
+             "another path.";
+    case EROFS:
+      return "The file system is mounted read-only. Choose another folder.";
+    case ENOENT:
+      return "Check the path: it, or a folder in it, does not exist.";
+    case ENOTDIR:
+      return "A part of the path that should be a folder is a file.";
+    case EISDIR:
+      return "The path names a folder, not a file.";
+    case EMFILE:
+    case ENFILE:
+      return "Too many files are open. Raise the limit (ulimit -n).";
+    case EIO:
+      return "The device reports a failure: see dmesg.";
+    case ENOTEMPTY:
+      return "The folder is not empty.";
+    default:
+      return "";
+  }
+}
+
+// Opens a path; a folder must be given O_DIRECTORY. Negative with errno set on failure.
+int OpenAgain(const std::string& path, int flags, mode_t mode = 0) {
+  int fd;
+  do {
+    fd = open(path.c_str(), flags | O_CLOEXEC, mode);
+  } while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+void RemoveOne(const std::string& path, bool folder) {
+  const int64_t result = Disturbable(
+      FileOp::kRemove, path, [&] { return folder ? rmdir(path.c_str()) : unlink(path.c_str()); });
+  if (result < 0 && errno != ENOENT) ThrowIoError("remove", path, errno);
+}
+
+// For the way out of an error: what can't be removed stays.
+void RemoveQuietly(const std::string& path) {
+  try {
+    RemoveOne(path, /*folder=*/false);
+  } catch (const IoError&) {
+  }
+}
+
+// Where something is built that will be renamed to path.
+std::string TemporaryName(const std::string& path) {
+  return JoinPath(ParentPath(path), StrCat(".", BaseName(path), ".tmp"));
+}
+
+}  // namespace
+
+void ThrowIoError(std::string_view operation, const std::string& path, int error,
+                  int64_t bytes_needed) {
+  const char* symbol = strerrorname_np(error);
+  const std::string hint = Hint(error, path, bytes_needed);
+  throw IoError(StrCat("cannot ", operation, " ", path.empty() ? "\"\"" : path, ": ",
+                       std::generic_category().message(error), " (",
+                       symbol != nullptr ? symbol : "unknown error", ").", hint.empty() ? "" : " ",
+                       hint));
+}
+
+// ---- Reading ----
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
+FileDescriptor OpenForReading(const std::string& path) {
+  // O_NONBLOCK: opening a pipe must not wait for its writer.
+  const int fd = OpenAgain(path, O_RDONLY | O_NONBLOCK);
+  if (fd < 0) ThrowIoError("open", path, errno);
+  struct stat info;
+  if (fstat(fd, &info) != 0) {
+    const int error = errno;
+    close(fd);
+    ThrowIoError("examine", path, error);
+  }
+  FileDescriptor file(fd, info.st_size);
+  if (S_ISDIR(info.st_mode)) ThrowIoError("read", path, EISDIR);
+  if (!S_ISREG(info.st_mode)) {
+    throw IoError(
+        StrCat("cannot read ", path, ": it is a pipe, socket or device. Give a regular file."));
+  }
+  return file;
+}
+
+void ReadFileInPieces(const std::string& path,
+                      const std::function<void(std::span<const std::byte>)>& sink) {
+  const FileDescriptor file = OpenForReading(path);
+  std::vector<std::byte> buffer(size_t{1} << 20);
+  for (;;) {
+    const ssize_t got = read(file.fd(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) ThrowIoError("read", path, errno);
+    if (got == 0) return;
+    sink({buffer.data(), static_cast<size_t>(got)});
+  }
+}
+
+std::string ReadFile(const std::string& path, int64_t max_bytes) {
+  std::string contents;
+  ReadFileInPieces(path, [&](std::span<const std::byte> piece) {
+    contents.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    if (static_cast<int64_t>(contents.size()) > max_bytes) {
+      throw IoError(StrCat("cannot read ", path, ": it is larger than the ", max_bytes,
+                           " bytes that are allowed here. Check that it is the right file."));
+    }
+  });
+  return contents;
+}
+
+// ---- Writing ----
+
+FileWriter::FileWriter(std::string path, Options options)
+    : path_(std::move(path)), options_(options) {
+  int flags = O_WRONLY | O_CREAT;
+  switch (options_.mode) {
+    case Options::Mode::kTruncate:
+      flags |= O_TRUNC;
+      break;
+    case Options::Mode::kAppend:
+      flags |= O_APPEND;
+      break;
+    case Options::Mode::kCreateNew:
+      flags |= O_EXCL;
+      break;
+  }
+  fd_ = static_cast<int>(Disturbable(FileOp::kCreate, path_,
+                                     [&] { return open(path_.c_str(), flags | O_CLOEXEC, 0666); }));
+  if (fd_ < 0) ThrowIoError("create", path_, errno);
+  buffer_.reserve(std::max<size_t>(options_.buffer_bytes, 1));
+  if (options_.sha256) hash_.emplace();
+}
+
+FileWriter::~FileWriter() {
+  if (fd_ >= 0) close(fd_);
+}
+
+FileWriter::FileWriter(FileWriter&& other) noexcept
+    : path_(other.path_),
+      options_(other.options_),
+      fd_(std::exchange(other.fd_, -1)),
+      failed_(other.failed_),
+      bytes_(other.bytes_),
+      flushed_bytes_(other.flushed_bytes_),
+      expected_bytes_(other.expected_bytes_),
+      buffer_(std::move(other.buffer_)),
+      hash_(std::move(other.hash_)) {}
+
+void FileWriter::Fail(std::string_view operation, int error, int64_t bytes_needed) {
+  failed_ = true;
+  ThrowIoError(operation, path_, error, bytes_needed);
+}
+
+void FileWriter::RequireUsable() const {
+  if (failed_) throw IoError(StrCat("cannot write ", path_, ": an earlier write to it failed"));
+  LS_INVARIANT(fd_ >= 0, "use of the closed file ", path_);
+}
+
+void FileWriter::Write(std::span<const std::byte> bytes) {
+  RequireUsable();
+  if (hash_) hash_->Update(bytes);
+  bytes_ += static_cast<int64_t>(bytes.size());
+  if (bytes.size() >= buffer_.capacity()) {  // no gain in copying
+    Flush();
+    WriteThrough(bytes);
+    return;
+  }
+  if (buffer_.size() + bytes.size() > buffer_.capacity()) Flush();
+  buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+}
+
+void FileWriter::Write(std::string_view text) {
+  Write(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+void FileWriter::WriteThrough(std::span<const std::byte> bytes) {
+  constexpr size_t kMaxPiece = size_t{64} << 20;
+  while (!bytes.empty()) {
+    const size_t piece = std::min(bytes.size(), kMaxPiece);
+    const int64_t written = Disturbable(FileOp::kWrite, path_, "", piece, [&](size_t size) {
+      return write(fd_, bytes.data(), size);
+    });
+    if (written < 0) {
+      Fail("write", errno, std::max<int64_t>(bytes.size(), expected_bytes_ - flushed_bytes_));
+    }
+    flushed_bytes_ += written;
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
+void FileWriter::Flush() {
+  RequireUsable();
+  WriteThrough(buffer_);
+  buffer_.clear();
+}
+
+void FileWriter::Sync() {
+  Flush();
+  // Never tried again after a failure: the kernel may have dropped the pages that it could not
+  // write.
+  if (Disturbable(FileOp::kSync, path_, [&] { return fsync(fd_); }) < 0) Fail("sync", errno);
+}
+
+void FileWriter::Close() {
+  if (fd_ < 0) return;
+  Flush();
+  // On Linux the descriptor is gone even when close fails. EINTR is no failure.
+  if (close(std::exchange(fd_, -1)) != 0 && errno != EINTR) Fail("close", errno);
+}
+
+std::string FileWriter::Sha256Hex() const {
+  LS_INVARIANT(hash_.has_value(), "the writer of ", path_, " was opened without sha256");
+  return hash_->HexDigest();
+}
+
+void WriteFileAtomically(const std::string& path, std::string_view contents) {
+  const std::string temporary = TemporaryName(path);
+  try {
+    FileWriter file(temporary);
+    file.Write(contents);
+    file.Sync();
+    file.Close();
+    RenameDurably(temporary, path);
+  } catch (const IoError&) {
+    RemoveQuietly(temporary);
+    throw;
+  }
+}
+
+// ---- Folders ----
+
+void RenameDurably(const std::string& from, const std::string& to) {
+  const int64_t result = Disturbable(FileOp::kRename, from, to, 0,
+                                     [&](size_t) { return rename(from.c_str(), to.c_str()); });
+  if (result < 0) ThrowIoError("rename", StrCat(from, " to ", to), errno);
+  SyncDirectory(ParentPath(to));
+  if (ParentPath(from) != ParentPath(to)) SyncDirectory(ParentPath(from));
+}
+
+void SyncDirectory(const std::string& path) {
+  const int fd = OpenAgain(path, O_RDONLY | O_DIRECTORY);
+  if (fd < 0) ThrowIoError("open", path, errno);
+  const int64_t result = Disturbable(FileOp::kSync, path, [&] { return fsync(fd); });
+  const int error = errno;
+  close(fd);
+  // Some network and user-space file systems can't sync folders, and need not.
+  if (result < 0 && error != EINVAL && error != ENOTSUP) ThrowIoError("sync", path, error);
+}
+
+void MakeDirectories(const std::string& path) {
+  if (path.empty()) ThrowIoError("create the folder", path, ENOENT);
+  if (IsDirectory(path)) return;
+  const std::string parent = ParentPath(path);
+  if (parent != path) MakeDirectories(parent);
+  const int64_t result =
+      Disturbable(FileOp::kMakeDirectory, path, [&] { return mkdir(path.c_str(), 0777); });
+  if (result < 0) {
+    const int error = errno;
+    if (error == EEXIST && IsDirectory(path)) return;  // somebody else was quicker
+    ThrowIoError("create the folder", path, error == EEXIST ? ENOTDIR : error);
+  }
+  SyncDirectory(parent);
+}
+
+void RequireWritableDirectory(const std::string& path) {
+  MakeDirectories(path);
+  const std::string probe = JoinPath(path, ".lockstep-write-test.tmp");
+  try {
+    FileWriter file(probe);
+    file.Write("Lockstep checks that it can write here.\n");
+    file.Sync();
+    file.Close();
+  } catch (const IoError&) {
+    RemoveQuietly(probe);
+    throw;
+  }
+  RemoveTree(probe);
+}
+
+void RemoveTree(const std::string& path) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT) return;
+    ThrowIoError("remove", path, errno);
+  }
+  const bool folder = S_ISDIR(info.st_mode);
+  if (folder) {
+    for (const std::string& name : ListDirectory(path)) RemoveTree(JoinPath(path, name));
+  }
+  RemoveOne(path, folder);
+}
+
+void ReplaceSymlink(const std::string& target, const std::string& link) {
+  const std::string temporary = TemporaryName(link);
+  RemoveOne(temporary, /*folder=*/false);
+  const int64_t result = Disturbable(FileOp::kSymlink, temporary, target, 0, [&](size_t) {
+    return symlink(target.c_str(), temporary.c_str());
+  });
+  if (result < 0) ThrowIoError("create the symbolic link", temporary, errno);
+  try {
+    RenameDurably(temporary, link);
+  } catch (const IoError&) {
+    RemoveQuietly(temporary);
+    throw;
+  }
+}
+
+std::vector<std::string> ListDirectory(const std::string& path) {
+  DIR* folder = opendir(path.c_str());
+  if (folder == nullptr) ThrowIoError("list", path, errno);
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = readdir(folder)) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+    errno = 0;
+  }
+  const int error = errno;
+  closedir(folder);
+  if (error != 0) ThrowIoError("list", path, error);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool PathExists(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0;
+}
+
+bool IsDirectory(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+int64_t FileSize(const std::string& path) { return OpenForReading(path).size(); }
+
+// ---- Paths ----
+
+std::string JoinPath(std::string_view a, std::string_view b) {
+  if (a.empty() || b.starts_with('/')) return std::string(b);
+  return StrCat(a, a.ends_with('/') ? "" : "/", b);
+}
+
+namespace {
+std::string_view WithoutTrailingSlashes(std::string_view path) {
+  while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  return path;
+}
+}  // namespace
+
+std::string ParentPath(std::string_view path) {
+  path = WithoutTrailingSlashes(path);
+  const size_t slash = path.rfind('/');
+  if (slash == std::string_view::npos) return ".";
+  return std::string(slash == 0 ? "/" : WithoutTrailingSlashes(path.substr(0, slash)));
+}
+
+std::string BaseName(std::string_view path) {
+  path = WithoutTrailingSlashes(path);
+  return std::string(path.substr(path.rfind('/') + 1));
+}
+
+}  // namespace lockstep

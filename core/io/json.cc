@@ -1,0 +1,90 @@
+#include "core/io/json.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+
+namespace lockstep {
+namespace {
+
+// Without the library's own name for it, "[json.exception.parse_error.101] ".
+std::string ReasonOf(const nlohmann::json::exception& error) {
+  const std::string what = error.what();
+  const size_t end = what.starts_with("[json.exception.") ? what.find("] ") : std::string::npos;
+  return end == std::string::npos ? what : what.substr(end + 2);
+}
+
+}  // namespace
+
+std::string Quoted(std::string_view text) {
+  constexpr size_t kMaxBytes = 80;
+  std::string out = "\"";
+  for (const char c : text.substr(0, kMaxBytes)) {
+    const unsigned char byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte >= 0x7f) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof(escaped), "\\x%02x", byte);
+      out += escaped;
+    } else {
+      out += c;
+    }
+  }
+  return out + (text.size() > kMaxBytes ? "...\"" : "\"");
+}
+
+nlohmann::json ParseJson(std::string_view text, std::string_view source, int max_depth) {
+  using Json = nlohmann::json;
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    switch (event) {
+      case Json::parse_event_t::object_start:
+        keys.emplace_back();
+        [[fallthrough]];
+      case Json::parse_event_t::array_start:
+        if (depth >= max_depth) {
+          throw InputError(StrCat(source, ": JSON is nested deeper than ", max_depth, " levels"));
+        }
+        break;
+      case Json::parse_event_t::object_end:
+        keys.pop_back();
+        break;
+      case Json::parse_event_t::key: {
+        const std::string& key = parsed.get_ref<const std::string&>();
+        if (!keys.back().insert(key).second) {
+          throw InputError(
+              StrCat(source, ": the key ", Quoted(key), " appears twice in one object"));
+        }
+        break;
+      }
+      default:
+        break;
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text.begin(), text.end(), check);
+  } catch (const Json::parse_error& error) {
+    throw InputError(
+        StrCat(source, ": not valid JSON at byte ", error.byte, ": ", ReasonOf(error)));
+  } catch (const Json::exception& error) {  // a number out of range
+    throw InputError(StrCat(source, ": JSON that cannot be read: ", ReasonOf(error)));
+  }
+}
+
+nlohmann::json TryParseJson(std::string_view text) {
+  return nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+}
+
+std::string DumpJson(const nlohmann::json& value, int indent) {
+  return value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string DumpJson(const nlohmann::ordered_json& value, int indent) {
+  return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,78 @@
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "core/io/safetensors.h"
+
+namespace lockstep {
+
+SafetensorsSet SafetensorsSet::Open(const std::string& path) {
+  if (IsDirectory(path)) {
+    const std::string index = JoinPath(path, "model.safetensors.index.json");
+    if (PathExists(index)) return OpenIndex(path, index);
+  }
+  SafetensorsSet set;
+  set.source_ = IsDirectory(path) ? JoinPath(path, "model.safetensors") : path;
+  set.files_.push_back(SafetensorsFile::Open(set.source_));
+  for (const SafetensorsEntry& entry : set.files_.front().entries()) {
+    set.entries_.emplace(entry.name, &entry);
+  }
+  return set;
+}
+
+SafetensorsSet SafetensorsSet::OpenIndex(const std::string& folder, const std::string& path) {
+  const nlohmann::json index = ParseJson(ReadFile(path), path);
+  const auto map = index.is_object() ? index.find("weight_map") : index.end();
+  if (map == index.end() || !map->is_object() || map->empty()) {
+    throw InputError(StrCat(path, ": weight_map: must be an object that names each tensor's file"));
+  }
+  std::map<std::string, std::vector<std::string>> tensors_of_shard;
+  for (const auto& [tensor, shard] : map->items()) {
+    if (!shard.is_string()) {
+      throw InputError(
+          StrCat(path, ": weight_map: the value of ", Quoted(tensor), " must be a file name"));
+    }
+    const std::string name = shard.get<std::string>();
+    if (name.empty() || name.find('/') != std::string::npos ||
+        name.find('\0') != std::string::npos) {
+      throw InputError(StrCat(path, ": weight_map: ", Quoted(tensor), " is in ", Quoted(name),
+                              ", which is no file in the same folder"));
+    }
+    tensors_of_shard[name].push_back(tensor);
+  }
+  SafetensorsSet set;
+  set.source_ = path;
+  for (const auto& [shard, tensors] : tensors_of_shard) {
+    set.files_.push_back(SafetensorsFile::Open(JoinPath(folder, shard)));
+    const SafetensorsFile& file = set.files_.back();
+    for (const std::string& tensor : tensors) {
+      const SafetensorsEntry* entry = file.Find(tensor);
+      if (entry == nullptr) {
+        throw InputError(StrCat(path, ": weight_map: says that ", Quoted(tensor), " is in ",
+                                file.source(), ", which has no such tensor"));
+      }
+      set.entries_.emplace(tensor, entry);
+    }
+  }
+  return set;
+}
+
+std::vector<std::string> SafetensorsSet::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries_) names.push_back(name);
+  return names;
+}
+
+const SafetensorsEntry* SafetensorsSet::Find(std::string_view name) const {
+  const auto at = entries_.find(name);
+  return at == entries_.end() ? nullptr : at->second;
+}
+
+const SafetensorsEntry& SafetensorsSet::Get(std::string_view name) const {
+  if (const SafetensorsEntry* entry = Find(name)) return *entry;
+  throw InputError(
+      StrCat(source_, ": has no tensor ", Quoted(name), " among its ", entries_.size()));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,31 @@
+#include "dist/control/file_descriptor.h"
+
+#include <sys/resource.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace lockstep::dist {
+
+int64_t DescriptorLimit() {
+  rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return static_cast<int64_t>(limit.rlim_cur);
+}
+
+bool IsOutOfDescriptors(int code) { return code == EMFILE || code == ENFILE; }
+
+std::string DescriptorHint(int64_t limit) {
+  return StrCat("a process may have ", limit, " descriptors open (`ulimit -n`); allow more in the ",
+                "shell that starts the ranks: ulimit -n 4096");
+}
+
+std::string SystemErrorText(int code) {
+  std::string text = std::strerror(code);
+  if (code == EMFILE) text += "; " + DescriptorHint(DescriptorLimit());
+  return text;
+}
+
+}  // namespace lockstep::dist

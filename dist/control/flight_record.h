@@ -1,0 +1,50 @@
+// What a rank's groups did last, and why they ended: a file of each rank, for people and for
+// tools/flight, which compares those of all ranks.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dist/control/failure_board.h"
+
+namespace lockstep::dist {
+
+struct FlightCall {
+  enum class State { kWaiting, kRunning, kDone };
+
+  Collective call;
+  std::string purpose;  // ProcessGroup::SetPurpose
+  State state = State::kWaiting;
+  double submitted = 0, ended = 0;  // Unix time in seconds; 0: not yet
+};
+
+// "waiting", "running", "done"
+std::string_view Name(FlightCall::State state);
+
+struct FlightGroup {
+  std::vector<FlightCall> calls;   // the last ones, in their order
+  std::optional<Failure> failure;  // that has ended the group, as this rank has learnt of it
+};
+
+struct FlightRecord {
+  int rank = 0, ranks = 1;
+  int64_t process = 0;
+  std::string host;
+  // The same on all ranks that have met, and on no others.
+  std::string meeting;
+  double written = 0;  // Unix time in seconds
+  std::string error;   // the exception that ended the rank; "": none so far
+  std::map<std::string, FlightGroup> groups;
+};
+
+std::string ToJson(const FlightRecord& record);
+// InputError, with the file's name, unless ToJson has written it.
+FlightRecord ParseFlightRecord(const std::string& text, const std::string& file);
+
+// "rank-3.json"
+std::string FlightFileName(int rank);
+
+}  // namespace lockstep::dist

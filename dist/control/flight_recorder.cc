@@ -1,0 +1,117 @@
+#include "dist/control/flight_recorder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "core/io/file.h"
+#include "dist/control/socket.h"
+
+namespace lockstep::dist {
+namespace {
+
+double UnixTime() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+FlightRecorder::FlightRecorder(std::string folder, int rank, int ranks)
+    : folder_(std::move(folder)) {
+  record_.rank = rank;
+  record_.ranks = ranks;
+  record_.process = getpid();
+  record_.host = HostName();
+}
+
+void FlightRecorder::SetFolder(const std::string& folder) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  folder_ = folder;
+}
+
+void FlightRecorder::SetMeeting(const std::string& meeting) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  record_.meeting = meeting;
+}
+
+void FlightRecorder::Submit(const std::string& group, const Collective& call,
+                            const std::string& purpose) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto& calls = calls_[group];
+  calls.push_back({.call = call, .purpose = purpose, .submitted = UnixTime()});
+  if (calls.size() > kDepth) calls.pop_front();
+  if (calls_.size() > kGroups) ForgetOldGroup(group);
+}
+
+// So that groups which come and go take no more room with time. Those that have failed stay.
+void FlightRecorder::ForgetOldGroup(const std::string& other_than) {
+  auto oldest = calls_.end();
+  for (auto at = calls_.begin(); at != calls_.end(); ++at) {
+    const auto written = record_.groups.find(at->first);
+    const bool failed = written != record_.groups.end() && written->second.failure;
+    if (failed || at->first == other_than) continue;
+    if (oldest == calls_.end() || at->second.back().submitted < oldest->second.back().submitted) {
+      oldest = at;
+    }
+  }
+  if (oldest == calls_.end()) return;
+  record_.groups.erase(oldest->first);
+  calls_.erase(oldest);
+}
+
+// From the newest on: exchanges have numbers of their own.
+FlightCall* FlightRecorder::Find(const std::string& group, const Collective& call) {
+  const auto known = calls_.find(group);
+  if (known == calls_.end()) return nullptr;
+  auto& calls = known->second;
+  for (auto at = calls.rbegin(); at != calls.rend(); ++at) {
+    if (at->call == call) return &*at;
+  }
+  return nullptr;
+}
+
+void FlightRecorder::Begin(const std::string& group, const Collective& call) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (FlightCall* const c = Find(group, call)) c->state = FlightCall::State::kRunning;
+}
+
+void FlightRecorder::End(const std::string& group, const Collective& call) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  FlightCall* const c = Find(group, call);
+  if (c == nullptr) return;
+  c->state = FlightCall::State::kDone;
+  c->ended = UnixTime();
+}
+
+void FlightRecorder::Fail(const std::string& group, const Failure& failure) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto& known = record_.groups[group].failure;
+  if (known) return;
+  known = failure;
+  WriteLocked();
+}
+
+void FlightRecorder::Write(const std::string& error) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  record_.error = error;
+  WriteLocked();
+}
+
+// A record that cannot be written must not hide the failure.
+void FlightRecorder::WriteLocked() noexcept {
+  try {
+    if (folder_.empty() || !IsDirectory(ParentPath(folder_))) return;
+    record_.written = UnixTime();
+    for (const auto& [name, calls] : calls_) {
+      record_.groups[name].calls.assign(calls.begin(), calls.end());
+    }
+    MakeDirectories(folder_);
+    WriteFileAtomically(JoinPath(folder_, FlightFileName(record_.rank)), ToJson(record_));
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "warning: no flight record: %s\n", e.what());
+  }
+}
+
+}  // namespace lockstep::dist

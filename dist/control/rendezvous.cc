@@ -1,0 +1,191 @@
+#include "dist/control/rendezvous.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <numeric>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+
+namespace lockstep::dist {
+namespace {
+
+constexpr int kDefaultPort = 29500;
+constexpr int kMost = 1 << 20;  // ranks, nodes
+constexpr int kLastPort = 65535;
+// Beside an agent of torchrun.
+constexpr int kPortChoices = 8;
+
+// The names that a launcher uses for the same four numbers.
+struct Launcher {
+  const char *rank, *world_size, *local_rank, *local_world_size;
+};
+
+constexpr Launcher kLaunchers[] = {
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr},
+};
+constexpr const Launcher& kSlurm = kLaunchers[2];
+
+// Reads a whole number in [low, high].
+std::optional<int> ReadNumber(const Environment& environment, const char* name, int low, int high) {
+  if (name == nullptr) return std::nullopt;
+  const auto text = environment(name);
+  if (!text) return std::nullopt;
+  int value = 0;
+  const char* const end = text->data() + text->size();
+  const auto [at, code] = std::from_chars(text->data(), end, value);
+  if (code != std::errc() || at != end || value < low || value > high) {
+    throw InputError(StrCat("the environment variable ", name, " is '", *text,
+                            "'; it must be a whole number from ", low, " to ", high));
+  }
+  return value;
+}
+
+void CheckBelow(const char* name, int value, const char* limit_name, int limit) {
+  if (value < limit) return;
+  throw InputError(StrCat("the environment contradicts itself: ", name, " is ", value, ", but ",
+                          limit_name, " is ", limit, "; ranks count from 0"));
+}
+
+// Of "2(x3),1", three nodes with two tasks each and one with one: the tasks of each node.
+std::vector<int> TasksOfNodes(const std::string& list) {
+  std::vector<int> tasks;
+  const char* at = list.data();
+  const char* const end = at + list.size();
+  while (at < end) {
+    int count = 0, nodes = 1;
+    auto read = std::from_chars(at, end, count);
+    if (read.ec != std::errc() || count < 0) return {};
+    at = read.ptr;
+    if (std::string_view(at, end).starts_with("(x")) {
+      read = std::from_chars(at + 2, end, nodes);
+      if (read.ec != std::errc() || nodes < 0 || nodes > kMost || read.ptr == end ||
+          *read.ptr != ')') {
+        return {};
+      }
+      at = read.ptr + 1;
+    }
+    tasks.insert(tasks.end(), static_cast<size_t>(nodes), count);
+    if (at < end && *at++ != ',') return {};
+  }
+  return tasks;
+}
+
+// What srun says of the tasks on this node, where that fits what else it says.
+std::optional<int> SlurmTasksHere(const Environment& environment, int world_size, int local_rank) {
+  const auto node = ReadNumber(environment, "SLURM_NODEID", 0, kMost);
+  for (const char* const name : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
+    const auto list = environment(name);
+    if (!node || !list) continue;
+    const std::vector<int> tasks = TasksOfNodes(*list);
+    const auto all = std::accumulate(tasks.begin(), tasks.end(), int64_t{0});
+    if (all != world_size || *node >= std::ssize(tasks)) continue;
+    const int here = tasks[static_cast<size_t>(*node)];
+    if (local_rank < here) return here;
+  }
+  return std::nullopt;
+}
+
+void ReadRanks(const Environment& environment, const Launcher& names, Rendezvous* r) {
+  r->rank = *ReadNumber(environment, names.rank, 0, kMost);
+  const auto size = ReadNumber(environment, names.world_size, 1, kMost);
+  if (!size) {
+    throw InputError(StrCat("the environment variable ", names.rank, " is set, but ",
+                            names.world_size, " is not; a launcher sets both"));
+  }
+  r->world_size = *size;
+  CheckBelow(names.rank, r->rank, names.world_size, r->world_size);
+  const auto local_rank = ReadNumber(environment, names.local_rank, 0, kMost);
+  // Without a word about machines there is one.
+  r->local_rank = local_rank.value_or(r->rank);
+  std::optional<int> local_size;
+  const char* limit = names.world_size;
+  if (&names == &kSlurm) {
+    local_size = SlurmTasksHere(environment, r->world_size, r->local_rank);
+  } else {
+    local_size = ReadNumber(environment, names.local_world_size, 1, kMost);
+    if (local_size) limit = names.local_world_size;
+  }
+  if (local_size) {
+    CheckBelow(StrCat("one less than ", limit).c_str(), *local_size - 1, names.world_size,
+               r->world_size);
+  }
+  r->local_world_size = local_size.value_or(r->world_size);
+  CheckBelow(names.local_rank, r->local_rank, limit, r->local_world_size);
+}
+
+void ReadMaster(const Environment& environment, bool slurm, Rendezvous* r) {
+  if (const auto host = environment("MASTER_ADDR")) {
+    r->master_addr = *host;
+  } else if (const auto nodes = environment("SLURM_JOB_NODELIST"); slurm && nodes) {
+    r->master_addr = FirstHost(*nodes);
+  } else if (r->local_world_size < r->world_size) {
+    throw InputError(StrCat("the environment variable MASTER_ADDR is not set, and only ",
+                            r->local_world_size, " of ", r->world_size,
+                            " ranks are on this machine; set it to the host of rank 0"));
+  }
+  const auto port = ReadNumber(environment, "MASTER_PORT", 1, kLastPort);
+  const auto job = slurm ? ReadNumber(environment, "SLURM_JOB_ID", 0, 2147483647) : std::nullopt;
+  // Jobs that share a node should not meet.
+  r->master_port = port ? *port : job ? 20000 + *job % 10000 : kDefaultPort;
+}
+
+// PyTorch's torchrun has a store of its own at MASTER_PORT, which speaks another protocol. All
+// ranks know that port, and so where else to look.
+void ReadAgent(const Environment& environment, Rendezvous* r) {
+  if (environment("TORCHELASTIC_USE_AGENT_STORE") != "True") return;
+  r->run_id = StrCat(environment("TORCHELASTIC_RUN_ID").value_or(""), ":", r->master_port);
+  const bool above = r->master_port + kPortChoices <= kLastPort;
+  r->master_port += above ? 1 : -kPortChoices;
+  r->port_choices = kPortChoices;
+  if (r->local_world_size == r->world_size) r->master_addr = "127.0.0.1";
+}
+
+}  // namespace
+
+std::optional<std::string> ProcessEnvironment(const std::string& name) {
+  const char* const value = std::getenv(name.c_str());
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+Rendezvous ReadRendezvous(const Environment& environment) {
+  Rendezvous r;
+  if (!environment("RANK") && environment("WORLD_SIZE")) {
+    throw InputError(
+        "the environment variable WORLD_SIZE is set, but RANK is not; a launcher sets both");
+  }
+  for (const Launcher& names : kLaunchers) {
+    if (!environment(names.rank)) continue;
+    r.source = names.rank;
+    ReadRanks(environment, names, &r);
+    ReadMaster(environment, &names == &kSlurm, &r);
+    ReadAgent(environment, &r);
+    break;
+  }
+  r.secret = environment("LOCKSTEP_SECRET").value_or("");
+  r.store_folder = environment("LOCKSTEP_STORE_DIR").value_or("");
+  return r;
+}
+
+std::string FirstHost(const std::string& list) {
+  const size_t bracket = list.find('[');
+  const size_t comma = list.find(',');
+  if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
+  const size_t end = list.find_first_of(",-]", bracket);
+  if (end == std::string::npos || end == bracket + 1) {
+    throw InputError(StrCat("SLURM_JOB_NODELIST is '", list,
+                            "', which is not a list of hosts; set MASTER_ADDR"));
+  }
+  const size_t close = list.find(']', bracket);
+  const size_t rest = close == std::string::npos ? close : list.find(',', close);
+  const std::string suffix =
+      close == std::string::npos ? "" : list.substr(close + 1, rest - close - 1);
+  return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1) + suffix;
+}
+
+}  // namespace lockstep::dist

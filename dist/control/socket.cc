@@ -1,0 +1,219 @@
+#include "dist/control/socket.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "dist/control/port_owner.h"
+
+namespace lockstep::dist {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+std::string ErrnoText() { return SystemErrorText(errno); }
+
+Addresses Resolve(const std::string& host, int port, int flags) {
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* list = nullptr;
+  const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  if (code != 0) {
+    const int reason = errno;
+    if (code == EAI_SYSTEM && IsOutOfDescriptors(reason)) {
+      throw NoDescriptorsError(SystemErrorText(reason));
+    }
+    throw StoreError(StrCat("the host '", host, "' cannot be resolved: ", gai_strerror(code)));
+  }
+  return Addresses(list, freeaddrinfo);
+}
+
+// Waits for readiness; throws at the deadline.
+void Await(int fd, short events, Socket::Deadline deadline) {
+  while (true) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left < 0) throw StoreError("timed out");
+    pollfd p = {fd, events, 0};
+    const int ready = poll(&p, 1, static_cast<int>(std::min<int64_t>(left + 1, 60'000)));
+    if (ready > 0) return;
+    if (ready < 0 && errno != EINTR) throw StoreError("poll: " + ErrnoText());
+  }
+}
+
+Socket OpenLike(const addrinfo& address) {
+  Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (socket.fd() < 0 && IsOutOfDescriptors(errno)) throw NoDescriptorsError(ErrnoText());
+  if (socket.fd() < 0) throw StoreError("socket: " + ErrnoText());
+  return socket;
+}
+
+// Empty unless it worked: then the reason is in *error.
+Socket TryConnect(const addrinfo& address, Socket::Deadline deadline, std::string* error) {
+  Socket socket = OpenLike(address);
+  if (connect(socket.fd(), address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) {
+      *error = ErrnoText();
+      return {};
+    }
+    Await(socket.fd(), POLLOUT, deadline);
+    int code = 0;
+    socklen_t size = sizeof(code);
+    getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &code, &size);
+    if (code != 0) {
+      *error = std::strerror(code);
+      return {};
+    }
+  }
+  const int on = 1;
+  setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  return socket;
+}
+
+}  // namespace
+
+void Socket::Shutdown() const {
+  if (fd() >= 0) shutdown(fd(), SHUT_RDWR);
+}
+
+void Socket::SendAll(const void* data, size_t bytes, Deadline deadline) const {
+  const auto* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = send(fd(), at, bytes, MSG_NOSIGNAL);
+    if (n >= 0) {
+      at += n;
+      bytes -= static_cast<size_t>(n);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      Await(fd(), POLLOUT, deadline);
+    } else if (errno != EINTR) {
+      throw StoreError("the connection was closed (" + ErrnoText() + ")");
+    }
+  }
+}
+
+void Socket::ReceiveAll(void* data, size_t bytes, Deadline deadline) const {
+  auto* at = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = recv(fd(), at, bytes, 0);
+    if (n > 0) {
+      at += n;
+      bytes -= static_cast<size_t>(n);
+    } else if (n == 0) {
+      throw StoreError("the connection was closed");
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      Await(fd(), POLLIN, deadline);
+    } else if (errno != EINTR) {
+      throw StoreError("the connection was closed (" + ErrnoText() + ")");
+    }
+  }
+}
+
+Socket Listen(const std::string& host, int port) {
+  const Addresses addresses = Resolve(host, port, AI_PASSIVE | AI_NUMERICSERV);
+  Socket socket = OpenLike(*addresses);
+  const int on = 1;
+  setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (bind(socket.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
+      listen(socket.fd(), 1024) != 0) {
+    const int code = errno;
+    std::string hint;
+    if (code == EADDRINUSE) hint = OwnerOfPort(port) + "; choose another MASTER_PORT";
+    if (code == EADDRNOTAVAIL) hint = "; MASTER_ADDR must be an address of the machine of rank 0";
+    throw StoreError(StrCat("cannot listen on ", host, ":", port, ": ", std::strerror(code), hint));
+  }
+  return socket;
+}
+
+Socket Accept(const Socket& listener, Socket::Deadline deadline) {
+  while (true) {
+    Await(listener.fd(), POLLIN, deadline);
+    Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket.fd() >= 0) return socket;
+    if (errno != EINTR && errno != EAGAIN && errno != ECONNABORTED) {
+      throw StoreError("accept: " + ErrnoText());
+    }
+  }
+}
+
+int PortOf(const Socket& socket) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    throw StoreError("getsockname: " + ErrnoText());
+  }
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
+                   : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+}
+
+Socket Connect(const std::string& host, int port, Socket::Deadline deadline) {
+  std::string error = "timed out";
+  auto pause = std::chrono::milliseconds(5);
+  do {
+    try {
+      const Addresses addresses = Resolve(host, port, AI_NUMERICSERV);
+      for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+        Socket socket = TryConnect(*a, deadline, &error);
+        if (socket.fd() >= 0) return socket;
+      }
+    } catch (const NoDescriptorsError& e) {
+      throw NoDescriptorsError(StrCat("cannot connect to ", host, ":", port, ": ", e.what()));
+    } catch (const StoreError& e) {
+      error = e.what();
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::milliseconds(250));
+  } while (Clock::now() < deadline);
+  throw StoreError(StrCat("cannot connect to ", host, ":", port, ": ", error));
+}
+
+std::string AddressTowards(const std::string& host, int port) {
+  const Addresses addresses = Resolve(host, port, AI_NUMERICSERV);
+  const FileDescriptor probe(::socket(addresses->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage own = {};
+  socklen_t size = sizeof(own);
+  char text[NI_MAXHOST] = {};
+  if (probe.fd() < 0 || connect(probe.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
+      getsockname(probe.fd(), reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
+      getnameinfo(reinterpret_cast<const sockaddr*>(&own), size, text, sizeof(text), nullptr, 0,
+                  NI_NUMERICHOST) != 0) {
+    throw StoreError(StrCat("there is no way from here to ", host, ": ", ErrnoText()));
+  }
+  return text;
+}
+
+std::string HostName() {
+  std::array<char, 256> name = {};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+bool IsLoopback(const std::string& host) {
+  const Addresses addresses = Resolve(host, 0, AI_NUMERICSERV);
+  for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+    if (a->ai_family == AF_INET) {
+      const auto* in = reinterpret_cast<const sockaddr_in*>(a->ai_addr);
+      if ((ntohl(in->sin_addr.s_addr) >> 24) != 127) return false;
+    } else {
+      const auto* in = reinterpret_cast<const sockaddr_in6*>(a->ai_addr);
+      if (!IN6_IS_ADDR_LOOPBACK(&in->sin6_addr)) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,63 @@
+#include "dist/control/tcp_store_acceptor.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "dist/control/tcp_store_protocol.h"
+
+namespace lockstep::dist {
+namespace {
+
+// While descriptors are missing.
+constexpr auto kPause = std::chrono::milliseconds(100);
+
+FileDescriptor OpenSpare() { return FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+
+}  // namespace
+
+TcpStoreAcceptor::TcpStoreAcceptor(Socket listener)
+    : listener_(std::move(listener)), spare_(OpenSpare()) {}
+
+Socket TcpStoreAcceptor::AcceptNow() const {
+  return Socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+}
+
+Socket TcpStoreAcceptor::Accept(bool full) {
+  Socket socket = AcceptNow();
+  if (socket.fd() >= 0) {
+    if (!full) return socket;
+    TurnAway(socket, 0);
+    return {};
+  }
+  const int code = errno;
+  if (code == EAGAIN || code == EINTR || code == ECONNABORTED) return {};
+  if (IsOutOfDescriptors(code)) {
+    if (!std::exchange(warned_, true)) {
+      std::fprintf(stderr, "warning: the store of rank 0 cannot take in another connection: %s\n",
+                   SystemErrorText(code).c_str());
+    }
+    spare_ = FileDescriptor();
+    socket = AcceptNow();
+    const bool heard = socket.fd() >= 0;
+    if (heard) TurnAway(socket, DescriptorLimit());
+    socket = Socket();
+    spare_ = OpenSpare();
+    if (heard) return {};
+  }
+  retry_at_ = Clock::now() + kPause;
+  return {};
+}
+
+void TcpStoreAcceptor::TurnAway(const Socket& socket, int64_t limit) {
+  tcp_store::Hello hello;
+  hello.magic = tcp_store::kNoRoomMagic;
+  hello.limit = limit;
+  // The buffer of a new connection has room for it.
+  send(socket.fd(), &hello, sizeof(hello), MSG_NOSIGNAL);
+}
+
+}  // namespace lockstep::dist

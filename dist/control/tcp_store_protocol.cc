@@ -1,0 +1,39 @@
+#include "dist/control/tcp_store_protocol.h"
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+
+#include <vector>
+
+#include "core/error.h"
+
+namespace lockstep::dist::tcp_store {
+
+Nonce RandomNonce() {
+  Nonce nonce;
+  LS_INVARIANT(RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), nonce.size()) == 1,
+               "OpenSSL has no random bytes");
+  return nonce;
+}
+
+Mac MacOf(std::string_view secret, std::string_view role, const Nonce& server,
+          const Nonce& client) {
+  std::vector<unsigned char> text(role.begin(), role.end());
+  for (const Nonce* nonce : {&server, &client}) {
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(nonce->data());
+    text.insert(text.end(), bytes, bytes + nonce->size());
+  }
+  Mac mac;
+  unsigned int size = 0;
+  const auto* const done =
+      HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()), text.data(), text.size(),
+           reinterpret_cast<unsigned char*>(mac.data()), &size);
+  LS_INVARIANT(done != nullptr && size == mac.size(), "OpenSSL's HMAC failed");
+  return mac;
+}
+
+bool Equal(const Mac& a, const Mac& b) { return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }
+
+}  // namespace lockstep::dist::tcp_store

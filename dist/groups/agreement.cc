@@ -1,0 +1,213 @@
+#include "dist/groups/agreement.h"
+
+#include <algorithm>
+#include <map>
+
+#include "dist/data_parallel/content_hash.h"
+
+namespace lockstep::dist {
+namespace {
+
+template <class T>
+std::vector<std::vector<T>> Gather(ProcessGroup& group, std::span<const T> values) {
+  const auto n = static_cast<int64_t>(values.size());
+  const Tensor mine = Tensor::FromSpan<T>(values, {n}, group.device());
+  const Tensor all = Tensor::Empty({group.size(), n}, DTypeOf<T>, group.device());
+  group.AllGather(mine, all)->Synchronize();
+  const std::vector<T> flat = all.ToVector<T>();
+  std::vector<std::vector<T>> rows;
+  for (int r = 0; r < group.size(); ++r) {
+    rows.emplace_back(flat.begin() + r * n, flat.begin() + (r + 1) * n);
+  }
+  return rows;
+}
+
+// Ranks by what they have, the most common first; of equally common ones that of the lowest rank.
+template <class T>
+std::vector<std::pair<T, std::vector<int>>> Parties(const std::vector<T>& values) {
+  std::vector<std::pair<T, std::vector<int>>> parties;
+  for (int r = 0; r < static_cast<int>(values.size()); ++r) {
+    const auto same = std::find_if(parties.begin(), parties.end(),
+                                   [&](const auto& party) { return party.first == values[r]; });
+    if (same == parties.end()) {
+      parties.emplace_back(values[r], std::vector<int>{r});
+    } else {
+      same->second.push_back(r);
+    }
+  }
+  std::stable_sort(parties.begin(), parties.end(),
+                   [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
+  return parties;
+}
+
+// "is A on ranks 0 and 2, B on rank 1"
+template <class T>
+std::string WhoHasWhat(const std::vector<T>& values) {
+  std::string text;
+  for (const auto& [value, ranks] : Parties(values)) {
+    text += StrCat(text.empty() ? "" : ", ", value, " on ", RankList(ranks));
+  }
+  return text;
+}
+
+template <class T>
+bool AllEqual(const std::vector<T>& values) {
+  return std::all_of(values.begin(), values.end(), [&](const T& v) { return v == values[0]; });
+}
+
+// Of lists of hashes: the first position where ranks differ, which is the end of the shortest if
+// they agree so far; -1 if all are the same.
+struct Difference {
+  int64_t at = -1;
+  bool same_length = true;
+};
+Difference FirstDifference(ProcessGroup& group, const std::vector<int64_t>& hashes) {
+  // Fixed sizes first: a length that differs would itself be a mismatch.
+  uint64_t total = 0;
+  for (const int64_t h : hashes) total = HashCombine(total, static_cast<uint64_t>(h));
+  const int64_t digest[] = {static_cast<int64_t>(hashes.size()), static_cast<int64_t>(total)};
+  const auto digests = GatherValues(group, digest);
+  if (AllEqual(digests)) return {};
+  int64_t shortest = digests[0][0], longest = shortest;
+  for (const auto& d : digests) {
+    shortest = std::min(shortest, d[0]);
+    longest = std::max(longest, d[0]);
+  }
+  const auto all = GatherValues(group, std::span(hashes).subspan(0, static_cast<size_t>(shortest)));
+  for (int64_t i = 0; i < shortest; ++i) {
+    for (const auto& row : all) {
+      if (row[i] != all[0][i]) return {i, shortest == longest};
+    }
+  }
+  return {shortest, shortest == longest};
+}
+
+int64_t HashText(const std::string& text) {
+  return static_cast<int64_t>(HashBytes(std::as_bytes(std::span(text.data(), text.size()))));
+}
+
+}  // namespace
+
+void Disagree(ProcessGroup& group, const std::string& message) {
+  try {
+    group.Barrier()->Synchronize();
+  } catch (const Error&) {
+  }
+  throw ReplicaError(message);
+}
+
+std::string RankList(std::span<const int> ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    text += StrCat(i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
+  }
+  return text;
+}
+
+std::vector<std::vector<int64_t>> GatherValues(ProcessGroup& group,
+                                               std::span<const int64_t> values) {
+  return Gather(group, values);
+}
+
+std::vector<std::vector<double>> GatherValues(ProcessGroup& group, std::span<const double> values) {
+  return Gather(group, values);
+}
+
+std::vector<std::string> GatherTexts(ProcessGroup& group, const std::string& text, int64_t limit) {
+  std::vector<uint8_t> bytes(static_cast<size_t>(limit));
+  std::copy_n(text.begin(), std::min(text.size(), bytes.size()), bytes.begin());
+  std::vector<std::string> texts;
+  for (const auto& row : Gather<uint8_t>(group, bytes)) {
+    texts.emplace_back(row.begin(), std::find(row.begin(), row.end(), 0));
+  }
+  return texts;
+}
+
+void CheckEqual(ProcessGroup& group, const std::string& what, int64_t value) {
+  std::vector<int64_t> values;
+  for (const auto& row : GatherValues(group, std::span(&value, 1))) values.push_back(row[0]);
+  if (AllEqual(values)) return;
+  Disagree(group, StrCat(what, " is ", WhoHasWhat(values), ": it must be the same on every rank"));
+}
+
+void CheckSameShape(ProcessGroup& group, const Module& module) {
+  std::vector<std::string> texts;
+  for (const auto& [name, p] : module.NamedParameters()) {
+    texts.push_back(StrCat("parameter '", name, "' ", p->value().dtype(), p->value().shape(),
+                           p->trainable() ? "" : " (not trained)"));
+  }
+  for (const auto& [name, b] : module.NamedBuffers()) {
+    texts.push_back(StrCat("buffer '", name, "' ", b.dtype(), b.shape()));
+  }
+  std::vector<int64_t> hashes;
+  for (const std::string& text : texts) hashes.push_back(HashText(text));
+  const int64_t at = FirstDifference(group, hashes).at;
+  if (at < 0) return;
+  const auto have =
+      GatherTexts(group, at < std::ssize(texts) ? texts[static_cast<size_t>(at)] : "nothing more");
+  Disagree(group, StrCat("the ranks' models differ: ", WhoHasWhat(have), " (place ", at,
+                         " of the model); all ranks must build the same model"));
+}
+
+void BroadcastTensors(ProcessGroup& group, std::span<const Tensor> tensors, int root) {
+  // In flight together; what does not lie on the group's device, or not in one piece, as a copy.
+  std::vector<std::pair<Tensor, WorkPtr>> sent;
+  for (const Tensor& t : tensors) {
+    const Tensor whole = t.Detach().To(group.device()).Contiguous();
+    sent.emplace_back(whole, group.Broadcast(whole, root));
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    sent[i].second->Synchronize();
+    const Tensor to = tensors[i].Detach();
+    if (sent[i].first.storage().SameBlock(to.storage())) {
+      to.storage().BumpVersion();
+    } else {
+      to.CopyFrom(sent[i].first);
+    }
+  }
+}
+
+void CheckSameBits(ProcessGroup& group, const std::string& what,
+                   std::span<const std::pair<std::string, Tensor>> tensors) {
+  std::vector<int64_t> hashes;
+  for (const auto& [name, tensor] : tensors) {
+    hashes.push_back(static_cast<int64_t>(HashTensor(tensor)));
+  }
+  const auto [at, same_length] = FirstDifference(group, hashes);
+  if (at < 0) return;
+  if (!same_length) {
+    Disagree(group, StrCat(what, " are not as many on all ranks; this one has ", hashes.size()));
+  }
+  std::vector<int64_t> values;
+  int64_t differing = 0;
+  const auto all = GatherValues(group, hashes);
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    for (const auto& row : all) {
+      if (row[i] == all[0][i]) continue;
+      ++differing;
+      break;
+    }
+  }
+  for (const auto& row : all) values.push_back(row[static_cast<size_t>(at)]);
+  const auto parties = Parties(values);
+  std::vector<int> odd;
+  for (size_t p = 1; p < parties.size(); ++p) {
+    odd.insert(odd.end(), parties[p].second.begin(), parties[p].second.end());
+  }
+  std::sort(odd.begin(), odd.end());
+  Disagree(group,
+           StrCat(what, " are not the same on all ranks: '", tensors[static_cast<size_t>(at)].first,
+                  "' of ", RankList(odd), " is not that of ", RankList(parties[0].second),
+                  parties[0].second.size() == odd.size() ? " (who is right cannot be told)" : "",
+                  differing > 1 ? StrCat("; so are ", differing - 1, " more") : "",
+                  ". The replicas are out of step: a memory fault, or something that only some "
+                  "ranks did; go back to the last good checkpoint"));
+}
+
+void CheckGradients(ProcessGroup& group, const Module& module) {
+  std::vector<std::pair<std::string, Tensor>> gradients;
+  for (const auto& [name, p] : module.NamedParameters()) gradients.emplace_back(name, p->grad());
+  CheckSameBits(group, "the gradients", gradients);
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,144 @@
+#include "dist/groups/collective.h"
+
+#include <algorithm>
+#include <set>
+
+namespace lockstep::dist {
+
+std::string_view Name(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return "all_reduce";
+    case CollectiveKind::kReduceScatter:
+      return "reduce_scatter";
+    case CollectiveKind::kAllGather:
+      return "all_gather";
+    case CollectiveKind::kBroadcast:
+      return "broadcast";
+    case CollectiveKind::kAllToAll:
+      return "all_to_all";
+    case CollectiveKind::kExchange:
+      return "exchange";
+    case CollectiveKind::kBarrier:
+      return "barrier";
+    case CollectiveKind::kLeave:
+      return "leave";
+  }
+  return "unknown operation";
+}
+
+std::string_view Name(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return "sum";
+    case ReduceOp::kMax:
+      return "max";
+    case ReduceOp::kMin:
+      return "min";
+  }
+  return "unknown reduction";
+}
+
+std::string Describe(const Collective& c) {
+  const std::string what = StrCat(Name(c.kind), " #", c.sequence);
+  const std::string elements =
+      c.count < 0 ? StrCat(c.dtype, "[uneven]") : StrCat(c.dtype, "[", c.count, "]");
+  switch (c.kind) {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kReduceScatter:
+      return StrCat(what, " (", elements, ", ", Name(c.op), ")");
+    case CollectiveKind::kBroadcast:
+      return StrCat(what, " (", elements, ", from rank ", c.root, ")");
+    case CollectiveKind::kAllGather:
+    case CollectiveKind::kAllToAll:
+      return StrCat(what, " (", elements, ")");
+    case CollectiveKind::kExchange:
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kLeave:
+      break;
+  }
+  return what;
+}
+
+std::array<int64_t, kCollectiveValues> ToValues(const Collective& c) {
+  return {static_cast<int64_t>(c.kind),
+          static_cast<int64_t>(c.op),
+          static_cast<int64_t>(c.dtype),
+          static_cast<int64_t>(c.root),
+          c.count,
+          c.sequence};
+}
+
+std::optional<Collective> CollectiveFromValues(std::span<const int64_t> v) {
+  const bool known = v.size() == kCollectiveValues && v[0] >= 0 &&
+                     v[0] <= static_cast<int64_t>(CollectiveKind::kLeave) && v[1] >= 0 &&
+                     v[1] <= static_cast<int64_t>(ReduceOp::kMin) && v[2] >= 0 && v[2] < kNumDTypes;
+  if (!known) return std::nullopt;
+  return Collective{static_cast<CollectiveKind>(v[0]),
+                    static_cast<ReduceOp>(v[1]),
+                    static_cast<DType>(v[2]),
+                    static_cast<int>(v[3]),
+                    v[4],
+                    v[5]};
+}
+
+std::string ListRanks(std::span<const int> ranks) {
+  constexpr size_t kShown = 16;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < std::min(kShown, ranks.size()); ++i) {
+    text += StrCat(i == 0 ? "" : ", ", ranks[i]);
+  }
+  if (ranks.size() > kShown) text += StrCat(" and ", ranks.size() - kShown, " more");
+  return text;
+}
+
+std::string LikelyMistake(const std::map<int, Collective>& calls) {
+  std::vector<int> left;
+  std::map<CollectiveKind, std::vector<int>> kinds;
+  std::set<int64_t> counts;
+  std::set<DType> dtypes;
+  std::set<int> roots;
+  for (const auto& [rank, c] : calls) {
+    if (c.kind == CollectiveKind::kLeave) left.push_back(rank);
+    kinds[c.kind].push_back(rank);
+    counts.insert(c.count);
+    dtypes.insert(c.dtype);
+    roots.insert(c.root);
+  }
+  if (!left.empty() && left.size() < calls.size()) {
+    return StrCat(
+        ListRanks(left), " ended while others go on: with less data? Give all ranks as ",
+        "many steps (CheckEqual before the loop), or let the others end by Reducer::Join");
+  }
+  if (kinds.size() > 1) {
+    // Who is alone, where that can be told.
+    for (const auto& [kind, ranks] : kinds) {
+      if (ranks.size() > 1 || calls.size() < 3) continue;
+      return StrCat("is there a collective that rank ", ranks[0], " alone calls or leaves out, as ",
+                    "inside `if (rank == ", ranks[0], ")`? All ranks must make every call");
+    }
+    return "is one of them inside an `if` on the rank, as `if (rank == 0)`? All ranks must make "
+           "every call";
+  }
+  if (dtypes.size() > 1) return "do all ranks run with the same precision, and the same build?";
+  if (counts.size() > 1) {
+    return "do all ranks have the same configuration, the same model, batches of the same size and "
+           "the same build?";
+  }
+  if (roots.size() > 1) return "all ranks must name the same root";
+  return "";
+}
+
+uint64_t Extend(uint64_t hash, const Collective& c) {
+  // FNV-1a over 64-bit words, with the finaliser of splitmix64 after each: words of small numbers
+  // differ in few bits.
+  for (const int64_t value : ToValues(c)) {
+    hash = (hash ^ static_cast<uint64_t>(value)) * 0x100000001b3u;
+    hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9u;
+    hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
+    hash ^= hash >> 31;
+  }
+  return hash;
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,283 @@
+#include "dist/groups/host_collectives.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "dist/data_parallel/content_hash.h"
+#include "dist/groups/host_reduce.h"
+
+namespace lockstep::dist {
+namespace {
+
+// Up to here a second round trip costs more than sending everything to everybody.
+constexpr int64_t kAtOnce = 16 * 1024;  // bytes
+// Scratch memory per rank.
+constexpr int64_t kChunk = 4 * 1024 * 1024;  // bytes
+
+// What is smaller is not packed.
+constexpr int64_t kWorthPacking = 16 * 1024;  // bytes
+
+struct Range {
+  int64_t begin, count;
+};
+
+// Part `index` of n elements cut into `parts`: sizes differ by one at most.
+Range PartOf(int64_t n, int parts, int index) {
+  const int64_t base = n / parts, rest = n % parts;
+  return {base * index + std::min<int64_t>(index, rest), base + (index < rest ? 1 : 0)};
+}
+
+}  // namespace
+
+void HostCollectives::Send(int peer, const void* data, int64_t bytes) {
+  if (bytes > 0) outgoing_.push_back({peer, data, bytes});
+}
+
+void HostCollectives::Receive(int peer, void* data, int64_t bytes) {
+  if (bytes > 0) incoming_.push_back({peer, data, bytes});
+}
+
+void HostCollectives::SendElements(int peer, DType dtype, const void* data, int64_t n) {
+  const int64_t bytes = n * SizeOf(dtype);
+  if (i_pack_ && bytes >= kWorthPacking) outgoing_packed_.push_back({outgoing_.size(), dtype, n});
+  Send(peer, data, bytes);
+}
+
+void HostCollectives::ReceiveElements(int peer, DType dtype, void* data, int64_t n) {
+  const int64_t bytes = n * SizeOf(dtype);
+  if (they_pack_[static_cast<size_t>(peer)] && bytes >= kWorthPacking) {
+    incoming_packed_.push_back({incoming_.size(), dtype, n});
+  }
+  Receive(peer, data, bytes);
+}
+
+void HostCollectives::Run(Deadline deadline) {
+  const auto outgoing = std::exchange(outgoing_, {});
+  const auto incoming = std::exchange(incoming_, {});
+  ++step_;
+  RunPacked(outgoing, incoming, deadline);
+  if (hashes_) CompareHashes(outgoing, incoming, deadline);
+}
+
+void HostCollectives::RunPacked(std::span<const Transport::Outgoing> outgoing,
+                                std::span<const Transport::Incoming> incoming, Deadline deadline) {
+  const auto pack = std::exchange(outgoing_packed_, {});
+  const auto unpack = std::exchange(incoming_packed_, {});
+  std::vector<Transport::Outgoing> sent(outgoing.begin(), outgoing.end());
+  std::vector<Transport::Incoming> received(incoming.begin(), incoming.end());
+  int64_t bytes = 0;
+  for (const PackedMessage& m : pack) bytes += PackedBound(m.dtype, m.n);
+  for (const PackedMessage& m : unpack) bytes += PackedBound(m.dtype, m.n);
+  if (std::ssize(packed_) < bytes) packed_.resize(static_cast<size_t>(bytes));
+  std::byte* room = packed_.data();
+  const PackedMessage* last = nullptr;
+  for (const PackedMessage& m : pack) {
+    const void* const data = outgoing[m.index].data;
+    if (last != nullptr && outgoing[last->index].data == data && last->n == m.n) {
+      sent[m.index] = {sent[m.index].peer, sent[last->index].data, sent[last->index].bytes};
+      continue;
+    }
+    const int64_t size = PackFloats(m.dtype, data, m.n, room);
+    sent[m.index] = {sent[m.index].peer, room, size};
+    room += size;
+    last = &m;
+  }
+  for (const PackedMessage& m : unpack) {
+    const int64_t bound = PackedBound(m.dtype, m.n);
+    received[m.index] = {received[m.index].peer, room, bound};
+    room += bound;
+  }
+  RunTransport(sent, received, deadline);
+  for (const PackedMessage& m : unpack) {
+    UnpackFloats(m.dtype, static_cast<const std::byte*>(received[m.index].data), m.n,
+                 incoming[m.index].data);
+  }
+}
+
+void HostCollectives::RunTransport(std::span<const Transport::Outgoing> outgoing,
+                                   std::span<const Transport::Incoming> incoming,
+                                   Deadline deadline) {
+  if (outgoing.empty() && incoming.empty()) return;
+  const auto begin = Clock::now();
+  transport_.Run(outgoing, incoming, deadline);
+  int64_t bytes = 0;
+  for (const Transport::Outgoing& m : outgoing) bytes += m.bytes;
+  // What only leaves may still be on its way.
+  if (!incoming.empty()) link_load_.Exchanged(bytes, begin, Clock::now());
+}
+
+void HostCollectives::CompareHashes(std::span<const Transport::Outgoing> outgoing,
+                                    std::span<const Transport::Incoming> incoming,
+                                    Deadline deadline) {
+  const auto hash = [](const void* data, int64_t bytes) {
+    return HashBytes({static_cast<const std::byte*>(data), static_cast<size_t>(bytes)});
+  };
+  std::vector<Transport::Outgoing> mine;
+  std::vector<Transport::Incoming> theirs;
+  my_hashes_.resize(outgoing.size());
+  their_hashes_.resize(incoming.size());
+  for (size_t i = 0; i < outgoing.size(); ++i) {
+    my_hashes_[i] = hash(outgoing[i].data, outgoing[i].bytes);
+    mine.push_back({outgoing[i].peer, &my_hashes_[i], sizeof(uint64_t)});
+  }
+  for (size_t i = 0; i < incoming.size(); ++i) {
+    theirs.push_back({incoming[i].peer, &their_hashes_[i], sizeof(uint64_t)});
+  }
+  if (!mine.empty() || !theirs.empty()) transport_.Run(mine, theirs, deadline);
+  for (size_t i = 0; i < incoming.size(); ++i) {
+    const auto& [peer, data, bytes] = incoming[i];
+    if (hash(data, bytes) == their_hashes_[i]) continue;
+    throw TransportError(TransportError::Cause::kCorrupt, {peer},
+                         StrCat("a message of ", bytes, " bytes from rank ", peer, " to rank ",
+                                rank(), " did not come as it was sent"));
+  }
+}
+
+std::byte* HostCollectives::Scratch(int64_t bytes) {
+  const auto needed = static_cast<size_t>(bytes * size());
+  if (scratch_.size() < needed) scratch_.resize(needed);
+  return scratch_.data();
+}
+
+void HostCollectives::AllReduce(ReduceOp op, DType dtype, void* data, int64_t n,
+                                Deadline deadline) {
+  if (size() == 1) return;
+  auto* const bytes = static_cast<std::byte*>(data);
+  const int64_t element = SizeOf(dtype);
+  if (n * element <= kAtOnce) return AllReduceAtOnce(op, dtype, bytes, n, deadline);
+  const int64_t step = kChunk / element * size();
+  for (int64_t begin = 0; begin < n; begin += step) {
+    AllReduceInParts(op, dtype, bytes + begin * element, std::min(step, n - begin), deadline);
+  }
+}
+
+void HostCollectives::AllReduceAtOnce(ReduceOp op, DType dtype, std::byte* data, int64_t n,
+                                      Deadline deadline) {
+  const int64_t bytes = n * SizeOf(dtype);
+  std::byte* const scratch = Scratch(bytes);
+  std::vector<const void*> inputs;
+  for (int p = 0; p < size(); ++p) {
+    std::byte* const from_p = scratch + p * bytes;
+    inputs.push_back(p == rank() ? data : from_p);
+    if (p == rank()) continue;
+    Send(p, data, bytes);
+    Receive(p, from_p, bytes);
+  }
+  Run(deadline);
+  ReduceInOrder(op, dtype, inputs, data, n);
+}
+
+void HostCollectives::AllReduceInParts(ReduceOp op, DType dtype, std::byte* data, int64_t n,
+                                       Deadline deadline) {
+  const int64_t element = SizeOf(dtype);
+  const Range own = PartOf(n, size(), rank());
+  std::byte* const mine = data + own.begin * element;
+  std::byte* const scratch = Scratch(own.count * element);
+  std::vector<const void*> inputs;
+  for (int p = 0; p < size(); ++p) {
+    std::byte* const from_p = scratch + p * own.count * element;
+    inputs.push_back(p == rank() ? mine : from_p);
+    if (p == rank()) continue;
+    const Range part = PartOf(n, size(), p);
+    SendElements(p, dtype, data + part.begin * element, part.count);
+    ReceiveElements(p, dtype, from_p, own.count);
+  }
+  Run(deadline);
+  ReduceInOrder(op, dtype, inputs, mine, own.count);
+  for (int p = 0; p < size(); ++p) {
+    if (p == rank()) continue;
+    const Range part = PartOf(n, size(), p);
+    SendElements(p, dtype, mine, own.count);
+    ReceiveElements(p, dtype, data + part.begin * element, part.count);
+  }
+  Run(deadline);
+}
+
+void HostCollectives::ReduceScatter(ReduceOp op, DType dtype, const void* input, void* output,
+                                    int64_t n, Deadline deadline) {
+  const int64_t element = SizeOf(dtype);
+  const auto* const in = static_cast<const std::byte*>(input);
+  auto* const out = static_cast<std::byte*>(output);
+  const int64_t step = kChunk / element;
+  for (int64_t begin = 0; begin < n; begin += step) {
+    const int64_t count = std::min(step, n - begin), bytes = count * element;
+    std::byte* const scratch = Scratch(bytes);
+    std::vector<const void*> inputs;
+    for (int p = 0; p < size(); ++p) {
+      const std::byte* const to_p = in + (p * n + begin) * element;
+      inputs.push_back(p == rank() ? to_p : scratch + p * bytes);
+      if (p == rank()) continue;
+      SendElements(p, dtype, to_p, count);
+      ReceiveElements(p, dtype, scratch + p * bytes, count);
+    }
+    Run(deadline);
+    ReduceInOrder(op, dtype, inputs, out + begin * element, count);
+  }
+}
+
+void HostCollectives::AllGather(DType dtype, const void* input, void* output, int64_t n,
+                                Deadline deadline) {
+  auto* const out = static_cast<std::byte*>(output);
+  const int64_t bytes = n * SizeOf(dtype);
+  for (int p = 0; p < size(); ++p) {
+    if (p == rank()) {
+      // The input may be that part.
+      if (bytes > 0) std::memmove(out + p * bytes, input, static_cast<size_t>(bytes));
+      continue;
+    }
+    SendElements(p, dtype, input, n);
+    ReceiveElements(p, dtype, out + p * bytes, n);
+  }
+  Run(deadline);
+}
+
+void HostCollectives::Broadcast(void* data, int64_t bytes, int root, Deadline deadline) {
+  auto* const all = static_cast<std::byte*>(data);
+  const bool in_parts = size() > 2 && bytes > kAtOnce;
+  // In parts, everybody passes on a part: the root sends the bytes once or twice, not W - 1 times.
+  const auto part = [&](int p) { return in_parts ? PartOf(bytes, size(), p) : Range{0, bytes}; };
+  for (int p = 0; p < size(); ++p) {
+    if (rank() == root && p != root) Send(p, all + part(p).begin, part(p).count);
+  }
+  const Range mine = part(rank());
+  if (rank() != root) Receive(root, all + mine.begin, mine.count);
+  Run(deadline);
+  if (!in_parts) return;
+  for (int p = 0; p < size(); ++p) {
+    if (p == rank()) continue;
+    if (p != root) Send(p, all + mine.begin, mine.count);
+    if (rank() != root) Receive(p, all + part(p).begin, part(p).count);
+  }
+  Run(deadline);
+}
+
+void HostCollectives::AllToAll(DType dtype, const void* input,
+                               std::span<const int64_t> input_counts, void* output,
+                               std::span<const int64_t> output_counts, Deadline deadline) {
+  const auto* in = static_cast<const std::byte*>(input);
+  auto* out = static_cast<std::byte*>(output);
+  for (int p = 0; p < size(); ++p) {
+    const int64_t give = input_counts[static_cast<size_t>(p)];
+    const int64_t take = output_counts[static_cast<size_t>(p)];
+    if (p == rank()) {
+      if (give > 0) std::memcpy(out, in, static_cast<size_t>(give * SizeOf(dtype)));
+    } else {
+      SendElements(p, dtype, in, give);
+      ReceiveElements(p, dtype, out, take);
+    }
+    in += give * SizeOf(dtype);
+    out += take * SizeOf(dtype);
+  }
+  Run(deadline);
+}
+
+void HostCollectives::Exchange(std::span<const Transport::Outgoing> outgoing,
+                               std::span<const Transport::Incoming> incoming, Deadline deadline) {
+  for (const auto& message : outgoing) Send(message.peer, message.data, message.bytes);
+  for (const auto& message : incoming) Receive(message.peer, message.data, message.bytes);
+  Run(deadline);
+}
+
+}  // namespace lockstep::dist

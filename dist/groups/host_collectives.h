@@ -1,0 +1,128 @@
+// The algorithms of groups on the host: which messages an operation sends, and what it does with
+// those that it gets.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "dist/groups/collective.h"
+#include "dist/groups/float_packing.h"
+#include "dist/groups/link_load.h"
+#include "dist/groups/transport.h"
+
+namespace lockstep::dist {
+
+// Ranks do not call the same.
+class MismatchError : public Error {
+ public:
+  MismatchError(const std::string& what, std::vector<int> culprits)
+      : Error(what), culprits(std::move(culprits)) {}
+  std::vector<int> culprits;
+};
+
+// Throws MismatchError, listing who calls what, unless all ranks' calls are the same. Exchanges are
+// numbered by each rank for itself.
+void CompareCalls(const std::map<int, Collective>& calls);
+
+// What a rank gives to another, and takes from it, in an all_to_all or an exchange.
+struct PairTraffic {
+  int64_t to_peer = 0, from_peer = 0;             // elements
+  uint64_t to_peer_hash = 0, from_peer_hash = 0;  // of dtypes and sizes, in order
+};
+
+// Operations over a transport, one at a time: first Agree, then the one that was agreed upon. Data
+// are contiguous. All but Agree throw TransportError alone.
+//
+// On slow links f32 and bf16 are packed (dist/groups/float_packing.h). Each rank decides for what
+// it sends, and says so in Agree; broadcasts, exchanges and what is small go as they are.
+//
+// Every rank talks to every other: an all_reduce is a reduce_scatter and an all_gather, each rank
+// sending 2 (W - 1) / W of the bytes, which is what a ring sends, in 2 steps instead of 2 (W - 1).
+// What comes is summed in the order of the ranks, so that the bits depend neither on an element's
+// position nor on how tensors are put together.
+class HostCollectives {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Deadline = Transport::Deadline;
+
+  // With `hashes`, each message is followed by its hash, and one that did not come as it was sent
+  // is a TransportError (kCorrupt).
+  HostCollectives(Transport& transport, bool hashes, Packing packing)
+      : transport_(transport), hashes_(hashes), packing_(packing) {}
+
+  // Of the operation under way: how many times messages were exchanged, this one included. It is
+  // the same on all ranks that are at the same point. Any thread may ask.
+  int64_t step() const { return step_; }
+
+  // Tells `peers` (all other ranks unless it is an exchange) what this rank is about to do and
+  // throws MismatchError unless they do the same. traffic[p] goes with rank p; empty if there is
+  // none.
+  void Agree(const Collective& c, std::span<const int> peers, std::span<const PairTraffic> traffic,
+             Deadline deadline);
+
+  void AllReduce(ReduceOp op, DType dtype, void* data, int64_t n, Deadline deadline);
+  // `n` elements of output, size() * n of input.
+  void ReduceScatter(ReduceOp op, DType dtype, const void* input, void* output, int64_t n,
+                     Deadline deadline);
+  // `n` elements of input, size() * n of output.
+  void AllGather(DType dtype, const void* input, void* output, int64_t n, Deadline deadline);
+  void Broadcast(void* data, int64_t bytes, int root, Deadline deadline);
+  // Elements per rank.
+  void AllToAll(DType dtype, const void* input, std::span<const int64_t> input_counts, void* output,
+                std::span<const int64_t> output_counts, Deadline deadline);
+  void Exchange(std::span<const Transport::Outgoing> outgoing,
+                std::span<const Transport::Incoming> incoming, Deadline deadline);
+
+ private:
+  // Each rank sees all inputs: for what is too small to be cut.
+  void AllReduceAtOnce(ReduceOp op, DType dtype, std::byte* data, int64_t n, Deadline deadline);
+  // reduce_scatter and all_gather of the elements from `data` on.
+  void AllReduceInParts(ReduceOp op, DType dtype, std::byte* data, int64_t n, Deadline deadline);
+
+  void Send(int peer, const void* data, int64_t bytes);
+  void Receive(int peer, void* data, int64_t bytes);
+  // Of the operation's dtype; packed if the sender does.
+  void SendElements(int peer, DType dtype, const void* data, int64_t n);
+  void ReceiveElements(int peer, DType dtype, void* data, int64_t n);
+  // Moves what was given to these.
+  void Run(Deadline deadline);
+  void RunPacked(std::span<const Transport::Outgoing> outgoing,
+                 std::span<const Transport::Incoming> incoming, Deadline deadline);
+  void RunTransport(std::span<const Transport::Outgoing> outgoing,
+                    std::span<const Transport::Incoming> incoming, Deadline deadline);
+  void CompareHashes(std::span<const Transport::Outgoing> outgoing,
+                     std::span<const Transport::Incoming> incoming, Deadline deadline);
+  // Memory for what comes from each rank: size() blocks.
+  std::byte* Scratch(int64_t bytes);
+  int rank() const { return transport_.rank(); }
+  int size() const { return transport_.size(); }
+
+  Transport& transport_;
+  const bool hashes_;
+  const Packing packing_;
+  std::atomic<int64_t> step_{0};
+  std::vector<Transport::Outgoing> outgoing_;
+  std::vector<Transport::Incoming> incoming_;
+  // Those of them that travel packed.
+  struct PackedMessage {
+    size_t index;
+    DType dtype;
+    int64_t n;
+  };
+  std::vector<PackedMessage> outgoing_packed_, incoming_packed_;
+  // In the operation that was agreed upon: this rank, and each other.
+  bool i_pack_ = false;
+  std::vector<bool> they_pack_;
+  LinkLoad link_load_;
+  // Here, and not where it is used: a message that failed may come until the transport is closed.
+  std::vector<std::byte> scratch_, packed_, headers_;
+  std::vector<uint64_t> my_hashes_, their_hashes_;
+};
+
+}  // namespace lockstep::dist

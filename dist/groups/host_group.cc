@@ -1,0 +1,357 @@
+#include "dist/groups/host_group.h"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "dist/control/failure_board.h"
+#include "dist/control/flight_recorder.h"
+#include "dist/control/pause.h"
+#include "dist/groups/call_check.h"
+#include "dist/groups/host_collectives.h"
+#include "dist/groups/host_verdict.h"
+#include "dist/groups/host_work.h"
+
+namespace lockstep::dist {
+namespace {
+
+using Clock = Work::Clock;
+
+// How long a rank waits for what the others know, before it says who is to blame.
+constexpr auto kPositionsAreThere = 2 * FailureBoard::kBeat;
+constexpr auto kLossesAreThere = std::chrono::milliseconds(1500);
+constexpr auto kOthersHaveSaid = std::chrono::seconds(3);
+
+class HostGroup : public ProcessGroup {
+ public:
+  HostGroup(std::unique_ptr<Transport> transport, Store& store, const GroupOptions& options,
+            std::shared_ptr<RankStatus> status)
+      : ProcessGroup(transport->rank(), transport->size(), options, std::move(status)),
+        exceptions_(std::uncaught_exceptions()),
+        transport_(std::move(transport)),
+        collectives_(*transport_, options.check_every_call, options.packing),
+        store_(store.Clone()),
+        prefixed_(store.Clone(), options.name + "/"),
+        board_(prefixed_, {.rank = rank(),
+                           .size = size(),
+                           .heartbeat = options.heartbeat,
+                           .on_failure = [this](const Failure& f) { Learn(f); },
+                           .position = [this] { return Position(); },
+                           .status = ProcessGroup::status(),
+                           .timeout = options.timeout,
+                           .on_beat = [this] { AllowForPause(); }}),
+        worker_([this] { RunQueue(); }) {}
+
+  ~HostGroup() override {
+    if (std::uncaught_exceptions() > exceptions_) {
+      Abort("its group was destroyed by an exception");
+    } else {
+      try {
+        HostGroup::Leave()->Synchronize();
+        board_.Leave();
+      } catch (const Error&) {
+        // The others were told, and throw; whoever leaves does not mind.
+      }
+    }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    worker_.join();
+  }
+
+  Device device() const override { return kCpu; }
+
+  // Each call is compared, so that a barrier says it all.
+  void CheckInStep() override { Barrier()->Synchronize(); }
+
+  void Abort(const std::string& reason) override {
+    Failure failure = status()->GiveUp(reason);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (failure_) return;
+      failure.operation = running_;
+      failure.purpose = purpose_running_;
+    }
+    Learn(board_.Post(failure));
+  }
+
+  std::shared_ptr<ProcessGroup> Duplicate(const std::string& name) override {
+    GroupOptions options = this->options();
+    options.name = name;
+    // Nothing of this group is under way while the transport makes another of itself.
+    CheckInStep();
+    return MakeHostGroup(transport_->Duplicate(name), *store_, options, status());
+  }
+
+ private:
+  struct Item {
+    Call call;
+    std::shared_ptr<HostWork> work;
+  };
+
+  WorkPtr Submit(Call call) override {
+    leaving_ = call.collective.kind == CollectiveKind::kLeave;
+    if (call.output.defined()) call.output.storage().BumpVersion();
+    for (const Transfer& t : call.transfers) {
+      if (t.direction == Transfer::Direction::kReceive) t.tensor.storage().BumpVersion();
+    }
+    auto work = std::make_shared<HostWork>(call.collective, call.purpose, name(), rank());
+    if (recorder()) recorder()->Submit(name(), call.collective, call.purpose);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (failure_) throw ErrorOf(*failure_, name(), rank(), call.collective, call.purpose);
+      queue_.push_back({std::move(call), work});
+    }
+    changed_.notify_all();
+    return work;
+  }
+
+  void RunQueue() {
+    while (true) {
+      std::optional<Item> item;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+        if (queue_.empty()) return;
+        item = std::move(queue_.front());
+        queue_.pop_front();
+        running_ = item->call.collective;
+        purpose_running_ = item->call.purpose;
+        busy_ = true;
+        waiting_since_ = Clock::now();
+      }
+      if (recorder()) recorder()->Begin(name(), item->call.collective);
+      const auto begin = Clock::now();
+      auto failure = RunOrFail(item->call);
+      if (!failure && recorder()) recorder()->End(name(), item->call.collective);
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        busy_ = failure.has_value();
+      }
+      // The tensors are given back before anyone hears that it is done.
+      item->call = {};
+      item->work->End({begin, Clock::now()}, std::move(failure));
+    }
+  }
+
+  // What went wrong, here or before.
+  std::optional<Failure> RunOrFail(const Call& call) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (failure_) return failure_;
+    }
+    Failure mine;
+    mine.rank = rank();
+    mine.operation = call.collective;
+    mine.purpose = call.purpose;
+    try {
+      Run(call);
+      return std::nullopt;
+    } catch (const MismatchError& e) {
+      mine.cause = CollectiveError::Cause::kMismatch;
+      mine.culprits = e.culprits;
+      mine.reason = e.what();
+    } catch (const TransportError& e) {
+      Explain(e, call.collective, &mine);
+      // First the reason, for the others to hear.
+      Failure failure = Settle(mine);
+      transport_->Close();
+      return failure;
+    } catch (const std::exception& e) {
+      mine.culprits = {rank()};
+      mine.reason = StrCat("rank ", rank(), " failed: ", e.what());
+    }
+    return Settle(mine);
+  }
+
+  void Explain(const TransportError& e, const Collective& c, Failure* failure) {
+    Verdict verdict{e.peers, e.what()};
+    switch (e.cause) {
+      case TransportError::Cause::kLostRank:
+        failure->cause = CollectiveError::Cause::kLostRank;
+        verdict = ExplainLost(ShareLost(e.peers));
+        verdict.reason += StrCat(" (", e.what(), ")");
+        break;
+      case TransportError::Cause::kTimeout:
+        failure->cause = CollectiveError::Cause::kTimeout;
+        board_.ShareLost({});
+        WaitForFailure(kPositionsAreThere);
+        verdict = ExplainTimeout(board_.Positions(), size(), c, rank(), e.peers, options().timeout);
+        verdict.reason += board_.PauseClause();
+        if (verdict.others_know_better) WaitForFailure(kOthersHaveSaid);
+        break;
+      case TransportError::Cause::kCorrupt:
+        failure->cause = CollectiveError::Cause::kCorrupt;
+        break;
+      case TransportError::Cause::kInterrupted:
+        break;
+    }
+    failure->culprits = std::move(verdict.culprits);
+    failure->reason = std::move(verdict.reason);
+  }
+
+  // The connections that have ended, by the rank that says so: those of all ranks, unless some have
+  // nothing to say.
+  std::map<int, std::vector<int>> ShareLost(const std::vector<int>& mine) {
+    board_.ShareLost(mine);
+    const auto deadline = Clock::now() + kLossesAreThere;
+    std::map<int, std::vector<int>> lost;
+    do {
+      lost = board_.Lost();
+      lost[rank()] = mine;
+      const bool by_timeout = std::any_of(mine.begin(), mine.end(), [&](int peer) {
+        return lost.contains(peer) && lost[peer].empty();
+      });
+      // It is about to say whom it has waited for.
+      if (by_timeout) WaitForFailure(kPositionsAreThere + 2 * kOthersHaveSaid);
+    } while (std::ssize(lost) < size() && Clock::now() < deadline &&
+             !WaitForFailure(std::chrono::milliseconds(20)));
+    return lost;
+  }
+
+  // Returns early, and true, where a failure is known already.
+  bool WaitForFailure(std::chrono::milliseconds at_most) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, at_most, [this] { return failure_.has_value(); });
+  }
+
+  CallPosition Position() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return {running_, collectives_.step(), busy_};
+  }
+
+  // The timeout does not run while a rank has declared a pause.
+  void AllowForPause() {
+    const auto half = options().timeout / 2;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!busy_ || failure_ || Clock::now() < waiting_since_ + half) return;
+    }
+    const auto pause = board_.LivePause();
+    if (!pause) return;
+    transport_->Extend(Clock::now() + options().timeout);
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      waiting_since_ = Clock::now();
+    }
+    TellOfPause(options(), *status(), rank(), *pause);
+  }
+
+  FlightRecorder* recorder() const { return options().recorder.get(); }
+
+  // What counts: what was known before, then what any rank has said first, then mine.
+  Failure Settle(const Failure& mine) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (failure_) return *failure_;
+    }
+    Learn(board_.Post(mine));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return *failure_;
+  }
+
+  // From any thread.
+  void Learn(const Failure& failure) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (failure_) return;
+      // Whoever leaves does not mind that the others, or the store, are gone.
+      if (!leaving_) status()->Learn(name(), failure);
+      failure_ = failure;
+    }
+    changed_.notify_all();
+    transport_->Interrupt();
+    if (recorder() && !leaving_) recorder()->Fail(name(), failure);
+  }
+
+  void Run(const Call& call) {
+    const Collective& c = call.collective;
+    const auto deadline = Clock::now() + options().timeout;
+    if (c.kind == CollectiveKind::kExchange) return RunExchange(call, deadline);
+    std::vector<int> peers;
+    for (int p = 0; p < size(); ++p) {
+      if (p != rank()) peers.push_back(p);
+    }
+    std::vector<PairTraffic> traffic;
+    if (c.kind == CollectiveKind::kAllToAll) {
+      for (size_t p = 0; p < call.input_counts.size(); ++p) {
+        traffic.push_back({call.input_counts[p], call.output_counts[p], 0, 0});
+      }
+    }
+    collectives_.Agree(c, peers, traffic, deadline);
+    void* const out = call.output.defined() ? call.output.raw_data() : nullptr;
+    const void* const in = call.input.defined() ? call.input.raw_data() : nullptr;
+    switch (c.kind) {
+      case CollectiveKind::kAllReduce:
+        return collectives_.AllReduce(c.op, c.dtype, out, c.count, deadline);
+      case CollectiveKind::kReduceScatter:
+        return collectives_.ReduceScatter(c.op, c.dtype, in, out, c.count, deadline);
+      case CollectiveKind::kAllGather:
+        return collectives_.AllGather(c.dtype, in, out, c.count, deadline);
+      case CollectiveKind::kBroadcast:
+        return collectives_.Broadcast(out, c.count * SizeOf(c.dtype), c.root, deadline);
+      case CollectiveKind::kAllToAll:
+        return collectives_.AllToAll(c.dtype, in, call.input_counts, out, call.output_counts,
+                                     deadline);
+      case CollectiveKind::kExchange:
+      case CollectiveKind::kBarrier:
+      case CollectiveKind::kLeave:
+        return;
+    }
+  }
+
+  void RunExchange(const Call& call, Transport::Deadline deadline) {
+    std::set<int> peers;
+    std::vector<Transport::Outgoing> outgoing;
+    std::vector<Transport::Incoming> incoming;
+    for (const Transfer& t : call.transfers) {
+      peers.insert(t.peer);
+      if (t.direction == Transfer::Direction::kSend) {
+        outgoing.push_back({t.peer, t.tensor.raw_data(), t.tensor.bytes()});
+      } else {
+        incoming.push_back({t.peer, t.tensor.raw_data(), t.tensor.bytes()});
+      }
+    }
+    const auto traffic = TrafficOf(call.transfers, size());
+    collectives_.Agree(call.collective, std::vector<int>(peers.begin(), peers.end()), traffic,
+                       deadline);
+    collectives_.Exchange(outgoing, incoming, deadline);
+  }
+
+  const int exceptions_;
+  const std::unique_ptr<Transport> transport_;
+  HostCollectives collectives_;
+  const std::unique_ptr<Store> store_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Item> queue_;
+  Collective running_;  // or, unless busy_, the last that ran
+  std::string purpose_running_;
+  bool busy_ = false;
+  Clock::time_point waiting_since_;  // the call that runs, but for pauses
+  std::atomic<bool> leaving_{false};
+  std::optional<Failure> failure_;
+  bool stop_ = false;
+
+  PrefixStore prefixed_;
+  FailureBoard board_;
+  std::thread worker_;
+};
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> MakeHostGroup(std::unique_ptr<Transport> transport, Store& store,
+                                            const GroupOptions& options,
+                                            std::shared_ptr<RankStatus> status) {
+  return std::make_shared<HostGroup>(std::move(transport), store, options, std::move(status));
+}
+
+}  // namespace lockstep::dist

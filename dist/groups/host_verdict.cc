@@ -1,0 +1,102 @@
+#include "dist/groups/host_verdict.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+namespace lockstep::dist {
+namespace {
+
+// How far a rank is: the number of its call, and the exchange of messages in it that it waits for.
+using Place = std::pair<int64_t, int64_t>;
+
+Place PlaceOf(const CallPosition& p) {
+  return {p.call.sequence, p.busy ? p.step : std::numeric_limits<int64_t>::max()};
+}
+
+std::string LastCallOf(const CallPosition& p) {
+  if (p.call.sequence == 0) return "has called nothing";
+  if (p.busy) return "is in " + Describe(p.call);
+  return "last called " + Describe(p.call);
+}
+
+std::string Seconds(std::chrono::milliseconds timeout) {
+  return StrCat(static_cast<double>(timeout.count()) / 1000, " s");
+}
+
+}  // namespace
+
+Verdict ExplainTimeout(const std::map<int, CallPosition>& positions, int size, const Collective& c,
+                       int reporter, const std::vector<int>& waited_for,
+                       std::chrono::milliseconds timeout) {
+  const bool is_exchange = c.kind == CollectiveKind::kExchange;
+  std::map<int, CallPosition> at = positions;
+  std::vector<int> absent, behind, ahead;
+  bool others_exchange = false;
+  Place first = {std::numeric_limits<int64_t>::max(), 0};
+  for (int r = 0; r < size; ++r) {
+    const CallPosition& p = at[r];
+    const bool waits = std::find(waited_for.begin(), waited_for.end(), r) != waited_for.end();
+    // Exchanges have numbers of their own, which say nothing about how far a rank is.
+    if (is_exchange || p.call.kind == CollectiveKind::kExchange) {
+      if (r != reporter && waits) {
+        absent.push_back(r);
+        others_exchange |= !is_exchange && p.busy;
+      }
+    } else if (!p.busy && p.call.sequence < c.sequence) {
+      absent.push_back(r);
+    } else {
+      first = std::min(first, PlaceOf(p));
+    }
+  }
+  if (!absent.empty()) {
+    std::string reason = StrCat(ListRanks(absent), " did not take part within ", Seconds(timeout));
+    for (size_t i = 0; i < std::min<size_t>(4, absent.size()); ++i) {
+      reason += StrCat("; rank ", absent[i], " ", LastCallOf(at[absent[i]]));
+    }
+    return {absent, reason, others_exchange};
+  }
+  for (int r = 0; r < size; ++r) (PlaceOf(at[r]) == first ? behind : ahead).push_back(r);
+  if (behind == std::vector<int>{reporter}) ahead = waited_for;
+  if (!ahead.empty()) {
+    return {
+        ahead,
+        StrCat("nothing that ", ListRanks(ahead), " sent came to ", ListRanks(behind), " within ",
+               Seconds(timeout), ", though all ranks are in the call: is ", "the network cut?"),
+        std::find(behind.begin(), behind.end(), reporter) == behind.end()};
+  }
+  return {waited_for, StrCat(ListRanks(waited_for), " did not take part within ", Seconds(timeout),
+                             ", though in the same call: is the network cut?")};
+}
+
+Verdict ExplainLost(const std::map<int, std::vector<int>>& lost) {
+  std::map<int, std::set<int>> ends;
+  for (const auto& [rank, peers] : lost) {
+    for (const int peer : peers) {
+      ends[rank].insert(peer);
+      ends[peer].insert(rank);
+    }
+  }
+  size_t most = 0;
+  for (const auto& [rank, peers] : ends) most = std::max(most, peers.size());
+  std::vector<int> culprits, silent;
+  for (const auto& [rank, peers] : ends) {
+    if (peers.size() < most) continue;
+    culprits.push_back(rank);
+    if (!lost.contains(rank)) silent.push_back(rank);
+  }
+  if (!silent.empty()) culprits = silent;
+  if (culprits.size() == 2 && most == 1) {
+    return {culprits, StrCat("the connection between ranks ", culprits[0], " and ", culprits[1],
+                             " ended, though both live: is the network cut?")};
+  }
+  std::set<int> others;
+  for (const int c : culprits) others.insert(ends[c].begin(), ends[c].end());
+  for (const int c : culprits) others.erase(c);
+  return {culprits, StrCat(ListRanks(culprits), culprits.size() == 1 ? " is" : " are",
+                           " gone: connections to ",
+                           ListRanks(std::vector<int>(others.begin(), others.end())), " ended")};
+}
+
+}  // namespace lockstep::dist

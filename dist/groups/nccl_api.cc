@@ -1,0 +1,53 @@
+#include "dist/groups/nccl_api.h"
+
+#include "core/cuda/device.h"
+#include "core/shared_library.h"
+
+namespace lockstep::dist {
+namespace {
+
+#ifdef CUDASIM
+
+NcclApi Load() {
+  return {ncclGetErrorString, ncclGetLastError,  ncclGetUniqueId, ncclCommInitRankConfig,
+          ncclCommFinalize,   ncclCommDestroy,   ncclCommAbort,   ncclCommGetAsyncError,
+          ncclAllReduce,      ncclReduceScatter, ncclAllGather,   ncclBroadcast,
+          ncclSend,           ncclRecv,          ncclGroupStart,  ncclGroupEnd};
+}
+
+#else
+
+NcclApi Load() {
+  const SharedLibrary library({.name = "NCCL, which training on several GPUs needs,",
+                               .files = {"libnccl.so.2"},
+                               .install = "libnccl2 2.14 or newer"});
+  NcclApi api;
+  library.Find("ncclGetErrorString", &api.GetErrorString);
+  library.Find("ncclGetLastError", &api.GetLastError);
+  library.Find("ncclGetUniqueId", &api.GetUniqueId);
+  library.Find("ncclCommInitRankConfig", &api.CommInitRankConfig);
+  library.Find("ncclCommFinalize", &api.CommFinalize);
+  library.Find("ncclCommDestroy", &api.CommDestroy);
+  library.Find("ncclCommAbort", &api.CommAbort);
+  library.Find("ncclCommGetAsyncError", &api.CommGetAsyncError);
+  library.Find("ncclAllReduce", &api.AllReduce);
+  library.Find("ncclReduceScatter", &api.ReduceScatter);
+  library.Find("ncclAllGather", &api.AllGather);
+  library.Find("ncclBroadcast", &api.Broadcast);
+  library.Find("ncclSend", &api.Send);
+  library.Find("ncclRecv", &api.Recv);
+  library.Find("ncclGroupStart", &api.GroupStart);
+  library.Find("ncclGroupEnd", &api.GroupEnd);
+  return api;
+}
+
+#endif
+
+}  // namespace
+
+const NcclApi& Nccl() {
+  static const NcclApi api = Load();
+  return api;
+}
+
+}  // namespace lockstep::dist

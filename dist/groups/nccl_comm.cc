@@ -1,0 +1,189 @@
+#include "dist/groups/nccl_comm.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "core/cuda/device.h"
+#include "core/cuda/error.h"
+
+namespace lockstep::dist {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+ncclDataType_t TypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return ncclFloat64;
+    case DType::kF32:
+      return ncclFloat32;
+    case DType::kF16:
+      return ncclFloat16;
+    case DType::kBF16:
+      return ncclBfloat16;
+    case DType::kI64:
+      return ncclInt64;
+    case DType::kI32:
+      return ncclInt32;
+    case DType::kU8:
+      return ncclUint8;
+    default:
+      break;
+  }
+  throw ArgumentError(StrCat("NCCL cannot reduce ", dtype, "; convert it to i32 or f32"));
+}
+
+ncclRedOp_t OpOf(ReduceOp op) {
+  return op == ReduceOp::kSum ? ncclSum : op == ReduceOp::kMax ? ncclMax : ncclMin;
+}
+
+cudaStream_t HandleOf(Stream stream) { return static_cast<cudaStream_t>(stream.handle.get()); }
+
+}  // namespace
+
+bool NcclReduces(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kI64:
+    case DType::kI32:
+    case DType::kU8:
+      return true;
+    default:
+      return false;
+  }
+}
+
+ncclUniqueId NcclComm::NewId() {
+  ncclUniqueId id;
+  const ncclResult_t result = Nccl().GetUniqueId(&id);
+  if (result != ncclSuccess) {
+    throw Error(StrCat("NCCL: ncclGetUniqueId: ", Nccl().GetErrorString(result), ": ",
+                       Nccl().GetLastError(nullptr)));
+  }
+  return id;
+}
+
+NcclComm::NcclComm(const ncclUniqueId& id, int rank, int size, Device device,
+                   std::chrono::milliseconds timeout)
+    : device_(device), timeout_(timeout) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  cuda::SetDevice(device);
+  const ncclResult_t result = Nccl().CommInitRankConfig(&comm_, size, id, rank, &config);
+  try {
+    Settle("ncclCommInitRankConfig", result, Clock::now() + timeout);
+  } catch (const Error&) {
+    // Not even a failed communicator is always made.
+    if (comm_ != nullptr) Abort();
+    throw;
+  }
+}
+
+NcclComm::~NcclComm() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (comm_ == nullptr) return;
+  try {
+    cuda::SetDevice(device_);
+    Settle("ncclCommFinalize", Nccl().CommFinalize(comm_), Clock::now() + timeout_);
+    Nccl().CommDestroy(comm_);
+  } catch (const Error&) {
+    Nccl().CommAbort(comm_);
+  }
+}
+
+void NcclComm::Settle(const char* what, ncclResult_t result, Clock::time_point deadline) {
+  auto pause = std::chrono::microseconds(10);
+  while (result == ncclInProgress && comm_ != nullptr) {
+    if (aborting_) throw Error(StrCat("NCCL: ", what, ": the communicator is being aborted"));
+    if (Clock::now() > deadline) throw Error(StrCat("NCCL: ", what, " did not end in time"));
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::microseconds(5000));
+    const ncclResult_t asked = Nccl().CommGetAsyncError(comm_, &result);
+    if (asked != ncclSuccess) result = asked;
+  }
+  if (result != ncclSuccess) {
+    throw Error(StrCat("NCCL: ", what, ": ", Nccl().GetErrorString(result), ": ",
+                       Nccl().GetLastError(comm_)));
+  }
+}
+
+template <class F>
+void NcclComm::Run(const char* what, const F& call) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (comm_ == nullptr) throw Error(StrCat("NCCL: ", what, ": the communicator was aborted"));
+  cuda::SetDevice(device_);
+  Settle(what, call(), Clock::now() + timeout_);
+}
+
+void NcclComm::AllReduce(const Tensor& tensor, ReduceOp op, Stream stream) {
+  Run("ncclAllReduce", [&] {
+    return Nccl().AllReduce(tensor.raw_data(), tensor.raw_data(),
+                            static_cast<size_t>(tensor.numel()), TypeOf(tensor.dtype()), OpOf(op),
+                            comm_, HandleOf(stream));
+  });
+}
+
+void NcclComm::ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op,
+                             Stream stream) {
+  Run("ncclReduceScatter", [&] {
+    return Nccl().ReduceScatter(input.raw_data(), output.raw_data(),
+                                static_cast<size_t>(output.numel()), TypeOf(input.dtype()),
+                                OpOf(op), comm_, HandleOf(stream));
+  });
+}
+
+void NcclComm::AllGather(const Tensor& input, const Tensor& output, Stream stream) {
+  Run("ncclAllGather", [&] {
+    return Nccl().AllGather(input.raw_data(), output.raw_data(), static_cast<size_t>(input.bytes()),
+                            ncclUint8, comm_, HandleOf(stream));
+  });
+}
+
+void NcclComm::Broadcast(const Tensor& tensor, int root, Stream stream) {
+  Run("ncclBroadcast", [&] {
+    return Nccl().Broadcast(tensor.raw_data(), tensor.raw_data(),
+                            static_cast<size_t>(tensor.bytes()), ncclUint8, root, comm_,
+                            HandleOf(stream));
+  });
+}
+
+void NcclComm::Exchange(const std::vector<Part>& parts, Stream stream) {
+  Run("a group of ncclSend and ncclRecv", [&] {
+    ncclResult_t first = Nccl().GroupStart();
+    for (const Part& part : parts) {
+      const auto bytes = static_cast<size_t>(part.bytes);
+      const ncclResult_t result =
+          part.direction == Transfer::Direction::kSend
+              ? Nccl().Send(part.data, bytes, ncclUint8, part.peer, comm_, HandleOf(stream))
+              : Nccl().Recv(part.data, bytes, ncclUint8, part.peer, comm_, HandleOf(stream));
+      if (first == ncclSuccess && result != ncclInProgress) first = result;
+    }
+    const ncclResult_t end = Nccl().GroupEnd();
+    return first == ncclSuccess ? end : first;
+  });
+}
+
+std::optional<std::string> NcclComm::AsyncError() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (comm_ == nullptr) return std::nullopt;
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t result = Nccl().CommGetAsyncError(comm_, &state);
+  if (result != ncclSuccess) state = result;
+  if (state == ncclSuccess || state == ncclInProgress) return std::nullopt;
+  return StrCat("NCCL: ", Nccl().GetErrorString(state));
+}
+
+void NcclComm::Abort() {
+  // Whoever waits for NCCL lets go of the lock.
+  aborting_ = true;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (comm_ == nullptr) return;
+  LS_CUDA_WARN(cudaSetDevice(device_.index));
+  Nccl().CommAbort(std::exchange(comm_, nullptr));
+}
+
+}  // namespace lockstep::dist

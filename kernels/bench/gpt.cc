@@ -1,0 +1,131 @@
+#include "kernels/bench/gpt.h"
+
+#include <algorithm>
+
+#include "kernels/adamw/adamw.h"
+#include "kernels/attention/attention.h"
+#include "kernels/global_norm/global_norm.h"
+#include "kernels/linear/linear.h"
+#include "kernels/linear_cross_entropy/linear_cross_entropy.h"
+#include "kernels/residual_norm/residual_norm.h"
+#include "kernels/token_position_embedding/token_position_embedding.h"
+
+namespace lockstep {
+namespace {
+
+using Inputs = std::span<const Tensor>;
+
+// The rows of logits that training makes at a time: train.loss_chunk.
+constexpr int64_t kLossChunk = 4096;
+// At most so many parameters stand for all of a model: bandwidth is no better with more.
+constexpr double kMostUpdated = 1 << 24;
+
+StepCase Case(const std::string& op, const std::string& sample, double calls,
+              std::vector<InputSpec> inputs, double flops, double elements,
+              std::function<std::vector<Tensor>(Inputs)> run, double backward_flops = 0) {
+  StepCase c;
+  c.op.name = op;
+  c.op.dtypes = {DType::kBF16, DType::kF32};
+  c.calls = calls;
+  OpSample s;
+  s.name = sample;
+  s.inputs = std::move(inputs);
+  s.run = std::move(run);
+  s.flops = flops;
+  s.backward_flops = backward_flops;
+  s.elements_moved = elements;
+  c.op.samples = [s] { return std::vector{s}; };
+  return c;
+}
+
+StepCase Product(const std::string& name, const GptShape& shape, int64_t k, int64_t n, bool bias) {
+  const auto m = static_cast<double>(shape.rows());
+  std::vector<InputSpec> inputs = {{.shape = {shape.rows(), k}}, {.shape = {n, k}}};
+  if (bias) inputs.push_back({.shape = {n}});
+  const double size = static_cast<double>(n * k) + m * static_cast<double>(n + k);
+  return Case("linear", name, static_cast<double>(shape.layers), inputs,
+              2 * m * static_cast<double>(n) * static_cast<double>(k), size, [](Inputs in) {
+                return std::vector{ops::Linear(in[0], in[1], in.size() > 2 ? in[2] : Tensor())};
+              });
+}
+
+std::vector<Tensor> UpdateWeights(Inputs in) {
+  StepState state(in[0].device(), 1);
+  state.Begin(1, 1e-4, 0.9, 0.95);
+  const AdamWTensors tensors = {.value = in[0],
+                                .grad = in[1],
+                                .exp_avg = in[2],
+                                .exp_avg_sq = in[3],
+                                .master = in[0].dtype() == DType::kF32 ? Tensor() : in[4],
+                                .weight_decay = 0.1};
+  ops::AdamWUpdate(std::span(&tensors, 1), {.beta2 = 0.95}, state);
+  return {};
+}
+
+}  // namespace
+
+std::vector<StepCase> GptStep(const GptShape& g) {
+  const int64_t c = g.width, t = g.sequence;
+  const auto layers = static_cast<double>(g.layers), rows = static_cast<double>(g.rows());
+  const double width = static_cast<double>(c), vocabulary = static_cast<double>(g.vocabulary);
+  const double x_size = rows * width;
+  const double parameters =
+      12 * layers * width * width + (vocabulary + static_cast<double>(t)) * width;
+  const InputSpec ids{
+      .shape = {g.batch, t}, .low = 0, .high = vocabulary, .index = true, .differentiable = false};
+  const InputSpec x{.shape = {g.batch, t, c}}, vector{.shape = {c}};
+  const double updated = std::min(parameters, kMostUpdated);
+  const InputSpec state{.shape = {static_cast<int64_t>(updated)},
+                        .low = 0,
+                        .differentiable = false,
+                        .dtype = DType::kF32};
+  InputSpec value = state;
+  value.dtype.reset();
+
+  std::vector<StepCase> step;
+  step.push_back(Case(
+      "token_position_embedding", "step", 1, {ids, {.shape = {g.vocabulary, c}}, {.shape = {t, c}}},
+      x_size, 2 * x_size,
+      [](Inputs in) { return std::vector{ops::TokenPositionEmbedding(in[0], in[1], in[2])}; }));
+  step.push_back(Case("residual_norm", "step", 2 * layers + 1, {x, x, vector, vector, vector},
+                      9 * x_size, 4 * x_size, [](Inputs in) {
+                        ops::Branch branch(in[1]);
+                        branch.bias = in[2];
+                        const auto [sum, y] =
+                            ops::ResidualNorm(NormKind::kLayerNorm, in[0], branch, in[3], in[4]);
+                        return std::vector{sum, y};
+                      }));
+  step.push_back(Product("qkv", g, c, 3 * c, true));
+  step.push_back(Case(
+      "attention", "step", layers, {{.shape = {g.batch, t, 3 * c}}},
+      2 * rows * static_cast<double>(t + 1) * width, 4 * x_size,
+      [heads = g.heads](Inputs in) { return std::vector{ops::CausalAttention(in[0], heads)}; }));
+  step.push_back(Product("projection", g, c, c, false));
+  step.push_back(Case(
+      "mlp", "step", layers, {x, {.shape = {4 * c, c}}, {.shape = {4 * c}}, {.shape = {c, 4 * c}}},
+      16 * rows * width * width, 10 * x_size + 8 * width * width, [](Inputs in) {
+        return std::vector{ops::Linear(ops::Linear(in[0], in[1], in[2], Activation::kGelu), in[3])};
+      }));
+  step.push_back(Case(
+      "linear_cross_entropy", "step", 1, {x, {.shape = {g.vocabulary, c}}, ids},
+      // Its forward makes the gradients, its backward scales them.
+      6 * rows * width * vocabulary, 2 * (x_size + vocabulary * width),
+      [](Inputs in) {
+        return std::vector{
+            ops::LinearCrossEntropy(in[0], in[1], in[2], Reduction::kMean, kLossChunk)};
+      },
+      width * vocabulary));
+  // In bytes of bf16: 4 of the gradient, 8 each of two moments and the master, 2 of the weight.
+  step.push_back(Case("adamw", "step", parameters / updated, {value, state, state, state, state},
+                      14 * updated, 15 * updated, UpdateWeights));
+  step.push_back(Case("global_norm", "step", parameters / updated, {state}, 2 * updated,
+                      2 * updated, [](Inputs in) {
+                        StepState of(in[0].device(), 1);
+                        of.Begin(1, 1e-4, 0.9, 0.95);
+                        ops::GradNorm(in, 1, of);
+                        return std::vector<Tensor>{};
+                      }));
+  return step;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,27 @@
+// What a training step of a GPT-2 asks of the kernels, for the benchmark only.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/op_case/op_case.h"
+
+namespace lockstep {
+
+struct GptShape {
+  int64_t batch = 0, sequence = 0, heads = 0, width = 0, vocabulary = 0, layers = 0;
+
+  int64_t rows() const { return batch * sequence; }
+};
+
+// An op at the sizes of the step, with one sample and without a reference.
+struct StepCase {
+  OpCase op;
+  double calls = 0;  // in a step; a fraction where the sample stands for more than it has
+};
+
+// All that takes time, with the fusions of nn::TransformerBlock: products of matrices, attention,
+// norms, the loss, embeddings, and the update of f32 masters of bf16 weights.
+std::vector<StepCase> GptStep(const GptShape& shape);
+
+}  // namespace lockstep

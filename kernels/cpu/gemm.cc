@@ -1,0 +1,280 @@
+#include "kernels/cpu/gemm.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "core/error.h"
+#include "core/thread_pool.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/simd.h"
+
+namespace lockstep::cpu {
+namespace {
+
+using internal::GemmTile;
+
+// ---- A tile of the arguments' product, with what follows it. ----
+
+// A row of a finished tile gets bias and GELU, or GELU's derivative, and goes to C. The sums are in
+// C already if A is C's type (and a separate pointer to them would keep compilers from
+// vectorising).
+template <class A, class C>
+void FinishRow(const GemmArgs& g, const A* sums, int64_t n, int64_t column, C* c, C* pre,
+               const C* gelu_input) {
+  const auto sum = [=](int64_t j) {
+    if constexpr (std::is_same_v<A, C>) {
+      return c[j];
+    } else {
+      return sums[j];
+    }
+  };
+  if (g.accumulate) {
+    for (int64_t j = 0; j < n; ++j) c[j] = Convert<C>(Convert<A>(c[j]) + sums[j]);
+    return;
+  }
+  if (gelu_input != nullptr) {
+#pragma GCC ivdep
+    for (int64_t j = 0; j < n; ++j) {
+      c[j] = Convert<C>(sum(j) * GeluDerivative(Convert<A>(gelu_input[j])));
+    }
+    return;
+  }
+  const auto finish = [&](int64_t begin, int64_t end, const auto& biased) {
+    if (!g.gelu) {
+      for (int64_t j = begin; j < end; ++j) c[j] = Convert<C>(biased(j));
+    } else if (pre == nullptr) {
+      for (int64_t j = begin; j < end; ++j) c[j] = Convert<C>(Gelu(biased(j)));
+    } else {
+      for (int64_t j = begin; j < end; ++j) {
+        const A z = biased(j);
+        pre[j] = Convert<C>(z);
+        c[j] = Convert<C>(Gelu(z));
+      }
+    }
+  };
+  if (g.bias == nullptr) return finish(0, n, sum);
+  static constexpr int64_t kBlock = 256;
+  A bias[kBlock];
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t end = std::min(n, begin + kBlock);
+    const C* from = static_cast<const C*>(g.bias) + column;
+    for (int64_t j = begin; j < end; ++j) bias[j - begin] = Convert<A>(from[j]);
+    finish(begin, end, [&](int64_t j) { return sum(j) + bias[j - begin]; });
+  }
+}
+
+// Number `batch` of the arguments' products.
+template <class T>
+TiledProduct<T> ProductOf(const GemmArgs& g, GemmTile tile, uint64_t number, int64_t batch) {
+  return {number + static_cast<uint64_t>(batch),
+          {static_cast<const T*>(g.a) + batch * g.stride_a, g.lda, g.transpose_a},
+          {static_cast<const T*>(g.b) + batch * g.stride_b, g.ldb, g.transpose_b},
+          g.m,
+          g.n,
+          g.k,
+          tile,
+          g.bf16};
+}
+
+template <class T, class C>
+void RunTile(const GemmArgs& g, const TiledProduct<T>& product, int64_t batch, int64_t row,
+             int64_t column) {
+  using A = Acc<T>;
+  const int64_t m = product.Rows(row), n = product.Columns(column);
+  const int64_t j0 = column * product.tile.n;
+  const int64_t at = batch * g.stride_c + row * product.tile.m * g.ldc + j0;
+  C* c = static_cast<C*>(g.c) + at;
+  C* pre = g.pre_activation == nullptr ? nullptr : static_cast<C*>(g.pre_activation) + at;
+  const C* gelu_input =
+      g.gelu_input == nullptr ? nullptr : static_cast<const C*>(g.gelu_input) + at;
+
+  constexpr bool direct = std::is_same_v<A, C>;
+  static thread_local Scratch<A> scratch;
+  A* sums;
+  int64_t ld = n;
+  if constexpr (direct) {
+    sums = c;
+    ld = g.ldc;
+  } else {
+    sums = scratch.Get(m * n);
+  }
+  MultiplyTile(product, row, column, sums, ld, direct && g.accumulate);
+  const bool finished = g.accumulate || (g.bias == nullptr && !g.gelu && gelu_input == nullptr);
+  if (direct && finished) return;
+  Vectorised([=, &g] {
+    for (int64_t i = 0; i < m; ++i) {
+      // The sums are in a near cache; this row is not, and the CPU does not foresee where it goes
+      // on.
+      constexpr int64_t kAhead = 4, kLine = 64 / sizeof(C);
+      const int64_t row = i * g.ldc, ahead = (i + kAhead) * g.ldc;
+      for (int64_t j = 0; j < n && i + kAhead < m; j += kLine) {
+        if (pre != nullptr) __builtin_prefetch(pre + ahead + j, 1);
+        if (gelu_input != nullptr) __builtin_prefetch(gelu_input + ahead + j);
+      }
+      FinishRow(g, sums + i * ld, n, j0, c + row, pre == nullptr ? pre : pre + row,
+                gelu_input == nullptr ? gelu_input : gelu_input + row);
+    }
+  });
+}
+
+void Check(const GemmArgs& g) {
+  LS_INVARIANT(g.m >= 0 && g.n >= 0 && g.k >= 0 && g.batch >= 0);
+  LS_INVARIANT(g.lda >= (g.transpose_a ? g.m : g.k) && g.ldb >= (g.transpose_b ? g.k : g.n) &&
+               g.ldc >= g.n);
+  LS_INVARIANT(!g.accumulate || (g.bias == nullptr && !g.gelu));
+  LS_INVARIANT(g.gelu_input == nullptr || (g.bias == nullptr && !g.gelu && !g.accumulate));
+}
+
+// Whether neighbouring tiles share rows of A rather than columns of B: where A is packed, and
+// threads keep all of B, which has so many bytes.
+bool ColumnsFirst(bool transpose_a, int64_t bytes_of_b) {
+  return transpose_a && bytes_of_b <= kPanelCacheBytes;
+}
+
+}  // namespace
+
+// The tile that takes the least time, for 0 threads summed over several numbers of them, by a model
+// in units of one multiplication: the products; what packing costs, of the panels that a thread
+// finds neither in its caches nor in place; results that are copied, or beyond the cache; and a
+// constant. Constants were fitted to measurements of oneDNN 2.6 with AVX-512; integers, so that
+// every build chooses alike.
+GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n,
+                                  int64_t k, int64_t batch, int64_t element, int threads) {
+  constexpr int64_t kTileM[] = {32, 64, 96, 128, 192, 256, 384, 512};
+  constexpr int64_t kTileN[] = {128, 192, 256, 384, 512, 768, 1024};
+  constexpr int64_t kNearElements = 128 << 10;
+  const int64_t depth = std::min(k, kMultiplyDepth), kept = kPanelCacheBytes / element;
+  constexpr int64_t kFarElements = 4 << 20;
+  const bool pack_a = transpose_a || k > kMultiplyDepth;
+  const bool columns_first = ColumnsFirst(transpose_a, n * k * element);
+  // An element's: read from beyond all caches, or not.
+  const auto pack_cost = [&](int64_t size, bool transposed) {
+    return size * k > kFarElements ? 40 : transposed ? 14 : 8;
+  };
+  const int64_t a_element = pack_cost(m, transpose_a), b_element = pack_cost(n, transpose_b);
+  struct Load {
+    int64_t threads, weight;
+  };
+  constexpr Load kLoads[] = {{1, 3}, {2, 6}, {4, 3}, {8, 1}};
+  const Load load{threads, 1};
+  const std::span loads = threads == 0 ? std::span<const Load>(kLoads) : std::span(&load, 1);
+  const auto divide = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const auto even = [&](int64_t size, int64_t tile, int64_t unit) {
+    const int64_t parts = divide(size, tile), part = divide(size, parts);
+    return parts == 1 ? part : divide(part, unit) * unit;
+  };
+  GemmTile best{m, n};
+  int64_t best_cost = std::numeric_limits<int64_t>::max();
+  for (int64_t try_m : kTileM) {
+    const int64_t tm = even(m, try_m, 8), rows = divide(m, tm);
+    if (pack_a && tm * depth > kept) continue;
+    for (int64_t try_n : kTileN) {
+      const int64_t tn = even(n, try_n, 64), columns = divide(n, tn);
+      if (tn * depth > 2 * kept) continue;
+      // Each row of B goes through the registers once in a few rows of A, and once at least.
+      int64_t tile = k * (tm + 4) * divide(tn, 16) * 16 + 100'000;
+      if (tn < n) tile += 12 * tm * tn;
+      if (tm * tn > kNearElements) tile += tile / 10;
+      int64_t cost = 0;
+      for (const auto& [workers, weight] : loads) {
+        const int64_t rounds = divide(rows * columns * batch, workers);
+        // Of the tiles that a thread computes, those whose panel is not that of another one.
+        const auto packed = [&](int64_t parts, int64_t others, int64_t size) {
+          return threads == 0 || size * k > kept
+                     ? rounds
+                     : std::min(rounds, divide(parts * batch * std::min(others, workers), workers));
+        };
+        const int64_t wake = rows * columns * batch > 1 ? 200'000 : 0;
+        int64_t time = rounds * tile + wake + packed(columns, rows, tn) * tn * k * b_element;
+        if (pack_a) time += packed(rows, columns, columns_first ? tm : m) * tm * k * a_element;
+        cost += weight * workers * time;
+      }
+      if (cost < best_cost) {
+        best_cost = cost;
+        best = {tm, tn};
+      }
+    }
+  }
+  return best;
+}
+
+namespace {
+
+// ChooseGemmTile, remembered for the shapes that the calling thread used last: it takes a
+// microsecond, as long as a small product.
+GemmTile TileOf(const GemmArgs& g) {
+  struct Entry {
+    int64_t m = -1, n = 0, k = 0, batch = 0;
+    bool transpose_a = false, transpose_b = false;
+    int threads = 0;
+    GemmTile tile{};
+  };
+  static thread_local std::array<Entry, 64> entries;
+  const uint64_t key =
+      ((static_cast<uint64_t>(g.m) * 0x10001 + static_cast<uint64_t>(g.n)) * 0x10001 +
+       static_cast<uint64_t>(g.k)) *
+          4 +
+      (g.transpose_a ? 2 : 0) + (g.transpose_b ? 1 : 0);
+  Entry& e = entries[key * 0x9E3779B97F4A7C15ull >> 58];
+  const int threads = IsPacked(g.dtype, g.bf16, g.m, g.transpose_b) ? NumThreads() : 0;
+  if (e.m != g.m || e.n != g.n || e.k != g.k || e.batch != g.batch ||
+      e.transpose_a != g.transpose_a || e.transpose_b != g.transpose_b || e.threads != threads) {
+    const GemmTile tile = internal::ChooseGemmTile(g.transpose_a, g.transpose_b, g.m, g.n, g.k,
+                                                   g.batch, SizeOf(g.dtype), threads);
+    e = {g.m, g.n, g.k, g.batch, g.transpose_a, g.transpose_b, threads, tile};
+  }
+  return e.tile;
+}
+
+}  // namespace
+
+void Gemm(const GemmArgs& g) { Gemm(std::span(&g, 1)); }
+
+void Gemm(std::span<const GemmArgs> products) {
+  struct Tiles {
+    GemmTile tile{};
+    int64_t rows = 0, columns = 0, end = 0;  // tiles up to `end` are of this product or before it
+    uint64_t number = 0;
+    bool columns_first = false;  // neighbouring tiles share rows of A
+  };
+  LS_INVARIANT(products.size() <= kMostProducts);
+  std::array<Tiles, kMostProducts> tiles;
+  int64_t total = 0;
+  for (size_t i = 0; i < products.size(); ++i) {
+    const GemmArgs& g = products[i];
+    Check(g);
+    if (g.m > 0 && g.n > 0 && g.batch > 0) {
+      const GemmTile tile = TileOf(g);
+      const int64_t rows = (g.m + tile.m - 1) / tile.m, columns = (g.n + tile.n - 1) / tile.n;
+      const bool columns_first = ColumnsFirst(g.transpose_a, g.n * g.k * SizeOf(g.dtype));
+      total += g.batch * rows * columns;
+      tiles[i] = {tile, rows, columns, 0, NumberProducts(g.batch), columns_first};
+    }
+    tiles[i].end = total;
+  }
+  ParallelFor(total, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin; at < end; ++at) {
+      size_t i = 0;
+      while (at >= tiles[i].end) ++i;
+      const GemmArgs& g = products[i];
+      const auto& [tile, rows, columns, after, number, columns_first] = tiles[i];
+      const int64_t index = at - (after - g.batch * rows * columns);
+      const int64_t batch = index / (rows * columns), place = index % (rows * columns);
+      const int64_t row = columns_first ? place / columns : place % rows;
+      const int64_t column = columns_first ? place % columns : place / rows;
+      DispatchFloat("gemm", g.dtype, [&](auto tag) {
+        using T = typename decltype(tag)::type;
+        DispatchFloat("gemm", g.c_dtype, [&](auto c_tag) {
+          using C = typename decltype(c_tag)::type;
+          RunTile<T, C>(g, ProductOf<T>(g, tile, number, batch), batch, row, column);
+        });
+      });
+    }
+  });
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,61 @@
+// Parts of a product's operands in the layouts that oneDNN's packed kernels multiply.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cpu/scratch.h"
+
+namespace lockstep::cpu {
+
+template <class T>
+struct Operand {
+  const T* data;
+  int64_t ld;
+  bool transposed;
+
+  // Element (i, j) of the operand as it enters the product.
+  const T* At(int64_t i, int64_t j) const { return data + (transposed ? j * ld + i : i * ld + j); }
+  Operand From(int64_t i, int64_t j) const { return {At(i, j), ld, transposed}; }
+};
+
+// Columns of a block of B: 16, 32, 48 or 64, for n of them.
+int64_t PackedColumns(int64_t n);
+// Elements of B [k, n] when packed.
+int64_t PackedSizeB(int64_t k, int64_t n);
+
+// T is float or BF16.
+//
+// A [m, k]: row-major, without gaps.
+template <class T>
+void PackA(const Operand<T>& a, int64_t m, int64_t k, T* to);
+// B [k, n]: blocks of PackedColumns(n) columns, filled up with zeros. In a block the rows follow
+// each other; those of bf16 do so in pairs, whose elements alternate. For 64 columns these are
+// oneDNN's formats BA16a64b and BA16a64b2a.
+template <class T>
+void PackB(const Operand<T>& b, int64_t k, int64_t n, T* to);
+
+// The most that a PanelCache keeps, unless one panel is larger; tiles are chosen such that no panel
+// is larger than twice this.
+inline constexpr int64_t kPanelCacheBytes = 4 << 20;
+
+// The panels of an operand that a thread has packed last, of one product: those that neighbouring
+// tiles share are packed once.
+template <class T>
+class PanelCache {
+ public:
+  struct Panel {
+    T* data;
+    bool packed;  // else the caller packs it now
+  };
+  // Panel `index` of the `count` of a product, each of at most `size` elements. Valid until the
+  // next call. Products are numbered, in the whole process.
+  Panel Find(uint64_t product, int64_t index, int64_t count, int64_t size);
+
+ private:
+  Scratch<T> memory_;
+  uint64_t product_ = 0;
+  std::vector<int64_t> in_slot_;
+};
+
+}  // namespace lockstep::cpu

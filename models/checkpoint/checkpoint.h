@@ -1,0 +1,43 @@
+// What a training checkpoint holds, and getting it back. The folder protocol is
+// checkpoint_store.h's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "data/tokenizer.h"
+#include "models/checkpoint/checkpoint_store.h"
+#include "models/gpt/gpt.h"
+#include "optim/optimizer.h"
+
+namespace lockstep::models {
+
+// trainer_state.json: with the weights and the optimizer's state, all that the next step depends
+// on. Random numbers and sample order are functions of seed and step, so there is no more to it.
+struct TrainerState {
+  int64_t step = 0;              // updates made
+  int64_t tokens_seen = 0;       // trained on, over all ranks
+  double best_val_loss = 0;      // 0: not evaluated yet
+  double last_loss = 0;          // training loss of the last update
+  std::string config_toml;       // the resolved configuration
+  std::string data_fingerprint;  // of the training and validation tokens
+  bool finished = false;         // the run reached its last step
+};
+
+// Writes model.safetensors, config.json, tokenizer.json (unless null), optimizer.safetensors and
+// trainer_state.json as checkpoint `state.step`. IoError if the disk refuses; older checkpoints
+// stay. `val_loss`: of these weights, where it was measured.
+void SaveCheckpoint(CheckpointStore& store, const TrainerState& state, Gpt& model,
+                    optim::Optimizer& optimizer, const data::Tokenizer* tokenizer,
+                    std::optional<double> val_loss = {});
+
+// Restores the optimizer from a checkpoint's folder, after the weights (LoadHfWeights). InputError
+// if it does not fit.
+void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer);
+
+TrainerState ReadTrainerState(const std::string& path);
+// Null if the model was trained on token files without a tokenizer.
+std::unique_ptr<data::Tokenizer> ReadTokenizer(const std::string& path);
+
+}  // namespace lockstep::models

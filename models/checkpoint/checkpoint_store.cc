@@ -1,0 +1,354 @@
+#include "models/checkpoint/checkpoint_store.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <iomanip>
+#include <iostream>
+#include <sstream>
+
+#include "core/error.h"
+#include "core/io/json.h"
+#include "core/io/sha256.h"
+
+namespace lockstep::models {
+namespace {
+
+constexpr std::string_view kStepPrefix = "step-";
+// A checkpoint that is being replaced by another one of the same step.
+constexpr std::string_view kOldPrefix = ".old-step-";
+// Anything unfinished: about to become a checkpoint, or to vanish.
+constexpr std::string_view kTemporaryPrefix = ".tmp-";
+constexpr std::string_view kSavePrefix = ".tmp-step-";
+constexpr std::string_view kPrunePrefix = ".tmp-prune-step-";
+
+std::string FolderName(std::string_view prefix, int64_t step) {
+  std::ostringstream out;
+  out << prefix << std::setw(8) << std::setfill('0') << step;
+  return std::move(out).str();
+}
+
+// The step of a folder with that prefix; none for names that FolderName does not make.
+std::optional<int64_t> StepOf(std::string_view prefix, const std::string& name) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const char* end = name.data() + name.size();
+  int64_t step = -1;
+  const auto result = std::from_chars(name.data() + prefix.size(), end, step);
+  if (result.ec != std::errc() || result.ptr != end || step < 0) return std::nullopt;
+  if (FolderName(prefix, step) != name) return std::nullopt;
+  return step;
+}
+
+CheckpointManifest ReadManifest(const std::string& path) {
+  const std::string file = JoinPath(path, kManifestName);
+  return ParseManifest(ReadFile(file, int64_t{64} << 20), file);
+}
+
+// InputError naming the first file that is not as it was written.
+void CheckFiles(const std::string& path, const CheckpointManifest& manifest, bool hashes) {
+  for (const CheckpointManifest::File& file : manifest.files) {
+    const std::string name = JoinPath(path, file.name);
+    if (!PathExists(name)) throw InputError(StrCat(name, " is missing"));
+    const int64_t bytes = FileSize(name);
+    if (bytes != file.bytes) {
+      throw InputError(StrCat(name, bytes < file.bytes ? " is truncated: it has " : " has ", bytes,
+                              " bytes, ", file.bytes, " were written"));
+    }
+    if (hashes && Sha256OfFile(name) != file.sha256) {
+      throw InputError(StrCat(name, " is corrupted: its SHA-256 is not that of what was written"));
+    }
+  }
+}
+
+// Runs f; an IoError becomes a warning. Returns whether f succeeded.
+template <class F>
+bool OrWarn(const CheckpointStore::Warn& warn, std::string_view what, const F& f) {
+  try {
+    f();
+    return true;
+  } catch (const IoError& error) {
+    warn(StrCat(what, ": ", error.what()));
+    return false;
+  }
+}
+
+template <class F>
+void Quietly(const F& f) {
+  OrWarn([](const std::string&) {}, "", f);
+}
+
+}  // namespace
+
+// ---- CheckpointWriter ----
+
+void CheckpointWriter::AddFile(const std::string& name, std::string_view contents) {
+  AddFile(name, [&](FileWriter& file) { file.Write(contents); });
+}
+
+void CheckpointWriter::AddFile(const std::string& name,
+                               const std::function<void(FileWriter&)>& write) {
+  LS_CHECK(!name.empty() && name.front() != '.' && name.find('/') == std::string::npos &&
+               name != kManifestName,
+           "checkpoint: ", Quoted(name), " cannot be the name of a file in it");
+  for (const CheckpointManifest::File& file : manifest_->files) {
+    LS_CHECK(file.name != name, "checkpoint: the file ", Quoted(name), " is added twice");
+  }
+  FileWriter file(JoinPath(folder_, name),
+                  {.mode = FileWriterOptions::Mode::kCreateNew, .sha256 = true});
+  write(file);
+  file.Sync();
+  file.Close();
+  manifest_->files.push_back({name, file.bytes(), file.Sha256Hex()});
+}
+
+void CheckpointWriter::AddSafetensors(const std::string& name,
+                                      std::span<const SafetensorsItem> tensors,
+                                      const std::map<std::string, std::string>& metadata) {
+  AddFile(name, [&](FileWriter& file) { WriteSafetensors(file, tensors, metadata); });
+}
+
+// ---- CheckpointStore ----
+
+struct CheckpointStore::Candidate {
+  int64_t step = 0;
+  std::string path;
+  CheckpointManifest manifest;
+  bool readable = false;    // the manifest is
+  bool incomplete = false;  // there is no manifest
+  std::string problem;      // why it is not readable
+};
+
+CheckpointStore::CheckpointStore(std::string out_dir, Options options)
+    : out_dir_(std::move(out_dir)),
+      folder_(JoinPath(out_dir_, "checkpoints")),
+      options_(std::move(options)) {
+  LS_CHECK(options_.keep >= 0, "checkpoint.keep must be 0 (all) or positive, got ", options_.keep);
+  if (!options_.warn) {
+    options_.warn = [](const std::string& text) { std::cerr << "warning: " << text << std::endl; };
+  }
+}
+
+std::string CheckpointStore::PathOf(std::string_view prefix, int64_t step) const {
+  return JoinPath(folder_, FolderName(prefix, step));
+}
+
+// Most recently saved first. Those whose DONE can't be read take the place that their step
+// suggests.
+std::vector<CheckpointStore::Candidate> CheckpointStore::Candidates() const {
+  std::vector<Candidate> known, unknown;
+  if (!IsDirectory(folder_)) return known;
+  for (const std::string& name : ListDirectory(folder_)) {
+    std::optional<int64_t> step = StepOf(kStepPrefix, name);
+    if (!step) {
+      step = StepOf(kOldPrefix, name);
+      if (!step || PathExists(PathOf(kStepPrefix, *step))) continue;
+    }
+    Candidate candidate;
+    candidate.step = *step;
+    candidate.path = JoinPath(folder_, name);
+    try {
+      candidate.incomplete = !PathExists(JoinPath(candidate.path, kManifestName));
+      candidate.manifest = ReadManifest(candidate.path);
+      candidate.readable = candidate.manifest.step == *step;
+      if (!candidate.readable) {
+        candidate.problem = StrCat(JoinPath(candidate.path, kManifestName),
+                                   " is of another step than its folder says");
+      }
+    } catch (const Error& error) {
+      candidate.problem = error.what();
+    }
+    (candidate.readable ? known : unknown).push_back(std::move(candidate));
+  }
+  std::sort(known.begin(), known.end(), [](const Candidate& a, const Candidate& b) {
+    return a.manifest.serial != b.manifest.serial ? a.manifest.serial > b.manifest.serial
+                                                  : a.step > b.step;
+  });
+  for (Candidate& candidate : unknown) {
+    const auto at = std::find_if(known.begin(), known.end(),
+                                 [&](const Candidate& k) { return k.step <= candidate.step; });
+    known.insert(at, std::move(candidate));
+  }
+  return known;
+}
+
+Checkpoint CheckpointStore::Save(int64_t step, const std::function<void(CheckpointWriter&)>& write,
+                                 std::optional<double> val_loss) {
+  LS_CHECK(step >= 0, "checkpoint: the step must not be negative, got ", step);
+  MakeDirectories(folder_);
+  OrWarn(options_.warn, "leftovers of an earlier save are not removed", [&] { CleanUp(); });
+  CheckpointManifest manifest;
+  manifest.step = step;
+  if (val_loss && std::isfinite(*val_loss)) manifest.val_loss = val_loss;
+  for (const Candidate& candidate : Candidates()) {
+    if (!candidate.readable) continue;
+    manifest.serial = std::max(manifest.serial, candidate.manifest.serial + 1);
+  }
+  const std::string temporary = PathOf(kSavePrefix, step);
+  try {
+    MakeDirectories(temporary);
+    CheckpointWriter writer(temporary, &manifest);
+    write(writer);
+    FileWriter done(JoinPath(temporary, kManifestName));
+    done.Write(ManifestText(manifest));
+    done.Sync();
+    done.Close();
+    SyncDirectory(temporary);
+    Commit(temporary, step);
+  } catch (...) {
+    Quietly([&] { RemoveTree(temporary); });
+    throw;
+  }
+  const Checkpoint saved = {step, PathOf(kStepPrefix, step)};
+  const bool current = OrWarn(options_.warn, "the checkpoint is saved, but latest is not updated",
+                              [&] { Link("latest", saved); });
+  OrWarn(options_.warn, "the checkpoint is saved, but best is not updated", [&] {
+    const std::string link = JoinPath(out_dir_, "best");
+    if (const auto best = options_.keep_best ? Best() : std::nullopt) {
+      Link("best", *best);
+    } else if (PathExists(link)) {
+      RemoveTree(link);  // what it led to may go
+    }
+  });
+  // Else latest might lose what it points to.
+  if (current && options_.keep > 0) {
+    OrWarn(options_.warn, "the checkpoint is saved, but older ones are not removed",
+           [&] { RemoveOld(options_.keep, saved.path); });
+  }
+  return saved;
+}
+
+void CheckpointStore::Link(const std::string& name, const Checkpoint& checkpoint) {
+  ReplaceSymlink(JoinPath("checkpoints", BaseName(checkpoint.path)), JoinPath(out_dir_, name));
+}
+
+std::optional<Checkpoint> CheckpointStore::Best() const {
+  std::optional<Checkpoint> best;
+  double lowest = 0;
+  for (const Candidate& candidate : Candidates()) {
+    const auto& loss = candidate.manifest.val_loss;
+    if (!candidate.readable || !loss || (best && *loss >= lowest)) continue;
+    lowest = *loss;
+    best = {candidate.step, candidate.path};
+  }
+  return best;
+}
+
+// Renames the finished folder. A folder can't replace another one in a single step everywhere, so
+// an earlier checkpoint of the same step goes by a name under which it is found, too.
+void CheckpointStore::Commit(const std::string& temporary, int64_t step) {
+  const std::string final_path = PathOf(kStepPrefix, step);
+  if (!PathExists(final_path)) {
+    RenameDurably(temporary, final_path);
+    return;
+  }
+  const std::string old_path = PathOf(kOldPrefix, step);
+  try {
+    RenameDurably(final_path, old_path);
+    RenameDurably(temporary, final_path);
+  } catch (const IoError&) {
+    Quietly([&] {
+      if (!PathExists(final_path)) RenameDurably(old_path, final_path);
+    });
+    throw;
+  }
+  OrWarn(options_.warn, "the checkpoint is saved, but the one that it replaces is not removed",
+         [&] { RemoveTree(old_path); });
+}
+
+void CheckpointStore::CleanUp() {
+  if (!IsDirectory(folder_)) return;
+  for (const std::string& name : ListDirectory(folder_)) {
+    const std::string path = JoinPath(folder_, name);
+    if (name.starts_with(kTemporaryPrefix)) RemoveTree(path);
+    if (const std::optional<int64_t> step = StepOf(kOldPrefix, name)) {
+      const std::string final_path = PathOf(kStepPrefix, *step);
+      if (PathExists(final_path)) {
+        RemoveTree(path);
+      } else {
+        RenameDurably(path, final_path);
+      }
+    }
+  }
+}
+
+std::optional<Checkpoint> CheckpointStore::FindNewest(const Warn& warn) const {
+  std::string damaged;
+  for (const Candidate& candidate : Candidates()) {
+    if (candidate.incomplete) {
+      warn(StrCat("checkpoint ", candidate.path, " is incomplete (it has no ", kManifestName,
+                  ") and is ignored"));
+      continue;
+    }
+    std::string problem = candidate.problem;
+    if (candidate.readable) {
+      try {
+        CheckFiles(candidate.path, candidate.manifest, /*hashes=*/true);
+        return Checkpoint{candidate.step, candidate.path};
+      } catch (const Error& error) {
+        problem = error.what();
+      }
+    }
+    warn(StrCat("checkpoint ", candidate.path, " is corrupted and passed over: ", problem));
+    damaged += StrCat("\n  ", problem);
+  }
+  if (damaged.empty()) return std::nullopt;
+  throw InputError(StrCat("no usable checkpoint in ", folder_, ":", damaged,
+                          "\nRestore one from a copy, or start anew in another out_dir."));
+}
+
+Checkpoint CheckpointStore::Verify(const std::string& path) {
+  if (!IsDirectory(path)) {
+    throw InputError(StrCat("checkpoint ", path, ": there is no such folder"));
+  }
+  if (!PathExists(JoinPath(path, kManifestName))) {
+    throw InputError(StrCat("checkpoint ", path, ": has no ", kManifestName,
+                            ": it is incomplete, or no checkpoint of Lockstep"));
+  }
+  const CheckpointManifest manifest = ReadManifest(path);
+  CheckFiles(path, manifest, /*hashes=*/true);
+  return {manifest.step, path};
+}
+
+std::vector<Checkpoint> CheckpointStore::List() const {
+  std::vector<Checkpoint> checkpoints;
+  for (const Candidate& candidate : Candidates()) {
+    if (!candidate.incomplete) checkpoints.push_back({candidate.step, candidate.path});
+  }
+  return checkpoints;
+}
+
+void CheckpointStore::Prune(int64_t keep) {
+  LS_CHECK(keep >= 1, "checkpoint: Prune must keep at least one, got ", keep);
+  CleanUp();
+  const std::optional<Checkpoint> newest = FindNewest();
+  if (newest) RemoveOld(keep, newest->path);
+}
+
+// Keeps what comes before the keep-th whole checkpoint in the order of Candidates, the protected,
+// and the best.
+void CheckpointStore::RemoveOld(int64_t keep, const std::string& protected_path) {
+  const auto best = options_.keep_best ? Best() : std::nullopt;
+  int64_t kept = 0;
+  for (const Candidate& candidate : Candidates()) {
+    if (candidate.path == protected_path) {
+      ++kept;
+      continue;
+    }
+    if (kept < keep) {
+      if (!candidate.readable) continue;
+      try {
+        CheckFiles(candidate.path, candidate.manifest, /*hashes=*/false);
+        ++kept;
+      } catch (const Error&) {
+      }
+      continue;
+    }
+    if (best && candidate.path == best->path) continue;
+    // Under the new name it is no checkpoint any more, however much of it a crash leaves.
+    const std::string doomed = PathOf(kPrunePrefix, candidate.step);
+    RenameDurably(candidate.path, doomed);
+    RemoveTree(doomed);
+  }
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,114 @@
+// The checkpoints of a run folder, such that a crash, a full disk or a damaged file costs at most
+// the newest of them:
+//
+//   out_dir/checkpoints/step-00001000/{files ..., DONE}
+//   out_dir/latest -> checkpoints/step-00001000
+//
+// A checkpoint is built under a temporary name, synced to the disk with the sizes and SHA-256 of
+// its files (DONE), and only then renamed. One process writes to a run folder at a time; any number
+// read.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/io/file.h"
+#include "core/io/safetensors_writer.h"
+#include "models/checkpoint/checkpoint_manifest.h"
+
+namespace lockstep::models {
+
+struct Checkpoint {
+  int64_t step = 0;
+  std::string path;  // a folder
+};
+
+// Fills a checkpoint that is being saved. Each file is on the disk when its call returns. Names are
+// plain, not double and not "DONE" (ArgumentError).
+class CheckpointWriter {
+ public:
+  void AddFile(const std::string& name, std::string_view contents);
+  void AddFile(const std::string& name, const std::function<void(FileWriter&)>& write);
+  void AddSafetensors(const std::string& name, std::span<const SafetensorsItem> tensors,
+                      const std::map<std::string, std::string>& metadata = {});
+
+ private:
+  friend class CheckpointStore;
+  CheckpointWriter(std::string folder, CheckpointManifest* manifest)
+      : folder_(std::move(folder)), manifest_(manifest) {}
+
+  std::string folder_;
+  CheckpointManifest* manifest_;
+};
+
+class CheckpointStore {
+ public:
+  // Gets a sentence for the user.
+  using Warn = std::function<void(const std::string&)>;
+
+  struct Options {
+    // How many checkpoints Save leaves; 0: all.
+    int64_t keep = 0;
+    // Whether the one with the lowest validation loss is kept beside them, and `best` points at it.
+    bool keep_best = false;
+    // What goes wrong without making a call fail. Default: a line to std::cerr.
+    Warn warn;
+  };
+
+  // Touches nothing on the disk.
+  explicit CheckpointStore(std::string out_dir) : CheckpointStore(std::move(out_dir), Options()) {}
+  CheckpointStore(std::string out_dir, Options options);
+
+  // Saves what `write` adds as the checkpoint of this step, replacing an earlier one of that step;
+  // points `latest` at it; removes all but the newest `keep`, and the best. Removes leftovers of
+  // crashes first. `val_loss`: of what is saved, where it was measured.
+  // When it throws (IoError: the disk is full; or whatever `write` throws), earlier checkpoints are
+  // as they were and nothing half-written is left. Failures after the checkpoint is safe (of
+  // `latest`, of removing old ones) are warnings.
+  Checkpoint Save(int64_t step, const std::function<void(CheckpointWriter&)>& write,
+                  std::optional<double> val_loss = {});
+
+  // The one with the lowest validation loss, of those with one; unverified.
+  std::optional<Checkpoint> Best() const;
+
+  // The most recently saved checkpoint whose files all have the sizes and hashes that were written.
+  // Damaged and incomplete ones are passed over, each with a warning that says what is wrong with
+  // which file. None if there is none; InputError if there are damaged ones only.
+  std::optional<Checkpoint> FindNewest(const Warn& warn) const;
+  std::optional<Checkpoint> FindNewest() const { return FindNewest(options_.warn); }
+
+  // Checks a checkpoint's folder, or a symlink to one such as out/latest: InputError naming the
+  // file that is missing, truncated or changed.
+  static Checkpoint Verify(const std::string& path);
+
+  // All that have a DONE, most recently saved first, unverified.
+  std::vector<Checkpoint> List() const;
+
+  // Removes all but the newest `keep` >= 1 (those with missing files or wrong sizes do not count),
+  // never the newest good one. A crash meanwhile leaves nothing that could be taken for a
+  // checkpoint.
+  void Prune(int64_t keep);
+
+  // Removes what a crash left behind. Save does it, too.
+  void CleanUp();
+
+ private:
+  struct Candidate;
+  std::vector<Candidate> Candidates() const;
+  std::string PathOf(std::string_view prefix, int64_t step) const;
+  void Commit(const std::string& temporary, int64_t step);
+  void RemoveOld(int64_t keep, const std::string& protected_path);
+  void Link(const std::string& name, const Checkpoint& checkpoint);
+
+  std::string out_dir_;
+  std::string folder_;  // out_dir/checkpoints
+  Options options_;
+};
+
+}  // namespace lockstep::models

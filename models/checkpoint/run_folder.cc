@@ -1,0 +1,122 @@
+#include "models/checkpoint/run_folder.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/io/file.h"
+#include "dist/control/socket.h"
+
+namespace lockstep::models {
+namespace {
+
+std::vector<OptionDifference> RealDifferences(const RunConfig& a, const RunConfig& b) {
+  std::vector<OptionDifference> all = Difference(a, b);
+  std::erase_if(all, [](const OptionDifference& d) { return d.operational; });
+  return all;
+}
+
+// A checkpoint, a run folder, or a link to a checkpoint.
+Checkpoint Locate(const std::string& path) {
+  const std::string latest = JoinPath(path, "latest");
+  return CheckpointStore::Verify(PathExists(latest) ? latest : path);
+}
+
+RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
+  const Checkpoint checkpoint = Locate(path);
+  const TrainerState state = ReadTrainerState(checkpoint.path);
+  for (const Checkpoint& c : CheckpointStore(config.out_dir).List()) {
+    if (c.step <= state.step) continue;
+    throw InputError(StrCat("checkpoint.resume=", path, " is at step ", state.step, ", but ",
+                            config.out_dir, " has a checkpoint of step ", c.step,
+                            ", which the run would come to overwrite: choose another out_dir, or "
+                            "remove ",
+                            c.path));
+  }
+  const RunConfig previous = RunConfigFromToml(state.config_toml, checkpoint.path);
+  const auto differences = RealDifferences(previous, config);
+  RunStart start{checkpoint.path, state.step,
+                 StrCat("resuming from ", checkpoint.path, " (step ", state.step, ")")};
+  if (!differences.empty()) start.note += ", with another configuration:\n" + ToString(differences);
+  return start;
+}
+
+[[noreturn]] void RefuseOther(const RunConfig& config, const std::string& why) {
+  throw InputError(
+      StrCat(config.out_dir, " holds another run: ", why,
+             "\nChoose another folder with --out_dir=, or remove ", config.out_dir,
+             ", or go on from it on purpose with --checkpoint.resume=", config.out_dir));
+}
+
+RunStart Continue(const RunConfig& config, const CheckpointStore& store,
+                  const std::function<void(const std::string&)>& warn) {
+  const std::string file = JoinPath(config.out_dir, "config.toml");
+  const auto differences = RealDifferences(RunConfigFromToml(ReadFile(file), file), config);
+  if (!differences.empty()) {
+    RefuseOther(config, "its configuration differs (there -> now):\n" + ToString(differences));
+  }
+  const auto newest = store.FindNewest(warn);
+  if (!newest)
+    return {{},
+            0,
+            StrCat("starting anew in ", config.out_dir, ": the run there has no checkpoint yet")};
+  const TrainerState state = ReadTrainerState(newest->path);
+  if (state.finished) {
+    throw InputError(
+        StrCat(config.out_dir, " holds a finished run of this configuration (", state.step,
+               " steps). Choose another folder with --out_dir=, or remove ", config.out_dir,
+               ". To train it further: --checkpoint.resume=", config.out_dir, " --train.steps=N"));
+  }
+  return {newest->path, state.step,
+          StrCat("resuming from ", newest->path, " (step ", state.step, ")")};
+}
+
+// "process 4711 on node0, since 2026-11-23 09:00:05 UTC"
+std::string ThisProcess() {
+  return fmt::format("process {} on {}, since {:%Y-%m-%d %H:%M:%S} UTC", getpid(), dist::HostName(),
+                     fmt::gmtime(std::time(nullptr)));
+}
+
+}  // namespace
+
+std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
+                                        const std::function<void(const std::string&)>& warn) {
+  // A process that was told to end may need a moment.
+  constexpr std::chrono::seconds kPatience(2);
+  MakeDirectories(out_dir);
+  const std::string path = JoinPath(out_dir, "run.lock");
+  auto lock = std::make_unique<FileLock>(path, ThisProcess(), kPatience);
+  if (lock->state() == FileLock::State::kBusy) {
+    throw InputError(
+        StrCat(out_dir, " is in use by another run: ",
+               lock->why().empty() ? "a process that holds " + path : lock->why(),
+               ". Wait until it has ended, or stop it, or choose another folder with --out_dir="));
+  }
+  if (lock->state() == FileLock::State::kUnsupported) {
+    warn(StrCat("cannot lock ", path, " (", lock->why(),
+                "): make sure that no other run writes to ", out_dir, " at the same time"));
+  }
+  return lock;
+}
+
+RunStart PrepareRunFolder(const RunConfig& config,
+                          const std::function<void(const std::string&)>& warn) {
+  RequireWritableDirectory(config.out_dir);
+  CheckpointStore store(config.out_dir, {.keep = 0, .warn = warn});
+  store.CleanUp();
+  const std::string& resume = config.checkpoint.resume;
+  if (resume != "auto" && resume != "none") return FromCheckpoint(config, resume);
+  const bool has_run = PathExists(JoinPath(config.out_dir, "config.toml"));
+  if (!has_run && !store.List().empty()) {
+    RefuseOther(config, "there are checkpoints, but no config.toml");
+  }
+  if (!has_run) return {};
+  if (resume == "none")
+    RefuseOther(config, "checkpoint.resume=none only starts in a folder without a run");
+  return Continue(config, store, warn);
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,106 @@
+#include "models/gpt/gpt_config.h"
+
+#include <array>
+#include <utility>
+
+#include "core/error.h"
+
+namespace lockstep::models {
+namespace {
+
+template <class E, size_t n>
+using Words = std::array<std::pair<E, std::string_view>, n>;
+
+constexpr Words<NormKind, 2> kNorms{
+    {{NormKind::kLayerNorm, "layer_norm"}, {NormKind::kRmsNorm, "rms_norm"}}};
+constexpr Words<nn::MlpActivation, 5> kActivations{{{nn::MlpActivation::kGelu, "gelu"},
+                                                    {nn::MlpActivation::kGeluExact, "gelu_exact"},
+                                                    {nn::MlpActivation::kRelu, "relu"},
+                                                    {nn::MlpActivation::kSilu, "silu"},
+                                                    {nn::MlpActivation::kSwiGlu, "swiglu"}}};
+constexpr Words<Position, 2> kPositions{
+    {{Position::kLearned, "learned"}, {Position::kRope, "rope"}}};
+constexpr Words<RotaryScaling, 3> kScalings{{{RotaryScaling::kNone, "none"},
+                                             {RotaryScaling::kLinear, "linear"},
+                                             {RotaryScaling::kLlama3, "llama3"}}};
+
+template <class E, size_t n>
+std::string_view NameIn(const Words<E, n>& words, E value) {
+  for (const auto& [e, word] : words) {
+    if (e == value) return word;
+  }
+  throw ArgumentError(StrCat("no word for the value ", static_cast<int>(value)));
+}
+
+template <class E, size_t n>
+std::vector<std::string> All(const Words<E, n>& words) {
+  std::vector<std::string> out;
+  for (const auto& [e, word] : words) out.emplace_back(word);
+  return out;
+}
+
+template <class E, size_t n>
+E Parse(const char* what, const Words<E, n>& words, std::string_view name) {
+  std::string all;
+  for (const auto& [e, word] : words) {
+    if (word == name) return e;
+    all += StrCat(all.empty() ? "" : ", ", word);
+  }
+  throw ArgumentError(StrCat("the model's ", what, " is \"", name, "\"; it must be one of ", all));
+}
+
+}  // namespace
+
+std::string_view Name(NormKind norm) { return NameIn(kNorms, norm); }
+std::string_view Name(nn::MlpActivation activation) { return NameIn(kActivations, activation); }
+std::string_view Name(Position position) { return NameIn(kPositions, position); }
+std::string_view Name(RotaryScaling scaling) { return NameIn(kScalings, scaling); }
+NormKind ParseNorm(std::string_view name) { return Parse("norm", kNorms, name); }
+nn::MlpActivation ParseActivation(std::string_view name) {
+  return Parse("activation", kActivations, name);
+}
+Position ParsePosition(std::string_view name) { return Parse("position", kPositions, name); }
+RotaryScaling ParseRopeScaling(std::string_view name) {
+  return Parse("rope_scaling", kScalings, name);
+}
+std::vector<std::string> NormNames() { return All(kNorms); }
+std::vector<std::string> ActivationNames() { return All(kActivations); }
+std::vector<std::string> PositionNames() { return All(kPositions); }
+std::vector<std::string> RopeScalingNames() { return All(kScalings); }
+
+int64_t DefaultInner(int64_t n_embd, nn::MlpActivation activation) {
+  if (activation != nn::MlpActivation::kSwiGlu) return 4 * n_embd;
+  return ((8 * n_embd + 2) / 3 + 63) / 64 * 64;
+}
+
+GptConfig Resolved(GptConfig c) {
+  if (c.n_kv_head == 0) c.n_kv_head = c.n_head;
+  if (c.n_inner == 0) c.n_inner = DefaultInner(c.n_embd, c.activation);
+  return c;
+}
+
+void Validate(const GptConfig& config) {
+  const GptConfig c = Resolved(config);
+  const auto positive = [](const char* name, int64_t value) {
+    LS_CHECK(value > 0, "the model's ", name, " must be positive, got ", value);
+  };
+  positive("vocab_size", c.vocab_size);
+  positive("block_size", c.block_size);
+  positive("n_layer", c.n_layer);
+  positive("n_head", c.n_head);
+  positive("n_embd", c.n_embd);
+  positive("n_kv_head", c.n_kv_head);
+  positive("n_inner", c.n_inner);
+  LS_CHECK(c.n_embd % c.n_head == 0, "the model's n_embd = ", c.n_embd,
+           " is not divisible by n_head = ", c.n_head);
+  LS_CHECK(c.n_head % c.n_kv_head == 0, "the model's n_head = ", c.n_head,
+           " is not divisible by n_kv_head = ", c.n_kv_head);
+  LS_CHECK(c.dropout >= 0 && c.dropout < 1, "the model's dropout must be in [0, 1), got ",
+           c.dropout);
+  LS_CHECK(c.init_std >= 0, "the model's init_std must not be negative, got ", c.init_std);
+  LS_CHECK(c.loss_chunk >= 0, "the model's loss_chunk must not be negative, got ", c.loss_chunk);
+  LS_CHECK(c.norm_eps > 0, "the model's norm_eps must be positive, got ", c.norm_eps);
+  if (c.position == Position::kRope) RotaryFrequencies(c.n_embd / c.n_head, c.rope);
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,326 @@
+// config.json of Hugging Face folders.
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "models/gpt/hf_format.h"
+
+namespace lockstep::models {
+namespace {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
+using nn::MlpActivation;
+
+// The object of a config.json, with errors that name the file and the field.
+struct Fields {
+  const Json& j;
+  std::string source;
+
+  // A null counts as left out.
+  bool Has(const char* key) const { return j.contains(key) && !j[key].is_null(); }
+  [[noreturn]] void Fail(const char* key, const std::string& what) const {
+    throw InputError(StrCat(source, ": \"", key, "\" ", what));
+  }
+  int64_t Integer(const char* key) const {
+    if (!j.contains(key) || !j[key].is_number_integer()) Fail(key, "must be an integer");
+    return j[key].get<int64_t>();
+  }
+  int64_t Integer(const char* key, int64_t otherwise) const {
+    return Has(key) ? Integer(key) : otherwise;
+  }
+  double Number(const char* key, double otherwise) const {
+    if (!Has(key)) return otherwise;
+    if (!j[key].is_number()) Fail(key, "must be a number");
+    return j[key].get<double>();
+  }
+  bool Bool(const char* key, bool otherwise) const {
+    if (!Has(key)) return otherwise;
+    if (!j[key].is_boolean()) Fail(key, "must be true or false");
+    return j[key].get<bool>();
+  }
+  std::string Text(const char* key, const std::string& otherwise) const {
+    if (!Has(key)) return otherwise;
+    if (!j[key].is_string()) Fail(key, "must be a text");
+    return j[key].get<std::string>();
+  }
+  // What these models do not implement must not be ignored silently.
+  void Expect(const char* key, const Json& want) const {
+    if (Has(key) && j[key] != want)
+      Fail(key, StrCat("is ", DumpJson(j[key]), "; only ", DumpJson(want), " is supported"));
+  }
+  // An object; `whole` where there is none.
+  Fields Object(const char* key) const {
+    static const Json empty = Json::object();
+    if (!Has(key)) return {empty, source};
+    if (!j[key].is_object()) Fail(key, "must be an object");
+    return {j[key], StrCat(source, ": \"", key, "\"")};
+  }
+};
+
+// ---- GPT-2. ----
+
+struct ActivationWord {
+  MlpActivation activation;
+  const char* word;
+};
+// The first word of an activation is the one that is written.
+constexpr ActivationWord kGpt2Activations[] = {
+    {MlpActivation::kGelu, "gelu_new"},  {MlpActivation::kGelu, "gelu_pytorch_tanh"},
+    {MlpActivation::kGeluExact, "gelu"}, {MlpActivation::kRelu, "relu"},
+    {MlpActivation::kSilu, "silu"},      {MlpActivation::kSilu, "swish"}};
+
+MlpActivation Gpt2Activation(const Fields& f) {
+  const std::string word = f.Text("activation_function", "gelu_new");
+  std::string all;
+  for (const ActivationWord& a : kGpt2Activations) {
+    if (word == a.word) return a.activation;
+    all += StrCat(all.empty() ? "" : ", ", a.word);
+  }
+  f.Fail("activation_function", StrCat("is \"", word, "\"; supported are ", all));
+}
+
+OrderedJson Gpt2Config(const GptConfig& c) {
+  OrderedJson j;
+  j["architectures"] = {"GPT2LMHeadModel"};
+  j["model_type"] = "gpt2";
+  j["vocab_size"] = c.vocab_size;
+  j["n_positions"] = c.block_size;
+  j["n_ctx"] = c.block_size;
+  j["n_embd"] = c.n_embd;
+  j["n_layer"] = c.n_layer;
+  j["n_head"] = c.n_head;
+  j["n_inner"] = c.n_inner == 4 * c.n_embd ? OrderedJson(nullptr) : OrderedJson(c.n_inner);
+  for (const ActivationWord& a : kGpt2Activations) {
+    if (a.activation != c.activation) continue;
+    j["activation_function"] = a.word;
+    break;
+  }
+  j["layer_norm_epsilon"] = c.norm_eps;
+  j["initializer_range"] = c.init_std;
+  j["resid_pdrop"] = c.dropout;
+  j["embd_pdrop"] = c.dropout;
+  j["attn_pdrop"] = c.dropout;
+  j["tie_word_embeddings"] = c.tie_embeddings;
+  // The defaults (50256) would lie outside small vocabularies.
+  const bool gpt2_vocabulary = c.vocab_size >= 50257;
+  j["bos_token_id"] = gpt2_vocabulary ? OrderedJson(50256) : OrderedJson(nullptr);
+  j["eos_token_id"] = gpt2_vocabulary ? OrderedJson(50256) : OrderedJson(nullptr);
+  j["lockstep"] = {{"bias", c.bias}};
+  return j;
+}
+
+GptConfig FromGpt2(const Fields& f) {
+  f.Expect("scale_attn_weights", true);
+  f.Expect("scale_attn_by_inverse_layer_idx", false);
+  f.Expect("add_cross_attention", false);
+  GptConfig c;
+  c.vocab_size = f.Integer("vocab_size");
+  c.block_size = f.Integer(f.j.contains("n_positions") ? "n_positions" : "n_ctx");
+  c.n_embd = f.Integer("n_embd");
+  c.n_layer = f.Integer("n_layer");
+  c.n_head = f.Integer("n_head");
+  c.n_inner = f.Integer("n_inner", 0);
+  c.activation = Gpt2Activation(f);
+  c.norm_eps = f.Number("layer_norm_epsilon", 1e-5);
+  c.init_std = f.Number("initializer_range", 0.02);
+  c.dropout = f.Number("resid_pdrop", 0);
+  c.tie_embeddings = f.Bool("tie_word_embeddings", true);
+  c.bias = f.Object("lockstep").Bool("bias", true);
+  return c;
+}
+
+// ---- Rotary embedding: "rope_theta" and "rope_scaling", or since transformers 5 both within
+// "rope_parameters". ----
+
+OrderedJson RopeScaling(const RotaryOptions& rope) {
+  if (rope.scaling == RotaryScaling::kNone) return nullptr;
+  OrderedJson j;
+  j["rope_type"] = Name(rope.scaling);
+  j["factor"] = rope.factor;
+  if (rope.scaling == RotaryScaling::kLlama3) {
+    j["low_freq_factor"] = rope.low;
+    j["high_freq_factor"] = rope.high;
+    j["original_max_position_embeddings"] = rope.original_length;
+  }
+  return j;
+}
+
+RotaryOptions FromRope(const Fields& f) {
+  RotaryOptions rope;
+  const Fields scaling = f.Object(f.Has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  rope.theta = scaling.Number("rope_theta", f.Number("rope_theta", rope.theta));
+  const std::string type = scaling.Text("rope_type", scaling.Text("type", "default"));
+  if (type == "default") return rope;
+  if (type != "linear" && type != "llama3") {
+    scaling.Fail("rope_type", StrCat("is \"", type, "\"; supported are default, linear, llama3"));
+  }
+  rope.scaling = ParseRopeScaling(type);
+  rope.factor = scaling.Number("factor", rope.factor);
+  rope.low = scaling.Number("low_freq_factor", rope.low);
+  rope.high = scaling.Number("high_freq_factor", rope.high);
+  rope.original_length = scaling.Integer("original_max_position_embeddings", rope.original_length);
+  return rope;
+}
+
+// ---- Llama. ----
+
+OrderedJson LlamaConfig(const GptConfig& c) {
+  OrderedJson j;
+  j["architectures"] = {"LlamaForCausalLM"};
+  j["model_type"] = "llama";
+  j["vocab_size"] = c.vocab_size;
+  j["max_position_embeddings"] = c.block_size;
+  j["hidden_size"] = c.n_embd;
+  j["intermediate_size"] = c.n_inner;
+  j["num_hidden_layers"] = c.n_layer;
+  j["num_attention_heads"] = c.n_head;
+  j["num_key_value_heads"] = c.n_kv_head;
+  j["head_dim"] = c.n_embd / c.n_head;
+  j["hidden_act"] = "silu";
+  j["rms_norm_eps"] = c.norm_eps;
+  j["initializer_range"] = c.init_std;
+  j["rope_theta"] = c.rope.theta;
+  j["rope_scaling"] = RopeScaling(c.rope);
+  j["attention_bias"] = c.bias;
+  j["mlp_bias"] = c.bias;
+  j["attention_dropout"] = c.dropout;
+  j["tie_word_embeddings"] = c.tie_embeddings;
+  // The defaults (1 and 2) would be some characters of ours.
+  j["bos_token_id"] = nullptr;
+  j["eos_token_id"] = nullptr;
+  return j;
+}
+
+GptConfig FromLlama(const Fields& f) {
+  f.Expect("hidden_act", "silu");
+  GptConfig c;
+  c.norm = NormKind::kRmsNorm;
+  c.activation = MlpActivation::kSwiGlu;
+  c.position = Position::kRope;
+  c.vocab_size = f.Integer("vocab_size");
+  c.block_size = f.Integer("max_position_embeddings", 2048);
+  c.n_embd = f.Integer("hidden_size");
+  c.n_inner = f.Integer("intermediate_size");
+  c.n_layer = f.Integer("num_hidden_layers");
+  c.n_head = f.Integer("num_attention_heads");
+  c.n_kv_head = f.Integer("num_key_value_heads", c.n_head);
+  c.norm_eps = f.Number("rms_norm_eps", 1e-6);
+  c.init_std = f.Number("initializer_range", 0.02);
+  c.rope = FromRope(f);
+  c.bias = f.Bool("attention_bias", false);
+  f.Expect("mlp_bias", c.bias);  // all linear layers have biases, or none
+  c.dropout = f.Number("attention_dropout", 0);
+  c.tie_embeddings = f.Bool("tie_word_embeddings", false);
+  if (c.n_head > 0) f.Expect("head_dim", c.n_embd / c.n_head);
+  return c;
+}
+
+// ---- Our own. ----
+
+OrderedJson LockstepConfig(const GptConfig& c) {
+  OrderedJson j;
+  j["model_type"] = "lockstep";
+  j["vocab_size"] = c.vocab_size;
+  j["block_size"] = c.block_size;
+  j["n_layer"] = c.n_layer;
+  j["n_head"] = c.n_head;
+  j["n_kv_head"] = c.n_kv_head;
+  j["n_embd"] = c.n_embd;
+  j["n_inner"] = c.n_inner;
+  j["dropout"] = c.dropout;
+  j["bias"] = c.bias;
+  j["tie_embeddings"] = c.tie_embeddings;
+  j["norm"] = Name(c.norm);
+  j["norm_eps"] = c.norm_eps;
+  j["init_std"] = c.init_std;
+  j["activation"] = Name(c.activation);
+  j["position"] = Name(c.position);
+  if (c.position == Position::kRope) {
+    j["rope_theta"] = c.rope.theta;
+    j["rope_scaling"] = RopeScaling(c.rope);
+  }
+  return j;
+}
+
+GptConfig FromLockstep(const Fields& f) {
+  GptConfig c;
+  c.vocab_size = f.Integer("vocab_size");
+  c.block_size = f.Integer("block_size");
+  c.n_layer = f.Integer("n_layer");
+  c.n_head = f.Integer("n_head");
+  c.n_kv_head = f.Integer("n_kv_head");
+  c.n_embd = f.Integer("n_embd");
+  c.n_inner = f.Integer("n_inner");
+  c.dropout = f.Number("dropout", 0);
+  c.bias = f.Bool("bias", c.bias);
+  c.tie_embeddings = f.Bool("tie_embeddings", c.tie_embeddings);
+  c.norm = ParseNorm(f.Text("norm", ""));
+  c.norm_eps = f.Number("norm_eps", c.norm_eps);
+  c.init_std = f.Number("init_std", c.init_std);
+  c.activation = ParseActivation(f.Text("activation", ""));
+  c.position = ParsePosition(f.Text("position", ""));
+  if (c.position == Position::kRope) c.rope = FromRope(f);
+  return c;
+}
+
+GptConfig FromFields(const Fields& f) {
+  const std::string type = f.Text("model_type", "gpt2");
+  if (type == "gpt2") return FromGpt2(f);
+  if (type == "llama") return FromLlama(f);
+  if (type == "lockstep") return FromLockstep(f);
+  f.Fail("model_type", StrCat("is \"", type, "\"; supported are gpt2, llama and lockstep"));
+}
+
+}  // namespace
+
+HfFormat HfFormatOf(const GptConfig& config) {
+  const GptConfig c = Resolved(config);
+  if (c.norm == NormKind::kLayerNorm && c.position == Position::kLearned &&
+      c.activation != MlpActivation::kSwiGlu && c.n_kv_head == c.n_head) {
+    return HfFormat::kGpt2;
+  }
+  if (c.norm == NormKind::kRmsNorm && c.position == Position::kRope &&
+      c.activation == MlpActivation::kSwiGlu) {
+    return HfFormat::kLlama;
+  }
+  return HfFormat::kLockstep;
+}
+
+std::string ToHfConfig(const GptConfig& config, DType dtype) {
+  const GptConfig c = Resolved(config);
+  OrderedJson j = [&] {
+    switch (HfFormatOf(c)) {
+      case HfFormat::kGpt2:
+        return Gpt2Config(c);
+      case HfFormat::kLlama:
+        return LlamaConfig(c);
+      case HfFormat::kLockstep:
+        break;
+    }
+    return LockstepConfig(c);
+  }();
+  j["torch_dtype"] = dtype == DType::kBF16 ? "bfloat16" : "float32";
+  return DumpJson(j, 2) + "\n";
+}
+
+GptConfig FromHfConfig(const std::string& text, const std::string& source) {
+  const Json j = ParseJson(text, source);
+  if (!j.is_object()) throw InputError(StrCat(source, ": not a JSON object"));
+  try {
+    const GptConfig c = FromFields({j, source});
+    Validate(c);
+    return Resolved(c);
+  } catch (const ArgumentError& e) {
+    throw InputError(StrCat(source, ": ", e.what()));
+  }
+}
+
+GptConfig ReadHfConfig(const std::string& path) {
+  const std::string file = path + "/config.json";
+  return FromHfConfig(ReadFile(file), file);
+}
+
+}  // namespace lockstep::models

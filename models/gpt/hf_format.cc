@@ -1,0 +1,214 @@
+#include "models/gpt/hf_format.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/io/safetensors.h"
+
+namespace lockstep::models {
+namespace {
+
+// A tensor of the file that holds the rows [begin, end) of a parameter, or all of a vector.
+struct Piece {
+  std::string name;
+  int64_t begin = 0, end = 0;
+  bool transposed = false;
+
+  Tensor Of(const Parameter& p) const {
+    const Tensor rows = p.value().Detach().Slice(0, begin, end);
+    return transposed ? rows.Transpose(0, 1) : rows;
+  }
+};
+
+// GPT-2's linear layers are Conv1D modules in Hugging Face's code: stored [in, out].
+bool IsConv1d(const std::string& name) {
+  return name.ends_with("c_attn.weight") || name.ends_with("c_proj.weight") ||
+         name.ends_with("c_fc.weight");
+}
+
+// "h.3.attn.c_attn.weight" is {"h.3.", "attn.c_attn", "weight"}; "ln_f.weight" has no block.
+struct Path {
+  std::string block, layer, kind;
+  explicit Path(const std::string& name) {
+    size_t begin = 0;
+    if (name.starts_with("h.")) begin = name.find('.', 2) + 1;
+    const size_t dot = name.rfind('.');
+    block = name.substr(0, begin);
+    layer = name.substr(begin, dot - begin);
+    kind = name.substr(dot + 1);
+  }
+};
+
+// The rows of a joint linear layer, by their names in Llama.
+struct Part {
+  const char* layer;
+  int64_t rows;
+};
+
+std::vector<Part> LlamaParts(const GptConfig& c, const std::string& layer, int64_t rows) {
+  const int64_t head = c.n_embd / c.n_head;
+  if (layer == "attn.c_attn") {
+    return {{"self_attn.q_proj", c.n_embd},
+            {"self_attn.k_proj", c.n_kv_head * head},
+            {"self_attn.v_proj", c.n_kv_head * head}};
+  }
+  if (layer == "mlp.c_fc") return {{"mlp.gate_proj", c.n_inner}, {"mlp.up_proj", c.n_inner}};
+  static constexpr std::pair<const char*, const char*> kNames[] = {
+      {"wte", "embed_tokens"},
+      {"ln_f", "norm"},
+      {"ln_1", "input_layernorm"},
+      {"ln_2", "post_attention_layernorm"},
+      {"attn.c_proj", "self_attn.o_proj"},
+      {"mlp.c_proj", "mlp.down_proj"}};
+  for (const auto& [ours, theirs] : kNames) {
+    if (layer == ours) return {{theirs, rows}};
+  }
+  LS_INVARIANT(layer == "lm_head");
+  return {{"lm_head", rows}};
+}
+
+std::vector<Piece> LlamaPieces(const GptConfig& c, const std::string& name, int64_t rows) {
+  const Path path(name);
+  std::string prefix = path.layer == "lm_head" ? "" : "model.";
+  if (!path.block.empty()) prefix += "layers." + path.block.substr(2);
+  std::vector<Piece> out;
+  int64_t begin = 0;
+  for (const Part& part : LlamaParts(c, path.layer, rows)) {
+    out.push_back({StrCat(prefix, part.layer, ".", path.kind), begin, begin + part.rows});
+    begin += part.rows;
+  }
+  LS_INVARIANT(begin == rows);
+  return out;
+}
+
+// Where the file has a parameter of the model.
+std::vector<Piece> Pieces(const GptConfig& c, const std::string& name, const Parameter& p) {
+  const int64_t rows = p.logical_shape()[0];
+  const HfFormat format = HfFormatOf(c);
+  if (format == HfFormat::kLlama) return LlamaPieces(c, name, rows);
+  return {{name, 0, rows, format == HfFormat::kGpt2 && IsConv1d(name)}};
+}
+
+// For each weight of a linear layer or norm, the bias that GPT-2's format wants beside it.
+std::vector<std::pair<std::string, int64_t>> MissingBiases(const Gpt& model) {
+  std::vector<std::pair<std::string, int64_t>> out;
+  if (model.config().bias || HfFormatOf(model.config()) != HfFormat::kGpt2) return out;
+  for (const auto& [name, p] : model.NamedParameters()) {
+    if (name == "wte.weight" || name == "wpe.weight" || name == "lm_head.weight") continue;
+    out.emplace_back(name.substr(0, name.size() - std::string("weight").size()) + "bias",
+                     p->logical_shape()[0]);
+  }
+  return out;
+}
+
+void CopyWeight(const SafetensorsEntry& entry, const Tensor& expected) {
+  const Tensor stored = entry.ToTensor();
+  if (!(stored.shape() == expected.shape())) {
+    throw InputError(StrCat(*entry.source, ": '", entry.name, "' has shape ", stored.shape(),
+                            ", but this model needs ", expected.shape(),
+                            ": the model options differ from those of the file"));
+  }
+  expected.CopyFrom(stored);
+}
+
+// A tied head that a file has all the same must be the embedding, or the model is another one.
+void CheckTiedHead(const SafetensorsEntry& head, const SafetensorsEntry& embedding) {
+  const bool equal = head.bytes.size() == embedding.bytes.size() &&
+                     std::equal(head.bytes.begin(), head.bytes.end(), embedding.bytes.begin());
+  if (!equal) {
+    throw InputError(StrCat(*head.source,
+                            ": 'lm_head.weight' is not the token embedding; set "
+                            "model.tie_embeddings=false"));
+  }
+}
+
+void CheckZero(const SafetensorsEntry& entry) {
+  const Tensor t = entry.ToTensor().To(DType::kF64);
+  for (double v : t.ToVector<double>()) {
+    if (v != 0) {
+      throw InputError(StrCat(*entry.source, ": '", entry.name,
+                              "' is not zero, but the model has no biases; set model.bias=true"));
+    }
+  }
+}
+
+// Old exports carry what is no weight: causal masks, the frequencies of rotary embedding.
+bool IsNoWeight(const std::string& name) {
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+         name.ends_with(".rotary_emb.inv_freq");
+}
+
+// A file's entries by the names of the whole or of the bare model, and which of them were used.
+class Entries {
+ public:
+  explicit Entries(const SafetensorsSet& set) : set_(set) {}
+
+  const SafetensorsEntry* Find(const std::string& name) {
+    const SafetensorsEntry* entry = set_.Find(name);
+    if (!entry) entry = set_.Find("transformer." + name);
+    if (!entry && name.starts_with("model.")) entry = set_.Find(name.substr(6));
+    if (entry) used_.insert(entry->name);
+    return entry;
+  }
+  std::string Unused() const {
+    std::string out;
+    for (const std::string& name : set_.names()) {
+      if (!used_.contains(name) && !IsNoWeight(name)) out += " " + name;
+    }
+    return out;
+  }
+
+ private:
+  const SafetensorsSet& set_;
+  std::set<std::string> used_;
+};
+
+}  // namespace
+
+std::vector<SafetensorsItem> ToHfTensors(Gpt& model) {
+  std::vector<SafetensorsItem> items;
+  for (const auto& [name, p] : model.NamedParameters()) {
+    for (const Piece& piece : Pieces(model.config(), name, *p)) {
+      items.push_back(SafetensorsItem::Of(piece.name, piece.Of(*p)));
+    }
+  }
+  const DType dtype = model.Parameters().at(0)->value().dtype();
+  for (const auto& [name, size] : MissingBiases(model)) {
+    items.push_back(SafetensorsItem::Of(name, Tensor::Zeros({size}, dtype)));
+  }
+  return items;
+}
+
+void LoadHfWeights(Gpt& model, const std::string& path) {
+  const SafetensorsSet set = SafetensorsSet::Open(path);
+  Entries entries(set);
+  std::string missing;
+  const SafetensorsEntry* embedding = nullptr;
+  for (const auto& [name, p] : model.NamedParameters()) {
+    for (const Piece& piece : Pieces(model.config(), name, *p)) {
+      const SafetensorsEntry* entry = entries.Find(piece.name);
+      if (name == "wte.weight") embedding = entry;
+      if (entry) {
+        CopyWeight(*entry, piece.Of(*p));
+      } else {
+        missing += " " + piece.name;
+      }
+    }
+  }
+  if (!missing.empty()) {
+    throw InputError(StrCat(set.source(), ": weights of this model are missing:", missing));
+  }
+  for (const auto& [name, size] : MissingBiases(model)) {
+    if (const SafetensorsEntry* entry = entries.Find(name)) CheckZero(*entry);
+  }
+  if (model.config().tie_embeddings) {
+    if (const SafetensorsEntry* head = entries.Find("lm_head.weight")) {
+      CheckTiedHead(*head, *embedding);
+    }
+  }
+  if (const std::string unknown = entries.Unused(); !unknown.empty()) {
+    throw InputError(StrCat(set.source(), ": weights that this model has no place for:", unknown));
+  }
+}
+
+}  // namespace lockstep::models

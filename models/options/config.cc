@@ -1,0 +1,442 @@
+#include "models/options/config.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "core/error.h"
+#include "models/options/config_checks.h"
+#include "models/options/option_step_range.h"
+#include "models/options/presets.h"
+
+namespace lockstep::models {
+namespace {
+
+// Products of these stay within 64 bits.
+constexpr double kMaxBatch = 1e7;
+constexpr double kMaxTokens = 1e9;  // ids are i32
+constexpr double kMaxSteps = 1e15;
+
+std::string CheckNotEmpty(const std::string& text) {
+  return text.empty() ? "must not be empty" : "";
+}
+
+std::string CheckDevice(const std::string& text) {
+  if (text == "auto" || text == "cpu") return "";
+  for (const std::string_view name : {"cuda", "sim"}) {
+    if (text == name) return "";
+    if (!text.starts_with(std::string(name) + ":")) continue;
+    const std::string index = text.substr(name.size() + 1);
+    if (!index.empty() && index.size() <= 3 &&
+        index.find_first_not_of("0123456789") == std::string::npos)
+      return "";
+    return StrCat("the index of the device must be a number, as in ", name, ":0");
+  }
+  return "must be auto, cpu, cuda, cuda:0, sim or sim:0";
+}
+
+std::string CheckPrecision(const std::string& text) {
+  if (text != "fp16") return "";
+  return "fp16 overflows where bf16 does not, and there are no kernels for it: write "
+         "train.precision=bf16";
+}
+
+std::string CheckTokenizer(const std::string& text) {
+  const bool named = text == "auto" || text == "char" || text == "byte" || text == "gpt2";
+  if (named || text.find_first_of("/.") != std::string::npos) return "";
+  return StrCat("must be auto, char, byte, gpt2, or the path of a tokenizer file (./", text,
+                " if it is in this folder)");
+}
+
+std::string CheckStepRange(const std::string& text) {
+  try {
+    ParseStepRange(text);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void AddGeneralOptions(Options& options, RunConfig& config) {
+  options.Add("device", &config.device,
+              {.check = CheckDevice,
+               .operational = true,
+               .doc = "where to compute: auto (a GPU, else the CPU), cpu, cuda[:i], sim[:i] (a "
+                      "simulated GPU)"});
+  options.Add("threads", &config.threads,
+              {.min = 0,
+               .max = 4096,
+               .aliases = {"num_threads", "n_threads"},
+               .operational = true,
+               .doc = "CPU threads; 0: all"});
+  options.Add("seed", &config.seed, {.min = 0, .doc = "of all random numbers"});
+  options.Add("out_dir", &config.out_dir,
+              {.check = CheckNotEmpty,
+               .aliases = {"output_dir", "log_dir"},
+               .operational = true,
+               .doc = "the run's folder: metrics, report, checkpoints"});
+  options.Add("init_from", &config.init_from,
+              {.doc = "checkpoint or Hugging Face folder to start from; empty: random weights"});
+}
+
+void AddRopeOptions(Options& options, ModelOptions& model) {
+  options.Add(
+      "model.rope_theta", &model.rope_theta,
+      {.above = 0, .max = 1e12, .aliases = {"rope_base"}, .doc = "rope: base of the wavelengths"});
+  options.Add(
+      "model.rope_scaling", &model.rope_scaling,
+      {.choices = {"none", "linear", "llama3"},
+       .aliases = {"rope_type"},
+       .doc = "rope: for contexts longer than the first training's: linear (all frequencies "
+              "by rope_factor) or llama3 (the low ones)"});
+  options.Add("model.rope_factor", &model.rope_factor,
+              {.above = 0, .max = 1e6, .doc = "rope_scaling: what frequencies are divided by"});
+  options.Add(
+      "model.rope_low", &model.rope_low,
+      {.above = 0,
+       .max = 1e6,
+       .aliases = {"low_freq_factor"},
+       .doc = "llama3: frequencies with fewer periods than this in rope_original_length are "
+              "divided"});
+  options.Add("model.rope_high", &model.rope_high,
+              {.above = 0,
+               .max = 1e6,
+               .aliases = {"high_freq_factor"},
+               .doc = "llama3: those with more are kept; between the two they are interpolated"});
+  options.Add("model.rope_original_length", &model.rope_original_length,
+              {.min = 1,
+               .max = kMaxTokens,
+               .aliases = {"original_max_position_embeddings"},
+               .doc = "llama3: context of the first training, in tokens"});
+}
+
+void AddModelOptions(Options& options, ModelOptions& model) {
+  options.AddPresets("model.preset", &model.preset, Presets(),
+                     {.operational = true,
+                      .doc = "named configuration to start from; everything else overrides it"});
+  options.Add("model.vocab_size", &model.vocab_size,
+              {.min = 0, .max = kMaxTokens, .doc = "tokens the model knows; 0: the tokenizer's"});
+  options.Add("model.block_size", &model.block_size,
+              {.min = 1,
+               .max = kMaxTokens,
+               .aliases = {"seq_len", "n_positions", "context_length", "seq"},
+               .doc = "longest context, in tokens"});
+  options.Add("model.n_layer", &model.n_layer,
+              {.min = 1,
+               .max = 10000,
+               .aliases = {"num_layers", "depth", "layers"},
+               .doc = "transformer blocks"});
+  options.Add("model.n_head", &model.n_head,
+              {.min = 1,
+               .max = 1000000,
+               .aliases = {"num_heads", "heads"},
+               .doc = "attention heads; they divide n_embd"});
+  options.Add("model.n_embd", &model.n_embd,
+              {.min = 1,
+               .max = 1000000,
+               .aliases = {"hidden_size", "d_model", "dim", "embed_dim"},
+               .doc = "width of the model"});
+  options.Add("model.dropout", &model.dropout, {.min = 0, .below = 1, .doc = "probability"});
+  options.Add("model.bias", &model.bias, {.doc = "biases in linear layers and layer norms"});
+  options.Add("model.norm", &model.norm,
+              {.choices = {"layer_norm", "rms_norm"},
+               .doc = "normalization: layer_norm (GPT-2), rms_norm (Llama)"});
+  options.Add("model.activation", &model.activation,
+              {.choices = {"gelu", "gelu_exact", "relu", "silu", "swiglu"},
+               .aliases = {"activation_function", "hidden_act"},
+               .doc = "of the MLP: gelu (the tanh form, as in GPT-2), gelu_exact, relu, silu, or "
+                      "swiglu (gated, as in Llama)"});
+  options.Add("model.position", &model.position,
+              {.choices = {"learned", "rope"},
+               .doc = "learned (a table, GPT-2) or rope (rotary embedding, Llama)"});
+  options.Add("model.tie_embeddings", &model.tie_embeddings,
+              {.aliases = {"tie_word_embeddings"},
+               .doc = "share the token embedding with the output layer"});
+  options.Add("model.n_kv_head", &model.n_kv_head,
+              {.min = 0,
+               .max = 1000000,
+               .aliases = {"num_key_value_heads", "n_kv_heads"},
+               .doc = "heads of keys and values, shared by groups of heads; they divide n_head; "
+                      "0: n_head"});
+  options.Add(
+      "model.n_inner", &model.n_inner,
+      {.min = 0,
+       .max = 10000000,
+       .aliases = {"intermediate_size", "ffn_dim", "hidden_dim", "d_ff"},
+       .doc = "width inside of the MLP; 0: 4 n_embd, with swiglu 8/3 n_embd rounded up to a "
+              "multiple of 64"});
+  options.Add("model.norm_eps", &model.norm_eps,
+              {.min = 1e-30,
+               .max = 1,
+               .aliases = {"rms_norm_eps", "layer_norm_epsilon"},
+               .doc = "added to the variance or mean square"});
+  AddRopeOptions(options, model);
+  options.Add("model.init_std", &model.init_std,
+              {.min = 0,
+               .max = 100,
+               .aliases = {"initializer_range"},
+               .doc = "standard deviation of fresh weights, divided by sqrt(2 n_layer) where they "
+                      "add to the residual stream; 0: 1 / sqrt(n_embd), which keeps variances as "
+                      "they are"});
+}
+
+void AddDataOptions(Options& options, DataOptions& data) {
+  options.Add(
+      "data.path", &data.path,
+      {.aliases = {"dataset", "data", "input", "file"},
+       .doc = "a text file, or .bin token files (a pattern such as 'fineweb_*.bin'); empty: "
+              "the embedded corpus"});
+  options.Add("data.tokenizer", &data.tokenizer,
+              {.check = CheckTokenizer,
+               .doc = "char, byte, gpt2 or a tokenizer file; auto: char for text, for token files "
+                      "what fits them"});
+  options.Add("data.val_fraction", &data.val_fraction,
+              {.min = 0,
+               .below = 1,
+               .doc = "tail of the data kept for validation, unless it has files of its own"});
+  options.Add("data.order", &data.order,
+              {.choices = {"shuffled", "random", "sequential"},
+               .doc = "every window once an epoch in an order drawn anew, offsets drawn at random, "
+                      "or as they stand"});
+}
+
+void AddTrainOptions(Options& options, TrainOptions& train) {
+  options.Add("train.steps", &train.steps,
+              {.min = 0,
+               .max = kMaxSteps,
+               .aliases = {"max_iters", "max_steps", "num_steps", "iterations"},
+               .doc = "updates to make; 0: as many as train.epochs asks for"});
+  options.Add("train.epochs", &train.epochs,
+              {.min = 0,
+               .max = 1e9,
+               .aliases = {"num_epochs"},
+               .doc = "passes over the data, instead of train.steps; 0: train.steps counts"});
+  options.Add("train.batch_size", &train.batch_size,
+              {.min = 1,
+               .max = kMaxBatch,
+               .aliases = {"micro_batch_size", "batch"},
+               .doc = "sequences per rank and micro-step"});
+  options.Add("train.grad_accum", &train.grad_accum,
+              {.min = 0,
+               .max = kMaxBatch,
+               .aliases = {"gradient_accumulation_steps", "accum"},
+               .doc = "micro-steps per update; 0: what global_batch_size asks for, else 1"});
+  options.Add("train.global_batch_size", &train.global_batch_size,
+              {.min = 0,
+               .max = kMaxBatch,
+               .aliases = {"total_batch_size"},
+               .doc = "sequences per update, at any number of ranks; 0: batch_size x grad_accum x "
+                      "ranks"});
+  options.Add("train.precision", &train.precision,
+              {.choices = {"fp32", "tf32", "bf16"},
+               .check = CheckPrecision,
+               .aliases = {"dtype"},
+               .doc = "fp32; tf32 (fp32, but a GPU may round what matrix products read); bf16 "
+                      "(weights and activations; originals of the weights, gradients, sums and "
+                      "statistics stay fp32)"});
+  options.Add("train.loss_chunk", &train.loss_chunk,
+              {.min = 0,
+               .aliases = {"num_output_chunks", "loss_chunk_size"},
+               .doc = "tokens whose logits stand in memory at once, for a micro-batch of more; "
+                      "0: all of them"});
+  options.Add(
+      "train.cuda_graphs", &train.cuda_graphs,
+      {.operational = true,
+       .doc = "on a single GPU, submit steps as a whole instead of kernel by kernel: the same "
+              "bits in less time"});
+  options.Add("train.max_skips", &train.max_skips,
+              {.min = 0,
+               .doc = "updates in a row that are left out because a gradient is not finite, with a "
+                      "warning; the next one, or with 0 the first, ends the run"});
+  options.Add("train.log_every", &train.log_every,
+              {.min = 1,
+               .aliases = {"log_interval"},
+               .operational = true,
+               .doc = "steps between lines on the terminal (metrics.jsonl has every step)"});
+  options.Add("train.eval_every", &train.eval_every,
+              {.min = 0,
+               .aliases = {"eval_interval"},
+               .operational = true,
+               .doc = "steps between validations; 0: at the end only"});
+  options.Add("train.eval_batches", &train.eval_batches,
+              {.min = 0,
+               .aliases = {"eval_iters", "eval_steps"},
+               .operational = true,
+               .doc = "batches of a validation; 0: all of the validation data"});
+  options.Add("train.sample_every", &train.sample_every,
+              {.min = 0,
+               .operational = true,
+               .doc = "steps between samples of generated text; 0: "
+                      "at the end only"});
+  options.Add("train.sample_tokens", &train.sample_tokens,
+              {.min = 0, .max = 1e6, .operational = true, .doc = "length of a sample; 0: none"});
+  options.Add(
+      "train.sample_prompt", &train.sample_prompt,
+      {.check = CheckNotEmpty, .operational = true, .doc = "text that a sample goes on from"});
+}
+
+void AddOptimOptions(Options& options, OptimOptions& optim) {
+  options.Add("optim.name", &optim.name,
+              {.choices = {"adamw", "sgd", "lion", "muon"},
+               .aliases = {"optimizer"},
+               .doc = "the optimizer; lion wants a learning rate 3 to 10 times smaller than adamw; "
+                      "muon updates the matrices of the blocks, adamw the rest at the same rate"});
+  options.Add("optim.schedule", &optim.schedule,
+              {.choices = {"cosine", "linear", "constant", "wsd"},
+               .aliases = {"lr_scheduler", "lr_decay"},
+               .doc = "learning rate after the warm-up (wsd: constant, then a linear decay)"});
+  options.Add("optim.lr", &optim.lr,
+              {.above = 0,
+               .max = 1000,
+               .aliases = {"learning_rate", "max_lr"},
+               .doc = "peak learning rate"});
+  options.Add("optim.min_lr", &optim.min_lr,
+              {.min = 0, .max = 1000, .doc = "learning rate at the end of the decay"});
+  options.Add("optim.warmup", &optim.warmup,
+              {.min = 0,
+               .max = kMaxSteps,
+               .aliases = {"warmup_iters", "warmup_steps"},
+               .doc = "steps over which the learning rate rises to its peak"});
+  options.Add("optim.decay_steps", &optim.decay_steps,
+              {.min = 0,
+               .max = kMaxSteps,
+               .aliases = {"lr_decay_iters"},
+               .doc = "step at which the decay ends; 0: the last step of the run"});
+  options.Add("optim.decay_fraction", &optim.decay_fraction,
+              {.above = 0, .max = 1, .doc = "wsd: share of decay_steps that is decay"});
+  options.Add("optim.beta1", &optim.beta1,
+              {.min = 0, .below = 1, .doc = "adamw, lion: decay of the mean of gradients"});
+  options.Add("optim.beta2", &optim.beta2,
+              {.min = 0,
+               .below = 1,
+               .doc = "adamw: decay of the mean of their squares; lion: of the kept mean"});
+  options.Add("optim.eps", &optim.eps,
+              {.min = 1e-30, .max = 1, .aliases = {"epsilon"}, .doc = "adamw: added to the root"});
+  options.Add("optim.momentum", &optim.momentum,
+              {.min = 0, .below = 1, .doc = "sgd, muon: decay of the sum or mean of gradients"});
+  options.Add("optim.nesterov", &optim.nesterov,
+              {.doc = "sgd, muon: step from where the momentum leads (Nesterov's form)"});
+  options.Add(
+      "optim.weight_decay", &optim.weight_decay,
+      {.min = 0,
+       .max = 1000,
+       .aliases = {"wd"},
+       .doc = "of parameters with two dimensions or more; decoupled from the gradient, but for "
+              "sgd"});
+  options.Add("optim.clip", &optim.clip,
+              {.min = 0,
+               .max = 1e9,
+               .aliases = {"grad_clip", "max_grad_norm", "gradient_clipping"},
+               .doc = "largest norm of the gradient; 0: no clipping"});
+}
+
+void AddCheckpointOptions(Options& options, CheckpointOptions& checkpoint) {
+  options.Add("checkpoint.every", &checkpoint.every,
+              {.min = 0,
+               .aliases = {"save_every", "save_steps", "checkpoint_every"},
+               .operational = true,
+               .doc = "steps between checkpoints; 0: at the end only"});
+  options.Add("checkpoint.keep", &checkpoint.keep,
+              {.min = 0, .operational = true, .doc = "newest checkpoints to keep; 0: all"});
+  options.Add("checkpoint.keep_best", &checkpoint.keep_best,
+              {.aliases = {"save_best", "load_best_model_at_end"},
+               .operational = true,
+               .doc = "also keep the checkpoint with the lowest validation loss, of those saved at "
+                      "an evaluation; out_dir/best leads to it"});
+  options.Add("checkpoint.resume", &checkpoint.resume,
+              {.check = CheckNotEmpty,
+               .operational = true,
+               .doc = "auto: go on with an unfinished run in out_dir; none; or the path of a "
+                      "checkpoint"});
+  options.Add("checkpoint.save_initial", &checkpoint.save_initial,
+              {.operational = true, .doc = "also save the model before the first step"});
+}
+
+}  // namespace
+
+void AddRunOptions(Options& options, RunConfig& config) {
+  AddGeneralOptions(options, config);
+  AddModelOptions(options, config.model);
+  AddDataOptions(options, config.data);
+  AddTrainOptions(options, config.train);
+  AddOptimOptions(options, config.optim);
+  AddCheckpointOptions(options, config.checkpoint);
+  AddDistOptions(options, config.dist);
+  options.Add("log.trace", &config.log.trace,
+              {.check = CheckStepRange,
+               .operational = true,
+               .doc = "first:last, steps to trace into out_dir/trace-first-last.json, for "
+                      "chrome://tracing or ui.perfetto.dev; empty: none"});
+  options.OnResolve([&config](Options& resolved) { CheckRun(resolved, config); });
+}
+
+int64_t GradAccum(const TrainOptions& train, int64_t ranks, bool ordered) {
+  LS_CHECK(ranks >= 1, "GradAccum: ranks must be at least 1, got ", ranks);
+  if (train.global_batch_size == 0) return std::max<int64_t>(train.grad_accum, 1);
+  const int64_t global = train.global_batch_size;
+  const int64_t per_micro_step = train.batch_size * ranks;
+  const auto fits = [&](int64_t size, int64_t batch) {
+    if (size % (batch * ranks) != 0) return false;
+    return !ordered || ranks == 1 || std::has_single_bit<uint64_t>(size / (batch * ranks));
+  };
+  if (!fits(global, train.batch_size)) {
+    int64_t lower = global / per_micro_step * per_micro_step, upper = lower + per_micro_step;
+    while (lower > 0 && !fits(lower, train.batch_size)) lower -= per_micro_step;
+    while (!fits(upper, train.batch_size)) upper += per_micro_step;
+    // A smaller micro-batch if there is one, since a larger one takes more memory.
+    const int64_t most = std::max<int64_t>(global / ranks, 1);
+    int64_t batch = std::min(train.batch_size, most);
+    while (batch > 1 && !fits(global, batch)) --batch;
+    while (batch < most && !fits(global, batch)) ++batch;
+    throw InputError(StrCat(
+        "train.global_batch_size = ", global,
+        global % per_micro_step != 0
+            ? " is not a multiple of train.batch_size x ranks = "
+            : StrCat(" makes ", global / per_micro_step,
+                     " micro-steps, of which dist.reduction = ordered needs a power of two on "
+                     "several ranks, with train.batch_size x ranks = "),
+        train.batch_size, " x ", ranks,
+        ": use train.global_batch_size = ", lower > 0 ? StrCat(lower, " or ") : "", upper,
+        fits(global, batch) ? StrCat(", or train.batch_size = ", batch) : ""));
+  }
+  const int64_t accum = global / per_micro_step;
+  if (train.grad_accum != 0 && train.grad_accum != accum)
+    throw InputError(StrCat(
+        "train.grad_accum = ", train.grad_accum, " contradicts train.global_batch_size = ", global,
+        ", which needs ", accum, " micro-steps of train.batch_size x ranks = ", train.batch_size,
+        " x ", ranks, ": leave train.grad_accum out, or use train.global_batch_size = ",
+        per_micro_step * train.grad_accum));
+  return accum;
+}
+
+void Validate(const RunConfig& config) {
+  RunConfig copy = config;
+  Options options({.name = "train_gpt", .summary = ""});
+  AddRunOptions(options, copy);
+  options.Validate();
+}
+
+std::string ToToml(const RunConfig& config) {
+  RunConfig copy = config;
+  Options options({.name = "train_gpt", .summary = ""});
+  AddRunOptions(options, copy);
+  return options.Dump(/*sources=*/false);
+}
+
+RunConfig RunConfigFromToml(std::string_view toml, const std::string& name) {
+  RunConfig config;
+  Options options({.name = "train_gpt", .summary = ""});
+  AddRunOptions(options, config);
+  options.ParseToml(toml, name);
+  return config;
+}
+
+std::vector<OptionDifference> Difference(const RunConfig& a, const RunConfig& b) {
+  RunConfig copy_a = a, copy_b = b;
+  Options options_a({.name = "train_gpt", .summary = ""});
+  Options options_b({.name = "train_gpt", .summary = ""});
+  AddRunOptions(options_a, copy_a);
+  AddRunOptions(options_b, copy_b);
+  return Difference(options_a, options_b);
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,129 @@
+// The configuration of a training run, and its options. README.md tells how to add one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/options/option_dist.h"
+#include "models/options/options.h"
+
+namespace lockstep::models {
+
+// The defaults are the first run of a newcomer: a small character-level GPT on the embedded corpus,
+// a minute or two on two cores. What each field means is said once, in config.cc, for --help.
+struct ModelOptions {
+  std::string preset;
+  int64_t vocab_size = 0;  // 0: the tokenizer's
+  int64_t block_size = 64;
+  int64_t n_layer = 4;
+  int64_t n_head = 4;
+  int64_t n_embd = 128;
+  double dropout = 0;
+  bool bias = false;
+  std::string norm = "layer_norm";
+  std::string activation = "gelu";
+  std::string position = "learned";
+  bool tie_embeddings = true;
+  int64_t n_kv_head = 0;  // 0: n_head
+  int64_t n_inner = 0;    // 0: DefaultInner of gpt_config.h
+  double norm_eps = 1e-5;
+  double rope_theta = 10000;
+  std::string rope_scaling = "none";
+  double rope_factor = 1;
+  double rope_low = 1, rope_high = 4;
+  int64_t rope_original_length = 8192;
+  double init_std = 0;  // 0: 1 / sqrt(n_embd)
+};
+
+struct DataOptions {
+  std::string path;  // "": the embedded corpus
+  std::string tokenizer = "auto";
+  double val_fraction = 0.1;
+  std::string order = "shuffled";
+};
+
+struct TrainOptions {
+  int64_t steps = 1000;  // 0: follows from epochs. Exactly one of the two is above 0.
+  double epochs = 0;
+  int64_t batch_size = 16;
+  int64_t grad_accum = 0;         // 0: follows from global_batch_size, else 1. See GradAccum.
+  int64_t global_batch_size = 0;  // 0: batch_size * GradAccum * ranks
+  std::string precision = "fp32";
+  int64_t loss_chunk = 4096;  // 0: no limit
+  bool cuda_graphs = true;
+  int64_t max_skips = 0;
+  int64_t log_every = 10;
+  int64_t eval_every = 250;  // 0: at the end only
+  int64_t eval_batches = 0;  // 0: all
+  int64_t sample_every = 0;  // 0: at the end only
+  int64_t sample_tokens = 300;
+  std::string sample_prompt = "\n";
+};
+
+struct OptimOptions {
+  std::string name = "adamw";
+  std::string schedule = "cosine";
+  double lr = 2e-3;
+  double min_lr = 0;
+  int64_t warmup = 100;
+  int64_t decay_steps = 0;  // 0: to the end of the run
+  double decay_fraction = 0.2;
+  double beta1 = 0.9;
+  double beta2 = 0.99;
+  double eps = 1e-8;
+  double momentum = 0.95;
+  bool nesterov = true;
+  double weight_decay = 0.1;
+  double clip = 1;  // 0: off
+};
+
+struct CheckpointOptions {
+  int64_t every = 250;  // 0: at the end only
+  int64_t keep = 2;     // 0: all
+  bool keep_best = true;
+  std::string resume = "auto";
+  bool save_initial = false;
+};
+
+struct LogOptions {
+  std::string trace;  // "first:last"; "": none
+};
+
+struct RunConfig {
+  std::string device = "auto";
+  int64_t threads = 0;  // 0: all
+  int64_t seed = 1337;
+  std::string out_dir = "out";
+  std::string init_from;
+  ModelOptions model;
+  DataOptions data;
+  TrainOptions train;
+  OptimOptions optim;
+  CheckpointOptions checkpoint;
+  DistOptions dist;
+  LogOptions log;
+};
+
+// Adds all options of a run, its presets and the checks that span options. `config` must outlive
+// `options`; what it holds now are the defaults.
+void AddRunOptions(Options& options, RunConfig& config);
+
+// For configurations that a program fills in itself: the same checks as for the options of a user.
+// Throws InputError.
+void Validate(const RunConfig& config);
+
+// Micro-steps per update of one of `ranks` data-parallel ranks. Throws InputError, with the nearest
+// values that work, where global_batch_size is not batch_size * grad_accum * ranks, or makes a
+// number of micro-steps that the ordered sum (dist/data_parallel/fixed_order.h) cannot cut.
+int64_t GradAccum(const TrainOptions& train, int64_t ranks, bool ordered = false);
+
+// The TOML text of a run folder's config.toml, and back. Throws InputError; errors call it `name`.
+std::string ToToml(const RunConfig& config);
+RunConfig RunConfigFromToml(std::string_view toml, const std::string& name);
+
+// The options in which two runs differ.
+std::vector<OptionDifference> Difference(const RunConfig& a, const RunConfig& b);
+
+}  // namespace lockstep::models

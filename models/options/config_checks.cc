@@ -1,0 +1,166 @@
+#include "models/options/config_checks.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "core/error.h"
+#include "models/options/option_step_range.h"
+
+namespace lockstep::models {
+namespace {
+
+// Where both `a` and `b` are set (above 0) and only one can hold, the one from the stronger source
+// does, and the other becomes 0. False where both come from the same source.
+template <class A, class B>
+bool StrongerHolds(Options& options, std::string_view a, A a_value, std::string_view b, B b_value) {
+  if (!(a_value > 0) || !(b_value > 0)) return true;
+  if (options.source(a) == options.source(b)) return false;
+  if (options.source(a) > options.source(b)) {
+    options.Derive(b, B{0}, a);
+  } else {
+    options.Derive(a, A{0}, b);
+  }
+  return true;
+}
+
+void CheckTrace(Options& options, const RunConfig& config) {
+  const auto range = ParseStepRange(config.log.trace);
+  const int64_t steps = config.train.steps;
+  if (!range || steps == 0 || range->last <= steps) return;
+  options.Fail(
+      {"log.trace", "train.steps"},
+      StrCat(options.Describe("log.trace"), " reaches past ", options.Describe("train.steps"),
+             ": write log.trace = \"", std::min(range->first, steps), ":", steps, "\""));
+}
+
+void CheckPrecision(Options& options, const RunConfig& config) {
+  if (config.train.precision == "tf32" && config.device == "cpu")
+    options.Fail({"train.precision", "device"},
+                 StrCat(options.Describe("train.precision"), " is a way of GPUs to multiply: use ",
+                        "train.precision = \"fp32\" with device = \"cpu\""));
+}
+
+void CheckLength(Options& options, const TrainOptions& train) {
+  if (!StrongerHolds(options, "train.steps", train.steps, "train.epochs", train.epochs))
+    options.Fail({"train.steps", "train.epochs"},
+                 StrCat(options.Describe("train.steps"), " and ", options.Describe("train.epochs"),
+                        " contradict each other: keep one of them and set the other to 0"));
+  if (train.steps == 0 && train.epochs == 0)
+    options.Fail({"train.steps", "train.epochs"},
+                 "train.steps and train.epochs are both 0: set one of them, such as "
+                 "train.steps = 1000");
+}
+
+void CheckBatch(Options& options, const TrainOptions& train) {
+  StrongerHolds(options, "train.grad_accum", train.grad_accum, "train.global_batch_size",
+                train.global_batch_size);
+  if (train.global_batch_size == 0) return;
+  // The number of ranks is not known here; what fails for one rank fails for any.
+  try {
+    const int64_t micro_batch = train.batch_size * std::max<int64_t>(train.grad_accum, 1);
+    if (train.grad_accum == 0 || train.global_batch_size % micro_batch != 0) GradAccum(train, 1);
+  } catch (const InputError& error) {
+    options.Fail({"train.global_batch_size", "train.batch_size", "train.grad_accum"}, error.what());
+  }
+}
+
+void CheckHeads(Options& options, const ModelOptions& model) {
+  if (model.n_embd % model.n_head == 0) return;
+  const int64_t lower = model.n_embd / model.n_head * model.n_head;
+  int64_t head = model.n_head;
+  while (model.n_embd % head != 0) --head;
+  options.Fail({"model.n_embd", "model.n_head"},
+               StrCat(options.Describe("model.n_embd"), " is not a multiple of ",
+                      options.Describe("model.n_head"),
+                      ": use model.n_embd = ", lower > 0 ? StrCat(lower, " or ") : "",
+                      lower + model.n_head, ", or model.n_head = ", head));
+}
+
+void CheckKvHeads(Options& options, const ModelOptions& model) {
+  if (model.n_kv_head == 0 || model.n_head % model.n_kv_head == 0) return;
+  int64_t heads = std::min(model.n_kv_head, model.n_head);
+  while (model.n_head % heads != 0) --heads;
+  options.Fail(
+      {"model.n_kv_head", "model.n_head"},
+      StrCat(options.Describe("model.n_head"), " is not a multiple of ",
+             options.Describe("model.n_kv_head"), ": use model.n_kv_head = ", heads,
+             ", or model.n_head = ", (model.n_head / model.n_kv_head + 1) * model.n_kv_head));
+}
+
+// Fails if `key` was changed although nothing reads it unless `needs` is one of `values`.
+template <class T>
+void CheckActs(Options& options, std::string_view key, const T& value, const T& otherwise,
+               bool acts, std::string_view needs) {
+  if (acts || value == otherwise) return;
+  options.Fail({key}, StrCat(options.Describe(key), " does nothing without ", needs, ": use ",
+                             needs, ", or ", key, " = ", ToToml(OptionValue(otherwise))));
+}
+
+void CheckRope(Options& options, const ModelOptions& model) {
+  const ModelOptions d;  // the defaults
+  const bool rope = model.position == "rope", scaled = model.rope_scaling != "none";
+  const bool llama3 = model.rope_scaling == "llama3";
+  constexpr std::string_view kRope = "model.position = \"rope\"";
+  constexpr std::string_view kScaling = "model.rope_scaling = \"linear\" or \"llama3\"";
+  constexpr std::string_view kLlama3 = "model.rope_scaling = \"llama3\"";
+  const ModelOptions& m = model;
+  CheckActs(options, "model.rope_theta", m.rope_theta, d.rope_theta, rope, kRope);
+  CheckActs(options, "model.rope_scaling", m.rope_scaling, d.rope_scaling, rope, kRope);
+  CheckActs(options, "model.rope_factor", m.rope_factor, d.rope_factor, scaled, kScaling);
+  CheckActs(options, "model.rope_low", m.rope_low, d.rope_low, llama3, kLlama3);
+  CheckActs(options, "model.rope_high", m.rope_high, d.rope_high, llama3, kLlama3);
+  CheckActs(options, "model.rope_original_length", m.rope_original_length, d.rope_original_length,
+            llama3, kLlama3);
+  if (!rope) return;
+  if (m.n_embd / m.n_head % 2 != 0) {
+    options.Fail({"model.n_embd", "model.n_head"},
+                 StrCat(options.Describe("model.n_embd"), " and ", options.Describe("model.n_head"),
+                        " make heads of ", m.n_embd / m.n_head,
+                        ", but rope turns pairs and needs an even size: use model.n_embd = ",
+                        m.n_head * (m.n_embd / m.n_head + 1), ", or model.position = \"learned\""));
+  }
+  if (llama3 && m.rope_low >= m.rope_high) {
+    options.Fail({"model.rope_low", "model.rope_high"},
+                 StrCat(options.Describe("model.rope_low"), " is not below ",
+                        options.Describe("model.rope_high"),
+                        ": Llama 3 has model.rope_low = 1 and model.rope_high = 4"));
+  }
+}
+
+void CheckSchedule(Options& options, const RunConfig& config) {
+  const OptimOptions& optim = config.optim;
+  const double tenth = std::strtod(StrCat(optim.lr / 10).c_str(), nullptr);  // six digits will do
+  if (optim.min_lr > optim.lr)
+    options.Fail(
+        {"optim.lr", "optim.min_lr"},
+        StrCat(options.Describe("optim.min_lr"), " is above ", options.Describe("optim.lr"),
+               ": use optim.min_lr = ", ToToml(OptionValue(tenth)), ", a tenth, or 0"));
+  if (optim.decay_steps > 0 && optim.warmup > optim.decay_steps)
+    options.Fail({"optim.warmup", "optim.decay_steps"},
+                 StrCat(options.Describe("optim.warmup"), " is longer than ",
+                        options.Describe("optim.decay_steps"), ": use optim.warmup = ",
+                        optim.decay_steps, " at most, or optim.decay_steps = 0, the whole run"));
+  // A short trial of a long configuration is no mistake, but it sees the warm-up only.
+  if (config.train.steps > 0 && optim.warmup >= config.train.steps)
+    options.Warn(StrCat(options.Describe("optim.warmup"), " is as long as ",
+                        options.Describe("train.steps"),
+                        ": the learning rate does not get past its warm-up; a tenth of the steps "
+                        "would be optim.warmup = ",
+                        config.train.steps / 10));
+}
+
+}  // namespace
+
+void CheckRun(Options& options, const RunConfig& config) {
+  CheckHeads(options, config.model);
+  CheckKvHeads(options, config.model);
+  // A model from weights has their shape, whatever the defaults are.
+  if (config.init_from.empty()) CheckRope(options, config.model);
+  CheckLength(options, config.train);
+  CheckBatch(options, config.train);
+  CheckSchedule(options, config);
+  CheckPrecision(options, config);
+  CheckTrace(options, config);
+}
+
+}  // namespace lockstep::models

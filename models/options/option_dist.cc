@@ -1,0 +1,77 @@
+#include "models/options/option_dist.h"
+
+#include "core/error.h"
+
+namespace lockstep::models {
+
+void AddDistOptions(Options& options, DistOptions& dist) {
+  constexpr double kMaxMib = 65536;
+  options.Add("dist.backend", &dist.backend,
+              {.choices = {"auto", "gloo", "nccl"},
+               .operational = true,
+               .doc = "library that moves data between ranks: auto (nccl on GPUs, gloo on CPUs), "
+                      "gloo, nccl"});
+  options.Add(
+      "dist.reduction", &dist.reduction,
+      {.choices = {"fast", "ordered"},
+       .aliases = {"reduce_op", "deterministic"},
+       .doc = "sum of gradients: fast (the library's order), or ordered: weights have the "
+              "same bits at any number of ranks that have the same micro-batches together"});
+  options.Add("dist.compress", &dist.compress,
+              {.choices = {"none", "bf16"},
+               .aliases = {"comm_hook", "gradient_compression"},
+               .doc = "dtype in which gradients travel: none (their own) or bf16, half the bytes"});
+  options.Add("dist.bucket_mib", &dist.bucket_mib,
+              {.min = 0,
+               .max = kMaxMib,
+               .aliases = {"bucket_cap_mb"},
+               .operational = true,
+               .doc = "gradients that are summed together, in MiB; 0: 2 on the CPU, 25 on GPUs"});
+  options.Add("dist.first_bucket_mib", &dist.first_bucket_mib,
+              {.above = 0,
+               .max = kMaxMib,
+               .operational = true,
+               .doc = "of the first bucket, so that communication begins early, and of the "
+                      "last, so that it ends soon"});
+  options.Add("dist.packing", &dist.packing,
+              {.choices = {"auto", "always", "never"},
+               .operational = true,
+               .doc = "on CPUs, fewer bytes for f32 and bf16 between ranks, with the same bits at "
+                      "the end: auto (where the link is behind, and moves less than 50 MB/s), "
+                      "always, never"});
+  options.Add("dist.check", &dist.check,
+              {.choices = {"basic", "full"},
+               .operational = true,
+               .doc = "full: on GPUs, too, ranks compare each collective before it starts (slow); "
+                      "basic compares them once a step there"});
+  options.Add("dist.check_every", &dist.check_every,
+              {.min = 0,
+               .operational = true,
+               .doc = "steps between comparisons of the ranks' weights, bit by bit; 0: never"});
+  options.Add(
+      "dist.timeout", &dist.timeout,
+      {.min = 1,
+       .max = 86400,
+       .operational = true,
+       .doc = "seconds that a rank waits for others that are alive but late; not while rank 0 "
+              "writes, samples or prints"});
+  options.Add("dist.heartbeat", &dist.heartbeat,
+              {.min = 0,
+               .max = 86400,
+               .operational = true,
+               .doc = "seconds within which a rank whose process shows no sign of life is named by "
+                      "the others, which end; 0: only dist.timeout counts"});
+  options.OnResolve([&dist](Options& resolved) {
+    if (dist.reduction == "ordered" && dist.compress != "none") {
+      resolved.Fail(
+          {"dist.reduction", "dist.compress"},
+          StrCat(resolved.Describe("dist.compress"),
+                 " rounds what ranks send, so bits "
+                 "would depend on their number, which ",
+                 resolved.Describe("dist.reduction"),
+                 " excludes: use dist.compress = \"none\", or dist.reduction = \"fast\""));
+    }
+  });
+}
+
+}  // namespace lockstep::models

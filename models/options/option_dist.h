@@ -1,0 +1,28 @@
+// Options of runs on several ranks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "models/options/options.h"
+
+namespace lockstep::models {
+
+// What each means is said once, in option_dist.cc, for --help.
+struct DistOptions {
+  std::string backend = "auto";
+  std::string reduction = "fast";
+  std::string compress = "none";
+  std::string packing = "auto";
+  double bucket_mib = 0;  // 0: dist::DefaultBucketBytes
+  double first_bucket_mib = 1;
+  std::string check = "basic";
+  int64_t check_every = 100;  // 0: never
+  int64_t timeout = 300;      // seconds
+  int64_t heartbeat = 20;     // seconds; 0: none
+};
+
+// Adds dist.*, with the checks between them.
+void AddDistOptions(Options& options, DistOptions& dist);
+
+}  // namespace lockstep::models

@@ -1,0 +1,284 @@
+// The registry itself: declaring options, checking values, and deciding which one holds.
+#include "models/options/options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+
+#include "core/error.h"
+#include "models/options/option_text.h"
+
+namespace lockstep::models {
+namespace {
+
+bool IsKey(std::string_view key) {
+  return !key.empty() && key.front() != '.' && key.back() != '.' &&
+         key.find("..") == std::string_view::npos &&
+         std::all_of(key.begin(), key.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
+         });
+}
+
+}  // namespace
+
+std::string_view Name(OptionSource source) {
+  switch (source) {
+    case OptionSource::kDefault:
+      return "default";
+    case OptionSource::kPreset:
+      return "preset";
+    case OptionSource::kFile:
+      return "file";
+    case OptionSource::kEnvironment:
+      return "environment";
+    case OptionSource::kCommandLine:
+      return "command line";
+  }
+  return "unknown";
+}
+
+Options::Options(ProgramInfo program) : program_(std::move(program)) {
+  AddFlag("help", &help_, "show this text");
+  AddFlag("version", &version_, "show the version");
+  AddFlag("print_config", &print_config_,
+          "show the resolved configuration as a TOML file, with the source of each value");
+}
+
+void Options::Insert(Option option) {
+  LS_CHECK(IsKey(option.key), "option key '", option.key,
+           "' must be section.key in lower case, digits and '_'");
+  LS_CHECK(!Find(option.key), "option ", option.key, " is added twice");
+  LS_CHECK(!IsSection(option.key), "option ", option.key, " has the name of a section");
+  for (size_t dot = option.key.find('.'); dot != std::string::npos;
+       dot = option.key.find('.', dot + 1))
+    LS_CHECK(!Find(option.key.substr(0, dot)), "option ", option.key, " has ",
+             option.key.substr(0, dot), ", which is an option, for its section");
+  option.variable = EnvironmentName(option.key);
+  for (const Option& other : options_)
+    LS_CHECK(other.variable != option.variable, "options ", option.key, " and ", other.key,
+             " share the environment variable ", option.variable);
+  std::visit([&](const auto* target) { option.initial = *target; }, option.target);
+  index_.emplace(option.key, options_.size());
+  options_.push_back(std::move(option));
+}
+
+void Options::Add(std::string key, bool* value, OptionSpec spec) {
+  Insert({.key = std::move(key), .target = value, .spec = std::move(spec)});
+}
+void Options::Add(std::string key, int64_t* value, OptionSpec spec) {
+  Insert({.key = std::move(key), .target = value, .spec = std::move(spec)});
+}
+void Options::Add(std::string key, double* value, OptionSpec spec) {
+  Insert({.key = std::move(key), .target = value, .spec = std::move(spec)});
+}
+void Options::Add(std::string key, std::string* value, OptionSpec spec) {
+  Insert({.key = std::move(key), .target = value, .spec = std::move(spec)});
+}
+
+void Options::Add(std::string key, TextList* value, OptionSpec spec) {
+  Insert({.key = std::move(key), .target = value, .spec = std::move(spec)});
+}
+
+void Options::AddFlag(std::string name, bool* value, std::string doc) {
+  Insert({.key = std::move(name), .target = value, .spec = {.doc = std::move(doc)}, .flag = true});
+}
+
+void Options::AddRemoved(std::string key, OptionValue meaning, std::string instead) {
+  LS_CHECK(!instead.empty(), "option ", key, " was removed: say what to write instead");
+  Option option{.key = std::move(key), .target = {}, .spec = {}, .instead = std::move(instead)};
+  std::visit([&](auto& value) { option.target = &value; }, removed_.emplace_back(meaning));
+  Insert(std::move(option));
+}
+
+void Options::AddPresets(std::string key, std::string* value, std::vector<Preset> presets,
+                         OptionSpec spec) {
+  LS_CHECK(preset_key_.empty(), "presets are added twice: ", preset_key_, " and ", key);
+  spec.choices = {""};
+  for (const Preset& preset : presets) spec.choices.push_back(preset.name);
+  presets_ = std::move(presets);
+  preset_key_ = key;
+  Add(std::move(key), value, std::move(spec));
+}
+
+void Options::OnResolve(std::function<void(Options&)> hook) { hooks_.push_back(std::move(hook)); }
+
+const Options::Option* Options::Find(std::string_view key) const {
+  const auto it = index_.find(key);
+  return it == index_.end() ? nullptr : &options_[it->second];
+}
+
+Options::Option* Options::Find(std::string_view key) {
+  return const_cast<Option*>(std::as_const(*this).Find(key));
+}
+
+const Options::Option& Options::Get(std::string_view key) const {
+  const Option* option = Find(key);
+  LS_CHECK(option, "there is no option ", key);
+  return *option;
+}
+
+bool Options::IsSection(std::string_view name) const {
+  return std::any_of(options_.begin(), options_.end(), [&](const Option& option) {
+    return option.key.size() > name.size() && option.key.starts_with(name) &&
+           option.key[name.size()] == '.';
+  });
+}
+
+std::string Options::EnvironmentName(std::string_view key) const {
+  std::string name = StrCat(program_.environment_prefix, "_", key);
+  for (char& c : name) c = c == '.' ? '_' : static_cast<char>(std::toupper(c));
+  return name;
+}
+
+void Options::Reset() {
+  warnings_.clear();
+  file_.clear();
+  for (Option& option : options_) {
+    option.source = OptionSource::kDefault;
+    option.origin.clear();
+    std::visit(
+        [&](auto* target) {
+          *target = std::get<std::remove_pointer_t<decltype(target)>>(option.initial);
+        },
+        option.target);
+  }
+}
+
+// ---- Checks ----
+
+void Options::Check(const Option& option, const OptionValue& value, const std::string& spelled) {
+  if (!option.instead.empty() && value != option.initial)
+    throw InputError(StrCat(spelled, ": this option was removed: ", option.instead));
+  const OptionSpec& spec = option.spec;
+  if (const auto* list = std::get_if<TextList>(&value)) {
+    for (const std::string& text : *list) Check(option, text, spelled);
+    return;
+  }
+  if (const auto* text = std::get_if<std::string>(&value)) {
+    if (!IsText(*text))
+      throw InputError(StrCat(spelled, ": must be UTF-8 text without NUL characters"));
+    if (spec.check) {
+      const std::string refusal = spec.check(*text);
+      if (!refusal.empty()) throw InputError(StrCat(spelled, ": ", refusal));
+    }
+    if (!spec.choices.empty() &&
+        std::find(spec.choices.begin(), spec.choices.end(), *text) == spec.choices.end())
+      throw InputError(StrCat(spelled, ": ", NotAChoice(*text, spec.choices)));
+    return;
+  }
+  double number = 0;
+  if (const auto* integer = std::get_if<int64_t>(&value)) number = static_cast<double>(*integer);
+  if (const auto* real = std::get_if<double>(&value)) number = *real;
+  if (!std::isfinite(number)) throw InputError(StrCat(spelled, ": must be a finite number"));
+  const bool fits = (!spec.min || number >= *spec.min) && (!spec.above || number > *spec.above) &&
+                    (!spec.max || number <= *spec.max) && (!spec.below || number < *spec.below);
+  if (!fits) throw InputError(StrCat(spelled, " is out of range: it must be ", RangeInWords(spec)));
+}
+
+void Options::Validate() {
+  warnings_.clear();
+  for (const Option& option : options_)
+    if (!option.flag) Check(option, value(option.key), AsToml(option.key, value(option.key)));
+  for (const auto& hook : hooks_) hook(*this);
+}
+
+// ---- Which value holds ----
+
+void Options::Parse(const std::vector<std::string>& arguments, const Environment& environment) {
+  Reset();
+  // Whoever asks for help gets it, whatever else is on the line.
+  for (const std::string& argument : arguments) {
+    if (argument == "--help" || argument == "-h") help_ = true;
+    if (argument == "--version") version_ = true;
+  }
+  if (help_ || version_) return;
+  const Assignments command_line = ReadArguments(arguments);
+  Assignments file;
+  if (!file_.empty()) file = ReadToml(ReadConfigurationFile(file_), file_, OptionSource::kFile);
+  Resolve(file, ReadEnvironment(environment), command_line);
+}
+
+void Options::ParseToml(std::string_view text, const std::string& name) {
+  Reset();
+  Resolve(ReadToml(text, name, OptionSource::kFile), {}, {});
+}
+
+void Options::Resolve(const Assignments& file, const Assignments& environment,
+                      const Assignments& command_line) {
+  std::string selected;
+  if (!preset_key_.empty()) {
+    selected = std::get<std::string>(Get(preset_key_).initial);
+    for (const Assignments* assignments : {&file, &environment, &command_line})
+      for (const Assignment& assignment : *assignments)
+        if (assignment.option->key == preset_key_)
+          selected = std::get<std::string>(assignment.value);
+  }
+  for (const Preset& preset : presets_)
+    if (preset.name == selected && !selected.empty())
+      Apply(ReadToml(preset.toml, StrCat("preset ", preset.name), OptionSource::kPreset));
+  for (const Assignments* assignments : {&file, &environment, &command_line}) Apply(*assignments);
+  for (const auto& hook : hooks_) hook(*this);
+}
+
+void Options::Apply(const Assignments& assignments) {
+  for (const Assignment& assignment : assignments) {
+    Option& option = *assignment.option;
+    option.source = assignment.source;
+    option.origin = assignment.origin;
+    std::visit(
+        [&](auto* target) {
+          *target = std::get<std::remove_pointer_t<decltype(target)>>(assignment.value);
+        },
+        option.target);
+  }
+}
+
+OptionSource Options::source(std::string_view key) const { return Get(key).source; }
+
+OptionValue Options::value(std::string_view key) const {
+  return std::visit([](const auto* target) { return OptionValue(*target); }, Get(key).target);
+}
+
+std::string Options::Describe(std::string_view key) const {
+  return StrCat(AsToml(key, value(key)), " (", Name(source(key)), ")");
+}
+
+void Options::Fail(std::initializer_list<std::string_view> keys, const std::string& message) const {
+  const Option* strongest = nullptr;
+  for (const std::string_view key : keys) {
+    const Option& option = Get(key);
+    if (!strongest || option.source > strongest->source) strongest = &option;
+  }
+  const bool placed = strongest && !strongest->origin.empty();
+  throw InputError(placed ? StrCat(strongest->origin, ": ", message) : message);
+}
+
+void Options::Derive(std::string_view key, const OptionValue& value, std::string_view because) {
+  LS_CHECK(Get(key).initial.index() == value.index(), "Derive: ", key, " is ",
+           TypeWithArticle(Get(key).initial));
+  Apply({{Find(key), value, Get(because).source, Get(because).origin}});
+}
+
+std::optional<int> Options::Start(int argc, const char* const* argv) {
+  try {
+    Parse({argv + std::min(argc, 1), argv + argc}, ProcessEnvironment());
+  } catch (const InputError& error) {
+    std::cerr << program_.name << ": " << error.what() << '\n';
+    return 2;
+  }
+  for (const std::string& warning : warnings_)
+    std::cerr << program_.name << ": warning: " << warning << '\n';
+  if (help_) {
+    std::cout << Help(TerminalColumns());
+  } else if (version_) {
+    std::cout << program_.name << " of Lockstep " << kVersion << '\n';
+  } else if (print_config_) {
+    std::cout << Dump();
+  } else {
+    return std::nullopt;
+  }
+  std::cout.flush();
+  return 0;
+}
+
+}  // namespace lockstep::models

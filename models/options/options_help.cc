@@ -1,0 +1,197 @@
+// What the registry shows: help, the resolved configuration, differences.
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+#include "core/error.h"
+#include "models/options/option_text.h"
+#include "models/options/options.h"
+
+extern char** environ;
+
+namespace lockstep::models {
+namespace {
+
+constexpr int kTextColumn = 34;  // where the explanations of options start
+
+// Appends `text` word by word, wrapped at `columns`, later lines indented by `indent`; the first
+// line already has `used` characters.
+void Wrap(std::string& out, std::string_view text, int used, int indent, int columns) {
+  std::istringstream words{std::string(text)};
+  bool first = true;
+  for (std::string word; words >> word; first = false) {
+    const int length = static_cast<int>(word.size());
+    if (!first && used + 1 + length > columns) {
+      out += StrCat("\n", std::string(indent, ' '));
+      used = indent;
+    } else if (!first) {
+      out += ' ';
+      ++used;
+    }
+    out += word;
+    used += length;
+  }
+  out += '\n';
+}
+
+// "  --train.steps=N   what it does"
+void Entry(std::string& out, const std::string& left, std::string_view text, int columns) {
+  const int indent = std::min(kTextColumn, columns / 2);
+  std::string head = StrCat("  ", left);
+  const int width = static_cast<int>(head.size());
+  if (width + 2 > indent) {
+    head += StrCat("\n", std::string(indent, ' '));
+  } else {
+    head += std::string(indent - width, ' ');
+  }
+  out += head;
+  Wrap(out, text, indent, indent, columns);
+}
+
+std::string Section(std::string_view key) {
+  const size_t dot = key.rfind('.');
+  return std::string(key.substr(0, dot == std::string_view::npos ? 0 : dot));
+}
+
+std::string Placeholder(const OptionValue& value) {
+  if (std::holds_alternative<bool>(value)) return "";
+  if (std::holds_alternative<int64_t>(value)) return "=N";
+  return std::holds_alternative<double>(value) ? "=X" : "=TEXT";
+}
+
+std::string Explanation(const OptionSpec& spec, const OptionValue& initial) {
+  std::string choices;
+  for (const std::string& choice : spec.choices)
+    if (!choice.empty()) choices += StrCat(choices.empty() ? ": " : ", ", choice);
+  const auto* text = std::get_if<std::string>(&initial);
+  const auto* list = std::get_if<TextList>(&initial);
+  const bool empty = (text && text->empty()) || (list && list->empty());
+  return StrCat(spec.doc, choices, list ? "; may be given several times" : "",
+                empty ? "" : StrCat(" (default ", ToToml(initial), ")"));
+}
+
+}  // namespace
+
+std::string Options::Help(int columns) const {
+  columns = std::max(columns, 40);
+  std::string out;
+  Wrap(out, StrCat(program_.name, ": ", program_.summary), 0, 0, columns);
+  if (!program_.example.empty()) out += StrCat("\nExample: ", program_.example, "\n");
+  out += StrCat("\nUsage: ", program_.name, program_.takes_file ? " [config.toml]" : "",
+                " [--section.key=value ...]\n");
+  const auto first =
+      std::find_if(options_.begin(), options_.end(), [](const Option& o) { return o.listed(); });
+  if (first != options_.end())
+    Wrap(out,
+         StrCat("The later wins: defaults", presets_.empty() ? "" : ", preset",
+                program_.takes_file ? ", file" : "", ", environment (", EnvironmentName(first->key),
+                "), command line."),
+         0, 0, columns);
+  out += "\n";
+  for (const Option& option : options_)
+    if (option.flag) Entry(out, "--" + option.key, option.spec.doc, columns);
+  // A section's options may be added in several places: each section once, in order.
+  std::vector<std::string> sections;
+  for (const Option& option : options_) {
+    const std::string section = Section(option.key);
+    if (option.listed() && std::find(sections.begin(), sections.end(), section) == sections.end())
+      sections.push_back(section);
+  }
+  for (const std::string& section : sections) {
+    out += section.empty() ? "\n" : StrCat("\n[", section, "]\n");
+    for (const Option& option : options_)
+      if (option.listed() && Section(option.key) == section)
+        Entry(out, StrCat("--", option.key, Placeholder(option.initial)),
+              Explanation(option.spec, option.initial), columns);
+  }
+  if (!presets_.empty()) out += StrCat("\nValues of --", preset_key_, "\n");
+  for (const Preset& preset : presets_) Entry(out, preset.name, preset.doc, columns);
+  return out;
+}
+
+std::string Options::Dump(bool sources) const {
+  std::string out = StrCat("# Configuration of ", program_.name, ", resolved: ", program_.name,
+                           " with this file does the same.\n");
+  std::vector<std::string> sections = {""};  // TOML wants what has no section first
+  for (const Option& option : options_) {
+    const std::string section = Section(option.key);
+    if (option.listed() && std::find(sections.begin(), sections.end(), section) == sections.end())
+      sections.push_back(section);
+  }
+  for (const std::string& section : sections) {
+    if (!section.empty()) out += StrCat("\n[", section, "]\n");
+    for (const Option& option : options_) {
+      if (!option.listed() || Section(option.key) != section) continue;
+      std::string line =
+          AsToml(std::string_view(option.key).substr(option.key.rfind('.') + 1), value(option.key));
+      if (sources) {
+        line.resize(std::max<size_t>(line.size(), 32), ' ');
+        line += StrCat("  # ", Name(option.source));
+      }
+      out += line + "\n";
+    }
+  }
+  return out;
+}
+
+std::vector<OptionDifference> Difference(const Options& a, const Options& b) {
+  std::vector<OptionDifference> differences;
+  for (const auto& option : a.options_) {
+    if (!option.listed()) continue;
+    const std::string left = ToToml(a.value(option.key));
+    const bool both = b.Find(option.key) != nullptr;
+    const std::string right = both ? ToToml(b.value(option.key)) : "(absent)";
+    if (left != right) differences.push_back({option.key, left, right, option.spec.operational});
+  }
+  for (const auto& option : b.options_)
+    if (option.listed() && !a.Find(option.key))
+      differences.push_back(
+          {option.key, "(absent)", ToToml(b.value(option.key)), option.spec.operational});
+  return differences;
+}
+
+std::string ToString(const std::vector<OptionDifference>& differences) {
+  std::string text;
+  for (const OptionDifference& difference : differences)
+    text += StrCat("  ", difference.key, ": ", difference.a, " -> ", difference.b, "\n");
+  return text;
+}
+
+Environment ProcessEnvironment() {
+  Environment environment;
+  for (char** entry = environ; entry && *entry; ++entry) {
+    const std::string_view text(*entry);
+    const size_t equals = text.find('=');
+    if (equals != std::string_view::npos)
+      environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return environment;
+}
+
+std::string CommandOf(const std::string& program, const Environment& environment,
+                      const std::string& called) {
+  if (environment.count("BUILD_WORKSPACE_DIRECTORY")) {
+    return "bazel run -c opt //models:" + program + " --";
+  }
+  return called.substr(0, called.rfind('/') + 1) + program;  // npos + 1 is 0
+}
+
+int TerminalColumns() {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  const char* columns = std::getenv("COLUMNS");
+  const int number = columns ? std::atoi(columns) : 0;
+  return number > 0 ? number : 100;
+}
+
+void EnterInvocationFolder() {
+  const char* folder = std::getenv("BUILD_WORKING_DIRECTORY");
+  if (folder && chdir(folder) != 0)
+    throw InputError(StrCat("cannot enter the folder ", folder,
+                            " of BUILD_WORKING_DIRECTORY: unset the variable"));
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,245 @@
+#include "models/options/presets.h"
+
+#include "core/error.h"
+
+namespace lockstep::models {
+namespace {
+
+// nanoGPT's config/train_shakespeare_char.py: best validation loss 1.4697 by its README.
+constexpr char kShakespeareChar[] = R"(
+[model]
+vocab_size = 0
+block_size = 256
+n_layer = 6
+n_head = 6
+n_embd = 384
+dropout = 0.2
+bias = false
+tie_embeddings = true
+[data]
+tokenizer = "char"
+val_fraction = 0.1
+order = "random"
+[train]
+steps = 5000
+batch_size = 64
+eval_every = 250
+eval_batches = 0  # exact; its 200 random batches are 30 times the validation data
+[optim]
+schedule = "cosine"
+lr = 1e-3
+min_lr = 1e-4
+warmup = 100
+decay_steps = 5000
+beta1 = 0.9
+beta2 = 0.99
+eps = 1e-8
+weight_decay = 0.1
+clip = 1.0
+)";
+
+// The command line in nanoGPT's README for "only a macbook": validation loss 1.88, with
+// init_std = 0.02. At this width that is small: ours starts from 1 / sqrt(n_embd) = 0.088.
+constexpr char kShakespeareCharCpu[] = R"(
+[model]
+vocab_size = 0
+block_size = 64
+n_layer = 4
+n_head = 4
+n_embd = 128
+dropout = 0.0
+bias = false
+tie_embeddings = true
+[data]
+tokenizer = "char"
+val_fraction = 0.1
+order = "random"
+[train]
+steps = 2000
+batch_size = 12
+eval_every = 250
+eval_batches = 0  # exact; nanoGPT takes 20 random batches
+[optim]
+schedule = "cosine"
+lr = 1e-3
+min_lr = 1e-4
+warmup = 100
+decay_steps = 2000
+beta1 = 0.9
+beta2 = 0.99
+eps = 1e-8
+weight_decay = 0.1
+clip = 1.0
+)";
+
+// The four sizes of GPT-2 (Radford et al. 2019). OpenAI published no training recipe: lengths,
+// rates and batches are those of llm.c's scripts/run_gpt2_*.sh on FineWeb, with beta2 = 0.95 and
+// clipping at 1 from GPT-3 (Brown et al. 2020, appendix B). The vocabulary of 50257 is padded to a
+// multiple of 128, as GEMMs like it.
+struct Gpt2Size {
+  int64_t n_layer, n_head, n_embd;
+  int64_t steps, batch_size, global_batch_size;
+  const char* lr;
+  const char* min_lr;
+};
+
+std::string Gpt2(const Gpt2Size& size) {
+  return StrCat("[model]\nvocab_size = 50304\nblock_size = 1024\nn_layer = ", size.n_layer,
+                "\nn_head = ", size.n_head, "\nn_embd = ", size.n_embd, R"(
+dropout = 0.0
+bias = true
+tie_embeddings = true
+init_std = 0.02
+[data]
+tokenizer = "gpt2"
+order = "shuffled"
+[train]
+steps = )",
+                size.steps, "\nbatch_size = ", size.batch_size,
+                "\nglobal_batch_size = ", size.global_batch_size, R"(
+eval_every = 250
+eval_batches = 20
+[optim]
+schedule = "cosine"
+lr = )",
+                size.lr, "\nmin_lr = ", size.min_lr, R"(
+warmup = 700
+decay_steps = 0
+beta1 = 0.9
+beta2 = 0.95
+eps = 1e-8
+weight_decay = 0.1
+clip = 1.0
+[checkpoint]
+every = 1000
+)");
+}
+
+// A Llama for tests and first looks: every part of the family, in the time of shakespeare-char-cpu.
+constexpr char kLlamaTiny[] = R"(
+[model]
+vocab_size = 0
+block_size = 64
+n_layer = 4
+n_head = 4
+n_kv_head = 2
+n_embd = 128
+n_inner = 352
+dropout = 0.0
+bias = false
+tie_embeddings = true
+norm = "rms_norm"
+norm_eps = 1e-5
+activation = "swiglu"
+position = "rope"
+rope_theta = 10000.0
+[data]
+tokenizer = "char"
+val_fraction = 0.1
+order = "random"
+[train]
+steps = 2000
+batch_size = 12
+eval_every = 250
+eval_batches = 0
+[optim]
+schedule = "cosine"
+lr = 2e-3
+min_lr = 2e-4
+warmup = 100
+decay_steps = 2000
+beta1 = 0.9
+beta2 = 0.99
+eps = 1e-8
+weight_decay = 0.1
+clip = 1.0
+)";
+
+// Shapes of published models, with the recipe of TinyLlama's training: AdamW with betas 0.9 and
+// 0.95, weight decay 0.1, clipping at 1, 2000 steps of warm-up, cosine to a tenth (Zhang et al.,
+// "TinyLlama" 2024, section 2.3). Meta published none for its small models. Llama 3.2 reads 131072
+// tokens, but was first trained on windows of 8192, and so are these.
+struct LlamaSize {
+  int64_t vocab_size, block_size, n_layer, n_head, n_kv_head, n_embd, n_inner;
+  bool tie_embeddings;
+  const char* rope;  // lines of [model]
+  int64_t steps, batch_size, global_batch_size;
+};
+
+constexpr char kLlama2Rope[] = "rope_theta = 10000.0\n";
+constexpr char kLlama32Rope[] = R"(rope_theta = 500000.0
+rope_scaling = "llama3"
+rope_factor = 32.0
+rope_low = 1.0
+rope_high = 4.0
+rope_original_length = 8192
+)";
+
+std::string Llama(const LlamaSize& size) {
+  return StrCat("[model]\nvocab_size = ", size.vocab_size, "\nblock_size = ", size.block_size,
+                "\nn_layer = ", size.n_layer, "\nn_head = ", size.n_head,
+                "\nn_kv_head = ", size.n_kv_head, "\nn_embd = ", size.n_embd,
+                "\nn_inner = ", size.n_inner,
+                "\ntie_embeddings = ", size.tie_embeddings ? "true" : "false", R"(
+init_std = 0.02
+dropout = 0.0
+bias = false
+norm = "rms_norm"
+norm_eps = 1e-5
+activation = "swiglu"
+position = "rope"
+)",
+                size.rope, R"([data]
+tokenizer = "auto"
+order = "shuffled"
+[train]
+steps = )",
+                size.steps, "\nbatch_size = ", size.batch_size,
+                "\nglobal_batch_size = ", size.global_batch_size, R"(
+eval_every = 250
+eval_batches = 20
+[optim]
+schedule = "cosine"
+lr = 4e-4
+min_lr = 4e-5
+warmup = 2000
+decay_steps = 0
+beta1 = 0.9
+beta2 = 0.95
+eps = 1e-8
+weight_decay = 0.1
+clip = 1.0
+[checkpoint]
+every = 1000
+)");
+}
+
+}  // namespace
+
+const std::vector<Preset>& Presets() {
+  static const std::vector<Preset> presets = {
+      {"shakespeare-char-cpu", "nanoGPT's characters of Shakespeare, for a CPU: 0.8M parameters",
+       kShakespeareCharCpu},
+      {"shakespeare-char", "nanoGPT's characters of Shakespeare, for a GPU: 10.7M parameters",
+       kShakespeareChar},
+      {"gpt2", "124M parameters, 10B tokens", Gpt2({12, 12, 768, 18865, 16, 512, "6e-4", "0.0"})},
+      {"gpt2-medium", "354M parameters, 31B tokens",
+       Gpt2({24, 16, 1024, 60000, 16, 512, "3e-4", "0.0"})},
+      {"gpt2-large", "774M parameters, 150B tokens",
+       Gpt2({36, 20, 1280, 286102, 8, 512, "2.5e-4", "0.0"})},
+      {"gpt2-xl", "1558M parameters, 34B tokens",
+       Gpt2({48, 25, 1600, 32000, 4, 1024, "6e-4", "6e-5"})},
+      {"llama-tiny", "a Llama for characters on a CPU: 0.7M parameters", kLlamaTiny},
+      {"tinyllama-1.1b", "TinyLlama's shape and recipe: 1100M parameters, 3T tokens",
+       Llama({32000, 2048, 22, 32, 4, 2048, 5632, false, kLlama2Rope, 1430512, 4, 1024})},
+      {"llama-3.2-1b", "Llama 3.2's shape: 1236M parameters, TinyLlama's recipe",
+       Llama({128256, 8192, 16, 32, 8, 2048, 8192, true, kLlama32Rope, 1430512, 1, 256})},
+      {"llama-3.2-3b", "Llama 3.2's shape: 3213M parameters, TinyLlama's recipe",
+       Llama({128256, 8192, 28, 24, 8, 3072, 8192, true, kLlama32Rope, 1430512, 1, 256})},
+      {"llama-2-7b", "Llama 2's shape: 6738M parameters, TinyLlama's recipe",
+       Llama({32000, 4096, 32, 32, 32, 4096, 11008, false, kLlama2Rope, 1430512, 1, 1024})},
+  };
+  return presets;
+}
+
+}  // namespace lockstep::models

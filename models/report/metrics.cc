@@ -1,0 +1,77 @@
+#include "models/report/metrics.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/io/json.h"
+
+namespace lockstep::models {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Names and members of what a line holds besides step, memory_bytes and val_loss, in the order in
+// which it is written.
+struct Field {
+  const char* name;
+  double& (*in)(StepMetrics&);
+  bool optional;  // written only where it is not 0
+};
+constexpr Field kFields[] = {
+    {"loss", [](StepMetrics& m) -> double& { return m.loss; }, false},
+    {"grad_norm", [](StepMetrics& m) -> double& { return m.grad_norm; }, false},
+    {"lr", [](StepMetrics& m) -> double& { return m.lr; }, false},
+    {"ms", [](StepMetrics& m) -> double& { return m.ms; }, false},
+    {"tokens_per_second", [](StepMetrics& m) -> double& { return m.tokens_per_second; }, false},
+    {"mfu", [](StepMetrics& m) -> double& { return m.mfu; }, true},
+    {"gemm_share", [](StepMetrics& m) -> double& { return m.gemm_share; }, true},
+    {"data_ms", [](StepMetrics& m) -> double& { return m.times.data_ms; }, false},
+    {"forward_ms", [](StepMetrics& m) -> double& { return m.times.forward_ms; }, false},
+    {"backward_ms", [](StepMetrics& m) -> double& { return m.times.backward_ms; }, false},
+    {"exposed_ms", [](StepMetrics& m) -> double& { return m.times.exposed_ms; }, true},
+    {"update_ms", [](StepMetrics& m) -> double& { return m.times.update_ms; }, false},
+    {"communication_ms", [](StepMetrics& m) -> double& { return m.communication_ms; }, true},
+    {"overlapped_ms", [](StepMetrics& m) -> double& { return m.overlapped_ms; }, true},
+    {"eval_ms", [](StepMetrics& m) -> double& { return m.pauses.eval_ms; }, true},
+    {"sample_ms", [](StepMetrics& m) -> double& { return m.pauses.sample_ms; }, true},
+    {"checkpoint_ms", [](StepMetrics& m) -> double& { return m.pauses.checkpoint_ms; }, true},
+    {"report_ms", [](StepMetrics& m) -> double& { return m.pauses.report_ms; }, true},
+    {"slow_kernels", [](StepMetrics& m) -> double& { return m.slow_kernels; }, true},
+    {"time", [](StepMetrics& m) -> double& { return m.unix_time; }, true},
+};
+
+double NumberOr(const nlohmann::json& j, const char* name, double absent) {
+  const auto it = j.find(name);
+  if (it == j.end()) return absent;
+  return it->is_number() ? it->get<double>() : NAN;
+}
+
+}  // namespace
+
+std::string ToJson(const StepMetrics& metrics) {
+  StepMetrics m = metrics;
+  Json j = {{"step", m.step}};
+  for (const Field& field : kFields) {
+    const double value = field.in(m);
+    // Before the first step there is nothing but an evaluation.
+    if (field.optional || m.step == 0 ? value != 0 : true) j[field.name] = value;
+  }
+  if (m.memory_bytes != 0) j["memory_bytes"] = m.memory_bytes;
+  if (m.val_loss) j["val_loss"] = *m.val_loss;
+  return DumpJson(j);
+}
+
+std::optional<StepMetrics> ParseMetrics(std::string_view line) {
+  const auto j = TryParseJson(line);
+  if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer()) return {};
+  StepMetrics m;
+  m.step = j["step"].get<int64_t>();
+  if (m.step < 0) return {};
+  for (const Field& field : kFields) field.in(m) = NumberOr(j, field.name, 0);
+  const double memory = NumberOr(j, "memory_bytes", 0);
+  if (memory > 0 && memory < 9e18) m.memory_bytes = static_cast<int64_t>(memory);
+  if (j.contains("val_loss")) m.val_loss = NumberOr(j, "val_loss", NAN);
+  return m;
+}
+
+}  // namespace lockstep::models

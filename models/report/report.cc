@@ -1,0 +1,415 @@
+#include "models/report/report.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <deque>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "models/report/format.h"
+#include "models/report/report_page.h"
+#include "models/report/svg_plot.h"
+
+namespace lockstep::models {
+namespace {
+
+constexpr size_t kAreas = 120;      // points of a stacked area
+constexpr size_t kOpenSamples = 1;  // shown in full; older ones open on a click
+
+std::string Name(Health health) {
+  switch (health) {
+    case Health::kGood:
+      return "good";
+    case Health::kWatch:
+      return "watch";
+    case Health::kBad:
+      return "bad";
+    case Health::kUnknown:
+      break;
+  }
+  return "unknown";
+}
+
+// ---- The top: verdict, progress, numbers. ----
+
+std::string Mark(Health health) {
+  const char* path = health == Health::kGood    ? "M14 24.5l6.5 6.5L33 17"
+                     : health == Health::kWatch ? "M23.5 13v13M23.5 33.2v.1"
+                     : health == Health::kBad   ? "M16 16l15 15M31 16L16 31"
+                                                : "M14.5 24h.1M23.5 24h.1M32.5 24h.1";
+  return fmt::format(
+      "<svg class=\"mark\" viewBox=\"0 0 47 47\" aria-hidden=\"true\"><circle cx=\"23.5\" "
+      "cy=\"23.5\" r=\"22\"/><path d=\"{}\"/></svg>",
+      path);
+}
+
+std::string Progress(const RunHistory& h, const ReportInput& in) {
+  const int64_t step = h.last_step(), steps = std::max(in.plan.steps, step);
+  const double share = steps > 0 ? static_cast<double>(step) / static_cast<double>(steps) : 0;
+  const double spent = (h.step_ms.sum() + h.pauses.total()) * 1e-3;
+  std::string line = FormatDuration(spent) + " of work";
+  if (!in.plan.finished && !in.plan.interrupted && step > 0 && steps > step) {
+    const double done = static_cast<double>(std::max<int64_t>(h.step_ms.count(), 1));
+    line += fmt::format("; about {} left",
+                        FormatDuration(spent / done * static_cast<double>(steps - step)));
+  }
+  return fmt::format(
+      "<div class=\"progress\"><b>Step {} of {}</b><div class=\"bar\"><span "
+      "style=\"width:{:.1f}%\">"
+      "</span></div>{} tokens; {}</div>",
+      step, steps, 100 * share,
+      FormatCount(static_cast<double>(step) * static_cast<double>(in.plan.tokens_per_step)), line);
+}
+
+std::string Head(const RunHistory& h, const ReportInput& in, const Verdict& v) {
+  const std::time_t when = static_cast<std::time_t>(in.unix_time);
+  std::string s = fmt::format(
+      "<header class=\"top\"><h1>{}</h1><span class=\"chip\">{}</span><span class=\"when\">as of "
+      "{:%Y-%m-%d %H:%M:%S} UTC</span></header>\n",
+      EscapeHtml(in.name),
+      in.plan.finished      ? "finished"
+      : in.plan.interrupted ? "interrupted"
+                            : "running",
+      fmt::gmtime(when));
+  s += fmt::format(
+      "<section class=\"card verdict {}\">{}<div class=\"say\"><h2>{}</h2><p>{}</p></div>{}"
+      "</section>\n",
+      Name(v.health), Mark(v.health), EscapeHtml(v.headline), EscapeHtml(v.text), Progress(h, in));
+  s += "<div class=\"tiles\">";
+  for (const Finding& f : v.findings) {
+    s += fmt::format(
+        "<div class=\"card tile\"><div class=\"label\"><i class=\"{}\"></i>{}</div><div "
+        "class=\"value\">{}<small>{}</small></div><p>{}</p></div>",
+        Name(f.health), EscapeHtml(f.label), EscapeHtml(f.value), EscapeHtml(f.unit),
+        EscapeHtml(f.text));
+  }
+  return s + "</div>\n";
+}
+
+// ---- Charts. ----
+
+std::vector<PlotPoint> PointsOf(const Curve& curve) {
+  std::vector<PlotPoint> points;
+  for (const Curve::Bucket& b : curve.buckets()) {
+    points.push_back({b.middle(), b.mean(), b.min, b.max});
+  }
+  return points;
+}
+
+std::vector<PlotPoint> PointsOf(const std::vector<RunHistory::Point>& values) {
+  // Evaluations are few; where they are not, a curve thins them.
+  Curve thin;
+  for (const RunHistory::Point& p : values) {
+    if (p.step > 0) thin.Add(p.step, p.value);
+  }
+  std::vector<PlotPoint> points = PointsOf(thin);
+  if (!values.empty() && values[0].step == 0) points.insert(points.begin(), {0, values[0].value});
+  return points;
+}
+
+// Averages of a thirtieth of the run around each point; at the end, of what is there.
+std::vector<PlotPoint> Smoothed(const std::vector<PlotPoint>& points) {
+  const auto n = static_cast<int64_t>(points.size()), reach = n / 60;
+  std::vector<PlotPoint> smooth = points;
+  for (int64_t i = 0; i < n; ++i) {
+    // As far to the left as to the right, or the steep beginning would be bent.
+    const int64_t left = std::min(i, reach), right = std::min(left, n - 1 - i);
+    double sum = 0;
+    for (int64_t k = i - left; k <= i + right; ++k) sum += points[static_cast<size_t>(k)].y;
+    smooth[static_cast<size_t>(i)].y = sum / static_cast<double>(left + right + 1);
+  }
+  return smooth;
+}
+
+// Each step thinly, and what it comes to.
+std::vector<PlotLine> RawAndSmooth(const std::string& name, const std::string& color,
+                                   const Curve& curve) {
+  const std::vector<PlotPoint> points = PointsOf(curve);
+  const bool shared = !curve.empty() && curve.buckets()[0].count > 1;
+  return {{.name = name + ", each step",
+           .color = color,
+           .points = points,
+           .band = shared,
+           .faint = true},
+          {.name = name + ", smoothed", .color = color, .points = Smoothed(points)}};
+}
+
+// At most `most` points, each the mean of neighbours.
+std::vector<PlotPoint> Thinned(const std::vector<PlotPoint>& points, size_t most) {
+  const size_t group = (points.size() + most - 1) / std::max<size_t>(most, 1);
+  std::vector<PlotPoint> thin;
+  for (size_t i = 0; i < points.size(); i += group) {
+    const size_t end = std::min(points.size(), i + group);
+    PlotPoint mean;
+    for (size_t k = i; k < end; ++k) {
+      mean.x += points[k].x / static_cast<double>(end - i);
+      mean.y += points[k].y / static_cast<double>(end - i);
+    }
+    thin.push_back(mean);
+  }
+  return thin;
+}
+
+std::string Figure(const std::string& title, const std::string& note,
+                   const std::vector<PlotLine>& lines, PlotOptions options, bool wide = false) {
+  options.title = title + ", " + note;
+  std::string legend;
+  if (lines.size() > 2) {
+    for (const PlotLine& line : lines) {
+      if (line.faint || line.points.empty()) continue;
+      legend += fmt::format("<span><b style=\"background:var({})\"></b>{}</span>", line.color,
+                            EscapeHtml(line.name));
+    }
+    legend = "<div class=\"legend\">" + legend + "</div>";
+  }
+  return fmt::format(
+      "<figure class=\"card{}\"><figcaption><h3>{}</h3><span class=\"note\">{}</span>{}"
+      "</figcaption><div class=\"scroll\">{}</div></figure>\n",
+      wide ? " wide" : "", EscapeHtml(title), EscapeHtml(note), legend, SvgPlot(lines, options));
+}
+
+// Logarithmic where linear would show little but the first steps.
+bool SpreadsWide(const std::vector<PlotPoint>& points, double factor) {
+  double low = INFINITY, high = 0;
+  for (const PlotPoint& p : points) {
+    if (p.y <= 0) continue;
+    low = std::min(low, p.y);
+    high = std::max(high, p.y);
+  }
+  return high > factor * low;
+}
+
+std::string LossFigure(const RunHistory& h, const ReportInput& in, double last) {
+  std::vector<PlotLine> lines = RawAndSmooth("training", "--train", h.loss);
+  lines.push_back(
+      {.name = "validation", .color = "--val", .points = PointsOf(h.val_loss), .dots = true});
+  PlotOptions options{.title = {}, .width = 1180, .height = 340, .last_x = last, .rules = {}};
+  options.log_y = SpreadsWide(lines[1].points, 2);
+  if (in.plan.vocab_size > 1) {
+    options.rules.push_back({std::log(static_cast<double>(in.plan.vocab_size)),
+                             fmt::format("guessing among {} tokens", in.plan.vocab_size)});
+  }
+  return Figure("Loss",
+                options.log_y ? "nats per token, log scale; lower is better"
+                              : "nats per token; lower is better",
+                lines, options, /*wide=*/true);
+}
+
+std::string StepTimeFigure(const RunHistory& h, double last) {
+  std::vector<PlotLine> lines = {
+      {.name = "data", .color = "--data", .points = Thinned(PointsOf(h.data_ms), kAreas)},
+      {.name = "forward", .color = "--forward", .points = Thinned(PointsOf(h.forward_ms), kAreas)},
+      {.name = "backward",
+       .color = "--backward",
+       .points = Thinned(PointsOf(h.backward_ms), kAreas)},
+      {.name = "waiting for gradients",
+       .color = "--exposed",
+       .points = Thinned(PointsOf(h.exposed_ms), kAreas)},
+      {.name = "update", .color = "--update", .points = Thinned(PointsOf(h.update_ms), kAreas)}};
+  if (h.exposed_ms.sum() == 0) lines.erase(lines.begin() + 3);  // a single rank
+  return Figure("Time of a step", "milliseconds", lines,
+                {.title = {},
+                 .height = 300,
+                 .last_x = last,
+                 .format = ValueFormat::kMs,
+                 .from_zero = true,
+                 .stacked = true,
+                 .rules = {}});
+}
+
+std::string TimeTable(const RunHistory& h) {
+  struct Row {
+    const char *name, *color;
+    double ms;
+    bool step;
+  };
+  const Row rows[] = {{"data", "--data", h.data_ms.sum(), true},
+                      {"forward", "--forward", h.forward_ms.sum(), true},
+                      {"backward", "--backward", h.backward_ms.sum(), true},
+                      {"waiting for gradients", "--exposed", h.exposed_ms.sum(), true},
+                      {"update", "--update", h.update_ms.sum(), true},
+                      {"evaluation", "--eval", h.pauses.eval_ms, false},
+                      {"samples", "--sample", h.pauses.sample_ms, false},
+                      {"checkpoints", "--checkpoint", h.pauses.checkpoint_ms, false},
+                      {"report", "--report", h.pauses.report_ms, false}};
+  double all = 0;
+  for (const Row& row : rows) all += row.ms;
+  if (all == 0) return "";
+  const double steps = static_cast<double>(h.data_ms.count());
+  std::string bar, table;
+  for (const Row& row : rows) {
+    if (row.ms <= 0) continue;
+    const double percent = 100 * row.ms / all;
+    bar += fmt::format(
+        "<span style=\"flex:{:.3f} 0 0;background:var({})\" title=\"{} {:.1f}%\">"
+        "</span>",
+        percent, row.color, row.name, percent);
+    table += fmt::format(
+        "<tr><td><b style=\"background:var({})\"></b>{}</td><td>{}</td><td>{}</td><td>{:.1f}%</td>"
+        "</tr>",
+        row.color, row.name,
+        row.step ? FormatValue(row.ms / steps, ValueFormat::kMs) : std::string(),
+        row.ms < 1e4 ? FormatValue(row.ms, ValueFormat::kMs) : FormatDuration(row.ms * 1e-3),
+        percent);
+  }
+  return fmt::format(
+      "<figure class=\"card\"><figcaption><h3>Where the time went</h3><span class=\"note\">the "
+      "whole run, {}</span></figcaption><div class=\"split\">{}</div><table><tr><th></th><th>per "
+      "step</th><th>in all</th><th>share</th></tr>{}</table></figure>\n",
+      FormatDuration(all * 1e-3), bar, table);
+}
+
+std::string Charts(const RunHistory& h, const ReportInput& in) {
+  const auto last = static_cast<double>(std::max<int64_t>(h.last_step(), 1));
+  std::string s = "<div class=\"charts\">\n" + LossFigure(h, in, last);
+  const std::vector<PlotLine> norms = RawAndSmooth("gradient norm", "--norm", h.grad_norm);
+  const bool log_norm = SpreadsWide(norms[1].points, 5);
+  PlotOptions norm{.title = {}, .last_x = last, .log_y = log_norm, .rules = {}};
+  if (h.clip() > 0) norm.rules.push_back({h.clip(), fmt::format("clipped at {:g}", h.clip())});
+  s += Figure("Gradient norm", log_norm ? "before clipping, log scale" : "before clipping", norms,
+              norm);
+  s += Figure("Learning rate", "per step",
+              {{.name = "learning rate", .color = "--lr", .points = PointsOf(h.lr)}},
+              {.title = {},
+               .last_x = last,
+               .format = ValueFormat::kScientific,
+               .from_zero = true,
+               .rules = {}});
+  s += Figure(
+      "Throughput", "tokens per second in steps",
+      RawAndSmooth("tokens/s", "--speed", h.tokens_per_second),
+      {.title = {}, .last_x = last, .format = ValueFormat::kCount, .from_zero = true, .rules = {}});
+  PlotOptions memory{
+      .title = {}, .last_x = last, .format = ValueFormat::kBytes, .from_zero = true, .rules = {}};
+  if (in.plan.planned_memory > 0) {
+    memory.rules.push_back({static_cast<double>(in.plan.planned_memory), "planned"});
+  }
+  if (!h.memory.empty()) {
+    s += Figure("Memory", "of tensors, peak of each step",
+                {{.name = "peak", .color = "--memory", .points = PointsOf(h.memory)}}, memory);
+  }
+  if (!h.data_ms.empty()) s += StepTimeFigure(h, last);
+  return s + TimeTable(h) + "</div>\n";
+}
+
+// ---- Samples and configuration. ----
+
+std::string SampleText(const TextSample& sample) {
+  std::string_view text = sample.text;
+  std::string prompt;
+  if (!sample.prompt.empty()) prompt = "<mark>" + EscapeHtml(sample.prompt) + "</mark>";
+  // The first newline after <pre> is not shown.
+  return "<pre>\n" + prompt + EscapeHtml(text) + "</pre>";
+}
+
+std::string Samples(const std::vector<TextSample>& samples) {
+  if (samples.empty()) return "";
+  std::string s =
+      "<section class=\"card\"><div class=\"head\"><h2>What it writes</h2><span class=\"note\">the "
+      "prompt in grey, then the model's own text</span></div>";
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const TextSample& sample = samples[samples.size() - 1 - i];
+    if (i < kOpenSamples) {
+      s += fmt::format("<p class=\"note\">after step {}</p>{}", sample.step, SampleText(sample));
+    } else {
+      s += fmt::format("<details><summary>after step {}</summary>{}</details>", sample.step,
+                       SampleText(sample));
+    }
+  }
+  return s + "</section>\n";
+}
+
+std::string Configuration(const ReportInput& in) {
+  std::map<std::string, bool> changed;
+  for (const OptionDifference& d : Difference(RunConfig(), in.config)) changed[d.key] = true;
+  std::map<std::string, std::string> sections;
+  std::vector<std::string> order;
+  std::string section;
+  std::istringstream toml(ToToml(in.config));
+  for (std::string line; std::getline(toml, line);) {
+    if (line.starts_with("[")) {
+      section = line.substr(1, line.find(']') - 1);
+      continue;
+    }
+    const size_t equals = line.find(" = ");
+    if (equals == std::string::npos || line.starts_with("#")) continue;
+    const std::string key = line.substr(0, equals);
+    const bool differs = changed.contains(section.empty() ? key : section + "." + key);
+    if (!sections.contains(section)) order.push_back(section);
+    sections[section] += fmt::format(
+        "<tr><td class=\"key\">{}</td><td class=\"set{}\">{}</td></tr>", EscapeHtml(key),
+        differs ? " changed" : "", EscapeHtml(line.substr(equals + 3)));
+  }
+  std::string s =
+      "<section class=\"card\"><div class=\"head\"><h2>Configuration</h2><span class=\"note\">what "
+      "differs from the defaults is bold</span></div><div class=\"columns\">";
+  for (const std::string& name : order) {
+    s += fmt::format("<div><h3>{}</h3><table>{}</table></div>",
+                     name.empty() ? "general" : EscapeHtml(name), sections[name]);
+  }
+  return s + "</div></section>\n";
+}
+
+std::string Facts(const ReportInput& in) {
+  if (in.facts.empty()) return "";
+  std::string s =
+      "<section class=\"card\"><div class=\"head\"><h2>The run</h2></div><dl "
+      "class=\"facts\">";
+  for (const auto& [name, text] : in.facts) {
+    s += fmt::format("<dt>{}</dt><dd>{}</dd>", EscapeHtml(name), EscapeHtml(text));
+  }
+  return s + "</dl></section>\n";
+}
+
+}  // namespace
+
+std::string ToJson(const TextSample& sample) {
+  const nlohmann::ordered_json j = {
+      {"step", sample.step}, {"prompt", sample.prompt}, {"text", sample.text}};
+  // A model of bytes may cut a character in two.
+  return DumpJson(j);
+}
+
+std::vector<TextSample> ReadSamples(const std::string& path, size_t most) {
+  std::deque<TextSample> samples;
+  if (!PathExists(path)) return {};
+  std::istringstream in(ReadFile(path));
+  for (std::string line; std::getline(in, line);) {
+    const auto j = TryParseJson(line);
+    if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer()) continue;
+    const auto text = [&](const char* key) {
+      return j.contains(key) && j[key].is_string() ? j[key].get<std::string>() : std::string();
+    };
+    samples.push_back({j["step"].get<int64_t>(), text("prompt"), text("text")});
+    if (samples.size() > most) samples.pop_front();
+  }
+  return {samples.begin(), samples.end()};
+}
+
+std::string RenderReport(const RunHistory& history, const ReportInput& input) {
+  const Verdict verdict = Judge(history, input.plan);
+  const bool running = !input.plan.finished && !input.plan.interrupted;
+  std::string s =
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
+  // While it runs, the page follows the file.
+  if (running) s += "<meta http-equiv=\"refresh\" content=\"60\">\n";
+  s += fmt::format("<title>{}: {}</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n",
+                   EscapeHtml(input.name), EscapeHtml(verdict.headline), ReportStyle());
+  s += Head(history, input, verdict) + Charts(history, input) + Samples(input.samples) +
+       Facts(input) + Configuration(input);
+  s +=
+      "<footer>Made by Lockstep from metrics.jsonl, which has every step. Point at a chart for its "
+      "values.</footer>\n</main>\n";
+  s += fmt::format("<script>{}</script>\n</body>\n</html>\n", ReportScript());
+  return s;
+}
+
+}  // namespace lockstep::models

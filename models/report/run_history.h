@@ -1,0 +1,90 @@
+// The curves of a run, in memory that does not grow with its length.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/report/metrics.h"
+
+namespace lockstep::models {
+
+// A value per step, thinned: neighbouring steps share a bucket once there are more than kMaxBuckets
+// of them. What a bucket holds is exact. Values that are not finite are only counted.
+class Curve {
+ public:
+  static constexpr size_t kMaxBuckets = 600;
+  struct Bucket {
+    int64_t first = 0, last = 0;  // steps
+    int64_t count = 0;
+    double sum = 0, min = 0, max = 0;
+    double mean() const { return sum / static_cast<double>(count); }
+    double middle() const { return 0.5 * static_cast<double>(first + last); }
+  };
+
+  // Steps ascend.
+  void Add(int64_t step, double value);
+
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+  bool empty() const { return buckets_.empty(); }
+  int64_t non_finite() const { return non_finite_; }
+  int64_t count() const { return count_; }
+  double sum() const { return sum_; }
+  // Over the steps in [first, last], by whole buckets that overlap them. 0 if there are none.
+  double Mean(int64_t first, int64_t last) const;
+  // Of the buckets' means in [first, last]. share = 0.5: the median, which one slow step does not
+  // move.
+  double Quantile(double share, int64_t first, int64_t last) const;
+  double Median(int64_t first, int64_t last) const { return Quantile(0.5, first, last); }
+
+ private:
+  int64_t stride_ = 1;  // steps per bucket
+  std::vector<Bucket> buckets_;
+  int64_t non_finite_ = 0, count_ = 0;
+  double sum_ = 0;
+};
+
+// What the lines of metrics.jsonl say together.
+class RunHistory {
+ public:
+  // `clip`: the largest gradient norm; 0: no clipping.
+  explicit RunHistory(double clip = 0) : clip_(clip) {}
+
+  static constexpr size_t kMaxValLosses = 1200;
+
+  void Add(const StepMetrics& metrics);
+  // Adds a metrics.jsonl; lines that are none are passed over. IoError.
+  void AddFile(const std::string& path);
+
+  struct Point {
+    int64_t step;
+    double value;
+  };
+  int64_t first_step() const { return first_step_; }  // of training; 0: none yet
+  int64_t last_step() const { return last_step_; }
+  double first_time() const { return first_time_; }  // Unix seconds; 0: not known
+  double last_time() const { return last_time_; }
+  double clip() const { return clip_; }
+  int64_t clipped_steps() const { return clipped_steps_; }
+
+  Curve loss, grad_norm, lr, step_ms, tokens_per_second, memory;
+  Curve data_ms, forward_ms, backward_ms, exposed_ms, update_ms;
+  PauseTimes pauses;  // of the whole run
+  // Finite ones, thinned once there are more than kMaxValLosses; the first, the last and the best
+  // stay.
+  std::vector<Point> val_loss;
+  int64_t non_finite_val_losses = 0;
+
+ private:
+  void AddValLoss(const Point& point);
+
+  double clip_;
+  int64_t val_losses_ = 0;                // so far
+  int64_t val_stride_ = 1;                // of them one stays, when they are thinned
+  std::vector<int64_t> val_loss_number_;  // of the points in val_loss, from 0
+  int64_t clipped_steps_ = 0;
+  int64_t first_step_ = 0, last_step_ = 0;
+  double first_time_ = 0, last_time_ = 0;
+};
+
+}  // namespace lockstep::models

@@ -1,0 +1,91 @@
+#include "models/report/run_log.h"
+
+#include <chrono>
+#include <utility>
+
+#include "core/error.h"
+#include "core/io/file.h"
+
+namespace lockstep::models {
+namespace {
+
+double UnixTime() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+const char* Name(double PauseTimes::*what) {
+  return what == &PauseTimes::eval_ms         ? "eval"
+         : what == &PauseTimes::sample_ms     ? "sample"
+         : what == &PauseTimes::checkpoint_ms ? "checkpoint"
+                                              : "report";
+}
+
+void Add(PauseTimes& to, const PauseTimes& more) {
+  to.eval_ms += more.eval_ms;
+  to.sample_ms += more.sample_ms;
+  to.checkpoint_ms += more.checkpoint_ms;
+  to.report_ms += more.report_ms;
+}
+
+}  // namespace
+
+RunLog::Stopwatch::Stopwatch(RunLog& log, double PauseTimes::*what)
+    : log_(log), what_(what), start_(TraceRecorder::Clock::now()) {}
+
+RunLog::Stopwatch::~Stopwatch() {
+  const auto end = TraceRecorder::Clock::now();
+  log_.pauses_.*what_ += std::chrono::duration<double, std::milli>(end - start_).count();
+  if (log_.trace_ != nullptr) log_.trace_->Record(Name(what_), "pause", start_, end);
+}
+
+RunLog::RunLog(std::string folder, ReportInput input, int64_t first_step, TraceRecorder* trace,
+               Warn warn)
+    : report_path_(JoinPath(folder, "report.html")),
+      input_(std::move(input)),
+      trace_(trace),
+      warn_(std::move(warn)),
+      metrics_(JoinPath(folder, "metrics.jsonl"), first_step, warn_),
+      samples_(JoinPath(folder, "samples.jsonl"), "samples", first_step, warn_),
+      tensorboard_(JoinPath(folder, "tensorboard"), first_step, warn_),
+      history_(input_.config.optim.clip) {
+  history_.AddFile(JoinPath(folder, "metrics.jsonl"));
+  input_.samples = ReadSamples(JoinPath(folder, "samples.jsonl"), kSamples);
+}
+
+void RunLog::Step(StepMetrics metrics) {
+  metrics.unix_time = UnixTime();
+  metrics.pauses = std::exchange(pauses_, {});
+  metrics_.Write(metrics);
+  tensorboard_.Write(metrics);
+  history_.Add(metrics);
+}
+
+void RunLog::Sample(TextSample sample) {
+  samples_.Write(ToJson(sample));
+  tensorboard_.Write(sample, UnixTime());
+  input_.samples.push_back(std::move(sample));
+  if (input_.samples.size() > kSamples) input_.samples.erase(input_.samples.begin());
+}
+
+void RunLog::WriteReport() {
+  tensorboard_.Flush();
+  const Stopwatch watch(*this, &PauseTimes::report_ms);
+  try {
+    input_.unix_time = UnixTime();
+    RunHistory history = history_;
+    Add(history.pauses, pauses_);
+    WriteFileAtomically(report_path_, RenderReport(history, input_));
+  } catch (const std::exception& e) {
+    if (!std::exchange(report_failed_, true)) {
+      warn_(StrCat("no report: ", e.what(), "; training goes on"));
+    }
+  }
+}
+
+void RunLog::Finish(bool interrupted) {
+  input_.plan.interrupted = interrupted;
+  input_.plan.finished = !interrupted;
+  WriteReport();
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,108 @@
+#include "models/report/run_progress.h"
+
+#include <errno.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "models/options/options.h"
+#include "models/report/format.h"
+#include "models/report/run_summary.h"
+
+namespace lockstep::models {
+namespace {
+
+std::string CommandOf(const std::string& program) {
+  return models::CommandOf(program, ProcessEnvironment(), program_invocation_name);
+}
+
+}  // namespace
+
+void Print(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stdout);
+  std::fflush(stdout);
+}
+
+void Warn(const std::string& message) { fmt::print(stderr, "warning: {}\n", message); }
+
+void PrintSetup(const RunSetup& setup, const Gpt& model, const MemoryPlan& memory) {
+  for (const auto& [name, text] : DescribeRun(setup, model, memory)) {
+    Print(fmt::format("  {:<11}{}", name, text));
+  }
+}
+
+void RunProgress::Add(const StepMetrics& m) {
+  tokens_ += setup_.tokens_per_step;
+  seconds_ += m.ms / 1e3;
+}
+
+void RunProgress::PrintStep(const StepMetrics& m) {
+  const double seconds_per_step =
+      seconds_ * static_cast<double>(setup_.tokens_per_step) / static_cast<double>(tokens_);
+  const double per_second = static_cast<double>(tokens_) / seconds_;
+  const std::string share = utilization_.Describe(per_second);
+  Print(fmt::format(
+      "step {:>{}}/{} | loss {:.4f} | norm {:.2f} | lr {:.1e} | {:.1f} ms | {} tok/s{}{} | eta {}",
+      m.step, std::to_string(setup_.steps).size(), setup_.steps, m.loss, m.grad_norm, m.lr,
+      seconds_per_step * 1e3, FormatCount(per_second), share.empty() ? "" : " | ", share,
+      FormatDuration(seconds_per_step * static_cast<double>(setup_.steps - m.step))));
+  total_tokens_ += tokens_;
+  total_seconds_ += seconds_;
+  tokens_ = 0;
+  seconds_ = 0;
+}
+
+void RunProgress::PrintEvaluation(int64_t step, double loss, bool best, int64_t tokens,
+                                  double seconds) {
+  if (first_val_loss_ == 0) first_val_loss_ = loss;
+  last_val_loss_ = loss;
+  Print(fmt::format("step {} | validation loss {:.4f}{} | {} tokens in {:.1f}s", step, loss,
+                    best && step > 0 ? " (best)" : "", FormatCount(static_cast<double>(tokens)),
+                    seconds));
+}
+
+void RunProgress::PrintSample(const std::string& prompt, const std::string& text) const {
+  Print("---- sample ----\n" + (prompt == "\n" ? "" : prompt) + text + "\n----------------");
+}
+
+void RunProgress::PrintInterrupted(int64_t step, bool on_one_machine) const {
+  const std::string& folder = setup_.config.out_dir;
+  std::string how = " on all machines";
+  if (on_one_machine) {
+    how = fmt::format(", or:\n  {} {}/config.toml --out_dir={}{}", CommandOf("train_gpt"), folder,
+                      folder, setup_.ranks > 1 ? fmt::format(" --nproc={}", setup_.ranks) : "");
+  }
+  Print(fmt::format(
+      "interrupted after step {}; checkpoint saved. To go on, run the same command again{}", step,
+      how));
+}
+
+void RunProgress::PrintEnd(const End& end) const {
+  if (total_seconds_ > 0) {
+    const double per_second = static_cast<double>(total_tokens_) / total_seconds_;
+    const std::string share = utilization_.Describe(per_second);
+    Print(fmt::format(
+        "trained to step {} in {}: {} tok/s, {:.1f} GFLOP/s of the model{}{}, peak memory {}{}",
+        end.step, FormatDuration(end.seconds), FormatCount(per_second),
+        per_second * utilization_.flops_per_token * 1e-9, share.empty() ? "" : ", ", share,
+        FormatBytes(static_cast<double>(end.peak_bytes)),
+        end.resident_bytes > 0 ? fmt::format(" of tensors, {} of the process",
+                                             FormatBytes(static_cast<double>(end.resident_bytes)))
+                               : ""));
+  }
+  if (first_val_loss_ > 0) {
+    Print(fmt::format("validation loss {:.4f} -> {:.4f}, best {:.4f}", first_val_loss_,
+                      last_val_loss_, end.best_val_loss));
+  }
+  Print("report " + end.report);
+  const std::string& folder = setup_.config.out_dir;
+  Print(
+      fmt::format("checkpoint {}/latest; to sample from it:\n"
+                  "  {} --checkpoint={}/latest",
+                  folder, CommandOf("sample_gpt"), folder));
+  if (end.best_checkpoint >= 0 && end.best_checkpoint != end.step)
+    Print(fmt::format("the best checkpoint is that of step {}: {}/best", end.best_checkpoint,
+                      folder));
+}
+
+}  // namespace lockstep::models

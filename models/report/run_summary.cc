@@ -1,0 +1,72 @@
+#include "models/report/run_summary.h"
+
+#include <fmt/format.h>
+
+#include "core/thread_pool.h"
+#include "models/report/format.h"
+
+namespace lockstep::models {
+namespace {
+
+int64_t TokensOf(const std::shared_ptr<const data::TokenSource>& source) {
+  return source ? source->size() : 0;
+}
+
+std::string OptimizerTitle(const std::string& name) {
+  if (name == "adamw") return "AdamW";
+  return name == "sgd" ? "SGD" : name == "lion" ? "Lion" : "Muon";
+}
+
+// "GPT" for GPT-2's kind, "Llama" for what Hugging Face's LlamaForCausalLM can hold.
+std::string FamilyTitle(const GptConfig& m) {
+  return m.position == Position::kRope && m.norm == NormKind::kRmsNorm ? "Llama" : "GPT";
+}
+
+std::string ScheduleTitle(const OptimOptions& o) {
+  const std::string rate =
+      fmt::format("learning rate {:.1e} after {} steps of warm-up", o.lr, o.warmup);
+  if (o.schedule == "constant") return rate;
+  return fmt::format("{}, then {} to {:.1e}", rate, o.schedule, o.min_lr);
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, const Gpt& model,
+                                                             const MemoryPlan& memory) {
+  const GptConfig& m = s.model;
+  const RunConfig& c = s.config;
+  const int64_t tokens = s.steps * s.tokens_per_step;
+  std::vector<std::pair<std::string, std::string>> facts = {
+      {"model",
+       fmt::format("{}, {} layers, {} heads, width {}, context {}, vocabulary {}: {} parameters",
+                   FamilyTitle(m), m.n_layer, m.n_head, m.n_embd, m.block_size, m.vocab_size,
+                   FormatCount(static_cast<double>(model.NumParameters())))},
+      {"data",
+       fmt::format("{}: {} training and {} validation tokens, {}", s.dataset.name,
+                   FormatCount(static_cast<double>(TokensOf(s.dataset.train))),
+                   FormatCount(static_cast<double>(TokensOf(s.dataset.val))), c.data.order)},
+      {"batch",
+       fmt::format("{} x {} tokens x {} micro-steps{} = {} tokens a step", c.train.batch_size,
+                   s.window, s.grad_accum, s.ranks > 1 ? fmt::format(" x {} ranks", s.ranks) : "",
+                   FormatCount(static_cast<double>(s.tokens_per_step)))},
+      {"length",
+       fmt::format("{} steps, {} tokens, {:.2f} epochs", s.steps,
+                   FormatCount(static_cast<double>(tokens)),
+                   static_cast<double>(tokens) / static_cast<double>(TokensOf(s.dataset.train)))},
+      {"optimizer", fmt::format("{}, {}, weight decay {}, clip {}", OptimizerTitle(c.optim.name),
+                                ScheduleTitle(c.optim), c.optim.weight_decay, c.optim.clip)},
+      {"computes",
+       fmt::format("on {}, {} threads{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
+                   s.ranks > 1 ? " a rank" : "", c.train.precision,
+                   s.device.is_cuda() && c.train.cuda_graphs && s.ranks == 1 ? ", CUDA graphs" : "",
+                   c.seed,
+                   s.ranks > 1 || c.dist.reduction != "fast"
+                       ? fmt::format(", {} sum of gradients", c.dist.reduction)
+                       : "")},
+      {"memory", Summary(memory)}};
+  if (memory.program > 0) facts.emplace_back("process", ProcessSummary(memory));
+  facts.emplace_back("writes", c.out_dir);
+  return facts;
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,19 @@
+// What is trained and how, in words.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/gpt/gpt.h"
+#include "models/train/memory_plan.h"
+#include "models/train/run_setup.h"
+
+namespace lockstep::models {
+
+// Lines with a name each ("model", "data", "batch", ...), for the terminal and the report.
+std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& setup,
+                                                             const Gpt& model,
+                                                             const MemoryPlan& memory);
+
+}  // namespace lockstep::models

@@ -1,0 +1,109 @@
+// What a few steps did and when, as Chrome's trace JSON: for chrome://tracing and ui.perfetto.dev.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "core/autograd/node.h"
+#include "core/module.h"
+#include "models/options/option_step_range.h"
+
+namespace lockstep::models {
+
+// Collects spans while the step is in the range, at most `max_events` of them: the file tells how
+// many more there were. Threads may record at once. While it is not active, recording is a
+// comparison.
+class TraceRecorder {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr size_t kMaxEvents = 200'000;  // some 25 MB of JSON
+
+  // `path` is the file that Finish writes.
+  TraceRecorder(std::string path, StepRange range, size_t max_events = kMaxEvents);
+
+  // From here on, what is recorded belongs to this step.
+  void BeginStep(int64_t step) {
+    step_ = step;
+    active_ = step >= range_.first && step <= range_.last;
+  }
+  bool active() const { return active_; }
+  // Whether a step behind the range has begun: time for Finish.
+  bool complete() const { return step_ > range_.last; }
+  // Names the calling thread in the trace.
+  void NameThread(std::string name);
+  // A span that has ended. Spans of a thread nest.
+  void Record(std::string_view name, const char* category, Clock::time_point begin,
+              Clock::time_point end);
+  // Stops recording and writes the file, unless there is nothing to write or it was tried before;
+  // says whether it wrote. IoError.
+  bool Finish();
+
+  const std::string& path() const { return path_; }
+  std::string ToJson() const;
+
+ private:
+  struct Event {
+    std::string name;
+    const char* category;
+    int64_t begin_ns, duration_ns, step;
+    int thread;
+  };
+  int ThisThread();  // with mutex_ held
+
+  const std::string path_;
+  const StepRange range_;
+  const size_t max_events_;
+  const Clock::time_point origin_ = Clock::now();
+  bool active_ = false, finished_ = false;
+  int64_t step_ = 0;
+  mutable std::mutex mutex_;
+  std::vector<Event> events_;
+  int64_t dropped_ = 0;
+  std::map<std::thread::id, int> threads_;
+  std::map<int, std::string> thread_names_;
+};
+
+// A span from construction to destruction. `trace` may be null; `name` must outlive the span.
+class TraceSpan {
+ public:
+  TraceSpan(TraceRecorder* trace, std::string_view name, const char* category)
+      : trace_(trace != nullptr && trace->active() ? trace : nullptr),
+        name_(name),
+        category_(category) {
+    if (trace_ != nullptr) begin_ = TraceRecorder::Clock::now();
+  }
+  ~TraceSpan() {
+    if (trace_ != nullptr) trace_->Record(name_, category_, begin_, TraceRecorder::Clock::now());
+  }
+  TraceSpan(const TraceSpan&) = delete;
+  TraceSpan& operator=(const TraceSpan&) = delete;
+
+ private:
+  TraceRecorder* trace_;
+  std::string_view name_;
+  const char* category_;
+  TraceRecorder::Clock::time_point begin_;
+};
+
+// A span per forward call of each module below (and of the model itself), named by its path. Both
+// must live as long as forwards run; hooks cannot be taken off again.
+void TraceForward(Module& model, TraceRecorder& trace);
+
+// Give it to a backward: a span per node.
+class TraceBackward : public BackwardObserver {
+ public:
+  explicit TraceBackward(TraceRecorder& trace) : trace_(trace) {}
+  void OnBegin(const BackwardPlan& plan) override;
+
+ private:
+  TraceRecorder& trace_;
+};
+
+}  // namespace lockstep::models

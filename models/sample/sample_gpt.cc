@@ -1,0 +1,279 @@
+#include "models/sample/sample_gpt.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#include "core/io/file.h"
+#include "core/thread_pool.h"
+#include "data/id_tokenizer.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/gpt/generate.h"
+#include "models/gpt/hf_format.h"
+#include "models/sample/text_stream.h"
+#include "models/train/run_setup.h"
+
+namespace lockstep::models {
+namespace {
+
+// A text to go on from, and where the user gave it, for messages.
+struct Prompt {
+  std::string text, origin;
+};
+
+constexpr std::string_view kDefaultPrompt = "the default of --prompt";
+
+std::vector<Prompt> ReadPrompts(const SampleConfig& c) {
+  std::vector<Prompt> prompts;
+  for (const std::string& text : c.prompts) prompts.push_back({text, "--prompt"});
+  if (!c.prompt_file.empty()) {
+    const std::string text = ReadFile(c.prompt_file);
+    int64_t line = 0;
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      std::string prompt = text.substr(begin, end - begin);
+      if (prompt.ends_with('\r')) prompt.pop_back();
+      prompts.push_back({std::move(prompt), StrCat(c.prompt_file, ":", ++line)});
+      begin = end + 1;
+    }
+    if (line == 0) throw InputError(StrCat(c.prompt_file, ": is empty; give a prompt a line"));
+  }
+  if (prompts.empty()) prompts.push_back({"\n", std::string(kDefaultPrompt)});
+  return prompts;
+}
+
+// Ids as they are, if the model was trained on tokens without their tokenizer.
+std::unique_ptr<data::Tokenizer> FindTokenizer(const SampleConfig& c, const std::string& folder,
+                                               int64_t vocab_size) {
+  if (c.tokenizer == "char") {
+    throw InputError(
+        "tokenizer=char needs the text it was made of: give the checkpoint's own "
+        "tokenizer.json");
+  }
+  if (!c.tokenizer.empty()) return data::MakeTokenizer(c.tokenizer, "");
+  if (auto tokenizer = ReadTokenizer(folder)) return tokenizer;
+  std::fprintf(stderr,
+               "sample_gpt: %s has no tokenizer, so prompts and samples are token ids; for text, "
+               "say --tokenizer=gpt2, or which file or folder has it\n",
+               folder.c_str());
+  return std::make_unique<data::IdTokenizer>(vocab_size);
+}
+
+std::vector<int32_t> Encode(const Prompt& prompt, const data::Tokenizer& tokenizer,
+                            int64_t vocab_size) {
+  std::vector<int32_t> ids;
+  try {
+    ids = tokenizer.Encode(prompt.text);
+  } catch (const InputError& e) {
+    throw InputError(StrCat(prompt.origin, ": ", e.what()));
+  }
+  if (ids.empty()) {
+    // A new line is no token id.
+    if (!tokenizer.end_of_text() && prompt.origin != kDefaultPrompt) {
+      throw InputError(StrCat(prompt.origin, ": the prompt is empty; give at least one character"));
+    }
+    ids.push_back(tokenizer.end_of_text().value_or(0));  // where documents begin
+  }
+  for (int32_t id : ids) {
+    if (id < vocab_size) continue;
+    throw InputError(StrCat(prompt.origin, ": token ", id,
+                            " of the prompt is not in the model's vocabulary of ", vocab_size,
+                            ": the tokenizer belongs to another model"));
+  }
+  return ids;
+}
+
+// What several texts that grow at once look like on stdout: one after the other, each as it grows
+// once those before it are complete.
+class OrderedOutput {
+ public:
+  // `headers`: a line above each text.
+  OrderedOutput(std::vector<std::string> headers, bool stream)
+      : headers_(std::move(headers)), stream_(stream), texts_(headers_.size()) {
+    closed_.assign(headers_.size(), false);
+    if (stream_) Show();
+  }
+
+  void Write(int64_t text, const std::string& more) {
+    texts_[static_cast<size_t>(text)] += more;
+    if (stream_ && static_cast<size_t>(text) == current_ && !more.empty()) Show();
+  }
+
+  void Close(int64_t text) {
+    closed_[static_cast<size_t>(text)] = true;
+    texts_[static_cast<size_t>(text)] += "\n";
+    Show();
+  }
+
+ private:
+  void Show() {
+    while (current_ < texts_.size() && (stream_ || closed_[current_])) {
+      if (!header_shown_) std::fputs(headers_[current_].c_str(), stdout);
+      header_shown_ = true;
+      std::string& text = texts_[current_];
+      std::fwrite(text.data(), 1, text.size(), stdout);
+      text.clear();
+      if (!closed_[current_]) break;
+      ++current_;
+      header_shown_ = false;
+    }
+    std::fflush(stdout);
+  }
+
+  std::vector<std::string> headers_;
+  bool stream_;
+  std::vector<std::string> texts_;  // not shown yet
+  std::vector<bool> closed_;
+  size_t current_ = 0;
+  bool header_shown_ = false;
+};
+
+GenerateOptions ToGenerateOptions(const SampleConfig& c) {
+  return {.tokens = c.tokens,
+          .temperature = c.temperature,
+          .top_k = c.top_k,
+          .top_p = c.top_p,
+          .repetition_penalty = c.repetition_penalty,
+          .seed = static_cast<uint64_t>(c.seed),
+          .kv_cache = c.kv_cache,
+          .slide = c.slide,
+          .batch_size = c.batch_size};
+}
+
+void PrintSpeed(const GenerateStats& stats) {
+  const auto rate = [](int64_t tokens, double seconds) {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+  };
+  std::string line =
+      fmt::format("prompt: {} tokens in {:.3f}s, {:.0f} tokens/s", stats.prompt_tokens,
+                  stats.prompt_seconds, rate(stats.prompt_tokens, stats.prompt_seconds));
+  if (stats.tokens > 0) {
+    line += fmt::format("; then {} tokens in {:.3f}s, {:.0f} tokens/s", stats.tokens, stats.seconds,
+                        rate(stats.tokens, stats.seconds));
+  }
+  std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+// Generates and prints all texts: each prompt num_samples times.
+void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tokenizer) {
+  std::vector<GenerateSequence> sequences;
+  std::vector<std::string> headers, starts;
+  const std::vector<Prompt> prompts = ReadPrompts(c);
+  const bool several = prompts.size() > 1 || c.num_samples > 1;
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    const std::vector<int32_t> ids = Encode(prompts[p], tokenizer, model.config().vocab_size);
+    for (int64_t s = 0; s < c.num_samples; ++s) {
+      sequences.push_back({.prompt = ids, .sample = s});
+      starts.push_back(tokenizer.name() == "ids" ? tokenizer.Decode(ids) : prompts[p].text);
+      const std::string sample = c.num_samples > 1 ? StrCat(", sample ", s + 1) : "";
+      headers.push_back(several ? StrCat("---- prompt ", p + 1, sample, " ----\n") : "");
+    }
+  }
+  std::vector<TextStream> streams(sequences.size(), TextStream(c.stop));
+  std::vector<int64_t> left(sequences.size(), c.tokens);
+  OrderedOutput output(std::move(headers), c.stream);
+  for (size_t i = 0; i < starts.size(); ++i) output.Write(static_cast<int64_t>(i), starts[i]);
+  GenerateStats stats;
+  GenerateBatch(
+      model, sequences, std::min(tokenizer.vocab_size(), model.config().vocab_size),
+      ToGenerateOptions(c),
+      [&](int64_t sequence, int32_t id) {
+        TextStream& stream = streams[static_cast<size_t>(sequence)];
+        const bool end = c.stop_at_end && tokenizer.end_of_text() == id;
+        if (!end) output.Write(sequence, stream.Push(tokenizer.Decode(std::span(&id, 1))));
+        const bool go_on = !end && !stream.stopped();
+        if (--left[static_cast<size_t>(sequence)] == 0 || !go_on) {
+          output.Write(sequence, stream.Finish());
+          output.Close(sequence);
+        }
+        return go_on;
+      },
+      &stats);
+  PrintSpeed(stats);
+}
+
+}  // namespace
+
+void AddSampleOptions(Options& options, SampleConfig& c) {
+  options.Add("checkpoint", &c.checkpoint,
+              {.aliases = {"model", "ckpt", "out_dir", "init_from"},
+               .doc = "a checkpoint, a run folder, or a Hugging Face folder"});
+  options.Add("tokenizer", &c.tokenizer,
+              {.doc = "byte, gpt2 or a tokenizer file; empty: the checkpoint's own"});
+  options.Add(
+      "prompt", &c.prompts,
+      {.aliases = {"start", "text"}, .doc = "text to go on from (without any: a new line)"});
+  options.Add("prompt_file", &c.prompt_file,
+              {.doc = "a file with a prompt a line; they follow those of --prompt"});
+  options.Add("num_samples", &c.num_samples,
+              {.min = 1, .max = 1e6, .aliases = {"n", "samples"}, .doc = "texts for each prompt"});
+  options.Add("tokens", &c.tokens,
+              {.min = 1,
+               .max = 1e9,
+               .aliases = {"max_new_tokens", "max_tokens", "length"},
+               .doc = "tokens to generate, at most"});
+  options.Add("stop", &c.stop,
+              {.check = [](const std::string& text) -> std::string {
+                 return text.empty() ? "is empty; give at least one character" : "";
+               },
+               .doc = "text before which to end"});
+  options.Add("stop_at_end", &c.stop_at_end,
+              {.aliases = {"ignore_eos"},
+               .doc = "end at the tokenizer's end-of-text token, where it has one"});
+  options.Add("temperature", &c.temperature,
+              {.min = 0, .max = 100, .doc = "0: always the likeliest; 1: as the model has it"});
+  options.Add("top_k", &c.top_k, {.min = 0, .doc = "draw among the k likeliest only; 0: all"});
+  options.Add("top_p", &c.top_p,
+              {.above = 0,
+               .max = 1,
+               .doc = "draw among the fewest tokens that have this share of the probability; 1: "
+                      "all"});
+  options.Add("repetition_penalty", &c.repetition_penalty,
+              {.above = 0,
+               .max = 100,
+               .doc = "above 1: makes tokens that the text has less likely; 1: off"});
+  options.Add("seed", &c.seed, {.min = 0, .doc = "of the draws"});
+  options.Add("kv_cache", &c.kv_cache,
+              {.aliases = {"use_cache"},
+               .doc = "keep keys and values of earlier tokens; false: compute the whole context "
+                      "for each token, which gives the same text, slowly"});
+  options.Add("slide", &c.slide,
+              {.min = 0,
+               .doc = "tokens by which a full context moves on; 0: half of it; 1: each token sees "
+                      "as many as the model can, slowly"});
+  options.Add("batch_size", &c.batch_size,
+              {.min = 1, .max = 65536, .doc = "texts that grow at once; more need more memory"});
+  options.Add("stream", &c.stream,
+              {.doc = "show text as it grows; false: each text once it is complete"});
+  options.Add("threads", &c.threads, {.min = 0, .max = 4096, .doc = "CPU threads; 0: all"});
+  options.Add("device", &c.device,
+              {.doc = "where to compute: auto (a GPU, else the CPU), cpu, cuda[:i], sim[:i] (a "
+                      "simulated GPU)"});
+}
+
+int SampleGpt(const SampleConfig& c) {
+  SetNumThreads(c.threads > 0
+                    ? static_cast<int>(c.threads)
+                    : static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  const std::string latest = JoinPath(c.checkpoint, "latest");
+  const std::string folder = PathExists(latest) ? latest : c.checkpoint;
+  const GptConfig shape = ReadHfConfig(folder);
+  if (c.slide > shape.block_size) {
+    throw InputError(StrCat("--slide=", c.slide, ": the model's context has ", shape.block_size,
+                            " tokens; give at most that, or 0 for half of them"));
+  }
+  const auto tokenizer = FindTokenizer(c, folder, shape.vocab_size);
+  Gpt model(shape);
+  model.Materialize(ResolveDevice(c.device), 0);
+  LoadHfWeights(model, folder);
+  if (c.temperature == 0 && c.num_samples > 1) {
+    std::fputs("sample_gpt: warning: --temperature=0 makes all samples of a prompt equal\n",
+               stderr);
+  }
+  GenerateTexts(c, model, *tokenizer);
+  return 0;
+}
+
+}  // namespace lockstep::models

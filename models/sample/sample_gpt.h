@@ -1,0 +1,39 @@
+// sample_gpt: prints text that a trained model goes on with.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/options/options.h"
+
+namespace lockstep::models {
+
+struct SampleConfig {
+  std::string checkpoint = "out/latest";
+  std::string tokenizer;
+  TextList prompts;
+  std::string prompt_file;
+  int64_t num_samples = 1;
+  int64_t tokens = 200;
+  TextList stop;
+  bool stop_at_end = true;
+  double temperature = 0.8;
+  int64_t top_k = 0;
+  double top_p = 1;
+  double repetition_penalty = 1;
+  int64_t seed = 1337;
+  bool kv_cache = true;
+  int64_t slide = 0;
+  int64_t batch_size = 16;
+  bool stream = true;
+  std::string device = "auto";
+  int64_t threads = 0;
+};
+
+void AddSampleOptions(Options& options, SampleConfig& config);
+
+// Text on stdout, speed on stderr. Returns the exit code; InputError for what cannot be used.
+int SampleGpt(const SampleConfig& config);
+
+}  // namespace lockstep::models

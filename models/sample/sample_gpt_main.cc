@@ -1,0 +1,23 @@
+// bazel run -c opt //models:sample_gpt -- --checkpoint=out/latest --prompt="..." --tokens=200
+#include <cstdio>
+
+#include "models/sample/sample_gpt.h"
+
+int main(int argc, char** argv) {
+  using namespace lockstep;
+  try {
+    models::EnterInvocationFolder();
+    models::SampleConfig config;
+    models::Options options({.name = "sample_gpt",
+                             .summary = "Prints text that a trained GPT goes on with.",
+                             .example = "sample_gpt --checkpoint=out/latest --prompt=\"Once\"",
+                             .takes_file = false});
+    models::AddSampleOptions(options, config);
+    if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
+    return models::SampleGpt(config);
+  } catch (const std::exception& e) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "sample_gpt: %s\n", e.what());
+    return 1;
+  }
+}

@@ -1,0 +1,82 @@
+#include "models/train/interrupt.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "core/error.h"
+
+namespace lockstep::models {
+namespace {
+
+std::atomic<bool> waiting{false}, stopping{false}, guarded{false};
+std::atomic<int> received{0};
+
+sigset_t Signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  return set;
+}
+
+// Ends the process by the signal, as if nobody had blocked it.
+void Die(int number) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, number);
+  signal(number, SIG_DFL);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  raise(number);
+}
+
+void WaitForSignals() {
+  const sigset_t set = Signals();
+  for (;;) {
+    int number = 0;
+    if (sigwait(&set, &number) != 0) continue;
+    if (stopping) return;
+    if (!guarded) Die(number);
+    if (received.exchange(number) == 0) continue;
+    constexpr char kText[] = "\nleaving at once; the newest checkpoint stays\n";
+    pollfd err = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+    // Not into a terminal that is stopped, or a pipe that nobody reads: that would wait.
+    if (poll(&err, 1, 0) == 1 && (err.revents & POLLOUT) != 0) {
+      [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, kText, sizeof(kText) - 1);
+    }
+    _exit(128 + number);
+  }
+}
+
+}  // namespace
+
+SignalThread::SignalThread() {
+  LS_CHECK(!waiting.exchange(true), "there is a SignalThread already: one takes all signals");
+  const sigset_t set = Signals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  stopping = false;
+  thread_ = std::thread(WaitForSignals);
+}
+
+SignalThread::~SignalThread() {
+  stopping = true;
+  pthread_kill(thread_.native_handle(), SIGTERM);
+  thread_.join();
+  const sigset_t set = Signals();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  waiting = false;
+}
+
+InterruptGuard::InterruptGuard() {
+  LS_CHECK(waiting, "nobody takes signals: begin main by 'models::SignalThread signals;'");
+  received = 0;
+  guarded = true;
+}
+
+InterruptGuard::~InterruptGuard() { guarded = false; }
+
+int InterruptGuard::signal() { return received; }
+
+}  // namespace lockstep::models

@@ -1,0 +1,74 @@
+// What a training step will take, before it is run: a step on the meta device, which has shapes but
+// no bytes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "dist/data_parallel/reducer.h"
+#include "models/gpt/language_model.h"
+#include "models/train/run_setup.h"
+#include "models/train/trainer.h"
+#include "optim/optimizer.h"
+
+namespace lockstep::models {
+
+// Bytes of tensors, as asked for.
+struct MemoryKinds {
+  int64_t parameters = 0;
+  int64_t gradients = 0;    // of parameters
+  int64_t optimizer = 0;    // its state
+  int64_t activations = 0;  // batches, and what forward keeps for backward
+  int64_t workspace = 0;    // gradients of activations, and temporaries
+  // With other ranks: what the sum of gradients takes beside them.
+  int64_t communication = 0;
+  int64_t total() const {
+    return parameters + gradients + optimizer + activations + workspace + communication;
+  }
+};
+
+struct MemoryPlan {
+  MemoryKinds peak;     // at the moment when most is taken; its total is what the run needs
+  MemoryKinds largest;  // of each kind by itself, at different moments
+  // What the CPU's allocator takes from the system for it: it rounds sizes up, and keeps freed
+  // blocks, each for its size.
+  int64_t reserved = 0;
+  // Of this process, before there is a model: the program, its libraries, the data. 0: not asked.
+  // The threads' scratch memory, some MiB each, and the allocator's last page are in no plan.
+  int64_t program = 0;
+  // All that the process will take on the CPU.
+  int64_t resident() const { return reserved + program; }
+};
+
+struct MemoryPlanOptions {
+  std::function<std::shared_ptr<LanguageModel>()> model;  // materialised on the meta device
+  std::function<std::unique_ptr<optim::Optimizer>(LanguageModel&)> optimizer;
+  int64_t batch_size = 1;
+  int64_t window = 1;  // tokens of a sample
+  int64_t grad_accum = 1;
+  double clip = 1;
+  // How gradients are summed over `ranks` ranks, whose parameters are on `device`; none: a process
+  // by itself.
+  std::optional<dist::ReducerOptions> reducer{};
+  int64_t ranks = 1;
+  Device device = kCpu;
+};
+
+// Makes model and optimizer, and two updates with them, as Trainer does. Allocates next to nothing.
+MemoryPlan PlanMemory(const MemoryPlanOptions& options);
+MemoryPlan PlanMemory(const RunSetup& setup);
+
+// Where such a sum over ranks or micro-batches is made: not in a process by itself, in the
+// library's order.
+bool SumsGradients(const RunSetup& setup);
+
+// "48.2 MiB at the peak of a step: parameters 3.07 MiB, gradients ..." on one line; what the
+// process takes for it on the CPU, or "" where that is not planned; a table of several lines.
+std::string Summary(const MemoryPlan& plan);
+std::string ProcessSummary(const MemoryPlan& plan);
+std::string Table(const MemoryPlan& plan);
+
+}  // namespace lockstep::models

@@ -1,0 +1,189 @@
+#include "models/train/run_ranks.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "core/cuda/device.h"
+#include "dist/groups/agreement.h"
+#include "dist/groups/gloo_group.h"
+#include "dist/groups/nccl_group.h"
+#include "models/report/run_progress.h"
+
+namespace lockstep::models {
+namespace {
+
+constexpr int64_t kTextLimit = 8192;  // of what the main rank decides: paths and errors
+
+std::string BackendOf(const RunConfig& config, Device device) {
+  const std::string& backend = config.dist.backend;
+  const std::string fits = device.is_cuda() ? "nccl" : "gloo";
+  if (backend != "auto" && backend != fits) {
+    throw InputError(StrCat("dist.backend = ", backend, " does not move what lies on ", device,
+                            ": use dist.backend = ", fits, ", or auto"));
+  }
+  return fits;
+}
+
+dist::Packing PackingOf(const std::string& packing) {
+  if (packing == "auto") return dist::Packing::kAuto;
+  return packing == "always" ? dist::Packing::kAlways : dist::Packing::kNever;
+}
+
+// From a thread that shows the others that this rank lives: output that blocks must not hold it up.
+void WarnWithoutWaiting(const std::string& message) {
+  pollfd output = {STDERR_FILENO, POLLOUT, 0};
+  if (poll(&output, 1, /*timeout=*/0) == 1 && (output.revents & POLLOUT) != 0) Warn(message);
+}
+
+dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& name,
+                                  std::shared_ptr<dist::FlightRecorder> recorder) {
+  return {.name = name,
+          .timeout = std::chrono::seconds(config.dist.timeout),
+          .check_every_call = config.dist.check == "full",
+          .packing = PackingOf(config.dist.packing),
+          .heartbeat = std::chrono::seconds(config.dist.heartbeat),
+          .recorder = std::move(recorder),
+          .say = WarnWithoutWaiting};
+}
+
+void RecordSpan(TraceRecorder& trace, const dist::CommunicationSpan& span) {
+  if (!trace.active()) return;
+  if (span.bucket < 0) {
+    trace.Record("waiting for gradients", "communication", span.begin, span.end);
+    return;
+  }
+  trace.NameThread(StrCat("communication", span.lane > 0 ? StrCat(" ", span.lane + 1) : ""));
+  std::ostringstream name;
+  name.precision(3);
+  name << "bucket " << span.bucket << " (" << static_cast<double>(span.bytes) / (1 << 20)
+       << " MiB)";
+  trace.Record(name.str(), "communication", span.begin, span.end);
+}
+
+// What is each machine's, or the main rank's alone.
+bool MayDiffer(const OptionDifference& difference) {
+  static const std::set<std::string> keys = {"threads",   "out_dir",        "data.path",
+                                             "init_from", "data.tokenizer", "checkpoint.resume"};
+  return keys.contains(difference.key);
+}
+
+}  // namespace
+
+int ThreadsOf(const RunConfig& config, const dist::Rendezvous& rendezvous) {
+  if (config.threads > 0) return static_cast<int>(config.threads);
+  const int all = static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, all / std::max(1, rendezvous.local_world_size));
+}
+
+Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous) {
+  if (rendezvous.world_size == 1) return cuda::ParseDevice(device);
+  if (device.find(':') != std::string::npos) {
+    throw InputError(StrCat("device = ", device, " is one device for ", rendezvous.world_size,
+                            " ranks: use device = ", device.substr(0, device.find(':')),
+                            ", and each rank takes the one with its number on its machine"));
+  }
+  const Device first = cuda::ParseDevice(device);
+  if (!first.is_cuda()) return first;
+  // As srun --gpus-per-task=1 has it: each rank sees a device of its own.
+  const bool sees_own =
+      cuda::DeviceCount() == 1 && dist::ProcessEnvironment("CUDA_VISIBLE_DEVICES").has_value();
+  const int index = sees_own ? 0 : rendezvous.local_rank;
+  if (index >= cuda::DeviceCount()) {
+    throw InputError(StrCat("rank ", rendezvous.rank, " is number ", rendezvous.local_rank,
+                            " on its machine, which has ", cuda::DeviceCount(),
+                            " GPUs: start as many ranks a machine as it has GPUs"));
+  }
+  const Device own{first.type, index};
+  cuda::SetDevice(own);
+  return own;
+}
+
+dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t accum,
+                                      TraceRecorder* trace) {
+  const auto bytes = [](double mib) {
+    return std::max<int64_t>(1, static_cast<int64_t>(mib * (1 << 20)));
+  };
+  dist::ReducerOptions r;
+  r.first_bucket_bytes = bytes(options.first_bucket_mib);
+  if (options.bucket_mib > 0) r.bucket_bytes = bytes(options.bucket_mib);
+  r.accum = accum;
+  if (options.reduction == "ordered") r.sum = dist::GradientSum::kOrdered;
+  if (options.compress == "bf16") {
+    r.hook = dist::Bf16Sum();
+    r.lanes = 2;
+  }
+  if (trace != nullptr) {
+    r.on_span = [trace](const dist::CommunicationSpan& span) { RecordSpan(*trace, span); };
+  }
+  return r;
+}
+
+RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, Device device,
+                   std::shared_ptr<dist::FlightRecorder> recorder)
+    : rendezvous_(rendezvous), backend_(BackendOf(config, device)) {
+  if (rendezvous.world_size == 1) return;
+  const auto timeout = std::chrono::seconds(config.dist.timeout);
+  world_ = std::make_unique<dist::World>(rendezvous, timeout);
+  if (recorder) recorder->SetMeeting(world_->meeting());
+  control_ = dist::MakeGlooGroup(*world_, GroupOptionsOf(config, "control", recorder));
+  gradients_ = device.is_cuda()
+                   ? dist::MakeNcclGroup(control_->Duplicate("nccl"), world_->store(), device,
+                                         GroupOptionsOf(config, "gradients", recorder))
+                   : control_->Duplicate("gradients");
+}
+
+void RunRanks::CheckSameOptions(const RunConfig& config) {
+  if (!control_) return;
+  const std::string mine = ToToml(config);
+  int64_t longest = 0;
+  const auto size = static_cast<int64_t>(mine.size());
+  for (const auto& row : dist::GatherValues(*control_, std::span(&size, 1))) {
+    longest = std::max(longest, row[0]);
+  }
+  const auto all = dist::GatherTexts(*control_, mine, longest);
+  for (size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all[0]) continue;
+    auto differences = Difference(RunConfigFromToml(all[0], "rank 0"),
+                                  RunConfigFromToml(all[r], StrCat("rank ", r)));
+    std::erase_if(differences, MayDiffer);
+    if (differences.empty()) continue;
+    throw InputError(StrCat("rank ", r, " was started with other options than rank 0 (rank 0 -> ",
+                            "rank ", r, "):\n", ToString(differences),
+                            "start all ranks with the same options"));
+  }
+}
+
+RunStart RunRanks::FromMain(const std::function<RunStart()>& decide) {
+  if (!control_) return decide();
+  RunStart start;
+  std::string text;
+  if (is_main()) {
+    try {
+      OnMain("looking into the run folder", [&] { start = decide(); });
+      text = StrCat("start ", start.step, " ", start.checkpoint.value_or(""));
+    } catch (const std::exception& e) {
+      text = e.what();
+      dist::GatherTexts(*control_, text, kTextLimit);
+      throw;
+    }
+  }
+  text = dist::GatherTexts(*control_, text, kTextLimit)[0];
+  if (is_main()) return start;
+  if (!text.starts_with("start ")) {
+    throw InputError(StrCat("rank 0 cannot start the run: ", text));
+  }
+  std::istringstream in(text.substr(6));
+  std::string path;
+  in >> start.step;
+  in.get();
+  std::getline(in, path);
+  if (!path.empty()) start.checkpoint = path;
+  return start;
+}
+
+}  // namespace lockstep::models

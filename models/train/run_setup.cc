@@ -1,0 +1,242 @@
+#include "models/train/run_setup.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/cuda/blaslt.h"
+#include "core/cuda/device.h"
+#include "core/io/file.h"
+#include "data/sampler.h"
+#include "dist/data_parallel/fixed_order.h"
+#include "models/gpt/hf_format.h"
+#include "optim/adamw.h"
+#include "optim/lion.h"
+#include "optim/muon.h"
+#include "optim/sgd.h"
+
+namespace lockstep::models {
+namespace {
+
+// Whether the user wrote the option, rather than a default or a preset.
+bool Explicit(const Options& options, std::string_view key) {
+  return options.source(key) >= OptionSource::kFile;
+}
+
+// Takes a shape option from the weights, unless the user asked for another. 0 asks for what the
+// weights have, where `zero_is_open`.
+template <class T>
+void Adopt(const Options& options, std::string_view key, T* option, T from_weights,
+           const std::string& weights, bool zero_is_open = false) {
+  if (Explicit(options, key) && *option != from_weights && !(zero_is_open && *option == T{})) {
+    options.Fail({key}, StrCat(options.Describe(key), ", but the weights of ", weights, " have ",
+                               ToToml(OptionValue(from_weights)), ": leave ", key, " out"));
+  }
+  *option = from_weights;
+}
+
+// All but sizes.
+void AdoptKinds(const Options& options, const std::string& weights, const GptConfig& shape,
+                ModelOptions* m) {
+  const auto word = [&](std::string_view key, std::string* option, std::string_view value) {
+    Adopt(options, key, option, std::string(value), weights);
+  };
+  Adopt(options, "model.bias", &m->bias, shape.bias, weights);
+  Adopt(options, "model.tie_embeddings", &m->tie_embeddings, shape.tie_embeddings, weights);
+  word("model.norm", &m->norm, Name(shape.norm));
+  Adopt(options, "model.norm_eps", &m->norm_eps, shape.norm_eps, weights);
+  word("model.activation", &m->activation, Name(shape.activation));
+  word("model.position", &m->position, Name(shape.position));
+  const RotaryOptions& rope = shape.rope;
+  Adopt(options, "model.rope_theta", &m->rope_theta, rope.theta, weights);
+  word("model.rope_scaling", &m->rope_scaling, Name(rope.scaling));
+  Adopt(options, "model.rope_factor", &m->rope_factor, rope.factor, weights);
+  Adopt(options, "model.rope_low", &m->rope_low, rope.low, weights);
+  Adopt(options, "model.rope_high", &m->rope_high, rope.high, weights);
+  Adopt(options, "model.rope_original_length", &m->rope_original_length, rope.original_length,
+        weights);
+}
+
+GptConfig ShapeFromWeights(const Options& options, const std::string& weights, RunConfig* config) {
+  GptConfig shape = ReadHfConfig(weights);
+  ModelOptions& m = config->model;
+  Adopt(options, "model.n_layer", &m.n_layer, shape.n_layer, weights);
+  Adopt(options, "model.n_head", &m.n_head, shape.n_head, weights);
+  Adopt(options, "model.n_kv_head", &m.n_kv_head, shape.n_kv_head, weights, true);
+  Adopt(options, "model.n_embd", &m.n_embd, shape.n_embd, weights);
+  Adopt(options, "model.n_inner", &m.n_inner, shape.n_inner, weights, true);
+  AdoptKinds(options, weights, shape, &m);
+  if (m.vocab_size != 0)
+    Adopt(options, "model.vocab_size", &m.vocab_size, shape.vocab_size, weights);
+  if (m.block_size > shape.block_size) {
+    if (Explicit(options, "model.block_size")) {
+      options.Fail({"model.block_size"},
+                   StrCat(options.Describe("model.block_size"), ", but the weights of ", weights,
+                          " have positions for ", shape.block_size, " tokens"));
+    }
+    m.block_size = shape.block_size;
+  }
+  shape.dropout = m.dropout;
+  return shape;
+}
+
+// The tokenizer that lies beside the weights. Null without one, and for token files also where it
+// is of a kind that Lockstep does not have, as those of most Llamas: tokens need none.
+std::shared_ptr<const data::Tokenizer> TokenizerOf(const std::string& weights,
+                                                   const std::string& data_path) {
+  const std::string file = JoinPath(weights, "tokenizer.json");
+  if (!PathExists(file)) return nullptr;
+  if (!data_path.ends_with(".bin")) return data::LoadTokenizer(file);
+  try {
+    return data::LoadTokenizer(file);
+  } catch (const InputError&) {
+    return nullptr;
+  }
+}
+
+data::Dataset OpenData(const RunConfig& config, const std::string& weights, int64_t vocab_size) {
+  data::DatasetOptions d;
+  d.path = config.data.path;
+  if (config.data.tokenizer != "auto") d.tokenizer = config.data.tokenizer;
+  d.val_fraction = config.data.val_fraction;
+  d.block_size = config.model.block_size;
+  d.vocab_size = vocab_size;
+  if (!weights.empty() && config.data.tokenizer == "auto") {
+    d.loaded_tokenizer = TokenizerOf(weights, config.data.path);
+  }
+  return data::OpenDataset(d);
+}
+
+int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t samples_per_step) {
+  if (config.train.steps > 0) return config.train.steps;
+  const int64_t windows = (dataset.train->size() - 1) / config.model.block_size;
+  const double samples = config.train.epochs * static_cast<double>(windows);
+  return std::max<int64_t>(1, std::llround(samples / static_cast<double>(samples_per_step)));
+}
+
+}  // namespace
+
+GptConfig ToGptConfig(const ModelOptions& m) {
+  return {.vocab_size = m.vocab_size,
+          .block_size = m.block_size,
+          .n_layer = m.n_layer,
+          .n_head = m.n_head,
+          .n_embd = m.n_embd,
+          .dropout = m.dropout,
+          .bias = m.bias,
+          .tie_embeddings = m.tie_embeddings,
+          .n_kv_head = m.n_kv_head,
+          .n_inner = m.n_inner,
+          .norm = ParseNorm(m.norm),
+          .norm_eps = m.norm_eps,
+          .activation = ParseActivation(m.activation),
+          .position = ParsePosition(m.position),
+          .rope = {.theta = m.rope_theta,
+                   .scaling = ParseRopeScaling(m.rope_scaling),
+                   .factor = m.rope_factor,
+                   .low = m.rope_low,
+                   .high = m.rope_high,
+                   .original_length = m.rope_original_length},
+          .init_std = m.init_std > 0 ? m.init_std : 1 / std::sqrt(static_cast<double>(m.n_embd))};
+}
+
+// fp32 and tf32 differ in how matrices are multiplied, not in what tensors hold.
+void MaterializeFor(const RunSetup& setup, Device device, Module& model) {
+  const bool bf16 = setup.config.train.precision == "bf16";
+  model.Materialize(device, static_cast<uint64_t>(setup.config.seed),
+                    bf16 ? DType::kBF16 : DType::kF32);
+  // Sums over micro-batches and ranks lose nothing.
+  for (const auto& parameter : model.Parameters()) parameter->leaf().SetDType(DType::kF32);
+}
+
+Device ResolveDevice(const std::string& option) { return cuda::ParseDevice(option); }
+
+RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start,
+                    Device device, int64_t ranks) {
+  RunSetup setup;
+  setup.config = config;
+  setup.start = start;
+  setup.device = device;
+  setup.ranks = ranks;
+  if (config.train.precision == "tf32" && setup.device.is_cpu())
+    throw InputError(
+        "train.precision = \"tf32\" is a way of GPUs to multiply, and there is none "
+        "here: write train.precision = \"fp32\"");
+  RunConfig settled = config;
+  const std::string weights = start.checkpoint.value_or(config.init_from);
+  if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);
+  setup.dataset = OpenData(settled, weights,
+                           weights.empty() ? config.model.vocab_size : setup.model.vocab_size);
+  if (weights.empty()) {
+    if (settled.model.vocab_size == 0) settled.model.vocab_size = setup.dataset.vocab_size;
+    setup.model = ToGptConfig(settled.model);
+  }
+  setup.model.loss_chunk = config.train.loss_chunk;
+  setup.window = settled.model.block_size;
+  const bool ordered = config.dist.reduction == "ordered";
+  setup.grad_accum = GradAccum(config.train, ranks, ordered);
+  if (ordered) dist::FixedOrder(ranks, setup.grad_accum);  // or throws
+  const int64_t samples = setup.grad_accum * config.train.batch_size * ranks;
+  setup.tokens_per_step = samples * setup.window;
+  setup.steps = StepsOf(settled, setup.dataset, samples);
+  setup.decay_steps = config.optim.decay_steps > 0 ? config.optim.decay_steps : setup.steps;
+  return setup;
+}
+
+std::unique_ptr<Gpt> MakeModel(const RunSetup& setup) {
+  auto model = std::make_unique<Gpt>(setup.model);
+  cuda::AllowTf32(setup.config.train.precision == "tf32");
+  MaterializeFor(setup, setup.device, *model);
+  const std::string weights = setup.start.checkpoint.value_or(setup.config.init_from);
+  if (!weights.empty()) LoadHfWeights(*model, weights);
+  return model;
+}
+
+std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model) {
+  auto optimizer = MakeOptimizer(setup.config.optim, model);
+  if (setup.start.checkpoint) LoadOptimizerState(*setup.start.checkpoint, *optimizer);
+  return optimizer;
+}
+
+std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Module& model) {
+  if (o.name == "sgd") {
+    return std::make_unique<optim::Sgd>(model.Parameters(),
+                                        optim::SgdOptions{.momentum = o.momentum,
+                                                          .nesterov = o.nesterov && o.momentum > 0,
+                                                          .weight_decay = o.weight_decay});
+  }
+  if (o.name == "lion") {
+    return std::make_unique<optim::Lion>(
+        model.Parameters(),
+        optim::LionOptions{.beta1 = o.beta1, .beta2 = o.beta2, .weight_decay = o.weight_decay});
+  }
+  if (o.name == "muon") {
+    const auto hidden = [](const Parameter& p) {
+      return p.value().ndim() == 2 && p.name().starts_with("h.");
+    };
+    return std::make_unique<optim::Muon>(model.Parameters(),
+                                         optim::MuonOptions{.momentum = o.momentum,
+                                                            .nesterov = o.nesterov,
+                                                            .weight_decay = o.weight_decay,
+                                                            .matrix = hidden,
+                                                            .beta1 = o.beta1,
+                                                            .beta2 = o.beta2,
+                                                            .eps = o.eps});
+  }
+  LS_INVARIANT(o.name == "adamw", "no optimizer ", o.name);
+  return std::make_unique<optim::AdamW>(
+      model.Parameters(),
+      optim::AdamWOptions{
+          .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay});
+}
+
+optim::LrSchedule MakeSchedule(const RunSetup& setup) {
+  const OptimOptions& o = setup.config.optim;
+  return optim::LrSchedule({.decay = optim::ParseLrDecay(o.schedule),
+                            .lr = o.lr,
+                            .min_lr = o.min_lr,
+                            .warmup = o.warmup,
+                            .decay_steps = setup.decay_steps,
+                            .wsd_fraction = o.decay_fraction});
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,133 @@
+#include "models/train/step_graphs.h"
+
+#include <utility>
+
+#include "core/allocator.h"
+
+namespace lockstep::models {
+
+StepGraphs::StepGraphs(StepState& state, std::vector<std::shared_ptr<Parameter>> parameters,
+                       const Options& options)
+    : state_(state),
+      parameters_(std::move(parameters)),
+      options_(options),
+      ids_(static_cast<size_t>(options.micro_steps)),
+      targets_(static_cast<size_t>(options.micro_steps)),
+      first_sample_of_(static_cast<size_t>(options.micro_steps)),
+      root_(Tensor::Zeros({}, DType::kF32, state.device())),
+      losses_(Tensor::Zeros({options.micro_steps}, DType::kF32, state.device())) {}
+
+void StepGraphs::Load(int64_t i, const data::Batch& batch) {
+  const Shape shape{batch.rows, batch.cols};
+  const auto at = static_cast<size_t>(i);
+  const auto load = [&](Tensor& to, const std::vector<int32_t>& values) {
+    if (to.defined() && !(to.shape() == shape)) {
+      GiveUp(StrCat("a batch is ", shape, " after others of ", to.shape()));
+      to = Tensor();
+    }
+    if (!to.defined()) to = Tensor::Empty(shape, DType::kI32, state_.device());
+    to.CopyFrom(Tensor::FromVector<int32_t>(values, shape));
+  };
+  load(ids_[at], batch.inputs);
+  load(targets_[at], batch.targets);
+  if (std::exchange(first_sample_of_[at], i * batch.rows) != i * batch.rows) {
+    first_samples_ = Tensor();
+  }
+}
+
+// Everything that is submitted here is part of the graph.
+void StepGraphs::RunMicroSteps() {
+  for (size_t i = 0; i < ids_.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    state_.SetFirstSample(first_samples_.Slice(0, at, at + 1));
+    const Tensor sum = options_.micro_step(ids_[i], targets_[i], root_);
+    losses_.Slice(0, at, at + 1).CopyFrom(sum.Detach().View({1}));
+  }
+}
+
+bool StepGraphs::ParametersMoved() const {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i]->value().raw_data() != values_[i]) return true;
+  }
+  return false;
+}
+
+void StepGraphs::GiveUp(const std::string& why) {
+  gradients_ = cuda::Graph();
+  update_ = cuda::Graph();
+  grads_.clear();
+  if (!std::exchange(given_up_, true) && options_.say) {
+    options_.say(StrCat("training goes on without CUDA graphs: ", why));
+  }
+}
+
+// Whether this step is a graph, which is captured now if it is not there yet.
+bool StepGraphs::Ready(bool eager) {
+  if (eager || given_up_ || !std::exchange(warm_, true)) return false;
+  if (gradients_.defined() && !ParametersMoved()) return true;
+  for (const auto& p : parameters_) {
+    if (p->leaf().observers().empty()) continue;
+    GiveUp("gradients are looked at while they are computed");
+    return false;
+  }
+  if (!cuda::GraphSpace::Supported(state_.device())) {
+    GiveUp("every tensor's memory comes from the driver (LOCKSTEP_CUDA_ALLOCATOR, or a sanitizer)");
+    return false;
+  }
+  try {
+    Capture();
+  } catch (const Error& error) {
+    for (const auto& p : parameters_) p->leaf().ZeroGrad();
+    state_.SetPhase(StepPhase::kGradients);
+    GiveUp(error.what());
+    return false;
+  }
+  return true;
+}
+
+void StepGraphs::Capture() {
+  gradients_ = cuda::Graph();
+  update_ = cuda::Graph();
+  grads_.clear();
+  // What eager steps worked in is free now, and graphs have memory of their own.
+  GetAllocator(state_.device()).Trim();
+  if (!space_) space_.emplace(state_.device());
+  cuda::Graph gradients = space_->Capture([&] { RunMicroSteps(); });
+  for (const auto& p : parameters_) grads_.push_back(p->grad());
+  update_ = space_->Capture(options_.update);
+  gradients_ = std::move(gradients);
+  values_.clear();
+  for (const auto& p : parameters_) values_.push_back(p->value().raw_data());
+}
+
+std::vector<HostRead> StepGraphs::Gradients(double root_gradient, bool eager) {
+  root_.Fill(root_gradient);
+  if (!first_samples_.defined()) {
+    first_samples_ = Tensor::FromVector(first_sample_of_, {options_.micro_steps}, state_.device());
+  }
+  replaying_ = Ready(eager);
+  if (replaying_) {
+    gradients_.Launch(CurrentStream(state_.device()));
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      if (grads_[i].defined()) parameters_[i]->leaf().ShareGrad(grads_[i]);
+    }
+    ++replays_;
+  } else {
+    RunMicroSteps();
+  }
+  std::vector<HostRead> losses;
+  for (int64_t i = 0; i < options_.micro_steps; ++i) {
+    losses.emplace_back(losses_.Slice(0, i, i + 1));
+  }
+  return losses;
+}
+
+void StepGraphs::Update() {
+  if (replaying_) {
+    update_.Launch(CurrentStream(state_.device()));
+  } else {
+    options_.update();
+  }
+}
+
+}  // namespace lockstep::models

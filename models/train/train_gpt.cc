@@ -1,0 +1,123 @@
+#include "models/train/train_gpt.h"
+
+#include "core/allocator.h"
+#include "core/philox.h"
+#include "core/thread_pool.h"
+#include "dist/control/flight_recorder.h"
+#include "dist/groups/agreement.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/report/run_progress.h"
+#include "models/report/run_summary.h"
+#include "models/train/machine_memory.h"
+#include "models/train/memory_plan.h"
+#include "models/train/run_ranks.h"
+#include "models/train/run_setup.h"
+#include "models/train/training_loop.h"
+
+namespace lockstep::models {
+namespace {
+
+// What the options leave open must not differ from what the checkpoint was trained with.
+void CheckContinues(const RunSetup& setup) {
+  if (!setup.start.checkpoint) return;
+  const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
+  std::string text;
+  if (state.data_fingerprint != setup.dataset.fingerprint) {
+    text = StrCat("the data (", setup.dataset.name, ") is not what ", *setup.start.checkpoint,
+                  " was trained on: restore it");
+  } else if (state.tokens_seen != state.step * setup.tokens_per_step) {
+    const int64_t before = state.tokens_seen / std::max<int64_t>(state.step, 1);
+    text = StrCat(*setup.start.checkpoint, " was trained with ", before, " tokens a step, and ",
+                  setup.ranks, setup.ranks == 1 ? " rank" : " ranks",
+                  " of this configuration make ", setup.tokens_per_step,
+                  ": use as many ranks as before, and "
+                  "train.global_batch_size for runs that are the same at any number of them");
+  } else {
+    return;
+  }
+  if (setup.config.checkpoint.resume == "auto") {
+    throw InputError(StrCat(text,
+                            ", or go on with the difference on purpose by "
+                            "--checkpoint.resume=",
+                            setup.config.out_dir));
+  }
+  Warn(text);
+}
+
+// Before anything is taken. On a GPU memory that is not there cannot be lent by a disk.
+void CheckMemory(const RunSetup& setup, const MemoryPlan& plan,
+                 const dist::Rendezvous& rendezvous) {
+  const MemoryVerdict verdict =
+      JudgeMemory(plan, setup, MemoryOf(setup.device), rendezvous.local_world_size);
+  if (verdict.kind == MemoryVerdict::Kind::kTooLarge && setup.device.is_cuda()) {
+    throw InputError(verdict.text);
+  }
+  if (verdict.kind != MemoryVerdict::Kind::kFits && rendezvous.local_rank == 0) Warn(verdict.text);
+}
+
+// Collective, by all ranks. The recorder may be null.
+int TrainRanks(const Options& options, const RunConfig& config, const dist::Rendezvous& rendezvous,
+               Device device, const std::shared_ptr<dist::FlightRecorder>& recorder) {
+  RunRanks ranks(config, rendezvous, device, recorder);
+  ranks.CheckSameOptions(config);
+  std::unique_ptr<FileLock> lock;  // the main rank's, until the run has ended
+  const RunStart start = ranks.FromMain([&] {
+    lock = LockRunFolder(config.out_dir, Warn);
+    return PrepareRunFolder(config, Warn);
+  });
+  // The folder is this run's, and so are the flight records in it.
+  if (recorder) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
+  const RunSetup setup = PrepareRun(options, config, start, device, ranks.size());
+  CheckContinues(setup);
+  if (ranks.control()) {
+    const std::string& data = setup.dataset.fingerprint;
+    dist::CheckEqual(*ranks.control(), "the hash of the data",
+                     static_cast<int64_t>(HashName(data.data(), data.size())));
+  }
+  const MemoryPlan memory = PlanMemory(setup);
+  CheckMemory(setup, memory, rendezvous);
+  try {
+    const Gpt shape(setup.model);
+    Utilization utilization{.flops_per_token = shape.FlopsPerToken(setup.window)};
+    ranks.OnMain("printing", [&] {
+      PrintSetup(setup, shape, memory);
+      if (!start.note.empty()) Print(start.note);
+      if (!setup.dataset.note.empty()) Print(setup.dataset.note);
+      utilization = MeasureUtilization(device, config.train.precision, ranks.size(),
+                                       utilization.flops_per_token);
+    });
+    return TrainingLoop(setup, memory, utilization, ranks).Train();
+  } catch (const OutOfMemoryError& e) {
+    const int64_t shared_by = device.is_cpu() ? rendezvous.local_world_size : 1;
+    throw OutOfMemoryError(
+        StrCat(e.what(), ": ", MemoryAdvice(memory, setup, MemoryOf(device).total / shared_by)));
+  }
+}
+
+}  // namespace
+
+int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
+  const dist::Rendezvous rendezvous = dist::ReadRendezvous();
+  const Device device = DeviceOf(config.device, rendezvous);
+  SetNumThreads(ThreadsOf(config, rendezvous));
+  if (dry_run) {
+    const RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
+    const MemoryPlan memory = PlanMemory(setup);
+    CheckMemory(setup, memory, rendezvous);
+    PrintSetup(setup, Gpt(setup.model), memory);
+    Print(Table(memory));
+    Print("dry run: nothing was written or trained");
+    return 0;
+  }
+  if (rendezvous.world_size == 1) return TrainRanks(options, config, rendezvous, device, nullptr);
+  const auto recorder =
+      std::make_shared<dist::FlightRecorder>("", rendezvous.rank, rendezvous.world_size);
+  try {
+    return TrainRanks(options, config, rendezvous, device, recorder);
+  } catch (const std::exception& e) {
+    recorder->Write(e.what());
+    throw;
+  }
+}
+
+}  // namespace lockstep::models

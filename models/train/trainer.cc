@@ -1,0 +1,240 @@
+#include "models/train/trainer.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "optim/clip.h"
+
+namespace lockstep::models {
+namespace {
+
+// i32 [B, T] on the model's device.
+Tensor ToTensor(const std::vector<int32_t>& values, const data::Batch& batch, Device device) {
+  return Tensor::FromVector<int32_t>(values, {batch.rows, batch.cols}, device);
+}
+
+std::vector<int64_t> MicroOrder(const TrainerOptions& options) {
+  LS_CHECK(options.grad_accum >= 1, "grad_accum must be at least 1, got ", options.grad_accum);
+  if (options.parallel) {
+    const std::vector<int64_t>& order = options.parallel->reducer().micro_order();
+    LS_CHECK(std::ssize(order) == options.grad_accum, "grad_accum is ", options.grad_accum,
+             ", but the Reducer was made for ", order.size(), " micro-steps");
+    return order;
+  }
+  std::vector<int64_t> order(static_cast<size_t>(options.grad_accum));
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+}  // namespace
+
+Trainer::Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSchedule schedule,
+                 data::Loader& loader, const TrainerOptions& options)
+    : model_(model),
+      optimizer_(optimizer),
+      schedule_(std::move(schedule)),
+      loader_(loader),
+      options_(options),
+      parameters_(model.Parameters()),
+      micro_order_(MicroOrder(options)),
+      state_(parameters_.at(0)->value().device(), options.seed),
+      step_(options.first_step) {
+  // Ranks compare notes on the host within a step, which a graph cannot.
+  if (!options.cuda_graphs || !state_.device().is_cuda() || options.parallel) return;
+  graphs_.emplace(
+      state_, parameters_,
+      StepGraphs::Options{
+          .micro_steps = options.grad_accum,
+          .micro_step = [this](const Tensor& ids, const Tensor& targets,
+                               const Tensor& root) { return MicroStep(ids, targets, root); },
+          .update = [this] { Update(); },
+          .say = options.say});
+}
+
+StepMetrics Trainer::Step() {
+  Submit();
+  return *Finish();
+}
+
+std::optional<StepMetrics> Trainer::Submit() {
+  if (options_.trace != nullptr) options_.trace->BeginStep(step_ + 1);
+  const TraceSpan span(options_.trace, "step", "step");
+  PhaseClock clock(&StepTimes::update_ms, options_.trace);
+  if (pending_) model_.ZeroGrad();
+  if (options_.check_every > 0 && step_ > options_.first_step &&
+      step_ % options_.check_every == 0) {
+    LS_CHECK(options_.parallel != nullptr, "check_every compares the ranks of a DataParallel");
+    options_.parallel->CheckWeights(StrCat("after step ", step_));
+  }
+  Pending next;
+  next.metrics.lr = schedule_(step_);
+  const optim::TrainingStep training =
+      optimizer_.BeginStep(state_, step_, next.metrics.lr, {.first_sample = 0});
+  AccumulateGradients(next, clock);
+  // Before this step's update is submitted: the one before must have been good. The device is busy
+  // with this step's gradients meanwhile.
+  std::optional<StepMetrics> before;
+  if (pending_) before = Collect(/*gradients_are_there=*/false);
+  graphs_ ? graphs_->Update() : Update();
+  next.values = state_.ReadLater();
+  next.metrics.step = ++step_;
+  next.metrics.times = clock.Stop();
+  pending_ = std::move(next);
+  return before;
+}
+
+std::optional<StepMetrics> Trainer::Finish() {
+  if (!pending_) return {};
+  PhaseClock clock(&StepTimes::update_ms, options_.trace);
+  pending_->values.Get();
+  pending_->metrics.times.update_ms += clock.Stop().update_ms;
+  const StepMetrics metrics = Collect(/*gradients_are_there=*/true);
+  model_.ZeroGrad();
+  return metrics;
+}
+
+// Submits what a micro-batch has to do, and returns the sum of its losses.
+Tensor Trainer::MicroStep(const Tensor& ids, const Tensor& targets, const Tensor& root) {
+  clock_->Enter(&StepTimes::forward_ms);
+  const Tensor sum = model_.Loss(ids, targets);
+  clock_->Enter(&StepTimes::backward_ms);
+  Backward(sum, root, backward_);
+  return sum.Detach();
+}
+
+void Trainer::Update() {
+  optim::ClipGradNorm(parameters_, options_.clip, state_);
+  optimizer_.Step(state_);
+}
+
+void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
+  std::optional<TraceBackward> nodes;
+  backward_ = {};
+  clock_ = &clock;
+  const bool traced = options_.trace != nullptr && options_.trace->active();
+  if (traced) backward_.observers.push_back(&nodes.emplace(*options_.trace));
+  for (const int64_t a : micro_order_) {
+    clock.Enter(&StepTimes::data_ms);
+    const data::Batch& batch = loader_.Next();
+    LS_INVARIANT(batch.step == step_ && batch.micro_step == a, "the loader is at another step");
+    // Every micro-batch has as many targets, so the divisor is known before the first backward.
+    pending.tokens = batch.num_targets * options_.grad_accum * ranks();
+    if (graphs_) {
+      graphs_->Load(a, batch);
+      continue;
+    }
+    state_.SetFirstSample((a * ranks() + rank()) * batch.rows);
+    // The gradients of the last micro-step come back summed over all ranks.
+    std::optional<dist::Reducer::NoSync> no_sync;
+    if (options_.parallel && a != micro_order_.back()) {
+      no_sync.emplace(options_.parallel->reducer());
+    }
+    const Device device = state_.device();
+    const DType wide = parameters_[0]->value().dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+    pending.losses.emplace_back(
+        MicroStep(ToTensor(batch.inputs, batch, device), ToTensor(batch.targets, batch, device),
+                  Tensor::Full({}, 1.0 / static_cast<double>(pending.tokens), wide, device)));
+  }
+  if (graphs_) {
+    pending.losses = graphs_->Gradients(1.0 / static_cast<double>(pending.tokens), traced);
+  }
+  clock.Enter(&StepTimes::update_ms);
+  if (options_.parallel && ranks() > 1) {
+    const dist::CommunicationTimes& times = options_.parallel->reducer().times();
+    clock.Move(&StepTimes::backward_ms, &StepTimes::exposed_ms, times.exposed_ms);
+    pending.metrics.communication_ms = times.communication_ms;
+    pending.metrics.overlapped_ms = times.overlapped_ms;
+  }
+}
+
+// Over all ranks: added in the order of the micro-batches, so that its bits do not depend on how
+// many ranks share them.
+double Trainer::MeanLoss(Pending& pending) {
+  std::vector<double> mine(pending.losses.size());
+  for (size_t i = 0; i < mine.size(); ++i) {
+    mine[micro_order_[i]] = pending.losses[i].Get().Item();
+  }
+  std::vector<std::vector<double>> all = {mine};
+  if (options_.parallel) all = options_.parallel->Gather(mine);
+  double loss = 0;
+  for (size_t a = 0; a < mine.size(); ++a) {
+    for (const auto& of_rank : all) loss += of_rank[a] / static_cast<double>(pending.tokens);
+  }
+  return loss;
+}
+
+// Waits for what the pending step left behind.
+StepMetrics Trainer::Collect(bool gradients_are_there) {
+  Pending done = std::move(*pending_);
+  pending_.reset();
+  const double loss = MeanLoss(done);
+  const StepValues values = ToStepValues(done.values);
+  if (values.found_inf || !std::isfinite(loss)) {
+    const std::string what = DescribeNonFinite(done.metrics.step, loss, gradients_are_there);
+    // Without found_inf the update was made.
+    if (!values.found_inf || skips_ == options_.max_skips) {
+      step_ = done.metrics.step - 1;
+      model_.ZeroGrad();
+      throw NonFiniteError(what);
+    }
+    ++skips_;
+    if (options_.say) {
+      options_.say(StrCat(what, " (", skips_, " of at most ", options_.max_skips,
+                          " in a row: training goes on)"));
+    }
+  } else {
+    skips_ = 0;
+  }
+  StepMetrics& m = done.metrics;
+  m.loss = loss;
+  m.grad_norm = values.grad_norm;
+  m.ms = m.times.total();
+  m.tokens_per_second = static_cast<double>(done.tokens) / (m.ms * 1e-3);
+  return m;
+}
+
+std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool gradients_are_there) {
+  std::string bad;
+  for (const auto& p : parameters_) {
+    if (!gradients_are_there || !p->grad().defined()) continue;
+    for (double g : p->grad().To(kCpu).To(DType::kF64).ToVector<double>()) {
+      if (!std::isfinite(g)) bad = p->name();
+    }
+    if (!bad.empty()) break;
+  }
+  std::string where;
+  if (options_.parallel) where = options_.parallel->reducer().LocateNonFinite();
+  return StrCat("step ", step, ": the loss is ", loss,
+                !bad.empty()          ? StrCat(" and the gradient of '", bad, "' is not finite")
+                : std::isfinite(loss) ? " and a gradient is not finite"
+                                      : "",
+                where.empty() ? "" : StrCat(", first on ", where),
+                "; the update was not made. Lower optim.lr, raise optim.warmup, or set optim.clip");
+}
+
+double Trainer::Evaluate(const data::EvalBatches& batches) {
+  const NoGrad no_grad;
+  std::vector<HostRead> reads;
+  // A forward may communicate, so all ranks make equally many: a rank for which no batch is left
+  // evaluates an earlier one again, which does not count.
+  const int64_t rounds = (batches.size() + ranks() - 1) / ranks();
+  for (int64_t round = 0; round < rounds; ++round) {
+    batches.Read((round * ranks() + rank()) % batches.size(), &eval_batch_);
+    const auto on_device = [&](const std::vector<int32_t>& values) {
+      return ToTensor(values, eval_batch_, state_.device());
+    };
+    reads.emplace_back(model_.Loss(on_device(eval_batch_.inputs), on_device(eval_batch_.targets)));
+  }
+  std::vector<double> sums(static_cast<size_t>(batches.size()));
+  for (size_t i = 0; i < reads.size(); ++i) {
+    const size_t batch = rank() + i * ranks();
+    const double sum = reads[i].Get().Item();
+    if (batch < sums.size()) sums[batch] = sum;
+  }
+  if (options_.parallel) options_.parallel->SumInPlace(&sums);
+  double sum = 0;
+  for (const double s : sums) sum += s;
+  return sum / static_cast<double>(batches.num_targets());
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,114 @@
+// One model, one optimizer, one stream of batches: the training step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "core/autograd/engine.h"
+#include "core/host_read.h"
+#include "core/step_state.h"
+#include "data/evaluation.h"
+#include "data/loader.h"
+#include "dist/data_parallel/data_parallel.h"
+#include "models/gpt/language_model.h"
+#include "models/report/metrics.h"
+#include "models/train/phase_clock.h"
+#include "models/train/step_graphs.h"
+#include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
+
+namespace lockstep::models {
+
+// A loss or gradient that is NaN or infinite. The update was not made.
+class NonFiniteError : public Error {
+ public:
+  using Error::Error;
+};
+
+struct TrainerOptions {
+  int64_t first_step = 0;          // updates already made (resume)
+  int64_t grad_accum = 1;          // micro-steps per update
+  double clip = 1.0;               // largest gradient norm; 0: no clipping
+  uint64_t seed = 1337;            // of dropout
+  TraceRecorder* trace = nullptr;  // gets spans of steps, phases and nodes; outlives the trainer
+  bool cuda_graphs = false;        // on a GPU, submit steps as CUDA graphs
+  std::function<void(const std::string&)> say;  // told why, where that is not possible
+  // Null: this process alone, micro-steps as they stand. Otherwise the loader has its ranks and its
+  // micro_order, and every rank makes the same calls. Outlives the trainer.
+  dist::DataParallel* parallel = nullptr;
+  int64_t check_every = 0;  // steps between comparisons of the ranks' weights; 0: never
+  // Updates in a row that are left out, and told of, because a gradient is not finite, before
+  // NonFiniteError is thrown. Such a step counts, and its loss and norm are not finite.
+  int64_t max_skips = 0;
+};
+
+// Runs updates and evaluations; what happens between them (logs, checkpoints, samples) is the
+// caller's. All that the next step depends on is the model, the optimizer's state and step().
+class Trainer {
+ public:
+  // Everything outlives the trainer. The loader must start at first_step.
+  Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSchedule schedule,
+          data::Loader& loader, const TrainerOptions& options);
+
+  // Makes one update: the mean loss over the tokens of grad_accum micro-batches on each rank, its
+  // gradient, clipping, AdamW. Throws NonFiniteError naming the first bad parameter, and the ranks
+  // where it was bad; nothing has changed then, and all ranks throw. Throws dist::ReplicaError and
+  // dist::CollectiveError.
+  StepMetrics Step();
+
+  // The same for a loop that keeps a GPU busy: the host goes on while the device computes. Submit
+  // hands it the next update and returns the metrics of the one submitted before, unless Finish has
+  // told them already; Finish waits for the last one, if there is one that is not told. A loss or
+  // gradient that is not finite is found before the following update: so Submit may throw
+  // NonFiniteError of the step before, and step() falls back to the last update that was made. The
+  // phases' times are the host's.
+  std::optional<StepMetrics> Submit();
+  std::optional<StepMetrics> Finish();
+
+  // Mean loss in nats per token over all targets; no graph, no dropout. Ranks share the batches
+  // out; the result has the same bits at any number of them.
+  double Evaluate(const data::EvalBatches& batches);
+
+  int64_t step() const { return step_; }  // updates made, those of earlier runs included
+  // How many of this trainer's steps were CUDA graphs.
+  int64_t graph_replays() const { return graphs_ ? graphs_->replays() : 0; }
+
+ private:
+  // An update that the device may still be computing.
+  struct Pending {
+    StepMetrics metrics;           // without loss and norm
+    int64_t tokens = 0;            // of all micro-batches
+    std::vector<HostRead> losses;  // sums over a micro-batch's tokens, in micro_order_
+    HostRead values;
+  };
+
+  int64_t ranks() const { return options_.parallel ? options_.parallel->size() : 1; }
+  int64_t rank() const { return options_.parallel ? options_.parallel->rank() : 0; }
+  void AccumulateGradients(Pending& pending, PhaseClock& clock);
+  Tensor MicroStep(const Tensor& ids, const Tensor& targets, const Tensor& root);
+  void Update();
+  double MeanLoss(Pending& pending);
+  StepMetrics Collect(bool gradients_are_there);
+  std::string DescribeNonFinite(int64_t step, double loss, bool gradients_are_there);
+
+  LanguageModel& model_;
+  optim::Optimizer& optimizer_;
+  optim::LrSchedule schedule_;
+  data::Loader& loader_;
+  TrainerOptions options_;
+  std::vector<std::shared_ptr<Parameter>> parameters_;
+  std::vector<int64_t> micro_order_;
+  StepState state_;
+  int64_t step_;
+  int64_t skips_ = 0;  // in a row
+  data::Batch eval_batch_;
+  std::optional<Pending> pending_;
+  // Of the step that is submitted.
+  BackwardOptions backward_;
+  PhaseClock* clock_ = nullptr;
+  std::optional<StepGraphs> graphs_;
+};
+
+}  // namespace lockstep::models

@@ -1,0 +1,332 @@
+#include "models/train/training_loop.h"
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+
+#include "core/allocator.h"
+#include "core/io/file.h"
+#include "core/kernel_choices.h"
+#include "data/id_tokenizer.h"
+#include "models/checkpoint/checkpoint.h"
+#include "models/gpt/generate.h"
+#include "models/report/run_summary.h"
+#include "models/train/interrupt.h"
+#include "models/train/machine_memory.h"
+
+namespace lockstep::models {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+bool Every(int64_t period, int64_t step) { return period > 0 && step % period == 0; }
+
+std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
+  const auto range = ParseStepRange(setup.config.log.trace);
+  if (!range) return nullptr;
+  if (setup.start.step >= range->last || range->first > setup.steps) {
+    Warn(StrCat("log.trace = ", setup.config.log.trace, ": this run makes steps ",
+                setup.start.step + 1, " to ", setup.steps, "; there will be no trace"));
+  }
+  auto trace = std::make_unique<TraceRecorder>(
+      JoinPath(setup.config.out_dir, StrCat("trace-", range->first, "-", range->last, ".json")),
+      *range);
+  trace->NameThread("trainer");
+  return trace;
+}
+
+}  // namespace
+
+TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
+                           const Utilization& utilization, const RunRanks& ranks)
+    : setup_(setup),
+      memory_(memory),
+      utilization_(utilization),
+      ranks_(ranks),
+      config_(setup.config),
+      traced_(ParseStepRange(config_.log.trace)),
+      trace_(ranks.is_main() ? MakeTrace(setup) : nullptr),
+      model_(MakeModel(setup)),
+      parallel_(MakeParallel()),
+      optimizer_(MakeOptimizer(setup, *model_)),
+      sampler_(data::ParseOrder(config_.data.order), static_cast<uint64_t>(config_.seed),
+               setup.dataset.train->size(), setup.window),
+      loader_(
+          setup.dataset.train, sampler_,
+          {.batch_size = config_.train.batch_size,
+           .accum = setup.grad_accum,
+           .world = setup.ranks,
+           .rank = ranks.rank(),
+           .micro_order = parallel_ ? parallel_->reducer().micro_order() : std::vector<int64_t>{}},
+          setup.start.step),
+      trainer_(*model_, *optimizer_, MakeSchedule(setup), loader_,
+               {.first_step = setup.start.step,
+                .grad_accum = setup.grad_accum,
+                .clip = config_.optim.clip,
+                .seed = static_cast<uint64_t>(config_.seed),
+                .trace = trace_.get(),
+                .cuda_graphs = config_.train.cuda_graphs,
+                .say = Warn,
+                .parallel = parallel_.get(),
+                .check_every = parallel_ ? config_.dist.check_every : 0,
+                .max_skips = config_.train.max_skips}),
+      store_(config_.out_dir, {.keep = config_.checkpoint.keep,
+                               .keep_best = config_.checkpoint.keep_best,
+                               .warn = Warn}),
+      progress_(setup, utilization) {
+  if (setup.dataset.val && setup.dataset.val->size() >= 2) {
+    validation_.emplace(setup.dataset.val, setup.window, config_.train.batch_size,
+                        config_.train.eval_batches);
+  }
+  if (trace_) TraceForward(*model_, *trace_);
+  if (setup.start.checkpoint) {
+    const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
+    best_val_loss_ = state.best_val_loss;
+    last_loss_ = state.last_loss;
+  }
+}
+
+// Null where a single process needs none.
+std::unique_ptr<dist::DataParallel> TrainingLoop::MakeParallel() {
+  if (!SumsGradients(setup_)) return nullptr;
+  return std::make_unique<dist::DataParallel>(
+      ranks_.gradients(), *model_, ToReducerOptions(config_.dist, setup_.grad_accum, trace_.get()),
+      ranks_.control());
+}
+
+int TrainingLoop::Train() {
+  ranks_.OnMain("opening its log", [&] {
+    WriteFileAtomically(JoinPath(config_.out_dir, "config.toml"), ToToml(config_));
+    // A run that starts anew tells step 0 again.
+    const int64_t first_told = setup_.start.step == 0 ? 0 : setup_.start.step + 1;
+    log_ = std::make_unique<RunLog>(config_.out_dir, MakeReportInput(), first_told, trace_.get(),
+                                    Warn);
+  });
+  const InterruptGuard interrupt;
+  const Clock::time_point start = Clock::now();
+  if (trainer_.step() == 0) Begin();
+  while (trainer_.step() < setup_.steps) {
+    // A step after which nothing was due is told once the next one is under way.
+    if (std::optional<StepMetrics> before = TrainStep()) {
+      Add(*before);
+      ranks_.OnMain("writing its log", [&] { log_->Step(*before); });
+    }
+    const bool last = trainer_.step() == setup_.steps;
+    const bool stop = Interrupt() != 0;
+    // A GPU goes on with the next step meanwhile.
+    if (!setup_.device.is_cpu() && !last && !stop && !Due(trainer_.step())) continue;
+    StepMetrics m = *trainer_.Finish();
+    m.memory_bytes = memory_bytes_;
+    if (trace_ && trace_->complete()) FinishTrace();
+    Add(m);
+    if (Every(config_.train.log_every, m.step) || last || stop || m.step == 1) {
+      ranks_.OnMain("printing", [&] {
+        progress_.PrintStep(m);
+        log_->Flush();
+      });
+    }
+    const bool evaluate = last || (!stop && Every(config_.train.eval_every, m.step));
+    if (evaluate) m.val_loss = Timed(&PauseTimes::eval_ms, [&] { return Evaluate(); });
+    if (last || (!stop && Every(config_.train.sample_every, m.step))) {
+      Timed(&PauseTimes::sample_ms, [&] { Sample(); });
+    }
+    const bool save = last || stop || Every(config_.checkpoint.every, m.step);
+    ranks_.OnMain("writing its log", [&] {
+      log_->Step(m);
+      if (save || m.step == setup_.start.step + 1) WriteKernelChoices();
+    });
+    if (save) Save(last || stop, m.val_loss);
+    if (stop && !last) break;
+    if (evaluate && !last) ranks_.OnMain("writing the report", [&] { log_->WriteReport(); });
+  }
+  ranks_.OnMain("writing the report", [&] { End(SecondsSince(start)); });
+  return trainer_.step() < setup_.steps ? 128 + interrupt_ : 0;
+}
+
+// Before the first step.
+void TrainingLoop::Begin() {
+  if (config_.checkpoint.save_initial) Save(/*required=*/true, {});
+  if (config_.train.eval_every == 0) return;
+  StepMetrics m;
+  m.val_loss = Timed(&PauseTimes::eval_ms, [&] { return Evaluate(); });
+  if (log_) log_->Step(m);
+}
+
+// Of the main rank.
+void TrainingLoop::End(double seconds) {
+  FinishTrace();
+  const bool interrupted = trainer_.step() < setup_.steps;
+  log_->Finish(interrupted);
+  if (interrupted) {
+    progress_.PrintInterrupted(trainer_.step(), ranks_.on_one_machine());
+    return;
+  }
+  progress_.PrintEnd(
+      {.step = trainer_.step(),
+       .seconds = seconds,
+       .peak_bytes = std::max(peak_bytes_, GetAllocator(setup_.device).stats().peak_bytes),
+       .resident_bytes = setup_.device.is_cpu() ? PeakResidentBytes() : 0,
+       .best_val_loss = best_val_loss_,
+       .best_checkpoint = BestCheckpoint(),
+       .report = log_->report_path()});
+}
+
+// The signal that came, to whichever rank. Asking makes a GPU's host wait for the others, so there
+// it is asked only after steps that are due.
+int TrainingLoop::Interrupt() {
+  if (!parallel_) {
+    interrupt_ = InterruptGuard::signal();
+  } else if (setup_.device.is_cpu() || Due(trainer_.step())) {
+    const double mine = InterruptGuard::signal();
+    for (const auto& of_rank : parallel_->Gather(std::span(&mine, 1))) {
+      interrupt_ = std::max(interrupt_, static_cast<int>(of_rank[0]));
+    }
+  }
+  return interrupt_;
+}
+
+// Whether something happens after this step that needs its numbers or its weights.
+bool TrainingLoop::Due(int64_t step) const {
+  return step == 1 || (traced_ && step <= traced_->last) || Every(config_.train.log_every, step) ||
+         Every(config_.train.eval_every, step) || Every(config_.train.sample_every, step) ||
+         Every(config_.checkpoint.every, step);
+}
+
+// Submits a step, and notes the memory that it takes. Returns the metrics of the step before if
+// they have not been told yet.
+std::optional<StepMetrics> TrainingLoop::TrainStep() {
+  Allocator& allocator = GetAllocator(setup_.device);
+  peak_bytes_ = std::max(peak_bytes_, allocator.stats().peak_bytes);
+  allocator.ResetPeak();
+  std::optional<StepMetrics> before = trainer_.Submit();
+  if (before) before->memory_bytes = memory_bytes_;
+  memory_bytes_ = allocator.stats().peak_bytes;
+  return before;
+}
+
+void TrainingLoop::Add(StepMetrics& m) {
+  if (std::isfinite(m.loss)) last_loss_ = m.loss;
+  m.mfu = utilization_.Mfu(m.tokens_per_second).value_or(0);
+  m.gemm_share = utilization_.GemmShare(m.tokens_per_second).value_or(0);
+  m.slow_kernels = static_cast<double>(SlowKernelChoices());
+  progress_.Add(m);
+}
+
+std::optional<double> TrainingLoop::Evaluate() {
+  if (!validation_) return {};
+  const Clock::time_point start = Clock::now();
+  const double loss = trainer_.Evaluate(*validation_);
+  const bool best = best_val_loss_ == 0 || loss < best_val_loss_;
+  if (best) best_val_loss_ = loss;
+  ranks_.OnMain("printing", [&] {
+    progress_.PrintEvaluation(trainer_.step(), loss, best, validation_->num_targets(),
+                              SecondsSince(start));
+  });
+  return loss;
+}
+
+// All ranks generate the same text.
+void TrainingLoop::Sample() {
+  if (config_.train.sample_tokens == 0) return;
+  const data::IdTokenizer ids_only(std::min(setup_.dataset.vocab_size, setup_.model.vocab_size));
+  const data::Tokenizer& tokenizer =
+      setup_.dataset.tokenizer ? *setup_.dataset.tokenizer : ids_only;
+  std::vector<int32_t> prompt;
+  try {
+    prompt = tokenizer.Encode(config_.train.sample_prompt);
+  } catch (const InputError& e) {
+    if (ranks_.is_main()) {
+      Warn(StrCat("train.sample_prompt: ", e.what(), "; sampling from the first token instead"));
+    }
+  }
+  if (prompt.empty()) prompt = {tokenizer.end_of_text().value_or(0)};
+  const std::vector<int32_t> ids =
+      Generate(*model_, prompt, std::min(tokenizer.vocab_size(), setup_.model.vocab_size),
+               {.tokens = config_.train.sample_tokens,
+                .temperature = 0.8,
+                .seed = static_cast<uint64_t>(config_.seed)});
+  ranks_.OnMain("printing", [&] {
+    const std::string start = tokenizer.Decode(prompt), text = tokenizer.Decode(ids);
+    progress_.PrintSample(start, text);
+    log_->Sample({trainer_.step(), start, text});
+  });
+}
+
+// A disk that fills up must not end a run that can go on; but where the checkpoint is the point
+// (the end, an interrupt), its loss is an error.
+void TrainingLoop::Save(bool required, std::optional<double> val_loss) {
+  const TrainerState state{.step = trainer_.step(),
+                           .tokens_seen = trainer_.step() * setup_.tokens_per_step,
+                           .best_val_loss = best_val_loss_,
+                           .last_loss = last_loss_,
+                           .config_toml = ToToml(config_),
+                           .data_fingerprint = setup_.dataset.fingerprint,
+                           .finished = trainer_.step() >= setup_.steps};
+  ranks_.OnMain("writing a checkpoint", [&] {
+    Timed(&PauseTimes::checkpoint_ms, [&] {
+      log_->Flush();  // a run that is resumed from here has told all steps up to here
+      try {
+        SaveCheckpoint(store_, state, *model_, *optimizer_, setup_.dataset.tokenizer.get(),
+                       val_loss);
+      } catch (const IoError& e) {
+        if (required) throw;
+        Warn(StrCat("no checkpoint of step ", state.step, ": ", e.what(),
+                    "; training goes on, earlier checkpoints stay"));
+      }
+    });
+    log_->SetBestCheckpoint(BestCheckpoint());
+  });
+}
+
+// RunPlan::best_checkpoint. A folder that can't be read must not end a run that can go on.
+int64_t TrainingLoop::BestCheckpoint() const {
+  if (!config_.checkpoint.keep_best) return -1;
+  try {
+    const auto best = store_.Best();
+    return best ? best->step : -1;
+  } catch (const IoError& e) {
+    Warn(StrCat("which checkpoint is the best is not known: ", e.what(), "; training goes on"));
+    return -1;
+  }
+}
+
+// A CPU has one kernel of each op.
+void TrainingLoop::WriteKernelChoices() const {
+  if (setup_.device.is_cpu()) return;
+  try {
+    WriteFileAtomically(JoinPath(config_.out_dir, "kernels.json"), KernelChoicesJson());
+  } catch (const IoError& e) {
+    Warn(StrCat("no kernels.json: ", e.what(), "; training goes on"));
+  }
+}
+
+void TrainingLoop::FinishTrace() {
+  if (!trace_) return;
+  try {
+    if (trace_->Finish()) {
+      Print(StrCat("trace ", trace_->path(), ", for chrome://tracing or ui.perfetto.dev"));
+    }
+  } catch (const IoError& e) {
+    Warn(StrCat("no trace: ", e.what(), "; training goes on"));
+  }
+}
+
+ReportInput TrainingLoop::MakeReportInput() const {
+  ReportInput input;
+  input.name = BaseName(std::filesystem::absolute(config_.out_dir).lexically_normal().string());
+  input.plan = {.steps = setup_.steps,
+                .tokens_per_step = setup_.tokens_per_step,
+                .vocab_size = setup_.model.vocab_size,
+                .planned_memory = memory_.peak.total(),
+                .utilization = utilization_};
+  input.plan.best_checkpoint = BestCheckpoint();
+  input.facts = DescribeRun(setup_, *model_, memory_);
+  input.config = config_;
+  return input;
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,78 @@
+// The loop around Trainer: evaluations, samples, checkpoints, records.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "data/evaluation.h"
+#include "data/loader.h"
+#include "dist/data_parallel/data_parallel.h"
+#include "models/checkpoint/checkpoint_store.h"
+#include "models/options/option_step_range.h"
+#include "models/report/run_log.h"
+#include "models/report/run_progress.h"
+#include "models/train/memory_plan.h"
+#include "models/train/run_ranks.h"
+#include "models/train/run_setup.h"
+#include "models/train/trainer.h"
+
+namespace lockstep::models {
+
+// Every rank runs the same loop: the same steps, evaluations and samples, so that a forward may
+// communicate wherever it happens. The main rank alone prints, and writes to the run's folder.
+class TrainingLoop {
+ public:
+  // Collective. `setup` and `ranks` outlive it.
+  TrainingLoop(const RunSetup& setup, const MemoryPlan& memory, const Utilization& utilization,
+               const RunRanks& ranks);
+
+  // Collective. Trains to the last step, or until a signal reaches any rank: all ranks stop after
+  // the same step, with a checkpoint. Returns 0, or 128 + signal. Throws Error.
+  int Train();
+
+ private:
+  std::unique_ptr<dist::DataParallel> MakeParallel();
+  ReportInput MakeReportInput() const;
+  void Begin();
+  std::optional<StepMetrics> TrainStep();
+  void Add(StepMetrics& m);
+  std::optional<double> Evaluate();
+  void Sample();
+  void Save(bool required, std::optional<double> val_loss);
+  void End(double seconds);
+  int64_t BestCheckpoint() const;
+  void WriteKernelChoices() const;
+  void FinishTrace();
+  int Interrupt();
+  bool Due(int64_t step) const;
+
+  // Runs f(), on all ranks, and books its time as `what`.
+  template <class F>
+  auto Timed(double PauseTimes::*what, const F& f) {
+    return log_ ? log_->Timed(what, f) : f();
+  }
+
+  const RunSetup& setup_;
+  const MemoryPlan memory_;
+  const Utilization utilization_;
+  const RunRanks& ranks_;
+  const RunConfig& config_;
+  const std::optional<StepRange> traced_;
+  const std::unique_ptr<TraceRecorder> trace_;  // of the main rank; else null
+  std::unique_ptr<Gpt> model_;
+  std::unique_ptr<dist::DataParallel> parallel_;  // null where a process sums nothing
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  data::Sampler sampler_;
+  data::Loader loader_;
+  Trainer trainer_;
+  CheckpointStore store_;
+  RunProgress progress_;
+  std::unique_ptr<RunLog> log_;  // of the main rank; else null
+  std::optional<data::EvalBatches> validation_;
+  int64_t peak_bytes_ = 0, memory_bytes_ = 0;  // of tensors, in all; in the last step
+  int interrupt_ = 0;                          // the signal that came; 0: none
+  double best_val_loss_ = 0, last_loss_ = 0;
+};
+
+}  // namespace lockstep::models
