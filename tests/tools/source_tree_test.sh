@@ -21,4 +21,20 @@ while read -r line; do
   fail "$line: fmt, spdlog and toml++ must not be included by headers of core and kernels"
 done < <(grep -nE '#include [<"](fmt|spdlog|toml\+\+)/' -r core kernels --include='*.h' --include='*.cuh')
 
+folders=(core kernels nn optim dist data models tools tests)
+
+# Files that READMEs name must exist, under the end of a path; a renamed one would leave them wrong.
+files=$(find "${folders[@]}" -type f -printf '/%p\n')
+while IFS=: read -r readme name; do
+  grep -qF "/$name" <<<"$files" || fail "$readme names $name, which does not exist"
+done < <(find . -maxdepth 1 -name '*.md' -o -path './bazel-*' -prune -o -name README.md -print |
+  xargs grep -oE '`[a-z][a-z0-9_/]*\.(h|cc|cu|cuh|py|sh|bzl|md)`' --with-filename | tr -d '`' | sort -u)
+
+# One finds things by folder and file names: a folder of more files than this becomes several.
+most=45
+while read -r count folder; do
+  ((count <= most)) || fail "$folder has $count files of its own: at most $most; make rooms with names"
+done < <(find "${folders[@]}" -type f -not -path '*/corpus/*' \
+  -not -path '*/__pycache__/*' -printf '%h\n' | sort | uniq -c)
+
 exit $failed
