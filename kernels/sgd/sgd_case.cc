@@ -1,5 +1,5 @@
-#include "kernels/sgd/sgd.h"
 #include "kernels/op_case/update_case.h"
+#include "kernels/sgd/sgd.h"
 
 namespace lockstep {
 namespace {
