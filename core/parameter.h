@@ -5,10 +5,15 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/autograd/node.h"
 
 namespace lockstep {
+
+// Tensors under their paths: "h.0.attn.c_attn.weight".
+using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
 // How a parameter lies on a mesh axis ("dp", "fsdp", "tp", ...): replicated unless listed.
 struct Placement {

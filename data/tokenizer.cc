@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "core/environment.h"
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
@@ -70,12 +71,9 @@ std::unique_ptr<Tokenizer> LoadFolder(const std::string& folder) {
                           "encoder.json and vocab.bpe, or vocab.json and merges.txt"));
 }
 
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
+std::string Gpt2Folder() {
+  return JoinPath(EnvironmentVariable("HOME").value_or(""), ".cache/lockstep/gpt2");
 }
-
-std::string Gpt2Folder() { return JoinPath(Environment("HOME"), ".cache/lockstep/gpt2"); }
 
 }  // namespace
 
@@ -101,8 +99,7 @@ std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path) {
 }
 
 std::unique_ptr<Tokenizer> FindGpt2Tokenizer() {
-  const std::string named = Environment("LOCKSTEP_GPT2_DIR");
-  if (!named.empty()) return LoadTokenizer(named);
+  if (const auto named = EnvironmentVariable("LOCKSTEP_GPT2_DIR")) return LoadTokenizer(*named);
   return IsDirectory(Gpt2Folder()) ? LoadFolder(Gpt2Folder()) : nullptr;
 }
 

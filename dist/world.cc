@@ -27,8 +27,6 @@ constexpr char kRefusal[] = "world/refusal";
 // How often ranks that wait look for it.
 constexpr auto kStep = std::chrono::milliseconds(200);
 
-std::string KeyOf(int rank) { return StrCat("world/rank/", rank); }
-
 // The program's file, so that ranks of different builds are found at the start.
 const std::string& BuildId() {
   static const std::string id = [] {
@@ -215,7 +213,7 @@ void World::Join(Deadline deadline) {
 
 void World::Meet(Deadline deadline) {
   const Claim mine = ClaimOf(size());
-  const std::string there = store_->SetIfAbsent(KeyOf(rank()), mine.ToText());
+  const std::string there = store_->SetIfAbsent(RankKey("world/rank", rank()), mine.ToText());
   if (there != mine.ToText()) {
     const auto other = Claim::Parse(there);
     if (!other) Refuse(NoClaim(there, rank()));
@@ -240,7 +238,8 @@ void World::WaitFor(int r, Clock::time_point deadline, std::vector<int>* missing
   do {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-    value = store_->Get(KeyOf(r), std::clamp(left, std::chrono::milliseconds(0), kStep));
+    value = store_->Get(RankKey("world/rank", r),
+                        std::clamp(left, std::chrono::milliseconds(0), kStep));
     const auto refusal = store_->Get(kRefusal, std::chrono::milliseconds(0));
     if (refusal) throw RefusedError(*refusal);
   } while (!value && Clock::now() < deadline);

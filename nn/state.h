@@ -9,8 +9,6 @@
 
 namespace lockstep::nn {
 
-using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
-
 // All parameters, then all buffers (running statistics), under their paths; they share the module's
 // memory. The names, and for our layers shapes and meaning, are those of a PyTorch state_dict.
 NamedTensors StateOf(const Module& module);

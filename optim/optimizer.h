@@ -13,8 +13,6 @@
 
 namespace lockstep::optim {
 
-using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
-
 struct StepOptions {
   // The index, within the step, of the first sample of this rank's first micro-batch: dropout draws
   // by it, so that no two samples of a step share a mask. Where several ranks share the step's

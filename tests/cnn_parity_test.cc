@@ -100,7 +100,7 @@ TEST(CnnParity, TrainsAsPyTorchDoes) {
   }
   // Weights, running statistics and the number of batches, under PyTorch's names.
   const SafetensorsFile last = SafetensorsFile::Open(kFolder + "/final.safetensors");
-  const nn::NamedTensors own = nn::StateOf(*model);
+  const NamedTensors own = nn::StateOf(*model);
   EXPECT_EQ(own.size() + 1, last.entries().size());
   for (const auto& [name, tensor] : own) {
     ExpectClose(tensor, last.Get(name).ToTensor(), 2e-4, name);

@@ -17,8 +17,6 @@ constexpr char kPosition[] = "position", kLost[] = "lost";
 // One for all ranks: whoever looks at it asks once, however many they are.
 constexpr char kPauseKey[] = "pause";
 
-std::string KeyOf(const char* what, int rank) { return StrCat(what, "/", rank); }
-
 json ToJson(const Failure& f) {
   return {{"cause", static_cast<int>(f.cause)},
           {"rank", f.rank},
@@ -204,7 +202,7 @@ void FailureBoard::Leave() {
   heart_.join();  // it would tell again what is deleted here
   try {
     post_->ClearWill();
-    for (const char* const what : {kPosition, kLost}) post_->Delete(KeyOf(what, options_.rank));
+    for (const char* const what : {kPosition, kLost}) post_->Delete(RankKey(what, options_.rank));
     // A pause that was over since the last beat.
     if (!told_pause_.empty()) post_->Delete(kPauseKey);
   } catch (const StoreError&) {
@@ -224,7 +222,7 @@ Failure FailureBoard::Post(const Failure& failure) {
 }
 
 std::optional<std::string> FailureBoard::Read(const char* what, int rank) {
-  return post_->Get(KeyOf(what, rank), Milliseconds(0));
+  return post_->Get(RankKey(what, rank), Milliseconds(0));
 }
 
 std::map<int, CallPosition> FailureBoard::Positions() {
@@ -248,7 +246,7 @@ std::map<int, CallPosition> FailureBoard::Positions() {
 
 void FailureBoard::ShareLost(const std::vector<int>& lost) {
   try {
-    post_->Set(KeyOf(kLost, options_.rank), DumpJson(json(lost)));
+    post_->Set(RankKey(kLost, options_.rank), DumpJson(json(lost)));
   } catch (const StoreError&) {
     // Then what this rank has seen must do.
   }
@@ -295,7 +293,7 @@ void FailureBoard::Tell() {
     post_->Get(kKey, Milliseconds(0));
     return;
   }
-  post_->Set(KeyOf(kPosition, options_.rank), now);
+  post_->Set(RankKey(kPosition, options_.rank), now);
   told_ = now;
 }
 

@@ -51,8 +51,6 @@ class PostedLogs {
   void Delete();
 
  private:
-  static std::string KeyOf(int rank);
-
   Store* const store_;
   const int rank_, size_;
 };

@@ -7,17 +7,10 @@
 #include <cstdio>
 
 #include "core/io/file.h"
+#include "core/unix_time.h"
 #include "dist/control/socket.h"
 
 namespace lockstep::dist {
-namespace {
-
-double UnixTime() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
-
 FlightRecorder::FlightRecorder(std::string folder, int rank, int ranks)
     : folder_(std::move(folder)) {
   record_.rank = rank;

@@ -1,7 +1,6 @@
 #include "dist/control/rendezvous.h"
 
 #include <charconv>
-#include <cstdlib>
 #include <numeric>
 #include <string_view>
 #include <vector>
@@ -33,7 +32,7 @@ constexpr const Launcher& kSlurm = kLaunchers[2];
 // Reads a whole number in [low, high].
 std::optional<int> ReadNumber(const Environment& environment, const char* name, int low, int high) {
   if (name == nullptr) return std::nullopt;
-  const auto text = environment(name);
+  const auto text = Lookup(environment, name);
   if (!text) return std::nullopt;
   int value = 0;
   const char* const end = text->data() + text->size();
@@ -79,7 +78,7 @@ std::vector<int> TasksOfNodes(const std::string& list) {
 std::optional<int> SlurmTasksHere(const Environment& environment, int world_size, int local_rank) {
   const auto node = ReadNumber(environment, "SLURM_NODEID", 0, kMost);
   for (const char* const name : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
-    const auto list = environment(name);
+    const auto list = Lookup(environment, name);
     if (!node || !list) continue;
     const std::vector<int> tasks = TasksOfNodes(*list);
     const auto all = std::accumulate(tasks.begin(), tasks.end(), int64_t{0});
@@ -119,9 +118,9 @@ void ReadRanks(const Environment& environment, const Launcher& names, Rendezvous
 }
 
 void ReadMaster(const Environment& environment, bool slurm, Rendezvous* r) {
-  if (const auto host = environment("MASTER_ADDR")) {
+  if (const auto host = Lookup(environment, "MASTER_ADDR")) {
     r->master_addr = *host;
-  } else if (const auto nodes = environment("SLURM_JOB_NODELIST"); slurm && nodes) {
+  } else if (const auto nodes = Lookup(environment, "SLURM_JOB_NODELIST"); slurm && nodes) {
     r->master_addr = FirstHost(*nodes);
   } else if (r->local_world_size < r->world_size) {
     throw InputError(StrCat("the environment variable MASTER_ADDR is not set, and only ",
@@ -137,8 +136,8 @@ void ReadMaster(const Environment& environment, bool slurm, Rendezvous* r) {
 // PyTorch's torchrun has a store of its own at MASTER_PORT, which speaks another protocol. All
 // ranks know that port, and so where else to look.
 void ReadAgent(const Environment& environment, Rendezvous* r) {
-  if (environment("TORCHELASTIC_USE_AGENT_STORE") != "True") return;
-  r->run_id = StrCat(environment("TORCHELASTIC_RUN_ID").value_or(""), ":", r->master_port);
+  if (Lookup(environment, "TORCHELASTIC_USE_AGENT_STORE") != "True") return;
+  r->run_id = StrCat(Lookup(environment, "TORCHELASTIC_RUN_ID").value_or(""), ":", r->master_port);
   const bool above = r->master_port + kPortChoices <= kLastPort;
   r->master_port += above ? 1 : -kPortChoices;
   r->port_choices = kPortChoices;
@@ -147,28 +146,22 @@ void ReadAgent(const Environment& environment, Rendezvous* r) {
 
 }  // namespace
 
-std::optional<std::string> ProcessEnvironment(const std::string& name) {
-  const char* const value = std::getenv(name.c_str());
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  return value;
-}
-
 Rendezvous ReadRendezvous(const Environment& environment) {
   Rendezvous r;
-  if (!environment("RANK") && environment("WORLD_SIZE")) {
+  if (!Lookup(environment, "RANK") && Lookup(environment, "WORLD_SIZE")) {
     throw InputError(
         "the environment variable WORLD_SIZE is set, but RANK is not; a launcher sets both");
   }
   for (const Launcher& names : kLaunchers) {
-    if (!environment(names.rank)) continue;
+    if (!Lookup(environment, names.rank)) continue;
     r.source = names.rank;
     ReadRanks(environment, names, &r);
     ReadMaster(environment, &names == &kSlurm, &r);
     ReadAgent(environment, &r);
     break;
   }
-  r.secret = environment("LOCKSTEP_SECRET").value_or("");
-  r.store_folder = environment("LOCKSTEP_STORE_DIR").value_or("");
+  r.secret = Lookup(environment, "LOCKSTEP_SECRET").value_or("");
+  r.store_folder = Lookup(environment, "LOCKSTEP_STORE_DIR").value_or("");
   return r;
 }
 

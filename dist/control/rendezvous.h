@@ -1,15 +1,11 @@
 // Which rank this process is, and where rank 0 is: from the environment that launchers set.
 #pragma once
 
-#include <functional>
-#include <optional>
 #include <string>
 
-namespace lockstep::dist {
+#include "core/environment.h"
 
-// The value of an environment variable; nullopt where it is not set or empty.
-using Environment = std::function<std::optional<std::string>(const std::string& name)>;
-std::optional<std::string> ProcessEnvironment(const std::string& name);
+namespace lockstep::dist {
 
 struct Rendezvous {
   int rank = 0, world_size = 1;
@@ -38,7 +34,7 @@ struct Rendezvous {
 // of SLURM_JOB_ID), LOCKSTEP_SECRET, LOCKSTEP_STORE_DIR. Without any of them: one process, on its
 // own. Throws InputError naming the variables if one is missing, is no number, out of range, or
 // contradicts another.
-Rendezvous ReadRendezvous(const Environment& environment = ProcessEnvironment);
+Rendezvous ReadRendezvous(const Environment& environment = ProcessEnvironment());
 
 // The first host of Slurm's notation: "node[07-09,12],gpu1" is "node07".
 std::string FirstHost(const std::string& node_list);

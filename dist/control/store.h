@@ -18,6 +18,9 @@ class StoreError : public Error {
   using Error::Error;
 };
 
+// The key under which a rank keeps a note of a kind: "calls/3".
+inline std::string RankKey(const char* kind, int rank) { return StrCat(kind, "/", rank); }
+
 // A map from keys to values that all ranks see. Keys that were set stay until they are deleted, so
 // whoever sets keys again and again deletes or overwrites them. Thread-safe, but a handle does one
 // thing at a time: a thread that waits long wants one of its own (Clone).

@@ -2,22 +2,17 @@
 
 #include <exception>
 
+#include "nn/state.h"
+
 namespace lockstep::dist {
 namespace {
-
-std::vector<std::pair<std::string, Tensor>> StateOf(const Module& module) {
-  std::vector<std::pair<std::string, Tensor>> state;
-  for (const auto& [name, p] : module.NamedParameters()) state.emplace_back(name, p->value());
-  for (const auto& [name, b] : module.NamedBuffers()) state.emplace_back(name, b);
-  return state;
-}
 
 // The group, after the check and the copy; these come before the reducer is made.
 ProcessGroup* Aligned(ProcessGroup* group, const Module& module) {
   if (!group) return nullptr;
   CheckSameShape(*group, module);
   std::vector<Tensor> tensors;
-  for (const auto& [name, tensor] : StateOf(module)) tensors.push_back(tensor);
+  for (const auto& [name, tensor] : nn::StateOf(module)) tensors.push_back(tensor);
   BroadcastTensors(*group, tensors);
   return group;
 }
@@ -42,7 +37,7 @@ DataParallel::~DataParallel() {
 }
 
 void DataParallel::CheckWeights(const std::string& when) {
-  if (control_) CheckSameBits(*control_, "the weights " + when, StateOf(module_));
+  if (control_) CheckSameBits(*control_, "the weights " + when, nn::StateOf(module_));
 }
 
 void DataParallel::CheckGradients() {

@@ -418,8 +418,8 @@ void Reducer::ResolveUses() {
     Leaf& leaf = parameters_[p]->leaf();
     if (!idle.empty() && !IsConditional(p)) {
       if (missing.empty()) {
-        missing = StrCat("'", parameters_[p]->name(), "' on ", RankList(idle),
-                         users.empty() ? "" : " (but on " + RankList(users) + ")");
+        missing = StrCat("'", parameters_[p]->name(), "' on ", ListRanks(idle),
+                         users.empty() ? "" : " (but on " + ListRanks(users) + ")");
       } else {
         ++others;
       }

@@ -45,7 +45,7 @@ template <class T>
 std::string WhoHasWhat(const std::vector<T>& values) {
   std::string text;
   for (const auto& [value, ranks] : Parties(values)) {
-    text += StrCat(text.empty() ? "" : ", ", value, " on ", RankList(ranks));
+    text += StrCat(text.empty() ? "" : ", ", value, " on ", ListRanks(ranks));
   }
   return text;
 }
@@ -94,14 +94,6 @@ void Disagree(ProcessGroup& group, const std::string& message) {
   } catch (const Error&) {
   }
   throw ReplicaError(message);
-}
-
-std::string RankList(std::span<const int> ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    text += StrCat(i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
-  }
-  return text;
 }
 
 std::vector<std::vector<int64_t>> GatherValues(ProcessGroup& group,
@@ -197,7 +189,7 @@ void CheckSameBits(ProcessGroup& group, const std::string& what,
   std::sort(odd.begin(), odd.end());
   Disagree(group,
            StrCat(what, " are not the same on all ranks: '", tensors[static_cast<size_t>(at)].first,
-                  "' of ", RankList(odd), " is not that of ", RankList(parties[0].second),
+                  "' of ", ListRanks(odd), " is not that of ", ListRanks(parties[0].second),
                   parties[0].second.size() == odd.size() ? " (who is right cannot be told)" : "",
                   differing > 1 ? StrCat("; so are ", differing - 1, " more") : "",
                   ". The replicas are out of step: a memory fault, or something that only some "

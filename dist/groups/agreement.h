@@ -55,7 +55,4 @@ void CheckGradients(ProcessGroup& group, const Module& module);
 // whose own end does not matter.
 [[noreturn]] void Disagree(ProcessGroup& group, const std::string& message);
 
-// "rank 1", "ranks 0, 2 and 3"
-std::string RankList(std::span<const int> ranks);
-
 }  // namespace lockstep::dist

@@ -86,7 +86,7 @@ std::string ListRanks(std::span<const int> ranks) {
   constexpr size_t kShown = 16;
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < std::min(kShown, ranks.size()); ++i) {
-    text += StrCat(i == 0 ? "" : ", ", ranks[i]);
+    text += StrCat(i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
   }
   if (ranks.size() > kShown) text += StrCat(" and ", ranks.size() - kShown, " more");
   return text;

@@ -62,7 +62,7 @@ std::optional<Collective> CollectiveFromValues(std::span<const int64_t> values);
 // nothing comes to mind.
 std::string LikelyMistake(const std::map<int, Collective>& calls);
 
-// "rank 1", "ranks 0, 2", of many "... and 5 more"
+// "rank 1", "ranks 0, 2 and 3", of many "... and 5 more".
 std::string ListRanks(std::span<const int> ranks);
 
 // The arrangement that kinds, order, dtypes and counts of a sequence of calls amount to: equal

@@ -1,5 +1,6 @@
 #include "dist/groups/gloo_group.h"
 
+#include "core/environment.h"
 #include "dist/control/socket.h"
 #include "dist/groups/host_group.h"
 
@@ -14,7 +15,7 @@ std::shared_ptr<ProcessGroup> MakeGlooGroup(Store& store, int rank, int size,
 
 GlooAddress GlooAddressOf(const Rendezvous& rendezvous) {
   GlooAddress address;
-  address.interface = ProcessEnvironment("LOCKSTEP_INTERFACE").value_or("");
+  address.interface = EnvironmentVariable("LOCKSTEP_INTERFACE").value_or("");
   if (address.interface.empty()) {
     address.host = AddressTowards(rendezvous.master_addr, rendezvous.master_port);
   }

@@ -20,6 +20,7 @@
 #include <thread>
 #include <tuple>
 
+#include "core/environment.h"
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
@@ -60,7 +61,7 @@ void Check(const LaunchOptions& o) {
                             " machines cannot reach: give the address of the first machine, as "
                             "--rdzv=HOST:PORT"));
   }
-  if (!ProcessEnvironment("LOCKSTEP_SECRET")) {
+  if (!EnvironmentVariable("LOCKSTEP_SECRET")) {
     throw InputError(
         "ranks on several machines need a shared secret: set LOCKSTEP_SECRET to the same value on "
         "all of them, such as the output of `openssl rand -hex 16`");
@@ -203,7 +204,7 @@ class Attempt {
                      {"MASTER_PORT", StrCat(port)},
                      {"LOCKSTEP_SECRET", secret},
                      {"LOCKSTEP_RESTARTS", StrCat(number)}};
-    if (!ProcessEnvironment("OMP_NUM_THREADS")) {
+    if (!EnvironmentVariable("OMP_NUM_THREADS")) {
       o.environment["OMP_NUM_THREADS"] = StrCat(std::max(1, cores / nproc_));
     }
     if (!options_.log_dir.empty()) {
@@ -286,7 +287,7 @@ int Launch(const LaunchOptions& options) {
   const int port = reserved                   ? reserved->port()
                    : options.master_port != 0 ? options.master_port
                                               : kDefaultPort;
-  const std::string secret = ProcessEnvironment("LOCKSTEP_SECRET").value_or(NewSecret());
+  const std::string secret = EnvironmentVariable("LOCKSTEP_SECRET").value_or(NewSecret());
   for (int number = 0;; ++number) {
     Attempt attempt(options, number, port, secret, signals);
     attempt.Run();
@@ -302,7 +303,7 @@ int Launch(const LaunchOptions& options) {
 
 void TellLauncher(const std::exception& error) noexcept {
   try {
-    const auto fd = ProcessEnvironment(RankProcess::kReportVariable);
+    const auto fd = EnvironmentVariable(RankProcess::kReportVariable);
     if (!fd) return;
     constexpr size_t kLongest = 16384;  // a pipe holds that much
     bool consequence = false;

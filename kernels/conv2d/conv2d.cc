@@ -5,11 +5,6 @@
 namespace lockstep::ops {
 namespace {
 
-// Stands for a tensor whose bytes are not needed: one element in memory.
-Tensor Like(const Shape& shape, const Tensor& x) {
-  return Tensor::Empty({}, x.dtype(), x.device()).Expand(shape);
-}
-
 class Conv2dNode : public Node {
  public:
   // x is kept for the weight's gradient, the weight for that of x: undefined where not wanted.
@@ -27,13 +22,13 @@ class Conv2dNode : public Node {
     const Tensor dy = grads[0].Contiguous();
     const Stream stream = CurrentStream(dy.device());
     if (needs[0]) {
-      const GradSink::Target dx = sinks[0].Open(Like(x_shape_, dy));
+      const GradSink::Target dx = sinks[0].Open(x_shape_, dy.dtype(), dy.device());
       conv2d_backward_input(stream, shape_, dy, weight_.Unpack(), dx.tensor, dx.accumulate);
     }
     if (!needs[1] && !needs[2]) return;
     GradSink::Target dweight, dbias;
-    if (needs[1]) dweight = sinks[1].OpenAnyDType(Like(weight_shape_, dy));
-    if (needs[2]) dbias = sinks[2].OpenAnyDType(Like({weight_shape_[0]}, dy));
+    if (needs[1]) dweight = sinks[1].OpenAnyDType(weight_shape_, dy.dtype(), dy.device());
+    if (needs[2]) dbias = sinks[2].OpenAnyDType({weight_shape_[0]}, dy.dtype(), dy.device());
     conv2d_backward_weight(stream, shape_, needs[1] ? x_.Unpack() : Tensor(), dy, dweight, dbias);
   }
   bool SplitsByInput() const override { return true; }

@@ -19,11 +19,6 @@ Shape WithLast(Shape shape, int64_t last) {
   return shape;
 }
 
-// Stands for a tensor whose bytes are not needed: one element in memory.
-Tensor Like(const Shape& shape, const Tensor& x) {
-  return Tensor::Empty({}, x.dtype(), x.device()).Expand(shape);
-}
-
 class LinearNode : public Node {
  public:
   // x is kept for the weight's gradient, the weight for that of x: undefined where not wanted.
@@ -48,7 +43,7 @@ class LinearNode : public Node {
     args.dy = dy;
     if (needs[0]) {
       const Shape shape = WithLast(grads[0].shape(), weight_shape_[1]);
-      const GradSink::Target dx = sinks[0].Open(Like(shape, dy));
+      const GradSink::Target dx = sinks[0].Open(shape, dy.dtype(), dy.device());
       args.weight = weight_.Unpack();
       args.dx = AsMatrix(dx.tensor);
       args.accumulate_x = dx.accumulate;
@@ -58,13 +53,14 @@ class LinearNode : public Node {
       }
     }
     if (needs[1]) {
-      const GradSink::Target dw = sinks[1].OpenAnyDType(Like(weight_shape_, dy));
+      const GradSink::Target dw = sinks[1].OpenAnyDType(weight_shape_, dy.dtype(), dy.device());
       args.x = AsMatrix(x_.Unpack());
       args.dweight = dw.tensor;
       args.accumulate_weight = dw.accumulate;
     }
     if (needs[2]) {
-      const GradSink::Target db = sinks[2].OpenAnyDType(Like({weight_shape_[0]}, dy));
+      const GradSink::Target db =
+          sinks[2].OpenAnyDType({weight_shape_[0]}, dy.dtype(), dy.device());
       args.dbias = db.tensor;
       args.accumulate_bias = db.accumulate;
     }

@@ -15,11 +15,6 @@ Tensor AsBatch(const Tensor& x, bool merge_rows) {
                                     : Shape{batch, rows, columns});
 }
 
-// Stands for a tensor whose bytes are not needed: one element in memory.
-Tensor Like(const Shape& shape, const Tensor& x) {
-  return Tensor::Empty({}, x.dtype(), x.device()).Expand(shape);
-}
-
 class MatMulNode : public Node {
  public:
   // a is kept for b's gradient and the reverse: undefined where not wanted.
@@ -37,12 +32,12 @@ class MatMulNode : public Node {
     const bool merge = b_shape_.ndim() == 2;
     const Tensor dc = AsBatch(grad, merge);
     if (needs[0]) {
-      const GradSink::Target da = sinks[0].OpenAnyDType(Like(a_shape_, grad));
+      const GradSink::Target da = sinks[0].OpenAnyDType(a_shape_, grad.dtype(), grad.device());
       matmul_slot(stream, {false, true, dc, AsBatch(b_.Unpack(), merge), AsBatch(da.tensor, merge),
                            da.accumulate});
     }
     if (needs[1]) {
-      const GradSink::Target db = sinks[1].OpenAnyDType(Like(b_shape_, grad));
+      const GradSink::Target db = sinks[1].OpenAnyDType(b_shape_, grad.dtype(), grad.device());
       matmul_slot(stream, {true, false, AsBatch(a_.Unpack(), merge), dc, AsBatch(db.tensor, merge),
                            db.accumulate});
     }

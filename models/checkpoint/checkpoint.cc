@@ -56,7 +56,7 @@ void SaveCheckpoint(CheckpointStore& store, const TrainerState& state, Gpt& mode
 
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer) {
   const SafetensorsFile file = SafetensorsFile::Open(path + "/optimizer.safetensors");
-  optim::NamedTensors state;
+  NamedTensors state;
   for (const SafetensorsEntry& entry : file.entries()) {
     state.emplace_back(entry.name, entry.ToTensor());
   }

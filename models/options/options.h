@@ -19,6 +19,8 @@
 #include <variant>
 #include <vector>
 
+#include "core/environment.h"
+
 namespace lockstep::models {
 
 inline constexpr std::string_view kVersion = "0.1.0";
@@ -30,7 +32,6 @@ std::string_view Name(OptionSource source);  // "default", ..., "command line"
 // Of an option that may be given several times: --stop=a --stop=b, stop = ["a", "b"].
 using TextList = std::vector<std::string>;
 using OptionValue = std::variant<bool, int64_t, double, std::string, TextList>;
-using Environment = std::map<std::string, std::string>;
 
 // What is known of an option besides its key, its type and its default.
 struct OptionSpec {
@@ -201,7 +202,6 @@ std::string ToString(const std::vector<OptionDifference>& differences);
 // A value as TOML writes it: shortest digits that read back equal, strings quoted and escaped.
 std::string ToToml(const OptionValue& value);
 
-Environment ProcessEnvironment();
 // What to type to run `program` of //models: by Bazel, if that runs this process, else from the
 // folder that this one was called from. `called`: the first word of the command line.
 std::string CommandOf(const std::string& program, const Environment& environment,

@@ -160,17 +160,6 @@ std::string ToString(const std::vector<OptionDifference>& differences) {
   return text;
 }
 
-Environment ProcessEnvironment() {
-  Environment environment;
-  for (char** entry = environ; entry && *entry; ++entry) {
-    const std::string_view text(*entry);
-    const size_t equals = text.find('=');
-    if (equals != std::string_view::npos)
-      environment.emplace(text.substr(0, equals), text.substr(equals + 1));
-  }
-  return environment;
-}
-
 std::string CommandOf(const std::string& program, const Environment& environment,
                       const std::string& called) {
   if (environment.count("BUILD_WORKSPACE_DIRECTORY")) {

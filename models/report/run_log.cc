@@ -5,13 +5,10 @@
 
 #include "core/error.h"
 #include "core/io/file.h"
+#include "core/unix_time.h"
 
 namespace lockstep::models {
 namespace {
-
-double UnixTime() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 const char* Name(double PauseTimes::*what) {
   return what == &PauseTimes::eval_ms         ? "eval"

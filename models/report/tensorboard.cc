@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/unix_time.h"
 
 namespace lockstep::models {
 namespace {
@@ -50,10 +51,6 @@ std::string AsMarkdown(const std::string& text) {
     if (c == '\n') out += "    ";
   }
   return out;
-}
-
-double UnixTime() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace

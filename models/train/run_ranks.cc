@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "core/cuda/device.h"
+#include "core/environment.h"
 #include "dist/groups/agreement.h"
 #include "dist/groups/gloo_group.h"
 #include "dist/groups/nccl_group.h"
@@ -91,7 +92,7 @@ Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous) {
   if (!first.is_cuda()) return first;
   // As srun --gpus-per-task=1 has it: each rank sees a device of its own.
   const bool sees_own =
-      cuda::DeviceCount() == 1 && dist::ProcessEnvironment("CUDA_VISIBLE_DEVICES").has_value();
+      cuda::DeviceCount() == 1 && EnvironmentVariable("CUDA_VISIBLE_DEVICES").has_value();
   const int index = sees_own ? 0 : rendezvous.local_rank;
   if (index >= cuda::DeviceCount()) {
     throw InputError(StrCat("rank ", rendezvous.rank, " is number ", rendezvous.local_rank,

@@ -175,9 +175,9 @@ TEST(Agreement, GradientsAreComparedWhereTheyAreThereAndWhereNot) {
 
 TEST(Agreement, ListsRanks) {
   const std::array<int, 3> ranks = {0, 2, 3};
-  EXPECT_EQ(RankList(std::span(ranks).subspan(0, 1)), "rank 0");
-  EXPECT_EQ(RankList(std::span(ranks).subspan(0, 2)), "ranks 0 and 2");
-  EXPECT_EQ(RankList(ranks), "ranks 0, 2 and 3");
+  EXPECT_EQ(ListRanks(std::span(ranks).subspan(0, 1)), "rank 0");
+  EXPECT_EQ(ListRanks(std::span(ranks).subspan(0, 2)), "ranks 0 and 2");
+  EXPECT_EQ(ListRanks(ranks), "ranks 0, 2 and 3");
 }
 
 }  // namespace

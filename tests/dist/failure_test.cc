@@ -124,7 +124,7 @@ TEST_P(FailureTest, SwappedBucketsAreAnErrorOnEveryRank) {
       // From the call that failed, or from the next one if that begins when the failure is known.
       EXPECT_THAT(e.sequence(), testing::AnyOf(2, 3));
       EXPECT_THAT(e.culprits(), ElementsAre(2));
-      EXPECT_THAT(e.what(), AllOf(HasSubstr("ranks 0, 1 all_reduce #2 (f32[2000], sum)"),
+      EXPECT_THAT(e.what(), AllOf(HasSubstr("ranks 0 and 1 all_reduce #2 (f32[2000], sum)"),
                                   HasSubstr("rank 2 all_reduce #2 (f32[3000], sum)")));
     }
     for (const Tensor& b : {buckets[1], buckets[2]}) EXPECT_THAT(b.ToVector<float>(), Each(1.0f));
@@ -176,7 +176,7 @@ TEST_P(FailureTest, WhoDoesNotTakePartInTimeIsNamed) {
         } catch (const CollectiveError& e) {
           // Either of the two that wait is first to know.
           EXPECT_EQ(e.cause(), CollectiveError::Cause::kTimeout);
-          EXPECT_THAT(e.what(), HasSubstr("ranks 1, 3 did not take part within 2 s"));
+          EXPECT_THAT(e.what(), HasSubstr("ranks 1 and 3 did not take part within 2 s"));
           EXPECT_THAT(e.culprits(), ElementsAre(1, 3));
           named = true;
           ++ended;
@@ -185,7 +185,7 @@ TEST_P(FailureTest, WhoDoesNotTakePartInTimeIsNamed) {
       },
       options);
   EXPECT_TRUE(named);
-  EXPECT_THAT(errors, Each(HasSubstr("ranks 1, 3 did not take part within 2 s")));
+  EXPECT_THAT(errors, Each(HasSubstr("ranks 1 and 3 did not take part within 2 s")));
 }
 
 TEST_P(FailureTest, ARankThatGivesUpIsNamedWithItsReason) {
@@ -244,7 +244,7 @@ TEST_P(FailureTest, LeavingWhileOthersGoOnIsAnErrorThere) {
   EXPECT_EQ(errors[1], "");
   for (const int r : {0, 2}) {
     EXPECT_THAT(errors[r], AllOf(HasSubstr("rank 1 has left the group"),
-                                 HasSubstr("ranks 0, 2 all_reduce #1")));
+                                 HasSubstr("ranks 0 and 2 all_reduce #1")));
   }
 }
 

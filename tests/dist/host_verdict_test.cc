@@ -23,7 +23,7 @@ TEST(HostVerdict, WhoHasNotComeIsAtFault) {
                                    {1, 3}, seconds(2));
   EXPECT_THAT(v.culprits, ElementsAre(1, 3));
   EXPECT_EQ(v.reason,
-            "ranks 1, 3 did not take part within 2 s; rank 1 last called all_reduce #6 (f32[8], "
+            "ranks 1 and 3 did not take part within 2 s; rank 1 last called all_reduce #6 (f32[8], "
             "sum); rank 3 has called nothing");
   EXPECT_FALSE(v.others_know_better);
 }
@@ -35,7 +35,7 @@ TEST(HostVerdict, WhoseMessagesDoNotArriveIsAtFault) {
     const std::map<int, CallPosition> positions = {{0, In(7, 1)}, {1, ahead}, {2, In(7, 1)}};
     const Verdict v = ExplainTimeout(positions, 3, Call(7), 0, {1}, seconds(2));
     EXPECT_THAT(v.culprits, ElementsAre(1));
-    EXPECT_THAT(v.reason, StartsWith("nothing that rank 1 sent came to ranks 0, 2"));
+    EXPECT_THAT(v.reason, StartsWith("nothing that rank 1 sent came to ranks 0 and 2"));
     EXPECT_FALSE(v.others_know_better);
     // Rank 1 waits as well, for ranks that wait for it.
     const Verdict own = ExplainTimeout(positions, 3, ahead.call, 1, {0, 2}, seconds(2));
@@ -72,7 +72,7 @@ TEST(HostVerdict, ExchangesSayNothingOfHowFarARankIs) {
 TEST(HostVerdict, WhoHasLostMostConnectionsIsGone) {
   const Verdict v = ExplainLost({{0, {1}}, {1, {0}}, {2, {1}}});
   EXPECT_THAT(v.culprits, ElementsAre(1));
-  EXPECT_EQ(v.reason, "rank 1 is gone: connections to ranks 0, 2 ended");
+  EXPECT_EQ(v.reason, "rank 1 is gone: connections to ranks 0 and 2 ended");
 }
 
 TEST(HostVerdict, OfTwoEndsTheSilentOneIsGone) {

@@ -15,12 +15,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
 
-Rendezvous Read(const Variables& variables) {
-  return ReadRendezvous([&](const std::string& name) -> std::optional<std::string> {
-    const auto at = variables.find(name);
-    return at == variables.end() ? std::nullopt : std::make_optional(at->second);
-  });
-}
+Rendezvous Read(const Variables& variables) { return ReadRendezvous(variables); }
 
 std::string ErrorOf(const Variables& variables) {
   return MessageOf<InputError>([&] { Read(variables); });

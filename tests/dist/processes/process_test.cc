@@ -165,9 +165,10 @@ TEST(ProcessTest, ARankThatEndsWithoutLeavingIsNamed) {
 // Reliability promise 6.
 TEST(ProcessTest, MismatchesAreErrorsOfEveryRank) {
   const std::tuple<const char*, const char*, const char*> cases[] = {
-      {"resize", "ranks 0, 1 all_reduce #4 (f32[100000], sum)",
+      {"resize", "ranks 0 and 1 all_reduce #4 (f32[100000], sum)",
        "rank 2 all_reduce #4 (f32[50000], sum)"},
-      {"swap", "ranks 0, 1 all_reduce #4 (f32[100000], sum)", "rank 2 broadcast #4 (f32[100000]"},
+      {"swap", "ranks 0 and 1 all_reduce #4 (f32[100000], sum)",
+       "rank 2 broadcast #4 (f32[100000]"},
   };
   for (const auto& [what, others, culprit] : cases) {
     Ranks ranks(3, {"100", "2", "4", what});
@@ -219,7 +220,7 @@ TEST(ProcessTest, MissingRanksAreListed) {
   std::vector<Environment> two = {Of(0, 4, port), Of(2, 4, port)};
   for (Environment& e : two) e.insert(extra.begin(), extra.end());
   Ranks ranks(two, {"1"});
-  EXPECT_THAT(ranks.Wait(), Each(Fails(HasSubstr("ranks 1, 3 of 4 did not come to the store"))));
+  EXPECT_THAT(ranks.Wait(), Each(Fails(HasSubstr("ranks 1 and 3 of 4 did not come to the store"))));
 }
 
 TEST(ProcessTest, ContradictionsAreErrorsOfEveryRank) {
