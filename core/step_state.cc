@@ -17,6 +17,7 @@ thread_local uint64_t evaluation_begin = 0, evaluation_end = 0;
 
 struct StepState::Block {
   StepValues host;
+  std::vector<Betas> betas;
   Tensor values;
   const StepUpdater* updater = nullptr;
   StepPhase phase = StepPhase::kGradients;
@@ -46,19 +47,31 @@ void StepState::SetUpdater(const StepUpdater* updater) {
 StepPhase StepState::phase() const { return block_->phase; }
 void StepState::SetPhase(StepPhase phase) const { block_->phase = phase; }
 
-void StepState::Begin(int64_t step, double lr, double beta1, double beta2, double loss_scale) {
+void StepState::Begin(int64_t step, double lr, std::vector<Betas> betas, double loss_scale) {
+  LS_CHECK(betas.size() <= kMostBetas, "a step has at most ", kMostBetas,
+           " different pairs of betas, got ", betas.size(),
+           ": give more groups of parameters the same betas");
   StepValues& host = block_->host;
   host = {.step = step, .seed = host.seed, .lr = static_cast<float>(lr)};
   // -expm1(n log b) keeps full precision where b is close to 1. b = 0 gives 1.
   const auto correction = [step](double beta) {
     return static_cast<float>(-std::expm1(static_cast<double>(step + 1) * std::log(beta)));
   };
-  host.beta1_correction = correction(beta1);
-  host.beta2_correction = correction(beta2);
+  for (size_t i = 0; i < betas.size(); ++i) {
+    host.corrections[i] = {correction(betas[i].first), correction(betas[i].second)};
+  }
+  block_->betas = std::move(betas);
   host.loss_scale = static_cast<float>(loss_scale);
   block_->first_sample_given = block_->drew_without_it = block_->needs_first_sample = false;
   block_->site_uses.clear();
   Upload();
+}
+
+int StepState::CorrectionIndex(const Betas& betas) const {
+  const auto found = std::find(block_->betas.begin(), block_->betas.end(), betas);
+  LS_CHECK(found != block_->betas.end(), "the step was begun without the betas (", betas.first,
+           ", ", betas.second, "), so that their bias corrections are missing: pass them to Begin");
+  return static_cast<int>(found - block_->betas.begin());
 }
 
 void StepState::SetFirstSample(int64_t index) {

@@ -13,21 +13,32 @@
 
 namespace lockstep {
 
+// The decay rates of an optimizer's averages of gradients and of their squares.
+struct Betas {
+  double first = 0, second = 0;
+  bool operator==(const Betas&) const = default;
+};
+inline constexpr int kMostBetas = 8;  // different ones in a step
+
+// What Adam divides these averages by, since they start at zero: 1 - beta^(step + 1).
+struct BiasCorrection {
+  float first = 1, second = 1;
+};
+
 // Lives on the device.
 struct StepValues {
   int64_t step = 0;          // 0-based number of the optimizer step
   uint64_t seed = 0;         // key of all random numbers
   int64_t first_sample = 0;  // global index of the micro-batch's first sample within the step
   float lr = 0;
-  float beta1_correction = 1;  // 1 - beta1^(step + 1)
-  float beta2_correction = 1;  // 1 - beta2^(step + 1)
-  float loss_scale = 1;        // gradients come multiplied by it
+  float loss_scale = 1;   // gradients come multiplied by it
   float clip_factor = 1;  // min(1, clip / norm): updates use gradient * clip_factor / loss_scale
   float grad_norm = 0;    // of the unscaled gradient, before clipping
   int32_t found_inf = 0;  // nonzero: a gradient is NaN or Inf, the update must not happen
   int32_t reserved = 0;
+  BiasCorrection corrections[kMostBetas];  // of the betas of StepState::Begin, in their order
 };
-static_assert(sizeof(StepValues) == 56);
+static_assert(sizeof(StepValues) == 112);
 
 // What updates parameters by a StepState: an optimizer, for the errors of the step.
 class StepUpdater {
@@ -50,9 +61,13 @@ class StepState {
   Device device() const { return tensor().device(); }
   uint64_t seed() const;
 
-  // Writes step, learning rate and bias corrections, and resets the rest. Ordered on the current
-  // stream. Loops call Optimizer::BeginStep, which calls this.
-  void Begin(int64_t step, double lr, double beta1, double beta2, double loss_scale = 1);
+  // Writes step, learning rate and the bias corrections of an optimizer's betas, and resets the
+  // rest. Ordered on the current stream. Loops call Optimizer::BeginStep, which calls this. Throws
+  // ArgumentError for more than kMostBetas betas.
+  void Begin(int64_t step, double lr, std::vector<Betas> betas = {}, double loss_scale = 1);
+  // Where StepValues::corrections has those of these betas. Throws ArgumentError if this step was
+  // begun without them.
+  int CorrectionIndex(const Betas& betas) const;
   // The global index, within the step, of the next micro-batch's first sample (dropout depends on
   // it): once per micro-batch, before its forward.
   void SetFirstSample(int64_t index);

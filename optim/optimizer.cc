@@ -1,21 +1,96 @@
 #include "optim/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <set>
 
 namespace lockstep::optim {
 
-Optimizer::Optimizer(std::vector<std::shared_ptr<Parameter>> parameters) {
-  std::set<std::string> names;
-  for (std::shared_ptr<Parameter>& p : parameters) {
-    LS_CHECK(p != nullptr, "an optimizer got a null parameter");
-    LS_CHECK(names.insert(p->name()).second, "two parameters of an optimizer are named '",
-             p->name(), "': call Materialize on the module that holds them all, which names them");
-    (p->trainable() ? parameters_ : frozen_).push_back(std::move(p));
+void CheckRange(const char* optimizer, const std::string& name, double value, double low,
+                double high) {
+  LS_CHECK(value >= low && value < high, optimizer, ": ", name, " must be in [", low, ", ", high,
+           "), got ", value);
+}
+
+void CheckNotNegative(const char* optimizer, const std::string& name, double value) {
+  LS_CHECK(value >= 0 && std::isfinite(value), optimizer, ": ", name,
+           " must be finite and at least 0, got ", value);
+}
+
+Optimizer::Optimizer(std::vector<ParameterGroup> groups, Settings settings)
+    : settings_(std::move(settings)) {
+  // Two groups may not share a parameter, nor two parameters a name.
+  std::map<std::string, std::pair<const Parameter*, size_t>> places;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (const auto& p : groups[g].parameters) {
+      LS_CHECK(p != nullptr, "an optimizer got a null parameter");
+      const auto [before, is_new] = places.try_emplace(p->name(), p.get(), g);
+      const auto& [other, other_group] = before->second;
+      LS_CHECK(is_new || other != p.get(), name(), ": the parameter '", p->name(),
+               "' is given twice, in the groups ", other_group, " and ", g,
+               ": leave it in one of them");
+      LS_CHECK(is_new, "two parameters of an optimizer are named '", p->name(),
+               "': call Materialize on the module that holds them all, which names them");
+    }
   }
-  See();
+  if (groups.empty()) groups.emplace_back();
+  for (size_t g = 0; g < groups.size(); ++g) {
+    AddGroup(groups[g], groups.size() > 1 ? StrCat(" of group ", g) : "");
+  }
+  SeeVersions();
+}
+
+void Optimizer::AddGroup(const ParameterGroup& group, const std::string& of_group) {
+  const double weight_decay = group.weight_decay.value_or(settings_.weight_decay);
+  const Betas betas = group.betas.value_or(settings_.betas.value_or(Betas{}));
+  CheckNotNegative(name(), "lr_factor" + of_group, group.lr_factor);
+  CheckNotNegative(name(), "weight_decay" + of_group, weight_decay);
+  CheckRange(name(), "beta1" + of_group, betas.first, 0, 1);
+  CheckRange(name(), "beta2" + of_group, betas.second, 0, 1);
+  LS_CHECK(settings_.betas || !group.betas, name(), " has no betas: leave out those", of_group);
+  const auto known = std::find(betas_.begin(), betas_.end(), betas);
+  const auto betas_index = static_cast<size_t>(known - betas_.begin());
+  if (known == betas_.end()) betas_.push_back(betas);
+
+  const size_t first = parameters_.size();
+  for (const auto& p : group.parameters) {
+    if (!p->trainable()) {
+      frozen_.push_back(p);
+      continue;
+    }
+    const Tensor value = p->value().Detach();
+    Trained t{.betas = betas_index,
+              .device = value.device(),
+              .dtype = value.dtype(),
+              .shape = value.shape()};
+    const auto takes = [&](const UpdateRule& rule) { return !rule.takes || rule.takes(*p); };
+    const auto rule = std::find_if(settings_.rules.begin(), settings_.rules.end(), takes);
+    LS_CHECK(rule != settings_.rules.end(), name(), " has no rule for the parameter '", p->name(),
+             "'");
+    t.rule = static_cast<size_t>(rule - settings_.rules.begin());
+    for (size_t k = 0; k < rule->states.size(); ++k) {
+      t.tensors.states.push_back(Tensor::Zeros(value.shape(), StateDType(value), value.device()));
+    }
+    if (settings_.master_weights && SizeOf(value.dtype()) == 2) {
+      t.tensors.master = value.To(DType::kF32);
+    }
+    t.tensors.weight_decay = weight_decay;
+    t.tensors.lr_factor = group.lr_factor;
+    parameters_.push_back(p);
+    trained_.push_back(std::move(t));
+  }
+  const auto decays = [](const auto& p) { return p->decay(); };
+  LS_CHECK(
+      group.weight_decay.value_or(0) == 0 || first == parameters_.size() ||
+          std::any_of(parameters_.begin() + static_cast<int64_t>(first), parameters_.end(), decays),
+      name(), ": the weight_decay", of_group,
+      " has no effect, since none of its parameters has decay(): call set_decay(true) on those "
+      "that are to decay, or leave it out");
+  if (first == parameters_.size()) {
+    nothing_to_train_ = StrCat("of the ", group.parameters.size(), " parameters", of_group,
+                               " none was trainable when the optimizer was made");
+  }
 }
 
 Optimizer::~Optimizer() {
@@ -38,22 +113,21 @@ TrainingStep Optimizer::BeginStep(StepState& state, int64_t step, double lr,
       state.updater() == nullptr, name(), "::BeginStep: this StepState is in a step of ",
       state.updater()->name(),
       ", whose learning rate would be overwritten: give each optimizer a StepState of its own");
-  LS_CHECK(!parameters_.empty(), name(), ": there is nothing to train: of the ", frozen_.size(),
-           " parameters that the optimizer was given none was trainable then");
+  LS_CHECK(nothing_to_train_.empty(), name(), ": there is nothing to train: ", nothing_to_train_,
+           ": leave such a group out, or make the optimizer after SetTrainable(true)");
   for (const auto& p : frozen_) {
     LS_CHECK(
         !p->trainable(), name(), ": the parameter '", p->name(),
         "' was frozen when the optimizer was made, so the optimizer does not train it: make the "
         "optimizer anew after SetTrainable(true)");
   }
-  CheckUnchanged();
+  CheckUnchanged(state);
   for (const auto& p : parameters_) {
     LS_CHECK(!p->grad().defined(), name(), "::BeginStep: the parameter '", p->name(),
              "' has a gradient already: call optimizer.ZeroGrad() at the end of each step, and "
              "BeginStep before the forward");
   }
-  const Betas b = betas();
-  state.Begin(step, lr, b.first, b.second, options.loss_scale);
+  state.Begin(step, lr, betas_, options.loss_scale);
   if (options.first_sample) state.SetFirstSample(*options.first_sample);
   state.SetUpdater(this);
   begun_ = state;
@@ -73,40 +147,72 @@ void Optimizer::Step(const StepState& state) {
            "::Step: this step was updated already. Each update has a BeginStep of "
            "its own, in the body of the loop:\n"
            "  const auto training = optimizer.BeginStep(state, step, learning_rate);");
-  CheckUnchanged();
-  Update(state);
+  CheckUnchanged(state);
+  // The tensors of each rule's calls, which differ in their betas.
+  std::map<std::pair<size_t, size_t>, std::vector<UpdateTensors>> calls;
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    const Parameter& p = *parameters_[i];
+    const Tensor grad = p.grad();
+    if (!grad.defined()) continue;
+    UpdateTensors tensors = trained_[i].tensors;
+    tensors.value = p.value().Detach();
+    tensors.grad = grad.Detach().Contiguous();
+    if (!p.decay()) tensors.weight_decay = 0;
+    calls[{trained_[i].rule, trained_[i].betas}].push_back(std::move(tensors));
+  }
+  LS_CHECK(!calls.empty(), name(), ": none of the ", parameters_.size(),
+           " parameters has a gradient: run Backward before Step, and ZeroGrad after it");
+  for (const auto& [call, tensors] : calls) {
+    settings_.rules[call.first].update(tensors, betas_[call.second], state);
+  }
   state.SetPhase(StepPhase::kUpdated);
-  See();
+  SeeVersions();
 }
 
-void Optimizer::See() {
-  seen_.clear();
-  for (const auto& p : parameters_) {
-    const Storage& storage = p->value().storage();
-    seen_.push_back({p->value().dtype(), storage, storage.version()});
+void Optimizer::SeeVersions() {
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    trained_[i].storage = parameters_[i]->value().storage();
+    trained_[i].version = trained_[i].storage.version();
   }
 }
 
-void Optimizer::CheckUnchanged() const {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
+void Optimizer::CheckUnchanged(const StepState& state) const {
+  for (size_t i = 0; i < trained_.size(); ++i) {
     const Parameter& p = *parameters_[i];
-    const Seen& seen = seen_[i];
-    LS_CHECK(p.value().dtype() == seen.dtype, name(), ": the parameter '", p.name(), "' is ",
-             p.value().Describe(), ", but its state was made for ", seen.dtype,
+    const Trained& t = trained_[i];
+    const Tensor& value = p.value();
+    LS_CHECK(value.device() == t.device && value.dtype() == t.dtype && value.shape() == t.shape,
+             name(), ": the parameter '", p.name(), "' is ", value.Describe(),
+             ", but its state was made for ", t.dtype, t.shape, " on ", t.device,
              ": make the optimizer after Materialize");
-    if (!keeps_masters() || SizeOf(seen.dtype) != 2) continue;
-    const Storage& storage = p.value().storage();
-    LS_CHECK(
-        storage.SameBlock(seen.storage) && storage.version() == seen.version, name(), ": the ",
-        seen.dtype, " parameter '", p.name(),
-        "' was written since the optimizer made or updated its f32 original, which would "
-        "overwrite it: make the optimizer after Materialize, after weights are loaded, and after "
-        "DataParallel; or call LoadState after the weights are loaded");
+    LS_CHECK(t.device == state.device(), name(), ": the parameter '", p.name(), "' is on ",
+             t.device, ", the StepState on ", state.device());
+    LS_CHECK(!t.tensors.master.defined() ||
+                 (value.storage().SameBlock(t.storage) && value.storage().version() == t.version),
+             name(), ": the ", t.dtype, " parameter '", p.name(),
+             "' was written since the optimizer made or updated its f32 original, which would "
+             "overwrite it: make the optimizer after Materialize, after weights are loaded, and "
+             "after DataParallel; or call LoadState after the weights are loaded");
   }
 }
 
 void Optimizer::ZeroGrad() {
   for (const auto& p : parameters_) p->leaf().ZeroGrad();
+}
+
+NamedTensors Optimizer::NamedState() const {
+  NamedTensors out;
+  for (size_t rule = 0; rule < settings_.rules.size(); ++rule) {
+    const std::vector<std::string>& names = settings_.rules[rule].states;
+    for (size_t i = 0; i < trained_.size(); ++i) {
+      if (trained_[i].rule != rule) continue;
+      const UpdateTensors& t = trained_[i].tensors;
+      const std::string prefix = parameters_[i]->name() + ".";
+      for (size_t k = 0; k < names.size(); ++k) out.emplace_back(prefix + names[k], t.states[k]);
+      if (t.master.defined()) out.emplace_back(prefix + "master", t.master);
+    }
+  }
+  return out;
 }
 
 void Optimizer::LoadState(const NamedTensors& state) {
@@ -148,7 +254,7 @@ void Optimizer::LoadState(const NamedTensors& state) {
     }
   }
   for (const auto& [name, tensor] : own) tensor.CopyFrom(given.at(name));
-  See();
+  SeeVersions();
 }
 
 }  // namespace lockstep::optim

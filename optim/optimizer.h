@@ -1,17 +1,40 @@
-// What all optimizers share: parameters, a step, and state with names.
+// What all optimizers share: groups of parameters, a step, and state with names.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/parameter.h"
 #include "core/step_state.h"
+#include "kernels/update.h"
 
 namespace lockstep::optim {
+
+// Parameters with settings of their own, as PyTorch's param_groups. What is empty is as in the
+// optimizer's options.
+struct ParameterGroup {
+  std::vector<std::shared_ptr<Parameter>> parameters;
+  double lr_factor = 1;                // multiplies the learning rate of each step
+  std::optional<double> weight_decay;  // of those with decay(); the others have none
+  std::optional<Betas> betas;          // of optimizers that have betas
+};
+
+// An optimizer's arithmetic, for all of its parameters or some.
+struct UpdateRule {
+  // What is kept for each parameter, as "<parameter>.<name>" in NamedState: tensors of its shape,
+  // f32 (f64 for f64 parameters), zero at first.
+  std::vector<std::string> states;
+  // Updates parameters that have the same betas, and all have a gradient.
+  std::function<void(std::span<const UpdateTensors>, const Betas&, const StepState&)> update;
+  // Which parameters it is for, of those that no rule before it takes; where empty, all.
+  std::function<bool(const Parameter&)> takes = nullptr;
+};
 
 struct StepOptions {
   // The index, within the step, of the first sample of this rank's first micro-batch: dropout draws
@@ -48,68 +71,94 @@ class [[nodiscard]] TrainingStep {
 //   adamw.Step(state);
 //   adamw.ZeroGrad();
 // A forgotten BeginStep or ZeroGrad, a second update, or another optimizer's state throws, and says
-// what to write.
+// what to write. Results depend neither on the order of the parameters, their division into groups
+// of equal settings, nor the number of threads.
+//
+// The state is on the parameters' devices: what the rules keep, and for 16-bit parameters with
+// master_weights "<parameter>.master", the f32 original, at first the value.
 class Optimizer : public StepUpdater {
  public:
-  // Keeps the trainable ones among the parameters. They have names and memory: make the optimizer
-  // after Module::Materialize, and after weights were loaded. Throws ArgumentError for a null
-  // parameter, or if two have one name.
-  explicit Optimizer(std::vector<std::shared_ptr<Parameter>> parameters);
   ~Optimizer() override;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
+  const char* name() const override { return settings_.name; }
+  // Those that were trainable when the optimizer was made, group by group.
   const std::vector<std::shared_ptr<Parameter>>& parameters() const override { return parameters_; }
 
   // Begins a step on the state, before its first forward, on the current stream. Keep the result
   // until after Step. Throws ArgumentError
   // - if a step is under way on this state, of this optimizer or of another, which needs a state of
   //   its own; or if the step, learning rate or loss scale cannot be;
-  // - if no parameter was trainable when the optimizer was made, or one is now that was not then;
-  // - if a parameter has changed dtype since, or a 16-bit one was written by others than its f32
-  //   original is updated here;
+  // - if no parameter of a group was trainable when the optimizer was made, or one is now that was
+  //   not then;
+  // - if a parameter has changed device, dtype or shape since, or is not on the state's device;
+  // - if a 16-bit parameter was written by others than its f32 original is updated here;
   // - if there are gradients already, which ZeroGrad has not emptied.
   TrainingStep BeginStep(StepState& state, int64_t step, double lr,
                          const StepOptions& options = {});
   // Updates the parameters that have a gradient, in place, unless the state's found_inf is set:
-  // then nothing changes. Learning rate and factors are read on the device. Throws ArgumentError if
-  // no step of this optimizer is under way on the state, or it was updated already; if no parameter
-  // has a gradient; or if one has changed device, dtype or shape since the optimizer was made.
+  // then nothing changes. One without a gradient is left alone. Learning rate and factors are read
+  // on the device. Throws ArgumentError if no step of this optimizer is under way on the state, or
+  // it was updated already; if no parameter has a gradient; or if one has changed since BeginStep
+  // as BeginStep would refuse it.
   void Step(const StepState& state);
   // Empties the gradients.
   void ZeroGrad();
 
   // What a checkpoint must hold besides the weights and the step's number: tensors that share the
-  // optimizer's memory, named "<parameter>.<what>", in the order of the parameters.
-  virtual NamedTensors NamedState() const = 0;
+  // optimizer's memory, named "<parameter>.<what>", in the order of the rules and parameters.
+  // Groups are no part of it.
+  NamedTensors NamedState() const;
   // Overwrites the state by tensors of the same names, shapes and dtypes, in any order and on any
   // device. Throws InputError naming the tensor if one is missing, unknown, given twice or
   // different, or if an f32 original is not that of the weights; then nothing was changed.
   void LoadState(const NamedTensors& state);
 
  protected:
-  struct Betas {
-    double first = 0, second = 0;  // what bias corrections follow from
+  // What a kind of optimizer consists of.
+  struct Settings {
+    const char* name;
+    std::vector<UpdateRule> rules;
+    double weight_decay;
+    bool master_weights;         // whether 16-bit parameters have f32 originals
+    std::optional<Betas> betas;  // where it has some; AdamW's bias corrections follow from them
   };
-  virtual Betas betas() const { return {}; }
-  // Whether 16-bit parameters have f32 originals.
-  virtual bool keeps_masters() const = 0;
-  // Step, after its checks.
-  virtual void Update(const StepState& state) = 0;
+  // Keeps the trainable ones among the parameters. They have names and memory: make the optimizer
+  // after Module::Materialize, and after weights were loaded. Throws ArgumentError for a null
+  // parameter, one in two groups, two of one name, and settings that are out of range, not finite
+  // or without effect.
+  Optimizer(std::vector<ParameterGroup> groups, Settings settings);
 
  private:
-  // What a parameter was when the optimizer was made, or last wrote it.
-  struct Seen {
+  // A parameter with what is kept of it.
+  struct Trained {
+    UpdateTensors tensors;       // value and grad only within Step
+    size_t rule = 0, betas = 0;  // indices
+    // What the parameter was when the optimizer was made.
+    Device device;
     DType dtype;
+    Shape shape;
+    // And when the optimizer was made, or last wrote it.
     Storage storage;
-    uint64_t version;
+    uint64_t version = 0;
   };
-  void See();
-  void CheckUnchanged() const;
+  void AddGroup(const ParameterGroup& group, const std::string& of_group);
+  void SeeVersions();
+  void CheckUnchanged(const StepState& state) const;
 
+  Settings settings_;
+  std::vector<Betas> betas_;  // the different ones
   std::vector<std::shared_ptr<Parameter>> parameters_, frozen_;
-  std::vector<Seen> seen_;          // as parameters_
+  std::vector<Trained> trained_;    // as parameters_
+  std::string nothing_to_train_;    // why, if a group has no trainable parameter
   std::optional<StepState> begun_;  // the step that BeginStep began last
 };
+
+// Throws ArgumentError unless low <= value < high.
+void CheckRange(const char* optimizer, const std::string& name, double value, double low,
+                double high);
+// Throws ArgumentError unless 0 <= value, finite.
+void CheckNotNegative(const char* optimizer, const std::string& name, double value);
 
 }  // namespace lockstep::optim

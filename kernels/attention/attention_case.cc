@@ -66,7 +66,7 @@ std::vector<RefTensor> JointReference(const RefTensor& qkv, int64_t heads, int64
 template <class F>
 std::vector<Tensor> InTraining(Device device, const F& f) {
   StepState state(device, kSeed);
-  state.Begin(kStep, 0.1, 0.9, 0.95);
+  state.Begin(kStep, 0.1);
   state.SetFirstSample(kFirstSample);
   const TrainingScope scope(state);
   return {f()};

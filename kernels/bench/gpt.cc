@@ -51,13 +51,12 @@ StepCase Product(const std::string& name, const GptShape& shape, int64_t k, int6
 
 std::vector<Tensor> UpdateWeights(Inputs in) {
   StepState state(in[0].device(), 1);
-  state.Begin(1, 1e-4, 0.9, 0.95);
-  const AdamWTensors tensors = {.value = in[0],
-                                .grad = in[1],
-                                .exp_avg = in[2],
-                                .exp_avg_sq = in[3],
-                                .master = in[0].dtype() == DType::kF32 ? Tensor() : in[4],
-                                .weight_decay = 0.1};
+  state.Begin(1, 1e-4, {{0.9, 0.95}});
+  const UpdateTensors tensors = {.value = in[0],
+                                 .grad = in[1],
+                                 .states = {in[2], in[3]},
+                                 .master = in[0].dtype() == DType::kF32 ? Tensor() : in[4],
+                                 .weight_decay = 0.1};
   ops::AdamWUpdate(std::span(&tensors, 1), {.beta2 = 0.95}, state);
   return {};
 }
@@ -121,7 +120,7 @@ std::vector<StepCase> GptStep(const GptShape& g) {
   step.push_back(Case("global_norm", "step", parameters / updated, {state}, 2 * updated,
                       2 * updated, [](Inputs in) {
                         StepState of(in[0].device(), 1);
-                        of.Begin(1, 1e-4, 0.9, 0.95);
+                        of.Begin(1, 1e-4);
                         ops::GradNorm(in, 1, of);
                         return std::vector<Tensor>{};
                       }));

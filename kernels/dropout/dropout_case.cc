@@ -15,7 +15,7 @@ OpSample Sample(const std::string& name, const InputSpec& x, double p, int64_t f
   s.inputs = {x};
   s.run = [=](std::span<const Tensor> in) {
     StepState state(in[0].device(), kSeed);
-    state.Begin(kStep, 0, 0.9, 0.99);
+    state.Begin(kStep, 0);
     state.SetFirstSample(first_sample);
     const TrainingScope scope(state);
     return std::vector{ops::Dropout(in[0], p, kSite)};

@@ -20,7 +20,7 @@ OpSample Sample(const std::string& name, const std::vector<InputSpec>& grads, do
   s.inputs = grads;
   s.run = [=](std::span<const Tensor> in) {
     StepState state(in[0].device(), 1);
-    state.Begin(0, 0.1, 0.9, 0.99, loss_scale);
+    state.Begin(0, 0.1, {}, loss_scale);
     std::vector<Tensor> contiguous;
     for (const Tensor& grad : in) contiguous.push_back(grad.Contiguous());
     ops::GradNorm(contiguous, max_norm, state);

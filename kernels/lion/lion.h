@@ -4,19 +4,11 @@
 #include <span>
 
 #include "core/dispatcher.h"
-#include "core/step_state.h"
-#include "core/tensor.h"
+#include "kernels/update.h"
 
 namespace lockstep {
 
-// One parameter's part of an update. All of one shape, contiguous, on the state's device.
-struct LionTensors {
-  Tensor value;    // f64, f32 or bf16; written
-  Tensor grad;     // floating
-  Tensor exp_avg;  // f64 for an f64 value, else f32; written
-  Tensor master;   // undefined, or the f32 original of a 16-bit value; written
-  double weight_decay = 0;
-};
+inline constexpr const char* kLionStates[] = {"exp_avg"};
 
 struct LionHyper {
   double beta1 = 0.9, beta2 = 0.99;
@@ -24,18 +16,16 @@ struct LionHyper {
 
 namespace ops {
 
-// The update of all parameters at once, with g = grad * clip_factor / loss_scale:
+// Lion's update, with g = grad * clip_factor / loss_scale:
 //   p = p (1 - lr weight_decay) - lr sign(beta1 m + (1 - beta1) g);   m = beta2 m + (1 - beta2) g
-// and sign(0) = 0. lr and the factors are read from the state on its device. Where found_inf is set
-// nothing changes, not a bit. Every element is computed by exactly rounded operations alone
-// (kernels/ lion/lion_math.h), so the bits depend on neither threads, alignment nor device. Throws
-// ArgumentError.
-void LionUpdate(std::span<const LionTensors> tensors, const LionHyper& hyper,
+// and sign(0) = 0. See kernels/update.h. Every element is computed by exactly rounded operations
+// only (kernels/lion/lion_math.h), so the bits depend on neither threads, alignment nor device.
+void LionUpdate(std::span<const UpdateTensors> tensors, const LionHyper& hyper,
                 const StepState& state);
 
 }  // namespace ops
 
-inline constinit Slot<void(std::span<const LionTensors> tensors, const LionHyper& hyper,
+inline constinit Slot<void(std::span<const UpdateTensors> tensors, const LionHyper& hyper,
                            const StepValues* values)>
     lion_update{"lion_update"};
 

@@ -2,11 +2,9 @@
 
 #include <cmath>
 
-#include "kernels/sgd/update.h"
-
 namespace lockstep::ops {
 
-void MuonUpdate(std::span<const MuonTensors> tensors, const MuonHyper& hyper,
+void MuonUpdate(std::span<const UpdateTensors> tensors, const MuonHyper& hyper,
                 const StepState& state) {
   LS_CHECK(hyper.momentum >= 0 && hyper.momentum < 1, "muon: momentum must be in [0, 1), got ",
            hyper.momentum);
@@ -15,17 +13,11 @@ void MuonUpdate(std::span<const MuonTensors> tensors, const MuonHyper& hyper,
   LS_CHECK(hyper.eps > 0 && std::isfinite(hyper.eps), "muon: eps must be positive, got ",
            hyper.eps);
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const MuonTensors& t = tensors[i];
-    internal::CheckValue("muon", i, t.value, t.grad, t.master, state);
-    LS_CHECK(t.value.ndim() == 2, "muon: tensor ", i, " must be a matrix, got ", t.value.Describe(),
-             ": give others to another optimizer");
-    internal::CheckLikeValue("muon", i, "momentum", t.momentum, t.value, StateDType(t.value));
+    const Tensor& value = tensors[i].value;
+    LS_CHECK(!value.defined() || value.ndim() == 2, "muon: tensor ", i, " must be a matrix, got ",
+             value.Describe(), ": give others to another optimizer");
   }
-  for (const MuonTensors& t : tensors) {
-    for (const Tensor* written : {&t.value, &t.momentum, &t.master}) {
-      if (written->defined()) written->storage().BumpVersion();
-    }
-  }
+  internal::PrepareUpdate("muon", tensors, kMuonStates, state);
   muon_update(CurrentStream(state.device()), tensors, hyper, state.device_values());
 }
 

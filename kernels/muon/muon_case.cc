@@ -6,24 +6,7 @@
 namespace lockstep {
 namespace {
 
-// A large learning rate, so that the update is most of the result.
-constexpr double kLr = 0.5, kDecay = 0.2, kLossScale = 4;
-
-void Begin(StepState& state) { state.Begin(/*step=*/3, kLr, 0, 0, kLossScale); }
-
-// Inputs: value, grad, momentum and, optionally, master.
-std::vector<Tensor> Run(const MuonHyper& hyper, std::span<const Tensor> in) {
-  StepState state(in[0].device(), 1);
-  Begin(state);
-  const UpdateInputs t = UpdateInputsOf(in, 1);
-  const MuonTensors tensors = {.value = t.value,
-                               .grad = t.grad,
-                               .momentum = t.states[0],
-                               .master = t.master,
-                               .weight_decay = kDecay};
-  ops::MuonUpdate(std::span(&tensors, 1), hyper, state);
-  return {t.value, t.states[0]};
-}
+using Case = UpdateCase<MuonHyper>;
 
 struct Matrix {
   int64_t rows, columns;
@@ -66,17 +49,15 @@ Matrix Orthogonalized(Matrix x, const MuonHyper& h) {
   return x;
 }
 
-std::vector<RefTensor> Reference(const MuonHyper& h, std::span<const RefTensor> in) {
-  StepState state(kCpu, 1);
-  Begin(state);
-  const double lr = state.Read().lr;  // as f32 has it
-  RefTensor p = UpdatedValue(in, 1), m = in[2];
+void Reference(const Case& c, const MuonHyper& h, const RefTensor& g, RefTensor& p,
+               std::span<RefTensor> states) {
+  RefTensor& m = states[0];
+  const double lr = c.Lr();
   const int64_t rows = p.shape[0], columns = p.shape[1];
   Matrix u(rows, columns);
   for (size_t i = 0; i < m.data.size(); ++i) {
-    const double g = in[1].data[i] / kLossScale;
-    m.data[i] = h.momentum * m.data[i] + (1 - h.momentum) * g;
-    u.data[i] = h.nesterov ? (1 - h.momentum) * g + h.momentum * m.data[i] : m.data[i];
+    m.data[i] = h.momentum * m.data[i] + (1 - h.momentum) * g.data[i];
+    u.data[i] = h.nesterov ? (1 - h.momentum) * g.data[i] + h.momentum * m.data[i] : m.data[i];
   }
   const Matrix x = Orthogonalized(u, h);
   const double larger = static_cast<double>(std::max(rows, columns));
@@ -84,71 +65,42 @@ std::vector<RefTensor> Reference(const MuonHyper& h, std::span<const RefTensor> 
   const double scale =
       h.scale == MuonScale::kMatchAdamW ? 0.2 * std::sqrt(larger) : std::sqrt(std::max(1.0, ratio));
   for (size_t i = 0; i < p.data.size(); ++i) {
-    p.data[i] = p.data[i] * (1 - lr * kDecay) - lr * scale * x.data[i];
+    p.data[i] = p.data[i] * (1 - lr * c.weight_decay) - lr * scale * x.data[i];
   }
-  return {p, m};
-}
-
-OpSample Sample(const std::string& name, const InputSpec& like, const MuonHyper& hyper = {},
-                bool master = false) {
-  OpSample s = UpdateSample(name, like, 1, master);
-  s.run = [=](std::span<const Tensor> in) { return Run(hyper, in); };
-  s.reference = [=](std::span<const RefTensor> in) { return Reference(hyper, in); };
-  return s;
-}
-
-std::vector<OpSample> Samples() {
-  OpSample zeros = Sample("zeros", {.shape = {4, 3}});
-  for (size_t i : {1, 2}) zeros.inputs[i].low = zeros.inputs[i].high = 0;
-  OpSample large = Sample("1024 x 4096", {.shape = {1024, 4096}});
-  large.flops = 5 * 2.0 * 1024 * 1024 * (4096 + 1024 + 4096);
-  large.elements_moved = 1024.0 * 4096 * 5;
-  large.benchmark_only = true;
-  return {Sample("empty", {.shape = {0, 3}}),
-          Sample("one", {.shape = {1, 1}}),
-          Sample("wide", {.shape = {7, 19}}),
-          Sample("tall", {.shape = {19, 7}}),
-          Sample("square", {.shape = {12, 12}}),
-          Sample("row", {.shape = {1, 9}}),
-          Sample("spectral scale, tall", {.shape = {19, 7}}, {.scale = MuonScale::kSpectral}),
-          Sample("spectral scale, wide", {.shape = {7, 19}}, {.scale = MuonScale::kSpectral}),
-          Sample("heavy ball", {.shape = {6, 10}}, {.momentum = 0.8, .nesterov = false}),
-          Sample("one step", {.shape = {6, 10}}, {.steps = 1}),
-          Sample("several chunks", {.shape = {40, 500}}),
-          Sample("strided", {.shape = {5, 9}, .non_contiguous = true}),
-          Sample("master", {.shape = {7, 13}}, {}, true),
-          zeros,
-          large};
-}
-
-std::vector<ErrorSample> Errors() {
-  using T = MuonTensors;
-  const UpdateErrors<T, MuonHyper> error(ops::MuonUpdate, {&T::value, &T::grad, &T::momentum});
-  return {
-      error(
-          "vector", [](auto& t, auto&) { t.value = t.grad = t.momentum = t.value.View({6}); },
-          "muon: tensor 0 must be a matrix, got f32[6] on "),
-      error(
-          "momentum of 1", [](auto&, auto& hyper) { hyper.momentum = 1; },
-          "muon: momentum must be in [0, 1), got 1"),
-      error(
-          "many steps", [](auto&, auto& hyper) { hyper.steps = 100; },
-          "muon: steps must be in [0, 100), got 100"),
-      error(
-          "no eps", [](auto&, auto& hyper) { hyper.eps = 0; }, "muon: eps must be positive, got 0"),
-      error(
-          "no momentum", [](auto& t, auto&) { t.momentum = Tensor(); },
-          "muon: momentum of tensor 0 must be a contiguous f32[2, 3]")};
 }
 
 OpCase Make() {
-  OpCase c;
-  c.name = "muon";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
-  c.differentiable = false;
-  c.samples = Samples;
-  c.errors = Errors;
-  return c;
+  const Case c = {.name = "muon",
+                  .update = ops::MuonUpdate,
+                  .states = kMuonStates,
+                  .reference = Reference,
+                  .hyper = {},
+                  .lr = 0.5,  // large, so that the update is most of the result
+                  .weight_decay = 0.2,
+                  // Of a 4096 x 4096 matrix: five times three products.
+                  .flops = 5 * 3 * 2.0 * 4096};
+  OpSample zeros = c.Sample("zeros", {.shape = {4, 3}}, c.hyper);
+  for (size_t i : {1, 2}) zeros.inputs[i].low = zeros.inputs[i].high = 0;
+  return c.Case(
+      {c.Sample("wide", {.shape = {7, 19}}, c.hyper), c.Sample("tall", {.shape = {19, 7}}, c.hyper),
+       c.Sample("square", {.shape = {12, 12}}, c.hyper),
+       c.Sample("row", {.shape = {1, 9}}, c.hyper),
+       c.Sample("spectral scale, tall", {.shape = {19, 7}}, {.scale = MuonScale::kSpectral}),
+       c.Sample("spectral scale, wide", {.shape = {7, 19}}, {.scale = MuonScale::kSpectral}),
+       c.Sample("heavy ball", {.shape = {6, 10}}, {.momentum = 0.8, .nesterov = false}),
+       c.Sample("one step", {.shape = {6, 10}}, {.steps = 1}),
+       c.Sample("several chunks of a matrix", {.shape = {40, 500}}, c.hyper), zeros},
+      {c.Error(
+           "vector", [](auto& t, auto&) { t.value = t.grad = t.states[0] = t.value.View({6}); },
+           "tensor 0 must be a matrix, got f32[6] on "),
+       c.Error(
+           "momentum of 1", [](auto&, auto& hyper) { hyper.momentum = 1; },
+           "momentum must be in [0, 1), got 1"),
+       c.Error(
+           "many steps", [](auto&, auto& hyper) { hyper.steps = 100; },
+           "steps must be in [0, 100), got 100"),
+       c.Error(
+           "no eps", [](auto&, auto& hyper) { hyper.eps = 0; }, "eps must be positive, got 0")});
 }
 
 const bool registered = RegisterOpCase(Make);

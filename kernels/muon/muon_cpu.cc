@@ -2,8 +2,8 @@
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/reduce.h"
-#include "kernels/muon/muon.h"
-#include "kernels/sgd/update_cpu.h"
+#include "kernels/cpu/update.h"
+#include "kernels/muon/muon_math.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -38,10 +38,10 @@ void Combine(int64_t n, A a, const A* x, A b, A* y) {
 
 // Updates the momentum and leaves what is to be orthogonalised in `out`.
 template <class A>
-void Momentum(const MuonTensors& t, const MuonHyper& hyper, const StepValues& values, A* out) {
-  const A scale = static_cast<A>(static_cast<double>(values.clip_factor) / values.loss_scale);
+void Momentum(const UpdateTensors& t, const MuonHyper& hyper, const StepValues& values, A* out) {
+  const A scale = static_cast<A>(GradientScale(values));
   const A keep = static_cast<A>(hyper.momentum), take = static_cast<A>(1 - hyper.momentum);
-  A* momentum = t.momentum.data<A>();
+  A* momentum = t.states[0].data<A>();
   DispatchFloat("muon", t.grad.dtype(), [&](auto tag) {
     using G = typename decltype(tag)::type;
     const G* grad = t.grad.data<G>();
@@ -104,19 +104,13 @@ A* Orthogonalize(int64_t rows, int64_t columns, const MuonHyper& h, A* x, A* spa
   return x;
 }
 
-double ScaleOf(MuonScale scale, int64_t rows, int64_t columns) {
-  const double r = static_cast<double>(rows), c = static_cast<double>(columns);
-  return scale == MuonScale::kMatchAdamW ? 0.2 * std::sqrt(std::max(r, c))
-                                         : std::sqrt(std::max(1.0, r / c));
-}
-
-void MuonUpdateCpu(Stream, std::span<const MuonTensors> tensors, const MuonHyper& hyper,
+void MuonUpdateCpu(Stream stream, std::span<const UpdateTensors> tensors, const MuonHyper& hyper,
                    const StepValues* values) {
   if (values->found_inf != 0) return;
-  for (const MuonTensors& t : tensors) {
+  for (const UpdateTensors& t : tensors) {
     const int64_t rows = t.value.dim(0), columns = t.value.dim(1), n = rows * columns;
     if (n == 0) continue;
-    DispatchFloat("muon", t.momentum.dtype(), [&](auto tag) {
+    DispatchFloat("muon", t.states[0].dtype(), [&](auto tag) {
       using A = typename decltype(tag)::type;
       if constexpr (std::is_same_v<A, Acc<A>>) {
         const Tensor memory = Tensor::Empty({2, n}, DTypeOf<A>);
@@ -124,15 +118,10 @@ void MuonUpdateCpu(Stream, std::span<const MuonTensors> tensors, const MuonHyper
         Momentum(t, hyper, *values, x);
         Normalize(n, hyper.eps, x);
         const A* direction = Orthogonalize(rows, columns, hyper, x, x + n);
-        const A keep = static_cast<A>(1 - values->lr * t.weight_decay);
-        const A step = static_cast<A>(-values->lr * ScaleOf(hyper.scale, rows, columns));
-        ForEachChunk(std::span(&t, 1), [&](const MuonTensors&, int64_t begin, int64_t end) {
-          DispatchUpdate("muon", t, begin, [&](auto, auto* value, auto* original, auto* grad) {
-            UpdateElements<A>(end - begin, value, original, grad, [=](A& p, A, int64_t i) {
-              p = std::fma(step, direction[begin + i], p * keep);
-            });
-          });
-        });
+        UpdateTensors update = t;
+        update.grad = memory.Slice(0, direction == x ? 0 : 1, direction == x ? 1 : 2);
+        UpdateAll<MuonRule>(stream, std::span<const UpdateTensors>(&update, 1),
+                            {MuonFactor(hyper.scale, rows, columns)}, values);
       }
     });
   }

@@ -1,10 +1,9 @@
 #include <algorithm>
-#include <cmath>
 
-#include "kernels/cuda/multi_tensor.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/update.cuh"
 #include "kernels/matmul/gemm_cuda.h"
-#include "kernels/muon/muon.h"
+#include "kernels/muon/muon_math.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -24,8 +23,7 @@ __global__ void __launch_bounds__(kThreads)
     out[i] = 0;
     return;
   }
-  const float scale = static_cast<float>(static_cast<double>(values->clip_factor) /
-                                         static_cast<double>(values->loss_scale));
+  const float scale = static_cast<float>(GradientScale(*values));
   const float g = ToFloat(grad[i]) * scale;
   const float m = fmaf(take, g - momentum[i], momentum[i]);
   momentum[i] = m;
@@ -73,27 +71,10 @@ __global__ void __launch_bounds__(kThreads)
   if (i < n) y[i] = fmaf(a, x[i], b * y[i]);
 }
 
-// p = p (1 - lr weight_decay) - lr scale direction; the direction takes the gradient's place.
-struct MuonRule {
-  struct Hyper {
-    double scale;
-  };
-  struct Coefficients {
-    float keep, step;
-    __device__ Coefficients(const StepValues& s, const Hyper& h, double weight_decay)
-        : keep(static_cast<float>(1 - static_cast<double>(s.lr) * weight_decay)),
-          step(static_cast<float>(-static_cast<double>(s.lr) * h.scale)) {}
-  };
-  static constexpr int kStates = 0;
-  static __device__ void Element(const Coefficients& c, float direction, float& p, float*) {
-    p = fmaf(c.step, direction, p * c.keep);
-  }
-};
-
 // One matrix [rows, columns] on its way.
 class Orthogonalizer {
  public:
-  Orthogonalizer(Stream stream, const MuonTensors& t)
+  Orthogonalizer(Stream stream, const UpdateTensors& t)
       : stream_(stream),
         rows_(t.value.dim(0)),
         columns_(t.value.dim(1)),
@@ -103,7 +84,7 @@ class Orthogonalizer {
         squares_(Tensor::Empty({2, side_, side_}, DType::kF32, t.value.device())) {}
 
   // The direction of the update, [rows, columns] of f32.
-  Tensor Run(const MuonTensors& t, const MuonHyper& hyper, const StepValues* values) {
+  Tensor Run(const UpdateTensors& t, const MuonHyper& hyper, const StepValues* values) {
     float* x = Data<float>(memory_);
     float* spare = x + n_;
     Momentum(t, hyper, values, x);
@@ -119,13 +100,14 @@ class Orthogonalizer {
  private:
   unsigned Grid(int64_t n) const { return Blocks(n, kThreads); }
 
-  void Momentum(const MuonTensors& t, const MuonHyper& hyper, const StepValues* values, float* x) {
+  void Momentum(const UpdateTensors& t, const MuonHyper& hyper, const StepValues* values,
+                float* x) {
     DispatchFloat("muon", t.grad.dtype(), [&](auto tag) {
       using G = typename decltype(tag)::type;
       Launch({"muon_momentum", t.grad}, MuonMomentumKernel<G>, Grid(n_), kThreads, 0, stream_,
              Data<G>(t.grad), n_, static_cast<float>(hyper.momentum),
              static_cast<float>(1 - hyper.momentum), hyper.nesterov, values,
-             Data<float>(t.momentum), x);
+             Data<float>(t.states[0]), x);
     });
   }
 
@@ -183,21 +165,14 @@ class Orthogonalizer {
   Tensor memory_, squares_;
 };
 
-double ScaleOf(MuonScale scale, int64_t rows, int64_t columns) {
-  const double r = static_cast<double>(rows), c = static_cast<double>(columns);
-  return scale == MuonScale::kMatchAdamW ? 0.2 * std::sqrt(std::max(r, c))
-                                         : std::sqrt(std::max(1.0, r / c));
-}
-
-void MuonUpdateCuda(Stream stream, std::span<const MuonTensors> tensors, const MuonHyper& hyper,
+void MuonUpdateCuda(Stream stream, std::span<const UpdateTensors> tensors, const MuonHyper& hyper,
                     const StepValues* values) {
-  for (const MuonTensors& t : tensors) {
+  for (const UpdateTensors& t : tensors) {
     if (t.value.numel() == 0) continue;
-    MuonTensors update = t;
+    UpdateTensors update = t;
     update.grad = Orthogonalizer(stream, t).Run(t, hyper, values);
-    UpdateAll<MuonRule>("muon_update", stream, std::span<const MuonTensors>(&update, 1),
-                        {ScaleOf(hyper.scale, t.value.dim(0), t.value.dim(1))}, values,
-                        [](const MuonTensors&, int) { return Tensor(); });
+    UpdateAll<MuonRule>(stream, std::span<const UpdateTensors>(&update, 1),
+                        {MuonFactor(hyper.scale, t.value.dim(0), t.value.dim(1))}, values);
   }
 }
 

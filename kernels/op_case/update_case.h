@@ -1,4 +1,4 @@
-// What the cases of the optimizers' updates share.
+// An optimizer's update as an OpCase: all are alike but for their arithmetic.
 #pragma once
 
 #include <functional>
@@ -7,73 +7,156 @@
 #include <vector>
 
 #include "kernels/op_case/op_case.h"
-#include "kernels/sgd/update.h"
+#include "kernels/update.h"
 
 namespace lockstep {
 
-// A sample's inputs as an update takes them, to be written to.
-struct UpdateInputs {
-  Tensor value, grad;
-  std::vector<Tensor> states;
-  Tensor master;  // of 16-bit values, where the sample has one
-};
+// Inputs of a sample: value, grad, the states and, optionally, master. A value that is not of 16
+// bits has no master, and begins as the master is.
+template <class Hyper>
+struct UpdateCase {
+  using Update = void (*)(std::span<const UpdateTensors>, const Hyper&, const StepState&);
+  // The update in plain loops of doubles: writes p and the states. g: without the loss scale.
+  using Reference = void (*)(const UpdateCase&, const Hyper&, const RefTensor& g, RefTensor& p,
+                             std::span<RefTensor> states);
+  static constexpr double kLossScale = 4, kLrFactor = 0.7;
 
-// Inputs: value, grad, the states and, optionally, master. A value that is not of 16 bits has no
-// master, and begins as the master is.
-inline UpdateInputs UpdateInputsOf(std::span<const Tensor> in, size_t states) {
-  const auto copy = [](const Tensor& x) { return x.Detach().Contiguous().Clone(); };
-  const DType wide = StateDType(in[0]);
-  UpdateInputs out{.value = copy(in[0]), .grad = copy(in[1]), .states = {}, .master = {}};
-  for (size_t i = 0; i < states; ++i) out.states.push_back(copy(in[2 + i]).To(wide));
-  if (in.size() == 2 + states) return out;
-  const Tensor master = copy(in[2 + states]).To(wide);
-  if (SizeOf(in[0].dtype()) == 2) {
-    out.master = master;
-  } else {
-    out.value = master.To(in[0].dtype());
+  std::string name;
+  Update update;
+  std::span<const char* const> states;  // their names
+  Reference reference;
+  Hyper hyper;  // of the samples that all have, and of the errors
+  double lr, weight_decay;
+  double flops;  // of an element
+  std::vector<Betas> betas = {};
+  double last_state_low = -1;  // of its values at first
+
+  void Begin(StepState& state) const { state.Begin(/*step=*/3, lr, betas, kLossScale); }
+
+  // As f32 has them: what kernels read, and the learning rate times its factor.
+  StepValues Values() const {
+    StepState state(kCpu, 1);
+    Begin(state);
+    return state.Read();
   }
-  return out;
-}
+  double Lr() const { return Values().lr * kLrFactor; }
 
-// What a reference starts from: the master, where there is one.
-inline RefTensor UpdatedValue(std::span<const RefTensor> in, size_t states) {
-  return in.size() > 2 + states ? in[2 + states] : in[0];
-}
+  std::vector<Tensor> Run(const Hyper& h, std::span<const Tensor> in) const {
+    const auto copy = [](const Tensor& x) { return x.Detach().Contiguous().Clone(); };
+    const DType wide = StateDType(in[0]);
+    UpdateTensors t{.value = copy(in[0]),
+                    .grad = copy(in[1]),
+                    .states = {},
+                    .master = {},
+                    .weight_decay = weight_decay,
+                    .lr_factor = kLrFactor};
+    for (size_t i = 0; i < states.size(); ++i) t.states.push_back(copy(in[2 + i]).To(wide));
+    if (in.size() > 2 + states.size()) {
+      t.master = copy(in[2 + states.size()]).To(wide);
+      if (SizeOf(t.value.dtype()) != 2) t.value = std::exchange(t.master, {}).To(t.value.dtype());
+    }
+    StepState state(in[0].device(), 1);
+    Begin(state);
+    update(std::span(&t, 1), h, state);
+    std::vector<Tensor> out = {t.value};
+    out.insert(out.end(), t.states.begin(), t.states.end());
+    return out;
+  }
 
-inline OpSample UpdateSample(const std::string& name, const InputSpec& like, size_t states,
-                             bool master) {
-  OpSample s;
-  s.name = name;
-  s.inputs.assign(2 + states + (master ? 1 : 0), like);
-  return s;
-}
-
-// An update of zeros of f32[2, 3] after `change`, which must fail with `message`. `fields`: the
-// tensors that this update has.
-template <class Tensors, class Hyper>
-class UpdateErrors {
- public:
-  using Update = void (*)(std::span<const Tensors>, const Hyper&, const StepState&);
-  using Change = std::function<void(Tensors&, Hyper&)>;
-
-  UpdateErrors(Update update, std::vector<Tensor Tensors::*> fields)
-      : update_(update), fields_(std::move(fields)) {}
-
-  ErrorSample operator()(const std::string& name, const Change& change,
-                         const std::string& message) const {
-    const auto run = [update = update_, fields = fields_, change](Device d) {
-      Tensors t;
-      Hyper hyper;
-      for (const auto field : fields) t.*field = Tensor::Zeros({2, 3}, DType::kF32, d);
-      change(t, hyper);
-      update(std::span(&t, 1), hyper, StepState(d, 1));
+  OpSample Sample(const std::string& sample, const InputSpec& like, const Hyper& h,
+                  bool master = false) const {
+    OpSample s;
+    s.name = sample;
+    s.inputs.assign(2 + states.size() + (master ? 1 : 0), like);
+    s.inputs[1 + states.size()].low = last_state_low;
+    s.run = [=, *this](std::span<const Tensor> in) { return Run(h, in); };
+    s.reference = [=, *this](std::span<const RefTensor> in) {
+      RefTensor g = in[1];
+      for (double& x : g.data) x /= kLossScale;
+      std::vector<RefTensor> out(in.begin() + 1, in.begin() + 2 + states.size());
+      out[0] = in.size() > 2 + states.size() ? in.back() : in[0];
+      reference(*this, h, g, out[0], std::span(out).subspan(1));
+      return out;
     };
-    return {name, run, message};
+    return s;
   }
 
- private:
-  Update update_;
-  std::vector<Tensor Tensors::*> fields_;
+  // Matrices, so that they serve Muon too.
+  std::vector<OpSample> Samples() const {
+    OpSample f32_grad = Sample("f32 gradient", {.shape = {1, 37}}, hyper);
+    f32_grad.inputs[1].dtype = DType::kF32;
+    OpSample large = Sample("16 million", {.shape = {4096, 4096}}, hyper);
+    large.flops = 4096.0 * 4096 * flops;
+    large.elements_moved = 4096.0 * 4096 * (3 + 2 * static_cast<double>(states.size()));
+    large.benchmark_only = true;
+    return {Sample("empty", {.shape = {0, 3}}, hyper),
+            Sample("one", {.shape = {1, 1}}, hyper),
+            Sample("odd", {.shape = {7, 13}}, hyper),
+            Sample("several chunks", {.shape = {3, 11003}}, hyper),
+            Sample("strided", {.shape = {5, 9}, .non_contiguous = true}, hyper),
+            Sample("master", {.shape = {7, 13}}, hyper, true),
+            f32_grad,
+            large};
+  }
+
+  // The message, after the op's name, of an update of zeros of f32[2, 3] that `change` has spoilt.
+  ErrorSample Error(const std::string& error,
+                    const std::function<void(UpdateTensors&, Hyper&)>& change,
+                    const std::string& message) const {
+    const auto run = [=, *this](Device d) {
+      const auto zeros = [d] { return Tensor::Zeros({2, 3}, DType::kF32, d); };
+      UpdateTensors t{.value = zeros(), .grad = zeros(), .states = {}, .master = {}};
+      for (size_t i = 0; i < states.size(); ++i) t.states.push_back(zeros());
+      Hyper h = hyper;
+      change(t, h);
+      StepState state(d, 1);
+      state.Begin(0, lr, betas);
+      update(std::span(&t, 1), h, state);
+    };
+    return {error, run, name + ": " + message};
+  }
+
+  std::vector<ErrorSample> Errors() const {
+    const std::string last = states.back();
+    return {Error(
+                "no gradient", [](auto& t, auto&) { t.grad = Tensor(); },
+                "grad of tensor 0 must be floating, got undefined tensor"),
+            Error(
+                "shape of the gradient",
+                [](auto& t, auto&) {
+                  t.grad = t.grad.View({3, 2});
+                },
+                "grad of tensor 0 must be a contiguous f32[2, 3]"),
+            Error(
+                "no state", [](auto& t, auto&) { t.states.pop_back(); },
+                last + " of tensor 0 must be a contiguous f32[2, 3]"),
+            Error(
+                "dtype of the state",
+                [](auto& t, auto&) { t.states.back() = t.states.back().To(DType::kBF16); },
+                last + " of tensor 0 must be a contiguous f32[2, 3]"),
+            Error(
+                "master of an f32 value", [](auto& t, auto&) { t.master = t.value.Clone(); },
+                "tensor 0 has a master, but its value is f32[2, 3]")};
+  }
+
+  // With the samples and errors that this op has besides.
+  OpCase Case(std::vector<OpSample> samples, std::vector<ErrorSample> errors) const {
+    OpCase c;
+    c.name = name;
+    c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+    c.differentiable = false;
+    c.samples = [*this, own = std::move(samples)] {
+      std::vector<OpSample> all = Samples();
+      all.insert(all.end(), own.begin(), own.end());
+      return all;
+    };
+    c.errors = [*this, own = std::move(errors)] {
+      std::vector<ErrorSample> all = Errors();
+      all.insert(all.end(), own.begin(), own.end());
+      return all;
+    };
+    return c;
+  }
 };
 
 }  // namespace lockstep

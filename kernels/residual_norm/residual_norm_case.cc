@@ -58,7 +58,7 @@ OpSample OpenSample(NormKind kind, const std::string& name, const InputSpec& x, 
   if (open.bias) s.inputs.push_back({.shape = {x.shape[-1]}, .low = -2, .high = 2});
   s.run = [=](std::span<const Tensor> in) {
     StepState state(in[0].device(), kSeed);
-    state.Begin(kStep, 0, 0.9, 0.99);
+    state.Begin(kStep, 0);
     state.SetFirstSample(open.first_sample);
     const TrainingScope scope(state);
     ops::Branch branch = in[1];

@@ -3,38 +3,45 @@
 
 #include <cmath>
 
-#include "core/philox.h"  // LS_HOST_DEVICE
-#include "core/step_state.h"
 #include "kernels/sgd/sgd.h"
 
 namespace lockstep {
 
-// What is the same for all elements of a parameter; computed in f64, rounded once to A.
-template <class A>
-struct SgdCoefficients {
-  A grad_scale, momentum, weight_decay, minus_lr;
-  bool nesterov;
+// Without momentum.
+struct SgdRule {
+  static constexpr char kName[] = "sgd_update";
+  static constexpr int kStates = 0;
+  using Hyper = SgdHyper;
 
-  LS_HOST_DEVICE SgdCoefficients(const StepValues& s, const SgdHyper& h, double decay)
-      : grad_scale(static_cast<A>(static_cast<double>(s.clip_factor) / s.loss_scale)),
-        momentum(static_cast<A>(h.momentum)),
-        weight_decay(static_cast<A>(decay)),
-        minus_lr(-static_cast<A>(s.lr)),
-        nesterov(h.nesterov) {}
+  template <class A>
+  struct Coefficients {
+    A grad_scale, momentum, weight_decay, minus_lr;
+    bool nesterov;
+
+    LS_HOST_DEVICE Coefficients(const StepValues& s, const Hyper& h, double lr, double decay)
+        : grad_scale(static_cast<A>(GradientScale(s))),
+          momentum(static_cast<A>(h.momentum)),
+          weight_decay(static_cast<A>(decay)),
+          minus_lr(-static_cast<A>(lr)),
+          nesterov(h.nesterov) {}
+  };
+
+  template <class A>
+  LS_HOST_DEVICE static void Element(const Coefficients<A>& c, A grad, A& p, A*) {
+    p = std::fma(c.minus_lr, std::fma(c.weight_decay, p, grad * c.grad_scale), p);
+  }
 };
 
-// Products that are added to something stand inside fma, so that no compiler has a choice whether
-// to contract.
-template <class A>
-LS_HOST_DEVICE inline void SgdElement(const SgdCoefficients<A>& c, A grad, A& p) {
-  p = std::fma(c.minus_lr, std::fma(c.weight_decay, p, grad * c.grad_scale), p);
-}
+struct SgdMomentumRule : SgdRule {
+  static constexpr int kStates = 1;
 
-template <class A>
-LS_HOST_DEVICE inline void SgdMomentumElement(const SgdCoefficients<A>& c, A grad, A& p, A& m) {
-  const A g = std::fma(c.weight_decay, p, grad * c.grad_scale);
-  m = std::fma(c.momentum, m, g);
-  p = std::fma(c.minus_lr, c.nesterov ? std::fma(c.momentum, m, g) : m, p);
-}
+  template <class A>
+  LS_HOST_DEVICE static void Element(const Coefficients<A>& c, A grad, A& p, A* states) {
+    A& m = states[0];
+    const A g = std::fma(c.weight_decay, p, grad * c.grad_scale);
+    m = std::fma(c.momentum, m, g);
+    p = std::fma(c.minus_lr, c.nesterov ? std::fma(c.momentum, m, g) : m, p);
+  }
+};
 
 }  // namespace lockstep

@@ -37,9 +37,9 @@ TEST(HostReadTest, OfNothingAndOfWhatHasNoValues) {
 
 TEST(HostReadTest, ReadsStepValues) {
   StepState state(kCpu, 11);
-  state.Begin(4, 0.5, 0.9, 0.95);
+  state.Begin(4, 0.5);
   HostRead read = state.ReadLater();
-  state.Begin(5, 0.25, 0.9, 0.95);
+  state.Begin(5, 0.25);
   EXPECT_EQ(ToStepValues(read).step, 4);
   EXPECT_EQ(ToStepValues(read).lr, 0.5f);
   EXPECT_EQ(state.Read().step, 5);

@@ -21,7 +21,7 @@ Tensor Ones(const Shape& shape) { return Tensor::Full(shape, 1, DType::kF32); }
 std::vector<float> Mask(const Shape& shape, double p, int64_t first_sample = 0, int64_t step = 0,
                         uint64_t seed = 1, uint64_t site = kSite) {
   StepState state(kCpu, seed);
-  state.Begin(step, 0, 0.9, 0.99);
+  state.Begin(step, 0);
   state.SetFirstSample(first_sample);
   const TrainingScope scope(state);
   return ops::Dropout(Ones(shape), p, site).ToVector<float>();
@@ -94,7 +94,7 @@ TEST(DropoutTest, TheMaskDoesNotDependOnThreads) {
 // Backward runs after the state went on to the next micro-batch, and to the next step.
 TEST(DropoutTest, BackwardHasTheMaskOfItsForward) {
   StepState state(kCpu, 5);
-  state.Begin(3, 0, 0.9, 0.99);
+  state.Begin(3, 0);
   const TrainingScope scope(state);
   std::vector<Tensor> x, y;
   for (int64_t micro = 0; micro < 2; ++micro) {
@@ -102,7 +102,7 @@ TEST(DropoutTest, BackwardHasTheMaskOfItsForward) {
     x.push_back(Ones({4, 33}).SetRequiresGrad());
     y.push_back(ops::Dropout(x.back(), 0.4, kSite));
   }
-  state.Begin(4, 0, 0.9, 0.99);
+  state.Begin(4, 0);
   for (int i = 0; i < 2; ++i) {
     Backward(y[i], Ones({4, 33}));
     EXPECT_EQ(x[i].grad().ToVector<float>(), y[i].ToVector<float>());

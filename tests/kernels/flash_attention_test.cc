@@ -94,7 +94,7 @@ std::vector<Tensor> Compute(const Case& c, DType dtype, Device device) {
     inputs.push_back(x);
   }
   StepState state(device, 5);
-  state.Begin(3, 0.1, 0.9, 0.95);
+  state.Begin(3, 0.1);
   state.SetFirstSample(2);
   const TrainingScope scope(state);
   const Tensor y = c.joint

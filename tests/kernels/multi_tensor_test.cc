@@ -59,26 +59,24 @@ std::vector<Parameter> MakeParameters(Device device) {
   return all;
 }
 
-template <class Tensors>
-std::vector<Tensors> As(const std::vector<Parameter>& parameters) {
-  std::vector<Tensors> all;
+// Every other one is of a group with a learning rate of its own.
+std::vector<UpdateTensors> Tensors(const std::vector<Parameter>& parameters, size_t states) {
+  std::vector<UpdateTensors> all;
   for (const Parameter& p : parameters) {
-    Tensors t;
-    t.value = p.value;
-    t.grad = p.grad;
-    t.master = p.master;
-    t.weight_decay = 0.1;
-    if constexpr (requires { t.momentum; }) t.momentum = p.average;
-    if constexpr (requires { t.exp_avg; }) t.exp_avg = p.average;
-    if constexpr (requires { t.exp_avg_sq; }) t.exp_avg_sq = p.square;
-    all.push_back(t);
+    const std::vector<Tensor> both = {p.average, p.square};
+    all.push_back({.value = p.value,
+                   .grad = p.grad,
+                   .states = {both.begin(), both.begin() + static_cast<int64_t>(states)},
+                   .master = p.master,
+                   .weight_decay = 0.1,
+                   .lr_factor = all.size() % 2 == 0 ? 1 : 0.3});
   }
   return all;
 }
 
 StepState MakeState(Device device) {
   StepState state(device, 1);
-  state.Begin(3, 0.01, 0.9, 0.95, 4);
+  state.Begin(3, 0.01, {{0.9, 0.95}, {0.9, 0.999}}, 4);
   return state;
 }
 
@@ -104,21 +102,21 @@ void ExpectSameUpdate(const F& update) {
 
 TEST_F(MultiTensor, AdamWOfManyTensorsHasTheBitsOfTheCpu) {
   ExpectSameUpdate([](const std::vector<Parameter>& p, const StepState& state) {
-    ops::AdamWUpdate(As<AdamWTensors>(p), {}, state);
+    ops::AdamWUpdate(Tensors(p, 2), {}, state);
   });
 }
 
 TEST_F(MultiTensor, SgdOfManyTensorsHasTheBitsOfTheCpu) {
   for (const SgdHyper hyper : {SgdHyper{}, SgdHyper{0.9, false}, SgdHyper{0.9, true}}) {
     ExpectSameUpdate([&](const std::vector<Parameter>& p, const StepState& state) {
-      ops::SgdUpdate(As<SgdTensors>(p), hyper, state);
+      ops::SgdUpdate(Tensors(p, 1), hyper, state);
     });
   }
 }
 
 TEST_F(MultiTensor, LionOfManyTensorsHasTheBitsOfTheCpu) {
   ExpectSameUpdate([](const std::vector<Parameter>& p, const StepState& state) {
-    ops::LionUpdate(As<LionTensors>(p), {}, state);
+    ops::LionUpdate(Tensors(p, 1), {}, state);
   });
 }
 
@@ -129,16 +127,16 @@ TEST_F(MultiTensor, AnUpdateWithFoundInfChangesNothing) {
       Tensor::FromVector<float>({1, std::numeric_limits<float>::infinity()}, {2}, kGpu);
   ops::GradNorm(std::span(&infinite, 1), 1, state);
   EXPECT_EQ(state.Read().found_inf, 1);
-  ops::AdamWUpdate(As<AdamWTensors>(parameters), {}, state);
-  ops::SgdUpdate(As<SgdTensors>(parameters), {0.9, false}, state);
-  ops::LionUpdate(As<LionTensors>(parameters), {}, state);
+  ops::AdamWUpdate(Tensors(parameters, 2), {}, state);
+  ops::SgdUpdate(Tensors(parameters, 1), {0.9, false}, state);
+  ops::LionUpdate(Tensors(parameters, 1), {}, state);
   ExpectEqual(parameters, before);
 
   const auto matrix = [](int seed) { return MakeTensor(12, seed, DType::kF32, kGpu).View({3, 4}); };
-  const MuonTensors muon{matrix(1), matrix(2), matrix(3), Tensor(), 0.1};
+  const UpdateTensors muon{matrix(1), matrix(2), {matrix(3)}, Tensor(), 0.1};
   ops::MuonUpdate(std::span(&muon, 1), {}, state);
   EXPECT_EQ(Bytes(muon.value), Bytes(matrix(1)));
-  EXPECT_EQ(Bytes(muon.momentum), Bytes(matrix(3)));
+  EXPECT_EQ(Bytes(muon.states[0]), Bytes(matrix(3)));
 }
 
 TEST_F(MultiTensor, TheNormOfManyGradientsIsThatOfTheCpu) {

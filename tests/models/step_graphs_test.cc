@@ -39,7 +39,12 @@ struct Bench {
   Bench(const GptConfig& config, DType dtype, bool graphs, int64_t accum = 2)
       : tokens(Tokens(300)), model(config) {
     model.Materialize(kGpu, 4, dtype);
-    optimizer = std::make_unique<optim::AdamW>(model.Parameters());
+    // Two groups, so that captured updates read two pairs of bias corrections.
+    optim::ParameterGroup all = {.parameters = model.Parameters()};
+    optim::ParameterGroup last = {.lr_factor = 0.5, .betas = Betas{0.8, 0.9}};
+    last.parameters.push_back(all.parameters.back());
+    all.parameters.pop_back();
+    optimizer = std::make_unique<optim::AdamW>(std::vector{all, last});
     loader = std::make_unique<data::Loader>(tokens, Shuffled(*tokens),
                                             data::BatchLayout{.batch_size = 3, .accum = accum});
     trainer = std::make_unique<Trainer>(

@@ -144,7 +144,7 @@ class BlockChain : public testing::TestWithParam<TransformerBlockOptions> {
 TEST_P(BlockChain, ComputesWhatBlocksDoOneByOne) { ExpectEqualRuns(); }
 
 TEST_P(BlockChain, AlsoInTrainingWithTheSameMasks) {
-  state_.Begin(3, 0, 0.9, 0.99);
+  state_.Begin(3, 0);
   const TrainingScope training(state_);
   ExpectEqualRuns();
 }

@@ -323,10 +323,10 @@ TEST(MuonTest, UpdatesAreNearlyOrthogonal) {
 
 TEST(MuonTest, ThePredicateChoosesTheMatrices) {
   const auto not_w = [](const Parameter& p) { return p.value().ndim() == 2 && p.name() != "w"; };
-  const Muon muon(Model(), {.matrix = not_w});
-  ASSERT_EQ(muon.matrices().size(), 2u);
-  EXPECT_EQ(muon.matrices()[0]->name(), "large");
-  EXPECT_EQ(muon.NamedState()[2].first, "w.exp_avg");
+  const NamedTensors state = Muon(Model(), {.matrix = not_w}).NamedState();
+  EXPECT_EQ(state[0].first, "large.momentum_buffer");
+  EXPECT_EQ(state[1].first, "tall.momentum_buffer");
+  EXPECT_EQ(state[2].first, "w.exp_avg");
   ExpectError<ArgumentError>(
       [] { Muon m(Model(), {.matrix = [](const Parameter&) { return true; }}); },
       "Muon: the parameter 'b' was chosen as a matrix, but is f32[13]");

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/optim/testdata/{sgd,lion,muon}.txt: steps of SGD, Lion and Muon with clipping.
+"""Makes tests/optim/testdata/{sgd,lion,muon,groups}.txt: steps of SGD, Lion and Muon with clipping.
 
     python3 tests/peers/make_optimizer_goldens.py
 
@@ -9,6 +9,7 @@ rate that changes every step. A line is "<dtype>.<variant>.<parameter>.<what>.<s
 (17) significant digits give back every float (double). SGD and Muon are torch.optim's, Lion is
 lion-pytorch's. Muon's orthogonalisation rounds to bf16 in PyTorch: its variants "adamw" and "spectral"
 (the scale of the learning rate) have the same code without the rounding, "bf16" is as it comes.
+In groups.txt v is in a group of its own, with OWN settings; its variants are optimizers, AdamW too.
 """
 import inspect
 import pathlib
@@ -20,6 +21,8 @@ from torch.optim import _muon
 OUT = pathlib.Path(__file__).resolve().parents[2] / "tests/optim/testdata"
 STEPS, DECAY, MAX_NORM = 6, 0.1, 1.0
 SHAPES = {"w": (4, 6), "v": (7, 3), "b": (5,)}
+OWN = {"factor": 0.3, "weight_decay": 0.4}
+OWN_BETAS = {"betas": (0.7, 0.99)}
 
 ROUNDED = _muon._zeropower_via_newtonschulz
 _source = inspect.getsource(ROUNDED)
@@ -29,8 +32,25 @@ exec(_source.replace("torch.bfloat16", "grad.dtype"), _scope)
 EXACT = _scope["_zeropower_via_newtonschulz"]
 
 
+def make_groups(variant, p):
+    """v's group, whose learning rate has a factor, beside w and b."""
+    plain = [{"params": [p["w"]], "weight_decay": DECAY}, {"params": [p["b"]], "weight_decay": 0.0}]
+    own = {"params": [p["v"]], **OWN}
+    if variant == "adamw":
+        return [torch.optim.AdamW([*plain, {**own, **OWN_BETAS}], lr=1.0, betas=(0.9, 0.95), eps=1e-8)]
+    if variant == "sgd":
+        return [torch.optim.SGD([*plain, own], lr=1.0, momentum=0.9)]
+    if variant == "lion":
+        return [Lion([*plain, {**own, **OWN_BETAS}], lr=1.0, betas=(0.9, 0.95), use_triton=False)]
+    _muon._zeropower_via_newtonschulz = EXACT
+    return [torch.optim.Muon([plain[0], own], lr=1.0, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW([plain[1]], lr=1.0, betas=(0.9, 0.95), eps=1e-8)]
+
+
 def make(kind, variant, p):
     """The optimizers of a variant, and of each parameter what its state is called in ours."""
+    if kind == "groups":
+        return make_groups(variant, p)
     decay = [{"params": [p["w"], p["v"]], "weight_decay": DECAY}, {"params": [p["b"]], "weight_decay": 0.0}]
     if kind == "sgd":
         momentum = 0.0 if variant == "plain" else 0.9
@@ -69,7 +89,7 @@ def lines(kind, variant, dtype):
         torch.nn.utils.clip_grad_norm_(list(p.values()), MAX_NORM)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = lr
+                group["lr"] = lr * group.get("factor", 1.0)
             optimizer.step()
         for name, value in p.items():
             yield line(f"{name}.value.{step}", value.detach())
@@ -80,10 +100,11 @@ def lines(kind, variant, dtype):
 
 
 for kind, variants in {"sgd": ["plain", "momentum", "nesterov"], "lion": ["lion"],
-                       "muon": ["adamw", "spectral", "bf16"]}.items():
+                       "muon": ["adamw", "spectral", "bf16"],
+                       "groups": ["adamw", "sgd", "lion", "muon"]}.items():
     text = []
     for variant in variants:
         for dtype in (torch.float32, torch.float64):
-            if variant != "bf16" or dtype == torch.float32:
+            if dtype == torch.float32 or (variant != "bf16" and kind != "groups"):
                 text += lines(kind, variant, dtype)
     (OUT / f"{kind}.txt").write_text("\n".join(text) + "\n")

@@ -42,7 +42,7 @@ TEST_F(CudaStreamTest, UploadsFillsAndReadsDoNotWait) {
     const StreamGuard guard(stream);
     StepState state(kGpu, 5);
     Blocked blocked(stream);
-    state.Begin(3, 0.5, 0.9, 0.95);
+    state.Begin(3, 0.5);
     state.SetFirstSample(7);
     HostRead values = state.ReadLater();
     std::vector<int32_t> ids = {1, 2, 3, 4};
@@ -52,7 +52,7 @@ TEST_F(CudaStreamTest, UploadsFillsAndReadsDoNotWait) {
     const Tensor ones = Tensor::Full({3}, 1, DType::kF32, kGpu);
     EXPECT_FALSE(values.Ready());
     EXPECT_FALSE(read.Ready());
-    state.Begin(4, 0.25, 0.9, 0.95);  // comes after the read
+    state.Begin(4, 0.25);  // comes after the read
     blocked.Open();
     EXPECT_EQ(ToStepValues(values).step, 3);
     EXPECT_EQ(ToStepValues(values).first_sample, 7);

@@ -1,4 +1,4 @@
-// One launch over the elements of many parameters: the updates of the optimizers.
+// One launch over the elements of many parameters: the loop of an elementwise update.
 #pragma once
 
 #include <algorithm>
@@ -7,15 +7,14 @@
 #include <vector>
 
 #include "core/cuda/launch.h"
-#include "core/step_state.h"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/shared.cuh"
+#include "kernels/update.h"
 
 namespace lockstep::cuda {
 
 inline constexpr int kUpdateThreads = 256;
 inline constexpr int64_t kUpdateChunk = 8192;  // elements of a block
-inline constexpr int kMostStates = 2;
 
 // One parameter as a kernel sees it. The table of a launch travels in the kernel's arguments, of
 // which every GPU takes 4 KiB: nothing is copied, so a captured graph keeps its own.
@@ -25,11 +24,11 @@ struct UpdateTensor {
   const void* grad;
   float* state[kMostStates];
   int64_t n;
-  double weight_decay;
+  double weight_decay, lr_factor;
   int first_block;  // of the grid
   bool aligned;     // all pointers start a 16-byte access
 };
-inline constexpr int kTableTensors = 56;
+inline constexpr int kTableTensors = 55;
 struct UpdateTable {
   UpdateTensor tensors[kTableTensors];
   int count;
@@ -77,13 +76,7 @@ __device__ inline void Write(bf16* p, const float (&x)[4]) {
   *reinterpret_cast<uint2*>(p) = raw;
 }
 
-// Updates the elements of a table's tensors, by a Rule:
-//   struct SgdRule {
-//     using Hyper = ...;            // trivially copyable
-//     using Coefficients = ...;     // Coefficients(const StepValues&, const Hyper&, weight_decay)
-//     static constexpr int kStates; // tensors of state, at most kMostStates
-//     static __device__ void Element(const Coefficients&, float grad, float& p, float* states);
-//   };
+// Updates the elements of a table's tensors by a Rule (kernels/update.h).
 // Does nothing where values->found_inf is set. One pass over memory, four elements at a time.
 // T: of the value, P: of the original, G: of the gradient.
 // Grid: kUpdateChunk elements of a tensor to a block. Shared memory: the coefficients, which one
@@ -91,14 +84,17 @@ __device__ inline void Write(bf16* p, const float (&x)[4]) {
 template <class Rule, class T, class P, class G>
 __global__ void __launch_bounds__(kUpdateThreads)
     UpdateKernel(UpdateTable table, typename Rule::Hyper hyper, const StepValues* values) {
-  using Coefficients = typename Rule::Coefficients;
+  using Coefficients = typename Rule::template Coefficients<float>;
   struct alignas(16) Bytes {
     unsigned char at[sizeof(Coefficients)];
   };
   SHARED_ARRAY(Bytes, shared, 1);
   if (values->found_inf != 0) return;
   const UpdateTensor& t = table.tensors[FindTensor(table, static_cast<int>(blockIdx.x))];
-  if (threadIdx.x == 0) new (shared[0].at) Coefficients(*values, hyper, t.weight_decay);
+  if (threadIdx.x == 0) {
+    const double lr = static_cast<double>(values->lr) * t.lr_factor;
+    new (shared[0].at) Coefficients(*values, hyper, lr, t.weight_decay);
+  }
   __syncthreads();
   const Coefficients c = *reinterpret_cast<const Coefficients*>(shared[0].at);
 
@@ -155,22 +151,21 @@ __global__ void __launch_bounds__(kUpdateThreads)
   }
 }
 
-// Updates all tensors: value, grad and master are as the optimizers' argument structs have them;
-// state(t, k) is the k-th tensor of state. As many launches as there are combinations of dtypes,
-// and tables.
-template <class Rule, class Tensors, class GetState>
-void UpdateAll(const char* name, Stream stream, std::span<const Tensors> tensors,
-               const typename Rule::Hyper& hyper, const StepValues* values, const GetState& state) {
+// Updates all tensors by a Rule. As many launches as there are combinations of dtypes, and tables.
+template <class Rule>
+void UpdateAll(Stream stream, std::span<const UpdateTensors> tensors,
+               const typename Rule::Hyper& hyper, const StepValues* values) {
+  static_assert(Rule::kStates <= kMostStates);
   struct Kinds {
     DType value, grad;
     bool master;
     bool operator==(const Kinds&) const = default;
   };
-  const auto kinds_of = [](const Tensors& t) {
+  const auto kinds_of = [](const UpdateTensors& t) {
     return Kinds{t.value.dtype(), t.grad.dtype(), t.master.defined()};
   };
   std::vector<Kinds> all;
-  for (const Tensors& t : tensors) {
+  for (const UpdateTensors& t : tensors) {
     if (std::find(all.begin(), all.end(), kinds_of(t)) == all.end()) all.push_back(kinds_of(t));
   }
   const auto run = [&](const Kinds& kinds, auto value_tag, auto original_tag, auto grad_tag) {
@@ -180,11 +175,11 @@ void UpdateAll(const char* name, Stream stream, std::span<const Tensors> tensors
     UpdateTable table{};
     int blocks = 0;
     const auto flush = [&] {
-      Launch(name, UpdateKernel<Rule, T, P, G>, static_cast<unsigned>(blocks), kUpdateThreads, 0,
-             stream, table, hyper, values);
+      Launch(Rule::kName, UpdateKernel<Rule, T, P, G>, static_cast<unsigned>(blocks),
+             kUpdateThreads, 0, stream, table, hyper, values);
       table.count = blocks = 0;
     };
-    for (const Tensors& t : tensors) {
+    for (const UpdateTensors& t : tensors) {
       if (kinds_of(t) != kinds || t.value.numel() == 0) continue;
       const int64_t needed = CeilDiv(t.value.numel(), kUpdateChunk);
       if (table.count == kTableTensors || blocks + needed > INT32_MAX) flush();
@@ -198,10 +193,11 @@ void UpdateAll(const char* name, Stream stream, std::span<const Tensors> tensors
       entry.grad = t.grad.raw_data();
       entry.n = t.value.numel();
       entry.weight_decay = t.weight_decay;
+      entry.lr_factor = t.lr_factor;
       entry.first_block = blocks;
       entry.aligned = AllAligned16(entry.value, entry.original, entry.grad);
       for (int k = 0; k < Rule::kStates; ++k) {
-        entry.state[k] = Data<float>(state(t, k));
+        entry.state[k] = Data<float>(t.states[k]);
         entry.aligned = entry.aligned && IsAligned16(entry.state[k]);
       }
       blocks += Blocks(t.value.numel(), kUpdateChunk);
@@ -209,8 +205,8 @@ void UpdateAll(const char* name, Stream stream, std::span<const Tensors> tensors
     flush();
   };
   for (const Kinds& kinds : all) {
-    DispatchFloat(name, kinds.value, [&](auto value_tag) {
-      DispatchFloat(name, kinds.grad, [&](auto grad_tag) {
+    DispatchFloat(Rule::kName, kinds.value, [&](auto value_tag) {
+      DispatchFloat(Rule::kName, kinds.grad, [&](auto grad_tag) {
         if constexpr (sizeof(typename decltype(value_tag)::type) == 2) {
           if (kinds.master) return run(kinds, value_tag, TypeTag<float>(), grad_tag);
         }

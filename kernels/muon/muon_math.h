@@ -1,0 +1,40 @@
+// The last step of Muon for one element, shared by all devices.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/muon/muon.h"
+
+namespace lockstep {
+
+// What the learning rate is multiplied by for a matrix [rows, columns].
+inline double MuonFactor(MuonScale scale, int64_t rows, int64_t columns) {
+  const double r = static_cast<double>(rows), c = static_cast<double>(columns);
+  return scale == MuonScale::kMatchAdamW ? 0.2 * std::sqrt(std::max(r, c))
+                                         : std::sqrt(std::max(1.0, r / c));
+}
+
+// p = p (1 - lr weight_decay) - lr factor X, with X in the gradient's place.
+struct MuonRule {
+  static constexpr char kName[] = "muon_update";
+  static constexpr int kStates = 0;
+  struct Hyper {
+    double factor;
+  };
+
+  template <class A>
+  struct Coefficients {
+    A keep, step;
+
+    LS_HOST_DEVICE Coefficients(const StepValues&, const Hyper& h, double lr, double weight_decay)
+        : keep(static_cast<A>(1 - lr * weight_decay)), step(static_cast<A>(-lr * h.factor)) {}
+  };
+
+  template <class A>
+  LS_HOST_DEVICE static void Element(const Coefficients<A>& c, A x, A& p, A*) {
+    p = std::fma(c.step, x, p * c.keep);
+  }
+};
+
+}  // namespace lockstep

@@ -1,0 +1,43 @@
+#include "kernels/update.h"
+
+namespace lockstep::ops::internal {
+namespace {
+
+void CheckLikeValue(const char* op, size_t i, const char* name, const Tensor& t,
+                    const Tensor& value, DType dtype) {
+  LS_CHECK(t.defined() && t.shape() == value.shape() && t.dtype() == dtype && t.is_contiguous() &&
+               t.device() == value.device(),
+           op, ": ", name, " of tensor ", i, " must be a contiguous ", dtype, value.shape(), " on ",
+           value.device(), ", got ", t.Describe());
+}
+
+}  // namespace
+
+void PrepareUpdate(const char* op, std::span<const UpdateTensors> tensors,
+                   std::span<const char* const> state_names, const StepState& state) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto& [value, grad, states, master, weight_decay, lr_factor] = tensors[i];
+    LS_CHECK(value.defined() && IsFloating(value.dtype()) && value.is_contiguous() &&
+                 value.device() == state.device(),
+             op, ": value of tensor ", i, " must be contiguous, floating and on ", state.device(),
+             " as the StepState is, got ", value.Describe());
+    LS_CHECK(grad.defined() && IsFloating(grad.dtype()), op, ": grad of tensor ", i,
+             " must be floating, got ", grad.Describe());
+    CheckLikeValue(op, i, "grad", grad, value, grad.dtype());
+    for (size_t k = 0; k < state_names.size(); ++k) {
+      CheckLikeValue(op, i, state_names[k], k < states.size() ? states[k] : Tensor(), value,
+                     StateDType(value));
+    }
+    if (!master.defined()) continue;
+    LS_CHECK(SizeOf(value.dtype()) == 2, op, ": tensor ", i, " has a master, but its value is ",
+             value.Describe(), ": only 16-bit values have one");
+    CheckLikeValue(op, i, "master", master, value, DType::kF32);
+  }
+  for (const UpdateTensors& t : tensors) {
+    t.value.storage().BumpVersion();
+    if (t.master.defined()) t.master.storage().BumpVersion();
+    for (size_t k = 0; k < state_names.size(); ++k) t.states[k].storage().BumpVersion();
+  }
+}
+
+}  // namespace lockstep::ops::internal
