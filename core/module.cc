@@ -7,7 +7,8 @@ namespace internal {
 
 ChildSlot::ChildSlot(Module* owner, std::string name) : owner_(owner), name_(std::move(name)) {
   for (const ChildSlot* other : owner->children_) {
-    LS_CHECK(other->name() != name_, "a module already has a child named '", name_, "'");
+    LS_CHECK(name_.empty() || other->name() != name_, "a module already has a child named '", name_,
+             "'");
   }
   owner->children_.push_back(this);
 }
@@ -89,16 +90,29 @@ void Module::ReplaceChild(const std::string& path, std::shared_ptr<Module> modul
   if (named_) AssignNames(path_);
 }
 
-void Module::Replace(const std::string& path, std::shared_ptr<Module> module) {
+std::vector<internal::ChildSlot*> Module::Slots() const {
+  std::vector<internal::ChildSlot*> out;
   for (internal::ChildSlot* child : children_) {
+    if (child->name().empty()) {
+      const auto below = child->module()->Slots();
+      out.insert(out.end(), below.begin(), below.end());
+    } else {
+      out.push_back(child);
+    }
+  }
+  return out;
+}
+
+void Module::Replace(const std::string& path, std::shared_ptr<Module> module) {
+  std::string known;
+  for (internal::ChildSlot* child : Slots()) {
     if (child->name() == path) return child->Replace(std::move(module));
     const std::string prefix = child->name() + ".";
     if (path.starts_with(prefix)) {
       return child->module()->Replace(path.substr(prefix.size()), std::move(module));
     }
+    known += " " + child->name();
   }
-  std::string known;
-  for (const internal::ChildSlot* child : children_) known += " " + child->name();
   throw ArgumentError(StrCat("no child module '", path, "'; there are:", known));
 }
 

@@ -35,7 +35,10 @@ class ChildSlot {
   std::string name_;
 };
 
-// Calls f for the tensors among a module's outputs: what backward hooks hang on.
+}  // namespace internal
+
+// Calls f for the tensors of what a module returns: backward hooks hang on these. For a type of
+// your own, declare an overload next to it, in its namespace.
 template <class F>
 void ForEachTensor(const Tensor& t, const F& f) {
   f(t);
@@ -49,7 +52,6 @@ void ForEachTensor(const std::pair<A, B>& p, const F& f) {
   ForEachTensor(p.first, f);
   ForEachTensor(p.second, f);
 }
-}  // namespace internal
 
 // Everything about a module but the type of its Forward (see ModuleOf). Modules are held by
 // shared_ptr or as locals, and neither copied nor moved: children know their place.
@@ -61,7 +63,8 @@ class Module {
   Module& operator=(const Module&) = delete;
 
   // ---- The tree. Names are paths: "h.0.attn.c_attn.weight". A parameter shared by several places
-  // appears once, under its first name. Order: own parameters, then children, as declared. Where a
+  // appears once, under its first name. Order: own parameters, then children, as declared. A child
+  // whose own name is empty stands at its owner's path ("" joined with "wte" is "wte"). Where a
   // module is below itself, they throw ArgumentError naming the path. ----
   std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> NamedParameters() const;
   std::vector<std::shared_ptr<Parameter>> Parameters() const;
@@ -92,6 +95,21 @@ class Module {
   // been destroyed by then: what its hooks were to do (gather weights, say) would not be done.
   void AddPreBackwardHook(Hook hook) { pre_backward_.push_back(std::move(hook)); }
   void AddPostBackwardHook(Hook hook) { post_backward_.push_back(std::move(hook)); }
+  // Runs `forward` as this module's forward: with its hooks. ModuleOf's operator() does so; a
+  // parent that computes several children in one pass nests theirs.
+  template <class F>
+  auto WithHooks(const F& forward) {
+    RunHooks(pre_forward_);
+    const uint64_t first = NextSequence();
+    auto out = forward();
+    if (!pre_backward_.empty() || !post_backward_.empty()) {
+      std::vector<const Tensor*> outputs;
+      ForEachTensor(out, [&](const Tensor& t) { outputs.push_back(&t); });
+      HookBackward(outputs, first);
+    }
+    RunHooks(post_forward_);
+    return out;
+  }
 
  protected:
   std::shared_ptr<Parameter> AddParameter(const std::string& name, const Shape& shape,
@@ -102,18 +120,16 @@ class Module {
   // `value` on its device; of f64 in an f64 model if it is floating, else of its own dtype.
   Tensor& AddBuffer(const std::string& name, const Tensor& value);
 
-  void RunPreForward() { RunHooks(pre_forward_); }
-  void RunPostForward() { RunHooks(post_forward_); }
-  bool has_backward_hooks() const { return !pre_backward_.empty() || !post_backward_.empty(); }
-  // Hangs the backward hooks on the graph that was recorded since `first_sequence`.
-  void HookBackward(std::span<const Tensor* const> outputs, uint64_t first_sequence);
-
  private:
   friend class internal::ChildSlot;
+  // The slots at this module's path: its own, and those of children without a name.
+  std::vector<internal::ChildSlot*> Slots() const;
   void Replace(const std::string& path, std::shared_ptr<Module> module);
   // Adds this module, which stands at `path`, and what is below. `above`: the modules on the way.
   void Collect(const std::string& path, std::vector<std::pair<std::string, Module*>>& above,
                std::vector<std::pair<std::string, Module*>>& out);
+  // Hangs the backward hooks on the graph that was recorded since `first_sequence`.
+  void HookBackward(std::span<const Tensor* const> outputs, uint64_t first_sequence);
   void RunHooks(const std::vector<Hook>& hooks) {
     for (const Hook& hook : hooks) hook(*this);
   }
@@ -144,16 +160,7 @@ template <class Out, class... In>
 class ModuleOf<Out(In...)> : public Module {
  public:
   Out operator()(In... in) {
-    RunPreForward();
-    const uint64_t first = NextSequence();
-    Out out = Forward(std::forward<In>(in)...);
-    if (has_backward_hooks()) {
-      std::vector<const Tensor*> outputs;
-      internal::ForEachTensor(out, [&](const Tensor& t) { outputs.push_back(&t); });
-      HookBackward(outputs, first);
-    }
-    RunPostForward();
-    return out;
+    return WithHooks([&] { return Forward(std::forward<In>(in)...); });
   }
 
  protected:
@@ -163,33 +170,47 @@ class ModuleOf<Out(In...)> : public Module {
 // The interface most layers have: a tensor in, a tensor out.
 using Layer = ModuleOf<Tensor(const Tensor&)>;
 
+// Lets modules of another interface into the slots of M: a class that is an M, with a type From and
+// a constructor from std::shared_ptr<From>. Specialise it next to M. The adapter itself is not part
+// of the tree: names, hooks and parameters are those of the module that it calls.
+template <class M>
+class SlotAdapter;
+
 // A member of a module that holds a child, by an interface M so that it can be replaced:
 //   Child<Layer> fc{this, "fc", std::make_shared<nn::Linear>(in, out)};
+// Throws ArgumentError for a module that neither is an M nor has an adapter to one.
 template <class M>
 class Child : public internal::ChildSlot {
  public:
-  Child(Module* owner, std::string name, std::shared_ptr<M> module)
-      : ChildSlot(owner, std::move(name)), module_(std::move(module)) {
-    LS_CHECK(module_ != nullptr, "the child '", this->name(), "' must be a module, not null");
+  Child(Module* owner, std::string name, std::shared_ptr<Module> module)
+      : ChildSlot(owner, std::move(name)) {
+    LS_CHECK(module != nullptr, "the child '", this->name(), "' must be a module, not null");
+    Child::Replace(std::move(module));
   }
 
   template <class... In>
   auto operator()(In&&... in) {
-    return (*module_)(std::forward<In>(in)...);
+    return (*callee_)(std::forward<In>(in)...);
   }
-  M* operator->() const { return module_.get(); }
-  M& operator*() const { return *module_; }
+  M* operator->() const { return callee_.get(); }
+  M& operator*() const { return *callee_; }
   std::shared_ptr<Module> module() const override { return module_; }
   void Replace(std::shared_ptr<Module> module) override {
-    auto typed = std::dynamic_pointer_cast<M>(module);
-    LS_CHECK(typed != nullptr, "the child '", name(),
+    auto callee = std::dynamic_pointer_cast<M>(module);
+    if constexpr (requires { typename SlotAdapter<M>::From; }) {
+      auto other = std::dynamic_pointer_cast<typename SlotAdapter<M>::From>(module);
+      if (!callee && other) callee = std::make_shared<SlotAdapter<M>>(std::move(other));
+    }
+    LS_CHECK(callee != nullptr, "the child '", name(),
              "' cannot be replaced by a module of another "
              "interface: it must take and return the same types");
-    module_ = std::move(typed);
+    module_ = std::move(module);
+    callee_ = std::move(callee);
   }
 
  private:
-  std::shared_ptr<M> module_;
+  std::shared_ptr<Module> module_;
+  std::shared_ptr<M> callee_;  // the module, or its adapter
 };
 
 // Children named "<name>.0", "<name>.1", ...
@@ -200,7 +221,7 @@ class ChildList {
       : owner_(owner), name_(std::move(name)) {
     for (auto& module : modules) Add(std::move(module));
   }
-  void Add(std::shared_ptr<M> module) {
+  void Add(std::shared_ptr<Module> module) {
     items_.push_back(
         std::make_unique<Child<M>>(owner_, StrCat(name_, ".", items_.size()), std::move(module)));
   }

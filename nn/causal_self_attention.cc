@@ -10,10 +10,8 @@
 namespace lockstep::nn {
 namespace {
 
-std::shared_ptr<Linear> MakeLinear(int64_t in, int64_t out, bool bias, double std) {
-  return std::make_shared<Linear>(
-      in, out,
-      LinearOptions{.bias = bias, .weight_init = Normal(0, std), .bias_init = Constant(0)});
+LinearOptions Options(bool bias, double std) {
+  return {.bias = bias, .weight_init = Normal(0, std), .bias_init = Constant(0)};
 }
 
 // Checked before any child is made, so that the message speaks of what the user gave.
@@ -41,10 +39,12 @@ CausalSelfAttention::CausalSelfAttention(int64_t n_embd, int64_t n_head,
       dropout_(options.dropout),
       rotary_(options.rotary),
       c_attn_(this, "c_attn",
-              MakeLinear(n_embd, (n_head_ + 2 * n_kv_head_) * (n_embd / n_head_), options.bias,
-                         options.init_std)),
-      c_proj_(this, "c_proj", MakeLinear(n_embd, n_embd, options.bias, options.residual_std)),
-      resid_dropout_(this, "resid_dropout", std::make_shared<Dropout>(options.dropout)) {}
+              std::make_shared<Linear>(n_embd, (n_head_ + 2 * n_kv_head_) * (n_embd / n_head_),
+                                       Options(options.bias, options.init_std))),
+      c_proj_(this, "c_proj",
+              std::make_shared<BranchLinear>(n_embd, n_embd,
+                                             Options(options.bias, options.residual_std))),
+      resid_dropout_(this, "resid_dropout", std::make_shared<BranchDropout>(options.dropout)) {}
 
 Tensor CausalSelfAttention::Attend(const Tensor& x) {
   Tensor qkv = c_attn_(x);
@@ -65,10 +65,8 @@ Tensor CausalSelfAttention::Attend(const Tensor& x) {
   return ops::CausalAttention(qkv, n_head_, drop ? dropout_ : 0.0, site, n_kv_head_);
 }
 
-Tensor CausalSelfAttention::Forward(const Tensor& x) { return resid_dropout_(c_proj_(Attend(x))); }
-
-ops::Branch CausalSelfAttention::ForwardBranch(const ops::Branch& x) {
-  return BranchOf(resid_dropout_, BranchOf(c_proj_, Attend(ops::Complete(x))));
+ops::Branch CausalSelfAttention::Forward(ops::Branch x) {
+  return resid_dropout_(c_proj_(Attend(ops::Complete(x))));
 }
 
 }  // namespace lockstep::nn

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "nn/branch.h"
+#include "nn/residual_stream.h"
 #include "nn/rotary.h"
 
 namespace lockstep::nn {
@@ -20,10 +20,11 @@ struct CausalSelfAttentionOptions {
 
 // Vaswani et al., "Attention is all you need" (2017), with a causal mask:
 //   q, k, v = split(c_attn(x)); y = c_proj(concat_h(softmax(q_h k_h^T / sqrt(D)) v_h))
-// x [B, T, n_embd] -> the same. With D = n_embd / n_head, H = n_head and G = n_kv_head, children,
-// replaceable: c_attn (n_embd -> (H + 2 G) D, in the order q, k, v), c_proj (n_embd -> n_embd),
-// resid_dropout. G < H is grouped-query attention (Ainslie et al., 2023): a key head serves H / G
-// neighbouring query heads. The mask of the attention weights' dropout has the site
+// x [B, T, n_embd] -> the same, as a branch. With D = n_embd / n_head, H = n_head and G =
+// n_kv_head, children, replaceable: c_attn, a Layer (n_embd -> (H + 2 G) D, in the order q, k, v),
+// c_proj (n_embd -> n_embd) and resid_dropout, BranchLayers. G < H is grouped-query attention
+// (Ainslie et al., 2023): a key head serves H / G neighbouring query heads. The mask of the
+// attention weights' dropout has the site
 // "<path>.attn_dropout". Throws ArgumentError unless n_embd is a multiple of n_head, and that of
 // n_kv_head.
 class CausalSelfAttention : public BranchLayer {
@@ -35,8 +36,7 @@ class CausalSelfAttention : public BranchLayer {
   int64_t n_kv_head() const { return n_kv_head_; }
 
  protected:
-  Tensor Forward(const Tensor& x) final;
-  ops::Branch ForwardBranch(const ops::Branch& x) final;
+  ops::Branch Forward(ops::Branch x) override;
 
  private:
   Tensor Attend(const Tensor& x);  // what c_proj takes
@@ -44,7 +44,8 @@ class CausalSelfAttention : public BranchLayer {
   int64_t n_head_, n_kv_head_;
   double dropout_;
   std::shared_ptr<Rotary> rotary_;
-  Child<Layer> c_attn_, c_proj_, resid_dropout_;
+  Child<Layer> c_attn_;
+  Child<BranchLayer> c_proj_, resid_dropout_;
 };
 
 }  // namespace lockstep::nn

@@ -8,22 +8,31 @@ namespace lockstep::nn {
 
 uint64_t RandomSite(const std::string& path) { return DistinctSite(HashName(path)); }
 
-Dropout::Dropout(double p) : p_(p) {
+namespace {
+
+double CheckProbability(double p) {
   LS_CHECK(p >= 0 && p < 1, "the probability of dropout must be in [0, 1), got ", p);
+  return p;
 }
+
+bool Drops(double p) { return p > 0 && CurrentStepState() != nullptr; }
+
+}  // namespace
+
+Dropout::Dropout(double p) : p_(CheckProbability(p)) {}
 
 Tensor Dropout::Forward(const Tensor& x) {
-  if (p_ == 0 || CurrentStepState() == nullptr) return x;
-  return ops::Dropout(x, p_, RandomSite(path()));
+  return Drops(p_) ? ops::Dropout(x, p_, RandomSite(path())) : x;
 }
 
-ops::Branch Dropout::ForwardBranch(const ops::Branch& x) {
-  if (p_ == 0 || CurrentStepState() == nullptr) return x;
-  // One dropout is left open, the first of two is not.
-  ops::Branch y = x.dropout == 0 ? x : ops::Complete(x);
-  y.dropout = p_;
-  y.site = RandomSite(path());
-  return y;
+BranchDropout::BranchDropout(double p) : p_(CheckProbability(p)) {}
+
+ops::Branch BranchDropout::Forward(ops::Branch x) {
+  if (!Drops(p_)) return x;
+  if (x.dropout > 0) x = ops::Complete(x);
+  x.dropout = p_;
+  x.site = RandomSite(path());
+  return x;
 }
 
 }  // namespace lockstep::nn

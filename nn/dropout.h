@@ -1,7 +1,7 @@
 // Dropout, Srivastava et al. (2014).
 #pragma once
 
-#include "nn/branch.h"
+#include "nn/residual_stream.h"
 
 namespace lockstep::nn {
 
@@ -10,15 +10,27 @@ namespace lockstep::nn {
 // module's path, how often it ran before in the micro-batch, the element's place in the global
 // batch), not of rank, micro-batch or device. So the model must have names (Module::Materialize).
 // Throws ArgumentError unless 0 <= p < 1.
-class Dropout : public BranchLayer {
+class Dropout : public Layer {
  public:
   explicit Dropout(double p);
 
   double p() const { return p_; }
 
  protected:
-  Tensor Forward(const Tensor& x) final;
-  ops::Branch ForwardBranch(const ops::Branch& x) final;
+  Tensor Forward(const Tensor& x) override;
+
+ private:
+  double p_;
+};
+
+// The dropout of a branch, with the mask that Dropout has at this path: left to whoever adds the
+// branch to the stream. Where the branch has one already, that one is completed.
+class BranchDropout : public BranchLayer {
+ public:
+  explicit BranchDropout(double p);
+
+ protected:
+  ops::Branch Forward(ops::Branch x) override;
 
  private:
   double p_;

@@ -4,28 +4,44 @@
 
 namespace lockstep::nn {
 
-Linear::Linear(int64_t in_features, int64_t out_features, const LinearOptions& options)
-    : activation_(options.activation) {
+template <class Interface>
+LinearParameters<Interface>::LinearParameters(int64_t in_features, int64_t out_features,
+                                              const LinearOptions& options) {
   LS_CHECK(in_features > 0 && out_features > 0, "Linear needs positive sizes, got ", in_features,
            " inputs and ", out_features, " outputs");
   const auto init = [&](const Initializer& given) {
     return given ? given : KaimingUniform(in_features);
   };
-  weight_ = AddParameter("weight", {out_features, in_features}, init(options.weight_init),
-                         /*decay=*/true);
+  weight_ = this->AddParameter("weight", {out_features, in_features}, init(options.weight_init),
+                               /*decay=*/true);
   if (options.bias) {
-    bias_ = AddParameter("bias", {out_features}, init(options.bias_init), /*decay=*/false);
+    bias_ = this->AddParameter("bias", {out_features}, init(options.bias_init), /*decay=*/false);
   }
 }
 
+template class LinearParameters<Layer>;
+template class LinearParameters<BranchLayer>;
+
+Linear::Linear(int64_t in_features, int64_t out_features, const LinearOptions& options)
+    : LinearParameters(in_features, out_features, options), activation_(options.activation) {}
+
 Tensor Linear::Forward(const Tensor& x) {
-  return ops::Linear(x, weight_->value(), bias_ ? bias_->value() : Tensor(), activation_);
+  return ops::Linear(x, *weight(), bias() ? bias()->value() : Tensor(), activation_);
 }
 
-ops::Branch Linear::ForwardBranch(const ops::Branch& x) {
-  if (activation_ != Activation::kNone) return Forward(ops::Complete(x));
-  ops::Branch y = ops::Linear(ops::Complete(x), weight_->value());
-  if (bias_) y.bias = bias_->value();
+BranchLinear::BranchLinear(int64_t in_features, int64_t out_features, const LinearOptions& options)
+    : LinearParameters(in_features, out_features, options) {
+  LS_CHECK(options.activation == Activation::kNone,
+           "BranchLinear leaves its bias to others, so it cannot have an activation: use Linear");
+}
+
+ops::Branch BranchLinear::Forward(ops::Branch x) {
+  ops::Branch y = ops::Linear(ops::Complete(x), *weight());
+  if (bias()) {
+    // In f32 at least, so that the gradient of a 16-bit bias comes here unrounded.
+    const Tensor& b = bias()->value();
+    y.bias = b.dtype() == DType::kF64 || b.dtype() == DType::kF32 ? b.Clone() : b.To(DType::kF32);
+  }
   return y;
 }
 

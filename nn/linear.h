@@ -1,10 +1,10 @@
-// A fully connected layer.
+// Fully connected layers.
 #pragma once
 
 #include <memory>
 
 #include "kernels/linear/linear.h"
-#include "nn/branch.h"
+#include "nn/residual_stream.h"
 
 namespace lockstep::nn {
 
@@ -15,26 +15,43 @@ struct LinearOptions {
   Initializer bias_init;                      // as torch.nn.Linear has it for both
 };
 
-// y = activation(x weight^T + bias): x [..., in_features] -> [..., out_features].
-// Parameters: weight [out_features, in_features] (decays), bias [out_features] (does not).
-// As a branch it leaves the bias to the one who adds it, if it has no activation. Throws
-// ArgumentError if a size is not positive.
-class Linear : public BranchLayer {
+// What Linear and BranchLinear share. Parameters: weight [out_features, in_features] (decays), bias
+// [out_features] (does not). Throws ArgumentError if a size is not positive.
+template <class Interface>
+class LinearParameters : public Interface {
  public:
-  Linear(int64_t in_features, int64_t out_features, const LinearOptions& options = {});
-
   int64_t in_features() const { return weight_->logical_shape()[1]; }
   int64_t out_features() const { return weight_->logical_shape()[0]; }
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
   const std::shared_ptr<Parameter>& bias() const { return bias_; }  // null without one
 
  protected:
-  Tensor Forward(const Tensor& x) final;
-  ops::Branch ForwardBranch(const ops::Branch& x) final;
+  LinearParameters(int64_t in_features, int64_t out_features, const LinearOptions& options);
+
+ private:
+  std::shared_ptr<Parameter> weight_, bias_;
+};
+
+// y = activation(x weight^T + bias): x [..., in_features] -> [..., out_features].
+class Linear : public LinearParameters<Layer> {
+ public:
+  Linear(int64_t in_features, int64_t out_features, const LinearOptions& options = {});
+
+ protected:
+  Tensor Forward(const Tensor& x) override;
 
  private:
   Activation activation_;
-  std::shared_ptr<Parameter> weight_, bias_;
+};
+
+// The last product of a branch: x weight^T, with a copy of the bias, f32 at least, left to whoever
+// adds it to the stream. Throws ArgumentError for options with an activation.
+class BranchLinear : public LinearParameters<BranchLayer> {
+ public:
+  BranchLinear(int64_t in_features, int64_t out_features, const LinearOptions& options = {});
+
+ protected:
+  ops::Branch Forward(ops::Branch x) override;
 };
 
 }  // namespace lockstep::nn

@@ -5,22 +5,30 @@
 
 namespace lockstep::nn {
 
-Tensor LogitsOrLoss(const Tensor& x, const Tensor& weight, const Tensor& targets,
-                    int64_t loss_chunk) {
-  if (!targets.defined()) return ops::Linear(x, weight);
-  return ops::LinearCrossEntropy(x, weight, targets, Reduction::kSum, loss_chunk);
+namespace {
+
+int64_t CheckChunk(int64_t loss_chunk) {
+  LS_CHECK(loss_chunk >= 0, "LmHead needs a loss_chunk of at least 0, got ", loss_chunk);
+  return loss_chunk;
 }
 
+}  // namespace
+
 LmHead::LmHead(int64_t n_embd, int64_t vocab_size, Initializer init, int64_t loss_chunk)
-    : loss_chunk_(loss_chunk) {
+    : loss_chunk_(CheckChunk(loss_chunk)) {
   LS_CHECK(n_embd > 0 && vocab_size > 0, "LmHead needs positive sizes, got n_embd = ", n_embd,
            " and vocab_size = ", vocab_size);
-  LS_CHECK(loss_chunk >= 0, "LmHead needs a loss_chunk of at least 0, got ", loss_chunk);
   weight_ = AddParameter("weight", {vocab_size, n_embd}, std::move(init), /*decay=*/true);
 }
 
+LmHead::LmHead(std::shared_ptr<Parameter> weight, int64_t loss_chunk)
+    : loss_chunk_(CheckChunk(loss_chunk)), weight_(std::move(weight)) {
+  ShareParameter("weight", weight_);
+}
+
 Tensor LmHead::Forward(const Tensor& x, const Tensor& targets) {
-  return LogitsOrLoss(x, weight_->value(), targets, loss_chunk_);
+  if (!targets.defined()) return ops::Linear(x, *weight_);
+  return ops::LinearCrossEntropy(x, *weight_, targets, Reduction::kSum, loss_chunk_);
 }
 
 }  // namespace lockstep::nn

@@ -7,19 +7,18 @@
 
 namespace lockstep::nn {
 
-// x [..., C], weight [V, C]. Where `targets` is undefined the logits, x weight^T [..., V]; else the
-// sum of the cross entropies with the targets, i32 or i64 [...] and -1 for none: a scalar, f64 for
-// f64, else f32. The logits of at most `loss_chunk` rows stand in memory for it (0: no limit):
-// ops::LinearCrossEntropy.
-Tensor LogitsOrLoss(const Tensor& x, const Tensor& weight, const Tensor& targets,
-                    int64_t loss_chunk);
-
 using LmHeadLayer = ModuleOf<Tensor(const Tensor& x, const Tensor& targets)>;
 
-// LogitsOrLoss with a weight of its own. Parameter: weight [vocab_size, n_embd] (decays).
+// x [..., n_embd]. Where `targets` is undefined the logits, x weight^T [..., vocab_size]; else the
+// sum of the cross entropies with the targets, i32 or i64 [...] and -1 for none: a scalar, f64 for
+// f64, else f32. The logits of at most `loss_chunk` rows stand in memory for it (0: no limit):
+// ops::LinearCrossEntropy. Parameter: weight [vocab_size, n_embd] (decays).
 class LmHead : public LmHeadLayer {
  public:
   LmHead(int64_t n_embd, int64_t vocab_size, Initializer init, int64_t loss_chunk);
+  // Tied: with the weight of another module, the token embedding. Whoever replaces that module
+  // unties it, unless the head is replaced too.
+  LmHead(std::shared_ptr<Parameter> weight, int64_t loss_chunk);
 
  protected:
   Tensor Forward(const Tensor& x, const Tensor& targets) override;

@@ -44,16 +44,15 @@ Mlp::Mlp(int64_t n_embd, int64_t hidden, const MlpOptions& options)
     : activation_(options.activation),
       c_fc_(this, "c_fc", MakeInput(n_embd, hidden, options)),
       c_proj_(this, "c_proj",
-              std::make_shared<Linear>(hidden, n_embd,
-                                       LinearOptions{.bias = options.bias,
-                                                     .weight_init = Normal(0, options.residual_std),
-                                                     .bias_init = Constant(0)})),
-      dropout_(this, "dropout", std::make_shared<Dropout>(options.dropout)) {}
+              std::make_shared<BranchLinear>(
+                  hidden, n_embd,
+                  LinearOptions{.bias = options.bias,
+                                .weight_init = Normal(0, options.residual_std),
+                                .bias_init = Constant(0)})),
+      dropout_(this, "dropout", std::make_shared<BranchDropout>(options.dropout)) {}
 
-Tensor Mlp::Forward(const Tensor& x) { return dropout_(c_proj_(Activate(activation_, c_fc_(x)))); }
-
-ops::Branch Mlp::ForwardBranch(const ops::Branch& x) {
-  return BranchOf(dropout_, BranchOf(c_proj_, Activate(activation_, c_fc_(ops::Complete(x)))));
+ops::Branch Mlp::Forward(ops::Branch x) {
+  return dropout_(c_proj_(Activate(activation_, c_fc_(ops::Complete(x)))));
 }
 
 }  // namespace lockstep::nn

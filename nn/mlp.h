@@ -1,7 +1,7 @@
 // The perceptron of a transformer's blocks: GPT-2's, or Llama's gated one.
 #pragma once
 
-#include "nn/branch.h"
+#include "nn/residual_stream.h"
 
 namespace lockstep::nn {
 
@@ -21,20 +21,21 @@ struct MlpOptions {
   double residual_std = 0.02;  // of c_proj's weight; GPT-2: init_std / sqrt(2 * layers)
 };
 
-// y = dropout(c_proj(activation(c_fc(x)))): x [..., n_embd] -> the same. Children, replaceable:
-// c_fc (n_embd -> hidden; kSwiGlu: -> 2 hidden, the gate before up, as one product), c_proj (hidden
-// -> n_embd), dropout. What replaces c_fc must apply a kGelu itself.
+// y = dropout(c_proj(activation(c_fc(x)))): x [..., n_embd] -> the same, as a branch. Children,
+// replaceable: c_fc, a Layer (n_embd -> hidden; kSwiGlu: -> 2 hidden, the gate before up, as one
+// product), c_proj (hidden -> n_embd) and dropout, BranchLayers. What replaces c_fc must apply a
+// kGelu itself.
 class Mlp : public BranchLayer {
  public:
   Mlp(int64_t n_embd, int64_t hidden, const MlpOptions& options = {});
 
  protected:
-  Tensor Forward(const Tensor& x) final;
-  ops::Branch ForwardBranch(const ops::Branch& x) final;
+  ops::Branch Forward(ops::Branch x) override;
 
  private:
   MlpActivation activation_;
-  Child<Layer> c_fc_, c_proj_, dropout_;
+  Child<Layer> c_fc_;
+  Child<BranchLayer> c_proj_, dropout_;
 };
 
 }  // namespace lockstep::nn

@@ -16,10 +16,11 @@ ResidualNorm::ResidualNorm(int64_t dim, const NormOptions& options)
   }
 }
 
-std::pair<Tensor, Tensor> ResidualNorm::Forward(const Tensor& x, const ops::Branch& branch) {
+std::pair<Tensor, Tensor> ResidualNorm::Forward(const ResidualStream& stream) {
+  const auto& [x, open] = stream;
   const Tensor& weight = weight_->value();
   const Tensor bias = bias_ ? bias_->value() : Tensor();
-  if (branch.value.defined()) return ops::ResidualNorm(kind_, x, branch, weight, bias, eps_);
+  if (open.value.defined()) return ops::ResidualNorm(kind_, x, open, weight, bias, eps_);
   return {x, kind_ == NormKind::kRmsNorm ? ops::RmsNorm(x, weight, eps_)
                                          : ops::LayerNorm(x, weight, bias, eps_)};
 }

@@ -4,8 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "core/module.h"
-#include "kernels/residual_norm/residual_norm.h"
+#include "nn/residual_stream.h"
 
 namespace lockstep::nn {
 
@@ -15,9 +14,9 @@ struct NormOptions {
   double eps = 1e-5;
 };
 
-// (x, branch) -> {x + branch, norm(x + branch)}, all [..., dim], in one pass, with the bias and the
-// dropout that the branch left open; without a branch (its value is undefined) {x, norm(x)}.
-using ResidualNormLayer = ModuleOf<std::pair<Tensor, Tensor>(const Tensor&, const ops::Branch&)>;
+// stream -> {Complete(stream), norm(Complete(stream))}, both [..., dim], in one pass, with the bias
+// and the dropout that the branch left open; where nothing is to be added {x, norm(x)}.
+using ResidualNormLayer = ModuleOf<std::pair<Tensor, Tensor>(const ResidualStream&)>;
 
 // Parameters are those of the norm: weight [dim] = 1 and, if it has one, bias [dim] = 0; neither
 // decays. Throws ArgumentError unless dim and eps are positive.
@@ -26,7 +25,7 @@ class ResidualNorm : public ResidualNormLayer {
   ResidualNorm(int64_t dim, const NormOptions& options);
 
  protected:
-  std::pair<Tensor, Tensor> Forward(const Tensor& x, const ops::Branch& branch) override;
+  std::pair<Tensor, Tensor> Forward(const ResidualStream& stream) override;
 
  private:
   NormKind kind_;

@@ -1,6 +1,5 @@
 #include "nn/transformer_block.h"
 
-#include "kernels/residual/residual.h"
 #include "nn/causal_self_attention.h"
 
 namespace lockstep::nn {
@@ -33,28 +32,10 @@ TransformerBlock::TransformerBlock(const TransformerBlockOptions& options)
                                             .init_std = options.init_std,
                                             .residual_std = options.residual_std})) {}
 
-std::pair<Tensor, Tensor> TransformerBlock::Attend(const Tensor& x, const ops::Branch& branch) {
-  const auto [sum, normed] = ln_1_(x, branch);
-  return ln_2_(sum, BranchOf(attn_, normed));
-}
-
-Tensor TransformerBlock::Forward(const Tensor& x) {
-  const auto [middle, normed] = Attend(x, {});
-  return ops::Residual(middle, mlp_(normed));
-}
-
-std::pair<Tensor, ops::Branch> TransformerBlock::Continue(const Tensor& x,
-                                                          const ops::Branch& branch) {
-  RunPreForward();
-  const uint64_t first = NextSequence();
-  const auto [middle, normed] = Attend(x, branch);
-  std::pair<Tensor, ops::Branch> out{middle, BranchOf(mlp_, normed)};
-  if (has_backward_hooks()) {
-    const Tensor* outputs[] = {&out.first, &out.second.value};
-    HookBackward(outputs, first);
-  }
-  RunPostForward();
-  return out;
+ResidualStream TransformerBlock::Forward(ResidualStream stream) {
+  const auto [after_input, attn_in] = ln_1_(stream);
+  const auto [after_attn, mlp_in] = ln_2_(ResidualStream(after_input, attn_(attn_in)));
+  return {after_attn, mlp_(mlp_in)};
 }
 
 }  // namespace lockstep::nn

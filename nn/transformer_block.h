@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <utility>
 
 #include "nn/mlp.h"
 #include "nn/residual_norm.h"
@@ -27,31 +26,25 @@ struct TransformerBlockOptions {
 
 // Pre-norm block, Radford et al., "Language models are unsupervised multitask learners" (2019):
 //   x = x + attn(ln_1(x)); y = x + mlp(ln_2(x))
-// x [B, T, n_embd] -> the same. Children, replaceable: ln_1, attn (CausalSelfAttention), ln_2, mlp
-// (Mlp); the norms are ResidualNormLayers, since a sum and its norm are one pass. With RMS norms,
+// x [B, T, n_embd] -> the same, as streams: ln_1 adds what the block before left open, and what mlp
+// gives is left to the norm after this block. Children, replaceable: ln_1 and ln_2, which are
+// ResidualNormLayers since a sum and its norm are one pass, attn (CausalSelfAttention) and mlp
+// (Mlp), which are BranchLayers. With RMS norms,
 // rotary positions and SwiGLU this is the block of Llama, Touvron et al. (2023). Parameter names
 // are those of Hugging Face's GPT-2; weights of linear layers are [out, in], where its Conv1D
 // stores [in, out].
-class TransformerBlock : public Layer {
+class TransformerBlock : public Block {
  public:
   explicit TransformerBlock(const TransformerBlockOptions& options);
 
-  // A block between others: its input is x + Complete(branch), or x where there is no branch, and
-  // so is its output; ln_1, and the norm after this block, add them up. Runs the hooks of
-  // operator().
-  std::pair<Tensor, ops::Branch> Continue(const Tensor& x, const ops::Branch& branch);
-
  protected:
-  Tensor Forward(const Tensor& x) final;
+  ResidualStream Forward(ResidualStream stream) override;
 
  private:
-  // {the sum after attention, its norm}
-  std::pair<Tensor, Tensor> Attend(const Tensor& x, const ops::Branch& branch);
-
   Child<ResidualNormLayer> ln_1_;
-  Child<Layer> attn_;
+  Child<BranchLayer> attn_;
   Child<ResidualNormLayer> ln_2_;
-  Child<Layer> mlp_;
+  Child<BranchLayer> mlp_;
 };
 
 }  // namespace lockstep::nn

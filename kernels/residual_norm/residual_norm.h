@@ -33,6 +33,13 @@ struct Branch {
 // The tensor that a branch stands for.
 Tensor Complete(const Branch& branch);
 
+// For modules that return branches; see core/module.h.
+template <class F>
+void ForEachTensor(const Branch& branch, const F& f) {
+  f(branch.value);
+  f(branch.bias);
+}
+
 // {s, y}: s = x + Complete(branch), and y = norm(s), as ops::LayerNorm or ops::RmsNorm, in one pass
 // each way. x, branch.value: [..., C] of one floating dtype; weight: [C]; bias: [C], or undefined
 // for none (kRmsNorm has none); both f32 or of the dtype of x. s is rounded once, y computed from

@@ -3,10 +3,10 @@
 #pragma once
 
 #include "models/gpt/gpt_config.h"
+#include "models/gpt/gpt_embedding.h"
+#include "models/gpt/gpt_head.h"
 #include "models/gpt/language_model.h"
-#include "nn/embedding.h"
-#include "nn/lm_head.h"
-#include "nn/residual_norm.h"
+#include "nn/residual_stream.h"
 
 namespace lockstep::models {
 
@@ -25,6 +25,17 @@ class Gpt : public LanguageModel {
   // llm.c counts: N is the number of parameters, L of layers, C the width.
   double FlopsPerToken(int64_t t) const;
 
+  // The parts, in the order in which they run, each callable by itself:
+  //   nn::ResidualStream stream = gpt.embedding()(ids);
+  //   for (int64_t i = 0; i < gpt.blocks().size(); ++i) stream =
+  //   gpt.blocks()[i](std::move(stream)); Tensor loss = gpt.head()(std::move(stream), targets);
+  // A pipeline cuts between them. To wrap or replace a block: ReplaceChild("h.3", ...); a plain
+  // Layer fits as well. Embedding and head have no names: their children are wte, wpe, drop, and
+  // ln_f, lm_head.
+  Child<Layer>& embedding() { return embedding_; }
+  ChildList<nn::Block>& blocks() { return h_; }
+  Child<GptHeadLayer>& head() { return head_; }
+
  protected:
   // ids i32 or i64 [B, T], T <= block_size -> logits [B, T, V], or the loss of the targets. In an
   // nn::KvCacheScope the ids go on with its sequences, and the logits are those of the last token
@@ -32,13 +43,12 @@ class Gpt : public LanguageModel {
   Tensor Forward(const Tensor& ids, const Tensor& targets) override;
 
  private:
+  Gpt(const GptConfig& resolved, const std::shared_ptr<GptEmbedding>& embedding);
+
   GptConfig config_;
-  Child<nn::Embedding> wte_;
-  std::unique_ptr<Child<nn::Embedding>> wpe_;  // null with rope
-  Child<Layer> drop_;
-  ChildList<Layer> h_;
-  Child<nn::ResidualNormLayer> ln_f_;
-  std::unique_ptr<Child<nn::LmHeadLayer>> lm_head_;  // null if tied
+  Child<Layer> embedding_;
+  ChildList<nn::Block> h_;
+  Child<GptHeadLayer> head_;
 };
 
 }  // namespace lockstep::models

@@ -265,6 +265,80 @@ TEST(ReplaceTest, ErrorsNameWhatThereIs) {
   EXPECT_THROW(tree.ReplaceChild("h.1", nullptr), ArgumentError);
 }
 
+// A wrapper whose child has no name: paths and names stay.
+class Wrapper : public Layer {
+ public:
+  explicit Wrapper(std::shared_ptr<Module> base) : base_(this, "", std::move(base)) {}
+  Child<Layer>& base() { return base_; }
+
+ protected:
+  Tensor Forward(const Tensor& x) override { return base_(x); }
+
+ private:
+  Child<Layer> base_;
+};
+
+TEST(ReplaceTest, AChildWithoutANameStandsAtItsOwnersPath) {
+  Tree tree;
+  tree.Materialize(kCpu, 0, DType::kF64);
+  const std::vector<std::string> names = Names(tree.NamedParameters());
+  const auto pair = std::make_shared<Pair>();
+  tree.ReplaceChild("h.0", std::make_shared<Wrapper>(pair));
+  EXPECT_EQ(Names(tree.NamedParameters()), names);
+  EXPECT_EQ(pair->path(), "h.0");
+  const auto gain = std::make_shared<Gain>();
+  tree.ReplaceChild("h.0.second", gain);
+  EXPECT_EQ(gain->weight()->name(), "h.0.second.weight");
+  EXPECT_THAT(MessageOf<Error>([&] { tree.ReplaceChild("h.0.third", gain); }),
+              HasSubstr("no child module 'third'; there are: first second"));
+  EXPECT_THROW(tree.ReplaceChild("h.0.", gain), ArgumentError);
+}
+
+// An interface of its own, into which a Layer fits.
+struct Scaled {
+  Tensor x;
+  double factor = 1;
+};
+template <class F>
+void ForEachTensor(const Scaled& scaled, const F& f) {
+  f(scaled.x);
+}
+using ScaledModule = ModuleOf<Scaled(Scaled)>;
+
+}  // namespace
+
+template <>
+class SlotAdapter<ScaledModule> : public ScaledModule {
+ public:
+  using From = Layer;
+  explicit SlotAdapter(std::shared_ptr<Layer> layer) : layer_(std::move(layer)) {}
+  Scaled Forward(Scaled in) override { return {(*layer_)(in.x), in.factor}; }
+
+ private:
+  std::shared_ptr<Layer> layer_;
+};
+
+namespace {
+
+TEST(ReplaceTest, AnAdaptedModuleIsInTheTreeAndItsAdapterIsNot) {
+  struct Owner : Layer {
+    Tensor Forward(const Tensor& x) override { return child(Scaled{x, 3}).x; }
+    Child<ScaledModule> child{this, "child", std::make_shared<Gain>()};
+  } owner;
+  owner.Materialize(kCpu, 0, DType::kF64);
+  EXPECT_THAT(Names(owner.NamedParameters()), ElementsAre("child.weight"));
+  EXPECT_THAT(Names(owner.NamedModules()), ElementsAre("", "child"));
+  int hooks = 0;
+  owner.child.module()->AddPreForwardHook([&](Module&) { ++hooks; });
+  EXPECT_THAT(Values(owner(Tensor::FromVector<double>({1, 2}, {2}))), ElementsAre(12, 26));
+  EXPECT_EQ(hooks, 1);
+  struct Other : ModuleOf<Tensor(const Tensor&, int64_t)> {
+    Tensor Forward(const Tensor& x, int64_t) override { return x; }
+  };
+  EXPECT_THAT(MessageOf<Error>([&] { owner.ReplaceChild("child", std::make_shared<Other>()); }),
+              HasSubstr("'child' cannot be replaced by a module of another interface"));
+}
+
 TEST(ReplaceTest, AChildThatIsDestroyedIsNoChildAnyMore) {
   struct Parent : Layer {
     std::optional<Child<Layer>> first, second;
@@ -386,6 +460,26 @@ TEST_F(HookTest, NestedModules) {
       ElementsAre("tree back >", "h.1 back >", "h.1.weight", "h.1 back <", "h.0 back >", "h.0.bias",
                   "h.0.second back >", "h.0.second.weight", "h.0.second back <", "h.0.first back >",
                   "h.0.first.weight", "h.0.first back <", "h.0 back <", "tree back <"));
+}
+
+TEST_F(HookTest, OfChildrenThatAreComputedInOnePass) {
+  struct Both : Layer {
+    Tensor Forward(const Tensor& x) override {
+      return a->WithHooks([&] {
+        return b->WithHooks(
+            [&] { return Mul(Mul(x, a->weight()->value()), b->weight()->value()); });
+      });
+    }
+    Child<Gain> a{this, "a", std::make_shared<Gain>()}, b{this, "b", std::make_shared<Gain>()};
+  } both;
+  both.Materialize(kCpu, 0, DType::kF64);
+  Watch(*both.a, "a");
+  Watch(*both.b, "b");
+  const Tensor loss = Sum(both(Tensor::FromVector<double>({1, 2}, {2})));
+  EXPECT_THAT(events_, ElementsAre("a >", "b >", "b <", "a <"));
+  RunBackward(loss);
+  EXPECT_THAT(events_,
+              ElementsAre("a back >", "b back >", "b.weight", "a.weight", "b back <", "a back <"));
 }
 
 TEST_F(HookTest, TwoHooksRunInTheOrderInWhichTheyWereAdded) {

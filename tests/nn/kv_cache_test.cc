@@ -22,14 +22,17 @@ double Difference(const Tensor& a, const Tensor& b) {
   return test::Difference(test::ToMatrix(a), test::ToMatrix(b));
 }
 
-// x [1, T, C] goes through `layer` in pieces of these lengths, as sequence `sequence` of the cache.
-Tensor InPieces(Layer& layer, KvCache& cache, int64_t sequence, const Tensor& x,
+// x [1, T, C] goes through `layer`, a branch or a block, in pieces of these lengths, as sequence
+// `sequence` of the cache.
+template <class L>
+Tensor InPieces(L& layer, KvCache& cache, int64_t sequence, const Tensor& x,
                 const std::vector<int64_t>& lengths) {
   std::vector<double> out;
   int64_t done = 0;
   for (int64_t n : lengths) {
     const KvCacheScope scope(cache, {sequence}, n, kCpu);
-    for (double v : layer(x.Slice(1, done, done + n)).ToVector<double>()) out.push_back(v);
+    const Tensor y = Complete(layer(x.Slice(1, done, done + n)));
+    for (double v : y.ToVector<double>()) out.push_back(v);
     scope.Commit();
     done += n;
   }
@@ -43,7 +46,7 @@ TEST(KvCacheTest, InPiecesAttentionGivesWhatItGivesAtOnce) {
   test::Randomize(attention, 2);
   const Tensor x = RandomTensor({1, 10, 12}, 3);
   const NoGrad no_grad;
-  const Tensor whole = attention(x);
+  const Tensor whole = Complete(attention(x));
   KvCache cache(3, 10);
   int64_t sequence = 0;
   for (const std::vector<int64_t>& lengths :
@@ -53,7 +56,8 @@ TEST(KvCacheTest, InPiecesAttentionGivesWhatItGivesAtOnce) {
   // A cleared sequence starts again, whatever was there.
   cache.Clear(1);
   const Tensor other = RandomTensor({1, 10, 12}, 4);
-  EXPECT_LT(Difference(InPieces(attention, cache, 1, other, {3, 7}), attention(other)), 1e-13);
+  EXPECT_LT(Difference(InPieces(attention, cache, 1, other, {3, 7}), Complete(attention(other))),
+            1e-13);
 }
 
 // Rows of a batch that stand at different positions, in another order than their sequences.
@@ -73,7 +77,7 @@ TEST(KvCacheTest, SequencesOfDifferentLengthsShareABatch) {
   const KvCacheScope scope(cache, {2, 0}, 1, kCpu);
   EXPECT_THAT(std::vector<int64_t>(scope.first_positions().begin(), scope.first_positions().end()),
               ElementsAre(5, 2));
-  const Tensor y = block(Tensor::FromVector(last, {2, 1, 12}));
+  const Tensor y = Complete(block(Tensor::FromVector(last, {2, 1, 12})));
   scope.Commit();
   EXPECT_EQ(cache.length(2), 6);
   EXPECT_EQ(cache.length(0), 3);
@@ -83,7 +87,7 @@ TEST(KvCacheTest, SequencesOfDifferentLengthsShareABatch) {
   KvCache fresh(1, 6);
   const Tensor whole = [&] {
     const KvCacheScope whole_scope(fresh, {0}, 6, kCpu);
-    return block(texts[0]);
+    return Complete(block(texts[0]));
   }();
   EXPECT_EQ(KvCacheScope::Current(), outer);
   EXPECT_LT(Difference(y.Slice(0, 0, 1), whole.Slice(1, 5, 6)), 1e-13);
@@ -151,7 +155,7 @@ TEST(KvCacheTest, NoGradientIsRecorded) {
   attention.Materialize(kCpu, 1);
   KvCache cache(1, 3);
   const KvCacheScope scope(cache, {0}, 1, kCpu);
-  EXPECT_FALSE(attention(Tensor::Zeros({1, 1, 4}, DType::kF32)).requires_grad());
+  EXPECT_FALSE(Complete(attention(Tensor::Zeros({1, 1, 4}, DType::kF32))).requires_grad());
 }
 
 TEST(AtPositionsTest, CallsOncePerRunOfEqualLengths) {

@@ -130,7 +130,7 @@ TEST(LlamaBlockTest, ForwardIsTheFormula) {
   block.Materialize(kCpu, 1, DType::kF64);
   test::Randomize(block, 3, -0.5, 0.5);
   const Tensor x = RandomTensor({kBatch, kLength, kWidth}, 8);
-  EXPECT_LT(Difference(ToMatrix(block(x)), BlockReference(block, ToMatrix(x))), 1e-12);
+  EXPECT_LT(Difference(ToMatrix(Complete(block(x))), BlockReference(block, ToMatrix(x))), 1e-12);
 }
 
 TEST(LlamaBlockTest, ForwardInF32IsNearTheFormula) {
@@ -138,7 +138,7 @@ TEST(LlamaBlockTest, ForwardInF32IsNearTheFormula) {
   block.Materialize(kCpu, 1);
   test::Randomize(block, 3, -0.5, 0.5);
   const Tensor x = RandomTensor({kBatch, kLength, kWidth}, 8, DType::kF32);
-  EXPECT_LT(Difference(ToMatrix(block(x)), BlockReference(block, ToMatrix(x))), 1e-5);
+  EXPECT_LT(Difference(ToMatrix(Complete(block(x))), BlockReference(block, ToMatrix(x))), 1e-5);
 }
 
 TEST(LlamaBlockTest, GradientsAgainstDifferences) {
@@ -154,7 +154,7 @@ TEST(LlamaBlockTest, GradientsAgainstDifferences) {
     x.SetRequiresGrad();
     auto tensors = test::ParametersToCheck(block);
     tensors.emplace_back("x", x);
-    test::CheckGradients(tensors, [&] { return test::Project(block(x)); });
+    test::CheckGradients(tensors, [&] { return test::Project(Complete(block(x))); });
   }
 }
 
@@ -243,14 +243,14 @@ TEST(NormTest, ResidualNormIsTheSumAndItsNormBitByBit) {
     test::Randomize(*plain, 3, -0.5, 1.5);
     const Tensor x = RandomTensor({5, 37}, 8, DType::kF32);
     const Tensor branch = RandomTensor({5, 37}, 9, DType::kF32);
-    const auto [sum, y] = fused(x, branch);
+    const auto [sum, y] = fused({x, branch});
     std::vector<float> want = x.ToVector<float>();
     const std::vector<float> added = branch.ToVector<float>();
     for (size_t i = 0; i < want.size(); ++i) want[i] += added[i];
     EXPECT_EQ(sum.ToVector<float>(), want);
     EXPECT_EQ(y.ToVector<float>(), (*plain)(sum.Detach()).ToVector<float>());
     // Without a branch.
-    const auto [same, normed] = fused(x, {});
+    const auto [same, normed] = fused(x);
     EXPECT_EQ(same.raw_data(), x.raw_data());
     EXPECT_EQ(normed.ToVector<float>(), (*plain)(x).ToVector<float>());
   }
@@ -260,15 +260,15 @@ TEST(NormTest, ResidualNormIsTheSumAndItsNormBitByBit) {
 TEST(NormTest, TheSecondNormOfABlockCanBeReplaced) {
   class SumTwice : public ResidualNormLayer {
    protected:
-    std::pair<Tensor, Tensor> Forward(const Tensor& x, const ops::Branch&) override {
-      return {x, x};
+    std::pair<Tensor, Tensor> Forward(const ResidualStream& stream) override {
+      return {stream.x, stream.x};
     }
   };
   TransformerBlock block(Llama());
   block.Materialize(kCpu, 1);
   block.ReplaceChild("ln_2", std::make_shared<SumTwice>());
   const Tensor x = RandomTensor({1, 3, kWidth}, 8, DType::kF32);
-  EXPECT_EQ(block(x).shape(), x.shape());
+  EXPECT_EQ(Complete(block(x)).shape(), x.shape());
   EXPECT_THAT(MessageOf([&] { block.ReplaceChild("ln_2", std::make_shared<RmsNorm>(kWidth)); }),
               HasSubstr("the child 'ln_2' cannot be replaced by a module of another interface"));
 }

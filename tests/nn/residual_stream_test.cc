@@ -1,18 +1,18 @@
 // Last steps that are left to the norm: what a chain of blocks computes is what the blocks compute
 // one by one.
-#include "nn/branch.h"
+#include "nn/residual_stream.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <tuple>
-
 #include "core/autograd/engine.h"
 #include "core/step_state.h"
+#include "kernels/binary/binary.h"
 #include "kernels/residual/residual.h"
 #include "nn/dropout.h"
 #include "nn/linear.h"
 #include "nn/transformer_block.h"
+#include "tests/message_of.h"
 #include "tests/nn/reference.h"
 
 namespace lockstep::nn {
@@ -20,6 +20,7 @@ namespace {
 
 using test::Difference;
 using test::Matrix;
+using test::MessageOf;
 using test::RandomTensor;
 using test::ToMatrix;
 
@@ -29,47 +30,63 @@ constexpr int64_t kWidth = 24;
 
 TEST(BranchTest, ALinearLayerLeavesItsBias) {
   Linear linear(5, 3);
-  linear.Materialize(kCpu, 1, DType::kF64);
+  BranchLinear open(5, 3);
+  for (Module* m : std::initializer_list<Module*>{&linear, &open}) {
+    m->Materialize(kCpu, 1, DType::kF64);
+  }
   const Tensor x = RandomTensor({4, 5}, 2);
-  const ops::Branch branch = linear.AsBranch(x);
-  EXPECT_EQ(branch.bias.raw_data(), linear.bias()->value().raw_data());
+  const ops::Branch branch = open(x);
+  EXPECT_EQ(branch.bias.ToVector<double>(), linear.bias()->value().ToVector<double>());
   EXPECT_EQ(branch.dropout, 0);
   EXPECT_GT(Difference(ToMatrix(branch.value), ToMatrix(linear(x))), 1e-3);
   EXPECT_LT(Difference(ToMatrix(ops::Complete(branch)), ToMatrix(linear(x))), 1e-14);
 }
 
-TEST(BranchTest, WhatMustComeAfterTheBiasIsNotLeft) {
-  Linear activated(5, 3, {.activation = Activation::kGelu});
-  activated.Materialize(kCpu, 1, DType::kF64);
-  const Tensor x = RandomTensor({4, 5}, 2);
-  const ops::Branch branch = activated.AsBranch(x);
-  EXPECT_FALSE(branch.bias.defined());
-  EXPECT_EQ(branch.value.ToVector<double>(), activated(x).ToVector<double>());
+// What leaves the module is a copy; its gradient is not rounded to the dtype of the parameter.
+TEST(BranchTest, TheBiasIsLeftAsACopyWhoseGradientIsNotRounded) {
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
+    BranchLinear linear(5, 3);
+    linear.Materialize(kCpu, 1, dtype);
+    const DType wide = dtype == DType::kF64 ? dtype : DType::kF32;
+    linear.bias()->leaf().SetDType(wide);
+    const ops::Branch branch = linear(RandomTensor({4, 5}, 2, dtype));
+    EXPECT_EQ(branch.bias.dtype(), wide);
+    EXPECT_NE(branch.bias.raw_data(), linear.bias()->value().raw_data());
+    const Tensor grad = RandomTensor({3}, 3, wide);
+    Backward(branch.bias, grad);
+    Backward(linear(RandomTensor({4, 5}, 2, dtype)).bias, grad);
+    EXPECT_EQ(ToMatrix(linear.bias()->grad()).data, ToMatrix(ops::Add(grad, grad)).data) << dtype;
+  }
+}
 
-  Linear first(5, 5), second(5, 3);
+TEST(BranchTest, WhatIsNotLinearCompletesItsInput) {
+  BranchLinear first(5, 5), second(5, 3);
   first.Materialize(kCpu, 1, DType::kF64);
   second.Materialize(kCpu, 2, DType::kF64);
-  EXPECT_LT(Difference(ToMatrix(ops::Complete(second.AsBranch(first.AsBranch(x)))),
-                       ToMatrix(second(first(x)))),
-            1e-14);
+  const ops::Branch branch = first(RandomTensor({4, 5}, 2));
+  EXPECT_EQ(second(branch).value.ToVector<double>(),
+            second(ops::Complete(branch)).value.ToVector<double>());
+  EXPECT_THAT(MessageOf([] { BranchLinear(5, 3, {.activation = Activation::kGelu}); }),
+              testing::HasSubstr("cannot have an activation: use Linear"));
 }
 
 TEST(BranchTest, OneDropoutIsLeftInTraining) {
-  Dropout first(0.25), second(0.5);
-  first.AssignNames("first");
-  second.AssignNames("second");
+  BranchDropout first(0.25), second(0.5);
+  Dropout whole_first(0.25), whole_second(0.5);
+  for (Module* m : std::initializer_list<Module*>{&first, &whole_first}) m->AssignNames("first");
+  for (Module* m : std::initializer_list<Module*>{&second, &whole_second}) m->AssignNames("second");
   const Tensor x = RandomTensor({4, 50}, 2);
-  EXPECT_EQ(first.AsBranch(x).dropout, 0) << "outside of training";
+  EXPECT_EQ(first(x).dropout, 0) << "outside of training";
   StepState state(kCpu, 1);
   const TrainingScope training(state);
-  const ops::Branch one = first.AsBranch(x), two = second.AsBranch(one);
+  const ops::Branch one = first(x), two = second(one);
   EXPECT_EQ(one.value.raw_data(), x.raw_data());
   EXPECT_EQ(one.dropout, 0.25);
   EXPECT_EQ(two.dropout, 0.5);
   state.SetFirstSample(0);  // the same micro-batch again
-  EXPECT_EQ(ops::Complete(one).ToVector<double>(), first(x).ToVector<double>());
+  EXPECT_EQ(ops::Complete(one).ToVector<double>(), whole_first(x).ToVector<double>());
   state.SetFirstSample(0);
-  EXPECT_EQ(ops::Complete(two).ToVector<double>(), second(first(x)).ToVector<double>());
+  EXPECT_EQ(ops::Complete(two).ToVector<double>(), whole_second(whole_first(x)).ToVector<double>());
 }
 
 // ---- Blocks. ----
@@ -84,16 +101,16 @@ struct Chain : Module {
   }
 
   Tensor InOnePass(Tensor x) {
-    ops::Branch branch;
-    for (int64_t i = 0; i < 3; ++i) std::tie(x, branch) = blocks[i]->Continue(x, branch);
-    return norm(x, branch).second;
+    ResidualStream stream = x;
+    for (int64_t i = 0; i < 3; ++i) stream = blocks[i](std::move(stream));
+    return norm(stream).second;
   }
   Tensor OneByOne(Tensor x) {
-    for (int64_t i = 0; i < 3; ++i) x = blocks[i](x);
-    return norm(x, ops::Branch()).second;
+    for (int64_t i = 0; i < 3; ++i) x = Complete(blocks[i](x));
+    return norm(ResidualStream(x)).second;
   }
 
-  ChildList<TransformerBlock> blocks{this, "h"};
+  ChildList<Block> blocks{this, "h"};
   Child<ResidualNormLayer> norm;
 };
 
@@ -152,10 +169,11 @@ TEST_P(BlockChain, AlsoInTrainingWithTheSameMasks) {
 TEST_P(BlockChain, TakesWhateverIsPutIntoItsSlots) {
   // A layer that completes its result itself.
   struct Twice : Layer {
-    explicit Twice(std::shared_ptr<Module> base)
-        : base_(this, "base", std::dynamic_pointer_cast<Layer>(base)) {}
-    Tensor Forward(const Tensor& x) override { return ops::Residual(base_(x), base_(x)); }
-    Child<Layer> base_;
+    explicit Twice(std::shared_ptr<Module> base) : base_(this, "base", std::move(base)) {}
+    Tensor Forward(const Tensor& x) override {
+      return ops::Residual(ops::Complete(base_(x)), ops::Complete(base_(x)));
+    }
+    Child<BranchLayer> base_;
   };
   for (const std::string path : {"h.1.attn.c_proj", "h.2.mlp.c_proj", "h.0.mlp"}) {
     for (auto& [name, module] : chain_.NamedModules()) {
@@ -165,8 +183,8 @@ TEST_P(BlockChain, TakesWhateverIsPutIntoItsSlots) {
       if (path == "h.0.mlp") {
         base = std::make_shared<Mlp>(kWidth, 10);
       } else {
-        const auto& linear = dynamic_cast<Linear&>(*module);
-        base = std::make_shared<Linear>(linear.in_features(), linear.out_features());
+        const auto& linear = dynamic_cast<BranchLinear&>(*module);
+        base = std::make_shared<BranchLinear>(linear.in_features(), linear.out_features());
       }
       base->Materialize(kCpu, 9, DType::kF64);
       test::Randomize(*base, 10, -0.5, 0.5);
@@ -181,7 +199,7 @@ TEST_P(BlockChain, TakesWhateverIsPutIntoItsSlots) {
 TEST_P(BlockChain, RunsTheHooksOfItsModules) {
   std::vector<std::string> events;
   for (auto& [path, module] : chain_.NamedModules()) {
-    if (!path.starts_with("h.1") || dynamic_cast<Dropout*>(module) != nullptr) continue;
+    if (!path.starts_with("h.1") || dynamic_cast<BranchDropout*>(module) != nullptr) continue;
     module->AddPreForwardHook([&, path = path](Module&) { events.push_back("> " + path); });
     module->AddPostForwardHook([&, path = path](Module&) { events.push_back("< " + path); });
     module->AddPreBackwardHook([&, path = path](Module&) { events.push_back("B> " + path); });

@@ -1,0 +1,46 @@
+#include "models/gpt/gpt_embedding.h"
+
+#include "kernels/token_position_embedding/token_position_embedding.h"
+#include "nn/dropout.h"
+#include "nn/init.h"
+#include "nn/kv_cache.h"
+
+namespace lockstep::models {
+namespace {
+
+std::shared_ptr<nn::Embedding> MakeEmbedding(int64_t num, const GptConfig& config) {
+  return std::make_shared<nn::Embedding>(num, config.n_embd, nn::Normal(0, config.init_std));
+}
+
+// A child only where it is wanted, between others whose order it must keep.
+std::unique_ptr<Child<nn::Embedding>> Positions(Module* owner, const GptConfig& config) {
+  if (config.position != Position::kLearned) return nullptr;
+  return std::make_unique<Child<nn::Embedding>>(owner, "wpe",
+                                                MakeEmbedding(config.block_size, config));
+}
+
+}  // namespace
+
+GptEmbedding::GptEmbedding(const GptConfig& config)
+    : block_size_(config.block_size),
+      wte_(this, "wte", MakeEmbedding(config.vocab_size, config)),
+      wpe_(Positions(this, config)),
+      drop_(this, "drop", std::make_shared<nn::Dropout>(config.dropout)) {}
+
+Tensor GptEmbedding::Forward(const Tensor& ids) {
+  LS_CHECK(ids.defined() && ids.ndim() == 2, "a GPT takes ids of shape [B, T], got ",
+           ids.Describe());
+  LS_CHECK(ids.dim(1) <= block_size_, "a sequence of ", ids.dim(1),
+           " tokens is longer than the model's block_size = ", block_size_);
+  return drop_(nn::AtPositions(ids, [&](const Tensor& part, int64_t first_position) {
+    if (!wpe_) return wte_(part);
+    nn::Embedding &wte = *wte_, &wpe = **wpe_;
+    return wte.WithHooks([&] {
+      return wpe.WithHooks([&] {
+        return ops::TokenPositionEmbedding(part, *wte.weight(), *wpe.weight(), first_position);
+      });
+    });
+  }));
+}
+
+}  // namespace lockstep::models

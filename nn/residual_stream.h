@@ -1,0 +1,62 @@
+// The residual stream of a transformer: what its blocks and their branches take and give.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "core/module.h"
+#include "kernels/residual_norm/residual_norm.h"
+
+namespace lockstep::nn {
+
+// A branch, or a part of one, that may leave its last steps, a bias and a dropout, to whoever adds
+// its result to the stream: ResidualNorm does so in the pass that it makes anyway, and in backward
+// it sums up the bias' gradient there. A branch never refers to a parameter, so that no parameter
+// is read outside of its own module.
+using BranchLayer = ModuleOf<ops::Branch(ops::Branch)>;
+
+// The stream x [..., C], and the branch that is still to be added to it: each sum is made by the
+// norm that reads it. A tensor is a stream to which nothing is to be added.
+struct ResidualStream {
+  ResidualStream(const Tensor& x, ops::Branch open = {}) : x(x), open(std::move(open)) {}
+
+  Tensor x;
+  ops::Branch open;  // its value is undefined: nothing is to be added
+};
+
+// The tensor that a stream stands for: x + Complete(open).
+Tensor Complete(const ResidualStream& stream);
+
+template <class F>
+void ForEachTensor(const ResidualStream& stream, const F& f) {
+  f(stream.x);
+  ForEachTensor(stream.open, f);
+}
+
+// A layer of a transformer:
+//   ResidualStream stream = embedding(ids);
+//   for (int64_t i = 0; i < blocks.size(); ++i) stream = blocks[i](std::move(stream));
+//   Tensor y = Complete(stream);
+using Block = ModuleOf<ResidualStream(ResidualStream)>;
+
+}  // namespace lockstep::nn
+
+namespace lockstep {
+
+// A plain Layer in the place of a block or of a part of a branch: what it takes is completed first,
+// and what it gives is complete.
+template <class T>
+requires requires(const T& x) { Complete(x); }
+class SlotAdapter<ModuleOf<T(T)>> final : public ModuleOf<T(T)> {
+ public:
+  using From = Layer;
+  explicit SlotAdapter(std::shared_ptr<Layer> layer) : layer_(std::move(layer)) {}
+
+ protected:
+  T Forward(T x) override { return (*layer_)(Complete(x)); }
+
+ private:
+  std::shared_ptr<Layer> layer_;
+};
+
+}  // namespace lockstep
