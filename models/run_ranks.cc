@@ -29,11 +29,6 @@ std::string BackendOf(const RunConfig& config, Device device) {
   return fits;
 }
 
-dist::Packing PackingOf(const std::string& packing) {
-  if (packing == "auto") return dist::Packing::kAuto;
-  return packing == "always" ? dist::Packing::kAlways : dist::Packing::kNever;
-}
-
 // From a thread that shows the others that this rank lives: output that blocks must not hold it up.
 void WarnWithoutWaiting(const std::string& message) {
   pollfd output = {STDERR_FILENO, POLLOUT, 0};
@@ -45,7 +40,6 @@ dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& na
   return {.name = name,
           .timeout = std::chrono::seconds(config.dist.timeout),
           .check_every_call = config.dist.check == "full",
-          .packing = PackingOf(config.dist.packing),
           .heartbeat = std::chrono::seconds(config.dist.heartbeat),
           .recorder = std::move(recorder),
           .say = WarnWithoutWaiting};

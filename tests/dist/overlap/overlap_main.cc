@@ -1,7 +1,7 @@
 // How much of the communication of a step hides behind backward: one of the ranks that link.sh
 // starts. Rank 0 prints a line of JSON.
-//   overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM [PACKING]]
-// SUM: fast (the library's) or ordered (dist/fixed_order.h). PACKING: auto or never.
+//   overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM]
+// SUM: fast (the library's) or ordered (dist/fixed_order.h).
 //
 // Each step follows one without communication: what communication adds is the difference of these
 // two, whatever else the machine does meanwhile. It is what is exposed, the wait at the end of
@@ -10,8 +10,7 @@
 // sum of each bucket by itself. From these follows T*, the best that overlap can do with these
 // buckets, one at a time: each starts at the later of its ready time and the end of the one before.
 //
-// The model is linear layers, on random inputs: gradients are dense, as those of a GPT. Those of
-// dead units would be packed to nothing.
+// The model is linear layers, on random inputs.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -95,7 +94,6 @@ struct Settings {
   int64_t layers, width, batch, steps;
   double first_mib, mib;
   bool ordered;
-  Packing packing;
 };
 
 class Benchmark {
@@ -270,17 +268,15 @@ class Benchmark {
 
 int Main(int argc, char** argv) {
   SetNumThreads(1);
-  const Settings settings{
-      std::atoll(argv[1]),
-      std::atoll(argv[2]),
-      std::atoll(argv[3]),
-      std::atoll(argv[4]),
-      std::atof(argv[5]),
-      std::atof(argv[6]),
-      argc > 7 && std::string(argv[7]) == "ordered",
-      argc > 8 && std::string(argv[8]) == "never" ? Packing::kNever : Packing::kAuto};
+  const Settings settings{std::atoll(argv[1]),
+                          std::atoll(argv[2]),
+                          std::atoll(argv[3]),
+                          std::atoll(argv[4]),
+                          std::atof(argv[5]),
+                          std::atof(argv[6]),
+                          argc > 7 && std::string(argv[7]) == "ordered"};
   World world(ReadRendezvous());
-  const auto group = MakeGlooGroup(world, {.packing = settings.packing});
+  const auto group = MakeGlooGroup(world);
   const auto result = Benchmark(*group, settings).Run();
   if (world.rank() == 0) std::cout << result.dump() << std::endl;
   return 0;
@@ -290,8 +286,8 @@ int Main(int argc, char** argv) {
 }  // namespace lockstep::dist
 
 int main(int argc, char** argv) {
-  if (argc < 7 || argc > 9) {
-    std::cerr << "overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM [PACKING]]\n";
+  if (argc < 7 || argc > 8) {
+    std::cerr << "overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM]\n";
     return 2;
   }
   try {
