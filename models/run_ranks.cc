@@ -97,7 +97,7 @@ Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous) {
   return own;
 }
 
-dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t accum,
+dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t micro_batches,
                                       TraceRecorder* trace) {
   const auto bytes = [](double mib) {
     return std::max<int64_t>(1, static_cast<int64_t>(mib * (1 << 20)));
@@ -105,7 +105,7 @@ dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t accum,
   dist::ReducerOptions r;
   r.first_bucket_bytes = bytes(options.first_bucket_mib);
   if (options.bucket_mib > 0) r.bucket_bytes = bytes(options.bucket_mib);
-  r.accum = accum;
+  r.micro_batches = micro_batches;
   if (options.reduction == "ordered") r.sum = dist::GradientSum::kOrdered;
   if (options.compress == "bf16") {
     r.hook = dist::Bf16Sum();

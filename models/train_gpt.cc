@@ -53,15 +53,13 @@ class Run {
                  setup.dataset.train->size(), setup.window),
         loader_(setup.dataset.train, sampler_,
                 {.batch_size = config_.train.batch_size,
-                 .accum = setup.grad_accum,
-                 .world = setup.ranks,
-                 .rank = ranks.rank(),
+                 .micro_batches = setup.micro_batches,
                  .micro_order =
                      parallel_ ? parallel_->reducer().micro_order() : std::vector<int64_t>{}},
                 setup.start.step),
         trainer_(*model_, *optimizer_, MakeSchedule(setup), loader_,
                  {.first_step = setup.start.step,
-                  .grad_accum = setup.grad_accum,
+                  .micro_batches = setup.micro_batches,
                   .clip = config_.optim.clip,
                   .seed = static_cast<uint64_t>(config_.seed),
                   .trace = trace_.get(),
@@ -190,7 +188,7 @@ class Run {
     if (!SumsGradients(setup_)) return nullptr;
     return std::make_unique<dist::DataParallel>(
         ranks_.gradients(), *model_,
-        ToReducerOptions(config_.dist, setup_.grad_accum, trace_.get()), ranks_.control());
+        ToReducerOptions(config_.dist, setup_.micro_batches, trace_.get()), ranks_.control());
   }
 
   // What the main rank does alone.

@@ -40,11 +40,11 @@ struct Bench {
       : tokens(Tokens(300)), model(config) {
     model.Materialize(kGpu, 4, dtype);
     optimizer = std::make_unique<optim::AdamW>(model.Parameters());
-    loader = std::make_unique<data::Loader>(tokens, Shuffled(*tokens),
-                                            data::BatchLayout{.batch_size = 3, .accum = accum});
+    loader = std::make_unique<data::Loader>(
+        tokens, Shuffled(*tokens), data::BatchLayout{.batch_size = 3, .micro_batches = accum});
     trainer = std::make_unique<Trainer>(
         model, *optimizer, SmallSchedule(), *loader,
-        TrainerOptions{.grad_accum = accum,
+        TrainerOptions{.micro_batches = accum,
                        .clip = 0.5,
                        .seed = 9,
                        .cuda_graphs = graphs,

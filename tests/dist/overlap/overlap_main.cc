@@ -111,7 +111,8 @@ class Benchmark {
 
   nlohmann::json Run() {
     if (settings_.ordered) {
-      // It must sum each backward (ReducerOptions::accum): steps without come before the others.
+      // It must sum each backward (ReducerOptions::micro_batches): steps without come before the
+      // others.
       WarmUpWith(nullptr);
       for (int64_t i = 0; i < settings_.steps; ++i) StepAlone();
     }
@@ -184,14 +185,18 @@ class Benchmark {
   }
 
   void MeasureBuckets() {
-    BucketHook sum = settings_.ordered ? OrderedSum(FixedOrder(group_.size(), 1)) : LibrarySum();
+    const auto plan = std::make_shared<const FixedOrderPlan>(
+        PlanFixedOrder(AssignSubtrees(group_.size(), group_.size())));
+    BucketSum ordered = OrderedSum(plan);
+    const BucketHook fast = LibrarySum();
     for (const Bucket& bucket : reducer_->buckets()) {
       const Tensor t = Normal({bucket.numel}, 1e-3, StrCat("bucket", group_.rank()));
       std::vector<double> ms;
       for (int64_t i = 0; i < settings_.steps; ++i) {
         Together();
         const auto begin = Clock::now();
-        for (const WorkPtr& work : sum(group_, t)) work->Synchronize();
+        const auto works = settings_.ordered ? ordered(group_, std::span(&t, 1)) : fast(group_, t);
+        for (const WorkPtr& work : works) work->Synchronize();
         ms.push_back(Milliseconds(Clock::now() - begin));
       }
       sums_.push_back(Slowest(Median(ms)));
