@@ -1,4 +1,4 @@
-// Inputs and targets of one micro-step.
+// Inputs and targets of one micro-batch.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ inline constexpr int32_t kIgnoreIndex = -1;
 
 struct Batch {
   int64_t step = 0;
-  int64_t micro_step = 0;
+  int64_t micro_batch = 0;       // of the step
   int64_t rows = 0;              // B, samples
   int64_t cols = 0;              // T, block_size
   int64_t num_targets = 0;       // targets that are not kIgnoreIndex

@@ -35,7 +35,7 @@ void EvalBatches::Read(int64_t index, Batch* batch) const {
   }
   ReadBatch(*source_, starts, block_size_, batch);
   batch->step = index;
-  batch->micro_step = 0;
+  batch->micro_batch = 0;
 }
 
 }  // namespace lockstep::data

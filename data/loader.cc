@@ -1,16 +1,19 @@
 #include "data/loader.h"
 
+#include <numeric>
+
 #include "core/error.h"
 
 namespace lockstep::data {
 
 Loader::Loader(std::shared_ptr<const TokenSource> source, const Sampler& sampler,
                const BatchLayout& layout, int64_t start_step, int prefetch)
-    : source_(std::move(source)),
-      sampler_(sampler),
-      layout_(layout),
-      first_micro_step_(start_step * layout.accum) {
+    : source_(std::move(source)), sampler_(sampler), start_step_(start_step), layout_(layout) {
   layout_.Check();
+  if (layout_.micro_order.empty()) {
+    layout_.micro_order.resize(layout_.micro_batches);
+    std::iota(layout_.micro_order.begin(), layout_.micro_order.end(), 0);
+  }
   LS_CHECK(start_step >= 0 && prefetch >= 1, "a loader from step ", start_step, " with ", prefetch,
            " batches ahead");
   LS_CHECK(sampler_.num_tokens() == source_->size(), "the sampler is for ", sampler_.num_tokens(),
@@ -54,10 +57,10 @@ void Loader::Run() try {
       if (stop_) return;
     }
     Batch& batch = slots_[i % capacity];
-    batch.step = (first_micro_step_ + i) / layout_.accum;
-    batch.micro_step = (first_micro_step_ + i) % layout_.accum;
-    if (!layout_.micro_order.empty()) batch.micro_step = layout_.micro_order[batch.micro_step];
-    sampler_.WindowStarts(layout_.FirstSample(batch.step, batch.micro_step), starts);
+    const auto in_step = static_cast<int64_t>(layout_.micro_order.size());
+    batch.step = start_step_ + i / in_step;
+    batch.micro_batch = layout_.micro_order[i % in_step];
+    sampler_.WindowStarts(layout_.FirstSample(batch.step, batch.micro_batch), starts);
     ReadBatch(*source_, starts, sampler_.block_size(), &batch);
     {
       const std::lock_guard lock(mutex_);

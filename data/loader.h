@@ -15,10 +15,10 @@
 
 namespace lockstep::data {
 
-// Gives the batches of (start_step, 0), (start_step, 1), ..., (start_step, accum - 1),
-// (start_step + 1, 0), ..., or those of a step in the layout's micro_order. Their contents depend
-// on the source, the sampler and the layout alone: a loader that starts at step s gives what one
-// from step 0 gives from there on. Allocates nothing after its construction. For one consumer
+// Gives the micro-batches 0, 1, ... of start_step, then those of start_step + 1, and so on, or
+// those of each step that are in the layout's micro_order. Their contents depend on the source, the
+// sampler and the layout alone: a loader that starts at step s gives what one from step 0 gives
+// from there on. Allocates nothing after its construction. For one consumer
 // thread.
 class Loader {
  public:
@@ -39,9 +39,9 @@ class Loader {
 
   const std::shared_ptr<const TokenSource> source_;
   const Sampler sampler_;
-  const BatchLayout layout_;
-  const int64_t first_micro_step_;  // counted over the whole run
-  std::vector<Batch> slots_;        // a ring; batch i is in slot i % slots_.size()
+  const int64_t start_step_;
+  BatchLayout layout_;
+  std::vector<Batch> slots_;  // a ring; batch i is in slot i % slots_.size()
 
   std::mutex mutex_;
   std::condition_variable changed_;

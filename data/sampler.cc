@@ -45,15 +45,13 @@ std::string_view Name(Order order) {
 }
 
 void BatchLayout::Check() const {
-  LS_CHECK(batch_size >= 1 && accum >= 1 && world >= 1, "a batch of ", batch_size, " samples, ",
-           accum, " micro-steps and ", world, " ranks: each must be at least 1");
-  LS_CHECK(rank >= 0 && rank < world, "rank ", rank, " of ", world);
+  LS_CHECK(batch_size >= 1 && micro_batches >= 1, "a step of ", micro_batches, " micro-batches of ",
+           batch_size, " samples: both must be at least 1");
   std::vector<int64_t> order = micro_order;
   std::sort(order.begin(), order.end());
-  for (int64_t a = 0; a < std::ssize(order); ++a) {
-    LS_CHECK(std::ssize(order) == accum && order[a] == a, "micro_order must name each of the ",
-             accum, " micro-steps once");
-  }
+  const bool distinct = std::adjacent_find(order.begin(), order.end()) == order.end();
+  LS_CHECK(order.empty() || (distinct && order.front() >= 0 && order.back() < micro_batches),
+           "micro_order must name some of the ", micro_batches, " micro-batches, each once");
 }
 
 Sampler::Sampler(Order order, uint64_t seed, int64_t num_tokens, int64_t block_size)

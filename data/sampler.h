@@ -19,24 +19,21 @@ enum class Order {
 Order ParseOrder(std::string_view name);
 std::string_view Name(Order order);
 
-// How the samples of a step are shared out. Sample indices count from 0 over the whole run:
-// micro-step a of step s gives rank r of `world` the batch_size samples from ((s * accum + a) *
-// world + r) * batch_size on. So a step's samples do not depend on how accum * world is factored.
+// The samples of a step. Sample indices count from 0 over the whole run: micro-batch m of step s
+// has the batch_size samples from (s * micro_batches + m) * batch_size on, whoever computes it.
 struct BatchLayout {
-  int64_t batch_size = 1;  // samples per rank and micro-step
-  int64_t accum = 1;       // micro-steps per step
-  int64_t world = 1;       // data-parallel ranks
-  int64_t rank = 0;
-  // The order in which a step's micro-steps come, a permutation of 0 to accum - 1; empty: as they
-  // stand. It changes when a sample comes, never which samples a micro-step has.
+  int64_t batch_size = 1;     // samples of a micro-batch
+  int64_t micro_batches = 1;  // of a step, on all ranks together
+  // Those that are wanted of each step, and their order; empty: all, as they stand. It changes when
+  // a sample comes, never which samples a micro-batch has.
   std::vector<int64_t> micro_order = {};
 
-  // Throws ArgumentError unless all are >= 1, 0 <= rank < world, and micro_order fits.
+  // Throws ArgumentError unless sizes are >= 1, and micro_order names micro-batches, each once.
   void Check() const;
-  int64_t FirstSample(int64_t step, int64_t micro_step) const {
-    return ((step * accum + micro_step) * world + rank) * batch_size;
+  int64_t FirstSample(int64_t step, int64_t micro_batch) const {
+    return (step * micro_batches + micro_batch) * batch_size;
   }
-  int64_t SamplesPerStep() const { return accum * world * batch_size; }
+  int64_t SamplesPerStep() const { return micro_batches * batch_size; }
 };
 
 // A window is block_size tokens and, as targets, the same range shifted by one. Windows are the

@@ -10,7 +10,6 @@
 
 #include "core/tensor.h"
 #include "dist/groups/collective.h"
-#include "dist/groups/float_packing.h"
 #include "dist/work.h"
 
 namespace lockstep::dist {
@@ -29,9 +28,6 @@ struct GroupOptions {
   // compare each call; with it they also send a hash of each message, and so find those that did
   // not come as they were sent.
   bool check_every_call = false;
-  // Whether f32 and bf16 are packed on their way (dist/groups/float_packing.h), which changes no
-  // bit of any result. On the host only.
-  Packing packing = Packing::kAuto;
   // A rank whose process is stopped, or cut off, is named by all others within so long; one that is
   // silent for less, by the least of a second, a third of this and a quarter of `timeout`, is let
   // go on. 0: only the timeout counts; else at least 100 ms. Only stores over TCP notice.

@@ -29,13 +29,13 @@ std::vector<StepMetrics> Train(const std::string& folder, const nlohmann::json& 
       std::make_shared<data::TokenFile>(folder + "/tokens.bin");
   data::Loader loader(tokens,
                       data::Sampler(data::Order::kSequential, 0, tokens->size(), integer("seq")),
-                      {.batch_size = integer("batch"), .accum = integer("accum")});
+                      {.batch_size = integer("batch"), .micro_batches = integer("accum")});
   Trainer trainer(model, optimizer,
                   optim::LrSchedule({.lr = number("lr"),
                                      .min_lr = number("min_lr"),
                                      .warmup = integer("warmup"),
                                      .decay_steps = integer("decay_steps")}),
-                  loader, {.grad_accum = integer("accum"), .clip = number("clip")});
+                  loader, {.micro_batches = integer("accum"), .clip = number("clip")});
   std::vector<StepMetrics> out;
   while (trainer.step() < integer("steps")) out.push_back(trainer.Step());
   return out;

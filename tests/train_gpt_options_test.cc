@@ -191,8 +191,8 @@ const std::set<std::string> kOthers = {
     // On several ranks: in train_gpt_ranks_test; what dist.check
     // and check_every find, in tests/dist and trainer_ranks_test.
     "dist.backend", "dist.bucket_mib", "dist.check", "dist.check_every", "dist.compress",
-    "dist.first_bucket_mib", "dist.heartbeat", "dist.packing", "dist.reduction", "dist.timeout",
-    "help", "version", "print_config", "dry_run"};
+    "dist.first_bucket_mib", "dist.heartbeat", "dist.reduction", "dist.timeout", "help", "version",
+    "print_config", "dry_run"};
 
 TEST_F(TrainGptOptions, HelpListsTheOptionsThatAreTestedHere) {
   const Result help = RunProgram({"models/train_gpt", "--help"});

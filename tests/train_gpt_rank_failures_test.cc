@@ -196,11 +196,11 @@ TEST_F(RankFailures, AllRefuseWhatTheFirstRefuses) {
     EXPECT_EQ(r.exit_code, 1);
     EXPECT_THAT(r.err, HasSubstr("holds a finished run"));
   }
-  for (const Result& r : Wait(Start(4, Train("split", {"--train.steps=10", "--train.grad_accum=3",
-                                                       "--dist.reduction=ordered"})))) {
+  for (const Result& r : Wait(Start(4, Train("split", {"--train.steps=10", "--train.batch_size=4",
+                                                       "--train.global_batch_size=12"})))) {
     EXPECT_EQ(r.exit_code, 1);
-    EXPECT_THAT(r.err, HasSubstr("use 3 ranks (4 micro-steps each) or 6 ranks (2 micro-steps "
-                                 "each)"));
+    EXPECT_THAT(r.err, HasSubstr("use train.global_batch_size = 16, or train.batch_size = 3, "
+                                 "or at most 3 ranks"));
   }
   for (const Result& r : Wait(Start(2, Train("x", {"--dist.backend=nccl", "--device=cpu"})))) {
     EXPECT_THAT(r.err, HasSubstr("use dist.backend = gloo"));

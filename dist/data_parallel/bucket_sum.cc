@@ -1,5 +1,7 @@
 #include "dist/data_parallel/bucket_sum.h"
 
+#include <algorithm>
+
 #include "core/slots.h"
 
 namespace lockstep::dist {
@@ -45,15 +47,33 @@ WorkPtr Waited(WorkPtr work) {
   return work;
 }
 
-std::vector<WorkPtr> SumOrdered(ProcessGroup& group, const Tensor& bucket,
-                                const std::vector<AddPair>& adds, Staging& staging) {
-  CheckBucket(group, bucket);
-  const int64_t ranks = group.size();
-  const Tensor parts =
-      staging.Get({ranks, bucket.numel() / ranks}, bucket.dtype(), bucket.device());
-  const WorkPtr exchange = Waited(group.AllToAll(bucket, parts.View({bucket.numel()})));
-  AddRows(parts, adds);
-  return {exchange, Waited(group.AllGather(Row(parts, 0), bucket))};
+// In rounds: the first terms of all ranks, the second ones of those that have two, and so on.
+std::vector<WorkPtr> SumOrdered(ProcessGroup& group, std::span<const Tensor> terms,
+                                const FixedOrderPlan& plan, Staging& staging) {
+  const Tensor& sum = terms.back();
+  CheckBucket(group, sum);
+  const int64_t ranks = group.size(), shard = sum.numel() / ranks;
+  const Tensor rows = staging.Get({plan.rows, shard}, sum.dtype(), sum.device());
+  std::vector<WorkPtr> works;
+  for (int64_t begin = 0; begin < plan.rows;) {
+    const size_t round = works.size();
+    std::vector<int64_t> take;
+    for (const auto& rank : plan.ranks) take.push_back(round < rank.terms.size() ? shard : 0);
+    const int64_t end = begin + ranks - std::ranges::count(take, 0);
+    const Tensor to = rows.Slice(0, begin, end).View({(end - begin) * shard});
+    if (end - begin == ranks) {
+      works.push_back(group.AllToAll(terms[round], to));
+    } else {
+      const bool mine = round < terms.size();
+      const std::vector<int64_t> give(ranks, mine ? shard : 0);
+      works.push_back(group.AllToAll(mine ? terms[round] : sum.Slice(0, 0, 0), to, give, take));
+    }
+    begin = end;
+  }
+  for (const WorkPtr& work : works) work->Wait();
+  AddRows(rows, plan.adds);
+  works.push_back(Waited(group.AllGather(Row(rows, plan.sum), sum)));
+  return works;
 }
 
 struct Bf16Staging {
@@ -87,17 +107,17 @@ BucketHook LibrarySum() {
   };
 }
 
-BucketHook OrderedSum(const FixedOrder& order) {
-  return [adds = order.rank_adds(), staging = Staging()](ProcessGroup& group,
-                                                         const Tensor& bucket) mutable {
-    return SumOrdered(group, bucket, adds, staging);
-  };
-}
-
 BucketHook Bf16Sum() {
   return [staging = Bf16Staging()](ProcessGroup& group, const Tensor& bucket) mutable {
     if (bucket.dtype() != DType::kF32) return std::vector{Waited(group.AllReduce(bucket))};
     return SumBf16(group, bucket, FixedOrderAdds(group.size()), staging);
+  };
+}
+
+BucketSum OrderedSum(std::shared_ptr<const FixedOrderPlan> plan) {
+  return [plan = std::move(plan), staging = Staging()](ProcessGroup& group,
+                                                       std::span<const Tensor> terms) mutable {
+    return SumOrdered(group, terms, *plan, staging);
   };
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "dist/data_parallel/fixed_order.h"
@@ -19,14 +21,19 @@ using BucketHook = std::function<std::vector<WorkPtr>(ProcessGroup& group, const
 // The group's own all-reduce: whatever order its library adds in.
 BucketHook LibrarySum();
 
-// The fixed order (dist/data_parallel/fixed_order.h): shards are exchanged all-to-all, added by
-// rank_adds, and gathered. As many bytes as a ring's all-reduce. Keeps a bucket's worth of staging
-// memory.
-BucketHook OrderedSum(const FixedOrder& order);
-
 // Sends f32 as bf16, half the bytes: each rank's part is rounded, the parts are added in f32 in a
 // fixed order, and the sum is rounded once more (relative error at most 2^-8 of the parts' sizes
 // and of the sum). Buckets of other dtypes are summed as by LibrarySum.
 BucketHook Bf16Sum();
+
+// The same of several terms a rank, each like a bucket: the sum of the terms of all ranks is
+// written to the last one of each rank.
+using BucketSum =
+    std::function<std::vector<WorkPtr>(ProcessGroup& group, std::span<const Tensor> terms)>;
+
+// The plan's terms are exchanged in shards, all-to-all, added in the plan's order, and gathered:
+// for one term a rank as many bytes as a ring's all-reduce. Keeps plan.rows shards of staging
+// memory.
+BucketSum OrderedSum(std::shared_ptr<const FixedOrderPlan> plan);
 
 }  // namespace lockstep::dist

@@ -1,40 +1,70 @@
 #include "dist/data_parallel/fixed_order.h"
 
-#include <bit>
-#include <string>
+#include <algorithm>
+#include <numeric>
 
 #include "core/error.h"
 
 namespace lockstep::dist {
 namespace {
 
-bool IsPowerOfTwo(int64_t n) { return std::has_single_bit(static_cast<uint64_t>(n)); }
+// The sum as a binary tree: nodes 0 to n - 1 are its leaves, node n + i is what add i makes. -1:
+// none.
+struct Tree {
+  std::vector<int64_t> parent, sibling;
+};
 
-// Whether each of `ranks` ranks has a subtree of the sum over `leaves` micro-batches.
-bool Fits(int64_t leaves, int64_t ranks) {
-  return leaves % ranks == 0 && (ranks == 1 || IsPowerOfTwo(leaves / ranks));
+Tree MakeTree(const std::vector<AddPair>& adds) {
+  const int64_t leaves = std::ssize(adds) + 1;
+  Tree tree;
+  tree.parent.assign(2 * leaves - 1, -1);
+  tree.sibling = tree.parent;
+  std::vector<int64_t> node_of(leaves);
+  std::iota(node_of.begin(), node_of.end(), 0);
+  int64_t node = leaves;
+  for (const auto& [to, from] : adds) {
+    const int64_t a = node_of[to], b = node_of[from];
+    tree.sibling[a] = b;
+    tree.sibling[b] = a;
+    tree.parent[a] = tree.parent[b] = node;
+    node_of[to] = node++;
+  }
+  return tree;
 }
 
-// "3 ranks (4 micro-steps each) or 6 ranks (2 micro-steps each)": the nearest below and above.
-std::string NearestThatFit(int64_t leaves, int64_t ranks) {
-  std::string text;
-  const auto add = [&](int64_t n) {
-    if (!text.empty()) text += " or ";
-    text += StrCat(n, n == 1 ? " rank (" : " ranks (", leaves / n, " micro-step",
-                   leaves / n == 1 ? "" : "s", n == 1 ? ")" : " each)");
-  };
-  int64_t below = ranks, above = ranks;
-  while (!Fits(leaves, below)) --below;  // 1 fits
-  add(below);
-  while (!Fits(leaves, above)) ++above;  // as many as there are leaves fit
-  add(above);
-  return text;
+// What a rank does, and the nodes that its terms are.
+std::pair<FixedOrderPlan::Rank, std::vector<int64_t>> PlanRank(
+    const Tree& tree, const std::vector<int64_t>& micro_batches) {
+  FixedOrderPlan::Rank rank;
+  std::vector<int64_t> free, nodes;  // nodes[i] waits in buffer rank.terms[i]
+  for (const int64_t m : micro_batches) {
+    if (free.empty()) free.push_back(rank.buffers++);
+    FixedOrderPlan::MicroStep step{.micro_batch = m, .buffer = free.back()};
+    free.pop_back();
+    // Addition commutes, so what is newest takes the older sums up, and nothing is moved.
+    int64_t node = m;
+    while (true) {
+      const auto other = std::find(nodes.begin(), nodes.end(), tree.sibling[node]);
+      if (other == nodes.end()) break;
+      const auto buffer = rank.terms.begin() + (other - nodes.begin());
+      step.take_up.push_back(*buffer);
+      free.push_back(*buffer);
+      rank.terms.erase(buffer);
+      nodes.erase(other);
+      node = tree.parent[node];
+    }
+    nodes.push_back(node);
+    rank.terms.push_back(step.buffer);
+    rank.micro_steps.push_back(std::move(step));
+  }
+  return {std::move(rank), std::move(nodes)};
 }
 
-int64_t ReverseBits(int64_t value, int bits) {
-  int64_t reversed = 0;
-  for (int i = 0; i < bits; ++i) reversed |= (value >> i & 1) << (bits - 1 - i);
-  return reversed;
+void CheckCounts(int64_t micro_batches, int64_t ranks) {
+  LS_CHECK(ranks >= 1 && micro_batches >= ranks, "a step of ", micro_batches,
+           " micro-batches cannot be shared out over ", ranks,
+           " ranks, each of which needs at least one: use fewer ranks, or more micro-batches "
+           "(ReducerOptions::micro_batches)");
 }
 
 }  // namespace
@@ -49,46 +79,65 @@ std::vector<AddPair> FixedOrderAdds(int64_t n) {
   return adds;
 }
 
-FixedOrder::FixedOrder(int64_t ranks, int64_t accum) : ranks_(ranks) {
-  LS_CHECK(ranks >= 1 && accum >= 1, "the ordered sum needs at least 1 rank and 1 micro-step, got ",
-           ranks, " and ", accum);
-  const int64_t leaves = ranks * accum;
-  LS_CHECK(Fits(leaves, ranks), "the ordered sum over ", leaves,
-           " micro-batches cannot be cut into ", ranks, " ranks of ", accum,
-           " micro-steps: what a rank adds up by itself would not be a ",
-           "subtree of the sum, and the bits would depend on the number of ranks. For the same ",
-           leaves, " micro-batches use ", NearestThatFit(leaves, ranks),
-           "; or choose a power of two of micro-steps; or dist.reduction=fast");
-  rank_adds_ = FixedOrderAdds(ranks);
-  Plan(accum);
+Assignment AssignInTurn(int64_t micro_batches, int64_t ranks) {
+  CheckCounts(micro_batches, ranks);
+  Assignment assignment(ranks);
+  for (int64_t m = 0; m < micro_batches; ++m) assignment[m % ranks].push_back(m);
+  return assignment;
 }
 
-// A binary counter: buffers wait in a stack, and micro-step t of a subtree takes as many of them up
-// as t has trailing ones. Addition commutes, so the newest buffer takes up the older one; hence the
-// sum ends where the last gradients were written, and nothing is moved.
-void FixedOrder::Plan(int64_t accum) {
-  const int levels = std::countr_zero(static_cast<uint64_t>(accum));
-  const int64_t size = int64_t{1} << levels;  // of a subtree
-  const int64_t subtrees = accum / size;      // added in order; several only on a single rank
-  std::vector<int64_t> waiting, free;
-  for (int64_t j = 0; j < subtrees; ++j) {
-    for (int64_t t = 0; t < size; ++t) {
-      if (free.empty()) free.push_back(buffers_++);
-      MicroStep step{.index = j + subtrees * ReverseBits(t, levels), .buffer = free.back()};
-      free.pop_back();
-      const bool subtree_done = t == size - 1;
-      int64_t merges = std::countr_one(static_cast<uint64_t>(t));
-      if (subtree_done && j > 0) ++merges;  // into the total
-      for (; merges > 0; --merges) {
-        step.take_up.push_back(waiting.back());
-        free.push_back(waiting.back());
-        waiting.pop_back();
-      }
-      waiting.push_back(step.buffer);
-      micro_steps_.push_back(std::move(step));
+Assignment AssignSubtrees(int64_t micro_batches, int64_t ranks) {
+  CheckCounts(micro_batches, ranks);
+  std::vector<std::vector<int64_t>> leaves(micro_batches);  // of each subtree, from left to right
+  for (int64_t m = 0; m < micro_batches; ++m) leaves[m] = {m};
+  for (const auto& [to, from] : FixedOrderAdds(micro_batches)) {
+    leaves[to].insert(leaves[to].end(), leaves[from].begin(), leaves[from].end());
+  }
+  Assignment assignment;
+  const auto at = [&](int64_t r) { return leaves[0].begin() + r * micro_batches / ranks; };
+  for (int64_t r = 0; r < ranks; ++r) assignment.emplace_back(at(r), at(r + 1));
+  std::ranges::sort(assignment, {}, [](const auto& run) { return std::ranges::min(run); });
+  return assignment;
+}
+
+FixedOrderPlan PlanFixedOrder(const Assignment& assignment) {
+  std::vector<int64_t> all;
+  for (const auto& of_rank : assignment) all.insert(all.end(), of_rank.begin(), of_rank.end());
+  std::ranges::sort(all);
+  for (int64_t m = 0; m < std::ssize(all); ++m) {
+    LS_CHECK(all[m] == m, "each micro-batch from 0 to ", all.size() - 1,
+             " must be assigned to one rank, and ", std::min(m, all[m]), " is not");
+  }
+  const std::vector<AddPair> adds = FixedOrderAdds(std::ssize(all));
+  const Tree tree = MakeTree(adds);
+  FixedOrderPlan plan;
+  std::vector<std::vector<int64_t>> nodes;  // of each rank's terms
+  size_t rounds = 0;
+  for (const auto& of_rank : assignment) {
+    auto [rank, of_terms] = PlanRank(tree, of_rank);
+    rounds = std::max(rounds, of_terms.size());
+    plan.ranks.push_back(std::move(rank));
+    nodes.push_back(std::move(of_terms));
+  }
+  std::vector<int64_t> row_of(tree.parent.size(), -1);  // of each node; -1: within a term
+  for (size_t i = 0; i < rounds; ++i) {
+    for (const auto& of_rank : nodes) {
+      if (i < of_rank.size()) row_of[of_rank[i]] = plan.rows++;
     }
   }
-  LS_INVARIANT(waiting.size() == 1 && waiting[0] == micro_steps_.back().buffer);
+  // What was added up by a rank has a row already; the rest is added in the sum's own order.
+  std::vector<int64_t> node_of(all);
+  int64_t node = std::ssize(all);
+  for (const auto& [to, from] : adds) {
+    const int64_t a = row_of[node_of[to]], b = row_of[node_of[from]];
+    if (a >= 0 && b >= 0) {
+      plan.adds.emplace_back(a, b);
+      row_of[node] = a;
+    }
+    node_of[to] = node++;
+  }
+  plan.sum = row_of.back();
+  return plan;
 }
 
 }  // namespace lockstep::dist

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 
 #include "core/autograd/engine.h"
 #include "core/slots.h"
@@ -13,23 +12,25 @@
 namespace lockstep::dist {
 namespace {
 
-double Milliseconds(CommunicationSpan::Clock::duration d) {
-  return std::chrono::duration<double, std::milli>(d).count();
-}
-
-// Sums over micro-batches and ranks lose nothing to 16 bits.
-DType SumDType(DType parameter) { return SizeOf(parameter) == 2 ? DType::kF32 : parameter; }
-
-BucketHook HookOf(const ReducerOptions& options, const std::optional<FixedOrder>& order) {
-  if (order) return OrderedSum(*order);
-  return options.hook ? options.hook : LibrarySum();
+BucketSum SumOf(const ReducerOptions& options, std::shared_ptr<const FixedOrderPlan> plan) {
+  if (plan) return OrderedSum(std::move(plan));
+  return [hook = options.hook ? options.hook : LibrarySum()](
+             ProcessGroup& group, std::span<const Tensor> terms) mutable {
+    return hook(group, terms.back());
+  };
 }
 
 }  // namespace
 
+int64_t LaneCount(const ReducerOptions& options, int64_t ranks, Device device) {
+  LS_CHECK(options.lanes >= 0, "ReducerOptions::lanes is ", options.lanes, ", which is negative");
+  if (ranks == 1 || !device.is_cpu()) return 1;
+  return options.lanes > 0 ? options.lanes : options.hook ? 1 : 2;
+}
+
 Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> parameters,
                  ReducerOptions options)
-    : exceptions_(std::uncaught_exceptions()), group_(group), options_(std::move(options)) {
+    : group_(group), options_(std::move(options)) {
   for (auto& p : parameters) {
     if (p->trainable()) parameters_.push_back(std::move(p));
   }
@@ -40,15 +41,17 @@ Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> pa
              p->value().device(), ", but gradients are summed on ", device,
              ": materialise the model there before data parallelism begins");
   }
-  LS_CHECK(!ordered() || !options_.hook,
+  const bool ordered = options_.sum == GradientSum::kOrdered;
+  LS_CHECK(!ordered || !options_.hook,
            "a hook for buckets goes with dist.reduction=fast: the ordered sum does its own");
-  if (ordered()) order_.emplace(ranks(), options_.accum);
-  if (order_) {
-    for (const auto& step : order_->micro_steps()) micro_order_.push_back(step.index);
-  } else {
-    for (int64_t a = 0; a < options_.accum; ++a) micro_order_.push_back(a);
-  }
-  MakeLanes(device);
+  if (options_.micro_batches == 0) options_.micro_batches = ranks();
+  const auto assign = ordered ? AssignSubtrees : AssignInTurn;
+  const Assignment assignment = assign(options_.micro_batches, ranks());
+  if (ordered) plan_ = std::make_shared<const FixedOrderPlan>(PlanFixedOrder(assignment));
+  micro_order_ = assignment[group_ ? group_->rank() : 0];
+  lanes_.emplace(group_, device, LaneCount(options_, ranks(), device), SumOf(options_, plan_),
+                 std::move(options_.on_span));
+  options_.hook = nullptr;
   const auto count = static_cast<int64_t>(parameters_.size());
   uses_.resize(parameters_.size());
   my_uses_ = Tensor::Zeros({count}, DType::kU8, device);
@@ -61,44 +64,6 @@ Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> pa
 
 Reducer::~Reducer() {
   for (const auto& p : parameters_) p->leaf().RemoveObserver(this);
-  // Jobs use the other members, and a hook's memory is the lane's.
-  for (GroupLane& lane : lanes_) {
-    try {
-      lane.jobs->Wait();
-    } catch (...) {  // backward has told
-    }
-    lane.sum = nullptr;
-    lane.jobs.reset();
-  }
-  // An exception ends the lanes' own groups, which the others hear of.
-  if (group_ && std::uncaught_exceptions() <= exceptions_) Leave();
-}
-
-// All groups, before it waits for any: others may be in another one.
-void Reducer::Leave() noexcept {
-  try {
-    std::vector<WorkPtr> leaves;
-    for (const GroupLane& lane : lanes_) leaves.push_back(lane.group->Leave());
-    for (const WorkPtr& leave : leaves) leave->Synchronize();
-  } catch (...) {  // the others hear of it, and whoever leaves does not mind
-  }
-}
-
-void Reducer::MakeLanes(Device device) {
-  LS_CHECK(options_.lanes >= 0, "ReducerOptions::lanes is ", options_.lanes, ", which is negative");
-  int64_t count = options_.lanes > 0 ? options_.lanes : options_.hook ? 1 : 2;
-  // Streams go on beside each other as it is.
-  if (ranks() == 1 || !device.is_cpu()) count = 1;
-  const BucketHook sum = HookOf(options_, order_);
-  options_.hook = nullptr;
-  for (int64_t i = 0; i < count; ++i) {
-    GroupLane lane{.group = group_, .own_group = nullptr, .sum = sum, .jobs = MakeLane(device)};
-    if (i > 0) {
-      lane.own_group = group_->Duplicate(StrCat(group_->name(), ".lane", i + 1));
-      lane.group = lane.own_group.get();
-    }
-    lanes_.push_back(std::move(lane));
-  }
 }
 
 // ---- The plan. ----
@@ -118,78 +83,31 @@ void Reducer::MakePlan(const BackwardPlan& plan) {
     if (position[a] < 0 || position[b] < 0) return position[a] >= 0 && position[b] < 0;
     return position[a] < position[b];
   });
-  MakeBuckets(order);
-}
-
-void Reducer::MakeBuckets(const std::vector<int64_t>& order) {
-  std::vector<BucketItem> items;
-  for (const int64_t p : order) {
-    const Tensor& value = parameters_[p]->value();
-    items.push_back(
-        {.numel = value.numel(), .dtype = SumDType(value.dtype()), .device = value.device()});
-  }
-  const int64_t buffers = order_ ? order_->buffers() : 1;
-  const int64_t last = order_ ? order_->micro_steps().back().buffer : 0;
-  bucket_of_.assign(parameters_.size(), 0);
-  slices_.assign(buffers, std::vector<Tensor>(parameters_.size()));
-  for (Bucket& plan : PlanBuckets(items, {.first_bytes = options_.first_bucket_bytes,
-                                         .bytes = options_.bucket_bytes,
-                                         .multiple = 64 * ranks()})) {
-    BucketState b;
-    for (int64_t& item : plan.items) item = order[item];
-    for (int64_t i = 0; i < buffers; ++i) {
-      // Zeros, so that padding is and stays finite.
-      b.whole.push_back(Tensor::Zeros({plan.numel}, plan.dtype, plan.device));
-    }
+  buckets_.emplace(parameters_, order,
+                   BucketLimits{.first_bytes = options_.first_bucket_bytes,
+                                .bytes = options_.bucket_bytes,
+                                .multiple = 64 * ranks()},
+                   plan_ ? mine().buffers : 1);
+  for (int64_t b = 0; b < buckets_->size(); ++b) {
+    Given& given = given_.emplace_back();
     int64_t chunks = 0;
-    for (size_t i = 0; i < plan.items.size(); ++i) {
-      const int64_t p = plan.items[i], at = plan.offsets[i];
-      const Tensor& value = parameters_[p]->value();
-      const int64_t size = SizeOf(plan.dtype);
-      for (int64_t k = 0; k < buffers; ++k) {
-        // A storage of its own, because the lane works on the whole at the same time.
-        slices_[k][p] = Tensor::FromStorage(
-            b.whole[k].storage().Slice(at * size, value.numel() * size), plan.dtype, value.shape());
+    for (const int64_t buffer : plan_ ? mine().terms : std::vector<int64_t>{0}) {
+      given.terms.push_back(buckets_->whole(b, buffer));
+      for (const Tensor& part : buckets_->Parts(b, buffer)) {
+        given.parts.push_back(part);
+        chunks += GradNormChunks(part);
       }
-      b.local.push_back(b.whole[last].Slice(0, at, at + value.numel()));
-      chunks += GradNormChunks(b.local.back());
-      bucket_of_[p] = std::ssize(buckets_);
     }
-    if (ranks() > 1) b.square_sums = Tensor::Zeros({chunks}, DType::kF64, plan.device);
-    b.span.bucket = std::ssize(buckets_);
-    b.span.lane = b.span.bucket % std::ssize(lanes_);
-    b.span.bytes = plan.bytes();
-    b.plan = std::move(plan);
-    buckets_.push_back(std::move(b));
-    buckets_.back().purpose =
-        std::make_shared<const std::string>(PurposeOf(std::ssize(buckets_) - 1));
-  }
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    parameters_[p]->leaf().SetDestination(slices_[0][p]);
+    if (ranks() > 1) {
+      given.square_sums = Tensor::Zeros({chunks}, DType::kF64, given.terms[0].device());
+    }
   }
 }
 
 std::vector<Bucket> Reducer::buckets() const {
   std::vector<Bucket> plans;
-  for (const BucketState& b : buckets_) plans.push_back(b.plan);
+  for (int64_t b = 0; buckets_ && b < buckets_->size(); ++b) plans.push_back(buckets_->plan(b));
   return plans;
-}
-
-std::vector<std::string> Reducer::NamesIn(int64_t bucket) const {
-  std::vector<std::string> names;
-  for (const int64_t p : buckets_.at(bucket).plan.items) names.push_back(parameters_[p]->name());
-  return names;
-}
-
-std::string Reducer::PurposeOf(int64_t bucket) const {
-  constexpr size_t kShown = 8;
-  const std::vector<std::string> names = NamesIn(bucket);
-  std::string text = StrCat("bucket ", bucket, " (");
-  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) {
-    text += StrCat(i == 0 ? "'" : ", '", names[i], "'");
-  }
-  if (names.size() > kShown) text += StrCat(" and ", names.size() - kShown, " more");
-  return text + ")";
 }
 
 // ---- A backward. ----
@@ -197,9 +115,10 @@ std::string Reducer::PurposeOf(int64_t bucket) const {
 void Reducer::CheckBegin() const {
   LS_CHECK(!in_backward_,
            "a backward begins within another one through parameters of the same Reducer");
-  if (order_) {
-    LS_CHECK(micro_ < options_.accum && (no_sync_ == 0) == (micro_ == options_.accum - 1),
-             "the ordered sum was planned for ", options_.accum,
+  if (plan_) {
+    const int64_t planned = std::ssize(micro_order_);
+    LS_CHECK(micro_ < planned && (no_sync_ == 0) == (micro_ == planned - 1),
+             "the ordered sum was planned for ", planned,
              " backwards a step, all but the last under NoSync; backward ", micro_ + 1, " of this ",
              "step is ", no_sync_ > 0 ? "" : "not ", "under NoSync");
   }
@@ -214,14 +133,11 @@ void Reducer::CheckBegin() const {
 void Reducer::BeginMicroStep() {
   sync_ = no_sync_ == 0;
   in_backward_ = true;
-  next_ = 0;
-  ready_.assign(parameters_.size(), false);
-  for (BucketState& b : buckets_) b.pending = std::ssize(b.plan.items);
-  if (!order_) return;
-  buffer_ = order_->micro_steps()[micro_].buffer;
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    parameters_[p]->leaf().SetDestination(slices_[buffer_][p]);
-  }
+  launched_ = 0;
+  buckets_->Begin();
+  if (!plan_) return;
+  micro_step_ = &mine().micro_steps[micro_];
+  buckets_->WriteTo(micro_step_->buffer);
 }
 
 // What is right in one process, and silently wrong in several.
@@ -242,18 +158,18 @@ void Reducer::CheckShares(const BackwardPlan& plan) const {
 void Reducer::OnBegin(const BackwardPlan& plan) {
   CheckBegin();
   if (ranks() > 1) CheckShares(plan);
-  if (buckets_.empty()) MakePlan(plan);
+  if (!buckets_) MakePlan(plan);
   BeginMicroStep();
-  in_plan_.assign(parameters_.size(), false);
+  std::vector<bool> in_plan(parameters_.size(), false);
   for (const auto& leaf : plan.leaves) {
     const auto it = index_.find(leaf.get());
     if (it == index_.end()) continue;
-    in_plan_[it->second] = true;
+    in_plan[it->second] = true;
     uses_[it->second] = kUsed;
   }
   if (sync_) BeginSync();
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    if (in_plan_[p]) continue;
+    if (in_plan[p]) continue;
     FillAbsent(p);
     if (sync_) MarkReady(p);
   }
@@ -263,7 +179,7 @@ void Reducer::OnBegin(const BackwardPlan& plan) {
 void Reducer::BeginSync() {
   if (!group_) return;
   my_uses_.CopyFrom(Tensor::FromVector<uint8_t>(uses_, {std::ssize(uses_)}, my_uses_.device()));
-  lanes_[0].jobs->Submit([this] {
+  lanes_->Submit([this] {
     static const auto purpose = std::make_shared<const std::string>("which parameters took part");
     group_->SetPurpose(purpose);
     group_->AllGather(my_uses_, all_uses_)->Wait();
@@ -273,7 +189,7 @@ void Reducer::BeginSync() {
 
 // A parameter that takes no part counts as zero, unless an earlier micro-step left something.
 void Reducer::FillAbsent(size_t p) {
-  if (!parameters_[p]->grad().defined()) slices_[buffer_][p].Fill(0);
+  if (!parameters_[p]->grad().defined()) buckets_->slice(p).Fill(0);
 }
 
 void Reducer::OnLeafReady(Leaf& leaf) {
@@ -281,72 +197,32 @@ void Reducer::OnLeafReady(Leaf& leaf) {
   if (it == index_.end()) return;
   FillAbsent(it->second);
   LS_CHECK(
-      !leaf.grad().defined() || leaf.grad().raw_data() == slices_[buffer_][it->second].raw_data(),
+      !leaf.grad().defined() || leaf.grad().raw_data() == buckets_->slice(it->second).raw_data(),
       "the gradient of '", leaf.name(),
       "' is not in its bucket: something else called SetDestination on its leaf");
   if (sync_) MarkReady(it->second);
 }
 
 void Reducer::MarkReady(size_t p) {
-  LS_CHECK(!ready_[p], "the gradient of '", parameters_[p]->name(),
-           "' became ready twice in one backward: do two threads run backward through it?");
-  ready_[p] = true;
-  --buckets_[bucket_of_[p]].pending;
-  for (; next_ < std::ssize(buckets_) && buckets_[next_].pending == 0; ++next_) Launch(next_);
+  for (const int64_t complete = buckets_->MarkReady(p); launched_ < complete;) Launch(launched_++);
 }
 
-void Reducer::Launch(int64_t b) {
-  GroupLane& lane = lanes_[buckets_[b].span.lane];
-  lane.jobs->Submit([this, b, &lane] { SumBucket(buckets_[b], lane); });
+void Reducer::Launch(int64_t bucket) {
+  Given& given = given_[bucket];
+  lanes_->Launch(bucket, buckets_->purpose(bucket), given.terms, [this, bucket, &given] {
+    AddUp(bucket);
+    if (ranks() == 1) return;
+    grad_norm_square_sums(CurrentStream(given.square_sums.device()), given.parts,
+                          given.square_sums);
+  });
 }
 
 // Adds the buffers that the micro-step takes up, by the ordered sum.
-void Reducer::AddUp(BucketState& bucket) {
-  if (!order_ || joined_) return;
-  const Tensor& to = bucket.whole[buffer_];
-  for (const int64_t from : order_->micro_steps()[micro_].take_up) {
-    accumulate_slot(CurrentStream(to.device()), bucket.whole[from], to);
-  }
-}
-
-// In the lane.
-void Reducer::SumBucket(BucketState& bucket, GroupLane& lane) {
-  bucket.span.begin = Clock::now();
-  AddUp(bucket);
-  const Tensor& whole = bucket.whole[buffer_];
-  if (ranks() > 1) {
-    grad_norm_square_sums(CurrentStream(whole.device()), bucket.local, bucket.square_sums);
-    lane.group->SetPurpose(bucket.purpose);
-    bucket.works = lane.sum(*lane.group, whole);
-    lane.group->SetPurpose(nullptr);
-  }
-  bucket.span.end = Clock::now();
-  if (whole.device().is_cpu()) Tell(bucket.span);
-}
-
-void Reducer::Tell(const CommunicationSpan& span) {
-  if (!options_.on_span) return;
-  const std::lock_guard<std::mutex> lock(telling_);
-  options_.on_span(span);
-}
-
-// Throws what the first lane that failed threw, when all have ended.
-void Reducer::WaitForLanes() {
-  std::exception_ptr error;
-  for (GroupLane& lane : lanes_) {
-    try {
-      lane.jobs->Wait();
-    } catch (...) {
-      if (!error) error = std::current_exception();
-      AbortGroups();
-    }
-  }
-  if (error) std::rethrow_exception(error);
-}
-
-void Reducer::AbortGroups() {
-  for (GroupLane& lane : lanes_) {
-    if (group_) lane.group->Abort(StrCat("backward failed on rank ", group_->rank()));
+void Reducer::AddUp(int64_t bucket) {
+  if (!micro_step_) return;
+  const Tensor& to = buckets_->whole(bucket, micro_step_->buffer);
+  for (const int64_t from : micro_step_->take_up) {
+    accumulate_slot(CurrentStream(to.device()), buckets_->whole(bucket, from), to);
   }
 }
 
@@ -355,52 +231,18 @@ void Reducer::OnEnd() {
     FinishSync();
     return;
   }
-  for (BucketState& b : buckets_) AddUp(b);
+  for (int64_t b = 0; b < buckets_->size(); ++b) AddUp(b);
   ++micro_;
   in_backward_ = false;
 }
 
 void Reducer::FinishSync() {
-  LS_INVARIANT(next_ == std::ssize(buckets_), next_, " of ", buckets_.size(),
+  LS_INVARIANT(launched_ == buckets_->size(), launched_, " of ", buckets_->size(),
                " buckets were launched");
-  CommunicationSpan wait{.bucket = -1, .bytes = 0, .begin = Clock::now(), .end = {}};
-  WaitForLanes();
-  if (group_ && group_->device().is_cuda()) group_->CheckInStep();
-  wait.end = Clock::now();
-  Measure(wait);
+  times_ = lanes_->Finish();
   ended_well_ = true;  // what is thrown from here on is thrown by all ranks
   ResolveUses();
   Reset();
-}
-
-void Reducer::Measure(const CommunicationSpan& wait) {
-  times_ = {};
-  std::vector<CommunicationSpan> spans;
-  for (BucketState& b : buckets_) {
-    if (!b.plan.device.is_cpu()) {
-      if (b.works.empty() || !b.works.front()->span() || !b.works.back()->span()) continue;
-      b.span.begin = b.works.front()->span()->begin;
-      b.span.end = b.works.back()->span()->end;
-      Tell(b.span);
-    }
-    b.works.clear();
-    spans.push_back(b.span);
-  }
-  // Lanes work at the same time, which counts once.
-  std::sort(spans.begin(), spans.end(),
-            [](const auto& a, const auto& b) { return a.begin < b.begin; });
-  Clock::time_point counted = Clock::time_point::min();
-  for (const CommunicationSpan& span : spans) {
-    const auto begin = std::max(span.begin, counted);
-    if (span.end <= begin) continue;
-    counted = span.end;
-    times_.communication_ms += Milliseconds(span.end - begin);
-    if (begin < wait.begin) {
-      times_.overlapped_ms += Milliseconds(std::min(span.end, wait.begin) - begin);
-    }
-  }
-  times_.exposed_ms = Milliseconds(wait.end - wait.begin);
-  Tell(wait);
 }
 
 void Reducer::ResolveUses() {
@@ -424,7 +266,7 @@ void Reducer::ResolveUses() {
         ++others;
       }
     } else if (!users.empty() && !leaf.grad().defined()) {
-      leaf.SetGrad(slices_[buffer_][p]);
+      leaf.SetGrad(buckets_->slice(p));
     }
   }
   if (missing.empty()) return;
@@ -436,16 +278,13 @@ void Reducer::ResolveUses() {
 }
 
 void Reducer::OnError() noexcept {
-  try {
-    if (!ended_well_) AbortGroups();
-    WaitForLanes();
-  } catch (...) {  // the error that is under way says more
-  }
+  if (!ended_well_) lanes_->Abort();
   Reset();
 }
 
 void Reducer::Reset() {
-  in_backward_ = sync_ = ended_well_ = joined_ = false;
+  in_backward_ = sync_ = ended_well_ = false;
+  micro_step_ = nullptr;
   micro_ = 0;
   std::fill(uses_.begin(), uses_.end(), uint8_t{kUnused});
 }
@@ -454,17 +293,17 @@ void Reducer::Join() {
   try {
     LS_CHECK(micro_ == 0 && no_sync_ == 0, "Join comes in place of a step's backwards, after ",
              micro_, " of them");
-    if (order_) micro_ = options_.accum - 1;
-    if (buckets_.empty()) MakePlan({});
+    micro_ = std::ssize(micro_order_) - 1;
+    if (!buckets_) MakePlan({});
     for (const auto& p : parameters_) p->leaf().ZeroGrad();
     BeginMicroStep();
-    joined_ = true;
+    micro_step_ = nullptr;
+    for (const Given& given : given_) {
+      for (const Tensor& term : given.terms) term.Fill(0);
+    }
     std::fill(uses_.begin(), uses_.end(), uint8_t{kJoined});
     BeginSync();
-    for (size_t p = 0; p < parameters_.size(); ++p) {
-      FillAbsent(p);
-      MarkReady(p);
-    }
+    for (size_t p = 0; p < parameters_.size(); ++p) MarkReady(p);
     FinishSync();
   } catch (...) {
     OnError();
@@ -475,12 +314,13 @@ void Reducer::Join() {
 std::string Reducer::LocateNonFinite() {
   if (!group_ || ranks() == 1) return "";
   int64_t bad = -1;
-  for (const BucketState& b : buckets_) {
-    const std::vector<double> sums = b.square_sums.ToVector<double>();
+  for (size_t b = 0; b < given_.size(); ++b) {
+    const std::vector<int64_t>& items = buckets_->plan(static_cast<int64_t>(b)).items;
+    const std::vector<double> sums = given_[b].square_sums.ToVector<double>();
     size_t chunk = 0;
-    for (size_t i = 0; i < b.local.size() && bad < 0; ++i) {
-      for (int64_t n = GradNormChunks(b.local[i]); n > 0; --n) {
-        if (!std::isfinite(sums[chunk++])) bad = b.plan.items[i];
+    for (size_t i = 0; i < given_[b].parts.size() && bad < 0; ++i) {
+      for (int64_t n = GradNormChunks(given_[b].parts[i]); n > 0; --n) {
+        if (!std::isfinite(sums[chunk++])) bad = items[i % items.size()];
       }
     }
   }

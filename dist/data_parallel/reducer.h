@@ -1,44 +1,22 @@
 // Sums gradients over the ranks while backward goes on.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "core/autograd/leaf.h"
-#include "core/parameter.h"
-#include "dist/data_parallel/bucket_plan.h"
-#include "dist/data_parallel/bucket_sum.h"
-#include "dist/data_parallel/lane.h"
-#include "dist/process_group.h"
+#include "dist/data_parallel/bucket_lanes.h"
+#include "dist/data_parallel/gradient_buckets.h"
 
 namespace lockstep::dist {
 
 enum class GradientSum {
   kFast,     // the library's order
   kOrdered,  // the fixed order of dist/data_parallel/fixed_order.h
-};
-
-// A bucket's sum, from when it was launched and the ones before it in its lane were done; or the
-// end of a backward that waited for the last of them.
-struct CommunicationSpan {
-  using Clock = std::chrono::steady_clock;
-  int64_t bucket = 0;  // -1: the wait
-  int64_t lane = 0;
-  int64_t bytes = 0;
-  Clock::time_point begin, end;
-};
-
-// Of the last backward that communicated, on this rank. On CUDA the group's operations alone.
-struct CommunicationTimes {
-  double communication_ms = 0;  // while any bucket was summed
-  double overlapped_ms = 0;     // while backward went on
-  double exposed_ms = 0;        // how long backward waited for the rest, and for slower ranks
 };
 
 struct ReducerOptions {
@@ -49,8 +27,9 @@ struct ReducerOptions {
   // that messages of one use the link while another adds or waits for its thread's turn. 0: 2, or 1
   // for a hook of one's own, since that may talk to groups of its own.
   int64_t lanes = 0;
-  // kOrdered: backwards of a step on each rank, the last of which communicates.
-  int64_t accum = 1;
+  // Of a step, on all ranks together; 0: one a rank. Reducer::micro_order says which are this
+  // rank's.
+  int64_t micro_batches = 0;
   // Instead of LibrarySum, for kFast: how a bucket is summed. Each lane has a copy.
   BucketHook hook = {};
   // Parameters for which it returns true may have no gradient, on some or all ranks, in a step
@@ -60,6 +39,9 @@ struct ReducerOptions {
   // one at a time.
   std::function<void(const CommunicationSpan&)> on_span = {};
 };
+
+// How many lanes a Reducer of these options has.
+int64_t LaneCount(const ReducerOptions& options, int64_t ranks, Device device);
 
 // Data parallelism as an observer of backward: models and the engine know nothing of it. Gradients
 // are written into slices of buckets, which are planned when the first backward begins, in the
@@ -74,7 +56,8 @@ struct ReducerOptions {
 // throw too. Then the reducer is of no use any more, nor is the group.
 //
 // Gradients of bf16 and f16 parameters are f32, as the sums are. Buckets take as many bytes as the
-// gradients; kOrdered log2(accum) times as many more.
+// gradients; kOrdered several times as many where a rank has several micro-batches, about the
+// logarithm of their number (but see AssignSubtrees).
 class Reducer : public BackwardObserver {
  public:
   // Watches the trainable ones among the parameters, which have memory on the group's device. A
@@ -103,9 +86,12 @@ class Reducer : public BackwardObserver {
   // of data while others have not. Afterwards the gradients are the sums of the others.
   void Join();
 
-  // The micro-batches of a step in the order in which this rank must compute them: micro_order()[i]
-  // of accum. In kFast as they stand.
+  // This rank's micro-batches of a step, of micro_batches() on all ranks, in the order in which it
+  // must compute them. In kFast m is rank m modulo ranks's, as they stand; kOrdered gives each rank
+  // as much of the sum's tree as it can (AssignSubtrees). Other ranks may have one more, or one
+  // fewer.
   const std::vector<int64_t>& micro_order() const { return micro_order_; }
+  int64_t micro_batches() const { return options_.micro_batches; }
 
   // Collective, after a step whose gradients are not finite: on which ranks they were not before
   // the sum, and the first such parameter of each: "rank 1 ('h.0.mlp.c_fc.weight')". Empty if
@@ -115,7 +101,9 @@ class Reducer : public BackwardObserver {
   // In the order in which they are launched; empty before the first backward.
   std::vector<Bucket> buckets() const;
   // Names of the parameters in a bucket.
-  std::vector<std::string> NamesIn(int64_t bucket) const;
+  std::vector<std::string> NamesIn(int64_t bucket) const {
+    return buckets_.value().NamesIn(bucket);
+  }
   const CommunicationTimes& times() const { return times_; }
   ProcessGroup* group() const { return group_; }
 
@@ -125,82 +113,56 @@ class Reducer : public BackwardObserver {
   void OnError() noexcept override;
 
  private:
-  using Clock = CommunicationSpan::Clock;
   // How a rank used a parameter in a step.
   enum Use : uint8_t { kUnused, kUsed, kJoined };
-
-  struct BucketState {
-    Bucket plan;                // its items are indices of parameters_
-    std::vector<Tensor> whole;  // a bucket per buffer; the lane's
-    std::vector<Tensor> local;  // the gradients within the last micro-step's bucket
-    Tensor square_sums;         // of `local` before the sum, per chunk
-    int64_t pending = 0;        // gradients that are not ready
-    CommunicationSpan span;
-    std::vector<WorkPtr> works;
-    std::shared_ptr<const std::string> purpose;  // its number and parameters, for errors
-  };
-
-  // Sums one bucket after the other, beside backward.
-  struct GroupLane {
-    ProcessGroup* group;
-    std::shared_ptr<ProcessGroup> own_group;  // null: the group is the caller's
-    BucketHook sum;
-    std::unique_ptr<Lane> jobs;  // last: its jobs use the others
+  // What this rank gave to a bucket's sum.
+  struct Given {
+    std::vector<Tensor> terms;
+    std::vector<Tensor> parts;  // the gradients in them
+    Tensor square_sums;         // of the parts before the sum, per chunk
   };
 
   int64_t ranks() const { return group_ ? group_->size() : 1; }
-  bool ordered() const { return options_.sum == GradientSum::kOrdered; }
+  // This rank's part of the plan.
+  const FixedOrderPlan::Rank& mine() const { return plan_->ranks[group_ ? group_->rank() : 0]; }
   bool IsConditional(size_t p) const {
     return options_.conditional && options_.conditional(*parameters_[p]);
   }
-  void MakeLanes(Device device);
-  void WaitForLanes();
-  void AbortGroups();
-  void Leave() noexcept;
   void MakePlan(const BackwardPlan& plan);
-  void MakeBuckets(const std::vector<int64_t>& order);
   void CheckBegin() const;
   void CheckShares(const BackwardPlan& plan) const;
   void BeginMicroStep();
   void BeginSync();
   void FillAbsent(size_t p);
   void MarkReady(size_t p);
-  void Launch(int64_t b);
-  void SumBucket(BucketState& bucket, GroupLane& lane);
-  std::string PurposeOf(int64_t bucket) const;
-  void AddUp(BucketState& bucket);
+  void Launch(int64_t bucket);
+  void AddUp(int64_t bucket);
   void FinishSync();
-  void Measure(const CommunicationSpan& wait);
-  void Tell(const CommunicationSpan& span);
   void ResolveUses();
   void Reset();
 
-  const int exceptions_;  // under way when it was made
   ProcessGroup* const group_;
-  std::vector<std::shared_ptr<Parameter>> parameters_;
+  Parameters parameters_;
   ReducerOptions options_;
-  std::optional<FixedOrder> order_;
+  std::shared_ptr<const FixedOrderPlan> plan_;  // null: kFast
   std::vector<int64_t> micro_order_;
   std::unordered_map<const Leaf*, size_t> index_;  // of parameters_
-  std::vector<GroupLane> lanes_;
-  std::mutex telling_;  // on_span
 
   // From the first backward on.
-  std::vector<BucketState> buckets_;
-  std::vector<int64_t> bucket_of_;           // per parameter
-  std::vector<std::vector<Tensor>> slices_;  // per buffer and parameter: the leaves'
+  std::optional<GradientBuckets> buckets_;
+  std::vector<Given> given_;  // per bucket
 
   // Of the step under way.
   int no_sync_ = 0;
-  int64_t micro_ = 0;   // backwards so far
-  int64_t buffer_ = 0;  // that this backward writes to
+  int64_t micro_ = 0;  // backwards so far
+  // That this backward is; null: kFast, or none of ours.
+  const FixedOrderPlan::MicroStep* micro_step_ = nullptr;
   bool in_backward_ = false, sync_ = false, ended_well_ = false;
   std::vector<uint8_t> uses_;  // Use, per parameter
-  std::vector<bool> in_plan_, ready_;
-  int64_t next_ = 0;           // bucket to launch
+  int64_t launched_ = 0;       // buckets
   Tensor my_uses_, all_uses_;  // u8 [P], [ranks, P]
-  bool joined_ = false;        // this step has no micro-batch of ours
   CommunicationTimes times_;
+  std::optional<BucketLanes> lanes_;  // last: its jobs use the others
 };
 
 }  // namespace lockstep::dist

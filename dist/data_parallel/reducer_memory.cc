@@ -11,31 +11,30 @@ ReducerMemory PlanReducerMemory(std::span<const std::shared_ptr<Parameter>> para
   for (size_t i = parameters.size(); i-- > 0;) {
     if (!parameters[i]->trainable()) continue;
     const Tensor& value = parameters[i]->value();
-    items.push_back({.numel = value.numel(),
-                     .dtype = SizeOf(value.dtype()) == 2 ? DType::kF32 : value.dtype(),
-                     .device = device});
+    items.push_back({.numel = value.numel(), .dtype = SumDType(*parameters[i]), .device = device});
   }
   ReducerMemory memory;
   memory.buckets = PlanBuckets(items, {.first_bytes = options.first_bucket_bytes,
                                        .bytes = options.bucket_bytes,
                                        .multiple = 64 * ranks});
-  const bool ordered = options.sum == GradientSum::kOrdered;
-  if (ordered) memory.buffers = FixedOrder(ranks, options.accum).buffers();
-  // OrderedSum has a bucket's worth, Bf16Sum two (a part in bf16 each way, and the parts in f32);
-  // the host's own sum has the parts of all ranks, a GPU's none.
-  const int64_t worth = options.hook ? 2 : ordered || device.is_cpu() ? 1 : 0;
-  if (ranks == 1 || worth == 0) return memory;
-  const int64_t lanes = !device.is_cpu()    ? 1
-                        : options.lanes > 0 ? options.lanes
-                        : options.hook      ? 1
-                                            : 2;
+  // Of each bucket in a lane. The host's own sum has the parts of all ranks, a GPU's none; Bf16Sum
+  // a part in bf16 each way, and the parts in f32.
+  double worth = options.hook ? 2 : device.is_cpu() ? 1 : 0;
+  if (options.sum == GradientSum::kOrdered) {
+    const FixedOrderPlan plan =
+        PlanFixedOrder(AssignSubtrees(std::max(options.micro_batches, ranks), ranks));
+    for (const auto& rank : plan.ranks) memory.buffers = std::max(memory.buffers, rank.buffers);
+    worth = static_cast<double>(plan.rows) / static_cast<double>(ranks);
+  }
+  if (ranks == 1) return memory;
+  const int64_t lanes = LaneCount(options, ranks, device);
   for (int64_t lane = 0; lane < lanes; ++lane) {
     int64_t largest = 0;
     for (size_t b = static_cast<size_t>(lane); b < memory.buckets.size();
          b += static_cast<size_t>(lanes)) {
       largest = std::max(largest, memory.buckets[b].bytes());
     }
-    memory.staging_bytes += worth * largest;
+    memory.staging_bytes += static_cast<int64_t>(worth * static_cast<double>(largest));
   }
   return memory;
 }

@@ -6,27 +6,25 @@
 #include <set>
 
 #include "dist/groups/call_check.h"
-#include "dist/groups/float_packing.h"
 #include "dist/groups/host_collectives.h"
 
 namespace lockstep::dist {
 namespace {
 
-constexpr uint32_t kMagic = 0x4c534350u;
+constexpr uint32_t kMagic = 0x4c534351u;
 
 // As it is sent. All members are set, so that no byte of it is undefined.
 struct Header {
   uint32_t magic = kMagic;
-  uint8_t kind = 0, op = 0, dtype = 0, packs = 0;
+  uint8_t kind = 0, op = 0, dtype = 0, unused = 0;
   int64_t root = 0, count = 0, sequence = 0;
   int64_t to_you = 0, from_you = 0;
   uint64_t to_you_hash = 0, from_you_hash = 0;
 };
 static_assert(sizeof(Header) == 64);
 
-Header HeaderOf(const Collective& c, const PairTraffic& traffic, bool packs) {
+Header HeaderOf(const Collective& c, const PairTraffic& traffic) {
   Header h;
-  h.packs = packs ? 1 : 0;
   h.kind = static_cast<uint8_t>(c.kind);
   h.op = static_cast<uint8_t>(c.op);
   h.dtype = static_cast<uint8_t>(c.dtype);
@@ -99,28 +97,18 @@ void CompareCalls(const std::map<int, Collective>& calls) {
 void HostCollectives::Agree(const Collective& c, std::span<const int> peers,
                             std::span<const PairTraffic> traffic, Deadline deadline) {
   step_ = 0;
-  link_load_.BeginOperation(Clock::now());
-  // Packing and unpacking take about a nanosecond a byte of a core, which may have better to do
-  // while the link is not behind; a seventh of the time on a link of 50 MB/s are three.
-  i_pack_ = CanPack(c.dtype) &&
-            (packing_ == Packing::kAlways || (packing_ == Packing::kAuto && link_load_.IsBehind()));
-  they_pack_.assign(static_cast<size_t>(size()), false);
   headers_.resize(2 * static_cast<size_t>(size()) * sizeof(Header));
   auto* const mine = reinterpret_cast<Header*>(headers_.data());
   Header* const theirs = mine + size();
   for (const int peer : peers) {
-    mine[peer] =
-        HeaderOf(c, traffic.empty() ? PairTraffic() : traffic[static_cast<size_t>(peer)], i_pack_);
+    mine[peer] = HeaderOf(c, traffic.empty() ? PairTraffic() : traffic[static_cast<size_t>(peer)]);
     Send(peer, &mine[peer], sizeof(Header));
     Receive(peer, &theirs[peer], sizeof(Header));
   }
   Run(deadline);
   std::map<int, Collective> calls;
   calls[rank()] = c;
-  for (const int peer : peers) {
-    calls[peer] = CollectiveOf(theirs[peer], peer);
-    they_pack_[static_cast<size_t>(peer)] = theirs[peer].packs != 0;
-  }
+  for (const int peer : peers) calls[peer] = CollectiveOf(theirs[peer], peer);
   CompareCalls(calls);
   for (const int peer : peers) {
     ComparePair(c, rank(), peer, TrafficOf(mine[peer]), TrafficOf(theirs[peer]));

@@ -1,7 +1,6 @@
 #include "dist/groups/host_collectives.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -15,9 +14,6 @@ namespace {
 constexpr int64_t kAtOnce = 16 * 1024;  // bytes
 // Scratch memory per rank.
 constexpr int64_t kChunk = 4 * 1024 * 1024;  // bytes
-
-// What is smaller is not packed.
-constexpr int64_t kWorthPacking = 16 * 1024;  // bytes
 
 struct Range {
   int64_t begin, count;
@@ -39,73 +35,12 @@ void HostCollectives::Receive(int peer, void* data, int64_t bytes) {
   if (bytes > 0) incoming_.push_back({peer, data, bytes});
 }
 
-void HostCollectives::SendElements(int peer, DType dtype, const void* data, int64_t n) {
-  const int64_t bytes = n * SizeOf(dtype);
-  if (i_pack_ && bytes >= kWorthPacking) outgoing_packed_.push_back({outgoing_.size(), dtype, n});
-  Send(peer, data, bytes);
-}
-
-void HostCollectives::ReceiveElements(int peer, DType dtype, void* data, int64_t n) {
-  const int64_t bytes = n * SizeOf(dtype);
-  if (they_pack_[static_cast<size_t>(peer)] && bytes >= kWorthPacking) {
-    incoming_packed_.push_back({incoming_.size(), dtype, n});
-  }
-  Receive(peer, data, bytes);
-}
-
 void HostCollectives::Run(Deadline deadline) {
   const auto outgoing = std::exchange(outgoing_, {});
   const auto incoming = std::exchange(incoming_, {});
   ++step_;
-  RunPacked(outgoing, incoming, deadline);
+  if (!outgoing.empty() || !incoming.empty()) transport_.Run(outgoing, incoming, deadline);
   if (hashes_) CompareHashes(outgoing, incoming, deadline);
-}
-
-void HostCollectives::RunPacked(std::span<const Transport::Outgoing> outgoing,
-                                std::span<const Transport::Incoming> incoming, Deadline deadline) {
-  const auto pack = std::exchange(outgoing_packed_, {});
-  const auto unpack = std::exchange(incoming_packed_, {});
-  std::vector<Transport::Outgoing> sent(outgoing.begin(), outgoing.end());
-  std::vector<Transport::Incoming> received(incoming.begin(), incoming.end());
-  int64_t bytes = 0;
-  for (const PackedMessage& m : pack) bytes += PackedBound(m.dtype, m.n);
-  for (const PackedMessage& m : unpack) bytes += PackedBound(m.dtype, m.n);
-  if (std::ssize(packed_) < bytes) packed_.resize(static_cast<size_t>(bytes));
-  std::byte* room = packed_.data();
-  const PackedMessage* last = nullptr;
-  for (const PackedMessage& m : pack) {
-    const void* const data = outgoing[m.index].data;
-    if (last != nullptr && outgoing[last->index].data == data && last->n == m.n) {
-      sent[m.index] = {sent[m.index].peer, sent[last->index].data, sent[last->index].bytes};
-      continue;
-    }
-    const int64_t size = PackFloats(m.dtype, data, m.n, room);
-    sent[m.index] = {sent[m.index].peer, room, size};
-    room += size;
-    last = &m;
-  }
-  for (const PackedMessage& m : unpack) {
-    const int64_t bound = PackedBound(m.dtype, m.n);
-    received[m.index] = {received[m.index].peer, room, bound};
-    room += bound;
-  }
-  RunTransport(sent, received, deadline);
-  for (const PackedMessage& m : unpack) {
-    UnpackFloats(m.dtype, static_cast<const std::byte*>(received[m.index].data), m.n,
-                 incoming[m.index].data);
-  }
-}
-
-void HostCollectives::RunTransport(std::span<const Transport::Outgoing> outgoing,
-                                   std::span<const Transport::Incoming> incoming,
-                                   Deadline deadline) {
-  if (outgoing.empty() && incoming.empty()) return;
-  const auto begin = Clock::now();
-  transport_.Run(outgoing, incoming, deadline);
-  int64_t bytes = 0;
-  for (const Transport::Outgoing& m : outgoing) bytes += m.bytes;
-  // What only leaves may still be on its way.
-  if (!incoming.empty()) link_load_.Exchanged(bytes, begin, Clock::now());
 }
 
 void HostCollectives::CompareHashes(std::span<const Transport::Outgoing> outgoing,
@@ -181,16 +116,16 @@ void HostCollectives::AllReduceInParts(ReduceOp op, DType dtype, std::byte* data
     inputs.push_back(p == rank() ? mine : from_p);
     if (p == rank()) continue;
     const Range part = PartOf(n, size(), p);
-    SendElements(p, dtype, data + part.begin * element, part.count);
-    ReceiveElements(p, dtype, from_p, own.count);
+    Send(p, data + part.begin * element, part.count * element);
+    Receive(p, from_p, own.count * element);
   }
   Run(deadline);
   ReduceInOrder(op, dtype, inputs, mine, own.count);
   for (int p = 0; p < size(); ++p) {
     if (p == rank()) continue;
     const Range part = PartOf(n, size(), p);
-    SendElements(p, dtype, mine, own.count);
-    ReceiveElements(p, dtype, data + part.begin * element, part.count);
+    Send(p, mine, own.count * element);
+    Receive(p, data + part.begin * element, part.count * element);
   }
   Run(deadline);
 }
@@ -209,8 +144,8 @@ void HostCollectives::ReduceScatter(ReduceOp op, DType dtype, const void* input,
       const std::byte* const to_p = in + (p * n + begin) * element;
       inputs.push_back(p == rank() ? to_p : scratch + p * bytes);
       if (p == rank()) continue;
-      SendElements(p, dtype, to_p, count);
-      ReceiveElements(p, dtype, scratch + p * bytes, count);
+      Send(p, to_p, bytes);
+      Receive(p, scratch + p * bytes, bytes);
     }
     Run(deadline);
     ReduceInOrder(op, dtype, inputs, out + begin * element, count);
@@ -227,8 +162,8 @@ void HostCollectives::AllGather(DType dtype, const void* input, void* output, in
       if (bytes > 0) std::memmove(out + p * bytes, input, static_cast<size_t>(bytes));
       continue;
     }
-    SendElements(p, dtype, input, n);
-    ReceiveElements(p, dtype, out + p * bytes, n);
+    Send(p, input, bytes);
+    Receive(p, out + p * bytes, bytes);
   }
   Run(deadline);
 }
@@ -259,16 +194,16 @@ void HostCollectives::AllToAll(DType dtype, const void* input,
   const auto* in = static_cast<const std::byte*>(input);
   auto* out = static_cast<std::byte*>(output);
   for (int p = 0; p < size(); ++p) {
-    const int64_t give = input_counts[static_cast<size_t>(p)];
-    const int64_t take = output_counts[static_cast<size_t>(p)];
+    const int64_t give = input_counts[static_cast<size_t>(p)] * SizeOf(dtype);
+    const int64_t take = output_counts[static_cast<size_t>(p)] * SizeOf(dtype);
     if (p == rank()) {
-      if (give > 0) std::memcpy(out, in, static_cast<size_t>(give * SizeOf(dtype)));
+      if (give > 0) std::memcpy(out, in, static_cast<size_t>(give));
     } else {
-      SendElements(p, dtype, in, give);
-      ReceiveElements(p, dtype, out, take);
+      Send(p, in, give);
+      Receive(p, out, take);
     }
-    in += give * SizeOf(dtype);
-    out += take * SizeOf(dtype);
+    in += give;
+    out += take;
   }
   Run(deadline);
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <map>
 #include <span>
@@ -12,8 +11,6 @@
 
 #include "core/dtype.h"
 #include "dist/groups/collective.h"
-#include "dist/groups/float_packing.h"
-#include "dist/groups/link_load.h"
 #include "dist/groups/transport.h"
 
 namespace lockstep::dist {
@@ -39,22 +36,17 @@ struct PairTraffic {
 // Operations over a transport, one at a time: first Agree, then the one that was agreed upon. Data
 // are contiguous. All but Agree throw TransportError alone.
 //
-// On slow links f32 and bf16 are packed (dist/groups/float_packing.h). Each rank decides for what
-// it sends, and says so in Agree; broadcasts, exchanges and what is small go as they are.
-//
 // Every rank talks to every other: an all_reduce is a reduce_scatter and an all_gather, each rank
 // sending 2 (W - 1) / W of the bytes, which is what a ring sends, in 2 steps instead of 2 (W - 1).
 // What comes is summed in the order of the ranks, so that the bits depend neither on an element's
 // position nor on how tensors are put together.
 class HostCollectives {
  public:
-  using Clock = std::chrono::steady_clock;
   using Deadline = Transport::Deadline;
 
   // With `hashes`, each message is followed by its hash, and one that did not come as it was sent
   // is a TransportError (kCorrupt).
-  HostCollectives(Transport& transport, bool hashes, Packing packing)
-      : transport_(transport), hashes_(hashes), packing_(packing) {}
+  HostCollectives(Transport& transport, bool hashes) : transport_(transport), hashes_(hashes) {}
 
   // Of the operation under way: how many times messages were exchanged, this one included. It is
   // the same on all ranks that are at the same point. Any thread may ask.
@@ -87,15 +79,8 @@ class HostCollectives {
 
   void Send(int peer, const void* data, int64_t bytes);
   void Receive(int peer, void* data, int64_t bytes);
-  // Of the operation's dtype; packed if the sender does.
-  void SendElements(int peer, DType dtype, const void* data, int64_t n);
-  void ReceiveElements(int peer, DType dtype, void* data, int64_t n);
   // Moves what was given to these.
   void Run(Deadline deadline);
-  void RunPacked(std::span<const Transport::Outgoing> outgoing,
-                 std::span<const Transport::Incoming> incoming, Deadline deadline);
-  void RunTransport(std::span<const Transport::Outgoing> outgoing,
-                    std::span<const Transport::Incoming> incoming, Deadline deadline);
   void CompareHashes(std::span<const Transport::Outgoing> outgoing,
                      std::span<const Transport::Incoming> incoming, Deadline deadline);
   // Memory for what comes from each rank: size() blocks.
@@ -105,23 +90,11 @@ class HostCollectives {
 
   Transport& transport_;
   const bool hashes_;
-  const Packing packing_;
   std::atomic<int64_t> step_{0};
   std::vector<Transport::Outgoing> outgoing_;
   std::vector<Transport::Incoming> incoming_;
-  // Those of them that travel packed.
-  struct PackedMessage {
-    size_t index;
-    DType dtype;
-    int64_t n;
-  };
-  std::vector<PackedMessage> outgoing_packed_, incoming_packed_;
-  // In the operation that was agreed upon: this rank, and each other.
-  bool i_pack_ = false;
-  std::vector<bool> they_pack_;
-  LinkLoad link_load_;
   // Here, and not where it is used: a message that failed may come until the transport is closed.
-  std::vector<std::byte> scratch_, packed_, headers_;
+  std::vector<std::byte> scratch_, headers_;
   std::vector<uint64_t> my_hashes_, their_hashes_;
 };
 

@@ -34,7 +34,7 @@ class HostGroup : public ProcessGroup {
       : ProcessGroup(transport->rank(), transport->size(), options, std::move(status)),
         exceptions_(std::uncaught_exceptions()),
         transport_(std::move(transport)),
-        collectives_(*transport_, options.check_every_call, options.packing),
+        collectives_(*transport_, options.check_every_call),
         store_(store.Clone()),
         prefixed_(store.Clone(), options.name + "/"),
         board_(prefixed_, {.rank = rank(),

@@ -106,8 +106,8 @@ class InProcessTransport : public Transport {
       bytes = std::move(mail.front());
       mail.pop_front();
     }
-    LS_INVARIANT(static_cast<int64_t>(bytes.size()) <= message.bytes, "a message from rank ",
-                 message.peer, " has ", bytes.size(), " bytes, more than ", message.bytes);
+    LS_INVARIANT(static_cast<int64_t>(bytes.size()) == message.bytes, "a message from rank ",
+                 message.peer, " has ", bytes.size(), " bytes instead of ", message.bytes);
     if (!bytes.empty()) std::memcpy(message.data, bytes.data(), bytes.size());
   }
 

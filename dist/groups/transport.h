@@ -24,9 +24,8 @@ class TransportError : public Error {
                            // as they were sent
 };
 
-// Messages between two ranks are received in the order in which they were sent. A message may be
-// shorter than the memory that the receiver has for it; nobody tells how long it was. Run is called
-// by one thread, Interrupt and Extend by any.
+// Messages between two ranks are received in the order in which they were sent; both sides know
+// their sizes. Run is called by one thread, Interrupt and Extend by any.
 class Transport {
  public:
   using Deadline = std::chrono::steady_clock::time_point;

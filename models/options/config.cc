@@ -1,7 +1,6 @@
 #include "models/options/config.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "core/error.h"
 #include "models/options/config_checks.h"
@@ -369,43 +368,40 @@ void AddRunOptions(Options& options, RunConfig& config) {
   options.OnResolve([&config](Options& resolved) { CheckRun(resolved, config); });
 }
 
-int64_t GradAccum(const TrainOptions& train, int64_t ranks, bool ordered) {
-  LS_CHECK(ranks >= 1, "GradAccum: ranks must be at least 1, got ", ranks);
-  if (train.global_batch_size == 0) return std::max<int64_t>(train.grad_accum, 1);
-  const int64_t global = train.global_batch_size;
-  const int64_t per_micro_step = train.batch_size * ranks;
-  const auto fits = [&](int64_t size, int64_t batch) {
-    if (size % (batch * ranks) != 0) return false;
-    return !ordered || ranks == 1 || std::has_single_bit<uint64_t>(size / (batch * ranks));
-  };
-  if (!fits(global, train.batch_size)) {
-    int64_t lower = global / per_micro_step * per_micro_step, upper = lower + per_micro_step;
-    while (lower > 0 && !fits(lower, train.batch_size)) lower -= per_micro_step;
-    while (!fits(upper, train.batch_size)) upper += per_micro_step;
-    // A smaller micro-batch if there is one, since a larger one takes more memory.
-    const int64_t most = std::max<int64_t>(global / ranks, 1);
-    int64_t batch = std::min(train.batch_size, most);
-    while (batch > 1 && !fits(global, batch)) --batch;
-    while (batch < most && !fits(global, batch)) ++batch;
+int64_t MicroBatches(const TrainOptions& train, int64_t ranks) {
+  LS_CHECK(ranks >= 1, "MicroBatches: ranks must be at least 1, got ", ranks);
+  const int64_t global = train.global_batch_size, batch = train.batch_size;
+  if (global == 0) return std::max<int64_t>(train.grad_accum, 1) * ranks;
+  if (global < ranks) {
+    throw InputError(StrCat("train.global_batch_size = ", global, " is less than a sequence for ",
+                            "each of ", ranks, " ranks: use at most ", global,
+                            " ranks, or train.global_batch_size = ", ranks));
+  }
+  const int64_t micro_batches = global / batch, least = batch * ranks;
+  if (global % batch != 0 || micro_batches < ranks) {
+    const int64_t lower = micro_batches * batch;
+    const bool cut = global % batch != 0;
+    // A smaller micro-batch, since a larger one takes more memory.
+    int64_t fitting = std::min(batch, global / ranks);
+    while (global % fitting != 0) --fitting;
     throw InputError(StrCat(
         "train.global_batch_size = ", global,
-        global % per_micro_step != 0
-            ? " is not a multiple of train.batch_size x ranks = "
-            : StrCat(" makes ", global / per_micro_step,
-                     " micro-steps, of which dist.reduction = ordered needs a power of two on "
-                     "several ranks, with train.batch_size x ranks = "),
-        train.batch_size, " x ", ranks,
-        ": use train.global_batch_size = ", lower > 0 ? StrCat(lower, " or ") : "", upper,
-        fits(global, batch) ? StrCat(", or train.batch_size = ", batch) : ""));
+        cut ? StrCat(" is not a multiple of train.batch_size = ", batch)
+            : StrCat(" makes ", micro_batches, " micro-batches of train.batch_size = ", batch,
+                     " for ", ranks, " ranks, each of which needs one"),
+        ": use train.global_batch_size = ", lower >= least ? StrCat(lower, " or ") : "",
+        std::max(least, lower + (cut ? batch : 0)), ", or train.batch_size = ", fitting,
+        cut ? ""
+            : StrCat(", or at most ", micro_batches, micro_batches == 1 ? " rank" : " ranks")));
   }
-  const int64_t accum = global / per_micro_step;
-  if (train.grad_accum != 0 && train.grad_accum != accum)
-    throw InputError(StrCat(
-        "train.grad_accum = ", train.grad_accum, " contradicts train.global_batch_size = ", global,
-        ", which needs ", accum, " micro-steps of train.batch_size x ranks = ", train.batch_size,
-        " x ", ranks, ": leave train.grad_accum out, or use train.global_batch_size = ",
-        per_micro_step * train.grad_accum));
-  return accum;
+  if (train.grad_accum != 0 && train.grad_accum * ranks != micro_batches)
+    throw InputError(StrCat("train.grad_accum = ", train.grad_accum,
+                            " contradicts train.global_batch_size = ", global, ", which makes ",
+                            micro_batches, " micro-batches of train.batch_size = ", batch, " for ",
+                            ranks, ranks == 1 ? " rank" : " ranks",
+                            ": leave train.grad_accum out, or use train.global_batch_size = ",
+                            least * train.grad_accum));
+  return micro_batches;
 }
 
 void Validate(const RunConfig& config) {

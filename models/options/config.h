@@ -48,8 +48,8 @@ struct TrainOptions {
   int64_t steps = 1000;  // 0: follows from epochs. Exactly one of the two is above 0.
   double epochs = 0;
   int64_t batch_size = 16;
-  int64_t grad_accum = 0;         // 0: follows from global_batch_size, else 1. See GradAccum.
-  int64_t global_batch_size = 0;  // 0: batch_size * GradAccum * ranks
+  int64_t grad_accum = 0;         // 0: follows from global_batch_size, else 1. See MicroBatches.
+  int64_t global_batch_size = 0;  // 0: batch_size * grad_accum * ranks
   std::string precision = "fp32";
   int64_t loss_chunk = 4096;  // 0: no limit
   bool cuda_graphs = true;
@@ -114,10 +114,10 @@ void AddRunOptions(Options& options, RunConfig& config);
 // Throws InputError.
 void Validate(const RunConfig& config);
 
-// Micro-steps per update of one of `ranks` data-parallel ranks. Throws InputError, with the nearest
-// values that work, where global_batch_size is not batch_size * grad_accum * ranks, or makes a
-// number of micro-steps that the ordered sum (dist/data_parallel/fixed_order.h) cannot cut.
-int64_t GradAccum(const TrainOptions& train, int64_t ranks, bool ordered = false);
+// Micro-batches per update of all `ranks` data-parallel ranks together, which may have unequal
+// numbers of them. Throws InputError, with the nearest values that work, where global_batch_size is
+// no multiple of batch_size, makes fewer than one for each rank, or contradicts grad_accum.
+int64_t MicroBatches(const TrainOptions& train, int64_t ranks);
 
 // The TOML text of a run folder's config.toml, and back. Throws InputError; errors call it `name`.
 std::string ToToml(const RunConfig& config);

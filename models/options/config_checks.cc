@@ -58,7 +58,7 @@ void CheckBatch(Options& options, const TrainOptions& train) {
   // The number of ranks is not known here; what fails for one rank fails for any.
   try {
     const int64_t micro_batch = train.batch_size * std::max<int64_t>(train.grad_accum, 1);
-    if (train.grad_accum == 0 || train.global_batch_size % micro_batch != 0) GradAccum(train, 1);
+    if (train.grad_accum == 0 || train.global_batch_size % micro_batch != 0) MicroBatches(train, 1);
   } catch (const InputError& error) {
     options.Fail({"train.global_batch_size", "train.batch_size", "train.grad_accum"}, error.what());
   }

@@ -33,12 +33,9 @@ void AddDistOptions(Options& options, DistOptions& dist) {
                .operational = true,
                .doc = "of the first bucket, so that communication begins early, and of the "
                       "last, so that it ends soon"});
-  options.Add("dist.packing", &dist.packing,
-              {.choices = {"auto", "always", "never"},
-               .operational = true,
-               .doc = "on CPUs, fewer bytes for f32 and bf16 between ranks, with the same bits at "
-                      "the end: auto (where the link is behind, and moves less than 50 MB/s), "
-                      "always, never"});
+  options.AddRemoved("dist.packing", std::string("auto"),
+                     "messages are not packed any more, which changed no bit: leave dist.packing "
+                     "out");
   options.Add("dist.check", &dist.check,
               {.choices = {"basic", "full"},
                .operational = true,

@@ -13,7 +13,6 @@ struct DistOptions {
   std::string backend = "auto";
   std::string reduction = "fast";
   std::string compress = "none";
-  std::string packing = "auto";
   double bucket_mib = 0;  // 0: dist::DefaultBucketBytes
   double first_bucket_mib = 1;
   std::string check = "basic";

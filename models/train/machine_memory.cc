@@ -94,8 +94,9 @@ std::string MemoryAdvice(const MemoryPlan& plan, const RunSetup& setup, int64_t 
                        c.train.precision == "bf16" ? "" : ", or use train.precision=bf16");
   }
   if (!model && k.communication > k.total() / 2) {
-    return fmt::format("use dist.reduction=fast, or fewer micro-steps a rank (now {})",
-                       setup.grad_accum);
+    return fmt::format(
+        "use dist.reduction=fast, or fewer micro-batches a step, best a power of two (now {})",
+        setup.micro_batches);
   }
   const GptConfig& m = setup.model;
   std::string text = "make the model smaller: ";

@@ -179,7 +179,7 @@ bool SumsGradients(const RunSetup& setup) {
 MemoryPlan PlanMemory(const RunSetup& setup) {
   std::optional<dist::ReducerOptions> reducer;
   if (SumsGradients(setup))
-    reducer = ToReducerOptions(setup.config.dist, setup.grad_accum, /*trace=*/nullptr);
+    reducer = ToReducerOptions(setup.config.dist, setup.micro_batches, /*trace=*/nullptr);
   MemoryPlan plan = PlanMemory(
       {.model =
            [&] {
@@ -190,7 +190,7 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
        .optimizer = [&](LanguageModel& model) { return MakeOptimizer(setup.config.optim, model); },
        .batch_size = setup.config.train.batch_size,
        .window = setup.window,
-       .grad_accum = setup.grad_accum,
+       .grad_accum = (setup.micro_batches + setup.ranks - 1) / setup.ranks,
        .clip = setup.config.optim.clip,
        .reducer = std::move(reducer),
        .ranks = setup.ranks,

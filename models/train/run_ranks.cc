@@ -30,11 +30,6 @@ std::string BackendOf(const RunConfig& config, Device device) {
   return fits;
 }
 
-dist::Packing PackingOf(const std::string& packing) {
-  if (packing == "auto") return dist::Packing::kAuto;
-  return packing == "always" ? dist::Packing::kAlways : dist::Packing::kNever;
-}
-
 // From a thread that shows the others that this rank lives: output that blocks must not hold it up.
 void WarnWithoutWaiting(const std::string& message) {
   pollfd output = {STDERR_FILENO, POLLOUT, 0};
@@ -46,7 +41,6 @@ dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& na
   return {.name = name,
           .timeout = std::chrono::seconds(config.dist.timeout),
           .check_every_call = config.dist.check == "full",
-          .packing = PackingOf(config.dist.packing),
           .heartbeat = std::chrono::seconds(config.dist.heartbeat),
           .recorder = std::move(recorder),
           .say = WarnWithoutWaiting};
@@ -104,7 +98,7 @@ Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous) {
   return own;
 }
 
-dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t accum,
+dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t micro_batches,
                                       TraceRecorder* trace) {
   const auto bytes = [](double mib) {
     return std::max<int64_t>(1, static_cast<int64_t>(mib * (1 << 20)));
@@ -112,7 +106,7 @@ dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t accum,
   dist::ReducerOptions r;
   r.first_bucket_bytes = bytes(options.first_bucket_mib);
   if (options.bucket_mib > 0) r.bucket_bytes = bytes(options.bucket_mib);
-  r.accum = accum;
+  r.micro_batches = micro_batches;
   if (options.reduction == "ordered") r.sum = dist::GradientSum::kOrdered;
   if (options.compress == "bf16") {
     r.hook = dist::Bf16Sum();

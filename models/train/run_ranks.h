@@ -25,8 +25,9 @@ int ThreadsOf(const RunConfig& config, const dist::Rendezvous& rendezvous);
 // for several ranks.
 Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous);
 
-// How the reducer sums, as the options say. `trace` (may be null) gets a span for each bucket.
-dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t accum,
+// How the reducer sums the micro-batches of a step, as the options say. `trace` (may be null) gets
+// a span for each bucket.
+dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t micro_batches,
                                       TraceRecorder* trace);
 
 // One process is its own main rank and has no groups.

@@ -7,7 +7,6 @@
 #include "core/cuda/device.h"
 #include "core/io/file.h"
 #include "data/sampler.h"
-#include "dist/data_parallel/fixed_order.h"
 #include "models/gpt/hf_format.h"
 #include "optim/adamw.h"
 #include "optim/lion.h"
@@ -172,10 +171,8 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
   }
   setup.model.loss_chunk = config.train.loss_chunk;
   setup.window = settled.model.block_size;
-  const bool ordered = config.dist.reduction == "ordered";
-  setup.grad_accum = GradAccum(config.train, ranks, ordered);
-  if (ordered) dist::FixedOrder(ranks, setup.grad_accum);  // or throws
-  const int64_t samples = setup.grad_accum * config.train.batch_size * ranks;
+  setup.micro_batches = MicroBatches(config.train, ranks);
+  const int64_t samples = setup.micro_batches * config.train.batch_size;
   setup.tokens_per_step = samples * setup.window;
   setup.steps = StepsOf(settled, setup.dataset, samples);
   setup.decay_steps = config.optim.decay_steps > 0 ? config.optim.decay_steps : setup.steps;

@@ -26,8 +26,8 @@ struct RunSetup {
   int64_t window = 0;  // tokens of a training sample
   int64_t steps = 0;   // of the whole run
   int64_t decay_steps = 0;
-  int64_t grad_accum = 1;
   int64_t ranks = 1;            // data-parallel processes
+  int64_t micro_batches = 1;    // of a step, on all ranks together
   int64_t tokens_per_step = 0;  // of all ranks
   data::Dataset dataset;
   Device device;

@@ -14,14 +14,15 @@ Tensor ToTensor(const std::vector<int32_t>& values, const data::Batch& batch, De
 }
 
 std::vector<int64_t> MicroOrder(const TrainerOptions& options) {
-  LS_CHECK(options.grad_accum >= 1, "grad_accum must be at least 1, got ", options.grad_accum);
+  LS_CHECK(options.micro_batches >= 1, "micro_batches must be at least 1, got ",
+           options.micro_batches);
   if (options.parallel) {
-    const std::vector<int64_t>& order = options.parallel->reducer().micro_order();
-    LS_CHECK(std::ssize(order) == options.grad_accum, "grad_accum is ", options.grad_accum,
-             ", but the Reducer was made for ", order.size(), " micro-steps");
-    return order;
+    const dist::Reducer& reducer = options.parallel->reducer();
+    LS_CHECK(reducer.micro_batches() == options.micro_batches, "micro_batches is ",
+             options.micro_batches, ", but the Reducer was made for ", reducer.micro_batches());
+    return reducer.micro_order();
   }
-  std::vector<int64_t> order(static_cast<size_t>(options.grad_accum));
+  std::vector<int64_t> order(static_cast<size_t>(options.micro_batches));
   std::iota(order.begin(), order.end(), 0);
   return order;
 }
@@ -44,7 +45,7 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSch
   graphs_.emplace(
       state_, parameters_,
       StepGraphs::Options{
-          .micro_steps = options.grad_accum,
+          .micro_steps = options.micro_batches,
           .micro_step = [this](const Tensor& ids, const Tensor& targets,
                                const Tensor& root) { return MicroStep(ids, targets, root); },
           .update = [this] { Update(); },
@@ -113,20 +114,20 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
   clock_ = &clock;
   const bool traced = options_.trace != nullptr && options_.trace->active();
   if (traced) backward_.observers.push_back(&nodes.emplace(*options_.trace));
-  for (const int64_t a : micro_order_) {
+  for (const int64_t m : micro_order_) {
     clock.Enter(&StepTimes::data_ms);
     const data::Batch& batch = loader_.Next();
-    LS_INVARIANT(batch.step == step_ && batch.micro_step == a, "the loader is at another step");
+    LS_INVARIANT(batch.step == step_ && batch.micro_batch == m, "the loader is at another step");
     // Every micro-batch has as many targets, so the divisor is known before the first backward.
-    pending.tokens = batch.num_targets * options_.grad_accum * ranks();
+    pending.tokens = batch.num_targets * options_.micro_batches;
     if (graphs_) {
-      graphs_->Load(a, batch);
+      graphs_->Load(m, batch);
       continue;
     }
-    state_.SetFirstSample((a * ranks() + rank()) * batch.rows);
-    // The gradients of the last micro-step come back summed over all ranks.
+    state_.SetFirstSample(m * batch.rows);
+    // The gradients of this rank's last micro-step come back summed over all ranks.
     std::optional<dist::Reducer::NoSync> no_sync;
-    if (options_.parallel && a != micro_order_.back()) {
+    if (options_.parallel && m != micro_order_.back()) {
       no_sync.emplace(options_.parallel->reducer());
     }
     const Device device = state_.device();
@@ -150,16 +151,13 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
 // Over all ranks: added in the order of the micro-batches, so that its bits do not depend on how
 // many ranks share them.
 double Trainer::MeanLoss(Pending& pending) {
-  std::vector<double> mine(pending.losses.size());
-  for (size_t i = 0; i < mine.size(); ++i) {
-    mine[micro_order_[i]] = pending.losses[i].Get().Item();
+  std::vector<double> losses(static_cast<size_t>(options_.micro_batches));
+  for (size_t i = 0; i < pending.losses.size(); ++i) {
+    losses[micro_order_[i]] = pending.losses[i].Get().Item();
   }
-  std::vector<std::vector<double>> all = {mine};
-  if (options_.parallel) all = options_.parallel->Gather(mine);
+  if (options_.parallel) options_.parallel->SumInPlace(&losses);
   double loss = 0;
-  for (size_t a = 0; a < mine.size(); ++a) {
-    for (const auto& of_rank : all) loss += of_rank[a] / static_cast<double>(pending.tokens);
-  }
+  for (const double l : losses) loss += l / static_cast<double>(pending.tokens);
   return loss;
 }
 

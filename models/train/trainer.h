@@ -29,13 +29,13 @@ class NonFiniteError : public Error {
 
 struct TrainerOptions {
   int64_t first_step = 0;          // updates already made (resume)
-  int64_t grad_accum = 1;          // micro-steps per update
+  int64_t micro_batches = 1;       // per update, on all ranks together
   double clip = 1.0;               // largest gradient norm; 0: no clipping
   uint64_t seed = 1337;            // of dropout
   TraceRecorder* trace = nullptr;  // gets spans of steps, phases and nodes; outlives the trainer
   bool cuda_graphs = false;        // on a GPU, submit steps as CUDA graphs
   std::function<void(const std::string&)> say;  // told why, where that is not possible
-  // Null: this process alone, micro-steps as they stand. Otherwise the loader has its ranks and its
+  // Null: this process alone, micro-batches as they stand. Otherwise the loader has its
   // micro_order, and every rank makes the same calls. Outlives the trainer.
   dist::DataParallel* parallel = nullptr;
   int64_t check_every = 0;  // steps between comparisons of the ranks' weights; 0: never
@@ -52,8 +52,8 @@ class Trainer {
   Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSchedule schedule,
           data::Loader& loader, const TrainerOptions& options);
 
-  // Makes one update: the mean loss over the tokens of grad_accum micro-batches on each rank, its
-  // gradient, clipping, AdamW. Throws NonFiniteError naming the first bad parameter, and the ranks
+  // Makes one update: the mean loss over the tokens of micro_batches micro-batches, its gradient,
+  // clipping, AdamW. Throws NonFiniteError naming the first bad parameter, and the ranks
   // where it was bad; nothing has changed then, and all ranks throw. Throws dist::ReplicaError and
   // dist::CollectiveError.
   StepMetrics Step();

@@ -65,7 +65,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
           setup.start.step),
       trainer_(*model_, *optimizer_, MakeSchedule(setup), loader_,
                {.first_step = setup.start.step,
-                .grad_accum = setup.grad_accum,
+                .micro_batches = setup.micro_batches,
                 .clip = config_.optim.clip,
                 .seed = static_cast<uint64_t>(config_.seed),
                 .trace = trace_.get(),
@@ -94,8 +94,8 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
 std::unique_ptr<dist::DataParallel> TrainingLoop::MakeParallel() {
   if (!SumsGradients(setup_)) return nullptr;
   return std::make_unique<dist::DataParallel>(
-      ranks_.gradients(), *model_, ToReducerOptions(config_.dist, setup_.grad_accum, trace_.get()),
-      ranks_.control());
+      ranks_.gradients(), *model_,
+      ToReducerOptions(config_.dist, setup_.micro_batches, trace_.get()), ranks_.control());
 }
 
 int TrainingLoop::Train() {

@@ -111,36 +111,40 @@ TEST(EvalBatchesTest, ALimitKeepsBatchesSpreadOverTheStream) {
 
 // What the loader must give, without a thread.
 Batch Direct(const TokenSource& source, const Sampler& sampler, const BatchLayout& layout,
-             int64_t step, int64_t micro_step) {
+             int64_t step, int64_t micro_batch) {
   std::vector<int64_t> starts(layout.batch_size);
-  sampler.WindowStarts(layout.FirstSample(step, micro_step), starts);
+  sampler.WindowStarts(layout.FirstSample(step, micro_batch), starts);
   Batch batch;
   ReadBatch(source, starts, sampler.block_size(), &batch);
   return batch;
 }
 
-// The order of micro-steps changes when a batch comes, and nothing of what is in it.
-TEST(LoaderTest, MicroStepsMayComeInAnyOrder) {
+// The order of micro-batches, and who reads them, change when a batch comes, and nothing of what is
+// in it.
+TEST(LoaderTest, SomeMicroBatchesMayComeInAnyOrder) {
   const auto source = Counting(200);
   const Sampler sampler(Order::kShuffled, 3, 200, 5);
-  const BatchLayout plain{.batch_size = 2, .accum = 4, .world = 2, .rank = 1};
-  BatchLayout reordered = plain;
-  reordered.micro_order = {0, 2, 1, 3};
-  Loader as_they_stand(source, sampler, plain, 6), loader(source, sampler, reordered, 6);
-  for (int64_t step = 6; step < 9; ++step) {
-    std::vector<Batch> batches;
-    for (int i = 0; i < 4; ++i) batches.push_back(as_they_stand.Next());
-    for (const int64_t micro_step : reordered.micro_order) {
-      const Batch& batch = loader.Next();
-      EXPECT_EQ(batch.step, step);
-      EXPECT_EQ(batch.micro_step, micro_step);
-      EXPECT_EQ(batch.inputs, batches[micro_step].inputs);
+  const BatchLayout plain{.batch_size = 2, .micro_batches = 5};
+  for (const std::vector<int64_t>& order :
+       {std::vector<int64_t>{0, 2, 1, 4, 3}, {4, 0}, {3}, {1, 2, 3}}) {
+    BatchLayout reordered = plain;
+    reordered.micro_order = order;
+    Loader as_they_stand(source, sampler, plain, 6), loader(source, sampler, reordered, 6);
+    for (int64_t step = 6; step < 9; ++step) {
+      std::vector<Batch> batches;
+      for (int i = 0; i < 5; ++i) batches.push_back(as_they_stand.Next());
+      for (const int64_t m : order) {
+        const Batch& batch = loader.Next();
+        EXPECT_EQ(batch.step, step);
+        EXPECT_EQ(batch.micro_batch, m);
+        EXPECT_EQ(batch.inputs, batches[m].inputs);
+      }
     }
   }
-  for (const std::vector<int64_t>& wrong :
-       {std::vector<int64_t>{0, 1, 2}, {0, 1, 2, 2}, {1, 2, 3, 4}, {0, 1, 2, 3, 4}}) {
-    reordered.micro_order = wrong;
-    EXPECT_THROW(reordered.Check(), ArgumentError);
+  for (const std::vector<int64_t>& wrong : {std::vector<int64_t>{0, 1, 1}, {5}, {-1, 0}}) {
+    BatchLayout layout = plain;
+    layout.micro_order = wrong;
+    EXPECT_THROW(layout.Check(), ArgumentError);
   }
 }
 
@@ -148,16 +152,16 @@ TEST(LoaderTest, GivesTheBatchesOfTheSamplerInOrderFromAnyStep) {
   const auto source = Counting(2003);
   for (const Order order : {Order::kShuffled, Order::kRandom, Order::kSequential}) {
     const Sampler sampler(order, 3, source->size(), 16);
-    for (const BatchLayout& layout : {BatchLayout{1, 1, 1, 0}, BatchLayout{5, 3, 4, 2}}) {
+    for (const BatchLayout& layout : {BatchLayout{1, 1}, BatchLayout{5, 3}}) {
       for (const int64_t start : {0, 1, 17, 1000000}) {
         for (const int prefetch : {1, 4}) {
           Loader loader(source, sampler, layout, start, prefetch);
           for (int64_t step = start; step < start + 20; ++step) {
-            for (int64_t micro = 0; micro < layout.accum; ++micro) {
+            for (int64_t micro = 0; micro < layout.micro_batches; ++micro) {
               const Batch& batch = loader.Next();
               const Batch expected = Direct(*source, sampler, layout, step, micro);
               ASSERT_EQ(batch.step, step);
-              ASSERT_EQ(batch.micro_step, micro);
+              ASSERT_EQ(batch.micro_batch, micro);
               ASSERT_EQ(batch.inputs, expected.inputs);
               ASSERT_EQ(batch.targets, expected.targets);
               ASSERT_EQ(batch.num_targets, layout.batch_size * 16);
@@ -175,7 +179,8 @@ TEST(LoaderTest, RanksShareAnEpochWithoutOverlap) {
   const Sampler sampler(Order::kShuffled, 3, source->size(), 16);
   std::vector<int> seen(60);
   for (int64_t rank = 0; rank < 3; ++rank) {
-    Loader loader(source, sampler, {2, 2, 3, rank});
+    Loader loader(source, sampler,
+                  {.batch_size = 2, .micro_batches = 6, .micro_order = {rank, rank + 3}});
     for (int i = 0; i < 10; ++i) {
       const Batch& batch = loader.Next();
       for (int64_t row = 0; row < 2; ++row) ++seen[batch.inputs[row * 16] / 16];
@@ -189,18 +194,18 @@ TEST(LoaderTest, RanksShareAnEpochWithoutOverlap) {
 TEST(LoaderTest, ABatchStaysUntilTheNextCall) {
   const auto source = Counting(5000);
   const Sampler sampler(Order::kShuffled, 4, source->size(), 8);
-  Loader loader(source, sampler, {2, 1, 1, 0}, 0, 2);
+  Loader loader(source, sampler, {2, 1}, 0, 2);
   for (int64_t step = 0; step < 20; ++step) {
     const Batch& batch = loader.Next();
     std::this_thread::sleep_for(std::chrono::milliseconds(3));
-    EXPECT_EQ(batch.inputs, Direct(*source, sampler, {2, 1, 1, 0}, step, 0).inputs);
+    EXPECT_EQ(batch.inputs, Direct(*source, sampler, {2, 1}, step, 0).inputs);
   }
 }
 
 TEST(LoaderTest, AllocatesNothingInSteadyState) {
   const auto source = Counting(5000);
   const Sampler sampler(Order::kShuffled, 4, source->size(), 8);
-  Loader loader(source, sampler, {4, 2, 1, 0});
+  Loader loader(source, sampler, {4, 2});
   for (int i = 0; i < 20; ++i) loader.Next();
   const int64_t before = allocations;
   ASSERT_GT(before, 0);
@@ -225,7 +230,7 @@ class FailingSource : public TokenSource {
 
 TEST(LoaderTest, ErrorsComeAfterTheBatchesBeforeThemAndStay) {
   const auto source = std::make_shared<FailingSource>(1000, 55);
-  Loader loader(source, Sampler(Order::kSequential, 1, 1000, 10), {1, 1, 1, 0});
+  Loader loader(source, Sampler(Order::kSequential, 1, 1000, 10), {1, 1});
   for (int i = 0; i < 5; ++i) EXPECT_EQ(loader.Next().step, i);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(MessageOf<IoError>([&] { loader.Next(); }), "the disk is gone");
@@ -236,21 +241,21 @@ TEST(LoaderTest, EndsWhateverItsThreadIsDoing) {
   const auto source = Counting(1000);
   const Sampler sampler(Order::kShuffled, 1, 1000, 10);
   for (int i = 0; i < 100; ++i) {
-    Loader loader(source, sampler, {1, 1, 1, 0}, 0, 1 + i % 3);
+    Loader loader(source, sampler, {1, 1}, 0, 1 + i % 3);
     for (int j = i % 5; j > 0; --j) loader.Next();
   }
-  Loader failed(std::make_shared<FailingSource>(1000, 0), sampler, {1, 1, 1, 0});
+  Loader failed(std::make_shared<FailingSource>(1000, 0), sampler, {1, 1});
 }
 
 TEST(LoaderTest, ChecksItsArguments) {
   const Sampler sampler(Order::kShuffled, 1, 1000, 10);
   EXPECT_THAT(MessageOf<ArgumentError>([&] {
-                Loader(Counting(999), sampler, {1, 1, 1, 0});
+                Loader(Counting(999), sampler, {1, 1});
               }),
               HasSubstr("1000 tokens, and the source has 999"));
   EXPECT_THROW(Loader(Counting(1000), sampler, {1, 1, 2, 2}), ArgumentError);
-  EXPECT_THROW(Loader(Counting(1000), sampler, {1, 1, 1, 0}, -1), ArgumentError);
-  EXPECT_THROW(Loader(Counting(1000), sampler, {1, 1, 1, 0}, 0, 0), ArgumentError);
+  EXPECT_THROW(Loader(Counting(1000), sampler, {1, 1}, -1), ArgumentError);
+  EXPECT_THROW(Loader(Counting(1000), sampler, {1, 1}, 0, 0), ArgumentError);
 }
 
 }  // namespace

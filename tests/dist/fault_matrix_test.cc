@@ -110,7 +110,6 @@ struct FaultCase {
   std::optional<Cause> cause;  // nullopt: nothing but time is lost
   const char* words;           // in every rank's error; % is the rank at fault
   bool check = false;          // dist.check=full
-  Packing packing = Packing::kAuto;
 };
 
 const FaultCase kFaults[] = {
@@ -122,13 +121,6 @@ const FaultCase kFaults[] = {
      Cause::kCorrupt,
      "from rank % to rank ",
      /*check=*/true},
-    {"corrupt packed",
-     TransportFault::Kind::kCorrupt,
-     {},
-     Cause::kCorrupt,
-     "from rank % to rank ",
-     /*check=*/true,
-     Packing::kAlways},
     {"disconnect", TransportFault::Kind::kDisconnect, {}, Cause::kLostRank, "rank % is gone"},
     {"late",
      {},
@@ -202,7 +194,6 @@ void RunCase(const Transports& transports, const FaultCase& fault, const Collect
   GroupOptions options;
   options.timeout = kTimeout;
   options.check_every_call = fault.check;
-  options.packing = fault.packing;
   const auto store = MakeInProcessStore();
   auto ends = transports();
   std::vector<std::thread> threads;

@@ -34,27 +34,57 @@ std::string Reference(int64_t n) {
   return sum;
 }
 
-// What ranks that follow the plan compute.
-std::string Planned(int64_t ranks, int64_t accum) {
-  const FixedOrder order(ranks, accum);
-  std::vector<std::string> sums;
-  for (int64_t r = 0; r < ranks; ++r) {
+// What ranks that follow the plan compute; checks that buffers are used as they may be.
+std::string Planned(const Assignment& assignment) {
+  const FixedOrderPlan plan = PlanFixedOrder(assignment);
+  std::vector<std::vector<std::string>> terms;
+  size_t rounds = 0;
+  for (size_t r = 0; r < assignment.size(); ++r) {
+    const FixedOrderPlan::Rank& rank = plan.ranks[r];
     std::map<int64_t, std::string> buffers;
-    for (const FixedOrder::MicroStep& step : order.micro_steps()) {
+    std::vector<int64_t> computed;
+    for (const FixedOrderPlan::MicroStep& step : rank.micro_steps) {
+      computed.push_back(step.micro_batch);
       EXPECT_FALSE(buffers.contains(step.buffer)) << "overwrites a partial sum";
-      EXPECT_LT(step.buffer, order.buffers());
-      buffers[step.buffer] = StrCat(step.index * ranks + r);
+      EXPECT_LT(step.buffer, rank.buffers);
+      buffers[step.buffer] = StrCat(step.micro_batch);
       for (const int64_t from : step.take_up) {
         EXPECT_TRUE(buffers.contains(from)) << "takes up an empty buffer";
         buffers[step.buffer] = Plus(buffers[step.buffer], buffers[from]);
         buffers.erase(from);
       }
     }
-    EXPECT_EQ(buffers.size(), 1u);
-    sums.push_back(buffers[order.micro_steps().back().buffer]);
+    EXPECT_EQ(computed, assignment[r]);
+    EXPECT_EQ(buffers.size(), rank.terms.size()) << "all that is there is sent, once";
+    if (!computed.empty()) {
+      EXPECT_EQ(rank.terms.back(), rank.micro_steps.back().buffer);
+    }
+    terms.emplace_back();
+    for (const int64_t term : rank.terms) terms.back().push_back(buffers[term]);
+    rounds = std::max(rounds, rank.terms.size());
   }
-  for (const auto& [to, from] : order.rank_adds()) sums[to] = Plus(sums[to], sums[from]);
-  return sums[0];
+  std::vector<std::string> rows;
+  for (size_t i = 0; i < rounds; ++i) {
+    for (const auto& of_rank : terms) {
+      if (i < of_rank.size()) rows.push_back(of_rank[i]);
+    }
+  }
+  EXPECT_EQ(std::ssize(rows), plan.rows);
+  EXPECT_EQ(std::ssize(plan.adds), plan.rows - 1);
+  for (const auto& [to, from] : plan.adds) rows[to] = Plus(rows[to], rows[from]);
+  return rows[plan.sum];
+}
+
+int64_t MostTerms(const FixedOrderPlan& plan) {
+  size_t most = 0;
+  for (const auto& rank : plan.ranks) most = std::max(most, rank.terms.size());
+  return static_cast<int64_t>(most);
+}
+
+int64_t MostBuffers(const Assignment& assignment) {
+  int64_t most = 0;
+  for (const auto& rank : PlanFixedOrder(assignment).ranks) most = std::max(most, rank.buffers);
+  return most;
 }
 
 TEST(FixedOrder, TheAddsAreThoseOfTheDesign) {
@@ -67,31 +97,81 @@ TEST(FixedOrder, TheAddsAreThoseOfTheDesign) {
   }
 }
 
-// Every cut that is allowed gives the same sum; every other one is refused.
-TEST(FixedOrder, NoCutChangesTheSum) {
-  for (int64_t leaves = 1; leaves <= 96; ++leaves) {
-    for (int64_t ranks = 1; ranks <= leaves; ++ranks) {
-      if (leaves % ranks != 0) continue;
-      const bool fits = ranks == 1 || std::has_single_bit(static_cast<uint64_t>(leaves / ranks));
-      if (fits) {
-        EXPECT_EQ(Planned(ranks, leaves / ranks), Reference(leaves)) << leaves << " on " << ranks;
-      } else {
-        EXPECT_THROW(FixedOrder(ranks, leaves / ranks), ArgumentError) << leaves << " on " << ranks;
+TEST(FixedOrder, NoNumberOfRanksChangesTheSum) {
+  for (int64_t m = 1; m <= 32; ++m) {
+    for (int64_t ranks = 1; ranks <= m; ++ranks) {
+      const Assignment subtrees = AssignSubtrees(m, ranks);
+      EXPECT_EQ(Planned(subtrees), Reference(m)) << m << " on " << ranks;
+      EXPECT_EQ(Planned(AssignInTurn(m, ranks)), Reference(m)) << m << " on " << ranks;
+      for (const auto& of_rank : subtrees) {
+        EXPECT_GE(std::ssize(of_rank), m / ranks);
+        EXPECT_LE(std::ssize(of_rank), (m + ranks - 1) / ranks);
       }
+      EXPECT_EQ(subtrees[0][0], 0);
+    }
+  }
+}
+
+// Also where ranks have none, and in any order.
+TEST(FixedOrder, NoAssignmentChangesTheSum) {
+  const Philox random(5);
+  for (int64_t m = 1; m <= 32; ++m) {
+    for (int64_t trial = 0; trial < 100; ++trial) {
+      uint64_t draws = 0;
+      const auto draw = [&](int64_t n) {
+        return static_cast<int64_t>(random.At(100 * m + trial, draws++) % n);
+      };
+      Assignment assignment(1 + draw(m + 2));
+      for (int64_t i = 0; i < m; ++i) {
+        auto& of_rank = assignment[draw(std::ssize(assignment))];
+        of_rank.insert(of_rank.begin() + draw(std::ssize(of_rank) + 1), i);
+      }
+      EXPECT_EQ(Planned(assignment), Reference(m)) << m << ", trial " << trial;
+    }
+  }
+}
+
+// Bits that a run of an earlier version had, and the bytes that it sent.
+TEST(FixedOrder, WhereRanksHaveASubtreeEachItIsRankTheResidue) {
+  for (int64_t m = 1; m <= 96; ++m) {
+    for (int64_t ranks = 1; ranks <= m; ++ranks) {
+      if (m % ranks != 0 || !std::has_single_bit(static_cast<uint64_t>(m / ranks))) continue;
+      const Assignment assignment = AssignSubtrees(m, ranks);
+      for (int64_t r = 0; r < ranks; ++r) {
+        for (const int64_t leaf : assignment[r]) EXPECT_EQ(leaf % ranks, r) << m << " on " << ranks;
+      }
+      const FixedOrderPlan plan = PlanFixedOrder(assignment);
+      EXPECT_EQ(plan.rows, ranks);
+      EXPECT_EQ(plan.sum, 0);
+      EXPECT_EQ(plan.adds, FixedOrderAdds(ranks));
     }
   }
 }
 
 TEST(FixedOrder, PartialSumsTakeLogarithmicallyManyBuffers) {
-  EXPECT_EQ(FixedOrder(4, 1).buffers(), 1);
-  EXPECT_EQ(FixedOrder(2, 2).buffers(), 2);
-  EXPECT_EQ(FixedOrder(2, 8).buffers(), 4);
-  EXPECT_EQ(FixedOrder(1, 1024).buffers(), 11);
-  EXPECT_EQ(FixedOrder(1, 12).buffers(), 4);  // 2 + 1, and the total
-  std::vector<int64_t> visited;
-  const FixedOrder eight(3, 8);
-  for (const auto& step : eight.micro_steps()) visited.push_back(step.index);
-  EXPECT_THAT(visited, testing::ElementsAre(0, 4, 2, 6, 1, 5, 3, 7));
+  EXPECT_EQ(MostBuffers(AssignSubtrees(4, 4)), 1);
+  EXPECT_EQ(MostBuffers(AssignSubtrees(4, 2)), 2);
+  EXPECT_EQ(MostBuffers(AssignSubtrees(16, 2)), 4);
+  EXPECT_EQ(MostBuffers(AssignSubtrees(1024, 1)), 11);
+  EXPECT_EQ(MostBuffers(AssignSubtrees(12, 1)), 4);  // 2 + 1, and the total
+  EXPECT_THAT(AssignSubtrees(24, 3)[1], testing::ElementsAre(1, 13, 7, 19, 4, 16, 10, 22));
+  EXPECT_THAT(AssignSubtrees(12, 2),
+              testing::ElementsAre(testing::ElementsAre(0, 6, 3, 9, 1, 7),
+                                   testing::ElementsAre(4, 10, 2, 8, 5, 11)));
+}
+
+// What is left when the count is odd is added in order, so what a rank has of that it sends one by
+// one, but for the first rank; of halves it sends two a level at most.
+TEST(FixedOrder, RanksHaveFewTermsAndBuffers) {
+  for (const int64_t m : {8, 12, 60, 64, 96, 256, 1000}) {
+    const int64_t levels = std::countr_zero(static_cast<uint64_t>(m)), odd = m >> levels;
+    for (int64_t ranks = 1; ranks <= m; ++ranks) {
+      const Assignment assignment = AssignSubtrees(m, ranks);
+      const int64_t most = 2 * levels + odd / ranks + 1;
+      EXPECT_LE(MostTerms(PlanFixedOrder(assignment)), most) << m << " on " << ranks;
+      EXPECT_LE(MostBuffers(assignment), most + levels) << m << " on " << ranks;
+    }
+  }
 }
 
 // The same with numbers whose sum depends on the order.
@@ -113,22 +193,19 @@ TEST(FixedOrder, TheOrderCounts) {
   EXPECT_GT(differ, 10);
 }
 
-TEST(FixedOrder, ARefusalNamesTheNearestThatWork) {
-  const auto message = [](int64_t ranks, int64_t accum) {
-    return test::MessageOf([=] { FixedOrder(ranks, accum); });
-  };
-  EXPECT_THAT(message(4, 3),
-              AllOf(HasSubstr("the ordered sum over 12 micro-batches cannot be cut into 4 ranks of "
-                              "3 micro-steps"),
-                    HasSubstr("use 3 ranks (4 micro-steps each) or 6 ranks (2 micro-steps "
-                              "each)"),
-                    HasSubstr("dist.reduction=fast")));
-  EXPECT_THAT(message(2, 3),
-              HasSubstr("use 1 rank (6 micro-steps) or 3 ranks (2 micro-steps each)"));
-  EXPECT_THAT(message(2, 5),
-              HasSubstr("use 1 rank (10 micro-steps) or 5 ranks (2 micro-steps each)"));
-  EXPECT_THAT(message(0, 3), HasSubstr("at least 1 rank"));
+TEST(FixedOrder, RefusesRanksWithoutAMicroBatch) {
+  for (const auto assign : {AssignSubtrees, AssignInTurn}) {
+    EXPECT_THAT(test::MessageOf([=] { assign(3, 4); }),
+                AllOf(HasSubstr("3 micro-batches cannot be shared out over 4 ranks"),
+                      HasSubstr("use fewer ranks, or more micro-batches")));
+    EXPECT_THAT(test::MessageOf([=] { assign(3, 0); }), HasSubstr("over 0 ranks"));
+  }
   EXPECT_THAT(test::MessageOf([] { FixedOrderAdds(0); }), HasSubstr("at least 1 term"));
+  const auto message = [](const Assignment& a) {
+    return test::MessageOf([&] { PlanFixedOrder(a); });
+  };
+  EXPECT_THAT(message({{0, 2}, {3}}), HasSubstr("from 0 to 2 must be assigned to one rank, and 1"));
+  EXPECT_THAT(message({{0, 1}, {1}}), HasSubstr("and 1 is not"));
 }
 
 }  // namespace

@@ -36,8 +36,7 @@ struct Case {
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.kind << c.size << (c.options.packing == Packing::kAlways ? "Packed" : "")
-       << (c.options.check_every_call ? "Checked" : "");
+  *out << c.kind << c.size << (c.options.check_every_call ? "Checked" : "");
 }
 
 class ProcessGroupTest : public testing::TestWithParam<Case> {
@@ -393,17 +392,14 @@ TEST_P(ProcessGroupTest, RefusesWrongArgumentsAtOnceAndGoesOn) {
   });
 }
 
-const GroupOptions kPacked = {.packing = Packing::kAlways};
-const GroupOptions kPackedAndChecked = {.check_every_call = true, .packing = Packing::kAlways};
+const GroupOptions kChecked = {.check_every_call = true};
 
 INSTANTIATE_TEST_SUITE_P(Groups, ProcessGroupTest,
                          testing::Values(Case{Kind::kInProcess, 1}, Case{Kind::kInProcess, 2},
                                          Case{Kind::kInProcess, 3}, Case{Kind::kInProcess, 5},
                                          Case{Kind::kGloo, 1}, Case{Kind::kGloo, 2},
                                          Case{Kind::kGloo, 4}, Case{Kind::kGlooOverTcpStore, 3},
-                                         Case{Kind::kInProcess, 3, kPacked},
-                                         Case{Kind::kGloo, 2, kPackedAndChecked},
-                                         Case{Kind::kGloo, 4, kPacked}),
+                                         Case{Kind::kGloo, 2, kChecked}),
                          testing::PrintToStringParamName());
 
 }  // namespace

@@ -21,23 +21,22 @@ inline ReducerOptions Small(ReducerOptions options = {}) {
   return options;
 }
 
-// The gradients of a step over `leaves` micro-batches, equally many on each rank; checks that all
+// The gradients of a step over `leaves` micro-batches; checks that all
 // ranks have the same bits. run(ranks, body) calls body(group) on each rank.
 template <class Run>
 std::vector<float> StepGradients(const Run& run, int ranks, int64_t leaves,
                                  ReducerOptions options) {
-  options.accum = leaves / ranks;
+  options.micro_batches = leaves;
   std::vector<std::vector<float>> of_rank(ranks);
   run(ranks, [&](ProcessGroup& group) {
     ToyModel model(1, 16, group.device());
     Reducer reducer(&group, model.Parameters(), options);
     for (int step = 0; step < 2; ++step) {  // the second finds used buckets
       model.ZeroGrad();
-      for (const int64_t a : reducer.micro_order()) {
+      for (const int64_t m : reducer.micro_order()) {
         std::optional<Reducer::NoSync> no_sync;
-        if (a != reducer.micro_order().back()) no_sync.emplace(reducer);
-        ToyBackward(model, MakeToyBatch(a * ranks + group.rank(), kRows),
-                    static_cast<double>(leaves * kRows));
+        if (m != reducer.micro_order().back()) no_sync.emplace(reducer);
+        ToyBackward(model, MakeToyBatch(m, kRows), static_cast<double>(leaves * kRows));
       }
     }
     EXPECT_TRUE(ranks == 1 || reducer.times().communication_ms > 0);

@@ -25,7 +25,7 @@ inline ToyOutcome TrainToy(ProcessGroup* group, int64_t leaves, ReducerOptions o
                            int64_t steps, int64_t check_every = 0) {
   const Device device = group ? group->device() : kCpu;
   ToyModel model(/*seed=*/group ? 1 + group->rank() : 1, 16, device);  // rank 0's weights hold
-  options.accum = leaves / (group ? group->size() : 1);
+  options.micro_batches = leaves;
   options.first_bucket_bytes = 512;
   options.bucket_bytes = 2048;
   DataParallel parallel(group, model, options);
@@ -33,10 +33,9 @@ inline ToyOutcome TrainToy(ProcessGroup* group, int64_t leaves, ReducerOptions o
   StepState state(device, 1);
   for (int64_t step = 0; step < steps; ++step) {
     const auto training = adamw.BeginStep(state, step, 1e-2);
-    for (const int64_t a : parallel.reducer().micro_order()) {
+    for (const int64_t m : parallel.reducer().micro_order()) {
       std::optional<Reducer::NoSync> no_sync;
-      if (a != parallel.reducer().micro_order().back()) no_sync.emplace(parallel.reducer());
-      const int64_t m = a * parallel.size() + parallel.rank();
+      if (m != parallel.reducer().micro_order().back()) no_sync.emplace(parallel.reducer());
       ToyBackward(model, MakeToyBatch(step * leaves + m, kRows),
                   static_cast<double>(leaves * kRows));
     }

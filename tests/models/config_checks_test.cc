@@ -6,7 +6,6 @@
 
 #include <limits>
 
-#include "dist/data_parallel/fixed_order.h"
 #include "tests/models/parsed_run.h"
 
 namespace lockstep::models {
@@ -97,67 +96,69 @@ TEST(ConfigChecks, StepsToTrace) {
             "(default): write log.trace = \"990:1000\"");
 }
 
-TEST(ConfigChecks, GradAccumFollowsFromTheGlobalBatchSize) {
+TEST(ConfigChecks, MicroBatchesFollowFromTheGlobalBatchSize) {
   TrainOptions train;
   train.batch_size = 8;
-  EXPECT_EQ(GradAccum(train, 4), 1);
+  EXPECT_EQ(MicroBatches(train, 4), 4);
   train.grad_accum = 3;
-  EXPECT_EQ(GradAccum(train, 4), 3);
+  EXPECT_EQ(MicroBatches(train, 4), 12);
   train.global_batch_size = 96;
-  EXPECT_EQ(GradAccum(train, 4), 3);
+  EXPECT_EQ(MicroBatches(train, 4), 12);
   train.grad_accum = 0;
-  EXPECT_EQ(GradAccum(train, 1), 12);
-  EXPECT_EQ(GradAccum(train, 12), 1);
-  EXPECT_THROW(GradAccum(train, 0), ArgumentError);
+  for (const int64_t ranks : {1, 2, 5, 7, 12}) EXPECT_EQ(MicroBatches(train, ranks), 12);
+  EXPECT_THROW(MicroBatches(train, 0), ArgumentError);
 }
 
-// On several ranks a power of two of micro-steps: what is advised must itself be taken.
-TEST(ConfigChecks, BatchesThatTheOrderedSumCannotCut) {
+// What is advised must itself be taken.
+TEST(ConfigChecks, RanksWithoutAMicroBatch) {
   TrainOptions train;
   train.global_batch_size = 12;
-  const auto error = [&](int64_t batch_size) {
+  const auto error = [&](int64_t batch_size, int64_t ranks) {
     train.batch_size = batch_size;
-    return test::MessageOf<InputError>([&] { GradAccum(train, 4, /*ordered=*/true); });
+    return test::MessageOf<InputError>([&] { MicroBatches(train, ranks); });
   };
-  EXPECT_EQ(error(2),
-            "train.global_batch_size = 12 is not a multiple of train.batch_size x ranks = 2 x 4: "
-            "use train.global_batch_size = 8 or 16, or train.batch_size = 3");
-  EXPECT_EQ(error(1),
-            "train.global_batch_size = 12 makes 3 micro-steps, of which dist.reduction = ordered "
-            "needs a power of two on several ranks, with train.batch_size x ranks = 1 x 4: "
-            "use train.global_batch_size = 8 or 16, or train.batch_size = 3");
-  EXPECT_EQ(GradAccum(train, 4), 3);
-  EXPECT_EQ(GradAccum(train, 1, /*ordered=*/true), 12);
-  for (const auto& [global, batch] : {std::pair(8, 1), std::pair(16, 1), std::pair(12, 3)}) {
+  EXPECT_EQ(error(4, 4),
+            "train.global_batch_size = 12 makes 3 micro-batches of train.batch_size = 4 for 4 "
+            "ranks, each of which needs one: use train.global_batch_size = 16, or "
+            "train.batch_size = 3, or at most 3 ranks");
+  EXPECT_EQ(error(8, 2),
+            "train.global_batch_size = 12 is not a multiple of train.batch_size = 8: "
+            "use train.global_batch_size = 16, or train.batch_size = 6");
+  EXPECT_EQ(error(1, 13),
+            "train.global_batch_size = 12 is less than a sequence for each of 13 ranks: use at "
+            "most 12 ranks, or train.global_batch_size = 13");
+  for (const auto& [global, batch, ranks] :
+       {std::tuple(16, 4, 4), std::tuple(12, 3, 4), std::tuple(12, 4, 3), std::tuple(16, 8, 2),
+        std::tuple(12, 6, 2), std::tuple(12, 1, 12), std::tuple(13, 1, 13)}) {
     train.global_batch_size = global;
     train.batch_size = batch;
-    EXPECT_NO_THROW(dist::FixedOrder(4, GradAccum(train, 4, /*ordered=*/true)));
+    EXPECT_EQ(MicroBatches(train, ranks), global / batch);
   }
 }
 
 TEST(ConfigChecks, BatchesThatDoNotFit) {
   EXPECT_EQ(ErrorOf({"--train.global_batch_size=100", "--train.batch_size=16"}),
-            "command line: train.global_batch_size = 100 is not a multiple of train.batch_size x "
-            "ranks = 16 x 1: use train.global_batch_size = 96 or 112, or train.batch_size = 10");
+            "command line: train.global_batch_size = 100 is not a multiple of train.batch_size = "
+            "16: use train.global_batch_size = 96 or 112, or train.batch_size = 10");
   EXPECT_EQ(ErrorOf({"--train.global_batch_size=10", "--train.batch_size=16"}),
-            "command line: train.global_batch_size = 10 is not a multiple of train.batch_size x "
-            "ranks = 16 x 1: use train.global_batch_size = 16, or train.batch_size = 10");
+            "command line: train.global_batch_size = 10 is not a multiple of train.batch_size = "
+            "16: use train.global_batch_size = 16, or train.batch_size = 10");
   EXPECT_EQ(
       ErrorOf({"--train.global_batch_size=64", "--train.batch_size=16", "--train.grad_accum=3"}),
-      "command line: train.grad_accum = 3 contradicts train.global_batch_size = 64, which "
-      "needs 4 micro-steps of train.batch_size x ranks = 16 x 1: leave train.grad_accum out, "
-      "or use train.global_batch_size = 48");
+      "command line: train.grad_accum = 3 contradicts train.global_batch_size = 64, which makes 4 "
+      "micro-batches of train.batch_size = 16 for 1 rank: leave train.grad_accum out, or use "
+      "train.global_batch_size = 48");
   // With 2 ranks these two agree, and the number of ranks is not the options' business.
   const ParsedRun run(
       {"--train.global_batch_size=64", "--train.batch_size=16", "--train.grad_accum=2"});
-  EXPECT_EQ(GradAccum(run.config.train, 2), 2);
-  EXPECT_EQ(test::MessageOf<InputError>([&] { GradAccum(run.config.train, 3); }),
-            "train.global_batch_size = 64 is not a multiple of train.batch_size x ranks = 16 x 3: "
-            "use train.global_batch_size = 48 or 96");
+  EXPECT_EQ(MicroBatches(run.config.train, 2), 4);
+  EXPECT_THAT(test::MessageOf<InputError>([&] { MicroBatches(run.config.train, 3); }),
+              HasSubstr("for 3 ranks: leave train.grad_accum out, or use "
+                        "train.global_batch_size = 96"));
   // The stronger source holds.
   const ParsedRun over_preset({"--model.preset=gpt2", "--train.grad_accum=4"});
   EXPECT_EQ(over_preset.config.train.global_batch_size, 0);
-  EXPECT_EQ(GradAccum(over_preset.config.train, 8), 4);
+  EXPECT_EQ(MicroBatches(over_preset.config.train, 8), 32);
 }
 
 TEST(ConfigChecks, LearningRates) {

@@ -90,7 +90,6 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "dist.backend",
                                 "dist.reduction",
                                 "dist.compress",
-                                "dist.packing",
                                 "dist.bucket_mib",
                                 "dist.first_bucket_mib",
                                 "dist.check",
@@ -175,7 +174,6 @@ backend = "gloo"
 reduction = "ordered"
 bucket_mib = 3.5
 first_bucket_mib = 0.25
-packing = "never"
 check = "full"
 check_every = 14
 timeout = 15
@@ -247,13 +245,12 @@ timeout = 15
   EXPECT_EQ(config.dist.bucket_mib, 3.5);
   EXPECT_EQ(config.dist.first_bucket_mib, 0.25);
   EXPECT_EQ(config.dist.check, "full");
-  EXPECT_EQ(config.dist.packing, "never");
   EXPECT_EQ(config.dist.check_every, 14);
   EXPECT_EQ(config.dist.timeout, 15);
   // Nothing of all this is lost on the way through a run folder.
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
   // All but dist.compress, which the ordered reduction excludes.
-  EXPECT_EQ(Difference(config, RunConfig()).size(), 68u);
+  EXPECT_EQ(Difference(config, RunConfig()).size(), 67u);
 }
 
 TEST(RunConfig, ValuesOutOfRange) {

@@ -56,9 +56,9 @@ int64_t MeasuredPeak(const Case& c) {
   const auto model = Make(c, kCpu);
   optim::AdamW adamw(model->Parameters());
   data::Loader loader(tokens, data::Sampler(data::Order::kRandom, 3, tokens->size(), c.window),
-                      {.batch_size = c.batch_size, .accum = c.grad_accum});
+                      {.batch_size = c.batch_size, .micro_batches = c.grad_accum});
   Trainer trainer(*model, adamw, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
-                  {.grad_accum = c.grad_accum, .clip = c.clip});
+                  {.micro_batches = c.grad_accum, .clip = c.clip});
   allocator.ResetPeak();
   for (int i = 0; i < 3; ++i) trainer.Step();
   return allocator.stats().peak_bytes - before;
@@ -127,8 +127,11 @@ INSTANTIATE_TEST_SUITE_P(
 
 // ---- With other ranks. ----
 
-dist::ReducerOptions Summing(dist::GradientSum sum, int64_t accum) {
-  return {.first_bucket_bytes = 20000, .bucket_bytes = 100000, .sum = sum, .accum = accum};
+dist::ReducerOptions Summing(dist::GradientSum sum, int64_t micro_batches) {
+  return {.first_bucket_bytes = 20000,
+          .bucket_bytes = 100000,
+          .sum = sum,
+          .micro_batches = micro_batches};
 }
 
 // A rank of a step; live bytes of all ranks at rest, and their peak, are the allocator's.
@@ -142,12 +145,11 @@ void TrainRank(dist::ProcessGroup* group, const Case& c, const dist::ReducerOpti
   optim::AdamW adamw(model->Parameters());
   data::Loader loader(tokens, data::Sampler(data::Order::kRandom, 3, tokens->size(), c.window),
                       {.batch_size = c.batch_size,
-                       .accum = c.grad_accum,
-                       .world = parallel.size(),
-                       .rank = parallel.rank(),
+                       .micro_batches = parallel.reducer().micro_batches(),
                        .micro_order = parallel.reducer().micro_order()});
-  Trainer trainer(*model, adamw, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
-                  {.grad_accum = c.grad_accum, .clip = c.clip, .parallel = &parallel});
+  Trainer trainer(
+      *model, adamw, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
+      {.micro_batches = parallel.reducer().micro_batches(), .clip = c.clip, .parallel = &parallel});
   for (int i = 0; i < 3; ++i) trainer.Step();
   at_rest();
 }
@@ -189,12 +191,12 @@ TEST(MemoryPlanTest, StagingOfTwoRanksIsWhatStays) {
     dist::ReducerOptions options;
     double host;  // of the planned staging, what the group takes by itself
   };
-  dist::ReducerOptions bf16 = Summing(dist::GradientSum::kFast, 2);
+  dist::ReducerOptions bf16 = Summing(dist::GradientSum::kFast, 4);
   bf16.hook = dist::Bf16Sum();
   bf16.lanes = 2;
   for (const Sum& sum :
-       {Sum{"ordered", Summing(dist::GradientSum::kOrdered, 2), 0}, Sum{"bf16", bf16, 0},
-        Sum{"fast", Summing(dist::GradientSum::kFast, 2), 1}}) {
+       {Sum{"ordered", Summing(dist::GradientSum::kOrdered, 4), 0}, Sum{"bf16", bf16, 0},
+        Sum{"fast", Summing(dist::GradientSum::kFast, 4), 1}}) {
     const MemoryPlan plan = PlanOfRanks(c, sum.options, 2);
     const int64_t before = GetAllocator(kCpu).stats().live_bytes;
     std::barrier all(2);

@@ -47,7 +47,7 @@ TEST(Presets, ShakespeareCharCpuIsNanoGptsPublishedConfiguration) {
   EXPECT_EQ(c.data.val_fraction, 0.1);
   EXPECT_EQ(c.train.steps, 2000);
   EXPECT_EQ(c.train.batch_size, 12);
-  EXPECT_EQ(GradAccum(c.train, 1), 1);
+  EXPECT_EQ(MicroBatches(c.train, 1), 1);
   EXPECT_EQ(c.train.eval_every, 250);
   EXPECT_EQ(c.optim.schedule, "cosine");
   EXPECT_EQ(c.optim.lr, 1e-3);
@@ -90,7 +90,7 @@ TEST(Presets, Gpt2SizesHaveTheirParameterCounts) {
     EXPECT_EQ(width / c.model.n_head, 64) << name;
     EXPECT_EQ(c.model.vocab_size, 50304);
     for (const int64_t ranks : {1, 2, 4, 8})
-      EXPECT_EQ(GradAccum(c.train, ranks) * ranks * c.train.batch_size, c.train.global_batch_size);
+      EXPECT_EQ(MicroBatches(c.train, ranks) * c.train.batch_size, c.train.global_batch_size);
   }
 }
 

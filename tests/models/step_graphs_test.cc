@@ -45,11 +45,11 @@ struct Bench {
     last.parameters.push_back(all.parameters.back());
     all.parameters.pop_back();
     optimizer = std::make_unique<optim::AdamW>(std::vector{all, last});
-    loader = std::make_unique<data::Loader>(tokens, Shuffled(*tokens),
-                                            data::BatchLayout{.batch_size = 3, .accum = accum});
+    loader = std::make_unique<data::Loader>(
+        tokens, Shuffled(*tokens), data::BatchLayout{.batch_size = 3, .micro_batches = accum});
     trainer = std::make_unique<Trainer>(
         model, *optimizer, SmallSchedule(), *loader,
-        TrainerOptions{.grad_accum = accum,
+        TrainerOptions{.micro_batches = accum,
                        .clip = 0.5,
                        .seed = 9,
                        .cuda_graphs = graphs,

@@ -70,11 +70,11 @@ nlohmann::json TraceOfTraining(TraceRecorder& trace) {
   model.Materialize(kCpu, 4);
   optim::AdamW adamw(model.Parameters());
   data::Loader loader(tokens, data::Sampler(data::Order::kShuffled, 3, tokens->size(), 8),
-                      {.batch_size = 4, .accum = 2});
+                      {.batch_size = 4, .micro_batches = 2});
   TraceForward(model, trace);
   trace.NameThread("trainer");
   Trainer trainer(model, adamw, optim::LrSchedule({.lr = 1e-2, .decay_steps = 20}), loader,
-                  {.grad_accum = 2, .trace = &trace});
+                  {.micro_batches = 2, .trace = &trace});
   for (int i = 0; i < 4; ++i) {
     const StepMetrics m = trainer.Step();
     EXPECT_EQ(trace.active(), m.step == 2 || m.step == 3);

@@ -19,11 +19,11 @@ struct Bench {
     model.Materialize(kCpu, 4);
     optimizer = std::make_unique<optim::AdamW>(model.Parameters());
     loader = std::make_unique<data::Loader>(
-        tokens, Shuffled(*tokens), data::BatchLayout{.batch_size = batch_size, .accum = accum},
-        first_step);
+        tokens, Shuffled(*tokens),
+        data::BatchLayout{.batch_size = batch_size, .micro_batches = accum}, first_step);
     trainer = std::make_unique<Trainer>(
         model, *optimizer, SmallSchedule(), *loader,
-        TrainerOptions{.first_step = first_step, .grad_accum = accum, .seed = 9});
+        TrainerOptions{.first_step = first_step, .micro_batches = accum, .seed = 9});
   }
 
   std::shared_ptr<const data::TokenSource> tokens;

@@ -47,7 +47,7 @@ std::vector<std::vector<double>> StateOf(const Module& model) {
   return all;
 }
 
-data::BatchLayout Layout() { return {.batch_size = kRows, .accum = kMicroBatches}; }
+data::BatchLayout Layout() { return {.batch_size = kRows, .micro_batches = kMicroBatches}; }
 
 std::vector<std::vector<double>> ByTheTrainer() {
   const auto tokens = Tokens(300);
@@ -55,7 +55,7 @@ std::vector<std::vector<double>> ByTheTrainer() {
   optim::AdamW adamw(model.Parameters());
   data::Loader loader(tokens, Shuffled(*tokens), Layout());
   Trainer trainer(model, adamw, SmallSchedule(), loader,
-                  {.grad_accum = kMicroBatches, .clip = 1.0, .seed = 9});
+                  {.micro_batches = kMicroBatches, .clip = 1.0, .seed = 9});
   for (int64_t i = 0; i < kSteps; ++i) trainer.Step();
   return StateOf(model);
 }

@@ -3,10 +3,9 @@
 
     measure.py --overlap=bazel-bin/tests/dist/overlap/overlap [--python=PYTHON] TABLE...
 
-TABLE: rates (the step against T*, and beside PyTorch's DDP if --python has it), packing (what it
-gains at these rates), buckets, ordered (the cost of the fixed-order sum at 2, 4 and 8 ranks).
-Everything that a line compares runs in turn, --rounds times; figures are medians. The machine
-should do nothing else.
+TABLE: rates (the step against T*, and beside PyTorch's DDP if --python has it), buckets,
+ordered (the cost of the fixed-order sum at 2, 4 and 8 ranks). Everything that a line compares runs
+in turn, --rounds times; figures are medians. The machine should do nothing else.
 
 The links are slowed down until communication takes --loads times as long as computation, as this
 machine computes; --rates gives Mbit/s instead. Ranks share their core with their communication,
@@ -98,28 +97,6 @@ def rates(options):
         row(rate, *cells)
 
 
-def packing(options):
-    header(
-        "Mbit/s", "sums alone, ms", "packed, ms", "ratio", "step, ms", "packed, ms", "ratio",
-        "exposed, ms", "packed, ms",
-    )  # fmt: skip
-    for rate in options.rates:
-        got = in_turn(
-            options,
-            {
-                p: lambda p=p, r=rate: run(
-                    options, 2, r, [options.overlap], options.size, options.buckets, "fast", p
-                )
-                for p in ("never", "auto")
-            },
-        )
-        cells = []
-        for key in ("sums_alone_ms", "step_ms", "exposed_ms"):
-            never, auto = got["never"][key], got["auto"][key]
-            cells += [f"{never:.0f}", f"{auto:.0f}", f"{auto / never:.2f}"]
-        row(rate, *cells[:-1])
-
-
 def buckets(options):
     header("first, MiB", "others, MiB", "buckets", "T*, ms", "step, ms", "exposed, ms")
     caps = [(cap, cap) for cap in options.caps] + [options.buckets]
@@ -156,7 +133,7 @@ def ordered(options):
         row(ranks, *cells)
 
 
-TABLES = {"rates": rates, "packing": packing, "buckets": buckets, "ordered": ordered}
+TABLES = {"rates": rates, "buckets": buckets, "ordered": ordered}
 
 
 def main():

@@ -1,7 +1,7 @@
 // How much of the communication of a step hides behind backward: one of the ranks that link.sh
 // starts. Rank 0 prints a line of JSON.
-//   overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM [PACKING]]
-// SUM: fast (the library's) or ordered (dist/data_parallel/fixed_order.h). PACKING: auto or never.
+//   overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM]
+// SUM: fast (the library's) or ordered (dist/data_parallel/fixed_order.h).
 //
 // Each step follows one without communication: what communication adds is the difference of these
 // two, whatever else the machine does meanwhile. It is what is exposed, the wait at the end of
@@ -10,8 +10,7 @@
 // sum of each bucket by itself. From these follows T*, the best that overlap can do with these
 // buckets, one at a time: each starts at the later of its ready time and the end of the one before.
 //
-// The model is linear layers, on random inputs: gradients are dense, as those of a GPT. Those of
-// dead units would be packed to nothing.
+// The model is linear layers, on random inputs.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -95,7 +94,6 @@ struct Settings {
   int64_t layers, width, batch, steps;
   double first_mib, mib;
   bool ordered;
-  Packing packing;
 };
 
 class Benchmark {
@@ -113,7 +111,8 @@ class Benchmark {
 
   nlohmann::json Run() {
     if (settings_.ordered) {
-      // It must sum each backward (ReducerOptions::accum): steps without come before the others.
+      // It must sum each backward (ReducerOptions::micro_batches): steps without come before the
+      // others.
       WarmUpWith(nullptr);
       for (int64_t i = 0; i < settings_.steps; ++i) StepAlone();
     }
@@ -186,14 +185,18 @@ class Benchmark {
   }
 
   void MeasureBuckets() {
-    BucketHook sum = settings_.ordered ? OrderedSum(FixedOrder(group_.size(), 1)) : LibrarySum();
+    const auto plan = std::make_shared<const FixedOrderPlan>(
+        PlanFixedOrder(AssignSubtrees(group_.size(), group_.size())));
+    BucketSum ordered = OrderedSum(plan);
+    const BucketHook fast = LibrarySum();
     for (const Bucket& bucket : reducer_->buckets()) {
       const Tensor t = Normal({bucket.numel}, 1e-3, StrCat("bucket", group_.rank()));
       std::vector<double> ms;
       for (int64_t i = 0; i < settings_.steps; ++i) {
         Together();
         const auto begin = Clock::now();
-        for (const WorkPtr& work : sum(group_, t)) work->Synchronize();
+        const auto works = settings_.ordered ? ordered(group_, std::span(&t, 1)) : fast(group_, t);
+        for (const WorkPtr& work : works) work->Synchronize();
         ms.push_back(Milliseconds(Clock::now() - begin));
       }
       sums_.push_back(Slowest(Median(ms)));
@@ -270,17 +273,15 @@ class Benchmark {
 
 int Main(int argc, char** argv) {
   SetNumThreads(1);
-  const Settings settings{
-      std::atoll(argv[1]),
-      std::atoll(argv[2]),
-      std::atoll(argv[3]),
-      std::atoll(argv[4]),
-      std::atof(argv[5]),
-      std::atof(argv[6]),
-      argc > 7 && std::string(argv[7]) == "ordered",
-      argc > 8 && std::string(argv[8]) == "never" ? Packing::kNever : Packing::kAuto};
+  const Settings settings{std::atoll(argv[1]),
+                          std::atoll(argv[2]),
+                          std::atoll(argv[3]),
+                          std::atoll(argv[4]),
+                          std::atof(argv[5]),
+                          std::atof(argv[6]),
+                          argc > 7 && std::string(argv[7]) == "ordered"};
   World world(ReadRendezvous());
-  const auto group = MakeGlooGroup(world, {.packing = settings.packing});
+  const auto group = MakeGlooGroup(world);
   const auto result = Benchmark(*group, settings).Run();
   if (world.rank() == 0) std::cout << result.dump() << std::endl;
   return 0;
@@ -290,8 +291,8 @@ int Main(int argc, char** argv) {
 }  // namespace lockstep::dist
 
 int main(int argc, char** argv) {
-  if (argc < 7 || argc > 9) {
-    std::cerr << "overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM [PACKING]]\n";
+  if (argc < 7 || argc > 8) {
+    std::cerr << "overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM]\n";
     return 2;
   }
   try {

@@ -12,10 +12,9 @@ TEST(OverlapTest, TheFiguresOfAStepAgree) {
   const auto r = RunOverlap();
   if (!r) GTEST_SKIP() << "no link of a limited rate here; why is above";
   EXPECT_GT(Figure(*r, "buckets"), 3);
-  // 200 Mbit/s are 25 MB/s, which no sum can beat, but by packing (0.86); a token bucket lets a
-  // little through at once.
-  EXPECT_GT(Figure(*r, "sums_alone_ms"), 0.75 * Figure(*r, "bytes") / 25e3);
-  EXPECT_GT(Figure(*r, "communication_ms"), 0.75 * Figure(*r, "bytes") / 25e3);
+  // 200 Mbit/s are 25 MB/s, which no sum can beat; a token bucket lets a little through at once.
+  EXPECT_GT(Figure(*r, "sums_alone_ms"), 0.8 * Figure(*r, "bytes") / 25e3);
+  EXPECT_GT(Figure(*r, "communication_ms"), 0.8 * Figure(*r, "bytes") / 25e3);
   // Some of what communication took was behind backward, the rest was waited for.
   EXPECT_GT(Figure(*r, "overlapped_ms"), 0);
   EXPECT_NEAR(Figure(*r, "communication_ms"),

@@ -1,0 +1,150 @@
+#include "dist/data_parallel/bucket_lanes.h"
+
+#include <algorithm>
+#include <exception>
+
+namespace lockstep::dist {
+namespace {
+
+double Milliseconds(CommunicationSpan::Clock::duration d) {
+  return std::chrono::duration<double, std::milli>(d).count();
+}
+
+}  // namespace
+
+BucketLanes::BucketLanes(ProcessGroup* group, Device device, int64_t lanes, const BucketSum& sum,
+                         OnSpan on_span)
+    : exceptions_(std::uncaught_exceptions()),
+      group_(group),
+      device_(device),
+      on_span_(std::move(on_span)) {
+  for (int64_t i = 0; i < lanes; ++i) {
+    GroupLane lane{.group = group_, .own_group = nullptr, .sum = sum, .jobs = MakeLane(device)};
+    if (i > 0) {
+      lane.own_group = group_->Duplicate(StrCat(group_->name(), ".lane", i + 1));
+      lane.group = lane.own_group.get();
+    }
+    lanes_.push_back(std::move(lane));
+  }
+}
+
+BucketLanes::~BucketLanes() {
+  // Jobs use the other members, and a sum's memory is the lane's.
+  for (GroupLane& lane : lanes_) {
+    try {
+      lane.jobs->Wait();
+    } catch (...) {  // backward has told
+    }
+    lane.sum = nullptr;
+    lane.jobs.reset();
+  }
+  // An exception ends the lanes' own groups, which the others hear of.
+  if (group_ && std::uncaught_exceptions() <= exceptions_) Leave();
+}
+
+// All groups, before it waits for any: others may be in another one.
+void BucketLanes::Leave() noexcept {
+  try {
+    std::vector<WorkPtr> leaves;
+    for (const GroupLane& lane : lanes_) leaves.push_back(lane.group->Leave());
+    for (const WorkPtr& leave : leaves) leave->Synchronize();
+  } catch (...) {  // the others hear of it, and whoever leaves does not mind
+  }
+}
+
+void BucketLanes::Launch(int64_t bucket, std::shared_ptr<const std::string> purpose,
+                         std::vector<Tensor> terms, Lane::Job prepare) {
+  Launched& launched = launched_.emplace_back();
+  CommunicationSpan& span = launched.span;
+  span.bucket = bucket;
+  span.lane = bucket % std::ssize(lanes_);
+  span.bytes = terms.back().bytes();
+  GroupLane& lane = lanes_[span.lane];
+  lane.jobs->Submit([this, &launched, &lane, purpose = std::move(purpose), terms = std::move(terms),
+                     prepare = std::move(prepare)] {
+    launched.span.begin = Clock::now();
+    prepare();
+    if (group_ && group_->size() > 1) {
+      lane.group->SetPurpose(purpose);
+      launched.works = lane.sum(*lane.group, terms);
+      lane.group->SetPurpose(nullptr);
+    }
+    launched.span.end = Clock::now();
+    if (device_.is_cpu()) Tell(launched.span);
+  });
+}
+
+void BucketLanes::Tell(const CommunicationSpan& span) {
+  if (!on_span_) return;
+  const std::lock_guard<std::mutex> lock(telling_);
+  on_span_(span);
+}
+
+void BucketLanes::Wait() {
+  std::exception_ptr error;
+  for (GroupLane& lane : lanes_) {
+    try {
+      lane.jobs->Wait();
+    } catch (...) {
+      if (!error) error = std::current_exception();
+      AbortGroups();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+void BucketLanes::AbortGroups() {
+  for (GroupLane& lane : lanes_) {
+    if (group_) lane.group->Abort(StrCat("backward failed on rank ", group_->rank()));
+  }
+}
+
+void BucketLanes::Abort() noexcept {
+  try {
+    AbortGroups();
+    Wait();
+  } catch (...) {  // the error that is under way says more
+  }
+  launched_.clear();
+}
+
+CommunicationTimes BucketLanes::Finish() {
+  CommunicationSpan wait{.bucket = -1, .bytes = 0, .begin = Clock::now(), .end = {}};
+  Wait();
+  if (group_ && device_.is_cuda()) group_->CheckInStep();
+  wait.end = Clock::now();
+  return Measure(wait);
+}
+
+CommunicationTimes BucketLanes::Measure(const CommunicationSpan& wait) {
+  CommunicationTimes times;
+  std::vector<CommunicationSpan> spans;
+  for (Launched& launched : launched_) {
+    const std::vector<WorkPtr>& works = launched.works;
+    if (!device_.is_cpu()) {
+      if (works.empty() || !works.front()->span() || !works.back()->span()) continue;
+      launched.span.begin = works.front()->span()->begin;
+      launched.span.end = works.back()->span()->end;
+      Tell(launched.span);
+    }
+    spans.push_back(launched.span);
+  }
+  launched_.clear();
+  // Lanes work at the same time, which counts once.
+  std::ranges::sort(spans, {}, &CommunicationSpan::begin);
+  Clock::time_point counted = Clock::time_point::min();
+  for (const CommunicationSpan& span : spans) {
+    const auto begin = std::max(span.begin, counted);
+    if (span.end <= begin) continue;
+    counted = span.end;
+    times.communication_ms += Milliseconds(span.end - begin);
+    if (begin < wait.begin) {
+      times.overlapped_ms += Milliseconds(std::min(span.end, wait.begin) - begin);
+    }
+  }
+  times.exposed_ms = Milliseconds(wait.end - wait.begin);
+  Tell(wait);
+  return times;
+}
+
+}  // namespace lockstep::dist

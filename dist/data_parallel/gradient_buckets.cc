@@ -1,0 +1,97 @@
+#include "dist/data_parallel/gradient_buckets.h"
+
+#include <algorithm>
+
+namespace lockstep::dist {
+
+DType SumDType(const Parameter& parameter) {
+  const DType dtype = parameter.value().dtype();
+  return SizeOf(dtype) == 2 ? DType::kF32 : dtype;
+}
+
+GradientBuckets::GradientBuckets(Parameters parameters, std::span<const int64_t> order,
+                                 const BucketLimits& limits, int64_t buffers)
+    : parameters_(std::move(parameters)),
+      whole_(buffers),
+      slices_(buffers, std::vector<Tensor>(parameters_.size())),
+      bucket_of_(parameters_.size()) {
+  std::vector<BucketItem> items;
+  for (const int64_t p : order) {
+    const Tensor& value = parameters_[p]->value();
+    items.push_back(
+        {.numel = value.numel(), .dtype = SumDType(*parameters_[p]), .device = value.device()});
+  }
+  plans_ = PlanBuckets(items, limits);
+  for (int64_t b = 0; b < size(); ++b) {
+    Bucket& plan = plans_[b];
+    for (int64_t& item : plan.items) item = order[item];
+    for (const int64_t p : plan.items) bucket_of_[p] = b;
+    purposes_.push_back(std::make_shared<const std::string>(PurposeOf(b)));
+    for (int64_t buffer = 0; buffer < buffers; ++buffer) {
+      // Zeros, so that padding is and stays finite.
+      const Tensor whole = Tensor::Zeros({plan.numel}, plan.dtype, plan.device);
+      for (size_t i = 0; i < plan.items.size(); ++i) {
+        const Tensor& value = parameters_[plan.items[i]]->value();
+        const int64_t size = SizeOf(plan.dtype);
+        // A storage of its own, because a lane works on the whole at the same time.
+        slices_[buffer][plan.items[i]] =
+            Tensor::FromStorage(whole.storage().Slice(plan.offsets[i] * size, value.numel() * size),
+                                plan.dtype, value.shape());
+      }
+      whole_[buffer].push_back(whole);
+    }
+  }
+  WriteTo(0);
+}
+
+std::vector<std::string> GradientBuckets::NamesIn(int64_t bucket) const {
+  std::vector<std::string> names;
+  for (const int64_t p : plan(bucket).items) names.push_back(parameters_[p]->name());
+  return names;
+}
+
+std::string GradientBuckets::PurposeOf(int64_t bucket) const {
+  constexpr size_t kShown = 8;
+  const std::vector<std::string> names = NamesIn(bucket);
+  std::string text = StrCat("bucket ", bucket, " (");
+  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) {
+    text += StrCat(i == 0 ? "'" : ", '", names[i], "'");
+  }
+  if (names.size() > kShown) text += StrCat(" and ", names.size() - kShown, " more");
+  return text + ")";
+}
+
+std::vector<Tensor> GradientBuckets::Parts(int64_t bucket, int64_t buffer) const {
+  const Bucket& b = plan(bucket);
+  std::vector<Tensor> parts;
+  for (size_t i = 0; i < b.items.size(); ++i) {
+    const int64_t begin = b.offsets[i], numel = parameters_[b.items[i]]->value().numel();
+    parts.push_back(whole(bucket, buffer).Slice(0, begin, begin + numel));
+  }
+  return parts;
+}
+
+void GradientBuckets::WriteTo(int64_t buffer) {
+  buffer_ = buffer;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    parameters_[p]->leaf().SetDestination(slices_[buffer][p]);
+  }
+}
+
+void GradientBuckets::Begin() {
+  complete_ = 0;
+  ready_.assign(parameters_.size(), false);
+  pending_.clear();
+  for (const Bucket& plan : plans_) pending_.push_back(std::ssize(plan.items));
+}
+
+int64_t GradientBuckets::MarkReady(size_t p) {
+  LS_CHECK(!ready_[p], "the gradient of '", parameters_[p]->name(),
+           "' became ready twice in one backward: do two threads run backward through it?");
+  ready_[p] = true;
+  --pending_[bucket_of_[p]];
+  while (complete_ < size() && pending_[complete_] == 0) ++complete_;
+  return complete_;
+}
+
+}  // namespace lockstep::dist
