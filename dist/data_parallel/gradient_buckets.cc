@@ -24,8 +24,10 @@ GradientBuckets::GradientBuckets(Parameters parameters, std::span<const int64_t>
   plans_ = PlanBuckets(items, limits);
   for (int64_t b = 0; b < size(); ++b) {
     Bucket& plan = plans_[b];
-    for (int64_t& item : plan.items) item = order[item];
-    for (const int64_t p : plan.items) bucket_of_[p] = b;
+    for (int64_t& item : plan.items) {
+      item = order[item];
+      bucket_of_[item] = b;
+    }
     purposes_.push_back(std::make_shared<const std::string>(PurposeOf(b)));
     for (int64_t buffer = 0; buffer < buffers; ++buffer) {
       // Zeros, so that padding is and stays finite.
@@ -46,7 +48,7 @@ GradientBuckets::GradientBuckets(Parameters parameters, std::span<const int64_t>
 
 std::vector<std::string> GradientBuckets::NamesIn(int64_t bucket) const {
   std::vector<std::string> names;
-  for (const int64_t p : plan(bucket).items) names.push_back(parameters_[p]->name());
+  for (const int64_t p : plans_.at(bucket).items) names.push_back(parameters_[p]->name());
   return names;
 }
 
@@ -59,16 +61,6 @@ std::string GradientBuckets::PurposeOf(int64_t bucket) const {
   }
   if (names.size() > kShown) text += StrCat(" and ", names.size() - kShown, " more");
   return text + ")";
-}
-
-std::vector<Tensor> GradientBuckets::Parts(int64_t bucket, int64_t buffer) const {
-  const Bucket& b = plan(bucket);
-  std::vector<Tensor> parts;
-  for (size_t i = 0; i < b.items.size(); ++i) {
-    const int64_t begin = b.offsets[i], numel = parameters_[b.items[i]]->value().numel();
-    parts.push_back(whole(bucket, buffer).Slice(0, begin, begin + numel));
-  }
-  return parts;
 }
 
 void GradientBuckets::WriteTo(int64_t buffer) {

@@ -25,20 +25,18 @@ class GradientBuckets {
                   int64_t buffers);
 
   int64_t size() const { return std::ssize(plans_); }
-  // Its items are parameters.
-  const Bucket& plan(int64_t bucket) const { return plans_.at(bucket); }
+  // Their items are parameters.
+  std::span<const Bucket> plans() const { return plans_; }
   std::vector<std::string> NamesIn(int64_t bucket) const;
   // Its number and parameters, for errors.
   const std::shared_ptr<const std::string>& purpose(int64_t bucket) const {
     return purposes_[bucket];
   }
   const Tensor& whole(int64_t bucket, int64_t buffer) const { return whole_[buffer][bucket]; }
-  // The gradients within it, as views of the whole.
-  std::vector<Tensor> Parts(int64_t bucket, int64_t buffer) const;
-
+  // A gradient within it.
+  const Tensor& slice(size_t p, int64_t buffer) const { return slices_[buffer][p]; }
   // Gradients are written to this buffer from now on, and begin anew; at first to buffer 0.
   void WriteTo(int64_t buffer);
-  // The leaf's memory in that buffer.
   const Tensor& slice(size_t p) const { return slices_[buffer_][p]; }
   // A backward begins: no gradient is ready.
   void Begin();

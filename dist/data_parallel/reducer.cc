@@ -93,21 +93,15 @@ void Reducer::MakePlan(const BackwardPlan& plan) {
     int64_t chunks = 0;
     for (const int64_t buffer : plan_ ? mine().terms : std::vector<int64_t>{0}) {
       given.terms.push_back(buckets_->whole(b, buffer));
-      for (const Tensor& part : buckets_->Parts(b, buffer)) {
-        given.parts.push_back(part);
-        chunks += GradNormChunks(part);
+      for (const int64_t p : buckets_->plans()[b].items) {
+        given.parts.push_back(buckets_->slice(p, buffer));
+        chunks += GradNormChunks(given.parts.back());
       }
     }
     if (ranks() > 1) {
       given.square_sums = Tensor::Zeros({chunks}, DType::kF64, given.terms[0].device());
     }
   }
-}
-
-std::vector<Bucket> Reducer::buckets() const {
-  std::vector<Bucket> plans;
-  for (int64_t b = 0; buckets_ && b < buckets_->size(); ++b) plans.push_back(buckets_->plan(b));
-  return plans;
 }
 
 // ---- A backward. ----
@@ -315,7 +309,7 @@ std::string Reducer::LocateNonFinite() {
   if (!group_ || ranks() == 1) return "";
   int64_t bad = -1;
   for (size_t b = 0; b < given_.size(); ++b) {
-    const std::vector<int64_t>& items = buckets_->plan(static_cast<int64_t>(b)).items;
+    const std::vector<int64_t>& items = buckets_->plans()[b].items;
     const std::vector<double> sums = given_[b].square_sums.ToVector<double>();
     size_t chunk = 0;
     for (size_t i = 0; i < given_[b].parts.size() && bad < 0; ++i) {

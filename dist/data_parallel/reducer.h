@@ -99,7 +99,9 @@ class Reducer : public BackwardObserver {
   std::string LocateNonFinite();
 
   // In the order in which they are launched; empty before the first backward.
-  std::vector<Bucket> buckets() const;
+  std::span<const Bucket> buckets() const {
+    return buckets_ ? buckets_->plans() : std::span<const Bucket>();
+  }
   // Names of the parameters in a bucket.
   std::vector<std::string> NamesIn(int64_t bucket) const {
     return buckets_.value().NamesIn(bucket);

@@ -253,7 +253,7 @@ TEST(LoaderTest, ChecksItsArguments) {
                 Loader(Counting(999), sampler, {1, 1});
               }),
               HasSubstr("1000 tokens, and the source has 999"));
-  EXPECT_THROW(Loader(Counting(1000), sampler, {1, 1, 2, 2}), ArgumentError);
+  EXPECT_THROW(Loader(Counting(1000), sampler, {1, 2, {2}}), ArgumentError);
   EXPECT_THROW(Loader(Counting(1000), sampler, {1, 1}, -1), ArgumentError);
   EXPECT_THROW(Loader(Counting(1000), sampler, {1, 1}, 0, 0), ArgumentError);
 }
