@@ -69,8 +69,8 @@ Tensor AvgPool2d(const Tensor& x, const AvgPool2dOptions& o) {
 
 Tensor AdaptiveAvgPool2d(const Tensor& x, Size2 out) {
   CheckImages("adaptive_avg_pool2d", x);
-  LS_CHECK(out.h >= 1 && out.w >= 1, "adaptive_avg_pool2d: there must be 1 x 1 cells or more, got ",
-           out);
+  LS_CHECK(out.h >= 1 && out.w >= 1,
+           "adaptive_avg_pool2d: there must be at least 1 x 1 cells, got ", out);
   return Pool(x, Grid(x.dim(2), out.h), Grid(x.dim(3), out.w));
 }
 

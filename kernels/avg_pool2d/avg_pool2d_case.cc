@@ -129,7 +129,7 @@ std::vector<ErrorSample> Errors() {
            [](Device d) {
              ops::AdaptiveAvgPool2d(Tensor::Zeros({1, 1, 2, 2}, DType::kF32, d), {0, 1});
            },
-           "adaptive_avg_pool2d: there must be 1 x 1 cells or more, got 0 x 1"}};
+           "adaptive_avg_pool2d: there must be at least 1 x 1 cells, got 0 x 1"}};
 }
 
 OpCase Make() {

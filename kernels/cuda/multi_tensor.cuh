@@ -14,7 +14,7 @@
 namespace lockstep::cuda {
 
 inline constexpr int kUpdateThreads = 256;
-inline constexpr int64_t kUpdateChunk = 8192;  // elements of a block
+inline constexpr int64_t kUpdateChunk = 8192;  // elements per block
 inline constexpr int kMostStates = 2;
 
 // One parameter as a kernel sees it. The table of a launch travels in the kernel's arguments, of
@@ -85,8 +85,8 @@ __device__ inline void Write(bf16* p, const float (&x)[4]) {
 //     static __device__ void Element(const Coefficients&, float grad, float& p, float* states);
 //   };
 // Does nothing where values->found_inf is set. One pass over memory, four elements at a time.
-// T: of the value, P: of the original, G: of the gradient.
-// Grid: kUpdateChunk elements of a tensor to a block. Shared memory: the coefficients, which one
+// T, P and G are the types of the value, the original and the gradient.
+// Grid: one block per kUpdateChunk elements of a tensor. Shared memory: the coefficients, which one
 // thread computes in f64. Deterministic: every element by one thread.
 template <class Rule, class T, class P, class G>
 __global__ void __launch_bounds__(kUpdateThreads)
@@ -155,9 +155,8 @@ __global__ void __launch_bounds__(kUpdateThreads)
   }
 }
 
-// Updates all tensors: value, grad and master are as the optimizers' argument structs have them;
-// state(t, k) is the k-th tensor of state. As many launches as there are combinations of dtypes,
-// and tables.
+// Updates all tensors: value, grad and master are as in the optimizers' argument structs; state(t,
+// k) is the k-th tensor of state. One launch per combination of dtypes and table.
 template <class Rule, class Tensors, class GetState>
 void UpdateAll(const char* name, Stream stream, std::span<const Tensors> tensors,
                const typename Rule::Hyper& hyper, const StepValues* values, const GetState& state) {

@@ -9,7 +9,7 @@ namespace {
 // Rows per chunk: some 16k elements.
 int64_t RowGrain(int64_t classes) { return std::max<int64_t>(1, kElementwiseGrain / classes); }
 
-// In lanes, so that compilers vectorise it. Does not see NaN: the sum of exponentials does.
+// In lanes, so that compilers vectorise it. Ignores NaN: the sum of exponentials picks it up.
 template <class A, class T>
 [[gnu::noinline]] A RowMax(const T* row, int64_t n) {
   constexpr int kLanes = 16;
@@ -30,7 +30,7 @@ template <class A, class T>
   return largest;
 }
 
-// The sum of exp(row_j - shift), in functions of plain arguments: inside of the loop over rows
+// The sum of exp(row_j - shift), in functions of plain arguments: inside the loop over rows
 // compilers do not vectorise it.
 template <class A, class T>
 [[gnu::noinline]] A SumOfExponentials(const T* row, int64_t n, A shift) {
