@@ -8,7 +8,7 @@ decay, a vector b without; gradients that are clipped at some steps and not at o
 rate that changes every step. A line is "<dtype>.<variant>.<parameter>.<what>.<step>" and its values; 9
 (17) significant digits give back every float (double). SGD and Muon are torch.optim's, Lion is
 lion-pytorch's. Muon's orthogonalisation rounds to bf16 in PyTorch: its variants "adamw" and "spectral"
-(the scale of the learning rate) have the same code without the rounding, "bf16" is as it comes.
+(the scale of the learning rate) have the same code without the rounding, "bf16" is PyTorch's own.
 """
 import inspect
 import pathlib
@@ -30,7 +30,7 @@ EXACT = _scope["_zeropower_via_newtonschulz"]
 
 
 def make(kind, variant, p):
-    """The optimizers of a variant, and of each parameter what its state is called in ours."""
+    """The optimizers of a variant, and for each parameter what our optimizers call its state."""
     decay = [{"params": [p["w"], p["v"]], "weight_decay": DECAY}, {"params": [p["b"]], "weight_decay": 0.0}]
     if kind == "sgd":
         momentum = 0.0 if variant == "plain" else 0.9
