@@ -122,7 +122,7 @@ std::vector<ErrorSample> Errors() {
            "avg_pool2d: x must be a floating [N, C, H, W], got f32[3, 4, 4]"},
           {"no pixels", pool({1, 1, 4, 0}, {}), "avg_pool2d: images must have pixels"},
           {"padding", pool({1, 1, 4, 4}, {.kernel = 3, .padding = {1, 2}}),
-           "avg_pool2d: padding must be at most half of the kernel over the columns, got 2"},
+           "avg_pool2d: padding must be at most half of the kernel for the columns, got 2"},
           {"window too large", pool({1, 1, 2, 4}, {.kernel = 3}),
            "avg_pool2d: the window spans 3 rows, the input has 2"},
           {"no cells",

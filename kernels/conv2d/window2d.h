@@ -66,7 +66,7 @@ inline WindowAxis MakeWindowAxis(const char* op, const char* what, int64_t in, i
   constexpr int64_t kMost = int64_t{1} << 31;  // products stay within 64 bits, sums within 32
   LS_CHECK(kernel >= 1 && stride >= 1 && dilation >= 1 && padding >= 0 &&
                std::max({kernel, stride, dilation, padding}) < kMost,
-           op, ": over the ", what, " kernel, stride and dilation must be at least 1, padding at ",
+           op, ": for the ", what, ", kernel, stride and dilation must be at least 1, padding at ",
            "least 0, and all below 2^31; got ", kernel, ", ", stride, ", ", dilation, " and ",
            padding);
   LS_CHECK(in < kMost, op, ": an input of ", in, " ", what, " is too large: it must be below 2^31");
