@@ -34,7 +34,7 @@ struct AttentionTile {
 __device__ inline int TileX() { return static_cast<int>(threadIdx.x) % kSide; }
 __device__ inline int TileY() { return static_cast<int>(threadIdx.x) / kSide; }
 
-// A tensor [B, T, heads, D] that may be a view, but for its last dimension.
+// A tensor [B, T, heads, D] that may be a view, except in its last dimension.
 template <class T>
 struct HeadTensor {
   T* data = nullptr;

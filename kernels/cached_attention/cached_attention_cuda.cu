@@ -32,7 +32,7 @@ struct CachePlaces {
   }
 };
 
-// A tensor [B, T, heads, D] that may be a view, but for its last dimension.
+// A tensor [B, T, heads, D] that may be a view, except in its last dimension.
 template <class T>
 struct Tokens {
   const T* data;

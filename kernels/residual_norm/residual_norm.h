@@ -71,7 +71,7 @@ struct ResidualNormBackwardArgs {
   NormKind kind = NormKind::kLayerNorm;
   Tensor sum, weight, mean, rstd;
   Tensor dsum, dy;  // [rows, C]
-  Tensor dx;        // [rows, C], written; undefined: not needed, nor what comes from it
+  Tensor dx;        // [rows, C], written; undefined: not needed, nor what follows from it
   // The branch's dropout; the key is undefined where it has none, and dbranch is dx then.
   Tensor key;
   double dropout = 0;

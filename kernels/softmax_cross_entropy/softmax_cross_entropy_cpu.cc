@@ -37,8 +37,8 @@ template <class A, class T>
   return SumOver<A>(n, [=](int64_t j) { return Exp(Convert<A>(row[j]) - shift); });
 }
 
-// softmax * factor of a row. A function of its own, and one for each way that `out` may lie: with
-// one pointer fewer to tell apart, compilers vectorise.
+// softmax * factor of a row. A function of its own, and one for each place that `out` may have:
+// with one pointer fewer to tell apart, compilers vectorise.
 template <class A, class T>
 void SoftmaxRow(const T* row, int64_t n, A shift, A factor, T* out) {
   for (int64_t j = 0; j < n; ++j) {
@@ -134,7 +134,7 @@ void BackwardCpu(Stream, const CrossEntropyBackwardArgs& args) {
         } else {
           SoftmaxRow<A>(row, v, shift, factor, out);
         }
-        // `row` may be `out`: what stood at the target was read before.
+        // `row` may be `out`: what was at the target has been read before.
         if (target != ignore) {
           out[target] = Convert<T>((Exp(at_target - shift) - A(1)) * factor);
         }
