@@ -1,7 +1,7 @@
 // Initialisers: pure functions of (seed, parameter name, element index). Philox is keyed by the
 // seed, its counter is the hash of the name and the element index, the arithmetic is f64 on the
 // host, rounded to f32 at the end: so values do not depend on device, dtype, sharding, threads or
-// on what else the model contains, and no state is carried from one parameter to the next.
+// what else the model contains, and no state is carried from one parameter to the next.
 #pragma once
 
 #include "core/parameter.h"

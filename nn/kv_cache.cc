@@ -52,11 +52,11 @@ KvCacheScope::KvCacheScope(KvCache& cache, std::vector<int64_t> sequences, int64
     first_.push_back(cache.length(sequences_[b]));
     LS_CHECK(std::find(sequences_.begin(), sequences_.begin() + b, sequences_[b]) ==
                  sequences_.begin() + b,
-             "sequence ", sequences_[b], " of the cache is twice in the batch");
+             "sequence ", sequences_[b], " of the cache is in the batch twice");
     LS_CHECK(first_[b] + tokens <= cache.capacity(), "sequence ", sequences_[b], " has ", first_[b],
              " tokens in a cache of ", cache.capacity(), ": ", tokens, " more do not fit");
     LS_CHECK(tokens == 1 || (first_[b] == 0) == (first_[0] == 0),
-             "sequences that start and others that go on, by several tokens, in one batch");
+             "a batch of several tokens must not mix new sequences and ones that continue");
   }
   rows_ = Index(sequences_, device);
   positions_ = Index(first_, device);
@@ -83,9 +83,10 @@ Tensor KvCacheScope::Attend(const void* layer, const Tensor& q, const Tensor& k,
       "a second forward pass in one KvCacheScope: make a scope for each pass, and Commit() it");
   const auto known = std::find_if(cache_.layers_.begin(), cache_.layers_.end(),
                                   [&](const KvCache::Layer& l) { return l.of == layer; });
-  LS_CHECK(static_cast<size_t>(known - cache_.layers_.begin()) == next_layer_,
-           "the model's layers run in another order than in the first pass: a KvCache is for one "
-           "model, in which each attention layer runs once");
+  LS_CHECK(
+      static_cast<size_t>(known - cache_.layers_.begin()) == next_layer_,
+      "the model's layers run in a different order than in the first pass: a KvCache is for one "
+      "model, in which each attention layer runs once");
   if (next_layer_ == cache_.layers_.size()) {
     const Shape shape{cache_.sequences(), k.dim(2), cache_.capacity(), k.dim(3)};
     cache_.layers_.push_back({layer, Tensor::Zeros(shape, k.dtype(), k.device()),
@@ -94,14 +95,14 @@ Tensor KvCacheScope::Attend(const void* layer, const Tensor& q, const Tensor& k,
   const KvCache::Layer& kept = cache_.layers_[next_layer_++];
   ops::StoreInCache(k, rows_, positions_, kept.k);
   ops::StoreInCache(v, rows_, positions_, kept.v);
-  // The tokens of a text that starts see no others. A single one goes the general way, so that its
-  // bits do not depend on what else is in the batch.
+  // The tokens of a text that starts see no others. A single one takes the general path, so that
+  // its bits do not depend on what else is in the batch.
   if (tokens_ > 1 && first_[0] == 0) return ops::CausalAttention(q, k, v);
   return ops::CachedAttention(q, kept.k, kept.v, rows_, positions_);
 }
 
 void KvCacheScope::Commit() const {
-  LS_CHECK(IsOpen(), "a KvCacheScope was committed before: make one for each forward pass");
+  LS_CHECK(IsOpen(), "a KvCacheScope was committed already: make one for each forward pass");
   for (int64_t sequence : sequences_) cache_.lengths_[static_cast<size_t>(sequence)] += tokens_;
 }
 

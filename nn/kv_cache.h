@@ -12,8 +12,8 @@
 
 namespace lockstep::nn {
 
-// Of a number of texts ("sequences") of one model. Its memory, 2 numbers per layer, sequence,
-// position and element of a key, is taken once, by the first forward pass.
+// Holds a number of texts ("sequences") for one model. Its memory, 2 numbers per layer, sequence,
+// position and element of a key, is allocated once, by the first forward pass.
 class KvCache {
  public:
   // `capacity`: the most tokens of a sequence. ArgumentError unless both are positive.
@@ -41,15 +41,15 @@ class KvCache {
   std::vector<Layer> layers_;  // in the order in which they run
 };
 
-// While it lives, the forward passes of this thread go on with sequences of a cache: row b of the
+// While it lives, the forward passes of this thread continue sequences of a cache: row b of the
 // batch [B, T] holds the T tokens that follow what sequence `sequences[b]` has. Layers see it by
 // Current(), and no gradient is recorded. One scope per pass:
 //   const KvCacheScope scope(cache, sequences, ids.dim(1), device);
 //   const Tensor logits = model(ids);
 //   scope.Commit();
 // Throws ArgumentError for sequences that the cache lacks or that are named twice, where a sequence
-// would exceed the capacity, and where some sequences have several tokens to start with and others
-// go on. Within a training step, text is generated as outside of it: nothing is recorded.
+// would exceed the capacity, and where a batch of several tokens mixes new sequences and ones that
+// continue. Within a training step, text is generated as outside of it: nothing is recorded.
 class KvCacheScope {
  public:
   KvCacheScope(KvCache& cache, std::vector<int64_t> sequences, int64_t tokens, Device device);
@@ -61,9 +61,8 @@ class KvCacheScope {
   static KvCacheScope* Current();
 
   // For attention layers, once each: keeps k and v [B, T, G, D] and returns the attention of q [B,
-  // T, H, D] over all that the sequences have, [B, T, H, D]. What a sequence gets does not depend
-  // on the others of the batch. `layer`: who calls, to tell a second pass, which throws, from the
-  // first.
+  // T, H, D] over all that the sequences have, [B, T, H, D]. A sequence's result does not depend on
+  // the others in the batch. `layer`: the caller, to detect a second pass, which throws.
   Tensor Attend(const void* layer, const Tensor& q, const Tensor& k, const Tensor& v);
   // The position of each sequence's first new token.
   std::span<const int64_t> first_positions() const { return first_; }
@@ -83,7 +82,7 @@ class KvCacheScope {
   KvCacheScope* previous_;
 };
 
-// What depends on where tokens stand in their text (position embeddings, rotations): f(part of x,
+// What depends on where tokens are in their text (position embeddings, rotations): f(part of x,
 // position of its first token) for x [B, T, ...]. Outside of a KvCacheScope f(x, 0); within, once
 // for each run of sequences that are equally long, the results joined. x is handed on: f may be its
 // last holder.

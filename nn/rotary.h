@@ -7,7 +7,7 @@
 
 namespace lockstep::nn {
 
-// One for all layers of a model: ops::RotaryTable, made when it is first needed and kept. Rows do
+// One for all layers of a model: ops::RotaryTable, built when first needed, and kept. A row does
 // not depend on how many there are. Throws ArgumentError for options out of range or an odd head.
 class Rotary {
  public:
@@ -16,7 +16,7 @@ class Rotary {
   const RotaryOptions& options() const { return options_; }
   // Turns the first `rotated` heads of x [B, T, N * head_size] by the angles of the positions
   // first_position, first_position + 1, ...: ops::RotaryEmbedding, in place where x is moved here
-  // and nobody else holds it. Any thread.
+  // and nothing else holds it. Callable from any thread.
   Tensor operator()(Tensor x, int64_t rotated, int64_t first_position = 0);
 
  private:
@@ -25,7 +25,7 @@ class Rotary {
   int64_t head_size_;
   RotaryOptions options_;
   std::mutex mutex_;
-  Tensor table_;  // of the device and dtype that was asked for last
+  Tensor table_;  // of the device and dtype requested last
 };
 
 }  // namespace lockstep::nn

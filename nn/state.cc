@@ -52,7 +52,7 @@ void SaveModule(const Module& module, const std::string& path) {
   for (const auto& [name, tensor] : StateOf(module)) {
     items.push_back(SafetensorsItem::Of(name, tensor));
   }
-  // Beside it first, so that a crash leaves the old file or the new one.
+  // Written beside it first, so that a crash leaves the old file or the new one.
   const std::string temporary = path + ".tmp";
   FileWriter file(temporary);
   WriteSafetensors(file, items);

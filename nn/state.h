@@ -13,9 +13,9 @@ namespace lockstep::nn {
 // memory. The names, and for our layers shapes and meaning, are those of a PyTorch state_dict.
 NamedTensors StateOf(const Module& module);
 
-// Overwrites parameters and buffers by tensors of the same names, shapes and dtypes, in any order
+// Overwrites parameters and buffers with tensors of the same names, shapes and dtypes, in any order
 // and on any device. The module has memory (Materialize). Throws InputError naming the tensor if
-// one is missing, unknown, given twice or different; then nothing was changed.
+// one is missing, unknown, given twice or different; nothing has changed then.
 void LoadState(Module& module, const NamedTensors& state);
 
 // The same as a safetensors file; what PyTorch saves by safetensors.torch.save_file can be loaded.

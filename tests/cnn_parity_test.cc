@@ -94,7 +94,8 @@ TEST(CnnParity, TrainsAsPyTorchDoes) {
     sgd.Step(state);
     sgd.ZeroGrad();
     const double want = steps[step].at("loss"), norm = steps[step].at("grad_norm");
-    // Two orders of f32 sums part by so much in ten steps (2.1e-5 without fused multiply-add).
+    // Two orders of f32 sums differ by this much after ten steps (2.1e-5 without fused
+    // multiply-add).
     EXPECT_NEAR(loss.Item(), want, 4e-5 * want) << "step " << step;
     EXPECT_NEAR(state.Read().grad_norm, norm, 1e-4 * norm) << "step " << step;
   }

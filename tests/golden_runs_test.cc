@@ -1,7 +1,7 @@
-// Run folders of earlier versions load and go on. Each folder of testdata/golden_runs is what the
-// named commit's train_gpt left when it was killed after step 12 of 12, before the checkpoint of
-// that step was written: the newest checkpoint is of step 8, metrics.jsonl tells all steps.
-// They are never made anew: a version that cannot read them has lost its users' runs.
+// Run folders of earlier versions load and continue. Each folder of testdata/golden_runs is what
+// the named commit's train_gpt left when it was killed after step 12 of 12, before the checkpoint
+// of that step was written: the newest checkpoint is of step 8, metrics.jsonl has all steps.
+// They are never regenerated: a version that cannot read them has lost its users' runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,8 +27,8 @@ constexpr int64_t kSteps = 12, kCheckpoint = 8;
 
 struct Golden {
   const char* name;
-  // Of a resumed step's loss, in nats: products may come to have other bits, here those of f32 or
-  // of bf16.
+  // For a resumed step's loss, in nats: products may come to have different bits, here those of f32
+  // or of bf16.
   double tolerance;
 };
 std::ostream& operator<<(std::ostream& out, const Golden& g) { return out << g.name; }
@@ -63,7 +63,7 @@ class GoldenRun : public testing::TestWithParam<Golden> {
   const std::string run_;
 };
 
-// What was loaded from a file, saved again, is the file, tensor by tensor.
+// What was loaded from a file and saved again equals the file, tensor by tensor.
 void ExpectSameTensors(const std::string& file, std::vector<SafetensorsItem> loaded) {
   const SafetensorsFile expected = SafetensorsFile::Open(file);
   ASSERT_EQ(expected.entries().size(), loaded.size()) << file;
@@ -112,7 +112,7 @@ TEST_P(GoldenRun, ItIsSampledFrom) {
   EXPECT_GT(sample.out.size(), 20u);
 }
 
-TEST_P(GoldenRun, ItGoesOnByItsOwnConfiguration) {
+TEST_P(GoldenRun, ItContinuesWithItsOwnConfiguration) {
   const auto before = Metrics(run_);
   const Result run =
       RunProgram({"models/train_gpt", JoinPath(run_, "config.toml"), "--out_dir=" + run_});

@@ -40,7 +40,7 @@ int Run(int argc, char** argv) {
   CLI::App app{
       "Checks gradients: the f64 backward against finite differences of the op and of its\n"
       "reference, and the backward in every other dtype against the CPU's f64 one. CUDA devices\n"
-      "have no f64: there the second alone."};
+      "have no f64: there only the latter."};
   std::string filter, device = "cpu";
   bool list = false;
   app.add_option("--filter", filter, "Ops, or op/sample, whose name contains this");

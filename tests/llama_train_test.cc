@@ -44,7 +44,7 @@ TEST(LlamaTrain, TrainsAHuggingFaceFolderAndWritesItBack) {
   for (const std::string& file : ListDirectory(kWeights)) {
     WriteFileAtomically(JoinPath(weights, file), ReadFile(JoinPath(kWeights, file)));
   }
-  // Of a kind that Lockstep lacks, as real Llamas have it; tokens need none.
+  // A kind that Lockstep lacks, as real Llamas have; tokens need no tokenizer.
   WriteFileAtomically(JoinPath(weights, "tokenizer.json"), R"({"model": {"type": "Unigram"}})");
   const std::string out = Folder("fine_tuned");
   const Result run = RunProgram(FineTune(weights, out));

@@ -7,7 +7,7 @@
 
 namespace lockstep::test {
 
-// The text of the E that `f` throws, or "no error"; any other exception goes on its way.
+// The text of the E that `f` throws, or "no error"; any other exception propagates.
 template <class E = ArgumentError, class F>
 std::string MessageOf(const F& f) {
   try {

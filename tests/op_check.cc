@@ -94,7 +94,7 @@ Result ErrorMessage(const ErrorSample& sample, Device device) {
       Fail(result, StrCat("the error says: ", error.what(), "\nnot: ", message));
     }
   } catch (const std::exception& error) {
-    Fail(result, StrCat("threw something else than an Error: ", error.what()));
+    Fail(result, StrCat("threw something other than an Error: ", error.what()));
   }
   return result;
 }

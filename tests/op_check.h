@@ -1,4 +1,4 @@
-// The checks that follow from an OpCase alone. op_test runs all of them, gradcheck those of
+// The checks that follow from just an OpCase. op_test runs all of them, gradcheck those of
 // gradients.
 #pragma once
 
@@ -32,23 +32,23 @@ Result FiniteDifferences(const OpCase& c, const OpSample& s, Device device);
 // The backward in `dtype` against the CPU's f64 backward at the same values.
 Result Gradient(const OpCase& c, const OpSample& s, DType dtype, Device device);
 
-// Gradients added to what is there: a leaf's own gradient, a slice of a bucket, and an f32
+// Gradients added to existing values: a leaf's own gradient, a slice of a bucket, and an f32
 // destination for 16-bit leaves; nothing around the destination is touched.
 Result Accumulation(const OpCase& c, const OpSample& s, DType dtype, Device device);
 
-// Gradients of some inputs alone have the bits they have together.
+// Gradients of only some inputs have the bits that all together have.
 Result Subsets(const OpCase& c, const OpSample& s, DType dtype, Device device);
 
 // Same bits, forward and backward, again and at 1, 2 and 3 threads; inputs stay as they are.
 Result Determinism(const OpCase& c, const OpSample& s, DType dtype, Device device);
 
 // On a CUDA device, forward and backward in each order of threads that the simulator knows (a real
-// GPU has its own alone): results against the reference, gradients against the CPU's f64 backward,
+// GPU has only its own): results against the reference, gradients against the CPU's f64 backward,
 // and every order's bits are the first one's; inputs stay as they are.
 Result Orders(const OpCase& c, const OpSample& s, DType dtype, Device device);
 
-// As Forward and Gradient, with contiguous inputs that lie one element behind the start of their
-// memory, as slices do: kernels that read 16 bytes at a time must not.
+// As Forward and Gradient, with contiguous inputs that start one element into their memory, as
+// slices do: kernels that read 16 bytes at a time must not.
 Result Unaligned(const OpCase& c, const OpSample& s, DType dtype, Device device);
 
 // Writing to an input or output between forward and backward is refused, or changes nothing.

@@ -68,7 +68,7 @@ void CheckDestination(Result& result, const OpSample& s, const std::vector<RefTe
 
 Result Accumulation(const OpCase&, const OpSample& s, DType dtype, Device device) {
   return Guarded([&](Result& result) {
-    // Adding rounds a few times more; what the gradient itself is worth, Gradient checks.
+    // Adding rounds a few times more; the gradient itself is checked by Gradient.
     const std::vector<RefTensor> values = Values(s, dtype);
     const std::vector<bool> needs = AllNeeds(s);
     const Run plain = RunAll(s, values, needs, dtype, device);
@@ -106,7 +106,7 @@ Result Subsets(const OpCase&, const OpSample& s, DType dtype, Device device) {
       std::vector<bool> only(all.size()), without = all;
       only[i] = true;
       without[i] = false;
-      CompareRuns(result, StrCat("with a gradient for input ", i, " alone"),
+      CompareRuns(result, StrCat("with a gradient for input ", i, " only"),
                   RunAll(s, values, only, dtype, device), together);
       CompareRuns(result, StrCat("without a gradient for input ", i),
                   RunAll(s, values, without, dtype, device), together);

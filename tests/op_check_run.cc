@@ -41,7 +41,7 @@ bool HasInputGradient(const InputSpec& spec) {
 }
 
 // Leaves NaNs in the memory that the next allocations get, so that an element that an op forgets
-// to write shows. Memory of CUDA devices is left alone: their tests have it from the driver
+// to write shows. Memory of CUDA devices is left as it is: their tests get it from the driver
 // (LOCKSTEP_CUDA_ALLOCATOR=none), and the simulated one hands out NaNs.
 void PoisonMemory(const std::vector<Tensor>& inputs) {
   if (!inputs.empty() && !inputs[0].device().is_cpu()) return;

@@ -1,4 +1,5 @@
-// What the checks of op_check.h share: inputs, runs of an op, and comparisons. Not for others.
+// What the checks of op_check.h share: inputs, runs of an op, and comparisons. For those files
+// only.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ namespace lockstep::check {
 // Keeps the first error.
 void Fail(Result& result, const std::string& error);
 
-// Adds all elements to the result, and fails it where some are outside of the tolerance.
+// Adds all elements to the result, and fails it where some are outside the tolerance.
 void Compare(Result& result, const std::string& what, const RefTensor& got, const RefTensor& want,
              const Tolerance& t);
 

@@ -55,7 +55,7 @@ class SquareNode : public Node {
       }
       if (faults_.small_gradient_error) out[0] += T(1e-4);
       if (faults_.f32_gradient && sizeof(T) == 4) out[0] += T(1e-3);
-      // Only where there is memory of somebody else.
+      // Only where the memory after it belongs to something else.
       if (faults_.writes_beyond && dx.tensor.storage().is_slice()) out[x.numel()] = 1;
     };
     if (x.dtype() == DType::kF64) {
@@ -175,7 +175,7 @@ TEST(OpCheckTest, FindsWrongGradients) {
     EXPECT_THAT(check::FiniteDifferences(c, Sample(f), kCpu).error,
                 HasSubstr("gradient 0 against differences of the op"));
   }
-  // A large input, where only some elements and random directions are looked at.
+  // A large input, where only some elements and random directions are checked.
   const OpSample large = Sample({.small_gradient_error = true}, {.shape = {40, 50}});
   EXPECT_FALSE(check::FiniteDifferences(c, large, kCpu).passed());
   EXPECT_TRUE(check::FiniteDifferences(c, Sample({}, {.shape = {40, 50}}), kCpu).passed());
@@ -215,7 +215,7 @@ TEST(OpCheckTest, OrdersComparesValuesGradientsBitsAndInputs) {
   EXPECT_THAT(error({.f32_gradient = true}), HasSubstr("gradient 0: 1 of 15"));
   EXPECT_THAT(error({.writes_input = true}), HasSubstr("input 0 afterwards"));
   OpCase loose = Case();
-  loose.tolerances[DType::kF32] = {1, 1, "so that bits alone can fail"};
+  loose.tolerances[DType::kF32] = {1, 1, "so that only bits can fail"};
   EXPECT_THAT(check::Orders(loose, Sample({.differs_each_time = true}), DType::kF32, kCpu).error,
               HasSubstr("output 0 beside the first order differs in bits"));
 }

@@ -53,8 +53,8 @@ void AddSampleOnCpu(const OpCase& c, const OpSample& s) {
   }
 }
 
-// What is the kernels' own; what is not (that writes are noticed, shapes on the meta device), the
-// CPU's tests show.
+// The checks of the kernels themselves; the rest (that writes are noticed, shapes on the meta
+// device) is covered by the CPU's tests.
 void AddSampleOnCuda(const OpCase& c, const OpSample& s, Device device) {
   for (DType dtype : check::DTypesOn(c, device)) {
     auto add = [&](const char* name, Check check) {
@@ -92,7 +92,8 @@ TEST(OpTest, EveryFolderHasACaseAndEveryCaseAFolder) {
     EXPECT_TRUE(cases.contains(name)) << "kernels/" << name << "/" << name << "_case.cc is missing";
   }
   for (const std::string& name : cases) {
-    EXPECT_TRUE(folders.contains(name)) << "the OpCase '" << name << "' is not named as its folder";
+    EXPECT_TRUE(folders.contains(name))
+        << "the OpCase '" << name << "' is not named after its folder";
   }
 }
 

@@ -37,7 +37,7 @@ std::vector<Range> WritableRanges(pid_t pid) {
 std::optional<int> ReplaceInMemory(pid_t pid, std::string_view pattern,
                                    std::string_view replacement) {
   if (pattern.empty() || pattern.size() != replacement.size())
-    throw std::runtime_error("a pattern and its replacement are of the same length");
+    throw std::runtime_error("a pattern and its replacement must have the same length");
   const int fd = open(("/proc/" + std::to_string(pid) + "/mem").c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return std::nullopt;
   constexpr uint64_t kChunk = 1 << 20;

@@ -9,9 +9,9 @@
 
 namespace lockstep {
 
-// Overwrites `pattern` by `replacement`, of the same length, wherever it lies in the memory that
-// the process writes, and returns how often it did; nullopt where this process may not write that
-// of the other. The process is stopped (Subprocess::Stop), and a child.
+// Overwrites `pattern` with `replacement`, of the same length, wherever it occurs in the process's
+// writable memory, and returns how often it did; nullopt if this process may not write the other's
+// memory. The process must be a child, and stopped (Subprocess::Stop).
 std::optional<int> ReplaceInMemory(pid_t pid, std::string_view pattern,
                                    std::string_view replacement);
 

@@ -1,4 +1,4 @@
-// What a process has of the system: memory, file descriptors, threads.
+// What a process uses of the system: memory, file descriptors, threads.
 #pragma once
 
 #include <sys/types.h>

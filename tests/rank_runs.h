@@ -28,11 +28,11 @@ class RankRuns : public testing::Test {
   // train_gpt of a tiny model, with these options in place of the usual ones.
   Arguments Train(const std::string& out, const Arguments& more) const;
 
-  // They meet in a folder, or over TCP, as a launcher has it.
+  // They meet in a folder, or over TCP, as under a launcher.
   Processes Start(int ranks, const Arguments& arguments, bool over_tcp = false);
   // Each rank with arguments of its own.
   Processes Start(const std::vector<Arguments>& of_rank);
-  // Of all ranks.
+  // Returns the results of all ranks.
   static std::vector<Result> Wait(Processes processes);
   // Runs to the end without an error.
   std::vector<Result> Run(int ranks, const std::string& out, const Arguments& more);
@@ -49,7 +49,7 @@ class RankRuns : public testing::Test {
   int meetings_ = 0;
 };
 
-// "--device=sim", or of a build for real GPUs cuda.
+// "--device=sim", or "--device=cuda" in a build for real GPUs.
 std::string GpuOption();
 
 }  // namespace lockstep

@@ -56,7 +56,7 @@ std::string Page() {
   return models::RenderReport(h, in);
 }
 
-// What a person would complain of, found by the page itself; "none" if there is nothing.
+// What a person would complain about, found by the page itself; "none" if there is nothing.
 constexpr char kInspector[] = R"html(<script>
 addEventListener('load', () => {
   const bad = [];
@@ -164,7 +164,7 @@ class ReportLook : public testing::TestWithParam<Look> {
   std::string folder_;
 };
 
-TEST_P(ReportLook, HasNothingToComplainOf) {
+TEST_P(ReportLook, HasNothingToComplainAbout) {
   const Result seen = Inspect(Page());
   ASSERT_EQ(seen.exit_code, 0) << seen.err;
   EXPECT_EQ(Attribute(seen.out, "bad"), "none") << seen.err;
@@ -173,8 +173,8 @@ TEST_P(ReportLook, HasNothingToComplainOf) {
   EXPECT_TRUE(GetParam().dark ? ground < 0.05 : ground > 0.85) << ground;
 }
 
-// A page that is spoilt is complained of: an inspector that never does would show nothing.
-TEST_P(ReportLook, SpoiltPagesAreComplainedOf) {
+// The inspector complains about a spoilt page: one that never does would prove nothing.
+TEST_P(ReportLook, SpoiltPagesAreComplainedAbout) {
   if (GetParam().dark) return;  // once is enough
   const std::vector<std::array<std::string, 3>> spoilt = {
       {"--soft: #56616f", "--soft: #b0b6bd", "contrast"},

@@ -111,7 +111,7 @@ class SampleGpt : public testing::Test {
     return RunProgram(all);
   }
 
-  // Its stdout, of a run that must succeed.
+  // The stdout of a run that must succeed.
   std::string Out(const std::vector<std::string>& arguments,
                   const std::string& checkpoint = "") const {
     const Result run = Run(arguments, checkpoint);
@@ -228,7 +228,7 @@ TEST_F(SampleGpt, NumSamplesGivesDifferentTexts) {
     texts.insert(out.substr(at + header.size(), 40));
   }
   EXPECT_EQ(texts.size(), 3u);
-  // The first is the one that there is without the option.
+  // The first is the one that comes without the option.
   EXPECT_THAT(
       out, StartsWith("---- prompt 1, sample 1 ----\n" + Out({"--prompt=a", "--temperature=1"})));
   EXPECT_THAT(Run({"--num_samples=2", "--temperature=0"}).err,
@@ -266,7 +266,7 @@ TEST_F(SampleGpt, StopAtEndHeedsTheEndOfTextToken) {
   EXPECT_EQ(Out({"--prompt=hi"}, ends), "hi\n");
   EXPECT_THAT(Out({"--prompt=hi", "--stop_at_end=false"}, ends),
               StartsWith("hi<|endoftext|><|endoftext|>"));
-  // Documents begin where others end.
+  // A document begins where another ends.
   EXPECT_EQ(Out({"--prompt="}, ends), "\n");
   const std::string words = Save("words", config, ByteLevelTokenizer(), /*favourite=*/256);
   EXPECT_THAT(Out({"--prompt=", "--tokens=3"}, words), testing::Eq("ththth\n"));
@@ -324,7 +324,7 @@ TEST_F(SampleGpt, SeedChoosesTheText) {
   EXPECT_THAT(Error({"--seed=-1"}), HasSubstr("--seed=-1 is out of range"));
 }
 
-TEST_F(SampleGpt, KvCacheChangesTheSpeedAlone) {
+TEST_F(SampleGpt, KvCacheChangesOnlyTheSpeed) {
   const std::vector<std::string> wide = {"--prompt=a", "--tokens=100", "--num_samples=2"};
   std::vector<std::string> without = wide;
   without.push_back("--kv_cache=false");

@@ -33,13 +33,13 @@ class Subprocess {
   Subprocess(const Subprocess&) = delete;
   Subprocess& operator=(const Subprocess&) = delete;
 
-  // Returns once `text` stands in what it wrote to stdout, or it has ended.
+  // Returns once `text` is in what it wrote to stdout, or it has ended.
   void WaitForOutput(const std::string& text);
   void Signal(int number) const;
   // SIGSTOP; returns once it has stopped, or ended.
   void Stop() const;
   pid_t pid() const { return pid_; }
-  // To stdout, as far as it was read.
+  // What it wrote to stdout, as far as it was read.
   const std::string& output() const { return result_.out; }
   Result Wait();
 

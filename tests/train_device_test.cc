@@ -59,7 +59,7 @@ class TrainDevice : public testing::Test {
     return RunProgram(all, environment);
   }
 
-  // What metrics.jsonl tells of steps 1, 2, ...
+  // What metrics.jsonl says about steps 1, 2, ...
   std::vector<Step> Steps(const std::string& out) const {
     std::vector<Step> steps;
     std::istringstream lines(ReadFile(Path(out + "/metrics.jsonl")));
@@ -73,7 +73,7 @@ class TrainDevice : public testing::Test {
     return steps;
   }
 
-  // `tolerance`: of losses, and ten times that, relative, of gradient norms.
+  // `tolerance`: for losses, and ten times that, relative, for gradient norms.
   void FollowsTheCpu(const Arguments& model, const Arguments& more = {}, double tolerance = 1e-4) {
     const Result cpu = Train("cpu", "cpu", model), gpu = Train("gpu", kDevice, model, more);
     ASSERT_EQ(cpu.exit_code, 0) << cpu.err;
@@ -99,7 +99,7 @@ class TrainDevice : public testing::Test {
 TEST_F(TrainDevice, Gpt2FollowsTheCpu) { FollowsTheCpu(kGpt2); }
 TEST_F(TrainDevice, LlamaFollowsTheCpu) { FollowsTheCpu(kLlama); }
 
-// The CPU's fp32. bf16 has 8 bits, TF32 11, and a GPU's step is the CPU's in fp32 but for them.
+// The CPU's fp32. bf16 has 8 bits, TF32 11, and apart from them a GPU's step is the CPU's in fp32.
 const Arguments kBf16 = {"--train.precision=bf16"};
 TEST_F(TrainDevice, Gpt2InBf16FollowsFp32) { FollowsTheCpu(kGpt2, kBf16, 0.02); }
 TEST_F(TrainDevice, LlamaInBf16FollowsFp32) { FollowsTheCpu(kLlama, kBf16, 0.02); }
@@ -118,7 +118,7 @@ TEST_F(TrainDevice, BitsDoNotDependOnTheOrderOfThreads) {
   }
 }
 
-// The device computes as late as it may: whoever forgot to wait reads old values.
+// The device computes as late as it may: code that forgot to wait reads old values.
 TEST_F(TrainDevice, BitsDoNotDependOnWhenTheDeviceComputes) {
   const Arguments steps = {"--train.steps=6"};
   ASSERT_EQ(Train("now", kDevice, kGpt2, steps).exit_code, 0);
@@ -129,7 +129,7 @@ TEST_F(TrainDevice, BitsDoNotDependOnWhenTheDeviceComputes) {
 }
 
 // In bf16 with heads of 12 numbers, which tensor cores do not take.
-TEST_F(TrainDevice, TellsWhichKernelsRanAndOnceWhichAreSlow) {
+TEST_F(TrainDevice, ReportsWhichKernelsRanAndOnceWhichAreSlow) {
   const Result run = Train("out", kDevice, kGpt2, {"--train.precision=bf16", "--train.steps=3"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const auto json = nlohmann::json::parse(ReadFile(Path("out/kernels.json")));
@@ -157,7 +157,7 @@ TEST_F(TrainDevice, TellsWhichKernelsRanAndOnceWhichAreSlow) {
   EXPECT_THAT(lines, HasSubstr("\"slow_kernels\":"));
 }
 
-TEST_F(TrainDevice, ACpuHasNoChoiceOfKernelsToTell) {
+TEST_F(TrainDevice, ACpuHasNoChoiceOfKernelsToReport) {
   ASSERT_EQ(Train("out", "cpu", kGpt2, {"--train.steps=1"}).exit_code, 0);
   EXPECT_FALSE(PathExists(Path("out/kernels.json")));
 }
@@ -176,23 +176,23 @@ TEST_F(TrainDevice, SamplesAsTheCpuDoes) {
   EXPECT_EQ(texts[0], texts[1]);
 }
 
-// Found while the next step is computed, and told as the step that it was.
-TEST_F(TrainDevice, ALossThatIsNotFiniteIsToldAsItsStep) {
+// Found while the next step is computed, but reported for the step that had it.
+TEST_F(TrainDevice, ALossThatIsNotFiniteIsReportedForItsStep) {
   const Result run = Train("out", kDevice, kGpt2,
                            {"--optim.name=sgd", "--optim.lr=1000", "--optim.clip=0",
                             "--optim.warmup=0", "--train.eval_every=0", "--train.log_every=1000"});
   EXPECT_NE(run.exit_code, 0);
   EXPECT_THAT(run.err, HasSubstr("the update was not made"));
   const std::string lines = ReadFile(Path("out/metrics.jsonl"));  // of the steps that were made
-  const auto told = std::count(lines.begin(), lines.end(), '\n');
-  EXPECT_GT(told, 0);
-  EXPECT_THAT(run.err, HasSubstr("step " + std::to_string(told + 1) + ": the loss is"));
+  const auto reported = std::count(lines.begin(), lines.end(), '\n');
+  EXPECT_GT(reported, 0);
+  EXPECT_THAT(run.err, HasSubstr("step " + std::to_string(reported + 1) + ": the loss is"));
 }
 
 // Compared before anything is taken from the device.
 TEST_F(TrainDevice, ARunThatTheDeviceHasNoMemoryForIsRefused) {
   const std::string memory = cuda::kSimulated ? "8M" : "";
-  if (memory.empty()) GTEST_SKIP() << "only a simulated GPU is as small as a test wants";
+  if (memory.empty()) GTEST_SKIP() << "only a simulated GPU is as small as this test needs";
   const Result run =
       Train("out", kDevice, kGpt2, {"--train.batch_size=400"}, {{"CUDASIM_MEMORY", memory}});
   EXPECT_EQ(run.exit_code, 1) << run;

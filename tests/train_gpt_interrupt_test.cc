@@ -1,4 +1,5 @@
-// Signals at any moment of a run: what they end goes on later, to the bits of an undisturbed run.
+// Signals at any moment of a run: a run that they end continues later, to the same bits as an
+// undisturbed one.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -50,7 +51,7 @@ class Interrupt : public testing::Test {
            ReadFile(Checkpoint(out) + "optimizer.safetensors");
   }
 
-  // A run that is interrupted at random moments, resumed, begun anew once it has finished.
+  // A run that is interrupted at random moments, resumed, and started anew once it has finished.
   void Check(const Arguments& more, const Environment& environment = {}) {
     RemoveTree(Path("undisturbed"));
     RemoveTree(Path("disturbed"));
@@ -92,7 +93,7 @@ TEST_F(Interrupt, TwoRanks) {
          "--dist.reduction=ordered"});
 }
 
-// With a handler of somebody else's that runs in every thread.
+// With a handler that is not ours and runs in every thread.
 TEST_F(Interrupt, UnderAProfiler) {
   Check({"--threads=2"}, {{"LD_PRELOAD", "tests/libprofiler.so"}});
 }

@@ -1,4 +1,4 @@
-// train_gpt by the launcher.
+// train_gpt under the launcher.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -47,7 +47,7 @@ TEST_F(LaunchedRuns, WriteACheckpointWhenTheLauncherIsTerminated) {
   EXPECT_TRUE(PathExists(Path("out/latest/DONE")));
 }
 
-TEST_F(LaunchedRuns, SayHowToGoOn) {
+TEST_F(LaunchedRuns, SayHowToContinue) {
   Arguments arguments = Train("out", {"--train.steps=100000", "--checkpoint.every=0"});
   arguments.push_back("--nproc=2");
   std::string shown;
@@ -88,7 +88,7 @@ TEST_F(LaunchedRuns, WaitForALauncherThatIsStopped) {
 }
 
 // The launcher starts all again from the newest checkpoint, to the same end.
-TEST_F(LaunchedRuns, GoOnToTheSameWeightsAfterAKill) {
+TEST_F(LaunchedRuns, ContinueToTheSameWeightsAfterAKill) {
   const Arguments options = {"--train.steps=200", "--dist.reduction=ordered",
                              "--train.global_batch_size=8"};
   Run(1, "straight", options);

@@ -90,7 +90,7 @@ TEST_F(LongLifeTest, NothingGrowsWithTheSteps) {
   StartRanks();
   std::vector<Sample> samples;
   for (int64_t next = steps_ / 100; next < steps_;) {
-    // A run that ends early would never come there.
+    // A run that ends early would never get there.
     ASSERT_FALSE(HasEnded(*processes_[0]));
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     if (Step() < next) continue;

@@ -106,7 +106,7 @@ std::map<Arguments, TrainingRun> TrainGptOptions::runs_;
 
 struct Numeric {
   const char* key;
-  std::string value;    // another than the one without
+  std::string value;    // differs from the one without
   Arguments with = {};  // what the option needs to act
 };
 
@@ -246,8 +246,7 @@ TEST_F(TrainGptOptions, StepsAndEpochsAreTheLength) {
   EXPECT_EQ(run.Lines("metrics.jsonl").back()["step"], 11);
 }
 
-// Not that something differs in what comes out: what is submitted is told, and the numbers are
-// equal.
+// The results do not differ: what is submitted is reported, and the numbers are equal.
 TEST_F(TrainGptOptions, CudaGraphsAreSubmittedOnAGpu) {
   const std::string gpu = cuda::kSimulated ? "--device=sim" : "--device=cuda";
   if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
@@ -258,7 +257,7 @@ TEST_F(TrainGptOptions, CudaGraphsAreSubmittedOnAGpu) {
   EXPECT_EQ(graphs.Numbers(), eager.Numbers());
 }
 
-// The logits of so many tokens stand in memory at once; the loss is the same but for rounding.
+// The logits of this many tokens are in memory at once; the loss is the same up to rounding.
 TEST_F(TrainGptOptions, LossChunkIsMemory) {
   const std::string batch = "--train.batch_size=32";  // 512 tokens
   const TrainingRun& whole = Train({batch, "--train.loss_chunk=0"});
@@ -331,7 +330,7 @@ TEST_F(TrainGptOptions, TheBestCheckpointIsKept) {
                      "/DONE"));
   EXPECT_THAT(Train(rising).result.out,
               HasSubstr("the best checkpoint is that of step " + std::to_string(best) + ": "));
-  // One that is not kept as the best is not told of as such.
+  // One that is not kept as the best is not reported as such.
   EXPECT_THAT(Train(newest_only).Checkpoints(), ElementsAre(6));
   Arguments all = rising;
   all.back() = "--checkpoint.keep=0";
@@ -339,7 +338,7 @@ TEST_F(TrainGptOptions, TheBestCheckpointIsKept) {
   EXPECT_THAT(Train(all).result.out, Not(HasSubstr("the best checkpoint")));
 }
 
-TEST_F(TrainGptOptions, ResumeGoesOnFromThere) {
+TEST_F(TrainGptOptions, ResumeContinuesFromThere) {
   const TrainingRun& whole = Train({"--checkpoint.keep=0"});
   const TrainingRun& rest = Train({"--checkpoint.keep=0", "--checkpoint.resume=" + whole.folder +
                                                               "/checkpoints/step-00000004"});

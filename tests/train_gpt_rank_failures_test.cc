@@ -1,4 +1,4 @@
-// What the ranks of train_gpt say when one of them dies, goes astray or was started otherwise.
+// What the ranks of train_gpt say when one of them dies, diverges or was started differently.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -29,7 +29,7 @@ constexpr double kSecondsToHear = test::kSanitized ? 40 : 10;
 
 class RankFailures : public RankRuns {
  protected:
-  // Starts ranks whose weights stay what they are, and stops `rank` after some steps.
+  // Starts ranks whose weights do not change, and stops `rank` after some steps.
   Processes StartAndStop(int ranks, int rank, int check_every) {
     auto processes =
         Start(ranks, Train("out", {"--train.steps=100000", "--optim.lr=1e-30", "--optim.min_lr=0",
@@ -91,7 +91,7 @@ TEST_F(RankFailures, NanOnOneRankStopsAllBeforeTheUpdateAndIsNamed) {
   }
 }
 
-// Promise 22: the records tell who was to blame, in which call, and for which bucket.
+// Promise 22: the records say which rank was to blame, in which call, and for which bucket.
 void ExpectTheFlightToName(const std::string& out, const std::string& words) {
   const Result r = RunProgram({"tools/flight", out});
   EXPECT_EQ(r.exit_code, 0) << r.err;
@@ -136,7 +136,7 @@ TEST_F(RankFailures, AStoppedRankIsNamedWithinTheHeartbeatLimit) {
   ExpectTheFlightToName(Path("out"), "rank 1 is stalled");
 }
 
-TEST_F(RankFailures, ARankThatGoesOnBeforeTheLimitChangesNothing) {
+TEST_F(RankFailures, ARankThatContinuesBeforeTheLimitChangesNothing) {
   const Arguments options = {"--train.steps=400", "--train.log_every=1"};
   Run(3, "straight", options);
   auto processes = Start(3, Train("out", options), /*over_tcp=*/true);
@@ -174,7 +174,7 @@ TEST_F(RankFailures, AKilledRankIsNamedOnGpus) {
   ExpectTheKilledRankIsNamed(Start(3, Train("out", {"--train.steps=100000", GpuOption()})));
 }
 
-// A rank that was started otherwise would hang the others, or train something else.
+// A rank that was started differently would hang the others, or train something else.
 TEST_F(RankFailures, RanksWithOtherOptionsAreRefusedAtOnce) {
   const auto all = Train("out", {"--train.steps=10"});
   const auto other = Train(
@@ -210,7 +210,7 @@ TEST_F(RankFailures, AllRefuseWhatTheFirstRefuses) {
   }
 }
 
-TEST_F(RankFailures, WhoDoesNotComeIsNamedAfterTheTimeout) {
+TEST_F(RankFailures, AMissingRankIsNamedAfterTheTimeout) {
   Subprocess alone(Train("out", {"--dist.timeout=1"}), Place(0, 2, Path("meeting")));
   const Result result = alone.Wait();
   EXPECT_EQ(result.exit_code, 1);

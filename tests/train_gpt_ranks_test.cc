@@ -43,7 +43,7 @@ TEST_F(Ranks, OrderedRunsAreTheSameAtAnyNumberOfRanks) {
 }
 
 // In the library's order only rounding differs. The model has no biases (the default): that of a
-// key is trained by rounding alone, whatever the reduction (trainer_ranks_test.cc).
+// key is trained only by rounding, whatever the reduction (trainer_ranks_test.cc).
 TEST_F(Ranks, FastRunsAreTheSameUpToRounding) {
   const int steps = test::kSanitized ? 10 : 100;
   const Arguments fast = {"--train.steps=" + std::to_string(steps), "--optim.lr=0.01",
@@ -110,7 +110,7 @@ TEST_F(Ranks, OnlyTheFirstWritesAndPrints) {
                     HasSubstr("waiting for gradients")));
 }
 
-// The first rank locks the folder for all; those who come second write nothing there.
+// The first rank locks the folder for all; a run that comes second writes nothing there.
 TEST_F(Ranks, ASecondRunInTheFolderIsRefusedOnAllItsRanks) {
   const Arguments endless = Train("out", {"--train.steps=10000000", "--train.log_every=1"});
   Processes first = Start(2, endless);
@@ -144,8 +144,8 @@ TEST_F(Ranks, TheFiguresOfAStepAddUp) {
   EXPECT_EQ(steps, 10);
 }
 
-// Promise 17: another number of ranks goes on to the same bits, or refuses.
-TEST_F(Ranks, AnotherNumberOfRanksGoesOnExactlyOrRefuses) {
+// Promise 17: another number of ranks continues to the same bits, or refuses.
+TEST_F(Ranks, AnotherNumberOfRanksContinuesExactlyOrRefuses) {
   const Arguments same = {"--dist.reduction=ordered", "--train.global_batch_size=8",
                           "--train.steps=60"};
   Run(1, "straight", same);
@@ -191,7 +191,7 @@ TEST_F(Ranks, GradientsMayTravelAsBf16) {
   EXPECT_NEAR(double{bf16.back()["loss"]}, double{exact.back()["loss"]}, 0.05);
 }
 
-// MiB of the buckets of a step, in their order, as the trace tells them.
+// MiB of the buckets of a step, in their order, as the trace reports them.
 TEST_F(Ranks, BucketsAreAsLargeAsAsked) {
   const auto sizes = [&](const std::string& out, const Arguments& options) {
     Arguments all = {"--train.steps=3", "--log.trace=2:2"};
@@ -208,7 +208,7 @@ TEST_F(Ranks, BucketsAreAsLargeAsAsked) {
   const auto large = sizes("large", {"--dist.bucket_mib=25"});
   const auto large_first = sizes("large_first", {"--dist.first_bucket_mib=25"});
   EXPECT_GT(small.size(), 2u);
-  EXPECT_EQ(large.size(), 3u);  // the first, the last, and what is between
+  EXPECT_EQ(large.size(), 3u);  // the first, the last, and what lies between
   EXPECT_EQ(large_first.size(), 1u);
   EXPECT_LT(small.at(0), large_first.at(0));
 }
@@ -227,7 +227,7 @@ TEST_F(Ranks, UseTheOneDeviceThatTheySee) {
   for (const Result& r : Wait(std::move(processes))) EXPECT_EQ(r.exit_code, 0) << r.err;
 }
 
-// Rank 0 alone writes; the timeout is for what ranks do together.
+// Only rank 0 writes; the timeout is for what ranks do together.
 TEST_F(Ranks, ACheckpointMayTakeLongerThanTheTimeout) {
   const Arguments options = {"--train.steps=4", "--checkpoint.every=0", "--dist.timeout=2"};
   Run(2, "quick", options);

@@ -110,8 +110,8 @@ TEST_F(TrainGpt, BitsDoNotDependOnThreads) {
   EXPECT_NE(Bytes("one", 30), Bytes("one", 40));
 }
 
-// Promises 12 and resume: whatever operation on a file a kill hits, the run goes on from a good
-// checkpoint and ends with the bits of a run that was left alone.
+// Promises 12 and resume: whatever operation on a file a kill hits, the run continues from a good
+// checkpoint and ends with the bits of an undisturbed run.
 TEST_F(TrainGpt, KilledAtAnyFileOperationItResumesToTheSameBits) {
   const std::vector<std::string> shorter = {"--train.steps=12", "--checkpoint.every=4",
                                             "--threads=1"};
@@ -173,7 +173,7 @@ TEST_F(TrainGpt, EveryOptimizerAndPrecisionResumesToTheSameBits) {
     EXPECT_THAT(resumed.out, HasSubstr("resuming from"));
     EXPECT_EQ(Bytes(name, 40), expected) << name;
   }
-  // The state of one is none of another's.
+  // The state of one is not another's.
   RemoveTree(Path("sgd/checkpoints/step-00000040"));
   const Result other = Train("sgd", {"--optim.name=lion"});
   EXPECT_NE(other.exit_code, 0);
@@ -204,7 +204,7 @@ TEST_F(TrainGpt, ADiskThatFillsUpDoesNotStopTraining) {
   EXPECT_THAT(run.out, HasSubstr("step 40/40"));
 }
 
-TEST_F(TrainGpt, CtrlCSavesAndTellsHowToGoOn) {
+TEST_F(TrainGpt, CtrlCSavesAndSaysHowToContinue) {
   // Long enough that the signal comes before the end.
   std::vector<std::string> options = {"--train.steps=2000", "--model.n_embd=64",
                                       "--checkpoint.every=0", "--train.eval_every=0"};
@@ -257,13 +257,14 @@ TEST_F(TrainGpt, SamplesFromAFolderThatIsTrainedIn) {
 }
 
 // Step 0's line, too, when the run ended before its first checkpoint.
-TEST_F(TrainGpt, ARunThatStartsAnewInItsFolderTellsEachStepOnce) {
-  // Dies at its first operation on a file after it told step 5: long before the checkpoint of 40.
-  const auto told = [&] {
+TEST_F(TrainGpt, ARunThatStartsAnewInItsFolderReportsEachStepOnce) {
+  // Dies at its first operation on a file after it reported step 5: long before the checkpoint of
+  // 40.
+  const auto reported = [&] {
     const std::string metrics = Path("out/metrics.jsonl");
     return PathExists(metrics) && ReadFile(metrics).find("\"step\":5,") != std::string::npos;
   };
-  for (int at = 1; !told(); ++at) {
+  for (int at = 1; !reported(); ++at) {
     RemoveTree(Path("out"));
     ASSERT_EQ(Train("out", {"--checkpoint.every=0", "--train.log_every=1"},
                     {{"LOCKSTEP_FAULT", "kill@" + std::to_string(at)}})
@@ -300,7 +301,7 @@ TEST_F(TrainGpt, TrainsOnTokensOfATokenizerThatIsNotThere) {
                              testing::ContainsRegex("sample ----\n50256 ([0-9]+ )+\n")));
   const std::string how = "LOCKSTEP_GPT2_DIR";
   EXPECT_THAT(all, HasSubstr(how));
-  EXPECT_EQ(all.find(how), all.rfind(how)) << "said twice";
+  EXPECT_EQ(all.find(how), all.rfind(how)) << "reported twice";
   EXPECT_FALSE(PathExists(Path("out/latest/tokenizer.json")));
   const Result sample = RunProgram({"models/sample_gpt", "--checkpoint=" + Path("out"),
                                     "--tokens=5", "--threads=1", "--temperature=0"},
@@ -326,7 +327,7 @@ TEST_F(TrainGpt, NeverTouchesAnotherRun) {
   refused({}, "holds a finished run of this configuration");
   refused({"--optim.lr=0.5"}, "optim.lr: ");
   refused({"--checkpoint.resume=none"}, "holds another run");
-  // On purpose, it goes on.
+  // When asked for, it continues.
   const Result longer = Train("out", {"--checkpoint.resume=" + Path("out"), "--train.steps=50"});
   ASSERT_EQ(longer.exit_code, 0) << longer.err;
   EXPECT_THAT(longer.out, AllOf(HasSubstr("train.steps: 40 -> 50"), HasSubstr("step 50/50")));
@@ -352,7 +353,7 @@ TEST_F(TrainGpt, DryRunWritesNothing) {
   EXPECT_FALSE(PathExists(Path("out")));
 }
 
-TEST_F(TrainGpt, TellsTheMemoryItWillTake) {
+TEST_F(TrainGpt, ReportsTheMemoryItWillTake) {
   const Result run = Train("out", {"--dry_run"});
   for (const char* kind :
        {"parameters", "gradients", "optimizer", "activations", "workspace", "together"})
@@ -382,7 +383,7 @@ TEST_F(TrainGpt, TheWholeProcessIsPlanned) {
   EXPECT_NEAR(planned, process, 0.1 * process + 16) << run.out;
 }
 
-TEST_F(TrainGpt, AModelThatFitsNoMachineIsToldBeforeItIsMade) {
+TEST_F(TrainGpt, AModelThatFitsNoMachineIsReportedBeforeItIsMade) {
   const Result run = Train("out", {"--dry_run", "--model.vocab_size=1000000000"});
   EXPECT_EQ(run.exit_code, 0) << run;
   EXPECT_THAT(run.err,
@@ -390,8 +391,8 @@ TEST_F(TrainGpt, AModelThatFitsNoMachineIsToldBeforeItIsMade) {
                     testing::Not(HasSubstr("batch_size"))));
 }
 
-// The share of the device's arithmetic, in the same figures wherever it is told.
-TEST_F(TrainGpt, TellsTheShareOfTheMachinesArithmetic) {
+// The share of the device's arithmetic, in the same figures wherever it is reported.
+TEST_F(TrainGpt, ReportsTheShareOfTheMachinesArithmetic) {
   const Result run = Train("out");
   ASSERT_EQ(run.exit_code, 0) << run;
   EXPECT_THAT(run.out, testing::ContainsRegex(" tok/s \\| [0-9]+% of GEMM \\| eta"));

@@ -52,14 +52,14 @@ TEST_F(TwoNodes, ACutWireEndsBothSidesAndARestartResumes) {
   const Result verdict = RunProgram({"tools/flight", Path("out")});
   EXPECT_EQ(verdict.exit_code, 0) << verdict.err;
   EXPECT_THAT(verdict.out, AllOf(HasSubstr("records of 4 of 4 ranks"), HasSubstr("cut off")));
-  // The second run goes on from the first one's newest checkpoint.
+  // The second run continues from the first one's newest checkpoint.
   for (const int node : {0, 1}) EXPECT_EQ(Code("resumed", node), 0) << Log("resumed", node);
   EXPECT_THAT(Log("resumed", 0), HasSubstr("resuming from"));
   EXPECT_EQ(Bytes("out", 400), Bytes("straight", 400));
 }
 
-// The launchers know nothing of each other: ranks of the one may be back before those of the other
-// have left, and must not join what is about to end.
+// The launchers know nothing of each other: ranks of one may be back before those of the other have
+// left, and must not join what is about to end.
 TEST_F(TwoNodes, AKilledRankIsAReasonToStartAllAgain) {
   if (!Play("kill")) GTEST_SKIP() << reason_;
   for (const int node : {0, 1}) {

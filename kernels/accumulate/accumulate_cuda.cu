@@ -35,7 +35,7 @@ void Accumulate(Stream stream, const Tensor& from, const Tensor& to) {
          source, Data<To>(to));
 }
 
-// As AccumulateStridedKernel, computed in f64: for gradients of casts to it.
+// Same as AccumulateStridedKernel, but computed in f64: for gradients of casts to f64.
 __global__ void AccumulateWideKernel(int64_t n, StridedDims<2> dims, DType from_dtype,
                                      const void* from, DType to_dtype, void* to) {
   const int64_t i = GlobalThread();

@@ -20,13 +20,13 @@ Tensor EmptyHeads(const Tensor& like) {
   return Tensor::Empty(like.shape(), like.dtype(), like.device());
 }
 
-// The heads of q, and of k and v each, in a joint tensor; 0: q, k and v are tensors of their own.
+// The number of heads of q, and of k and v each, in a joint tensor; 0: q, k and v are separate.
 struct JointHeads {
   int64_t q = 0, kv = 0;
   int64_t all() const { return q + 2 * kv; }
 };
 
-// q, k and v of qkv [B, T, (H + 2G) D], or their gradients of its gradient.
+// Splits qkv [B, T, (H + 2G) D] into q, k and v, or its gradient into theirs.
 std::array<Tensor, 3> Split(const Tensor& qkv, JointHeads heads) {
   const int64_t n = heads.all();
   const Tensor all = qkv.Detach().View({qkv.dim(0), qkv.dim(1), n, qkv.dim(2) / n});
@@ -158,8 +158,8 @@ Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v, double
              "attention: k and v must be [B, T, G, D] = [", q.dim(0), ", ", q.dim(1), ", G, ",
              q.dim(3), "], got ", k.Describe(), " and ", v.Describe());
     LS_CHECK(x->dtype() == q.dtype() && x->device() == q.device(),
-             "attention: q, k and v must have one dtype and device, got ", q.Describe(), " and ",
-             x->Describe());
+             "attention: q, k and v must have the same dtype and device, got ", q.Describe(),
+             " and ", x->Describe());
   }
   LS_CHECK(k.dim(2) > 0 && q.dim(2) % k.dim(2) == 0 && q.dim(2) > 0,
            "attention: the heads of q must be a positive multiple of those of k and v, got ",

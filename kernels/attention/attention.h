@@ -15,15 +15,15 @@ namespace ops {
 // qkv [B, T, (H + 2G) D] holds the heads of q, k and v side by side, H = n_head of q and G =
 // n_kv_head of k and v each (0: n_head, as GPT-2's c_attn). H is a multiple of G: G = H is
 // multi-head attention, G < H grouped-query attention (Ainslie et al., 2023), where query head h
-// uses key head h / (H / G). y [B, T, H D]. Floating.
+// uses key head h / (H / G). y [B, T, H D]. Any floating dtype.
 //
-// Scores are computed in tiles with a running softmax, in f32 at least (Dao et al.,
+// Scores are computed in tiles with a running softmax, in f32 or wider (Dao et al.,
 // "FlashAttention", 2022), and recomputed by backward. Saves qkv, y and the log-sum-exp of each
 // row, f32 [B, H, T] (f64 for f64).
 //
 // In a TrainingScope, dropout zeroes each probability with that probability and multiplies the
 // others by 1 / (1 - dropout). The mask is a function of the step's seed and number, of `site`, and
-// of the sample's index in the global batch, head, i and j, as AttentionKeeps says.
+// of the sample's index in the global batch, head, i and j, as AttentionKeeps defines.
 Tensor CausalAttention(const Tensor& qkv, int64_t n_head, double dropout = 0, uint64_t site = 0,
                        int64_t n_kv_head = 0);
 
@@ -57,7 +57,7 @@ struct AttentionDropout {
 
 // ---- The low-level operations. ----
 
-// Query, key and value tensors and their gradients may be strided views (of a joint qkv), but for
+// Query, key and value tensors and their gradients may be strided views (of a joint qkv), except in
 // their last dimension. H query heads, G key heads.
 struct AttentionForwardArgs {
   Tensor q;     // [B, T, H, D]

@@ -109,7 +109,7 @@ OpSample Grouped(const std::string& name, const Shape& q, int64_t groups, double
   return s;
 }
 
-// FLOPs of the half of the scores that causality leaves.
+// Counts the FLOPs of only the half of the scores that causality leaves.
 OpSample Benchmark(const std::string& name, int64_t batch, int64_t length, int64_t heads, int64_t d,
                    double dropout = 0) {
   OpSample s = Sample(name, batch, length, heads, d, dropout);
@@ -155,7 +155,7 @@ std::vector<OpSample> Samples() {
   OpSample strided_parts = Grouped("transposed_parts", {2, 7, 4, 3}, 2);
   for (InputSpec& x : strided_parts.inputs) x.non_contiguous = true;
   s.push_back(strided_parts);
-  // Scores around 144: their exponentials overflow unless the largest is taken off. Forward only:
+  // Scores around 144: their exponentials overflow unless the largest is subtracted. Forward only:
   // gradients are sums of terms that nearly cancel.
   OpSample large = Sample("large_scores", 1, 70, 1, 16);
   large.inputs[0] = {.shape = {1, 70, 48}, .low = 5, .high = 7, .differentiable = false};
@@ -214,7 +214,7 @@ std::vector<ErrorSample> Errors() {
          ops::CausalAttention(zeros({1, 4, 2, 3}, d), zeros({1, 4, 2, 3}, d),
                               zeros({1, 4, 2, 3}, d, DType::kF64));
        },
-       "attention: q, k and v must have one dtype and device"},
+       "attention: q, k and v must have the same dtype and device"},
   };
 }
 

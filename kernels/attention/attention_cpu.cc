@@ -151,7 +151,7 @@ HeadDropout MakeDropout(const AttentionDropout& dropout, int64_t batch, int64_t 
   return out;
 }
 
-// Of forward and backward alike. Head h of q goes with head h / group of k and v.
+// Shared by forward and backward. Head h of q attends to head h / group of k and v.
 template <class T, class X, class Args>
 Head<T, X> MakeHead(const Args& args, int64_t batch, int64_t head) {
   const int64_t group = args.q.dim(2) / args.k.dim(2), length = args.q.dim(1);
@@ -168,7 +168,7 @@ Head<T, X> MakeHead(const Args& args, int64_t batch, int64_t head) {
 }
 
 void AttentionForwardCpu(Stream, const AttentionForwardArgs& args) {
-  // Queries of one call: more of them reuse the keys they share, fewer divide better over threads.
+  // Queries per call: more of them reuse the keys they share, fewer divide better among threads.
   constexpr int64_t kQueries = 2 * kTile;
   const int64_t heads = args.q.dim(2), length = args.q.dim(1);
   const int64_t chunks = (length + kQueries - 1) / kQueries;

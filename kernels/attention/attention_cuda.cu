@@ -20,13 +20,13 @@ struct ForwardArgs {
   AttentionDropoutArgs dropout;
 };
 
-// Blocks on a multiprocessor: nvcc's choice, but for one kernel, where it would aim at two and
+// Blocks per multiprocessor: nvcc's choice, except for one kernel, where it would aim at two and
 // spill.
 template <class Tile, class T>
 inline constexpr int kForwardBlocks = Tile::kHead == 128 && sizeof(T) == 2 ? 1 : 0;
 
-// Flash attention (Dao et al., 2022) in f32: scores exist in tiles alone.
-// Grid: a block to a tile of queries of a head. Shared memory: tiles of q, k, v and the scores.
+// Flash attention (Dao et al., 2022) in f32: scores exist only in tiles.
+// Grid: one block per tile of queries of a head. Shared memory: tiles of q, k, v and the scores.
 // Deterministic: a row's sums run over the keys in order, by tiles.
 template <class Tile, class T>
 __global__ void __launch_bounds__(kAttentionThreads, kForwardBlocks<Tile, T>)
@@ -149,7 +149,7 @@ struct BackwardArgs {
 };
 
 // delta[b, h, t] = dy[b, t, h] . y[b, t, h]. One pass over memory.
-// Grid: a warp to a row, eight to a block. No shared memory. Deterministic.
+// Grid: one warp per row, eight per block. No shared memory. Deterministic.
 template <class T>
 __global__ void __launch_bounds__(kAttentionThreads)
     AttentionDeltaKernel(const T* y, const T* dy, int64_t rows, int64_t length, int64_t heads,
@@ -169,8 +169,8 @@ __global__ void __launch_bounds__(kAttentionThreads)
   if (lane == 0) delta[(batch * heads + head) * length + t] = sum;
 }
 
-// Grid: a block to a tile of queries of a head. Shared memory: tiles of q, dy, k, v and the scores.
-// Deterministic: a row's sums run over the keys in order, by tiles.
+// Grid: one block per tile of queries of a head. Shared memory: tiles of q, dy, k, v and the
+// scores. Deterministic: a row's sums run over the keys in order, by tiles.
 template <class Tile, class T>
 __global__ void __launch_bounds__(kAttentionThreads, 2)
     AttentionBackwardQueryKernel(BackwardArgs<T> args) {
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
                   args.dq.row, rows_left, args.d, args.accumulate_q);
 }
 
-// Grid: a block to a tile of keys of a key head. Shared memory: tiles of k, v, q, dy and two of
+// Grid: one block per tile of keys of a key head. Shared memory: tiles of k, v, q, dy and two of
 // scores. Deterministic: a row's sums run over the query heads of the group, and over the queries
 // of each in order, by tiles.
 template <class Tile, class T>
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
     // at.first is a multiple of kColumns: the first queries that see a key of this tile.
     for (int64_t query = at.first; query < args.length; query += Tile::kColumns) {
       __syncthreads();  // the tiles were read
-      // Scaled as forward scales them: the scores have its bits, and none exceeds its log-sum-exp.
+      // Scaled as in forward: the scores have the same bits, and none exceeds its log-sum-exp.
       LoadTile<Tile, Tile::kColumns>(q + query * args.q.row, args.q.row, args.length - query,
                                      args.d, args.aligned, args.scale, q_tile);
       LoadTile<Tile, Tile::kColumns>(dy + query * args.dy.row, args.dy.row, args.length - query,
@@ -296,7 +296,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
       MultiplyAdd<Tile>(ds_scores, q_tile, dk);
     }
   }
-  float ones[kM];  // dk has its factor from q
+  float ones[kM];  // q carries dk's factor
 #pragma unroll
   for (int i = 0; i < kM; ++i) ones[i] = 1;
   StoreRows<Tile>(dk, ones, args.dk.Head(at.batch, at.head) + at.first * args.dk.row, args.dk.row,

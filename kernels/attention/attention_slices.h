@@ -1,5 +1,5 @@
-// Attention's backward in parts, one after the other: batches do not meet, nor do key heads, so a
-// part is a smaller problem on views of the same tensors.
+// Attention's backward in parts, one after another: batches are independent, and so are key heads,
+// so a part is a smaller problem on views of the same tensors.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace lockstep {
 struct AttentionSlices {
   int64_t batches = 1;  // parts of the batch: a divisor of it
   int64_t groups = 1;   // parts of the key heads, each with its query heads: a divisor of them;
-                        // only where a part is of a single batch, lest its statistics have gaps
+                        // only where a part has a single batch, so that its statistics have no gaps
   int64_t parts() const { return batches * groups; }
 };
 
-// Part `i` of these. Without dropout, whose mask counts batches and heads.
+// Part `i`. Only without dropout, whose mask depends on the indices of batches and heads.
 inline AttentionBackwardArgs SliceOf(const AttentionBackwardArgs& args, AttentionSlices slices,
                                      int64_t i) {
   LS_INVARIANT(!args.dropout.step_values.defined() && args.q.dim(0) % slices.batches == 0 &&

@@ -34,7 +34,7 @@ struct AttentionTile {
 __device__ inline int TileX() { return static_cast<int>(threadIdx.x) % kSide; }
 __device__ inline int TileY() { return static_cast<int>(threadIdx.x) / kSide; }
 
-// A tensor [B, T, heads, D] that may be a view, but for its last dimension.
+// A tensor [B, T, heads, D] that may be a view, except in its last dimension.
 template <class T>
 struct HeadTensor {
   T* data = nullptr;
@@ -54,20 +54,20 @@ struct HeadTensor {
   }
 };
 
-// How many rows q [B, T, H, D] has. Kernels divide their numbers in 32 bits.
+// How many rows q [B, T, H, D] has. Kernels divide row indices in 32 bits.
 inline int64_t CountRows(const Tensor& q) {
   const int64_t rows = q.dim(0) * q.dim(1) * q.dim(2);
-  LS_CHECK(rows <= UINT32_MAX, "attention on CUDA is made for up to 2^32 - 1 queries, got ", rows);
+  LS_CHECK(rows <= UINT32_MAX, "attention on CUDA takes up to 2^32 - 1 queries, got ", rows);
   return rows;
 }
 
 // What a block works on: a tile of rows of one head of one sample. The last rows see the most keys
-// and go first; in the backward of keys it is the first ones that are seen by the most queries.
+// and go first; in the backward of keys the first rows do, which the most queries see.
 struct Place {
   int64_t batch, head, first;
 
   __device__ Place(int64_t batches, int64_t heads, int64_t length, int rows, bool last_first) {
-    // There are fewer than 2^31 blocks (Blocks() checks it), and so of samples and heads.
+    // There are fewer than 2^31 blocks (Blocks() checks it), and so fewer samples and heads.
     const int64_t block = blockIdx.x, pair = DivideSmall(block, heads);
     const int64_t tile = DivideSmall(pair, batches), tiles = CeilDiv(length, rows);
     batch = pair - tile * batches;
@@ -76,8 +76,8 @@ struct Place {
   }
 };
 
-// Rows [0, n) of d elements, times `factor`, to a tile of kCount rows in shared memory; zeros
-// behind them and below. The caller synchronises.
+// Copies rows [0, n) of d elements, times `factor`, to a tile of kCount rows in shared memory, with
+// zeros to the right and below. The caller synchronises.
 template <class Tile, int kCount, class T>
 __device__ inline void LoadTile(const T* from, int64_t stride, int64_t n, int d, bool aligned,
                                 float factor, float* tile) {
@@ -98,7 +98,7 @@ __device__ inline void LoadTile(const T* from, int64_t stride, int64_t n, int d,
 }
 
 // s[i][j] = the product of row y kM + i of `rows` and row x + 16 j of `columns`, over d elements
-// (rounded up to 4: zeros lie behind).
+// (rounded up to a multiple of 4: zeros follow).
 template <class Tile>
 __device__ inline void Multiply(const float* rows, const float* columns, int d,
                                 float (&s)[Tile::kM][Tile::kN]) {
@@ -109,7 +109,7 @@ __device__ inline void Multiply(const float* rows, const float* columns, int d,
 #pragma unroll
     for (int j = 0; j < Tile::kN; ++j) s[i][j] = 0;
   }
-  // Of narrow heads less: unrolled, nvcc keeps more of the tiles at hand than registers hold.
+  // Less for narrow heads: unrolled further, nvcc keeps more of the tiles live than registers hold.
   [[maybe_unused]] constexpr int kUnroll = Tile::kHead == 32 ? 2 : 4;
 #pragma unroll kUnroll
   for (int l = 0; l < d; l += 4) {
@@ -135,7 +135,7 @@ __device__ inline void Multiply(const float* rows, const float* columns, int d,
   }
 }
 
-// The thread's scores to a tile in shared memory, for MultiplyAdd by the same half of the warp.
+// Stores the thread's scores to a tile in shared memory, for MultiplyAdd by the same half warp.
 template <class Tile>
 __device__ inline void StoreScores(const float (&s)[Tile::kM][Tile::kN], float* scores) {
 #pragma unroll
@@ -167,7 +167,7 @@ __device__ inline void MultiplyAdd(const float* scores, const float* columns,
   }
 }
 
-// The thread's results, times factor[i] in its row i, to rows [0, n) of d elements.
+// Stores the thread's results, times factor[i] in its row i, to rows [0, n) of d elements.
 template <class Tile, class T>
 __device__ inline void StoreRows(const float (&out)[Tile::kM][Tile::kOut],
                                  const float (&factor)[Tile::kM], T* to, int64_t stride, int64_t n,
@@ -194,7 +194,7 @@ struct AttentionDropoutArgs {
   uint64_t site = 0;
   int64_t first_head = 0;
   uint32_t threshold = 0;
-  float keep_scale = 1;  // of what is kept
+  float keep_scale = 1;  // of kept probabilities
 
   AttentionDropoutArgs() = default;
   explicit AttentionDropoutArgs(const AttentionDropout& dropout) {
@@ -208,7 +208,8 @@ struct AttentionDropoutArgs {
 };
 
 // The mask of one head of one sample, for the scores s[kM][kN] of a thread, all at once and in a
-// loop that is not unrolled: ten rounds of random numbers for each would else fill the registers.
+// loop that is not unrolled: ten rounds of random numbers for each would otherwise fill the
+// registers.
 class HeadMask {
  public:
   __device__ HeadMask(const AttentionDropoutArgs& args, int64_t batch, int64_t head)
@@ -221,8 +222,8 @@ class HeadMask {
                                              args.first_head + head)
                     : 0) {}
 
-  // Bit kN i + j tells whether s[i][j] is kept, where rows are queries, from `query` on, and
-  // columns are keys key, key + 16, ...
+  // Bit kN i + j says whether s[i][j] is kept, where rows are queries, from `query` on, and columns
+  // are keys key, key + 16, ...
   template <class Tile>
   __device__ uint32_t KeptOfQueries(int64_t query, int64_t key) const {
     return Kept<Tile>([=, this](int i, int j) {
@@ -262,13 +263,13 @@ class HeadMask {
   uint64_t stream_;
 };
 
-// Calls f(AttentionTile<kHead>()) with the least kHead that holds d.
+// Calls f(AttentionTile<kHead>()) with the smallest kHead that holds d.
 template <class F>
 void DispatchHeadSize(int64_t d, F&& f) {
   if (d <= 32) return f(AttentionTile<32>());
   if (d <= 64) return f(AttentionTile<64>());
   if (d <= 128) return f(AttentionTile<128>());
-  LS_CHECK(d <= 256, "attention on CUDA is made for heads of up to 256 numbers, got ", d,
+  LS_CHECK(d <= 256, "attention on CUDA takes heads of up to 256 elements, got ", d,
            ": use more heads");
   f(AttentionTile<256>());
 }

@@ -1,7 +1,7 @@
-// Attention over tiles of 64 queries x 64 keys, in vectors of kVectorBytes. Included by
-// attention_cpu.cc alone, once per instruction set, inside a namespace and a target of its own:
-// hence no #pragma once, no includes, and nothing of the standard library. Results do not depend on
-// the vector width: a lane never meets another, every sum is in the order of its index.
+// Attention over tiles of 64 queries x 64 keys, in vectors of kVectorBytes. Included only by
+// attention_cpu.cc, once per instruction set, inside a namespace and a target of its own: hence no
+// #pragma once, no includes, and nothing from the standard library. Results do not depend on the
+// vector width: lanes never interact, and every sum runs in the order of its index.
 //
 // Tiles hold scores transposed, [key][query]. So one transposed copy of the queries serves all
 // keys, and the softmax over keys runs down columns, whose lanes are independent queries.
@@ -99,7 +99,8 @@ inline void Product(int64_t m, int64_t n, const T* a, int64_t row_a, int64_t col
 
 // ---- Moving rows of heads. ----
 
-// rows [n, d] at `stride` into dense rows of `ld`, zeros behind them and up to `padded` rows.
+// Copies rows [n, d] at `stride` into dense rows of `ld`, with zeros after them and up to `padded`
+// rows.
 template <class T, class X>
 inline void Pack(const X* from, int64_t stride, int64_t n, int64_t padded, int64_t d, int64_t ld,
                  T* to) {
@@ -115,7 +116,7 @@ inline void Pack(const X* from, int64_t stride, int64_t n, int64_t padded, int64
 }
 
 // The transpose of dense rows [kTile, d] times `factor`: to [d, kTile], in blocks of 4 x 4. Both
-// have room for d rounded up to 4.
+// have room for d rounded up to a multiple of 4.
 template <class T>
 inline void TransposeTile(const T* from, int64_t ld, int64_t d, T factor, T* to) {
   typedef T Four __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
@@ -140,7 +141,7 @@ inline void TransposeTile(const T* from, int64_t ld, int64_t d, T factor, T* to)
   }
 }
 
-// The transpose of rows [n, d] at `stride`, times `factor`: to [d, kTile], zeros behind them.
+// The transpose of rows [n, d] at `stride`, times `factor`: to [d, kTile], followed by zeros.
 // `rows` is scratch of kTile rows of ld.
 template <class T, class X>
 inline void TransposeRows(const X* from, int64_t stride, int64_t n, int64_t d, int64_t ld, T factor,
@@ -157,7 +158,7 @@ inline void TransposeRows(const X* from, int64_t stride, int64_t n, int64_t d, i
 
 // ---- Exponentials. ----
 
-// e^x for x <= 88, as Exp of kernels/cpu/math.h; anything beyond.
+// e^x for x <= 88, as Exp of kernels/cpu/math.h; unspecified beyond.
 inline Vec<float> ExpVector(Vec<float> x) {
   const Vec<float> low = Vec<float>{} - 87.33654f;
   const Vec<float> clamped = x < low ? low : x;
@@ -366,7 +367,8 @@ struct BackwardTile {
   T *log_sum_exp, *delta;       // [queries]
   T *scores, *d_scores, *mask;  // [keys, queries]
 
-  // `first_key`: the first tile of these keys, which begins dk and dv; so `first_query` and dq.
+  // `first_key`: the first tile of these keys, which starts dk and dv; likewise `first_query` and
+  // dq.
   void Run(const Tile& tile, int64_t d, int64_t ld, const HeadDropout& dropout, bool first_key,
            bool first_query) const {
     Scores(tile, d, k, ld, qt, scores);
@@ -453,7 +455,7 @@ void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, Buffers<T
         t.dk = dk + j * ld;
         t.dv = dv + j * ld;
         const int64_t keys = length - j < kTile ? length - j : kTile;
-        // The first tile of all to see these keys is the first head's on the diagonal.
+        // The very first tile to see these keys is the first head's on the diagonal.
         t.Run({i, queries, j, keys}, d, ld, head->dropout, head == heads && i == j, j == 0);
       }
       PutRows(t.dq, ld, queries, d, scale, head->accumulate_q, head->dq.Row(i), head->dq.stride);

@@ -35,7 +35,7 @@ struct Answer {
   bool repeated = false;  // seen to give the same bits again
 };
 
-// Of one device. A handle is used by one thread at a time.
+// One per device. A handle is used by one thread at a time.
 struct DeviceState {
   std::mutex asking, running;
   bool asked = false;
@@ -45,7 +45,7 @@ struct DeviceState {
   std::map<Problem, Answer> answers;
 };
 
-// Never destroyed: the driver may be gone first.
+// Never destroyed: the driver may be unloaded first.
 DeviceState& StateOf(Device device) {
   static std::mutex& mutex = *new std::mutex;
   static auto& states = *new std::map<int, DeviceState>;
@@ -79,7 +79,7 @@ Answer FindPlan(const Problem& problem, const DeviceState& state) {
       const std::string engine = plan->plan.engine();
       const AttentionSlices slices = FitWorkspace(problem, state.most_workspace, workspace).slices;
       if (plan->plan.engine() != engine) {
-        throw Error("its slices would run by another engine than the whole");
+        throw Error("its slices would run on another engine than the whole");
       }
       return {std::move(plan), slices, "", false};
     }
@@ -184,8 +184,8 @@ double Difference(const Tensor& a, const Tensor& b) {
   return std::sqrt(difference / size);
 }
 
-// Empty if cuDNN's results are right, in one piece and, where that is possible, in slices.
-// Roundings to bf16 make differences of 2e-3 to 4e-3.
+// Empty if cuDNN's results are right, in one piece and, where that is possible, in slices. Rounding
+// to bf16 makes differences of 2e-3 to 4e-3.
 std::string WhatIsWrong(Stream stream, DeviceState& state) {
   constexpr double kMost = 1e-2;
   constexpr int64_t kSmall = 420'000;  // bytes: the first trial then has 4 slices
@@ -201,7 +201,7 @@ std::string WhatIsWrong(Stream stream, DeviceState& state) {
         again = trial.Compute(stream, true);
       } catch (const Error&) {
         if (limit == most) throw;
-        continue;  // nothing fits into so little
+        continue;  // no slice fits into so little
       }
       for (size_t i = 0; i < want.size(); ++i) {
         const double difference = Difference(got[i], want[i]);
@@ -210,7 +210,7 @@ std::string WhatIsWrong(Stream stream, DeviceState& state) {
         }
         const auto bytes = static_cast<size_t>(got[i].numel()) * sizeof(float);
         if (std::memcmp(got[i].raw_data(), again[i].raw_data(), bytes) != 0) {
-          return StrCat("its result ", i, " of a trial has other bits the second time");
+          return StrCat("its result ", i, " of a trial has different bits the second time");
         }
       }
     }
@@ -272,8 +272,8 @@ void RunBackward(Stream stream, const DeviceState& state, const Answer& answer,
 }
 
 // Whether a backward that has run gives the same gradients again, at these sizes and beside another
-// kernel: in what order it adds shows neither in what cuDNN says of its kernels, nor at small
-// sizes. Gradients of zero show nothing: then the next call asks again.
+// kernel: neither what cuDNN says about its kernels nor small sizes reveal the order in which it
+// adds. Gradients of zero prove nothing: then the next call checks again.
 bool RepeatsBits(Stream stream, const DeviceState& state, const AttentionBackwardArgs& args,
                  Answer& answer) {
   constexpr int kTimes = 3;
@@ -315,7 +315,7 @@ std::string WhyNoCudnnAttention(Stream stream) {
   DeviceState& state = StateOf(stream.device);
   const std::lock_guard lock(state.asking);
   if (!state.asked) {
-    if (IsCapturing(stream)) return "a CUDA graph is captured";
+    if (IsCapturing(stream)) return "a CUDA graph is being captured";
     state.why_not = Ask(stream, state);
     state.asked = true;
   }
@@ -365,7 +365,7 @@ std::string CudnnAttentionBackward(Stream stream, const AttentionBackwardArgs& a
   try {
     RunBackward(stream, state, answer, own);
     if (!answer.repeated && !IsCapturing(stream) && !RepeatsBits(stream, state, own, answer)) {
-      answer.why_not = "its backward gave other bits the second time";
+      answer.why_not = "its backward gave different bits the second time";
     }
   } catch (const OutOfMemoryError&) {
     if (answer.repeated) throw;

@@ -5,8 +5,7 @@
 
 #include "core/cuda/error.h"  // CUDASIM
 
-// Defines LOCKSTEP_HAS_CUDNN, and declares something, where there are cuDNN's headers to compile
-// with.
+// Defines LOCKSTEP_HAS_CUDNN, and declares anything, only where cuDNN's headers are installed.
 #if !defined(CUDASIM) && __has_include(<cudnn_version.h>)
 #include <cudnn_version.h>
 #if CUDNN_VERSION >= 90800
@@ -28,7 +27,7 @@
 
 namespace lockstep::cuda {
 
-// Of any cuDNN 9; those before had a known bug in attention's forward.
+// The oldest cuDNN 9 to use: earlier ones have a known bug in attention's forward.
 inline constexpr size_t kCudnnMinVersion = 91002;
 
 struct CudnnApi {
@@ -45,14 +44,13 @@ struct CudnnApi {
   decltype(&cudnnBackendExecute) Execute;
 };
 
-// Throws Error, saying what to install, where there is no libcudnn.so.9 of kCudnnMinVersion or
-// newer.
+// Throws Error, saying what to install, if there is no libcudnn.so.9 of kCudnnMinVersion or newer.
 const CudnnApi& Cudnn();
 
 // Throws Error: "cuDNN: <doing>: <its own words>".
 void CheckCudnn(cudnnStatus_t status, const char* doing);
 
-// Owner of one of cuDNN's descriptors.
+// Owns a cuDNN descriptor.
 class CudnnDescriptor {
  public:
   explicit CudnnDescriptor(cudnnBackendDescriptorType_t type);
@@ -92,8 +90,8 @@ class CudnnDescriptor {
   cudnnBackendDescriptor_t descriptor_ = nullptr;
 };
 
-// What a plan is made for: a GPU of this process, or one of which only the properties are known, as
-// cuDNN writes them down in JSON. Of the latter a plan is only its choice of an engine.
+// What a plan is made for: a GPU of this process, or one of which only the properties are known, in
+// cuDNN's JSON. For the latter a plan is only a choice of an engine.
 struct CudnnTarget {
   cudnnHandle_t handle = nullptr;
   std::string properties = {};
@@ -108,9 +106,9 @@ class CudnnGraph {
 
   // A tensor in memory, aligned to 16 bytes.
   Value Memory(const Sizes& sizes, const Sizes& strides, cudnnDataType_t type);
-  // A number of the host, an f32.
+  // An f32 number on the host.
   Value Scalar();
-  // The result of an operation, that nobody else sees.
+  // The result of an operation, visible only inside the graph.
   Value Virtual(const Sizes& sizes, cudnnDataType_t type = CUDNN_DATA_FLOAT);
   Value Virtual(const Sizes& sizes, const Sizes& strides, cudnnDataType_t type);
   const Sizes& sizes(Value value) const { return sizes_[static_cast<size_t>(value)]; }
@@ -119,7 +117,7 @@ class CudnnGraph {
   void Pointwise(cudnnPointwiseMode_t mode, Value x, Value b, Value t, Value y,
                  cudnnDataType_t compute = CUDNN_DATA_FLOAT);
   Value Pointwise(cudnnPointwiseMode_t mode, Value x, Value b = kNone, Value t = kNone);
-  // An i32 of like's sizes: the index of each element along an axis.
+  // An i32 tensor of `like`'s sizes: the index of each element along an axis.
   Value Index(Value like, int64_t axis);
   void Matmul(Value a, Value b, Value c);
   // Along the axes in which y has the smaller size.
@@ -138,19 +136,19 @@ class CudnnGraph {
   std::vector<Sizes> sizes_;
 };
 
-// How to run a graph: the first one of cuDNN's heuristic that it can make. Nothing is timed, so
-// equal graphs get equal plans.
+// How to run a graph: by the first engine of cuDNN's heuristic for which a plan can be made.
+// Nothing is timed, so equal graphs get equal plans.
 class CudnnPlan {
  public:
-  // Throws Error with cuDNN's reason where it has none.
+  // Throws Error with cuDNN's reason if it has none.
   CudnnPlan(CudnnGraph graph, const CudnnTarget& target);
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
   // The engine and its settings, as cuDNN numbers them: "engine 6, knobs 7=0 14=1".
   const std::string& engine() const { return engine_; }
 
-  // Submits it to the handle's stream. The addresses of all values of Memory (on the device) and
-  // Scalar (on the host, read at once), and of workspace_bytes().
+  // Submits it to the handle's stream. `values` has the addresses of all values of Memory (on the
+  // device) and Scalar (on the host, read at once); `workspace` has workspace_bytes().
   void Run(cudnnHandle_t handle, std::span<const std::pair<CudnnGraph::Value, const void*>> values,
            void* workspace) const;
 

@@ -68,7 +68,7 @@ void CudnnDescriptor::Finalize(const char* what) {
 
 int64_t CudnnDescriptor::GetInt(cudnnBackendAttributeName_t name,
                                 cudnnBackendAttributeType_t type) const {
-  int64_t value = 0, count = 0;  // enumerations are narrower, and little-endian as all else
+  int64_t value = 0, count = 0;  // enumerations are narrower, and little-endian like all else
   CheckCudnn(Cudnn().GetAttribute(descriptor_, name, type, 1, &count, &value),
              "reading an attribute");
   return value;
@@ -203,7 +203,7 @@ std::deque<CudnnDescriptor> GetDescriptors(const CudnnDescriptor& of,
   return all;
 }
 
-// As CudnnPlan::engine().
+// See CudnnPlan::engine().
 std::string DescribeEngine(const CudnnDescriptor& config) {
   constexpr int64_t kMostKnobs = 64;
   const auto engines =
@@ -272,7 +272,7 @@ bool CudnnPlan::Make(const CudnnDescriptor& config, const CudnnTarget& target,
     workspace_bytes_ = plan.GetInt(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE);
     plan_ = std::move(plan);
     return true;
-  } catch (const Error& error) {  // the next engine may do
+  } catch (const Error& error) {  // the next engine may work
     *why_not = error.what();
     return false;
   }

@@ -1,5 +1,5 @@
-// Attention as a graph of cuDNN's operations, and the plan for it. Its own file beside
-// cudnn_attention.h, which needs no headers of cuDNN's.
+// Attention as a graph of cuDNN's operations, and the plan for it. A file of its own because
+// cudnn_attention.h must not need cuDNN's headers.
 #pragma once
 
 #include <string>
@@ -19,12 +19,12 @@ struct CudnnAttentionPlan {
     std::vector<CudnnGraph::Value> values;
   };
 
-  // Throws Error with cuDNN's reason where it has no plan.
+  // Throws Error with cuDNN's reason if it has no plan.
   CudnnAttentionPlan(const CudnnAttentionProblem& problem, const CudnnTarget& target);
 
-  // The values that Run wants the addresses of, in this order. Forward: q, k, v, y, log_sum_exp,
-  // the scale, minus infinity. Backward: q, k, v, y, log_sum_exp, dy, dq, dk, dv, an f32 [B, H, T]
-  // to work in, the scale, minus infinity, one. The numbers are f32 on the host.
+  // The values whose addresses Run needs, in this order. Forward: q, k, v, y, log_sum_exp, the
+  // scale, minus infinity. Backward: q, k, v, y, log_sum_exp, dy, dq, dk, dv, an f32 [B, H, T] as
+  // scratch, the scale, minus infinity, one. The numbers are f32 on the host.
   std::vector<CudnnGraph::Value> values;
   CudnnPlan plan;
 

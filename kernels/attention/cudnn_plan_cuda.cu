@@ -86,7 +86,7 @@ Value TransposedHeads(CudnnGraph& g, const Problem& p, int64_t heads, const Prob
                   CUDNN_DATA_BFLOAT16);
 }
 
-// An f32 of each query, [B, H, T, 1].
+// One f32 per query, [B, H, T, 1].
 Value Rows(CudnnGraph& g, const Problem& p) {
   return g.Memory({p.batch, p.heads, p.length, 1}, {p.heads * p.length, p.length, 1, 1},
                   CUDNN_DATA_FLOAT);
@@ -94,8 +94,8 @@ Value Rows(CudnnGraph& g, const Problem& p) {
 
 Sizes ScoreSizes(const Problem& p) { return {p.batch, p.heads, p.length, p.length}; }
 
-// Scores of later keys become minus infinity. cuDNN knows attention by the shape of its graph, so
-// the operations, here and below, are those of NVIDIA's own description of it, one by one.
+// Scores of later keys become minus infinity. cuDNN recognises attention by the shape of its graph,
+// so the operations, here and below, are exactly those of NVIDIA's own description of it.
 Value Causal(CudnnGraph& g, Value scores, Value minus_infinity) {
   const Value row = g.Index(scores, 2), column = g.Index(scores, 3);
   const Value seen = g.Virtual(g.sizes(scores), CUDNN_DATA_BOOLEAN);
@@ -126,7 +126,7 @@ Description DescribeForward(const Problem& p) {
   return {std::move(g), {q, k, v, y, log_sum_exp, scale, minus_infinity}};
 }
 
-// result = x^T by [B, H, T, D] of each head of q, added up over the heads that share one of k.
+// result = x^T `by`, [B, H, T, D], for each head of q, added up over the heads that share one of k.
 void MultiplyTransposed(CudnnGraph& g, const Problem& p, Value x, Value by, Value result) {
   const auto [b, h, m, n] = g.sizes(x);
   const Value transposed = g.Virtual({b, h, n, m}, {h * m * n, m * n, 1, n}, CUDNN_DATA_BFLOAT16);
@@ -168,7 +168,7 @@ Description DescribeBackward(const Problem& p) {
       scale);
   MultiplyTransposed(g, p, ds, q, dk);
 
-  // dq at once: over an f32 sum of its own it would be cuDNN's backward with atomics.
+  // dq directly: with a separate f32 sum this would be cuDNN's backward with atomics.
   const Value keys = g.Virtual({p.batch, p.kv_heads, p.length, p.d},
                                {p.k.batch, p.k.head, p.k.row, 1}, CUDNN_DATA_BFLOAT16);
   g.Reshape(k, keys);

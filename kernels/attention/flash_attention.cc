@@ -47,7 +47,7 @@ AttentionChoice ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q,
       "8 up to ",
       kFlashMaxHead, " numbers, got ", q.Describe(), ": choose auto");
   if (!fits) {
-    // There are no faster ones in f32.
+    // There are no faster kernels for f32.
     const bool could = q.dtype() == DType::kBF16;
     return {
         AttentionKernels::kPlain,

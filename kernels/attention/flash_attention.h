@@ -22,7 +22,7 @@ enum class AttentionKernels {
 AttentionKernels CurrentAttentionKernels();
 
 // Within its scope the thread's calls of attention, forward and backward, run these kernels. What
-// one saved the other can read.
+// one kernel saved, another can read.
 class AttentionKernelsScope {
  public:
   explicit AttentionKernelsScope(AttentionKernels kernels);
@@ -38,14 +38,14 @@ class AttentionKernelsScope {
 
 struct AttentionChoice {
   AttentionKernels kernels = AttentionKernels::kPlain;
-  std::string why_slow;  // why not faster ones, where nobody asked for these; empty: there are none
+  std::string why_slow;  // why not faster ones, unless these were requested; empty: there are none
 };
 
 // Which of kPlain, kFlash and kCudnn run for q [B, T, H, D]. Flash kernels and cuDNN's take bf16
-// heads of D <= 128 numbers, a multiple of 8; of full speed are 64 and 128. cuDNN's know no dropout
-// of ours. `why_no_cudnn` tells why the device has none, empty if it has: it is asked last, since
-// that takes seconds, and so does each of cuDNN's plans, hence the smallest problem of kAuto. The
-// choice depends on dtype, sizes, the device and its libraries alone. (What cuDNN then makes of a
+// heads with D <= 128, a multiple of 8; 64 and 128 run at full speed. cuDNN's cannot do our
+// dropout. `why_no_cudnn` returns why the device has none, empty if it has; it is called last,
+// since that takes seconds. So does making each cuDNN plan, hence the minimum size for kAuto. The
+// choice depends only on dtype, sizes, the device and its libraries. (How cuDNN then runs a
 // backward also depends on the limit of its workspace: cudnn_attention.h.)
 inline constexpr int64_t kFlashMaxHead = 128;
 inline constexpr double kCudnnMinFlops = 4e9;  // of forward, 2 B H T^2 D: some 10 us

@@ -10,7 +10,7 @@ namespace {
 //   dv_j = sum_i p_ij m_ij dy_i,   ds_ij = p_ij (m_ij dy_i . v_j - delta_i) scale,
 //   dq_i = sum_j ds_ij k_j,        dk_j = sum_i ds_ij q_i.
 // One kernel for dq, whose blocks own queries, and one for dk and dv, whose blocks own keys: the
-// scores are computed twice (7 products of matrices for 5), and nothing is added by two blocks.
+// scores are computed twice (7 matrix products instead of 5), and nothing is added by two blocks.
 
 struct BackwardArgs {
   HeadTensor<const bf16> q, k, v, dy;
@@ -40,7 +40,7 @@ struct BackwardShape {
 constexpr float kLog2E = 1.4426950408889634f;
 
 // delta[b, h, t] = dy[b, t, h] . y[b, t, h]. One pass over memory, 16 bytes per access.
-// Grid: kHead / 8 lanes to a row. No shared memory. Deterministic.
+// Grid: kHead / 8 lanes per row. No shared memory. Deterministic.
 template <int kHead>
 __global__ void __launch_bounds__(kFlashThreads)
     FlashDeltaKernel(const bf16* y, const bf16* dy, int64_t rows, int64_t length, int64_t heads,
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kFlashThreads)
   delta[(batch * heads + head) * length + t] = sum;
 }
 
-// Grid: a block to a tile of queries of a head. Shared memory: tiles of q and dy, two of k and v.
+// Grid: one block per tile of queries of a head. Shared memory: tiles of q and dy, two of k and v.
 // Deterministic: a row's sums run over the keys in order, by tiles.
 template <int kHead, bool kDropout>
 __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(BackwardArgs args) {
@@ -156,8 +156,8 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(Backwa
                         length - query, args.d, args.accumulate_q);
 }
 
-// Where the tile `index` of a block of keys lies: all queries from the keys on, of each query head
-// of the group.
+// Where tile `index` of a block of keys is: the tiles cover all queries from the keys on, for each
+// query head of the group.
 struct QueryTile {
   int64_t head;
   int query;
@@ -166,7 +166,7 @@ struct QueryTile {
       : head(first_head + index / tiles_of_head), query(first + index % tiles_of_head * queries) {}
 };
 
-// Grid: a block to a tile of keys of a key head. Shared memory: tiles of k and v, two of q and dy
+// Grid: one block per tile of keys of a key head. Shared memory: tiles of k and v, two of q and dy
 // with their rows' statistics. Deterministic: a row's sums run over the query heads of the group,
 // and over the queries of each in order, by tiles.
 template <int kHead, bool kDropout>
@@ -227,8 +227,8 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
       MultiplyRows<kHead>(
           [&](int m, int i, uint32_t(&a)[4]) { LoadA<kHead>(k_tile, warp_row + 16 * m, i, a); },
           q_tile, column, s);
-      // Queries behind the last: their rows are zeros, and so are dp, delta and what p is
-      // multiplied by.
+      // Queries past the last: their rows are zeros, and so are dp, delta and what p is multiplied
+      // by.
       const int distance = query + 2 * FlashT() - key - FlashGroup();
 #pragma unroll
       for (int n = 0; n < kN; ++n) {

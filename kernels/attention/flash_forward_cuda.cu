@@ -24,8 +24,8 @@ struct ForwardShape {
   static constexpr int kBytes = sizeof(bf16) * (kRows + 2 * kKeys) * kFlashStride<kHead>;
 };
 
-// What a warp knows of its rows so far: out / sum is their result, in units of e^largest. `sum` is
-// the lane's share. Scores are as products leave them; `scale` makes them powers of 2.
+// What a warp knows about its rows so far: out / sum is their result, in units of e^largest. `sum`
+// is the lane's share. Scores are as the products leave them; `scale` makes them exponents of 2.
 template <int kHead>
 struct RunningRows {
   static constexpr int kM = ForwardShape<kHead>::kM, kN = ForwardShape<kHead>::kN;
@@ -37,7 +37,7 @@ struct RunningRows {
     for (int m = 0; m < kM; ++m) largest[m][0] = largest[m][1] = -INFINITY;
   }
 
-  // Makes probabilities, in the new units, of the scores.
+  // Turns the scores into probabilities, in the new units.
   __device__ void Add(float (&s)[kM][kN][4], float scale) {
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
@@ -72,8 +72,8 @@ struct RunningRows {
   }
 };
 
-// Minus infinity for keys behind the query, where the warp's rows begin at `query` and the scores
-// at `key`.
+// Writes minus infinity for keys after the query, where the warp's rows begin at `query` and the
+// scores at `key`.
 template <int kM, int kN>
 __device__ inline void HideFuture(float (&s)[kM][kN][4], int query, int key) {
   const int distance = query + FlashGroup() - key - 2 * FlashT();
@@ -89,9 +89,9 @@ __device__ inline void HideFuture(float (&s)[kM][kN][4], int query, int key) {
   }
 }
 
-// FlashAttention-2 (Dao, 2023): probabilities exist in registers alone, those of a warp's rows in
-// that warp alone. The next keys are copied while values are used, and the other way round.
-// Grid: a block to a tile of queries of a head. Shared memory: tiles of q, k and v.
+// FlashAttention-2 (Dao, 2023): probabilities exist only in registers, and those of a warp's rows
+// only in that warp. The next keys are copied while values are used, and vice versa.
+// Grid: one block per tile of queries of a head. Shared memory: tiles of q, k and v.
 // Deterministic: a row's sums run over the keys in order, by tiles.
 template <int kHead, bool kDropout>
 __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs args) {
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs 
   CpAsyncCommit();
   CpAsyncWait<0>();
   __syncthreads();
-  // Of the widest rows with dropout not: there are no registers for both.
+  // Not for the widest rows with dropout: there are no registers for both.
   constexpr bool kHeld = !(kDropout && kM == 2);
   uint32_t q[kM][kHead / 16][4];
 #pragma unroll

@@ -21,12 +21,12 @@ __device__ inline int FlashT() { return FlashLane() % 4; }
 // ---- Tiles in shared memory: rows of kHead numbers. ----
 
 // Numbers from one row to the next: 8 more, so that the eight lanes that read 16 bytes of eight
-// neighbouring rows meet different banks, and every address is a lane's one plus a constant.
+// neighbouring rows meet different banks, and every address is a per-lane one plus a constant.
 template <int kHead>
 inline constexpr int kFlashStride = kHead + 8;
 
-// Starts to copy rows [0, n) of d numbers, a multiple of 8, to a tile of kRows rows; zeros behind
-// them and below. The caller commits and waits.
+// Starts to copy rows [0, n) of d numbers, a multiple of 8, to a tile of kRows rows, with zeros to
+// the right and below. The caller commits and waits.
 template <int kHead, int kRows>
 __device__ inline void CopyTileAsync(const bf16* from, int64_t stride, int n, int d, bf16* tile) {
   constexpr int kPieces = kHead / 8, kStep = kFlashThreads / kPieces;
@@ -148,8 +148,8 @@ __device__ inline void MultiplyAddColumns(const Scores& s, const bf16* tile, int
 
 // ---- Results. ----
 
-// The warp's results, times factor[m][h] in rows 16 m + group + 8 h, to rows [0, n) of d numbers.
-// On the way they lie in `tile`: 16 kM rows that this warp alone uses, and is done with.
+// Stores the warp's results, times factor[m][h] in rows 16 m + group + 8 h, to rows [0, n) of d
+// numbers, by way of `tile`: 16 kM rows that only this warp uses, and no longer needs.
 template <int kHead, int kM>
 __device__ inline void StoreFlashRows(const float (&out)[kM][kHead / 8][4],
                                       const float (&factor)[kM][2], bf16* tile, bf16* to,
@@ -191,8 +191,8 @@ __device__ inline void StoreFlashRows(const float (&out)[kM][kHead / 8][4],
 // ---- Dropout. ----
 
 // The mask of one head of one sample, for scores as mma leaves them. Random numbers come in blocks
-// of four neighbouring keys: each lane makes one block per four of its scores, and the lanes that
-// need it tell each other.
+// of four neighbouring keys: each lane makes one block per four of its scores and passes it to the
+// lanes that need it.
 class FlashMask {
  public:
   __device__ FlashMask(const AttentionDropoutArgs& args, int64_t batch, int64_t head)
@@ -201,8 +201,8 @@ class FlashMask {
         stream_(AttentionDropoutStream(args.site, args.step->step, args.step->first_sample + batch,
                                        args.first_head + head)) {}
 
-  // Bit 4 n + i tells whether s[n][i] is kept, for rows query ... query + 15 and columns key ...
-  // key + 8 kN - 1. Whole warps call it.
+  // Bit 4 n + i says whether s[n][i] is kept, for rows query ... query + 15 and columns key ... key
+  // + 8 kN - 1. Whole warps call it.
   template <int kN>
   __device__ uint32_t KeptOfQueries(int query, int key) const {
     const int t = FlashT();
@@ -220,7 +220,7 @@ class FlashMask {
   template <int kN>
   __device__ uint32_t KeptOfKeys(int key, int query) const {
     const int group = FlashGroup(), slot = group % 4;
-    // Of the four scores i of a product, lane `slot` makes the block of i = slot.
+    // Lane `slot` makes the block of score i = slot of a product's four.
     const int row = key + group / 4 * 4 + slot / 2 * 8;
     uint32_t own = 0;
 #pragma unroll 1
@@ -254,7 +254,7 @@ class FlashMask {
   uint64_t stream_;
 };
 
-// ---- Hosts. ----
+// ---- Host. ----
 
 // x, or a copy of it in memory that flash kernels can read 16 bytes at a time.
 inline Tensor FlashInput(const Tensor& x) {

@@ -32,7 +32,7 @@ void CheckImages(const char* op, const Tensor& x) {
 AveragedAxis Axis(const char* what, int64_t in, int64_t kernel, int64_t stride, int64_t padding,
                   const AvgPool2dOptions& o) {
   LS_CHECK(padding >= 0 && padding <= kernel / 2,
-           "avg_pool2d: padding must be at most half of the kernel over the ", what, ", got ",
+           "avg_pool2d: padding must be at most half of the kernel for the ", what, ", got ",
            padding, " for a kernel of ", kernel);
   return {.window = MakeWindowAxis("avg_pool2d", what, in, kernel, stride == 0 ? kernel : stride,
                                    padding, /*dilation=*/1, o.ceil_mode),
@@ -69,8 +69,8 @@ Tensor AvgPool2d(const Tensor& x, const AvgPool2dOptions& o) {
 
 Tensor AdaptiveAvgPool2d(const Tensor& x, Size2 out) {
   CheckImages("adaptive_avg_pool2d", x);
-  LS_CHECK(out.h >= 1 && out.w >= 1, "adaptive_avg_pool2d: there must be 1 x 1 cells or more, got ",
-           out);
+  LS_CHECK(out.h >= 1 && out.w >= 1,
+           "adaptive_avg_pool2d: there must be at least 1 x 1 cells, got ", out);
   return Pool(x, Grid(x.dim(2), out.h), Grid(x.dim(3), out.w));
 }
 

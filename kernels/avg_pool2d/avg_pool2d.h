@@ -18,10 +18,10 @@ struct AvgPool2dOptions {
 namespace ops {
 
 // torch.nn.functional.avg_pool2d: x [N, C, H, W], floating -> y [N, C, H', W'], with
-// H' = floor((H + 2 padding - kernel) / stride) + 1, or the quotient rounded up without windows
-// that begin in the padding at the end. A window that ceil_mode lets reach beyond the padding
-// counts without what lies there. Sums are in f32 at least and rounded once. Saves nothing. Throws
-// ArgumentError for what does not fit.
+// H' = floor((H + 2 padding - kernel) / stride) + 1, or, with ceil_mode, the quotient rounded up,
+// without windows that begin in the padding at the end. Where ceil_mode lets a window reach beyond
+// the padding, what lies there does not count. Sums are in f32 or wider and rounded once. Saves
+// nothing. Throws ArgumentError for arguments that do not fit.
 Tensor AvgPool2d(const Tensor& x, const AvgPool2dOptions& options);
 
 // torch.nn.functional.adaptive_avg_pool2d: the image is cut into `out` cells; cell p covers the
@@ -32,7 +32,7 @@ Tensor AdaptiveAvgPool2d(const Tensor& x, Size2 out);
 
 // One dimension of the windows of a mean.
 struct AveragedAxis {
-  WindowAxis window;  // of an adaptive pool, only in and out count
+  WindowAxis window;  // for an adaptive pool only in and out count
   bool adaptive = false;
   bool count_padding = true;
 

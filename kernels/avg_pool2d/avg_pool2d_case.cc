@@ -122,14 +122,14 @@ std::vector<ErrorSample> Errors() {
            "avg_pool2d: x must be a floating [N, C, H, W], got f32[3, 4, 4]"},
           {"no pixels", pool({1, 1, 4, 0}, {}), "avg_pool2d: images must have pixels"},
           {"padding", pool({1, 1, 4, 4}, {.kernel = 3, .padding = {1, 2}}),
-           "avg_pool2d: padding must be at most half of the kernel over the columns, got 2"},
+           "avg_pool2d: padding must be at most half of the kernel for the columns, got 2"},
           {"window too large", pool({1, 1, 2, 4}, {.kernel = 3}),
            "avg_pool2d: the window spans 3 rows, the input has 2"},
           {"no cells",
            [](Device d) {
              ops::AdaptiveAvgPool2d(Tensor::Zeros({1, 1, 2, 2}, DType::kF32, d), {0, 1});
            },
-           "adaptive_avg_pool2d: there must be 1 x 1 cells or more, got 0 x 1"}};
+           "adaptive_avg_pool2d: there must be at least 1 x 1 cells, got 0 x 1"}};
 }
 
 OpCase Make() {

@@ -6,8 +6,8 @@
 namespace lockstep::cuda {
 namespace {
 
-// Grid: threads to elements of y [planes, H', W']. No shared memory. Deterministic: one thread adds
-// up a window, in f32 and row-major order.
+// Grid: one thread per element of y [planes, H', W']. No shared memory. Deterministic: one thread
+// adds up a window, in f32 and row-major order.
 template <class T>
 __global__ void __launch_bounds__(kElementwiseThreads)
     AvgPoolForwardKernel(AveragedAxis rows, AveragedAxis columns, const T* x, int64_t n, T* y) {
@@ -43,8 +43,8 @@ struct Candidates {
 };
 
 // dx = the shares of the windows that hold an element, or += that.
-// Grid: threads to elements of dx [planes, H, W]. No shared memory. Deterministic: one thread adds
-// up an element, in f32, over the windows in row-major order; rounded once.
+// Grid: one thread per element of dx [planes, H, W]. No shared memory. Deterministic: one thread
+// adds up an element, in f32, over the windows in row-major order; rounded once.
 template <class T>
 __global__ void __launch_bounds__(kElementwiseThreads)
     AvgPoolBackwardKernel(AveragedAxis rows, AveragedAxis columns, const T* dy, int64_t n, T* dx,

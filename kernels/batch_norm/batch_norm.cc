@@ -23,7 +23,7 @@ Tensor Gathered(BatchNormExchange& exchange, const Tensor& part) {
                parts.dtype() == part.dtype() && parts.device() == part.device() &&
                parts.is_contiguous(),
            "batch_norm: the exchange must gather ", part.Describe(),
-           " to a contiguous [ranks, ...] of it, got ", parts.Describe());
+           " into a contiguous [ranks, ...], got ", parts.Describe());
   return parts;
 }
 
@@ -115,14 +115,14 @@ void Check(const Tensor& x, const Tensor& weight, const Tensor& bias, const Batc
            "batch_norm: momentum must be in [0, 1], got ", *o.momentum);
   LS_CHECK(o.momentum || !r.mean.defined() || r.batches.defined(),
            "batch_norm: without momentum the running mean is that of all batches, which needs "
-           "their number: give running.batches");
+           "their count: pass running.batches");
   LS_CHECK(!r.batches.defined() || (r.batches.dtype() == DType::kI64 && r.batches.numel() == 1 &&
                                     r.batches.device() == x.device()),
            "batch_norm: running.batches must be one i64 on ", x.device(), ", got ",
            r.batches.Describe());
   LS_CHECK(o.exchange || x.dim(1) == 0 || x.numel() / x.dim(1) > 1,
            "batch_norm: training needs more than one value per channel, got x of shape ", x.shape(),
-           ": use a larger batch, or evaluation");
+           ": use a larger batch or evaluation mode");
 }
 
 struct Statistics {

@@ -12,26 +12,27 @@
 namespace lockstep {
 
 // How several processes share the statistics of a batch (SyncBatchNorm). Forward and backward each
-// reduce their own part of the batch to a small tensor, hand it to Gather, and go on with those of
-// all. The parts are joined in a tree over their order, as samples are within a part; so where each
-// process has the same power of two of samples, statistics and gradients of x have the bits that
-// one process with the whole batch computes.
+// reduce their own part of the batch to a small tensor, hand it to Gather, and continue with those
+// of all. The parts are joined in a tree over their order, as samples are within a part; so where
+// every process has the same number of samples, a power of two, statistics and gradients of x have
+// the bits that one process with the whole batch computes.
 class BatchNormExchange {
  public:
   virtual ~BatchNormExchange() = default;
   // A collective: `part` of all processes, stacked in the order of their ranks, [ranks, ...], in
   // memory that the caller may overwrite. Called once by each forward in training, and once by the
   // backward of x. Where all processes together have fewer than two values per channel, the running
-  // statistics stay.
+  // statistics do not change.
   virtual Tensor Gather(const Tensor& part) = 0;
 };
 
 struct BatchNormOptions {
   bool training = false;  // statistics of this batch, else the running ones
   double eps = 1e-5;
-  // running = (1 - momentum) running + momentum batch; without: the mean over all batches so far.
+  // running = (1 - momentum) running + momentum batch; without momentum: the mean over all batches
+  // so far.
   std::optional<double> momentum = 0.1;
-  std::shared_ptr<BatchNormExchange> exchange;  // in training; null: this process alone
+  std::shared_ptr<BatchNormExchange> exchange;  // in training; null: this process only
 };
 
 // State that training updates in place; each may be undefined.
@@ -45,15 +46,14 @@ namespace ops {
 // torch.nn.functional.batch_norm, for each channel c of x [N, C, ...], floating:
 //   y = (x - mean_c) / sqrt(var_c + eps) * weight_c + bias_c
 // In training mean and var are those of the batch over N and all dimensions after C, var biased;
-// running.mean and running.var take them up, var unbiased, and running.batches is incremented.
-// Otherwise they are running.mean and running.var, which must be there. weight, bias: [C] of f32 or
-// x's dtype, or undefined for 1 and 0. Computes in f32 at least: mean and squared deviations of
-// each sample's plane in two passes, joined pairwise (Chan, Golub and LeVeque, "Updating formulae
-// and a pairwise algorithm for computing sample variances", 1979). Saves x, weight, mean and 1 /
-// sqrt(var
-// + eps). Differentiable in both modes; gradients are sums of the same shape as the statistics,
-// those of weight and bias over this process alone. Throws ArgumentError, also for a training batch
-// with a single value per channel.
+// running.mean and running.var are updated with them, var unbiased, and running.batches is
+// incremented. Otherwise they are running.mean and running.var, which must be defined. weight,
+// bias: [C] of f32 or x's dtype, or undefined for 1 and 0. Computes in f32 or wider: mean and
+// squared deviations of each sample's plane in two passes, joined pairwise (Chan, Golub and
+// LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
+// Saves x, weight, mean and 1 / sqrt(var + eps). Differentiable in both modes; gradients are sums
+// of the same shape as the statistics, those of weight and bias over this process only. Throws
+// ArgumentError, also for a training batch with a single value per channel.
 Tensor BatchNorm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                  const BatchNormRunning& running, const BatchNormOptions& options);
 
@@ -66,8 +66,8 @@ Tensor BatchNorm(const Tensor& x, const Tensor& weight, const Tensor& bias,
 // it.
 inline constinit Slot<void(const Tensor& x, const Tensor& moments)> batch_norm_moments{
     "batch_norm_moments"};
-// parts [R, 3, C] to the moments [3, C] of all; the parts are overwritten. Samples are joined
-// alike.
+// parts [R, 3, C] to the moments [3, C] of all; the parts are overwritten. Samples are joined in
+// the same way.
 inline constinit Slot<void(const Tensor& parts, const Tensor& moments)> batch_norm_join{
     "batch_norm_join"};
 // From moments: mean and rstd = 1 / sqrt(biased variance + eps), wide [C], and the update of the

@@ -98,7 +98,7 @@ std::vector<OpSample> Samples() {
   large.benchmark_only = true;
   return {Sample("empty in evaluation", {.shape = {0, 5, 2, 2}}, {.training = false}),
           Sample("no channels", {.shape = {3, 0, 2}}),
-          // With a small eps the gradient of two values is 0, but for rounding.
+          // With a small eps the gradient of two values is 0 except for rounding.
           Sample("two values", {.shape = {2, 1}}, {.eps = 0.5}),
           Sample("three values", {.shape = {3, 1}}),
           Sample("odd", {.shape = {3, 5, 7, 3}, .low = -2, .high = 2}),
@@ -146,12 +146,12 @@ std::vector<ErrorSample> Errors() {
        "batch_norm: running mean must be a contiguous f32[3]"},
       {"a single value", norm({1, 3, 1, 1}, training),
        "batch_norm: training needs more than one value per channel, got x of shape "
-       "[1, 3, 1, 1]: use a larger batch, or evaluation"},
+       "[1, 3, 1, 1]: use a larger batch or evaluation mode"},
       {"empty batch", norm({0, 3, 2, 2}, training),
        "batch_norm: training needs more than one value per channel"},
       {"negative eps", norm({2, 3}, negative_eps), "batch_norm: eps must not be negative, got -1"},
       {"momentum", norm({2, 3}, momentum), "batch_norm: momentum must be in [0, 1], got 1.5"},
-      {"no count", norm({2, 3}, average), "give running.batches"},
+      {"no count", norm({2, 3}, average), "pass running.batches"},
       {"weight",
        [](Device d) {
          ops::BatchNorm(Tensor::Zeros({2, 3}, DType::kF32, d), Tensor::Zeros({2}, DType::kF32, d),

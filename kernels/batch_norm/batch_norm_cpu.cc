@@ -18,8 +18,8 @@ int64_t RowGrain(const Tensor& planes) {
   return std::max<int64_t>(1, kElementwiseGrain / std::max<int64_t>(1, planes.dim(2)));
 }
 
-// ---- Joining. Item i takes in item i + 1, then every second item the next second one, and so on:
-// the tree over 2^a times 2^b items is the tree over 2^a trees over 2^b. ----
+// ---- Joining. Item 2 i absorbs item 2 i + 1, then item 4 i absorbs item 4 i + 2, and so on: the
+// tree over 2^a times 2^b items is the tree over 2^a trees over 2^b. ----
 
 // join(i, j): item i becomes items i and j. The result is item 0.
 template <class F>
@@ -29,8 +29,8 @@ void JoinPairwise(int64_t items, const F& join) {
   }
 }
 
-// Channels [begin, end) of parts [items, 3, c] into those of item 0. Products that are added stand
-// inside fma, so that the bits do not depend on which loop a channel falls into.
+// Channels [begin, end) of parts [items, 3, c] into those of item 0. Products that are added are
+// computed inside fma, so that the bits do not depend on which loop a channel falls into.
 template <class A>
 void JoinMoments(A* parts, int64_t items, int64_t c, int64_t begin, int64_t end) {
   JoinPairwise(items, [=](int64_t i, int64_t j) {
@@ -40,7 +40,7 @@ void JoinMoments(A* parts, int64_t items, int64_t c, int64_t begin, int64_t end)
     A* __restrict squares = a + 2 * c;
     for (int64_t k = begin; k < end; ++k) {
       const A n = na[k] + b[k];
-      const A share = n > 0 ? b[k] / n : A(0);  // of b; exactly 1/2 for equal counts
+      const A share = n > 0 ? b[k] / n : A(0);  // b's; exactly 1/2 for equal counts
       const A delta = b[c + k] - mean[k];
       squares[k] = std::fma(delta * delta * na[k], share, squares[k] + b[2 * c + k]);
       mean[k] = std::fma(delta, share, mean[k]);

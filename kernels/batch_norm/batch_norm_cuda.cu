@@ -6,8 +6,8 @@
 namespace lockstep::cuda {
 namespace {
 
-// ---- Joining. Item i takes in item i + 1, then every second item the next second one, and so on:
-// the tree over 2^a times 2^b items is the tree over 2^a trees over 2^b. ----
+// ---- Joining. Item 2 i absorbs item 2 i + 1, then item 4 i absorbs item 4 i + 2, and so on: the
+// tree over 2^a times 2^b items is the tree over 2^a trees over 2^b. ----
 
 // join(i, j): item i becomes items i and j. The result is item 0.
 template <class F>
@@ -17,8 +17,9 @@ __device__ inline void JoinPairwise(int64_t items, const F& join) {
   }
 }
 
-// parts [items, 3, c] of counts, means and squares become one, in place, and go to out [3, c].
-// Grid: threads to channels. No shared memory. Deterministic: the tree follows from the items.
+// Joins parts [items, 3, c] of counts, means and squares in place, and copies the result to out
+// [3, c].
+// Grid: one thread per channel. No shared memory. Deterministic: the tree follows from the items.
 __global__ void __launch_bounds__(kElementwiseThreads)
     JoinMomentsKernel(float* parts, int64_t items, int64_t c, float* out) {
   const int64_t k = GlobalThread();
@@ -26,7 +27,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   JoinPairwise(items, [=](int64_t i, int64_t j) {
     float *a = parts + i * 3 * c + k, *b = parts + j * 3 * c + k;
     const float n = a[0] + b[0];
-    const float share = n > 0 ? b[0] / n : 0.0f;  // of b; exactly 1/2 for equal counts
+    const float share = n > 0 ? b[0] / n : 0.0f;  // b's; exactly 1/2 for equal counts
     const float delta = b[c] - a[c];
     a[2 * c] = fmaf(delta * delta * a[0], share, a[2 * c] + b[2 * c]);
     a[c] = fmaf(delta, share, a[c]);
@@ -48,11 +49,11 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   for (int row = 0; row < 2; ++row) out[row * c + k] = items > 0 ? parts[row * c + k] : 0.0f;
 }
 
-// ---- Sums over the planes [S] of x [N, C, S]: a block to each. ----
+// ---- Sums over the planes [S] of x [N, C, S]: one block for each. ----
 
 // parts [n, 3, c]: count, mean and squared deviations of a plane, in two sweeps; the second finds
 // the plane in the cache.
-// Grid: a block to a plane. Shared memory: one f32 per warp. Deterministic: the order follows from
+// Grid: one block per plane. Shared memory: one f32 per warp. Deterministic: the order follows from
 // the plane's size.
 template <int Threads, bool kAligned, class T>
 __global__ void __launch_bounds__(Threads)
@@ -125,7 +126,7 @@ __device__ inline void ForEachChannel(int64_t at, int64_t n, int64_t c, int64_t 
 }
 
 // y = (x - mean) rstd weight + bias. One pass over memory.
-// Grid: threads to packs. No shared memory; every element by one thread.
+// Grid: one thread per pack. No shared memory; every element by one thread.
 template <class T, class W, class B>
 __global__ void __launch_bounds__(kElementwiseThreads)
     NormalizeKernel(const T* x, const float* mean, const float* rstd, const W* weight,
@@ -193,7 +194,8 @@ struct FinishKernelArgs {
   float *mean, *rstd;
 };
 
-// Grid: one block, so that the number of batches is read before it is counted up. No shared memory.
+// Grid: one block, so that the number of batches is read before it is incremented. No shared
+// memory.
 __global__ void __launch_bounds__(kElementwiseThreads) FinishKernel(FinishKernelArgs a) {
   double factor = a.momentum;
   if (a.batches != nullptr) {
@@ -215,7 +217,7 @@ __global__ void __launch_bounds__(kElementwiseThreads) FinishKernel(FinishKernel
   }
 }
 
-// Grid: threads to channels. No shared memory.
+// Grid: one thread per channel. No shared memory.
 __global__ void __launch_bounds__(kElementwiseThreads)
     FromRunningKernel(const float* running_mean, const float* running_var, int64_t c, float eps,
                       float* mean, float* rstd) {
@@ -235,7 +237,7 @@ void Reduce(const LaunchName& name, void (*kernel)(float*, int64_t, int64_t, flo
          Data<float>(parts), parts.dim(0), c, Data<float>(out));
 }
 
-// Calls f(tag, threads, aligned) for a kernel with a block to each plane of x (and dy).
+// Calls f(tag, threads, aligned) for a kernel with one block per plane of x (and dy).
 template <class F>
 void DispatchPlanes(const Tensor& x, const Tensor& dy, const F& f) {
   DispatchFloat("batch_norm", x.dtype(), [&](auto tag) {

@@ -42,11 +42,11 @@ struct Benchmark {
   OpSample sample;
   DType dtype;
   bool backward;
-  double calls = 0;  // in a training step, where it is one's
+  double calls = 0;  // per training step, if it is part of one
 
   std::string name() const { return StrCat(op->name, "/", sample.name, "/", dtype, "/", pass()); }
   const char* pass() const { return backward ? "backward" : "forward"; }
-  // Of the pass: a backward that declares nothing counts as two forwards, as a GEMM's is.
+  // FLOPs of the pass: a backward that declares none counts as two forwards, as a GEMM's does.
   double flops() const {
     return !backward                   ? sample.flops
            : sample.backward_flops > 0 ? sample.backward_flops
@@ -79,7 +79,7 @@ void AddBenchmarks(const OpCase& c, const Options& options, double calls,
     const bool gradient =
         c.differentiable && std::any_of(s.inputs.begin(), s.inputs.end(), HasGradient);
     for (DType dtype : c.dtypes) {
-      // Nobody trains in f64; it is there for checks.
+      // f64 is for checks, not for training.
       const bool wanted = options.dtype.empty() ? dtype != DType::kF64 && dtype != DType::kF16
                                                 : dtype == ParseDType(options.dtype);
       if (!wanted) continue;
@@ -89,7 +89,7 @@ void AddBenchmarks(const OpCase& c, const Options& options, double calls,
   }
 }
 
-// Of all ops, or of those of a training step.
+// The benchmarks of all ops, or of a training step.
 std::vector<Benchmark> Select(const Options& options, const std::vector<StepCase>& step) {
   std::vector<Benchmark> found;
   if (step.empty()) {
@@ -106,8 +106,8 @@ Tensor RootGradient(const Tensor& y) {
   return InputTensor(dy.inputs[0], InputValues(dy, 0, y.dtype()), y.dtype(), y.device());
 }
 
-// Integers are the ids of tokens. Few of these are most of a text: as Zipf's law has it, an id
-// comes as often as its place in the order of frequency says.
+// Integers are token ids. A few ids make up most of a text: by Zipf's law, an id's frequency is
+// inversely proportional to its rank.
 RefTensor AsTokens(const InputSpec& spec, RefTensor uniform) {
   const double n = spec.high - spec.low;
   for (double& x : uniform.data) {
@@ -116,8 +116,8 @@ RefTensor AsTokens(const InputSpec& spec, RefTensor uniform) {
   return uniform;
 }
 
-// What a benchmark took, and what the vendor's library needs for the same; library is empty where
-// there is none.
+// How long a benchmark took, and how long the vendor's library takes for the same; library is empty
+// where there is none.
 struct Measured {
   Timing own, library;
   std::string library_name;
@@ -132,7 +132,7 @@ Measured RunBenchmark(const Benchmark& b, Bench& bench) {
     inputs.push_back(InputTensor(spec, values, b.dtype, bench.device()));
   }
   Measured measured;
-  // Beside cuDNN's attention stand our own kernels, whichever the op would choose.
+  // cuDNN's attention is compared with our own kernels, whichever the op would choose.
   std::optional<cuda::AttentionKernelsScope> ours;
   if (const auto call = FindLibraryCall(*b.op, b.sample, inputs, b.backward)) {
     measured.library_name = call->library;
@@ -196,11 +196,11 @@ Json ReadBaseline(const std::string& path, const Json& machine) {
     return baseline.at("benchmarks");
   } catch (const nlohmann::json::exception& error) {
     throw InputError(
-        StrCat("--baseline=", path, " is not a file that --json has written: ", error.what()));
+        StrCat("--baseline=", path, " is not a file that --json wrote: ", error.what()));
   }
 }
 
-// The median over the baseline's; 0 if that does not know the benchmark.
+// The median over the baseline's; 0 if the baseline lacks the benchmark.
 double Ratio(const Json& baseline, const std::string& name, const Timing& t) {
   if (!baseline.contains(name)) return 0;
   return t.median / baseline[name].at("median_us").get<double>() * 1e6;
@@ -219,7 +219,7 @@ std::string Optional(double value, const char* format) {
   return text;
 }
 
-// What was found, behind what it was found on, and which kernels ran.
+// Writes the machine, the results and which kernels ran.
 void WriteJson(const std::string& path, Json machine, const Json& results) {
   machine.update(results);
   machine.update(Json::parse(KernelChoicesJson()));
@@ -323,7 +323,7 @@ int RunGemmBits(const Options& options, Device device) {
   if (!options.json.empty()) {
     WriteJson(options.json, DescribeMachine(device), {{"gemm_bits", answers}});
   }
-  if (failures > 0) std::printf("%lld equal calls gave other bits\n", (long long)failures);
+  if (failures > 0) std::printf("%lld equal calls gave different bits\n", (long long)failures);
   return failures > 0 ? 1 : 0;
 }
 
@@ -392,9 +392,10 @@ int Main(int argc, char** argv) {
           ->delimiter(',')
           ->expected(6)
           ->check(CLI::PositiveNumber);
-  app.add_flag("--gemm_bits", options.gemm_bits,
-               "Of the products of --gpt: whether an element's bits depend on the numbers of rows "
-               "and columns and on leading dimensions, and equal calls give equal bits (else 1)")
+  app.add_flag(
+         "--gemm_bits", options.gemm_bits,
+         "For the products of --gpt: whether an element's bits depend on the numbers of rows "
+         "and columns and on leading dimensions; and that equal calls give equal bits (else 1)")
       ->needs(gpt);
   app.add_option("--dtype", options.dtype, "f64, f32, bf16 (default: all but f64)");
   app.add_option("--threads", options.threads, "CPU threads (default: all)")

@@ -67,7 +67,7 @@ class Asker {
   }
 
  private:
-  // Of D: `n` columns from first_n on, and the first m rows; 0: all.
+  // A part of D: `n` columns from first_n on, and the first m rows; 0: all.
   struct Part {
     int64_t first_n = 0, n = 0, m = 0, pad = 0;
   };
@@ -123,7 +123,7 @@ class Asker {
     }
   }
 
-  // Other columns are other numbers, and must be seen to differ.
+  // Other columns hold other numbers, which the comparison must find to differ.
   void CheckComparison(const std::vector<std::byte>& whole) {
     const auto second_half = Multiply({.first_n = p_.n / 2, .n = p_.n / 2});
     if (!second_half) return;

@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// One answer: elements of a product in which something was changed that its elements' values do not
-// depend on, beside the same elements of the unchanged product.
+// One answer: elements of a product after a change that should not affect their values, compared
+// with the same elements of the unchanged product.
 struct BitsAnswer {
   std::string product;  // "qkv forward"
   DType dtype = DType::kF32;
@@ -23,8 +23,8 @@ struct BitsAnswer {
   static constexpr const char* kAgain = "nothing";
 };
 
-// Multiplies what a layer and the head of the GPT multiply, forward and backward, in bf16 and f32:
-// again, with fewer rows and columns, with the second half of them, and with other leading
+// Computes the products of a layer and of the head of the GPT, forward and backward, in bf16 and
+// f32: repeated, with fewer rows and columns, with the second half of them, and with other leading
 // dimensions.
 std::vector<BitsAnswer> GemmBits(const GptShape& shape, Device device);
 

@@ -17,7 +17,7 @@ using Inputs = std::span<const Tensor>;
 
 // The rows of logits that training makes at a time: train.loss_chunk.
 constexpr int64_t kLossChunk = 4096;
-// At most so many parameters stand for all of a model: bandwidth is no better with more.
+// At most this many parameters stand for all of a model: more do not improve bandwidth.
 constexpr double kMostUpdated = 1 << 24;
 
 StepCase Case(const std::string& op, const std::string& sample, double calls,
@@ -107,7 +107,7 @@ std::vector<StepCase> GptStep(const GptShape& g) {
       }));
   step.push_back(Case(
       "linear_cross_entropy", "step", 1, {x, {.shape = {g.vocabulary, c}}, ids},
-      // Its forward makes the gradients, its backward scales them.
+      // Its forward computes the gradients, its backward scales them.
       6 * rows * width * vocabulary, 2 * (x_size + vocabulary * width),
       [](Inputs in) {
         return std::vector{

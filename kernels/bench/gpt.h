@@ -17,11 +17,11 @@ struct GptShape {
 // An op at the sizes of the step, with one sample and without a reference.
 struct StepCase {
   OpCase op;
-  double calls = 0;  // in a step; a fraction where the sample stands for more than it has
+  double calls = 0;  // per step; fractional where the sample stands for more than it has
 };
 
-// All that takes time, with the fusions of nn::TransformerBlock: products of matrices, attention,
-// norms, the loss, embeddings, and the update of f32 masters of bf16 weights.
+// Everything that takes time, with the fusions of nn::TransformerBlock: products of matrices,
+// attention, norms, the loss, embeddings, and the update of f32 masters of bf16 weights.
 std::vector<StepCase> GptStep(const GptShape& shape);
 
 }  // namespace lockstep

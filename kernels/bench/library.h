@@ -1,5 +1,4 @@
-// What a vendor's library needs for the same work, where there is one that does it. Of the
-// benchmark alone.
+// How long a vendor's library takes for the same work, where one can do it. For the benchmark only.
 #pragma once
 
 #include <functional>
@@ -16,9 +15,9 @@ struct LibraryCall {
   std::function<void()> run;  // submits the work to the current stream
 };
 
-// Of linear's and matmul's forward or backward the products of matrices by bare cuBLASLt calls,
-// without bias, activation and what autograd costs; attention in bf16 by cuDNN, where it is and has
-// no dropout to do. Nothing for other ops, dtypes and the CPU.
+// For linear and matmul, forward or backward: the matrix products by bare cuBLASLt calls, without
+// bias, activation and autograd's overhead. For attention in bf16 without dropout: cuDNN, where it
+// is installed. Nothing for other ops and dtypes, nor on the CPU.
 std::optional<LibraryCall> FindLibraryCall(const OpCase& c, const OpSample& sample,
                                            std::span<const Tensor> inputs, bool backward);
 

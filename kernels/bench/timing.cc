@@ -55,8 +55,8 @@ Bench::Bench(Device device, double seconds)
 
 double Bench::Run(const std::function<void()>& prepare, const std::function<void()>& body) {
   prepare();
-  // Pushes what an op left in the caches out of them, as the rest of a training step would. A GPU
-  // is busy with it while the host submits the body, so that no gap is timed.
+  // Evicts what an op left in the caches, as the rest of a training step would. A GPU is busy with
+  // it while the host submits the body, so that no gap is timed.
   flush_.Fill(1);
   if (timer_) {
     timer_->Start();
@@ -102,7 +102,7 @@ double Peaks::CopySeconds(double bytes) {
   if (fresh) {
     NoGrad no_grad;
     const Tensor from = RandomTensor({n}, DType::kF32, bench_.device());
-    const Tensor to = from.Clone();  // the CPU gives pages out at the first write
+    const Tensor to = from.Clone();  // the OS allots pages at the first write
     it->second = bench_.Measure([] {}, [&] { to.CopyFrom(from); }).median;
   }
   return it->second;

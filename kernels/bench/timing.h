@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-// Uniform in [-1, 1). A GPU multiplies zeros, or one number all over, a tenth faster than what
-// training multiplies: it saves the power of switching.
+// Uniform in [-1, 1). A GPU multiplies zeros, or the same number everywhere, a tenth faster than
+// what training multiplies: fewer bits switch, which saves power.
 Tensor RandomTensor(const Shape& shape, DType dtype, Device device);
 
 struct Timing {
@@ -21,7 +21,7 @@ struct Timing {
 };
 
 // A device, and how it is measured: the CPU by the host's clock, others by their own, between
-// events, so that the launches' way to the device does not count.
+// events, so that launch latency does not count.
 class Bench {
  public:
   // `seconds`: how long what is measured runs in all.
@@ -30,8 +30,9 @@ class Bench {
   Device device() const { return device_; }
 
   // Runs `prepare` untimed, clears the caches, then runs `body` timed: for a quarter of the time to
-  // warm up and then until the timed parts add up to `seconds`. What takes long runs seven times,
-  // what is quick at most 1000, and no measurement goes on for more than 20 times its time.
+  // warm up and then until the timed parts add up to `seconds`. Slow work runs seven times, quick
+  // work at most 1000 times, and no measurement takes more than 20 times `seconds` beyond those
+  // seven.
   Timing Measure(const std::function<void()>& prepare, const std::function<void()>& body);
 
  private:
@@ -39,7 +40,7 @@ class Bench {
 
   const Device device_;
   const double seconds_;
-  std::unique_ptr<cuda::Timer> timer_;  // of a GPU
+  std::unique_ptr<cuda::Timer> timer_;  // for a GPU
   const Tensor flush_;
 };
 
@@ -48,14 +49,14 @@ class Peaks {
  public:
   explicit Peaks(Bench& bench);
 
-  // Of a copy much larger than caches, read and written.
+  // For a copy much larger than the caches, bytes read plus bytes written.
   double bytes_per_second() const { return bytes_per_second_; }
-  // Of the square products of matrices that MeasureGemm multiplied, per second.
+  // FLOP/s of the square matrix products that MeasureGemm timed.
   const std::map<DType, double>& flops() const { return flops_; }
 
   void MeasureGemm(DType dtype);
-  // How long a copy takes that moves this many bytes: half of them read, half written. A small one
-  // reaches less than a large one, and so does any kernel of its size.
+  // How long a copy that moves this many bytes takes: half of them read, half written. A small copy
+  // reaches less bandwidth than a large one, and so does any kernel of its size.
   double CopySeconds(double bytes);
 
  private:

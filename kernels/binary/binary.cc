@@ -129,7 +129,7 @@ class BinaryNode : public Node {
 Tensor Apply(BinaryOp op, const Tensor& a, const Tensor& b) {
   LS_CHECK(a.defined() && b.defined() && IsFloating(a.dtype()) && a.dtype() == b.dtype() &&
                a.device() == b.device(),
-           NameOf(op), ": both operands must have one floating dtype and one device, got ",
+           NameOf(op), ": both operands must have the same floating dtype and device, got ",
            a.Describe(), " and ", b.Describe(), "; convert one with ops::Cast or To()");
   const Shape shape = BroadcastShape(op, a, b);
   Tensor y = Tensor::Empty(shape, a.dtype(), a.device());

@@ -138,13 +138,13 @@ OpCase Make() {
          [](Device d) {
            ops::Mul(Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({2}, DType::kF64, d));
          },
-         "mul: both operands must have one floating dtype and one device, got f32[2]"},
+         "mul: both operands must have the same floating dtype and device, got f32[2]"},
         {"integers",
          [](Device d) {
            const Tensor x = Tensor::Zeros({2}, DType::kI32, d);
            ops::Sub(x, x);
          },
-         "sub: both operands must have one floating dtype"},
+         "sub: both operands must have the same floating dtype"},
         {"undefined", [](Device d) { ops::Div(Tensor::Zeros({2}, DType::kF32, d), Tensor()); },
          "and undefined tensor"}};
   };

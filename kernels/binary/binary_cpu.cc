@@ -73,7 +73,7 @@ void BinaryForwardCpu(Stream, BinaryOp op, const Tensor& a, const Tensor& b, con
   });
 }
 
-// The undefined operands of a formula are read as dy: memory that is there, and not used.
+// The undefined operands of a formula are read as dy: memory that exists, and is not used.
 void BinaryBackwardCpu(Stream, BinaryOp op, int which, const Tensor& a, const Tensor& b,
                        const Tensor& dy, const Tensor& dx, bool accumulate) {
   if (dy.numel() == 0) return;

@@ -110,7 +110,7 @@ void BinaryForwardCuda(Stream stream, BinaryOp op, const Tensor& a, const Tensor
   });
 }
 
-// Grid and walk as of BinaryStridedKernel, element by element: gradients of broadcast operands are
+// Grid and walk as in BinaryStridedKernel, element by element: gradients of broadcast operands are
 // rare, and summed afterwards anyway.
 template <bool accumulate, class F, class T, class To>
 __global__ void BinaryGradientStridedKernel(int64_t n, StridedDims<2> dims, F f, const T* a,
@@ -141,7 +141,7 @@ void BinaryGradient(Stream stream, const F& function, const Tensor& a, const Ten
   });
 }
 
-// The undefined operands of a formula are read as dy: memory that is there, and not used.
+// The undefined operands of a formula are read as dy: memory that exists, and is not used.
 void BinaryBackwardCuda(Stream stream, BinaryOp op, int which, const Tensor& a, const Tensor& b,
                         const Tensor& dy, const Tensor& dx, bool accumulate) {
   const Tensor &left = a.defined() ? a : dy, &right = b.defined() ? b : dy;

@@ -7,7 +7,7 @@
 namespace lockstep::ops {
 namespace {
 
-// Kernels want the numbers of a head side by side; other strides are free.
+// Kernels need the elements of a head side by side; other strides are free.
 Tensor WithDenseHeads(const Tensor& x) {
   const Tensor plain = x.Detach();
   return plain.dim(3) == 1 || plain.strides()[3] == 1 ? plain : plain.Contiguous();
@@ -18,7 +18,7 @@ void CheckTokens(const char* op, const char* name, const Tensor& x) {
            " must be a floating tensor [B, T, heads, D], got ", x.Describe());
 }
 
-// `cache` as x needs it, and what names its rows.
+// Checks `cache` against x, and the tensors that name its rows.
 void CheckCache(const char* op, const Tensor& x, const Tensor& cache, const Tensor& rows,
                 const Tensor& positions) {
   LS_CHECK(cache.defined() && cache.ndim() == 4 && cache.dim(3) == x.dim(3) &&
@@ -54,7 +54,7 @@ Tensor CachedAttention(const Tensor& q, const Tensor& k, const Tensor& v, const 
   constexpr const char* kOp = "cached_attention";
   CheckTokens(kOp, "q", q);
   for (const Tensor* cache : {&k, &v}) CheckCache(kOp, q, *cache, rows, positions);
-  LS_CHECK(k.shape() == v.shape(), kOp, ": k and v must have one shape, got ", k.Describe(),
+  LS_CHECK(k.shape() == v.shape(), kOp, ": k and v must have the same shape, got ", k.Describe(),
            " and ", v.Describe());
   LS_CHECK(q.dim(2) > 0 && q.dim(3) > 0 && k.dim(1) > 0 && q.dim(2) % k.dim(1) == 0, kOp,
            ": the heads of q must be a positive multiple of those of the cache, got ", q.dim(2),

@@ -9,9 +9,9 @@ namespace lockstep {
 
 namespace ops {
 
-// A cache is [S, G, P, D]: of S sequences, for G key heads, P positions of D numbers. A batch of B
-// sequences names its rows of the cache by `rows`, i32 [B], each one once, and says by `positions`,
-// i32 [B], at which position its first new token stands. New tokens of sequence b stand at
+// A cache is [S, G, P, D]: for each of S sequences and G key heads, P positions of D elements. A
+// batch of B sequences names its rows of the cache in `rows`, i32 [B], each row at most once, and
+// the positions of its first new tokens in `positions`, i32 [B]. New tokens of sequence b are at
 // positions[b], positions[b] + 1, ...
 
 // cache[rows[b], g, positions[b] + t, :] = x[b, t, g, :] for x [B, T, G, D], in place. Throws
@@ -22,9 +22,9 @@ void StoreInCache(const Tensor& x, const Tensor& rows, const Tensor& positions,
 
 // For each query: y[b, t, h] = sum_j softmax_j(q[b, t, h] . k[r, g, j] / sqrt(D)) v[r, g, j] over
 // the positions j <= positions[b] + t of the cache, with r = rows[b] and g = h / (H / G). q [B, T,
-// H, D], k and v caches as above; y [B, T, H, D]. Floating, sums in f32 at least. What each query
-// gets does not depend on the others. Meant for few queries: CausalAttention is faster where all
-// tokens of a text are new.
+// H, D], k and v caches as above; y [B, T, H, D]. Any floating dtype, sums in f32 or wider. Each
+// query's result does not depend on the other queries. Meant for few queries: CausalAttention is
+// faster where all tokens of a text are new.
 //
 // Has no gradient: throws ArgumentError where one would be recorded.
 Tensor CachedAttention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& rows,
@@ -34,7 +34,7 @@ Tensor CachedAttention(const Tensor& q, const Tensor& k, const Tensor& v, const 
 
 // ---- The low-level operations. ----
 
-// x may be a strided view but for its last dimension; the cache is contiguous.
+// x may be a strided view, except in its last dimension; the cache is contiguous.
 struct CacheStoreArgs {
   Tensor x;                // [B, T, G, D]
   Tensor rows, positions;  // i32 [B]
@@ -43,7 +43,7 @@ struct CacheStoreArgs {
 inline constinit Slot<void(const CacheStoreArgs&)> cache_store{"cache_store"};
 
 struct CachedAttentionArgs {
-  Tensor q;                // [B, T, H, D], possibly strided but for its last dimension
+  Tensor q;                // [B, T, H, D], possibly strided, except in its last dimension
   Tensor k, v;             // [S, G, P, D]
   Tensor rows, positions;  // i32 [B]
   double scale = 1;

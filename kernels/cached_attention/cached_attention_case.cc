@@ -155,7 +155,7 @@ std::vector<ErrorSample> Errors() {
                           std::vector<int32_t> positions) {
     ops::CachedAttention(q, cache, cache, Index(rows, q.device()), Index(positions, q.device()));
   };
-  // Rows and positions are looked at on the CPU alone: other devices could not tell the host.
+  // Rows and positions are checked only on the CPU: other devices could not report to the host.
   return {
       {"matrix",
        [=](Device d) {

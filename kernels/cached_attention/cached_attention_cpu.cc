@@ -45,7 +45,7 @@ void CacheStoreCpu(Stream, const CacheStoreArgs& args) {
   });
 }
 
-// q . k in kLanes partial sums, so that the order depends on d alone.
+// q . k in kLanes partial sums, so that the order depends only on d.
 template <class A, class T>
 inline A Dot(const A* q, const T* k, int64_t d) {
   constexpr int64_t kLanes = 16;

@@ -10,7 +10,7 @@ namespace {
 constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
 constexpr int kKeys = kThreads;  // of a tile
 
-// Where the sequences of a batch stand in a cache [S, G, P, D].
+// Where the sequences of a batch are in a cache [S, G, P, D].
 struct CachePlaces {
   const int *rows, *positions;
   int64_t sequences, groups, capacity, d;
@@ -32,7 +32,7 @@ struct CachePlaces {
   }
 };
 
-// A tensor [B, T, heads, D] that may be a view, but for its last dimension.
+// A tensor [B, T, heads, D] that may be a view, except in its last dimension.
 template <class T>
 struct Tokens {
   const T* data;
@@ -48,8 +48,8 @@ struct Tokens {
         heads(x.dim(2)) {}
 };
 
-// The host cannot be told of a place that the cache has not got: such tokens are left out.
-// Grid: threads to elements of x [B, T, G, D]. No shared memory.
+// A place outside the cache cannot be reported to the host: such tokens are left out.
+// Grid: one thread per element of x [B, T, G, D]. No shared memory.
 template <class T>
 __global__ void __launch_bounds__(kElementwiseThreads)
     CacheStoreKernel(Tokens<T> x, CachePlaces places, int64_t n, T* cache) {
@@ -63,10 +63,10 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 }
 
 // One query over the keys and values of its sequence, in tiles of kKeys keys, with a running
-// softmax in f32. The host cannot be told of a place that the cache has not got: y is NaN there.
-// Grid: a block to a query [B, T, H]; its warps share the keys of a tile, then its threads the
-// numbers of y. Shared memory: the query, y and the tile's probabilities. Deterministic: the order
-// of sums follows from d and the number of keys.
+// softmax in f32. A place outside the cache cannot be reported to the host: y is NaN there.
+// Grid: one block per query [B, T, H]; its warps share the keys of a tile, then its threads share
+// the elements of y. Shared memory: the query, y and the tile's probabilities. Deterministic: the
+// order of sums depends only on d and the number of keys.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     CachedAttentionKernel(Tokens<T> q, CachePlaces places, const T* k, const T* v, float scale,

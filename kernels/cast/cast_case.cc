@@ -30,7 +30,7 @@ OpCase Make() {
   OpCase c;
   c.name = "cast";
   c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
-  // Rounding has one answer.
+  // Rounding has only one right answer.
   c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
   c.samples = [] {
     const InputSpec wide{.shape = {7, 11}, .low = -300, .high = 300};

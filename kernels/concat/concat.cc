@@ -30,7 +30,7 @@ void CheckFits(const Tensor& first, const Tensor& x, size_t index, int dim) {
               x.device() == first.device();
   for (int i = 0; fits && i < x.ndim(); ++i) fits = i == dim || x.dim(i) == first.dim(i);
   LS_CHECK(fits, "concat: tensor ", index, " (", x.Describe(), ") does not fit the first (",
-           first.Describe(), "): they may differ in dimension ", dim, " alone");
+           first.Describe(), "): they may differ only in dimension ", dim);
 }
 
 }  // namespace

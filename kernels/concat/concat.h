@@ -8,8 +8,8 @@
 namespace lockstep::ops {
 
 // Joins tensors along dimension `dim` (negative counts from the end): contiguous, a copy. At least
-// one tensor; all of one dtype and device, and of one shape but for that dimension. Saves nothing;
-// each gets its part of the gradient.
+// one tensor; all of the same dtype and device, and of the same shape except in that dimension.
+// Saves nothing; each gets its part of the gradient.
 Tensor Concat(const std::vector<Tensor>& tensors, int dim);
 
 }  // namespace lockstep::ops

@@ -7,7 +7,7 @@ namespace {
 
 class Conv2dNode : public Node {
  public:
-  // x is kept for the weight's gradient, the weight for that of x: undefined where not wanted.
+  // x is kept for the weight's gradient, the weight for that of x: undefined where not needed.
   Conv2dNode(const Conv2dShape& shape, const Tensor& x, const Tensor& weight, const Shape& x_shape,
              const Shape& weight_shape)
       : Node("conv2d"),
@@ -57,7 +57,7 @@ Conv2dShape Check(const Tensor& x, const Tensor& weight, const Tensor& bias,
   LS_CHECK(weight.dim(0) % o.groups == 0, "conv2d: groups must divide the ", weight.dim(0),
            " filters of the weight, got ", o.groups);
   LS_CHECK(weight.dtype() == x.dtype() && weight.device() == x.device(),
-           "conv2d: x and weight must have one dtype and device, got ", x.Describe(), " and ",
+           "conv2d: x and weight must have the same dtype and device, got ", x.Describe(), " and ",
            weight.Describe(), ": cast one of them");
   if (bias.defined()) {
     LS_CHECK(bias.shape() == Shape{weight.dim(0)} && bias.dtype() == x.dtype() &&

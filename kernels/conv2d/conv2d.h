@@ -17,14 +17,13 @@ struct Conv2dOptions {
 namespace ops {
 
 // torch.nn.functional.conv2d: the cross-correlation of images with filters, over zeros outside.
-//   y[n, o, p, q] = bias[o] + sum_{c, i, j} x[n, g C/groups + c, p sh - ph + i dh, q sw - pw + j
-//   dw]
-//                                           * weight[o, c, i, j],  where o lies in group g
-// x [N, C, H, W]; weight [O, C / groups, kh, kw]; bias [O] or undefined; one floating dtype;
-// y [N, O, H', W'], with H' = floor((H + 2 ph - dh (kh - 1) - 1) / sh) + 1, W' likewise. Sums are
-// in f32 at least and rounded once. Saves x and weight. The weight's gradient is summed over blocks
-// of images that follow from the shape alone; the gradients of weight and bias may be of another
-// dtype than x. Throws ArgumentError for what does not fit.
+//   y[n, o, p, q] = bias[o] + sum_{c, i, j} weight[o, c, i, j]
+//                   * x[n, g C/groups + c, p sh - ph + i dh, q sw - pw + j dw],  o in group g
+// x [N, C, H, W]; weight [O, C / groups, kh, kw]; bias [O] or undefined; all of the same floating
+// dtype; y [N, O, H', W'], with H' = floor((H + 2 ph - dh (kh - 1) - 1) / sh) + 1, W' likewise.
+// Sums are in f32 or wider and rounded once. Saves x and weight. The weight's gradient is summed
+// over blocks of images that depend only on the shape; the gradients of weight and bias may have
+// another dtype than x. Throws ArgumentError for arguments that do not fit.
 Tensor Conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               const Conv2dOptions& options = {});
 
@@ -34,13 +33,13 @@ Tensor Conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
 // `filters` filters.
 struct Conv2dShape {
   int64_t images = 0, groups = 1;
-  int64_t channels = 0;  // of a group
-  int64_t filters = 0;   // of a group
+  int64_t channels = 0;  // per group
+  int64_t filters = 0;   // per group
   WindowAxis rows, columns;
 
   LS_HOST_DEVICE int64_t in_pixels() const { return rows.in * columns.in; }
   LS_HOST_DEVICE int64_t out_pixels() const { return rows.out * columns.out; }
-  // Of one filter.
+  // The number of weights in one filter.
   LS_HOST_DEVICE int64_t taps() const { return channels * rows.kernel * columns.kernel; }
 };
 

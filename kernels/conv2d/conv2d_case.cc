@@ -55,7 +55,7 @@ OpSample Sample(const std::string& name, const Shape& x, const Shape& weight,
   return s;
 }
 
-// With FLOPs and bytes, of a convolution with stride 1 that keeps the images' size.
+// A sample with FLOPs and bytes: a convolution with stride 1 that keeps the images' size.
 OpSample Large(const std::string& name, int64_t n, int64_t c, int64_t size, int64_t o, int64_t k) {
   OpSample s = Sample(name, {n, c, size, size}, {o, c, k, k}, {.padding = (k - 1) / 2}, false);
   const double pixels = static_cast<double>(n * size * size);
@@ -108,9 +108,9 @@ std::vector<ErrorSample> Errors() {
           {"window too large", conv({1, 1, 4, 2}, {1, 1, 3, 3}),
            "conv2d: the window spans 3 columns, the input has 2 and 0 of padding on either side"},
           {"no window", conv({1, 1, 4, 4}, {1, 1, 0, 3}),
-           "conv2d: over the rows kernel, stride and dilation must be at least 1"},
+           "conv2d: for the rows, kernel, stride and dilation must be at least 1"},
           {"no stride", conv({1, 1, 4, 4}, {1, 1, 3, 3}, {.stride = {1, 0}}),
-           "conv2d: over the columns kernel, stride and dilation must be at least 1"},
+           "conv2d: for the columns, kernel, stride and dilation must be at least 1"},
           {"huge padding", conv({1, 1, 4, 4}, {1, 1, 3, 3}, {.padding = int64_t{1} << 62}),
            "all below 2^31"},
           {"bias",
@@ -125,7 +125,7 @@ std::vector<ErrorSample> Errors() {
              ops::Conv2d(Tensor::Zeros({1, 1, 3, 3}, DType::kBF16, d),
                          Tensor::Zeros({2, 1, 3, 3}, DType::kF32, d));
            },
-           "conv2d: x and weight must have one dtype and device"}};
+           "conv2d: x and weight must have the same dtype and device"}};
 }
 
 OpCase Make() {

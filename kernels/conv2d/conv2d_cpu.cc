@@ -8,7 +8,7 @@
 #include "kernels/cpu/scratch.h"
 
 // A convolution is a matrix product per image and group: the filters [filters, taps] times the
-// image's patches [taps, out_pixels]. Patches are laid out in a thread's own scratch, and made anew
+// image's patches [taps, out_pixels]. Patches are laid out in a thread's own scratch, and rebuilt
 // in backward. GEMMs have the same bits on one thread or several, so images run side by side where
 // there are enough of them, and otherwise the threads share each product.
 
@@ -199,8 +199,8 @@ void Conv2dBackwardInputCpu(Stream, const Conv2dShape& s, const Tensor& dy, cons
 
 // ---- The weight's gradient. ----
 
-// Images are summed in blocks, each by itself in order. Their number follows from the shape alone:
-// enough to share among threads, as long as the sums take no more than some 64 MB.
+// Images are summed in blocks, each by itself in order. Their number depends only on the shape:
+// enough to share among threads, as long as the sums take no more than about 64 MB.
 int64_t Blocks(const Conv2dShape& s) {
   constexpr int64_t kMost = 16, kElements = int64_t{16} << 20;
   const int64_t weight = std::max<int64_t>(1, s.groups * s.filters * s.taps());

@@ -14,8 +14,8 @@ __device__ inline int64_t InputAt(const WindowAxis& axis, int64_t o, int64_t k) 
   return i >= 0 && i < axis.in ? i : -1;
 }
 
-// Grid: threads to elements of y [N, O, H', W']. No shared memory. Deterministic: one thread adds
-// up an element, over channels and taps in order.
+// Grid: one thread per element of y [N, O, H', W']. No shared memory. Deterministic: one thread
+// adds up an element, over channels and taps in order.
 template <class T>
 __global__ void __launch_bounds__(kElementwiseThreads)
     Conv2dForwardKernel(Conv2dShape s, const T* x, const T* weight, const T* bias, int64_t n,
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   y[at] = Convert<T>(bias != nullptr ? sum + ToFloat(bias[o]) : sum);
 }
 
-// Grid: threads to elements of dx [N, C, H, W]. No shared memory. Deterministic: one thread adds up
-// an element, over filters and taps in order.
+// Grid: one thread per element of dx [N, C, H, W]. No shared memory. Deterministic: one thread adds
+// up an element, over filters and taps in order.
 template <class T>
 __global__ void __launch_bounds__(kElementwiseThreads)
     Conv2dInputGradientKernel(Conv2dShape s, const T* dy, const T* weight, int64_t n, T* dx,
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kElementwiseThreads)
   dx[at] = Convert<T>(accumulate ? ToFloat(dx[at]) + sum : sum);
 }
 
-// Grid: a block to an element of dweight [O, C / groups, kh, kw]; its threads share the pixels of
+// Grid: one block per element of dweight [O, C / groups, kh, kw]; its threads share the pixels of
 // all images. Shared memory: one f32 per warp. Deterministic: the order follows from the shape.
 template <int Threads, class T, class D>
 __global__ void __launch_bounds__(Threads)
@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(Threads)
   dweight[at] = Convert<D>(accumulate ? ToFloat(dweight[at]) + sum : sum);
 }
 
-// Grid: a block to a filter; its threads share the pixels of all images. Shared memory and order as
-// above.
+// Grid: one block per filter; its threads share the pixels of all images. Shared memory and order
+// as above.
 template <int Threads, class T, class D>
 __global__ void __launch_bounds__(Threads)
     Conv2dBiasGradientKernel(Conv2dShape s, const T* dy, D* dbias, bool accumulate) {
@@ -143,7 +143,7 @@ void Conv2dBackwardWeightCuda(Stream stream, const Conv2dShape& shape, const Ten
     const auto run = [&](const GradSink::Target& target, const auto& launch) {
       if (!target.tensor.defined()) return;
       DispatchFloat("conv2d", target.tensor.dtype(), [&](auto to_tag) {
-        // A thread has four pixels at least.
+        // At least four pixels per thread.
         DispatchRowThreads(CeilDiv(shape.images * shape.out_pixels(), 4),
                            [&](auto threads) { launch(to_tag, threads); });
       });

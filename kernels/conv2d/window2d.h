@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-// A number for rows and one for columns; one number is for both.
+// A number for rows and one for columns; a single number sets both.
 struct Size2 {
   int64_t h = 0, w = 0;
   constexpr Size2() = default;
@@ -23,7 +23,7 @@ inline std::ostream& operator<<(std::ostream& out, const Size2& s) {
 }
 
 // One dimension of a sliding window: output o looks at inputs o * stride - padding + k * dilation
-// for k in [0, kernel), as far as they lie in [0, in).
+// for k in [0, kernel), where these lie in [0, in).
 struct WindowAxis {
   int64_t in = 0, out = 0;
   int64_t kernel = 1, stride = 1, padding = 0, dilation = 1;
@@ -41,8 +41,9 @@ struct WindowAxis {
     return reach <= 0 ? 0 : Least(out, (reach + stride - 1) / stride);
   }
 
-  // The output whose k-th tap is input i, or -1. Divides in 32 bits, which MakeWindowAxis sees to:
-  // on a GPU a division of 64 is a call, for which registers are saved.
+  // The output whose k-th tap is input i, or -1. Divides in 32 bits, which suffice after
+  // MakeWindowAxis's checks: on a GPU a 64-bit division is a call, around which registers are
+  // saved.
   LS_HOST_DEVICE int64_t OutputWithTap(int64_t i, int64_t k) const {
     const int64_t t = i + padding - k * dilation;
     if (t < 0) return -1;
@@ -57,15 +58,15 @@ struct WindowAxis {
 
 // The axis with its number of outputs: floor((in + 2 padding - extent) / stride) + 1, or with
 // `ceil` the quotient rounded up, without windows that would begin in the padding at the end.
-// Throws ArgumentError in the words of `op` and `what` ("rows"). The window may not exceed the
-// padded input.
+// Throws ArgumentError that names `op` and `what` ("rows"). The window may not exceed the padded
+// input.
 inline WindowAxis MakeWindowAxis(const char* op, const char* what, int64_t in, int64_t kernel,
                                  int64_t stride, int64_t padding, int64_t dilation,
                                  bool ceil = false) {
   constexpr int64_t kMost = int64_t{1} << 31;  // products stay within 64 bits, sums within 32
   LS_CHECK(kernel >= 1 && stride >= 1 && dilation >= 1 && padding >= 0 &&
                std::max({kernel, stride, dilation, padding}) < kMost,
-           op, ": over the ", what, " kernel, stride and dilation must be at least 1, padding at ",
+           op, ": for the ", what, ", kernel, stride and dilation must be at least 1, padding at ",
            "least 0, and all below 2^31; got ", kernel, ", ", stride, ", ", dilation, " and ",
            padding);
   LS_CHECK(in < kMost, op, ": an input of ", in, " ", what, " is too large: it must be below 2^31");

@@ -121,7 +121,7 @@ void ConvertOnDevice(Stream stream, const Tensor& from, const Tensor& to) {
 
 // ---- Which copy ----
 
-// Work of another device's stream before that of `stream`, or after it.
+// Orders the work submitted so far to `first` before what is submitted to `second` from now on.
 void Order(Stream first, Stream second) {
   Event event(first.device);
   event.Record(first);
@@ -137,7 +137,8 @@ void CopyOnDevice(Stream stream, const Tensor& from, const Tensor& to) {
                           static_cast<cudaStream_t>(stream.handle.get())));
 }
 
-// Converted where it is, sent dense, spread out where it arrives: so that the way is short.
+// Converted where it is, sent dense, spread out where it arrives, so that as few bytes as possible
+// travel.
 Tensor DenseAs(const Tensor& x, DType dtype) { return x.To(dtype).Contiguous(); }
 
 void CopyBetweenDevices(Stream stream, const Tensor& from, const Tensor& to) {

@@ -15,7 +15,8 @@ struct TypeTag {
 };
 
 // Calls f(TypeTag<T>) with the floating type of `dtype`:
-//   DispatchFloat("gelu", x.dtype(), [&](auto tag) { using T = typename decltype(tag)::type; ...
+//   DispatchFloat("gelu", x.dtype(), [&](auto tag) {
+//     using T = typename decltype(tag)::type; ...
 //   });
 template <class F>
 void DispatchFloat(const char* op, DType dtype, F&& f) {
@@ -32,14 +33,14 @@ void DispatchFloat(const char* op, DType dtype, F&& f) {
   }
 }
 
-// As DispatchFloat, with f16: gradients of casts may be of any float.
+// Like DispatchFloat, and f16: gradients of casts may have any floating dtype.
 template <class F>
 void DispatchAnyFloat(const char* op, DType dtype, F&& f) {
   if (dtype == DType::kF16) return f(TypeTag<F16>());
   DispatchFloat(op, dtype, std::forward<F>(f));
 }
 
-// As DispatchFloat, for every dtype.
+// Like DispatchFloat, for every dtype.
 template <class F>
 void DispatchAll(const char* op, DType dtype, F&& f) {
   switch (dtype) {
@@ -81,7 +82,7 @@ template <class T>
 inline constexpr bool kIsNarrow = std::is_same_v<T, BF16> || std::is_same_v<T, F16> ||
                                   std::is_same_v<T, F8E4M3> || std::is_same_v<T, F8E5M2>;
 
-// Between any two element types; 16- and 8-bit floats go through f32.
+// Converts between any two element types; 16- and 8-bit floats go through f32.
 template <class To, class From>
 inline To Convert(From x) {
   if constexpr (std::is_same_v<To, From>) {
@@ -106,7 +107,7 @@ inline int64_t StridedOffset(const Shape& shape, const Shape& strides, int64_t i
 }
 
 // Calls f(offset_a, offset_b, n, step_a, step_b) for runs along the last dimension that cover all
-// elements of two tensors of one shape, in parallel. Scalars are one run.
+// elements of two tensors of the same shape, in parallel. A scalar is one run.
 template <class F>
 void ForEachRun(const Tensor& a, const Tensor& b, const F& f) {
   if (a.numel() == 0) return;

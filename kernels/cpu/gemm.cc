@@ -67,7 +67,7 @@ void FinishRow(const GemmArgs& g, const A* sums, int64_t n, int64_t column, C* c
   }
 }
 
-// Number `batch` of the arguments' products.
+// Product number `batch` of the arguments'.
 template <class T>
 TiledProduct<T> ProductOf(const GemmArgs& g, GemmTile tile, uint64_t number, int64_t batch) {
   return {number + static_cast<uint64_t>(batch),
@@ -107,7 +107,7 @@ void RunTile(const GemmArgs& g, const TiledProduct<T>& product, int64_t batch, i
   if (direct && finished) return;
   Vectorised([=, &g] {
     for (int64_t i = 0; i < m; ++i) {
-      // The sums are in a near cache; this row is not, and the CPU does not foresee where it goes
+      // The sums are in a near cache; this row is not, and the CPU does not predict where it goes
       // on.
       constexpr int64_t kAhead = 4, kLine = 64 / sizeof(C);
       const int64_t row = i * g.ldc, ahead = (i + kAhead) * g.ldc;
@@ -130,18 +130,18 @@ void Check(const GemmArgs& g) {
 }
 
 // Whether neighbouring tiles share rows of A rather than columns of B: where A is packed, and
-// threads keep all of B, which has so many bytes.
+// threads keep all of B, which has `bytes_of_b` bytes.
 bool ColumnsFirst(bool transpose_a, int64_t bytes_of_b) {
   return transpose_a && bytes_of_b <= kPanelCacheBytes;
 }
 
 }  // namespace
 
-// The tile that takes the least time, for 0 threads summed over several numbers of them, by a model
-// in units of one multiplication: the products; what packing costs, of the panels that a thread
-// finds neither in its caches nor in place; results that are copied, or beyond the cache; and a
-// constant. Constants were fitted to measurements of oneDNN 2.6 with AVX-512; integers, so that
-// every build chooses alike.
+// The tile that takes the least time (for 0 threads, summed over several thread counts), by a model
+// in units of one multiplication: the products; packing the panels that a thread finds neither in
+// its caches nor in place; results that are copied, or beyond the cache; and a constant. Constants
+// were fitted to measurements of oneDNN 2.6 with AVX-512; they are integers, so that every build
+// makes the same choice.
 GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n,
                                   int64_t k, int64_t batch, int64_t element, int threads) {
   constexpr int64_t kTileM[] = {32, 64, 96, 128, 192, 256, 384, 512};
@@ -151,7 +151,7 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
   constexpr int64_t kFarElements = 4 << 20;
   const bool pack_a = transpose_a || k > kMultiplyDepth;
   const bool columns_first = ColumnsFirst(transpose_a, n * k * element);
-  // An element's: read from beyond all caches, or not.
+  // Per element: read from beyond all caches, or not.
   const auto pack_cost = [&](int64_t size, bool transposed) {
     return size * k > kFarElements ? 40 : transposed ? 14 : 8;
   };
@@ -175,7 +175,7 @@ GemmTile internal::ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m,
     for (int64_t try_n : kTileN) {
       const int64_t tn = even(n, try_n, 64), columns = divide(n, tn);
       if (tn * depth > 2 * kept) continue;
-      // Each row of B goes through the registers once in a few rows of A, and once at least.
+      // Each row of B goes through the registers once per few rows of A, and at least once.
       int64_t tile = k * (tm + 4) * divide(tn, 16) * 16 + 100'000;
       if (tn < n) tile += 12 * tm * tn;
       if (tm * tn > kNearElements) tile += tile / 10;
@@ -237,7 +237,7 @@ void Gemm(const GemmArgs& g) { Gemm(std::span(&g, 1)); }
 void Gemm(std::span<const GemmArgs> products) {
   struct Tiles {
     GemmTile tile{};
-    int64_t rows = 0, columns = 0, end = 0;  // tiles up to `end` are of this product or before it
+    int64_t rows = 0, columns = 0, end = 0;  // tiles up to `end`: this product's or earlier
     uint64_t number = 0;
     bool columns_first = false;  // neighbouring tiles share rows of A
   };

@@ -8,7 +8,7 @@
 
 namespace lockstep::cpu {
 
-// C = op(A) op(B), or C += that; row-major, op transposes where told.
+// C = op(A) op(B), or C += that; row-major, op transposes where requested.
 //
 // A and B are f64, f32 or bf16; C is any of these. Products are summed in f64 if A is, else in f32,
 // and rounded to C's dtype once. oneDNN multiplies f32 and bf16, Eigen f64.
@@ -18,7 +18,7 @@ namespace lockstep::cpu {
 // over k is never divided between threads. Where HasPackedProducts(), the bits of an element of an
 // f32 or bf16 product are a function of its row of A, its column of B, and k: not of m, n, strides,
 // transposes or tiles. (Products by a transposed B of fewer than 8 rows, as in generation, are the
-// exception.) Elsewhere tiles follow from the shape alone.
+// exception.) Elsewhere tiles depend only on the shape.
 //
 // Signals may be handled at any time: the stack pointer stays on the thread's stack, or the
 // thread's signals wait.
@@ -35,15 +35,15 @@ struct GemmArgs {
   int64_t ldc = 0;
   bool accumulate = false;  // C += instead of C =
 
-  // Several products of one shape: elements from one matrix to the next; 0 repeats A or B.
+  // Several products of the same shape: elements from one matrix to the next; 0 repeats A or B.
   int64_t batch = 1;
   int64_t stride_a = 0, stride_b = 0, stride_c = 0;
 
   // What happens to a tile while it is in the cache. Not with accumulate.
   const void* bias = nullptr;        // [n] of c_dtype, added to each row
   bool gelu = false;                 // C = gelu(op(A) op(B) + bias)
-  void* pre_activation = nullptr;    // with gelu: what went into it, as C lies; may be null
-  const void* gelu_input = nullptr;  // C = (op(A) op(B)) * gelu'(this), which lies as C; no bias
+  void* pre_activation = nullptr;    // with gelu: its input, laid out as C; may be null
+  const void* gelu_input = nullptr;  // C = (op(A) op(B)) * gelu'(this), laid out as C; no bias
 
   // bf16 is multiplied by oneDNN where HasBF16Products(). Elsewhere tiles are converted to f32
   // first; tests choose that.
@@ -57,8 +57,8 @@ void Gemm(const GemmArgs& args);
 bool HasPackedProducts();
 bool HasBF16Products();
 
-// Products that do not depend on each other, at most kMostProducts: the threads go on from one to
-// the next without waiting. Bits are as by one call each.
+// Products that do not depend on each other, at most kMostProducts: the threads go from one to the
+// next without waiting. The bits are those of one call each.
 inline constexpr size_t kMostProducts = 4;
 void Gemm(std::span<const GemmArgs> products);
 
@@ -67,8 +67,8 @@ namespace internal {
 struct GemmTile {
   int64_t m, n;
 };
-// The tile for one product of this shape, out of `batch` of them, whose elements have so many
-// bytes; 0 threads: for any number, which share no panels.
+// The tile for one product of this shape, out of `batch` of them, whose elements have `element`
+// bytes; 0 threads: for any number of threads, which share no panels.
 GemmTile ChooseGemmTile(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
                         int64_t batch, int64_t element, int threads);
 

@@ -102,7 +102,7 @@ template <class T>
   }
 }
 
-// PackB of an operand that is not transposed, in blocks of so many columns.
+// PackB of an operand that is not transposed, in blocks of `block` columns.
 template <class T>
 void PackRows(const Operand<T>& b, int64_t k, int64_t n, int64_t block, int64_t rows, T* to) {
   constexpr int64_t kAhead = 8, kLine = 64 / sizeof(T);
@@ -110,7 +110,7 @@ void PackRows(const Operand<T>& b, int64_t k, int64_t n, int64_t block, int64_t 
     for (int64_t l = 0; l < k; l += kPair<T>) {
       const T* const even = b.data + l * b.ld;
       const T* const odd = even + b.ld;
-      // Pieces of rows are too short for the CPU to foresee the next ones.
+      // Pieces of rows are too short for the CPU to predict the next ones.
       const T* const ahead = b.data + std::min(l + kAhead, k - 1) * b.ld;
       for (int64_t j = 0; j < n; j += kLine) __builtin_prefetch(ahead + j);
       for (int64_t j = 0; j < n; j += block) {

@@ -29,9 +29,9 @@ int64_t PackedSizeB(int64_t k, int64_t n);
 // A [m, k]: row-major, without gaps.
 template <class T>
 void PackA(const Operand<T>& a, int64_t m, int64_t k, T* to);
-// B [k, n]: blocks of PackedColumns(n) columns, filled up with zeros. In a block the rows follow
-// each other; those of bf16 do so in pairs, whose elements alternate. For 64 columns these are
-// oneDNN's formats BA16a64b and BA16a64b2a.
+// B [k, n]: blocks of PackedColumns(n) columns, padded with zeros. In a block the rows follow each
+// other; those of bf16 do so in pairs, whose elements alternate. For 64 columns these are oneDNN's
+// formats BA16a64b and BA16a64b2a.
 template <class T>
 void PackB(const Operand<T>& b, int64_t k, int64_t n, T* to);
 
@@ -49,7 +49,7 @@ class PanelCache {
     bool packed;  // else the caller packs it now
   };
   // Panel `index` of the `count` of a product, each of at most `size` elements. Valid until the
-  // next call. Products are numbered, in the whole process.
+  // next call. Products are numbered process-wide.
   Panel Find(uint64_t product, int64_t index, int64_t count, int64_t size);
 
  private:

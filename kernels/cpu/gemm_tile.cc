@@ -18,15 +18,15 @@
 #include "kernels/cpu/scratch.h"
 
 #if defined(__SANITIZE_THREAD__)
-// oneDNN is not compiled with ThreadSanitizer, which so does not see what its caches of primitives
-// are ordered by.
+// oneDNN is not compiled with ThreadSanitizer, which therefore does not see what orders accesses to
+// its primitive caches.
 extern "C" const char* __tsan_default_suppressions() { return "race:libdnnl.so\n"; }
 #endif
 
 namespace lockstep::cpu {
 namespace {
 
-// oneDNN on one thread, for the scope. The thread's own setting comes back: programs that embed
+// oneDNN on one thread, for the scope. The thread's own setting is restored: programs that embed
 // Lockstep may use OpenMP themselves.
 class SingleThreaded {
  public:
@@ -75,10 +75,9 @@ void MultiplyF64(const Operand<double>& a, const Operand<double>& b, int64_t m, 
 // ---- f32 and bf16 by oneDNN. ----
 //
 // oneDNN has two kinds of kernels. The packed ones ("brg", with AVX-512) take B in blocks of
-// columns, and A and C whose rows lie next to each other; the bits of an element then depend on its
-// row, its column and k alone. The older ones ("gemm:jit") take
-// any leading dimension, but cut sums by the whole shape, and run with the stack pointer in memory
-// of the heap.
+// columns, and A and C whose rows lie next to each other; the bits of an element then depend only
+// on its row, its column and k. The older ones ("gemm:jit") take any leading dimension, but split
+// sums by the whole shape, and run with the stack pointer in heap memory.
 
 dnnl::engine& Engine() {
   // Never destroyed: the primitives of other threads may outlive static objects.
@@ -86,8 +85,9 @@ dnnl::engine& Engine() {
   return engine;
 }
 
-// Delays the thread's signals for the scope, but those that it causes itself. During "gemm:jit" the
-// kernel would write a signal's frame into the heap, over whatever lies below the stack pointer.
+// Delays the thread's signals for the scope, except those that it causes itself. During "gemm:jit"
+// the kernel would write a signal's frame into the heap, over whatever lies below the stack
+// pointer.
 class SignalsDelayed {
  public:
   SignalsDelayed() {
@@ -164,7 +164,7 @@ struct Matmul {
   }
 };
 
-// The calling thread's primitives: at most kCapacity, the longest unused makes room.
+// The calling thread's primitives: at most kCapacity; the least recently used makes room.
 Matmul& CachedMatmul(const MatmulKey& key) {
   constexpr size_t kCapacity = 128;
   static thread_local std::vector<std::unique_ptr<Matmul>> cache;

@@ -11,12 +11,12 @@
 
 namespace lockstep::cpu {
 
-// Of f32 and bf16, longer sums are split into slices of this length, which are added in order: it
+// For f32 and bf16, longer sums are split into slices of this length, which are added in order: it
 // bounds what is packed at a time.
 inline constexpr int64_t kMultiplyDepth = 4096;
 
 // A product of A [m, k] and B [k, n], which is cut into tiles of one size; those at its ends may be
-// smaller. Products are numbered, in the whole process.
+// smaller. Products are numbered process-wide.
 template <class T>
 struct TiledProduct {
   uint64_t number;

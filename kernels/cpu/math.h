@@ -27,7 +27,7 @@ inline float Exp(float x) {
   const float clamped = x < -87.33654f ? -87.33654f : (x > 88.72283f ? 88.72283f : x);
   const float n = std::floor(clamped * 1.44269504f + 0.5f);
   const float e = ExpReduced(clamped, n);
-  // n reaches 128, whose power of two is no float: scale in two steps.
+  // n reaches 128, whose power of two is not a float: scale in two steps.
   const int32_t half = static_cast<int32_t>(n) >> 1;
   const int32_t rest = static_cast<int32_t>(n) - half;
   float y = e * std::bit_cast<float>((half + 127) << 23) * std::bit_cast<float>((rest + 127) << 23);
@@ -37,7 +37,8 @@ inline float Exp(float x) {
 }
 inline double Exp(double x) { return std::exp(x); }
 
-// e^x within 2 ulp for |x| <= 87, NaN for NaN: Exp without its care for the ends, in half the time.
+// e^x within 2 ulp for |x| <= 87, NaN for NaN: Exp without its handling of the extremes, in half
+// the time.
 inline float ExpBounded(float x) {
   constexpr float kRound = 12582912.0f;  // 1.5 2^23: the sum's last digits are x log2(e), rounded
   const float shifted = x * 1.44269504f + kRound;
@@ -53,7 +54,7 @@ inline float Exp2(float x) {
   const float clamped = low > 128.0f ? 128.0f : low;
   const float shifted = clamped + kRound;
   const float r = clamped - (shifted - kRound);
-  // The polynomial of least relative error on [-1/2, 1/2] that is 1 at 0.
+  // The polynomial with the least relative error on [-1/2, 1/2] that is 1 at 0.
   float p = 0.00015353362f;
   p = p * r + 0.00133988739f;
   p = p * r + 0.00961843692f;
@@ -72,8 +73,8 @@ inline float Tanh(float x) {
 }
 inline double Tanh(double x) { return std::tanh(x); }
 
-// The error function within 5e-7 relative: a quotient of polynomials on [-4, 4], as Eigen has it,
-// and 1 beyond. NaN for NaN.
+// The error function within 5e-7 relative: a quotient of polynomials on [-4, 4], as in Eigen, and 1
+// beyond. NaN for NaN.
 inline float Erf(float x) {
   const float c = x < -4.0f ? -4.0f : (x > 4.0f ? 4.0f : x);
   const float s = c * c;

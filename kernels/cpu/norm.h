@@ -26,8 +26,8 @@ struct NormForwardRows {
   A *mean, *rstd;  // mean unused if not centred
 };
 
-// What is added to x before it is normalised, in layer_norm and rms_norm: nothing. Such a function
-// takes a row of x and its number, and returns the sum, wherever it put it.
+// What is added to x before it is normalised; in layer_norm and rms_norm, nothing. Such a function
+// takes a row of x and its index, and returns the sum, wherever it put it.
 struct NoBranch {
   template <class T>
   const T* operator()(const T* x, int64_t) const {
@@ -76,12 +76,12 @@ struct NormBackwardRows {
   const T *x, *dy;  // x is what was normalised
   const T* dsum;    // null, or a gradient of x that is added
   const A *w, *mean, *rstd;
-  T* dx;  // null: not wanted
+  T* dx;  // null: not needed
   bool accumulate;
 };
 
 // With xhat = (x - mean) rstd and g = dy w:  dx = rstd (g - mean(g) - xhat mean(g xhat)), where
-// mean(g) stays out if not centred. scratch has room for 2c: xhat and g, where g is rounded, so
+// mean(g) is left out if not centred. scratch has room for 2c: xhat and g, where g is rounded, so
 // that it cancels exactly against a mean of equal values.
 template <Centring centring, class T>
 void NormInputGradient(const NormBackwardRows<T>& in, int64_t row, Acc<T>* scratch) {
@@ -150,8 +150,8 @@ void NormSumBlocks(const A* partial, int64_t blocks, int64_t stride,
   });
 }
 
-// What becomes of a row of dx, after NoBranch: nothing more. Such a function may add to one more
-// row of sums over all rows, which go to a target of its own.
+// What happens to a row of dx once it is computed; with NoBranch, nothing. Such a function may add
+// to one more row of sums over all rows, which go to a target of their own.
 struct NoBranchGradient {
   static constexpr int64_t kSums = 0;
   template <class T>

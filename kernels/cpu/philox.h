@@ -1,4 +1,4 @@
-// Philox by the batch.
+// Philox in batches.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ inline void MultiplyWide(__m256i x, uint32_t by, __m256i& upper, __m256i& lower)
   lower = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
 }
 
-// Of the counters first ... first + 7.
+// For the counters first ... first + 7.
 inline PhiloxWords PhiloxCounters(uint64_t stream, uint64_t first) {
   const __m256i base = _mm256_set1_epi64x(static_cast<int64_t>(first));
   const __m256 a = _mm256_castsi256_ps(_mm256_add_epi64(base, _mm256_setr_epi64x(0, 1, 4, 5)));

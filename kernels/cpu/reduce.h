@@ -1,4 +1,4 @@
-// Sums, whose order depends on the number of terms alone, and maxima. Compilers vectorise them.
+// Sums, whose order depends only on the number of terms, and maxima. Compilers vectorise them.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 namespace lockstep::cpu {
 
 // The sum of 16 lanes: lane i and lane i + 8, then i and i + 4, and so on. In vectors, since
-// compilers make a loop of it into stores, and loads that wait for several of these.
+// compilers turn such a loop into stores, and loads that wait for several of them.
 template <class A>
 inline A SumLanes(const A (&lanes)[16]) {
   typedef A Eight __attribute__((vector_size(8 * sizeof(A)), aligned(sizeof(A)), may_alias));
@@ -34,7 +34,7 @@ inline A SumOver(int64_t n, const F& f) {
   return SumLanes(lanes);
 }
 
-// The largest of f(0), ..., f(n - 1), or minus infinity; passes over NaNs.
+// The largest of f(0), ..., f(n - 1), or minus infinity; ignores NaNs.
 template <class A, class F>
 inline A MaxOver(int64_t n, const F& f) {
   constexpr int kLanes = 16;
@@ -50,8 +50,8 @@ inline A MaxOver(int64_t n, const F& f) {
   return lanes[0];
 }
 
-// As SumOver, in a tree over blocks of 1024 terms: the error of long sums grows with the logarithm
-// of their length.
+// Like SumOver, in a tree over blocks of 1024 terms: the error of long sums grows with the
+// logarithm of their length.
 template <class A, class F>
 inline A PairwiseSum(int64_t begin, int64_t end, const F& f) {
   constexpr int64_t kBlock = 1024;

@@ -25,8 +25,8 @@ RunOnAvx512(const F& f) {
 #endif
 
 // Calls f(), in vectors of 512 bits where the CPU has them. Everything that f calls is inlined into
-// it: for small loops. Compilers contract and order f's arithmetic alike for both, so results are
-// the same bits.
+// it: for small loops. Compilers contract and order f's arithmetic in the same way for both, so
+// results have the same bits.
 template <class F>
 inline void Vectorised(const F& f) {
 #ifdef __x86_64__

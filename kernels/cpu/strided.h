@@ -1,4 +1,4 @@
-// Elementwise loops over several strided tensors of one shape.
+// Elementwise loops over several strided tensors of the same shape.
 #pragma once
 
 #include <array>

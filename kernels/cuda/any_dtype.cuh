@@ -1,4 +1,4 @@
-// Elements whose dtype is known at run time only: for what no training step does often. A kernel
+// Elements whose dtype is known only at run time: for what no training step does often. A kernel
 // for each pair of dtypes would be a poor bargain there.
 #pragma once
 
@@ -6,7 +6,8 @@
 
 namespace lockstep::cuda {
 
-// Element i of an array of `dtype`, as a double or an i64: exact if it is the one of its kind.
+// Element i of an array of `dtype`, as a double or an i64: exact if that is the type of the dtype's
+// kind.
 template <class Wide>
 __device__ inline Wide ReadAs(DType dtype, const void* p, int64_t i) {
   switch (dtype) {

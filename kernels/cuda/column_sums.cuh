@@ -1,4 +1,4 @@
-// Sums over the rows of a matrix, in an order that depends on its shape alone.
+// Sums over the rows of a matrix, in an order that depends only on its shape.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace lockstep::cuda {
 
 // to[chunk, j] = the sum of from[i, j] over the rows i of a chunk, or += that.
 //
-// Grid: x covers the columns, kWarpSize packs to a block; y the chunks of `chunk_rows` rows. Warp w
+// Grid: x covers the columns, kWarpSize packs per block; y the chunks of `chunk_rows` rows. Warp w
 // of a block adds rows w, w + 8, ... of its chunk in f32, then warp 0 adds the eight sums in order.
 // Shared memory: 8 x 32 packs of f32. Deterministic: no atomics, the order follows from the shape.
 inline constexpr int kColumnSumWarps = 8;
@@ -70,7 +70,7 @@ void LaunchColumnSums(const char* name, Stream stream, const From* from, int64_t
 }  // namespace internal
 
 // target (+)= the sums over the rows of `from` [rows, columns], which lie `stride` elements apart.
-// Of many rows first the sums of up to 256 chunks, then theirs: `from` is read once.
+// For many rows, sums of up to 256 chunks come first, then the sum of those: `from` is read once.
 template <class From>
 void ColumnSums(const char* name, Stream stream, const From* from, int64_t rows, int64_t columns,
                 int64_t stride, const Tensor& target, bool accumulate) {

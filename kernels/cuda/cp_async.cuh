@@ -10,7 +10,7 @@
 namespace lockstep::cuda {
 
 // Copies kBytes (4, 8 or 16), to which both sides are aligned. source_bytes of them are read and
-// the rest becomes zero: 0 fills with zeros without a look at the source.
+// the rest becomes zero: 0 fills with zeros without reading the source.
 template <int kBytes>
 __device__ inline void CpAsync(void* shared, const void* global, int source_bytes = kBytes) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
@@ -43,7 +43,7 @@ __device__ inline void CpAsyncCommit() {
 #endif
 }
 
-// Waits until at most the newest kPending groups of this thread are under way.
+// Waits until at most the newest kPending groups of this thread are still in flight.
 template <int kPending>
 __device__ inline void CpAsyncWait() {
 #ifdef CUDASIM

@@ -1,4 +1,4 @@
-// The kernel behind ops whose result's element i depends on the inputs' elements i alone.
+// The kernel behind ops whose result's element i depends only on the inputs' elements i.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +50,7 @@ __global__ void ElementwiseKernel(int64_t n, bool packed, F f, Out* out, const I
 
 // out[i] = f(in[i]...), or out[i] += that, for i in [0, n). f is a functor of floats, copied to the
 // device: struct { __device__ float operator()(float x) const; }. `out` may be one of the inputs.
-// The pointers are f32, f16 or bf16; contiguous, of any alignment, which changes speed alone.
+// The pointers are f32, f16 or bf16; contiguous, of any alignment, which changes only the speed.
 template <class F, class Out, class... In>
 void Elementwise(const LaunchName& name, Stream stream, int64_t n, bool accumulate, const F& f,
                  Out* out, const In*... in) {

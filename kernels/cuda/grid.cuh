@@ -19,7 +19,7 @@ __host__ __device__ constexpr T Min(T a, T b) {
   return b < a ? b : a;
 }
 
-// a / b for 0 <= a < 2^32 and 0 < b < 2^32: a dozen instructions. Division of 64 bits calls a
+// a / b for 0 <= a < 2^32 and 0 < b < 2^32: a dozen instructions. A 64-bit division calls a
 // function of a hundred.
 __host__ __device__ inline int64_t DivideSmall(int64_t a, int64_t b) {
   return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
@@ -31,7 +31,7 @@ __device__ inline int CountWithin(int64_t begin, int64_t n) {
   return static_cast<int>(Min<int64_t>(n - begin, N));
 }
 
-// The grid's x for `items`, `per_block` to a block; 0 for none.
+// The grid's x for `items`, `per_block` per block; 0 for none.
 inline unsigned Blocks(int64_t items, int64_t per_block) {
   const int64_t blocks = CeilDiv(items, per_block);
   LS_CHECK(blocks <= INT32_MAX, items, " are more than a grid can have (2^31 - 1 blocks of ",

@@ -12,7 +12,7 @@ namespace lockstep::cuda {
 
 // d = a * b + c for A[16][16], B[16][8], C and D[16][8], by all 32 lanes of a warp; T is
 // __nv_bfloat16 or __half, the sums are f32. With group = lane / 4 and t = lane % 4, a lane holds
-// (two numbers to a register, lower column of A or row of B in the lower half)
+// (two numbers per register, lower column of A or row of B in the lower half)
 //   a[0] = A[group][2t, 2t+1]     a[1] = A[group + 8][2t, 2t+1]
 //   a[2] = A[group][2t+8, 2t+9]   a[3] = A[group + 8][2t+8, 2t+9]
 //   b[0] = B[2t, 2t+1][group]     b[1] = B[2t+8, 2t+9][group]
@@ -47,7 +47,7 @@ __device__ inline void MmaM16N8K16(float (&d)[4], const uint32_t (&a)[4], const 
 
 // Loads kCount (1, 2, 4) matrices of 8 x 8 16-bit numbers from shared memory. Lane 8m + r gives the
 // address of row r of matrix m, aligned to 16 bytes; result[m] is M[lane / 4][2 (lane % 4), + 1],
-// or of M's transpose. All 32 lanes call it; addresses of lanes from 8 kCount on are not looked at.
+// or of M's transpose. All 32 lanes call it; addresses of lanes from 8 kCount on are ignored.
 template <int kCount, bool kTransposed = false>
 __device__ inline void LoadMatrix(uint32_t (&result)[kCount], const void* row) {
   static_assert(kCount == 1 || kCount == 2 || kCount == 4);

@@ -10,7 +10,7 @@ namespace lockstep::cuda {
 enum class Centring { kMean, kNone };
 
 // Packs of a row that each thread keeps in registers: rows of up to 128 threads x 4 packs are read
-// from memory once; what is beyond comes again from the cache.
+// from memory once; the rest is read again, from the cache.
 inline constexpr int kNormHeld = 4;
 
 template <class T, class W>
@@ -23,10 +23,10 @@ struct NormForwardRows {
   float *mean, *rstd;  // mean unused if not centred
 };
 
-// What is added to x before it is normalised, in layer_norm and rms_norm: nothing. Such a function,
+// What is added to x before it is normalised; in layer_norm and rms_norm, nothing. Such a function,
 // made by Bind() in each thread, takes a pack of x at element `at` of row `row`, and returns the
-// sum. kSum: it has stored that, and `sum` is where. kBlocks: as many on a multiprocessor, 0
-// is nvcc's choice; left to itself, it may aim at more and spill.
+// sum. kSum: it has stored the sum at `sum`. kBlocks: blocks per multiprocessor; 0 leaves the
+// choice to nvcc, which may aim at more and spill.
 template <class T>
 struct NoBranch {
   static constexpr bool kSum = false;
@@ -39,8 +39,8 @@ struct NoBranch {
 };
 
 // One pass over memory: reads x (and branch), writes y (and sum).
-// Grid: a block to a row. Shared memory: one f32 per warp. Mean and variance in f32, the variance
-// in a second sweep over the centred values. Deterministic: sums follow from c alone.
+// Grid: one block per row. Shared memory: one f32 per warp. Mean and variance in f32, the variance
+// in a second sweep over the centred values. Deterministic: the order of sums depends only on c.
 template <Centring kCentring, int Threads, bool kAligned, class T, class W, class Branch>
 __global__ void __launch_bounds__(Threads, kAligned ? Branch::kBlocks : 0)
     NormForwardKernel(NormForwardRows<T, W> in, Branch branch) {
@@ -112,18 +112,18 @@ struct NormBackwardRows {
   const T* added;   // null, or a gradient of x that is added; may be dx
   const W* weight;
   const float *mean, *rstd;
-  T* dx;                   // null: not wanted
+  T* dx;                   // null: not needed
   const float2* row_sums;  // null, or for rows beyond kNormColumns: of NormRowSumsKernel
-  // Null, or [blocks, sums, c]: this block's part of the gradients of the weight, if centred of the
-  // bias, and of what the branch adds up.
+  // Null, or [blocks, sums, c]: this block's part of the gradients of the weight, of the bias if
+  // centred, and of what the branch adds up.
   float* partial;
-  int64_t block_rows;  // rows of a block
+  int64_t block_rows;  // rows per block
   float c_inverse;     // 1 / c
 };
 
-// What becomes of dx, after NoBranch: nothing more. Such a function, made by Bind() in each thread,
-// takes a pack of dx, and may add to kSums more sums of the pack's columns. kRegisters: as
-// many as a thread needs, lest it spill, in rows of whole packs.
+// What happens to dx once it is computed; with NoBranch, nothing. Such a function, made by Bind()
+// in each thread, takes a pack of dx, and may add to kSums more sums of the pack's columns.
+// kRegisters: how many a thread needs, in rows of whole packs, so as not to spill.
 template <class T>
 struct NoBranchGradient {
   static constexpr int kSums = 0;
@@ -134,7 +134,7 @@ struct NoBranchGradient {
 };
 
 // With xhat = (x - mean) rstd and g = dy w:  dx = rstd (g - mean(g) - xhat mean(g xhat)), where
-// mean(g) stays out if not centred; dweight = sum over rows of dy xhat, dbias = that of dy. g is
+// mean(g) is left out if not centred; dweight = sum over rows of dy xhat, dbias = that of dy. g is
 // rounded, so that it cancels exactly against a mean of equal values.
 struct NormTerms {
   float xhat, g;
@@ -143,14 +143,14 @@ __device__ inline NormTerms TermsOf(float x, float dy, float w, float mean, floa
   return {(x - mean) * rstd, __fmul_rn(dy, w)};
 }
 
-// x / c, rounded as a division rounds it, but for quotients that are denormal or infinite.
+// x / c, rounded as a division rounds it, except for quotients that are denormal or infinite.
 __device__ inline float DivideByColumns(float x, float c, float c_inverse) {
   const float quotient = x * c_inverse;
   return fmaf(fmaf(-quotient, c, x), c_inverse, quotient);
 }
 
 // The sums of (g, g xhat) over each row, for rows too long for one block of NormBackwardKernel.
-// Grid: a block to a row. Shared memory: two f32 per warp. Deterministic.
+// Grid: one block per row. Shared memory: two f32 per warp. Deterministic.
 inline constexpr int kNormRowSumsThreads = 256;
 template <bool kAligned, class T, class W>
 __global__ void __launch_bounds__(kNormRowSumsThreads)
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kNormRowSumsThreads)
     const Packed<T> dy = LoadRow<kAligned, N>(in.dy + row * c, at, c);
     const Packed<W, N> w = LoadRow<kAligned, N>(in.weight, at, c);
 #pragma unroll
-    for (int i = 0; i < N; ++i) {  // beyond the row dy is zero
+    for (int i = 0; i < N; ++i) {  // past the row's end dy is zero
       const NormTerms t = TermsOf(ToFloat(x[i]), ToFloat(dy[i]), ToFloat(w[i]), mean, rstd);
       sum.x += t.g;
       sum.y += t.g * t.xhat;
@@ -186,9 +186,10 @@ struct NormRow {
 
 // One pass over memory: reads x and dy (and `added`), writes dx; and c sums per block. The next row
 // is read before this one is added up.
-// Grid: x is a block to `block_rows` rows, y to kNormColumns columns. A thread has the same columns
-// in each row: it adds up their dweight and dbias in registers. Shared memory: four f32 per warp;
-// one barrier a row. Deterministic: sums follow from the shape alone; no atomics.
+// Grid: x is one block per `block_rows` rows, y one per kNormColumns columns. A thread has the same
+// columns in each row: it adds up their dweight and dbias in registers. Shared memory: four f32 per
+// warp; one barrier per row. Deterministic: the order of sums depends only on the shape; no
+// atomics.
 template <Centring kCentring, int kWarps, bool kAligned, class T, class W, class Branch>
 __global__ void __launch_bounds__(kWarps* kWarpSize,
                                   kAligned ? 65536 / (kWarps * kWarpSize * Branch::kRegisters) : 1)
@@ -293,7 +294,7 @@ void NormForward(const LaunchName& name, Stream stream, const NormForwardRows<T,
   });
 }
 
-// Calls f(std::integral_constant<int, most>) with a size of blocks, in warps, that has room.
+// Calls f(std::integral_constant<int, most>) with a block size, in warps, that has room.
 template <class F>
 void DispatchNormWarps(int64_t warps, F&& f) {
   if (warps <= 3) return f(std::integral_constant<int, 3>());
@@ -301,7 +302,7 @@ void DispatchNormWarps(int64_t warps, F&& f) {
   f(std::integral_constant<int, kMostNormWarps>());
 }
 
-// Where the gradients of parameters go; what has no tensor is not wanted.
+// Where the gradients of parameters go; those without a tensor are not computed.
 struct NormParameterGradients {
   GradSink::Target weight{}, bias{}, branch_bias{};
 };

@@ -20,8 +20,9 @@ struct MaxAndSum {
   }
 };
 
-// Of a row of c elements, by the Threads threads of a block; all of them get it. `scratch`: shared
-// memory of 2 * Threads / 32 f32. The order of the sum follows from c and Threads.
+// For a row of c elements, by the Threads threads of a block; all of them get the result.
+// `scratch`: shared memory of 2 * Threads / 32 f32. The order of the sum depends only on c and
+// Threads.
 template <int Threads, bool kAligned, class T>
 __device__ inline MaxAndSum RowMaxAndSum(const T* row, int64_t c, float* scratch) {
   constexpr int N = kPackSize<T>;

@@ -34,7 +34,7 @@ struct Packed {
 template <class T>
 inline constexpr int kPackSize = 16 / static_cast<int>(sizeof(T));
 
-// Whether packs can start at p: for slices of tensors this is not given.
+// Whether packs can start at p, which is not given for slices of tensors.
 inline bool IsAligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 template <class... P>
 bool AllAligned16(const P*... p) {
@@ -99,8 +99,8 @@ __device__ inline void StoreStreaming(T* p, const Packed<T, N>& x) {
   internal::StoreBy(p, x, internal::StreamingWrite());
 }
 
-// The first n elements alone, from memory of any alignment, the others `otherwise`: for the ends of
-// rows, and for views that start anywhere.
+// Only the first n elements, from memory of any alignment; the others are `otherwise`: for the ends
+// of rows, and for views that start anywhere.
 template <class T, int N = kPackSize<T>>
 __device__ inline Packed<T, N> LoadSome(const T* p, int n, T otherwise) {
   Packed<T, N> x;

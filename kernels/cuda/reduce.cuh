@@ -10,8 +10,8 @@ inline constexpr int kWarpSize = 32;
 inline constexpr unsigned kFullWarp = 0xffffffffu;
 
 // The thread's warp in a one-dimensional block, by lane 0: so nvcc knows that it is the same in the
-// whole warp, and that a branch on it does not part the warp's threads. All 32 lanes of the warp
-// must call it.
+// whole warp, and that a branch on it does not make the warp diverge. All 32 lanes of the warp must
+// call it.
 __device__ inline int WarpOfBlock() {
   return __shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / kWarpSize, 0);
 }
@@ -31,9 +31,9 @@ struct MaxOp {
   }
 };
 
-// Over groups of `Width` neighbouring lanes (a power of two); every lane gets the group's result.
-// All 32 lanes of the warp must call it. The butterfly adds a + b on one side and b + a on the
-// other: equal bits.
+// Reduces over groups of `Width` neighbouring lanes (a power of two); every lane gets the group's
+// result. All 32 lanes of the warp must call it. The butterfly adds a + b on one side and b + a on
+// the other: equal bits.
 template <int Width = kWarpSize, class A, class Op>
 __device__ inline A WarpReduce(A x, const Op& op) {
 #pragma unroll
@@ -51,10 +51,10 @@ __device__ inline A WarpMax(A x) {
   return WarpReduce<Width>(x, MaxOp());
 }
 
-// Over a block of `Threads` threads (a multiple of 32, one-dimensional); every thread gets the
-// result. All threads of the block must call it; `scratch` is shared memory of Threads / 32
-// elements. Warps first, then their results by every warp alike. Synchronises on entry as well, so
-// that the scratch may be used again, or for something else, right after.
+// Reduces over a block of `Threads` threads (a multiple of 32, one-dimensional); every thread gets
+// the result. All threads of the block must call it; `scratch` is shared memory of Threads / 32
+// elements. Each warp is reduced first, then every warp reduces the warps' results. Synchronises on
+// entry as well, so that the scratch may be used again, or for something else, right after.
 template <int Threads, class A, class Op>
 __device__ inline A BlockReduce(A x, const Op& op, A* scratch, A identity) {
   static_assert(Threads % kWarpSize == 0 && Threads <= 1024);
@@ -72,7 +72,7 @@ template <int Threads, class A>
 __device__ inline A BlockSum(A x, A* scratch) {
   return BlockReduce<Threads>(x, SumOp(), scratch, A(0));
 }
-// Of values that are not below `lowest`.
+// The maximum of values that are not below `lowest`.
 template <int Threads, class A>
 __device__ inline A BlockMax(A x, A* scratch, A lowest) {
   return BlockReduce<Threads>(x, MaxOp(), scratch, lowest);

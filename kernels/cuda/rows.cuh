@@ -9,7 +9,8 @@
 
 namespace lockstep::cuda {
 
-// Whether each row of c elements of these matrices can be accessed in packs. Null is no obstacle.
+// Whether each row of c elements of these matrices can be accessed in packs. Null pointers are
+// fine.
 template <class T, class... P>
 bool AlignedRows(int64_t c, const T* first, const P*... more) {
   return c % kPackSize<T> == 0 && AllAligned16(first, more...);
@@ -66,7 +67,7 @@ void DispatchRowThreads(int64_t packs, F&& f) {
   f(std::integral_constant<int, 128>());
 }
 
-// For kernels that ask for no particular block: its size for rows of c elements in packs of n.
+// The block size for rows of c elements in packs of n, for kernels without needs of their own.
 inline unsigned RowThreads(int64_t c, int n) {
   return static_cast<unsigned>(std::clamp<int64_t>(CeilDiv(CeilDiv(c, n), 32) * 32, 32, 256));
 }

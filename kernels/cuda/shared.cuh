@@ -6,9 +6,9 @@
 // SHARED_ARRAY(float, sums, 32);       static: float sums[32], one per block
 // DYN_SHARED(float, tile);             dynamic: float* tile, as many bytes as the launch asked for
 //
-// Both at the top of a kernel's body (or of a function it always calls), never in a branch. All
-// DYN_SHARED of a kernel are the same memory. Contents are undefined at first. T without commas:
-// name it by `using` first.
+// Both go at the top of a kernel's body (or of a function it always calls), never in a branch. All
+// DYN_SHARED of a kernel are the same memory. Contents are initially undefined. T must not contain
+// commas: name it with `using` first.
 #ifdef CUDASIM
 
 #define SHARED_ARRAY(T, name, n) CUDASIM_SHARED_ARRAY(T, name, n)
@@ -17,7 +17,7 @@
 #else
 
 #define SHARED_ARRAY(T, name, n) __shared__ T name[n]
-// One declaration of the symbol for every T, else kernels of one file would disagree on its type.
+// One declaration of the symbol for every T, or kernels of one file would disagree on its type.
 #define DYN_SHARED(T, name)                                      \
   extern __shared__ __align__(16) unsigned char ls_dyn_shared[]; \
   T* name = reinterpret_cast<T*>(ls_dyn_shared)

@@ -6,8 +6,8 @@
 
 namespace lockstep::cuda {
 
-// A row-major walk over the elements of K tensors of one shape. Neighbouring dimensions that all
-// tensors step through evenly are merged, so contiguous tensors are one dimension. Passed to
+// A row-major walk over the elements of K tensors of the same shape. Neighbouring dimensions that
+// all tensors step through evenly are merged, so contiguous tensors are one dimension. Passed to
 // kernels by value.
 template <int K>
 struct StridedDims {
@@ -40,7 +40,7 @@ struct StridedDims {
   // Where element `index` of the shape lies in each tensor.
   __device__ void Offsets(int64_t index, int64_t (&offsets)[K]) const {
     for (int k = 0; k < K; ++k) offsets[k] = 0;
-    // Divisions of 64 bits cost several times those of 32.
+    // 64-bit divisions cost several times as much as 32-bit ones.
     if (index <= UINT32_MAX) {
       auto rest = static_cast<uint32_t>(index);
       for (int d = ndim - 1; d > 0; --d) {

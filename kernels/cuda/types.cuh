@@ -36,7 +36,7 @@ T* Data(const Tensor& x) {
   LS_CHECK(kDTypeOf<T> == x.dtype(), "Data<", kDTypeOf<T>, ">() of a tensor of ", x.dtype());
   return static_cast<T*>(x.raw_data());
 }
-// The same of an optional tensor: null where it is undefined.
+// The same for an optional tensor: null where it is undefined.
 template <class T>
 T* DataOrNull(const Tensor& x) {
   return x.defined() ? Data<T>(x) : nullptr;
@@ -46,7 +46,8 @@ __device__ inline float ToFloat(float x) { return x; }
 __device__ inline float ToFloat(bf16 x) { return __bfloat162float(x); }
 __device__ inline float ToFloat(f16 x) { return __half2float(x); }
 
-// Between any two element types; 16-bit floats go through f32 and are rounded to nearest even.
+// Converts between any two element types; 16-bit floats go through f32 and are rounded to nearest
+// even.
 template <class To, class From>
 __device__ inline To Convert(From x) {
   if constexpr (std::is_same_v<To, From>) {
@@ -89,7 +90,7 @@ void DispatchFloat(const char* op, DType dtype, F&& f) {
   }
 }
 
-// As DispatchFloat, with f16: gradients of casts may be of any float.
+// Like DispatchFloat, and f16: gradients of casts may have any floating dtype.
 template <class F>
 void DispatchAnyFloat(const char* op, DType dtype, F&& f) {
   switch (dtype) {

@@ -78,8 +78,8 @@ __device__ inline void Write(bf16* p, const float (&x)[4]) {
 
 // Updates the elements of a table's tensors by a Rule (kernels/update.h).
 // Does nothing where values->found_inf is set. One pass over memory, four elements at a time.
-// T: of the value, P: of the original, G: of the gradient.
-// Grid: kUpdateChunk elements of a tensor to a block. Shared memory: the coefficients, which one
+// T, P and G are the types of the value, the original and the gradient.
+// Grid: one block per kUpdateChunk elements of a tensor. Shared memory: the coefficients, which one
 // thread computes in f64. Deterministic: every element by one thread.
 template <class Rule, class T, class P, class G>
 __global__ void __launch_bounds__(kUpdateThreads)

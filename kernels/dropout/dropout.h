@@ -15,10 +15,10 @@ namespace ops {
 // dimension 0 counts samples. 0 <= p < 1.
 //
 // The mask is a function of (seed, step, site, place), where the place is the element's in the
-// tensor of the step's whole batch: sample first_sample + b of dimension 0. So it depends on
-// neither rank, micro-batch, device nor threads. `site` tells the places of a model apart: a hash
-// of the module's path. Saves those numbers, on the device, and draws the mask again in backward;
-// the state may have moved on by then. Throws ArgumentError if the state is on another device.
+// tensor of the step's whole batch: sample first_sample + b of dimension 0. So it does not depend
+// on rank, micro-batch, device or threads. `site` tells the dropouts of a model apart: a hash of
+// the module's path. Saves those numbers, on the device, and draws the mask again in backward, when
+// the state may have changed. Throws ArgumentError if the state is on another device.
 Tensor Dropout(const Tensor& x, double p, uint64_t site);
 
 }  // namespace ops

@@ -10,8 +10,8 @@ namespace lockstep::cuda {
 // What is known at launch.
 struct DropoutSetting {
   uint32_t threshold;
-  float scale;         // of what is kept
-  int64_t per_sample;  // elements of a sample
+  float scale;         // of kept elements
+  int64_t per_sample;  // elements per sample
 };
 inline DropoutSetting MakeDropoutSetting(double p, int64_t per_sample) {
   return {DropoutThreshold(p), static_cast<float>(1 / (1 - p)), per_sample};
@@ -47,9 +47,9 @@ __device__ inline ElementMask RedrawMask(const DropoutSetting& in, const int64_t
 }
 
 // Multiplies the pack that starts at element `begin` by the mask. Four neighbouring elements share
-// a block of random numbers: kWhole says that packs begin with a block, that is that samples are of
-// a multiple of four elements and so is `begin`. Else each element asks whether a new one begins,
-// which takes twice the registers.
+// a block of random numbers: kWhole says that packs begin with a block, that is, that `begin` and
+// the elements per sample are multiples of four. Otherwise each element checks whether a new one
+// begins, which takes twice the registers.
 template <bool kWhole, int N>
 __device__ inline void ApplyMask(const ElementMask& mask, int64_t begin, float (&x)[N]) {
   const Philox philox(mask.seed);

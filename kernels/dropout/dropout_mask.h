@@ -8,7 +8,7 @@
 namespace lockstep {
 
 // The Philox stream of a site at a step. Steps of one site never share a stream; streams of two
-// sites are as good as independent (the finaliser of Steele et al.'s SplitMix64, a bijection).
+// sites are effectively independent (the finaliser of Steele et al.'s SplitMix64, a bijection).
 LS_HOST_DEVICE constexpr uint64_t DropoutStream(uint64_t site, int64_t step) {
   uint64_t z = site + 0x9E3779B97F4A7C15ull * (static_cast<uint64_t>(step) + 1);
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -24,8 +24,8 @@ LS_HOST_DEVICE constexpr uint32_t DropoutThreshold(double p) {
 LS_HOST_DEVICE constexpr bool DropoutKeeps(uint32_t random, uint32_t threshold) {
   return (random >> 8) >= threshold;
 }
-// The same for number `index` of four. They are not indexed: that would put them into a GPU's local
-// memory.
+// The same with number `index` mod 4 of a block. The block is not indexed: that would put it into a
+// GPU's local memory.
 LS_HOST_DEVICE constexpr bool DropoutKeeps(const Philox::Block& random, uint64_t index,
                                            uint32_t threshold) {
   const uint32_t low = (index & 1) == 0 ? random.v[0] : random.v[1];

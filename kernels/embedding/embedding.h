@@ -11,9 +11,9 @@ namespace ops {
 // y[..., :] = weight[ids[...], :]. ids: i32 or i64 of any shape; weight: [V, C], floating. An id
 // outside [0, V) throws ArgumentError with the id, its position and V. Saves ids.
 //
-// The gradient of a row is the sum, in order of position and in f32 at least, of the gradients of
-// the places where its id stands; it is added to what the sink holds (tied output heads) and may
-// have another dtype than the weight.
+// The gradient of a row is the sum, in order of position and in f32 or wider, of the gradients at
+// the places of its id; it is added to what the sink holds (tied output heads) and may have another
+// dtype than the weight.
 Tensor Embedding(const Tensor& ids, const Tensor& weight);
 
 }  // namespace ops

@@ -67,7 +67,7 @@ OpCase Make() {
   };
   c.errors = [] {
     return std::vector<ErrorSample>{
-        // Ids are looked at on the CPU alone: other devices could not tell the host.
+        // Ids are checked only on the CPU: other devices could not report to the host.
         {"id too large",
          [](Device) {
            ops::Embedding(Tensor::FromVector<int32_t>({0, 1, 2, 0, 65, 1}, {2, 3}),

@@ -27,7 +27,7 @@ void EmbeddingForwardCpu(Stream, const Tensor& ids, const Tensor& weight, const 
   });
 }
 
-// Where each id stands: positions[start[v]] ... positions[start[v + 1] - 1], ascending.
+// Where each id occurs: positions[start[v]] ... positions[start[v + 1] - 1], ascending.
 struct Places {
   std::vector<int64_t> start, positions;
 };

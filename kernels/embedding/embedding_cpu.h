@@ -1,4 +1,4 @@
-// Shared by the CPU implementations of the ops that look rows up by id.
+// Shared by the CPU implementations of the ops that look up rows by id.
 #pragma once
 
 #include "kernels/cpu/elementwise.h"

@@ -7,9 +7,9 @@
 namespace lockstep::cuda {
 namespace {
 
-// y[i] = weight[ids[i]]: one pass over memory. The host cannot be told of an id outside of [0, v):
+// y[i] = weight[ids[i]]: one pass over memory. An id outside [0, v) cannot be reported to the host:
 // its row is NaN.
-// Grid: a block to an id. No shared memory.
+// Grid: one block per id. No shared memory.
 template <bool kAligned, class T, class I>
 __global__ void EmbeddingForwardKernel(const I* ids, const T* weight, int64_t v, int64_t c, T* y) {
   constexpr int N = kPackSize<T>;
@@ -29,8 +29,8 @@ __global__ void EmbeddingForwardKernel(const I* ids, const T* weight, int64_t v,
 }
 
 // dweight[v] = the sum of dy[i] over the places i of id v, in their order, or += that.
-// Grid: a block to a row of the weight. No shared memory. Deterministic: one thread adds up a
-// channel; four rows of dy are under way at a time.
+// Grid: one block per row of the weight. No shared memory. Deterministic: one thread adds up a
+// channel; four rows of dy are in flight at a time.
 template <bool kAligned, class T, class D>
 __global__ void EmbeddingBackwardKernel(const int* start, const int* positions, const T* dy,
                                         int64_t c, D* dweight, bool accumulate) {

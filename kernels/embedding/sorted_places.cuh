@@ -1,4 +1,4 @@
-// Where each id stands: a stable sort of the positions of a text by id, on the device.
+// Where each id occurs: a stable sort of the positions of a text by id, on the device.
 #pragma once
 
 #include "core/cuda/launch.h"
@@ -20,7 +20,7 @@ inline constexpr int kRadixBits = 8, kRadix = 1 << kRadixBits;
 inline constexpr int kRadixTile = 1024;  // keys that one warp takes in turn
 inline constexpr int kRadixScanThreads = 256;
 
-// The key of an id: itself, or v, behind all others, where it is none of [0, v).
+// The key of an id: itself, or v, after all others, if it is outside [0, v).
 template <class I>
 __device__ inline int RadixKey(I id, int v) {
   return id >= 0 && id < v ? static_cast<int>(id) : v;
@@ -39,7 +39,7 @@ __device__ inline unsigned SameDigit(bool active, int digit) {
 }
 
 // counts[digit, tile]: how many keys of a tile have the digit.
-// Grid: a warp to a tile. Shared memory: the tile's counts. Deterministic.
+// Grid: one warp per tile. Shared memory: the tile's counts. Deterministic.
 template <class I>
 __global__ void __launch_bounds__(kWarpSize)
     RadixCountKernel(const I* keys, int n, int v, int shift, int* counts) {
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kRadixScanThreads) RadixScanKernel(int* counts
 }
 
 // Moves keys and positions to where the scanned counts say; equal digits keep their order.
-// positions null: key i stands at position i. Grid and shared memory as RadixCountKernel.
+// positions null: key i is at position i. Grid and shared memory as in RadixCountKernel.
 template <class I>
 __global__ void __launch_bounds__(kWarpSize)
     RadixScatterKernel(const I* keys, const int* positions, int n, int v, int shift,
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kWarpSize)
 }
 
 // start[k] = the first place of a key of at least k, for k in [0, v].
-// Grid: a thread to each place, and one behind the last; a thread fills what its key skips.
+// Grid: one thread per place, and one past the last; a thread fills what its key skips.
 __global__ void __launch_bounds__(kElementwiseThreads)
     SegmentStartsKernel(const int* sorted_keys, int n, int v, int* start) {
   const int64_t i = GlobalThread();
@@ -131,13 +131,13 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 
 }  // namespace internal
 
-// Of ids [n] for rows [0, v); others stand nowhere. Nothing is read back to the host, and there are
-// no atomics: as many passes of a radix sort as v has bytes.
+// Sorts ids [n] for rows [0, v); others get no place. Nothing is read back to the host, and there
+// are no atomics: as many passes of a radix sort as v has bytes.
 inline SortedPlaces SortPlaces(Stream stream, const Tensor& ids, int64_t v) {
   using namespace internal;
   constexpr int64_t kMost = int64_t{1} << 30;
   LS_CHECK(ids.numel() <= kMost && v < kMost, "embedding: ", ids.numel(), " ids of ", v,
-           " rows are more than the gradient on CUDA is made for (2^30)");
+           " rows are more than the gradient on CUDA can sort (2^30)");
   const int n = static_cast<int>(ids.numel()), rows = static_cast<int>(v);
   const int tiles = static_cast<int>(CeilDiv(n, kRadixTile));
   const auto empty = [&](const Shape& shape) {

@@ -6,7 +6,7 @@
 
 namespace lockstep::cpu {
 
-// y = function.Forward(x), computed in Acc<T>. x and y: contiguous, of T, of one size.
+// y = function.Forward(x), computed in Acc<T>. x and y: contiguous, of type T and of the same size.
 template <class T, class Function>
 void ElementwiseForward(Function function, const Tensor& x, const Tensor& y) {
   const T* in = x.data<T>();

@@ -11,10 +11,10 @@ namespace ops {
 
 // y = (x - mean) / sqrt(variance + eps) * weight + bias over the last dimension, with the biased
 // variance. x: [..., C] floating; weight: [C]; bias: [C], or undefined for none. weight and bias
-// are f32 or have the dtype of x. Computes in f32 at least, the variance in a second pass over the
+// are f32 or have the dtype of x. Computes in f32 or wider, the variance in a second pass over the
 // centred values. Saves x, weight, and per row the mean and 1 / sqrt(variance + eps).
 //
-// The gradients of weight and bias are summed over blocks of rows that depend on the shape alone.
+// The gradients of weight and bias are summed over blocks of rows that depend only on the shape.
 Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, double eps = 1e-5);
 
 }  // namespace ops
@@ -23,7 +23,8 @@ Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
 inline constinit Slot<void(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
                            const Tensor& y, const Tensor& mean, const Tensor& rstd)>
     layer_norm_forward{"layer_norm_forward"};
-// Gradients whose tensor is undefined are not computed. dx has x's dtype, the others any floating.
+// Gradients whose tensor is undefined are not computed. dx has x's dtype, the others any floating
+// dtype.
 inline constinit Slot<void(const Tensor& x, const Tensor& weight, const Tensor& mean,
                            const Tensor& rstd, const Tensor& dy, const GradSink::Target& dx,
                            const GradSink::Target& dweight, const GradSink::Target& dbias)>

@@ -49,7 +49,8 @@ OpCase Make() {
     strided.inputs[0].non_contiguous = true;
     OpSample mixed = Sample("weights of f32", {.shape = {4, 24}});
     for (size_t i : {1, 2}) mixed.inputs[i].dtype = DType::kF32;
-    // Rows beyond what a block of threads keeps, and beyond its memory for their gradients' sums.
+    // Rows longer than what a block of threads keeps, and than its memory for their gradients'
+    // sums.
     std::vector<OpSample> long_rows = {Sample("long rows", {.shape = {3, 4613}}),
                                        Sample("long rows of whole packs", {.shape = {3, 4624}}),
                                        Sample("very long rows", {.shape = {2, 12400}})};

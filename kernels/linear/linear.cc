@@ -21,7 +21,7 @@ Shape WithLast(Shape shape, int64_t last) {
 
 class LinearNode : public Node {
  public:
-  // x is kept for the weight's gradient, the weight for that of x: undefined where not wanted.
+  // x is kept for the weight's gradient, the weight for that of x: undefined where not needed.
   LinearNode(const Tensor& x, const Tensor& weight, const Shape& weight_shape,
              const Tensor& pre_activation, Activation activation)
       : Node("linear"),
@@ -35,8 +35,8 @@ class LinearNode : public Node {
                 std::span<GradSink> sinks) override {
     const Stream stream = CurrentStream(grads[0].device());
     const Tensor dy = GradientBeforeActivation(stream, grads[0]);
-    // If x is the result of a linear with an activation, and of no other use, then its gradient
-    // takes that activation's derivative while it is still in the cache.
+    // If x is the result of a linear with an activation, and has no other use, then its gradient
+    // takes in that activation's derivative while it is still in the cache.
     auto* before = dynamic_cast<LinearNode*>(sinks[0].receiver());
     if (before != nullptr && before->activation_ == Activation::kNone) before = nullptr;
     LinearBackwardArgs args;
@@ -79,7 +79,7 @@ class LinearNode : public Node {
   }
 
  private:
-  // Of the output, as a matrix, times the activation's derivative.
+  // The gradient of the output, as a matrix, times the activation's derivative.
   Tensor GradientBeforeActivation(Stream stream, const Tensor& grad) const {
     const bool overwrite = MayOverwrite(grad);
     const Tensor dy = AsMatrix(grad.Contiguous());
@@ -94,7 +94,7 @@ class LinearNode : public Node {
   SavedTensor x_, weight_, pre_activation_;
   Shape weight_shape_;
   Activation activation_;
-  bool activation_is_done_ = false;  // gradients come with the activation's derivative in them
+  bool activation_is_done_ = false;  // incoming gradients include the activation's derivative
 };
 
 void Check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
@@ -104,13 +104,13 @@ void Check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
            "linear: weight must be [N, ", x.dim(-1), "] (out, in) for x of shape ", x.shape(),
            ", got ", weight.Describe());
   LS_CHECK(weight.dtype() == x.dtype() && weight.device() == x.device(),
-           "linear: x and weight must have one dtype and device, got ", x.Describe(), " and ",
+           "linear: x and weight must have the same dtype and device, got ", x.Describe(), " and ",
            weight.Describe(), ": cast one of them");
   if (!bias.defined()) return;
   LS_CHECK(bias.shape() == Shape({weight.dim(0)}), "linear: bias must be [", weight.dim(0),
            "] for a weight of shape ", weight.shape(), ", got ", bias.Describe());
   LS_CHECK(bias.dtype() == x.dtype() && bias.device() == x.device(),
-           "linear: x and bias must have one dtype and device, got ", x.Describe(), " and ",
+           "linear: x and bias must have the same dtype and device, got ", x.Describe(), " and ",
            bias.Describe(), ": cast one of them");
 }
 

@@ -14,28 +14,28 @@ enum class Activation {
 namespace ops {
 
 // y = activation(x weight^T + bias).
-// x [..., K], weight [N, K] (as torch keeps it), bias [N] or undefined; y [..., N]; all of one
-// floating dtype. Sums over K are in f32 at least and rounded once. K = 0 gives the bias.
-// Saves x and weight, and with an activation what goes into it. The weight's gradient may be of
+// x [..., K], weight [N, K] (as in torch), bias [N] or undefined; y [..., N]; all of the same
+// floating dtype. Sums over K are in f32 or wider and rounded once. K = 0 gives the bias.
+// Saves x and weight, and the activation's input if there is one. The weight's gradient may be of
 // another dtype (an f32 main gradient of a bf16 weight).
 Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
               Activation activation = Activation::kNone);
 
 }  // namespace ops
 
-// Of up to this many rows M, each has the bits that it has alone: what makes the text of a prompt
-// that is generated in a batch the same as by itself.
+// Up to this many rows M each have the same bits as alone, so that a prompt's text generated in a
+// batch is the same as by itself.
 inline constexpr int64_t kFewRows = 16;
 
-// The low-level operations. Tensors are contiguous; M is the product of all dimensions of x but the
-// last. Arguments are structs so that scales of FP8 operands can join them.
+// The low-level operations. Tensors are contiguous; M is the product of all dimensions of x except
+// the last. Arguments are structs so that scales of FP8 operands can join them.
 
 struct LinearForwardArgs {
   Tensor x;       // [M, K]
   Tensor weight;  // [N, K]
   Tensor bias;    // [N] or undefined
   Activation activation = Activation::kNone;
-  Tensor pre_activation;  // [M, N], written; undefined: not wanted, or no activation
+  Tensor pre_activation;  // [M, N], written; undefined: not needed, or no activation
   Tensor y;               // [M, N], written
 };
 inline constinit Slot<void(const LinearForwardArgs&)> linear_forward{"linear_forward"};
@@ -51,7 +51,7 @@ inline constinit Slot<void(const LinearBackwardActivationArgs&)> linear_backward
     "linear_backward_activation"};
 
 // dx = dy weight, dweight = dy^T x, dbias = the sum of dy's rows; or += these. Each may be
-// undefined: not wanted. dweight and dbias may be of another dtype than dy and x. With an
+// undefined: not needed. dweight and dbias may have another dtype than dy and x. With an
 // activation, whose result x was, dx = (dy weight) * activation'(pre_activation), not with
 // accumulate_x.
 struct LinearBackwardArgs {

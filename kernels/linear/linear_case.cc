@@ -126,7 +126,7 @@ std::vector<ErrorSample> Errors() {
        [=](Device d) {
          ops::Linear(zeros({4, 3}, d), zeros({5, 3}, d, DType::kF64));
        },
-       "linear: x and weight must have one dtype and device, got f32[4, 3]"},
+       "linear: x and weight must have the same dtype and device, got f32[4, 3]"},
       {"wrong_bias",
        [=](Device d) {
          ops::Linear(zeros({4, 3}, d), zeros({5, 3}, d), zeros({3}, d));

@@ -6,13 +6,13 @@
 namespace lockstep::cuda {
 namespace {
 
-// ---- Few rows: each has the bits that it has alone, which cuBLASLt does not promise. ----
+// ---- Few rows: each has the same bits as alone, which cuBLASLt does not promise. ----
 
 constexpr int kFewRowsThreads = 256, kFewRowsColumns = kFewRowsThreads / kWarpSize;
 
 // y = activation(x weight^T + bias) for up to Rows rows of x. The weight is read once.
-// Grid: a warp to a column of y, eight to a block. No shared memory. Deterministic: the order of a
-// sum follows from k alone, whatever the number of rows and the alignment.
+// Grid: one warp per column of y, eight per block. No shared memory. Deterministic: the order of a
+// sum depends only on k, not on the number of rows or the alignment.
 template <int Rows, bool kAligned, class T>
 __global__ void __launch_bounds__(kFewRowsThreads)
     LinearFewRowsKernel(const T* x, const T* weight, const T* bias, int64_t m, int64_t n, int64_t k,
@@ -101,7 +101,7 @@ void LinearBackwardActivationCuda(Stream stream, const LinearBackwardActivationA
 }
 
 // cuBLASLt could sum dy's rows while it multiplies (CUBLASLT_EPILOGUE_BGRADB), but in an order that
-// follows from the algorithm it chose: a bias would get other bits when its weight is frozen, or
+// depends on the algorithm it chose: a bias would get different bits when its weight is frozen, or
 // when its gradient is added to. So they are summed here, in one more pass over dy.
 void BackwardBias(Stream stream, const LinearBackwardArgs& args) {
   DispatchFloat("linear", args.dy.dtype(), [&](auto tag) {

@@ -1,6 +1,6 @@
 // Products with few rows, as in generating text: y [M, N] = x [M, K] weight [N, K]^T for M up to
 // kFewRows. Such a product is as fast as the weight can be read, so each weight is read once, and
-// the sum over K has an order that depends on K alone: lane l of kStep adds the products of the
+// the sum over K has an order that depends only on K: lane l of kStep adds the products of the
 // elements l, l + kStep, ...; then the lanes are added in pairs. So a row has the same bits in any
 // batch.
 #pragma once
@@ -126,7 +126,7 @@ class FewRows {
   }
 };
 
-// Of all outputs; M is at most kFewRows.
+// Computes all outputs; M is at most kFewRows.
 template <class T>
 void LinearFewRows(const LinearForwardArgs& args) {
   using A = Acc<T>;

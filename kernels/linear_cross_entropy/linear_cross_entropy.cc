@@ -12,7 +12,7 @@ namespace {
 
 class LinearCrossEntropyNode : public Node {
  public:
-  // dx [N, C] and dweight are the gradients of the sum of the losses; undefined where not wanted.
+  // dx [N, C] and dweight are the gradients of the sum of the losses; undefined where not needed.
   LinearCrossEntropyNode(const Tensor& x, const Tensor& dx, const Tensor& dweight,
                          const Tensor& scale)
       : Node("linear_cross_entropy"),
@@ -31,7 +31,7 @@ class LinearCrossEntropyNode : public Node {
     if (needs[0]) {
       args.grad = dx_.Unpack();
       if (!GraphIsRetained()) dx_.Reset();
-      // In place where nobody else holds it. Always handed over, never opened, so that the bits do
+      // In place where nothing else holds it. Always handed over, never opened, so that the bits do
       // not depend on that.
       const bool last = args.grad.storage().unique();
       if (last) args.grad.storage().BumpVersion();
@@ -58,7 +58,7 @@ class LinearCrossEntropyNode : public Node {
   DType dtype_;  // of x and of the weight
 };
 
-// What a chunk of rows reads and writes; rows [begin, end) of it.
+// What a chunk of rows reads and writes.
 struct Rows {
   Tensor x, targets, losses, dx;  // dx may be undefined
 

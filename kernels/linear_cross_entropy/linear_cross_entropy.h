@@ -10,22 +10,23 @@ namespace lockstep {
 namespace ops {
 
 // SoftmaxCrossEntropy(Linear(x, weight), targets, reduction, ignore_index), chunk by chunk:
-// the logits [N, V] stand in memory for at most `chunk_rows` of the N rows at once. As few chunks
-// as that allows, of equal size but for the last. x [..., C], weight [V, C], both of one floating
-// dtype; targets [...], i32 or i64; the result is a scalar, f64 for f64 inputs, else f32. reduction
-// is kSum or kMean: a gradient per row of kNone could not be applied to sums over rows.
+// the logits [N, V] are in memory for at most `chunk_rows` of the N rows at once. There are as few
+// chunks as that allows, of equal size except for the last. x [..., C], weight [V, C], both of the
+// same floating dtype; targets [...], i32 or i64; the result is a scalar, f64 for f64 inputs, else
+// f32. reduction is kSum or kMean: a gradient per row of kNone could not be applied to sums over
+// rows.
 //
-// Gradients are made in forward, while a chunk's logits are there: those that need none cost
+// Gradients are computed in forward, while a chunk's logits exist: inputs that need none cost
 // nothing, and nothing is multiplied twice. They are those of the sum, whose logits' gradients are
 // within [-1, 1] and so suit 16-bit floats whatever the upstream gradient is; backward multiplies
 // them by it, on the device. Saves them: [N, C] of the inputs' dtype, which is passed on, and [V,
-// C] in f32 at least, for the weight's gradient is added up over chunks. So chunks take less memory
+// C] in f32 or wider, because the weight's gradient is added up over chunks. So chunks save memory
 // where N is well above C. Writing to the inputs before backward changes nothing.
 //
-// The results are those of the ops one after the other but for rounding: the weight's gradient is a
+// The results are those of the ops one after the other up to rounding: the weight's gradient is a
 // sum of the chunks' sums, so its bits depend on chunk_rows, and both gradients are scaled last.
-// Where N <= chunk_rows, and for chunk_rows = 0 (no limit), it is the ops one after the other. Bits
-// do not depend on threads.
+// Where N <= chunk_rows, and for chunk_rows = 0 (no limit), it runs the ops one after the other.
+// Bits do not depend on threads.
 // Throws ArgumentError for a target outside [0, V) that is not ignore_index (on the CPU).
 Tensor LinearCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                           Reduction reduction, int64_t chunk_rows, int64_t ignore_index = -1);

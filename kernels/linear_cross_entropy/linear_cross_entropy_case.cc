@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int64_t kIgnore = 2;  // a target that samples do draw
+constexpr int64_t kIgnore = 2;  // a target that samples contain
 
 // in: x [..., C], weight [V, C], targets [...].
 std::vector<RefTensor> Reference(std::span<const RefTensor> in, Reduction reduction,
@@ -53,7 +53,7 @@ OpSample Benchmark(const std::string& name, int64_t rows, int64_t chunk_rows) {
   const auto n = static_cast<double>(rows);
   s.flops = 2 * n * kC * kV + 15 * n * kV;
   s.elements_moved = n * kC + kC * kV;
-  // Backward of the chunked op scales what forward has made.
+  // Backward of the chunked op scales what forward computed.
   s.backward_flops = chunk_rows == 0 ? 2 * s.flops : kC * (kV + n);
   s.backward_elements_moved = chunk_rows == 0 ? 2 * s.elements_moved : 2 * s.elements_moved;
   s.benchmark_only = true;
@@ -117,7 +117,7 @@ std::vector<ErrorSample> Errors() {
            "linear_cross_entropy: the losses must be added up: use kSum or kMean"},
           {"negative_chunk", run({4, 3}, {5, 3}, {4}, 0, Reduction::kSum, -1),
            "linear_cross_entropy: chunk_rows must be at least 0 (0: no limit), got -1"},
-          // Targets are looked at on the CPU alone: other devices could not tell the host.
+          // Targets are checked only on the CPU: other devices could not report to the host.
           {"target_of_a_later_chunk",
            [](Device) {
              const Tensor x = Tensor::Zeros({5, 3}, DType::kF32);

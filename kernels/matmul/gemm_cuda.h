@@ -8,14 +8,14 @@
 
 namespace lockstep::cuda {
 
-// C = op(A) op(B), or C += that; row-major and dense; op transposes where told. For each of a
+// C = op(A) op(B), or C += that; row-major and dense; op transposes where requested. For each of a
 // batch.
 //
 // A and B are f32 or bf16, C is either. Products are summed in f32 and rounded to C's dtype once.
 // cuBLASLt multiplies wherever it can; a plain kernel does the rest: f32 products into bf16,
-// layouts that cuBLASLt refuses. gelu and its derivative join a bf16 product; of an f32 one they
-// are a pass of their own, since cuBLASLt has no fused kernel there. What is slower than it need be
-// is noted (core/kernel_choices.h). Equal calls give equal bits.
+// layouts that cuBLASLt refuses. gelu and its derivative are fused into a bf16 product; for an f32
+// one they are a separate pass, since cuBLASLt has no fused kernel there. What is slower than it
+// could be is noted (core/kernel_choices.h). Equal calls give equal bits.
 struct GemmArgs {
   bool transpose_a = false, transpose_b = false;
   int64_t m = 0, n = 0, k = 0;
@@ -27,11 +27,11 @@ struct GemmArgs {
   bool accumulate = false;
   int64_t batch = 1;  // matrices follow one another without gaps
 
-  // What happens to a product on its way out. Of C's dtype; not with accumulate.
+  // What happens to a product on its way out. All have C's dtype; not with accumulate.
   const void* bias = nullptr;        // [n], added to each row
   bool gelu = false;                 // C = gelu(op(A) op(B) + bias), in its tanh form
-  void* pre_activation = nullptr;    // with gelu: what went into it, as C lies; may be null
-  const void* gelu_input = nullptr;  // C = (op(A) op(B)) * gelu'(this), which lies as C; no bias
+  void* pre_activation = nullptr;    // with gelu: its input, laid out as C; may be null
+  const void* gelu_input = nullptr;  // C = (op(A) op(B)) * gelu'(this), laid out as C; no bias
 };
 
 void Gemm(Stream stream, const GemmArgs& args);

@@ -17,7 +17,7 @@ Tensor AsBatch(const Tensor& x, bool merge_rows) {
 
 class MatMulNode : public Node {
  public:
-  // a is kept for b's gradient and the reverse: undefined where not wanted.
+  // a is kept for b's gradient and vice versa: undefined where not needed.
   MatMulNode(const Tensor& a, const Tensor& b, const Shape& a_shape, const Shape& b_shape)
       : Node("matmul"),
         a_(a, "the first factor of matmul"),
@@ -59,7 +59,7 @@ void Check(const Tensor& a, const Tensor& b) {
   LS_CHECK(b.defined() && b.ndim() >= 2 && b.dim(-2) == a.dim(-1), "matmul: b must be [..., ",
            a.dim(-1), ", N] for a of shape ", a.shape(), ", got ", b.Describe());
   LS_CHECK(b.dtype() == a.dtype() && b.device() == a.device(),
-           "matmul: a and b must have one dtype and device, got ", a.Describe(), " and ",
+           "matmul: a and b must have the same dtype and device, got ", a.Describe(), " and ",
            b.Describe(), ": cast one of them");
   bool fits = b.ndim() == 2 || b.ndim() == a.ndim();
   for (int i = 0; fits && b.ndim() > 2 && i + 2 < a.ndim(); ++i) fits = a.dim(i) == b.dim(i);

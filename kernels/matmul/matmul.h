@@ -9,15 +9,15 @@ namespace lockstep {
 namespace ops {
 
 // c = a b over the last two dimensions. a [..., M, K] and b [..., K, N] with equal leading
-// dimensions, or b [K, N] for all of them; c [..., M, N]. One floating dtype; sums over K are in
-// f32 at least and rounded once; K = 0 gives zeros. Saves a and b.
+// dimensions, or b [K, N] for all of them; c [..., M, N]. All have the same floating dtype; sums
+// over K are in f32 or wider and rounded once; K = 0 gives zeros. Saves a and b.
 Tensor MatMul(const Tensor& a, const Tensor& b);
 
 }  // namespace ops
 
 // c = op(a) op(b), or c += that, for each of a batch; op transposes the last two dimensions. All
 // contiguous: a [batch, m, k] (or [batch, k, m] if transposed), b [batch, k, n], c [batch, m, n]. c
-// may be of another dtype than a and b. A struct so that scales of FP8 operands can join.
+// may have another dtype than a and b. A struct so that scales of FP8 operands can join.
 struct MatMulArgs {
   bool transpose_a = false, transpose_b = false;
   Tensor a, b;

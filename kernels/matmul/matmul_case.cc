@@ -75,7 +75,7 @@ std::vector<ErrorSample> Errors() {
        [=](Device d) {
          ops::MatMul(zeros({4, 3}, d), zeros({3, 2}, d, DType::kF64));
        },
-       "matmul: a and b must have one dtype and device, got f32[4, 3]"},
+       "matmul: a and b must have the same dtype and device, got f32[4, 3]"},
       {"batch",
        [=](Device d) {
          ops::MatMul(zeros({2, 4, 3}, d), zeros({5, 3, 2}, d));

@@ -29,7 +29,7 @@ struct GemmOperands {
   const C* gelu_input;  // or null
 };
 
-// Grid: a block to a tile of 32 x 32 of C, tiles of a row of C side by side, matrices of the batch
+// Grid: one block per tile of 32 x 32 of C, tiles of a row of C side by side, matrices of the batch
 // one after the other; a thread has four rows of a column. Shared memory: a tile of A and one of B.
 // Deterministic: sums run over k in order.
 template <class T, class C>
@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(kThreads) GemmKernel(GemmOperands<T, C> g) {
   }
 }
 
-// y = gelu(z), or y = dy gelu'(z) where there is dy; y may be z or dy. One pass over memory.
-// Grid: threads to packs. No shared memory; every element by one thread.
+// y = gelu(z), or y = dy gelu'(z) if there is a dy; y may be z or dy. One pass over memory.
+// Grid: one thread per pack. No shared memory; every element by one thread.
 template <bool kDerivative, class C>
 __global__ void __launch_bounds__(kElementwiseThreads)
     GeluOfProductKernel(const C* z, const C* dy, int64_t n, C* y, bool aligned) {
@@ -141,7 +141,7 @@ void PlainGemm(Stream stream, const GemmArgs& args) {
   });
 }
 
-// ---- What it does. ----
+// ---- What cuBLASLt does. ----
 
 // Row-major matrices are the transposes of column-major ones, and C^T = op(B)^T op(A)^T.
 BlasLtMatmul ColumnMajor(const GemmArgs& args) {
@@ -184,7 +184,7 @@ bool TryBlasLt(Stream stream, const GemmArgs& args) {
   return types && args.k > 0 && RunBlasLt(stream, ColumnMajor(args));
 }
 
-// The product, and then gelu or its derivative in a pass of its own.
+// The product, and then gelu or its derivative in a separate pass.
 bool TryGeluApart(Stream stream, const GemmArgs& args) {
   GemmArgs product = args;
   product.gelu = false;
@@ -210,7 +210,7 @@ void MultiplyByGeluDerivative(Stream stream, DType dtype, const void* z, const v
 
 namespace {
 
-// Why cuBLASLt cannot join gelu, or its derivative, to a bf16 product; null: it can.
+// Why cuBLASLt cannot fuse gelu, or its derivative, into a bf16 product; null: it can.
 const char* WhyGeluApart(const GemmArgs& args) {
   if (args.n % 8 != 0)
     return "gelu is a pass of its own, since the number of columns is not a multiple of 8";

@@ -48,7 +48,7 @@ void CheckWindowsSeeInput(const char* what, const WindowAxis& axis) {
 WindowAxis Axis(const char* what, int64_t in, int64_t kernel, int64_t stride, int64_t padding,
                 int64_t dilation, bool ceil_mode) {
   LS_CHECK(padding >= 0 && padding <= kernel / 2,
-           "max_pool2d: padding must be at most half of the kernel over the ", what, ", got ",
+           "max_pool2d: padding must be at most half of the kernel for the ", what, ", got ",
            padding, " for a kernel of ", kernel);
   const WindowAxis axis = MakeWindowAxis(
       "max_pool2d", what, in, kernel, stride == 0 ? kernel : stride, padding, dilation, ceil_mode);

@@ -85,12 +85,12 @@ std::vector<ErrorSample> Errors() {
           {"no pixels", pool({1, 1, 0, 4}, {}),
            "max_pool2d: images must have 1 to 2^31 - 1 pixels, got 0 x 4"},
           {"padding", pool({1, 1, 4, 4}, {.kernel = 3, .padding = {1, 2}}),
-           "max_pool2d: padding must be at most half of the kernel over the columns, got 2 for a "
+           "max_pool2d: padding must be at most half of the kernel for the columns, got 2 for a "
            "kernel of 3"},
           {"window too large", pool({1, 1, 2, 4}, {.kernel = 3}),
            "max_pool2d: the window spans 3 rows, the input has 2"},
           {"negative stride", pool({1, 1, 4, 4}, {.stride = -1}),
-           "max_pool2d: over the rows kernel, stride and dilation must be at least 1"},
+           "max_pool2d: for the rows, kernel, stride and dilation must be at least 1"},
           {"nothing but padding",
            pool({1, 1, 2, 2}, {.kernel = 2, .stride = 1, .padding = 1, .dilation = 3}),
            "max_pool2d: window 0 of the rows (kernel 2, stride 1, padding 1, dilation 3) holds "

@@ -7,7 +7,7 @@ namespace lockstep::cuda {
 namespace {
 
 // The first of the largest in row-major order; a NaN wins, the first of them.
-// Grid: threads to elements of y [planes, H', W']. No shared memory.
+// Grid: one thread per element of y [planes, H', W']. No shared memory.
 template <class T>
 __global__ void __launch_bounds__(kElementwiseThreads)
     MaxPoolForwardKernel(WindowAxis rows, WindowAxis columns, const T* x, int64_t n, T* y,
@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 }
 
 // dx = the sum of dy over the windows whose maximum it is, or += that.
-// Grid: threads to elements of dx [planes, H, W]. No shared memory. Deterministic: one thread adds
-// up an element, in f32, over the taps in order; rounded once.
+// Grid: one thread per element of dx [planes, H, W]. No shared memory. Deterministic: one thread
+// adds up an element, in f32, over the taps in order; rounded once.
 template <class T>
 __global__ void __launch_bounds__(kElementwiseThreads)
     MaxPoolBackwardKernel(WindowAxis rows, WindowAxis columns, const T* dy, const int* index,

@@ -22,7 +22,7 @@ std::vector<OpCase> MakeAll() {
   for (size_t i = 1; i < cases.size(); ++i) {
     if (cases[i].name == cases[i - 1].name) {
       throw Error(StrCat("two OpCases are named '", cases[i].name,
-                         "'; an OpCase bears the name of its folder"));
+                         "'; an OpCase must have the name of its folder"));
     }
   }
   return cases;

@@ -1,5 +1,6 @@
-// One declaration per op, from which come: each device against the fp64 reference in every dtype, a
-// run-twice bitwise check, the fp64 gradient check, the error checks, and the microbenchmark.
+// One declaration per op, from which are derived: a comparison of each device with the fp64
+// reference in every dtype, a run-twice bitwise check, the fp64 gradient check, the error checks,
+// and the microbenchmark.
 #pragma once
 
 #include <functional>
@@ -42,7 +43,7 @@ struct OpSample {
   // forward must move, per byte of element size (1 per element read or written).
   double flops = 0;
   double elements_moved = 0;
-  // The same of backward, without forward; 0: twice forward's, as a GEMM's is.
+  // The same for backward, without forward; 0: twice forward's, as for a GEMM.
   double backward_flops = 0, backward_elements_moved = 0;
   bool benchmark_only = false;  // too large for the tests
   // False where the fp64 run rounds on the way (a cast to f32): gradients are then only compared
@@ -72,8 +73,8 @@ struct OpCase {
   std::function<std::vector<OpSample>()> samples;
   std::function<std::vector<ErrorSample>()> errors;
   std::map<DType, Tolerance> tolerances;  // default: DefaultTolerance
-  // Of a gradient against the f64 backward; default: twice that of the results. Required to say why
-  // where looser than twice the ceiling.
+  // For a gradient against the f64 backward; default: twice that of the results. Must say why where
+  // it is looser than twice the ceiling.
   std::map<DType, Tolerance> gradient_tolerances;
   bool differentiable = true;
 };
@@ -84,7 +85,7 @@ Tolerance DefaultTolerance(DType dtype);
 Tolerance ForwardTolerance(const OpCase& c, DType dtype);
 Tolerance GradientTolerance(const OpCase& c, DType dtype);
 
-// All registered cases, sorted by name. Throws Error if two have one name.
+// All registered cases, sorted by name. Throws Error if two have the same name.
 const std::vector<OpCase>& AllOpCases();
 // For a static initialiser: const bool registered = RegisterOpCase(Make);
 bool RegisterOpCase(OpCase (*make)());

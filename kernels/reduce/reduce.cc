@@ -8,7 +8,7 @@ namespace lockstep::ops {
 namespace {
 
 // How the kernels see a reduction: [outer, reduced, inner]. Where the reduced dimensions are not
-// neighbours, the input is permuted first, them last.
+// neighbours, the input is first permuted so that they come last.
 struct Layout {
   Shape shape;             // of x
   Shape kept, result;      // of y with size 1 for reduced dimensions; of y
@@ -37,7 +37,7 @@ Layout MakeLayout(const char* op, const Tensor& x, const std::vector<int>& dims,
   const std::vector<bool> reduced = ReducedDims(op, x.shape(), dims);
   Layout layout;
   layout.shape = layout.kept = x.shape();
-  int first = x.ndim(), last = -1;  // of the reduced dimensions of more than one element
+  int first = x.ndim(), last = -1;  // reduced dimensions of more than one element
   for (int i = 0; i < x.ndim(); ++i) {
     if (reduced[i]) layout.kept[i] = 1;
     if (!reduced[i] || keepdim) layout.result.push_back(layout.kept[i]);

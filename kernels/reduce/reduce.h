@@ -11,9 +11,9 @@ namespace lockstep {
 namespace ops {
 
 // Over the dimensions `dims` (negative counts from the end; none given: all) of a floating x.
-// `keepdim` leaves them in the shape with size 1. Sums run in f32 at least, in trees whose shape
-// depends on the sizes alone, so the error grows with the logarithm of their length. Save nothing.
-// The sum over no elements is 0; their mean and maximum are an error.
+// `keepdim` leaves them in the shape with size 1. Sums run in f32 or wider, in trees whose shape
+// depends only on the sizes, so the error grows with the logarithm of their length. Save nothing.
+// The sum over no elements is 0; their mean and maximum are errors.
 Tensor Sum(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 Tensor Mean(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 // NaN if any element is. The gradient goes to the first of equal maxima, in row-major order.

@@ -108,7 +108,7 @@ void ReduceSumCpu(Stream, const Tensor& x, double scale, const Tensor& y, bool a
   });
 }
 
-// Whether v takes the place of the maximum so far: the first of equal ones stays, and so does NaN.
+// Whether v replaces the maximum so far: the first of equal ones stays, and so does NaN.
 template <class A>
 bool Replaces(A v, A max) {
   return v > max || (v != v && max == max);

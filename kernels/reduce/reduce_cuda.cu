@@ -12,7 +12,7 @@ namespace {
 // ---- Sums ----
 //
 // A sum is cut into chunks whose length is a constant; the chunks' sums, in f32, are summed again
-// in the same way until one is left. The order depends on the sizes alone.
+// in the same way until one is left. The order depends only on the sizes.
 
 constexpr int kThreads = 256;
 constexpr int64_t kRowChunk = 4096;  // terms that a block adds along a row
@@ -20,7 +20,7 @@ constexpr int64_t kWarpRow = 256;    // shorter rows get a warp each
 constexpr int kLanes = 32, kGroups = kThreads / kLanes;
 constexpr int64_t kColumnChunk = 256;  // terms that a block adds down each of its columns
 
-// The sum of x[i] for i = from, from + step, ... < n, in packs where they may be.
+// The sum of x[i] for i = from, from + step, ... < n, in packs if `packed`.
 template <class T>
 __device__ float StridedSum(const T* x, int64_t n, bool packed, int thread, int threads) {
   constexpr int N = kPackSize<T>;
@@ -66,8 +66,8 @@ __global__ void SumRowChunksKernel(const T* x, int64_t n, int64_t chunks, bool p
 }
 
 // Down the columns of [outer, n, inner]: a block takes one chunk of rows of 32 columns; its warp g
-// adds rows g, g + 8, ..., and warp 0 the eight warps' sums. y: [outer, chunks, inner]. Grid:
-// columns in x, (outer, chunk) in y. Shared memory: a float per thread.
+// adds rows g, g + 8, ..., and warp 0 the eight warps' sums. y: [outer, chunks, inner].
+// Grid: columns in x, (outer, chunk) in y. Shared memory: a float per thread.
 template <class T, class To>
 __global__ void SumColumnChunksKernel(const T* x, int64_t n, int64_t inner, int64_t chunks,
                                       int64_t parts, float scale, bool accumulate, To* y) {
@@ -164,7 +164,7 @@ struct Best {
   }
 };
 
-// No element: below and behind everything.
+// No element: below and after everything.
 __device__ Best NoBest() { return {-INFINITY, INT64_MAX}; }
 
 // The maxima of [outer, n, inner] over n. A block has 32 columns, all (outer, inner) pairs being
@@ -240,7 +240,7 @@ __global__ void MaxGradientKernel(const T* dy, const int64_t* index, int64_t ele
   dx[i] = r == index[column] ? dy[column] : Convert<T>(0.0f);
 }
 
-// dx += that, which touches one element of dx per element of dy, and thread.
+// dx += that: one thread per element of dy, which touches one element of dx.
 template <class T>
 __global__ void MaxGradientAddKernel(const T* dy, const int64_t* index, int64_t columns, int64_t n,
                                      int64_t inner, T* dx) {

@@ -25,7 +25,7 @@ Tensor Residual(const Tensor& x, const Tensor& branch) {
            x.Describe());
   LS_CHECK(branch.defined() && branch.shape() == x.shape() && branch.dtype() == x.dtype() &&
                branch.device() == x.device(),
-           "residual: the branch must be like x (", x.Describe(), "), got ", branch.Describe());
+           "residual: the branch must match x (", x.Describe(), "), got ", branch.Describe());
   const Tensor a = x.Detach().Contiguous(), b = branch.Detach().Contiguous();
   Tensor y = Tensor::EmptyLike(a);
   residual_forward(CurrentStream(x.device()), a, b, y);

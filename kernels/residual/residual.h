@@ -8,7 +8,7 @@ namespace lockstep {
 
 namespace ops {
 
-// y = x + branch, elementwise; both of one shape, floating dtype and device. 16-bit floats are
+// y = x + branch, elementwise; both of the same shape, floating dtype and device. 16-bit floats are
 // added in f32. Saves nothing; the gradient is handed on to both without a copy.
 Tensor Residual(const Tensor& x, const Tensor& branch);
 

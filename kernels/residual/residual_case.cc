@@ -52,12 +52,12 @@ OpCase Make() {
          [](Device d) {
            ops::Residual(Tensor::Zeros({2, 3}, DType::kF32, d), Tensor::Zeros({3}, DType::kF32, d));
          },
-         "residual: the branch must be like x (f32[2, 3] on "},
+         "residual: the branch must match x (f32[2, 3] on "},
         {"dtypes differ",
          [](Device d) {
            ops::Residual(Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({2}, DType::kF64, d));
          },
-         "residual: the branch must be like x (f32[2] on "}};
+         "residual: the branch must match x (f32[2] on "}};
   };
   return c;
 }

@@ -73,7 +73,7 @@ void Check(NormKind kind, const Tensor& x, const Branch& branch, const Tensor& w
   const Tensor& value = branch.value;
   LS_CHECK(value.defined() && value.shape() == x.shape() && value.dtype() == x.dtype() &&
                value.device() == x.device(),
-           "residual_norm: the branch must be like x (", x.Describe(), "), got ", value.Describe());
+           "residual_norm: the branch must match x (", x.Describe(), "), got ", value.Describe());
   if (branch.bias.defined()) CheckAffine("the branch's bias", branch.bias, x);
   LS_CHECK(branch.dropout >= 0 && branch.dropout < 1,
            "residual_norm: the probability of the branch's dropout must be in [0, 1), got ",

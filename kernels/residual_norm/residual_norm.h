@@ -19,13 +19,13 @@ enum class NormKind {
 namespace ops {
 
 // What a branch adds to its residual connection: Dropout(value + bias, dropout, site), whose bias
-// and dropout are left to the one who adds it. Of a tensor: that tensor, complete.
+// and dropout are left to whatever adds it. Made from a tensor: that tensor, complete.
 struct Branch {
   Branch() = default;
   Branch(const Tensor& complete) : value(complete) {}
 
   Tensor value;        // [..., C]; undefined: there is no branch
-  Tensor bias;         // [C], f32 or of value's dtype; undefined: none
+  Tensor bias;         // [C], f32 or value's dtype; undefined: none
   double dropout = 0;  // as ops::Dropout, so only in a TrainingScope
   uint64_t site = 0;
 };
@@ -41,19 +41,21 @@ void ForEachTensor(const Branch& branch, const F& f) {
 }
 
 // {s, y}: s = x + Complete(branch), and y = norm(s), as ops::LayerNorm or ops::RmsNorm, in one pass
-// each way. x, branch.value: [..., C] of one floating dtype; weight: [C]; bias: [C], or undefined
-// for none (kRmsNorm has none); both f32 or of the dtype of x. s is rounded once, y computed from
-// the rounded s; so of a complete branch both have the bits of the ops one after the other. Saves
-// s, weight, per row the statistics, and the key of dropout's mask. The gradient of s, that of its
-// other users and that through the norm, is added up in one pass and handed to x and branch without
-// a copy, or times the mask; the sums over its rows are the gradient of the branch's bias.
+// each way. x, branch.value: [..., C] of the same floating dtype; weight: [C]; bias: [C], or
+// undefined for none (kRmsNorm has none); both f32 or of the dtype of x. s is rounded once, y
+// computed from the rounded s; so for a complete branch both have the bits of the ops one after the
+// other. Saves s, weight, per row the statistics, and the key of dropout's mask. The gradient of s,
+// from its other users and through the norm, is added up in one pass and handed to x and branch
+// without a copy, to branch times the mask if there is dropout; the sums over its rows are the
+// gradient of the branch's bias.
 std::pair<Tensor, Tensor> ResidualNorm(NormKind kind, const Tensor& x, const Branch& branch,
                                        const Tensor& weight, const Tensor& bias = {},
                                        double eps = 1e-5);
 
 }  // namespace ops
 
-// mean: [rows], undefined for kRmsNorm; the biases may be undefined. Else as layer_norm_forward.
+// mean: [rows], undefined for kRmsNorm; the biases may be undefined. Otherwise as
+// layer_norm_forward.
 struct ResidualNormForwardArgs {
   NormKind kind = NormKind::kLayerNorm;
   Tensor x, branch;    // [rows, C]
@@ -76,13 +78,13 @@ struct ResidualNormBackwardArgs {
   NormKind kind = NormKind::kLayerNorm;
   Tensor sum, weight, mean, rstd;
   Tensor dsum, dy;  // [rows, C]
-  Tensor dx;        // [rows, C], written; undefined: not wanted, nor what comes from it
+  Tensor dx;        // [rows, C], written; undefined: not needed, nor what follows from it
   // The branch's dropout; the key is undefined where it has none, and dbranch is dx then.
   Tensor key;
   double dropout = 0;
   int64_t per_sample = 0;
   Tensor dbranch;  // [rows, C], written
-  // Where their tensor is undefined: not wanted.
+  // Those whose tensor is undefined are not needed.
   GradSink::Target dweight, dbias, dbranch_bias;
 };
 inline constinit Slot<void(const ResidualNormBackwardArgs&)> residual_norm_backward{

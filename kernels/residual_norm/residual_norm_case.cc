@@ -87,7 +87,7 @@ OpSample OpenSample(NormKind kind, const std::string& name, const InputSpec& x, 
   return s;
 }
 
-// Only the norm of the sum goes on: the gradient of the sum itself is zero.
+// Only the norm of the sum is used: the gradient of the sum itself is zero.
 OpSample NormOnly(NormKind kind) {
   OpSample s = Sample(kind, "norm_only", {.shape = {3, 7}});
   s.run = [kind](std::span<const Tensor> in) {
@@ -197,7 +197,7 @@ std::vector<ErrorSample> Errors() {
            [](Device d) {
              ops::ResidualNorm(kRms, F32(d, {2, 3}), F32(d, {3}), F32(d, {3}));
            },
-           "residual_norm: the branch must be like x (f32[2, 3] on "},
+           "residual_norm: the branch must match x (f32[2, 3] on "},
           {"weight too short",
            [](Device d) {
              ops::ResidualNorm(kRms, F32(d, {2, 4}), F32(d, {2, 4}), F32(d, {3}));
@@ -216,7 +216,7 @@ std::vector<ErrorSample> Errors() {
            },
            "residual_norm: the branch's bias must be f32[4]"},
           {"no branch", [](Device d) { ops::ResidualNorm(kRms, F32(d, {4}), {}, F32(d, {4})); },
-           "residual_norm: the branch must be like x (f32[4] on "},
+           "residual_norm: the branch must match x (f32[4] on "},
           {"dropout of everything",
            [](Device d) {
              ops::Branch branch = F32(d, {4});

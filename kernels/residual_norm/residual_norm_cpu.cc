@@ -7,7 +7,7 @@
 namespace lockstep::cpu {
 namespace {
 
-// sum = x + branch, with the bias and the dropout between them; of a row.
+// sum = x + branch, with the bias and the dropout between them; for one row.
 template <class T>
 struct AddBranch {
   using A = Acc<T>;
@@ -39,7 +39,7 @@ struct AddBranch {
   }
 };
 
-// From a row of dx the branch's, and what that adds to the gradient of the branch's bias.
+// From a row of dx computes the branch's, and what that adds to the gradient of the branch's bias.
 template <class T>
 struct HandOnToBranch {
   using A = Acc<T>;

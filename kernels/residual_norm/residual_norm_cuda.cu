@@ -70,7 +70,7 @@ struct AddOpenBranch {
   }
 };
 
-// Calls f with the function that adds the branch: without registers for what there is not.
+// Calls f with the function that adds the branch: one without registers for what is absent.
 template <class T, class W, class F>
 void DispatchAdd(const ResidualNormForwardArgs& args, const Tensor& bias, F&& f) {
   const T* branch = Data<T>(args.branch);
@@ -114,7 +114,7 @@ void ResidualNormForwardCuda(Stream stream, const ResidualNormForwardArgs& args)
   });
 }
 
-// ---- Backward: from dx the branch's gradient, and its bias'. ----
+// ---- Backward: the gradients of the branch and its bias, from dx. ----
 
 template <bool kDropout, class T>
 struct HandOnToBranch {

@@ -10,10 +10,10 @@ namespace lockstep {
 namespace ops {
 
 // y = x / sqrt(mean(x^2) + eps) * weight over the last dimension. x: [..., C] floating; weight:
-// [C], f32 or of the dtype of x. Computes in f32 at least and rounds once. Saves x, weight, and per
+// [C], f32 or of the dtype of x. Computes in f32 or wider and rounds once. Saves x, weight, and per
 // row 1 / sqrt(mean(x^2) + eps).
 //
-// The gradient of weight is summed over blocks of rows that depend on the shape alone.
+// The gradient of weight is summed over blocks of rows that depend only on the shape.
 Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps = 1e-5);
 
 }  // namespace ops
@@ -22,7 +22,8 @@ Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps = 1e-5);
 inline constinit Slot<void(const Tensor& x, const Tensor& weight, double eps, const Tensor& y,
                            const Tensor& rstd)>
     rms_norm_forward{"rms_norm_forward"};
-// Gradients whose tensor is undefined are not computed. dx has x's dtype, dweight any floating.
+// Gradients whose tensor is undefined are not computed. dx has x's dtype, dweight any floating
+// dtype.
 inline constinit Slot<void(const Tensor& x, const Tensor& weight, const Tensor& rstd,
                            const Tensor& dy, const GradSink::Target& dx,
                            const GradSink::Target& dweight)>

@@ -50,7 +50,7 @@ OpCase Make() {
     large.benchmark_only = true;
     return std::vector<OpSample>{
         Sample("empty", {.shape = {0, 5}}),
-        // Of the size of sqrt(eps): where it is much larger, the gradient is what cancellation
+        // About as large as sqrt(eps): where x is much larger, the gradient is what cancellation
         // leaves.
         Sample("one element", {.shape = {1}, .low = 4e-3, .high = 8e-3}),
         Sample("one row", {.shape = {24}, .low = -4, .high = 4}),

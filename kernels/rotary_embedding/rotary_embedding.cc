@@ -59,7 +59,7 @@ std::vector<double> RotaryFrequencies(int64_t head_size, const RotaryOptions& op
 namespace ops {
 namespace {
 
-// Where the heads of x go: over x itself, if nobody else can look at it any more.
+// Where the heads of x go: to x itself, if nothing else can see it any more.
 Tensor Destination(const Tensor& x, bool overwrite) {
   if (!overwrite) return Tensor::EmptyLike(x);
   x.storage().BumpVersion();
@@ -76,7 +76,7 @@ class RotaryEmbeddingNode : public Node {
 
   void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
                 std::span<GradSink> sinks) override {
-    // Handed over, not opened: the bits do not depend on who else holds the gradient.
+    // Handed over, not opened: the bits do not depend on what else holds the gradient.
     const bool overwrite = MayOverwrite(grads[0]);
     const Tensor dy = grads[0].Contiguous();
     const Tensor dx = Destination(dy, overwrite);

@@ -20,15 +20,15 @@ struct RotaryOptions {
   double theta = 10000;
   RotaryScaling scaling = RotaryScaling::kNone;
   double factor = 1;
-  // Of kLlama3: frequencies with fewer than `low` periods in `original_length` positions are
-  // divided, those with more than `high` kept, those between are interpolated.
+  // For kLlama3: frequencies with fewer than `low` periods in `original_length` positions are
+  // divided, those with more than `high` kept, those in between interpolated.
   double low = 1, high = 4;
   int64_t original_length = 8192;
   bool operator==(const RotaryOptions&) const = default;
 };
 
 // The angle by which pair i of a head turns per position, i < head_size / 2: theta^(-2i /
-// head_size), scaled. ArgumentError naming the option that is out of range, or for an odd head.
+// head_size), scaled. Throws ArgumentError that names an option out of range, or for an odd head.
 std::vector<double> RotaryFrequencies(int64_t head_size, const RotaryOptions& options);
 
 namespace ops {
@@ -42,10 +42,10 @@ Tensor RotaryTable(int64_t positions, int64_t head_size, const RotaryOptions& op
 //   (x[i] cos - x[i + D/2] sin, x[i + D/2] cos + x[i] sin)
 // at position first_position + t. x: [B, T, N * D] or [B, T, N, D], floating; of its N heads the
 // first `rotated` are turned and the others copied, as v in a joint qkv; y: like x. table:
-// RotaryTable's, f64 for an f64 x, else f32. Computes in f32 at least and rounds once. Throws
+// RotaryTable's, f64 for an f64 x, else f32. Computes in f32 or wider and rounds once. Throws
 // ArgumentError if first_position + T exceeds the table. Saves the table.
 //
-// Turns in place, and leaves the other heads alone, where nobody but the argument holds x: pass
+// Turns in place, and leaves the other heads alone, where nothing but the argument holds x: pass
 // std::move(qkv). So does backward with the gradient of y, if the graph is not retained. The bits
 // do not depend on that.
 Tensor RotaryEmbedding(Tensor x, const Tensor& table, int64_t rotated, int64_t first_position = 0);

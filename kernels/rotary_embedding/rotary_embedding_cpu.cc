@@ -6,8 +6,8 @@
 namespace lockstep::cpu {
 namespace {
 
-// One head, by its halves; sign -1 turns backwards. p and q may be a and b, which compilers do not
-// see where these are other arguments: TurnInPlace.
+// One head, by its halves; sign -1 turns backwards. p and q may be a and b, which compilers can see
+// only in TurnInPlace.
 template <class T>
 void Turn(const T* a, const T* b, const Acc<T>* cosines, const Acc<T>* sines, Acc<T> sign,
           int64_t half, T* p, T* q) {

@@ -7,9 +7,10 @@ namespace lockstep::cuda {
 namespace {
 
 // Turns the pairs of the first `rotated` heads, and copies the others up to `written`: all, or none
-// where y is x. One pass over memory: a thread has N neighbouring pairs of a head, that is a pack
-// of either half. Grid: threads to groups of pairs of [B, T, written]. No shared memory; every
-// element by one thread.
+// where y is x. One pass over memory: a thread has N neighbouring pairs of a head, that is, a pack
+// of either half.
+// Grid: one thread per group of pairs of [B, T, written]. No shared memory; every element by one
+// thread.
 template <int N, bool kAligned, class T>
 __global__ void __launch_bounds__(kElementwiseThreads)
     RotaryKernel(const T* x, const float* table, int64_t groups, int64_t length, int64_t heads,

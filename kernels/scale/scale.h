@@ -12,7 +12,7 @@ namespace ops {
 Tensor Scale(const Tensor& x, double alpha);
 
 // y = x / divisor, elementwise: each a division, not a product with the inverse, whose bits differ.
-// Else as Scale.
+// Otherwise like Scale.
 Tensor Divide(const Tensor& x, double divisor);
 
 // x *= alpha in place, without recording: for gradients. x must be contiguous, and must not
@@ -28,8 +28,8 @@ inline Tensor operator-(const Tensor& x) { return ops::Scale(x, -1); }
 
 enum class ScaleBy { kFactor, kDivisor };
 
-// y = alpha x or x / alpha; or that is added to y. Contiguous, of one dtype; y may be x. alpha is
-// rounded to the type of the arithmetic: f64 for f64, else f32.
+// y = alpha x or x / alpha; or that is added to y. Contiguous, of the same dtype; y may be x. alpha
+// is rounded to the type of the arithmetic: f64 for f64, else f32.
 inline constinit Slot<void(const Tensor& x, ScaleBy by, double alpha, const Tensor& y,
                            bool accumulate)>
     scale_slot{"scale"};

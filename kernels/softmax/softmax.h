@@ -9,14 +9,14 @@ namespace lockstep {
 namespace ops {
 
 // Over the last dimension of a floating x with at least one: y_i = e^(x_i - m) / sum_j e^(x_j - m)
-// with m = max x, in f32 at least; LogSoftmax gives ln y_i = x_i - m - ln(sum). An x of -infinity
-// gives 0 (-infinity), a row of nothing else NaN. Each saves its result.
+// with m = max x, in f32 or wider; LogSoftmax gives ln y_i = x_i - m - ln(sum). An x of -infinity
+// gives 0 (-infinity), a row of nothing else gives NaN. Each saves its result.
 Tensor Softmax(const Tensor& x);
 Tensor LogSoftmax(const Tensor& x);
 
 }  // namespace ops
 
-// x, y: [rows, C], contiguous, of one dtype.
+// x, y: [rows, C], contiguous, of the same dtype.
 inline constinit Slot<void(bool logarithm, const Tensor& x, const Tensor& y)> softmax_forward{
     "softmax_forward"};
 // dx = y (dy - sum(y dy)), with logarithm dx = dy - e^y sum(dy); or dx += that.

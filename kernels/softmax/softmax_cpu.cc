@@ -26,7 +26,7 @@ void SoftmaxForwardCpu(Stream, bool logarithm, const Tensor& x, const Tensor& y)
       for (int64_t row = begin; row < end; ++row) {
         const T* from = in + row * n;
         T* to = out + row * n;
-        // Passes over NaNs; the sum brings them in.
+        // Ignores NaNs; the sum picks them up.
         const A max = MaxOver<A>(n, [=](int64_t i) { return Convert<A>(from[i]); });
         for (int64_t i = 0; i < n; ++i) powers[i] = Exp(Convert<A>(from[i]) - max);
         const A sum = PairwiseSum<A>(0, n, [&](int64_t i) { return powers[i]; });

@@ -6,8 +6,8 @@ namespace lockstep::cuda {
 namespace {
 
 // One pass over memory: the second sweep finds the row in the cache.
-// Grid: a block to a row. Shared memory: two f32 per warp. Deterministic: the sum's order follows
-// from c.
+// Grid: one block per row. Shared memory: two f32 per warp. Deterministic: the sum's order depends
+// only on c.
 template <bool kLogarithm, int Threads, bool kAligned, class T>
 __global__ void __launch_bounds__(Threads) SoftmaxForwardKernel(const T* x, int64_t c, T* y) {
   constexpr int N = kPackSize<T>;
@@ -29,8 +29,8 @@ __global__ void __launch_bounds__(Threads) SoftmaxForwardKernel(const T* x, int6
 }
 
 // dx = y (dy - sum(y dy)), with kLogarithm dx = dy - e^y sum(dy). One pass over memory: y and dy of
-// rows up to 128 threads x 2 packs stay in registers, what is beyond in the cache.
-// Grid: a block to a row. Shared memory: one f32 per warp. Deterministic: as above.
+// rows up to 128 threads x 2 packs stay in registers, the rest in the cache.
+// Grid: one block per row. Shared memory: one f32 per warp. Deterministic: as above.
 template <bool kLogarithm, int Threads, bool kAligned, class T>
 __global__ void __launch_bounds__(Threads)
     SoftmaxBackwardKernel(const T* y, const T* dy, int64_t c, T* dx, bool accumulate) {
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(Threads)
   });
 }
 
-// Calls f(tag, threads, aligned, logarithm) with what the kernels are made for.
+// Calls f(tag, threads, aligned, logarithm) with the kernels' template arguments.
 template <class F>
 void Dispatch(bool logarithm, const Tensor& a, const Tensor& b, const Tensor& c, const F& f) {
   DispatchFloat("softmax", a.dtype(), [&](auto tag) {

@@ -26,9 +26,9 @@ class CrossEntropyNode : public Node {
                 std::span<GradSink> sinks) override {
     const Tensor logits = logits_.Unpack();
     if (!GraphIsRetained()) logits_.Reset();
-    // Logits that nobody else can look at any more become their gradient: they are by far the
-    // largest tensor of a language model. Always handed over, never opened, so that the bits do not
-    // depend on who else holds them.
+    // Logits that nothing else can see any more become their gradient: they are by far the largest
+    // tensor of a language model. Always handed over, never opened, so that the bits do not depend
+    // on what else holds them.
     const bool last = logits.storage().unique();
     const Tensor dlogits = last ? logits : Tensor::EmptyLike(logits);
     if (last) logits.storage().BumpVersion();

@@ -17,10 +17,10 @@ namespace ops {
 
 // loss_i = log(sum_j exp(logits_ij)) - logits_i,target_i; 0 where target_i == ignore_index.
 // logits [..., V], floating; targets [...], i32 or i64. The result is f64 for f64 logits, else f32:
-// of the shape of targets for kNone, else a scalar. Sums are in f32 at least, over rows in f64.
+// of the shape of targets for kNone, else a scalar. Sums are in f32 or wider, over rows in f64.
 // Probabilities are never stored: saves logits, targets and the log-sum-exp of each row. Backward
 // writes the gradient over the logits where no tensor but the saved one holds them and the graph is
-// not retained: to profit, do not keep the logits, SoftmaxCrossEntropy(model(ids), targets).
+// not retained: to benefit, do not keep the logits: SoftmaxCrossEntropy(model(ids), targets).
 // Throws ArgumentError for a target outside [0, V) that is not ignore_index (on the CPU).
 Tensor SoftmaxCrossEntropy(const Tensor& logits, const Tensor& targets,
                            Reduction reduction = Reduction::kMean, int64_t ignore_index = -1);
@@ -35,7 +35,7 @@ struct CrossEntropyForwardArgs {
   int64_t ignore_index = -1;
   Tensor losses;          // wide [N], written
   Tensor log_sum_exp;     // wide [N], written
-  int64_t first_row = 0;  // what errors call the first of the rows
+  int64_t first_row = 0;  // the number of the first row in errors
 };
 inline constinit Slot<void(const CrossEntropyForwardArgs&)> cross_entropy_forward{
     "cross_entropy_forward"};

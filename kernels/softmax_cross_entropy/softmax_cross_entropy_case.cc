@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int64_t kIgnore = 2;  // a target that samples do draw
+constexpr int64_t kIgnore = 2;  // a target that samples contain
 
 // in: logits [..., V], targets [...].
 std::vector<RefTensor> Reference(std::span<const RefTensor> in, Reduction reduction,
@@ -83,7 +83,7 @@ std::vector<ErrorSample> Errors() {
                                Tensor::Full(targets, target, dtype, d));
     };
   };
-  // Targets are looked at on the CPU alone: other devices could not tell the host.
+  // Targets are checked only on the CPU: other devices could not report to the host.
   const auto value = [=](DType dtype, double target) {
     return [=](Device) { run({2, 3}, {2}, dtype, target)(kCpu); };
   };

@@ -9,7 +9,7 @@ namespace {
 // Rows per chunk: some 16k elements.
 int64_t RowGrain(int64_t classes) { return std::max<int64_t>(1, kElementwiseGrain / classes); }
 
-// In lanes, so that compilers vectorise it. Does not see NaN: the sum of exponentials does.
+// In lanes, so that compilers vectorise it. Ignores NaN: the sum of exponentials picks it up.
 template <class A, class T>
 [[gnu::noinline]] A RowMax(const T* row, int64_t n) {
   constexpr int kLanes = 16;
@@ -30,15 +30,15 @@ template <class A, class T>
   return largest;
 }
 
-// The sum of exp(row_j - shift), in functions of plain arguments: inside of the loop over rows
+// The sum of exp(row_j - shift), in functions of plain arguments: inside the loop over rows
 // compilers do not vectorise it.
 template <class A, class T>
 [[gnu::noinline]] A SumOfExponentials(const T* row, int64_t n, A shift) {
   return SumOver<A>(n, [=](int64_t j) { return Exp(Convert<A>(row[j]) - shift); });
 }
 
-// softmax * factor of a row. A function of its own, and one for each way that `out` may lie: with
-// one pointer fewer to tell apart, compilers vectorise.
+// softmax * factor of a row. A function of its own, and one for each place that `out` may have:
+// with one pointer fewer to tell apart, compilers vectorise.
 template <class A, class T>
 void SoftmaxRow(const T* row, int64_t n, A shift, A factor, T* out) {
   for (int64_t j = 0; j < n; ++j) {
@@ -134,7 +134,7 @@ void BackwardCpu(Stream, const CrossEntropyBackwardArgs& args) {
         } else {
           SoftmaxRow<A>(row, v, shift, factor, out);
         }
-        // `row` may be `out`: what stood at the target was read before.
+        // `row` may be `out`: what was at the target has been read before.
         if (target != ignore) {
           out[target] = Convert<T>((Exp(at_target - shift) - A(1)) * factor);
         }

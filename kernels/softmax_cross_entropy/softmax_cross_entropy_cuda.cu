@@ -5,13 +5,13 @@
 namespace lockstep::cuda {
 namespace {
 
-// A vocabulary is long: one size of block serves.
+// A vocabulary is long: one block size suffices.
 constexpr int kThreads = 256;
 constexpr int kReduceThreads = 512;
 
 // The loss and the log-sum-exp of a row. Reads the logits once.
-// Grid: a block to a row. Shared memory: two f32 per warp. Deterministic: the order of the sum
-// follows from v. The host cannot be told of a target outside of [0, v): its loss is NaN.
+// Grid: one block per row. Shared memory: two f32 per warp. Deterministic: the order of the sum
+// depends only on v. A target outside [0, v) cannot be reported to the host: its loss is NaN.
 template <bool kAligned, class T, class I>
 __global__ void __launch_bounds__(kThreads)
     CrossEntropyForwardKernel(const T* logits, const I* targets, int64_t v, int64_t ignore_index,
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kReduceThreads)
 
 // dlogits_ij = (e^(logits_ij - log_sum_exp_i) - [j == target_i]) * upstream_i * scale. dlogits may
 // be the logits. Reads the logits once, and the upstream gradient from memory.
-// Grid: a block to a row. No shared memory; every element by one thread.
+// Grid: one block per row. No shared memory; every element by one thread.
 template <bool kAligned, class T, class I>
 __global__ void __launch_bounds__(kThreads)
     CrossEntropyBackwardKernel(const T* logits, const I* targets, const float* log_sum_exp,

@@ -10,7 +10,7 @@ namespace ops {
 
 // y = silu(gate) * up, elementwise, with silu(x) = x / (1 + e^-x). gate_up: [..., 2F] floating, the
 // gate in the first half of each row and up in the second (one GEMM makes both); y: [..., F].
-// Computes in f32 at least and rounds once. Saves gate_up; forward and backward are one pass each.
+// Computes in f32 or wider and rounds once. Saves gate_up; forward and backward are one pass each.
 Tensor SwiGlu(const Tensor& gate_up);
 
 }  // namespace ops

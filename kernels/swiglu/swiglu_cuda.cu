@@ -45,7 +45,7 @@ struct GateGradient {
   }
 };
 
-// As SwiGluForwardKernel: one pack of dy per thread, which writes one of each half of dgate_up.
+// Like SwiGluForwardKernel: one pack of dy per thread, which writes one of each half of dgate_up.
 template <bool accumulate, class T>
 __global__ void SwiGluBackwardKernel(int64_t n, int64_t f, bool packed, const T* gate_up,
                                      const T* dy, T* dgate_up) {

@@ -9,7 +9,7 @@ namespace lockstep {
 namespace ops {
 
 // y[b, t, :] = wte[ids[b, t], :] + wpe[first_position + t, :]. ids: [B, T], i32 or i64; wte: [V,
-// C]; wpe: [P, C] of the same floating dtype; y: [B, T, C], summed in f32 at least and rounded
+// C]; wpe: [P, C] of the same floating dtype; y: [B, T, C], summed in f32 or wider and rounded
 // once. Throws ArgumentError if first_position + T > P, or for an id outside [0, V). Saves ids.
 //
 // Gradients as in ops::Embedding; that of a position is summed over the batch in ascending order.

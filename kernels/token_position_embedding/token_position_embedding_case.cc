@@ -70,7 +70,7 @@ OpCase Make() {
            ops::TokenPositionEmbedding(Ids(d, {1, 3}), Table(d, 5, 4), Table(d, 8, 6));
          },
          "wpe must be a f32 [P, 4] as wte is f32[5, 4]"},
-        // Ids are looked at on the CPU alone: other devices could not tell the host.
+        // Ids are checked only on the CPU: other devices could not report to the host.
         {"id too large",
          [](Device) {
            ops::TokenPositionEmbedding(Tensor::FromVector<int32_t>({0, 1, 5, 0}, {2, 2}),

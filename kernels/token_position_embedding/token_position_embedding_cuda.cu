@@ -5,9 +5,9 @@
 namespace lockstep::cuda {
 namespace {
 
-// y[b, t] = wte[ids[b, t]] + wpe[first_position + t]: one pass over memory. The host cannot be told
-// of an id outside of [0, v): its row is NaN.
-// Grid: a block to an id. No shared memory.
+// y[b, t] = wte[ids[b, t]] + wpe[first_position + t]: one pass over memory. An id outside [0, v)
+// cannot be reported to the host: its row is NaN.
+// Grid: one block per id. No shared memory.
 template <bool kAligned, class T, class I>
 __global__ void TokenPositionForwardKernel(const I* ids, int64_t length, const T* wte, int64_t v,
                                            const T* wpe, int64_t c, T* y) {
@@ -31,9 +31,9 @@ __global__ void TokenPositionForwardKernel(const I* ids, int64_t length, const T
   }
 }
 
-// dwpe[p] = the sum of dy[b, p - first_position] over the batch in its order, or += that; zero
-// where no position of dy lies.
-// Grid: a block to a position of dwpe. No shared memory. Deterministic: one thread adds up a
+// dwpe[p] = the sum of dy[b, p - first_position] over the batch in order, or += that; zero where dy
+// has no position.
+// Grid: one block per position of dwpe. No shared memory. Deterministic: one thread adds up a
 // channel.
 template <bool kAligned, class T, class D>
 __global__ void PositionBackwardKernel(const T* dy, int64_t batch, int64_t length, int64_t c,

@@ -1,5 +1,5 @@
 // Any TOML text is either a configuration, which survives being written and read again, or an
-// InputError. What follows a NUL is taken for arguments, one after each further NUL.
+// InputError. What follows a NUL is taken as arguments, one after each further NUL.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

@@ -37,7 +37,7 @@ void CheckEntries(const SafetensorsFile& file, std::span<const std::byte> whole)
       const Tensor tensor = entry.ToTensor();
       Require(tensor.bytes() == static_cast<int64_t>(copy.size()));
       Require(copy.empty() || std::memcmp(tensor.raw_data(), copy.data(), copy.size()) == 0);
-    } catch (const InputError&) {  // a dtype or a number of dimensions that we don't have
+    } catch (const InputError&) {  // an unsupported dtype or number of dimensions
     }
   }
   Require(next == nullptr || next == whole.data() + whole.size());

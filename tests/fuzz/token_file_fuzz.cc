@@ -1,5 +1,5 @@
-// A token file of any content is either refused with words or read without touching what is not
-// there.
+// A token file of any content is either rejected with a message, or read without accesses outside
+// the file.
 #include <sys/mman.h>
 #include <unistd.h>
 

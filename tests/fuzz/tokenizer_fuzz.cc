@@ -1,4 +1,5 @@
-// A tokenizer file of any content is refused with words, or gives a tokenizer that keeps its laws.
+// A tokenizer file of any content is rejected with a message, or gives a tokenizer that keeps its
+// laws.
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -1,4 +1,4 @@
-// Attention's backward in slices: how many a workspace asks for, and that they give the bits of the
+// Attention's backward in slices: how many a workspace needs, and that they give the bits of the
 // whole.
 #include "kernels/attention/attention_slices.h"
 
@@ -30,8 +30,8 @@ CudnnAttentionProblem Problem(int64_t batch, int64_t length, int64_t heads, int6
   return p;
 }
 
-// As cuDNN's backward without atomics asks for it on Hopper (engine 6 of 9.19), and the gradients
-// of each query head's key and value where they are shared.
+// What cuDNN's backward without atomics needs on Hopper (engine 6 of 9.19), and the gradients of
+// each query head's key and value where they are shared.
 int64_t Workspace(const CudnnAttentionProblem& p) {
   const auto up = [](int64_t x, int64_t to) { return (x + to - 1) / to * to; };
   const int64_t shared = p.heads == p.kv_heads ? 0 : 4 * p.batch * p.heads * p.length * p.d;
@@ -122,7 +122,7 @@ std::vector<std::vector<float>> Gradients(AttentionSlices slices) {
                               {args.q, args.k, args.v, args.scale, {}, args.y, args.log_sum_exp});
   for (int64_t i = 0; i < slices.parts(); ++i) {
     AttentionBackwardArgs slice = SliceOf(args, slices, i);
-    slice.y = slice.y.Contiguous();  // which flash kernels ask for
+    slice.y = slice.y.Contiguous();  // which flash kernels require
     slice.dy = slice.dy.Contiguous();
     cuda::FlashAttentionBackward(stream, slice);
   }

@@ -1,4 +1,4 @@
-// What batch_norm's OpCase cannot say: statistics shared by processes, and what is left alone.
+// What batch_norm's OpCase cannot check: statistics shared by processes, and what must not change.
 #include "kernels/batch_norm/batch_norm.h"
 
 #include <gmock/gmock.h>
@@ -106,8 +106,8 @@ std::vector<Result> RunOnRanks(const std::vector<Tensor>& x, const std::vector<T
   return results;
 }
 
-// Sync batch norm over ranks with a power of two of samples each has the bits of one process, and
-// the gradients of weight and bias add up to that process's.
+// Sync batch norm over ranks of 2^n samples each has the bits of one process, and the gradients of
+// weight and bias add up to that process's.
 TEST(BatchNorm, RanksComputeWhatOneProcessDoes) {
   for (const auto& [ranks, samples] :
        std::vector<std::pair<int64_t, int64_t>>{{1, 4}, {2, 4}, {3, 2}, {4, 1}, {5, 8}}) {

@@ -37,9 +37,9 @@ sed 's/"device": "CPU"/"device": "another"/' "$out/now.json" >"$out/elsewhere.js
 expect 2 "was measured on another, this run is on CPU; choose --device" \
   "${run[@]}" --baseline="$out/elsewhere.json"
 echo "{}" >"$out/other.json"
-expect 2 "is not a file that --json has written" "${run[@]}" --baseline="$out/other.json"
+expect 2 "is not a file that --json wrote" "${run[@]}" --baseline="$out/other.json"
 
-# Shares, and beside cuBLASLt on a device; one that is simulated says so, on paper too.
+# Shares, and beside cuBLASLt on a device; one that is simulated says so, in the file too.
 expect 0 '"share_of_copy": ' cat "$out/now.json"
 expect 0 '"simulated": false' cat "$out/now.json"
 if $bench --filter=scale --list --device=sim >/dev/null 2>&1; then

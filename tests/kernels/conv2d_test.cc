@@ -24,8 +24,8 @@ Tensor Noise(const Shape& shape, uint64_t stream) {
   return Tensor::FromVector(values, shape);
 }
 
-// An image's result has the same bits whatever images stand beside it, and whether images run side
-// by side or share the threads.
+// An image's result has the same bits whatever images are beside it, and whether images run side by
+// side or share the threads.
 TEST(Conv2d, AnImageDoesNotDependOnItsNeighbours) {
   const Tensor x = Noise({11, 3, 17, 19}, 1), w = Noise({5, 3, 3, 3}, 2), b = Noise({5}, 3);
   const Conv2dOptions options = {.stride = 1, .padding = 1};
@@ -37,7 +37,7 @@ TEST(Conv2d, AnImageDoesNotDependOnItsNeighbours) {
 }
 
 // What is not needed is not kept: with a frozen weight the images are freed, so writing to them is
-// no error.
+// not an error.
 TEST(Conv2d, KeepsOnlyWhatBackwardNeeds) {
   Tensor x = Noise({2, 3, 5, 5}, 1), w = Noise({4, 3, 3, 3}, 2), b = Noise({4}, 3);
   b.SetRequiresGrad();

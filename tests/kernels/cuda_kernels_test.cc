@@ -1,5 +1,5 @@
-// What the op suite does not reach on a GPU: ids and places that the host cannot be told of, what
-// lies around a tensor, and parts of ops that stand alone.
+// What the op suite does not reach on a GPU: ids and places out of range, which cannot be reported
+// to the host, what lies around a tensor, and parts of ops by themselves.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -149,8 +149,8 @@ TEST_F(CudaKernels, APlaceOutsideOfTheCacheIsNeitherReadNorWritten) {
   }
 }
 
-// Memory of the simulated GPU comes in multiples of this: a tensor of so many bytes ends at a guard
-// page.
+// Memory of the simulated GPU comes in multiples of this: a tensor of this many bytes ends at a
+// guard page.
 constexpr int64_t kWholeBytes = 256;
 
 // Integers, so that every sum is exact: by a warp, by a block, and down columns, the last of which
@@ -176,7 +176,8 @@ TEST_F(CudaKernels, AMaximumIsOneOfItsRow) {
   EXPECT_EQ(ops::Max(x.To(kGpu), {1}).ToVector<float>(), (std::vector<float>{1, 9}));
 }
 
-// Rows of whole packs, whose other operand is one number to a row, lies across, or begins anywhere.
+// Rows of whole packs, whose other operand has one number per row, is a transpose, or begins
+// anywhere.
 TEST_F(CudaKernels, OperandsOfAnyStridesAreAddedAsOnTheCpu) {
   const Tensor x = Ascending(0, {8, 16});
   for (const Tensor& y : {Ascending(1, {8, 1}), Ascending(2, {16, 8}).Transpose(0, 1),
@@ -194,7 +195,7 @@ TEST_F(CudaKernels, FillingAViewLeavesTheRest) {
 }
 
 // All elements but one, with a pack's alignment and without: that one stays, and where the memory
-// ends nothing behind it is read.
+// ends nothing past it is read.
 TEST_F(CudaKernels, AnUpdateKeepsToItsTensors) {
   for (const int64_t begin : {0, 1}) {
     constexpr int64_t kWhole = kWholeBytes / 4;

@@ -1,5 +1,5 @@
 // Which attention kernels are chosen, and what cuDNN makes of attention's graphs. The latter needs
-// its library, and no GPU: bazel test --config=cuda //tests/kernels:cudnn_attention_test
+// its library, but no GPU: bazel test --config=cuda //tests/kernels:cudnn_attention_test
 #include "kernels/attention/cudnn_attention.h"
 
 #include <dlfcn.h>
@@ -24,7 +24,7 @@ Tensor Q(const Shape& shape, DType dtype = DType::kBF16) {
 }
 const Shape kSmall{1, 64, 2, 64}, kLarge{8, 1024, 12, 64};
 
-// The choice on a device about which cuDNN says this, and whether it was asked.
+// The choice on a device whose reason against cuDNN is `why_not`, and whether it was asked for.
 AttentionKernels Choose(AttentionKernels wanted, const Tensor& q, bool dropout = false,
                         const std::string& why_not = "", bool* asked = nullptr) {
   return ChooseAttentionKernels(wanted, q, dropout,
@@ -54,7 +54,7 @@ TEST(AttentionChoice, CudnnIsAskedOnlyIfItMayRun) {
   EXPECT_TRUE(asked);
 }
 
-TEST(AttentionChoice, WhoWantsCudnnGetsItForSmallProblemsToo) {
+TEST(AttentionChoice, CudnnOnRequestTakesSmallProblemsToo) {
   EXPECT_EQ(Choose(kCudnn, Q(kSmall)), kCudnn);
   EXPECT_EQ(Choose(kCudnn, Q(kSmall), true), kFlash);  // dropout
   EXPECT_EQ(Choose(kCudnn, Q(kSmall, DType::kF32)), kPlain);
@@ -67,7 +67,7 @@ TEST(AttentionChoice, WhoWantsCudnnGetsItForSmallProblemsToo) {
   }
 }
 
-// A problem of GPT's: q, k and v in one tensor.
+// A GPT problem: q, k and v in one tensor.
 CudnnAttentionProblem Problem(bool backward, int64_t batch, int64_t length, int64_t heads,
                               int64_t kv_heads, int64_t d) {
   CudnnAttentionProblem p;
@@ -89,7 +89,7 @@ CudnnAttentionProblem Problem(bool backward, int64_t batch, int64_t length, int6
 
 #ifdef CUDASIM
 
-TEST(CudnnAttention, IsNotThereOnASimulatedGpu) {
+TEST(CudnnAttention, IsNotAvailableOnASimulatedGpu) {
   const Stream stream{{DeviceType::kCuda, 0}};
   EXPECT_EQ(WhyNoCudnnAttention(stream), "a simulated GPU has no cuDNN");
   EXPECT_EQ(CudnnAttentionForward(stream, {}), "a simulated GPU has no cuDNN");
@@ -99,7 +99,7 @@ TEST(CudnnAttention, IsNotThereOnASimulatedGpu) {
 
 #else
 
-// An H100 (SXM, 80 GB) and an A100, as cuDNN writes down what it knows of a GPU.
+// An H100 (SXM, 80 GB) and an A100, as cuDNN describes a GPU.
 std::string Properties(const std::string& name, int version, int processors, int shared, int l2) {
   return StrCat(R"({"deviceName":")", name, R"(","deviceVer":)", version,
                 R"(,"multiProcessorCount":)", processors, R"(,"maxSharedMemoryPerBlockOptin":)",
@@ -115,7 +115,7 @@ std::string Properties(const std::string& name, int version, int processors, int
 
 class CudnnPlans : public testing::TestWithParam<std::string> {
  protected:
-  // cuDNN wants the driver's library to make a plan; the toolkit has a stand-in of the same name,
+  // cuDNN needs the driver's library to make a plan; the toolkit has a stand-in of the same name,
   // whose functions fail.
   void SetUp() override {
     const char* home = std::getenv("CUDA_HOME");
@@ -149,7 +149,7 @@ TEST_P(CudnnPlans, CudnnHasAnEngineForEachGraph) {
 }
 
 // Backward of each preset at each batch has a plan without atomics, in slices within the limit of a
-// GPU of 40 GiB or more, and by the engine of the whole.
+// GPU of 40 GiB or more, and by the same engine as the whole.
 TEST_P(CudnnPlans, EveryPresetFitsItsWorkspace) {
   struct Preset {
     const char* name;

@@ -49,7 +49,7 @@ TEST(DropoutTest, KeepsTheRightShare) {
   }
 }
 
-// Neighbours, rows, sites, steps and seeds agree as often as chance has it.
+// Neighbours, rows, sites, steps and seeds agree as often as by chance.
 TEST(DropoutTest, MasksAreIndependent) {
   const Shape shape = {8, 8192};
   const std::vector<float> mask = Mask(shape, 0.5);
@@ -91,7 +91,7 @@ TEST(DropoutTest, TheMaskDoesNotDependOnThreads) {
   SetNumThreads(threads);
 }
 
-// Backward runs after the state went on to the next micro-batch, and to the next step.
+// Backward runs after the state has moved on to the next micro-batch, and to the next step.
 TEST(DropoutTest, BackwardHasTheMaskOfItsForward) {
   StepState state(kCpu, 5);
   state.Begin(3, 0);

@@ -32,7 +32,7 @@ struct Case {
   int64_t batch = 1, length = 1, groups = 1, heads_of_group = 1, d = 8;
   double dropout = 0;
   bool joint = false;       // q, k and v are views of one tensor
-  bool accumulate = false;  // onto gradients that are there
+  bool accumulate = false;  // onto existing gradients
 
   friend void PrintTo(const Case& c, std::ostream* out) { *out << c.Describe(); }
   std::string Describe() const {
@@ -42,7 +42,7 @@ struct Case {
   }
 };
 
-// Every tile's border is in the lengths: tiles are of 32, 64 and 128 rows.
+// The lengths include every tile's border: tiles have 32, 64 and 128 rows.
 std::vector<Case> Cases() {
   constexpr std::array<int64_t, 14> kLengths = {1,  2,  15,  16,  31,  33,  63,
                                                 64, 65, 100, 127, 128, 129, 197};
@@ -211,7 +211,7 @@ TEST_F(FlashAttention, BackwardDoesNotDependOnWhatMadeForward) {
   EXPECT_LT(Compare(gradient(AttentionKernels::kPlain, AttentionKernels::kFlash), plain).rms, 4e-3);
 }
 
-// Alignment chooses no other arithmetic.
+// Alignment does not change the arithmetic.
 TEST_F(FlashAttention, BitsDoNotDependOnAlignment) {
   const auto run = [](int64_t offset) {
     const Tensor values = Values({2, 40, 3 * 64}, 1).To(DType::kBF16);
@@ -231,7 +231,7 @@ TEST_F(FlashAttention, BitsDoNotDependOnAlignment) {
   EXPECT_EQ(run(0), run(1));
 }
 
-// Scores around 1000: a shift by the largest is all that keeps their exponentials finite.
+// Scores around 1000: only a shift by the largest keeps their exponentials finite.
 TEST_F(FlashAttention, LargeScoresDoNotOverflow) {
   const Tensor x = Tensor::Full({1, 70, 3 * 64}, 11, DType::kBF16, kGpu);
   const AttentionKernelsScope scope(AttentionKernels::kFlash);

@@ -15,7 +15,7 @@ namespace {
 using test::kGpu;
 
 // Several tiles, none whole; matrices end where the simulated GPU's memory does, whose blocks are
-// of multiples of 256 bytes.
+// multiples of 256 bytes.
 constexpr int64_t kBatch = 3, kM = 40, kN = 56, kK = 72;
 
 std::vector<float> Random(int64_t n, unsigned seed) {

@@ -1,5 +1,5 @@
 // Where the stack pointer is while products run: a signal that is handled then has its frame
-// written there, so anywhere but on a stack it destroys what it meets.
+// written there, so anywhere but on a stack it overwrites what is there.
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>

@@ -195,7 +195,7 @@ TEST(Gemm, ProductsInOneCallHaveTheBitsOfOneCallEach) {
 
 // Threads remember what they packed of a product's operands, but not from one product to the next.
 template <class T>
-void CheckOperandsAreReadAnew() {
+void CheckOperandsAreReadAgain() {
   for (const bool transpose_a : {false, true}) {
     const Problem p{transpose_a, true, 300, 700, 100, 2};
     Product<T, float> fresh(p), reused(p);
@@ -211,9 +211,9 @@ void CheckOperandsAreReadAnew() {
   }
 }
 
-TEST(Gemm, OperandsAreReadAnew) {
-  CheckOperandsAreReadAnew<float>();
-  CheckOperandsAreReadAnew<BF16>();
+TEST(Gemm, OperandsAreReadAgain) {
+  CheckOperandsAreReadAgain<float>();
+  CheckOperandsAreReadAgain<BF16>();
 }
 
 template <class T, class C>
@@ -236,7 +236,7 @@ void CheckThreads(GemmArgs::BF16Products mode = GemmArgs::BF16Products::kByCpu) 
       Gemm(run.g);
       if (threads == 1) one = run.c;
       ASSERT_EQ(std::memcmp(one.data(), run.c.data(), one.size() * sizeof(C)), 0)
-          << p << ": " << threads << " threads gave other bits than one";
+          << p << ": " << threads << " threads gave different bits than one";
     }
   }
   SetNumThreads(before);

@@ -1,4 +1,4 @@
-// What the chunked head takes of memory, and where its gradients go.
+// How much memory the chunked head takes, and where its gradients go.
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ class LinearCrossEntropyTest : public testing::TestWithParam<Device> {
     std::vector<int32_t> targets;
     for (int32_t i = 0; i < kRows; ++i) targets.push_back(i * 31 % 50 - 1);  // -1: ignored
     targets_ = Tensor::FromVector(targets, {kRows}, GetParam());
-    Loss(kChunk, Reduction::kSum);  // what is made once, as a library's workspace, is there
+    Loss(kChunk, Reduction::kSum);  // makes what is made once, such as a workspace
   }
 
   static Tensor Values(const Shape& shape, float largest, DType dtype) {
@@ -64,20 +64,20 @@ class LinearCrossEntropyTest : public testing::TestWithParam<Device> {
   Tensor x_, weight_, targets_;
 };
 
-TEST_P(LinearCrossEntropyTest, TheLogitsOfAllRowsNeverStandInMemory) {
+TEST_P(LinearCrossEntropyTest, TheLogitsOfAllRowsAreNeverInMemory) {
   Tensor loss;
   EXPECT_GT(Peak([&] { Backward(Loss(0)); }), kLogits);
   TakeGradients();
   // A chunk, both gradients, a few numbers per row.
   EXPECT_LT(Peak([&] { loss = Loss(kChunk); }),
             kLogits * kChunk / kRows + kWeight + 3 * x_.bytes());
-  // The gradients of the leaves, beside those that forward has made.
+  // The gradients of the leaves, beside those that forward computed.
   EXPECT_LT(Peak([&] { Backward(loss); }), kWeight + 2 * x_.bytes());
   const NoGrad no_grad;
   EXPECT_LT(Peak([&] { Loss(kChunk); }), kLogits * kChunk / kRows + x_.bytes());
 }
 
-TEST_P(LinearCrossEntropyTest, ChunksChangeRoundingAlone) {
+TEST_P(LinearCrossEntropyTest, ChunksChangeOnlyRounding) {
   const Tensor whole = Loss(0);
   Backward(whole);
   const auto want = TakeGradients();
@@ -150,9 +150,9 @@ TEST_P(LinearCrossEntropyTest, ABf16WeightHasAGradientOfF32) {
   const std::vector<float> exact = Floats(weight_.grad());
   EXPECT_NE(Floats(weight_.grad().To(DType::kBF16)), exact);
   EXPECT_EQ(x_.grad().dtype(), DType::kBF16);
-  // Of probabilities that differ by a rounding to bf16: scaled before it, or after.
+  // From probabilities that differ by a rounding to bf16: scaled before it, or after.
   EXPECT_THAT(exact, Pointwise(FloatNear(2e-3f), want[1]));
-  Backward(Loss(kChunk));  // onto that
+  Backward(Loss(kChunk));  // adds to that
   std::vector<float> twice = exact;
   for (float& g : twice) g *= 2;
   EXPECT_EQ(Floats(weight_.grad()), twice);

@@ -1,4 +1,4 @@
-// What the OpCase of linear does not see: rows that do not depend on each other.
+// What the OpCase of linear does not check: rows that do not depend on each other.
 #include "kernels/linear/linear.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ std::string Bytes(const Tensor& x) {
   return {static_cast<const char*>(c.raw_data()), static_cast<size_t>(c.bytes())};
 }
 
-TEST(Linear, FewRowsHaveTheBitsThatTheyHaveAlone) {
+TEST(Linear, FewRowsHaveTheSameBitsAsAlone) {
   for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
     for (const auto& [k, n] : {std::pair(1, 1), std::pair(16, 7), std::pair(33, 130),
                                std::pair(100, 64), std::pair(768, 300)}) {
@@ -50,7 +50,7 @@ Tensor RandomLeaf(const Shape& shape, unsigned seed, DType dtype) {
   return Random(shape, seed, dtype).SetRequiresGrad();
 }
 
-// The leaves of two layers with GELU between them, and graphs over what the first gives.
+// The leaves of two layers with GELU between them, and graphs over the first layer's result.
 struct TwoLayers {
   Tensor x, w1, b1, w2, w3, w4;
 
@@ -66,7 +66,7 @@ struct TwoLayers {
 };
 
 // GELU's derivative is taken with the product before it where nothing else adds to that product,
-// and apart where something does, or where the graph is kept: the gradients are the same.
+// and separately where something does, or where the graph is kept: the gradients are the same.
 TEST(Linear, GradientsAreTheSameWhereverTheActivationsDerivativeIsTaken) {
   using Graph = std::function<std::vector<Tensor>(const TwoLayers&)>;
   const std::map<std::string, Graph> graphs = {

@@ -1,4 +1,4 @@
-// Multi-tensor kernels with tables of more tensors than one launch takes, beside the CPU.
+// Multi-tensor kernels with tables of more tensors than one launch takes, compared with the CPU.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Where heads are turned: in place if nobody else can see it.
+// Where heads are turned: in place if nothing else can see it.
 #include "kernels/rotary_embedding/rotary_embedding.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST_P(RotaryInPlace, HeadsThatOthersHoldStayAsTheyAre) {
   EXPECT_EQ(turned.Detach().ToVector<float>(), want);
 }
 
-TEST_P(RotaryInPlace, GradientsAreTheSameWhereverTheyStand) {
+TEST_P(RotaryInPlace, GradientsAreTheSameWhereverTheyAre) {
   // The gradient of the heads is that of their sum times 3.
   const auto loss = [&](Tensor heads) { return ops::Scale(Turn(std::move(heads)), 3); };
   const Tensor ones = Tensor::Full(x_.shape(), 1, DType::kF32, GetParam());
@@ -78,7 +78,7 @@ TEST_P(RotaryInPlace, GradientsAreTheSameWhereverTheyStand) {
   heads_ = ops::Scale(x_, 0.5);
   Backward(loss(std::move(heads_)), ones);
   EXPECT_EQ(TakeGradient(), want);
-  // A gradient of somebody else's.
+  // A gradient that the caller still holds.
   heads_ = ops::Scale(x_, 1);
   const Tensor root = Tensor::Full(x_.shape(), 3, DType::kF32, GetParam());
   Backward(Turn(std::move(heads_)), root);

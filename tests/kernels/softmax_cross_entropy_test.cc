@@ -25,7 +25,7 @@ class CrossEntropyMemory : public testing::TestWithParam<Device> {
     targets_ = Tensor::FromVector<int32_t>({0, 5, 999, 3, 3, 500}, {kRows}, GetParam());
   }
 
-  // Not a leaf: nobody but its caller holds them.
+  // Not a leaf: only the caller holds them.
   Tensor Logits() const { return ops::Scale(x_, 0.5); }
   Tensor Loss(const Tensor& logits) const { return ops::SoftmaxCrossEntropy(logits, targets_); }
   std::vector<float> TakeGradient() const {
@@ -46,7 +46,7 @@ class CrossEntropyMemory : public testing::TestWithParam<Device> {
   Tensor x_, targets_;
 };
 
-TEST_P(CrossEntropyMemory, TheGradientTakesThePlaceOfLogitsThatNobodyHolds) {
+TEST_P(CrossEntropyMemory, TheGradientTakesThePlaceOfLogitsThatNothingElseHolds) {
   // The gradient of x is one more tensor of the size in either case.
   const Tensor loss = Loss(Logits());  // the logits are gone at the semicolon
   EXPECT_LT(PeakOfBackward(loss), 1.1);

@@ -19,7 +19,7 @@ TEST(SoftmaxTest, MinusInfinityMasks) {
 }
 
 TEST(SoftmaxTest, WithoutAnAnswerIsNan) {
-  // A row of which everything is masked, one with a NaN, one with an infinity.
+  // A fully masked row, one with a NaN, one with an infinity.
   const Tensor x = Tensor::FromVector<float>({-kInf, -kInf, NAN, 1, kInf, 0}, {3, 2});
   for (const Tensor& y : {ops::Softmax(x), ops::LogSoftmax(x)}) {
     const std::vector<float> v = y.ToVector<float>();

@@ -133,7 +133,7 @@ TEST(InitTest, NeighboursAreNotCorrelated) {
   }
 }
 
-TEST(InitTest, ElementsDependOnSeedNameAndIndexAlone) {
+TEST(InitTest, ElementsDependOnlyOnSeedNameAndIndex) {
   for (const auto& [what, init] : RandomOnes()) {
     const std::vector<float> whole = Fill(init, 1000);
     EXPECT_EQ(Fill(init, 1000), whole) << what;

@@ -40,7 +40,7 @@ Tensor InPieces(L& layer, KvCache& cache, int64_t sequence, const Tensor& x,
   return Tensor::FromVector(out, {1, done, x.dim(2)});
 }
 
-TEST(KvCacheTest, InPiecesAttentionGivesWhatItGivesAtOnce) {
+TEST(KvCacheTest, AttentionInPiecesIsAttentionAtOnce) {
   CausalSelfAttention attention(12, 3);
   attention.Materialize(kCpu, 1, DType::kF64);
   test::Randomize(attention, 2);
@@ -60,7 +60,7 @@ TEST(KvCacheTest, InPiecesAttentionGivesWhatItGivesAtOnce) {
             1e-13);
 }
 
-// Rows of a batch that stand at different positions, in another order than their sequences.
+// Rows of a batch that are at different positions, in another order than their sequences.
 TEST(KvCacheTest, SequencesOfDifferentLengthsShareABatch) {
   TransformerBlock block({.n_embd = 12, .n_head = 2});
   block.Materialize(kCpu, 1, DType::kF64);
@@ -106,7 +106,7 @@ TEST(KvCacheTest, TakesItsMemoryOnce) {
   }
 }
 
-// It would keep its keys behind those of the first, as if the model had twice as many layers.
+// It would keep its keys after those of the first, as if the model had twice as many layers.
 TEST(KvCacheTest, ASecondPassInOneScopeIsRefused) {
   CausalSelfAttention first(4, 1), second(4, 1);
   first.Materialize(kCpu, 1);
@@ -122,7 +122,7 @@ TEST(KvCacheTest, ASecondPassInOneScopeIsRefused) {
     pass();
     EXPECT_THAT(MessageOf(pass), expected) << "while the cache learns how many layers there are";
     scope.Commit();
-    EXPECT_THAT(MessageOf([&] { scope.Commit(); }), HasSubstr("was committed before"));
+    EXPECT_THAT(MessageOf([&] { scope.Commit(); }), HasSubstr("was committed already"));
     EXPECT_THAT(MessageOf(pass), expected);
   }
   EXPECT_EQ(cache.length(0), 1);
@@ -135,7 +135,7 @@ TEST(KvCacheTest, ASecondPassInOneScopeIsRefused) {
   EXPECT_EQ(cache.bytes(), bytes);
   const KvCacheScope scope(cache, {0}, 1, kCpu);
   EXPECT_THAT(MessageOf([&] { second(x); }),
-              HasSubstr("the model's layers run in another order than in the first pass"));
+              HasSubstr("the model's layers run in a different order than in the first pass"));
 }
 
 TEST(KvCacheTest, APassThatIsNotCommittedLeavesNothing) {
@@ -187,10 +187,10 @@ TEST(KvCacheTest, ExplainsBadUse) {
   EXPECT_THAT(scope({2}, 1), HasSubstr("sequence 2 of a cache of 2"));
   EXPECT_THAT(scope({}, 1), HasSubstr("needs tokens"));
   EXPECT_THAT(scope({0}, 0), HasSubstr("needs tokens"));
-  EXPECT_THAT(scope({1, 1}, 1), HasSubstr("twice in the batch"));
+  EXPECT_THAT(scope({1, 1}, 1), HasSubstr("in the batch twice"));
   EXPECT_THAT(scope({0}, 4), HasSubstr("4 more do not fit"));
   KvCacheScope(cache, {1}, 1, kCpu).Commit();
-  EXPECT_THAT(scope({0, 1}, 2), HasSubstr("start and others that go on"));
+  EXPECT_THAT(scope({0, 1}, 2), HasSubstr("must not mix new sequences and ones that continue"));
   EXPECT_EQ(scope({0, 1}, 1), "no error");
   EXPECT_EQ(KvCacheScope::Current(), nullptr);
   const KvCacheScope good(cache, {0}, 2, kCpu);

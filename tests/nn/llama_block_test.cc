@@ -116,7 +116,7 @@ TEST(LlamaBlockTest, NamesAndShapes) {
                           "attn.c_proj.weight [24, 24] decays", "ln_2.weight [24]",
                           "mlp.c_fc.weight [20, 24] decays", "mlp.c_proj.weight [24, 10] decays"));
   TransformerBlockOptions biased = Llama();
-  biased.bias = true;  // RMS norms have none all the same
+  biased.bias = true;  // RMS norms have none anyway
   EXPECT_THAT(
       Describe(TransformerBlock(biased)),
       ElementsAre("ln_1.weight [24]", "attn.c_attn.weight [48, 24] decays", "attn.c_attn.bias [48]",
@@ -158,8 +158,8 @@ TEST(LlamaBlockTest, GradientsAgainstDifferences) {
   }
 }
 
-// What rotary embedding is for: scores depend on distances alone, so that a shifted sequence has
-// the same outputs.
+// What rotary embedding is for: scores depend only on distances, so that a shifted sequence has the
+// same outputs.
 TEST(LlamaBlockTest, AttentionDoesNotDependOnWhereTheSequenceStarts) {
   const auto rotary = std::make_shared<Rotary>(kHead, RotaryOptions{.theta = kTheta});
   const Tensor qk = RandomTensor({1, 6, 2 * kHead}, 4);

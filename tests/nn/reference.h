@@ -19,7 +19,7 @@ struct Matrix {
 
 // Any floating tensor.
 Matrix ToMatrix(const Tensor& x);
-// The parameter of this path; fails the test if there is none.
+// The parameter with this path; fails the test if there is none.
 Matrix ParameterOf(const Module& module, const std::string& path);
 
 // "fc.weight [5, 3] decays", "running_mean f32[3] buffer": the parameters, then the buffers.
@@ -36,10 +36,10 @@ Matrix CausalAttentionReference(const Matrix& qkv, int64_t batches, int64_t head
 // max |got - want| / (1 + |want|); infinity where the sizes differ or anything is NaN.
 double Difference(const Matrix& got, const Matrix& want);
 
-// Uniform numbers in [low, high) of a seed.
+// Uniform numbers in [low, high) from a seed.
 Tensor RandomTensor(const Shape& shape, unsigned seed, DType dtype = DType::kF64, double low = -1,
                     double high = 1);
-// Overwrites all parameters by random numbers: also those that initialisers make 0 or 1.
+// Overwrites all parameters with random numbers: also those that initialisers set to 0 or 1.
 void Randomize(Module& module, unsigned seed, double low = -1, double high = 1);
 
 // Compares the gradient of a scalar function of f64 tensors with central differences of fourth

@@ -15,7 +15,7 @@ namespace {
 
 using Parameters = std::vector<std::shared_ptr<Parameter>>;
 
-// Gradients of the parameters at a step: functions of (parameter's name, step) alone.
+// Gradients of the parameters at a step: functions of only (parameter's name, step).
 void SetGradients(const Parameters& parameters, int64_t step, double scale = 1) {
   for (const auto& p : parameters) {
     const uint64_t stream = HashName(p->name().data(), p->name().size()) + step;
@@ -201,8 +201,8 @@ TEST(AdamWTest, BitsDoNotDependOnThreads) {
   EXPECT_EQ(results[2], results[0]);
 }
 
-// An element's bits are the same wherever it lies in memory and whatever lies beside it, as they
-// must be for sharded updates.
+// An element's bits are the same wherever it lies in memory and whatever lies beside it, as sharded
+// updates require.
 TEST(AdamWTest, BitsDoNotDependOnCuttingAndAlignment) {
   constexpr int64_t kSize = 40'000;
   const auto update = [](const std::vector<int64_t>& cuts) {

@@ -43,7 +43,7 @@ TEST(ClipTest, NormOfAllTogether) {
 
 TEST(ClipTest, SmallGradientsStay) {
   EXPECT_EQ(Clip({F32({3, -4})}, 5.1).clip_factor, 1);
-  // torch's clip_grad_norm_ divides by norm + 1e-6, so at the limit a trace is taken.
+  // torch's clip_grad_norm_ divides by norm + 1e-6, so at the limit it still scales by a trace.
   EXPECT_EQ(Clip({F32({3, -4})}, 5).clip_factor, static_cast<float>(5 / (5 + 1e-6)));
 }
 
@@ -91,7 +91,7 @@ TEST(ClipTest, MixedDTypes) {
   EXPECT_EQ(Clip({F32({1, 2}), f64, F32({0, -12}).To(DType::kBF16)}, 1).grad_norm, 13);
 }
 
-// Sums of 16384 elements in f64: the f32 norm is the nearest of the exact one.
+// Sums of 16384 elements in f64: the f32 norm is the one nearest to the exact norm.
 TEST(ClipTest, IsExactToF32) {
   const std::vector<Tensor> grads = {Noise({101, 997}, 1), Noise({31}, 2), Noise({257, 300}, 3)};
   long double squares = 0;

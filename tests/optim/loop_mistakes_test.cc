@@ -32,7 +32,7 @@ void SetGradient(const std::shared_ptr<Parameter>& p) {
   p->leaf().SetGrad(Noise(p->value().shape(), 2, 1, p->value().dtype()));
 }
 
-TEST(LoopMistakes, AStepThatNobodyBegan) {
+TEST(LoopMistakes, AStepThatWasNotBegun) {
   const auto parameters = OneParameter();
   const auto before = Bits(parameters[0]->value());
   SetGradient(parameters[0]);
@@ -52,7 +52,7 @@ TEST(LoopMistakes, AResultThatIsNotKeptEndsTheStep) {
   EXPECT_THAT(MessageOf([&] { adamw.Step(state); }), HasSubstr("keep the result until after Step"));
 }
 
-// BeginStep before the loop: one learning rate, and one set of masks, for ever.
+// BeginStep before the loop: one learning rate, and one set of masks, forever.
 TEST(LoopMistakes, TwoUpdatesOfOneStep) {
   AdamW adamw(OneParameter());
   StepState state(kCpu, 1);
@@ -63,7 +63,7 @@ TEST(LoopMistakes, TwoUpdatesOfOneStep) {
               AllOf(HasSubstr("was updated already"), HasSubstr(kBegin)));
 }
 
-// A forgotten ZeroGrad, whose gradients would add up for ever; or a forward ahead of BeginStep, in
+// A forgotten ZeroGrad, whose gradients would add up forever; or a forward ahead of BeginStep, in
 // which dropout did nothing.
 TEST(LoopMistakes, GradientsThatAreThereAlready) {
   AdamW adamw(OneParameter());
@@ -197,7 +197,7 @@ void CheckStaleMasters() {
     optimizer.ZeroGrad();
   };
   step(0);
-  step(1);  // its own writes are none of others
+  step(1);  // the optimizer's own writes do not count
   parameters[0]->value().Detach().CopyFrom(Noise({8}, 9, 1, DType::kBF16));
   const auto loaded = Bits(parameters[0]->value());
   EXPECT_THAT(MessageOf([&] { step(2); }),
@@ -231,7 +231,7 @@ TEST(LoopMistakes, WeightsLoadedAfterTheOptimizerWasMade) {
   adamw.Step(state);
 }
 
-TEST(LoopMistakes, MaterialisedAnewIn16Bits) {
+TEST(LoopMistakes, MaterialisedAgainIn16Bits) {
   const auto parameters = OneParameter();
   AdamW adamw(parameters);
   parameters[0]->Materialize(kCpu, DType::kBF16, 1);

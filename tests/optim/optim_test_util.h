@@ -73,7 +73,7 @@ inline void ExpectClose(const Tensor& got, const std::vector<double>& want, doub
   }
 }
 
-// That `statement` throws an E whose message contains `part`.
+// Expects that `statement` throws an E whose message contains `part`.
 template <class E, class F>
 void ExpectError(const F& statement, const std::string& part) {
   try {

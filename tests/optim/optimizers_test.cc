@@ -89,14 +89,14 @@ TEST(MuonTest, FollowsTorch) {
   }
 }
 
-// PyTorch as it comes, which orthogonalises in bf16.
+// PyTorch's default, which orthogonalises in bf16.
 TEST(MuonTest, IsCloseToTorchInBF16) {
   FollowTorch("muon", "bf16", With<Muon>(MuonOptions{.weight_decay = 0.1}), DType::kF32, 2e-2);
 }
 
 // ---- Laws. ----
 
-// Gradients of the parameters at a step: functions of (parameter's name, step) alone.
+// Gradients of the parameters at a step: functions of only (parameter's name, step).
 void SetGradients(const Parameters& parameters, int64_t step, double scale = 1) {
   for (const auto& p : parameters) {
     const uint64_t stream = HashName(p->name().data(), p->name().size()) + step;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds a saved model against transformers: loads the folder and compares the logits.
+"""Compares a saved model with transformers: loads the folder and compares the logits.
 
     bazel build -c opt //tests:dump_logits
     python3 tests/peers/hf_logits.py out/latest

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the tensorboard/ of a run against TensorBoard's own reader.
+"""Checks the tensorboard/ of a run with TensorBoard's own reader.
 
     python3 tests/peers/tensorboard_events.py out
 
