@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "core/cuda/error.h"
+#include "core/cuda/simulated_gpu.h"
 
 namespace lockstep::cuda {
 
@@ -61,6 +62,7 @@ Device ParseDevice(const std::string& text) {
         StrCat("device=", text, " is none; it must be auto, cpu, cuda, cuda:0, sim or sim:0"));
   }
   if ((name == "sim") != kSimulated) ThrowOtherBackend(text);
+  LoadSimulatedGpu();
   const int count = DeviceCount();
   if (count == 0) {
     throw InputError(StrCat("device=", text,

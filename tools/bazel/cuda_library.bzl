@@ -149,6 +149,23 @@ link_only = rule(
     attrs = {"deps": attr.label_list(providers = [CcInfo])},
 )
 
+def _simulated_objects_impl(ctx):
+    info = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
+    inputs = [
+        linked
+        for linked in info.linking_context.linker_inputs.to_list()
+        if linked.owner.workspace_name != ctx.label.workspace_name or
+           linked.owner.package == "tools/cudasim" or linked.owner.name.endswith("_cudasim")
+    ]
+    return [CcInfo(linking_context = cc_common.create_linking_context(linker_inputs = depset(inputs)))]
+
+# Of all that deps are linked with: simulated kernels, the simulator, and libraries of the system. The
+# rest, core above all, is the program's, which must not be there twice.
+simulated_objects = rule(
+    implementation = _simulated_objects_impl,
+    attrs = {"deps": attr.label_list(providers = [CcInfo])},
+)
+
 # memcpy and casts between vector and element types: kernels are written for nvcc, which has no
 # type-based aliasing. Its pragmas mean nothing to others. -O1 compiles in two thirds of the time of
 # -O2, and the simulator switches threads for most of its own.

@@ -45,7 +45,11 @@ def op_library(name, ops = [], deps = []):
             hdrs = headers,
             deps = common + ["//kernels:cuda_common"],
         )
-        cuda = [":" + name + "_cuda"]
+        # A program has no simulated kernels: it loads them (//kernels:simulated_gpu).
+        cuda = select({
+            "//tools/bazel:is_cuda": [":" + name + "_cuda"],
+            "//conditions:default": [],
+        })
     case_sources = native.glob([name + "/*_case.cc"], allow_empty = True)
     native.cc_library(
         name = name,

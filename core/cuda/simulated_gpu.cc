@@ -1,0 +1,84 @@
+#include "core/cuda/simulated_gpu.h"
+
+#include <cuda_runtime.h>
+
+#ifndef CUDASIM
+
+void lockstep::cuda::LoadSimulatedGpu() {}
+
+#else
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+#include "core/io/mapped_file.h"
+#include "tools/cudasim/loader/loader.h"
+
+// Of //kernels; null in a program without kernels.
+extern "C" [[gnu::weak]] const char lockstep_simulated_gpu_stamp[];
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr const char* kBuild = "bazel build -c opt //kernels:simulated_gpu";
+
+// Empty where there is none.
+std::string FindLibrary() {
+  if (const char* path = std::getenv("LOCKSTEP_SIMULATED_GPU"); path != nullptr && *path != '\0') {
+    return path;
+  }
+  std::error_code none;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", none);
+  for (std::filesystem::path folder = program.parent_path(); folder.has_relative_path();
+       folder = folder.parent_path()) {
+    for (const char* file : {"libsimulated_gpu.so", "kernels/libsimulated_gpu.so"}) {
+      if (std::filesystem::exists(folder / file, none)) return folder / file;
+    }
+  }
+  return "";
+}
+
+void Load() {
+  const std::string path = FindLibrary();
+  std::error_code none;
+  if (!std::filesystem::exists(path, none)) {
+    throw InputError(StrCat("--device=sim needs the simulated GPU: ", kBuild,
+                            " (or LOCKSTEP_SIMULATED_GPU=/path/to/libsimulated_gpu.so)"));
+  }
+  LS_INVARIANT(lockstep_simulated_gpu_stamp != nullptr, "this program has no kernels");
+  // Read before it is loaded: nothing of a stale library runs.
+  const MappedFile file(path);
+  const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()),
+                               file.bytes().size());
+  if (bytes.find(lockstep_simulated_gpu_stamp) == bytes.npos) {
+    throw InputError(StrCat("--device=sim: the simulated GPU ", path,
+                            " was built from other sources than this program: ", kBuild));
+  }
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    throw InputError(
+        StrCat("--device=sim: the simulated GPU cannot be loaded (", dlerror(), "): ", kBuild));
+  }
+  if (const char* missing = cudasim::Connect(library)) {
+    throw InputError(
+        StrCat("--device=sim: the simulated GPU ", path, " has no ", missing, ": ", kBuild));
+  }
+}
+
+}  // namespace
+
+void LoadSimulatedGpu() {
+  static std::mutex loading;
+  const std::lock_guard lock(loading);
+  if (!cudasim::Connected()) Load();
+}
+
+}  // namespace lockstep::cuda
+
+#endif
