@@ -90,6 +90,14 @@ BUNDLE = {"build": "1", "backend": "simulated", "cuda": None, "architectures": "
 GPU = {"name": "simulated GPU", "kind": "simulated GPU", "gpus": 1}
 
 
+def runs(process):
+    """Whether the process exists and is no zombie; it may end at any moment."""
+    try:
+        return "Z" not in Path(f"/proc/{process}/stat").read_text().split()[2]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 class GpuCheckTest(unittest.TestCase):
 
     def setUp(self):
@@ -272,7 +280,7 @@ class GpuCheckTest(unittest.TestCase):
         process.kill()
         process.wait()
         child = int(file.read_text())
-        while os.path.exists(f"/proc/{child}") and "Z" not in Path(f"/proc/{child}/stat").read_text().split()[2]:
+        while runs(child):
             time.sleep(0.01)
         self.assertEqual(self.slices()["peaks"]["text"], "was running when gpu_check was killed")
 
