@@ -22,6 +22,17 @@ void Parameter::set_name(const std::string& name) {
   meta_->leaf->set_name(name);
 }
 
+void Parameter::SetLayout(ShardLayout layout) {
+  LS_CHECK(value_.device().is_meta() && leaf().observers().empty(), "the layout of parameter '",
+           name_, "' can be set only before Materialize and before anything observes its gradient");
+  layout.Check(logical_shape_);
+  layout_ = std::move(layout);
+  const Tensor value = Tensor::Empty(layout_.PartShape(logical_shape_), value_.dtype(), kMeta);
+  meta_ = AutogradMeta::ForLeaf(std::make_shared<Leaf>(value));
+  set_name(name_);
+  Rebind(value);
+}
+
 void Parameter::Materialize(Device device, DType dtype, uint64_t seed) {
   const Tensor value = Tensor::Empty(value_.shape(), dtype, device);
   if (!init_) {
@@ -31,7 +42,12 @@ void Parameter::Materialize(Device device, DType dtype, uint64_t seed) {
     const Tensor host = in_place ? value : Tensor::Empty(value.shape(), DType::kF32);
     float* data = host.data<float>();
     ParallelFor(host.numel(), kInitGrain, [&](int64_t begin, int64_t end) {
-      init_({data + begin, static_cast<size_t>(end - begin)}, begin, seed, name_);
+      while (begin < end) {
+        const auto [first, count] = layout_.RunAt(logical_shape_, begin);
+        const int64_t n = std::min(count, end - begin);
+        init_({data + begin, static_cast<size_t>(n)}, first, seed, name_);
+        begin += n;
+      }
     });
     if (!in_place) value.CopyFrom(host);
   }

@@ -2,26 +2,18 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/autograd/node.h"
+#include "core/shard_layout.h"
 
 namespace lockstep {
 
 // Tensors under their paths: "h.0.attn.c_attn.weight".
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
-
-// How a parameter lies on a mesh axis ("dp", "fsdp", "tp", ...): replicated unless listed.
-struct Placement {
-  enum class Kind { kReplicated, kSharded };
-  Kind kind = Kind::kReplicated;
-  int dim = 0;  // of the logical shape, where sharded
-  bool operator==(const Placement&) const = default;
-};
 
 // Writes elements [first, first + values.size()) of the unsharded parameter, in row-major order.
 // Each is a pure function of (seed, name, element index): it does not depend on device, dtype,
@@ -47,14 +39,15 @@ class Parameter {
   // Whether AdamW's weight decay applies.
   bool decay() const { return decay_; }
   void set_decay(bool decay) { decay_ = decay; }
-  // Placement per mesh axis; an absent axis is replicated.
-  std::map<std::string, Placement> placement;
-  // Mesh axes over which the gradient is summed.
-  std::string reduce_group = "dp";
+  // This rank's part of the parameter: at first all of it.
+  const ShardLayout& layout() const { return layout_; }
+  // Of a parameter that has no memory yet and whose gradient nobody observes. Throws ArgumentError
+  // otherwise, and if the layout does not fit the logical shape.
+  void SetLayout(ShardLayout layout);
 
-  // Gives memory on the device and fills it by the initialiser (zeros if there is none), computed
-  // in f32 on the host and rounded to dtype. The leaf (hooks, observers) stays; its gradient is
-  // emptied.
+  // Gives this rank's part memory on the device and fills it by the initialiser (zeros if there is
+  // none), computed in f32 on the host and rounded to dtype: the bits are those of the same
+  // elements of the whole parameter. The leaf (hooks, observers) stays; its gradient is emptied.
   void Materialize(Device device, DType dtype, uint64_t seed);
   // Replaces the value by another of the same shape; the leaf stays.
   void SetValue(const Tensor& value);
@@ -69,6 +62,7 @@ class Parameter {
 
   std::string name_;
   Shape logical_shape_;
+  ShardLayout layout_;
   Initializer init_;
   bool decay_;
   bool trainable_ = true;

@@ -1,5 +1,4 @@
-// The operations that core needs itself; kernels/fill, kernels/copy and kernels/accumulate fill
-// them.
+// The operations that core needs itself; kernels/fill, copy, accumulate and reduce implement them.
 #pragma once
 
 #include "core/dispatcher.h"
@@ -17,5 +16,9 @@ inline constinit Slot<void(const Tensor& from, const Tensor& to)> copy_slot{"cop
 // to += from, computed in the wider dtype of the two. Equal shapes, any strides, `to` written in
 // place, every element by one thread.
 inline constinit Slot<void(const Tensor& from, const Tensor& to)> accumulate_slot{"accumulate"};
+
+// y[o, i] = scale * sum_r x[o, r, i], or y += that; contiguous, y of any floating dtype.
+inline constinit Slot<void(const Tensor& x, double scale, const Tensor& y, bool accumulate)>
+    reduce_sum_slot{"reduce_sum"};
 
 }  // namespace lockstep

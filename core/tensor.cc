@@ -15,12 +15,7 @@ class CopyNode : public Node {
                 std::span<GradSink> sinks) override {
     const Tensor dy = grads[0].To(device_);
     const GradSink::Target dx = sinks[0].OpenAnyDType(dy.shape(), dtype_, device_);
-    if (dy.numel() == 0) return;
-    if (dx.accumulate) {
-      accumulate_slot(CurrentStream(device_), dy, dx.tensor);
-    } else {
-      copy_slot(CurrentStream(device_), dy, dx.tensor);
-    }
+    dx.Write(dy);
   }
   void Release() override {}
 
@@ -113,78 +108,6 @@ double Tensor::Item() const {
   return *Detach().To(kCpu).To(DType::kF64).data<double>();
 }
 
-Tensor Tensor::MakeView(const char* what, const Shape& shape, const Shape& strides,
-                        int64_t offset) const {
-  LS_CHECK(!(requires_grad() && GradEnabled()), "Tensor::", what,
-           " records no gradient, and this tensor requires one: use the function of the same "
-           "meaning in lockstep::ops, or Detach() first");
-  Tensor view = *this;
-  view.autograd_ = nullptr;
-  view.shape_ = shape;
-  view.strides_ = strides;
-  view.offset_ = offset;
-  view.numel_ = shape.numel();
-  return view;
-}
-
-Tensor Tensor::View(const Shape& shape) const {
-  Shape resolved = shape;
-  int unknown = -1;
-  int64_t known = 1;
-  for (int i = 0; i < shape.ndim(); ++i) {
-    if (shape[i] == -1) {
-      LS_CHECK(unknown < 0, "View(", shape, "): only one size may be -1");
-      unknown = i;
-    } else {
-      LS_CHECK(shape[i] >= 0 && !__builtin_mul_overflow(known, shape[i], &known), "View(", shape,
-               "): sizes are from 0, but for one -1, and their product must fit into 63 bits");
-    }
-  }
-  if (unknown >= 0) {
-    LS_CHECK(known > 0 && numel_ % known == 0, "View(", shape, ") of a tensor of shape ", shape_,
-             ": no size fits in place of -1");
-    resolved[unknown] = numel_ / known;
-  }
-  LS_CHECK(resolved.numel() == numel_, "View(", shape, ") of a tensor of shape ", shape_,
-           ": the numbers of elements differ");
-  LS_CHECK(is_contiguous(), "View(", shape, ") needs a contiguous tensor; call Contiguous() first");
-  return MakeView("View", resolved, resolved.ContiguousStrides(), offset_);
-}
-
-Tensor Tensor::Slice(int dim, int64_t begin, int64_t end) const {
-  const int64_t size = shape_[dim];
-  LS_CHECK(0 <= begin && begin <= end && end <= size, "Slice [", begin, ", ", end,
-           ") of dimension ", dim, " of a tensor of shape ", shape_);
-  Shape shape = shape_;
-  shape[dim] = end - begin;
-  return MakeView("Slice", shape, strides_, offset_ + (end > begin ? begin * strides_[dim] : 0));
-}
-
-Tensor Tensor::Transpose(int a, int b) const {
-  Shape shape = shape_, strides = strides_;
-  std::swap(shape[a], shape[b]);
-  std::swap(strides[a], strides[b]);
-  return MakeView("Transpose", shape, strides, offset_);
-}
-
-Tensor Tensor::Expand(const Shape& shape) const {
-  LS_CHECK(shape.ndim() >= ndim(), "cannot expand ", shape_, " to ", shape);
-  Shape strides = shape;
-  const int lead = shape.ndim() - ndim();
-  for (int i = 0; i < shape.ndim(); ++i) {
-    const int64_t size = i < lead ? 1 : shape_[i - lead];
-    LS_CHECK(size == shape[i] || size == 1, "cannot expand ", shape_, " to ", shape);
-    strides[i] = i < lead || size != shape[i] ? 0 : strides_[i - lead];
-  }
-  return MakeView("Expand", shape, strides, offset_);
-}
-
-Tensor Tensor::Detach() const {
-  Tensor view = *this;
-  view.autograd_ = nullptr;
-  return view;
-}
-
 Tensor Tensor::Contiguous() const { return is_contiguous() ? *this : Clone(); }
 
 Tensor Tensor::Clone() const { return Copied(dtype_, device()); }
@@ -208,7 +131,7 @@ void Tensor::CopyFrom(const Tensor& source) const {
   LS_CHECK(defined() && source.defined() && source.shape_ == shape_, "copy of ", source.Describe(),
            " into ", Describe(), ": the shapes differ");
   LS_CHECK(!(GradEnabled() && (requires_grad() || source.requires_grad())), "copying ",
-           source.Describe(), " records no gradient: use lockstep::ops, or Detach() first");
+           source.Describe(), " records no gradient: Detach() first");
   for (int i = 0; i < ndim(); ++i) {
     LS_CHECK(strides_[i] != 0 || shape_[i] <= 1, "copy into ", Describe(), ", whose strides are ",
              strides_,

@@ -14,11 +14,9 @@ namespace lockstep {
 
 struct AutogradMeta;
 
-// {storage, dtype, shape, strides, offset, autograd}. Copies share the bytes and the autograd
-// state. Copies differentiate; the methods that make another view of the data (View, Slice, ...)
-// record nothing, and refuse a tensor whose gradient would be lost: use lockstep::ops
-// (ops::Reshape, ops::Slice, ...), or Detach() first. An undefined tensor (default constructed or
-// moved from) has neither device nor data: asking for them throws ArgumentError.
+// {storage, dtype, shape, strides, offset, autograd}. Copying a handle shares the bytes and the
+// autograd state. An undefined tensor (default constructed or moved from) has neither device nor
+// data: asking for them throws ArgumentError.
 class Tensor {
  public:
   Tensor() = default;  // undefined
@@ -76,13 +74,24 @@ class Tensor {
   // The only element, of any dtype; synchronises with the device.
   double Item() const;
 
-  // ---- Views on the same storage; no gradient. ----
-  Tensor View(const Shape& shape) const;  // contiguous only; one size may be -1
-  Tensor Slice(int dim, int64_t begin, int64_t end) const;
+  // ---- Views: the same bytes, of any dtype, in another shape or order (core/views.cc). They
+  // differentiate and save nothing; the gradient goes to where the elements came from. Dimensions,
+  // and the ends of a slice, count from the end where they are negative. ----
+  Tensor View(const Shape& shape) const;     // of a contiguous tensor; one size may be -1
+  Tensor Reshape(const Shape& shape) const;  // the same of any tensor: a copy where it must be
   Tensor Transpose(int a, int b) const;
-  Tensor Expand(
-      const Shape& shape) const;  // broadcast with stride 0, aligned at the last dimension
-  Tensor Detach() const;          // same bytes, no autograd
+  Tensor Permute(const std::vector<int>& order) const;  // dimension i of the view is order[i]
+  Tensor Slice(int dim, int64_t begin, int64_t end) const;
+  // Consecutive slices of the given sizes, which add up to the dimension, or of equal size. Their
+  // gradients are written side by side, without intermediate tensors of this one's size.
+  std::vector<Tensor> Split(const std::vector<int64_t>& sizes, int dim) const;
+  std::vector<Tensor> Split(int64_t parts, int dim) const;
+  // Broadcast, aligned at the last dimension, with stride 0. The gradient is summed over what was
+  // repeated, in f32 or wider.
+  Tensor Expand(const Shape& shape) const;
+  Tensor Squeeze(int dim) const;    // without a dimension, of size 1
+  Tensor Unsqueeze(int dim) const;  // with a new dimension of size 1, which becomes `dim`
+  Tensor Detach() const;            // without autograd
 
   // ---- Copies. They differentiate, whether or not something had to be copied: the gradient is
   // copied back, to the dtype and device it came from. Integers get none. ----
@@ -110,7 +119,7 @@ class Tensor {
 
  private:
   Tensor Copied(DType dtype, Device device) const;
-  Tensor MakeView(const char* what, const Shape& shape, const Shape& strides, int64_t offset) const;
+  Tensor WithLayout(const Shape& shape, const Shape& strides, int64_t offset) const;
 
   Storage storage_;
   DType dtype_ = DType::kF32;
@@ -118,5 +127,8 @@ class Tensor {
   int64_t offset_ = 0, numel_ = 0;
   std::shared_ptr<AutogradMeta> autograd_;
 };
+
+// The order that undoes Permute(order).
+std::vector<int> InverseOrder(const std::vector<int>& order);
 
 }  // namespace lockstep

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "core/environment.h"
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
+#include "core/system/environment.h"
 #include "data/byte_tokenizer.h"
 #include "data/char_tokenizer.h"
 #include "data/gpt2_tokenizer.h"

@@ -16,6 +16,14 @@ void AccumulateInto(const Tensor& from, const Tensor& to) {
 
 }  // namespace
 
+void GradSink::Target::Write(const Tensor& grad) const {
+  if (accumulate) {
+    AccumulateInto(grad, tensor);
+  } else {
+    tensor.CopyFrom(grad);
+  }
+}
+
 GradSink::Target GradSink::Open(const Tensor& like) {
   return Open(like.shape(), like.dtype(), like.device());
 }

@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "core/io/file.h"
-#include "core/unix_time.h"
+#include "core/system/unix_time.h"
 #include "dist/control/socket.h"
 
 namespace lockstep::dist {

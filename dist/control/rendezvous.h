@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "core/environment.h"
+#include "core/system/environment.h"
 
 namespace lockstep::dist {
 

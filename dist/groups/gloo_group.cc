@@ -1,6 +1,6 @@
 #include "dist/groups/gloo_group.h"
 
-#include "core/environment.h"
+#include "core/system/environment.h"
 #include "dist/control/socket.h"
 #include "dist/groups/host_group.h"
 

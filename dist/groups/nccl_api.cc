@@ -1,7 +1,7 @@
 #include "dist/groups/nccl_api.h"
 
 #include "core/cuda/device.h"
-#include "core/shared_library.h"
+#include "core/system/shared_library.h"
 
 namespace lockstep::dist {
 namespace {

@@ -20,10 +20,10 @@
 #include <thread>
 #include <tuple>
 
-#include "core/environment.h"
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
+#include "core/system/environment.h"
 #include "dist/control/rendezvous.h"
 #include "dist/control/socket.h"
 #include "dist/groups/collective.h"

@@ -2,7 +2,7 @@
 
 #ifdef LOCKSTEP_HAS_CUDNN
 
-#include "core/shared_library.h"
+#include "core/system/shared_library.h"
 
 namespace lockstep::cuda {
 namespace {

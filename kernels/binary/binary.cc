@@ -2,71 +2,13 @@
 
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
-#include "kernels/reduce/reduce.h"
+#include "core/broadcast.h"
 
 namespace lockstep::ops {
 namespace {
 
 constexpr const char* kNames[] = {"add", "sub", "mul", "div"};
 const char* NameOf(BinaryOp op) { return kNames[static_cast<int>(op)]; }
-
-Shape BroadcastShape(BinaryOp op, const Tensor& a, const Tensor& b) {
-  Shape shape = a.ndim() >= b.ndim() ? a.shape() : b.shape();
-  const Shape& shorter = a.ndim() >= b.ndim() ? b.shape() : a.shape();
-  const int lead = shape.ndim() - shorter.ndim();
-  for (int i = 0; i < shorter.ndim(); ++i) {
-    int64_t& size = shape[lead + i];
-    LS_CHECK(size == shorter[i] || size == 1 || shorter[i] == 1, NameOf(op), ": shapes ", a.shape(),
-             " and ", b.shape(),
-             " do not broadcast: aligned at the last dimension, sizes must be equal or 1");
-    if (size == 1) size = shorter[i];
-  }
-  return shape;
-}
-
-// Dimensions [begin, end).
-struct Run {
-  int begin, end;
-};
-
-// The runs of neighbouring dimensions over which a gradient of shape `shape` is summed to give one
-// of shape `operand`.
-std::vector<Run> SummedRuns(const Shape& shape, const Shape& operand) {
-  const int lead = shape.ndim() - operand.ndim();
-  std::vector<Run> runs;
-  for (int i = 0; i < shape.ndim(); ++i) {
-    const int64_t own = i < lead ? 1 : operand[i - lead];
-    if (own == shape[i]) continue;
-    if (!runs.empty() && runs.back().end == i) {
-      runs.back().end = i + 1;
-    } else {
-      runs.push_back({i, i + 1});
-    }
-  }
-  return runs;
-}
-
-// Sums g (contiguous) over the runs, the last one first, into dx.
-void SumTo(Tensor g, const std::vector<Run>& runs, double scale, const GradSink::Target& dx) {
-  const Stream stream = CurrentStream(g.device());
-  for (size_t i = runs.size(); i-- > 0;) {
-    const auto [begin, end] = runs[i];
-    int64_t outer = 1, reduced = 1, inner = 1;
-    Shape summed = g.shape();
-    for (int d = 0; d < g.ndim(); ++d) {
-      (d < begin ? outer : d < end ? reduced : inner) *= g.dim(d);
-      if (d >= begin && d < end) summed[d] = 1;
-    }
-    const Tensor blocks = g.View({outer, reduced, inner});
-    if (i == 0) {
-      reduce_sum(stream, blocks, scale, dx.tensor.View({outer, inner}), dx.accumulate);
-    } else {
-      const DType dtype = g.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
-      g = Tensor::Empty(summed, dtype, g.device());
-      reduce_sum(stream, blocks, 1, g.View({outer, inner}), false);
-    }
-  }
-}
 
 class BinaryNode : public Node {
  public:
@@ -103,21 +45,21 @@ class BinaryNode : public Node {
     const Stream stream = CurrentStream(dy.device());
     const bool sum = op_ == BinaryOp::kAdd || op_ == BinaryOp::kSub;
     const bool negative = op_ == BinaryOp::kSub && which == 1;
-    const std::vector<Run> runs = SummedRuns(dy.shape(), shapes_[which]);
-    if (runs.empty() && sum && !negative) {
+    const bool expanded = dy.numel() != shapes_[which].numel();
+    if (!expanded && sum && !negative) {
       sink.Put(dy.View(shapes_[which]));
       return;
     }
     const GradSink::Target dx = sink.Open(shapes_[which], dy.dtype(), dy.device());
-    if (runs.empty()) {
+    if (!expanded) {
       binary_backward(stream, op_, which, a, b, dy, dx.tensor.View(dy.shape()), dx.accumulate);
     } else if (sum) {
-      SumTo(dy, runs, negative ? -1 : 1, dx);
+      SumExpanded(dy, negative ? -1 : 1, dx.tensor, dx.accumulate);
     } else {
       const DType dtype = dy.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
       const Tensor terms = Tensor::Empty(dy.shape(), dtype, dy.device());
       binary_backward(stream, op_, which, a, b, dy, terms, false);
-      SumTo(terms, runs, 1, dx);
+      SumExpanded(terms, 1, dx.tensor, dx.accumulate);
     }
   }
 
@@ -131,7 +73,7 @@ Tensor Apply(BinaryOp op, const Tensor& a, const Tensor& b) {
                a.device() == b.device(),
            NameOf(op), ": both operands must have the same floating dtype and device, got ",
            a.Describe(), " and ", b.Describe(), "; convert one with ops::Cast or To()");
-  const Shape shape = BroadcastShape(op, a, b);
+  const Shape shape = BroadcastShape(NameOf(op), a.shape(), b.shape());
   Tensor y = Tensor::Empty(shape, a.dtype(), a.device());
   binary_forward(CurrentStream(a.device()), op, a.Detach().Expand(shape), b.Detach().Expand(shape),
                  y);

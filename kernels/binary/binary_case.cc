@@ -1,6 +1,5 @@
 #include "kernels/binary/binary.h"
 #include "kernels/op_case/op_case.h"
-#include "kernels/slice/slice.h"
 
 namespace lockstep {
 namespace {
@@ -84,7 +83,7 @@ OpSample View() {
           .inputs = {{.shape = {5, 17}}, {.shape = {16}}},
           .run =
               [](std::span<const Tensor> in) {
-                return std::vector{ops::Mul(ops::Slice(in[0], 1, 1, 17), in[1])};
+                return std::vector{ops::Mul(in[0].Slice(1, 1, 17), in[1])};
               },
           .reference =
               [](std::span<const RefTensor> in) {

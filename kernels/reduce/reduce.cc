@@ -65,27 +65,9 @@ Layout MakeLayout(const char* op, const Tensor& x, const std::vector<int>& dims,
   return layout;
 }
 
-// x with its dimensions in the given order, by transpositions; a view.
-Tensor Permute(Tensor x, const std::vector<int>& order) {
-  std::vector<int> at(order.size());  // at[i]: which original dimension lies at position i now
-  for (size_t i = 0; i < at.size(); ++i) at[i] = static_cast<int>(i);
-  for (size_t i = 0; i < order.size(); ++i) {
-    size_t j = i;
-    while (at[j] != order[i]) ++j;
-    x = x.Transpose(static_cast<int>(i), static_cast<int>(j));
-    std::swap(at[i], at[j]);
-  }
-  return x;
-}
-
-std::vector<int> Inverse(const std::vector<int>& order) {
-  std::vector<int> inverse(order.size());
-  for (size_t i = 0; i < order.size(); ++i) inverse[order[i]] = static_cast<int>(i);
-  return inverse;
-}
-
 Tensor ToBlocks(const Tensor& x, const Layout& layout) {
-  return Permute(x.Detach(), layout.order).Contiguous().View(layout.Blocks());
+  const Tensor ordered = layout.order.empty() ? x.Detach() : x.Detach().Permute(layout.order);
+  return ordered.Contiguous().View(layout.Blocks());
 }
 
 class SumNode : public Node {
@@ -126,7 +108,7 @@ class MaxNode : public Node {
     }
     const Tensor dx = Tensor::Empty(layout_.permuted, dy.dtype(), dy.device());
     reduce_max_backward(stream, blocks, index_.Unpack(), dx.View(layout_.Blocks()), false);
-    sinks[0].Put(Permute(dx, Inverse(layout_.order)));
+    sinks[0].Put(dx.Permute(InverseOrder(layout_.order)));
   }
   void Release() override { index_.Reset(); }
 
@@ -138,7 +120,8 @@ class MaxNode : public Node {
 Tensor ScaledSum(const Tensor& x, const Layout& layout, double scale) {
   const Tensor blocks = ToBlocks(x, layout);
   Tensor y = Tensor::Empty(layout.result, x.dtype(), x.device());
-  reduce_sum(CurrentStream(x.device()), blocks, scale, y.View({layout.outer, layout.inner}), false);
+  reduce_sum_slot(CurrentStream(x.device()), blocks, scale, y.View({layout.outer, layout.inner}),
+                  false);
   if (NeedsGrad({&x})) Record(std::make_shared<SumNode>(layout, scale), {&x}, {&y});
   return y;
 }

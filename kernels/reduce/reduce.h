@@ -3,8 +3,7 @@
 
 #include <vector>
 
-#include "core/dispatcher.h"
-#include "core/tensor.h"
+#include "core/slots.h"
 
 namespace lockstep {
 
@@ -22,9 +21,6 @@ Tensor Max(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = fa
 
 }  // namespace ops
 
-// y[o, i] = scale * sum_r x[o, r, i], or y += that; contiguous, y of any floating dtype.
-inline constinit Slot<void(const Tensor& x, double scale, const Tensor& y, bool accumulate)>
-    reduce_sum{"reduce_sum"};
 // y[o, i] = max_r x[o, r, i], and the first r where it is: index, i64[o, i]. R > 0.
 inline constinit Slot<void(const Tensor& x, const Tensor& y, const Tensor& index)> reduce_max{
     "reduce_max"};

@@ -175,7 +175,7 @@ void ReduceMaxBackwardCpu(Stream stream, const Tensor& dy, const Tensor& index, 
   });
 }
 
-LS_REGISTER(reduce_sum, DeviceType::kCpu, ReduceSumCpu);
+LS_REGISTER(reduce_sum_slot, DeviceType::kCpu, ReduceSumCpu);
 LS_REGISTER(reduce_max, DeviceType::kCpu, ReduceMaxCpu);
 LS_REGISTER(reduce_max_backward, DeviceType::kCpu, ReduceMaxBackwardCpu);
 

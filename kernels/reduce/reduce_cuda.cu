@@ -263,7 +263,7 @@ void ReduceMaxBackwardCuda(Stream stream, const Tensor& dy, const Tensor& index,
   });
 }
 
-LS_REGISTER(reduce_sum, DeviceType::kCuda, ReduceSumCuda);
+LS_REGISTER(reduce_sum_slot, DeviceType::kCuda, ReduceSumCuda);
 LS_REGISTER(reduce_max, DeviceType::kCuda, ReduceMaxCuda);
 LS_REGISTER(reduce_max_backward, DeviceType::kCuda, ReduceMaxBackwardCuda);
 

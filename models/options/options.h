@@ -19,7 +19,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/environment.h"
+#include "core/system/environment.h"
 
 namespace lockstep::models {
 

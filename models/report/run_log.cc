@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "core/io/file.h"
-#include "core/unix_time.h"
+#include "core/system/unix_time.h"
 
 namespace lockstep::models {
 namespace {

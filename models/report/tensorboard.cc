@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "core/unix_time.h"
+#include "core/system/unix_time.h"
 
 namespace lockstep::models {
 namespace {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "core/cuda/device.h"
-#include "core/environment.h"
+#include "core/system/environment.h"
 #include "dist/groups/agreement.h"
 #include "dist/groups/gloo_group.h"
 #include "dist/groups/nccl_group.h"

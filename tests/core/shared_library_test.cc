@@ -1,4 +1,4 @@
-#include "core/shared_library.h"
+#include "core/system/shared_library.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

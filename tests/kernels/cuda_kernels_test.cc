@@ -161,7 +161,7 @@ TEST_F(CudaKernels, SumsAreAddedToWhatIsThere) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const Tensor x = Tensor::Full(shape, 1, DType::kF32, kGpu);
       const Tensor y = Tensor::Full({shape[0], shape[2]}, 8, dtype, kGpu);
-      reduce_sum(CurrentStream(kGpu), x, 2, y, /*accumulate=*/true);
+      reduce_sum_slot(CurrentStream(kGpu), x, 2, y, /*accumulate=*/true);
       const Tensor want = Tensor::Full(y.shape(), 8 + 2 * static_cast<double>(shape[1]), dtype);
       EXPECT_EQ(y.To(DType::kF32).ToVector<float>(), want.To(DType::kF32).ToVector<float>())
           << shape << " " << dtype;

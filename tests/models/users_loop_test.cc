@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "core/autograd/engine.h"
-#include "kernels/reshape/reshape.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "models/train/trainer.h"
 #include "nn/batch_norm.h"
@@ -25,7 +24,7 @@ class NormedModel : public LanguageModel {
 
  protected:
   Tensor Forward(const Tensor& ids, const Tensor& targets) override {
-    const Tensor x = ops::Reshape(drop_(embed_(ids)), {ids.numel(), kWidth});
+    const Tensor x = drop_(embed_(ids)).View({ids.numel(), kWidth});
     return ops::SoftmaxCrossEntropy(head_(norm_(x)), targets.View({ids.numel()}), Reduction::kSum);
   }
 

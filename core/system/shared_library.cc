@@ -1,4 +1,4 @@
-#include "core/shared_library.h"
+#include "core/system/shared_library.h"
 
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-#include "core/environment.h"
+#include "core/system/environment.h"
 
 #include <unistd.h>
 

@@ -1,0 +1,96 @@
+#include "core/shard_layout.h"
+
+#include <numeric>
+#include <set>
+
+namespace lockstep {
+namespace {
+
+std::vector<int64_t> Segments(const ShardCut& cut, const Shape& whole) {
+  return cut.segments.empty() ? std::vector{whole[cut.dim]} : cut.segments;
+}
+
+// What the cuts leave.
+Shape CutShape(const std::vector<ShardCut>& cuts, const Shape& whole) {
+  Shape shape = whole;
+  for (const ShardCut& cut : cuts) shape[cut.dim] /= cut.parts;
+  return shape;
+}
+
+void CheckCut(const ShardCut& cut, const Shape& whole) {
+  LS_CHECK(cut.dim >= 0 && cut.dim < whole.ndim(), "a parameter of shape ", whole,
+           " has no dimension ", cut.dim, " to cut along '", cut.axis, "'");
+  LS_CHECK(cut.part >= 0 && cut.part < cut.parts, "part ", cut.part, " of ", cut.parts, " along '",
+           cut.axis, "' does not exist");
+  int64_t total = 0;
+  for (int64_t size : Segments(cut, whole)) {
+    LS_CHECK(size >= 0 && size % cut.parts == 0, "dimension ", cut.dim, " of a parameter of shape ",
+             whole, " cannot be cut along '", cut.axis, "': ", size,
+             " elements do not divide into ", cut.parts, " equal parts");
+    total += size;
+  }
+  LS_CHECK(total == whole[cut.dim], "the segments along '", cut.axis, "' add up to ", total,
+           ", but dimension ", cut.dim, " of a parameter of shape ", whole, " has ", whole[cut.dim],
+           " elements");
+}
+
+}  // namespace
+
+void ShardLayout::Check(const Shape& whole) const {
+  std::set<std::string> axes;
+  std::set<int> dims;
+  for (const ShardCut& cut : cuts) {
+    CheckCut(cut, whole);
+    LS_CHECK(axes.insert(cut.axis).second, "a parameter is cut along '", cut.axis, "' twice");
+    LS_CHECK(dims.insert(cut.dim).second, "dimension ", cut.dim, " of a parameter is cut twice");
+  }
+  if (!range) return;
+  LS_CHECK(!axes.contains(range->axis), "a parameter is cut along '", range->axis, "' twice");
+  const int64_t numel = CutShape(cuts, whole).numel();
+  LS_CHECK(0 <= range->begin && range->begin <= range->end && range->end <= numel, "the range [",
+           range->begin, ", ", range->end, ") along '", range->axis, "' does not lie within the ",
+           numel, " elements of a parameter of shape ", whole);
+}
+
+Shape ShardLayout::PartShape(const Shape& whole) const {
+  return range ? Shape{range->end - range->begin} : CutShape(cuts, whole);
+}
+
+ShardLayout::Run ShardLayout::RunAt(const Shape& whole, int64_t i) const {
+  const Shape shape = CutShape(cuts, whole), strides = whole.ContiguousStrides();
+  int64_t rest = i + (range ? range->begin : 0);
+  // Inside of the innermost cut everything is consecutive.
+  Run run{0, shape.numel() - rest};
+  bool inside = true;
+  for (int dim = whole.ndim(); dim-- > 0;) {
+    const int64_t at = rest % shape[dim];
+    rest /= shape[dim];
+    int64_t source = at;
+    for (const ShardCut& cut : cuts) {
+      if (cut.dim != dim) continue;
+      int64_t before = 0, begin = 0;  // elements of earlier segments in the part, in the whole
+      for (int64_t size : Segments(cut, whole)) {
+        const int64_t own = size / cut.parts;
+        if (at < before + own) {
+          source = begin + cut.part * own + at - before;
+          if (inside) run.count = (before + own - at) * strides[dim] - run.first;
+          break;
+        }
+        before += own;
+        begin += size;
+      }
+      inside = false;
+    }
+    run.first += source * strides[dim];
+  }
+  return run;
+}
+
+std::vector<std::string> ShardLayout::ReduceAxes(const std::vector<std::string>& axes) const {
+  std::vector<std::string> same = axes;
+  for (const ShardCut& cut : cuts) std::erase(same, cut.axis);
+  if (range) std::erase(same, range->axis);
+  return same;
+}
+
+}  // namespace lockstep

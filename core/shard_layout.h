@@ -1,0 +1,53 @@
+// Which part of a parameter a rank holds.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/shape.h"
+
+namespace lockstep {
+
+// A dimension that the ranks of a mesh axis share out in equal parts.
+struct ShardCut {
+  std::string axis;             // of the mesh: "tp"
+  int dim = 0;                  // of the whole parameter
+  int64_t parts = 1, part = 0;  // how many ranks there are; which of them this is
+  // The sizes of the segments of the dimension, each of which is cut: queries, keys and values of a
+  // fused matrix, gate and up. Empty: the dimension is one segment.
+  std::vector<int64_t> segments;
+};
+
+// Elements [begin, end), in row-major order, of what the cuts leave: where one rank's share of a
+// block, whose parameters lie one after another, meets this parameter. May be empty.
+struct ShardRange {
+  std::string axis;
+  int64_t begin = 0, end = 0;
+};
+
+// Cuts, each along another axis and dimension, and then perhaps a range. By default the whole.
+// `whole` is the shape of the unsharded parameter.
+struct ShardLayout {
+  std::vector<ShardCut> cuts;
+  std::optional<ShardRange> range;
+
+  // Throws ArgumentError saying what does not fit: a dimension or an axis cut twice, segments that
+  // do not add up to their dimension or do not divide into parts, a range that is too long.
+  void Check(const Shape& whole) const;
+  // The shape of the part: [end - begin] if there is a range, else of as many dimensions as
+  // `whole`.
+  Shape PartShape(const Shape& whole) const;
+
+  // Elements [i, i + count) of the part, in row-major order, are elements [first, first + count) of
+  // the whole; count is at least 1, and as large as it can be without looking at the range.
+  struct Run {
+    int64_t first, count;
+  };
+  Run RunAt(const Shape& whole, int64_t i) const;
+
+  // Those of the mesh axes `axes` whose ranks hold the same part: the gradient is summed over them.
+  std::vector<std::string> ReduceAxes(const std::vector<std::string>& axes) const;
+};
+
+}  // namespace lockstep
