@@ -17,4 +17,15 @@ class GpuTest : public testing::Test {
   }
 };
 
+// The same for tests that run on the CPU and on a GPU.
+class DeviceTest : public testing::TestWithParam<Device> {
+ protected:
+  void SetUp() final {
+    if (GetParam().is_cuda() && cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+    Prepare();
+  }
+  virtual void Prepare() {}
+};
+inline auto Devices() { return testing::Values(kCpu, kGpu); }
+
 }  // namespace lockstep::test

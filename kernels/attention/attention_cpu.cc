@@ -7,6 +7,7 @@
 #include "kernels/cpu/philox.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/vector.h"
 
 namespace lockstep::cpu {
 namespace {

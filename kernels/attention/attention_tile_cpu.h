@@ -10,34 +10,20 @@
 constexpr int kVectorBytes = LOCKSTEP_ATTENTION_VECTOR_BYTES;
 constexpr int kRows = kVectorBytes == 64 ? 8 : 4;  // of a register block; divides kTile
 
-template <class T>
-struct Vector;
-template <>
-struct Vector<float> {
-  typedef float Type __attribute__((vector_size(kVectorBytes)));
-  typedef float Memory __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
-  typedef int32_t Index __attribute__((vector_size(16)));
-};
-template <>
-struct Vector<double> {
-  typedef double Type __attribute__((vector_size(kVectorBytes)));
-  typedef double Memory __attribute__((vector_size(kVectorBytes), aligned(8), may_alias));
-  typedef int64_t Index __attribute__((vector_size(32)));
-};
 typedef int32_t Int32Vector __attribute__((vector_size(kVectorBytes)));
 
 template <class T>
-using Vec = typename Vector<T>::Type;
-template <class T>
 constexpr int kLanes = kVectorBytes / int{sizeof(T)};
+template <class T>
+using Vec = typename cpu::Vector<T, kLanes<T>>::Type;
 
 template <class T>
 inline Vec<T> Load(const T* p) {
-  return *reinterpret_cast<const typename Vector<T>::Memory*>(p);
+  return *reinterpret_cast<const typename cpu::Vector<T, kLanes<T>>::Memory*>(p);
 }
 template <class T>
 inline void Store(T* p, Vec<T> v) {
-  *reinterpret_cast<typename Vector<T>::Memory*>(p) = v;
+  *reinterpret_cast<typename cpu::Vector<T, kLanes<T>>::Memory*>(p) = v;
 }
 
 // ---- Products. ----
@@ -119,24 +105,24 @@ inline void Pack(const X* from, int64_t stride, int64_t n, int64_t padded, int64
 // have room for d rounded up to a multiple of 4.
 template <class T>
 inline void TransposeTile(const T* from, int64_t ld, int64_t d, T factor, T* to) {
-  typedef T Four __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
-  typedef typename Vector<T>::Index Index;
-  constexpr Index kLow{0, 4, 1, 5}, kHigh{2, 6, 3, 7}, kFirst{0, 1, 4, 5}, kSecond{2, 3, 6, 7};
+  using Four = typename cpu::Vector<T, 4>::Memory;
   for (int64_t i = 0; i < kTile; i += 4) {
     for (int64_t j = 0; j < d; j += 4) {
       const auto row = [&](int64_t l) {
         return *reinterpret_cast<const Four*>(from + (i + l) * ld + j) * factor;
       };
       const Four r0 = row(0), r1 = row(1), r2 = row(2), r3 = row(3);
-      const Four low01 = __builtin_shuffle(r0, r1, kLow), high01 = __builtin_shuffle(r0, r1, kHigh);
-      const Four low23 = __builtin_shuffle(r2, r3, kLow), high23 = __builtin_shuffle(r2, r3, kHigh);
+      const Four low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5),
+                 high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+      const Four low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5),
+                 high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
       const auto column = [&](int64_t l) -> Four& {
         return *reinterpret_cast<Four*>(to + (j + l) * kTile + i);
       };
-      column(0) = __builtin_shuffle(low01, low23, kFirst);
-      column(1) = __builtin_shuffle(low01, low23, kSecond);
-      column(2) = __builtin_shuffle(high01, high23, kFirst);
-      column(3) = __builtin_shuffle(high01, high23, kSecond);
+      column(0) = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
+      column(1) = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
+      column(2) = __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
+      column(3) = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
     }
   }
 }

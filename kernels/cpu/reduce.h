@@ -4,24 +4,12 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/cpu/vector.h"
+
 namespace lockstep::cpu {
 
-// The sum of 16 lanes: lane i and lane i + 8, then i and i + 4, and so on. In vectors, since
-// compilers turn such a loop into stores, and loads that wait for several of them.
-template <class A>
-inline A SumLanes(const A (&lanes)[16]) {
-  typedef A Eight __attribute__((vector_size(8 * sizeof(A)), aligned(sizeof(A)), may_alias));
-  const Eight eight =
-      *reinterpret_cast<const Eight*>(lanes) + *reinterpret_cast<const Eight*>(lanes + 8);
-  const auto four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) +
-                    __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
-  const auto two =
-      __builtin_shufflevector(four, four, 0, 1) + __builtin_shufflevector(four, four, 2, 3);
-  return two[0] + two[1];
-}
-
-// f(0) + ... + f(n - 1) in the type A: term i goes to lane i mod 16, and the lanes are added
-// pairwise. The same bits whatever the alignment and the vector width.
+// f(0) + ... + f(n - 1) in the type A: term i goes to lane i mod 16, and the lanes are added in
+// pairs, i and i + 8 first. The same bits whatever the alignment and the vector width.
 template <class A, class F>
 inline A SumOver(int64_t n, const F& f) {
   constexpr int kLanes = 16;
@@ -31,7 +19,8 @@ inline A SumOver(int64_t n, const F& f) {
     for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += f(i + lane);
   }
   for (int lane = 0; lane < kLanes && i < n; ++i, ++lane) lanes[lane] += f(i);
-  return SumLanes(lanes);
+  using Eight = Vector<A, 8>;
+  return SumLanes(Eight::Load(lanes) + Eight::Load(lanes + 8));
 }
 
 // The largest of f(0), ..., f(n - 1), or minus infinity; ignores NaNs.

@@ -9,28 +9,18 @@
 
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/math.h"
+#include "kernels/cpu/vector.h"
 #include "kernels/linear/linear.h"
 
 namespace lockstep::cpu {
 
-template <class A>
-struct FewRowsVector;
-template <>
-struct FewRowsVector<float> {
-  typedef float Type __attribute__((vector_size(32)));
-  typedef float Memory __attribute__((vector_size(32), aligned(4), may_alias));
-};
-template <>
-struct FewRowsVector<double> {
-  typedef double Type __attribute__((vector_size(32)));
-  typedef double Memory __attribute__((vector_size(32), aligned(8), may_alias));
-};
-
 template <class T>
 class FewRows {
   using A = Acc<T>;
-  using Vector = typename FewRowsVector<A>::Type;
-  static constexpr int64_t kLanes = 32 / sizeof(A), kStep = 2 * kLanes;
+  static constexpr int kLanes = 32 / sizeof(A);
+  static constexpr int64_t kStep = 2 * kLanes;
+  using Lanes = Vector<A, kLanes>;
+  using Sum = typename Lanes::Type;
 
  public:
   // sums[i * ld + j] = the product of row i of x and row j of the weight, for all `rows` of x and
@@ -55,40 +45,26 @@ class FewRows {
   }
 
  private:
-  static Vector Load(const T* p) {
+  static Sum Load(const T* p) {
     if constexpr (std::is_same_v<T, A>) {
-      return *reinterpret_cast<const typename FewRowsVector<A>::Memory*>(p);
+      return Lanes::Load(p);
     } else {
-      Vector v;
+      Sum v;
       for (int64_t l = 0; l < kLanes; ++l) v[l] = Convert<A>(p[l]);
       return v;
     }
   }
 
-  static float SumLanes(FewRowsVector<float>::Type v) {
-    typedef int32_t Index __attribute__((vector_size(32)));
-    v += __builtin_shuffle(v, Index{4, 5, 6, 7, 0, 1, 2, 3});
-    v += __builtin_shuffle(v, Index{2, 3, 0, 1, 6, 7, 4, 5});
-    v += __builtin_shuffle(v, Index{1, 0, 3, 2, 5, 4, 7, 6});
-    return v[0];
-  }
-  static double SumLanes(FewRowsVector<double>::Type v) {
-    typedef int64_t Index __attribute__((vector_size(32)));
-    v += __builtin_shuffle(v, Index{2, 3, 0, 1});
-    v += __builtin_shuffle(v, Index{1, 0, 3, 2});
-    return v[0];
-  }
-
   template <int R, int N>
-  static void Step(const T* const (&x)[R], const T* const (&w)[N], Vector (&sum)[R][N][2]) {
+  static void Step(const T* const (&x)[R], const T* const (&w)[N], Sum (&sum)[R][N][2]) {
 #pragma GCC unroll 4
     for (int part = 0; part < 2; ++part) {
-      Vector loaded[N];
+      Sum loaded[N];
 #pragma GCC unroll 4
       for (int j = 0; j < N; ++j) loaded[j] = Load(w[j] + part * kLanes);
 #pragma GCC unroll 4
       for (int i = 0; i < R; ++i) {
-        const Vector row = Load(x[i] + part * kLanes);
+        const Sum row = Load(x[i] + part * kLanes);
 #pragma GCC unroll 4
         for (int j = 0; j < N; ++j) sum[i][j][part] += row * loaded[j];
       }
@@ -98,7 +74,7 @@ class FewRows {
   // R rows of x by N of the weight.
   template <int R, int N>
   static void Block(const T* x, const T* weight, int64_t k, A* sums, int64_t ld) {
-    Vector sum[R][N][2] = {};
+    Sum sum[R][N][2] = {};
     const T *rows[R], *columns[N];
     int64_t l = 0;
     for (; l + kStep <= k; l += kStep) {

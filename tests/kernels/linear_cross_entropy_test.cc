@@ -9,7 +9,7 @@
 #include "core/autograd/grad_mode.h"
 #include "core/autograd/leaf.h"
 #include "core/autograd/saved_tensor.h"
-#include "core/cuda/device.h"
+#include "tests/gpu_test.h"
 
 namespace lockstep {
 namespace {
@@ -21,10 +21,9 @@ constexpr int64_t kRows = 64, kWidth = 16, kClasses = 500, kChunk = 8;
 constexpr int64_t kLogits = kRows * kClasses * 4;  // bytes, of all rows
 constexpr int64_t kWeight = kClasses * kWidth * 4;
 
-class LinearCrossEntropyTest : public testing::TestWithParam<Device> {
+class LinearCrossEntropyTest : public test::DeviceTest {
  protected:
-  void SetUp() override {
-    if (GetParam().is_cuda() && cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+  void Prepare() override {
     x_ = Values({kRows, kWidth}, 2, DType::kF32);
     weight_ = Values({kClasses, kWidth}, 0.5, DType::kF32);
     std::vector<int32_t> targets;
@@ -158,8 +157,7 @@ TEST_P(LinearCrossEntropyTest, ABf16WeightHasAGradientOfF32) {
   EXPECT_EQ(Floats(weight_.grad()), twice);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, LinearCrossEntropyTest,
-                         testing::Values(kCpu, Device{DeviceType::kCuda, 0}));
+INSTANTIATE_TEST_SUITE_P(Devices, LinearCrossEntropyTest, test::Devices());
 
 }  // namespace
 }  // namespace lockstep

@@ -5,18 +5,17 @@
 
 #include "core/allocator.h"
 #include "core/autograd/engine.h"
-#include "core/cuda/device.h"
 #include "kernels/scale/scale.h"
+#include "tests/gpu_test.h"
 
 namespace lockstep {
 namespace {
 
 constexpr int64_t kLength = 40, kHeads = 6, kSize = 16, kRotated = 4;
 
-class RotaryInPlace : public testing::TestWithParam<Device> {
+class RotaryInPlace : public test::DeviceTest {
  protected:
-  void SetUp() override {
-    if (GetParam().is_cuda() && cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+  void Prepare() override {
     std::vector<float> values;
     for (int64_t i = 0; i < 2 * kLength * kHeads * kSize; ++i) {
       values.push_back(static_cast<float>(i * 7919 % 1009) / 500 - 1);
@@ -85,8 +84,7 @@ TEST_P(RotaryInPlace, GradientsAreTheSameWhereverTheyAre) {
   EXPECT_EQ(root.ToVector<float>(), std::vector<float>(static_cast<size_t>(x_.numel()), 3.0f));
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, RotaryInPlace,
-                         testing::Values(kCpu, Device{DeviceType::kCuda, 0}));
+INSTANTIATE_TEST_SUITE_P(Devices, RotaryInPlace, test::Devices());
 
 }  // namespace
 }  // namespace lockstep

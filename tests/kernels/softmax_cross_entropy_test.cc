@@ -5,18 +5,17 @@
 
 #include "core/allocator.h"
 #include "core/autograd/engine.h"
-#include "core/cuda/device.h"
 #include "kernels/scale/scale.h"
+#include "tests/gpu_test.h"
 
 namespace lockstep {
 namespace {
 
 constexpr int64_t kRows = 6, kClasses = 1000;
 
-class CrossEntropyMemory : public testing::TestWithParam<Device> {
+class CrossEntropyMemory : public test::DeviceTest {
  protected:
-  void SetUp() override {
-    if (GetParam().is_cuda() && cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+  void Prepare() override {
     std::vector<float> values;
     for (int64_t i = 0; i < kRows * kClasses; ++i) {
       values.push_back(static_cast<float>(i * 7919 % 1009) / 200);
@@ -80,8 +79,7 @@ TEST_P(CrossEntropyMemory, ARetainedGraphGivesTheSameGradientAgain) {
   EXPECT_EQ(TakeGradient(), first);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, CrossEntropyMemory,
-                         testing::Values(kCpu, Device{DeviceType::kCuda, 0}));
+INSTANTIATE_TEST_SUITE_P(Devices, CrossEntropyMemory, test::Devices());
 
 }  // namespace
 }  // namespace lockstep

@@ -10,14 +10,14 @@
 #include "core/cuda/device.h"
 #include "models/train/trainer.h"
 #include "optim/adamw.h"
+#include "tests/gpu_test.h"
 #include "tests/models/training.h"
 
 namespace lockstep::models {
 namespace {
 
+using test::kGpu;
 using testing::HasSubstr;
-
-constexpr Device kGpu{DeviceType::kCuda, 0};
 
 GptConfig Gpt2Like() { return SmallGpt(0.1); }
 GptConfig LlamaLike() {
@@ -77,11 +77,11 @@ struct Bench {
   std::unique_ptr<Trainer> trainer;
 };
 
-class GraphTest : public testing::Test {
+class GraphTest : public test::GpuTest {
  protected:
   void SetUp() override {
-    if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
-    if (!cuda::GraphSpace::Supported(kGpu)) {
+    GpuTest::SetUp();
+    if (!IsSkipped() && !cuda::GraphSpace::Supported(kGpu)) {
       GTEST_SKIP() << "no caching allocator in this build: steps are eager";
     }
   }

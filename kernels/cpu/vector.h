@@ -1,0 +1,29 @@
+// Vectors of the compiler's.
+#pragma once
+
+namespace lockstep::cpu {
+
+// kLanes elements of T: a value, and how it lies in memory, aligned as T is.
+template <class T, int kLanes>
+struct Vector {
+  typedef T Type __attribute__((vector_size(kLanes * sizeof(T))));
+  typedef T Memory __attribute__((vector_size(kLanes * sizeof(T)), aligned(sizeof(T)), may_alias));
+
+  static Type Load(const T* p) { return *reinterpret_cast<const Memory*>(p); }
+};
+
+// The sum of the lanes: lane i and lane i + 4, then i and i + 2, then 0 and 1. In vectors, since
+// compilers turn such a loop into stores, and loads that wait for several of them.
+template <class V>
+inline auto SumLanes(const V& v) {
+  if constexpr (sizeof(v) / sizeof(v[0]) == 8) {
+    return SumLanes(__builtin_shufflevector(v, v, 0, 1, 2, 3) +
+                    __builtin_shufflevector(v, v, 4, 5, 6, 7));
+  } else {
+    static_assert(sizeof(v) / sizeof(v[0]) == 4);
+    const auto two = __builtin_shufflevector(v, v, 0, 1) + __builtin_shufflevector(v, v, 2, 3);
+    return two[0] + two[1];
+  }
+}
+
+}  // namespace lockstep::cpu
