@@ -32,17 +32,17 @@ int64_t CheckKvHeads(int64_t n_head, int64_t n_kv_head) {
 
 }  // namespace
 
-CausalSelfAttention::CausalSelfAttention(int64_t n_embd, int64_t n_head,
-                                         const CausalSelfAttentionOptions& options)
-    : n_head_(CheckHeads(n_embd, n_head)),
-      n_kv_head_(CheckKvHeads(n_head, options.n_kv_head)),
+CausalSelfAttention::CausalSelfAttention(const TransformerOptions& options)
+    : n_head_(CheckHeads(options.n_embd, options.n_head)),
+      n_kv_head_(CheckKvHeads(n_head_, options.n_kv_head)),
       dropout_(options.dropout),
       rotary_(options.rotary),
       c_attn_(this, "c_attn",
-              std::make_shared<Linear>(n_embd, (n_head_ + 2 * n_kv_head_) * (n_embd / n_head_),
+              std::make_shared<Linear>(options.n_embd,
+                                       (n_head_ + 2 * n_kv_head_) * (options.n_embd / n_head_),
                                        Options(options.bias, options.init_std))),
       c_proj_(this, "c_proj",
-              std::make_shared<BranchLinear>(n_embd, n_embd,
+              std::make_shared<BranchLinear>(options.n_embd, options.n_embd,
                                              Options(options.bias, options.residual_std))),
       resid_dropout_(this, "resid_dropout", std::make_shared<BranchDropout>(options.dropout)) {}
 

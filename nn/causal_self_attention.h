@@ -4,19 +4,9 @@
 #include <memory>
 
 #include "nn/residual_stream.h"
-#include "nn/rotary.h"
+#include "nn/transformer_options.h"
 
 namespace lockstep::nn {
-
-struct CausalSelfAttentionOptions {
-  bool bias = true;
-  double dropout = 0;          // of the attention weights, and of the result
-  double init_std = 0.02;      // of c_attn's weight; biases start at 0
-  double residual_std = 0.02;  // of c_proj's weight; GPT-2: init_std / sqrt(2 * layers)
-  int64_t n_kv_head = 0;       // heads of keys and values; 0: n_head
-  // Turns queries and keys by their positions; null: positions are the embedding's business.
-  std::shared_ptr<Rotary> rotary;
-};
 
 // Vaswani et al., "Attention is all you need" (2017), with a causal mask:
 //   q, k, v = split(c_attn(x)); y = c_proj(concat_h(softmax(q_h k_h^T / sqrt(D)) v_h))
@@ -29,8 +19,7 @@ struct CausalSelfAttentionOptions {
 // n_kv_head.
 class CausalSelfAttention : public BranchLayer {
  public:
-  CausalSelfAttention(int64_t n_embd, int64_t n_head,
-                      const CausalSelfAttentionOptions& options = {});
+  explicit CausalSelfAttention(const TransformerOptions& options);
 
   int64_t n_head() const { return n_head_; }
   int64_t n_kv_head() const { return n_kv_head_; }

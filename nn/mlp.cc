@@ -10,11 +10,15 @@
 namespace lockstep::nn {
 namespace {
 
-std::shared_ptr<Linear> MakeInput(int64_t n_embd, int64_t hidden, const MlpOptions& options) {
+int64_t Inner(const TransformerOptions& options) {
+  return options.n_inner > 0 ? options.n_inner : 4 * options.n_embd;
+}
+
+std::shared_ptr<Linear> MakeInput(const TransformerOptions& options) {
   const bool fused = options.activation == MlpActivation::kGelu;
   const bool gated = options.activation == MlpActivation::kSwiGlu;
   return std::make_shared<Linear>(
-      n_embd, gated ? 2 * hidden : hidden,
+      options.n_embd, gated ? 2 * Inner(options) : Inner(options),
       LinearOptions{.bias = options.bias,
                     .activation = fused ? Activation::kGelu : Activation::kNone,
                     .weight_init = Normal(0, options.init_std),
@@ -40,12 +44,12 @@ Tensor Activate(MlpActivation activation, const Tensor& x) {
 
 }  // namespace
 
-Mlp::Mlp(int64_t n_embd, int64_t hidden, const MlpOptions& options)
+Mlp::Mlp(const TransformerOptions& options)
     : activation_(options.activation),
-      c_fc_(this, "c_fc", MakeInput(n_embd, hidden, options)),
+      c_fc_(this, "c_fc", MakeInput(options)),
       c_proj_(this, "c_proj",
               std::make_shared<BranchLinear>(
-                  hidden, n_embd,
+                  Inner(options), options.n_embd,
                   LinearOptions{.bias = options.bias,
                                 .weight_init = Normal(0, options.residual_std),
                                 .bias_init = Constant(0)})),

@@ -1,28 +1,10 @@
 // One layer of GPT-2, or of Llama.
 #pragma once
 
-#include <memory>
-
-#include "nn/mlp.h"
 #include "nn/residual_norm.h"
-#include "nn/rotary.h"
+#include "nn/transformer_options.h"
 
 namespace lockstep::nn {
-
-struct TransformerBlockOptions {
-  int64_t n_embd = 0;  // a multiple of n_head
-  int64_t n_head = 0;
-  bool bias = true;            // of the linear layers and the layer norms
-  double dropout = 0;          // of the attention weights and of both branches
-  double init_std = 0.02;      // of weights; biases start at 0
-  double residual_std = 0.02;  // of the two c_proj weights; GPT-2: init_std / sqrt(2 * layers)
-  int64_t n_kv_head = 0;       // 0: n_head
-  int64_t n_inner = 0;         // width inside of the MLP; 0: 4 n_embd
-  NormKind norm = NormKind::kLayerNorm;
-  double norm_eps = 1e-5;
-  MlpActivation activation = MlpActivation::kGelu;
-  std::shared_ptr<Rotary> rotary;  // of queries and keys, shared by the model's layers; or null
-};
 
 // Pre-norm block, Radford et al., "Language models are unsupervised multitask learners" (2019):
 //   x = x + attn(ln_1(x)); y = x + mlp(ln_2(x))
@@ -35,7 +17,7 @@ struct TransformerBlockOptions {
 // stores [in, out].
 class TransformerBlock : public Block {
  public:
-  explicit TransformerBlock(const TransformerBlockOptions& options);
+  explicit TransformerBlock(const TransformerOptions& options);
 
  protected:
   ResidualStream Forward(ResidualStream stream) override;

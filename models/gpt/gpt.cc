@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "nn/rotary.h"
 #include "nn/transformer_block.h"
 
 namespace lockstep::models {
@@ -14,21 +13,22 @@ GptConfig Checked(const GptConfig& config) {
 }
 
 std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
-  nn::TransformerBlockOptions options{.n_embd = config.n_embd,
-                                      .n_head = config.n_head,
-                                      .bias = config.bias,
-                                      .dropout = config.dropout,
-                                      .init_std = config.init_std};
-  // 2 * n_layer branches add up in the residual stream.
-  options.residual_std = config.init_std / std::sqrt(2.0 * static_cast<double>(config.n_layer));
-  options.n_kv_head = config.n_kv_head;
-  options.n_inner = config.n_inner;
-  options.norm = config.norm;
-  options.norm_eps = config.norm_eps;
-  options.activation = config.activation;
-  if (config.position == Position::kRope) {
-    options.rotary = std::make_shared<nn::Rotary>(config.n_embd / config.n_head, config.rope);
-  }
+  nn::TransformerOptions options{
+      .n_embd = config.n_embd,
+      .n_head = config.n_head,
+      .bias = config.bias,
+      .dropout = config.dropout,
+      .init_std = config.init_std,
+      // 2 * n_layer branches add up in the residual stream.
+      .residual_std = config.init_std / std::sqrt(2.0 * static_cast<double>(config.n_layer)),
+      .n_kv_head = config.n_kv_head,
+      .n_inner = config.n_inner,
+      .norm = config.norm,
+      .norm_eps = config.norm_eps,
+      .activation = config.activation,
+      .rotary = config.position == Position::kRope
+                    ? std::make_shared<nn::Rotary>(config.n_embd / config.n_head, config.rope)
+                    : nullptr};
   std::vector<std::shared_ptr<nn::Block>> blocks;
   for (int64_t i = 0; i < config.n_layer; ++i) {
     blocks.push_back(std::make_shared<nn::TransformerBlock>(options));

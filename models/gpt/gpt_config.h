@@ -6,9 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/residual_norm/residual_norm.h"
 #include "kernels/rotary_embedding/rotary_embedding.h"
-#include "nn/mlp.h"
+#include "nn/transformer_options.h"
 
 namespace lockstep::models {
 

@@ -41,7 +41,7 @@ Tensor InPieces(L& layer, KvCache& cache, int64_t sequence, const Tensor& x,
 }
 
 TEST(KvCacheTest, AttentionInPiecesIsAttentionAtOnce) {
-  CausalSelfAttention attention(12, 3);
+  CausalSelfAttention attention({.n_embd = 12, .n_head = 3});
   attention.Materialize(kCpu, 1, DType::kF64);
   test::Randomize(attention, 2);
   const Tensor x = RandomTensor({1, 10, 12}, 3);
@@ -94,7 +94,7 @@ TEST(KvCacheTest, SequencesOfDifferentLengthsShareABatch) {
 }
 
 TEST(KvCacheTest, TakesItsMemoryOnce) {
-  CausalSelfAttention attention(12, 3);
+  CausalSelfAttention attention({.n_embd = 12, .n_head = 3});
   attention.Materialize(kCpu, 1);
   KvCache cache(2, 7);
   EXPECT_EQ(cache.bytes(), 0);
@@ -108,7 +108,7 @@ TEST(KvCacheTest, TakesItsMemoryOnce) {
 
 // It would keep its keys after those of the first, as if the model had twice as many layers.
 TEST(KvCacheTest, ASecondPassInOneScopeIsRefused) {
-  CausalSelfAttention first(4, 1), second(4, 1);
+  CausalSelfAttention first({.n_embd = 4, .n_head = 1}), second({.n_embd = 4, .n_head = 1});
   first.Materialize(kCpu, 1);
   second.Materialize(kCpu, 2);
   const Tensor x = Tensor::Zeros({1, 1, 4}, DType::kF32);
@@ -139,7 +139,7 @@ TEST(KvCacheTest, ASecondPassInOneScopeIsRefused) {
 }
 
 TEST(KvCacheTest, APassThatIsNotCommittedLeavesNothing) {
-  CausalSelfAttention attention(4, 1);
+  CausalSelfAttention attention({.n_embd = 4, .n_head = 1});
   attention.Materialize(kCpu, 1);
   KvCache cache(1, 3);
   {
@@ -151,7 +151,7 @@ TEST(KvCacheTest, APassThatIsNotCommittedLeavesNothing) {
 }
 
 TEST(KvCacheTest, NoGradientIsRecorded) {
-  CausalSelfAttention attention(4, 1);
+  CausalSelfAttention attention({.n_embd = 4, .n_head = 1});
   attention.Materialize(kCpu, 1);
   KvCache cache(1, 3);
   const KvCacheScope scope(cache, {0}, 1, kCpu);
@@ -194,7 +194,7 @@ TEST(KvCacheTest, ExplainsBadUse) {
   EXPECT_EQ(scope({0, 1}, 1), "no error");
   EXPECT_EQ(KvCacheScope::Current(), nullptr);
   const KvCacheScope good(cache, {0}, 2, kCpu);
-  CausalSelfAttention attention(4, 1);
+  CausalSelfAttention attention({.n_embd = 4, .n_head = 1});
   attention.Materialize(kCpu, 1);
   EXPECT_THAT(MessageOf([&] {
                 attention(Tensor::Zeros({1, 1, 4}, DType::kF32));

@@ -30,7 +30,7 @@ using testing::HasSubstr;
 constexpr int64_t kBatch = 2, kLength = 7, kWidth = 24, kHeads = 4, kKeyHeads = 2, kHead = 6;
 constexpr double kTheta = 100, kEps = 1e-3;
 
-TransformerBlockOptions Llama() {
+TransformerOptions Llama() {
   return {.n_embd = kWidth,
           .n_head = kHeads,
           .bias = false,
@@ -115,7 +115,7 @@ TEST(LlamaBlockTest, NamesAndShapes) {
               ElementsAre("ln_1.weight [24]", "attn.c_attn.weight [48, 24] decays",
                           "attn.c_proj.weight [24, 24] decays", "ln_2.weight [24]",
                           "mlp.c_fc.weight [20, 24] decays", "mlp.c_proj.weight [24, 10] decays"));
-  TransformerBlockOptions biased = Llama();
+  TransformerOptions biased = Llama();
   biased.bias = true;  // RMS norms have none anyway
   EXPECT_THAT(
       Describe(TransformerBlock(biased)),
@@ -144,7 +144,7 @@ TEST(LlamaBlockTest, ForwardInF32IsNearTheFormula) {
 TEST(LlamaBlockTest, GradientsAgainstDifferences) {
   for (const MlpActivation activation : {MlpActivation::kSwiGlu, MlpActivation::kGelu,
                                          MlpActivation::kGeluExact, MlpActivation::kSilu}) {
-    TransformerBlockOptions options = Llama();
+    TransformerOptions options = Llama();
     options.activation = activation;
     options.bias = activation != MlpActivation::kSwiGlu;
     TransformerBlock block(options);
@@ -181,7 +181,7 @@ TEST(LlamaBlockTest, AttentionDoesNotDependOnWhereTheSequenceStarts) {
 }
 
 TEST(LlamaBlockTest, SizesAreChecked) {
-  TransformerBlockOptions options = Llama();
+  TransformerOptions options = Llama();
   options.n_kv_head = 3;
   EXPECT_THAT(MessageOf([&] { TransformerBlock block(options); }),
               HasSubstr("n_head = 4 must be a multiple of the number of key and value heads "

@@ -11,6 +11,7 @@
 #include "kernels/residual/residual.h"
 #include "nn/dropout.h"
 #include "nn/linear.h"
+#include "nn/mlp.h"
 #include "nn/transformer_block.h"
 #include "tests/message_of.h"
 #include "tests/nn/reference.h"
@@ -93,7 +94,7 @@ TEST(BranchTest, OneDropoutIsLeftInTraining) {
 
 // As models::Gpt holds its blocks.
 struct Chain : Module {
-  explicit Chain(const TransformerBlockOptions& options)
+  explicit Chain(const TransformerOptions& options)
       : norm(this, "norm",
              std::make_shared<ResidualNorm>(
                  kWidth, NormOptions{.kind = options.norm, .bias = options.bias})) {
@@ -114,8 +115,8 @@ struct Chain : Module {
   Child<ResidualNormLayer> norm;
 };
 
-TransformerBlockOptions Gpt2() { return {.n_embd = kWidth, .n_head = 4, .dropout = 0.3}; }
-TransformerBlockOptions Llama() {
+TransformerOptions Gpt2() { return {.n_embd = kWidth, .n_head = 4, .dropout = 0.3}; }
+TransformerOptions Llama() {
   return {.n_embd = kWidth,
           .n_head = 4,
           .bias = false,
@@ -125,7 +126,7 @@ TransformerBlockOptions Llama() {
           .rotary = std::make_shared<Rotary>(kWidth / 4, RotaryOptions{})};
 }
 
-class BlockChain : public testing::TestWithParam<TransformerBlockOptions> {
+class BlockChain : public testing::TestWithParam<TransformerOptions> {
  protected:
   BlockChain() : chain_(GetParam()) {
     chain_.Materialize(kCpu, 1, DType::kF64);
@@ -181,7 +182,7 @@ TEST_P(BlockChain, TakesWhateverIsPutIntoItsSlots) {
       // A layer of the same shape, with parameters of its own.
       std::shared_ptr<Module> base;
       if (path == "h.0.mlp") {
-        base = std::make_shared<Mlp>(kWidth, 10);
+        base = std::make_shared<Mlp>(TransformerOptions{.n_embd = kWidth, .n_inner = 10});
       } else {
         const auto& linear = dynamic_cast<BranchLinear&>(*module);
         base = std::make_shared<BranchLinear>(linear.in_features(), linear.out_features());

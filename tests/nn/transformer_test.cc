@@ -35,7 +35,7 @@ using testing::HasSubstr;
 // As models::Gpt holds its blocks.
 class Stack : public Layer {
  public:
-  Stack(int64_t layers, const TransformerBlockOptions& options) {
+  Stack(int64_t layers, const TransformerOptions& options) {
     for (int64_t i = 0; i < layers; ++i) blocks_.Add(std::make_shared<TransformerBlock>(options));
   }
 

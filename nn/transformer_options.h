@@ -1,0 +1,37 @@
+// What the layers of a transformer have in common.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/residual_norm/residual_norm.h"
+#include "nn/rotary.h"
+
+namespace lockstep::nn {
+
+enum class MlpActivation {
+  kGelu,       // the tanh form, fused into c_fc
+  kGeluExact,  // by the error function
+  kRelu,
+  kSilu,
+  kSwiGlu,  // gated: ops::SwiGlu
+};
+
+struct TransformerOptions {
+  int64_t n_embd = 0;  // a multiple of n_head
+  int64_t n_head = 0;
+  bool bias = true;            // of the linear layers and the layer norms
+  double dropout = 0;          // of the attention weights and of both branches
+  double init_std = 0.02;      // of weights; biases start at 0
+  double residual_std = 0.02;  // of the two c_proj weights; GPT-2: init_std / sqrt(2 * layers)
+  int64_t n_kv_head = 0;       // heads of keys and values; 0: n_head
+  int64_t n_inner = 0;         // width inside of the MLP; 0: 4 n_embd
+  NormKind norm = NormKind::kLayerNorm;
+  double norm_eps = 1e-5;
+  MlpActivation activation = MlpActivation::kGelu;
+  // Turns queries and keys by their positions, shared by the model's layers; null: positions are
+  // the embedding's business.
+  std::shared_ptr<Rotary> rotary;
+};
+
+}  // namespace lockstep::nn
