@@ -130,8 +130,8 @@ TEST_F(RankFailures, AStoppedRankIsNamedWithinTheHeartbeatLimit) {
     const Result result = processes[r]->Wait();
     EXPECT_EQ(result.exit_code, 1);
     // Silence is looked for before the limit, so that all have heard of it by then.
-    EXPECT_THAT(result.err, HasSubstr("rank 1 is stalled: no sign of life of its process for 2 s, "
-                                      "with a heartbeat limit of 3 s"));
+    EXPECT_THAT(result.err, HasSubstr("rank 1 is stalled: its process has shown no sign of life "
+                                      "for 2 s, with a heartbeat limit of 3 s"));
   }
   ExpectTheFlightToName(Path("out"), "rank 1 is stalled");
 }

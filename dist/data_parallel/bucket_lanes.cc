@@ -70,13 +70,13 @@ void BucketLanes::Launch(int64_t bucket, std::shared_ptr<const std::string> purp
       lane.group->SetPurpose(nullptr);
     }
     launched.span.end = Clock::now();
-    if (device_.is_cpu()) Tell(launched.span);
+    if (device_.is_cpu()) Report(launched.span);
   });
 }
 
-void BucketLanes::Tell(const CommunicationSpan& span) {
+void BucketLanes::Report(const CommunicationSpan& span) {
   if (!on_span_) return;
-  const std::lock_guard<std::mutex> lock(telling_);
+  const std::lock_guard<std::mutex> lock(report_mutex_);
   on_span_(span);
 }
 
@@ -125,7 +125,7 @@ CommunicationTimes BucketLanes::Measure(const CommunicationSpan& wait) {
       if (works.empty() || !works.front()->span() || !works.back()->span()) continue;
       launched.span.begin = works.front()->span()->begin;
       launched.span.end = works.back()->span()->end;
-      Tell(launched.span);
+      Report(launched.span);
     }
     spans.push_back(launched.span);
   }
@@ -143,7 +143,7 @@ CommunicationTimes BucketLanes::Measure(const CommunicationSpan& wait) {
     }
   }
   times.exposed_ms = Milliseconds(wait.end - wait.begin);
-  Tell(wait);
+  Report(wait);
   return times;
 }
 

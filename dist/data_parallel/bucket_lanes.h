@@ -72,13 +72,13 @@ class BucketLanes {
   void AbortGroups();
   void Leave() noexcept;
   CommunicationTimes Measure(const CommunicationSpan& wait);
-  void Tell(const CommunicationSpan& span);
+  void Report(const CommunicationSpan& span);
 
   const int exceptions_;  // under way when it was made
   ProcessGroup* const group_;
   const Device device_;
   const OnSpan on_span_;
-  std::mutex telling_;
+  std::mutex report_mutex_;
   std::deque<Launched> launched_;  // of the step under way
   std::vector<GroupLane> lanes_;
 };

@@ -89,17 +89,17 @@ void Reducer::MakePlan(const BackwardPlan& plan) {
                                 .multiple = 64 * ranks()},
                    plan_ ? mine().buffers : 1);
   for (int64_t b = 0; b < buckets_->size(); ++b) {
-    Given& given = given_.emplace_back();
+    Contribution& contribution = contributions_.emplace_back();
     int64_t chunks = 0;
     for (const int64_t buffer : plan_ ? mine().terms : std::vector<int64_t>{0}) {
-      given.terms.push_back(buckets_->whole(b, buffer));
+      contribution.terms.push_back(buckets_->whole(b, buffer));
       for (const int64_t p : buckets_->plans()[b].items) {
-        given.parts.push_back(buckets_->slice(p, buffer));
-        chunks += GradNormChunks(given.parts.back());
+        contribution.parts.push_back(buckets_->slice(p, buffer));
+        chunks += GradNormChunks(contribution.parts.back());
       }
     }
     if (ranks() > 1) {
-      given.square_sums = Tensor::Zeros({chunks}, DType::kF64, given.terms[0].device());
+      contribution.square_sums = Tensor::Zeros({chunks}, DType::kF64, contribution.terms[0].device());
     }
   }
 }
@@ -202,12 +202,12 @@ void Reducer::MarkReady(size_t p) {
 }
 
 void Reducer::Launch(int64_t bucket) {
-  Given& given = given_[bucket];
-  lanes_->Launch(bucket, buckets_->purpose(bucket), given.terms, [this, bucket, &given] {
+  Contribution& contribution = contributions_[bucket];
+  lanes_->Launch(bucket, buckets_->purpose(bucket), contribution.terms, [this, bucket, &contribution] {
     AddUp(bucket);
     if (ranks() == 1) return;
-    grad_norm_square_sums(CurrentStream(given.square_sums.device()), given.parts,
-                          given.square_sums);
+    grad_norm_square_sums(CurrentStream(contribution.square_sums.device()), contribution.parts,
+                          contribution.square_sums);
   });
 }
 
@@ -264,7 +264,7 @@ void Reducer::ResolveUses() {
     }
   }
   if (missing.empty()) return;
-  Disagree(*group_,
+  ThrowReplicaError(*group_,
            StrCat("no gradient in this step for the parameter ", missing,
                   others > 0 ? StrCat(" and for ", others, " more") : "",
                   ": it took no part in the loss there. If that is meant, name it in "
@@ -292,8 +292,8 @@ void Reducer::Join() {
     for (const auto& p : parameters_) p->leaf().ZeroGrad();
     BeginMicroStep();
     micro_step_ = nullptr;
-    for (const Given& given : given_) {
-      for (const Tensor& term : given.terms) term.Fill(0);
+    for (const Contribution& contribution : contributions_) {
+      for (const Tensor& term : contribution.terms) term.Fill(0);
     }
     std::fill(uses_.begin(), uses_.end(), uint8_t{kJoined});
     BeginSync();
@@ -308,12 +308,12 @@ void Reducer::Join() {
 std::string Reducer::LocateNonFinite() {
   if (!group_ || ranks() == 1) return "";
   int64_t bad = -1;
-  for (size_t b = 0; b < given_.size(); ++b) {
+  for (size_t b = 0; b < contributions_.size(); ++b) {
     const std::vector<int64_t>& items = buckets_->plans()[b].items;
-    const std::vector<double> sums = given_[b].square_sums.ToVector<double>();
+    const std::vector<double> sums = contributions_[b].square_sums.ToVector<double>();
     size_t chunk = 0;
-    for (size_t i = 0; i < given_[b].parts.size() && bad < 0; ++i) {
-      for (int64_t n = GradNormChunks(given_[b].parts[i]); n > 0; --n) {
+    for (size_t i = 0; i < contributions_[b].parts.size() && bad < 0; ++i) {
+      for (int64_t n = GradNormChunks(contributions_[b].parts[i]); n > 0; --n) {
         if (!std::isfinite(sums[chunk++])) bad = items[i % items.size()];
       }
     }

@@ -118,7 +118,7 @@ class Reducer : public BackwardObserver {
   // How a rank used a parameter in a step.
   enum Use : uint8_t { kUnused, kUsed, kJoined };
   // What this rank gave to a bucket's sum.
-  struct Given {
+  struct Contribution {
     std::vector<Tensor> terms;
     std::vector<Tensor> parts;  // the gradients in them
     Tensor square_sums;         // of the parts before the sum, per chunk
@@ -152,7 +152,7 @@ class Reducer : public BackwardObserver {
 
   // From the first backward on.
   std::optional<GradientBuckets> buckets_;
-  std::vector<Given> given_;  // per bucket
+  std::vector<Contribution> contributions_;  // per bucket
 
   // Of the step under way.
   int no_sync_ = 0;

@@ -42,7 +42,7 @@ std::vector<std::pair<T, std::vector<int>>> Parties(const std::vector<T>& values
 
 // "is A on ranks 0 and 2, B on rank 1"
 template <class T>
-std::string WhoHasWhat(const std::vector<T>& values) {
+std::string DescribeByRank(const std::vector<T>& values) {
   std::string text;
   for (const auto& [value, ranks] : Parties(values)) {
     text += StrCat(text.empty() ? "" : ", ", value, " on ", ListRanks(ranks));
@@ -88,7 +88,7 @@ int64_t HashText(const std::string& text) {
 
 }  // namespace
 
-void Disagree(ProcessGroup& group, const std::string& message) {
+void ThrowReplicaError(ProcessGroup& group, const std::string& message) {
   try {
     group.Barrier()->Synchronize();
   } catch (const Error&) {
@@ -119,7 +119,7 @@ void CheckEqual(ProcessGroup& group, const std::string& what, int64_t value) {
   std::vector<int64_t> values;
   for (const auto& row : GatherValues(group, std::span(&value, 1))) values.push_back(row[0]);
   if (AllEqual(values)) return;
-  Disagree(group, StrCat(what, " is ", WhoHasWhat(values), ": it must be the same on every rank"));
+  ThrowReplicaError(group, StrCat(what, " is ", DescribeByRank(values), ": it must be the same on every rank"));
 }
 
 void CheckSameShape(ProcessGroup& group, const Module& module) {
@@ -137,7 +137,7 @@ void CheckSameShape(ProcessGroup& group, const Module& module) {
   if (at < 0) return;
   const auto have =
       GatherTexts(group, at < std::ssize(texts) ? texts[static_cast<size_t>(at)] : "nothing more");
-  Disagree(group, StrCat("the ranks' models differ: ", WhoHasWhat(have), " (place ", at,
+  ThrowReplicaError(group, StrCat("the ranks' models differ: ", DescribeByRank(have), " (place ", at,
                          " of the model); all ranks must build the same model"));
 }
 
@@ -168,7 +168,7 @@ void CheckSameBits(ProcessGroup& group, const std::string& what,
   const auto [at, same_length] = FirstDifference(group, hashes);
   if (at < 0) return;
   if (!same_length) {
-    Disagree(group, StrCat(what, " are not as many on all ranks; this one has ", hashes.size()));
+    ThrowReplicaError(group, StrCat(what, " are not as many on all ranks; this one has ", hashes.size()));
   }
   std::vector<int64_t> values;
   int64_t differing = 0;
@@ -187,7 +187,7 @@ void CheckSameBits(ProcessGroup& group, const std::string& what,
     odd.insert(odd.end(), parties[p].second.begin(), parties[p].second.end());
   }
   std::sort(odd.begin(), odd.end());
-  Disagree(group,
+  ThrowReplicaError(group,
            StrCat(what, " are not the same on all ranks: '", tensors[static_cast<size_t>(at)].first,
                   "' of ", ListRanks(odd), " is not that of ", ListRanks(parties[0].second),
                   parties[0].second.size() == odd.size() ? " (who is right cannot be told)" : "",

@@ -53,6 +53,6 @@ void CheckGradients(ProcessGroup& group, const Module& module);
 // Throws ReplicaError: for what all ranks have found, and throw at the same place. Whoever is first
 // would end its group, and cut off the call by which others are about to find out: hence a barrier,
 // whose own end does not matter.
-[[noreturn]] void Disagree(ProcessGroup& group, const std::string& message);
+[[noreturn]] void ThrowReplicaError(ProcessGroup& group, const std::string& message);
 
 }  // namespace lockstep::dist

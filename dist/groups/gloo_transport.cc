@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
 // Gloo multiplies what it is told by five while it connects.
-constexpr int kGloosFactor = 5;
+constexpr int kGlooTimeoutFactor = 5;
 
 // Gloo's view of a store.
 class GlooStore : public gloo::rendezvous::Store {
@@ -43,7 +43,7 @@ class GlooStore : public gloo::rendezvous::Store {
   }
   void wait(const std::vector<std::string>& keys, const milliseconds&) override { wait(keys); }
 
-  void DeleteWhatWasSet() {
+  void DeleteKeys() {
     for (const std::string& key : set_) store_.Delete(key);
   }
 
@@ -57,16 +57,16 @@ class GlooStore : public gloo::rendezvous::Store {
 // Threads made meanwhile interrupt nobody when they wake. Gloo's would interrupt a thread that
 // holds the lock of a connection, and then try that lock, again and again, until its time slice is
 // over: milliseconds of a core that computes, for each message.
-class ThreadsThatInterruptNobody {
+class BatchSchedulingScope {
  public:
   // Whoever chose another policy keeps it.
-  ThreadsThatInterruptNobody()
+  BatchSchedulingScope()
       : changed_(sched_getscheduler(0) == SCHED_OTHER && Choose(SCHED_BATCH)) {}
-  ~ThreadsThatInterruptNobody() {
+  ~BatchSchedulingScope() {
     if (changed_) Choose(SCHED_OTHER);
   }
-  ThreadsThatInterruptNobody(const ThreadsThatInterruptNobody&) = delete;
-  ThreadsThatInterruptNobody& operator=(const ThreadsThatInterruptNobody&) = delete;
+  BatchSchedulingScope(const BatchSchedulingScope&) = delete;
+  BatchSchedulingScope& operator=(const BatchSchedulingScope&) = delete;
 
  private:
   // For this thread, from which new ones inherit it.
@@ -92,17 +92,17 @@ class GlooTransport : public Transport {
       if (address.interface.empty()) attributes.hostname = address.host;
       std::shared_ptr<gloo::transport::Device> device;
       {
-        const ThreadsThatInterruptNobody here;
+        const BatchSchedulingScope here;
         device = gloo::transport::tcp::CreateDevice(attributes);
       }
       context_ = std::make_shared<gloo::rendezvous::Context>(rank, size);
-      context_->setTimeout(timeout / kGloosFactor + milliseconds(1));
+      context_->setTimeout(timeout / kGlooTimeoutFactor + milliseconds(1));
       GlooStore gloo_store(*store_, name + "/gloo/", timeout);
       context_->connectFullMesh(gloo_store, device);
       // Now that all are connected, addresses are of no use, and would mislead a later group of the
       // same name.
       MeetAll(Clock::now() + timeout);
-      gloo_store.DeleteWhatWasSet();
+      gloo_store.DeleteKeys();
     } catch (const StoreError&) {
       throw;
     } catch (const std::exception& error) {

@@ -33,8 +33,8 @@ struct PairTraffic {
   uint64_t to_peer_hash = 0, from_peer_hash = 0;  // of dtypes and sizes, in order
 };
 
-// Operations over a transport, one at a time: first Agree, then the one that was agreed upon. Data
-// are contiguous. All but Agree throw TransportError alone.
+// Operations over a transport, one at a time: first CheckCall, then the one that was agreed upon. Data
+// are contiguous. All but CheckCall throw TransportError alone.
 //
 // Every rank talks to every other: an all_reduce is a reduce_scatter and an all_gather, each rank
 // sending 2 (W - 1) / W of the bytes, which is what a ring sends, in 2 steps instead of 2 (W - 1).
@@ -55,7 +55,7 @@ class HostCollectives {
   // Tells `peers` (all other ranks unless it is an exchange) what this rank is about to do and
   // throws MismatchError unless they do the same. traffic[p] goes with rank p; empty if there is
   // none.
-  void Agree(const Collective& c, std::span<const int> peers, std::span<const PairTraffic> traffic,
+  void CheckCall(const Collective& c, std::span<const int> peers, std::span<const PairTraffic> traffic,
              Deadline deadline);
 
   void AllReduce(ReduceOp op, DType dtype, void* data, int64_t n, Deadline deadline);

@@ -23,9 +23,9 @@ namespace {
 using Clock = Work::Clock;
 
 // How long a rank waits for what the others know, before it says who is to blame.
-constexpr auto kPositionsAreThere = 2 * FailureBoard::kBeat;
-constexpr auto kLossesAreThere = std::chrono::milliseconds(1500);
-constexpr auto kOthersHaveSaid = std::chrono::seconds(3);
+constexpr auto kPositionDelay = 2 * FailureBoard::kBeat;
+constexpr auto kLostRanksDelay = std::chrono::milliseconds(1500);
+constexpr auto kOtherReportsDelay = std::chrono::seconds(3);
 
 class HostGroup : public ProcessGroup {
  public:
@@ -161,14 +161,14 @@ class HostGroup : public ProcessGroup {
     } catch (const TransportError& e) {
       Explain(e, call.collective, &mine);
       // First the reason, for the others to hear.
-      Failure failure = Settle(mine);
+      Failure failure = ResolveFailure(mine);
       transport_->Close();
       return failure;
     } catch (const std::exception& e) {
       mine.culprits = {rank()};
       mine.reason = StrCat("rank ", rank(), " failed: ", e.what());
     }
-    return Settle(mine);
+    return ResolveFailure(mine);
   }
 
   void Explain(const TransportError& e, const Collective& c, Failure* failure) {
@@ -182,10 +182,10 @@ class HostGroup : public ProcessGroup {
       case TransportError::Cause::kTimeout:
         failure->cause = CollectiveError::Cause::kTimeout;
         board_.ShareLost({});
-        WaitForFailure(kPositionsAreThere);
+        WaitForFailure(kPositionDelay);
         verdict = ExplainTimeout(board_.Positions(), size(), c, rank(), e.peers, options().timeout);
         verdict.reason += board_.PauseClause();
-        if (verdict.others_know_better) WaitForFailure(kOthersHaveSaid);
+        if (verdict.others_know_better) WaitForFailure(kOtherReportsDelay);
         break;
       case TransportError::Cause::kCorrupt:
         failure->cause = CollectiveError::Cause::kCorrupt;
@@ -201,7 +201,7 @@ class HostGroup : public ProcessGroup {
   // nothing to say.
   std::map<int, std::vector<int>> ShareLost(const std::vector<int>& mine) {
     board_.ShareLost(mine);
-    const auto deadline = Clock::now() + kLossesAreThere;
+    const auto deadline = Clock::now() + kLostRanksDelay;
     std::map<int, std::vector<int>> lost;
     do {
       lost = board_.Lost();
@@ -210,7 +210,7 @@ class HostGroup : public ProcessGroup {
         return lost.contains(peer) && lost[peer].empty();
       });
       // It is about to say whom it has waited for.
-      if (by_timeout) WaitForFailure(kPositionsAreThere + 2 * kOthersHaveSaid);
+      if (by_timeout) WaitForFailure(kPositionDelay + 2 * kOtherReportsDelay);
     } while (std::ssize(lost) < size() && Clock::now() < deadline &&
              !WaitForFailure(std::chrono::milliseconds(20)));
     return lost;
@@ -241,13 +241,13 @@ class HostGroup : public ProcessGroup {
       const std::lock_guard<std::mutex> lock(mutex_);
       waiting_since_ = Clock::now();
     }
-    TellOfPause(options(), *status(), rank(), *pause);
+    ReportPause(options(), *status(), rank(), *pause);
   }
 
   FlightRecorder* recorder() const { return options().recorder.get(); }
 
   // What counts: what was known before, then what any rank has said first, then mine.
-  Failure Settle(const Failure& mine) {
+  Failure ResolveFailure(const Failure& mine) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) return *failure_;
@@ -285,7 +285,7 @@ class HostGroup : public ProcessGroup {
         traffic.push_back({call.input_counts[p], call.output_counts[p], 0, 0});
       }
     }
-    collectives_.Agree(c, peers, traffic, deadline);
+    collectives_.CheckCall(c, peers, traffic, deadline);
     void* const out = call.output.defined() ? call.output.raw_data() : nullptr;
     const void* const in = call.input.defined() ? call.input.raw_data() : nullptr;
     switch (c.kind) {
@@ -320,7 +320,7 @@ class HostGroup : public ProcessGroup {
       }
     }
     const auto traffic = TrafficOf(call.transfers, size());
-    collectives_.Agree(call.collective, std::vector<int>(peers.begin(), peers.end()), traffic,
+    collectives_.CheckCall(call.collective, std::vector<int>(peers.begin(), peers.end()), traffic,
                        deadline);
     collectives_.Exchange(outgoing, incoming, deadline);
   }

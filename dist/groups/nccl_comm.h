@@ -52,7 +52,7 @@ class NcclComm {
   // Runs `call` unless aborted, and waits until NCCL is done with what belongs to it on the host.
   template <class F>
   void Run(const char* what, const F& call);
-  void Settle(const char* what, ncclResult_t result,
+  void WaitUntilDone(const char* what, ncclResult_t result,
               std::chrono::steady_clock::time_point deadline);
 
   const Device device_;

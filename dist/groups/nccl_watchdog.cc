@@ -95,7 +95,7 @@ void NcclWatchdog::Run() {
       std::unique_lock<std::mutex> lock(mutex_);
       if (stopped_.wait_for(lock, kTick, [this] { return stop_; })) break;
       try {
-        while (!under_way_.empty() && under_way_.front()->HasCome()) {
+        while (!under_way_.empty() && under_way_.front()->HasFinished()) {
           if (options_.recorder) {
             options_.recorder->End(options_.name, under_way_.front()->operation());
           }
@@ -201,7 +201,7 @@ void NcclWatchdog::AllowForPause() {
     const std::lock_guard<std::mutex> lock(mutex_);
     turn_ = Clock::now();
   }
-  TellOfPause(options_, *status_, rank_, *pause);
+  ReportPause(options_, *status_, rank_, *pause);
 }
 
 void NcclWatchdog::FailForTimeout(const Collective& c, const std::string& purpose) {

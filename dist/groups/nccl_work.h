@@ -78,7 +78,7 @@ class NcclWork : public Work {
   std::optional<Span> span() const override;
 
   const std::string& purpose() const { return purpose_; }
-  bool HasCome() const { return end_ != nullptr && end_->Query(); }
+  bool HasFinished() const { return end_ != nullptr && end_->Query(); }
 
  private:
   const std::string purpose_;

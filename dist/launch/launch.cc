@@ -36,7 +36,7 @@ using Clock = RankProcess::Clock;
 
 constexpr int kDefaultPort = 29500;
 // How long the other ranks have to find out who failed, and to say so.
-constexpr auto kLastWords = std::chrono::seconds(5);
+constexpr auto kReportTime = std::chrono::seconds(5);
 
 void Say(const std::string& line) {
   std::fflush(stdout);
@@ -170,7 +170,7 @@ class Attempt {
     return first;
   }
 
-  void TellWhy() const {
+  void ReportCause() const {
     const RankProcess* const cause = Failed();
     const double seconds = std::chrono::duration<double>(cause->ended() - begin_).count();
     std::array<char, 32> after;
@@ -259,12 +259,12 @@ class Attempt {
   void EndTheOthers() {
     if (!first_failure_) return;
     const auto since = Clock::now() - *first_failure_;
-    if (since > kLastWords && !told_to_end_) {
+    if (since > kReportTime && !told_to_end_) {
       told_to_end_ = Clock::now();
       SignalAll(SIGTERM);
       SignalAll(SIGCONT);
     }
-    if (since > kLastWords + options_.grace) SignalAll(SIGKILL);
+    if (since > kReportTime + options_.grace) SignalAll(SIGKILL);
   }
 
   const LaunchOptions& options_;
@@ -294,7 +294,7 @@ int Launch(const LaunchOptions& options) {
     const RankProcess* const failed = attempt.Failed();
     if (attempt.signal() != 0) return failed == nullptr ? 0 : 128 + attempt.signal();
     if (failed == nullptr) return 0;
-    attempt.TellWhy();
+    attempt.ReportCause();
     if (number == options.max_restarts) return failed->exit_code();
     Say(StrCat("starting all ranks again (", number + 1, " of at most ", options.max_restarts,
                " times)"));

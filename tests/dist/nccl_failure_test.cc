@@ -171,7 +171,7 @@ TEST(NcclFailureTest, WhoGivesUpAfterAFailureIsNotToBlameForIt) {
   EXPECT_THAT(errors, Each(""));
   const auto records = ReadFlightRecords(folder);
   EXPECT_EQ(records.at(0).groups.size(), 2u) << "the group, and what it compares calls by";
-  const FlightVerdict verdict = Judge(records);
+  const FlightVerdict verdict = FindVerdict(records);
   EXPECT_THAT(verdict.culprits, ElementsAre(1));
   EXPECT_THAT(verdict.summary, HasSubstr("rank 1 did not take part"));
 }

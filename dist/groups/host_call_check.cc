@@ -1,4 +1,4 @@
-// HostCollectives::Agree: before anything else, ranks compare what they are about to do.
+// HostCollectives::CheckCall: before anything else, ranks compare what they are about to do.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -94,7 +94,7 @@ void CompareCalls(const std::map<int, Collective>& calls) {
   throw MismatchError(what, {culprits.begin(), culprits.end()});
 }
 
-void HostCollectives::Agree(const Collective& c, std::span<const int> peers,
+void HostCollectives::CheckCall(const Collective& c, std::span<const int> peers,
                             std::span<const PairTraffic> traffic, Deadline deadline) {
   step_ = 0;
   headers_.resize(2 * static_cast<size_t>(size()) * sizeof(Header));
