@@ -63,7 +63,7 @@ TEST_F(RankFailures, AFlippedBitIsFoundWithinCheckEverySteps) {
   for (const Result& r : Wait(std::move(processes))) {
     EXPECT_EQ(r.exit_code, 1);
     EXPECT_THAT(r.err,
-                HasSubstr(StrCat("'", kWeights, "' of rank 1 is not that of ranks 0 and 2")));
+                HasSubstr(StrCat("'", kWeights, "' of rank 1 differs from that of ranks 0 and 2")));
     // At the first comparison after it; step 7 was over.
     std::smatch step;
     ASSERT_TRUE(std::regex_search(r.err, step, std::regex("the weights after step (\\d+)")));

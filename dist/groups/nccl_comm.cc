@@ -77,7 +77,7 @@ NcclComm::NcclComm(const ncclUniqueId& id, int rank, int size, Device device,
   try {
     WaitUntilDone("ncclCommInitRankConfig", result, Clock::now() + timeout);
   } catch (const Error&) {
-    // Not even a failed communicator is always made.
+    // After a failure there may be no communicator at all.
     if (comm_ != nullptr) Abort();
     throw;
   }
@@ -178,7 +178,7 @@ std::optional<std::string> NcclComm::AsyncError() {
 }
 
 void NcclComm::Abort() {
-  // Whoever waits for NCCL lets go of the lock.
+  // A thread that waits for NCCL then releases the lock.
   aborting_ = true;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (comm_ == nullptr) return;

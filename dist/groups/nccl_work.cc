@@ -77,7 +77,7 @@ void NcclWork::Synchronize() {
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::microseconds(500));
   }
-  // An abort, too, lets the event come.
+  // An abort also completes the event.
   state_->ThrowIfFailed(operation(), purpose_);
 }
 

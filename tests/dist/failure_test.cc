@@ -154,7 +154,7 @@ TEST_P(FailureTest, TransfersThatDoNotMatchAreAnErrorOnEveryRank) {
     g.Barrier()->Wait();
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("exchange: rank 0 sends rank 1 10 elements"),
-                                 HasSubstr("as many of other dtypes"))));
+                                 HasSubstr("as many but of other dtypes"))));
 }
 
 TEST_P(FailureTest, WhoDoesNotTakePartInTimeIsNamed) {

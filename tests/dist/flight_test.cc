@@ -92,7 +92,7 @@ TEST(FlightTest, LessDataOnOneRankIsNamed) {
   EXPECT_EQ(records.size(), 2u);
   const FlightVerdict v = FindVerdict(records);
   EXPECT_THAT(v.culprits, ElementsAre(2));
-  EXPECT_THAT(v.summary, HasSubstr("rank 2 ended while others go on: with less data?"));
+  EXPECT_THAT(v.summary, HasSubstr("rank 2 ended while others continue: with less data?"));
 }
 
 TEST(FlightTest, AnotherConfigurationIsNamed) {

@@ -35,7 +35,7 @@ TEST(HostVerdict, WhoseMessagesDoNotArriveIsAtFault) {
     const std::map<int, CallPosition> positions = {{0, In(7, 1)}, {1, ahead}, {2, In(7, 1)}};
     const Verdict v = ExplainTimeout(positions, 3, Call(7), 0, {1}, seconds(2));
     EXPECT_THAT(v.culprits, ElementsAre(1));
-    EXPECT_THAT(v.reason, StartsWith("nothing that rank 1 sent came to ranks 0 and 2"));
+    EXPECT_THAT(v.reason, StartsWith("nothing that rank 1 sent reached ranks 0 and 2"));
     EXPECT_FALSE(v.others_know_better);
     // Rank 1 waits as well, for ranks that wait for it.
     const Verdict own = ExplainTimeout(positions, 3, ahead.call, 1, {0, 2}, seconds(2));

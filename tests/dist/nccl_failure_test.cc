@@ -73,8 +73,9 @@ TEST(NcclFailureTest, FullCheckComparesPartsAndTransfers) {
           }
         },
         options);
-    EXPECT_THAT(errors, Each(HasSubstr(parts ? "rank 0 sends rank 1 2 elements, which takes 3"
-                                             : "rank 0 sends rank 1 10 elements, which takes 9")));
+    EXPECT_THAT(errors,
+                Each(HasSubstr(parts ? "rank 0 sends rank 1 2 elements, which expects 3"
+                                     : "rank 0 sends rank 1 10 elements, which expects 9")));
   }
 }
 

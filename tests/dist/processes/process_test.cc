@@ -245,7 +245,7 @@ TEST(ProcessTest, ARankWithAnotherSecretIsRefused) {
   for (Environment& e : two) e["TEST_JOIN_SECONDS"] = "3";
   Ranks ranks(two, {"1"});
   const auto results = ranks.Wait();
-  EXPECT_THAT(results[0], Fails(HasSubstr("rank 1 of 2 did not come")));
+  EXPECT_THAT(results[0], Fails(HasSubstr("rank 1 of 2 did not reach")));
   EXPECT_THAT(results[1], Fails(HasSubstr("is LOCKSTEP_SECRET the same on all ranks?")));
 }
 
