@@ -105,8 +105,8 @@ class GlooTransport : public Transport {
     } catch (const StoreError&) {
       throw;
     } catch (const std::exception& error) {
-      throw StoreError(
-          StrCat("rank ", rank, ", group '", name, "': the ranks cannot connect: ", error.what()));
+      throw StoreError(StrCat("rank ", rank, ", group '", name,
+                              "': the ranks could not connect: ", error.what()));
     }
   }
 

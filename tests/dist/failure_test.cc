@@ -144,7 +144,7 @@ TEST_P(FailureTest, UnequalPartsAreAnErrorOnEveryRank) {
     g.Barrier()->Wait();
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("all_to_all: rank 0 sends rank 1 2 elements"),
-                                 HasSubstr("takes 3"))));
+                                 HasSubstr("expects 3"))));
 }
 
 TEST_P(FailureTest, TransfersThatDoNotMatchAreAnErrorOnEveryRank) {

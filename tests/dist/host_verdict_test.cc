@@ -79,7 +79,7 @@ TEST(HostVerdict, OfTwoEndsTheSilentOneIsGone) {
   EXPECT_THAT(ExplainLost({{0, {2}}}).culprits, ElementsAre(2));
   const Verdict both = ExplainLost({{0, {2}}, {2, {0}}});
   EXPECT_THAT(both.culprits, ElementsAre(0, 2));
-  EXPECT_THAT(both.reason, AllOf(HasSubstr("between ranks 0 and 2"), HasSubstr("both live")));
+  EXPECT_THAT(both.reason, AllOf(HasSubstr("between ranks 0 and 2"), HasSubstr("both are alive")));
 }
 
 }  // namespace
