@@ -65,7 +65,7 @@ TEST_F(TwoNodes, AKilledRankIsAReasonToStartAllAgain) {
   if (!Play("kill")) GTEST_SKIP() << reason_;
   for (const int node : {0, 1}) {
     EXPECT_EQ(Code("kill", node), 0) << Log("kill", node);
-    EXPECT_THAT(Log("kill", node), AllOf(HasSubstr("starting all ranks again (1 of at most 3"),
+    EXPECT_THAT(Log("kill", node), AllOf(HasSubstr("restarting all ranks (restart 1 of at most 3"),
                                          Not(HasSubstr("(2 of at most 3"))));
   }
   EXPECT_THAT(Log("kill", 1), HasSubstr("the first failure: rank 3 was killed by signal 9"));
