@@ -14,7 +14,7 @@ void CheckName(const std::string& axis) {
   if (std::find(kNames.begin(), kNames.end(), axis) != kNames.end()) return;
   std::string known;
   for (const char* const name : kNames) known += StrCat(known.empty() ? "" : ", ", name);
-  throw ArgumentError(StrCat("mesh: '", axis, "' is no axis; there are ", known));
+  throw ArgumentError(StrCat("mesh: '", axis, "' is not an axis; the axes are ", known));
 }
 
 }  // namespace
@@ -29,7 +29,7 @@ Mesh::Mesh(std::vector<Axis> axes, int rank, int world_size)
     for (size_t j = 0; j < i; ++j) {
       LS_CHECK(axes_[i].name != axes_[j].name, "mesh: axis ", axes_[i].name, " occurs twice");
     }
-    // Beyond any world, and no overflow.
+    // Larger than any world, and safe from overflow.
     product = std::min<int64_t>(product * axes_[i].size, int64_t{1} << 31);
   }
   LS_CHECK(product == world_size, "mesh: ", Describe(), " is for ", product,
@@ -65,7 +65,7 @@ int Mesh::coordinate(const std::string& axis) const {
 }
 
 std::vector<int> Mesh::RanksAlong(std::span<const std::string> axes) const {
-  // Every rank whose other coordinates are this one's; ranks ascend as their coordinates do.
+  // Every rank that shares this one's other coordinates; ranks ascend with their coordinates.
   std::vector<int> ranks;
   for (int r = 0; r < world_size_; ++r) {
     const Mesh other(axes_, r, world_size_);

@@ -26,7 +26,7 @@ ProcessGroup::ProcessGroup(int rank, int size, GroupOptions options,
            "': the timeout must be positive, got ", options_.timeout.count(), " ms");
   const auto heartbeat = options_.heartbeat.count();
   LS_CHECK(heartbeat == 0 || heartbeat >= 100, "group '", options_.name,
-           "': the heartbeat must be 0 (nobody looks) or at least 100 ms, got ", heartbeat, " ms");
+           "': the heartbeat must be 0 (off) or at least 100 ms, got ", heartbeat, " ms");
 }
 
 void ProcessGroup::CheckTensor(const char* what, const char* argument, const Tensor& t) const {
@@ -163,7 +163,7 @@ WorkPtr ProcessGroup::Exchange(std::vector<Transfer> transfers) {
   }
   Call call;
   call.collective.kind = CollectiveKind::kExchange;
-  // Other ranks may have other transfers, or none: not part of the common numbering.
+  // Other ranks may have different transfers, or none, so exchanges have their own numbers.
   call.collective.sequence = ++exchanges_;
   call.transfers = std::move(transfers);
   call.purpose = purpose();

@@ -18,29 +18,29 @@ class RankStatus;
 class FlightRecorder;
 
 struct GroupOptions {
-  // In messages.
+  // Names the group in messages.
   std::string name = "world";
-  // How long an operation waits for other ranks, from when its turn has come. Pauses that a rank
-  // has declared do not count (dist/control/pause.h); a rank that is gone is noticed at once.
+  // How long an operation, once its turn comes, waits for other ranks. Declared pauses do not count
+  // (dist/control/pause.h); a rank that is gone is noticed at once.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
-  // dist.check=full: NCCL, too, compares each call of all ranks before it starts, which makes the
-  // host wait for the slowest rank; otherwise it compares at CheckInStep. Groups on the host always
-  // compare each call; with it they also send a hash of each message, and so find those that did
-  // not come as they were sent.
+  // dist.check=full. NCCL groups then compare each call of all ranks before it starts, which makes
+  // the host wait for the slowest rank; otherwise they compare at CheckInStep. Host groups always
+  // compare each call; with this option they also send a hash of each message, which exposes
+  // messages that were corrupted on the way.
   bool check_every_call = false;
-  // A rank whose process is stopped, or cut off, is named by all others within so long; one that is
-  // silent for less, by the least of a second, a third of this and a quarter of `timeout`, is let
-  // go on. 0: only the timeout counts; else at least 100 ms. Only stores over TCP notice.
+  // All ranks name a rank whose process is stopped or cut off within this time. A silence that is
+  // shorter by the least of a second, a third of this and a quarter of `timeout` is tolerated. 0:
+  // only the timeout counts; otherwise at least 100 ms. Only TCP stores notice silence.
   std::chrono::milliseconds heartbeat = std::chrono::seconds(20);
-  // Gets the group's calls, and its failure; null: nobody.
+  // Records the group's calls and its failure; may be null.
   std::shared_ptr<FlightRecorder> recorder = nullptr;
-  // Told on one rank what a call has been waiting for since half of the timeout, where that is a
-  // pause (dist/control/pause.h). From the thread that shows that this rank lives, so it must not
-  // block; may be empty.
+  // Called on one rank when a call has waited for half of the timeout because of a pause
+  // (dist/control/pause.h), with a message that says so. Runs on the heartbeat thread, so it must
+  // not block; may be empty.
   std::function<void(const std::string&)> say = {};
 };
 
-// One end of a transfer between two ranks. The tensor is contiguous.
+// One end of a transfer between two ranks. The tensor must be contiguous.
 struct Transfer {
   enum class Direction { kSend, kReceive };
   Direction direction;
@@ -48,29 +48,29 @@ struct Transfer {
   int peer;
 };
 
-// Some ranks, of which this process (or thread) is one. Abstract; made by MakeInProcessGroups
+// A set of ranks that includes this process (or thread). Abstract; made by MakeInProcessGroups
 // (dist/groups/in_process_group.h), MakeGlooGroup (dist/groups/gloo_group.h) and MakeNcclGroup
 // (dist/groups/nccl_group.h).
 //
-// All ranks make the same calls in the same order; each returns at once, and operations run one
-// after the other in that order, as on a CUDA stream. A rank that calls something else (kind,
-// operation, dtype, count, root), leaves or gives up makes the calls of all ranks throw
-// CollectiveError (dist/groups/collective.h), soon and with nothing wrong in the outputs of
-// operations that ended well; afterwards the group only throws that error.
+// All ranks must make the same calls in the same order; each call returns at once, and operations
+// run one after the other in that order, as on a CUDA stream. If a rank makes a different call
+// (kind, operation, dtype, count, root), leaves or gives up, the calls of all ranks soon throw
+// CollectiveError (dist/groups/collective.h). Outputs of operations that succeeded stay correct;
+// afterwards the group only throws that error.
 //
-// Tensors are contiguous, carry no gradient, and lie on device(). On CUDA an operation begins after
-// what was submitted to the calling thread's current stream. Nobody writes inputs or touches
-// outputs before Work::Wait. Sizes of 0 are fine. Wrong arguments throw ArgumentError at once, on
-// this rank alone, and do not count as a call.
+// Tensors must be contiguous, require no gradient, and be on device(). On CUDA an operation begins
+// after the work already submitted to the calling thread's current stream. Do not write inputs or
+// touch outputs before Work::Wait. Sizes of 0 are allowed. Invalid arguments throw ArgumentError at
+// once, only on this rank, and do not count as a call.
 //
-// Reductions are of f64, f32, f16, bf16, i64, i32, u16 and u8; everything else moves any dtype. On
-// the host bf16 and f16 are summed in f32 and rounded once, in the order of the ranks, whatever the
-// position, and the max or min of something with NaN is NaN; NCCL sums as it likes and knows no
-// u16. In either case all ranks get the same bits.
+// Reductions support f64, f32, f16, bf16, i64, i32, u16 and u8; everything else moves any dtype. On
+// the host bf16 and f16 are summed in f32 and rounded once, in rank order at every position, and
+// max and min propagate NaN; NCCL chooses its own order and does not support u16. In either case
+// all ranks get the same bits.
 //
-// One thread at a time calls a group. Destroying it is collective: it waits for the other ranks, up
-// to the timeout, so that nobody loses a peer that is only faster; during an exception it gives up
-// instead (see Abort).
+// Only one thread at a time may call a group. Destroying it is collective: it waits for the other
+// ranks, up to the timeout, so that none of them loses a peer that is merely faster; during an
+// exception it gives up instead (see Abort).
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
@@ -83,7 +83,7 @@ class ProcessGroup {
   const GroupOptions& options() const { return options_; }
   // Shared with duplicates of this group.
   const std::shared_ptr<RankStatus>& status() const { return status_; }
-  // Where tensors must lie.
+  // Where tensors must be.
   virtual Device device() const = 0;
 
   // In place: `tensor` becomes the reduction of all ranks' tensors.
@@ -101,28 +101,28 @@ class ProcessGroup {
   WorkPtr AllToAll(const Tensor& input, const Tensor& output,
                    std::span<const int64_t> input_counts = {},
                    std::span<const int64_t> output_counts = {});
-  // Sends and receives that go on at the same time, as one operation that only the ranks named by
-  // it and this one take part in. Between two ranks, transfers match in order; a rank may not send
-  // to itself. Two ranks that swap must do it in one Exchange on each.
+  // Concurrent sends and receives as one operation, in which only this rank and its peers take
+  // part. Between two ranks, transfers match in order; a rank may not send to itself. Two ranks
+  // that swap data must each do so in a single Exchange.
   WorkPtr Exchange(std::vector<Transfer> transfers);
   WorkPtr Send(const Tensor& tensor, int peer);
   WorkPtr Receive(const Tensor& tensor, int peer);
   WorkPtr Barrier();
 
-  // Ends with the same on all ranks: returns if they have made the same calls so far, otherwise
-  // throws CollectiveError. To be called before results are relied on for good (the update of the
-  // weights): on NCCL the host waits, and what the calls computed is there. It is itself a call.
+  // Has the same outcome on all ranks: returns if they have made the same calls so far, otherwise
+  // throws CollectiveError. Call it before relying on results irrevocably (the weight update): with
+  // NCCL the host waits until the results of all calls are there. It is itself a call.
   virtual void CheckInStep() = 0;
 
-  // The end of what the ranks do together: to be called by all of them, like a collective. Whoever
-  // calls anything else throws "rank 1 has left the group", as soon as this rank gets here, and
-  // nobody has to wait for this Work. The destructor does it for its group; an object that uses
-  // several does it for all of them before it waits for one, since it cannot know in which of them
-  // the others are. The group can be used further if all ranks have come.
+  // Ends the ranks' work together; all of them must call it, like a collective. As soon as this
+  // rank gets here, a rank that calls anything else throws "rank 1 has left the group". Waiting for
+  // this Work is optional. The destructor calls it for its own group; an object that uses several
+  // groups calls it for all of them before it waits for any, since it cannot know which of them the
+  // others are in. The group remains usable once all ranks have made the call.
   virtual WorkPtr Leave();
 
-  // Gives up: pending and future calls of all ranks throw, naming this rank and the reason; or what
-  // this rank has heard of before in another group, if one is the duplicate of the other. Any
+  // Gives up: pending and future calls of all ranks throw an error that names this rank and the
+  // reason, or the failure that this rank learned of earlier from a duplicate of this group. Any
   // thread may call it; only the first reason counts.
   virtual void Abort(const std::string& reason) = 0;
 
@@ -130,12 +130,13 @@ class ProcessGroup {
   // and 7 more)". Null: nothing in particular.
   void SetPurpose(std::shared_ptr<const std::string> purpose) { purpose_ = std::move(purpose); }
 
-  // Another group over the same ranks, with an order of its own: for what goes on beside this
-  // one's operations. Collective. No other group that lives, or has failed, has the name.
+  // Another group over the same ranks with its own order of calls, for operations that run beside
+  // this one's. Collective. The name must differ from those of all groups that exist or have
+  // failed.
   virtual std::shared_ptr<ProcessGroup> Duplicate(const std::string& name) = 0;
 
  protected:
-  // What a call comes down to; tensors are checked. An unused one is undefined.
+  // A call whose tensors have been checked. Unused tensors are undefined.
   struct Call {
     Collective collective;
     Tensor input, output;
@@ -145,7 +146,7 @@ class ProcessGroup {
     std::string purpose;
   };
 
-  // `status` is that of the group which this one belongs to; null: it belongs to none.
+  // `status` is shared with the group that this one duplicates or serves; null: there is none.
   ProcessGroup(int rank, int size, GroupOptions options, std::shared_ptr<RankStatus> status);
 
   virtual WorkPtr Submit(Call call) = 0;

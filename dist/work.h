@@ -12,8 +12,8 @@ namespace lockstep::dist {
 class Work {
  public:
   using Clock = std::chrono::steady_clock;
-  // When the operation ran: from when all earlier ones of its group were done and its inputs were
-  // ready (waiting for slower ranks is part of it) until its result was there.
+  // When the operation ran: from when its inputs were ready and all earlier operations of its group
+  // were done, until its result was there. This includes waiting for slower ranks.
   struct Span {
     Clock::time_point begin, end;
   };
@@ -23,15 +23,15 @@ class Work {
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
 
-  // Orders what this thread does next behind the operation: on the CPU it returns when the result
-  // is there; on CUDA the thread's current stream waits, and the host goes on. Throws the
-  // operation's CollectiveError; on CUDA, where errors show later, if it is known by now.
+  // Orders this thread's subsequent work after the operation: on the CPU it returns when the result
+  // is there; on CUDA the thread's current stream waits, and the host continues. Throws the
+  // operation's CollectiveError; on CUDA, where errors surface later, only if it is already known.
   virtual void Wait() = 0;
-  // The host waits for the result; throws the operation's CollectiveError.
+  // Blocks the host until the result is there; throws the operation's CollectiveError.
   virtual void Synchronize() = 0;
-  // Whether it has ended, well or not.
+  // Whether it has ended, successfully or not.
   virtual bool Done() const = 0;
-  // Of an operation that has ended well.
+  // Only for an operation that succeeded.
   virtual std::optional<Span> span() const = 0;
 
   const Collective& operation() const { return operation_; }

@@ -24,29 +24,29 @@ using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
 constexpr char kRefusal[] = "world/refusal";
-// How often ranks that wait look for it.
-constexpr auto kStep = std::chrono::milliseconds(200);
+// How often waiting ranks look for a refusal.
+constexpr auto kPollInterval = std::chrono::milliseconds(200);
 
-// The program's file, so that ranks of different builds are found at the start.
+// A hash of the program's file, so that ranks of different builds are detected at the start.
 const std::string& BuildId() {
   static const std::string id = [] {
     try {
       const std::string file = ReadFile("/proc/self/exe");
       return StrCat(HashBytes(std::as_bytes(std::span(file))));
     } catch (const Error&) {
-      return std::string();  // then nobody can tell
+      return std::string();  // unknown: not compared
     }
   }();
   return id;
 }
 
-// What a rank says of itself.
+// What a rank publishes about itself.
 struct Claim {
   int size = 0;
   std::string host, build, meeting;
   int64_t process = 0;
 
-  // Nothing where no rank has written it.
+  // nullopt if no rank wrote the text.
   static std::optional<Claim> Parse(const std::string& text) {
     try {
       const json j = TryParseJson(text);
@@ -65,7 +65,7 @@ struct Claim {
                          {"process", process}});
   }
   std::string Who() const { return StrCat("process ", process, " on ", host); }
-  // Whether it can be seen from here that its process has ended.
+  // Whether its process ran on this machine and has ended.
   bool HasEnded() const {
     return host == HostName() && process > 0 && kill(static_cast<pid_t>(process), 0) != 0 &&
            errno == ESRCH;
@@ -81,13 +81,13 @@ Claim ClaimOf(int size) {
   return claim;
 }
 
-// All ranks hear of it.
+// Reaches all ranks.
 class RefusedError : public StoreError {
  public:
   using StoreError::StoreError;
 };
 
-// Left behind by earlier processes, and about to end.
+// The store was left behind by earlier processes and is about to end.
 class StaleStoreError : public StoreError {
  public:
   using StoreError::StoreError;
@@ -95,7 +95,7 @@ class StaleStoreError : public StoreError {
 
 std::string NoClaim(const std::string& text, int rank) {
   return StrCat("the store holds ", Quoted(text), " where rank ", rank,
-                " says who it is: does another program, or another build of this one, use the ",
+                " identifies itself: does another program, or another build of this one, use the ",
                 "same store? Choose another MASTER_PORT, or another folder");
 }
 
@@ -120,14 +120,14 @@ World::World(const Rendezvous& rendezvous, std::chrono::milliseconds timeout)
       Join(deadline);
       return;
     } catch (const StaleStoreError&) {
-      if (Clock::now() + kStep >= deadline) throw;
+      if (Clock::now() + kPollInterval >= deadline) throw;
     } catch (const StoreError&) {
-      // The others have yet to read why: they ask every kStep.
-      if (server_ != nullptr) std::this_thread::sleep_for(5 * kStep);
+      // The others poll every kPollInterval and have yet to read the refusal.
+      if (server_ != nullptr) std::this_thread::sleep_for(5 * kPollInterval);
       throw;
     }
-    // Until its server has ended.
-    std::this_thread::sleep_for(kStep);
+    // Give the stale server time to end.
+    std::this_thread::sleep_for(kPollInterval);
   }
 }
 
@@ -147,7 +147,7 @@ void World::Open(Deadline deadline) {
 TcpStoreAddress World::Address(int choice) const {
   const Rendezvous& r = rendezvous_;
   std::string secret = r.secret;
-  // What everybody can guess is a secret on this machine alone.
+  // A run id is easy to guess, so it may replace a secret only on the loopback device.
   if (!r.run_id.empty() && (!secret.empty() || IsLoopback(r.master_addr))) {
     secret += "/" + r.run_id;
   }
@@ -172,8 +172,9 @@ void World::Connect(Deadline deadline) {
     store_ = ConnectTcpStore(server_ != nullptr ? server_->address() : Address(0), left());
     return;
   }
-  store_ = nullptr;  // that of a server that has ended
-  // Rank 0 is at one of them, or about to be; something else may be at the others, and say nothing.
+  store_ = nullptr;  // its server has ended
+  // Rank 0 listens, or soon will, on one of these ports; other programs may listen on the rest
+  // and never answer.
   auto patience = std::chrono::milliseconds(50);
   TcpStoreAddress address = Address(0);
   for (int choice = 0; store_ == nullptr; ++choice) {
@@ -186,7 +187,8 @@ void World::Connect(Deadline deadline) {
     try {
       store_ = ConnectTcpStore(address, std::min(patience, left()));
     } catch (const NoDescriptorsError&) {
-      // Other ports would need one too. If it is rank 0 that has none, this gives it some time.
+      // Other ports would need a descriptor too. If rank 0 has none left, this gives it some
+      // time.
       store_ = ConnectTcpStore(address, left());
     } catch (const StoreError&) {
       if (left() <= patience) throw;
@@ -227,19 +229,19 @@ void World::Meet(Deadline deadline) {
   std::vector<int> missing;
   for (int r = 0; r < size(); ++r) WaitFor(r, deadline, &missing);
   if (!missing.empty()) {
-    Refuse(StrCat(ListRanks(missing), " of ", size(), " did not come to ", store_->Describe(),
+    Refuse(StrCat(ListRanks(missing), " of ", size(), " did not reach ", store_->Describe(),
                   " in time", LaunchHint(rendezvous_)));
   }
 }
 
-// In short steps, between which it looks for refusals.
+// Waits in short steps and looks for refusals in between.
 void World::WaitFor(int r, Clock::time_point deadline, std::vector<int>* missing) {
   std::optional<std::string> value;
   do {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     value = store_->Get(RankKey("world/rank", r),
-                        std::clamp(left, std::chrono::milliseconds(0), kStep));
+                        std::clamp(left, std::chrono::milliseconds(0), kPollInterval));
     const auto refusal = store_->Get(kRefusal, std::chrono::milliseconds(0));
     if (refusal) throw RefusedError(*refusal);
   } while (!value && Clock::now() < deadline);
@@ -251,12 +253,13 @@ void World::WaitFor(int r, Clock::time_point deadline, std::vector<int>* missing
   if (!theirs) Refuse(NoClaim(*value, r));
   if (r == 0) meeting_ = theirs->meeting;
   if (theirs->size != size()) {
-    Refuse(StrCat("ranks disagree on how many they are: ", size(), " by rank ", rank(), ", ",
-                  theirs->size, " by rank ", r, "; set the same world size for all"));
+    Refuse(StrCat("ranks disagree on the world size: it is ", size(), " on rank ", rank(), " and ",
+                  theirs->size, " on rank ", r, "; set the same world size for all"));
   }
   if (theirs->build != BuildId() && !theirs->build.empty() && !BuildId().empty()) {
-    Refuse(StrCat("rank ", r, " on ", theirs->host, " runs another build of the program than rank ",
-                  rank(), " on ", HostName(), ": copy the same file to all machines"));
+    Refuse(StrCat("rank ", r, " on ", theirs->host,
+                  " runs a different build of the program than rank ", rank(), " on ", HostName(),
+                  ": copy the same file to all machines"));
   }
 }
 

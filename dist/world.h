@@ -1,4 +1,4 @@
-// All ranks of a run, having found each other.
+// All ranks of a run, connected through a store.
 #pragma once
 
 #include <chrono>
@@ -15,10 +15,10 @@ namespace lockstep::dist {
 // Keep it as long as its groups: on rank 0 it serves the store.
 class World {
  public:
-  // Returns when all ranks are there. StoreError, the same on every rank: after `timeout`, listing
-  // the missing ones; where two processes have the same rank; where ranks disagree on the world's
-  // size, or are of different builds. A store that earlier processes of the same ranks have left
-  // behind, which is about to end, is not joined.
+  // Returns when all ranks have joined. Throws the same StoreError on every rank if ranks are
+  // missing after `timeout` (it lists them), if two processes claim the same rank, or if ranks
+  // differ in world size or build. Does not join a store that an earlier run of the same ranks left
+  // behind.
   explicit World(const Rendezvous& rendezvous,
                  std::chrono::milliseconds timeout = std::chrono::minutes(5));
   ~World();
@@ -30,7 +30,7 @@ class World {
   int local_rank() const { return rendezvous_.local_rank; }
   const Rendezvous& rendezvous() const { return rendezvous_; }
   Store& store() { return *store_; }
-  // The same on all ranks, and another each time that ranks meet.
+  // Identifies this meeting of the ranks: the same on all of them, and never reused.
   const std::string& meeting() const { return meeting_; }
 
  private:

@@ -112,7 +112,7 @@ TEST_F(LaunchedRuns, ContinueToTheSameWeightsAfterAKill) {
   const Result r = launch.Wait();
   EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_THAT(r.err, AllOf(HasSubstr("the first failure: rank 1 was killed by signal 9 (Killed)"),
-                           HasSubstr("starting all ranks again (1 of at most 1 times)")));
+                           HasSubstr("restarting all ranks (restart 1 of at most 1)")));
   EXPECT_THAT(r.out, AllOf(HasSubstr("on 4 ranks ="), HasSubstr("resuming from"),
                            HasSubstr("on 2 ranks =")));
   EXPECT_EQ(Bytes("out", 200), Bytes("straight", 200));

@@ -63,7 +63,7 @@ TEST_F(RankFailures, AFlippedBitIsFoundWithinCheckEverySteps) {
   for (const Result& r : Wait(std::move(processes))) {
     EXPECT_EQ(r.exit_code, 1);
     EXPECT_THAT(r.err,
-                HasSubstr(StrCat("'", kWeights, "' of rank 1 is not that of ranks 0 and 2")));
+                HasSubstr(StrCat("'", kWeights, "' of rank 1 differs from that of ranks 0 and 2")));
     // At the first comparison after it; step 7 was over.
     std::smatch step;
     ASSERT_TRUE(std::regex_search(r.err, step, std::regex("the weights after step (\\d+)")));
@@ -130,8 +130,8 @@ TEST_F(RankFailures, AStoppedRankIsNamedWithinTheHeartbeatLimit) {
     const Result result = processes[r]->Wait();
     EXPECT_EQ(result.exit_code, 1);
     // Silence is looked for before the limit, so that all have heard of it by then.
-    EXPECT_THAT(result.err, HasSubstr("rank 1 is stalled: no sign of life of its process for 2 s, "
-                                      "with a heartbeat limit of 3 s"));
+    EXPECT_THAT(result.err, HasSubstr("rank 1 is stalled: its process has shown no sign of life "
+                                      "for 2 s, with a heartbeat limit of 3 s"));
   }
   ExpectTheFlightToName(Path("out"), "rank 1 is stalled");
 }

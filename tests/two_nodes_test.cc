@@ -45,8 +45,9 @@ TEST_F(TwoNodes, ACutWireEndsBothSidesAndARestartResumes) {
   if (!Play("cut")) GTEST_SKIP() << reason_;
   for (const int node : {0, 1}) EXPECT_EQ(Code("cut", node), 1);
   // Each side blames the other.
-  EXPECT_THAT(Log("cut", 0), testing::ContainsRegex("\\[0\\] train_gpt: .*rank [23] is stalled: no "
-                                                    "sign of life of its process for 3 s"));
+  EXPECT_THAT(Log("cut", 0),
+              testing::ContainsRegex("\\[0\\] train_gpt: .*rank [23] is stalled: its process has "
+                                     "shown no sign of life for 3 s"));
   EXPECT_THAT(Log("cut", 1), testing::ContainsRegex("\\[2\\] train_gpt: .*rank 0 is gone, stalled "
                                                     "or cut off: the store of rank 0"));
   const Result verdict = RunProgram({"tools/flight", Path("out")});
@@ -64,7 +65,7 @@ TEST_F(TwoNodes, AKilledRankIsAReasonToStartAllAgain) {
   if (!Play("kill")) GTEST_SKIP() << reason_;
   for (const int node : {0, 1}) {
     EXPECT_EQ(Code("kill", node), 0) << Log("kill", node);
-    EXPECT_THAT(Log("kill", node), AllOf(HasSubstr("starting all ranks again (1 of at most 3"),
+    EXPECT_THAT(Log("kill", node), AllOf(HasSubstr("restarting all ranks (restart 1 of at most 3"),
                                          Not(HasSubstr("(2 of at most 3"))));
   }
   EXPECT_THAT(Log("kill", 1), HasSubstr("the first failure: rank 3 was killed by signal 9"));

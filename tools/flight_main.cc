@@ -9,11 +9,11 @@
 int main(int argc, char** argv) {
   using namespace lockstep;
   CLI::App app{
-      "Says from the flight records of a run's ranks who failed first, in which call, and what "
-      "each\n"
-      "rank did last. Ends with 1 where they tell of no failure."};
+      "Reads the flight records of a run's ranks, and says which rank failed first, in which "
+      "call,\n"
+      "and what each rank did last. Exits with 1 if they show no failure."};
   std::string folder;
-  app.add_option("FOLDER", folder, "of the records: out_dir/flight, or the out_dir of train_gpt")
+  app.add_option("FOLDER", folder, "folder of the records: out_dir/flight, or train_gpt's out_dir")
       ->required();
   CLI11_PARSE(app, argc, argv);
   try {
@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
     const std::string below = JoinPath(folder, "flight");
     const auto records = dist::ReadFlightRecords(IsDirectory(below) ? below : folder);
     std::fputs(dist::Explain(records).c_str(), stdout);
-    return dist::Judge(records).summary.starts_with("the records tell of no failure") ? 1 : 0;
+    return dist::FindVerdict(records).summary.starts_with("the records show no failure") ? 1 : 0;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "flight: %s\n", e.what());
     return 2;

@@ -12,9 +12,9 @@ namespace {
 using nlohmann::json;
 
 constexpr char kKey[] = "failure";
-// Of each rank.
+// One key per rank.
 constexpr char kPosition[] = "position", kLost[] = "lost";
-// One for all ranks: whoever looks at it asks once, however many they are.
+// One key for all ranks, so that reading it takes one request however many ranks there are.
 constexpr char kPauseKey[] = "pause";
 
 json ToJson(const Failure& f) {
@@ -28,7 +28,7 @@ json ToJson(const Failure& f) {
 
 Collective CollectiveOf(const json& j) {
   const auto call = CollectiveFromValues(j.get<std::vector<int64_t>>());
-  if (!call) throw StoreError("an operation is none");
+  if (!call) throw StoreError("an operation is invalid");
   return *call;
 }
 
@@ -38,7 +38,7 @@ int NumberBelow(const json& j, int limit) {
 }
 
 std::vector<int> RanksOf(const json& j, int size) {
-  if (!j.is_array()) throw StoreError("a list is none");
+  if (!j.is_array()) throw StoreError("a value is not a list");
   std::vector<int> ranks;
   for (const json& rank : j) ranks.push_back(NumberBelow(rank, size));
   return ranks;
@@ -56,7 +56,7 @@ Failure FailureOf(const json& j, int size) {
   return f;
 }
 
-// Nothing where the note is not one that a rank of `size` writes.
+// nullopt for text that no rank of a group of this size writes.
 std::optional<DeclaredPause> ParsePause(const std::string& text, int size) {
   const json j = TryParseJson(text);
   try {
@@ -67,16 +67,16 @@ std::optional<DeclaredPause> ParsePause(const std::string& text, int size) {
   }
 }
 
-// `rank`: the one that reads it, among `size`.
+// `rank` is the reader, in a group of `size`.
 Failure Parse(const std::string& text, const std::string& store, int rank, int size) {
   try {
     return FailureOf(TryParseJson(text), size);
   } catch (const std::exception&) {
     Failure f;
     f.rank = rank;
-    f.reason = StrCat(store, " holds ", Quoted(text), " where ranks write that they have failed, ",
-                      "and no rank writes that: does another program, or another build of this ",
-                      "one, use the same store? Start all ranks anew");
+    f.reason = StrCat(store, " holds ", Quoted(text), " in the key for failures, ",
+                      "which no rank writes: does another program, or another build of this ",
+                      "one, use the same store? Restart all ranks");
     return f;
   }
 }
@@ -92,7 +92,7 @@ CollectiveError ErrorOf(const Failure& failure, const std::string& group, int ra
                             failure.reason);
   const bool by_itself = failure.culprits == std::vector<int>{failure.rank};
   if (failure.rank != rank) {
-    // Whoever gave up says so in the reason.
+    // A rank that gave up says so in the reason.
     if (!by_itself)
       what += StrCat(" (reported by rank ", failure.rank, " in ",
                      of(failure.operation, failure.purpose), ")");
@@ -121,7 +121,7 @@ Failure RankStatus::GiveUp(const std::string& reason) const {
     failure.cause = failure_->cause;
     failure.culprits = failure_->culprits;
     failure.reason =
-        StrCat(failure_->reason, "; hearing of it in group '", group_, "', ", failure.reason);
+        StrCat(failure_->reason, "; after this failure in group '", group_, "', ", failure.reason);
   }
   return failure;
 }
@@ -151,10 +151,10 @@ std::optional<DeclaredPause> RankStatus::pause() const {
       std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - paused_at_)};
 }
 
-bool RankStatus::TellsNow(std::chrono::milliseconds apart) {
+bool RankStatus::MayReportPause(std::chrono::milliseconds interval) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (told_ && Clock::now() - *told_ < apart) return false;
-  told_ = Clock::now();
+  if (last_report_ && Clock::now() - *last_report_ < interval) return false;
+  last_report_ = Clock::now();
   return true;
 }
 
@@ -172,8 +172,8 @@ FailureBoard::FailureBoard(Store& store, Options options)
   const Milliseconds silence =
       options_.heartbeat.count() > 0 ? options_.heartbeat - 2 * BeatTime() : Milliseconds(0);
   silent.reason =
-      StrCat("rank ", rank, " is stalled: no sign of life of its process for ", seconds(silence),
-             " s, with a heartbeat limit of ", seconds(options_.heartbeat),
+      StrCat("rank ", rank, " is stalled: its process has shown no sign of life for ",
+             seconds(silence), " s, with a heartbeat limit of ", seconds(options_.heartbeat),
              " s (stopped, starved of memory, or cut off from the network)");
   post_->SetWill(kKey, DumpJson(ToJson(gone)), DumpJson(ToJson(silent)), silence);
   watcher_ = std::thread([this] { Watch(); });
@@ -181,7 +181,7 @@ FailureBoard::FailureBoard(Store& store, Options options)
 }
 
 FailureBoard::~FailureBoard() {
-  // First: what is interrupted here is no failure.
+  // First, so that the interruptions below are not taken for failures.
   Stop();
   watch_->Interrupt();
   post_->Interrupt();
@@ -199,14 +199,14 @@ void FailureBoard::Stop() {
 
 void FailureBoard::Leave() {
   Stop();
-  heart_.join();  // it would tell again what is deleted here
+  heart_.join();  // it would write the keys again
   try {
     post_->ClearWill();
     for (const char* const what : {kPosition, kLost}) post_->Delete(RankKey(what, options_.rank));
-    // A pause that was over since the last beat.
-    if (!told_pause_.empty()) post_->Delete(kPauseKey);
+    // The pause may have ended since the last beat.
+    if (!published_pause_.empty()) post_->Delete(kPauseKey);
   } catch (const StoreError&) {
-    // Then the store is gone, and so is the will.
+    // The store is gone, and the will with it.
   }
 }
 
@@ -238,7 +238,7 @@ std::map<int, CallPosition> FailureBoard::Positions() {
       const json j = TryParseJson(*text);
       positions[r] = {CollectiveOf(j.at(0)), j.at(1).get<int64_t>(), j.at(2).get<bool>()};
     } catch (const std::exception&) {
-      // Nothing is known of it.
+      // Its position stays unknown.
     }
   }
   return positions;
@@ -248,7 +248,7 @@ void FailureBoard::ShareLost(const std::vector<int>& lost) {
   try {
     post_->Set(RankKey(kLost, options_.rank), DumpJson(json(lost)));
   } catch (const StoreError&) {
-    // Then what this rank has seen must do.
+    // This rank's own view must do.
   }
 }
 
@@ -258,7 +258,7 @@ std::map<int, std::vector<int>> FailureBoard::Lost() {
     try {
       if (const auto text = Read(kLost, r)) all[r] = RanksOf(TryParseJson(*text), options_.size);
     } catch (const std::exception&) {
-      // It has not said it.
+      // The rank has shared nothing valid.
     }
   }
   return all;
@@ -282,19 +282,19 @@ FailureBoard::Milliseconds FailureBoard::BeatTime() const {
   return std::max(beat, Milliseconds(1));
 }
 
-void FailureBoard::Tell() {
-  const std::lock_guard<std::mutex> lock(tell_mutex_);
+void FailureBoard::SendHeartbeat() {
+  const std::lock_guard<std::mutex> lock(heartbeat_mutex_);
   std::string now;
   if (options_.position) {
     const CallPosition p = options_.position();
     now = DumpJson(json{ToValues(p.call), p.step, p.busy});
   }
-  if (now == told_) {
+  if (now == sent_position_) {
     post_->Get(kKey, Milliseconds(0));
     return;
   }
   post_->Set(RankKey(kPosition, options_.rank), now);
-  told_ = now;
+  sent_position_ = now;
 }
 
 void FailureBoard::Beat() {
@@ -302,8 +302,8 @@ void FailureBoard::Beat() {
     std::unique_lock<std::mutex> lock(mutex_);
     while (!stopped_.wait_for(lock, BeatTime(), [this] { return stop_.load(); })) {
       lock.unlock();
-      Tell();
-      TellPause();
+      SendHeartbeat();
+      PublishPause();
       if (options_.on_beat) options_.on_beat();
       lock.lock();
     }
@@ -312,18 +312,18 @@ void FailureBoard::Beat() {
   }
 }
 
-// Again at each beat, with its age: that is how the others see that this rank lives.
-void FailureBoard::TellPause() {
+// Repeated at each beat, with the pause's age: this shows the others that the rank is alive.
+void FailureBoard::PublishPause() {
   const auto pause = options_.status ? options_.status->pause() : std::nullopt;
-  if (!pause && told_pause_.empty()) return;
+  if (!pause && published_pause_.empty()) return;
   if (!pause) {
-    told_pause_.clear();
+    published_pause_.clear();
     post_->Delete(kPauseKey);
     return;
   }
-  told_pause_ =
+  published_pause_ =
       DumpJson(json{{"rank", pause->rank}, {"what", pause->what}, {"age_ms", pause->age.count()}});
-  post_->Set(kPauseKey, told_pause_);
+  post_->Set(kPauseKey, published_pause_);
 }
 
 std::optional<DeclaredPause> FailureBoard::LivePause() {
@@ -353,7 +353,7 @@ void FailureBoard::StoreIsGone(const std::string& what) {
   failure.cause = CollectiveError::Cause::kLostRank;
   failure.rank = options_.rank;
   failure.reason = what;
-  // This rank is not to blame if it serves the store to itself.
+  // If this rank serves the store itself, no rank is at fault.
   const auto server = post_->ServedBy();
   if (server && server != options_.rank) {
     failure.culprits = {*server};

@@ -1,4 +1,4 @@
-// How ranks learn that one of them has failed, even those that wait for somebody else.
+// How ranks learn that one of them has failed, even while they wait for another rank.
 #pragma once
 
 #include <atomic>
@@ -20,18 +20,18 @@ namespace lockstep::dist {
 
 struct Failure {
   CollectiveError::Cause cause = CollectiveError::Cause::kAborted;
-  int rank = 0;  // that reports it
+  int rank = 0;  // the one that reports it
   Collective operation;
-  std::string purpose;  // of the operation: ProcessGroup::SetPurpose
+  std::string purpose;  // the operation's (ProcessGroup::SetPurpose)
   std::vector<int> culprits;
   std::string reason;
 };
 
-// The error that `rank` throws from `operation` of the group, because of the failure.
+// The error that `rank` throws from the group's `operation` because of the failure.
 CollectiveError ErrorOf(const Failure& failure, const std::string& group, int rank,
                         const Collective& operation, const std::string& purpose = "");
 
-// What a rank does by itself while others wait (dist/control/pause.h).
+// What a rank is doing alone while others wait (dist/control/pause.h).
 struct DeclaredPause {
   int rank = 0;
   std::string what;
@@ -40,23 +40,23 @@ struct DeclaredPause {
 // "rank 0 has been writing a checkpoint for 31 s"
 std::string Describe(const DeclaredPause& pause);
 
-// What a rank's group and its duplicates have in common: the failure that it heard of first, and
-// the pause that it has declared. Thread-safe.
+// The state that a rank's group shares with its duplicates: the failure it learned of first, and
+// the pause it has declared. Thread-safe.
 class RankStatus {
  public:
   explicit RankStatus(int rank) : rank_(rank) {}
-  // Only the first call counts, and none of what this rank itself has said by GiveUp.
+  // Only the first call counts. Ignores failures that this rank itself reported by GiveUp.
   void Learn(const std::string& group, const Failure& failure);
-  // What this rank says when it gives up: the reason, or what it heard of before, of which the
-  // reason is but the consequence.
+  // The failure that this rank reports when it gives up: `reason`, or an earlier failure that it
+  // learned of, since the reason is then only a consequence.
   Failure GiveUp(const std::string& reason) const;
 
-  // Of scopes within each other the outermost counts.
+  // Pauses nest; only the outermost counts.
   void BeginPause(std::string what);
   void EndPause();
   std::optional<DeclaredPause> pause() const;
-  // Whether the user should be told now why this rank waits: not again within `apart`.
-  bool TellsNow(std::chrono::milliseconds apart);
+  // Whether to tell the user now why this rank waits: at most once per `interval`.
+  bool MayReportPause(std::chrono::milliseconds interval);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -68,43 +68,42 @@ class RankStatus {
   int pauses_ = 0;
   std::string pause_;
   Clock::time_point paused_at_;
-  std::optional<Clock::time_point> told_;
+  std::optional<Clock::time_point> last_report_;
 };
 
-// Where a rank is: in a message exchange of a call, or behind it.
+// Where a rank is: in a message exchange of a call, or past the call.
 struct CallPosition {
-  Collective call;  // number 0: none yet
+  Collective call;  // sequence 0: none yet
   int64_t step = 0;
   bool busy = false;
 };
 
-// One key of a store, on which the first failure is written. A thread waits for it; another one
-// tells the store again and again that this process lives, and where it is. Notes that no board has
-// written are never obeyed: one in the place of a failure ends the group, and is shown; others are
-// passed over.
+// A key of the store that holds the first failure. One thread waits for it; another sends
+// heartbeats that say where this rank is. Values that no board can have written are never trusted:
+// one in the failure's key ends the group and is shown in the error; others are ignored.
 class FailureBoard {
  public:
   using Milliseconds = std::chrono::milliseconds;
   struct Options {
     int rank = 0, size = 1;  // of the group
-    // All have heard of a rank whose process is stopped before it has been so for this long, the
-    // store's own included; 0: nobody looks. So silence is what is shorter by two beats: signs of
-    // life are a beat apart, and news takes time.
+    // Every rank learns within this time that a rank's process is stopped, even if it is the one
+    // that serves the store; 0: off. The store therefore reports a silence that is two beats
+    // shorter: heartbeats are a beat apart, and news takes time.
     Milliseconds heartbeat{0};
-    // Called when a failure is on the board, or when the store is gone, from threads of the board.
+    // Called from the board's threads when a failure is posted or the store is gone.
     std::function<void(const Failure&)> on_failure;
-    // Where this rank is, asked from a thread of the board; may be empty.
+    // Where this rank is; called from a thread of the board; may be empty.
     std::function<CallPosition()> position = {};
-    // Whose pauses are told; may be null.
+    // The rank's pauses are published from here; may be null.
     std::shared_ptr<const RankStatus> status = nullptr;
-    // Of the group's calls, of which a beat is a small part; 0: none.
+    // The timeout of the group's calls; a beat is a small part of it. 0: none.
     Milliseconds timeout{0};
     // Called after each beat, from a thread of the board; may be empty.
     std::function<void()> on_beat = {};
   };
-  // How often positions are told, at least; more often where a heartbeat is short.
+  // The longest time between heartbeats; it is less if `heartbeat` or `timeout` is short.
   static constexpr Milliseconds kBeat{500};
-  // Nobody waits for a pause that is longer.
+  // Longer pauses no longer suspend timeouts.
   static constexpr Milliseconds kLongestPause = std::chrono::hours(1);
 
   FailureBoard(Store& store, Options options);
@@ -112,25 +111,28 @@ class FailureBoard {
   FailureBoard(const FailureBoard&) = delete;
   FailureBoard& operator=(const FailureBoard&) = delete;
 
-  // What the heart does again and again: tells the store where this rank is, or only that it lives.
-  // StoreError. Thread-safe.
-  void Tell();
-  // Once all ranks have come to their last call: the others are not told if this one's process ends
-  // from now on, and what it has told of itself is deleted. Once.
+  // Tells the store where this rank is, or, if it has not moved, only that it is alive. The board
+  // does so at each beat. Throws StoreError. Thread-safe.
+  void SendHeartbeat();
+  // Call once, when all ranks have reached their last call: deletes what this rank has published,
+  // and no longer reports the end of its process to the others.
   void Leave();
-  // Writes it unless another is there already, and returns what is there. Thread-safe.
+  // Posts the failure unless there is one already; returns the posted one. Thread-safe.
   Failure Post(const Failure& failure);
-  // Of all ranks, this one's included, as they were at most kBeat ago; without those that have
-  // told nothing yet. Thread-safe.
+  // The positions of all ranks, including this one, at most kBeat old; without ranks that have
+  // published none yet. Thread-safe.
   std::map<int, CallPosition> Positions();
-  // Tells the others which ranks' connections have ended here, or by {} that this rank has given up
-  // waiting, which may end its connections; what all have told, by rank. Thread-safe.
+  // ShareLost tells the others which ranks' connections have ended here, or, with {}, that this
+  // rank timed out, which may end its connections. Lost returns what every rank has shared.
+  // Thread-safe.
   void ShareLost(const std::vector<int>& lost);
   std::map<int, std::vector<int>> Lost();
-  // The pause that a rank, this one too, has declared and is alive in: it has said so anew since
-  // the last call. Of several, one. For one thread. StoreError.
+  // A pause that some rank (possibly this one) has declared and renewed since the last call, which
+  // shows that the rank is alive. If there are several, any one. Call from one thread only. Throws
+  // StoreError.
   std::optional<DeclaredPause> LivePause();
-  // "; rank 0 has been writing a checkpoint for 3600 s", as it was told last, or "". Thread-safe.
+  // The last published pause, as "; rank 0 has been writing a checkpoint for 3600 s", or "".
+  // Thread-safe.
   std::string PauseClause();
 
  private:
@@ -139,17 +141,17 @@ class FailureBoard {
   void Beat();
   void Stop();
   std::optional<std::string> Read(const char* what, int rank);
-  void TellPause();
+  void PublishPause();
   void StoreIsGone(const std::string& what);
 
   const Options options_;
   std::unique_ptr<Store> post_, watch_;
-  std::string told_pause_, seen_pause_;
+  std::string published_pause_, seen_pause_;
   std::mutex mutex_;
   std::condition_variable stopped_;
   std::atomic<bool> stop_{false};
-  std::mutex tell_mutex_;
-  std::string told_;
+  std::mutex heartbeat_mutex_;
+  std::string sent_position_;
   std::thread watcher_, heart_;
 };
 

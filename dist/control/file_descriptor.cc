@@ -18,7 +18,7 @@ int64_t DescriptorLimit() {
 bool IsOutOfDescriptors(int code) { return code == EMFILE || code == ENFILE; }
 
 std::string DescriptorHint(int64_t limit) {
-  return StrCat("a process may have ", limit, " descriptors open (`ulimit -n`); allow more in the ",
+  return StrCat("a process may have ", limit, " descriptors open; raise the limit in the ",
                 "shell that starts the ranks: ulimit -n 4096");
 }
 

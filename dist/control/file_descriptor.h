@@ -1,4 +1,4 @@
-// The owner of a file descriptor, and what to say where the system has none left.
+// An owned file descriptor, and messages for when the system has none left.
 #pragma once
 
 #include <unistd.h>
@@ -30,7 +30,7 @@ class FileDescriptor {
 
 // How many descriptors this process may have open.
 int64_t DescriptorLimit();
-// Whether the error, of errno, says that this process or the system has no descriptor left.
+// Whether the errno value says that this process or the system has no descriptor left.
 bool IsOutOfDescriptors(int code);
 // How to allow more than `limit` of them.
 std::string DescriptorHint(int64_t limit);

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr char kOwner[] = "owner";
-// Between looks for a key: a share of the time that it has been waited for.
+// The pause between two looks for a key is a fraction of the time waited so far.
 constexpr auto kShortestPause = std::chrono::milliseconds(1);
 constexpr auto kLongestPause = std::chrono::milliseconds(250);
 constexpr int kPauseShare = 4;
@@ -84,7 +84,7 @@ class FileStore : public Store {
     const std::string path = NumberPathOf(key);
     const FileDescriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (file.fd() < 0) Fail("open", path);
-    // Until the descriptor is closed.
+    // Held until the descriptor is closed.
     if (flock(file.fd(), LOCK_EX) != 0) Fail("flock", path);
     uint64_t number = 0;
     if (pread(file.fd(), &number, sizeof(number), 0) < 0) Fail("read", path);
@@ -106,7 +106,7 @@ class FileStore : public Store {
     int64_t bytes = 0;
     std::error_code error;
     for (fs::directory_iterator at(folder_, error), end; !error && at != end; at.increment(error)) {
-      std::error_code gone;  // meanwhile
+      std::error_code gone;  // the file may have been deleted meanwhile
       const auto size = at->file_size(gone);
       if (!gone) bytes += static_cast<int64_t>(size);
     }
@@ -138,7 +138,7 @@ class FileStore : public Store {
     const std::string owner = SetIfAbsent(kOwner, mine);
     if (owner != mine) {
       throw StoreError(StrCat(Describe(), " was used by ", owner,
-                              "; give each run a folder of its own, or remove it"));
+                              "; give each run its own folder, or remove this one"));
     }
   }
 
@@ -146,13 +146,13 @@ class FileStore : public Store {
   std::string PathOf(const std::string& key) const { return folder_ + "/" + Sha256Of(key); }
   std::string NumberPathOf(const std::string& key) const { return PathOf(key) + ".number"; }
 
-  // Ends early by Interrupt.
+  // Interrupt ends it early.
   void Pause(Clock::duration time) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait_for(lock, time, [this] { return interrupted_.load(); });
   }
 
-  // Of no other process, thread or call.
+  // Unique across machines, processes, threads and calls.
   static std::string NextName() {
     static std::atomic<int64_t> counter{0};
     return StrCat(HostName(), ".", getpid(), ".", ++counter);
@@ -190,7 +190,7 @@ class FileStore : public Store {
       if (n == 0) return value;
       value.append(buffer.data(), static_cast<size_t>(n));
       if (value.size() > kMaxValue) {
-        throw StoreError(StrCat(Describe(), ": ", path, " is longer than a value may be"));
+        throw StoreError(StrCat(Describe(), ": ", path, " exceeds the maximum size of a value"));
       }
     }
   }

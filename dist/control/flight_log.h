@@ -1,4 +1,4 @@
-// The last calls of a rank, as others get to see them.
+// The last calls of a rank, as other ranks see them.
 #pragma once
 
 #include <array>
@@ -13,11 +13,11 @@
 
 namespace lockstep::dist {
 
-// Of calls that all ranks make, so that the same number stands for the same call.
+// Holds only calls that all ranks make, so that a number means the same call on each of them.
 class FlightLog {
  public:
   static constexpr int kDepth = 64;
-  // Of ToValues().
+  // The size of ToValues().
   static constexpr int kValues = kDepth * static_cast<int>(kCollectiveValues);
 
   void Add(const Collective& c);
@@ -26,7 +26,7 @@ class FlightLog {
   int64_t last() const { return last_; }  // 0: none
 
   std::vector<int64_t> ToValues() const;
-  // Anything else than ToValues' result gives a log that holds less.
+  // Skips values that ToValues does not produce.
   static FlightLog FromValues(const int64_t* values, size_t count);
   std::string ToBytes() const;
   static FlightLog FromBytes(const std::string& bytes);
@@ -42,12 +42,12 @@ class PostedLogs {
   // The store must outlive it.
   PostedLogs(Store* store, int rank, int size) : store_(store), rank_(rank), size_(size) {}
 
-  // This rank's; replaces what it has posted before. StoreError.
+  // Posts this rank's log, replacing the previous one. Throws StoreError.
   void Post(const FlightLog& log);
-  // Of all other ranks: empty logs of those that have posted nothing, or something that is no log.
+  // The logs of all other ranks; empty for those that have posted nothing, or no valid log. Throws
   // StoreError.
   std::map<int, FlightLog> OfOthers();
-  // Once no rank reads it any more. StoreError.
+  // Call when no rank reads this rank's log any more. Throws StoreError.
   void Delete();
 
  private:
@@ -55,8 +55,8 @@ class PostedLogs {
   const int rank_, size_;
 };
 
-// Throws MismatchError (dist/groups/host_collectives.h) that names the first calls in which the
-// logs, by rank, differ; returns where what they have in common is the same.
+// Throws MismatchError (dist/groups/host_collectives.h), naming the first calls in which the logs,
+// by rank, differ. Compares only what all logs cover.
 void CompareLogs(const std::map<int, FlightLog>& logs);
 
 }  // namespace lockstep::dist

@@ -37,14 +37,14 @@ std::string_view NameOf(CollectiveError::Cause cause) {
   return "unknown";
 }
 
-// The text is for people; the values are what is read again.
+// The text is for people; only the values are read back.
 OrderedJson ToJson(const Collective& c) {
   return {{"text", c.sequence == 0 ? "no call" : Describe(c)}, {"values", ToValues(c)}};
 }
 
 Collective CollectiveOf(const Json& j) {
   const auto call = CollectiveFromValues(j.at("values").get<std::vector<int64_t>>());
-  if (!call) throw InputError("an operation is none");
+  if (!call) throw InputError("an operation is invalid");
   return *call;
 }
 
@@ -62,7 +62,7 @@ int RankOf(const Json& j, int ranks) {
 
 int NumberOfRanksOf(const Json& j) {
   if (!j.is_number_integer() || j < 1 || j > std::numeric_limits<int>::max()) {
-    throw InputError(StrCat("it is of ", DumpJson(j), " ranks"));
+    throw InputError(StrCat("its number of ranks is ", DumpJson(j)));
   }
   return j.get<int>();
 }
@@ -151,8 +151,8 @@ FlightRecord ParseFlightRecord(const std::string& text, const std::string& file)
     }
     return r;
   } catch (const Json::exception&) {
-    throw InputError(StrCat(file, " is not a flight record of this version: a field is missing, ",
-                            "or is not what it should be"));
+    throw InputError(StrCat(file, " is not a flight record of this version: a field is missing ",
+                            "or has the wrong type"));
   } catch (const std::exception& e) {
     throw InputError(StrCat(file, " is not a flight record of this version: ", e.what()));
   }

@@ -1,5 +1,5 @@
-// What a rank's groups did last, and why they ended: a file of each rank, for people and for
-// tools/flight, which compares those of all ranks.
+// What a rank's groups did last, and why they ended: one file per rank, for people and for
+// tools/flight, which compares all ranks' files.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +25,15 @@ struct FlightCall {
 std::string_view Name(FlightCall::State state);
 
 struct FlightGroup {
-  std::vector<FlightCall> calls;   // the last ones, in their order
-  std::optional<Failure> failure;  // that has ended the group, as this rank has learnt of it
+  std::vector<FlightCall> calls;   // the last ones, in order
+  std::optional<Failure> failure;  // what ended the group, as this rank learned it
 };
 
 struct FlightRecord {
   int rank = 0, ranks = 1;
   int64_t process = 0;
   std::string host;
-  // The same on all ranks that have met, and on no others.
+  // See World::meeting.
   std::string meeting;
   double written = 0;  // Unix time in seconds
   std::string error;   // the exception that ended the rank; "": none so far
@@ -41,7 +41,7 @@ struct FlightRecord {
 };
 
 std::string ToJson(const FlightRecord& record);
-// InputError, with the file's name, unless ToJson has written it.
+// Throws InputError, naming the file, unless ToJson wrote the text.
 FlightRecord ParseFlightRecord(const std::string& text, const std::string& file);
 
 // "rank-3.json"

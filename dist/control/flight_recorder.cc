@@ -38,7 +38,7 @@ void FlightRecorder::Submit(const std::string& group, const Collective& call,
   if (calls_.size() > kGroups) ForgetOldGroup(group);
 }
 
-// So that groups which come and go take no more room with time. Those that have failed stay.
+// Bounds the memory of groups that come and go. Groups that failed are kept.
 void FlightRecorder::ForgetOldGroup(const std::string& other_than) {
   auto oldest = calls_.end();
   for (auto at = calls_.begin(); at != calls_.end(); ++at) {
@@ -54,7 +54,7 @@ void FlightRecorder::ForgetOldGroup(const std::string& other_than) {
   calls_.erase(oldest);
 }
 
-// From the newest on: exchanges have numbers of their own.
+// Searches from the newest call: exchanges have numbers of their own.
 FlightCall* FlightRecorder::Find(const std::string& group, const Collective& call) {
   const auto known = calls_.find(group);
   if (known == calls_.end()) return nullptr;

@@ -1,4 +1,4 @@
-// Keeps the last calls of a process's groups, and writes them to a file when one of them fails.
+// Keeps the last calls of a process's groups, and writes them to a file when a group fails.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace lockstep::dist {
 
-// Given to groups by GroupOptions::recorder; their duplicates have the same. A group that fails
-// writes the record at once, whatever the rest of the process is doing; whoever catches the
-// exception that ends the process writes it again, with what it says. Thread-safe.
+// Passed to groups by GroupOptions::recorder and shared with their duplicates. A group that fails
+// writes the record at once, whatever the rest of the process is doing; the handler of the
+// exception that ends the process writes it again, with the exception's text. Thread-safe.
 class FlightRecorder {
  public:
   static constexpr size_t kDepth = 64;   // calls of each group
-  static constexpr size_t kGroups = 32;  // those that have called something last
+  static constexpr size_t kGroups = 32;  // the most recently used ones
 
-  // Writes to folder/rank-N.json; the folder is made when the time comes, if its parent exists.
-  // Nothing is written while the folder is "".
+  // Writes to folder/rank-N.json, and creates the folder just before if its parent exists. Writes
+  // nothing while the folder is "".
   FlightRecorder(std::string folder, int rank, int ranks);
 
   void SetFolder(const std::string& folder);
@@ -32,9 +32,9 @@ class FlightRecorder {
   void Submit(const std::string& group, const Collective& call, const std::string& purpose);
   void Begin(const std::string& group, const Collective& call);
   void End(const std::string& group, const Collective& call);
-  // Of a group that has failed. Writes, unless it is known.
+  // Records a group's failure and writes the file, unless the group's failure is known already.
   void Fail(const std::string& group, const Failure& failure) noexcept;
-  // Writes; `error` is the exception that ends this rank.
+  // Writes the file; `error` is the text of the exception that ends this rank.
   void Write(const std::string& error) noexcept;
 
  private:

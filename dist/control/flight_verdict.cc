@@ -44,20 +44,20 @@ std::vector<int> Missing(const std::map<int, FlightRecord>& records) {
   return missing;
 }
 
-struct Blame {
+struct ReportedFailure {
   std::string group;
   Failure failure;
-  std::vector<int> told_by;  // ranks with this failure in their records
+  std::vector<int> reported_by;  // ranks with this failure in their records
 };
 
 bool Same(const Failure& a, const Failure& b) {
   return a.rank == b.rank && a.reason == b.reason && a.operation == b.operation;
 }
 
-// How near to the cause a failure is: what a rank says of its own error, then who died or stalled,
-// then a group that ended with another or by an exception, of which it knows nothing, then what is
-// only known to have gone wrong.
-int Order(const Blame& b) {
+// How close a failure is to the cause, closest first: an error that ranks saw themselves; a rank
+// that died or stalled; a failure of another rank; a group destroyed by an exception, whose reason
+// it does not know; a failure with no known culprit.
+int Order(const ReportedFailure& b) {
   const Failure& f = b.failure;
   if (f.cause == CollectiveError::Cause::kMismatch || f.cause == CollectiveError::Cause::kCorrupt)
     return 0;
@@ -67,7 +67,7 @@ int Order(const Blame& b) {
   return aftermath ? 3 : 1;
 }
 
-// A call of the group that a rank waits for in its record; null: none.
+// The call of the group that was running according to the record; null: none.
 const FlightCall* Running(const FlightRecord& record, const std::string& group) {
   const auto at = record.groups.find(group);
   if (at == record.groups.end()) return nullptr;
@@ -77,48 +77,50 @@ const FlightCall* Running(const FlightRecord& record, const std::string& group) 
   return nullptr;
 }
 
-// Where the failure struck: whoever was killed has not said so, but the others wait for it.
-std::string PlaceOf(const Blame& blame, const std::map<int, FlightRecord>& records) {
-  if (blame.failure.operation.sequence > 0) {
-    return With(blame.failure.operation, blame.failure.purpose);
+// The call that the failure hit. A killed rank names none, but the others were waiting in it.
+std::string PlaceOf(const ReportedFailure& reported, const std::map<int, FlightRecord>& records) {
+  if (reported.failure.operation.sequence > 0) {
+    return With(reported.failure.operation, reported.failure.purpose);
   }
-  for (const int rank : blame.told_by) {
-    const FlightCall* const c = Running(records.at(rank), blame.group);
+  for (const int rank : reported.reported_by) {
+    const FlightCall* const c = Running(records.at(rank), reported.group);
     if (c != nullptr) return With(c->call, c->purpose);
   }
   return "";
 }
 
-std::vector<Blame> Blames(const std::map<int, FlightRecord>& records) {
-  std::vector<Blame> blames;
+std::vector<ReportedFailure> ReportedFailures(const std::map<int, FlightRecord>& records) {
+  std::vector<ReportedFailure> reported;
   for (const auto& [rank, record] : records) {
     for (const auto& [name, group] : record.groups) {
       if (!group.failure) continue;
-      const auto known = std::find_if(blames.begin(), blames.end(), [&](const Blame& b) {
-        return b.group == name && Same(b.failure, *group.failure);
-      });
-      if (known == blames.end()) {
-        blames.push_back({name, *group.failure, {rank}});
+      const auto known =
+          std::find_if(reported.begin(), reported.end(), [&](const ReportedFailure& b) {
+            return b.group == name && Same(b.failure, *group.failure);
+          });
+      if (known == reported.end()) {
+        reported.push_back({name, *group.failure, {rank}});
       } else {
-        known->told_by.push_back(rank);
+        known->reported_by.push_back(rank);
       }
     }
   }
-  // Of groups that tell the same, the one that was waited for.
-  const auto key = [&](const Blame& b) {
-    return std::tuple(Order(b), PlaceOf(b, records).empty(), -std::ssize(b.told_by));
+  // Among groups with the same kind of failure, prefer the one with a running call.
+  const auto key = [&](const ReportedFailure& b) {
+    return std::tuple(Order(b), PlaceOf(b, records).empty(), -std::ssize(b.reported_by));
   };
-  std::stable_sort(blames.begin(), blames.end(),
-                   [&](const Blame& a, const Blame& b) { return key(a) < key(b); });
-  return blames;
+  std::stable_sort(
+      reported.begin(), reported.end(),
+      [&](const ReportedFailure& a, const ReportedFailure& b) { return key(a) < key(b); });
+  return reported;
 }
 
-// What each rank called under the number at which the records of a group first differ, or at which
-// some rank has called nothing.
+// Each rank's call at the first sequence number at which the group's records differ or some rank
+// has no call.
 std::map<int, FlightCall> FirstDifference(const std::map<int, FlightRecord>& records,
                                           const std::string& group) {
   std::map<int64_t, std::map<int, FlightCall>> by_number;
-  int64_t begin = 0;  // all ranks' records go back to there
+  int64_t begin = 0;  // all ranks' records reach back to this number
   for (const auto& [rank, record] : records) {
     const auto at = record.groups.find(group);
     if (at == record.groups.end()) continue;
@@ -146,9 +148,9 @@ std::map<int, Collective> CallsOf(const std::map<int, FlightCall>& calls) {
   return all;
 }
 
-void AddDetails(const std::map<int, FlightRecord>& records, const Blame& blame,
+void AddDetails(const std::map<int, FlightRecord>& records, const ReportedFailure& first,
                 std::vector<std::string>* details) {
-  const auto difference = FirstDifference(records, blame.group);
+  const auto difference = FirstDifference(records, first.group);
   if (!difference.empty()) {
     std::vector<int> without;
     for (const auto& [rank, record] : records) {
@@ -164,13 +166,13 @@ void AddDetails(const std::map<int, FlightRecord>& records, const Blame& blame,
     if (!without.empty()) {
       details->push_back(StrCat(ListRanks(without), " did not call #",
                                 difference.begin()->second.call.sequence, " of group '",
-                                blame.group, "'"));
+                                first.group, "'"));
     }
     const std::string mistake = LikelyMistake(CallsOf(difference));
-    if (!mistake.empty()) details->push_back("a usual mistake: " + mistake);
+    if (!mistake.empty()) details->push_back("a common mistake: " + mistake);
     if (mistake.empty() && !without.empty() && without.size() < records.size() &&
-        blame.failure.cause == CollectiveError::Cause::kTimeout) {
-      details->push_back(StrCat("usual mistakes: a collective inside an `if` on the rank, which ",
+        first.failure.cause == CollectiveError::Cause::kTimeout) {
+      details->push_back(StrCat("common mistakes: a collective inside an `if` on the rank, which ",
                                 ListRanks(without),
                                 " did not enter; less data there; or a loop "
                                 "that does not end"));
@@ -186,7 +188,7 @@ void AddDetails(const std::map<int, FlightRecord>& records, const Blame& blame,
 
 }  // namespace
 
-FlightVerdict Judge(const std::map<int, FlightRecord>& records) {
+FlightVerdict FindVerdict(const std::map<int, FlightRecord>& records) {
   FlightVerdict verdict;
   const bool all_the_same =
       !records.empty() && Missing(records).empty() &&
@@ -194,9 +196,9 @@ FlightVerdict Judge(const std::map<int, FlightRecord>& records) {
         return !entry.second.error.empty() && entry.second.error == records.begin()->second.error;
       });
   if (all_the_same) return {{}, "all ranks ended by: " + records.begin()->second.error, {}};
-  const std::vector<Blame> blames = Blames(records);
-  if (!blames.empty()) {
-    const Blame& cause = blames.front();
+  const std::vector<ReportedFailure> reported = ReportedFailures(records);
+  if (!reported.empty()) {
+    const ReportedFailure& cause = reported.front();
     const Failure& f = cause.failure;
     verdict.culprits = f.culprits;
     const std::string place = PlaceOf(cause, records);
@@ -204,22 +206,22 @@ FlightVerdict Judge(const std::map<int, FlightRecord>& records) {
         f.culprits.empty() ? "nobody is known to be at fault" : ListRanks(f.culprits) + " at fault",
         place.empty() ? "" : ", in " + place, ", group '", cause.group, "': ", f.reason);
     AddDetails(records, cause, &verdict.details);
-    // Where the network was cut each side has its own truth.
-    for (const Blame& b : blames) {
+    // If the network was cut, each side reports its own view.
+    for (const ReportedFailure& b : reported) {
       if (&b == &cause || b.group != cause.group || b.failure.culprits == f.culprits) continue;
       verdict.details.push_back(
-          StrCat("but ", ListRanks(b.told_by),
-                 b.told_by.size() == 1 ? " says: " : " say: ", b.failure.reason));
+          StrCat("but ", ListRanks(b.reported_by),
+                 b.reported_by.size() == 1 ? " says: " : " say: ", b.failure.reason));
     }
   }
-  // An error that began outside of the groups, and what groups say of it.
+  // Errors that began outside of the groups, which the groups only report.
   for (const auto& [rank, record] : records) {
     const bool of_itself =
         std::none_of(record.groups.begin(), record.groups.end(), [&, r = rank](const auto& entry) {
           const auto& failure = entry.second.failure;
           return failure && failure->culprits != std::vector<int>{r};
         });
-    // What a group has thrown repeats its failure.
+    // An error thrown by a group repeats the group's failure.
     const bool repeats = std::any_of(
         record.groups.begin(), record.groups.end(), [&, &error = record.error](const auto& entry) {
           const auto& failure = entry.second.failure;
@@ -236,12 +238,12 @@ FlightVerdict Judge(const std::map<int, FlightRecord>& records) {
       verdict.details.push_back(text);
     }
   }
-  if (verdict.summary.empty()) verdict.summary = "the records tell of no failure";
+  if (verdict.summary.empty()) verdict.summary = "the records show no failure";
   return verdict;
 }
 
 std::string Explain(const std::map<int, FlightRecord>& records) {
-  const FlightVerdict verdict = Judge(records);
+  const FlightVerdict verdict = FindVerdict(records);
   std::string text = StrCat("records of ", records.size(), " of ", RanksOf(records), " ranks\n",
                             "verdict: ", verdict.summary, "\n");
   for (const std::string& line : verdict.details) text += StrCat("  ", line, "\n");

@@ -1,4 +1,4 @@
-// What the flight records of a run's ranks say together.
+// Combines the flight records of a run's ranks into a verdict.
 #pragma once
 
 #include <map>
@@ -10,19 +10,19 @@
 namespace lockstep::dist {
 
 struct FlightVerdict {
-  std::vector<int> culprits;  // ranks at fault, ascending; empty if that cannot be told
-  std::string summary;        // a sentence: who, in which call of which group, for what
+  std::vector<int> culprits;  // ranks at fault, ascending; empty if unknown
+  std::string summary;        // a sentence: who, in which call of which group, why
   std::vector<std::string> details;
 };
 
-// Of records of one meeting, by rank; some may be missing.
-FlightVerdict Judge(const std::map<int, FlightRecord>& records);
+// The records, by rank, are of one meeting; some may be missing.
+FlightVerdict FindVerdict(const std::map<int, FlightRecord>& records);
 
-// The verdict, and what each rank did last in each group, as lines for a terminal.
+// The verdict and each rank's last calls in each group, as text for a terminal.
 std::string Explain(const std::map<int, FlightRecord>& records);
 
-// The records in a folder: those of the meeting that wrote last. InputError where there are none,
-// or one of them cannot be read.
+// The records in a folder, only those of the meeting that wrote last. Throws InputError if there
+// are none or one of them cannot be read.
 std::map<int, FlightRecord> ReadFlightRecords(const std::string& folder);
 
 }  // namespace lockstep::dist

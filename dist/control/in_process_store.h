@@ -5,7 +5,7 @@
 
 namespace lockstep::dist {
 
-// A first handle; Clone makes those of other ranks.
+// Makes the first handle; Clone makes those of other ranks.
 std::unique_ptr<Store> MakeInProcessStore();
 
 }  // namespace lockstep::dist

@@ -15,7 +15,7 @@ bool KeyValues::Set(const std::string& key, const std::string& value) {
     bytes_ += before;
     return false;
   }
-  // Not into the room of a larger value that was there before.
+  // Do not keep the capacity of a much larger previous value.
   if (at != values_.end() && at->second.capacity() > 2 * value.size()) at->second = std::string();
   values_[key] = value;
   return true;

@@ -1,4 +1,4 @@
-// What a store holds in memory.
+// The contents of a store in memory.
 #pragma once
 
 #include <cstddef>
@@ -10,24 +10,25 @@
 
 namespace lockstep::dist {
 
-// Values and numbers by key, with a limit on their bytes: those that are held now, each key with
-// kOverhead for its place in the map. Not thread-safe.
+// Values and numbers by key, with a limit on the bytes held at a time; each key counts kOverhead
+// more for its map entry. Not thread-safe.
 class KeyValues {
  public:
   static constexpr size_t kOverhead = 128;  // bytes
 
   explicit KeyValues(size_t limit = std::numeric_limits<size_t>::max()) : limit_(limit) {}
 
-  // Null where there is none; valid until the key is changed.
+  // Null if there is none; valid until the key is changed.
   const std::string* Find(const std::string& key) const;
-  // Overwrites; false, and nothing is changed, where it would exceed the limit.
+  // Overwrites; returns false and changes nothing if that would exceed the limit.
   bool Set(const std::string& key, const std::string& value);
-  // Adds to a number, from 0, and wraps around instead of overflowing; nullopt as Set's false.
+  // Adds to a number that starts at 0 and wraps around; nullopt if that would exceed the limit.
   std::optional<int64_t> Add(const std::string& key, int64_t delta);
-  // The value and the number, where there are any.
+  // Deletes the value and the number, if any.
   void Delete(const std::string& key);
 
-  // For what is kept elsewhere, such as a will; false, and nothing is charged, beyond the limit.
+  // Counts bytes that are kept elsewhere, such as a will's; false, charging nothing, beyond the
+  // limit.
   bool Charge(size_t bytes);
   void Release(size_t bytes) { bytes_ -= bytes; }
   static size_t CostOf(const std::string& key, size_t value_bytes) {

@@ -10,14 +10,14 @@
 
 namespace lockstep::dist {
 
-// Around what may take long on this rank and calls no collective: writing a checkpoint, sampling,
-// printing into a pipe that nobody reads. For as long as the scope lives, and this rank's process
-// shows life, no timeout runs, in any rank's calls of the group and its duplicates; who waits for
-// half of the timeout tells so: "rank 0 has been writing a checkpoint for 31 s". A rank that dies
-// or is stopped meanwhile is named as ever. A scope within another one is part of it.
+// Put a Pause around work on this rank that may take long and calls no collective: writing a
+// checkpoint, sampling, printing into a pipe that nobody reads. While it exists and this rank's
+// process shows life, no rank's calls of the group and its duplicates time out; a rank that has
+// waited for half of the timeout reports "rank 0 has been writing a checkpoint for 31 s". A rank
+// that dies or is stopped meanwhile is named as usual. Pauses nest.
 class Pause {
  public:
-  // A null group: there is nobody to wait. `what` follows "rank 0 has been ".
+  // With a null group nobody waits. `what` follows "rank 0 has been ".
   Pause(const ProcessGroup* group, std::string what)
       : status_(group != nullptr ? group->status() : nullptr) {
     if (status_) status_->BeginPause(std::move(what));
@@ -32,11 +32,11 @@ class Pause {
   const std::shared_ptr<RankStatus> status_;
 };
 
-// On one of the ranks that wait, and not again within half of the timeout: GroupOptions::say.
-inline void TellOfPause(const GroupOptions& options, RankStatus& status, int rank,
+// Calls GroupOptions::say on one of the waiting ranks, at most once per half of the timeout.
+inline void ReportPause(const GroupOptions& options, RankStatus& status, int rank,
                         const DeclaredPause& pause) {
   const bool tells = options.say && rank == (pause.rank == 0 ? 1 : 0);
-  if (tells && status.TellsNow(options.timeout / 2)) {
+  if (tells && status.MayReportPause(options.timeout / 2)) {
     options.say(StrCat(Describe(pause), "; the other ranks wait for it"));
   }
 }

@@ -33,7 +33,7 @@ std::set<std::string> ListeningInodes(int port) {
 }
 
 bool HasSocket(const fs::path& process, const std::set<std::string>& inodes) {
-  // Processes end, and those of other users do not show theirs.
+  // Ignore errors: processes end, and those of other users hide their descriptors.
   std::error_code error;
   for (fs::directory_iterator fd(process / "fd", error), end; !error && fd != end;
        fd.increment(error)) {
@@ -60,7 +60,7 @@ std::string OwnerOfPort(int port) {
     std::ifstream file(process->path() / "comm");
     std::string name;
     std::getline(file, name);
-    return StrCat(", which process ", pid, " (", name, ") has");
+    return StrCat(", which process ", pid, " (", name, ") is using");
   }
   return "";
 }

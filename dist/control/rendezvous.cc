@@ -11,9 +11,9 @@ namespace lockstep::dist {
 namespace {
 
 constexpr int kDefaultPort = 29500;
-constexpr int kMost = 1 << 20;  // ranks, nodes
+constexpr int kMaxRanks = 1 << 20;  // ranks, nodes
 constexpr int kLastPort = 65535;
-// Beside an agent of torchrun.
+// Tried next to torchrun's agent.
 constexpr int kPortChoices = 8;
 
 // The names that a launcher uses for the same four numbers.
@@ -50,7 +50,7 @@ void CheckBelow(const char* name, int value, const char* limit_name, int limit) 
                           limit_name, " is ", limit, "; ranks count from 0"));
 }
 
-// Of "2(x3),1", three nodes with two tasks each and one with one: the tasks of each node.
+// The tasks of each node: "2(x3),1" means three nodes with two tasks each and one with one.
 std::vector<int> TasksOfNodes(const std::string& list) {
   std::vector<int> tasks;
   const char* at = list.data();
@@ -62,7 +62,7 @@ std::vector<int> TasksOfNodes(const std::string& list) {
     at = read.ptr;
     if (std::string_view(at, end).starts_with("(x")) {
       read = std::from_chars(at + 2, end, nodes);
-      if (read.ec != std::errc() || nodes < 0 || nodes > kMost || read.ptr == end ||
+      if (read.ec != std::errc() || nodes < 0 || nodes > kMaxRanks || read.ptr == end ||
           *read.ptr != ')') {
         return {};
       }
@@ -74,9 +74,9 @@ std::vector<int> TasksOfNodes(const std::string& list) {
   return tasks;
 }
 
-// What srun says of the tasks on this node, where that fits what else it says.
+// srun's number of tasks on this node, if it is consistent with its other variables.
 std::optional<int> SlurmTasksHere(const Environment& environment, int world_size, int local_rank) {
-  const auto node = ReadNumber(environment, "SLURM_NODEID", 0, kMost);
+  const auto node = ReadNumber(environment, "SLURM_NODEID", 0, kMaxRanks);
   for (const char* const name : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
     const auto list = Lookup(environment, name);
     if (!node || !list) continue;
@@ -90,23 +90,23 @@ std::optional<int> SlurmTasksHere(const Environment& environment, int world_size
 }
 
 void ReadRanks(const Environment& environment, const Launcher& names, Rendezvous* r) {
-  r->rank = *ReadNumber(environment, names.rank, 0, kMost);
-  const auto size = ReadNumber(environment, names.world_size, 1, kMost);
+  r->rank = *ReadNumber(environment, names.rank, 0, kMaxRanks);
+  const auto size = ReadNumber(environment, names.world_size, 1, kMaxRanks);
   if (!size) {
     throw InputError(StrCat("the environment variable ", names.rank, " is set, but ",
                             names.world_size, " is not; a launcher sets both"));
   }
   r->world_size = *size;
   CheckBelow(names.rank, r->rank, names.world_size, r->world_size);
-  const auto local_rank = ReadNumber(environment, names.local_rank, 0, kMost);
-  // Without a word about machines there is one.
+  const auto local_rank = ReadNumber(environment, names.local_rank, 0, kMaxRanks);
+  // If nothing is said about machines, there is one.
   r->local_rank = local_rank.value_or(r->rank);
   std::optional<int> local_size;
   const char* limit = names.world_size;
   if (&names == &kSlurm) {
     local_size = SlurmTasksHere(environment, r->world_size, r->local_rank);
   } else {
-    local_size = ReadNumber(environment, names.local_world_size, 1, kMost);
+    local_size = ReadNumber(environment, names.local_world_size, 1, kMaxRanks);
     if (local_size) limit = names.local_world_size;
   }
   if (local_size) {
@@ -133,8 +133,8 @@ void ReadMaster(const Environment& environment, bool slurm, Rendezvous* r) {
   r->master_port = port ? *port : job ? 20000 + *job % 10000 : kDefaultPort;
 }
 
-// PyTorch's torchrun has a store of its own at MASTER_PORT, which speaks another protocol. All
-// ranks know that port, and so where else to look.
+// PyTorch's torchrun serves its own store, with another protocol, at MASTER_PORT. All ranks know
+// that port, and therefore where else to look.
 void ReadAgent(const Environment& environment, Rendezvous* r) {
   if (Lookup(environment, "TORCHELASTIC_USE_AGENT_STORE") != "True") return;
   r->run_id = StrCat(Lookup(environment, "TORCHELASTIC_RUN_ID").value_or(""), ":", r->master_port);

@@ -1,4 +1,4 @@
-// Which rank this process is, and where rank 0 is: from the environment that launchers set.
+// This process's rank and rank 0's address, from the environment that launchers set.
 #pragma once
 
 #include <string>
@@ -9,31 +9,31 @@ namespace lockstep::dist {
 
 struct Rendezvous {
   int rank = 0, world_size = 1;
-  // On this machine; where all ranks see all its devices, local_rank is the index of the rank's.
+  // On this machine. If every rank sees all of its devices, local_rank is the rank's device index.
   int local_rank = 0, local_world_size = 1;
-  // Where rank 0 serves the store: on the first free one of so many ports.
+  // Rank 0 serves the store on the first free one of `port_choices` ports from master_port on.
   std::string master_addr = "127.0.0.1";
   int master_port = 0, port_choices = 1;
-  // Where there are several: part of the secret, so that no other run's store is taken for this
-  // one's.
+  // If there are several ports: part of the secret, so that no other run's store is mistaken for
+  // this one's.
   std::string run_id;
   std::string secret;
-  // A folder for a file store instead; empty: TCP.
+  // The folder of a file store; empty: TCP.
   std::string store_folder;
   // "RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", or "" for a process on its own.
   std::string source;
 };
 
-// Reads, and the first that is there counts:
+// Reads the first of these that is set:
 //   RANK WORLD_SIZE [LOCAL_RANK LOCAL_WORLD_SIZE]      torchrun, tools/launch
 //   OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE  mpirun
 //   SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODEID SLURM_STEP_TASKS_PER_NODE  srun
-// With TORCHELASTIC_USE_AGENT_STORE=True (PyTorch's torchrun) MASTER_PORT is taken by its agent,
-// and the store is at one of the eight ports above; TORCHELASTIC_RUN_ID tells runs apart. Then
-// MASTER_ADDR, MASTER_PORT (29500; under Slurm the first host of SLURM_JOB_NODELIST and a port made
-// of SLURM_JOB_ID), LOCKSTEP_SECRET, LOCKSTEP_STORE_DIR. Without any of them: one process, on its
-// own. Throws InputError naming the variables if one is missing, is no number, out of range, or
-// contradicts another.
+// and then MASTER_ADDR, MASTER_PORT (default 29500; under Slurm the first host of
+// SLURM_JOB_NODELIST and a port derived from SLURM_JOB_ID), LOCKSTEP_SECRET and LOCKSTEP_STORE_DIR.
+// With TORCHELASTIC_USE_AGENT_STORE=True (PyTorch's torchrun) its agent occupies MASTER_PORT, and
+// the store is at one of the eight ports above it; TORCHELASTIC_RUN_ID tells runs apart. If none of
+// the rank variables is set: a single process. Throws InputError, naming the variables, if one is
+// missing, not a number, out of range, or contradicts another.
 Rendezvous ReadRendezvous(const Environment& environment = ProcessEnvironment());
 
 // The first host of Slurm's notation: "node[07-09,12],gpu1" is "node07".

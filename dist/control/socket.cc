@@ -42,7 +42,7 @@ Addresses Resolve(const std::string& host, int port, int flags) {
   return Addresses(list, freeaddrinfo);
 }
 
-// Waits for readiness; throws at the deadline.
+// Waits until the descriptor is ready; throws StoreError at the deadline.
 void Await(int fd, short events, Socket::Deadline deadline) {
   while (true) {
     const auto left =
@@ -62,7 +62,7 @@ Socket OpenLike(const addrinfo& address) {
   return socket;
 }
 
-// Empty unless it worked: then the reason is in *error.
+// An empty socket, with the reason in *error, if it fails.
 Socket TryConnect(const addrinfo& address, Socket::Deadline deadline, std::string* error) {
   Socket socket = OpenLike(address);
   if (connect(socket.fd(), address.ai_addr, address.ai_addrlen) != 0) {
@@ -191,7 +191,7 @@ std::string AddressTowards(const std::string& host, int port) {
       getsockname(probe.fd(), reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
       getnameinfo(reinterpret_cast<const sockaddr*>(&own), size, text, sizeof(text), nullptr, 0,
                   NI_NUMERICHOST) != 0) {
-    throw StoreError(StrCat("there is no way from here to ", host, ": ", ErrnoText()));
+    throw StoreError(StrCat("there is no route from this machine to ", host, ": ", ErrnoText()));
   }
   return text;
 }

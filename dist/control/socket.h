@@ -10,8 +10,8 @@
 
 namespace lockstep::dist {
 
-// No file descriptor is left here, or the store has no room for another client, mostly for want of
-// descriptors there; waiting does not help.
+// This process has no file descriptor left, or the store cannot take another client, usually
+// because its process has none left. Waiting does not help.
 class NoDescriptorsError : public StoreError {
  public:
   using StoreError::StoreError;
@@ -22,7 +22,7 @@ class Socket : public FileDescriptor {
   using Deadline = std::chrono::steady_clock::time_point;
   using FileDescriptor::FileDescriptor;
 
-  // Ends what another thread is waiting for on this socket; the descriptor stays.
+  // Ends another thread's wait on this socket; the descriptor stays open.
   void Shutdown() const;
 
   // All bytes, before the deadline. StoreError: "the connection was closed", "timed out", ...
@@ -30,19 +30,19 @@ class Socket : public FileDescriptor {
   void ReceiveAll(void* data, size_t bytes, Deadline deadline) const;
 };
 
-// Listens on a numeric address or a host's name; port 0 picks a free one. StoreError names the
-// process that has the port, where that can be found out.
+// Listens on a numeric address or a host name; port 0 picks a free port. If the port is in use,
+// StoreError names the process that has it, if that can be found out.
 Socket Listen(const std::string& host, int port);
-// The next who connects.
+// The next connection.
 Socket Accept(const Socket& listener, Socket::Deadline deadline);
 int PortOf(const Socket& socket);
-// Tries until the deadline: the server may not be there yet. NoDescriptorsError at once.
+// Retries until the deadline: the server may not be up yet. Throws NoDescriptorsError at once.
 Socket Connect(const std::string& host, int port, Socket::Deadline deadline);
-// The numeric address of this machine that a connection to the host would come from. Sends nothing.
+// The numeric address of this machine from which it would connect to the host. Sends nothing.
 std::string AddressTowards(const std::string& host, int port);
-// What this machine calls itself.
+// This machine's name.
 std::string HostName();
-// Whether the host's addresses are all of the loopback device.
+// Whether all of the host's addresses are loopback addresses.
 bool IsLoopback(const std::string& host);
 
 }  // namespace lockstep::dist

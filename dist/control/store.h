@@ -1,5 +1,5 @@
-// Where ranks leave each other short notes: how they find each other, and how they learn that one
-// of them has failed.
+// A key-value store that all ranks share: how they find each other, and how they learn that one of
+// them has failed.
 #pragma once
 
 #include <chrono>
@@ -12,18 +12,18 @@
 
 namespace lockstep::dist {
 
-// The store cannot be reached, refuses, or was interrupted.
+// The store cannot be reached, refuses a request, or was interrupted.
 class StoreError : public Error {
  public:
   using Error::Error;
 };
 
-// The key under which a rank keeps a note of a kind: "calls/3".
+// The key of a rank's value of a kind: "calls/3".
 inline std::string RankKey(const char* kind, int rank) { return StrCat(kind, "/", rank); }
 
-// A map from keys to values that all ranks see. Keys that were set stay until they are deleted, so
-// whoever sets keys again and again deletes or overwrites them. Thread-safe, but a handle does one
-// thing at a time: a thread that waits long wants one of its own (Clone).
+// A map from keys to values that all ranks share. Keys stay until they are deleted, so code that
+// keeps setting keys must delete or overwrite them. Thread-safe, but a handle does one thing at a
+// time: a thread that waits long needs its own (Clone).
 class Store {
  public:
   static constexpr size_t kMaxKey = 1024;           // bytes
@@ -34,38 +34,40 @@ class Store {
 
   // Overwrites.
   virtual void Set(const std::string& key, const std::string& value) = 0;
-  // Writes only where nothing is yet; returns what the key holds then.
+  // Writes only if the key is not set; returns the value that the key then has.
   virtual std::string SetIfAbsent(const std::string& key, const std::string& value) = 0;
-  // Waits until the key exists; nullopt after the timeout (0: asks once).
+  // Waits until the key exists; nullopt after the timeout (0: does not wait).
   virtual std::optional<std::string> Get(const std::string& key, Milliseconds timeout) = 0;
-  // Adds to a number, from 0, and returns the sum. Such keys are not for the other calls.
+  // Adds to a number that starts at 0, and returns the sum. Of the other calls only Delete may use
+  // such keys.
   virtual int64_t Add(const std::string& key, int64_t delta) = 0;
-  // Removes the key, of whichever kind; nothing happens where there is none.
+  // Removes the key of either kind; does nothing if there is none.
   virtual void Delete(const std::string& key) = 0;
-  // What the store holds now, of all keys, in bytes.
+  // The size of all that the store now holds.
   virtual int64_t Bytes() = 0;
 
-  // Has the store do SetIfAbsent(key, value) when this handle's connection ends, unless ClearWill
-  // comes before: so that others hear of a process that ended in whatever way. One per handle.
-  // Stores without connections do nothing.
+  // Makes the store do SetIfAbsent(key, value) when this handle's connection ends, unless ClearWill
+  // is called first, so that others learn of a process that ended in any way. One will per handle.
+  // Stores without connections ignore it.
   void SetWill(const std::string& key, const std::string& value) { SetWill(key, value, "", {}); }
-  // Also when this handle has called nothing for `silence` (unless that is 0): then with
-  // `silent_value`. Its calls, for their part, wait no longer than that for the store to answer.
+  // If `silence` is not 0, the store also sets the key, to `silent_value`, when this handle has
+  // called nothing for that long; and this handle's calls wait no longer than that for the store to
+  // answer.
   virtual void SetWill(const std::string& /*key*/, const std::string& /*value*/,
                        const std::string& /*silent_value*/, Milliseconds /*silence*/) {}
   virtual void ClearWill() {}
-  // The rank without whose process there is no store.
+  // The rank whose process serves the store, if any.
   virtual std::optional<int> ServedBy() const { return std::nullopt; }
 
   // Another handle on the same store.
   virtual std::unique_ptr<Store> Clone() = 0;
-  // Calls of this handle, also those under way in other threads, throw StoreError from now on.
+  // This handle's calls throw StoreError from now on, including those in progress in other threads.
   virtual void Interrupt() = 0;
   // "the store at 127.0.0.1:29500, served by rank 0"
   virtual std::string Describe() const = 0;
 
  protected:
-  // Throws ArgumentError beyond the bounds.
+  // Throw ArgumentError for sizes out of bounds.
   static void CheckKey(const std::string& key);
   static void CheckValue(const std::string& key, const std::string& value);
 };

@@ -17,11 +17,11 @@ namespace {
 using namespace tcp_store;  // NOLINT
 using Clock = std::chrono::steady_clock;
 
-// For an answer that needs no waiting.
+// How long an answer may take, beyond what the request asks to wait.
 constexpr auto kPatience = std::chrono::seconds(20);
 // Between attempts to connect.
 constexpr auto kPause = std::chrono::milliseconds(100);
-// How long a server that has no room may find some.
+// How long to retry while the server has no room for another client.
 constexpr auto kRoomTime = std::chrono::seconds(2);
 
 class TcpStore : public Store {
@@ -90,7 +90,7 @@ class TcpStore : public Store {
     std::string value;
   };
 
-  // Tries again where the server ends before it says anything: another may be about to come.
+  // Retries if the server ends before it says anything: another may be about to start.
   Hello Greet(Clock::time_point deadline) {
     const auto room_deadline = std::min<Clock::time_point>(deadline, Clock::now() + kRoomTime);
     while (true) {
@@ -111,14 +111,14 @@ class TcpStore : public Store {
   }
 
   static std::string NoRoom(const Hello& hello) {
-    if (hello.limit == 0) return "it has as many clients as it serves";
+    if (hello.limit == 0) return "it serves as many clients as it can";
     return StrCat("the process of rank 0 has no file descriptor left for this connection; ",
                   DescriptorHint(hello.limit));
   }
 
   void Authenticate(const Hello& hello, Clock::time_point deadline) {
     if (hello.magic != kMagic)
-      throw StoreError("something else than Lockstep's store listens there");
+      throw StoreError("the program listening there is not Lockstep's store");
     Proof proof;
     proof.nonce = RandomNonce();
     proof.mac = MacOf(address_.secret, "client", hello.nonce, proof.nonce);
@@ -161,7 +161,7 @@ class TcpStore : public Store {
       if (answer.status == Status::kRefused) throw StoreError(answer.value);
       return answer;
     } catch (const StoreError& error) {
-      // Where an answer is missing, the next one would be taken for it.
+      // After a missing answer, the next one would be mistaken for it.
       failure_ = StrCat(Describe(), interrupted_ ? ": interrupted" : ": ",
                         interrupted_ ? "" : error.what());
       throw StoreError(failure_);

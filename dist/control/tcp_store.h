@@ -8,10 +8,9 @@
 
 namespace lockstep::dist {
 
-// Client and server prove to each other that they know the same secret (HMAC-SHA256 over nonces of
-// both); what they say afterwards is neither encrypted nor authenticated. Without a secret anybody
-// who reaches the port may write, so that it is required unless the address is of the loopback
-// device.
+// Client and server prove to each other that they know the same secret (HMAC-SHA256 over both
+// nonces); later messages are neither encrypted nor authenticated. Without a secret anybody who
+// reaches the port could write, so one is required unless the address is a loopback address.
 struct TcpStoreAddress {
   std::string host = "127.0.0.1";
   int port = 0;
@@ -22,12 +21,12 @@ struct TcpStoreAddress {
 // clients, and 10 s for a client to prove itself.
 class TcpStoreServer {
  public:
-  // Port 0 picks a free one. StoreError where the port is taken, naming by whom; ArgumentError
-  // without a secret where one is needed.
+  // Port 0 picks a free port. Throws StoreError if the port is in use, naming the process, and
+  // ArgumentError if a required secret is missing.
   explicit TcpStoreServer(const TcpStoreAddress& address);
   ~TcpStoreServer();
 
-  // With the port.
+  // Includes the actual port.
   const TcpStoreAddress& address() const { return address_; }
 
  private:
@@ -36,8 +35,8 @@ class TcpStoreServer {
   std::unique_ptr<Loop> loop_;
 };
 
-// Waits for the server up to `timeout`; StoreError with what to look at if it does not come or
-// refuses.
+// Waits for the server up to `timeout`. If it does not appear, or refuses, throws StoreError that
+// says what to check.
 std::unique_ptr<Store> ConnectTcpStore(const TcpStoreAddress& address,
                                        std::chrono::milliseconds timeout);
 

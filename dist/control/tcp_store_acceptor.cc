@@ -12,7 +12,7 @@
 namespace lockstep::dist {
 namespace {
 
-// While descriptors are missing.
+// The delay between attempts while descriptors are missing.
 constexpr auto kPause = std::chrono::milliseconds(100);
 
 FileDescriptor OpenSpare() { return FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
@@ -37,7 +37,7 @@ Socket TcpStoreAcceptor::Accept(bool full) {
   if (code == EAGAIN || code == EINTR || code == ECONNABORTED) return {};
   if (IsOutOfDescriptors(code)) {
     if (!std::exchange(warned_, true)) {
-      std::fprintf(stderr, "warning: the store of rank 0 cannot take in another connection: %s\n",
+      std::fprintf(stderr, "warning: the store of rank 0 cannot accept another connection: %s\n",
                    SystemErrorText(code).c_str());
     }
     spare_ = FileDescriptor();
@@ -56,7 +56,7 @@ void TcpStoreAcceptor::TurnAway(const Socket& socket, int64_t limit) {
   tcp_store::Hello hello;
   hello.magic = tcp_store::kNoRoomMagic;
   hello.limit = limit;
-  // The buffer of a new connection has room for it.
+  // Never blocks: the buffer of a new connection has room for it.
   send(socket.fd(), &hello, sizeof(hello), MSG_NOSIGNAL);
 }
 

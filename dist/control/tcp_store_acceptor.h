@@ -1,4 +1,4 @@
-// The door of TcpStoreServer: takes in clients, and tells those for whom there is no room.
+// Accepts clients for TcpStoreServer, and tells those for whom there is no room.
 #pragma once
 
 #include <chrono>
@@ -7,20 +7,21 @@
 
 namespace lockstep::dist {
 
-// A process that has no descriptor left cannot even refuse a connection, which would make poll say
-// forever that there is one. So one descriptor is kept, in whose place such a connection is taken
-// in, told and closed. Not thread-safe.
+// A process with no descriptor left cannot even refuse a connection, and poll would report it
+// forever. So one descriptor is kept in reserve and given up to accept such a connection, tell the
+// client, and close it. Not thread-safe.
 class TcpStoreAcceptor {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit TcpStoreAcceptor(Socket listener);
 
-  // What to poll for POLLIN; -1 until retry_at(), where there is no use in it.
+  // The descriptor to poll for POLLIN; -1 until retry_at(), while polling would be useless.
   int fd() const { return Clock::now() < retry_at_ ? -1 : listener_.fd(); }
   Clock::time_point retry_at() const { return retry_at_; }
 
-  // The next one that waits; none where there is none, or it was turned away: always, if `full`.
+  // The next waiting client; an empty socket if there is none or it was turned away, as all are if
+  // `full`.
   Socket Accept(bool full);
 
  private:

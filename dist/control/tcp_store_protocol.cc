@@ -14,7 +14,7 @@ namespace lockstep::dist::tcp_store {
 Nonce RandomNonce() {
   Nonce nonce;
   LS_INVARIANT(RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), nonce.size()) == 1,
-               "OpenSSL has no random bytes");
+               "OpenSSL could not generate random bytes");
   return nonce;
 }
 

@@ -1,4 +1,4 @@
-// What goes over the wire between TcpStoreServer and its clients. Both run on x86-64.
+// The wire protocol between TcpStoreServer and its clients. Both run on x86-64.
 //
 //   server: Hello            client: Proof           server: its own proof
 //   then client: Request key value, server: Reply value, one after the other
@@ -21,8 +21,8 @@ using Mac = std::array<std::byte, 32>;
 struct Hello {
   uint64_t magic = kMagic;
   Nonce nonce = {};
-  // With kNoRoomMagic: how many descriptors the server's process may have, if it has none left; 0
-  // where it has as many clients as it serves.
+  // With kNoRoomMagic: the descriptor limit of the server's process, if it has none left; 0 if it
+  // serves its maximum number of clients.
   int64_t limit = 0;
 };
 
@@ -38,8 +38,8 @@ struct Request {
   Op op = Op::kGet;
   uint32_t key_bytes = 0;
   uint32_t value_bytes = 0;
-  uint32_t first_bytes = 0;  // kSetWill: of the value, for when the connection ends
-  int64_t number = 0;  // milliseconds (kGet: to wait; kSetWill: of silence); kAdd: what to add
+  uint32_t first_bytes = 0;  // kSetWill: the part of the value for when the connection ends
+  int64_t number = 0;        // kGet: milliseconds to wait; kSetWill: of silence; kAdd: summand
 };
 
 enum class Status : uint32_t { kOk, kTimeout, kRefused };  // refused: the value says why
@@ -51,9 +51,9 @@ struct Reply {
 };
 
 Nonce RandomNonce();
-// Whether `role`, "client" or "server", knows the secret.
+// Proves that `role`, "client" or "server", knows the secret.
 Mac MacOf(std::string_view secret, std::string_view role, const Nonce& server, const Nonce& client);
-// In a time that does not depend on the bytes.
+// Compares in constant time.
 bool Equal(const Mac& a, const Mac& b);
 
 }  // namespace lockstep::dist::tcp_store

@@ -26,10 +26,10 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxClients = 4096;
 constexpr size_t kMaxStored = 64 * 1024 * 1024;  // bytes
-// Answers that a client has not read yet, beyond which its requests wait.
+// Once a client leaves this many bytes of answers unread, its requests wait.
 constexpr size_t kMaxUnread = 64 * 1024;  // bytes
 constexpr auto kProofTime = std::chrono::seconds(10);
-// Milliseconds that a client may wait: so that sums of times cannot overflow.
+// The longest wait of a client, in milliseconds, so that sums of times cannot overflow.
 constexpr int64_t kMaxWait = int64_t{7} * 24 * 3600 * 1000;
 
 struct Will {
@@ -43,11 +43,11 @@ struct Client {
   Socket socket;
   Nonce nonce = {};
   bool proven = false;
-  // To prove itself by then; afterwards until when it waits for a key.
+  // When it must have proven itself; afterwards, until when it waits for a key.
   Clock::time_point deadline;
   std::optional<std::string> waits_for = std::nullopt;
   std::optional<Will> will = std::nullopt;
-  Clock::time_point heard = Clock::now();  // of it last
+  Clock::time_point heard = Clock::now();  // last message
   std::string in, out;
 };
 
@@ -80,7 +80,7 @@ FileDescriptor MakeWake() {
 
 }  // namespace
 
-// One thread looks at all sockets. A client that breaks the protocol is disconnected.
+// One thread serves all sockets. A client that breaks the protocol is disconnected.
 class TcpStoreServer::Loop {
  public:
   Loop(Socket listener, std::string secret)
@@ -114,7 +114,7 @@ class TcpStoreServer::Loop {
       if (fds[0].revents != 0) return;
       size_t i = 2;
       for (auto client = clients_.begin(); client != clients_.end(); ++i) {
-        // Receive would see it, but for a client from which it takes no more.
+        // Receive would notice it, but it is not called for a client whose buffer is full.
         const bool ended =
             (fds[i].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0 && client->in.size() > Limit();
         const bool alive = !ended && (fds[i].revents == 0 || Receive(&*client)) &&
@@ -140,7 +140,7 @@ class TcpStoreServer::Loop {
     if (!Send(&client)) clients_.pop_back();
   }
 
-  // Erases the client and does its will; returns the next one.
+  // Erases the client and executes its will; returns the next client.
   std::list<Client>::iterator Drop(std::list<Client>::iterator client) {
     const auto will = TakeWill(&*client);
     const auto next = clients_.erase(client);
@@ -164,13 +164,13 @@ class TcpStoreServer::Loop {
     return true;
   }
 
-  // With what was charged for it.
+  // Takes the will and releases the bytes charged for it.
   std::optional<Will> TakeWill(Client* client) {
     if (client->will) keys_.Release(client->will->cost());
     return std::exchange(client->will, std::nullopt);
   }
 
-  // What a will says. There is room for it: the will's own.
+  // Executes a will. There is room for its value: that of the will itself.
   void Do(const std::string& key, const std::string& value) {
     if (keys_.Find(key) != nullptr) return;
     keys_.Set(key, value);
@@ -191,7 +191,7 @@ class TcpStoreServer::Loop {
     return true;
   }
 
-  // Takes what has come; false once the client is gone.
+  // Receives what has arrived; false once the client is gone.
   static bool Receive(Client* client) {
     char buffer[16 * 1024];
     while (client->in.size() <= Limit()) {
@@ -207,8 +207,8 @@ class TcpStoreServer::Loop {
     return true;
   }
 
-  // Answers what has come, and what was waited for in vain; false for clients to be dropped.
-  // Whoever does not read its answers is not served until it does.
+  // Answers the requests that have arrived and waits that have timed out; false if the client is to
+  // be dropped. A client that does not read its answers is not served until it does.
   bool Serve(Client* client) {
     if (!client->proven && !CheckProof(client)) return false;
     const std::string_view in = client->in;
@@ -234,11 +234,11 @@ class TcpStoreServer::Loop {
       if (!Do(client, request, key, value)) return false;
     }
     client->in.erase(0, at);
-    // Not what came meanwhile: it would wait for the next event.
+    // Receive nothing more here: it would not be served before the next event.
     return Send(client);
   }
 
-  // Whether it need not wait any longer.
+  // Whether the wait has ended.
   bool AnswerWaiting(Client* client) {
     if (const std::string* const value = keys_.Find(*client->waits_for)) {
       Answer(client, Status::kOk, *value);
@@ -251,7 +251,7 @@ class TcpStoreServer::Loop {
     return true;
   }
 
-  // False until its time is over, or its proof is wrong.
+  // False if its proof is wrong or its time is up.
   bool CheckProof(Client* client) {
     if (client->in.size() < sizeof(Proof)) return Clock::now() < client->deadline;
     const auto proof = Front<Proof>(client->in);
@@ -320,7 +320,7 @@ class TcpStoreServer::Loop {
     return true;
   }
 
-  // Answers those who wait for the key; their bytes go out in the next round.
+  // Answers the clients that wait for the key; the bytes are sent in the next round.
   void Wake(const std::string& key) {
     for (Client& client : clients_) {
       if (client.waits_for == key) {
@@ -330,7 +330,7 @@ class TcpStoreServer::Loop {
     }
   }
 
-  // What the client asks for has no room here.
+  // Tells the client that the store is full.
   bool Refuse(Client* client) {
     Answer(client, Status::kRefused,
            StrCat("the store is full: it holds ", keys_.bytes(), " bytes of at most ", kMaxStored));

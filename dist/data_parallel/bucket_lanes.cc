@@ -29,26 +29,26 @@ BucketLanes::BucketLanes(ProcessGroup* group, Device device, int64_t lanes, cons
 }
 
 BucketLanes::~BucketLanes() {
-  // Jobs use the other members, and a sum's memory is the lane's.
+  // In this order: jobs use the other members, and a sum holds the lane's memory.
   for (GroupLane& lane : lanes_) {
     try {
       lane.jobs->Wait();
-    } catch (...) {  // backward has told
+    } catch (...) {  // backward has thrown it
     }
     lane.sum = nullptr;
     lane.jobs.reset();
   }
-  // An exception ends the lanes' own groups, which the others hear of.
+  // An exception aborts the lanes' own groups, which tells the others.
   if (group_ && std::uncaught_exceptions() <= exceptions_) Leave();
 }
 
-// All groups, before it waits for any: others may be in another one.
+// Leaves all groups before it waits for any: other ranks may be in different ones.
 void BucketLanes::Leave() noexcept {
   try {
     std::vector<WorkPtr> leaves;
     for (const GroupLane& lane : lanes_) leaves.push_back(lane.group->Leave());
     for (const WorkPtr& leave : leaves) leave->Synchronize();
-  } catch (...) {  // the others hear of it, and whoever leaves does not mind
+  } catch (...) {  // the others learn of it; it does not matter to a rank that leaves
   }
 }
 
@@ -70,13 +70,13 @@ void BucketLanes::Launch(int64_t bucket, std::shared_ptr<const std::string> purp
       lane.group->SetPurpose(nullptr);
     }
     launched.span.end = Clock::now();
-    if (device_.is_cpu()) Tell(launched.span);
+    if (device_.is_cpu()) Report(launched.span);
   });
 }
 
-void BucketLanes::Tell(const CommunicationSpan& span) {
+void BucketLanes::Report(const CommunicationSpan& span) {
   if (!on_span_) return;
-  const std::lock_guard<std::mutex> lock(telling_);
+  const std::lock_guard<std::mutex> lock(report_mutex_);
   on_span_(span);
 }
 
@@ -103,7 +103,7 @@ void BucketLanes::Abort() noexcept {
   try {
     AbortGroups();
     Wait();
-  } catch (...) {  // the error that is under way says more
+  } catch (...) {  // the error in flight says more
   }
   launched_.clear();
 }
@@ -125,12 +125,12 @@ CommunicationTimes BucketLanes::Measure(const CommunicationSpan& wait) {
       if (works.empty() || !works.front()->span() || !works.back()->span()) continue;
       launched.span.begin = works.front()->span()->begin;
       launched.span.end = works.back()->span()->end;
-      Tell(launched.span);
+      Report(launched.span);
     }
     spans.push_back(launched.span);
   }
   launched_.clear();
-  // Lanes work at the same time, which counts once.
+  // Count time during which several lanes work only once.
   std::ranges::sort(spans, {}, &CommunicationSpan::begin);
   Clock::time_point counted = Clock::time_point::min();
   for (const CommunicationSpan& span : spans) {
@@ -143,7 +143,7 @@ CommunicationTimes BucketLanes::Measure(const CommunicationSpan& wait) {
     }
   }
   times.exposed_ms = Milliseconds(wait.end - wait.begin);
-  Tell(wait);
+  Report(wait);
   return times;
 }
 

@@ -1,4 +1,4 @@
-// Where buckets are summed beside backward, and how long that takes.
+// Sums buckets while backward runs, and measures how long that takes.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@
 
 namespace lockstep::dist {
 
-// A bucket's sum, from when it was launched and the ones before it in its lane were done; or the
-// end of a backward that waited for the last of them.
+// The time of a bucket's sum, from when it was launched and the earlier ones in its lane were done;
+// or the time that a backward's end waited for the last sums.
 struct CommunicationSpan {
   using Clock = std::chrono::steady_clock;
   int64_t bucket = 0;  // -1: the wait
@@ -24,35 +24,35 @@ struct CommunicationSpan {
   Clock::time_point begin, end;
 };
 
-// Of the last backward that communicated, on this rank. On CUDA the group's operations alone.
+// For this rank's last backward that communicated. On CUDA only the group's operations count.
 struct CommunicationTimes {
-  double communication_ms = 0;  // while any bucket was summed
-  double overlapped_ms = 0;     // while backward went on
-  double exposed_ms = 0;        // how long backward waited for the rest, and for slower ranks
+  double communication_ms = 0;  // while any bucket was being summed
+  double overlapped_ms = 0;     // the part of it while backward ran
+  double exposed_ms = 0;        // how long backward then waited for the rest, and for slower ranks
 };
 
-// Bucket b is summed in lane b modulo their number, by a group of the lane's own. One thread uses
-// it.
+// Bucket b is summed in lane b modulo the number of lanes; each lane has its own group. For use by
+// one thread.
 class BucketLanes {
  public:
   using OnSpan = std::function<void(const CommunicationSpan&)>;
 
-  // Collective, as is the destructor, which waits for what is under way. A null group, or one of a
-  // single rank: nothing is summed. On GPUs there is one lane, for streams go on beside each other
-  // as it is. `on_span` may be empty; it is told of one span at a time.
+  // Collective, as is the destructor, which waits for pending sums. With a null group, or a single
+  // rank, nothing is summed. On GPUs one lane is enough, because streams run concurrently anyway.
+  // `on_span` may be empty; it is called for one span at a time.
   BucketLanes(ProcessGroup* group, Device device, int64_t lanes, const BucketSum& sum,
               OnSpan on_span);
   ~BucketLanes();
 
-  // In the first lane.
+  // Runs the job in the first lane.
   void Submit(Lane::Job job) { lanes_[0].jobs->Submit(std::move(job)); }
-  // `prepare`, then the sum of the terms. All ranks launch the same buckets in the same order.
+  // Runs `prepare`, then sums the terms. All ranks must launch the same buckets in the same order.
   void Launch(int64_t bucket, std::shared_ptr<const std::string> purpose, std::vector<Tensor> terms,
               Lane::Job prepare);
-  // Returns when all are summed, and ranks are in step. Throws what the first lane that failed
-  // threw, when all have ended.
+  // Returns when all buckets are summed and the ranks are in step. If a lane failed, throws the
+  // first error once all lanes have ended.
   CommunicationTimes Finish();
-  // After an error of this rank: the others throw it; whatever went on here has ended.
+  // After an error on this rank: makes the others throw it, and waits until nothing runs here.
   void Abort() noexcept;
 
  private:
@@ -72,14 +72,14 @@ class BucketLanes {
   void AbortGroups();
   void Leave() noexcept;
   CommunicationTimes Measure(const CommunicationSpan& wait);
-  void Tell(const CommunicationSpan& span);
+  void Report(const CommunicationSpan& span);
 
-  const int exceptions_;  // under way when it was made
+  const int exceptions_;  // in flight at construction
   ProcessGroup* const group_;
   const Device device_;
   const OnSpan on_span_;
-  std::mutex telling_;
-  std::deque<Launched> launched_;  // of the step under way
+  std::mutex report_mutex_;
+  std::deque<Launched> launched_;  // in the current step
   std::vector<GroupLane> lanes_;
 };
 

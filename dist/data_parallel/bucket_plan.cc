@@ -20,8 +20,8 @@ bool SameKind(const A& a, const BucketItem& item) {
 
 bool IsReadyBefore(const Bucket& a, const Bucket& b) { return a.items.back() < b.items.back(); }
 
-// Where the last bucket begins: with the last item and those of its kind before it, as many as it
-// takes to reach `bytes`.
+// Where the last bucket begins: it holds the last item and as many items of the same kind before it
+// as it takes to reach `bytes`.
 int64_t BeginOfLast(std::span<const BucketItem> items, int64_t bytes) {
   int64_t begin = 0, size = 0;
   for (int64_t i = std::ssize(items) - 1; i >= 0 && size < bytes; --i) {
@@ -37,7 +37,7 @@ int64_t BeginOfLast(std::span<const BucketItem> items, int64_t bytes) {
 std::vector<Bucket> PlanBuckets(std::span<const BucketItem> items, const BucketLimits& limits) {
   LS_CHECK(limits.first_bytes >= 1 && limits.bytes >= 0 && limits.multiple >= 1, "buckets of ",
            limits.first_bytes, " and ", limits.bytes, " bytes, in multiples of ", limits.multiple,
-           " elements: none may be negative, and only the second 0");
+           " elements: none may be negative, and only the second may be 0");
   std::vector<Bucket> closed, open;
   const int64_t begin_of_last = BeginOfLast(items, limits.first_bytes);
   for (int64_t i = 0; i < std::ssize(items); ++i) {

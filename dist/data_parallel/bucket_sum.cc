@@ -7,7 +7,7 @@
 namespace lockstep::dist {
 namespace {
 
-// Memory that grows to the largest bucket, and stays. Copies have their own, so that copies of a
+// Memory that grows to the largest bucket and is kept. A copy starts with none, so that copies of a
 // hook can serve several ranks in one process.
 class Staging {
  public:
@@ -38,16 +38,16 @@ void AddRows(const Tensor& rows, const std::vector<AddPair>& adds) {
 
 void CheckBucket(const ProcessGroup& group, const Tensor& bucket) {
   LS_INVARIANT(bucket.ndim() == 1 && bucket.is_contiguous() && bucket.numel() % group.size() == 0,
-               "a bucket ", bucket.Describe(), " for ", group.size(), " ranks");
+               "the bucket ", bucket.Describe(), " does not divide among ", group.size(), " ranks");
 }
 
-// The operation, ordered before what follows.
+// Orders subsequent work after the operation, and returns it.
 WorkPtr Waited(WorkPtr work) {
   work->Wait();
   return work;
 }
 
-// In rounds: the first terms of all ranks, the second ones of those that have two, and so on.
+// Exchanges terms in rounds: the first of all ranks, then the second of those that have two, ...
 std::vector<WorkPtr> SumOrdered(ProcessGroup& group, std::span<const Tensor> terms,
                                 const FixedOrderPlan& plan, Staging& staging) {
   const Tensor& sum = terms.back();

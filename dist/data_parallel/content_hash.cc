@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kMultiplier = 0x9e3779b97f4a7c15;  // odd, hence invertible
 constexpr int64_t kChunk = 1 << 20;
 
-// A bijection of either argument while the other is fixed: a difference never goes away.
+// A bijection of either argument while the other is fixed, so that a difference never vanishes.
 uint64_t Mix(uint64_t state, uint64_t word) {
   const uint64_t x = (state ^ word) * kMultiplier;
   return x ^ std::rotr(x, 29) ^ std::rotr(x, 47);  // invertible: an odd number of rotations

@@ -1,4 +1,4 @@
-// Hashes by which ranks compare what they hold.
+// Hashes by which ranks compare tensors and bytes.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace lockstep::dist {
 
-// A 64-bit hash of bytes, not cryptographic. Any change within one aligned word of 8 bytes changes
-// it, whatever else the bytes are; other changes go unnoticed with a probability of 2^-64. Computed
-// in parallel; does not depend on the number of threads.
+// A 64-bit, non-cryptographic hash. A change within one aligned 8-byte word always changes it;
+// other changes go unnoticed with a probability of 2^-64. Computed in parallel; independent of the
+// number of threads.
 uint64_t HashBytes(std::span<const std::byte> bytes, uint64_t seed = 0);
 
-// Of dtype, shape and elements; 0 for an undefined tensor. Reads a GPU's memory through the host.
+// Hashes dtype, shape and elements; 0 for an undefined tensor. Copies GPU tensors to the host.
 uint64_t HashTensor(const Tensor& x);
 
-// Combines hashes; the order counts.
+// Combines hashes; not commutative.
 uint64_t HashCombine(uint64_t a, uint64_t b);
 
 }  // namespace lockstep::dist

@@ -7,7 +7,7 @@
 namespace lockstep::dist {
 namespace {
 
-// The group, after the check and the copy; these come before the reducer is made.
+// Returns the group after the check and the copy, which must precede the reducer's construction.
 ProcessGroup* Aligned(ProcessGroup* group, const Module& module) {
   if (!group) return nullptr;
   CheckSameShape(*group, module);
@@ -31,8 +31,8 @@ DataParallel::DataParallel(ProcessGroup* group, Module& module, ReducerOptions o
 DataParallel::~DataParallel() {
   if (!control_ || std::uncaught_exceptions() > exceptions_) return;
   try {
-    control_->Leave();  // the reducer waits for its groups
-  } catch (...) {       // the others hear of it, and whoever leaves does not mind
+    control_->Leave();  // not waited for: the reducer waits for its groups
+  } catch (...) {       // the others learn of it; it does not matter to a rank that leaves
   }
 }
 

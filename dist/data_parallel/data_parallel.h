@@ -11,7 +11,7 @@
 
 namespace lockstep::dist {
 
-// A loop for one process becomes data parallel by five lines:
+// Five lines make a single-process loop data parallel:
 //   DataParallel parallel(group, model);                       // after Materialize
 //   ... this rank's share of the samples (data/distributed_sampler.h) ...
 //   auto training = BeginStep(.., {.first_sample = of this rank});   // dropout draws by it
@@ -23,9 +23,9 @@ namespace lockstep::dist {
 class DataParallel {
  public:
   // Collective. Compares names, shapes and dtypes of all parameters and buffers (ReplicaError names
-  // the first that differs), and copies rank 0's values to all. A null group is a single rank, for
-  // whose sum the options count too. Group and module outlive it.
-  // `control` is another group of the same ranks, for small values; null: a duplicate of `group`.
+  // the first difference), and copies rank 0's values to all ranks. A null group means a single
+  // rank, to whose sum the options apply too. Group and module must outlive it. `control` is
+  // another group of the same ranks, for small values; null: a duplicate of `group`.
   DataParallel(ProcessGroup* group, Module& module, ReducerOptions options = {},
                std::shared_ptr<ProcessGroup> control = nullptr);
   // Collective. A rank that ends while others go on, as by `if (rank == 1) return 0;` in the loop,
@@ -39,28 +39,28 @@ class DataParallel {
   bool is_main() const { return rank() == 0; }
   Reducer& reducer() { return reducer_; }
 
-  // Collective, between steps. Throws ReplicaError if weights or buffers have come to differ;
-  // `when` is for the message: "after step 100".
+  // Collective, between steps. Throws ReplicaError if weights or buffers differ; `when` is for the
+  // message: "after step 100".
   void CheckWeights(const std::string& when);
   // Collective, after a backward that communicated. Throws ReplicaError if gradients differ.
   void CheckGradients();
 
-  // Collective. The values of all ranks, by rank; of one rank those given.
+  // Collective. The values of all ranks, by rank.
   std::vector<std::vector<double>> Gather(std::span<const double> values);
-  // Collective. The sum over all ranks, in their order.
+  // Collective. The sum over all ranks, in rank order.
   double Sum(double value);
   int64_t Sum(int64_t value);
-  // Collective. `values` becomes the element-wise sum over all ranks. Exact where at most one rank
-  // has other than 0.
+  // Collective. `values` becomes the element-wise sum over all ranks. Exact where at most one
+  // rank's value is not 0.
   void SumInPlace(std::vector<double>* values);
-  // Collective. Whether it is true on any rank: for decisions that all must make alike.
+  // Collective. Whether `value` is true on any rank, for decisions that all ranks must make alike.
   bool Any(bool value) { return Sum(int64_t{value}) > 0; }
 
  private:
-  const int exceptions_;  // under way when it was made
+  const int exceptions_;  // in flight at construction
   Module& module_;
   ProcessGroup* const group_;
-  // For what is not gradients, so that it need not stand in their order. Null: one rank.
+  // For everything but gradients, whose order it is then independent of. Null: one rank.
   const std::shared_ptr<ProcessGroup> control_;
   Reducer reducer_;
 };

@@ -8,7 +8,7 @@
 namespace lockstep::dist {
 namespace {
 
-// The sum as a binary tree: nodes 0 to n - 1 are its leaves, node n + i is what add i makes. -1:
+// The sum as a binary tree: nodes 0 to n - 1 are its leaves, node n + i is the result of add i. -1:
 // none.
 struct Tree {
   std::vector<int64_t> parent, sibling;
@@ -32,7 +32,7 @@ Tree MakeTree(const std::vector<AddPair>& adds) {
   return tree;
 }
 
-// What a rank does, and the nodes that its terms are.
+// A rank's micro-steps, and the nodes that are its terms.
 std::pair<FixedOrderPlan::Rank, std::vector<int64_t>> PlanRank(
     const Tree& tree, const std::vector<int64_t>& micro_batches) {
   FixedOrderPlan::Rank rank;
@@ -41,7 +41,7 @@ std::pair<FixedOrderPlan::Rank, std::vector<int64_t>> PlanRank(
     if (free.empty()) free.push_back(rank.buffers++);
     FixedOrderPlan::MicroStep step{.micro_batch = m, .buffer = free.back()};
     free.pop_back();
-    // Addition commutes, so what is newest takes the older sums up, and nothing is moved.
+    // Addition commutes, so older sums can be added to the newest buffer, and nothing is moved.
     int64_t node = m;
     while (true) {
       const auto other = std::find(nodes.begin(), nodes.end(), tree.sibling[node]);
@@ -62,7 +62,7 @@ std::pair<FixedOrderPlan::Rank, std::vector<int64_t>> PlanRank(
 
 void CheckCounts(int64_t micro_batches, int64_t ranks) {
   LS_CHECK(ranks >= 1 && micro_batches >= ranks, "a step of ", micro_batches,
-           " micro-batches cannot be shared out over ", ranks,
+           " micro-batches cannot be distributed over ", ranks,
            " ranks, each of which needs at least one: use fewer ranks, or more micro-batches "
            "(ReducerOptions::micro_batches)");
 }
@@ -125,7 +125,7 @@ FixedOrderPlan PlanFixedOrder(const Assignment& assignment) {
       if (i < of_rank.size()) row_of[of_rank[i]] = plan.rows++;
     }
   }
-  // What was added up by a rank has a row already; the rest is added in the sum's own order.
+  // Sums made by a rank already have a row; the rest is added in the sum's own order.
   std::vector<int64_t> node_of(all);
   int64_t node = std::ssize(all);
   for (const auto& [to, from] : adds) {

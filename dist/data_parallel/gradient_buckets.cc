@@ -30,12 +30,12 @@ GradientBuckets::GradientBuckets(Parameters parameters, std::span<const int64_t>
     }
     purposes_.push_back(std::make_shared<const std::string>(PurposeOf(b)));
     for (int64_t buffer = 0; buffer < buffers; ++buffer) {
-      // Zeros, so that padding is and stays finite.
+      // Zeros, so that padding stays finite.
       const Tensor whole = Tensor::Zeros({plan.numel}, plan.dtype, plan.device);
       for (size_t i = 0; i < plan.items.size(); ++i) {
         const Tensor& value = parameters_[plan.items[i]]->value();
         const int64_t size = SizeOf(plan.dtype);
-        // A storage of its own, because a lane works on the whole at the same time.
+        // A separate storage, because a lane works on the whole bucket at the same time.
         slices_[buffer][plan.items[i]] =
             Tensor::FromStorage(whole.storage().Slice(plan.offsets[i] * size, value.numel() * size),
                                 plan.dtype, value.shape());
@@ -79,7 +79,7 @@ void GradientBuckets::Begin() {
 
 int64_t GradientBuckets::MarkReady(size_t p) {
   LS_CHECK(!ready_[p], "the gradient of '", parameters_[p]->name(),
-           "' became ready twice in one backward: do two threads run backward through it?");
+           "' became ready twice in one backward: are two threads running backward through it?");
   ready_[p] = true;
   --pending_[bucket_of_[p]];
   while (complete_ < size() && pending_[complete_] == 0) ++complete_;

@@ -58,7 +58,7 @@ class ThreadLane : public Lane {
       } catch (...) {
         error = std::current_exception();
       }
-      job = nullptr;  // what it holds dies before anyone is told
+      job = nullptr;  // release what it holds before reporting
       lock.lock();
       busy_ = false;
       if (error) {
@@ -84,7 +84,7 @@ class StreamLane : public Lane {
   ~StreamLane() override {
     try {
       backend_.Synchronize(stream_);
-    } catch (...) {  // whoever waits for what it computed hears of it
+    } catch (...) {  // whatever waits for its result gets the error
     }
   }
 

@@ -39,11 +39,12 @@ Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> pa
   for (const auto& p : parameters_) {
     LS_CHECK(p->value().device() == device, "the parameter '", p->name(), "' is on ",
              p->value().device(), ", but gradients are summed on ", device,
-             ": materialise the model there before data parallelism begins");
+             ": materialise the model there before making it data parallel");
   }
   const bool ordered = options_.sum == GradientSum::kOrdered;
-  LS_CHECK(!ordered || !options_.hook,
-           "a hook for buckets goes with dist.reduction=fast: the ordered sum does its own");
+  LS_CHECK(
+      !ordered || !options_.hook,
+      "a bucket hook needs dist.reduction=fast: the ordered sum has its own way to sum buckets");
   if (options_.micro_batches == 0) options_.micro_batches = ranks();
   const auto assign = ordered ? AssignSubtrees : AssignInTurn;
   const Assignment assignment = assign(options_.micro_batches, ranks());
@@ -66,7 +67,7 @@ Reducer::~Reducer() {
   for (const auto& p : parameters_) p->leaf().RemoveObserver(this);
 }
 
-// ---- The plan. ----
+// ---- The plan ----
 
 void Reducer::MakePlan(const BackwardPlan& plan) {
   std::vector<int64_t> position(parameters_.size(), -1);
@@ -74,12 +75,12 @@ void Reducer::MakePlan(const BackwardPlan& plan) {
     const auto it = index_.find(plan.leaves[i].get());
     if (it != index_.end()) position[it->second] = static_cast<int64_t>(i);
   }
-  // Rank 0's order, so that all have the same buckets even if one of them skips a layer.
+  // Use rank 0's order, so that all ranks have the same buckets even if one skips a layer.
   if (group_) position = GatherValues(*group_, position)[0];
   std::vector<int64_t> order(parameters_.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(order.size() - 1 - i);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    // What has no place comes last, as it stands: the reverse of the model's order.
+    // Parameters that rank 0's backward skips come last, in the reverse of the model's order.
     if (position[a] < 0 || position[b] < 0) return position[a] >= 0 && position[b] < 0;
     return position[a] < position[b];
   });
@@ -89,38 +90,40 @@ void Reducer::MakePlan(const BackwardPlan& plan) {
                                 .multiple = 64 * ranks()},
                    plan_ ? mine().buffers : 1);
   for (int64_t b = 0; b < buckets_->size(); ++b) {
-    Given& given = given_.emplace_back();
+    Contribution& contribution = contributions_.emplace_back();
     int64_t chunks = 0;
     for (const int64_t buffer : plan_ ? mine().terms : std::vector<int64_t>{0}) {
-      given.terms.push_back(buckets_->whole(b, buffer));
+      contribution.terms.push_back(buckets_->whole(b, buffer));
       for (const int64_t p : buckets_->plans()[b].items) {
-        given.parts.push_back(buckets_->slice(p, buffer));
-        chunks += GradNormChunks(given.parts.back());
+        contribution.parts.push_back(buckets_->slice(p, buffer));
+        chunks += GradNormChunks(contribution.parts.back());
       }
     }
     if (ranks() > 1) {
-      given.square_sums = Tensor::Zeros({chunks}, DType::kF64, given.terms[0].device());
+      contribution.square_sums =
+          Tensor::Zeros({chunks}, DType::kF64, contribution.terms[0].device());
     }
   }
 }
 
-// ---- A backward. ----
+// ---- A backward ----
 
 void Reducer::CheckBegin() const {
   LS_CHECK(!in_backward_,
-           "a backward begins within another one through parameters of the same Reducer");
+           "backward was called within another backward through parameters of the same Reducer");
   if (plan_) {
     const int64_t planned = std::ssize(micro_order_);
     LS_CHECK(micro_ < planned && (no_sync_ == 0) == (micro_ == planned - 1),
              "the ordered sum was planned for ", planned,
-             " backwards a step, all but the last under NoSync; backward ", micro_ + 1, " of this ",
-             "step is ", no_sync_ > 0 ? "" : "not ", "under NoSync");
+             " backwards per step, all but the last under NoSync; backward ", micro_ + 1,
+             " of this ", "step is ", no_sync_ > 0 ? "" : "not ", "under NoSync");
   }
   if (micro_ > 0) return;
   for (const auto& p : parameters_) {
-    LS_CHECK(!p->grad().defined(), "the parameter '", p->name(),
-             "' already has a gradient as the step begins: call ZeroGrad after each update, and "
-             "before data parallelism begins");
+    LS_CHECK(
+        !p->grad().defined(), "the parameter '", p->name(),
+        "' already has a gradient at the start of the step: call ZeroGrad after each update, and "
+        "before making the model data parallel");
   }
 }
 
@@ -134,17 +137,17 @@ void Reducer::BeginMicroStep() {
   buckets_->WriteTo(micro_step_->buffer);
 }
 
-// What is right in one process, and silently wrong in several.
+// Refuses what is right in one process but silently wrong in several.
 void Reducer::CheckShares(const BackwardPlan& plan) const {
   LS_CHECK(
       !plan.default_root_grad, "gradients are summed over the ", ranks(),
-      " ranks, so that the gradient of a mean would be ", ranks(),
+      " ranks, so the gradient of a mean would be ", ranks(),
       " times too large: make the loss a sum, and divide by the samples (or tokens) of all ranks "
       "at its root:\n"
       "  Backward(loss, Tensor::Full({}, 1.0 / samples_of_all_ranks, DType::kF32, device));");
   LS_CHECK(!DrewWithoutFirstSample(), "rank ", group_->rank(),
            " drew the same dropout masks as the ",
-           "other ranks: say which samples of the step it has, such as\n"
+           "other ranks: say which samples of the step it has, as in\n"
            "  const auto training = optimizer.BeginStep(state, step, learning_rate,\n"
            "                                            {.first_sample = rank * batch_size});");
 }
@@ -202,16 +205,17 @@ void Reducer::MarkReady(size_t p) {
 }
 
 void Reducer::Launch(int64_t bucket) {
-  Given& given = given_[bucket];
-  lanes_->Launch(bucket, buckets_->purpose(bucket), given.terms, [this, bucket, &given] {
-    AddUp(bucket);
-    if (ranks() == 1) return;
-    grad_norm_square_sums(CurrentStream(given.square_sums.device()), given.parts,
-                          given.square_sums);
-  });
+  Contribution& contribution = contributions_[bucket];
+  lanes_->Launch(bucket, buckets_->purpose(bucket), contribution.terms,
+                 [this, bucket, &contribution] {
+                   AddUp(bucket);
+                   if (ranks() == 1) return;
+                   grad_norm_square_sums(CurrentStream(contribution.square_sums.device()),
+                                         contribution.parts, contribution.square_sums);
+                 });
 }
 
-// Adds the buffers that the micro-step takes up, by the ordered sum.
+// For the ordered sum: adds the micro-step's take_up buffers to its own.
 void Reducer::AddUp(int64_t bucket) {
   if (!micro_step_) return;
   const Tensor& to = buckets_->whole(bucket, micro_step_->buffer);
@@ -234,7 +238,7 @@ void Reducer::FinishSync() {
   LS_INVARIANT(launched_ == buckets_->size(), launched_, " of ", buckets_->size(),
                " buckets were launched");
   times_ = lanes_->Finish();
-  ended_well_ = true;  // what is thrown from here on is thrown by all ranks
+  ended_well_ = true;  // from here on, all ranks throw the same errors
   ResolveUses();
   Reset();
 }
@@ -264,11 +268,11 @@ void Reducer::ResolveUses() {
     }
   }
   if (missing.empty()) return;
-  Disagree(*group_,
-           StrCat("no gradient in this step for the parameter ", missing,
-                  others > 0 ? StrCat(" and for ", others, " more") : "",
-                  ": it took no part in the loss there. If that is meant, name it in "
-                  "ReducerOptions::conditional; otherwise use it, or SetTrainable(false)"));
+  ThrowReplicaError(
+      *group_, StrCat("no gradient in this step for the parameter ", missing,
+                      others > 0 ? StrCat(" and for ", others, " more") : "",
+                      ": it took no part in the loss there. If that is intended, name it in "
+                      "ReducerOptions::conditional; otherwise use it, or SetTrainable(false)"));
 }
 
 void Reducer::OnError() noexcept {
@@ -285,15 +289,15 @@ void Reducer::Reset() {
 
 void Reducer::Join() {
   try {
-    LS_CHECK(micro_ == 0 && no_sync_ == 0, "Join comes in place of a step's backwards, after ",
-             micro_, " of them");
+    LS_CHECK(micro_ == 0 && no_sync_ == 0,
+             "Join replaces all of a step's backwards, but was called after ", micro_, " of them");
     micro_ = std::ssize(micro_order_) - 1;
     if (!buckets_) MakePlan({});
     for (const auto& p : parameters_) p->leaf().ZeroGrad();
     BeginMicroStep();
     micro_step_ = nullptr;
-    for (const Given& given : given_) {
-      for (const Tensor& term : given.terms) term.Fill(0);
+    for (const Contribution& contribution : contributions_) {
+      for (const Tensor& term : contribution.terms) term.Fill(0);
     }
     std::fill(uses_.begin(), uses_.end(), uint8_t{kJoined});
     BeginSync();
@@ -308,12 +312,12 @@ void Reducer::Join() {
 std::string Reducer::LocateNonFinite() {
   if (!group_ || ranks() == 1) return "";
   int64_t bad = -1;
-  for (size_t b = 0; b < given_.size(); ++b) {
+  for (size_t b = 0; b < contributions_.size(); ++b) {
     const std::vector<int64_t>& items = buckets_->plans()[b].items;
-    const std::vector<double> sums = given_[b].square_sums.ToVector<double>();
+    const std::vector<double> sums = contributions_[b].square_sums.ToVector<double>();
     size_t chunk = 0;
-    for (size_t i = 0; i < given_[b].parts.size() && bad < 0; ++i) {
-      for (int64_t n = GradNormChunks(given_[b].parts[i]); n > 0; --n) {
+    for (size_t i = 0; i < contributions_[b].parts.size() && bad < 0; ++i) {
+      for (int64_t n = GradNormChunks(contributions_[b].parts[i]); n > 0; --n) {
         if (!std::isfinite(sums[chunk++])) bad = items[i % items.size()];
       }
     }

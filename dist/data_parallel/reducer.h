@@ -1,4 +1,4 @@
-// Sums gradients over the ranks while backward goes on.
+// Sums gradients over the ranks while backward runs.
 #pragma once
 
 #include <functional>
@@ -20,57 +20,56 @@ enum class GradientSum {
 };
 
 struct ReducerOptions {
-  int64_t first_bucket_bytes = 1 << 20;  // and of the last (BucketLimits)
+  int64_t first_bucket_bytes = 1 << 20;  // also the last one's (BucketLimits)
   int64_t bucket_bytes = 0;              // 0: DefaultBucketBytes (dist/data_parallel/bucket_plan.h)
   GradientSum sum = GradientSum::kFast;
-  // On the host: how many buckets are summed at the same time, each lane by a group of its own, so
-  // that messages of one use the link while another adds or waits for its thread's turn. 0: 2, or 1
-  // for a hook of one's own, since that may talk to groups of its own.
+  // On the host: how many buckets are summed at the same time, each in a lane with its own group,
+  // so that one lane's messages use the link while another adds or waits to be scheduled. 0: 2, or
+  // 1 with a custom hook, which may use groups of its own.
   int64_t lanes = 0;
-  // Of a step, on all ranks together; 0: one a rank. Reducer::micro_order says which are this
-  // rank's.
+  // Per step, on all ranks together; 0: one per rank. Reducer::micro_order lists this rank's.
   int64_t micro_batches = 0;
-  // Instead of LibrarySum, for kFast: how a bucket is summed. Each lane has a copy.
+  // For kFast: how a bucket is summed, instead of by LibrarySum. Each lane has a copy.
   BucketHook hook = {};
-  // Parameters for which it returns true may have no gradient, on some or all ranks, in a step
-  // (mixtures of experts, layers that are skipped). Where no rank has one, it stays undefined.
+  // Parameters for which it returns true may lack a gradient in a step on some or all ranks
+  // (mixtures of experts, skipped layers). If no rank has one, the gradient stays undefined.
   std::function<bool(const Parameter&)> conditional = {};
-  // Told of each span as it ends: of buckets on their lane's thread, of the wait on the caller's;
-  // one at a time.
+  // Called for each span as it ends, one at a time: for a bucket on its lane's thread, for the wait
+  // on the caller's.
   std::function<void(const CommunicationSpan&)> on_span = {};
 };
 
-// How many lanes a Reducer of these options has.
+// How many lanes a Reducer with these options has.
 int64_t LaneCount(const ReducerOptions& options, int64_t ranks, Device device);
 
 // Data parallelism as an observer of backward: models and the engine know nothing of it. Gradients
 // are written into slices of buckets, which are planned when the first backward begins, in the
 // order in which its leaves will become ready (rank 0's, on every rank). Once all gradients of a
-// bucket are there, and all buckets before it were launched, it is summed in a lane, bucket b in
-// lane b modulo their number, while backward goes on. When backward returns, each gradient is the
-// sum over all ranks: divide the loss by the global number of tokens or samples before it.
+// bucket are ready and all earlier buckets have been launched, it is summed in a lane (bucket b in
+// lane b modulo their number) while backward continues. When backward returns, each gradient is the
+// sum over all ranks: divide the loss by the global number of tokens or samples beforehand.
 //
-// The gradients of a step must be cleared (ZeroGrad) before the next. A parameter that takes no
-// part in a step on some rank is an error on every rank, naming it, after all communication has
-// ended: nothing hangs. If backward itself throws, the group is aborted, so that the other ranks
-// throw too. Then the reducer is of no use any more, nor is the group.
+// The gradients of a step must be cleared (ZeroGrad) before the next. If a parameter takes no part
+// in a step on some rank, every rank throws an error that names it, after all communication has
+// ended, so nothing hangs. If backward itself throws, the group is aborted, so that the other ranks
+// throw too; reducer and group are then unusable.
 //
 // Gradients of bf16 and f16 parameters are f32, as the sums are. Buckets take as many bytes as the
-// gradients; kOrdered several times as many where a rank has several micro-batches, about the
+// gradients. With kOrdered and several micro-batches per rank they take a multiple, about the
 // logarithm of their number (but see AssignSubtrees).
 class Reducer : public BackwardObserver {
  public:
-  // Watches the trainable ones among the parameters, which have memory on the group's device. A
-  // null group is a single rank. Nobody else calls the group, which outlives the reducer, while a
-  // backward runs. Collective, as is the destructor: lanes have duplicates of the group, and a rank
-  // that ends while others go on is named by them at once. Throws ArgumentError.
+  // Observes the trainable parameters, which must be materialised on the group's device. A null
+  // group means a single rank. The group must outlive the reducer, and nothing else may call it
+  // while a backward runs. Collective, as is the destructor: lanes have duplicates of the group,
+  // and a rank that ends while others continue is named by them at once. Throws ArgumentError.
   Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> parameters,
           ReducerOptions options);
   ~Reducer() override;
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Backwards in its scope only add to this rank's gradients (gradient accumulation).
+  // Within its scope, backwards only add to this rank's gradients (gradient accumulation).
   class NoSync {
    public:
     explicit NoSync(Reducer& reducer) : reducer_(reducer) { ++reducer_.no_sync_; }
@@ -82,20 +81,20 @@ class Reducer : public BackwardObserver {
     Reducer& reducer_;
   };
 
-  // Takes part in the sums of a step without a micro-batch of its own: for ranks that have run out
-  // of data while others have not. Afterwards the gradients are the sums of the others.
+  // Takes part in the sums of a step without contributing a micro-batch, for ranks that run out of
+  // data before others. Afterwards the gradients are the sums of the others.
   void Join();
 
   // This rank's micro-batches of a step, of micro_batches() on all ranks, in the order in which it
-  // must compute them. In kFast m is rank m modulo ranks's, as they stand; kOrdered gives each rank
-  // as much of the sum's tree as it can (AssignSubtrees). Other ranks may have one more, or one
-  // fewer.
+  // must compute them. With kFast, rank m modulo the number of ranks computes micro-batch m, in
+  // ascending order; kOrdered gives each rank as much of the sum's tree as possible
+  // (AssignSubtrees). Other ranks may have one more or one fewer.
   const std::vector<int64_t>& micro_order() const { return micro_order_; }
   int64_t micro_batches() const { return options_.micro_batches; }
 
-  // Collective, after a step whose gradients are not finite: on which ranks they were not before
-  // the sum, and the first such parameter of each: "rank 1 ('h.0.mlp.c_fc.weight')". Empty if
-  // there is none.
+  // Collective, after a step with non-finite gradients: the ranks whose gradients were already
+  // non-finite before the sum, with each one's first such parameter: "rank 1
+  // ('h.0.mlp.c_fc.weight')". Empty if there are none.
   std::string LocateNonFinite();
 
   // In the order in which they are launched; empty before the first backward.
@@ -117,8 +116,8 @@ class Reducer : public BackwardObserver {
  private:
   // How a rank used a parameter in a step.
   enum Use : uint8_t { kUnused, kUsed, kJoined };
-  // What this rank gave to a bucket's sum.
-  struct Given {
+  // What this rank contributes to a bucket's sum.
+  struct Contribution {
     std::vector<Tensor> terms;
     std::vector<Tensor> parts;  // the gradients in them
     Tensor square_sums;         // of the parts before the sum, per chunk
@@ -150,14 +149,14 @@ class Reducer : public BackwardObserver {
   std::vector<int64_t> micro_order_;
   std::unordered_map<const Leaf*, size_t> index_;  // of parameters_
 
-  // From the first backward on.
+  // Set by the first backward.
   std::optional<GradientBuckets> buckets_;
-  std::vector<Given> given_;  // per bucket
+  std::vector<Contribution> contributions_;  // per bucket
 
-  // Of the step under way.
+  // State of the current step.
   int no_sync_ = 0;
   int64_t micro_ = 0;  // backwards so far
-  // That this backward is; null: kFast, or none of ours.
+  // This backward's; null: kFast, or Join.
   const FixedOrderPlan::MicroStep* micro_step_ = nullptr;
   bool in_backward_ = false, sync_ = false, ended_well_ = false;
   std::vector<uint8_t> uses_;  // Use, per parameter

@@ -6,7 +6,7 @@ namespace lockstep::dist {
 
 ReducerMemory PlanReducerMemory(std::span<const std::shared_ptr<Parameter>> parameters,
                                 const ReducerOptions& options, int64_t ranks, Device device) {
-  // They become ready from the last to the first, as a rule.
+  // Parameters usually become ready from the last to the first.
   std::vector<BucketItem> items;
   for (size_t i = parameters.size(); i-- > 0;) {
     if (!parameters[i]->trainable()) continue;
@@ -17,8 +17,8 @@ ReducerMemory PlanReducerMemory(std::span<const std::shared_ptr<Parameter>> para
   memory.buckets = PlanBuckets(items, {.first_bytes = options.first_bucket_bytes,
                                        .bytes = options.bucket_bytes,
                                        .multiple = 64 * ranks});
-  // Of each bucket in a lane. The host's own sum has the parts of all ranks, a GPU's none; Bf16Sum
-  // a part in bf16 each way, and the parts in f32.
+  // Per bucket. LibrarySum holds the parts of all ranks on the host, nothing on a GPU; Bf16Sum
+  // holds bf16 copies for sending and receiving, and the parts in f32.
   double worth = options.hook ? 2 : device.is_cpu() ? 1 : 0;
   if (options.sum == GradientSum::kOrdered) {
     const FixedOrderPlan plan =

@@ -1,4 +1,4 @@
-// What a Reducer will take, before there is one: for plans.
+// The memory that a Reducer will take, for planning before there is one.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,15 @@
 namespace lockstep::dist {
 
 struct ReducerMemory {
-  std::vector<Bucket> buckets;  // the gradients are slices of them, and all there from the start on
-  int64_t buffers = 1;          // of each bucket: above 1 for kOrdered with several micro-steps
-  // Where buckets are exchanged and added: in the lanes, as much as each one's largest bucket
-  // needs.
+  std::vector<Bucket> buckets;  // gradients are slices of these, all allocated up front
+  int64_t buffers = 1;          // per bucket; above 1 for kOrdered with several micro-steps
+  // For exchanging and adding buckets: each lane needs as much as its largest bucket does.
   int64_t staging_bytes = 0;
 };
 
-// Of a Reducer with these options on each of `ranks` ranks, whose parameters are to be on `device`
-// (they may be on the meta device). A hook is taken for Bf16Sum. What NCCL takes for itself, some
-// hundred MiB, is not in it.
+// For a Reducer with these options on each of `ranks` ranks, whose parameters will be on `device`
+// (they may still be on the meta device). Assumes that a hook is Bf16Sum. Excludes the few hundred
+// MiB that NCCL takes for itself.
 ReducerMemory PlanReducerMemory(std::span<const std::shared_ptr<Parameter>> parameters,
                                 const ReducerOptions& options, int64_t ranks, Device device);
 

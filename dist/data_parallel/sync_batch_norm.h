@@ -9,12 +9,12 @@
 
 namespace lockstep::dist {
 
-// From now on every nn::BatchNorm below `module` (and itself) computes the statistics of all ranks'
-// batches together, forward and backward, as one process with the whole batch does
-// (kernels/batch_norm/batch_norm.h says when to the bit). Returns how many there are. All ranks
-// must run these layers in the same order. Parameters, buffers and their names stay.
+// From now on every nn::BatchNorm in `module` computes statistics over all ranks' batches together,
+// forward and backward, as one process with the whole batch would (kernels/batch_norm/batch_norm.h
+// says when to the bit). Returns the number of these layers. All ranks must run them in the same
+// order. Parameters, buffers and their names are unchanged.
 //
-// Collective: makes a group of its own, named `name`, because backward exchanges statistics while
+// Collective: creates a separate group, named `name`, because backward exchanges statistics while
 // gradients are being summed.
 int64_t ConvertSyncBatchNorm(Module& module, ProcessGroup& group,
                              const std::string& name = "batch_norm");

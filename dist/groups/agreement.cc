@@ -22,7 +22,7 @@ std::vector<std::vector<T>> Gather(ProcessGroup& group, std::span<const T> value
   return rows;
 }
 
-// Ranks by what they have, the most common first; of equally common ones that of the lowest rank.
+// Groups ranks by value, the most common value first; ties go to the value of the lowest rank.
 template <class T>
 std::vector<std::pair<T, std::vector<int>>> Parties(const std::vector<T>& values) {
   std::vector<std::pair<T, std::vector<int>>> parties;
@@ -42,7 +42,7 @@ std::vector<std::pair<T, std::vector<int>>> Parties(const std::vector<T>& values
 
 // "is A on ranks 0 and 2, B on rank 1"
 template <class T>
-std::string WhoHasWhat(const std::vector<T>& values) {
+std::string DescribeByRank(const std::vector<T>& values) {
   std::string text;
   for (const auto& [value, ranks] : Parties(values)) {
     text += StrCat(text.empty() ? "" : ", ", value, " on ", ListRanks(ranks));
@@ -55,14 +55,14 @@ bool AllEqual(const std::vector<T>& values) {
   return std::all_of(values.begin(), values.end(), [&](const T& v) { return v == values[0]; });
 }
 
-// Of lists of hashes: the first position where ranks differ, which is the end of the shortest if
-// they agree so far; -1 if all are the same.
+// The first position at which the ranks' lists of hashes differ; the end of the shortest list if
+// they agree up to there; -1 if all are the same.
 struct Difference {
   int64_t at = -1;
   bool same_length = true;
 };
 Difference FirstDifference(ProcessGroup& group, const std::vector<int64_t>& hashes) {
-  // Fixed sizes first: a length that differs would itself be a mismatch.
+  // Compare a digest of fixed size first: gathering lists of different lengths would be a mismatch.
   uint64_t total = 0;
   for (const int64_t h : hashes) total = HashCombine(total, static_cast<uint64_t>(h));
   const int64_t digest[] = {static_cast<int64_t>(hashes.size()), static_cast<int64_t>(total)};
@@ -88,7 +88,7 @@ int64_t HashText(const std::string& text) {
 
 }  // namespace
 
-void Disagree(ProcessGroup& group, const std::string& message) {
+void ThrowReplicaError(ProcessGroup& group, const std::string& message) {
   try {
     group.Barrier()->Synchronize();
   } catch (const Error&) {
@@ -119,7 +119,8 @@ void CheckEqual(ProcessGroup& group, const std::string& what, int64_t value) {
   std::vector<int64_t> values;
   for (const auto& row : GatherValues(group, std::span(&value, 1))) values.push_back(row[0]);
   if (AllEqual(values)) return;
-  Disagree(group, StrCat(what, " is ", WhoHasWhat(values), ": it must be the same on every rank"));
+  ThrowReplicaError(
+      group, StrCat(what, " is ", DescribeByRank(values), ": it must be the same on every rank"));
 }
 
 void CheckSameShape(ProcessGroup& group, const Module& module) {
@@ -137,12 +138,12 @@ void CheckSameShape(ProcessGroup& group, const Module& module) {
   if (at < 0) return;
   const auto have =
       GatherTexts(group, at < std::ssize(texts) ? texts[static_cast<size_t>(at)] : "nothing more");
-  Disagree(group, StrCat("the ranks' models differ: ", WhoHasWhat(have), " (place ", at,
-                         " of the model); all ranks must build the same model"));
+  ThrowReplicaError(group, StrCat("the ranks' models differ: ", DescribeByRank(have), " (entry ",
+                                  at, " of the model); all ranks must build the same model"));
 }
 
 void BroadcastTensors(ProcessGroup& group, std::span<const Tensor> tensors, int root) {
-  // In flight together; what does not lie on the group's device, or not in one piece, as a copy.
+  // All in flight at once; tensors on another device, or not contiguous, are sent as copies.
   std::vector<std::pair<Tensor, WorkPtr>> sent;
   for (const Tensor& t : tensors) {
     const Tensor whole = t.Detach().To(group.device()).Contiguous();
@@ -168,7 +169,8 @@ void CheckSameBits(ProcessGroup& group, const std::string& what,
   const auto [at, same_length] = FirstDifference(group, hashes);
   if (at < 0) return;
   if (!same_length) {
-    Disagree(group, StrCat(what, " are not as many on all ranks; this one has ", hashes.size()));
+    ThrowReplicaError(
+        group, StrCat(what, " differ in number between ranks; this one has ", hashes.size()));
   }
   std::vector<int64_t> values;
   int64_t differing = 0;
@@ -187,13 +189,14 @@ void CheckSameBits(ProcessGroup& group, const std::string& what,
     odd.insert(odd.end(), parties[p].second.begin(), parties[p].second.end());
   }
   std::sort(odd.begin(), odd.end());
-  Disagree(group,
-           StrCat(what, " are not the same on all ranks: '", tensors[static_cast<size_t>(at)].first,
-                  "' of ", ListRanks(odd), " is not that of ", ListRanks(parties[0].second),
-                  parties[0].second.size() == odd.size() ? " (who is right cannot be told)" : "",
-                  differing > 1 ? StrCat("; so are ", differing - 1, " more") : "",
-                  ". The replicas are out of step: a memory fault, or something that only some "
-                  "ranks did; go back to the last good checkpoint"));
+  ThrowReplicaError(
+      group,
+      StrCat(what, " are not the same on all ranks: '", tensors[static_cast<size_t>(at)].first,
+             "' of ", ListRanks(odd), " differs from that of ", ListRanks(parties[0].second),
+             parties[0].second.size() == odd.size() ? " (which is right is unknown)" : "",
+             differing > 1 ? StrCat("; so do ", differing - 1, " more") : "",
+             ". The replicas are out of step: a memory fault, or something that only some "
+             "ranks did; go back to the last good checkpoint"));
 }
 
 void CheckGradients(ProcessGroup& group, const Module& module) {

@@ -1,5 +1,5 @@
-// What ranks must agree on, compared: shapes at the start, values at any time. All of these are
-// collective: every rank of the group calls them at the same point, and where ranks differ, every
+// Checks that ranks agree: on shapes at the start, on values at any time. All of these are
+// collective: every rank of the group must call them at the same point, and if ranks differ, every
 // rank throws the same ReplicaError.
 #pragma once
 
@@ -14,13 +14,13 @@
 
 namespace lockstep::dist {
 
-// Ranks differ where they must not. what() names what differs, the ranks and what to do.
+// Ranks differ where they must not. what() names the difference, the ranks and a remedy.
 class ReplicaError : public Error {
  public:
   using Error::Error;
 };
 
-// The values of all ranks, in the order of the ranks. Every rank gives equally many.
+// The values of all ranks, in rank order. Every rank must pass the same number of values.
 std::vector<std::vector<int64_t>> GatherValues(ProcessGroup& group,
                                                std::span<const int64_t> values);
 std::vector<std::vector<double>> GatherValues(ProcessGroup& group, std::span<const double> values);
@@ -29,30 +29,30 @@ std::vector<std::vector<double>> GatherValues(ProcessGroup& group, std::span<con
 std::vector<std::string> GatherTexts(ProcessGroup& group, const std::string& text,
                                      int64_t limit = 256);
 
-// Throws unless `value` is the same everywhere: "batches per epoch is 100 on ranks 0 and 2, 99 on
-// rank 1". For what would otherwise let one rank wait for the others forever.
+// Throws unless `value` is the same on all ranks: "batches per epoch is 100 on ranks 0 and 2, 99 on
+// rank 1". For differences that would otherwise leave one rank waiting for the others forever.
 void CheckEqual(ProcessGroup& group, const std::string& what, int64_t value);
 
-// Throws, naming the first that differs, unless all ranks have parameters and buffers of the same
+// Throws, naming the first difference, unless all ranks have parameters and buffers of the same
 // names, shapes, dtypes and trainability, in the same order.
 void CheckSameShape(ProcessGroup& group, const Module& module);
 
-// Overwrites the tensors of all ranks by those of `root`. Same shapes everywhere.
+// Overwrites the tensors of all ranks with those of `root`. Shapes must be the same on all ranks.
 void BroadcastTensors(ProcessGroup& group, std::span<const Tensor> tensors, int root = 0);
 
 // Throws unless the tensors have the same bits on all ranks. Names the first tensor that differs,
-// the ranks that are alone with theirs, and how many more there are; `what` begins the sentence, as
-// in "the weights after step 100".
+// the ranks that deviate, and how many more tensors differ; `what` begins the sentence, as in "the
+// weights after step 100".
 void CheckSameBits(ProcessGroup& group, const std::string& what,
                    std::span<const std::pair<std::string, Tensor>> tensors);
 
-// The gradient-sync check of data-parallel tutorials: after a backward that communicated, all ranks
-// must have the same gradients. Parameters without a gradient count as such.
+// Throws unless all ranks have the same gradients, as they must after a backward that communicated.
+// A parameter must have a gradient on all ranks or on none.
 void CheckGradients(ProcessGroup& group, const Module& module);
 
-// Throws ReplicaError: for what all ranks have found, and throw at the same place. Whoever is first
-// would end its group, and cut off the call by which others are about to find out: hence a barrier,
-// whose own end does not matter.
-[[noreturn]] void Disagree(ProcessGroup& group, const std::string& message);
+// Throws a ReplicaError that all ranks have found, and throw, at the same point. It first waits at
+// a barrier, whose outcome does not matter: otherwise the first rank to throw would end its group
+// and cut off the call by which the others are about to find out.
+[[noreturn]] void ThrowReplicaError(ProcessGroup& group, const std::string& message);
 
 }  // namespace lockstep::dist

@@ -87,9 +87,10 @@ void CheckHistory(ProcessGroup& control, const Collective& c, uint64_t hash, con
     logs[r] = FlightLog::FromValues(values.data() + r * FlightLog::kValues, FlightLog::kValues);
   }
   CompareLogs(logs);
-  throw MismatchError(StrCat("the ranks' calls differ before the last ", FlightLog::kDepth,
-                             " ahead of ", Describe(c), "; dist.check=full finds where"),
-                      {});
+  throw MismatchError(
+      StrCat("the ranks' calls differ, but not among the last ", FlightLog::kDepth, " before ",
+             Describe(c), "; dist.check=full finds the first difference"),
+      {});
 }
 
 std::vector<PairTraffic> TrafficOf(const std::vector<Transfer>& transfers, int size) {
@@ -114,8 +115,8 @@ void ComparePair(const Collective& c, int rank, int peer, const PairTraffic& min
   const auto compare = [&](int from, int to, int64_t sent, int64_t taken, bool same) {
     if (same && sent == taken) return;
     const std::string what =
-        sent == taken ? " elements, which takes as many of other dtypes or in other tensors"
-                      : StrCat(" elements, which takes ", taken);
+        sent == taken ? " elements, which expects as many but of other dtypes or in other tensors"
+                      : StrCat(" elements, which expects ", taken);
     throw MismatchError(StrCat(Name(c.kind), ": rank ", from, " sends rank ", to, " ", sent, what),
                         {std::min(rank, peer), std::max(rank, peer)});
   };

@@ -1,6 +1,6 @@
-// Whether ranks call the same, for groups that do not find out by themselves: over another group of
-// the same ranks, on the host, of which each of these is a call. They throw MismatchError on the
-// ranks that can see it.
+// Checks that ranks make the same call, for groups that cannot tell by themselves. Each check is a
+// call of a host group over the same ranks, and throws MismatchError on the ranks that can see a
+// difference.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,19 @@
 
 namespace lockstep::dist {
 
-// All ranks.
+// Compares the calls of all ranks.
 void CheckCollective(ProcessGroup& control, const Collective& c);
-// Of an all_to_all: what rank p gets is what it expects.
+// Compares the counts of an all_to_all: each rank must get what it expects.
 void CheckParts(ProcessGroup& control, const Collective& c, std::span<const int64_t> input_counts,
                 std::span<const int64_t> output_counts);
-// This rank and its peers.
+// Compares the transfers of this rank and its peers.
 void CheckTransfers(ProcessGroup& control, const Collective& c,
                     const std::vector<Transfer>& transfers);
-// All ranks' hashes of all calls so far; the logs, which each rank has, tell the first difference.
+// Compares all ranks' hashes of their calls so far; if they differ, the logs show the first
+// difference.
 void CheckHistory(ProcessGroup& control, const Collective& c, uint64_t hash, const FlightLog& log);
 
-// What the transfers move between this rank and each other, by rank.
+// The traffic between this rank and each other one, by rank.
 std::vector<PairTraffic> TrafficOf(const std::vector<Transfer>& transfers, int size);
 // Throws unless `theirs`, the peer's view of it, is the mirror image of `mine`.
 void ComparePair(const Collective& c, int rank, int peer, const PairTraffic& mine,

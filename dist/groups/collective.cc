@@ -106,19 +106,20 @@ std::string LikelyMistake(const std::map<int, Collective>& calls) {
     roots.insert(c.root);
   }
   if (!left.empty() && left.size() < calls.size()) {
-    return StrCat(
-        ListRanks(left), " ended while others go on: with less data? Give all ranks as ",
-        "many steps (CheckEqual before the loop), or let the others end by Reducer::Join");
+    return StrCat(ListRanks(left),
+                  " ended while others continue: with less data? Give all ranks the ",
+                  "same number of steps (CheckEqual before the loop), or call Reducer::Join on "
+                  "those that end early");
   }
   if (kinds.size() > 1) {
-    // Who is alone, where that can be told.
+    // Name the rank that deviates, if only one does.
     for (const auto& [kind, ranks] : kinds) {
       if (ranks.size() > 1 || calls.size() < 3) continue;
-      return StrCat("is there a collective that rank ", ranks[0], " alone calls or leaves out, as ",
+      return StrCat("is there a collective that only rank ", ranks[0], " calls or skips, as ",
                     "inside `if (rank == ", ranks[0], ")`? All ranks must make every call");
     }
-    return "is one of them inside an `if` on the rank, as `if (rank == 0)`? All ranks must make "
-           "every call";
+    return "is one of them inside an `if` on the rank, such as `if (rank == 0)`? All ranks must "
+           "make every call";
   }
   if (dtypes.size() > 1) return "do all ranks run with the same precision, and the same build?";
   if (counts.size() > 1) {
@@ -130,7 +131,7 @@ std::string LikelyMistake(const std::map<int, Collective>& calls) {
 }
 
 uint64_t Extend(uint64_t hash, const Collective& c) {
-  // FNV-1a over 64-bit words, with the finaliser of splitmix64 after each: words of small numbers
+  // FNV-1a over 64-bit words, each followed by the finaliser of splitmix64, since small numbers
   // differ in few bits.
   for (const int64_t value : ToValues(c)) {
     hash = (hash ^ static_cast<uint64_t>(value)) * 0x100000001b3u;

@@ -1,4 +1,4 @@
-// What one operation of a process group is, as ranks compare it and errors name it.
+// The description of a process group's operation that ranks compare and errors show.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ enum class CollectiveKind : uint8_t {
   kAllToAll,
   kExchange,  // sends and receives
   kBarrier,
-  kLeave,  // a rank's group is being destroyed
+  kLeave,  // the rank's group is being destroyed
 };
 
 // "all_reduce", "reduce_scatter", ...
@@ -39,10 +39,10 @@ struct Collective {
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kU8;
   int root = 0;
-  // Elements: of the tensor (all_reduce, broadcast), or of one rank's part (reduce_scatter,
-  // all_gather, all_to_all; -1 where the parts differ).
+  // The number of elements of the tensor (all_reduce, broadcast) or of one rank's part
+  // (reduce_scatter, all_gather, all_to_all; -1 if the parts differ).
   int64_t count = 0;
-  // From 1, counted by each rank.
+  // Counts from 1 on each rank.
   int64_t sequence = 0;
 
   bool operator==(const Collective&) const = default;
@@ -51,27 +51,26 @@ struct Collective {
 // "all_reduce #7 (f32[1024], sum)", "broadcast #3 (i64[2], from rank 0)", "barrier #2"
 std::string Describe(const Collective& c);
 
-// As numbers, for those who compare or send it; FromValues gives nothing for values that no
-// collective has.
+// Conversion to and from numbers, for comparing and sending; nullopt for values that no collective
+// has.
 inline constexpr size_t kCollectiveValues = 6;
 std::array<int64_t, kCollectiveValues> ToValues(const Collective& c);
 std::optional<Collective> CollectiveFromValues(std::span<const int64_t> values);
 
-// What usually makes ranks call such different things, as a sentence to put behind the error: a
-// collective inside `if (rank == 0)`, less data on one rank, another configuration. "" where
-// nothing comes to mind.
+// A sentence to append to the error that says what usually makes ranks' calls differ in this way: a
+// collective inside `if (rank == 0)`, less data on one rank, another configuration. "" if there is
+// no typical cause.
 std::string LikelyMistake(const std::map<int, Collective>& calls);
 
-// "rank 1", "ranks 0, 2 and 3", of many "... and 5 more".
+// "rank 1", "ranks 0, 2 and 3"; long lists end in "and 5 more".
 std::string ListRanks(std::span<const int> ranks);
 
-// The arrangement that kinds, order, dtypes and counts of a sequence of calls amount to: equal
-// sequences have equal hashes.
+// Extends the hash of a sequence of calls by one more: equal sequences have equal hashes.
 uint64_t Extend(uint64_t hash, const Collective& c);
 
-// An operation that did not happen, on every rank of the group that can still be reached. what()
-// names the rank that says it, the group, the operation with its sequence number, the cause and the
-// ranks at fault. The group is of no use after it: its calls throw the same cause.
+// An operation failed, on every rank of the group that can still be reached. what() names the rank
+// that throws, the group, the operation with its sequence number, the cause and the ranks at fault.
+// The group is unusable afterwards: its calls throw the same cause.
 class CollectiveError : public Error {
  public:
   enum class Cause {
@@ -79,7 +78,7 @@ class CollectiveError : public Error {
     kTimeout,   // ranks did not take part in time
     kLostRank,  // a rank's process or connection is gone
     kAborted,   // a rank gave up: Abort, or its group was destroyed by an exception
-    kCorrupt,   // a message did not come as it was sent
+    kCorrupt,   // a message was corrupted on the way
   };
 
   CollectiveError(const std::string& what, Cause cause, int rank, Collective operation,
@@ -91,7 +90,7 @@ class CollectiveError : public Error {
         culprits_(std::move(culprits)) {}
 
   Cause cause() const { return cause_; }
-  int rank() const { return rank_; }  // that throws
+  int rank() const { return rank_; }  // the one that throws
   const Collective& operation() const { return operation_; }
   int64_t sequence() const { return operation_.sequence; }
   // Ranks at fault, ascending; empty if unknown.

@@ -20,8 +20,8 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
-// Gloo multiplies what it is told by five while it connects.
-constexpr int kGloosFactor = 5;
+// Gloo multiplies its timeout by five while it connects.
+constexpr int kGlooTimeoutFactor = 5;
 
 // Gloo's view of a store.
 class GlooStore : public gloo::rendezvous::Store {
@@ -35,7 +35,7 @@ class GlooStore : public gloo::rendezvous::Store {
   }
   std::vector<char> get(const std::string& key) override {
     const auto value = store_.Get(prefix_ + key, timeout_);
-    if (!value) throw StoreError(StrCat("rank ", key, " did not come in time"));
+    if (!value) throw StoreError(StrCat("rank ", key, " did not connect in time"));
     return {value->begin(), value->end()};
   }
   void wait(const std::vector<std::string>& keys) override {
@@ -43,7 +43,7 @@ class GlooStore : public gloo::rendezvous::Store {
   }
   void wait(const std::vector<std::string>& keys, const milliseconds&) override { wait(keys); }
 
-  void DeleteWhatWasSet() {
+  void DeleteKeys() {
     for (const std::string& key : set_) store_.Delete(key);
   }
 
@@ -54,22 +54,21 @@ class GlooStore : public gloo::rendezvous::Store {
   std::vector<std::string> set_;
 };
 
-// Threads made meanwhile interrupt nobody when they wake. Gloo's would interrupt a thread that
-// holds the lock of a connection, and then try that lock, again and again, until its time slice is
-// over: milliseconds of a core that computes, for each message.
-class ThreadsThatInterruptNobody {
+// Threads created in this scope do not preempt others when they wake. Gloo's thread would preempt
+// one that holds a connection's lock and then spin on that lock until its time slice is over: for
+// each message, milliseconds of a core that should compute.
+class BatchSchedulingScope {
  public:
-  // Whoever chose another policy keeps it.
-  ThreadsThatInterruptNobody()
-      : changed_(sched_getscheduler(0) == SCHED_OTHER && Choose(SCHED_BATCH)) {}
-  ~ThreadsThatInterruptNobody() {
+  // Leaves a policy that the user chose unchanged.
+  BatchSchedulingScope() : changed_(sched_getscheduler(0) == SCHED_OTHER && Choose(SCHED_BATCH)) {}
+  ~BatchSchedulingScope() {
     if (changed_) Choose(SCHED_OTHER);
   }
-  ThreadsThatInterruptNobody(const ThreadsThatInterruptNobody&) = delete;
-  ThreadsThatInterruptNobody& operator=(const ThreadsThatInterruptNobody&) = delete;
+  BatchSchedulingScope(const BatchSchedulingScope&) = delete;
+  BatchSchedulingScope& operator=(const BatchSchedulingScope&) = delete;
 
  private:
-  // For this thread, from which new ones inherit it.
+  // Sets this thread's policy, which new threads inherit.
   static bool Choose(int policy) {
     const sched_param priority = {};
     return sched_setscheduler(0, policy, &priority) == 0;
@@ -92,22 +91,22 @@ class GlooTransport : public Transport {
       if (address.interface.empty()) attributes.hostname = address.host;
       std::shared_ptr<gloo::transport::Device> device;
       {
-        const ThreadsThatInterruptNobody here;
+        const BatchSchedulingScope here;
         device = gloo::transport::tcp::CreateDevice(attributes);
       }
       context_ = std::make_shared<gloo::rendezvous::Context>(rank, size);
-      context_->setTimeout(timeout / kGloosFactor + milliseconds(1));
+      context_->setTimeout(timeout / kGlooTimeoutFactor + milliseconds(1));
       GlooStore gloo_store(*store_, name + "/gloo/", timeout);
       context_->connectFullMesh(gloo_store, device);
-      // Now that all are connected, addresses are of no use, and would mislead a later group of the
+      // Once all are connected, the addresses are useless, and would mislead a later group of the
       // same name.
       MeetAll(Clock::now() + timeout);
-      gloo_store.DeleteWhatWasSet();
+      gloo_store.DeleteKeys();
     } catch (const StoreError&) {
       throw;
     } catch (const std::exception& error) {
-      throw StoreError(
-          StrCat("rank ", rank, ", group '", name, "': the ranks cannot connect: ", error.what()));
+      throw StoreError(StrCat("rank ", rank, ", group '", name,
+                              "': the ranks could not connect: ", error.what()));
     }
   }
 
@@ -119,10 +118,11 @@ class GlooTransport : public Transport {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       for (const Incoming& m : incoming) Add(&receiving_, m.peer, m.data, m.bytes);
-      // Gloo only reads it.
+      // Gloo only reads the data.
       for (const Outgoing& m : outgoing) Add(&sending_, m.peer, const_cast<void*>(m.data), m.bytes);
     }
-    // The others get theirs although one is gone: they are not to take this rank for it.
+    // Keep exchanging with the others if a peer is gone, so that they do not take this rank for
+    // lost.
     std::optional<TransportError> lost;
     const auto begin = [&](int peer, const auto& f) {
       try {
@@ -148,7 +148,7 @@ class GlooTransport : public Transport {
   }
 
   void Close() override {
-    // Takes the locks of the thread that moves the bytes.
+    // Not under mutex_: it takes the locks of the thread that moves the bytes.
     context_->closeConnections();
     Forget();
   }
@@ -162,7 +162,7 @@ class GlooTransport : public Transport {
   void Extend(Deadline deadline) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     extended_ = std::max(extended_, deadline);
-    AbortWaits();  // which begin again, with the time that is left now
+    AbortWaits();  // they restart with the time that is now left
   }
 
   std::unique_ptr<Transport> Duplicate(const std::string& name) override {
@@ -170,7 +170,7 @@ class GlooTransport : public Transport {
   }
 
  private:
-  // Returns once all ranks have come here.
+  // A barrier of all ranks.
   void MeetAll(Deadline deadline) {
     std::vector<char> bytes(static_cast<size_t>(size()) + 1);
     std::vector<Outgoing> outgoing;
@@ -183,7 +183,7 @@ class GlooTransport : public Transport {
     try {
       GlooTransport::Run(outgoing, incoming, deadline);
     } catch (...) {
-      GlooTransport::Close();  // so that nobody writes into `bytes` any more
+      GlooTransport::Close();  // so that nothing writes into `bytes` any more
       throw;
     }
   }
@@ -219,7 +219,7 @@ class GlooTransport : public Transport {
     return std::chrono::duration_cast<milliseconds>(std::max(deadline, extended_) - Clock::now());
   }
 
-  // wait(time left) is false where it was aborted.
+  // wait(time left) returns false if it was aborted.
   template <class F>
   void WaitFor(Pending* p, Deadline deadline, const F& wait) {
     while (!p->done) {
@@ -236,8 +236,8 @@ class GlooTransport : public Transport {
     } catch (const TransportError&) {
       throw;
     } catch (const std::exception& error) {
-      // Gloo's exceptions have no base but this one. When a wait is over, Gloo closes all
-      // connections; what had come before still counts.
+      // Gloo's exceptions share no other base class. When a wait times out, Gloo closes all
+      // connections; messages that had arrived before still count.
       if (Left(deadline) <= milliseconds(2)) ThrowTimeout();
       throw TransportError(TransportError::Cause::kLostRank, Ended(peer),
                            StrCat("its connection ended (", error.what(), ")"));
@@ -265,13 +265,14 @@ class GlooTransport : public Transport {
     std::set<int> peers;
     const auto check = [&](const Pending& p, bool receiving) {
       if (p.done) return;
-      const auto came = [&] {
+      const auto arrived = [&] {
         return receiving ? p.buffer->waitRecv(nullptr, milliseconds(1))
                          : p.buffer->waitSend(nullptr, milliseconds(1));
       };
       try {
-        // The first answer is no wherever AbortWaits was since, whether or not the message came.
-        if (!came() && !came()) peers.insert(p.peer);
+        // After AbortWaits the first answer is false whether or not the message arrived, so ask
+        // twice.
+        if (!arrived() && !arrived()) peers.insert(p.peer);
       } catch (const std::exception&) {
         peers.insert(p.peer);
       }
@@ -289,13 +290,13 @@ class GlooTransport : public Transport {
   const GlooAddress address_;
   const milliseconds timeout_;
   std::shared_ptr<gloo::rendezvous::Context> context_;
-  // Messages to and from each rank so far: Gloo's slots.
+  // The number of messages to and from each rank so far, used as Gloo's slots.
   std::vector<uint64_t> sent_, received_;
 
   std::mutex mutex_;
   bool interrupted_ = false;
   Deadline extended_ = Deadline::min();
-  // Changed under the lock, by the thread in Run.
+  // Changed only by the thread in Run, under the lock.
   std::vector<Pending> receiving_, sending_;
 };
 
@@ -304,7 +305,7 @@ class GlooTransport : public Transport {
 std::unique_ptr<Transport> MakeGlooTransport(Store& store, const std::string& name, int rank,
                                              int size, const GlooAddress& address,
                                              milliseconds timeout) {
-  // Gloo writes to sockets of ranks that may be gone: that must be an error, not the end of the
+  // Gloo writes to sockets of ranks that may be gone, which must cause an error, not end the
   // process.
   std::signal(SIGPIPE, SIG_IGN);
   return std::make_unique<GlooTransport>(store.Clone(), name, rank, size, address, timeout);

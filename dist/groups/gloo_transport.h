@@ -11,13 +11,13 @@
 namespace lockstep::dist {
 
 struct GlooAddress {
-  // A network interface ("eth0"), or else an address of this machine.
+  // A network interface ("eth0"); if empty, `host`, an address of this machine, counts.
   std::string interface;
   std::string host = "127.0.0.1";
 };
 
-// Connects each rank with each other one; collective. Keys of the store begin with `name`, which no
-// other transport has. StoreError if the ranks do not connect in time.
+// Connects every pair of ranks; collective. Its keys in the store begin with `name`, which must be
+// unique. Throws StoreError if the ranks do not connect in time.
 std::unique_ptr<Transport> MakeGlooTransport(Store& store, const std::string& name, int rank,
                                              int size, const GlooAddress& address,
                                              std::chrono::milliseconds timeout);

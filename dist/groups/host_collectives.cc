@@ -10,7 +10,7 @@
 namespace lockstep::dist {
 namespace {
 
-// Up to here a second round trip costs more than sending everything to everybody.
+// Up to this size a second round trip costs more than sending everything to all ranks.
 constexpr int64_t kAtOnce = 16 * 1024;  // bytes
 // Scratch memory per rank.
 constexpr int64_t kChunk = 4 * 1024 * 1024;  // bytes
@@ -19,7 +19,7 @@ struct Range {
   int64_t begin, count;
 };
 
-// Part `index` of n elements cut into `parts`: sizes differ by one at most.
+// Part `index` of n elements cut into `parts`, whose sizes differ by at most one.
 Range PartOf(int64_t n, int parts, int index) {
   const int64_t base = n / parts, rest = n % parts;
   return {base * index + std::min<int64_t>(index, rest), base + (index < rest ? 1 : 0)};
@@ -66,7 +66,7 @@ void HostCollectives::CompareHashes(std::span<const Transport::Outgoing> outgoin
     if (hash(data, bytes) == their_hashes_[i]) continue;
     throw TransportError(TransportError::Cause::kCorrupt, {peer},
                          StrCat("a message of ", bytes, " bytes from rank ", peer, " to rank ",
-                                rank(), " did not come as it was sent"));
+                                rank(), " was corrupted on the way"));
   }
 }
 
@@ -171,7 +171,7 @@ void HostCollectives::AllGather(DType dtype, const void* input, void* output, in
 void HostCollectives::Broadcast(void* data, int64_t bytes, int root, Deadline deadline) {
   auto* const all = static_cast<std::byte*>(data);
   const bool in_parts = size() > 2 && bytes > kAtOnce;
-  // In parts, everybody passes on a part: the root sends the bytes once or twice, not W - 1 times.
+  // Every rank passes on a part, so the root sends the bytes once or twice, not W - 1 times.
   const auto part = [&](int p) { return in_parts ? PartOf(bytes, size(), p) : Range{0, bytes}; };
   for (int p = 0; p < size(); ++p) {
     if (rank() == root && p != root) Send(p, all + part(p).begin, part(p).count);

@@ -22,10 +22,10 @@ namespace {
 
 using Clock = Work::Clock;
 
-// How long a rank waits for what the others know, before it says who is to blame.
-constexpr auto kPositionsAreThere = 2 * FailureBoard::kBeat;
-constexpr auto kLossesAreThere = std::chrono::milliseconds(1500);
-constexpr auto kOthersHaveSaid = std::chrono::seconds(3);
+// How long a rank waits for the others' information before it names the ranks at fault.
+constexpr auto kPositionDelay = 2 * FailureBoard::kBeat;
+constexpr auto kLostRanksDelay = std::chrono::milliseconds(1500);
+constexpr auto kOtherReportsDelay = std::chrono::seconds(3);
 
 class HostGroup : public ProcessGroup {
  public:
@@ -55,7 +55,7 @@ class HostGroup : public ProcessGroup {
         HostGroup::Leave()->Synchronize();
         board_.Leave();
       } catch (const Error&) {
-        // The others were told, and throw; whoever leaves does not mind.
+        // The others were told, and throw; it does not matter to a rank that leaves.
       }
     }
     {
@@ -68,7 +68,7 @@ class HostGroup : public ProcessGroup {
 
   Device device() const override { return kCpu; }
 
-  // Each call is compared, so that a barrier says it all.
+  // Every call is compared, so a barrier is enough.
   void CheckInStep() override { Barrier()->Synchronize(); }
 
   void Abort(const std::string& reason) override {
@@ -85,7 +85,7 @@ class HostGroup : public ProcessGroup {
   std::shared_ptr<ProcessGroup> Duplicate(const std::string& name) override {
     GroupOptions options = this->options();
     options.name = name;
-    // Nothing of this group is under way while the transport makes another of itself.
+    // The transport may only be duplicated while none of the group's operations is in progress.
     CheckInStep();
     return MakeHostGroup(transport_->Duplicate(name), *store_, options, status());
   }
@@ -135,13 +135,13 @@ class HostGroup : public ProcessGroup {
         const std::lock_guard<std::mutex> lock(mutex_);
         busy_ = failure.has_value();
       }
-      // The tensors are given back before anyone hears that it is done.
+      // Release the tensors before reporting that the operation is done.
       item->call = {};
       item->work->End({begin, Clock::now()}, std::move(failure));
     }
   }
 
-  // What went wrong, here or before.
+  // Runs the call; returns the failure, if any, of this call or an earlier one.
   std::optional<Failure> RunOrFail(const Call& call) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -160,15 +160,15 @@ class HostGroup : public ProcessGroup {
       mine.reason = e.what();
     } catch (const TransportError& e) {
       Explain(e, call.collective, &mine);
-      // First the reason, for the others to hear.
-      Failure failure = Settle(mine);
+      // Post the reason before the connections close.
+      Failure failure = ResolveFailure(mine);
       transport_->Close();
       return failure;
     } catch (const std::exception& e) {
       mine.culprits = {rank()};
       mine.reason = StrCat("rank ", rank(), " failed: ", e.what());
     }
-    return Settle(mine);
+    return ResolveFailure(mine);
   }
 
   void Explain(const TransportError& e, const Collective& c, Failure* failure) {
@@ -182,10 +182,10 @@ class HostGroup : public ProcessGroup {
       case TransportError::Cause::kTimeout:
         failure->cause = CollectiveError::Cause::kTimeout;
         board_.ShareLost({});
-        WaitForFailure(kPositionsAreThere);
+        WaitForFailure(kPositionDelay);
         verdict = ExplainTimeout(board_.Positions(), size(), c, rank(), e.peers, options().timeout);
         verdict.reason += board_.PauseClause();
-        if (verdict.others_know_better) WaitForFailure(kOthersHaveSaid);
+        if (verdict.others_know_better) WaitForFailure(kOtherReportsDelay);
         break;
       case TransportError::Cause::kCorrupt:
         failure->cause = CollectiveError::Cause::kCorrupt;
@@ -197,11 +197,11 @@ class HostGroup : public ProcessGroup {
     failure->reason = std::move(verdict.reason);
   }
 
-  // The connections that have ended, by the rank that says so: those of all ranks, unless some have
-  // nothing to say.
+  // The connections that have ended, by the rank that reports them. Waits a moment for all ranks'
+  // reports.
   std::map<int, std::vector<int>> ShareLost(const std::vector<int>& mine) {
     board_.ShareLost(mine);
-    const auto deadline = Clock::now() + kLossesAreThere;
+    const auto deadline = Clock::now() + kLostRanksDelay;
     std::map<int, std::vector<int>> lost;
     do {
       lost = board_.Lost();
@@ -209,14 +209,14 @@ class HostGroup : public ProcessGroup {
       const bool by_timeout = std::any_of(mine.begin(), mine.end(), [&](int peer) {
         return lost.contains(peer) && lost[peer].empty();
       });
-      // It is about to say whom it has waited for.
-      if (by_timeout) WaitForFailure(kPositionsAreThere + 2 * kOthersHaveSaid);
+      // That peer timed out, and is about to report which ranks it waited for.
+      if (by_timeout) WaitForFailure(kPositionDelay + 2 * kOtherReportsDelay);
     } while (std::ssize(lost) < size() && Clock::now() < deadline &&
              !WaitForFailure(std::chrono::milliseconds(20)));
     return lost;
   }
 
-  // Returns early, and true, where a failure is known already.
+  // Returns true as soon as a failure is known, false after `at_most`.
   bool WaitForFailure(std::chrono::milliseconds at_most) {
     std::unique_lock<std::mutex> lock(mutex_);
     return changed_.wait_for(lock, at_most, [this] { return failure_.has_value(); });
@@ -227,7 +227,7 @@ class HostGroup : public ProcessGroup {
     return {running_, collectives_.step(), busy_};
   }
 
-  // The timeout does not run while a rank has declared a pause.
+  // Suspends the timeout while a rank has declared a pause.
   void AllowForPause() {
     const auto half = options().timeout / 2;
     {
@@ -241,13 +241,14 @@ class HostGroup : public ProcessGroup {
       const std::lock_guard<std::mutex> lock(mutex_);
       waiting_since_ = Clock::now();
     }
-    TellOfPause(options(), *status(), rank(), *pause);
+    ReportPause(options(), *status(), rank(), *pause);
   }
 
   FlightRecorder* recorder() const { return options().recorder.get(); }
 
-  // What counts: what was known before, then what any rank has said first, then mine.
-  Failure Settle(const Failure& mine) {
+  // The failure that counts: one known before, else the first that any rank posts, which may be
+  // `mine`.
+  Failure ResolveFailure(const Failure& mine) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) return *failure_;
@@ -257,12 +258,12 @@ class HostGroup : public ProcessGroup {
     return *failure_;
   }
 
-  // From any thread.
+  // Any thread may call it.
   void Learn(const Failure& failure) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) return;
-      // Whoever leaves does not mind that the others, or the store, are gone.
+      // To a rank that leaves it does not matter that the others, or the store, are gone.
       if (!leaving_) status()->Learn(name(), failure);
       failure_ = failure;
     }
@@ -285,7 +286,7 @@ class HostGroup : public ProcessGroup {
         traffic.push_back({call.input_counts[p], call.output_counts[p], 0, 0});
       }
     }
-    collectives_.Agree(c, peers, traffic, deadline);
+    collectives_.CheckCall(c, peers, traffic, deadline);
     void* const out = call.output.defined() ? call.output.raw_data() : nullptr;
     const void* const in = call.input.defined() ? call.input.raw_data() : nullptr;
     switch (c.kind) {
@@ -320,8 +321,8 @@ class HostGroup : public ProcessGroup {
       }
     }
     const auto traffic = TrafficOf(call.transfers, size());
-    collectives_.Agree(call.collective, std::vector<int>(peers.begin(), peers.end()), traffic,
-                       deadline);
+    collectives_.CheckCall(call.collective, std::vector<int>(peers.begin(), peers.end()), traffic,
+                           deadline);
     collectives_.Exchange(outgoing, incoming, deadline);
   }
 
@@ -333,10 +334,10 @@ class HostGroup : public ProcessGroup {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Item> queue_;
-  Collective running_;  // or, unless busy_, the last that ran
+  Collective running_;  // the last one that ran, unless busy_
   std::string purpose_running_;
   bool busy_ = false;
-  Clock::time_point waiting_since_;  // the call that runs, but for pauses
+  Clock::time_point waiting_since_;  // start of the running call, or its last pause
   std::atomic<bool> leaving_{false};
   std::optional<Failure> failure_;
   bool stop_ = false;

@@ -9,8 +9,8 @@
 
 namespace lockstep::dist {
 
-// Of CPU tensors. The ranks of the transport meet on the store, of which the group makes handles of
-// its own; keys begin with the group's name. `status`: see ProcessGroup.
+// A group for CPU tensors. The transport's ranks meet on the store, of which the group makes its
+// own handles; its keys begin with the group's name. `status`: see ProcessGroup.
 std::shared_ptr<ProcessGroup> MakeHostGroup(std::unique_ptr<Transport> transport, Store& store,
                                             const GroupOptions& options,
                                             std::shared_ptr<RankStatus> status = nullptr);

@@ -7,7 +7,7 @@
 namespace lockstep::dist {
 namespace {
 
-// Sums of signed integers wrap around only in their unsigned twins.
+// Signed integers are summed as unsigned ones, for which overflow is defined.
 template <class T>
 struct Computed {
   using type = T;
@@ -31,7 +31,7 @@ C Combine(C a, C b) {
       return a + b;
     }
   } else {
-    // The first NaN stays; a NaN that comes later replaces a number.
+    // The first NaN stays; a later NaN replaces a number.
     const bool take = op == ReduceOp::kMax ? a < b : b < a;
     if constexpr (std::is_floating_point_v<C>) {
       return a != a ? a : (take || b != b) ? b : a;
@@ -44,7 +44,7 @@ C Combine(C a, C b) {
 template <ReduceOp op, class T>
 void Reduce(std::span<const void* const> inputs, void* output, int64_t n) {
   using C = typename Computed<T>::type;
-  constexpr int64_t kBlock = 1024;  // stays in the first-level cache
+  constexpr int64_t kBlock = 1024;  // fits in the L1 cache
   std::array<C, kBlock> sum;
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t count = std::min(kBlock, n - begin);

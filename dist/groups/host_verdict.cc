@@ -8,7 +8,7 @@
 namespace lockstep::dist {
 namespace {
 
-// How far a rank is: the number of its call, and the exchange of messages in it that it waits for.
+// How far a rank is: the number of its call, and the message exchange within it.
 using Place = std::pair<int64_t, int64_t>;
 
 Place PlaceOf(const CallPosition& p) {
@@ -38,7 +38,7 @@ Verdict ExplainTimeout(const std::map<int, CallPosition>& positions, int size, c
   for (int r = 0; r < size; ++r) {
     const CallPosition& p = at[r];
     const bool waits = std::find(waited_for.begin(), waited_for.end(), r) != waited_for.end();
-    // Exchanges have numbers of their own, which say nothing about how far a rank is.
+    // Exchanges have separate numbers, which do not tell how far a rank is.
     if (is_exchange || p.call.kind == CollectiveKind::kExchange) {
       if (r != reporter && waits) {
         absent.push_back(r);
@@ -62,7 +62,7 @@ Verdict ExplainTimeout(const std::map<int, CallPosition>& positions, int size, c
   if (!ahead.empty()) {
     return {
         ahead,
-        StrCat("nothing that ", ListRanks(ahead), " sent came to ", ListRanks(behind), " within ",
+        StrCat("nothing that ", ListRanks(ahead), " sent reached ", ListRanks(behind), " within ",
                Seconds(timeout), ", though all ranks are in the call: is ", "the network cut?"),
         std::find(behind.begin(), behind.end(), reporter) == behind.end()};
   }
@@ -89,7 +89,7 @@ Verdict ExplainLost(const std::map<int, std::vector<int>>& lost) {
   if (!silent.empty()) culprits = silent;
   if (culprits.size() == 2 && most == 1) {
     return {culprits, StrCat("the connection between ranks ", culprits[0], " and ", culprits[1],
-                             " ended, though both live: is the network cut?")};
+                             " ended, though both are alive: is the network cut?")};
   }
   std::set<int> others;
   for (const int c : culprits) others.insert(ends[c].begin(), ends[c].end());

@@ -1,4 +1,4 @@
-// Which rank is at fault where messages did not come: pure functions of what the ranks know.
+// Which rank is at fault when messages do not arrive: pure functions of what the ranks know.
 #pragma once
 
 #include <chrono>
@@ -13,19 +13,19 @@ namespace lockstep::dist {
 struct Verdict {
   std::vector<int> culprits;  // ascending
   std::string reason;
-  // Other ranks wait, too, and know better: those that are further behind.
+  // Ranks further behind are waiting too, and have better information.
   bool others_know_better = false;
 };
 
-// Why `c` has not ended on `reporter`, which waits for messages of `waited_for`, within `timeout`.
-// Ranks that have not come to the call are to blame; where all have, those whose messages did not
-// reach the ranks that are furthest behind. What `positions` lacks has called nothing.
+// Why `c` did not end within `timeout` on `reporter`, which waits for messages from `waited_for`.
+// At fault are the ranks that have not reached the call or, if all have, those whose messages did
+// not reach the ranks that are furthest behind. Ranks missing in `positions` have called nothing.
 Verdict ExplainTimeout(const std::map<int, CallPosition>& positions, int size, const Collective& c,
                        int reporter, const std::vector<int>& waited_for,
                        std::chrono::milliseconds timeout);
 
-// Who is gone, from the connections that have ended: those that each rank has lost, by the rank. It
-// is at an end of most of them; of two such ends, the one that says nothing.
+// Which ranks are gone, given the connections that each rank has lost, by rank: those that are an
+// end of the most lost connections; among these, the ones that reported nothing.
 Verdict ExplainLost(const std::map<int, std::vector<int>>& lost);
 
 }  // namespace lockstep::dist

@@ -1,4 +1,4 @@
-// The Work of operations that a thread of this process runs.
+// The Work of an operation that a thread of this process runs.
 #pragma once
 
 #include <condition_variable>
@@ -20,7 +20,7 @@ class HostWork : public Work {
   void Synchronize() override {
     std::unique_lock<std::mutex> lock(mutex_);
     ended_.wait(lock, [this] { return done_; });
-    // Made here, so that no exception belongs to two threads.
+    // Made here, so that no two threads share an exception.
     if (failure_) throw ErrorOf(*failure_, group_, rank_, operation(), purpose_);
   }
   bool Done() const override {
@@ -33,7 +33,7 @@ class HostWork : public Work {
     return span_;
   }
 
-  // By the thread that runs it, once.
+  // Called once, by the thread that runs the operation.
   void End(const Span& span, std::optional<Failure> failure) {
     const std::lock_guard<std::mutex> lock(mutex_);
     span_ = span;

@@ -10,7 +10,7 @@
 namespace lockstep::dist {
 namespace {
 
-// Whether it is what another rank's error did to this one.
+// Whether another rank's error caused this one.
 bool IsConsequence(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);

@@ -9,14 +9,13 @@
 
 namespace lockstep::dist {
 
-// One group per rank, for CPU tensors; rank r's is to be used, and destroyed, by the thread that
-// plays rank r. They share nothing but what they exchange, so that tests of them are tests of what
-// processes do.
+// One group per rank, for CPU tensors; only the thread that plays rank r may use and destroy rank
+// r's. They share nothing but their messages, so that they behave as processes do.
 std::vector<std::shared_ptr<ProcessGroup>> MakeInProcessGroups(int size,
                                                                const GroupOptions& options = {});
 
-// Runs `body` on a thread per rank and returns when all have ended. A body that throws aborts its
-// group; then the first error that is not the consequence of another rank's is thrown.
+// Runs `body` on one thread per rank and returns when all have ended. A body that throws aborts its
+// group. Rethrows the first error that is not a consequence of another rank's.
 void RunInProcess(int size, const std::function<void(ProcessGroup&)>& body,
                   const GroupOptions& options = {});
 

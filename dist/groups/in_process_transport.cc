@@ -19,7 +19,7 @@ struct Hub {
   const int size;
   std::mutex mutex;
   std::condition_variable changed;
-  // What was sent and not yet fetched, by sender and receiver.
+  // Messages sent but not yet received, by sender and receiver.
   std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> mail;
   std::set<int> gone;
   // Kept by their transports.
@@ -36,7 +36,7 @@ class InProcessTransport : public Transport {
 
   void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
            Deadline deadline) override {
-    // The others get theirs although one is gone: they are not to take this rank for it.
+    // Keep sending to the others if a peer is gone, so that they do not take this rank for lost.
     std::optional<int> lost;
     for (const Outgoing& message : outgoing) {
       if (!Post(message) && !lost) lost = message.peer;
@@ -48,7 +48,7 @@ class InProcessTransport : public Transport {
     for (size_t i = 0; i < incoming.size(); ++i) Fetch(incoming, i, deadline);
   }
 
-  // Messages are copied within Run, so that there is nothing else to do.
+  // Run copies messages, so there is nothing else to do.
   void Close() override {
     const std::lock_guard<std::mutex> lock(hub_->mutex);
     hub_->gone.insert(rank_);
@@ -76,7 +76,7 @@ class InProcessTransport : public Transport {
   }
 
  private:
-  // False if the peer is gone.
+  // Returns false if the peer is gone.
   bool Post(const Outgoing& message) {
     std::vector<std::byte> bytes(static_cast<size_t>(message.bytes));
     if (!bytes.empty()) std::memcpy(bytes.data(), message.data, bytes.size());
@@ -101,7 +101,7 @@ class InProcessTransport : public Transport {
         }
       }
       CheckNotInterrupted();
-      // What was sent before its sender left still counts.
+      // Messages sent before the sender left still count.
       if (mail.empty() || hub_->gone.count(rank_) != 0) ThrowLost(message.peer);
       bytes = std::move(mail.front());
       mail.pop_front();
@@ -117,7 +117,7 @@ class InProcessTransport : public Transport {
       throw TransportError(TransportError::Cause::kInterrupted, {}, "the transport is interrupted");
     }
   }
-  // The connection between this rank and the peer ends with either.
+  // The connection ends when either of this rank and the peer does.
   bool IsLost(int peer) const {
     return hub_->gone.count(peer) != 0 || hub_->gone.count(rank_) != 0;
   }

@@ -8,7 +8,7 @@
 
 namespace lockstep::dist {
 
-// One transport per rank. A rank that destroys its own is lost to the others.
+// One transport per rank. To the others, a rank that destroys its transport is lost.
 std::vector<std::unique_ptr<Transport>> MakeInProcessTransports(int size);
 
 }  // namespace lockstep::dist

@@ -1,5 +1,5 @@
-// NCCL's functions. In a build for real GPUs the library is loaded at the first use, so that
-// programs run where it is not installed; in a simulated build they are tools/cudasim's.
+// NCCL's functions. A build for real GPUs loads the library on first use, so that programs also run
+// where it is not installed; in a simulated build the functions are tools/cudasim's.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -26,7 +26,7 @@ struct NcclApi {
   decltype(&ncclGroupEnd) GroupEnd;
 };
 
-// Throws Error, saying what to install, where there is no libnccl.so.2.
+// Throws Error, saying what to install, if there is no libnccl.so.2.
 const NcclApi& Nccl();
 
 }  // namespace lockstep::dist

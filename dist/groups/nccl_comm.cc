@@ -75,9 +75,9 @@ NcclComm::NcclComm(const ncclUniqueId& id, int rank, int size, Device device,
   cuda::SetDevice(device);
   const ncclResult_t result = Nccl().CommInitRankConfig(&comm_, size, id, rank, &config);
   try {
-    Settle("ncclCommInitRankConfig", result, Clock::now() + timeout);
+    WaitUntilDone("ncclCommInitRankConfig", result, Clock::now() + timeout);
   } catch (const Error&) {
-    // Not even a failed communicator is always made.
+    // After a failure there may be no communicator at all.
     if (comm_ != nullptr) Abort();
     throw;
   }
@@ -88,14 +88,14 @@ NcclComm::~NcclComm() {
   if (comm_ == nullptr) return;
   try {
     cuda::SetDevice(device_);
-    Settle("ncclCommFinalize", Nccl().CommFinalize(comm_), Clock::now() + timeout_);
+    WaitUntilDone("ncclCommFinalize", Nccl().CommFinalize(comm_), Clock::now() + timeout_);
     Nccl().CommDestroy(comm_);
   } catch (const Error&) {
     Nccl().CommAbort(comm_);
   }
 }
 
-void NcclComm::Settle(const char* what, ncclResult_t result, Clock::time_point deadline) {
+void NcclComm::WaitUntilDone(const char* what, ncclResult_t result, Clock::time_point deadline) {
   auto pause = std::chrono::microseconds(10);
   while (result == ncclInProgress && comm_ != nullptr) {
     if (aborting_) throw Error(StrCat("NCCL: ", what, ": the communicator is being aborted"));
@@ -116,7 +116,7 @@ void NcclComm::Run(const char* what, const F& call) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (comm_ == nullptr) throw Error(StrCat("NCCL: ", what, ": the communicator was aborted"));
   cuda::SetDevice(device_);
-  Settle(what, call(), Clock::now() + timeout_);
+  WaitUntilDone(what, call(), Clock::now() + timeout_);
 }
 
 void NcclComm::AllReduce(const Tensor& tensor, ReduceOp op, Stream stream) {
@@ -178,7 +178,7 @@ std::optional<std::string> NcclComm::AsyncError() {
 }
 
 void NcclComm::Abort() {
-  // Whoever waits for NCCL lets go of the lock.
+  // A thread that waits for NCCL then releases the lock.
   aborting_ = true;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (comm_ == nullptr) return;

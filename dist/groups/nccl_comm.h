@@ -1,4 +1,4 @@
-// A communicator of NCCL that can be ended at any time.
+// An NCCL communicator that can be aborted at any time.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,8 @@
 
 namespace lockstep::dist {
 
-// Thread-safe. Without blocking (NCCL's config.blocking = 0), so that no thread is ever stuck in
-// NCCL. Its own failures throw Error with NCCL's text.
+// Thread-safe. Nonblocking (NCCL's config.blocking = 0), so that no thread is ever stuck in NCCL.
+// Failures of NCCL throw Error with NCCL's text.
 class NcclComm {
  public:
   // `id` is what rank 0's NewId returned. Collective.
@@ -33,7 +33,7 @@ class NcclComm {
   void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream stream);
   void AllGather(const Tensor& input, const Tensor& output, Stream stream);
   void Broadcast(const Tensor& tensor, int root, Stream stream);
-  // Bytes that go to, or come from, a rank; all at once.
+  // Bytes that are sent to, or received from, a rank. Exchange moves all parts at once.
   struct Part {
     Transfer::Direction direction;
     void* data;
@@ -43,17 +43,18 @@ class NcclComm {
   void Exchange(const std::vector<Part>& parts, Stream stream);
 
   Device device() const { return device_; }
-  // What has gone wrong behind the back, if anything: "remote process exited ...".
+  // NCCL's asynchronous error, if any: "remote process exited ...".
   std::optional<std::string> AsyncError();
-  // What is under way ends, with anything in its outputs; other calls throw from now on.
+  // Ends the operations in progress, whose outputs are then undefined; other calls throw from now
+  // on.
   void Abort();
 
  private:
-  // Runs `call` unless aborted, and waits until NCCL is done with what belongs to it on the host.
+  // Runs `call` unless aborted, and waits until NCCL has finished its host-side work.
   template <class F>
   void Run(const char* what, const F& call);
-  void Settle(const char* what, ncclResult_t result,
-              std::chrono::steady_clock::time_point deadline);
+  void WaitUntilDone(const char* what, ncclResult_t result,
+                     std::chrono::steady_clock::time_point deadline);
 
   const Device device_;
   const std::chrono::milliseconds timeout_;
@@ -62,7 +63,7 @@ class NcclComm {
   ncclComm_t comm_ = nullptr;  // null once aborted
 };
 
-// Whether NCCL can reduce it.
+// Whether NCCL can reduce this dtype.
 bool NcclReduces(DType dtype);
 
 }  // namespace lockstep::dist

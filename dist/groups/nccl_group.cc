@@ -21,7 +21,7 @@ namespace {
 
 using Clock = Work::Clock;
 
-// Rank 0's id, by way of the host.
+// Sends rank 0's id to all ranks over the host.
 ncclUniqueId ShareId(ProcessGroup& control) {
   ncclUniqueId id = {};
   if (control.rank() == 0) id = NcclComm::NewId();
@@ -64,7 +64,7 @@ class NcclGroup : public ProcessGroup {
       Abort("its group was destroyed by an exception");
     } else {
       try {
-        // Nobody's communicator ends while others still need it.
+        // No rank's communicator may end while others still need it.
         const Collective leave{CollectiveKind::kLeave, ReduceOp::kSum, DType::kU8, 0, 0,
                                NextSequence()};
         watchdog_.Called(leave);
@@ -72,7 +72,7 @@ class NcclGroup : public ProcessGroup {
         if (last_ != nullptr) last_->Synchronize();
         Compare(leave);
       } catch (const Error&) {
-        // The others hear of it, and whoever leaves does not mind.
+        // The others learn of it; it does not matter to a rank that leaves.
       }
     }
     watchdog_.Stop();
@@ -90,7 +90,7 @@ class NcclGroup : public ProcessGroup {
     DropAnchor();
   }
 
-  // Over the host; the others' watchdogs see it in the log.
+  // Uses the host group; the others' watchdogs see the call in the log.
   WorkPtr Leave() override {
     Note({CollectiveKind::kLeave, ReduceOp::kSum, DType::kU8, 0, 0, NextSequence()}, "");
     return control_->Leave();
@@ -135,11 +135,11 @@ class NcclGroup : public ProcessGroup {
     return work;
   }
 
-  // Counts it, and throws if the group has failed.
+  // Records the call; throws if the group has failed.
   void Note(const Collective& c, const std::string& purpose) {
     if (options().recorder) options().recorder->Submit(name(), c, purpose);
     state_->ThrowIfFailed(c, purpose);
-    // Exchanges are not everybody's.
+    // Not all ranks take part in exchanges.
     if (c.kind != CollectiveKind::kExchange) {
       hash_ = Extend(hash_, c);
       watchdog_.Called(c);
@@ -197,14 +197,14 @@ class NcclGroup : public ProcessGroup {
     return parts;
   }
 
-  // The allocator hands the memory out again only after this stream's work.
+  // Makes the allocator reuse the memory only after this stream's work.
   void KeepAlive(const Call& call) const {
     if (call.input.defined()) call.input.storage().RecordUse(stream_);
     if (call.output.defined()) call.output.storage().RecordUse(stream_);
     for (const Transfer& t : call.transfers) t.tensor.storage().RecordUse(stream_);
   }
 
-  // dist.check=full.
+  // For dist.check=full.
   void CheckCall(const Call& call) {
     const Collective& c = call.collective;
     Guard(c, call.purpose, [&] {
@@ -216,12 +216,12 @@ class NcclGroup : public ProcessGroup {
     });
   }
 
-  // All ranks' calls so far.
+  // Compares all ranks' calls so far.
   void Compare(const Collective& c) {
     Guard(c, "", [&] { CheckHistory(*control_, c, hash_, watchdog_.Log()); });
   }
 
-  // What goes wrong in `f` becomes the group's failure, and is thrown as such.
+  // An error in `f` becomes the group's failure, and is thrown as such.
   template <class F>
   void Guard(const Collective& c, const std::string& purpose, const F& f) {
     Failure failure;
@@ -246,7 +246,7 @@ class NcclGroup : public ProcessGroup {
     state_->ThrowIfFailed(c, purpose);
   }
 
-  // The stream is idle.
+  // Relates the stream to the host's clock. Call it only while the stream is idle.
   void DropAnchor() {
     auto event = std::make_shared<TimedEvent>(stream_);
     Synchronize(stream_.get());

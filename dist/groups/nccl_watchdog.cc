@@ -12,7 +12,7 @@ using std::chrono::milliseconds;
 
 constexpr auto kTick = milliseconds(20);
 constexpr auto kPublish = milliseconds(500);
-// How long others may take to publish what they do.
+// How long others may take to publish their calls.
 constexpr auto kGrace = milliseconds(1500);
 
 }  // namespace
@@ -65,7 +65,7 @@ void NcclWatchdog::Fail(const Failure& failure) {
 
 void NcclWatchdog::Learn(const Failure& failure) {
   if (!leaving_) status_->Learn(options_.name, failure);
-  // First the error, then the end of what waits: nobody takes an aborted result for a good one.
+  // Set the error before aborting, so that no waiter mistakes an aborted result for a good one.
   if (!state_->Set(failure)) return;
   comm_->Abort();
   if (options_.recorder && !leaving_) options_.recorder->Fail(options_.name, failure);
@@ -84,7 +84,7 @@ void NcclWatchdog::Stop() {
 }
 
 void NcclWatchdog::Run() {
-  // A thread that never chose one opens a context on GPU 0.
+  // A thread that never sets a device opens a context on GPU 0.
   LS_CUDA_WARN(cudaSetDevice(comm_->device().index));
   auto next_publish = Clock::now();
   while (!state_->Get()) {
@@ -95,7 +95,7 @@ void NcclWatchdog::Run() {
       std::unique_lock<std::mutex> lock(mutex_);
       if (stopped_.wait_for(lock, kTick, [this] { return stop_; })) break;
       try {
-        while (!under_way_.empty() && under_way_.front()->HasCome()) {
+        while (!under_way_.empty() && under_way_.front()->HasFinished()) {
           if (options_.recorder) {
             options_.recorder->End(options_.name, under_way_.front()->operation());
           }
@@ -103,7 +103,7 @@ void NcclWatchdog::Run() {
           turn_ = Clock::now();
         }
       } catch (const Error&) {
-        // A device that has failed: whoever waits for it hears of that from CUDA.
+        // The device has failed: whatever waits for it gets the error from CUDA.
         return;
       }
       if (!under_way_.empty() && Clock::now() - turn_ > kGrace) {
@@ -125,14 +125,14 @@ void NcclWatchdog::Run() {
         failure.rank = rank_;
         failure.operation = LastCall();
         failure.reason = *error;
-        // Whose process has ended is about to be on the board.
+        // The board is about to name the rank whose process ended.
         std::unique_lock<std::mutex> lock(mutex_);
         stopped_.wait_for(lock, kPublish, [this] { return stop_; });
         lock.unlock();
         Fail(failure);
       }
     } catch (const StoreError&) {
-      // The board hears of it as well.
+      // The board reports it as well.
     }
   }
   try {
@@ -152,12 +152,12 @@ void NcclWatchdog::Publish() {
   posted_.Post(log);
 }
 
-// All ranks have left: nobody asks any more.
+// All ranks have left, so no rank reads the log any more.
 void NcclWatchdog::Unpublish() {
   try {
     posted_.Delete();
   } catch (const StoreError&) {
-    // Then it is gone with the store.
+    // The log is gone with the store.
   }
 }
 
@@ -168,7 +168,7 @@ std::map<int, FlightLog> NcclWatchdog::Logs() {
 }
 
 void NcclWatchdog::CompareWithOthers(const Collective& c, const std::string& purpose) {
-  // Two ranks know from each other what they exchange.
+  // The peers of an exchange compare it themselves.
   if (c.kind == CollectiveKind::kExchange) return;
   std::map<int, Collective> calls;
   for (const auto& [r, log] : Logs()) {
@@ -201,7 +201,7 @@ void NcclWatchdog::AllowForPause() {
     const std::lock_guard<std::mutex> lock(mutex_);
     turn_ = Clock::now();
   }
-  TellOfPause(options_, *status_, rank_, *pause);
+  ReportPause(options_, *status_, rank_, *pause);
 }
 
 void NcclWatchdog::FailForTimeout(const Collective& c, const std::string& purpose) {

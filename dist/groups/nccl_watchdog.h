@@ -1,4 +1,4 @@
-// The thread that ends a communicator of NCCL when something is wrong.
+// The thread that aborts an NCCL communicator when something is wrong.
 #pragma once
 
 #include <atomic>
@@ -15,12 +15,12 @@
 
 namespace lockstep::dist {
 
-// Looks at operations under way, in order: one that has not ended within the timeout, a rank that
-// called something else or has left, an asynchronous error of NCCL, a failure of another rank. Then
-// the communicator is aborted, so that everybody who waits goes on and hears of it.
+// Watches the operations in progress, in order. It aborts the communicator, so that every waiting
+// thread continues and learns of the failure, if an operation has not ended within the timeout, a
+// rank made a different call or has left, NCCL has an asynchronous error, or another rank failed.
 //
-// What each rank has called lies in the store, at most half a second old: so the culprits are known
-// although NCCL does not know them.
+// The store holds each rank's calls, at most half a second old, so the culprits are known although
+// NCCL does not know them.
 class NcclWatchdog {
  public:
   NcclWatchdog(Store& store, int rank, int size, const GroupOptions& options, NcclComm* comm,
@@ -29,18 +29,18 @@ class NcclWatchdog {
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
 
-  // A call that all ranks make.
+  // Records a call that all ranks make.
   void Called(const Collective& c);
   Collective LastCall() const;
   FlightLog Log() const;
-  // After it was submitted.
+  // Call it after the work was submitted.
   void Watch(std::shared_ptr<NcclWork> work);
-  // What fails from now on is not told to the recorder: this rank is about to stop.
+  // Failures are not recorded from now on: this rank is about to stop.
   void Leave() { leaving_ = true; }
 
-  // Tells the others, unless they have failed first, and aborts. Thread-safe.
+  // Posts the failure unless there is one already, and aborts. Thread-safe.
   void Fail(const Failure& failure);
-  // Nobody is told of what happens from now on.
+  // Nothing is reported from now on.
   void Stop();
 
  private:
@@ -70,7 +70,7 @@ class NcclWatchdog {
   FlightLog log_;
   PostedLogs posted_;
   Collective last_call_;
-  // The first one's turn began at turn_.
+  // The turn of the first one began at turn_.
   std::deque<std::shared_ptr<NcclWork>> under_way_;
   Clock::time_point turn_;
 

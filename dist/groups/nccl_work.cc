@@ -72,19 +72,19 @@ void NcclWork::Synchronize() {
   LS_CHECK(!captured_, Describe(operation()),
            " was captured into a graph and has no result of its own; wait for the graph's stream");
   auto pause = std::chrono::microseconds(5);
-  while (!HasCome()) {
+  while (!HasFinished()) {
     state_->ThrowIfFailed(operation(), purpose_);
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::microseconds(500));
   }
-  // An abort, too, lets the event come.
+  // An abort also completes the event.
   state_->ThrowIfFailed(operation(), purpose_);
 }
 
-bool NcclWork::Done() const { return !captured_ && (HasCome() || state_->Get().has_value()); }
+bool NcclWork::Done() const { return !captured_ && (HasFinished() || state_->Get().has_value()); }
 
 std::optional<Work::Span> NcclWork::span() const {
-  if (captured_ || !HasCome() || state_->Get()) return std::nullopt;
+  if (captured_ || !HasFinished() || state_->Get()) return std::nullopt;
   const auto at = [&](const TimedEvent& event) {
     return anchor_.time +
            std::chrono::duration_cast<Clock::duration>(

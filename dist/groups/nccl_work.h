@@ -1,4 +1,4 @@
-// The Work of operations on a CUDA stream.
+// The Work of an operation on a CUDA stream.
 #pragma once
 
 #include <memory>
@@ -12,17 +12,17 @@
 
 namespace lockstep::dist {
 
-// An event of CUDA with its time.
+// A CUDA event with timing.
 class TimedEvent {
  public:
-  explicit TimedEvent(Stream stream);  // recorded there and then
+  explicit TimedEvent(Stream stream);  // records it at once
   ~TimedEvent();
   TimedEvent(const TimedEvent&) = delete;
   TimedEvent& operator=(const TimedEvent&) = delete;
 
   bool Query() const;
   void MakeWait(Stream stream) const;
-  // Milliseconds; both have come.
+  // In milliseconds; both events must have completed.
   double Since(const TimedEvent& other) const;
 
  private:
@@ -30,13 +30,13 @@ class TimedEvent {
   void* event_ = nullptr;
 };
 
-// What a moment of a stream is on the host's clock.
+// A point of a stream, and its time on the host's clock.
 struct Anchor {
   std::shared_ptr<TimedEvent> event;
   Work::Clock::time_point time;
 };
 
-// What a group, its works and its watchdog know of a failure.
+// The failure that a group, its works and its watchdog share.
 class FailureState {
  public:
   FailureState(std::string group, int rank) : group_(std::move(group)), rank_(rank) {}
@@ -45,7 +45,7 @@ class FailureState {
     const std::lock_guard<std::mutex> lock(mutex_);
     return failure_;
   }
-  // False if there is one already.
+  // Returns false if there is one already.
   bool Set(const Failure& failure) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (failure_) return false;
@@ -66,10 +66,10 @@ class FailureState {
 
 class NcclWork : public Work {
  public:
-  // Records its begin on the stream; without it (while a graph is captured) there is no span.
+  // Records the start on the stream, except while a graph is captured; then there is no span.
   NcclWork(const Collective& operation, std::string purpose, Stream stream, const Anchor& anchor,
            bool captured, std::shared_ptr<FailureState> state);
-  // What belongs to it has been submitted.
+  // Call it once the operation's work has been submitted.
   void Submitted();
 
   void Wait() override;
@@ -78,7 +78,7 @@ class NcclWork : public Work {
   std::optional<Span> span() const override;
 
   const std::string& purpose() const { return purpose_; }
-  bool HasCome() const { return end_ != nullptr && end_->Query(); }
+  bool HasFinished() const { return end_ != nullptr && end_->Query(); }
 
  private:
   const std::string purpose_;

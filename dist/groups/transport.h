@@ -1,4 +1,4 @@
-// Bytes between ranks: what the groups of the host are built on.
+// Moves bytes between ranks; host groups are built on it.
 #pragma once
 
 #include <chrono>
@@ -20,12 +20,11 @@ class TransportError : public Error {
       : Error(what), cause(cause), peers(std::move(peers)) {}
 
   Cause cause;
-  std::vector<int> peers;  // whose connections have ended, or whose messages did not come, or not
-                           // as they were sent
+  std::vector<int> peers;  // whose connections ended, or whose messages are missing or corrupted
 };
 
-// Messages between two ranks are received in the order in which they were sent; both sides know
-// their sizes. Run is called by one thread, Interrupt and Extend by any.
+// Messages between two ranks arrive in the order in which they were sent; both sides know their
+// sizes. Only one thread calls Run; any may call Interrupt and Extend.
 class Transport {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
@@ -44,19 +43,19 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Moves all at the same time and returns when they have come, and the memory of those sent may be
-  // written again. Throws TransportError; the transport is of no use after that, but messages may
-  // still come until Close.
+  // Moves all messages at the same time; returns when the incoming ones have arrived and the memory
+  // of the outgoing ones may be reused. Throws TransportError, after which the transport is
+  // unusable, but messages may still arrive until Close.
   virtual void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
                    Deadline deadline) = 0;
-  // After Run has thrown, by the same thread: nobody touches the messages' memory any more. The
-  // others lose this rank.
+  // Call it on the same thread after Run has thrown. Afterwards nothing touches the messages'
+  // memory, and this rank is lost to the others.
   virtual void Close() = 0;
-  // Run throws from now on.
+  // Makes Run throw from now on.
   virtual void Interrupt() = 0;
-  // Run, also one that is under way, waits until then where its deadline is earlier.
+  // Makes Run, even one in progress, wait at least until `deadline`.
   virtual void Extend(Deadline deadline) = 0;
-  // Another transport between the same ranks; collective. `name` is different for each.
+  // Another transport between the same ranks; collective. `name` must be unique.
   virtual std::unique_ptr<Transport> Duplicate(const std::string& name) = 0;
 };
 

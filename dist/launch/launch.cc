@@ -35,8 +35,8 @@ namespace {
 using Clock = RankProcess::Clock;
 
 constexpr int kDefaultPort = 29500;
-// How long the other ranks have to find out who failed, and to say so.
-constexpr auto kLastWords = std::chrono::seconds(5);
+// How long the other ranks have to find out which one failed, and to report it.
+constexpr auto kReportTime = std::chrono::seconds(5);
 
 void Say(const std::string& line) {
   std::fflush(stdout);
@@ -45,7 +45,7 @@ void Say(const std::string& line) {
 }
 
 void Check(const LaunchOptions& o) {
-  if (o.command.empty()) throw InputError("there is no program to launch: name it after --");
+  if (o.command.empty()) throw InputError("there is no program to launch: give one after --");
   if (o.nproc < 1) throw InputError(StrCat("nproc is ", o.nproc, "; it must be at least 1"));
   if (o.restart_nproc < 0) {
     throw InputError(StrCat("restart_nproc is ", o.restart_nproc, "; it must be at least 1"));
@@ -68,7 +68,7 @@ void Check(const LaunchOptions& o) {
   }
 }
 
-// A port that nobody else gets while this exists, although a rank can listen on it.
+// Reserves a port: while this exists no other program gets it, but a rank can listen on it.
 class ReservedPort {
  public:
   ReservedPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -99,7 +99,7 @@ std::string NewSecret() {
   return secret;
 }
 
-// Signals as something to poll, for as long as it exists.
+// While it exists, signals can be polled for.
 class Signals {
  public:
   Signals() {
@@ -115,7 +115,7 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
 
   int fd() const { return fd_.fd(); }
-  // The next one that is to be passed on, or 0.
+  // The next signal to forward, or 0.
   int Next() const {
     signalfd_siginfo info;
     while (read(fd_.fd(), &info, sizeof(info)) == sizeof(info)) {
@@ -129,7 +129,7 @@ class Signals {
   FileDescriptor fd_;
 };
 
-// The ranks of this machine, started once.
+// One start of this machine's ranks.
 class Attempt {
  public:
   Attempt(const LaunchOptions& options, int number, int port, const std::string& secret,
@@ -149,7 +149,7 @@ class Attempt {
       Wait();
       for (int number; (number = signals_.Next()) != 0;) PassOn(number);
       for (auto& r : ranks_) r->Reap();
-      // After a signal, ranks end one by one, and the last may be writing a checkpoint.
+      // After a signal ranks end one by one, and the last may still be writing a checkpoint.
       if (!first_failure_ && signal_ == 0 && Failed() != nullptr) {
         first_failure_ = Clock::now();
         if (Running() > 0) Say(StrCat("rank ", Failed()->rank(), " ", Failed()->Ending()));
@@ -158,7 +158,7 @@ class Attempt {
     }
   }
 
-  // The signal that was passed on, or 0.
+  // The forwarded signal, or 0.
   int signal() const { return signal_; }
 
   // The rank that failed first, or null.
@@ -170,7 +170,7 @@ class Attempt {
     return first;
   }
 
-  void TellWhy() const {
+  void ReportCause() const {
     const RankProcess* const cause = Failed();
     const double seconds = std::chrono::duration<double>(cause->ended() - begin_).count();
     std::array<char, 32> after;
@@ -214,8 +214,8 @@ class Attempt {
     return std::make_unique<RankProcess>(o);
   }
 
-  // A rank that was killed has had no time to blame others; those that blame others come last, and
-  // so do those that were told to end.
+  // A killed rank has had no time to report another as the cause. Ranks that report another as the
+  // cause come last, and after them those that were told to end.
   bool IsCloserToTheCause(const RankProcess& a, const RankProcess& b) const {
     const auto order = [this](const RankProcess& r) {
       const bool told = told_to_end_ && r.ended() > *told_to_end_;
@@ -234,13 +234,13 @@ class Attempt {
     }
   }
 
-  // Whoever asks a third time does not want to wait for checkpoints any more.
+  // A user who asks a third time no longer wants to wait for checkpoints.
   void PassOn(int number) {
     signal_ = number;
     SignalAll(++signals_passed_on_ < 3 ? number : SIGKILL);
   }
 
-  // Until something happens, or the next deadline.
+  // Waits until something happens or the next tick.
   void Wait() {
     std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
     for (const auto& r : ranks_) {
@@ -259,12 +259,12 @@ class Attempt {
   void EndTheOthers() {
     if (!first_failure_) return;
     const auto since = Clock::now() - *first_failure_;
-    if (since > kLastWords && !told_to_end_) {
+    if (since > kReportTime && !told_to_end_) {
       told_to_end_ = Clock::now();
       SignalAll(SIGTERM);
       SignalAll(SIGCONT);
     }
-    if (since > kLastWords + options_.grace) SignalAll(SIGKILL);
+    if (since > kReportTime + options_.grace) SignalAll(SIGKILL);
   }
 
   const LaunchOptions& options_;
@@ -294,10 +294,10 @@ int Launch(const LaunchOptions& options) {
     const RankProcess* const failed = attempt.Failed();
     if (attempt.signal() != 0) return failed == nullptr ? 0 : 128 + attempt.signal();
     if (failed == nullptr) return 0;
-    attempt.TellWhy();
+    attempt.ReportCause();
     if (number == options.max_restarts) return failed->exit_code();
-    Say(StrCat("starting all ranks again (", number + 1, " of at most ", options.max_restarts,
-               " times)"));
+    Say(StrCat("restarting all ranks (restart ", number + 1, " of at most ", options.max_restarts,
+               ")"));
   }
 }
 
@@ -305,7 +305,7 @@ void TellLauncher(const std::exception& error) noexcept {
   try {
     const auto fd = EnvironmentVariable(RankProcess::kReportVariable);
     if (!fd) return;
-    constexpr size_t kLongest = 16384;  // a pipe holds that much
+    constexpr size_t kLongest = 16384;  // fits into a pipe
     bool consequence = false;
     if (const auto* const failure = dynamic_cast<const CollectiveError*>(&error)) {
       const auto& culprits = failure->culprits();

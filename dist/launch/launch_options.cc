@@ -8,7 +8,7 @@
 namespace lockstep::dist {
 namespace {
 
-// HOST:PORT, or HOST alone.
+// HOST:PORT, or only HOST.
 void ReadEndpoint(const std::string& text, LaunchOptions* o) {
   const size_t colon = text.rfind(':');
   o->master_addr = text.substr(0, colon);
@@ -24,9 +24,9 @@ std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& 
                                                 std::string* help) {
   LaunchOptions o;
   CLI::App app{
-      "Starts the ranks of a distributed run on this machine, and says who failed first.\n"
-      "torchrun's names of options do as well. On several machines, start it on each, with the "
-      "same\nLOCKSTEP_SECRET in the environment.",
+      "Starts the ranks of a distributed run on this machine, and says which rank failed first.\n"
+      "torchrun's option names also work. On several machines, run it on each, with the same\n"
+      "LOCKSTEP_SECRET in the environment.",
       "launch"};
   app.prefix_command();
   std::string nproc = "auto", nnodes = "1", endpoint;
@@ -36,26 +36,26 @@ std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& 
                  "ranks on this machine: a number, auto (GPUs, else 1), gpu or cpu")
       ->capture_default_str();
   app.add_option("--nnodes", nnodes, "machines")->capture_default_str();
-  app.add_option("--node_rank,--node-rank", o.node_rank, "which of them this is, from 0")
+  app.add_option("--node_rank,--node-rank", o.node_rank, "index of this machine, from 0")
       ->capture_default_str();
   app.add_option("--rdzv,--rdzv-endpoint,--rdzv_endpoint", endpoint,
-                 "HOST:PORT of the first machine; on one machine a free port is found");
-  app.add_option("--master-addr,--master_addr", o.master_addr, "the same, in two parts");
+                 "HOST:PORT of the first machine; not needed on one machine");
+  app.add_option("--master-addr,--master_addr", o.master_addr, "the same in two options");
   app.add_option("--master-port,--master_port", o.master_port)->check(CLI::Range(1, 65535));
-  app.add_flag("--standalone", standalone, "one machine, and a free port: the default");
+  app.add_flag("--standalone", standalone, "one machine and a free port: the default");
   app.add_option("--max_restarts,--max-restarts", o.max_restarts,
-                 "how often all ranks are started again after a failure")
+                 "how often to restart all ranks after a failure")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--restart_nproc,--restart-nproc", o.restart_nproc,
-                 "ranks on this machine in those starts, if not as many; train_gpt needs "
+                 "ranks on this machine after a restart, if not --nproc; train_gpt needs "
                  "train.global_batch_size for it")
       ->check(CLI::PositiveNumber);
-  app.add_option("--log_dir,--log-dir", o.log_dir, "folder that gets what each rank writes");
+  app.add_option("--log_dir,--log-dir", o.log_dir, "folder for each rank's output");
   app.add_option("--grace", grace, "seconds that ranks have to end after SIGTERM")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  // Of torchrun, without meaning here: there is one way to meet.
+  // torchrun's options without meaning here: there is only one kind of rendezvous.
   std::string backend, id;
   app.add_option("--rdzv-backend,--rdzv_backend", backend)->group("");
   app.add_option("--rdzv-id,--rdzv_id", id)->group("");
@@ -73,8 +73,8 @@ std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& 
   if (!endpoint.empty()) ReadEndpoint(endpoint, &o);
   if (standalone && (o.nnodes != 1 || o.master_port != 0)) {
     throw InputError(
-        "--standalone is for one machine, and picks the port itself: leave --nnodes, "
-        "--rdzv and --master_port away");
+        "--standalone is for one machine and picks the port itself: omit --nnodes, "
+        "--rdzv and --master_port");
   }
   o.grace = std::chrono::milliseconds(static_cast<int64_t>(grace * 1e3));
   o.command = app.remaining();

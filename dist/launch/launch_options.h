@@ -10,8 +10,8 @@
 namespace lockstep::dist {
 
 // Reads "--nproc=4 [...] [--] PROGRAM ARGUMENT...", without the launcher's own name; torchrun's
-// names for the same options do as well. nullopt where help was asked for, which is in *help then.
-// Throws InputError.
+// option names also work. If help was requested, returns nullopt and puts it into *help. Throws
+// InputError.
 std::optional<LaunchOptions> ParseLaunchOptions(const std::vector<std::string>& arguments,
                                                 std::string* help);
 

@@ -30,9 +30,9 @@ int ReadNproc(const std::string& text) {
   if (text == "auto") return std::max(1, RealGpus());
   if (text == "gpu") {
     if (RealGpus() > 0) return RealGpus();
-    throw InputError(StrCat("--nproc=gpu: there is no GPU",
-                            cuda::kSimulated ? " in a simulated build" : "",
-                            "; give a number, and the program --device=sim for simulated ones"));
+    throw InputError(
+        StrCat("--nproc=gpu: there is no GPU", cuda::kSimulated ? " in a simulated build" : "",
+               "; give a number, and pass --device=sim to the program for simulated GPUs"));
   }
   try {
     return ReadWhole("--nproc", text, 1);

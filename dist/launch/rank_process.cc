@@ -38,7 +38,7 @@ std::FILE* OpenLog(const std::string& folder, const char* name) {
   return file;
 }
 
-// What execvpe takes.
+// The arguments of execvpe.
 class Exec {
  public:
   explicit Exec(const RankProcess::Options& options) : command_(options.command) {
@@ -57,7 +57,7 @@ class Exec {
     argv_.push_back(nullptr);
     envp_.push_back(nullptr);
   }
-  // Returns where that fails, with errno.
+  // Returns only if it fails, with errno set.
   void Run() const { execvpe(argv_[0], argv_.data(), envp_.data()); }
 
   static constexpr int kReportFd = 3;
@@ -67,16 +67,17 @@ class Exec {
   std::vector<char*> argv_, envp_;
 };
 
-// After fork: only calls that are safe then. `fds` become stdout, stderr and kReportFd.
+// Runs after fork, so it makes only async-signal-safe calls. `fds` become stdout, stderr and
+// kReportFd.
 [[noreturn]] void RunChild(const Exec& exec, std::array<int, 3> fds, int failure, pid_t parent) {
   setpgid(0, 0);
-  // However the launcher ends; it may have ended already.
+  // Die with the launcher, however it ends; it may have ended already.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  // Out of the way of where they go.
+  // Move the descriptors away from their targets.
   constexpr int kAbove = 16;
   failure = fcntl(failure, F_DUPFD_CLOEXEC, kAbove);
   for (int& fd : fds) fd = fcntl(fd, F_DUPFD_CLOEXEC, kAbove);
@@ -105,7 +106,7 @@ void LineRelay::Read() {
 }
 
 void LineRelay::Finish() {
-  // What the rank has left; whoever it has started may write for ever.
+  // Read what the rank has left, within a limit: processes it has started may write forever.
   for (int reads = 0; reads < 16 && ReadSome(); ++reads) {
   }
   PassOn(/*all=*/true);
@@ -113,7 +114,7 @@ void LineRelay::Finish() {
   if (file_) std::fflush(file_.get());
 }
 
-// False where there is nothing by now.
+// Returns false if nothing has arrived.
 bool LineRelay::ReadSome() {
   if (pipe_.fd() < 0) return false;
   std::array<char, 65536> buffer;
@@ -148,7 +149,7 @@ void LineRelay::PassOn(bool all) {
 
 void LineRelay::Line(std::string_view line, char end) {
   const bool replaces = std::exchange(after_return_, end == '\r');
-  // "\r\n" ends a line once, and what begins with "\r" does not end one.
+  // "\r\n" ends only one line, and a "\r" at the beginning ends none.
   if (line.empty() && (replaces || end == '\r')) {
     if (end == '\n') std::fputc('\n', to_);
     after_return_ = replaces && end == '\r';
@@ -176,7 +177,7 @@ RankProcess::RankProcess(const Options& options) : options_(options) {
   if (pid_ == 0) {
     RunChild(exec, {out.write.fd(), err.write.fd(), report.write.fd()}, failure.write.fd(), parent);
   }
-  setpgid(pid_, pid_);  // by both, whoever is first
+  setpgid(pid_, pid_);  // in parent and child, whichever runs first
   failure.write = FileDescriptor();
   int code = 0;
   ssize_t n = 0;
@@ -201,7 +202,7 @@ void RankProcess::Reap() {
   if (!running() || waitpid(pid_, &status, WNOHANG) != pid_) return;
   status_ = status;
   ended_ = Clock::now();
-  Signal(SIGKILL);  // what it has left behind
+  Signal(SIGKILL);  // processes that it has left behind
   out_->Finish();
   err_->Finish();
   ReadReport();
@@ -213,7 +214,7 @@ void RankProcess::ReadReport() {
   if (n <= 0) return;
   const auto report = TryParseJson({buffer.data(), static_cast<size_t>(n)});
   if (!report.is_object()) return;
-  // Whatever the program has written there.
+  // The program may have written anything there.
   const auto message = report.find("message"), consequence = report.find("consequence");
   if (message != report.end() && message->is_string()) message_ = message->get<std::string>();
   if (consequence != report.end() && consequence->is_boolean()) {

@@ -1,4 +1,4 @@
-// One rank that the launcher has started.
+// A rank that the launcher has started.
 #pragma once
 
 #include <sys/types.h>
@@ -17,19 +17,19 @@
 
 namespace lockstep::dist {
 
-// Passes on what comes through a pipe: whole lines, with a prefix, to a stream of this process, and
-// everything to a file. A bar that ends in a carriage return is shown at once, as a line that the
-// next one replaces; a line that is longer than kLongest is cut into several.
+// Forwards what arrives through a pipe: whole lines, with a prefix, to a stream of this process,
+// and all bytes to a file. A progress bar that ends in a carriage return is shown at once, as a
+// line that the next one replaces; lines longer than kLongest are split.
 class LineRelay {
  public:
   // `file` may be null.
   LineRelay(FileDescriptor pipe, std::string prefix, std::FILE* to, std::FILE* file);
 
   int fd() const { return pipe_.fd(); }  // -1 at the end
-  // Some of what there is by now, without waiting: whoever writes without end must not keep the
-  // launcher from its signals.
+  // Forwards part of what has arrived, without waiting: a rank that writes endlessly must not keep
+  // the launcher from handling signals.
   void Read();
-  // All that there is, also what has no end of line.
+  // Forwards all that has arrived, including an incomplete line.
   void Finish();
   const std::deque<std::string>& last_lines() const { return last_; }
 
@@ -48,7 +48,7 @@ class LineRelay {
   std::FILE* const to_;
   const std::unique_ptr<std::FILE, CloseFile> file_;
   std::string begun_;
-  bool after_return_ = false;  // the last line passed on may be replaced
+  bool after_return_ = false;  // the last forwarded line may be replaced
   std::deque<std::string> last_;
 };
 
@@ -59,14 +59,14 @@ class RankProcess {
     std::vector<std::string> command;
     std::map<std::string, std::string> environment;  // added to this process's
     int rank = 0;
-    std::string log_folder;  // of this rank; exists, or is empty
+    std::string log_folder;  // this rank's; must exist; may be ""
   };
-  // Names the descriptor on which TellLauncher of that process writes.
+  // The environment variable with the descriptor to which the rank's TellLauncher writes.
   static constexpr char kReportVariable[] = "LOCKSTEP_LAUNCHER_FD";
 
-  // Starts it, in a process group of its own. Throws InputError if the program cannot be run.
+  // Starts the rank in its own process group. Throws InputError if the program cannot be run.
   explicit RankProcess(const Options& options);
-  // Kills what is left of it.
+  // Kills the rank if it still runs.
   ~RankProcess();
   RankProcess(const RankProcess&) = delete;
   RankProcess& operator=(const RankProcess&) = delete;
@@ -78,21 +78,21 @@ class RankProcess {
   LineRelay& err() { return *err_; }
   const LineRelay& err() const { return *err_; }
 
-  // To the process and those that it has started.
+  // Signals the process and those it has started.
   void Signal(int number) const;
-  // Looks whether it has ended.
+  // Checks whether it has ended.
   void Reap();
 
-  // Of one that has ended:
+  // Only after it has ended:
   Clock::time_point ended() const { return ended_; }
   bool failed() const { return status_ && *status_ != 0; }
-  int exit_code() const;  // 128 + the signal, as shells have it
+  int exit_code() const;  // 128 + the signal if killed, as in shells
   bool signaled() const;
   // "was killed by signal 9 (Killed)", "ended with exit code 1"
   std::string Ending() const;
-  // What it told by TellLauncher; empty: nothing.
+  // The text that it reported by TellLauncher, or "".
   const std::string& message() const { return message_; }
-  // Whether it said that another rank's failure was the reason.
+  // Whether it reported that another rank's failure was the cause.
   bool is_consequence() const { return consequence_; }
 
  private:

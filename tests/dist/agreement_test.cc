@@ -130,9 +130,10 @@ TEST(Agreement, AFlippedBitIsFound) {
       for (const auto& [name, p] : model.NamedParameters()) state.emplace_back(name, p->value());
       CheckSameBits(g, "the weights after step 100", state);
     });
-    EXPECT_THAT(messages, Each(HasSubstr("the weights after step 100 are not the same on all "
-                                         "ranks: 'extra.weight' of rank 1 is not that of ranks 0 "
-                                         "and 2")));
+    EXPECT_THAT(messages,
+                Each(HasSubstr("the weights after step 100 are not the same on all "
+                               "ranks: 'extra.weight' of rank 1 differs from that of ranks 0 "
+                               "and 2")));
   }
 }
 
@@ -145,8 +146,8 @@ TEST(Agreement, OfTwoRanksNobodyKnowsWhoIsRight) {
     CheckSameBits(g, "the weights", state);
   });
   EXPECT_THAT(messages,
-              Each(AllOf(HasSubstr("'b' of rank 1"), HasSubstr("who is right cannot be told"),
-                         HasSubstr("so are 1 more"))));
+              Each(AllOf(HasSubstr("'b' of rank 1"), HasSubstr("which is right is unknown"),
+                         HasSubstr("so do 1 more"))));
 }
 
 TEST(Agreement, GradientsAreComparedWhereTheyAreThereAndWhereNot) {

@@ -130,7 +130,7 @@ TEST(BucketPlan, RefusesLimitsThatAreNone) {
   for (const BucketLimits& limits :
        {BucketLimits{.first_bytes = 0}, BucketLimits{.bytes = -1}, BucketLimits{.multiple = 0}}) {
     EXPECT_THAT(test::MessageOf([&] { PlanBuckets({}, limits); }),
-                testing::HasSubstr("none may be negative, and only the second 0"));
+                testing::HasSubstr("none may be negative, and only the second may be 0"));
   }
 }
 

@@ -88,7 +88,7 @@ TEST(DataParallelCuda, DriftIsFound) {
     parallel.CheckWeights("after step 20");
   });
   EXPECT_THAT(errors, Each(HasSubstr("the weights after step 20 are not the same on all ranks: "
-                                     "'in.weight' of rank 2 is not that of ranks 0 and 1")));
+                                     "'in.weight' of rank 2 differs from that of ranks 0 and 1")));
 }
 
 // What waits on the GPUs meanwhile is ended.

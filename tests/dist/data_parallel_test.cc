@@ -107,8 +107,9 @@ TEST(DataParallel, DriftIsFound) {
     messages[group.rank()] =
         lockstep::test::MessageOf<ReplicaError>([&] { parallel.CheckWeights("after step 20"); });
   });
-  EXPECT_THAT(messages, Each(HasSubstr("the weights after step 20 are not the same on all ranks: "
-                                       "'in.weight' of rank 2 is not that of ranks 0 and 1")));
+  EXPECT_THAT(messages,
+              Each(HasSubstr("the weights after step 20 are not the same on all ranks: "
+                             "'in.weight' of rank 2 differs from that of ranks 0 and 1")));
 }
 
 TEST(DataParallel, SumsSmallValues) {

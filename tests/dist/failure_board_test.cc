@@ -76,7 +76,7 @@ TEST(FailureBoardTest, ShowsANoteThatNoRankHasWrittenAndBlamesNobody) {
     EXPECT_THAT(f.culprits, IsEmpty()) << forged;
     const std::string text = ErrorOf(f, "g", 1, {}).what();
     EXPECT_THAT(text, AllOf(HasSubstr("the store of this process holds \""),
-                            HasSubstr("no rank writes that"), Not(HasSubstr("json.exception")),
+                            HasSubstr("which no rank writes"), Not(HasSubstr("json.exception")),
                             Not(HasSubstr("reported by"))));
   }
 }

@@ -144,7 +144,7 @@ TEST_P(FailureTest, UnequalPartsAreAnErrorOnEveryRank) {
     g.Barrier()->Wait();
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("all_to_all: rank 0 sends rank 1 2 elements"),
-                                 HasSubstr("takes 3"))));
+                                 HasSubstr("expects 3"))));
 }
 
 TEST_P(FailureTest, TransfersThatDoNotMatchAreAnErrorOnEveryRank) {
@@ -154,7 +154,7 @@ TEST_P(FailureTest, TransfersThatDoNotMatchAreAnErrorOnEveryRank) {
     g.Barrier()->Wait();
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("exchange: rank 0 sends rank 1 10 elements"),
-                                 HasSubstr("as many of other dtypes"))));
+                                 HasSubstr("as many but of other dtypes"))));
 }
 
 TEST_P(FailureTest, WhoDoesNotTakePartInTimeIsNamed) {

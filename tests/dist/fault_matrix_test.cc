@@ -141,7 +141,7 @@ const FaultCase kFaults[] = {
      {},
      [](ProcessGroup&, const CollectiveCase&, const std::atomic<int>&) {},
      Cause::kMismatch,
-     "rank % ended while others go on: with less data?"},
+     "rank % ended while others continue: with less data?"},
     {"calls something else",
      {},
      [](ProcessGroup& g, const CollectiveCase&, const std::atomic<int>&) {
@@ -248,7 +248,7 @@ void ExpectDiagnosis(const FaultCase& fault, const CollectiveCase& collective, i
       continue;
     }
     EXPECT_EQ(outcome.causes[i], fault.cause) << outcome.errors[i];
-    // Two know from each other what they exchange, and cannot tell who is right.
+    // Only the two peers compare an exchange, and neither can tell which is right.
     const bool of_two =
         fault.cause == Cause::kMismatch && std::string(collective.name) == "exchange";
     EXPECT_THAT(outcome.errors[i], AllOf(HasSubstr(StrCat("rank ", r, ", group 'world', ")),

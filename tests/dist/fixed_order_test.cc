@@ -196,7 +196,7 @@ TEST(FixedOrder, TheOrderCounts) {
 TEST(FixedOrder, RefusesRanksWithoutAMicroBatch) {
   for (const auto assign : {AssignSubtrees, AssignInTurn}) {
     EXPECT_THAT(test::MessageOf([=] { assign(3, 4); }),
-                AllOf(HasSubstr("3 micro-batches cannot be shared out over 4 ranks"),
+                AllOf(HasSubstr("3 micro-batches cannot be distributed over 4 ranks"),
                       HasSubstr("use fewer ranks, or more micro-batches")));
     EXPECT_THAT(test::MessageOf([=] { assign(3, 0); }), HasSubstr("over 0 ranks"));
   }

@@ -69,7 +69,7 @@ TEST(FlightTest, ACollectiveInsideIfRank0IsNamed) {
   ASSERT_EQ(records.size(), 3u);
   EXPECT_EQ(records.at(0).groups.at("world").calls.size(), FlightRecorder::kDepth);
   EXPECT_EQ(records.at(0).groups.at("world").calls.back().call.sequence, 101);
-  const FlightVerdict v = Judge(records);
+  const FlightVerdict v = FindVerdict(records);
   EXPECT_THAT(v.culprits, ElementsAre(0));
   EXPECT_THAT(v.summary, AllOf(HasSubstr("rank 0 at fault, in"), HasSubstr(", group 'world': "),
                                HasSubstr("rank 0 broadcast #101")));
@@ -90,16 +90,16 @@ TEST(FlightTest, LessDataOnOneRankIsNamed) {
   });
   // Rank 2 does not mind.
   EXPECT_EQ(records.size(), 2u);
-  const FlightVerdict v = Judge(records);
+  const FlightVerdict v = FindVerdict(records);
   EXPECT_THAT(v.culprits, ElementsAre(2));
-  EXPECT_THAT(v.summary, HasSubstr("rank 2 ended while others go on: with less data?"));
+  EXPECT_THAT(v.summary, HasSubstr("rank 2 ended while others continue: with less data?"));
 }
 
 TEST(FlightTest, AnotherConfigurationIsNamed) {
   const auto records = Fly("configuration", 3, [](ProcessGroup& g) {
     g.AllReduce(Ones(g.rank() == 1 ? 7 : 8))->Wait();
   });
-  const FlightVerdict v = Judge(records);
+  const FlightVerdict v = FindVerdict(records);
   EXPECT_THAT(v.culprits, ElementsAre(1));
   EXPECT_THAT(v.summary, HasSubstr("do all ranks have the same configuration"));
 }
@@ -111,7 +111,7 @@ TEST(FlightTest, TheExceptionThatEndedARankIsTheVerdict) {
     if (g.rank() == 1) throw InputError("shard 3 is truncated");
     g.AllReduce(Ones(8))->Wait();
   });
-  const FlightVerdict v = Judge(records);
+  const FlightVerdict v = FindVerdict(records);
   EXPECT_THAT(v.culprits, ElementsAre(1));
   EXPECT_EQ(v.summary, "rank 1 ended by: shard 3 is truncated");
 }
@@ -137,7 +137,7 @@ TEST(FlightTest, ARankThatHangsLeavesARecord) {
         g.AllReduce(Ones(8))->Wait();
       },
       options);
-  const FlightVerdict v = Judge(records);
+  const FlightVerdict v = FindVerdict(records);
   EXPECT_THAT(v.culprits, ElementsAre(1));
   EXPECT_THAT(v.summary,
               HasSubstr("rank 1 did not take part within 2 s; rank 1 last called barrier #1"));
@@ -166,7 +166,7 @@ TEST(FlightTest, AKilledRankHasNoRecordAndIsNamedByTheOthers) {
   }
   const auto records = ReadFlightRecords(folder);
   EXPECT_EQ(records.size(), 2u);
-  const FlightVerdict v = Judge(records);
+  const FlightVerdict v = FindVerdict(records);
   EXPECT_THAT(v.culprits, ElementsAre(2));
   EXPECT_EQ(v.summary,
             "rank 2 at fault, in all_reduce #1 (f32[8], sum) of bucket 0 ('wte.weight'), group "
@@ -202,7 +202,7 @@ TEST(FlightTest, SaysWhatIsWrongWithAFolder) {
               HasSubstr("it names rank 1.9 of 3 ranks"));
   EXPECT_THAT(MessageOf<InputError>(
                   [] { ParseFlightRecord(R"({"flight_record":1,"rank":1,"ranks":2.5})", "it"); }),
-              HasSubstr("it is of 2.5 ranks"));
+              HasSubstr("its number of ranks is 2.5"));
   FlightRecord record{.rank = 0, .ranks = 2};
   record.groups["g"].failure = Failure{.rank = -5, .culprits = {0}};
   EXPECT_THAT(MessageOf<InputError>([&] { ParseFlightRecord(ToJson(record), "it"); }),

@@ -35,7 +35,7 @@ TEST(HostVerdict, WhoseMessagesDoNotArriveIsAtFault) {
     const std::map<int, CallPosition> positions = {{0, In(7, 1)}, {1, ahead}, {2, In(7, 1)}};
     const Verdict v = ExplainTimeout(positions, 3, Call(7), 0, {1}, seconds(2));
     EXPECT_THAT(v.culprits, ElementsAre(1));
-    EXPECT_THAT(v.reason, StartsWith("nothing that rank 1 sent came to ranks 0 and 2"));
+    EXPECT_THAT(v.reason, StartsWith("nothing that rank 1 sent reached ranks 0 and 2"));
     EXPECT_FALSE(v.others_know_better);
     // Rank 1 waits as well, for ranks that wait for it.
     const Verdict own = ExplainTimeout(positions, 3, ahead.call, 1, {0, 2}, seconds(2));
@@ -79,7 +79,7 @@ TEST(HostVerdict, OfTwoEndsTheSilentOneIsGone) {
   EXPECT_THAT(ExplainLost({{0, {2}}}).culprits, ElementsAre(2));
   const Verdict both = ExplainLost({{0, {2}}, {2, {0}}});
   EXPECT_THAT(both.culprits, ElementsAre(0, 2));
-  EXPECT_THAT(both.reason, AllOf(HasSubstr("between ranks 0 and 2"), HasSubstr("both live")));
+  EXPECT_THAT(both.reason, AllOf(HasSubstr("between ranks 0 and 2"), HasSubstr("both are alive")));
 }
 
 }  // namespace

@@ -90,8 +90,8 @@ class LongLife {
       call.sequence = i;
       log.Add(call);
       logs.Post(log);
-      board.Tell();  // where it is
-      board.Tell();  // that it lives
+      board.SendHeartbeat();  // where it is
+      board.SendHeartbeat();  // that it lives
       if (i % barrier_every == 0) group->Barrier()->Synchronize();
       if (i % 50 == 0) CompareNotes(rank, i, *group, board, logs);
       if (i % 100 == 0) MakeAndDestroyGroup(i, *group);

@@ -64,7 +64,7 @@ TEST(MeshTest, RefusesWhatDoesNotFit) {
               }),
               HasSubstr("dp 2 x tp 2 is for 4 ranks, but there are 8; with dp 2 times as large"));
   EXPECT_THAT(MessageOf([] { Mesh({{"dp", 3}}, 0, 8); }), HasSubstr("for 3 ranks"));
-  EXPECT_THAT(MessageOf([] { Mesh({{"data", 2}}, 0, 2); }), HasSubstr("'data' is no axis"));
+  EXPECT_THAT(MessageOf([] { Mesh({{"data", 2}}, 0, 2); }), HasSubstr("'data' is not an axis"));
   EXPECT_THAT(MessageOf([] { Mesh({{"dp", 1}, {"dp", 2}}, 0, 2); }), HasSubstr("twice"));
   EXPECT_THAT(MessageOf([] { Mesh({{"dp", 0}}, 0, 0); }), HasSubstr("at least 1"));
   EXPECT_THAT(MessageOf([] {

@@ -73,8 +73,9 @@ TEST(NcclFailureTest, FullCheckComparesPartsAndTransfers) {
           }
         },
         options);
-    EXPECT_THAT(errors, Each(HasSubstr(parts ? "rank 0 sends rank 1 2 elements, which takes 3"
-                                             : "rank 0 sends rank 1 10 elements, which takes 9")));
+    EXPECT_THAT(errors,
+                Each(HasSubstr(parts ? "rank 0 sends rank 1 2 elements, which expects 3"
+                                     : "rank 0 sends rank 1 10 elements, which expects 9")));
   }
 }
 
@@ -171,7 +172,7 @@ TEST(NcclFailureTest, WhoGivesUpAfterAFailureIsNotToBlameForIt) {
   EXPECT_THAT(errors, Each(""));
   const auto records = ReadFlightRecords(folder);
   EXPECT_EQ(records.at(0).groups.size(), 2u) << "the group, and what it compares calls by";
-  const FlightVerdict verdict = Judge(records);
+  const FlightVerdict verdict = FindVerdict(records);
   EXPECT_THAT(verdict.culprits, ElementsAre(1));
   EXPECT_THAT(verdict.summary, HasSubstr("rank 1 did not take part"));
 }

@@ -355,7 +355,7 @@ TEST(GroupOptions, TimesAreChecked) {
   EXPECT_THAT(error(0ms, 0ms), HasSubstr("group 'g': the timeout must be positive, got 0 ms"));
   for (const auto heartbeat : {-1ms, 1ms, 99ms}) {
     EXPECT_THAT(error(1s, heartbeat),
-                HasSubstr(StrCat("group 'g': the heartbeat must be 0 (nobody looks) or at least "
+                HasSubstr(StrCat("group 'g': the heartbeat must be 0 (off) or at least "
                                  "100 ms, got ",
                                  heartbeat.count(), " ms")));
   }

@@ -83,7 +83,7 @@ TEST(Reducer, RefusesMoreRanksThanMicroBatches) {
         Reducer(&group, toy.Parameters(), {.sum = sum, .micro_batches = 2});
       });
     });
-    EXPECT_THAT(message, HasSubstr("2 micro-batches cannot be shared out over 3 ranks"));
+    EXPECT_THAT(message, HasSubstr("2 micro-batches cannot be distributed over 3 ranks"));
   }
 }
 
@@ -401,7 +401,7 @@ TEST(Reducer, RefusesWhatWouldBeWrongSilently) {
   EXPECT_THAT(Messages<ArgumentError>(
                   1, {.sum = GradientSum::kOrdered, .micro_batches = 2},
                   [](ProcessGroup&, ToyModel& m, Reducer&) { ToyBackward(m, MakeToyBatch(0), 1); }),
-              Each(HasSubstr("planned for 2 backwards a step, all but the last under NoSync; "
+              Each(HasSubstr("planned for 2 backwards per step, all but the last under NoSync; "
                              "backward 1 of this step is not under NoSync")));
   EXPECT_THAT(Messages<ArgumentError>(1, {},
                                       [](ProcessGroup&, ToyModel& m, Reducer& r) {

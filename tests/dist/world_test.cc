@@ -133,7 +133,7 @@ TEST(WorldTest, RanksFindEachOtherInAFolder) {
 TEST(WorldTest, ListsTheRanksThatAreMissing) {
   const int port = FreePort();
   EXPECT_THAT(Join({Of(0, 5, port), Of(3, 5, port)}, seconds(2)),
-              Each(AllOf(HasSubstr("ranks 1, 2 and 4 of 5 did not come to the store of rank 0 at "),
+              Each(AllOf(HasSubstr("ranks 1, 2 and 4 of 5 did not reach the store of rank 0 at "),
                          HasSubstr("were they started"))));
   std::vector<Rendezvous> slurm = {Of(0, 2, FreePort())};
   slurm[0].source = "SLURM_PROCID";
@@ -172,7 +172,7 @@ TEST(WorldTest, ANoteThatNoRankHasWrittenIsShown) {
 TEST(WorldTest, RanksThatDisagreeOnTheSizeAreAnErrorOnEveryRank) {
   const int port = FreePort();
   const auto errors = Join({Of(0, 3, port), Of(1, 2, port)}, seconds(120));
-  EXPECT_THAT(errors, Each(HasSubstr("ranks disagree on how many they are")));
+  EXPECT_THAT(errors, Each(HasSubstr("ranks disagree on the world size")));
 }
 
 }  // namespace

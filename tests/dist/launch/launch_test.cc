@@ -225,7 +225,7 @@ TEST(Launch, StartsAgainAsOftenAsAsked) {
   EXPECT_EQ(well.exit_code, 0);
   EXPECT_THAT(well.out, AllOf(HasSubstr("[0] start 0\n"), HasSubstr("[1] start 1\n"),
                               HasSubstr("[0] start 2\n"), Not(HasSubstr("start 3"))));
-  EXPECT_THAT(well.err, HasSubstr("starting all ranks again (2 of at most 2 times)"));
+  EXPECT_THAT(well.err, HasSubstr("restarting all ranks (restart 2 of at most 2)"));
   const Result badly = RunProgram(Shell({"--nproc=2", "--max_restarts=1"}, script));
   EXPECT_EQ(badly.exit_code, 5);
   EXPECT_THAT(badly.out, Not(HasSubstr("start 2")));

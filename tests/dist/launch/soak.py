@@ -146,7 +146,7 @@ class Round:
             left = [pid for pid in pids if runs(pid)]
             if left:
                 self.problems.append(f"left over: {left}")
-            restarted = "starting all ranks again" in run.text()
+            restarted = "restarting all ranks" in run.text()
             if restarted == (self.kind == "pauses"):
                 self.problems.append("there was a restart" if restarted else "there was no restart")
             if not self.problems and state_hash(self.out) != self.expected:

@@ -121,9 +121,9 @@ TEST(ProcessTest, AStalledRankIsNamedBeforeTheTimeout) {
       const Result result = ranks[r].Wait();
       EXPECT_LT(Clock::now() - begin, std::chrono::seconds(60));
       const std::string words =
-          victim == 0
-              ? "rank 0 is gone, stalled or cut off: the store of rank 0"
-              : StrCat("rank ", victim, " is stalled: no sign of life of its process for 2 s");
+          victim == 0 ? "rank 0 is gone, stalled or cut off: the store of rank 0"
+                      : StrCat("rank ", victim,
+                               " is stalled: its process has shown no sign of life for 2 s");
       EXPECT_THAT(result,
                   Fails(AllOf(HasSubstr(StrCat("rank ", r, ", group 'world', all_reduce #")),
                               HasSubstr(words))));
@@ -206,7 +206,7 @@ TEST(ProcessTest, ARankThatDiesOrStallsInAPauseIsNamed) {
     const auto begin = Clock::now();
     for (const size_t r : {0u, 2u}) {
       EXPECT_THAT(ranks[r].Wait(),
-                  Fails(HasSubstr(dies ? "rank 1 is gone" : "rank 1 is stalled: no sign of life")));
+                  Fails(HasSubstr(dies ? "rank 1 is gone" : "rank 1 is stalled: its process")));
     }
     EXPECT_LT(Clock::now() - begin, std::chrono::seconds(lockstep::test::kSanitized ? 60 : 15));
     ranks[1].Signal(SIGKILL);
@@ -220,7 +220,7 @@ TEST(ProcessTest, MissingRanksAreListed) {
   std::vector<Environment> two = {Of(0, 4, port), Of(2, 4, port)};
   for (Environment& e : two) e.insert(extra.begin(), extra.end());
   Ranks ranks(two, {"1"});
-  EXPECT_THAT(ranks.Wait(), Each(Fails(HasSubstr("ranks 1 and 3 of 4 did not come to the store"))));
+  EXPECT_THAT(ranks.Wait(), Each(Fails(HasSubstr("ranks 1 and 3 of 4 did not reach the store"))));
 }
 
 TEST(ProcessTest, ContradictionsAreErrorsOfEveryRank) {
@@ -229,7 +229,7 @@ TEST(ProcessTest, ContradictionsAreErrorsOfEveryRank) {
   EXPECT_THAT(twice.Wait(), Each(Fails(HasSubstr("rank 1 is claimed by process"))));
   const int other = FreePort();
   Ranks sizes({Of(0, 3, other), Of(1, 2, other)}, {"1"});
-  EXPECT_THAT(sizes.Wait(), Each(Fails(HasSubstr("ranks disagree on how many they are"))));
+  EXPECT_THAT(sizes.Wait(), Each(Fails(HasSubstr("ranks disagree on the world size"))));
   Ranks beyond({Of(2, 2, other)}, {"1"});
   EXPECT_THAT(beyond.Wait(), ElementsAre(Fails(HasSubstr("RANK is 2, but WORLD_SIZE is 2"))));
   Environment without = Of(0, 2, other);
@@ -245,7 +245,7 @@ TEST(ProcessTest, ARankWithAnotherSecretIsRefused) {
   for (Environment& e : two) e["TEST_JOIN_SECONDS"] = "3";
   Ranks ranks(two, {"1"});
   const auto results = ranks.Wait();
-  EXPECT_THAT(results[0], Fails(HasSubstr("rank 1 of 2 did not come")));
+  EXPECT_THAT(results[0], Fails(HasSubstr("rank 1 of 2 did not reach")));
   EXPECT_THAT(results[1], Fails(HasSubstr("is LOCKSTEP_SECRET the same on all ranks?")));
 }
 

@@ -1,4 +1,4 @@
-// HostCollectives::Agree: before anything else, ranks compare what they are about to do.
+// HostCollectives::CheckCall: ranks compare what they are about to call.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x4c534351u;
 
-// As it is sent. All members are set, so that no byte of it is undefined.
+// The wire format. It has no padding, so that no byte is undefined.
 struct Header {
   uint32_t magic = kMagic;
   uint8_t kind = 0, op = 0, dtype = 0, unused = 0;
@@ -45,10 +45,10 @@ PairTraffic TrafficOf(const Header& h) {
 Collective CollectiveOf(const Header& h, int peer) {
   if (h.magic != kMagic || h.kind > static_cast<uint8_t>(CollectiveKind::kLeave) ||
       h.op > static_cast<uint8_t>(ReduceOp::kMin) || h.dtype >= kNumDTypes) {
-    throw MismatchError(StrCat("rank ", peer,
-                               " does not speak this version's protocol; run the "
-                               "same build on all ranks"),
-                        {peer});
+    throw MismatchError(
+        StrCat("rank ", peer,
+               " speaks another version of the protocol; run the same build on all ranks"),
+        {peer});
   }
   return {static_cast<CollectiveKind>(h.kind),
           static_cast<ReduceOp>(h.op),
@@ -82,7 +82,7 @@ void CompareCalls(const std::map<int, Collective>& calls) {
     separator = "; ";
     most = std::max(most, who.size());
   }
-  // Those who do not do what most do; everybody where no one can tell.
+  // The ranks outside of the largest party; all ranks if there is no single largest one.
   std::set<int> culprits;
   size_t largest = 0;
   for (const auto& [call, who] : ranks) largest += who.size() == most ? 1 : 0;
@@ -94,8 +94,8 @@ void CompareCalls(const std::map<int, Collective>& calls) {
   throw MismatchError(what, {culprits.begin(), culprits.end()});
 }
 
-void HostCollectives::Agree(const Collective& c, std::span<const int> peers,
-                            std::span<const PairTraffic> traffic, Deadline deadline) {
+void HostCollectives::CheckCall(const Collective& c, std::span<const int> peers,
+                                std::span<const PairTraffic> traffic, Deadline deadline) {
   step_ = 0;
   headers_.resize(2 * static_cast<size_t>(size()) * sizeof(Header));
   auto* const mine = reinterpret_cast<Header*>(headers_.data());
