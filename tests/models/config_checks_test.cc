@@ -62,7 +62,7 @@ TEST(ConfigChecks, RopeOptionsNeedRope) {
             "(default): Llama 3 has model.rope_low = 1 and model.rope_high = 4");
   EXPECT_EQ(ErrorOf({"--model.position=rope", "--model.n_embd=20"}),
             "command line: model.n_embd = 20 (command line) and model.n_head = 4 (default) make "
-            "heads of 5, but rope turns pairs and needs an even size: use model.n_embd = 24, or "
+            "heads of 5, but rope rotates pairs and needs an even size: use model.n_embd = 24, or "
             "model.position = \"learned\"");
   // The weights know.
   EXPECT_EQ(ErrorOf({"--init_from=llama", "--model.rope_theta=500"}), "no error");
@@ -125,7 +125,7 @@ TEST(ConfigChecks, RanksWithoutAMicroBatch) {
             "train.global_batch_size = 12 is not a multiple of train.batch_size = 8: "
             "use train.global_batch_size = 16, or train.batch_size = 6");
   EXPECT_EQ(error(1, 13),
-            "train.global_batch_size = 12 is less than a sequence for each of 13 ranks: use at "
+            "train.global_batch_size = 12 is less than one sequence for each of 13 ranks: use at "
             "most 12 ranks, or train.global_batch_size = 13");
   for (const auto& [global, batch, ranks] :
        {std::tuple(16, 4, 4), std::tuple(12, 3, 4), std::tuple(12, 4, 3), std::tuple(16, 8, 2),

@@ -329,7 +329,7 @@ TEST(RunConfig, WordsThatAreNone) {
       "command line: --train.precision=fp23: did you mean fp32? It must be one of fp32, tf32, "
       "bf16");
   EXPECT_THAT(ErrorOf({"--train.precision=tf32", "--device=cpu"}),
-              HasSubstr("is a way of GPUs to multiply: use train.precision = \"fp32\""));
+              HasSubstr("is only for GPUs: use train.precision = \"fp32\""));
   EXPECT_EQ(ErrorOf({"--train.precision=tf32", "--device=sim"}), "no error");
   EXPECT_EQ(ErrorOf({"--optim.schedule=cosin"}),
             "command line: --optim.schedule=cosin: did you mean cosine? It must be one of cosine, "

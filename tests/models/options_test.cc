@@ -285,9 +285,10 @@ TEST(OptionsEnvironment, Errors) {
             "LOCKSTEP_TRAIN_STEPS?");
   // Outside of the sections a variable may belong to another program.
   EXPECT_EQ(program.ErrorOf({}, {{"LOCKSTEP_SEDE", "5"}, {"LOCKSTEP_DRY_RUN", "1"}}), "no error");
-  EXPECT_THAT(program.options.warnings(),
-              ElementsAre("environment: LOCKSTEP_SEDE is no option and was ignored: did you mean "
-                          "LOCKSTEP_SEED?"));
+  EXPECT_THAT(
+      program.options.warnings(),
+      ElementsAre("environment: LOCKSTEP_SEDE is not an option and was ignored: did you mean "
+                  "LOCKSTEP_SEED?"));
   EXPECT_FALSE(program.dry_run);  // a switch is of the command line only
 }
 
