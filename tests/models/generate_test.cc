@@ -369,8 +369,8 @@ TEST_P(GenerateTest, RefusesWhatCannotBeUsed) {
   EXPECT_THAT(message({{.prompt = {1, 61}}}, 61, {}), HasSubstr("token 61 of the prompt"));
   EXPECT_THAT(message({{.prompt = {-1}}}, 61, {}), HasSubstr("token -1 of the prompt"));
   EXPECT_THAT(message({{.prompt = {1}, .sample = -1}}, 61, {}), HasSubstr("at least 0, got -1"));
-  EXPECT_THAT(message(good, 62, {}), HasSubstr("the limit of ids"));
-  EXPECT_THAT(message(good, 0, {}), HasSubstr("the limit of ids"));
+  EXPECT_THAT(message(good, 62, {}), HasSubstr("vocab_limit must be"));
+  EXPECT_THAT(message(good, 0, {}), HasSubstr("vocab_limit must be"));
   EXPECT_THAT(message(good, 61, {.tokens = -1}), HasSubstr("tokens must be at least 0"));
   EXPECT_THAT(message(good, 61, {.slide = 25}), HasSubstr("block_size 24, got 25"));
   EXPECT_THAT(message(good, 61, {.slide = -1}), HasSubstr("slide must be at least 0"));

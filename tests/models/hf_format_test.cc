@@ -268,7 +268,8 @@ TEST(HfFormat, ReadsLlamasWithOrWithoutPrefixAndTheirOldBuffers) {
         if (item.name == "normal.weight") item.name = "norm.weight";
       },
       {SafetensorsItem::Of("layers.0.self_attn.q_norm.weight", Tensor::Zeros({2}, DType::kF32))});
-  EXPECT_THAT(LoadError(tied, folder), HasSubstr("no place for: layers.0.self_attn.q_norm.weight"));
+  EXPECT_THAT(LoadError(tied, folder),
+              HasSubstr("for these weights: layers.0.self_attn.q_norm.weight"));
 }
 
 TEST(HfFormat, RefusesAHeadThatIsNotTheTiedEmbedding) {
@@ -399,7 +400,7 @@ TEST(HfFormat, RefusesWeightsOfAnotherModel) {
   EXPECT_THAT(load(deeper), HasSubstr("weights of this model are missing: h.2.ln_1.weight"));
   GptConfig shallower = kSmall;
   shallower.n_layer = 1;
-  EXPECT_THAT(load(shallower), HasSubstr("weights that this model has no place for: h.1."));
+  EXPECT_THAT(load(shallower), HasSubstr("no parameters for these weights: h.1."));
 }
 
 TEST(HfFormat, RefusesBiasesThatTheModelLacks) {
