@@ -49,7 +49,7 @@ void JsonLinesWriter::Write(std::string_view object) {
   } catch (const IoError& e) {
     out_.reset();
     if (!std::exchange(warned_, true)) {
-      warn_(StrCat(what_, " are not recorded: ", e.what(), "; training goes on"));
+      warn_(StrCat(what_, " are not recorded: ", e.what(), "; training continues"));
     }
   }
 }

@@ -15,7 +15,8 @@
 namespace lockstep::models {
 
 // Records go on where those of an earlier run in the folder end. Once constructed, nothing here
-// throws for a disk that refuses: `warn` hears of it once per kind of record, and training goes on.
+// throws for a disk that refuses: `warn` hears of it once per kind of record, and training
+// continues.
 class RunLog {
  public:
   using Warn = std::function<void(const std::string&)>;

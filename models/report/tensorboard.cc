@@ -62,7 +62,7 @@ void TensorBoardWriter::Try(F&& f) {
     f();
   } catch (const IoError& e) {
     out_.reset();
-    warn_(StrCat("TensorBoard's events are not recorded: ", e.what(), "; training goes on"));
+    warn_(StrCat("TensorBoard's events are not recorded: ", e.what(), "; training continues"));
   }
 }
 

@@ -249,7 +249,7 @@ TEST_F(Log, ADiskThatRefusesIsToldOnceAndStopsNothing) {
   EXPECT_THAT(warnings, testing::UnorderedElementsAre(HasSubstr("metrics are not recorded"),
                                                       HasSubstr("samples are not recorded"),
                                                       HasSubstr("no report")));
-  for (const std::string& w : warnings) EXPECT_THAT(w, HasSubstr("training goes on"));
+  for (const std::string& w : warnings) EXPECT_THAT(w, HasSubstr("training continues"));
   RemoveTree(folder_);
 }
 

@@ -193,7 +193,7 @@ TEST_F(GraphTest, LeavesThatAreObservedKeepStepsEagerAndItIsSaidOnce) {
   s.model.Parameters()[0]->leaf().AddObserver(&observer);
   for (int i = 0; i < 4; ++i) s.trainer->Step();
   EXPECT_EQ(s.trainer->graph_replays(), 0);
-  EXPECT_THAT(s.said, testing::ElementsAre(HasSubstr("training goes on without CUDA graphs")));
+  EXPECT_THAT(s.said, testing::ElementsAre(HasSubstr("training continues without CUDA graphs")));
   s.model.Parameters()[0]->leaf().RemoveObserver(&observer);
 }
 
@@ -235,7 +235,8 @@ TEST_F(GraphTest, AnotherShapeGoesOnEagerlyAndItIsSaidOnce) {
   EXPECT_EQ(step(4, 8), 8);
   EXPECT_EQ(step(3, 9), 9);
   EXPECT_EQ(graphs.replays(), 2);
-  EXPECT_THAT(said, testing::ElementsAre(HasSubstr("a batch is [4, 2] after others of [3, 2]")));
+  EXPECT_THAT(said,
+              testing::ElementsAre(HasSubstr("a batch has shape [4, 2], earlier ones had [3, 2]")));
 }
 
 }  // namespace
