@@ -273,7 +273,7 @@ TEST_F(TrainGpt, ARunThatStartsAnewInItsFolderReportsEachStepOnce) {
   }
   const Result run = Train("out", {"--checkpoint.every=0"});
   ASSERT_EQ(run.exit_code, 0) << run;
-  EXPECT_THAT(run.out, HasSubstr("starting anew"));
+  EXPECT_THAT(run.out, HasSubstr("starting over"));
   std::istringstream metrics(ReadFile(Path("out/metrics.jsonl")));
   int64_t next = 0;
   for (std::string line; std::getline(metrics, line); ++next)

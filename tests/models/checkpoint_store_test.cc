@@ -359,7 +359,7 @@ class CorruptionTest : public CheckpointStoreTest {
     warnings_.clear();
     EXPECT_EQ(Newest(), 10) << name << ": " << what;
     EXPECT_THAT(warnings_,
-                ElementsAre(AllOf(HasSubstr(path), HasSubstr("passed over"), HasSubstr(what))));
+                ElementsAre(AllOf(HasSubstr(path), HasSubstr("skipped"), HasSubstr(what))));
     EXPECT_THROW(CheckpointStore::Verify(Folder(20)), InputError);
     WriteFileAtomically(path, good);
   }

@@ -85,13 +85,13 @@ TEST(Verdict, OverfittingIsSeenAndItsBestStepNamed) {
   EXPECT_THAT(v.headline, StartsWith("Overfitting"));
   EXPECT_THAT(v.text, HasSubstr("best at step 400"));
   EXPECT_EQ(Of(v, "Overfitting gap").health, Health::kWatch);
-  // It tells of no checkpoint that is not there.
-  EXPECT_THAT(v.text, HasSubstr("No checkpoint of then is kept: checkpoint.keep_best"));
+  // It names no checkpoint that does not exist.
+  EXPECT_THAT(v.text, HasSubstr("That checkpoint is not kept: checkpoint.keep_best"));
   const auto text = [&](int64_t kept) {
     return Judge(Made(Falling, val), {.steps = 2 * kSteps, .best_checkpoint = kept}).text;
   };
-  EXPECT_THAT(text(400), HasSubstr("The checkpoint of then is kept: best"));
-  EXPECT_THAT(text(350), HasSubstr("No checkpoint was saved then; best is of step 350"));
+  EXPECT_THAT(text(400), HasSubstr("That checkpoint is kept as best"));
+  EXPECT_THAT(text(350), HasSubstr("No checkpoint was saved then; best is that of step 350"));
 }
 
 // A validation loss that rises with the training loss is no overfitting.
