@@ -181,7 +181,7 @@ TEST_F(RankFailures, RanksWithOtherOptionsAreRefusedAtOnce) {
       "elsewhere", {"--train.steps=10", "--optim.lr=0.5", "--threads=2", "--train.eval_every=3"});
   for (const Result& r : Wait(Start({all, all, other}))) {
     EXPECT_EQ(r.exit_code, 1);
-    EXPECT_THAT(r.err, AllOf(HasSubstr("rank 2 was started with other options than rank 0"),
+    EXPECT_THAT(r.err, AllOf(HasSubstr("rank 2 was started with different options from rank 0"),
                              HasSubstr("optim.lr: "), HasSubstr(" -> 0.5"),
                              HasSubstr("train.eval_every: 10 -> 3")));
     EXPECT_THAT(r.err, testing::Not(testing::AnyOf(HasSubstr("threads"), HasSubstr("out_dir"))))

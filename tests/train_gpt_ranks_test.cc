@@ -163,7 +163,7 @@ TEST_F(Ranks, AnotherNumberOfRanksContinuesExactlyOrRefuses) {
   Wait(std::move(other));
   for (const Result& r : Wait(Start(1, Train("other", {"--train.steps=100000"})))) {
     EXPECT_EQ(r.exit_code, 1);
-    EXPECT_THAT(r.err, AllOf(HasSubstr("was trained with 64 tokens a step, and 1 rank of this "
+    EXPECT_THAT(r.err, AllOf(HasSubstr("was trained with 64 tokens a step, but 1 rank of this "
                                        "configuration make 32"),
                              HasSubstr("train.global_batch_size")));
   }

@@ -200,7 +200,7 @@ TEST_F(TrainGpt, CorruptedNewestCheckpointIsNamedAndTheOlderUsed) {
 TEST_F(TrainGpt, ADiskThatFillsUpDoesNotStopTraining) {
   const Result run = Train("out", {"--threads=1"}, {{"LOCKSTEP_FAULT", "enospc@60"}});
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_THAT(run.err, HasSubstr("training goes on"));
+  EXPECT_THAT(run.err, HasSubstr("training continues"));
   EXPECT_THAT(run.out, HasSubstr("step 40/40"));
 }
 
@@ -273,7 +273,7 @@ TEST_F(TrainGpt, ARunThatStartsAnewInItsFolderReportsEachStepOnce) {
   }
   const Result run = Train("out", {"--checkpoint.every=0"});
   ASSERT_EQ(run.exit_code, 0) << run;
-  EXPECT_THAT(run.out, HasSubstr("starting anew"));
+  EXPECT_THAT(run.out, HasSubstr("starting over"));
   std::istringstream metrics(ReadFile(Path("out/metrics.jsonl")));
   int64_t next = 0;
   for (std::string line; std::getline(metrics, line); ++next)
@@ -356,7 +356,7 @@ TEST_F(TrainGpt, DryRunWritesNothing) {
 TEST_F(TrainGpt, ReportsTheMemoryItWillTake) {
   const Result run = Train("out", {"--dry_run"});
   for (const char* kind :
-       {"parameters", "gradients", "optimizer", "activations", "workspace", "together"})
+       {"parameters", "gradients", "optimizer", "activations", "workspace", "total"})
     EXPECT_THAT(run.out, HasSubstr(std::string("  ") + kind));
   const Result larger = Train("out", {"--dry_run", "--train.batch_size=400"});
   const auto plan = [](const std::string& out) { return out.substr(out.find("  activations")); };

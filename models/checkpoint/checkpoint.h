@@ -1,5 +1,5 @@
-// What a training checkpoint holds, and getting it back. The folder protocol is
-// checkpoint_store.h's.
+// What a training checkpoint holds, and how to restore it. checkpoint_store.h has the protocol of
+// the folder.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace lockstep::models {
 
-// trainer_state.json: with the weights and the optimizer's state, all that the next step depends
-// on. Random numbers and sample order are functions of seed and step, so there is no more to it.
+// trainer_state.json: with the weights and the optimizer's state, everything that the next step
+// depends on, since random numbers and sample order are functions of seed and step.
 struct TrainerState {
   int64_t step = 0;              // updates made
   int64_t tokens_seen = 0;       // trained on, over all ranks
@@ -26,8 +26,8 @@ struct TrainerState {
 };
 
 // Writes model.safetensors, config.json, tokenizer.json (unless null), optimizer.safetensors and
-// trainer_state.json as checkpoint `state.step`. IoError if the disk refuses; older checkpoints
-// stay. `val_loss`: of these weights, where it was measured.
+// trainer_state.json as checkpoint `state.step`. IoError if they cannot be written; older
+// checkpoints are kept. `val_loss`: of these weights, if it was measured.
 void SaveCheckpoint(CheckpointStore& store, const TrainerState& state, Gpt& model,
                     optim::Optimizer& optimizer, const data::Tokenizer* tokenizer,
                     std::optional<double> val_loss = {});

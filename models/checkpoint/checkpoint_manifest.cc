@@ -62,7 +62,7 @@ CheckpointManifest ParseManifest(std::string_view text, const std::string& sourc
   }
   for (const CheckpointManifest::File& file : manifest.files) {
     if (!IsPlainFileName(file.name)) {
-      throw InputError(StrCat(source, ": ", Quoted(file.name), " is no name of a file"));
+      throw InputError(StrCat(source, ": ", Quoted(file.name), " is not a valid file name"));
     }
   }
   return manifest;

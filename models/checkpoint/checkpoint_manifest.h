@@ -1,5 +1,5 @@
-// DONE: the last file written into a checkpoint. It lists the others, so that a checkpoint proves
-// by itself whether it is whole.
+// DONE: the last file written into a checkpoint. It lists the others, so that a checkpoint itself
+// shows whether it is complete.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,14 @@ struct CheckpointManifest {
   // Counts the saves of a run folder. Tells the newest checkpoint even when a run went back to an
   // older step and saved again from there.
   int64_t serial = 0;
-  std::optional<double> val_loss;  // of its weights, where it was measured; finite
+  std::optional<double> val_loss;  // of its weights, if it was measured; finite
   std::vector<File> files;
 };
 
 // JSON that carries its own SHA-256. Deterministic.
 std::string ManifestText(const CheckpointManifest& manifest);
-// The inverse. InputError naming `source` for any text that ManifestText did not make: a single
-// changed byte is found.
+// The inverse. InputError naming `source` for any text that ManifestText did not make, even if a
+// single byte differs.
 CheckpointManifest ParseManifest(std::string_view text, const std::string& source);
 
 }  // namespace lockstep::models

@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kStepPrefix = "step-";
 // A checkpoint that is being replaced by another one of the same step.
 constexpr std::string_view kOldPrefix = ".old-step-";
-// Anything unfinished: about to become a checkpoint, or to vanish.
+// Anything that is about to become a checkpoint, or to be removed.
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
 constexpr std::string_view kSavePrefix = ".tmp-step-";
 constexpr std::string_view kPrunePrefix = ".tmp-prune-step-";
@@ -44,7 +44,7 @@ CheckpointManifest ReadManifest(const std::string& path) {
   return ParseManifest(ReadFile(file, int64_t{64} << 20), file);
 }
 
-// InputError naming the first file that is not as it was written.
+// Throws an InputError naming the first file that is not as it was written.
 void CheckFiles(const std::string& path, const CheckpointManifest& manifest, bool hashes) {
   for (const CheckpointManifest::File& file : manifest.files) {
     const std::string name = JoinPath(path, file.name);
@@ -113,9 +113,9 @@ struct CheckpointStore::Candidate {
   int64_t step = 0;
   std::string path;
   CheckpointManifest manifest;
-  bool readable = false;    // the manifest is
+  bool readable = false;    // the manifest can be read
   bool incomplete = false;  // there is no manifest
-  std::string problem;      // why it is not readable
+  std::string problem;      // why the manifest can't be read
 };
 
 CheckpointStore::CheckpointStore(std::string out_dir, Options options)
@@ -132,8 +132,7 @@ std::string CheckpointStore::PathOf(std::string_view prefix, int64_t step) const
   return JoinPath(folder_, FolderName(prefix, step));
 }
 
-// Most recently saved first. Those whose DONE can't be read take the place that their step
-// suggests.
+// Most recently saved first. Those whose DONE can't be read are placed by their step.
 std::vector<CheckpointStore::Candidate> CheckpointStore::Candidates() const {
   std::vector<Candidate> known, unknown;
   if (!IsDirectory(folder_)) return known;
@@ -152,7 +151,7 @@ std::vector<CheckpointStore::Candidate> CheckpointStore::Candidates() const {
       candidate.readable = candidate.manifest.step == *step;
       if (!candidate.readable) {
         candidate.problem = StrCat(JoinPath(candidate.path, kManifestName),
-                                   " is of another step than its folder says");
+                                   " is for a different step than its folder");
       }
     } catch (const Error& error) {
       candidate.problem = error.what();
@@ -206,10 +205,10 @@ Checkpoint CheckpointStore::Save(int64_t step, const std::function<void(Checkpoi
     if (const auto best = options_.keep_best ? Best() : std::nullopt) {
       Link("best", *best);
     } else if (PathExists(link)) {
-      RemoveTree(link);  // what it led to may go
+      RemoveTree(link);  // its target may be removed
     }
   });
-  // Else latest might lose what it points to.
+  // Otherwise the target of latest might be removed.
   if (current && options_.keep > 0) {
     OrWarn(options_.warn, "the checkpoint is saved, but older ones are not removed",
            [&] { RemoveOld(options_.keep, saved.path); });
@@ -233,8 +232,8 @@ std::optional<Checkpoint> CheckpointStore::Best() const {
   return best;
 }
 
-// Renames the finished folder. A folder can't replace another one in a single step everywhere, so
-// an earlier checkpoint of the same step goes by a name under which it is found, too.
+// Renames the finished folder. Not every file system can replace a folder atomically, so an earlier
+// checkpoint of the same step is first renamed to a name under which it is found, too.
 void CheckpointStore::Commit(const std::string& temporary, int64_t step) {
   const std::string final_path = PathOf(kStepPrefix, step);
   if (!PathExists(final_path)) {
@@ -288,12 +287,12 @@ std::optional<Checkpoint> CheckpointStore::FindNewest(const Warn& warn) const {
         problem = error.what();
       }
     }
-    warn(StrCat("checkpoint ", candidate.path, " is corrupted and passed over: ", problem));
+    warn(StrCat("checkpoint ", candidate.path, " is corrupted and skipped: ", problem));
     damaged += StrCat("\n  ", problem);
   }
   if (damaged.empty()) return std::nullopt;
   throw InputError(StrCat("no usable checkpoint in ", folder_, ":", damaged,
-                          "\nRestore one from a copy, or start anew in another out_dir."));
+                          "\nRestore one from a copy, or start from scratch in another out_dir."));
 }
 
 Checkpoint CheckpointStore::Verify(const std::string& path) {
@@ -302,7 +301,7 @@ Checkpoint CheckpointStore::Verify(const std::string& path) {
   }
   if (!PathExists(JoinPath(path, kManifestName))) {
     throw InputError(StrCat("checkpoint ", path, ": has no ", kManifestName,
-                            ": it is incomplete, or no checkpoint of Lockstep"));
+                            ": it is incomplete, or not a checkpoint of Lockstep"));
   }
   const CheckpointManifest manifest = ReadManifest(path);
   CheckFiles(path, manifest, /*hashes=*/true);
@@ -324,8 +323,8 @@ void CheckpointStore::Prune(int64_t keep) {
   if (newest) RemoveOld(keep, newest->path);
 }
 
-// Keeps what comes before the keep-th whole checkpoint in the order of Candidates, the protected,
-// and the best.
+// In the order of Candidates, keeps everything up to the keep-th complete checkpoint, the protected
+// one, and the best.
 void CheckpointStore::RemoveOld(int64_t keep, const std::string& protected_path) {
   const auto best = options_.keep_best ? Best() : std::nullopt;
   int64_t kept = 0;
@@ -344,7 +343,7 @@ void CheckpointStore::RemoveOld(int64_t keep, const std::string& protected_path)
       continue;
     }
     if (best && candidate.path == best->path) continue;
-    // Under the new name it is no checkpoint any more, however much of it a crash leaves.
+    // Under the new name it is no longer a checkpoint, however much of it a crash leaves.
     const std::string doomed = PathOf(kPrunePrefix, candidate.step);
     RenameDurably(candidate.path, doomed);
     RemoveTree(doomed);

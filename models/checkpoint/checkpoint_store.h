@@ -1,5 +1,5 @@
-// The checkpoints of a run folder, such that a crash, a full disk or a damaged file costs at most
-// the newest of them:
+// The checkpoints of a run folder. A crash, a full disk or a damaged file costs at most the newest
+// one:
 //
 //   out_dir/checkpoints/step-00001000/{files ..., DONE}
 //   out_dir/latest -> checkpoints/step-00001000
@@ -29,8 +29,8 @@ struct Checkpoint {
   std::string path;  // a folder
 };
 
-// Fills a checkpoint that is being saved. Each file is on the disk when its call returns. Names are
-// plain, not double and not "DONE" (ArgumentError).
+// Fills a checkpoint that is being saved. Each file is on the disk when its call returns. Names
+// must be plain, distinct and not "DONE" (ArgumentError).
 class CheckpointWriter {
  public:
   void AddFile(const std::string& name, std::string_view contents);
@@ -49,15 +49,16 @@ class CheckpointWriter {
 
 class CheckpointStore {
  public:
-  // Gets a sentence for the user.
+  // Receives a sentence for the user.
   using Warn = std::function<void(const std::string&)>;
 
   struct Options {
     // How many checkpoints Save leaves; 0: all.
     int64_t keep = 0;
-    // Whether the one with the lowest validation loss is kept beside them, and `best` points at it.
+    // Whether the one with the lowest validation loss is kept besides them, and `best` points to
+    // it.
     bool keep_best = false;
-    // What goes wrong without making a call fail. Default: a line to std::cerr.
+    // Receives problems that don't make a call fail. Default: a line to std::cerr.
     Warn warn;
   };
 
@@ -66,20 +67,20 @@ class CheckpointStore {
   CheckpointStore(std::string out_dir, Options options);
 
   // Saves what `write` adds as the checkpoint of this step, replacing an earlier one of that step;
-  // points `latest` at it; removes all but the newest `keep`, and the best. Removes leftovers of
-  // crashes first. `val_loss`: of what is saved, where it was measured.
-  // When it throws (IoError: the disk is full; or whatever `write` throws), earlier checkpoints are
-  // as they were and nothing half-written is left. Failures after the checkpoint is safe (of
-  // `latest`, of removing old ones) are warnings.
+  // points `latest` to it; removes all but the newest `keep`, and the best. Removes leftovers of
+  // crashes first. `val_loss`: of what is saved, if it was measured.
+  // When it throws (an IoError if the disk is full, or what `write` throws), earlier checkpoints
+  // are unchanged and nothing half-written is left. Failures once the checkpoint is safe (to update
+  // `latest`, to remove old ones) are warnings.
   Checkpoint Save(int64_t step, const std::function<void(CheckpointWriter&)>& write,
                   std::optional<double> val_loss = {});
 
-  // The one with the lowest validation loss, of those with one; unverified.
+  // The one with the lowest validation loss, if any has one; unverified.
   std::optional<Checkpoint> Best() const;
 
   // The most recently saved checkpoint whose files all have the sizes and hashes that were written.
-  // Damaged and incomplete ones are passed over, each with a warning that says what is wrong with
-  // which file. None if there is none; InputError if there are damaged ones only.
+  // Skips damaged and incomplete ones, each with a warning that says what is wrong with which file.
+  // None if there is none; InputError if all are damaged.
   std::optional<Checkpoint> FindNewest(const Warn& warn) const;
   std::optional<Checkpoint> FindNewest() const { return FindNewest(options_.warn); }
 
@@ -87,15 +88,15 @@ class CheckpointStore {
   // file that is missing, truncated or changed.
   static Checkpoint Verify(const std::string& path);
 
-  // All that have a DONE, most recently saved first, unverified.
+  // All that have a DONE file, most recently saved first, unverified.
   std::vector<Checkpoint> List() const;
 
   // Removes all but the newest `keep` >= 1 (those with missing files or wrong sizes do not count),
-  // never the newest good one. A crash meanwhile leaves nothing that could be taken for a
+  // never the newest good one. A crash meanwhile leaves nothing that could be mistaken for a
   // checkpoint.
   void Prune(int64_t keep);
 
-  // Removes what a crash left behind. Save does it, too.
+  // Removes what a crash left behind. Save also does that.
   void CleanUp();
 
  private:

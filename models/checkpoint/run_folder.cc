@@ -32,15 +32,15 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
     if (c.step <= state.step) continue;
     throw InputError(StrCat("checkpoint.resume=", path, " is at step ", state.step, ", but ",
                             config.out_dir, " has a checkpoint of step ", c.step,
-                            ", which the run would come to overwrite: choose another out_dir, or "
-                            "remove ",
+                            ", which the run would overwrite: choose another out_dir, or remove ",
                             c.path));
   }
   const RunConfig previous = RunConfigFromToml(state.config_toml, checkpoint.path);
   const auto differences = RealDifferences(previous, config);
   RunStart start{checkpoint.path, state.step,
                  StrCat("resuming from ", checkpoint.path, " (step ", state.step, ")")};
-  if (!differences.empty()) start.note += ", with another configuration:\n" + ToString(differences);
+  if (!differences.empty())
+    start.note += ", with a different configuration:\n" + ToString(differences);
   return start;
 }
 
@@ -48,7 +48,7 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
   throw InputError(
       StrCat(config.out_dir, " holds another run: ", why,
              "\nChoose another folder with --out_dir=, or remove ", config.out_dir,
-             ", or go on from it on purpose with --checkpoint.resume=", config.out_dir));
+             ", or continue from it anyway with --checkpoint.resume=", config.out_dir));
 }
 
 RunStart Continue(const RunConfig& config, const CheckpointStore& store,
@@ -62,7 +62,7 @@ RunStart Continue(const RunConfig& config, const CheckpointStore& store,
   if (!newest)
     return {{},
             0,
-            StrCat("starting anew in ", config.out_dir, ": the run there has no checkpoint yet")};
+            StrCat("starting over in ", config.out_dir, ": the run there has no checkpoint yet")};
   const TrainerState state = ReadTrainerState(newest->path);
   if (state.finished) {
     throw InputError(
@@ -84,7 +84,7 @@ std::string ThisProcess() {
 
 std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
                                         const std::function<void(const std::string&)>& warn) {
-  // A process that was told to end may need a moment.
+  // A process that is ending may need a moment.
   constexpr std::chrono::seconds kPatience(2);
   MakeDirectories(out_dir);
   const std::string path = JoinPath(out_dir, "run.lock");

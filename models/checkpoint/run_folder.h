@@ -1,5 +1,4 @@
-// What a run finds in its folder, and what that means: nothing there is overwritten or continued
-// silently.
+// How a run starts from what is in its folder: nothing there is overwritten or continued silently.
 #pragma once
 
 #include <functional>
@@ -16,23 +15,23 @@ namespace lockstep::models {
 struct RunStart {
   std::optional<std::string> checkpoint;  // to resume from
   int64_t step = 0;                       // updates already made
-  std::string note;                       // what to tell the user; may be empty
+  std::string note;                       // for the user; may be empty
 };
 
-// Keeps other trainers, of this machine or another, out of the folder (made if missing) until the
-// result is destroyed or the process ends: before anything is written there. Readers need no lock.
-// InputError, with the host and process of the one who has it; IoError if nothing can be written
-// there. Where the file system has no locks, `warn` is told, and it is as if it were held.
+// Keeps other trainers, on this machine or another, out of the folder (made if missing) until the
+// result is destroyed or the process ends. Call it before writing anything there; readers need no
+// lock. InputError, naming the host and process of the holder, if the folder is locked; IoError if
+// it can't be written. If the file system has no locks, `warn` is told and the run goes without.
 std::unique_ptr<FileLock> LockRunFolder(const std::string& out_dir,
                                         const std::function<void(const std::string&)>& warn);
 
 // Decides how a run with `config` starts in config.out_dir, by config.checkpoint.resume:
-//   auto  goes on with an unfinished run of the same configuration, else starts anew in a folder
+//   auto  continues an unfinished run of the same configuration, or starts from scratch in a folder
 //         without a run;
-//   none  starts anew in a folder without a run;
-//   path  goes on from that checkpoint (or run folder), whatever differs: the note lists it.
-// InputError, which lists the differences and what to do, where that would touch another run.
-// IoError if the folder cannot be written. Damaged checkpoints are told to `warn`.
+//   none  starts from scratch in a folder without a run;
+//   path  continues from that checkpoint (or run folder); the note lists differing options.
+// If that would touch another run, throws an InputError that lists the differences and what to do.
+// IoError if the folder cannot be written. Damaged checkpoints are reported to `warn`.
 RunStart PrepareRunFolder(const RunConfig& config,
                           const std::function<void(const std::string&)>& warn);
 

@@ -32,7 +32,7 @@ struct Points {
   Tensor labels;  // i32 [n]
 };
 
-// n points of two noisy spirals, by turns.
+// n points alternating between two noisy spirals.
 inline Points Spirals(int64_t n, uint64_t seed) {
   const Philox random(seed);
   std::vector<float> x;

@@ -1,8 +1,8 @@
-// A convolutional network in a loop of one's own: reads digits that the program draws itself.
+// A convolutional network in a training loop of your own: reads digits that the program draws.
 //
 //   bazel run -c opt //models/examples:train_cnn [-- /ABSOLUTE/FOLDER]
 //
-// In the folder, if given, it keeps the trained model as cnn.safetensors, which PyTorch can read.
+// Saves the trained model in the folder, if given, as cnn.safetensors, which PyTorch can read.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -26,8 +26,8 @@ using namespace lockstep;
 
 constexpr int64_t kSize = 16;  // of an image
 
-// The data: images f32 [n, 1, 16, 16] of digits in the manner of pocket calculators, anywhere, of
-// any size and brightness, under noise; and which digits they are, i32 [n].
+// The data: noisy images f32 [n, 1, 16, 16] of digits in the style of pocket calculators, of
+// varying place, size and brightness; and which digits they are, i32 [n].
 struct Batch {
   Tensor images, labels;
 };
@@ -89,7 +89,7 @@ void Build(nn::Sequential& model) {
   model.Add(std::make_shared<nn::Linear>(32 * (kSize / 4) * (kSize / 4), 10));
 }
 
-// Outside of a step, as under NoGrad, batch norm uses its running statistics.
+// Under NoGrad, as anywhere outside of a step, batch norm uses its running statistics.
 double Accuracy(nn::Sequential& model, const Batch& data) {
   const NoGrad no_grad;
   const std::vector<float> logits = model(data.images).ToVector<float>();

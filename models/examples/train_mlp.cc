@@ -1,4 +1,4 @@
-// A model, a data set and a training loop of one's own: tells two spirals apart.
+// A model, a data set and a training loop of your own: tells two spirals apart.
 //
 //   bazel run -c opt //models/examples:train_mlp
 #include <cmath>

@@ -1,5 +1,5 @@
-// Training over a data set in epochs, in a loop of one's own: tells two spirals apart. What makes
-// it data parallel is the difference to train_spirals_parallel.cc.
+// Training over a data set in epochs, in a loop of your own: tells two spirals apart. A diff with
+// train_spirals_parallel.cc shows what data parallelism takes.
 //
 //   bazel run -c opt //models/examples:train_spirals
 #include <algorithm>

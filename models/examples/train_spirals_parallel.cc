@@ -1,4 +1,4 @@
-// train_spirals.cc on several processes; what differs is what data parallelism takes.
+// train_spirals.cc in several processes; a diff of the two shows what data parallelism takes.
 //
 //   bazel build -c opt //models/examples:train_spirals_parallel
 //   export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500

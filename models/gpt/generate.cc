@@ -24,12 +24,12 @@ int64_t Slide(const GenerateOptions& options, int64_t block_size) {
   return options.slide > 0 ? options.slide : std::max<int64_t>(1, block_size / 2);
 }
 
-// A sequence while it is generated.
+// A sequence being generated.
 struct Active {
   int64_t sequence = 0;  // its number
   int64_t sample = 0;
-  int64_t slot = 0;           // its sequence of the cache
-  int64_t start = -1;         // where the context in the cache starts; -1: nothing is there
+  int64_t slot = 0;           // its place in the cache
+  int64_t start = -1;         // where the context in the cache starts; -1: the place is empty
   std::vector<int32_t> text;  // prompt and what was generated
   std::vector<uint8_t> seen;  // per id, for the repetition penalty
   int64_t left = 0;           // tokens to generate
@@ -85,7 +85,7 @@ class Generator {
     LS_CHECK(options_.batch_size > 0, "batch_size must be at least 1, got ", options_.batch_size);
     const int64_t vocabulary = model_.config().vocab_size;
     LS_CHECK(vocab_limit_ > 0 && vocab_limit_ <= vocabulary,
-             "the limit of ids must be positive and at most the model's vocabulary of ", vocabulary,
+             "vocab_limit must be positive and at most the model's vocabulary of ", vocabulary,
              ", got ", vocab_limit_);
     for (const GenerateSequence& s : sequences_) {
       LS_CHECK(!s.prompt.empty(), "a prompt needs at least one token");
@@ -122,10 +122,10 @@ class Generator {
     }
   }
 
-  // One token of each active sequence.
+  // Generates one token of each active sequence.
   void Advance() {
-    // Those whose context moves, and all without a cache, one by one; the others as a batch. The
-    // rows of a batch do not depend on each other up to kFewRows.
+    // One by one where the context moves or there is no cache, else in batches: of up to kFewRows,
+    // whose rows do not depend on each other.
     std::vector<Active*> batch;
     const auto flush = [&] {
       if (!batch.empty()) Decode(batch);
@@ -165,7 +165,7 @@ class Generator {
     return Forward({a.slot}, ids);
   }
 
-  // The token that the last one of each gives.
+  // Draws the next token of each sequence.
   void Decode(const std::vector<Active*>& batch) {
     std::vector<int64_t> slots;
     std::vector<int32_t> last;
@@ -195,7 +195,7 @@ class Generator {
     a.next = sampler_.Draw(values, u, a.seen);
   }
 
-  // Takes the token that was drawn; false if it was the last.
+  // Appends the token that was drawn; false if it was the last.
   bool Accept(Active& a) {
     a.text.push_back(a.next);
     if (!a.seen.empty()) a.seen[static_cast<size_t>(a.next)] = 1;
@@ -218,9 +218,9 @@ class Generator {
   int64_t block_, slide_, slots_ = 0;
   TokenSampler sampler_;
   std::optional<nn::KvCache> cache_;
-  int64_t started_ = 0;         // sequences that have begun, in their order
+  int64_t started_ = 0;         // how many sequences have started
   std::vector<int64_t> free_;   // slots
-  std::vector<Active> active_;  // in the order in which they began
+  std::vector<Active> active_;  // in the order in which they started
   std::vector<std::vector<int32_t>> results_;
   GenerateStats stats_;
 };

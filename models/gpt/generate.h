@@ -17,20 +17,20 @@ struct GenerateOptions {
   double top_p = 1;
   double repetition_penalty = 1;
   uint64_t seed = 1337;
-  // Keys and values of earlier tokens are kept; else each token computes its whole context anew,
-  // as a check. The same tokens, but for ties within the rounding of f32.
+  // Keeps the keys and values of earlier tokens; without it each token recomputes its whole
+  // context, as a check. The tokens are the same, except for ties within the rounding of f32.
   bool kv_cache = true;
   // By how many tokens the context moves on once it is full: see ContextStart. 0: half of it.
   int64_t slide = 0;
-  int64_t batch_size = 16;  // sequences at once: what bounds the cache
+  int64_t batch_size = 16;  // sequences at once, which bounds the cache
 };
 
 // Where the context of the token at `position` of a text starts. A model sees `block_size` tokens,
 // whose positions count from the context's start: where the context moves, every key and value
 // changes. So it does not move with each token, but by `slide` tokens whenever it is full: it
 // starts at 0 while position <= block_size, then at the smallest multiple of `slide` that makes it
-// fit. It holds between block_size - slide + 1 and block_size tokens, and is a function of the
-// position alone. slide = 1 always gives the last block_size tokens, without use for the cache.
+// fit. It then holds between block_size - slide + 1 and block_size tokens, and depends only on the
+// position. slide = 1 always gives the last block_size tokens, but makes the cache useless.
 int64_t ContextStart(int64_t position, int64_t block_size, int64_t slide);
 
 struct GenerateSequence {
@@ -46,20 +46,20 @@ struct GenerateStats {
 };
 
 // Continues each sequence by up to options.tokens tokens, and returns these. on_token is called
-// with the number of a sequence and each of its tokens; false from it ends that sequence.
+// with the number of a sequence and each of its tokens; returning false ends that sequence.
 //
 // Token number p of a text is a function of what precedes it, of the seed, of the sequence's
 // `sample`, and of p: whether a prompt is alone or in a batch, generated at once or in two parts,
-// does not matter. Ids at or above `vocab_limit` (a padded vocabulary) are never drawn. Nothing is
-// recorded for a gradient, and the cache's memory is taken once. ArgumentError for empty prompts,
-// for ids outside of the model's vocabulary, and for options out of range.
+// does not matter. Ids at or above `vocab_limit` (a padded vocabulary) are never drawn. No gradient
+// is recorded, and the cache is allocated once. ArgumentError for empty prompts, for ids outside of
+// the model's vocabulary, and for options out of range.
 std::vector<std::vector<int32_t>> GenerateBatch(
     Gpt& model, std::span<const GenerateSequence> sequences, int64_t vocab_limit,
     const GenerateOptions& options,
     const std::function<bool(int64_t sequence, int32_t id)>& on_token = {},
     GenerateStats* stats = nullptr);
 
-// Of one sequence.
+// For one sequence.
 std::vector<int32_t> Generate(Gpt& model, std::span<const int32_t> prompt, int64_t vocab_limit,
                               const GenerateOptions& options,
                               const std::function<bool(int32_t)>& on_token = {});

@@ -12,34 +12,35 @@ namespace lockstep::models {
 
 // A decoder-only transformer with pre-norm blocks and an output head, by default tied to the token
 // embedding. The default configuration is GPT-2's: learned positions, layer norms, tanh GELU; with
-// rope, rms_norm, swiglu and no biases it is Llama. Parameters have Hugging Face's GPT-2 names
-// (wte.weight, h.0.attn.c_attn.weight, ...) in any case, linear weights as [out, in]. Initialised
-// as GPT-2: N(0, init_std), residual projections N(0, init_std / sqrt(2 n_layer)), biases 0,
+// rope, rms_norm, swiglu and no biases it is Llama. Parameters always have Hugging Face's GPT-2
+// names (wte.weight, h.0.attn.c_attn.weight, ...), with linear weights as [out, in]. Initialised
+// like GPT-2: N(0, init_std), residual projections N(0, init_std / sqrt(2 n_layer)), biases 0,
 // norms 1.
 class Gpt : public LanguageModel {
  public:
   explicit Gpt(const GptConfig& config);
 
   const GptConfig& config() const { return config_; }  // Resolved
-  // Of one token in forward and backward, causal attention over t positions: 6 N + 6 L C t, as
-  // llm.c counts: N is the number of parameters, L of layers, C the width.
+  // FLOPs per token of forward and backward with causal attention over t positions: 6 N + 6 L C t,
+  // as llm.c counts, for N parameters, L layers and width C.
   double FlopsPerToken(int64_t t) const;
 
   // The parts, in the order in which they run, each callable by itself:
   //   nn::ResidualStream stream = gpt.embedding()(ids);
-  //   for (int64_t i = 0; i < gpt.blocks().size(); ++i) stream =
-  //   gpt.blocks()[i](std::move(stream)); Tensor loss = gpt.head()(std::move(stream), targets);
-  // A pipeline cuts between them. To wrap or replace a block: ReplaceChild("h.3", ...); a plain
-  // Layer fits as well. Embedding and head have no names: their children are wte, wpe, drop, and
-  // ln_f, lm_head.
+  //   for (int64_t i = 0; i < gpt.blocks().size(); ++i)
+  //     stream = gpt.blocks()[i](std::move(stream));
+  //   Tensor loss = gpt.head()(std::move(stream), targets);
+  // A pipeline cuts between them. ReplaceChild("h.3", ...) wraps or replaces a block, also with a
+  // plain Layer. Embedding and head have no names: their children are wte, wpe, drop, and ln_f,
+  // lm_head.
   Child<Layer>& embedding() { return embedding_; }
   ChildList<nn::Block>& blocks() { return h_; }
   Child<GptHeadLayer>& head() { return head_; }
 
  protected:
   // ids i32 or i64 [B, T], T <= block_size -> logits [B, T, V], or the loss of the targets. In an
-  // nn::KvCacheScope the ids go on with its sequences, and the logits are those of the last token
-  // alone: [B, 1, V].
+  // nn::KvCacheScope the ids continue its sequences, and the logits are those of the last token
+  // only: [B, 1, V].
   Tensor Forward(const Tensor& ids, const Tensor& targets) override;
 
  private:

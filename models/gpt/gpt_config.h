@@ -1,4 +1,4 @@
-// The shape of a GPT: GPT-2, Llama, and what lies between.
+// The shape of a GPT: GPT-2, Llama, and mixtures of the two.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ enum class Position {
 
 struct GptConfig {
   int64_t vocab_size = 50257;
-  int64_t block_size = 1024;  // most tokens of one sequence
+  int64_t block_size = 1024;  // longest sequence, in tokens
   int64_t n_layer = 12;
   int64_t n_head = 12;
   int64_t n_embd = 768;
@@ -26,17 +26,18 @@ struct GptConfig {
   bool bias = true;            // in linear layers and layer norms
   bool tie_embeddings = true;  // the output head is the token embedding
   int64_t n_kv_head = 0;       // heads of keys and values; 0: n_head
-  int64_t n_inner = 0;         // width inside of the MLP; 0: DefaultInner
+  int64_t n_inner = 0;         // hidden width of the MLP; 0: DefaultInner
   NormKind norm = NormKind::kLayerNorm;
   double norm_eps = 1e-5;
   nn::MlpActivation activation = nn::MlpActivation::kGelu;
   Position position = Position::kLearned;
-  RotaryOptions rope = {};  // of kRope
-  double init_std = 0.02;   // of fresh weights; residual projections: init_std / sqrt(2 n_layer)
-  // Rows of logits, tokens of a batch, that stand in memory at once while a loss is computed; 0: no
-  // limit. More chunks than one sum the head's gradient in another order. Each chunk reads and
-  // writes that gradient, 8 bytes a weight, and makes 6 FLOPs a weight and row: with 4096 rows 8%
-  // of the time on a GPU of 800 TFLOP/s and 3.35 TB/s, where the two do not overlap.
+  RotaryOptions rope = {};  // for kRope
+  double init_std = 0.02;   // of initial weights; residual projections: init_std / sqrt(2 n_layer)
+  // How many rows of logits (tokens of a batch) are in memory at once while a loss is computed; 0:
+  // no limit. More than one chunk changes the order in which the head's gradient is summed. Each
+  // chunk reads and writes that gradient, 8 bytes per weight, and makes 6 FLOPs per weight and row:
+  // with 4096 rows the former takes 8% of the time on a GPU of 800 TFLOP/s and 3.35 TB/s, where the
+  // two do not overlap.
   int64_t loss_chunk = 4096;
   bool operator==(const GptConfig&) const = default;
 };
@@ -48,10 +49,10 @@ int64_t DefaultInner(int64_t n_embd, nn::MlpActivation activation);
 // With n_kv_head and n_inner written out.
 GptConfig Resolved(GptConfig config);
 
-// ArgumentError naming the first field that is out of range or does not fit the others.
+// Throws an ArgumentError naming the first field that is out of range or does not fit the others.
 void Validate(const GptConfig& config);
 
-// The words of options and files, and back. ArgumentError for another word, listing these.
+// The words in options and files, and back. Any other word is an ArgumentError that lists these.
 std::string_view Name(NormKind norm);                 // layer_norm, rms_norm
 std::string_view Name(nn::MlpActivation activation);  // gelu, gelu_exact, relu, silu, swiglu
 std::string_view Name(Position position);             // learned, rope

@@ -12,7 +12,7 @@ std::shared_ptr<nn::Embedding> MakeEmbedding(int64_t num, const GptConfig& confi
   return std::make_shared<nn::Embedding>(num, config.n_embd, nn::Normal(0, config.init_std));
 }
 
-// A child only where it is wanted, between others whose order it must keep.
+// Optional, but if present a child between wte and drop: children keep the order of registration.
 std::unique_ptr<Child<nn::Embedding>> Positions(Module* owner, const GptConfig& config) {
   if (config.position != Position::kLearned) return nullptr;
   return std::make_unique<Child<nn::Embedding>>(owner, "wpe",

@@ -23,7 +23,7 @@ GptHead::GptHead(const GptConfig& config, const std::shared_ptr<Parameter>& tied
       lm_head_(this, "lm_head", MakeLmHead(config, tied)) {}
 
 Tensor GptHead::Forward(nn::ResidualStream stream, const Tensor& targets) {
-  // Only what follows the last token is asked for when text is generated.
+  // Generation needs only the logits of the last token.
   if (nn::KvCacheScope::Current() != nullptr) {
     for (Tensor* t : {&stream.x, &stream.open.value}) {
       if (t->defined()) *t = t->Slice(1, t->dim(1) - 1, t->dim(1));

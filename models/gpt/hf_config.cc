@@ -19,7 +19,7 @@ struct Fields {
   const Json& j;
   std::string source;
 
-  // A null counts as left out.
+  // A null counts as absent.
   bool Has(const char* key) const { return j.contains(key) && !j[key].is_null(); }
   [[noreturn]] void Fail(const char* key, const std::string& what) const {
     throw InputError(StrCat(source, ": \"", key, "\" ", what));
@@ -43,7 +43,7 @@ struct Fields {
   }
   std::string Text(const char* key, const std::string& otherwise) const {
     if (!Has(key)) return otherwise;
-    if (!j[key].is_string()) Fail(key, "must be a text");
+    if (!j[key].is_string()) Fail(key, "must be a string");
     return j[key].get<std::string>();
   }
   // What these models do not implement must not be ignored silently.
@@ -51,7 +51,7 @@ struct Fields {
     if (Has(key) && j[key] != want)
       Fail(key, StrCat("is ", DumpJson(j[key]), "; only ", DumpJson(want), " is supported"));
   }
-  // An object; `whole` where there is none.
+  // An empty object if absent.
   Fields Object(const char* key) const {
     static const Json empty = Json::object();
     if (!Has(key)) return {empty, source};
@@ -66,7 +66,7 @@ struct ActivationWord {
   MlpActivation activation;
   const char* word;
 };
-// The first word of an activation is the one that is written.
+// The first word of an activation is the one to write.
 constexpr ActivationWord kGpt2Activations[] = {
     {MlpActivation::kGelu, "gelu_new"},  {MlpActivation::kGelu, "gelu_pytorch_tanh"},
     {MlpActivation::kGeluExact, "gelu"}, {MlpActivation::kRelu, "relu"},
@@ -188,7 +188,7 @@ OrderedJson LlamaConfig(const GptConfig& c) {
   j["mlp_bias"] = c.bias;
   j["attention_dropout"] = c.dropout;
   j["tie_word_embeddings"] = c.tie_embeddings;
-  // The defaults (1 and 2) would be some characters of ours.
+  // The defaults (1 and 2) could be ordinary tokens of our vocabularies.
   j["bos_token_id"] = nullptr;
   j["eos_token_id"] = nullptr;
   return j;
@@ -218,7 +218,7 @@ GptConfig FromLlama(const Fields& f) {
   return c;
 }
 
-// ---- Our own. ----
+// ---- Lockstep's own. ----
 
 OrderedJson LockstepConfig(const GptConfig& c) {
   OrderedJson j;

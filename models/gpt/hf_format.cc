@@ -81,7 +81,7 @@ std::vector<Piece> LlamaPieces(const GptConfig& c, const std::string& name, int6
   return out;
 }
 
-// Where the file has a parameter of the model.
+// The tensors of the file that make up a parameter of the model.
 std::vector<Piece> Pieces(const GptConfig& c, const std::string& name, const Parameter& p) {
   const int64_t rows = p.logical_shape()[0];
   const HfFormat format = HfFormatOf(c);
@@ -89,7 +89,7 @@ std::vector<Piece> Pieces(const GptConfig& c, const std::string& name, const Par
   return {{name, 0, rows, format == HfFormat::kGpt2 && IsConv1d(name)}};
 }
 
-// For each weight of a linear layer or norm, the bias that GPT-2's format wants beside it.
+// For each weight of a linear layer or norm, the bias that GPT-2's format requires beside it.
 std::vector<std::pair<std::string, int64_t>> MissingBiases(const Gpt& model) {
   std::vector<std::pair<std::string, int64_t>> out;
   if (model.config().bias || HfFormatOf(model.config()) != HfFormat::kGpt2) return out;
@@ -111,7 +111,7 @@ void CopyWeight(const SafetensorsEntry& entry, const Tensor& expected) {
   expected.CopyFrom(stored);
 }
 
-// A tied head that a file has all the same must be the embedding, or the model is another one.
+// If the file has a head although it is tied, it must equal the embedding, or it is not tied there.
 void CheckTiedHead(const SafetensorsEntry& head, const SafetensorsEntry& embedding) {
   const bool equal = head.bytes.size() == embedding.bytes.size() &&
                      std::equal(head.bytes.begin(), head.bytes.end(), embedding.bytes.begin());
@@ -132,13 +132,13 @@ void CheckZero(const SafetensorsEntry& entry) {
   }
 }
 
-// Old exports carry what is no weight: causal masks, the frequencies of rotary embedding.
-bool IsNoWeight(const std::string& name) {
+// Old exports contain buffers: causal masks, the frequencies of rotary embedding.
+bool IsBuffer(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
          name.ends_with(".rotary_emb.inv_freq");
 }
 
-// A file's entries by the names of the whole or of the bare model, and which of them were used.
+// A file's entries, found with or without the prefix of the bare model, and which ones were used.
 class Entries {
  public:
   explicit Entries(const SafetensorsSet& set) : set_(set) {}
@@ -153,7 +153,7 @@ class Entries {
   std::string Unused() const {
     std::string out;
     for (const std::string& name : set_.names()) {
-      if (!used_.contains(name) && !IsNoWeight(name)) out += " " + name;
+      if (!used_.contains(name) && !IsBuffer(name)) out += " " + name;
     }
     return out;
   }
@@ -207,7 +207,8 @@ void LoadHfWeights(Gpt& model, const std::string& path) {
     }
   }
   if (const std::string unknown = entries.Unused(); !unknown.empty()) {
-    throw InputError(StrCat(set.source(), ": weights that this model has no place for:", unknown));
+    throw InputError(
+        StrCat(set.source(), ": this model has no parameters for these weights:", unknown));
   }
 }
 

@@ -1,7 +1,7 @@
-// Models as Hugging Face folders, model.safetensors and config.json, which transformers loads: as
-// GPT2LMHeadModel what has GPT-2's parts (learned positions, layer norms, a head of keys and values
-// for each head of queries, any activation but SwiGLU), as LlamaForCausalLM what has Llama's (rope,
-// rms_norm, swiglu). Other mixtures have a format of our own, with model_type "lockstep" and the
+// Models as Hugging Face folders: model.safetensors and config.json. transformers loads a model
+// with GPT-2's parts (learned positions, layer norms, a key and value head for each query head, any
+// activation but SwiGLU) as GPT2LMHeadModel, and one with Llama's parts (rope, rms_norm, swiglu) as
+// LlamaForCausalLM. Other mixtures have a format of our own, with model_type "lockstep" and the
 // names of Gpt's parameters, which transformers does not know.
 #pragma once
 
@@ -18,8 +18,8 @@ HfFormat HfFormatOf(const GptConfig& config);
 
 // config.json for a model whose weights are of this dtype.
 std::string ToHfConfig(const GptConfig& config, DType dtype = DType::kF32);
-// The inverse, Resolved; also reads OpenAI's and Meta's own folders. InputError names `source` and
-// the field, also for what our models do not have and would get wrong if it were ignored.
+// The inverse, Resolved; also reads OpenAI's and Meta's own folders. InputErrors name `source` and
+// the field; a feature that our models lack is one, since ignoring it would give wrong results.
 GptConfig FromHfConfig(const std::string& json, const std::string& source);
 
 // The model's weights under the names of its format. GPT-2: Conv1D weights as [in, out]; a model
@@ -30,7 +30,7 @@ std::vector<SafetensorsItem> ToHfTensors(Gpt& model);
 // Copies the weights of a file or folder (model.safetensors, or shards with an index), of any
 // floating dtype, into the model. Accepts names with and without the prefix of the bare model
 // ("transformer.", "model."), and a tied lm_head.weight. InputError lists what is missing or has
-// another shape, and refuses non-zero biases for a model without.
+// another shape, and refuses non-zero biases for a model without biases.
 void LoadHfWeights(Gpt& model, const std::string& path);
 
 // "path/config.json" read by FromHfConfig; `path` is a Hugging Face folder or a checkpoint of ours.

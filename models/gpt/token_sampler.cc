@@ -11,7 +11,7 @@ namespace {
 
 using Candidate = TokenSampler::Candidate;
 
-// The likelier first; of equals, the one with the smaller id.
+// The likelier first; ties go to the smaller id.
 bool Likelier(const Candidate& a, const Candidate& b) {
   return a.probability != b.probability ? a.probability > b.probability : a.id < b.id;
 }
@@ -63,7 +63,7 @@ std::span<const Candidate> TokenSampler::Candidates(std::span<const float> logit
     candidates_.push_back({static_cast<int32_t>(likeliest), 1});
     return candidates_;
   }
-  // By logits at first: exponentials may round to equal numbers, or to 0.
+  // Logits for now: exponentials may round to equal numbers, or to 0.
   for (size_t i = 0; i < logits.size(); ++i) {
     candidates_.push_back({static_cast<int32_t>(i), static_cast<double>(logits[i])});
   }
@@ -85,7 +85,7 @@ void TokenSampler::KeepTopK() {
   std::sort(candidates_.begin(), candidates_.end(), SmallerId);
 }
 
-// A heap, since the few that are kept are rarely worth sorting all for.
+// A heap, since few are kept and sorting all would cost more.
 void TokenSampler::KeepTopP() {
   if (options_.top_p == 1) return;
   const auto less_likely = [](const Candidate& a, const Candidate& b) { return Likelier(b, a); };

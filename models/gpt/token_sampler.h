@@ -9,19 +9,19 @@ namespace lockstep::models {
 
 // In the order in which they apply.
 struct SamplingOptions {
-  // Of tokens that the text has: a logit above 0 is divided by it, one below is multiplied (Keskar
-  // et al., "CTRL", 2019). 1: none.
+  // For tokens already in the text: divides logits above 0 and multiplies those below (Keskar et
+  // al., "CTRL", 2019). 1: none.
   double repetition_penalty = 1;
-  // Divides the logits. 0: always the likeliest token, of equals the one with the smallest id.
+  // Divides the logits. 0: always the likeliest token; a tie goes to the smallest id.
   double temperature = 1;
-  // Only the k likeliest tokens (Fan et al., 2018); of equals, those with smaller ids. 0: all.
+  // Only the k likeliest tokens (Fan et al., 2018); ties go to smaller ids. 0: all.
   int64_t top_k = 0;
-  // Of these only the fewest that have this share of the probability, the likeliest first (Holtzman
-  // et al., "The curious case of neural text degeneration", 2020). 1: all.
+  // Of these only the likeliest that together reach this share of the probability (Holtzman et al.,
+  // "The curious case of neural text degeneration", 2020). 1: all.
   double top_p = 1;
 };
 
-// Keeps its memory between tokens.
+// Reuses its memory from token to token.
 class TokenSampler {
  public:
   struct Candidate {
@@ -32,13 +32,13 @@ class TokenSampler {
   // ArgumentError for an option that is out of range, naming it.
   explicit TokenSampler(const SamplingOptions& options);
 
-  // The tokens that may be drawn after unnormalised log-probabilities, in the order of their ids;
+  // The tokens that may be drawn, in the order of their ids, given unnormalised log-probabilities;
   // valid until the next call. `seen`: per id, whether the text has it; may be empty without a
-  // repetition penalty. ArgumentError where the logits are none, NaN, or all infinite.
+  // repetition penalty. ArgumentError if there are no logits, or they are NaN or all infinite.
   std::span<const Candidate> Candidates(std::span<const float> logits,
                                         std::span<const uint8_t> seen = {});
 
-  // The one that u in [0, 1) falls on when they divide [0, 1) in the order of their ids.
+  // The candidate into whose part of [0, 1) u falls, when they divide it in the order of their ids.
   int32_t Draw(std::span<const float> logits, double u, std::span<const uint8_t> seen = {});
 
  private:

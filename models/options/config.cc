@@ -67,7 +67,7 @@ void AddGeneralOptions(Options& options, RunConfig& config) {
                .aliases = {"num_threads", "n_threads"},
                .operational = true,
                .doc = "CPU threads; 0: all"});
-  options.Add("seed", &config.seed, {.min = 0, .doc = "of all random numbers"});
+  options.Add("seed", &config.seed, {.min = 0, .doc = "seed of all random numbers"});
   options.Add("out_dir", &config.out_dir,
               {.check = CheckNotEmpty,
                .aliases = {"output_dir", "log_dir"},
@@ -81,14 +81,13 @@ void AddRopeOptions(Options& options, ModelOptions& model) {
   options.Add(
       "model.rope_theta", &model.rope_theta,
       {.above = 0, .max = 1e12, .aliases = {"rope_base"}, .doc = "rope: base of the wavelengths"});
-  options.Add(
-      "model.rope_scaling", &model.rope_scaling,
-      {.choices = {"none", "linear", "llama3"},
-       .aliases = {"rope_type"},
-       .doc = "rope: for contexts longer than the first training's: linear (all frequencies "
-              "by rope_factor) or llama3 (the low ones)"});
+  options.Add("model.rope_scaling", &model.rope_scaling,
+              {.choices = {"none", "linear", "llama3"},
+               .aliases = {"rope_type"},
+               .doc = "rope: for contexts longer than the original training's: linear divides all "
+                      "frequencies by rope_factor, llama3 the low ones"});
   options.Add("model.rope_factor", &model.rope_factor,
-              {.above = 0, .max = 1e6, .doc = "rope_scaling: what frequencies are divided by"});
+              {.above = 0, .max = 1e6, .doc = "rope_scaling: divisor of the frequencies"});
   options.Add(
       "model.rope_low", &model.rope_low,
       {.above = 0,
@@ -96,16 +95,17 @@ void AddRopeOptions(Options& options, ModelOptions& model) {
        .aliases = {"low_freq_factor"},
        .doc = "llama3: frequencies with fewer periods than this in rope_original_length are "
               "divided"});
-  options.Add("model.rope_high", &model.rope_high,
-              {.above = 0,
-               .max = 1e6,
-               .aliases = {"high_freq_factor"},
-               .doc = "llama3: those with more are kept; between the two they are interpolated"});
+  options.Add(
+      "model.rope_high", &model.rope_high,
+      {.above = 0,
+       .max = 1e6,
+       .aliases = {"high_freq_factor"},
+       .doc = "llama3: frequencies with more periods are kept, those between interpolated"});
   options.Add("model.rope_original_length", &model.rope_original_length,
               {.min = 1,
                .max = kMaxTokens,
                .aliases = {"original_max_position_embeddings"},
-               .doc = "llama3: context of the first training, in tokens"});
+               .doc = "llama3: context of the original training, in tokens"});
 }
 
 void AddModelOptions(Options& options, ModelOptions& model) {
@@ -128,13 +128,14 @@ void AddModelOptions(Options& options, ModelOptions& model) {
               {.min = 1,
                .max = 1000000,
                .aliases = {"num_heads", "heads"},
-               .doc = "attention heads; they divide n_embd"});
+               .doc = "attention heads; must divide n_embd"});
   options.Add("model.n_embd", &model.n_embd,
               {.min = 1,
                .max = 1000000,
                .aliases = {"hidden_size", "d_model", "dim", "embed_dim"},
                .doc = "width of the model"});
-  options.Add("model.dropout", &model.dropout, {.min = 0, .below = 1, .doc = "probability"});
+  options.Add("model.dropout", &model.dropout,
+              {.min = 0, .below = 1, .doc = "dropout probability"});
   options.Add("model.bias", &model.bias, {.doc = "biases in linear layers and layer norms"});
   options.Add("model.norm", &model.norm,
               {.choices = {"layer_norm", "rms_norm"},
@@ -142,11 +143,11 @@ void AddModelOptions(Options& options, ModelOptions& model) {
   options.Add("model.activation", &model.activation,
               {.choices = {"gelu", "gelu_exact", "relu", "silu", "swiglu"},
                .aliases = {"activation_function", "hidden_act"},
-               .doc = "of the MLP: gelu (the tanh form, as in GPT-2), gelu_exact, relu, silu, or "
-                      "swiglu (gated, as in Llama)"});
+               .doc = "activation of the MLP: gelu (the tanh form, as in GPT-2), gelu_exact, relu, "
+                      "silu, or swiglu (gated, as in Llama)"});
   options.Add("model.position", &model.position,
               {.choices = {"learned", "rope"},
-               .doc = "learned (a table, GPT-2) or rope (rotary embedding, Llama)"});
+               .doc = "position embedding: learned (a table, GPT-2), rope (rotary, Llama)"});
   options.Add("model.tie_embeddings", &model.tie_embeddings,
               {.aliases = {"tie_word_embeddings"},
                .doc = "share the token embedding with the output layer"});
@@ -154,14 +155,14 @@ void AddModelOptions(Options& options, ModelOptions& model) {
               {.min = 0,
                .max = 1000000,
                .aliases = {"num_key_value_heads", "n_kv_heads"},
-               .doc = "heads of keys and values, shared by groups of heads; they divide n_head; "
-                      "0: n_head"});
+               .doc = "heads of keys and values, each shared by a group of query heads; must "
+                      "divide n_head; 0: n_head"});
   options.Add(
       "model.n_inner", &model.n_inner,
       {.min = 0,
        .max = 10000000,
        .aliases = {"intermediate_size", "ffn_dim", "hidden_dim", "d_ff"},
-       .doc = "width inside of the MLP; 0: 4 n_embd, with swiglu 8/3 n_embd rounded up to a "
+       .doc = "hidden width of the MLP; 0: 4 n_embd, or with swiglu 8/3 n_embd rounded up to a "
               "multiple of 64"});
   options.Add("model.norm_eps", &model.norm_eps,
               {.min = 1e-30,
@@ -173,9 +174,9 @@ void AddModelOptions(Options& options, ModelOptions& model) {
               {.min = 0,
                .max = 100,
                .aliases = {"initializer_range"},
-               .doc = "standard deviation of fresh weights, divided by sqrt(2 n_layer) where they "
-                      "add to the residual stream; 0: 1 / sqrt(n_embd), which keeps variances as "
-                      "they are"});
+               .doc = "standard deviation of initial weights, divided by sqrt(2 n_layer) where "
+                      "they add to the residual stream; 0: 1 / sqrt(n_embd), which preserves "
+                      "variances"});
 }
 
 void AddDataOptions(Options& options, DataOptions& data) {
@@ -186,16 +187,17 @@ void AddDataOptions(Options& options, DataOptions& data) {
               "the embedded corpus"});
   options.Add("data.tokenizer", &data.tokenizer,
               {.check = CheckTokenizer,
-               .doc = "char, byte, gpt2 or a tokenizer file; auto: char for text, for token files "
-                      "what fits them"});
+               .doc = "char, byte, gpt2 or a tokenizer file; auto: char for text, the matching one "
+                      "for token files"});
   options.Add("data.val_fraction", &data.val_fraction,
               {.min = 0,
                .below = 1,
-               .doc = "tail of the data kept for validation, unless it has files of its own"});
+               .doc = "fraction of the data, at its end, held out for validation, unless there are "
+                      "validation files"});
   options.Add("data.order", &data.order,
               {.choices = {"shuffled", "random", "sequential"},
-               .doc = "every window once an epoch in an order drawn anew, offsets drawn at random, "
-                      "or as they stand"});
+               .doc = "windows of the data: each once per epoch in a new random order, at random "
+                      "offsets, or in the data's order"});
 }
 
 void AddTrainOptions(Options& options, TrainOptions& train) {
@@ -229,23 +231,24 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
               {.choices = {"fp32", "tf32", "bf16"},
                .check = CheckPrecision,
                .aliases = {"dtype"},
-               .doc = "fp32; tf32 (fp32, but a GPU may round what matrix products read); bf16 "
-                      "(weights and activations; originals of the weights, gradients, sums and "
-                      "statistics stay fp32)"});
-  options.Add("train.loss_chunk", &train.loss_chunk,
-              {.min = 0,
-               .aliases = {"num_output_chunks", "loss_chunk_size"},
-               .doc = "tokens whose logits stand in memory at once, for a micro-batch of more; "
-                      "0: all of them"});
+               .doc = "fp32; tf32 (fp32, but a GPU may round the inputs of matrix products); bf16 "
+                      "(weights and activations; master weights, gradients, sums and statistics "
+                      "stay fp32)"});
+  options.Add(
+      "train.loss_chunk", &train.loss_chunk,
+      {.min = 0,
+       .aliases = {"num_output_chunks", "loss_chunk_size"},
+       .doc = "tokens whose logits are in memory at once, if a micro-batch has more; 0: all"});
   options.Add(
       "train.cuda_graphs", &train.cuda_graphs,
       {.operational = true,
-       .doc = "on a single GPU, submit steps as a whole instead of kernel by kernel: the same "
-              "bits in less time"});
+       .doc =
+           "on a single GPU, launch a step as a whole instead of kernel by kernel: the same bits "
+           "in less time"});
   options.Add("train.max_skips", &train.max_skips,
               {.min = 0,
-               .doc = "updates in a row that are left out because a gradient is not finite, with a "
-                      "warning; the next one, or with 0 the first, ends the run"});
+               .doc = "consecutive updates that may be skipped, with a warning, because a gradient "
+                      "is not finite; one more ends the run"});
   options.Add("train.log_every", &train.log_every,
               {.min = 1,
                .aliases = {"log_interval"},
@@ -255,29 +258,27 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
               {.min = 0,
                .aliases = {"eval_interval"},
                .operational = true,
-               .doc = "steps between validations; 0: at the end only"});
+               .doc = "steps between evaluations; 0: only at the end"});
   options.Add("train.eval_batches", &train.eval_batches,
               {.min = 0,
                .aliases = {"eval_iters", "eval_steps"},
                .operational = true,
-               .doc = "batches of a validation; 0: all of the validation data"});
+               .doc = "batches of an evaluation; 0: all of the validation data"});
   options.Add("train.sample_every", &train.sample_every,
               {.min = 0,
                .operational = true,
-               .doc = "steps between samples of generated text; 0: "
-                      "at the end only"});
+               .doc = "steps between samples of generated text; 0: only at the end"});
   options.Add("train.sample_tokens", &train.sample_tokens,
               {.min = 0, .max = 1e6, .operational = true, .doc = "length of a sample; 0: none"});
-  options.Add(
-      "train.sample_prompt", &train.sample_prompt,
-      {.check = CheckNotEmpty, .operational = true, .doc = "text that a sample goes on from"});
+  options.Add("train.sample_prompt", &train.sample_prompt,
+              {.check = CheckNotEmpty, .operational = true, .doc = "text that samples continue"});
 }
 
 void AddOptimOptions(Options& options, OptimOptions& optim) {
   options.Add("optim.name", &optim.name,
               {.choices = {"adamw", "sgd", "lion", "muon"},
                .aliases = {"optimizer"},
-               .doc = "the optimizer; lion wants a learning rate 3 to 10 times smaller than adamw; "
+               .doc = "the optimizer; lion needs a learning rate 3 to 10 times smaller than adamw; "
                       "muon updates the matrices of the blocks, adamw the rest at the same rate"});
   options.Add("optim.schedule", &optim.schedule,
               {.choices = {"cosine", "linear", "constant", "wsd"},
@@ -301,31 +302,32 @@ void AddOptimOptions(Options& options, OptimOptions& optim) {
                .aliases = {"lr_decay_iters"},
                .doc = "step at which the decay ends; 0: the last step of the run"});
   options.Add("optim.decay_fraction", &optim.decay_fraction,
-              {.above = 0, .max = 1, .doc = "wsd: share of decay_steps that is decay"});
+              {.above = 0, .max = 1, .doc = "wsd: fraction of decay_steps spent decaying"});
   options.Add("optim.beta1", &optim.beta1,
               {.min = 0, .below = 1, .doc = "adamw, lion: decay of the mean of gradients"});
   options.Add("optim.beta2", &optim.beta2,
               {.min = 0,
                .below = 1,
-               .doc = "adamw: decay of the mean of their squares; lion: of the kept mean"});
-  options.Add("optim.eps", &optim.eps,
-              {.min = 1e-30, .max = 1, .aliases = {"epsilon"}, .doc = "adamw: added to the root"});
+               .doc = "adamw: decay of the mean of squared gradients; lion: of the momentum"});
+  options.Add(
+      "optim.eps", &optim.eps,
+      {.min = 1e-30, .max = 1, .aliases = {"epsilon"}, .doc = "adamw: added to the denominator"});
   options.Add("optim.momentum", &optim.momentum,
               {.min = 0, .below = 1, .doc = "sgd, muon: decay of the sum or mean of gradients"});
-  options.Add("optim.nesterov", &optim.nesterov,
-              {.doc = "sgd, muon: step from where the momentum leads (Nesterov's form)"});
+  options.Add("optim.nesterov", &optim.nesterov, {.doc = "sgd, muon: Nesterov momentum"});
   options.Add(
       "optim.weight_decay", &optim.weight_decay,
       {.min = 0,
        .max = 1000,
        .aliases = {"wd"},
-       .doc = "of parameters with two dimensions or more; decoupled from the gradient, but for "
-              "sgd"});
+       .doc =
+           "decay of parameters with two or more dimensions; decoupled from the gradient, except "
+           "with sgd"});
   options.Add("optim.clip", &optim.clip,
               {.min = 0,
                .max = 1e9,
                .aliases = {"grad_clip", "max_grad_norm", "gradient_clipping"},
-               .doc = "largest norm of the gradient; 0: no clipping"});
+               .doc = "norm to which larger gradients are scaled; 0: no clipping"});
 }
 
 void AddCheckpointOptions(Options& options, CheckpointOptions& checkpoint) {
@@ -333,18 +335,18 @@ void AddCheckpointOptions(Options& options, CheckpointOptions& checkpoint) {
               {.min = 0,
                .aliases = {"save_every", "save_steps", "checkpoint_every"},
                .operational = true,
-               .doc = "steps between checkpoints; 0: at the end only"});
+               .doc = "steps between checkpoints; 0: only at the end"});
   options.Add("checkpoint.keep", &checkpoint.keep,
               {.min = 0, .operational = true, .doc = "newest checkpoints to keep; 0: all"});
   options.Add("checkpoint.keep_best", &checkpoint.keep_best,
               {.aliases = {"save_best", "load_best_model_at_end"},
                .operational = true,
                .doc = "also keep the checkpoint with the lowest validation loss, of those saved at "
-                      "an evaluation; out_dir/best leads to it"});
+                      "an evaluation, as out_dir/best"});
   options.Add("checkpoint.resume", &checkpoint.resume,
               {.check = CheckNotEmpty,
                .operational = true,
-               .doc = "auto: go on with an unfinished run in out_dir; none; or the path of a "
+               .doc = "auto (continue an unfinished run in out_dir), none, or the path of a "
                       "checkpoint"});
   options.Add("checkpoint.save_initial", &checkpoint.save_initial,
               {.operational = true, .doc = "also save the model before the first step"});
@@ -373,8 +375,8 @@ int64_t MicroBatches(const TrainOptions& train, int64_t ranks) {
   const int64_t global = train.global_batch_size, batch = train.batch_size;
   if (global == 0) return std::max<int64_t>(train.grad_accum, 1) * ranks;
   if (global < ranks) {
-    throw InputError(StrCat("train.global_batch_size = ", global, " is less than a sequence for ",
-                            "each of ", ranks, " ranks: use at most ", global,
+    throw InputError(StrCat("train.global_batch_size = ", global, " is less than one sequence ",
+                            "for each of ", ranks, " ranks: use at most ", global,
                             " ranks, or train.global_batch_size = ", ranks));
   }
   const int64_t micro_batches = global / batch, least = batch * ranks;

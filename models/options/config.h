@@ -1,4 +1,4 @@
-// The configuration of a training run, and its options. README.md tells how to add one.
+// The configuration of a training run, and its options. README.md explains how to add one.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace lockstep::models {
 
-// The defaults are the first run of a newcomer: a small character-level GPT on the embedded corpus,
-// a minute or two on two cores. What each field means is said once, in config.cc, for --help.
+// The defaults make a newcomer's first run: a small character-level GPT on the embedded corpus, a
+// minute or two on two cores. config.cc says what each field means, for --help.
 struct ModelOptions {
   std::string preset;
   int64_t vocab_size = 0;  // 0: the tokenizer's
@@ -55,9 +55,9 @@ struct TrainOptions {
   bool cuda_graphs = true;
   int64_t max_skips = 0;
   int64_t log_every = 10;
-  int64_t eval_every = 250;  // 0: at the end only
+  int64_t eval_every = 250;  // 0: only at the end
   int64_t eval_batches = 0;  // 0: all
-  int64_t sample_every = 0;  // 0: at the end only
+  int64_t sample_every = 0;  // 0: only at the end
   int64_t sample_tokens = 300;
   std::string sample_prompt = "\n";
 };
@@ -80,7 +80,7 @@ struct OptimOptions {
 };
 
 struct CheckpointOptions {
-  int64_t every = 250;  // 0: at the end only
+  int64_t every = 250;  // 0: only at the end
   int64_t keep = 2;     // 0: all
   bool keep_best = true;
   std::string resume = "auto";
@@ -107,16 +107,16 @@ struct RunConfig {
 };
 
 // Adds all options of a run, its presets and the checks that span options. `config` must outlive
-// `options`; what it holds now are the defaults.
+// `options`; its values now are the defaults.
 void AddRunOptions(Options& options, RunConfig& config);
 
-// For configurations that a program fills in itself: the same checks as for the options of a user.
+// For configurations that a program fills in itself: the same checks as for a user's options.
 // Throws InputError.
 void Validate(const RunConfig& config);
 
-// Micro-batches per update of all `ranks` data-parallel ranks together, which may have unequal
-// numbers of them. Throws InputError, with the nearest values that work, where global_batch_size is
-// no multiple of batch_size, makes fewer than one for each rank, or contradicts grad_accum.
+// Micro-batches per update, of all `ranks` data-parallel ranks together; their shares may be
+// unequal. Throws InputError, with the nearest values that work, if global_batch_size is not a
+// multiple of batch_size, makes fewer than one for each rank, or contradicts grad_accum.
 int64_t MicroBatches(const TrainOptions& train, int64_t ranks);
 
 // The TOML text of a run folder's config.toml, and back. Throws InputError; errors call it `name`.

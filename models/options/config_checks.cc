@@ -9,10 +9,10 @@
 namespace lockstep::models {
 namespace {
 
-// Where both `a` and `b` are set (above 0) and only one can hold, the one from the stronger source
-// does, and the other becomes 0. False where both come from the same source.
+// For two options of which at most one may be set (above 0): where both are, the one from the
+// stronger source wins and the other becomes 0. False if both come from the same source.
 template <class A, class B>
-bool StrongerHolds(Options& options, std::string_view a, A a_value, std::string_view b, B b_value) {
+bool StrongerWins(Options& options, std::string_view a, A a_value, std::string_view b, B b_value) {
   if (!(a_value > 0) || !(b_value > 0)) return true;
   if (options.source(a) == options.source(b)) return false;
   if (options.source(a) > options.source(b)) {
@@ -36,12 +36,12 @@ void CheckTrace(Options& options, const RunConfig& config) {
 void CheckPrecision(Options& options, const RunConfig& config) {
   if (config.train.precision == "tf32" && config.device == "cpu")
     options.Fail({"train.precision", "device"},
-                 StrCat(options.Describe("train.precision"), " is a way of GPUs to multiply: use ",
+                 StrCat(options.Describe("train.precision"), " is only for GPUs: use ",
                         "train.precision = \"fp32\" with device = \"cpu\""));
 }
 
 void CheckLength(Options& options, const TrainOptions& train) {
-  if (!StrongerHolds(options, "train.steps", train.steps, "train.epochs", train.epochs))
+  if (!StrongerWins(options, "train.steps", train.steps, "train.epochs", train.epochs))
     options.Fail({"train.steps", "train.epochs"},
                  StrCat(options.Describe("train.steps"), " and ", options.Describe("train.epochs"),
                         " contradict each other: keep one of them and set the other to 0"));
@@ -52,8 +52,8 @@ void CheckLength(Options& options, const TrainOptions& train) {
 }
 
 void CheckBatch(Options& options, const TrainOptions& train) {
-  StrongerHolds(options, "train.grad_accum", train.grad_accum, "train.global_batch_size",
-                train.global_batch_size);
+  StrongerWins(options, "train.grad_accum", train.grad_accum, "train.global_batch_size",
+               train.global_batch_size);
   if (train.global_batch_size == 0) return;
   // The number of ranks is not known here; what fails for one rank fails for any.
   try {
@@ -87,13 +87,13 @@ void CheckKvHeads(Options& options, const ModelOptions& model) {
              ", or model.n_head = ", (model.n_head / model.n_kv_head + 1) * model.n_kv_head));
 }
 
-// Fails if `key` was changed although nothing reads it unless `needs` is one of `values`.
+// Fails if `key` differs from its default although it has no effect without the setting `needs`.
 template <class T>
-void CheckActs(Options& options, std::string_view key, const T& value, const T& otherwise,
-               bool acts, std::string_view needs) {
-  if (acts || value == otherwise) return;
+void CheckEffect(Options& options, std::string_view key, const T& value, const T& initial,
+                 bool has_effect, std::string_view needs) {
+  if (has_effect || value == initial) return;
   options.Fail({key}, StrCat(options.Describe(key), " does nothing without ", needs, ": use ",
-                             needs, ", or ", key, " = ", ToToml(OptionValue(otherwise))));
+                             needs, ", or ", key, " = ", ToToml(OptionValue(initial))));
 }
 
 void CheckRope(Options& options, const ModelOptions& model) {
@@ -104,19 +104,19 @@ void CheckRope(Options& options, const ModelOptions& model) {
   constexpr std::string_view kScaling = "model.rope_scaling = \"linear\" or \"llama3\"";
   constexpr std::string_view kLlama3 = "model.rope_scaling = \"llama3\"";
   const ModelOptions& m = model;
-  CheckActs(options, "model.rope_theta", m.rope_theta, d.rope_theta, rope, kRope);
-  CheckActs(options, "model.rope_scaling", m.rope_scaling, d.rope_scaling, rope, kRope);
-  CheckActs(options, "model.rope_factor", m.rope_factor, d.rope_factor, scaled, kScaling);
-  CheckActs(options, "model.rope_low", m.rope_low, d.rope_low, llama3, kLlama3);
-  CheckActs(options, "model.rope_high", m.rope_high, d.rope_high, llama3, kLlama3);
-  CheckActs(options, "model.rope_original_length", m.rope_original_length, d.rope_original_length,
-            llama3, kLlama3);
+  CheckEffect(options, "model.rope_theta", m.rope_theta, d.rope_theta, rope, kRope);
+  CheckEffect(options, "model.rope_scaling", m.rope_scaling, d.rope_scaling, rope, kRope);
+  CheckEffect(options, "model.rope_factor", m.rope_factor, d.rope_factor, scaled, kScaling);
+  CheckEffect(options, "model.rope_low", m.rope_low, d.rope_low, llama3, kLlama3);
+  CheckEffect(options, "model.rope_high", m.rope_high, d.rope_high, llama3, kLlama3);
+  CheckEffect(options, "model.rope_original_length", m.rope_original_length, d.rope_original_length,
+              llama3, kLlama3);
   if (!rope) return;
   if (m.n_embd / m.n_head % 2 != 0) {
     options.Fail({"model.n_embd", "model.n_head"},
                  StrCat(options.Describe("model.n_embd"), " and ", options.Describe("model.n_head"),
                         " make heads of ", m.n_embd / m.n_head,
-                        ", but rope turns pairs and needs an even size: use model.n_embd = ",
+                        ", but rope rotates pairs and needs an even size: use model.n_embd = ",
                         m.n_head * (m.n_embd / m.n_head + 1), ", or model.position = \"learned\""));
   }
   if (llama3 && m.rope_low >= m.rope_high) {
@@ -140,7 +140,7 @@ void CheckSchedule(Options& options, const RunConfig& config) {
                  StrCat(options.Describe("optim.warmup"), " is longer than ",
                         options.Describe("optim.decay_steps"), ": use optim.warmup = ",
                         optim.decay_steps, " at most, or optim.decay_steps = 0, the whole run"));
-  // A short trial of a long configuration is no mistake, but it sees the warm-up only.
+  // A short trial of a long configuration is no mistake, but it sees only the warm-up.
   if (config.train.steps > 0 && optim.warmup >= config.train.steps)
     options.Warn(StrCat(options.Describe("optim.warmup"), " is as long as ",
                         options.Describe("train.steps"),
@@ -154,7 +154,7 @@ void CheckSchedule(Options& options, const RunConfig& config) {
 void CheckRun(Options& options, const RunConfig& config) {
   CheckHeads(options, config.model);
   CheckKvHeads(options, config.model);
-  // A model from weights has their shape, whatever the defaults are.
+  // A model loaded from files has their shape, whatever the options are.
   if (config.init_from.empty()) CheckRope(options, config.model);
   CheckLength(options, config.train);
   CheckBatch(options, config.train);

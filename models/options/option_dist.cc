@@ -15,8 +15,8 @@ void AddDistOptions(Options& options, DistOptions& dist) {
       "dist.reduction", &dist.reduction,
       {.choices = {"fast", "ordered"},
        .aliases = {"reduce_op", "deterministic"},
-       .doc = "sum of gradients: fast (the library's order), or ordered: weights have the "
-              "same bits at any number of ranks that have the same micro-batches together"});
+       .doc = "how gradients are summed: fast (in the library's order), or ordered (weights have "
+              "the same bits at any number of ranks that share the same micro-batches)"});
   options.Add("dist.compress", &dist.compress,
               {.choices = {"none", "bf16"},
                .aliases = {"comm_hook", "gradient_compression"},
@@ -26,21 +26,20 @@ void AddDistOptions(Options& options, DistOptions& dist) {
                .max = kMaxMib,
                .aliases = {"bucket_cap_mb"},
                .operational = true,
-               .doc = "gradients that are summed together, in MiB; 0: 2 on the CPU, 25 on GPUs"});
+               .doc = "gradients that are summed at once, in MiB; 0: 2 on the CPU, 25 on GPUs"});
   options.Add("dist.first_bucket_mib", &dist.first_bucket_mib,
               {.above = 0,
                .max = kMaxMib,
                .operational = true,
-               .doc = "of the first bucket, so that communication begins early, and of the "
-                      "last, so that it ends soon"});
+               .doc = "size of the first bucket, so that communication begins early, and of the "
+                      "last, so that it ends early"});
   options.AddRemoved("dist.packing", std::string("auto"),
-                     "messages are not packed any more, which changed no bit: leave dist.packing "
-                     "out");
+                     "messages are no longer packed, which changes no bit: leave dist.packing out");
   options.Add("dist.check", &dist.check,
               {.choices = {"basic", "full"},
                .operational = true,
-               .doc = "full: on GPUs, too, ranks compare each collective before it starts (slow); "
-                      "basic compares them once a step there"});
+               .doc = "how often ranks check that they agree on their collectives: before each one "
+                      "(full, slow on GPUs), or on GPUs only once a step (basic)"});
   options.Add("dist.check_every", &dist.check_every,
               {.min = 0,
                .operational = true,
@@ -50,23 +49,22 @@ void AddDistOptions(Options& options, DistOptions& dist) {
       {.min = 1,
        .max = 86400,
        .operational = true,
-       .doc = "seconds that a rank waits for others that are alive but late; not while rank 0 "
-              "writes, samples or prints"});
+       .doc = "seconds that a rank waits for others that are alive but late, not counting the time "
+              "in which rank 0 writes, samples or prints"});
   options.Add("dist.heartbeat", &dist.heartbeat,
               {.min = 0,
                .max = 86400,
                .operational = true,
-               .doc = "seconds within which a rank whose process shows no sign of life is named by "
-                      "the others, which end; 0: only dist.timeout counts"});
+               .doc = "seconds without a sign of life after which the other ranks name a process "
+                      "and end; 0: only dist.timeout counts"});
   options.OnResolve([&dist](Options& resolved) {
     if (dist.reduction == "ordered" && dist.compress != "none") {
       resolved.Fail(
           {"dist.reduction", "dist.compress"},
           StrCat(resolved.Describe("dist.compress"),
-                 " rounds what ranks send, so bits "
-                 "would depend on their number, which ",
+                 " rounds what ranks send, so the bits would depend on the number of ranks, which ",
                  resolved.Describe("dist.reduction"),
-                 " excludes: use dist.compress = \"none\", or dist.reduction = \"fast\""));
+                 " rules out: use dist.compress = \"none\", or dist.reduction = \"fast\""));
     }
   });
 }

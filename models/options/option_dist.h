@@ -8,7 +8,7 @@
 
 namespace lockstep::models {
 
-// What each means is said once, in option_dist.cc, for --help.
+// option_dist.cc says what each means, for --help.
 struct DistOptions {
   std::string backend = "auto";
   std::string reduction = "fast";

@@ -14,8 +14,8 @@ struct StepRange {
 
 inline constexpr int64_t kMaxTraceSteps = 1000;
 
-// "100:110"; none for "". InputError that says what is wrong with the text, without its origin:
-// also for more than kMaxTraceSteps.
+// Parses "100:110"; "" gives none. Throws InputError, also for more than kMaxTraceSteps steps; the
+// message does not say where the text came from.
 std::optional<StepRange> ParseStepRange(std::string_view text);
 
 }  // namespace lockstep::models

@@ -47,7 +47,7 @@ std::string Quoted(std::string_view text) {
   return quoted + '"';
 }
 
-// All of `text` as a number; std::errc::invalid_argument where anything is left over.
+// All of `text` as a number; std::errc::invalid_argument if anything is left over.
 template <class T>
 std::errc ParseAll(std::string_view text, T& value) {
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
@@ -87,7 +87,7 @@ double ParseNumber(const std::string& text, const OptionValue& like, const std::
   return number;
 }
 
-// What stands in the file, for errors.
+// What the file says, for errors.
 std::string Description(const TomlEntry& entry, OptionValue* value, std::string* type) {
   if (const auto* other = std::get_if<TomlOther>(&entry.value)) {
     *type = other->type;

@@ -9,7 +9,7 @@
 
 namespace lockstep::models {
 
-// The whole file; InputError where it can't be read or is too large to be a list of options.
+// The whole file; InputError if it can't be read or is too large to be a list of options.
 std::string ReadConfigurationFile(const std::string& path);
 
 // "an integer", "a number", "true or false", "a string"
@@ -28,7 +28,7 @@ OptionValue ParseValue(const std::string& text, const OptionValue& like, const s
 bool IsText(std::string_view text);
 // "at least 0 and below 1"
 std::string RangeInWords(const OptionSpec& spec);
-// "did you mean cosine? It is one of cosine, linear"
+// "did you mean cosine? It must be one of cosine, linear"
 std::string NotAChoice(const std::string& text, const std::vector<std::string>& choices);
 
 }  // namespace lockstep::models

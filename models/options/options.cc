@@ -1,4 +1,4 @@
-// The registry itself: declaring options, checking values, and deciding which one holds.
+// The registry itself: declaring options, checking values, and deciding which value wins.
 #include "models/options/options.h"
 
 #include <algorithm>
@@ -182,11 +182,11 @@ void Options::Validate() {
   for (const auto& hook : hooks_) hook(*this);
 }
 
-// ---- Which value holds ----
+// ---- Which value wins ----
 
 void Options::Parse(const std::vector<std::string>& arguments, const Environment& environment) {
   Reset();
-  // Whoever asks for help gets it, whatever else is on the line.
+  // These are answered even if the rest of the command line is wrong.
   for (const std::string& argument : arguments) {
     if (argument == "--help" || argument == "-h") help_ = true;
     if (argument == "--version") version_ = true;

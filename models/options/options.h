@@ -33,19 +33,19 @@ std::string_view Name(OptionSource source);  // "default", ..., "command line"
 using TextList = std::vector<std::string>;
 using OptionValue = std::variant<bool, int64_t, double, std::string, TextList>;
 
-// What is known of an option besides its key, its type and its default.
+// Everything about an option but its key, type and default.
 struct OptionSpec {
   // Bounds of a number: min and max are allowed values, above and below are not.
   std::optional<double> min{}, above{}, max{}, below{};
   // The words a string may be; empty: any.
   std::vector<std::string> choices{};
-  // Says why a string can't be used and what to write instead, or returns "". Runs before choices,
-  // and for each string of a list.
+  // Returns why a string can't be used and what to write instead, or "". Runs before choices, and
+  // for each string of a list.
   std::function<std::string(const std::string&)> check{};
-  // What other programs call it: only used to suggest the right key.
+  // Its names in other programs, used only to suggest the right key.
   std::vector<std::string> aliases{};
-  // True where the option changes where, how fast or how verbosely a program runs, but never its
-  // numbers: such a difference does not make it another run.
+  // True if the option affects where, how fast or how verbosely a program runs, but never its
+  // numbers: runs that differ only in such options count as the same run.
   bool operational = false;
   // For --help: what it does, its unit, the meaning of special values. No capital, no full stop.
   std::string doc{};
@@ -64,8 +64,8 @@ struct ProgramInfo {
   std::string environment_prefix = "LOCKSTEP";
 };
 
-// All errors of the user are InputErrors that name the file, line and column, the variable or the
-// argument, and the fix. A registry that contradicts itself is an ArgumentError.
+// User errors are InputErrors that name the file, line and column, the variable or the argument,
+// and the fix. A registry that contradicts itself is an ArgumentError.
 class Options {
  public:
   explicit Options(ProgramInfo program);
@@ -82,10 +82,10 @@ class Options {
   void Add(std::string key, TextList* value, OptionSpec spec);
   // A switch such as --dry_run: on the command line only, not part of the configuration.
   void AddFlag(std::string name, bool* value, std::string doc);
-  // What was an option of this type in earlier versions. `meaning` is the value that stands for
-  // what is always done now: where it is written so, as in configurations of those versions, it is
-  // passed over; any other value is an error that says `instead`, what to write: "write train.steps
-  // = N". It is neither listed nor written.
+  // An option that earlier versions had. `meaning` is the value that stands for what is always done
+  // now, and is ignored, so that configurations of those versions still load; any other value is an
+  // error that ends with `instead`, what to write: "write train.steps = N". The option is neither
+  // listed nor dumped.
   void AddRemoved(std::string key, OptionValue meaning, std::string instead);
   // A string option that names one of the presets, or none when empty. At most one per registry.
   void AddPresets(std::string key, std::string* value, std::vector<Preset> presets,
@@ -101,7 +101,7 @@ class Options {
   // Sets every bound variable: defaults < preset < file < environment < command line.
   // `arguments` are without argv[0]. Returns at once on --help or --version.
   void Parse(const std::vector<std::string>& arguments, const Environment& environment = {});
-  // The same from the text of a TOML file alone; `name` is what errors call it.
+  // The same from nothing but the text of a TOML file; `name` is what errors call it.
   void ParseToml(std::string_view text, const std::string& name);
   // Checks the values that the variables hold now, wherever they came from.
   void Validate();
@@ -111,16 +111,16 @@ class Options {
   bool print_config() const { return print_config_; }
   // The TOML file of the command line, or "".
   const std::string& file() const { return file_; }
-  // What is not wrong but surely not meant.
+  // About values that are valid but hardly intended.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
   // --help, wrapped to `columns`.
   std::string Help(int columns) const;
-  // A TOML file that gives the same configuration when read back; with the source of each value as
-  // a comment.
+  // A TOML file that gives the same configuration when read back, optionally with the source of
+  // each value as a comment.
   std::string Dump(bool sources = true) const;
 
-  // Of one option; an unknown key is an ArgumentError.
+  // For one option; an unknown key is an ArgumentError.
   OptionSource source(std::string_view key) const;
   OptionValue value(std::string_view key) const;
   std::string Describe(std::string_view key) const;  // "optim.lr = 0.001 (command line)"
@@ -129,7 +129,7 @@ class Options {
   [[noreturn]] void Fail(std::initializer_list<std::string_view> keys,
                          const std::string& message) const;
   void Warn(std::string message) { warnings_.push_back(std::move(message)); }
-  // Sets `key` because of what `because` says, whose source it takes over.
+  // Sets `key` as a consequence of the option `because`, whose source it takes over.
   void Derive(std::string_view key, const OptionValue& value, std::string_view because);
 
  private:
@@ -141,11 +141,11 @@ class Options {
     OptionSpec spec;
     OptionValue initial{};
     bool flag = false;
-    std::string instead{};   // of a removed one: what to write
-    std::string variable{};  // of the environment
+    std::string instead{};   // if removed: what to write
+    std::string variable{};  // in the environment
     OptionSource source = OptionSource::kDefault;
     std::string origin{};  // "config.toml:3:9", "preset gpt2", ... "" for a default
-    // Whether it belongs to the configuration.
+    // Whether it is part of the configuration.
     bool listed() const { return !flag && instead.empty(); }
   };
   struct Assignment {
@@ -168,9 +168,9 @@ class Options {
   Assignments ReadArguments(const std::vector<std::string>& arguments);
   Assignment FromText(Option& option, const std::string& text, OptionSource source,
                       const std::string& spelled);
-  // Throws where the value does not fit; `spelled` is how the user wrote it, with its origin.
+  // Throws if the value does not fit; `spelled` is how the user wrote it, with its origin.
   static void Check(const Option& option, const OptionValue& value, const std::string& spelled);
-  // ": did you mean ...?" with the nearest keys, each spelled with `prefix`, or a way to find them.
+  // ": did you mean ...?" with the nearest keys, spelled as in `source`, or how to list them all.
   std::string Suggest(std::string_view key, OptionSource source) const;
   std::string SuggestSection(std::string_view section) const;
   void Resolve(const Assignments& file, const Assignments& environment,
@@ -181,7 +181,7 @@ class Options {
   ProgramInfo program_;
   std::map<std::string, size_t, std::less<>> index_;
   std::vector<Option> options_;
-  std::deque<OptionValue> removed_;  // what is written for options that are none any more
+  std::deque<OptionValue> removed_;  // the variables of removed options
   std::string preset_key_;
   std::vector<Preset> presets_;
   std::vector<std::function<void(Options&)>> hooks_;
@@ -202,11 +202,11 @@ std::string ToString(const std::vector<OptionDifference>& differences);
 // A value as TOML writes it: shortest digits that read back equal, strings quoted and escaped.
 std::string ToToml(const OptionValue& value);
 
-// What to type to run `program` of //models: by Bazel, if that runs this process, else from the
-// folder that this one was called from. `called`: the first word of the command line.
+// The command that runs `program` of //models: through Bazel if it runs this process, else the file
+// beside this program. `called`: the first word of this program's command line.
 std::string CommandOf(const std::string& program, const Environment& environment,
                       const std::string& called);
-// Of the terminal on stdout, else of $COLUMNS, else 100.
+// The width of the terminal on stdout, else $COLUMNS, else 100.
 int TerminalColumns();
 // `bazel run` starts a program in a folder of its own. Call this first in main: it changes to the
 // folder where the user typed the command, so that relative paths mean what they say.

@@ -86,14 +86,14 @@ std::string Options::Help(int columns) const {
       std::find_if(options_.begin(), options_.end(), [](const Option& o) { return o.listed(); });
   if (first != options_.end())
     Wrap(out,
-         StrCat("The later wins: defaults", presets_.empty() ? "" : ", preset",
+         StrCat("Later sources win: defaults", presets_.empty() ? "" : ", preset",
                 program_.takes_file ? ", file" : "", ", environment (", EnvironmentName(first->key),
                 "), command line."),
          0, 0, columns);
   out += "\n";
   for (const Option& option : options_)
     if (option.flag) Entry(out, "--" + option.key, option.spec.doc, columns);
-  // A section's options may be added in several places: each section once, in order.
+  // A section's options may be added in several places, but it is listed once.
   std::vector<std::string> sections;
   for (const Option& option : options_) {
     const std::string section = Section(option.key);
@@ -115,7 +115,7 @@ std::string Options::Help(int columns) const {
 std::string Options::Dump(bool sources) const {
   std::string out = StrCat("# Configuration of ", program_.name, ", resolved: ", program_.name,
                            " with this file does the same.\n");
-  std::vector<std::string> sections = {""};  // TOML wants what has no section first
+  std::vector<std::string> sections = {""};  // TOML requires keys without a section to come first
   for (const Option& option : options_) {
     const std::string section = Section(option.key);
     if (option.listed() && std::find(sections.begin(), sections.end(), section) == sections.end())

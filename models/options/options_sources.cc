@@ -87,7 +87,7 @@ Options::Assignments Options::ReadEnvironment(const Environment& environment) {
   return assignments;
 }
 
-// Other programs may share the prefix: only a variable of one of our sections is surely wrong.
+// Other programs may share the prefix: only a variable with one of our sections is surely wrong.
 void Options::RefuseVariable(const std::string& variable) {
   std::string key = variable.substr(program_.environment_prefix.size() + 1);
   for (char& c : key) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -104,13 +104,13 @@ void Options::RefuseVariable(const std::string& variable) {
   }
   const std::vector<std::string> nearest = Nearest(key, candidates);
   if (!nearest.empty())
-    Warn(StrCat("environment: ", variable, " is no option and was ignored: did you mean ",
+    Warn(StrCat("environment: ", variable, " is not an option and was ignored: did you mean ",
                 EnvironmentName(nearest.front()), "?"));
 }
 
 Options::Assignments Options::ReadArguments(const std::vector<std::string>& arguments) {
   Assignments assignments;
-  const Option* last_switch = nullptr;  // a boolean without a value, just before this argument
+  const Option* last_switch = nullptr;  // a boolean without a value, right before this argument
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     const Option* switch_before = std::exchange(last_switch, nullptr);
@@ -191,7 +191,7 @@ std::string Options::Suggest(std::string_view key, OptionSource source) const {
     if (option.listed() || (option.flag && source == OptionSource::kCommandLine))
       candidates.push_back({option.key, option.spec.aliases});
   std::vector<std::string> nearest;
-  if (IsSection(key)) {  // A section where a key is meant: show what is in it.
+  if (IsSection(key)) {  // A section in place of a key: show what is in it.
     for (const Candidate& candidate : candidates)
       if (candidate.key.starts_with(StrCat(key, ".")) && nearest.size() < 3)
         nearest.push_back(candidate.key);

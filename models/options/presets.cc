@@ -75,7 +75,7 @@ clip = 1.0
 // The four sizes of GPT-2 (Radford et al. 2019). OpenAI published no training recipe: lengths,
 // rates and batches are those of llm.c's scripts/run_gpt2_*.sh on FineWeb, with beta2 = 0.95 and
 // clipping at 1 from GPT-3 (Brown et al. 2020, appendix B). The vocabulary of 50257 is padded to a
-// multiple of 128, as GEMMs like it.
+// multiple of 128 for faster GEMMs.
 struct Gpt2Size {
   int64_t n_layer, n_head, n_embd;
   int64_t steps, batch_size, global_batch_size;
@@ -115,7 +115,7 @@ every = 1000
 )");
 }
 
-// A Llama for tests and first looks: every part of the family, in the time of shakespeare-char-cpu.
+// A Llama to try and to test: every part of the family, in the time of shakespeare-char-cpu.
 constexpr char kLlamaTiny[] = R"(
 [model]
 vocab_size = 0
@@ -218,9 +218,9 @@ every = 1000
 
 const std::vector<Preset>& Presets() {
   static const std::vector<Preset> presets = {
-      {"shakespeare-char-cpu", "nanoGPT's characters of Shakespeare, for a CPU: 0.8M parameters",
+      {"shakespeare-char-cpu", "nanoGPT's character-level Shakespeare for a CPU: 0.8M parameters",
        kShakespeareCharCpu},
-      {"shakespeare-char", "nanoGPT's characters of Shakespeare, for a GPU: 10.7M parameters",
+      {"shakespeare-char", "nanoGPT's character-level Shakespeare for a GPU: 10.7M parameters",
        kShakespeareChar},
       {"gpt2", "124M parameters, 10B tokens", Gpt2({12, 12, 768, 18865, 16, 512, "6e-4", "0.0"})},
       {"gpt2-medium", "354M parameters, 31B tokens",
@@ -229,7 +229,7 @@ const std::vector<Preset>& Presets() {
        Gpt2({36, 20, 1280, 286102, 8, 512, "2.5e-4", "0.0"})},
       {"gpt2-xl", "1558M parameters, 34B tokens",
        Gpt2({48, 25, 1600, 32000, 4, 1024, "6e-4", "6e-5"})},
-      {"llama-tiny", "a Llama for characters on a CPU: 0.7M parameters", kLlamaTiny},
+      {"llama-tiny", "a character-level Llama for a CPU: 0.7M parameters", kLlamaTiny},
       {"tinyllama-1.1b", "TinyLlama's shape and recipe: 1100M parameters, 3T tokens",
        Llama({32000, 2048, 22, 32, 4, 2048, 5632, false, kLlama2Rope, 1430512, 4, 1024})},
       {"llama-3.2-1b", "Llama 3.2's shape: 1236M parameters, TinyLlama's recipe",

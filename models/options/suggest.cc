@@ -6,7 +6,7 @@
 namespace lockstep::models {
 namespace {
 
-constexpr size_t kLongestKey = 64;  // A longer one is no slip, and distances are quadratic.
+constexpr size_t kLongestKey = 64;  // a longer one is no typo, and distances take quadratic time
 constexpr double kTooFar = std::numeric_limits<double>::infinity();
 
 std::string_view LastPart(std::string_view key) { return key.substr(key.rfind('.') + 1); }
@@ -16,29 +16,29 @@ std::string_view Section(std::string_view key) {
   return dot == std::string_view::npos ? std::string_view() : key.substr(0, dot);
 }
 
-// Edits, or kTooFar where so many of them turn anything into anything.
-double Slip(std::string_view typed, std::string_view meant) {
+// The number of edits, or kTooFar if that many could turn almost any word into any other.
+double TypoCost(std::string_view typed, std::string_view meant) {
   const auto distance = static_cast<double>(EditDistance(typed, meant));
   const double shorter = static_cast<double>(std::min(typed.size(), meant.size()));
   const double allowed = shorter <= 2 ? 0 : std::max(1.0, shorter / 3);
   if (distance <= allowed) return distance;
-  // "optimizer.lr" or "max_step" beside "optim.lr" and "max_steps": one begins with the other.
+  // "optimizer.lr" for "optim.lr", "max_step" for "max_steps": one begins with the other.
   if (shorter >= 3 && (typed.starts_with(meant) || meant.starts_with(typed))) return 2;
   return kTooFar;
 }
 
 double Score(std::string_view typed, const Candidate& candidate) {
-  double score = Slip(typed, candidate.key);
+  double score = TypoCost(typed, candidate.key);
   const std::string_view section = Section(typed);
   // A wrong or missing section costs less than one wrong letter.
   double section_cost = 0.5;
   if (section == Section(candidate.key)) {
     section_cost = 0;
-  } else if (!section.empty() && Slip(section, Section(candidate.key)) == kTooFar) {
+  } else if (!section.empty() && TypoCost(section, Section(candidate.key)) == kTooFar) {
     section_cost = 0.75;
   }
   const auto consider = [&](std::string_view name) {
-    score = std::min(score, Slip(LastPart(typed), LastPart(name)) + section_cost);
+    score = std::min(score, TypoCost(LastPart(typed), LastPart(name)) + section_cost);
   };
   consider(candidate.key);
   for (const std::string& alias : candidate.aliases) consider(alias);

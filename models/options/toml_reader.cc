@@ -7,9 +7,9 @@
 
 #include "core/error.h"
 
-// toml++ 3.3 meets some malformed texts with undefined behaviour. Two remedies, in the only file
-// that includes it: its assertions are exceptions in every build, and its test for white space
-// outside of ASCII, which runs into an "unreachable" for é and many others, says no instead.
+// On some malformed texts toml++ 3.3 has undefined behaviour. This is the only file that includes
+// it, and makes two changes: assertions throw in every build, and the test for white space outside
+// of ASCII, which reaches an "unreachable" for é and many others, returns false.
 #undef NDEBUG
 namespace {
 [[noreturn]] void ThrowBrokenAssumption(const char* what) { throw std::logic_error(what); }
@@ -29,8 +29,7 @@ namespace lockstep::models {
 namespace {
 
 // toml++ limits the depth of lists but not of dotted keys, and destroys tables recursively: a key
-// of many thousand parts would overflow the stack. A file with this many dots is no list of
-// options.
+// of many thousand parts would overflow the stack. No list of options has this many dots.
 constexpr int64_t kMaxDots = 2000;
 
 struct Located {
@@ -49,8 +48,8 @@ bool IsBare(std::string_view key) {
   });
 }
 
-// The first line that satisfies `wrong`, which is given the line and returns the 0-based column of
-// the error, or npos; "" if there is none.
+// The position, as "name:line:column", of the first error; "" if there is none. `wrong` maps a line
+// to the 0-based column of its error, or npos.
 template <class Wrong>
 std::string FindLine(std::string_view text, const std::string& name, Wrong wrong) {
   for (int64_t line = 1; !text.empty(); ++line) {
@@ -75,8 +74,8 @@ void CheckDepth(std::string_view text, const std::string& name) {
                             " dots in the file; options look like section.key = value"));
 }
 
-// Of a text that broke an assumption of toml++: known is one for brackets without a name, as in
-// [=].
+// For a text that broke an assumption of toml++. One such text is known: a bracket without a name,
+// as in [=].
 [[noreturn]] void ThrowNotToml(std::string_view text, const std::string& name) {
   const std::string position = FindLine(text, name, [](std::string_view line) {
     const size_t bracket = line.find_first_not_of(" \t");
@@ -87,7 +86,7 @@ void CheckDepth(std::string_view text, const std::string& name) {
     return named ? std::string_view::npos : bracket;
   });
   if (position.empty())
-    throw InputError(StrCat(name, ": is not TOML; options look like section.key = value"));
+    throw InputError(StrCat(name, ": not a TOML file; options look like section.key = value"));
   throw InputError(StrCat(position, ": a bracket must be followed by a name, as in [train]"));
 }
 
@@ -106,7 +105,7 @@ std::string OtherType(const toml::node& node) {
   }
 }
 
-// Nothing unless all of the list are strings.
+// Nothing unless the list holds only strings.
 std::optional<std::vector<std::string>> Strings(const toml::array& array) {
   std::vector<std::string> strings;
   for (const toml::node& node : array) {

@@ -9,7 +9,7 @@
 
 namespace lockstep::models {
 
-// A TOML value that no option can hold (a list of other things than strings, a date) or a section.
+// A TOML value that no option can hold (a date, a list of anything but strings), or a section.
 struct TomlOther {
   std::string type;  // "a list", "a date", ...
 };

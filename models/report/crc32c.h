@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli), RFC 3720 appendix B.4, as TFRecord files have it.
+// CRC-32C (Castagnoli), RFC 3720 appendix B.4, as in TFRecord files.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 namespace lockstep::models {
 
 uint32_t Crc32c(std::string_view bytes);
-// As stored beside the bytes: rotated right by 15 bits, plus a constant, so that the checksum of
-// data that holds checksums stays a good one.
+// As stored beside the bytes: rotated right by 15 bits, plus a constant, since a CRC is weak for
+// data that contains CRCs.
 uint32_t MaskedCrc32c(std::string_view bytes);
 
 }  // namespace lockstep::models

@@ -99,7 +99,7 @@ class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}
 
-  // None at the end, and where the message is malformed: then ok() is false.
+  // None at the end, or if the message is malformed: then ok() is false.
   std::optional<Field> Next() {
     if (text_.empty() || !ok_) return {};
     const uint64_t key = ReadVarint();

@@ -1,5 +1,5 @@
-// TensorBoard's event files: TFRecords of Event messages (tensorflow/core/util/event.proto), of
-// which we write scalars and texts.
+// TensorBoard's event files: TFRecords of Event messages (tensorflow/core/util/event.proto). Only
+// scalars and texts are supported.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,14 @@ struct SummaryValue {
   bool is_text = false;
 };
 
-// Serialised Event messages. Strings must be UTF-8 (protobuf's rule); bytes that are not become
-// U+FFFD.
+// Serialised Event messages. Bytes that are not UTF-8, which protobuf requires, become U+FFFD.
 std::string VersionEvent(double unix_time);  // the first of every file
 std::string SummaryEvent(double unix_time, int64_t step, const std::vector<SummaryValue>& values);
 
 // A TFRecord: length, its masked CRC-32C, the data, its masked CRC-32C; little-endian.
 std::string Record(std::string_view data);
 
-// What an event file says, as far as we write it.
+// An event of a file, as far as we write it.
 struct Event {
   double unix_time = 0;
   int64_t step = 0;
@@ -33,8 +32,8 @@ struct Event {
   std::vector<SummaryValue> values;
   int64_t end = 0;  // of its record: byte offset in the file
 };
-// The events up to the first record that is cut short or damaged: `good_bytes` is where it starts,
-// or the size.
+// The events before the first record that is truncated or damaged; `good_bytes` is where that
+// starts, or the size.
 std::vector<Event> ParseEventFile(std::string_view file, int64_t* good_bytes);
 
 }  // namespace lockstep::models

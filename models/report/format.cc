@@ -8,7 +8,7 @@
 namespace lockstep::models {
 namespace {
 
-// Three significant digits, as many as the eye takes in.
+// Three significant digits.
 std::string Three(double x) {
   return x < 9.995   ? fmt::format("{:.2f}", x)
          : x < 99.95 ? fmt::format("{:.1f}", x)

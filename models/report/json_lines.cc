@@ -11,7 +11,7 @@
 namespace lockstep::models {
 namespace {
 
-// The lines of steps before `first_step`. A line that a crash cut short is dropped.
+// The lines of steps before `first_step`, without one that a crash truncated.
 std::string KeptLines(const std::string& path, int64_t first_step) {
   std::string kept;
   if (!PathExists(path)) return kept;
@@ -38,7 +38,7 @@ void JsonLinesWriter::Write(std::string_view object) {
   const std::string line = StrCat(object, "\n");
   try {
     if (!out_) {
-      // What a failed write left behind is half a line.
+      // A failed write may have left half a line.
       std::error_code ignored;
       std::filesystem::resize_file(path_, static_cast<uintmax_t>(good_bytes_), ignored);
       out_.emplace(path_, FileWriterOptions{.mode = FileWriterOptions::Mode::kAppend});
@@ -49,7 +49,7 @@ void JsonLinesWriter::Write(std::string_view object) {
   } catch (const IoError& e) {
     out_.reset();
     if (!std::exchange(warned_, true)) {
-      warn_(StrCat(what_, " are not recorded: ", e.what(), "; training goes on"));
+      warn_(StrCat(what_, " are not recorded: ", e.what(), "; training continues"));
     }
   }
 }

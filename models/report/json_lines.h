@@ -1,4 +1,4 @@
-// Files of one JSON object per line, flushed line by line: what a run records as it goes.
+// Files with one JSON object per line, flushed line by line, for what a run records.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace lockstep::models {
 
-// Every object has a "step", ascending.
+// Every object has a "step"; steps ascend.
 class JsonLinesWriter {
  public:
-  // Keeps the lines of an earlier run up to and including `first_step` - 1 and appends from there.
-  // `what` names the lines in warnings ("metrics"). IoError if the file cannot be written at this
-  // point; later failures (a full disk) are only told to `warn`, once.
+  // Keeps the lines of an earlier run up to and including `first_step` - 1 and appends to them.
+  // `what` names the lines in warnings ("metrics"). IoError if the file cannot be written now;
+  // later failures (a full disk) are only reported to `warn`, once.
   JsonLinesWriter(std::string path, std::string what, int64_t first_step,
                   std::function<void(const std::string&)> warn);
-  // The object without the end of its line.
+  // `object` has no newline at its end.
   void Write(std::string_view object);
 
  private:

@@ -10,12 +10,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Names and members of what a line holds besides step, memory_bytes and val_loss, in the order in
-// which it is written.
+// Names and members of a line's fields, except step, memory_bytes and val_loss, in the order in
+// which they are written.
 struct Field {
   const char* name;
   double& (*in)(StepMetrics&);
-  bool optional;  // written only where it is not 0
+  bool optional;  // written only if not 0
 };
 constexpr Field kFields[] = {
     {"loss", [](StepMetrics& m) -> double& { return m.loss; }, false},
@@ -53,7 +53,7 @@ std::string ToJson(const StepMetrics& metrics) {
   Json j = {{"step", m.step}};
   for (const Field& field : kFields) {
     const double value = field.in(m);
-    // Before the first step there is nothing but an evaluation.
+    // Before the first step there is only an evaluation.
     if (field.optional || m.step == 0 ? value != 0 : true) j[field.name] = value;
   }
   if (m.memory_bytes != 0) j["memory_bytes"] = m.memory_bytes;

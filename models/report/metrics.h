@@ -11,24 +11,24 @@
 
 namespace lockstep::models {
 
-// Where the wall time of a step went, in milliseconds. The parts leave no gaps.
+// Where the wall time of a step went, in milliseconds. The parts add up to all of it.
 struct StepTimes {
-  double data_ms = 0;      // waiting for batches and making tensors of them
+  double data_ms = 0;      // waiting for batches and making tensors from them
   double forward_ms = 0;   // up to the loss
   double backward_ms = 0;  // gradients, and reading the loss
-  double exposed_ms = 0;   // after backward: waiting for the sums of gradients over the ranks
+  double exposed_ms = 0;   // after backward: waiting for gradients to be summed over the ranks
   double update_ms = 0;    // learning rate, clipping, optimizer, clearing the gradients
   double total() const { return data_ms + forward_ms + backward_ms + exposed_ms + update_ms; }
 };
 
-// Wall time between the line before and this one that was no training, in milliseconds.
+// Wall time since the previous line that was not training, in milliseconds.
 struct PauseTimes {
   double eval_ms = 0, sample_ms = 0, checkpoint_ms = 0, report_ms = 0;
   double total() const { return eval_ms + sample_ms + checkpoint_ms + report_ms; }
 };
 
 struct StepMetrics {
-  int64_t step = 0;      // updates made; 0: before the first, with val_loss alone
+  int64_t step = 0;      // updates made; 0: before the first, with only val_loss
   double loss = 0;       // nats per token, before the update
   double grad_norm = 0;  // before clipping
   double lr = 0;
@@ -36,20 +36,20 @@ struct StepMetrics {
   double tokens_per_second = 0;
   double mfu = 0, gemm_share = 0;  // models/train/utilization.h; 0: not known
   StepTimes times;
-  // Several ranks: how long gradients were being summed, and how much of that while backward went
-  // on; the rest of it is in times.exposed_ms, with the wait for slower ranks.
+  // Several ranks: how long gradients were being summed, and how much of that during backward; the
+  // rest is in times.exposed_ms, with the wait for slower ranks.
   double communication_ms = 0, overlapped_ms = 0;
   PauseTimes pauses;
-  double slow_kernels = 0;   // so far, on the first rank: problems that a faster kernel exists for
-  int64_t memory_bytes = 0;  // largest that tensors took on the device during the step
+  double slow_kernels = 0;   // so far, on the first rank: problems for which a faster kernel exists
+  int64_t memory_bytes = 0;  // peak of tensors on the device during the step
   double unix_time = 0;      // seconds, when the line was written
-  std::optional<double> val_loss;  // after the update, where evaluated
+  std::optional<double> val_loss;  // after the update, if evaluated
 };
 
-// The line without its end. Numbers that are not finite become null.
+// The line without its newline. Numbers that are not finite become null.
 std::string ToJson(const StepMetrics& metrics);
-// What ToJson wrote, of this version or an earlier one with fewer fields; null is NaN. None for
-// anything else.
+// Parses what ToJson wrote in this version, or in an earlier one with fewer fields; null is NaN.
+// None for anything else.
 std::optional<StepMetrics> ParseMetrics(std::string_view line);
 
 // As JsonLinesWriter.

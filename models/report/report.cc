@@ -104,7 +104,7 @@ std::vector<PlotPoint> PointsOf(const Curve& curve) {
 }
 
 std::vector<PlotPoint> PointsOf(const std::vector<RunHistory::Point>& values) {
-  // Evaluations are few; where they are not, a curve thins them.
+  // Evaluations are usually few; if not, a Curve thins them.
   Curve thin;
   for (const RunHistory::Point& p : values) {
     if (p.step > 0) thin.Add(p.step, p.value);
@@ -114,12 +114,12 @@ std::vector<PlotPoint> PointsOf(const std::vector<RunHistory::Point>& values) {
   return points;
 }
 
-// Averages of a thirtieth of the run around each point; at the end, of what is there.
+// Averages over a thirtieth of the run around each point, or at the end over what is there.
 std::vector<PlotPoint> Smoothed(const std::vector<PlotPoint>& points) {
   const auto n = static_cast<int64_t>(points.size()), reach = n / 60;
   std::vector<PlotPoint> smooth = points;
   for (int64_t i = 0; i < n; ++i) {
-    // As far to the left as to the right, or the steep beginning would be bent.
+    // Never farther to the right than to the left, which would distort the steep beginning.
     const int64_t left = std::min(i, reach), right = std::min(left, n - 1 - i);
     double sum = 0;
     for (int64_t k = i - left; k <= i + right; ++k) sum += points[static_cast<size_t>(k)].y;
@@ -128,7 +128,7 @@ std::vector<PlotPoint> Smoothed(const std::vector<PlotPoint>& points) {
   return smooth;
 }
 
-// Each step thinly, and what it comes to.
+// A thin line of each step, and a smoothed one.
 std::vector<PlotLine> RawAndSmooth(const std::string& name, const std::string& color,
                                    const Curve& curve) {
   const std::vector<PlotPoint> points = PointsOf(curve);
@@ -175,7 +175,7 @@ std::string Figure(const std::string& title, const std::string& note,
       wide ? " wide" : "", EscapeHtml(title), EscapeHtml(note), legend, SvgPlot(lines, options));
 }
 
-// Logarithmic where linear would show little but the first steps.
+// Whether a linear axis would show little but the first steps.
 bool SpreadsWide(const std::vector<PlotPoint>& points, double factor) {
   double low = INFINITY, high = 0;
   for (const PlotPoint& p : points) {
@@ -262,7 +262,7 @@ std::string TimeTable(const RunHistory& h) {
   return fmt::format(
       "<figure class=\"card\"><figcaption><h3>Where the time went</h3><span class=\"note\">the "
       "whole run, {}</span></figcaption><div class=\"split\">{}</div><table><tr><th></th><th>per "
-      "step</th><th>in all</th><th>share</th></tr>{}</table></figure>\n",
+      "step</th><th>total</th><th>share</th></tr>{}</table></figure>\n",
       FormatDuration(all * 1e-3), bar, table);
 }
 
@@ -348,8 +348,9 @@ std::string Configuration(const ReportInput& in) {
         differs ? " changed" : "", EscapeHtml(line.substr(equals + 3)));
   }
   std::string s =
-      "<section class=\"card\"><div class=\"head\"><h2>Configuration</h2><span class=\"note\">what "
-      "differs from the defaults is bold</span></div><div class=\"columns\">";
+      "<section class=\"card\"><div class=\"head\"><h2>Configuration</h2><span "
+      "class=\"note\">values "
+      "that differ from the defaults are bold</span></div><div class=\"columns\">";
   for (const std::string& name : order) {
     s += fmt::format("<div><h3>{}</h3><table>{}</table></div>",
                      name.empty() ? "general" : EscapeHtml(name), sections[name]);
@@ -373,7 +374,7 @@ std::string Facts(const ReportInput& in) {
 std::string ToJson(const TextSample& sample) {
   const nlohmann::ordered_json j = {
       {"step", sample.step}, {"prompt", sample.prompt}, {"text", sample.text}};
-  // A model of bytes may cut a character in two.
+  // DumpJson replaces characters that a byte-level model left incomplete.
   return DumpJson(j);
 }
 
@@ -399,7 +400,7 @@ std::string RenderReport(const RunHistory& history, const ReportInput& input) {
   std::string s =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
-  // While it runs, the page follows the file.
+  // While the run lasts, the page reloads itself.
   if (running) s += "<meta http-equiv=\"refresh\" content=\"60\">\n";
   s += fmt::format("<title>{}: {}</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n",
                    EscapeHtml(input.name), EscapeHtml(verdict.headline), ReportStyle());

@@ -1,5 +1,4 @@
-// The look and the behaviour of report.html: constants of its own, so that the file needs nothing
-// else.
+// The style and the script of report.html, inline so that the file needs nothing else.
 #pragma once
 
 #include <string_view>
@@ -7,6 +6,6 @@
 namespace lockstep::models {
 
 std::string_view ReportStyle();   // CSS, light and dark by prefers-color-scheme
-std::string_view ReportScript();  // where the pointer is, all charts tell their values
+std::string_view ReportScript();  // all charts show their values at the pointer
 
 }  // namespace lockstep::models

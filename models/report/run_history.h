@@ -9,8 +9,8 @@
 
 namespace lockstep::models {
 
-// A value per step, thinned: neighbouring steps share a bucket once there are more than kMaxBuckets
-// of them. What a bucket holds is exact. Values that are not finite are only counted.
+// A value per step, thinned: once there are more than kMaxBuckets buckets, neighbouring steps share
+// one. What a bucket holds is exact. Values that are not finite are only counted.
 class Curve {
  public:
   static constexpr size_t kMaxBuckets = 600;
@@ -30,10 +30,9 @@ class Curve {
   int64_t non_finite() const { return non_finite_; }
   int64_t count() const { return count_; }
   double sum() const { return sum_; }
-  // Over the steps in [first, last], by whole buckets that overlap them. 0 if there are none.
+  // Over all buckets that overlap the steps in [first, last]. 0 if there are none.
   double Mean(int64_t first, int64_t last) const;
-  // Of the buckets' means in [first, last]. share = 0.5: the median, which one slow step does not
-  // move.
+  // Of the means of the same buckets. share = 0.5: the median, which one slow step does not affect.
   double Quantile(double share, int64_t first, int64_t last) const;
   double Median(int64_t first, int64_t last) const { return Quantile(0.5, first, last); }
 
@@ -44,7 +43,7 @@ class Curve {
   double sum_ = 0;
 };
 
-// What the lines of metrics.jsonl say together.
+// Everything that the lines of metrics.jsonl say.
 class RunHistory {
  public:
   // `clip`: the largest gradient norm; 0: no clipping.
@@ -53,14 +52,14 @@ class RunHistory {
   static constexpr size_t kMaxValLosses = 1200;
 
   void Add(const StepMetrics& metrics);
-  // Adds a metrics.jsonl; lines that are none are passed over. IoError.
+  // Adds a metrics.jsonl, skipping lines that are not metrics. IoError.
   void AddFile(const std::string& path);
 
   struct Point {
     int64_t step;
     double value;
   };
-  int64_t first_step() const { return first_step_; }  // of training; 0: none yet
+  int64_t first_step() const { return first_step_; }  // 0: none yet
   int64_t last_step() const { return last_step_; }
   double first_time() const { return first_time_; }  // Unix seconds; 0: not known
   double last_time() const { return last_time_; }
@@ -70,8 +69,8 @@ class RunHistory {
   Curve loss, grad_norm, lr, step_ms, tokens_per_second, memory;
   Curve data_ms, forward_ms, backward_ms, exposed_ms, update_ms;
   PauseTimes pauses;  // of the whole run
-  // Finite ones, thinned once there are more than kMaxValLosses; the first, the last and the best
-  // stay.
+  // The finite ones, thinned once there are more than kMaxValLosses; the first, the last and the
+  // best are always kept.
   std::vector<Point> val_loss;
   int64_t non_finite_val_losses = 0;
 
@@ -79,9 +78,9 @@ class RunHistory {
   void AddValLoss(const Point& point);
 
   double clip_;
-  int64_t val_losses_ = 0;                // so far
-  int64_t val_stride_ = 1;                // of them one stays, when they are thinned
-  std::vector<int64_t> val_loss_number_;  // of the points in val_loss, from 0
+  int64_t val_losses_ = 0;                // how many so far
+  int64_t val_stride_ = 1;                // thinning keeps one of so many
+  std::vector<int64_t> val_loss_number_;  // of each point in val_loss, from 0
   int64_t clipped_steps_ = 0;
   int64_t first_step_ = 0, last_step_ = 0;
   double first_time_ = 0, last_time_ = 0;

@@ -74,7 +74,7 @@ void RunLog::WriteReport() {
     WriteFileAtomically(report_path_, RenderReport(history, input_));
   } catch (const std::exception& e) {
     if (!std::exchange(report_failed_, true)) {
-      warn_(StrCat("no report: ", e.what(), "; training goes on"));
+      warn_(StrCat("no report: ", e.what(), "; training continues"));
     }
   }
 }

@@ -1,4 +1,4 @@
-// What a run records for people in its folder: metrics.jsonl, samples.jsonl, report.html,
+// What a run records in its folder for people: metrics.jsonl, samples.jsonl, report.html,
 // tensorboard/.
 #pragma once
 
@@ -14,33 +14,33 @@
 
 namespace lockstep::models {
 
-// Records go on where those of an earlier run in the folder end. Once constructed, nothing here
-// throws for a disk that refuses: `warn` hears of it once per kind of record, and training goes on.
+// Records continue where those of an earlier run in the folder end. Once constructed, this never
+// throws if the disk fails: it calls `warn` once per kind of record, and training continues.
 class RunLog {
  public:
   using Warn = std::function<void(const std::string&)>;
 
-  // `input`: of the report, without samples and time. `first_step`: the first that this run makes;
-  // what is recorded of it and later steps is dropped. `trace` may be null. IoError.
+  // `input`: for the report, without samples and time. `first_step`: the first step of this run;
+  // records of it and of later steps are dropped. `trace` may be null. IoError.
   RunLog(std::string folder, ReportInput input, int64_t first_step, TraceRecorder* trace,
          Warn warn);
 
-  // A line of metrics; what was spent by Timed since the last line goes into it.
+  // Adds a line of metrics, with the time that Timed has recorded since the last line.
   void Step(StepMetrics metrics);
   void Sample(TextSample sample);
   // RunPlan::best_checkpoint, for the report.
   void SetBestCheckpoint(int64_t step) { input_.plan.best_checkpoint = step; }
-  // Runs f() and books its time as `what`; returns its result.
+  // Runs f(), records its time as `what`, and returns its result.
   template <class F>
   auto Timed(double PauseTimes::*what, F&& f) {
     const Stopwatch watch(*this, what);
     return f();
   }
-  // Hands what is buffered to the system: TensorBoard sees it.
+  // Writes what is buffered, so that TensorBoard sees it.
   void Flush() { tensorboard_.Flush(); }
   // Flush, and replaces report.html atomically.
   void WriteReport();
-  // The last report: no step will follow.
+  // Writes the last report: no step will follow.
   void Finish(bool interrupted);
 
   const std::string& report_path() const { return report_path_; }

@@ -73,8 +73,8 @@ void RunProgress::PrintInterrupted(int64_t step, bool on_one_machine) const {
                       folder, setup_.ranks > 1 ? fmt::format(" --nproc={}", setup_.ranks) : "");
   }
   Print(fmt::format(
-      "interrupted after step {}; checkpoint saved. To go on, run the same command again{}", step,
-      how));
+      "interrupted after step {}; checkpoint saved. To continue, run the same command again{}",
+      step, how));
 }
 
 void RunProgress::PrintEnd(const End& end) const {

@@ -1,4 +1,4 @@
-// What the terminal shows of a training run.
+// The terminal's output of a training run.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace lockstep::models {
 
-// A line on stdout, at once.
+// A line on stdout, flushed.
 void Print(const std::string& line);
 // "warning: ..." on stderr.
 void Warn(const std::string& message);
@@ -20,14 +20,14 @@ void Warn(const std::string& message);
 // What is trained and how, before the first step.
 void PrintSetup(const RunSetup& setup, const Gpt& model, const MemoryPlan& memory);
 
-// The lines of the steps, the evaluations and the end, and what it takes to write them.
+// Prints the lines of steps, evaluations and the end.
 class RunProgress {
  public:
   // `setup` must outlive it.
   RunProgress(const RunSetup& setup, const Utilization& utilization)
       : setup_(setup), utilization_(utilization) {}
 
-  // Counts a step; each one before the line that it is in.
+  // Counts a step; call it before PrintStep.
   void Add(const StepMetrics& m);
   // The line of a step. Its times are those of all steps since the last line, so that one slow step
   // is not the whole estimate.
@@ -38,14 +38,14 @@ class RunProgress {
 
   void PrintSample(const std::string& prompt, const std::string& text) const;
 
-  // Stopped by a signal after `step`: how to go on, with the ranks of one machine or of several.
+  // After a signal stopped the run after `step`: how to continue it, on one machine or several.
   void PrintInterrupted(int64_t step, bool on_one_machine) const;
 
   struct End {
     int64_t step = 0;
-    double seconds = 0;          // wall time of this process's steps, with all between them
+    double seconds = 0;          // wall time of this process's steps and everything between them
     int64_t peak_bytes = 0;      // of tensors
-    int64_t resident_bytes = 0;  // of the process, at most; 0: not told
+    int64_t resident_bytes = 0;  // peak of the process; 0: unknown
     double best_val_loss = 0;
     int64_t best_checkpoint = -1;  // as in RunPlan
     std::string report;            // its path
@@ -55,7 +55,7 @@ class RunProgress {
  private:
   const RunSetup& setup_;
   const Utilization utilization_;
-  int64_t tokens_ = 0, total_tokens_ = 0;  // since the last line; up to it
+  int64_t tokens_ = 0, total_tokens_ = 0;  // since the last line, and before it
   double seconds_ = 0, total_seconds_ = 0;
   double first_val_loss_ = 0, last_val_loss_ = 0;  // 0: none yet
 };

@@ -17,7 +17,7 @@ std::string OptimizerTitle(const std::string& name) {
   return name == "sgd" ? "SGD" : name == "lion" ? "Lion" : "Muon";
 }
 
-// "GPT" for GPT-2's kind, "Llama" for what Hugging Face's LlamaForCausalLM can hold.
+// "Llama" for models with rope and rms_norm, else "GPT".
 std::string FamilyTitle(const GptConfig& m) {
   return m.position == Position::kRope && m.norm == NormKind::kRmsNorm ? "Llama" : "GPT";
 }
@@ -57,7 +57,7 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                                 ScheduleTitle(c.optim), c.optim.weight_decay, c.optim.clip)},
       {"computes",
        fmt::format("on {}, {} threads{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
-                   s.ranks > 1 ? " a rank" : "", c.train.precision,
+                   s.ranks > 1 ? " per rank" : "", c.train.precision,
                    s.device.is_cuda() && c.train.cuda_graphs && s.ranks == 1 ? ", CUDA graphs" : "",
                    c.seed,
                    s.ranks > 1 || c.dist.reduction != "fast"

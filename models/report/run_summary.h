@@ -11,7 +11,7 @@
 
 namespace lockstep::models {
 
-// Lines with a name each ("model", "data", "batch", ...), for the terminal and the report.
+// Names ("model", "data", "batch", ...) and lines, for the terminal and the report.
 std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& setup,
                                                              const Gpt& model,
                                                              const MemoryPlan& memory);

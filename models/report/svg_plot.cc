@@ -94,7 +94,7 @@ Axis YAxis(const std::vector<PlotLine>& lines, const PlotOptions& o) {
     low = o.log_y ? 1 : 0;
     high = low + 1;
   }
-  // A rule close by is drawn, one far away would only squeeze the curves.
+  // A rule nearby is drawn; one far away would only squeeze the curves.
   for (const PlotRule& rule : o.rules) {
     const double y = rule.y;
     if (!Drawable(y, o)) continue;
@@ -120,7 +120,7 @@ Axis YAxis(const std::vector<PlotLine>& lines, const PlotOptions& o) {
   return y;
 }
 
-// Digits enough to tell neighbouring ticks apart.
+// With enough digits to tell neighbouring ticks apart.
 std::string TickLabel(double value, const std::vector<double>& ticks, ValueFormat format) {
   if (format != ValueFormat::kPlain || ticks.size() < 2) return FormatValue(value, format);
   const double step = ticks[1] - ticks[0];
@@ -258,7 +258,7 @@ std::string DrawEndLabels(const std::vector<PlotLine>& lines, const Axis& x, con
 
 double Short(double value) { return std::stod(fmt::format("{:.5g}", value)); }
 
-// "1.5k" of "1.50k", "8 MiB" of "8.00 MiB".
+// Turns "1.50k" into "1.5k", "8.00 MiB" into "8 MiB".
 std::string WithoutZeros(const std::string& text) {
   const size_t digits = text.find_first_not_of("-0123456789.");
   std::string number = text.substr(0, digits);

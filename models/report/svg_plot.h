@@ -11,12 +11,12 @@ namespace lockstep::models {
 // than tab and newline becomes U+FFFD. For contents and for quoted attributes.
 std::string EscapeHtml(std::string_view text);
 
-// How a value is written, on axes and where the pointer hovers.
+// How a value is written, on axes and at the pointer.
 enum class ValueFormat { kPlain, kCount, kBytes, kMs, kScientific };
 
 struct PlotPoint {
   double x = 0, y = 0;
-  double low = 0, high = 0;  // of the band, where the line has one
+  double low = 0, high = 0;  // of the band, if the line has one
 };
 
 struct PlotLine {
@@ -42,8 +42,8 @@ struct PlotOptions {
   ValueFormat format = ValueFormat::kPlain;
   bool log_y = false;           // needs positive values; others are left out
   bool from_zero = false;       // the y axis starts at 0
-  bool stacked = false;         // areas upon each other, in the order of the lines
-  std::vector<PlotRule> rules;  // drawn where they fall into the range of the lines, or near it
+  bool stacked = false;         // stacked areas, in the order of the lines
+  std::vector<PlotRule> rules;  // drawn if they are in the range of the lines, or near it
 };
 
 // An <svg> and, for the page's script, its numbers as JSON. Lines without points are left out.

@@ -26,7 +26,7 @@ int64_t SecondsOf(const std::string& name) {
   return seconds;
 }
 
-// Cuts off the records from `first_step` on and what is damaged; a file without any other goes.
+// Cuts off the records from `first_step` on and damaged ones; removes a file that has no others.
 void CutOff(const std::string& path, int64_t first_step) {
   const std::string file = ReadFile(path);
   int64_t good = 0, kept = 0;
@@ -43,7 +43,7 @@ void CutOff(const std::string& path, int64_t first_step) {
   }
 }
 
-// TensorBoard shows Markdown: indented text stays as it is.
+// TensorBoard shows Markdown, which leaves indented text unchanged.
 std::string AsMarkdown(const std::string& text) {
   std::string out = "    ";
   for (const char c : text) {
@@ -62,7 +62,7 @@ void TensorBoardWriter::Try(F&& f) {
     f();
   } catch (const IoError& e) {
     out_.reset();
-    warn_(StrCat("TensorBoard's events are not recorded: ", e.what(), "; training goes on"));
+    warn_(StrCat("TensorBoard's events are not recorded: ", e.what(), "; training continues"));
   }
 }
 

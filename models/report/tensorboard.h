@@ -12,10 +12,10 @@
 
 namespace lockstep::models {
 
-// Each run, and each time that it is resumed, adds a file of its own to the folder. What files of
-// earlier runs say of steps from `first_step` on is cut off, so that no step is told twice. Like
-// the other records: IoError if the folder cannot be written at first; later failures are told to
-// `warn`, once, and end the records.
+// Each run, and each time that it is resumed, adds a file to the folder. Steps from `first_step` on
+// are cut off from earlier files, so that no step is recorded twice. As with the other records,
+// IoError if the folder cannot be written at the start; later failures are reported to `warn` once
+// and end the records.
 //
 // Tags: train/loss, train/grad_norm, train/learning_rate, train/tokens_per_second, train/step_ms,
 // train/mfu, train/gemm_share, train/memory_bytes, validation/loss; text: sample.

@@ -87,7 +87,7 @@ bool TraceRecorder::Finish() {
 
 void TraceForward(Module& model, TraceRecorder& trace) {
   for (const auto& [path, module] : model.NamedModules()) {
-    if (path.empty() && module != &model) continue;  // the model's parts without a name
+    if (path.empty() && module != &model) continue;  // a part of the model without a name
     // Forwards nest but never overlap, so that a module has one start at a time.
     auto begin = std::make_shared<TraceRecorder::Clock::time_point>();
     const std::string name = path.empty() ? "model" : path;

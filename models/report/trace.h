@@ -1,4 +1,4 @@
-// What a few steps did and when, as Chrome's trace JSON: for chrome://tracing and ui.perfetto.dev.
+// A timeline of a few steps as Chrome's trace JSON, for chrome://tracing and ui.perfetto.dev.
 #pragma once
 
 #include <chrono>
@@ -17,9 +17,8 @@
 
 namespace lockstep::models {
 
-// Collects spans while the step is in the range, at most `max_events` of them: the file tells how
-// many more there were. Threads may record at once. While it is not active, recording is a
-// comparison.
+// Collects spans while the step is in the range, at most `max_events` of them; the file says how
+// many were dropped. Thread-safe. While it is not active, recording costs one comparison.
 class TraceRecorder {
  public:
   using Clock = std::chrono::steady_clock;
@@ -28,21 +27,21 @@ class TraceRecorder {
   // `path` is the file that Finish writes.
   TraceRecorder(std::string path, StepRange range, size_t max_events = kMaxEvents);
 
-  // From here on, what is recorded belongs to this step.
+  // What is recorded from now on belongs to this step.
   void BeginStep(int64_t step) {
     step_ = step;
     active_ = step >= range_.first && step <= range_.last;
   }
   bool active() const { return active_; }
-  // Whether a step behind the range has begun: time for Finish.
+  // Whether a step after the range has begun: time for Finish.
   bool complete() const { return step_ > range_.last; }
   // Names the calling thread in the trace.
   void NameThread(std::string name);
-  // A span that has ended. Spans of a thread nest.
+  // Records a span that has ended. Spans of a thread nest.
   void Record(std::string_view name, const char* category, Clock::time_point begin,
               Clock::time_point end);
   // Stops recording and writes the file, unless there is nothing to write or it was tried before;
-  // says whether it wrote. IoError.
+  // returns whether it did. IoError.
   bool Finish();
 
   const std::string& path() const { return path_; }
@@ -92,11 +91,11 @@ class TraceSpan {
   TraceRecorder::Clock::time_point begin_;
 };
 
-// A span per forward call of each module below (and of the model itself), named by its path. Both
-// must live as long as forwards run; hooks cannot be taken off again.
+// Records a span per forward call of the model and each module in it, named by its path. Both must
+// live as long as forwards run; the hooks cannot be removed.
 void TraceForward(Module& model, TraceRecorder& trace);
 
-// Give it to a backward: a span per node.
+// An observer that gives a backward a span per node.
 class TraceBackward : public BackwardObserver {
  public:
   explicit TraceBackward(TraceRecorder& trace) : trace_(trace) {}

@@ -10,20 +10,20 @@
 namespace lockstep::models {
 namespace {
 
-constexpr int64_t kEarlySteps = 20;  // fewer tell nothing
+constexpr int64_t kEarlySteps = 20;  // fewer say nothing
 
-// What the learning curves say, before words are made of it.
+// What the learning curves say, in numbers.
 struct Learning {
   double first = 0, lowest = 0, now = 0;  // training loss, smoothed
   int64_t lowest_step = 0;
   bool has_val = false;
   double val_first = 0, val_now = 0, val_best = 0;
   int64_t val_best_step = 0;
-  double fall = 0;  // of the loss that counts over the last third, as a share
+  double fall = 0;  // share by which the validation, else training, loss fell over the last third
   double gap() const { return val_now - now; }
 };
 
-// The steps that are smoothed over.
+// How many steps are smoothed over.
 int64_t Window(const RunHistory& h) { return std::max<int64_t>(h.last_step() / 20, 10); }
 
 double ValidationAt(const std::vector<RunHistory::Point>& points, int64_t step) {
@@ -92,10 +92,11 @@ std::string Percent(double share) {
 }
 
 std::string BestCheckpoint(const RunPlan& plan, const Learning& s) {
-  if (plan.best_checkpoint == s.val_best_step) return "The checkpoint of then is kept: best";
+  if (plan.best_checkpoint == s.val_best_step) return "That checkpoint is kept as best";
   if (plan.best_checkpoint < 0)
-    return "No checkpoint of then is kept: checkpoint.keep_best keeps those of evaluations";
-  return fmt::format("No checkpoint was saved then; best is of step {}", plan.best_checkpoint);
+    return "That checkpoint is not kept: checkpoint.keep_best keeps the best one saved at an "
+           "evaluation";
+  return fmt::format("No checkpoint was saved then; best is that of step {}", plan.best_checkpoint);
 }
 
 void JudgeLearning(const RunHistory& h, const RunPlan& plan, const Learning& s, Verdict* v) {
@@ -134,9 +135,10 @@ void JudgeLearning(const RunHistory& h, const RunPlan& plan, const Learning& s, 
                     plan.finished ? " Training longer would lower it further." : ""));
   } else if (plan.finished) {
     say(Health::kGood, "Healthy: finished, loss levelled off",
-        fmt::format("{}. It changed by {} over the last third of the steps: this is about what "
-                    "model, data and schedule give.",
-                    numbers, Percent(std::abs(s.fall))));
+        fmt::format(
+            "{}. It changed by {} over the last third of the steps: this is about as far as "
+            "model, data and schedule go.",
+            numbers, Percent(std::abs(s.fall))));
   } else {
     say(Health::kWatch, "Flat: the loss has stopped falling",
         fmt::format("{}, but it changed by only {} over the last third of the steps. If the "
@@ -168,9 +170,9 @@ Finding GapFinding(const RunHistory& h, const Learning& s) {
   f.health = Overfitting(h, s) || share > 0.2 ? Health::kWatch : Health::kGood;
   f.text = fmt::format("training loss {:.4f}: {}", s.now,
                        Overfitting(h, s) ? "validation is getting worse"
-                       : share > 0.2     ? "it memorises"
-                       : share > 0.05    ? "a usual gap"
-                                         : "next to none");
+                       : share > 0.2     ? "the model memorises"
+                       : share > 0.05    ? "a common gap"
+                                         : "almost none");
   return f;
 }
 

@@ -13,7 +13,7 @@ namespace lockstep::models {
 
 enum class Health { kGood, kWatch, kBad, kUnknown };  // kUnknown: too early to tell
 
-// What the history does not know.
+// What the history does not say.
 struct RunPlan {
   int64_t steps = 0;  // of the whole run
   int64_t tokens_per_step = 0;
@@ -25,7 +25,7 @@ struct RunPlan {
   bool interrupted = false;
 };
 
-// One number with what it means.
+// One number and what it means.
 struct Finding {
   std::string label, value, unit, text;
   Health health = Health::kUnknown;
@@ -34,14 +34,14 @@ struct Finding {
 struct Verdict {
   Health health = Health::kUnknown;
   std::string headline;  // a few words
-  std::string text;      // a sentence or two, with what to do where something is wrong
+  std::string text;      // a sentence or two, with what to do if something is wrong
   std::vector<Finding> findings;
 };
 
 // The rules, all on curves smoothed over a twentieth of the run:
-//   diverging    a loss that is not finite, or a training loss that rose from its lowest by a
-//                quarter of all it had fallen
-//   overfitting  a validation loss over 1% above its best while the training loss went on falling
+//   diverging    a loss that is not finite, or a training loss that has risen by a quarter of its
+//                total fall
+//   overfitting  a validation loss over 1% above its best while the training loss kept falling
 //   falling      0.5% or more over the last third of the run; else flat
 // Gradients: spikes are steps at 10 times the median norm in the later half of the run. Speed: the
 // last tenth at least 20% below the median is slowing down; quartiles a factor of 1.5 apart are

@@ -18,7 +18,7 @@
 namespace lockstep::models {
 namespace {
 
-// A text to go on from, and where the user gave it, for messages.
+// A text to continue, and where the user gave it, for messages.
 struct Prompt {
   std::string text, origin;
 };
@@ -38,25 +38,25 @@ std::vector<Prompt> ReadPrompts(const SampleConfig& c) {
       prompts.push_back({std::move(prompt), StrCat(c.prompt_file, ":", ++line)});
       begin = end + 1;
     }
-    if (line == 0) throw InputError(StrCat(c.prompt_file, ": is empty; give a prompt a line"));
+    if (line == 0) throw InputError(StrCat(c.prompt_file, ": is empty; write one prompt per line"));
   }
   if (prompts.empty()) prompts.push_back({"\n", std::string(kDefaultPrompt)});
   return prompts;
 }
 
-// Ids as they are, if the model was trained on tokens without their tokenizer.
+// Falls back to token ids as text, if the model was trained on tokens without their tokenizer.
 std::unique_ptr<data::Tokenizer> FindTokenizer(const SampleConfig& c, const std::string& folder,
                                                int64_t vocab_size) {
   if (c.tokenizer == "char") {
     throw InputError(
-        "tokenizer=char needs the text it was made of: give the checkpoint's own "
+        "tokenizer=char needs the text that it was made from: give the checkpoint's own "
         "tokenizer.json");
   }
   if (!c.tokenizer.empty()) return data::MakeTokenizer(c.tokenizer, "");
   if (auto tokenizer = ReadTokenizer(folder)) return tokenizer;
   std::fprintf(stderr,
                "sample_gpt: %s has no tokenizer, so prompts and samples are token ids; for text, "
-               "say --tokenizer=gpt2, or which file or folder has it\n",
+               "give --tokenizer=gpt2, or the tokenizer's file or folder\n",
                folder.c_str());
   return std::make_unique<data::IdTokenizer>(vocab_size);
 }
@@ -70,7 +70,7 @@ std::vector<int32_t> Encode(const Prompt& prompt, const data::Tokenizer& tokeniz
     throw InputError(StrCat(prompt.origin, ": ", e.what()));
   }
   if (ids.empty()) {
-    // A new line is no token id.
+    // Where prompts are token ids, the default, a newline, is empty.
     if (!tokenizer.end_of_text() && prompt.origin != kDefaultPrompt) {
       throw InputError(StrCat(prompt.origin, ": the prompt is empty; give at least one character"));
     }
@@ -85,8 +85,8 @@ std::vector<int32_t> Encode(const Prompt& prompt, const data::Tokenizer& tokeniz
   return ids;
 }
 
-// What several texts that grow at once look like on stdout: one after the other, each as it grows
-// once those before it are complete.
+// Prints texts that grow at the same time one after the other: each while it grows, once those
+// before it are complete.
 class OrderedOutput {
  public:
   // `headers`: a line above each text.
@@ -202,11 +202,10 @@ void AddSampleOptions(Options& options, SampleConfig& c) {
                .doc = "a checkpoint, a run folder, or a Hugging Face folder"});
   options.Add("tokenizer", &c.tokenizer,
               {.doc = "byte, gpt2 or a tokenizer file; empty: the checkpoint's own"});
-  options.Add(
-      "prompt", &c.prompts,
-      {.aliases = {"start", "text"}, .doc = "text to go on from (without any: a new line)"});
+  options.Add("prompt", &c.prompts,
+              {.aliases = {"start", "text"}, .doc = "text to continue; by default a newline"});
   options.Add("prompt_file", &c.prompt_file,
-              {.doc = "a file with a prompt a line; they follow those of --prompt"});
+              {.doc = "a file with one prompt per line; they follow those of --prompt"});
   options.Add("num_samples", &c.num_samples,
               {.min = 1, .max = 1e6, .aliases = {"n", "samples"}, .doc = "texts for each prompt"});
   options.Add("tokens", &c.tokens,
@@ -218,35 +217,36 @@ void AddSampleOptions(Options& options, SampleConfig& c) {
               {.check = [](const std::string& text) -> std::string {
                  return text.empty() ? "is empty; give at least one character" : "";
                },
-               .doc = "text before which to end"});
+               .doc = "text that ends a sample, and is not shown"});
   options.Add("stop_at_end", &c.stop_at_end,
               {.aliases = {"ignore_eos"},
-               .doc = "end at the tokenizer's end-of-text token, where it has one"});
+               .doc = "end at the tokenizer's end-of-text token, if it has one"});
   options.Add("temperature", &c.temperature,
-              {.min = 0, .max = 100, .doc = "0: always the likeliest; 1: as the model has it"});
-  options.Add("top_k", &c.top_k, {.min = 0, .doc = "draw among the k likeliest only; 0: all"});
+              {.min = 0, .max = 100, .doc = "divides the logits; 0: always the likeliest token"});
+  options.Add("top_k", &c.top_k,
+              {.min = 0, .doc = "draw only among the k likeliest tokens; 0: all"});
   options.Add("top_p", &c.top_p,
               {.above = 0,
                .max = 1,
-               .doc = "draw among the fewest tokens that have this share of the probability; 1: "
-                      "all"});
+               .doc = "draw only among the likeliest tokens that together have this probability; "
+                      "1: all"});
   options.Add("repetition_penalty", &c.repetition_penalty,
               {.above = 0,
                .max = 100,
-               .doc = "above 1: makes tokens that the text has less likely; 1: off"});
-  options.Add("seed", &c.seed, {.min = 0, .doc = "of the draws"});
+               .doc = "above 1: makes tokens that the text already has less likely; 1: off"});
+  options.Add("seed", &c.seed, {.min = 0, .doc = "seed of the random numbers"});
   options.Add("kv_cache", &c.kv_cache,
               {.aliases = {"use_cache"},
-               .doc = "keep keys and values of earlier tokens; false: compute the whole context "
-                      "for each token, which gives the same text, slowly"});
+               .doc = "keep keys and values of earlier tokens; false: recompute the whole context "
+                      "for each token: the same text, but slowly"});
   options.Add("slide", &c.slide,
               {.min = 0,
                .doc = "tokens by which a full context moves on; 0: half of it; 1: each token sees "
-                      "as many as the model can, slowly"});
+                      "as many as possible, but slowly"});
   options.Add("batch_size", &c.batch_size,
-              {.min = 1, .max = 65536, .doc = "texts that grow at once; more need more memory"});
+              {.min = 1, .max = 65536, .doc = "texts generated at once; more need more memory"});
   options.Add("stream", &c.stream,
-              {.doc = "show text as it grows; false: each text once it is complete"});
+              {.doc = "show text while it is generated; false: once it is complete"});
   options.Add("threads", &c.threads, {.min = 0, .max = 4096, .doc = "CPU threads; 0: all"});
   options.Add("device", &c.device,
               {.doc = "where to compute: auto (a GPU, else the CPU), cpu, cuda[:i], sim[:i] (a "

@@ -1,4 +1,4 @@
-// sample_gpt: prints text that a trained model goes on with.
+// sample_gpt: prints text that a trained model generates.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct SampleConfig {
 
 void AddSampleOptions(Options& options, SampleConfig& config);
 
-// Text on stdout, speed on stderr. Returns the exit code; InputError for what cannot be used.
+// Prints text to stdout and speed to stderr. Returns the exit code. Throws InputError.
 int SampleGpt(const SampleConfig& config);
 
 }  // namespace lockstep::models

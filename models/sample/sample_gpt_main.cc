@@ -9,7 +9,7 @@ int main(int argc, char** argv) {
     models::EnterInvocationFolder();
     models::SampleConfig config;
     models::Options options({.name = "sample_gpt",
-                             .summary = "Prints text that a trained GPT goes on with.",
+                             .summary = "Continues prompts with a trained GPT.",
                              .example = "sample_gpt --checkpoint=out/latest --prompt=\"Once\"",
                              .takes_file = false});
     models::AddSampleOptions(options, config);

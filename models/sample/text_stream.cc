@@ -8,9 +8,9 @@
 namespace lockstep::models {
 namespace {
 
-// Whether text[position...] are the first bytes of a character that is not complete.
+// Whether text from `position` on is the start of an incomplete character.
 bool MayBecomeCharacter(std::string_view text, size_t position) {
-  // Completed by some continuation bytes, it is one: the second byte is what rules some out.
+  // It is if some continuation bytes complete it. Not every second byte fits every first byte.
   for (const char* second : {"\x80", "\x90", "\xa0"}) {
     std::string completed(text.substr(position));
     if (completed.size() >= 4) return false;
@@ -44,7 +44,7 @@ std::string TextStream::Push(std::string_view bytes) {
       return Show(held_.size(), /*last=*/true);
     }
   }
-  // What may be the beginning of a stop text waits.
+  // Hold back what may be the beginning of a stop text.
   size_t wait = 0;
   for (const std::string& stop : stop_texts_) {
     for (size_t n = std::min(stop.size() - 1, held_.size()); n > wait; --n) {
@@ -58,7 +58,7 @@ std::string TextStream::Push(std::string_view bytes) {
 
 std::string TextStream::Finish() { return Show(held_.size(), /*last=*/true); }
 
-// Of what is held, the characters that start before `end` and are complete; with `last`, all.
+// Takes from held_ the complete characters that start before `end`, or with `last` everything.
 std::string TextStream::Show(size_t end, bool last) {
   std::string shown;
   size_t at = 0;
@@ -70,7 +70,7 @@ std::string TextStream::Show(size_t end, bool last) {
       at += static_cast<size_t>(length);
       continue;
     }
-    // Bytes beyond `end` may complete it, or those that follow.
+    // Later bytes may complete the character.
     if (!last && MayBecomeCharacter(visible, at)) break;
     data::AppendUtf8(0xfffd, &shown);
     ++at;

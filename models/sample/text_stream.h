@@ -7,20 +7,21 @@
 
 namespace lockstep::models {
 
-// Turns the bytes of tokens into text to show: whole UTF-8 characters only, and nothing of a stop
-// text. What it gives in all depends on the bytes alone, not on how they are cut into tokens.
+// Turns the bytes of tokens into text to show: only whole UTF-8 characters, and nothing of a stop
+// text. The text depends only on the bytes, not on how they are cut into tokens.
 class TextStream {
  public:
-  // The text ends before the first of these byte strings to be complete; of those that end
-  // together, the longest counts. InputError if one is empty.
+  // The text ends before the first of these byte strings to be completed; if several end at the
+  // same byte, before the longest. InputError if one is empty.
   explicit TextStream(std::vector<std::string> stop_texts = {});
 
-  // The next bytes; returns what can be shown now. Bytes that are no UTF-8 give U+FFFD, one for
-  // each. After a stop text further bytes are ignored.
+  // Takes the next bytes and returns what can be shown now. Each byte that is not UTF-8 gives one
+  // U+FFFD. Bytes after a stop text are ignored.
   std::string Push(std::string_view bytes);
-  // Nothing follows: what was held back, because it might have become a stop text or a character.
+  // Call at the end: returns what was held back as the possible start of a stop text or a
+  // character.
   std::string Finish();
-  // A stop text came.
+  // Whether a stop text was found.
   bool stopped() const { return stopped_; }
 
  private:

@@ -22,7 +22,7 @@ sigset_t Signals() {
   return set;
 }
 
-// Ends the process by the signal, as if nobody had blocked it.
+// Ends the process by the signal, as if it were not blocked.
 void Die(int number) {
   sigset_t set;
   sigemptyset(&set);
@@ -40,9 +40,9 @@ void WaitForSignals() {
     if (stopping) return;
     if (!guarded) Die(number);
     if (received.exchange(number) == 0) continue;
-    constexpr char kText[] = "\nleaving at once; the newest checkpoint stays\n";
+    constexpr char kText[] = "\nexiting at once; the newest checkpoint is kept\n";
     pollfd err = {.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
-    // Not into a terminal that is stopped, or a pipe that nobody reads: that would wait.
+    // Writing to a stopped terminal, or a pipe that nobody reads, would block.
     if (poll(&err, 1, 0) == 1 && (err.revents & POLLOUT) != 0) {
       [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, kText, sizeof(kText) - 1);
     }
@@ -53,7 +53,7 @@ void WaitForSignals() {
 }  // namespace
 
 SignalThread::SignalThread() {
-  LS_CHECK(!waiting.exchange(true), "there is a SignalThread already: one takes all signals");
+  LS_CHECK(!waiting.exchange(true), "there is already a SignalThread, and it takes all signals");
   const sigset_t set = Signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   stopping = false;
@@ -70,7 +70,7 @@ SignalThread::~SignalThread() {
 }
 
 InterruptGuard::InterruptGuard() {
-  LS_CHECK(waiting, "nobody takes signals: begin main by 'models::SignalThread signals;'");
+  LS_CHECK(waiting, "no thread takes signals: begin main with 'models::SignalThread signals;'");
   received = 0;
   guarded = true;
 }

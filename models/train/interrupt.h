@@ -5,13 +5,13 @@
 
 namespace lockstep::models {
 
-// Takes SIGINT and SIGTERM for the whole process, by a thread that waits for them: no handler runs
-// anywhere, so no code is interrupted. Make one at the start of main: threads that exist before do
-// not block the signals, and one of them would be ended by them. At most one at a time.
+// Takes SIGINT and SIGTERM for the whole process in a thread that waits for them, so that no signal
+// handler interrupts any code. Make it at the start of main: threads that exist before do not block
+// the signals, and would die of them. At most one at a time.
 //
 // While an InterruptGuard exists, the first signal is only noted, so that the step can finish and a
-// checkpoint be written; the second one leaves the program at once. Without a guard a signal ends
-// the program as it would anywhere.
+// checkpoint be written; the second one ends the program at once. Without a guard a signal ends the
+// program as usual.
 class SignalThread {
  public:
   SignalThread();

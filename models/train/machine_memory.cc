@@ -28,7 +28,7 @@ int64_t ProcBytes(const char* file, const std::string& name) {
 int64_t ReadNumber(const std::string& file, int64_t otherwise) {
   std::ifstream in(file);
   int64_t n = 0;
-  return in >> n ? n : otherwise;  // "max" is no number
+  return in >> n ? n : otherwise;  // the file may say "max"
 }
 
 // The number behind "name " in memory.stat of a cgroup; 0 if there is none.
@@ -41,7 +41,7 @@ int64_t CgroupStat(const std::string& file, const std::string& name) {
   return 0;
 }
 
-// A container, or a job of Slurm, may have less than the machine.
+// A container or a Slurm job may have less than the machine.
 void LimitByCgroup(DeviceMemory* memory) {
   std::ifstream in("/proc/self/cgroup");
   std::string own;
@@ -53,7 +53,7 @@ void LimitByCgroup(DeviceMemory* memory) {
     const int64_t limit = ReadNumber(folder + "/memory.max", -1);
     if (limit < 0 || limit >= memory->total) continue;
     memory->total = limit;
-    // Files that were read, and that the system lets go first, are counted as used.
+    // The page cache counts as used, but the system evicts it first.
     const int64_t cached = CgroupStat(folder + "/memory.stat", "inactive_file");
     const int64_t used = ReadNumber(folder + "/memory.current", 0) - cached;
     memory->free = std::min(memory->free, std::clamp<int64_t>(limit - used, 0, limit));
@@ -81,26 +81,26 @@ int64_t PeakResidentBytes() { return ProcBytes("/proc/self/status", "VmHWM"); }
 std::string MemoryAdvice(const MemoryPlan& plan, const RunSetup& setup, int64_t available) {
   const MemoryKinds& k = plan.peak;
   const RunConfig& c = setup.config;
-  // No batch is small enough then.
+  // If so, no batch is small enough.
   const bool model = k.parameters + k.optimizer + plan.largest.gradients >= available;
   if (!model && k.activations + k.workspace > k.total() / 2) {
     const std::string batch =
         c.train.batch_size > 1
-            ? fmt::format("train.batch_size (now {}; train.grad_accum makes up for it) or ",
+            ? fmt::format("train.batch_size (now {}; raise train.grad_accum to compensate) or ",
                           c.train.batch_size)
             : "";
-    // The model itself takes more in bf16: its optimizer keeps an fp32 copy.
+    // The model itself takes more memory in bf16, as the optimizer keeps fp32 master weights.
     return fmt::format("lower {}model.block_size (now {}){}", batch, setup.window,
                        c.train.precision == "bf16" ? "" : ", or use train.precision=bf16");
   }
   if (!model && k.communication > k.total() / 2) {
     return fmt::format(
-        "use dist.reduction=fast, or fewer micro-batches a step, best a power of two (now {})",
+        "use dist.reduction=fast, or fewer micro-batches per step (now {}), ideally a power of two",
         setup.micro_batches);
   }
   const GptConfig& m = setup.model;
   std::string text = "make the model smaller: ";
-  // The table of tokens, and the head where it is another.
+  // The token embedding, and the head if it is separate.
   const int64_t vocabulary = m.vocab_size * m.n_embd * (m.tie_embeddings ? 1 : 2);
   const int64_t blocks = 12 * m.n_layer * m.n_embd * m.n_embd;
   text += vocabulary > blocks
@@ -115,7 +115,7 @@ MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const D
   if (memory.total <= 0) return {};
   const bool cpu = setup.device.is_cpu();
   const int64_t all = cpu ? processes * plan.resident() : plan.peak.total();
-  const int64_t more = cpu ? processes * plan.reserved : all;  // the program is there already
+  const int64_t more = cpu ? processes * plan.reserved : all;  // the program is already loaded
   using Kind = MemoryVerdict::Kind;
   const Kind kind = all > memory.total   ? Kind::kTooLarge
                     : more > memory.free ? Kind::kTight
@@ -129,12 +129,12 @@ MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const D
       kind == Kind::kTooLarge
           ? fmt::format("has {}", Bytes(memory.total))
           : fmt::format("has {} free of {}", Bytes(memory.free), Bytes(memory.total));
-  const int64_t there = kind == Kind::kTight ? memory.free : memory.total;
-  const std::string fewer = kind == Kind::kTight ? ", or end what else uses it" : "";
+  const int64_t available = kind == Kind::kTight ? memory.free : memory.total;
+  const std::string others = kind == Kind::kTight ? ", or end other programs that use it" : "";
   return {kind, fmt::format("{}, and {} {}: {}{}. The plan: {}", what,
                             cpu ? "this machine" : ToString(setup.device), has,
-                            MemoryAdvice(plan, setup, cpu ? there / processes : there), fewer,
-                            Summary(plan)) +
+                            MemoryAdvice(plan, setup, cpu ? available / processes : available),
+                            others, Summary(plan)) +
                     (plan.program > 0 ? "; " + ProcessSummary(plan) : "")};
 }
 

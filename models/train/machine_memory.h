@@ -1,4 +1,4 @@
-// Whether a run fits the memory of the machine, or of the GPU, that it is to run on.
+// Whether a run fits in the memory of the machine, or of the GPU, that it will use.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,19 @@
 namespace lockstep::models {
 
 struct DeviceMemory {
-  int64_t total = 0;  // bytes that the device has; of a machine, at most what its cgroup may take
-  int64_t free = 0;   // of these not in use by anyone
+  int64_t total = 0;  // bytes that the device has; for the CPU at most the cgroup's limit
+  int64_t free = 0;   // of these, not in use
 };
 
-// Of the GPU, or for the CPU of the machine. Zeros where the system does not tell.
+// Of the GPU, or for the CPU of the machine. Zeros if the system does not say.
 DeviceMemory MemoryOf(Device device);
 
-// Bytes of this process's memory that are in RAM; of its largest so far.
+// Bytes of this process that are in RAM now, and at their peak.
 int64_t ResidentBytes();
 int64_t PeakResidentBytes();
 
-// What to lower where a run takes too much: the model, where it alone, with its gradients and
-// state, would fill the `available` bytes that a process has, or is most of the plan; else what
-// takes most.
+// What to lower if a run takes too much: the model, if with its gradients and optimizer state it
+// fills the `available` bytes of a process or is most of the plan; else what takes most.
 std::string MemoryAdvice(const MemoryPlan& plan, const RunSetup& setup, int64_t available);
 
 struct MemoryVerdict {
@@ -32,8 +31,8 @@ struct MemoryVerdict {
   std::string text;  // a sentence with what to change; empty if it fits
 };
 
-// `processes` of the run share the machine's memory; a GPU is one's own. kTooLarge: more than there
-// is at all; kTight: more than is free now.
+// `processes` of the run share the machine's memory; each has a GPU of its own. kTooLarge: more
+// than there is in total; kTight: more than is free now.
 MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const DeviceMemory& memory,
                           int64_t processes);
 

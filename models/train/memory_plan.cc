@@ -30,9 +30,9 @@ constexpr std::array<std::pair<const char*, int64_t MemoryKinds::*>, 6> kKinds =
     {"communication", &MemoryKinds::communication},
 }};
 
-// A diary of allocations. What kind an allocation was shows only later, by how long it lived, so
-// that the sums are made at the end.
-class Diary : public MetaMemoryListener {
+// A log of allocations. An allocation's kind follows from how long it lives, so sums are taken at
+// the end.
+class AllocationLog : public MetaMemoryListener {
  public:
   using Kind = int64_t MemoryKinds::*;
 
@@ -48,15 +48,15 @@ class Diary : public MetaMemoryListener {
     live_.erase(it);
   }
 
-  // A place in the diary.
+  // A position in the log.
   size_t Now() const { return blocks_.size(); }
-  // What was taken since then and still lives is of this kind.
-  void Declare(size_t since, Kind kind) {
+  // Sets the kind of the blocks that were allocated since then and are still alive.
+  void SetKind(size_t since, Kind kind) {
     for (const auto& [id, block] : live_) {
       if (block >= since) blocks_[block].kind = kind;
     }
   }
-  // What happened before does not count, but for what is still there.
+  // Forgets what happened before, except for the blocks that are still alive.
   void Begin() {
     std::vector<Entry> events;
     for (const auto& [id, block] : live_) events.push_back({block, true});
@@ -66,7 +66,7 @@ class Diary : public MetaMemoryListener {
   MemoryPlan Plan() const {
     MemoryPlan plan;
     MemoryKinds now;
-    std::map<int64_t, std::pair<int64_t, int64_t>> classes;  // of sizes: blocks in use, at most
+    std::map<int64_t, std::pair<int64_t, int64_t>> classes;  // by size: blocks in use, and the most
     for (const Entry& e : events_) {
       const Block& block = blocks_[e.block];
       auto& [used, most] = classes[CpuSizeClass(block.bytes)];
@@ -96,34 +96,35 @@ class Diary : public MetaMemoryListener {
   std::vector<Entry> events_;
 };
 
-// Trainer::Step without what needs values: the loss, and whether it is finite.
+// Trainer::Step without the parts that need values: the loss, and whether it is finite.
 void Step(const MemoryPlanOptions& o, LanguageModel& model, optim::Optimizer& optimizer,
-          StepState& state, Diary& diary) {
+          StepState& state, AllocationLog& log) {
   const auto training = optimizer.BeginStep(state, 0, 1e-3);
-  const size_t begin = diary.Now();
-  // From the second on, micro-steps are alike.
+  const size_t begin = log.Now();
+  // All micro-steps after the first are alike.
   for (int64_t a = 0; a < std::min<int64_t>(o.grad_accum, 2); ++a) {
-    const size_t forward = diary.Now();
+    const size_t forward = log.Now();
     training.SetFirstSample(a * o.batch_size);
     const Tensor ids = Tensor::Empty({o.batch_size, o.window}, DType::kI32, kMeta);
     const Tensor targets = Tensor::EmptyLike(ids);
     const Tensor sum = model.Loss(ids, targets);
-    diary.Declare(forward, &MemoryKinds::activations);
+    log.SetKind(forward, &MemoryKinds::activations);
     Backward(sum, Tensor::Full(sum.shape(), 1, sum.dtype(), sum.device()));
   }
-  // All else is gone.
-  diary.Declare(begin, &MemoryKinds::gradients);
+  // Nothing else is alive now.
+  log.SetKind(begin, &MemoryKinds::gradients);
   optim::ClipGradNorm(model.Parameters(), o.clip, state);
-  const size_t update = diary.Now();
+  const size_t update = log.Now();
   optimizer.Step(state);
   model.ZeroGrad();
-  // What stays is no gradient, but a table that a module keeps, or state that came with the step.
-  diary.Declare(begin, &MemoryKinds::workspace);
-  diary.Declare(update, &MemoryKinds::optimizer);
+  // What outlives ZeroGrad is no gradient, but a table that a module keeps, or optimizer state.
+  log.SetKind(begin, &MemoryKinds::workspace);
+  log.SetKind(update, &MemoryKinds::optimizer);
 }
 
-// Takes what a Reducer takes, as long as the result lives, and lets gradients be written there.
-std::vector<Tensor> TakeBuckets(const MemoryPlanOptions& o, LanguageModel& model, Diary& diary) {
+// Allocates what a Reducer does, and has gradients written to its buckets. The result owns them.
+std::vector<Tensor> MakeBuckets(const MemoryPlanOptions& o, LanguageModel& model,
+                                AllocationLog& log) {
   std::vector<Tensor> taken;
   if (!o.reducer) return taken;
   const auto parameters = model.Parameters();
@@ -133,7 +134,7 @@ std::vector<Tensor> TakeBuckets(const MemoryPlanOptions& o, LanguageModel& model
   for (const auto& p : parameters) {
     if (p->trainable()) ready.insert(ready.begin(), p);
   }
-  const size_t gradients = diary.Now();
+  const size_t gradients = log.Now();
   for (const dist::Bucket& bucket : memory.buckets) {
     taken.push_back(Tensor::Empty({bucket.numel}, bucket.dtype, kMeta));
     for (size_t i = 0; i < bucket.items.size(); ++i) {
@@ -144,32 +145,32 @@ std::vector<Tensor> TakeBuckets(const MemoryPlanOptions& o, LanguageModel& model
                               bucket.dtype, p->value().shape()));
     }
   }
-  diary.Declare(gradients, &MemoryKinds::gradients);
-  const size_t others = diary.Now();
+  log.SetKind(gradients, &MemoryKinds::gradients);
+  const size_t others = log.Now();
   for (const dist::Bucket& bucket : memory.buckets) {
     for (int64_t i = 1; i < memory.buffers; ++i)
       taken.push_back(Tensor::Empty({bucket.numel}, bucket.dtype, kMeta));
   }
   taken.push_back(Tensor::Empty({memory.staging_bytes}, DType::kU8, kMeta));
-  diary.Declare(others, &MemoryKinds::communication);
+  log.SetKind(others, &MemoryKinds::communication);
   return taken;
 }
 
 }  // namespace
 
 MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
-  Diary diary;
+  AllocationLog log;
   const std::shared_ptr<LanguageModel> model = o.model();
-  diary.Declare(0, &MemoryKinds::parameters);
-  const size_t optimizer_begin = diary.Now();
+  log.SetKind(0, &MemoryKinds::parameters);
+  const size_t optimizer_begin = log.Now();
   const std::unique_ptr<optim::Optimizer> optimizer = o.optimizer(*model);
-  diary.Declare(optimizer_begin, &MemoryKinds::optimizer);
-  const std::vector<Tensor> buckets = TakeBuckets(o, *model, diary);
+  log.SetKind(optimizer_begin, &MemoryKinds::optimizer);
+  const std::vector<Tensor> buckets = MakeBuckets(o, *model, log);
   StepState state(kMeta, 1);
-  diary.Begin();
-  // State that appears with the first step is there in the second.
-  for (int i = 0; i < 2; ++i) Step(o, *model, *optimizer, state, diary);
-  return diary.Plan();
+  log.Begin();
+  // The second step sees the optimizer state that the first one made.
+  for (int i = 0; i < 2; ++i) Step(o, *model, *optimizer, state, log);
+  return log.Plan();
 }
 
 bool SumsGradients(const RunSetup& setup) {
@@ -213,7 +214,7 @@ std::string Summary(const MemoryPlan& plan) {
 
 std::string ProcessSummary(const MemoryPlan& plan) {
   if (plan.program == 0) return "";
-  return fmt::format("{} as the allocator rounds, {} with the program and its data",
+  return fmt::format("{} as rounded by the allocator, {} with the program and its data",
                      FormatBytes(static_cast<double>(plan.reserved)),
                      FormatBytes(static_cast<double>(plan.resident())));
 }
@@ -225,10 +226,10 @@ std::string Table(const MemoryPlan& plan) {
     s += fmt::format("  {:<14}{:>14}{:>14}\n", name, bytes(plan.peak.*kind),
                      bytes(plan.largest.*kind));
   }
-  s += fmt::format("  {:<14}{:>14}", "together", bytes(plan.peak.total()));
+  s += fmt::format("  {:<14}{:>14}", "total", bytes(plan.peak.total()));
   if (plan.program == 0) return s;
   return s + fmt::format("\n  {:<14}{:>14}\n  {:<14}{:>14}\n  {:<14}{:>14}", "as rounded",
-                         bytes(plan.reserved), "program, data", bytes(plan.program), "in all",
+                         bytes(plan.reserved), "program, data", bytes(plan.program), "process",
                          bytes(plan.resident()));
 }
 

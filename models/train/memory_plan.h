@@ -1,5 +1,5 @@
-// What a training step will take, before it is run: a step on the meta device, which has shapes but
-// no bytes.
+// How much memory a training step will take, found by a step on the meta device, which has shapes
+// but no bytes.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@
 
 namespace lockstep::models {
 
-// Bytes of tensors, as asked for.
+// Bytes of tensors, as requested.
 struct MemoryKinds {
   int64_t parameters = 0;
   int64_t gradients = 0;    // of parameters
   int64_t optimizer = 0;    // its state
   int64_t activations = 0;  // batches, and what forward keeps for backward
   int64_t workspace = 0;    // gradients of activations, and temporaries
-  // With other ranks: what the sum of gradients takes beside them.
+  // With several ranks: what summing the gradients takes besides the gradients.
   int64_t communication = 0;
   int64_t total() const {
     return parameters + gradients + optimizer + activations + workspace + communication;
@@ -31,15 +31,16 @@ struct MemoryKinds {
 };
 
 struct MemoryPlan {
-  MemoryKinds peak;     // at the moment when most is taken; its total is what the run needs
-  MemoryKinds largest;  // of each kind by itself, at different moments
-  // What the CPU's allocator takes from the system for it: it rounds sizes up, and keeps freed
-  // blocks, each for its size.
+  MemoryKinds peak;     // when the total is largest; that total is what the run needs
+  MemoryKinds largest;  // of each kind by itself, at different times
+  // What the CPU's allocator takes from the system for the peak: it rounds sizes up, and keeps
+  // freed blocks, each for its size.
   int64_t reserved = 0;
-  // Of this process, before there is a model: the program, its libraries, the data. 0: not asked.
-  // The threads' scratch memory, some MiB each, and the allocator's last page are in no plan.
+  // What this process takes before there is a model: the program, its libraries, the data. 0: not
+  // measured. Not planned: the threads' scratch memory, some MiB each, and the allocator's last
+  // page.
   int64_t program = 0;
-  // All that the process will take on the CPU.
+  // Everything that the process will take on the CPU.
   int64_t resident() const { return reserved + program; }
 };
 
@@ -50,23 +51,23 @@ struct MemoryPlanOptions {
   int64_t window = 1;  // tokens of a sample
   int64_t grad_accum = 1;
   double clip = 1;
-  // How gradients are summed over `ranks` ranks, whose parameters are on `device`; none: a process
-  // by itself.
+  // How gradients are summed over `ranks` ranks, whose parameters are on `device`; none: a single
+  // process.
   std::optional<dist::ReducerOptions> reducer{};
   int64_t ranks = 1;
   Device device = kCpu;
 };
 
-// Makes model and optimizer, and two updates with them, as Trainer does. Allocates next to nothing.
+// Makes the model and the optimizer, and two updates, as Trainer does. Allocates next to nothing.
 MemoryPlan PlanMemory(const MemoryPlanOptions& options);
 MemoryPlan PlanMemory(const RunSetup& setup);
 
-// Where such a sum over ranks or micro-batches is made: not in a process by itself, in the
-// library's order.
+// Whether a run needs a Reducer to sum gradients over ranks or micro-batches: not if a single
+// process sums them in the library's order.
 bool SumsGradients(const RunSetup& setup);
 
-// "48.2 MiB at the peak of a step: parameters 3.07 MiB, gradients ..." on one line; what the
-// process takes for it on the CPU, or "" where that is not planned; a table of several lines.
+// On one line: "48.2 MiB at the peak of a step: parameters 3.07 MiB, gradients ..."; what the
+// process takes for it on the CPU, or "" if that is not planned. Then a table of several lines.
 std::string Summary(const MemoryPlan& plan);
 std::string ProcessSummary(const MemoryPlan& plan);
 std::string Table(const MemoryPlan& plan);

@@ -8,8 +8,8 @@
 
 namespace lockstep::models {
 
-// Divides the time from its construction on into phases without gaps: whoever leaves one enters
-// another. Costs a clock reading per change.
+// Divides the time since its construction into phases without gaps: leaving one enters another.
+// Each change costs one clock reading.
 class PhaseClock {
  public:
   using Phase = double StepTimes::*;
@@ -24,7 +24,7 @@ class PhaseClock {
     phase_ = phase;
     since_ = now;
   }
-  // Books part of what was spent in one phase as another's.
+  // Moves part of one phase's time to another.
   void Move(Phase from, Phase to, double ms) {
     times_.*from -= ms;
     times_.*to += ms;

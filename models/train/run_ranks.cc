@@ -18,19 +18,19 @@
 namespace lockstep::models {
 namespace {
 
-constexpr int64_t kTextLimit = 8192;  // of what the main rank decides: paths and errors
+constexpr int64_t kTextLimit = 8192;  // of the main rank's decision: paths and errors
 
 std::string BackendOf(const RunConfig& config, Device device) {
   const std::string& backend = config.dist.backend;
   const std::string fits = device.is_cuda() ? "nccl" : "gloo";
   if (backend != "auto" && backend != fits) {
-    throw InputError(StrCat("dist.backend = ", backend, " does not move what lies on ", device,
+    throw InputError(StrCat("dist.backend = ", backend, " does not move data on ", device,
                             ": use dist.backend = ", fits, ", or auto"));
   }
   return fits;
 }
 
-// From a thread that shows the others that this rank lives: output that blocks must not hold it up.
+// Runs in the thread of the heartbeat, which blocking output must not hold up.
 void WarnWithoutWaiting(const std::string& message) {
   pollfd output = {STDERR_FILENO, POLLOUT, 0};
   if (poll(&output, 1, /*timeout=*/0) == 1 && (output.revents & POLLOUT) != 0) Warn(message);
@@ -60,7 +60,7 @@ void RecordSpan(TraceRecorder& trace, const dist::CommunicationSpan& span) {
   trace.Record(name.str(), "communication", span.begin, span.end);
 }
 
-// What is each machine's, or the main rank's alone.
+// Options that are each machine's own, or matter only to the main rank.
 bool MayDiffer(const OptionDifference& difference) {
   static const std::set<std::string> keys = {"threads",   "out_dir",        "data.path",
                                              "init_from", "data.tokenizer", "checkpoint.resume"};
@@ -80,18 +80,18 @@ Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous) {
   if (device.find(':') != std::string::npos) {
     throw InputError(StrCat("device = ", device, " is one device for ", rendezvous.world_size,
                             " ranks: use device = ", device.substr(0, device.find(':')),
-                            ", and each rank takes the one with its number on its machine"));
+                            ", and each rank takes the GPU with its local rank"));
   }
   const Device first = cuda::ParseDevice(device);
   if (!first.is_cuda()) return first;
-  // As srun --gpus-per-task=1 has it: each rank sees a device of its own.
+  // With srun --gpus-per-task=1 each rank sees only its own device.
   const bool sees_own =
       cuda::DeviceCount() == 1 && EnvironmentVariable("CUDA_VISIBLE_DEVICES").has_value();
   const int index = sees_own ? 0 : rendezvous.local_rank;
   if (index >= cuda::DeviceCount()) {
-    throw InputError(StrCat("rank ", rendezvous.rank, " is number ", rendezvous.local_rank,
-                            " on its machine, which has ", cuda::DeviceCount(),
-                            " GPUs: start as many ranks a machine as it has GPUs"));
+    throw InputError(StrCat("rank ", rendezvous.rank, " has local rank ", rendezvous.local_rank,
+                            ", but its machine has ", cuda::DeviceCount(),
+                            " GPUs: start at most one rank per GPU"));
   }
   const Device own{first.type, index};
   cuda::SetDevice(own);
@@ -147,9 +147,9 @@ void RunRanks::CheckSameOptions(const RunConfig& config) {
                                   RunConfigFromToml(all[r], StrCat("rank ", r)));
     std::erase_if(differences, MayDiffer);
     if (differences.empty()) continue;
-    throw InputError(StrCat("rank ", r, " was started with other options than rank 0 (rank 0 -> ",
-                            "rank ", r, "):\n", ToString(differences),
-                            "start all ranks with the same options"));
+    throw InputError(
+        StrCat("rank ", r, " was started with different options from rank 0 (rank 0 -> ", "rank ",
+               r, "):\n", ToString(differences), "start all ranks with the same options"));
   }
 }
 

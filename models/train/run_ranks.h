@@ -20,21 +20,21 @@ namespace lockstep::models {
 // The CPU threads of one process: config.threads, or its share of the machine's.
 int ThreadsOf(const RunConfig& config, const dist::Rendezvous& rendezvous);
 
-// The device of this rank: what `device` names, with the rank's number on its machine as the index
-// of a GPU; where CUDA_VISIBLE_DEVICES shows a single one, that. InputError where it names one GPU
-// for several ranks.
+// The device of this rank: of the kind that `device` names, with the local rank as the index of a
+// GPU, or the only GPU that CUDA_VISIBLE_DEVICES shows. InputError if `device` names one GPU for
+// several ranks.
 Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous);
 
-// How the reducer sums the micro-batches of a step, as the options say. `trace` (may be null) gets
+// How the options say that the reducer sums the micro-batches of a step. `trace` (may be null) gets
 // a span for each bucket.
 dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t micro_batches,
                                       TraceRecorder* trace);
 
-// One process is its own main rank and has no groups.
+// A single process is the main rank and has no groups.
 class RunRanks {
  public:
-  // Collective: returns when all ranks are there, with their groups. StoreError, InputError.
-  // The recorder gets what the groups do; may be null.
+  // Collective: returns once all ranks have joined their groups. Throws StoreError and InputError.
+  // The recorder (may be null) gets what the groups do.
   RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, Device device,
            std::shared_ptr<dist::FlightRecorder> recorder);
 
@@ -44,13 +44,14 @@ class RunRanks {
   bool on_one_machine() const { return rendezvous_.local_world_size == size(); }
   // "gloo", "nccl"
   const std::string& backend() const { return backend_; }
-  // Null where there is one rank: of the gradients, on their device; of small values, on the host.
+  // Null for a single rank. The first is for gradients, on their device; the second for small
+  // values on the host.
   dist::ProcessGroup* gradients() const { return gradients_.get(); }
   const std::shared_ptr<dist::ProcessGroup>& control() const { return control_; }
 
-  // Runs f() on the main rank. It takes no part in collectives and may take long: the other ranks
-  // wait when they next need this one, and say what for: "rank 0 has been writing a checkpoint for
-  // 31 s" (dist/control/pause.h).
+  // Runs f() on the main rank. f takes no part in collectives and may take long: the other ranks
+  // wait when they next need the main rank, and say for what: "rank 0 has been writing a checkpoint
+  // for 31 s" (dist/control/pause.h).
   template <class F>
   void OnMain(const char* what, const F& f) const {
     if (!is_main()) return;
@@ -58,11 +59,12 @@ class RunRanks {
     f();
   }
 
-  // Collective. InputError, listing the differences, unless all ranks were started with the same
-  // options; machines may differ in paths and threads.
+  // Collective. Throws an InputError that lists the differences unless all ranks were started with
+  // the same options; machines may differ in paths and threads.
   void CheckSameOptions(const RunConfig& config);
 
-  // Collective. What `decide` says on the main rank, on all; where it throws, all throw InputError.
+  // Collective. Returns on all ranks what `decide` returns on the main one; if it throws, the
+  // others throw an InputError.
   RunStart FromMain(const std::function<RunStart()>& decide);
 
  private:

@@ -21,8 +21,8 @@ bool Explicit(const Options& options, std::string_view key) {
   return options.source(key) >= OptionSource::kFile;
 }
 
-// Takes a shape option from the weights, unless the user asked for another. 0 asks for what the
-// weights have, where `zero_is_open`.
+// Takes an option of the shape from the weights; fails if the user asked for another value. With
+// `zero_is_open` 0 asks for that of the weights.
 template <class T>
 void Adopt(const Options& options, std::string_view key, T* option, T from_weights,
            const std::string& weights, bool zero_is_open = false) {
@@ -33,7 +33,7 @@ void Adopt(const Options& options, std::string_view key, T* option, T from_weigh
   *option = from_weights;
 }
 
-// All but sizes.
+// Everything but sizes.
 void AdoptKinds(const Options& options, const std::string& weights, const GptConfig& shape,
                 ModelOptions* m) {
   const auto word = [&](std::string_view key, std::string* option, std::string_view value) {
@@ -78,8 +78,8 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& weights, R
   return shape;
 }
 
-// The tokenizer that lies beside the weights. Null without one, and for token files also where it
-// is of a kind that Lockstep does not have, as those of most Llamas: tokens need none.
+// The tokenizer beside the weights, or null. Also null for token files, which need none, if
+// Lockstep does not support its kind, as with most Llamas.
 std::shared_ptr<const data::Tokenizer> TokenizerOf(const std::string& weights,
                                                    const std::string& data_path) {
   const std::string file = JoinPath(weights, "tokenizer.json");
@@ -143,7 +143,7 @@ void MaterializeFor(const RunSetup& setup, Device device, Module& model) {
   const bool bf16 = setup.config.train.precision == "bf16";
   model.Materialize(device, static_cast<uint64_t>(setup.config.seed),
                     bf16 ? DType::kBF16 : DType::kF32);
-  // Sums over micro-batches and ranks lose nothing.
+  // Sums over micro-batches and ranks need the precision.
   for (const auto& parameter : model.Parameters()) parameter->leaf().SetDType(DType::kF32);
 }
 
@@ -158,8 +158,8 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
   setup.ranks = ranks;
   if (config.train.precision == "tf32" && setup.device.is_cpu())
     throw InputError(
-        "train.precision = \"tf32\" is a way of GPUs to multiply, and there is none "
-        "here: write train.precision = \"fp32\"");
+        "train.precision = \"tf32\" is only for GPUs, and there is none here: write "
+        "train.precision = \"fp32\"");
   RunConfig settled = config;
   const std::string weights = start.checkpoint.value_or(config.init_from);
   if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);

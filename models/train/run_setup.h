@@ -1,4 +1,4 @@
-// From a configuration to the parts of a run.
+// Makes the parts of a run from its configuration.
 #pragma once
 
 #include <memory>
@@ -13,42 +13,41 @@
 namespace lockstep::models {
 
 // The device that an option such as "auto", "cpu" or "cuda:1" names, for a single process.
-// InputError where this build or machine has none, with what to do.
+// If this build or machine has none, throws an InputError that says what to do.
 Device ResolveDevice(const std::string& option);
 
-// The shape that the options ask for; vocab_size as it stands there.
+// The shape that the options ask for; vocab_size is copied, even if it is 0.
 GptConfig ToGptConfig(const ModelOptions& model);
 
 struct RunSetup {
-  RunConfig config;  // as given; what it leaves open is settled by the fields below
+  RunConfig config;  // as given; the fields below settle what it leaves open
   RunStart start;
-  GptConfig model;     // its block_size exceeds the window where weights came with more positions
+  GptConfig model;     // its block_size exceeds the window if the weights have more positions
   int64_t window = 0;  // tokens of a training sample
   int64_t steps = 0;   // of the whole run
   int64_t decay_steps = 0;
   int64_t ranks = 1;            // data-parallel processes
-  int64_t micro_batches = 1;    // of a step, on all ranks together
+  int64_t micro_batches = 1;    // per step, on all ranks together
   int64_t tokens_per_step = 0;  // of all ranks
   data::Dataset dataset;
   Device device;
 };
 
-// Opens the data and settles what the configuration leaves open. Where the run starts from weights
-// (init_from, or a checkpoint), the model's shape is theirs, and options given for it must agree:
-// InputError otherwise. `options` are those that filled `config`. Nothing in it depends on the rank
-// but the device.
+// Opens the data and settles what the configuration leaves open. If the run starts from weights
+// (init_from, or a checkpoint), the model has their shape, and options that say otherwise are an
+// InputError. `options` are those that filled `config`. Only the device depends on the rank.
 RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start,
                     Device device, int64_t ranks);
 
-// Gives the model memory and fresh weights, as train.precision has them: in bf16 weights are bf16,
-// and their gradients f32. On the meta device: for planning.
+// Allocates and initialises the weights in the dtype of train.precision: for bf16 the weights are
+// bf16 and their gradients f32. The meta device is for planning.
 void MaterializeFor(const RunSetup& setup, Device device, Module& model);
 
 // The model with its weights: initialised, from init_from, or from the checkpoint; the optimizer
 // with its state: fresh, or from the checkpoint.
 std::unique_ptr<Gpt> MakeModel(const RunSetup& setup);
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model);
-// A fresh one for a model that has its memory. "muon" takes the matrices of the blocks, h.*.
+// A fresh one for a materialised model. "muon" takes the matrices of the blocks, h.*.
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& options, const Module& model);
 optim::LrSchedule MakeSchedule(const RunSetup& setup);
 

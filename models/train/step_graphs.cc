@@ -22,7 +22,7 @@ void StepGraphs::Load(int64_t i, const data::Batch& batch) {
   const auto at = static_cast<size_t>(i);
   const auto load = [&](Tensor& to, const std::vector<int32_t>& values) {
     if (to.defined() && !(to.shape() == shape)) {
-      GiveUp(StrCat("a batch is ", shape, " after others of ", to.shape()));
+      GiveUp(StrCat("a batch has shape ", shape, ", earlier ones had ", to.shape()));
       to = Tensor();
     }
     if (!to.defined()) to = Tensor::Empty(shape, DType::kI32, state_.device());
@@ -57,17 +57,17 @@ void StepGraphs::GiveUp(const std::string& why) {
   update_ = cuda::Graph();
   grads_.clear();
   if (!std::exchange(given_up_, true) && options_.say) {
-    options_.say(StrCat("training goes on without CUDA graphs: ", why));
+    options_.say(StrCat("training continues without CUDA graphs: ", why));
   }
 }
 
-// Whether this step is a graph, which is captured now if it is not there yet.
+// Whether this step runs as a graph; captures it if necessary.
 bool StepGraphs::Ready(bool eager) {
   if (eager || given_up_ || !std::exchange(warm_, true)) return false;
   if (gradients_.defined() && !ParametersMoved()) return true;
   for (const auto& p : parameters_) {
     if (p->leaf().observers().empty()) continue;
-    GiveUp("gradients are looked at while they are computed");
+    GiveUp("gradients have observers");
     return false;
   }
   if (!cuda::GraphSpace::Supported(state_.device())) {
@@ -89,7 +89,7 @@ void StepGraphs::Capture() {
   gradients_ = cuda::Graph();
   update_ = cuda::Graph();
   grads_.clear();
-  // What eager steps worked in is free now, and graphs have memory of their own.
+  // The memory of eager steps is free now, and graphs have their own.
   GetAllocator(state_.device()).Trim();
   if (!space_) space_.emplace(state_.device());
   cuda::Graph gradients = space_->Capture([&] { RunMicroSteps(); });

@@ -1,4 +1,4 @@
-// The training step as CUDA graphs: submitted as a whole instead of kernel by kernel.
+// The training step as CUDA graphs: launched as a whole instead of kernel by kernel.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@ namespace lockstep::models {
 using MicroStep =
     std::function<Tensor(const Tensor& ids, const Tensor& targets, const Tensor& root)>;
 
-// Two graphs, because between them the host looks whether the update before was good: the
-// gradients of all micro-batches, and the update. The first step runs eagerly (and with it all that
+// There are two graphs, the gradients of all micro-batches and the update, because between them the
+// host checks that the previous update was good. The first step runs eagerly (and with it all that
 // happens once), the second is captured, later ones replay it, with the same bits: what changes
 // from step to step is in the StepState and in the tensors of the batch.
 //
-// Where graphs do not fit (batches of several shapes, leaves with observers as in distributed
-// training, no caching allocator) steps are eager from then on, and `say` is told why. Parameters
-// that moved are captured anew.
+// If graphs can't be used (batches of several shapes, leaves with observers as in distributed
+// training, no caching allocator), steps are eager from then on, and `say` is told why. When
+// parameters have moved, the step is captured again.
 class StepGraphs {
  public:
   struct Options {
@@ -45,10 +45,10 @@ class StepGraphs {
   void Load(int64_t i, const data::Batch& batch);
 
   // Computes the step's gradients, times root_gradient, and starts to read each micro-batch's loss.
-  // The state's Begin was called, and the leaves are empty. `eager`: not by a graph, whatever there
-  // is (a trace wants to see the kernels).
+  // The state's Begin was called, and the leaves are empty. `eager`: never by a graph (a trace
+  // needs to see the kernels).
   std::vector<HostRead> Gradients(double root_gradient, bool eager = false);
-  // The update, by a graph if the gradients were.
+  // Makes the update, by a graph if the gradients were.
   void Update();
 
   // How many steps were replayed, for tests and reports.
@@ -64,7 +64,7 @@ class StepGraphs {
   StepState& state_;
   std::vector<std::shared_ptr<Parameter>> parameters_;
   Options options_;
-  // What a step reads and writes; of one shape for as long as graphs are used.
+  // What a step reads and writes; of one shape while graphs are used.
   std::vector<Tensor> ids_, targets_;
   std::vector<int64_t> first_sample_of_;
   Tensor first_samples_;  // the same on the device
@@ -73,7 +73,7 @@ class StepGraphs {
   bool given_up_ = false;
   bool replaying_ = false;  // the current step
   int64_t replays_ = 0;
-  // What was captured: where the parameters lay, and the gradients that it writes.
+  // What was captured: the addresses of the parameters, and the gradients that the graph writes.
   std::vector<const void*> values_;
   std::vector<Tensor> grads_;
   std::optional<cuda::GraphSpace> space_;

@@ -17,7 +17,7 @@
 namespace lockstep::models {
 namespace {
 
-// What the options leave open must not differ from what the checkpoint was trained with.
+// What the options leave open must be as it was when the checkpoint was trained.
 void CheckContinues(const RunSetup& setup) {
   if (!setup.start.checkpoint) return;
   const TrainerState state = ReadTrainerState(*setup.start.checkpoint);
@@ -27,24 +27,22 @@ void CheckContinues(const RunSetup& setup) {
                   " was trained on: restore it");
   } else if (state.tokens_seen != state.step * setup.tokens_per_step) {
     const int64_t before = state.tokens_seen / std::max<int64_t>(state.step, 1);
-    text = StrCat(*setup.start.checkpoint, " was trained with ", before, " tokens a step, and ",
+    text = StrCat(*setup.start.checkpoint, " was trained with ", before, " tokens a step, but ",
                   setup.ranks, setup.ranks == 1 ? " rank" : " ranks",
                   " of this configuration make ", setup.tokens_per_step,
-                  ": use as many ranks as before, and "
-                  "train.global_batch_size for runs that are the same at any number of them");
+                  ": use as many ranks as before; with train.global_batch_size a run is the same "
+                  "at any number of them");
   } else {
     return;
   }
   if (setup.config.checkpoint.resume == "auto") {
-    throw InputError(StrCat(text,
-                            ", or go on with the difference on purpose by "
-                            "--checkpoint.resume=",
-                            setup.config.out_dir));
+    throw InputError(
+        StrCat(text, ", or accept the difference with --checkpoint.resume=", setup.config.out_dir));
   }
   Warn(text);
 }
 
-// Before anything is taken. On a GPU memory that is not there cannot be lent by a disk.
+// Called before anything is allocated. Only on GPUs too little memory is an error: they can't swap.
 void CheckMemory(const RunSetup& setup, const MemoryPlan& plan,
                  const dist::Rendezvous& rendezvous) {
   const MemoryVerdict verdict =
@@ -55,7 +53,7 @@ void CheckMemory(const RunSetup& setup, const MemoryPlan& plan,
   if (verdict.kind != MemoryVerdict::Kind::kFits && rendezvous.local_rank == 0) Warn(verdict.text);
 }
 
-// Collective, by all ranks. The recorder may be null.
+// Collective. The recorder may be null.
 int TrainRanks(const Options& options, const RunConfig& config, const dist::Rendezvous& rendezvous,
                Device device, const std::shared_ptr<dist::FlightRecorder>& recorder) {
   RunRanks ranks(config, rendezvous, device, recorder);
@@ -65,7 +63,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     lock = LockRunFolder(config.out_dir, Warn);
     return PrepareRunFolder(config, Warn);
   });
-  // The folder is this run's, and so are the flight records in it.
+  // The folder is locked now, so this run may write its flight records there.
   if (recorder) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
   const RunSetup setup = PrepareRun(options, config, start, device, ranks.size());
   CheckContinues(setup);

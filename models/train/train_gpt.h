@@ -6,9 +6,8 @@
 namespace lockstep::models {
 
 // Trains as configured, writing progress to stdout and everything else to config.out_dir. `options`
-// are those that filled `config`. With `dry_run` tells what it would do and touches nothing.
-// Returns the exit code: 0, or 128 + signal after an interrupt that left a checkpoint. Throws
-// Error.
+// are those that filled `config`. `dry_run` only prints what would be done. Returns the exit code:
+// 0, or 128 + signal after an interrupt that left a checkpoint. Throws Error.
 int TrainGpt(const Options& options, const RunConfig& config, bool dry_run);
 
 }  // namespace lockstep::models

@@ -12,13 +12,13 @@
 
 namespace {
 
-// --nproc=N: this program again as N ranks, with the other arguments. Returns the exit code;
-// nullopt without it.
+// With --nproc=N runs this program as N ranks with the other arguments, and returns the exit code;
+// else returns nullopt.
 std::optional<int> LaunchIfAsked(int argc, char** argv) {
   using namespace lockstep;
   constexpr std::string_view kOption = "--nproc=";
   dist::LaunchOptions options;
-  options.command = {argv[0]};  // by this name: a program may be several in one
+  options.command = {argv[0]};  // the same name: one binary may be several programs
   std::optional<std::string> nproc;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -31,8 +31,8 @@ std::optional<int> LaunchIfAsked(int argc, char** argv) {
   if (!nproc) return {};
   if (std::getenv("RANK") != nullptr) {
     throw InputError(StrCat(kOption, *nproc,
-                            " starts ranks, but the environment variable RANK says "
-                            "that this process is one already: leave it away"));
+                            " starts ranks, but by the environment variable RANK this process "
+                            "already is one: leave the option out"));
   }
   options.nproc = dist::ReadNproc(*nproc);
   return dist::Launch(options);
@@ -50,12 +50,12 @@ int main(int argc, char** argv) {
     models::Options options(
         {.name = "train_gpt",
          .summary =
-             "Trains a GPT from scratch, on a text of yours or on the embedded one; with --nproc=N "
-             "on N processes of this machine.",
+             "Trains a GPT from scratch, on your text or on the embedded one; with --nproc=N in N "
+             "processes on this machine.",
          .example = "train_gpt --data.path=input.txt --model.preset=shakespeare-char-cpu"});
     models::AddRunOptions(options, config);
     bool dry_run = false;
-    options.AddFlag("dry_run", &dry_run, "tell what would be trained, and stop");
+    options.AddFlag("dry_run", &dry_run, "only print what would be trained");
     if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
     return models::TrainGpt(options, config, dry_run);
   } catch (const std::exception& e) {

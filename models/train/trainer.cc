@@ -40,7 +40,7 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSch
       micro_order_(MicroOrder(options)),
       state_(parameters_.at(0)->value().device(), options.seed),
       step_(options.first_step) {
-  // Ranks compare notes on the host within a step, which a graph cannot.
+  // Ranks communicate through the host within a step, which a graph cannot do.
   if (!options.cuda_graphs || !state_.device().is_cuda() || options.parallel) return;
   graphs_.emplace(
       state_, parameters_,
@@ -72,10 +72,10 @@ std::optional<StepMetrics> Trainer::Submit() {
   const optim::TrainingStep training =
       optimizer_.BeginStep(state_, step_, next.metrics.lr, {.first_sample = 0});
   AccumulateGradients(next, clock);
-  // Before this step's update is submitted: the one before must have been good. The device is busy
-  // with this step's gradients meanwhile.
+  // The previous update must have been good before this one is submitted. Meanwhile the device is
+  // busy with this step's gradients.
   std::optional<StepMetrics> before;
-  if (pending_) before = Collect(/*gradients_are_there=*/false);
+  if (pending_) before = Collect(/*have_gradients=*/false);
   graphs_ ? graphs_->Update() : Update();
   next.values = state_.ReadLater();
   next.metrics.step = ++step_;
@@ -89,12 +89,12 @@ std::optional<StepMetrics> Trainer::Finish() {
   PhaseClock clock(&StepTimes::update_ms, options_.trace);
   pending_->values.Get();
   pending_->metrics.times.update_ms += clock.Stop().update_ms;
-  const StepMetrics metrics = Collect(/*gradients_are_there=*/true);
+  const StepMetrics metrics = Collect(/*have_gradients=*/true);
   model_.ZeroGrad();
   return metrics;
 }
 
-// Submits what a micro-batch has to do, and returns the sum of its losses.
+// Submits the work of a micro-batch, and returns the sum of its losses.
 Tensor Trainer::MicroStep(const Tensor& ids, const Tensor& targets, const Tensor& root) {
   clock_->Enter(&StepTimes::forward_ms);
   const Tensor sum = model_.Loss(ids, targets);
@@ -118,7 +118,8 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
     clock.Enter(&StepTimes::data_ms);
     const data::Batch& batch = loader_.Next();
     LS_INVARIANT(batch.step == step_ && batch.micro_batch == m, "the loader is at another step");
-    // Every micro-batch has as many targets, so the divisor is known before the first backward.
+    // All micro-batches have equally many targets, so the divisor is known before the first
+    // backward.
     pending.tokens = batch.num_targets * options_.micro_batches;
     if (graphs_) {
       graphs_->Load(m, batch);
@@ -148,8 +149,8 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
   }
 }
 
-// Over all ranks: added in the order of the micro-batches, so that its bits do not depend on how
-// many ranks share them.
+// Over all ranks, added in the order of the micro-batches, so that the bits do not depend on the
+// number of ranks.
 double Trainer::MeanLoss(Pending& pending) {
   std::vector<double> losses(static_cast<size_t>(options_.micro_batches));
   for (size_t i = 0; i < pending.losses.size(); ++i) {
@@ -161,14 +162,14 @@ double Trainer::MeanLoss(Pending& pending) {
   return loss;
 }
 
-// Waits for what the pending step left behind.
-StepMetrics Trainer::Collect(bool gradients_are_there) {
+// Waits for the results of the pending step.
+StepMetrics Trainer::Collect(bool have_gradients) {
   Pending done = std::move(*pending_);
   pending_.reset();
   const double loss = MeanLoss(done);
   const StepValues values = ToStepValues(done.values);
   if (values.found_inf || !std::isfinite(loss)) {
-    const std::string what = DescribeNonFinite(done.metrics.step, loss, gradients_are_there);
+    const std::string what = DescribeNonFinite(done.metrics.step, loss, have_gradients);
     // Without found_inf the update was made.
     if (!values.found_inf || skips_ == options_.max_skips) {
       step_ = done.metrics.step - 1;
@@ -178,7 +179,7 @@ StepMetrics Trainer::Collect(bool gradients_are_there) {
     ++skips_;
     if (options_.say) {
       options_.say(StrCat(what, " (", skips_, " of at most ", options_.max_skips,
-                          " in a row: training goes on)"));
+                          " in a row; training continues)"));
     }
   } else {
     skips_ = 0;
@@ -191,10 +192,10 @@ StepMetrics Trainer::Collect(bool gradients_are_there) {
   return m;
 }
 
-std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool gradients_are_there) {
+std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_gradients) {
   std::string bad;
   for (const auto& p : parameters_) {
-    if (!gradients_are_there || !p->grad().defined()) continue;
+    if (!have_gradients || !p->grad().defined()) continue;
     for (double g : p->grad().To(kCpu).To(DType::kF64).ToVector<double>()) {
       if (!std::isfinite(g)) bad = p->name();
     }
@@ -213,7 +214,7 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool gradients
 double Trainer::Evaluate(const data::EvalBatches& batches) {
   const NoGrad no_grad;
   std::vector<HostRead> reads;
-  // A forward may communicate, so all ranks make equally many: a rank for which no batch is left
+  // A forward may communicate, so all ranks make equally many: a rank that runs out of batches
   // evaluates an earlier one again, which does not count.
   const int64_t rounds = (batches.size() + ranks() - 1) / ranks();
   for (int64_t round = 0; round < rounds; ++round) {

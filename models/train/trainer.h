@@ -31,21 +31,21 @@ struct TrainerOptions {
   int64_t first_step = 0;          // updates already made (resume)
   int64_t micro_batches = 1;       // per update, on all ranks together
   double clip = 1.0;               // largest gradient norm; 0: no clipping
-  uint64_t seed = 1337;            // of dropout
+  uint64_t seed = 1337;            // for dropout
   TraceRecorder* trace = nullptr;  // gets spans of steps, phases and nodes; outlives the trainer
-  bool cuda_graphs = false;        // on a GPU, submit steps as CUDA graphs
-  std::function<void(const std::string&)> say;  // told why, where that is not possible
-  // Null: this process alone, micro-batches as they stand. Otherwise the loader has its
-  // micro_order, and every rank makes the same calls. Outlives the trainer.
+  bool cuda_graphs = false;        // on a GPU, launch steps as CUDA graphs
+  std::function<void(const std::string&)> say;  // told why if that is not possible
+  // Null: a single process, micro-batches in order. Otherwise the loader has its micro_order, and
+  // every rank makes the same calls. Outlives the trainer.
   dist::DataParallel* parallel = nullptr;
   int64_t check_every = 0;  // steps between comparisons of the ranks' weights; 0: never
-  // Updates in a row that are left out, and told of, because a gradient is not finite, before
+  // Consecutive updates that are skipped and reported because a gradient is not finite, before
   // NonFiniteError is thrown. Such a step counts, and its loss and norm are not finite.
   int64_t max_skips = 0;
 };
 
-// Runs updates and evaluations; what happens between them (logs, checkpoints, samples) is the
-// caller's. All that the next step depends on is the model, the optimizer's state and step().
+// Runs updates and evaluations; what happens between them (logs, checkpoints, samples) is up to the
+// caller. The next step depends only on the model, the optimizer's state and step().
 class Trainer {
  public:
   // Everything outlives the trainer. The loader must start at first_step.
@@ -53,25 +53,25 @@ class Trainer {
           data::Loader& loader, const TrainerOptions& options);
 
   // Makes one update: the mean loss over the tokens of micro_batches micro-batches, its gradient,
-  // clipping, AdamW. Throws NonFiniteError naming the first bad parameter, and the ranks
-  // where it was bad; nothing has changed then, and all ranks throw. Throws dist::ReplicaError and
+  // clipping, the optimizer. Throws, on all ranks and with nothing changed, a NonFiniteError that
+  // names the first bad parameter and the ranks where it was bad. Throws dist::ReplicaError and
   // dist::CollectiveError.
   StepMetrics Step();
 
-  // The same for a loop that keeps a GPU busy: the host goes on while the device computes. Submit
-  // hands it the next update and returns the metrics of the one submitted before, unless Finish has
-  // told them already; Finish waits for the last one, if there is one that is not told. A loss or
-  // gradient that is not finite is found before the following update: so Submit may throw
+  // The same for a loop that keeps a GPU busy: the host continues while the device computes. Submit
+  // hands it the next update and returns the metrics of the one before, unless Finish has returned
+  // them already; Finish waits for the last one, if any, and returns its metrics. A loss or
+  // gradient that is not finite is found before the following update: so Submit may throw the
   // NonFiniteError of the step before, and step() falls back to the last update that was made. The
   // phases' times are the host's.
   std::optional<StepMetrics> Submit();
   std::optional<StepMetrics> Finish();
 
-  // Mean loss in nats per token over all targets; no graph, no dropout. Ranks share the batches
-  // out; the result has the same bits at any number of them.
+  // Mean loss in nats per token over all targets; no graph, no dropout. Ranks divide the batches
+  // among them; the result has the same bits at any number of ranks.
   double Evaluate(const data::EvalBatches& batches);
 
-  int64_t step() const { return step_; }  // updates made, those of earlier runs included
+  int64_t step() const { return step_; }  // updates made, including those of earlier runs
   // How many of this trainer's steps were CUDA graphs.
   int64_t graph_replays() const { return graphs_ ? graphs_->replays() : 0; }
 
@@ -90,8 +90,8 @@ class Trainer {
   Tensor MicroStep(const Tensor& ids, const Tensor& targets, const Tensor& root);
   void Update();
   double MeanLoss(Pending& pending);
-  StepMetrics Collect(bool gradients_are_there);
-  std::string DescribeNonFinite(int64_t step, double loss, bool gradients_are_there);
+  StepMetrics Collect(bool have_gradients);
+  std::string DescribeNonFinite(int64_t step, double loss, bool have_gradients);
 
   LanguageModel& model_;
   optim::Optimizer& optimizer_;
@@ -102,10 +102,10 @@ class Trainer {
   std::vector<int64_t> micro_order_;
   StepState state_;
   int64_t step_;
-  int64_t skips_ = 0;  // in a row
+  int64_t skips_ = 0;  // consecutive
   data::Batch eval_batch_;
   std::optional<Pending> pending_;
-  // Of the step that is submitted.
+  // Of the step being submitted.
   BackwardOptions backward_;
   PhaseClock* clock_ = nullptr;
   std::optional<StepGraphs> graphs_;

@@ -29,8 +29,10 @@ std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
   const auto range = ParseStepRange(setup.config.log.trace);
   if (!range) return nullptr;
   if (setup.start.step >= range->last || range->first > setup.steps) {
-    Warn(StrCat("log.trace = ", setup.config.log.trace, ": this run makes steps ",
-                setup.start.step + 1, " to ", setup.steps, "; there will be no trace"));
+    Warn(StrCat("log.trace = ", setup.config.log.trace,
+                ": no trace will be written, since this run "
+                "makes steps ",
+                setup.start.step + 1, " to ", setup.steps));
   }
   auto trace = std::make_unique<TraceRecorder>(
       JoinPath(setup.config.out_dir, StrCat("trace-", range->first, "-", range->last, ".json")),
@@ -99,23 +101,23 @@ std::unique_ptr<dist::DataParallel> TrainingLoop::MakeParallel() {
 int TrainingLoop::Train() {
   ranks_.OnMain("opening its log", [&] {
     WriteFileAtomically(JoinPath(config_.out_dir, "config.toml"), ToToml(config_));
-    // A run that starts anew tells step 0 again.
-    const int64_t first_told = setup_.start.step == 0 ? 0 : setup_.start.step + 1;
-    log_ = std::make_unique<RunLog>(config_.out_dir, MakeReportInput(), first_told, trace_.get(),
+    // A run that starts from the beginning logs step 0 again.
+    const int64_t first_step = setup_.start.step == 0 ? 0 : setup_.start.step + 1;
+    log_ = std::make_unique<RunLog>(config_.out_dir, MakeReportInput(), first_step, trace_.get(),
                                     Warn);
   });
   const InterruptGuard interrupt;
   const Clock::time_point start = Clock::now();
   if (trainer_.step() == 0) Begin();
   while (trainer_.step() < setup_.steps) {
-    // A step after which nothing was due is told once the next one is under way.
+    // A step after which nothing was due is logged once the next one is under way.
     if (std::optional<StepMetrics> before = TrainStep()) {
       Add(*before);
       ranks_.OnMain("writing its log", [&] { log_->Step(*before); });
     }
     const bool last = trainer_.step() == setup_.steps;
     const bool stop = Interrupt() != 0;
-    // A GPU goes on with the next step meanwhile.
+    // On a GPU, its metrics are read once the next step is under way.
     if (!setup_.device.is_cpu() && !last && !stop && !Due(trainer_.step())) continue;
     StepMetrics m = *trainer_.Finish();
     m.memory_bytes = memory_bytes_;
@@ -154,7 +156,7 @@ void TrainingLoop::Begin() {
   if (log_) log_->Step(m);
 }
 
-// Of the main rank.
+// Only on the main rank.
 void TrainingLoop::End(double seconds) {
   FinishTrace();
   const bool interrupted = trainer_.step() < setup_.steps;
@@ -173,8 +175,8 @@ void TrainingLoop::End(double seconds) {
        .report = log_->report_path()});
 }
 
-// The signal that came, to whichever rank. Asking makes a GPU's host wait for the others, so there
-// it is asked only after steps that are due.
+// The signal that any rank received. Asking makes the host of a GPU wait for the other ranks, so
+// there it is asked only after steps where something is due.
 int TrainingLoop::Interrupt() {
   if (!parallel_) {
     interrupt_ = InterruptGuard::signal();
@@ -195,7 +197,7 @@ bool TrainingLoop::Due(int64_t step) const {
 }
 
 // Submits a step, and notes the memory that it takes. Returns the metrics of the step before if
-// they have not been told yet.
+// they have not been returned yet.
 std::optional<StepMetrics> TrainingLoop::TrainStep() {
   Allocator& allocator = GetAllocator(setup_.device);
   peak_bytes_ = std::max(peak_bytes_, allocator.stats().peak_bytes);
@@ -254,8 +256,8 @@ void TrainingLoop::Sample() {
   });
 }
 
-// A disk that fills up must not end a run that can go on; but where the checkpoint is the point
-// (the end, an interrupt), its loss is an error.
+// A full disk must not end a run that can continue; but where the checkpoint is the point (at the
+// end, after an interrupt), failing to write it is an error.
 void TrainingLoop::Save(bool required, std::optional<double> val_loss) {
   const TrainerState state{.step = trainer_.step(),
                            .tokens_seen = trainer_.step() * setup_.tokens_per_step,
@@ -266,39 +268,39 @@ void TrainingLoop::Save(bool required, std::optional<double> val_loss) {
                            .finished = trainer_.step() >= setup_.steps};
   ranks_.OnMain("writing a checkpoint", [&] {
     Timed(&PauseTimes::checkpoint_ms, [&] {
-      log_->Flush();  // a run that is resumed from here has told all steps up to here
+      log_->Flush();  // the log of a run resumed from here must have all steps up to here
       try {
         SaveCheckpoint(store_, state, *model_, *optimizer_, setup_.dataset.tokenizer.get(),
                        val_loss);
       } catch (const IoError& e) {
         if (required) throw;
         Warn(StrCat("no checkpoint of step ", state.step, ": ", e.what(),
-                    "; training goes on, earlier checkpoints stay"));
+                    "; training continues, and earlier checkpoints are kept"));
       }
     });
     log_->SetBestCheckpoint(BestCheckpoint());
   });
 }
 
-// RunPlan::best_checkpoint. A folder that can't be read must not end a run that can go on.
+// RunPlan::best_checkpoint. A folder that can't be read must not end a run that can continue.
 int64_t TrainingLoop::BestCheckpoint() const {
   if (!config_.checkpoint.keep_best) return -1;
   try {
     const auto best = store_.Best();
     return best ? best->step : -1;
   } catch (const IoError& e) {
-    Warn(StrCat("which checkpoint is the best is not known: ", e.what(), "; training goes on"));
+    Warn(StrCat("the best checkpoint is unknown: ", e.what(), "; training continues"));
     return -1;
   }
 }
 
-// A CPU has one kernel of each op.
+// A CPU has only one kernel per op.
 void TrainingLoop::WriteKernelChoices() const {
   if (setup_.device.is_cpu()) return;
   try {
     WriteFileAtomically(JoinPath(config_.out_dir, "kernels.json"), KernelChoicesJson());
   } catch (const IoError& e) {
-    Warn(StrCat("no kernels.json: ", e.what(), "; training goes on"));
+    Warn(StrCat("no kernels.json: ", e.what(), "; training continues"));
   }
 }
 
@@ -309,7 +311,7 @@ void TrainingLoop::FinishTrace() {
       Print(StrCat("trace ", trace_->path(), ", for chrome://tracing or ui.perfetto.dev"));
     }
   } catch (const IoError& e) {
-    Warn(StrCat("no trace: ", e.what(), "; training goes on"));
+    Warn(StrCat("no trace: ", e.what(), "; training continues"));
   }
 }
 

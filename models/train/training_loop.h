@@ -19,8 +19,8 @@
 
 namespace lockstep::models {
 
-// Every rank runs the same loop: the same steps, evaluations and samples, so that a forward may
-// communicate wherever it happens. The main rank alone prints, and writes to the run's folder.
+// Every rank runs the same loop: the same steps, evaluations and samples, so that any forward may
+// communicate. Only the main rank prints and writes to the run's folder.
 class TrainingLoop {
  public:
   // Collective. `setup` and `ranks` outlive it.
@@ -47,7 +47,7 @@ class TrainingLoop {
   int Interrupt();
   bool Due(int64_t step) const;
 
-  // Runs f(), on all ranks, and books its time as `what`.
+  // Runs f() on all ranks, and records its time as `what`.
   template <class F>
   auto Timed(double PauseTimes::*what, const F& f) {
     return log_ ? log_->Timed(what, f) : f();
@@ -59,19 +59,19 @@ class TrainingLoop {
   const RunRanks& ranks_;
   const RunConfig& config_;
   const std::optional<StepRange> traced_;
-  const std::unique_ptr<TraceRecorder> trace_;  // of the main rank; else null
+  const std::unique_ptr<TraceRecorder> trace_;  // only on the main rank, else null
   std::unique_ptr<Gpt> model_;
-  std::unique_ptr<dist::DataParallel> parallel_;  // null where a process sums nothing
+  std::unique_ptr<dist::DataParallel> parallel_;  // null if not SumsGradients
   std::unique_ptr<optim::Optimizer> optimizer_;
   data::Sampler sampler_;
   data::Loader loader_;
   Trainer trainer_;
   CheckpointStore store_;
   RunProgress progress_;
-  std::unique_ptr<RunLog> log_;  // of the main rank; else null
+  std::unique_ptr<RunLog> log_;  // only on the main rank, else null
   std::optional<data::EvalBatches> validation_;
-  int64_t peak_bytes_ = 0, memory_bytes_ = 0;  // of tensors, in all; in the last step
-  int interrupt_ = 0;                          // the signal that came; 0: none
+  int64_t peak_bytes_ = 0, memory_bytes_ = 0;  // of tensors: in the whole run, in the last step
+  int interrupt_ = 0;                          // the signal received; 0: none
   double best_val_loss_ = 0, last_loss_ = 0;
 };
 

@@ -21,8 +21,7 @@
 namespace lockstep::models {
 namespace {
 
-// Dense, with sums in fp32; TFLOP/s. A name is looked up by the longest entry whose words are in
-// it.
+// Dense, with sums in fp32; TFLOP/s. The longest entry whose words are all in a GPU's name applies.
 struct Datasheet {
   const char* words;
   double bf16, tf32, fp32;
@@ -61,14 +60,14 @@ std::vector<std::string> Words(std::string text) {
   return {std::istream_iterator<std::string>(in), {}};
 }
 
-// Whether a word says no more than who makes the card, where it is plugged in, or its memory. Any
-// other may name another card, or a part of one: "Laptop", "Ti", "SUPER", "D", "MIG".
+// Whether a word only names the vendor, the form factor or the memory. Any other may name another
+// card, or a part of one: "Laptop", "Ti", "SUPER", "D", "MIG".
 bool IsPlain(const std::string& word) {
   static const std::regex plain("NVIDIA|Tesla|GeForce|SXM[0-9]?|PCI[eE]|[0-9]+GB?|HBM[0-9]e?");
   return std::regex_match(word, plain);
 }
 
-// Whether `name` is the card that `words` name.
+// Whether `words` name the card `name`.
 bool IsCard(const std::vector<std::string>& name, const std::vector<std::string>& words) {
   const auto has = [](const std::vector<std::string>& all, const std::string& word) {
     return std::find(all.begin(), all.end(), word) != all.end();
@@ -86,7 +85,7 @@ double TimeProduct(Device device, DType dtype, int64_t n) {
   const Tensor x = Tensor::Full({n, n}, 0.5, dtype, device);
   const Tensor weight = Tensor::Full({n, n}, 0.5, dtype, device);
   double best = INFINITY;
-  std::optional<Clock::time_point> first;  // the one before chooses a kernel
+  std::optional<Clock::time_point> first;  // of the second product: the first chooses a kernel
   for (int i = 0; i < 20 && (!first || Clock::now() - *first < kBudget); ++i) {
     Synchronize(CurrentStream(device));
     const Clock::time_point start = Clock::now();

@@ -1,4 +1,4 @@
-// How much of what a device can compute a run makes use of: the only place that says so.
+// What share of a device's peak a run achieves: the only place that computes it.
 #pragma once
 
 #include <cstdint>
@@ -9,28 +9,28 @@
 
 namespace lockstep::models {
 
-// The peak of matrix products that the vendor's datasheet names for a GPU of this name ("NVIDIA
-// H200"), dense, in FLOP/s; `precision` as in train.precision. None for a GPU that is not listed (a
-// laptop's or another variant of one that is, a slice of one), a simulated one, and a CPU.
+// The datasheet's peak rate of dense matrix products for a GPU of this name ("NVIDIA H200"), in
+// FLOP/s; `precision` as in train.precision. None for a GPU that is not listed (such as a laptop's
+// or another variant, or a slice, of one that is), a simulated one, and a CPU.
 std::optional<double> DatasheetFlops(const std::string& name, const std::string& precision);
 
-// FLOP/s of a large square matrix product in `precision`, by the kernels that training uses: some
-// tens of milliseconds. None on a simulated GPU. Its memory is given back.
+// FLOP/s of a large square matrix product in `precision`, by the kernels that training uses. Takes
+// some tens of milliseconds, and frees its memory. None on a simulated GPU.
 std::optional<double> MeasureGemmFlops(Device device, const std::string& precision);
 
 struct Utilization {
   // By llm.c's formula, 6N + 6LCT for forward and backward of a causal model: Gpt::FlopsPerToken.
   double flops_per_token = 0;
-  int64_t ranks = 1;                 // a device each
+  int64_t ranks = 1;                 // each with a device
   std::optional<double> peak_flops;  // of one device: DatasheetFlops
   std::optional<double> gemm_flops;  // of one device: MeasureGemmFlops
 
-  // Model FLOPs utilization: the share of the datasheet's peak. `tokens_per_second` is of all
-  // ranks.
+  // Model FLOPs utilization: the share of the datasheet's peak. `tokens_per_second` is that of all
+  // ranks together.
   std::optional<double> Mfu(double tokens_per_second) const;
   // The share of the measured rate of matrix products.
   std::optional<double> GemmShare(double tokens_per_second) const;
-  // "mfu 41% (57% of GEMM)"; a CPU has no datasheet peak: "61% of GEMM"; "" where nothing is known.
+  // "mfu 41% (57% of GEMM)"; a CPU has no datasheet peak: "61% of GEMM"; "" if nothing is known.
   std::string Describe(double tokens_per_second) const;
 };
 

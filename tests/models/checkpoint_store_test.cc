@@ -43,7 +43,7 @@ void WriteContent(int64_t step, CheckpointWriter& writer) {
 class CheckpointStoreTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    // In memory, where there is such a folder: fsync makes these tests slow on a disk.
+    // In memory if possible: fsync makes these tests slow on a disk.
     const std::string base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : ::testing::TempDir();
     std::string pattern = JoinPath(base, "lockstep_checkpoint_store_test.XXXXXX");
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
@@ -52,7 +52,7 @@ class CheckpointStoreTest : public ::testing::Test {
   }
   void TearDown() override { RemoveTree(root_); }
 
-  // An empty run folder.
+  // Starts with an empty run folder.
   void Fresh() {
     RemoveTree(root_);
     MakeDirectories(out());
@@ -87,7 +87,7 @@ class CheckpointStoreTest : public ::testing::Test {
   }
   std::vector<std::string> Names() { return ListDirectory(JoinPath(out(), "checkpoints")); }
 
-  // Runs f in a child that dies at an operation; returns whether it came to its end.
+  // Runs f in a child process that dies at an operation; returns whether f finished.
   template <class F>
   bool Survives(const std::string& plan, const F& f) {
     const pid_t child = fork();
@@ -145,8 +145,7 @@ TEST_F(CheckpointStoreTest, KeepsTheNewest) {
   EXPECT_THROW(Store(-1), ArgumentError);
 }
 
-// A run that goes back to step 10 and saves step 15: that is the newest, although 20 is larger.
-TEST_F(CheckpointStoreTest, KeepsTheBestBesideTheNewest) {
+TEST_F(CheckpointStoreTest, KeepsTheBestBesidesTheNewest) {
   const auto save = [&](int64_t step, std::optional<double> val_loss, bool keep_best = true) {
     CheckpointStore store(out(), {.keep = 2, .keep_best = keep_best, .warn = {}});
     store.Save(
@@ -166,9 +165,9 @@ TEST_F(CheckpointStoreTest, KeepsTheBestBesideTheNewest) {
   EXPECT_EQ(save(6, 1.625), 3);
   EXPECT_THAT(steps(), ElementsAre(6, 5, 3));
   EXPECT_EQ(CheckpointStore::Verify(JoinPath(out(), "best")).step, 3);
-  // It is none of those that a run goes on from.
+  // Runs resume from the newest, not from the best.
   EXPECT_EQ(Store().FindNewest()->step, 6);
-  // A better one takes its place.
+  // A better one replaces it.
   EXPECT_EQ(save(7, 0.1), 7);
   EXPECT_THAT(steps(), ElementsAre(7, 6));
   EXPECT_EQ(CheckpointStore::Verify(JoinPath(out(), "best")).step, 7);
@@ -178,6 +177,8 @@ TEST_F(CheckpointStoreTest, KeepsTheBestBesideTheNewest) {
   EXPECT_FALSE(PathExists(JoinPath(out(), "best")));
 }
 
+// A run that goes back to step 10 and saves step 15, which is then the newest, although 20 is
+// larger.
 TEST_F(CheckpointStoreTest, NewestIsWhatWasSavedLast) {
   Save(10);
   Save(20);
@@ -199,14 +200,14 @@ TEST_F(CheckpointStoreTest, PruneSparesTheNewestGoodOne) {
   std::string bytes = ReadFile(JoinPath(Folder(20), "model.safetensors"));
   bytes.back() ^= 1;
   WriteFileAtomically(JoinPath(Folder(20), "model.safetensors"), bytes);
-  Store().Prune(1);  // 30 has a wrong size, 20 a wrong hash only
+  Store().Prune(1);  // 30 has a wrong size, 20 only a wrong hash
   EXPECT_TRUE(PathExists(Folder(10)));
   EXPECT_EQ(Newest(), 10);
 }
 
 // The checks of one crash: from a run folder with step 10 in it, `save` dies at operation k, for
 // every k. Whatever is left, the newest good checkpoint is the old or the new one, and the next
-// save works and clears up.
+// save works and cleans up.
 TEST_F(CheckpointStoreTest, KillAtEveryOperation) {
   for (const std::string fault : {"kill@", "tear@"}) {
     std::set<int64_t> seen;
@@ -221,10 +222,10 @@ TEST_F(CheckpointStoreTest, KillAtEveryOperation) {
       const int64_t newest = Newest();
       seen.insert(newest);
       EXPECT_TRUE(newest == 20 || (newest == 10 && !completed)) << fault << at;
-      // latest may lag, but never leads to something broken.
+      // latest may lag, but never points to something broken.
       EXPECT_NO_THROW(CheckpointStore::Verify(JoinPath(out(), "latest"))) << fault << at;
       EXPECT_THAT(warnings_, IsEmpty()) << fault << at;
-      for (const std::string& name : Names()) {  // what bears the name of a checkpoint is whole
+      for (const std::string& name : Names()) {  // every checkpoint is complete
         if (name.starts_with(".")) continue;
         EXPECT_NO_THROW(CheckpointStore::Verify(JoinPath(out(), "checkpoints/" + name)))
             << fault << at;
@@ -260,7 +261,7 @@ TEST_F(CheckpointStoreTest, KillAtEveryOperationOfAReplacement) {
   }
 }
 
-// A disk that is full for one operation, or from one on.
+// A disk that is full for one operation, or from some operation on.
 TEST_F(CheckpointStoreTest, NoSpaceAtEveryOperation) {
   for (const std::string suffix : {"", "+"}) {
     for (const bool replace : {false, true}) {
@@ -285,7 +286,7 @@ TEST_F(CheckpointStoreTest, NoSpaceAtEveryOperation) {
           disturbed = injector.operations() >= at;
         }
         failures += failed;
-        // Later faults meet removals only, which a full disk allows.
+        // Later faults only hit removals, which a full disk allows.
         EXPECT_TRUE(!disturbed || failed || !warnings_.empty() || suffix == "+") << at;
         const std::string where = StrCat("enospc@", at, suffix, " replace ", replace);
         if (failed) {
@@ -334,7 +335,7 @@ TEST_F(CheckpointStoreTest, SyncsEverythingBeforeTheRename) {
           renamed = true;
           EXPECT_THAT(unsynced, IsEmpty());
         } else {
-          EXPECT_TRUE(parent_synced) << "latest is swapped before the checkpoint is safe";
+          EXPECT_TRUE(parent_synced) << "latest is replaced before the checkpoint is safe";
         }
         break;
       default:
@@ -346,7 +347,7 @@ TEST_F(CheckpointStoreTest, SyncsEverythingBeforeTheRename) {
 
 class CorruptionTest : public CheckpointStoreTest {
  protected:
-  // Step 20's file gets this content (nothing: is removed); it must be named, and 10 be used.
+  // Step 20's file gets this content, or is removed; a warning must name it, and 10 be used.
   void ExpectFallback(const std::string& name, std::optional<std::string> content,
                       const std::string& what) {
     const std::string path = JoinPath(Folder(20), name);
@@ -359,7 +360,7 @@ class CorruptionTest : public CheckpointStoreTest {
     warnings_.clear();
     EXPECT_EQ(Newest(), 10) << name << ": " << what;
     EXPECT_THAT(warnings_,
-                ElementsAre(AllOf(HasSubstr(path), HasSubstr("passed over"), HasSubstr(what))));
+                ElementsAre(AllOf(HasSubstr(path), HasSubstr("skipped"), HasSubstr(what))));
     EXPECT_THROW(CheckpointStore::Verify(Folder(20)), InputError);
     WriteFileAtomically(path, good);
   }
@@ -400,7 +401,7 @@ TEST_F(CorruptionTest, EveryBitOfTheManifest) {
   ExpectFallback("DONE", ReadFile(JoinPath(Folder(10), "DONE")), "another step");
 }
 
-TEST_F(CorruptionTest, ManifestsOfStrangers) {
+TEST_F(CorruptionTest, ForeignManifests) {
   CheckpointManifest manifest;
   for (const std::string name : {"../x", "/etc/passwd", "", ".", ".."}) {
     manifest.files = {{name, 1, "00"}};
@@ -418,14 +419,14 @@ TEST_F(CheckpointStoreTest, FallsBackSeveralTimesAndThenGivesUp) {
   EXPECT_EQ(Newest(), 10);
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("step-00000030/config.json is truncated"),
                                      HasSubstr("step-00000020/model.safetensors is missing")));
-  // Saving over a damaged one makes it good.
+  // Saving over a damaged one repairs it.
   Save(20);
   EXPECT_EQ(Newest(), 20);
   RemoveTree(JoinPath(Folder(20), "config.json"));
   WriteFileAtomically(JoinPath(Folder(10), "config.json"), "x");
   try {
     Newest();
-    FAIL() << "found one";
+    FAIL() << "found a checkpoint";
   } catch (const InputError& error) {
     EXPECT_THAT(error.what(),
                 AllOf(HasSubstr("no usable checkpoint"), HasSubstr("step-00000010/config.json"),
@@ -482,7 +483,7 @@ TEST_F(CheckpointStoreTest, AnObstacleAtLatestIsAWarning) {
   EXPECT_EQ(Newest(), 10);
 }
 
-// What latest points to must outlive it.
+// What latest points to must not be removed.
 TEST_F(CheckpointStoreTest, NothingIsRemovedWhileLatestLags) {
   Save(10, 1);
   MakeDirectories(JoinPath(out(), ".latest.tmp/in the way"));

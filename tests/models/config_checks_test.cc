@@ -39,7 +39,7 @@ TEST(ConfigChecks, KeyHeadsDivideHeads) {
     EXPECT_EQ(ErrorOf({"--model.n_kv_head=" + heads}), "no error");
 }
 
-// An option that would do nothing is a mistake of the one who sets it.
+// Setting an option that has no effect is a mistake.
 TEST(ConfigChecks, RopeOptionsNeedRope) {
   EXPECT_EQ(ErrorOf({"--model.rope_theta=500"}),
             "command line: model.rope_theta = 500.0 (command line) does nothing without "
@@ -62,9 +62,9 @@ TEST(ConfigChecks, RopeOptionsNeedRope) {
             "(default): Llama 3 has model.rope_low = 1 and model.rope_high = 4");
   EXPECT_EQ(ErrorOf({"--model.position=rope", "--model.n_embd=20"}),
             "command line: model.n_embd = 20 (command line) and model.n_head = 4 (default) make "
-            "heads of 5, but rope turns pairs and needs an even size: use model.n_embd = 24, or "
+            "heads of 5, but rope rotates pairs and needs an even size: use model.n_embd = 24, or "
             "model.position = \"learned\"");
-  // The weights know.
+  // The weights decide.
   EXPECT_EQ(ErrorOf({"--init_from=llama", "--model.rope_theta=500"}), "no error");
 }
 
@@ -109,7 +109,7 @@ TEST(ConfigChecks, MicroBatchesFollowFromTheGlobalBatchSize) {
   EXPECT_THROW(MicroBatches(train, 0), ArgumentError);
 }
 
-// What is advised must itself be taken.
+// What an error advises must work.
 TEST(ConfigChecks, RanksWithoutAMicroBatch) {
   TrainOptions train;
   train.global_batch_size = 12;
@@ -125,7 +125,7 @@ TEST(ConfigChecks, RanksWithoutAMicroBatch) {
             "train.global_batch_size = 12 is not a multiple of train.batch_size = 8: "
             "use train.global_batch_size = 16, or train.batch_size = 6");
   EXPECT_EQ(error(1, 13),
-            "train.global_batch_size = 12 is less than a sequence for each of 13 ranks: use at "
+            "train.global_batch_size = 12 is less than one sequence for each of 13 ranks: use at "
             "most 12 ranks, or train.global_batch_size = 13");
   for (const auto& [global, batch, ranks] :
        {std::tuple(16, 4, 4), std::tuple(12, 3, 4), std::tuple(12, 4, 3), std::tuple(16, 8, 2),
@@ -148,14 +148,14 @@ TEST(ConfigChecks, BatchesThatDoNotFit) {
       "command line: train.grad_accum = 3 contradicts train.global_batch_size = 64, which makes 4 "
       "micro-batches of train.batch_size = 16 for 1 rank: leave train.grad_accum out, or use "
       "train.global_batch_size = 48");
-  // With 2 ranks these two agree, and the number of ranks is not the options' business.
+  // With 2 ranks these two agree, and the options do not know the number of ranks.
   const ParsedRun run(
       {"--train.global_batch_size=64", "--train.batch_size=16", "--train.grad_accum=2"});
   EXPECT_EQ(MicroBatches(run.config.train, 2), 4);
   EXPECT_THAT(test::MessageOf<InputError>([&] { MicroBatches(run.config.train, 3); }),
               HasSubstr("for 3 ranks: leave train.grad_accum out, or use "
                         "train.global_batch_size = 96"));
-  // The stronger source holds.
+  // The stronger source wins.
   const ParsedRun over_preset({"--model.preset=gpt2", "--train.grad_accum=4"});
   EXPECT_EQ(over_preset.config.train.global_batch_size, 0);
   EXPECT_EQ(MicroBatches(over_preset.config.train, 8), 32);
@@ -184,7 +184,7 @@ TEST(ConfigChecks, CompressionExcludesTheOrderedReduction) {
                              HasSubstr("dist.reduction = \"fast\"")));
 }
 
-TEST(ConfigChecks, ProgramsThatFillItInGetTheSameChecks) {
+TEST(ConfigChecks, ConfigurationsOfProgramsGetTheSameChecks) {
   RunConfig config;
   config.optim.lr = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THROW(Validate(config), InputError);

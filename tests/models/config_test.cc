@@ -19,7 +19,7 @@ TEST(RunConfig, TheDefaultsAreValid) {
   EXPECT_THAT(Difference(run.config, RunConfig()), IsEmpty());
 }
 
-// The keys of the user's surface, so that none is lost or renamed unnoticed.
+// All keys, so that none is lost or renamed unnoticed.
 TEST(RunConfig, HelpMentionsEachKey) {
   const ParsedRun run(std::vector<std::string>{});
   const std::string help = run.options.Help(100);
@@ -247,9 +247,9 @@ timeout = 15
   EXPECT_EQ(config.dist.check, "full");
   EXPECT_EQ(config.dist.check_every, 14);
   EXPECT_EQ(config.dist.timeout, 15);
-  // Nothing of all this is lost on the way through a run folder.
+  // A run folder preserves all of it.
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
-  // All but dist.compress, which the ordered reduction excludes.
+  // All but dist.compress, which the ordered reduction rules out.
   EXPECT_EQ(Difference(config, RunConfig()).size(), 67u);
 }
 
@@ -313,7 +313,7 @@ TEST(RunConfig, ValuesOutOfRange) {
                 "command line: --" + key + "=" + value + ": must be a finite number");
 }
 
-TEST(RunConfig, WordsThatAreNone) {
+TEST(RunConfig, UnknownWords) {
   EXPECT_EQ(ErrorOf({"--device=gpu"}),
             "command line: --device=gpu: must be auto, cpu, cuda, cuda:0, sim or sim:0");
   for (const std::string device : {"cuda:", "cuda:x", "sim:-1", "cuda:1000"})
@@ -329,7 +329,7 @@ TEST(RunConfig, WordsThatAreNone) {
       "command line: --train.precision=fp23: did you mean fp32? It must be one of fp32, tf32, "
       "bf16");
   EXPECT_THAT(ErrorOf({"--train.precision=tf32", "--device=cpu"}),
-              HasSubstr("is a way of GPUs to multiply: use train.precision = \"fp32\""));
+              HasSubstr("is only for GPUs: use train.precision = \"fp32\""));
   EXPECT_EQ(ErrorOf({"--train.precision=tf32", "--device=sim"}), "no error");
   EXPECT_EQ(ErrorOf({"--optim.schedule=cosin"}),
             "command line: --optim.schedule=cosin: did you mean cosine? It must be one of cosine, "
@@ -347,7 +347,7 @@ TEST(RunConfig, WordsThatAreNone) {
               HasSubstr("--model.preset=gpt3: did you mean gpt2? It must be one of "));
 }
 
-TEST(RunConfig, NamesOfOtherProgramsAreSuggested) {
+TEST(RunConfig, NamesOfOtherProgramsGetSuggestions) {
   const std::vector<std::pair<std::string, std::string>> pairs = {
       {"learning_rate", "optim.lr"},
       {"max_iters", "train.steps"},
@@ -392,7 +392,7 @@ TEST(RunConfig, KindsOfModelsAreWords) {
   EXPECT_THAT(ErrorOf({"--model.position=rotary"}), HasSubstr("learned, rope"));
 }
 
-TEST(RunConfig, DifferencesTellNumbersFromHousekeeping) {
+TEST(RunConfig, DifferencesSayWhetherTheyAreOperational) {
   RunConfig a, b;
   b.threads = 2;
   b.optim.lr = 0.5;

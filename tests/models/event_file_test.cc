@@ -30,7 +30,7 @@ TEST(Crc32c, KnownAnswers) {
   EXPECT_EQ(Crc32c(down), 0x113fdb5cu);
 }
 
-// What TensorBoard's own protobuf classes and TFRecord writer make of the same events
+// The bytes that TensorBoard's own protobuf classes and TFRecord writer make from the same events
 // (tests/peers/tensorboard_events.py --golden).
 TEST(EventFile, BytesAreTensorBoards) {
   EXPECT_EQ(
@@ -66,7 +66,7 @@ TEST(EventFile, ReadsBackWhatItWrote) {
   EXPECT_EQ(events[2].end, good);
 }
 
-// Any single bit flipped, any cut: reading stops before the record, without a crash.
+// With any bit flipped, or truncated anywhere, reading stops before the record without a crash.
 TEST(EventFile, StopsAtDamage) {
   const std::string file = File();
   int64_t good = 0;

@@ -1,4 +1,4 @@
-// Text generation: the laws that hold between its ways to compute the same.
+// Text generation: properties that hold between different ways to compute the same.
 #include "models/gpt/generate.h"
 
 #include <gmock/gmock.h>
@@ -21,8 +21,8 @@ namespace {
 
 constexpr int64_t kVocabulary = 61;
 
-// Models whose logits are as spread as trained ones': tiny initial weights would make every
-// distribution flat, and every test of tokens one of the random numbers alone.
+// Models whose logits are spread like trained ones: with tiny initial weights every distribution
+// would be flat, and every test of tokens would only test the random numbers.
 void Spread(Gpt& model, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal(0, 1);
@@ -42,7 +42,7 @@ struct Family {
 };
 void PrintTo(const Family& family, std::ostream* out) { *out << family.name; }
 
-// A configuration of each family that the trainer has.
+// A configuration of each family.
 std::vector<Family> Families() {
   const GptConfig base{
       .vocab_size = kVocabulary, .block_size = 24, .n_layer = 3, .n_head = 4, .n_embd = 32};
@@ -72,7 +72,7 @@ class GenerateTest : public testing::TestWithParam<Family> {
   static std::vector<GenerateSequence> Prompts() {
     std::vector<GenerateSequence> out;
     std::mt19937 random(5);
-    // Below, at and beyond the context of 24, and several at the same length.
+    // Shorter than, equal to and longer than the context of 24, some of the same length.
     for (size_t length : {1u, 2u, 5u, 5u, 17u, 23u, 24u, 25u, 60u, 1u}) {
       GenerateSequence s;
       for (size_t i = 0; i < length; ++i) s.prompt.push_back(static_cast<int32_t>(random() % 61));
@@ -89,14 +89,14 @@ class GenerateTest : public testing::TestWithParam<Family> {
 INSTANTIATE_TEST_SUITE_P(Families, GenerateTest, testing::ValuesIn(Families()),
                          [](const auto& info) { return info.param.name; });
 
-// Beyond the context of 24.
+// Longer than the context of 24.
 constexpr int64_t kTokens = test::kSanitized ? 27 : 50;
 const GenerateOptions kGreedy{.tokens = kTokens, .temperature = 0};
 const GenerateOptions kSampled{.tokens = kTokens, .temperature = 1, .top_k = 40, .top_p = 0.95};
 const GenerateOptions kPenalised{.tokens = kTokens, .temperature = 0.9, .repetition_penalty = 1.3};
 
-// The law of the cache: with it or without it, the same tokens, across the border of the context.
-// In f64, where sums in another order move nothing that decides a token.
+// The tokens are the same with and without the cache, also beyond the context. In f64, where the
+// order of sums does not change which token is drawn.
 TEST_P(GenerateTest, TheCacheChangesNoToken) {
   Gpt model(GetParam().config);
   model.Materialize(kCpu, 3, DType::kF64);
@@ -114,9 +114,9 @@ TEST_P(GenerateTest, TheCacheChangesNoToken) {
   }
 }
 
-// In f32 the same, but where a draw falls within rounding of the border between two tokens, or a
-// token within rounding of being kept by top_p: there what follows differs. `got` and `want` go on
-// from the sequence's prompt and differ; whether that is why: logits within rounding give either.
+// In f32 tokens may differ where a draw is within rounding of the border between two tokens, or a
+// token within rounding of being kept by top_p. `got` and `want` continue the sequence's prompt and
+// differ; returns whether that is why: whether logits within rounding give either.
 bool DifferAtATie(Gpt& model, const GenerateSequence& sequence, const std::vector<int32_t>& got,
                   const std::vector<int32_t>& want, const GenerateOptions& options) {
   const auto [g, w] = std::mismatch(got.begin(), got.end(), want.begin(), want.end());
@@ -148,7 +148,7 @@ bool DifferAtATie(Gpt& model, const GenerateSequence& sequence, const std::vecto
   return drawn.count(*g) + drawn.count(*w) == 2;
 }
 
-TEST_P(GenerateTest, InF32TheCacheChangesTokensAtTiesAlone) {
+TEST_P(GenerateTest, InF32TheCacheChangesTokensOnlyAtTies) {
   const std::vector<GenerateSequence> prompts = Prompts();
   int64_t differing = 0;
   for (GenerateOptions options : {kGreedy, kSampled}) {
@@ -168,7 +168,7 @@ TEST_P(GenerateTest, InF32TheCacheChangesTokensAtTiesAlone) {
   EXPECT_LE(differing, 2);  // of 60
 }
 
-// Bits, not only tokens: a prompt in a batch is computed as it is alone.
+// Even the bits are the same: a prompt is computed in a batch as it is alone.
 TEST_P(GenerateTest, ABatchGivesWhatEachPromptGivesAlone) {
   const std::vector<GenerateSequence> prompts = Prompts();
   for (const GenerateOptions& options : {kGreedy, kSampled, kPenalised}) {
@@ -182,7 +182,7 @@ TEST_P(GenerateTest, ABatchGivesWhatEachPromptGivesAlone) {
   }
 }
 
-// More sequences than rows that are computed as if alone.
+// More sequences than kFewRows.
 TEST_P(GenerateTest, LargeBatchesToo) {
   std::vector<GenerateSequence> sequences;
   for (int64_t s = 0; s < kFewRows + 5; ++s) sequences.push_back({.prompt = {3, 1}, .sample = s});
@@ -196,8 +196,8 @@ TEST_P(GenerateTest, LargeBatchesToo) {
   EXPECT_NE(together[0], together[1]);
 }
 
-// The logits behind the tokens: each pass with a cache against the model's own over all of the
-// context. Sums in another order differ by rounding alone.
+// The logits of each pass with a cache against those of the model over the whole context: they
+// differ only by rounding.
 TEST_P(GenerateTest, LogitsOfTheCacheAreTheModels) {
   const int64_t block = model_.config().block_size;
   std::vector<int32_t> text;
@@ -226,8 +226,8 @@ TEST_P(GenerateTest, LogitsOfTheCacheAreTheModels) {
   }
 }
 
-// Going on from a text is going on with it: a draw belongs to a position, not to a call.
-TEST_P(GenerateTest, InTwoPartsItIsTheSame) {
+// A text can be continued in a second call: a draw depends on the position, not on the call.
+TEST_P(GenerateTest, TwoPartsGiveTheSameText) {
   for (const GenerateOptions& options : {kGreedy, kSampled, kPenalised}) {
     const std::vector<int32_t> prompt = {4, 9, 2};
     const std::vector<int32_t> whole = Generate(model_, prompt, kVocabulary, options);
@@ -255,7 +255,7 @@ TEST_P(GenerateTest, BitsDoNotDependOnThreads) {
   EXPECT_EQ(results[0], results[2]);
 }
 
-// A text is what its definition says, token by token, with the plain model.
+// A text is what its definition says, computed token by token with the plain model.
 TEST_P(GenerateTest, GreedyIsTheLikeliestTokenOfTheContext) {
   GenerateOptions options = kGreedy;
   options.slide = 5;
@@ -325,13 +325,13 @@ TEST_P(GenerateTest, CountsWhatItComputed) {
   EXPECT_GT(stats.seconds, 0);
 }
 
-// The cache is taken once, and a token takes what the last one gave back: after a few, the system
-// is not asked for memory any more, and live memory does not grow.
-TEST_P(GenerateTest, NothingIsAllocatedAnewPerToken) {
+// The cache is allocated once, and each token reuses the memory of the last one: after a few tokens
+// no memory is requested from the system, and live memory does not grow.
+TEST_P(GenerateTest, TokensReuseMemory) {
   const auto run = [&](const std::function<bool(int32_t)>& on_token) {
     Generate(model_, std::vector<int32_t>{1, 2, 3}, kVocabulary, {.tokens = 20}, on_token);
   };
-  run({});  // what a model keeps (angles of positions) is there from now on
+  run({});  // from now on the model has its tables (angles of positions)
   std::vector<int64_t> live, system;
   const int64_t before = GetAllocator(kCpu).stats().live_bytes;
   run([&](int32_t) {
@@ -343,7 +343,7 @@ TEST_P(GenerateTest, NothingIsAllocatedAnewPerToken) {
   EXPECT_EQ(GetAllocator(kCpu).stats().live_bytes, before);
   for (size_t i = 3; i < live.size(); ++i) {
     EXPECT_EQ(live[i], live[2]) << i;
-    // Sanitizers want to see every block go back.
+    // Under sanitizers every block is freed.
     if (!test::kSanitized) {
       EXPECT_EQ(system[i], system[2]) << i;
     }
@@ -353,7 +353,7 @@ TEST_P(GenerateTest, NothingIsAllocatedAnewPerToken) {
   EXPECT_GE(live[2] - before, 2 * c.n_layer * positions * c.n_embd * 4 / c.n_head);
 }
 
-TEST_P(GenerateTest, RefusesWhatCannotBeUsed) {
+TEST_P(GenerateTest, RefusesBadArguments) {
   const auto message = [&](const std::vector<GenerateSequence>& sequences, int64_t limit,
                            const GenerateOptions& options) -> std::string {
     try {
@@ -369,8 +369,8 @@ TEST_P(GenerateTest, RefusesWhatCannotBeUsed) {
   EXPECT_THAT(message({{.prompt = {1, 61}}}, 61, {}), HasSubstr("token 61 of the prompt"));
   EXPECT_THAT(message({{.prompt = {-1}}}, 61, {}), HasSubstr("token -1 of the prompt"));
   EXPECT_THAT(message({{.prompt = {1}, .sample = -1}}, 61, {}), HasSubstr("at least 0, got -1"));
-  EXPECT_THAT(message(good, 62, {}), HasSubstr("the limit of ids"));
-  EXPECT_THAT(message(good, 0, {}), HasSubstr("the limit of ids"));
+  EXPECT_THAT(message(good, 62, {}), HasSubstr("vocab_limit must be"));
+  EXPECT_THAT(message(good, 0, {}), HasSubstr("vocab_limit must be"));
   EXPECT_THAT(message(good, 61, {.tokens = -1}), HasSubstr("tokens must be at least 0"));
   EXPECT_THAT(message(good, 61, {.slide = 25}), HasSubstr("block_size 24, got 25"));
   EXPECT_THAT(message(good, 61, {.slide = -1}), HasSubstr("slide must be at least 0"));

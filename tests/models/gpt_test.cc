@@ -34,7 +34,7 @@ GptConfig Llama() {
   return config;
 }
 
-// Random numbers also where initialisers give 0 or 1; the same at the same names.
+// Random numbers even where initialisers give 0 or 1; the same for the same names.
 void Randomize(const Module& module) {
   for (const auto& p : module.Parameters()) {
     const std::span<float> values(p->value().data<float>(),
@@ -98,7 +98,7 @@ struct Wrapper : nn::Block {
     ++calls;
     return base(std::move(stream));
   }
-  Child<nn::Block> base;  // without a name of its own: parameters keep theirs
+  Child<nn::Block> base;  // without a name, so that parameters keep theirs
   int calls = 0;
 };
 
@@ -118,7 +118,7 @@ TEST_P(GptParts, AReplacedBlock) {
   EXPECT_EQ(Train(), plain);
 }
 
-TEST_P(GptParts, APlainLayerInThePlaceOfABlock) {
+TEST_P(GptParts, APlainLayerInPlaceOfABlock) {
   struct PlainLayer : Layer {
     explicit PlainLayer(std::shared_ptr<Module> block) : base(this, "", std::move(block)) {}
     Tensor Forward(const Tensor& x) override { return Complete(base(x)); }
@@ -145,13 +145,13 @@ TEST_P(GptParts, APlainLayerInThePlaceOfABlock) {
 
 Tensor LeafOf(const Tensor& t) { return t.defined() ? t.Detach().SetRequiresGrad() : Tensor(); }
 
-// The same stream, of which a new graph begins.
+// The same stream at the start of a new graph.
 nn::ResidualStream Cut(nn::ResidualStream stream) {
   for (Tensor* t : {&stream.x, &stream.open.value, &stream.open.bias}) *t = LeafOf(*t);
   return stream;
 }
 
-// Activation checkpointing as an unpack that recomputes: nothing is kept but the input.
+// Activation checkpointing as an unpack that recomputes: only the input is kept.
 struct Recomputed : Wrapper {
   using Wrapper::Wrapper;
   struct State {
@@ -193,7 +193,7 @@ TEST_P(GptParts, ARecomputedBlock) {
   }
 }
 
-// As a pipeline does: two graphs, and the gradients of the cut passed by hand.
+// Like a pipeline: two graphs, with the gradients at the cut passed by hand.
 TEST_P(GptParts, TwoHalves) {
   const Outcome plain = Train();
   for (int64_t cut_at = 0; cut_at <= model_.blocks().size(); ++cut_at) {
@@ -229,7 +229,7 @@ TEST_P(GptParts, EveryModulesHooksRunOncePerPass) {
   std::map<std::string, int> runs;
   Names want;
   for (const auto& [path, module] : model_.NamedModules()) {
-    // Three modules stand at the empty path: the model, its embedding and its head.
+    // Three modules have the empty path: the model, its embedding and its head.
     const std::string name = StrCat(want.size() / 4, " ", path);
     const auto count = [&](const std::string& when) {
       want.push_back(name + when);
@@ -248,16 +248,16 @@ TEST_P(GptParts, EveryModulesHooksRunOncePerPass) {
   }
 }
 
-// A parameter holds its values only while its own module runs, as if it were gathered for it and
-// released after it.
+// A parameter has its values only while its own module runs, as if gathered before and released
+// after it.
 TEST_P(GptParts, NoParameterIsReadOutsideOfItsModule) {
   const Outcome plain = Train();
   int watched = 0;
   for (const auto& [path, module] : model_.NamedModules()) {
     for (const auto& [name, p] : module->NamedParameters()) {
-      if (name.find('.') != std::string::npos) continue;  // a child's
+      if (name.find('.') != std::string::npos) continue;  // belongs to a child
       ++watched;
-      // By the pointer: the version counter does not see it.
+      // Through the pointer, so that the version counter does not see it.
       const auto set = [p = p](const std::vector<float>& values) {
         return [p, values](Module&) { std::ranges::copy(values, p->value().data<float>()); };
       };

@@ -127,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(
                                 .original_length = 5};
                     })));
 
-// What is neither GPT-2 nor Llama.
+// Mixtures, which are neither GPT-2 nor Llama.
 INSTANTIATE_TEST_SUITE_P(
     Mixtures, HfRoundTrip,
     testing::Values(
@@ -142,7 +142,7 @@ INSTANTIATE_TEST_SUITE_P(
           c.dropout = 0.125;
         })));
 
-TEST(HfFormat, IsThatOfTheModelsParts) {
+TEST(HfFormat, FollowsFromTheModelsParts) {
   EXPECT_EQ(HfFormatOf(kSmall), HfFormat::kGpt2);
   EXPECT_EQ(HfFormatOf(With(kSmall, [](GptConfig& c) { c.n_kv_head = 2; })), HfFormat::kGpt2);
   EXPECT_EQ(HfFormatOf(kLlama), HfFormat::kLlama);
@@ -153,7 +153,7 @@ TEST(HfFormat, IsThatOfTheModelsParts) {
   EXPECT_THAT(ToHfConfig(mixture), HasSubstr("\"model_type\": \"lockstep\""));
 }
 
-// Conv1D stores [in, out], and a bias is always there.
+// Conv1D stores [in, out], and always has a bias.
 TEST(HfFormat, HasTheNamesAndShapesOfTransformers) {
   Gpt model(
       {.vocab_size = 11, .block_size = 6, .n_layer = 1, .n_head = 2, .n_embd = 8, .bias = false});
@@ -179,7 +179,7 @@ TEST(HfFormat, HasTheNamesAndShapesOfTransformers) {
   EXPECT_EQ(shapes, expected);
 }
 
-// Linear weights are [out, in]; what is one product here is separate there.
+// Linear weights are [out, in]; joint products are separate in the file.
 TEST(HfFormat, HasTheNamesAndShapesOfLlama) {
   const auto shapes = [](const GptConfig& config) {
     Gpt model(config);
@@ -268,7 +268,8 @@ TEST(HfFormat, ReadsLlamasWithOrWithoutPrefixAndTheirOldBuffers) {
         if (item.name == "normal.weight") item.name = "norm.weight";
       },
       {SafetensorsItem::Of("layers.0.self_attn.q_norm.weight", Tensor::Zeros({2}, DType::kF32))});
-  EXPECT_THAT(LoadError(tied, folder), HasSubstr("no place for: layers.0.self_attn.q_norm.weight"));
+  EXPECT_THAT(LoadError(tied, folder),
+              HasSubstr("for these weights: layers.0.self_attn.q_norm.weight"));
 }
 
 TEST(HfFormat, RefusesAHeadThatIsNotTheTiedEmbedding) {
@@ -399,7 +400,7 @@ TEST(HfFormat, RefusesWeightsOfAnotherModel) {
   EXPECT_THAT(load(deeper), HasSubstr("weights of this model are missing: h.2.ln_1.weight"));
   GptConfig shallower = kSmall;
   shallower.n_layer = 1;
-  EXPECT_THAT(load(shallower), HasSubstr("weights that this model has no place for: h.1."));
+  EXPECT_THAT(load(shallower), HasSubstr("no parameters for these weights: h.1."));
 }
 
 TEST(HfFormat, RefusesBiasesThatTheModelLacks) {

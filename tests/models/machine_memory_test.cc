@@ -27,7 +27,7 @@ MemoryPlan Plan(MemoryKinds peak) {
   return plan;
 }
 
-TEST(MachineMemory, ThisMachineTells) {
+TEST(MachineMemory, OfThisMachineIsKnown) {
   const DeviceMemory memory = MemoryOf(kCpu);
   EXPECT_GT(memory.total, 64 << 20);
   EXPECT_GT(memory.free, 0);
@@ -40,7 +40,7 @@ TEST(MachineMemory, ARunIsComparedWithWhatThereIs) {
   const RunSetup setup = SetupOn(kCpu);
   MemoryPlan plan = Plan({.parameters = kGib, .activations = 5 * kGib});
   plan.program = kGib / 2;
-  EXPECT_EQ(JudgeMemory(plan, setup, {}, 1).kind, Kind::kFits) << "a system that does not tell";
+  EXPECT_EQ(JudgeMemory(plan, setup, {}, 1).kind, Kind::kFits) << "unknown memory";
   EXPECT_EQ(JudgeMemory(plan, setup, {8 * kGib, 7 * kGib}, 1).kind, Kind::kFits);
   const MemoryVerdict tight = JudgeMemory(plan, setup, {8 * kGib, 5 * kGib}, 1);
   EXPECT_EQ(tight.kind, Kind::kTight);
@@ -49,7 +49,7 @@ TEST(MachineMemory, ARunIsComparedWithWhatThereIs) {
   const MemoryVerdict large = JudgeMemory(plan, setup, {6 * kGib, 5 * kGib}, 1);
   EXPECT_EQ(large.kind, Kind::kTooLarge);
   EXPECT_THAT(large.text, HasSubstr("this machine has 6.00 GiB"));
-  // Ranks share a machine, and have a GPU each.
+  // Ranks share the memory of a machine, but each has a GPU.
   const MemoryVerdict two = JudgeMemory(plan, setup, {12 * kGib, 11 * kGib}, 2);
   EXPECT_EQ(two.kind, Kind::kTooLarge);
   EXPECT_THAT(two.text, HasSubstr("2 processes of this run take 13.0 GiB together"));
@@ -58,7 +58,7 @@ TEST(MachineMemory, ARunIsComparedWithWhatThereIs) {
   EXPECT_EQ(JudgeMemory(plan, gpu, {5 * kGib, 5 * kGib}, 1).kind, Kind::kTooLarge);
 }
 
-// The model is compared with what a process has of it: its share, and of what is free.
+// The model is compared with a process's share of the total, or of what is free.
 TEST(MachineMemory, AdviceIsForWhatAProcessHas) {
   const RunSetup setup = SetupOn(kCpu);
   const MemoryPlan plan = Plan({.parameters = 3 * kGib, .activations = 5 * kGib});
@@ -76,17 +76,17 @@ TEST(MachineMemory, WhatToLowerIsWhatTakesMost) {
   const auto advice = [&](const MemoryKinds& peak) { return MemoryAdvice(Plan(peak), setup, 20); };
   EXPECT_THAT(advice({.parameters = 1, .activations = 2, .workspace = 2}),
               AllOf(HasSubstr("train.batch_size (now 16"), HasSubstr("train.precision=bf16")));
-  setup.config.train.batch_size = 1;  // it can't be lower
+  setup.config.train.batch_size = 1;  // can't be lowered
   EXPECT_THAT(advice({.parameters = 1, .activations = 2, .workspace = 2}),
               AllOf(HasSubstr("lower model.block_size (now 64)"), Not(HasSubstr("batch_size"))));
   setup.config.train.batch_size = 16;
-  // In bf16 the model takes more, with the fp32 copy of its optimizer.
+  // In bf16 the model takes more, with its fp32 master weights.
   EXPECT_THAT(
       advice({.parameters = 3, .optimizer = 6, .activations = 2}),
       AllOf(HasSubstr("model.n_layer (now 4) or model.n_embd (now 128)"),
             HasSubstr("optim.name=lion"), Not(HasSubstr("bf16")), Not(HasSubstr("batch_size"))));
   EXPECT_THAT(advice({.gradients = 2, .communication = 8}), HasSubstr("dist.reduction=fast"));
-  // More than there is whatever the batch.
+  // Too much whatever the batch.
   EXPECT_THAT(advice({.parameters = 7, .optimizer = 14, .activations = 200}),
               AllOf(HasSubstr("model.n_layer"), Not(HasSubstr("batch_size"))));
   setup.model.vocab_size = 1000000000;

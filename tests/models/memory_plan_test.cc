@@ -46,7 +46,7 @@ std::shared_ptr<Gpt> Make(const Case& c, Device device) {
   return model;
 }
 
-// What an update of this case takes on the CPU, by its allocator: model, optimizer and three steps.
+// What the CPU allocator measures for this case: model, optimizer and three steps.
 int64_t MeasuredPeak(const Case& c) {
   Allocator& allocator = GetAllocator(kCpu);
   const int64_t before = allocator.stats().live_bytes;
@@ -84,13 +84,13 @@ TEST_P(Memory, ThePlanIsWhatTheAllocatorMeasures) {
       << Summary(plan) << ", measured " << measured;
 }
 
-TEST_P(Memory, KindsAreWhatTheyAre) {
+TEST_P(Memory, KindsHaveTheirSizes) {
   const MemoryPlan plan = Plan(GetParam());
   const Case& c = GetParam();
   const int64_t f32 = 4 * Gpt(c.model).NumParameters();
   EXPECT_EQ(plan.peak.parameters, f32 * SizeOf(c.dtype) / 4);
   EXPECT_EQ(plan.largest.gradients, f32);
-  // Two moments, and the originals of 16-bit weights.
+  // Two moments, and the master weights of 16-bit weights.
   EXPECT_EQ(plan.peak.optimizer, (c.dtype == DType::kF32 ? 2 : 3) * f32);
   EXPECT_LE(plan.peak.gradients, f32);
   // At least the logits, if they are kept, and the input of every block.
@@ -106,10 +106,10 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         // shakespeare-char-cpu
         Case{"char", 12, 64, 1, 1, Shape(65, 64, 4, 4, 128, {.bias = false})},
-        // A large vocabulary and a head of its own, biases, dropout, accumulation, no clipping.
+        // A large vocabulary, an untied head, biases, dropout, accumulation, no clipping.
         Case{"wide", 6, 40, 3, 0,
              Shape(5003, 48, 2, 4, 96, {.dropout = 0.1, .tie_embeddings = false})},
-        // Llama's kind.
+        // A Llama.
         Case{"llama", 4, 64, 1, 1,
              Shape(500, 64, 3, 4, 64,
                    {.bias = false,
@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(
                     .norm = NormKind::kRmsNorm,
                     .activation = nn::MlpActivation::kSwiGlu,
                     .position = Position::kRope})},
-        // The head in chunks, its gradient added up over them and over micro-steps.
+        // The head in chunks, its gradient summed over them and over micro-steps.
         Case{"chunks", 6, 40, 2, 1, Shape(5003, 64, 2, 4, 32, {.loss_chunk = 50})},
         // More parameters than activations.
         Case{"few_tokens", 1, 16, 2, 1, Shape(211, 16, 3, 2, 160)},
@@ -134,7 +134,7 @@ dist::ReducerOptions Summing(dist::GradientSum sum, int64_t micro_batches) {
           .micro_batches = micro_batches};
 }
 
-// A rank of a step; live bytes of all ranks at rest, and their peak, are the allocator's.
+// One rank of a step. The allocator has the live bytes of all ranks between steps, and their peak.
 void TrainRank(dist::ProcessGroup* group, const Case& c, const dist::ReducerOptions& reducer,
                const std::function<void()>& at_rest) {
   std::vector<int32_t> ids;
@@ -167,7 +167,7 @@ MemoryPlan PlanOfRanks(const Case& c, const dist::ReducerOptions& reducer, int64
        .ranks = ranks});
 }
 
-// Buckets are there in forward, too, and the ordered sum of 8 micro-steps has 4 of each.
+// Buckets are also alive in forward, and the ordered sum of 8 micro-steps has 4 of each.
 TEST(MemoryPlanTest, BucketsOfTheOrderedSumAreWhatTheAllocatorMeasures) {
   const Case c{"", 2, 32, 8, 1, Shape(211, 32, 3, 4, 96)};
   const auto reducer = Summing(dist::GradientSum::kOrdered, c.grad_accum);
@@ -183,7 +183,7 @@ TEST(MemoryPlanTest, BucketsOfTheOrderedSumAreWhatTheAllocatorMeasures) {
   EXPECT_THAT(Summary(plan), testing::HasSubstr(", communication "));
 }
 
-// What stays between two steps: weights, state, buckets and staging.
+// What stays alive between two steps: weights, state, buckets and staging.
 TEST(MemoryPlanTest, StagingOfTwoRanksIsWhatStays) {
   const Case c{"", 2, 32, 2, 1, Shape(211, 32, 3, 4, 96)};
   struct Sum {
@@ -236,7 +236,7 @@ TEST(MemoryPlanTest, BucketsAreTheReducers) {
   EXPECT_NEAR(static_cast<double>(planned), static_cast<double>(bytes), 0.01 * bytes);
 }
 
-// ---- What the process takes beside tensors. ----
+// ---- What the process takes besides tensors. ----
 
 TEST(MemoryPlanTest, WhatTheAllocatorRoundsIsPlanned) {
   const Case c{"", 12, 64, 1, 1, Shape(65, 64, 4, 4, 128)};
@@ -247,17 +247,17 @@ TEST(MemoryPlanTest, WhatTheAllocatorRoundsIsPlanned) {
   const int64_t measured = allocator.stats().reserved_bytes - before;
   const MemoryPlan plan = Plan(c);
   EXPECT_GE(plan.reserved, plan.peak.total());
-  if (test::kSanitized) GTEST_SKIP() << "there the allocator neither rounds nor keeps";
+  if (test::kSanitized) GTEST_SKIP() << "sanitized allocators neither round sizes nor keep blocks";
   EXPECT_NEAR(static_cast<double>(plan.reserved), static_cast<double>(measured), 0.05 * measured);
 }
 
-// What train.loss_chunk is for.
+// The purpose of train.loss_chunk.
 TEST(MemoryPlanTest, LogitsAreOfAChunk) {
   Case c{"", 4, 32, 1, 1, Shape(5003, 32, 2, 2, 64)};
   const int64_t whole = Plan(c).peak.total(), row = 4 * c.model.vocab_size;
   c.model.loss_chunk = 16;  // of 128 tokens
   const int64_t chunked = Plan(c).peak.total();
-  // At the peak the head's gradient [V, C] of the chunks is there, instead of the logits [N, V].
+  // The peak has the head's gradient [V, C] of the chunks instead of the logits [N, V].
   EXPECT_NEAR(static_cast<double>(whole - chunked),
               static_cast<double>((128 - c.model.n_embd) * row), 0.05 * 128 * row);
 }
@@ -275,7 +275,7 @@ TEST(MemoryPlanTest, GrowsWithTheBatchOnlyInActivationsAndWorkspace) {
   EXPECT_EQ(large.largest.gradients, small.largest.gradients);
 }
 
-// Of a model that fits no machine of ours.
+// For a model that is too large for this machine.
 TEST(MemoryPlanTest, TakesNoMemoryItself) {
   Allocator& allocator = GetAllocator(kCpu);
   const int64_t before = allocator.stats().live_bytes;
@@ -284,7 +284,7 @@ TEST(MemoryPlanTest, TakesNoMemoryItself) {
   EXPECT_LT(allocator.stats().peak_bytes - before, 1 << 20);
   EXPECT_GT(plan.peak.total(), int64_t{16} * 1557611200);
   EXPECT_THAT(Summary(plan), testing::HasSubstr("GiB at the peak of a step: parameters 5.80 GiB"));
-  EXPECT_THAT(Table(plan), testing::HasSubstr("together"));
+  EXPECT_THAT(Table(plan), testing::HasSubstr("total"));
 }
 
 // ---- core/meta_memory.h ----
@@ -296,7 +296,7 @@ class Counter : public MetaMemoryListener {
   std::map<const void*, int64_t> live;
 };
 
-TEST(MetaMemory, HearsOfStoragesOnTheMetaDeviceAlone) {
+TEST(MetaMemory, HearsOnlyOfStoragesOnTheMetaDevice) {
   const Tensor older = Tensor::Empty({4}, DType::kF32, kMeta);
   Tensor outlives;
   {

@@ -33,7 +33,7 @@ TEST(Metrics, ALinePerStepThatAnyJsonReaderTakes) {
     StepMetrics m = At(2);
     m.val_loss = 2.25;
     out.Write(m);
-    // Flushed: a reader of a running training sees it.
+    // Flushed, so that readers see it while the run lasts.
     EXPECT_EQ(ReadFile(path), ToJson(At(1)) + "\n" + ToJson(m) + "\n");
   }
   std::istringstream in(ReadFile(path));
@@ -48,7 +48,7 @@ TEST(Metrics, ALinePerStepThatAnyJsonReaderTakes) {
   EXPECT_FALSE(std::getline(in, line));
 }
 
-TEST(Metrics, ResumeDropsWhatIsDoneAgainAndHalfALine) {
+TEST(Metrics, ResumeDropsRepeatedStepsAndHalfALine) {
   const std::string path = testing::TempDir() + "/metrics_resume.jsonl";
   {
     MetricsWriter out(path, 1, NoWarning);
@@ -84,7 +84,7 @@ TEST(Metrics, ReadsBackWhatItWrote) {
     EXPECT_FALSE(ParseMetrics(other).has_value()) << other;
 }
 
-TEST(Metrics, WhatIsNotFiniteIsNullAndComesBackAsNaN) {
+TEST(Metrics, NonFiniteNumbersAreNullAndReadBackAsNaN) {
   StepMetrics m = At(3);
   m.loss = INFINITY;
   EXPECT_THAT(ToJson(m), testing::HasSubstr("\"loss\":null"));

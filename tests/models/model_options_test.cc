@@ -19,7 +19,7 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-// Of a model with random parameters, so that none of them is without effect, in training.
+// With random parameters, so that each has an effect, and in training.
 Outcome Of(const std::vector<std::string>& arguments) {
   RunConfig config = ParsedRun(arguments).config;
   if (config.model.vocab_size == 0) config.model.vocab_size = 17;
@@ -73,7 +73,7 @@ TEST(ModelOptions, EachDoesSomething) {
   }
 }
 
-// The parameters above are random in any case.
+// The parameters above are always random.
 TEST(ModelOptions, InitStdIsTheSpreadOfFreshWeights) {
   const auto spread = [](const std::vector<std::string>& arguments, const std::string& name) {
     RunConfig config = ParsedRun(arguments).config;
@@ -120,7 +120,7 @@ TEST(GptConfigTest, WordsAndTheirEnumsAreInverse) {
   EXPECT_EQ(ActivationNames().size(), 5u);
 }
 
-TEST(GptConfigTest, WhatIsLeftOpenIsResolved) {
+TEST(GptConfigTest, ZerosAreResolved) {
   GptConfig c{.n_head = 12, .n_embd = 768};
   EXPECT_EQ(Resolved(c).n_kv_head, 12);
   EXPECT_EQ(Resolved(c).n_inner, 3072);

@@ -50,7 +50,7 @@ TEST(OptimOptions, EachDoesSomething) {
   EXPECT_EQ(Trained({"--optim.name=adamw"}), Trained({}));
 }
 
-// SGD without momentum has no Nesterov form, whatever the default says.
+// SGD without momentum ignores optim.nesterov, whose default is true.
 TEST(OptimOptions, SgdWithoutMomentum) {
   const std::vector<std::string> plain = {"--optim.name=sgd", "--optim.momentum=0"};
   std::vector<std::string> said = plain;

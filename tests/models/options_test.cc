@@ -53,7 +53,7 @@ TEST(OptionsPrecedence, ThePresetIsChosenByTheStrongestSource) {
   EXPECT_TRUE(program.bias);
   program.options.Parse({file}, {{"LOCKSTEP_MODEL_PRESET", "large"}});
   EXPECT_EQ(program.lr, 0.25);
-  EXPECT_FALSE(program.bias);  // nothing of the other preset is left
+  EXPECT_FALSE(program.bias);  // the other preset has no effect
   program.options.Parse({file, "--model.preset="}, {{"LOCKSTEP_MODEL_PRESET", "large"}});
   EXPECT_EQ(program.lr, 0.001);
 }
@@ -283,12 +283,13 @@ TEST(OptionsEnvironment, Errors) {
   EXPECT_EQ(program.ErrorOf({}, {{"LOCKSTEP_TRAIN_STPES", "5"}}),
             "environment: unknown variable LOCKSTEP_TRAIN_STPES: did you mean "
             "LOCKSTEP_TRAIN_STEPS?");
-  // Outside of the sections a variable may belong to another program.
+  // A variable with none of the sections may belong to another program.
   EXPECT_EQ(program.ErrorOf({}, {{"LOCKSTEP_SEDE", "5"}, {"LOCKSTEP_DRY_RUN", "1"}}), "no error");
-  EXPECT_THAT(program.options.warnings(),
-              ElementsAre("environment: LOCKSTEP_SEDE is no option and was ignored: did you mean "
-                          "LOCKSTEP_SEED?"));
-  EXPECT_FALSE(program.dry_run);  // a switch is of the command line only
+  EXPECT_THAT(
+      program.options.warnings(),
+      ElementsAre("environment: LOCKSTEP_SEDE is not an option and was ignored: did you mean "
+                  "LOCKSTEP_SEED?"));
+  EXPECT_FALSE(program.dry_run);  // switches are only for the command line
 }
 
 // ---- Dump, help, differences ----
@@ -316,7 +317,7 @@ TEST(OptionsDump, ReadsBackToTheSameConfiguration) {
   }
 }
 
-TEST(OptionsDump, TellsTheSourceOfEachValue) {
+TEST(OptionsDump, SaysTheSourceOfEachValue) {
   const std::string file = TempFile("sources.toml", "[optim]\nschedule = 'linear'\n");
   Program program;
   program.options.Parse({file, "--model.preset=large", "--dry_run"}, {{"LOCKSTEP_SEED", "1"}});
@@ -415,7 +416,7 @@ TEST(OptionsMisuse, ARegistryThatContradictsItselfIsRefused) {
   EXPECT_THROW(program.options.value("no.such"), ArgumentError);
 }
 
-TEST(OptionsStart, OtherProgramsAreRunAsThisOneIs) {
+TEST(OptionsStart, OtherProgramsAreRunLikeThisOne) {
   EXPECT_EQ(CommandOf("sample_gpt", {{"BUILD_WORKSPACE_DIRECTORY", "/w"}}, "/cache/train_gpt"),
             "bazel run -c opt //models:sample_gpt --");
   EXPECT_EQ(CommandOf("sample_gpt", {}, "lockstep/bin/train_gpt"), "lockstep/bin/sample_gpt");
@@ -444,8 +445,8 @@ TEST(OptionsStart, ExitCodes) {
             "prog: command line: unknown option --sed: did you mean --seed?\n");
 }
 
-// As an option that was cut for good; an earlier version wrote it into every configuration.
-TEST(Removed, IsReadAsFarAsItMeansWhatIsDoneAndElseSaysWhatToWrite) {
+// Earlier versions wrote removed options into every configuration.
+TEST(Removed, IsIgnoredIfItMeansWhatIsAlwaysDoneElseSaysWhatToWrite) {
   int64_t steps = 10;
   Options options({.name = "train", .summary = ""});
   options.Add("train.steps", &steps, {.doc = "updates to make"});
@@ -466,7 +467,7 @@ TEST(Removed, IsReadAsFarAsItMeansWhatIsDoneAndElseSaysWhatToWrite) {
             }),
             "environment: LOCKSTEP_TRAIN_FUSED=false: this option was removed: updates are always "
             "fused: leave train.fused out");
-  // Nobody is led to it, and no new configuration has it.
+  // It is never suggested, and no new configuration has it.
   options.Parse({});
   EXPECT_EQ(options.Dump(false).find("fused"), std::string::npos);
   EXPECT_EQ(options.Help(100).find("fused"), std::string::npos);

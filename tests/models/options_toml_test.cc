@@ -77,7 +77,7 @@ TEST(OptionsToml, ErrorsHaveFileLineAndColumn) {
             "c.toml:1:11: unknown key dry_run; prog --help lists the options");
   EXPECT_EQ(program.TomlErrorOf("out_dir = \"a\\u0000b\""),
             "c.toml:1:11: out_dir = \"a\\u0000b\": must be UTF-8 text without NUL characters");
-  // The library's words, with our position.
+  // The library's message, with our position.
   EXPECT_THAT(program.TomlErrorOf("seed = 1\nseed = 2\n"), StartsWith("c.toml:2:"));
   EXPECT_THAT(program.TomlErrorOf("seed = \n"), StartsWith("c.toml:1:8: "));
   EXPECT_THAT(program.TomlErrorOf("seed = 99999999999999999999"), StartsWith("c.toml:1:"));
@@ -88,7 +88,7 @@ TEST(OptionsToml, ErrorsHaveFileLineAndColumn) {
               "c.toml:2:1: a bracket must be followed by a name, as in [train]");
 }
 
-TEST(OptionsToml, OfSeveralErrorsTheFirstInTheFileIsTold) {
+TEST(OptionsToml, TheFirstOfSeveralErrorsIsReported) {
   Program program;
   EXPECT_THAT(program.TomlErrorOf("[train]\nz = 1\na = 1\n[model]\nb = 1\n"),
               StartsWith("c.toml:2:5: unknown key train.z"));
@@ -118,7 +118,7 @@ TEST(OptionsToml, AHostileDepthIsAnErrorNotAStackOverflow) {
   EXPECT_THAT(program.TomlErrorOf("\n" + key + " = 1"),
               StartsWith("c.toml:2:4002: more than 2000"));
   EXPECT_THAT(program.TomlErrorOf("[" + key + "]"), StartsWith("c.toml:1:4003: more than 2000"));
-  key.resize(4001);  // as deep as may be
+  key.resize(4001);  // the greatest allowed depth
   EXPECT_THAT(program.TomlErrorOf(key + " = 1"), StartsWith("c.toml:1:1: unknown section [a]"));
   EXPECT_THAT(program.TomlErrorOf("seed = " + std::string(100000, '[')), StartsWith("c.toml:1:"));
   EXPECT_EQ(program.TomlErrorOf("# " + std::string(10000, '.') + "\nseed = 1"), "no error");

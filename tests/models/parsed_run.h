@@ -19,7 +19,7 @@ struct ParsedRun {
   Options options{{.name = "train_gpt", .summary = "trains a GPT"}};
 };
 
-// What is said of bad arguments, or "no error".
+// The error for bad arguments, or "no error".
 inline std::string ErrorOf(const std::vector<std::string>& arguments) {
   return test::MessageOf<InputError>([&] { ParsedRun run(arguments); });
 }

@@ -72,8 +72,8 @@ TEST(Presets, ShakespeareCharIsNanoGptsConfigurationForAGpu) {
   EXPECT_EQ(c.optim.decay_steps, 5000);
 }
 
-// Parameters of GPT-2, position table included and the embedding counted once, as OpenAI's
-// checkpoints have them (vocabulary of 50257).
+// Parameters of OpenAI's GPT-2 checkpoints (vocabulary of 50257), with the position table and one
+// embedding.
 TEST(Presets, Gpt2SizesHaveTheirParameterCounts) {
   const std::vector<std::pair<std::string, int64_t>> sizes = {{"gpt2", 124439808},
                                                               {"gpt2-medium", 354823168},
@@ -94,7 +94,7 @@ TEST(Presets, Gpt2SizesHaveTheirParameterCounts) {
   }
 }
 
-// Parameters of the published checkpoints.
+// Parameter counts of the published checkpoints.
 TEST(Presets, LlamaSizesHaveTheirParameterCounts) {
   const std::vector<std::pair<std::string, int64_t>> sizes = {{"tinyllama-1.1b", 1100048384},
                                                               {"llama-3.2-1b", 1235814400},

@@ -50,8 +50,8 @@ ReportInput Input() {
   return in;
 }
 
-// Every tag is closed by its own name, every attribute is quoted, every & starts an entity. What is
-// wrong, or "".
+// Checks that every tag is closed by its name, every attribute quoted, and every & starts an
+// entity. Returns what is wrong, or "".
 std::string Malformed(const std::string& html) {
   static const std::set<std::string> kVoid = {"meta", "br", "hr", "img", "input", "link"};
   std::vector<std::string> open;
@@ -149,7 +149,7 @@ TEST(Report, RefersToNothingOutsideOfItself) {
   const std::string html = RenderReport(History(200), Input());
   for (const char* word : {"http:", "https:", "//", "src=", "href=", "url(", "@import", "<link",
                            "<iframe", "fetch(", "XMLHttpRequest", "import("}) {
-    // Comments of the script start with //, and are all there may be.
+    // Only comments of the script may start with //.
     std::string rest = html;
     for (size_t at; (at = rest.find("\n  // ")) != std::string::npos;)
       rest.erase(at, rest.find('\n', at + 1) - at);
@@ -157,7 +157,7 @@ TEST(Report, RefersToNothingOutsideOfItself) {
   }
 }
 
-TEST(Report, EscapesWhateverTextComesIn) {
+TEST(Report, EscapesAllText) {
   const std::string evil = "</pre></script><script>alert('x')</script>&\"<img src=x>\x01\xff";
   ReportInput in = Input();
   in.name = evil;
@@ -174,7 +174,7 @@ TEST(Report, EscapesWhateverTextComesIn) {
             "a&lt;b&gt;&amp;&quot;&#39;\n\t\xEF\xBF\xBD\xc3\xa9\xEF\xBF\xBD");
 }
 
-TEST(Report, TellsWhatANewcomerAsks) {
+TEST(Report, AnswersANewcomersQuestions) {
   ReportInput in = Input();
   const std::string running = RenderReport(History(100), in);
   EXPECT_THAT(running, testing::AllOf(HasSubstr("Healthy: still learning"), HasSubstr(">running<"),
@@ -189,7 +189,7 @@ TEST(Report, TellsWhatANewcomerAsks) {
   for (const char* title : {"Loss", "Gradient norm", "Learning rate", "Throughput", "Memory",
                             "Time of a step", "Where the time went"})
     EXPECT_THAT(html, HasSubstr(std::string("<h3>") + title + "</h3>"));
-  // 200 steps of 10.5 ms and 10 evaluations of 15: shares add up.
+  // 200 steps of 10.5 ms and 10 evaluations of 15 ms: shares add up.
   EXPECT_THAT(html,
               testing::AllOf(HasSubstr("1.26 s</td><td>56.0%"), HasSubstr("150 ms</td><td>6.7%")));
 }
@@ -235,7 +235,7 @@ TEST_F(Log, AResumedRunShowsTheWholeHistory) {
   EXPECT_THAT(html, Not(HasSubstr("50.0,50.0")));
 }
 
-TEST_F(Log, ADiskThatRefusesIsToldOnceAndStopsNothing) {
+TEST_F(Log, AFailingDiskIsReportedOnceAndStopsNothing) {
   std::vector<std::string> warnings;
   RunLog log(folder_, Input(), 1, nullptr, [&](const std::string& w) { warnings.push_back(w); });
   RemoveTree(folder_);
@@ -249,12 +249,12 @@ TEST_F(Log, ADiskThatRefusesIsToldOnceAndStopsNothing) {
   EXPECT_THAT(warnings, testing::UnorderedElementsAre(HasSubstr("metrics are not recorded"),
                                                       HasSubstr("samples are not recorded"),
                                                       HasSubstr("no report")));
-  for (const std::string& w : warnings) EXPECT_THAT(w, HasSubstr("training goes on"));
+  for (const std::string& w : warnings) EXPECT_THAT(w, HasSubstr("training continues"));
   RemoveTree(folder_);
 }
 
-// What is between two lines is booked with the second.
-TEST_F(Log, BooksPauses) {
+// A pause between two lines counts for the second.
+TEST_F(Log, CountsPauses) {
   RunLog log(folder_, Input(), 1, nullptr, [](const std::string&) {});
   log.Timed(&PauseTimes::eval_ms,
             [] { std::this_thread::sleep_for(std::chrono::milliseconds(3)); });

@@ -12,7 +12,7 @@ namespace {
 
 double Value(int64_t step) { return std::sin(static_cast<double>(step)) + 0.001 * step; }
 
-// However long the run: few buckets, in order, without gaps, and nothing is lost in them.
+// However long the run, there are few buckets, in order, without gaps, and they lose nothing.
 TEST(Curve, KeepsSumsExtremesAndOrderAtAnyLength) {
   for (const int64_t steps : {1, 2, 599, 600, 601, 1201, 5000, 77777}) {
     Curve curve;
@@ -45,7 +45,7 @@ TEST(Curve, KeepsSumsExtremesAndOrderAtAnyLength) {
   }
 }
 
-TEST(Curve, CountsWhatIsNotFiniteAndGoesOn) {
+TEST(Curve, CountsNonFiniteValuesAndContinues) {
   Curve curve;
   for (int64_t s = 1; s <= 10; ++s) curve.Add(s, s % 3 == 0 ? NAN : 2.0);
   EXPECT_EQ(curve.non_finite(), 3);
@@ -92,7 +92,7 @@ TEST(RunHistory, FileAndMemoryGiveTheSame) {
     lines += ToJson(At(s)) + "\n";
     direct.Add(At(s));
   }
-  // What is no line of ours is passed over; so is a line that a crash cut short.
+  // Foreign lines are skipped, and so is a line that a crash truncated.
   WriteFileAtomically(path, "\n[1]\n{\"step\":\"x\"}\n" + lines + "{\"step\": 41, \"lo");
   RunHistory read(/*clip=*/1);
   read.AddFile(path);
@@ -111,7 +111,7 @@ TEST(RunHistory, FileAndMemoryGiveTheSame) {
   EXPECT_EQ(read.last_time(), 1e9 + 40);
 }
 
-// A file of before there was a breakdown still has its curves.
+// A file from before there was a breakdown still has its curves.
 TEST(RunHistory, ReadsLinesWithFewerFields) {
   const std::string path = testing::TempDir() + "/history_old.jsonl";
   WriteFileAtomically(path,
@@ -125,7 +125,7 @@ TEST(RunHistory, ReadsLinesWithFewerFields) {
   EXPECT_TRUE(h.memory.empty());
 }
 
-// A run that evaluates often, for long: few points, but the first, the last and the best.
+// A long run that evaluates often has few points, but the first, the last and the best.
 TEST(RunHistory, ThinsValidationLosses) {
   RunHistory history;
   for (int64_t s = 1; s <= 100'000; ++s) {

@@ -1,4 +1,4 @@
-// Steps as CUDA graphs have the bits of eager ones.
+// CUDA graphs give the bits of eager steps.
 #include "models/train/step_graphs.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +34,7 @@ GptConfig LlamaLike() {
           .position = Position::kRope};
 }
 
-// A model on the GPU with all it needs to train.
+// A model on the GPU with everything that training needs.
 struct Bench {
   Bench(const GptConfig& config, DType dtype, bool graphs, int64_t accum = 2)
       : tokens(Tokens(300)), model(config) {
@@ -107,7 +107,7 @@ TEST_P(StepGraphsBits, AreThoseOfEagerSteps) {
     EXPECT_EQ(a.lr, b.lr);
     ASSERT_EQ(eager.Bytes(), graphs.Bytes()) << "step " << i + 1;
     if (i % 7 != 3) continue;
-    // What works between replays takes no memory from them.
+    // Work between replays does not use their memory.
     const data::EvalBatches batches(eager.tokens, kWindow, 4);
     EXPECT_EQ(eager.trainer->Evaluate(batches), graphs.trainer->Evaluate(batches));
   }
@@ -155,7 +155,7 @@ TEST_F(GraphTest, ANonFiniteGradientOfAReplayIsNamedAndNothingChanges) {
   EXPECT_EQ(s.Bytes(), before);
 }
 
-TEST_F(GraphTest, ParametersThatMovedAreCapturedAnew) {
+TEST_F(GraphTest, MovedParametersAreCapturedAgain) {
   Bench eager(Gpt2Like(), DType::kF32, false), graphs(Gpt2Like(), DType::kF32, true);
   for (int i = 0; i < 6; ++i) {
     for (Bench* s : {&eager, &graphs}) {
@@ -169,8 +169,8 @@ TEST_F(GraphTest, ParametersThatMovedAreCapturedAnew) {
   EXPECT_EQ(graphs.trainer->graph_replays(), 5);
 }
 
-// What a graph works in counts as taken, and goes back with it.
-TEST_F(GraphTest, MemoryOfGraphsIsCountedAndGivenBack) {
+// The memory of a graph counts as allocated, and is freed with it.
+TEST_F(GraphTest, MemoryOfGraphsIsCountedAndFreed) {
   Allocator& allocator = GetAllocator(kGpu);
   const int64_t before = allocator.stats().live_bytes;
   {
@@ -180,25 +180,25 @@ TEST_F(GraphTest, MemoryOfGraphsIsCountedAndGivenBack) {
     s.trainer->Step();
     EXPECT_GT(allocator.stats().live_bytes, eager);
     allocator.Trim();
-    s.trainer->Step();  // its memory is still there
+    s.trainer->Step();  // its memory is still allocated
   }
   EXPECT_EQ(allocator.stats().live_bytes, before);
 }
 
 class Quiet : public BackwardObserver {};
 
-TEST_F(GraphTest, LeavesThatAreObservedKeepStepsEagerAndItIsSaidOnce) {
+TEST_F(GraphTest, ObservedLeavesKeepStepsEagerWithOneWarning) {
   Bench s(Gpt2Like(), DType::kF32, true);
   Quiet observer;
   s.model.Parameters()[0]->leaf().AddObserver(&observer);
   for (int i = 0; i < 4; ++i) s.trainer->Step();
   EXPECT_EQ(s.trainer->graph_replays(), 0);
-  EXPECT_THAT(s.said, testing::ElementsAre(HasSubstr("training goes on without CUDA graphs")));
+  EXPECT_THAT(s.said, testing::ElementsAre(HasSubstr("training continues without CUDA graphs")));
   s.model.Parameters()[0]->leaf().RemoveObserver(&observer);
 }
 
-// A batch of another shape, by the graphs alone: a loader has one shape.
-TEST_F(GraphTest, AnotherShapeGoesOnEagerlyAndItIsSaidOnce) {
+// A batch of another shape. Only StepGraphs can get one: a loader has one shape.
+TEST_F(GraphTest, AnotherShapeContinuesEagerlyWithOneWarning) {
   const Tensor w = Tensor::Full({}, 1, DType::kF32, kGpu);
   auto parameter = std::make_shared<Parameter>(
       Shape{1}, [](std::span<float> v, int64_t, uint64_t, const std::string&) { v[0] = 1; }, false);
@@ -235,7 +235,8 @@ TEST_F(GraphTest, AnotherShapeGoesOnEagerlyAndItIsSaidOnce) {
   EXPECT_EQ(step(4, 8), 8);
   EXPECT_EQ(step(3, 9), 9);
   EXPECT_EQ(graphs.replays(), 2);
-  EXPECT_THAT(said, testing::ElementsAre(HasSubstr("a batch is [4, 2] after others of [3, 2]")));
+  EXPECT_THAT(said,
+              testing::ElementsAre(HasSubstr("a batch has shape [4, 2], earlier ones had [3, 2]")));
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ class TensorBoard : public testing::Test {
     return m;
   }
 
-  // Steps of a tag over all files, in TensorBoard's order.
+  // The steps of a tag in all files, in TensorBoard's order.
   std::vector<int64_t> Steps(const std::string& tag) const {
     std::vector<int64_t> steps;
     for (const std::string& name : ListDirectory(folder_)) {
@@ -56,7 +56,7 @@ TEST_F(TensorBoard, HoldsScalarsAndTexts) {
     for (int64_t s = 1; s <= 3; ++s) out.Write(At(s));
     out.Write(TextSample{3, "To be", " or\nnot"}, 1e9);
     out.Flush();
-    // A reader of a running training sees it.
+    // Readers see it while the run lasts.
     EXPECT_EQ(Steps("train/loss"), (std::vector<int64_t>{1, 2, 3}));
   }
   EXPECT_EQ(Steps("validation/loss"), (std::vector<int64_t>{0, 2}));
@@ -69,8 +69,8 @@ TEST_F(TensorBoard, HoldsScalarsAndTexts) {
   EXPECT_EQ(events[2].unix_time, 1e9 + 1);
 }
 
-// Killed at step 5 with a checkpoint of step 3, and again at once: each step is told once.
-TEST_F(TensorBoard, ResumingTellsNoStepTwice) {
+// Killed at step 5 with a checkpoint of step 3, and again at once: each step is recorded once.
+TEST_F(TensorBoard, ResumingRecordsNoStepTwice) {
   {
     TensorBoardWriter out(folder_, 1, NoWarning);
     for (int64_t s = 1; s <= 5; ++s) out.Write(At(s));
@@ -93,7 +93,7 @@ TEST_F(TensorBoard, LeavesFilesOfOthersAlone) {
   EXPECT_EQ(ReadFile(other), "not ours");
 }
 
-TEST_F(TensorBoard, AFolderThatCannotBeIsAnErrorAtOnce) {
+TEST_F(TensorBoard, AnImpossibleFolderIsAnErrorAtOnce) {
   WriteFileAtomically(folder_, "a file");
   EXPECT_THROW(TensorBoardWriter(folder_, 1, NoWarning), IoError);
 }

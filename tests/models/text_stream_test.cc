@@ -10,7 +10,7 @@
 namespace lockstep::models {
 namespace {
 
-// What is shown piece by piece, and in all.
+// What is shown piece by piece, and in total.
 struct Shown {
   std::vector<std::string> pieces;
   std::string all;
@@ -33,18 +33,18 @@ TEST(TextStreamTest, ShowsTextAtOnce) {
   EXPECT_EQ(Show({"ab", "", "c"}).pieces, Pieces({"ab", "", "c", ""}));
 }
 
-TEST(TextStreamTest, ShowsWholeCharactersOnly) {
+TEST(TextStreamTest, ShowsOnlyWholeCharacters) {
   EXPECT_EQ(Show({"\xc3", "\xa4"}).pieces, Pieces({"", "ä", ""}));
   EXPECT_EQ(Show({"a\xe2", "\x82", "\xac!"}).pieces, Pieces({"a", "", "€!", ""}));
   EXPECT_EQ(Show({"\xf0", "\x9f", "\x98", "\x80"}).pieces, Pieces({"", "", "", "😀", ""}));
 }
 
-TEST(TextStreamTest, WhatIsNoUtf8IsReplaced) {
+TEST(TextStreamTest, ReplacesWhatIsNotUtf8) {
   EXPECT_EQ(Show({"\xff", "a"}).pieces, Pieces({"\uFFFD", "a", ""}));
   EXPECT_EQ(Show({"\x80\x80"}).all, "\uFFFD\uFFFD");
   EXPECT_EQ(Show({"\xe2", "\x82", "a"}).pieces, Pieces({"", "", "\uFFFD\uFFFDa", ""}));
   EXPECT_EQ(Show({"\xe2\x82"}).pieces, Pieces({"", "\uFFFD\uFFFD"}));  // never completed
-  // No character starts so: the first byte alone is known to be wrong with the second.
+  // No character starts like this, but that is known only from the second byte.
   EXPECT_EQ(Show({"\xe0", "\x80"}).pieces, Pieces({"", "\uFFFD\uFFFD", ""}));
   EXPECT_EQ(Show({"\xed", "\xa0"}).pieces, Pieces({"", "\uFFFD\uFFFD", ""}));
   EXPECT_EQ(Show({"\xf4", "\x90"}).pieces, Pieces({"", "\uFFFD\uFFFD", ""}));
@@ -60,25 +60,25 @@ TEST(TextStreamTest, StopsBeforeTheStopText) {
 
 TEST(TextStreamTest, NoPartOfAStopTextIsShown) {
   EXPECT_EQ(Show({"ab", "c", "d"}, {"bcd"}).pieces, Pieces({"a", "", "", ""}));
-  // It was none after all.
+  // It was not a stop text after all.
   EXPECT_EQ(Show({"ab", "c", "e"}, {"bcd"}).pieces, Pieces({"a", "", "bce", ""}));
-  // It might have become one, but the text ends.
+  // It might have become a stop text, but the text ends.
   EXPECT_EQ(Show({"ab", "c"}, {"bcd"}).pieces, Pieces({"a", "", "bc"}));
-  // What fails may hold the start of the next attempt.
+  // A failed match may contain the start of the next one.
   EXPECT_EQ(Show({"a", "a", "a", "b", "x"}, {"aab"}).all, "a");
   EXPECT_EQ(Show({"abab", "ac"}, {"abac"}).all, "ab");
   // Nothing is shown after the end.
   EXPECT_EQ(Show({"xstop", "more", "stop"}, {"stop"}).all, "x");
 }
 
-TEST(TextStreamTest, OfSeveralStopTextsTheFirstToBeCompleteCounts) {
+TEST(TextStreamTest, TheFirstCompleteStopTextCounts) {
   EXPECT_EQ(Show({"abcd"}, {"abcd", "bc"}).all, "a");
   EXPECT_EQ(Show({"a", "b", "c", "d"}, {"abcd", "bc"}).all, "a");
   EXPECT_EQ(Show({"abc"}, {"c", "bc", "x"}).all, "a");  // they end together: the longest
   EXPECT_EQ(Show({"x\n", "\n"}, {"\n\n", "END"}).all, "x");
 }
 
-TEST(TextStreamTest, StopTextsOfSeveralBytesACharacter) {
+TEST(TextStreamTest, StopTextsWithMultiByteCharacters) {
   EXPECT_EQ(Show({"a\xe2", "\x82", "\xac", "b"}, {"€"}).all, "a");
   EXPECT_EQ(Show({"a\xe2", "\x82", "\xad", "b"}, {"€"}).all,
             "a\xe2\x82\xad"
@@ -87,7 +87,7 @@ TEST(TextStreamTest, StopTextsOfSeveralBytesACharacter) {
 
 TEST(TextStreamTest, AnEmptyStopTextIsAnError) { EXPECT_THROW(TextStream({"a", ""}), InputError); }
 
-// Any bytes, cut anywhere, give the same text, which is UTF-8; each piece is, too.
+// Any bytes, cut anywhere, give the same text; it and each of its pieces are UTF-8.
 TEST(TextStreamTest, DoesNotDependOnHowBytesAreCut) {
   std::mt19937 random(1);
   const std::vector<std::vector<std::string>> stops = {{},

@@ -25,7 +25,7 @@ std::vector<float> RandomLogits(size_t n, unsigned seed, double spread = 2) {
   return logits;
 }
 
-// The definitions, as slowly as they are written: everything sorted, everything summed.
+// The definitions, implemented literally and slowly: everything is sorted and summed.
 std::map<int32_t, double> NaiveCandidates(std::vector<double> logits, const SamplingOptions& o,
                                           const std::set<int32_t>& seen = {}) {
   for (int32_t id : seen) {
@@ -110,7 +110,7 @@ TEST(Candidates, ThePenaltyIsThatOfCtrl) {
   EXPECT_EQ(Candidates({2, 1}, {.repetition_penalty = 4, .temperature = 0}).begin()->first, 0);
 }
 
-TEST(Candidates, OfEqualsTheSmallerIdsCount) {
+TEST(Candidates, TiesGoToSmallerIds) {
   const std::vector<float> equal(6, 1.5f);
   const auto ids = [&](const SamplingOptions& o) {
     std::vector<int32_t> out;
@@ -122,23 +122,23 @@ TEST(Candidates, OfEqualsTheSmallerIdsCount) {
   EXPECT_EQ(ids({.top_p = 0.45}), std::vector<int32_t>({0, 1, 2}));
 }
 
-TEST(Candidates, WhatChangesNothing) {
+TEST(Candidates, AreInvariant) {
   const std::vector<float> logits = RandomLogits(40, 3);
   const SamplingOptions o{.temperature = 0.7, .top_k = 20, .top_p = 0.8};
   const auto want = Candidates(logits, o);
-  // A constant that all logits have in addition (one that f32 adds exactly enough).
+  // Under adding a constant to all logits (one that f32 adds exactly enough).
   std::vector<float> shifted = logits, scaled = logits;
   for (float& x : shifted) x += 64;
   ExpectEqual(Candidates(shifted, o), want, 1e-5);
-  // Logits and temperature times the same.
+  // Under scaling logits and temperature.
   for (float& x : scaled) x *= 4;
   ExpectEqual(Candidates(scaled, {.temperature = 2.8, .top_k = 20, .top_p = 0.8}), want);
-  // Another order of the vocabulary.
+  // Under reordering the vocabulary.
   std::vector<float> reversed(logits.rbegin(), logits.rend());
   std::map<int32_t, double> mirrored;
   for (const auto& [id, p] : Candidates(reversed, o)) mirrored[39 - id] = p;
   ExpectEqual(mirrored, want);
-  // Limits that are none.
+  // Under limits that limit nothing.
   ExpectEqual(Candidates(logits, {.top_k = 40}), Candidates(logits, {}));
   ExpectEqual(Candidates(logits, {.top_p = 1}), Candidates(logits, {}));
   ExpectEqual(Candidates(logits, {.repetition_penalty = 1}, {1, 2}), Candidates(logits, {}));
@@ -154,7 +154,7 @@ TEST(Candidates, InfinitelyUnlikelyTokensAreNeverDrawn) {
   }
 }
 
-TEST(TokenSampler, RefusesWhatIsNoDistribution) {
+TEST(TokenSampler, RefusesInvalidLogits) {
   TokenSampler sampler({});
   TokenSampler greedy({.temperature = 0});
   for (TokenSampler* s : {&sampler, &greedy}) {
@@ -195,13 +195,13 @@ TEST(TokenSampler, DividesTheUnitIntervalInTheOrderOfIds) {
 
 // ---- Frequencies of draws with a fixed seed. ----
 
-// The value that a chi-square variable exceeds with probability 1e-4 (Wilson and Hilferty, 1931).
+// A chi-square variable exceeds this with probability 1e-4 (Wilson and Hilferty, 1931).
 double ChiSquareLimit(double degrees) {
   const double z = 3.719, a = 2 / (9 * degrees);
   return degrees * std::pow(1 - a + z * std::sqrt(a), 3);
 }
 
-// Of counts against probabilities; cells that expect few are put together.
+// The statistic of counts against probabilities; cells with few expected counts are merged.
 void ExpectFrequencies(const std::map<int64_t, double>& probability,
                        const std::map<int64_t, int64_t>& counts, int64_t draws) {
   double statistic = 0, rare_expected = 0;
@@ -222,7 +222,7 @@ void ExpectFrequencies(const std::map<int64_t, double>& probability,
       rare_counted += count;
     }
   }
-  EXPECT_EQ(counted, draws) << "something was drawn that has no probability";
+  EXPECT_EQ(counted, draws) << "a token of probability 0 was drawn";
   if (rare_expected > 1) add(rare_expected, rare_counted);
   ASSERT_GT(cells, 1);
   EXPECT_LT(statistic, ChiSquareLimit(static_cast<double>(cells - 1))) << cells << " cells";
@@ -251,7 +251,7 @@ TEST(Frequencies, AreTheProbabilities) {
   }
 }
 
-// Neighbouring draws say nothing of each other: pairs are as frequent as the product says.
+// Neighbouring draws are independent: the frequencies of pairs are products.
 TEST(Frequencies, OfPairsAreProducts) {
   constexpr int64_t kCells = 12, kDraws = 60000;
   std::map<int64_t, double> want;

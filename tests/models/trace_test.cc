@@ -61,7 +61,7 @@ std::vector<Span> Spans(const nlohmann::json& trace) {
   return spans;
 }
 
-// A training of a small GPT with a trace of its steps 2 and 3, of 4.
+// Trains a small GPT for 4 steps with a trace of steps 2 and 3.
 nlohmann::json TraceOfTraining(TraceRecorder& trace) {
   std::vector<int32_t> ids;
   for (int32_t i = 0; i < 200; ++i) ids.push_back(i * i % 13);
@@ -105,7 +105,7 @@ TEST(Trace, HasTheStepsPhasesModulesAndNodes) {
   EXPECT_EQ(counts["backward linear"], 4 * (4 * 2 + 1));
 }
 
-// Spans of a thread nest: of any two, one holds the other or they do not meet.
+// Spans of a thread nest: of any two, one contains the other or they are disjoint.
 TEST(Trace, SpansNest) {
   TraceRecorder trace(testing::TempDir() + "/trace_nest.json", {2, 3});
   const std::vector<Span> spans = Spans(TraceOfTraining(trace));
@@ -146,7 +146,7 @@ TEST(Trace, ThreadsHaveNames) {
   EXPECT_NE(spans[0].thread, spans[1].thread);
 }
 
-TEST(Trace, ItsSizeIsBoundedAndItSaysSo) {
+TEST(Trace, ItsSizeIsBoundedAndDropsAreCounted) {
   TraceRecorder trace(testing::TempDir() + "/trace_full.json", {1, 1}, /*max_events=*/10);
   trace.BeginStep(1);
   for (int i = 0; i < 25; ++i) const TraceSpan span(&trace, "x", "test");

@@ -28,8 +28,8 @@ struct BenchOptions {
   int64_t max_skips = 0;
 };
 
-// One rank of a small GPT with all it needs to train. A null group: a single process, which has the
-// whole of a step's micro-batches.
+// One rank of a small GPT with everything that training needs. A null group: a single process,
+// which has all micro-batches of a step.
 struct Bench {
   Bench(dist::ProcessGroup* group, BenchOptions o, bool parallel_alone = true)
       : tokens(Tokens(400)), model(SmallGpt(o.dropout)) {
@@ -97,9 +97,9 @@ Outcome TrainOn(int ranks, const BenchOptions& o, int steps) {
   return outcomes[0];
 }
 
-// Whether it is a key's bias. Softmax does not see what is added to all scores of a query, so the
-// gradient is zero but for rounding, out of which Adam makes steps of the size of any other: these
-// weights wander, each run on a path of its own, and nothing depends on them.
+// Whether it is a key's bias. Softmax ignores what is added to all scores of a query, so its
+// gradient is zero except for rounding, which Adam scales up to steps of the usual size: these
+// weights drift differently in each run, and nothing depends on them.
 bool IsBiasOfKeys(const std::string& name, size_t i, size_t size) {
   return name.ends_with("c_attn.bias") && i >= size / 3 && i < 2 * size / 3;
 }
@@ -137,7 +137,7 @@ TEST(TrainerRanks, OrderedRunsAreTheSameToTheBit) {
   }
 }
 
-// In the library's order of sums only rounding differs.
+// With the library's order of sums, runs differ only by rounding.
 TEST(TrainerRanks, FastRunsAreTheSameUpToRounding) {
   const int steps = test::kSanitized ? 10 : 100;
   const BenchOptions o{.leaves = 8};
@@ -147,7 +147,7 @@ TEST(TrainerRanks, FastRunsAreTheSameUpToRounding) {
     const Outcome together = TrainOn(ranks, o, steps);
     const auto [of_weights, of_key_biases] = Differences(together, alone);
     EXPECT_LT(of_weights, 1e-5) << ranks;
-    EXPECT_GT(of_key_biases, 1e-5) << "then this test need not leave them out any more";
+    EXPECT_GT(of_key_biases, 1e-5) << "then this test need no longer leave them out";
     for (size_t i = 0; i < alone.losses.size(); ++i) {
       EXPECT_NEAR(together.losses[i], alone.losses[i], 1e-5);
     }
@@ -221,7 +221,7 @@ TEST(TrainerRanks, ANonFiniteGradientStopsAllAndNamesItsRank) {
                                    HasSubstr("the update was not made"))));
 }
 
-// The same with a limit: bad updates are left out on all ranks, in a row only so many.
+// The same with a limit: all ranks skip bad updates, up to so many in a row.
 TEST(TrainerRanks, NonFiniteUpdatesAreSkippedUpToALimit) {
   std::vector<std::string> messages(3);
   std::vector<std::vector<float>> weights(3);
@@ -238,7 +238,7 @@ TEST(TrainerRanks, NonFiniteUpdatesAreSkippedUpToALimit) {
       if (round == 0) {
         EXPECT_EQ(WeightsOf(bench.model), before);
       }
-      // One good update, and the count begins anew.
+      // A good update restarts the count.
       EXPECT_TRUE(std::isfinite(bench.trainer->Step().loss));
       good.CopyFrom(poisoned);
     }

@@ -12,7 +12,7 @@
 namespace lockstep::models {
 namespace {
 
-// A small GPT with all it needs to train.
+// A small GPT with everything that training needs.
 struct Bench {
   explicit Bench(int64_t batch_size, int64_t accum, double dropout = 0, int64_t first_step = 0)
       : tokens(Tokens(300)), model(SmallGpt(dropout)) {
@@ -35,7 +35,8 @@ struct Bench {
 
 class Accumulation : public testing::TestWithParam<double> {};
 
-// The mean over the step's tokens, dropout included, does not depend on the cut into micro-steps.
+// The mean over the step's tokens, even with dropout, does not depend on how micro-steps divide
+// them.
 TEST_P(Accumulation, GivesTheSameStepsUpToRounding) {
   Bench whole(8, 1, GetParam()), halves(4, 2, GetParam()), single(1, 8, GetParam());
   for (int i = 0; i < 5; ++i) {
@@ -69,7 +70,8 @@ TEST(Trainer, ReportsTheStepAsItWas) {
   EXPECT_GT(m.tokens_per_second, 0);
 }
 
-// The breakdown leaves no gaps: its parts are the step, and the step is what passed outside.
+// The breakdown leaves no gaps: its parts add up to the step, and the step to what a clock
+// measures.
 TEST(Trainer, TheTimesOfAStepAddUp) {
   Bench s(4, 2);
   double inside = 0;

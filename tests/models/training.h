@@ -1,4 +1,4 @@
-// What the tests of training share: a small GPT, and what it learns from.
+// Shared by the tests of training: a small GPT and its data.
 #pragma once
 
 #include <memory>
@@ -36,7 +36,7 @@ inline data::Sampler Shuffled(const data::TokenSource& tokens) {
   return data::Sampler(data::Order::kShuffled, 3, tokens.size(), kWindow);
 }
 
-// All parameters, one after the other.
+// All parameters, concatenated.
 inline std::vector<float> WeightsOf(const Module& model) {
   std::vector<float> all;
   for (const auto& p : model.Parameters()) {

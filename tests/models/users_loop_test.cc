@@ -1,5 +1,5 @@
-// The README's loop, written out by a user, against the trainer: with dropout and batch norm, and
-// two micro-batches a step.
+// The README's loop, as a user writes it, against the trainer: with dropout and batch norm, and two
+// micro-batches per step.
 #include <gtest/gtest.h>
 
 #include "core/autograd/engine.h"

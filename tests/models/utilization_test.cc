@@ -30,7 +30,7 @@ TEST(Utilization, DatasheetsAreFoundByTheLongestNameThatFits) {
   EXPECT_EQ(DatasheetFlops("A GPU of tomorrow", "bf16"), std::nullopt);
 }
 
-// A name that only looks like a listed one has no figure, rather than another card's.
+// A name that only resembles a listed one has no figure, rather than that of another card.
 TEST(Utilization, OtherCardsHaveNoFigure) {
   for (const char* name :
        {"NVIDIA RTX A1000", "NVIDIA RTX A4000", "NVIDIA RTX A400", "NVIDIA RTX A3000 Laptop GPU",
@@ -44,7 +44,7 @@ TEST(Utilization, OtherCardsHaveNoFigure) {
 
 // llm.c's: 6N for the parameters and 6LCT for causal attention, forward and backward. GPT-2 of
 // 124 M parameters at 178,000 tokens/s has 45.8% of an A100's 312 TFLOP/s.
-TEST(Utilization, IsLlmcsFormula) {
+TEST(Utilization, FollowsLlmcsFormula) {
   const GptConfig gpt2{.vocab_size = 50257,
                        .block_size = 1024,
                        .n_layer = 12,
@@ -58,7 +58,7 @@ TEST(Utilization, IsLlmcsFormula) {
   EXPECT_NEAR(*u.Mfu(178e3), 178e3 * flops / 312e12, 1e-12);
   EXPECT_EQ(u.GemmShare(178e3), std::nullopt);
   EXPECT_EQ(u.Describe(178e3), "mfu 46%");
-  // All ranks' tokens on all ranks' devices.
+  // Tokens of all ranks, on the devices of all ranks.
   u.ranks = 8;
   u.gemm_flops = 250e12;
   EXPECT_NEAR(*u.Mfu(8 * 178e3), 178e3 * flops / 312e12, 1e-12);
@@ -69,13 +69,13 @@ TEST(Utilization, IsLlmcsFormula) {
   EXPECT_EQ(Utilization{}.Describe(1), "");
 }
 
-TEST(Utilization, ProductsAreMeasuredAndTheirMemoryGivenBack) {
+TEST(Utilization, ProductsAreMeasuredAndTheirMemoryFreed) {
   Allocator& allocator = GetAllocator(kCpu);
   const int64_t live = allocator.stats().live_bytes;
   const Utilization u = MeasureUtilization(kCpu, "fp32", 2, 1e6);
-  EXPECT_EQ(u.peak_flops, std::nullopt) << "a CPU's datasheet names none";
+  EXPECT_EQ(u.peak_flops, std::nullopt) << "a CPU has no datasheet peak";
   ASSERT_TRUE(u.gemm_flops.has_value());
-  // Anything that runs this: from an old core to a large server.
+  // Bounds for anything from an old core to a large server.
   EXPECT_GT(*u.gemm_flops, 1e8);
   EXPECT_LT(*u.gemm_flops, 1e15);
   EXPECT_EQ(allocator.stats().live_bytes, live);

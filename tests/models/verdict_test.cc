@@ -63,7 +63,7 @@ TEST(Verdict, AFallingLossIsHealthy) {
   EXPECT_EQ(v.findings.size(), 6u);
 }
 
-TEST(Verdict, FlatIsFineAtTheEndAndWorthALookBefore) {
+TEST(Verdict, FlatIsGoodAtTheEndAndToBeWatchedBefore) {
   const RunHistory h = Made(Flat, Flat);
   EXPECT_EQ(JudgeRun(h, true).health, Health::kGood);
   EXPECT_THAT(JudgeRun(h, true).headline, HasSubstr("levelled off"));
@@ -85,16 +85,16 @@ TEST(Verdict, OverfittingIsSeenAndItsBestStepNamed) {
   EXPECT_THAT(v.headline, StartsWith("Overfitting"));
   EXPECT_THAT(v.text, HasSubstr("best at step 400"));
   EXPECT_EQ(Of(v, "Overfitting gap").health, Health::kWatch);
-  // It tells of no checkpoint that is not there.
-  EXPECT_THAT(v.text, HasSubstr("No checkpoint of then is kept: checkpoint.keep_best"));
+  // It names no checkpoint that does not exist.
+  EXPECT_THAT(v.text, HasSubstr("That checkpoint is not kept: checkpoint.keep_best"));
   const auto text = [&](int64_t kept) {
     return Judge(Made(Falling, val), {.steps = 2 * kSteps, .best_checkpoint = kept}).text;
   };
-  EXPECT_THAT(text(400), HasSubstr("The checkpoint of then is kept: best"));
-  EXPECT_THAT(text(350), HasSubstr("No checkpoint was saved then; best is of step 350"));
+  EXPECT_THAT(text(400), HasSubstr("That checkpoint is kept as best"));
+  EXPECT_THAT(text(350), HasSubstr("No checkpoint was saved then; best is that of step 350"));
 }
 
-// A validation loss that rises with the training loss is no overfitting.
+// A validation loss that rises with the training loss is not overfitting.
 TEST(Verdict, DivergenceIsSeen) {
   const auto up = [](double x) { return x < 0.5 ? Falling(2 * x) : 1.55 + 3 * (x - 0.5); };
   const Verdict v = JudgeRun(Made(up, up));
@@ -103,7 +103,7 @@ TEST(Verdict, DivergenceIsSeen) {
   EXPECT_EQ(JudgeRun(Made(up, {})).health, Health::kBad);
 }
 
-TEST(Verdict, NaNIsBadWhereverItIs) {
+TEST(Verdict, NaNIsBadAnywhere) {
   const RunHistory h = Made(Falling, {}, [](StepMetrics& m) {
     if (m.step == 900) m.loss = NAN;
   });
