@@ -1,5 +1,5 @@
-// The operations that core needs itself; kernels/fill, kernels/copy and kernels/accumulate fill
-// them.
+// Slots of the operations that core itself needs; kernels/fill, kernels/copy and kernels/accumulate
+// implement them.
 #pragma once
 
 #include "core/dispatcher.h"
@@ -7,15 +7,15 @@
 
 namespace lockstep {
 
-// Every element of `x` becomes `value`, converted to its dtype. Any strides.
+// Sets every element of `x` to `value`, converted to its dtype. Any strides.
 inline constinit Slot<void(const Tensor& x, double value)> fill_slot{"fill"};
 
-// `to` gets the elements of `from`: equal shapes, any strides and dtypes; between devices it runs
-// as the backend of the one that is not the CPU.
+// Copies the elements of `from` to `to`: equal shapes, any strides and dtypes. Between devices, the
+// backend of the device that is not the CPU runs it.
 inline constinit Slot<void(const Tensor& from, const Tensor& to)> copy_slot{"copy"};
 
-// to += from, computed in the wider dtype of the two. Equal shapes, any strides, `to` written in
-// place, every element by one thread.
+// to += from, in place, computed in the wider of the two dtypes. Equal shapes, any strides; each
+// element is written by one thread.
 inline constinit Slot<void(const Tensor& from, const Tensor& to)> accumulate_slot{"accumulate"};
 
 }  // namespace lockstep
