@@ -67,7 +67,9 @@ TEST_F(SimulatedGpu, SaysWhatToBuildWhereThereIsNoLibrary) {
   for (const std::string& library : {std::string(), Path("none.so")}) {
     const Result run = Train(Path("program"), "sim", "out", library);
     EXPECT_NE(run.exit_code, 0);
-    EXPECT_THAT(run.err, HasSubstr(std::string("--device=sim needs the simulated GPU: ") + kBuild));
+    EXPECT_THAT(
+        run.err,
+        HasSubstr(std::string("--device=sim needs the simulated GPU; build it with ") + kBuild));
   }
   const Result cpu = Train(Path("program"), "cpu", "cpu");
   EXPECT_EQ(cpu.exit_code, 0) << cpu.err;
