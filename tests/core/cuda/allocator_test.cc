@@ -118,8 +118,7 @@ TEST_F(CudaAllocatorTest, ALimitSaysWhoHoldsTheMost) {
   void* small = allocator().Allocate(500000, streams_[0]);
   const std::string text = OutOfMemory(6000000);
   EXPECT_THAT(text, HasSubstr(StrCat("out of memory on ", kGpu,
-                                     ": 6.0 MB asked for, 6.5 MB live "
-                                     "in 4 tensors")));
+                                     ": 6.0 MB requested, 6.5 MB live in 4 tensors")));
   EXPECT_THAT(text, HasSubstr("the limit is 10.5 MB"));
   EXPECT_THAT(text, HasSubstr("the largest holders are 3 x 2.0 MB, 1 x 0.5 MB"));
   for (void* part : parts) allocator().Free(part, 2000000, streams_[0]);
