@@ -35,9 +35,9 @@ constexpr int64_t kMaxBytes = int64_t{1} << 60;  // below, rounding up cannot ov
 // Keeps freed blocks in one free list per size class, so that a steady training step takes nothing
 // from the system.
 //
-// Blocks below a huge page are cut from segments, so that they share huge pages: with small ones,
-// the address of most of what a step touches would miss the TLB. Trim gives a block's memory back,
-// and keeps its addresses for the next block of that size class.
+// Blocks smaller than a huge page are cut from segments, so that they share huge pages: with small
+// pages, most of what a step touches would miss the TLB. Trim returns a block's memory and keeps
+// its addresses for the next block of that size class.
 class CpuCachingAllocator : public Allocator {
  public:
   void* Allocate(int64_t bytes, Stream) override {
@@ -150,7 +150,7 @@ class CpuCachingAllocator : public Allocator {
     }
   }
 
-  // Of the pages that lie in the block as a whole.
+  // Returns the pages that lie entirely within the block.
   static void ReturnPages(char* data, int64_t size) {
     const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
     const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
@@ -159,14 +159,14 @@ class CpuCachingAllocator : public Allocator {
   }
 
   [[noreturn]] void ThrowOutOfMemory(int64_t bytes, const std::string& why) const {
-    throw OutOfMemoryError(StrCat("out of memory on the CPU: ", bytes, " bytes asked for with ",
+    throw OutOfMemoryError(StrCat("out of memory on the CPU: ", bytes, " bytes requested, ",
                                   stats_.live_bytes, " live: ", why));
   }
 
   mutable std::mutex mutex_;
   std::unordered_map<int64_t, std::vector<void*>> free_;      // by size class
   std::unordered_map<int64_t, std::vector<void*>> returned_;  // addresses without memory
-  char* segment_ = nullptr;                                   // what is left of the last one
+  char* segment_ = nullptr;                                   // the unused rest of the last one
   char* segment_end_ = nullptr;
   AllocatorStats stats_;
   int64_t limit_ = 0;

@@ -1,5 +1,4 @@
-// Memory of a device, with what users ask of it: live and peak bytes, a limit, and an error that
-// says what to do.
+// A device's memory: live and peak bytes, a limit, and an error that says what to do.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +9,11 @@
 namespace lockstep {
 
 struct AllocatorStats {
-  int64_t live_bytes = 0;          // handed out and not yet freed, as asked for (not rounded)
+  int64_t live_bytes = 0;          // handed out and not yet freed, as requested (not rounded)
   int64_t peak_bytes = 0;          // largest live_bytes since the start or the last ResetPeak
   int64_t reserved_bytes = 0;      // taken from the system: live, rounding and cache
   int64_t allocations = 0;         // calls of Allocate since the start
-  int64_t system_allocations = 0;  // of these, served by the system instead of the cache
+  int64_t system_allocations = 0;  // those served by the system instead of the cache
 };
 
 class Allocator {

@@ -1,4 +1,4 @@
-// What the threads of a pool take their work from.
+// The queue from which the threads of a pool take their work.
 #pragma once
 
 #include <atomic>
@@ -9,10 +9,10 @@
 
 namespace lockstep::internal {
 
-// The chunks of a job, one job after the other. A chunk is claimed by a compare-and-swap on a
-// ticket, which names the job and counts what is left of it: nothing for a job that is over, so
-// that whoever has stopped with its ticket in his hands gets nothing of the next job, of whose
-// other members he may see some already.
+// Hands out the chunks of one job after another. A chunk is claimed by a compare-and-swap on a
+// ticket, which holds the job's number and its remaining chunks. A thread that stalls between
+// reading the ticket and claiming may already see some of the next job's members; its ticket is
+// stale by then, so it claims nothing.
 class ChunkQueue {
  public:
   struct Chunk {
@@ -21,8 +21,8 @@ class ChunkQueue {
     int64_t index;
   };
 
-  // The next job, of `chunks` > 0. By one thread, when all chunks of the last job are done, others
-  // may be in Take; they get chunks of the new job from Publish on.
+  // Sets up the next job, of `chunks` > 0. One thread calls this once all chunks of the last job
+  // are done. Other threads may be in Take; they get chunks of the new job after Publish.
   void Prepare(ChunkFunction function, const void* context, uint32_t chunks) {
     function_.store(function, std::memory_order_relaxed);
     context_.store(context, std::memory_order_relaxed);
@@ -34,15 +34,15 @@ class ChunkQueue {
                   std::memory_order_release);
   }
 
-  // Nothing if nothing is left; otherwise it is to be done, and then Done is to be called.
+  // The next chunk, or nothing if none is left. The caller must run it and then call Done.
   std::optional<Chunk> Take() {
     uint64_t ticket = ticket_.load(std::memory_order_acquire);
     while (const auto left = static_cast<uint32_t>(ticket)) {
       const Chunk chunk = {function_.load(std::memory_order_relaxed),
                            context_.load(std::memory_order_relaxed),
                            int64_t{chunks_.load(std::memory_order_relaxed)} - left};
-      // Succeeds only while chunks of this ticket's job are left, so that what was read above is
-      // that job's: the next one cannot have begun.
+      // Succeeds only while this ticket's job has chunks left: the next job cannot have begun, so
+      // what was read above belongs to this one.
       if (ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
                                         std::memory_order_acquire)) {
         return chunk;
@@ -58,7 +58,7 @@ class ChunkQueue {
   std::atomic<ChunkFunction> function_{nullptr};
   std::atomic<const void*> context_{nullptr};
   std::atomic<uint32_t> chunks_{0};
-  std::atomic<uint64_t> ticket_{0};  // number of the job << 32 | chunks of it that nobody has yet
+  std::atomic<uint64_t> ticket_{0};  // number of the job << 32 | its unclaimed chunks
   std::atomic<uint32_t> unfinished_{0};
 };
 

@@ -8,8 +8,8 @@
 
 namespace lockstep {
 
-// kCuda is a real GPU under --config=cuda and the simulated one otherwise (design: one backend per
-// build). kMeta has shapes but no bytes: ops on it only infer shapes.
+// kCuda is a real GPU under --config=cuda and the simulated one otherwise: one backend per build.
+// kMeta has shapes but no bytes: ops on it only infer shapes.
 enum class DeviceType : uint8_t { kCpu, kCuda, kMeta };
 constexpr int kNumDeviceTypes = 3;
 
@@ -26,12 +26,12 @@ struct Device {
 inline constexpr Device kCpu{DeviceType::kCpu, 0};
 inline constexpr Device kMeta{DeviceType::kMeta, 0};
 
-// "CPU", "CUDA", "meta": as error messages name them.
+// As error messages name it: "CPU", "CUDA", "meta".
 std::string_view Name(DeviceType type);
 // "cpu", "cuda:0", "meta"; "sim:0" where this build simulates its GPUs.
 std::string ToString(Device device);
-// What ToString calls CUDA devices: "cuda" unless a backend that registers itself says otherwise.
-// `name` is a literal.
+// What ToString calls CUDA devices: "cuda" unless the registered backend says otherwise. `name` is
+// a literal.
 void NameCudaDevices(const char* name);
 std::ostream& operator<<(std::ostream& out, Device device);
 

@@ -1,4 +1,4 @@
-// One typed slot per low-level operation, one implementation per device in each.
+// One typed slot per low-level operation, with one implementation per device.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@ namespace internal {
 template <class Signature>
 class Slot;
 
-// A slot's function gets the stream first and writes into tensors that its caller has allocated, so
-// that on the meta device there is nothing to call: shapes follow from the caller alone.
+// A slot's function takes the stream first and writes into tensors that its caller has allocated.
+// On the meta device there is nothing to call: the caller has already computed the shapes.
 //
 //   inline constinit Slot<void(const Tensor& x, Tensor& y)> softmax_forward{"softmax_forward"};
 //   softmax_forward(CurrentStream(x.device()), x, y);
@@ -37,13 +37,13 @@ class Slot<void(Args...)> {
       if (stream.device.is_meta()) return;
       internal::ThrowEmptySlot(name_, stream.device);
     }
-    // So that what the function works in is that stream's too.
+    // So that the function's workspaces belong to that stream, too.
     std::optional<StreamGuard> guard;
     if (stream != CurrentStream(stream.device)) guard.emplace(stream);
     f(std::move(stream), args...);
   }
 
-  // Returns true so that a static initialiser can hold the call.
+  // Returns true so that a static variable's initialiser can call it.
   bool Register(DeviceType type, Function function) {
     functions_[static_cast<size_t>(type)] = function;
     return true;

@@ -30,8 +30,8 @@ constexpr std::array<DTypeInfo, kNumDTypes> kInfo = {{{"f64", 8, true},
 
 const DTypeInfo& Info(DType dtype) { return kInfo[static_cast<size_t>(dtype)]; }
 
-// A sign, `exponent` bits with the usual bias, `mantissa` bits. `beyond`: the bits of what is
-// larger than any number, which are those that follow the largest number's.
+// The format has a sign, `exponent` bits with the usual bias, and `mantissa` bits. `beyond`: the
+// bits of a value that is too large, which follow those of the largest number.
 uint8_t ToBits(float value, int exponent, int mantissa, int beyond) {
   const int sign = std::signbit(value) ? 0x80 : 0;
   if (std::isnan(value)) return static_cast<uint8_t>(sign | 0x7f);
@@ -40,8 +40,8 @@ uint8_t ToBits(float value, int exponent, int mantissa, int beyond) {
   const int bias = (1 << (exponent - 1)) - 1;
   int power = 0;
   std::frexp(value, &power);
-  power = std::max(power - 1, 1 - bias);  // the smallest one is also that of subnormal numbers
-  // Rounded up to the next power of two, the exponent goes up by itself.
+  power = std::max(power - 1, 1 - bias);  // subnormal numbers share the smallest exponent
+  // Rounding up to the next power of two carries into the exponent.
   const int units =
       static_cast<int>(std::nearbyint(std::ldexp(std::fabs(value), mantissa - power)));
   const int bits = ((std::min(power, 64) + bias - 1) << mantissa) + units;

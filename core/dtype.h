@@ -60,8 +60,8 @@ struct F16 {
   bool operator==(const F16&) const = default;
 };
 
-// OCP's 8-bit floats, rounded to nearest even; what is too large becomes infinity, or where there
-// is none (E4M3, whose largest is 448) NaN.
+// OCP's 8-bit floats, rounded to nearest even. Values that are too large become infinity, or NaN in
+// E4M3, which has no infinity and ends at 448.
 struct F8E4M3 {
   uint8_t bits = 0;
   F8E4M3() = default;
@@ -129,7 +129,7 @@ struct DTypeOfImpl<bool> {
 template <class T>
 inline constexpr DType DTypeOf = DTypeOfImpl<T>::value;
 
-// The type in which T is accumulated: f64 stays, everything else is f32 at least.
+// The type in which T is accumulated: f64 for f64, f32 for everything else.
 template <class T>
 struct AccImpl {
   using type = float;

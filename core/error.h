@@ -14,7 +14,7 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Shapes, dtypes, devices or values of arguments that do not fit an operation.
+// An argument whose shape, dtype, device or value does not fit the operation.
 class ArgumentError : public Error {
  public:
   using Error::Error;
@@ -32,7 +32,7 @@ class IoError : public Error {
   using Error::Error;
 };
 
-// An allocation that does not fit. what() lists bytes asked, live and limit.
+// An allocation that does not fit. what() gives the requested and live bytes, and the limit.
 class OutOfMemoryError : public Error {
  public:
   using Error::Error;
@@ -53,7 +53,8 @@ namespace internal {
 
 }  // namespace lockstep
 
-// Throws ArgumentError in every build. The message says what was expected, what came, and the fix:
+// Throws ArgumentError in every build. The message says what was expected, what was given, and how
+// to fix it:
 //   LS_CHECK(x.ndim() == 2, "linear: x must be [M, K], got ", x.shape());
 #define LS_CHECK(condition, ...)                                        \
   do {                                                                  \
@@ -61,7 +62,7 @@ namespace internal {
       throw ::lockstep::ArgumentError(::lockstep::StrCat(__VA_ARGS__)); \
   } while (0)
 
-// A broken invariant of ours, not of the user: names the source line as well.
+// For broken invariants, which are bugs in Lockstep: the message names the source line as well.
 #define LS_INVARIANT(condition, ...)                                            \
   do {                                                                          \
     if (!(condition)) [[unlikely]]                                              \

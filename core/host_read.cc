@@ -4,7 +4,7 @@ namespace lockstep {
 
 HostRead::HostRead(const Tensor& x) {
   LS_CHECK(x.defined() && x.is_contiguous() && !x.device().is_meta(),
-           "a tensor that is read must be contiguous and have memory, got ", x.Describe());
+           "HostRead needs a contiguous tensor that is not on the meta device, got ", x.Describe());
   StreamBackend& backend = GetStreamBackend(x.device().type);
   const Stream stream = CurrentStream(x.device());
   const std::shared_ptr<void> memory = backend.AllocateHost(x.bytes(), x.device());
@@ -40,13 +40,13 @@ const Tensor& HostRead::Get() {
   return host_;
 }
 
-// The memory must not go to somebody else while the device still writes to it.
+// The memory must not be reused while the device still writes to it.
 void HostRead::Finish() noexcept {
   if (!event_) return;
   try {
     event_->Synchronize();
   } catch (const Error&) {
-    // The device has failed, and writes no more.
+    // The device has failed and no longer writes.
   }
   event_ = nullptr;
 }

@@ -1,4 +1,4 @@
-// Values on their way from a device to the host, for what is looked at later: losses, norms.
+// Asynchronous reads from a device, for values that are looked at later: losses, norms.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace lockstep {
 // the next step. Movable, not copyable. On the CPU the elements are copied at once.
 class HostRead {
  public:
-  HostRead() = default;  // of nothing
+  HostRead() = default;  // undefined
   // x: contiguous, not on the meta device. It may be freed or overwritten by later work.
   explicit HostRead(const Tensor& x);
   ~HostRead();

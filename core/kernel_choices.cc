@@ -18,7 +18,7 @@ struct Registry {
   std::mutex mutex;
   std::set<std::pair<std::string, std::vector<int64_t>>> problems;
   std::vector<KernelChoice> choices;
-  std::set<std::pair<std::string, std::string>> told;  // op, why_slow
+  std::set<std::pair<std::string, std::string>> told;  // (op, why_slow)
   int64_t slow = 0;
 };
 
@@ -33,7 +33,7 @@ void NoteKernelChoice(const std::string& op, const std::vector<int64_t>& problem
                       const std::function<KernelChoice()>& make) {
   Registry& registry = TheRegistry();
   const std::lock_guard lock(registry.mutex);
-  const bool full = registry.choices.size() == kMostKernelChoices;
+  const bool full = registry.choices.size() == kMaxKernelChoices;
   if (full ? registry.problems.contains({op, problem})
            : !registry.problems.emplace(op, problem).second) {
     return;
@@ -42,7 +42,7 @@ void NoteKernelChoice(const std::string& op, const std::vector<int64_t>& problem
   choice.op = op;
   if (!choice.why_slow.empty()) {
     if (!full) ++registry.slow;
-    if (registry.told.size() < kMostKernelChoices &&
+    if (registry.told.size() < kMaxKernelChoices &&
         registry.told.emplace(op, choice.why_slow).second) {
       std::fprintf(stderr, "warning: %s of %s is slower than it could be (kernel: %s): %s\n",
                    op.c_str(), choice.problem.c_str(), choice.kernel.c_str(),

@@ -1,5 +1,5 @@
-// Which kernel each problem got of an op that has several, and why not a faster one: nothing is
-// slow in silence.
+// Which kernel each problem got, of an op that has several, and why not a faster one: nothing is
+// silently slow.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,29 @@ namespace lockstep {
 
 struct KernelChoice {
   std::string op;        // "matmul", "attention_backward"
-  std::string problem;   // its sizes and dtypes, as people write them
-  std::string kernel;    // what runs it: a library's algorithm with its numbers, or one of ours
-  std::string why_slow;  // why a faster one does not; empty: there is none
+  std::string problem;   // its sizes and dtypes, for people to read
+  std::string kernel;    // what runs it: a library's algorithm with its numbers, or a kernel of
+                         // Lockstep
+  std::string why_slow;  // why a faster one does not run it; empty if there is none
 };
 
-// Notes what `make` says of a problem of the op, unless that is noted already: `problem` is the
-// numbers that tell it from others. A slow one goes to stderr, too, once for each op and reason,
-// which therefore has no numbers of the problem. Any thread. A process that meets ever new sizes
-// notes the first kMostKernelChoices; of later ones it only tells the slow.
-inline constexpr size_t kMostKernelChoices = 4096;
+// Records the choice that `make` returns, unless this problem of the op is recorded already;
+// `problem` holds the numbers that tell it from others. A slow choice is also reported on stderr,
+// once per op and reason, so the reason must not contain numbers of the problem. Any thread may
+// call this. In a process that keeps meeting new sizes, only the first kMaxKernelChoices are
+// recorded; later ones are only reported if slow.
+inline constexpr size_t kMaxKernelChoices = 4096;
 void NoteKernelChoice(const std::string& op, const std::vector<int64_t>& problem,
                       const std::function<KernelChoice()>& make);
 
-// What was noted in this process, in the order of first use.
+// The choices recorded in this process, in the order of first use.
 std::vector<KernelChoice> KernelChoices();
 
-// How many of these are slow.
+// How many of them are slow.
 int64_t SlowKernelChoices();
 
-// The files of the shared libraries of this process whose names begin with one of `prefixes`, such
-// as "libcudnn": of several that a machine has, those that run.
+// The files of the shared libraries loaded in this process whose names begin with one of
+// `prefixes`, such as "libcudnn". They tell which of several installed versions is in use.
 std::vector<std::string> LoadedLibraries(const std::vector<std::string>& prefixes);
 
 // {"libraries": [file], "choices": [{"op", "problem", "kernel", "why_slow"}]}: the libraries of

@@ -8,7 +8,7 @@ thread_local MetaMemoryListener* listener = nullptr;
 }
 
 MetaMemoryListener::MetaMemoryListener() {
-  LS_CHECK(listener == nullptr, "this thread has a MetaMemoryListener already");
+  LS_CHECK(listener == nullptr, "this thread already has a MetaMemoryListener");
   listener = this;
 }
 MetaMemoryListener::~MetaMemoryListener() { listener = nullptr; }

@@ -1,12 +1,12 @@
-// What tensors on the meta device would take, for those that plan memory.
+// Tracks the memory that tensors on the meta device would take, for memory planning.
 #pragma once
 
 #include <cstdint>
 
 namespace lockstep {
 
-// While one exists, it hears of the storages that its thread makes and drops on the meta device. At
-// most one per thread.
+// While one exists, it is told of the storages that its thread allocates and frees on the meta
+// device. At most one per thread.
 class MetaMemoryListener {
  public:
   MetaMemoryListener();
@@ -14,8 +14,8 @@ class MetaMemoryListener {
   MetaMemoryListener(const MetaMemoryListener&) = delete;
   MetaMemoryListener& operator=(const MetaMemoryListener&) = delete;
 
-  // `id` is the storage's own until OnFree. An id that is freed but was not heard of before belongs
-  // to a storage that is older than the listener, a slice, or memory of somebody else.
+  // `id` identifies the storage until OnFree. An id that is freed but was never allocated belongs
+  // to a storage that is older than the listener, to a slice, or to wrapped memory.
   virtual void OnAllocate(const void* id, int64_t bytes) = 0;
   virtual void OnFree(const void* id) = 0;
 

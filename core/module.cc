@@ -69,7 +69,7 @@ void Module::Collect(const std::string& path, std::vector<std::pair<std::string,
   for (const auto& [other, module] : above) {
     LS_CHECK(module != this, "the module at '", path, "' is ",
              other.empty() ? "the model itself" : StrCat("the one at '", other, "'"),
-             ", which would contain itself; put another one there");
+             ", which would contain itself; put another module there");
   }
   out.emplace_back(path, this);
   above.emplace_back(path, this);
@@ -128,8 +128,8 @@ void Module::AssignNames(const std::string& path) {
 
 const std::string& Module::path() const {
   LS_CHECK(named_,
-           "this module does not know its place in the tree yet: call Materialize, or "
-           "AssignNames, of the model that it is part of first");
+           "this module does not know its place in the tree yet: first call Materialize or "
+           "AssignNames on the model that contains it");
   return path_;
 }
 
@@ -175,10 +175,9 @@ Tensor& Module::AddBuffer(const std::string& name, const Tensor& value) {
 void Module::HookBackward(std::span<const Tensor* const> outputs, uint64_t first_sequence) {
   const auto run = [alive = alive_, path = path_](std::vector<Hook> Module::*hooks) {
     if (*alive == nullptr) {
-      throw Error(
-          StrCat("the module '", path,
-                 "' was destroyed before the backward of what it computed, and its backward "
-                 "hooks with it: keep the module until then"));
+      throw Error(StrCat("the module '", path,
+                         "' was destroyed, with its backward hooks, before the backward of what it "
+                         "computed: keep the module alive until then"));
     }
     (*alive)->RunHooks((*alive)->*hooks);
   };

@@ -18,7 +18,7 @@ namespace internal {
 // A named place for a child; what Module knows of Child<M>.
 class ChildSlot {
  public:
-  virtual ~ChildSlot();  // is no child of its owner any more
+  virtual ~ChildSlot();  // removes itself from its owner
   ChildSlot(const ChildSlot&) = delete;
   ChildSlot& operator=(const ChildSlot&) = delete;
   virtual std::shared_ptr<Module> module() const = 0;
@@ -31,13 +31,13 @@ class ChildSlot {
 
  private:
   friend class lockstep::Module;
-  Module* owner_;  // null once it is gone
+  Module* owner_;  // null once the owner is destroyed
   std::string name_;
 };
 
 }  // namespace internal
 
-// Calls f for the tensors of what a module returns: backward hooks hang on these. For a type of
+// Calls f for the tensors in a module's result: backward hooks are attached to these. For a type of
 // your own, declare an overload next to it, in its namespace.
 template <class F>
 void ForEachTensor(const Tensor& t, const F& f) {
@@ -53,8 +53,8 @@ void ForEachTensor(const std::pair<A, B>& p, const F& f) {
   ForEachTensor(p.second, f);
 }
 
-// Everything about a module but the type of its Forward (see ModuleOf). Modules are held by
-// shared_ptr or as locals, and neither copied nor moved: children know their place.
+// Everything about a module except the type of its Forward (see ModuleOf). Modules are held by
+// shared_ptr or as locals, and cannot be copied or moved: children point to their owners.
 class Module {
  public:
   Module() = default;
@@ -63,26 +63,27 @@ class Module {
   Module& operator=(const Module&) = delete;
 
   // ---- The tree. Names are paths: "h.0.attn.c_attn.weight". A parameter shared by several places
-  // appears once, under its first name. Order: own parameters, then children, as declared. A child
-  // whose own name is empty stands at its owner's path ("" joined with "wte" is "wte"). Where a
-  // module is below itself, they throw ArgumentError naming the path. ----
+  // appears once, under its first name. Order: the module's own parameters, then its children, as
+  // declared. A child with an empty name has its owner's path ("" joined with "wte" is "wte"). If a
+  // module contains itself, these throw ArgumentError naming the path. ----
   std::vector<std::pair<std::string, std::shared_ptr<Parameter>>> NamedParameters() const;
   std::vector<std::shared_ptr<Parameter>> Parameters() const;
   std::vector<std::pair<std::string, Tensor>> NamedBuffers() const;
   std::vector<std::pair<std::string, Module*>> NamedModules();  // itself first, under ""
   int64_t NumParameters() const;
-  // Puts `module` into the child slot at `path`, in place of what is there (LoRA, tensor parallel).
-  // Where this tree has names, the newcomer gets its own; materialise its parameters yourself.
+  // Replaces the child at `path` by `module` (LoRA, tensor parallel). If this tree has names, the
+  // new module gets its own; materialise its parameters yourself.
   void ReplaceChild(const std::string& path, std::shared_ptr<Module> module);
-  // Names all modules and parameters below by their paths, from `path` on. Materialize calls it.
+  // Names all modules and parameters in this tree by their paths, which begin with `path`.
+  // Materialize calls it.
   void AssignNames(const std::string& path = "");
-  // Where this module stands in the tree; random operations derive their site from it. Throws
-  // before AssignNames. A module in several places has its first one.
+  // This module's path in the tree, from which random operations derive their site. Throws before
+  // AssignNames. A module in several places has the path of the first.
   const std::string& path() const;
 
   // ---- State. ----
   // Names all parameters by their paths, gives them memory, and fills them: pure functions of
-  // (seed, name, element index). Buffers begin anew.
+  // (seed, name, element index). Buffers are reset to their initial values.
   void Materialize(Device device, uint64_t seed, DType dtype = DType::kF32);
   void ZeroGrad();
 
@@ -90,13 +91,13 @@ class Module {
   using Hook = std::function<void(Module&)>;
   void AddPreForwardHook(Hook hook) { pre_forward_.push_back(std::move(hook)); }
   void AddPostForwardHook(Hook hook) { post_forward_.push_back(std::move(hook)); }
-  // Before the first, and after the last, node that this module's forward recorded runs backward;
-  // once per forward call that the backward goes through. Backward throws Error if the module has
-  // been destroyed by then: what its hooks were to do (gather weights, say) would not be done.
+  // These run before the first and after the last backward of the nodes that this module's forward
+  // recorded, once per forward call that the backward goes through. Backward throws Error if the
+  // module has been destroyed by then: its hooks (which may gather weights, say) could not run.
   void AddPreBackwardHook(Hook hook) { pre_backward_.push_back(std::move(hook)); }
   void AddPostBackwardHook(Hook hook) { post_backward_.push_back(std::move(hook)); }
-  // Runs `forward` as this module's forward: with its hooks. ModuleOf's operator() does so; a
-  // parent that computes several children in one pass nests theirs.
+  // Runs `forward` with this module's hooks, as its forward. ModuleOf's operator() does so; a
+  // parent that computes several children in one pass nests their calls.
   template <class F>
   auto WithHooks(const F& forward) {
     RunHooks(pre_forward_);
@@ -117,18 +118,18 @@ class Module {
   // The same parameter as another module's (tied weights).
   void ShareParameter(const std::string& name, std::shared_ptr<Parameter> parameter);
   // State that is saved but not trained, such as running statistics. Materialize makes it a copy of
-  // `value` on its device; of f64 in an f64 model if it is floating, else of its own dtype.
+  // `value` on the device, in the dtype of `value`; f64 models have floating buffers in f64.
   Tensor& AddBuffer(const std::string& name, const Tensor& value);
 
  private:
   friend class internal::ChildSlot;
-  // The slots at this module's path: its own, and those of children without a name.
+  // The slots at this module's path: its own, and those of its unnamed children.
   std::vector<internal::ChildSlot*> Slots() const;
   void Replace(const std::string& path, std::shared_ptr<Module> module);
-  // Adds this module, which stands at `path`, and what is below. `above`: the modules on the way.
+  // Adds this module, whose path is `path`, and everything below it. `above`: its ancestors.
   void Collect(const std::string& path, std::vector<std::pair<std::string, Module*>>& above,
                std::vector<std::pair<std::string, Module*>>& out);
-  // Hangs the backward hooks on the graph that was recorded since `first_sequence`.
+  // Attaches the backward hooks to the graph recorded since `first_sequence`.
   void HookBackward(std::span<const Tensor* const> outputs, uint64_t first_sequence);
   void RunHooks(const std::vector<Hook>& hooks) {
     for (const Hook& hook : hooks) hook(*this);
@@ -145,7 +146,7 @@ class Module {
   std::vector<Buffer> buffers_;
   std::vector<internal::ChildSlot*> children_;
   std::vector<Hook> pre_forward_, post_forward_, pre_backward_, post_backward_;
-  // What graphs with backward hooks hold: null once it is gone.
+  // Held by graphs with backward hooks; points to null once this module is destroyed.
   const std::shared_ptr<Module*> alive_ = std::make_shared<Module*>(this);
 };
 
@@ -167,18 +168,18 @@ class ModuleOf<Out(In...)> : public Module {
   virtual Out Forward(In... in) = 0;
 };
 
-// The interface most layers have: a tensor in, a tensor out.
+// The interface of most layers: a tensor in, a tensor out.
 using Layer = ModuleOf<Tensor(const Tensor&)>;
 
-// Lets modules of another interface into the slots of M: a class that is an M, with a type From and
-// a constructor from std::shared_ptr<From>. Specialise it next to M. The adapter itself is not part
-// of the tree: names, hooks and parameters are those of the module that it calls.
+// Lets modules with another interface into slots of M. A specialisation, next to M, is a class
+// derived from M with a type From and a constructor from std::shared_ptr<From>. The adapter itself
+// is not part of the tree: names, hooks and parameters are those of the module it calls.
 template <class M>
 class SlotAdapter;
 
-// A member of a module that holds a child, by an interface M so that it can be replaced:
+// A member of a module that holds a child through an interface M, so that it can be replaced:
 //   Child<Layer> fc{this, "fc", std::make_shared<nn::Linear>(in, out)};
-// Throws ArgumentError for a module that neither is an M nor has an adapter to one.
+// Throws ArgumentError for a module that is not an M and has no adapter to M.
 template <class M>
 class Child : public internal::ChildSlot {
  public:
@@ -202,8 +203,8 @@ class Child : public internal::ChildSlot {
       if (!callee && other) callee = std::make_shared<SlotAdapter<M>>(std::move(other));
     }
     LS_CHECK(callee != nullptr, "the child '", name(),
-             "' cannot be replaced by a module of another "
-             "interface: it must take and return the same types");
+             "' cannot be replaced by a module of another interface: the new one must take and "
+             "return the same types");
     module_ = std::move(module);
     callee_ = std::move(callee);
   }

@@ -5,7 +5,7 @@
 namespace lockstep {
 
 int64_t Shape::numel() const {
-  // Empty ones too must have strides that fit: sizes of 0 count as 1 here.
+  // The strides of an empty shape must fit, too, so sizes of 0 count as 1 here.
   int64_t n = 1;
   bool empty = false;
   for (int64_t d : *this) {

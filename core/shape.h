@@ -27,7 +27,7 @@ class Shape {
   int ndim() const { return ndim_; }
   const int64_t* begin() const { return dims_.data(); }
   const int64_t* end() const { return dims_.data() + ndim_; }
-  // Index may be negative: -1 is the last dimension.
+  // The index may be negative: -1 is the last dimension.
   int64_t operator[](int i) const { return dims_[Index(i)]; }
   int64_t& operator[](int i) { return dims_[Index(i)]; }
   void push_back(int64_t d) {
@@ -45,7 +45,8 @@ class Shape {
  private:
   int Index(int i) const {
     const int at = i < 0 ? i + ndim_ : i;
-    LS_CHECK(at >= 0 && at < ndim_, "dimension ", i, " of a tensor with ", ndim_, " dimensions");
+    LS_CHECK(at >= 0 && at < ndim_, "there is no dimension ", i, " in a tensor with ", ndim_,
+             " dimensions");
     return at;
   }
 

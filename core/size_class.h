@@ -1,4 +1,4 @@
-// How the CPU's allocator rounds, for those that plan memory.
+// How the CPU's allocator rounds sizes, for memory planning.
 #pragma once
 
 #include <bit>
@@ -6,8 +6,8 @@
 
 namespace lockstep {
 
-// What a block of `bytes` takes: sizes fall into at most eight classes per power of two, so that
-// freed blocks find new users (12.5% waste at most). A freed block serves its class alone.
+// The size of a block for `bytes` bytes. There are at most eight size classes per power of two, so
+// that freed blocks find new users (at most 12.5% is wasted). A freed block serves only its class.
 inline int64_t CpuSizeClass(int64_t bytes) {
   constexpr int64_t kAlignment = 64;
   if (bytes <= 512) return (bytes + kAlignment - 1) / kAlignment * kAlignment;

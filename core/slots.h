@@ -6,15 +6,15 @@
 
 namespace lockstep {
 
-// Every element of `x` becomes `value`, converted to its dtype. Any strides.
+// Sets every element of `x` to `value`, converted to its dtype. Any strides.
 inline constinit Slot<void(const Tensor& x, double value)> fill_slot{"fill"};
 
-// `to` gets the elements of `from`: equal shapes, any strides and dtypes; between devices it runs
-// as the backend of the one that is not the CPU.
+// Copies the elements of `from` to `to`: equal shapes, any strides and dtypes. Between devices, the
+// backend of the device that is not the CPU runs it.
 inline constinit Slot<void(const Tensor& from, const Tensor& to)> copy_slot{"copy"};
 
-// to += from, computed in the wider dtype of the two. Equal shapes, any strides, `to` written in
-// place, every element by one thread.
+// to += from, in place, computed in the wider of the two dtypes. Equal shapes, any strides; each
+// element is written by one thread.
 inline constinit Slot<void(const Tensor& from, const Tensor& to)> accumulate_slot{"accumulate"};
 
 // y[o, i] = scale * sum_r x[o, r, i], or y += that; contiguous, y of any floating dtype.

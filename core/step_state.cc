@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 thread_local const StepState* current_state = nullptr;
-// The sequence numbers of nodes that this thread recorded between its last two steps.
+// The range of sequence numbers of the nodes that this thread recorded between its last two steps.
 thread_local uint64_t evaluation_begin = 0, evaluation_end = 0;
 }  // namespace
 
@@ -48,7 +48,7 @@ StepPhase StepState::phase() const { return block_->phase; }
 void StepState::SetPhase(StepPhase phase) const { block_->phase = phase; }
 
 void StepState::Begin(int64_t step, double lr, std::vector<Betas> betas, double loss_scale) {
-  LS_CHECK(betas.size() <= kMostBetas, "a step has at most ", kMostBetas,
+  LS_CHECK(betas.size() <= kMaxBetas, "a step has at most ", kMaxBetas,
            " different pairs of betas, got ", betas.size(),
            ": give more groups of parameters the same betas");
   StepValues& host = block_->host;
@@ -69,8 +69,8 @@ void StepState::Begin(int64_t step, double lr, std::vector<Betas> betas, double 
 
 int StepState::CorrectionIndex(const Betas& betas) const {
   const auto found = std::find(block_->betas.begin(), block_->betas.end(), betas);
-  LS_CHECK(found != block_->betas.end(), "the step was begun without the betas (", betas.first,
-           ", ", betas.second, "), so that their bias corrections are missing: pass them to Begin");
+  LS_CHECK(found != block_->betas.end(), "the step began without the betas (", betas.first, ", ",
+           betas.second, "), so their bias corrections are missing: pass them to Begin");
   return static_cast<int>(found - block_->betas.begin());
 }
 
@@ -115,8 +115,8 @@ const StepState* RandomState() {
   if (state == nullptr) return nullptr;
   StepState::Block& block = *state->block_;
   LS_CHECK(!block.needs_first_sample,
-           "this micro-batch would draw the random numbers (dropout) of the one before: say which "
-           "samples of the step it has, before its forward, by\n"
+           "this micro-batch would repeat the random numbers (dropout) of the previous one: before "
+           "its forward, say which samples of the step it holds:\n"
            "  training.SetFirstSample(index of its first sample within the step);\n"
            "where `training` is what BeginStep returned");
   block.drew_without_it |= !block.first_sample_given;
@@ -129,8 +129,8 @@ uint64_t DistinctSite(uint64_t site) {
   int64_t& count = state->block_->site_uses[site];
   if (InBackward()) {
     LS_CHECK(count <= 1, "a module with dropout ran ", count,
-             " times in this micro-batch, and its forward runs again within Backward, to recompute "
-             "activations: which of its masks it had is not known. Do not recompute this module");
+             " times in this micro-batch, and Backward now recomputes its activations: which of "
+             "its masks to reuse is not known. Do not recompute this module");
     return site;
   }
   const int64_t uses = count++;
@@ -143,13 +143,13 @@ void CheckBackward(uint64_t sequence, std::span<const std::shared_ptr<Leaf>> lea
     for (const auto& p : current_state->updater()->parameters()) {
       const auto is_p = [&](const auto& leaf) { return leaf.get() == &p->leaf(); };
       LS_CHECK(std::none_of(leaves.begin(), leaves.end(), is_p),
-               "Backward after ClipGradNorm: the gradient that it adds to '", p->name(),
+               "Backward after ClipGradNorm: what it adds to the gradient of '", p->name(),
                "' would not be clipped. Call ClipGradNorm after the last Backward of the step");
     }
   }
   LS_CHECK(sequence < evaluation_begin || sequence >= evaluation_end,
-           "a forward ran before BeginStep, in evaluation: without dropout, and with batch norm's "
-           "running statistics. Call BeginStep before the forward of each step");
+           "the forward ran before BeginStep, in evaluation mode: without dropout, and with batch "
+           "norm's running statistics. Call BeginStep before the forward of each step");
 }
 
 void EndMicroBatch() {

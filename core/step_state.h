@@ -1,5 +1,5 @@
-// What changes from step to step and kernels read by pointer, so that a captured CUDA graph stays
-// right. Usable from .cu files.
+// Values that change from step to step. Kernels read them through a pointer, so that a captured
+// CUDA graph stays valid. Usable from .cu files.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace lockstep {
 
-// The decay rates of an optimizer's averages of gradients and of their squares.
+// The decay rates of an optimizer's moving averages of gradients and of their squares.
 struct Betas {
   double first = 0, second = 0;
   bool operator==(const Betas&) const = default;
 };
-inline constexpr int kMostBetas = 8;  // different ones in a step
+inline constexpr int kMaxBetas = 8;  // distinct pairs per step
 
-// What Adam divides these averages by, since they start at zero: 1 - beta^(step + 1).
+// 1 - beta^(step + 1): Adam divides these averages by it, since they start at zero.
 struct BiasCorrection {
   float first = 1, second = 1;
 };
@@ -31,16 +31,16 @@ struct StepValues {
   uint64_t seed = 0;         // key of all random numbers
   int64_t first_sample = 0;  // global index of the micro-batch's first sample within the step
   float lr = 0;
-  float loss_scale = 1;   // gradients come multiplied by it
+  float loss_scale = 1;   // gradients are multiplied by it
   float clip_factor = 1;  // min(1, clip / norm): updates use gradient * clip_factor / loss_scale
   float grad_norm = 0;    // of the unscaled gradient, before clipping
-  int32_t found_inf = 0;  // nonzero: a gradient is NaN or Inf, the update must not happen
+  int32_t found_inf = 0;  // nonzero: a gradient is NaN or Inf, so the update must be skipped
   int32_t reserved = 0;
-  BiasCorrection corrections[kMostBetas];  // of the betas of StepState::Begin, in their order
+  BiasCorrection corrections[kMaxBetas];  // for the betas given to StepState::Begin, in that order
 };
 static_assert(sizeof(StepValues) == 112);
 
-// What updates parameters by a StepState: an optimizer, for the errors of the step.
+// An optimizer, as the step's error messages and checks see it.
 class StepUpdater {
  public:
   virtual ~StepUpdater() = default;
@@ -50,7 +50,7 @@ class StepUpdater {
 
 enum class StepPhase { kGradients, kClipped, kUpdated };
 
-// The values on a device, and the host's side of them. Copies share everything.
+// StepValues on a device, and the host's side of them. Copies share everything.
 class StepState {
  public:
   StepState(Device device, uint64_t seed);
@@ -61,29 +61,29 @@ class StepState {
   Device device() const { return tensor().device(); }
   uint64_t seed() const;
 
-  // Writes step, learning rate and the bias corrections of an optimizer's betas, and resets the
-  // rest. Ordered on the current stream. Loops call Optimizer::BeginStep, which calls this. Throws
-  // ArgumentError for more than kMostBetas betas.
+  // Writes the step, the learning rate and the bias corrections of an optimizer's betas, and resets
+  // the rest. Ordered on the current stream. Loops call Optimizer::BeginStep, which calls this.
+  // Throws ArgumentError for more than kMaxBetas betas.
   void Begin(int64_t step, double lr, std::vector<Betas> betas = {}, double loss_scale = 1);
-  // Where StepValues::corrections has those of these betas. Throws ArgumentError if this step was
-  // begun without them.
+  // The index of these betas in StepValues::corrections. Throws ArgumentError if this step began
+  // without them.
   int CorrectionIndex(const Betas& betas) const;
-  // The global index, within the step, of the next micro-batch's first sample (dropout depends on
-  // it): once per micro-batch, before its forward.
+  // Sets the global index, within the step, of the next micro-batch's first sample (dropout depends
+  // on it). Call it once per micro-batch, before its forward.
   void SetFirstSample(int64_t index);
-  // The same by i64 [1] on the device, so that a captured graph reads it anew.
+  // The same from an i64[1] on the device, which a captured graph reads each time it is launched.
   void SetFirstSample(const Tensor& index);
   // Reads everything back; synchronises.
   StepValues Read() const;
-  // The same without waiting: the values as they are once the work submitted so far is done. For
+  // The same without waiting: the values once the work submitted so far is done. Pass it to
   // ToStepValues.
   HostRead ReadLater() const { return HostRead(tensor()); }
 
-  // The optimizer whose step this is, from its BeginStep until the result of that is gone; else
-  // null.
+  // The optimizer whose step this is, from BeginStep until the destruction of what that returned;
+  // otherwise null.
   const StepUpdater* updater() const;
   void SetUpdater(const StepUpdater* updater);
-  // How far that step is. A failed capture of the update takes it back.
+  // How far the step has come. A failed capture of the update sets it back.
   StepPhase phase() const;
   void SetPhase(StepPhase phase) const;
 
@@ -99,39 +99,39 @@ class StepState {
   std::shared_ptr<Block> block_;
 };
 
-// What ReadLater reads; waits for it.
+// Waits for the result of ReadLater and returns it.
 StepValues ToStepValues(HostRead& read);
 
-// The state of the step that this thread trains in; null in evaluation, which is everywhere outside
-// of a step, and wherever nothing is recorded (NoGrad). Random operations, batch norm and the like
-// behave accordingly.
+// The state of this thread's training step. Null in evaluation: outside of steps and under NoGrad.
+// Random operations and batch norm depend on it.
 const StepState* CurrentStepState();
 
 // The same, for an operation that is about to draw random numbers. Throws ArgumentError if it would
-// repeat those of the micro-batch before: since the last Backward, SetFirstSample was not called.
-// (Several forwards ahead of one Backward are one micro-batch.)
+// repeat those of the previous micro-batch because SetFirstSample was not called since the last
+// Backward. (Several forwards before one Backward are one micro-batch.)
 const StepState* RandomState();
 
-// `site`, which tells random operations apart, when this thread's micro-batch asks for it first,
-// and then another number each time: a module that runs twice (on both sides of a siamese network)
-// draws two masks. A forward that failed counts too: call SetFirstSample before it is tried again.
-// Outside of a step, `site`. Within Backward, where a forward runs again to recompute activations,
-// the site that it had; throws ArgumentError if there were several.
+// Sites tell random operations apart. Returns `site` on its first use in this thread's micro-batch
+// and a new number on each later use, so that a module that runs twice (on both sides of a siamese
+// network) draws two masks. A failed forward counts as a use: call SetFirstSample before retrying.
+// Outside of a step, returns `site`. Within Backward, where a forward runs again to recompute
+// activations, returns the site it had, and throws ArgumentError if there were several.
 uint64_t DistinctSite(uint64_t site);
 
-// Whether random numbers were drawn in this thread's step as if for the step's first sample, which
-// nobody had said: wrong where several ranks share the step's samples.
+// Whether random numbers were drawn in this thread's step without a call of SetFirstSample, that
+// is, as if for the step's first sample: wrong if several ranks share the step's samples.
 bool DrewWithoutFirstSample();
 
-// Backward calls it with the first node of its graph. Throws ArgumentError if that was recorded
-// between this thread's step and the one before, which is in evaluation, or if one of the leaves is
-// a parameter of this step's optimizer, whose gradients are clipped already.
+// Backward calls it with the first node of its graph. Throws ArgumentError if that was recorded in
+// evaluation, between this thread's step and the previous one, or if one of the leaves is a
+// parameter of this step's optimizer, and the gradients have already been clipped.
 void CheckBackward(uint64_t sequence, std::span<const std::shared_ptr<Leaf>> leaves);
 
-// The outermost Backward calls it at its end: the next forward is another micro-batch.
+// The outermost Backward calls it at its end: the next forward begins another micro-batch.
 void EndMicroBatch();
 
-// Makes `state` the thread's. In a loop, the result of Optimizer::BeginStep does.
+// Makes `state` the thread's current one. In training loops, the result of Optimizer::BeginStep
+// does this.
 class TrainingScope {
  public:
   explicit TrainingScope(const StepState& state);
@@ -140,7 +140,7 @@ class TrainingScope {
   TrainingScope& operator=(const TrainingScope&) = delete;
 
  private:
-  const StepState state_;  // shared: what it points to stays
+  const StepState state_;  // keeps the shared block alive
   const StepState* previous_;
 };
 

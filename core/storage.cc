@@ -16,7 +16,7 @@ struct Storage::Block {
   Device device;
   Stream stream;  // the stream the memory was allocated for
   Allocator* allocator = nullptr;
-  std::shared_ptr<void> owner;   // of wrapped memory
+  std::shared_ptr<void> owner;   // for wrapped memory
   std::shared_ptr<Block> whole;  // of a slice
   int64_t offset = 0;            // of a slice, in bytes
   bool released = false;
@@ -25,7 +25,7 @@ struct Storage::Block {
 
   ~Block() { FreeMemory(); }
 
-  // The block that has the memory: itself, or what it is a slice of.
+  // The block that owns the memory: this one, or the one that it is a slice of.
   Block& root() {
     Block* block = this;
     while (block->whole) block = block->whole.get();
@@ -39,9 +39,9 @@ struct Storage::Block {
     released = false;
   }
 
-  // Lets `stream` wait for what `other` has been told. Where no event is to be had, the host waits;
-  // where that fails too, the device has failed and runs nothing any more: whoever uses it next
-  // hears of it.
+  // Makes `stream` wait for the work submitted to `other`. If no event can be created, the host
+  // waits. If that fails, too, the device has failed and runs nothing any more: its next use
+  // throws.
   void WaitFor(const Stream& other) const noexcept {
     try {
       Event event(device);
@@ -61,7 +61,7 @@ struct Storage::Block {
       if (auto* listener = MetaMemoryListener::OfThisThread()) listener->OnFree(this);
     }
     if (allocator == nullptr || released) return;
-    // The allocating stream waits for the others, so reuse on it is ordered after them.
+    // The allocating stream waits for the others, so that reuse on it comes after them.
     for (const Stream& other : used_by) WaitFor(other);
     used_by.clear();
     allocator->Free(data, bytes, stream);
@@ -74,8 +74,8 @@ namespace {
 
 void CheckDefined(const Storage& storage) {
   LS_CHECK(storage.defined(),
-           "this tensor is undefined: it was default constructed or moved from, and has neither a "
-           "device nor data; ask defined() first");
+           "this tensor is undefined: it was default-constructed or moved from, and has neither a "
+           "device nor data; check defined() first");
 }
 
 }  // namespace
@@ -127,7 +127,7 @@ void* Storage::data() const {
   }
   if (block->released) {
     throw Error(StrCat("the memory of this tensor (", block->bytes, " bytes on ", block->device,
-                       ") was released; materialise its storage before use"));
+                       ") was released; call Materialize() on its storage first"));
   }
   return block->data == nullptr ? nullptr : static_cast<char*>(block->data) + offset;
 }
@@ -154,7 +154,7 @@ void Storage::Release() const {
 void Storage::Materialize() const {
   if (!released()) return;
   LS_CHECK(!is_slice(),
-           "the storage that this one is a slice of was released: materialise that one");
+           "the storage that this one is a slice of was released: call Materialize() on that one");
   block_->TakeMemory();
 }
 bool Storage::released() const { return block_ && block_->root().released; }

@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// The host is its own stream: everything submitted is already done.
+// On the host, all submitted work is already done.
 class HostStreamBackend : public StreamBackend {
  public:
   Stream CreateStream(Device device) override { return {device, nullptr}; }
@@ -62,7 +62,7 @@ StreamGuard::~StreamGuard() { SetCurrent(std::move(previous_)); }
 StreamBackend& GetStreamBackend(DeviceType type) {
   auto& backend = Backends()[static_cast<size_t>(type)];
   LS_CHECK(backend != nullptr, "this build has no ", Name(type),
-           " backend; use --device=cpu, or build with the backend");
+           " backend: use --device=cpu, or build with that backend");
   return *backend;
 }
 
@@ -73,7 +73,7 @@ void RegisterStreamBackend(DeviceType type, std::unique_ptr<StreamBackend> backe
 std::shared_ptr<void> StreamBackend::AllocateHost(int64_t bytes, Device) {
   void* data = std::malloc(static_cast<size_t>(bytes));
   if (data == nullptr && bytes > 0) {
-    throw OutOfMemoryError(StrCat("the host has no ", bytes, " bytes left"));
+    throw OutOfMemoryError(StrCat("out of memory on the host: cannot allocate ", bytes, " bytes"));
   }
   return {data, std::free};
 }

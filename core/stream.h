@@ -8,19 +8,19 @@
 
 namespace lockstep {
 
-// A queue of work on one device: a value whose copies share the queue. With the last of them the
-// queue is destroyed, after what was submitted to it; whatever still has a stream (a guard, memory
-// that the stream used) can use it.
+// A queue of work on one device. Copies share the queue, which is destroyed with the last of them,
+// once its work is done: whatever still holds a stream (a guard, memory that the stream used) can
+// use it.
 struct Stream {
   Device device;
-  // Of a cudaStream_t on CUDA; null is the device's default stream. For a queue of somebody else's,
-  // who keeps it until all copies are gone: {std::shared_ptr<void>(), handle}.
+  // On CUDA, a cudaStream_t; null is the device's default stream. To refer to a foreign queue,
+  // which its owner must keep until all copies are gone: {std::shared_ptr<void>(), handle}.
   std::shared_ptr<void> handle;
 
   bool operator==(const Stream&) const = default;
 };
 
-// The calling thread's stream on a device: the default stream, or what the innermost guard set.
+// The calling thread's stream on a device: the default stream, or the innermost guard's.
 Stream CurrentStream(Device device);
 
 // Makes a stream current on its device for this thread and scope.
@@ -35,27 +35,28 @@ class StreamGuard {
   Stream previous_;
 };
 
-// What a device must offer beyond kernels. The CPU's is built in; others register theirs.
+// What a device must provide besides kernels. The CPU's backend is built in; others register
+// theirs.
 class StreamBackend {
  public:
   virtual ~StreamBackend() = default;
   virtual Stream CreateStream(Device device) = 0;
   virtual void Synchronize(Stream stream) = 0;
-  // `device`: the event's. Any thread may call, whatever device it used before.
+  // `device`: the event's. Any thread may call this, whichever device it used before.
   virtual void* CreateEvent(Device device) = 0;
   virtual void DestroyEvent(Device device, void* event) noexcept = 0;
   virtual void RecordEvent(void* event, Stream stream) = 0;
   virtual void WaitEvent(void* event, Stream stream) = 0;
   virtual bool QueryEvent(Device device, void* event) = 0;
   virtual void SynchronizeEvent(Device device, void* event) = 0;
-  // Host memory that `device` can write to while the host goes on: the target of CopyToHost.
+  // Host memory that `device` can write to asynchronously: the destination of CopyToHost.
   virtual std::shared_ptr<void> AllocateHost(int64_t bytes, Device device);
-  // Copies device memory to `to`, of AllocateHost, after what was submitted to the stream before.
-  // The bytes are there once an event recorded after it has come.
+  // Copies device memory to `to`, which is from AllocateHost, after the work already submitted to
+  // the stream. The bytes are there once an event recorded after the copy has completed.
   virtual void CopyToHost(void* to, const void* from, int64_t bytes, Stream stream);
 };
 
-// Throws ArgumentError naming the device when the build has none for it.
+// Throws ArgumentError naming the device if the build has no backend for it.
 StreamBackend& GetStreamBackend(DeviceType type);
 void RegisterStreamBackend(DeviceType type, std::unique_ptr<StreamBackend> backend);
 

@@ -22,9 +22,9 @@ inline void Pause() {
 #endif
 }
 
-// A job is over when its chunks are done: it never waits for a worker that the system has not
-// scheduled yet, as there are on a machine that has other work. Workers spin for a moment after
-// each job, since the next one usually follows within microseconds, and then sleep.
+// A job is over when its chunks are done: it never waits for a worker that the system has not yet
+// scheduled, which is common on a busy machine. After each job, workers spin for a moment, since
+// the next job usually follows within microseconds, and then sleep.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads) {
@@ -65,7 +65,7 @@ class ThreadPool {
   }
 
  private:
-  static constexpr int kSpins = 4000;  // some 100 microseconds
+  static constexpr int kSpins = 4000;  // about 100 microseconds
   static constexpr int64_t kMaxChunks = UINT32_MAX;
 
   void TakeChunks() {

@@ -1,5 +1,5 @@
-// The CPU's threads. Work is cut into chunks that depend on the problem alone, never on the number
-// of threads, so results do not either.
+// The CPU's threads. Work is cut into chunks that depend only on the problem, so results do not
+// depend on the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// Threads that ParallelFor uses, the caller included. At first: the hardware's.
+// The number of threads that ParallelFor uses, including the caller. By default, the hardware's.
 int NumThreads();
 // n >= 1. Call when no ParallelFor runs.
 void SetNumThreads(int n);
@@ -18,8 +18,8 @@ void RunChunks(int64_t chunks, ChunkFunction function, const void* context);
 }  // namespace internal
 
 // Calls f(begin, end) for [0, n) in chunks of `grain` (the last one shorter), in any order, on any
-// of the pool's threads. Nested calls, and calls while another thread of the program uses the pool,
-// run on the calling thread. The first exception is rethrown here.
+// of the pool's threads. Nested calls, and calls while another thread uses the pool, run on the
+// calling thread. The first exception is rethrown here.
 template <class F>
 void ParallelFor(int64_t n, int64_t grain, const F& f) {
   if (n <= 0) return;

@@ -10,7 +10,7 @@
 namespace lockstep::data {
 namespace {
 
-// Longer pieces than this use the heap.
+// Pieces longer than this use the heap.
 constexpr size_t kScanLimit = 96;
 
 uint64_t Key(int32_t left, int32_t right) {
@@ -61,7 +61,7 @@ void BpeMerger::Scan(std::vector<int32_t>* ids) const {
   std::vector<int32_t>& v = *ids;
   size_t n = v.size();
   int32_t rank[kScanLimit];    // of the pair (v[i], v[i + 1])
-  int32_t result[kScanLimit];  // and what it becomes
+  int32_t result[kScanLimit];  // the token it becomes
   const auto look_up = [&](size_t i) {
     const Entry& entry = Find(v[i], v[i + 1]);
     rank[i] = entry.rank;

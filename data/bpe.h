@@ -8,22 +8,22 @@
 
 namespace lockstep::data {
 
-// A merge replaces two neighbouring tokens by one. Earlier merges take precedence.
+// A merge replaces two adjacent tokens by one. Earlier merges take precedence.
 struct BpeMerge {
   int32_t left;
   int32_t right;
   int32_t result;
 };
 
-// Applies merges to a piece: always the pair of the earliest merge, and its leftmost occurrence,
-// until no pair of neighbours has a merge (Sennrich et al., arXiv 1508.07909). Ids are >= 0, and no
-// pair occurs twice. Thread-safe.
+// Applies merges to a piece: repeatedly merges the leftmost occurrence of the pair with the
+// earliest merge, until no adjacent pair has one (Sennrich et al., arXiv 1508.07909). Ids are >= 0,
+// and no pair has two merges. Thread-safe.
 class BpeMerger {
  public:
   explicit BpeMerger(std::span<const BpeMerge> merges);
 
-  // Replaces `ids` by what is left after all merges. Short pieces are scanned, O(n^2) with a small
-  // constant; long ones use a heap, O(n log n), so that no input is slow.
+  // Replaces `ids` by the result of all merges. Short pieces are scanned, in O(n^2) with a small
+  // constant; long ones use a heap, in O(n log n), so that no input is slow.
   void Apply(std::vector<int32_t>* ids) const;
 
  private:
@@ -34,7 +34,7 @@ class BpeMerger {
     int32_t result;
   };
 
-  // The entry of the pair; rank kNone if it has no merge.
+  // The pair's entry, with rank kNone if it has no merge.
   const Entry& Find(int32_t left, int32_t right) const;
   void Scan(std::vector<int32_t>* ids) const;
   void UseHeap(std::vector<int32_t>* ids) const;

@@ -1,4 +1,4 @@
-// One token per byte: the vocabulary for any data.
+// One token per byte, for any data.
 #pragma once
 
 #include <string>

@@ -47,7 +47,7 @@ std::vector<int32_t> CharTokenizer::Encode(std::string_view text) const {
     if (id < 0) {
       throw InputError(StrCat("character ", DescribeCharacter(c.code_point), " at byte ", i,
                               " is not in the char tokenizer's vocabulary of ", vocab_size(),
-                              " characters. Remove it, or train with a text that has it, or with "
+                              " characters. Remove it, train on a text that contains it, or use "
                               "--data.tokenizer=byte, which takes any text"));
     }
     ids.push_back(id);

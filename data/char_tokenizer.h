@@ -17,8 +17,8 @@ class CharTokenizer : public Tokenizer {
   // well-formed UTF-8.
   explicit CharTokenizer(std::string_view text);
 
-  // Throws InputError for malformed UTF-8, and for a character that is not in the vocabulary: the
-  // message names it and its byte position.
+  // Throws InputError for malformed UTF-8, and for characters outside the vocabulary, naming the
+  // character and its byte position.
   std::vector<int32_t> Encode(std::string_view text) const override;
   std::string Decode(std::span<const int32_t> ids) const override;
   int64_t vocab_size() const override { return static_cast<int64_t>(characters_.size()); }
@@ -27,7 +27,7 @@ class CharTokenizer : public Tokenizer {
 
  private:
   std::vector<uint32_t> characters_;  // id -> code point, ascending
-  std::vector<int32_t> ids_;          // code point -> id, -1: none; up to the largest code point
+  std::vector<int32_t> ids_;          // code point -> id or -1, up to the largest code point
 };
 
 }  // namespace lockstep::data

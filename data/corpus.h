@@ -1,4 +1,4 @@
-// The text that Lockstep trains on when it is given none. See data/corpus/README.md.
+// The text that Lockstep trains on by default. See data/corpus/README.md.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@ namespace lockstep::data {
 // data/corpus/corpus.txt, compiled into the program.
 std::string_view EmbeddedCorpus();
 
-// The SHA-256 that data/corpus/corpus.sha256 says it has: 64 hexadecimal digits.
+// Its SHA-256 according to data/corpus/corpus.sha256, in 64 hexadecimal digits.
 std::string_view EmbeddedCorpusSha256();
 
 }  // namespace lockstep::data

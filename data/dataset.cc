@@ -26,15 +26,16 @@ void CheckSizes(const Dataset& dataset, const DatasetOptions& options) {
   const int64_t needed = options.block_size + 1;
   const int64_t found = dataset.train->size();
   if (found < needed) {
-    throw InputError(StrCat(dataset.name, ": ", found, " tokens are left for training, and one ",
-                            "window needs block_size + 1 = ", needed, "; use more data",
-                            found > 1 ? StrCat(", or --model.block_size=", found - 1) : "",
-                            dataset.val ? ", or a smaller --data.val_fraction" : ""));
+    throw InputError(
+        StrCat(dataset.name, ": ", found,
+               " tokens are left for training, but one window needs block_size + 1 = ", needed,
+               "; use more data", found > 1 ? StrCat(", or --model.block_size=", found - 1) : "",
+               dataset.val ? ", or a smaller --data.val_fraction" : ""));
   }
   if (dataset.val != nullptr && dataset.val->size() < 2) {
     throw InputError(StrCat(dataset.name, ": the validation part has ", dataset.val->size(),
-                            " tokens, and needs 2 at least; use more data, or another "
-                            "--data.val_fraction (0: no validation; now ",
+                            " tokens, but needs at least 2; use more data, or another "
+                            "--data.val_fraction (0 turns validation off; now ",
                             options.val_fraction, ")"));
   }
 }
@@ -53,8 +54,8 @@ std::string WideEncodingOf(std::string_view text) {
   using std::string_view_literals::operator""sv;
   if (text.starts_with("\xff\xfe\0\0"sv) || text.starts_with("\0\0\xfe\xff"sv)) return "utf-32";
   if (text.starts_with("\xff\xfe"sv) || text.starts_with("\xfe\xff"sv)) return "utf-16";
-  // Without the mark: in most languages every other byte is zero for many characters, and never
-  // the one beside it.
+  // Without the mark: in most languages every other byte of many characters is zero, and never the
+  // byte next to it.
   const size_t pairs = std::min<size_t>(text.size(), 4096) / 2;
   size_t even = 0, odd = 0;
   for (size_t i = 0; i < pairs; ++i) {
@@ -69,16 +70,15 @@ std::string WideEncodingOf(std::string_view text) {
 void RequireUtf8(std::string_view text, const std::string& name) {
   if (const std::string wide = WideEncodingOf(text); !wide.empty()) {
     throw InputError(StrCat(name, ": this is ", wide,
-                            ", and text must be UTF-8. Convert it: iconv -f ", wide, " -t utf-8 ",
+                            ", but text must be UTF-8. Convert it: iconv -f ", wide, " -t utf-8 ",
                             name, " > utf-8.txt"));
   }
   const size_t valid = ValidUtf8Prefix(text);
   if (valid == text.size()) return;
-  throw InputError(
-      StrCat(name, ": not UTF-8: byte ", valid, " is 0x", std::hex,
-             static_cast<int>(static_cast<uint8_t>(text[valid])),
-             ". Convert the file (iconv -f latin1 -t utf-8), or take its bytes as they "
-             "are by --data.tokenizer=byte; token files are told by their name, *.bin"));
+  throw InputError(StrCat(name, ": not UTF-8: byte ", valid, " is 0x", std::hex,
+                          static_cast<int>(static_cast<uint8_t>(text[valid])),
+                          ". Convert the file (iconv -f latin1 -t utf-8), or use its bytes, with "
+                          "--data.tokenizer=byte. The names of token files must end in .bin"));
 }
 
 std::shared_ptr<const TokenSource> EncodePart(const Tokenizer& tokenizer, std::string_view text,
@@ -104,7 +104,7 @@ Dataset FromText(std::string_view text, const std::string& name, const DatasetOp
   dataset.vocab_size = dataset.tokenizer->vocab_size();
   if (options.vocab_size > 0 && dataset.vocab_size > options.vocab_size) {
     throw InputError(StrCat(name, ": the ", dataset.tokenizer->name(), " tokenizer has ",
-                            dataset.vocab_size, " tokens, and model.vocab_size is ",
+                            dataset.vocab_size, " tokens, but model.vocab_size is ",
                             options.vocab_size, "; set --model.vocab_size=", dataset.vocab_size,
                             " or leave it out"));
   }
@@ -144,17 +144,19 @@ Dataset FromTokenFiles(const DatasetOptions& options) {
   dataset.tokenizer = options.loaded_tokenizer;
   if (dataset.tokenizer == nullptr && !options.tokenizer.empty()) {
     if (options.tokenizer == "char") {
-      throw InputError(StrCat(options.path, ": a char tokenizer is made from a text, and this is ",
-                              "token files; name the tokenizer that they were made with, or none"));
+      throw InputError(
+          StrCat(options.path,
+                 ": a char tokenizer is made from a text, but these are token files; set "
+                 "--data.tokenizer to the tokenizer that made them, or leave it out"));
     }
     dataset.tokenizer =
         options.tokenizer == "gpt2" ? FindGpt2Tokenizer() : MakeTokenizer(options.tokenizer, "");
   }
   const bool absent_gpt2 = options.tokenizer == "gpt2" && dataset.tokenizer == nullptr;
   if (dataset.tokenizer == nullptr) {
-    dataset.note = StrCat("samples are shown as token ids; for text, ",
+    dataset.note = StrCat("samples are shown as token ids; to see text, ",
                           absent_gpt2 ? HowToGetGpt2Vocabulary()
-                                      : "name the tokenizer of the tokens by --data.tokenizer=");
+                                      : "name the tokens' tokenizer with --data.tokenizer=");
   }
   std::optional<int64_t> limit;
   if (options.vocab_size > 0) limit = options.vocab_size;
@@ -196,9 +198,9 @@ Dataset OpenDataset(const DatasetOptions& options) {
     dataset = FromTokenFiles(options);
   } else {
     if (IsPattern(options.path)) {
-      throw InputError(StrCat("data.path=", options.path,
-                              ": a pattern must be one of token files, so end with .bin; texts are "
-                              "given one file at a time"));
+      throw InputError(StrCat(
+          "data.path=", options.path,
+          ": patterns are only for token files and must end in .bin; give a single text file"));
     }
     const std::string path = ExpandPattern(options.path).front();
     const MappedFile file(path);

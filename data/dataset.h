@@ -1,4 +1,4 @@
-// From the options data.* to token streams for training and validation.
+// Opens the data set that the data.* options name: token streams for training and validation.
 #pragma once
 
 #include <cstdint>
@@ -11,40 +11,41 @@
 namespace lockstep::data {
 
 struct DatasetOptions {
-  // A text file, a token file (*.bin), a pattern of token files, or empty: the embedded corpus.
+  // A text file, a token file (*.bin) or a pattern of token files. If empty, the embedded corpus.
   std::string path;
-  // For MakeTokenizer. Empty: char for text, none for token files.
+  // As for MakeTokenizer. If empty, char for text and none for token files.
   std::string tokenizer;
-  // Takes the place of `tokenizer`: a checkpoint's own.
+  // Replaces `tokenizer`, if set: a checkpoint's tokenizer.
   std::shared_ptr<const Tokenizer> loaded_tokenizer;
-  // In [0, 1): the share of the text, counted in characters (bytes for the byte tokenizer, tokens
-  // for token files), at its end that is kept for validation. Not used for files whose names tell.
+  // In [0, 1): the fraction of the data, in characters (bytes for the byte tokenizer, tokens for
+  // token files), held out at its end for validation. Ignored for files whose names tell their
+  // split.
   double val_fraction = 0.1;
-  // Tokens in a window: fewer than block_size + 1 tokens for training are an error.
+  // Tokens in a window: training needs at least block_size + 1 tokens.
   int64_t block_size = 1;
-  // The model's vocabulary; 0: not known. Every token must be below it.
+  // The size of the model's vocabulary, or 0 if unknown. All tokens must be below it.
   int64_t vocab_size = 0;
 };
 
 struct Dataset {
-  // Null for token files without data.tokenizer, or without the vocabulary of the one it names:
-  // tokens are trained on as they are.
+  // Null for token files without data.tokenizer, or if the vocabulary of the one it names is
+  // missing: training needs only the ids.
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const TokenSource> train;
-  std::shared_ptr<const TokenSource> val;  // null if nothing is kept for validation
-  // The tokenizer's; for token files without one, the largest token + 1.
+  std::shared_ptr<const TokenSource> val;  // null if nothing is held out
+  // The tokenizer's vocabulary size; for token files without one, the largest token + 1.
   int64_t vocab_size = 0;
-  // What samples of its text will look like, and how to change that; empty where they are text.
+  // If samples cannot be shown as text, how they will look and how to change that; else empty.
   std::string note;
   // "the embedded corpus", or the path.
   std::string name;
-  // SHA-256 of the text; for token files, of each file's token count and its first and last 64 KiB.
-  // Equal for equal data wherever it lies.
+  // The SHA-256 of the text; for token files, of each file's token count and its first and last 64
+  // KiB. It does not depend on paths.
   std::string fingerprint;
 };
 
-// Reads everything that a text has, and checks everything that token files have. Throws InputError
-// or IoError: what is missing, empty, too small, malformed or outside the vocabulary, and the fix.
+// Reads the whole text, or checks all tokens of token files. Throws InputError or IoError that says
+// what is missing, empty, too small, malformed or outside the vocabulary, and how to fix it.
 Dataset OpenDataset(const DatasetOptions& options);
 
 }  // namespace lockstep::data

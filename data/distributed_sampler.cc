@@ -22,8 +22,9 @@ int64_t SizeOfShare(int64_t items, int64_t ranks, int64_t rank, Remainder remain
 DistributedSampler::DistributedSampler(int64_t items, int64_t ranks, int64_t rank,
                                        const Options& options)
     : items_(items), ranks_(ranks), rank_(rank), options_(options) {
-  LS_CHECK(items >= 1, "a sampler over ", items, " items; there must be at least 1");
-  LS_CHECK(ranks >= 1 && rank >= 0 && rank < ranks, "rank ", rank, " of ", ranks);
+  LS_CHECK(items >= 1, "a sampler needs at least 1 item, got ", items);
+  LS_CHECK(ranks >= 1 && rank >= 0 && rank < ranks, "rank ", rank, " of ", ranks,
+           ": ranks count from 0 to one less than their number");
   LS_CHECK(options.remainder != Remainder::kDrop || items >= ranks, items, " items for ", ranks,
            " ranks: nothing would be left after dropping the remainder; use fewer ranks, or pad");
   size_ = SizeOfShare(items, ranks, rank, options.remainder);
@@ -37,9 +38,9 @@ DistributedSampler::Epoch::Epoch(const DistributedSampler& sampler, int64_t epoc
 
 int64_t DistributedSampler::Epoch::operator[](int64_t position) const {
   const DistributedSampler& s = sampler_;
-  LS_CHECK(position >= 0 && position < s.size_, "item ", position, " of the ", s.size_,
-           " that rank ", s.rank_, " has in an epoch");
-  const int64_t index = (position * s.ranks_ + s.rank_) % s.items_;  // padding begins anew
+  LS_CHECK(position >= 0 && position < s.size_, "position ", position,
+           " is outside the epoch of rank ", s.rank_, ", which has ", s.size_, " items");
+  const int64_t index = (position * s.ranks_ + s.rank_) % s.items_;  // padding wraps around
   return s.options_.shuffle ? permutation_(index) : index;
 }
 

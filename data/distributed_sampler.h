@@ -1,4 +1,4 @@
-// Shares the items of a data set out over the ranks of a data-parallel run.
+// Distributes the items of a data set over the ranks of a data-parallel run.
 #pragma once
 
 #include <cstdint>
@@ -7,23 +7,24 @@
 
 namespace lockstep::data {
 
-// What happens where the items are no multiple of the ranks.
+// What happens if the number of items is not a multiple of the number of ranks.
 enum class Remainder {
-  kPad,     // the first items of the epoch are used twice: every rank has as many, all are seen
-  kDrop,    // the last items of the epoch are left out: every rank has as many, none is seen twice
-  kUneven,  // neither: some ranks have one item more. For evaluation, where the sum must be exact
+  kPad,     // the epoch's first items are used twice: ranks have equal shares, and no item is
+            // missed
+  kDrop,    // the epoch's last items are left out: ranks have equal shares, and no item is used
+            // twice
+  kUneven,  // some ranks have one item more: for evaluation, where the sum must be exact
 };
 
-// The items of one rank: a pure function of (seed, epoch, rank, position), so that any place can be
-// reached at once. In each epoch the ranks' shares are disjoint (but for padding) and complete (but
-// for what is dropped), in an order that each epoch draws anew. Position i of rank r is item
-// i * ranks + r of that order, so together the ranks go through the same items at any number of
-// ranks.
+// The items of one rank: a pure function of (seed, epoch, rank, position), so any position can be
+// reached directly. Each epoch draws a new order, in which the ranks' shares are disjoint (except
+// for padding) and complete (except for what is dropped). Position i of rank r is item i * ranks +
+// r of that order, so the ranks together go through the same items however many there are.
 class DistributedSampler {
  public:
   struct Options {
     uint64_t seed = 0;
-    bool shuffle = true;  // else in their order
+    bool shuffle = true;  // otherwise in their original order
     Remainder remainder = Remainder::kPad;
   };
 
@@ -31,7 +32,7 @@ class DistributedSampler {
   // items than ranks.
   DistributedSampler(int64_t items, int64_t ranks, int64_t rank, const Options& options);
 
-  // Items of this rank in an epoch.
+  // The number of this rank's items in an epoch.
   int64_t size() const { return size_; }
   // The order of one epoch, epoch >= 0.
   class Epoch;

@@ -12,8 +12,7 @@ EvalBatches::EvalBatches(std::shared_ptr<const TokenSource> source, int64_t bloc
     : source_(std::move(source)), block_size_(block_size), batch_size_(batch_size) {
   LS_CHECK(block_size >= 1 && batch_size >= 1 && max_batches >= 0, "evaluation with block_size ",
            block_size, ", batch_size ", batch_size, ", at most ", max_batches, " batches");
-  LS_CHECK(source_->size() >= 2, "evaluation needs 2 tokens at least, and there are ",
-           source_->size());
+  LS_CHECK(source_->size() >= 2, "evaluation needs at least 2 tokens, got ", source_->size());
   const int64_t per_batch = block_size * batch_size;
   all_batches_ = (source_->size() - 1 + per_batch - 1) / per_batch;
   size_ = max_batches == 0 ? all_batches_ : std::min(all_batches_, max_batches);
@@ -28,7 +27,7 @@ int64_t EvalBatches::num_targets() const {
 }
 
 void EvalBatches::Read(int64_t index, Batch* batch) const {
-  LS_CHECK(index >= 0 && index < size_, "evaluation batch ", index, " of ", size_);
+  LS_CHECK(index >= 0 && index < size_, "there is no evaluation batch ", index, " among ", size_);
   std::vector<int64_t> starts(batch_size_);
   for (int64_t row = 0; row < batch_size_; ++row) {
     starts[row] = (Position(index) * batch_size_ + row) * block_size_;

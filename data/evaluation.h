@@ -9,9 +9,9 @@
 
 namespace lockstep::data {
 
-// Consecutive windows of block_size tokens over a whole stream. The last, shorter one is filled up
-// with ignored targets, and so is the last batch, so that every batch has the same shape and every
-// token but the first is a target exactly once: the mean over all targets is the exact loss.
+// Consecutive windows of block_size tokens over a whole stream. A shorter last window and an
+// incomplete last batch are padded with ignored targets, so that every batch has the same shape and
+// every token but the first is a target exactly once: the mean over all targets is the exact loss.
 class EvalBatches {
  public:
   // max_batches > 0 keeps that many batches, spread evenly over the stream; 0 keeps all.
@@ -20,15 +20,15 @@ class EvalBatches {
               int64_t max_batches = 0);
 
   int64_t size() const { return size_; }
-  // Targets in all batches together.
+  // The number of targets in all batches together.
   int64_t num_targets() const;
 
-  // Batch `index`, 0 <= index < size(), any in any order; batch->step is the index. Ranks can share
-  // the batches out and add their sums of losses.
+  // Reads batch `index`, 0 <= index < size(), in any order; batch->step is the index. Ranks can
+  // divide the batches among themselves and add up their sums of losses.
   void Read(int64_t index, Batch* batch) const;
 
  private:
-  // Position among the batches of the whole stream.
+  // The batch's position among those of the whole stream.
   int64_t Position(int64_t index) const;
 
   std::shared_ptr<const TokenSource> source_;

@@ -9,8 +9,8 @@
 namespace lockstep::data {
 namespace {
 
-// GPT-2's pattern with possessive quantifiers, which match the same without backtracking. White
-// space is spelled out as Unicode's White_Space property, because PCRE2's \s has U+180E as well.
+// GPT-2's pattern with possessive quantifiers, which match the same without backtracking. Unicode's
+// White_Space property is spelled out, because PCRE2's \s includes U+180E.
 #define LS_SPACE \
   R"(\x09-\x0d\x20\x85\xa0\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})"
 constexpr char kPattern[] =
@@ -42,8 +42,8 @@ Gpt2Splitter::Gpt2Splitter() : pattern_(std::make_unique<Pattern>()) {
                                  PCRE2_UTF | PCRE2_UCP | PCRE2_DOLLAR_ENDONLY | PCRE2_ANCHORED,
                                  &error, &offset, nullptr);
   LS_INVARIANT(pattern_->code != nullptr, "PCRE2: ", PcreMessage(error), " at ", offset);
-  // Without JIT (an unsupported platform, or memory that may not be executable) the interpreter
-  // gives the same matches, more slowly.
+  // Without JIT (on an unsupported platform, or if memory must not be executable) the interpreter
+  // finds the same matches, only slower.
   (void)pcre2_jit_compile(pattern_->code, PCRE2_JIT_COMPLETE);
 }
 

@@ -9,15 +9,14 @@
 
 namespace lockstep::data {
 
-// PCRE2 with its compiler to machine code where the platform has it. Thread-safe.
+// Uses PCRE2, with its just-in-time compiler if the platform has it. Thread-safe.
 class Gpt2Splitter {
  public:
   Gpt2Splitter();
   ~Gpt2Splitter();
 
-  // Calls `sink` with consecutive pieces that together are `text`. Where text is not well-formed
-  // UTF-8, each longest run of malformed bytes is a piece of its own, and the text between two runs
-  // is split as a text of its own.
+  // Calls `sink` with the consecutive pieces of `text`. If it is not well-formed UTF-8, each
+  // maximal run of malformed bytes is a piece, and the text between two runs is split separately.
   void Split(std::string_view text, const std::function<void(std::string_view)>& sink) const;
 
  private:

@@ -21,7 +21,7 @@ struct StringHash {
 
 }  // namespace
 
-// Piece -> ids. Emptied when full: what is frequent is back at once.
+// Piece -> ids. Emptied when full: frequent pieces soon return.
 class Gpt2Tokenizer::Cache {
  public:
   // The ids of the piece, or nullopt.
@@ -73,7 +73,7 @@ void Gpt2Tokenizer::EncodePiece(std::string_view piece, Cache* cache,
 }
 
 std::vector<int32_t> Gpt2Tokenizer::Encode(std::string_view text) const {
-  // A second thread that encodes at the same time does so with a cache of its own.
+  // Another thread that encodes at the same time uses its own cache.
   Cache own;
   std::unique_lock lock(cache_->mutex, std::try_to_lock);
   Cache* cache = lock.owns_lock() ? cache_.get() : &own;

@@ -13,9 +13,9 @@
 
 namespace lockstep::data {
 
-// Gives the ids of OpenAI's encoder and of tiktoken's "gpt2" (encode_ordinary: text that looks like
-// <|endoftext|> is text). Any bytes round-trip, well-formed UTF-8 or not. Pieces once seen are
-// cached, so text costs about a hash lookup a word.
+// Produces the same ids as OpenAI's encoder and tiktoken's "gpt2" (encode_ordinary: <|endoftext|>
+// in a text is plain text). Any bytes round-trip, well-formed UTF-8 or not. Pieces are cached, so
+// encoding costs about one hash lookup per word.
 class Gpt2Tokenizer : public Tokenizer {
  public:
   explicit Gpt2Tokenizer(Gpt2Vocabulary vocabulary);

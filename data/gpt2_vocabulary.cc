@@ -35,7 +35,7 @@ const std::array<uint32_t, 256>& ByteAlphabet() {
   return alphabet;
 }
 
-// The inverse of BytesToPrintable; nullopt if a character is not of the alphabet.
+// The inverse of BytesToPrintable; nullopt if a character is not in the alphabet.
 std::optional<std::string> PrintableToBytes(std::string_view text) {
   static const std::unordered_map<uint32_t, char> inverse = [] {
     std::unordered_map<uint32_t, char> result;
@@ -53,7 +53,7 @@ std::optional<std::string> PrintableToBytes(std::string_view text) {
   return bytes;
 }
 
-// Collects tokens and merges of one source and checks them.
+// Collects the tokens and merges of one source and checks them.
 class Builder {
  public:
   Builder(const std::string& origin, size_t num_tokens) : origin_(origin), seen_(num_tokens) {
@@ -71,7 +71,7 @@ class Builder {
     Add(printable, std::move(*bytes), id);
   }
 
-  // A token as plain text, which no merge makes, such as <|endoftext|>.
+  // Adds a plain-text token that no merge produces, such as <|endoftext|>.
   void AddPlainToken(const std::string& text, int64_t id) { Add(BytesToPrintable(text), text, id); }
 
   // "left right", both in the byte alphabet. `where` is "merge 17" or "line 18".
@@ -81,7 +81,7 @@ class Builder {
                             Id(left + right, origin, where)};
     if (!pairs_.emplace(merge.left, merge.right).second) {
       throw InputError(
-          StrCat(origin, ", ", where, ": the pair \"", left, " ", right, "\" has a merge already"));
+          StrCat(origin, ", ", where, ": the pair \"", left, " ", right, "\" already has a merge"));
     }
     vocabulary_.merges.push_back(merge);
   }
@@ -119,9 +119,10 @@ class Builder {
     if (id < 0 || id >= count) {
       refuse(StrCat("but the ids of ", count, " tokens must be 0 to ", count - 1));
     }
-    if (seen_[id]) refuse("which another token has too");
+    if (seen_[id]) refuse("but another token has it, too");
     seen_[id] = true;
-    if (!ids_.emplace(printable, static_cast<int32_t>(id)).second) refuse("and another one too");
+    if (!ids_.emplace(printable, static_cast<int32_t>(id)).second)
+      refuse("but it also has another one");
     if (bytes == kEndOfText) vocabulary_.end_of_text = static_cast<int32_t>(id);
     vocabulary_.tokens[id] = std::move(bytes);
   }
@@ -227,7 +228,7 @@ Gpt2Vocabulary ParseHuggingFaceTokenizer(const Json& json, const std::string& or
   const Json& model = Field(json, "model", Json::value_t::object, origin);
   RequireGpt2Algorithm(json, model, origin);
   const Json& vocab = Field(model, "vocab", Json::value_t::object, origin);
-  // Added tokens are plain text and may or may not be listed in the vocabulary too.
+  // Added tokens are plain text and may also be listed in the vocabulary.
   const Json added = json.value("added_tokens", Json::array());
   size_t count = vocab.size();
   for (const Json& token : added) count += !vocab.contains(token.at("content"));
@@ -242,7 +243,7 @@ Gpt2Vocabulary ParseHuggingFaceTokenizer(const Json& json, const std::string& or
   AddMerges(Field(model, "merges", Json::value_t::array, origin), origin, &builder);
   return builder.Finish();
 } catch (const Json::exception& error) {
-  throw InputError(StrCat(origin, ": not a tokenizer.json of Hugging Face: ", error.what()));
+  throw InputError(StrCat(origin, ": not Hugging Face's tokenizer.json: ", error.what()));
 }
 
 Gpt2Vocabulary ParseGpt2Json(const Json& json, const std::string& origin) {

@@ -17,9 +17,9 @@ std::vector<int32_t> IdTokenizer::Encode(std::string_view text) const {
     int32_t id = -1;
     const auto [stop, code] = std::from_chars(text.data() + at, text.data() + end, id);
     if (code != std::errc() || stop != text.data() + end || id < 0 || id >= vocab_size_) {
-      throw InputError(StrCat("'", text.substr(at, end - at), "' is no token id below ",
+      throw InputError(StrCat("'", text.substr(at, end - at), "' is not a token id below ",
                               vocab_size_,
-                              "; without a tokenizer text is given as ids, such as \"464 2068\""));
+                              "; without a tokenizer, give text as ids, such as \"464 2068\""));
     }
     ids.push_back(id);
     at = end;
@@ -30,7 +30,8 @@ std::vector<int32_t> IdTokenizer::Encode(std::string_view text) const {
 std::string IdTokenizer::Decode(std::span<const int32_t> ids) const {
   std::string text;
   for (const int32_t id : ids) {
-    LS_CHECK(id >= 0 && id < vocab_size_, "token ", id, " of a vocabulary of ", vocab_size_);
+    LS_CHECK(id >= 0 && id < vocab_size_, "token ", id, " is outside the vocabulary of ",
+             vocab_size_);
     text += StrCat(id, " ");
   }
   return text;
@@ -41,6 +42,6 @@ std::optional<int32_t> IdTokenizer::end_of_text() const {
   return static_cast<int32_t>(kGpt2VocabSize - 1);
 }
 
-std::string IdTokenizer::ToJson() const { LS_CHECK(false, "token ids have no tokenizer file"); }
+std::string IdTokenizer::ToJson() const { LS_CHECK(false, "an IdTokenizer cannot be saved"); }
 
 }  // namespace lockstep::data

@@ -1,4 +1,4 @@
-// Token ids as they are, where their tokenizer is not known: "464 2068 7586".
+// Token ids as text, if their tokenizer is not known: "464 2068 7586".
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace lockstep::data {
 
-// Reads numbers with white space between them, and writes each with a space behind it. It stands in
-// for a tokenizer where something is shown to people; checkpoints have none then.
+// Reads numbers separated by white space, and writes each followed by a space. It replaces a
+// missing tokenizer when text is shown to people; checkpoints then have none.
 class IdTokenizer : public Tokenizer {
  public:
   explicit IdTokenizer(int64_t vocab_size) : vocab_size_(vocab_size) {}
@@ -20,9 +20,9 @@ class IdTokenizer : public Tokenizer {
   std::string Decode(std::span<const int32_t> ids) const override;
   int64_t vocab_size() const override { return vocab_size_; }
   std::string_view name() const override { return "ids"; }
-  // GPT-2's, for a vocabulary of its size, padded to a multiple of 128 or not.
+  // GPT-2's, if the vocabulary has GPT-2's size, possibly padded to a multiple of 128.
   std::optional<int32_t> end_of_text() const override;
-  // Throws ArgumentError: there is nothing to write.
+  // Throws ArgumentError, since there is nothing to write.
   std::string ToJson() const override;
 
  private:

@@ -14,11 +14,11 @@ Loader::Loader(std::shared_ptr<const TokenSource> source, const Sampler& sampler
     layout_.micro_order.resize(layout_.micro_batches);
     std::iota(layout_.micro_order.begin(), layout_.micro_order.end(), 0);
   }
-  LS_CHECK(start_step >= 0 && prefetch >= 1, "a loader from step ", start_step, " with ", prefetch,
-           " batches ahead");
+  LS_CHECK(start_step >= 0 && prefetch >= 1,
+           "a loader needs start_step >= 0 and prefetch >= 1, got ", start_step, " and ", prefetch);
   LS_CHECK(sampler_.num_tokens() == source_->size(), "the sampler is for ", sampler_.num_tokens(),
-           " tokens, and the source has ", source_->size());
-  // One more than are read ahead: the one that the consumer holds.
+           " tokens, but the source has ", source_->size());
+  // The prefetched batches, and the one that the consumer holds.
   slots_.resize(prefetch + 1);
   for (Batch& batch : slots_) {
     batch.inputs.resize(layout_.batch_size * sampler_.block_size());

@@ -37,7 +37,7 @@ Permutation::Permutation(uint64_t seed, uint64_t stream, int64_t n) : n_(n) {
 uint64_t Permutation::Encrypt(uint64_t value) const {
   int low_bits = low_bits_, high_bits = high_bits_;
   for (const uint64_t key : keys_) {
-    // (high, low) -> (low, high ^ f(low)): undone by (a, b) -> (b ^ f(a), a).
+    // (high, low) -> (low, high ^ f(low)); the inverse is (a, b) -> (b ^ f(a), a).
     const uint64_t low = value & ((uint64_t{1} << low_bits) - 1);
     const uint64_t high = value >> low_bits;
     const uint64_t mixed = high ^ (Mix(low + key) & ((uint64_t{1} << high_bits) - 1));

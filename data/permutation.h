@@ -6,9 +6,10 @@
 
 namespace lockstep::data {
 
-// A bijection of [0, n), chosen by (seed, stream): a Feistel network over the smallest power of two
-// that holds n, with keys from Philox, repeated until the value is below n ("cycle walking"; Black
-// and Rogaway, "Ciphers with arbitrary finite domains", 2002). At most 2 rounds of it are expected.
+// A bijection of [0, n) chosen by (seed, stream): a Feistel network over the smallest power of two
+// that holds n, with keys from Philox, applied until the value is below n ("cycle walking"; Black
+// and Rogaway, "Ciphers with arbitrary finite domains", 2002). The expected number of applications
+// is at most 2.
 class Permutation {
  public:
   // n >= 1.

@@ -20,7 +20,7 @@ constexpr std::array<std::pair<std::string_view, Order>, 3> kOrders = {{
 
 constexpr uint64_t kRandomOffsetSite = HashName("data.random_offset", 18);
 
-// Uniform in [0, n): the upper half of the 128-bit product; the bias is at most n / 2^64.
+// Uniform in [0, n): the upper half of a 128-bit product. The bias is at most n / 2^64.
 int64_t RandomOffset(uint64_t seed, int64_t index, int64_t n) {
   const Philox::Block block = Philox(seed)(kRandomOffsetSite, index);
   const uint64_t random = static_cast<uint64_t>(block.v[0]) << 32 | block.v[1];
@@ -56,7 +56,7 @@ void BatchLayout::Check() const {
 
 Sampler::Sampler(Order order, uint64_t seed, int64_t num_tokens, int64_t block_size)
     : order_(order), seed_(seed), num_tokens_(num_tokens), block_size_(block_size) {
-  LS_CHECK(block_size >= 1, "a block_size of ", block_size, "; it must be at least 1");
+  LS_CHECK(block_size >= 1, "block_size must be at least 1, got ", block_size);
   LS_CHECK(num_tokens > block_size, num_tokens, " tokens are too few for a window, which needs ",
            "block_size + 1 = ", block_size + 1);
   windows_ = (num_tokens - 1) / block_size;
@@ -69,7 +69,7 @@ int64_t Sampler::WindowStart(int64_t index) const {
 }
 
 void Sampler::WindowStarts(int64_t index, std::span<int64_t> starts) const {
-  LS_CHECK(index >= 0, "sample ", index, ": indices count from 0");
+  LS_CHECK(index >= 0, "sample ", index, ": sample indices count from 0");
   const auto count = static_cast<int64_t>(starts.size());
   for (int64_t i = 0; i < count;) {
     const int64_t epoch = (index + i) / windows_;

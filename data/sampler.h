@@ -1,5 +1,5 @@
-// Which tokens a sample is made of: a pure function of (seed, index), so that any step can be
-// reached at once, at any number of ranks.
+// Chooses each sample's tokens: a pure function of (seed, index), so that any step can be reached
+// directly, with any number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 namespace lockstep::data {
 
 enum class Order {
-  kShuffled,    // every window once an epoch, in an order that each epoch draws anew
-  kRandom,      // nanoGPT's: every offset is as likely as any other, drawn independently
-  kSequential,  // every window once an epoch, as they stand
+  kShuffled,    // every window once per epoch, in a new random order each time
+  kRandom,      // as nanoGPT: independent, uniformly distributed offsets
+  kSequential,  // every window once per epoch, in the stream's order
 };
 
 // "shuffled", "random", "sequential"; anything else is an InputError.
@@ -20,15 +20,17 @@ Order ParseOrder(std::string_view name);
 std::string_view Name(Order order);
 
 // The samples of a step. Sample indices count from 0 over the whole run: micro-batch m of step s
-// has the batch_size samples from (s * micro_batches + m) * batch_size on, whoever computes it.
+// has the batch_size samples from (s * micro_batches + m) * batch_size on, whichever rank computes
+// it.
 struct BatchLayout {
-  int64_t batch_size = 1;     // samples of a micro-batch
-  int64_t micro_batches = 1;  // of a step, on all ranks together
-  // Those that are wanted of each step, and their order; empty: all, as they stand. It changes when
-  // a sample comes, never which samples a micro-batch has.
+  int64_t batch_size = 1;     // samples per micro-batch
+  int64_t micro_batches = 1;  // per step, on all ranks together
+  // Which micro-batches of each step are wanted, in which order; if empty, all of them in order. It
+  // affects when a sample is read, never which samples a micro-batch has.
   std::vector<int64_t> micro_order = {};
 
-  // Throws ArgumentError unless sizes are >= 1, and micro_order names micro-batches, each once.
+  // Throws ArgumentError unless the sizes are >= 1 and micro_order names existing micro-batches
+  // without repetition.
   void Check() const;
   int64_t FirstSample(int64_t step, int64_t micro_batch) const {
     return (step * micro_batches + micro_batch) * batch_size;
@@ -36,11 +38,11 @@ struct BatchLayout {
   int64_t SamplesPerStep() const { return micro_batches * batch_size; }
 };
 
-// A window is block_size tokens and, as targets, the same range shifted by one. Windows are the
-// consecutive runs of block_size tokens of the stream, (num_tokens - 1) / block_size of them.
+// A window is block_size tokens and, as targets, the same range shifted by one. The stream has
+// (num_tokens - 1) / block_size consecutive windows.
 class Sampler {
  public:
-  // Throws ArgumentError unless there is a window.
+  // Throws ArgumentError unless there is at least one window.
   Sampler(Order order, uint64_t seed, int64_t num_tokens, int64_t block_size);
 
   // The first token of sample `index` >= 0.
@@ -49,7 +51,7 @@ class Sampler {
   // The same for the samples index, index + 1, ...
   void WindowStarts(int64_t index, std::span<int64_t> starts) const;
 
-  // Samples after which every token has been seen once (on average, for kRandom).
+  // The number of samples after which every token has been seen once (on average, for kRandom).
   int64_t windows_per_epoch() const { return windows_; }
   int64_t block_size() const { return block_size_; }
   int64_t num_tokens() const { return num_tokens_; }

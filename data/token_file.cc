@@ -91,23 +91,22 @@ void TokenFile::ReadHeader() {
   const FormatInfo& info = Info(format_);
   if (format_ == TokenFormat::kNanoGpt) {
     if (bytes % 2 != 0) {
-      throw InputError(StrCat(path(), ": ", bytes,
-                              " bytes is not a whole number of uint16 tokens; "
-                              "the file is truncated, or not a token file (nanoGPT's uint16 or "
-                              "llm.c's with a header)"));
+      throw InputError(
+          StrCat(path(), ": ", bytes,
+                 " bytes are not a whole number of uint16 tokens; the file is truncated, or not a "
+                 "token file (nanoGPT's uint16, or llm.c's with a header)"));
     }
     size_ = bytes / 2;
     return;
   }
   if (version != info.version) {
     throw InputError(StrCat(path(), ": version ", version, " of the token format with magic ",
-                            magic, ", and only version ", info.version,
-                            " is known; write the file again "
-                            "with a current llm.c"));
+                            magic, ", but only version ", info.version,
+                            " is supported; write the file again with a current llm.c"));
   }
   if (count <= 0 || bytes != kHeaderBytes + count * info.token_bytes) {
-    throw InputError(StrCat(path(), ": the header says ", count, " tokens, which makes ",
-                            kHeaderBytes + count * info.token_bytes, " bytes, and the file has ",
+    throw InputError(StrCat(path(), ": the header announces ", count, " tokens, which would make ",
+                            kHeaderBytes + count * info.token_bytes, " bytes, but the file has ",
                             bytes, "; it is truncated or damaged: write or download it again"));
   }
   tokens_ += kHeaderBytes;
@@ -127,8 +126,8 @@ void TokenFile::CheckRange(int64_t limit) {
                             " is outside the vocabulary of ", limit, " (0 to ", limit - 1,
                             "); the largest in this file is ", max,
                             ". Use the tokenizer and the model.vocab_size that the file was made "
-                            "for; if the file is no ",
-                            Name(format_), " token file, convert it"));
+                            "for; if this is not a token file in the format of ",
+                            Name(format_), ", convert it"));
   };
   if (Info(format_).token_bytes == 2) {
     check(reinterpret_cast<const uint16_t*>(tokens_));

@@ -15,21 +15,21 @@ namespace lockstep::data {
 // Little-endian. The formats of llm.c begin with int32[256]: magic, version, number of tokens,
 // zeros.
 enum class TokenFormat {
-  kNanoGpt,     // uint16 tokens and nothing else
+  kNanoGpt,     // only uint16 tokens
   kLlmcGpt2,    // magic 20240520, version 1, uint16 tokens
   kLlmcLlama3,  // magic 20240801, version 7, uint32 tokens
 };
 
 std::string_view Name(TokenFormat format);
 
-// A memory-mapped token file. Not for files that are truncated while they are in use.
+// A memory-mapped token file. The file must not be truncated while it is in use.
 class TokenFile : public TokenSource {
  public:
-  // Recognises the format by the magic number and reads the whole file once, so that training meets
-  // no bad token later. `vocab_size`: ids must be below it; without one, below 2^31.
-  // Throws InputError for an empty or odd-sized file, a header that does not fit the file, another
-  // version, an evaluation file of llm.c, and an id out of range (file, position, value, fix);
-  // IoError for a file that can't be read.
+  // Recognises the format by its magic number and checks the whole file, so that training meets no
+  // bad token later. Ids must be below `vocab_size`, or without one, below 2^31. Throws InputError
+  // for an empty or odd-sized file, a header that does not fit the file, an unknown version, an
+  // evaluation file of llm.c, and an id out of range (file, position, value, fix); IoError for a
+  // file that cannot be read.
   explicit TokenFile(std::string path, std::optional<int64_t> vocab_size = std::nullopt);
 
   int64_t size() const override { return size_; }
@@ -51,7 +51,7 @@ class TokenFile : public TokenSource {
 };
 
 // Writes a token file; an existing one is replaced by rename, so readers see the old or the new
-// one. Throws ArgumentError for an id that the format can't hold, IoError when writing fails.
+// one. Throws ArgumentError for an id that does not fit the format, IoError if writing fails.
 void WriteTokenFile(const std::string& path, TokenFormat format, std::span<const int32_t> tokens);
 
 }  // namespace lockstep::data

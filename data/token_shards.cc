@@ -59,7 +59,7 @@ TokenShards OpenTokenShards(const std::string& pattern, std::optional<int64_t> v
   if (both && has(Split::kNone)) {
     const auto odd = std::ranges::find(paths, Split::kNone, SplitOfFileName);
     throw InputError(StrCat(pattern, " matches files for training and for validation, and ", *odd,
-                            ", whose name says neither; narrow the pattern"));
+                            ", whose name tells neither; narrow the pattern"));
   }
   TokenShards shards;
   std::shared_ptr<const TokenFile> first;
@@ -67,8 +67,8 @@ TokenShards OpenTokenShards(const std::string& pattern, std::optional<int64_t> v
     auto file = std::make_shared<const TokenFile>(path, vocab_size);
     if (first == nullptr) first = file;
     if (file->format() != first->format()) {
-      throw InputError(StrCat(path, " is a ", Name(file->format()), " token file, and ",
-                              first->path(), " a ", Name(first->format()),
+      throw InputError(StrCat(path, " is a ", Name(file->format()), " token file, but ",
+                              first->path(), " is a ", Name(first->format()),
                               " one; narrow the pattern ", pattern, " to files of one kind"));
     }
     const bool val = both && SplitOfFileName(path) == Split::kVal;

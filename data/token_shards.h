@@ -12,29 +12,28 @@
 
 namespace lockstep::data {
 
-// True if the path contains *, ? or [ and no file of that very name exists.
+// True if the path contains *, ? or [ and no file has exactly that name.
 bool IsPattern(const std::string& path);
 
-// The files that a pattern (glob(7)) matches, sorted by bytes; a path that is no pattern gives
-// itself. Throws InputError where nothing matches or the file is missing, naming the working
-// directory.
+// The files that a pattern (glob(7)) matches, sorted by bytes, or the path itself if it is not a
+// pattern. If there is no such file, throws InputError naming the working directory.
 std::vector<std::string> ExpandPattern(const std::string& pattern);
 
 enum class Split { kNone, kTrain, kVal };
 
-// By llm.c's names `name_train_000001.bin`, `name_val_000000.bin`, or nanoGPT's `train.bin`,
-// `val.bin`.
+// Understands llm.c's names, `name_train_000001.bin` and `name_val_000000.bin`, and nanoGPT's,
+// `train.bin` and `val.bin`.
 Split SplitOfFileName(std::string_view path);
 
-// The token files of a data set, opened. All of one format.
+// The open token files of a data set, all of one format.
 struct TokenShards {
   std::vector<std::shared_ptr<const TokenFile>> train;
-  // Empty unless the files are of both splits; otherwise they are all in `train`.
+  // Empty unless both splits occur; otherwise all files are in `train`.
   std::vector<std::shared_ptr<const TokenFile>> val;
 };
 
-// Throws InputError as TokenFile does, for files of several formats, and where some names tell the
-// split and others do not.
+// Throws InputError as TokenFile does, for files of different formats, and if only some names tell
+// the split.
 TokenShards OpenTokenShards(const std::string& pattern, std::optional<int64_t> vocab_size);
 
 }  // namespace lockstep::data

@@ -8,8 +8,8 @@ namespace lockstep::data {
 
 void TokenSource::Read(int64_t offset, std::span<int32_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
-  LS_CHECK(offset >= 0 && count <= size() && offset <= size() - count, count, " tokens from ",
-           offset, " on were asked for, and there are ", size());
+  LS_CHECK(offset >= 0 && count <= size() && offset <= size() - count, "cannot read ", count,
+           " tokens from position ", offset, " of ", size(), " tokens");
   DoRead(offset, out);
 }
 
@@ -41,7 +41,7 @@ void MemoryTokens::DoRead(int64_t offset, std::span<int32_t> out) const {
 TokenSlice::TokenSlice(std::shared_ptr<const TokenSource> source, int64_t begin, int64_t end)
     : source_(std::move(source)), begin_(begin), end_(end) {
   LS_CHECK(0 <= begin && begin <= end && end <= source_->size(), "tokens ", begin, " to ", end - 1,
-           " are not a part of ", source_->size(), " tokens");
+           " are not within a source of ", source_->size(), " tokens");
 }
 
 void TokenSlice::DoRead(int64_t offset, std::span<int32_t> out) const {

@@ -14,7 +14,7 @@ class TokenSource {
  public:
   virtual ~TokenSource() = default;
 
-  // Number of tokens.
+  // The number of tokens.
   virtual int64_t size() const = 0;
 
   // Copies the tokens at offset, offset + 1, ... to `out`. Throws ArgumentError unless
@@ -24,11 +24,11 @@ class TokenSource {
   int32_t TokenAt(int64_t offset) const;
 
  private:
-  // The range has been checked.
+  // `offset` and `out` have been checked.
   virtual void DoRead(int64_t offset, std::span<int32_t> out) const = 0;
 };
 
-// Tokens in memory, two bytes each where they fit.
+// Tokens in memory, in two bytes each if they fit.
 class MemoryTokens : public TokenSource {
  public:
   explicit MemoryTokens(std::span<const int32_t> tokens);

@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 std::unique_ptr<Tokenizer> CharFromJson(const Json& json, const std::string& origin) {
   const auto it = json.find("characters");
   if (it == json.end() || !it->is_string() || it->get_ref<const std::string&>().empty()) {
-    throw InputError(StrCat(origin, ": \"characters\" must be a string that is not empty"));
+    throw InputError(StrCat(origin, ": \"characters\" must be a nonempty string"));
   }
   const auto& characters = it->get_ref<const std::string&>();
   auto tokenizer = std::make_unique<CharTokenizer>(characters);
@@ -49,7 +49,7 @@ std::unique_ptr<Tokenizer> FromParsedJson(const Json& json, const std::string& o
                           "; known: \"char\", \"byte\", \"gpt2\""));
 }
 
-// The pair of files of a GPT-2 vocabulary: OpenAI's names, then Hugging Face's.
+// The two files of a GPT-2 vocabulary: OpenAI's names, then Hugging Face's.
 constexpr const char* kVocabularyFiles[][2] = {{"encoder.json", "vocab.bpe"},
                                                {"vocab.json", "merges.txt"}};
 
@@ -105,7 +105,7 @@ std::unique_ptr<Tokenizer> FindGpt2Tokenizer() {
 
 std::string HowToGetGpt2Vocabulary() {
   return StrCat("put encoder.json and vocab.bpe, or GPT-2's tokenizer.json, in ", Gpt2Folder(),
-                ", or name their folder by LOCKSTEP_GPT2_DIR");
+                ", or set LOCKSTEP_GPT2_DIR to their folder");
 }
 
 std::unique_ptr<Tokenizer> MakeTokenizer(const std::string& option, std::string_view text) {
@@ -117,12 +117,11 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const std::string& option, std::string_
     throw InputError(
         StrCat("data.tokenizer=gpt2 needs GPT-2's vocabulary, which is not part of "
                "Lockstep: ",
-               HowToGetGpt2Vocabulary(), " or --data.tokenizer=FOLDER"));
+               HowToGetGpt2Vocabulary(), ", or use --data.tokenizer=FOLDER"));
   }
   if (PathExists(option)) return LoadTokenizer(option);
   throw InputError(StrCat("data.tokenizer=", option,
-                          ": neither char, byte, gpt2 nor a file or "
-                          "folder that exists"));
+                          " is not char, byte or gpt2, and no such file or folder exists"));
 }
 
 }  // namespace lockstep::data

@@ -16,12 +16,11 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Every id is in [0, vocab_size()). Throws InputError for text the tokenizer has no tokens for.
+  // Every id is in [0, vocab_size()). Throws InputError for text that has no tokens.
   virtual std::vector<int32_t> Encode(std::string_view text) const = 0;
 
-  // The text of each id, concatenated: Decode(Encode(text)) == text. The text of some ids alone
-  // need not be well-formed UTF-8 (byte tokens). Throws ArgumentError for an id outside the
-  // vocabulary.
+  // The concatenated text of the ids: Decode(Encode(text)) == text. A single id's text need not be
+  // well-formed UTF-8 (byte tokens). Throws ArgumentError for an id outside the vocabulary.
   virtual std::string Decode(std::span<const int32_t> ids) const = 0;
 
   virtual int64_t vocab_size() const = 0;
@@ -29,10 +28,10 @@ class Tokenizer {
   // The "type" in ToJson: "char", "byte" or "gpt2".
   virtual std::string_view name() const = 0;
 
-  // The id that separates documents, where the vocabulary has one. Encode never produces it.
+  // The id that separates documents, if the vocabulary has one. Encode never produces it.
   virtual std::optional<int32_t> end_of_text() const { return std::nullopt; }
 
-  // All there is to the tokenizer, as a JSON object with "format" and "type". FromJson reads it.
+  // The complete tokenizer as a JSON object with "format" and "type", which FromJson reads.
   virtual std::string ToJson() const = 0;
 
   // Reads what ToJson wrote. `origin` names the source in messages (InputError).
@@ -41,13 +40,13 @@ class Tokenizer {
 
 // Loads a vocabulary from disk: a file that ToJson wrote, Hugging Face's tokenizer.json, or a
 // folder with either, or with GPT-2's encoder.json and vocab.bpe (or vocab.json and merges.txt).
-// Naming one of those two files does as well. Throws InputError.
+// The path may also be one of those two files. Throws InputError.
 std::unique_ptr<Tokenizer> LoadTokenizer(const std::string& path);
 
-// GPT-2's tokenizer, whose vocabulary is not part of Lockstep: from $LOCKSTEP_GPT2_DIR, else from
-// ~/.cache/lockstep/gpt2. Null where neither is there; InputError where they cannot be read.
+// GPT-2's tokenizer, whose vocabulary is not part of Lockstep: from $LOCKSTEP_GPT2_DIR, or else
+// from ~/.cache/lockstep/gpt2. Null if neither exists; InputError if it cannot be read.
 std::unique_ptr<Tokenizer> FindGpt2Tokenizer();
-// What to do to have it.
+// How to install that vocabulary, for messages.
 std::string HowToGetGpt2Vocabulary();
 
 // The tokenizer that the option data.tokenizer names: "char" (of the characters in `text`), "byte",

@@ -1,4 +1,4 @@
-// What the tokenizers share: their JSON envelope and the check of ids. For data/*.cc only.
+// Shared by the tokenizers: their JSON envelope and the check of ids. Only for data/*.cc.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -179,7 +179,7 @@ TEST_F(SampleGpt, TokenizerReplacesTheCheckpoints) {
               testing::MatchesRegex("7 9 [0-9]+ [0-9]+ [0-9]+ \n"));
   EXPECT_THAT(
       Error({"--prompt=é"}, bytes),
-      AllOf(HasSubstr("--prompt: 'é' is no token id below 256"), HasSubstr("--tokenizer=")));
+      AllOf(HasSubstr("--prompt: 'é' is not a token id below 256"), HasSubstr("--tokenizer=")));
   const std::string out = Out({"--tokenizer=byte", "--prompt=é", "--tokens=60"}, bytes);
   EXPECT_THAT(out, StartsWith("é"));
   EXPECT_EQ(data::ValidUtf8Prefix(out), out.size());  // whatever bytes the model drew

@@ -67,7 +67,9 @@ TEST_F(SimulatedGpu, SaysWhatToBuildWhereThereIsNoLibrary) {
   for (const std::string& library : {std::string(), Path("none.so")}) {
     const Result run = Train(Path("program"), "sim", "out", library);
     EXPECT_NE(run.exit_code, 0);
-    EXPECT_THAT(run.err, HasSubstr(std::string("--device=sim needs the simulated GPU: ") + kBuild));
+    EXPECT_THAT(
+        run.err,
+        HasSubstr(std::string("--device=sim needs the simulated GPU; build it with ") + kBuild));
   }
   const Result cpu = Train(Path("program"), "cpu", "cpu");
   EXPECT_EQ(cpu.exit_code, 0) << cpu.err;
@@ -81,11 +83,12 @@ TEST_F(SimulatedGpu, RefusesALibraryOfOtherSources) {
   WriteFileAtomically(Path("stale.so"), bytes);
   const Result run = Train(kProgram, "sim", "out", Path("stale.so"));
   EXPECT_NE(run.exit_code, 0);
-  EXPECT_THAT(run.err, HasSubstr("built from other sources than this program: "));
+  EXPECT_THAT(run.err, HasSubstr("built from other sources than this program; rebuild it with "));
   EXPECT_THAT(run.err, HasSubstr(kBuild));
 
   WriteFileAtomically(Path("broken.so"), "no library" + std::string(lockstep_simulated_gpu_stamp));
-  EXPECT_THAT(Train(kProgram, "sim", "out", Path("broken.so")).err, HasSubstr("cannot be loaded"));
+  EXPECT_THAT(Train(kProgram, "sim", "out", Path("broken.so")).err,
+              HasSubstr("cannot load the simulated GPU"));
 }
 
 }  // namespace

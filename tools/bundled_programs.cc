@@ -1,5 +1,5 @@
-// The programs of the bundle in one, so that it holds their kernels once: runs the one whose name
-// it is called by.
+// All programs of the bundle in one, which thus contains the kernels only once. Runs the program by
+// whose name it is called.
 #include <cstdio>
 #include <string_view>
 
@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
   for (const Program& program : kPrograms) {
     if (program.name == name) return program.main(argc, argv);
   }
-  std::fprintf(stderr, "%.*s: no program of this name is in here; call it by a link named",
+  std::fprintf(stderr, "%.*s: there is no such program in this file; call it through a link named",
                static_cast<int>(name.size()), name.data());
   for (const Program& program : kPrograms) {
     std::fprintf(stderr, " %.*s", static_cast<int>(program.name.size()), program.name.data());

@@ -2,13 +2,13 @@
 """Counts executed test cases: count_tests.py EVENTS.json [--bazel-exit-code=N]
 
 EVENTS.json is what `bazel test --build_event_json_file=` wrote. It names the test.xml of each test
-that ran, unlike the folder bazel-testlogs, which keeps those of earlier runs. Prints
+that ran; the folder bazel-testlogs also has those of earlier runs. Prints
 
     PASSED FAILED SKIPPED
 
 as three numbers, and each failed case on stderr. A test that failed although none of its cases did
-(a leak found at exit, a crash after the report, a timeout) counts as one failed case; so does a
-Bazel that failed with no failed test (a build error).
+(a leak found at exit, a crash after the report, a timeout) counts as one failed case, and so does a
+failure of Bazel without a failed test (a build error).
 """
 import json
 import sys
@@ -73,7 +73,7 @@ def count_events(lines, bazel_exit_code=0, read=read_test_xml):
     total, messages = [0, 0, 0], []
     if lines and not lines[-1].rstrip().endswith("}"):
         lines, total[FAILED] = lines[:-1], 1
-        messages.append("the last of bazel's events is cut off; is the disk full?")
+        messages.append("the last of Bazel's events is truncated; is the disk full?")
     for (label, _, _), result in last_attempts(lines).items():
         counts, failed = [0, 0, 0], []
         text = read(result)

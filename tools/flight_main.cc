@@ -9,11 +9,11 @@
 int main(int argc, char** argv) {
   using namespace lockstep;
   CLI::App app{
-      "Reads the flight records of a run's ranks, and says which rank failed first, in which "
-      "call,\n"
-      "and what each rank did last. Exits with 1 if they show no failure."};
+      "Tells from the flight records of a run's ranks which rank failed first, in which call, and\n"
+      "what each did last. Exits with 1 if the records show no failure."};
   std::string folder;
-  app.add_option("FOLDER", folder, "folder of the records: out_dir/flight, or train_gpt's out_dir")
+  app.add_option("FOLDER", folder,
+                 "the records' folder: out_dir/flight, or the out_dir of train_gpt")
       ->required();
   CLI11_PARSE(app, argc, argv);
   try {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Formats the C++ and CUDA sources with clang-format 14, whose output differs from other versions'.
+# Formats the C++ and CUDA sources with clang-format 14; the output of other versions differs.
 #   bazel run //tools:format               rewrites them
-#   bazel run //tools:format -- --check    only names those that differ, and fails if there are any
+#   bazel run //tools:format -- --check    only lists those that differ, and fails if there are any
 #   tools/format.sh [--check] FILE...         these files
 set -euo pipefail
 cd "${BUILD_WORKSPACE_DIRECTORY:-$(dirname "$(readlink -f "$0")")/..}"
@@ -13,7 +13,7 @@ if [[ ${1:-} == --check ]]; then
 fi
 clang_format=$(command -v clang-format-14 || command -v clang-format || true)
 if [[ -z $clang_format ]]; then
-  echo "format: there is no clang-format; tools/setup --dev installs it" >&2
+  echo "format: clang-format is missing; tools/setup --dev installs it" >&2
   exit 1
 fi
 if ! "$clang_format" --version | grep -q 'version 14\.'; then

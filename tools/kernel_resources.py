@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What ptxas gave each CUDA kernel: registers, shared memory, stack and spills, per architecture.
+"""Resources that ptxas assigned to each CUDA kernel: registers, shared memory, stack and spills, per architecture.
 
   bazel build --config=cuda //kernels:resources
   tools/kernel_resources.py bazel-bin/kernels/_nvcc          # a table; --json, --filter=NAME
@@ -7,8 +7,8 @@
                                                              # ptxas had to add to it, or to ignore a part
 
 Arguments are ptxas's reports (*.resources), or folders of them. "warps" is how many of an SM's 64 (sm_80,
-sm_90) the registers allow. Shared memory is the static one: what a launch asks for besides is not the
-compiler's. A stack is local memory: spilled registers, and arrays whose indices are not constants.
+sm_90) the registers allow. Shared memory is the static part only: the compiler does not know what a launch
+requests in addition. A stack is local memory: spilled registers, and arrays whose indices are not constants.
 """
 import argparse
 import json
@@ -29,7 +29,7 @@ _ENTRY = re.compile(
     r"(?:.*\n)*?"
     r".*?Used (?P<registers>\d+) registers(?P<rest>.*)")
 # "(C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to ...", and the like:
-# what ptxas did to a kernel that is not as it should be. It says so, and succeeds.
+# ptxas reports that it had to change a kernel for the worse, and still succeeds.
 _REMARK = re.compile(r".*\(C75\d\d\).*")
 _SHARED = re.compile(r"(\d+) bytes smem")
 # nvcc's name of an unnamed namespace: "_GLOBAL__N__<hash>_<n>_<file>_<hash>_<number>", whose digits run
@@ -53,12 +53,12 @@ class Kernel:
 
     @property
     def warps(self):
-        """How many warps the registers of an SM hold: 16,384 in each of four parts, by 8 a thread."""
+        """How many warps fit the registers of an SM: 16,384 in each of four parts, allocated by 8 per thread."""
         return 4 * min(16, 16384 // (32 * max(8, -(-self.registers // 8) * 8)))
 
 
 def plain_symbol(symbol):
-    """The symbol with its unnamed namespace called "_GLOBAL__N_1", as demanglers know it."""
+    """The symbol with "_GLOBAL__N_1" for its unnamed namespace, which demanglers understand."""
     found = _UNNAMED.search(symbol)
     if not found:
         return symbol
@@ -68,7 +68,7 @@ def plain_symbol(symbol):
 
 
 def demangle(symbols):
-    """Readable names, short: without arguments, our namespaces and the result's type."""
+    """Short readable names, without arguments, Lockstep's namespaces and the result's type."""
     plain = [plain_symbol(symbol) for symbol in symbols]
     if shutil.which("c++filt"):
         done = subprocess.run(["c++filt"], input="\n".join(plain) + "\n", text=True, check=True, stdout=subprocess.PIPE)
@@ -92,7 +92,7 @@ def parse(text):
     found = list(_ENTRY.finditer(text))
     entries = text.count("Compiling entry function")
     if len(found) != entries:
-        raise ValueError(f"understood {len(found)} of {entries} kernels: has ptxas changed its words?")
+        raise ValueError(f"understood {len(found)} of {entries} kernels: has ptxas changed its output?")
     kernels = []
     for entry, name in zip(found, demangle([e["symbol"] for e in found])):
         shared = _SHARED.search(entry["rest"])
@@ -111,7 +111,7 @@ def read(paths):
 
 
 def remarks(text):
-    """What ptxas remarks about a kernel's code, with readable names."""
+    """ptxas's remarks about kernels, with readable names."""
     found = _REMARK.findall(text)
     symbols = sorted(set(re.findall(r"_Z\w+", "\n".join(found))), key=len, reverse=True)
     for symbol, name in zip(symbols, demangle(symbols)):
@@ -137,19 +137,19 @@ def main():
     parser.add_argument("--filter", default="", help="only kernels whose name contains this")
     parser.add_argument("--json", help="write the table here, too")
     parser.add_argument("--check", action="store_true",
-                        help="only name the kernels that use local memory, and repeat ptxas's remarks")
+                        help="only list the kernels that use local memory, and ptxas's remarks")
     args = parser.parse_args()
     files, kernels, said = read(args.reports)
     kernels = [k for k in kernels if args.filter in k.name]
     if not kernels:
-        parser.error(f"no kernel in {files} reports: is it a build with --config=cuda?")
+        parser.error(f"no kernel in {files} reports: were they built with --config=cuda?")
     if args.json:
         Path(args.json).write_text(json.dumps([asdict(k) for k in kernels], indent=1) + "\n")
     bad = violations(kernels)
     print_table(bad if args.check else kernels)
     for remark in said:
         print(remark)
-    print(f"{len(kernels)} kernels of {files} files, {len(bad)} with local memory that they should not use, "
+    print(f"{len(kernels)} kernels of {files} files, {len(bad)} use local memory and should not, "
           f"{len(said)} remarks of ptxas")
     return int(args.check and bool(bad or said))
 

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""What the machine code (SASS) of each CUDA kernel consists of, per architecture, and what may not get worse.
+"""Statistics of each CUDA kernel's machine code (SASS), per architecture, and a check that they do not get worse.
 
   bazel build --config=cuda //kernels:resources
   tools/kernel_sass.py bazel-bin/kernels/_nvcc            # every kernel; --filter=NAME
-  tools/kernel_sass.py --check bazel-bin/kernels/_nvcc    # exits with 1 where a rule or the table is broken
-  tools/kernel_sass.py --update bazel-bin/kernels/_nvcc   # writes the table, kernels/sass.txt, anew
+  tools/kernel_sass.py --check bazel-bin/kernels/_nvcc    # exits with 1 if a rule or the table is violated
+  tools/kernel_sass.py --update bazel-bin/kernels/_nvcc   # rewrites the table, kernels/sass.txt
 
-The argument is a folder of the ops' objects (OP_cuda_nvcc/*.o). The rules hold for every kernel, but for
-the exceptions below; the table has a line per op, kernel and architecture, and adds up what the instances
-of a template have:
+The argument is a folder of the ops' objects (OP_cuda_nvcc/*.o). The rules hold for every kernel except for the
+exceptions below. The table has a line per op, kernel and architecture, and adds up the instances of a template:
 
   n          the instances                         generic    accesses that find out at run time which
   wide       of these with 128-bit accesses                   memory is meant
@@ -18,8 +17,8 @@ of a template have:
   f64        arithmetic in double precision        atomic     atomics and reductions in memory
                                                    call       slow paths of divisions, 64-bit divisions
 
-Fewer instances with wide accesses or matrix instructions, and more of all else, is worse. The table holds
-for the compiler in its first line: with others only the rules are checked.
+Fewer instances with wide accesses or matrix instructions are worse, and so is more of anything else. The table is valid
+for the compiler in its first line; with others only the rules are checked.
 """
 import argparse
 import os
@@ -38,7 +37,7 @@ from kernel_resources import demangle
 
 TABLE = Path("kernels/sass.txt")
 
-# What instructions are counted as, by the beginnings of their names. LDC, LDS and LDSM are none of them.
+# Classes of instructions, by the beginnings of their names. LDC, LDS and LDSM are in none.
 CLASSES = {
     "wide": r"(LDG|STG|LDGSTS)\b.*\.128\b|UTMA(LDG|STG)\b",
     "matrix": r"(HMMA|HGMMA|QGMMA|IMMA|IGMMA|DMMA|BMMA|BGMMA)\b",
@@ -51,11 +50,12 @@ CLASSES = {
     "atomic": r"(ATOM|ATOMG|ATOMS|RED|REDG|REDS)\b",
     "call": r"CALL\b",
 }
-# Of these the table has the number of instances, and fewer are worse; of the others, what all have together.
+# For these classes the table has the number of instances that have any, and fewer are worse; for
+# the others, the sum over all instances.
 GOOD = ("wide", "matrix")
 COLUMNS = ("n", *CLASSES)
 
-# What no kernel may have.
+# Classes that no kernel may have.
 RULES = ("generic", "local", "atomic", "divergent")
 # The exceptions: (a class, a pattern of "op kernel") -> the reason.
 MAY_HAVE = {}
@@ -85,7 +85,7 @@ def classify(mnemonics):
 
 
 def parse(lines, op):
-    """The kernels of what `cuobjdump -sass` prints of an op's object."""
+    """The kernels in the output of `cuobjdump -sass` for an op's object."""
     found, arch, mnemonics = [], None, Counter()
     for line in lines:
         match = _LINE.match(line)
@@ -101,13 +101,13 @@ def parse(lines, op):
             arch = code
     for symbol, arch, mnemonics in found:
         if not mnemonics or not arch:
-            raise ValueError(f"no instruction or architecture of {symbol}: has cuobjdump changed its words?")
+            raise ValueError(f"no instruction or architecture of {symbol}: has cuobjdump changed its output?")
     names = demangle([symbol for symbol, _, _ in found])
     return [Kernel(op, name, arch, classify(mnemonics)) for (_, arch, mnemonics), name in zip(found, names)]
 
 
 def find_cuobjdump():
-    """(cuobjdump's path, the PATH that it finds nvdisasm in), or None."""
+    """(cuobjdump's path, the PATH in which it finds nvdisasm), or None."""
     # Bazel gives a test another HOME.
     homes = [os.environ.get("HOME", "/"), pwd.getpwuid(os.getuid()).pw_dir]
     folders = os.environ.get("PATH", "").split(":")
@@ -130,7 +130,7 @@ def read(folder):
     environment = {**os.environ, "PATH": path}
     objects = sorted(folder.rglob("*.o"), key=lambda o: o.stat().st_size)
     if not objects:
-        raise SystemExit(f"kernel_sass: no object below {folder}: is it a build with --config=cuda?")
+        raise SystemExit(f"kernel_sass: no object below {folder}: was it built with --config=cuda?")
 
     def disassemble(file):
         command = [cuobjdump, "-sass", file]
@@ -170,7 +170,7 @@ def format_table(table, compiler):
 
 
 def parse_table(text):
-    """(The table, its compiler) of what format_table made."""
+    """(The table, its compiler) from the output of format_table."""
     head, columns, *rows = text.splitlines()
     columns = columns.split()[3:]
     table = {}
@@ -181,7 +181,7 @@ def parse_table(text):
 
 
 def broken_rules(kernels, exceptions=None):
-    """What a person should read of kernels that break a rule, and of exceptions that none needs."""
+    """Messages about kernels that break a rule, and about unneeded exceptions."""
     exceptions = MAY_HAVE if exceptions is None else exceptions
     broken, needed = defaultdict(list), set()
     for kernel in kernels:
@@ -201,7 +201,7 @@ def broken_rules(kernels, exceptions=None):
 
 
 def compare(table, now):
-    """(What is worse now, what is better), as lines that a person should read."""
+    """(What is worse now, what is better), as lines to print."""
     worse, better = [], []
     archs = {arch for _, _, arch in table}
     for family, line in now.items():
@@ -210,7 +210,7 @@ def compare(table, now):
             continue
         before = table.get(family, {"n": 0})
         if before["n"] != line["n"]:
-            worse.append(f"{name}: {line['n']} instances, the table knows {before['n']}")
+            worse.append(f"{name}: {line['n']} instances, {before['n']} in the table")
             continue
         for column in CLASSES:
             if before[column] != line[column]:
@@ -221,7 +221,7 @@ def compare(table, now):
 
 
 def check(kernels, compiler, text, exceptions=None):
-    """Prints what breaks a rule or differs from the table `text`; whether something is wrong."""
+    """Prints what breaks a rule or differs from the table `text`; returns whether something is wrong."""
     problems = broken_rules(kernels, exceptions)
     table, table_compiler = parse_table(text)
     better = []
@@ -229,16 +229,15 @@ def check(kernels, compiler, text, exceptions=None):
         worse, better = compare(table, summarize(kernels))
         problems += worse
     else:
-        print(f"{TABLE} is of nvcc {table_compiler}, this is {compiler}: only the rules are checked")
+        print(f"{TABLE} is for nvcc {table_compiler}, but this is {compiler}: only the rules are checked")
     for problem in problems:
         print(f"FAIL: {problem}")
     for line in better:
         print(f"better: {line}")
     if problems:
-        print("tools/kernel_sass.py --filter=KERNEL shows the instances. Repair the kernel; or, where the change is "
-              "worth it,")
+        print("tools/kernel_sass.py --filter=KERNEL shows the instances. Repair the kernel, or if it is worth it,")
     if problems or better:
-        print(f"tools/kernel_sass.py --update bazel-bin/kernels/_nvcc writes {TABLE} anew, to be reviewed in the diff")
+        print(f"tools/kernel_sass.py --update bazel-bin/kernels/_nvcc rewrites {TABLE}; review the diff")
     print(f"{len(kernels)} kernels, {len(problems)} problems, {len(better)} lines better than the table")
     return bool(problems)
 
@@ -251,10 +250,10 @@ def print_kernels(kernels):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="of the objects")
+    parser.add_argument("folder", type=Path, help="the objects' folder")
     parser.add_argument("--filter", default="", help="only kernels whose op or name contains this")
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--check", action="store_true", help="only what breaks a rule or is worse than the table")
+    mode.add_argument("--check", action="store_true", help="only print what breaks a rule or is worse than the table")
     mode.add_argument("--update", action="store_true", help="write the table")
     args = parser.parse_args()
     kernels, compiler = read(args.folder)

@@ -9,8 +9,8 @@
 
 namespace {
 
-// A program of Lockstep that is named without a path: beside this one in a bundle, or where Bazel
-// puts it.
+// Finds a program of Lockstep that is named without a path: beside this one in a bundle, or where
+// Bazel puts it.
 std::string FindProgram(const std::string& name) {
   if (name.find('/') != std::string::npos) return name;
   const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # make_bundle.sh OUTPUT.tar.gz BUNDLED_PROGRAMS CUDA_ARCHS NAME... -- SCRIPT...
-# Packs the programs, stripped and under their names, with the shared libraries that a GPU host need not have, into a
-# tarball that runs without Bazel; bundle.json says what the host needs. CUDA's own libraries and the driver's are
-# the host's, and so are glibc and libstdc++: those of this machine may ask for a later glibc than all else does.
-# The programs look for libraries in the bundle's own folder, and not in this machine's toolkit, where the linker found
-# CUDA's: that folder would come before LD_LIBRARY_PATH on a host that has one there. Fails above 50 MB.
+# Packs the programs, stripped and under their names, and the shared libraries that a GPU host may
+# lack, into a tarball that runs without Bazel; bundle.json says what the host needs. The host
+# provides the libraries of CUDA and the driver, and also glibc and libstdc++: those of the build
+# machine might need a later glibc than everything else does. The programs look for libraries in the
+# bundle's folder, not in the build machine's toolkit, where the linker found CUDA's: on a host with
+# such a folder it would take precedence over LD_LIBRARY_PATH. Fails above 50 MB.
 set -euo pipefail
 output=$1 program=$2 architectures=$3
 shift 3
@@ -23,12 +24,12 @@ chmod 755 "$root/checks/gpu_check.py"
 ln -s checks/gpu_check.py "$root/gpu_check"
 strip -o "$root/bin/lockstep" "$program"
 chmod 755 "$root/bin/lockstep"
-# What follows the first folder becomes the end of the string.
+# Cuts the string off after the first folder.
 perl -0777 -pi -e 's{(?<=\$ORIGIN/\.\./lib)(:[^\0]*)(?=\0)}{"\0" x length $1}ge' "$root/bin/lockstep"
 for name in "${names[@]}"; do
   ln -s lockstep "$root/bin/$name"
 done
-# "libx.so.1 => /path/libx.so.1 (0x...)"; what the driver brings may be missing here.
+# "libx.so.1 => /path/libx.so.1 (0x...)"; the driver's libraries may be missing here.
 ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | while read -r library; do
   case $(basename "$library") in
     ld-linux* | libc.so* | libm.so* | libdl.so* | librt.so* | libpthread.so* | libresolv.so*) ;;
@@ -38,11 +39,11 @@ ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | while read -r lib
   esac
 done
 
-# newest PREFIX: the latest version of these symbols that anything in the bundle asks for.
+# newest PREFIX: the latest version of these symbols that anything in the bundle requires.
 newest() {
   objdump -T "$root"/bin/lockstep "$root"/lib/* | grep -o "\b$1_[0-9.]*" | sed "s/.*_//" | sort -uV | tail -n 1
 }
-# The CUDA version that it is linked with; a simulated GPU needs none.
+# The CUDA version that the program is linked with; a simulated GPU needs none.
 cuda=$(objdump -p "$program" | awk '$1 == "NEEDED" && sub("libcublasLt.so.", "", $2) { print $2 }')
 backend=simulated
 [[ -z $cuda ]] || backend=cuda
@@ -59,7 +60,7 @@ JSON
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -C "$scratch" -c lockstep | gzip -9n >"$output"
 bytes=$(stat -c %s "$output")
 if ((bytes > 50000000)); then
-  echo "make_bundle: $output has $bytes bytes, more than the 50 MB that a bundle may have:" >&2
+  echo "make_bundle: $output has $bytes bytes, more than the 50 MB allowed for a bundle:" >&2
   du -a "$root" | sort -rn | head >&2
   exit 1
 fi

@@ -1,8 +1,8 @@
-// What tools/mutate_kernels.py writes into its copies of the kernels: operators that do what they
-// say, unless LOCKSTEP_MUTANT names their number. So one build holds all mutants of a file.
+// tools/mutate_kernels.py writes this into its copies of the kernels: operators that behave as
+// usual, unless LOCKSTEP_MUTANT is their number. So one build holds all mutants of a file.
 //
-// An operator between two operands becomes a pair of the same operator around a tag, which keeps
-// its precedence:  a < b  ->  a < mutant::Less<7>{} > b
+// A binary operator becomes two of the same around a tag, which keeps its precedence: a < b -> a <
+// mutant::Less<7>{} > b
 #pragma once
 
 #include <cstdlib>
@@ -35,7 +35,7 @@ struct Minus {};
 template <int N>
 struct Times {};
 
-// A left operand that waits for the right one.
+// The left operand, until the right one is applied.
 template <template <int> class Tag, int N, class A>
 struct Left {
   A a;

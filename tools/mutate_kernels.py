@@ -2,18 +2,18 @@
 """Do the tests notice a broken kernel?  bazel run //tools:mutate_kernels -- [--op=softmax] ...
 
 Breaks the CUDA kernels in thousands of small ways, one at a time, and runs the op's tests on the
-simulated GPU: a mutant that makes a test fail is killed, one that passes all of them survives, and is
-either the same program in other words or a missing test. In device code of every .cu and .cuh below
-kernels/ it
+simulated GPU: a mutant that makes a test fail is killed; one that passes all of them survives, and is
+either equivalent to the original or shows that a test is missing. In the device code of every .cu and
+.cuh below kernels/ it
 
     drops a barrier          __syncthreads(); __syncwarp();
     shifts an index          x[i]  -> x[i + 1]
     flips a comparison       a < b -> a <= b,  a == b -> a != b
     swaps an operand         a - b -> b - a,  a + b -> a - b,  a * b -> a + b
 
-All mutants are compiled at once, in a scratch copy: tools/mutants.h says how. Prints each survivor
-that kernels/surviving_mutants.md does not explain, as a line to paste there; exits with 1 if there is
-one, or if fewer than --least percent were killed.
+All mutants are compiled at once, in a scratch copy (see tools/mutants.h). Prints each survivor that
+kernels/surviving_mutants.md does not explain, as a line to paste there. Exits with 1 if there is one, or if fewer than
+--least percent were killed.
 """
 import argparse
 import collections
@@ -30,7 +30,8 @@ import sys
 import tempfile
 import time
 
-# source: the line, stripped. place: which one of this kind on its line, from 1.
+# source: the line, stripped. place: the mutant's number among those of its kind on the line, from
+# 1.
 Mutant = collections.namedtuple("Mutant", "number path line kind before place source")
 
 EXPLAINED = "kernels/surviving_mutants.md"
@@ -41,7 +42,8 @@ COMPARISONS = {
 }
 OP_SUITE = "//tests:op_cuda_test"
 MULTI_TENSOR = "//tests/kernels:multi_tensor_test"
-# What the op suite does not reach, of all ops, of one, and of what they share.
+# Tests of code that the op suite does not reach: of all ops, of single ones, and of what they
+# share.
 KERNEL_TESTS = {
     None: "//tests/kernels:cuda_kernels_test",
     "adamw": MULTI_TENSOR,
@@ -60,13 +62,13 @@ ARITHMETIC = {"+": "Plus", "-": "Minus", "*": "Times"}
 OPERATOR = re.compile(r"(?<=[\w)\]}]) (<=|>=|==|!=|<|>|\+|-|\*) (?=[\w(\-!&*])")
 INDEX = re.compile(r"(?<=[\w\]])\[([^\[\]]+)\](?!\()")
 BARRIER = re.compile(r"\b(__syncthreads|__syncwarp)\(\);")
-# Sizes, types and declarations of arrays, where nothing can be changed at run time.
+# Sizes, types and declarations of arrays, which cannot change at run time.
 CONSTANT_INDEX = re.compile(r"^(k[A-Z]\w*|N|\d+|Tile::k\w+|Rows|Threads|sizeof\(.*\)|kPackSize<.*>)$")
 STATIC_LINE = re.compile(r"constexpr|assert\(|\btemplate\b|\busing\b|__global__|__launch_bounds__"
                          r"|SHARED_ARRAY|DYN_SHARED|^\s*(//|#)|^\s*case\b|_mutant"
                          r"|\(&\w+\)\[|^\s*(const )?(?!return|else)[\w:<>]+ \w+\[")
-# Of one file; so a line that does not compile changes no other file's numbers.
-MOST_MUTANTS = 10000
+# Per file, so that a line that does not compile changes no other file's numbers.
+MAX_MUTANTS = 10000
 
 
 def device_lines(text):
@@ -86,13 +88,13 @@ def device_lines(text):
             if depth == 0:
                 break
         first, last = text.count("\n", 0, begin), text.count("\n", 0, at)
-        # A function of one line is in braces on that line.
+        # A one-line function has its braces on that line.
         lines.update(range(first, last + 1))
     return lines
 
 
 def mutate(path, text, first_number, forbidden):
-    """The text with all its mutants, and these. forbidden: lines that do not compile with them."""
+    """Returns (the text with all its mutants, the mutants). forbidden: lines that do not compile with them."""
     mutants, out = [], []
     device = device_lines(text)
 
@@ -130,11 +132,11 @@ def mutate(path, text, first_number, forbidden):
                 n = add(line, "operand", op)
             return f" {left} ::mutant::{tag}<{n}>{{}} {right} "
 
-        # Operators first: what the others write has some of its own.
+        # Operators first, since the other mutations insert some.
         code = OPERATOR.sub(operator, code)
         code = re.sub(INDEX, lambda m: m.group(0) if "mutant" in m.group(1) else index(m), code)
         out.append(BARRIER.sub(barrier, code) + comment)
-    # The operators go into the file itself, so that nothing else is built anew.
+    # The operators go into the file itself, so that nothing else is rebuilt.
     with open(OPERATORS, encoding="utf-8") as file:
         operators = file.read().replace("#pragma once", "")
     head = f"#ifndef LS_MUTANTS\n#define LS_MUTANTS\n{operators}\n#endif\n#line 1\n"
@@ -167,8 +169,8 @@ def kernel_files(root):
 
 
 def ops_of(root, path):
-    """The ops whose tests run a file's code, its own first: those of the files that include it, or,
-    of a .cu, a header of its folder beside the op's own."""
+    """The ops whose tests run a file's code, its own first: those of the files that include it, or for
+    a .cu, include a header of its folder other than the op's own."""
     folder = os.path.basename(os.path.dirname(path))
     own, wanted = [], {path}
     if path.endswith(".cu"):
@@ -194,13 +196,14 @@ def build(scratch, args, sources, forbidden):
     for _ in range(12):
         mutants = []
         for i, (path, text) in enumerate(sources.items()):
-            mutated, new = mutate(path, text, MOST_MUTANTS * i + 1, forbidden[path])
+            mutated, new = mutate(path, text, MAX_MUTANTS * i + 1, forbidden[path])
             mutants += new
             with open(os.path.join(scratch, path), "w", encoding="utf-8") as file:
                 file.write(mutated)
         print(f"building {len(mutants)} mutants of {len(sources)} files", flush=True)
         ops = "|".join(sorted({op for path in sources for op in ops_of(scratch, path)}))
-        # The compiler looks at alignment and at the bounds of registers, of packs their assert.
+        # The compiler checks alignment and the bounds of registers; assertions check those of
+        # packs.
         flags = f".*_cudasim/({ops})/.*,.*_test_cu.*@-w,-UNDEBUG,-fsanitize=bounds-strict,-fsanitize=alignment,-fsanitize-undefined-trap-on-error"
         config = [f"--config={args.config}"] if args.config else []
         result = run(["bazel", "build", "-k", f"--jobs={args.jobs}", "--noshow_progress",
@@ -219,8 +222,9 @@ def build(scratch, args, sources, forbidden):
 
 
 def passes(scratch, test, ops, number, seconds):
-    """True if a test passes, of the op suite the cases of these ops."""
-    # Without the caching allocator each tensor ends at a guard page; hundreds of them take too long so.
+    """True if a test passes; of the op suite, only the cases of these ops run."""
+    # Without the caching allocator each tensor ends at a guard page; with hundreds of tensors this
+    # takes too long.
     environment = dict(os.environ, LOCKSTEP_MUTANT=str(number), CUDASIM_LEAKS="off",
                        LOCKSTEP_CUDA_ALLOCATOR="caching" if test == MULTI_TENSOR else "none")
     command = [os.path.join(scratch, "bazel-bin", test[2:].replace(":", "/"))]
@@ -234,8 +238,8 @@ def passes(scratch, test, ops, number, seconds):
 
 
 def earlier_results(path, mutants):
-    """What an earlier run wrote: the mutants that it killed, and its results of others than these.
-    Numbers and lines may be others now; of mutants that read alike all must have been killed."""
+    """An earlier run's file: which of these mutants it killed, and its results for other mutants.
+    Numbers and lines may have changed; if several mutants read alike, all must have been killed."""
     if not path or not os.path.exists(path):
         return set(), []
     with open(path, encoding="utf-8") as file:
@@ -254,16 +258,16 @@ def earlier_results(path, mutants):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--op", action="append", help="an op's folder, 'cuda' for what is shared, or a "
+    parser.add_argument("--op", action="append", help="an op's folder, 'cuda' for shared code, or a "
                         "file such as kernels/cuda/norm.cuh; may be repeated (all)")
-    parser.add_argument("--sample", type=int, default=0, help="test so many mutants of each file (all)")
-    parser.add_argument("--seed", type=int, default=1, help="of the sample")
-    parser.add_argument("--config", default="", help="of the build: memory (ASan and UBSan), or "
+    parser.add_argument("--sample", type=int, default=0, help="test this many mutants of each file (all)")
+    parser.add_argument("--seed", type=int, default=1, help="the sample's seed")
+    parser.add_argument("--config", default="", help="the build's configuration: memory (ASan and UBSan), or "
                         "simrace, where races between warps show, too")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="of the build")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="mutants tested at a time")
-    parser.add_argument("--least", type=float, default=95, help="percent that must be killed")
-    parser.add_argument("--results", help="keep the results here, a JSON object to a line; what was "
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="the build's parallel jobs")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="mutants tested in parallel")
+    parser.add_argument("--least", type=float, default=95, help="percentage that must be killed")
+    parser.add_argument("--results", help="keep the results here, one JSON object per line; what was "
                         "killed according to it is not tested again")
     args = parser.parse_args()
     root = os.environ.get("BUILD_WORKSPACE_DIRECTORY",
@@ -299,8 +303,8 @@ def main():
             sys.exit(f"{test} {op} fails without a mutant")
         return time.time() - begin
 
-    # What many ops share dies in the tests of two nearly always, of its own and the quickest; the others
-    # have the last word.
+    # Mutants of shared code nearly always die in the tests of two ops, the code's own and the
+    # quickest; the other ops' tests come last.
     stages = {}
     for path in {m.path for m in left}:
         own = os.path.basename(os.path.dirname(path))

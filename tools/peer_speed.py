@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Training speed on the CPU, Lockstep beside PyTorch, alternating in one run.
+"""Compares the training speed of Lockstep and PyTorch on the CPU, alternating in one run.
 
   bazel run -c opt //tools:peer_speed -- --python=/path/to/venv/bin/python [--model=gpt2] [--rounds=3]
 
---python is an interpreter that imports torch; tools/torch_gpt2.py runs in it eagerly and compiled, at
-1 thread and at all. Each round runs every contestant once; a figure is the median over rounds of the
-run's median step. The floor is the model's FLOPs (6 N + 6 L C T per token) over the measured GEMM
-rate plus AdamW's 28 bytes per parameter over the measured copy bandwidth, from //kernels:bench.
+--python is an interpreter that has torch; it runs tools/torch_gpt2.py, eagerly and compiled, with 1 thread and
+with all. Each round runs every contestant once; a figure is the median over rounds of the run's median step.
+The floor is the model's FLOPs (6 N + 6 L C T per token) over the measured GEMM rate plus AdamW's 28 bytes per
+parameter over the measured copy bandwidth, from //kernels:bench.
 """
 import argparse
 import json
@@ -31,7 +31,7 @@ def parse_args():
     parser.add_argument("--python", required=True, help="an interpreter that imports torch")
     parser.add_argument("--model", choices=MODELS, default="shakespeare-char-cpu")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=0, help="steps of a run (default: by the model)")
+    parser.add_argument("--steps", type=int, default=0, help="steps per run (default: depends on the model)")
     parser.add_argument("--no_compile", action="store_true", help="leave torch.compile out")
     return parser.parse_args()
 
@@ -89,7 +89,7 @@ def main():
     steps = args.steps or model[-1]
     tokens = model[5] * model[6]
     cores = os.cpu_count()
-    root = Path.cwd()  # of the runfiles, where bazel run starts
+    root = Path.cwd()  # the runfiles' root, where bazel run starts
     train, bench, script = root / "models/train_gpt", root / "kernels/bench", root / "tools/torch_gpt2.py"
     threads = sorted({1, cores})
     peers = [(t, c) for c in ([False] if args.no_compile else [False, True]) for t in threads]

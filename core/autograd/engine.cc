@@ -24,7 +24,7 @@ class RetainScope {
   bool previous_;
 };
 
-// How many backwards of this thread are under way, one within the other (recomputation).
+// How many nested backwards (recomputation) this thread is in.
 thread_local int backward_depth = 0;
 
 struct DepthScope {
@@ -79,17 +79,17 @@ LeafOrder OrderLeaves(std::span<const Tensor> roots,
 Tensor RootGrad(const Tensor& root, const Tensor& given) {
   if (!given.defined()) {
     LS_CHECK(root.numel() == 1, "backward of ", root.Describe(),
-             " needs a root gradient; only a tensor of one element has the default of 1");
+             " needs a root gradient: only a tensor of one element has a default, 1");
     return Tensor::Full(root.shape(), 1.0, root.dtype(), root.device());
   }
   LS_CHECK(given.shape() == root.shape() && given.dtype() == root.dtype() &&
                given.device() == root.device(),
-           "root gradient ", given.Describe(), " for a root that is ", root.Describe());
+           "root gradient ", given.Describe(), " does not match its root, ", root.Describe());
   return given.Detach();
 }
 
-// An observer that was given to backward and added to the leaf as well is told once.
-void TellLeafReady(Leaf& leaf, const std::vector<BackwardObserver*>& others) {
+// Notifies each observer once, even one both given to backward and added to the leaf.
+void NotifyLeafReady(Leaf& leaf, const std::vector<BackwardObserver*>& others) {
   std::vector<BackwardObserver*> observers = others;
   for (BackwardObserver* o : leaf.observers()) {
     if (std::find(others.begin(), others.end(), o) == others.end()) observers.push_back(o);
@@ -97,10 +97,10 @@ void TellLeafReady(Leaf& leaf, const std::vector<BackwardObserver*>& others) {
   for (BackwardObserver* o : observers) o->OnLeafReady(leaf);
 }
 
-// Of this thread.
-const void* Me() {
-  thread_local const char me = 0;
-  return &me;
+// Identifies this thread.
+const void* ThisThread() {
+  thread_local const char address = 0;
+  return &address;
 }
 
 void AddObservers(std::vector<BackwardObserver*>& to, const std::vector<BackwardObserver*>& more) {
@@ -111,22 +111,22 @@ void AddObservers(std::vector<BackwardObserver*>& to, const std::vector<Backward
 
 }  // namespace
 
-// While it lives, the leaves belong to this thread's backward: two concurrent backwards would lose
-// additions. A backward within a backward of the same thread (recomputation) finds them its own.
+// Claims the leaves for this thread's backward during its lifetime: two concurrent backwards would
+// lose additions. A nested backward of the same thread (recomputation) shares its claims.
 class LeafClaims {
  public:
   LeafClaims() = default;
   explicit LeafClaims(const std::vector<std::shared_ptr<Leaf>>& leaves) : LeafClaims() {
     for (const auto& leaf : leaves) {
       const void* owner = nullptr;
-      if (leaf->in_backward_of_.compare_exchange_strong(owner, Me(), std::memory_order_acquire)) {
+      if (leaf->in_backward_of_.compare_exchange_strong(owner, ThisThread(),
+                                                        std::memory_order_acquire)) {
         claimed_.push_back(leaf);
         continue;
       }
-      LS_CHECK(
-          owner == Me(), "another thread is in Backward of '", leaf->name(),
-          "': the gradients of one would be lost; run one after the other, or give each thread "
-          "its own model");
+      LS_CHECK(owner == ThisThread(), "another thread is in a Backward of '", leaf->name(),
+               "', and one of the two would lose gradients: run one after the other, or give each "
+               "thread its own model");
     }
   }
   ~LeafClaims() {
@@ -148,7 +148,7 @@ struct DeferredGradients::Item {
   bool retain = false;
   std::vector<BackwardObserver*> given;      // BackwardOptions::observers
   std::vector<std::shared_ptr<Leaf>> ready;  // leaves whose last addition this is
-  std::vector<BackwardObserver*> end;  // of the last item: observers still to be told of the end
+  std::vector<BackwardObserver*> end;        // in the last item: observers to notify of the end
 };
 
 DeferredGradients::DeferredGradients() = default;
@@ -217,7 +217,8 @@ class BackwardRun {
     }
   }
 
-  // Computes the gradients of `node` that `needs` names. `sinks` are ready but for aliasing.
+  // Computes the gradients of `node` for which `needs` is set. `sinks` are ready except for
+  // aliasing.
   static void Execute(Node& node, std::span<const Tensor> grads, const std::vector<bool>& needs,
                       std::vector<GradSink>& sinks) {
     for (size_t i = 0; i < sinks.size(); ++i) {
@@ -256,7 +257,7 @@ class BackwardRun {
         i, "].Open(...); where it is zero, put Tensor::Zeros"));
   }
 
-  // One per input, of which `sink_of(i)` gives those that are needed.
+  // One sink per input; `sink_of(i)` makes those that are needed.
   template <class F>
   static std::vector<GradSink> MakeSinks(const Node& node, const F& sink_of) {
     std::vector<GradSink> sinks(node.inputs().size());
@@ -282,16 +283,16 @@ class BackwardRun {
     }
     item.grads.clear();
     if (!item.retain) Release(*item.node);
-    for (const auto& leaf : item.ready) TellLeafReady(*leaf, item.given);
+    for (const auto& leaf : item.ready) NotifyLeafReady(*leaf, item.given);
     for (BackwardObserver* o : item.end) o->OnEnd();
   }
 
   void CheckNotReleased() const {
     for (const auto& node : plan_.nodes) {
       if (!node->released_) continue;
-      throw Error(StrCat("backward through '", node->name(),
-                         "' a second time: what forward saved was released by the first; set "
-                         "retain_graph in the first backward, or run forward again"));
+      throw Error(StrCat("second backward through '", node->name(),
+                         "': the first released what forward saved; set retain_graph in the first, "
+                         "or run forward again"));
     }
   }
 
@@ -305,7 +306,7 @@ class BackwardRun {
     }
   }
 
-  // The gradient of a node's output, so far, and how many inputs and roots add to it.
+  // The gradient of a node's output so far, and how many inputs and roots contribute to it.
   struct OutputGrad {
     Tensor grad;
     int uses = 0;
@@ -351,8 +352,8 @@ class BackwardRun {
       if (!grads[k].defined()) grads[k] = Tensor::Zeros(out.shape, out.dtype, out.device);
       LS_INVARIANT(grads[k].shape() == out.shape && grads[k].dtype() == out.dtype &&
                        grads[k].device() == out.device,
-                   "the gradient of '", node.name(), "' is ", grads[k].Describe(), ", its output ",
-                   k, " ", out.dtype, out.shape, " on ", out.device);
+                   "the gradient of '", node.name(), "' is ", grads[k].Describe(),
+                   ", but its output ", k, " is ", out.dtype, out.shape, " on ", out.device);
     }
     if (any_now && !any_later && node.SplitsByInput() && IsAwaited(i)) {
       std::vector<bool> of_leaves = now;
@@ -366,7 +367,7 @@ class BackwardRun {
       TellReady(static_cast<int64_t>(i));
     }
     if (any_now) {
-      // A node that is deferred in part runs again.
+      // A partly deferred node will run again.
       const RetainScope scope(options_.retain_graph || any_later);
       Execute(node, grads, now, sinks);
     }
@@ -382,7 +383,7 @@ class BackwardRun {
     }
   }
 
-  // Whether somebody waits for a leaf that gets its last addition from node i.
+  // Whether an observer awaits a leaf whose last addition comes from node i.
   bool IsAwaited(size_t i) const {
     for (size_t l = next_leaf_; l < plan_.leaves.size(); ++l) {
       if (last_use_[l] != static_cast<int64_t>(i)) break;
@@ -396,7 +397,7 @@ class BackwardRun {
     node.released_ = true;
   }
 
-  // Leaves stand in the order of their last use, so one cursor serves.
+  // Leaves are in the order of their last use, so one cursor is enough.
   void TellReady(int64_t position) {
     for (; next_leaf_ < plan_.leaves.size() && last_use_[next_leaf_] <= position; ++next_leaf_) {
       const auto& leaf = plan_.leaves[next_leaf_];
@@ -404,12 +405,12 @@ class BackwardRun {
         options_.deferred->items_.back().ready.push_back(leaf);
         continue;
       }
-      TellLeafReady(*leaf, options_.observers);
+      NotifyLeafReady(*leaf, options_.observers);
     }
   }
 
   void BeginRanges(Node& node) {
-    // Modules hang their range on the node innermost first; the outermost begins first.
+    // Modules attach their ranges to a node innermost first, and the outermost begins first.
     for (auto range = node.ranges_.rbegin(); range != node.ranges_.rend(); ++range) {
       if (!begun_.insert(range->get()).second) continue;
       if ((*range)->before) (*range)->before();
@@ -433,7 +434,7 @@ class BackwardRun {
   BackwardPlan plan_;
   std::vector<int64_t> last_use_;
   std::unordered_map<Node*, size_t> index_;
-  std::vector<std::vector<OutputGrad>> buffers_;  // of each node that has not run
+  std::vector<std::vector<OutputGrad>> buffers_;  // for each node that has not run
   std::vector<BackwardObserver*> observers_;
   std::vector<std::shared_ptr<const BackwardRange>> active_;
   std::unordered_set<const BackwardRange*> begun_;
@@ -453,12 +454,12 @@ bool InBackward() { return backward_depth > 0; }
 
 void Backward(std::span<const Tensor> roots, std::span<const Tensor> root_grads,
               const BackwardOptions& options) {
-  LS_CHECK(root_grads.empty() || root_grads.size() == roots.size(), "backward of ", roots.size(),
-           " roots with ", root_grads.size(), " root gradients");
+  LS_CHECK(root_grads.empty() || root_grads.size() == roots.size(), "Backward of ", roots.size(),
+           " roots got ", root_grads.size(), " root gradients: give one per root, or none");
   for (const Tensor& root : roots) {
-    LS_CHECK(root.requires_grad(), "backward of a tensor that nothing was recorded for (",
+    LS_CHECK(root.requires_grad(), "Backward of a tensor for which nothing was recorded (",
              root.defined() ? root.Describe() : "undefined",
-             "): was it computed under NoGrad, or from inputs that require no gradient?");
+             "): was it computed under NoGrad, or from inputs that do not require gradients?");
   }
   BackwardRun(roots, options).Run(roots, root_grads);
 }

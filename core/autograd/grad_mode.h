@@ -5,7 +5,7 @@ namespace lockstep {
 
 bool GradEnabled();
 
-// Within its scope, operations of this thread record nothing (or record again).
+// Turns recording off (or on again) for this thread's operations within its scope.
 class GradMode {
  public:
   explicit GradMode(bool enabled);

@@ -40,7 +40,7 @@ void GradSink::CheckGiven(const Shape& shape, DType dtype, Device device) {
   if (node_ == nullptr) return;
   const auto name = [this] { return StrCat("the Backward of node '", node_->name(), "' gave "); };
   LS_CHECK(needed(), name(), "a gradient for its input ", input_,
-           ", which needs none: look at needs[", input_, "] first");
+           ", which needs none: check needs[", input_, "] first");
   LS_CHECK(!given_, name(), "two gradients for its input ", input_, ": add them up first");
   given_ = true;
   const Edge& edge = node_->inputs_[input_];
@@ -65,8 +65,8 @@ GradSink::Target GradSink::Open(const Shape& shape, DType dtype, Device device) 
     return {*to, false};
   }
   if (!scratch_only_ && !empty() && to->dtype() == dtype && to->is_contiguous()) {
-    // Memory that others hold as well is not written. Adding to a copy rounds as adding in place
-    // does; a scratch would not, and who else holds a gradient must not change bits.
+    // Shared memory is never written. Adding to a copy rounds as adding in place does; adding to a
+    // scratch would not, and the bits must not depend on who else holds a gradient.
     if (!fixed && !to->storage().unique()) *to = to->Clone();
     return {*to, true};
   }
@@ -79,7 +79,7 @@ void GradSink::Put(const Tensor& grad) {
            "' gave an undefined gradient for its input ", input_);
   CheckGiven(grad.shape(), grad.dtype(), grad.device());
   if (scratch_only_) {
-    // The other sink may have been opened and not yet been written to: add after the node is done.
+    // The other sink may be open but not yet written: add once the node is done.
     scratch_ = grad.Detach();
   } else {
     Deliver(grad.Detach());
@@ -93,7 +93,7 @@ void GradSink::Finish() {
 void GradSink::Deliver(Tensor grad) {
   Tensor* to = slot();
   const bool fixed = leaf_ && leaf_->fixed_;
-  // Memory that others hold as well (whoever handed it over, the user) is never written.
+  // Memory that others hold, too (the giver, the user), is never written.
   if (!empty()) {
     if (fixed || to->storage().unique()) {
       AccumulateInto(grad, *to);
@@ -107,7 +107,7 @@ void GradSink::Deliver(Tensor grad) {
     *to = grad.Contiguous();
     return;
   }
-  // Optimizers and clipping write gradients in place, so a leaf never shares one.
+  // Optimizers and clipping write gradients in place, so a leaf never shares its gradient.
   const bool ours =
       grad.storage().unique() && grad.is_contiguous() && grad.dtype() == leaf_->dtype_;
   if (fixed) {

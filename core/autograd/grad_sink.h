@@ -22,26 +22,26 @@ class GradSink {
   GradSink(Tensor* buffer, Node* receiver = nullptr) : buffer_(buffer), receiver_(receiver) {}
 
   bool needed() const { return leaf_ != nullptr || buffer_ != nullptr; }
-  // The node whose Backward gets this gradient, if it gets nothing else added to it and its graph
-  // is not retained: a node that knows it may do its first step on the way (the derivative of an
-  // activation in the epilogue of a product). Else null. f32 and f64 have the same bits either way;
-  // in 16 bits the step on the way spares a rounding.
+  // The node whose Backward receives this gradient, if nothing else is added to the gradient and
+  // the graph is not retained; otherwise null. The giver may fuse the receiver's first step (an
+  // activation's derivative, into a product's epilogue). In f32 and f64 the bits are the same
+  // either way; in 16 bits fusing saves a rounding.
   Node* receiver() const { return receiver_; }
-  // The destination, of the shape, dtype and device of `like`; the node writes it in full.
+  // The destination, with the shape, dtype and device of `like`; the node writes all of it.
   Target Open(const Tensor& like);
   Target Open(const Shape& shape, DType dtype, Device device);
-  // As Open, but a leaf's gradient comes with its own dtype (an f32 main gradient of a bf16
-  // weight): for operations that can write another dtype than they compute in.
+  // As Open, but a leaf's gradient keeps its own dtype (an f32 main gradient of a bf16 weight): for
+  // operations that can write another dtype than the one they compute in.
   Target OpenAnyDType(const Tensor& like);
   Target OpenAnyDType(const Shape& shape, DType dtype, Device device);
-  // Hands over a finished gradient instead. It may alias other tensors; it is not written to.
+  // Hands over a finished gradient instead. It may alias other tensors; it is never written to.
   void Put(const Tensor& grad);
 
  private:
   friend class BackwardRun;
   // Throws unless a gradient like this may be given now.
   void CheckGiven(const Shape& shape, DType dtype, Device device);
-  void Finish();              // moves a scratch target to where it belongs
+  void Finish();              // moves a scratch target to its destination
   void Deliver(Tensor grad);  // moves it into the destination, or adds it
   Tensor* slot() { return leaf_ ? &leaf_->grad_ : buffer_; }
   bool empty() { return leaf_ ? leaf_->fresh_ : !buffer_->defined(); }
@@ -49,11 +49,11 @@ class GradSink {
   Leaf* leaf_ = nullptr;
   Tensor* buffer_ = nullptr;
   Node* receiver_ = nullptr;
-  const Node* node_ = nullptr;  // whose input it is; null for a root
+  const Node* node_ = nullptr;  // whose input this is; null for a root
   size_t input_ = 0;
   bool given_ = false;
-  bool scratch_only_ = false;  // another sink of the same node writes to the same place
-  Tensor scratch_;             // defined: to be added to the destination by Finish
+  bool scratch_only_ = false;  // another sink of the node has the same destination
+  Tensor scratch_;             // if defined, Finish adds it to the destination
 };
 
 }  // namespace lockstep

@@ -29,7 +29,7 @@ void Leaf::SetDType(DType dtype) {
 void Leaf::SetGrad(const Tensor& grad) {
   LS_CHECK(grad.defined() && grad.shape() == shape_, "gradient ", grad.Describe(), " for '", name_,
            "' of shape ", shape_);
-  // The user may write to what he gave, and optimizers write to gradients.
+  // The user may write to the tensor, and optimizers write to gradients.
   if (fixed_) {
     grad_.CopyFrom(grad.Detach());
   } else {

@@ -1,4 +1,4 @@
-// Tensors that collect gradients, and who watches them.
+// Tensors that collect gradients, and their observers.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@ namespace lockstep {
 class Leaf;
 struct BackwardPlan;
 
-// Sees every backward in which a leaf it was added to takes part. This is what dist hangs on.
+// Observes every backward that involves a leaf it was added to. dist builds on it.
 class BackwardObserver {
  public:
   virtual ~BackwardObserver() = default;
@@ -31,18 +31,19 @@ class Leaf {
   void set_name(std::string name) { name_ = std::move(name); }
   const Shape& shape() const { return shape_; }
 
-  // Undefined until a backward has reached this leaf after construction or ZeroGrad.
+  // Undefined from construction or ZeroGrad until a backward reaches this leaf.
   Tensor grad() const { return fresh_ ? Tensor() : grad_; }
   void ZeroGrad();
-  // Gradients are written here from now on: same shape, floating, contiguous; any dtype (an f32
-  // main gradient), any storage (a slice of a bucket). Empties the gradient.
+  // Gradients are written here from now on: same shape, floating, contiguous, of any dtype (an f32
+  // main gradient) and any storage (a slice of a bucket). Resets the gradient.
   void SetDestination(const Tensor& destination);
-  // Of gradients that the leaf allocates itself; at first the value's. Empties the gradient.
+  // The dtype of gradients that the leaf allocates itself; by default the value's. Resets the
+  // gradient.
   void SetDType(DType dtype);
   // Replaces the gradient by a copy of this one, in the memory of the destination if there is one.
   void SetGrad(const Tensor& grad);
-  // The same without a copy, and whatever the destination: a write to either is one to both. For
-  // captured graphs, which write to the memory that they were captured with.
+  // The same without a copy, whatever the destination: the two share memory. For captured graphs,
+  // which write to the memory they were captured with.
   void ShareGrad(const Tensor& grad);
 
   void AddObserver(BackwardObserver* observer) { observers_.push_back(observer); }
@@ -52,14 +53,14 @@ class Leaf {
  private:
   friend class GradSink;
   friend class LeafClaims;
-  // What a node must write to need no conversion.
+  // The dtype that a node must write to avoid a conversion.
   DType grad_dtype() const { return fixed_ ? grad_.dtype() : dtype_; }
 
   std::string name_ = "unnamed";
   Shape shape_;
   DType dtype_;
   Tensor grad_;
-  bool fixed_ = false;  // grad_ is a destination that stays
+  bool fixed_ = false;  // grad_ is a permanent destination
   bool fresh_ = true;   // the next write overwrites
   std::vector<BackwardObserver*> observers_;
   std::atomic<const void*> in_backward_of_ = nullptr;  // a thread

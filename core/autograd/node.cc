@@ -50,13 +50,13 @@ void Record(std::shared_ptr<Node> node, std::span<const Tensor* const> inputs,
     if (const auto& meta = input->autograd()) edge = {meta->node, meta->output, meta->leaf};
     LS_CHECK(!edge.node || edge.node->sequence() < node->sequence(), "the node '", node->name(),
              "' was made before its input, by '", edge.node->name(),
-             "': make it when all inputs are there");
+             "': make it after all its inputs");
     node->inputs_.push_back(std::move(edge));
   }
   int index = 0;
   for (Tensor* output : outputs) {
     LS_CHECK(!output->requires_grad(), "output ", index, " of the node '", node->name(),
-             "' has a gradient of its own already: Detach() it, or make a new tensor");
+             "' is already part of a graph: Detach() it, or make a new tensor");
     node->outputs_.push_back({output->shape(), output->dtype(), output->device()});
     output->set_autograd(std::make_shared<AutogradMeta>(AutogradMeta{nullptr, node, index++}));
   }

@@ -20,15 +20,15 @@ struct Edge {
   bool defined() const { return node != nullptr || leaf != nullptr; }
 };
 
-// Runs `before` ahead of the first of the nodes it hangs on, and `after` once every node created
-// since `first_sequence` has run. Module hangs its backward hooks here.
+// Runs `before` ahead of the first of the nodes it is attached to, and `after` once every node
+// created since `first_sequence` has run. Module uses it for its backward hooks.
 struct BackwardRange {
   uint64_t first_sequence = 0;
   std::function<void()> before, after;
 };
 
-// One recorded operation. Sequence numbers grow with creation, hence an order by descending
-// sequence is topological.
+// One recorded operation. Sequence numbers grow in the order of creation, so descending sequence is
+// a topological order.
 class Node {
  public:
   explicit Node(const char* name);
@@ -36,13 +36,13 @@ class Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  // grads: one per output, never undefined. For each input i with needs[i], computes its gradient
-  // into sinks[i], also where it is zero; others are left alone. Runs with recording off.
+  // grads: one per output, never undefined. For each input i with needs[i], writes its gradient to
+  // sinks[i], even if it is zero; leaves the other sinks alone. Runs with recording off.
   virtual void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
                         std::span<GradSink> sinks) = 0;
-  // Whether gradients of some inputs, and in a second call those of the others, cost no more than
-  // all in one. Then those of leaves that an observer waits for come first, and it hears of them
-  // before the others are computed.
+  // Whether computing the gradients of some inputs, and in a second call those of the others, costs
+  // no more than computing all at once. If so, those of observed leaves come first, and their
+  // observers are notified before the others are computed.
   virtual bool SplitsByInput() const { return false; }
   // Drops what forward saved; called after Backward unless the graph is retained.
   virtual void Release() = 0;
@@ -82,7 +82,7 @@ struct AutogradMeta {
   }
 };
 
-// The sequence number the next node of any thread will get at the earliest.
+// A lower bound of the sequence number of any thread's next node.
 uint64_t NextSequence();
 
 // True if recording is on and any of the tensors requires a gradient (undefined ones do not).

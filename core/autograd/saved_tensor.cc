@@ -27,7 +27,7 @@ Tensor SavedTensor::Unpack() const {
   if (unpack_ != nullptr) return (*unpack_)(packed_);
   if (tensor_.defined() && tensor_.storage().version() != version_) {
     throw Error(StrCat("backward needs ", what_, " (", tensor_.Describe(),
-                       ") as it was in forward, but it was overwritten since (version ",
+                       ") as it was in forward, but it has been overwritten since (version ",
                        tensor_.storage().version(), ", saved ", version_,
                        "): run backward before writing to it, or write to a Clone()"));
   }

@@ -29,7 +29,7 @@ class SavedTensor {
   std::shared_ptr<const std::function<Tensor(const std::any&)>> unpack_;
 };
 
-// Within its scope, tensors that this thread saves go through `pack`, and come back by `unpack`.
+// Within its scope, tensors that this thread saves go through `pack`, and `unpack` restores them.
 // The innermost scope wins.
 class SavedTensorHooks {
  public:

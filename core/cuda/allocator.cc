@@ -1,11 +1,11 @@
 // Fills core's Allocator for CUDA: memory is taken from the driver in segments, cut into blocks,
 // and reused without asking the driver again.
 //
-// A block belongs to the stream it was allocated for, and is reused on that stream alone: work
-// submitted later comes after whatever still uses the block, so no one waits. Storage makes the
-// stream wait for others that used the memory before it is freed. Free neighbours in a segment are
-// joined. Only when the driver has no more is memory taken from other streams: their free segments
-// go back to the driver, which waits for the device.
+// A block belongs to the stream it was allocated for and is reused only on that stream: work
+// submitted later runs after whatever still uses the block, so nobody waits. Before memory is
+// freed, Storage makes the stream wait for other streams that used it. Adjacent free blocks in a
+// segment are merged. Memory is taken from other streams only when the driver has no more: their
+// free segments go back to the driver, which waits for the device.
 #include "core/allocator.h"
 
 #include <algorithm>
@@ -32,16 +32,16 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr int64_t kAlignment = 512;
-constexpr int64_t kSmall = 1 << 20;  // up to this, blocks come from small segments
+constexpr int64_t kSmall = 1 << 20;  // blocks up to this size come from small segments
 constexpr int64_t kSmallSegment = 2 << 20;
-constexpr int64_t kLargeSegment = 20 << 20;     // for blocks of up to half of it
+constexpr int64_t kLargeSegment = 20 << 20;     // for blocks up to half its size
 constexpr int64_t kSegmentAlignment = 2 << 20;  // the driver's page
 constexpr int64_t kMaxBytes = int64_t{1} << 50;
 
 int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Eight sizes per power of two, up to steps of a page: requests that differ a little find each
-// other's blocks.
+// Eight sizes per power of two, but steps of at most a page: requests of similar size can reuse
+// each other's blocks.
 int64_t BlockSize(int64_t bytes) {
   const int64_t power = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes)));
   return RoundUp(bytes, std::clamp(power / 8, kAlignment, kSegmentAlignment));
@@ -58,18 +58,19 @@ std::string Megabytes(int64_t bytes) {
   return text;
 }
 
-// The seed of LOCKSTEP_CUDA_POISON, if that is set.
+// The seed in LOCKSTEP_CUDA_POISON, if that is set.
 std::optional<uint64_t> PoisonSeed() {
   const char* text = std::getenv("LOCKSTEP_CUDA_POISON");
   if (text == nullptr) return std::nullopt;
   uint64_t seed = 0;
   const char* end = text + std::strlen(text);
   LS_CHECK(std::from_chars(text, end, seed).ptr == end && end != text,
-           "LOCKSTEP_CUDA_POISON=", text, "; it is a number, the seed of what fresh memory holds");
+           "LOCKSTEP_CUDA_POISON=", text,
+           " must be a number: the seed of the bytes that fill fresh memory");
   return seed;
 }
 
-// What every device allocator tells and checks.
+// The statistics and checks of all device allocators.
 class StatsAllocator : public Allocator {
  public:
   StatsAllocator(Device device, std::optional<uint64_t> poison)
@@ -89,7 +90,7 @@ class StatsAllocator : public Allocator {
   }
 
  protected:
-  // Under the lock.
+  // Call it with the lock held.
   void CheckRequest(int64_t bytes) const {
     LS_CHECK(bytes >= 0, "cannot allocate ", bytes, " bytes");
     if (bytes > kMaxBytes) ThrowOutOfMemory(bytes, "more than any device has");
@@ -103,10 +104,10 @@ class StatsAllocator : public Allocator {
     stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.live_bytes);
     ++stats_.allocations;
   }
-  // Fills a block that is about to be handed out, where a seed asks for it. Each block gets one
-  // byte all over, drawn from the seed and the block's number: half of them 0xff, which is NaN in
-  // every floating dtype, the others any byte. In the order of the stream, as the block's use will
-  // be, and so also within a CUDA graph, each time that it runs.
+  // If there is a seed, fills a block that is about to be handed out with one byte, drawn from the
+  // seed and the block's number: 0xff, which is NaN in every floating dtype, in half of the cases,
+  // and any byte in the others. The fill is ordered on the stream, like the block's use, so a
+  // captured CUDA graph repeats it at every launch.
   void Poison(void* data, int64_t bytes, const Stream& stream) const {
     if (!poison_) return;
     const uint32_t draw = Philox(*poison_).At(0, static_cast<uint64_t>(stats_.allocations));
@@ -115,11 +116,11 @@ class StatsAllocator : public Allocator {
     LS_CUDA(cudaMemsetAsync(data, byte, static_cast<size_t>(bytes),
                             static_cast<cudaStream_t>(stream.handle.get())));
   }
-  // False, with a warning, for memory that is not live.
+  // Returns false, with a warning, if the memory is not live.
   bool CountFree(void* data) {
     const auto it = live_.find(data);
     if (it == live_.end()) {
-      std::fprintf(stderr, "warning: memory of device %d was freed that was not allocated\n",
+      std::fprintf(stderr, "warning: device %d: memory was freed that was not allocated\n",
                    device_.index);
       return false;
     }
@@ -127,7 +128,7 @@ class StatsAllocator : public Allocator {
     live_.erase(it);
     return true;
   }
-  // Memory of the driver, or null where it has no more.
+  // Memory from the driver, or null if it has no more.
   template <class F>
   void* FromDriver(const F& allocate) {
     void* data = nullptr;
@@ -149,11 +150,11 @@ class StatsAllocator : public Allocator {
               [](const auto& a, const auto& b) { return a.first * a.second > b.first * b.second; });
     std::string largest;
     for (size_t i = 0; i < std::min<size_t>(5, holders.size()); ++i) {
-      largest += StrCat(i == 0 ? "; the most is held by " : ", ", holders[i].second, " x ",
+      largest += StrCat(i == 0 ? "; the largest holders are " : ", ", holders[i].second, " x ",
                         Megabytes(holders[i].first));
     }
     throw OutOfMemoryError(StrCat("out of memory on ", device_, ": ", Megabytes(bytes),
-                                  " asked for, ", Megabytes(stats_.live_bytes), " live in ",
+                                  " requested, ", Megabytes(stats_.live_bytes), " live in ",
                                   live_.size(), " tensors, ", Megabytes(stats_.reserved_bytes),
                                   " taken from the driver: ", why, largest));
   }
@@ -174,10 +175,10 @@ class StatsAllocator : public Allocator {
 
  private:
   const std::optional<uint64_t> poison_;
-  std::unordered_map<void*, int64_t> live_;  // bytes asked for
+  std::unordered_map<void*, int64_t> live_;  // bytes requested
 };
 
-// From TrimAtExit on nothing is cached any more.
+// Set by TrimAtExit: nothing is cached from then on.
 std::atomic<bool> at_exit = false;
 
 class CachingAllocator : public StatsAllocator {
@@ -197,10 +198,10 @@ class CachingAllocator : public StatsAllocator {
       block = NewSegment(pool, RoundUp(size, kSegmentAlignment));
     }
     if (block == nullptr) {
-      const char* const captures =
-          Graph::CapturesOn(device_) ? "; what is free on other streams cannot be given back while "
-                                       "a CUDA graph is captured"
-                                     : "";
+      const char* const captures = Graph::CapturesOn(device_)
+                                       ? "; the free memory of other streams cannot be reclaimed "
+                                         "while a CUDA graph is captured"
+                                       : "";
       ThrowOutOfMemory(bytes, DriverSays() + captures);
     }
     Split(block, size);
@@ -231,7 +232,7 @@ class CachingAllocator : public StatsAllocator {
     TrimLocked();
   }
 
-  // What graphs work in counts as live, also while none of them runs.
+  // The memory of graphs counts as live even while none of them runs.
   AllocatorStats stats() const override {
     std::lock_guard lock(mutex_);
     AllocatorStats stats = stats_;
@@ -245,12 +246,12 @@ class CachingAllocator : public StatsAllocator {
     return stats;
   }
 
-  // Free memory of the stream stays with it.
+  // From now on, the stream keeps its free memory.
   void Hold(const Stream& stream) {
     std::lock_guard lock(mutex_);
     held_.insert(stream.handle.get());
   }
-  // No more, and goes back to the driver.
+  // Ends Hold, and returns the stream's free memory to the driver.
   void Release(const Stream& stream) {
     std::lock_guard lock(mutex_);
     held_.erase(stream.handle.get());
@@ -258,7 +259,7 @@ class CachingAllocator : public StatsAllocator {
   }
 
  private:
-  // Blocks are handed out again within a pool alone.
+  // Blocks are reused only within their pool.
   struct Pool {
     void* stream;
     bool small;
@@ -268,7 +269,7 @@ class CachingAllocator : public StatsAllocator {
     char* data;
     int64_t bytes;
     Pool pool;
-    bool free = false;                           // and in free_
+    bool free = false;                           // and then in free_
     Block *previous = nullptr, *next = nullptr;  // neighbours in the segment
   };
   struct BySize {
@@ -277,8 +278,8 @@ class CachingAllocator : public StatsAllocator {
     }
   };
 
-  // The smallest block that is large enough, and of those the lowest: so a step that repeats itself
-  // gets the same memory again.
+  // The smallest block that is large enough, at the lowest address among equals: so repeated steps
+  // get the same memory.
   Block* FromCache(Pool pool, int64_t size) {
     const auto blocks = free_.find(pool);
     if (blocks == free_.end()) return nullptr;
@@ -299,7 +300,7 @@ class CachingAllocator : public StatsAllocator {
     return new Block{static_cast<char*>(data), bytes, pool};
   }
 
-  // Cuts off what is beyond `size`, if it is worth a block of its own.
+  // Splits off the bytes beyond `size`, if they are worth a block of their own.
   void Split(Block* block, int64_t size) {
     const int64_t rest = block->bytes - size;
     if (rest < (block->pool.small ? kAlignment : kSmall)) return;
@@ -320,8 +321,8 @@ class CachingAllocator : public StatsAllocator {
     delete next;
   }
 
-  // Gives whole segments back, of all streams or of one. Not during a capture, which waiting for
-  // the device would make invalid, nor where the device has failed: then they stay.
+  // Returns whole segments to the driver, those of all streams or of one. Does nothing during a
+  // capture, which waiting for the device would invalidate, or if the device has failed.
   void TrimLocked(const Stream* of = nullptr) noexcept {
     if (free_.empty() || Graph::CapturesOn(device_)) return;
     if (!Succeeds(cudaSetDevice(device_.index)) || !Succeeds(cudaDeviceSynchronize())) return;
@@ -352,9 +353,9 @@ class CachingAllocator : public StatsAllocator {
   std::unordered_map<void*, Block*> used_;
 };
 
-// Every tensor has memory of exactly its size from the driver, and gives it back: so that the
-// simulator, compute-sanitizer and the like see every access outside of it, and every read of what
-// was never written.
+// Every tensor's memory comes straight from the driver, with exactly its size, and goes back there:
+// so that the simulator and compute-sanitizer see every access outside of it and every read of
+// unwritten bytes.
 class DirectAllocator : public StatsAllocator {
  public:
   using StatsAllocator::StatsAllocator;
@@ -380,7 +381,7 @@ class DirectAllocator : public StatsAllocator {
     std::lock_guard lock(mutex_);
     if (!CountFree(data)) return;
     stats_.reserved_bytes -= bytes;
-    // The only error is that of a device that has failed before.
+    // This fails only if the device has already failed.
     LS_CUDA_WARN(cudaSetDevice(device_.index));
     LS_CUDA_WARN(cudaFreeAsync(data, static_cast<cudaStream_t>(stream.handle.get())));
   }
@@ -392,7 +393,7 @@ bool UseDirectAllocator() {
   if (const char* text = std::getenv("LOCKSTEP_CUDA_ALLOCATOR")) {
     const std::string name = text;
     if (name == "none") return true;
-    LS_CHECK(name == "caching", "LOCKSTEP_CUDA_ALLOCATOR=", name, "; it is caching or none");
+    LS_CHECK(name == "caching", "LOCKSTEP_CUDA_ALLOCATOR=", name, " must be caching or none");
     return false;
   }
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -406,9 +407,9 @@ CachingAllocator* CacheOf(Device device) {
   return dynamic_cast<CachingAllocator*>(&GetAllocator(device));
 }
 
-// What is left in caches at the end of a process is no leak: the simulator, which looks for them,
-// is to see none, nor of static tensors that are freed later. A real driver takes everything back
-// by itself, and may be gone by then.
+// Cached memory at the end of a process, and static tensors that are freed later, are no leaks: the
+// simulator, which looks for leaks, must not see them. A real driver reclaims everything by itself,
+// and may be gone by then.
 void TrimAtExit() {
   at_exit = true;
   for (int i = 0; i < DeviceCount(); ++i) GetAllocator({DeviceType::kCuda, i}).Trim();

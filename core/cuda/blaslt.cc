@@ -26,7 +26,7 @@ constexpr int64_t kBlasLtWorkspace = 32 << 20;
 
 std::atomic<bool> allow_tf32 = false;
 
-// Of a device, made at its first use and never destroyed. Any thread may use it.
+// The device's handle, created on first use and never destroyed. Any thread may use it.
 cublasLtHandle_t BlasLtHandle(Device device) {
   struct Handles {
     std::mutex mutex;
@@ -41,8 +41,8 @@ cublasLtHandle_t BlasLtHandle(Device device) {
     SetDevice(device);
     const cublasStatus_t status = cublasLtCreate(&handle);
     if (status != CUBLAS_STATUS_SUCCESS) {
-      throw Error(
-          StrCat("cuBLASLt does not start on ", device, ": ", cublasLtGetStatusString(status)));
+      throw Error(StrCat("cuBLASLt could not be initialised on ", device, ": ",
+                         cublasLtGetStatusString(status)));
     }
   }
   return handle;
@@ -54,7 +54,7 @@ void Check(cublasStatus_t status, const char* call, const BlasLtMatmul& p) {
                      p.dtype, ": ", cublasLtGetStatusString(status)));
 }
 
-// ---- Owners of cuBLASLt's descriptions. ----
+// ---- Owners of cuBLASLt's descriptors. ----
 
 template <class T, cublasStatus_t (*destroy)(T)>
 struct Deleter {
@@ -165,7 +165,7 @@ Preference MakePreference(const BlasLtMatmul& p) {
   return preference;
 }
 
-// All that follows from a key.
+// What a key determines.
 struct Plan {
   MatmulDesc desc;
   Layout a, b, d;
@@ -175,8 +175,8 @@ struct Plan {
   bool possible = false;
 };
 
-// The algorithm by the numbers that cuBLASLt gives it, which decide its bits: "algo 66, tile 20,
-// split_k 1, ...".
+// The algorithm by cuBLASLt's numbers for it, which determine its bits: "algo 66, tile 20, split_k
+// 1, ...".
 std::string Describe(const cublasLtMatmulAlgo_t& algorithm, size_t workspace, float waves) {
   struct Attribute {
     const char* name;
@@ -196,7 +196,7 @@ std::string Describe(const cublasLtMatmulAlgo_t& algorithm, size_t workspace, fl
   for (const Attribute& attribute : kAttributes) {
     uint32_t value = 0;
     size_t written = 0;
-    // Not every algorithm has each of them.
+    // Not every algorithm has every attribute.
     if (cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute.id, &value, attribute.size,
                                              &written) == CUBLAS_STATUS_SUCCESS) {
       text += StrCat(", ", attribute.name, " ", value);
@@ -225,7 +225,7 @@ const char* NameOf(Epilogue epilogue) {
   return "";
 }
 
-// As its callers see it, in row-major matrices.
+// The product as callers see it, with row-major matrices.
 std::string Describe(const BlasLtMatmul& p) {
   return StrCat(p.batch == 1 ? std::string() : StrCat(p.batch, " of "), p.dtype, "[", p.n, ", ",
                 p.k, "] x [", p.k, ", ", p.m, "] ", p.transpose_b ? "T" : "N",
@@ -257,7 +257,7 @@ Plan MakePlan(cublasLtHandle_t handle, const BlasLtMatmul& p) {
   return plan;
 }
 
-// What a plan depends on: of the addresses only whether they are there, and their alignment.
+// What a plan depends on; of the addresses, only their presence and alignment.
 using Key = std::array<int64_t, 23>;
 
 Key KeyOf(Device device, const BlasLtMatmul& p) {
@@ -287,8 +287,8 @@ Key KeyOf(Device device, const BlasLtMatmul& p) {
           address(p.aux)};
 }
 
-// The plans of this process. A plan's description holds the addresses of the call that uses it, so
-// the lock is held until the product is submitted.
+// The plans of this process. A plan's descriptor holds the addresses of the current call, so the
+// lock is held until the product is submitted.
 struct Plans {
   std::mutex mutex;
   std::map<Key, Plan> map;
@@ -322,7 +322,7 @@ bool RunBlasLt(Stream stream, const BlasLtMatmul& args) {
   const Plan& plan = at->second;
   if (!plan.possible) return false;
   SetPointers(plan.desc, args);
-  const StreamGuard guard(stream);  // the workspace belongs to it
+  const StreamGuard guard(stream);  // the workspace belongs to this stream
   const Tensor workspace =
       Tensor::Empty({static_cast<int64_t>(plan.workspace)}, DType::kU8, stream.device);
   const float alpha = 1, beta = args.accumulate ? 1 : 0;

@@ -1,4 +1,4 @@
-// Matrix products by cuBLASLt, with what it can do to a product on the way out.
+// Matrix products by cuBLASLt, with its epilogues.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace lockstep::cuda {
 
-// D = epilogue(op(A) op(B) + beta D), of column-major matrices, for each of a batch. A and B are
-// f32 or bf16, D is of their dtype, or f32 for bf16. Products are summed in f32.
+// D = epilogue(op(A) op(B) + beta D) for each of a batch of column-major matrices. A and B are f32
+// or bf16; D has their dtype, or f32 for bf16. Products are summed in f32.
 struct BlasLtMatmul {
   enum class Epilogue {
     kNone,
     kBias,  // + bias[i] in row i of D
     kGelu,  // gelu of that, in its tanh form
     kGeluBias,
-    kGeluAux,  // and what went into it to aux, which lies as D does
+    kGeluAux,  // and stores its input to aux, which has D's layout
     kGeluAuxBias,
-    kDGelu,  // times gelu' of aux, which is read
+    kDGelu,  // multiplies by gelu'(aux)
   };
 
   bool transpose_a = false, transpose_b = false;
@@ -38,14 +38,14 @@ struct BlasLtMatmul {
 };
 
 // Whether the tensor cores may round the elements of f32 matrices to TF32 (10 bits of mantissa)
-// before they multiply them: several times as fast. Of the whole process; at first false.
+// before multiplying, which is several times as fast. Process-wide; off by default.
 void AllowTf32(bool allow);
 
-// Submits the product and returns true; false where cuBLASLt has no algorithm for it (odd strides
-// of 16-bit matrices, alignments of the epilogue): then nothing happened. The algorithm is the
-// first of cuBLASLt's heuristic for these shapes, strides, dtypes and alignments, asked for once
-// per device and process, among those that add partial sums in a fixed order; nothing is timed. So
-// equal calls give equal bits.
+// Submits the product and returns true. Returns false, having done nothing, if cuBLASLt has no
+// algorithm for it (odd strides of 16-bit matrices, alignments of the epilogue). The algorithm is
+// the first that cuBLASLt's heuristic proposes for these shapes, strides, dtypes and alignments
+// among those that add partial sums in a fixed order. The heuristic is asked once per device and
+// process, and nothing is timed, so equal calls give equal bits.
 bool RunBlasLt(Stream stream, const BlasLtMatmul& args);
 
 }  // namespace lockstep::cuda

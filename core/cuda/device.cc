@@ -59,7 +59,7 @@ Device ParseDevice(const std::string& text) {
   }
   if (!valid) {
     throw InputError(
-        StrCat("device=", text, " is none; it must be auto, cpu, cuda, cuda:0, sim or sim:0"));
+        StrCat("device=", text, " is not a device; use auto, cpu, cuda, cuda:0, sim or sim:0"));
   }
   if ((name == "sim") != kSimulated) ThrowOtherBackend(text);
   LoadSimulatedGpu();
@@ -67,7 +67,7 @@ Device ParseDevice(const std::string& text) {
   if (count == 0) {
     throw InputError(StrCat("device=", text,
                             ": CUDA finds no GPU here; does nvidia-smi list one, and does "
-                            "CUDA_VISIBLE_DEVICES allow it? --device=cpu needs none"));
+                            "CUDA_VISIBLE_DEVICES allow it? Use --device=cpu to run without one"));
   }
   if (index >= count) {
     throw InputError(StrCat("device=", text, ": there are ", count, " devices, ", name, ":0 to ",

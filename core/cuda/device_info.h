@@ -10,7 +10,7 @@ namespace lockstep::cuda {
 
 struct DeviceInfo {
   std::string name;         // "NVIDIA H200"
-  int64_t total_bytes = 0;  // of memory
+  int64_t total_bytes = 0;  // of its memory
   int64_t free_bytes = 0;   // not taken by this process or another
 };
 

@@ -6,13 +6,13 @@
 namespace lockstep::cuda {
 namespace {
 
-// What to do about it, or nothing.
+// What to do about the error; empty if there is no advice.
 const char* Advice(cudaError_t code) {
   switch (code) {
     case cudaErrorNoDevice:
     case cudaErrorInsufficientDriver:
-      return "; is there an NVIDIA GPU with a driver for this CUDA version? nvidia-smi tells. "
-             "--device=cpu needs neither";
+      return "; check with nvidia-smi that there is an NVIDIA GPU with a driver for this CUDA "
+             "version, or use --device=cpu";
     case cudaErrorNoKernelImageForDevice:
       return "; this build has no code for this GPU: build with "
              "--//tools/bazel:cuda_archs=sm_NN, NN being its compute capability";
@@ -20,8 +20,8 @@ const char* Advice(cudaError_t code) {
     case cudaErrorMisalignedAddress:
     case cudaErrorLaunchFailure:
     case cudaErrorAssert:
-      return "; a kernel submitted earlier is at fault: LOCKSTEP_CUDA_SYNC=1 makes the error name "
-             "it, compute-sanitizer finds the line";
+      return "; a kernel submitted earlier is at fault: with LOCKSTEP_CUDA_SYNC=1 the error names "
+             "it, and compute-sanitizer finds the line";
     default:
       return "";
   }
@@ -38,9 +38,9 @@ void ThrowCudaError(cudaError_t code, const std::string& doing) {
 
 void WarnCudaError(cudaError_t code, const char* doing) noexcept {
   cudaGetLastError();
-  // Static objects are destroyed after the driver has gone: then everything is freed already.
+  // Static objects may be destroyed after the driver has shut down and freed everything.
   if (code == cudaErrorCudartUnloading) return;
-  // A device that has failed fails every call that follows: said once.
+  // After a device has failed, every call fails: warn once.
   static std::atomic<cudaError_t> said = cudaSuccess;
   if (said.exchange(code) == code) return;
   std::fprintf(stderr, "warning: %s: %s\n", doing, cudaGetErrorString(code));

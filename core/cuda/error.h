@@ -7,8 +7,8 @@
 
 namespace lockstep::cuda {
 
-// A call of CUDA, or work submitted earlier, failed. what() names the call, CUDA's error and, where
-// one is known, the way out.
+// A CUDA call, or work submitted earlier, failed. what() gives the call, CUDA's error and, where
+// known, the fix.
 class CudaError : public Error {
  public:
   CudaError(const std::string& what, cudaError_t code) : Error(what), code_(code) {}
@@ -22,7 +22,7 @@ class CudaError : public Error {
 // error, so that the next call is not blamed for this one.
 [[noreturn]] void ThrowCudaError(cudaError_t code, const std::string& doing);
 
-// Logs instead of throwing: for destructors. An error that repeats itself is logged once.
+// Logs instead of throwing, for destructors. A repeated error is logged once.
 void WarnCudaError(cudaError_t code, const char* doing) noexcept;
 
 }  // namespace lockstep::cuda

@@ -5,10 +5,10 @@
 
 namespace lockstep::cuda {
 
-// A stream of its own to capture on, and the memory that graphs captured here work in: what the
-// caching allocator hands out meanwhile belongs to this stream, so that no other stream gets it,
-// and it does not go back to the driver while this lives. Graphs may be launched on any stream,
-// one at a time. Destroy them first.
+// A stream to capture CUDA graphs on, and the memory that they use: what the caching allocator
+// hands out during a capture belongs to this stream, so no other stream gets it, and it does not go
+// back to the driver during this object's lifetime. Graphs may be launched on any stream, one at a
+// time. Destroy them before this object.
 class GraphSpace {
  public:
   // Whether graphs can be captured on the device: not without a caching allocator
@@ -16,15 +16,15 @@ class GraphSpace {
   // capture.
   static bool Supported(Device device);
 
-  // Throws ArgumentError where that is not so.
+  // Throws ArgumentError if the device is not Supported.
   explicit GraphSpace(Device device);
   ~GraphSpace();
   GraphSpace(const GraphSpace&) = delete;
   GraphSpace& operator=(const GraphSpace&) = delete;
 
   // Records what `work()` submits to the current stream of the device, instead of running it.
-  // Tensors that it makes are of this space, and are overwritten by every launch: those that the
-  // caller wants to read must stay alive.
+  // Tensors that it creates use this space's memory, and every launch overwrites them: keep those
+  // alive that you want to read.
   template <class F>
   Graph Capture(const F& work) {
     return Graph::Capture(stream_, work);

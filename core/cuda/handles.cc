@@ -14,7 +14,7 @@ OwnedStream::~OwnedStream() {
   try {
     Synchronize(stream_);
   } catch (const Error&) {
-    // The device has failed, and runs nothing any more.
+    // The device has failed and runs nothing any more.
   }
 }
 
@@ -29,12 +29,12 @@ std::atomic<int>& CapturesOfDevice(Device device) {
 
 bool Graph::CapturesOn(Device device) { return CapturesOfDevice(device) > 0; }
 
-// Relaxed: memory may be taken from the system while capturing.
+// Relaxed mode: memory may be taken from the system while capturing.
 Graph::Capturing::Capturing(Stream stream) : stream_(std::move(stream)) {
   LS_CHECK(stream_.device.is_cuda() && stream_.handle != nullptr,
            "a CUDA graph cannot be captured on the default stream; use an OwnedStream");
   SetDevice(stream_.device);
-  // Before it begins: nobody may synchronise from then on.
+  // Counted before the capture begins: from then on nobody may synchronise.
   ++CapturesOfDevice(stream_.device);
   const cudaError_t begun = cudaStreamBeginCapture(static_cast<cudaStream_t>(stream_.handle.get()),
                                                    cudaStreamCaptureModeRelaxed);
@@ -46,7 +46,7 @@ Graph::Capturing::Capturing(Stream stream) : stream_(std::move(stream)) {
 Graph::Capturing::~Capturing() {
   if (!active_) return;
   cudaGraph_t graph = nullptr;
-  // What was captured is void; the error that brought us here says more than this one.
+  // The capture is void; the exception in flight says more than this call's error.
   cudaStreamEndCapture(static_cast<cudaStream_t>(stream_.handle.get()), &graph);
   --CapturesOfDevice(stream_.device);
   cudaGetLastError();

@@ -7,9 +7,9 @@
 
 namespace lockstep::cuda {
 
-// A stream of its own: work on it is ordered with that on other streams by events alone. Destroying
-// it waits for what was submitted, and throws nothing where the device has failed; the stream
-// itself lives as long as somebody holds a copy (Stream).
+// A new stream: only events order its work with that of other streams. The destructor waits for the
+// submitted work, and does not throw if the device has failed; the stream itself lives as long as
+// any copy of it (Stream).
 class OwnedStream {
  public:
   explicit OwnedStream(Device device);
@@ -25,7 +25,8 @@ class OwnedStream {
 };
 
 // Work that was captured once and is submitted as a whole. Kernels read and write the memory they
-// were captured with: keep those tensors, and let the allocator not hand it to others meanwhile.
+// were captured with: keep those tensors alive, and keep the allocator from handing that memory to
+// others.
 class Graph {
  public:
   Graph() = default;
@@ -50,11 +51,12 @@ class Graph {
 
   bool defined() const { return exec_ != nullptr; }
   void Launch(Stream stream) const;
-  // Whether some thread captures on the device: until it ends, nothing may wait for the device.
+  // Whether some thread is capturing on the device: until it is done, nothing may wait for the
+  // device.
   static bool CapturesOn(Device device);
 
  private:
-  // Ends the capture, however it is left.
+  // Ends the capture, however its scope is left.
   class Capturing {
    public:
     explicit Capturing(Stream stream);

@@ -43,7 +43,7 @@ void PrepareLaunch(const LaunchName& name, const void* kernel, size_t shared_byt
   const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                 static_cast<int>(shared_bytes));
   if (code != cudaSuccess) {
-    ThrowCudaError(code, StrCat(name.Describe(), " asks for ", shared_bytes,
+    ThrowCudaError(code, StrCat(name.Describe(), " requests ", shared_bytes,
                                 " bytes of shared memory on ", stream.device));
   }
 }

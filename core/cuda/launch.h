@@ -1,4 +1,4 @@
-// The one way to launch a kernel: checked, named, and visible to profilers. For .cu files.
+// The only way to launch a kernel: checked, named, and visible to profilers. For .cu files.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,9 +12,9 @@
 
 namespace lockstep::cuda {
 
-// What a launch is for, as errors and profiles show it: "softmax_forward", and optionally the
-// tensors whose dtypes and shapes an error tells. Costs nothing until something fails. Lives as
-// long as the call.
+// A launch's name in errors and profiles, such as "softmax_forward", and optionally the tensors
+// whose dtypes and shapes errors report. Costs nothing until something fails. Lives only during the
+// call.
 class LaunchName {
  public:
   static constexpr int kMaxTensors = 6;
@@ -43,24 +43,25 @@ class NvtxRange {
   NvtxRange& operator=(const NvtxRange&) = delete;
 };
 
-// Before a launch: makes the stream's device current, and allows `kernel` as much dynamic shared
-// memory as it asks for where that is more than the 48 KiB that every kernel may have.
+// Before a launch: makes the stream's device current, and if `kernel` needs more than the 48 KiB of
+// dynamic shared memory that every kernel may have, raises its limit.
 void PrepareLaunch(const LaunchName& name, const void* kernel, size_t shared_bytes, Stream stream);
-// After it: throws if it failed; with LOCKSTEP_CUDA_SYNC=1 waits for the kernel first.
+// After a launch: throws if it failed; with LOCKSTEP_CUDA_SYNC=1 first waits for the kernel.
 void CheckLaunch(cudaError_t code, const LaunchName& name, dim3 grid, dim3 block,
                  size_t shared_bytes, Stream stream);
 
 }  // namespace internal
 
-// Runs kernel(args...) on grid x block threads after what was submitted to `stream` before, with
-// `shared_bytes` of dynamic shared memory. A grid without blocks is nothing to do. Arguments are
-// converted to the kernel's parameter types and copied. Throws CudaError that says what was
-// launched, with which grid, on which shapes.
+// Runs kernel(args...) on grid x block threads with `shared_bytes` of dynamic shared memory, after
+// the work already submitted to `stream`. With an empty grid, does nothing. Arguments are converted
+// to the kernel's parameter types and copied. Throws CudaError that names the launch, its grid and
+// its shapes.
 //   Launch({"scale", x, y}, ScaleKernel<T>, blocks, 256, 0, stream, x_data, alpha, y_data, n);
 template <class... Params, class... Args>
 void Launch(const LaunchName& name, void (*kernel)(Params...), dim3 grid, dim3 block,
             size_t shared_bytes, Stream stream, Args&&... args) {
-  static_assert(sizeof...(Params) == sizeof...(Args), "the kernel has other parameters");
+  static_assert(sizeof...(Params) == sizeof...(Args),
+                "pass one argument for each parameter of the kernel");
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   internal::PrepareLaunch(name, reinterpret_cast<const void*>(kernel), shared_bytes, stream);
   const internal::NvtxRange range(name.name());

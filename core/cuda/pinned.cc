@@ -15,11 +15,11 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr int64_t kSmallest = 256;
-constexpr int64_t kChunk = 4 << 20;        // of a large copy
-constexpr int64_t kMaxPending = 64 << 20;  // bytes on their way to devices
+constexpr int64_t kChunk = 4 << 20;        // large copies are split into these
+constexpr int64_t kMaxPending = 64 << 20;  // bytes in flight to devices
 
-// Free blocks by size, powers of two. Keeps what it once had: what is pinned once in a step is
-// pinned in every step.
+// Free blocks by size, which is a power of two. Never shrinks: what one step needs pinned, every
+// step does.
 class PinnedPool {
  public:
   void* Take(int64_t bytes, Device device) {
@@ -38,7 +38,7 @@ class PinnedPool {
     if (code == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       throw OutOfMemoryError(
-          StrCat("the host has no ", bytes, " bytes of page-locked memory left"));
+          StrCat("out of page-locked memory on the host: cannot allocate ", bytes, " bytes"));
     }
     if (code != cudaSuccess) ThrowCudaError(code, StrCat("pinning ", bytes, " bytes of the host"));
     return data;
@@ -64,10 +64,10 @@ PinnedPool& Pool() {
   return pool;
 }
 
-// What copies to devices still read.
+// Blocks that copies to devices are still reading.
 class PendingCopies {
  public:
-  // A block that may be filled; the host waits while too much is pending.
+  // Returns a block that may be filled; waits while too much is pending.
   std::shared_ptr<void> Take(int64_t bytes, Device device) {
     std::lock_guard lock(mutex_);
     while (!pending_.empty()) {
@@ -122,15 +122,15 @@ std::shared_ptr<void> AllocatePinned(int64_t bytes, Device device) {
 
 void CopyFromHost(void* to, const void* from, int64_t bytes, Stream stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  // The default stream cannot be captured, and may not be asked while another one is.
+  // The default stream cannot be captured, and must not be queried during another stream's capture.
   if (stream.handle != nullptr) {
     SetDevice(stream.device);
     LS_CUDA(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.handle.get()), &status));
   }
   if (status != cudaStreamCaptureStatusNone) {
     throw Error(StrCat("a copy of ", bytes,
-                       " bytes from the host was asked for while a CUDA graph "
-                       "is captured: each launch would copy what lies there by then"));
+                       " bytes from the host cannot be captured in a CUDA graph: each launch would "
+                       "copy whatever is there by then. Make it before the capture"));
   }
   for (int64_t at = 0; at < bytes; at += kChunk) {
     const int64_t n = std::min(kChunk, bytes - at);
@@ -147,7 +147,7 @@ void CopyToHostAndWait(void* to, const void* from, int64_t bytes, Stream stream)
     int64_t at = 0, bytes = 0;
     std::unique_ptr<Event> done;
   };
-  // While one part is copied out of its block, the next one is on its way.
+  // While one part is copied out of its block, the next one is in flight.
   std::array<Part, 2> parts;
   const auto finish = [&](Part& part) {
     if (!part.done) return;

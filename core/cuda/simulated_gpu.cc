@@ -20,7 +20,7 @@ void lockstep::cuda::LoadSimulatedGpu() {}
 #include "core/io/mapped_file.h"
 #include "tools/cudasim/loader/loader.h"
 
-// Of //kernels; null in a program without kernels.
+// Defined by //kernels; null in a program without kernels.
 extern "C" [[gnu::weak]] const char lockstep_simulated_gpu_stamp[];
 
 namespace lockstep::cuda {
@@ -28,7 +28,7 @@ namespace {
 
 constexpr const char* kBuild = "bazel build -c opt //kernels:simulated_gpu";
 
-// Empty where there is none.
+// Empty if there is none.
 std::string FindLibrary() {
   if (const char* path = std::getenv("LOCKSTEP_SIMULATED_GPU"); path != nullptr && *path != '\0') {
     return path;
@@ -48,26 +48,27 @@ void Load() {
   const std::string path = FindLibrary();
   std::error_code none;
   if (!std::filesystem::exists(path, none)) {
-    throw InputError(StrCat("--device=sim needs the simulated GPU: ", kBuild,
+    throw InputError(StrCat("--device=sim needs the simulated GPU; build it with ", kBuild,
                             " (or LOCKSTEP_SIMULATED_GPU=/path/to/libsimulated_gpu.so)"));
   }
   LS_INVARIANT(lockstep_simulated_gpu_stamp != nullptr, "this program has no kernels");
-  // Read before it is loaded: nothing of a stale library runs.
+  // Checked before it is loaded, so that no code of a stale library runs.
   const MappedFile file(path);
   const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()),
                                file.bytes().size());
   if (bytes.find(lockstep_simulated_gpu_stamp) == bytes.npos) {
     throw InputError(StrCat("--device=sim: the simulated GPU ", path,
-                            " was built from other sources than this program: ", kBuild));
+                            " was built from other sources than this program; rebuild it with ",
+                            kBuild));
   }
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    throw InputError(
-        StrCat("--device=sim: the simulated GPU cannot be loaded (", dlerror(), "): ", kBuild));
+    throw InputError(StrCat("--device=sim: cannot load the simulated GPU (", dlerror(),
+                            "); rebuild it with ", kBuild));
   }
   if (const char* missing = cudasim::Connect(library)) {
-    throw InputError(
-        StrCat("--device=sim: the simulated GPU ", path, " has no ", missing, ": ", kBuild));
+    throw InputError(StrCat("--device=sim: the simulated GPU ", path, " has no ", missing,
+                            "; rebuild it with ", kBuild));
   }
 }
 

@@ -1,14 +1,14 @@
-// The simulated GPU of this build: a library of its own, because a run on the CPU does without it
-// and compiling it takes as long as a third of the rest.
+// Loads this build's simulated GPU. It is a separate library because runs on the CPU do not need
+// it, and compiling it takes a third as long as everything else.
 #pragma once
 
 namespace lockstep::cuda {
 
-// Loads //kernels:simulated_gpu, whose kernels register themselves, from where
-// LOCKSTEP_SIMULATED_GPU says, else from beside the program or from kernels/ of a folder above it
-// (bazel-bin). Does nothing where the program contains the simulated GPU (//kernels:simulated) or
-// has loaded it, and in builds for real GPUs. Throws InputError, with what to type, where there is
-// no library or one of other sources. To be called before other threads use the GPU; ParseDevice
+// Loads //kernels:simulated_gpu, whose kernels register themselves, from the path in
+// LOCKSTEP_SIMULATED_GPU, or else from the program's folder or a folder above it, or its kernels/
+// (bazel-bin). Does nothing if the program contains the simulated GPU (//kernels:simulated) or has
+// loaded it, or in builds for real GPUs. If the library is missing or built from other sources,
+// throws InputError that says what to type. Call it before other threads use the GPU; ParseDevice
 // does.
 void LoadSimulatedGpu();
 

@@ -1,5 +1,5 @@
-// Fills core's StreamBackend for CUDA. Every call sets the thread's device first: CUDA opens a
-// context on the current one, which for a thread that never chose is GPU 0.
+// Fills core's StreamBackend for CUDA. Every call sets the thread's device first: CUDA creates a
+// context on the current device, which is GPU 0 in a thread that never chose one.
 #include <memory>
 
 #include "core/cuda/device.h"
@@ -15,12 +15,12 @@ cudaEvent_t Handle(void* event) { return static_cast<cudaEvent_t>(event); }
 
 class CudaStreamBackend : public StreamBackend {
  public:
-  // Does not wait for the default stream, nor does that wait for it.
+  // The new stream and the default stream do not wait for each other.
   Stream CreateStream(Device device) override {
     SetDevice(device);
     cudaStream_t stream = nullptr;
     LS_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    // Waits: the allocator knows streams by their handle, which the next stream may get.
+    // Waits, since the allocator knows streams by their handle, which the next stream may get.
     const auto destroy = [device](void* handle) {
       LS_CUDA_WARN(cudaSetDevice(device.index));
       LS_CUDA_WARN(cudaStreamSynchronize(static_cast<cudaStream_t>(handle)));
@@ -58,7 +58,7 @@ class CudaStreamBackend : public StreamBackend {
       cudaGetLastError();
       return false;
     }
-    if (code != cudaSuccess) ThrowCudaError(code, "asking whether an event has come");
+    if (code != cudaSuccess) ThrowCudaError(code, "querying an event");
     return true;
   }
   void SynchronizeEvent(Device device, void* event) override {

@@ -1,4 +1,4 @@
-// How long a device takes for what is submitted to a stream, by its own clock.
+// Measures, by the device's clock, how long the work submitted to a stream takes.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -23,15 +23,16 @@ struct FaultPlan {
   enum class Action : uint8_t {
     kNone,   // count and record only
     kKill,   // SIGKILL to this process before the operation
-    kTear,   // as kKill, but a write first gets through by half
+    kTear,   // as kKill, but half of a write gets through first
     kFail,   // the operation fails with `error`
-    kShort,  // a write accepts one byte only; other operations are untouched
-    kSlow,   // a sync takes a second longer; other operations are untouched
+    kShort,  // a write accepts only one byte; other operations are unaffected
+    kSlow,   // a sync takes a second longer; other operations are unaffected
   };
   Action action = Action::kNone;
   int error = 0;
   int64_t at = 0;
-  // Also at every later operation. ENOSPC then means a disk that stays full: removing still works.
+  // The fault also hits every later operation. With ENOSPC the disk stays full, but files can still
+  // be removed.
   bool repeat = false;
 
   // "kill@7", "tear@7", "short@1+", "slow@1+", "enospc@7", "enospc@7+", and so on with eio, eintr,
@@ -62,7 +63,7 @@ class FaultInjector {
   std::vector<Event> events() const;
 
   // The installed injector, or null. The first call installs the one that the environment variable
-  // LOCKSTEP_FAULT asks for, if any (InputError when it can't be read).
+  // LOCKSTEP_FAULT asks for, if any (InputError if it cannot be parsed).
   static FaultInjector* Current();
 
   [[noreturn]] static void KillThisProcess();

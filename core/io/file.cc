@@ -19,8 +19,8 @@
 namespace lockstep {
 namespace {
 
-// Runs one system call that changes the file system: again after EINTR, behind the fault injector.
-// Returns its result, negative with errno set on failure.
+// Runs a system call that changes the file system, through the fault injector; retries after EINTR.
+// Returns its result, which is negative, with errno set, on failure.
 template <class Call>
 int64_t Disturbable(FileOp op, const std::string& path, const std::string& target, size_t bytes,
                     const Call& call) {
@@ -90,7 +90,7 @@ std::string Hint(int error, const std::string& path, int64_t bytes_needed) {
   }
 }
 
-// Opens a path; a folder must be given O_DIRECTORY. Negative with errno set on failure.
+// open(2), retried after EINTR; folders need O_DIRECTORY. Negative, with errno set, on failure.
 int OpenAgain(const std::string& path, int flags, mode_t mode = 0) {
   int fd;
   do {
@@ -105,7 +105,7 @@ void RemoveOne(const std::string& path, bool folder) {
   if (result < 0 && errno != ENOENT) ThrowIoError("remove", path, errno);
 }
 
-// For the way out of an error: what can't be removed stays.
+// For error paths: what cannot be removed stays.
 void RemoveQuietly(const std::string& path) {
   try {
     RemoveOne(path, /*folder=*/false);
@@ -113,7 +113,7 @@ void RemoveQuietly(const std::string& path) {
   }
 }
 
-// Where something is built that will be renamed to path.
+// Where a file is built that will be renamed to `path`.
 std::string TemporaryName(const std::string& path) {
   return JoinPath(ParentPath(path), StrCat(".", BaseName(path), ".tmp"));
 }
@@ -174,7 +174,7 @@ std::string ReadFile(const std::string& path, int64_t max_bytes) {
     contents.append(reinterpret_cast<const char*>(piece.data()), piece.size());
     if (static_cast<int64_t>(contents.size()) > max_bytes) {
       throw IoError(StrCat("cannot read ", path, ": it is larger than the ", max_bytes,
-                           " bytes that are allowed here. Check that it is the right file."));
+                           " bytes allowed here. Check that it is the right file."));
     }
   });
   return contents;
@@ -268,15 +268,14 @@ void FileWriter::Flush() {
 
 void FileWriter::Sync() {
   Flush();
-  // Never tried again after a failure: the kernel may have dropped the pages that it could not
-  // write.
+  // Never retried after a failure: the kernel may have dropped the pages that it could not write.
   if (Disturbable(FileOp::kSync, path_, [&] { return fsync(fd_); }) < 0) Fail("sync", errno);
 }
 
 void FileWriter::Close() {
   if (fd_ < 0) return;
   Flush();
-  // On Linux the descriptor is gone even when close fails. EINTR is no failure.
+  // On Linux the descriptor is gone even if close fails. EINTR is not a failure.
   if (close(std::exchange(fd_, -1)) != 0 && errno != EINTR) Fail("close", errno);
 }
 
@@ -315,7 +314,7 @@ void SyncDirectory(const std::string& path) {
   const int64_t result = Disturbable(FileOp::kSync, path, [&] { return fsync(fd); });
   const int error = errno;
   close(fd);
-  // Some network and user-space file systems can't sync folders, and need not.
+  // Some network and user-space file systems cannot sync folders, and need not.
   if (result < 0 && error != EINVAL && error != ENOTSUP) ThrowIoError("sync", path, error);
 }
 
@@ -328,7 +327,7 @@ void MakeDirectories(const std::string& path) {
       Disturbable(FileOp::kMakeDirectory, path, [&] { return mkdir(path.c_str(), 0777); });
   if (result < 0) {
     const int error = errno;
-    if (error == EEXIST && IsDirectory(path)) return;  // somebody else was quicker
+    if (error == EEXIST && IsDirectory(path)) return;  // another process was quicker
     ThrowIoError("create the folder", path, error == EEXIST ? ENOTDIR : error);
   }
   SyncDirectory(parent);

@@ -1,7 +1,9 @@
-// Files that survive crashes: everything Lockstep writes for keeps goes through here. Linux only.
+// Files that survive crashes: everything that Lockstep writes durably goes through here. Linux
+// only.
 //
-// Every failure throws IoError: the operation, the path, the system's reason, and the fix where one
-// is known. Short writes and EINTR are handled. Tests can disturb each operation (core/io/fault.h).
+// Every failure throws IoError with the operation, the path, the system's reason and, where known,
+// the fix. Short writes and EINTR are handled. Tests can inject faults into each operation
+// (core/io/fault.h).
 #pragma once
 
 #include <cstddef>
@@ -46,9 +48,9 @@ struct FileWriterOptions {
   size_t buffer_bytes = size_t{1} << 20;
 };
 
-// A buffered writer of one file. What was written is in the file only after Flush, and survives a
-// power loss only after Sync. The destructor drops what is still buffered: a file is whole only
-// when Close has returned. After an error every further call throws.
+// A buffered writer of one file. Data is in the file only after Flush, and survives a power loss
+// only after Sync. The destructor drops what is still buffered: a file is complete only once Close
+// has returned. After an error every further call throws.
 class FileWriter {
  public:
   using Options = FileWriterOptions;
@@ -67,13 +69,13 @@ class FileWriter {
   // Flush and close, without fsync.
   void Close();
 
-  // Announces how many bytes will be written in all: only for the message when the disk is full.
+  // Sets how many bytes will be written in all, for the message when the disk is full.
   void ExpectBytes(int64_t bytes) { expected_bytes_ = bytes; }
 
   const std::string& path() const { return path_; }
   // Bytes given to Write.
   int64_t bytes() const { return bytes_; }
-  // Of the bytes given to Write; needs Options::sha256.
+  // The hash of the bytes given to Write; needs Options::sha256.
   std::string Sha256Hex() const;
 
  private:
@@ -90,7 +92,7 @@ class FileWriter {
   std::optional<Sha256> hash_;
 };
 
-// The whole of a regular file; IoError above max_bytes.
+// The contents of a regular file; IoError if it is larger than max_bytes.
 std::string ReadFile(const std::string& path, int64_t max_bytes = int64_t{1} << 32);
 void ReadFileInPieces(const std::string& path,
                       const std::function<void(std::span<const std::byte>)>& sink);
@@ -103,21 +105,21 @@ void WriteFileAtomically(const std::string& path, std::string_view contents);
 void RenameDurably(const std::string& from, const std::string& to);
 // Makes the entries of a folder (creations, renames, removals) survive a power loss.
 void SyncDirectory(const std::string& path);
-// Creates the folder and its missing parents, durably. Fine when it exists.
+// Creates the folder and its missing parents, durably. Does nothing if it exists.
 void MakeDirectories(const std::string& path);
 // Checks, by creating, filling and removing a file, that a folder (made if missing) can be written.
 void RequireWritableDirectory(const std::string& path);
-// Removes a file, a symlink (not what it points to), or a folder with everything below it.
-// Fine when there is none.
+// Removes a file, a symlink (not its target), or a folder with everything below it. Does nothing if
+// there is none.
 void RemoveTree(const std::string& path);
 // Points the symlink `link` at `target`, atomically and durably. IoError if `link` is a folder.
 void ReplaceSymlink(const std::string& target, const std::string& link);
 
-// Names in a folder without "." and "..", sorted by bytes.
+// The names in a folder, without "." and "..", sorted by bytes.
 std::vector<std::string> ListDirectory(const std::string& path);
-// Of the path itself: a symlink that leads nowhere exists.
+// Does not follow symlinks: a dangling one exists.
 bool PathExists(const std::string& path);
-// Of what a symlink leads to.
+// Follows symlinks.
 bool IsDirectory(const std::string& path);
 int64_t FileSize(const std::string& path);
 
@@ -128,8 +130,8 @@ std::string ParentPath(std::string_view path);
 // "b" of "a/b" and of "a/b/".
 std::string BaseName(std::string_view path);
 
-// For other users of system calls: throws IoError with the text described above. bytes_needed
-// enters the message when the disk is full.
+// For other users of system calls: throws IoError as described above. bytes_needed is part of the
+// message when the disk is full.
 [[noreturn]] void ThrowIoError(std::string_view operation, const std::string& path, int error,
                                int64_t bytes_needed = 0);
 

@@ -14,7 +14,7 @@ namespace lockstep {
 namespace {
 
 int TryLock(int fd) {
-  struct flock whole = {};  // from the start to wherever the end comes to be
+  struct flock whole = {};  // from the start to the end, wherever that will be
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
   int result;
@@ -24,7 +24,7 @@ int TryLock(int fd) {
   return result == 0 ? 0 : errno;
 }
 
-// For people only: what cannot be read or written does not matter.
+// The note is only for people, so failures to read or write it do not matter.
 std::string ReadNote(int fd) {
   std::array<char, 1024> text = {};
   const ssize_t bytes = pread(fd, text.data(), text.size(), 0);
@@ -33,14 +33,14 @@ std::string ReadNote(int fd) {
 
 void WriteNote(int fd, std::string_view note) {
   if (ftruncate(fd, 0) != 0 || pwrite(fd, note.data(), note.size(), 0) < 0) return;
-  fsync(fd);  // other machines see what the server has
+  fsync(fd);  // makes it visible on other machines
 }
 
 }  // namespace
 
 FileLock::FileLock(const std::string& path, std::string_view note,
                    std::chrono::milliseconds patience) {
-  // For the child of a fork, too, the lock would be held until it ends: O_CLOEXEC.
+  // O_CLOEXEC: otherwise programs that this one starts would hold the lock until they end.
   do {
     fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   } while (fd_ < 0 && errno == EINTR);

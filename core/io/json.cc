@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// Without the library's own name for it, "[json.exception.parse_error.101] ".
+// The message without the library's prefix, "[json.exception.parse_error.101] ".
 std::string ReasonOf(const nlohmann::json::exception& error) {
   const std::string what = error.what();
   const size_t end = what.starts_with("[json.exception.") ? what.find("] ") : std::string::npos;
@@ -71,7 +71,7 @@ nlohmann::json ParseJson(std::string_view text, std::string_view source, int max
     throw InputError(
         StrCat(source, ": not valid JSON at byte ", error.byte, ": ", ReasonOf(error)));
   } catch (const Json::exception& error) {  // a number out of range
-    throw InputError(StrCat(source, ": JSON that cannot be read: ", ReasonOf(error)));
+    throw InputError(StrCat(source, ": this JSON cannot be read: ", ReasonOf(error)));
   }
 }
 

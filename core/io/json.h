@@ -8,16 +8,16 @@
 
 namespace lockstep {
 
-// Parses one JSON value. Beyond nlohmann's own checks (syntax, UTF-8) refuses duplicate keys, which
-// nlohmann would drop silently, and nesting deeper than max_depth. InputError names `source` (the
-// file), and the byte or the key.
+// Parses one JSON value. Beyond nlohmann's own checks (syntax, UTF-8), rejects duplicate keys,
+// which nlohmann would silently drop, and nesting deeper than max_depth. InputError names `source`
+// (the file) and the byte or key.
 nlohmann::json ParseJson(std::string_view text, std::string_view source, int max_depth = 32);
 
-// For lines that a crash may have cut short: no error, but is_discarded() (so not is_object())
-// where the text is no JSON.
+// For lines that a crash may have cut short: if the text is not JSON, the result is_discarded() (so
+// not is_object()).
 nlohmann::json TryParseJson(std::string_view text);
 
-// The value's text, on one line, or with `indent` spaces a level. Bytes of strings that are not
+// The value's text, on one line or with `indent` spaces per level. Bytes of strings that are not
 // UTF-8 become U+FFFD.
 std::string DumpJson(const nlohmann::json& value, int indent = -1);
 std::string DumpJson(const nlohmann::ordered_json& value, int indent = -1);

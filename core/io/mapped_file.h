@@ -8,8 +8,8 @@
 namespace lockstep {
 
 // Maps a regular file read-only; an empty file gives an empty span. Pages are read on first use and
-// shared with other processes. A file that another program truncates meanwhile raises SIGBUS, so
-// map only files that are replaced by rename, as all of Lockstep's are. IoError as in
+// shared with other processes. If another program truncates the file meanwhile, reads raise SIGBUS,
+// so map only files that are replaced by rename, as all of Lockstep's are. IoError as in
 // core/io/file.h.
 class MappedFile {
  public:

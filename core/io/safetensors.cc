@@ -69,7 +69,7 @@ std::string ShapeText(std::span<const int64_t> shape) {
   return text + "]";
 }
 
-// What a file that is no safetensors file at all may be.
+// What a file that is not a safetensors file may be.
 std::string_view Guess(std::string_view file) {
   if (file.starts_with("version https://git-lfs")) {
     return " This is a Git LFS pointer, not the file itself: run git lfs pull.";
@@ -82,18 +82,18 @@ std::string_view Guess(std::string_view file) {
   return "";
 }
 
-// The JSON text between the length and the data. Sets data.
+// The JSON text between the length and the data. Sets `data`.
 std::string_view HeaderText(std::span<const std::byte> file, const std::string& source,
                             std::span<const std::byte>* data) {
   const std::string_view all(reinterpret_cast<const char*>(file.data()), file.size());
   const auto fail = [&](const auto&... what) {
     throw InputError(StrCat(source, ": not a valid safetensors file: ", what..., Guess(all)));
   };
-  if (file.size() < 8) fail("it has ", file.size(), " bytes, its header length alone takes 8.");
+  if (file.size() < 8) fail("it has ", file.size(), " bytes, but the header length alone takes 8.");
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<uint8_t>(file[i]);
   if (length > kMaxHeaderBytes) {
-    fail("header length: ", length, " exceeds the ", kMaxHeaderBytes, " bytes that are allowed.");
+    fail("header length: ", length, " exceeds the maximum of ", kMaxHeaderBytes, " bytes.");
   }
   if (length > file.size() - 8) {
     fail("header length: ", length, " bytes, but only ", file.size() - 8,
@@ -110,14 +110,14 @@ std::string_view HeaderText(std::span<const std::byte> file, const std::string& 
   return text;
 }
 
-// Bytes of a tensor; InputError naming it when they overflow or are no whole number.
+// A tensor's size in bytes; InputError naming it if that overflows or is not a whole number.
 int64_t ByteCount(const SafetensorsRawEntry& raw, const FileDType& dtype,
                   const std::string& source) {
   const auto fail = [&](const auto&... what) {
     throw InputError(StrCat(source, ": tensor ", Quoted(raw.name), ", shape ", ShapeText(raw.shape),
                             ": ", what...));
   };
-  int64_t product = 1;  // of the sizes that are not 0: those must not hide an overflow
+  int64_t product = 1;  // of the nonzero sizes: a 0 must not hide an overflow
   bool empty = false;
   for (const int64_t size : raw.shape) {
     if (size == 0) {
@@ -175,8 +175,8 @@ void CheckCoverage(const std::vector<SafetensorsRawEntry>& sorted, uint64_t data
   }
   if (reached != data_bytes) {
     throw InputError(StrCat(source, ": data_offsets: the tensors end at byte ", reached,
-                            " of the data, but there are ", data_bytes,
-                            ": the file is damaged or has something appended"));
+                            " of the data, but it has ", data_bytes,
+                            " bytes: the file is damaged or something was appended to it"));
   }
 }
 
@@ -219,7 +219,7 @@ Tensor SafetensorsEntry::ToTensor() const {
                                   [](std::byte b) { return static_cast<uint8_t>(b) > 1; });
     if (bad != bytes.end()) {
       throw InputError(StrCat(*source, ": tensor ", Quoted(name), ": element ", bad - bytes.begin(),
-                              " is ", static_cast<int>(*bad), ", a BOOL is 0 or 1"));
+                              " is ", static_cast<int>(*bad), ", but a BOOL must be 0 or 1"));
     }
   }
   return Tensor::FromBytes(bytes, Shape(std::span<const int64_t>(shape)), type);
@@ -252,7 +252,7 @@ std::shared_ptr<SafetensorsFile::Content> SafetensorsFile::Read(std::span<const 
 SafetensorsFile SafetensorsFile::Open(const std::string& path) {
   MappedFile mapping(path);
   auto content = Read(mapping.bytes(), path);
-  content->mapping = std::move(mapping);  // the bytes stay where they are
+  content->mapping = std::move(mapping);  // the bytes do not move
   return SafetensorsFile(std::move(content));
 }
 

@@ -17,19 +17,20 @@
 namespace lockstep {
 
 // One tensor of a file. `bytes` lies inside the file's mapping, row-major, little-endian, and is
-// valid as long as a SafetensorsFile handle of the file lives. Files of old writers may leave it
+// valid as long as a SafetensorsFile handle of the file lives. In files of old writers it may be
 // unaligned: copy the bytes, don't cast the pointer.
 struct SafetensorsEntry {
   std::string name;
-  std::string dtype_name;  // as the file says it: "F32", "BF16", "I8"
+  std::string dtype_name;  // as in the file: "F32", "BF16", "I8"
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
   std::shared_ptr<const std::string> source;  // the file, for messages
 
-  // InputError if Lockstep has no such element type (I8, I16, U32, U64, C64 and below 8 bits).
+  // InputError if Lockstep has no such element type (I8, I16, U32, U64, C64, and types below 8
+  // bits).
   DType dtype() const;
-  // A copy on the CPU. InputError as dtype(), for more than Shape::kMaxDims dimensions, and for a
-  // BOOL that is neither 0 nor 1.
+  // A copy on the CPU. InputError as for dtype(), for more than Shape::kMaxDims dimensions, and for
+  // a BOOL that is neither 0 nor 1.
   Tensor ToTensor() const;
 };
 
@@ -42,11 +43,11 @@ class SafetensorsFile {
  public:
   // Maps the file; IoError if it can't be read.
   static SafetensorsFile Open(const std::string& path);
-  // Of bytes that the caller keeps alive. `source` names them in messages.
+  // Parses bytes that the caller keeps alive. `source` names them in messages.
   static SafetensorsFile Parse(std::span<const std::byte> file, std::string source);
 
   const std::string& source() const;
-  // In the order of their data.
+  // In the order of their data in the file.
   const std::vector<SafetensorsEntry>& entries() const;
   const std::map<std::string, std::string>& metadata() const;
   // nullptr if there is none.
@@ -63,7 +64,7 @@ class SafetensorsFile {
 
 // The tensors of a file, or of a folder with model.safetensors or, for models in several files,
 // model.safetensors.index.json. In the latter case its weight_map decides where a tensor is read
-// from; tensors of a shard that it does not list stay hidden.
+// from; tensors that it does not list stay hidden.
 class SafetensorsSet {
  public:
   // InputError for a damaged index, one that leads out of the folder, or a tensor that is not in
@@ -72,7 +73,7 @@ class SafetensorsSet {
 
   const std::string& source() const { return source_; }
   std::vector<std::string> names() const;
-  // Of the only file, or of the first shard by name.
+  // That of the only file, or of the first shard by name.
   const std::map<std::string, std::string>& metadata() const { return files_.front().metadata(); }
   const SafetensorsEntry* Find(std::string_view name) const;
   const SafetensorsEntry& Get(std::string_view name) const;

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Takes nlohmann's parse events; anything the format does not foresee stops the parse at once.
+// Receives nlohmann's parse events; stops at the first thing that the format does not allow.
 class HeaderHandler : public nlohmann::json_sax<Json> {
  public:
   HeaderHandler(const std::string& source, SafetensorsRawHeader* header)
@@ -43,7 +43,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
 
   bool number_float(number_float_t, const string_t& text) override {
     if (place_ != Place::kShape && place_ != Place::kOffsets) return Unexpected("a number");
-    Fail(Field(), "is no integer below 2^64: ", Quoted(text));
+    Fail(Field(), "is not an integer below 2^64: ", Quoted(text));
   }
 
   bool string(string_t& value) override {
@@ -115,7 +115,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   }
 
   bool end_array() override {
-    if (place_ == Place::kOffsets && offsets_ != 2) Fail(Field(), "has less than two numbers");
+    if (place_ == Place::kOffsets && offsets_ != 2) Fail(Field(), "has fewer than two numbers");
     place_ = Place::kEntry;
     return true;
   }

@@ -18,13 +18,13 @@ struct SafetensorsRawEntry {
 };
 
 struct SafetensorsRawHeader {
-  std::vector<SafetensorsRawEntry> entries;  // in the order of the text; names may be double
+  std::vector<SafetensorsRawEntry> entries;  // in the order of the text; names may repeat
   std::map<std::string, std::string> metadata;
 };
 
 // Accepts exactly {"__metadata__": {string: string}, name: {"dtype": string, "shape": [integers],
-// "data_offsets": [begin, end]}}, every field once. Needs memory in proportion to the text,
-// whatever it holds. InputError names the tensor and the field.
+// "data_offsets": [begin, end]}}, with every field exactly once. Its memory is proportional to the
+// length of the text, whatever it contains. InputError names the tensor and the field.
 SafetensorsRawHeader ParseSafetensorsHeader(std::string_view text, const std::string& source);
 
 }  // namespace lockstep

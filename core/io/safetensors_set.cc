@@ -37,7 +37,7 @@ SafetensorsSet SafetensorsSet::OpenIndex(const std::string& folder, const std::s
     if (name.empty() || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {
       throw InputError(StrCat(path, ": weight_map: ", Quoted(tensor), " is in ", Quoted(name),
-                              ", which is no file in the same folder"));
+                              ", which is not the name of a file in the same folder"));
     }
     tensors_of_shard[name].push_back(tensor);
   }

@@ -108,7 +108,7 @@ std::string SafetensorsHeader(std::span<const SafetensorsItem> items,
   json += "}";
   json.append((8 - json.size() % 8) % 8, ' ');
   LS_CHECK(json.size() <= kMaxHeaderBytes, "safetensors: names, shapes and metadata take ",
-           json.size(), " bytes, the format allows ", kMaxHeaderBytes);
+           json.size(), " bytes, but the format allows at most ", kMaxHeaderBytes);
   std::string length(8, '\0');
   for (int i = 0; i < 8; ++i) length[i] = static_cast<char>(json.size() >> (8 * i));
   return length + json;
@@ -126,7 +126,7 @@ void WriteSafetensors(FileWriter& out, std::span<const SafetensorsItem> items,
     const SafetensorsItem& item = items[i];
     const std::span<const std::byte> bytes = item.produce ? item.produce() : item.bytes;
     LS_CHECK(static_cast<int64_t>(bytes.size()) == ByteCount(item), "safetensors: tensor ",
-             Quoted(item.name), " has ", bytes.size(), " bytes, its dtype and shape need ",
+             Quoted(item.name), " has ", bytes.size(), " bytes, but its dtype and shape need ",
              ByteCount(item));
     out.Write(bytes);
   }

@@ -16,36 +16,37 @@
 
 namespace lockstep {
 
-// A tensor to write: its elements row-major, numel * SizeOf(dtype) bytes.
+// A tensor to write, with row-major elements: numel * SizeOf(dtype) bytes.
 struct SafetensorsItem {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
-  // If set, gives the bytes when it is their turn to be written (`bytes` is unused), so that
-  // tensors on a device need not all be on the host at once. They stay valid until the next item's
-  // turn.
+  // If set, it is called for the bytes when they are about to be written (`bytes` is unused), so
+  // that tensors on a device need not all be on the host at once. The bytes must stay valid until
+  // the next item's turn.
   std::function<std::span<const std::byte>()> produce;
 
-  // Any device and layout: copied to the host, if need be, when it is written.
+  // Takes a tensor of any device and layout, which is copied to the host, if need be, when it is
+  // written.
   static SafetensorsItem Of(std::string name, const Tensor& tensor);
 };
 
 // The bytes of a file before its data: the length and the JSON, padded with spaces to a multiple
-// of 8. `order` gets the order of the data. See WriteSafetensors.
+// of 8. Sets `order` to the order of the data. See WriteSafetensors.
 std::string SafetensorsHeader(std::span<const SafetensorsItem> items,
                               const std::map<std::string, std::string>& metadata,
                               std::vector<size_t>* order);
 
-// Writes the whole of a file, without Sync or Close. __metadata__ is {"format": "pt"}, which the
-// loaders of transformers insist on, and the given entries, which win. Data is ordered as by the
-// reference implementation: wider dtypes first, so that all is aligned, then by name. The bytes
-// depend on nothing else. ArgumentError for a name that is double, not UTF-8, or "__metadata__",
-// and for byte counts that do not match the shape; IoError.
+// Writes a complete file, without Sync or Close. __metadata__ is {"format": "pt"}, which the
+// loaders of transformers insist on, updated with the given entries. Data is in the reference
+// implementation's order: wider dtypes first, so that everything is aligned, then by name. The
+// bytes depend on nothing else. ArgumentError for a name that is repeated, not UTF-8, or
+// "__metadata__", and for byte counts that do not match the shape; IoError.
 void WriteSafetensors(FileWriter& out, std::span<const SafetensorsItem> items,
                       const std::map<std::string, std::string>& metadata = {});
 
-// The format's name of a dtype: "BF16".
+// The format's name for a dtype: "BF16".
 std::string_view SafetensorsName(DType dtype);
 
 }  // namespace lockstep

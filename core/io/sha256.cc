@@ -10,7 +10,7 @@ namespace lockstep {
 struct Sha256::Context {
   Context() : evp(EVP_MD_CTX_new()) {
     LS_INVARIANT(evp != nullptr && EVP_DigestInit_ex(evp, EVP_sha256(), nullptr) == 1,
-                 "OpenSSL offers no SHA-256");
+                 "OpenSSL has no SHA-256");
   }
   ~Context() { EVP_MD_CTX_free(evp); }
   EVP_MD_CTX* evp;

@@ -17,7 +17,8 @@ class Sha256 {
   Sha256& operator=(Sha256&&) noexcept;
 
   void Update(std::span<const std::byte> bytes);
-  // 64 lower-case hexadecimal digits of everything so far. More may be added afterwards.
+  // The hash of everything so far in 64 lower-case hexadecimal digits. More may be added
+  // afterwards.
   std::string HexDigest() const;
 
  private:
@@ -27,7 +28,7 @@ class Sha256 {
 
 std::string Sha256Of(std::span<const std::byte> bytes);
 std::string Sha256Of(std::string_view text);
-// Reads the file in pieces; IoError when it can't be read.
+// Reads the file in pieces; IoError if it cannot be read.
 std::string Sha256OfFile(const std::string& path);
 
 }  // namespace lockstep

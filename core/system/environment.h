@@ -13,7 +13,7 @@ Environment ProcessEnvironment();
 
 // nullopt for a variable that is unset, or empty.
 std::optional<std::string> Lookup(const Environment& environment, const std::string& name);
-// The same of this process.
+// The same, in this process's environment.
 std::optional<std::string> EnvironmentVariable(const std::string& name);
 
 }  // namespace lockstep

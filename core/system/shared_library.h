@@ -1,5 +1,5 @@
-// A library that is loaded when it is first used: nothing is linked, and programs run where it is
-// not installed.
+// A library that is loaded on first use: nothing is linked, and programs run where it is not
+// installed.
 #pragma once
 
 #include <string>
@@ -7,22 +7,19 @@
 
 namespace lockstep {
 
-// Never unloaded: the functions found in it, and what they made, may outlive whoever asked for
-// them.
+// Never unloaded: its functions, and the objects they made, may outlive this object.
 class SharedLibrary {
  public:
   struct Wanted {
     std::string name;                // for errors: "cuDNN"
-    std::vector<std::string> files;  // the first one that loads is taken: "libcudnn.so.9"
-    std::string install;             // for errors, what to install: "libcudnn9 9.10.2 or newer"
+    std::vector<std::string> files;  // the first that loads is used: "libcudnn.so.9"
+    std::string install;             // for errors: "libcudnn9 9.10.2 or newer"
   };
 
-  // Throws Error, with the dynamic linker's reason for each file and what to install, where none
-  // loads.
+  // If no file loads, throws Error with the dynamic linker's reason for each and what to install.
   explicit SharedLibrary(Wanted wanted);
 
-  // Sets *function, a pointer to a function, to the one of this name. Throws Error that names both
-  // where the library has none.
+  // Sets *function to the library's function `name`. If there is none, throws Error naming both.
   template <class Function>
   void Find(const char* name, Function** function) const {
     *function = reinterpret_cast<Function*>(Address(name));

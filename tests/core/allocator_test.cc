@@ -126,7 +126,7 @@ TEST_F(AllocatorTest, ALimitIsKeptAndTheErrorSaysEverything) {
     allocator_.Allocate(401, kStream);
     FAIL() << "401 bytes fitted into 400";
   } catch (const OutOfMemoryError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("401 bytes asked for"));
+    EXPECT_THAT(error.what(), HasSubstr("401 bytes requested"));
     EXPECT_THAT(error.what(), HasSubstr(StrCat(live, " live")));
     EXPECT_THAT(error.what(), HasSubstr(StrCat("the limit is ", live + 400)));
   }

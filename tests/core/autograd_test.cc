@@ -512,10 +512,9 @@ TEST(RecordTest, MistakesOfANodeNameItItsInputAndTheFix) {
            sinks[1].Put(zeros({1}));
          }),
          {&a, &b}, {&output});
-  EXPECT_THAT(
-      MessageOf<ArgumentError>([&] { Backward(output); }),
-      HasSubstr("the Backward of node 'my_node' gave a gradient for its input 1, which needs "
-                "none: look at needs[1] first"));
+  EXPECT_THAT(MessageOf<ArgumentError>([&] { Backward(output); }),
+              HasSubstr("the Backward of node 'my_node' gave a gradient for its input 1, which "
+                        "needs none: check needs[1] first"));
 }
 
 }  // namespace

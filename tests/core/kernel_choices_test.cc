@@ -83,14 +83,14 @@ TEST(KernelChoices, ALongLifeHoldsNoMore) {
       return KernelChoice{.problem = "p", .kernel = "k"};
     });
   }
-  EXPECT_EQ(KernelChoices().size(), kMostKernelChoices);
+  EXPECT_EQ(KernelChoices().size(), kMaxKernelChoices);
   EXPECT_EQ(made, 200'000);
   // What is slow is told all the same, once.
   testing::internal::CaptureStderr();
   for (int64_t i = 0; i < 3; ++i) Note("late", i, "no room", "plain");
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "warning: late of of 0 is slower than it could be (kernel: plain): no room\n");
-  EXPECT_EQ(KernelChoices().size(), kMostKernelChoices);
+  EXPECT_EQ(KernelChoices().size(), kMaxKernelChoices);
 }
 
 }  // namespace

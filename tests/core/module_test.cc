@@ -375,7 +375,7 @@ TEST(ReplaceTest, ACycleIsAnErrorThatNamesThePath) {
   EXPECT_THAT(error(*adapted), HasSubstr("the module at 'base.first' is the model itself"));
   Adapted outer(adapted);
   EXPECT_THAT(error(outer), HasSubstr("the module at 'base.base.first' is the one at 'base', which "
-                                      "would contain itself; put another one there"));
+                                      "would contain itself; put another module there"));
   EXPECT_THAT(MessageOf([&] { outer.Materialize(kCpu, 0); }), HasSubstr("contain itself"));
   pair->ReplaceChild("first", std::make_shared<Gain>());
   // The same module in two places is no cycle.
@@ -549,8 +549,8 @@ TEST_F(HookTest, AModuleThatIsGoneBeforeBackwardIsAnErrorThatSaysSo) {
     const Tensor loss = Sum((*gain)(Input()));
     gain.reset();
     EXPECT_THAT(MessageOf<Error>([&] { Backward(loss); }),
-                HasSubstr("the module 'h.3' was destroyed before the backward of what it computed, "
-                          "and its backward hooks with it: keep the module until then"));
+                HasSubstr("the module 'h.3' was destroyed, with its backward hooks, before the "
+                          "backward of what it computed: keep the module alive until then"));
     EXPECT_THAT(events_, ElementsAre());
   }
 }

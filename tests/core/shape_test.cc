@@ -34,7 +34,7 @@ TEST(ShapeTest, ScalarAndEmpty) {
 
 TEST(ShapeTest, ErrorsSayWhat) {
   const Shape s = {2, 3};
-  EXPECT_THAT(MessageOf([&] { (void)s[2]; }), HasSubstr("dimension 2 of a tensor with 2 dim"));
+  EXPECT_THAT(MessageOf([&] { (void)s[2]; }), HasSubstr("dimension 2 in a tensor with 2 dim"));
   EXPECT_THAT(MessageOf([&] { (void)s[-3]; }), HasSubstr("dimension -3"));
   EXPECT_THAT(MessageOf([] {
                 (void)Shape({2, -1}).numel();

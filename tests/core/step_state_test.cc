@@ -43,7 +43,7 @@ TEST(StepStateTest, CorrectionsAreFoundByTheirBetas) {
   EXPECT_THROW(state.CorrectionIndex({0.95, 0.9}), ArgumentError);
   state.Begin(5, 1);
   EXPECT_THROW(state.CorrectionIndex({0.9, 0.95}), ArgumentError) << "of the step before";
-  EXPECT_THROW(state.Begin(6, 1, std::vector<Betas>(kMostBetas + 1)), ArgumentError);
+  EXPECT_THROW(state.Begin(6, 1, std::vector<Betas>(kMaxBetas + 1)), ArgumentError);
   EXPECT_EQ(state.Read().step, 5) << "nothing was begun";
 }
 

@@ -105,12 +105,13 @@ TEST(StorageTest, ReleasedMemoryComesBackWhileTensorsKeepPointingAtIt) {
   EXPECT_TRUE(slice.released());
   for (const auto& use : std::vector<std::function<void()>>{
            [&] { x.raw_data(); }, [&] { view.Fill(0); }, [&] { slice.data(); }}) {
-    EXPECT_THAT(MessageOf<Error>(use),
-                HasSubstr("(16 bytes on cpu) was released; materialise its storage before use"));
+    EXPECT_THAT(
+        MessageOf<Error>(use),
+        HasSubstr("(16 bytes on cpu) was released; call Materialize() on its storage first"));
   }
   EXPECT_EQ(x.shape(), Shape({4}));
   x.storage().Release();  // again: nothing happens
-  EXPECT_THAT(MessageOf([&] { slice.Materialize(); }), HasSubstr("materialise that one"));
+  EXPECT_THAT(MessageOf([&] { slice.Materialize(); }), HasSubstr("call Materialize() on that one"));
   x.storage().Materialize();
   EXPECT_EQ(LiveBytes(), live + 16);
   EXPECT_FALSE(slice.released());

@@ -75,8 +75,7 @@ TEST(TensorTest, AnUndefinedTensorSaysThatItIs) {
              [&] { x.To(kCpu); }, [&] { x.Clone(); }, [&] { x.Fill(1); },
              [&] { x.ToVector<float>(); }}) {
       EXPECT_THAT(MessageOf(use),
-                  HasSubstr("this tensor is undefined: it was default constructed or "
-                            "moved from"));
+                  HasSubstr("this tensor is undefined: it was default-constructed or moved from"));
     }
   }
 }

@@ -122,7 +122,7 @@ TEST_F(DatasetTest, TextErrors) {
   options_.path = folder_;
   EXPECT_THAT(OpenError(options_), HasSubstr(folder_));
   options_.path = folder_ + "/*.txt";
-  EXPECT_THAT(OpenError(options_), HasSubstr("must be one of token files"));
+  EXPECT_THAT(OpenError(options_), HasSubstr("patterns are only for token files"));
   options_.path = folder_ + "/pipe";
   ASSERT_EQ(mkfifo(options_.path.c_str(), 0600), 0);
   EXPECT_THAT(OpenError(options_), HasSubstr(options_.path));  // and does not wait for a writer
@@ -136,7 +136,7 @@ TEST_F(DatasetTest, TooLittleTextSaysHowMuchIsNeeded) {
                     HasSubstr("--model.block_size=8")));
   options_.block_size = 8;
   EXPECT_THAT(OpenError(options_), AllOf(HasSubstr("the validation part has 1 tokens"),
-                                         HasSubstr("needs 2"), HasSubstr("now 0.1")));
+                                         HasSubstr("needs at least 2"), HasSubstr("now 0.1")));
   options_.val_fraction = 0.2;
   options_.block_size = 7;
   EXPECT_EQ(OpenDataset(options_).val->size(), 2);
@@ -149,7 +149,7 @@ TEST_F(DatasetTest, TooLittleTextSaysHowMuchIsNeeded) {
 TEST_F(DatasetTest, AModelTooSmallForTheTokenizerIsAnError) {
   WriteText(path_, "abcdefghijklmnopqrstuvwxyz");
   options_.vocab_size = 20;
-  EXPECT_THAT(OpenError(options_), AllOf(HasSubstr("26 tokens, and model.vocab_size is 20"),
+  EXPECT_THAT(OpenError(options_), AllOf(HasSubstr("26 tokens, but model.vocab_size is 20"),
                                          HasSubstr("--model.vocab_size=26")));
   options_.vocab_size = 26;
   options_.val_fraction = 0;

@@ -166,7 +166,7 @@ TEST(Gpt2VocabularyTest, DamagedFilesAreRefused) {
   };
   EXPECT_THAT(message([](SmallFiles* f) { f->encoder.erase("A"); }), HasSubstr("must be 0 to 261"));
   EXPECT_THAT(message([](SmallFiles* f) { f->encoder["lo"] = 257; }),
-              HasSubstr("which another token has too"));
+              HasSubstr("but another token has it, too"));
   EXPECT_THAT(message([](SmallFiles* f) { f->encoder["lo"] = -1; }), HasSubstr("has id -1"));
   EXPECT_THAT(message([](SmallFiles* f) { f->encoder["lo"] = "x"; }), HasSubstr("not an integer"));
   EXPECT_THAT(message([](SmallFiles* f) { f->encoder["\u4e2d"] = 263; }),
@@ -181,7 +181,7 @@ TEST(Gpt2VocabularyTest, DamagedFilesAreRefused) {
   EXPECT_THAT(message([](SmallFiles* f) { f->bpe += "a b c\n"; }), HasSubstr("is not a merge"));
   EXPECT_THAT(message([](SmallFiles* f) { f->bpe += "q z\n"; }),
               AllOf(HasSubstr("vocab.bpe, line 8"), HasSubstr("\"qz\" is not in the vocabulary")));
-  EXPECT_THAT(message([](SmallFiles* f) { f->bpe += "l o\n"; }), HasSubstr("has a merge already"));
+  EXPECT_THAT(message([](SmallFiles* f) { f->bpe += "l o\n"; }), HasSubstr("already has a merge"));
 }
 
 // Hugging Face's form of the small vocabulary.

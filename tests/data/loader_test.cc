@@ -106,7 +106,7 @@ TEST(EvalBatchesTest, ALimitKeepsBatchesSpreadOverTheStream) {
   EXPECT_THROW(some.Read(10, &batch), ArgumentError);
   EXPECT_THROW(some.Read(-1, &batch), ArgumentError);
   EXPECT_THAT(MessageOf<ArgumentError>([] { EvalBatches(Counting(1), 5, 4); }),
-              HasSubstr("needs 2 tokens"));
+              HasSubstr("needs at least 2 tokens"));
 }
 
 // What the loader must give, without a thread.
@@ -252,7 +252,7 @@ TEST(LoaderTest, ChecksItsArguments) {
   EXPECT_THAT(MessageOf<ArgumentError>([&] {
                 Loader(Counting(999), sampler, {1, 1});
               }),
-              HasSubstr("1000 tokens, and the source has 999"));
+              HasSubstr("1000 tokens, but the source has 999"));
   EXPECT_THROW(Loader(Counting(1000), sampler, {1, 2, {2}}), ArgumentError);
   EXPECT_THROW(Loader(Counting(1000), sampler, {1, 1}, -1), ArgumentError);
   EXPECT_THROW(Loader(Counting(1000), sampler, {1, 1}, 0, 0), ArgumentError);

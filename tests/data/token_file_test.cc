@@ -84,7 +84,7 @@ TEST_F(TokenFileTest, ReadsOutsideTheStreamAreErrors) {
   const TokenFile file(path_);
   std::vector<int32_t> out(2);
   EXPECT_THAT(MessageOf<ArgumentError>([&] { file.Read(2, out); }),
-              HasSubstr("2 tokens from 2 on were asked for, and there are 3"));
+              HasSubstr("cannot read 2 tokens from position 2 of 3 tokens"));
   EXPECT_THROW(file.Read(-1, out), ArgumentError);
   EXPECT_THROW(file.Read(INT64_MAX, out), ArgumentError);
   EXPECT_NO_THROW(file.Read(3, std::span(out).first(0)));
@@ -99,18 +99,19 @@ TEST_F(TokenFileTest, FilesThatAreNotThereOrNotFiles) {
 
 TEST_F(TokenFileTest, OddSizedAndTruncatedFiles) {
   WriteText(path_, "abc");
-  EXPECT_THAT(OpenError(path_),
-              AllOf(HasSubstr(path_), HasSubstr("3 bytes is not a whole number of uint16 tokens")));
+  EXPECT_THAT(
+      OpenError(path_),
+      AllOf(HasSubstr(path_), HasSubstr("3 bytes are not a whole number of uint16 tokens")));
   for (const std::string tail : {"", "\x01", "\x01\x02\x03"}) {
     WriteText(path_, Header(20240520, 1, 1) + tail);
     EXPECT_THAT(OpenError(path_),
-                AllOf(HasSubstr("the header says 1 tokens"), HasSubstr("makes 1026 bytes"),
-                      HasSubstr(StrCat(1024 + tail.size()))));
+                AllOf(HasSubstr("the header announces 1 tokens"),
+                      HasSubstr("would make 1026 bytes"), HasSubstr(StrCat(1024 + tail.size()))));
   }
   WriteText(path_, Header(20240801, 7, 1) + "ab");
-  EXPECT_THAT(OpenError(path_), HasSubstr("makes 1028 bytes, and the file has 1026"));
+  EXPECT_THAT(OpenError(path_), HasSubstr("make 1028 bytes, but the file has 1026"));
   WriteText(path_, Header(20240520, 1, -1) + "ab");
-  EXPECT_THAT(OpenError(path_), HasSubstr("the header says -1 tokens"));
+  EXPECT_THAT(OpenError(path_), HasSubstr("the header announces -1 tokens"));
 }
 
 TEST_F(TokenFileTest, OtherKindsOfFilesOfLlmC) {
@@ -255,7 +256,7 @@ TEST_F(TokenShardsTest, Errors) {
                                       HasSubstr("a_val.bin a llm.c (GPT-2) one")));
   Write("b_train.bin", {1});
   Write("c.bin", {1});
-  EXPECT_THAT(Message("*.bin"), HasSubstr("c.bin, whose name says neither"));
+  EXPECT_THAT(Message("*.bin"), HasSubstr("c.bin, whose name tells neither"));
   EXPECT_THAT(MessageOf<InputError>([&] { OpenTokenShards(folder_ + "/[ab]_*.bin", 1); }),
               AllOf(HasSubstr("a_val.bin: token 1 at position 0"), HasSubstr("vocabulary of 1")));
 }

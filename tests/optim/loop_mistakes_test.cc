@@ -83,7 +83,7 @@ TEST(LoopMistakes, AForwardBeforeItsStep) {
   const Tensor loss = ops::Sum(ops::Dropout(parameters[0]->value(), 0.5, /*site=*/3));
   const auto training = adamw.BeginStep(state, 0, 0.1);
   EXPECT_THAT(MessageOf([&] { Backward(loss); }),
-              AllOf(HasSubstr("a forward ran before BeginStep, in evaluation"),
+              AllOf(HasSubstr("the forward ran before BeginStep, in evaluation mode"),
                     HasSubstr("Call BeginStep before the forward")));
 }
 
@@ -256,7 +256,7 @@ TEST(LoopMistakes, MicroBatchesThatWouldShareAMask) {
   const auto first = Bits(Pass(parameters));
   EXPECT_THAT(
       MessageOf([&] { Pass(parameters); }),
-      AllOf(HasSubstr("random numbers (dropout) of the one before"),
+      AllOf(HasSubstr("random numbers (dropout) of the previous one"),
             HasSubstr("training.SetFirstSample(index of its first sample within the step)")));
   training.SetFirstSample(8);
   EXPECT_NE(Bits(Pass(parameters)), first);

@@ -238,7 +238,7 @@ TEST(ParameterGroups, OneWithNothingToTrain) {
 
 TEST(ParameterGroups, MoreBetasThanAStepHasCorrectionsFor) {
   Groups groups;
-  for (int i = 0; i <= kMostBetas; ++i) {
+  for (int i = 0; i <= kMaxBetas; ++i) {
     groups.push_back({.parameters = {MakeParameter(StrCat("p", i), Noise({2}, 1), true)},
                       .betas = Betas{0.1 * i, 0.9}});
   }

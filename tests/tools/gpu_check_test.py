@@ -113,7 +113,7 @@ class GpuCheckTest(unittest.TestCase):
                            ("launch", LAUNCH), ("flight", FLIGHT)):
             self.program(name, body)
         # Neither may the machine be too busy, nor its own tools be found.
-        for patch in (mock.patch.object(ranks, "MOST_SECONDS", 300),
+        for patch in (mock.patch.object(ranks, "MAX_SECONDS", 300),
                       mock.patch.object(parts.shutil, "which", return_value=None)):
             patch.start()
             self.addCleanup(patch.stop)
@@ -312,7 +312,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("the flight records do not say so", self.part("ranks/failures")["text"])
 
     def test_ranks_that_end_late_are_a_failure(self):
-        with mock.patch.object(ranks, "MOST_SECONDS", -1):
+        with mock.patch.object(ranks, "MAX_SECONDS", -1):
             self.assertIn("had ended only", self.part("ranks/failures")["text"])
 
     def test_ranks_share_a_gpu_as_nccl_allows_it(self):

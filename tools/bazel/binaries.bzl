@@ -3,10 +3,10 @@
 _SUFFIX = "_main.cc"
 
 def main_as_function(name, **kwargs):
-    """A cc_library in which main() is called NAME_main(), for a program that is several in one.
+    """A cc_library in which main() is called NAME_main(), for a program that combines several.
 
     Args:
-      name: of the program; the library is called NAME_as_function.
+      name: the program's name; the library is called NAME_as_function.
       **kwargs: passed on to cc_library.
     """
     native.cc_library(
@@ -17,7 +17,7 @@ def main_as_function(name, **kwargs):
     )
 
 def binary_per_main(deps, **kwargs):
-    """Declares a cc_binary for each *_main.cc of the package, in whatever folder, and main_as_function.
+    """Declares a cc_binary for each *_main.cc of the package, in any folder, and its main_as_function.
 
     Args:
       deps: the libraries that all of them use.

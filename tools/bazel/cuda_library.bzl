@@ -19,9 +19,9 @@ _BY_MODE = {
     "opt": ["-O3", "-DNDEBUG"],
 }
 
-# OBJECT REPORT NVCC ARGUMENT...: compiles, and keeps what ptxas says of each kernel beside the object, but
-# for the time it took; all that else is said is shown. In a folder of its own: nvcc names its files by
-# its process, whose number is the same in every sandbox.
+# OBJECT REPORT NVCC ARGUMENT...: compiles, and stores what ptxas reports about each kernel, except
+# compile times, beside the object; shows all other output. It uses a temporary folder of its own,
+# because nvcc names files by its process ID, which is the same in every sandbox.
 _COMPILE = """
 object=$1 report=$2
 shift 2
@@ -129,7 +129,8 @@ def _including_source_impl(ctx):
         outputs.append(output)
     return [DefaultInfo(files = depset(outputs))]
 
-# Bazel's cc_library takes no .cu: a generated .cc includes each, so that source positions stay.
+# Bazel's cc_library does not accept .cu files: a generated .cc includes each, which keeps source
+# positions.
 _including_source = rule(
     implementation = _including_source_impl,
     attrs = {"srcs": attr.label_list(allow_files = [".cu"])},
@@ -142,8 +143,8 @@ def link_only_impl(ctx):
         DefaultInfo(files = depset(transitive = [dep[DefaultInfo].files for dep in ctx.attr.deps])),
     ]
 
-# The objects without the headers: a change of a kernel's header, or of the simulator's, does not
-# compile what is linked with the kernel again; nor does another backend.
+# The objects without the headers: so what is linked with a kernel is not recompiled when a header
+# of the kernel or the simulator changes, nor for another backend.
 link_only = rule(
     implementation = link_only_impl,
     attrs = {"deps": attr.label_list(providers = [CcInfo])},
@@ -159,16 +160,16 @@ def _simulated_objects_impl(ctx):
     ]
     return [CcInfo(linking_context = cc_common.create_linking_context(linker_inputs = depset(inputs)))]
 
-# Of all that deps are linked with: simulated kernels, the simulator, and libraries of the system. The
-# rest, core above all, is the program's, which must not be there twice.
+# Of everything that deps are linked with, only simulated kernels, the simulator and system
+# libraries. The program provides the rest, above all core, which must not exist twice.
 simulated_objects = rule(
     implementation = _simulated_objects_impl,
     attrs = {"deps": attr.label_list(providers = [CcInfo])},
 )
 
-# memcpy and casts between vector and element types: kernels are written for nvcc, which has no
-# type-based aliasing. Its pragmas mean nothing to others. -O1 compiles in two thirds of the time of
-# -O2, and the simulator switches threads for most of its own.
+# Kernels use memcpy and casts between vector and element types, since nvcc does not do type-based
+# alias analysis. Other compilers do not know its pragmas. -O1 compiles in two thirds of the time of
+# -O2, and the simulator spends most of its time switching threads.
 _SIM_COPTS = [
     "-O1",
     "-DLOCKSTEP_CUDASIM",
@@ -179,14 +180,14 @@ _SIM_COPTS = [
 def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
     """A library of .cu files, linked whole because kernels register themselves.
 
-    It offers its users no headers: put those into a cc_library.
+    It exports no headers: put those into a cc_library.
 
     Args:
-      name: of the target.
-      srcs: .cu files: compiled for the GPUs of --//tools/bazel:cuda_archs with --config=cuda, and
-        against //tools/cudasim otherwise.
+      name: the target's name.
+      srcs: .cu files, compiled for the GPUs of --//tools/bazel:cuda_archs with --config=cuda, and
+        otherwise against //tools/cudasim.
       hdrs: .h and .cuh files that the sources include.
-      deps: cc_library targets; the CUDA runtime, or the simulator, is among them by itself.
+      deps: cc_library targets; the CUDA runtime or the simulator is added automatically.
       **kwargs: testonly, tags.
     """
     testonly = kwargs.get("testonly", False)
@@ -194,7 +195,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
         name = name + "_nvcc",
         srcs = srcs,
         hdrs = hdrs,
-        # Only through select() below: "//..." must not ask for a toolkit.
+        # Only used through select() below: "//..." must not require a toolkit.
         tags = ["manual"],
         deps = deps + ["@cuda//:cudart"],
         testonly = testonly,
@@ -226,15 +227,15 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
         **kwargs
     )
 
-    # Makes "bazel build --config=cuda //..." compile the sources even where no program links them.
+    # Makes "bazel build --config=cuda //..." compile the sources even if no program links them.
     native.filegroup(
         name = name + "_objects",
         srcs = compiled,
         testonly = testonly,
     )
 
-    # The kernels and what ptxas says of them (tools/kernel_resources.py, tools/kernel_sass.py); nothing of
-    # simulated ones.
+    # The kernels' objects and ptxas's reports (tools/kernel_resources.py, tools/kernel_sass.py);
+    # empty for simulated kernels.
     native.filegroup(
         name = name + "_resources",
         srcs = select({

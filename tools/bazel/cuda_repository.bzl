@@ -1,7 +1,7 @@
 """The CUDA toolkit of this machine as the repository @cuda.
 
-It can always be declared: without a toolkit only what is built with --config=cuda fails, with a
-message that says what to install.
+It can always be declared: without a toolkit only builds with --config=cuda fail, with a message that
+says what to install.
 """
 
 _BUILD = """

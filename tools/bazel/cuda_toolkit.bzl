@@ -1,4 +1,4 @@
-"""What cuda_library needs to know of the CUDA toolkit."""
+"""What cuda_library needs to know about the CUDA toolkit."""
 
 CudaToolkitInfo = provider(
     "A CUDA toolkit, or why there is none.",

@@ -9,8 +9,8 @@ def fuzz_tests(deps, light = {}):
     """Declares a test for each *_fuzz.cc.
 
     Args:
-      deps: libraries for all that are not in light.
-      light: NAME_fuzz -> the libraries that suffice for it: the fewer, the sooner its fuzzer is built.
+      deps: the libraries of fuzz targets that are not in light.
+      light: NAME_fuzz -> the libraries that suffice for it: with fewer, its fuzzer builds faster.
     """
     sources = native.glob(["*_fuzz.cc"], allow_empty = True)
     for source in sources:

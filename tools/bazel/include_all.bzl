@@ -1,4 +1,4 @@
-"""A generated source that includes every given header: what compiles it shows they are complete."""
+"""A generated source that includes every given header: compiling it shows that they are complete."""
 
 def _include_all_impl(ctx):
     output = ctx.actions.declare_file(ctx.attr.out)
@@ -20,7 +20,7 @@ include_all = rule(
     implementation = _include_all_impl,
     attrs = {
         "deps": attr.label_list(mandatory = True, providers = [CcInfo]),
-        "exclude_suffixes": attr.string_list(doc = "Not headers whose names end with one of these."),
+        "exclude_suffixes": attr.string_list(doc = "Excludes headers whose names end with one of these."),
         "folders": attr.string_list(mandatory = True, doc = "Only headers below these folders."),
         "out": attr.string(mandatory = True),
     },

@@ -2,7 +2,7 @@
 
 load("//tools/bazel:cuda_library.bzl", "cuda_library")
 
-# -O2 of GCC 12 vectorises almost no loop. Sanitizer builds want their tests sooner than faster.
+# GCC 12 vectorises almost no loop at -O2. For sanitizer builds, compile time matters more.
 KERNEL_COPTS = select({
     "//tools/bazel:is_sanitizer": [],
     "//conditions:default": [
@@ -20,7 +20,7 @@ def op_folders(exclude):
     return sorted([folder for folder in folders.keys() if folder not in exclude])
 
 def op_library(name, ops = [], deps = []):
-    """The libraries NAME (the op) and NAME_case (its OpCase) of the folder NAME.
+    """Declares the libraries NAME (the op) and NAME_case (its OpCase) of the folder NAME.
 
     Both are linked whole, because they work by static registration.
 
@@ -45,7 +45,7 @@ def op_library(name, ops = [], deps = []):
             hdrs = headers,
             deps = common + ["//kernels:cuda_common"],
         )
-        # A program has no simulated kernels: it loads them (//kernels:simulated_gpu).
+        # Programs do not contain simulated kernels; they load them (//kernels:simulated_gpu).
         cuda = select({
             "//tools/bazel:is_cuda": [":" + name + "_cuda"],
             "//conditions:default": [],

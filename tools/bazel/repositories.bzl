@@ -1,4 +1,4 @@
-"""Everything Lockstep needs from outside its own tree, for its WORKSPACE and for those that use it.
+"""Everything that Lockstep needs from outside its tree, for its own WORKSPACE and those of its users.
 
 Libraries come from the system (apt): nothing is downloaded.
 """
@@ -8,7 +8,7 @@ load("//tools/bazel:stand_in.bzl", "stand_in_repository")
 load("//tools/bazel:system_library.bzl", "system_library")
 
 def lockstep_repositories():
-    """Declares the system libraries; with Debian's Bazel also stand-ins for what it would download."""
+    """Declares the system libraries and, for Debian's Bazel, stand-ins for what it would download."""
 
     # Debian's build of Bazel 4 has no version. It expects these repositories for its own tools.
     if not native.bazel_version or native.bazel_version.startswith("4."):
@@ -40,7 +40,8 @@ def lockstep_repositories():
         version_header = "CLI/Version.hpp",
     )
 
-    # Header only, although Debian also has a compiled one: so the sanitizers and fuzzers see into it.
+    # Header-only, although Debian also has a compiled library, so that sanitizers and fuzzers see
+    # inside it.
     _maybe(
         system_library,
         name = "tomlplusplus",

@@ -1,4 +1,4 @@
-"""Custom build settings: flags of our own that config_setting(flag_values) can select on."""
+"""Custom build settings: flags that config_setting(flag_values) can select on."""
 
 def _string_flag_impl(ctx):
     value = ctx.build_setting_value
@@ -11,5 +11,5 @@ StringFlagInfo = provider("The value of a string_flag.", fields = ["value"])
 string_flag = rule(
     implementation = _string_flag_impl,
     build_setting = config.string(flag = True),
-    attrs = {"values": attr.string_list(doc = "The accepted values; empty: any.")},
+    attrs = {"values": attr.string_list(doc = "The accepted values; if empty, any.")},
 )

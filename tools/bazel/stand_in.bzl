@@ -1,6 +1,6 @@
 """Stand-ins for the repositories that Debian's Bazel 4 would download for its own tools.
 
-They re-export the native rules, which that Bazel still has built in.
+They re-export the native rules, which are still built into that Bazel.
 """
 
 _CC = ["cc_binary", "cc_import", "cc_library", "cc_proto_library", "cc_test", "cc_toolchain", "cc_toolchain_suite", "fdo_prefetch_hints", "fdo_profile", "objc_import", "objc_library"]

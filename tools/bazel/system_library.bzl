@@ -1,9 +1,9 @@
 """Libraries that the distribution's package manager installs, as Bazel repositories.
 
-The headers stay where they are: those under /usr/include are built in for the compiler and for
-Bazel's include check, and copying them into each sandbox costs seconds (Eigen: 1-2 s a file).
-A generated header, a copy of the one that carries the version, is the tracked input in their
-place, so that an upgrade of the package rebuilds what depends on it.
+The headers stay where they are: the compiler and Bazel's include check know /usr/include anyway, and
+copying them into each sandbox takes seconds (Eigen: 1-2 s per file). The tracked input in their place is a
+generated header, a copy of the one with the version, so that an upgrade of the package rebuilds what
+depends on it.
 """
 
 _ROOTS = ["/usr/include", "/usr/local/include"]

@@ -5,14 +5,13 @@ load("//tools/bazel:cuda_library.bzl", "cuda_library")
 def lockstep_tests(deps, extra = {}, exclude = [], **kwargs):
     """Declares a cc_test per *_test.cc and *_test.cu; other sources and headers are shared as the library :support.
 
-    Files below testdata/ are readable by every test of the package (path from the root of the
-    repository: "tests/<folder>/testdata/...").
+    Every test of the package can read the files below testdata/ (by paths from the repository's root:
+    "tests/<folder>/testdata/...").
 
     Args:
       deps: the libraries under test.
-      extra: per test name, keyword arguments that add to these: deps, data (lists are appended),
-        size, tags, args, ...
-      exclude: files that are declared elsewhere.
+      extra: test name -> additional keyword arguments: deps, data (lists are appended), size, tags, args, ...
+      exclude: files that other rules declare.
       **kwargs: keyword arguments of every cc_test.
     """
     test_sources = native.glob(["*_test.cc", "*_test.cu"], exclude = exclude, allow_empty = True)

@@ -13,7 +13,7 @@ ONE_GPU = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket
 RANK_ON_ONE_GPU = 'export LOCAL_RANK=0 NCCL_HOSTID=rank$RANK; echo process $$; exec "$@"'
 
 HEARTBEAT = 5  # seconds
-MOST_SECONDS = 20  # from a rank's death to the end of all, and as long after the heartbeat's limit
+MAX_SECONDS = 20  # from a rank's death to the end of all, and as long after the heartbeat's limit
 
 
 def shape_of(runner):
@@ -98,7 +98,7 @@ def name_the_failed(runner, shape, number, words, limit):
         for said in (rf"rank 0.*{words}", "rank 0 ended with exit code 1"):
             if not re.search(said, running.error()):
                 raise running.failed(f"{what}, and nobody said '{said}': {running.last_line()}")
-        if seconds > limit + MOST_SECONDS:
+        if seconds > limit + MAX_SECONDS:
             raise running.failed(f"{what}, and all had ended only {seconds:.0f} s later")
     verdict = runner.run(runner.program("flight"), out)
     if not re.search(r"verdict: rank 1.*\n", verdict):

@@ -8,7 +8,7 @@ import zlib
 
 from runner import Failed
 
-MOST_BYTES = 400_000  # of a file in the archive; of longer ones the end
+MAX_BYTES = 400_000  # of a file in the archive; of longer ones the end
 
 
 def replace(path, data):
@@ -46,8 +46,8 @@ class Record:
         for old in [old for old in self._files if old.startswith(folder + "/")]:
             del self._files[old]
         for file, data in files.items():
-            cut = b"" if len(data) <= MOST_BYTES else b"... (the end of a longer file)\n"
-            self._files[f"{folder}/{file}"] = cut + data[-MOST_BYTES:]
+            cut = b"" if len(data) <= MAX_BYTES else b"... (the end of a longer file)\n"
+            self._files[f"{folder}/{file}"] = cut + data[-MAX_BYTES:]
         return folder
 
     def write_archive(self):

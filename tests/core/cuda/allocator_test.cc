@@ -118,10 +118,9 @@ TEST_F(CudaAllocatorTest, ALimitSaysWhoHoldsTheMost) {
   void* small = allocator().Allocate(500000, streams_[0]);
   const std::string text = OutOfMemory(6000000);
   EXPECT_THAT(text, HasSubstr(StrCat("out of memory on ", kGpu,
-                                     ": 6.0 MB asked for, 6.5 MB live "
-                                     "in 4 tensors")));
+                                     ": 6.0 MB requested, 6.5 MB live in 4 tensors")));
   EXPECT_THAT(text, HasSubstr("the limit is 10.5 MB"));
-  EXPECT_THAT(text, HasSubstr("the most is held by 3 x 2.0 MB, 1 x 0.5 MB"));
+  EXPECT_THAT(text, HasSubstr("the largest holders are 3 x 2.0 MB, 1 x 0.5 MB"));
   for (void* part : parts) allocator().Free(part, 2000000, streams_[0]);
   allocator().Free(small, 500000, streams_[0]);
 }
@@ -152,8 +151,10 @@ TEST_F(CudaAllocatorTest, NothingGoesBackToTheDriverDuringACapture) {
     { const GraphSpace another(kGpu); }
   });
   EXPECT_TRUE(graph.defined());
-  EXPECT_THAT(error, HasSubstr("what is free on other streams cannot be given back while a CUDA "
-                               "graph is captured"));
+  EXPECT_THAT(
+      error,
+      HasSubstr(
+          "the free memory of other streams cannot be reclaimed while a CUDA graph is captured"));
   EXPECT_EQ(allocator().stats().reserved_bytes, 200 * kMega);
   void* now = allocator().Allocate(100 * kMega, streams_[1]);
   EXPECT_EQ(allocator().stats().reserved_bytes, 100 * kMega);

@@ -29,7 +29,7 @@ TEST(DeviceTest, TheCpuIsAlwaysThere) {
 TEST(DeviceTest, NamesThatAreNone) {
   for (const char* text : {"", "gpu", "sim:", "cuda:x", "cuda:-1", "sim:1x", "cpu:0", "auto:0",
                            "sim:99999999999999999999", " sim", "SIM"}) {
-    EXPECT_THAT(ErrorOf(text), HasSubstr("is none; it must be auto, cpu, cuda, cuda:0, sim or"))
+    EXPECT_THAT(ErrorOf(text), HasSubstr("is not a device; use auto, cpu, cuda, cuda:0, sim or"))
         << text;
   }
 }
