@@ -50,9 +50,9 @@ void ProcessGroup::CheckRank(const char* what, const char* argument, int rank) c
            rank, ", but there are ", size_, " ranks");
 }
 
-WorkPtr ProcessGroup::SubmitCollective(Call call) {
+WorkPtr ProcessGroup::SubmitCollective(Call call, const std::string& purpose) {
   call.collective.sequence = NextSequence();
-  call.purpose = purpose();
+  call.purpose = purpose;
   return Submit(std::move(call));
 }
 
@@ -62,16 +62,17 @@ WorkPtr ProcessGroup::Leave() {
   return SubmitCollective(std::move(call));
 }
 
-WorkPtr ProcessGroup::AllReduce(const Tensor& tensor, ReduceOp op) {
+WorkPtr ProcessGroup::AllReduce(const Tensor& tensor, ReduceOp op, const std::string& purpose) {
   CheckTensor("all_reduce", "the tensor", tensor);
   CheckReduction("all_reduce", tensor);
   Call call;
   call.collective = {CollectiveKind::kAllReduce, op, tensor.dtype(), 0, tensor.numel()};
   call.output = tensor;
-  return SubmitCollective(std::move(call));
+  return SubmitCollective(std::move(call), purpose);
 }
 
-WorkPtr ProcessGroup::ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op) {
+WorkPtr ProcessGroup::ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op,
+                                    const std::string& purpose) {
   CheckTensor("reduce_scatter", "input", input);
   CheckTensor("reduce_scatter", "output", output);
   CheckReduction("reduce_scatter", input);
@@ -83,10 +84,11 @@ WorkPtr ProcessGroup::ReduceScatter(const Tensor& input, const Tensor& output, R
   call.collective = {CollectiveKind::kReduceScatter, op, input.dtype(), 0, output.numel()};
   call.input = input;
   call.output = output;
-  return SubmitCollective(std::move(call));
+  return SubmitCollective(std::move(call), purpose);
 }
 
-WorkPtr ProcessGroup::AllGather(const Tensor& input, const Tensor& output) {
+WorkPtr ProcessGroup::AllGather(const Tensor& input, const Tensor& output,
+                                const std::string& purpose) {
   CheckTensor("all_gather", "input", input);
   CheckTensor("all_gather", "output", output);
   LS_CHECK(input.dtype() == output.dtype() && output.numel() == input.numel() * size_,
@@ -97,22 +99,22 @@ WorkPtr ProcessGroup::AllGather(const Tensor& input, const Tensor& output) {
   call.collective = {CollectiveKind::kAllGather, ReduceOp::kSum, input.dtype(), 0, input.numel()};
   call.input = input;
   call.output = output;
-  return SubmitCollective(std::move(call));
+  return SubmitCollective(std::move(call), purpose);
 }
 
-WorkPtr ProcessGroup::Broadcast(const Tensor& tensor, int root) {
+WorkPtr ProcessGroup::Broadcast(const Tensor& tensor, int root, const std::string& purpose) {
   CheckTensor("broadcast", "the tensor", tensor);
   CheckRank("broadcast", "the root", root);
   Call call;
   call.collective = {CollectiveKind::kBroadcast, ReduceOp::kSum, tensor.dtype(), root,
                      tensor.numel()};
   call.output = tensor;
-  return SubmitCollective(std::move(call));
+  return SubmitCollective(std::move(call), purpose);
 }
 
 WorkPtr ProcessGroup::AllToAll(const Tensor& input, const Tensor& output,
                                std::span<const int64_t> input_counts,
-                               std::span<const int64_t> output_counts) {
+                               std::span<const int64_t> output_counts, const std::string& purpose) {
   CheckTensor("all_to_all", "input", input);
   CheckTensor("all_to_all", "output", output);
   LS_CHECK(input.dtype() == output.dtype(), "all_to_all in group '", name(), "': input is ",
@@ -149,10 +151,10 @@ WorkPtr ProcessGroup::AllToAll(const Tensor& input, const Tensor& output,
              "': rank ", rank_, " sends ", call.input_counts[self],
              " elements to itself and takes ", call.output_counts[self]);
   }
-  return SubmitCollective(std::move(call));
+  return SubmitCollective(std::move(call), purpose);
 }
 
-WorkPtr ProcessGroup::Exchange(std::vector<Transfer> transfers) {
+WorkPtr ProcessGroup::Exchange(std::vector<Transfer> transfers, const std::string& purpose) {
   for (const Transfer& t : transfers) {
     CheckTensor("exchange",
                 t.direction == Transfer::Direction::kSend ? "what is sent" : "what is received",
@@ -166,16 +168,16 @@ WorkPtr ProcessGroup::Exchange(std::vector<Transfer> transfers) {
   // Other ranks may have different transfers, or none, so exchanges have their own numbers.
   call.collective.sequence = ++exchanges_;
   call.transfers = std::move(transfers);
-  call.purpose = purpose();
+  call.purpose = purpose;
   return Submit(std::move(call));
 }
 
-WorkPtr ProcessGroup::Send(const Tensor& tensor, int peer) {
-  return Exchange({{Transfer::Direction::kSend, tensor, peer}});
+WorkPtr ProcessGroup::Send(const Tensor& tensor, int peer, const std::string& purpose) {
+  return Exchange({{Transfer::Direction::kSend, tensor, peer}}, purpose);
 }
 
-WorkPtr ProcessGroup::Receive(const Tensor& tensor, int peer) {
-  return Exchange({{Transfer::Direction::kReceive, tensor, peer}});
+WorkPtr ProcessGroup::Receive(const Tensor& tensor, int peer, const std::string& purpose) {
+  return Exchange({{Transfer::Direction::kReceive, tensor, peer}}, purpose);
 }
 
 WorkPtr ProcessGroup::Barrier() { return SubmitCollective({}); }

@@ -86,27 +86,32 @@ class ProcessGroup {
   // Where tensors must be.
   virtual Device device() const = 0;
 
+  // `purpose`, in each of these: what the call is for, as errors and flight records name it:
+  // "bucket 3 ('wte.weight' and 7 more)".
+
   // In place: `tensor` becomes the reduction of all ranks' tensors.
-  WorkPtr AllReduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+  WorkPtr AllReduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum,
+                    const std::string& purpose = {});
   // Part r of `input`, which has size() times the elements of `output`, is reduced to rank r.
-  WorkPtr ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op = ReduceOp::kSum);
+  WorkPtr ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op = ReduceOp::kSum,
+                        const std::string& purpose = {});
   // Part r of `output`, which has size() times the elements of `input`, is the input of rank r.
   // `input` may be that part.
-  WorkPtr AllGather(const Tensor& input, const Tensor& output);
+  WorkPtr AllGather(const Tensor& input, const Tensor& output, const std::string& purpose = {});
   // In place, from `root`.
-  WorkPtr Broadcast(const Tensor& tensor, int root);
+  WorkPtr Broadcast(const Tensor& tensor, int root, const std::string& purpose = {});
   // Part p of `input` goes to rank p, and part p of `output` comes from rank p. Without counts the
   // parts are equal; otherwise input_counts[p] and output_counts[p] are their elements, in order
   // and without gaps. Input and output do not overlap.
   WorkPtr AllToAll(const Tensor& input, const Tensor& output,
                    std::span<const int64_t> input_counts = {},
-                   std::span<const int64_t> output_counts = {});
+                   std::span<const int64_t> output_counts = {}, const std::string& purpose = {});
   // Concurrent sends and receives as one operation, in which only this rank and its peers take
   // part. Between two ranks, transfers match in order; a rank may not send to itself. Two ranks
   // that swap data must each do so in a single Exchange.
-  WorkPtr Exchange(std::vector<Transfer> transfers);
-  WorkPtr Send(const Tensor& tensor, int peer);
-  WorkPtr Receive(const Tensor& tensor, int peer);
+  WorkPtr Exchange(std::vector<Transfer> transfers, const std::string& purpose = {});
+  WorkPtr Send(const Tensor& tensor, int peer, const std::string& purpose = {});
+  WorkPtr Receive(const Tensor& tensor, int peer, const std::string& purpose = {});
   WorkPtr Barrier();
 
   // Has the same outcome on all ranks: returns if they have made the same calls so far, otherwise
@@ -125,10 +130,6 @@ class ProcessGroup {
   // reason, or the failure that this rank learned of earlier from a duplicate of this group. Any
   // thread may call it; only the first reason counts.
   virtual void Abort(const std::string& reason) = 0;
-
-  // What the following calls are for, as errors and flight records name it: "bucket 3 ('wte.weight'
-  // and 7 more)". Null: nothing in particular.
-  void SetPurpose(std::shared_ptr<const std::string> purpose) { purpose_ = std::move(purpose); }
 
   // Another group over the same ranks with its own order of calls, for operations that run beside
   // this one's. Collective. The name must differ from those of all groups that exist or have
@@ -150,7 +151,6 @@ class ProcessGroup {
   ProcessGroup(int rank, int size, GroupOptions options, std::shared_ptr<RankStatus> status);
 
   virtual WorkPtr Submit(Call call) = 0;
-  std::string purpose() const { return purpose_ ? *purpose_ : ""; }
   // The number of the next call that all ranks make.
   int64_t NextSequence() { return ++sequence_; }
 
@@ -158,13 +158,12 @@ class ProcessGroup {
   void CheckTensor(const char* what, const char* argument, const Tensor& tensor) const;
   void CheckReduction(const char* what, const Tensor& tensor) const;
   void CheckRank(const char* what, const char* argument, int rank) const;
-  WorkPtr SubmitCollective(Call call);
+  WorkPtr SubmitCollective(Call call, const std::string& purpose = {});
 
   const int rank_, size_;
   const GroupOptions options_;
   const std::shared_ptr<RankStatus> status_;
   int64_t sequence_ = 0, exchanges_ = 0;
-  std::shared_ptr<const std::string> purpose_;
 };
 
 }  // namespace lockstep::dist

@@ -22,7 +22,7 @@ struct Failure {
   CollectiveError::Cause cause = CollectiveError::Cause::kAborted;
   int rank = 0;  // the one that reports it
   Collective operation;
-  std::string purpose;  // the operation's (ProcessGroup::SetPurpose)
+  std::string purpose;  // the operation's (the argument of ProcessGroup's calls)
   std::vector<int> culprits;
   std::string reason;
 };

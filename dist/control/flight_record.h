@@ -16,7 +16,7 @@ struct FlightCall {
   enum class State { kWaiting, kRunning, kDone };
 
   Collective call;
-  std::string purpose;  // ProcessGroup::SetPurpose
+  std::string purpose;  // the argument of ProcessGroup's calls
   State state = State::kWaiting;
   double submitted = 0, ended = 0;  // Unix time in seconds; 0: not yet
 };

@@ -49,7 +49,8 @@ WorkPtr Waited(WorkPtr work) {
 
 // Exchanges terms in rounds: the first of all ranks, then the second of those that have two, ...
 std::vector<WorkPtr> SumOrdered(ProcessGroup& group, std::span<const Tensor> terms,
-                                const FixedOrderPlan& plan, Staging& staging) {
+                                const std::string& purpose, const FixedOrderPlan& plan,
+                                Staging& staging) {
   const Tensor& sum = terms.back();
   CheckBucket(group, sum);
   const int64_t ranks = group.size(), shard = sum.numel() / ranks;
@@ -62,17 +63,18 @@ std::vector<WorkPtr> SumOrdered(ProcessGroup& group, std::span<const Tensor> ter
     const int64_t end = begin + ranks - std::ranges::count(take, 0);
     const Tensor to = rows.Slice(0, begin, end).View({(end - begin) * shard});
     if (end - begin == ranks) {
-      works.push_back(group.AllToAll(terms[round], to));
+      works.push_back(group.AllToAll(terms[round], to, {}, {}, purpose));
     } else {
       const bool mine = round < terms.size();
       const std::vector<int64_t> give(ranks, mine ? shard : 0);
-      works.push_back(group.AllToAll(mine ? terms[round] : sum.Slice(0, 0, 0), to, give, take));
+      works.push_back(
+          group.AllToAll(mine ? terms[round] : sum.Slice(0, 0, 0), to, give, take, purpose));
     }
     begin = end;
   }
   for (const WorkPtr& work : works) work->Wait();
   AddRows(rows, plan.adds);
-  works.push_back(Waited(group.AllGather(Row(rows, plan.sum), sum)));
+  works.push_back(Waited(group.AllGather(Row(rows, plan.sum), sum, purpose)));
   return works;
 }
 
@@ -80,7 +82,7 @@ struct Bf16Staging {
   Staging sent, received, parts;
 };
 
-std::vector<WorkPtr> SumBf16(ProcessGroup& group, const Tensor& bucket,
+std::vector<WorkPtr> SumBf16(ProcessGroup& group, const Tensor& bucket, const std::string& purpose,
                              const std::vector<AddPair>& adds, Bf16Staging& s) {
   CheckBucket(group, bucket);
   const int64_t ranks = group.size(), n = bucket.numel();
@@ -89,12 +91,12 @@ std::vector<WorkPtr> SumBf16(ProcessGroup& group, const Tensor& bucket,
   const Tensor received = s.received.Get({n}, DType::kBF16, device);
   const Tensor parts = s.parts.Get({ranks, n / ranks}, DType::kF32, device);
   sent.CopyFrom(bucket);
-  const WorkPtr exchange = Waited(group.AllToAll(sent, received));
+  const WorkPtr exchange = Waited(group.AllToAll(sent, received, {}, {}, purpose));
   parts.CopyFrom(received.View(parts.shape()));
   AddRows(parts, adds);
   const Tensor mine = received.Slice(0, 0, n / ranks);
   mine.CopyFrom(Row(parts, 0));
-  const WorkPtr gather = Waited(group.AllGather(mine, sent));
+  const WorkPtr gather = Waited(group.AllGather(mine, sent, purpose));
   bucket.CopyFrom(sent);
   return {exchange, gather};
 }
@@ -102,23 +104,26 @@ std::vector<WorkPtr> SumBf16(ProcessGroup& group, const Tensor& bucket,
 }  // namespace
 
 BucketHook LibrarySum() {
-  return [](ProcessGroup& group, const Tensor& bucket) {
-    return std::vector{Waited(group.AllReduce(bucket))};
+  return [](ProcessGroup& group, const Tensor& bucket, const std::string& purpose) {
+    return std::vector{Waited(group.AllReduce(bucket, ReduceOp::kSum, purpose))};
   };
 }
 
 BucketHook Bf16Sum() {
-  return [staging = Bf16Staging()](ProcessGroup& group, const Tensor& bucket) mutable {
-    if (bucket.dtype() != DType::kF32) return std::vector{Waited(group.AllReduce(bucket))};
-    return SumBf16(group, bucket, FixedOrderAdds(group.size()), staging);
+  return [staging = Bf16Staging()](ProcessGroup& group, const Tensor& bucket,
+                                   const std::string& purpose) mutable {
+    if (bucket.dtype() != DType::kF32)
+      return std::vector{Waited(group.AllReduce(bucket, ReduceOp::kSum, purpose))};
+    return SumBf16(group, bucket, purpose, FixedOrderAdds(group.size()), staging);
   };
 }
 
 BucketSum OrderedSum(std::shared_ptr<const FixedOrderPlan> plan) {
-  return [plan = std::move(plan), staging = Staging()](ProcessGroup& group,
-                                                       std::span<const Tensor> terms) mutable {
-    return SumOrdered(group, terms, *plan, staging);
-  };
+  return
+      [plan = std::move(plan), staging = Staging()](
+          ProcessGroup& group, std::span<const Tensor> terms, const std::string& purpose) mutable {
+        return SumOrdered(group, terms, purpose, *plan, staging);
+      };
 }
 
 }  // namespace lockstep::dist

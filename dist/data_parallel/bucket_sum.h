@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "dist/data_parallel/fixed_order.h"
@@ -15,8 +16,10 @@ namespace lockstep::dist {
 // ranks, with the same bits on each. Called in a lane (ReducerOptions::lanes; each has its own copy
 // and group) for one bucket at a time, in the same order on all ranks. Returns its operations, for
 // timing; it must have called Work::Wait on each. A custom hook may do anything collective:
-// compress, sum in two levels.
-using BucketHook = std::function<std::vector<WorkPtr>(ProcessGroup& group, const Tensor& bucket)>;
+// compress, sum in two levels. `purpose` names the bucket: pass it to the
+// group's calls.
+using BucketHook = std::function<std::vector<WorkPtr>(ProcessGroup& group, const Tensor& bucket,
+                                                      const std::string& purpose)>;
 
 // The group's own all-reduce, in whatever order its library adds.
 BucketHook LibrarySum();
@@ -28,8 +31,8 @@ BucketHook Bf16Sum();
 
 // The same for several terms per rank, each shaped like the bucket: the sum of all ranks' terms is
 // written to each rank's last term.
-using BucketSum =
-    std::function<std::vector<WorkPtr>(ProcessGroup& group, std::span<const Tensor> terms)>;
+using BucketSum = std::function<std::vector<WorkPtr>(
+    ProcessGroup& group, std::span<const Tensor> terms, const std::string& purpose)>;
 
 // The plan's terms are exchanged in shards, all-to-all, added in the plan's order, and gathered:
 // with one term per rank that sends as many bytes as a ring all-reduce. Keeps plan.rows shards of

@@ -28,7 +28,7 @@ GradientBuckets::GradientBuckets(Parameters parameters, std::span<const int64_t>
       item = order[item];
       bucket_of_[item] = b;
     }
-    purposes_.push_back(std::make_shared<const std::string>(PurposeOf(b)));
+    purposes_.push_back(PurposeOf(b));
     for (int64_t buffer = 0; buffer < buffers; ++buffer) {
       // Zeros, so that padding stays finite.
       const Tensor whole = Tensor::Zeros({plan.numel}, plan.dtype, plan.device);

@@ -29,9 +29,7 @@ class GradientBuckets {
   std::span<const Bucket> plans() const { return plans_; }
   std::vector<std::string> NamesIn(int64_t bucket) const;
   // The bucket's number and parameters, for errors.
-  const std::shared_ptr<const std::string>& purpose(int64_t bucket) const {
-    return purposes_[bucket];
-  }
+  const std::string& purpose(int64_t bucket) const { return purposes_[bucket]; }
   const Tensor& whole(int64_t bucket, int64_t buffer) const { return whole_[buffer][bucket]; }
   // A gradient within its bucket.
   const Tensor& slice(size_t p, int64_t buffer) const { return slices_[buffer][p]; }
@@ -48,7 +46,7 @@ class GradientBuckets {
 
   const Parameters parameters_;
   std::vector<Bucket> plans_;
-  std::vector<std::shared_ptr<const std::string>> purposes_;
+  std::vector<std::string> purposes_;
   std::vector<std::vector<Tensor>> whole_, slices_;  // per buffer: buckets, parameters
   std::vector<int64_t> bucket_of_;                   // per parameter
   // State of the current backward.

@@ -15,9 +15,8 @@ namespace {
 BucketSum SumOf(const ReducerOptions& options, std::shared_ptr<const FixedOrderPlan> plan) {
   if (plan) return OrderedSum(std::move(plan));
   return [hook = options.hook ? options.hook : LibrarySum()](
-             ProcessGroup& group, std::span<const Tensor> terms) mutable {
-    return hook(group, terms.back());
-  };
+             ProcessGroup& group, std::span<const Tensor> terms,
+             const std::string& purpose) mutable { return hook(group, terms.back(), purpose); };
 }
 
 }  // namespace
@@ -176,12 +175,8 @@ void Reducer::OnBegin(const BackwardPlan& plan) {
 void Reducer::BeginSync() {
   if (!group_) return;
   my_uses_.CopyFrom(Tensor::FromVector<uint8_t>(uses_, {std::ssize(uses_)}, my_uses_.device()));
-  lanes_->Submit([this] {
-    static const auto purpose = std::make_shared<const std::string>("which parameters took part");
-    group_->SetPurpose(purpose);
-    group_->AllGather(my_uses_, all_uses_)->Wait();
-    group_->SetPurpose(nullptr);
-  });
+  lanes_->Submit(
+      [this] { group_->AllGather(my_uses_, all_uses_, "which parameters took part")->Wait(); });
 }
 
 // A parameter that takes no part counts as zero, unless an earlier micro-step left something.

@@ -63,8 +63,7 @@ TEST(FlightTest, ACollectiveInsideIfRank0IsNamed) {
     const Tensor x = Ones(8);
     for (int i = 0; i < 100; ++i) g.AllReduce(x)->Wait();
     if (g.rank() == 0) g.Broadcast(x, 0)->Wait();
-    g.SetPurpose(std::make_shared<const std::string>("bucket 3 ('h.1.weight')"));
-    g.AllReduce(Ones(16))->Wait();
+    g.AllReduce(Ones(16), ReduceOp::kSum, "bucket 3 ('h.1.weight')")->Wait();
   });
   ASSERT_EQ(records.size(), 3u);
   EXPECT_EQ(records.at(0).groups.at("world").calls.size(), FlightRecorder::kDepth);

@@ -154,14 +154,14 @@ TEST(Reducer, LanesSumAtTheSameTime) {
     std::promise<void> second_began;
     std::atomic<int> begun = 0;
     ReducerOptions options = Small({.lanes = 2});
-    options.hook = [&](ProcessGroup& g, const Tensor& bucket) {
+    options.hook = [&](ProcessGroup& g, const Tensor& bucket, const std::string& purpose) {
       const int before = begun++;
       if (before == 1) second_began.set_value();
       if (before == 0) {
         together += second_began.get_future().wait_for(std::chrono::seconds(20)) ==
                     std::future_status::ready;
       }
-      return LibrarySum()(g, bucket);
+      return LibrarySum()(g, bucket, purpose);
     };
     Reducer reducer(&group, model.Parameters(), options);
     ToyBackward(model, MakeToyBatch(group.rank()), 1);
@@ -176,9 +176,9 @@ TEST(Reducer, AHookThatFailsInOneLaneFailsOnAllRanks) {
     RunInProcess(3, [&](ProcessGroup& group) {
       ToyModel model;
       ReducerOptions options = Small({.lanes = 2});
-      options.hook = [&](ProcessGroup& g, const Tensor& bucket) {
+      options.hook = [&](ProcessGroup& g, const Tensor& bucket, const std::string& purpose) {
         if (group.rank() == 1 && (&g == &group) == (lane == 0)) throw Error("no room for it");
-        return LibrarySum()(g, bucket);
+        return LibrarySum()(g, bucket, purpose);
       };
       Reducer reducer(&group, model.Parameters(), options);
       messages[group.rank()] =
@@ -196,7 +196,9 @@ TEST(Reducer, AHookHasOneLaneUnlessItIsSaid) {
   RunInProcess(2, [&](ProcessGroup& group) {
     ToyModel model;
     ReducerOptions options = Small();
-    options.hook = [&](ProcessGroup&, const Tensor& bucket) { return LibrarySum()(group, bucket); };
+    options.hook = [&](ProcessGroup&, const Tensor& bucket, const std::string& purpose) {
+      return LibrarySum()(group, bucket, purpose);
+    };
     options.on_span = [](const CommunicationSpan& s) { EXPECT_EQ(s.lane, 0); };
     Reducer reducer(&group, model.Parameters(), options);
     ToyBackward(model, MakeToyBatch(group.rank()), 1);
@@ -234,9 +236,9 @@ TEST(Reducer, NoSyncCommunicatesNothing) {
     ToyModel model;
     std::atomic<int> sums = 0;
     ReducerOptions options;
-    options.hook = [&](ProcessGroup& g, const Tensor& bucket) {
+    options.hook = [&](ProcessGroup& g, const Tensor& bucket, const std::string& purpose) {
       ++sums;
-      return LibrarySum()(g, bucket);
+      return LibrarySum()(g, bucket, purpose);
     };
     Reducer reducer(&group, model.Parameters(), options);
     {

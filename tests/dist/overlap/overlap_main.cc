@@ -195,7 +195,8 @@ class Benchmark {
       for (int64_t i = 0; i < settings_.steps; ++i) {
         Together();
         const auto begin = Clock::now();
-        const auto works = settings_.ordered ? ordered(group_, std::span(&t, 1)) : fast(group_, t);
+        const auto works =
+            settings_.ordered ? ordered(group_, std::span(&t, 1), "") : fast(group_, t, "");
         for (const WorkPtr& work : works) work->Synchronize();
         ms.push_back(Milliseconds(Clock::now() - begin));
       }
