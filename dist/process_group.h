@@ -130,9 +130,8 @@ class ProcessGroup {
   // and 7 more)". Null: nothing in particular.
   void SetPurpose(std::shared_ptr<const std::string> purpose) { purpose_ = std::move(purpose); }
 
-  // Another group over the same ranks with its own order of calls, for operations that run beside
-  // this one's. Collective. The name must differ from those of all groups that exist or have
-  // failed.
+  // Another group over the same ranks with its own order of calls, for concurrent operations.
+  // Collective. The name must differ from those of all groups that exist or have failed.
   virtual std::shared_ptr<ProcessGroup> Duplicate(const std::string& name) = 0;
 
  protected:
