@@ -131,9 +131,8 @@ class ProcessGroup {
   // thread may call it; only the first reason counts.
   virtual void Abort(const std::string& reason) = 0;
 
-  // Another group over the same ranks with its own order of calls, for operations that run beside
-  // this one's. Collective. The name must differ from those of all groups that exist or have
-  // failed.
+  // Another group over the same ranks with its own order of calls, for concurrent operations.
+  // Collective. The name must differ from those of all groups that exist or have failed.
   virtual std::shared_ptr<ProcessGroup> Duplicate(const std::string& name) = 0;
 
  protected:

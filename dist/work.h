@@ -1,4 +1,4 @@
-// An operation under way.
+// An operation in progress.
 #pragma once
 
 #include <chrono>

@@ -23,7 +23,7 @@ namespace {
 
 const std::string kFolder = "tests/testdata/cnn_parity";
 
-// PyTorch's names are those of its Sequential, as ours are.
+// Both PyTorch's and Lockstep's names are those of a Sequential.
 std::unique_ptr<nn::Sequential> MakeModel() {
   const auto conv = [](int64_t in, int64_t out, Size2 kernel, const nn::Conv2dOptions& options) {
     return std::make_shared<nn::Conv2d>(in, out, kernel, options);

@@ -1,6 +1,6 @@
-// Prints the logits of a saved model for ids on the command line, one row per position:
+// Prints the logits of a saved model for the given token ids, one row per position:
 //   dump_logits FOLDER 5 17 3
-// For tests/peers/hf_logits.py, which compares them with those of transformers.
+// tests/peers/hf_logits.py compares them with transformers'.
 #include <cstdio>
 #include <cstdlib>
 

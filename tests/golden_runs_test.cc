@@ -1,7 +1,7 @@
 // Run folders of earlier versions load and continue. Each folder of testdata/golden_runs is what
 // the named commit's train_gpt left when it was killed after step 12 of 12, before the checkpoint
-// of that step was written: the newest checkpoint is of step 8, metrics.jsonl has all steps.
-// They are never regenerated: a version that cannot read them has lost its users' runs.
+// of that step was written: the newest checkpoint is of step 8, metrics.jsonl has all steps. They
+// are never regenerated: a version that cannot read them breaks its users' runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,8 +27,8 @@ constexpr int64_t kSteps = 12, kCheckpoint = 8;
 
 struct Golden {
   const char* name;
-  // For a resumed step's loss, in nats: products may come to have different bits, here those of f32
-  // or of bf16.
+  // For a resumed step's loss, in nats: the bits of products may change between versions, here of
+  // f32 or of bf16.
   double tolerance;
 };
 std::ostream& operator<<(std::ostream& out, const Golden& g) { return out << g.name; }
@@ -46,13 +46,13 @@ std::map<int64_t, nlohmann::json> Metrics(const std::string& run) {
 
 class GoldenRun : public testing::TestWithParam<Golden> {
  protected:
-  // A copy to write to, with the link that the data of a test cannot have.
+  // A writable copy, with the link that test data cannot contain.
   GoldenRun() : run_(JoinPath(testing::TempDir(), StrCat("golden_", GetParam().name))) {
     const std::string original = JoinPath(kFolder, GetParam().name);
     RemoveTree(run_);
     for (const auto& entry : std::filesystem::recursive_directory_iterator(original)) {
       if (entry.is_directory()) continue;
-      // Lexically: a test's data may be links.
+      // Lexically, because test data may be links.
       const std::string to = JoinPath(run_, entry.path().lexically_relative(original).string());
       MakeDirectories(ParentPath(to));
       WriteFileAtomically(to, ReadFile(entry.path().string()));
@@ -63,7 +63,7 @@ class GoldenRun : public testing::TestWithParam<Golden> {
   const std::string run_;
 };
 
-// What was loaded from a file and saved again equals the file, tensor by tensor.
+// Checks that what was loaded from a file and saved again equals the file, tensor by tensor.
 void ExpectSameTensors(const std::string& file, std::vector<SafetensorsItem> loaded) {
   const SafetensorsFile expected = SafetensorsFile::Open(file);
   ASSERT_EQ(expected.entries().size(), loaded.size()) << file;
@@ -122,7 +122,7 @@ TEST_P(GoldenRun, ItContinuesWithItsOwnConfiguration) {
   ASSERT_EQ(after.size(), before.size());
   for (const auto& [step, line] : before) {
     if (step <= kCheckpoint) {
-      EXPECT_EQ(after.at(step), line) << "what was recorded before";
+      EXPECT_EQ(after.at(step), line) << "lines recorded before must not change";
       continue;
     }
     for (const char* key : {"loss", "val_loss"}) {

@@ -31,7 +31,7 @@ class GptGradient : public testing::TestWithParam<GptConfig> {
   Tensor ids_, targets_;
 };
 
-// direction[i] = uniform in [-1, 1), moved by `step` times it.
+// direction[i] is uniform in [-1, 1); values are moved by `step` times it.
 void Move(const Parameter& p, uint64_t stream, double step) {
   double* x = p.value().data<double>();
   for (int64_t i = 0; i < p.value().numel(); ++i) {

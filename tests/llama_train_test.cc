@@ -1,5 +1,5 @@
-// The Llama family through the programs: a preset from scratch, and a Hugging Face folder trained
-// on and written back.
+// The Llama family through the programs: trains a preset from scratch, and continues a Hugging Face
+// folder and writes it back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ TEST(LlamaTrain, TrainsAHuggingFaceFolderAndWritesItBack) {
   for (const std::string& file : ListDirectory(kWeights)) {
     WriteFileAtomically(JoinPath(weights, file), ReadFile(JoinPath(kWeights, file)));
   }
-  // A kind that Lockstep lacks, as real Llamas have; tokens need no tokenizer.
+  // A tokenizer of a kind that Lockstep lacks, as real Llamas have; training on tokens needs none.
   WriteFileAtomically(JoinPath(weights, "tokenizer.json"), R"({"model": {"type": "Unigram"}})");
   const std::string out = Folder("fine_tuned");
   const Result run = RunProgram(FineTune(weights, out));
@@ -54,7 +54,7 @@ TEST(LlamaTrain, TrainsAHuggingFaceFolderAndWritesItBack) {
   EXPECT_THAT(ReadFile(JoinPath(latest, "config.json")), HasSubstr("\"LlamaForCausalLM\""));
   EXPECT_NE(Logits(latest), Logits(weights));
 
-  // The second half again, from the checkpoint in the middle: the same bits.
+  // Resuming from the checkpoint in the middle gives the same bits.
   const std::string again = Folder("resumed");
   const Result resumed = RunProgram(FineTune(
       weights, again, {"--checkpoint.resume=" + JoinPath(out, "checkpoints/step-00000002")}));
@@ -83,7 +83,7 @@ TEST(LlamaTrain, ThePresetTrainsAndSamples) {
                   "--train.batch_size=4", "--optim.warmup=5", "--optim.decay_steps=0",
                   "--train.eval_batches=4", "--train.sample_tokens=10", "--out_dir=" + out});
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  // Far below the uniform guess over some 90 characters, ln 90 = 4.5.
+  // Far below ln 90 = 4.5, the loss of a uniform guess over some 90 characters.
   const std::string key = "\"val_loss\":";
   const std::string metrics = ReadFile(JoinPath(out, "metrics.jsonl"));
   const size_t at = metrics.rfind(key);

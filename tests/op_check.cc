@@ -125,7 +125,7 @@ namespace {
 using Function = std::function<std::vector<RefTensor>(const std::vector<RefTensor>&)>;
 
 // The derivative of sum_k <weights[k], f(x)[k]> along `direction` of input `index`, by the
-// five-point stencil. Outputs are subtracted element by element, so those that do not change add no
+// five-point stencil. Outputs are subtracted element by element, so that unchanged ones add no
 // rounding error.
 double Derivative(const Function& f, const std::vector<RefTensor>& x, size_t index,
                   const std::vector<double>& direction, double h,
@@ -146,8 +146,8 @@ double Derivative(const Function& f, const std::vector<RefTensor>& x, size_t ind
   return sum / (12 * h);
 }
 
-// Unit vectors for every element of a small input; for a large one some elements and, unless the
-// function has kinks that they would cross, some dense random directions.
+// Unit vectors for every element of a small input; for a large input, some elements and, unless
+// they would cross kinks of the function, some dense random directions.
 std::vector<std::vector<double>> Directions(int64_t n, uint64_t stream, bool kinks) {
   constexpr int64_t kSmall = 200, kLarge = 5000;
   const int elements = n > kLarge ? 4 : 16, dense = kinks ? 0 : n > kLarge ? 2 : 6;
@@ -181,7 +181,7 @@ double Dot(const std::vector<double>& a, const std::vector<double>& b) {
 
 Result FiniteDifferences(const OpCase&, const OpSample& s, Device device) {
   return Guarded([&](Result& result) {
-    // Sharper than the usual 1e-3 relative, 1e-5 absolute: the stencil's error is below 1e-9 for
+    // Tighter than the usual 1e-3 relative, 1e-5 absolute: the stencil's error is below 1e-9 for
     // functions that are smooth on the scale of the inputs.
     const Tolerance tolerance{1e-6, 1e-7, ""};
     const std::vector<RefTensor> x = Values(s, DType::kF64);

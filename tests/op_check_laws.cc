@@ -1,4 +1,4 @@
-// The checks of op_check.h that compare an op with itself: where gradients go, bits, orders,
+// The checks of op_check.h that compare an op with itself: gradient destinations, bits, orders,
 // memory.
 #include <algorithm>
 #include <limits>
@@ -16,7 +16,7 @@
 
 namespace lockstep::check {
 
-// ---- Where gradients go ----
+// ---- Gradient destinations ----
 
 namespace {
 
@@ -68,7 +68,7 @@ void CheckDestination(Result& result, const OpSample& s, const std::vector<RefTe
 
 Result Accumulation(const OpCase&, const OpSample& s, DType dtype, Device device) {
   return Guarded([&](Result& result) {
-    // Adding rounds a few times more; the gradient itself is checked by Gradient.
+    // Adding rounds a few more times; Gradient checks the gradient itself.
     const std::vector<RefTensor> values = Values(s, dtype);
     const std::vector<bool> needs = AllNeeds(s);
     const Run plain = RunAll(s, values, needs, dtype, device);

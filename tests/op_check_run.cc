@@ -40,9 +40,9 @@ bool HasInputGradient(const InputSpec& spec) {
   return spec.differentiable && !spec.index && (!spec.dtype || IsFloating(*spec.dtype));
 }
 
-// Leaves NaNs in the memory that the next allocations get, so that an element that an op forgets
-// to write shows. Memory of CUDA devices is left as it is: their tests get it from the driver
-// (LOCKSTEP_CUDA_ALLOCATOR=none), and the simulated one hands out NaNs.
+// Leaves NaNs in the memory that the next allocations get, which reveals elements that an op
+// forgets to write. Does not touch CUDA memory: tests get that from the driver
+// (LOCKSTEP_CUDA_ALLOCATOR=none), and the simulated driver hands out NaNs.
 void PoisonMemory(const std::vector<Tensor>& inputs) {
   if (!inputs.empty() && !inputs[0].device().is_cpu()) return;
   std::set<int64_t> sizes;

@@ -1,5 +1,5 @@
-// The checks must find broken ops: each test breaks one thing and expects the check for it to say
-// so.
+// The checks must find broken ops: each test breaks one thing and expects the corresponding check
+// to report it.
 #include "tests/op_check.h"
 
 #include <gmock/gmock.h>
@@ -55,7 +55,7 @@ class SquareNode : public Node {
       }
       if (faults_.small_gradient_error) out[0] += T(1e-4);
       if (faults_.f32_gradient && sizeof(T) == 4) out[0] += T(1e-3);
-      // Only where the memory after it belongs to something else.
+      // Only if the memory after it belongs to something else.
       if (faults_.writes_beyond && dx.tensor.storage().is_slice()) out[x.numel()] = 1;
     };
     if (x.dtype() == DType::kF64) {
@@ -188,7 +188,7 @@ TEST(OpCheckTest, FindsGradientsThatOverwriteOrOverrun) {
               HasSubstr("written outside its destination"));
 }
 
-TEST(OpCheckTest, FindsGradientsThatDependOnWhichAreNeeded) {
+TEST(OpCheckTest, FindsGradientsThatDependOnWhichInputsNeedThem) {
   EXPECT_THAT(FirstError({.unneeded = true}), HasSubstr("gradient 0 with a gradient for input 0"));
 }
 
@@ -204,7 +204,7 @@ TEST(OpCheckTest, FindsResultsThatDifferFromRunToRun) {
       HasSubstr("output 0 the second time differs in bits"));
 }
 
-// On the CPU, which runs all orders of threads alike: what is compared is what matters here.
+// On the CPU all thread orders are the same: this tests only what is compared.
 TEST(OpCheckTest, OrdersComparesValuesGradientsBitsAndInputs) {
   const auto error = [](const Faults& faults) {
     return check::Orders(Case(), Sample(faults), DType::kF32, kCpu).error;
@@ -258,7 +258,7 @@ TEST(OpCheckTest, SamplesMustCoverEmptyAndStridedInputs) {
   EXPECT_THAT(check::Declaration(c).error, HasSubstr("two samples are named sample"));
 }
 
-// A case's tolerance is relative to what is compared: small values do not hide errors.
+// A case's tolerance is relative to the values, so that small values do not hide errors.
 TEST(OpCheckTest, ToleranceScalesWithTheValues) {
   const InputSpec tiny{.shape = {3, 5}, .low = 0.5e-2, .high = 1e-2};
   EXPECT_TRUE(check::Forward(Case(), Sample({}, tiny), DType::kF32, kCpu).passed());

@@ -1,4 +1,4 @@
-// For every op, sample and dtype: the checks of tests/op_check.h as tests of their own, named
+// The checks of tests/op_check.h as separate tests for every op, sample and dtype, named
 // <op>.<check>/<sample>/<dtype>. --device=sim (or cuda) runs the CUDA kernels instead of the CPU's.
 #include <gtest/gtest.h>
 
@@ -53,8 +53,8 @@ void AddSampleOnCpu(const OpCase& c, const OpSample& s) {
   }
 }
 
-// The checks of the kernels themselves; the rest (that writes are noticed, shapes on the meta
-// device) is covered by the CPU's tests.
+// The checks of the kernels themselves; the CPU's tests cover the rest (unnoticed writes, shapes on
+// the meta device).
 void AddSampleOnCuda(const OpCase& c, const OpSample& s, Device device) {
   for (DType dtype : check::DTypesOn(c, device)) {
     auto add = [&](const char* name, Check check) {
@@ -81,7 +81,7 @@ void AddAll(Device device) {
   }
 }
 
-// The folders below kernels/, as the build sees them.
+// The folders in kernels/, as the build sees them.
 TEST(OpTest, EveryFolderHasACaseAndEveryCaseAFolder) {
   std::ifstream file("kernels/op_names.txt");
   std::set<std::string> folders, cases;

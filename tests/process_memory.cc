@@ -23,7 +23,7 @@ std::vector<Range> WritableRanges(pid_t pid) {
     unsigned long begin = 0, end = 0;
     char access[5] = {};
     if (std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, access) != 3) continue;
-    // What is larger is a sanitizer's shadow, of terabytes.
+    // A larger mapping is a sanitizer's shadow memory, terabytes of it.
     constexpr unsigned long kLargest = 4ul << 30;
     if (access[0] == 'r' && access[1] == 'w' && end - begin <= kLargest) {
       ranges.push_back({begin, end});
@@ -44,7 +44,7 @@ std::optional<int> ReplaceInMemory(pid_t pid, std::string_view pattern,
   int count = 0;
   std::string text;
   for (const auto& [begin, end] : WritableRanges(pid)) {
-    // Chunks overlap, for what lies across a border.
+    // Chunks overlap, to find what lies across a border.
     for (uint64_t at = begin; at < end; at += kChunk) {
       text.resize(std::min(kChunk + pattern.size() - 1, end - at));
       const ssize_t got = pread(fd, text.data(), text.size(), static_cast<off_t>(at));

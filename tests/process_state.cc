@@ -31,7 +31,8 @@ ProcessState ProcessStateOf(pid_t pid) {
   std::ifstream stat(folder / "stat");
   std::string text;
   std::getline(stat, text);
-  // After the name, which may hold anything: the state is word 3 of the line, utime 14, stime 15.
+  // Parse after the name, which may contain anything: the state is word 3 of the line, utime 14,
+  // stime 15.
   if (const size_t name_end = text.rfind(')'); name_end != std::string::npos) {
     size_t at = name_end + 2;
     for (int word = 3; word < 14 && at != std::string::npos; ++word) at = text.find(' ', at) + 1;

@@ -1,5 +1,5 @@
-// What a sampling profiler does to a program that it is preloaded into: SIGPROF a thousand times
-// per second of CPU time, each with a handler that uses the stack of whichever thread it meets.
+// Preloaded into a program, does what a sampling profiler does: SIGPROF a thousand times per second
+// of CPU time, with a handler that uses the stack of whichever thread it interrupts.
 #include <signal.h>
 #include <sys/time.h>
 

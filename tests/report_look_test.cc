@@ -1,5 +1,5 @@
-// Looks at a report in headless Chromium: light and dark, wide and narrow. Skips where there is
-// none.
+// Looks at a report in headless Chromium: light and dark, wide and narrow. Skipped without
+// Chromium.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -22,7 +22,7 @@ std::string Chromium() {
   return "";
 }
 
-// A run of some length, with a validation loss that starts to rise.
+// A longer run whose validation loss starts to rise.
 std::string Page() {
   models::RunHistory h(/*clip=*/1);
   for (int64_t step = 0; step <= 2000; ++step) {
@@ -56,7 +56,7 @@ std::string Page() {
   return models::RenderReport(h, in);
 }
 
-// What a person would complain about, found by the page itself; "none" if there is nothing.
+// Makes the page list what a person would complain about; "none" if there is nothing.
 constexpr char kInspector[] = R"html(<script>
 addEventListener('load', () => {
   const bad = [];
@@ -80,7 +80,7 @@ addEventListener('load', () => {
       }
     }
   }
-  // Contrast of all text that is shown, by WCAG: 4.5, or 3 where it is large.
+  // WCAG contrast of all visible text: 4.5, or 3 for large text.
   const rgb = text => (text.match(/[\d.]+/g) || []).map(Number);
   const luminance = ([r, g, b]) => [r, g, b].map(v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
     .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
@@ -100,7 +100,7 @@ addEventListener('load', () => {
     const ratio = (a + 0.05) / (b + 0.05);
     if (ratio < (parseFloat(style.fontSize) >= 24 ? 3 : 4.5)) bad.push(`${name(e)}: contrast ${ratio.toFixed(2)}`);
   }
-  // The pointer in the middle of the first chart.
+  // Put the pointer in the middle of the first chart.
   const box = charts[0].getBoundingClientRect();
   charts[0].dispatchEvent(new PointerEvent('pointermove', { clientX: box.left + box.width / 2, clientY: box.top + 50, bubbles: true }));
   const tip = document.querySelector('.tip');
@@ -146,7 +146,7 @@ class ReportLook : public testing::TestWithParam<Look> {
     return RunProgram(arguments, {{"HOME", folder_}, {"XDG_RUNTIME_DIR", folder_}});
   }
 
-  // The page after it has looked at itself.
+  // The page after its self-inspection.
   Result Inspect(std::string html) const {
     html.replace(html.find("</body>"), 7, kInspector);
     const std::string page = JoinPath(folder_, "inspected.html");
@@ -173,7 +173,7 @@ TEST_P(ReportLook, HasNothingToComplainAbout) {
   EXPECT_TRUE(GetParam().dark ? ground < 0.05 : ground > 0.85) << ground;
 }
 
-// The inspector complains about a spoilt page: one that never does would prove nothing.
+// The inspection must complain about spoilt pages; one that never does would prove nothing.
 TEST_P(ReportLook, SpoiltPagesAreComplainedAbout) {
   if (GetParam().dark) return;  // once is enough
   const std::vector<std::array<std::string, 3>> spoilt = {
@@ -188,7 +188,7 @@ TEST_P(ReportLook, SpoiltPagesAreComplainedAbout) {
   }
 }
 
-// The picture itself, kept where Bazel keeps outputs of tests.
+// Keeps the picture among Bazel's test outputs.
 TEST_P(ReportLook, CanBeSeen) {
   const std::string page = JoinPath(folder_, "report.html");
   WriteFileAtomically(page, Page());

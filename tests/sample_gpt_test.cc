@@ -1,4 +1,4 @@
-// sample_gpt as users run it: each option, what it prints where, and its errors.
+// sample_gpt as users run it: each option, its output on stdout and stderr, and its errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,11 +30,11 @@ using testing::StartsWith;
 
 constexpr const char* kCharacters = "\n abcdefghijklmnopqrstuvwxyz.";
 
-// A vocabulary of GPT-2's kind: the 256 bytes, a merge, and the end-of-text token.
+// A vocabulary in GPT-2's format: the 256 bytes, a merge, and the end-of-text token.
 std::string ByteLevelTokenizer() {
   std::string tokens, separator;
   for (int byte = 0; byte < 256; ++byte) {
-    // GPT-2's printable stand-ins: the byte itself where it prints, else 256 + its rank.
+    // GPT-2's printable stand-ins: the byte itself if printable, else 256 + its rank.
     const auto prints = [](int b) {
       return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
     };
@@ -71,7 +71,7 @@ class SampleGpt : public testing::Test {
     return Path(name);
   }
 
-  // A folder with a model of random weights that prefer some tokens clearly. `favourite`: an id
+  // A folder with a model of random weights that clearly prefer some tokens. `favourite`: an id
   // that is far likelier than all others.
   std::string Save(const std::string& name, const GptConfig& config, const std::string& tokenizer,
                    int64_t favourite = -1) const {
@@ -111,7 +111,7 @@ class SampleGpt : public testing::Test {
     return RunProgram(all);
   }
 
-  // The stdout of a run that must succeed.
+  // The stdout of a run, which must succeed.
   std::string Out(const std::vector<std::string>& arguments,
                   const std::string& checkpoint = "") const {
     const Result run = Run(arguments, checkpoint);
@@ -132,7 +132,7 @@ class SampleGpt : public testing::Test {
 
 // ---- Each option ----
 
-// An option that --help lists has a test below by its name.
+// Every option that --help lists has a test below with its name.
 TEST_F(SampleGpt, HelpListsTheOptionsThatAreTestedHere) {
   const Result help = RunProgram({"models/sample_gpt", "--help"});
   EXPECT_EQ(help.exit_code, 0);
@@ -174,7 +174,7 @@ TEST_F(SampleGpt, CheckpointIsAFolderOfWeightsOrOfARun) {
 TEST_F(SampleGpt, TokenizerReplacesTheCheckpoints) {
   const std::string bytes = Save(
       "bytes", {.vocab_size = 256, .block_size = 16, .n_layer = 1, .n_head = 1, .n_embd = 8}, "");
-  // Without one, token ids go in and come out.
+  // Without one, input and output are token ids.
   EXPECT_THAT(Out({"--prompt=7 9", "--tokens=3"}, bytes),
               testing::MatchesRegex("7 9 [0-9]+ [0-9]+ [0-9]+ \n"));
   EXPECT_THAT(
@@ -189,7 +189,7 @@ TEST_F(SampleGpt, TokenizerReplacesTheCheckpoints) {
               HasSubstr("token 126 of the prompt is not in the model's vocabulary of 29"));
 }
 
-TEST_F(SampleGpt, PromptsGiveWhatEachGivesAlone) {
+TEST_F(SampleGpt, PromptsGiveTheSameTextsAsEachAlone) {
   std::string want;
   for (const std::string prompt : {"a", "the cat", "a"}) {
     want += StrCat("---- prompt ",
@@ -199,12 +199,12 @@ TEST_F(SampleGpt, PromptsGiveWhatEachGivesAlone) {
                    " ----\n", Out({"--prompt=" + prompt}));
   }
   EXPECT_EQ(Out({"--prompt=a", "--prompt=the cat", "--prompt=a"}), want);
-  EXPECT_THAT(Out({}), StartsWith("\n"));  // none: a new line
+  EXPECT_THAT(Out({}), StartsWith("\n"));  // without a prompt: a newline
   EXPECT_THAT(Error({"--prompt="}), HasSubstr("the prompt is empty"));
   EXPECT_THAT(Error({"--prompt=ok", "--prompt=B"}), HasSubstr("--prompt: character 'B'"));
 }
 
-TEST_F(SampleGpt, PromptFileHasAPromptALine) {
+TEST_F(SampleGpt, PromptFileHasOnePromptPerLine) {
   const std::string file = Text("prompts.txt", "the cat\r\na\n");
   EXPECT_EQ(Out({"--prompt_file=" + file}), Out({"--prompt=the cat", "--prompt=a"}));
   EXPECT_EQ(Out({"--prompt_file=" + file, "--prompt=b"}),
@@ -228,7 +228,7 @@ TEST_F(SampleGpt, NumSamplesGivesDifferentTexts) {
     texts.insert(out.substr(at + header.size(), 40));
   }
   EXPECT_EQ(texts.size(), 3u);
-  // The first is the one that comes without the option.
+  // The first is the text without the option.
   EXPECT_THAT(
       out, StartsWith("---- prompt 1, sample 1 ----\n" + Out({"--prompt=a", "--temperature=1"})));
   EXPECT_THAT(Run({"--num_samples=2", "--temperature=0"}).err,
@@ -253,7 +253,7 @@ TEST_F(SampleGpt, StopEndsBeforeTheText) {
   EXPECT_EQ(Out({"--prompt=a", "--tokens=80", "--stop=" + stop, "--stream=false"}), want);
   EXPECT_EQ(Out({"--prompt=a", "--tokens=80", "--stop=no such text"}), whole);
   EXPECT_THAT(Error({"--stop="}), HasSubstr("--stop=: is empty"));
-  // Each text of a batch by itself.
+  // Each text of a batch stops separately.
   const std::string both = Out({"--prompt=a", "--prompt=b", "--tokens=80", "--stop=" + stop});
   EXPECT_THAT(both, HasSubstr(want));
   EXPECT_THAT(both, HasSubstr(Out({"--prompt=b", "--tokens=80", "--stop=" + stop})));
@@ -266,7 +266,7 @@ TEST_F(SampleGpt, StopAtEndHeedsTheEndOfTextToken) {
   EXPECT_EQ(Out({"--prompt=hi"}, ends), "hi\n");
   EXPECT_THAT(Out({"--prompt=hi", "--stop_at_end=false"}, ends),
               StartsWith("hi<|endoftext|><|endoftext|>"));
-  // A document begins where another ends.
+  // The token also begins a document.
   EXPECT_EQ(Out({"--prompt="}, ends), "\n");
   const std::string words = Save("words", config, ByteLevelTokenizer(), /*favourite=*/256);
   EXPECT_THAT(Out({"--prompt=", "--tokens=3"}, words), testing::Eq("ththth\n"));
@@ -342,7 +342,7 @@ TEST_F(SampleGpt, SlideMovesTheContext) {
   EXPECT_THAT(Error({"--slide=-1"}), HasSubstr("--slide=-1 is out of range"));
 }
 
-TEST_F(SampleGpt, BatchSizeBoundsWhatGrowsAtOnce) {
+TEST_F(SampleGpt, BatchSizeBoundsHowManyTextsGrowAtOnce) {
   std::vector<std::string> arguments = {"--num_samples=5", "--prompt=a", "--prompt=the cat"};
   const std::string want = Out(arguments);
   for (const char* size : {"1", "3", "100"}) {
@@ -353,7 +353,7 @@ TEST_F(SampleGpt, BatchSizeBoundsWhatGrowsAtOnce) {
   EXPECT_THAT(Error({"--batch_size=0"}), HasSubstr("--batch_size=0 is out of range"));
 }
 
-// Text comes while it grows: a run that would take hours shows its beginning. Without streaming
+// Text is shown as it grows: a run that would take hours shows its beginning. Without streaming,
 // nothing is shown before the end.
 TEST_F(SampleGpt, StreamShowsTextAsItGrows) {
   Subprocess streaming({"models/sample_gpt", "--checkpoint=" + chars_, "--prompt=the cat",

@@ -1,4 +1,4 @@
-// How a program finds the library of the simulated GPU, and what it says of one that does not fit.
+// How a program finds the simulated GPU's library, and its error for one that does not fit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ constexpr const char* kProgram = "models/train_gpt";
 constexpr const char* kLibrary = "kernels/libsimulated_gpu.so";
 constexpr const char* kBuild = "bazel build -c opt //kernels:simulated_gpu";
 
-// Of //kernels; null in a build for real GPUs.
+// The library of //kernels; null in a build for real GPUs.
 extern "C" [[gnu::weak]] const char lockstep_simulated_gpu_stamp[];
 
 class SimulatedGpu : public testing::Test {
@@ -54,7 +54,7 @@ TEST_F(SimulatedGpu, IsFoundBesideTheProgramOrWhereTheEnvironmentSays) {
   ASSERT_EQ(beside.exit_code, 0) << beside.err;
   EXPECT_THAT(beside.out, HasSubstr("sim:0"));
 
-  // A program without the library has it from elsewhere; its place and time mean nothing.
+  // A program without the library beside it takes one from elsewhere, whatever its path and time.
   std::filesystem::copy_file(kProgram, Path("program"));
   std::filesystem::copy_file(kLibrary, Path("elsewhere.so"));
   const Result elsewhere = Train(Path("program"), "sim:1", "elsewhere", Path("elsewhere.so"));

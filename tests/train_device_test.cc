@@ -1,4 +1,5 @@
-// train_gpt and sample_gpt on a GPU, simulated unless built with --config=cuda, beside the CPU.
+// train_gpt and sample_gpt on a GPU (simulated unless built with --config=cuda), compared with the
+// CPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -73,7 +74,7 @@ class TrainDevice : public testing::Test {
     return steps;
   }
 
-  // `tolerance`: for losses, and ten times that, relative, for gradient norms.
+  // `tolerance` is for losses; gradient norms have a relative tolerance ten times as large.
   void FollowsTheCpu(const Arguments& model, const Arguments& more = {}, double tolerance = 1e-4) {
     const Result cpu = Train("cpu", "cpu", model), gpu = Train("gpu", kDevice, model, more);
     ASSERT_EQ(cpu.exit_code, 0) << cpu.err;
@@ -90,7 +91,7 @@ class TrainDevice : public testing::Test {
       EXPECT_NEAR(got[i].val_loss, want[i].val_loss, tolerance) << "step " << i + 1;
     }
     EXPECT_LT(want.back().loss, want.front().loss - 0.3)
-        << "it does not learn: nothing is compared";
+        << "it does not learn, so the comparison means nothing";
   }
 
   std::string folder_;
@@ -99,7 +100,8 @@ class TrainDevice : public testing::Test {
 TEST_F(TrainDevice, Gpt2FollowsTheCpu) { FollowsTheCpu(kGpt2); }
 TEST_F(TrainDevice, LlamaFollowsTheCpu) { FollowsTheCpu(kLlama); }
 
-// The CPU's fp32. bf16 has 8 bits, TF32 11, and apart from them a GPU's step is the CPU's in fp32.
+// Compared with the CPU's fp32: bf16 has 8 bits, TF32 11, and otherwise a GPU's step equals the
+// CPU's.
 const Arguments kBf16 = {"--train.precision=bf16"};
 TEST_F(TrainDevice, Gpt2InBf16FollowsFp32) { FollowsTheCpu(kGpt2, kBf16, 0.02); }
 TEST_F(TrainDevice, LlamaInBf16FollowsFp32) { FollowsTheCpu(kLlama, kBf16, 0.02); }
@@ -118,7 +120,7 @@ TEST_F(TrainDevice, BitsDoNotDependOnTheOrderOfThreads) {
   }
 }
 
-// The device computes as late as it may: code that forgot to wait reads old values.
+// The device computes as late as it may, so that code that forgets to wait reads old values.
 TEST_F(TrainDevice, BitsDoNotDependOnWhenTheDeviceComputes) {
   const Arguments steps = {"--train.steps=6"};
   ASSERT_EQ(Train("now", kDevice, kGpt2, steps).exit_code, 0);
@@ -128,7 +130,7 @@ TEST_F(TrainDevice, BitsDoNotDependOnWhenTheDeviceComputes) {
             ReadFile(Path("late/latest/model.safetensors")));
 }
 
-// In bf16 with heads of 12 numbers, which tensor cores do not take.
+// In bf16 with heads of 12 numbers, which tensor cores do not support.
 TEST_F(TrainDevice, ReportsWhichKernelsRanAndOnceWhichAreSlow) {
   const Result run = Train("out", kDevice, kGpt2, {"--train.precision=bf16", "--train.steps=3"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
@@ -176,21 +178,21 @@ TEST_F(TrainDevice, SamplesAsTheCpuDoes) {
   EXPECT_EQ(texts[0], texts[1]);
 }
 
-// Found while the next step is computed, but reported for the step that had it.
+// Found while the next step is computed, but reported for its own step.
 TEST_F(TrainDevice, ALossThatIsNotFiniteIsReportedForItsStep) {
   const Result run = Train("out", kDevice, kGpt2,
                            {"--optim.name=sgd", "--optim.lr=1000", "--optim.clip=0",
                             "--optim.warmup=0", "--train.eval_every=0", "--train.log_every=1000"});
   EXPECT_NE(run.exit_code, 0);
   EXPECT_THAT(run.err, HasSubstr("the update was not made"));
-  const std::string lines = ReadFile(Path("out/metrics.jsonl"));  // of the steps that were made
+  const std::string lines = ReadFile(Path("out/metrics.jsonl"));  // of the completed steps
   const auto reported = std::count(lines.begin(), lines.end(), '\n');
   EXPECT_GT(reported, 0);
   EXPECT_THAT(run.err, HasSubstr("step " + std::to_string(reported + 1) + ": the loss is"));
 }
 
-// Compared before anything is taken from the device.
-TEST_F(TrainDevice, ARunThatTheDeviceHasNoMemoryForIsRefused) {
+// Checked before anything is allocated on the device.
+TEST_F(TrainDevice, ARunThatDoesNotFitIntoTheDevicesMemoryIsRefused) {
   const std::string memory = cuda::kSimulated ? "8M" : "";
   if (memory.empty()) GTEST_SKIP() << "only a simulated GPU is as small as this test needs";
   const Result run =

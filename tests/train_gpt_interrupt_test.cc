@@ -1,5 +1,5 @@
-// Signals at any moment of a run: a run that they end continues later, to the same bits as an
-// undisturbed one.
+// Signals at any moment of a run: an interrupted run resumes to the same bits as an undisturbed
+// one.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -17,7 +17,7 @@ namespace {
 using Arguments = std::vector<std::string>;
 using Environment = std::map<std::string, std::string>;
 
-// How often each of the four tests interrupts its run. 300 in all, as before a release:
+// How often each of the four tests interrupts its run. For 300 in all, as before a release:
 //   bazel test //tests:train_gpt_interrupt_test --test_env=LOCKSTEP_INTERRUPTS=75
 int Interrupts() {
   const char* text = std::getenv("LOCKSTEP_INTERRUPTS");
@@ -51,7 +51,7 @@ class Interrupt : public testing::Test {
            ReadFile(Checkpoint(out) + "optimizer.safetensors");
   }
 
-  // A run that is interrupted at random moments, resumed, and started anew once it has finished.
+  // A run that is interrupted at random moments, resumed, and restarted once it has finished.
   void Check(const Arguments& more, const Environment& environment = {}) {
     RemoveTree(Path("undisturbed"));
     RemoveTree(Path("disturbed"));
@@ -70,7 +70,7 @@ class Interrupt : public testing::Test {
         program.Signal(number);
       }
       const Result r = program.Wait();
-      // Before and after training, a signal ends the program as it ends any other.
+      // Before and after training, a signal ends the program like any other.
       const bool interrupted = r.signal == number || r.exit_code == 128 + number;
       ASSERT_TRUE(interrupted || r.exit_code == 0) << "after " << hit << " interrupts: " << r;
       EXPECT_EQ(r.err.find("cannot be preloaded"), std::string::npos) << r.err;
@@ -93,7 +93,7 @@ TEST_F(Interrupt, TwoRanks) {
          "--dist.reduction=ordered"});
 }
 
-// With a handler that is not ours and runs in every thread.
+// With a foreign signal handler that runs in every thread.
 TEST_F(Interrupt, UnderAProfiler) {
   Check({"--threads=2"}, {{"LD_PRELOAD", "tests/libprofiler.so"}});
 }

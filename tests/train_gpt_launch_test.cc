@@ -18,7 +18,7 @@ using testing::Not;
 
 class LaunchedRuns : public RankRuns {};
 
-// --nproc, and the launcher: the same run as by hand.
+// --nproc and the launcher give the same run as ranks started by hand.
 TEST_F(LaunchedRuns, AreTheSameAsByHand) {
   Run(2, "by_hand", {"--train.steps=10"});
   Arguments self = Train("self", {"--train.steps=10"});
@@ -66,11 +66,11 @@ TEST_F(LaunchedRuns, SayHowToContinue) {
     for (std::string word; words >> word;) arguments.push_back(word);
     EXPECT_EQ(arguments.back(), "--nproc=2");
     EXPECT_EQ(r.out.find("resuming from") != std::string::npos, wait[1] == '2');
-    arguments[0] = "models/train_gpt";  // below the runfiles
+    arguments[0] = "models/train_gpt";  // relative to the runfiles
   }
 }
 
-// As by Ctrl-Z or a terminal that is gone: rank 0 waits for its output to be read.
+// As after Ctrl-Z, or with a terminal that is gone: rank 0 waits for its output to be read.
 TEST_F(LaunchedRuns, WaitForALauncherThatIsStopped) {
   Arguments arguments = {"tools/launch", "--nproc=2", "--"};
   for (const std::string& a :
@@ -87,12 +87,12 @@ TEST_F(LaunchedRuns, WaitForALauncherThatIsStopped) {
   EXPECT_THAT(r.out, HasSubstr("[0] step 2000/2000"));
 }
 
-// The launcher starts all again from the newest checkpoint, to the same end.
+// The launcher restarts all ranks from the newest checkpoint, to the same result.
 TEST_F(LaunchedRuns, ContinueToTheSameWeightsAfterAKill) {
   const Arguments options = {"--train.steps=200", "--dist.reduction=ordered",
                              "--train.global_batch_size=8"};
   Run(1, "straight", options);
-  // Half as many ranks after it.
+  // With half as many ranks after the restart.
   Arguments arguments = {"tools/launch",
                          "--nproc=4",
                          "--max_restarts=1",

@@ -1,6 +1,6 @@
-// Two ranks of train_gpt that train for long: 200,000 steps of the smallest model, some minutes.
-// What the store holds, the ranks' resident memory, descriptors and threads must be at the end what
-// they were after the first hundredth. By hand, and in the soak:
+// Two ranks of train_gpt train for 200,000 steps of the smallest model, some minutes. The store's
+// contents and the ranks' resident memory, descriptors and threads must be the same at the end as
+// after the first hundredth. By hand, and in the soak test:
 //
 //   bazel test --test_output=streamed //tests:train_gpt_long_life_test
 //   ... --test_env=LONG_LIFE_STEPS=1000000
@@ -72,7 +72,7 @@ class LongLifeTest : public RankRuns {
   Sample Take() const {
     Sample sample{.step = Step()};
     sample.store_bytes = dist::ConnectTcpStore(address_, seconds(60))->Bytes();
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until rank 0 has closed it, too
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until rank 0 has closed it too
     for (const auto& p : processes_) sample.ranks.push_back(test::ProcessStateOf(p->pid()));
     std::printf("step %7ld: %5ld bytes in the store; %s; %s\n", sample.step, sample.store_bytes,
                 testing::PrintToString(sample.ranks[0]).c_str(),
@@ -90,7 +90,7 @@ TEST_F(LongLifeTest, NothingGrowsWithTheSteps) {
   StartRanks();
   std::vector<Sample> samples;
   for (int64_t next = steps_ / 100; next < steps_;) {
-    // A run that ends early would never get there.
+    // A run that ends early never gets there.
     ASSERT_FALSE(HasEnded(*processes_[0]));
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     if (Step() < next) continue;
@@ -101,11 +101,11 @@ TEST_F(LongLifeTest, NothingGrowsWithTheSteps) {
   for (const Result& r : Wait(std::move(processes_))) EXPECT_EQ(r.exit_code, 0) << r;
   const Sample &early = samples.front(), &late = samples.back();
   ASSERT_GT(late.step, early.step * 50);
-  EXPECT_LE(late.store_bytes, early.store_bytes + 1024);  // the digits of the numbers in the notes
+  EXPECT_LE(late.store_bytes, early.store_bytes + 1024);  // more digits in the stored numbers
   for (size_t r = 0; r < kRanks; ++r) {
     EXPECT_EQ(late.ranks[r].descriptors, early.ranks[r].descriptors);
     EXPECT_EQ(late.ranks[r].threads, early.ranks[r].threads);
-    // What the allocator does not give back.
+    // Memory that the allocator does not give back.
     EXPECT_LE(late.ranks[r].resident_bytes, early.ranks[r].resident_bytes + (4 << 20));
   }
 }

@@ -1,4 +1,4 @@
-// Each option of train_gpt does what --help says: a run with it differs where it should from one
+// Each option of train_gpt does what --help says: a run with it differs as it should from one
 // without it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ struct TrainingRun {
   Result result;
   std::string folder;
 
-  // The numbers that training gave: equal runs give equal ones. Without times and learning rates.
+  // The numbers that training gave, except times and learning rates: equal for equal runs.
   std::string Numbers() const {
     std::string numbers;
     for (const nlohmann::json& line : Lines("metrics.jsonl"))
@@ -54,7 +54,7 @@ struct TrainingRun {
   }
 };
 
-// Runs of train_gpt on a small model, a second each at most; equal arguments run once.
+// Runs train_gpt on a small model, at most a second each; equal arguments run only once.
 class TrainGptOptions : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -106,7 +106,7 @@ std::map<Arguments, TrainingRun> TrainGptOptions::runs_;
 
 struct Numeric {
   const char* key;
-  std::string value;    // differs from the one without
+  std::string value;    // differs from the default
   Arguments with = {};  // what the option needs to act
 };
 
@@ -168,7 +168,7 @@ const std::vector<Numeric>& NumericOptions() {
 }
 
 TEST_F(TrainGptOptions, NumbersChange) {
-  // The comparison below sees nothing else.
+  // The comparison below sees only these numbers.
   EXPECT_EQ(Train({}).Numbers(), Train({"--train.log_every=1"}).Numbers());
   EXPECT_THAT(Train({}).Numbers(), ContainsRegex("^([0-9.]+ ){15}$"));  // 6 steps, 3 validations
   for (const Numeric& option : NumericOptions()) {
@@ -188,8 +188,8 @@ const std::set<std::string> kOthers = {
     "train.eval_every", "train.sample_every", "train.sample_tokens", "train.sample_prompt",
     "checkpoint.every", "checkpoint.keep", "checkpoint.keep_best", "checkpoint.resume",
     "checkpoint.save_initial", "log.trace",
-    // On several ranks: in train_gpt_ranks_test; what dist.check
-    // and check_every find, in tests/dist and trainer_ranks_test.
+    // Tested on several ranks in train_gpt_ranks_test; what dist.check and check_every find, in
+    // tests/dist and trainer_ranks_test.
     "dist.backend", "dist.bucket_mib", "dist.check", "dist.check_every", "dist.compress",
     "dist.first_bucket_mib", "dist.heartbeat", "dist.reduction", "dist.timeout", "help", "version",
     "print_config", "dry_run"};
@@ -205,7 +205,7 @@ TEST_F(TrainGptOptions, HelpListsTheOptionsThatAreTestedHere) {
   EXPECT_EQ(listed, tested);
 }
 
-TEST_F(TrainGptOptions, DeviceIsWhereItComputes) {
+TEST_F(TrainGptOptions, DeviceChoosesWhereItComputes) {
   EXPECT_THAT(Train({"--device=cpu"}).result.out, HasSubstr("computes   on cpu,"));
   if (cuda::kSimulated) {
     EXPECT_THAT(Train({"--device=sim"}).result.out, HasSubstr("computes   on sim:0,"));
@@ -246,7 +246,7 @@ TEST_F(TrainGptOptions, StepsAndEpochsAreTheLength) {
   EXPECT_EQ(run.Lines("metrics.jsonl").back()["step"], 11);
 }
 
-// The results do not differ: what is submitted is reported, and the numbers are equal.
+// The numbers do not differ; the report says that graphs were submitted.
 TEST_F(TrainGptOptions, CudaGraphsAreSubmittedOnAGpu) {
   const std::string gpu = cuda::kSimulated ? "--device=sim" : "--device=cuda";
   if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
@@ -257,8 +257,8 @@ TEST_F(TrainGptOptions, CudaGraphsAreSubmittedOnAGpu) {
   EXPECT_EQ(graphs.Numbers(), eager.Numbers());
 }
 
-// The logits of this many tokens are in memory at once; the loss is the same up to rounding.
-TEST_F(TrainGptOptions, LossChunkIsMemory) {
+// The logits of only this many tokens are in memory at once; the loss is the same up to rounding.
+TEST_F(TrainGptOptions, LossChunkBoundsMemory) {
   const std::string batch = "--train.batch_size=32";  // 512 tokens
   const TrainingRun& whole = Train({batch, "--train.loss_chunk=0"});
   const TrainingRun& chunks = Train({batch, "--train.loss_chunk=64"});
@@ -270,7 +270,7 @@ TEST_F(TrainGptOptions, LossChunkIsMemory) {
   EXPECT_NEAR(last(chunks, "val_loss"), last(whole, "val_loss"), 1e-4);
 }
 
-TEST_F(TrainGptOptions, LogEveryIsTheLinesOnTheTerminal) {
+TEST_F(TrainGptOptions, LogEverySetsTheLinesOnTheTerminal) {
   const auto lines = [](const TrainingRun& run) {
     const std::regex line(R"(\nstep +\d+/6 \| loss)");
     const std::string& out = run.result.out;
@@ -280,7 +280,7 @@ TEST_F(TrainGptOptions, LogEveryIsTheLinesOnTheTerminal) {
   EXPECT_EQ(lines(Train({"--train.log_every=3"})), 3);  // the first too
 }
 
-TEST_F(TrainGptOptions, EvalEveryIsTheStepsBetweenValidations) {
+TEST_F(TrainGptOptions, EvalEverySetsTheStepsBetweenValidations) {
   EXPECT_EQ(Train({"--train.eval_every=3"}).Validations(), 3u);  // before the first, 3, 6
   EXPECT_EQ(Train({"--train.eval_every=1"}).Validations(), 7u);
 }
@@ -310,7 +310,7 @@ TEST_F(TrainGptOptions, Checkpoints) {
               ElementsAre(0, 2, 4, 6));
 }
 
-// At this rate the loss rises from the first evaluation on.
+// At this learning rate the loss rises from the first evaluation on.
 TEST_F(TrainGptOptions, TheBestCheckpointIsKept) {
   using testing::ElementsAre;
   const Arguments rising = {"--optim.lr=1",         "--optim.schedule=constant",
@@ -330,7 +330,7 @@ TEST_F(TrainGptOptions, TheBestCheckpointIsKept) {
                      "/DONE"));
   EXPECT_THAT(Train(rising).result.out,
               HasSubstr("the best checkpoint is that of step " + std::to_string(best) + ": "));
-  // One that is not kept as the best is not reported as such.
+  // A checkpoint that is not kept as the best is not reported as the best.
   EXPECT_THAT(Train(newest_only).Checkpoints(), ElementsAre(6));
   Arguments all = rising;
   all.back() = "--checkpoint.keep=0";

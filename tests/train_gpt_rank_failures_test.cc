@@ -1,4 +1,4 @@
-// What the ranks of train_gpt say when one of them dies, diverges or was started differently.
+// What train_gpt's ranks report when one of them dies, diverges or was started differently.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -24,7 +24,7 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-// From a rank's death to the others' exit. dist.timeout is two minutes.
+// The limit from a rank's death to the others' exit. dist.timeout is two minutes.
 constexpr double kSecondsToHear = test::kSanitized ? 40 : 10;
 
 class RankFailures : public RankRuns {
@@ -41,7 +41,7 @@ class RankFailures : public RankRuns {
     return processes;
   }
 
-  // Some weights, as they lie in memory.
+  // The bytes of some weights in memory.
   std::string Weights() const {
     const auto file = SafetensorsFile::Open(Checkpoint("out", 0) + "/model.safetensors");
     const auto& bytes = file.Get(kWeights).bytes;
@@ -64,7 +64,7 @@ TEST_F(RankFailures, AFlippedBitIsFoundWithinCheckEverySteps) {
     EXPECT_EQ(r.exit_code, 1);
     EXPECT_THAT(r.err,
                 HasSubstr(StrCat("'", kWeights, "' of rank 1 differs from that of ranks 0 and 2")));
-    // At the first comparison after it; step 7 was over.
+    // Found at the first comparison after it; step 7 was complete.
     std::smatch step;
     ASSERT_TRUE(std::regex_search(r.err, step, std::regex("the weights after step (\\d+)")));
     EXPECT_GE(std::stoi(step[1]), 10);
@@ -84,14 +84,14 @@ TEST_F(RankFailures, NanOnOneRankStopsAllBeforeTheUpdateAndIsNamed) {
   processes[1]->Signal(SIGCONT);
   for (const Result& r : Wait(std::move(processes))) {
     EXPECT_EQ(r.exit_code, 1);
-    // The rank was stopped before or after it needed that weight for its loss.
+    // The rank was stopped before or after it used that weight for its loss.
     EXPECT_THAT(r.err,
                 AllOf(AnyOf(HasSubstr("the loss is nan"), HasSubstr("is not finite")),
                       HasSubstr("first on rank 1 ('"), HasSubstr("the update was not made")));
   }
 }
 
-// Promise 22: the records say which rank was to blame, in which call, and for which bucket.
+// Promise 22: the records say which rank was at fault, in which call, and for which bucket.
 void ExpectTheFlightToName(const std::string& out, const std::string& words) {
   const Result r = RunProgram({"tools/flight", out});
   EXPECT_EQ(r.exit_code, 0) << r.err;
@@ -100,7 +100,7 @@ void ExpectTheFlightToName(const std::string& out, const std::string& words) {
                            testing::ContainsRegex("of bucket [0-9]+ \\('")));
 }
 
-// Promise 1, for processes that train: kill -9.
+// Promise 1, for training processes: kill -9.
 void ExpectTheKilledRankIsNamed(const std::vector<std::unique_ptr<Subprocess>>& processes) {
   processes[0]->WaitForOutput(" 5/100000");
   processes[2]->Signal(SIGKILL);
@@ -129,7 +129,7 @@ TEST_F(RankFailures, AStoppedRankIsNamedWithinTheHeartbeatLimit) {
   for (const int r : {0, 2}) {
     const Result result = processes[r]->Wait();
     EXPECT_EQ(result.exit_code, 1);
-    // Silence is looked for before the limit, so that all have heard of it by then.
+    // The store reports silence before the limit, so that all have learned of it by then.
     EXPECT_THAT(result.err, HasSubstr("rank 1 is stalled: its process has shown no sign of life "
                                       "for 2 s, with a heartbeat limit of 3 s"));
   }
@@ -148,8 +148,8 @@ TEST_F(RankFailures, ARankThatContinuesBeforeTheLimitChangesNothing) {
   EXPECT_EQ(Bytes("out", 400), Bytes("straight", 400));
 }
 
-// Promise 14: only rank 0 writes, and what it has not finished is not taken for a checkpoint,
-// whichever rank dies meanwhile.
+// Promise 14: only rank 0 writes, and an unfinished checkpoint is never used, whichever rank dies
+// meanwhile.
 TEST_F(RankFailures, ASaveThatARanksDeathInterruptsIsNeverChosen) {
   const Arguments options = {
       "--train.steps=60",     "--dist.reduction=ordered", "--train.global_batch_size=8",
@@ -174,7 +174,7 @@ TEST_F(RankFailures, AKilledRankIsNamedOnGpus) {
   ExpectTheKilledRankIsNamed(Start(3, Train("out", {"--train.steps=100000", GpuOption()})));
 }
 
-// A rank that was started differently would hang the others, or train something else.
+// A rank that was started differently would make the others hang, or train something else.
 TEST_F(RankFailures, RanksWithOtherOptionsAreRefusedAtOnce) {
   const auto all = Train("out", {"--train.steps=10"});
   const auto other = Train(

@@ -21,7 +21,7 @@ using testing::IsEmpty;
 
 class Ranks : public RankRuns {};
 
-// Checkpoints, losses, norms and validation have the same bits, and the files the same names.
+// Checkpoints, losses, norms and validation have the same bits, and files the same names.
 TEST_F(Ranks, OrderedRunsAreTheSameAtAnyNumberOfRanks) {
   const int steps = test::kSanitized ? 10 : 100;
   const auto options = [&](int global) {
@@ -42,8 +42,8 @@ TEST_F(Ranks, OrderedRunsAreTheSameAtAnyNumberOfRanks) {
   }
 }
 
-// In the library's order only rounding differs. The model has no biases (the default): that of a
-// key is trained only by rounding, whatever the reduction (trainer_ranks_test.cc).
+// In the library's order only rounding differs. The model has no biases (the default): with any
+// reduction, only rounding errors train a key's bias (trainer_ranks_test.cc).
 TEST_F(Ranks, FastRunsAreTheSameUpToRounding) {
   const int steps = test::kSanitized ? 10 : 100;
   const Arguments fast = {"--train.steps=" + std::to_string(steps), "--optim.lr=0.01",
@@ -71,7 +71,7 @@ TEST_F(Ranks, FastRunsAreTheSameUpToRounding) {
   }
 }
 
-// The same on GPUs, a process each, through NCCL; comparing each call changes nothing.
+// The same on GPUs, one process each, through NCCL; comparing each call changes nothing.
 TEST_F(Ranks, OrderedRunsAreTheSameAtAnyNumberOfGpus) {
   const int most = test::kSanitized ? 2 : 8;
   if (!cuda::kSimulated && cuda::DeviceCount() < most) GTEST_SKIP() << "this needs 8 GPUs";
@@ -91,7 +91,7 @@ TEST_F(Ranks, OrderedRunsAreTheSameAtAnyNumberOfGpus) {
   }
 }
 
-// Promise 11, with the library's order of sums on the side of the ranks.
+// Promise 11, where the ranks sum in the library's order.
 TEST_F(Ranks, TwoRanksAreAccumulationOverTwo) {
   Run(2, "ranks", {"--train.steps=20"});
   Run(1, "accumulation", {"--train.steps=20", "--train.grad_accum=2", "--dist.reduction=ordered"});
@@ -110,7 +110,7 @@ TEST_F(Ranks, OnlyTheFirstWritesAndPrints) {
                     HasSubstr("waiting for gradients")));
 }
 
-// The first rank locks the folder for all; a run that comes second writes nothing there.
+// The first rank locks the folder for all ranks; a second run writes nothing there.
 TEST_F(Ranks, ASecondRunInTheFolderIsRefusedOnAllItsRanks) {
   const Arguments endless = Train("out", {"--train.steps=10000000", "--train.log_every=1"});
   Processes first = Start(2, endless);
@@ -120,7 +120,7 @@ TEST_F(Ranks, ASecondRunInTheFolderIsRefusedOnAllItsRanks) {
     EXPECT_THAT(refused.err, AllOf(HasSubstr("in use by another run"),
                                    HasSubstr("process " + std::to_string(first[0]->pid()))));
   }
-  EXPECT_FALSE(PathExists(Path("out/flight"))) << "of the first run, which did not fail";
+  EXPECT_FALSE(PathExists(Path("out/flight"))) << "the first run did not fail";
   for (const auto& p : first) p->Signal(SIGKILL);
   for (const auto& p : first) p->Wait();
   Processes third = Start(2, endless);
@@ -128,7 +128,7 @@ TEST_F(Ranks, ASecondRunInTheFolderIsRefusedOnAllItsRanks) {
   EXPECT_THAT(third[0]->output(), HasSubstr("resuming from"));
 }
 
-// Data, forward, backward, exposed communication and update are the step.
+// Data, forward, backward, exposed communication and update add up to the step.
 TEST_F(Ranks, TheFiguresOfAStepAddUp) {
   Run(2, "out", {"--train.steps=10"});
   int steps = 0;
@@ -144,7 +144,7 @@ TEST_F(Ranks, TheFiguresOfAStepAddUp) {
   EXPECT_EQ(steps, 10);
 }
 
-// Promise 17: another number of ranks continues to the same bits, or refuses.
+// Promise 17: another number of ranks resumes to the same bits, or refuses.
 TEST_F(Ranks, AnotherNumberOfRanksContinuesExactlyOrRefuses) {
   const Arguments same = {"--dist.reduction=ordered", "--train.global_batch_size=8",
                           "--train.steps=60"};
@@ -183,7 +183,7 @@ TEST_F(Ranks, ASignalToOneRankStopsAll) {
   }
 }
 
-TEST_F(Ranks, GradientsMayTravelAsBf16) {
+TEST_F(Ranks, GradientsMayBeSentAsBf16) {
   Run(2, "exact", {"--train.steps=20"});
   Run(2, "bf16", {"--train.steps=20", "--dist.compress=bf16"});
   const auto exact = Metrics("exact"), bf16 = Metrics("bf16");
@@ -191,7 +191,7 @@ TEST_F(Ranks, GradientsMayTravelAsBf16) {
   EXPECT_NEAR(double{bf16.back()["loss"]}, double{exact.back()["loss"]}, 0.05);
 }
 
-// MiB of the buckets of a step, in their order, as the trace reports them.
+// The sizes in MiB of a step's buckets, in order, as the trace reports them.
 TEST_F(Ranks, BucketsAreAsLargeAsAsked) {
   const auto sizes = [&](const std::string& out, const Arguments& options) {
     Arguments all = {"--train.steps=3", "--log.trace=2:2"};
@@ -208,13 +208,13 @@ TEST_F(Ranks, BucketsAreAsLargeAsAsked) {
   const auto large = sizes("large", {"--dist.bucket_mib=25"});
   const auto large_first = sizes("large_first", {"--dist.first_bucket_mib=25"});
   EXPECT_GT(small.size(), 2u);
-  EXPECT_EQ(large.size(), 3u);  // the first, the last, and what lies between
+  EXPECT_EQ(large.size(), 3u);  // the first, the last, and one in between
   EXPECT_EQ(large_first.size(), 1u);
   EXPECT_LT(small.at(0), large_first.at(0));
 }
 
-// As srun --gpus-per-task=1: each rank sees one device, which may be called 0 on all of them.
-TEST_F(Ranks, UseTheOneDeviceThatTheySee) {
+// As with srun --gpus-per-task=1: each rank sees one device, which may be number 0 on all of them.
+TEST_F(Ranks, UseTheOnlyVisibleDevice) {
   if (!cuda::kSimulated && cuda::DeviceCount() < 2) GTEST_SKIP() << "this needs 2 GPUs";
   const auto train = Train("out", {"--train.steps=4", GpuOption()});
   Processes processes;
@@ -227,7 +227,7 @@ TEST_F(Ranks, UseTheOneDeviceThatTheySee) {
   for (const Result& r : Wait(std::move(processes))) EXPECT_EQ(r.exit_code, 0) << r.err;
 }
 
-// Only rank 0 writes; the timeout is for what ranks do together.
+// Only rank 0 writes; the timeout is only for what ranks do together.
 TEST_F(Ranks, ACheckpointMayTakeLongerThanTheTimeout) {
   const Arguments options = {"--train.steps=4", "--checkpoint.every=0", "--dist.timeout=2"};
   Run(2, "quick", options);
@@ -244,7 +244,7 @@ TEST_F(Ranks, ACheckpointMayTakeLongerThanTheTimeout) {
   EXPECT_EQ(Bytes("out", 4), Bytes("quick", 4));
 }
 
-// The tutorial: the loop of one process, and what makes it data parallel.
+// The tutorial: a loop for one process, made data parallel.
 TEST_F(Ranks, TheTutorialLearnsTheSameOnTwoProcesses) {
   const Result alone = RunProgram({"models/examples/train_spirals", Path("alone.safetensors")});
   ASSERT_EQ(alone.exit_code, 0) << alone.out << alone.err;
@@ -253,7 +253,7 @@ TEST_F(Ranks, TheTutorialLearnsTheSameOnTwoProcesses) {
   for (const Result& r : results) EXPECT_EQ(r.exit_code, 0) << r.err;
   EXPECT_THAT(results[0].out, HasSubstr("accuracy on new points"));
   EXPECT_THAT(results[1].out, IsEmpty());
-  // The first epoch's loss is before rounding has had time to grow.
+  // In the first epoch, rounding has not had time to grow.
   const auto first_line = [](const std::string& out) { return out.substr(0, out.find('\n')); };
   EXPECT_EQ(first_line(results[0].out), first_line(alone.out));
   const auto names = [&](const std::string& file) {
@@ -265,7 +265,7 @@ TEST_F(Ranks, TheTutorialLearnsTheSameOnTwoProcesses) {
   EXPECT_EQ(names("ranks.safetensors"), names("alone.safetensors"));
 }
 
-// Three ranks divide neither the samples nor the batch.
+// The samples and the batch are not divisible by three ranks.
 TEST_F(Ranks, TheTutorialLearnsOnAnyNumberOfProcesses) {
   for (const int ranks : {1, 3, 4}) {
     const auto results = Wait(Start(ranks, {"models/examples/train_spirals_parallel"}));

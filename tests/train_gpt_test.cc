@@ -1,4 +1,4 @@
-// train_gpt, sample_gpt and the examples as users run them: as programs.
+// train_gpt, sample_gpt and the examples as programs, as users run them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -19,7 +19,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// What decides the numbers of a run of the tests: seconds on one core.
+// The options that determine a test run's numbers; it takes seconds on one core.
 const std::vector<std::string> kTiny = {
     "--model.n_layer=1",      "--model.n_head=2",      "--model.n_embd=16",
     "--model.block_size=16",  "--train.batch_size=4",  "--train.steps=40",
@@ -110,14 +110,14 @@ TEST_F(TrainGpt, BitsDoNotDependOnThreads) {
   EXPECT_NE(Bytes("one", 30), Bytes("one", 40));
 }
 
-// Promises 12 and resume: whatever operation on a file a kill hits, the run continues from a good
+// Promises 12 and resume: whichever file operation a kill hits, the run resumes from a good
 // checkpoint and ends with the bits of an undisturbed run.
 TEST_F(TrainGpt, KilledAtAnyFileOperationItResumesToTheSameBits) {
   const std::vector<std::string> shorter = {"--train.steps=12", "--checkpoint.every=4",
                                             "--threads=1"};
   ASSERT_EQ(Train("undisturbed", shorter).exit_code, 0);
   const std::string expected = Bytes("undisturbed", 12);
-  constexpr int kStride = test::kSanitized ? 11 : 1;  // the operations are the same
+  constexpr int kStride = test::kSanitized ? 11 : 1;  // the file operations are the same
   int kills = 0;
   for (int at = 1;; at += kStride) {
     RemoveTree(Path("out"));
@@ -147,7 +147,7 @@ TEST_F(TrainGpt, AKilledRunResumesAtTwoThreadsToo) {
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_THAT(resumed.out, HasSubstr("resuming from"));
   EXPECT_EQ(Bytes("out", 40), Bytes("undisturbed", 40));
-  // Its records are those of one run.
+  // Its metrics are those of a single run.
   std::istringstream metrics(ReadFile(Path("out/metrics.jsonl")));
   int64_t next = 0;
   for (std::string line; std::getline(metrics, line); ++next)
@@ -173,7 +173,7 @@ TEST_F(TrainGpt, EveryOptimizerAndPrecisionResumesToTheSameBits) {
     EXPECT_THAT(resumed.out, HasSubstr("resuming from"));
     EXPECT_EQ(Bytes(name, 40), expected) << name;
   }
-  // The state of one is not another's.
+  // One optimizer does not load another's state.
   RemoveTree(Path("sgd/checkpoints/step-00000040"));
   const Result other = Train("sgd", {"--optim.name=lion"});
   EXPECT_NE(other.exit_code, 0);
@@ -205,7 +205,7 @@ TEST_F(TrainGpt, ADiskThatFillsUpDoesNotStopTraining) {
 }
 
 TEST_F(TrainGpt, CtrlCSavesAndSaysHowToContinue) {
-  // Long enough that the signal comes before the end.
+  // Long enough that the signal arrives before the end.
   std::vector<std::string> options = {"--train.steps=2000", "--model.n_embd=64",
                                       "--checkpoint.every=0", "--train.eval_every=0"};
   ASSERT_EQ(Train("undisturbed", options).exit_code, 0);
@@ -248,7 +248,7 @@ TEST_F(TrainGpt, ASecondTrainerInTheFolderIsRefused) {
 }
 
 // A reader needs no lock.
-TEST_F(TrainGpt, SamplesFromAFolderThatIsTrainedIn) {
+TEST_F(TrainGpt, SamplesFromAFolderInWhichTrainingRuns) {
   Subprocess trainer(Arguments("out", {"--train.steps=10000000", "--train.log_every=1"}));
   trainer.WaitForOutput("step       30/");
   const Result sample =
@@ -256,10 +256,9 @@ TEST_F(TrainGpt, SamplesFromAFolderThatIsTrainedIn) {
   EXPECT_EQ(sample.exit_code, 0) << sample;
 }
 
-// Step 0's line, too, when the run ended before its first checkpoint.
-TEST_F(TrainGpt, ARunThatStartsAnewInItsFolderReportsEachStepOnce) {
-  // Dies at its first operation on a file after it reported step 5: long before the checkpoint of
-  // 40.
+// Step 0's line too, if the run ended before its first checkpoint.
+TEST_F(TrainGpt, ARunThatRestartsInItsFolderReportsEachStepOnce) {
+  // Dies at its first file operation after reporting step 5, long before the checkpoint of step 40.
   const auto reported = [&] {
     const std::string metrics = Path("out/metrics.jsonl");
     return PathExists(metrics) && ReadFile(metrics).find("\"step\":5,") != std::string::npos;
@@ -282,7 +281,7 @@ TEST_F(TrainGpt, ARunThatStartsAnewInItsFolderReportsEachStepOnce) {
 }
 
 // GPT-2's vocabulary is not part of Lockstep, and training on its tokens needs none.
-TEST_F(TrainGpt, TrainsOnTokensOfATokenizerThatIsNotThere) {
+TEST_F(TrainGpt, TrainsOnTokensOfAMissingTokenizer) {
   std::string tokens;
   for (int i = 0; i < 2000; ++i) {
     tokens.push_back(static_cast<char>(i * i % 251));
@@ -309,7 +308,7 @@ TEST_F(TrainGpt, TrainsOnTokensOfATokenizerThatIsNotThere) {
   EXPECT_EQ(sample.exit_code, 0) << sample;
   EXPECT_THAT(sample.out, testing::MatchesRegex("50256 ([0-9]+ )+\n"));
   EXPECT_THAT(sample.err, HasSubstr("--tokenizer="));
-  // A vocabulary that is asked for and broken is still an error, and so is one for a text.
+  // A requested vocabulary that is broken is still an error, and so is a missing one for text.
   const Result text = Train("text", {"--data.tokenizer=gpt2"}, nowhere);
   EXPECT_EQ(text.exit_code, 1) << text;
   EXPECT_THAT(text.err, HasSubstr("needs GPT-2's vocabulary"));
@@ -327,7 +326,7 @@ TEST_F(TrainGpt, NeverTouchesAnotherRun) {
   refused({}, "holds a finished run of this configuration");
   refused({"--optim.lr=0.5"}, "optim.lr: ");
   refused({"--checkpoint.resume=none"}, "holds another run");
-  // When asked for, it continues.
+  // It resumes on request.
   const Result longer = Train("out", {"--checkpoint.resume=" + Path("out"), "--train.steps=50"});
   ASSERT_EQ(longer.exit_code, 0) << longer.err;
   EXPECT_THAT(longer.out, AllOf(HasSubstr("train.steps: 40 -> 50"), HasSubstr("step 50/50")));
@@ -363,9 +362,9 @@ TEST_F(TrainGpt, ReportsTheMemoryItWillTake) {
   EXPECT_NE(plan(run.out), plan(larger.out));
 }
 
-// What the plan says the process will take is what it takes.
+// The process takes as much memory as the plan says.
 TEST_F(TrainGpt, TheWholeProcessIsPlanned) {
-  if (test::kSanitized) GTEST_SKIP() << "a sanitizer takes memory of its own";
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers take extra memory";
   const Result run =
       Train("out", {"--model.n_embd=128", "--model.n_layer=4", "--train.batch_size=48",
                     "--model.block_size=64", "--train.steps=3", "--optim.warmup=1"});
@@ -379,7 +378,7 @@ TEST_F(TrainGpt, TheWholeProcessIsPlanned) {
   const double tensors = mib("peak memory ", " MiB of tensors");
   const double process = mib("of tensors, ", " MiB of the process");
   EXPECT_GT(process, tensors);
-  // Scratch memory of threads, and what evaluation and samples take in other sizes.
+  // Scratch memory of threads, and what evaluation and samples of other sizes take.
   EXPECT_NEAR(planned, process, 0.1 * process + 16) << run.out;
 }
 
@@ -391,13 +390,13 @@ TEST_F(TrainGpt, AModelThatFitsNoMachineIsReportedBeforeItIsMade) {
                     testing::Not(HasSubstr("batch_size"))));
 }
 
-// The share of the device's arithmetic, in the same figures wherever it is reported.
+// The share of the device's arithmetic is the same wherever it is reported.
 TEST_F(TrainGpt, ReportsTheShareOfTheMachinesArithmetic) {
   const Result run = Train("out");
   ASSERT_EQ(run.exit_code, 0) << run;
   EXPECT_THAT(run.out, testing::ContainsRegex(" tok/s \\| [0-9]+% of GEMM \\| eta"));
   EXPECT_THAT(run.out, testing::ContainsRegex("of the model, [0-9]+% of GEMM, peak"));
-  EXPECT_THAT(run.out, testing::Not(HasSubstr("mfu"))) << "a CPU's datasheet names no peak";
+  EXPECT_THAT(run.out, testing::Not(HasSubstr("mfu"))) << "CPUs have no specified peak";
   std::istringstream metrics(ReadFile(Path("out/metrics.jsonl")));
   double ratio = 0;
   for (std::string line; std::getline(metrics, line);) {
@@ -429,7 +428,7 @@ TEST_F(TrainGpt, TracesTheStepsAskedFor) {
   EXPECT_EQ(spans["eval"], 1);        // of step 20
   EXPECT_EQ(spans["checkpoint"], 1);  // of step 20
   EXPECT_GT(spans["linear"], 0);
-  // It changes no number, and none is written unasked.
+  // It changes no numbers, and is only written on request.
   ASSERT_EQ(Train("plain").exit_code, 0);
   EXPECT_EQ(Bytes("out", 40), Bytes("plain", 40));
   EXPECT_FALSE(PathExists(Path("plain/trace-19-21.json")));

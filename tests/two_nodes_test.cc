@@ -1,5 +1,5 @@
-// train_gpt on two machines of two ranks each, which are network namespaces here, by their
-// launchers: reliability promise 4, and restarts of all machines.
+// train_gpt under launchers on two machines (here network namespaces) of two ranks each:
+// reliability promise 4, and restarts of all machines.
 #include <gmock/gmock.h>
 
 #include "core/io/file.h"
@@ -14,7 +14,7 @@ using testing::Not;
 
 class TwoNodes : public RankRuns {
  protected:
-  // Checks the run against the same one without machines. False where there are no namespaces.
+  // Runs the script and, to compare, an undisturbed run. False if it cannot create namespaces.
   bool Play(const std::string& mode) {
     const Arguments options = {"--train.steps=400",           "--dist.reduction=ordered",
                                "--train.global_batch_size=8", "--dist.heartbeat=4",
@@ -59,9 +59,9 @@ TEST_F(TwoNodes, ACutWireEndsBothSidesAndARestartResumes) {
   EXPECT_EQ(Bytes("out", 400), Bytes("straight", 400));
 }
 
-// The launchers know nothing of each other: ranks of one may be back before those of the other have
-// left, and must not join what is about to end.
-TEST_F(TwoNodes, AKilledRankIsAReasonToStartAllAgain) {
+// The launchers know nothing of each other: one's ranks may restart before the other's have ended,
+// and must not join a store that is about to end.
+TEST_F(TwoNodes, AKilledRankRestartsAll) {
   if (!Play("kill")) GTEST_SKIP() << reason_;
   for (const int node : {0, 1}) {
     EXPECT_EQ(Code("kill", node), 0) << Log("kill", node);

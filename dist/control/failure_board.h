@@ -31,7 +31,7 @@ struct Failure {
 CollectiveError ErrorOf(const Failure& failure, const std::string& group, int rank,
                         const Collective& operation, const std::string& purpose = "");
 
-// What a rank is doing alone while others wait (dist/control/pause.h).
+// Work of one rank for which others wait (dist/control/pause.h).
 struct DeclaredPause {
   int rank = 0;
   std::string what;

@@ -30,7 +30,7 @@ class FileDescriptor {
 
 // How many descriptors this process may have open.
 int64_t DescriptorLimit();
-// Whether the errno value says that this process or the system has no descriptor left.
+// Whether the errno value means that no descriptor is left, in this process or system-wide.
 bool IsOutOfDescriptors(int code);
 // How to allow more than `limit` of them.
 std::string DescriptorHint(int64_t limit);

@@ -28,8 +28,8 @@ class DataParallel {
   // another group of the same ranks, for small values; null: a duplicate of `group`.
   DataParallel(ProcessGroup* group, Module& module, ReducerOptions options = {},
                std::shared_ptr<ProcessGroup> control = nullptr);
-  // Collective. A rank that ends while others go on, as by `if (rank == 1) return 0;` in the loop,
-  // is named by them at once, whichever of the groups they are in.
+  // Collective. A rank that ends while others continue, as by `if (rank == 1) return 0;` in the
+  // loop, is named by them at once, whichever of the groups they are in.
   ~DataParallel();
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;

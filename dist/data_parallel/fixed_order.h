@@ -19,7 +19,9 @@ std::vector<AddPair> FixedOrderAdds(int64_t n);
 using Assignment = std::vector<std::vector<int64_t>>;
 
 // Both give each rank as many micro-batches as any other, or one fewer. They throw ArgumentError
-// unless there is at least one for each rank. Assigns micro-batch m to rank m % ranks.
+// unless there is at least one for each rank.
+//
+// Assigns micro-batch m to rank m % ranks.
 Assignment AssignInTurn(int64_t micro_batches, int64_t ranks);
 // Cuts the leaves of the fixed-order sum, from left to right, into one run per rank, so that each
 // rank adds as much as possible locally. Rank 0 gets micro-batch 0. If micro_batches / ranks is a

@@ -9,7 +9,7 @@
 
 namespace lockstep::dist {
 
-// From now on every nn::BatchNorm in `module` computes statistics over all ranks' batches together,
+// Makes every nn::BatchNorm in `module` compute statistics over all ranks' batches together,
 // forward and backward, as one process with the whole batch would (kernels/batch_norm/batch_norm.h
 // says when to the bit). Returns the number of these layers. All ranks must run them in the same
 // order. Parameters, buffers and their names are unchanged.

@@ -15,8 +15,9 @@ namespace lockstep::dist {
 // things hang or get wrong numbers. So each rank keeps a hash of its calls, which CheckInStep
 // compares; with options.check_every_call each call is compared before it starts. A thread watches
 // for operations that exceed the timeout, for NCCL's asynchronous errors and for other ranks'
-// failures; it then aborts the communicator, and the error says how far each rank has got. Calls
-// can be captured into CUDA graphs; they are compared when they are captured.
+// failures; it then aborts the communicator, and the error says how far each rank has got.
+//
+// Calls can be captured into CUDA graphs; they are compared when they are captured.
 std::shared_ptr<ProcessGroup> MakeNcclGroup(std::shared_ptr<ProcessGroup> control, Store& store,
                                             Device device, const GroupOptions& options);
 

@@ -18,7 +18,7 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::StrEq;
 
-// What each rank's call of `f(group)` says.
+// The error of each rank's call of `f(group)`.
 template <class F>
 std::vector<std::string> Messages(int ranks, const F& f) {
   std::vector<std::string> messages(ranks);
@@ -43,7 +43,7 @@ TEST(Agreement, GathersByRank) {
   });
 }
 
-TEST(Agreement, EqualValuesPassAndOthersAreToldWithTheirRanks) {
+TEST(Agreement, EqualValuesPassAndOthersAreListedWithTheirRanks) {
   EXPECT_THAT(Messages(3, [](ProcessGroup& g) { CheckEqual(g, "batches per epoch", 7); }),
               Each(StrEq("no error")));
   EXPECT_THAT(
@@ -117,7 +117,7 @@ TEST(Agreement, BroadcastsAnyTensor) {
   });
 }
 
-// Promise 9: a single flipped bit is found, and whose it is.
+// Promise 9: a single flipped bit is found, and its rank named.
 TEST(Agreement, AFlippedBitIsFound) {
   for (const int bit : {0, 12, 31}) {
     const auto messages = Messages(3, [&](ProcessGroup& g) {
@@ -137,7 +137,7 @@ TEST(Agreement, AFlippedBitIsFound) {
   }
 }
 
-TEST(Agreement, OfTwoRanksNobodyKnowsWhoIsRight) {
+TEST(Agreement, OfTwoRanksItIsUnknownWhichIsRight) {
   const auto messages = Messages(2, [](ProcessGroup& g) {
     const std::vector<std::pair<std::string, Tensor>> state = {
         {"a", Tensor::Full({3}, 1, DType::kF32)},
@@ -150,7 +150,7 @@ TEST(Agreement, OfTwoRanksNobodyKnowsWhoIsRight) {
                          HasSubstr("so do 1 more"))));
 }
 
-TEST(Agreement, GradientsAreComparedWhereTheyAreThereAndWhereNot) {
+TEST(Agreement, MissingGradientsAreComparedToo) {
   const auto check = [](auto backward) {
     return Messages(2, [&](ProcessGroup& g) {
       ToyModel model;

@@ -31,12 +31,12 @@ TEST(BucketPlan, ABucketClosesOnceItReachesTheLimit) {
   EXPECT_TRUE(PlanBuckets({}, {}).empty());
 }
 
-// The last one is as small as the first: nothing is computed beside it.
+// The last one is as small as the first: no computation hides it.
 TEST(BucketPlan, TheLastBucketBeginsAsLateAsReachesTheLimitOfTheFirst) {
   const std::vector<BucketItem> items(9, F32(64));
   EXPECT_THAT(Items(PlanBuckets(items, {.first_bytes = 512, .bytes = 1 << 20})),
               ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4, 5, 6), ElementsAre(7, 8)));
-  // An item larger than that is by itself; offsets begin anew.
+  // A larger item gets its own bucket; offsets start again at 0.
   const auto buckets =
       PlanBuckets({{F32(64), F32(1), F32(100), F32(200)}}, {.first_bytes = 256, .bytes = 1 << 20});
   EXPECT_THAT(Items(buckets), ElementsAre(ElementsAre(0), ElementsAre(1, 2), ElementsAre(3)));
@@ -44,21 +44,21 @@ TEST(BucketPlan, TheLastBucketBeginsAsLateAsReachesTheLimitOfTheFirst) {
   EXPECT_EQ(buckets[1].numel, 64 + 128);
   EXPECT_THAT(buckets[2].offsets, ElementsAre(0));
   EXPECT_EQ(buckets[2].numel, 256);
-  // Weights and their bias stay together, and apart from the layer before: they are ready at the
-  // same time. Without the rule, the second limit would be reached by the last weights.
+  // Weights and their bias stay together, and apart from the previous layer, since they become
+  // ready at the same time. Without this rule, the last weights would reach the second limit.
   const std::vector<BucketItem> layers = {F32(256), F32(8), F32(256), F32(8), F32(256), F32(8)};
   for (const int64_t bytes : {2048, 1 << 20}) {
     EXPECT_THAT(Items(PlanBuckets(layers, {.first_bytes = 1024, .bytes = bytes})),
                 ElementsAre(ElementsAre(0), ElementsAre(1, 2, 3), ElementsAre(4, 5)));
   }
-  // A small one stays as it is.
+  // A small item changes nothing.
   EXPECT_THAT(
       Items(PlanBuckets(std::vector<BucketItem>(4, F32(32)), {.first_bytes = 512, .bytes = 1024})),
       ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
 }
 
-// dtypes do not mix; buckets stand in the order in which their last items become ready.
-TEST(BucketPlan, EachDTypeHasBucketsOfItsOwn) {
+// dtypes do not mix; buckets are in the order in which their last items become ready.
+TEST(BucketPlan, EachDTypeHasItsOwnBuckets) {
   const BucketItem bf16{.numel = 64, .dtype = DType::kBF16, .device = kCpu};
   const std::vector<BucketItem> items = {F32(64), bf16, F32(64), bf16, F32(64), bf16};
   const auto buckets = PlanBuckets(items, {.first_bytes = 768, .bytes = 256});
@@ -68,7 +68,7 @@ TEST(BucketPlan, EachDTypeHasBucketsOfItsOwn) {
   EXPECT_EQ(buckets[1].bytes(), 3 * kBucketAlignment);
 }
 
-// Whatever the sizes and limits: each item once, in order, aligned, and none overlaps another.
+// Whatever the sizes and limits: each item occurs once, in order, aligned, without overlap.
 TEST(BucketPlan, RandomPlansAreSound) {
   const Philox random(8);
   for (uint64_t trial = 0; trial < 300; ++trial) {
@@ -116,7 +116,7 @@ TEST(BucketPlan, RandomPlansAreSound) {
   }
 }
 
-TEST(BucketPlan, BucketsAreLargerOnGpusWhereNobodySays) {
+TEST(BucketPlan, BucketsAreLargerOnGpusByDefault) {
   for (const Device device : {kCpu, Device{DeviceType::kCuda, 1}}) {
     std::vector<BucketItem> items(40, F32(1 << 18));  // a MiB each
     for (BucketItem& item : items) item.device = device;
@@ -126,7 +126,7 @@ TEST(BucketPlan, BucketsAreLargerOnGpusWhereNobodySays) {
   }
 }
 
-TEST(BucketPlan, RefusesLimitsThatAreNone) {
+TEST(BucketPlan, RefusesInvalidLimits) {
   for (const BucketLimits& limits :
        {BucketLimits{.first_bytes = 0}, BucketLimits{.bytes = -1}, BucketLimits{.multiple = 0}}) {
     EXPECT_THAT(test::MessageOf([&] { PlanBuckets({}, limits); }),

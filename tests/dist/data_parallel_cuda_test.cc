@@ -1,5 +1,5 @@
-// Data parallelism on GPUs: the promises that data_parallel_test.cc and reducer_test.cc keep on CPU
-// ranks, through NCCL.
+// Data parallelism on GPUs through NCCL: the promises that data_parallel_test.cc and
+// reducer_test.cc test on CPU ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,7 +51,7 @@ TEST(DataParallelCuda, RefusesModelsThatDiffer) {
                                  HasSubstr("f32[8, 6] on rank 1"))));
 }
 
-// Promise 6, as a reducer meets it: ranks that were started with different buckets.
+// Promise 6 for reducers: ranks that were started with different buckets.
 TEST(DataParallelCuda, BucketsThatDifferAreAnErrorOnEveryRank) {
   RUN_OR_SKIP(2,
               [](ProcessGroup& group) {
@@ -91,8 +91,8 @@ TEST(DataParallelCuda, DriftIsFound) {
                                      "'in.weight' of rank 2 differs from that of ranks 0 and 1")));
 }
 
-// What waits on the GPUs meanwhile is ended.
-TEST(DataParallelCuda, WhoLeavesTheLoopEarlyIsNamedAtOnce) {
+// Work that waits on the GPUs is aborted.
+TEST(DataParallelCuda, ARankThatLeavesTheLoopEarlyIsNamedAtOnce) {
   for (const int leaves_at : {0, 1, 2}) {
     const auto begin = std::chrono::steady_clock::now();
     RUN_OR_SKIP(2, [&](ProcessGroup& group) { TrainUntilRank1Leaves(group, leaves_at); });

@@ -21,8 +21,8 @@ using testing::HasSubstr;
 
 constexpr auto RunOnCpus = [](int ranks, const auto& body) { RunInProcess(ranks, body); };
 
-// Weights, clipping and norms: to the bit at 1, 2 and 4 ranks over 8 micro-batches, and at 1, 3 and
-// 6 over 12.
+// Weights, clipping and norms are the same to the bit at 1, 2 and 4 ranks with 8 micro-batches, and
+// at 1, 3 and 6 with 12.
 TEST(DataParallel, OrderedTrainingDoesNotDependOnTheRanks) {
   const ReducerOptions ordered{.sum = GradientSum::kOrdered};
   const int64_t steps = lockstep::test::kSanitized ? 10 : 100;
@@ -37,8 +37,8 @@ TEST(DataParallel, OrderedTrainingDoesNotDependOnTheRanks) {
   }
 }
 
-// What is right in one process is silently wrong in several: the gradient of a mean, and dropout
-// that draws as if each rank had the step's first samples.
+// Refuses what is right in one process but silently wrong in several: the gradient of a mean, and
+// dropout that draws as if each rank had the step's first samples.
 TEST(DataParallel, RefusesMeansAndSharedMasks) {
   enum class Way { kMean, kMeanOfRoots, kSharedMasks };
   for (const Way way : {Way::kMean, Way::kMeanOfRoots, Way::kSharedMasks}) {
@@ -56,7 +56,7 @@ TEST(DataParallel, RefusesMeansAndSharedMasks) {
       if (way == Way::kMeanOfRoots) Backward(std::span(&loss, 1), {});
       Backward(loss, Tensor::Full({}, 0.5, DType::kF32));
     });
-    // The other rank may hear of it before it gets there.
+    // The other rank may learn of it before it gets there.
     EXPECT_THAT(errors, testing::Contains(HasSubstr(
                             mean ? "Backward(loss, Tensor::Full({}, 1.0 / samples_of_all_ranks"
                                  : ".first_sample = rank * batch_size")));
@@ -136,8 +136,8 @@ TEST(DataParallel, SumsSmallValues) {
   alone.CheckGradients();
 }
 
-// `if (rank == 1) return 0;` in a loop, whatever the others do then.
-TEST(DataParallel, WhoLeavesTheLoopEarlyIsNamedAtOnce) {
+// `if (rank == 1) return 0;` in a loop, whatever the others are doing.
+TEST(DataParallel, ARankThatLeavesTheLoopEarlyIsNamedAtOnce) {
   using test::Kind;
   for (const Kind kind : {Kind::kInProcess, Kind::kGloo, Kind::kGlooOverTcpStore}) {
     for (const int ranks : {2, 3}) {
@@ -147,7 +147,7 @@ TEST(DataParallel, WhoLeavesTheLoopEarlyIsNamedAtOnce) {
             kind, ranks, [&](ProcessGroup& group) { TrainUntilRank1Leaves(group, leaves_at); },
             {.timeout = std::chrono::seconds(60)});
         EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
-        EXPECT_EQ(errors[1], "") << "it ends as it likes";
+        EXPECT_EQ(errors[1], "") << "it may end early";
         errors.erase(errors.begin() + 1);
         EXPECT_THAT(errors, Each(HasSubstr("rank 1 has left the group"))) << kind << leaves_at;
       }

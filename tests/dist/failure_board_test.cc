@@ -1,4 +1,4 @@
-// What ranks tell each other through the store, and what becomes of notes that none of them wrote.
+// What ranks tell each other through the store, and how they treat values that none of them wrote.
 #include "dist/control/failure_board.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ using testing::Pair;
 
 constexpr int kSize = 3;
 
-// As rank 1 hears it.
+// The failure as rank 1 learns it.
 Failure Heard(const std::string& note) {
   const auto store = MakeInProcessStore();
   store->Set("failure", note);
@@ -36,7 +36,7 @@ Failure Heard(const std::string& note) {
   return heard.get_future().get();
 }
 
-TEST(FailureBoardTest, HearsWhatAnotherRankHasPosted) {
+TEST(FailureBoardTest, LearnsWhatAnotherRankHasPosted) {
   const auto store = MakeInProcessStore();
   std::promise<Failure> heard;
   FailureBoard board(*store, {.rank = 1, .size = kSize, .on_failure = [&](const Failure& f) {
@@ -56,7 +56,7 @@ TEST(FailureBoardTest, HearsWhatAnotherRankHasPosted) {
   EXPECT_EQ(f.reason, "they sleep");
 }
 
-TEST(FailureBoardTest, ShowsANoteThatNoRankHasWrittenAndBlamesNobody) {
+TEST(FailureBoardTest, ShowsAValueThatNoRankHasWrittenAndBlamesNobody) {
   const std::string call = "[6,0,8,0,0,1]";
   const auto note = [&](const std::string& cause, const std::string& rank,
                         const std::string& culprits, const std::string& operation) {
@@ -81,7 +81,7 @@ TEST(FailureBoardTest, ShowsANoteThatNoRankHasWrittenAndBlamesNobody) {
   }
 }
 
-TEST(FailureBoardTest, PassesOverNotesOfPositionsAndLossesThatNoRankHasWritten) {
+TEST(FailureBoardTest, IgnoresPositionsAndLostRanksThatNoRankHasWritten) {
   const auto store = MakeInProcessStore();
   FailureBoard board(*store, {.rank = 0,
                               .size = kSize,
@@ -93,7 +93,7 @@ TEST(FailureBoardTest, PassesOverNotesOfPositionsAndLossesThatNoRankHasWritten) 
     store->Set("lost/2", "[0]");
     EXPECT_THAT(board.Positions(), ElementsAre(Pair(0, testing::_))) << forged;
     auto lost = board.Lost();
-    if (forged == "[]") lost.erase(1);  // it has given up waiting
+    if (forged == "[]") lost.erase(1);  // it timed out
     EXPECT_THAT(lost, ElementsAre(Pair(2, ElementsAre(0)))) << forged;
   }
   const std::string forged_log("\xff\xff\xff\xff forged, and as long as it likes to be: 48 bytes");
@@ -101,7 +101,7 @@ TEST(FailureBoardTest, PassesOverNotesOfPositionsAndLossesThatNoRankHasWritten) 
   EXPECT_EQ(PostedLogs(store.get(), 0, kSize).OfOthers().at(1).last(), 0);
 }
 
-// Groups that come and go leave nothing behind, and their names can be used again.
+// Groups that come and go leave nothing behind, and their names can be reused.
 TEST(FailureBoardTest, LeavesNothingBehindInTheStore) {
   const auto store = MakeInProcessStore();
   const int64_t before = store->Bytes();
@@ -113,7 +113,7 @@ TEST(FailureBoardTest, LeavesNothingBehindInTheStore) {
         const auto group = MakeHostGroup(std::move(transport), *store, {.name = "again"});
         group->Barrier()->Synchronize();
         {
-          // It tells where it is, and of the pause, which ends just before the group does.
+          // It publishes its position and the pause, which ends just before the group does.
           const Pause pause(group.get(), "writing a checkpoint");
           std::this_thread::sleep_for(FailureBoard::kBeat + milliseconds(200));
         }

@@ -1,4 +1,4 @@
-// What ranks hear when one of them does something else, is late, leaves or gives up: an error on
+// What ranks get when one of them makes a different call, is late, leaves or gives up: an error on
 // every rank that names rank, operation and sequence number, and never wrong data (reliability
 // promise 6).
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ using Body = std::function<WorkPtr(ProcessGroup&)>;
 struct Mismatch {
   const char* name;
   Body of_rank_0, of_others;
-  // What rank 0 and the others are said to have called.
+  // The calls of rank 0 and the others, as the error shows them.
   const char *call_0, *call_others;
 };
 
@@ -43,7 +43,7 @@ const Mismatch kMismatches[] = {
      "all_reduce #2 (f32[3000000], sum)", "all_reduce #2 (f32[2999999], sum)"},
     {"EmptyOnOne", [](ProcessGroup& g) { return g.AllReduce(Ones(0)); },
      [](ProcessGroup& g) { return g.AllReduce(Ones(1)); }, "(f32[0], sum)", "(f32[1], sum)"},
-    // As many bytes.
+    // The same number of bytes.
     {"DType", [](ProcessGroup& g) { return g.AllReduce(Ones(64)); },
      [](ProcessGroup& g) { return g.AllReduce(Ones(64, DType::kI32)); },
      "all_reduce #2 (f32[64], sum)", "all_reduce #2 (i32[64], sum)"},
@@ -72,7 +72,7 @@ TEST_P(MismatchTest, IsAnErrorOnEveryRankAndChangesNoData) {
   const auto body = [&, &m = mismatch](ProcessGroup& g) {
     const Tensor bystander = Ones(1000);
     try {
-      g.Barrier()->Wait();  // which others may have left, and failed, before this rank does
+      g.Barrier()->Wait();  // others may have left it, and failed, before this rank does
       (g.rank() == 0 ? m.of_rank_0 : m.of_others)(g)->Wait();
     } catch (const CollectiveError& e) {
       ++thrown;
@@ -80,7 +80,7 @@ TEST_P(MismatchTest, IsAnErrorOnEveryRankAndChangesNoData) {
       EXPECT_THAT(e.what(), AllOf(HasSubstr(StrCat("rank ", g.rank(), ", group 'world', ")),
                                   HasSubstr("ranks do not call the same operation"),
                                   HasSubstr(m.call_0), HasSubstr(m.call_others)));
-      // Everything after it fails in the same way, and writes nothing.
+      // All later calls fail in the same way, and write nothing.
       EXPECT_THROW(g.AllReduce(bystander)->Wait(), CollectiveError);
       EXPECT_THAT(bystander.ToVector<float>(), Each(1.0f));
       return;
@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, FailureTest,
                          testing::Values(Kind::kInProcess, Kind::kGloo, Kind::kGlooOverTcpStore),
                          testing::PrintToStringParamName());
 
-// Reducers launch many buckets before they look at the first.
+// Reducers launch many buckets before they wait for the first.
 TEST_P(FailureTest, SwappedBucketsAreAnErrorOnEveryRank) {
   std::atomic<int> thrown{0};
   const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
@@ -121,7 +121,8 @@ TEST_P(FailureTest, SwappedBucketsAreAnErrorOnEveryRank) {
     } catch (const CollectiveError& e) {
       ++thrown;
       EXPECT_EQ(e.cause(), CollectiveError::Cause::kMismatch);
-      // From the call that failed, or from the next one if that begins when the failure is known.
+      // Thrown by the call that failed, or by the next one if the failure is known before it
+      // begins.
       EXPECT_THAT(e.sequence(), testing::AnyOf(2, 3));
       EXPECT_THAT(e.culprits(), ElementsAre(2));
       EXPECT_THAT(e.what(), AllOf(HasSubstr("ranks 0 and 1 all_reduce #2 (f32[2000], sum)"),
@@ -140,7 +141,7 @@ TEST_P(FailureTest, UnequalPartsAreAnErrorOnEveryRank) {
     std::vector<int64_t> take(3, 2);
     if (g.rank() == 1) take[0] = 3;
     g.AllToAll(Ones(6), Ones(g.rank() == 1 ? 7 : 6), give, take)->Wait();
-    // Rank 2 has nothing to do with it, and is told at the latest here.
+    // Rank 2 is not involved, and learns of it here at the latest.
     g.Barrier()->Wait();
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("all_to_all: rank 0 sends rank 1 2 elements"),
@@ -157,7 +158,7 @@ TEST_P(FailureTest, TransfersThatDoNotMatchAreAnErrorOnEveryRank) {
                                  HasSubstr("as many but of other dtypes"))));
 }
 
-TEST_P(FailureTest, WhoDoesNotTakePartInTimeIsNamed) {
+TEST_P(FailureTest, ARankThatDoesNotTakePartInTimeIsNamed) {
   GroupOptions options;
   options.timeout = std::chrono::seconds(2);
   std::atomic<int> ended{0};
@@ -167,14 +168,14 @@ TEST_P(FailureTest, WhoDoesNotTakePartInTimeIsNamed) {
       [&](ProcessGroup& g) {
         g.Barrier()->Wait();
         if (g.rank() % 2 == 1) {
-          // Until those who wait have given up.
+          // Until the waiting ranks have given up.
           while (ended < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
           g.Barrier()->Wait();
         }
         try {
           g.AllReduce(Ones(10))->Wait();
         } catch (const CollectiveError& e) {
-          // Either of the two that wait is first to know.
+          // Either of the two waiting ranks may be the first to report it.
           EXPECT_EQ(e.cause(), CollectiveError::Cause::kTimeout);
           EXPECT_THAT(e.what(), HasSubstr("ranks 1 and 3 did not take part within 2 s"));
           EXPECT_THAT(e.culprits(), ElementsAre(1, 3));
@@ -197,7 +198,7 @@ TEST_P(FailureTest, ARankThatGivesUpIsNamedWithItsReason) {
   EXPECT_THAT(errors[2], HasSubstr("rank 2, group 'world', all_reduce #1 (f32[10], sum)"));
 }
 
-TEST_P(FailureTest, AnExceptionThatTakesTheGroupWithItEndsTheOthers) {
+TEST_P(FailureTest, AnExceptionThatDestroysTheGroupEndsTheOthers) {
   const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
     if (g.rank() == 2) throw InputError("shard 7 is truncated");
     g.AllReduce(Ones(10))->Wait();
@@ -207,9 +208,9 @@ TEST_P(FailureTest, AnExceptionThatTakesTheGroupWithItEndsTheOthers) {
     EXPECT_THAT(errors[r], HasSubstr("rank 2 gave up: its group was destroyed"));
 }
 
-// Rank 1 waits for rank 0 in one group and rank 2 in another. Rank 2 is the first to hear that rank
-// 0 is at fault, and takes both groups with it.
-TEST_P(FailureTest, WhoGivesUpBecauseOfAFailureInADuplicateIsNotToBlameForIt) {
+// Rank 1 waits for rank 0 in one group and for rank 2 in another. Rank 2 is the first to learn that
+// rank 0 is at fault, and its exception destroys both groups.
+TEST_P(FailureTest, ARankThatGivesUpAfterAFailureInADuplicateIsNotBlamed) {
   std::atomic<bool> heard{false};
   const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
     const auto other = g.Duplicate("other");
@@ -237,7 +238,7 @@ TEST_P(FailureTest, WhoGivesUpBecauseOfAFailureInADuplicateIsNotToBlameForIt) {
   EXPECT_THAT(errors[2], HasSubstr("rank 0 gave up: the loss is not finite"));
 }
 
-TEST_P(FailureTest, LeavingWhileOthersGoOnIsAnErrorThere) {
+TEST_P(FailureTest, LeavingWhileOthersContinueIsAnErrorForThem) {
   const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
     if (g.rank() != 1) g.AllReduce(Ones(10))->Wait();
   });
@@ -248,7 +249,7 @@ TEST_P(FailureTest, LeavingWhileOthersGoOnIsAnErrorThere) {
   }
 }
 
-TEST_P(FailureTest, LeavingWaitsForTheSlow) {
+TEST_P(FailureTest, LeavingWaitsForSlowRanks) {
   std::atomic<bool> slow_is_done{false};
   const auto errors = ErrorsOf(GetParam(), 2, [&](ProcessGroup& g) {
     const WorkPtr work = g.AllReduce(Ones(100'000));

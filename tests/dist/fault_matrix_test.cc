@@ -1,5 +1,5 @@
-// Every kind of fault, in every collective, on every rank: what all ranks are told, and that none
-// of them is left with wrong data. dist/README.md has the table.
+// Every kind of fault, in every collective, on every rank: the error that all ranks get, and that
+// none of them is left with wrong data. dist/README.md has the table.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -26,15 +26,14 @@ using testing::SizeIs;
 using Cause = CollectiveError::Cause;
 
 constexpr int kRanks = 3;
-// Larger than what collectives send at once: all their messages.
+// Large enough that collectives send all kinds of their messages.
 constexpr int64_t kCount = 30'000;
-// Of ranks that wait for nothing but the fault; long enough for a busy machine.
+// The timeout of ranks that wait only for the fault; long enough for a busy machine.
 constexpr auto kTimeout = std::chrono::seconds(4);
 
 Tensor Filled(int64_t n, double value) { return Tensor::Full({n}, value, DType::kF32); }
 
-// ---- The collectives: each makes its call, waits, and returns what came and what should have.
-// ----
+// ---- The collectives: each calls, waits, and returns the actual and the expected data ----
 
 struct Data {
   Tensor got;
@@ -42,7 +41,7 @@ struct Data {
 };
 struct CollectiveCase {
   const char* name;
-  // With `n` elements, on ranks that all do the same kCount.
+  // Runs with `n` elements; kCount on ranks without a fault.
   std::function<Data(ProcessGroup&, int64_t n)> run;
 };
 
@@ -100,14 +99,14 @@ const CollectiveCase kCollectives[] = {
      }},
 };
 
-// ---- The faults. ----
+// ---- The faults ----
 
 struct FaultCase {
   const char* name;
   std::optional<TransportFault::Kind> transport;
-  // Instead of the call, on the rank at fault.
+  // What the rank at fault does instead of the call.
   std::function<void(ProcessGroup&, const CollectiveCase&, const std::atomic<int>& failed)> rank;
-  std::optional<Cause> cause;  // nullopt: nothing but time is lost
+  std::optional<Cause> cause;  // nullopt: only time is lost
   const char* words;           // in every rank's error; % is the rank at fault
   bool check = false;          // dist.check=full
 };
@@ -173,7 +172,7 @@ struct Outcome {
 
 using Transports = std::function<std::vector<std::unique_ptr<Transport>>()>;
 
-// A rank's life: a barrier, the call, another barrier.
+// What a rank does: a barrier, the call, another barrier.
 void RunRank(ProcessGroup& g, const FaultCase& fault, const CollectiveCase& collective,
              int at_fault, Outcome* outcome) {
   g.Barrier()->Wait();
@@ -201,7 +200,7 @@ void RunCase(const Transports& transports, const FaultCase& fault, const Collect
     threads.emplace_back([&, r] {
       auto end = std::move(ends[static_cast<size_t>(r)]);
       if (r == at_fault && fault.transport) {
-        // After the first barrier, and where there are messages with data, in those.
+        // After the first barrier and, if there are messages with data, in one of those.
         const int runs_per_exchange = fault.check ? 2 : 1;
         const int exchanges_before = std::string(collective.name) == "barrier" ? 1 : 2;
         end =
@@ -240,7 +239,7 @@ void ExpectDiagnosis(const FaultCase& fault, const CollectiveCase& collective, i
   EXPECT_FALSE(outcome.wrong_data);
   for (int r = 0; r < kRanks; ++r) {
     const auto i = static_cast<size_t>(r);
-    // Who ends, or throws, does so by itself.
+    // The rank that ends, or throws, has no error from the group.
     const bool by_itself =
         r == at_fault && (std::string(fault.name) == "ends" || std::string(fault.name) == "throws");
     if (!fault.cause || by_itself) {
@@ -266,7 +265,7 @@ class FaultMatrixTest : public testing::TestWithParam<FaultCase> {};
 void ExpectMatrix(const Transports& transports, const FaultCase& fault,
                   std::span<const CollectiveCase> collectives) {
   for (int at_fault = 0; at_fault < kRanks; ++at_fault) {
-    // All collectives at once: most of the time they wait for a timeout.
+    // All collectives at the same time: most of the time they wait for a timeout.
     std::vector<Outcome> outcomes(collectives.size());
     std::vector<std::thread> threads;
     for (size_t i = 0; i < collectives.size(); ++i) {
@@ -287,12 +286,12 @@ void ExpectMatrix(const Transports& transports, const FaultCase& fault,
   }
 }
 
-TEST_P(FaultMatrixTest, IsDiagnosedRightInEveryCollectiveOnEveryRank) {
+TEST_P(FaultMatrixTest, IsDiagnosedCorrectlyInEveryCollectiveOnEveryRank) {
   ExpectMatrix([] { return MakeInProcessTransports(kRanks); }, GetParam(), kCollectives);
 }
 
-// Gloo's connections: closing one closes all, and errors come in an order of its own.
-TEST_P(FaultMatrixTest, IsDiagnosedRightOverGloo) {
+// With Gloo closing one connection closes all, and the order of errors differs.
+TEST_P(FaultMatrixTest, IsDiagnosedCorrectlyOverGloo) {
   const Transports over_gloo = [] {
     const auto store = MakeInProcessStore();
     std::vector<std::unique_ptr<Transport>> ends(kRanks);

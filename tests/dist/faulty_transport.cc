@@ -40,7 +40,7 @@ class FaultyTransport : public Transport {
   void Close() override { inner_->Close(); }
   void Interrupt() override { inner_->Interrupt(); }
   void Extend(Deadline deadline) override { inner_->Extend(deadline); }
-  // Without the fault.
+  // Runs without the fault.
   std::unique_ptr<Transport> Duplicate(const std::string& name) override {
     return inner_->Duplicate(name);
   }

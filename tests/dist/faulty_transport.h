@@ -10,13 +10,13 @@ namespace lockstep::dist::test {
 
 struct TransportFault {
   enum class Kind {
-    kDelay,       // messages leave late
-    kDrop,        // nothing leaves any more, and nobody is told
+    kDelay,       // messages are sent late
+    kDrop,        // messages are silently lost from now on
     kCorrupt,     // one bit of one message is flipped
     kDisconnect,  // all connections end
   };
   Kind kind = Kind::kDelay;
-  int64_t at_run = 1;  // at that exchange of messages, or the first after it that sends something
+  int64_t at_run = 1;  // the message exchange to fail, or the next one that sends
   std::chrono::milliseconds delay{0};
 };
 

@@ -15,13 +15,12 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// A sum written out: "(0+4)" is leaf 0 plus leaf 4. Addition commutes, so the smaller text is
-// first.
+// A sum as text: "(0+4)" is leaf 0 plus leaf 4. Addition commutes, so the smaller text comes first.
 std::string Plus(const std::string& a, const std::string& b) {
   return a < b ? "(" + a + "+" + b + ")" : "(" + b + "+" + a + ")";
 }
 
-// What the design says, word by word.
+// The definition of the fixed-order sum, literally.
 std::string Reference(int64_t n) {
   std::vector<std::string> leaves;
   for (int64_t j = 0; j < n; ++j) leaves.push_back(StrCat(j));
@@ -34,7 +33,7 @@ std::string Reference(int64_t n) {
   return sum;
 }
 
-// What ranks that follow the plan compute; checks that buffers are used as they may be.
+// The sum that ranks compute by the plan; checks that they use buffers correctly.
 std::string Planned(const Assignment& assignment) {
   const FixedOrderPlan plan = PlanFixedOrder(assignment);
   std::vector<std::vector<std::string>> terms;
@@ -49,13 +48,13 @@ std::string Planned(const Assignment& assignment) {
       EXPECT_LT(step.buffer, rank.buffers);
       buffers[step.buffer] = StrCat(step.micro_batch);
       for (const int64_t from : step.take_up) {
-        EXPECT_TRUE(buffers.contains(from)) << "takes up an empty buffer";
+        EXPECT_TRUE(buffers.contains(from)) << "adds an empty buffer";
         buffers[step.buffer] = Plus(buffers[step.buffer], buffers[from]);
         buffers.erase(from);
       }
     }
     EXPECT_EQ(computed, assignment[r]);
-    EXPECT_EQ(buffers.size(), rank.terms.size()) << "all that is there is sent, once";
+    EXPECT_EQ(buffers.size(), rank.terms.size()) << "every buffer is sent exactly once";
     if (!computed.empty()) {
       EXPECT_EQ(rank.terms.back(), rank.micro_steps.back().buffer);
     }
@@ -112,7 +111,7 @@ TEST(FixedOrder, NoNumberOfRanksChangesTheSum) {
   }
 }
 
-// Also where ranks have none, and in any order.
+// Even if some ranks have none, and in any order.
 TEST(FixedOrder, NoAssignmentChangesTheSum) {
   const Philox random(5);
   for (int64_t m = 1; m <= 32; ++m) {
@@ -131,8 +130,8 @@ TEST(FixedOrder, NoAssignmentChangesTheSum) {
   }
 }
 
-// Bits that a run of an earlier version had, and the bytes that it sent.
-TEST(FixedOrder, WhereRanksHaveASubtreeEachItIsRankTheResidue) {
+// Keeps the bits, and the bytes sent, of earlier versions' runs.
+TEST(FixedOrder, IfEachRankHasOneSubtreeMicroBatchesAreAssignedInTurn) {
   for (int64_t m = 1; m <= 96; ++m) {
     for (int64_t ranks = 1; ranks <= m; ++ranks) {
       if (m % ranks != 0 || !std::has_single_bit(static_cast<uint64_t>(m / ranks))) continue;
@@ -160,8 +159,9 @@ TEST(FixedOrder, PartialSumsTakeLogarithmicallyManyBuffers) {
                                    testing::ElementsAre(4, 10, 2, 8, 5, 11)));
 }
 
-// What is left when the count is odd is added in order, so what a rank has of that it sends one by
-// one, but for the first rank; of halves it sends two a level at most.
+// The leaves that are left when the count is odd are added in order, so ranks other than the first
+// send each of theirs separately; of the levels that are halved, a rank sends at most two terms per
+// level.
 TEST(FixedOrder, RanksHaveFewTermsAndBuffers) {
   for (const int64_t m : {8, 12, 60, 64, 96, 256, 1000}) {
     const int64_t levels = std::countr_zero(static_cast<uint64_t>(m)), odd = m >> levels;
@@ -174,8 +174,8 @@ TEST(FixedOrder, RanksHaveFewTermsAndBuffers) {
   }
 }
 
-// The same with numbers whose sum depends on the order.
-TEST(FixedOrder, TheOrderCounts) {
+// With numbers whose sum depends on the order.
+TEST(FixedOrder, TheOrderMatters) {
   const Philox random(3);
   int differ = 0;
   for (int64_t trial = 0; trial < 50; ++trial) {

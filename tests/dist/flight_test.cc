@@ -1,4 +1,4 @@
-// Flight records, and what they say together.
+// Flight records, and the verdict from them.
 #include <gmock/gmock.h>
 
 #include <thread>
@@ -30,7 +30,8 @@ std::string Folder(const std::string& name) {
   return JoinPath(parent, "flight");
 }
 
-// Runs ranks as threads, each with a recorder; what ends a rank is written as train_gpt does it.
+// Runs ranks as threads, each with a recorder; the error that ends a rank is recorded as in
+// train_gpt.
 std::map<int, FlightRecord> Fly(const std::string& name, int ranks,
                                 const std::function<void(ProcessGroup&)>& body,
                                 GroupOptions options = {}) {
@@ -87,7 +88,7 @@ TEST(FlightTest, LessDataOnOneRankIsNamed) {
   const auto records = Fly("data", 3, [](ProcessGroup& g) {
     for (int i = 0; i < (g.rank() == 2 ? 4 : 5); ++i) g.AllReduce(Ones(8))->Wait();
   });
-  // Rank 2 does not mind.
+  // Rank 2 has no error.
   EXPECT_EQ(records.size(), 2u);
   const FlightVerdict v = FindVerdict(records);
   EXPECT_THAT(v.culprits, ElementsAre(2));
@@ -103,7 +104,7 @@ TEST(FlightTest, AnotherConfigurationIsNamed) {
   EXPECT_THAT(v.summary, HasSubstr("do all ranks have the same configuration"));
 }
 
-// What began outside of the groups.
+// An error that began outside of the groups.
 TEST(FlightTest, TheExceptionThatEndedARankIsTheVerdict) {
   const auto records = Fly("exception", 3, [](ProcessGroup& g) {
     g.Barrier()->Wait();
@@ -151,7 +152,7 @@ TEST(FlightTest, AKilledRankHasNoRecordAndIsNamedByTheOthers) {
   gone.culprits = {2};
   gone.reason = "rank 2 is gone: its process ended";
   const std::string folder = Folder("killed");
-  // Of a run before: it does not belong to the others.
+  // From an earlier run, so it does not belong to the others.
   FlightRecorder old(folder, 2, 3);
   old.SetMeeting("old");
   old.Write("something else");
@@ -211,7 +212,7 @@ TEST(FlightTest, SaysWhatIsWrongWithAFolder) {
               HasSubstr("it names rank 2 of 2 ranks"));
 }
 
-TEST(FlightTest, ForgetsGroupsThatHaveCalledNothingForLong) {
+TEST(FlightTest, ForgetsLeastRecentlyUsedGroups) {
   const std::string folder = Folder("groups");
   FlightRecorder recorder(folder, 0, 1);
   Collective call;

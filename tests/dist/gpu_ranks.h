@@ -1,5 +1,5 @@
-// Ranks as threads of the test, each with a GPU of its own and a group over NCCL: in a simulated
-// build, simulated GPUs.
+// Ranks as threads of the test, each with its own GPU (simulated in a simulated build) and a group
+// over NCCL.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 
 namespace lockstep::dist {
 
-// What a rank makes its group of.
+// What a rank makes its group from.
 struct GpuRank {
   std::shared_ptr<ProcessGroup> control;  // on the host
   Store& store;
@@ -23,16 +23,16 @@ struct GpuRank {
   GroupOptions options;
 };
 
-// Runs `body` on a thread per rank, which has its device and a stream as the current ones. The
-// errors of the ranks, "" for none.
+// Runs `body` on one thread per rank, whose current device and stream are the rank's. Returns the
+// ranks' errors, "" for none.
 std::vector<std::string> ErrorsOnGpus(int size, const std::function<void(GpuRank)>& body,
                                       const GroupOptions& options = {});
 
-// The same with a group for each rank.
+// The same, with a group for each rank.
 std::vector<std::string> ErrorsOnGpus(int size, const std::function<void(ProcessGroup&)>& body,
                                       const GroupOptions& options = {});
 
-// The same where no rank may throw: fails the test with what they throw.
+// The same for ranks that must not throw: fails the test with their errors.
 void RunOnGpus(int size, const std::function<void(ProcessGroup&)>& body,
                const GroupOptions& options = {});
 

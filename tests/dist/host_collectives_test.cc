@@ -1,4 +1,4 @@
-// What the groups of the host send. What they compute: process_group_test.
+// What host groups send; process_group_test checks what they compute.
 #include "dist/groups/host_collectives.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST(HostCollectives, AnAllReduceSendsWhatARingSends) {
         transport.sent = 0;
         collectives.AllReduce(ReduceOp::kSum, dtype, x.raw_data(), x.numel(),
                               std::chrono::steady_clock::now() + std::chrono::minutes(5));
-        // Two thirds of the bytes to sum them, two thirds to have the sums.
+        // Two thirds of the bytes for reduce_scatter, two thirds for all_gather.
         EXPECT_NEAR(transport.sent, 4 * x.bytes() / 3, 16) << dtype;
       }
     });

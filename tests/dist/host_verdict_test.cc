@@ -1,4 +1,4 @@
-// Who is at fault, from what the ranks know.
+// Which ranks are at fault, from what the ranks know.
 #include "dist/groups/host_verdict.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ Collective Call(int64_t number, CollectiveKind kind = CollectiveKind::kAllReduce
 CallPosition Behind(int64_t number) { return {Call(number), 3, false}; }
 CallPosition In(int64_t number, int64_t step) { return {Call(number), step, true}; }
 
-TEST(HostVerdict, WhoHasNotComeIsAtFault) {
+TEST(HostVerdict, ARankThatHasNotReachedTheCallIsAtFault) {
   const Verdict v = ExplainTimeout({{0, In(7, 1)}, {1, Behind(6)}, {2, In(7, 1)}}, 4, Call(7), 0,
                                    {1, 3}, seconds(2));
   EXPECT_THAT(v.culprits, ElementsAre(1, 3));
@@ -28,16 +28,16 @@ TEST(HostVerdict, WhoHasNotComeIsAtFault) {
   EXPECT_FALSE(v.others_know_better);
 }
 
-// Rank 1's messages are lost: it has what it needs and waits at the next exchange, or the next
+// Rank 1's messages are lost; it has what it needs, and waits at the next exchange or the next
 // call.
-TEST(HostVerdict, WhoseMessagesDoNotArriveIsAtFault) {
+TEST(HostVerdict, ARankWhoseMessagesDoNotArriveIsAtFault) {
   for (const CallPosition& ahead : {In(7, 2), Behind(7), In(8, 1)}) {
     const std::map<int, CallPosition> positions = {{0, In(7, 1)}, {1, ahead}, {2, In(7, 1)}};
     const Verdict v = ExplainTimeout(positions, 3, Call(7), 0, {1}, seconds(2));
     EXPECT_THAT(v.culprits, ElementsAre(1));
     EXPECT_THAT(v.reason, StartsWith("nothing that rank 1 sent reached ranks 0 and 2"));
     EXPECT_FALSE(v.others_know_better);
-    // Rank 1 waits as well, for ranks that wait for it.
+    // Rank 1 waits too, for ranks that wait for it.
     const Verdict own = ExplainTimeout(positions, 3, ahead.call, 1, {0, 2}, seconds(2));
     EXPECT_THAT(own.culprits, ElementsAre(1));
     EXPECT_TRUE(own.others_know_better);
@@ -50,13 +50,13 @@ TEST(HostVerdict, TheOnlyOneThatIsBehindKnowsWhomItWaitsFor) {
   EXPECT_THAT(v.culprits, ElementsAre(1));
 }
 
-TEST(HostVerdict, WhereAllWaitForEachOtherTheNetworkIsCut) {
+TEST(HostVerdict, IfAllWaitForEachOtherTheNetworkIsCut) {
   const Verdict v = ExplainTimeout({{0, In(7, 1)}, {1, In(7, 1)}}, 2, Call(7), 0, {1}, seconds(2));
   EXPECT_THAT(v.culprits, ElementsAre(1));
   EXPECT_THAT(v.reason, HasSubstr("is the network cut?"));
 }
 
-// Their numbers count on their own.
+// Exchanges are numbered separately.
 TEST(HostVerdict, ExchangesSayNothingOfHowFarARankIs) {
   const CallPosition in_exchange = {Call(90, CollectiveKind::kExchange), 1, true};
   const Verdict v = ExplainTimeout({{0, In(7, 1)}, {1, in_exchange}, {2, In(7, 1)}}, 3, Call(7), 0,
@@ -69,7 +69,7 @@ TEST(HostVerdict, ExchangesSayNothingOfHowFarARankIs) {
   EXPECT_FALSE(of_exchange.others_know_better);
 }
 
-TEST(HostVerdict, WhoHasLostMostConnectionsIsGone) {
+TEST(HostVerdict, TheRankThatLostMostConnectionsIsGone) {
   const Verdict v = ExplainLost({{0, {1}}, {1, {0}}, {2, {1}}});
   EXPECT_THAT(v.culprits, ElementsAre(1));
   EXPECT_EQ(v.reason, "rank 1 is gone: connections to ranks 0 and 2 ended");

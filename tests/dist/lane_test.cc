@@ -27,7 +27,7 @@ TEST(Lane, RunsJobsInOrderOnAnotherThread) {
   EXPECT_NE(thread, std::this_thread::get_id());
 }
 
-TEST(Lane, GoesOnBesideTheCaller) {
+TEST(Lane, RunsConcurrentlyWithTheCaller) {
   const auto lane = MakeLane(kCpu);
   std::promise<void> go;
   std::atomic<bool> done = false;
@@ -41,7 +41,7 @@ TEST(Lane, GoesOnBesideTheCaller) {
   EXPECT_TRUE(done);
 }
 
-TEST(Lane, AfterAnErrorTheRestIsDroppedAndTheLaneGoesOn) {
+TEST(Lane, AnErrorDropsLaterJobsAndTheLaneRemainsUsable) {
   const auto lane = MakeLane(kCpu);
   std::promise<void> all_submitted;
   std::atomic<int> ran = 0;
@@ -59,7 +59,7 @@ TEST(Lane, AfterAnErrorTheRestIsDroppedAndTheLaneGoesOn) {
     EXPECT_STREQ(e.what(), "first");
   }
   EXPECT_EQ(ran, 0);
-  lane->Wait();  // told once
+  lane->Wait();  // reports the error only once
   lane->Submit([&] { ++ran; });
   lane->Wait();
   EXPECT_EQ(ran, 1);

@@ -1,6 +1,6 @@
-// A long life of control traffic, played without waiting: what a rank tells the store twice a
-// second, agreements, and groups that are made and destroyed. What the store holds, memory, file
-// descriptors and threads must be after it what they were after its first hundredth.
+// A long run's control traffic, played without waiting: what a rank tells the store twice a second,
+// checks of agreement, and groups that are made and destroyed. The store's contents, memory, file
+// descriptors and threads must be the same at the end as after the first hundredth.
 //
 // CI plays 5,000 rounds of 2 ranks. By hand (64 ranks need `ulimit -n 4096`):
 //
@@ -59,9 +59,9 @@ class LongLife {
   const Sample& late() const { return late_; }
 
  private:
-  // Over TCP, up to where all connections between ranks would be thousands.
+  // Over TCP, except for so many ranks that they would need thousands of connections.
   std::shared_ptr<ProcessGroup> MakeGroup(Store& store, int rank) {
-    // Nothing looks for silence: this machine may be busy.
+    // Without heartbeat limits: this machine may be busy.
     const GroupOptions options{.name = "control",
                                .timeout = std::chrono::minutes(10),
                                .heartbeat = std::chrono::milliseconds(0),
@@ -90,8 +90,8 @@ class LongLife {
       call.sequence = i;
       log.Add(call);
       logs.Post(log);
-      board.SendHeartbeat();  // where it is
-      board.SendHeartbeat();  // that it lives
+      board.SendHeartbeat();  // its position
+      board.SendHeartbeat();  // only that it is alive
       if (i % barrier_every == 0) group->Barrier()->Synchronize();
       if (i % 50 == 0) CompareNotes(rank, i, *group, board, logs);
       if (i % 100 == 0) MakeAndDestroyGroup(i, *group);
@@ -115,7 +115,7 @@ class LongLife {
     group.CheckInStep();
   }
 
-  // Names are new, or used again.
+  // Names are new or reused.
   void MakeAndDestroyGroup(int64_t round, ProcessGroup& group) {
     const auto other =
         group.Duplicate(round % 200 == 0 ? StrCat("group ", round) : std::string("again"));
@@ -138,7 +138,7 @@ class LongLife {
     group.Barrier()->Synchronize();
   }
 
-  // What ends is gone a moment later: threads that were joined, and the server's connections.
+  // Joined threads and the server's connections disappear with a small delay.
   Sample Settled(const Sample* not_above) {
     const auto store = ConnectTcpStore(server_.address(), seconds(60));
     const auto deadline = Clock::now() + seconds(not_above == nullptr ? 1 : 20);
@@ -171,11 +171,11 @@ TEST(LongLifeTest, NothingGrows) {
   const Sample &early = life.early(), &late = life.late();
   EXPECT_EQ(late.process.descriptors, early.process.descriptors);
   EXPECT_EQ(late.process.threads, early.process.threads);
-  // The digits of the numbers in the notes, and what the group's own heart had not told yet.
+  // More digits in the stored numbers, and what the group had not yet published by itself.
   EXPECT_LE(late.store_bytes, early.store_bytes + 1024 * ranks);
-  if (lockstep::test::kSanitized) return;  // what is freed stays for a while
-  // The recorders fill up to the groups that they keep; and what threads that come and go leave in
-  // the allocator's arenas and caches.
+  if (lockstep::test::kSanitized) return;  // sanitizers keep freed memory for a while
+  // The recorders fill up to the number of groups they keep, and short-lived threads leave memory
+  // in the allocator's arenas and caches.
   EXPECT_LE(late.heap_bytes, early.heap_bytes + (256 << 10) + ranks * (96 << 10));
   EXPECT_LE(late.process.resident_bytes,
             early.process.resident_bytes + (4 << 20) + ranks * (128 << 10));

@@ -13,7 +13,7 @@ using lockstep::test::MessageOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TEST(MeshTest, OfOneAxis) {
+TEST(MeshTest, HasOneAxis) {
   const Mesh mesh = Mesh::DataParallel(2, 4);
   EXPECT_EQ(mesh.size("dp"), 4);
   EXPECT_EQ(mesh.coordinate("dp"), 2);
@@ -24,7 +24,7 @@ TEST(MeshTest, OfOneAxis) {
   EXPECT_EQ(mesh.Describe(), "dp 4");
 }
 
-TEST(MeshTest, TheExampleOfItsHeader) {
+TEST(MeshTest, TheHeadersExample) {
   const Mesh mesh({{"dp", 2}, {"tp", 3}}, 4, 6);
   EXPECT_EQ(mesh.coordinate("dp"), 1);
   EXPECT_EQ(mesh.coordinate("tp"), 1);
@@ -32,9 +32,9 @@ TEST(MeshTest, TheExampleOfItsHeader) {
   EXPECT_THAT(mesh.RanksAlong("tp"), ElementsAre(3, 4, 5));
 }
 
-// The groups along any axes part the ranks: each rank is in its own, all members agree on it and on
-// its name, and no two groups share a name.
-TEST(MeshTest, GroupsPartTheRanks) {
+// The groups along any axes partition the ranks: each rank is in its own group, all members agree
+// on the group and its name, and no two groups share a name.
+TEST(MeshTest, GroupsPartitionTheRanks) {
   const std::vector<Mesh::Axis> axes = {{"pp", 2}, {"dp", 3}, {"fsdp", 2}, {"tp", 2}};
   const int world = 24;
   for (const std::vector<std::string>& along :

@@ -1,4 +1,4 @@
-// A rank works on its own GPU alone. A test of its own process: contexts stay open.
+// A rank uses only its own GPU. This test needs a separate process, because contexts stay open.
 #include <cuda_runtime.h>
 #include <gmock/gmock.h>
 
@@ -18,8 +18,8 @@
 namespace lockstep::dist {
 namespace {
 
-// CUDA opens a context of some hundred megabytes on the current device of whatever thread calls it:
-// with a thread that never set its device, eight ranks open eight contexts on GPU 0.
+// CUDA opens a context of a few hundred megabytes on the current device of any thread that calls
+// it: with a thread that never sets its device, eight ranks open eight contexts on GPU 0.
 TEST(NcclContextTest, NoThreadOfARankOpensOneOnGpu0) {
 #ifndef CUDASIM
   GTEST_SKIP() << "only simulated GPUs count their contexts";

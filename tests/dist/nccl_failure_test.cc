@@ -1,5 +1,5 @@
-// What ranks on GPUs hear when one of them does something else, is late, leaves or gives up, or
-// when NCCL breaks. Reliability promise 6 where NCCL compares nothing.
+// What ranks on GPUs get when one of them makes a different call, is late, leaves or gives up, or
+// when NCCL breaks: reliability promise 6, although NCCL compares nothing.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -79,8 +79,8 @@ TEST(NcclFailureTest, FullCheckComparesPartsAndTransfers) {
   }
 }
 
-// Without it, calls of which NCCL makes nothing wrong differ, and the comparison before the update
-// finds the first of them.
+// Without it, calls differ that NCCL does not get wrong, and the comparison before the update finds
+// the first of them.
 TEST(NcclFailureTest, CheckInStepFindsTheFirstDifference) {
   std::atomic<int> thrown{0};
   RUN_OR_SKIP(2, [&](ProcessGroup& g) {
@@ -147,8 +147,8 @@ TEST(NcclFailureTest, ARankThatGivesUpEndsTheOthers) {
   EXPECT_THAT(errors, Each(HasSubstr("rank 1 gave up: the loss is not finite")));
 }
 
-// As a reducer does when a backward has failed because of another rank.
-TEST(NcclFailureTest, WhoGivesUpAfterAFailureIsNotToBlameForIt) {
+// As a reducer does when a backward fails because of another rank.
+TEST(NcclFailureTest, ARankThatGivesUpAfterAFailureIsNotBlamed) {
   const std::string parent = JoinPath(testing::TempDir(), "nccl_flight");
   RemoveTree(parent);
   MakeDirectories(parent);
@@ -171,13 +171,13 @@ TEST(NcclFailureTest, WhoGivesUpAfterAFailureIsNotToBlameForIt) {
       options);
   EXPECT_THAT(errors, Each(""));
   const auto records = ReadFlightRecords(folder);
-  EXPECT_EQ(records.at(0).groups.size(), 2u) << "the group, and what it compares calls by";
+  EXPECT_EQ(records.at(0).groups.size(), 2u) << "the group and its control group";
   const FlightVerdict verdict = FindVerdict(records);
   EXPECT_THAT(verdict.culprits, ElementsAre(1));
   EXPECT_THAT(verdict.summary, HasSubstr("rank 1 did not take part"));
 }
 
-TEST(NcclFailureTest, LeavingWhileOthersGoOnIsAnErrorThere) {
+TEST(NcclFailureTest, LeavingWhileOthersContinueIsAnErrorForThem) {
   RUN_OR_SKIP(2, [&](ProcessGroup& g) {
     if (g.rank() == 0) g.AllReduce(Ones(g, 10))->Synchronize();
   });
@@ -185,9 +185,9 @@ TEST(NcclFailureTest, LeavingWhileOthersGoOnIsAnErrorThere) {
   EXPECT_EQ(errors[1], "");
 }
 
-// ---- A communicator that breaks: NCCL says so behind the back of whoever waits. ----
+// ---- A communicator that breaks: NCCL reports it asynchronously ----
 
-// Makes a communicator of NCCL as a group does, but watches over nothing.
+// Makes an NCCL communicator as a group does, but without a watchdog.
 std::unique_ptr<NcclComm> BareComm(const GpuRank& r) {
   ncclUniqueId id = {};
   if (r.control->rank() == 0) id = NcclComm::NewId();
@@ -199,7 +199,7 @@ std::unique_ptr<NcclComm> BareComm(const GpuRank& r) {
                                     std::chrono::seconds(30));
 }
 
-TEST(NcclFailureTest, AnAsynchronousErrorIsToldAndAbortEndsWhatHangs) {
+TEST(NcclFailureTest, AnAsynchronousErrorIsReportedAndAbortEndsHangingWork) {
   RUN_OR_SKIP(2, [](const GpuRank& r) {
     const auto comm = BareComm(r);
     if (r.control->rank() == 1) {
@@ -215,7 +215,7 @@ TEST(NcclFailureTest, AnAsynchronousErrorIsToldAndAbortEndsWhatHangs) {
     while (!error) error = comm->AsyncError();
     EXPECT_THAT(*error, HasSubstr("remote process exited"));
     comm->Abort();
-    Synchronize(stream);  // hangs unless that ended it
+    Synchronize(stream);  // hangs unless Abort ended the work
     EXPECT_EQ(comm->AsyncError(), std::nullopt) << "there is nothing left to fail";
     EXPECT_THAT(MessageOf<Error>([&] { comm->AllReduce(x, ReduceOp::kSum, stream); }),
                 HasSubstr("the communicator was aborted"));
@@ -224,15 +224,15 @@ TEST(NcclFailureTest, AnAsynchronousErrorIsToldAndAbortEndsWhatHangs) {
   EXPECT_THAT(errors, Each(""));
 }
 
-// A rank whose communicator is gone, and which nobody declares dead: the others do not wait for the
-// timeout (5 minutes), and their memory is theirs again.
+// A rank whose communicator is gone, but which is not known to be dead: the others do not wait for
+// the timeout (5 minutes), and get their memory back.
 TEST(NcclFailureTest, ARankWhoseCommunicatorBreaksEndsTheOthers) {
   std::atomic<int> thrown{0};
   RUN_OR_SKIP(3, [&](GpuRank r) {
     if (r.control->rank() == 1) {
       const auto comm = BareComm(r);
       comm->Abort();
-      // The process lives on, and with it its connections on the host.
+      // The process, and its connections on the host, stay alive.
       while (thrown < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       return;
     }

@@ -48,7 +48,7 @@ TEST_P(NcclGroupTest, EveryCollective) {
       g.AllGather(Values(g, n), gathered);
       g.ReduceScatter(many, scattered);
       g.Broadcast(root, size - 1);
-      // In the order of the group, so that this one's wait is enough.
+      // Operations run in order, so waiting for this one is enough.
       g.AllToAll(many, swapped)->Wait();
       const auto sum = [&](int64_t i) {
         float total = 0;
@@ -95,7 +95,7 @@ TEST(NcclGroupsTest, SendsReceivesAndUnequalParts) {
   EXPECT_THAT(errors, Each(""));
 }
 
-// Streams are ordered by the group alone: nobody else synchronises.
+// Only the group orders streams; nothing else synchronises.
 TEST(NcclGroupsTest, IsOrderedWithTheCallersStream) {
   RUN_OR_SKIP(2, [](ProcessGroup& g) {
     const Tensor x = Tensor::Zeros({100'000}, DType::kF32, g.device());
@@ -120,7 +120,7 @@ TEST(NcclGroupsTest, SpansLieOnTheHostsClock) {
     const WorkPtr work = g.AllReduce(Ones(g, 1000));
     work->Synchronize();
     const auto after = Work::Clock::now();
-    // Events of the device and the host's clock differ by what it takes to record one.
+    // Device events and the host's clock differ by the time it takes to record an event.
     const auto slack = std::chrono::milliseconds(20);
     EXPECT_GE(work->span()->begin, before - slack);
     EXPECT_LE(work->span()->end, after + slack);
@@ -131,7 +131,7 @@ TEST(NcclGroupsTest, SpansLieOnTheHostsClock) {
 TEST(NcclGroupsTest, CanBeCaptured) {
   RUN_OR_SKIP(2, [](ProcessGroup& g) {
     const Tensor x = Ones(g, 1000);
-    g.AllReduce(x)->Wait();  // whatever NCCL sets up at first
+    g.AllReduce(x)->Wait();  // NCCL's setup, before the capture
     const Stream stream = CurrentStream(g.device());
     Synchronize(stream);
     const cuda::Graph graph = cuda::Graph::Capture(stream, [&] { g.AllReduce(x)->Wait(); });
@@ -161,7 +161,7 @@ TEST(NcclGroupsTest, RefusesWhatNcclCannotDo) {
                 HasSubstr("NCCL cannot reduce u16; convert it to i32"));
     EXPECT_THAT(MessageOf([&] { g.AllReduce(Tensor::Zeros({2}, DType::kF32)); }),
                 HasSubstr(StrCat("works on ", g.device())));
-    // It moves everything, though.
+    // It can move every dtype, though.
     const Tensor x = Tensor::Full({3}, g.rank() + 1, DType::kU16, g.device());
     g.Broadcast(x, 1)->Wait();
     EXPECT_THAT(x.ToVector<uint16_t>(), Each(2));

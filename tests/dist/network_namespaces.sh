@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# Sourced by scripts whose ranks run on "machines": network namespaces, with wires between them.
-# Starts the script once more as root of a new user and network namespace, where it goes on; ends it with
-# 77, and a reason, where it may not make one. Then there are
-#   refuse REASON         ends with 77
-#   add_machine           one more namespace, the next I from 0; held by the process ${holders[I]}
+# For scripts whose ranks run on "machines" to source: network namespaces connected by wires. Restarts the
+# script as root of a new user and network namespace; exits with 77 and a reason if it may not create one.
+# Defines
+#   refuse REASON         exits with 77
+#   add_machine           adds a namespace, numbered I from 0 on; the process ${holders[I]} holds it
 #   within I COMMAND...   runs COMMAND there
 PATH=$PATH:/usr/sbin:/sbin
 refuse() { echo "$(basename "$0" .sh): $1" >&2; exit 77; }

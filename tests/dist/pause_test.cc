@@ -1,4 +1,4 @@
-// What a rank does by itself, for longer than the others' timeout.
+// Work of a single rank that takes longer than the others' timeout.
 #include "dist/control/pause.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ class Told {
   std::set<std::string> all_;
 };
 
-// `pauses` does something for 3.5 timeouts; all call an operation of several messages after it.
+// Rank `pauses` works for 3.5 timeouts; then all call an operation of several messages.
 void PauseAndSum(ProcessGroup& group, int pauses) {
   if (group.rank() == pauses) {
     const Pause pause(&group, "writing a checkpoint");
@@ -86,7 +86,7 @@ TEST_P(PauseTest, CountsForDuplicates) {
                  {.timeout = kTimeout});
 }
 
-TEST_P(PauseTest, AfterItTheTimeoutRunsAsEver) {
+TEST_P(PauseTest, AfterItTheTimeoutRunsAsUsual) {
   const auto begin = std::chrono::steady_clock::now();
   const auto errors = test::ErrorsOf(GetParam(), 2,
                                      [](ProcessGroup& group) {
@@ -123,8 +123,8 @@ TEST(Pauses, ARankThatGivesUpWithinOneIsNamedAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
 }
 
-// Rank 1 stays away; rank 2's message has come.
-TEST(Pauses, WhoHasSentIsNotNamedAfterOne) {
+// Rank 1 stays away; rank 2's message has arrived.
+TEST(Pauses, ARankThatHasSentIsNotNamedAfterOne) {
   const auto store = MakeInProcessStore();
   std::unique_ptr<Transport> ends[3];
   std::vector<std::thread> threads;

@@ -1,4 +1,4 @@
-// What every process group promises, whatever it stands on.
+// What every process group promises, whatever its transport.
 #include "dist/process_group.h"
 
 #include <gmock/gmock.h>
@@ -46,11 +46,12 @@ class ProcessGroupTest : public testing::TestWithParam<Case> {
   }
 };
 
-// Empty, one, odd, at the bound of the small path (16 KiB) and beyond a chunk (4 MiB a rank).
+// Empty, one, odd, at the limit of the path for small tensors (16 KiB), and more than a chunk (4
+// MiB per rank).
 constexpr int64_t kMost = lockstep::test::kSanitized ? 2'100'003 : 5'000'003;
 const int64_t kCounts[] = {0, 1, 7, 4096, 4097, 50'001, kMost};
 
-// A value that f32 sums of 8 ranks hold exactly.
+// A value whose sum over 8 ranks is exact in f32.
 float Value(int rank, int64_t i) { return static_cast<float>((rank + 1) * 3 + i % 1013); }
 
 Tensor Values(int rank, int64_t n) {
@@ -60,7 +61,7 @@ Tensor Values(int rank, int64_t n) {
   return t;
 }
 
-// The first element of t that is not expected(i), and what both are; "" if there is none.
+// Describes the first element of t that is not expected(i); "" if there is none.
 template <class F>
 std::string FirstWrong(const Tensor& t, const F& expected) {
   const float* const x = t.data<float>();
@@ -76,7 +77,7 @@ TEST_P(ProcessGroupTest, AllReduces) {
   Run([](ProcessGroup& g) {
     for (const int64_t n : kCounts) {
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
-        // What is cut does not depend on the reduction.
+        // How tensors are cut does not depend on the reduction.
         if (lockstep::test::kSanitized && n == kMost && op != ReduceOp::kSum) continue;
         const Tensor x = Values(g.rank(), n);
         g.AllReduce(x, op)->Wait();
@@ -140,7 +141,7 @@ TEST_P(ProcessGroupTest, BroadcastsFromEveryRoot) {
 
 TEST_P(ProcessGroupTest, ExchangesPartsOfAllSizes) {
   Run([](ProcessGroup& g) {
-    // From r to p go (r + 2 p) elements, of value 100 r + p; then 50,000 each.
+    // r sends (r + 2 p) elements of value 100 r + p to p; then 50,000 each.
     for (const bool even : {false, true}) {
       std::vector<int64_t> give, take;
       std::vector<float> in, expected;
@@ -163,7 +164,7 @@ TEST_P(ProcessGroupTest, ExchangesPartsOfAllSizes) {
 }
 
 TEST_P(ProcessGroupTest, SendsAndReceives) {
-  if (GetParam().size == 1) GTEST_SKIP() << "there is nobody to send to";
+  if (GetParam().size == 1) GTEST_SKIP() << "there is no other rank";
   Run([](ProcessGroup& g) {
     // Around a ring, both ways at once, two tensors each way.
     const int next = (g.rank() + 1) % g.size(), last = (g.rank() + g.size() - 1) % g.size();
@@ -178,7 +179,7 @@ TEST_P(ProcessGroupTest, SendsAndReceives) {
         ->Wait();
     EXPECT_EQ(from_last.ToVector<float>(), Values(last, 70'000).ToVector<float>());
     EXPECT_EQ(from_next.ToVector<float>(), Values(next + 50, 3).ToVector<float>());
-    // Between two ranks alone, while the others go on to the barrier.
+    // Only between two ranks, while the others continue to the barrier.
     if (g.rank() == 0) {
       g.Send(up, 1);
     } else if (g.rank() == 1) {
@@ -203,7 +204,7 @@ TEST_P(ProcessGroupTest, BarriersHoldEveryoneBack) {
 
 TEST_P(ProcessGroupTest, RunsManyOperationsInOrder) {
   Run([](ProcessGroup& g) {
-    // Each continues from the result of the one before, without a wait in between.
+    // Each uses the result of the previous one, without waiting in between.
     const Tensor x = Tensor::Full({10'000}, 1, DType::kF64);
     std::vector<WorkPtr> work;
     for (int i = 0; i < 20; ++i) work.push_back(g.AllReduce(x));
@@ -230,7 +231,7 @@ TEST_P(ProcessGroupTest, KeepsTensorsAliveAndCountsWrites) {
   });
 }
 
-// What an element becomes depends neither on where it is nor on what is around it.
+// An element's sum depends neither on its position nor on its neighbours.
 TEST_P(ProcessGroupTest, SumsInTheOrderOfTheRanks) {
   Run([](ProcessGroup& g) {
     const auto term = [](int rank, int64_t i) {
@@ -278,8 +279,8 @@ TEST(ProcessGroupTypesTest, ReducesEveryType) {
     ExpectReduced<BF16>(g, ReduceOp::kMax, BF16(-2.0f), BF16(3.0f), BF16(3.0f));
     ExpectReduced<F16>(g, ReduceOp::kSum, F16(0.5f), F16(0.25f), F16(0.75f));
   });
-  // Rounded once: 256 + 1 + 1 in bf16, whose neighbours of 256 are 254.. and 258, would stay 256
-  // if each sum were rounded.
+  // Rounded once: in bf16, in which 258 follows 256, 256 + 1 + 1 would stay 256 if each sum were
+  // rounded.
   RunRanks(Kind::kInProcess, 3, [](ProcessGroup& g) {
     const Tensor x = Tensor::Empty({1}, DType::kBF16);
     *x.data<BF16>() = BF16(g.rank() == 0 ? 256.0f : 1.0f);
@@ -300,12 +301,12 @@ TEST(ProcessGroupTypesTest, NanWins) {
   });
 }
 
-TEST_P(ProcessGroupTest, DuplicatesHaveAnOrderOfTheirOwn) {
+TEST_P(ProcessGroupTest, DuplicatesHaveTheirOwnOrder) {
   Run([](ProcessGroup& g) {
     const auto other = g.Duplicate("other");
     EXPECT_EQ(other->name(), "other");
     EXPECT_EQ(other->rank(), g.rank());
-    // Odd ranks use the two in the opposite order.
+    // Odd ranks use the two groups in the opposite order.
     const Tensor x = Values(g.rank(), 1000), y = Values(g.rank() + 5, 2000);
     WorkPtr a, b;
     if (g.rank() % 2 == 0) {
@@ -323,7 +324,7 @@ TEST_P(ProcessGroupTest, DuplicatesHaveAnOrderOfTheirOwn) {
   });
 }
 
-// Of this process.
+// Counts this process's threads that have the scheduling policy.
 int64_t ThreadsOfPolicy(int policy) {
   int64_t count = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -332,7 +333,7 @@ int64_t ThreadsOfPolicy(int policy) {
   return count;
 }
 
-TEST(GlooGroupTest, OneThreadInterruptsNobodyAndTheCallersPolicyStays) {
+TEST(GlooGroupTest, OneThreadPreemptsNoOtherAndTheCallersPolicyStays) {
   for (const int policy : {SCHED_OTHER, SCHED_BATCH}) {
     std::thread([&] {
       const sched_param priority = {};
@@ -362,7 +363,7 @@ TEST(GroupOptions, TimesAreChecked) {
   for (const auto heartbeat : {0ms, 100ms}) EXPECT_EQ(error(1s, heartbeat), "no error");
 }
 
-TEST_P(ProcessGroupTest, RefusesWrongArgumentsAtOnceAndGoesOn) {
+TEST_P(ProcessGroupTest, RefusesInvalidArgumentsAtOnceAndRemainsUsable) {
   Run([](ProcessGroup& g) {
     const Tensor x = Tensor::Zeros({4}, DType::kF32);
     EXPECT_THAT(MessageOf([&] { g.AllReduce(Tensor()); }), HasSubstr("undefined"));

@@ -10,17 +10,17 @@
 
 namespace lockstep::dist::test {
 
-// Which group, and what its ranks meet on.
+// The kind of group, and of store on which its ranks meet.
 enum class Kind { kInProcess, kGloo, kGlooOverTcpStore };
 std::ostream& operator<<(std::ostream& out, Kind kind);
 
-// Makes a group on a thread per rank, runs the body there and destroys the group. The errors of the
-// ranks, "" for none. A body that throws takes its group with it as an exception would.
+// On one thread per rank, makes a group, runs the body and destroys the group, during the exception
+// if the body throws. Returns the ranks' errors, "" for none.
 std::vector<std::string> ErrorsOf(Kind kind, int size,
                                   const std::function<void(ProcessGroup&)>& body,
                                   const GroupOptions& options = {});
 
-// The same where no rank may throw: fails the test with what they throw.
+// The same for ranks that must not throw: fails the test with their errors.
 void RunRanks(Kind kind, int size, const std::function<void(ProcessGroup&)>& body,
               const GroupOptions& options = {});
 

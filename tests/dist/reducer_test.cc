@@ -87,7 +87,7 @@ TEST(Reducer, RefusesMoreRanksThanMicroBatches) {
   }
 }
 
-// A rank that sends several terms may have it in any of them.
+// If a rank sends several terms, it may be in any of them.
 TEST(Reducer, ANonFiniteGradientOfAnyMicroBatchIsTracedToItsRank) {
   for (int64_t bad = 0; bad < 12; ++bad) {
     RunInProcess(2, [&](ProcessGroup& group) {
@@ -146,7 +146,7 @@ TEST(Reducer, BitsDoNotDependOnTheLanes) {
   }
 }
 
-// The first waits for the second, for which it would not do to come after it.
+// The first bucket's sum waits for the second's, so they must run concurrently.
 TEST(Reducer, LanesSumAtTheSameTime) {
   std::atomic<int> together = 0;
   RunInProcess(2, [&](ProcessGroup& group) {
@@ -169,7 +169,7 @@ TEST(Reducer, LanesSumAtTheSameTime) {
   EXPECT_EQ(together, 2);
 }
 
-// The other lane's bucket, and those after it, end or fail; nobody hangs.
+// The other lane's bucket, and later ones, end or fail; nothing hangs.
 TEST(Reducer, AHookThatFailsInOneLaneFailsOnAllRanks) {
   for (const int64_t lane : {0, 1}) {
     std::vector<std::string> messages(3);
@@ -191,8 +191,8 @@ TEST(Reducer, AHookThatFailsInOneLaneFailsOnAllRanks) {
   }
 }
 
-// A hook of one's own may talk to groups of its own, one call after the other.
-TEST(Reducer, AHookHasOneLaneUnlessItIsSaid) {
+// A custom hook may call its own groups, one call after the other.
+TEST(Reducer, AHookHasOneLaneByDefault) {
   RunInProcess(2, [&](ProcessGroup& group) {
     ToyModel model;
     ReducerOptions options = Small();
@@ -205,9 +205,9 @@ TEST(Reducer, AHookHasOneLaneUnlessItIsSaid) {
   });
 }
 
-// The gradients of the last layers are summed before those of the first layers are computed: here
-// backward would otherwise wait for itself.
-TEST(Reducer, CommunicatesWhileBackwardGoesOn) {
+// The gradients of the last layers are summed before those of the first layers are computed;
+// otherwise backward would wait for itself here.
+TEST(Reducer, CommunicatesDuringBackward) {
   std::atomic<int> overlapped = 0;
   RunInProcess(2, [&](ProcessGroup& group) {
     ToyModel model;
@@ -255,7 +255,7 @@ TEST(Reducer, NoSyncCommunicatesNothing) {
   });
 }
 
-// What each rank's `step(group, model, reducer)` says.
+// The error of each rank's `step(group, model, reducer)`.
 template <class E = ReplicaError, class F>
 std::vector<std::string> Messages(int ranks, ReducerOptions options, const F& step) {
   std::vector<std::string> messages(ranks);
@@ -267,7 +267,7 @@ std::vector<std::string> Messages(int ranks, ReducerOptions options, const F& st
   return messages;
 }
 
-// Promise 7: named on every rank, and nobody hangs.
+// Promise 7: named on every rank, and nothing hangs.
 TEST(Reducer, AParameterThatSomeRanksDoNotUseIsNamed) {
   for (const int idle : {0, 1}) {  // rank 0 decides the buckets
     for (const GradientSum sum : {GradientSum::kFast, GradientSum::kOrdered}) {
@@ -312,7 +312,7 @@ TEST(Reducer, ConditionalParametersMayBeUnused) {
   RunInProcess(2, [&](ProcessGroup& group) {
     ToyModel model;
     Reducer reducer(&group, model.Parameters(), options);
-    // In turn: by both, by one, by none, by the other.
+    // Used in turn by both, by one, by none, and by the other.
     for (const auto& [by_0, by_1] : {std::pair(true, true), std::pair(true, false),
                                      std::pair(false, false), std::pair(false, true)}) {
       model.ZeroGrad();
@@ -320,7 +320,7 @@ TEST(Reducer, ConditionalParametersMayBeUnused) {
       ToyBackward(model, MakeToyBatch(group.rank()), 1);
       CheckGradients(group, model);
       EXPECT_EQ(model.extra->Parameters()[0]->grad().defined(), by_0 || by_1);
-      // The sum of what those who used it contribute.
+      // The sum over the ranks that used it.
       ToyModel a, b;
       a.use_extra = by_0;
       b.use_extra = by_1;
@@ -343,7 +343,7 @@ TEST(Reducer, ConditionalParametersMayBeUnused) {
   });
 }
 
-// A gradient of an earlier micro-step counts, also if the last one does not use the parameter.
+// A gradient of an earlier micro-step counts even if the last one does not use the parameter.
 TEST(Reducer, OneUseAmongTheMicroStepsIsEnough) {
   for (const GradientSum sum : {GradientSum::kFast, GradientSum::kOrdered}) {
     RunInProcess(2, [&](ProcessGroup& group) {
@@ -393,7 +393,7 @@ TEST(Reducer, IfBackwardThrowsOnOneRankAllThrow) {
   }
 }
 
-TEST(Reducer, RefusesWhatWouldBeWrongSilently) {
+TEST(Reducer, RefusesWhatWouldBeSilentlyWrong) {
   const auto no_clear = [](ProcessGroup&, ToyModel& m, Reducer&) {
     ToyBackward(m, MakeToyBatch(0), 1);
     ToyBackward(m, MakeToyBatch(0), 1);
@@ -468,7 +468,7 @@ TEST(Reducer, Bf16CompressionIsAsExactAsItSays) {
   EXPECT_GT(changed, 0);
 }
 
-// Promise 18: who it was is known although the sum spreads it everywhere.
+// Promise 18: the rank is known although the sum spreads the value everywhere.
 TEST(Reducer, ANonFiniteGradientIsTracedToItsRank) {
   for (const GradientSum sum : {GradientSum::kFast, GradientSum::kOrdered}) {
     RunInProcess(4, [&](ProcessGroup& group) {

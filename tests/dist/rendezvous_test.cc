@@ -1,4 +1,4 @@
-// What launchers say, and what is made of it (reliability promise 20).
+// How the variables of launchers are interpreted (reliability promise 20).
 #include "dist/control/rendezvous.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ TEST(RendezvousTest, AsTorchrunSetsIt) {
                              {"MASTER_ADDR", "10.0.0.1"},
                              {"MASTER_PORT", "12345"},
                              {"LOCKSTEP_SECRET", "s"},
-                             // Slurm's are the node's under torchrun.
+                             // Under torchrun, Slurm's variables describe the node.
                              {"SLURM_PROCID", "1"},
                              {"SLURM_NTASKS", "2"}});
   EXPECT_EQ(r.rank, 5);
@@ -124,7 +124,7 @@ TEST(RendezvousTest, SrunsRanksOnThisNode) {
   EXPECT_EQ(here(6, 0, 3, "2(x3),1"), 1);
   EXPECT_EQ(here(3, 0, 1, "3,4"), 4);
   EXPECT_EQ(here(3, 3, 0, "7"), 7);
-  // What does not fit is not believed.
+  // Inconsistent values are ignored.
   for (const char* const tasks : {"", "2", "2(x3)", "2(x", "x", "3,4", "-7", "9(x-1)", "8,-1"}) {
     EXPECT_EQ(here(3, 3, 0, tasks), 7) << tasks;
   }

@@ -1,4 +1,4 @@
-// What every store promises; and TCP's and the file store's own manners.
+// What every store promises, and what is specific to the TCP and file stores.
 #include "dist/control/store.h"
 
 #include <fcntl.h>
@@ -166,7 +166,7 @@ TEST_P(StoreTest, PrefixesKeepApart) {
   EXPECT_EQ(store_->Get("a/key", milliseconds(0)), "of a");
 }
 
-TEST(TcpStoreTest, DoesTheWillOfWhoeverIsGone) {
+TEST(TcpStoreTest, ExecutesTheWillOfAClientThatIsGone) {
   TcpStoreServer server({"127.0.0.1", 0, ""});
   const auto store = ConnectTcpStore(server.address(), seconds(20));
   auto gone = ConnectTcpStore(server.address(), seconds(20));
@@ -181,7 +181,7 @@ TEST(TcpStoreTest, DoesTheWillOfWhoeverIsGone) {
   EXPECT_EQ(store->Get("other will", milliseconds(50)), std::nullopt);
 }
 
-TEST(TcpStoreTest, RefusesThoseWhoDoNotKnowTheSecret) {
+TEST(TcpStoreTest, RefusesClientsThatDoNotKnowTheSecret) {
   TcpStoreServer server({"127.0.0.1", 0, "the secret"});
   TcpStoreAddress wrong = server.address();
   for (const char* const secret : {"", "a secret", "the secret "}) {
@@ -192,7 +192,7 @@ TEST(TcpStoreTest, RefusesThoseWhoDoNotKnowTheSecret) {
   }
 }
 
-// The server is not the only one that asks for proof.
+// The client also demands proof from the server.
 TEST(TcpStoreTest, DoesNotTrustAServerThatDoesNotKnowTheSecret) {
   const Socket listener = Listen("127.0.0.1", 0);
   const TcpStoreAddress address{"127.0.0.1", PortOf(listener), "the secret"};
@@ -210,7 +210,7 @@ TEST(TcpStoreTest, DoesNotTrustAServerThatDoesNotKnowTheSecret) {
   impostor.join();
 }
 
-TEST(TcpStoreTest, DropsThoseWhoBreakTheProtocolAndServesTheOthers) {
+TEST(TcpStoreTest, DropsClientsThatBreakTheProtocolAndServesTheOthers) {
   TcpStoreServer server({"127.0.0.1", 0, ""});
   const auto store = ConnectTcpStore(server.address(), seconds(20));
   const auto soon = Soon();
@@ -221,7 +221,7 @@ TEST(TcpStoreTest, DropsThoseWhoBreakTheProtocolAndServesTheOthers) {
                 }),
                 HasSubstr("closed"));
   };
-  // Something that is no proof.
+  // Something other than a proof.
   const Socket stranger = Connect("127.0.0.1", server.address().port, soon);
   const std::string http = "GET / HTTP/1.1\r\nHost: localhost\r\n" + std::string(200, 'x');
   stranger.SendAll(http.data(), http.size(), soon);
@@ -255,7 +255,7 @@ TEST(TcpStoreTest, IsFullAtSomePoint) {
               HasSubstr("the store is full"));
 }
 
-// Positions and logs are overwritten as long as a run lives.
+// Positions and logs are overwritten throughout a run.
 TEST_P(StoreTest, OverwritingTakesNoRoom) {
   const std::string value(GetParam() == "File" ? 16 : Store::kMaxValue, 'v');
   for (int i = 0; i < 200; ++i) store_->Set("key", value);
@@ -277,8 +277,8 @@ TEST(TcpStoreTest, WillsTakeNoRoomOnceTheyAreReplacedOrDone) {
   EXPECT_EQ(store->Get("key", milliseconds(0)), value);
 }
 
-// It reads no answer to 50,000 requests, of which each would be a megabyte.
-TEST(TcpStoreTest, DoesNotServeWhoDoesNotRead) {
+// It reads none of the answers to 50,000 requests, each of which would be a megabyte.
+TEST(TcpStoreTest, DoesNotServeAClientThatDoesNotRead) {
   TcpStoreServer server({"127.0.0.1", 0, ""});
   const auto store = ConnectTcpStore(server.address(), seconds(20));
   store->Set("big", std::string(Store::kMaxValue, 'v'));
@@ -299,13 +299,13 @@ TEST(TcpStoreTest, DoesNotServeWhoDoesNotRead) {
       StoreError);
   EXPECT_LT(ResidentBytes() - before, 64 << 20);
   EXPECT_EQ(store->Get("big", seconds(20))->size(), Store::kMaxValue);
-  // Once it reads, it is served: the rest of the first answers is whole.
+  // Once it reads, it is served: the rest of the first answers is intact.
   std::string answers(20 * (sizeof(tcp_store::Reply) + Store::kMaxValue), '\0');
   client.ReceiveAll(answers.data(), answers.size(), Soon());
 }
 
-// It waits for a key, has sent more than the server takes meanwhile, and is reset.
-TEST(TcpStoreTest, DropsWhoeverEndsWhileItTakesNoMore) {
+// It waits for a key, has sent more than the server buffers meanwhile, and is reset.
+TEST(TcpStoreTest, DropsAClientThatEndsWhileItsBufferIsFull) {
   TcpStoreServer server({"127.0.0.1", 0, ""});
   const auto store = ConnectTcpStore(server.address(), seconds(20));
   {
@@ -333,7 +333,7 @@ TEST(TcpStoreTest, DropsWhoeverEndsWhileItTakesNoMore) {
   EXPECT_EQ(store->Get("will", seconds(10)), "gone");
 }
 
-// Lowers the limit of this process's descriptors, and takes all of them but `left`.
+// Lowers this process's descriptor limit, and uses up all but `left` descriptors.
 class FewDescriptors {
  public:
   explicit FewDescriptors(int left) {
@@ -367,7 +367,7 @@ TEST(TcpStoreTest, NamesTheLimitOfDescriptorsAndRecovers) {
   const auto begin = std::chrono::steady_clock::now();
   {
     const FewDescriptors none(0);
-    // This side has none.
+    // This side has none left.
     EXPECT_THAT(
         MessageOf<NoDescriptorsError>([&] { ConnectTcpStore(server.address(), seconds(60)); }),
         NamesTheLimit());
@@ -378,10 +378,10 @@ TEST(TcpStoreTest, NamesTheLimitOfDescriptorsAndRecovers) {
   }
   {
     const FewDescriptors one(1);
-    // One for this side, none for the server's.
+    // One for this side, none for the server.
     EXPECT_THAT(MessageOf<StoreError>([&] { ConnectTcpStore(server.address(), seconds(60)); }),
                 AllOf(HasSubstr("rank 0 has no file descriptor left"), NamesTheLimit()));
-    // Those who are connected are served.
+    // Connected clients are still served.
     store->Set("key", "value");
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(20));
@@ -391,7 +391,7 @@ TEST(TcpStoreTest, NamesTheLimitOfDescriptorsAndRecovers) {
 TEST(TcpStoreTest, RestsWhileNoDescriptorIsLeft) {
   TcpStoreServer server({"127.0.0.1", 0, ""});
   const FewDescriptors two(2);
-  // They wait to be taken in; not even the descriptor that the server keeps is there for them.
+  // They wait to be accepted; not even the server's reserve descriptor is available.
   const Socket a = Connect("127.0.0.1", server.address().port, Soon());
   const Socket b = Connect("127.0.0.1", server.address().port, Soon());
   const double before = ProcessStateOf().cpu_seconds;
@@ -407,7 +407,7 @@ TEST(FileStoreTest, NamesTheLimitOfDescriptors) {
   EXPECT_THAT(MessageOf<StoreError>([&] { store->Set("key", "other"); }), NamesTheLimit());
 }
 
-// A watcher waits as long as a run lives, and sleeps between its looks.
+// A watcher waits throughout a run, and sleeps between looks.
 TEST(FileStoreTest, LooksRarelyForWhatItHasWaitedForLong) {
   const auto store = OpenFileStore(FreshFolder(), 0, seconds(1));
   const auto sleeps = [] {
@@ -418,7 +418,7 @@ TEST(FileStoreTest, LooksRarelyForWhatItHasWaitedForLong) {
   const auto before = sleeps();
   EXPECT_EQ(store->Get("never", seconds(3)), std::nullopt);
   EXPECT_LT(sleeps() - before, 75);
-  // It is heard soon all the same, and an interrupt at once.
+  // A new key is still noticed soon, and an interrupt at once.
   const auto waiter = store->Clone();
   std::thread interrupter([&] {
     std::this_thread::sleep_for(seconds(1));
@@ -473,7 +473,7 @@ TEST(TcpStoreTest, EndsItsClientsWaits) {
   ends.join();
 }
 
-TEST(FileStoreTest, EachRunHasAFolderOfItsOwn) {
+TEST(FileStoreTest, EachRunNeedsItsOwnFolder) {
   const std::string folder = FreshFolder();
   const auto rank_0 = OpenFileStore(folder, 0, seconds(1));
   OpenFileStore(folder, 1, seconds(60))->Set("key", "of rank 1");

@@ -142,7 +142,7 @@ TEST_P(Ranks, ACnnTrainsAsOnTheWholeBatch) {
 
 INSTANTIATE_TEST_SUITE_P(SyncBatchNorm, Ranks, testing::Values(1, 2, 4));
 
-// Without the conversion the statistics are each rank's own: the test above can fail.
+// Without the conversion each rank has its own statistics, so the test above can fail.
 TEST(SyncBatchNorm, ItIsTheConversionThatMakesThemEqual) {
   const Tensor x = Noise({kSamples, 3, 5, 4}, 1);
   RunInProcess(2, [&](ProcessGroup& group) {

@@ -17,7 +17,7 @@
 
 namespace lockstep::dist {
 
-// 6 features to 3 classes. `shared` is used twice in each forward; `extra` only if asked for.
+// 6 features to 3 classes. `shared` is used twice in each forward, `extra` only on request.
 class ToyModel : public ModuleOf<Tensor(const Tensor&)> {
  public:
   explicit ToyModel(uint64_t seed = 1, int64_t hidden = 16, Device device = kCpu)
@@ -86,7 +86,7 @@ inline std::vector<float> WeightsOf(const Module& model) {
   return Flat(values);
 }
 
-// Infinite where the sizes differ.
+// Infinite if the sizes differ.
 inline double MaxDifference(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
   double difference = 0;

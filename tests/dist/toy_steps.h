@@ -1,4 +1,4 @@
-// Steps of the toy model through a Reducer, and what they must give.
+// Steps of the toy model through a Reducer, and their expected gradients.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace lockstep::dist {
 
 constexpr int64_t kRows = 4;  // of a micro-batch
 
-// Small, so that the toy has several buckets.
+// Small, so that the toy model has several buckets.
 inline ReducerOptions Small(ReducerOptions options = {}) {
   options.first_bucket_bytes = 256;
   options.bucket_bytes = 1024;
@@ -46,15 +46,15 @@ std::vector<float> StepGradients(const Run& run, int ranks, int64_t leaves,
   return of_rank[0];
 }
 
-// Of one process on the CPU that has all micro-batches as one.
+// The gradients of one process on the CPU with all micro-batches as one.
 inline std::vector<float> WholeBatchGradients(int64_t leaves) {
   ToyModel model;
   ToyBackward(model, MakeToyBatch(0, leaves * kRows), static_cast<double>(leaves * kRows));
   return GradientsOf(model);
 }
 
-// Rank r has data for r + 1 steps and joins the others after that: each step has the gradients of
-// those who had data. Called on all ranks.
+// Rank r has data for r + 1 steps and then joins the others: each step has the gradients of the
+// ranks that had data. Called on all ranks.
 inline void CheckRanksWithoutDataJoin(ProcessGroup& group, const ReducerOptions& options,
                                       double tolerance) {
   ToyModel model(1, 16, group.device());

@@ -1,4 +1,4 @@
-// The toy model trained for some steps through DataParallel, and what must come out of it.
+// Trains the toy model for some steps through DataParallel, and checks the results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -48,7 +48,8 @@ inline ToyOutcome TrainToy(ProcessGroup* group, int64_t leaves, ReducerOptions o
   return {WeightsOf(model), state.Read().grad_norm};
 }
 
-// On ranks, all of which come to the same. run(ranks, body) calls body(group) on each.
+// The same on ranks, which must all get the same result. run(ranks, body) calls body(group) on
+// each.
 template <class Run>
 ToyOutcome TrainToyOn(const Run& run, int ranks, int64_t leaves, const ReducerOptions& options,
                       int64_t steps) {

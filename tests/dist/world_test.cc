@@ -1,4 +1,4 @@
-// Ranks that find each other, or say who is missing (reliability promise 20).
+// Ranks that find each other, or say which are missing (reliability promise 20).
 #include "dist/world.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +34,7 @@ Rendezvous Of(int rank, int size, int port) {
   return r;
 }
 
-// Each on a thread; what they throw, "" for nothing.
+// Joins each on its own thread; returns their errors, "" for none.
 std::vector<std::string> Join(const std::vector<Rendezvous>& ranks,
                               std::chrono::milliseconds timeout) {
   std::vector<std::string> errors(ranks.size());
@@ -66,8 +66,8 @@ TEST(WorldTest, RanksFindEachOtherOverTcp) {
   EXPECT_THAT(Join({Of(2, 3, port), Of(1, 3, port), Of(0, 3, port)}, seconds(120)), Each(""));
 }
 
-// As beside torchrun's agent: the first ports are another program's, which says nothing, and
-// another run's.
+// As next to torchrun's agent: the first ports belong to another program, which never answers, and
+// to another run.
 TEST(WorldTest, RanksFindEachOtherAtTheFirstFreePort) {
   const auto three_in_a_row = [] {
     while (true) {
@@ -76,7 +76,7 @@ TEST(WorldTest, RanksFindEachOtherAtTheFirstFreePort) {
         return std::pair(Listen("127.0.0.1", port),
                          std::make_unique<TcpStoreServer>(
                              TcpStoreAddress{"127.0.0.1", port + 1, "secret/other"}));
-      } catch (const Error&) {  // taken by somebody else
+      } catch (const Error&) {  // already in use
       }
     }
   }();
@@ -91,7 +91,7 @@ TEST(WorldTest, RanksFindEachOtherAtTheFirstFreePort) {
   EXPECT_THAT(Join(ranks, seconds(2)), Each(HasSubstr("the store of rank 0 at 127.0.0.1:")));
 }
 
-// What an earlier run has left at the first port ends only after rank 1 has come to it.
+// The store that an earlier run has left at the first port ends only after rank 1 has joined it.
 TEST(WorldTest, ARankLeavesAStoreThatEnds) {
   Rendezvous ranks[2] = {Of(0, 2, FreePort()), Of(1, 2, 0)};
   ranks[1].master_port = ranks[0].master_port;
@@ -114,7 +114,7 @@ TEST(WorldTest, ARankWithoutDescriptorsSaysSoAtOnce) {
   rank.port_choices = 8;
   rlimit before = {};
   getrlimit(RLIMIT_NOFILE, &before);
-  const rlimit none = {3, before.rlim_max};  // those that every process has
+  const rlimit none = {3, before.rlim_max};  // stdin, stdout and stderr
   const auto begin = std::chrono::steady_clock::now();
   setrlimit(RLIMIT_NOFILE, &none);
   const std::string message =
@@ -147,14 +147,14 @@ TEST(WorldTest, WithoutRank0NobodyServes) {
 
 TEST(WorldTest, TwoProcessesOfOneRankAreAnErrorOnEveryRank) {
   const int port = FreePort();
-  // Rank 2 is missing, because somebody thinks to be rank 1.
+  // Rank 2 is missing, because its process believes that it is rank 1.
   const auto errors = Join({Of(0, 3, port), Of(1, 3, port), Of(1, 3, port)}, seconds(120));
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("rank 1 is claimed by process "),
                                  HasSubstr("needs a RANK of its own"))));
 }
 
-// Something else has written where rank 1 says who it is, and where rank 0 does.
-TEST(WorldTest, ANoteThatNoRankHasWrittenIsShown) {
+// Another program has written the keys with which ranks 1 and 0 identify themselves.
+TEST(WorldTest, AValueThatNoRankHasWrittenIsShown) {
   for (const std::string note : {"garbage", R"({"size":"two","host":7})", "[]"}) {
     const std::string folder = JoinPath(testing::TempDir(), StrCat("forged_", note.size()));
     std::filesystem::remove_all(folder);

@@ -44,7 +44,7 @@ TEST(LaunchOptions, TheProgramComesAfterTheOptions) {
   }
 }
 
-TEST(LaunchOptions, TorchrunsNamesDoAsWell) {
+TEST(LaunchOptions, TorchrunsNamesAlsoWork) {
   const LaunchOptions ours = Parse({"--nproc=2", "--nnodes=3", "--node_rank=1", "--rdzv=head:123",
                                     "--max_restarts=5", "--log_dir=logs", "x"});
   for (const std::vector<std::string>& arguments :
@@ -86,7 +86,7 @@ TEST(LaunchOptions, RanksByNumberOrByWhatTheMachineHas) {
   }
 }
 
-TEST(LaunchOptions, RefusesWhatCannotBe) {
+TEST(LaunchOptions, RefusesInvalidOptions) {
   EXPECT_THAT(Refusal({"--nprocs=4", "x"}), HasSubstr("no option --nprocs=4"));
   EXPECT_THAT(Refusal({"--nnodes=1:4", "x"}), HasSubstr("--nnodes is '1:4'"));
   EXPECT_THAT(Refusal({"--rdzv=:99", "x"}), HasSubstr("HOST:PORT"));

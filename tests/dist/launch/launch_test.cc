@@ -37,7 +37,7 @@ Arguments Shell(const Arguments& options, const std::string& script) {
   return Command(options, {"bash", "-c", script});
 }
 
-// Both ranks of a script that says so.
+// Waits until both ranks have printed "ready".
 void WaitUntilReady(Subprocess& launch) {
   launch.WaitForOutput("[0] ready\n");
   launch.WaitForOutput("[1] ready\n");
@@ -50,7 +50,7 @@ std::set<std::string> LinesOf(const std::string& text) {
   return lines;
 }
 
-// Reliability promise 21 asks the process table.
+// For reliability promise 21: looks into the process table.
 bool Runs(pid_t pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
@@ -95,7 +95,7 @@ TEST(Launch, RanksMeetAndShareTheProcessors) {
       HasSubstr("[1] 5\n"));
 }
 
-TEST(Launch, RunsBesideEachOtherHavePortsAndSecretsOfTheirOwn) {
+TEST(Launch, ConcurrentRunsHaveTheirOwnPortsAndSecrets) {
   Subprocess a(Shell({"--nproc=2"}, "echo $MASTER_PORT $LOCKSTEP_SECRET; sleep 1"));
   Subprocess b(Shell({"--nproc=2"}, "echo $MASTER_PORT $LOCKSTEP_SECRET; sleep 1"));
   const auto seen = [](const Result& r) {
@@ -109,7 +109,7 @@ TEST(Launch, RunsBesideEachOtherHavePortsAndSecretsOfTheirOwn) {
   EXPECT_NE(x.substr(x.find(' ')), y.substr(y.find(' ')));
 }
 
-TEST(Launch, WhatRanksWriteComesInWholeLinesAndIntoFiles) {
+TEST(Launch, RanksOutputComesInWholeLinesAndIntoFiles) {
   const std::string logs = JoinPath(testing::TempDir(), "launch_logs");
   RemoveTree(logs);
   const Result r = RunProgram(
@@ -130,8 +130,8 @@ TEST(Launch, WhatRanksWriteComesInWholeLinesAndIntoFiles) {
   EXPECT_EQ(ReadFile(JoinPath(logs, "start-0/rank-0/stderr.log")), "bad\n");
 }
 
-// Bars are shown as they come; and a rank that writes without ever ending a line takes neither
-// memory nor the launcher's ear.
+// Progress bars are shown as they arrive; a rank that writes without ever ending a line neither
+// fills memory nor keeps the launcher from handling signals.
 TEST(Launch, LinesThatDoNotEnd) {
   Subprocess bars(Shell({"--nproc=1"}, "printf 'half\\r'; printf 'done\\r'; sleep 1000"));
   bars.WaitForOutput("[0] half\r[0] done\r");
@@ -153,7 +153,7 @@ TEST(Launch, LinesThatDoNotEnd) {
   EXPECT_LT(longest, 200'000u);
 }
 
-// ---- Failures. ----
+// ---- Failures ----
 
 TEST(Launch, TheFirstFailureIsTheCauseAndEndsTheOthers) {
   const auto begin = Clock::now();
@@ -176,15 +176,15 @@ TEST(Launch, RanksThatIgnoreTerminationAreKilled) {
   EXPECT_THAT(r.err, HasSubstr("after it: rank 0 was killed by signal 9 (Killed)"));
 }
 
-// All three end within milliseconds, the one that threw perhaps last: only what they say tells.
-TEST(Launch, WhoBlamesAnotherIsNotTheCause) {
+// All three end within milliseconds, perhaps the one that threw last: only their reports tell.
+TEST(Launch, ARankThatBlamesAnotherIsNotTheCause) {
   const Result r = RunProgram(Command({"--nproc=3"}, {kRank, "100", "1", "4", "throw"}));
   EXPECT_EQ(r.exit_code, 1);
   EXPECT_THAT(r.err, HasSubstr("the first failure: rank 1 ended with exit code 1"));
   EXPECT_THAT(r.err, testing::ContainsRegex("after [0-9.]+ s: shard 3 is truncated"));
 }
 
-TEST(Launch, AReportOfAnotherKindSaysNothing) {
+TEST(Launch, AMalformedReportIsIgnored) {
   const Result r = RunProgram(
       Shell({"--nproc=1"}, R"(echo '{"message": 7, "consequence": "yes"}' >&3; exit 7)"));
   EXPECT_EQ(r.exit_code, 7);
@@ -217,9 +217,9 @@ TEST(Launch, APortThatIsTakenIsAnErrorThatNamesItsOwner) {
                            HasSubstr("choose another MASTER_PORT")));
 }
 
-// ---- Starting again. ----
+// ---- Restarts ----
 
-TEST(Launch, StartsAgainAsOftenAsAsked) {
+TEST(Launch, RestartsAsOftenAsAsked) {
   const std::string script = "echo start $LOCKSTEP_RESTARTS; [ $LOCKSTEP_RESTARTS = 2 ] || exit 5";
   const Result well = RunProgram(Shell({"--nproc=2", "--max_restarts=2"}, script));
   EXPECT_EQ(well.exit_code, 0);
@@ -239,9 +239,9 @@ TEST(Launch, RanksMeetAgainAfterARestart) {
   EXPECT_THAT(r.out, AllOf(HasSubstr("[0] step 20\n"), HasSubstr("[1] step 20\n")));
 }
 
-// ---- Signals, and the launcher's own end. Reliability promise 21. ----
+// ---- Signals, and the launcher's own end (reliability promise 21) ----
 
-TEST(Launch, PassesSignalsOn) {
+TEST(Launch, ForwardsSignals) {
   for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
     Subprocess launch(Shell({"--nproc=2"},
                             "trap 'echo ends well; exit 130' TERM INT HUP; echo ready; "
@@ -255,8 +255,8 @@ TEST(Launch, PassesSignalsOn) {
   }
 }
 
-// A checkpoint may take long: nobody is hurried by ranks that have ended already.
-TEST(Launch, WaitsForWhoeverStillWritesAfterASignal) {
+// A checkpoint may take long: ranks that have already ended do not hurry the others.
+TEST(Launch, WaitsForRanksThatStillWriteAfterASignal) {
   Subprocess launch(Shell({"--nproc=2", "--grace=0"},
                           "trap '[ $RANK = 1 ] || sleep 7; echo saved; exit 143' TERM; echo ready; "
                           "while :; do sleep 0.05; done"));
@@ -272,13 +272,13 @@ TEST(Launch, TheThirdSignalKills) {
   WaitUntilReady(launch);
   for (int i = 0; i < 3; ++i) {
     launch.Signal(SIGTERM);
-    // Signals of a kind that are pending are one.
+    // Pending signals of the same kind are merged into one.
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
   }
   EXPECT_EQ(launch.Wait().exit_code, 128 + SIGTERM);
 }
 
-TEST(Launch, NobodyOutlivesALauncherThatWasKilled) {
+TEST(Launch, NoRankOutlivesALauncherThatWasKilled) {
   Subprocess launch(Shell({"--nproc=3"},
                           "trap '' TERM HUP; echo process $$; echo ready; "
                           "exec sleep 1000"));

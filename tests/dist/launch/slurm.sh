@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Trains on four ranks that Slurm starts: a cluster of this machine alone, made for the occasion.
+# Trains on four ranks that Slurm starts, in a temporary cluster of only this machine.
 #   bazel build -c opt //models:train_gpt
 #   tests/dist/launch/slurm.sh bazel-bin/models/train_gpt
-# A run through srun must end with the weights of one process; when a rank is killed, the others must
-# name it, and the same srun again must go on to the same weights. Needs root and
+# A run through srun must end with the weights of one process; if a rank is killed, the others must
+# name it, and the same srun command must then resume to the same weights. Needs root and
 #   apt-get install --no-install-recommends slurmctld slurmd slurm-client munge
-# Ends with 77, and a reason, where there is no Slurm.
+# Exits with 77 and a reason if there is no Slurm.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 program=$(readlink -f "${1:?"the path of train_gpt"}")
@@ -98,7 +98,7 @@ grep -q 'resuming from' "$dir/again.log" || fail "the second srun did not resume
 [[ $(weights killed) == "$(weights alone)" ]] || fail "the weights differ after a restart"
 echo "srun again: resumed, to the same weights"
 
-# As --gpus-per-task=1: each rank sees one device.
+# As with --gpus-per-task=1: each rank sees one device.
 few=("${options[@]/--device=cpu/--device=sim}")
 few=("${few[@]/--train.steps=300/--train.steps=4}")
 CUDASIM_DEVICES=1 CUDA_VISIBLE_DEVICES=0 srun --ntasks=2 "$program" "${few[@]}" \

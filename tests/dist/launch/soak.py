@@ -4,13 +4,13 @@
     bazel build -c opt //tools:launch //models:train_gpt
     tests/dist/launch/soak.py --kills=100 --stops=20 --pauses=20
 
-Three ranks train by the launcher, with a restart. Each round one of them gets
+Three ranks train under the launcher, with a restart. Each round one of them gets
   kills   SIGKILL: every survivor must name it within --name_limit seconds
   stops   SIGSTOP: every survivor must name it within --heartbeat seconds
-  pauses  SIGSTOP, and SIGCONT long before the limit: nothing may come of it
-and afterwards no process may be left over, and the weights and the optimizer's state must be those of
-an undisturbed run, to the bit. Prints a line for each round; ends with 1 if any of them failed.
---name_limit=0 asks for no time.
+  pauses  SIGSTOP, and SIGCONT long before the limit: nothing may happen
+Afterwards no process may be left over, and the weights and the optimizer's state must be those of an
+undisturbed run, to the bit. Prints a line for each round; exits with 1 if any of them failed.
+--name_limit=0 sets no limit.
 """
 import argparse
 import hashlib
@@ -29,7 +29,7 @@ import time
 
 RANKS = 3
 STEPS = 120
-# From which on no rank is hit: the run must not be over before it is.
+# No rank is hit after this step, so that the run does not end first.
 LAST = 100
 
 
@@ -48,7 +48,7 @@ def arguments():
 
 
 class Run:
-    """A launched run, and what its ranks say, with the times."""
+    """A launched run, and its ranks' output with times."""
 
     def __init__(self, args, out, restarts, heartbeat):
         command = [os.path.abspath(args.launch), f"--nproc={RANKS}", f"--max_restarts={restarts}",
@@ -76,7 +76,7 @@ class Run:
             self.changed.notify_all()
 
     def wait_for(self, pattern, limit, begin=0):
-        """(index, time, match) of the first line from `begin` on that has it; None at the end."""
+        """(index, time, match) of the first matching line from `begin` on; None at the end."""
         deadline, at = time.monotonic() + limit, begin
         with self.changed:
             while True:
@@ -130,7 +130,7 @@ class Round:
         try:
             pids = [int(run.wait_for(rf"^\[{r}\] process (\d+)$", 60)[2][1]) for r in range(RANKS)]
             if not run.wait_for(rf"^\[0\] step +{self.step}/{STEPS} ", self.args.hang_limit):
-                self.problems.append("the run did not come to its step")
+                self.problems.append("the run did not reach its step")
                 return
             time.sleep(self.after)
             self.hit(run, pids[self.victim])
@@ -150,7 +150,7 @@ class Round:
             if restarted == (self.kind == "pauses"):
                 self.problems.append("there was a restart" if restarted else "there was no restart")
             if not self.problems and state_hash(self.out) != self.expected:
-                self.problems.append("other weights than of the undisturbed run")
+                self.problems.append("weights differ from the undisturbed run's")
         finally:
             if run.process.poll() is None:
                 run.process.kill()
@@ -171,7 +171,7 @@ class Round:
         for r in range(RANKS):
             if r == v:
                 continue
-            # A survivor's own words: who, and that it is gone or stalled.
+            # A survivor must say which rank is gone or stalled.
             found = run.wait_for(rf"^\[{r}\] train_gpt: .*(rank {v} is (gone|stalled)|"
                                  rf"store of rank {v} )", self.args.hang_limit, begin)
             if not found:

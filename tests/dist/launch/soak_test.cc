@@ -1,5 +1,4 @@
-// A few rounds of soak.py, without asking for any time; the many rounds of it are a command of
-// their own.
+// A few rounds of soak.py, without a time limit; run soak.py itself for many rounds.
 #include <gmock/gmock.h>
 
 #include "tests/subprocess.h"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Trains on two "machines" of two ranks each: network namespaces with a wire between them, on each of
-# which a launcher runs.
+# Trains on two "machines" of two ranks each: network namespaces connected by a wire, each with its
+# own launcher.
 #   two_nodes.sh cut  FOLDER LAUNCH PROGRAM ARGUMENT...   pulls the wire in the middle of the run
-#   two_nodes.sh kill FOLDER LAUNCH PROGRAM ARGUMENT...   kills rank 3; the launchers start all again
-# PROGRAM is train_gpt with --train.steps of more than 25. What the launchers print goes to
-# FOLDER/NAME-0.log and -1.log, their exit codes to FOLDER/NAME-0.code and -1.code; after `cut` the wire is
-# put back and both are started once more, as NAME resumed. Ends with 77, and a reason, where it may not
-# make namespaces. Needs iproute2, and user namespaces or root.
+#   two_nodes.sh kill FOLDER LAUNCH PROGRAM ARGUMENT...   kills rank 3; the launchers restart all ranks
+# PROGRAM is train_gpt with --train.steps of more than 25. The launchers' output goes to
+# FOLDER/NAME-0.log and -1.log, their exit codes to FOLDER/NAME-0.code and -1.code; after `cut` the
+# wire is reconnected and both launchers are started again, with NAME resumed. Exits with 77 and a
+# reason if it may not create namespaces. Needs iproute2, and user namespaces or root.
 set -euo pipefail
 source "$(dirname "$0")/../network_namespaces.sh"
 
@@ -27,7 +27,7 @@ for node in 0 1; do
 done
 
 export LOCKSTEP_SECRET=two-nodes
-# start NAME RESTARTS PROGRAM...: on both.
+# start NAME RESTARTS PROGRAM...: starts the launchers on both machines.
 start() {
   local name=$1 restarts=$2 node
   shift 2
@@ -39,7 +39,7 @@ start() {
     started+=($!)
   done
 }
-# Until both have ended; their hang is what is tested.
+# Waits until both have ended, and fails if they hang.
 finish() {
   local name=$1 node code i
   for node in 0 1; do

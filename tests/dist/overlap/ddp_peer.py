@@ -54,7 +54,7 @@ def main():
         return of_all(ms, dist.ReduceOp.MAX)
 
     def exposed():
-        """Of the whole step before the last: DDP adds it up in the forward after it."""
+        """For the whole step before the last: DDP computes it in the next forward."""
         log = model._get_ddp_logging_data()
         return 1e-6 * (log["backward_comm_time"] - log["backward_compute_comm_overlap_time"])
 

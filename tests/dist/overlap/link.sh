@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs a program as ranks, each in a network namespace of its own; each one's link to the others is
-# of limited rate, both ways: communication then costs time, and little of the processor.
+# Runs a program as ranks, each in its own network namespace. Each one's link to the others has a
+# limited rate, both ways, so that communication costs time but little of the processor.
 #   link.sh [--ranks=2] MBIT_PER_SECOND PROGRAM ARGUMENT...
-# Ends with 77, and a reason, where it may not make namespaces or limit the rate. Needs iproute2,
-# and user namespaces or root. Prints what rank 0 prints; the exit code is that of the first rank
-# that failed.
+# Exits with 77 and a reason if it may not create namespaces or limit the rate. Needs iproute2, and
+# user namespaces or root. Prints rank 0's output; the exit code is that of the lowest rank that
+# failed.
 set -euo pipefail
 source "$(dirname "$0")/../network_namespaces.sh"
 
@@ -32,7 +32,7 @@ for ((r = 0; r < ranks; ++r)); do
   within "$r" tc qdisc add dev wire root "${limit[@]}"
 done
 
-# Each rank has a core of its own where there are as many.
+# Each rank gets its own core if there are enough.
 cores=($(awk '/Cpus_allowed_list/ {print $2}' /proc/self/status | tr ',' '\n' |
   while IFS=- read -r a b; do seq "$a" "${b:-$a}"; done))
 export MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 WORLD_SIZE=$ranks LOCKSTEP_SECRET=link

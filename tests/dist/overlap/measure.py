@@ -3,15 +3,15 @@
 
     measure.py --overlap=bazel-bin/tests/dist/overlap/overlap [--python=PYTHON] TABLE...
 
-TABLE: rates (the step against T*, and beside PyTorch's DDP if --python has it), buckets,
-ordered (the cost of the fixed-order sum at 2, 4 and 8 ranks). Everything that a line compares runs
-in turn, --rounds times; figures are medians. The machine should do nothing else.
+TABLE: rates (the step against T*, and against PyTorch's DDP if --python has it), buckets,
+ordered (the cost of the fixed-order sum at 2, 4 and 8 ranks). The runs that a line compares take
+turns, --rounds times; figures are medians. The machine should otherwise be idle.
 
-The links are slowed down until communication takes --loads times as long as computation, as this
-machine computes; --rates gives Mbit/s instead. Ranks share their core with their communication,
-whose share of it cannot be hidden: the step should take the better part of a second. It is in
-"added", the difference to a step without communication, and not in "exposed", the wait at the end
-of backward.
+The links are slowed down until communication takes --loads times as long as computation does on
+this machine; --rates gives Mbit/s instead. Ranks share their core with their communication, whose
+processor time cannot be hidden, so the step should take the better part of a second. That time is
+part of "added", the difference to a step without communication, but not of "exposed", the wait at
+the end of backward.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def medians(results):
 
 
 def in_turn(options, runs):
-    """The medians of each of several runs, by name."""
+    """The medians of several runs, by the name of the run."""
     results = {name: [] for name in runs}
     for _ in range(options.rounds):
         for name, one in runs.items():
@@ -62,7 +62,7 @@ def header(*cells):
 
 
 def milliseconds_of_link(byte_count, rate):
-    """What a link of `rate` Mbit/s takes: two ranks send and receive each gradient once."""
+    """The time on a link of `rate` Mbit/s: two ranks send and receive each gradient once."""
     return 8e-3 * byte_count / rate
 
 

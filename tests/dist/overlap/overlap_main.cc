@@ -1,14 +1,15 @@
-// How much of the communication of a step hides behind backward: one of the ranks that link.sh
-// starts. Rank 0 prints a line of JSON.
+// Measures how much of a step's communication backward hides: one of the ranks that link.sh starts.
+// Rank 0 prints a line of JSON.
 //   overlap LAYERS WIDTH BATCH STEPS FIRST_BUCKET_MIB BUCKET_MIB [SUM]
 // SUM: fast (the library's) or ordered (dist/data_parallel/fixed_order.h).
 //
-// Each step follows one without communication: what communication adds is the difference of these
-// two, whatever else the machine does meanwhile. It is what is exposed, the wait at the end of
-// backward, and what messages cost the core that computes. The parts of the step without are
-// measured, forward, backward with the time at which each gradient is ready, update, and then the
-// sum of each bucket by itself. From these follows T*, the best that overlap can do with these
-// buckets, one at a time: each starts at the later of its ready time and the end of the one before.
+// Each step follows one without communication: their difference is what communication adds,
+// whatever else the machine does meanwhile. It consists of the exposed time, the wait at the end of
+// backward, and of the cost of messages to the core that computes. The parts of the step without
+// communication are measured separately (forward, backward with the time at which each gradient is
+// ready, update), and then the sum of each bucket. They yield T*, the best that overlap can do with
+// these buckets, one at a time: each starts at the later of its ready time and the end of the
+// previous one.
 //
 // The model is linear layers, on random inputs.
 #include <algorithm>
@@ -38,7 +39,7 @@ double Milliseconds(Clock::duration d) {
   return std::chrono::duration<double, std::milli>(d).count();
 }
 
-// Of this thread.
+// This thread's processor time.
 double ProcessorMilliseconds() {
   timespec t = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -111,8 +112,8 @@ class Benchmark {
 
   nlohmann::json Run() {
     if (settings_.ordered) {
-      // It must sum each backward (ReducerOptions::micro_batches): steps without come before the
-      // others.
+      // An ordered reducer must sum each backward (ReducerOptions::micro_batches), so steps without
+      // communication come first.
       WarmUpWith(nullptr);
       for (int64_t i = 0; i < settings_.steps; ++i) StepAlone();
     }
@@ -131,7 +132,7 @@ class Benchmark {
     return options;
   }
 
-  // Without a group buckets are filled, and stay where they are.
+  // Without a group, buckets are filled but not sent.
   void WarmUpWith(ProcessGroup* group) {
     reducer_.reset();
     reducer_.emplace(group, model_.Parameters(), Options(settings_));
@@ -162,7 +163,7 @@ class Benchmark {
     return Milliseconds(Clock::now() - begin);
   }
 
-  // A step without communication, and its parts.
+  // Times a step without communication, and its parts.
   void StepAlone() {
     BackwardOptions options;
     options.observers = {&ready_};
@@ -220,7 +221,7 @@ class Benchmark {
     }
   }
 
-  // When the last gradient of a bucket is ready, from the beginning of backward.
+  // When a bucket's last gradient is ready, from the beginning of backward.
   double ReadyTime(int64_t bucket) {
     double last = 0;
     for (const std::string& name : reducer_->NamesIn(bucket)) {
@@ -243,7 +244,7 @@ class Benchmark {
             {"backward_ms", backward},
             {"update_ms", Slowest(Median(update_))},
             {"alone_ms", alone},
-            // Of a core, that the rank with the least got.
+            // The smallest share of a core that any rank got.
             {"processor_share", -Slowest(-computed_ / took_)},
             {"sums_alone_ms", all},
             {"serial_ms", alone + all},
@@ -265,7 +266,7 @@ class Benchmark {
   const Tensor x_, root_;
   int64_t steps_ = 0, bytes_ = 0;
   ReadyTimes ready_;
-  // Of each step.
+  // Per step.
   std::vector<double> forward_, backward_, update_, alone_;
   std::vector<double> step_, added_, exposed_, overlapped_, communication_;
   double computed_ = 0, took_ = 0;  // in steps alone

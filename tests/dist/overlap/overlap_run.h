@@ -1,4 +1,4 @@
-// A run of the benchmark of overlap, for its tests.
+// Runs the overlap benchmark, for its tests.
 #pragma once
 
 #include <iostream>
@@ -10,8 +10,8 @@
 
 namespace lockstep::dist {
 
-// The figures of two ranks on a link of 200 Mbit/s; nothing where the machine cannot make one. 25
-// MiB of gradients take about a second there, more than the backward.
+// The figures of two ranks on a link of 200 Mbit/s; nullopt if the machine cannot make one. 25 MiB
+// of gradients take about a second on it, longer than the backward.
 inline std::optional<nlohmann::json> RunOverlap() {
   const Result result =
       RunProgram({"tests/dist/overlap/link.sh", "200", "tests/dist/overlap/overlap", "25", "512",

@@ -1,5 +1,5 @@
-// Ranks that are processes: what the survivors hear when one of them dies, does something else, or
-// was never started.
+// Ranks that are processes: what the survivors report when one of them dies, makes a different
+// call, or was never started.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 using Environment = std::map<std::string, std::string>;
 
 constexpr char kRank[] = "tests/dist/processes/rank";
-// From one's death to the others' exit. The group's own timeout is five minutes.
+// The limit from one's death to the others' exit. The group's timeout is five minutes.
 constexpr double kSecondsToHear = lockstep::test::kSanitized ? 20 : 5;
 
 Environment Of(int rank, int size, int port) {
@@ -109,7 +109,7 @@ TEST(ProcessTest, SurvivorsNameTheRankThatWasKilled) {
   }
 }
 
-// Reliability promise 2: SIGSTOP. The group's own timeout is five minutes.
+// Reliability promise 2: SIGSTOP. The group's timeout is five minutes.
 TEST(ProcessTest, AStalledRankIsNamedBeforeTheTimeout) {
   for (size_t victim = 0; victim < 3; ++victim) {
     Ranks ranks(3, {"1000000000"}, {{"TEST_HEARTBEAT_SECONDS", "3"}});
@@ -128,7 +128,7 @@ TEST(ProcessTest, AStalledRankIsNamedBeforeTheTimeout) {
                   Fails(AllOf(HasSubstr(StrCat("rank ", r, ", group 'world', all_reduce #")),
                               HasSubstr(words))));
     }
-    // Where it goes on after all, it hears of it, and ends.
+    // If it continues after all, it learns of the failure and ends.
     ranks[victim].Signal(SIGCONT);
     EXPECT_EQ(ranks[victim].Wait().exit_code, 1);
   }
@@ -146,7 +146,7 @@ TEST(ProcessTest, ASlowRankIsNotDead) {
   }
 }
 
-// A survivor says where it is itself: at the call that the lost rank did not make, or still at the
+// A survivor reports its own position: at the call that the lost rank did not make, or still at the
 // one before.
 auto AtCall(int number) {
   return testing::AnyOf(HasSubstr(StrCat("all_reduce #", number)),
@@ -191,7 +191,7 @@ TEST(ProcessTest, ARankThatHangsIsNamedAtTheTimeout) {
                                            HasSubstr("rank 1 did not take part within 3 s"))));
 }
 
-// A declared pause holds the timeout up, and nothing else.
+// A declared pause only suspends the timeout.
 TEST(ProcessTest, ARankThatDiesOrStallsInAPauseIsNamed) {
   for (const bool dies : {true, false}) {
     Ranks ranks(3, {"100", "1", "4", "pause"},

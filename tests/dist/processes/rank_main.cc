@@ -1,5 +1,5 @@
-// One rank of a small run: sums tensors over the ranks, step after step, and checks them. On
-// request it misbehaves.
+// One rank of a small run: sums tensors over the ranks, step after step, and checks the sums.
+// Misbehaves on request.
 //   rank STEPS [RANK STEP WHAT]
 // WHAT: kill, exit, throw, skip, resize, swap, hang or pause.
 #include <signal.h>
