@@ -32,7 +32,7 @@ TEST(ChunkQueueTest, GivesEachChunkOnceAndInOrder) {
 
 // A worker that came when the last job was over, and is slow, sees the next job while it is being
 // written. Had it taken a chunk, perhaps with the context of the last job, the caller would wait
-// for ever: more chunks would be done than there are.
+// forever: more chunks would be done than there are.
 TEST(ChunkQueueTest, GivesNothingOfAJobThatIsNotPublishedYet) {
   ChunkQueue queue;
   queue.Prepare(First, nullptr, 2);

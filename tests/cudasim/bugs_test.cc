@@ -62,7 +62,7 @@ struct Reported {
 const Reported kReported[] = {
     {PlantedBug::kBarrierInBranch, "barrier divergence", "BarrierInBranchKernel",
      "thread \\(32,0,0\\) of .*this thread is at the __syncthreads at .*bugs.cu:[0-9]+:[0-9]+, "
-     "threads 0-31 at that at .*bugs.cu:[0-9]+:[0-9]+"},
+     "threads 0-31 are at the one at .*bugs.cu:[0-9]+:[0-9]+"},
     {PlantedBug::kBarrierInHalfTheThreads, "barrier divergence", "BarrierInHalfTheThreadsKernel",
      "wait in __syncthreads at .*bugs.cu:[0-9]+:[0-9]+, and threads 1, 3, 5"},
     {PlantedBug::kExitBeforeBarrier, "barrier divergence", "ExitBeforeBarrierKernel",
@@ -70,7 +70,7 @@ const Reported kReported[] = {
     {PlantedBug::kLoopBarrierUneven, "barrier divergence", "LoopBarrierUnevenKernel",
      "threads 16-63 wait in .*bugs.cu:[0-9]+:[0-9]+, and threads 0-15 have exited"},
     {PlantedBug::kShuffleInBranch, "warp collective with missing lanes", "ShuffleInBranchKernel",
-     "__shfl_xor_sync at .*bugs.cu:[0-9]+:[0-9]+ waits for ever.*lanes 16-31 of warp 0 wait in "
+     "__shfl_xor_sync at .*bugs.cu:[0-9]+:[0-9]+ waits forever.*lanes 16-31 of warp 0 wait in "
      "__syncthreads at .*bugs.cu:[0-9]+"},
     {PlantedBug::kShuffleTwoPlaces, "warp collective with missing lanes", "ShuffleTwoPlacesKernel",
      "different collectives.*lanes 0-15 of warp 0 wait in __shfl_xor_sync at .*bugs.cu.*lanes "
@@ -99,7 +99,7 @@ const Reported kReported[] = {
      !kAsan && !kRaceChecker},
     // Guard pages around every buffer.
     {PlantedBug::kGlobalPastEnd, "access out of bounds", "GlobalPastEndKernel",
-     "thread \\(17,0,0\\) of .*0 bytes behind ", !kAsan},
+     "thread \\(17,0,0\\) of .*0 bytes after ", !kAsan},
     // The race checker.
     {PlantedBug::kSharedPastEndWrite, "access out of bounds", "SharedPastEndWriteKernel",
      "thread \\(63,0,0\\) of .*write of 4 bytes at .*bugs.cu:[0-9]+ outside of before",

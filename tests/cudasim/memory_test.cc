@@ -248,7 +248,7 @@ TEST_F(MemoryDeathTest, HostAccessWhileTheDeviceWorks) {
 TEST_F(MemoryDeathTest, UseAfterFreeAndOutOfBounds) {
   float* const x = NewOnDevice<float>(64);
   EXPECT_DEATH(*static_cast<volatile float*>(x + 64) = 1,
-               "out of bounds at 0x[0-9a-f]*, 0 bytes behind device memory");
+               "out of bounds at 0x[0-9a-f]*, 0 bytes after device memory");
   CUDA_OK(cudaFree(x));
   EXPECT_DEATH(*static_cast<volatile float*>(x) = 1, "the host uses freed memory");
   float* pinned = nullptr;
@@ -266,7 +266,7 @@ TEST_F(MemoryDeathTest, SmallOverrunIsFoundWhenFreeing) {
         *static_cast<volatile char*>(pinned + 103) = 1;
         cudaFreeHost(pinned);
       },
-      "found when freeing: bytes 3 to 3 behind it were overwritten: pinned host memory");
+      "found when freeing: bytes 3 to 3 after it were overwritten: pinned host memory");
   // Also if what is written is what lies behind another block.
   char* other = nullptr;
   CUDA_OK(cudaMallocHost(&other, 100));
@@ -275,7 +275,7 @@ TEST_F(MemoryDeathTest, SmallOverrunIsFoundWhenFreeing) {
         *static_cast<volatile char*>(pinned + 103) = *static_cast<volatile char*>(other + 103);
         cudaFreeHost(pinned);
       },
-      "found when freeing: bytes 3 to 3 behind it were overwritten");
+      "found when freeing: bytes 3 to 3 after it were overwritten");
   CUDA_OK(cudaFreeHost(other));
   CUDA_OK(cudaFreeHost(pinned));
 }

@@ -201,7 +201,7 @@ class GpuCheckTest(unittest.TestCase):
         status, _, slices = self.check("--only=gradients/rows,peaks", "--patience=0.02")
         self.assertEqual((status, slices["peaks"]["state"]), (1, "passed"))
         failed = slices["gradients/rows"]
-        self.assertIn("out of time in gradcheck; the last that it said: it wrote nothing", failed["text"])
+        self.assertIn("out of time in gradcheck; its last output: it wrote nothing", failed["text"])
         self.assertIn("--patience", failed["fix"])
 
     def test_the_order(self):
@@ -214,7 +214,7 @@ class GpuCheckTest(unittest.TestCase):
             self.assertLess(gpu_check.turn(first), gpu_check.turn(then))
         with self.assertRaises(SystemExit):
             self.check("--only=bits,opps")
-        self.assertIn("there is no part or slice 'opps'; there are loader, peaks,", self.said.getvalue())
+        self.assertIn("there is no part or slice 'opps'; choose from loader, peaks,", self.said.getvalue())
 
     def test_a_budget_is_kept(self):
         # ops/rows is expected to take 20 s, and peaks 5.
@@ -223,7 +223,7 @@ class GpuCheckTest(unittest.TestCase):
         status, lines, slices = self.check("--only=bits,ops/rows,cudnn", "--budget=1")
         self.assertLess(time.monotonic() - begin, 10)
         self.assertEqual((status, list(slices)), (3, ["bits"]), "the first one has all of the budget, others must fit")
-        self.assertEqual(slices["bits"]["text"], "the budget was spent in bench; the last that it said: begun")
+        self.assertEqual(slices["bits"]["text"], "the budget was spent in bench; its last output: begun")
         self.assertIn("left for the next call: bits, ops/rows, cudnn", lines)
         # The slice that was stopped is the first of the next call; once more, and it is the last.
         self.check("--only=ops/rows,bits", "--budget=1")
@@ -286,7 +286,7 @@ class GpuCheckTest(unittest.TestCase):
 
     def test_ranks_that_differ_from_accumulation_are_a_failure(self):
         ours = TRAIN + "[[ $* != *grad_accum* ]] || "
-        for change, words in (("echo other >$out/latest/model.safetensors", "the last weights are not"),
+        for change, words in (("echo other >$out/latest/model.safetensors", "but the last weights differ"),
                               ("sed -i s/4.5/4.6/ $out/metrics.jsonl", "losses of 2 ranks are [4.5, ")):
             self.program("train_gpt", ours + change)
             self.assertIn(words, self.part("ranks/bits")["text"])
@@ -387,7 +387,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(self.part("speed/b8-fp32")["state"], "passed")
         part = self.part("speed/b16")
         self.assertEqual((part["state"], part["text"]),
-                         ("failed", "attention_forward of B16 was by plain, not by flash: heads of 65"))
+                         ("failed", "attention_forward of B16 used plain, not flash: heads of 65"))
         self.assertIn("speed-b16/run-1/kernels.json", self.archived())
         choice.update(kernel="flash_mma", why_slow="")
         self.program("train_gpt", TRAIN + f"echo '{json.dumps(told)}' >$out/kernels.json")
@@ -411,7 +411,7 @@ class GpuCheckTest(unittest.TestCase):
             path.write_text(text)
             with mock.patch.object(self, "slices"):
                 self.assertEqual(self.check("--only=peaks")[0], 2)
-            self.assertIn("is not what gpu_check has written", self.said.getvalue())
+            self.assertIn("was not written by gpu_check", self.said.getvalue())
             self.assertEqual(path.read_text(), text)
             path.unlink()
 

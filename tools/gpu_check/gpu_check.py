@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks and measures Lockstep on this machine's GPU, without Bazel: part of the bundle.
+"""Checks and measures Lockstep on this machine's GPU, without Bazel. Part of the bundle.
 
   bazel build -c opt --config=cuda //tools:bundle    # bazel-bin/tools/lockstep-bundle.tar.gz
   tar xf lockstep-bundle.tar.gz && lockstep/gpu_check [--budget=540] [--only=ops,speed/b16] [--out=gpu_check.json]
@@ -34,7 +34,7 @@ from runner import HERE, Clock, Failed, Runner, Skip, Unfinished
 
 class Slice(NamedTuple):
     run: Callable
-    seconds: int  # that it is expected to take on a GPU
+    seconds: int  # its expected duration on a GPU
     simulated_seconds: int
 
     def expected(self, simulated):
@@ -44,11 +44,11 @@ class Slice(NamedTuple):
 _ONE_OP = "lockstep/bin/op_test --gtest_filter=NAME repeats one test; the log names op, sample and dtype"
 # What to do when a slice of the part fails.
 FIXES = {
-    "loader": "the log has what train_gpt said",
+    "loader": "the log has the output of train_gpt",
     "peaks": "lockstep/bin/bench --filter=scale repeats it",
     "smoke": "see the parts ops and train",
-    "bits": "cuBLASLt gives other bits for equal calls: the archive's bench.json names the product",
-    "speed": "see the part train first; a GPU of less memory needs a smaller batch",
+    "bits": "cuBLASLt gives different bits for equal calls: the archive's bench.json names the product",
+    "speed": "see the part train first; a GPU with less memory needs a smaller batch",
     "train": "see the parts ops and cudnn first; --train.cuda_graphs=false and LOCKSTEP_ATTENTION=flash tell whether "
              "graphs or cuDNN make the difference, and runs that only poison changes read what nobody has written",
     "parity": "see the parts ops and gradients first: a kernel is wrong at this shape",
@@ -62,7 +62,7 @@ FIXES = {
 }
 _COMPILED = ("--compile",)
 _FLASH = {"LOCKSTEP_ATTENTION": "flash"}
-# By name, PART/WHAT or PART, in the order of their value.
+# By name, PART/WHAT or PART, the most valuable first.
 SLICES = {
     "loader": Slice(parts.loader, 10, 2),
     "peaks": Slice(parts.peaks, 15, 5),
@@ -107,7 +107,7 @@ SLICES = {
     "sanitizer/memcheck": Slice(partial(parts.sanitizer, kind="memcheck"), 100, 1),
     "sanitizer/racecheck": Slice(partial(parts.sanitizer, kind="racecheck"), 100, 1),
 }
-SUMMARIES = {"speed": parts.summary_of_speed}  # more to say of a part, from all of its slices
+SUMMARIES = {"speed": parts.summary_of_speed}  # a part -> additional text from all of its slices
 
 
 def part_of(name):
@@ -115,8 +115,8 @@ def part_of(name):
 
 
 def turn(known):
-    """When a slice is played, by what is known of it: less comes first, and among equals the order of value decides.
-    A slice that was stopped twice must not keep the others from running."""
+    """A slice's rank, from what is known of it: lower runs first, and the order of value decides among equals. A slice
+    that was stopped twice must not keep the others from running."""
     state, tries = known.get("state"), known.get("tries", 0)
     if state == "unfinished":
         return 0 if tries < 2 else 4
@@ -124,14 +124,14 @@ def turn(known):
 
 
 def play(name, one, runner, record, patience):
-    """Runs a slice. What is known of it is written before it begins, so that a killed run tells what it was doing."""
+    """Runs a slice. Its state is recorded before it begins, so that after a kill one knows what was running."""
     before = record.slices.get(name, {})
     tries = before.get("tries", 0) + 1 if before.get("state") == "unfinished" else 1
     record.slices[name] = {"state": "unfinished", "text": "was running when gpu_check was killed", "tries": tries,
                            "seconds": 0}
     record.write()
     begin = time.monotonic()
-    # What was stopped before gets longer.
+    # A slice that was stopped before gets more time.
     runner.clock.limit = begin + (60 + 3 * one.expected(runner.simulated)) * patience * tries
     runner.kept = {}
     log = ""
@@ -145,7 +145,7 @@ def play(name, one, runner, record, patience):
     except Failed as error:
         done = {"state": "failed", "text": str(error), "fix": error.fix or FIXES[part_of(name)]}
         log = error.log
-    # A program's output is not what it should be.
+    # The output of some program could not be understood.
     except Exception:
         log = traceback.format_exc()
         done = {"state": "failed", "text": log.splitlines()[-1], "fix": FIXES[part_of(name)]}
@@ -165,13 +165,13 @@ def play(name, one, runner, record, patience):
 
 
 def play_all(names, runner, record, args):
-    """Plays what has not passed, as far as time allows."""
+    """Runs what has not passed, as far as time allows."""
     started = False
     for name in sorted(names, key=lambda n: turn(record.slices.get(n, {}))):
         if runner.clock.why_stop():
             return
-        # What has run before, or has been stopped, tells best how long it takes; a slice for which no budget is long
-        # enough is tried with all of it.
+        # An earlier run, even a stopped one, tells best how long a slice takes. A slice that fits
+        # no budget is tried with all of it.
         expected = max(SLICES[name].expected(args.simulated), record.slices.get(name, {}).get("seconds", 0))
         if started and expected > runner.clock.left():
             continue
@@ -228,7 +228,7 @@ def chosen(only, parser):
     for wanted in filter(None, only.split(",")):
         of_it = [name for name in SLICES if wanted in (name, part_of(name))]
         if not of_it:
-            parser.error(f"--only: there is no part or slice '{wanted}'; there are {', '.join(FIXES)} and "
+            parser.error(f"--only: there is no part or slice '{wanted}'; choose from {', '.join(FIXES)} and "
                          f"{', '.join(name for name in SLICES if '/' in name)}")
         names += of_it
     return list(dict.fromkeys(names)) or list(SLICES)
@@ -238,10 +238,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulated", action="store_true", help="rehearse on a simulated GPU")
     parser.add_argument("--out", default="gpu_check.json", help="the JSON file (default: %(default)s)")
-    parser.add_argument("--budget", type=float, default=0, help="end within so many seconds (default: no limit)")
+    parser.add_argument("--budget", type=float, default=0, help="end within this many seconds (default: no limit)")
     parser.add_argument("--only", default="", help=f"parts of {','.join(FIXES)}, or slices (default: all)")
     parser.add_argument("--again", action="store_true", help="also run slices that have passed")
-    parser.add_argument("--patience", type=float, default=1, help="times the slices' time limits (default: 1)")
+    parser.add_argument("--patience", type=float, default=1, help="multiplies the slices' time limits (default: 1)")
     parser.add_argument("--python", default=sys.executable, help="an interpreter that imports torch")
     args = parser.parse_args()
     clock = Clock(args.budget)

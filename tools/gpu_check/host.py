@@ -1,4 +1,4 @@
-"""What the bundle needs of the machine that it runs on, and whether it is there; a module of gpu_check."""
+"""Checks that this machine has what the bundle needs; a module of gpu_check."""
 import json
 import os
 import platform
@@ -13,8 +13,8 @@ _DRIVER = {12: 525, 13: 580}
 
 
 def describe_machine(simulated):
-    """The first GPU and its driver, and how many GPUs there are, as nvidia-smi has it; results hold for all machines
-    of a kind."""
+    """The first GPU, its driver and the number of GPUs, according to nvidia-smi; results hold for all machines of a
+    kind."""
     if simulated:
         return {"name": "simulated GPU", "kind": "simulated GPU", "gpus": 2}
     query = ["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"]
@@ -38,7 +38,7 @@ def _no_gpu():
 
 
 def read_bundle():
-    """What tools/make_bundle.sh wrote of the bundle."""
+    """The description of the bundle that tools/make_bundle.sh wrote."""
     path = HERE / "bundle.json"
     try:
         return json.loads(path.read_text())
@@ -47,7 +47,7 @@ def read_bundle():
 
 
 def check_host(simulated, bundle, machine, environment):
-    """All that is missing, as pairs of what it is and how to mend it."""
+    """Everything that is missing, as pairs of the problem and its fix."""
     problems = []
     wanted = "simulated" if simulated else "cuda"
     if bundle["backend"] != wanted:
@@ -73,7 +73,7 @@ def _processor():
     missing = {"avx2", "fma", "bmi2"} - flags
     if not missing:
         return []
-    return [(f"the processor has no {', '.join(sorted(missing))}", "use one of 2013 or later, with AVX2 and FMA")]
+    return [(f"the processor has no {', '.join(sorted(missing))}", "use one with AVX2 and FMA, from 2013 or later")]
 
 
 def numbers(version):
@@ -81,21 +81,21 @@ def numbers(version):
 
 
 def listed_libraries(environment):
-    """What the loader says of the libraries of the programs, as ldd does."""
+    """What the dynamic linker says about the programs' libraries, as ldd prints it."""
     program = HERE / "bin" / "lockstep"
     try:
         return subprocess.run([program], env=dict(environment, LD_TRACE_LOADED_OBJECTS="1", LD_WARN="yes"), text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
     except FileNotFoundError:
         if program.exists():
-            return "libc.so.6 => not found"  # there is no loader of glibc
+            return "libc.so.6 => not found"  # glibc's dynamic linker is missing
         raise Failed(f"there is no {program}", fix="unpack the whole tarball again") from None
     except OSError as error:
         raise Failed(f"{program} cannot be run: {error}", fix="unpack the tarball where programs may run") from None
 
 
 def library_problems(listed, bundle):
-    """Of what listed_libraries returned."""
+    """The problems in the output of listed_libraries."""
     # "/lib/libc.so.6: version `GLIBC_2.34' not found (required by ...)"
     old = sorted(set(re.findall(r"version `((?:GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+)' not found", listed)))
     missing = sorted(set(re.findall(r"(\S+) => not found", listed)))
@@ -142,14 +142,14 @@ def has_code_for(capability, architectures):
         number = int(number)
         if kind == "sm" and (gpu == number or not suffix and gpu // 10 == number // 10 and gpu >= number):
             return True
-        if kind == "compute" and not suffix and gpu >= number:  # PTX, which the driver compiles
+        if kind == "compute" and not suffix and gpu >= number:  # PTX, which the driver can compile
             return True
     return False
 
 
 def find_cuda(python):
-    """The environment in which programs find CUDA's libraries, cuDNN and NCCL: PyTorch's packages have them, or the
-    toolkit, if the system has not."""
+    """The environment in which programs find CUDA's libraries, cuDNN and NCCL: if the system has none, those of
+    PyTorch's packages or of the toolkit."""
     environment = dict(os.environ)
     load = "import ctypes; [ctypes.CDLL(name) for name in ('libcudnn.so.9', 'libnccl.so.2')]"
     if "not found" not in listed_libraries(environment):

@@ -1,5 +1,5 @@
-"""Which libraries a program of the bundle has mapped, which it would find, and which of their kernels it took; a
-module of gpu_check."""
+"""Which libraries a program of the bundle has mapped, which it would find, and which of their kernels it used; a module
+of gpu_check."""
 import json
 import os
 import re
@@ -10,7 +10,8 @@ from host import numbers
 from runner import Failed
 
 _OF_CUDA = re.compile(r"lib(cublas|cudart|cudnn|nccl|cuda|nvrtc|nvJitLink|nvidia|dnnl)[\w.+-]*\.so[\w.]*$")
-# What gpu_check asks each for; the CUDA runtime is linked into the programs.
+# A program that prints each library's version and path; the CUDA runtime is linked into the
+# programs.
 _ASK = """
 import ctypes, json, sys
 asked = {}
@@ -34,14 +35,14 @@ _LOADED_LATER = ["libcudnn.so.9", "libnccl.so.2"]
 
 
 def mapped(process):
-    """The files of libraries of CUDA that the process has mapped, by name."""
+    """The CUDA library files that the process has mapped, by name."""
     with open(f"/proc/{process}/maps") as maps:
         paths = {line.split(maxsplit=5)[5].strip() for line in maps if len(line.split(maxsplit=5)) == 6}
     return {os.path.basename(path): path for path in sorted(paths) if _OF_CUDA.search(path)}
 
 
 def versions(names, environment):
-    """What these libraries, by path or by name, say of themselves in the programs' environment."""
+    """The versions and paths of these libraries, given by path or name, in the programs' environment."""
     done = subprocess.run([sys.executable, "-c", _ASK, *names], env=environment, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, timeout=60)
     if done.returncode != 0:
@@ -50,12 +51,12 @@ def versions(names, environment):
 
 
 def found(environment):
-    """Those that programs load when they need them: found in this environment, with version and path."""
+    """The libraries that programs load on demand, if found in this environment, with version and path."""
     return {name: what for name, what in versions(_LOADED_LATER, environment).items() if "error" not in what}
 
 
 def expected_attention(machine, environment):
-    """How the name of attention's kernels in bf16 begins, as kernels/README.md has it."""
+    """How the names of attention's kernels in bf16 must begin, according to kernels/README.md."""
     forced = environment.get("LOCKSTEP_ATTENTION", "auto")
     if forced != "auto":
         return "cuDNN" if forced == "cudnn" else forced
@@ -65,12 +66,12 @@ def expected_attention(machine, environment):
 
 
 def check_attention(choices, expected):
-    """Raises Failed if any attention was by other kernels; returns what to record of all choices."""
+    """Raises Failed if any attention used other kernels; returns what to record of all choices."""
     wrong = [c for c in choices if c["op"].startswith("attention_") and not c["kernel"].startswith(expected)]
     if wrong:
         c = wrong[0]
-        raise Failed(f"{c['op']} of {c['problem']} was by {c['kernel']}, not by {expected}: "
+        raise Failed(f"{c['op']} of {c['problem']} used {c['kernel']}, not {expected}: "
                      f"{c['why_slow'] or 'it does not say why'}",
                      "\n".join(json.dumps(c) for c in choices),
-                     fix="the reason stands in the line; LOCKSTEP_ATTENTION=flash trains without cuDNN")
+                     fix="the message gives the reason; LOCKSTEP_ATTENTION=flash trains without cuDNN")
     return {"choices": len(choices), "slow": [c for c in choices if c["why_slow"]]}

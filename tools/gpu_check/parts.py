@@ -1,5 +1,5 @@
-"""What gpu_check checks on one process: each function takes a Runner and returns what goes into the JSON file, and
-what the table says; or raises Skip, Failed or Unfinished."""
+"""gpu_check's checks on one process: each function takes a Runner and returns the values for the JSON file and the text
+for the table, or raises Skip, Failed or Unfinished."""
 import csv
 import json
 import math
@@ -12,11 +12,11 @@ from pathlib import Path
 import libraries
 from runner import GPT2, SMALL, TINY, Failed, Skip, losses, steps, weights
 
-# ---- What is there, and what it does at best. ----
+# ---- What is installed, and its peak performance. ----
 
 
 def loader(runner):
-    """Which files the programs' libraries are."""
+    """The files of the programs' libraries."""
     shape = TINY if runner.simulated else SMALL
     train = [c for c in runner.train_command(shape, "bf16", runner.new_out())
              if not str(c).startswith("--train.steps=")]
@@ -27,7 +27,7 @@ def loader(runner):
                                runner.environment)
     asked.update(libraries.found(runner.environment))
     told = {os.path.basename(what["path"]): what["version"] for what in asked.values() if "error" not in what}
-    text = ", ".join(f"{name} {version}" for name, version in told.items()) or "no library of CUDA"
+    text = ", ".join(f"{name} {version}" for name, version in told.items()) or "no CUDA library"
     return {"mapped": mapped, "asked": asked, "LD_LIBRARY_PATH": runner.environment.get("LD_LIBRARY_PATH", "")}, text
 
 
@@ -40,7 +40,7 @@ def peaks(runner):
 
 
 def bits(runner):
-    """What the bits of a product's element depend on: answers, of which only those of equal calls can be wrong."""
+    """What the bits of a product's element depend on; only a difference between equal calls is a failure."""
     answers = bench(runner, "--gemm_bits", gpt(runner))["gemm_bits"]
     by_change = {}
     for answer in answers:
@@ -55,7 +55,7 @@ def bits(runner):
 
 
 def smoke(runner):
-    """The first figure of a real model, and whether it learns."""
+    """The speed of a real model, and whether it learns."""
     shape = TINY if runner.simulated else GPT2._replace(steps=20)
     out = runner.train(shape, "bf16")
     told = losses(out)
@@ -73,7 +73,7 @@ def speed(runner, batch, precision="bf16", more=(), environment=None):
     out = runner.train(shape, precision, *more, environment=environment)
     figures = figures_of(shape, out)
     text = f"{figures['tokens_per_second']:,.0f}"
-    # Our kernels in f32 are the plain ones.
+    # In f32, Lockstep uses its plain kernels.
     values = kernels_of(runner, out, environment) if precision == "bf16" else {}
     return dict(figures, **values), text
 
@@ -85,14 +85,14 @@ def peer_speed(runner, batch, more=()):
     shape = TINY if runner.simulated else GPT2._replace(batch=batch)
     try:
         told = peer(runner, python, shape, "bf16", "--tokens", runner.tokens(shape), *more)
-    except Failed as error:  # of the peer, not of what is checked: no C compiler, say
+    except Failed as error:  # PyTorch's failure, not Lockstep's: no C compiler, say
         runner.kept["log"] = error.log.encode()
         raise Skip(str(error)) from None
     return told[-1], f"{told[-1]['tokens_per_second']:,.0f}"
 
 
 def summary_of_speed(slices):
-    """Beside PyTorch's best of each batch."""
+    """The ratio to PyTorch's best for each batch size."""
     rates = {name[len("speed/"):]: done["values"]["tokens_per_second"] for name, done in slices.items()
              if name.startswith("speed/") and done["state"] == "passed"}
     told = []
@@ -104,7 +104,7 @@ def summary_of_speed(slices):
 
 
 def train(runner, precision):
-    """The same bits again, by graphs and eagerly, and whatever fresh memory holds."""
+    """Whether the bits are the same again, with graphs and eagerly, whatever fresh memory holds."""
     shape = TINY if runner.simulated else SMALL
     same_bits(runner, shape, precision, [("second", (), {}), ("eager", ("--train.cuda_graphs=false",), {})] +
               [(f"poison {seed}", (), {"LOCKSTEP_CUDA_POISON": str(seed)}) for seed in (1, 2)])
@@ -112,7 +112,7 @@ def train(runner, precision):
 
 
 def train_gpt2(runner):
-    """The same at the size that counts, where cuDNN's kernels and cuBLASLt's larger tiles run."""
+    """The same at the relevant size, where cuDNN's kernels and cuBLASLt's larger tiles run."""
     shape = TINY if runner.simulated else GPT2._replace(steps=10)
     same_bits(runner, shape, "bf16", [("second", (), {}), ("eager", ("--train.cuda_graphs=false",), {})])
     return {"steps": shape.steps}, "in bf16 the same bits again and eagerly"
@@ -127,20 +127,20 @@ def same_bits(runner, shape, precision, others):
 
 
 def parity(runner):
-    """Losses in f32 beside PyTorch's, from the same weights and data."""
+    """Compares losses in f32 with PyTorch's, from the same weights and data."""
     ours, theirs, _ = losses_beside_torch(runner, TINY if runner.simulated else SMALL, "fp32", "fp32")
     worst = max(abs(a - b) for a, b in zip(ours, theirs))
-    if not worst <= 2e-3:  # so that NaN is none of them
+    if not worst <= 2e-3:  # true for NaN, too
         raise Failed(f"losses are not within 2e-3 of PyTorch's: {ours} beside {theirs}")
     return {"largest_difference": worst}, f"within {worst:.1e} of PyTorch's"
 
 
 def parity_bf16(runner):
-    """Long sequences in bf16 beside PyTorch's autocast, from the same weights and data. Both round weights and operands
-    of products alike, and that is most of what moves losses in bf16 away from those in f32; the rest, of which ours
-    has more (between layers PyTorch keeps f32), may be half of it. On CPUs it was 5 to 13 percent. Besides, a token's
-    loss has its own rounding: two units in the last place of a logit of 2 to 4, 2^-5, which the mean over n tokens
-    divides by the root of n."""
+    """Compares long sequences in bf16 with PyTorch's autocast, from the same weights and data. Both round weights and
+    operands of products alike, which causes most of the difference between losses in bf16 and in f32. The rest, of
+    which Lockstep has more (PyTorch keeps f32 between layers), may be half of it; on CPUs it was 5 to 13 percent. In
+    addition, a token's loss has its own rounding: two units in the last place of a logit of 2 to 4, 2^-5, which the
+    mean over n tokens divides by the root of n."""
     shape = TINY if runner.simulated else SMALL._replace(sequence=1024, batch=4, steps=60)
     ours, theirs, exact = losses_beside_torch(runner, shape, "bf16", "bf16", "fp32")
 
@@ -156,7 +156,7 @@ def parity_bf16(runner):
 
 
 def losses_beside_torch(runner, shape, precision, *dtypes):
-    """Ours, and PyTorch's in each dtype, from the same weights and data."""
+    """Lockstep's losses, and PyTorch's in each dtype, from the same weights and data."""
     python = runner.torch()
     out = runner.train(shape, precision, "--data.order=sequential", "--checkpoint.save_initial=true",
                        "--checkpoint.keep=0", "--optim.schedule=constant", "--optim.warmup=0", "--optim.lr=3e-4",
@@ -186,20 +186,20 @@ def step_kernels(runner, batch=16, heads=12, more=(), environment=None):
 
 
 def ops_bench(runner):
-    """Every op that declares what it moves, for its share of the roofline."""
+    """Every op that declares its memory traffic, for its share of the roofline."""
     result = bench(runner, *(["--filter=linear/char_proj", "--ms=1"] if runner.simulated else ["--ms=20"]))
     return result, f"{len(result['benchmarks'])} benchmarks of ops"
 
 
 def ncu(runner):
-    """The same as Nsight Compute has it, of each kernel of a whole step."""
+    """The time of each kernel of a whole step, by Nsight Compute."""
     tool = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
     if tool is None:
         raise Skip("there is no ncu in the PATH; it comes with the CUDA toolkit")
     command = [tool, "--csv", "--print-units=base", "--clock-control=none", "--cache-control=none",
                "--metrics=gpu__time_duration.sum", "--target-processes=all"]
     tiny, shape = TINY._replace(steps=2), (TINY if runner.simulated else GPT2)._replace(steps=2)
-    try:  # whether it may read the counters here
+    try:  # fails if it may not read the counters here
         runner.train(tiny, "bf16", "--train.cuda_graphs=false", before=[*command, "--launch-count=1"])
     except Failed as error:
         said = re.search(r"==ERROR== *(.*)", error.log)
@@ -214,12 +214,12 @@ def ncu(runner):
 
 
 def base_name(kernel):
-    """Without its namespaces, template arguments and parameters."""
+    """The kernel's name without namespaces, template arguments and parameters."""
     return re.sub(r"[<(].*", "", re.sub(r"(\(anonymous namespace\)|<unnamed>)::", "", kernel)).split("::")[-1].split(" ")[-1]
 
 
 def last_step(told):
-    """Milliseconds and launches by kernel, of ncu's CSV between the last two updates of the weights."""
+    """Milliseconds and launches by kernel between the last two updates of the weights, from ncu's CSV."""
     rows = list(csv.DictReader(told[told.index('"ID"'):].splitlines()))
     times = [(base_name(row["Kernel Name"]), float(row["Metric Value"].replace(",", "")) / 1e6) for row in rows
              if row["Metric Unit"].startswith("n")]
@@ -256,7 +256,7 @@ def gpt(runner, batch=16, heads=12):
 
 # ---- Ops. ----
 
-# Those that are not named here are the rest.
+# Ops that are not named here are the rest.
 OPS = {
     "attention": ["attention", "cached_attention", "rotary_embedding"],
     "products": ["linear", "matmul", "linear_cross_entropy", "muon", "conv2d"],
@@ -270,7 +270,7 @@ REHEARSED = {"attention": ["rotary_embedding"], "products": ["linear"], "rows": 
 def ops(runner, group):
     """Each op against its fp64 reference, with poison in fresh memory."""
     names = REHEARSED[group] if runner.simulated else OPS[group]
-    pattern = ":".join(f"{op}.*" for op in names) + "-OpTest.*"  # that one reads the source tree
+    pattern = ":".join(f"{op}.*" for op in names) + "-OpTest.*"  # OpTest reads the source tree
     if not names:
         pattern = "-OpTest.*:" + ":".join(f"{op}.*" for some in OPS.values() for op in some)
     passed = test_ops(runner, pattern, dict(runner.environment, LOCKSTEP_CUDA_POISON="1"))
@@ -278,7 +278,7 @@ def ops(runner, group):
 
 
 def gradients(runner, group):
-    """Each gradient against the CPU's f64."""
+    """Each gradient against the CPU's in f64."""
     listed = runner.run(runner.program("gradcheck"), "--list")
     every = list(dict.fromkeys(line.split("/")[0] for line in listed.splitlines()))
     named = {op for some in OPS.values() for op in some}
@@ -296,7 +296,7 @@ def cudnn(runner):
                           fails_if="cuDNN's cannot do it")
     except Failed as error:
         reason = re.search(r"\(LOCKSTEP_ATTENTION=cudnn\) cannot run here: (.*)", error.log)
-        # It is there, and is not what it should be: that is a finding.
+        # cuDNN is there and does not work: that is a failure.
         if reason is None or re.search("of a trial|has no plan|cuDNN: ", reason[1]):
             raise
         raise Skip(reason[1].strip()) from None
@@ -321,11 +321,11 @@ def sanitizer(runner, kind):
     return {}, f"{kind} is clean"
 
 
-# ---- What they share. ----
+# ---- Helpers. ----
 
 
 def figures_of(shape, out):
-    """Of the steps that the run has timed, without the first ones."""
+    """The speed of the steps that the run has timed, without the first ones."""
     times = [s["ms"] for s in steps(out)][len(steps(out)) // 4:]
     per_step = shape.sequence * shape.batch
     halves = [per_step / statistics.median(half) * 1e3 for half in (times[::2], times[1::2]) if half]
@@ -334,14 +334,14 @@ def figures_of(shape, out):
 
 
 def kernels_of(runner, out, environment=None):
-    """Which kernels the run in bf16 took; Failed if its attention was not the expected one."""
+    """The kernels that the run in bf16 used; Failed if attention used unexpected ones."""
     told = json.loads((out / "kernels.json").read_text())
     expected = libraries.expected_attention(runner.machine, environment or runner.environment)
     return {"kernels": libraries.check_attention(told["choices"], expected), "libraries": told["libraries"]}
 
 
 def test_ops(runner, pattern, environment, fails_if=None):
-    """How many tests of ops passed; none if op_test says what `fails_if` has."""
+    """How many tests of ops passed; Failed if op_test's output contains `fails_if`."""
     with runner.start(runner.program("op_test"), f"--device={runner.device}", f"--gtest_filter={pattern}",
                       environment=environment) as running:
         code = running.end()
@@ -351,12 +351,12 @@ def test_ops(runner, pattern, environment, fails_if=None):
         if passed is None or int(passed[1]) == 0:
             raise running.failed(f"no test ran: {running.last_line()}")
         if fails_if and fails_if in running.error():
-            raise running.failed(f"other kernels took the place of some: {fails_if}")
+            raise running.failed(f"other kernels replaced some: {fails_if}")
     return int(passed[1])
 
 
 def peer(runner, python, shape, dtype, *more):
-    """What PyTorch's GPT-2 says of each step, and of all."""
+    """The output of PyTorch's GPT-2 for each step, and for all."""
     out = runner.run(python, Path(__file__).parent / "torch_gpt2.py", "--n-layer", shape.layers, "--n-head",
                      shape.heads, "--n-embd", shape.width, "--vocab", shape.vocabulary, "--seq", shape.sequence,
                      "--max-seq", shape.sequence, "--batch", shape.batch, "--steps", shape.steps, "--dtype", dtype,

@@ -1,5 +1,5 @@
-"""The part of gpu_check on two ranks: data parallel over NCCL, on a single GPU if need be, and what is said of
-ranks that fail. Ranks are started, and their end is seen to, by the bundle's `launch`."""
+"""The part of gpu_check with two ranks: data parallelism over NCCL, on a single GPU if need be, and the reports about
+ranks that fail. The bundle's `launch` starts the ranks and makes sure that they end."""
 import os
 import re
 import signal
@@ -7,13 +7,14 @@ import time
 
 from runner import SMALL, TINY, Failed, Skip, losses, weights
 
-# NCCL refuses two ranks on a GPU, but for ranks of different hosts: each is on one of its own, and they talk
-# through sockets of this machine. Slow, about 10 ms a call, but NCCL's code from end to end.
+# NCCL refuses two ranks on a GPU unless they are on different hosts: so each claims its own host,
+# and they communicate through local sockets. That is slow, about 10 ms per call, but exercises NCCL
+# from end to end.
 ONE_GPU = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
 RANK_ON_ONE_GPU = 'export LOCAL_RANK=0 NCCL_HOSTID=rank$RANK; echo process $$; exec "$@"'
 
 HEARTBEAT = 5  # seconds
-MAX_SECONDS = 20  # from a rank's death to the end of all, and as long after the heartbeat's limit
+MAX_SECONDS = 20  # from a rank's death (or the heartbeat's limit) to the end of all ranks
 
 
 def shape_of(runner):
@@ -29,13 +30,13 @@ def bits(runner):
 
 def failures(runner):
     shape = shape_of(runner)
-    # A collective that nobody answers hangs on the GPU until NCCL's communicator is aborted.
+    # A collective without its peer hangs on the GPU until NCCL's communicator is aborted.
     killed = name_the_failed(runner, shape, signal.SIGKILL, "rank 1 is gone", 0)
     stalled = name_the_failed(runner, shape, signal.SIGSTOP, "rank 1 is stalled", HEARTBEAT)
-    # And the GPU is as good as before.
+    # The GPU must still work as before.
     same_as_accumulation(runner, shape, "fp32", "fast")
     return ({"seconds_to_end_after_kill": killed, "seconds_to_end_after_stop": stalled},
-            f"all end {killed} s after a kill, {stalled} s after a stop (limit {HEARTBEAT} s), naming the rank")
+            f"all end {killed} s after a kill, {stalled} s after a stop (limit {HEARTBEAT} s), and name the rank")
 
 
 def two_gpus(runner):
@@ -46,7 +47,7 @@ def two_gpus(runner):
 
 
 def launch(runner, one_gpu):
-    """The command before train_gpt's, and its environment."""
+    """The command that precedes train_gpt's, and its environment."""
     command = [runner.program("launch"), "--nproc=2", "--grace=10", "--"]
     environment = dict(runner.environment, NCCL_DEBUG="WARN")
     if one_gpu:
@@ -56,8 +57,8 @@ def launch(runner, one_gpu):
 
 
 def same_as_accumulation(runner, shape, precision, reduction, one_gpu=True):
-    """Two ranks, and one process that accumulates over two micro-steps in a fixed order: a sum of two numbers
-    has one order, so the library's must give the same bits."""
+    """Compares two ranks with one process that accumulates over two micro-steps in a fixed order: a sum of two numbers
+    has only one order, so NCCL must give the same bits."""
     command, environment = launch(runner, one_gpu)
     try:
         two = runner.train(shape, precision, f"--dist.reduction={reduction}", "--dist.check_every=1",
@@ -76,12 +77,12 @@ def same_as_accumulation(runner, shape, precision, reduction, one_gpu=True):
     if losses(two) != losses(one):
         raise Failed(f"{where}: losses of 2 ranks are {losses(two)}, those of accumulation {losses(one)}")
     if weights(two) != weights(one):
-        raise Failed(f"{where}: the losses of 2 ranks are those of accumulation, and the last weights are not")
+        raise Failed(f"{where}: the losses of 2 ranks equal those of accumulation, but the last weights differ")
 
 
 def name_the_failed(runner, shape, number, words, limit):
-    """Sends rank 1 the signal in the midst of training: rank 0 must say so, and end by itself. Returns after how
-    many seconds all had ended."""
+    """Sends rank 1 the signal during training: rank 0 must report it and end by itself. Returns after how many seconds
+    all had ended."""
     out = runner.new_out()
     command, environment = launch(runner, one_gpu=True)
     options = ["--train.steps=1000000", "--train.log_every=1", "--checkpoint.every=0",
@@ -97,10 +98,10 @@ def name_the_failed(runner, shape, number, words, limit):
         what = f"rank 1 got {number.name}"
         for said in (rf"rank 0.*{words}", "rank 0 ended with exit code 1"):
             if not re.search(said, running.error()):
-                raise running.failed(f"{what}, and nobody said '{said}': {running.last_line()}")
+                raise running.failed(f"{what}, but nobody said '{said}': {running.last_line()}")
         if seconds > limit + MAX_SECONDS:
-            raise running.failed(f"{what}, and all had ended only {seconds:.0f} s later")
+            raise running.failed(f"{what}, but all had ended only {seconds:.0f} s later")
     verdict = runner.run(runner.program("flight"), out)
     if not re.search(r"verdict: rank 1.*\n", verdict):
-        raise Failed(f"{what}, and the flight records do not say so: {verdict.splitlines()[:2]}", verdict)
+        raise Failed(f"{what}, but the flight records do not say so: {verdict.splitlines()[:2]}", verdict)
     return round(seconds, 1)

@@ -1,5 +1,5 @@
-"""What gpu_check keeps from call to call: the JSON file and the archive, each written whole or not at all; a module
-of gpu_check."""
+"""What gpu_check keeps from call to call: the JSON file and the archive, each written atomically; a module of
+gpu_check."""
 import io
 import json
 import re
@@ -8,7 +8,7 @@ import zlib
 
 from runner import Failed
 
-MAX_BYTES = 400_000  # of a file in the archive; of longer ones the end
+MAX_BYTES = 400_000  # of a file in the archive, which keeps the end of longer ones
 
 
 def replace(path, data):
@@ -18,7 +18,7 @@ def replace(path, data):
 
 
 class Record:
-    """The results of one build on one kind of machine, among those of others in the same file."""
+    """The results of one build on one kind of machine; the file may also have others."""
 
     def __init__(self, path, kind, build):
         self.path = path
@@ -28,20 +28,20 @@ class Record:
         self._files = {}
         try:
             self._all = json.loads(path.read_text()) if path.exists() else {}
-            # What is known of each slice, by name.
+            # The state of each slice, by name.
             self.slices = self._all.setdefault(key, {})
             if self.archive.exists():
                 with tarfile.open(self.archive) as tar:
                     self._files = {member.name: tar.extractfile(member).read() for member in tar if member.isfile()}
         except (ValueError, AttributeError, EOFError, zlib.error, tarfile.TarError) as error:
-            raise Failed(f"{path} or {self.archive} is not what gpu_check has written: {error}",
+            raise Failed(f"{path} or {self.archive} was not written by gpu_check: {error}",
                          fix="choose another --out") from None
 
     def write(self):
         replace(self.path, (json.dumps(self._all, indent=1) + "\n").encode())
 
     def keep(self, name, files):
-        """Puts what a slice has left into the archive, in place of what it left before; returns the folder there."""
+        """Puts a slice's files into the archive, in place of its earlier ones; returns their folder there."""
         folder = f"{self.folder}/{name.replace('/', '-')}"
         for old in [old for old in self._files if old.startswith(folder + "/")]:
             del self._files[old]
@@ -51,7 +51,7 @@ class Record:
         return folder
 
     def write_archive(self):
-        """With the JSON file as it is now."""
+        """Writes the archive, with the current JSON file."""
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=6) as tar:
             for name, data in {**dict(sorted(self._files.items())), self.path.name: self.path.read_bytes()}.items():

@@ -15,12 +15,12 @@ from array import array
 from pathlib import Path
 from typing import NamedTuple
 
-HERE = Path(__file__).resolve().parent.parent  # the bundle
+HERE = Path(__file__).resolve().parent.parent  # the bundle's folder
 _PRCTL = ctypes.CDLL(None).prctl
 
 
 class Shape(NamedTuple):
-    """Of a model and its training."""
+    """The sizes of a model and its training."""
     layers: int
     heads: int
     width: int
@@ -40,26 +40,26 @@ class Skip(Exception):
 
 
 class Unfinished(Exception):
-    """The slice was stopped, for want of time or by a signal; says where it was."""
+    """The slice was stopped, by the budget or a signal; says where it was."""
 
 
 class Failed(Exception):
-    """The slice ran and found something."""
+    """The slice ran and found a problem."""
 
     def __init__(self, text, log="", fix=None):
         super().__init__(text)
-        self.log = log  # of the program that failed: its command, and all of its output
-        self.fix = fix  # what to do, if it is not what the slice usually says
+        self.log = log  # the failed program's command and all of its output
+        self.fix = fix  # what to do, if that differs from the slice's usual advice
 
 
 class Clock:
-    """How long the running slice may go on. Signals do not interrupt anything: they end the waiting."""
+    """How long the running slice may continue. Signals do not interrupt anything; they end the waiting."""
 
     def __init__(self, budget):
         self.begin = time.monotonic()
-        # What is left at the end writes the results.
+        # The rest of the budget is for writing the results.
         self.end = self.begin + budget - min(5, budget / 20) if budget else float("inf")
-        self.limit = float("inf")  # the slice's
+        self.limit = float("inf")  # the running slice's
         self.signal = None
 
     def left(self):
@@ -69,7 +69,7 @@ class Clock:
         self.signal = self.signal or signal.Signals(number)
 
     def why_stop(self):
-        """Why nothing may go on that is no fault of the slice's, or None."""
+        """Why everything must stop, through no fault of the slice, or None."""
         if self.signal:
             return f"stopped by {self.signal.name}"
         return "the budget was spent" if self.left() <= 0 else None
@@ -80,7 +80,7 @@ def _die_with_gpu_check():
 
 
 class Running:
-    """A program that goes on by itself; it ends with the block, and with the slice's time."""
+    """A program in the background; it ends with the block, or when the slice's time is over."""
 
     def __init__(self, command, environment, folder, clock):
         self.command = [str(c) for c in command]
@@ -88,7 +88,7 @@ class Running:
         self.clock = clock
         self._out, self._error = (tempfile.mkstemp(dir=folder, prefix=self.name) for _ in range(2))
         try:
-            # In a group of its own, so that what it has started ends with it.
+            # In its own process group, so that its children end with it.
             self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self._out[0],
                                             stderr=self._error[0], env=environment, cwd=folder,
                                             start_new_session=True, preexec_fn=_die_with_gpu_check)
@@ -102,9 +102,9 @@ class Running:
         return self
 
     def __exit__(self, *_):
-        if self.process.poll() is None:  # so that the group is still this one
+        if self.process.poll() is None:  # otherwise the group may be another one by now
             os.killpg(self.process.pid, signal.SIGKILL)
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold on to it
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may keep it alive
                 self.process.wait(timeout=3)
 
     def out(self):
@@ -120,12 +120,12 @@ class Running:
         return Failed(text, self.log(), **more)
 
     def last_line(self):
-        """The last that it has said."""
+        """The last line of its output."""
         lines = [line for line in (self.out() + self.error()).splitlines() if line.strip()]
         return lines[-1].strip()[:500] if lines else "it wrote nothing"
 
     def end(self):
-        """Its exit code, once it has ended."""
+        """Waits for its end and returns its exit code."""
         while True:
             try:
                 return self.process.wait(timeout=0.2)
@@ -133,7 +133,7 @@ class Running:
                 self._check_time()
 
     def wait_for(self, pattern):
-        """The first match in what it writes to its standard output."""
+        """Waits for the pattern's first match in its standard output."""
         while True:
             ended = self.process.poll() is not None
             match = re.search(pattern, self.out())
@@ -147,14 +147,14 @@ class Running:
     def _check_time(self):
         why = self.clock.why_stop()
         if why:
-            raise Unfinished(f"{why} in {self.name}; the last that it said: {self.last_line()}")
+            raise Unfinished(f"{why} in {self.name}; its last output: {self.last_line()}")
         if time.monotonic() > self.clock.limit:
-            raise self.failed(f"out of time in {self.name}; the last that it said: {self.last_line()}",
+            raise self.failed(f"out of time in {self.name}; its last output: {self.last_line()}",
                               fix="--patience=3 allows each slice three times as long, if the machine is only busy")
 
 
 class Runner:
-    """What slices share: where programs are, how long they may take, and runs of train_gpt."""
+    """What slices share: the programs, their time limits, and runs of train_gpt."""
 
     def __init__(self, args, scratch, environment, machine, clock):
         self.simulated = args.simulated
@@ -162,13 +162,13 @@ class Runner:
         self.python = args.python
         self.device = "sim" if args.simulated else "cuda"
         self.scratch = scratch
-        self.folder = scratch  # what the running slice alone needs; goes with it
+        self.folder = scratch  # of the running slice, with which it is removed
         self.environment = environment
         self.clock = clock
-        self.kept = {}  # files of the running slice that the archive is to have: bytes by name
+        self.kept = {}  # the running slice's files for the archive: bytes by name
 
     def keep(self, name, path):
-        """The file, if there is one, goes into the archive."""
+        """Puts the file, if it exists, into the archive."""
         if path.exists():
             self.kept[name] = path.read_bytes()
 
@@ -181,7 +181,7 @@ class Runner:
         return Running(command, environment or self.environment, self.folder, self.clock)
 
     def run(self, *command, environment=None):
-        """Runs a program to its end and returns what it wrote to its standard output."""
+        """Runs a program to its end and returns its standard output."""
         with self.start(*command, environment=environment) as running:
             code = running.end()
             if code != 0:
@@ -195,15 +195,14 @@ class Runner:
         return path
 
     def torch(self):
-        """An interpreter that imports it."""
+        """An interpreter that imports PyTorch."""
         with self.start(self.python, "-c", "import torch, numpy", environment=dict(os.environ)) as running:
             if running.end() != 0:
                 raise Skip(f"{self.python} does not import torch and numpy; --python=P names another")
         return self.python
 
     def tokens(self, shape):
-        """A file of random ones: as in a text, a token comes as often as its place in the order of frequency says
-        (Zipf's law)."""
+        """Files of random tokens whose frequencies follow Zipf's law, as in a text."""
         folder = self.scratch / f"tokens-{shape.vocabulary}"
         if not folder.exists():
             folder.mkdir()
@@ -227,7 +226,7 @@ class Runner:
                 "--train.eval_batches=1", "--train.sample_tokens=0"]
 
     def train(self, shape, precision, *more, before=(), environment=None):
-        """Trains, with the command behind `before`; returns the folder of the run. What it says of itself is kept."""
+        """Trains, with the command after `before`; returns the run's folder. Its own records are kept."""
         out = self.new_out()
         try:
             self.run(*before, *self.train_command(shape, precision, out), "--train.log_every=1000", *more,
@@ -240,7 +239,7 @@ class Runner:
 
 
 def steps(out):
-    """What the run in this folder wrote of each of its steps."""
+    """The records of the steps of the run in this folder."""
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if "loss" in line]
 
@@ -250,7 +249,7 @@ def losses(out):
 
 
 def weights(out):
-    """A hash of the run's last ones."""
+    """A hash of the run's last weights."""
     digest = hashlib.sha256()
     with open(out / "latest/model.safetensors", "rb") as file:
         while block := file.read(1 << 24):

@@ -13,7 +13,7 @@ AsyncCopies::AsyncCopies() : queues_(kMaxThreads) {}
 
 void AsyncCopies::BeginBlock() {
   if (!used_) return;
-  // What nobody waited for is lost, as it might be on a GPU.
+  // Copies that nobody waited for are lost, as they might be on a GPU.
   for (Queue& queue : queues_) {
     queue.copies.clear();
     queue.group = 0;
@@ -32,7 +32,7 @@ void AsyncCopies::Commit(int thread) { ++queues_[static_cast<size_t>(thread)].gr
 
 void AsyncCopies::Wait(int thread, int pending) {
   Queue& queue = queues_[static_cast<size_t>(thread)];
-  if (pending < 0) ++queue.group;  // the open group as well
+  if (pending < 0) ++queue.group;  // the open group, too
   const int64_t before = pending < 0 ? queue.group : queue.group - pending;
   size_t done = 0;
   for (; done < queue.copies.size() && queue.copies[done].group < before; ++done) {

@@ -1,4 +1,4 @@
-// cp.async: the copies that the threads of a block have issued and not waited for.
+// cp.async: copies that a block's threads have issued but not waited for.
 #ifndef CUDASIM_DEVICE_ASYNC_COPIES_H_
 #define CUDASIM_DEVICE_ASYNC_COPIES_H_
 
@@ -7,17 +7,17 @@
 
 namespace cudasim {
 
-// A copy is carried out when its thread waits for it: as late as a GPU might. Until then the target
-// holds NaN.
+// A copy is made when its thread waits for it, as late as a GPU might. Until then the target holds
+// NaN.
 class AsyncCopies {
  public:
   AsyncCopies();
 
   void BeginBlock();
-  // bytes: 4, 8 or 16; of the source, source_bytes are read and zeros follow.
+  // bytes: 4, 8 or 16. Reads source_bytes from the source and fills up with zeros.
   void Issue(int thread, void* shared, const void* global, int bytes, int source_bytes);
   void Commit(int thread);
-  // Carries out all groups but the newest `pending`, or (-1) everything.
+  // Makes the copies of all groups except the newest `pending`, or (-1) all copies.
   void Wait(int thread, int pending);
 
  private:
@@ -30,7 +30,7 @@ class AsyncCopies {
   };
   struct Queue {
     std::vector<Copy> copies;
-    int64_t group = 0;  // the one that is open
+    int64_t group = 0;  // the open one
   };
 
   std::vector<Queue> queues_;  // by thread

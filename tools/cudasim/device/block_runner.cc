@@ -17,7 +17,7 @@ namespace {
 CUDASIM_THREAD_LOCAL BlockRunner* current = nullptr;
 
 bool SamePlace(const Where& a, const Where& b) {
-  // Nearly always one and the same constant.
+  // They are nearly always the same constant.
   if (std::memcmp(&a, &b, sizeof(a)) == 0) return true;
   return a.line() == b.line() && a.column() == b.column() &&
          (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
@@ -85,7 +85,7 @@ bool BlockRunner::Run(const Launch& launch, uint3 block, uint64_t seed) {
   Shuffle();
   given_up_ = false;
   current = this;
-  main_ = Fiber();  // this OS thread's
+  main_ = Fiber();  // this OS thread's stack
   RaceBeginBlock(this);
   warp_ = NextOf(ready_warps_, warp_order_);
   Pick();
@@ -113,7 +113,7 @@ void BlockRunner::FiberMain() {
   current->RunThreads();
 }
 
-// The loop of a fiber: threads from begin to end, and none of them waits for long.
+// A fiber's loop: runs threads from begin to end.
 void BlockRunner::RunThreads() {
   Fiber* const self = fiber_;
   for (;;) {
@@ -260,7 +260,7 @@ void BlockRunner::Collective(const char* name, unsigned mask, CompleteFunction c
   Wait();
 }
 
-// Completes the collective that `call` belongs to, if all are there.
+// Completes the collective that `call` belongs to, if all its lanes have arrived.
 void BlockRunner::TryComplete(Warp* warp, const Call& call) {
   const unsigned present = call.mask & warp->exists & ~warp->exited;
   if ((present & ~warp->in_collective) != 0) return;
@@ -271,7 +271,7 @@ void BlockRunner::TryComplete(Warp* warp, const Call& call) {
   for (unsigned rest = present; rest != 0; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
     const Call& other = warp->calls[lane];
-    // Those with another mask may be in a collective of their own first.
+    // Lanes with another mask may first be in a collective of their own.
     if (other.mask != call.mask) return;
     same = same && other.complete == call.complete && SamePlace(other.where, call.where);
     calls.payload[lane] = other.payload;

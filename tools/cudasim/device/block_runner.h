@@ -1,8 +1,8 @@
 // Runs the threads of a block on one OS thread.
 //
-// One fiber runs thread after thread for as long as none waits. A thread that waits keeps its
-// fiber, and the next one gets another. The running warp goes on until all its lanes wait for other
-// warps, the lanes in the order that the settings ask for; then the next warp that can run follows.
+// One fiber runs thread after thread as long as none waits. A thread that waits keeps its fiber,
+// and the next thread gets another. The running warp continues, its lanes in the order of the
+// settings, until all lanes wait for other warps; then the next warp that can run follows.
 #ifndef CUDASIM_DEVICE_BLOCK_RUNNER_H_
 #define CUDASIM_DEVICE_BLOCK_RUNNER_H_
 
@@ -30,10 +30,10 @@ class BlockRunner {
   BlockRunner(const BlockRunner&) = delete;
   BlockRunner& operator=(const BlockRunner&) = delete;
 
-  // The one whose block runs on this OS thread, or null.
+  // The runner whose block runs on this OS thread, or null.
   static BlockRunner* Current();
 
-  // Runs a block to its end; false if it was given up after a bug.
+  // Runs a block to its end; false if it was abandoned after a bug.
   bool Run(const Launch& launch, uint3 block, uint64_t seed);
 
   // Called by the block's threads.
@@ -44,7 +44,7 @@ class BlockRunner {
   [[noreturn]] void GiveUp();
 
   unsigned ActiveLanes() const { return warps_[warp_].ready; }
-  // Whether a thread of the block runs, not what surrounds it.
+  // Whether a thread of the block is running, rather than the scheduler.
   bool InThread() const { return in_fibers_; }
   int thread() const { return thread_; }
   int threads() const { return threads_; }
@@ -69,7 +69,7 @@ class BlockRunner {
   struct Warp {
     unsigned exists = 0;
     unsigned ready = 0;
-    unsigned unstarted = 0;  // those of `ready` that have no fiber yet
+    unsigned unstarted = 0;  // lanes in `ready` without a fiber yet
     unsigned at_barrier = 0;
     unsigned in_collective = 0;
     unsigned yielded = 0;
@@ -112,7 +112,7 @@ class BlockRunner {
   bool given_up_ = false;
 
   const Launch* launch_ = nullptr;
-  dim3 shape_{0, 0, 0};  // for which threads_index_ holds
+  dim3 shape_{0, 0, 0};  // the shape for which threads_index_ is valid
   int threads_ = 0;
   int live_ = 0;
   int exited_ = 0;

@@ -1,4 +1,4 @@
-// What the reports on barriers and collectives say.
+// The texts of reports about barriers and collectives.
 #include <algorithm>
 
 #include "block_runner.h"
@@ -87,20 +87,19 @@ void BlockRunner::ReportDeadlock() {
     if (warp.in_collective == 0) continue;
     const Call& call = warp.calls[__builtin_ctz(warp.in_collective)];
     Report(Bug::kMissingLanes,
-           Text() << call.name << " at " << call.where
-                  << " waits for ever:" << WhereLanesAre(warp, warp.in_collective)
-                  << "\nand of the lanes that it waits for"
+           Text() << call.name << " at " << call.where << " waits forever:"
+                  << WhereLanesAre(warp, warp.in_collective) << "\nand the lanes that it waits for:"
                   << WhereLanesAre(warp, call.mask & warp.exists & ~warp.in_collective));
   }
   Report(Bug::kBarrierDivergence, Text() << "__syncthreads at " << barrier_.where
-                                         << " waits for ever: threads "
-                                         << Threads(&Warp::at_barrier) << " are there");
+                                         << " waits forever: threads " << Threads(&Warp::at_barrier)
+                                         << " are there");
 }
 
 void BlockRunner::ReportBarrierMismatch(Where here) {
   Report(Bug::kBarrierDivergence, Text() << "this thread is at the __syncthreads at " << here
                                          << ", threads " << Threads(&Warp::at_barrier)
-                                         << " at that at " << barrier_.where);
+                                         << " are at the one at " << barrier_.where);
 }
 
 void BlockRunner::ReportExitedAtBarrier() {
@@ -124,7 +123,7 @@ void BlockRunner::ReportExitedLanes(const Warp& warp, const Call& call) {
 void ReportMissingSource(const LaneCalls& calls, int lane, int source) {
   Report(Bug::kMissingLanes, Text() << "the shuffle at " << calls.where << " gives lane " << lane
                                     << " the value of lane " << source
-                                    << ", which does not take part");
+                                    << ", which does not participate");
 }
 
 }  // namespace cudasim

@@ -18,7 +18,8 @@ namespace cudasim {
 namespace {
 
 constexpr size_t kGuardBytes = 4096;
-// One page more than the stack: neighbouring fibers' frames then fall into different cache sets.
+// One page more than the stack, so that the frames of adjacent fibers fall into different cache
+// sets.
 constexpr size_t kPitch = FiberPool::kStackBytes + kGuardBytes;
 
 #ifdef CUDASIM_UCONTEXT
@@ -36,8 +37,8 @@ void MakeContext(Fiber* fiber, size_t, void (*entry)()) {
 #else
 
 // The registers that a call preserves. The floating-point control words are left alone: no kernel
-// changes them. The return address is the same for all fibers that wait at the same place, so that
-// the processor predicts it.
+// changes them. All fibers that wait at the same place have the same return address, which the
+// processor can thus predict.
 asm(R"(
 .text
 .p2align 4
@@ -67,7 +68,7 @@ cudasim_switch_stack:
 
 void MakeContext(Fiber* fiber, size_t offset, void (*entry)()) {
   auto* top = reinterpret_cast<uintptr_t*>(fiber->stack + fiber->stack_bytes - offset);
-  *--top = 0;  // where entry would return to: ends backtraces
+  *--top = 0;  // entry's return address: ends backtraces
   *--top = reinterpret_cast<uintptr_t>(entry);
   for (int i = 0; i < 6; ++i) *--top = 0;  // the registers
   fiber->context = top;
@@ -75,7 +76,7 @@ void MakeContext(Fiber* fiber, size_t offset, void (*entry)()) {
 
 #endif
 
-// AddressSanitizer knows the bounds of the OS thread's own stack, and tells them on leaving it.
+// AddressSanitizer knows the bounds of the OS thread's own stack, and reports them on leaving it.
 constinit thread_local Fiber* left_fiber = nullptr;
 
 void FinishSwitch(void* fake_stack) {
@@ -118,7 +119,7 @@ void AbandonFiber(Fiber* from, Fiber* to) {
     __sanitizer_start_switch_fiber(nullptr, to->stack, to->stack_bytes);
   }
   internal::Jump(from, to);
-  std::abort();  // nobody enters an abandoned fiber
+  std::abort();  // an abandoned fiber is never entered
 }
 
 FiberPool::FiberPool(void (*entry)()) : entry_(entry), bytes_(kFibers * kPitch), fibers_(kFibers) {
@@ -155,7 +156,7 @@ Fiber* FiberPool::Take() {
   Fiber* fiber = &fibers_.at(static_cast<size_t>(made_));
   char* low = memory_ + static_cast<size_t>(made_) * kPitch;
   ++made_;
-  // Where the kernel is out of mappings, an overflow goes unnoticed.
+  // If the kernel has no more mappings, overflows go unnoticed.
   if (mprotect(low, kGuardBytes, PROT_NONE) != 0) std::perror("cudasim: guard page");
   fiber->stack = low + kGuardBytes;
   fiber->stack_bytes = kStackBytes;

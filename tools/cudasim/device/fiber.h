@@ -1,4 +1,4 @@
-// Fibers: stacks of their own for the threads of a block that wait for each other.
+// Fibers: separate stacks for the threads of a block, which wait for each other.
 #ifndef CUDASIM_DEVICE_FIBER_H_
 #define CUDASIM_DEVICE_FIBER_H_
 
@@ -17,7 +17,7 @@ namespace cudasim {
 // An execution that can be left and entered again. A default-constructed one is the OS thread's own
 // stack, once it is switched away from.
 struct Fiber {
-  void* context = nullptr;  // the stack pointer, or a ucontext_t where there is no assembly
+  void* context = nullptr;  // the stack pointer, or a ucontext_t without the assembly
   char* stack = nullptr;    // the lowest usable byte
   size_t stack_bytes = 0;
   void* asan_fake_stack = nullptr;
@@ -34,20 +34,21 @@ void BeforeSwitch(Fiber* from, Fiber* to);
 void AfterSwitch(Fiber* from);
 }  // namespace internal
 
-// Leaves `from` and enters `to`; returns when somebody switches to `from`.
+// Leaves `from` and enters `to`; returns when something switches back to `from`.
 inline void SwitchFiber(Fiber* from, Fiber* to) {
   if (HasAsan()) internal::BeforeSwitch(from, to);
   internal::Jump(from, to);
   if (HasAsan()) internal::AfterSwitch(from);
 }
 
-// Leaves the running fiber for good: it must be reset before its next use.
+// Leaves the running fiber for good; it must be reset before its next use.
 [[noreturn]] void AbandonFiber(Fiber* from, Fiber* to);
 
-// To be called first in a fiber's entry function.
+// Call this first in a fiber's entry function.
 void EnterFiber();
 
-// The fibers of one OS thread. Stacks are reserved at once and touched as they are used.
+// The fibers of one OS thread. All stacks are reserved at once, and take memory only when they are
+// used.
 class FiberPool {
  public:
   static constexpr int kFibers = 1024 + 1;
@@ -58,14 +59,14 @@ class FiberPool {
   FiberPool(const FiberPool&) = delete;
   FiberPool& operator=(const FiberPool&) = delete;
 
-  // Ready to run `entry` from its beginning, or waiting where it was given back.
+  // Returns a fiber that is ready to run `entry`, or waits where it was given back.
   Fiber* Take();
   void GiveBack(Fiber* fiber) { free_.push_back(fiber); }
 
-  // Makes all fibers new, wherever they were.
+  // Resets all fibers, wherever they are.
   void Reset();
 
-  // Whether the address is on one of the stacks, or just below one, where an overflow ends up.
+  // Whether the address is on one of the stacks, or just below it, where an overflow lands.
   bool OnStack(const void* p) const;
   bool OnGuard(const void* p) const;
 
@@ -76,7 +77,7 @@ class FiberPool {
   char* memory_ = nullptr;
   size_t bytes_ = 0;
   std::vector<Fiber> fibers_;
-  int made_ = 0;  // how many of them have been used
+  int made_ = 0;  // how many have been used
   std::vector<Fiber*> free_;
 };
 

@@ -1,4 +1,4 @@
-// Grids: blocks over a pool of OS threads that lives as long as the process.
+// Grids: runs blocks on a pool of OS threads that lives as long as the process.
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
@@ -24,7 +24,7 @@ class BlockOrder {
     if (order_ != Order::kRandom) return;
     RandomBits random(settings.seed);
     offset_ = random.Below(blocks);
-    // An affine map is a permutation where the factor shares no divisor with the number of blocks.
+    // An affine map is a permutation if its factor and the number of blocks are coprime.
     do {
       factor_ = random.Below(blocks) + 1;
     } while (std::gcd(factor_, blocks) != 1);
@@ -55,7 +55,7 @@ struct Grid {
   int helpers = 0;  // under the pool's mutex
 };
 
-// A sanitizer that ends the process names the line; this adds the thread.
+// When a sanitizer ends the process it names the line; this adds the thread.
 void PrintThread() {
   const std::string thread = CurrentThread();
   if (!thread.empty())
@@ -85,7 +85,7 @@ class Pool {
     if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(&PrintThread);
   }
 
-  // The calling thread takes part; the pool's threads join it where there is enough to do.
+  // The calling thread participates; the pool's threads join it if there is enough work.
   bool Run(Grid* grid) {
     const int helpers = Helpers(*grid);
     if (helpers > 0) {
@@ -113,7 +113,7 @@ class Pool {
     if (kRaceChecker) return 0;
     const dim3 block = grid.launch.block;
     const uint64_t threads = grid.blocks * block.x * block.y * block.z;
-    // Waking a thread costs as much as running some hundred threads of a kernel.
+    // Waking a thread costs as much as running a few hundred threads of a kernel.
     if (grid.blocks < 2 || threads < 512) return 0;
     const auto most = static_cast<uint64_t>(GetExecutorSettings().threads) - 1;
     return static_cast<int>(std::min(most, grid.blocks - 1));
@@ -134,7 +134,7 @@ class Pool {
       wake_.wait(lock, [&] { return !grids_.empty(); });
       Grid* grid = grids_.front();
       if (grid->next.load(std::memory_order_relaxed) >= grid->blocks) {
-        grids_.pop_front();  // all of its blocks are taken
+        grids_.pop_front();  // all its blocks are taken
         continue;
       }
       if (grid->helpers + 1 >= GetExecutorSettings().threads) {
@@ -151,13 +151,14 @@ class Pool {
 
   std::mutex mutex_;
   std::condition_variable wake_, done_;
-  std::deque<Grid*> grids_;  // with blocks that nobody has begun
+  std::deque<Grid*> grids_;  // grids with unstarted blocks
   int threads_ = 0;
   std::vector<std::unique_ptr<BlockRunner>> runners_;  // of threads that called Run
 };
 
-// Its threads run until the process ends. Made before there are threads that could do it: this file
-// is not instrumented, so that ThreadSanitizer does not see who waits for whom at a local static.
+// Its threads run until the process ends. It is created before any threads that could race to do
+// so: since this file is not instrumented, ThreadSanitizer would not see the synchronisation of a
+// local static.
 Pool* const pool = new Pool;
 
 }  // namespace

@@ -91,7 +91,7 @@ void CompleteLoadMatrix(const LaneCalls& calls) {
   }
 }
 
-// ldmatrix reads `row` on behalf of the lane that gives it.
+// Checks a row that ldmatrix reads on behalf of the lane that passes its address.
 void CheckRow(const void* row, Where where) {
   BlockRunner* runner = BlockRunner::Current();
   std::string array;

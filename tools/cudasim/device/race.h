@@ -1,8 +1,8 @@
-// The race checker's view of the execution (CUDASIM_RACE; nothing in other builds).
+// The race checker's hooks into execution (with CUDASIM_RACE; empty in other builds).
 //
-// Kernels are compiled with -fsanitize=thread and call our own __tsan_* functions (race_hooks.cc).
-// For each 4 bytes of shared and global memory the last accesses are kept; a new one must be
-// ordered after those that it conflicts with, by
+// Kernels are compiled with -fsanitize=thread and call the __tsan_* functions of race_hooks.cc. For
+// each 4 bytes of shared and global memory the last accesses are kept; a new access must be ordered
+// after those it conflicts with, by
 // - a __syncthreads between them, within a block;
 // - a __syncwarp of both lanes, within a warp (shuffles and votes order no memory);
 // - a __threadfence and then an atomic on the one side, an atomic on the other, between blocks.
@@ -24,7 +24,7 @@ void RaceBeginBlock(BlockRunner* runner);
 void RaceEndBlock();
 void RaceEnterThread(int thread);
 void RaceOrderBlock();
-// Accesses by the running thread that its code does not make itself.
+// Accesses on behalf of the running thread that its own code does not make.
 void RaceNoteRead(const void* p, size_t bytes);
 void RaceNoteWrite(const void* p, size_t bytes);
 #else

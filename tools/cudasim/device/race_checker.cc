@@ -12,7 +12,7 @@ namespace {
 
 CUDASIM_THREAD_LOCAL RaceChecker* current = nullptr;
 
-// Instructions are told from each other by their distance to a function of the program.
+// Identifies an instruction by its distance from a function of the program.
 uint32_t CodeNumber(const void* code) {
   return static_cast<uint32_t>(reinterpret_cast<intptr_t>(code) -
                                reinterpret_cast<intptr_t>(&RaceChecker::Get));
@@ -22,7 +22,7 @@ const void* CodeOf(uint32_t number) {
                                        static_cast<int32_t>(number));
 }
 
-// Variables of the OS thread: threadIdx and the like.
+// Whether this is a variable of the OS thread, such as threadIdx.
 bool IsThreadLocal(uintptr_t address) {
   const auto pointer = reinterpret_cast<uintptr_t>(__builtin_thread_pointer());
   return address - (pointer - 16384) < 16384 + 2048;
@@ -64,14 +64,14 @@ void RaceChecker::BeginBlock(BlockRunner* runner) {
 
 void RaceChecker::EndBlock() { runner_ = nullptr; }
 
-// All of them have now seen what each of them has done and seen.
+// Each lane has now seen what all others have done and seen.
 void RaceChecker::OrderLanes(unsigned present) {
   uint32_t seen[32] = {};
   const size_t first = static_cast<size_t>(thread_) / 32 * 32;
   for (unsigned rest = present; rest != 0; rest &= rest - 1) {
     const auto lane = static_cast<size_t>(__builtin_ctz(rest));
     uint32_t* clock = &clocks_[(first + lane) * 32];
-    ++clock[lane];  // what it has done since the last time
+    ++clock[lane];  // its accesses since the last call
     for (int i = 0; i < 32; ++i) seen[i] = std::max(seen[i], clock[i]);
   }
   for (unsigned rest = present; rest != 0; rest &= rest - 1) {
@@ -108,12 +108,12 @@ bool RaceChecker::Ordered(const AccessRecord& before, bool shared) const {
   }
   if (before.epoch < epoch_ || before.thread == thread_) return true;
   if (before.thread / 32 != thread_ / 32) return false;
-  // Times count from 1; a __syncwarp shows the others all times up to the lane's own before it.
+  // Times count from 1; a __syncwarp makes all times up to the lane's own visible to the others.
   return before.time <= clocks_[static_cast<size_t>(thread_) * 32 + before.thread % 32];
 }
 
 void RaceChecker::Remember(AccessRecord (&records)[2], const AccessRecord& record) {
-  // The older one goes, unless the newer one is the same thread's.
+  // Replaces the older record, unless the newer one is the same thread's.
   if (records[0].thread != record.thread || records[0].epoch != record.epoch) {
     records[1] = records[0];
   }
@@ -156,7 +156,7 @@ void RaceChecker::Access(uintptr_t address, size_t bytes, bool write, bool atomi
                                     << pointer << ", by " << SourceAt(code));
   }
   if (atomic) {
-    // What was before the thread's last fence is published; what others have published, seen.
+    // This publishes what precedes the thread's last fence, and sees what others have published.
     const auto me = static_cast<size_t>(thread_);
     if (fenced_[me] != 0) blocks_.back().published.push_back({fenced_[me], thread_});
     synchronised_[me] = true;

@@ -13,7 +13,7 @@ namespace cudasim {
 
 class RaceChecker {
  public:
-  // The one whose grid runs on this OS thread, or null.
+  // The checker whose grid runs on this OS thread, or null.
   static RaceChecker* Current();
   static RaceChecker& Get();
 
@@ -34,7 +34,7 @@ class RaceChecker {
     uint32_t epoch;
     int thread;
   };
-  // Blocks run one after the other: epochs from `begin` on, until the next block's, are its own.
+  // Blocks run one after the other: a block owns the epochs from `begin` to the next block's.
   struct BlockOfGrid {
     uint32_t begin;
     uint3 index;
@@ -59,13 +59,12 @@ class RaceChecker {
   uint32_t grid_begin_ = 0;
   uint32_t block_begin_ = 0;
   std::vector<BlockOfGrid> blocks_;
-  // Per thread: up to which time it has seen each lane of its warp. A lane's accesses since its
-  // last
-  // __syncwarp have the time [own lane] + 1.
+  // Per thread: the time up to which it has seen each lane of its warp. A lane's accesses since its
+  // last __syncwarp have the time [own lane] + 1.
   std::vector<uint32_t> clocks_ = std::vector<uint32_t>(kMaxThreads * 32);
-  // Per thread: the epoch of its last fence, 0 for none.
+  // Per thread: the epoch of its last fence, or 0.
   std::vector<uint32_t> fenced_ = std::vector<uint32_t>(kMaxThreads);
-  // Per thread: whether it has made an atomic in this block; and the first epoch that anyone has.
+  // Per thread: whether it has executed an atomic in this block; and the first epoch of any atomic.
   std::vector<bool> synchronised_ = std::vector<bool>(kMaxThreads);
   uint32_t first_synchronised_ = 0;
   std::vector<Cell> shared_cells_;

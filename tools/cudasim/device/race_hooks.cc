@@ -1,5 +1,5 @@
-// What code compiled with -fsanitize=thread calls, for the race checker. Not to be linked with the
-// real ThreadSanitizer.
+// The race checker's versions of the functions that code compiled with -fsanitize=thread calls. Do
+// not link them with the real ThreadSanitizer.
 #ifdef CUDASIM_RACE
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the race checker remembers of memory.
+// The race checker's records of memory accesses.
 #ifndef CUDASIM_DEVICE_RACE_SHADOW_H_
 #define CUDASIM_DEVICE_RACE_SHADOW_H_
 
@@ -13,20 +13,20 @@ namespace cudasim {
 struct AccessRecord {
   uint32_t epoch = 0;
   uint16_t thread = 0;
-  uint8_t bytes = 0;  // a bit for each
+  uint8_t bytes = 0;  // one bit each
   bool atomic = false;
-  uint32_t time = 0;  // of the lane, see RaceChecker::clocks_
-  uint32_t code = 0;  // the address of the instruction, from the program's begin
+  uint32_t time = 0;  // the lane's, see RaceChecker::clocks_
+  uint32_t code = 0;  // the instruction, see CodeNumber
 };
 
-// Two writes and two reads for 4 bytes: more of them displace the older ones, so that races of
-// three threads and of bytes that share a word may be missed, but none is made up.
+// The last two writes and reads of 4 bytes. Since more of them displace older ones, races of three
+// threads and of bytes that share a word may be missed, but there are no false positives.
 struct Cell {
   AccessRecord writes[2];
   AccessRecord reads[2];
 };
 
-// Cells of global memory, by pages. What a grid has touched is forgotten with it.
+// Cells of global memory, by pages. A grid's accesses are forgotten at its end.
 class GlobalShadow {
  public:
   static constexpr uintptr_t kPageBytes = 4096;
@@ -39,7 +39,7 @@ class GlobalShadow {
     pages_used_ = 0;
   }
 
-  // The cells of the page; null once a kernel has touched more than can be kept (128 MB).
+  // The page's cells; null once a kernel has touched more memory than can be tracked (128 MB).
   Cell* PageOf(uintptr_t address) {
     const uintptr_t page = address / kPageBytes;
     if (page == last_page_ && grid_ == last_grid_) return last_cells_;
@@ -48,7 +48,7 @@ class GlobalShadow {
       Slot& entry = slots_[slot % kSlots];
       if (entry.grid != grid_) {
         if (pages_used_ == kSlots / 2) return nullptr;
-        // Records of earlier grids are in old epochs and count for nothing: no need to clear them.
+        // Records of earlier grids need not be cleared: their epochs are too old to matter.
         if (pages_used_ == pages_.size()) pages_.push_back(std::make_unique<Cell[]>(kCells));
         entry = {page, grid_, pages_[pages_used_++].get()};
       }

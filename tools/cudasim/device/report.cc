@@ -73,7 +73,7 @@ const char* BugName(Bug bug) {
 
 std::string KernelName(const Launch& launch) {
   if (launch.name != nullptr) return launch.name;
-  // Symbols are read once for each kernel.
+  // Symbols are read once per kernel.
   static std::mutex mutex;
   static auto* names = new std::unordered_map<const void*, std::string>;
   std::lock_guard<std::mutex> lock(mutex);

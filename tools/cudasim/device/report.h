@@ -31,12 +31,12 @@ class Text {
 };
 
 // The demangled name of the function that begins at (or, with `within`, contains) the address;
-// empty where the program has no symbols.
+// empty if the program has no symbols.
 std::string SymbolAt(const void* address, bool within);
 
-// "kernels/softmax/softmax_cuda.cu:42", and who called that where it is inlined: the source line of
-// the call whose return address `code` is. Asks addr2line; the function's name where there are no
-// lines.
+// The source line of the call with return address `code`, by addr2line:
+// "kernels/softmax/softmax_cuda.cu:42", followed by its callers if it is inlined. Without line
+// information, the function's name.
 std::string SourceAt(const void* code);
 
 }  // namespace cudasim

@@ -1,7 +1,7 @@
-// What AddressSanitizer has to be told. This library is compiled without sanitizers, so that it
-// stays fast, and finds out when it runs whether the program has one. ThreadSanitizer is told
-// nothing of fibers, which would make each switch as dear as all fibers are many: to it a block is
-// a part of the thread that runs it. What happens within a block is the race checker's business.
+// Notifications for AddressSanitizer. This library is compiled without sanitizers, to stay fast,
+// and detects at run time whether the program has one. ThreadSanitizer is not told about fibers,
+// since each switch would then cost time in proportion to their number: it sees a block as part of
+// the thread that runs it. The race checker covers what happens within a block.
 #ifndef CUDASIM_DEVICE_SANITIZERS_H_
 #define CUDASIM_DEVICE_SANITIZERS_H_
 
@@ -30,7 +30,7 @@ inline void UnpoisonMemory(const void* p, size_t bytes) {
   if (HasAsan()) __asan_unpoison_memory_region(p, bytes);
 }
 
-// A grid that is given up leaves what its threads have allocated.
+// An abandoned grid leaks what its threads have allocated.
 class IgnoreLeaks {
  public:
   explicit IgnoreLeaks(bool ignore) : ignore_(ignore && __lsan_disable != nullptr) {

@@ -22,7 +22,7 @@ unsigned NumberOf(SharedSite* site) {
   unsigned number = __atomic_load_n(&site->number, __ATOMIC_RELAXED);
   if (number != 0) return number;
   const unsigned fresh = __atomic_add_fetch(&next_site, 1, __ATOMIC_RELAXED);
-  // Of two OS threads the first one wins.
+  // If two OS threads race, the first one wins.
   if (__atomic_compare_exchange_n(&site->number, &number, fresh, false, __ATOMIC_RELAXED,
                                   __ATOMIC_RELAXED)) {
     return fresh;
@@ -78,7 +78,7 @@ char* SharedMemory::Allocate(size_t bytes, size_t alignment, const char* name, W
     std::memset(data + bytes, kRedzoneByte, kRedzone);
   }
   std::memset(data, kPoison, bytes);
-  // The next array's redzone begins where this one's ends.
+  // The next array's redzone begins at the end of this one's.
   used_ = end;
   arrays_.push_back({data, bytes, name, where});
   return data;
@@ -116,7 +116,7 @@ std::string SharedMemory::EndBlock() {
       const bool after = array.data[array.bytes + i] != kRedzoneByte;
       if (!before && !after) continue;
       damage = Text() << "a thread wrote " << (after ? i : i + 1) << " bytes "
-                      << (after ? "past the end" : "before the begin") << " of " << array.name
+                      << (after ? "past the end" : "before the beginning") << " of " << array.name
                       << " (" << array.bytes << " bytes), declared at " << array.where
                       << ". --config=memory or simrace names the thread and the line";
     }

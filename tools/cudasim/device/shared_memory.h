@@ -11,7 +11,7 @@
 
 namespace cudasim {
 
-// A Hopper block's: what a kernel may declare, and what it may have with the dynamic part.
+// A Hopper block's limits: static shared memory, and static and dynamic together.
 inline constexpr size_t kMaxStaticShared = 48 * 1024;
 inline constexpr size_t kMaxShared = 227 * 1024;
 
@@ -23,10 +23,10 @@ class SharedMemory {
   SharedMemory& operator=(const SharedMemory&) = delete;
 
   void BeginBlock(size_t dynamic_bytes);
-  // The memory of a declaration; the block's first call fills it with NaN.
+  // A declaration's memory; the block's first call fills it with NaN.
   void* Static(SharedSite* site);
   void* Dynamic(size_t alignment, Where where);
-  // Empty, or which array's redzone was written to.
+  // Says which array's redzone was written to; empty if none.
   std::string EndBlock();
 
   // 227 KB, redzones, and rounding.
@@ -35,7 +35,8 @@ class SharedMemory {
   bool Contains(const void* p) const {
     return static_cast<size_t>(static_cast<const char*>(p) - memory_) < kArenaBytes;
   }
-  // Whether all bytes belong to one array; else `array` gets the nearest one's name and position.
+  // Whether all bytes belong to one array; otherwise sets `array` to the nearest one's name and
+  // position.
   bool InBounds(const void* p, size_t bytes, std::string* array) const;
   // "values (256 bytes, declared at K.cu:7:3), offset 12".
   std::string Describe(const void* p) const;
@@ -44,7 +45,7 @@ class SharedMemory {
   static constexpr size_t kRedzone = 64;
 
   struct Slot {
-    uint64_t block = 0;  // which block it is valid for
+    uint64_t block = 0;  // the block for which it is valid
     char* data = nullptr;
   };
   struct Array {

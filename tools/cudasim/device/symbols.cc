@@ -1,4 +1,4 @@
-// Names of functions from the program's own symbol table, which also has the static ones.
+// Names of functions from the program's symbol table, which also has static functions.
 #include <cxxabi.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@ namespace cudasim {
 namespace {
 
 struct Module {
-  uintptr_t address;  // looked for
+  uintptr_t address;  // the address to look up
   uintptr_t base = 0;
   std::string path;
 };
@@ -103,7 +103,7 @@ std::string SourceAt(const void* code) {
   std::string text;
   if (FILE* lines = module.path.empty() ? nullptr : popen(command, "re"); lines != nullptr) {
     char line[1024];
-    // A line for each inlined call, the innermost first: "/folder/x.cuh:12 (discriminator 3)".
+    // One line per inlined call, the innermost first: "/folder/x.cuh:12 (discriminator 3)".
     while (std::fgets(line, sizeof(line), lines) != nullptr) {
       line[std::strcspn(line, " \n")] = '\0';
       if (std::strchr(line, '?') != nullptr || std::strstr(line, "cudasim/include/") != nullptr ||

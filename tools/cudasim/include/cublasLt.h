@@ -1,6 +1,6 @@
 // A stand-in for cuBLASLt's matrix product (CUDA 13), on the CPU. Column-major matrices of f32,
-// f64, bf16, f16 and fp8 inputs; what the real library refuses is refused. tools/cudasim/README.md
-// has the list.
+// f64, bf16, f16 and fp8 inputs; it refuses what the real library refuses. See the list in
+// tools/cudasim/README.md.
 #ifndef CUDASIM_CUBLASLT_H_
 #define CUDASIM_CUBLASLT_H_
 

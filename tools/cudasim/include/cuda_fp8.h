@@ -10,16 +10,16 @@ using __nv_fp8_storage_t = unsigned char;
 using __nv_fp8x2_storage_t = unsigned short;  // NOLINT: CUDA's type
 using __nv_fp8x4_storage_t = unsigned int;
 
-// What becomes of numbers beyond the largest: NaN or infinity, or the largest itself.
+// What numbers beyond the largest become: NaN or infinity, or the largest number.
 enum __nv_saturation_t { __NV_NOSAT, __NV_SATFINITE };
 enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 };
 
-// Rounded to nearest even. e4m3 has no infinity: without saturation what rounds beyond 448 is NaN.
+// Rounded to nearest even. e4m3 has no infinity: without saturation, what rounds beyond 448 is NaN.
 inline __nv_fp8_storage_t __nv_cvt_double_to_fp8(double x, __nv_saturation_t saturate,
                                                  __nv_fp8_interpretation_t kind) {
   const bool e4m3 = kind == __NV_E4M3;
   if (cudasim::IsNan(x)) {
-    // e5m2 keeps what it can of the NaN's own bits.
+    // e5m2 keeps as many of the NaN's bits as it can.
     const uint32_t nan = e4m3 ? 0x7f : 0x7e | (cudasim::DoubleBits(x) >> 50 & 3);
     return static_cast<__nv_fp8_storage_t>(cudasim::SignBit(x, 7) | nan);
   }

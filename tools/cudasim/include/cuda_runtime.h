@@ -1,8 +1,8 @@
-// The simulated CUDA runtime: what a .cu file and the host code around it include.
+// The simulated CUDA runtime, for .cu files and the host code around them.
 #ifndef CUDASIM_CUDA_RUNTIME_H_
 #define CUDASIM_CUDA_RUNTIME_H_
 
-// Tells this header from NVIDIA's.
+// Distinguishes this header from NVIDIA's.
 #define CUDASIM 1
 
 #include "cudasim/device_api.h"

@@ -1,5 +1,5 @@
 // A stand-in for NCCL 2.27: ranks are threads of one process or processes of one machine, and
-// exchange over sockets on the loopback device. tools/cudasim/README.md says what differs.
+// communicate over sockets on the loopback device. See tools/cudasim/README.md for the differences.
 #ifndef CUDASIM_NCCL_H_
 #define CUDASIM_NCCL_H_
 

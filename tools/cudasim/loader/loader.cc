@@ -6,84 +6,83 @@
 
 #include "cudasim/executor.h"
 
-// What programs call from outside of .cu files; the linker names what is missing here. Those that
-// return a text, and those that return a status.
-// clang-format off
-#define CUDASIM_TEXTS(X) \
+// The functions that programs call outside of .cu files: those that return a text, and those that
+// return a status. The linker names any that are missing here. clang-format off
+#define CUDASIM_TEXTS(X)     \
   X(cublasLtGetStatusString) \
-  X(cudaGetErrorName) \
-  X(cudaGetErrorString) \
-  X(ncclGetErrorString) \
+  X(cudaGetErrorName)        \
+  X(cudaGetErrorString)      \
+  X(ncclGetErrorString)      \
   X(ncclGetLastError)
 
-#define CUDASIM_CALLS(X) \
-  X(cublasLtCreate) \
-  X(cublasLtGetVersion) \
-  X(cublasLtMatmul) \
+#define CUDASIM_CALLS(X)                  \
+  X(cublasLtCreate)                       \
+  X(cublasLtGetVersion)                   \
+  X(cublasLtMatmul)                       \
   X(cublasLtMatmulAlgoConfigGetAttribute) \
-  X(cublasLtMatmulAlgoGetHeuristic) \
-  X(cublasLtMatmulDescCreate) \
-  X(cublasLtMatmulDescDestroy) \
-  X(cublasLtMatmulDescSetAttribute) \
-  X(cublasLtMatmulPreferenceCreate) \
-  X(cublasLtMatmulPreferenceDestroy) \
+  X(cublasLtMatmulAlgoGetHeuristic)       \
+  X(cublasLtMatmulDescCreate)             \
+  X(cublasLtMatmulDescDestroy)            \
+  X(cublasLtMatmulDescSetAttribute)       \
+  X(cublasLtMatmulPreferenceCreate)       \
+  X(cublasLtMatmulPreferenceDestroy)      \
   X(cublasLtMatmulPreferenceSetAttribute) \
-  X(cublasLtMatrixLayoutCreate) \
-  X(cublasLtMatrixLayoutDestroy) \
-  X(cublasLtMatrixLayoutSetAttribute) \
-  X(cudaDeviceSynchronize) \
-  X(cudaEventCreate) \
-  X(cudaEventCreateWithFlags) \
-  X(cudaEventDestroy) \
-  X(cudaEventElapsedTime) \
-  X(cudaEventQuery) \
-  X(cudaEventRecord) \
-  X(cudaEventSynchronize) \
-  X(cudaFree) \
-  X(cudaFreeAsync) \
-  X(cudaFuncSetAttribute) \
-  X(cudaGetDeviceCount) \
-  X(cudaGetDeviceProperties) \
-  X(cudaGetLastError) \
-  X(cudaGraphDestroy) \
-  X(cudaGraphExecDestroy) \
-  X(cudaGraphInstantiate) \
-  X(cudaGraphLaunch) \
-  X(cudaHostAlloc) \
-  X(cudaMalloc) \
-  X(cudaMallocAsync) \
-  X(cudaMemGetInfo) \
-  X(cudaMemcpyAsync) \
-  X(cudaMemsetAsync) \
-  X(cudaSetDevice) \
-  X(cudaStreamBeginCapture) \
-  X(cudaStreamCreateWithFlags) \
-  X(cudaStreamDestroy) \
-  X(cudaStreamEndCapture) \
-  X(cudaStreamIsCapturing) \
-  X(cudaStreamSynchronize) \
-  X(cudaStreamWaitEvent) \
-  X(ncclAllGather) \
-  X(ncclAllReduce) \
-  X(ncclBroadcast) \
-  X(ncclCommAbort) \
-  X(ncclCommDestroy) \
-  X(ncclCommFinalize) \
-  X(ncclCommGetAsyncError) \
-  X(ncclCommInitRankConfig) \
-  X(ncclGetUniqueId) \
-  X(ncclGroupEnd) \
-  X(ncclGroupStart) \
-  X(ncclRecv) \
-  X(ncclReduceScatter) \
-  X(ncclSend) \
-  X(nvtxRangePop) \
+  X(cublasLtMatrixLayoutCreate)           \
+  X(cublasLtMatrixLayoutDestroy)          \
+  X(cublasLtMatrixLayoutSetAttribute)     \
+  X(cudaDeviceSynchronize)                \
+  X(cudaEventCreate)                      \
+  X(cudaEventCreateWithFlags)             \
+  X(cudaEventDestroy)                     \
+  X(cudaEventElapsedTime)                 \
+  X(cudaEventQuery)                       \
+  X(cudaEventRecord)                      \
+  X(cudaEventSynchronize)                 \
+  X(cudaFree)                             \
+  X(cudaFreeAsync)                        \
+  X(cudaFuncSetAttribute)                 \
+  X(cudaGetDeviceCount)                   \
+  X(cudaGetDeviceProperties)              \
+  X(cudaGetLastError)                     \
+  X(cudaGraphDestroy)                     \
+  X(cudaGraphExecDestroy)                 \
+  X(cudaGraphInstantiate)                 \
+  X(cudaGraphLaunch)                      \
+  X(cudaHostAlloc)                        \
+  X(cudaMalloc)                           \
+  X(cudaMallocAsync)                      \
+  X(cudaMemGetInfo)                       \
+  X(cudaMemcpyAsync)                      \
+  X(cudaMemsetAsync)                      \
+  X(cudaSetDevice)                        \
+  X(cudaStreamBeginCapture)               \
+  X(cudaStreamCreateWithFlags)            \
+  X(cudaStreamDestroy)                    \
+  X(cudaStreamEndCapture)                 \
+  X(cudaStreamIsCapturing)                \
+  X(cudaStreamSynchronize)                \
+  X(cudaStreamWaitEvent)                  \
+  X(ncclAllGather)                        \
+  X(ncclAllReduce)                        \
+  X(ncclBroadcast)                        \
+  X(ncclCommAbort)                        \
+  X(ncclCommDestroy)                      \
+  X(ncclCommFinalize)                     \
+  X(ncclCommGetAsyncError)                \
+  X(ncclCommInitRankConfig)               \
+  X(ncclGetUniqueId)                      \
+  X(ncclGroupEnd)                         \
+  X(ncclGroupStart)                       \
+  X(ncclRecv)                             \
+  X(ncclReduceScatter)                    \
+  X(ncclSend)                             \
+  X(nvtxRangePop)                         \
   X(nvtxRangePushA)
 // clang-format on
 
 namespace cudasim {
 
-// Of the simulator: null where it is not linked.
+// The simulator's; null if it is not linked.
 [[gnu::weak]] ExecutorSettings& GetExecutorSettings();
 
 namespace {
@@ -95,9 +94,9 @@ const char* NoDriverText() { return "the simulated GPU is not loaded"; }
 }  // namespace
 }  // namespace cudasim
 
-// Each function jumps to where its pointer points, with the caller's arguments as they are. Weak,
-// so that a program may link the simulator itself; hidden, so that the library's calls among its
-// own functions do not end here.
+// Each function jumps to its pointer's target, with the caller's arguments unchanged. Weak, so that
+// a program may link the simulator itself; hidden, so that the library's calls of its own functions
+// do not end up here.
 #if !defined(__x86_64__)
 #error "loading the simulator is implemented for x86-64; link it instead"
 #endif

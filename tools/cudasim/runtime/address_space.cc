@@ -1,4 +1,4 @@
-// Memory of blocks: where it comes from, guard pages, protection against the host.
+// The memory of blocks: its allocation, guard pages, and protection against the host.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -24,12 +24,12 @@ namespace cudasim {
 namespace runtime {
 namespace {
 
-// AddressSanitizer guards blocks itself: some of what follows is then unused.
+// AddressSanitizer guards blocks itself; some of the following is then unused.
 
 constexpr size_t kPage = 4096;
-constexpr size_t kAlignment = 256;      // Of cudaMalloc.
+constexpr size_t kAlignment = 256;      // As cudaMalloc's.
 constexpr unsigned char kFresh = 0xFF;  // NaN in f64, f32, f16, bf16 and both f8.
-// Freed addresses stay unusable until so many more are freed.
+// Freed addresses stay unusable until this many more blocks have been freed.
 constexpr size_t kQuarantine = 4096;
 
 [[maybe_unused]] size_t RoundUp(size_t size, size_t unit) {
@@ -38,8 +38,8 @@ constexpr size_t kQuarantine = 4096;
 
 constexpr int kMostDevices = 8;
 
-// Protection keys: rights to pages that each thread switches by itself, without a system call.
-// One key per device, and a fallback for processors without them.
+// Protection keys: access rights to pages, which each thread can switch for itself without a system
+// call. There is one key per device, and a fallback for processors without keys.
 struct Protection {
   Protection() {
     const Settings& settings = GetSettings();
@@ -55,8 +55,8 @@ struct Protection {
   bool has_keys = true;
   int devices = 0;
   int keys[kMostDevices] = {};
-  // Without keys: how many threads have access to each device now, and what is protected while
-  // there is none. This lock is taken after the state's.
+  // Without keys: how many threads currently have access to each device, and what to protect while
+  // none has. This lock is taken after the state's.
   struct Range {
     size_t size;
     int device;
@@ -75,8 +75,8 @@ Protection& GetProtection() {
   return block.kind == BlockKind::kDevice && GetProtection().enabled;
 }
 
-// Without keys: one thread more, or fewer, has access to each of `devices`, a bit each. The first
-// opens a device's memory to everyone, the last closes it.
+// Without keys: counts one thread more, or fewer, with access to each of `devices`, one bit each.
+// The first one opens a device's memory to everyone, the last one closes it.
 void CountHolders(Protection& protection, unsigned devices, int change) {
   const std::lock_guard<std::mutex> guard(protection.mutex);
   unsigned turned = 0;
@@ -92,14 +92,14 @@ void CountHolders(Protection& protection, unsigned devices, int change) {
   }
 }
 
-// What fills the space between a block and its guard pages. Not the same for all blocks: a kernel
-// that copies beyond the end of both would else write what is there. As floats large numbers, so
-// that it shows when they are used.
+// The pattern between a block and its guard pages. It differs between blocks: otherwise a kernel
+// that copies beyond the ends of two blocks would write what is already there. Read as floats it
+// gives large numbers, so that their use shows.
 [[maybe_unused]] unsigned char Canary(const Block& block) {
   return static_cast<unsigned char>(0xC4 + block.mapping / kPage % 53);
 }
 
-// Bytes from the first to the last one that no longer holds the canary; nothing if all do.
+// Describes the bytes from the first to the last that no longer hold the canary; empty if all do.
 [[maybe_unused]] std::string Damage(const unsigned char* begin, size_t size, unsigned char canary,
                                     const char* where, size_t distance) {
   size_t first = size;
@@ -114,7 +114,7 @@ void CountHolders(Protection& protection, unsigned devices, int change) {
          " " + where;
 }
 
-// This thread's rights, two bits per device: 0 all, 1 none.
+// This thread's access rights, two bits per device: 0 all, 1 none.
 constexpr unsigned kNoRights = 0x5555;
 constinit thread_local unsigned thread_rights = kNoRights;
 
@@ -125,7 +125,7 @@ struct Freed {
   size_t size;
 };
 
-// Oldest first: their addresses are not used again at once.
+// Freed blocks, oldest first, whose addresses are not reused yet.
 [[maybe_unused]] std::deque<Freed>& GetQuarantine() {
   static auto* const quarantine = new std::deque<Freed>;
   return *quarantine;
@@ -143,7 +143,7 @@ bool MapBlock(Block* block) {
   return true;
 #else
   // Guard page, canary, block, less than 256 bytes of canary, guard page. Pinned memory begins at a
-  // page, as the real one does.
+  // page, as on a real system.
   const bool at_end = block->kind == BlockKind::kDevice;
   const size_t inner = RoundUp(RoundUp(block->size, kAlignment), kPage);
   block->mapping_size = inner + 2 * kPage;
@@ -189,7 +189,7 @@ std::string UnmapBlock(Block* block) {
     damage = Damage(reinterpret_cast<unsigned char*>(first), block->begin - first, canary,
                     "before it", block->begin - first);
     const std::string after = Damage(reinterpret_cast<unsigned char*>(block->end()),
-                                     last - block->end(), canary, "behind it", 0);
+                                     last - block->end(), canary, "after it", 0);
     if (!after.empty()) damage = after;
   }
   {
@@ -197,7 +197,7 @@ std::string UnmapBlock(Block* block) {
     const std::lock_guard<std::mutex> guard(protection.mutex);
     protection.ranges.erase(block->mapping + kPage);
   }
-  // The addresses stay taken, so that a later use faults instead of hitting a newer block.
+  // The addresses stay reserved, so that a later use faults instead of hitting a newer block.
   void* const memory = reinterpret_cast<void*>(block->mapping);
   mmap(memory, block->mapping_size, PROT_NONE,
        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);

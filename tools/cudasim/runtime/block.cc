@@ -1,4 +1,4 @@
-// The table of memory, by address.
+// The table of memory blocks, by address.
 #include "block.h"
 
 #include <cstdio>
@@ -11,11 +11,11 @@
 namespace cudasim::runtime {
 namespace {
 
-// How far around a block an address still belongs to it: its guard pages.
+// How far from a block an address is still attributed to it: its guard pages.
 constexpr uintptr_t kNear = 8192;
 
 struct Table {
-  std::map<uintptr_t, std::shared_ptr<Block>> live;   // By their beginning.
+  std::map<uintptr_t, std::shared_ptr<Block>> live;   // By their first address.
   std::map<uintptr_t, std::shared_ptr<Block>> freed;  // For reports.
 };
 
@@ -36,7 +36,7 @@ std::string Hex(uintptr_t address) {
   return text;
 }
 
-// Reports device memory that nobody freed. Runs after the destructors of static objects.
+// Reports device memory that was not freed. Runs after the destructors of static objects.
 __attribute__((destructor(101))) void ReportLeaks() {
   if (GetSettings().leaks == Leaks::kOff) return;
   size_t bytes = 0;
@@ -84,7 +84,7 @@ std::shared_ptr<Block> FindNear(uintptr_t address) {
 
 std::shared_ptr<Block> FindFreed(const void* address) {
 #if defined(__SANITIZE_ADDRESS__)
-  static_cast<void>(address);  // The heap may have given it to somebody else.
+  static_cast<void>(address);  // The heap may have reused it.
   return nullptr;
 #else
   const auto begin = reinterpret_cast<uintptr_t>(address);
@@ -113,7 +113,7 @@ void RemoveBlock(const std::shared_ptr<Block>& block) {
   block->freed = true;
   block->uses.clear();
   if (block->kind == BlockKind::kRegistered) return;
-  // More than the mappings in quarantine only where there are none: under AddressSanitizer.
+  // Exceeds the mappings in quarantine only if there are none: under AddressSanitizer.
   constexpr size_t kMaxFreed = 10000;
   if (table.freed.size() >= kMaxFreed) table.freed.erase(table.freed.begin());
   table.freed[block->begin] = block;

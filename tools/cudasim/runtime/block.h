@@ -1,4 +1,4 @@
-// The table of memory that CUDA knows: device, managed, pinned and registered memory.
+// The table of the memory blocks known to CUDA: device, managed, pinned and registered memory.
 #ifndef CUDASIM_RUNTIME_BLOCK_H_
 #define CUDASIM_RUNTIME_BLOCK_H_
 
@@ -18,7 +18,7 @@ namespace cudasim::runtime {
 
 enum class BlockKind { kDevice, kManaged, kPinned, kRegistered };
 
-// One use of memory by an operation of a stream: for the check that uses are ordered (ordering.cc).
+// One use of memory by a stream's operation, for the check that uses are ordered (ordering.cc).
 struct Use {
   uintptr_t begin = 0;
   uintptr_t end = 0;
@@ -35,10 +35,10 @@ struct Block {
   size_t size = 0;
   unsigned flags = 0;
   Site allocated;
-  // Set when the memory is given back (for stream-ordered memory: when that is enqueued).
+  // Set when the memory is freed (for stream-ordered memory: when that is enqueued).
   bool freed = false;
   Site freed_at;
-  CUmemPoolHandle_st* pool = nullptr;  // Of stream-ordered memory.
+  CUmemPoolHandle_st* pool = nullptr;  // For stream-ordered memory.
   std::vector<Use> uses;
   // Set by address_space.cc.
   uintptr_t mapping = 0;
@@ -48,20 +48,20 @@ struct Block {
   bool contains(uintptr_t address) const { return address >= begin && address < begin + size; }
 };
 
-// All of these need the lock of state.h.
+// All of these functions need the lock of state.h.
 
-// The live block that contains [address, address + size); null if there is none. An empty range may
-// be at a block's end.
+// The live block that contains [address, address + size), or null. An empty range may be at a
+// block's end.
 std::shared_ptr<Block> FindBlock(const void* address, size_t size = 1);
-// Live or lately freed, or within the guard pages around it.
+// The live or recently freed block that contains the address, or whose guard pages do.
 std::shared_ptr<Block> FindNear(uintptr_t address);
-// The freed block whose addresses nobody else has got since; null under AddressSanitizer.
+// The freed block at this address, if that has not been reused since; null under AddressSanitizer.
 std::shared_ptr<Block> FindFreed(const void* address);
-// The addresses of a freed block may be in use again.
+// Call this when the addresses of a freed block may be in use again.
 void ForgetFreed(uintptr_t begin);
 std::vector<std::shared_ptr<Block>> LiveBlocks();
 void AddBlock(std::shared_ptr<Block> block);
-// Forgets a block; freed device memory is remembered for reports for a while.
+// Removes a block; freed device memory is remembered for a while, for reports.
 void RemoveBlock(const std::shared_ptr<Block>& block);
 
 // "device memory 0x... of 1024 bytes on device 0".
@@ -70,11 +70,11 @@ std::string Describe(const Block& block);
 std::string DescribeWithSites(const Block& block);
 
 // Backs a block of `size` bytes with fresh memory that reads as NaN in every floating type, begins
-// at a multiple of 256 and has guard pages around it. False: the host has no memory left.
+// at a multiple of 256 and has guard pages around it. False if the host is out of memory.
 bool MapBlock(Block* block);
-// Gives the memory back; later accesses fault. Returns what was overwritten around it, or nothing.
+// Frees the memory; later accesses fault. Describes what was overwritten around it, if anything.
 std::string UnmapBlock(Block* block);
-// In a signal handler: gives the thread the rights back that its DeviceAccess has.
+// For signal handlers: restores the access rights of the thread's DeviceAccess.
 void RestoreAccess();
 // Installs the handler that explains faults at the addresses of blocks.
 void InstallFaultHandler();

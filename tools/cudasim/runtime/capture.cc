@@ -8,7 +8,7 @@
 namespace cudasim::runtime {
 namespace {
 
-// The streams that a capture holds.
+// The streams that belong to a capture.
 std::vector<CUstream_st*> StreamsOf(const Capture* capture) {
   std::vector<CUstream_st*> streams;
   for (CUstream_st* stream : GetState().all_streams) {
@@ -45,7 +45,7 @@ bool IsJoined(const Capture& capture) {
     pending.insert(pending.end(), node->after.begin(), node->after.end());
   }
   if (reached.size() != capture.graph->nodes.size()) return false;
-  // A fork without work must come back too.
+  // A fork without work must be joined, too.
   for (const CUstream_st* stream : StreamsOf(&capture)) {
     for (const CUgraphNode_st* node : stream->capture_after) {
       if (reached.count(node) == 0) return false;
@@ -221,7 +221,7 @@ cudaError_t CaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus* status,
   if (id != nullptr) *id = capture.id;
   if (graph != nullptr) *graph = capture.graph;
   if (dependencies != nullptr) *dependencies = stream->capture_after.data();
-  if (edges != nullptr) *edges = nullptr;  // All are plain.
+  if (edges != nullptr) *edges = nullptr;  // All edges are plain.
   if (num_dependencies != nullptr) *num_dependencies = stream->capture_after.size();
   return cudaSuccess;
 }

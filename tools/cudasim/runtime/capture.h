@@ -16,7 +16,7 @@ struct CUgraphNode_st {
 };
 
 struct CUgraph_st {
-  std::vector<std::unique_ptr<CUgraphNode_st>> nodes;  // Each after those that it follows.
+  std::vector<std::unique_ptr<CUgraphNode_st>> nodes;  // In topological order.
 };
 
 namespace cudasim::runtime {
@@ -32,16 +32,16 @@ struct Capture {
 
   // Adds work of a captured stream as a node.
   static cudaError_t Add(Lock& lock, CUstream_st* stream, Work work);
-  // The legacy default stream may not be used while a stream is captured that would wait for it.
+  // The legacy default stream must not be used while a stream that would wait for it is captured.
   static cudaError_t CheckLegacy(const Lock& lock, const CUstream_st* stream);
-  // cudaEventRecord and cudaStreamWaitEvent where the stream or the event is part of a capture.
+  // cudaEventRecord and cudaStreamWaitEvent if the stream or the event is part of a capture.
   static cudaError_t Record(const Lock& lock, CUstream_st* stream, CUevent_st* event);
   static cudaError_t Wait(const Lock& lock, CUstream_st* stream, const CUevent_st* event);
-  // Calls that a capture does not survive: the capture of `stream` becomes invalid.
+  // For calls that a capture does not survive: invalidates the capture of `stream`.
   static cudaError_t Refuse(CUstream_st* stream);
 };
 
-// Makes a captured graph one that the cudaGraph functions know.
+// Makes a captured graph known to the cudaGraph functions.
 void Adopt(const Lock&, CUgraph_st* graph);
 
 }  // namespace cudasim::runtime

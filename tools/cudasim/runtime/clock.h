@@ -1,4 +1,4 @@
-// Vector clocks over streams: what has certainly happened before what.
+// Vector clocks over streams, which tell what happened before what.
 #ifndef CUDASIM_RUNTIME_CLOCK_H_
 #define CUDASIM_RUNTIME_CLOCK_H_
 

@@ -24,7 +24,7 @@ enum class Place { kPageable, kPinned, kDevice, kManaged };
 
 struct End {
   Place place = Place::kPageable;
-  bool fits = true;  // Within its block.
+  bool fits = true;  // Lies within its block.
   std::string block;
 };
 
@@ -63,7 +63,7 @@ void CopyRows(char* to, size_t to_pitch, const char* from, size_t from_pitch, si
               size_t height) {
   const DeviceAccess access(DeviceAccess::kAllDevices);
   for (size_t row = 0; row < height; ++row) {
-    // The ranges may not overlap, but nobody promises what happens if they do.
+    // The ranges should not overlap, but CUDA does not say what happens if they do.
     std::memmove(to + row * to_pitch, from + row * from_pitch, width);
   }
 }
@@ -107,8 +107,8 @@ cudaError_t Copy(const CopyCall& call) {
     }
     if (!to.fits) bug = work.what + " writes beyond " + to.block;
     if (!from.fits) bug = work.what + " reads beyond " + from.block;
-    // Pageable memory: whether the call waits is up to the machine. By default as most do; with
-    // CUDASIM_DELAY, as those whose GPU reads the host's page tables.
+    // With pageable memory, whether the call waits depends on the machine. By default it does, as
+    // on most; with CUDASIM_DELAY it does not, as on those whose GPU reads the host's page tables.
     const bool pageable = to.place == Place::kPageable || from.place == Place::kPageable;
     const bool both_on_device = OnDevice(to.place) && OnDevice(from.place);
     const bool both_on_host = !OnDevice(to.place) && !OnDevice(from.place);
@@ -158,7 +158,7 @@ cudaError_t Set(const char* name, void* to, int value, Rows rows, cudaStream_t s
     if (end.place == Place::kPageable) return cudaErrorInvalidValue;
     if (rows.height > 1 && rows.pitch < rows.width) return cudaErrorInvalidPitchValue;
     if (!end.fits) bug = work.what + " writes beyond " + end.block;
-    // Of device memory even the synchronous function returns at once.
+    // For device memory even the synchronous function returns at once.
     wait = synchronous && end.place == Place::kPinned;
     work.ranges = {{to, rows.span(), true}};
   }

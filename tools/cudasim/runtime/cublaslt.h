@@ -1,4 +1,4 @@
-// The stand-in for cuBLASLt from the inside.
+// The internals of the stand-in for cuBLASLt.
 #ifndef CUDASIM_RUNTIME_CUBLASLT_H_
 #define CUDASIM_RUNTIME_CUBLASLT_H_
 
@@ -9,7 +9,7 @@
 
 namespace cudasim::runtime {
 
-// What the opaque structures hold.
+// The contents of the opaque structures.
 struct Layout {
   cudaDataType_t type = CUDA_R_32F;
   int32_t order = CUBLASLT_ORDER_COL;
@@ -54,13 +54,13 @@ static_assert(sizeof(Preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t));
 struct Algorithm {
   static constexpr uint32_t kMagic = 0x6c744c62;
   uint32_t magic = kMagic;
-  int32_t split_k = 1;  // Parts of the sum over k that are summed apart, in the workspace.
+  int32_t split_k = 1;  // Parts of the sum over k that are summed separately, in the workspace.
   uint64_t workspace = 0;
-  uint32_t alignment[4] = {1, 1, 1, 1};  // Of A, B, C, D that it counts on.
+  uint32_t alignment[4] = {1, 1, 1, 1};  // Required of A, B, C, D.
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
 
-// A matrix product whose parts fit together.
+// A valid matrix product.
 struct Problem {
   Operation operation;
   Layout a, b, c, d;
@@ -76,10 +76,10 @@ const Preference& Open(cublasLtMatmulPreference_t preference);
 const Algorithm& Open(const cublasLtMatmulAlgo_t* algorithm);
 
 bool IsHandle(cublasLtHandle_t handle);
-size_t SizeOf(int32_t type);  // 0: not a type of these products.
+size_t SizeOf(int32_t type);  // 0 if products do not support the type.
 
-// What the real library would say; NOT_SUPPORTED and INVALID_VALUE come with a line on stderr that
-// says why, if CUDASIM_VERBOSE is set.
+// Returns the status of the real library; if CUDASIM_VERBOSE is set, a line on stderr explains
+// NOT_SUPPORTED and INVALID_VALUE.
 cublasStatus_t MakeProblem(cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
                            cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
                            cublasLtMatrixLayout_t d, Problem* problem);
@@ -90,15 +90,15 @@ struct Operands {
   const void* b = nullptr;
   const void* c = nullptr;
   void* d = nullptr;
-  // By value; or where they are on the device.
+  // By value, or their addresses on the device.
   double alpha = 0;
   double beta = 0;
   const void* alpha_on_device = nullptr;
   const void* beta_on_device = nullptr;
 };
 
-// Computes. Called on a stream's thread with access to the memory. The sums over k have an order
-// that depends on the shape alone.
+// Computes the product. Called on a stream's thread with access to the memory. The order of the
+// sums over k depends only on the shape.
 void Multiply(const Problem& problem, const Operands& operands);
 
 }  // namespace cudasim::runtime

@@ -1,4 +1,4 @@
-// What the real cuBLASLt refuses, and the choice of an algorithm.
+// Refuses what the real cuBLASLt refuses, and chooses an algorithm.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -43,7 +43,7 @@ bool IsF8(int32_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M
 
 cublasStatus_t CheckLayout(const Layout& layout) {
   if (SizeOf(layout.type) == 0) return Unsupported("a matrix of this type");
-  if (layout.order != CUBLASLT_ORDER_COL) return Unsupported("an order other than by columns");
+  if (layout.order != CUBLASLT_ORDER_COL) return Unsupported("an order other than column-major");
   if (layout.rows == 0 || layout.cols == 0) return Invalid("an empty matrix");
   constexpr uint64_t kMost = 0x7fffffff;
   if (layout.rows > kMost || layout.cols > kMost) return Unsupported("over 2^31 - 1 rows");
@@ -70,11 +70,11 @@ cublasStatus_t CheckShapes(Problem* problem) {
   problem->k = static_cast<int64_t>(ta ? a.rows : a.cols);
   problem->n = static_cast<int64_t>(tb ? b.rows : b.cols);
   const auto k_of_b = static_cast<int64_t>(tb ? b.cols : b.rows);
-  if (problem->k != k_of_b) return Invalid("op(A) has not as many columns as op(B) has rows");
+  if (problem->k != k_of_b) return Invalid("op(A) does not have as many columns as op(B) has rows");
   for (const Layout* out : {&c, &d}) {
     if (static_cast<int64_t>(out->rows) != problem->m ||
         static_cast<int64_t>(out->cols) != problem->n) {
-      return Invalid("C or D has not the shape of op(A) op(B)");
+      return Invalid("C or D does not have the shape of op(A) op(B)");
     }
   }
   if (a.batch != d.batch || b.batch != d.batch || c.batch != d.batch) {
@@ -83,7 +83,7 @@ cublasStatus_t CheckShapes(Problem* problem) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// Types of A, B, C, D, of computing and of alpha and beta that go together.
+// Valid combinations of the types of A, B, C, D, of the computation, and of alpha and beta.
 cublasStatus_t CheckTypes(const Problem& problem) {
   const int32_t a = problem.a.type;
   const int32_t b = problem.b.type;
@@ -136,11 +136,11 @@ cublasStatus_t CheckF8(const Problem& problem) {
     return CUBLAS_STATUS_SUCCESS;
   }
   if (operation.transpose[0] == CUBLAS_OP_N || operation.transpose[1] != CUBLAS_OP_N) {
-    return Unsupported("fp8 with another layout than A transposed and B not");
+    return Unsupported("fp8 without A transposed and B not transposed");
   }
   if (problem.m % 16 != 0 || problem.n % 16 != 0 || problem.k % 16 != 0 || problem.a.ld % 16 != 0 ||
       problem.b.ld % 16 != 0) {
-    return Unsupported("fp8 with dimensions that are no multiples of 16");
+    return Unsupported("fp8 with dimensions that are not multiples of 16");
   }
   if (operation.scales[2] != nullptr || operation.scales[3] != nullptr ||
       operation.amax != nullptr) {
@@ -185,27 +185,27 @@ cublasStatus_t CheckEpilogue(const Problem& problem) {
       return Unsupported("a bias that is not aligned to 16 bytes");
     }
     const int32_t type = operation.bias_type < 0 ? d : operation.bias_type;
-    if (type != d && !IsF8(problem.a.type)) return Unsupported("a bias of another type than D");
+    if (type != d && !IsF8(problem.a.type)) return Unsupported("a bias whose type is not D's");
     if (gradient && problem.d.batch > 1) return Unsupported("bias gradients of batches");
   }
   if ((epilogue & 128u) != 0) {
     if (operation.aux == nullptr) return Invalid("no pointer to the auxiliary matrix");
     if (operation.aux_ld < problem.m) return Invalid("an auxiliary ld below the rows of D");
     if (operation.aux_ld % 8 != 0 || operation.aux_stride % 8 != 0) {
-      return Unsupported("an auxiliary ld or stride that is no multiple of 8");
+      return Unsupported("an auxiliary ld or stride that is not a multiple of 8");
     }
     if (reinterpret_cast<uintptr_t>(operation.aux) % kAlignment != 0) {
       return Unsupported("an auxiliary matrix that is not aligned to 16 bytes");
     }
     if (operation.aux_type >= 0 && operation.aux_type != d) {
-      return Invalid("an auxiliary matrix of another type than D");
+      return Invalid("an auxiliary matrix whose type is not D's");
     }
   }
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// The alignment that elements and leading dimension allow, at most 16 bytes: what a kernel's loads
-// count on.
+// The alignment that elements and leading dimension allow, at most 16 bytes, which a kernel's loads
+// rely on.
 uint32_t LoadAlignment(const Layout& layout, uint32_t promised) {
   uint32_t alignment = std::min<uint32_t>(16, std::max<uint32_t>(promised, 1));
   const auto pitch = static_cast<uint64_t>(layout.ld) * SizeOf(layout.type);
@@ -222,7 +222,7 @@ Algorithm MakeAlgorithm(const Problem& problem, const Preference& preference) {
   return algorithm;
 }
 
-// For little output and a long sum, the real one adds up parts in the workspace.
+// For little output and a long sum, the real library adds up parts in the workspace.
 constexpr int64_t kSplitAtK = 4096;
 constexpr int32_t kSplits = 4;
 

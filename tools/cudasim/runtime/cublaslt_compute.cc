@@ -76,7 +76,7 @@ T* Offset(T* base, int64_t elements, int32_t type) {
   return static_cast<Byte*>(base) + elements * static_cast<int64_t>(SizeOf(type));
 }
 
-// op(X), as what is computed in.
+// op(X), in the type of the computation.
 template <typename Acc>
 Matrix<Acc> LoadMatrix(const Layout& layout, const void* base, int32_t batch, bool transpose,
                        bool tf32) {
@@ -149,7 +149,7 @@ Acc ReadScale(double by_value, const void* on_device) {
                               : static_cast<Acc>(*static_cast<const Acc*>(on_device));
 }
 
-// What comes after the product, a column at a time.
+// The epilogue, one column at a time.
 template <typename Acc>
 class Epilogue {
  public:
@@ -256,7 +256,7 @@ void MultiplyAs(const Problem& problem, const Operands& operands) {
     for (int64_t j = 0; j < problem.n; ++j) {
       Acc* const values = sum.col(j).data();
       for (int64_t i = 0; i < problem.m; ++i) values[i] *= alpha;
-      // C is not read where beta is 0: it may hold NaN.
+      // C is not read if beta is 0, since it may hold NaN.
       if (beta != Acc(0)) {
         Load(problem.c.type,
              Offset(operands.c, batch * problem.c.batch_stride + j * problem.c.ld, problem.c.type),

@@ -77,7 +77,7 @@ std::vector<Usage> UsesOf(const Call& call) {
   return uses;
 }
 
-// Memory that is not the device's, too small, or in conflict.
+// Finds operands that are not in the device's memory, too small, or overlapping.
 std::string FindBug(const std::vector<Usage>& uses) {
   const Lock lock(GetState().mutex);
   for (const Usage& use : uses) {
@@ -129,7 +129,7 @@ cublasStatus_t CheckPointers(const Call& call) {
   const Layout& d = call.problem.d;
   if (call.reads_c && operands.c == operands.d &&
       (c.ld != d.ld || c.batch_stride != d.batch_stride || c.type != d.type)) {
-    return Refuse(CUBLAS_STATUS_INVALID_VALUE, "C in the place of D with another layout");
+    return Refuse(CUBLAS_STATUS_INVALID_VALUE, "C in place of D with another layout");
   }
   if (call.workspace_size > 0) {
     if (call.workspace == nullptr) {
@@ -175,7 +175,7 @@ cublasStatus_t Enqueue(const Call& call, cudaStream_t stream) {
               " x " + std::to_string(problem.k);
   for (const Usage& use : uses) work.ranges.push_back({use.address, use.size, use.write});
   work.run = [call] {
-    // Nobody may count on what a workspace holds.
+    // Nobody may rely on the contents of a workspace.
     constexpr size_t kSpoiled = 4096;
     const DeviceAccess access(DeviceAccess::kAllDevices);
     if (call.workspace_size > 0) {

@@ -58,7 +58,7 @@ void FillProperties(cudaDeviceProp* prop, int device) {
   prop->memoryPoolsSupported = 1;
 }
 
-// -1: an attribute that is not known.
+// -1 for an unknown attribute.
 int Attribute(cudaDeviceAttr attr, int device) {
   switch (attr) {
     case cudaDevAttrMaxThreadsPerBlock:
@@ -143,7 +143,7 @@ int Attribute(cudaDeviceAttr attr, int device) {
   return -1;
 }
 
-// Frees everything of the current device and forgets its error. Handles of its streams and events
+// Frees everything on the current device and clears its error. Handles of its streams and events
 // become invalid.
 cudaError_t Reset() {
   State& state = GetState();

@@ -1,4 +1,4 @@
-// Errors: names, texts, the thread's last one, and bugs that detectors find.
+// Errors: their names and texts, each thread's last one, and bugs that detectors find.
 #include <cstdlib>
 
 #include "state.h"

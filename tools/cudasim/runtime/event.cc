@@ -8,7 +8,7 @@
 namespace cudasim::runtime {
 namespace {
 
-constexpr int kPolls = 3;  // As for streams.
+constexpr int kPolls = 3;  // See stream.cc.
 
 cudaError_t Create(cudaEvent_t* result, unsigned flags) {
   State& state = GetState();
@@ -29,7 +29,7 @@ cudaError_t Create(cudaEvent_t* result, unsigned flags) {
 cudaError_t Destroy(cudaEvent_t event) {
   State& state = GetState();
   const Lock lock(state.mutex);
-  static_cast<void>(Sticky(lock));  // opens a context, but destroys after a failure as well
+  static_cast<void>(Sticky(lock));  // opens a context, but destroys even after a failure
   if (state.events.erase(event) == 0) return cudaErrorInvalidResourceHandle;
   delete event;
   return cudaSuccess;
@@ -57,7 +57,7 @@ cudaError_t Record(cudaEvent_t event, cudaStream_t handle, unsigned flags) {
   return cudaSuccess;
 }
 
-// A call about an event that may not be captured.
+// For calls with an event that must not be part of a capture.
 cudaError_t Find(const Lock& lock, cudaEvent_t event) {
   if (const cudaError_t error = Sticky(lock); error != cudaSuccess) return error;
   if (GetState().events.count(event) == 0) return cudaErrorInvalidResourceHandle;
@@ -72,7 +72,7 @@ cudaError_t Query(cudaEvent_t event) {
   State& state = GetState();
   const Lock lock(state.mutex);
   if (const cudaError_t error = Find(lock, event); error != cudaSuccess) return error;
-  if (event->op == nullptr) return cudaSuccess;  // Never recorded counts as done.
+  if (event->op == nullptr) return cudaSuccess;  // An event that was never recorded counts as done.
   if (!event->op->done) {
     if (++event->polls >= kPolls) Demand(lock, event->op);
     return cudaErrorNotReady;

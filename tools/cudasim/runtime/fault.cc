@@ -1,4 +1,5 @@
-// Explains faults at device addresses: host accesses, kernels beyond their memory, freed memory.
+// Explains faults at device addresses: host accesses, out-of-bounds accesses of kernels, freed
+// memory.
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -27,19 +28,19 @@ std::string Hex(uintptr_t address) {
   return text;
 }
 
-// Where the address lies: "12 bytes behind", "within".
+// Where the address is, relative to the block.
 std::string Position(const Block& block, uintptr_t address) {
   if (address < block.begin) return std::to_string(block.begin - address) + " bytes before ";
-  if (address >= block.end()) return std::to_string(address - block.end()) + " bytes behind ";
+  if (address >= block.end()) return std::to_string(address - block.end()) + " bytes after ";
   return "at byte " + std::to_string(address - block.begin) + " of ";
 }
 
-// What the fault means, or nothing if it has nothing to do with the simulated GPU.
+// Explains the fault; false if it has nothing to do with the simulated GPU.
 bool Explain(uintptr_t address, bool in_kernel, Bug* bug, std::string* text) {
   std::shared_ptr<Block> block;
   {
-    // The faulting thread may hold the lock itself, in a bug of ours: better an unsafe look than
-    // none.
+    // Because of a bug in the simulator, the faulting thread may hold the lock itself: an unsafe
+    // read is better than none.
     Lock lock(GetState().mutex, std::defer_lock);
     for (int i = 0; i < 1000 && !lock.try_lock(); ++i) std::this_thread::yield();
     block = FindNear(address);
@@ -72,7 +73,7 @@ bool Explain(uintptr_t address, bool in_kernel, Bug* bug, std::string* text) {
 }
 
 void HandleFault(int signal, siginfo_t* info, void* context) {
-  // The kernel of the operating system takes all rights away from signal handlers.
+  // The operating system removes all access rights from signal handlers.
   RestoreAccess();
   const bool in_kernel = !CurrentThread().empty();
   Bug bug = Bug::kOther;
@@ -85,7 +86,7 @@ void HandleFault(int signal, siginfo_t* info, void* context) {
     previous.sa_sigaction(signal, info, context);
     return;
   }
-  // Faults again, now fatally.
+  // The access faults again, now fatally.
   struct sigaction fatal = {};
   fatal.sa_handler = SIG_DFL;
   sigaction(signal, &fatal, nullptr);
@@ -95,12 +96,12 @@ void HandleFault(int signal, siginfo_t* info, void* context) {
 
 void InstallFaultHandler() {
 #if defined(__SANITIZE_ADDRESS__)
-  return;  // its own handler and redzones say more
+  return;  // the sanitizer's handler and redzones say more
 #endif
   struct sigaction action = {};
   action.sa_sigaction = HandleFault;
-  // On the thread's own stack: fibers leave the handler by switching away. SIGSEGV stays open for
-  // the same reason.
+  // The handler runs on the thread's own stack, since fibers leave it by switching away. For the
+  // same reason SIGSEGV is not blocked.
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
   sigemptyset(&action.sa_mask);
   sigaction(SIGSEGV, &action, &previous_segv);

@@ -1,4 +1,4 @@
-// Elements of NVIDIA's small floating types to and from f32, rounded to nearest even.
+// Conversions between f32 and NVIDIA's small floating types, rounded to nearest even.
 #ifndef CUDASIM_RUNTIME_FLOAT_TYPES_H_
 #define CUDASIM_RUNTIME_FLOAT_TYPES_H_
 

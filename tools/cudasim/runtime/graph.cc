@@ -8,7 +8,7 @@
 
 namespace cudasim::runtime {
 
-// A graph as it is run; never changed, so that launches in flight keep what they began with.
+// A graph as it runs. Immutable, so that launches in flight keep the version they began with.
 struct Program {
   struct Node {
     cudaGraphNodeType type;
@@ -55,8 +55,8 @@ std::shared_ptr<const Program> Compile(const CUgraph_st& graph) {
   return program;
 }
 
-// Nodes run one after the other in an order that their dependencies allow: as captured, or with
-// CUDASIM_DELAY the latest possible first, so that a forgotten dependency shows.
+// Runs nodes one after the other in an order that their dependencies allow: as captured, or with
+// CUDASIM_DELAY the latest possible first, so that a missing dependency shows.
 cudaError_t RunProgram(const Program& program, bool latest_first) {
   std::vector<size_t> missing;
   std::set<size_t> ready;

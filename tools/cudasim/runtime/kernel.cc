@@ -1,4 +1,4 @@
-// Launching kernels: what the real runtime refuses, and the way to the device side.
+// Launching kernels: refuses what the real runtime refuses, and passes the rest to the device side.
 #include <map>
 #include <utility>
 
@@ -10,7 +10,7 @@ namespace cudasim {
 namespace runtime {
 namespace {
 
-// cudaFuncSetAttribute's, by kernel. Guarded by the state's lock.
+// The limits set by cudaFuncSetAttribute, by kernel. Guarded by the state's lock.
 std::map<const void*, int>& DynamicShared() {
   static auto* const sizes = new std::map<const void*, int>;
   return *sizes;
@@ -46,7 +46,7 @@ cudaError_t CheckConfiguration(const Launch& launch) {
     blocks *= grid[i];
   }
   if (threads > kMaxThreadsPerBlock) return cudaErrorInvalidConfiguration;
-  // More than 48 KiB must be allowed by cudaFuncSetAttribute first.
+  // More than 48 KiB must first be allowed by cudaFuncSetAttribute.
   if (launch.shared_bytes > static_cast<size_t>(DynamicSharedOf(launch.function))) {
     return cudaErrorInvalidValue;
   }

@@ -1,4 +1,4 @@
-// What a simulated GPU can do: an H100's numbers where they do not depend on silicon.
+// The limits of a simulated GPU: an H100's, where they do not depend on silicon.
 #ifndef CUDASIM_RUNTIME_LIMITS_H_
 #define CUDASIM_RUNTIME_LIMITS_H_
 

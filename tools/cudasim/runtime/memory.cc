@@ -76,7 +76,7 @@ cudaError_t New(BlockKind kind, void** result, size_t size, unsigned flags) {
   return cudaSuccess;
 }
 
-// Waits, like the real one, until nothing that was enqueued can still use the memory.
+// As the real function does, waits until no enqueued work can still use the memory.
 cudaError_t Free(void* pointer, bool host) {
   if (pointer == nullptr) return cudaSuccess;
   std::string bug;

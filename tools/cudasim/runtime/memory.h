@@ -1,4 +1,4 @@
-// Allocation of blocks, shared by memory.cc and pool.cc. All need the lock.
+// Allocation of blocks, shared by memory.cc and pool.cc. All functions need the lock.
 #ifndef CUDASIM_RUNTIME_MEMORY_H_
 #define CUDASIM_RUNTIME_MEMORY_H_
 
@@ -9,16 +9,16 @@
 
 namespace cudasim::runtime {
 
-// What a block of `size` bytes takes from its device's memory.
+// How much of its device's memory a block of `size` bytes takes.
 size_t Charge(size_t size);
 
-// Null: the device's memory (or the machine's) does not suffice.
+// Null if the device's memory (or the host's) is not enough.
 std::shared_ptr<Block> Allocate(const Lock&, BlockKind kind, int device, size_t size);
 
-// Gives the memory back. The result: damage that writes out of bounds have done, or nothing.
+// Frees the memory. Describes the damage by writes out of bounds, if any.
 std::string Release(const Lock&, const std::shared_ptr<Block>& block);
 
-// What is wrong with freeing `pointer`, if it is known; it is not the beginning of a live block.
+// What is wrong with freeing `pointer`, which is not the beginning of a live block, if known.
 std::string FreeMistake(const Lock&, const void* pointer);
 
 }  // namespace cudasim::runtime

@@ -22,11 +22,11 @@ struct Pending {
   Call call;
 };
 
-// What a thread has put off until the end of its group.
+// The calls that a thread has deferred until the end of its group.
 struct Group {
   int depth = 0;
   std::vector<Pending> calls;
-  // Meetings of ranks, which must go on at the same time.
+  // Meetings of ranks, which must run concurrently.
   std::vector<std::function<ncclResult_t()>> meetings;
   ncclResult_t error = ncclSuccess;
   std::string last_error;
@@ -75,7 +75,7 @@ Shared Remove(ncclComm_t comm) {
   return inner;
 }
 
-// A meeting now, at the end of the group, or on a thread of its own.
+// Runs a meeting now, at the end of the group, or on a thread of its own.
 ncclResult_t Meet(const Shared& comm, std::function<ncclResult_t()> meeting) {
   if (!comm->blocking()) {
     std::thread(std::move(meeting)).detach();
@@ -108,7 +108,7 @@ ncclResult_t Init(ncclComm_t* comm, int ranks, const ncclUniqueId& id, int rank,
   return Meet(inner, [inner, id] { return Connect(inner, id); });
 }
 
-// A buffer of a call.
+// A call's buffer.
 struct Buffer {
   const void* address;
   size_t bytes;
@@ -160,7 +160,7 @@ ncclResult_t CheckBuffers(const Call& call, const std::vector<Buffer>& buffers) 
   return Fail(ncclInvalidArgument, bug);
 }
 
-// Enqueues what a group has for one communicator and stream.
+// Enqueues a group's calls for one communicator and stream.
 ncclResult_t Launch(const Shared& comm, cudaStream_t handle, std::vector<Call> calls) {
   Work work;
   work.type = cudaGraphNodeTypeKernel;
@@ -176,9 +176,9 @@ ncclResult_t Launch(const Shared& comm, cudaStream_t handle, std::vector<Call> c
   CUstream_st* const stream = Resolve(lock, handle);
   if (stream == nullptr) return Fail(ncclInvalidArgument, "not a stream");
   if (stream->device != comm->device()) {
-    return Fail(ncclInvalidArgument, "the stream belongs to another device than the communicator");
+    return Fail(ncclInvalidArgument, "the stream and the communicator belong to different devices");
   }
-  // Operations of one communicator follow each other, on whatever streams they are.
+  // Operations of one communicator run in order, whatever their streams.
   if (stream->capture == nullptr && comm->last != nullptr) work.waits = {comm->last};
   std::shared_ptr<Op> op;
   const cudaError_t error = SubmitLocked(lock, stream, std::move(work), &op);
@@ -327,7 +327,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist) {
   for (int i = 0; i < ndev; ++i) {
     const int device = devlist == nullptr ? i : devlist[i];
     if (device < 0 || device >= devices) return rt::Fail(ncclInvalidArgument, "no such device");
-    if (!used.insert(device).second) return rt::Fail(ncclInvalidUsage, "a device twice");
+    if (!used.insert(device).second) return rt::Fail(ncclInvalidUsage, "a device is given twice");
   }
   ncclUniqueId id;
   if (const auto result = rt::MakeUniqueId(&id); result != ncclSuccess) return result;
@@ -346,7 +346,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newc
   }
   *newcomm = nullptr;
   const bool blocking = config == nullptr ? parent->blocking() : rt::IsBlocking(config);
-  if (!blocking) return rt::Fail(ncclInvalidUsage, "splitting without blocking is not simulated");
+  if (!blocking)
+    return rt::Fail(ncclInvalidUsage, "splitting a non-blocking communicator is not simulated");
   return rt::Meet(parent, [=] {
     return parent->Split(color, key, [&](int rank, int ranks, const ncclUniqueId& id) {
       auto inner = std::make_shared<rt::Communicator>(rank, ranks, parent->device(), true);

@@ -1,5 +1,5 @@
 // How ranks find each other: the unique id holds the port of a thread that waits for all of them
-// and tells each the ports of the others.
+// and sends each rank the ports of the others.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -19,7 +19,7 @@ namespace cudasim::runtime {
 namespace {
 
 constexpr uint32_t kMagic = 0x6e63636c;
-constexpr int kTickMs = 20;  // How often a waiting thread looks whether it is aborted.
+constexpr int kTickMs = 20;  // How often a waiting thread checks whether it is aborted.
 
 struct IdContent {
   uint32_t magic;
@@ -28,7 +28,7 @@ struct IdContent {
 };
 static_assert(sizeof(IdContent) <= NCCL_UNIQUE_ID_BYTES);
 
-// What a rank says to the root.
+// A rank's message to the root.
 struct Hello {
   uint64_t nonce;
   int32_t rank;
@@ -38,7 +38,7 @@ struct Hello {
   uint16_t port;
 };
 
-// What a rank says to another rank.
+// A rank's message to another rank.
 struct Greeting {
   uint64_t nonce;
   int32_t rank;
@@ -80,7 +80,7 @@ int Dial(uint16_t port) {
 
 using Stopped = std::function<bool()>;
 
-// Waits until the socket can be read; false: stopped.
+// Waits until the socket can be read; false if stopped.
 bool WaitReadable(int fd, const Stopped& stopped) {
   while (!stopped()) {
     pollfd one = {fd, POLLIN, 0};
@@ -112,7 +112,7 @@ bool WriteAll(int fd, const void* data, size_t size) {
   return true;
 }
 
-// Answers of the root: ncclSuccess and the ports by rank, or why not.
+// The root's answer: ncclSuccess and the ports by rank, or an error.
 ncclResult_t Judge(const std::vector<Hello>& hellos, const Hello& now) {
   if (now.ranks <= 0 || now.rank < 0 || now.rank >= now.ranks) return ncclInvalidArgument;
   for (const Hello& other : hellos) {
@@ -179,7 +179,7 @@ ncclResult_t Mesh::Accept(int listener, uint64_t nonce) {
     if (fd < 0 || !ReadAll(fd, &greeting, sizeof(greeting), stopped) || greeting.nonce != nonce ||
         greeting.rank <= rank_ || greeting.rank >= ranks()) {
       if (fd >= 0) close(fd);
-      return Fail(ncclRemoteError, "a stranger connected");
+      return Fail(ncclRemoteError, "something else connected to the port");
     }
     sockets_[greeting.rank] = fd;
   }
@@ -189,7 +189,7 @@ ncclResult_t Mesh::Accept(int listener, uint64_t nonce) {
 ncclResult_t Mesh::Connect(const ncclUniqueId& id, int device) {
   IdContent content;
   std::memcpy(&content, &id, sizeof(content));
-  if (content.magic != kMagic) return Fail(ncclInvalidArgument, "not an id of ncclGetUniqueId");
+  if (content.magic != kMagic) return Fail(ncclInvalidArgument, "not an id from ncclGetUniqueId");
   uint16_t port = 0;
   const int listener = Listen(&port);
   const int root = Dial(content.port);
@@ -204,7 +204,7 @@ ncclResult_t Mesh::Connect(const ncclUniqueId& id, int device) {
   if (root >= 0) close(root);
   ncclResult_t result = ncclSuccess;
   if (!met) {
-    result = Fail(ncclSystemError, "the process that made the unique id does not answer");
+    result = Fail(ncclSystemError, "the process that created the unique id does not answer");
   } else if (!welcome) {
     result = Fail(static_cast<ncclResult_t>(verdict),
                   verdict == ncclInvalidUsage

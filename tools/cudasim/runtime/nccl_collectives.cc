@@ -1,6 +1,6 @@
 // Collectives as rings, and the arithmetic of reductions. As in the real library, the order in
-// which three or more ranks are summed depends on the position in the buffer, and is the same every
-// time.
+// which three or more ranks are summed depends on the position in the buffer and is always the
+// same.
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
@@ -11,7 +11,7 @@
 namespace cudasim::runtime {
 namespace {
 
-// How an element is stored, and the type to compute in.
+// How an element is stored, and the type of its arithmetic.
 template <typename T>
 struct Plain {
   using Stored = T;
@@ -73,7 +73,7 @@ T Apply(ncclRedOp_t op, T a, T b) {
   return op == ncclMax ? std::max(a, b) : std::min(a, b);
 }
 
-// The ring, and buffers cut into one part per rank.
+// The ring, and buffers split into one part per rank.
 class Ring {
  public:
   Ring(Mesh* mesh, const Call& call)
@@ -90,7 +90,7 @@ class Ring {
     return mesh_->Exchange(std::move(transfers));
   }
 
-  // After it, this rank has the reduction of its part `rank + shift`.
+  // Afterwards, this rank has the reduction of part `rank + shift`.
   template <typename Begin>
   ncclResult_t ReduceParts(char* data, Begin begin, int shift) {
     std::vector<char> received;
@@ -107,7 +107,7 @@ class Ring {
     return ncclSuccess;
   }
 
-  // Every rank begins with its part `rank + shift`.
+  // Every rank begins with part `rank + shift`.
   template <typename Begin>
   ncclResult_t GatherParts(char* data, Begin begin, int shift) {
     for (int step = 0; step < ranks() - 1; ++step) {

@@ -1,4 +1,4 @@
-// A communicator: running what groups enqueue, and splitting.
+// Communicators: running what groups enqueue, and splitting.
 #include "nccl_comm.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 bool IsTransfer(const Call& call) { return call.kind == Call::kSend || call.kind == Call::kRecv; }
 
-// All sends and receives of a group progress together. Those with oneself are copies.
+// All sends and receives of a group progress together. A rank's transfers with itself are copies.
 ncclResult_t RunTransfers(Mesh* mesh, const std::vector<Call>& calls) {
   std::vector<Transfer> transfers;
   std::deque<const Call*> to_self;
@@ -65,8 +65,8 @@ cudaError_t Communicator::Run(const std::vector<Call>& calls) {
               "NCCL ranks disagree (a real GPU would hang): " + mesh_.error());
     return cudaErrorLaunchFailure;
   }
-  // As on a GPU, the kernel waits for the lost rank until somebody who reads the asynchronous error
-  // aborts the communicator.
+  // As on a GPU, the kernel waits for the lost rank until the communicator is aborted, because of
+  // the asynchronous error.
   while (!mesh_.aborted() && !IsUnloading()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

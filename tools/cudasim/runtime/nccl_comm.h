@@ -1,4 +1,4 @@
-// The stand-in for NCCL from the inside.
+// The internals of the stand-in for NCCL.
 #ifndef CUDASIM_RUNTIME_NCCL_COMM_H_
 #define CUDASIM_RUNTIME_NCCL_COMM_H_
 
@@ -20,10 +20,10 @@ struct Call {
   Kind kind = kAllReduce;
   const void* send = nullptr;
   void* receive = nullptr;
-  size_t count = 0;  // Elements, as the function was told.
+  size_t count = 0;  // Elements, as passed to the function.
   ncclDataType_t type = ncclFloat32;
   ncclRedOp_t op = ncclSum;
-  int root = 0;  // Or the peer.
+  int root = 0;  // Or the peer's rank.
 };
 
 class Communicator {
@@ -39,10 +39,11 @@ class Communicator {
   bool finalized() const { return finalized_; }
   void Finalize() { finalized_ = true; }
 
-  // Executes what one group enqueued on one stream. Runs on the stream's thread.
+  // Executes the calls that one group enqueued on one stream. Runs on the stream's thread.
   cudaError_t Run(const std::vector<Call>& calls);
 
-  // Finds the ranks of the same color; the new communicator of the caller, or null without a color.
+  // Finds the ranks of the same color; creates the caller's new communicator, or null without a
+  // color.
   ncclResult_t Split(int color, int key, std::function<ncclResult_t(int, int, ncclUniqueId)> join);
 
   // The newest operation; guarded by the state's lock.

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kTickMs = 20;
 
-// Goes before the bytes, so that ranks that do different things notice.
+// Precedes the bytes, so that ranks notice if they do different things.
 struct Envelope {
   uint64_t size;
   char what[56];
@@ -32,7 +32,7 @@ Envelope Seal(const Transfer& transfer) {
 
 }  // namespace
 
-// A transfer under way.
+// A transfer in progress.
 struct Mesh::Progress {
   Transfer transfer;
   Envelope envelope = {};

@@ -1,4 +1,4 @@
-// A socket between each two ranks of a communicator.
+// A socket between every two ranks of a communicator.
 #ifndef CUDASIM_RUNTIME_NCCL_MESH_H_
 #define CUDASIM_RUNTIME_NCCL_MESH_H_
 
@@ -12,7 +12,7 @@
 
 namespace cudasim::runtime {
 
-// Bytes to or from a rank. Both ends must name the same thing in `what`, and the same size.
+// Bytes to or from a rank. Both ends must have the same `what` and the same size.
 struct Transfer {
   int peer = 0;
   char* data = nullptr;
@@ -31,14 +31,15 @@ class Mesh {
   int rank() const { return rank_; }
   int ranks() const { return static_cast<int>(sockets_.size()); }
 
-  // Meets the other ranks. `device` of this process, to refuse one device for two ranks.
+  // Meets the other ranks. `device` is this rank's, to refuse one device for two ranks.
   ncclResult_t Connect(const ncclUniqueId& id, int device);
 
-  // Does all transfers at once; those with the same peer and direction in their order. A lost peer:
-  // ncclRemoteError; different expectations at both ends: ncclInvalidUsage; error() says more.
+  // Does all transfers concurrently, but those with the same peer and direction in order. Returns
+  // ncclRemoteError if a peer is lost, and ncclInvalidUsage if the two ends disagree; error() says
+  // more.
   ncclResult_t Exchange(std::vector<Transfer> transfers);
 
-  // Ends what is going on, from any thread.
+  // Ends all transfers; may be called from any thread.
   void Abort() { aborted_ = true; }
   bool aborted() const { return aborted_; }
   const std::string& error() const { return error_; }
@@ -48,7 +49,7 @@ class Mesh {
 
   ncclResult_t Fail(ncclResult_t result, std::string error);
   ncclResult_t Accept(int listener, uint64_t nonce);
-  // Moves what can be moved now; adds to `moved` if anything.
+  // Moves what can be moved now; sets `moved` if anything was.
   ncclResult_t Advance(Progress* progress, bool* moved);
 
   int rank_;
@@ -57,7 +58,7 @@ class Mesh {
   std::string error_;
 };
 
-// Begins to wait for the ranks of a new communicator.
+// Starts waiting for the ranks of a new communicator.
 ncclResult_t MakeUniqueId(ncclUniqueId* id);
 
 }  // namespace cudasim::runtime

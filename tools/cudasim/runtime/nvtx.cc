@@ -53,7 +53,7 @@ int Pop(nvtxDomainHandle_t domain) {
   return static_cast<int>(open.size());
 }
 
-// Ranges by number, which any thread may end.
+// Numbered ranges, which any thread may end.
 struct Started {
   std::mutex mutex;
   nvtxRangeId_t next = 1;

@@ -1,6 +1,6 @@
 // The check that uses of the same memory in different streams are ordered: by the streams
 // themselves, by events, or by the host's waiting. It looks at what was enqueued, not at when it
-// ran, so it finds a missing event however lucky the timing was.
+// ran, so it finds a missing event even if the timing was lucky.
 #include <algorithm>
 
 #include "state.h"
@@ -8,14 +8,14 @@
 namespace cudasim::runtime {
 namespace {
 
-constexpr size_t kMaxUses = 256;  // Per block; beyond that the oldest are forgotten.
+constexpr size_t kMaxUses = 256;  // Per block; then the oldest are forgotten.
 
 std::string Verb(bool write) { return write ? "writes" : "reads"; }
 
-// A kernel's pointer says where its memory begins, not how much of it it uses.
+// A kernel's pointer says where its memory begins, but not how much is used.
 bool Overlap(const Use& a, const Use& b) { return a.begin < b.end && b.begin < a.end; }
 
-// Whether nobody can conflict with `old` without conflicting with `now`, which is after it.
+// Whether anything that conflicts with `old` also conflicts with `now`, which is after it.
 bool Covers(const Use& now, const Use& old) {
   return (now.write || !old.write) && now.begin <= old.begin && old.end <= now.end;
 }

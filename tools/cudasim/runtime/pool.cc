@@ -1,5 +1,5 @@
-// Stream-ordered allocation. Each allocation is fresh memory, so that nothing hides behind a pool's
-// reuse; pools count and limit.
+// Stream-ordered allocation. Each allocation is fresh memory, so that a pool's reuse hides no bugs;
+// pools only count and limit.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -25,7 +25,7 @@ bool Fits(const Pool& pool, size_t size) {
   return pool.max_size == 0 || pool.used + Charge(size) <= pool.max_size;
 }
 
-// A stream that may use a pool's memory: it is not captured.
+// Finds a stream that may use a pool's memory: one that is not captured.
 cudaError_t Find(const Lock& lock, cudaStream_t handle, CUstream_st** stream) {
   if (const cudaError_t error = Sticky(lock); error != cudaSuccess) return error;
   *stream = Resolve(lock, handle);
@@ -37,7 +37,7 @@ cudaError_t Find(const Lock& lock, cudaStream_t handle, CUstream_st** stream) {
   return Capture::Refuse(*stream);
 }
 
-// `pool` null: the current one of the stream's device.
+// If `pool` is null, uses the current pool of the stream's device.
 cudaError_t New(void** result, size_t size, Pool* pool, cudaStream_t handle) {
   State& state = GetState();
   Lock lock(state.mutex);
@@ -53,7 +53,7 @@ cudaError_t New(void** result, size_t size, Pool* pool, cudaStream_t handle) {
   };
   std::shared_ptr<Block> block = allocate();
   if (block == nullptr) {
-    // What is freed on streams may be used again once it is reached there.
+    // Memory freed on streams becomes available once they reach the free.
     WaitForDevice(lock, pool->device);
     block = allocate();
   }
@@ -65,7 +65,7 @@ cudaError_t New(void** result, size_t size, Pool* pool, cudaStream_t handle) {
   return SubmitLocked(lock, stream, PoolWork("cudaMallocAsync", block), nullptr);
 }
 
-// The memory is given back when the stream gets there.
+// Frees the memory when the stream reaches this point.
 void GiveBack(const std::shared_ptr<Block>& block) {
   std::string damage;
   {
@@ -126,7 +126,7 @@ cudaError_t DestroyPool(Pool* pool) {
   State& state = GetState();
   Lock lock(state.mutex);
   if (!Exists(state, pool) || pool->is_default) return cudaErrorInvalidValue;
-  // Allocations that are not freed yet keep their memory.
+  // Allocations that have not been freed keep their memory.
   WaitForDevice(lock, pool->device);
   for (const auto& block : LiveBlocks()) {
     if (block->pool == pool) block->pool = nullptr;
@@ -167,7 +167,7 @@ cudaError_t Attribute(Pool* pool, cudaMemPoolAttr attr, void* value, bool set) {
   return cudaErrorInvalidValue;
 }
 
-// Finds a device's pool, or sets it.
+// Returns a device's pool, or sets it.
 cudaError_t DevicePool(int device, Pool** result, Pool* Device::*current, Pool* set) {
   State& state = GetState();
   const Lock lock(state.mutex);
@@ -196,7 +196,7 @@ cudaError_t SetAccess(Pool* pool, const cudaMemAccessDesc* accesses, size_t coun
       return cudaErrorInvalidDevice;
     }
     if (accesses[i].flags == cudaMemAccessFlagsProtNone) continue;
-    // Rights are kept per device, not per pool.
+    // Access rights are kept per device, not per pool.
     state.devices[location.id].peers |= 1u << pool->device;
   }
   return cudaSuccess;

@@ -18,10 +18,10 @@ extern "C" void __sanitizer_symbolize_pc(void* pc, const char* format, char* out
 namespace cudasim::runtime {
 namespace {
 
-// A call's return address is behind the call, possibly on the next line.
+// A call's return address is after the call, possibly on the next line.
 void* CallOf(void* return_address) { return static_cast<char*>(return_address) - 1; }
 
-// "Function at file:line" of addresses within one executable or library; empty if addr2line fails.
+// "Function at file:line" for addresses in one executable or library; empty if addr2line fails.
 std::string Addr2Line(const char* module, const std::vector<std::string>& offsets) {
   int ends[2];
   if (pipe(ends) != 0) return {};
@@ -50,7 +50,7 @@ bool IsOfTheSimulator(const std::string& line) {
   return line.find("cudasim::") != std::string::npos || line.rfind("    cuda", 0) == 0;
 }
 
-// Drops what begins below main, and calls within the simulator at the top.
+// Drops the callers of main, and the simulator's own calls at the top.
 std::string Trim(const std::vector<std::string>& lines) {
   std::string text;
   bool inside = true;

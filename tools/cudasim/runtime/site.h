@@ -12,10 +12,10 @@ struct Site {
   int count = 0;
 };
 
-// The callers of the runtime's function that calls this.
+// The callers of the runtime function that calls this.
 Site CaptureSite();
 
-// A line per caller, "    Function at file.cc:12". Forks addr2line where no sanitizer can tell.
+// One line per caller, " Function at file.cc:12". Runs addr2line unless a sanitizer can tell.
 std::string Describe(const Site& site);
 
 }  // namespace cudasim::runtime

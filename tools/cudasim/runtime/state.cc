@@ -1,4 +1,4 @@
-// The simulated machine's state, and the threads that work off the streams.
+// The simulated machine's state, and the threads that run the streams.
 #include "state.h"
 
 #include <cstdlib>
@@ -24,7 +24,7 @@ CUstream_st* NewStream(State* state, int device, unsigned flags) {
   return stream;
 }
 
-// At exit: what runs may end, what waits is dropped, as on the real thing.
+// At exit, running operations finish and waiting ones are dropped, as on a real GPU.
 void Unload() {
   State& state = GetState();
   Lock lock(state.mutex);
@@ -81,11 +81,11 @@ cudaError_t Run(const std::function<cudaError_t()>& run) {
   try {
     return run ? run() : cudaSuccess;
   } catch (const std::exception&) {
-    return cudaErrorLaunchFailure;  // Reported where it was found.
+    return cudaErrorLaunchFailure;  // Already reported.
   }
 }
 
-// Runs the operation at the head of the queue. The lock is open meanwhile.
+// Runs the operation at the head of the queue, with the lock released.
 void RunFront(Lock* lock, CUstream_st* stream) {
   State& state = GetState();
   const std::shared_ptr<Op> op = stream->queue.front();
@@ -95,7 +95,7 @@ void RunFront(Lock* lock, CUstream_st* stream) {
   ++state.running;
   lock->unlock();
   const cudaError_t error = skip ? cudaSuccess : Run(run);
-  run = nullptr;  // What it holds may call us.
+  run = nullptr;  // Destructors of what it holds may call the runtime.
   lock->lock();
   --state.running;
   Device& device = state.devices[stream->device];
@@ -132,7 +132,7 @@ void WorkOff(CUstream_st* stream) {
   }
 }
 
-// What an operation waits for in other streams, and its clock.
+// Sets what an operation waits for in other streams, and its clock.
 void Order(const State& state, CUstream_st* stream, Op* op) {
   const auto follow = [&](const CUstream_st* other) {
     if (other->last != nullptr && !other->last->done) op->waits.push_back(other->last);
@@ -210,7 +210,7 @@ cudaError_t SubmitLocked(Lock& lock, CUstream_st* stream, Work work, std::shared
   std::vector<std::string> bugs;
   if (GetSettings().ordering) CheckOrdering(lock, *op, &bugs);
   if (!bugs.empty()) {
-    // Before the work runs: it may well fault.
+    // Report before the work runs, since it may well fault.
     lock.unlock();
     for (const std::string& text : bugs) ReportBug(op->work.device, Bug::kRace, text);
     lock.lock();

@@ -20,14 +20,14 @@
 #include "cudasim/launch.h"
 #include "cudasim/runtime_api.h"
 
-// A memory pool: only counts, since fresh memory is taken for each allocation.
+// A memory pool, which only counts, since each allocation takes fresh memory.
 struct CUmemPoolHandle_st {
   int device = 0;
   uint64_t release_threshold = 0;
   uint64_t used = 0;
   uint64_t used_high = 0;
   size_t max_size = 0;          // 0: the device's memory.
-  int reuse[4] = {0, 1, 1, 1};  // By cudaMemPoolReuse...; stored, without an effect.
+  int reuse[4] = {0, 1, 1, 1};  // By cudaMemPoolReuse...; stored, but without effect.
   bool is_default = false;
 };
 
@@ -44,7 +44,7 @@ struct Range {
   bool write = false;
 };
 
-// What is enqueued.
+// Enqueued work.
 struct Op;
 
 struct Work {
@@ -52,17 +52,17 @@ struct Work {
   std::string what;                  // For reports: "cudaMemcpyAsync of 64 bytes", a kernel's name.
   std::function<cudaError_t()> run;  // Empty: a marker.
   std::vector<Range> ranges;
-  std::vector<std::shared_ptr<Op>> waits;  // Besides those of the stream.
-  int device = -1;                         // Of the stream, if -1.
+  std::vector<std::shared_ptr<Op>> waits;  // In addition to the stream's order.
+  int device = -1;                         // -1: the stream's.
 };
 
-// Work in a stream, ordered after all that was enqueued there before and after `waits`.
+// Work in a stream, which runs after everything enqueued there earlier and after `waits`.
 struct Op {
   Work work;
   CUstream_st* stream = nullptr;
   std::vector<std::shared_ptr<Op>> waits;
   Clock clock;
-  TimePoint due;          // With CUDASIM_DELAY: when it may begin though nobody waits for it.
+  TimePoint due;          // With CUDASIM_DELAY: when it may begin even if nothing waits for it.
   bool demanded = false;  // Something waits for it.
   bool done = false;
   TimePoint finished;
@@ -72,7 +72,7 @@ struct Capture;
 
 struct Device {
   int index = 0;
-  bool context = false;  // This process has opened one.
+  bool context = false;  // Whether this process has opened one.
   cudaError_t sticky = cudaSuccess;
   size_t used = 0;
   std::atomic<unsigned> peers{0};  // Bits of the devices whose memory it may use.
@@ -86,7 +86,7 @@ struct State {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Device> devices;
-  std::set<CUstream_st*> streams;  // Without the default ones.
+  std::set<CUstream_st*> streams;  // Except the default ones.
   std::set<CUstream_st*> all_streams;
   std::set<CUevent_st*> events;
   std::set<Pool*> pools;
@@ -94,13 +94,13 @@ struct State {
   Clock host;                   // What the host has waited for.
   uint64_t next_id = 1;
   bool unloading = false;
-  int running = 0;  // Operations that run now.
+  int running = 0;  // Operations that are running.
 };
 
 State& GetState();
 using Lock = std::unique_lock<std::mutex>;
 
-// What each host thread has of its own.
+// The state of a host thread.
 struct ThreadState {
   int device = 0;
   cudaError_t last_error = cudaSuccess;
@@ -108,34 +108,34 @@ struct ThreadState {
 };
 ThreadState& GetThread();
 
-// Ends every API function: remembers the thread's last error.
+// Every API function returns through this, which remembers the thread's last error.
 cudaError_t Return(cudaError_t error);
-// The error that sticks to the current device, or that there is none. For functions that need a
-// context: opens it.
+// The current device's sticky error, or that there is no device. For functions that need a context:
+// opens it.
 cudaError_t Sticky(const Lock&);
 Device& CurrentDevice(const Lock&);
 
-// A bug of the program that a detector found. With CUDASIM_ON_BUG=error it comes back, and the
-// error sticks to the device (-1: to the current one). Call without the lock.
+// Reports a bug that a detector found in the program. With CUDASIM_ON_BUG=error it returns, and the
+// error sticks to the device (-1: the current one). Call without the lock.
 void ReportBug(int device, Bug bug, const std::string& text);
 
-// Streams. `handle` may be 0, cudaStreamLegacy or cudaStreamPerThread; null: there is no such
+// Streams. `handle` may be 0, cudaStreamLegacy or cudaStreamPerThread. Null if there is no such
 // stream.
 CUstream_st* Resolve(const Lock&, cudaStream_t handle);
 
-// Enqueues work, or adds it to the graph that the stream captures. `op` gets what to wait for; it
-// stays empty within a capture.
+// Enqueues work, or adds it to the graph into which the stream is captured. Sets `op` to what to
+// wait for; leaves it empty within a capture.
 cudaError_t Submit(cudaStream_t handle, Work work, std::shared_ptr<Op>* op = nullptr);
 cudaError_t SubmitLocked(Lock& lock, CUstream_st* stream, Work work, std::shared_ptr<Op>* op);
-// Something waits for `op`: it and all it depends on must run.
+// Something waits for `op`: it must run, and so must all it depends on.
 void Demand(const Lock&, const std::shared_ptr<Op>& op);
 // Blocks the host until `op` is done.
 void WaitFor(Lock& lock, const std::shared_ptr<Op>& op);
 // Blocks until everything enqueued on the device's streams is done.
 void WaitForDevice(Lock& lock, int device);
 
-// Refuses calls that may synchronise while a capture forbids it: the error, and the captures of
-// this thread (and global ones of others) become invalid.
+// Refuses calls that may synchronise while a capture forbids it: returns the error, and invalidates
+// this thread's captures (and global ones of others).
 cudaError_t CheckUnsafeCall(const Lock&);
 
 // The check that an operation's uses of memory are ordered (ordering.cc). Adds bugs found to
@@ -144,7 +144,7 @@ void CheckOrdering(const Lock&, const Op& op, std::vector<std::string>* bugs);
 
 }  // namespace cudasim::runtime
 
-// A stream: a queue, worked off by a thread that begins with its first operation.
+// A stream: a queue, run by a thread that starts with its first operation.
 struct CUstream_st {
   int device = 0;
   uint64_t id = 0;
@@ -155,10 +155,10 @@ struct CUstream_st {
   bool destroyed = false;
   int polls = 0;
   std::deque<std::shared_ptr<cudasim::runtime::Op>> queue;
-  std::shared_ptr<cudasim::runtime::Op> last;  // The newest; may be done.
+  std::shared_ptr<cudasim::runtime::Op> last;  // The newest operation; may be done.
   cudasim::runtime::Clock clock;
   uint64_t ticks = 0;
-  // While it is captured: by whom, and the nodes that the next one follows.
+  // While it is captured: the capture, and the nodes that the next one follows.
   std::shared_ptr<cudasim::runtime::Capture> capture;
   std::vector<CUgraphNode_st*> capture_after;
 
@@ -169,8 +169,8 @@ struct CUevent_st {
   int device = 0;
   unsigned flags = 0;
   int polls = 0;
-  std::shared_ptr<cudasim::runtime::Op> op;  // The recording; null: never recorded.
-  // Recorded while capturing.
+  std::shared_ptr<cudasim::runtime::Op> op;  // The record; null if never recorded.
+  // Set if recorded during a capture.
   std::weak_ptr<cudasim::runtime::Capture> capture;
   bool captured = false;
   std::vector<CUgraphNode_st*> capture_after;

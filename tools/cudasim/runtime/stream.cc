@@ -9,10 +9,10 @@
 namespace cudasim::runtime {
 namespace {
 
-// With CUDASIM_DELAY, so many polls find work unfinished before it begins.
+// With CUDASIM_DELAY, work begins after this many polls have found it unfinished.
 constexpr int kPolls = 3;
 constexpr int kLeastPriority = 0;
-constexpr int kGreatestPriority = -5;  // The smaller, the more urgent.
+constexpr int kGreatestPriority = -5;  // Smaller is more urgent.
 
 cudaError_t Create(cudaStream_t* result, unsigned flags, int priority) {
   State& state = GetState();
@@ -32,7 +32,7 @@ cudaError_t Create(cudaStream_t* result, unsigned flags, int priority) {
   return cudaSuccess;
 }
 
-// Returns at once; what is enqueued still runs.
+// Returns at once; enqueued work still runs.
 cudaError_t Destroy(cudaStream_t handle) {
   State& state = GetState();
   const Lock lock(state.mutex);
@@ -40,7 +40,8 @@ cudaError_t Destroy(cudaStream_t handle) {
   if (handle->capture != nullptr) {
     handle->capture->invalid = true;
     if (handle->capture->origin == handle) {
-      // Nobody can end the capture any more: its other streams become free, its graph is dropped.
+      // The capture can no longer be ended: its other streams become free, and its graph is
+      // dropped.
       const std::shared_ptr<Capture> capture = handle->capture;
       for (CUstream_st* stream : state.all_streams) {
         if (stream->capture == capture) stream->capture = nullptr;
@@ -62,7 +63,7 @@ cudaError_t Destroy(cudaStream_t handle) {
   return cudaSuccess;
 }
 
-// A call about a stream that may not be captured: finds it or says why not.
+// For calls with a stream that must not be captured: finds it, or returns the error.
 cudaError_t Find(const Lock& lock, cudaStream_t handle, CUstream_st** stream) {
   if (const cudaError_t error = Sticky(lock); error != cudaSuccess) return error;
   *stream = Resolve(lock, handle);
@@ -120,7 +121,9 @@ cudaError_t WaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned flags) {
   if (flags == cudaEventWaitExternal) return cudaErrorNotSupported;
   if (flags != cudaEventWaitDefault) return cudaErrorInvalidValue;
   if (stream->capture != nullptr || event->captured) return Capture::Wait(lock, stream, event);
-  if (event->op == nullptr) return cudaSuccess;  // Never recorded: documented to wait for nothing.
+  if (event->op == nullptr)
+    return cudaSuccess;  // Never recorded: waits for nothing, as
+                         // documented.
   Work work;
   work.type = cudaGraphNodeTypeWaitEvent;
   work.what = "cudaStreamWaitEvent";

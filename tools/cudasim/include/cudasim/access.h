@@ -1,12 +1,12 @@
-// Who may touch device memory: threads that hold a DeviceAccess.
+// Access to device memory, for threads that hold a DeviceAccess.
 #ifndef CUDASIM_ACCESS_H_
 #define CUDASIM_ACCESS_H_
 
 namespace cudasim {
 
-// While it lives, the calling OS thread may read and write the memory of `device` and of the
-// devices to which it has peer access (kAllDevices: of all). Everyone else faults there, and the
-// fault is reported as a host access to device memory. Nests; costs tens of nanoseconds.
+// During its lifetime the calling OS thread may read and write the memory of `device` and of its
+// peers (kAllDevices: of all devices). Other threads fault, and the fault is reported as a host
+// access to device memory. Nests; costs tens of nanoseconds.
 class DeviceAccess {
  public:
   static constexpr int kAllDevices = -1;
@@ -18,7 +18,7 @@ class DeviceAccess {
 
  private:
   unsigned saved_rights_;
-  unsigned devices_ = ~0u;  // a bit each
+  unsigned devices_ = ~0u;  // one bit per device
 };
 
 }  // namespace cudasim

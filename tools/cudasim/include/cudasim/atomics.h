@@ -1,5 +1,5 @@
-// Atomics and fences. All are sequentially consistent here; on a GPU they are relaxed, and only the
-// fences order anything.
+// Atomics and fences. Here all are sequentially consistent; on a GPU atomics are relaxed, and only
+// fences order memory.
 #ifndef CUDASIM_ATOMICS_H_
 #define CUDASIM_ATOMICS_H_
 
@@ -41,7 +41,7 @@ template <typename T>
 struct Identity {
   using type = T;
 };
-// So that atomicAdd(&u64, 1) deduces T from the pointer alone.
+// Makes atomicAdd(&u64, 1) deduce T only from the pointer.
 template <typename T>
 using Same = typename Identity<T>::type;
 
@@ -108,12 +108,12 @@ T atomicCAS(T* address, cudasim::Same<T> compare, cudasim::Same<T> value) {
   return compare;
 }
 
-// Orders within the block only: here no more than the order that the block's threads run in anyway.
+// Orders memory only within the block, whose threads run one at a time here anyway.
 inline void __threadfence_block() {}
 inline void __threadfence() { cudasim::Fence(); }
 inline void __threadfence_system() { __threadfence(); }
 
-// Loads and stores with cache hints: plain ones here.
+// Loads and stores with cache hints, which are plain ones here.
 template <typename T>
 T __ldg(const T* p) {
   return *p;

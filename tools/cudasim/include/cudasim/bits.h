@@ -78,7 +78,7 @@ inline double __hiloint2double(int high, int low) {
                                   static_cast<uint32_t>(low));
 }
 
-// Whether the address is of the kind; everything is global here but shared memory.
+// Whether the address is of this kind; here everything except shared memory is global.
 namespace cudasim {
 bool IsShared(const void* p);
 }

@@ -1,4 +1,4 @@
-// Contexts, which take some hundred megabytes of a real device each.
+// Contexts, each of which takes a few hundred megabytes on a real device.
 #ifndef CUDASIM_CONTEXTS_H_
 #define CUDASIM_CONTEXTS_H_
 
@@ -7,7 +7,8 @@
 namespace cudasim::runtime {
 
 // The devices on which this process has opened a context: by cudaSetDevice, or by a call that needs
-// one, on a thread whose current device it was. A thread that never set a device has device 0.
+// one on a thread whose current device it was. The current device of a thread that never set one is
+// device 0.
 std::vector<int> DevicesWithContext();
 
 }  // namespace cudasim::runtime

@@ -1,5 +1,5 @@
-// cp.async's twin: copies from global to shared memory that a thread issues, gathers in groups, and
-// waits for. They are carried out when waited for; until then the target holds NaN.
+// The counterpart of cp.async: copies from global to shared memory that a thread issues, collects
+// in groups, and waits for. They are made at the wait; until then the target holds NaN.
 #ifndef CUDASIM_CP_ASYNC_H_
 #define CUDASIM_CP_ASYNC_H_
 
@@ -11,13 +11,13 @@ void IssueAsyncCopy(void* shared, const void* global, int bytes, int source_byte
 void CommitAsyncCopies();
 void WaitAsyncCopies(int pending);
 
-// Copies Bytes (4, 8, 16), both sides aligned to them. Of the source, source_bytes are read; zeros
-// follow, so that 0 fills with zeros without a look at the source.
+// Copies Bytes (4, 8, 16) bytes, with both sides aligned to that. Reads only source_bytes from the
+// source and fills up with zeros: with 0 it does not read the source.
 template <int Bytes>
 void CpAsync(void* shared, const void* global, int source_bytes = Bytes,
              Where where = Where::current()) {
   static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16, "cp.async copies 4, 8 or 16 bytes");
-  // A look at the source here and now, so that sanitizers name the caller's line.
+  // Reads the source right here, so that sanitizers name the caller's line.
   if (source_bytes > 0) {
     const auto* bytes = static_cast<const volatile char*>(global);
     (void)bytes[0];
@@ -26,9 +26,9 @@ void CpAsync(void* shared, const void* global, int source_bytes = Bytes,
   IssueAsyncCopy(shared, global, Bytes, source_bytes, where);
 }
 
-// Closes the group of the copies since the last commit.
+// Closes the group of copies since the last commit.
 inline void CpAsyncCommit() { CommitAsyncCopies(); }
-// Waits for all groups of this thread but the newest `Pending`.
+// Waits for all groups of this thread except the newest `Pending`.
 template <int Pending>
 void CpAsyncWait() {
   static_assert(Pending >= 0);

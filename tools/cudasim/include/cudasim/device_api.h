@@ -1,8 +1,8 @@
-// What device code sees.
+// The API of device code.
 #ifndef CUDASIM_DEVICE_API_H_
 #define CUDASIM_DEVICE_API_H_
 
-// Device code prints and asserts without further includes.
+// Device code may print and assert without further includes.
 #include <cassert>
 #include <cstdio>
 

@@ -1,5 +1,5 @@
-// How kernels are run: settings from the environment when first asked for. Tests change them while
-// no kernel runs.
+// How kernels run: settings, read from the environment on first use. Tests may change them while no
+// kernel runs.
 #ifndef CUDASIM_EXECUTOR_H_
 #define CUDASIM_EXECUTOR_H_
 
@@ -14,13 +14,14 @@ struct ExecutorSettings {
   // of a block and the lanes of a warp run. Results that depend on it come from a race.
   Order order = Order::kForward;
   uint64_t seed = 1;
-  // CUDASIM_THREADS: OS threads that run blocks (default: the processor's, 16 at most).
+  // CUDASIM_THREADS: the number of OS threads that run blocks (default: the processor's, at most
+  // 16).
   int threads = 1;
   // CUDASIM_ON_BUG=abort|error.
   bool abort_on_bug = true;
-  // CUDASIM_EXITED=report|allow: whether it is a bug that a thread has exited when the others of
-  // its block meet at a barrier, or a lane that a collective's mask names. Legal since Volta,
-  // seldom meant.
+  // CUDASIM_EXITED=report|allow: whether it is a bug if a thread has exited when the others of its
+  // block meet at a barrier, or a lane in a collective's mask has. Legal since Volta, but seldom
+  // intended.
   bool report_exited = true;
 };
 

@@ -1,5 +1,5 @@
 // What bf16 and f16 have in common: arithmetic, comparisons, pairs. Every operation is rounded once
-// to nearest even, as the GPU's are.
+// to nearest even, as on the GPU.
 #ifndef CUDASIM_FLOAT16_H_
 #define CUDASIM_FLOAT16_H_
 
@@ -12,8 +12,8 @@
 
 namespace cudasim {
 
-// Specialised by cuda_bf16.h and cuda_fp16.h: the number's pair, and
-// T::FromDouble(double), T::FromFloat(float), float T::ToFloat().
+// Specialised by cuda_bf16.h and cuda_fp16.h: the number's pair type, and T::FromDouble(double),
+// T::FromFloat(float), float T::ToFloat().
 template <typename T>
 struct Float16Traits {
   static constexpr bool kIs = false;
@@ -44,8 +44,8 @@ P EachHalf(P a, P b, const F& f) {
 
 }  // namespace cudasim
 
-// A float has more than twice the bits of these and two: for one addition, multiplication, division
-// or root, rounding its result again is the same as rounding once.
+// A float has more than twice as many bits as these, plus two: so for one addition, multiplication,
+// division or root, rounding the float result again equals rounding once.
 template <cudasim::Float16 T>
 T __hadd(T a, T b) {
   return T::FromFloat(a.ToFloat() + b.ToFloat());
@@ -100,7 +100,7 @@ template <cudasim::Float16 T>
 bool __heq(T a, T b) {
   return a.ToFloat() == b.ToFloat();
 }
-// Unlike C's !=, false where one is NaN.
+// Unlike C's !=, false if one is NaN.
 template <cudasim::Float16 T>
 bool __hne(T a, T b) {
   return a.ToFloat() < b.ToFloat() || a.ToFloat() > b.ToFloat();
@@ -147,7 +147,7 @@ T __hmin_nan(T a, T b) {
   return __hisnan(a) || __hisnan(b) ? T::FromBits(0x7fff) : __hmin(a, b);
 }
 
-// Functions, through double: one rounding but for the rarest cases.
+// Functions, computed in double: rounded once, except in the rarest cases.
 template <cudasim::Float16 T>
 T hexp(T a) {
   return T::FromDouble(std::exp(static_cast<double>(a.ToFloat())));

@@ -28,8 +28,8 @@ inline uint64_t DoubleBits(double x) {
   return bits;
 }
 
-// |x| of a double, rounded to a format of so many mantissa bits whose exponent has that bias: the
-// bits without the sign, as if the exponent had no upper end. x is not NaN.
+// Rounds |x| to a format with this many mantissa bits and this exponent bias. Returns the bits
+// without the sign, as if the exponent had no upper limit. x is not NaN.
 template <int kMantissa, int kBias>
 uint32_t RoundMagnitude(double x) {
   const uint64_t bits = DoubleBits(x) & 0x7fffffffffffffffu;
@@ -49,12 +49,12 @@ uint32_t RoundMagnitude(double x) {
   const uint64_t rest = significand & ((uint64_t{1} << drop) - 1);
   const uint64_t half = uint64_t{1} << (drop - 1);
   const uint64_t rounded = kept + (rest > half || (rest == half && (kept & 1) != 0));
-  // A carry moves into the exponent by itself; a subnormal has no leading one.
+  // A carry moves into the exponent; a subnormal has no leading one.
   return (static_cast<uint32_t>(biased - 1) << kMantissa) + static_cast<uint32_t>(rounded);
 }
 
-// a * b + c with its last bit set where it is inexact ("round to odd"): rounding that once more to
-// a format of at most 50 bits gives what one rounding would have given.
+// a * b + c with its last bit set if it is inexact ("round to odd"): rounding it again, to a format
+// of at most 50 bits, gives the same as a single rounding.
 inline double MultiplyAddToOdd(double a, double b, double c) {
   const double product = a * b;  // exact for factors of at most 26 bits
   const double sum = product + c;

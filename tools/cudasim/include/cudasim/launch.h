@@ -1,4 +1,4 @@
-// What the host side of the simulator and the side that runs kernels know of each other.
+// The interface between the simulator's host side and the side that runs kernels.
 #ifndef CUDASIM_LAUNCH_H_
 #define CUDASIM_LAUNCH_H_
 
@@ -14,7 +14,7 @@
 
 namespace cudasim {
 
-// A kernel's argument that is a pointer; is_const where the kernel's parameter is a const T*.
+// A kernel's pointer argument; is_const if the parameter is a const T*.
 struct PointerArgument {
   const void* address;
   bool is_const;
@@ -28,18 +28,19 @@ struct Launch {
   size_t shared_bytes = 0;  // dynamic shared memory
   bool cooperative = false;
   std::vector<PointerArgument> pointers;
-  std::function<void()> body;  // runs the thread that threadIdx and blockIdx name
+  std::function<void()> body;  // runs the thread given by threadIdx and blockIdx
 };
 
 // The name of a launch's kernel: its symbol, without "void" and the list of parameters.
 std::string KernelName(const Launch& launch);
 
-// Queues a launch: checks its configuration and returns cudaErrorInvalidConfiguration and the like,
-// or adds it to a graph that captures the stream. Implemented by the host side.
+// Checks a launch's configuration (cudaErrorInvalidConfiguration and similar errors), then enqueues
+// it, or adds it to a graph if the stream is captured. Implemented by the host side.
 cudaError_t Enqueue(cudaStream_t stream, Launch launch);
 
-// Runs all blocks of a grid and returns when they are done. Called on a stream's thread, from
-// several at once. Returns cudaErrorLaunchFailure after a reported bug under CUDASIM_ON_BUG=error.
+// Runs all blocks of a grid and returns when they are done. Called on the threads of streams,
+// possibly at the same time. Returns cudaErrorLaunchFailure after a reported bug under
+// CUDASIM_ON_BUG=error.
 cudaError_t RunGrid(int device, const Launch& launch);
 
 // A bug in the code that runs on the simulator.
@@ -59,19 +60,19 @@ enum class Bug {
 };
 const char* BugName(Bug bug);  // "barrier divergence"
 
-// Prints the bug; on a thread that runs a kernel also kernel, block, thread and the source line
-// where that is known. CUDASIM_ON_BUG=abort (the default): aborts the process. =error: keeps the
-// text for TakeReports(), and inside a kernel gives up the grid, from where it does not return.
+// Prints the bug; on a thread that runs a kernel also kernel, block, thread and, if known, the
+// source line. CUDASIM_ON_BUG=abort (the default): aborts the process. =error: keeps the text for
+// TakeReports(), and inside a kernel abandons the grid and does not return.
 void Report(Bug bug, const std::string& text);
 
 // "kernel K, block (1,0,0) of (4,1,1), thread (17,0,0) of (128,1,1)", or empty outside of a kernel.
-// Safe in a signal handler as long as the name is known or the symbols have been read before.
+// Safe in a signal handler if the name is known or the symbols have already been read.
 std::string CurrentThread();
 
 // The texts of all reports since the last call. For tests.
 std::vector<std::string> TakeReports();
 
-// A kernel as cudaLaunchKernelEx gets it.
+// A kernel as it is passed to cudaLaunchKernelEx.
 template <typename... Parameters, typename... Arguments>
 Launch MakeLaunch(const cudaLaunchConfig_t& config, void (*kernel)(Parameters...),
                   Arguments&&... arguments);

@@ -12,7 +12,7 @@ template <typename... Parameters, typename... Arguments>
 Launch MakeLaunch(const cudaLaunchConfig_t& config, void (*kernel)(Parameters...),
                   Arguments&&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments),
-                "the kernel has another number of parameters");
+                "pass one argument for each parameter of the kernel");
   std::tuple<std::decay_t<Parameters>...> values(std::forward<Arguments>(arguments)...);
   Launch launch;
   launch.function = reinterpret_cast<const void*>(kernel);

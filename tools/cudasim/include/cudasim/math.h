@@ -1,13 +1,11 @@
-// The mathematical functions that CUDA adds to C's, in float and double.
+// The mathematical functions that CUDA adds to C, in float and double.
 //
-// Where the GPU's fast function is an approximation, these are correctly rounded or C's, except
-// that
-// __expf, __powf, __exp10f keep the GPU's way through base 2, and with it the error that grows with
-// the argument.
+// Where the GPU has a fast approximation, these are correctly rounded or C's. But __expf, __powf
+// and __exp10f go through base 2, as on the GPU, so their error grows with the argument.
 #ifndef CUDASIM_MATH_H_
 #define CUDASIM_MATH_H_
 
-// isfinite and its like in the global namespace: <cmath> alone has them in std.
+// For isfinite and others in the global namespace: <cmath> has them only in std.
 #include <math.h>
 
 #include <climits>
@@ -59,13 +57,13 @@ inline void __sincosf(float x, float* sine, float* cosine) noexcept {
 }
 inline float __exp10f(float x) noexcept { return ::exp2f(x * 3.3219280948873623f); }
 inline float __fdividef(float a, float b) {
-  // The GPU's way gives 0 here, and NaN for an infinite numerator.
+  // The GPU returns 0 here, and NaN for an infinite numerator.
   if (std::fabs(b) > 0x1p126f && std::isfinite(b)) return std::isinf(a) ? NAN : a / b * 0.0f;
   return a / b;
 }
 inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
 
-// Rounded to nearest even, whatever the compiler would contract.
+// Rounded to nearest even, and never contracted by the compiler.
 namespace cudasim {
 template <typename T>
 inline T Opaque(T x) {
@@ -89,7 +87,7 @@ inline double __dsqrt_rn(double x) { return std::sqrt(x); }
 inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
 
 namespace cudasim {
-// The GPU's conversions: NaN becomes 0, and what does not fit the nearest that does.
+// The GPU's conversions: NaN becomes 0, and values out of range become the nearest in range.
 template <typename To, typename From>
 To ToInteger(From rounded) {
   if (std::isnan(rounded)) return 0;
@@ -143,7 +141,7 @@ inline double max(float a, double b) { return ::fmax(a, b); }
 inline double max(double a, float b) { return ::fmax(a, b); }
 inline double min(float a, double b) { return ::fmin(a, b); }
 inline double min(double a, float b) { return ::fmin(a, b); }
-// Of different integer types: as the usual conversions say.
+// For different integer types: with the usual conversions.
 template <typename A, typename B,
           typename = std::enable_if_t<std::is_integral_v<A> && std::is_integral_v<B> &&
                                       !std::is_same_v<A, B>>>

@@ -1,4 +1,4 @@
-// Twins of the warp's matrix instructions, with the PTX manual's fragments (sm_80).
+// Counterparts of the warp's matrix instructions, with the PTX manual's fragments (sm_80).
 #ifndef CUDASIM_MMA_H_
 #define CUDASIM_MMA_H_
 
@@ -17,7 +17,7 @@ enum class MmaType { kBf16, kF16 };
 //   a[2] = A[group][2t+8, 2t+9]   a[3] = A[group + 8][2t+8, 2t+9]
 //   b[0] = B[2t, 2t+1][group]     b[1] = B[2t+8, 2t+9][group]
 //   c, d: [0], [1] = C[group][2t], [2t+1]; [2], [3] = C[group + 8][2t], [2t+1]
-// Products are exact and added in f32 from k = 0 on, c first; a GPU adds them in another order and
+// Products are exact and added in f32 from k = 0 on, c first; a GPU adds them in another order,
 // with other roundings. d may be c.
 void MmaM16N8K16(MmaType type, float d[4], const uint32_t a[4], const uint32_t b[2],
                  const float c[4], Where where = Where::current());

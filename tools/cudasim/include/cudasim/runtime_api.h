@@ -1,5 +1,5 @@
-// The host's part of the CUDA 13 runtime API. Signatures, error codes and what synchronises with
-// what are CUDA's; see tools/cudasim/README.md for what differs.
+// The host's part of the CUDA 13 runtime API. Signatures, error codes and synchronisation are
+// CUDA's; see tools/cudasim/README.md for the differences.
 #ifndef CUDASIM_RUNTIME_API_H_
 #define CUDASIM_RUNTIME_API_H_
 
@@ -7,8 +7,8 @@
 
 extern "C" {
 
-// Errors (runtime/error.cc). The last error belongs to the host thread; an error of the device's
-// own (a failed kernel) sticks to the device until cudaDeviceReset.
+// Errors (runtime/error.cc). The last error belongs to the host thread; a device's error (a failed
+// kernel) sticks to the device until cudaDeviceReset.
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorName(cudaError_t error);
@@ -177,7 +177,7 @@ cudaError_t cudaMallocFromPoolAsync(T** ptr, size_t size, cudaMemPool_t memPool,
                                     cudaStream_t stream) {
   return cudaMallocFromPoolAsync(reinterpret_cast<void**>(ptr), size, memPool, stream);
 }
-// As the real header's: flags are an argument of the C++ overload alone.
+// As in the real header, only the C++ overload has flags.
 inline cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned int flags) {
   return cudaEventCreateWithFlags(event, flags);
 }

@@ -1,5 +1,5 @@
 // Enumerations, structures and flags of the CUDA 13 runtime API that host code uses. Names and
-// values are CUDA's; of structures only the members that make sense without textures.
+// values are CUDA's; structures have only the members that make sense without textures.
 #ifndef CUDASIM_RUNTIME_TYPES_H_
 #define CUDASIM_RUNTIME_TYPES_H_
 
@@ -56,9 +56,9 @@ enum cudaMemoryType {
 
 struct cudaPointerAttributes {
   cudaMemoryType type;
-  int device;           // The host's: the current device at allocation; -2 if unregistered.
-  void* devicePointer;  // Null where no kernel may use it.
-  void* hostPointer;    // Null where the host may not use it.
+  int device;           // For host memory: the current device at allocation; -2 if unregistered.
+  void* devicePointer;  // Null if no kernel may use it.
+  void* hostPointer;    // Null if the host may not use it.
   long reserved[8];
 };
 
@@ -207,7 +207,7 @@ enum cudaFuncCache {
   cudaFuncCachePreferEqual = 3,
 };
 
-// Registers, static shared and local memory are not known without a GPU's compiler: they read 0.
+// Registers, static shared and local memory are not known without a GPU's compiler: they are 0.
 struct cudaFuncAttributes {
   size_t sharedSizeBytes;
   size_t constSizeBytes;

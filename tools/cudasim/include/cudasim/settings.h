@@ -1,4 +1,4 @@
-// Settings of the simulated machine: from environment variables when first asked for; tests change
+// Settings of the simulated machine, read from environment variables on first use. Tests may change
 // them while nothing runs.
 #ifndef CUDASIM_SETTINGS_H_
 #define CUDASIM_SETTINGS_H_
@@ -10,20 +10,21 @@ namespace cudasim::runtime {
 enum class Leaks { kOff, kWarn, kError };
 
 struct Settings {
-  // CUDASIM_DEVICES: how many GPUs there are, 0 to 8.
+  // CUDASIM_DEVICES: the number of GPUs, 0 to 8.
   int devices = 2;
-  // CUDASIM_MEMORY: bytes of memory of each; suffixes K, M, G.
+  // CUDASIM_MEMORY: bytes of memory per GPU; suffixes K, M, G.
   size_t memory = size_t{8} << 30;
-  // CUDASIM_DELAY: milliseconds. A stream's work begins when something waits for it, or so much
-  // later. 0: at once.
+  // CUDASIM_DELAY: milliseconds. A stream's work begins when something waits for it, or after this
+  // delay. 0: at once.
   int delay_ms = 0;
   // CUDASIM_ORDERING=0 turns off the check that uses of the same memory in several streams are
   // ordered.
   bool ordering = true;
-  // CUDASIM_PROTECT=0 lets the host touch device memory. Always so under AddressSanitizer, whose
+  // CUDASIM_PROTECT=0 lets the host access device memory. Always so under AddressSanitizer, whose
   // redzones need the memory on the heap.
   bool protect = true;
-  // CUDASIM_LEAKS=off|warn|error: device memory that is not freed at the end of the process.
+  // CUDASIM_LEAKS=off|warn|error: how to treat device memory that is not freed at the end of the
+  // process.
   Leaks leaks = Leaks::kWarn;
 };
 

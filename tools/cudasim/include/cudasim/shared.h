@@ -1,6 +1,6 @@
-// Shared memory. Each declaration has a slot of its own in the block's arena: filled with NaN when
-// the block first comes to it, with redzones around it that AddressSanitizer, the race checker, and
-// (for writes, at the end of the block) every build look after.
+// Shared memory. Each declaration has its own slot in the block's arena, which is filled with NaN
+// when the block first reaches it. The redzones around it are checked by AddressSanitizer, by the
+// race checker, and (for writes, at the end of the block) in every build.
 #ifndef CUDASIM_SHARED_H_
 #define CUDASIM_SHARED_H_
 
@@ -16,7 +16,7 @@ struct SharedSite {
   size_t bytes;
   size_t alignment;
   Where where;
-  unsigned number = 0;  // 0: none yet
+  unsigned number = 0;  // 0: not numbered yet
 };
 
 void* StaticShared(SharedSite* site);
@@ -30,14 +30,14 @@ struct ArrayOf {
 
 }  // namespace cudasim
 
-// Declares T (&name)[n], one for the block.
+// Declares T (&name)[n], one per block.
 #define CUDASIM_SHARED_ARRAY(T, name, n)                                                       \
   static constinit ::cudasim::SharedSite cudasim_site_of_##name{                               \
       #name, sizeof(T) * (n), alignof(T) < 16 ? 16 : alignof(T), ::cudasim::Where::current()}; \
   auto& name = *static_cast<typename ::cudasim::ArrayOf<T, (n)>::type*>(                       \
       ::cudasim::StaticShared(&cudasim_site_of_##name))
 
-// Declares T* name: all of a kernel's are the same memory.
+// Declares T* name; all such declarations in a kernel share the same memory.
 #define CUDASIM_DYN_SHARED(T, name) \
   T* const name = static_cast<T*>(::cudasim::DynamicShared(alignof(T), ::cudasim::Where::current()))
 

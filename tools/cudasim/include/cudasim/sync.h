@@ -1,7 +1,7 @@
 // Barriers and warp collectives.
 //
-// A collective is complete when all lanes that its mask names have arrived; lanes that have exited
-// are not waited for, as on Volta and later, but see CUDASIM_EXITED in the README.
+// A collective is complete when all lanes in its mask have arrived. As on Volta and later, it does
+// not wait for lanes that have exited; but see CUDASIM_EXITED in the README.
 #ifndef CUDASIM_SYNC_H_
 #define CUDASIM_SYNC_H_
 
@@ -17,8 +17,8 @@ enum class Vote { kNone, kCount, kAnd, kOr };
 // Waits for all threads of the block; returns the vote over their predicates.
 int SyncBlock(Vote vote, bool predicate, Where where);
 
-// What the last lane that arrives does for all of them: lanes[i] is lane i's payload, null where it
-// does not take part. `present` has a bit for each lane that does.
+// The arguments of what the last lane to arrive does for all: lanes[i] is lane i's payload, null if
+// it does not participate. `present` has a bit for each lane that does.
 struct LaneCalls {
   void* payload[32];
   unsigned present;
@@ -26,20 +26,20 @@ struct LaneCalls {
 };
 using CompleteFunction = void (*)(const LaneCalls& calls);
 
-// Waits until all lanes of `mask` are here, with the same `complete`; one of them calls it.
+// Waits until all lanes of `mask` have arrived, with the same `complete`; one of them calls it.
 void Collective(const char* name, unsigned mask, CompleteFunction complete, void* payload,
                 Where where);
 
-// Reports that `lane` asks for the value of `source`, which does not take part.
+// Reports that `lane` reads the value of `source`, which does not participate.
 void ReportMissingSource(const LaneCalls& calls, int lane, int source);
 
-// The lanes of the calling thread's warp that run and wait in no collective.
+// The lanes of the calling thread's warp that are running and not waiting in a collective.
 unsigned ActiveLanes();
 
-// For the race checker: memory of these lanes is in order before what they do next.
+// For the race checker: orders these lanes' accesses so far before their next ones.
 void OrderLanes(unsigned present);
 
-// What the warp's collectives carry: 4 or 8 bytes.
+// The values that the warp's collectives carry: 4 or 8 bytes.
 template <typename T>
 inline constexpr bool kIsLaneValue = std::is_trivially_copyable_v<T> &&
                                      (sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8);
@@ -143,7 +143,7 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, CUDASIM_WHERE) {
 }
 inline unsigned __activemask() { return cudasim::ActiveLanes(); }
 
-// `width` is a power of two: the warp falls into groups of so many lanes.
+// `width` is a power of two: the warp is divided into groups of this many lanes.
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int source, int width = 32, CUDASIM_WHERE) {
   const int lane = static_cast<int>(cudasim::LaneNumber());

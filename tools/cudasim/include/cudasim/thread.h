@@ -1,4 +1,4 @@
-// Who am I: threadIdx and its like.
+// The identity of the calling thread: threadIdx and others.
 #ifndef CUDASIM_THREAD_H_
 #define CUDASIM_THREAD_H_
 
@@ -6,7 +6,7 @@
 
 #include "cudasim/types.h"
 
-// Variables of the OS thread, which runs the threads of a block in turns. The TLS model saves the
+// Variables of the OS thread, which runs the threads of a block in turn. The TLS model avoids the
 // call that position-independent code would make for every access.
 #define CUDASIM_THREAD_LOCAL constinit thread_local __attribute__((tls_model("initial-exec")))
 
@@ -19,8 +19,8 @@ inline constexpr int warpSize = 32;
 
 namespace cudasim {
 
-// A place in a source file, with its column. A default argument of every function that can report a
-// bug, so that it is the caller's.
+// A place in a source file, with its column. It is a default argument of every function that can
+// report a bug, and thus the caller's place.
 using Where = std::source_location;
 
 // The number of the calling thread in its block.
