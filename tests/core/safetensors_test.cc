@@ -50,7 +50,7 @@ std::string ErrorOf(std::string_view header, size_t data_bytes = 8) {
   return message;
 }
 
-// The header of one tensor "a" with this text as its value.
+// A header with one tensor, "a", whose value is this text.
 std::string OfA(std::string_view value) { return StrCat("{\"a\":", value, "}"); }
 
 class SafetensorsFilesTest : public ::testing::Test {
@@ -280,8 +280,8 @@ TEST_F(SafetensorsFilesTest, UnalignedDataIsCopied) {
   }
 }
 
-// Every single-byte truncation of a real file, and every flipped bit outside of the data, is either
-// refused with an error that names the file, or harmless (a letter of a name or of metadata).
+// Every truncation of a real file, and every flipped bit outside of the data, is either refused
+// with an error that names the file, or harmless (a letter of a name or of metadata).
 TEST(SafetensorsTest, DamagedReferenceFile) {
   const std::string good = ReadFile(kReference);
   for (size_t size = 0; size < good.size(); ++size) ErrorOfFile(good.substr(0, size));

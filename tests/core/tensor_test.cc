@@ -179,7 +179,7 @@ TEST(ViewTest, RandomChainsOfViews) {
       const Shape before = x.shape();
       const Shape rows = before.ContiguousStrides();
       Shape after = before;
-      // The source element of output coordinates c, per operation.
+      // The source element for output coordinates c, per operation.
       std::function<Shape(const Shape&)> source;
       switch (draw(3)) {
         case 0: {
@@ -262,8 +262,7 @@ TEST(CopyTest, WritesCountAsVersions) {
   EXPECT_EQ(x.storage().version(), version + 2);
 }
 
-// Whether something is copied depends on layout, dtype and device; what a tensor does to gradients
-// must not.
+// Whether a copy is made depends on layout, dtype and device; the flow of gradients must not.
 TEST(CopyTest, CopiesOfATrackedTensorDifferentiate) {
   Tensor x = Iota({2, 3});
   x.SetRequiresGrad();
@@ -310,7 +309,7 @@ TEST(CopyTest, ATargetThatHasOneElementAtSeveralPlacesIsRefused) {
   EXPECT_THAT(row.ToVector<float>(), ElementsAre(7, 7, 7));
 }
 
-// As if the source had been read before anything is written.
+// The result is as if the source were read before anything is written.
 TEST(CopyTest, SourceAndTargetMayOverlap) {
   for (const int64_t n : {5, 70'001}) {  // in one chunk and in many
     const Tensor up = Iota({n}, DType::kI64), down = Iota({n}, DType::kI64);

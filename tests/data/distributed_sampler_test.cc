@@ -79,8 +79,7 @@ TEST(DistributedSampler, EachEpochHasAnOrderOfItsOwn) {
   EXPECT_THAT(Share(4, 1, 0, 7, {.shuffle = false}), testing::ElementsAre(0, 1, 2, 3));
 }
 
-// Round i of all ranks together is the same set of items for 1, 2 and 4 ranks, 4 / ranks rounds
-// each.
+// All ranks together use the same set of items with 1, 2 and 4 ranks, in 4 / ranks rounds each.
 TEST(DistributedSampler, TheItemsOfAStepDoNotDependOnTheRanks) {
   const auto one = Share(40, 1, 0, 2, {.seed = 1});
   for (const int64_t ranks : {2, 4}) {

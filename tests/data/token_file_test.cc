@@ -19,7 +19,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A file of llm.c, by hand.
+// Writes the header of an llm.c file by hand.
 std::string Header(int32_t magic, int32_t version, int32_t count) {
   std::string bytes(1024, '\0');
   const int32_t head[] = {magic, version, count};
