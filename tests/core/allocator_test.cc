@@ -17,12 +17,12 @@ namespace {
 
 using testing::HasSubstr;
 
-// Sanitizer builds have no cache, so that they see every allocation at its size.
+// Sanitizer builds have no cache, so that they see every allocation at its exact size.
 constexpr bool kCaches = !test::kSanitized;
 
 const Stream kStream = {kCpu, nullptr};
 
-// Each test starts from an empty cache and leaves no limit behind.
+// Each test starts with an empty cache and leaves no limit behind.
 class AllocatorTest : public testing::Test {
  protected:
   AllocatorTest() { Reset(); }

@@ -86,7 +86,7 @@ TEST(LeafTest, NoGradRecordsNothing) {
 }
 
 TEST(LeafTest, OwnGradientsHaveTheDTypeAskedFor) {
-  // Whether the node opens a sink in its own dtype, in any, or hands a tensor over.
+  // The node may open a sink in its own dtype or in any, or hand over a tensor.
   for (const auto& function : std::vector<std::function<Tensor(const Tensor&)>>{
            [](const Tensor& x) { return Mul(x, x); }, [](const Tensor& x) { return Scale(x, 2); },
            [](const Tensor& x) { return Add(x, x); }}) {
@@ -99,7 +99,7 @@ TEST(LeafTest, OwnGradientsHaveTheDTypeAskedFor) {
   }
 }
 
-// What is written to the given tensor later is not the gradient's business.
+// Later writes to the given tensor do not affect the gradient.
 TEST(LeafTest, SetGradCopies) {
   const Tensor x = LeafOf({1, 2});
   Leaf& leaf = *x.autograd()->leaf;
@@ -130,12 +130,12 @@ TEST(DestinationTest, MainGradientOfABf16LeafKeepsF32Precision) {
   const Tensor x = LeafOf({1, 1}, DType::kBF16);
   const Tensor main = Tensor::Full({2}, NAN, DType::kF32);
   x.autograd()->leaf->SetDestination(main);
-  // In bf16 256 + 1 = 256: ten of them show whether the sum is kept in f32.
+  // In bf16 256 + 1 = 256: adding 1 ten times shows whether the sum is kept in f32.
   Backward(Sum(Scale(x, 256)));
   for (int i = 0; i < 10; ++i) Backward(Sum(Scale(x, 1)));
   EXPECT_THAT(Values(main), ElementsAre(266, 266));
   EXPECT_EQ(x.grad().raw_data(), main.raw_data());
-  // By way of a scratch in the node's own dtype, and by Put.
+  // Through a scratch in the node's own dtype, and by Put.
   Backward(Sum(Mul(x, Tensor::Full({2}, 1, DType::kBF16))));
   Backward(Sum(x));
   EXPECT_THAT(Values(main), ElementsAre(268, 268));
@@ -197,7 +197,7 @@ TEST(DestinationTest, RefusesWhatCannotHoldTheGradient) {
 // ---- Aliasing ----
 
 TEST(AliasingTest, AGradientHandedToTwoInputsIsNotAddedToInPlace) {
-  // y = a + b hands one gradient to both; a gets a second one, b must not see it.
+  // y = a + b hands one gradient to both; a gets a second one, which b must not see.
   const Tensor x = LeafOf({1, 2}), z = LeafOf({3, 4});
   const Tensor a = Scale(x, 1), b = Scale(z, 1);
   const Tensor extra = Scale(a, 100);
@@ -225,7 +225,7 @@ TEST(AliasingTest, TheRootGradientIsNotWritten) {
   Backward(root, grad);
   EXPECT_THAT(Values(x.grad()), ElementsAre(6, 60));
   EXPECT_THAT(Values(grad), ElementsAre(1, 10));
-  // Straight into a leaf as well: what optimizers then write in place is not the user's.
+  // Also straight into a leaf: the user's tensor must not be what optimizers then overwrite.
   const Tensor z = LeafOf({0, 0});
   Backward(z, grad);
   z.grad().Fill(0);
@@ -308,7 +308,7 @@ TEST(SavedTensorHooksTest, PackAndUnpackInsteadOfKeeping) {
   int packed = 0, unpacked = 0;
   Tensor y;
   {
-    // An offload: a copy elsewhere, so that even overwriting the original does no harm.
+    // Offload: a copy elsewhere, so that even overwriting the original does no harm.
     SavedTensorHooks hooks(
         [&](const Tensor& t) {
           EXPECT_FALSE(t.requires_grad());
@@ -361,8 +361,8 @@ TEST(SavedTensorHooksTest, PackMayKeepNothing) {
   EXPECT_THAT(Values(x.grad()), ElementsAre(6));
 }
 
-// Activation checkpointing as an unpack that recomputes: nothing is kept but the input; the first
-// unpack of a segment runs its forward again and collects what it saves.
+// Activation checkpointing as an unpack that recomputes: only the input is kept; the first unpack
+// of a segment runs its forward again and collects what that saves.
 class Checkpoint {
  public:
   explicit Checkpoint(std::function<Tensor(const Tensor&)> segment)
@@ -439,7 +439,7 @@ TEST(RecordTest, AnInputNewerThanTheNodeIsRefused) {
               HasSubstr("the node 'nothing' was made before its input"));
 }
 
-// A node of a user: what it puts for its inputs, or nothing.
+// A user's node, with a rule for what it puts for its inputs, if anything.
 struct UserNode : Node {
   using Rule = std::function<void(std::span<GradSink>)>;
   explicit UserNode(Rule rule) : Node("my_node"), rule_(std::move(rule)) {}
@@ -451,8 +451,7 @@ struct UserNode : Node {
   Rule rule_;
 };
 
-// What backward says of the rule where the second input is the result of another node, and where it
-// is a leaf.
+// Backward's error for the rule; the second input is a leaf or another node's result.
 std::string ErrorOfRule(const UserNode::Rule& rule, bool of_leaf) {
   const Tensor a = LeafOf({1, 2, 3}), b = of_leaf ? LeafOf({1, 2}) : Scale(LeafOf({1, 2}), 2);
   Tensor output = Tensor::Zeros({}, DType::kF64);

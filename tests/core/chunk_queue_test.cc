@@ -30,9 +30,9 @@ TEST(ChunkQueueTest, GivesEachChunkOnceAndInOrder) {
   }
 }
 
-// A worker that came when the last job was over, and is slow, sees the next job while it is being
-// written. Had it taken a chunk, perhaps with the context of the last job, the caller would wait
-// forever: more chunks would be done than there are.
+// A slow worker that came after the end of the last job sees the next job while it is being
+// written. If it took a chunk, perhaps with the last job's context, the caller would wait forever:
+// more chunks would be done than there are.
 TEST(ChunkQueueTest, GivesNothingOfAJobThatIsNotPublishedYet) {
   ChunkQueue queue;
   queue.Prepare(First, nullptr, 2);

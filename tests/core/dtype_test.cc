@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// What the bits of a small float mean, by the definition of the format.
+// The value of a small float's bits, by the definition of the format.
 long double Decode(uint32_t bits, int exponent_bits, int mantissa_bits) {
   const uint32_t mantissa = bits & ((1u << mantissa_bits) - 1);
   const int exponent = static_cast<int>(bits >> mantissa_bits & ((1u << exponent_bits) - 1));
@@ -89,7 +89,8 @@ TYPED_TEST(HalfTest, RoundsToNearestEven) {
     ASSERT_TRUE(Same(static_cast<float>(got), want))
         << std::hexfloat << value << " became " << static_cast<float>(got) << ", not " << want;
   };
-  // Around every value of the format: itself, the middle to the next one, and the floats beside.
+  // Around every value of the format: the value itself, the midpoint to the next one, and the
+  // adjacent floats.
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     TypeParam low, high;
     low.bits = static_cast<uint16_t>(bits);
@@ -139,7 +140,8 @@ TEST(DTypeTest, TypesOfTheHost) {
   EXPECT_TRUE((std::is_same_v<Acc<BF16>, float>));
 }
 
-// Every number to itself; what lies between two to the nearer one, in the middle to the even one.
+// Every number rounds to itself; what lies between two rounds to the nearer one, and the midpoint
+// to the even one.
 template <class F8>
 void ExpectRoundsToNearest(const std::vector<float>& largest) {
   const auto value = [](int bits) {

@@ -34,7 +34,7 @@ Tensor Named(const std::string& name, const std::vector<double>& values = {1, 2}
   return x;
 }
 
-// Writes down what it sees.
+// Records what it sees.
 class Recorder : public BackwardObserver {
  public:
   explicit Recorder(std::vector<std::string>* log = nullptr) : log_(log ? log : &events) {}
@@ -191,7 +191,7 @@ TEST(EngineTest, TwoThreadsInBackwardOfOneModelAreRefused) {
       MessageOf([&] { Backward(Add(Scale(x, 7), other)); }),
       HasSubstr("another thread is in a Backward of 'h.0.weight', and one of the two would lose "
                 "gradients: run one after the other, or give each thread its own model"));
-  Backward(Scale(other, 7));  // of other leaves it may
+  Backward(Scale(other, 7));  // a backward of other leaves is allowed
   EXPECT_THAT(Values(other.grad()), ElementsAre(7));
   go.set_value();
   first.join();
@@ -231,7 +231,7 @@ TEST(EngineTest, RetainedGraphsRunAgain) {
 
 // ---- Who receives a gradient ----
 
-// Scales by one, and notes who receives its gradient.
+// Scales by one, and records who receives its gradient.
 struct AskingNode : Node {
   explicit AskingNode(Node** receiver) : Node("asking"), receiver(receiver) {}
   void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
@@ -266,7 +266,7 @@ TEST(ReceiverTest, IsTheOnlyNodeThatGetsTheGradientAndNothingElse) {
   h = Scale(x, 2);
   EXPECT_FALSE(receives(h, {Sum(Asking(h, &receiver)), h})) << "it is a root as well";
   EXPECT_FALSE(receives(x, {Sum(Asking(x, &receiver))})) << "a leaf";
-  // A reader outside of this backward does not count: its own would be refused.
+  // A reader outside of this backward does not count: its own backward would fail.
   h = Scale(x, 2);
   const Tensor other = Sum(Scale(h, 3));
   EXPECT_TRUE(receives(h, {Sum(Asking(h, &receiver))}));
@@ -316,7 +316,7 @@ TEST(ObserverTest, PlanBackwardPredicts) {
   EXPECT_EQ(plan.leaves[1]->name(), "a");
 }
 
-// y = sum of the inputs; writes down which of their gradients it is asked for.
+// y = the sum of the inputs; records which of their gradients it is asked for.
 struct SplittingNode : Node {
   SplittingNode(bool splits, std::vector<std::string>* asked)
       : Node("splitting"), splits(splits), log(asked) {}
@@ -368,7 +368,8 @@ TEST(ObserverTest, HearsOfLeavesBeforeTheOtherGradientsOfANodeThatSplits) {
   EXPECT_EQ(run(true, false), Log({"111"}));
 }
 
-// A leaf that gets more later is not worth a call of its own; nor are leaves alone.
+// A leaf that gets more later is not worth a separate call, nor are nodes whose inputs are all
+// leaves.
 TEST(ObserverTest, ANodeSplitsOnlyWhereSomebodyHearsOfItSooner) {
   const Tensor a = Named("a"), b = Named("b");
   std::vector<std::string> log;
@@ -407,7 +408,7 @@ TEST(ObserverTest, HearsOfErrorsInsteadOfTheEnd) {
   LeafIn(a).AddObserver(&recorder);
   EXPECT_EQ(MessageOf<Error>([&] { Backward(Sum(Mul(Failing(a), b))); }), "backward failed");
   EXPECT_THAT(recorder.events, ElementsAre("begin", "error"));
-  // The engine is fine afterwards.
+  // The engine still works afterwards.
   a.ZeroGrad();
   Backward(Sum(Mul(a, a)));
   EXPECT_THAT(Values(a.grad()), ElementsAre(2, 4));
@@ -605,7 +606,7 @@ TEST(EngineTest, DestructionOfADeepGraphKeepsWhatOthersHold) {
   Tensor kept;
   Tensor y = x;
   for (int i = 0; i < 10000; ++i) {
-    y = Add(y, Scale(y, 1));  // two ways to every node
+    y = Add(y, Scale(y, 1));  // two paths to every node
     y = Scale(y, 0.5);
     if (i == 5000) kept = y;
   }

@@ -64,7 +64,7 @@ TEST_F(FileLockTest, OneHoldsIt) {
     const FileLock second(path_, "the second", {});
     EXPECT_EQ(second.state(), State::kBusy);
     EXPECT_EQ(second.why(), "the first");
-    // Reading it, as POSIX locks do not survive, changes nothing.
+    // Reading the file, which POSIX locks would not survive, changes nothing.
     EXPECT_EQ(ReadFile(path_), "the first");
     EXPECT_EQ(FileLock(path_, "the third", {}).state(), State::kBusy);
   }

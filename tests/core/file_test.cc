@@ -199,7 +199,7 @@ TEST_F(FileTest, AtomicWriteSurvivesAKillAnywhere) {
       kills += !completed;
       const std::string now = ReadFile(path);
       EXPECT_TRUE(now == new_text || (!completed && now == old_text)) << fault << at;
-      WriteFileAtomically(path, new_text);  // whatever is left over does not disturb
+      WriteFileAtomically(path, new_text);  // leftovers do not matter
       EXPECT_EQ(ReadFile(path), new_text);
     }
     EXPECT_EQ(kills, 5);  // create, write, sync, rename, sync of the folder
@@ -270,7 +270,7 @@ TEST_F(FileTest, RequireWritableDirectoryLeavesNothing) {
   }
 }
 
-// A disk that is really full: a tmpfs of 1 MiB.
+// A disk that is actually full: a tmpfs of 1 MiB.
 TEST_F(FileTest, FullFileSystem) {
   MakeDirectories(Path("small"));
   if (mount("tmpfs", Path("small").c_str(), "tmpfs", 0, "size=1m") != 0) {

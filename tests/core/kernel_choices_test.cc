@@ -1,4 +1,5 @@
-// Which kernels are noted, what is told of the slow ones, and that a long life holds few of them.
+// Which kernel choices are recorded, how slow ones are reported, and that their number stays
+// bounded.
 #include "core/kernel_choices.h"
 
 #include <gmock/gmock.h>
@@ -85,7 +86,7 @@ TEST(KernelChoices, ALongLifeHoldsNoMore) {
   }
   EXPECT_EQ(KernelChoices().size(), kMaxKernelChoices);
   EXPECT_EQ(made, 200'000);
-  // What is slow is told all the same, once.
+  // Slow choices are still reported, once.
   testing::internal::CaptureStderr();
   for (int64_t i = 0; i < 3; ++i) Note("late", i, "no room", "plain");
   EXPECT_EQ(testing::internal::GetCapturedStderr(),

@@ -294,7 +294,7 @@ TEST(ReplaceTest, AChildWithoutANameStandsAtItsOwnersPath) {
   EXPECT_THROW(tree.ReplaceChild("h.0.", gain), ArgumentError);
 }
 
-// An interface of its own, into which a Layer fits.
+// Another interface, to which a Layer can be adapted.
 struct Scaled {
   Tensor x;
   double factor = 1;
@@ -359,7 +359,7 @@ TEST(ReplaceTest, AChildMayOutliveItsOwner) {
   EXPECT_EQ(child->module()->NumParameters(), 2);
 }
 
-// Below itself: directly, and by way of others.
+// A module that contains itself, directly or through others.
 TEST(ReplaceTest, ACycleIsAnErrorThatNamesThePath) {
   const auto pair = std::make_shared<Pair>();
   const auto adapted = std::make_shared<Adapted>(std::make_shared<Gain>());
@@ -378,7 +378,7 @@ TEST(ReplaceTest, ACycleIsAnErrorThatNamesThePath) {
                                       "would contain itself; put another module there"));
   EXPECT_THAT(MessageOf([&] { outer.Materialize(kCpu, 0); }), HasSubstr("contain itself"));
   pair->ReplaceChild("first", std::make_shared<Gain>());
-  // The same module in two places is no cycle.
+  // The same module in two places is not a cycle.
   const auto shared = std::make_shared<Gain>();
   pair->ReplaceChild("first", shared);
   pair->ReplaceChild("second", shared);
@@ -432,7 +432,7 @@ class HookTest : public testing::Test {
     module.AddPreBackwardHook(log(name + " back >"));
     module.AddPostBackwardHook(log(name + " back <"));
   }
-  // Tells, in between, when the parameters are ready.
+  // Records when the parameters become ready.
   struct Ready : BackwardObserver {
     std::vector<std::string>* events;
     void OnLeafReady(Leaf& leaf) override { events->push_back(leaf.name()); }

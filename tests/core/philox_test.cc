@@ -28,7 +28,7 @@ TEST(PhiloxTest, KnownAnswers) {
                                        v.counter[0] | uint64_t{v.counter[1]} << 32);
     for (int i = 0; i < 4; ++i) EXPECT_EQ(block.v[i], v.want[i]) << i;
   }
-  // Compilers can evaluate it too.
+  // It also works at compile time.
   static_assert(Philox(0)(0, 0).v[0] == 0x6627e8d5);
 }
 

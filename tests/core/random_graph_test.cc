@@ -1,5 +1,5 @@
-// Random graphs: backward against derivatives carried forward, and the promises of the engine on
-// each of them.
+// Random graphs: backward against forward-mode derivatives, and the engine's guarantees on each of
+// them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -45,7 +45,7 @@ class RandomGraph {
     for (int i = 0; i < operations; ++i) AddOperation();
   }
 
-  // Roots with random gradients: every tensor with a probability, the last one surely.
+  // Roots with random gradients: each tensor with some probability, the last one always.
   void MakeRoots(std::vector<Tensor>& roots, std::vector<Tensor>& grads,
                  std::vector<double>& want) {
     want.assign(columns_, 0.0);

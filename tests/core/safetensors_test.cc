@@ -50,7 +50,7 @@ std::string ErrorOf(std::string_view header, size_t data_bytes = 8) {
   return message;
 }
 
-// The header of one tensor "a" with this text as its value.
+// A header with one tensor, "a", whose value is this text.
 std::string OfA(std::string_view value) { return StrCat("{\"a\":", value, "}"); }
 
 class SafetensorsFilesTest : public ::testing::Test {
@@ -140,7 +140,8 @@ TEST(SafetensorsTest, HeaderLength) {
   EXPECT_THAT(ErrorOfFile("1234567"), HasSubstr("7 bytes"));
   EXPECT_THAT(ErrorOfFile(Length(0) + "{}"), HasSubstr("header length: 0"));
   EXPECT_THAT(ErrorOfFile(Length(3) + "{}"), HasSubstr("truncated"));
-  EXPECT_THAT(ErrorOfFile(Length(100'000'001) + "{}"), HasSubstr("exceeds the 100000000"));
+  EXPECT_THAT(ErrorOfFile(Length(100'000'001) + "{}"),
+              HasSubstr("exceeds the maximum of 100000000"));
   EXPECT_THAT(ErrorOfFile(Length(~uint64_t{0}) + "{}"), HasSubstr("exceeds"));
   EXPECT_THAT(ErrorOfFile("version https://git-lfs.github.com/spec/v1"), HasSubstr("git lfs pull"));
   EXPECT_THAT(ErrorOfFile("PK\x03\x04 and so on"), HasSubstr("PyTorch"));
@@ -280,8 +281,8 @@ TEST_F(SafetensorsFilesTest, UnalignedDataIsCopied) {
   }
 }
 
-// Every single-byte truncation of a real file, and every flipped bit outside of the data, is either
-// refused with an error that names the file, or harmless (a letter of a name or of metadata).
+// Every truncation of a real file, and every flipped bit outside of the data, is either refused
+// with an error that names the file, or harmless (a letter of a name or of metadata).
 TEST(SafetensorsTest, DamagedReferenceFile) {
   const std::string good = ReadFile(kReference);
   for (size_t size = 0; size < good.size(); ++size) ErrorOfFile(good.substr(0, size));

@@ -152,7 +152,7 @@ TEST(StreamTest, GuardsNest) {
   EXPECT_EQ(CurrentStream(kCpu), (Stream{kCpu, nullptr}));
 }
 
-// Copies own the queue together: memory keeps the streams that use it.
+// Copies share ownership of the queue, and memory keeps the streams that use it.
 TEST(StreamTest, LivesAsLongAsSomethingHoldsIt) {
   auto queue = std::make_shared<int>();
   const std::weak_ptr<int> alive = queue;
@@ -180,7 +180,7 @@ TEST(StreamTest, EventsOfTheHostAreAlwaysDone) {
 TEST(DeviceTest, Names) {
   EXPECT_EQ(ToString(kCpu), "cpu");
   EXPECT_EQ(ToString(kMeta), "meta");
-  // As the backend of this build calls its devices.
+  // As this build's backend names its devices.
   EXPECT_THAT(ToString({DeviceType::kCuda, 3}), testing::AnyOf("cuda:3", "sim:3"));
   EXPECT_EQ(Name(DeviceType::kCuda), "CUDA");
 }

@@ -129,8 +129,7 @@ TEST(CopyTest, WritesCountAsVersions) {
   EXPECT_EQ(x.storage().version(), version + 2);
 }
 
-// Whether something is copied depends on layout, dtype and device; what a tensor does to gradients
-// must not.
+// Whether a copy is made depends on layout, dtype and device; the flow of gradients must not.
 TEST(CopyTest, CopiesOfATrackedTensorDifferentiate) {
   Tensor x = Iota({2, 3});
   x.SetRequiresGrad();
@@ -177,7 +176,7 @@ TEST(CopyTest, ATargetThatHasOneElementAtSeveralPlacesIsRefused) {
   EXPECT_THAT(row.ToVector<float>(), ElementsAre(7, 7, 7));
 }
 
-// As if the source had been read before anything is written.
+// The result is as if the source were read before anything is written.
 TEST(CopyTest, SourceAndTargetMayOverlap) {
   for (const int64_t n : {5, 70'001}) {  // in one chunk and in many
     const Tensor up = Iota({n}, DType::kI64), down = Iota({n}, DType::kI64);

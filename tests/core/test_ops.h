@@ -1,5 +1,5 @@
-// Small differentiable functions for tests of the engine, in plain loops, so that core is tested
-// without the ops of kernels. f64, f32 and bf16, contiguous.
+// Small differentiable functions for tests of the engine, as plain loops, so that core is tested
+// without the ops in kernels/. f64, f32 and bf16, contiguous.
 #pragma once
 
 #include <utility>
@@ -12,15 +12,15 @@ namespace lockstep::test {
 double Get(const Tensor& x, int64_t i);
 void Set(const Tensor& x, int64_t i, double value);
 
-// a + b; hands its output's gradient itself to both inputs (GradSink::Put).
+// a + b; hands the gradient of its output to both inputs (GradSink::Put).
 Tensor Add(const Tensor& a, const Tensor& b);
-// a * b elementwise; saves both, computes in place (GradSink::Open), only what is needed.
+// a * b elementwise; saves both, and computes only the needed gradients, in place (GradSink::Open).
 Tensor Mul(const Tensor& a, const Tensor& b);
-// As Mul, but opens both sinks before it writes to either.
+// As Mul, but opens both sinks before writing to either.
 Tensor MulOpeningFirst(const Tensor& a, const Tensor& b);
-// a * b; opens the sink of a before it hands over the gradient of b, and only then writes to a's.
+// a * b; opens a's sink, then hands over b's gradient, and only then writes to a's sink.
 Tensor MulMixed(const Tensor& a, const Tensor& b);
-// c * x, and the gradient in whatever dtype the destination has.
+// c * x; writes the gradient in the destination's dtype.
 Tensor Scale(const Tensor& x, double c);
 // The two halves of the first dimension, as two outputs of one node.
 std::pair<Tensor, Tensor> Split(const Tensor& x);

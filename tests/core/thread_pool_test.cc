@@ -34,7 +34,7 @@ TEST_P(ThreadPoolTest, CoversTheRangeExactlyInChunksOfTheGrain) {
         chunks.insert({begin, end});
       });
       for (int64_t i = 0; i < n; ++i) ASSERT_EQ(seen[i], 1) << n << ", " << grain << ", " << i;
-      // The same chunks whatever the number of threads.
+      // The chunks do not depend on the number of threads.
       const int64_t step = std::max<int64_t>(grain, 1);
       std::set<std::pair<int64_t, int64_t>> want;
       for (int64_t b = 0; b < n; b += step) want.insert({b, std::min(n, b + step)});
@@ -56,7 +56,7 @@ TEST_P(ThreadPoolTest, ManySmallJobsInARow) {
 
 TEST_P(ThreadPoolTest, WorkersWakeUpAfterSleep) {
   for (int round = 0; round < 5; ++round) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // longer than they spin
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // longer than workers spin
     std::atomic<int> count{0};
     ParallelFor(50, 1, [&](int64_t, int64_t) { ++count; });
     EXPECT_EQ(count, 50);
@@ -90,7 +90,7 @@ TEST_P(ThreadPoolTest, NestedLoopsRunWhereTheyAre) {
     });
   });
   EXPECT_EQ(count, 80);
-  // An exception of a nested loop goes all the way.
+  // An exception in a nested loop reaches the caller.
   EXPECT_THROW(ParallelFor(8, 1,
                            [](int64_t, int64_t) {
                              ParallelFor(4, 1, [](int64_t, int64_t) { throw Error("inner"); });

@@ -10,7 +10,7 @@ namespace {
 
 constexpr unsigned kAll = 0xffffffffu;
 
-// Wrong where `bug` is set.
+// Wrong if `bug` is set.
 
 __global__ void BarrierInBranchKernel(bool bug, float* y) {
   if (bug) {

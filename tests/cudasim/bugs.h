@@ -1,4 +1,4 @@
-// Kernels with one bug each: what the detectors must catch. And twins without it.
+// Kernels with one bug each, which the detectors must catch, and the same kernels without it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,9 +7,10 @@ namespace lockstep {
 
 enum class PlantedBug {
   kBarrierInBranch,          // half of a block at one barrier, half at another
-  kBarrierInHalfTheThreads,  // some threads run on to their end
+  kBarrierInHalfTheThreads,  // some threads run to their end
   kExitBeforeBarrier,        // threads without work return early
-  kLoopBarrierUneven,        // threads go through a loop with a barrier different numbers of times
+  kLoopBarrierUneven,        // threads iterate different numbers of times over a loop with a
+                             // barrier
   kShuffleInBranch,          // half a warp shuffles with the full mask
   kShuffleTwoPlaces,         // the warp's halves at two shuffles, both with the full mask
   kShuffleFromAbsentLane,    // the source is not in the mask
@@ -23,7 +24,7 @@ enum class PlantedBug {
   kMissingBarrierAfterRead,  // overwrites shared memory that others have still to read
   kMissingSyncWarp,          // reads another lane's element at once
   kMissingAsyncWait,         // reads cp.async's target before the wait
-  kMissingAsyncBarrier,      // reads another thread's cp.async after the own wait alone
+  kMissingAsyncBarrier,      // reads another thread's cp.async after waiting only for its own
   kMisalignedVector,         // float4 at an address of 4 mod 16
   kMisalignedAsync,
   kUninitialisedShared,

@@ -50,7 +50,7 @@ Outcome RunBug(PlantedBug bug, bool planted) {
   return outcome;
 }
 
-// A bug whose report is a text, in the builds where it is caught so.
+// A bug that is reported as text, in the builds where it is.
 struct Reported {
   PlantedBug bug;
   const char* kind;
@@ -90,7 +90,7 @@ const Reported kReported[] = {
 #endif
     {PlantedBug::kTooMuchStaticShared, "bug", "TooMuchStaticSharedKernel",
      "more than 49152 bytes of static shared memory.* second at .*bugs.cu:[0-9]+"},
-    // Found at the end of the block by its redzones; by sanitizers at the access itself.
+    // Found by redzones at the end of the block; by sanitizers at the access itself.
     {PlantedBug::kSharedPastEndWrite, "access out of bounds", "SharedPastEndWriteKernel",
      "thread wrote 0 bytes past the end of before \\(256 bytes\\), declared at .*bugs.cu:[0-9]+",
      !kAsan && !kRaceChecker},
@@ -147,7 +147,7 @@ TEST_F(BugsTest, AreReported) {
   }
 }
 
-// What no detector reports shows as a wrong result in one of the orders.
+// Bugs that no detector reports show as a wrong result in one of the orders.
 TEST_F(BugsTest, ShowInResultsOfSomeOrder) {
   if (kAsan || kRaceChecker) GTEST_SKIP() << "these builds report the bugs themselves";
   for (PlantedBug bug : {PlantedBug::kMissingBarrier, PlantedBug::kMissingBarrierAfterRead,
@@ -182,7 +182,7 @@ TEST_F(BugsTest, TheSameKernelsWithoutThemAreNotReported) {
 }
 
 #ifdef __SANITIZE_ADDRESS__
-// AddressSanitizer ends the process; its text has the line, and ours the thread.
+// AddressSanitizer ends the process; its text has the line, and the simulator's the thread.
 TEST(BugsDeathTest, AreFoundByAddressSanitizer) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   for (PlantedBug bug :

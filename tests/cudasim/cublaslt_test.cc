@@ -65,7 +65,7 @@ std::vector<double> Decode(cudaDataType_t type, const std::vector<char>& bytes) 
   return values;
 }
 
-// A column-major matrix on the device, its values (after rounding to the type) on the host.
+// A column-major matrix on the device, with its values (after rounding to the type) on the host.
 struct Matrix {
   Matrix(cudaDataType_t type_, int64_t rows_, int64_t cols_, int64_t ld_, unsigned seed)
       : type(type_), rows(rows_), cols(cols_), ld(ld_) {

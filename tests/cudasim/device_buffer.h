@@ -56,7 +56,7 @@ cudaError_t RunKernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_t s
   return cudaDeviceSynchronize();
 }
 
-// Restores the executor's settings at its end.
+// Restores the executor's settings when it is destroyed.
 class ScopedSettings {
  public:
   ScopedSettings() : saved_(cudasim::GetExecutorSettings()) {}
@@ -70,7 +70,7 @@ class ScopedSettings {
 };
 
 // The bytes that run() returns must be the same in every order of threads and blocks and on any
-// number of OS threads; returns what the forward order gave.
+// number of OS threads; returns the bytes of the forward order.
 template <class Run>
 auto InAllOrders(const Run& run) {
   ScopedSettings settings;

@@ -1,5 +1,5 @@
 // The 16-bit and 8-bit floats, against independent arithmetic, for every number where that is
-// possible; against NVIDIA's headers, where there is a toolkit: nvidia/formats_test.sh.
+// possible; nvidia/formats_test.sh compares with NVIDIA's headers, if there is a toolkit.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -11,8 +11,8 @@
 namespace lockstep {
 namespace {
 
-// Every finite number of a format in ascending order of its bits is ascending in value; the nearest
-// one to x, ties to the even bits, by search.
+// Finite numbers of a format are in the order of their bits: searches for the one nearest to x,
+// with ties to the even bits.
 template <class ToDouble>
 uint32_t NearestMagnitude(double x, uint32_t largest, const ToDouble& value) {
   uint32_t low = 0, high = largest;
@@ -44,7 +44,7 @@ double E5m2Value(uint32_t bits) {
   return exponent == 0 ? std::ldexp(mantissa, -16) : std::ldexp(4 + mantissa, exponent - 17);
 }
 
-// Numbers that lie at, between and just beside those of a format.
+// Numbers that are at, between and just beside those of a format.
 template <class Value, class Check>
 void AroundEveryNumber(uint32_t largest, const Value& value, const Check& check) {
   for (uint32_t bits = 0; bits <= largest; ++bits) {
@@ -101,7 +101,8 @@ TEST(FloatFormatsTest, Bf16FromFloatAndDouble) {
   });
   EXPECT_EQ(__bfloat16_as_ushort(__float2bfloat16(3.4e38f)), 0x7f80);
   EXPECT_EQ(__bfloat16_as_ushort(__float2bfloat16(-NAN)), 0x7fff);
-  // A double between two floats, nearer to the upper bf16: by way of a float it would be a tie.
+  // A double between two floats, nearer to the upper bf16: rounded to a float first, it would be a
+  // tie.
   const double x = 1.0 + 0x1p-8 + 0x1p-40;
   EXPECT_EQ(__bfloat16_as_ushort(__double2bfloat16(x)), 0x3f81);
   EXPECT_EQ(__bfloat16_as_ushort(__float2bfloat16(static_cast<float>(x))), 0x3f80);
@@ -147,8 +148,7 @@ TEST(FloatFormatsTest, Float8) {
   EXPECT_EQ(four.w, 448);
 }
 
-// One rounding: the exact sum, product and fused product by way of long double, whose 64 bits hold
-// them.
+// Rounded once: the exact sum, product and fused product fit the 64 bits of a long double.
 TEST(FloatFormatsTest, ArithmeticIsRoundedOnce) {
   uint32_t state = 1;
   auto next = [&] {
@@ -160,7 +160,7 @@ TEST(FloatFormatsTest, ArithmeticIsRoundedOnce) {
                  c = __ushort_as_half(next());
     const long double x = a.ToFloat(), y = b.ToFloat(), z = c.ToFloat();
     auto round = [](long double exact) {
-      // Values stay below f16's upper end, and are exact in long double.
+      // Values stay within f16's range, and are exact in long double.
       uint32_t low = 0, high = 0x7c00;
       const long double magnitude = std::fabs(exact);
       while (low < high) {

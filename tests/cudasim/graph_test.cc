@@ -70,7 +70,7 @@ TEST_F(GraphTest, ReplaysWhatWasCaptured) {
   for (int i = 0; i < 3; ++i) CUDA_OK(cudaGraphLaunch(exec, a_));
   CUDA_OK(cudaStreamSynchronize(a_));
   EXPECT_EQ(Download(x_, 2), (std::vector<int>{33, 33}));
-  // Also in another stream, behind the launches before.
+  // Also in another stream, after the earlier launches.
   CUDA_OK(cudaGraphLaunch(exec, b_));
   CUDA_OK(cudaStreamSynchronize(b_));
   EXPECT_EQ(Download(x_, 2), (std::vector<int>{44, 44}));

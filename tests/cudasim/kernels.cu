@@ -50,7 +50,7 @@ __global__ void ScanKernel(const int* x, int* out, int n) {
 }
 
 __global__ void TransposeKernel(const float* x, float* out, int rows, int columns) {
-  using Row = float[33];  // odd: a column of the tile lies in 32 banks
+  using Row = float[33];  // odd: a column of the tile spreads over 32 banks
   SHARED_ARRAY(Row, tile, 32);
   const int column = static_cast<int>(blockIdx.x * 32 + threadIdx.x);
   const int first = static_cast<int>(blockIdx.y * 32);
@@ -130,7 +130,7 @@ __global__ void HistogramKernel(const uint8_t* x, unsigned* counts, int n) {
   }
 }
 
-// Partial sums are published by a fence and a counter; who counts last may read them all.
+// A fence and a counter publish partial sums; the last block to count may read them all.
 __global__ void LastBlockSumKernel(const float* x, float* partials, unsigned* counter, float* out,
                                    int n) {
   SHARED_ARRAY(float, scratch, 32);

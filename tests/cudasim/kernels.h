@@ -1,4 +1,4 @@
-// Kernels of the usual kinds, without bugs, and how to launch them. All of them compile under nvcc.
+// Typical kernels without bugs, and functions that launch them. nvcc compiles all of them.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,7 +12,7 @@ namespace lockstep {
 cudaError_t RunSaxpy(const float* x, float* y, float alpha, int n);
 // The same four at a time; n is a multiple of 4.
 cudaError_t RunSaxpyVector(const float* x, float* y, float alpha, int n);
-// out[b] = the sum of the block's part of x: 256 numbers a block. Fixed order.
+// out[b] = the sum of block b's 256 numbers of x, in a fixed order.
 cudaError_t RunBlockSum(const float* x, float* out, int n);
 // Inclusive prefix sums of up to 1024 integers, in one block.
 cudaError_t RunScan(const int* x, int* out, int n);
@@ -22,14 +22,14 @@ cudaError_t RunTranspose(const float* x, float* out, int rows, int columns);
 cudaError_t RunLayerNorm(const float* x, float* y, int rows, int C, int threads);
 // c = a b for a[M][K], b[K][N]; 16 x 16 tiles in dynamic shared memory; any sizes.
 cudaError_t RunMatmul(const float* a, const float* b, float* c, int M, int N, int K);
-// counts[v] of n bytes, by way of shared memory.
+// counts[v] of n bytes, through shared memory.
 cudaError_t RunHistogram(const uint8_t* x, unsigned* counts, int n);
-// The sum of n numbers in one launch: the last block that finishes adds the blocks' sums up.
+// The sum of n numbers in one launch: the last block to finish adds up the blocks' sums.
 cudaError_t RunLastBlockSum(const float* x, float* partials, unsigned* counter, float* out, int n);
-// Writes so many values for each of 64 threads: see warp_test.cc.
+// The number of values that each of 64 threads writes: see warp_test.cc.
 inline constexpr int kWarpFunctions = 19;
 cudaError_t RunWarpFunctions(unsigned* out);
-// out[i] = what i atomics of each kind make of memory: see kernels_test.cc.
+// Atomics of each kind: see kernels_test.cc.
 cudaError_t RunAtomics(int* ints, unsigned long long* longs, float* floats,
                        double* doubles);  // NOLINT
 // Votes over a block: out[0] the count, out[1] and, out[2] or.

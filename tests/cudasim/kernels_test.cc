@@ -1,5 +1,4 @@
-// Kernels of the usual kinds against references, the same bits in every order of threads and
-// blocks.
+// Typical kernels against references, with the same bits in every order of threads and blocks.
 #include "tests/cudasim/kernels.h"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Device, pinned and stream-ordered memory, and the detectors that watch over them.
+// Device, pinned and stream-ordered memory, and their detectors.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -267,7 +267,7 @@ TEST_F(MemoryDeathTest, SmallOverrunIsFoundWhenFreeing) {
         cudaFreeHost(pinned);
       },
       "found when freeing: bytes 3 to 3 after it were overwritten: pinned host memory");
-  // Also if what is written is what lies behind another block.
+  // Even if the bytes written are those after another block.
   char* other = nullptr;
   CUDA_OK(cudaMallocHost(&other, 100));
   EXPECT_DEATH(
@@ -280,7 +280,7 @@ TEST_F(MemoryDeathTest, SmallOverrunIsFoundWhenFreeing) {
   CUDA_OK(cudaFreeHost(pinned));
 }
 
-#if !defined(__SANITIZE_THREAD__)  // It has a handler of its own.
+#if !defined(__SANITIZE_THREAD__)  // ThreadSanitizer has its own handler.
 
 TEST_F(MemoryDeathTest, OtherFaultsAreNotOurs) {
   EXPECT_EXIT(*static_cast<volatile int*>(nullptr) = 1, testing::KilledBySignal(SIGSEGV), "^$");

@@ -1,4 +1,4 @@
-// Tensor core kernels by the wrappers of kernels/cuda.
+// Tensor core kernels, with the wrappers of kernels/cuda.
 #include "kernels/cuda/cp_async.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/shared.cuh"
@@ -63,7 +63,7 @@ __device__ void CopyTile(bf16* tile, const bf16* x, int first) {
   }
 }
 
-// One warp per 16 queries; keys in tiles of 16, the next one under way while this one is used.
+// One warp per 16 queries; keys in tiles of 16, the next one is copied while this one is used.
 __global__ void AttentionKernel(const bf16* q, const bf16* k, const bf16* v, float* o) {
   SHARED_ARRAY(bf16, q_tile, 16 * kPad);
   SHARED_ARRAY(bf16, k_tiles, 2 * kKeys * kPad);
@@ -127,7 +127,7 @@ __global__ void AttentionKernel(const bf16* q, const bf16* k, const bf16* v, flo
     for (int d = 0; d < kD / 8; ++d) {
       for (int i = 0; i < 4; ++i) acc[d][i] *= scale[i / 2];
     }
-    // The scores' fragment as C is the probabilities' as A.
+    // The fragment of the scores as C is that of the probabilities as A.
     const uint32_t p[4] = {
         PackPair(scores[0][0], scores[0][1]), PackPair(scores[0][2], scores[0][3]),
         PackPair(scores[1][0], scores[1][1]), PackPair(scores[1][2], scores[1][3])};

@@ -1,4 +1,4 @@
-// The twins of mma, ldmatrix and cp.async: products and attention against double precision.
+// The counterparts of mma, ldmatrix and cp.async: products and attention against double precision.
 #include <cuda_bf16.h>
 
 #include <algorithm>

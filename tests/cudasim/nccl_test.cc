@@ -22,7 +22,7 @@ namespace cudasim_test {
 namespace {
 
 constexpr int kDevices = 4;
-// Before the simulated machine begins.
+// Runs before the simulator reads its settings.
 const int kSetDevices = setenv("CUDASIM_DEVICES", "4", 1);
 
 using Body = std::function<void(int rank, ncclComm_t comm, cudaStream_t stream)>;
@@ -135,7 +135,7 @@ TEST(NcclTest, EveryType) {
 
 TEST(NcclTest, SendsAndReceivesInGroups) {
   RunRanks(3, [](int rank, ncclComm_t comm, cudaStream_t stream) {
-    // An all-to-all, with myself too; large enough to fill the sockets' buffers.
+    // An all-to-all that includes the rank itself; large enough to fill the sockets' buffers.
     constexpr size_t kCount = 300000;
     float* const x = Upload(Values(rank, 3 * kCount));
     float* const y = NewOnDevice<float>(3 * kCount);
@@ -217,7 +217,7 @@ TEST(NcclTest, IsAsynchronousAndCanBeCaptured) {
     CUDA_OK(cudaStreamEndCapture(stream, &graph));
     cudaGraphExec_t exec = nullptr;
     CUDA_OK(cudaGraphInstantiate(&exec, graph));
-    // Rank 1 is late; rank 0 goes on meanwhile.
+    // Rank 1 is late; rank 0 continues meanwhile.
     if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
     for (int i = 0; i < 3; ++i) {
       CUDA_OK(cudaGraphLaunch(exec, stream));

@@ -1,4 +1,5 @@
-// Kernels' configurations, errors that stick, and the check that streams order what they share.
+// Launch configurations, sticky errors, and the check that streams order their uses of the same
+// memory.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -114,8 +115,8 @@ TEST_F(OrderingDeathTest, FreedOnAnotherStream) {
   EXPECT_DEATH(cudaFreeAsync(z, b_), "cudaFreeAsync .*nothing orders the two");
   EXPECT_DEATH(cudaMemsetAsync(z, 0, 8, b_), "nothing orders the two");
   CUDA_OK(cudaFreeAsync(z, a_));
-  // AddressSanitizer's heap does not know the block any more once the stream has freed it, but sees
-  // the kernel's use, which is for that stream to come to.
+  // Under AddressSanitizer the block is unknown once the stream has freed it, but the kernel's use
+  // is found, once that stream reaches it.
   const auto use_freed = [&] {
     if (Copy(a_, z, x_) == cudaSuccess) cudaStreamSynchronize(a_);
   };

@@ -1,4 +1,4 @@
-// Streams, events, host functions, errors that stick, and delayed streams.
+// Streams, events, host functions, sticky errors, and delayed streams.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Lets a stream wait until the test says go.
+// Makes a stream wait until the test opens the gate.
 class Gate {
  public:
   void Close(cudaStream_t stream) {
@@ -136,7 +136,7 @@ TEST_F(StreamTest, WaitsForTheLatestRecordingAtTheTimeOfTheCall) {
   CUDA_OK(cudaEventRecord(event_, a_));
   CUDA_OK(cudaStreamWaitEvent(b_, event_));
   CUDA_OK(cudaLaunchHostFunc(b_, Flag::Set, &done));
-  // Recording again must not move what b waits for.
+  // Recording again must not change what b waits for.
   second.Close(a_);
   CUDA_OK(cudaEventRecord(event_, a_));
   first.Open();
@@ -267,12 +267,12 @@ TEST_F(StreamTest, DelayedStreamsRunWhenSomethingWaits) {
   CUDA_OK(cudaLaunchHostFunc(a_, Flag::Set, &later));
   std::this_thread::sleep_for(milliseconds(20));
   EXPECT_EQ(*static_cast<volatile int*>(pinned), 1);
-  // What an event stands for runs, what is behind it does not.
+  // The work before an event runs, the work after it does not.
   CUDA_OK(cudaEventSynchronize(event_));
   EXPECT_EQ(pinned[0], 7);
   std::this_thread::sleep_for(milliseconds(20));
   EXPECT_FALSE(later.value);
-  // A loop that polls gets on.
+  // Polling makes progress.
   while (cudaStreamQuery(a_) == cudaErrorNotReady) {
   }
   EXPECT_TRUE(later.value);

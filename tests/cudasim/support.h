@@ -1,4 +1,4 @@
-// What the tests of the simulated runtime share.
+// Shared by the tests of the simulated runtime.
 #ifndef LOCKSTEP_TESTS_CUDASIM_SUPPORT_H_
 #define LOCKSTEP_TESTS_CUDASIM_SUPPORT_H_
 

@@ -27,10 +27,10 @@ __global__ void WarpFunctionsKernel(unsigned* out) {
   mine[12] =
       __reduce_max_sync(kAll, value) << 16 | (__reduce_or_sync(kAll, 1u << lane % 8) & 0xffff);
   mine[13] = __match_any_sync(kAll, lane / 10);
-  // Each half in a collective of its own, with the same mask for its members.
+  // Each half is in its own collective, and its lanes have the same mask.
   const unsigned half = lane < 16 ? 0x0000ffffu : 0xffff0000u;
   mine[14] = __shfl_xor_sync(half, value, 1);
-  // A branch that a part of the warp takes.
+  // A branch that only part of the warp takes.
   mine[15] = 0;
   if (lane >= 24) {
     mine[15] = __reduce_add_sync(0xff000000u, 1u) + __popc(__ballot_sync(0xff000000u, lane % 2));

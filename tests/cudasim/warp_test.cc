@@ -25,7 +25,7 @@ std::vector<unsigned> Expected(unsigned thread) {
       other(lane + 7 > 31 ? lane : lane + 7),
       other(lane % 4 == 3 ? lane : lane + 1),
       other(lane ^ 17),
-      // Groups above the own one cannot be read, those below can.
+      // Groups above a lane's own cannot be read; those below can.
       other((lane ^ 12) > (lane | 7) ? lane : lane ^ 12),
       ballot,
       (warp == 32 ? 2u : 0u) + (warp == 0 ? 1u : 0u),

@@ -28,7 +28,7 @@ std::vector<int32_t> Naive(const std::vector<BpeMerge>& merges, std::vector<int3
   }
 }
 
-// Merges of random pairs of known tokens, in an order that need not be that of a training run.
+// Merges of random pairs of known tokens, in an order that training need not produce.
 std::vector<BpeMerge> RandomMerges(std::mt19937* random, int32_t alphabet, int32_t count) {
   std::vector<BpeMerge> merges;
   std::vector<std::pair<int32_t, int32_t>> seen;

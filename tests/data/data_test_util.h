@@ -1,4 +1,4 @@
-// What the tests of data share.
+// Shared by the tests of data.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace lockstep::data {
 
 using test::MessageOf;
 
-// An empty folder of the running test.
+// An empty folder for the running test.
 std::string TestFolder();
 
 void WriteText(const std::string& path, std::string_view contents);
@@ -25,8 +25,8 @@ void WriteText(const std::string& path, std::string_view contents);
 // A file of tests/data/testdata.
 std::string TestData(const std::string& name);
 
-// Files that are not part of Lockstep and that some tests use where they are: looked for in
-// $LOCKSTEP_TEST_DATA, then in shared/data beside the workspace or beside a folder above it.
+// Finds a file outside of Lockstep that some tests use if it exists: in $LOCKSTEP_TEST_DATA, then
+// in shared/data beside the workspace or beside a folder above it.
 std::optional<std::string> SharedData(const std::string& name);
 
 std::vector<int32_t> All(const TokenSource& source);

@@ -116,7 +116,7 @@ TEST_F(DatasetTest, TextErrors) {
     EXPECT_THAT(OpenError(options_),
                 AllOf(HasSubstr(path_), HasSubstr("iconv -f " + name + " -t utf-8 " + path_)));
   }
-  // A NUL or two make no UTF-16.
+  // A NUL or two do not make a text UTF-16.
   WriteText(path_, std::string("abc\0def\xff", 8));
   EXPECT_THAT(OpenError(options_), HasSubstr("iconv -f latin1"));
   options_.path = folder_;

@@ -79,8 +79,7 @@ TEST(DistributedSampler, EachEpochHasAnOrderOfItsOwn) {
   EXPECT_THAT(Share(4, 1, 0, 7, {.shuffle = false}), testing::ElementsAre(0, 1, 2, 3));
 }
 
-// Round i of all ranks together is the same set of items for 1, 2 and 4 ranks, 4 / ranks rounds
-// each.
+// All ranks together use the same set of items with 1, 2 and 4 ranks, in 4 / ranks rounds each.
 TEST(DistributedSampler, TheItemsOfAStepDoNotDependOnTheRanks) {
   const auto one = Share(40, 1, 0, 2, {.seed = 1});
   for (const int64_t ranks : {2, 4}) {
@@ -103,7 +102,8 @@ TEST(DistributedSampler, RefusesWhatCannotBe) {
   EXPECT_THAT(make(5, 2, -1, Remainder::kPad), HasSubstr("rank -1 of 2"));
   EXPECT_THAT(make(3, 4, 0, Remainder::kDrop), HasSubstr("3 items for 4 ranks"));
   const DistributedSampler sampler(5, 2, 1, {});
-  EXPECT_THAT(MessageOf([&] { sampler.epoch(0)[3]; }), HasSubstr("item 3 of the 3 that rank 1"));
+  EXPECT_THAT(MessageOf([&] { sampler.epoch(0)[3]; }),
+              HasSubstr("position 3 is outside the epoch of rank 1"));
   EXPECT_THAT(MessageOf([&] { sampler.epoch(-1); }), HasSubstr("epoch -1"));
 }
 

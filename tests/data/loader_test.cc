@@ -58,7 +58,7 @@ TEST(BatchTest, WindowsAtTheEndAreFilledUp) {
   EXPECT_EQ(batch.num_targets, 3);
 }
 
-// Each token but the first is a target once, behind the token before it.
+// Each token but the first is a target once, with the previous token as input.
 TEST(EvalBatchesTest, CoverTheStreamExactlyOnce) {
   for (int64_t n = 2; n <= 60; ++n) {
     for (const int64_t block : {1, 4, 7}) {
@@ -109,7 +109,7 @@ TEST(EvalBatchesTest, ALimitKeepsBatchesSpreadOverTheStream) {
               HasSubstr("needs at least 2 tokens"));
 }
 
-// What the loader must give, without a thread.
+// What the loader must return, read without a thread.
 Batch Direct(const TokenSource& source, const Sampler& sampler, const BatchLayout& layout,
              int64_t step, int64_t micro_batch) {
   std::vector<int64_t> starts(layout.batch_size);
@@ -119,8 +119,8 @@ Batch Direct(const TokenSource& source, const Sampler& sampler, const BatchLayou
   return batch;
 }
 
-// The order of micro-batches, and who reads them, change when a batch comes, and nothing of what is
-// in it.
+// The order of micro-batches, and who reads them, affect when a batch comes, but never its
+// contents.
 TEST(LoaderTest, SomeMicroBatchesMayComeInAnyOrder) {
   const auto source = Counting(200);
   const Sampler sampler(Order::kShuffled, 3, 200, 5);
@@ -213,7 +213,7 @@ TEST(LoaderTest, AllocatesNothingInSteadyState) {
   EXPECT_EQ(allocations, before);
 }
 
-// Fails from the given token on, as a disk might.
+// Fails from a given token on, as a disk might.
 class FailingSource : public TokenSource {
  public:
   FailingSource(int64_t size, int64_t bad) : size_(size), bad_(bad) {}

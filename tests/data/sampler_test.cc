@@ -59,7 +59,7 @@ TEST(PermutationTest, HugeDomainsStayInRangeAndDoNotCollide) {
   }
 }
 
-// Over many epochs each element must come to each place equally often: chi-square with (n-1)^2
+// Over many epochs each element must be at each place equally often: chi-square with (n-1)^2
 // degrees of freedom, six standard deviations.
 TEST(PermutationTest, EveryElementComesToEveryPlace) {
   for (const int64_t n : {3, 10, 37}) {
@@ -155,7 +155,7 @@ TEST(SamplerTest, RangesOfSamplesAreTheirElements) {
   }
 }
 
-// However a step of 12 samples is cut, it has the same samples in the same order.
+// However a step of 12 samples is divided, it has the same samples in the same order.
 TEST(SamplerTest, StepsDoNotDependOnTheMicroBatches) {
   const Sampler sampler(Order::kShuffled, 2, 5000, 16);
   const auto step = [&](int64_t s, int64_t batch, int64_t micro_batches) {
@@ -192,7 +192,7 @@ TEST(SamplerTest, RandomOffsetsAreUniformOverAllWindows) {
   EXPECT_NE(Starts(sampler, 0, 100), Starts(Sampler(Order::kRandom, 10, tokens, block), 0, 100));
 }
 
-// Frozen: a change of these orders would change every run that resumes.
+// Frozen: changing these orders would change every resumed run.
 TEST(SamplerTest, OrdersAreFrozen) {
   EXPECT_EQ(Starts(Sampler(Order::kShuffled, 1337, 1001, 10), 0, 8),
             (std::vector<int64_t>{880, 620, 910, 820, 270, 340, 640, 850}));

@@ -19,7 +19,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A file of llm.c, by hand.
+// Writes the header of an llm.c file by hand.
 std::string Header(int32_t magic, int32_t version, int32_t count) {
   std::string bytes(1024, '\0');
   const int32_t head[] = {magic, version, count};
@@ -120,9 +120,9 @@ TEST_F(TokenFileTest, OtherKindsOfFilesOfLlmC) {
               AllOf(HasSubstr("evaluation file of llm.c"), HasSubstr("20240522")));
   WriteText(path_, Header(20240520, 2, 1) + "ab");
   EXPECT_THAT(OpenError(path_),
-              AllOf(HasSubstr("version 2"), HasSubstr("only version 1 is known")));
+              AllOf(HasSubstr("version 2"), HasSubstr("only version 1 is supported")));
   WriteText(path_, Header(20240801, 1, 1) + "abcd");
-  EXPECT_THAT(OpenError(path_), HasSubstr("only version 7 is known"));
+  EXPECT_THAT(OpenError(path_), HasSubstr("only version 7 is supported"));
 }
 
 TEST_F(TokenFileTest, TokensAboveTheVocabularyAreFoundWhereverTheyAre) {
@@ -253,7 +253,7 @@ TEST_F(TokenShardsTest, Errors) {
   Write("a_val.bin", {1});
   Write("b_train.bin", {1}, TokenFormat::kNanoGpt);
   EXPECT_THAT(Message("*.bin"), AllOf(HasSubstr("b_train.bin is a nanoGPT token file"),
-                                      HasSubstr("a_val.bin a llm.c (GPT-2) one")));
+                                      HasSubstr("a_val.bin is a llm.c (GPT-2) one")));
   Write("b_train.bin", {1});
   Write("c.bin", {1});
   EXPECT_THAT(Message("*.bin"), HasSubstr("c.bin, whose name tells neither"));

@@ -22,8 +22,8 @@ TEST(Utf8Test, EveryScalarValueRoundTripsAndNothingElseDecodes) {
   }
 }
 
-// A string is well-formed exactly if it is the encoding of what it decodes to: all of two bytes,
-// and of three bytes those whose first allows overlong forms or surrogates.
+// A string is well-formed exactly if it is the encoding of what it decodes to: tried with all
+// strings of two bytes, and those of three bytes whose first allows overlong forms or surrogates.
 TEST(Utf8Test, OnlyShortestFormsAreWellFormed) {
   for (const uint32_t lead : {0x00, 0xc0, 0xe0, 0xed, 0xef, 0xf0, 0xf4}) {
     for (uint32_t low = 0x8000; low < 0x10000; ++low) {

@@ -398,7 +398,7 @@ TEST_F(CorruptionTest, EveryBitOfTheManifest) {
   std::string flipped = good;
   flipped[good.find("\"bytes\": ") + 9] ^= 1;
   ExpectFallback("DONE", flipped, "damaged");
-  ExpectFallback("DONE", ReadFile(JoinPath(Folder(10), "DONE")), "another step");
+  ExpectFallback("DONE", ReadFile(JoinPath(Folder(10), "DONE")), "a different step");
 }
 
 TEST_F(CorruptionTest, ForeignManifests) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of what tools/gpu_check says of machines that lack something."""
+"""Tests of what tools/gpu_check reports on machines that lack something."""
 import json
 import os
 import shutil
@@ -110,7 +110,7 @@ class HostTest(unittest.TestCase):
             host.listed_libraries(dict(os.environ))
         shutil.copy("/bin/true", self.root / "bin" / "lockstep")
         self.assertIn("libc.so.6 => /", host.listed_libraries(dict(os.environ)))
-        # As on a system without glibc: what would load it is missing.
+        # As on a system without glibc: the dynamic linker is missing.
         (self.root / "bin" / "lockstep").write_text("#!/no/such/loader\n")
         (what, _), = host.library_problems(host.listed_libraries(dict(os.environ)), BUNDLE)
         self.assertIn("the system is older than the bundle: glibc not found", what)

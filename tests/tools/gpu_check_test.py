@@ -32,7 +32,7 @@ echo '{"copy_bytes_per_second": 2e9, "gemm_flops_per_second": {"f32": 3e12}, "be
                 {"change": "n 8 of 16", "dtype": "f32", "different": 3}]}' >"$out"
 """
 GRADCHECK = "echo linear/one; echo softmax_cross_entropy/one; echo layer_norm/one; echo scale/one"
-# Without cuDNN, as op_test says it, and all of what it prints after.
+# Without cuDNN: op_test's message, and all that it prints afterwards.
 NO_CUDNN = r"""
 if [[ $LOCKSTEP_ATTENTION == cudnn ]]; then
   echo "attention by cuDNN (LOCKSTEP_ATTENTION=cudnn) cannot run here: $REASON"
@@ -40,7 +40,7 @@ if [[ $LOCKSTEP_ATTENTION == cudnn ]]; then
   exit 1
 fi
 """
-# Six steps of 10 ms, and weights that say nothing of the options.
+# Six steps of 10 ms, and weights that do not depend on the options.
 TRAIN = r"""
 for a in "$@"; do [[ $a == --out_dir=* ]] && out=${a#--out_dir=}; done
 mkdir -p "$out/latest"
@@ -50,7 +50,7 @@ echo '{"libraries": [], "choices": [{"op": "attention_forward", "problem": "B2",
   >"$out/kernels.json"
 if [[ $* == *--train.steps=1000000* ]]; then echo "step       2/1000000 | loss 4.5"; sleep 100; fi
 """
-# Two steps, of which the second has two products and a norm.
+# Two steps; the second has two products and a norm.
 NCU = r"""
 [[ $* != *--launch-count=1* ]] || exit 0
 echo "==PROF== Connected"; echo '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
@@ -60,7 +60,7 @@ for kernel in "void ns::(anonymous namespace)::UpdateKernel<ns::AdamWRule, (bool
   echo "\"0\",\"${kernel%:*}\",\"gpu__time_duration.sum\",\"ns\",\"${kernel##*:}\""
 done
 """
-# Runs that end by themselves as one process; of others, rank 1 is a process that sleeps.
+# Runs that end by themselves are one process; in others, rank 1 is a sleeping process.
 LAUNCH = r"""
 while [[ $1 != -- ]]; do shift; done
 [[ $2 != sh ]] || while [[ $1 != rank ]]; do shift; done
@@ -112,7 +112,7 @@ class GpuCheckTest(unittest.TestCase):
         for name, body in (("op_test", OPS), ("gradcheck", GRADCHECK), ("bench", BENCH), ("train_gpt", TRAIN),
                            ("launch", LAUNCH), ("flight", FLIGHT)):
             self.program(name, body)
-        # Neither may the machine be too busy, nor its own tools be found.
+        # The tests must not depend on how busy the machine is, or on its own tools.
         for patch in (mock.patch.object(ranks, "MAX_SECONDS", 300),
                       mock.patch.object(parts.shutil, "which", return_value=None)):
             patch.start()
@@ -125,7 +125,7 @@ class GpuCheckTest(unittest.TestCase):
         self.out = self.root / "out.json"
 
     def program(self, name, body):
-        """A program that notes each of its runs in NAME.runs."""
+        """A program that records each run in NAME.runs."""
         path = self.root / "bin" / name
         path.write_text(f"#!/bin/bash\necho \"$@\" >>{self.root}/{name}.runs\n{body}\n")
         path.chmod(0o755)
@@ -136,7 +136,7 @@ class GpuCheckTest(unittest.TestCase):
         return len(path.read_text().splitlines()) if path.exists() else 0
 
     def check(self, *args):
-        """Its exit status, the table's lines and what the JSON file has of the slices."""
+        """gpu_check's exit status, the table's lines and the slices in the JSON file."""
         (self.root / "bundle.json").write_text(json.dumps(self.bundle))
         argv = ["gpu_check", "--simulated", f"--out={self.out}", f"--python={self.torch}", "--patience=20", *args]
         with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(io.StringIO()) as text, \
@@ -149,11 +149,11 @@ class GpuCheckTest(unittest.TestCase):
         return runs.get(f"simulated GPU, build {self.bundle['build']}", {})
 
     def part(self, name):
-        """What a run of this slice alone has found."""
+        """The result of running only this slice."""
         return self.check("--again", f"--only={name}")[2][name]
 
     def archived(self):
-        """The files in the archive, by what they are called behind the folder of build and machine."""
+        """The files in the archive, by their paths below the folder of build and machine."""
         with tarfile.open(self.out.with_suffix(".tar.gz")) as tar:
             return {re.sub("^simulated-GPU-build-1/", "", member.name): tar.extractfile(member).read().decode()
                     for member in tar}
@@ -179,7 +179,7 @@ class GpuCheckTest(unittest.TestCase):
         status, lines, slices = self.check("--only=ops/rows,train/fp32,parity/fp32")
         self.assertEqual((status, slices["ops/rows"]["state"]), (1, "failed"))
         self.assertRegex(lines[2], r"^ops +0 +1 +0 +0 ")
-        # What to do stands below the table: where all of it is written, and how to run it again.
+        # Below the table is what to do: where the log is, and how to run the slice again.
         said = "\n".join(lines)
         self.assertRegex(said, r"ops/rows failed: op_test exited with 1: oops\n  .*=NAME repeats.*\n  its log: tar")
         self.assertIn("gpu_check --only=ops/rows", said)
@@ -225,14 +225,14 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual((status, list(slices)), (3, ["bits"]), "the first one has all of the budget, others must fit")
         self.assertEqual(slices["bits"]["text"], "the budget was spent in bench; its last output: begun")
         self.assertIn("left for the next call: bits, ops/rows, cudnn", lines)
-        # The slice that was stopped is the first of the next call; once more, and it is the last.
+        # A slice that was stopped runs first in the next call, and last after being stopped again.
         self.check("--only=ops/rows,bits", "--budget=1")
         self.assertEqual(self.slices()["bits"]["tries"], 2)
         self.check("--only=ops/rows,bits", "--budget=1")
         self.assertEqual(self.said.getvalue()[:15], "ops/rows: passe")
 
     def test_killed_at_any_moment_it_goes_on(self):
-        """By the bundle's own script, with programs that take 0.1 s: each signal comes while another slice runs."""
+        """Uses the bundle's script, with programs that take 0.1 s: each signal comes during another slice."""
         shutil.copytree("tools/gpu_check", self.root / "checks", dirs_exist_ok=True)
         (self.root / "bundle.json").write_text(json.dumps(self.bundle))
         for name, body in (("op_test", OPS), ("bench", BENCH), ("train_gpt", TRAIN), ("gradcheck", GRADCHECK)):
@@ -321,7 +321,7 @@ class GpuCheckTest(unittest.TestCase):
         with_one = (self.root / "launch.runs").read_text().splitlines()[0]
         self.assertRegex(with_one, r"--nproc=2 .* -- sh -c .*LOCAL_RANK=0 NCCL_HOSTID=rank\$RANK.* rank /")
         self.assertIn("NCCL_P2P_DISABLE=1", (self.root / "environment").read_text())
-        # On a GPU each nothing of this is set.
+        # With a GPU each, none of this is set.
         self.assertEqual(self.part("ranks/two-gpus")["state"], "passed")
         self.assertNotIn("NCCL_P2P_DISABLE", (self.root / "environment").read_text())
         with mock.patch.object(host, "describe_machine", return_value=GPU):
@@ -359,7 +359,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("6 and 5 losses of 6 steps", self.part("parity/fp32")["text"])
 
     def test_bf16_must_be_as_torch_rounds_it(self):
-        """PyTorch's losses in f32 are 4.5, those in bf16 4.6, of 32 tokens: so ours may be 0.0555 from these."""
+        """PyTorch's losses over 32 tokens are 4.5 in f32 and 4.6 in bf16, so Lockstep's may be 0.0555 from those."""
         rounded = TORCH.replace("4.5001", "'$(if [[ $* == *fp32* ]]; then echo 4.5; else echo 4.6; fi)'")
         self.program("torch", rounded)
         for ours, state in ((4.545, "passed"), (4.655, "passed"), (4.544, "failed"), ("NaN", "failed")):

@@ -10,7 +10,7 @@ _spec = importlib.util.spec_from_file_location("kernel_resources", os.path.join(
 kernel_resources = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(kernel_resources)
 
-# As CUDA 13's ptxas writes it; the first has a device function of its own, with a stack.
+# As CUDA 13's ptxas writes it; the first kernel has a device function with a stack.
 REPORT = """ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function '_ZN8lockstep4cuda12_GLOBAL__N_113SoftmaxKernelILi4EEEvPKfl' for 'sm_80'
 ptxas info    : Function properties for _ZN8lockstep4cuda6HelperEf
@@ -29,7 +29,7 @@ ptxas info    : Compile time = 30.2 ms
 SYMBOL = "_ZN8lockstep4cuda42_GLOBAL__N__54d9a6d1_4_a_cu_1cfd1185_2635118FlashForwardKernelILi64ELb1EEEvNS1_4ArgsE"
 CLEAN = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
 
-# As CUDA 13's ptxas remarks on a kernel whose wgmma is not waited for.
+# CUDA 13's ptxas's remarks on a kernel that does not wait for its wgmma.
 REMARKS = """ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine register count at entry.
 ptxas info    : (C7517) warpgroup.wait is injected in around line 13 by compiler to allow use of registers defined by GMMA in function '{symbol}'
 """

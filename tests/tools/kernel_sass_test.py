@@ -112,7 +112,7 @@ class TableTest(unittest.TestCase):
     KERNELS = [kernel("A<1>", narrow=3, wide=2), kernel("A<2>", narrow=4, wide=1, matrix=8), kernel("B", call=1)]
 
     def check(self, kernels, compiler="13.0.88"):
-        """What --check prints, and whether it fails, against the table of KERNELS."""
+        """Whether --check fails against the table of KERNELS, and what it prints."""
         text = kernel_sass.format_table(kernel_sass.summarize(self.KERNELS), "13.0.88")
         out = io.StringIO()
         with contextlib.redirect_stdout(out):

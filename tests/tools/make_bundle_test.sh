@@ -4,7 +4,8 @@ set -euo pipefail
 fail() { echo "FAIL: $*"; exit 1; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-# As the linker leaves Lockstep's: with a library that is not the host's, found in the bundle's folder or a toolkit's.
+# Linked like Lockstep's program: with a library that hosts lack, found in the bundle's folder or a
+# toolkit's.
 pcre=$(ldd "$(command -v grep)" | awk '$2 == "=>" && /libpcre/ { print $3 }')
 cat >"$folder/program.c" <<'C'
 #include <stdio.h>
@@ -17,10 +18,10 @@ tools/make_bundle.sh "$folder/b.tar.gz" "$folder/program" 'compute_80:sm_80;sm_9
 tar -C "$folder" -xf "$folder/b.tar.gz"
 cd "$folder/lockstep"
 
-# The programs run, by each of their names.
+# The program runs under each of its names.
 [[ $(bin/program text) == text && $(readlink bin/other) == lockstep ]] || fail "the program does not run"
 [[ -x gpu_check && -f checks/host.py ]] || fail "a script is missing"
-# The program's own library travels, the system's do not.
+# The program's own library is in the bundle, the system's are not.
 ls lib/libpcre* >/dev/null || fail "a library is missing: $(ls lib)"
 ldd bin/program | grep -q "libpcre.* => $PWD/lib\|libpcre.* => $PWD/bin/../lib" || fail "$(ldd bin/program)"
 readelf -d "$folder/program" | grep -q 'RPATH.*\[$ORIGIN/../lib:/opt/toolkit/lib64\]' || fail "this test is wrong"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of tools/mutate_kernels.py: what it writes compiles and does what it says."""
+"""Tests of tools/mutate_kernels.py: the mutants compile, and do what their descriptions say."""
 import importlib.util
 import json
 import os
@@ -90,7 +90,7 @@ class ResultsTest(unittest.TestCase):
                     for m in old:
                         print(json.dumps({**m._asdict(), "survived": m in survivors}), file=file)
                 self.assertEqual(mutate_kernels.earlier_results(path, mutants), (set(killed), []))
-            # Of what is not tested this time nothing is lost.
+            # Results of mutants that are not tested this time are kept.
             done, others = mutate_kernels.earlier_results(path, mutants[2:])
             self.assertEqual(done, set())
             self.assertEqual([r["number"] for r in others], [m.number for m in old[:2]])

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# pairs_equal_test.sh GOT WANT [GOT WANT]...: for values that BUILD files compute.
+# pairs_equal_test.sh GOT WANT [GOT WANT]...: checks values that BUILD files compute.
 failed=0
 (($# > 0 && $# % 2 == 0)) || { echo "FAIL: needs pairs, got $# arguments"; exit 1; }
 while (($#)); do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks of the source tree that no build notices.
+# Checks of the source tree that no build makes.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 [[ -f WORKSPACE && -d kernels ]] || { echo "FAIL: $PWD is not the root of the sources"; exit 1; }
@@ -16,24 +16,25 @@ while read -r file; do
   [[ -f $(dirname "$file")/BUILD ]] || fail "$file is in no package, so it never runs"
 done < <(find tests -name '*_test.cc' -o -name '*_fuzz.cc')
 
-# nvcc 13 rejects these headers, and core and kernels are included by .cu files.
+# nvcc 13 rejects these headers, and .cu files include core and kernels.
 while read -r line; do
   fail "$line: fmt, spdlog and toml++ must not be included by headers of core and kernels"
 done < <(grep -nE '#include [<"](fmt|spdlog|toml\+\+)/' -r core kernels --include='*.h' --include='*.cuh')
 
 folders=(core kernels nn optim dist data models tools tests)
 
-# Files that READMEs name must exist, under the end of a path; a renamed one would leave them wrong.
+# Files that READMEs name, by the end of a path, must exist: otherwise renaming a file would leave
+# READMEs wrong.
 files=$(find "${folders[@]}" -type f -printf '/%p\n')
 while IFS=: read -r readme name; do
   grep -qF "/$name" <<<"$files" || fail "$readme names $name, which does not exist"
 done < <(find . -maxdepth 1 -name '*.md' -o -path './bazel-*' -prune -o -name README.md -print |
   xargs grep -oE '`[a-z][a-z0-9_/]*\.(h|cc|cu|cuh|py|sh|bzl|md)`' --with-filename | tr -d '`' | sort -u)
 
-# One finds things by folder and file names: a folder of more files than this becomes several.
+# Things are found by folder and file names: a folder with more files than this should be split.
 most=45
 while read -r count folder; do
-  ((count <= most)) || fail "$folder has $count files of its own: at most $most; make rooms with names"
+  ((count <= most)) || fail "$folder has $count files of its own: at most $most; split it into folders with names"
 done < <(find "${folders[@]}" -type f -not -path '*/corpus/*' \
   -not -path '*/__pycache__/*' -printf '%h\n' | sort | uniq -c)
 

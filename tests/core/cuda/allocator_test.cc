@@ -16,8 +16,8 @@ using testing::HasSubstr;
 
 constexpr int64_t kMega = 1 << 20;
 
-// The BUILD file asks for the caching allocator, under sanitizers too, and for a simulated GPU of
-// 256 MiB. Each test starts from an empty cache.
+// The BUILD file selects the caching allocator, even under sanitizers, and a simulated GPU of 256
+// MiB. Each test starts with an empty cache.
 class CudaAllocatorTest : public GpuTest {
  protected:
   void SetUp() override {
@@ -136,7 +136,7 @@ TEST_F(CudaAllocatorTest, MemoryOfOtherStreamsIsTheLastResort) {
   allocator().Free(b, 200 * kMega, streams_[1]);
 }
 
-// That would wait for the device, and make the capture invalid.
+// That would wait for the device and invalidate the capture.
 TEST_F(CudaAllocatorTest, NothingGoesBackToTheDriverDuringACapture) {
   if (!kSimulated) GTEST_SKIP() << "needs a small GPU";
   allocator().Free(allocator().Allocate(200 * kMega, streams_[0]), 200 * kMega, streams_[0]);

@@ -1,4 +1,4 @@
-// Copies that the op's case does not make: between host and device, and between two devices.
+// Copies that the op's case does not cover: between host and device, and between two devices.
 #include <gtest/gtest.h>
 
 #include "core/tensor.h"
@@ -25,7 +25,7 @@ std::vector<double> Values(const Tensor& x) {
   return x.To(kCpu).To(DType::kF64).ToVector<double>();
 }
 
-// Every pair of places, of dtypes and of layouts.
+// Every pair of devices, of dtypes and of layouts.
 TEST_F(CudaCopyTest, BetweenAllPlaces) {
   const Device places[] = {kCpu, kGpu, DeviceCount() > 1 ? kSecondGpu : kGpu};
   const DType dtypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kI64,
@@ -64,8 +64,8 @@ TEST_F(CudaCopyTest, OnlyTheElementsOfAViewAreWritten) {
   EXPECT_EQ(base.ToVector<float>(), want);
 }
 
-// Rows whose bytes are a multiple of 16, 8, 4 and 2 go by accesses of that size, from where they
-// are aligned.
+// Rows whose size is a multiple of 16, 8, 4 or 2 bytes are copied by accesses of that size, from
+// the first aligned address.
 TEST_F(CudaCopyTest, WideAccessesOfViews) {
   for (int64_t columns : {8, 4, 2, 6, 1, 3}) {
     for (int64_t offset : {0, 1, 2, 4, 8}) {

@@ -9,7 +9,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// The text of the InputError that the device gives.
+// The text of the InputError for this device.
 std::string ErrorOf(const std::string& text) {
   try {
     ParseDevice(text);

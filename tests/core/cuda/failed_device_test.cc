@@ -1,5 +1,5 @@
-// What is freed while the device fails, after its stream, or after main: nothing of it may end the
-// process. Each test runs in a process of its own.
+// Memory freed after the device has failed, after its stream, or after main: none of this may end
+// the process. Each test runs in its own process.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -17,8 +17,8 @@
 namespace lockstep::cuda {
 namespace {
 
-// The BUILD file lets a bug that the simulator finds be an error that sticks to the device, as a
-// faulty kernel's does, instead of the end of the process.
+// With the BUILD file's setting, a bug that the simulator finds does not end the process, but
+// becomes a sticky error of the device, like a faulty kernel's.
 void BreakDevice() {
   void* data = nullptr;
   LS_CUDA(cudaMalloc(&data, 64));
@@ -27,7 +27,7 @@ void BreakDevice() {
   cudaGetLastError();
 }
 
-// Memory of the default stream that work on `stream` uses too.
+// The default stream's memory, which work on `stream` uses, too.
 Tensor UsedBy(Stream stream) {
   const Tensor x = Tensor::Full({1000}, 3, DType::kF32, kGpu);
   Event filled(kGpu);
@@ -133,7 +133,7 @@ TEST_F(FailedDeviceTest, StaticTensorsAreFreedAtExitOfAFailedDevice) {
   EXPECT_EXIT(run(), testing::ExitedWithCode(0), "well");
 }
 
-// One failure is one line, however much is freed afterwards.
+// One failure prints one line, however much is freed afterwards.
 TEST_F(FailedDeviceTest, TheFailureIsNotRepeatedForEachTensor) {
   const auto run = [] {
     setenv("LOCKSTEP_CUDA_ALLOCATOR", "none", 1);  // each goes back to the driver

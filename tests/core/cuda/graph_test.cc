@@ -39,7 +39,7 @@ TEST_F(GraphTest, RefusesTheDefaultStreamAndEmptyGraphs) {
   EXPECT_THROW(Graph().Launch(CurrentStream(kGpu)), ArgumentError);
 }
 
-// A graph's own tensors are dead when it was captured: nobody else may get their memory.
+// A graph's own tensors are dead after its capture, but nobody else may get their memory.
 TEST_F(GraphTest, MemoryOfASpaceIsNobodyElses) {
   if (!GraphSpace::Supported(kGpu)) GTEST_SKIP() << "no caching allocator in this build";
   const Tensor x = Tensor::Full({1000}, 3, DType::kF32, kGpu), y = Tensor::EmptyLike(x);
@@ -48,7 +48,7 @@ TEST_F(GraphTest, MemoryOfASpaceIsNobodyElses) {
   {
     GraphSpace space(kGpu);
     const Graph graph = space.Capture([&] {
-      const Tensor copy = x.Clone();  // lives within the graph alone
+      const Tensor copy = x.Clone();  // lives only within the graph
       y.CopyFrom(copy);
     });
     EXPECT_GE(allocator.stats().live_bytes, live + x.bytes());

@@ -15,7 +15,7 @@ __global__ void AddKernel(const float* x, float value, int64_t n, float* y) {
   if (i < n) y[i] = x[i] + value;
 }
 
-// y[i] = x[n - 1 - i], by way of shared memory.
+// y[i] = x[n - 1 - i], through shared memory.
 __global__ void ReverseKernel(const float* x, int n, float* y) {
   DYN_SHARED(float, tile);
   for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x)) {

@@ -1,4 +1,4 @@
-// What LOCKSTEP_CUDA_POISON, which the BUILD file sets, does to fresh memory.
+// The effect of LOCKSTEP_CUDA_POISON, which the BUILD file sets, on fresh memory.
 #include <algorithm>
 #include <set>
 
@@ -28,7 +28,7 @@ TEST_F(PoisonTest, FreshMemoryHoldsNaNsAndOtherBytes) {
   EXPECT_GT(std::set(bytes.begin(), bytes.end()).size(), 10u);
 }
 
-// Memory that was used before, after its last use.
+// Reused memory is poisoned after its last use.
 TEST_F(PoisonTest, IsFilledAnewInTheOrderOfTheStream) {
   const void* first = nullptr;
   int repeated = 0;

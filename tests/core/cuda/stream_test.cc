@@ -33,8 +33,8 @@ TEST_F(CudaStreamTest, EventsOrderStreams) {
   }
 }
 
-// Everything that a training step does besides its kernels and losses: nothing of it may make the
-// host wait for the device. If it did, this test would hang.
+// Besides its kernels and losses, nothing that a training step does may make the host wait for the
+// device. If it did, this test would hang.
 TEST_F(CudaStreamTest, UploadsFillsAndReadsDoNotWait) {
   StreamBackend& backend = GetStreamBackend(DeviceType::kCuda);
   const Stream stream = backend.CreateStream(kGpu);

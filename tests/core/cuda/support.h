@@ -1,4 +1,4 @@
-// What the tests of the CUDA backend share.
+// Shared by the tests of the CUDA backend.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,8 +17,8 @@ using test::GpuTest;
 using test::kGpu;
 inline constexpr Device kSecondGpu{DeviceType::kCuda, 1};
 
-// A stream with a wall in it: what is submitted after it waits until Open(). Destroying it opens it
-// and waits for the stream.
+// A blocked stream: work submitted to it waits until Open(). The destructor opens it and waits for
+// the stream.
 class Blocked {
  public:
   explicit Blocked(Stream stream) : stream_(stream), opened_(open_.get_future()) {

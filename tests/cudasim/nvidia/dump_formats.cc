@@ -47,7 +47,7 @@ class Checksum {
   uint64_t sum_ = 0xcbf29ce484222325u;
 };
 
-// Every float whose lower bits are 0, 1, half, half + 1 and all: what decides about rounding.
+// Every float whose lower bits are 0, 1, half, half + 1 or all ones, which determine rounding.
 template <class F>
 void ForFloats(const F& f) {
   for (uint32_t high = 0; high < 1u << 19; ++high) {

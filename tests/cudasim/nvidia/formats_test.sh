@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The simulator's small floats give what NVIDIA's headers give: dump_formats.cc, compiled against both,
-# prints the same. Arguments: the folder of the simulator's headers, dump_formats.cc.
+# The simulator's small floats equal those of NVIDIA's headers: dump_formats.cc, compiled against
+# both, prints the same. Arguments: the folder of the simulator's headers, dump_formats.cc.
 set -euo pipefail
 cuda=
 for home in "${CUDA_HOME:-}" /usr/local/cuda /usr /opt/cuda; do

@@ -1,4 +1,4 @@
-"""Writes gpt2_goldens.json: what two other implementations make of some texts, from the same files.
+"""Writes gpt2_goldens.json: how two other implementations encode some texts, with the same files.
 
     pip install tiktoken==0.14.0 tokenizers==0.23.3
     python3 make_gpt2_goldens.py FOLDER_WITH_ENCODER_JSON_AND_VOCAB_BPE [TINYSHAKESPEARE_TXT]
