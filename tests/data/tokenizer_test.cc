@@ -109,7 +109,7 @@ TEST(MakeTokenizerTest, TakesNamesAndFiles) {
 
 TEST(MakeTokenizerTest, ErrorsSayWhatWasExpected) {
   EXPECT_THAT(MessageOf<InputError>([] { MakeTokenizer("bpee", ""); }),
-              AllOf(HasSubstr("data.tokenizer=bpee"), HasSubstr("char, byte, gpt2")));
+              AllOf(HasSubstr("data.tokenizer=bpee"), HasSubstr("char, byte or gpt2")));
   const std::string folder = TestFolder();
   EXPECT_THAT(MessageOf<InputError>([&] { MakeTokenizer(folder, ""); }),
               HasSubstr("no tokenizer in this folder"));
