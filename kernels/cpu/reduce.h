@@ -19,8 +19,9 @@ inline A SumOver(int64_t n, const F& f) {
     for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += f(i + lane);
   }
   for (int lane = 0; lane < kLanes && i < n; ++i, ++lane) lanes[lane] += f(i);
-  using Eight = Vector<A, 8>;
-  return SumLanes(Eight::Load(lanes) + Eight::Load(lanes + 8));
+  using Eight = typename Vector<A, 8>::Memory;
+  return SumLanes(*reinterpret_cast<const Eight*>(lanes) +
+                  *reinterpret_cast<const Eight*>(lanes + 8));
 }
 
 // The largest of f(0), ..., f(n - 1), or minus infinity; ignores NaNs.

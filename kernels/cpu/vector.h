@@ -1,15 +1,14 @@
-// Vectors of the compiler's.
+// The compiler's vector types.
 #pragma once
 
 namespace lockstep::cpu {
 
-// kLanes elements of T: a value, and how it lies in memory, aligned as T is.
+// kLanes elements of T: a value, and the same in memory, aligned as T is. No function may take or
+// return a vector of more than 32 bytes by value: how that is done depends on the instruction set.
 template <class T, int kLanes>
 struct Vector {
   typedef T Type __attribute__((vector_size(kLanes * sizeof(T))));
   typedef T Memory __attribute__((vector_size(kLanes * sizeof(T)), aligned(sizeof(T)), may_alias));
-
-  static Type Load(const T* p) { return *reinterpret_cast<const Memory*>(p); }
 };
 
 // The sum of the lanes: lane i and lane i + 4, then i and i + 2, then 0 and 1. In vectors, since

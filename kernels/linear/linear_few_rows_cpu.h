@@ -47,7 +47,7 @@ class FewRows {
  private:
   static Sum Load(const T* p) {
     if constexpr (std::is_same_v<T, A>) {
-      return Lanes::Load(p);
+      return *reinterpret_cast<const typename Lanes::Memory*>(p);
     } else {
       Sum v;
       for (int64_t l = 0; l < kLanes; ++l) v[l] = Convert<A>(p[l]);
