@@ -45,7 +45,11 @@ Shape BroadcastShape(const char* op, const Shape& a, const Shape& b) {
 
 void SumExpanded(const Tensor& from, double scale, const Tensor& sum, bool accumulate) {
   const Stream stream = CurrentStream(from.device());
-  const std::vector<Run> runs = ExpandedRuns(sum.shape(), from.shape());
+  LS_CHECK(sum.ndim() <= from.ndim() &&
+               BroadcastShape("SumExpanded", sum.shape(), from.shape()) == from.shape(),
+           "SumExpanded: ", sum.Describe(), " does not expand to ", from.Describe());
+  std::vector<Run> runs = ExpandedRuns(sum.shape(), from.shape());
+  if (runs.empty()) runs.push_back({0, 0});  // one term for each sum
   Tensor rest = from;
   for (size_t i = runs.size(); i-- > 0;) {  // the last run first
     const auto [begin, end] = runs[i];

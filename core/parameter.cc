@@ -29,7 +29,7 @@ void Parameter::SetLayout(ShardLayout layout) {
   layout_ = std::move(layout);
   const Tensor value = Tensor::Empty(layout_.PartShape(logical_shape_), value_.dtype(), kMeta);
   meta_ = AutogradMeta::ForLeaf(std::make_shared<Leaf>(value));
-  set_name(name_);
+  if (!name_.empty()) set_name(name_);
   Rebind(value);
 }
 

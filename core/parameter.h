@@ -39,10 +39,10 @@ class Parameter {
   // Whether AdamW's weight decay applies.
   bool decay() const { return decay_; }
   void set_decay(bool decay) { decay_ = decay; }
-  // This rank's part of the parameter: at first all of it.
+  // This rank's part of the parameter; by default all of it.
   const ShardLayout& layout() const { return layout_; }
-  // Of a parameter that has no memory yet and whose gradient nobody observes. Throws ArgumentError
-  // otherwise, and if the layout does not fit the logical shape.
+  // To be called before Materialize, and before anything holds the leaf. Throws ArgumentError if
+  // the parameter has memory or its gradient is observed, or if the layout does not fit its shape.
   void SetLayout(ShardLayout layout);
 
   // Gives this rank's part memory on the device and fills it by the initialiser (zeros if there is

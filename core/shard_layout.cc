@@ -1,6 +1,5 @@
 #include "core/shard_layout.h"
 
-#include <numeric>
 #include <set>
 
 namespace lockstep {
@@ -10,7 +9,7 @@ std::vector<int64_t> Segments(const ShardCut& cut, const Shape& whole) {
   return cut.segments.empty() ? std::vector{whole[cut.dim]} : cut.segments;
 }
 
-// What the cuts leave.
+// The shape of the part that the cuts give.
 Shape CutShape(const std::vector<ShardCut>& cuts, const Shape& whole) {
   Shape shape = whole;
   for (const ShardCut& cut : cuts) shape[cut.dim] /= cut.parts;
@@ -67,7 +66,7 @@ ShardLayout::Run ShardLayout::RunAt(const Shape& whole, int64_t i) const {
     rest /= shape[dim];
     int64_t source = at;
     for (const ShardCut& cut : cuts) {
-      if (cut.dim != dim) continue;
+      if (cut.dim != dim || cut.parts == 1) continue;
       int64_t before = 0, begin = 0;  // elements of earlier segments in the part, in the whole
       for (int64_t size : Segments(cut, whole)) {
         const int64_t own = size / cut.parts;
@@ -84,13 +83,6 @@ ShardLayout::Run ShardLayout::RunAt(const Shape& whole, int64_t i) const {
     run.first += source * strides[dim];
   }
   return run;
-}
-
-std::vector<std::string> ShardLayout::ReduceAxes(const std::vector<std::string>& axes) const {
-  std::vector<std::string> same = axes;
-  for (const ShardCut& cut : cuts) std::erase(same, cut.axis);
-  if (range) std::erase(same, range->axis);
-  return same;
 }
 
 }  // namespace lockstep

@@ -19,8 +19,9 @@ struct ShardCut {
   std::vector<int64_t> segments;
 };
 
-// Elements [begin, end), in row-major order, of what the cuts leave: where one rank's share of a
-// block, whose parameters lie one after another, meets this parameter. May be empty.
+// Elements [begin, end), in row-major order, of the part that the cuts give: the overlap of one
+// rank's share of a block, whose parameters lie one after another, with this parameter. May be
+// empty.
 struct ShardRange {
   std::string axis;
   int64_t begin = 0, end = 0;
@@ -45,9 +46,6 @@ struct ShardLayout {
     int64_t first, count;
   };
   Run RunAt(const Shape& whole, int64_t i) const;
-
-  // Those of the mesh axes `axes` whose ranks hold the same part: the gradient is summed over them.
-  std::vector<std::string> ReduceAxes(const std::vector<std::string>& axes) const;
 };
 
 }  // namespace lockstep

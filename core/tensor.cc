@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-// Of a copy to another dtype or device.
+// The node of a copy to another dtype or device.
 class CopyNode : public Node {
  public:
   CopyNode(DType dtype, Device device) : Node("copy"), dtype_(dtype), device_(device) {}

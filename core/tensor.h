@@ -78,14 +78,14 @@ class Tensor {
   // differentiate and save nothing; the gradient goes to where the elements came from. Dimensions,
   // and the ends of a slice, count from the end where they are negative. ----
   Tensor View(const Shape& shape) const;     // of a contiguous tensor; one size may be -1
-  Tensor Reshape(const Shape& shape) const;  // the same of any tensor: a copy where it must be
+  Tensor Reshape(const Shape& shape) const;  // of any tensor: copies if it is not contiguous
   Tensor Transpose(int a, int b) const;
   Tensor Permute(const std::vector<int>& order) const;  // dimension i of the view is order[i]
   Tensor Slice(int dim, int64_t begin, int64_t end) const;
-  // Consecutive slices of the given sizes, which add up to the dimension, or of equal size. Their
-  // gradients are written side by side, without intermediate tensors of this one's size.
+  // Consecutive slices of the given sizes, which add up to the dimension. Their gradients are
+  // written side by side, without intermediate tensors of this one's size.
   std::vector<Tensor> Split(const std::vector<int64_t>& sizes, int dim) const;
-  std::vector<Tensor> Split(int64_t parts, int dim) const;
+  std::vector<Tensor> Chunk(int64_t chunks, int dim) const;  // the same, of equal size
   // Broadcast, aligned at the last dimension, with stride 0. The gradient is summed over what was
   // repeated, in f32 or wider.
   Tensor Expand(const Shape& shape) const;
@@ -128,7 +128,7 @@ class Tensor {
   std::shared_ptr<AutogradMeta> autograd_;
 };
 
-// The order that undoes Permute(order).
+// The order that undoes Permute(order), whose dimensions count from the front.
 std::vector<int> InverseOrder(const std::vector<int>& order);
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
 // The views of a Tensor, and their gradients.
+#include <algorithm>
 #include <functional>
-#include <numeric>
 #include <utility>
 
 #include "core/autograd/node.h"
@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-// Of a view that has each element once: its inverse, of dy.
+// The node of a view that shows each element once: applies the inverse view to dy.
 class RearrangementNode : public Node {
  public:
   using Inverse = std::function<Tensor(const Tensor& dy)>;
@@ -26,8 +26,8 @@ class RearrangementNode : public Node {
   Inverse inverse_;
 };
 
-// Of consecutive parts of a dimension, the first of which starts at `begin`. What no part covers is
-// zeroed, unless another gradient is there already.
+// The node of consecutive parts of a dimension, the first of which starts at `begin`. Zeroes what
+// no part covers, unless another gradient is there already.
 class PartsNode : public Node {
  public:
   PartsNode(const char* name, const Shape& shape, int dim, int64_t begin)
@@ -82,6 +82,7 @@ Tensor Recorded(const Tensor& x, Tensor y, Args&&... args) {
 
 // Which of `ndim` dimensions `dim` means.
 int DimOf(const char* op, const Tensor& x, int dim, int ndim) {
+  x.device();  // throws if x is undefined
   const int at = dim < 0 ? dim + ndim : dim;
   LS_CHECK(at >= 0 && at < ndim, op, ": there is no dimension ", dim, " in a tensor of shape ",
            x.shape());
@@ -90,25 +91,27 @@ int DimOf(const char* op, const Tensor& x, int dim, int ndim) {
 int DimOf(const char* op, const Tensor& x, int dim) { return DimOf(op, x, dim, x.ndim()); }
 
 // `shape` with the size that belongs in place of -1.
-Shape Resolved(const Shape& shape, const Tensor& x) {
+Shape Resolved(const char* op, const Shape& shape, const Tensor& x) {
+  x.device();  // throws if x is undefined
   Shape resolved = shape;
   int unknown = -1;
   int64_t known = 1;
   for (int i = 0; i < shape.ndim(); ++i) {
     if (shape[i] == -1) {
-      LS_CHECK(unknown < 0, "View(", shape, "): only one size may be -1");
+      LS_CHECK(unknown < 0, op, "(", shape, "): only one size may be -1");
       unknown = i;
     } else {
-      LS_CHECK(shape[i] >= 0 && !__builtin_mul_overflow(known, shape[i], &known), "View(", shape,
-               "): sizes are from 0, but for one -1, and their product must fit into 63 bits");
+      LS_CHECK(shape[i] >= 0 && !__builtin_mul_overflow(known, shape[i], &known), op, "(", shape,
+               "): sizes must not be negative, except for a single -1, and their product must fit "
+               "into 63 bits");
     }
   }
   if (unknown >= 0) {
-    LS_CHECK(known > 0 && x.numel() % known == 0, "View(", shape, ") of a tensor of shape ",
+    LS_CHECK(known > 0 && x.numel() % known == 0, op, "(", shape, ") of a tensor of shape ",
              x.shape(), ": no size fits in place of -1");
     resolved[unknown] = x.numel() / known;
   }
-  LS_CHECK(resolved.numel() == x.numel(), "View(", shape, ") of a tensor of shape ", x.shape(),
+  LS_CHECK(resolved.numel() == x.numel(), op, "(", shape, ") of a tensor of shape ", x.shape(),
            ": the numbers of elements differ");
   return resolved;
 }
@@ -116,13 +119,18 @@ Shape Resolved(const Shape& shape, const Tensor& x) {
 }  // namespace
 
 std::vector<int> InverseOrder(const std::vector<int>& order) {
-  std::vector<int> inverse(order.size());
-  for (size_t i = 0; i < order.size(); ++i) inverse[order[i]] = static_cast<int>(i);
+  const int n = static_cast<int>(order.size());
+  std::vector<int> inverse(order.size(), -1);
+  for (int i = 0; i < n; ++i) {
+    const int dim = order[static_cast<size_t>(i)];
+    LS_CHECK(dim >= 0 && dim < n && inverse[static_cast<size_t>(dim)] < 0,
+             "InverseOrder: not an order of the dimensions 0 to ", n - 1);
+    inverse[static_cast<size_t>(dim)] = i;
+  }
   return inverse;
 }
 
 Tensor Tensor::WithLayout(const Shape& shape, const Shape& strides, int64_t offset) const {
-  device();  // throws if this is undefined
   Tensor view = Detach();
   view.shape_ = shape;
   view.strides_ = strides;
@@ -138,14 +146,17 @@ Tensor Tensor::Detach() const {
 }
 
 Tensor Tensor::View(const Shape& shape) const {
-  const Shape to = Resolved(shape, *this);
+  const Shape to = Resolved("View", shape, *this);
   LS_CHECK(is_contiguous(), "View(", shape,
-           ") needs a contiguous tensor: use Reshape, which copies where it must");
+           ") needs a contiguous tensor: use Reshape, which copies");
   return Recorded<RearrangementNode>(*this, WithLayout(to, to.ContiguousStrides(), offset_), "view",
                                      [from = shape_](const Tensor& dy) { return dy.View(from); });
 }
 
-Tensor Tensor::Reshape(const Shape& shape) const { return Contiguous().View(shape); }
+Tensor Tensor::Reshape(const Shape& shape) const {
+  const Shape to = Resolved("Reshape", shape, *this);
+  return Contiguous().View(to);
+}
 
 Tensor Tensor::Transpose(int a, int b) const {
   const int i = DimOf("Transpose", *this, a), j = DimOf("Transpose", *this, b);
@@ -208,20 +219,23 @@ std::vector<Tensor> Tensor::Split(const std::vector<int64_t>& sizes, int dim) co
   return parts;
 }
 
-std::vector<Tensor> Tensor::Split(int64_t parts, int dim) const {
-  const int at = DimOf("Split", *this, dim);
-  LS_CHECK(parts >= 1 && shape_[at] % parts == 0, "Split: dimension ", dim,
-           " of a tensor of shape ", shape_, " does not divide into ", parts, " equal parts");
-  return Split(std::vector<int64_t>(parts, shape_[at] / parts), at);
+std::vector<Tensor> Tensor::Chunk(int64_t chunks, int dim) const {
+  const int at = DimOf("Chunk", *this, dim);
+  LS_CHECK(chunks >= 1 && shape_[at] % chunks == 0, "Chunk: dimension ", dim,
+           " of a tensor of shape ", shape_, " does not divide into ", chunks, " equal parts");
+  return Split(std::vector<int64_t>(chunks, shape_[at] / chunks), at);
 }
 
 Tensor Tensor::Expand(const Shape& shape) const {
   const int lead = shape.ndim() - ndim();
-  LS_CHECK(lead >= 0, "cannot expand ", shape_, " to ", shape);
+  device();  // throws if this is undefined
+  const char* const advice = ": aligned at the last dimension, only sizes of 1 can be repeated";
+  LS_CHECK(lead >= 0, "Expand: cannot expand ", shape_, " to ", shape, advice);
   Shape strides = shape;
   for (int i = 0; i < shape.ndim(); ++i) {
     const int64_t size = i < lead ? 1 : shape_[i - lead];
-    LS_CHECK(size == shape[i] || size == 1, "cannot expand ", shape_, " to ", shape);
+    LS_CHECK(size == shape[i] || size == 1, "Expand: cannot expand ", shape_, " to ", shape,
+             advice);
     strides[i] = i < lead || size != shape[i] ? 0 : strides_[i - lead];
   }
   return Recorded<ExpandNode>(*this, WithLayout(shape, strides, offset_), shape_);

@@ -86,8 +86,8 @@ class ProcessGroup {
   // Where tensors must be.
   virtual Device device() const = 0;
 
-  // `purpose`, in each of these: what the call is for, as errors and flight records name it:
-  // "bucket 3 ('wte.weight' and 7 more)".
+  // Calls that take a `purpose` show it in errors and flight records, such as "bucket 3
+  // ('wte.weight' and 7 more)".
 
   // In place: `tensor` becomes the reduction of all ranks' tensors.
   WorkPtr AllReduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum,

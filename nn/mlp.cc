@@ -11,6 +11,8 @@ namespace lockstep::nn {
 namespace {
 
 int64_t Inner(const TransformerOptions& options) {
+  LS_CHECK(options.n_embd > 0 && options.n_inner >= 0, "Mlp: n_embd = ", options.n_embd,
+           " must be positive and n_inner = ", options.n_inner, " must not be negative");
   return options.n_inner > 0 ? options.n_inner : 4 * options.n_embd;
 }
 

@@ -12,6 +12,7 @@ namespace lockstep::nn {
 // kGelu itself.
 class Mlp : public BranchLayer {
  public:
+  // Reads n_embd, n_inner, bias, activation, dropout, init_std and residual_std.
   explicit Mlp(const TransformerOptions& options);
 
  protected:

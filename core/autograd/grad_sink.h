@@ -14,7 +14,7 @@ class GradSink {
   struct Target {
     Tensor tensor;            // contiguous
     bool accumulate = false;  // add to it (GEMM with beta = 1), else overwrite every element
-    void Write(const Tensor& grad) const;  // does so with this one, of the same shape
+    void Write(const Tensor& grad) const;  // adds or copies a gradient of the same shape
   };
 
   GradSink() = default;

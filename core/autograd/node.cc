@@ -56,7 +56,7 @@ void Record(std::shared_ptr<Node> node, std::span<const Tensor* const> inputs,
   int index = 0;
   for (Tensor* output : outputs) {
     LS_CHECK(!output->requires_grad(), "output ", index, " of the node '", node->name(),
-             "' is already part of a graph: Detach() it, or make a new tensor");
+             "' already requires a gradient: Detach() it, or make a new tensor");
     node->outputs_.push_back({output->shape(), output->dtype(), output->device()});
     output->set_autograd(std::make_shared<AutogradMeta>(AutogradMeta{nullptr, node, index++}));
   }

@@ -52,7 +52,7 @@ void BucketLanes::Leave() noexcept {
   }
 }
 
-void BucketLanes::Launch(int64_t bucket, const std::string& purpose, std::vector<Tensor> terms,
+void BucketLanes::Launch(int64_t bucket, std::string purpose, std::vector<Tensor> terms,
                          Lane::Job prepare) {
   Launched& launched = launched_.emplace_back();
   CommunicationSpan& span = launched.span;
@@ -60,16 +60,16 @@ void BucketLanes::Launch(int64_t bucket, const std::string& purpose, std::vector
   span.lane = bucket % std::ssize(lanes_);
   span.bytes = terms.back().bytes();
   GroupLane& lane = lanes_[span.lane];
-  lane.jobs->Submit(
-      [this, &launched, &lane, &purpose, terms = std::move(terms), prepare = std::move(prepare)] {
-        launched.span.begin = Clock::now();
-        prepare();
-        if (group_ && group_->size() > 1) {
-          launched.works = lane.sum(*lane.group, terms, purpose);
-        }
-        launched.span.end = Clock::now();
-        if (device_.is_cpu()) Report(launched.span);
-      });
+  lane.jobs->Submit([this, &launched, &lane, purpose = std::move(purpose), terms = std::move(terms),
+                     prepare = std::move(prepare)] {
+    launched.span.begin = Clock::now();
+    prepare();
+    if (group_ && group_->size() > 1) {
+      launched.works = lane.sum(*lane.group, terms, purpose);
+    }
+    launched.span.end = Clock::now();
+    if (device_.is_cpu()) Report(launched.span);
+  });
 }
 
 void BucketLanes::Report(const CommunicationSpan& span) {

@@ -46,10 +46,9 @@ class BucketLanes {
 
   // Runs the job in the first lane.
   void Submit(Lane::Job job) { lanes_[0].jobs->Submit(std::move(job)); }
-  // Runs `prepare`, then sums the terms. `purpose` must live until Finish or Abort. All ranks must
+  // Runs `prepare`, then sums the terms. All ranks must
   // launch the same buckets in the same order.
-  void Launch(int64_t bucket, const std::string& purpose, std::vector<Tensor> terms,
-              Lane::Job prepare);
+  void Launch(int64_t bucket, std::string purpose, std::vector<Tensor> terms, Lane::Job prepare);
   // Returns when all buckets are summed and the ranks are in step. If a lane failed, throws the
   // first error once all lanes have ended.
   CommunicationTimes Finish();

@@ -17,7 +17,7 @@ namespace lockstep::dist {
 // and group) for one bucket at a time, in the same order on all ranks. Returns its operations, for
 // timing; it must have called Work::Wait on each. A custom hook may do anything collective:
 // compress, sum in two levels. `purpose` names the bucket: pass it to the
-// group's calls.
+// group's calls, so that their errors name it too.
 using BucketHook = std::function<std::vector<WorkPtr>(ProcessGroup& group, const Tensor& bucket,
                                                       const std::string& purpose)>;
 

@@ -3,8 +3,9 @@
 
 namespace lockstep::cpu {
 
-// kLanes elements of T: a value, and the same in memory, aligned as T is. No function may take or
-// return a vector of more than 32 bytes by value: how that is done depends on the instruction set.
+// kLanes elements of T: a value, and the same in memory, aligned as T is. Outside of code that is
+// compiled for one instruction set, no function may take or return more than 32 bytes by value: how
+// that is done depends on the instruction set.
 template <class T, int kLanes>
 struct Vector {
   typedef T Type __attribute__((vector_size(kLanes * sizeof(T))));

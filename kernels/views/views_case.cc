@@ -145,7 +145,7 @@ OpSample Split(const std::string& name, const InputSpec& x, const std::vector<in
 OpSample Thirds(const std::string& name, const Shape& shape) {
   const int64_t size = shape[-1] / 3;
   OpSample s = Split(name, {.shape = shape}, {size, size, size}, shape.ndim() - 1);
-  s.run = [](std::span<const Tensor> in) { return in[0].Split(3, -1); };
+  s.run = [](std::span<const Tensor> in) { return in[0].Chunk(3, -1); };
   return s;
 }
 
@@ -200,6 +200,8 @@ std::vector<OpSample> Samples() {
       large,
       Expand("expand", {.shape = {5, 1, 3}}, {2, 5, 4, 3}),
       Expand("expand_scalar", {.shape = {}}, {7, 3}),
+      Expand("expand_empty", {.shape = {1, 3}}, {0, 3}),
+      Expand("expand_chunks", {.shape = {1, 3}}, {10000, 3}),
       Expand("expand_same", {.shape = {2, 1}}, {1, 2, 1}),
       Expand("expand_strided", {.shape = {5, 3}, .non_contiguous = true}, {300, 5, 3}),
       Sample(
@@ -220,7 +222,7 @@ OpCase Make() {
   OpCase c;
   c.name = "views";
   c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
-  // Nothing is computed.
+  // Views copy; only the gradient of Expand is a sum, in f32 or wider and rounded once.
   c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kBF16, {}}};
   c.gradient_tolerances = {{DType::kF32, {1e-7, 0, ""}}, {DType::kBF16, {8e-3, 0, ""}}};
   c.samples = Samples;

@@ -38,8 +38,9 @@ void AddDistOptions(Options& options, DistOptions& dist) {
   options.Add("dist.check", &dist.check,
               {.choices = {"basic", "full"},
                .operational = true,
-               .doc = "how often ranks check that they agree on their collectives: before each one "
-                      "(full, slow on GPUs), or on GPUs only once a step (basic)"});
+               .doc = "when ranks check that they make the same collective calls: basic: before "
+                      "each one on the CPU, once a step on GPUs; full: before each one everywhere "
+                      "(slow on GPUs), and on the CPU messages are hashed"});
   options.Add("dist.check_every", &dist.check_every,
               {.min = 0,
                .operational = true,
@@ -55,8 +56,8 @@ void AddDistOptions(Options& options, DistOptions& dist) {
               {.min = 0,
                .max = 86400,
                .operational = true,
-               .doc = "seconds without a sign of life after which the other ranks name a process "
-                      "and end; 0: only dist.timeout counts"});
+               .doc = "seconds within which the other ranks name a rank whose process shows no "
+                      "sign of life, and end; 0: only dist.timeout counts"});
   options.OnResolve([&dist](Options& resolved) {
     if (dist.reduction == "ordered" && dist.compress != "none") {
       resolved.Fail(

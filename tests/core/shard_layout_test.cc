@@ -123,10 +123,9 @@ TEST(ShardLayoutTest, RandomLayoutsShareOutEveryElementOnce) {
   }
 }
 
-TEST(ShardLayoutTest, GradientsAreSummedOverTheOtherAxes) {
-  const ShardLayout layout{.cuts = {{.axis = "tp", .parts = 2}}, .range = {{"dp", 0, 3}}};
-  EXPECT_THAT(layout.ReduceAxes({"dp", "cp", "tp"}), ElementsAre("cp"));
-  EXPECT_THAT(ShardLayout{}.ReduceAxes({"dp", "tp"}), ElementsAre("dp", "tp"));
+TEST(ShardLayoutTest, ACutIntoOnePartDoesNotBreakRuns) {
+  const ShardLayout layout{.cuts = {{.axis = "tp", .dim = 1, .segments = {2, 3}}}};
+  EXPECT_EQ(layout.RunAt({4, 5}, 3).count, 17);
 }
 
 TEST(ShardLayoutTest, WhatDoesNotFitIsNamed) {

@@ -50,7 +50,7 @@ TEST(ViewTest, ErrorsNameTheFix) {
   EXPECT_THAT(MessageOf([&] { x.View({-1, -1}); }), HasSubstr("only one size may be -1"));
   EXPECT_THAT(MessageOf([&] { x.View({4, -1}); }), HasSubstr("no size fits in place of -1"));
   EXPECT_THAT(MessageOf([&] { x.View({0, -1}); }), HasSubstr("no size fits"));
-  EXPECT_THAT(MessageOf([&] { x.View({-2, -3}); }), HasSubstr("sizes are from 0"));
+  EXPECT_THAT(MessageOf([&] { x.View({-2, -3}); }), HasSubstr("sizes must not be negative"));
   EXPECT_THAT(MessageOf([&] {
                 x.View({int64_t{1} << 40, int64_t{1} << 40, -1});
               }),
@@ -78,8 +78,14 @@ TEST(ViewTest, ErrorsNameTheFix) {
                 x.Split(std::vector<int64_t>{2, 2}, 1);
               }),
               HasSubstr("Split: the sizes must not be negative and add up to 3"));
-  EXPECT_THAT(MessageOf([&] { x.Split(2, 1); }), HasSubstr("does not divide into 2 equal parts"));
-  EXPECT_THAT(MessageOf([] { Tensor().View({0}); }), HasSubstr("this tensor is undefined"));
+  EXPECT_THAT(MessageOf([&] { x.Chunk(2, 1); }), HasSubstr("does not divide into 2 equal parts"));
+  EXPECT_THAT(MessageOf([&] { x.Transpose(0, 1).Reshape({4}); }), HasSubstr("Reshape([4]) of"));
+  EXPECT_THAT(MessageOf([&] { InverseOrder({1, -2}); }), HasSubstr("not an order"));
+  for (const auto& use : std::vector<std::function<void()>>{
+           [] { Tensor().View({0}); }, [] { Tensor().Transpose(0, 1); },
+           [] { Tensor().Expand({2}); }, [] { Tensor().Slice(0, 0, 0); }}) {
+    EXPECT_THAT(MessageOf(use), HasSubstr("this tensor is undefined"));
+  }
 }
 
 TEST(ViewTest, Expand) {
@@ -137,7 +143,11 @@ Step RandomStep(const Tensor& x, std::mt19937& random) {
   switch (draw(6)) {
     case 0: {
       const int64_t begin = draw(x.dim(d)), end = begin + 1 + draw(x.dim(d) - begin);
-      return {x.Slice(d, begin, end), [=](Shape c) { return c[d] += begin, c; }};
+      const bool from_end = draw(2) == 1 && begin > 0;
+      const Tensor part = draw(2) == 1 ? x.Split({begin, end - begin, x.dim(d) - end}, d)[1]
+                          : from_end   ? x.Slice(d - x.ndim(), begin - x.dim(d), end)
+                                       : x.Slice(d, begin, end);
+      return {part, [=](Shape c) { return c[d] += begin, c; }};
     }
     case 1:
       return {x.Transpose(d, e), [=](Shape c) { return std::swap(c[d], c[e]), c; }};
