@@ -3,7 +3,7 @@
 #include <numeric>
 #include <utility>
 
-#include "dist/control/failure_board.h"
+#include "dist/control/control_plane.h"
 
 namespace lockstep::dist {
 namespace {
@@ -15,18 +15,12 @@ int64_t Sum(const std::vector<int64_t>& counts) {
 }  // namespace
 
 ProcessGroup::ProcessGroup(int rank, int size, GroupOptions options,
-                           std::shared_ptr<RankStatus> status)
-    : rank_(rank),
-      size_(size),
-      options_(std::move(options)),
-      status_(status ? std::move(status) : std::make_shared<RankStatus>(rank)) {
+                           std::shared_ptr<ControlPlane> control)
+    : rank_(rank), size_(size), options_(std::move(options)), control_(std::move(control)) {
   LS_CHECK(size >= 1 && rank >= 0 && rank < size, "group '", options_.name, "': there is no rank ",
            rank, " among ", size);
   LS_CHECK(options_.timeout.count() > 0, "group '", options_.name,
            "': the timeout must be positive, got ", options_.timeout.count(), " ms");
-  const auto heartbeat = options_.heartbeat.count();
-  LS_CHECK(heartbeat == 0 || heartbeat >= 100, "group '", options_.name,
-           "': the heartbeat must be 0 (off) or at least 100 ms, got ", heartbeat, " ms");
 }
 
 void ProcessGroup::CheckTensor(const char* what, const char* argument, const Tensor& t) const {

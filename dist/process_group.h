@@ -14,7 +14,7 @@
 
 namespace lockstep::dist {
 
-class RankStatus;
+class ControlPlane;
 class FlightRecorder;
 
 struct GroupOptions {
@@ -28,10 +28,6 @@ struct GroupOptions {
   // compare each call; with this option they also send a hash of each message, which exposes
   // messages that were corrupted on the way.
   bool check_every_call = false;
-  // All ranks name a rank whose process is stopped or cut off within this time. A silence that is
-  // shorter by the least of a second, a third of this and a quarter of `timeout` is tolerated. 0:
-  // only the timeout counts; otherwise at least 100 ms. Only TCP stores notice silence.
-  std::chrono::milliseconds heartbeat = std::chrono::seconds(20);
   // Records the group's calls and its failure; may be null.
   std::shared_ptr<FlightRecorder> recorder = nullptr;
   // Called on one rank when a call has waited for half of the timeout because of a pause
@@ -49,7 +45,7 @@ struct Transfer {
 };
 
 // A set of ranks that includes this process (or thread). Abstract; made by MakeInProcessGroups
-// (dist/groups/in_process_group.h), MakeGlooGroup (dist/groups/gloo_group.h) and MakeNcclGroup
+// (dist/groups/in_process_group.h), MakeTcpGroup (dist/groups/tcp_group.h) and MakeNcclGroup
 // (dist/groups/nccl_group.h).
 //
 // All ranks must make the same calls in the same order; each call returns at once, and operations
@@ -81,8 +77,8 @@ class ProcessGroup {
   int size() const { return size_; }
   const std::string& name() const { return options_.name; }
   const GroupOptions& options() const { return options_; }
-  // Shared with duplicates of this group.
-  const std::shared_ptr<RankStatus>& status() const { return status_; }
+  // Shared with the other groups of the world.
+  const std::shared_ptr<ControlPlane>& control() const { return control_; }
   // Where tensors must be.
   virtual Device device() const = 0;
 
@@ -146,8 +142,7 @@ class ProcessGroup {
     std::string purpose;
   };
 
-  // `status` is shared with the group that this one duplicates or serves; null: there is none.
-  ProcessGroup(int rank, int size, GroupOptions options, std::shared_ptr<RankStatus> status);
+  ProcessGroup(int rank, int size, GroupOptions options, std::shared_ptr<ControlPlane> control);
 
   virtual WorkPtr Submit(Call call) = 0;
   // The number of the next call that all ranks make.
@@ -161,7 +156,7 @@ class ProcessGroup {
 
   const int rank_, size_;
   const GroupOptions options_;
-  const std::shared_ptr<RankStatus> status_;
+  const std::shared_ptr<ControlPlane> control_;
   int64_t sequence_ = 0, exchanges_ = 0;
 };
 

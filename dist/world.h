@@ -1,27 +1,34 @@
-// All ranks of a run, connected through a store.
+// All ranks of a run.
 #pragma once
 
 #include <chrono>
 #include <memory>
 #include <string>
-#include <vector>
 
+#include "dist/control/control_plane.h"
 #include "dist/control/rendezvous.h"
-#include "dist/control/store.h"
-#include "dist/control/tcp_store.h"
+#include "dist/control/root_file.h"
 
 namespace lockstep::dist {
 
-// Keep it as long as its groups: on rank 0 it serves the store.
+struct WorldOptions {
+  // How long ranks wait for each other at the start.
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);
+  // All ranks name a rank whose process is stopped or cut off within this time. A silence that is
+  // shorter by a third, at most by 4 s, is tolerated. 0: only the timeouts of calls count;
+  // otherwise at least 100 ms.
+  std::chrono::milliseconds heartbeat = std::chrono::seconds(20);
+};
+
+// This process's part in the run: a thread, a connection to another rank, or some more if others
+// connect to it. Keep it as long as its groups.
 class World {
  public:
-  // Returns when all ranks have joined. Throws the same StoreError on every rank if ranks are
-  // missing after `timeout` (it lists them), if two processes claim the same rank, or if ranks
-  // differ in world size or build. Does not join a store that an earlier run of the same ranks left
-  // behind.
-  explicit World(const Rendezvous& rendezvous,
-                 std::chrono::milliseconds timeout = std::chrono::minutes(5));
-  ~World();
+  // Returns when all ranks have joined. Throws ConnectionError, on every rank that can be reached,
+  // if ranks are missing after the timeout (it lists them), if two processes claim the same rank,
+  // or if ranks differ in world size or build. Does not join what an earlier run of the same ranks
+  // left behind. Throws ArgumentError if a secret is needed and missing.
+  explicit World(const Rendezvous& rendezvous, const WorldOptions& options = {});
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
@@ -29,25 +36,18 @@ class World {
   int size() const { return rendezvous_.world_size; }
   int local_rank() const { return rendezvous_.local_rank; }
   const Rendezvous& rendezvous() const { return rendezvous_; }
-  Store& store() { return *store_; }
   // Identifies this meeting of the ranks: the same on all of them, and never reused.
-  const std::string& meeting() const { return meeting_; }
+  const std::string& meeting() const { return control_->meeting(); }
+  // Shared with the world's groups.
+  const std::shared_ptr<ControlPlane>& control() const { return control_; }
 
  private:
-  using Deadline = std::chrono::steady_clock::time_point;
-  void Open(Deadline deadline);
-  TcpStoreAddress Address(int choice) const;
-  void Serve();
-  void Connect(Deadline deadline);
-  void Join(Deadline deadline);
-  void Meet(Deadline deadline);
-  void WaitFor(int rank, Deadline deadline, std::vector<int>* missing);
-  [[noreturn]] void Refuse(const std::string& reason);
+  void Serve(ControlPlane::Options* options);
+  std::function<RootAddress()> Search() const;
 
   const Rendezvous rendezvous_;
-  std::string meeting_;
-  std::unique_ptr<TcpStoreServer> server_;
-  std::unique_ptr<Store> store_;
+  std::unique_ptr<RootFile> root_file_;
+  std::shared_ptr<ControlPlane> control_;
 };
 
 }  // namespace lockstep::dist

@@ -203,7 +203,7 @@ TEST_F(RankFailures, AllRefuseWhatTheFirstRefuses) {
                                  "or at most 3 ranks"));
   }
   for (const Result& r : Wait(Start(2, Train("x", {"--dist.backend=nccl", "--device=cpu"})))) {
-    EXPECT_THAT(r.err, HasSubstr("use dist.backend = gloo"));
+    EXPECT_THAT(r.err, HasSubstr("use dist.backend = tcp"));
   }
   for (const Result& r : Wait(Start(2, Train("x", {"--device=sim:0"})))) {
     EXPECT_THAT(r.err, HasSubstr("one device for 2 ranks"));

@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -19,7 +20,7 @@ bool IsOutOfDescriptors(int code) { return code == EMFILE || code == ENFILE; }
 
 std::string DescriptorHint(int64_t limit) {
   return StrCat("a process may have ", limit, " descriptors open; raise the limit in the ",
-                "shell that starts the ranks: ulimit -n 4096");
+                "shell that starts the ranks: ulimit -n ", std::max<int64_t>(4096, 4 * limit));
 }
 
 std::string SystemErrorText(int code) {

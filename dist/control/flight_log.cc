@@ -53,20 +53,6 @@ FlightLog FlightLog::FromBytes(const std::string& bytes) {
   return FromValues(values.data(), values.size());
 }
 
-void PostedLogs::Post(const FlightLog& log) { store_->Set(RankKey("calls", rank_), log.ToBytes()); }
-
-std::map<int, FlightLog> PostedLogs::OfOthers() {
-  std::map<int, FlightLog> logs;
-  for (int r = 0; r < size_; ++r) {
-    if (r == rank_) continue;
-    const auto bytes = store_->Get(RankKey("calls", r), std::chrono::milliseconds(0));
-    logs[r] = FlightLog::FromBytes(bytes.value_or(""));
-  }
-  return logs;
-}
-
-void PostedLogs::Delete() { store_->Delete(RankKey("calls", rank_)); }
-
 void CompareLogs(const std::map<int, FlightLog>& logs) {
   int64_t common = std::numeric_limits<int64_t>::max();
   for (const auto& [rank, log] : logs) common = std::min(common, log.last());

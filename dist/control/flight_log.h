@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "dist/control/store.h"
 #include "dist/groups/collective.h"
 
 namespace lockstep::dist {
@@ -34,25 +33,6 @@ class FlightLog {
  private:
   std::array<Collective, kDepth> calls_;
   int64_t last_ = 0;
-};
-
-// The logs of a group's ranks in a store. Thread-safe.
-class PostedLogs {
- public:
-  // The store must outlive it.
-  PostedLogs(Store* store, int rank, int size) : store_(store), rank_(rank), size_(size) {}
-
-  // Posts this rank's log, replacing the previous one. Throws StoreError.
-  void Post(const FlightLog& log);
-  // The logs of all other ranks; empty for those that have posted nothing, or no valid log. Throws
-  // StoreError.
-  std::map<int, FlightLog> OfOthers();
-  // Call when no rank reads this rank's log any more. Throws StoreError.
-  void Delete();
-
- private:
-  Store* const store_;
-  const int rank_, size_;
 };
 
 // Throws MismatchError (dist/groups/host_collectives.h), naming the first calls in which the logs,

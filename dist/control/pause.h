@@ -3,40 +3,39 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 
-#include "dist/control/failure_board.h"
+#include "dist/control/control_plane.h"
 #include "dist/process_group.h"
 
 namespace lockstep::dist {
 
 // Put a Pause around work on this rank that may take long and calls no collective: writing a
 // checkpoint, sampling, printing into a pipe that nobody reads. While it exists and this rank's
-// process shows life, no rank's calls of the group and its duplicates time out; a rank that has
+// process shows life, no rank's calls of any group time out; a rank that has
 // waited for half of the timeout reports "rank 0 has been writing a checkpoint for 31 s". A rank
 // that dies or is stopped meanwhile is named as usual. Pauses nest.
 class Pause {
  public:
   // With a null group nobody waits. `what` follows "rank 0 has been ".
-  Pause(const ProcessGroup* group, std::string what)
-      : status_(group != nullptr ? group->status() : nullptr) {
-    if (status_) status_->BeginPause(std::move(what));
+  Pause(const ProcessGroup* group, const std::string& what)
+      : control_(group != nullptr ? group->control() : nullptr) {
+    if (control_) control_->BeginPause(what);
   }
   ~Pause() {
-    if (status_) status_->EndPause();
+    if (control_) control_->EndPause();
   }
   Pause(const Pause&) = delete;
   Pause& operator=(const Pause&) = delete;
 
  private:
-  const std::shared_ptr<RankStatus> status_;
+  const std::shared_ptr<ControlPlane> control_;
 };
 
 // Calls GroupOptions::say on one of the waiting ranks, at most once per half of the timeout.
-inline void ReportPause(const GroupOptions& options, RankStatus& status, int rank,
+inline void ReportPause(const GroupOptions& options, ControlPlane& control,
                         const DeclaredPause& pause) {
-  const bool tells = options.say && rank == (pause.rank == 0 ? 1 : 0);
-  if (tells && status.MayReportPause(options.timeout / 2)) {
+  const bool tells = options.say && control.rank() == (pause.rank == 0 ? 1 : 0);
+  if (tells && control.MayReportPause(options.timeout / 2)) {
     options.say(StrCat(Describe(pause), "; the other ranks wait for it"));
   }
 }

@@ -2,9 +2,11 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,6 +15,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <thread>
 
 #include "dist/control/port_owner.h"
@@ -37,28 +40,28 @@ Addresses Resolve(const std::string& host, int port, int flags) {
     if (code == EAI_SYSTEM && IsOutOfDescriptors(reason)) {
       throw NoDescriptorsError(SystemErrorText(reason));
     }
-    throw StoreError(StrCat("the host '", host, "' cannot be resolved: ", gai_strerror(code)));
+    throw ConnectionError(StrCat("the host '", host, "' cannot be resolved: ", gai_strerror(code)));
   }
   return Addresses(list, freeaddrinfo);
 }
 
-// Waits until the descriptor is ready; throws StoreError at the deadline.
+// Waits until the descriptor is ready; throws ConnectionError at the deadline.
 void Await(int fd, short events, Socket::Deadline deadline) {
   while (true) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    if (left < 0) throw StoreError("timed out");
+    if (Clock::now() > deadline) throw ConnectionError("timed out");
     pollfd p = {fd, events, 0};
-    const int ready = poll(&p, 1, static_cast<int>(std::min<int64_t>(left + 1, 60'000)));
+    const int ready = poll(&p, 1, PollTimeout(deadline));
     if (ready > 0) return;
-    if (ready < 0 && errno != EINTR) throw StoreError("poll: " + ErrnoText());
+    if (ready < 0 && errno != EINTR) throw ConnectionError("poll: " + ErrnoText());
   }
 }
 
 Socket OpenLike(const addrinfo& address) {
   Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (socket.fd() < 0 && IsOutOfDescriptors(errno)) throw NoDescriptorsError(ErrnoText());
-  if (socket.fd() < 0) throw StoreError("socket: " + ErrnoText());
+  if (socket.fd() < 0) throw ConnectionError("socket: " + ErrnoText());
+  const int on = 1;
+  setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   return socket;
 }
 
@@ -79,15 +82,24 @@ Socket TryConnect(const addrinfo& address, Socket::Deadline deadline, std::strin
       return {};
     }
   }
-  const int on = 1;
-  setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   return socket;
+}
+
+std::string Numeric(const sockaddr* address, socklen_t size) {
+  char text[NI_MAXHOST] = {};
+  if (getnameinfo(address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) return "";
+  return text;
 }
 
 }  // namespace
 
 void Socket::Shutdown() const {
   if (fd() >= 0) shutdown(fd(), SHUT_RDWR);
+}
+
+bool Socket::HasEnded() const {
+  pollfd p = {fd(), POLLRDHUP, 0};
+  return poll(&p, 1, /*timeout=*/0) == 1;
 }
 
 void Socket::SendAll(const void* data, size_t bytes, Deadline deadline) const {
@@ -100,7 +112,7 @@ void Socket::SendAll(const void* data, size_t bytes, Deadline deadline) const {
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       Await(fd(), POLLOUT, deadline);
     } else if (errno != EINTR) {
-      throw StoreError("the connection was closed (" + ErrnoText() + ")");
+      throw ConnectionError("the connection was closed (" + ErrnoText() + ")");
     }
   }
 }
@@ -113,11 +125,11 @@ void Socket::ReceiveAll(void* data, size_t bytes, Deadline deadline) const {
       at += n;
       bytes -= static_cast<size_t>(n);
     } else if (n == 0) {
-      throw StoreError("the connection was closed");
+      throw ConnectionError("the connection was closed");
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       Await(fd(), POLLIN, deadline);
     } else if (errno != EINTR) {
-      throw StoreError("the connection was closed (" + ErrnoText() + ")");
+      throw ConnectionError("the connection was closed (" + ErrnoText() + ")");
     }
   }
 }
@@ -128,12 +140,13 @@ Socket Listen(const std::string& host, int port) {
   const int on = 1;
   setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (bind(socket.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
-      listen(socket.fd(), 1024) != 0) {
+      listen(socket.fd(), SOMAXCONN) != 0) {
     const int code = errno;
     std::string hint;
     if (code == EADDRINUSE) hint = OwnerOfPort(port) + "; choose another MASTER_PORT";
     if (code == EADDRNOTAVAIL) hint = "; MASTER_ADDR must be an address of the machine of rank 0";
-    throw StoreError(StrCat("cannot listen on ", host, ":", port, ": ", std::strerror(code), hint));
+    throw ConnectionError(
+        StrCat("cannot listen on ", host, ":", port, ": ", std::strerror(code), hint));
   }
   return socket;
 }
@@ -144,7 +157,7 @@ Socket Accept(const Socket& listener, Socket::Deadline deadline) {
     Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.fd() >= 0) return socket;
     if (errno != EINTR && errno != EAGAIN && errno != ECONNABORTED) {
-      throw StoreError("accept: " + ErrnoText());
+      throw ConnectionError("accept: " + ErrnoText());
     }
   }
 }
@@ -153,11 +166,21 @@ int PortOf(const Socket& socket) {
   sockaddr_storage address = {};
   socklen_t size = sizeof(address);
   if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    throw StoreError("getsockname: " + ErrnoText());
+    throw ConnectionError("getsockname: " + ErrnoText());
   }
   return ntohs(address.ss_family == AF_INET6
                    ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
                    : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+}
+
+Socket BeginConnect(const std::string& host, int port) {
+  const Addresses addresses = Resolve(host, port, AI_NUMERICHOST | AI_NUMERICSERV);
+  Socket socket = OpenLike(*addresses);
+  if (connect(socket.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0 &&
+      errno != EINPROGRESS) {
+    throw ConnectionError(StrCat("cannot connect to ", host, ":", port, ": ", ErrnoText()));
+  }
+  return socket;
 }
 
 Socket Connect(const std::string& host, int port, Socket::Deadline deadline) {
@@ -172,13 +195,18 @@ Socket Connect(const std::string& host, int port, Socket::Deadline deadline) {
       }
     } catch (const NoDescriptorsError& e) {
       throw NoDescriptorsError(StrCat("cannot connect to ", host, ":", port, ": ", e.what()));
-    } catch (const StoreError& e) {
+    } catch (const ConnectionError& e) {
       error = e.what();
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(250));
   } while (Clock::now() < deadline);
-  throw StoreError(StrCat("cannot connect to ", host, ":", port, ": ", error));
+  throw ConnectionError(StrCat("cannot connect to ", host, ":", port, ": ", error));
+}
+
+std::string NumericAddress(const std::string& host) {
+  const Addresses addresses = Resolve(host, 0, AI_NUMERICSERV);
+  return Numeric(addresses->ai_addr, addresses->ai_addrlen);
 }
 
 std::string AddressTowards(const std::string& host, int port) {
@@ -186,14 +214,37 @@ std::string AddressTowards(const std::string& host, int port) {
   const FileDescriptor probe(::socket(addresses->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage own = {};
   socklen_t size = sizeof(own);
-  char text[NI_MAXHOST] = {};
+  if (probe.fd() < 0 && IsOutOfDescriptors(errno)) throw NoDescriptorsError(ErrnoText());
+  std::string text;
   if (probe.fd() < 0 || connect(probe.fd(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
       getsockname(probe.fd(), reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
-      getnameinfo(reinterpret_cast<const sockaddr*>(&own), size, text, sizeof(text), nullptr, 0,
-                  NI_NUMERICHOST) != 0) {
-    throw StoreError(StrCat("there is no route from this machine to ", host, ": ", ErrnoText()));
+      (text = Numeric(reinterpret_cast<const sockaddr*>(&own), size)).empty()) {
+    throw ConnectionError(
+        StrCat("there is no route from this machine to ", host, ": ", ErrnoText()));
   }
   return text;
+}
+
+std::string AddressOfInterface(const std::string& name) {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) throw ConnectionError("getifaddrs: " + ErrnoText());
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(all, freeifaddrs);
+  std::set<std::string> names;
+  std::string found;
+  for (const int family : {AF_INET6, AF_INET}) {
+    for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
+      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != family) continue;
+      names.insert(i->ifa_name);
+      if (name != i->ifa_name) continue;
+      const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+      found = Numeric(i->ifa_addr, size);
+    }
+  }
+  if (!found.empty()) return found;
+  std::string list;
+  for (const std::string& n : names) list += StrCat(list.empty() ? "" : ", ", n);
+  throw ConnectionError(StrCat("LOCKSTEP_INTERFACE: this machine has no network interface '", name,
+                               "' with an address; those that have one: ", list));
 }
 
 std::string HostName() {
@@ -214,6 +265,20 @@ bool IsLoopback(const std::string& host) {
     }
   }
   return true;
+}
+
+FileDescriptor MakeEvent() {
+  FileDescriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (event.fd() < 0 && IsOutOfDescriptors(errno)) throw NoDescriptorsError(ErrnoText());
+  if (event.fd() < 0) throw ConnectionError("eventfd: " + ErrnoText());
+  return event;
+}
+
+void Signal(const FileDescriptor& event) { eventfd_write(event.fd(), 1); }
+
+int PollTimeout(Socket::Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
 }
 
 }  // namespace lockstep::dist

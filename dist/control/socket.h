@@ -5,18 +5,24 @@
 #include <cstddef>
 #include <string>
 
+#include "core/error.h"
 #include "dist/control/file_descriptor.h"
-#include "dist/control/store.h"
 
 namespace lockstep::dist {
 
-// This process has no file descriptor left, or the store cannot take another client, usually
-// because its process has none left. Waiting does not help.
-class NoDescriptorsError : public StoreError {
+// Another process cannot be reached, refuses this one, or has ended.
+class ConnectionError : public Error {
  public:
-  using StoreError::StoreError;
+  using Error::Error;
 };
 
+// This process, or the other one, has no file descriptor left. Waiting does not help.
+class NoDescriptorsError : public ConnectionError {
+ public:
+  using ConnectionError::ConnectionError;
+};
+
+// Sends small messages at once (TCP_NODELAY), as do the sockets that it accepts.
 class Socket : public FileDescriptor {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
@@ -24,25 +30,38 @@ class Socket : public FileDescriptor {
 
   // Ends another thread's wait on this socket; the descriptor stays open.
   void Shutdown() const;
+  // Whether the other side has closed the connection, even if there are bytes left to read.
+  bool HasEnded() const;
 
-  // All bytes, before the deadline. StoreError: "the connection was closed", "timed out", ...
+  // All bytes, before the deadline. ConnectionError: "the connection was closed", "timed out", ...
   void SendAll(const void* data, size_t bytes, Deadline deadline) const;
   void ReceiveAll(void* data, size_t bytes, Deadline deadline) const;
 };
 
 // Listens on a numeric address or a host name; port 0 picks a free port. If the port is in use,
-// StoreError names the process that has it, if that can be found out.
+// ConnectionError names the process that has it, if that can be found out.
 Socket Listen(const std::string& host, int port);
 // The next connection.
 Socket Accept(const Socket& listener, Socket::Deadline deadline);
 int PortOf(const Socket& socket);
+// Does not wait. The server's first bytes, or the error, arrive at the socket. `host` is numeric.
+Socket BeginConnect(const std::string& host, int port);
 // Retries until the deadline: the server may not be up yet. Throws NoDescriptorsError at once.
 Socket Connect(const std::string& host, int port, Socket::Deadline deadline);
+// The first address of a host, in numbers. Throws ConnectionError if the name is unknown.
+std::string NumericAddress(const std::string& host);
 // The numeric address of this machine from which it would connect to the host. Sends nothing.
 std::string AddressTowards(const std::string& host, int port);
+// The numeric address of a network interface of this machine ("eth0"), IPv4 if it has one.
+std::string AddressOfInterface(const std::string& name);
 // This machine's name.
 std::string HostName();
 // Whether all of the host's addresses are loopback addresses.
 bool IsLoopback(const std::string& host);
+// A non-blocking eventfd: a descriptor that poll reports as readable after Signal.
+FileDescriptor MakeEvent();
+void Signal(const FileDescriptor& event);
+// The time left, in milliseconds as poll wants it: rounded up, at most a minute.
+int PollTimeout(Socket::Deadline deadline);
 
 }  // namespace lockstep::dist

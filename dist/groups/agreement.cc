@@ -88,11 +88,15 @@ int64_t HashText(const std::string& text) {
 
 }  // namespace
 
-void ThrowReplicaError(ProcessGroup& group, const std::string& message) {
+void MeetBeforeThrowing(ProcessGroup& group) {
   try {
     group.Barrier()->Synchronize();
   } catch (const Error&) {
   }
+}
+
+void ThrowReplicaError(ProcessGroup& group, const std::string& message) {
+  MeetBeforeThrowing(group);
   throw ReplicaError(message);
 }
 

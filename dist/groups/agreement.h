@@ -50,9 +50,11 @@ void CheckSameBits(ProcessGroup& group, const std::string& what,
 // A parameter must have a gradient on all ranks or on none.
 void CheckGradients(ProcessGroup& group, const Module& module);
 
-// Throws a ReplicaError that all ranks have found, and throw, at the same point. It first waits at
-// a barrier, whose outcome does not matter: otherwise the first rank to throw would end its group
-// and cut off the call by which the others are about to find out.
+// Call it before an exception that all ranks have found a reason for, and throw, at the same point.
+// It waits at a barrier, whose outcome does not matter: otherwise the first rank to throw would end
+// its group and cut off the call by which the others are about to find out.
+void MeetBeforeThrowing(ProcessGroup& group);
+// Does so, and throws ReplicaError.
 [[noreturn]] void ThrowReplicaError(ProcessGroup& group, const std::string& message);
 
 }  // namespace lockstep::dist

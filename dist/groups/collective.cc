@@ -1,6 +1,7 @@
 #include "dist/groups/collective.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 namespace lockstep::dist {
@@ -128,6 +129,12 @@ std::string LikelyMistake(const std::map<int, Collective>& calls) {
   }
   if (roots.size() > 1) return "all ranks must name the same root";
   return "";
+}
+
+std::vector<int> AllRanks(int size) {
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 uint64_t Extend(uint64_t hash, const Collective& c) {

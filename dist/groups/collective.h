@@ -65,6 +65,9 @@ std::string LikelyMistake(const std::map<int, Collective>& calls);
 // "rank 1", "ranks 0, 2 and 3"; long lists end in "and 5 more".
 std::string ListRanks(std::span<const int> ranks);
 
+// 0, 1, ... size - 1
+std::vector<int> AllRanks(int size);
+
 // Extends the hash of a sequence of calls by one more: equal sequences have equal hashes.
 uint64_t Extend(uint64_t hash, const Collective& c);
 

@@ -23,29 +23,25 @@ namespace {
 using Clock = Work::Clock;
 
 // How long a rank waits for the others' information before it names the ranks at fault.
-constexpr auto kPositionDelay = 2 * FailureBoard::kBeat;
+constexpr auto kTimeoutsDelay = std::chrono::seconds(1);
 constexpr auto kLostRanksDelay = std::chrono::milliseconds(1500);
 constexpr auto kOtherReportsDelay = std::chrono::seconds(3);
 
 class HostGroup : public ProcessGroup {
  public:
-  HostGroup(std::unique_ptr<Transport> transport, Store& store, const GroupOptions& options,
-            std::shared_ptr<RankStatus> status)
-      : ProcessGroup(transport->rank(), transport->size(), options, std::move(status)),
+  HostGroup(std::unique_ptr<Transport> transport, std::shared_ptr<ControlPlane> control,
+            const GroupOptions& options)
+      : ProcessGroup(transport->rank(), transport->size(), options, std::move(control)),
         exceptions_(std::uncaught_exceptions()),
         transport_(std::move(transport)),
         collectives_(*transport_, options.check_every_call),
-        store_(store.Clone()),
-        prefixed_(store.Clone(), options.name + "/"),
-        board_(prefixed_, {.rank = rank(),
-                           .size = size(),
-                           .heartbeat = options.heartbeat,
-                           .on_failure = [this](const Failure& f) { Learn(f); },
-                           .position = [this] { return Position(); },
-                           .status = ProcessGroup::status(),
-                           .timeout = options.timeout,
-                           .on_beat = [this] { AllowForPause(); }}),
-        worker_([this] { RunQueue(); }) {}
+        worker_([this] { RunQueue(); }),
+        board_(ProcessGroup::control(), {.group = options.name,
+                                         .members = AllRanks(size()),
+                                         .on_failure = [this](const Failure& f) { Learn(f); },
+                                         .position = [this] { return Position(); },
+                                         .timeout = options.timeout,
+                                         .on_beat = [this] { AllowForPause(); }}) {}
 
   ~HostGroup() override {
     if (std::uncaught_exceptions() > exceptions_) {
@@ -53,7 +49,6 @@ class HostGroup : public ProcessGroup {
     } else {
       try {
         HostGroup::Leave()->Synchronize();
-        board_.Leave();
       } catch (const Error&) {
         // The others were told, and throw; it does not matter to a rank that leaves.
       }
@@ -72,7 +67,8 @@ class HostGroup : public ProcessGroup {
   void CheckInStep() override { Barrier()->Synchronize(); }
 
   void Abort(const std::string& reason) override {
-    Failure failure = status()->GiveUp(reason);
+    Failure failure = FailureOf(CollectiveError::Cause::kAborted, rank(),
+                                StrCat("rank ", rank(), " gave up: ", reason));
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) return;
@@ -87,7 +83,7 @@ class HostGroup : public ProcessGroup {
     options.name = name;
     // The transport may only be duplicated while none of the group's operations is in progress.
     CheckInStep();
-    return MakeHostGroup(transport_->Duplicate(name), *store_, options, status());
+    return MakeHostGroup(transport_->Duplicate(name), control(), options);
   }
 
  private:
@@ -182,7 +178,6 @@ class HostGroup : public ProcessGroup {
       case TransportError::Cause::kTimeout:
         failure->cause = CollectiveError::Cause::kTimeout;
         board_.ShareLost({});
-        WaitForFailure(kPositionDelay);
         verdict = ExplainTimeout(board_.Positions(), size(), c, rank(), e.peers, options().timeout);
         verdict.reason += board_.PauseClause();
         if (verdict.others_know_better) WaitForFailure(kOtherReportsDelay);
@@ -210,7 +205,7 @@ class HostGroup : public ProcessGroup {
         return lost.contains(peer) && lost[peer].empty();
       });
       // That peer timed out, and is about to report which ranks it waited for.
-      if (by_timeout) WaitForFailure(kPositionDelay + 2 * kOtherReportsDelay);
+      if (by_timeout) WaitForFailure(kTimeoutsDelay + 2 * kOtherReportsDelay);
     } while (std::ssize(lost) < size() && Clock::now() < deadline &&
              !WaitForFailure(std::chrono::milliseconds(20)));
     return lost;
@@ -241,7 +236,7 @@ class HostGroup : public ProcessGroup {
       const std::lock_guard<std::mutex> lock(mutex_);
       waiting_since_ = Clock::now();
     }
-    ReportPause(options(), *status(), rank(), *pause);
+    ReportPause(options(), *control(), *pause);
   }
 
   FlightRecorder* recorder() const { return options().recorder.get(); }
@@ -263,8 +258,6 @@ class HostGroup : public ProcessGroup {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) return;
-      // To a rank that leaves it does not matter that the others, or the store, are gone.
-      if (!leaving_) status()->Learn(name(), failure);
       failure_ = failure;
     }
     changed_.notify_all();
@@ -329,7 +322,6 @@ class HostGroup : public ProcessGroup {
   const int exceptions_;
   const std::unique_ptr<Transport> transport_;
   HostCollectives collectives_;
-  const std::unique_ptr<Store> store_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -342,17 +334,16 @@ class HostGroup : public ProcessGroup {
   std::optional<Failure> failure_;
   bool stop_ = false;
 
-  PrefixStore prefixed_;
-  FailureBoard board_;
   std::thread worker_;
+  FailureBoard board_;
 };
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> MakeHostGroup(std::unique_ptr<Transport> transport, Store& store,
-                                            const GroupOptions& options,
-                                            std::shared_ptr<RankStatus> status) {
-  return std::make_shared<HostGroup>(std::move(transport), store, options, std::move(status));
+std::shared_ptr<ProcessGroup> MakeHostGroup(std::unique_ptr<Transport> transport,
+                                            std::shared_ptr<ControlPlane> control,
+                                            const GroupOptions& options) {
+  return std::make_shared<HostGroup>(std::move(transport), std::move(control), options);
 }
 
 }  // namespace lockstep::dist

@@ -3,16 +3,15 @@
 
 #include <memory>
 
-#include "dist/control/store.h"
+#include "dist/control/control_plane.h"
 #include "dist/groups/transport.h"
 #include "dist/process_group.h"
 
 namespace lockstep::dist {
 
-// A group for CPU tensors. The transport's ranks meet on the store, of which the group makes its
-// own handles; its keys begin with the group's name. `status`: see ProcessGroup.
-std::shared_ptr<ProcessGroup> MakeHostGroup(std::unique_ptr<Transport> transport, Store& store,
-                                            const GroupOptions& options,
-                                            std::shared_ptr<RankStatus> status = nullptr);
+// A group for CPU tensors. The transport's ranks are those of the control plane.
+std::shared_ptr<ProcessGroup> MakeHostGroup(std::unique_ptr<Transport> transport,
+                                            std::shared_ptr<ControlPlane> control,
+                                            const GroupOptions& options);
 
 }  // namespace lockstep::dist

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "dist/control/failure_board.h"
+#include "dist/control/failure.h"
 #include "dist/work.h"
 
 namespace lockstep::dist {

@@ -3,7 +3,7 @@
 #include <exception>
 #include <thread>
 
-#include "dist/control/in_process_store.h"
+#include "dist/control/local_planes.h"
 #include "dist/groups/host_group.h"
 #include "dist/groups/in_process_transport.h"
 
@@ -39,10 +39,12 @@ std::exception_ptr RunRank(const std::function<void(ProcessGroup&)>& body, Proce
 std::vector<std::shared_ptr<ProcessGroup>> MakeInProcessGroups(int size,
                                                                const GroupOptions& options) {
   LS_CHECK(size >= 1, "an in-process group needs at least one rank, got ", size);
-  const auto store = MakeInProcessStore();
+  auto planes = MakeLocalPlanes(size);
+  auto transports = MakeInProcessTransports(size);
   std::vector<std::shared_ptr<ProcessGroup>> groups;
-  for (auto& transport : MakeInProcessTransports(size)) {
-    groups.push_back(MakeHostGroup(std::move(transport), *store, options));
+  for (size_t r = 0; r < planes.size(); ++r) {
+    planes[r]->WaitUntilOpen();
+    groups.push_back(MakeHostGroup(std::move(transports[r]), std::move(planes[r]), options));
   }
   return groups;
 }

@@ -22,12 +22,12 @@ namespace {
 using Clock = Work::Clock;
 
 // Sends rank 0's id to all ranks over the host.
-ncclUniqueId ShareId(ProcessGroup& control) {
+ncclUniqueId ShareId(ProcessGroup& host) {
   ncclUniqueId id = {};
-  if (control.rank() == 0) id = NcclComm::NewId();
+  if (host.rank() == 0) id = NcclComm::NewId();
   const Tensor bytes = Tensor::Zeros({static_cast<int64_t>(sizeof(id))}, DType::kU8);
   std::memcpy(bytes.raw_data(), &id, sizeof(id));
-  control.Broadcast(bytes, 0)->Synchronize();
+  host.Broadcast(bytes, 0)->Synchronize();
   std::memcpy(&id, bytes.raw_data(), sizeof(id));
   return id;
 }
@@ -41,18 +41,16 @@ bool IsCapturing(Stream stream) {
 
 class NcclGroup : public ProcessGroup {
  public:
-  NcclGroup(std::shared_ptr<ProcessGroup> control, Store& store, Device device,
-            const GroupOptions& options)
-      : ProcessGroup(control->rank(), control->size(), options, control->status()),
+  NcclGroup(std::shared_ptr<ProcessGroup> host, Device device, const GroupOptions& options)
+      : ProcessGroup(host->rank(), host->size(), options, host->control()),
         exceptions_(std::uncaught_exceptions()),
         device_(device),
-        control_(std::move(control)),
-        store_(store.Clone()),
+        host_(std::move(host)),
         state_(std::make_shared<FailureState>(options.name, rank())),
         stream_(device),
-        comm_(ShareId(*control_), rank(), size(), device, options.timeout),
+        comm_(ShareId(*host_), rank(), size(), device, options.timeout),
         nothing_(Tensor::Zeros({1}, DType::kU8, device)),
-        watchdog_(*store_, rank(), size(), options, &comm_, state_, status()) {
+        watchdog_(control(), options, &comm_, state_) {
     nothing_.storage().RecordUse(stream_);
     // The zeros were written on another stream.
     Synchronize(CurrentStream(device));
@@ -93,20 +91,20 @@ class NcclGroup : public ProcessGroup {
   // Uses the host group; the others' watchdogs see the call in the log.
   WorkPtr Leave() override {
     Note({CollectiveKind::kLeave, ReduceOp::kSum, DType::kU8, 0, 0, NextSequence()}, "");
-    return control_->Leave();
+    return host_->Leave();
   }
 
   void Abort(const std::string& reason) override {
-    Failure failure = status()->GiveUp(reason);
+    Failure failure = FailureOf(CollectiveError::Cause::kAborted, rank(),
+                                StrCat("rank ", rank(), " gave up: ", reason));
     failure.operation = watchdog_.LastCall();
     watchdog_.Fail(failure);
-    control_->Abort(reason);
   }
 
   std::shared_ptr<ProcessGroup> Duplicate(const std::string& name) override {
     GroupOptions options = this->options();
     options.name = name;
-    return MakeNcclGroup(control_->Duplicate(name + "/control"), *store_, device_, options);
+    return MakeNcclGroup(host_->Duplicate(name + "/host"), device_, options);
   }
 
  private:
@@ -208,17 +206,17 @@ class NcclGroup : public ProcessGroup {
   void CheckCall(const Call& call) {
     const Collective& c = call.collective;
     Guard(c, call.purpose, [&] {
-      if (c.kind == CollectiveKind::kExchange) return CheckTransfers(*control_, c, call.transfers);
-      CheckCollective(*control_, c);
+      if (c.kind == CollectiveKind::kExchange) return CheckTransfers(*host_, c, call.transfers);
+      CheckCollective(*host_, c);
       if (c.kind == CollectiveKind::kAllToAll) {
-        CheckParts(*control_, c, call.input_counts, call.output_counts);
+        CheckParts(*host_, c, call.input_counts, call.output_counts);
       }
     });
   }
 
   // Compares all ranks' calls so far.
   void Compare(const Collective& c) {
-    Guard(c, "", [&] { CheckHistory(*control_, c, hash_, watchdog_.Log()); });
+    Guard(c, "", [&] { CheckHistory(*host_, c, hash_, watchdog_.Log()); });
   }
 
   // An error in `f` becomes the group's failure, and is thrown as such.
@@ -255,8 +253,7 @@ class NcclGroup : public ProcessGroup {
 
   const int exceptions_;
   const Device device_;
-  const std::shared_ptr<ProcessGroup> control_;
-  const std::unique_ptr<Store> store_;
+  const std::shared_ptr<ProcessGroup> host_;
   const std::shared_ptr<FailureState> state_;
   const cuda::OwnedStream stream_;
   NcclComm comm_;
@@ -269,10 +266,10 @@ class NcclGroup : public ProcessGroup {
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> MakeNcclGroup(std::shared_ptr<ProcessGroup> control, Store& store,
-                                            Device device, const GroupOptions& options) {
+std::shared_ptr<ProcessGroup> MakeNcclGroup(std::shared_ptr<ProcessGroup> host, Device device,
+                                            const GroupOptions& options) {
   LS_CHECK(device.is_cuda(), "group '", options.name, "': NCCL works on GPUs, not on ", device);
-  return std::make_shared<NcclGroup>(std::move(control), store, device, options);
+  return std::make_shared<NcclGroup>(std::move(host), device, options);
 }
 
 }  // namespace lockstep::dist

@@ -3,12 +3,11 @@
 
 #include <memory>
 
-#include "dist/control/store.h"
 #include "dist/process_group.h"
 
 namespace lockstep::dist {
 
-// Collective. `control` is a host group of the same ranks, for sharing NCCL's id and comparing
+// Collective. `host` is a host group of the same ranks, for sharing NCCL's id and comparing
 // calls; the new group keeps it, and nothing else may use it. Every rank needs its own device.
 //
 // Operations run on a stream of the group. NCCL itself compares nothing: ranks that call different
@@ -18,7 +17,7 @@ namespace lockstep::dist {
 // failures; it then aborts the communicator, and the error says how far each rank has got.
 //
 // Calls can be captured into CUDA graphs; they are compared when they are captured.
-std::shared_ptr<ProcessGroup> MakeNcclGroup(std::shared_ptr<ProcessGroup> control, Store& store,
-                                            Device device, const GroupOptions& options);
+std::shared_ptr<ProcessGroup> MakeNcclGroup(std::shared_ptr<ProcessGroup> host, Device device,
+                                            const GroupOptions& options);
 
 }  // namespace lockstep::dist

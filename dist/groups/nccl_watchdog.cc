@@ -11,36 +11,31 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kTick = milliseconds(20);
-constexpr auto kPublish = milliseconds(500);
-// How long others may take to publish their calls.
+constexpr auto kCompare = milliseconds(500);
+// An operation that takes longer is compared with the other ranks' calls.
 constexpr auto kGrace = milliseconds(1500);
 
 }  // namespace
 
-NcclWatchdog::NcclWatchdog(Store& store, int rank, int size, const GroupOptions& options,
-                           NcclComm* comm, std::shared_ptr<FailureState> state,
-                           std::shared_ptr<RankStatus> status)
-    : store_(std::make_unique<PrefixStore>(store.Clone(), options.name + "/")),
-      rank_(rank),
+NcclWatchdog::NcclWatchdog(std::shared_ptr<ControlPlane> control, const GroupOptions& options,
+                           NcclComm* comm, std::shared_ptr<FailureState> state)
+    : rank_(control->rank()),
       options_(options),
       comm_(comm),
       state_(std::move(state)),
-      status_(std::move(status)),
-      posted_(store_.get(), rank, size),
-      board_(*store_, {.rank = rank,
-                       .size = size,
-                       .heartbeat = options.heartbeat,
-                       .on_failure = [this](const Failure& f) { Learn(f); },
-                       .status = status_,
-                       .timeout = options.timeout,
-                       .on_beat = [this] { AllowForPause(); }}),
+      control_(std::move(control)),
+      board_(control_, {.group = options.name,
+                        .members = AllRanks(control_->size()),
+                        .on_failure = [this](const Failure& f) { Learn(f); },
+                        .log = [this] { return Log(); },
+                        .timeout = options.timeout,
+                        .on_beat = [this] { AllowForPause(); }}),
       thread_([this] { Run(); }) {}
 
 void NcclWatchdog::Called(const Collective& c) {
   const std::lock_guard<std::mutex> lock(mutex_);
   log_.Add(c);
   last_call_ = c;
-  published_ = false;
 }
 
 Collective NcclWatchdog::LastCall() const {
@@ -64,7 +59,6 @@ void NcclWatchdog::Fail(const Failure& failure) {
 }
 
 void NcclWatchdog::Learn(const Failure& failure) {
-  if (!leaving_) status_->Learn(options_.name, failure);
   // Set the error before aborting, so that no waiter mistakes an aborted result for a good one.
   if (!state_->Set(failure)) return;
   comm_->Abort();
@@ -79,14 +73,12 @@ void NcclWatchdog::Stop() {
   }
   stopped_.notify_all();
   thread_.join();
-  if (!state_->Get()) Unpublish();
-  board_.Leave();
 }
 
 void NcclWatchdog::Run() {
   // A thread that never sets a device opens a context on GPU 0.
   LS_CUDA_WARN(cudaSetDevice(comm_->device().index));
-  auto next_publish = Clock::now();
+  auto next_comparison = Clock::now();
   while (!state_->Get()) {
     std::optional<Collective> slow;
     std::string purpose;
@@ -112,66 +104,31 @@ void NcclWatchdog::Run() {
         timed_out = Clock::now() - turn_ > options_.timeout;
       }
     }
-    try {
-      if (Clock::now() >= next_publish) {
-        Publish();
-        if (slow) CompareWithOthers(*slow, purpose);
-        next_publish = Clock::now() + kPublish;
-      }
-      if (slow && timed_out) FailForTimeout(*slow, purpose);
-      if (const auto error = comm_->AsyncError()) {
-        Failure failure;
-        failure.cause = CollectiveError::Cause::kLostRank;
-        failure.rank = rank_;
-        failure.operation = LastCall();
-        failure.reason = *error;
-        // The board is about to name the rank whose process ended.
-        std::unique_lock<std::mutex> lock(mutex_);
-        stopped_.wait_for(lock, kPublish, [this] { return stop_; });
-        lock.unlock();
-        Fail(failure);
-      }
-    } catch (const StoreError&) {
-      // The board reports it as well.
+    if (slow && Clock::now() >= next_comparison) {
+      CompareWithOthers(*slow, purpose);
+      next_comparison = Clock::now() + kCompare;
+    }
+    if (slow && timed_out) FailForTimeout(*slow, purpose);
+    if (const auto error = comm_->AsyncError()) {
+      Failure failure;
+      failure.cause = CollectiveError::Cause::kLostRank;
+      failure.rank = rank_;
+      failure.operation = LastCall();
+      failure.reason = *error;
+      // The control plane is about to name the rank whose process ended.
+      std::unique_lock<std::mutex> lock(mutex_);
+      stopped_.wait_for(lock, kCompare, [this] { return stop_; });
+      lock.unlock();
+      Fail(failure);
     }
   }
-  try {
-    Publish();
-  } catch (const StoreError&) {
-  }
-}
-
-void NcclWatchdog::Publish() {
-  FlightLog log;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (published_) return;
-    published_ = true;
-    log = log_;
-  }
-  posted_.Post(log);
-}
-
-// All ranks have left, so no rank reads the log any more.
-void NcclWatchdog::Unpublish() {
-  try {
-    posted_.Delete();
-  } catch (const StoreError&) {
-    // The log is gone with the store.
-  }
-}
-
-std::map<int, FlightLog> NcclWatchdog::Logs() {
-  std::map<int, FlightLog> logs = posted_.OfOthers();
-  logs[rank_] = Log();
-  return logs;
 }
 
 void NcclWatchdog::CompareWithOthers(const Collective& c, const std::string& purpose) {
   // The peers of an exchange compare it themselves.
   if (c.kind == CollectiveKind::kExchange) return;
   std::map<int, Collective> calls;
-  for (const auto& [r, log] : Logs()) {
+  for (const auto& [r, log] : board_.Logs()) {
     if (const auto call = log.At(c.sequence)) calls[r] = *call;
   }
   Failure failure;
@@ -201,7 +158,7 @@ void NcclWatchdog::AllowForPause() {
     const std::lock_guard<std::mutex> lock(mutex_);
     turn_ = Clock::now();
   }
-  ReportPause(options_, *status_, rank_, *pause);
+  ReportPause(options_, *control_, *pause);
 }
 
 void NcclWatchdog::FailForTimeout(const Collective& c, const std::string& purpose) {
@@ -212,7 +169,7 @@ void NcclWatchdog::FailForTimeout(const Collective& c, const std::string& purpos
   failure.purpose = purpose;
   failure.reason =
       StrCat("it did not end within ", static_cast<double>(options_.timeout.count()) / 1000, " s");
-  for (const auto& [r, log] : Logs()) {
+  for (const auto& [r, log] : board_.Logs()) {
     if (c.kind == CollectiveKind::kExchange || log.last() >= c.sequence) continue;
     failure.culprits.push_back(r);
     const auto last = log.At(log.last());

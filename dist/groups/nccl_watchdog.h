@@ -19,12 +19,12 @@ namespace lockstep::dist {
 // thread continues and learns of the failure, if an operation has not ended within the timeout, a
 // rank made a different call or has left, NCCL has an asynchronous error, or another rank failed.
 //
-// The store holds each rank's calls, at most half a second old, so the culprits are known although
+// The control plane answers for each rank what it has called, so the culprits are known although
 // NCCL does not know them.
 class NcclWatchdog {
  public:
-  NcclWatchdog(Store& store, int rank, int size, const GroupOptions& options, NcclComm* comm,
-               std::shared_ptr<FailureState> state, std::shared_ptr<RankStatus> status);
+  NcclWatchdog(std::shared_ptr<ControlPlane> control, const GroupOptions& options, NcclComm* comm,
+               std::shared_ptr<FailureState> state);
   ~NcclWatchdog() { Stop(); }
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
@@ -48,27 +48,22 @@ class NcclWatchdog {
 
   void Run();
   void Learn(const Failure& failure);
-  void Publish();
-  void Unpublish();
   // Throws MismatchError, or fails, if other ranks' calls show that `c` cannot end.
   void CompareWithOthers(const Collective& c, const std::string& purpose);
   void AllowForPause();
   void FailForTimeout(const Collective& c, const std::string& purpose);
-  std::map<int, FlightLog> Logs();
 
-  const std::unique_ptr<Store> store_;
   const int rank_;
   const GroupOptions options_;
   NcclComm* const comm_;
   const std::shared_ptr<FailureState> state_;
-  const std::shared_ptr<RankStatus> status_;
+  const std::shared_ptr<ControlPlane> control_;
 
   mutable std::mutex mutex_;
   std::condition_variable stopped_;
-  bool stop_ = false, published_ = true;
+  bool stop_ = false;
   std::atomic<bool> leaving_{false};
   FlightLog log_;
-  PostedLogs posted_;
   Collective last_call_;
   // The turn of the first one began at turn_.
   std::deque<std::shared_ptr<NcclWork>> under_way_;

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/stream.h"
-#include "dist/control/failure_board.h"
+#include "dist/control/failure.h"
 #include "dist/work.h"
 
 namespace lockstep::dist {

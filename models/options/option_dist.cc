@@ -7,10 +7,10 @@ namespace lockstep::models {
 void AddDistOptions(Options& options, DistOptions& dist) {
   constexpr double kMaxMib = 65536;
   options.Add("dist.backend", &dist.backend,
-              {.choices = {"auto", "gloo", "nccl"},
+              {.choices = {"auto", "tcp", "nccl"},
                .operational = true,
-               .doc = "library that moves data between ranks: auto (nccl on GPUs, gloo on CPUs), "
-                      "gloo, nccl"});
+               .doc = "library that moves data between ranks: auto (nccl on GPUs, tcp on CPUs), "
+                      "tcp, nccl"});
   options.Add(
       "dist.reduction", &dist.reduction,
       {.choices = {"fast", "ordered"},

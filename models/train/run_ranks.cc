@@ -11,8 +11,8 @@
 #include "core/cuda/device.h"
 #include "core/system/environment.h"
 #include "dist/groups/agreement.h"
-#include "dist/groups/gloo_group.h"
 #include "dist/groups/nccl_group.h"
+#include "dist/groups/tcp_group.h"
 #include "models/report/run_progress.h"
 
 namespace lockstep::models {
@@ -22,7 +22,7 @@ constexpr int64_t kTextLimit = 8192;  // of the main rank's decision: paths and 
 
 std::string BackendOf(const RunConfig& config, Device device) {
   const std::string& backend = config.dist.backend;
-  const std::string fits = device.is_cuda() ? "nccl" : "gloo";
+  const std::string fits = device.is_cuda() ? "nccl" : "tcp";
   if (backend != "auto" && backend != fits) {
     throw InputError(StrCat("dist.backend = ", backend, " does not move data on ", device,
                             ": use dist.backend = ", fits, ", or auto"));
@@ -41,7 +41,6 @@ dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& na
   return {.name = name,
           .timeout = std::chrono::seconds(config.dist.timeout),
           .check_every_call = config.dist.check == "full",
-          .heartbeat = std::chrono::seconds(config.dist.heartbeat),
           .recorder = std::move(recorder),
           .say = WarnWithoutWaiting};
 }
@@ -123,13 +122,14 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
     : rendezvous_(rendezvous), backend_(BackendOf(config, device)) {
   if (rendezvous.world_size == 1) return;
   const auto timeout = std::chrono::seconds(config.dist.timeout);
-  world_ = std::make_unique<dist::World>(rendezvous, timeout);
+  world_ = std::make_unique<dist::World>(
+      rendezvous, dist::WorldOptions{.timeout = timeout,
+                                     .heartbeat = std::chrono::seconds(config.dist.heartbeat)});
   if (recorder) recorder->SetMeeting(world_->meeting());
-  control_ = dist::MakeGlooGroup(*world_, GroupOptionsOf(config, "control", recorder));
-  gradients_ = device.is_cuda()
-                   ? dist::MakeNcclGroup(control_->Duplicate("nccl"), world_->store(), device,
-                                         GroupOptionsOf(config, "gradients", recorder))
-                   : control_->Duplicate("gradients");
+  control_ = dist::MakeTcpGroup(*world_, GroupOptionsOf(config, "control", recorder));
+  gradients_ = device.is_cuda() ? dist::MakeNcclGroup(control_->Duplicate("nccl"), device,
+                                                      GroupOptionsOf(config, "gradients", recorder))
+                                : control_->Duplicate("gradients");
 }
 
 void RunRanks::CheckSameOptions(const RunConfig& config) {
@@ -147,6 +147,7 @@ void RunRanks::CheckSameOptions(const RunConfig& config) {
                                   RunConfigFromToml(all[r], StrCat("rank ", r)));
     std::erase_if(differences, MayDiffer);
     if (differences.empty()) continue;
+    dist::MeetBeforeThrowing(*control_);
     throw InputError(
         StrCat("rank ", r, " was started with different options from rank 0 (rank 0 -> ", "rank ",
                r, "):\n", ToString(differences), "start all ranks with the same options"));
@@ -164,12 +165,14 @@ RunStart RunRanks::FromMain(const std::function<RunStart()>& decide) {
     } catch (const std::exception& e) {
       text = e.what();
       dist::GatherTexts(*control_, text, kTextLimit);
+      dist::MeetBeforeThrowing(*control_);
       throw;
     }
   }
   text = dist::GatherTexts(*control_, text, kTextLimit)[0];
   if (is_main()) return start;
   if (!text.starts_with("start ")) {
+    dist::MeetBeforeThrowing(*control_);
     throw InputError(StrCat("rank 0 cannot start the run: ", text));
   }
   std::istringstream in(text.substr(6));

@@ -33,8 +33,8 @@ dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t micro_
 // A single process is the main rank and has no groups.
 class RunRanks {
  public:
-  // Collective: returns once all ranks have joined their groups. Throws StoreError and InputError.
-  // The recorder (may be null) gets what the groups do.
+  // Collective: returns once all ranks have joined their groups. Throws ConnectionError and
+  // InputError. The recorder (may be null) gets what the groups do.
   RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, Device device,
            std::shared_ptr<dist::FlightRecorder> recorder);
 
@@ -42,7 +42,7 @@ class RunRanks {
   int size() const { return rendezvous_.world_size; }
   bool is_main() const { return rank() == 0; }
   bool on_one_machine() const { return rendezvous_.local_world_size == size(); }
-  // "gloo", "nccl"
+  // "tcp", "nccl"
   const std::string& backend() const { return backend_; }
   // Null for a single rank. The first is for gradients, on their device; the second for small
   // values on the host.

@@ -139,7 +139,7 @@ TEST(DataParallel, SumsSmallValues) {
 // `if (rank == 1) return 0;` in a loop, whatever the others are doing.
 TEST(DataParallel, ARankThatLeavesTheLoopEarlyIsNamedAtOnce) {
   using test::Kind;
-  for (const Kind kind : {Kind::kInProcess, Kind::kGloo, Kind::kGlooOverTcpStore}) {
+  for (const Kind kind : {Kind::kInProcess, Kind::kTcp}) {
     for (const int ranks : {2, 3}) {
       for (const int leaves_at : {0, 1, 2}) {
         const auto begin = std::chrono::steady_clock::now();

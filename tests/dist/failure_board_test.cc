@@ -1,69 +1,80 @@
-// What ranks tell each other through the store, and how they treat values that none of them wrote.
+// What ranks tell each other about failures, and how they treat what none of them can have said.
 #include "dist/control/failure_board.h"
 
 #include <gmock/gmock.h>
 
 #include <future>
 
-#include "dist/control/flight_log.h"
-#include "dist/control/in_process_store.h"
-#include "dist/control/pause.h"
-#include "dist/groups/host_group.h"
-#include "dist/groups/in_process_transport.h"
+#include "dist/control/local_planes.h"
 
 namespace lockstep::dist {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
-using testing::AllOf;
 using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
 using testing::Pair;
 
 constexpr int kSize = 3;
 
-// The failure as rank 1 learns it.
-Failure Heard(const std::string& note) {
-  const auto store = MakeInProcessStore();
-  store->Set("failure", note);
-  std::promise<Failure> heard;
-  FailureBoard board(*store, {.rank = 1, .size = kSize, .on_failure = [&](const Failure& f) {
-                                heard.set_value(f);
-                              }});
-  return heard.get_future().get();
+std::vector<std::shared_ptr<ControlPlane>> Planes() {
+  auto planes = MakeLocalPlanes(kSize);
+  for (const auto& plane : planes) plane->WaitUntilOpen();
+  return planes;
 }
 
-TEST(FailureBoardTest, LearnsWhatAnotherRankHasPosted) {
-  const auto store = MakeInProcessStore();
-  std::promise<Failure> heard;
-  FailureBoard board(*store, {.rank = 1, .size = kSize, .on_failure = [&](const Failure& f) {
-                                heard.set_value(f);
-                              }});
-  FailureBoard other(*store, {.rank = 2, .size = kSize, .on_failure = [](const Failure&) {}});
+// A rank leaves after those below it.
+void Leave(std::vector<std::shared_ptr<ControlPlane>> planes) {
+  while (!planes.empty()) planes.pop_back();
+}
+
+FailureBoard::Options Board(const std::string& group) {
+  return {.group = group, .members = AllRanks(kSize), .on_failure = [](const Failure&) {}};
+}
+
+TEST(FailureBoardTest, AllRanksLearnOfTheFirstFailure) {
+  const auto planes = Planes();
+  std::promise<Failure> heard[kSize];
+  std::vector<std::unique_ptr<FailureBoard>> boards;
+  for (int r = 0; r < kSize; ++r) {
+    auto options = Board("steps");
+    options.on_failure = [&heard, r](const Failure& f) { heard[r].set_value(f); };
+    boards.push_back(std::make_unique<FailureBoard>(planes[static_cast<size_t>(r)], options));
+  }
   Failure mine;
   mine.cause = CollectiveError::Cause::kTimeout;
   mine.rank = 2;
   mine.culprits = {0, 1};
   mine.reason = "they sleep";
-  other.Post(mine);
-  const Failure f = heard.get_future().get();
-  EXPECT_EQ(f.cause, mine.cause);
-  EXPECT_EQ(f.rank, 2);
-  EXPECT_THAT(f.culprits, ElementsAre(0, 1));
-  EXPECT_EQ(f.reason, "they sleep");
+  EXPECT_EQ(boards[2]->Post(mine).reason, "they sleep");
+  for (auto& promise : heard) {
+    const Failure f = promise.get_future().get();
+    EXPECT_EQ(f.cause, mine.cause);
+    EXPECT_EQ(f.rank, 2);
+    EXPECT_EQ(f.group, "steps");
+    EXPECT_THAT(f.culprits, ElementsAre(0, 1));
+    EXPECT_EQ(f.reason, "they sleep");
+  }
+  mine.reason = "a later one";
+  EXPECT_EQ(boards[1]->Post(mine).reason, "they sleep");
+  // Also boards made afterwards.
+  std::promise<Failure> late;
+  auto options = Board("others");
+  options.on_failure = [&](const Failure& f) { late.set_value(f); };
+  const FailureBoard board(planes[0], options);
+  EXPECT_EQ(late.get_future().get().reason, "they sleep");
 }
 
-TEST(FailureBoardTest, ShowsAValueThatNoRankHasWrittenAndBlamesNobody) {
+TEST(FailureBoardTest, FailuresThatNoRankSendsAreNotRead) {
+  Failure good = FailureOf(CollectiveError::Cause::kAborted, 2, "forged");
+  ASSERT_TRUE(ParseFailure(ToText(good), kSize));
+  EXPECT_FALSE(ParseFailure(ToText(good), 2));
   const std::string call = "[6,0,8,0,0,1]";
   const auto note = [&](const std::string& cause, const std::string& rank,
                         const std::string& culprits, const std::string& operation) {
-    return StrCat(R"({"cause":)", cause, R"(,"rank":)", rank, R"(,"culprits":)", culprits,
-                  R"(,"operation":)", operation, R"(,"purpose":"","reason":"forged"})");
+    return StrCat(R"({"cause":)", cause, R"(,"rank":)", rank, R"(,"group":"","culprits":)",
+                  culprits, R"(,"operation":)", operation, R"(,"purpose":"","reason":"forged"})");
   };
-  ASSERT_EQ(Heard(note("1", "2", "[0]", call)).reason, "forged");
+  ASSERT_TRUE(ParseFailure(note("1", "2", "[0]", call), kSize));
   for (const std::string& forged :
        {std::string("garbage"), std::string(), std::string("\0\xff{", 3), std::string("[]"),
         std::string("{}"), note("1", "-5", "[0]", call), note("1", "3", "[0]", call),
@@ -71,59 +82,35 @@ TEST(FailureBoardTest, ShowsAValueThatNoRankHasWrittenAndBlamesNobody) {
         note("1", "2", R"(["x"])", call), note("77", "2", "[0]", call),
         note("1.5", "2", "[0]", call), note("1", "99999999999999999999", "[0]", call),
         note("1", "2", "[0]", "[1,2]"), note("1", "2", "[0]", "null")}) {
-    const Failure f = Heard(forged);
-    EXPECT_EQ(f.rank, 1) << forged;
-    EXPECT_THAT(f.culprits, IsEmpty()) << forged;
-    const std::string text = ErrorOf(f, "g", 1, {}).what();
-    EXPECT_THAT(text, AllOf(HasSubstr("the store of this process holds \""),
-                            HasSubstr("which no rank writes"), Not(HasSubstr("json.exception")),
-                            Not(HasSubstr("reported by"))));
+    EXPECT_FALSE(ParseFailure(forged, kSize)) << forged;
   }
 }
 
-TEST(FailureBoardTest, IgnoresPositionsAndLostRanksThatNoRankHasWritten) {
-  const auto store = MakeInProcessStore();
-  FailureBoard board(*store, {.rank = 0,
-                              .size = kSize,
-                              .on_failure = [](const Failure&) { FAIL(); },
-                              .position = [] { return CallPosition{}; }});
-  for (const std::string forged : {"", "x", "{}", "[]", "[[1,2],3,true]", "[-1]", "[3]", "[[0]]"}) {
-    store->Set("position/1", forged);
-    store->Set("lost/1", forged);
-    store->Set("lost/2", "[0]");
-    EXPECT_THAT(board.Positions(), ElementsAre(Pair(0, testing::_))) << forged;
-    auto lost = board.Lost();
-    if (forged == "[]") lost.erase(1);  // it timed out
-    EXPECT_THAT(lost, ElementsAre(Pair(2, ElementsAre(0)))) << forged;
-  }
-  const std::string forged_log("\xff\xff\xff\xff forged, and as long as it likes to be: 48 bytes");
-  store->Set("calls/1", forged_log);
-  EXPECT_EQ(PostedLogs(store.get(), 0, kSize).OfOthers().at(1).last(), 0);
-}
-
-// Groups that come and go leave nothing behind, and their names can be reused.
-TEST(FailureBoardTest, LeavesNothingBehindInTheStore) {
-  const auto store = MakeInProcessStore();
-  const int64_t before = store->Bytes();
-  for (int i = 0; i < 3; ++i) {
-    auto transports = MakeInProcessTransports(2);
-    std::vector<std::thread> threads;
-    for (auto& transport : transports) {
-      threads.emplace_back([&] {
-        const auto group = MakeHostGroup(std::move(transport), *store, {.name = "again"});
-        group->Barrier()->Synchronize();
-        {
-          // It publishes its position and the pause, which ends just before the group does.
-          const Pause pause(group.get(), "writing a checkpoint");
-          std::this_thread::sleep_for(FailureBoard::kBeat + milliseconds(200));
-        }
-        EXPECT_GT(store->Bytes(), before);
-        group->Barrier()->Synchronize();
-      });
+TEST(FailureBoardTest, IgnoresPositionsAndLostRanksThatNoRankCanHaveSent) {
+  auto planes = Planes();
+  {
+    auto options = Board("g");
+    options.position = [] { return CallPosition{}; };
+    FailureBoard board(planes[0], options);
+    std::string forged;
+    planes[1]->Answer(TopicOf("g/board"), [&](const std::string&) { return forged; });
+    planes[2]->Answer(TopicOf("g/board"),
+                      [](const std::string& question) { return question == "lost" ? "[0]" : ""; });
+    for (const std::string text : {"", "x", "{}", "[]", "[[1,2],3,true]", "[-1]", "[3]", "[[0]]"}) {
+      forged = text;
+      EXPECT_THAT(board.Positions(), ElementsAre(Pair(0, testing::_))) << forged;
+      auto lost = board.Lost();
+      if (forged == "[]") lost.erase(1);  // it timed out
+      EXPECT_THAT(lost, ElementsAre(Pair(2, ElementsAre(0)))) << forged;
     }
-    for (std::thread& t : threads) t.join();
-    EXPECT_EQ(store->Bytes(), before);
+    forged = "\xff\xff\xff\xff forged, and as long as it likes to be: 48 bytes";
+    EXPECT_EQ(board.Logs().at(1).last(), 0);
+    planes[1]->Unsubscribe(TopicOf("g/board"));
+    planes[2]->Unsubscribe(TopicOf("g/board"));
+    // Ranks that do not know the group have called nothing.
+    EXPECT_THAT(board.Positions(), ElementsAre(Pair(0, testing::_)));
   }
+  Leave(std::move(planes));
 }
 
 }  // namespace

@@ -8,11 +8,9 @@
 #include <mutex>
 #include <thread>
 
-#include "dist/control/in_process_store.h"
-#include "dist/groups/gloo_transport.h"
 #include "dist/groups/host_group.h"
-#include "dist/groups/in_process_transport.h"
 #include "tests/dist/faulty_transport.h"
+#include "tests/dist/ranks.h"
 
 namespace lockstep::dist::test {
 namespace {
@@ -170,8 +168,6 @@ struct Outcome {
   std::atomic<bool> wrong_data{false};
 };
 
-using Transports = std::function<std::vector<std::unique_ptr<Transport>>()>;
-
 // What a rank does: a barrier, the call, another barrier.
 void RunRank(ProcessGroup& g, const FaultCase& fault, const CollectiveCase& collective,
              int at_fault, Outcome* outcome) {
@@ -188,29 +184,28 @@ void RunRank(ProcessGroup& g, const FaultCase& fault, const CollectiveCase& coll
   g.Barrier()->Wait();
 }
 
-void RunCase(const Transports& transports, const FaultCase& fault, const CollectiveCase& collective,
-             int at_fault, Outcome* outcome) {
+void RunCase(Kind kind, const FaultCase& fault, const CollectiveCase& collective, int at_fault,
+             Outcome* outcome) {
   GroupOptions options;
   options.timeout = kTimeout;
   options.check_every_call = fault.check;
-  const auto store = MakeInProcessStore();
-  auto ends = transports();
+  auto ends = MakeEnds(kind, kRanks);
   std::vector<std::thread> threads;
   for (int r = 0; r < kRanks; ++r) {
     threads.emplace_back([&, r] {
-      auto end = std::move(ends[static_cast<size_t>(r)]);
+      End end = std::move(ends[static_cast<size_t>(r)]);
       if (r == at_fault && fault.transport) {
         // After the first barrier and, if there are messages with data, in one of those.
         const int runs_per_exchange = fault.check ? 2 : 1;
         const int exchanges_before = std::string(collective.name) == "barrier" ? 1 : 2;
-        end =
-            MakeFaultyTransport(std::move(end), {.kind = *fault.transport,
-                                                 .at_run = exchanges_before * runs_per_exchange + 1,
-                                                 .delay = milliseconds(300)});
+        end.transport = MakeFaultyTransport(std::move(end.transport),
+                                            {.kind = *fault.transport,
+                                             .at_run = exchanges_before * runs_per_exchange + 1,
+                                             .delay = milliseconds(300)});
       }
       const auto i = static_cast<size_t>(r);
       try {
-        const auto group = MakeHostGroup(std::move(end), *store, options);
+        const auto group = MakeHostGroup(std::move(end.transport), std::move(end.control), options);
         RunRank(*group, fault, collective, at_fault, outcome);
       } catch (const CollectiveError& e) {
         outcome->errors[i] = e.what();
@@ -262,8 +257,7 @@ void ExpectDiagnosis(const FaultCase& fault, const CollectiveCase& collective, i
 
 class FaultMatrixTest : public testing::TestWithParam<FaultCase> {};
 
-void ExpectMatrix(const Transports& transports, const FaultCase& fault,
-                  std::span<const CollectiveCase> collectives) {
+void ExpectMatrix(Kind kind, const FaultCase& fault, std::span<const CollectiveCase> collectives) {
   for (int at_fault = 0; at_fault < kRanks; ++at_fault) {
     // All collectives at the same time: most of the time they wait for a timeout.
     std::vector<Outcome> outcomes(collectives.size());
@@ -271,7 +265,7 @@ void ExpectMatrix(const Transports& transports, const FaultCase& fault,
     for (size_t i = 0; i < collectives.size(); ++i) {
       if (!Applies(fault, collectives[i])) continue;
       threads.emplace_back(
-          [&, i] { RunCase(transports, fault, collectives[i], at_fault, &outcomes[i]); });
+          [&, i] { RunCase(kind, fault, collectives[i], at_fault, &outcomes[i]); });
     }
     for (std::thread& t : threads) t.join();
     for (size_t i = 0; i < collectives.size(); ++i) {
@@ -287,25 +281,11 @@ void ExpectMatrix(const Transports& transports, const FaultCase& fault,
 }
 
 TEST_P(FaultMatrixTest, IsDiagnosedCorrectlyInEveryCollectiveOnEveryRank) {
-  ExpectMatrix([] { return MakeInProcessTransports(kRanks); }, GetParam(), kCollectives);
+  ExpectMatrix(Kind::kInProcess, GetParam(), kCollectives);
 }
 
-// With Gloo closing one connection closes all, and the order of errors differs.
-TEST_P(FaultMatrixTest, IsDiagnosedCorrectlyOverGloo) {
-  const Transports over_gloo = [] {
-    const auto store = MakeInProcessStore();
-    std::vector<std::unique_ptr<Transport>> ends(kRanks);
-    std::vector<std::thread> threads;
-    for (int r = 0; r < kRanks; ++r) {
-      threads.emplace_back([&, r] {
-        ends[static_cast<size_t>(r)] =
-            MakeGlooTransport(*store, "faults", r, kRanks, {}, std::chrono::seconds(60));
-      });
-    }
-    for (std::thread& t : threads) t.join();
-    return ends;
-  };
-  ExpectMatrix(over_gloo, GetParam(), std::span(kCollectives).first(5));
+TEST_P(FaultMatrixTest, IsDiagnosedCorrectlyOverTcp) {
+  ExpectMatrix(Kind::kTcp, GetParam(), kCollectives);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, FaultMatrixTest, testing::ValuesIn(kFaults), [](const auto& info) {

@@ -6,9 +6,8 @@
 #include "core/io/file.h"
 #include "dist/control/flight_recorder.h"
 #include "dist/control/flight_verdict.h"
-#include "dist/control/in_process_store.h"
 #include "dist/groups/host_group.h"
-#include "dist/groups/in_process_transport.h"
+#include "tests/dist/ranks.h"
 #include "tests/message_of.h"
 
 namespace lockstep::dist {
@@ -36,15 +35,15 @@ std::map<int, FlightRecord> Fly(const std::string& name, int ranks,
                                 const std::function<void(ProcessGroup&)>& body,
                                 GroupOptions options = {}) {
   const std::string folder = Folder(name);
-  const auto store = MakeInProcessStore();
-  auto ends = MakeInProcessTransports(ranks);
+  auto ends = test::MakeEnds(test::Kind::kInProcess, ranks);
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r) {
     threads.emplace_back([&, r, options]() mutable {
       options.recorder = std::make_shared<FlightRecorder>(folder, r, ranks);
       options.recorder->SetMeeting("one");
       try {
-        const auto group = MakeHostGroup(std::move(ends[static_cast<size_t>(r)]), *store, options);
+        test::End end = std::move(ends[static_cast<size_t>(r)]);
+        const auto group = MakeHostGroup(std::move(end.transport), std::move(end.control), options);
         body(*group);
       } catch (const std::exception& e) {
         options.recorder->Write(e.what());

@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "core/cuda/handles.h"
-#include "dist/control/in_process_store.h"
 #include "dist/groups/in_process_group.h"
 #include "dist/groups/nccl_group.h"
 
@@ -13,7 +12,6 @@ namespace lockstep::dist {
 
 std::vector<std::string> ErrorsOnGpus(int size, const std::function<void(GpuRank)>& body,
                                       const GroupOptions& options) {
-  const auto store = MakeInProcessStore();
   GroupOptions control_options = options;
   control_options.name = options.name + "/control";
   auto controls = MakeInProcessGroups(size, control_options);
@@ -26,7 +24,7 @@ std::vector<std::string> ErrorsOnGpus(int size, const std::function<void(GpuRank
         cuda::SetDevice(device);
         const cuda::OwnedStream stream(device);
         const StreamGuard guard(stream);
-        body({std::move(controls[r]), *store, device, options});
+        body({std::move(controls[r]), device, options});
       } catch (const std::exception& e) {
         errors[r] = e.what();
       }
@@ -41,7 +39,7 @@ std::vector<std::string> ErrorsOnGpus(int size, const std::function<void(Process
   return ErrorsOnGpus(
       size,
       [&](GpuRank r) {
-        const auto group = MakeNcclGroup(std::move(r.control), r.store, r.device, r.options);
+        const auto group = MakeNcclGroup(std::move(r.control), r.device, r.options);
         body(*group);
       },
       options);

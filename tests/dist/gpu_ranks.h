@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "core/cuda/device.h"
-#include "dist/control/store.h"
 #include "dist/process_group.h"
 
 namespace lockstep::dist {
@@ -18,7 +17,6 @@ namespace lockstep::dist {
 // What a rank makes its group from.
 struct GpuRank {
   std::shared_ptr<ProcessGroup> control;  // on the host
-  Store& store;
   Device device;
   GroupOptions options;
 };

@@ -1,6 +1,6 @@
-// A long run's control traffic, played without waiting: what a rank tells the store twice a second,
-// checks of agreement, and groups that are made and destroyed. The store's contents, memory, file
-// descriptors and threads must be the same at the end as after the first hundredth.
+// A long run's control traffic, played without waiting: messages, questions, agreement and pauses
+// on the control plane, and groups that are made and destroyed. Memory, file descriptors and
+// threads must be the same at the end as after the first hundredth.
 //
 // CI plays 5,000 rounds of 2 ranks. By hand (64 ranks need `ulimit -n 4096`):
 //
@@ -15,13 +15,12 @@
 #include <thread>
 
 #include "dist/control/failure_board.h"
-#include "dist/control/flight_log.h"
 #include "dist/control/flight_recorder.h"
-#include "dist/control/tcp_store.h"
+#include "dist/control/fold.h"
+#include "dist/control/pause.h"
 #include "dist/groups/agreement.h"
-#include "dist/groups/gloo_group.h"
 #include "dist/groups/host_group.h"
-#include "dist/groups/in_process_transport.h"
+#include "tests/dist/ranks.h"
 #include "tests/process_state.h"
 #include "tests/sanitized.h"
 
@@ -37,17 +36,17 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
 }
 
 struct Sample {
-  int64_t store_bytes = 0, heap_bytes = 0;
+  int64_t heap_bytes = 0;
   lockstep::test::ProcessState process;
 };
 
 class LongLife {
  public:
   LongLife(int ranks, int64_t rounds)
+      // Over TCP, except for so many ranks that they would need thousands of connections.
       : ranks_(ranks),
         rounds_(rounds),
-        server_({"127.0.0.1", 0, ""}),
-        transports_(MakeInProcessTransports(ranks)) {}
+        ends_(test::MakeEnds(ranks <= 8 ? test::Kind::kTcp : test::Kind::kInProcess, ranks)) {}
 
   void Play() {
     std::vector<std::thread> threads;
@@ -59,57 +58,35 @@ class LongLife {
   const Sample& late() const { return late_; }
 
  private:
-  // Over TCP, except for so many ranks that they would need thousands of connections.
-  std::shared_ptr<ProcessGroup> MakeGroup(Store& store, int rank) {
-    // Without heartbeat limits: this machine may be busy.
-    const GroupOptions options{.name = "control",
-                               .timeout = std::chrono::minutes(10),
-                               .heartbeat = std::chrono::milliseconds(0),
-                               .recorder = std::make_shared<FlightRecorder>(
-                                   testing::TempDir() + "/no such folder/flight", rank, ranks_)};
-    if (ranks_ <= 8) return MakeGlooGroup(store, rank, ranks_, options);
-    return MakeHostGroup(std::move(transports_[static_cast<size_t>(rank)]), store, options);
-  }
-
   void PlayRank(int rank) {
-    const auto store = ConnectTcpStore(server_.address(), seconds(60));
-    const auto group = MakeGroup(*store, rank);
-    Collective call{.kind = CollectiveKind::kBarrier};
-    FlightLog log;
-    PrefixStore prefixed(store->Clone(), "long life/");
-    PostedLogs logs(&prefixed, rank, ranks_);
-    FailureBoard board(prefixed, {.rank = rank,
-                                  .size = ranks_,
-                                  .on_failure = [](const Failure& f) { ADD_FAILURE() << f.reason; },
-                                  .position =
-                                      [&] {
-                                        return CallPosition{call, call.sequence, true};
-                                      }});
+    test::End end = std::move(ends_[static_cast<size_t>(rank)]);
+    const std::shared_ptr<ControlPlane> control = end.control;
+    const auto group =
+        MakeHostGroup(std::move(end.transport), std::move(end.control),
+                      {.name = "control",
+                       .timeout = std::chrono::minutes(10),
+                       .recorder = std::make_shared<FlightRecorder>(
+                           testing::TempDir() + "/no such folder/flight", rank, ranks_)});
+    Fold fold(*control, "long life", AllRanks(ranks_),
+              [](const std::string& a, const std::string& b) { return a + b; });
     const int64_t barrier_every = ranks_ <= 8 ? 1 : 16, first = rounds_ / 100;
     for (int64_t i = 1; i <= rounds_; ++i) {
-      call.sequence = i;
-      log.Add(call);
-      logs.Post(log);
-      board.SendHeartbeat();  // its position
-      board.SendHeartbeat();  // only that it is alive
+      EXPECT_EQ(fold.Run("x", Clock::now() + seconds(600)), std::string(ranks_, 'x'));
       if (i % barrier_every == 0) group->Barrier()->Synchronize();
-      if (i % 50 == 0) CompareNotes(rank, i, *group, board, logs);
+      if (i % 50 == 0) CompareNotes(rank, i, *group, *control);
       if (i % 100 == 0) MakeAndDestroyGroup(i, *group);
       if (i % std::max<int64_t>(1, rounds_ / 10) == 0 || i == first) TakeSample(rank, i, *group);
     }
     group->Barrier()->Synchronize();
-    board.Leave();
-    logs.Delete();
   }
 
   // As after a failure, and before an update.
-  void CompareNotes(int rank, int64_t round, ProcessGroup& group, FailureBoard& board,
-                    PostedLogs& logs) {
-    board.ShareLost({(rank + 1) % ranks_});
+  void CompareNotes(int rank, int64_t round, ProcessGroup& group, ControlPlane& control) {
     if (rank == round / 50 % ranks_) {
-      EXPECT_THAT(board.Positions(), testing::SizeIs(ranks_));
-      EXPECT_THAT(logs.OfOthers(), testing::SizeIs(ranks_ - 1));
-      board.Lost();
+      const Pause pause(&group, "writing a checkpoint");
+      const auto answers = control.Ask(AllRanks(ranks_), TopicOf("control/board"), "where",
+                                       Clock::now() + seconds(60));
+      EXPECT_THAT(answers, testing::SizeIs(ranks_));
     }
     EXPECT_EQ(GatherTexts(group, StrCat("rank ", rank), 64)[0], "rank 0");
     group.CheckInStep();
@@ -129,8 +106,8 @@ class LongLife {
     if (rank == 0) {
       const bool is_early = round == rounds_ / 100;
       const Sample now = Settled(is_early ? nullptr : &early_);
-      std::printf("%9ld rounds, %6.1f s: %7ld bytes in the store, %6ld KiB of heap, %s\n", round,
-                  std::chrono::duration<double>(Clock::now() - begin_).count(), now.store_bytes,
+      std::printf("%9ld rounds, %6.1f s: %6ld KiB of heap, %s\n", round,
+                  std::chrono::duration<double>(Clock::now() - begin_).count(),
                   now.heap_bytes >> 10, testing::PrintToString(now.process).c_str());
       std::fflush(stdout);
       (is_early ? early_ : late_) = now;
@@ -138,13 +115,11 @@ class LongLife {
     group.Barrier()->Synchronize();
   }
 
-  // Joined threads and the server's connections disappear with a small delay.
+  // Joined threads and closed connections disappear with a small delay.
   Sample Settled(const Sample* not_above) {
-    const auto store = ConnectTcpStore(server_.address(), seconds(60));
     const auto deadline = Clock::now() + seconds(not_above == nullptr ? 1 : 20);
     Sample now;
     do {
-      now.store_bytes = store->Bytes();
       malloc_trim(0);
       now.heap_bytes = static_cast<int64_t>(mallinfo2().uordblks);
       now.process = lockstep::test::ProcessStateOf();
@@ -157,8 +132,7 @@ class LongLife {
   const int ranks_;
   const int64_t rounds_;
   const Clock::time_point begin_ = Clock::now();
-  TcpStoreServer server_;
-  std::vector<std::unique_ptr<Transport>> transports_;
+  test::Ends ends_;
   Sample early_, late_;
 };
 
@@ -171,8 +145,6 @@ TEST(LongLifeTest, NothingGrows) {
   const Sample &early = life.early(), &late = life.late();
   EXPECT_EQ(late.process.descriptors, early.process.descriptors);
   EXPECT_EQ(late.process.threads, early.process.threads);
-  // More digits in the stored numbers, and what the group had not yet published by itself.
-  EXPECT_LE(late.store_bytes, early.store_bytes + 1024 * ranks);
   if (lockstep::test::kSanitized) return;  // sanitizers keep freed memory for a while
   // The recorders fill up to the number of groups they keep, and short-lived threads leave memory
   // in the allocator's arenas and caches.

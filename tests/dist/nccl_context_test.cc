@@ -8,7 +8,6 @@
 
 #include "core/cuda/device.h"
 #include "core/host_read.h"
-#include "dist/control/in_process_store.h"
 #include "dist/groups/in_process_group.h"
 #include "dist/groups/nccl_group.h"
 #ifdef CUDASIM
@@ -26,10 +25,9 @@ TEST(NcclContextTest, NoThreadOfARankOpensOneOnGpu0) {
 #else
   const Device device{DeviceType::kCuda, 1};
   cuda::SetDevice(device);
-  const auto store = MakeInProcessStore();
   GroupOptions control;
   control.name = "control";
-  auto group = MakeNcclGroup(std::move(MakeInProcessGroups(1, control)[0]), *store, device, {});
+  auto group = MakeNcclGroup(std::move(MakeInProcessGroups(1, control)[0]), device, {});
   const Tensor x = Tensor::Full({5}, 3, DType::kF32, device);
   group->AllReduce(x)->Wait();
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the watchdog looks at it

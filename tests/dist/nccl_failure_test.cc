@@ -236,7 +236,7 @@ TEST(NcclFailureTest, ARankWhoseCommunicatorBreaksEndsTheOthers) {
       while (thrown < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       return;
     }
-    const auto group = MakeNcclGroup(std::move(r.control), r.store, r.device, r.options);
+    const auto group = MakeNcclGroup(std::move(r.control), r.device, r.options);
     const Tensor x = Ones(*group, 1000);
     const auto begin = std::chrono::steady_clock::now();
     try {

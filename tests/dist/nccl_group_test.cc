@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "core/cuda/handles.h"
-#include "dist/control/in_process_store.h"
 #include "dist/groups/in_process_group.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/message_of.h"
@@ -167,9 +166,8 @@ TEST(NcclGroupsTest, RefusesWhatNcclCannotDo) {
     EXPECT_THAT(x.ToVector<uint16_t>(), Each(2));
   });
   EXPECT_THAT(errors, Each(""));
-  EXPECT_THAT(
-      MessageOf([] { MakeNcclGroup(MakeInProcessGroups(1)[0], *MakeInProcessStore(), kCpu, {}); }),
-      HasSubstr("not on cpu"));
+  EXPECT_THAT(MessageOf([] { MakeNcclGroup(MakeInProcessGroups(1)[0], kCpu, {}); }),
+              HasSubstr("not on cpu"));
 }
 
 }  // namespace

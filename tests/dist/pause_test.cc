@@ -8,8 +8,6 @@
 #include <set>
 #include <thread>
 
-#include "dist/control/in_process_store.h"
-#include "dist/groups/gloo_transport.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/dist/ranks.h"
 
@@ -58,8 +56,7 @@ constexpr char kMessage[] =
 
 class PauseTest : public testing::TestWithParam<Kind> {};
 
-INSTANTIATE_TEST_SUITE_P(Groups, PauseTest,
-                         testing::Values(Kind::kInProcess, Kind::kGloo, Kind::kGlooOverTcpStore),
+INSTANTIATE_TEST_SUITE_P(Groups, PauseTest, testing::Values(Kind::kInProcess, Kind::kTcp),
                          testing::PrintToStringParamName());
 
 TEST_P(PauseTest, TheOthersTimeoutDoesNotRunMeanwhile) {
@@ -109,7 +106,7 @@ TEST_P(PauseTest, AfterItTheTimeoutRunsAsUsual) {
 
 TEST(Pauses, ARankThatGivesUpWithinOneIsNamedAtOnce) {
   const auto begin = std::chrono::steady_clock::now();
-  const auto errors = test::ErrorsOf(Kind::kGlooOverTcpStore, 2,
+  const auto errors = test::ErrorsOf(Kind::kTcp, 2,
                                      [](ProcessGroup& group) {
                                        if (group.rank() == 0) {
                                          const Pause pause(&group, "writing a checkpoint");
@@ -125,29 +122,23 @@ TEST(Pauses, ARankThatGivesUpWithinOneIsNamedAtOnce) {
 
 // Rank 1 stays away; rank 2's message has arrived.
 TEST(Pauses, ARankThatHasSentIsNotNamedAfterOne) {
-  const auto store = MakeInProcessStore();
-  std::unique_ptr<Transport> ends[3];
-  std::vector<std::thread> threads;
-  for (int r = 0; r < 3; ++r) {
-    threads.emplace_back([&, r] { ends[r] = MakeGlooTransport(*store, "pause", r, 3, {}, 60s); });
-  }
-  for (std::thread& t : threads) t.join();
+  const auto ends = test::MakeEnds(Kind::kTcp, 3);
   const auto now = [] { return std::chrono::steady_clock::now(); };
   char bytes[3] = {};
   const Transport::Outgoing outgoing[] = {{0, &bytes[0], 1}};
   const Transport::Incoming incoming[] = {{1, &bytes[1], 1}, {2, &bytes[2], 1}};
-  std::thread sends([&] { EXPECT_NO_THROW(ends[2]->Run(outgoing, {}, now() + 60s)); });
+  std::thread sends([&] { EXPECT_NO_THROW(ends[2].transport->Run(outgoing, {}, now() + 60s)); });
   std::thread extends([&] {
     std::this_thread::sleep_for(300ms);
-    ends[0]->Extend(now() + 1s);
+    ends[0].transport->Extend(now() + 1s);
   });
   std::vector<int> late;
   try {
-    ends[0]->Run({}, incoming, now() + 1s);
+    ends[0].transport->Run({}, incoming, now() + 1s);
   } catch (const TransportError& e) {
     late = e.peers;
   }
-  ends[0]->Close();
+  ends[0].transport->Close();
   sends.join();
   extends.join();
   EXPECT_THAT(late, testing::ElementsAre(1));

@@ -2,18 +2,14 @@
 #include "dist/process_group.h"
 
 #include <gmock/gmock.h>
-#include <sched.h>
 
 #include <atomic>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <numeric>
 #include <thread>
 
 #include "core/philox.h"
-#include "dist/control/in_process_store.h"
-#include "dist/groups/gloo_group.h"
 #include "dist/groups/in_process_group.h"
 #include "tests/dist/ranks.h"
 #include "tests/message_of.h"
@@ -324,43 +320,9 @@ TEST_P(ProcessGroupTest, DuplicatesHaveTheirOwnOrder) {
   });
 }
 
-// Counts this process's threads that have the scheduling policy.
-int64_t ThreadsOfPolicy(int policy) {
-  int64_t count = 0;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    count += sched_getscheduler(std::stoi(task.path().filename())) == policy;
-  }
-  return count;
-}
-
-TEST(GlooGroupTest, OneThreadPreemptsNoOtherAndTheCallersPolicyStays) {
-  for (const int policy : {SCHED_OTHER, SCHED_BATCH}) {
-    std::thread([&] {
-      const sched_param priority = {};
-      ASSERT_EQ(sched_setscheduler(0, policy, &priority), 0);
-      const int64_t before = ThreadsOfPolicy(SCHED_BATCH);
-      const auto group = MakeGlooGroup(*MakeInProcessStore(), 0, 1, GroupOptions());
-      EXPECT_EQ(sched_getscheduler(0), policy);
-      if (policy == SCHED_OTHER) {
-        EXPECT_EQ(ThreadsOfPolicy(SCHED_BATCH), before + 1);
-      }
-    }).join();
-  }
-}
-
-TEST(GroupOptions, TimesAreChecked) {
-  const auto error = [](std::chrono::milliseconds timeout, std::chrono::milliseconds heartbeat) {
-    return MessageOf(
-        [&] { MakeInProcessGroups(1, {.name = "g", .timeout = timeout, .heartbeat = heartbeat}); });
-  };
-  EXPECT_THAT(error(0ms, 0ms), HasSubstr("group 'g': the timeout must be positive, got 0 ms"));
-  for (const auto heartbeat : {-1ms, 1ms, 99ms}) {
-    EXPECT_THAT(error(1s, heartbeat),
-                HasSubstr(StrCat("group 'g': the heartbeat must be 0 (off) or at least "
-                                 "100 ms, got ",
-                                 heartbeat.count(), " ms")));
-  }
-  for (const auto heartbeat : {0ms, 100ms}) EXPECT_EQ(error(1s, heartbeat), "no error");
+TEST(GroupOptions, TheTimeoutIsChecked) {
+  EXPECT_THAT(MessageOf([] { MakeInProcessGroups(1, {.name = "g", .timeout = 0ms}); }),
+              HasSubstr("group 'g': the timeout must be positive, got 0 ms"));
 }
 
 TEST_P(ProcessGroupTest, RefusesInvalidArgumentsAtOnceAndRemainsUsable) {
@@ -398,9 +360,9 @@ const GroupOptions kChecked = {.check_every_call = true};
 INSTANTIATE_TEST_SUITE_P(Groups, ProcessGroupTest,
                          testing::Values(Case{Kind::kInProcess, 1}, Case{Kind::kInProcess, 2},
                                          Case{Kind::kInProcess, 3}, Case{Kind::kInProcess, 5},
-                                         Case{Kind::kGloo, 1}, Case{Kind::kGloo, 2},
-                                         Case{Kind::kGloo, 4}, Case{Kind::kGlooOverTcpStore, 3},
-                                         Case{Kind::kGloo, 2, kChecked}),
+                                         Case{Kind::kTcp, 1}, Case{Kind::kTcp, 2},
+                                         Case{Kind::kTcp, 4}, Case{Kind::kTcp, 3},
+                                         Case{Kind::kTcp, 2, kChecked}),
                          testing::PrintToStringParamName());
 
 }  // namespace

@@ -4,19 +4,18 @@
 
 #include <thread>
 
-#include "dist/control/in_process_store.h"
-#include "dist/control/tcp_store.h"
-#include "dist/groups/gloo_group.h"
-#include "dist/groups/in_process_group.h"
+#include "dist/control/local_planes.h"
+#include "dist/groups/host_group.h"
+#include "dist/groups/in_process_transport.h"
+#include "dist/groups/tcp_transport.h"
 
 namespace lockstep::dist::test {
 namespace {
 
-using Maker = std::function<std::shared_ptr<ProcessGroup>(int rank)>;
-
-std::string RunRank(const Maker& make, int rank, const std::function<void(ProcessGroup&)>& body) {
+std::string RunRank(End end, const std::function<void(ProcessGroup&)>& body,
+                    const GroupOptions& options) {
   try {
-    const auto group = make(rank);
+    const auto group = MakeHostGroup(std::move(end.transport), std::move(end.control), options);
     body(*group);
     return "";
   } catch (const std::exception& error) {
@@ -27,41 +26,29 @@ std::string RunRank(const Maker& make, int rank, const std::function<void(Proces
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, Kind kind) {
-  switch (kind) {
-    case Kind::kInProcess:
-      return out << "InProcess";
-    case Kind::kGloo:
-      return out << "Gloo";
-    case Kind::kGlooOverTcpStore:
-      return out << "GlooOverTcpStore";
+  return out << (kind == Kind::kInProcess ? "InProcess" : "Tcp");
+}
+
+Ends MakeEnds(Kind kind, int size) {
+  auto in_process = MakeInProcessTransports(size);
+  Ends ends;
+  for (auto& control : MakeLocalPlanes(size)) {
+    control->WaitUntilOpen();
+    auto transport = kind == Kind::kTcp ? MakeTcpTransport(control, "world")
+                                        : std::move(in_process[ends.size()]);
+    ends.push_back({std::move(control), std::move(transport)});
   }
-  return out;
+  return ends;
 }
 
 std::vector<std::string> ErrorsOf(Kind kind, int size,
                                   const std::function<void(ProcessGroup&)>& body,
                                   const GroupOptions& options) {
-  const auto in_process_store = MakeInProcessStore();
-  std::unique_ptr<TcpStoreServer> server;
-  std::vector<std::shared_ptr<ProcessGroup>> in_process;
-  Maker make;
-  if (kind == Kind::kInProcess) {
-    in_process = MakeInProcessGroups(size, options);
-    make = [&](int rank) { return std::move(in_process[static_cast<size_t>(rank)]); };
-  } else if (kind == Kind::kGloo) {
-    make = [&](int rank) { return MakeGlooGroup(*in_process_store, rank, size, options); };
-  } else {
-    server = std::make_unique<TcpStoreServer>(TcpStoreAddress());
-    make = [&](int rank) {
-      const auto store = ConnectTcpStore(server->address(), std::chrono::seconds(30));
-      return MakeGlooGroup(*store, rank, size, options);
-    };
-  }
-  std::vector<std::string> errors(static_cast<size_t>(size));
+  auto ends = MakeEnds(kind, size);
+  std::vector<std::string> errors(ends.size());
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back(
-        [&, rank] { errors[static_cast<size_t>(rank)] = RunRank(make, rank, body); });
+  for (size_t r = 0; r < ends.size(); ++r) {
+    threads.emplace_back([&, r] { errors[r] = RunRank(std::move(ends[r]), body, options); });
   }
   for (std::thread& thread : threads) thread.join();
   return errors;

@@ -2,17 +2,36 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "dist/control/control_plane.h"
+#include "dist/groups/transport.h"
 #include "dist/process_group.h"
 
 namespace lockstep::dist::test {
 
-// The kind of group, and of store on which its ranks meet.
-enum class Kind { kInProcess, kGloo, kGlooOverTcpStore };
+// The kind of group.
+enum class Kind { kInProcess, kTcp };
 std::ostream& operator<<(std::ostream& out, Kind kind);
+
+// What ranks make their groups from.
+struct End {
+  std::shared_ptr<ControlPlane> control;
+  std::unique_ptr<Transport> transport;
+};
+// By rank. Destroyed from the last to the first, because a rank's control plane leaves after those
+// below it.
+struct Ends : std::vector<End> {
+  Ends() = default;
+  Ends(Ends&&) = default;
+  ~Ends() {
+    while (!empty()) pop_back();
+  }
+};
+Ends MakeEnds(Kind kind, int size);
 
 // On one thread per rank, makes a group, runs the body and destroys the group, during the exception
 // if the body throws. Returns the ranks' errors, "" for none.

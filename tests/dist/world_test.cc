@@ -9,9 +9,9 @@
 
 #include "core/io/file.h"
 #include "core/io/json.h"
-#include "dist/control/file_store.h"
+#include "dist/control/root_file.h"
 #include "dist/control/socket.h"
-#include "dist/groups/gloo_group.h"
+#include "dist/groups/tcp_group.h"
 #include "tests/message_of.h"
 
 namespace lockstep::dist {
@@ -42,8 +42,8 @@ std::vector<std::string> Join(const std::vector<Rendezvous>& ranks,
   for (size_t i = 0; i < ranks.size(); ++i) {
     threads.emplace_back([&, i] {
       try {
-        World world(ranks[i], timeout);
-        MakeGlooGroup(world)->Barrier()->Synchronize();
+        World world(ranks[i], {.timeout = timeout});
+        MakeTcpGroup(world)->Barrier()->Synchronize();
       } catch (const Error& e) {
         errors[i] = e.what();
       }
@@ -55,7 +55,7 @@ std::vector<std::string> Join(const std::vector<Rendezvous>& ranks,
 
 TEST(WorldTest, OneRankNeedsNobody) {
   World world(Of(0, 1, 0));
-  const auto group = MakeGlooGroup(world);
+  const auto group = MakeTcpGroup(world);
   const Tensor x = Tensor::Full({3}, 2, DType::kF32);
   group->AllReduce(x)->Wait();
   EXPECT_THAT(x.ToVector<float>(), Each(2.0f));
@@ -66,47 +66,72 @@ TEST(WorldTest, RanksFindEachOtherOverTcp) {
   EXPECT_THAT(Join({Of(2, 3, port), Of(1, 3, port), Of(0, 3, port)}, seconds(120)), Each(""));
 }
 
-// As next to torchrun's agent: the first ports belong to another program, which never answers, and
-// to another run.
+// As next to torchrun's agent: the first port belongs to another program, which never answers, and
+// the next to another run.
 TEST(WorldTest, RanksFindEachOtherAtTheFirstFreePort) {
-  const auto three_in_a_row = [] {
-    while (true) {
-      try {
-        const int port = FreePort();
-        return std::pair(Listen("127.0.0.1", port),
-                         std::make_unique<TcpStoreServer>(
-                             TcpStoreAddress{"127.0.0.1", port + 1, "secret/other"}));
-      } catch (const Error&) {  // already in use
-      }
-    }
-  }();
+  const int port = FreePort();
+  const Socket silent = Listen("127.0.0.1", port);
   std::vector<Rendezvous> ranks;
-  for (int r = 2; r >= 0; --r) {
-    ranks.push_back(Of(r, 3, PortOf(three_in_a_row.first)));
-    ranks.back().port_choices = 8;
-    ranks.back().run_id = "this";
+  for (const char* const run : {"other", "this"}) {
+    for (int r = 2; r >= 0; --r) {
+      ranks.push_back(Of(r, 3, port));
+      ranks.back().port_choices = 8;
+      ranks.back().run_id = run;
+    }
   }
   EXPECT_THAT(Join(ranks, seconds(120)), Each(""));
-  ranks.pop_back();  // rank 0
-  EXPECT_THAT(Join(ranks, seconds(2)), Each(HasSubstr("the store of rank 0 at 127.0.0.1:")));
+  ranks.resize(2);  // without rank 0
+  EXPECT_THAT(Join(ranks, seconds(2)), Each(HasSubstr("rank 0 at 127.0.0.1:")));
 }
 
-// The store that an earlier run has left at the first port ends only after rank 1 has joined it.
-TEST(WorldTest, ARankLeavesAStoreThatEnds) {
-  Rendezvous ranks[2] = {Of(0, 2, FreePort()), Of(1, 2, 0)};
-  ranks[1].master_port = ranks[0].master_port;
-  for (Rendezvous& r : ranks) r.port_choices = 8;
-  auto stale = std::make_unique<TcpStoreServer>(
-      TcpStoreAddress{"127.0.0.1", ranks[0].master_port, ranks[0].secret});
+// Rank 1 of an earlier run has joined its rank 0, which still serves when this run's rank 1 starts.
+TEST(WorldTest, ARankLeavesARunThatHasMetAndEnds) {
+  const int port = FreePort();
+  const Rendezvous ranks[2] = {Of(0, 2, port), Of(1, 2, port)};
+  std::unique_ptr<World> earlier[2];
+  std::thread other([&] { earlier[1] = std::make_unique<World>(ranks[1]); });
+  earlier[0] = std::make_unique<World>(ranks[0]);
+  other.join();
   std::vector<std::string> errors;
-  std::thread first([&] {
-    ConnectTcpStore(stale->address(), seconds(60))->Get("world/rank/1", seconds(60));
-    stale.reset();
-    errors = Join({ranks[0]}, seconds(20));
-  });
-  EXPECT_THAT(Join({ranks[1]}, seconds(20)), Each(""));
+  std::thread again([&] { errors = Join({ranks[1]}, seconds(60)); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  earlier[1].reset();
+  earlier[0].reset();
+  EXPECT_THAT(Join({ranks[0]}, seconds(60)), Each(""));
+  again.join();
+  EXPECT_THAT(errors, Each(""));
+}
+
+// Launchers that set no secret: rank 0 leaves one in a file that only this user can read.
+TEST(WorldTest, RanksOfOneMachineNeedNoSecretOfTheUsers) {
+  const int port = FreePort();
+  std::vector<Rendezvous> ranks = {Of(0, 2, port), Of(1, 2, port)};
+  for (Rendezvous& r : ranks) r.secret.clear();
+  // What an earlier run has left behind is not taken for this one's.
+  const RootFile old(RootFile::PathOf(port), {"127.0.0.1", port, "old secret"});
+  std::vector<std::string> errors;
+  std::thread first([&] { errors = Join({ranks[1]}, seconds(60)); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  World world(ranks[0]);
+  const std::string path = RootFile::PathOf(port);
+  EXPECT_EQ(std::filesystem::status(path).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  EXPECT_NE(RootFile::Read(path).secret, "old secret");
+  MakeTcpGroup(world)->Barrier()->Synchronize();
   first.join();
   EXPECT_THAT(errors, Each(""));
+  // A file that others could have written is not believed.
+  std::filesystem::permissions(path, std::filesystem::perms::all);
+  EXPECT_THAT(test::MessageOf<ConnectionError>([&] { RootFile::Read(path); }),
+              HasSubstr("set LOCKSTEP_SECRET"));
+}
+
+TEST(WorldTest, ASecretIsNeededWhereOtherMachinesReach) {
+  Rendezvous rank = Of(0, 2, FreePort());
+  rank.secret.clear();
+  rank.master_addr = "192.0.2.1";  // by its route, not reached
+  EXPECT_THAT(test::MessageOf<Error>([&] { World world(rank, {.timeout = seconds(2)}); }),
+              testing::AnyOf(HasSubstr("LOCKSTEP_SECRET"), HasSubstr("no route")));
 }
 
 TEST(WorldTest, ARankWithoutDescriptorsSaysSoAtOnce) {
@@ -118,7 +143,7 @@ TEST(WorldTest, ARankWithoutDescriptorsSaysSoAtOnce) {
   const auto begin = std::chrono::steady_clock::now();
   setrlimit(RLIMIT_NOFILE, &none);
   const std::string message =
-      test::MessageOf<NoDescriptorsError>([&] { World world(rank, seconds(20)); });
+      test::MessageOf<NoDescriptorsError>([&] { World world(rank, {.timeout = seconds(20)}); });
   setrlimit(RLIMIT_NOFILE, &before);
   EXPECT_THAT(message, HasSubstr("ulimit -n 4096"));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(10));
@@ -133,8 +158,8 @@ TEST(WorldTest, RanksFindEachOtherInAFolder) {
 TEST(WorldTest, ListsTheRanksThatAreMissing) {
   const int port = FreePort();
   EXPECT_THAT(Join({Of(0, 5, port), Of(3, 5, port)}, seconds(2)),
-              Each(AllOf(HasSubstr("ranks 1, 2 and 4 of 5 did not reach the store of rank 0 at "),
-                         HasSubstr("were they started"))));
+              Each(AllOf(HasSubstr("ranks 1, 2 and 4 of 5 did not reach rank 0 at "),
+                         HasSubstr("were all ranks started"))));
   std::vector<Rendezvous> slurm = {Of(0, 2, FreePort())};
   slurm[0].source = "SLURM_PROCID";
   EXPECT_THAT(Join(slurm, seconds(1)), Each(AllOf(HasSubstr("rank 1 of 2"), HasSubstr("srun"))));
@@ -142,7 +167,7 @@ TEST(WorldTest, ListsTheRanksThatAreMissing) {
 
 TEST(WorldTest, WithoutRank0NobodyServes) {
   EXPECT_THAT(Join({Of(1, 2, FreePort())}, seconds(1)),
-              Each(HasSubstr("cannot connect to 127.0.0.1")));
+              Each(AllOf(HasSubstr("rank 0 at 127.0.0.1:"), HasSubstr("Connection refused"))));
 }
 
 TEST(WorldTest, TwoProcessesOfOneRankAreAnErrorOnEveryRank) {
@@ -151,22 +176,6 @@ TEST(WorldTest, TwoProcessesOfOneRankAreAnErrorOnEveryRank) {
   const auto errors = Join({Of(0, 3, port), Of(1, 3, port), Of(1, 3, port)}, seconds(120));
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("rank 1 is claimed by process "),
                                  HasSubstr("needs a RANK of its own"))));
-}
-
-// Another program has written the keys with which ranks 1 and 0 identify themselves.
-TEST(WorldTest, AValueThatNoRankHasWrittenIsShown) {
-  for (const std::string note : {"garbage", R"({"size":"two","host":7})", "[]"}) {
-    const std::string folder = JoinPath(testing::TempDir(), StrCat("forged_", note.size()));
-    std::filesystem::remove_all(folder);
-    auto rank = Of(0, 2, 0);
-    rank.store_folder = folder;
-    std::string error;
-    std::thread first([&] { error = Join({rank}, seconds(60))[0]; });
-    OpenFileStore(folder, 1, seconds(60))->Set("world/rank/1", note);
-    first.join();
-    EXPECT_THAT(error, AllOf(HasSubstr(StrCat("holds ", Quoted(note), " where rank 1")),
-                             HasSubstr("Choose another MASTER_PORT, or another folder")));
-  }
 }
 
 TEST(WorldTest, RanksThatDisagreeOnTheSizeAreAnErrorOnEveryRank) {

@@ -170,7 +170,7 @@ keep = 13
 resume = "none"
 save_initial = true
 [dist]
-backend = "gloo"
+backend = "tcp"
 reduction = "ordered"
 bucket_mib = 3.5
 first_bucket_mib = 0.25
@@ -240,7 +240,7 @@ timeout = 15
   EXPECT_EQ(config.checkpoint.keep, 13);
   EXPECT_EQ(config.checkpoint.resume, "none");
   EXPECT_TRUE(config.checkpoint.save_initial);
-  EXPECT_EQ(config.dist.backend, "gloo");
+  EXPECT_EQ(config.dist.backend, "tcp");
   EXPECT_EQ(config.dist.reduction, "ordered");
   EXPECT_EQ(config.dist.bucket_mib, 3.5);
   EXPECT_EQ(config.dist.first_bucket_mib, 0.25);

@@ -97,14 +97,6 @@ def lockstep_repositories():
     )
     _maybe(
         system_library,
-        name = "gloo",
-        apt = "libgloo-dev",
-        header = "gloo/context.h",
-        version_header = "gloo/config.h",
-        linkopts = ["-lgloo"],
-    )
-    _maybe(
-        system_library,
         name = "googletest",
         apt = "libgtest-dev libgmock-dev",
         header = "gmock/gmock.h",

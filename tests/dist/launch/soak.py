@@ -172,8 +172,8 @@ class Round:
             if r == v:
                 continue
             # A survivor must say which rank is gone or stalled.
-            found = run.wait_for(rf"^\[{r}\] train_gpt: .*(rank {v} is (gone|stalled)|"
-                                 rf"store of rank {v} )", self.args.hang_limit, begin)
+            found = run.wait_for(rf"^\[{r}\] train_gpt: .*rank {v} is (gone|stalled)",
+                                 self.args.hang_limit, begin)
             if not found:
                 self.problems.append(f"rank {r} did not name rank {v}")
                 continue

@@ -13,7 +13,7 @@
 
 #include "core/tensor.h"
 #include "dist/control/pause.h"
-#include "dist/groups/gloo_group.h"
+#include "dist/groups/tcp_group.h"
 #include "dist/launch/launch.h"
 #include "dist/world.h"
 
@@ -57,15 +57,17 @@ void Misbehave(ProcessGroup& group, const std::string& what) {
 
 void Run(int64_t steps, const Fault& fault) {
   const char* const join = std::getenv("TEST_JOIN_SECONDS");
-  World world(ReadRendezvous(), std::chrono::seconds(join == nullptr ? 120 : std::atoi(join)));
+  WorldOptions world_options;
+  world_options.timeout = std::chrono::seconds(join == nullptr ? 120 : std::atoi(join));
+  if (const char* const heartbeat = std::getenv("TEST_HEARTBEAT_SECONDS")) {
+    world_options.heartbeat = std::chrono::seconds(std::atoi(heartbeat));
+  }
+  World world(ReadRendezvous(), world_options);
   GroupOptions options;
   if (const char* const timeout = std::getenv("TEST_TIMEOUT_SECONDS")) {
     options.timeout = std::chrono::seconds(std::atoi(timeout));
   }
-  if (const char* const heartbeat = std::getenv("TEST_HEARTBEAT_SECONDS")) {
-    options.heartbeat = std::chrono::seconds(std::atoi(heartbeat));
-  }
-  const auto group = MakeGlooGroup(world, options);
+  const auto group = MakeTcpGroup(world, options);
   for (int64_t step = 1; step <= steps; ++step) {
     if (group->rank() == fault.rank && step == fault.step) Misbehave(*group, fault.what);
     CheckedSum(*group, step);

@@ -1,4 +1,4 @@
-#include "dist/control/tcp_store_acceptor.h"
+#include "dist/control/acceptor.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "dist/control/tcp_store_protocol.h"
+#include "dist/control/handshake.h"
 
 namespace lockstep::dist {
 namespace {
@@ -19,25 +19,20 @@ FileDescriptor OpenSpare() { return FileDescriptor(open("/dev/null", O_RDONLY | 
 
 }  // namespace
 
-TcpStoreAcceptor::TcpStoreAcceptor(Socket listener)
-    : listener_(std::move(listener)), spare_(OpenSpare()) {}
+Acceptor::Acceptor(Socket listener) : listener_(std::move(listener)), spare_(OpenSpare()) {}
 
-Socket TcpStoreAcceptor::AcceptNow() const {
+Socket Acceptor::AcceptNow() const {
   return Socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
-Socket TcpStoreAcceptor::Accept(bool full) {
+Socket Acceptor::Accept() {
   Socket socket = AcceptNow();
-  if (socket.fd() >= 0) {
-    if (!full) return socket;
-    TurnAway(socket, 0);
-    return {};
-  }
+  if (socket.fd() >= 0) return socket;
   const int code = errno;
   if (code == EAGAIN || code == EINTR || code == ECONNABORTED) return {};
   if (IsOutOfDescriptors(code)) {
     if (!std::exchange(warned_, true)) {
-      std::fprintf(stderr, "warning: the store of rank 0 cannot accept another connection: %s\n",
+      std::fprintf(stderr, "warning: this rank cannot accept another connection: %s\n",
                    SystemErrorText(code).c_str());
     }
     spare_ = FileDescriptor();
@@ -52,9 +47,9 @@ Socket TcpStoreAcceptor::Accept(bool full) {
   return {};
 }
 
-void TcpStoreAcceptor::TurnAway(const Socket& socket, int64_t limit) {
-  tcp_store::Hello hello;
-  hello.magic = tcp_store::kNoRoomMagic;
+void Acceptor::TurnAway(const Socket& socket, int64_t limit) {
+  handshake::Hello hello;
+  hello.magic = handshake::kNoRoomMagic;
   hello.limit = limit;
   // Never blocks: the buffer of a new connection has room for it.
   send(socket.fd(), &hello, sizeof(hello), MSG_NOSIGNAL);

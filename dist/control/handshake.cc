@@ -1,4 +1,4 @@
-#include "dist/control/tcp_store_protocol.h"
+#include "dist/control/handshake.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -9,13 +9,24 @@
 
 #include "core/error.h"
 
-namespace lockstep::dist::tcp_store {
+namespace lockstep::dist::handshake {
 
 Nonce RandomNonce() {
   Nonce nonce;
   LS_INVARIANT(RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), nonce.size()) == 1,
                "OpenSSL could not generate random bytes");
   return nonce;
+}
+
+std::string RandomSecret() {
+  const Nonce nonce = RandomNonce();
+  std::string secret;
+  for (size_t i = 0; i < 16; ++i) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    const auto byte = std::to_integer<unsigned>(nonce[i]);
+    secret += {kDigits[byte / 16], kDigits[byte % 16]};
+  }
+  return secret;
 }
 
 Mac MacOf(std::string_view secret, std::string_view role, const Nonce& server,
@@ -36,4 +47,4 @@ Mac MacOf(std::string_view secret, std::string_view role, const Nonce& server,
 
 bool Equal(const Mac& a, const Mac& b) { return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }
 
-}  // namespace lockstep::dist::tcp_store
+}  // namespace lockstep::dist::handshake

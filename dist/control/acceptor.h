@@ -1,4 +1,4 @@
-// Accepts clients for TcpStoreServer, and tells those for whom there is no room.
+// Accepts connections, and tells those for whom there is no room.
 #pragma once
 
 #include <chrono>
@@ -10,19 +10,19 @@ namespace lockstep::dist {
 // A process with no descriptor left cannot even refuse a connection, and poll would report it
 // forever. So one descriptor is kept in reserve and given up to accept such a connection, tell the
 // client, and close it. Not thread-safe.
-class TcpStoreAcceptor {
+class Acceptor {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit TcpStoreAcceptor(Socket listener);
+  explicit Acceptor(Socket listener);
 
-  // The descriptor to poll for POLLIN; -1 until retry_at(), while polling would be useless.
-  int fd() const { return Clock::now() < retry_at_ ? -1 : listener_.fd(); }
+  // The descriptor to watch.
+  int fd() const { return listener_.fd(); }
+  // Until when watching would be useless.
   Clock::time_point retry_at() const { return retry_at_; }
 
-  // The next waiting client; an empty socket if there is none or it was turned away, as all are if
-  // `full`.
-  Socket Accept(bool full);
+  // The next connection; an empty socket if there is none or it was turned away.
+  Socket Accept();
 
  private:
   Socket AcceptNow() const;

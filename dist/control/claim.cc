@@ -1,0 +1,81 @@
+#include "dist/control/claim.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "core/io/file.h"
+#include "core/io/json.h"
+#include "dist/control/socket.h"
+#include "dist/data_parallel/content_hash.h"
+
+namespace lockstep::dist {
+namespace {
+
+using nlohmann::json;
+
+// So that ranks of different builds are detected at the start.
+const std::string& BuildId() {
+  static const std::string id = [] {
+    try {
+      const std::string file = ReadFile("/proc/self/exe");
+      return StrCat(HashBytes(std::as_bytes(std::span(file))));
+    } catch (const Error&) {
+      return std::string();  // unknown: not compared
+    }
+  }();
+  return id;
+}
+
+}  // namespace
+
+Claim Claim::Of(int size) {
+  static std::atomic<int> meetings{0};
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  Claim claim{size, HostName(), BuildId(), "", getpid()};
+  claim.meeting = StrCat(claim.host, "/", claim.process, "/", ++meetings, "/",
+                         std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
+  return claim;
+}
+
+std::optional<Claim> Claim::Parse(const std::string& text) {
+  try {
+    const json j = TryParseJson(text);
+    return Claim{j.at("size").get<int>(),          j.at("host").get<std::string>(),
+                 j.at("build").get<std::string>(), j.at("meeting").get<std::string>(),
+                 j.at("process").get<int64_t>(),   j.at("address").get<std::string>(),
+                 j.at("port").get<int>()};
+  } catch (const json::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::string Claim::ToText() const {
+  return DumpJson(json{{"size", size},
+                       {"host", host},
+                       {"build", build},
+                       {"meeting", meeting},
+                       {"process", process},
+                       {"address", address},
+                       {"port", port}});
+}
+
+std::string Claim::Who() const { return StrCat("process ", process, " on ", host); }
+
+std::string Contradiction(int rank, const Claim& claim, int other_rank, const Claim& other) {
+  if (claim.size != other.size) {
+    return StrCat("ranks disagree on the world size: it is ", claim.size, " on rank ", rank,
+                  " and ", other.size, " on rank ", other_rank,
+                  "; set the same world size for all");
+  }
+  if (claim.build != other.build && !claim.build.empty() && !other.build.empty()) {
+    return StrCat("rank ", other_rank, " on ", other.host,
+                  " runs a different build of the program than rank ", rank, " on ", claim.host,
+                  ": copy the same file to all machines");
+  }
+  return "";
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,441 @@
+#include "dist/control/control_plane.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "dist/data_parallel/content_hash.h"
+
+namespace lockstep::dist {
+namespace {
+
+constexpr ControlPlane::Milliseconds kLongestBeat(2000);
+// How long a rank waits for rank 0's word on a failure before its own counts.
+constexpr auto kWordTime = std::chrono::seconds(3);
+// Messages that wait for their topics.
+constexpr size_t kMaxEarly = 1 << 16;
+constexpr auto kLeaveTime = std::chrono::seconds(30);
+
+}  // namespace
+
+uint64_t TopicOf(const std::string& name) {
+  // 0 is nobody's.
+  return std::max<uint64_t>(1, HashBytes(std::as_bytes(std::span(name))));
+}
+
+std::string Describe(const DeclaredPause& pause) {
+  return StrCat("rank ", pause.rank, " has been ", pause.what, " for ", pause.age.count() / 1000,
+                " s");
+}
+
+ControlPlane::ControlPlane(std::shared_ptr<EventLoop> loop, Options options)
+    : loop_(std::move(loop)),
+      options_(std::move(options)),
+      tree_(options_.claim.size, options_.fan_out),
+      deadline_(Clock::now() + options_.timeout) {
+  const auto heartbeat = options_.heartbeat.count();
+  LS_CHECK(heartbeat == 0 || heartbeat >= 100,
+           "the heartbeat must be 0 (off) or at least 100 ms, got ", heartbeat, " ms");
+  loop_->Post([this] { Begin(); });
+}
+
+ControlPlane::~ControlPlane() {
+  Leave();
+  Cut();
+}
+
+void ControlPlane::Cut() {
+  loop_->Run([this] {
+    for (const EventLoop::Timer timer : timers_) loop_->Cancel(timer);
+    timers_.clear();
+    for (const auto& acceptor : acceptors_) loop_->Forget(acceptor->fd());
+    acceptors_.clear();
+    data_.clear();
+    for (const auto& [key, link] : dialling_) link->Close();
+    dialling_.clear();
+    // What is on its way to them still leaves.
+    for (auto& [id, guest] : guests_) guest.link->Close();
+    for (auto& [rank, child] : children_) child.link->Close();
+    if (root_) root_->Close();
+    if (parent_) parent_->Close();
+    guests_.clear();
+    children_.clear();
+    root_ = parent_ = nullptr;
+  });
+}
+
+void ControlPlane::WaitUntilOpen() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return open_ || failure_; });
+  if (!open_) throw ConnectionError(failure_->reason);
+}
+
+void ControlPlane::After(Milliseconds delay, std::function<void()> f) {
+  const auto timer = std::make_shared<EventLoop::Timer>();
+  *timer = loop_->After(delay, [this, timer, f = std::move(f)] {
+    timers_.erase(*timer);
+    f();
+  });
+  timers_.insert(*timer);
+}
+
+Link::Handlers ControlPlane::ParentHandlers(std::function<void()> on_open) {
+  const int parent = tree_.Parent(rank());
+  return {.on_open = std::move(on_open),
+          .on_frame = [this, parent](Frame frame) { OnFrame(parent, std::move(frame)); },
+          .on_end = [this, parent](const std::string& reason, bool) { OnLost(parent, reason); }};
+}
+
+void ControlPlane::OnFrame(int neighbour, Frame frame) {
+  const bool from_parent = neighbour == tree_.Parent(rank());
+  switch (frame.kind) {
+    case Frame::Kind::kReady:
+      if (from_parent) return;
+      children_[neighbour].ready = true;
+      return CheckReady();
+    case Frame::Kind::kGo:
+      return from_parent ? Open() : void();
+    case Frame::Kind::kRefusal:
+      return from_parent ? Refuse(frame.body) : void();
+    case Frame::Kind::kBye:
+      if (from_parent) return;
+      children_[neighbour].left = true;
+      return CheckLeft();
+    case Frame::Kind::kMessage:
+    case Frame::Kind::kQuestion:
+    case Frame::Kind::kAnswer:
+      if (frame.from >= size() || frame.to >= size()) return;
+      ++traffic_.received;
+      return Route(std::move(frame));
+    case Frame::Kind::kFail:
+    case Frame::Kind::kFailed: {
+      if (from_parent != (frame.kind == Frame::Kind::kFailed)) return;
+      const auto failure = ParseFailure(frame.body, size());
+      if (!failure) return;
+      if (from_parent || rank() == 0) return SetFailure(*failure);
+      return parent_->Send(frame);
+    }
+    case Frame::Kind::kPause:
+    case Frame::Kind::kPaused:
+      return frame.from < size() ? OnPause(frame) : void();
+    default:
+      return;  // a beat: that it came is all
+  }
+}
+
+void ControlPlane::SendTo(int neighbour, const Frame& frame) {
+  if (neighbour == tree_.Parent(rank())) {
+    if (parent_) parent_->Send(frame);
+    return;
+  }
+  const auto child = children_.find(neighbour);
+  if (child != children_.end()) child->second.link->Send(frame);
+}
+
+void ControlPlane::Broadcast(const Frame& frame) {
+  for (const auto& [rank, child] : children_) child.link->Send(frame);
+}
+
+void ControlPlane::Route(Frame frame) {
+  if (frame.to == rank()) return Deliver(frame);
+  ++traffic_.sent;
+  SendTo(tree_.Next(rank(), frame.to), frame);
+}
+
+void ControlPlane::Deliver(const Frame& frame) {
+  if (frame.kind == Frame::Kind::kQuestion) return Reply(frame);
+  if (frame.kind == Frame::Kind::kAnswer) {
+    const auto question = questions_.find(frame.number);
+    if (question == questions_.end()) return;
+    const OnAnswer on_answer = question->second.on_answer;
+    if (--question->second.left == 0) questions_.erase(question);
+    return on_answer(frame.from, frame.topic != 0 ? &frame.body : nullptr);
+  }
+  const auto handler = handlers_.find(frame.topic);
+  if (handler != handlers_.end()) return handler->second(frame.from, frame.number, frame.body);
+  if (early_.size() == kMaxEarly) early_.pop_front();
+  early_.push_back(frame);
+}
+
+void ControlPlane::Send(int to, uint64_t topic, uint64_t number, std::string body) {
+  LS_CHECK(to >= 0 && to < size(), "a message to rank ", to, ", of ", size());
+  Frame frame{Frame::Kind::kMessage, rank(), to, topic, number, std::move(body)};
+  if (loop_->OnLoopThread()) return Route(std::move(frame));
+  loop_->Post([this, frame = std::move(frame)] { Route(frame); });
+}
+
+void ControlPlane::Subscribe(uint64_t topic, Handler handler) {
+  loop_->Run([&] {
+    const Handler& here = handlers_[topic] = std::move(handler);
+    for (const Frame& frame : early_) {
+      if (frame.topic == topic) here(frame.from, frame.number, frame.body);
+    }
+    std::erase_if(early_, [&](const Frame& frame) { return frame.topic == topic; });
+  });
+}
+
+void ControlPlane::Unsubscribe(uint64_t topic) {
+  loop_->Run([&] {
+    handlers_.erase(topic);
+    responders_.erase(topic);
+  });
+}
+
+bool ControlPlane::Answer(uint64_t topic, Responder responder) {
+  bool is_new = false;
+  loop_->Run([&] { is_new = responders_.try_emplace(topic, std::move(responder)).second; });
+  return is_new;
+}
+
+void ControlPlane::Reply(const Frame& question) {
+  Frame answer{Frame::Kind::kAnswer, rank(), question.from, 0, question.number, {}};
+  const auto responder = responders_.find(question.topic);
+  if (responder != responders_.end()) {
+    answer.topic = question.topic;
+    answer.body = responder->second(question.body);
+  }
+  Route(std::move(answer));
+}
+
+uint64_t ControlPlane::Question(const std::vector<int>& ranks, uint64_t topic,
+                                const std::string& question,
+                                std::function<void(int, const std::string*)> on_answer) {
+  const uint64_t number = ++last_question_;
+  questions_[number] = {ranks.size(), std::move(on_answer)};
+  for (const int to : ranks) {
+    Route({Frame::Kind::kQuestion, rank(), to, topic, number, question});
+  }
+  return number;
+}
+
+std::map<int, std::string> ControlPlane::Ask(const std::vector<int>& ranks, uint64_t topic,
+                                             const std::string& question,
+                                             Clock::time_point deadline) {
+  size_t replies = 0;
+  std::map<int, std::string> answers;
+  uint64_t number = 0;
+  loop_->Post([&, this] {
+    number = Question(ranks, topic, question, [&](int from, const std::string* answer) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (answer != nullptr) answers[from] = *answer;
+      if (++replies == ranks.size()) changed_.notify_all();
+    });
+  });
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_until(lock, deadline, [&] { return replies == ranks.size() || failure_; });
+  }
+  loop_->Run([&] { questions_.erase(number); });
+  return answers;
+}
+
+ControlPlane::Traffic ControlPlane::traffic() {
+  Traffic traffic;
+  loop_->Run([&] { traffic = traffic_; });
+  return traffic;
+}
+
+ControlPlane::Milliseconds ControlPlane::BeatTime() const {
+  return std::clamp(options_.heartbeat / 6, Milliseconds(1), kLongestBeat);
+}
+
+// Beats are a beat apart, and news takes time.
+ControlPlane::Milliseconds ControlPlane::Silence() const {
+  return options_.heartbeat - 2 * BeatTime();
+}
+
+void ControlPlane::Beat() {
+  if (failure() || leaving_) return;
+  const Frame beat{.from = rank()};
+  Broadcast(beat);
+  if (parent_) parent_->Send(beat);
+  const auto silent_since = Clock::now() - Silence();
+  std::vector<int> silent;
+  for (const auto& [child_rank, child] : children_) {
+    if (!child.left && child.link->heard() < silent_since) silent.push_back(child_rank);
+  }
+  if (parent_ && parent_->heard() < silent_since) silent.push_back(tree_.Parent(rank()));
+  const auto seconds = [](Milliseconds time) { return static_cast<double>(time.count()) / 1e3; };
+  for (const int neighbour : silent) {
+    OnFailed(FailureOf(CollectiveError::Cause::kTimeout, neighbour,
+                       StrCat("rank ", neighbour,
+                              " is stalled: its process has shown no sign of life for ",
+                              seconds(Silence()), " s, with a heartbeat limit of ",
+                              seconds(options_.heartbeat),
+                              " s (stopped, starved of memory, or cut off from the network)")),
+             neighbour);
+  }
+  After(BeatTime(), [this] { Beat(); });
+}
+
+void ControlPlane::OnLost(int neighbour, const std::string& reason) {
+  const auto child = children_.find(neighbour);
+  const bool left = child != children_.end() ? child->second.left : told_;
+  if (left || failure()) return;
+  std::string what = StrCat("rank ", neighbour, " is gone: its process ended");
+  if (reason != "the connection was closed") what += StrCat(" (", reason, ")");
+  OnFailed(FailureOf(CollectiveError::Cause::kLostRank, neighbour, std::move(what)), neighbour);
+}
+
+// What this rank has found out about a neighbour. Where that is the parent, rank 0 hears it from
+// the parent's parent, and this subtree from here.
+void ControlPlane::OnFailed(const Failure& failure, int neighbour) {
+  if (rank() == 0 || neighbour == tree_.Parent(rank())) return SetFailure(failure);
+  parent_->Send({.kind = Frame::Kind::kFail, .from = rank(), .body = ToText(failure)});
+}
+
+void ControlPlane::SetFailure(const Failure& failure) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_) return;
+    failure_ = failure;
+  }
+  changed_.notify_all();
+  Broadcast({.kind = Frame::Kind::kFailed, .body = ToText(failure)});
+  for (const auto& [id, guest] : guests_) {
+    if (guest.rank >= 0 && guest.topic == 0) {
+      guest.link->Send({.kind = Frame::Kind::kRefusal, .body = failure.reason});
+    }
+  }
+  if (state_ != State::kOpen) options_.on_open(failure.reason);
+  for (const auto& [number, listener] : listeners_) listener(failure);
+  CheckLeft();
+}
+
+std::optional<Failure> ControlPlane::failure() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
+Failure ControlPlane::Fail(const Failure& failure) {
+  loop_->Post([this, failure] {
+    if (rank() == 0) return SetFailure(failure);
+    if (parent_)
+      parent_->Send({.kind = Frame::Kind::kFail, .from = rank(), .body = ToText(failure)});
+  });
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (changed_.wait_for(lock, kWordTime, [this] { return failure_.has_value(); })) {
+      return *failure_;
+    }
+  }
+  loop_->Run([&] { SetFailure(failure); });
+  return *this->failure();
+}
+
+int ControlPlane::AddListener(Listener f) {
+  int number = 0;
+  loop_->Run([&] {
+    number = ++last_listener_;
+    if (const auto there = failure())
+      f(*there);
+    else
+      listeners_[number] = std::move(f);
+  });
+  return number;
+}
+
+void ControlPlane::RemoveListener(int number) {
+  loop_->Run([&] {
+    listeners_.erase(number);
+    ticking_.erase(number);
+  });
+}
+
+int ControlPlane::Every(Milliseconds interval, std::function<void()> f) {
+  int number = 0;
+  loop_->Run([&] {
+    number = ++last_listener_;
+    ticking_.insert(number);
+    Tick(number, interval, f);
+  });
+  return number;
+}
+
+void ControlPlane::Tick(int number, Milliseconds interval, const std::function<void()>& f) {
+  After(interval, [this, number, interval, f] {
+    if (!ticking_.contains(number)) return;
+    f();
+    Tick(number, interval, f);
+  });
+}
+
+void ControlPlane::BeginPause(const std::string& what) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (pauses_here_++ > 0) return;
+  }
+  SayPause(what);
+}
+
+void ControlPlane::EndPause() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (--pauses_here_ > 0) return;
+  }
+  SayPause("");
+}
+
+void ControlPlane::SayPause(const std::string& what) {
+  loop_->Post(
+      [this, what] { OnPause({.kind = Frame::Kind::kPause, .from = rank(), .body = what}); });
+}
+
+// From the rank that pauses to rank 0, and from there to all.
+void ControlPlane::OnPause(const Frame& frame) {
+  if (frame.kind == Frame::Kind::kPause && rank() != 0) {
+    if (parent_) parent_->Send(frame);
+    return;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (frame.body.empty()) {
+      pauses_.erase(frame.from);
+    } else {
+      pauses_[frame.from] = {frame.body, Clock::now()};
+    }
+  }
+  Frame told = frame;
+  told.kind = Frame::Kind::kPaused;
+  Broadcast(told);
+}
+
+std::optional<DeclaredPause> ControlPlane::pause() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::optional<DeclaredPause> longest;
+  for (const auto& [paused, pause] : pauses_) {
+    const auto age = std::chrono::duration_cast<Milliseconds>(Clock::now() - pause.since);
+    if (!longest || age > longest->age) longest = DeclaredPause{paused, pause.what, age};
+  }
+  return longest;
+}
+
+bool ControlPlane::MayReportPause(Milliseconds interval) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (last_report_ && Clock::now() - *last_report_ < interval) return false;
+  last_report_ = Clock::now();
+  return true;
+}
+
+void ControlPlane::Leave() {
+  loop_->Post([this] {
+    leaving_ = true;
+    CheckLeft();
+  });
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait_for(lock, kLeaveTime, [this] { return left_; });
+}
+
+void ControlPlane::CheckLeft() {
+  const bool waits =
+      !failure() && std::any_of(children_.begin(), children_.end(),
+                                [](const auto& child) { return !child.second.left; });
+  if (!leaving_ || waits || std::exchange(told_, true)) return;
+  if (parent_) parent_->Send({.kind = Frame::Kind::kBye, .from = rank()});
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    left_ = true;
+  }
+  changed_.notify_all();
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,282 @@
+// How the processes of a run talk about the run: they meet, show that they are alive, pass
+// messages, and all learn of the first failure.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "dist/control/acceptor.h"
+#include "dist/control/claim.h"
+#include "dist/control/event_loop.h"
+#include "dist/control/failure.h"
+#include "dist/control/link.h"
+#include "dist/control/rank_tree.h"
+
+namespace lockstep::dist {
+
+// Work of one rank for which others wait (dist/control/pause.h).
+struct DeclaredPause {
+  int rank = 0;
+  std::string what;
+  std::chrono::milliseconds age{0};
+};
+// "rank 0 has been writing a checkpoint for 31 s"
+std::string Describe(const DeclaredPause& pause);
+
+// The topic of that name.
+uint64_t TopicOf(const std::string& name);
+
+// Where the other ranks meet rank 0.
+struct RootAddress {
+  std::string host;  // numeric
+  int port = 0;
+  // All ranks know it; empty only where other users cannot connect.
+  std::string secret;
+  // Whether a program that does not know the secret may be another one than rank 0, which is then
+  // elsewhere.
+  bool uncertain = false;
+};
+
+// One rank's part of the control plane: a connection to its parent in the tree of ranks, those of
+// its children, and a thread (the loop's), whatever the number of groups. How it works:
+//
+//   meeting     Every rank dials rank 0 and says who it is. When all are there, rank 0 tells each
+//               its parent's address; ranks with other parents dial those, and leave rank 0. Once
+//               all are attached, a word from rank 0 down the tree opens the plane.
+//   life        Neighbours send each other a beat. A child whose connection ends, or is silent for
+//               too long, is reported to rank 0; the children of such a rank see it themselves.
+//   failure     The first one that rank 0 hears of counts. It goes down the tree, and every rank
+//               stops with it.
+//   messages    from any rank to any other, along the tree; questions, which the other rank's loop
+//               answers, whatever its other threads do.
+//   pauses      A rank says that others wait for it, and why; all ranks know.
+//   the end     A rank leaves after its children.
+//
+// Public functions may be called from any thread but the loop's, Send and Post from any. Callbacks
+// run on the loop's, and must not block.
+class ControlPlane {
+ public:
+  using Clock = EventLoop::Clock;
+  using Milliseconds = std::chrono::milliseconds;
+  // A message from rank `from`.
+  using Handler = std::function<void(int from, uint64_t number, const std::string& body)>;
+
+  struct Options {
+    int rank = 0;
+    Claim claim;
+    // Where other ranks reach this one. The address and port of the first belong into the claim;
+    // rank 0 may have another, at which the others look for it.
+    std::vector<Socket> listeners = {};
+    // Rank 0's address, as far as it is known now: called again for each attempt, on the loop's
+    // thread. Throws ConnectionError if it is not yet known. Rank 0 itself only uses the secret.
+    std::function<RootAddress()> root = {};
+    // How long ranks wait for each other at the start.
+    Milliseconds timeout = std::chrono::minutes(5);
+    // A rank whose process is stopped or cut off is named within this time; 0: never.
+    Milliseconds heartbeat = std::chrono::seconds(20);
+    // For errors: what says a process's rank, and what to do if ranks did not come.
+    std::string rank_variable = "RANK", hint = {};
+    // Called once, when the plane is open, or when ranks cannot meet, with the reason.
+    std::function<void(const std::string& refusal)> on_open = [](const std::string&) {};
+    int fan_out = RankTree::kFanOut;
+  };
+
+  // Begins to meet the others. Several planes may share a loop (threads as ranks; tests of
+  // thousands).
+  ControlPlane(std::shared_ptr<EventLoop> loop, Options options);
+  // Leaves: the end of this process is no failure any more. Unless the run has failed, it waits for
+  // the ranks below this one in the tree to leave first, at most for 30 s.
+  ~ControlPlane();
+  ControlPlane(const ControlPlane&) = delete;
+  ControlPlane& operator=(const ControlPlane&) = delete;
+
+  int rank() const { return options_.rank; }
+  int size() const { return tree_.size(); }
+
+  // Returns when the plane is open. Throws ConnectionError, on every rank that can be reached, if
+  // ranks are missing at the end of the timeout (it lists them), if two processes claim the same
+  // rank, or if ranks differ in world size or build.
+  void WaitUntilOpen();
+  // Names this meeting of the ranks: the same on all of them, and never reused. Once it is open.
+  const std::string& meeting() const { return meeting_; }
+
+  // `topic` says whom it concerns. Messages between two ranks arrive in order. What arrives before
+  // its topic has a handler waits for it.
+  void Send(int to, uint64_t topic, uint64_t number, std::string body);
+  // Sets the topic's handler. After Unsubscribe has returned, it is not called any more.
+  void Subscribe(uint64_t topic, Handler handler);
+  void Unsubscribe(uint64_t topic);
+
+  // Sets how questions on a topic are answered here. After Unsubscribe has returned, it is not
+  // called any more.
+  using Responder = std::function<std::string(const std::string& question)>;
+  bool Answer(uint64_t topic, Responder responder);
+  // The answers of the ranks; without those that have set nobody to answer, or have not answered by
+  // the deadline or when the run fails. Also asks this rank.
+  std::map<int, std::string> Ask(const std::vector<int>& ranks, uint64_t topic,
+                                 const std::string& question, Clock::time_point deadline);
+
+  // Connections that carry a group's data: from OpenData on, on_socket is called with each
+  // connection to a rank for the topic, or with an empty one and the reason why there can be none.
+  // Of two ranks the one with the higher number calls DialData.
+  using OnSocket = std::function<void(int rank, Socket socket, const std::string& error)>;
+  bool OpenData(uint64_t topic, OnSocket on_socket);
+  void DialData(uint64_t topic, int rank);
+  // on_socket is not called any more.
+  void CloseData(uint64_t topic);
+
+  // Runs `f` on the loop's thread.
+  void Post(EventLoop::Function f) { loop_->Post(std::move(f)); }
+
+  // Makes `failure` the run's failure, unless there is one; returns the one that counts.
+  Failure Fail(const Failure& failure);
+  std::optional<Failure> failure() const;
+
+  // Calls `f` once, when this rank learns of the run's failure, or at once if it has. Returns a
+  // number for RemoveListener, after which `f` is not called any more.
+  using Listener = std::function<void(const Failure&)>;
+  int AddListener(Listener f);
+  void RemoveListener(int number);
+  // Calls `f` at that interval until RemoveListener.
+  int Every(Milliseconds interval, std::function<void()> f);
+
+  // This rank begins work for which others wait ("writing a checkpoint"), or has ended it. Pauses
+  // nest; only the outermost counts.
+  void BeginPause(const std::string& what);
+  void EndPause();
+  // The longest pause of any rank that has not ended.
+  std::optional<DeclaredPause> pause() const;
+  // Whether to tell the user now why ranks wait: at most once per `interval`.
+  bool MayReportPause(Milliseconds interval);
+
+  // Cuts all connections, as the end of the process does.
+  void Cut();
+
+  // Messages that this rank has sent, received or passed on, for tests.
+  struct Traffic {
+    int64_t received = 0, sent = 0;
+  };
+  Traffic traffic();
+
+ private:
+  enum class State { kMeeting, kAttaching, kOpen };
+  struct Child {
+    std::shared_ptr<Link> link;
+    bool ready = false, left = false;
+  };
+  // A connection whose rank is not yet known, or that has joined and may become a child.
+  struct Guest {
+    std::shared_ptr<Link> link;
+    int rank = -1;
+    std::string meeting = {};  // that it wants to attach to
+    uint64_t topic = 0;        // for which it is a data connection
+  };
+
+  // Meeting (meeting.cc). The side that listens:
+  void Begin();
+  void Accept(Acceptor* acceptor);
+  void Dismiss(uint64_t id);
+  void AnswerAddress();
+  void OnData(uint64_t id, const Frame& frame);
+  void Give(uint64_t id, const OnSocket& on_socket);
+  void Dial(uint64_t topic, int peer, const std::string& address);
+  void OnGuestFrame(uint64_t id, const Frame& frame);
+  void OnJoin(uint64_t id, const Frame& frame);
+  void OnAttach(uint64_t id, const Frame& frame);
+  void Welcome();
+  void Adopt(int child, std::shared_ptr<Link> link);
+  // The side that dials:
+  void DialRoot();
+  void DialParent();
+  void OnWelcome(const Frame& frame);
+  void Retry(const std::string& reason, bool hopeless, void (ControlPlane::*dial)());
+  // Both:
+  void OnDeadline();
+  void Refuse(const std::string& reason);
+  void CheckReady();
+  void Open();
+
+  Link::Handlers ParentHandlers(std::function<void()> on_open);
+  void OnFrame(int neighbour, Frame frame);
+  void Route(Frame frame);
+  void Deliver(const Frame& frame);
+  void SendTo(int neighbour, const Frame& frame);
+  void Broadcast(const Frame& frame);
+  void Beat();
+  void OnLost(int neighbour, const std::string& reason);
+  void OnFailed(const Failure& failure, int neighbour);
+  void SetFailure(const Failure& failure);
+  void Leave();
+  void CheckLeft();
+  void Tick(int number, Milliseconds interval, const std::function<void()>& f);
+  void SayPause(const std::string& what);
+  void OnPause(const Frame& frame);
+  void Reply(const Frame& question);
+  uint64_t Question(const std::vector<int>& ranks, uint64_t topic, const std::string& question,
+                    std::function<void(int from, const std::string* answer)> on_answer);
+  void After(Milliseconds delay, std::function<void()> f);
+  Milliseconds BeatTime() const;
+  Milliseconds Silence() const;
+
+  const std::shared_ptr<EventLoop> loop_;
+  Options options_;
+  const RankTree tree_;
+  const Clock::time_point deadline_;
+
+  // Used on the loop's thread only.
+  State state_ = State::kMeeting;
+  bool leaving_ = false, told_ = false;  // told_: the parent, that this rank leaves
+  int attempts_ = 0;
+  std::string last_reason_;  // why the last attempt to connect came to nothing
+  std::vector<std::unique_ptr<Acceptor>> acceptors_;
+  std::string secret_, root_text_;
+  uint64_t last_guest_ = 0;
+  std::map<uint64_t, Guest> guests_;
+  std::map<int, std::pair<Claim, uint64_t>> claims_;  // and the guest
+  std::map<int, Child> children_;
+  std::shared_ptr<Link> root_, parent_;  // root_: while the ranks meet
+  std::string parent_address_;
+  int parent_port_ = 0;
+  std::map<uint64_t, OnSocket> data_;
+  std::map<std::pair<uint64_t, int>, std::shared_ptr<Link>> dialling_;  // by topic and rank
+  std::set<EventLoop::Timer> timers_;
+  std::unordered_map<uint64_t, Handler> handlers_;
+  std::unordered_map<uint64_t, Responder> responders_;
+  std::map<int, Listener> listeners_;
+  std::set<int> ticking_;
+  // What to do with the answers to a question, which are null from ranks where nobody can answer.
+  using OnAnswer = std::function<void(int from, const std::string* answer)>;
+  struct OpenQuestion {
+    size_t left;  // replies
+    OnAnswer on_answer;
+  };
+  std::map<uint64_t, OpenQuestion> questions_;
+  uint64_t last_question_ = 0;
+  std::deque<Frame> early_;
+  Traffic traffic_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false, left_ = false;
+  std::string meeting_;
+  std::optional<Failure> failure_;
+  int last_listener_ = 0, pauses_here_ = 0;
+  struct Paused {
+    std::string what;
+    Clock::time_point since;
+  };
+  std::map<int, Paused> pauses_;  // by rank
+  std::optional<Clock::time_point> last_report_;
+};
+
+}  // namespace lockstep::dist

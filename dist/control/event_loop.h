@@ -1,0 +1,73 @@
+// Descriptors, timers and posted functions, served by one thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "dist/control/file_descriptor.h"
+
+namespace lockstep::dist {
+
+// An epoll loop: what an event costs does not depend on how many descriptors are watched. Its
+// thread runs everything: only Post may be called from other threads. What it runs must neither
+// block nor throw.
+class EventLoop {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Function = std::function<void()>;
+  // Identifies a timer; 0 is none.
+  using Timer = uint64_t;
+
+  // Throws ConnectionError if the system has no descriptor left.
+  EventLoop();
+  // Runs what was posted before, then ends the thread. Not from the loop's own thread.
+  ~EventLoop();
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+
+  // Runs `f` on the loop's thread, after everything posted earlier.
+  void Post(Function f);
+  // The same, and returns when `f` has run. Not from the loop's thread.
+  void Run(const Function& f);
+
+  // Calls on_events(EPOLLIN, EPOLLOUT, ... as they are) whenever there are any of `events`; an
+  // error or the end of a connection always counts. Watching a descriptor again changes `events`.
+  void Watch(int fd, uint32_t events, std::function<void(uint32_t)> on_events);
+  void SetEvents(int fd, uint32_t events);
+  // Call it before the descriptor is closed.
+  void Forget(int fd);
+
+  Timer At(Clock::time_point time, Function f);
+  Timer After(Clock::duration delay, Function f) { return At(Clock::now() + delay, std::move(f)); }
+  // Also for timers that have fired, and 0.
+  void Cancel(Timer timer);
+
+  bool OnLoopThread() const { return std::this_thread::get_id() == thread_.get_id(); }
+
+ private:
+  using Handler = std::function<void(uint32_t)>;
+  void Loop();
+  void RunPosted();
+  void RunTimers();
+  int TimeToNextTimer() const;
+
+  FileDescriptor epoll_, wake_;
+  // Shared, because a handler may forget itself.
+  std::unordered_map<int, std::shared_ptr<Handler>> handlers_;
+  std::map<std::pair<Clock::time_point, Timer>, Function> timers_;
+  std::unordered_map<Timer, Clock::time_point> times_;
+  Timer last_timer_ = 0;
+  std::mutex mutex_;
+  std::vector<Function> posted_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lockstep::dist

@@ -1,0 +1,299 @@
+// ControlPlane: how ranks meet. See control_plane.h.
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <utility>
+
+#include "core/io/json.h"
+#include "dist/control/control_plane.h"
+
+namespace lockstep::dist {
+namespace {
+
+using nlohmann::json;
+
+constexpr ControlPlane::Milliseconds kFirstPause(20), kLongestPause(1000);
+constexpr ControlPlane::Milliseconds kFirstPatience(50);
+// Connections that have not said which rank they are, beyond the world's size.
+constexpr size_t kStrangers = 128;
+// A rank gives up a little after rank 0, whose error says more.
+constexpr ControlPlane::Milliseconds kGrace(2000);
+// A refusal that only this rank gets, and may ask again: the store is that of an earlier run.
+constexpr uint64_t kStale = 1;
+
+}  // namespace
+
+void ControlPlane::Begin() {
+  AnswerAddress();
+  for (Socket& listener : options_.listeners) {
+    Acceptor* const acceptor =
+        acceptors_.emplace_back(std::make_unique<Acceptor>(std::move(listener))).get();
+    loop_->Watch(acceptor->fd(), EPOLLIN, [this, acceptor](uint32_t) { Accept(acceptor); });
+  }
+  const auto left = std::chrono::duration_cast<Milliseconds>(deadline_ - Clock::now());
+  After(left + (rank() == 0 ? Milliseconds(0) : kGrace), [this] { OnDeadline(); });
+  if (rank() != 0) return DialRoot();
+  claims_[0] = {options_.claim, 0};
+  if (options_.root) {
+    const RootAddress root = options_.root();
+    secret_ = root.secret;
+    root_text_ = StrCat(root.host, ":", root.port);
+  }
+  if (size() == 1) Open();
+}
+
+void ControlPlane::Accept(Acceptor* acceptor) {
+  Socket socket = acceptor->Accept();
+  if (acceptor->retry_at() > Clock::now()) {  // without descriptors, the same event would return
+    const int fd = acceptor->fd();
+    loop_->SetEvents(fd, 0);
+    After(Milliseconds(100), [this, fd] { loop_->SetEvents(fd, EPOLLIN); });
+  }
+  if (socket.fd() < 0) return;
+  // The oldest stranger makes room: ranks say who they are at once.
+  if (guests_.size() >= static_cast<size_t>(size()) + kStrangers) {
+    const auto stranger = std::find_if(guests_.begin(), guests_.end(),
+                                       [](const auto& guest) { return guest.second.rank < 0; });
+    if (stranger != guests_.end()) Dismiss(stranger->first);
+  }
+  const uint64_t id = ++last_guest_;
+  Link::Handlers handlers;
+  handlers.on_frame = [this, id](const Frame& frame) { OnGuestFrame(id, frame); };
+  handlers.on_end = [this, id](const std::string&, bool) {
+    const auto guest = guests_.find(id);
+    if (guest == guests_.end()) return;
+    // Until all have come, another process may take its place.
+    if (state_ == State::kMeeting) {
+      std::erase_if(claims_, [id](const auto& claim) { return claim.second.second == id; });
+    }
+    guests_.erase(guest);
+  };
+  guests_[id].link = Link::Accept(*loop_, std::move(socket), secret_, std::move(handlers));
+}
+
+void ControlPlane::Dismiss(uint64_t id) {
+  guests_.at(id).link->Close();
+  guests_.erase(id);
+}
+
+void ControlPlane::OnGuestFrame(uint64_t id, const Frame& frame) {
+  if (frame.kind == Frame::Kind::kJoin) return OnJoin(id, frame);
+  if (frame.kind == Frame::Kind::kAttach && frame.from < size()) return OnAttach(id, frame);
+  if (frame.kind == Frame::Kind::kData && frame.from < size()) return OnData(id, frame);
+  Dismiss(id);
+}
+
+void ControlPlane::OnJoin(uint64_t id, const Frame& frame) {
+  const auto claim = Claim::Parse(frame.body);
+  Guest& guest = guests_.at(id);
+  if (rank() != 0 || !claim || guest.rank >= 0) return Dismiss(id);
+  const auto there = claims_.find(frame.from);
+  if (state_ != State::kMeeting || failure()) {
+    const std::string who = there == claims_.end()
+                                ? ""
+                                : StrCat(", rank ", frame.from, " is ", there->second.first.Who());
+    return guest.link->Send({.kind = Frame::Kind::kRefusal,
+                             .number = kStale,
+                             .body = StrCat("its ranks have met already", who)});
+  }
+  guest.rank = frame.from;
+  const std::string contradiction = Contradiction(0, options_.claim, frame.from, *claim);
+  if (!contradiction.empty()) return Refuse(contradiction);
+  if (there != claims_.end()) {
+    return Refuse(StrCat("the environment contradicts itself: rank ", frame.from, " is claimed by ",
+                         there->second.first.Who(), " and by ", claim->Who(),
+                         "; each process needs a ", options_.rank_variable, " of its own"));
+  }
+  claims_[frame.from] = {*claim, id};
+  if (std::ssize(claims_) == size()) Welcome();
+}
+
+void ControlPlane::Welcome() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    meeting_ = options_.claim.meeting;
+  }
+  state_ = State::kAttaching;
+  for (const auto& [joined, claim_and_guest] : claims_) {
+    if (joined == 0) continue;
+    const uint64_t id = claim_and_guest.second;
+    const Claim& parent = claims_.at(tree_.Parent(joined)).first;
+    const std::shared_ptr<Link> link = guests_.at(id).link;
+    link->Send({.kind = Frame::Kind::kWelcome,
+                .to = joined,
+                .body = DumpJson(json{{"meeting", options_.claim.meeting},
+                                      {"address", parent.address},
+                                      {"port", parent.port}})});
+    // The others leave when they have reached their parents.
+    if (tree_.Parent(joined) == 0) Adopt(joined, link);
+  }
+}
+
+void ControlPlane::OnAttach(uint64_t id, const Frame& frame) {
+  Guest& guest = guests_.at(id);
+  if (tree_.Parent(frame.from) != rank() || guest.rank >= 0) return Dismiss(id);
+  if (state_ == State::kMeeting) {  // this rank has yet to be welcomed
+    guest.rank = frame.from;
+    guest.meeting = frame.body;
+  } else if (frame.body == meeting_ && !children_.contains(frame.from)) {
+    Adopt(frame.from, guest.link);
+  } else {
+    Dismiss(id);
+  }
+}
+
+void ControlPlane::Adopt(int child, std::shared_ptr<Link> link) {
+  std::erase_if(guests_, [&](const auto& guest) { return guest.second.link == link; });
+  link->SetHandlers(
+      {.on_frame = [this, child](Frame frame) { OnFrame(child, std::move(frame)); },
+       .on_end = [this, child](const std::string& reason, bool) { OnLost(child, reason); }});
+  children_[child].link = std::move(link);
+}
+
+void ControlPlane::DialRoot() {
+  ++attempts_;
+  RootAddress root;
+  try {
+    root = options_.root();
+  } catch (const Error& error) {
+    return Retry(error.what(), /*hopeless=*/false, &ControlPlane::DialRoot);
+  }
+  secret_ = root.secret;
+  root_text_ = StrCat(root.host, ":", root.port);
+  Link::Handlers handlers;
+  handlers.on_open = [this] {
+    root_->Send({.kind = Frame::Kind::kJoin, .from = rank(), .body = options_.claim.ToText()});
+  };
+  handlers.on_frame = [this](const Frame& frame) {
+    if (frame.kind == Frame::Kind::kWelcome) return OnWelcome(frame);
+    if (frame.kind != Frame::Kind::kRefusal) return;
+    if (frame.number != kStale) return Refuse(frame.body);
+    root_->Close();
+    Retry(frame.body, /*hopeless=*/false, &ControlPlane::DialRoot);
+  };
+  handlers.on_end = [this, uncertain = root.uncertain](const std::string& reason, bool hopeless) {
+    Retry(reason, hopeless && !uncertain, &ControlPlane::DialRoot);
+  };
+  // A program that is not rank 0 may never answer.
+  const Clock::duration patience =
+      root.uncertain ? std::min<Clock::duration>(Link::kPatience, kFirstPatience * attempts_)
+                     : Link::kPatience;
+  root_ = Link::Dial(*loop_, root.host, root.port, root.secret, std::move(handlers), patience);
+}
+
+// Later and later, and at random: thousands of ranks may do the same.
+void ControlPlane::Retry(const std::string& reason, bool hopeless, void (ControlPlane::*dial)()) {
+  last_reason_ = reason;
+  if (hopeless) return OnDeadline();
+  static thread_local std::minstd_rand random(std::random_device{}());
+  const auto most = std::min(kLongestPause, kFirstPause * (1 << std::min(attempts_ / 4, 10)));
+  After(
+      Milliseconds(std::uniform_int_distribution<int64_t>(most.count() / 2, most.count())(random)),
+      [this, dial] {
+        if (!failure()) (this->*dial)();
+      });
+}
+
+void ControlPlane::OnWelcome(const Frame& frame) {
+  try {
+    const json body = TryParseJson(frame.body);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    meeting_ = body.at("meeting").get<std::string>();
+    parent_address_ = body.at("address").get<std::string>();
+    parent_port_ = body.at("port").get<int>();
+  } catch (const json::exception&) {
+    return Refuse("rank 0 speaks another version of the protocol; run the same build on all ranks");
+  }
+  state_ = State::kAttaching;
+  attempts_ = 0;
+  if (tree_.Parent(rank()) == 0) {
+    parent_ = std::exchange(root_, nullptr);
+    parent_->SetHandlers(ParentHandlers([] {}));
+  } else {
+    DialParent();
+  }
+  // Children that have been faster.
+  std::vector<std::pair<int, std::shared_ptr<Link>>> early;
+  for (const auto& [id, guest] : guests_) {
+    if (guest.rank >= 0 && guest.meeting == meeting_) early.emplace_back(guest.rank, guest.link);
+  }
+  for (auto& [child, link] : early) Adopt(child, std::move(link));
+  CheckReady();
+}
+
+void ControlPlane::DialParent() {
+  ++attempts_;
+  Link::Handlers handlers = ParentHandlers([this] {
+    parent_->Send({.kind = Frame::Kind::kAttach, .from = rank(), .body = meeting_});
+    root_->Close();
+    root_ = nullptr;
+    CheckReady();
+  });
+  // Until it is attached it may try again.
+  handlers.on_end = [this, lost = handlers.on_end](const std::string& reason, bool hopeless) {
+    if (root_ == nullptr) return lost(reason, hopeless);
+    Retry(StrCat("rank ", tree_.Parent(rank()), " at ", parent_address_, ":", parent_port_, ": ",
+                 reason),
+          hopeless, &ControlPlane::DialParent);
+  };
+  parent_ = Link::Dial(*loop_, parent_address_, parent_port_, secret_, std::move(handlers));
+}
+
+void ControlPlane::CheckReady() {
+  const std::vector<int> children = tree_.Children(rank());
+  const bool ready =
+      state_ == State::kAttaching && std::all_of(children.begin(), children.end(), [&](int child) {
+        return children_.contains(child) && children_.at(child).ready;
+      });
+  if (!ready) return;
+  if (rank() == 0) return Open();
+  if (root_ == nullptr && parent_ && parent_->open()) {
+    parent_->Send({.kind = Frame::Kind::kReady, .from = rank()});
+  }
+}
+
+void ControlPlane::Open() {
+  if (state_ == State::kOpen || failure()) return;
+  state_ = State::kOpen;
+  Broadcast({.kind = Frame::Kind::kGo});
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (size() == 1) meeting_ = options_.claim.meeting;
+    open_ = true;
+  }
+  changed_.notify_all();
+  options_.on_open("");
+  if (options_.heartbeat.count() > 0) Beat();
+}
+
+void ControlPlane::OnDeadline() {
+  if (state_ == State::kOpen || failure()) return;
+  const std::string where = StrCat("rank 0 at ", root_text_);
+  if (rank() != 0) return Refuse(StrCat(where, " cannot be joined: ", last_reason_, options_.hint));
+  std::vector<int> missing;
+  for (int r = 1; r < size(); ++r) {
+    if (state_ == State::kMeeting && !claims_.contains(r)) missing.push_back(r);
+  }
+  if (!missing.empty()) {
+    return Refuse(StrCat(ListRanks(missing), " of ", size(), " did not reach ", where, " in time",
+                         options_.hint));
+  }
+  for (const int child : tree_.Children(0)) {
+    if (!children_.contains(child) || !children_.at(child).ready) missing.push_back(child);
+  }
+  Refuse(StrCat("the ranks below ", ListRanks(missing),
+                " did not reach each other in time: can all machines reach each other at the "
+                "addresses of LOCKSTEP_INTERFACE?"));
+}
+
+// Ends the meeting; on rank 0, for all that have come.
+void ControlPlane::Refuse(const std::string& reason) {
+  Failure failure;
+  failure.rank = rank();
+  failure.reason = reason;
+  SetFailure(failure);
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,29 @@
+// A file in which rank 0 tells its user's other processes where it is, and a secret.
+#pragma once
+
+#include <string>
+
+#include "dist/control/control_plane.h"
+
+namespace lockstep::dist {
+
+// Only its user can read the file. For ranks that were given no secret, or no port.
+class RootFile {
+ public:
+  // Replaces what an earlier run has left there. Throws IoError.
+  RootFile(std::string path, const RootAddress& root);
+  ~RootFile();
+  RootFile(const RootFile&) = delete;
+  RootFile& operator=(const RootFile&) = delete;
+
+  // Throws ConnectionError if it is not there yet, belongs to somebody else, or can be read by
+  // others.
+  static RootAddress Read(const std::string& path);
+  // Where rank 0 puts it if it listens on that port of the loopback device.
+  static std::string PathOf(int port);
+
+ private:
+  const std::string path_;
+};
+
+}  // namespace lockstep::dist
