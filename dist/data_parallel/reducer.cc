@@ -245,10 +245,11 @@ void Reducer::ResolveUses() {
   int64_t others = 0;
   for (int64_t p = 0; p < count; ++p) {
     std::vector<int> users, idle;
-    for (int r = 0; r < static_cast<int>(ranks()); ++r) {
+    for (int64_t r = 0; r < ranks(); ++r) {
       const uint8_t use = all[r * count + p];
-      if (use == kUsed) users.push_back(r);
-      if (use == kUnused) idle.push_back(r);
+      const int rank = group_ ? group_->members()[r] : 0;
+      if (use == kUsed) users.push_back(rank);
+      if (use == kUnused) idle.push_back(rank);
     }
     Leaf& leaf = parameters_[p]->leaf();
     if (!idle.empty() && !IsConditional(p)) {
@@ -321,9 +322,11 @@ std::string Reducer::LocateNonFinite() {
   const auto rows = GatherValues(*group_, std::span<const int64_t>(&bad, 1));
   for (size_t r = 0; r < rows.size(); ++r) {
     if (rows[r][0] < 0) continue;
-    text +=
-        StrCat(text.empty() ? "" : ", ", "rank ", r, " ('", parameters_[rows[r][0]]->name(), "')");
+    text += StrCat(text.empty() ? "" : ", ", "rank ", group_->members()[r], " ('",
+                   parameters_[rows[r][0]]->name(), "')");
   }
+  // What follows is an exception, on all ranks.
+  MeetBeforeThrowing(*group_);
   return text;
 }
 
