@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -193,15 +194,23 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Split(const std::string& name,
   for (const int r : ranks) members.push_back(members_[static_cast<size_t>(r)]);
   const auto hash = static_cast<int64_t>(HashBytes(std::as_bytes(std::span(members))));
   // Also ends the operations in progress, as NCCL's split needs.
-  const Tensor mine = Tensor::FromVector<int64_t>({hash}, {1}).To(device());
-  const Tensor all = Tensor::Zeros({size()}, DType::kI64, device());
+  const Tensor mine = Tensor::FromVector<int64_t>({hash, std::ssize(members)}, {2}).To(device());
+  const Tensor all = Tensor::Zeros({size(), 2}, DType::kI64, device());
   AllGather(mine, all, StrCat("the split into '", name, "'"))->Synchronize();
-  const std::vector<int64_t> hashes = all.ToVector<int64_t>();
-  for (const int r : ranks) {
-    if (hashes[static_cast<size_t>(r)] == hash) continue;
-    throw ArgumentError(StrCat("splitting group '", this->name(), "' into '", name, "': rank ",
-                               world_rank(), " makes it of ", ListRanks(members), ", but rank ",
-                               members_[static_cast<size_t>(r)], " of others"));
+  const std::vector<int64_t> values = all.ToVector<int64_t>();
+  std::map<int64_t, int64_t> count;  // of the ranks that name the same part
+  for (size_t r = 0; r < members_.size(); ++r) ++count[values[2 * r]];
+  std::vector<int> wrong;
+  for (size_t r = 0; r < members_.size(); ++r) {
+    if (count[values[2 * r]] != values[2 * r + 1]) wrong.push_back(members_[r]);
+  }
+  if (!wrong.empty()) {
+    try {
+      Barrier()->Synchronize();  // all ranks throw, once all have found out
+    } catch (const Error&) {
+    }
+    throw ArgumentError(StrCat("splitting group '", this->name(), "': ", ListRanks(wrong),
+                               " name parts of which not all ranks name the same one"));
   }
   GroupOptions options = options_;
   options.name = name;

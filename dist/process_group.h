@@ -135,9 +135,9 @@ class ProcessGroup {
   virtual void Abort(const std::string& reason) = 0;
 
   // A group of the ranks `ranks` of this one (ascending, with this rank among them). Collective
-  // over this group: every rank names the part that it is in. Throws ArgumentError if ranks of a
-  // part name different ones. The name must differ from those of all groups of this rank that exist
-  // or have failed.
+  // over this group: every rank names the part that it is in. Throws ArgumentError, on all ranks,
+  // if ranks of a part name different ones. The name must differ from those of all groups of this
+  // rank that exist or have failed.
   std::shared_ptr<ProcessGroup> Split(const std::string& name, const std::vector<int>& ranks);
   // Another group over the same ranks, with its own order of calls, for concurrent operations.
   std::shared_ptr<ProcessGroup> Duplicate(const std::string& name);

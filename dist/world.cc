@@ -102,6 +102,9 @@ std::shared_ptr<ProcessGroup> World::MakeGroup(std::vector<int> members,
                                                const GroupOptions& options,
                                                const std::string& plan) {
   const Device device = options.device;
+  const auto gpus = gpus_.lock();
+  LS_CHECK(device.is_cpu() || gpus == nullptr || gpus->device() == device, "group '", options.name,
+           "' is on ", device, ", but this rank's GPU is ", gpus->device());
   ComparePlans(StrCat(plan, device.is_cpu() ? "" : " on GPUs"), options.timeout);
   if (device.is_cpu()) {
     auto transport = MakeTcpTransport(control_, options.name, std::move(members));
@@ -116,8 +119,6 @@ std::shared_ptr<ProcessGroup> World::MakeGroup(std::vector<int> members,
     if (is_all) return parent;
     own_gpus_ = parent;
   }
-  LS_CHECK(parent->device() == device, "group '", options.name, "' is on ", device,
-           ", but this rank's GPU is ", parent->device());
   return parent->Split(options.name, members);
 }
 
@@ -135,9 +136,9 @@ void World::ComparePlans(const std::string& plan, std::chrono::milliseconds time
     for (int r = 0; r < size(); ++r) {
       if (std::atoi(answers[r].c_str()) < number) late.culprits.push_back(r);
     }
-    late.reason =
-        StrCat(ListRanks(late.culprits), " did not make the group ", plan, " within ",
-               timeout.count() / 1000, " s, as others do: all ranks must call World::Group");
+    late.reason = StrCat(late.culprits.empty() ? "some ranks" : ListRanks(late.culprits),
+                         " did not make the group ", plan, " within ", timeout.count() / 1000,
+                         " s, as others do: all ranks must call World::Group");
     throw ConnectionError(control_->Fail(late).reason);  // or what failed before
   }
   if (parties->size() == 1) return;

@@ -244,11 +244,13 @@ ControlPlane::Milliseconds ControlPlane::Silence() const {
 }
 
 void ControlPlane::Beat() {
-  if (failure() || leaving_) return;
+  if (failure() || told_) return;
   const Frame beat{.from = rank()};
   Broadcast(beat);
   if (parent_) parent_->Send(beat);
+  // Before the plane opened, there was nothing to hear.
   const auto silent_since = Clock::now() - Silence();
+  if (opened_ > silent_since) return After(BeatTime(), [this] { Beat(); });
   std::vector<int> silent;
   for (const auto& [child_rank, child] : children_) {
     if (!child.left && child.link->heard() < silent_since) silent.push_back(child_rank);
@@ -360,19 +362,13 @@ void ControlPlane::Tick(int number, Milliseconds interval, const std::function<v
 }
 
 void ControlPlane::BeginPause(const std::string& what) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (pauses_here_++ > 0) return;
-  }
-  SayPause(what);
+  const std::lock_guard<std::mutex> lock(mutex_);  // also orders what is said
+  if (pauses_here_++ == 0) SayPause(what);
 }
 
 void ControlPlane::EndPause() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (--pauses_here_ > 0) return;
-  }
-  SayPause("");
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (--pauses_here_ == 0) SayPause("");
 }
 
 void ControlPlane::SayPause(const std::string& what) {

@@ -236,6 +236,7 @@ class ControlPlane {
   // Used on the loop's thread only.
   State state_ = State::kMeeting;
   bool leaving_ = false, told_ = false;  // told_: the parent, that this rank leaves
+  Clock::time_point opened_;
   int attempts_ = 0;
   std::string last_reason_;  // why the last attempt to connect came to nothing
   std::vector<std::unique_ptr<Acceptor>> acceptors_;

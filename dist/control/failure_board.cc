@@ -11,9 +11,18 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kWhere[] = "where", kCalls[] = "calls", kLost[] = "lost";
+constexpr char kWhere[] = "where", kLost[] = "lost";
+constexpr std::string_view kCalls = "calls at ";
 constexpr auto kPatience = std::chrono::seconds(1);
 constexpr FailureBoard::Milliseconds kLongestBeat(500);
+
+std::optional<Collective> ParseCall(const json& j) {
+  try {
+    return CollectiveFromValues(j.get<std::vector<int64_t>>());
+  } catch (const json::exception&) {
+    return std::nullopt;
+  }
+}
 
 // nullopt for text that no rank writes.
 std::optional<CallPosition> ParsePosition(const std::string& text) {
@@ -63,7 +72,16 @@ std::string FailureBoard::Respond(const std::string& question) {
     const CallPosition p = options_.position();
     return DumpJson(json{ToValues(p.call), p.step, p.busy});
   }
-  if (question == kCalls && options_.log) return options_.log().ToBytes();
+  if (question.starts_with(kCalls) && options_.log) {
+    const FlightLog log = options_.log();
+    const int64_t last = log.last();
+    json calls = json::array();
+    for (const int64_t sequence : {int64_t{std::atoll(question.c_str() + kCalls.size())}, last}) {
+      const auto call = log.At(sequence);
+      calls.push_back(call ? json(ToValues(*call)) : json());
+    }
+    return DumpJson(calls);
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
   return question == kLost && lost_ ? DumpJson(json(*lost_)) : "";
 }
@@ -85,11 +103,15 @@ std::map<int, CallPosition> FailureBoard::Positions() {
   return positions;
 }
 
-std::map<int, FlightLog> FailureBoard::Logs() {
-  std::map<int, FlightLog> logs;
-  for (const int rank : options_.members) logs[rank];
-  for (const auto& [rank, bytes] : Ask(kCalls)) logs[rank] = FlightLog::FromBytes(bytes);
-  return logs;
+std::map<int, FailureBoard::Calls> FailureBoard::CallsAt(int64_t sequence) {
+  std::map<int, Calls> calls;
+  for (const int rank : options_.members) calls[rank];
+  for (const auto& [rank, text] : Ask(StrCat(kCalls, sequence))) {
+    const json j = TryParseJson(text);
+    if (!j.is_array() || j.size() != 2) continue;
+    calls[rank] = {ParseCall(j[0]), ParseCall(j[1]).value_or(Collective())};
+  }
+  return calls;
 }
 
 void FailureBoard::ShareLost(const std::vector<int>& lost) {

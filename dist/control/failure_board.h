@@ -53,10 +53,15 @@ class FailureBoard {
 
   // Makes this the run's failure unless there is one already; returns the one that counts.
   Failure Post(Failure failure);
-  // The positions and the last calls of all ranks, this one included; without those that do not
-  // answer within a second.
+  // The positions of all ranks, this one included; without those that do not answer within a
+  // second.
   std::map<int, CallPosition> Positions();
-  std::map<int, FlightLog> Logs();
+  // Of all ranks, the call with that number, and their last call; none if they do not answer.
+  struct Calls {
+    std::optional<Collective> at;
+    Collective last;  // sequence 0: none yet
+  };
+  std::map<int, Calls> CallsAt(int64_t sequence);
   // ShareLost tells the others which ranks' connections have ended here, or, with {}, that this
   // rank timed out. Lost returns what every rank has shared.
   void ShareLost(const std::vector<int>& lost);

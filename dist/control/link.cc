@@ -96,8 +96,7 @@ void Link::OnEvents(uint32_t events) {
   const bool alive = (events & (EPOLLIN | EPOLLERR | EPOLLHUP)) == 0 || Receive();
   // What arrived before the end counts.
   Read();
-  // It ends a connection after a proof only if the proof is wrong.
-  if (!alive) End(NoAnswer(), /*hopeless=*/state_ == State::kAwaitsMac);
+  if (!alive) End(NoAnswer());
 }
 
 bool Link::Receive() {
@@ -177,6 +176,9 @@ bool Link::Greet() {
     if (!Take(&proof_)) return false;
     if (proof_.magic != kMagic ||
         !Equal(proof_.mac, MacOf(secret_, "client", nonce_, proof_.nonce))) {
+      // Says so: a connection that merely ends may be tried again.
+      Put(Mac{});
+      Flush();
       End("it does not know the secret");
       return false;
     }
@@ -184,6 +186,10 @@ bool Link::Greet() {
   } else {
     Mac mac;
     if (!Take(&mac)) return false;
+    if (mac == Mac{}) {
+      End("it refuses this rank; is LOCKSTEP_SECRET the same on all ranks?", /*hopeless=*/true);
+      return false;
+    }
     if (!Equal(mac, MacOf(secret_, "server", nonce_, proof_.nonce))) {
       End("it does not know the secret; is another program listening there?", /*hopeless=*/true);
       return false;

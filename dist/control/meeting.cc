@@ -74,6 +74,7 @@ void ControlPlane::Accept(Acceptor* acceptor) {
 }
 
 void ControlPlane::Dismiss(uint64_t id) {
+  std::erase_if(claims_, [id](const auto& claim) { return claim.second.second == id; });
   guests_.at(id).link->Close();
   guests_.erase(id);
 }
@@ -88,9 +89,14 @@ void ControlPlane::OnGuestFrame(uint64_t id, const Frame& frame) {
 void ControlPlane::OnJoin(uint64_t id, const Frame& frame) {
   const auto claim = Claim::Parse(frame.body);
   Guest& guest = guests_.at(id);
-  if (rank() != 0 || !claim || guest.rank >= 0) return Dismiss(id);
+  const bool can_be = rank() == 0 && claim && frame.from > 0 && guest.rank < 0;
+  // A rank of another world size is told so below.
+  if (!can_be || (claim->size == size() && frame.from >= size())) return Dismiss(id);
   const auto there = claims_.find(frame.from);
-  if (state_ != State::kMeeting || failure()) {
+  if (const auto failed = failure()) {
+    return guest.link->Send({.kind = Frame::Kind::kRefusal, .body = failed->reason});
+  }
+  if (state_ != State::kMeeting) {
     const std::string who = there == claims_.end()
                                 ? ""
                                 : StrCat(", rank ", frame.from, " is ", there->second.first.Who());
@@ -149,6 +155,9 @@ void ControlPlane::Adopt(int child, std::shared_ptr<Link> link) {
   link->SetHandlers(
       {.on_frame = [this, child](Frame frame) { OnFrame(child, std::move(frame)); },
        .on_end = [this, child](const std::string& reason, bool) { OnLost(child, reason); }});
+  if (const auto failed = failure()) {
+    link->Send({.kind = Frame::Kind::kFailed, .body = ToText(*failed)});
+  }
   children_[child].link = std::move(link);
 }
 
@@ -257,6 +266,7 @@ void ControlPlane::CheckReady() {
 void ControlPlane::Open() {
   if (state_ == State::kOpen || failure()) return;
   state_ = State::kOpen;
+  opened_ = Clock::now();
   Broadcast({.kind = Frame::Kind::kGo});
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -18,6 +18,8 @@ std::vector<int64_t> ValuesOf(const std::string& text) {
   return values;
 }
 
+constexpr size_t kCallBytes = kCollectiveValues * sizeof(int64_t);
+
 // Throws MismatchError with the first calls in which the logs, by rank, differ. Compares only what
 // all logs cover.
 void CompareLogs(const std::map<int, FlightLog>& logs) {
@@ -39,26 +41,30 @@ std::string TextOf(const Collective& c) { return BytesOf(ToValues(c)); }
 void CompareCalls(const std::vector<Party>& parties) {
   std::map<int, Collective> calls;
   for (const Party& party : parties) {
-    const auto call = CollectiveFromValues(ValuesOf(party.text));
-    if (!call) throw MismatchError(ListRanks(party.ranks) + " call something unknown", party.ranks);
+    // What may follow is the rank's history.
+    const auto call = CollectiveFromValues(ValuesOf(party.text.substr(0, kCallBytes)));
+    if (!call) throw MismatchError("an unknown call of " + ListRanks(party.ranks), party.ranks);
     for (const int rank : party.ranks) calls[rank] = *call;
   }
   CompareCalls(calls);
 }
 
-std::string TextOf(uint64_t hash, const FlightLog& log) {
+std::string TextOf(const Collective& c, uint64_t hash, const FlightLog& log) {
   const int64_t bits[] = {static_cast<int64_t>(hash)};
-  return BytesOf(bits) + log.ToBytes();
+  return TextOf(c) + BytesOf(bits) + log.ToBytes();
 }
 
 void CompareHistories(const std::vector<Party>& parties, const Collective& c) {
   if (parties.size() == 1) return;
   std::map<int, FlightLog> logs;
   for (const Party& party : parties) {
-    const auto log = FlightLog::FromBytes(party.text.substr(sizeof(uint64_t)));
+    constexpr size_t kBefore = kCallBytes + sizeof(uint64_t);
+    if (party.text.size() < kBefore) CompareCalls(parties);  // a rank that checks a single call
+    const auto log = FlightLog::FromBytes(party.text.substr(std::min(kBefore, party.text.size())));
     for (const int rank : party.ranks) logs[rank] = log;
   }
   CompareLogs(logs);
+  CompareCalls(parties);
   throw MismatchError(
       StrCat("the ranks' calls differ, but not among the last ", FlightLog::kDepth, " before ",
              Describe(c), "; dist.check=full finds the first difference"),
@@ -74,10 +80,10 @@ std::string TextOf(const PairTraffic& t) {
 void ComparePair(const std::vector<Party>& parties, const Collective& c, int rank, int peer,
                  const PairTraffic& mine) {
   for (const Party& party : parties) {
-    if (IndexOf(party.ranks, peer) < 0) continue;
     const std::vector<int64_t> t = ValuesOf(party.text);
+    if (IndexOf(party.ranks, peer) < 0 || t.size() < 4) continue;
     ComparePair(c, rank, peer, mine,
-                {t.at(0), t.at(1), static_cast<uint64_t>(t.at(2)), static_cast<uint64_t>(t.at(3))});
+                {t[0], t[1], static_cast<uint64_t>(t[2]), static_cast<uint64_t>(t[3])});
   }
 }
 

@@ -17,9 +17,9 @@ namespace lockstep::dist {
 // A call, and the comparison of all ranks' calls. Throws MismatchError unless all are the same.
 std::string TextOf(const Collective& c);
 void CompareCalls(const std::vector<Party>& parties);
-// A hash of all calls so far and the last of them. Throws MismatchError, if the hashes differ, with
-// the first difference; `c` is the call that compares them.
-std::string TextOf(uint64_t hash, const FlightLog& log);
+// `c`, which compares them, a hash of all calls so far, and the last of them. Throws MismatchError
+// unless the hashes are equal, with the first difference.
+std::string TextOf(const Collective& c, uint64_t hash, const FlightLog& log);
 void CompareHistories(const std::vector<Party>& parties, const Collective& c);
 // What this rank sends to a peer, and expects of it. Throws MismatchError unless the peer says the
 // opposite. Ranks are the world's.

@@ -52,6 +52,9 @@ std::vector<Text> Unpack(std::string_view bytes) {
   return texts;
 }
 
+// Of different texts: what comes out must fit a message, and a reader.
+constexpr size_t kMostTexts = 16;
+
 }  // namespace
 
 std::string MergeTexts(const std::string& first, const std::string& second) {
@@ -60,7 +63,7 @@ std::string MergeTexts(const std::string& first, const std::string& second) {
     const auto same = std::find_if(all.begin(), all.end(),
                                    [&](const Text& text) { return text.text == more.text; });
     if (same == all.end()) {
-      all.push_back(std::move(more));
+      if (all.size() < kMostTexts) all.push_back(std::move(more));
       continue;
     }
     std::vector<Run>& runs = same->runs;

@@ -30,7 +30,8 @@ class Comparison {
   Comparison(std::shared_ptr<ControlPlane> control, const std::string& name,
              std::vector<int> members);
 
-  // The parties, by their first ranks; nullopt once `wait` (called every now and then) says no.
+  // The parties, by their first ranks, at most 16 of them; nullopt once `wait` (called every now
+  // and then) says no.
   std::optional<std::vector<Party>> Run(const std::string& text, const std::function<bool()>& wait);
   // Returns at once; `done` is called on the control plane's thread when all ranks have come.
   void Bring(const std::string& text, std::function<void()> done);

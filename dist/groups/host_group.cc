@@ -35,13 +35,13 @@ class HostGroup : public ProcessGroup {
         exceptions_(std::uncaught_exceptions()),
         transport_(std::move(transport)),
         collectives_(*transport_, options.check_every_call),
-        worker_([this] { RunQueue(); }),
         board_(ProcessGroup::control(), {.group = options.name,
                                          .members = members(),
                                          .on_failure = [this](const Failure& f) { Learn(f); },
                                          .position = [this] { return Position(); },
                                          .timeout = options.timeout,
-                                         .on_beat = [this] { AllowForPause(); }}) {}
+                                         .on_beat = [this] { AllowForPause(); }}),
+        worker_([this] { RunQueue(); }) {}
 
   ~HostGroup() override {
     if (std::uncaught_exceptions() > exceptions_) {
@@ -326,8 +326,8 @@ class HostGroup : public ProcessGroup {
   std::optional<Failure> failure_;
   bool stop_ = false;
 
-  std::thread worker_;
   FailureBoard board_;
+  std::thread worker_;  // last: it uses the others
 };
 
 }  // namespace

@@ -126,7 +126,7 @@ void NcclComm::WaitUntilDone(const char* what, ncclResult_t result, Clock::time_
     if (aborting_ || (state_ && state_->Get())) {
       throw Error(StrCat("NCCL: ", what, ": the communicator is being aborted"));
     }
-    if (Clock::now() > deadline) throw Error(StrCat("NCCL: ", what, " did not end in time"));
+    if (Clock::now() > deadline) throw NcclTimeout(StrCat("NCCL: ", what));
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::microseconds(5000));
     const ncclResult_t asked = Nccl().CommGetAsyncError(comm_, &result);
@@ -195,8 +195,9 @@ void NcclComm::Exchange(const std::vector<Part>& parts, Stream stream) {
 }
 
 std::optional<std::string> NcclComm::AsyncError() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (comm_ == nullptr) return std::nullopt;
+  // A thread that waits for NCCL gets the error itself.
+  const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock || comm_ == nullptr) return std::nullopt;
   ncclResult_t state = ncclSuccess;
   const ncclResult_t result = Nccl().CommGetAsyncError(comm_, &state);
   if (result != ncclSuccess) state = result;

@@ -18,6 +18,12 @@
 
 namespace lockstep::dist {
 
+// Something did not end in time.
+class NcclTimeout : public Error {
+ public:
+  using Error::Error;
+};
+
 // Thread-safe. Nonblocking (NCCL's config.blocking = 0), so that no thread is ever stuck in NCCL.
 // Failures of NCCL throw Error with NCCL's text.
 class NcclComm {
@@ -50,7 +56,8 @@ class NcclComm {
   void Exchange(const std::vector<Part>& parts, Stream stream);
 
   Device device() const { return device_; }
-  // NCCL's asynchronous error, if any: "remote process exited ...".
+  // NCCL's asynchronous error, if any: "remote process exited ...". None while another thread's
+  // call is in progress.
   std::optional<std::string> AsyncError();
   // Ends the operations in progress, whose outputs are then undefined; other calls throw from now
   // on. Several communicators are aborted together: NCCL may wait for one while it aborts another.

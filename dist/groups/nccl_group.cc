@@ -88,7 +88,7 @@ class NcclGroup : public ProcessGroup {
                            NextSequence()};
     Note(leave, "");
     auto work = std::make_shared<LeaveWork>(leave, state_);
-    comparison_.Bring(TextOf(hash_, watch_.Log()), [work] { work->all_left = true; });
+    comparison_.Bring(TextOf(leave, hash_, watch_.Log()), [work] { work->all_left = true; });
     return work;
   }
 
@@ -284,7 +284,7 @@ class NcclGroup : public ProcessGroup {
   // Compares all ranks' calls so far.
   void Compare(const Collective& c) {
     Guard(c, "",
-          [&] { CompareHistories(Say(comparison_, TextOf(hash_, watch_.Log()), c, ""), c); });
+          [&] { CompareHistories(Say(comparison_, TextOf(c, hash_, watch_.Log()), c, ""), c); });
   }
 
   // An error in `f` becomes the group's failure, and is thrown as such.
@@ -304,6 +304,9 @@ class NcclGroup : public ProcessGroup {
       failure.cause = e.cause();
       failure.culprits = e.culprits();
       failure.reason = e.what();
+    } catch (const NcclTimeout& e) {
+      watch_.FailForTimeout(c, e.what());
+      state_->ThrowIfFailed(c, purpose);
     } catch (const Error& e) {
       failure.culprits = {world_rank()};
       failure.reason = StrCat("rank ", world_rank(), " failed: ", e.what());

@@ -12,6 +12,9 @@ using std::chrono::milliseconds;
 
 constexpr auto kTick = milliseconds(20);
 constexpr auto kCompare = milliseconds(500);
+// Ranks ask the others one after another, since all answers of a large run pass the root: at most
+// one in this time.
+constexpr auto kPerAnswer = std::chrono::microseconds(50);
 // An operation that takes longer is compared with the other ranks' calls.
 constexpr auto kGrace = milliseconds(1500);
 
@@ -69,6 +72,8 @@ NcclWatch::NcclWatch(std::shared_ptr<ControlPlane> control, std::vector<int> mem
                      const GroupOptions& options, std::shared_ptr<FailureState> state,
                      std::shared_ptr<NcclWatchdog> watchdog)
     : members_(std::move(members)),
+      all_turns_(std::ssize(members_) * std::ssize(members_) * kPerAnswer),
+      my_turn_(IndexOf(members_, control->rank()) * std::ssize(members_) * kPerAnswer),
       options_(options),
       state_(std::move(state)),
       control_(std::move(control)),
@@ -139,15 +144,15 @@ void NcclWatch::Look() {
       // The device has failed: whatever waits for it gets the error from CUDA.
       return;
     }
-    if (!under_way_.empty() && Clock::now() - turn_ > kGrace) {
+    if (!under_way_.empty() && Clock::now() - turn_ > kGrace + my_turn_) {
       slow = under_way_.front()->operation();
       purpose = under_way_.front()->purpose();
-      timed_out = Clock::now() - turn_ > options_.timeout;
+      timed_out = Clock::now() - turn_ > options_.timeout + my_turn_;
     }
   }
   if (slow && Clock::now() >= next_comparison_) {
     CompareWithOthers(*slow, purpose);
-    next_comparison_ = Clock::now() + kCompare;
+    next_comparison_ = Clock::now() + std::max<Clock::duration>(kCompare, all_turns_);
   }
   if (slow && timed_out) FailForTimeout(*slow, purpose);
   const auto error = comm_->AsyncError();
@@ -167,8 +172,8 @@ void NcclWatch::CompareWithOthers(const Collective& c, const std::string& purpos
   // The peers of an exchange compare it themselves.
   if (c.kind == CollectiveKind::kExchange) return;
   std::map<int, Collective> calls;
-  for (const auto& [r, log] : board_.Logs()) {
-    if (const auto call = log.At(c.sequence)) calls[r] = *call;
+  for (const auto& [r, theirs] : board_.CallsAt(c.sequence)) {
+    if (theirs.at) calls[r] = *theirs.at;
   }
   Failure failure;
   failure.cause = CollectiveError::Cause::kMismatch;
@@ -191,7 +196,7 @@ bool NcclWatch::IsOverdue(Clock::time_point* since) {
     *since = Clock::now();
     ReportPause(options_, *control_, *pause);
   }
-  return Clock::now() > *since + options_.timeout;
+  return Clock::now() > *since + options_.timeout + my_turn_;
 }
 
 // As HostGroup does.
@@ -215,13 +220,12 @@ void NcclWatch::FailForTimeout(const Collective& c, const std::string& purpose) 
   failure.purpose = purpose;
   failure.reason =
       StrCat("it did not end within ", static_cast<double>(options_.timeout.count()) / 1000, " s");
-  for (const auto& [r, log] : board_.Logs()) {
-    if (c.kind == CollectiveKind::kExchange || log.last() >= c.sequence) continue;
+  for (const auto& [r, theirs] : board_.CallsAt(c.sequence)) {
+    if (c.kind == CollectiveKind::kExchange || theirs.last.sequence >= c.sequence) continue;
     failure.culprits.push_back(r);
-    const auto last = log.At(log.last());
-    failure.reason +=
-        StrCat("; rank ", r, " did not take part, ",
-               last ? "its last call was " + Describe(*last) : "it has called nothing");
+    failure.reason += StrCat("; rank ", r, " did not take part, ",
+                             theirs.last.sequence > 0 ? "its last call was " + Describe(theirs.last)
+                                                      : "it has called nothing");
   }
   failure.reason += board_.PauseClause();
   Fail(failure);

@@ -92,6 +92,8 @@ class NcclWatch {
   void AllowForPause();
 
   const std::vector<int> members_;
+  // How long it takes until all ranks have asked the others, and until this one does.
+  const std::chrono::microseconds all_turns_, my_turn_;
   const GroupOptions options_;
   const std::shared_ptr<FailureState> state_;
   const std::shared_ptr<ControlPlane> control_;

@@ -55,15 +55,14 @@ class World {
 
   // Returns how long it took, in seconds.
   double Barrier() {
-    std::atomic<int> left = crowd_.size();
+    int left = crowd_.size();
     std::mutex mutex;
     std::condition_variable done;
     const auto begin = Clock::now();
     for (const auto& fold : folds_) {
       fold->Bring("", [&](const std::string&) {
-        if (--left > 0) return;
         const std::lock_guard<std::mutex> lock(mutex);
-        done.notify_all();
+        if (--left == 0) done.notify_all();
       });
     }
     std::unique_lock<std::mutex> lock(mutex);

@@ -104,7 +104,7 @@ TEST(FailureBoardTest, IgnoresPositionsAndLostRanksThatNoRankCanHaveSent) {
       EXPECT_THAT(lost, ElementsAre(Pair(2, ElementsAre(0)))) << forged;
     }
     forged = "\xff\xff\xff\xff forged, and as long as it likes to be: 48 bytes";
-    EXPECT_EQ(board.Logs().at(1).last(), 0);
+    EXPECT_EQ(board.CallsAt(1).at(1).last.sequence, 0);
     planes[1]->Unsubscribe(TopicOf("g/board"));
     planes[2]->Unsubscribe(TopicOf("g/board"));
     // Ranks that do not know the group have called nothing.
