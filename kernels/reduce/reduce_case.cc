@@ -82,7 +82,7 @@ OpSample Benchmark(Kind kind, const std::string& name, int dim) {
 OpCase Make() {
   OpCase c;
   c.name = "reduce";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.samples = [] {
     std::vector<OpSample> samples;
     for (Kind kind : {Kind::kSum, Kind::kMean, Kind::kMax}) {

@@ -260,8 +260,9 @@ TEST_F(FlashAttention, IsChosenWhereItExists) {
       uses({1, 5, 2, 64}, DType::kF32);
       ADD_FAILURE() << "no error";
     } catch (const ArgumentError& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr("takes bf16 heads of a multiple of 8 up to 128 "
-                                                   "numbers, got f32[1, 5, 2, 64]"));
+      EXPECT_THAT(error.what(),
+                  testing::HasSubstr("takes 16-bit heads of a multiple of 8 up to 128 "
+                                     "numbers, got f32[1, 5, 2, 64]"));
     }
   }
 }
