@@ -8,6 +8,7 @@
 #include "core/io/file.h"
 #include "data/sampler.h"
 #include "models/gpt/hf_format.h"
+#include "nn/precision.h"
 #include "optim/adamw.h"
 #include "optim/lion.h"
 #include "optim/muon.h"
@@ -140,10 +141,8 @@ GptConfig ToGptConfig(const ModelOptions& m) {
 
 // fp32 and tf32 differ in how matrices are multiplied, not in what tensors hold.
 void MaterializeFor(const RunSetup& setup, Device device, Module& model) {
-  model.Materialize(device, static_cast<uint64_t>(setup.config.seed),
-                    WeightDType(setup.config.train.precision));
-  // Sums over micro-batches and ranks need the precision.
-  for (const auto& parameter : model.Parameters()) parameter->leaf().SetDType(DType::kF32);
+  nn::Materialize(model, device, static_cast<uint64_t>(setup.config.seed),
+                  {.compute = WeightDType(setup.config.train.precision)});
 }
 
 Device ResolveDevice(const std::string& option) { return cuda::ParseDevice(option); }

@@ -138,10 +138,10 @@ TEST(TrainerRanks, OrderedRunsAreTheSameToTheBit) {
   const optim::AdamWOptions pure{.master_weights = false, .state_dtype = DType::kBF16};
   // Begins too large, and grows beyond what fits again.
   const LossScaleOptions scaling{.init = 0x1p26, .growth_interval = 2};
-  for (const Case& c : {Case{8, {1, 2, 3, 4, 8}}, Case{12, {1, 2, 3, 4, 5, 6}}, Case{3, {2}},
-                        Case{7, {2, 3}}, Case{12, {2, 5}, DType::kBF16},
-                        Case{12, {3}, DType::kBF16, pure},
-                        Case{12, {2, 5}, DType::kF16, {}, scaling}}) {
+  for (const Case& c :
+       {Case{8, {1, 2, 3, 4, 8}}, Case{12, {1, 2, 3, 4, 5, 6}}, Case{3, {2}}, Case{7, {2, 3}},
+        Case{12, {2, 5}, DType::kBF16}, Case{12, {3}, DType::kBF16, pure},
+        Case{12, {2, 5}, DType::kF16, {}, scaling}}) {
     const BenchOptions o{.leaves = c.leaves,
                          .reducer = {.sum = dist::GradientSum::kOrdered},
                          .dtype = c.dtype,
