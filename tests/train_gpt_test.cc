@@ -163,7 +163,8 @@ TEST_F(TrainGpt, EveryOptimizerAndPrecisionResumesToTheSameBits) {
       {"muon", {"--optim.name=muon", "--optim.state_dtype=bf16"}},
       {"bf16", {"--train.precision=bf16"}},
       {"pure",
-       {"--train.precision=bf16", "--optim.master_weights=false", "--optim.state_dtype=bf16"}},
+       {"--train.precision=bf16", "--optim.master_weights=false", "--optim.state_dtype=bf16",
+        "--train.grad_dtype=bf16"}},
       // The scale grows within the steps that are repeated, by what was counted before.
       {"fp16", {"--train.precision=fp16", "--train.loss_scale_every=17"}}};
   for (const auto& [name, more] : cases) {

@@ -227,6 +227,10 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
                .doc = "fp32; tf32 (fp32, but a GPU rounds the inputs of matrix products to 10 bits "
                       "of mantissa); bf16 or fp16 (weights and activations; master weights, "
                       "gradients, sums and statistics stay fp32), fp16 with a dynamic loss scale"});
+  options.Add("train.grad_dtype", &train.grad_dtype,
+              {.choices = {"fp32", "bf16"},
+               .doc = "in which gradients are kept and added up over micro-batches; bf16 is for "
+                      "train.precision=bf16 in a single process, and rounds each sum"});
   options.Add("train.loss_scale", &train.loss_scale,
               {.min = 1,
                .max = 0x1p60,

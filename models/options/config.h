@@ -52,6 +52,7 @@ struct TrainOptions {
   int64_t grad_accum = 0;         // 0: follows from global_batch_size, else 1. See MicroBatches.
   int64_t global_batch_size = 0;  // 0: batch_size * grad_accum * ranks
   std::string precision = "fp32";
+  std::string grad_dtype = "fp32";
   double loss_scale = 65536;  // fp16: at first
   int64_t loss_scale_every = 2000;
   int64_t loss_chunk = 4096;  // 0: no limit

@@ -96,8 +96,12 @@ void CheckPrecision(Options& options, const RunConfig& config) {
   CheckEffect(options, "train.loss_scale", t.loss_scale, d.loss_scale, fp16, kFp16);
   CheckEffect(options, "train.loss_scale_every", t.loss_scale_every, d.loss_scale_every, fp16,
               kFp16);
-  CheckEffect(options, "optim.master_weights", config.optim.master_weights, true,
-              t.precision == "bf16", "train.precision = \"bf16\"");
+  const bool bf16 = t.precision == "bf16";
+  constexpr std::string_view kBf16 = "train.precision = \"bf16\"";
+  CheckEffect(options, "optim.master_weights", config.optim.master_weights, true, bf16, kBf16);
+  CheckEffect(options, "train.grad_dtype", t.grad_dtype, d.grad_dtype, bf16, kBf16);
+  CheckEffect(options, "train.grad_dtype", t.grad_dtype, d.grad_dtype,
+              config.dist.reduction == "fast", "dist.reduction = \"fast\"");
 }
 
 void CheckRope(Options& options, const ModelOptions& model) {

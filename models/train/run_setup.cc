@@ -142,7 +142,8 @@ GptConfig ToGptConfig(const ModelOptions& m) {
 // fp32 and tf32 differ in how matrices are multiplied, not in what tensors hold.
 void MaterializeFor(const RunSetup& setup, Device device, Module& model) {
   nn::Materialize(model, device, static_cast<uint64_t>(setup.config.seed),
-                  {.compute = WeightDType(setup.config.train.precision)});
+                  {.compute = WeightDType(setup.config.train.precision),
+                   .reduction = WeightDType(setup.config.train.grad_dtype)});
 }
 
 Device ResolveDevice(const std::string& option) { return cuda::ParseDevice(option); }
@@ -154,6 +155,10 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
   setup.start = start;
   setup.device = device;
   setup.ranks = ranks;
+  if (config.train.grad_dtype != "fp32" && ranks > 1)
+    throw InputError(StrCat("train.grad_dtype = \"", config.train.grad_dtype, "\" is for a single ",
+                            "process, and this run has ", ranks,
+                            " ranks, which sum gradients in fp32: leave train.grad_dtype out"));
   RunConfig settled = config;
   const std::string weights = start.checkpoint.value_or(config.init_from);
   if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);

@@ -41,7 +41,7 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
                     Device device, int64_t ranks);
 
 // Allocates and initialises the weights in the dtype of train.precision: for bf16 and fp16 the
-// weights have 16 bits and their gradients are f32. The meta device is for planning.
+// weights have 16 bits; gradients are in train.grad_dtype. The meta device is for planning.
 void MaterializeFor(const RunSetup& setup, Device device, Module& model);
 
 // The model with its weights: initialised, from init_from, or from the checkpoint; the optimizer

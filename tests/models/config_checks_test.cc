@@ -79,6 +79,12 @@ TEST(ConfigChecks, OptionsOfOnePrecision) {
                 HasSubstr("use train.precision = \"bf16\", or optim.master_weights = true"));
   }
   EXPECT_EQ(ErrorOf({"--optim.master_weights=false", "--train.precision=bf16"}), "no error");
+  EXPECT_THAT(ErrorOf({"--train.grad_dtype=bf16"}),
+              HasSubstr("does nothing without train.precision = \"bf16\""));
+  EXPECT_THAT(
+      ErrorOf({"--train.grad_dtype=bf16", "--train.precision=bf16", "--dist.reduction=ordered"}),
+      HasSubstr("does nothing without dist.reduction = \"fast\""));
+  EXPECT_EQ(ErrorOf({"--train.grad_dtype=bf16", "--train.precision=bf16"}), "no error");
 }
 
 TEST(ConfigChecks, StepsOrEpochs) {

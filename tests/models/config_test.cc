@@ -60,6 +60,7 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "train.grad_accum",
                                 "train.global_batch_size",
                                 "train.precision",
+                                "train.grad_dtype",
                                 "train.loss_scale",
                                 "train.loss_scale_every",
                                 "train.loss_chunk",
