@@ -85,12 +85,11 @@ class [[nodiscard]] TrainingStep {
 // by numbers that depend on the StepState's seed and step and the parameter's name: the bits do not
 // depend on how parameters are sharded.
 //
-// f16 parameters need loss scaling, which bf16 and f32 ones may have:
-//   state.EnableLossScaling();                    // once
-//   Backward(loss, training.Root());              // in each step
-//   ClipGradNorm(adamw.parameters(), 1.0, state); // with max_norm = 0 where nothing is to be
-//   clipped adamw.Step(state);                            // skips infinite gradients, and adapts
-//   the scale
+// f16 parameters need loss scaling, which bf16 and f32 ones may have. max_norm = 0 clips nothing:
+//   state.EnableLossScaling();                           // once
+//   Backward(loss, training.Root());                     // in each step
+//   ClipGradNorm(adamw.parameters(), max_norm, state);   // finds infinite gradients
+//   adamw.Step(state);                                   // skips them, and adapts the scale
 // What is forgotten of it throws. A checkpoint holds state.Read().loss_scale, too.
 class Optimizer : public StepUpdater {
  public:
