@@ -134,7 +134,9 @@ TEST(LoopMistakes, LossScaling) {
   EXPECT_THAT(MessageOf([&] { Backward(loss(), Tensor::Full({}, 65536, DType::kF32)); }),
               HasSubstr("training.Root()"))
       << "a root of the micro-batch before";
-  Backward(ops::Sum(Noise({3}, 1)));  // of no parameter
+  Tensor other = Noise({3}, 1);
+  other.SetRequiresGrad();
+  Backward(ops::Sum(other));  // of no parameter
   EXPECT_THAT(MessageOf([&] { adamw.Step(state); }),
               AllOf(HasSubstr("must be found before the update"),
                     HasSubstr("optim::ClipGradNorm(optimizer.parameters(), max_norm, state);"),
