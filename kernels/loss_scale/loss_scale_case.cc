@@ -27,13 +27,16 @@ OpSample Sample(const std::string& name, const InputSpec& root, const std::vecto
           .Fill(infinite[step] ? 1 : 0);
       ops::UpdateLossScale(state);
     }
-    const LossScale after = state.Read().loss_scale;
-    return std::vector{scaled, Tensor::FromVector<double>({after.scale, 1.0 * after.good_steps,
-                                                           static_cast<double>(after.skipped)},
-                                                          {3})};
+    const auto after = [&](size_t offset, DType dtype) {
+      const int64_t at = static_cast<int64_t>(offsetof(StepValues, loss_scale) + offset);
+      return Tensor::FromStorage(state.tensor().storage(), dtype, {1}, at / SizeOf(dtype)).Clone();
+    };
+    return std::vector{scaled, after(offsetof(LossScale, scale), DType::kF32),
+                       after(offsetof(LossScale, good_steps), DType::kI32),
+                       after(offsetof(LossScale, skipped), DType::kI64)};
   };
   s.reference = [=](std::span<const RefTensor> in) {
-    RefTensor scaled = in[0], after({3});
+    RefTensor scaled = in[0];
     for (double& x : scaled.data) x *= from.scale;
     double scale = from.scale, good = from.good_steps, skipped = static_cast<double>(from.skipped);
     for (const bool bad : infinite) {
@@ -44,8 +47,9 @@ OpSample Sample(const std::string& name, const InputSpec& root, const std::vecto
       if (scale * 2 < 0x1p127) scale *= 2;
       good = 0;
     }
-    after.data = {scale, good, skipped};
-    return std::vector{scaled, after};
+    std::vector<RefTensor> out = {scaled};
+    for (const double value : {scale, good, skipped}) out.emplace_back(Shape{1}).data[0] = value;
+    return out;
   };
   return s;
 }
