@@ -33,6 +33,7 @@ Muon::Muon(std::vector<ParameterGroup> groups, const MuonOptions& options)
                                     .rules = {RuleOfMatrices(options), AdamW::Rule(options.eps)},
                                     .weight_decay = options.weight_decay,
                                     .master_weights = options.master_weights,
+                                    .state_dtype = options.state_dtype,
                                     .betas = Betas{options.beta1, options.beta2}}) {}
 
 }  // namespace lockstep::optim

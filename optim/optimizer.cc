@@ -5,6 +5,8 @@
 #include <cstring>
 #include <map>
 
+#include "kernels/loss_scale/loss_scale.h"
+
 namespace lockstep::optim {
 
 void CheckRange(const char* optimizer, const std::string& name, double value, double low,
@@ -18,8 +20,14 @@ void CheckNotNegative(const char* optimizer, const std::string& name, double val
            " must be finite and at least 0, got ", value);
 }
 
+Tensor TrainingStep::Root(double gradient) const {
+  return ops::ScaleRoot(Tensor::Full({}, gradient, DType::kF32, state_.device()), state_);
+}
+
 Optimizer::Optimizer(std::vector<ParameterGroup> groups, Settings settings)
     : settings_(std::move(settings)) {
+  LS_CHECK(settings_.state_dtype == DType::kF32 || settings_.state_dtype == DType::kBF16, name(),
+           ": state_dtype must be f32 or bf16, got ", settings_.state_dtype);
   // Two groups may not share a parameter, nor two parameters a name.
   std::map<std::string, std::pair<const Parameter*, size_t>> places;
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -69,11 +77,19 @@ void Optimizer::AddGroup(const ParameterGroup& group, const std::string& of_grou
     LS_CHECK(rule != settings_.rules.end(), name(), " has no rule for the parameter '", p->name(),
              "'");
     t.rule = static_cast<size_t>(rule - settings_.rules.begin());
+    const DType wide = StateDType(value),
+                dtype = wide == DType::kF32 ? settings_.state_dtype : wide;
     for (size_t k = 0; k < rule->states.size(); ++k) {
-      t.tensors.states.push_back(Tensor::Zeros(value.shape(), StateDType(value), value.device()));
+      t.tensors.states.push_back(Tensor::Zeros(value.shape(), dtype, value.device()));
     }
-    if (settings_.master_weights && SizeOf(value.dtype()) == 2) {
-      t.tensors.master = value.To(DType::kF32);
+    const bool narrow = SizeOf(value.dtype()) == 2;
+    if (settings_.master_weights && narrow) t.tensors.master = value.To(DType::kF32);
+    LS_CHECK(settings_.master_weights || value.dtype() != DType::kF16, name(),
+             ": the f16 parameter '", p->name(),
+             "' needs an f32 original: leave out master_weights = false, or use bf16");
+    if ((narrow && !settings_.master_weights) || dtype == DType::kBF16) {
+      t.tensors.parameter = HashName(p->name());
+      t.tensors.place = PlaceOf(p->layout(), p->logical_shape());
     }
     t.tensors.weight_decay = weight_decay;
     t.tensors.lr_factor = group.lr_factor;
@@ -102,9 +118,6 @@ TrainingStep Optimizer::BeginStep(StepState& state, int64_t step, double lr,
   LS_CHECK(step >= 0, name(), ": the step must be at least 0, got ", step);
   LS_CHECK(lr >= 0 && std::isfinite(lr), name(), ": the learning rate of step ", step,
            " must be finite and at least 0, got ", lr);
-  LS_CHECK(options.loss_scale > 0 && std::isfinite(options.loss_scale), name(),
-           ": the loss scale of step ", step, " must be finite and positive, got ",
-           options.loss_scale);
   LS_CHECK(
       state.updater() != this, name(),
       "::BeginStep: the step before has not ended. What BeginStep returned is its scope: let it "
@@ -126,8 +139,12 @@ TrainingStep Optimizer::BeginStep(StepState& state, int64_t step, double lr,
     LS_CHECK(!p->grad().defined(), name(), "::BeginStep: the parameter '", p->name(),
              "' has a gradient already: call optimizer.ZeroGrad() at the end of each step, and "
              "BeginStep before the forward");
+    LS_CHECK(p->value().dtype() != DType::kF16 || state.loss_scaling(), name(),
+             "::BeginStep: the parameter '", p->name(),
+             "' is f16, in which small gradients vanish without a loss scale: after the StepState "
+             "is made, write\n  state.EnableLossScaling();");
   }
-  state.Begin(step, lr, betas_, options.loss_scale);
+  state.Begin(step, lr, betas_);
   if (options.first_sample) state.SetFirstSample(*options.first_sample);
   state.SetUpdater(this);
   begun_ = state;
@@ -147,6 +164,11 @@ void Optimizer::Step(const StepState& state) {
            "::Step: this step was updated already. Each update has a BeginStep of "
            "its own, in the body of the loop:\n"
            "  const auto training = optimizer.BeginStep(state, step, learning_rate);");
+  LS_CHECK(!state.loss_scaling() || state.phase() == StepPhase::kClipped, name(),
+           "::Step: with loss scaling, a step whose gradients are infinite must be found before "
+           "the update: write, after the last Backward,\n"
+           "  optim::ClipGradNorm(optimizer.parameters(), max_norm, state);\n"
+           "with max_norm = 0 if nothing is to be clipped");
   CheckUnchanged(state);
   // The tensors of each rule's calls, which differ in their betas.
   std::map<std::pair<size_t, size_t>, std::vector<UpdateTensors>> calls;
@@ -165,6 +187,7 @@ void Optimizer::Step(const StepState& state) {
   for (const auto& [call, tensors] : calls) {
     settings_.rules[call.first].update(tensors, betas_[call.second], state);
   }
+  ops::UpdateLossScale(state);
   state.SetPhase(StepPhase::kUpdated);
   SeeVersions();
 }

@@ -148,6 +148,7 @@ const std::vector<Numeric>& NumericOptions() {
       {"train.grad_accum", "2"},
       {"train.global_batch_size", "8"},
       {"train.precision", "bf16"},
+      {"train.grad_dtype", "bf16", {"--train.precision=bf16"}},
       {"train.eval_batches", "2"},
       {"optim.name", "lion"},
       {"optim.schedule", "constant"},
@@ -163,6 +164,8 @@ const std::vector<Numeric>& NumericOptions() {
       {"optim.nesterov", "false", {"--optim.name=sgd", "--optim.momentum=0.8"}},
       {"optim.weight_decay", "10"},
       {"optim.clip", "0.01"},
+      {"optim.master_weights", "false", {"--train.precision=bf16"}},
+      {"optim.state_dtype", "bf16"},
   };
   return options;
 }
@@ -184,10 +187,10 @@ TEST_F(TrainGptOptions, NumbersChange) {
 
 const std::set<std::string> kOthers = {
     "device", "threads", "out_dir", "init_from", "data.path", "train.steps", "train.epochs",
-    "train.cuda_graphs", "train.loss_chunk", "train.max_skips", "train.log_every",
-    "train.eval_every", "train.sample_every", "train.sample_tokens", "train.sample_prompt",
-    "checkpoint.every", "checkpoint.keep", "checkpoint.keep_best", "checkpoint.resume",
-    "checkpoint.save_initial", "log.trace",
+    "train.cuda_graphs", "train.loss_chunk", "train.loss_scale", "train.loss_scale_every",
+    "train.max_skips", "train.log_every", "train.eval_every", "train.sample_every",
+    "train.sample_tokens", "train.sample_prompt", "checkpoint.every", "checkpoint.keep",
+    "checkpoint.keep_best", "checkpoint.resume", "checkpoint.save_initial", "log.trace",
     // Tested on several ranks in train_gpt_ranks_test; what dist.check and check_every find, in
     // tests/dist and trainer_ranks_test.
     "dist.backend", "dist.bucket_mib", "dist.check", "dist.check_every", "dist.compress",
@@ -255,6 +258,16 @@ TEST_F(TrainGptOptions, CudaGraphsAreSubmittedOnAGpu) {
   EXPECT_THAT(graphs.result.out, HasSubstr(", CUDA graphs,"));
   EXPECT_THAT(eager.result.out, Not(HasSubstr("CUDA graphs")));
   EXPECT_EQ(graphs.Numbers(), eager.Numbers());
+}
+
+TEST_F(TrainGptOptions, LossScale) {
+  const TrainingRun& run =
+      Train({"--train.precision=fp16", "--train.loss_scale=1024", "--train.loss_scale_every=2"});
+  std::vector<double> scales;
+  for (const nlohmann::json& line : run.Lines("metrics.jsonl")) {
+    if (line["step"] > 0) scales.push_back(line["loss_scale"]);
+  }
+  EXPECT_EQ(scales, (std::vector<double>{1024, 2048, 2048, 4096, 4096, 8192}));
 }
 
 // The logits of only this many tokens are in memory at once; the loss is the same up to rounding.

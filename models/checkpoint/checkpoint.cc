@@ -20,6 +20,11 @@ std::string ToJson(const TrainerState& s) {
   j["best_val_loss"] = s.best_val_loss;
   j["last_loss"] = s.last_loss;
   j["finished"] = s.finished;
+  if (s.loss_scale) {
+    j["loss_scale"] = {{"scale", s.loss_scale->scale},
+                       {"good_steps", s.loss_scale->good_steps},
+                       {"skipped", s.loss_scale->skipped}};
+  }
   j["data_fingerprint"] = s.data_fingerprint;
   j["config"] = s.config_toml;
   return DumpJson(j, 2) + "\n";
@@ -82,6 +87,12 @@ TrainerState ReadTrainerState(const std::string& path) {
   s.finished = Field<bool>(j, "finished", file);
   s.data_fingerprint = Field<std::string>(j, "data_fingerprint", file);
   s.config_toml = Field<std::string>(j, "config", file);
+  if (j.contains("loss_scale")) {
+    const nlohmann::json& scale = j["loss_scale"];
+    s.loss_scale = LossScale{.scale = Field<float>(scale, "scale", file),
+                             .good_steps = Field<int32_t>(scale, "good_steps", file),
+                             .skipped = Field<int64_t>(scale, "skipped", file)};
+  }
   if (s.step < 0) throw InputError(StrCat(file, ": \"step\" is negative"));
   return s;
 }

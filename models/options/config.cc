@@ -33,12 +33,6 @@ std::string CheckDevice(const std::string& text) {
   return "must be auto, cpu, cuda, cuda:0, sim or sim:0";
 }
 
-std::string CheckPrecision(const std::string& text) {
-  if (text != "fp16") return "";
-  return "fp16 overflows where bf16 does not, and there are no kernels for it: write "
-         "train.precision=bf16";
-}
-
 std::string CheckTokenizer(const std::string& text) {
   const bool named = text == "auto" || text == "char" || text == "byte" || text == "gpt2";
   if (named || text.find_first_of("/.") != std::string::npos) return "";
@@ -228,12 +222,27 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
                .doc = "sequences per update, at any number of ranks; 0: batch_size x grad_accum x "
                       "ranks"});
   options.Add("train.precision", &train.precision,
-              {.choices = {"fp32", "tf32", "bf16"},
-               .check = CheckPrecision,
+              {.choices = {"fp32", "tf32", "bf16", "fp16"},
                .aliases = {"dtype"},
-               .doc = "fp32; tf32 (fp32, but a GPU may round the inputs of matrix products); bf16 "
-                      "(weights and activations; master weights, gradients, sums and statistics "
-                      "stay fp32)"});
+               .doc = "fp32; tf32 (fp32, but a GPU rounds the inputs of matrix products to 10 bits "
+                      "of mantissa); bf16 or fp16 (weights and activations; master weights, "
+                      "gradients, sums and statistics stay fp32), fp16 with a dynamic loss scale"});
+  options.Add("train.grad_dtype", &train.grad_dtype,
+              {.choices = {"fp32", "bf16"},
+               .doc = "in which gradients are kept and added up over micro-batches; bf16 is for "
+                      "train.precision=bf16 in a single process, and rounds each sum"});
+  options.Add("train.loss_scale", &train.loss_scale,
+              {.min = 1,
+               .max = 0x1p60,
+               .aliases = {"init_scale"},
+               .doc = "fp16: what gradients are multiplied by at first; halved whenever one is "
+                      "infinite, and that update is skipped"});
+  options.Add("train.loss_scale_every", &train.loss_scale_every,
+              {.min = 1,
+               .max = 1e9,
+               .aliases = {"growth_interval"},
+               .doc = "fp16: updates in a row without an infinite gradient, after which the loss "
+                      "scale is doubled"});
   options.Add(
       "train.loss_chunk", &train.loss_chunk,
       {.min = 0,
@@ -328,6 +337,13 @@ void AddOptimOptions(Options& options, OptimOptions& optim) {
                .max = 1e9,
                .aliases = {"grad_clip", "max_grad_norm", "gradient_clipping"},
                .doc = "norm to which larger gradients are scaled; 0: no clipping"});
+  options.Add("optim.master_weights", &optim.master_weights,
+              {.doc = "with 16-bit weights, keep their fp32 originals; false needs bf16, whose "
+                      "updates are then rounded stochastically"});
+  options.Add("optim.state_dtype", &optim.state_dtype,
+              {.choices = {"fp32", "bf16"},
+               .doc = "of the optimizer's moments; bf16 takes half the memory, and is rounded "
+                      "stochastically"});
 }
 
 void AddCheckpointOptions(Options& options, CheckpointOptions& checkpoint) {
@@ -368,6 +384,10 @@ void AddRunOptions(Options& options, RunConfig& config) {
                .doc = "first:last, steps to trace into out_dir/trace-first-last.json, for "
                       "chrome://tracing or ui.perfetto.dev; empty: none"});
   options.OnResolve([&config](Options& resolved) { CheckRun(resolved, config); });
+}
+
+DType WeightDType(std::string_view precision) {
+  return precision == "bf16" ? DType::kBF16 : precision == "fp16" ? DType::kF16 : DType::kF32;
 }
 
 int64_t MicroBatches(const TrainOptions& train, int64_t ranks) {

@@ -90,8 +90,9 @@ std::string MemoryAdvice(const MemoryPlan& plan, const RunSetup& setup, int64_t 
                           c.train.batch_size)
             : "";
     // The model itself takes more memory in bf16, as the optimizer keeps fp32 master weights.
-    return fmt::format("lower {}model.block_size (now {}){}", batch, setup.window,
-                       c.train.precision == "bf16" ? "" : ", or use train.precision=bf16");
+    return fmt::format(
+        "lower {}model.block_size (now {}){}", batch, setup.window,
+        SizeOf(WeightDType(c.train.precision)) == 2 ? "" : ", or use train.precision=bf16");
   }
   if (!model && k.communication > k.total() / 2) {
     return fmt::format(

@@ -12,6 +12,7 @@
 #include "core/meta_memory.h"
 #include "core/size_class.h"
 #include "dist/data_parallel/reducer_memory.h"
+#include "kernels/loss_scale/loss_scale.h"
 #include "models/gpt/gpt.h"
 #include "models/report/format.h"
 #include "models/train/machine_memory.h"
@@ -109,7 +110,8 @@ void Step(const MemoryPlanOptions& o, LanguageModel& model, optim::Optimizer& op
     const Tensor targets = Tensor::EmptyLike(ids);
     const Tensor sum = model.Loss(ids, targets);
     log.SetKind(forward, &MemoryKinds::activations);
-    Backward(sum, Tensor::Full(sum.shape(), 1, sum.dtype(), sum.device()));
+    const Tensor root = Tensor::Full(sum.shape(), 1, sum.dtype(), sum.device());
+    Backward(sum, ops::ScaleRoot(root, state));
   }
   // Nothing else is alive now.
   log.SetKind(begin, &MemoryKinds::gradients);
@@ -167,6 +169,7 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   log.SetKind(optimizer_begin, &MemoryKinds::optimizer);
   const std::vector<Tensor> buckets = MakeBuckets(o, *model, log);
   StepState state(kMeta, 1);
+  if (model->Parameters().at(0)->value().dtype() == DType::kF16) state.EnableLossScaling();
   log.Begin();
   // The second step sees the optimizer state that the first one made.
   for (int i = 0; i < 2; ++i) Step(o, *model, *optimizer, state, log);

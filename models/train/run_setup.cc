@@ -8,6 +8,7 @@
 #include "core/io/file.h"
 #include "data/sampler.h"
 #include "models/gpt/hf_format.h"
+#include "nn/precision.h"
 #include "optim/adamw.h"
 #include "optim/lion.h"
 #include "optim/muon.h"
@@ -140,11 +141,9 @@ GptConfig ToGptConfig(const ModelOptions& m) {
 
 // fp32 and tf32 differ in how matrices are multiplied, not in what tensors hold.
 void MaterializeFor(const RunSetup& setup, Device device, Module& model) {
-  const bool bf16 = setup.config.train.precision == "bf16";
-  model.Materialize(device, static_cast<uint64_t>(setup.config.seed),
-                    bf16 ? DType::kBF16 : DType::kF32);
-  // Sums over micro-batches and ranks need the precision.
-  for (const auto& parameter : model.Parameters()) parameter->leaf().SetDType(DType::kF32);
+  nn::Materialize(model, device, static_cast<uint64_t>(setup.config.seed),
+                  {.compute = WeightDType(setup.config.train.precision),
+                   .reduction = WeightDType(setup.config.train.grad_dtype)});
 }
 
 Device ResolveDevice(const std::string& option) { return cuda::ParseDevice(option); }
@@ -156,10 +155,10 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
   setup.start = start;
   setup.device = device;
   setup.ranks = ranks;
-  if (config.train.precision == "tf32" && setup.device.is_cpu())
-    throw InputError(
-        "train.precision = \"tf32\" is only for GPUs, and there is none here: write "
-        "train.precision = \"fp32\"");
+  if (config.train.grad_dtype != "fp32" && ranks > 1)
+    throw InputError(StrCat("train.grad_dtype = \"", config.train.grad_dtype, "\" is for a single ",
+                            "process, and this run has ", ranks,
+                            " ranks, which sum gradients in fp32: leave train.grad_dtype out"));
   RunConfig settled = config;
   const std::string weights = start.checkpoint.value_or(config.init_from);
   if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);
@@ -194,17 +193,28 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& mode
   return optimizer;
 }
 
+std::optional<LossScaleOptions> LossScalingFor(const TrainOptions& train) {
+  if (train.precision != "fp16") return {};
+  return LossScaleOptions{.init = train.loss_scale, .growth_interval = train.loss_scale_every};
+}
+
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Module& model) {
+  const DType state_dtype = WeightDType(o.state_dtype);
   if (o.name == "sgd") {
     return std::make_unique<optim::Sgd>(model.Parameters(),
                                         optim::SgdOptions{.momentum = o.momentum,
                                                           .nesterov = o.nesterov && o.momentum > 0,
-                                                          .weight_decay = o.weight_decay});
+                                                          .weight_decay = o.weight_decay,
+                                                          .master_weights = o.master_weights,
+                                                          .state_dtype = state_dtype});
   }
   if (o.name == "lion") {
-    return std::make_unique<optim::Lion>(
-        model.Parameters(),
-        optim::LionOptions{.beta1 = o.beta1, .beta2 = o.beta2, .weight_decay = o.weight_decay});
+    return std::make_unique<optim::Lion>(model.Parameters(),
+                                         optim::LionOptions{.beta1 = o.beta1,
+                                                            .beta2 = o.beta2,
+                                                            .weight_decay = o.weight_decay,
+                                                            .master_weights = o.master_weights,
+                                                            .state_dtype = state_dtype});
   }
   if (o.name == "muon") {
     const auto hidden = [](const Parameter& p) {
@@ -214,16 +224,21 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Mod
                                          optim::MuonOptions{.momentum = o.momentum,
                                                             .nesterov = o.nesterov,
                                                             .weight_decay = o.weight_decay,
+                                                            .master_weights = o.master_weights,
+                                                            .state_dtype = state_dtype,
                                                             .matrix = hidden,
                                                             .beta1 = o.beta1,
                                                             .beta2 = o.beta2,
                                                             .eps = o.eps});
   }
   LS_INVARIANT(o.name == "adamw", "no optimizer ", o.name);
-  return std::make_unique<optim::AdamW>(
-      model.Parameters(),
-      optim::AdamWOptions{
-          .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay});
+  return std::make_unique<optim::AdamW>(model.Parameters(),
+                                        optim::AdamWOptions{.beta1 = o.beta1,
+                                                            .beta2 = o.beta2,
+                                                            .eps = o.eps,
+                                                            .weight_decay = o.weight_decay,
+                                                            .master_weights = o.master_weights,
+                                                            .state_dtype = state_dtype});
 }
 
 optim::LrSchedule MakeSchedule(const RunSetup& setup) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/loss_scale/loss_scale.h"
 #include "optim/clip.h"
 
 namespace lockstep::models {
@@ -40,6 +41,10 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSch
       micro_order_(MicroOrder(options)),
       state_(parameters_.at(0)->value().device(), options.seed),
       step_(options.first_step) {
+  if (options.loss_scaling) {
+    state_.EnableLossScaling(*options.loss_scaling, options.loss_scale);
+    loss_scale_ = state_.Read().loss_scale;
+  }
   // Ranks communicate through the host within a step, which a graph cannot do.
   if (!options.cuda_graphs || !state_.device().is_cuda() || options.parallel) return;
   graphs_.emplace(
@@ -99,7 +104,7 @@ Tensor Trainer::MicroStep(const Tensor& ids, const Tensor& targets, const Tensor
   clock_->Enter(&StepTimes::forward_ms);
   const Tensor sum = model_.Loss(ids, targets);
   clock_->Enter(&StepTimes::backward_ms);
-  Backward(sum, root, backward_);
+  Backward(sum, ops::ScaleRoot(root, state_), backward_);
   return sum.Detach();
 }
 
@@ -168,7 +173,14 @@ StepMetrics Trainer::Collect(bool have_gradients) {
   pending_.reset();
   const double loss = MeanLoss(done);
   const StepValues values = ToStepValues(done.values);
-  if (values.found_inf || !std::isfinite(loss)) {
+  StepMetrics& m = done.metrics;
+  // The scale, and not the gradients, may have been too large: then a smaller one will do.
+  m.skipped = loss_scale_ && values.found_inf && std::isfinite(loss) && loss_scale_->scale > 1;
+  if (loss_scale_) {
+    loss_scale_ = values.loss_scale;
+    m.loss_scale = loss_scale_->scale;
+  }
+  if ((values.found_inf || !std::isfinite(loss)) && !m.skipped) {
     const std::string what = DescribeNonFinite(done.metrics.step, loss, have_gradients);
     // Without found_inf the update was made.
     if (!values.found_inf || skips_ == options_.max_skips) {
@@ -184,7 +196,6 @@ StepMetrics Trainer::Collect(bool have_gradients) {
   } else {
     skips_ = 0;
   }
-  StepMetrics& m = done.metrics;
   m.loss = loss;
   m.grad_norm = values.grad_norm;
   m.ms = m.times.total();
@@ -208,7 +219,8 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_grad
                 : std::isfinite(loss) ? " and a gradient is not finite"
                                       : "",
                 where.empty() ? "" : StrCat(", first on ", where),
-                "; the update was not made. Lower optim.lr, raise optim.warmup, or set optim.clip");
+                "; the update was not made. Lower optim.lr, raise optim.warmup, or set optim.clip",
+                loss_scale_ ? ", or use train.precision=bf16" : "");
 }
 
 double Trainer::Evaluate(const data::EvalBatches& batches) {

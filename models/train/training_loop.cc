@@ -73,7 +73,11 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                 .say = Warn,
                 .parallel = parallel_.get(),
                 .check_every = parallel_ ? config_.dist.check_every : 0,
-                .max_skips = config_.train.max_skips}),
+                .max_skips = config_.train.max_skips,
+                .loss_scaling = LossScalingFor(config_.train),
+                .loss_scale = setup.start.checkpoint
+                                  ? ReadTrainerState(*setup.start.checkpoint).loss_scale
+                                  : std::nullopt}),
       store_(config_.out_dir, {.keep = config_.checkpoint.keep,
                                .keep_best = config_.checkpoint.keep_best,
                                .warn = Warn}),
@@ -265,7 +269,8 @@ void TrainingLoop::Save(bool required, std::optional<double> val_loss) {
                            .last_loss = last_loss_,
                            .config_toml = ToToml(config_),
                            .data_fingerprint = setup_.dataset.fingerprint,
-                           .finished = trainer_.step() >= setup_.steps};
+                           .finished = trainer_.step() >= setup_.steps,
+                           .loss_scale = trainer_.loss_scale()};
   ranks_.OnMain("writing a checkpoint", [&] {
     Timed(&PauseTimes::checkpoint_ms, [&] {
       log_->Flush();  // the log of a run resumed from here must have all steps up to here

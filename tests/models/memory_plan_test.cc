@@ -24,6 +24,7 @@ struct Case {
   double clip;
   GptConfig model;
   DType dtype = DType::kF32;
+  optim::AdamWOptions adamw = {};
 };
 
 // `rest` with these sizes.
@@ -54,25 +55,29 @@ int64_t MeasuredPeak(const Case& c) {
   for (int64_t i = 0; i < 4096; ++i) ids.push_back(static_cast<int32_t>(i * i % 13));
   const auto tokens = std::make_shared<data::MemoryTokens>(ids);
   const auto model = Make(c, kCpu);
-  optim::AdamW adamw(model->Parameters());
+  optim::AdamW adamw(model->Parameters(), c.adamw);
   data::Loader loader(tokens, data::Sampler(data::Order::kRandom, 3, tokens->size(), c.window),
                       {.batch_size = c.batch_size, .micro_batches = c.grad_accum});
-  Trainer trainer(*model, adamw, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
-                  {.micro_batches = c.grad_accum, .clip = c.clip});
+  Trainer trainer(
+      *model, adamw, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
+      {.micro_batches = c.grad_accum,
+       .clip = c.clip,
+       .loss_scaling = c.dtype == DType::kF16 ? std::optional(LossScaleOptions()) : std::nullopt});
   allocator.ResetPeak();
   for (int i = 0; i < 3; ++i) trainer.Step();
   return allocator.stats().peak_bytes - before;
 }
 
 MemoryPlan Plan(const Case& c) {
-  return PlanMemory(
-      {.model = [&] { return Make(c, kMeta); },
-       .optimizer =
-           [](LanguageModel& model) { return std::make_unique<optim::AdamW>(model.Parameters()); },
-       .batch_size = c.batch_size,
-       .window = c.window,
-       .grad_accum = c.grad_accum,
-       .clip = c.clip});
+  return PlanMemory({.model = [&] { return Make(c, kMeta); },
+                     .optimizer =
+                         [&](LanguageModel& model) {
+                           return std::make_unique<optim::AdamW>(model.Parameters(), c.adamw);
+                         },
+                     .batch_size = c.batch_size,
+                     .window = c.window,
+                     .grad_accum = c.grad_accum,
+                     .clip = c.clip});
 }
 
 class Memory : public testing::TestWithParam<Case> {};
@@ -91,7 +96,8 @@ TEST_P(Memory, KindsHaveTheirSizes) {
   EXPECT_EQ(plan.peak.parameters, f32 * SizeOf(c.dtype) / 4);
   EXPECT_EQ(plan.largest.gradients, f32);
   // Two moments, and the master weights of 16-bit weights.
-  EXPECT_EQ(plan.peak.optimizer, (c.dtype == DType::kF32 ? 2 : 3) * f32);
+  const bool masters = c.dtype != DType::kF32 && c.adamw.master_weights;
+  EXPECT_EQ(plan.peak.optimizer, 2 * f32 * SizeOf(c.adamw.state_dtype) / 4 + (masters ? f32 : 0));
   EXPECT_LE(plan.peak.gradients, f32);
   // At least the logits, if they are kept, and the input of every block.
   const int64_t tokens = c.batch_size * c.window;
@@ -122,7 +128,16 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"chunks", 6, 40, 2, 1, Shape(5003, 64, 2, 4, 32, {.loss_chunk = 50})},
         // More parameters than activations.
         Case{"few_tokens", 1, 16, 2, 1, Shape(211, 16, 3, 2, 160)},
-        Case{"bf16", 4, 32, 2, 1, Shape(300, 32, 2, 2, 64), DType::kBF16}),
+        Case{"bf16", 4, 32, 2, 1, Shape(300, 32, 2, 2, 64), DType::kBF16},
+        Case{"fp16", 4, 32, 2, 1, Shape(300, 32, 2, 2, 64), DType::kF16},
+        Case{"pure_bf16",
+             2,
+             32,
+             1,
+             1,
+             Shape(300, 32, 2, 2, 64),
+             DType::kBF16,
+             {.master_weights = false, .state_dtype = DType::kBF16}}),
     [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
 
 // ---- With other ranks. ----
@@ -142,7 +157,7 @@ void TrainRank(dist::ProcessGroup* group, const Case& c, const dist::ReducerOpti
   const auto tokens = std::make_shared<data::MemoryTokens>(ids);
   const auto model = Make(c, kCpu);
   dist::DataParallel parallel(group, *model, reducer);
-  optim::AdamW adamw(model->Parameters());
+  optim::AdamW adamw(model->Parameters(), c.adamw);
   data::Loader loader(tokens, data::Sampler(data::Order::kRandom, 3, tokens->size(), c.window),
                       {.batch_size = c.batch_size,
                        .micro_batches = parallel.reducer().micro_batches(),
