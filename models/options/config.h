@@ -52,6 +52,8 @@ struct TrainOptions {
   int64_t global_batch_size = 0;  // 0: batch_size * grad_accum * ranks
   std::string precision = "fp32";
   int64_t loss_chunk = 4096;  // 0: no limit
+  std::string recompute = "none";
+  std::string offload = "none";
   bool cuda_graphs = true;
   int64_t max_skips = 0;
   int64_t log_every = 10;

@@ -61,6 +61,8 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "train.global_batch_size",
                                 "train.precision",
                                 "train.loss_chunk",
+                                "train.recompute",
+                                "train.offload",
                                 "train.cuda_graphs",
                                 "train.log_every",
                                 "train.eval_every",
@@ -324,6 +326,12 @@ TEST(RunConfig, UnknownWords) {
   EXPECT_EQ(ErrorOf({"--train.precision=fp16"}),
             "command line: --train.precision=fp16: fp16 overflows where bf16 does not, and there "
             "are no kernels for it: write train.precision=bf16");
+  for (const std::string words : {"none", "auto", "block", "attention", "mlp", "gelu, layer_norm"})
+    EXPECT_EQ(ErrorOf({"--train.recompute=" + words}), "no error");
+  for (const std::string words : {"", "blocks", "gelu,", "block,mlp", "linear"})
+    EXPECT_THAT(ErrorOf({"--train.recompute=" + words}),
+                HasSubstr("must be none, auto, block, attention, mlp, or operations of gelu, silu, "
+                          "swiglu, layer_norm, rms_norm, as in gelu,layer_norm"));
   EXPECT_EQ(
       ErrorOf({"--train.precision=fp23"}),
       "command line: --train.precision=fp23: did you mean fp32? It must be one of fp32, tf32, "
