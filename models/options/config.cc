@@ -262,8 +262,8 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
               {.choices = {"none", "activations"},
                .aliases = {"cpu_offload", "activation_offload"},
                .operational = true,
-               .doc = "what a GPU keeps in the host's memory meanwhile: activations, those of two "
-                      "layers excepted, until backward needs them. The bits stay the same"});
+               .doc = "what waits in the host's memory until a GPU needs it: none, or activations, "
+                      "except those of two layers. The bits stay the same"});
   options.Add(
       "train.cuda_graphs", &train.cuda_graphs,
       {.operational = true,

@@ -284,6 +284,37 @@ TEST(RecomputeTest, NestedRecomputationHasTheMasksOfForward) {
   EXPECT_EQ(train(true), train(false));
 }
 
+// Weight gradients ahead of those of inputs, as for observers, or after all of them.
+TEST(RecomputeTest, WeightGradientsMayComeFirstOrLast) {
+  struct Quiet : BackwardObserver {};
+  const auto train = [](Part part, bool first, bool last) {
+    Stack stack(2, Gpt2(0.2), part);
+    stack.Materialize(kCpu, 1, DType::kF64);
+    StepState state(kCpu, 4);
+    const TrainingScope training(state);
+    Tensor x = RandomTensor({2, 8, 24}, 1);
+    const Tensor loss = test::Project(stack(x.SetRequiresGrad()));
+    Quiet observer;
+    DeferredGradients later;
+    BackwardOptions options;
+    if (first) options.observers = {&observer};
+    if (last) {
+      options.defer = [&](const Leaf& leaf) { return leaf.name() != "unnamed"; };
+      options.deferred = &later;
+    }
+    Backward(loss, {}, options);
+    later.Run();
+    Bytes all = TakeGradients(stack);
+    all.push_back(x.grad().ToVector<double>());
+    return all;
+  };
+  const Bytes plain = train(Part::kNone, false, false);
+  for (const Part part : {Part::kBlock, Part::kAttention, Part::kMlp, Part::kOps}) {
+    EXPECT_EQ(train(part, true, false), plain) << static_cast<int>(part);
+    EXPECT_EQ(train(part, false, true), plain) << static_cast<int>(part);
+  }
+}
+
 // Whatever is recomputed within it, as part of it, or around it.
 TEST(RecomputeTest, OperationsAndModulesMix) {
   const auto train = [](int how) {
