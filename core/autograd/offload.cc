@@ -86,18 +86,28 @@ struct OffloadScope::Part {
   bool away = false;              // from the device
   std::unique_ptr<Event> copied;  // null once the device's work waits for it
 
+  using Items = std::vector<std::shared_ptr<Item>>;
+  // Those that some node still has, but for `except`.
+  template <class F>
+  Items Live(const F& except) const {
+    Items live;
+    for (const auto& [serial, weak] : items) {
+      auto item = weak.lock();
+      if (item && !except(*item)) live.push_back(std::move(item));
+    }
+    return live;
+  }
+
   // Submits copies, by copy(item, backend, stream), that come after all work submitted so far.
   template <class F>
-  void Copy(const F& copy) {
-    if (items.empty()) return;
+  void Copy(const Items& items, const F& copy) {
+    if (items.empty() || device.is_meta()) return;
     const Stream& stream = state->CopiesOf(device);
     StreamBackend& backend = GetStreamBackend(device.type);
     Event now(device);
     now.Record(CurrentStream(device));
     now.Wait(stream);
-    for (const auto& [serial, weak] : items) {
-      if (const auto item = weak.lock()) copy(*item, backend, stream);
-    }
+    for (const auto& item : items) copy(*item, backend, stream);
     copied = std::make_unique<Event>(device);
     copied->Record(stream);
   }
@@ -108,31 +118,31 @@ struct OffloadScope::Part {
   }
 
   void CopyAway() {
-    Copy([&](Item& item, StreamBackend& backend, const Stream& stream) {
-      if (item.on_host || item.overwritten()) return;
-      item.host = state->Take(item.bytes, device);
-      item.on_host = true;
-      if (device.is_meta()) return;
-      backend.CopyToHost(item.host.get(), item.storage.data(), item.bytes, stream);
+    const Items moved = Live([](const Item& i) { return i.on_host || i.overwritten(); });
+    for (const auto& item : moved) {
+      item->host = state->Take(item->bytes, device);
+      item->on_host = true;
+    }
+    Copy(moved, [](const Item& i, StreamBackend& backend, const Stream& stream) {
+      backend.CopyToHost(i.host.get(), i.storage.data(), i.bytes, stream);
     });
   }
   // What has been overwritten stays, for the error in backward.
   void Release() {
     Await();
     away = true;
-    for (const auto& [serial, weak] : items) {
-      const auto item = weak.lock();
-      if (item && item->on_host && !item->overwritten()) item->storage = Storage();
-    }
+    const auto stays = [](const Item& i) { return !i.on_host || i.overwritten(); };
+    for (const auto& item : Live(stays)) item->storage = Storage();
   }
   void Fetch() {
     if (!std::exchange(away, false)) return;
-    Copy([&](Item& item, StreamBackend& backend, const Stream& stream) {
-      if (item.storage.defined()) return;
-      item.storage = Storage::Allocate(item.bytes, device);
-      item.version = item.storage.version();
-      if (device.is_meta()) return;
-      backend.CopyFromHost(item.storage.data(), item.host.get(), item.bytes, stream);
+    const Items back = Live([](const Item& i) { return i.storage.defined(); });
+    for (const auto& item : back) {
+      item->storage = Storage::Allocate(item->bytes, device);
+      item->version = item->storage.version();
+    }
+    Copy(back, [](const Item& i, StreamBackend& backend, const Stream& stream) {
+      backend.CopyFromHost(i.storage.data(), i.host.get(), i.bytes, stream);
     });
   }
 };

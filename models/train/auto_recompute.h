@@ -9,8 +9,9 @@
 namespace lockstep::models {
 
 // Settles setup.model.recompute if it is automatic, and returns the plan of what it then is:
-// nothing, or the blocks of as few first layers as `fits`, or of all if nothing else does. The
-// first layers, because their backward comes last, when what the others kept is free again.
+// nothing, or the blocks of as few first layers as `fits`, or those with the lowest peak if nothing
+// does. The first layers, because their backward comes last, when what the others kept is free
+// again.
 MemoryPlan SettleRecompute(RunSetup& setup, const std::function<bool(const MemoryPlan&)>& fits);
 
 }  // namespace lockstep::models
