@@ -305,15 +305,17 @@ TEST_F(TrainGptOptions, RecomputeLowersMemory) {
 
 TEST_F(TrainGptOptions, OffloadLowersAGpusMemory) {
   if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
-  const Arguments model = {cuda::kSimulated ? "--device=sim" : "--device=cuda", "--model.n_layer=4",
-                           "--train.steps=3"};
+  // Without graphs, whose memory is counted in pieces larger than this model.
+  const Arguments model = {cuda::kSimulated ? "--device=sim" : "--device=cuda",
+                           "--train.cuda_graphs=false", "--model.n_layer=6",
+                           "--train.batch_size=16", "--train.steps=3"};
   Arguments offload = model;
   offload.push_back("--train.offload=activations");
   const auto memory = [](const TrainingRun& run) {
     return run.Lines("metrics.jsonl").back()["memory_bytes"].get<double>();
   };
   EXPECT_EQ(Train(offload).Numbers(), Train(model).Numbers());
-  EXPECT_LT(memory(Train(offload)), 0.9 * memory(Train(model)));
+  EXPECT_LT(memory(Train(offload)), 0.6 * memory(Train(model)));
   EXPECT_THAT(Train(offload).result.out, HasSubstr("offloads   activations"));
 }
 
