@@ -303,6 +303,28 @@ TEST_F(TrainGptOptions, RecomputeLowersMemory) {
               HasSubstr("gelu is part of a matrix product"));
 }
 
+// It trains where it would not otherwise.
+TEST_F(TrainGptOptions, RecomputeFitsAModelIntoAGpusMemory) {
+  if (!cuda::kSimulated || cuda::DeviceCount() == 0) GTEST_SKIP() << "a simulated GPU's memory";
+  const auto run = [](const std::string& recompute) {
+    return RunProgram(
+        {"models/train_gpt", "--device=sim", "--model.n_layer=6", "--model.n_head=2",
+         "--model.n_embd=64", "--model.block_size=32", "--train.batch_size=16", "--train.steps=2",
+         "--optim.warmup=1", "--train.eval_batches=1", "--train.eval_every=0",
+         "--train.sample_tokens=0", "--train.cuda_graphs=false", "--train.recompute=" + recompute,
+         "--out_dir=" + Path("fits_" + recompute)},
+        {{"CUDASIM_MEMORY", "12M"}});
+  };
+  const Result none = run("none"), automatic = run("auto");
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_THAT(none.err, HasSubstr("sim:0 has 12.0 MiB: lower train.batch_size (now 16; raise "
+                                  "train.grad_accum to compensate) or model.block_size (now 32), "
+                                  "or use train.recompute=auto"));
+  EXPECT_EQ(automatic.exit_code, 0) << automatic.err;
+  EXPECT_THAT(automatic.out, HasSubstr("recomputes the blocks of the first 3 of 6 layers, chosen "
+                                       "by the memory plan"));
+}
+
 TEST_F(TrainGptOptions, OffloadLowersAGpusMemory) {
   if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
   // Without graphs, whose memory is counted in pieces larger than this model.

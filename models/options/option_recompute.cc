@@ -46,12 +46,16 @@ std::string Describe(const RecomputeChoice& choice, int64_t n_layer) {
   const std::string layers =
       choice.layers < 0 || choice.layers == n_layer
           ? ""
-          : StrCat(" of the first ", choice.layers, " of ", n_layer, " layers");
+          : StrCat(" of the first ", choice.layers == 1 ? "" : StrCat(choice.layers, " "), "of ",
+                   n_layer, " layers");
   switch (choice.part) {
     case Part::kNone:
       return "nothing";
     case Part::kBlock:
-      return StrCat(layers.empty() ? "all blocks" : "the blocks", layers);
+      return StrCat(layers.empty()       ? "all blocks"
+                    : choice.layers == 1 ? "the block"
+                                         : "the blocks",
+                    layers);
     case Part::kAttention:
       return StrCat("the attention", layers);
     case Part::kMlp:

@@ -139,6 +139,7 @@ TEST(MachineMemory, AsManyLayersAreRecomputedAsMemoryAsksFor) {
   setup.model.recompute = automatic;
   EXPECT_EQ(SettleRecompute(setup, never).peak.total(), four);
   EXPECT_EQ(Describe(setup.model.recompute, 4), "all blocks");
+  EXPECT_EQ(Describe(blocks(1), 4), "the block of the first of 4 layers");
   // What was asked for stays.
   setup.model.recompute = blocks(2);
   const int64_t two = total(blocks(2));
