@@ -5,8 +5,9 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "core/autograd/engine.h"
+#include "core/autograd/node.h"
 #include "core/philox.h"
+#include "core/step_replay.h"
 
 namespace lockstep {
 namespace {
@@ -37,6 +38,14 @@ StepState::StepState(Device device, uint64_t seed) : block_(std::make_shared<Blo
 
 StepValues* StepState::device_values() const {
   return static_cast<StepValues*>(block_->values.raw_data());
+}
+
+const StepState*& StepState::OfThread() { return current_state; }
+StepState StepState::Copy() const {
+  StepState copy = *this;
+  copy.block_ = std::make_shared<Block>(*block_);
+  copy.block_->values = tensor().Clone();
+  return copy;
 }
 
 const Tensor& StepState::tensor() const { return block_->values; }
@@ -149,21 +158,20 @@ const StepState* RandomState() {
            "  training.SetFirstSample(index of its first sample within the step);\n"
            "where `training` is what BeginStep returned");
   block.drew_without_it |= !block.first_sample_given;
+  StepReplay::Recording::NoteDraw();
   return state;
 }
 
 uint64_t DistinctSite(uint64_t site) {
   const StepState* state = CurrentStepState();
   if (state == nullptr) return site;
-  int64_t& count = state->block_->site_uses[site];
-  if (InBackward()) {
-    LS_CHECK(count <= 1, "a module with dropout ran ", count,
-             " times in this micro-batch, and Backward now recomputes its activations: which of "
-             "its masks to reuse is not known. Do not recompute this module");
-    return site;
+  if (auto* replaying = StepReplay::Replaying::OfThisThread()) {
+    site = replaying->NextSite();
+  } else if (const int64_t uses = state->block_->site_uses[site]++; uses > 0) {
+    site = HashName(StrCat(site, "#", uses));
   }
-  const int64_t uses = count++;
-  return uses == 0 ? site : HashName(StrCat(site, "#", uses));
+  StepReplay::Recording::NoteSite(site);
+  return site;
 }
 
 void CheckBackward(uint64_t sequence, std::span<const std::shared_ptr<Leaf>> leaves) {

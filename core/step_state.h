@@ -123,8 +123,12 @@ class StepState {
   friend bool DrewWithoutFirstSample();
   friend void CheckBackward(uint64_t, std::span<const std::shared_ptr<Leaf>>);
   friend uint64_t DistinctSite(uint64_t);
+  friend class StepReplay;
   struct Block;
 
+  static const StepState*& OfThread();
+  // With the values as they are now, in the order of the current stream.
+  StepState Copy() const;
   // Of the host's values, those in bytes [first, first + count).
   void Upload(size_t first, size_t count);
 
@@ -146,8 +150,8 @@ const StepState* RandomState();
 // Sites tell random operations apart. Returns `site` on its first use in this thread's micro-batch
 // and a new number on each later use, so that a module that runs twice (on both sides of a siamese
 // network) draws two masks. A failed forward counts as a use: call SetFirstSample before retrying.
-// Outside of a step, returns `site`. Within Backward, where a forward runs again to recompute
-// activations, returns the site it had, and throws ArgumentError if there were several.
+// Outside of a step, returns `site`. A forward that runs again to recompute activations has the
+// sites that it had (core/step_replay.h).
 uint64_t DistinctSite(uint64_t site);
 
 // Whether random numbers were drawn in this thread's step without a call of SetFirstSample, that

@@ -1,6 +1,7 @@
 #include "core/storage.h"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <utility>
 
@@ -10,7 +11,12 @@
 
 namespace lockstep {
 
+namespace {
+std::atomic<uint64_t> next_serial{1};
+}  // namespace
+
 struct Storage::Block {
+  const uint64_t serial = next_serial.fetch_add(1, std::memory_order_relaxed);
   void* data = nullptr;
   int64_t bytes = 0;
   Device device;
@@ -141,6 +147,8 @@ bool Storage::is_slice() const { return block_ && block_->whole != nullptr; }
 bool Storage::unique() const {
   return block_ && block_.use_count() == 1 && block_->whole == nullptr && block_->owner == nullptr;
 }
+uint64_t Storage::serial() const { return block_ ? block_->root().serial : 0; }
+uint64_t Storage::NextSerial() { return next_serial.load(std::memory_order_relaxed); }
 uint64_t Storage::version() const { return block_ ? block_->version : 0; }
 void Storage::BumpVersion() const {
   if (block_) ++block_->version;

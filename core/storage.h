@@ -37,6 +37,11 @@ class Storage {
   bool unique() const;
   bool SameBlock(const Storage& other) const { return block_ == other.block_; }
 
+  // Grows with every storage that the process makes: tells what is older. That of a slice is that
+  // of the whole.
+  uint64_t serial() const;
+  static uint64_t NextSerial();  // a lower bound of the next one's, of any thread
+
   // Counts writes, so that a saved tensor can tell whether it was overwritten.
   uint64_t version() const;
   void BumpVersion() const;

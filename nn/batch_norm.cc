@@ -25,7 +25,10 @@ Tensor BatchNorm::Forward(const Tensor& x) {
   CheckInput(x);
   const bool in_training = CurrentStepState() != nullptr;
   BatchNormRunning running;
-  if (options_.track_running_stats) running = {*running_mean_, *running_var_, *batches_};
+  // A forward that is only recomputed is no second batch.
+  if (options_.track_running_stats && !(in_training && Recomputing())) {
+    running = {*running_mean_, *running_var_, *batches_};
+  }
   return ops::BatchNorm(x, weight_ ? weight_->value() : Tensor(), bias_ ? bias_->value() : Tensor(),
                         running,
                         {.training = in_training || !options_.track_running_stats,

@@ -19,9 +19,9 @@ struct BatchNormOptions {
 // y = (x - mean) / sqrt(var + eps) * weight + bias per channel (kernels/batch_norm/batch_norm.h).
 // In a TrainingScope it uses the statistics of the batch, and updates the running ones with them;
 // otherwise it uses the running ones. With gradient accumulation each micro-batch counts as a
-// batch. Parameters: weight [channels] = 1, bias [channels] = 0; neither decays. Buffers, named as
-// PyTorch's: running_mean = 0 and running_var = 1, f32 (f64 in an f64 model) [channels];
-// num_batches_tracked = 0, i64.
+// batch, once, even if nn::Recompute computes it twice. Parameters: weight [channels] = 1, bias
+// [channels] = 0; neither decays. Buffers, named as PyTorch's: running_mean = 0 and running_var =
+// 1, f32 (f64 in an f64 model) [channels]; num_batches_tracked = 0, i64.
 class BatchNorm : public Layer {
  public:
   explicit BatchNorm(int64_t channels, const BatchNormOptions& options = {});

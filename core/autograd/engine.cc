@@ -426,6 +426,7 @@ class BackwardRun {
     while (!active_.empty() && active_.back()->first_sequence > sequence) {
       const auto range = std::move(active_.back());
       active_.pop_back();
+      const RetainScope scope(options_.retain_graph);
       range->after();
     }
   }
@@ -449,8 +450,6 @@ bool MayOverwrite(const Tensor& grad) {
 }
 
 void DeferredGradients::Run() { BackwardRun::RunDeferred(std::exchange(items_, {})); }
-
-bool InBackward() { return backward_depth > 0; }
 
 void Backward(std::span<const Tensor> roots, std::span<const Tensor> root_grads,
               const BackwardOptions& options) {

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "models/options/config_checks.h"
+#include "models/options/option_recompute.h"
 #include "models/options/option_step_range.h"
 #include "models/options/presets.h"
 
@@ -38,6 +39,15 @@ std::string CheckTokenizer(const std::string& text) {
   if (named || text.find_first_of("/.") != std::string::npos) return "";
   return StrCat("must be auto, char, byte, gpt2, or the path of a tokenizer file (./", text,
                 " if it is in this folder)");
+}
+
+std::string CheckRecompute(const std::string& text) {
+  try {
+    ParseRecompute(text);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
 }
 
 std::string CheckStepRange(const std::string& text) {
@@ -248,6 +258,21 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
       {.min = 0,
        .aliases = {"num_output_chunks", "loss_chunk_size"},
        .doc = "tokens whose logits are in memory at once, if a micro-batch has more; 0: all"});
+  options.Add(
+      "train.recompute", &train.recompute,
+      {.check = CheckRecompute,
+       .aliases = {"gradient_checkpointing", "activation_checkpointing", "checkpointing", "remat"},
+       .operational = true,
+       .doc = "what backward computes again instead of keeping it in memory, of each layer: none, "
+              "block, attention, mlp, or results of operations (gelu, silu, swiglu, layer_norm, "
+              "rms_norm), as in gelu,layer_norm; auto: as many layers' blocks as memory asks for. "
+              "The bits stay the same"});
+  options.Add("train.offload", &train.offload,
+              {.choices = {"none", "activations"},
+               .aliases = {"cpu_offload", "activation_offload"},
+               .operational = true,
+               .doc = "what waits in the host's memory until a GPU needs it: none, or activations, "
+                      "except those of two layers. The bits stay the same"});
   options.Add(
       "train.cuda_graphs", &train.cuda_graphs,
       {.operational = true,

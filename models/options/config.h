@@ -56,6 +56,8 @@ struct TrainOptions {
   double loss_scale = 65536;  // fp16: at first
   int64_t loss_scale_every = 2000;
   int64_t loss_chunk = 4096;  // 0: no limit
+  std::string recompute = "none";
+  std::string offload = "none";
   bool cuda_graphs = true;
   int64_t max_skips = 0;
   int64_t log_every = 10;

@@ -67,6 +67,14 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                        ? fmt::format(", {} sum of gradients", c.dist.reduction)
                        : "")},
       {"memory", Summary(memory)}};
+  if (m.recompute.automatic || m.recompute.part != RecomputeChoice::Part::kNone) {
+    facts.insert(facts.end() - 1,
+                 {"recomputes", Describe(m.recompute, m.n_layer) +
+                                    (m.recompute.automatic ? ", chosen by the memory plan" : "")});
+  }
+  if (m.offload_activations) {
+    facts.insert(facts.end() - 1, {"offloads", "activations to the host's memory"});
+  }
   if (memory.program > 0) facts.emplace_back("process", ProcessSummary(memory));
   facts.emplace_back("writes", c.out_dir);
   return facts;

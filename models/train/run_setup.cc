@@ -106,6 +106,34 @@ data::Dataset OpenData(const RunConfig& config, const std::string& weights, int6
   return data::OpenDataset(d);
 }
 
+// Fails for operations that the model lacks, or whose results have to be kept.
+void CheckRecompute(const Options& options, const RunSetup& setup) {
+  using enum nn::MlpActivation;
+  const GptConfig& m = setup.model;
+  const auto fail = [&](const std::string& why) {
+    options.Fail({"train.recompute"}, StrCat(options.Describe("train.recompute"), ": ", why));
+  };
+  for (const std::string& op : m.recompute.ops) {
+    const bool gelu = m.activation == kGelu || m.activation == kGeluExact;
+    const bool has = op == "gelu"         ? gelu
+                     : op == "silu"       ? m.activation == kSilu
+                     : op == "swiglu"     ? m.activation == kSwiGlu
+                     : op == "layer_norm" ? m.norm == NormKind::kLayerNorm
+                                          : m.norm == NormKind::kRmsNorm;
+    if (!has) {
+      fail(StrCat("a model with model.activation = \"", Name(m.activation),
+                  "\" and model.norm = \"", Name(m.norm), "\" has no ", op,
+                  ": leave it out, or use block, attention or mlp"));
+    }
+    const bool fused = op == "gelu" && m.activation == kGelu;
+    if (fused && !(setup.device.is_cpu() && setup.config.train.precision == "fp32")) {
+      fail(
+          "gelu is part of a matrix product, and only on the CPU in fp32 has it the same bits by "
+          "itself: use mlp, which computes little more again and frees more memory");
+    }
+  }
+}
+
 int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t samples_per_step) {
   if (config.train.steps > 0) return config.train.steps;
   const int64_t windows = (dataset.train->size() - 1) / config.model.block_size;
@@ -169,6 +197,15 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
     setup.model = ToGptConfig(settled.model);
   }
   setup.model.loss_chunk = config.train.loss_chunk;
+  setup.model.recompute = ParseRecompute(config.train.recompute);
+  CheckRecompute(options, setup);
+  setup.model.offload_activations = config.train.offload == "activations";
+  if (setup.model.offload_activations && setup.device.is_cpu()) {
+    options.Fail(
+        {"train.offload"},
+        StrCat(options.Describe("train.offload"), " moves what a GPU keeps to the host, ",
+               "and this run is on the CPU: leave it out, or use train.recompute = ", "\"block\""));
+  }
   setup.window = settled.model.block_size;
   setup.micro_batches = MicroBatches(config.train, ranks);
   const int64_t samples = setup.micro_batches * config.train.batch_size;

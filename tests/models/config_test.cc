@@ -64,6 +64,8 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "train.loss_scale",
                                 "train.loss_scale_every",
                                 "train.loss_chunk",
+                                "train.recompute",
+                                "train.offload",
                                 "train.cuda_graphs",
                                 "train.log_every",
                                 "train.eval_every",
@@ -326,6 +328,12 @@ TEST(RunConfig, UnknownWords) {
                 HasSubstr("the index of the device must be a number, as in "));
   for (const std::string device : {"auto", "cpu", "cuda", "sim", "cuda:0", "sim:12"})
     EXPECT_EQ(ErrorOf({"--device=" + device}), "no error");
+  for (const std::string words : {"none", "auto", "block", "attention", "mlp", "gelu, layer_norm"})
+    EXPECT_EQ(ErrorOf({"--train.recompute=" + words}), "no error");
+  for (const std::string words : {"", "blocks", "gelu,", "block,mlp", "linear"})
+    EXPECT_THAT(ErrorOf({"--train.recompute=" + words}),
+                HasSubstr("must be none, auto, block, attention, mlp, or operations of gelu, silu, "
+                          "swiglu, layer_norm, rms_norm, as in gelu,layer_norm"));
   EXPECT_EQ(
       ErrorOf({"--train.precision=fp23"}),
       "command line: --train.precision=fp23: did you mean fp32? It must be one of fp32, tf32, "

@@ -13,10 +13,13 @@
 #include "dist/groups/in_process_group.h"
 #include "models/gpt/gpt.h"
 #include "optim/adamw.h"
+#include "tests/gpu_test.h"
 #include "tests/sanitized.h"
 
 namespace lockstep::models {
 namespace {
+
+using Part = RecomputeChoice::Part;
 
 struct Case {
   const char* name;
@@ -47,14 +50,14 @@ std::shared_ptr<Gpt> Make(const Case& c, Device device) {
   return model;
 }
 
-// What the CPU allocator measures for this case: model, optimizer and three steps.
-int64_t MeasuredPeak(const Case& c) {
-  Allocator& allocator = GetAllocator(kCpu);
+// What the allocator measures for this case: model, optimizer and three steps.
+int64_t MeasuredPeak(const Case& c, Device device = kCpu) {
+  Allocator& allocator = GetAllocator(device);
   const int64_t before = allocator.stats().live_bytes;
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < 4096; ++i) ids.push_back(static_cast<int32_t>(i * i % 13));
   const auto tokens = std::make_shared<data::MemoryTokens>(ids);
-  const auto model = Make(c, kCpu);
+  const auto model = Make(c, device);
   optim::AdamW adamw(model->Parameters(), c.adamw);
   data::Loader loader(tokens, data::Sampler(data::Order::kRandom, 3, tokens->size(), c.window),
                       {.batch_size = c.batch_size, .micro_batches = c.grad_accum});
@@ -137,8 +140,55 @@ INSTANTIATE_TEST_SUITE_P(
              1,
              Shape(300, 32, 2, 2, 64),
              DType::kBF16,
-             {.master_weights = false, .state_dtype = DType::kBF16}}),
+             {.master_weights = false, .state_dtype = DType::kBF16}},
+        // Recomputed: everything, some layers, parts, results of operations.
+        Case{"block", 12, 64, 1, 1,
+             Shape(65, 64, 4, 4, 128, {.bias = false, .recompute = ParseRecompute("block")})},
+        Case{"some_blocks", 12, 64, 2, 1,
+             Shape(65, 64, 4, 4, 128,
+                   {.dropout = 0.1, .recompute = {.part = Part::kBlock, .layers = 2}})},
+        Case{"attention", 12, 64, 1, 1,
+             Shape(65, 64, 4, 4, 128, {.recompute = ParseRecompute("attention")})},
+        Case{"mlp_bf16", 12, 64, 1, 1,
+             Shape(65, 64, 4, 4, 128, {.recompute = ParseRecompute("mlp")}), DType::kBF16},
+        Case{"ops", 12, 64, 1, 1,
+             Shape(65, 64, 4, 4, 128, {.recompute = ParseRecompute("gelu,layer_norm")})},
+        Case{"llama_block", 12, 64, 1, 1,
+             Shape(65, 64, 4, 4, 128,
+                   {.bias = false,
+                    .tie_embeddings = false,
+                    .n_kv_head = 2,
+                    .norm = NormKind::kRmsNorm,
+                    .activation = nn::MlpActivation::kSwiGlu,
+                    .position = Position::kRope,
+                    .recompute = ParseRecompute("block")})}),
     [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+// ---- On a GPU. ----
+
+class GpuMemory : public test::GpuTest, public testing::WithParamInterface<Case> {};
+
+TEST_P(GpuMemory, ThePlanIsWhatTheAllocatorMeasures) {
+  const MemoryPlan plan = Plan(GetParam());
+  const auto measured = static_cast<double>(MeasuredPeak(GetParam(), test::kGpu));
+  EXPECT_NEAR(static_cast<double>(plan.peak.total()), measured, 0.03 * measured)
+      << Summary(plan) << ", measured " << measured;
+}
+
+GptConfig OnGpu(const char* recompute, bool offload) {
+  return Shape(
+      65, 32, 4, 2, 64,
+      {.bias = false, .recompute = ParseRecompute(recompute), .offload_activations = offload});
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, GpuMemory,
+                         testing::Values(Case{"none", 8, 32, 1, 1, OnGpu("none", false)},
+                                         Case{"block", 8, 32, 1, 1, OnGpu("block", false)},
+                                         Case{"mlp", 8, 32, 1, 1, OnGpu("mlp", false),
+                                              DType::kBF16},
+                                         Case{"offload", 8, 32, 2, 1, OnGpu("none", true)},
+                                         Case{"block_offload", 8, 32, 1, 1, OnGpu("block", true)}),
+                         [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
 
 // ---- With other ranks. ----
 
