@@ -33,9 +33,12 @@ struct Storage::Block {
   }
 
   void TakeMemory() {
-    if (allocator == nullptr) return;
-    stream = CurrentStream(device);
-    data = allocator->Allocate(bytes, stream);
+    if (device.is_meta()) {
+      if (auto* listener = MetaMemoryListener::OfThisThread()) listener->OnAllocate(this, bytes);
+    } else {
+      stream = CurrentStream(device);
+      data = allocator->Allocate(bytes, stream);
+    }
     released = false;
   }
 
@@ -57,8 +60,9 @@ struct Storage::Block {
   }
 
   void FreeMemory() noexcept {
-    if (device.is_meta()) {
+    if (device.is_meta() && !released) {
       if (auto* listener = MetaMemoryListener::OfThisThread()) listener->OnFree(this);
+      released = true;
     }
     if (allocator == nullptr || released) return;
     // The allocating stream waits for the others, so that reuse on it comes after them.
@@ -81,17 +85,18 @@ void CheckDefined(const Storage& storage) {
 }  // namespace
 
 Storage Storage::Allocate(int64_t bytes, Device device) {
+  const Storage s = Reserve(bytes, device);
+  s.block_->TakeMemory();
+  return s;
+}
+
+Storage Storage::Reserve(int64_t bytes, Device device) {
   Storage s;
   s.block_ = std::make_shared<Block>();
   s.block_->bytes = bytes;
   s.block_->device = device;
-  if (device.is_meta()) {
-    if (auto* listener = MetaMemoryListener::OfThisThread())
-      listener->OnAllocate(s.block_.get(), bytes);
-    return s;
-  }
-  s.block_->allocator = &GetAllocator(device);
-  s.block_->TakeMemory();
+  s.block_->released = true;
+  if (!device.is_meta()) s.block_->allocator = &GetAllocator(device);
   return s;
 }
 
@@ -147,7 +152,7 @@ void Storage::BumpVersion() const {
 }
 
 void Storage::Release() const {
-  LS_CHECK(defined() && block_->allocator != nullptr,
+  LS_CHECK(defined() && (block_->allocator != nullptr || (device().is_meta() && !is_slice())),
            "only memory that the storage allocated itself can be released");
   block_->FreeMemory();
 }

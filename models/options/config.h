@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/options/option_dist.h"
+#include "models/options/option_parallel.h"
 #include "models/options/options.h"
 
 namespace lockstep::models {
@@ -102,6 +103,7 @@ struct RunConfig {
   TrainOptions train;
   OptimOptions optim;
   CheckpointOptions checkpoint;
+  ParallelOptions parallel;
   DistOptions dist;
   LogOptions log;
 };

@@ -12,6 +12,7 @@
 #include "core/meta_memory.h"
 #include "core/size_class.h"
 #include "dist/data_parallel/reducer_memory.h"
+#include "dist/groups/planned_group.h"
 #include "models/gpt/gpt.h"
 #include "models/report/format.h"
 #include "models/train/machine_memory.h"
@@ -101,8 +102,9 @@ void Step(const MemoryPlanOptions& o, LanguageModel& model, optim::Optimizer& op
           StepState& state, AllocationLog& log) {
   const auto training = optimizer.BeginStep(state, 0, 1e-3);
   const size_t begin = log.Now();
-  // All micro-steps after the first are alike.
-  for (int64_t a = 0; a < std::min<int64_t>(o.grad_accum, 2); ++a) {
+  // All micro-steps after the first are alike, but sharding counts them.
+  const int64_t micro_steps = o.shard ? o.grad_accum : std::min<int64_t>(o.grad_accum, 2);
+  for (int64_t a = 0; a < micro_steps; ++a) {
     const size_t forward = log.Now();
     training.SetFirstSample(a * o.batch_size);
     const Tensor ids = Tensor::Empty({o.batch_size, o.window}, DType::kI32, kMeta);
@@ -161,6 +163,14 @@ std::vector<Tensor> MakeBuckets(const MemoryPlanOptions& o, LanguageModel& model
 MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   AllocationLog log;
   const std::shared_ptr<LanguageModel> model = o.model();
+  std::shared_ptr<dist::ProcessGroup> all, shard, copies;
+  std::optional<dist::FullyShard> sharded;
+  if (o.shard) {
+    all = dist::MakePlannedGroup(static_cast<int>(o.ranks));
+    shard = dist::MakePlannedGroup(static_cast<int>(o.shard_ranks));
+    copies = dist::MakePlannedGroup(static_cast<int>(o.ranks / o.shard_ranks));
+    sharded.emplace(dist::ShardGroups(all.get(), shard.get(), copies.get()), *model, *o.shard);
+  }
   log.SetKind(0, &MemoryKinds::parameters);
   const size_t optimizer_begin = log.Now();
   const std::unique_ptr<optim::Optimizer> optimizer = o.optimizer(*model);
@@ -173,13 +183,21 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   return log.Plan();
 }
 
+bool IsSharded(const RunSetup& setup) {
+  return setup.ranks > 1 && setup.config.parallel.shard != "none";
+}
+
 bool SumsGradients(const RunSetup& setup) {
   return setup.ranks > 1 || setup.config.dist.reduction != "fast";
 }
 
 MemoryPlan PlanMemory(const RunSetup& setup) {
   std::optional<dist::ReducerOptions> reducer;
-  if (SumsGradients(setup))
+  const ParallelOptions& parallel = setup.config.parallel;
+  std::optional<dist::ShardOptions> shard;
+  if (IsSharded(setup)) {
+    shard = ToShardOptions(setup.config, setup.micro_batches, /*trace=*/nullptr);
+  } else if (SumsGradients(setup))
     reducer = ToReducerOptions(setup.config.dist, setup.micro_batches, /*trace=*/nullptr);
   MemoryPlan plan = PlanMemory(
       {.model =
@@ -194,7 +212,9 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
        .grad_accum = (setup.micro_batches + setup.ranks - 1) / setup.ranks,
        .clip = setup.config.optim.clip,
        .reducer = std::move(reducer),
+       .shard = std::move(shard),
        .ranks = setup.ranks,
+       .shard_ranks = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks,
        .device = setup.device});
   if (setup.device.is_cpu()) plan.program = ResidentBytes();
   return plan;

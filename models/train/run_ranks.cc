@@ -117,6 +117,20 @@ dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t micro_
   return r;
 }
 
+dist::ShardOptions ToShardOptions(const RunConfig& config, int64_t micro_batches,
+                                  TraceRecorder* trace) {
+  const ParallelOptions& parallel = config.parallel;
+  dist::ReducerOptions reducer = ToReducerOptions(config.dist, micro_batches, trace);
+  dist::ShardOptions s = parallel.shard == "full"        ? dist::Zero3()
+                         : parallel.shard == "gradients" ? dist::Zero2()
+                                                         : dist::Zero1();
+  if (!parallel.reshard_after_forward) s.reshard = dist::Reshard::kAfterBackward;
+  s.sum = reducer.sum;
+  s.micro_batches = micro_batches;
+  s.on_span = std::move(reducer.on_span);
+  return s;
+}
+
 RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, Device device,
                    std::shared_ptr<dist::FlightRecorder> recorder)
     : rendezvous_(rendezvous), backend_(BackendOf(config, device)) {

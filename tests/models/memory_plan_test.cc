@@ -135,21 +135,22 @@ dist::ReducerOptions Summing(dist::GradientSum sum, int64_t micro_batches) {
 }
 
 // One rank of a step. The allocator has the live bytes of all ranks between steps, and their peak.
-void TrainRank(dist::ProcessGroup* group, const Case& c, const dist::ReducerOptions& reducer,
+template <class Ranks, class Options>
+void TrainRank(dist::ProcessGroup* group, const Case& c, const Options& options,
                const std::function<void()>& at_rest) {
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < 4096; ++i) ids.push_back(static_cast<int32_t>(i * i % 13));
   const auto tokens = std::make_shared<data::MemoryTokens>(ids);
   const auto model = Make(c, kCpu);
-  dist::DataParallel parallel(group, *model, reducer);
+  Ranks parallel(group, *model, options);
   optim::AdamW adamw(model->Parameters());
   data::Loader loader(tokens, data::Sampler(data::Order::kRandom, 3, tokens->size(), c.window),
                       {.batch_size = c.batch_size,
-                       .micro_batches = parallel.reducer().micro_batches(),
-                       .micro_order = parallel.reducer().micro_order()});
+                       .micro_batches = parallel.micro_batches(),
+                       .micro_order = parallel.micro_order()});
   Trainer trainer(
       *model, adamw, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
-      {.micro_batches = parallel.reducer().micro_batches(), .clip = c.clip, .parallel = &parallel});
+      {.micro_batches = parallel.micro_batches(), .clip = c.clip, .parallel = &parallel});
   for (int i = 0; i < 3; ++i) trainer.Step();
   at_rest();
 }
@@ -177,7 +178,7 @@ TEST(MemoryPlanTest, BucketsOfTheOrderedSumAreWhatTheAllocatorMeasures) {
   Allocator& allocator = GetAllocator(kCpu);
   const int64_t before = allocator.stats().live_bytes;
   allocator.ResetPeak();
-  TrainRank(nullptr, c, reducer, [] {});
+  TrainRank<dist::DataParallel>(nullptr, c, reducer, [] {});
   const auto measured = static_cast<double>(allocator.stats().peak_bytes - before);
   EXPECT_NEAR(static_cast<double>(plan.peak.total()), measured, 0.03 * measured) << Summary(plan);
   EXPECT_THAT(Summary(plan), testing::HasSubstr(", communication "));
@@ -202,7 +203,7 @@ TEST(MemoryPlanTest, StagingOfTwoRanksIsWhatStays) {
     std::barrier all(2);
     std::atomic<int64_t> live = 0;
     dist::RunInProcess(2, [&](dist::ProcessGroup& group) {
-      TrainRank(&group, c, sum.options, [&] {
+      TrainRank<dist::DataParallel>(&group, c, sum.options, [&] {
         all.arrive_and_wait();
         if (group.rank() == 0) live = GetAllocator(kCpu).stats().live_bytes - before;
         all.arrive_and_wait();
@@ -215,6 +216,54 @@ TEST(MemoryPlanTest, StagingOfTwoRanksIsWhatStays) {
     EXPECT_NEAR(static_cast<double>(live), planned, 0.03 * planned)
         << sum.name << ": " << Summary(plan);
     EXPECT_GT(k.communication, 0) << sum.name;
+  }
+}
+
+// Between two steps each rank has its parts of weights, gradients and state, and what sums
+// gradients keeps; within a step at most what is planned, which is far less than without sharding.
+TEST(MemoryPlanTest, ShardingIsWhatTheAllocatorMeasures) {
+  constexpr int kRanks = 4;
+  const Case c{"", 1, 16, 2, 1, Shape(211, 16, 8, 4, 128, {.tie_embeddings = false})};
+  const int64_t f32 = 4 * Gpt(c.model).NumParameters();
+  for (const dist::Reshard reshard : {dist::Reshard::kAfterForward, dist::Reshard::kAfterStep}) {
+    const dist::ShardOptions options{.reshard = reshard,
+                                     .sum = dist::GradientSum::kOrdered,
+                                     .micro_batches = kRanks * c.grad_accum};
+    const MemoryPlan plan = PlanMemory(
+        {.model = [&] { return Make(c, kMeta); },
+         .optimizer =
+             [](LanguageModel& m) { return std::make_unique<optim::AdamW>(m.Parameters()); },
+         .batch_size = c.batch_size,
+         .window = c.window,
+         .grad_accum = c.grad_accum,
+         .clip = c.clip,
+         .shard = options,
+         .ranks = kRanks,
+         .shard_ranks = kRanks});
+    Allocator& allocator = GetAllocator(kCpu);
+    const int64_t before = allocator.stats().live_bytes;
+    allocator.ResetPeak();
+    std::barrier all(kRanks);
+    std::atomic<int64_t> live = 0;
+    dist::RunInProcess(kRanks, [&](dist::ProcessGroup& group) {
+      TrainRank<dist::FullyShard>(&group, c, options, [&] {
+        all.arrive_and_wait();
+        if (group.rank() == 0) live = allocator.stats().live_bytes - before;
+        all.arrive_and_wait();
+      });
+    });
+    const int64_t peak = allocator.stats().peak_bytes - before;
+    // All weights and two moments, once; two shards of gradients on each rank, with padding; and
+    // staging for the largest unit, a block. Then batches that are read ahead, and scalars.
+    const int64_t block = f32 / (c.model.n_layer + 1);
+    EXPECT_GT(live.load(), 5 * f32);
+    EXPECT_LT(live.load(), 6 * f32 + kRanks * block);
+    // The ranks' peaks are at about the same time.
+    const double planned = kRanks * static_cast<double>(plan.peak.total());
+    EXPECT_LT(static_cast<double>(peak), 1.03 * planned) << Summary(plan);
+    EXPECT_GT(static_cast<double>(peak), 0.8 * planned) << Summary(plan);
+    // Weights, gradients and state, not shared out, would be 4 f32 for each rank.
+    EXPECT_LT(plan.peak.total(), (reshard == dist::Reshard::kAfterStep ? 3.4 : 2.5) * f32);
   }
 }
 
