@@ -117,12 +117,15 @@ TEST_F(Ranks, OrderedRunsAreTheSameAtAnyNumberOfGpus) {
                              "--train.global_batch_size=16"};
   Arguments checked = options;
   checked.push_back("--dist.check=full");
+  Arguments sharded = options;
+  sharded.push_back("--parallel.shard=full");
   Run(1, "r1", options);
   Run(2, "checked", checked);
+  Run(2, "sharded", sharded);
   for (const int ranks : {2, 4, 8}) {
     if (ranks <= most) Run(ranks, "r" + std::to_string(ranks), options);
   }
-  for (const std::string out : {"checked", "r2", "r4", "r8"}) {
+  for (const std::string out : {"checked", "sharded", "r2", "r4", "r8"}) {
     if (!PathExists(Path(out))) continue;
     EXPECT_EQ(Bytes(out, 4), Bytes("r1", 4)) << out;
     EXPECT_EQ(Numbers(out), Numbers("r1")) << out;

@@ -68,7 +68,6 @@ FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions o
       scatter_(std::make_shared<const FixedOrderPlan>(plan_.within)),
       sum_copies_(OrderedSum(std::make_shared<const FixedOrderPlan>(plan_.across))) {
   LS_CHECK(!parameters_.empty(), "a model without parameters cannot be sharded");
-  module.AssignNames();
   Align(groups.all, module);
   FindUses(module, /*is_model=*/true);
   MakeUnits();
@@ -86,6 +85,7 @@ FullyShard::~FullyShard() {
 // ---- Units ----
 
 void FullyShard::FindUses(Module& module, bool is_model) {
+  if (std::ranges::any_of(uses_, [&](const Use& use) { return use.module == &module; })) return;
   const auto parameters = module.Parameters();
   const auto modules = module.NamedModules();
   const bool has_units = std::any_of(modules.begin() + 1, modules.end(),

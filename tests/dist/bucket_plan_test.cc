@@ -141,8 +141,11 @@ TEST(BucketPlan, RefusesInvalidLimits) {
 TEST(FlatLayout, CutsBetweenChunksOfTheNorm) {
   const Philox random(5);
   for (int round = 0; round < 300; ++round) {
-    const auto draw = [&, i = 0](int64_t below) mutable {
-      return static_cast<int64_t>(random.At(round, i++) % static_cast<uint64_t>(below));
+    int drawn = 0;
+    const auto draw = [&](int64_t below) {
+      return static_cast<int64_t>(
+          random.At(static_cast<uint64_t>(round), static_cast<uint64_t>(drawn++)) %
+          static_cast<uint64_t>(below));
     };
     const int64_t ranks = 1 + draw(9), multiple = 1 + draw(4);
     std::vector<int64_t> numels;

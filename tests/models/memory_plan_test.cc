@@ -9,6 +9,7 @@
 #include "core/allocator.h"
 #include "core/autograd/engine.h"
 #include "core/meta_memory.h"
+#include "dist/data_parallel/data_parallel.h"
 #include "dist/data_parallel/reducer_memory.h"
 #include "dist/groups/in_process_group.h"
 #include "models/gpt/gpt.h"
