@@ -33,9 +33,7 @@ struct Storage::Block {
   }
 
   void TakeMemory() {
-    if (device.is_meta()) {
-      if (auto* listener = MetaMemoryListener::OfThisThread()) listener->OnAllocate(this, bytes);
-    } else {
+    if (!device.is_meta()) {
       stream = CurrentStream(device);
       data = allocator->Allocate(bytes, stream);
     }
@@ -87,6 +85,10 @@ void CheckDefined(const Storage& storage) {
 Storage Storage::Allocate(int64_t bytes, Device device) {
   const Storage s = Reserve(bytes, device);
   s.block_->TakeMemory();
+  if (device.is_meta()) {
+    if (auto* listener = MetaMemoryListener::OfThisThread())
+      listener->OnAllocate(s.block_.get(), bytes);
+  }
   return s;
 }
 
@@ -161,6 +163,10 @@ void Storage::Materialize() const {
   LS_CHECK(!is_slice(),
            "the storage that this one is a slice of was released: call Materialize() on that one");
   block_->TakeMemory();
+  if (device().is_meta()) {
+    if (auto* listener = MetaMemoryListener::OfThisThread())
+      listener->OnMaterialize(block_.get(), bytes());
+  }
 }
 bool Storage::released() const { return block_ && block_->root().released; }
 

@@ -42,6 +42,10 @@ class AllocationLog : public MetaMemoryListener {
     events_.push_back({blocks_.size(), true});
     blocks_.push_back({bytes, &MemoryKinds::workspace});
   }
+  void OnMaterialize(const void* id, int64_t bytes) override {
+    OnAllocate(id, bytes);
+    blocks_.back() = {bytes, &MemoryKinds::communication};
+  }
   void OnFree(const void* id) override {
     const auto it = live_.find(id);
     if (it == live_.end()) return;
@@ -54,7 +58,8 @@ class AllocationLog : public MetaMemoryListener {
   // Sets the kind of the blocks that were allocated since then and are still alive.
   void SetKind(size_t since, Kind kind) {
     for (const auto& [id, block] : live_) {
-      if (block >= since) blocks_[block].kind = kind;
+      Kind& of_block = blocks_[block].kind;
+      if (block >= since && of_block != &MemoryKinds::communication) of_block = kind;
     }
   }
   // Forgets what happened before, except for the blocks that are still alive.
@@ -179,7 +184,12 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   StepState state(kMeta, 1);
   log.Begin();
   // The second step sees the optimizer state that the first one made.
-  for (int i = 0; i < 2; ++i) Step(o, *model, *optimizer, state, log);
+  const size_t steps = log.Now();
+  for (int i = 0; i < 2; ++i) {
+    Step(o, *model, *optimizer, state, log);
+    // What sharding keeps are the gradients of this rank's parts.
+    if (o.shard && i == 0) log.SetKind(steps, &MemoryKinds::gradients);
+  }
   return log.Plan();
 }
 

@@ -20,12 +20,12 @@ namespace lockstep::models {
 // Bytes of tensors, as requested.
 struct MemoryKinds {
   int64_t parameters = 0;
-  int64_t gradients = 0;  // of parameters
-  int64_t optimizer = 0;  // its state
-  // Batches, and what forward keeps for backward; with sharding, whole weights that stay gathered.
-  int64_t activations = 0;
-  int64_t workspace = 0;  // gradients of activations, and temporaries
-  // With several ranks: what summing the gradients takes besides the gradients.
+  int64_t gradients = 0;    // of parameters
+  int64_t optimizer = 0;    // its state
+  int64_t activations = 0;  // batches, and what forward keeps for backward
+  int64_t workspace = 0;    // gradients of activations, and temporaries
+  // With several ranks: what summing the gradients takes besides the gradients; with sharding,
+  // whole weights and gradients. `parameters` and `gradients` are then this rank's parts.
   int64_t communication = 0;
   int64_t total() const {
     return parameters + gradients + optimizer + activations + workspace + communication;
