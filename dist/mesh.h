@@ -1,61 +1,66 @@
-// How ranks are arranged: named axes, one per kind of parallelism.
+// How ranks are arranged: an axis for each kind of parallelism.
 #pragma once
 
-#include <memory>
-#include <span>
+#include <array>
 #include <string>
 #include <vector>
 
 namespace lockstep::dist {
 
-// A grid of ranks, row by row: the last axis varies fastest, so that its neighbours are neighbours
-// on a machine. Pure arithmetic, so every rank builds the same mesh. With axes {dp 2, tp 3}:
+// A grid of ranks with the axes pp, dp, cp and tp, of which the last varies fastest, so that its
+// neighbours are neighbours on a machine. Pure arithmetic: every rank makes the same mesh. With
+// {.dp = 2, .tp = 3}:
 //
 //           tp 0  1  2
 //   dp 0       0  1  2     rank 4 has the coordinates dp 1, tp 1; its ranks along dp are
-//   dp 1       3  4  5     {1, 4} and along tp {3, 4, 5}.
+//   dp 1       3  4  5     {1, 4}, and along tp {3, 4, 5}.
+//
+// Four more axes are other views of the same ranks: dp counts all data ranks, and is replicate
+// times shard (hybrid sharding); dp and cp together are edp times ep (experts). shard and ep vary
+// fastest.
 class Mesh {
  public:
-  struct Axis {
-    std::string name;  // "pp", "dp", "fsdp", "cp", "ep" or "tp"
-    int size;
-    bool operator==(const Axis&) const = default;
+  struct Sizes {
+    int pp = 1;     // pipeline stages
+    int dp = 0;     // data; 0: the ranks that the other axes leave
+    int cp = 1;     // parts of the sequence
+    int tp = 1;     // parts of the layers
+    int shard = 0;  // of dp, how many ranks share the parameters among them; 0: all
+    int ep = 1;     // of dp and cp, how many share the experts among them
   };
 
-  // Throws ArgumentError for unknown or repeated names, for sizes below 1, and for sizes whose
-  // product is not world_size, in which case it suggests one that fits.
-  Mesh(std::vector<Axis> axes, int rank, int world_size);
-  // One axis, dp.
-  static Mesh DataParallel(int rank, int world_size);
+  // Throws ArgumentError, and suggests a size that fits, for sizes below 1 or whose product is not
+  // world_size; if shard does not divide dp; or if the groups of ep would not be whole ones of cp,
+  // or equal parts of these.
+  Mesh(const Sizes& sizes, int rank, int world_size);
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
-  const std::vector<Axis>& axes() const { return axes_; }
 
-  // An axis that the mesh does not have has size 1 and coordinate 0. Throws ArgumentError for
-  // unknown names.
-  int size(const std::string& axis) const;
-  int coordinate(const std::string& axis) const;
-  // The ranks that differ from this one only along the given axes, in the order of their
-  // coordinates and including this rank. Several axes act as one: gradients are summed over dp and
-  // fsdp.
-  std::vector<int> RanksAlong(std::span<const std::string> axes) const;
-  std::vector<int> RanksAlong(const std::string& axis) const;
-  // The name of the group of those ranks, such as "dp[tp=1]": the same on each of them, and unique
+  // `axis`: pp, dp, cp, tp, replicate, shard, edp or ep. Throws ArgumentError for other names.
+  int size(const std::string& axis) const { return Find(axis).size; }
+  int coordinate(const std::string& axis) const { return Coordinate(Find(axis), rank_); }
+  // The ranks that differ from this one only along the given axes, ascending and including this
+  // rank. Several axes act as one: gradients are summed over dp and cp.
+  std::vector<int> RanksAlong(const std::vector<std::string>& axes) const;
+  // The name of the group of those ranks, such as "tp[dp=1]": the same on each of them, and unique
   // within the mesh.
-  std::string GroupName(std::span<const std::string> axes) const;
+  std::string GroupName(const std::vector<std::string>& axes) const;
 
-  // "dp 2 x tp 3"
+  // "dp 2 x tp 3"; "dp 4 (shard 2) x tp 3"
   std::string Describe() const;
 
  private:
-  struct Place {
-    int index, stride;  // index: in axes_, or -1
+  // Each axis is a digit of the rank.
+  struct Axis {
+    const char* name;
+    int size, stride;
   };
-  Place Find(const std::string& axis) const;
+  const Axis& Find(const std::string& axis) const;
+  static int Coordinate(const Axis& axis, int rank) { return rank / axis.stride % axis.size; }
 
-  std::vector<Axis> axes_;
   int rank_, world_size_;
+  std::array<Axis, 8> axes_;  // the first four are pp, dp, cp and tp
 };
 
 }  // namespace lockstep::dist

@@ -1,8 +1,11 @@
 #include "dist/process_group.h"
 
+#include <algorithm>
+#include <functional>
 #include <numeric>
 #include <utility>
 
+#include "dist/content_hash.h"
 #include "dist/control/control_plane.h"
 
 namespace lockstep::dist {
@@ -14,14 +17,20 @@ int64_t Sum(const std::vector<int64_t>& counts) {
 
 }  // namespace
 
-ProcessGroup::ProcessGroup(int rank, int size, GroupOptions options,
+ProcessGroup::ProcessGroup(std::vector<int> members, GroupOptions options,
                            std::shared_ptr<ControlPlane> control)
-    : rank_(rank), size_(size), options_(std::move(options)), control_(std::move(control)) {
-  LS_CHECK(size >= 1 && rank >= 0 && rank < size, "group '", options_.name, "': there is no rank ",
-           rank, " among ", size);
+    : members_(std::move(members)),
+      rank_(IndexOf(members_, control->rank())),
+      options_(std::move(options)),
+      control_(std::move(control)) {
+  LS_CHECK(rank_ >= 0 && members_.back() < control_->size(), "group '", options_.name, "' of ",
+           ListRanks(members_), ": it must have rank ", control_->rank(), " of ", control_->size());
   LS_CHECK(options_.timeout.count() > 0, "group '", options_.name,
            "': the timeout must be positive, got ", options_.timeout.count(), " ms");
 }
+
+ProcessGroup::ProcessGroup(int size, GroupOptions options)
+    : members_(AllRanks(size)), rank_(0), options_(std::move(options)), control_(nullptr) {}
 
 void ProcessGroup::CheckTensor(const char* what, const char* argument, const Tensor& t) const {
   LS_CHECK(t.defined(), what, " in group '", name(), "': ", argument, " is undefined");
@@ -40,8 +49,8 @@ void ProcessGroup::CheckReduction(const char* what, const Tensor& t) const {
 }
 
 void ProcessGroup::CheckRank(const char* what, const char* argument, int rank) const {
-  LS_CHECK(rank >= 0 && rank < size_, what, " in group '", name(), "': ", argument, " is rank ",
-           rank, ", but there are ", size_, " ranks");
+  LS_CHECK(rank >= 0 && rank < size(), what, " in group '", name(), "': ", argument, " is rank ",
+           rank, ", but there are ", size(), " ranks");
 }
 
 WorkPtr ProcessGroup::SubmitCollective(Call call, const std::string& purpose) {
@@ -70,8 +79,8 @@ WorkPtr ProcessGroup::ReduceScatter(const Tensor& input, const Tensor& output, R
   CheckTensor("reduce_scatter", "input", input);
   CheckTensor("reduce_scatter", "output", output);
   CheckReduction("reduce_scatter", input);
-  LS_CHECK(input.dtype() == output.dtype() && input.numel() == output.numel() * size_,
-           "reduce_scatter in group '", name(), "': input must have ", size_,
+  LS_CHECK(input.dtype() == output.dtype() && input.numel() == output.numel() * size(),
+           "reduce_scatter in group '", name(), "': input must have ", size(),
            " times the elements of output and its dtype; input is ", input.Describe(),
            ", output is ", output.Describe());
   Call call;
@@ -85,8 +94,8 @@ WorkPtr ProcessGroup::AllGather(const Tensor& input, const Tensor& output,
                                 const std::string& purpose) {
   CheckTensor("all_gather", "input", input);
   CheckTensor("all_gather", "output", output);
-  LS_CHECK(input.dtype() == output.dtype() && output.numel() == input.numel() * size_,
-           "all_gather in group '", name(), "': output must have ", size_,
+  LS_CHECK(input.dtype() == output.dtype() && output.numel() == input.numel() * size(),
+           "all_gather in group '", name(), "': output must have ", size(),
            " times the elements of input and its dtype; input is ", input.Describe(),
            ", output is ", output.Describe());
   Call call;
@@ -100,8 +109,9 @@ WorkPtr ProcessGroup::Broadcast(const Tensor& tensor, int root, const std::strin
   CheckTensor("broadcast", "the tensor", tensor);
   CheckRank("broadcast", "the root", root);
   Call call;
-  call.collective = {CollectiveKind::kBroadcast, ReduceOp::kSum, tensor.dtype(), root,
-                     tensor.numel()};
+  call.collective = {CollectiveKind::kBroadcast, ReduceOp::kSum, tensor.dtype(),
+                     members_[static_cast<size_t>(root)], tensor.numel()};
+  call.root = root;
   call.output = tensor;
   return SubmitCollective(std::move(call), purpose);
 }
@@ -118,19 +128,19 @@ WorkPtr ProcessGroup::AllToAll(const Tensor& input, const Tensor& output,
   call.input = input;
   call.output = output;
   if (input_counts.empty() && output_counts.empty()) {
-    LS_CHECK(input.numel() == output.numel() && input.numel() % size_ == 0, "all_to_all in group '",
-             name(), "': input and output must have the same multiple of ", size_,
-             " elements, got ", input.numel(), " and ", output.numel(),
+    LS_CHECK(input.numel() == output.numel() && input.numel() % size() == 0,
+             "all_to_all in group '", name(), "': input and output must have the same multiple of ",
+             size(), " elements, got ", input.numel(), " and ", output.numel(),
              "; pass counts for parts that differ");
-    call.collective.count = input.numel() / size_;
-    call.input_counts.assign(static_cast<size_t>(size_), call.collective.count);
+    call.collective.count = input.numel() / size();
+    call.input_counts.assign(static_cast<size_t>(size()), call.collective.count);
     call.output_counts = call.input_counts;
   } else {
     call.input_counts.assign(input_counts.begin(), input_counts.end());
     call.output_counts.assign(output_counts.begin(), output_counts.end());
     for (const auto* counts : {&call.input_counts, &call.output_counts}) {
-      LS_CHECK(static_cast<int>(counts->size()) == size_, "all_to_all in group '", name(),
-               "': there must be ", size_, " counts for input and for output, got ",
+      LS_CHECK(static_cast<int>(counts->size()) == size(), "all_to_all in group '", name(),
+               "': there must be ", size(), " counts for input and for output, got ",
                input_counts.size(), " and ", output_counts.size());
       for (const int64_t n : *counts) {
         LS_CHECK(n >= 0, "all_to_all in group '", name(), "': a count is negative: ", n);
@@ -175,5 +185,34 @@ WorkPtr ProcessGroup::Receive(const Tensor& tensor, int peer, const std::string&
 }
 
 WorkPtr ProcessGroup::Barrier() { return SubmitCollective({}); }
+
+std::shared_ptr<ProcessGroup> ProcessGroup::Split(const std::string& name,
+                                                  const std::vector<int>& ranks) {
+  LS_CHECK(std::is_sorted(ranks.begin(), ranks.end(), std::less_equal<int>()) &&
+               IndexOf(ranks, rank_) >= 0 && ranks.front() >= 0 && ranks.back() < size(),
+           "splitting group '", this->name(), "' into '", name, "': ", ListRanks(ranks),
+           " must be some of its ", size(), " ranks, ascending, with rank ", rank_, " among them");
+  std::vector<int> members;
+  for (const int r : ranks) members.push_back(members_[static_cast<size_t>(r)]);
+  const auto hash = static_cast<int64_t>(HashBytes(std::as_bytes(std::span(members))));
+  // Also ends the operations in progress, as NCCL's split needs.
+  const Tensor mine = Tensor::FromVector<int64_t>({hash}, {1}).To(device());
+  const Tensor all = Tensor::Zeros({size()}, DType::kI64, device());
+  AllGather(mine, all, StrCat("the split into '", name, "'"))->Synchronize();
+  const std::vector<int64_t> hashes = all.ToVector<int64_t>();
+  for (const int r : ranks) {
+    if (hashes[static_cast<size_t>(r)] == hash) continue;
+    throw ArgumentError(StrCat("splitting group '", this->name(), "' into '", name, "': rank ",
+                               world_rank(), " makes it of ", ListRanks(members), ", but rank ",
+                               members_[static_cast<size_t>(r)], " of others"));
+  }
+  GroupOptions options = options_;
+  options.name = name;
+  return MakePart(std::move(members), options);
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::Duplicate(const std::string& name) {
+  return Split(name, AllRanks(size()));
+}
 
 }  // namespace lockstep::dist

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "dist/groups/collective.h"
+#include "dist/collective.h"
 #include "dist/work.h"
 
 namespace lockstep::dist {
@@ -20,8 +20,10 @@ class FlightRecorder;
 struct GroupOptions {
   // Names the group in messages.
   std::string name = "world";
+  // Where tensors are: on the CPU, messages travel over TCP; on a GPU, NCCL moves them.
+  Device device = kCpu;
   // How long an operation, once its turn comes, waits for other ranks. Declared pauses do not count
-  // (dist/control/pause.h); a rank that is gone is noticed at once.
+  // (dist/groups/pause.h); a rank that is gone is noticed at once.
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
   // dist.check=full. NCCL groups then compare each call of all ranks before it starts, which makes
   // the host wait for the slowest rank; otherwise they compare at CheckInStep. Host groups always
@@ -31,7 +33,7 @@ struct GroupOptions {
   // Records the group's calls and its failure; may be null.
   std::shared_ptr<FlightRecorder> recorder = nullptr;
   // Called on one rank when a call has waited for half of the timeout because of a pause
-  // (dist/control/pause.h), with a message that says so. Runs on the heartbeat thread, so it must
+  // (dist/groups/pause.h), with a message that says so. Runs on the heartbeat thread, so it must
   // not block; may be empty.
   std::function<void(const std::string&)> say = {};
 };
@@ -41,17 +43,19 @@ struct Transfer {
   enum class Direction { kSend, kReceive };
   Direction direction;
   Tensor tensor;
-  int peer;
+  int peer;  // within the group
 };
 
-// A set of ranks that includes this process (or thread). Abstract; made by MakeInProcessGroups
-// (dist/groups/in_process_group.h), MakeTcpGroup (dist/groups/tcp_group.h) and MakeNcclGroup
-// (dist/groups/nccl_group.h).
+// A set of the world's ranks that includes this process (or thread). Abstract; made by World::Group
+// (dist/world.h), Split, and for tests MakeInProcessGroups (dist/groups/in_process_group.h).
+//
+// Arguments and results count ranks within the group, 0 to size() - 1. Errors and flight records
+// name the world's ranks, whatever the group.
 //
 // All ranks must make the same calls in the same order; each call returns at once, and operations
 // run one after the other in that order, as on a CUDA stream. If a rank makes a different call
 // (kind, operation, dtype, count, root), leaves or gives up, the calls of all ranks soon throw
-// CollectiveError (dist/groups/collective.h). Outputs of operations that succeeded stay correct;
+// CollectiveError (dist/collective.h). Outputs of operations that succeeded stay correct;
 // afterwards the group only throws that error.
 //
 // Tensors must be contiguous, require no gradient, and be on device(). On CUDA an operation begins
@@ -74,7 +78,10 @@ class ProcessGroup {
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
   int rank() const { return rank_; }
-  int size() const { return size_; }
+  int size() const { return static_cast<int>(members_.size()); }
+  // The group's ranks in the world, ascending, and this one's: members()[rank()].
+  const std::vector<int>& members() const { return members_; }
+  int world_rank() const { return members_[static_cast<size_t>(rank_)]; }
   const std::string& name() const { return options_.name; }
   const GroupOptions& options() const { return options_; }
   // Shared with the other groups of the world.
@@ -127,24 +134,36 @@ class ProcessGroup {
   // thread may call it; only the first reason counts.
   virtual void Abort(const std::string& reason) = 0;
 
-  // Another group over the same ranks with its own order of calls, for concurrent operations.
-  // Collective. The name must differ from those of all groups that exist or have failed.
-  virtual std::shared_ptr<ProcessGroup> Duplicate(const std::string& name) = 0;
+  // A group of the ranks `ranks` of this one (ascending, with this rank among them). Collective
+  // over this group: every rank names the part that it is in. Throws ArgumentError if ranks of a
+  // part name different ones. The name must differ from those of all groups of this rank that exist
+  // or have failed.
+  virtual std::shared_ptr<ProcessGroup> Split(const std::string& name,
+                                              const std::vector<int>& ranks);
+  // Another group over the same ranks, with its own order of calls, for concurrent operations.
+  std::shared_ptr<ProcessGroup> Duplicate(const std::string& name);
 
  protected:
   // A call whose tensors have been checked. Unused tensors are undefined.
   struct Call {
     Collective collective;
     Tensor input, output;
+    int root = 0;  // within the group, where the collective has the world's rank
     // Elements per rank (all_to_all).
     std::vector<int64_t> input_counts, output_counts;
     std::vector<Transfer> transfers;
     std::string purpose;
   };
 
-  ProcessGroup(int rank, int size, GroupOptions options, std::shared_ptr<ControlPlane> control);
+  ProcessGroup(std::vector<int> members, GroupOptions options,
+               std::shared_ptr<ControlPlane> control);
+  // Rank 0 of so many, without a control plane: for planning.
+  ProcessGroup(int size, GroupOptions options);
 
   virtual WorkPtr Submit(Call call) = 0;
+  // The group of `members` of the world, of which all of them know. No operation is in progress.
+  virtual std::shared_ptr<ProcessGroup> MakePart(std::vector<int> members,
+                                                 const GroupOptions& options) = 0;
   // The number of the next call that all ranks make.
   int64_t NextSequence() { return ++sequence_; }
 
@@ -154,7 +173,8 @@ class ProcessGroup {
   void CheckRank(const char* what, const char* argument, int rank) const;
   WorkPtr SubmitCollective(Call call, const std::string& purpose = {});
 
-  const int rank_, size_;
+  const std::vector<int> members_;
+  const int rank_;
   const GroupOptions options_;
   const std::shared_ptr<ControlPlane> control_;
   int64_t sequence_ = 0, exchanges_ = 0;

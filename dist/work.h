@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "dist/groups/collective.h"
+#include "dist/collective.h"
 
 namespace lockstep::dist {
 

@@ -5,7 +5,11 @@
 #include <utility>
 
 #include "core/system/environment.h"
+#include "dist/control/file_descriptor.h"
 #include "dist/control/handshake.h"
+#include "dist/groups/host_group.h"
+#include "dist/groups/nccl_group.h"
+#include "dist/groups/tcp_transport.h"
 
 namespace lockstep::dist {
 namespace {
@@ -36,6 +40,8 @@ std::string PathOfRootFile(const Rendezvous& r, int port) {
   return r.store_folder.empty() ? RootFile::PathOf(port) : r.store_folder + "/rank-0";
 }
 
+uint64_t GroupsTopic() { return TopicOf("world/groups"); }
+
 // The run's id tells runs at neighbouring ports apart; it is easy to guess, and is no secret.
 std::string WithRunId(const Rendezvous& r, const std::string& secret) {
   return r.run_id.empty() ? secret : StrCat(secret, "/", r.run_id);
@@ -44,6 +50,7 @@ std::string WithRunId(const Rendezvous& r, const std::string& secret) {
 }  // namespace
 
 World::World(const Rendezvous& rendezvous, const WorldOptions& options) : rendezvous_(rendezvous) {
+  RaiseDescriptorLimit();
   const Rendezvous& r = rendezvous_;
   ControlPlane::Options o;
   o.rank = r.rank;
@@ -68,6 +75,78 @@ World::World(const Rendezvous& rendezvous, const WorldOptions& options) : rendez
   }
   control_ = std::make_shared<ControlPlane>(std::make_shared<EventLoop>(), std::move(o));
   control_->WaitUntilOpen();
+  plans_ = std::make_unique<Comparison>(control_, "plans of groups", AllRanks(size()));
+  control_->Answer(GroupsTopic(), [this](const std::string&) { return std::to_string(groups_); });
+}
+
+World::~World() { control_->Unsubscribe(GroupsTopic()); }
+
+std::shared_ptr<ProcessGroup> World::Group(const GroupOptions& options) {
+  return MakeGroup(AllRanks(size()), options, StrCat("'", options.name, "' of all ranks"));
+}
+
+std::shared_ptr<ProcessGroup> World::Group(const Mesh& mesh, const std::vector<std::string>& axes,
+                                           GroupOptions options) {
+  LS_CHECK(mesh.rank() == rank() && mesh.world_size() == size(), "the mesh is that of rank ",
+           mesh.rank(), " of ", mesh.world_size(), ", but this is rank ", rank(), " of ", size(),
+           ": Mesh(sizes, world.rank(), world.size())");
+  std::string along;
+  for (const std::string& axis : axes) along += StrCat(along.empty() ? "" : "+", axis);
+  const std::string plan =
+      StrCat("'", options.name, "' along ", along, " of the mesh ", mesh.Describe());
+  options.name += StrCat(".", mesh.GroupName(axes));
+  return MakeGroup(mesh.RanksAlong(axes), options, plan);
+}
+
+std::shared_ptr<ProcessGroup> World::MakeGroup(std::vector<int> members,
+                                               const GroupOptions& options,
+                                               const std::string& plan) {
+  const Device device = options.device;
+  ComparePlans(StrCat(plan, device.is_cpu() ? "" : " on GPUs"), options.timeout);
+  if (device.is_cpu()) {
+    auto transport = MakeTcpTransport(control_, options.name, std::move(members));
+    return MakeHostGroup(std::move(transport), control_, options);
+  }
+  auto parent = gpus_.lock();
+  if (parent == nullptr) {
+    GroupOptions of_all = options;
+    const bool is_all = std::ssize(members) == size();
+    if (!is_all) of_all.name = "world.gpus";
+    gpus_ = parent = MakeNcclGroup(control_, of_all);
+    if (is_all) return parent;
+    own_gpus_ = parent;
+  }
+  LS_CHECK(parent->device() == device, "group '", options.name, "' is on ", device,
+           ", but this rank's GPU is ", parent->device());
+  return parent->Split(options.name, members);
+}
+
+void World::ComparePlans(const std::string& plan, std::chrono::milliseconds timeout) {
+  const int number = ++groups_;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto parties = plans_->Run(
+      plan, [&] { return !control_->failure() && std::chrono::steady_clock::now() < deadline; });
+  if (!parties) {
+    Failure late;
+    late.cause = CollectiveError::Cause::kTimeout;
+    late.rank = rank();
+    const auto soon = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    auto answers = control_->Ask(AllRanks(size()), GroupsTopic(), "", soon);
+    for (int r = 0; r < size(); ++r) {
+      if (std::atoi(answers[r].c_str()) < number) late.culprits.push_back(r);
+    }
+    late.reason =
+        StrCat(ListRanks(late.culprits), " did not make the group ", plan, " within ",
+               timeout.count() / 1000, " s, as others do: all ranks must call World::Group");
+    throw ConnectionError(control_->Fail(late).reason);  // or what failed before
+  }
+  if (parties->size() == 1) return;
+  std::string what;
+  for (const Party& party : *parties) {
+    what += StrCat(what.empty() ? "" : "; ", ListRanks(party.ranks), ": ", party.text);
+  }
+  throw ArgumentError(StrCat("the ranks make different groups (", what,
+                             "): all ranks must make the same groups in the same order"));
 }
 
 // Rank 0 listens where the others look for it.

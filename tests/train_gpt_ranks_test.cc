@@ -84,6 +84,7 @@ TEST_F(Ranks, ShardedRunsAreTheSameAndContinueAsAnyOther) {
   const std::vector<std::pair<int, Arguments>> plans = {
       {4, {"--parallel.shard=full"}},
       {2, {"--parallel.shard=full", "--parallel.reshard_after_forward=false"}},
+      {4, {"--parallel.shard=full", "--parallel.shard_ranks=2"}},
       {2, {"--parallel.shard=gradients"}},
       {2, {"--parallel.shard=optimizer"}},
   };

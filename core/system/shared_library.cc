@@ -22,8 +22,10 @@ SharedLibrary::SharedLibrary(Wanted wanted) : install_(std::move(wanted.install)
                      ", or add its folder to LD_LIBRARY_PATH"));
 }
 
+void* SharedLibrary::AddressIfThere(const char* name) const { return dlsym(handle_, name); }
+
 void* SharedLibrary::Address(const char* name) const {
-  void* const address = dlsym(handle_, name);
+  void* const address = AddressIfThere(name);
   if (address == nullptr) {
     throw Error(StrCat(file_, " has no ", name, ": it is too old; install ", install_));
   }

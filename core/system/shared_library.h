@@ -24,9 +24,15 @@ class SharedLibrary {
   void Find(const char* name, Function** function) const {
     *function = reinterpret_cast<Function*>(Address(name));
   }
+  // For functions of newer versions: null if there is none.
+  template <class Function>
+  void FindIfThere(const char* name, Function** function) const {
+    *function = reinterpret_cast<Function*>(AddressIfThere(name));
+  }
 
  private:
   void* Address(const char* name) const;
+  void* AddressIfThere(const char* name) const;
 
   std::string file_, install_;
   void* handle_ = nullptr;

@@ -8,8 +8,8 @@
 
 #include "core/io/file.h"
 #include "core/io/json.h"
+#include "dist/content_hash.h"
 #include "dist/control/socket.h"
-#include "dist/data_parallel/content_hash.h"
 
 namespace lockstep::dist {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "dist/data_parallel/content_hash.h"
+#include "dist/content_hash.h"
 
 namespace lockstep::dist {
 namespace {

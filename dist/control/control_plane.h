@@ -24,7 +24,7 @@
 
 namespace lockstep::dist {
 
-// Work of one rank for which others wait (dist/control/pause.h).
+// Work of one rank for which others wait (dist/groups/pause.h).
 struct DeclaredPause {
   int rank = 0;
   std::string what;

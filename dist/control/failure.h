@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dist/groups/collective.h"
+#include "dist/collective.h"
 
 namespace lockstep::dist {
 

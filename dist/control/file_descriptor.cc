@@ -16,6 +16,13 @@ int64_t DescriptorLimit() {
   return static_cast<int64_t>(limit.rlim_cur);
 }
 
+void RaiseDescriptorLimit() {
+  rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 bool IsOutOfDescriptors(int code) { return code == EMFILE || code == ENFILE; }
 
 std::string DescriptorHint(int64_t limit) {

@@ -30,6 +30,8 @@ class FileDescriptor {
 
 // How many descriptors this process may have open.
 int64_t DescriptorLimit();
+// Raises it to what the system allows: the default of many shells, 1024, is for programs with few.
+void RaiseDescriptorLimit();
 // Whether the errno value means that no descriptor is left, in this process or system-wide.
 bool IsOutOfDescriptors(int code);
 // How to allow more than `limit` of them.

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
-
-#include "dist/groups/host_collectives.h"
 
 namespace lockstep::dist {
 namespace {
@@ -25,44 +22,24 @@ std::optional<Collective> FlightLog::At(int64_t sequence) const {
   return c;
 }
 
-std::vector<int64_t> FlightLog::ToValues() const {
-  std::vector<int64_t> values;
-  for (const Collective& c : calls_) {
-    for (const int64_t value : dist::ToValues(c)) values.push_back(value);
-  }
-  return values;
-}
-
-FlightLog FlightLog::FromValues(const int64_t* values, size_t count) {
-  FlightLog log;
-  for (size_t i = 0; i + kCollectiveValues <= count; i += kCollectiveValues) {
-    const auto call = CollectiveFromValues({values + i, kCollectiveValues});
-    if (call && call->sequence > 0) log.Add(*call);
-  }
-  return log;
-}
-
 std::string FlightLog::ToBytes() const {
-  const std::vector<int64_t> values = ToValues();
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(int64_t)};
+  std::string bytes;
+  for (const Collective& c : calls_) {
+    const auto values = ToValues(c);
+    bytes.append(reinterpret_cast<const char*>(values.data()), sizeof(values));
+  }
+  return bytes;
 }
 
 FlightLog FlightLog::FromBytes(const std::string& bytes) {
-  std::vector<int64_t> values(bytes.size() / sizeof(int64_t));
-  if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * sizeof(int64_t));
-  return FromValues(values.data(), values.size());
-}
-
-void CompareLogs(const std::map<int, FlightLog>& logs) {
-  int64_t common = std::numeric_limits<int64_t>::max();
-  for (const auto& [rank, log] : logs) common = std::min(common, log.last());
-  for (int64_t s = std::max<int64_t>(1, common - FlightLog::kDepth + 1); s <= common; ++s) {
-    std::map<int, Collective> calls;
-    for (const auto& [rank, log] : logs) {
-      if (const auto call = log.At(s)) calls[rank] = *call;
-    }
-    if (!calls.empty()) CompareCalls(calls);
+  FlightLog log;
+  std::array<int64_t, kCollectiveValues> values;
+  for (size_t at = 0; at + sizeof(values) <= bytes.size(); at += sizeof(values)) {
+    std::memcpy(values.data(), bytes.data() + at, sizeof(values));
+    const auto call = CollectiveFromValues(values);
+    if (call && call->sequence > 0) log.Add(*call);
   }
+  return log;
 }
 
 }  // namespace lockstep::dist

@@ -9,16 +9,12 @@
 namespace lockstep::dist {
 namespace {
 
+// How often a thread that waits looks whether it still should.
+constexpr auto kPatience = std::chrono::milliseconds(20);
+
 // The messages of a round have these numbers.
 uint64_t Up(uint64_t round) { return 2 * round; }
 uint64_t Down(uint64_t round) { return 2 * round + 1; }
-
-int IndexOf(const std::vector<int>& members, int rank) {
-  const auto at = std::lower_bound(members.begin(), members.end(), rank);
-  LS_CHECK(at != members.end() && *at == rank, "rank ", rank, " is not one of the group's ",
-           members.size(), " ranks");
-  return static_cast<int>(at - members.begin());
-}
 
 }  // namespace
 
@@ -29,8 +25,10 @@ Fold::Fold(ControlPlane& plane, const std::string& name, std::vector<int> member
       members_(std::move(members)),
       tree_(static_cast<int>(members_.size()), fan_out),
       index_(IndexOf(members_, plane.rank())),
-      children_(tree_.Children(index_)),
+      children_(tree_.Children(std::max(0, index_))),
       combine_(std::move(combine)) {
+  LS_CHECK(index_ >= 0, "rank ", plane.rank(), " is not one of the ranks of '", name, "', ",
+           ListRanks(members_));
   plane_.Subscribe(topic_, [this](int from, uint64_t number, const std::string& body) {
     OnMessage(from, number, body);
   });
@@ -48,9 +46,8 @@ void Fold::Bring(std::string text, Done done) {
 }
 
 void Fold::OnMessage(int from, uint64_t number, const std::string& body) {
-  const auto member = std::lower_bound(members_.begin(), members_.end(), from);
-  if (member == members_.end() || *member != from) return;
-  const int index = static_cast<int>(member - members_.begin());
+  const int index = IndexOf(members_, from);
+  if (index < 0) return;
   const uint64_t round = number / 2;
   if (number == Down(round)) {
     if (index == tree_.Parent(index_) && rounds_.contains(round)) Finish(round, body);
@@ -81,7 +78,7 @@ void Fold::Finish(uint64_t number, const std::string& result) {
   if (done) done(result);
 }
 
-std::optional<std::string> Fold::Run(std::string text, ControlPlane::Clock::time_point deadline) {
+std::optional<std::string> Fold::Run(std::string text, const std::function<bool()>& wait) {
   struct Waiting {
     std::mutex mutex;
     std::condition_variable changed;
@@ -94,7 +91,11 @@ std::optional<std::string> Fold::Run(std::string text, ControlPlane::Clock::time
     waiting->changed.notify_all();
   });
   std::unique_lock<std::mutex> lock(waiting->mutex);
-  waiting->changed.wait_until(lock, deadline, [&] { return waiting->result.has_value(); });
+  while (!waiting->changed.wait_for(lock, kPatience, [&] { return waiting->result.has_value(); })) {
+    lock.unlock();
+    if (!wait()) return std::nullopt;
+    lock.lock();
+  }
   return waiting->result;
 }
 

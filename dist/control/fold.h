@@ -31,8 +31,8 @@ class Fold {
 
   // Brings this rank's text to the next fold; returns at once. One thread at a time.
   void Bring(std::string text, Done done);
-  // Returns what comes out; nullopt at the deadline.
-  std::optional<std::string> Run(std::string text, ControlPlane::Clock::time_point deadline);
+  // Returns what comes out; nullopt once `wait`, which is called every now and then, says no.
+  std::optional<std::string> Run(std::string text, const std::function<bool()>& wait);
 
  private:
   struct Round {

@@ -16,7 +16,6 @@
 #include <cstring>
 #include <memory>
 #include <set>
-#include <thread>
 
 #include "dist/control/port_owner.h"
 
@@ -45,43 +44,12 @@ Addresses Resolve(const std::string& host, int port, int flags) {
   return Addresses(list, freeaddrinfo);
 }
 
-// Waits until the descriptor is ready; throws ConnectionError at the deadline.
-void Await(int fd, short events, Socket::Deadline deadline) {
-  while (true) {
-    if (Clock::now() > deadline) throw ConnectionError("timed out");
-    pollfd p = {fd, events, 0};
-    const int ready = poll(&p, 1, PollTimeout(deadline));
-    if (ready > 0) return;
-    if (ready < 0 && errno != EINTR) throw ConnectionError("poll: " + ErrnoText());
-  }
-}
-
 Socket OpenLike(const addrinfo& address) {
   Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (socket.fd() < 0 && IsOutOfDescriptors(errno)) throw NoDescriptorsError(ErrnoText());
   if (socket.fd() < 0) throw ConnectionError("socket: " + ErrnoText());
   const int on = 1;
   setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  return socket;
-}
-
-// An empty socket, with the reason in *error, if it fails.
-Socket TryConnect(const addrinfo& address, Socket::Deadline deadline, std::string* error) {
-  Socket socket = OpenLike(address);
-  if (connect(socket.fd(), address.ai_addr, address.ai_addrlen) != 0) {
-    if (errno != EINPROGRESS) {
-      *error = ErrnoText();
-      return {};
-    }
-    Await(socket.fd(), POLLOUT, deadline);
-    int code = 0;
-    socklen_t size = sizeof(code);
-    getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &code, &size);
-    if (code != 0) {
-      *error = std::strerror(code);
-      return {};
-    }
-  }
   return socket;
 }
 
@@ -93,45 +61,9 @@ std::string Numeric(const sockaddr* address, socklen_t size) {
 
 }  // namespace
 
-void Socket::Shutdown() const {
-  if (fd() >= 0) shutdown(fd(), SHUT_RDWR);
-}
-
 bool Socket::HasEnded() const {
   pollfd p = {fd(), POLLRDHUP, 0};
   return poll(&p, 1, /*timeout=*/0) == 1;
-}
-
-void Socket::SendAll(const void* data, size_t bytes, Deadline deadline) const {
-  const auto* at = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = send(fd(), at, bytes, MSG_NOSIGNAL);
-    if (n >= 0) {
-      at += n;
-      bytes -= static_cast<size_t>(n);
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      Await(fd(), POLLOUT, deadline);
-    } else if (errno != EINTR) {
-      throw ConnectionError("the connection was closed (" + ErrnoText() + ")");
-    }
-  }
-}
-
-void Socket::ReceiveAll(void* data, size_t bytes, Deadline deadline) const {
-  auto* at = static_cast<char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = recv(fd(), at, bytes, 0);
-    if (n > 0) {
-      at += n;
-      bytes -= static_cast<size_t>(n);
-    } else if (n == 0) {
-      throw ConnectionError("the connection was closed");
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      Await(fd(), POLLIN, deadline);
-    } else if (errno != EINTR) {
-      throw ConnectionError("the connection was closed (" + ErrnoText() + ")");
-    }
-  }
 }
 
 Socket Listen(const std::string& host, int port) {
@@ -149,17 +81,6 @@ Socket Listen(const std::string& host, int port) {
         StrCat("cannot listen on ", host, ":", port, ": ", std::strerror(code), hint));
   }
   return socket;
-}
-
-Socket Accept(const Socket& listener, Socket::Deadline deadline) {
-  while (true) {
-    Await(listener.fd(), POLLIN, deadline);
-    Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket.fd() >= 0) return socket;
-    if (errno != EINTR && errno != EAGAIN && errno != ECONNABORTED) {
-      throw ConnectionError("accept: " + ErrnoText());
-    }
-  }
 }
 
 int PortOf(const Socket& socket) {
@@ -181,27 +102,6 @@ Socket BeginConnect(const std::string& host, int port) {
     throw ConnectionError(StrCat("cannot connect to ", host, ":", port, ": ", ErrnoText()));
   }
   return socket;
-}
-
-Socket Connect(const std::string& host, int port, Socket::Deadline deadline) {
-  std::string error = "timed out";
-  auto pause = std::chrono::milliseconds(5);
-  do {
-    try {
-      const Addresses addresses = Resolve(host, port, AI_NUMERICSERV);
-      for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
-        Socket socket = TryConnect(*a, deadline, &error);
-        if (socket.fd() >= 0) return socket;
-      }
-    } catch (const NoDescriptorsError& e) {
-      throw NoDescriptorsError(StrCat("cannot connect to ", host, ":", port, ": ", e.what()));
-    } catch (const ConnectionError& e) {
-      error = e.what();
-    }
-    std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, std::chrono::milliseconds(250));
-  } while (Clock::now() < deadline);
-  throw ConnectionError(StrCat("cannot connect to ", host, ":", port, ": ", error));
 }
 
 std::string NumericAddress(const std::string& host) {

@@ -1,8 +1,7 @@
-// TCP sockets with deadlines, and nothing more.
+// TCP sockets, and nothing more.
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <string>
 
 #include "core/error.h"
@@ -28,26 +27,16 @@ class Socket : public FileDescriptor {
   using Deadline = std::chrono::steady_clock::time_point;
   using FileDescriptor::FileDescriptor;
 
-  // Ends another thread's wait on this socket; the descriptor stays open.
-  void Shutdown() const;
   // Whether the other side has closed the connection, even if there are bytes left to read.
   bool HasEnded() const;
-
-  // All bytes, before the deadline. ConnectionError: "the connection was closed", "timed out", ...
-  void SendAll(const void* data, size_t bytes, Deadline deadline) const;
-  void ReceiveAll(void* data, size_t bytes, Deadline deadline) const;
 };
 
 // Listens on a numeric address or a host name; port 0 picks a free port. If the port is in use,
 // ConnectionError names the process that has it, if that can be found out.
 Socket Listen(const std::string& host, int port);
-// The next connection.
-Socket Accept(const Socket& listener, Socket::Deadline deadline);
 int PortOf(const Socket& socket);
 // Does not wait. The server's first bytes, or the error, arrive at the socket. `host` is numeric.
 Socket BeginConnect(const std::string& host, int port);
-// Retries until the deadline: the server may not be up yet. Throws NoDescriptorsError at once.
-Socket Connect(const std::string& host, int port, Socket::Deadline deadline);
 // The first address of a host, in numbers. Throws ConnectionError if the name is unknown.
 std::string NumericAddress(const std::string& host);
 // The numeric address of this machine from which it would connect to the host. Sends nothing.

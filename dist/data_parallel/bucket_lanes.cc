@@ -88,7 +88,7 @@ void BucketLanes::Wait() {
 
 void BucketLanes::AbortGroups() {
   for (GroupLane& lane : lanes_) {
-    if (group_) lane.group->Abort(StrCat("backward failed on rank ", group_->rank()));
+    if (group_) lane.group->Abort(StrCat("backward failed on rank ", group_->world_rank()));
   }
 }
 

@@ -27,9 +27,11 @@ std::string NameByRank(ProcessGroup& group, int64_t parameter,
   const auto rows = GatherValues(group, std::span<const int64_t>(&parameter, 1));
   for (size_t r = 0; r < rows.size(); ++r) {
     if (rows[r][0] < 0) continue;
-    text += StrCat(text.empty() ? "" : ", ", "rank ", r, " ('",
+    text += StrCat(text.empty() ? "" : ", ", "rank ", group.members()[r], " ('",
                    parameters[static_cast<size_t>(rows[r][0])]->name(), "')");
   }
+  // What follows is an exception, on all ranks.
+  MeetBeforeThrowing(group);
   return text;
 }
 
@@ -256,10 +258,11 @@ void Reducer::ResolveUses() {
   int64_t others = 0;
   for (int64_t p = 0; p < count; ++p) {
     std::vector<int> users, idle;
-    for (int r = 0; r < static_cast<int>(ranks()); ++r) {
+    for (int64_t r = 0; r < ranks(); ++r) {
       const uint8_t use = all[r * count + p];
-      if (use == kUsed) users.push_back(r);
-      if (use == kUnused) idle.push_back(r);
+      const int rank = group_ ? group_->members()[r] : 0;
+      if (use == kUsed) users.push_back(rank);
+      if (use == kUnused) idle.push_back(rank);
     }
     Leaf& leaf = parameters_[p]->leaf();
     if (!idle.empty() && !IsConditional(p)) {

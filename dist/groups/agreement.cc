@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "dist/data_parallel/content_hash.h"
+#include "dist/content_hash.h"
 
 namespace lockstep::dist {
 namespace {
@@ -22,17 +22,19 @@ std::vector<std::vector<T>> Gather(ProcessGroup& group, std::span<const T> value
   return rows;
 }
 
-// Groups ranks by value, the most common value first; ties go to the value of the lowest rank.
+// Groups the world's ranks by value, the most common value first; ties go to the value of the
+// lowest rank.
 template <class T>
-std::vector<std::pair<T, std::vector<int>>> Parties(const std::vector<T>& values) {
+std::vector<std::pair<T, std::vector<int>>> Parties(const ProcessGroup& group,
+                                                    const std::vector<T>& values) {
   std::vector<std::pair<T, std::vector<int>>> parties;
-  for (int r = 0; r < static_cast<int>(values.size()); ++r) {
+  for (size_t r = 0; r < values.size(); ++r) {
     const auto same = std::find_if(parties.begin(), parties.end(),
                                    [&](const auto& party) { return party.first == values[r]; });
     if (same == parties.end()) {
-      parties.emplace_back(values[r], std::vector<int>{r});
+      parties.emplace_back(values[r], std::vector<int>{group.members()[r]});
     } else {
-      same->second.push_back(r);
+      same->second.push_back(group.members()[r]);
     }
   }
   std::stable_sort(parties.begin(), parties.end(),
@@ -42,9 +44,9 @@ std::vector<std::pair<T, std::vector<int>>> Parties(const std::vector<T>& values
 
 // "is A on ranks 0 and 2, B on rank 1"
 template <class T>
-std::string DescribeByRank(const std::vector<T>& values) {
+std::string DescribeByRank(const ProcessGroup& group, const std::vector<T>& values) {
   std::string text;
-  for (const auto& [value, ranks] : Parties(values)) {
+  for (const auto& [value, ranks] : Parties(group, values)) {
     text += StrCat(text.empty() ? "" : ", ", value, " on ", ListRanks(ranks));
   }
   return text;
@@ -123,8 +125,8 @@ void CheckEqual(ProcessGroup& group, const std::string& what, int64_t value) {
   std::vector<int64_t> values;
   for (const auto& row : GatherValues(group, std::span(&value, 1))) values.push_back(row[0]);
   if (AllEqual(values)) return;
-  ThrowReplicaError(
-      group, StrCat(what, " is ", DescribeByRank(values), ": it must be the same on every rank"));
+  ThrowReplicaError(group, StrCat(what, " is ", DescribeByRank(group, values),
+                                  ": it must be the same on every rank"));
 }
 
 void CheckSameShape(ProcessGroup& group, const Module& module) {
@@ -142,8 +144,9 @@ void CheckSameShape(ProcessGroup& group, const Module& module) {
   if (at < 0) return;
   const auto have =
       GatherTexts(group, at < std::ssize(texts) ? texts[static_cast<size_t>(at)] : "nothing more");
-  ThrowReplicaError(group, StrCat("the ranks' models differ: ", DescribeByRank(have), " (entry ",
-                                  at, " of the model); all ranks must build the same model"));
+  ThrowReplicaError(
+      group, StrCat("the ranks' models differ: ", DescribeByRank(group, have), " (entry ", at,
+                    " of the model); all ranks must build the same model"));
 }
 
 void BroadcastTensors(ProcessGroup& group, std::span<const Tensor> tensors, int root) {
@@ -187,7 +190,7 @@ void CheckSameBits(ProcessGroup& group, const std::string& what,
     }
   }
   for (const auto& row : all) values.push_back(row[static_cast<size_t>(at)]);
-  const auto parties = Parties(values);
+  const auto parties = Parties(group, values);
   std::vector<int> odd;
   for (size_t p = 1; p < parties.size(); ++p) {
     odd.insert(odd.end(), parties[p].second.begin(), parties[p].second.end());

@@ -1,96 +1,93 @@
 #include "dist/groups/call_check.h"
 
 #include <algorithm>
-#include <set>
+#include <cstring>
+#include <limits>
+#include <map>
 
 namespace lockstep::dist {
 namespace {
 
-constexpr int kFields = kCollectiveValues;
-constexpr int kTraffic = 4;
-
-Tensor TensorOf(const Collective& c) {
-  const auto values = ToValues(c);
-  return Tensor::FromVector<int64_t>({values.begin(), values.end()}, {kFields});
+std::string BytesOf(std::span<const int64_t> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
 }
 
-std::vector<int64_t> Gather(ProcessGroup& control, const Tensor& mine) {
-  const Tensor all = Tensor::Zeros({mine.numel() * control.size()}, DType::kI64);
-  control.AllGather(mine, all)->Synchronize();
-  return all.ToVector<int64_t>();
+std::vector<int64_t> ValuesOf(const std::string& text) {
+  std::vector<int64_t> values(text.size() / sizeof(int64_t));
+  std::memcpy(values.data(), text.data(), values.size() * sizeof(int64_t));
+  return values;
+}
+
+// Throws MismatchError with the first calls in which the logs, by rank, differ. Compares only what
+// all logs cover.
+void CompareLogs(const std::map<int, FlightLog>& logs) {
+  int64_t common = std::numeric_limits<int64_t>::max();
+  for (const auto& [rank, log] : logs) common = std::min(common, log.last());
+  for (int64_t s = std::max<int64_t>(1, common - FlightLog::kDepth + 1); s <= common; ++s) {
+    std::map<int, Collective> calls;
+    for (const auto& [rank, log] : logs) {
+      if (const auto call = log.At(s)) calls[rank] = *call;
+    }
+    if (!calls.empty()) CompareCalls(calls);
+  }
 }
 
 }  // namespace
 
-void CheckCollective(ProcessGroup& control, const Collective& c) {
-  const auto all = Gather(control, TensorOf(c));
+std::string TextOf(const Collective& c) { return BytesOf(ToValues(c)); }
+
+void CompareCalls(const std::vector<Party>& parties) {
   std::map<int, Collective> calls;
-  for (int r = 0; r < control.size(); ++r) {
-    const auto call = CollectiveFromValues({all.data() + r * kFields, kFields});
-    if (!call) throw MismatchError(StrCat("rank ", r, " calls something unknown"), {r});
-    calls[r] = *call;
+  for (const Party& party : parties) {
+    const auto call = CollectiveFromValues(ValuesOf(party.text));
+    if (!call) throw MismatchError(ListRanks(party.ranks) + " call something unknown", party.ranks);
+    for (const int rank : party.ranks) calls[rank] = *call;
   }
   CompareCalls(calls);
 }
 
-void CheckParts(ProcessGroup& control, const Collective& c, std::span<const int64_t> input_counts,
-                std::span<const int64_t> output_counts) {
-  std::vector<int64_t> mine;
-  for (size_t p = 0; p < input_counts.size(); ++p) {
-    mine.push_back(input_counts[p]);
-    mine.push_back(output_counts[p]);
-  }
-  const int64_t n = static_cast<int64_t>(mine.size());
-  const Tensor theirs = Tensor::Zeros({n}, DType::kI64);
-  control.AllToAll(Tensor::FromVector(mine, {n}), theirs)->Synchronize();
-  const int64_t* const t = theirs.data<int64_t>();
-  for (int p = 0; p < control.size(); ++p) {
-    if (p == control.rank()) continue;
-    ComparePair(c, control.rank(), p, {mine[2 * p], mine[2 * p + 1], 0, 0},
-                {t[2 * p], t[2 * p + 1], 0, 0});
-  }
+std::string TextOf(uint64_t hash, const FlightLog& log) {
+  const int64_t bits[] = {static_cast<int64_t>(hash)};
+  return BytesOf(bits) + log.ToBytes();
 }
 
-void CheckTransfers(ProcessGroup& control, const Collective& c,
-                    const std::vector<Transfer>& transfers) {
-  const auto traffic = TrafficOf(transfers, control.size());
-  std::set<int> peers;
-  for (const Transfer& t : transfers) peers.insert(t.peer);
-  std::map<int, Tensor> theirs;
-  std::vector<Transfer> swap;
-  for (const int p : peers) {
-    const PairTraffic& mine = traffic[static_cast<size_t>(p)];
-    theirs[p] = Tensor::Zeros({kTraffic}, DType::kI64);
-    swap.push_back({Transfer::Direction::kSend,
-                    Tensor::FromVector<int64_t>(
-                        {mine.to_peer, mine.from_peer, static_cast<int64_t>(mine.to_peer_hash),
-                         static_cast<int64_t>(mine.from_peer_hash)},
-                        {kTraffic}),
-                    p});
-    swap.push_back({Transfer::Direction::kReceive, theirs[p], p});
-  }
-  control.Exchange(std::move(swap))->Synchronize();
-  for (const int p : peers) {
-    const int64_t* const t = theirs[p].data<int64_t>();
-    ComparePair(c, control.rank(), p, traffic[static_cast<size_t>(p)],
-                {t[0], t[1], static_cast<uint64_t>(t[2]), static_cast<uint64_t>(t[3])});
-  }
-}
-
-void CheckHistory(ProcessGroup& control, const Collective& c, uint64_t hash, const FlightLog& log) {
-  const int64_t bits = static_cast<int64_t>(hash);
-  const auto hashes = Gather(control, Tensor::FromVector<int64_t>({bits}, {1}));
-  if (std::all_of(hashes.begin(), hashes.end(), [&](int64_t h) { return h == bits; })) return;
-  const auto values = Gather(control, Tensor::FromVector(log.ToValues(), {FlightLog::kValues}));
+void CompareHistories(const std::vector<Party>& parties, const Collective& c) {
+  if (parties.size() == 1) return;
   std::map<int, FlightLog> logs;
-  for (int r = 0; r < control.size(); ++r) {
-    logs[r] = FlightLog::FromValues(values.data() + r * FlightLog::kValues, FlightLog::kValues);
+  for (const Party& party : parties) {
+    const auto log = FlightLog::FromBytes(party.text.substr(sizeof(uint64_t)));
+    for (const int rank : party.ranks) logs[rank] = log;
   }
   CompareLogs(logs);
   throw MismatchError(
       StrCat("the ranks' calls differ, but not among the last ", FlightLog::kDepth, " before ",
              Describe(c), "; dist.check=full finds the first difference"),
       {});
+}
+
+std::string TextOf(const PairTraffic& t) {
+  const int64_t values[] = {t.to_peer, t.from_peer, static_cast<int64_t>(t.to_peer_hash),
+                            static_cast<int64_t>(t.from_peer_hash)};
+  return BytesOf(values);
+}
+
+void ComparePair(const std::vector<Party>& parties, const Collective& c, int rank, int peer,
+                 const PairTraffic& mine) {
+  for (const Party& party : parties) {
+    if (IndexOf(party.ranks, peer) < 0) continue;
+    const std::vector<int64_t> t = ValuesOf(party.text);
+    ComparePair(c, rank, peer, mine,
+                {t.at(0), t.at(1), static_cast<uint64_t>(t.at(2)), static_cast<uint64_t>(t.at(3))});
+  }
+}
+
+std::vector<PairTraffic> TrafficOf(std::span<const int64_t> input_counts,
+                                   std::span<const int64_t> output_counts) {
+  std::vector<PairTraffic> traffic;
+  for (size_t p = 0; p < input_counts.size(); ++p) {
+    traffic.push_back({input_counts[p], output_counts[p], 0, 0});
+  }
+  return traffic;
 }
 
 std::vector<PairTraffic> TrafficOf(const std::vector<Transfer>& transfers, int size) {

@@ -1,33 +1,38 @@
-// Checks that ranks make the same call, for groups that cannot tell by themselves. Each check is a
-// call of a host group over the same ranks, and throws MismatchError on the ranks that can see a
-// difference.
+// Checks that ranks make the same call, for groups that cannot tell by themselves: what each rank
+// brings to a comparison, and what follows from who says what.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "dist/control/flight_log.h"
+#include "dist/groups/comparison.h"
 #include "dist/groups/host_collectives.h"
 #include "dist/process_group.h"
 
 namespace lockstep::dist {
 
-// Compares the calls of all ranks.
-void CheckCollective(ProcessGroup& control, const Collective& c);
-// Compares the counts of an all_to_all: each rank must get what it expects.
-void CheckParts(ProcessGroup& control, const Collective& c, std::span<const int64_t> input_counts,
-                std::span<const int64_t> output_counts);
-// Compares the transfers of this rank and its peers.
-void CheckTransfers(ProcessGroup& control, const Collective& c,
-                    const std::vector<Transfer>& transfers);
-// Compares all ranks' hashes of their calls so far; if they differ, the logs show the first
-// difference.
-void CheckHistory(ProcessGroup& control, const Collective& c, uint64_t hash, const FlightLog& log);
+// A call, and the comparison of all ranks' calls. Throws MismatchError unless all are the same.
+std::string TextOf(const Collective& c);
+void CompareCalls(const std::vector<Party>& parties);
+// A hash of all calls so far and the last of them. Throws MismatchError, if the hashes differ, with
+// the first difference; `c` is the call that compares them.
+std::string TextOf(uint64_t hash, const FlightLog& log);
+void CompareHistories(const std::vector<Party>& parties, const Collective& c);
+// What this rank sends to a peer, and expects of it. Throws MismatchError unless the peer says the
+// opposite. Ranks are the world's.
+std::string TextOf(const PairTraffic& traffic);
+void ComparePair(const std::vector<Party>& parties, const Collective& c, int rank, int peer,
+                 const PairTraffic& mine);
 
-// The traffic between this rank and each other one, by rank.
+// The traffic between this rank and each other one, by rank within the group.
 std::vector<PairTraffic> TrafficOf(const std::vector<Transfer>& transfers, int size);
-// Throws unless `theirs`, the peer's view of it, is the mirror image of `mine`.
+std::vector<PairTraffic> TrafficOf(std::span<const int64_t> input_counts,
+                                   std::span<const int64_t> output_counts);
+// Throws unless `theirs`, the peer's view of it, is the mirror image of `mine`. Ranks are the
+// world's.
 void ComparePair(const Collective& c, int rank, int peer, const PairTraffic& mine,
                  const PairTraffic& theirs);
 

@@ -107,11 +107,11 @@ void HostCollectives::CheckCall(const Collective& c, std::span<const int> peers,
   }
   Run(deadline);
   std::map<int, Collective> calls;
-  calls[rank()] = c;
-  for (const int peer : peers) calls[peer] = CollectiveOf(theirs[peer], peer);
+  calls[transport_.rank()] = c;
+  for (const int peer : peers) calls[Member(peer)] = CollectiveOf(theirs[peer], Member(peer));
   CompareCalls(calls);
   for (const int peer : peers) {
-    ComparePair(c, rank(), peer, TrafficOf(mine[peer]), TrafficOf(theirs[peer]));
+    ComparePair(c, transport_.rank(), Member(peer), TrafficOf(mine[peer]), TrafficOf(theirs[peer]));
   }
 }
 

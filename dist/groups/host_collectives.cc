@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "dist/data_parallel/content_hash.h"
+#include "dist/content_hash.h"
 #include "dist/groups/host_reduce.h"
 
 namespace lockstep::dist {
@@ -27,12 +27,17 @@ Range PartOf(int64_t n, int parts, int index) {
 
 }  // namespace
 
+HostCollectives::HostCollectives(Transport& transport, bool hashes)
+    : transport_(transport),
+      rank_(IndexOf(transport.members(), transport.rank())),
+      hashes_(hashes) {}
+
 void HostCollectives::Send(int peer, const void* data, int64_t bytes) {
-  if (bytes > 0) outgoing_.push_back({peer, data, bytes});
+  if (bytes > 0) outgoing_.push_back({Member(peer), data, bytes});
 }
 
 void HostCollectives::Receive(int peer, void* data, int64_t bytes) {
-  if (bytes > 0) incoming_.push_back({peer, data, bytes});
+  if (bytes > 0) incoming_.push_back({Member(peer), data, bytes});
 }
 
 void HostCollectives::Run(Deadline deadline) {
@@ -66,7 +71,7 @@ void HostCollectives::CompareHashes(std::span<const Transport::Outgoing> outgoin
     if (hash(data, bytes) == their_hashes_[i]) continue;
     throw TransportError(TransportError::Cause::kCorrupt, {peer},
                          StrCat("a message of ", bytes, " bytes from rank ", peer, " to rank ",
-                                rank(), " was corrupted on the way"));
+                                transport_.rank(), " was corrupted on the way"));
   }
 }
 

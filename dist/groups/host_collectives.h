@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "dist/groups/collective.h"
+#include "dist/collective.h"
 #include "dist/groups/transport.h"
 
 namespace lockstep::dist {
@@ -33,8 +33,9 @@ struct PairTraffic {
   uint64_t to_peer_hash = 0, from_peer_hash = 0;  // of dtypes and sizes, in order
 };
 
-// Operations over a transport, one at a time: first CheckCall, then the operation itself. Data are
-// contiguous. Except for CheckCall, they throw only TransportError.
+// Operations over a transport, one at a time: first CheckCall, then the operation itself. Ranks are
+// counted within the group, except in errors, which name the world's. Data are contiguous. Except
+// for CheckCall, they throw only TransportError.
 //
 // Every rank talks to every other: an all_reduce is a reduce_scatter and an all_gather, each rank
 // sending 2 (W - 1) / W of the bytes, which is what a ring sends, in 2 steps instead of 2 (W - 1).
@@ -46,7 +47,7 @@ class HostCollectives {
 
   // With `hashes`, each message is followed by its hash, and a corrupted message causes a
   // TransportError (kCorrupt).
-  HostCollectives(Transport& transport, bool hashes) : transport_(transport), hashes_(hashes) {}
+  HostCollectives(Transport& transport, bool hashes);
 
   // The number of message exchanges of the current operation, including the one in progress: equal
   // on all ranks that are at the same point. Any thread may call it.
@@ -68,6 +69,7 @@ class HostCollectives {
   // Counts are in elements, per rank.
   void AllToAll(DType dtype, const void* input, std::span<const int64_t> input_counts, void* output,
                 std::span<const int64_t> output_counts, Deadline deadline);
+  // Messages to and from ranks of the group.
   void Exchange(std::span<const Transport::Outgoing> outgoing,
                 std::span<const Transport::Incoming> incoming, Deadline deadline);
 
@@ -85,10 +87,12 @@ class HostCollectives {
                      std::span<const Transport::Incoming> incoming, Deadline deadline);
   // Memory for incoming messages: size() blocks of `bytes`.
   std::byte* Scratch(int64_t bytes);
-  int rank() const { return transport_.rank(); }
-  int size() const { return transport_.size(); }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(transport_.members().size()); }
+  int Member(int rank) const { return transport_.members()[static_cast<size_t>(rank)]; }
 
   Transport& transport_;
+  const int rank_;
   const bool hashes_;
   std::atomic<int64_t> step_{0};
   std::vector<Transport::Outgoing> outgoing_;

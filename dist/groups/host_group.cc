@@ -11,11 +11,11 @@
 
 #include "dist/control/failure_board.h"
 #include "dist/control/flight_recorder.h"
-#include "dist/control/pause.h"
 #include "dist/groups/call_check.h"
 #include "dist/groups/host_collectives.h"
 #include "dist/groups/host_verdict.h"
 #include "dist/groups/host_work.h"
+#include "dist/groups/pause.h"
 
 namespace lockstep::dist {
 namespace {
@@ -31,13 +31,13 @@ class HostGroup : public ProcessGroup {
  public:
   HostGroup(std::unique_ptr<Transport> transport, std::shared_ptr<ControlPlane> control,
             const GroupOptions& options)
-      : ProcessGroup(transport->rank(), transport->size(), options, std::move(control)),
+      : ProcessGroup(transport->members(), options, std::move(control)),
         exceptions_(std::uncaught_exceptions()),
         transport_(std::move(transport)),
         collectives_(*transport_, options.check_every_call),
         worker_([this] { RunQueue(); }),
         board_(ProcessGroup::control(), {.group = options.name,
-                                         .members = AllRanks(size()),
+                                         .members = members(),
                                          .on_failure = [this](const Failure& f) { Learn(f); },
                                          .position = [this] { return Position(); },
                                          .timeout = options.timeout,
@@ -67,8 +67,8 @@ class HostGroup : public ProcessGroup {
   void CheckInStep() override { Barrier()->Synchronize(); }
 
   void Abort(const std::string& reason) override {
-    Failure failure = FailureOf(CollectiveError::Cause::kAborted, rank(),
-                                StrCat("rank ", rank(), " gave up: ", reason));
+    Failure failure = FailureOf(CollectiveError::Cause::kAborted, world_rank(),
+                                StrCat("rank ", world_rank(), " gave up: ", reason));
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (failure_) return;
@@ -78,19 +78,16 @@ class HostGroup : public ProcessGroup {
     Learn(board_.Post(failure));
   }
 
-  std::shared_ptr<ProcessGroup> Duplicate(const std::string& name) override {
-    GroupOptions options = this->options();
-    options.name = name;
-    // The transport may only be duplicated while none of the group's operations is in progress.
-    CheckInStep();
-    return MakeHostGroup(transport_->Duplicate(name), control(), options);
-  }
-
  private:
   struct Item {
     Call call;
     std::shared_ptr<HostWork> work;
   };
+
+  std::shared_ptr<ProcessGroup> MakePart(std::vector<int> members,
+                                         const GroupOptions& options) override {
+    return MakeHostGroup(transport_->Split(options.name, std::move(members)), control(), options);
+  }
 
   WorkPtr Submit(Call call) override {
     leaving_ = call.collective.kind == CollectiveKind::kLeave;
@@ -98,11 +95,11 @@ class HostGroup : public ProcessGroup {
     for (const Transfer& t : call.transfers) {
       if (t.direction == Transfer::Direction::kReceive) t.tensor.storage().BumpVersion();
     }
-    auto work = std::make_shared<HostWork>(call.collective, call.purpose, name(), rank());
+    auto work = std::make_shared<HostWork>(call.collective, call.purpose, name(), world_rank());
     if (recorder()) recorder()->Submit(name(), call.collective, call.purpose);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (failure_) throw ErrorOf(*failure_, name(), rank(), call.collective, call.purpose);
+      if (failure_) throw ErrorOf(*failure_, name(), world_rank(), call.collective, call.purpose);
       queue_.push_back({std::move(call), work});
     }
     changed_.notify_all();
@@ -144,7 +141,7 @@ class HostGroup : public ProcessGroup {
       if (failure_) return failure_;
     }
     Failure mine;
-    mine.rank = rank();
+    mine.rank = world_rank();
     mine.operation = call.collective;
     mine.purpose = call.purpose;
     try {
@@ -161,8 +158,8 @@ class HostGroup : public ProcessGroup {
       transport_->Close();
       return failure;
     } catch (const std::exception& e) {
-      mine.culprits = {rank()};
-      mine.reason = StrCat("rank ", rank(), " failed: ", e.what());
+      mine.culprits = {world_rank()};
+      mine.reason = StrCat("rank ", world_rank(), " failed: ", e.what());
     }
     return ResolveFailure(mine);
   }
@@ -178,7 +175,8 @@ class HostGroup : public ProcessGroup {
       case TransportError::Cause::kTimeout:
         failure->cause = CollectiveError::Cause::kTimeout;
         board_.ShareLost({});
-        verdict = ExplainTimeout(board_.Positions(), size(), c, rank(), e.peers, options().timeout);
+        verdict = ExplainTimeout(board_.Positions(), members(), c, world_rank(), e.peers,
+                                 options().timeout);
         verdict.reason += board_.PauseClause();
         if (verdict.others_know_better) WaitForFailure(kOtherReportsDelay);
         break;
@@ -200,7 +198,7 @@ class HostGroup : public ProcessGroup {
     std::map<int, std::vector<int>> lost;
     do {
       lost = board_.Lost();
-      lost[rank()] = mine;
+      lost[world_rank()] = mine;
       const bool by_timeout = std::any_of(mine.begin(), mine.end(), [&](int peer) {
         return lost.contains(peer) && lost[peer].empty();
       });
@@ -273,13 +271,7 @@ class HostGroup : public ProcessGroup {
     for (int p = 0; p < size(); ++p) {
       if (p != rank()) peers.push_back(p);
     }
-    std::vector<PairTraffic> traffic;
-    if (c.kind == CollectiveKind::kAllToAll) {
-      for (size_t p = 0; p < call.input_counts.size(); ++p) {
-        traffic.push_back({call.input_counts[p], call.output_counts[p], 0, 0});
-      }
-    }
-    collectives_.CheckCall(c, peers, traffic, deadline);
+    collectives_.CheckCall(c, peers, TrafficOf(call.input_counts, call.output_counts), deadline);
     void* const out = call.output.defined() ? call.output.raw_data() : nullptr;
     const void* const in = call.input.defined() ? call.input.raw_data() : nullptr;
     switch (c.kind) {
@@ -290,7 +282,7 @@ class HostGroup : public ProcessGroup {
       case CollectiveKind::kAllGather:
         return collectives_.AllGather(c.dtype, in, out, c.count, deadline);
       case CollectiveKind::kBroadcast:
-        return collectives_.Broadcast(out, c.count * SizeOf(c.dtype), c.root, deadline);
+        return collectives_.Broadcast(out, c.count * SizeOf(c.dtype), call.root, deadline);
       case CollectiveKind::kAllToAll:
         return collectives_.AllToAll(c.dtype, in, call.input_counts, out, call.output_counts,
                                      deadline);

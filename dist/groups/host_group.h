@@ -9,7 +9,7 @@
 
 namespace lockstep::dist {
 
-// A group for CPU tensors. The transport's ranks are those of the control plane.
+// A group for CPU tensors, of the transport's ranks.
 std::shared_ptr<ProcessGroup> MakeHostGroup(std::unique_ptr<Transport> transport,
                                             std::shared_ptr<ControlPlane> control,
                                             const GroupOptions& options);

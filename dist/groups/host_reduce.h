@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "dist/groups/collective.h"
+#include "dist/collective.h"
 
 namespace lockstep::dist {
 

@@ -27,15 +27,15 @@ std::string Seconds(std::chrono::milliseconds timeout) {
 
 }  // namespace
 
-Verdict ExplainTimeout(const std::map<int, CallPosition>& positions, int size, const Collective& c,
-                       int reporter, const std::vector<int>& waited_for,
-                       std::chrono::milliseconds timeout) {
+Verdict ExplainTimeout(const std::map<int, CallPosition>& positions,
+                       const std::vector<int>& members, const Collective& c, int reporter,
+                       const std::vector<int>& waited_for, std::chrono::milliseconds timeout) {
   const bool is_exchange = c.kind == CollectiveKind::kExchange;
   std::map<int, CallPosition> at = positions;
   std::vector<int> absent, behind, ahead;
   bool others_exchange = false;
   Place first = {std::numeric_limits<int64_t>::max(), 0};
-  for (int r = 0; r < size; ++r) {
+  for (const int r : members) {
     const CallPosition& p = at[r];
     const bool waits = std::find(waited_for.begin(), waited_for.end(), r) != waited_for.end();
     // Exchanges have separate numbers, which do not tell how far a rank is.
@@ -57,7 +57,7 @@ Verdict ExplainTimeout(const std::map<int, CallPosition>& positions, int size, c
     }
     return {absent, reason, others_exchange};
   }
-  for (int r = 0; r < size; ++r) (PlaceOf(at[r]) == first ? behind : ahead).push_back(r);
+  for (const int r : members) (PlaceOf(at[r]) == first ? behind : ahead).push_back(r);
   if (behind == std::vector<int>{reporter}) ahead = waited_for;
   if (!ahead.empty()) {
     return {

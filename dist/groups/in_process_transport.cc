@@ -10,20 +10,22 @@
 #include <set>
 #include <utility>
 
+#include "dist/collective.h"
+
 namespace lockstep::dist {
 namespace {
 
 struct Hub {
-  explicit Hub(int ranks) : size(ranks) {}
+  explicit Hub(std::vector<int> ranks) : members(std::move(ranks)) {}
 
-  const int size;
+  const std::vector<int> members;
   std::mutex mutex;
   std::condition_variable changed;
   // Messages sent but not yet received, by sender and receiver.
   std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> mail;
   std::set<int> gone;
-  // Kept by their transports.
-  std::map<std::string, std::weak_ptr<Hub>> duplicates;
+  // Of this one, by name and members; kept by their transports.
+  std::map<std::pair<std::string, std::vector<int>>, std::weak_ptr<Hub>> parts;
 };
 
 class InProcessTransport : public Transport {
@@ -31,8 +33,8 @@ class InProcessTransport : public Transport {
   InProcessTransport(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
   ~InProcessTransport() override { InProcessTransport::Close(); }
 
+  const std::vector<int>& members() const override { return hub_->members; }
   int rank() const override { return rank_; }
-  int size() const override { return hub_->size; }
 
   void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
            Deadline deadline) override {
@@ -66,12 +68,12 @@ class InProcessTransport : public Transport {
     extended_ = std::max(extended_, deadline);
   }
 
-  std::unique_ptr<Transport> Duplicate(const std::string& name) override {
+  std::unique_ptr<Transport> Split(const std::string& name, std::vector<int> members) override {
     const std::lock_guard<std::mutex> lock(hub_->mutex);
-    std::erase_if(hub_->duplicates, [](const auto& entry) { return entry.second.expired(); });
-    auto& known = hub_->duplicates[name];
+    std::erase_if(hub_->parts, [](const auto& entry) { return entry.second.expired(); });
+    auto& known = hub_->parts[{name, members}];
     auto hub = known.lock();
-    if (hub == nullptr) known = hub = std::make_shared<Hub>(hub_->size);
+    if (hub == nullptr) known = hub = std::make_shared<Hub>(std::move(members));
     return std::make_unique<InProcessTransport>(std::move(hub), rank_);
   }
 
@@ -123,7 +125,7 @@ class InProcessTransport : public Transport {
   }
   [[noreturn]] void ThrowLost(int peer) const {
     std::vector<int> lost;
-    for (int r = 0; r < size(); ++r) {
+    for (const int r : hub_->members) {
       if (r != rank_ && IsLost(r)) lost.push_back(r);
     }
     throw TransportError(TransportError::Cause::kLostRank, lost,
@@ -147,7 +149,7 @@ class InProcessTransport : public Transport {
 }  // namespace
 
 std::vector<std::unique_ptr<Transport>> MakeInProcessTransports(int size) {
-  const auto hub = std::make_shared<Hub>(size);
+  const auto hub = std::make_shared<Hub>(AllRanks(size));
   std::vector<std::unique_ptr<Transport>> transports;
   for (int rank = 0; rank < size; ++rank) {
     transports.push_back(std::make_unique<InProcessTransport>(hub, rank));

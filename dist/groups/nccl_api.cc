@@ -9,10 +9,11 @@ namespace {
 #ifdef CUDASIM
 
 NcclApi Load() {
-  return {ncclGetErrorString, ncclGetLastError,  ncclGetUniqueId, ncclCommInitRankConfig,
-          ncclCommFinalize,   ncclCommDestroy,   ncclCommAbort,   ncclCommGetAsyncError,
-          ncclAllReduce,      ncclReduceScatter, ncclAllGather,   ncclBroadcast,
-          ncclSend,           ncclRecv,          ncclGroupStart,  ncclGroupEnd};
+  return {ncclGetErrorString,    ncclGetLastError, ncclGetUniqueId,   ncclCommInitRankConfig,
+          ncclCommSplit,         ncclCommFinalize, ncclCommDestroy,   ncclCommAbort,
+          ncclCommGetAsyncError, ncclAllReduce,    ncclReduceScatter, ncclAllGather,
+          ncclBroadcast,         ncclSend,         ncclRecv,          ncclGroupStart,
+          ncclGroupEnd};
 }
 
 #else
@@ -26,6 +27,7 @@ NcclApi Load() {
   library.Find("ncclGetLastError", &api.GetLastError);
   library.Find("ncclGetUniqueId", &api.GetUniqueId);
   library.Find("ncclCommInitRankConfig", &api.CommInitRankConfig);
+  library.FindIfThere("ncclCommSplit", &api.CommSplit);
   library.Find("ncclCommFinalize", &api.CommFinalize);
   library.Find("ncclCommDestroy", &api.CommDestroy);
   library.Find("ncclCommAbort", &api.CommAbort);

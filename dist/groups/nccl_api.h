@@ -12,6 +12,7 @@ struct NcclApi {
   decltype(&ncclGetLastError) GetLastError;
   decltype(&ncclGetUniqueId) GetUniqueId;
   decltype(&ncclCommInitRankConfig) CommInitRankConfig;
+  decltype(&ncclCommSplit) CommSplit;  // null before NCCL 2.18
   decltype(&ncclCommFinalize) CommFinalize;
   decltype(&ncclCommDestroy) CommDestroy;
   decltype(&ncclCommAbort) CommAbort;

@@ -67,9 +67,13 @@ ncclUniqueId NcclComm::NewId() {
   return id;
 }
 
+NcclComm::NcclComm(Device device, std::chrono::milliseconds timeout,
+                   std::shared_ptr<const FailureState> state)
+    : device_(device), timeout_(timeout), state_(std::move(state)) {}
+
 NcclComm::NcclComm(const ncclUniqueId& id, int rank, int size, Device device,
-                   std::chrono::milliseconds timeout)
-    : device_(device), timeout_(timeout) {
+                   std::chrono::milliseconds timeout, std::shared_ptr<const FailureState> state)
+    : NcclComm(device, timeout, std::move(state)) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   cuda::SetDevice(device);
@@ -81,6 +85,27 @@ NcclComm::NcclComm(const ncclUniqueId& id, int rank, int size, Device device,
     if (comm_ != nullptr) Abort();
     throw;
   }
+}
+
+std::unique_ptr<NcclComm> NcclComm::Split(int color, int key,
+                                          std::shared_ptr<const FailureState> state) {
+  if (Nccl().CommSplit == nullptr) return nullptr;
+  std::unique_ptr<NcclComm> part(new NcclComm(device_, timeout_, std::move(state)));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  // NCCL writes it at some time before the parent is done; after an error perhaps later, so that it
+  // is then left alone.
+  auto* const slot = new ncclComm_t(nullptr);
+  Run("ncclCommSplit", [&] { return Nccl().CommSplit(comm_, color, key, slot, &config); });
+  part->comm_ = *slot;
+  delete slot;
+  try {
+    part->WaitUntilDone("ncclCommSplit", ncclInProgress, Clock::now() + timeout_);
+  } catch (const Error&) {
+    part->Abort();
+    throw;
+  }
+  return part;
 }
 
 NcclComm::~NcclComm() {
@@ -98,7 +123,9 @@ NcclComm::~NcclComm() {
 void NcclComm::WaitUntilDone(const char* what, ncclResult_t result, Clock::time_point deadline) {
   auto pause = std::chrono::microseconds(10);
   while (result == ncclInProgress && comm_ != nullptr) {
-    if (aborting_) throw Error(StrCat("NCCL: ", what, ": the communicator is being aborted"));
+    if (aborting_ || (state_ && state_->Get())) {
+      throw Error(StrCat("NCCL: ", what, ": the communicator is being aborted"));
+    }
     if (Clock::now() > deadline) throw Error(StrCat("NCCL: ", what, " did not end in time"));
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::microseconds(5000));
@@ -177,13 +204,18 @@ std::optional<std::string> NcclComm::AsyncError() {
   return StrCat("NCCL: ", Nccl().GetErrorString(state));
 }
 
-void NcclComm::Abort() {
-  // A thread that waits for NCCL then releases the lock.
-  aborting_ = true;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (comm_ == nullptr) return;
-  LS_CUDA_WARN(cudaSetDevice(device_.index));
-  Nccl().CommAbort(std::exchange(comm_, nullptr));
+void NcclComm::Abort(const std::vector<NcclComm*>& comms) {
+  // Threads that wait for NCCL then release the locks.
+  for (NcclComm* const comm : comms) comm->aborting_ = true;
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (NcclComm* const comm : comms) locks.emplace_back(comm->mutex_);
+  Nccl().GroupStart();
+  for (NcclComm* const comm : comms) {
+    if (comm->comm_ == nullptr) continue;
+    LS_CUDA_WARN(cudaSetDevice(comm->device_.index));
+    Nccl().CommAbort(std::exchange(comm->comm_, nullptr));
+  }
+  Nccl().GroupEnd();
 }
 
 }  // namespace lockstep::dist

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -10,8 +11,9 @@
 
 #include "core/stream.h"
 #include "core/tensor.h"
-#include "dist/groups/collective.h"
+#include "dist/collective.h"
 #include "dist/groups/nccl_api.h"
+#include "dist/groups/nccl_work.h"
 #include "dist/process_group.h"
 
 namespace lockstep::dist {
@@ -20,14 +22,19 @@ namespace lockstep::dist {
 // Failures of NCCL throw Error with NCCL's text.
 class NcclComm {
  public:
-  // `id` is what rank 0's NewId returned. Collective.
+  // `id` is what rank 0's NewId returned. Collective; gives up once `state` (may be null) has a
+  // failure.
   NcclComm(const ncclUniqueId& id, int rank, int size, Device device,
-           std::chrono::milliseconds timeout);
+           std::chrono::milliseconds timeout, std::shared_ptr<const FailureState> state);
   ~NcclComm();
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
 
   static ncclUniqueId NewId();
+
+  // The communicator of the ranks that give the same color (at least 0); they are numbered by key.
+  // Collective; no operation may be in progress. Null if the library cannot split.
+  std::unique_ptr<NcclComm> Split(int color, int key, std::shared_ptr<const FailureState> state);
 
   void AllReduce(const Tensor& tensor, ReduceOp op, Stream stream);
   void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream stream);
@@ -46,10 +53,13 @@ class NcclComm {
   // NCCL's asynchronous error, if any: "remote process exited ...".
   std::optional<std::string> AsyncError();
   // Ends the operations in progress, whose outputs are then undefined; other calls throw from now
-  // on.
-  void Abort();
+  // on. Several communicators are aborted together: NCCL may wait for one while it aborts another.
+  void Abort() { Abort({this}); }
+  static void Abort(const std::vector<NcclComm*>& comms);
 
  private:
+  NcclComm(Device device, std::chrono::milliseconds timeout,
+           std::shared_ptr<const FailureState> state);
   // Runs `call` unless aborted, and waits until NCCL has finished its host-side work.
   template <class F>
   void Run(const char* what, const F& call);
@@ -58,6 +68,7 @@ class NcclComm {
 
   const Device device_;
   const std::chrono::milliseconds timeout_;
+  const std::shared_ptr<const FailureState> state_;
   std::mutex mutex_;
   std::atomic<bool> aborting_{false};
   ncclComm_t comm_ = nullptr;  // null once aborted

@@ -1,8 +1,9 @@
 #include "dist/groups/nccl_group.h"
 
 #include <cstring>
-#include <deque>
 #include <exception>
+#include <map>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -21,17 +22,6 @@ namespace {
 
 using Clock = Work::Clock;
 
-// Sends rank 0's id to all ranks over the host.
-ncclUniqueId ShareId(ProcessGroup& host) {
-  ncclUniqueId id = {};
-  if (host.rank() == 0) id = NcclComm::NewId();
-  const Tensor bytes = Tensor::Zeros({static_cast<int64_t>(sizeof(id))}, DType::kU8);
-  std::memcpy(bytes.raw_data(), &id, sizeof(id));
-  host.Broadcast(bytes, 0)->Synchronize();
-  std::memcpy(&id, bytes.raw_data(), sizeof(id));
-  return id;
-}
-
 bool IsCapturing(Stream stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cuda::SetDevice(stream.device);
@@ -41,20 +31,24 @@ bool IsCapturing(Stream stream) {
 
 class NcclGroup : public ProcessGroup {
  public:
-  NcclGroup(std::shared_ptr<ProcessGroup> host, Device device, const GroupOptions& options)
-      : ProcessGroup(host->rank(), host->size(), options, host->control()),
+  // `parent`: to split; null for a new communicator. The watchdog is the process's.
+  NcclGroup(std::vector<int> members, std::shared_ptr<ControlPlane> plane,
+            const GroupOptions& options, NcclComm* parent, std::shared_ptr<NcclWatchdog> watchdog)
+      : ProcessGroup(std::move(members), options, std::move(plane)),
         exceptions_(std::uncaught_exceptions()),
-        device_(device),
-        host_(std::move(host)),
-        state_(std::make_shared<FailureState>(options.name, rank())),
-        stream_(device),
-        comm_(ShareId(*host_), rank(), size(), device, options.timeout),
-        nothing_(Tensor::Zeros({1}, DType::kU8, device)),
-        watchdog_(control(), options, &comm_, state_) {
+        device_(options.device),
+        state_(std::make_shared<FailureState>(options.name, world_rank())),
+        stream_(device_),
+        watchdog_(std::move(watchdog)),
+        watch_(control(), this->members(), options, state_, watchdog_),
+        comparison_(control(), options.name, this->members()),
+        comm_(Connect(parent)),
+        nothing_(Tensor::Zeros({1}, DType::kU8, device_)) {
     nothing_.storage().RecordUse(stream_);
     // The zeros were written on another stream.
-    Synchronize(CurrentStream(device));
+    Synchronize(CurrentStream(device_));
     DropAnchor();
+    watch_.Start(comm_.get());
   }
 
   ~NcclGroup() override {
@@ -65,15 +59,15 @@ class NcclGroup : public ProcessGroup {
         // No rank's communicator may end while others still need it.
         const Collective leave{CollectiveKind::kLeave, ReduceOp::kSum, DType::kU8, 0, 0,
                                NextSequence()};
-        watchdog_.Called(leave);
-        watchdog_.Leave();
+        watch_.Called(leave);
+        watch_.Leave();
         if (last_ != nullptr) last_->Synchronize();
         Compare(leave);
       } catch (const Error&) {
         // The others learn of it; it does not matter to a rank that leaves.
       }
     }
-    watchdog_.Stop();
+    watch_.Stop();
   }
 
   Device device() const override { return device_; }
@@ -88,26 +82,77 @@ class NcclGroup : public ProcessGroup {
     DropAnchor();
   }
 
-  // Uses the host group; the others' watchdogs see the call in the log.
+  // The others' watchdogs see the call in the log.
   WorkPtr Leave() override {
-    Note({CollectiveKind::kLeave, ReduceOp::kSum, DType::kU8, 0, 0, NextSequence()}, "");
-    return host_->Leave();
+    const Collective leave{CollectiveKind::kLeave, ReduceOp::kSum, DType::kU8, 0, 0,
+                           NextSequence()};
+    Note(leave, "");
+    auto work = std::make_shared<LeaveWork>(leave, state_);
+    comparison_.Bring(TextOf(hash_, watch_.Log()), [work] { work->all_left = true; });
+    return work;
   }
 
   void Abort(const std::string& reason) override {
-    Failure failure = FailureOf(CollectiveError::Cause::kAborted, rank(),
-                                StrCat("rank ", rank(), " gave up: ", reason));
-    failure.operation = watchdog_.LastCall();
-    watchdog_.Fail(failure);
-  }
-
-  std::shared_ptr<ProcessGroup> Duplicate(const std::string& name) override {
-    GroupOptions options = this->options();
-    options.name = name;
-    return MakeNcclGroup(host_->Duplicate(name + "/host"), device_, options);
+    Failure failure = FailureOf(CollectiveError::Cause::kAborted, world_rank(),
+                                StrCat("rank ", world_rank(), " gave up: ", reason));
+    failure.operation = watch_.LastCall();
+    watch_.Fail(failure);
   }
 
  private:
+  // Ends when all ranks have made the call.
+  struct LeaveWork : Work {
+    LeaveWork(const Collective& leave, std::shared_ptr<FailureState> state)
+        : Work(leave), state(std::move(state)) {}
+    void Wait() override { Synchronize(); }
+    void Synchronize() override {
+      while (!all_left) {
+        state->ThrowIfFailed(operation());
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+    bool Done() const override { return all_left || state->Get(); }
+    std::optional<Span> span() const override { return std::nullopt; }
+
+    const std::shared_ptr<FailureState> state;
+    std::atomic<bool> all_left{false};
+  };
+
+  std::shared_ptr<ProcessGroup> MakePart(std::vector<int> members,
+                                         const GroupOptions& options) override {
+    return std::make_shared<NcclGroup>(std::move(members), control(), options, comm_.get(),
+                                       watchdog_);
+  }
+
+  std::unique_ptr<NcclComm> Connect(NcclComm* parent) {
+    std::unique_ptr<NcclComm> comm;
+    const Collective call;
+    Guard(call, "connecting", [&] {
+      if (parent != nullptr) comm = parent->Split(members().front(), rank(), state_);
+      if (comm) return;
+      // The first rank's id, which the others do not know.
+      ncclUniqueId id = {};
+      if (rank() == 0) id = NcclComm::NewId();
+      const std::string mine = rank() == 0 ? std::string(id.internal, sizeof(id.internal)) : "";
+      const auto parties = Say(comparison_, mine, call, "");
+      std::memcpy(id.internal, parties.front().text.data(), sizeof(id.internal));
+      comm = std::make_unique<NcclComm>(id, rank(), size(), device_, options().timeout, state_);
+    });
+    return comm;
+  }
+
+  // What the ranks of the comparison say. Throws once the group has failed.
+  std::vector<Party> Say(Comparison& comparison, const std::string& text, const Collective& c,
+                         const std::string& purpose) {
+    auto since = Clock::now();
+    auto parties = comparison.Run(text, [&] {
+      if (!state_->Get() && watch_.IsOverdue(&since)) watch_.FailForTimeout(c, purpose);
+      return !state_->Get();
+    });
+    if (!parties) state_->ThrowIfFailed(c, purpose);
+    return *parties;
+  }
+
   WorkPtr Submit(Call call) override {
     const Collective& c = call.collective;
     if (c.kind == CollectiveKind::kAllReduce || c.kind == CollectiveKind::kReduceScatter) {
@@ -128,7 +173,7 @@ class NcclGroup : public ProcessGroup {
     if (!captured) {
       KeepAlive(call);
       last_ = work;
-      watchdog_.Watch(work);
+      watch_.Watch(work);
     }
     return work;
   }
@@ -140,7 +185,7 @@ class NcclGroup : public ProcessGroup {
     // Not all ranks take part in exchanges.
     if (c.kind != CollectiveKind::kExchange) {
       hash_ = Extend(hash_, c);
-      watchdog_.Called(c);
+      watch_.Called(c);
     }
   }
 
@@ -148,24 +193,24 @@ class NcclGroup : public ProcessGroup {
     const Collective& c = call.collective;
     switch (c.kind) {
       case CollectiveKind::kAllReduce:
-        if (c.count > 0) comm_.AllReduce(call.output, c.op, stream_);
+        if (c.count > 0) comm_->AllReduce(call.output, c.op, stream_);
         return;
       case CollectiveKind::kReduceScatter:
-        if (c.count > 0) comm_.ReduceScatter(call.input, call.output, c.op, stream_);
+        if (c.count > 0) comm_->ReduceScatter(call.input, call.output, c.op, stream_);
         return;
       case CollectiveKind::kAllGather:
-        if (c.count > 0) comm_.AllGather(call.input, call.output, stream_);
+        if (c.count > 0) comm_->AllGather(call.input, call.output, stream_);
         return;
       case CollectiveKind::kBroadcast:
-        if (c.count > 0) comm_.Broadcast(call.output, c.root, stream_);
+        if (c.count > 0) comm_->Broadcast(call.output, call.root, stream_);
         return;
       case CollectiveKind::kAllToAll:
-        return comm_.Exchange(PartsOf(call), stream_);
+        return comm_->Exchange(PartsOf(call), stream_);
       case CollectiveKind::kExchange:
-        return comm_.Exchange(TransfersOf(call), stream_);
+        return comm_->Exchange(TransfersOf(call), stream_);
       case CollectiveKind::kBarrier:
       case CollectiveKind::kLeave:
-        return comm_.AllReduce(nothing_, ReduceOp::kMax, stream_);
+        return comm_->AllReduce(nothing_, ReduceOp::kMax, stream_);
     }
   }
 
@@ -206,24 +251,47 @@ class NcclGroup : public ProcessGroup {
   void CheckCall(const Call& call) {
     const Collective& c = call.collective;
     Guard(c, call.purpose, [&] {
-      if (c.kind == CollectiveKind::kExchange) return CheckTransfers(*host_, c, call.transfers);
-      CheckCollective(*host_, c);
-      if (c.kind == CollectiveKind::kAllToAll) {
-        CheckParts(*host_, c, call.input_counts, call.output_counts);
+      const bool is_exchange = c.kind == CollectiveKind::kExchange;
+      if (!is_exchange) CompareCalls(Say(comparison_, TextOf(c), c, call.purpose));
+      const auto traffic = is_exchange ? TrafficOf(call.transfers, size())
+                                       : TrafficOf(call.input_counts, call.output_counts);
+      std::set<int> peers;
+      for (const Transfer& t : call.transfers) peers.insert(t.peer);
+      // The counts are compared with the call, unless the parts differ.
+      for (int p = 0; c.count < 0 && p < size(); ++p) peers.insert(p);
+      peers.erase(rank());
+      // Each rank takes its pairs in the order of (lower rank, higher rank), so that none waits for
+      // another in a circle.
+      for (const int p : peers) {
+        const PairTraffic& mine = traffic[static_cast<size_t>(p)];
+        ComparePair(Say(ComparisonWith(p), TextOf(mine), c, call.purpose), c, world_rank(),
+                    members()[static_cast<size_t>(p)], mine);
       }
     });
   }
 
+  Comparison& ComparisonWith(int peer) {
+    auto& comparison = pairs_[peer];
+    if (comparison == nullptr) {
+      const std::vector<int> pair = {members()[static_cast<size_t>(std::min(rank(), peer))],
+                                     members()[static_cast<size_t>(std::max(rank(), peer))]};
+      comparison = std::make_unique<Comparison>(
+          control(), StrCat(name(), "/ranks ", pair[0], " and ", pair[1]), pair);
+    }
+    return *comparison;
+  }
+
   // Compares all ranks' calls so far.
   void Compare(const Collective& c) {
-    Guard(c, "", [&] { CheckHistory(*host_, c, hash_, watchdog_.Log()); });
+    Guard(c, "",
+          [&] { CompareHistories(Say(comparison_, TextOf(hash_, watch_.Log()), c, ""), c); });
   }
 
   // An error in `f` becomes the group's failure, and is thrown as such.
   template <class F>
   void Guard(const Collective& c, const std::string& purpose, const F& f) {
     Failure failure;
-    failure.rank = rank();
+    failure.rank = world_rank();
     failure.operation = c;
     failure.purpose = purpose;
     try {
@@ -237,10 +305,10 @@ class NcclGroup : public ProcessGroup {
       failure.culprits = e.culprits();
       failure.reason = e.what();
     } catch (const Error& e) {
-      failure.culprits = {rank()};
-      failure.reason = StrCat("rank ", rank(), " failed: ", e.what());
+      failure.culprits = {world_rank()};
+      failure.reason = StrCat("rank ", world_rank(), " failed: ", e.what());
     }
-    watchdog_.Fail(failure);
+    watch_.Fail(failure);
     state_->ThrowIfFailed(c, purpose);
   }
 
@@ -253,23 +321,29 @@ class NcclGroup : public ProcessGroup {
 
   const int exceptions_;
   const Device device_;
-  const std::shared_ptr<ProcessGroup> host_;
   const std::shared_ptr<FailureState> state_;
   const cuda::OwnedStream stream_;
-  NcclComm comm_;
+  const std::shared_ptr<NcclWatchdog> watchdog_;
+  NcclWatch watch_;
+  Comparison comparison_;
+  std::map<int, std::unique_ptr<Comparison>> pairs_;  // by peer
+  const std::unique_ptr<NcclComm> comm_;
   const Tensor nothing_;
   Anchor anchor_;
   uint64_t hash_ = 0;
   std::shared_ptr<NcclWork> last_;
-  NcclWatchdog watchdog_;
 };
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> MakeNcclGroup(std::shared_ptr<ProcessGroup> host, Device device,
+std::shared_ptr<ProcessGroup> MakeNcclGroup(std::shared_ptr<ControlPlane> control,
                                             const GroupOptions& options) {
-  LS_CHECK(device.is_cuda(), "group '", options.name, "': NCCL works on GPUs, not on ", device);
-  return std::make_shared<NcclGroup>(std::move(host), device, options);
+  LS_CHECK(options.device.is_cuda(), "group '", options.name, "': NCCL works on GPUs, not on ",
+           options.device);
+  auto members = AllRanks(control->size());
+  return std::make_shared<NcclGroup>(std::move(members), std::move(control), options,
+                                     /*parent=*/nullptr,
+                                     std::make_shared<NcclWatchdog>(options.device));
 }
 
 }  // namespace lockstep::dist

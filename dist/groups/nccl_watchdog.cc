@@ -2,8 +2,8 @@
 
 #include "core/cuda/error.h"
 #include "dist/control/flight_recorder.h"
-#include "dist/control/pause.h"
 #include "dist/groups/host_collectives.h"
+#include "dist/groups/pause.h"
 
 namespace lockstep::dist {
 namespace {
@@ -17,114 +17,153 @@ constexpr auto kGrace = milliseconds(1500);
 
 }  // namespace
 
-NcclWatchdog::NcclWatchdog(std::shared_ptr<ControlPlane> control, const GroupOptions& options,
-                           NcclComm* comm, std::shared_ptr<FailureState> state)
-    : rank_(control->rank()),
+NcclWatchdog::NcclWatchdog(Device device) : device_(device), thread_([this] { Run(); }) {}
+
+NcclWatchdog::~NcclWatchdog() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void NcclWatchdog::Add(NcclWatch* watch) {
+  const std::lock_guard<std::mutex> lock(watches_mutex_);
+  watches_.insert(watch);
+}
+
+void NcclWatchdog::Remove(NcclWatch* watch) {
+  const std::scoped_lock lock(mutex_, watches_mutex_);
+  watches_.erase(watch);
+}
+
+void NcclWatchdog::Run() {
+  // A thread that never sets a device opens a context on GPU 0.
+  LS_CUDA_WARN(cudaSetDevice(device_.index));
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!changed_.wait_for(lock, kTick, [this] { return stop_; })) {
+    std::set<NcclWatch*> watches;
+    {
+      const std::lock_guard<std::mutex> guard(watches_mutex_);
+      watches = watches_;
+    }
+    for (NcclWatch* const watch : watches) watch->Look();
+  }
+}
+
+void NcclWatchdog::End(const Failure& failure) {
+  const std::lock_guard<std::mutex> lock(watches_mutex_);
+  std::vector<NcclComm*> comms;
+  for (NcclWatch* const watch : watches_) {
+    // Set the error before aborting, so that no waiter mistakes an aborted result for a good one.
+    watch->state_->Set(failure);
+    comms.push_back(watch->comm_);
+    const GroupOptions& options = watch->options_;
+    if (options.recorder && !watch->leaving_) options.recorder->Fail(options.name, failure);
+  }
+  NcclComm::Abort(comms);
+}
+
+NcclWatch::NcclWatch(std::shared_ptr<ControlPlane> control, std::vector<int> members,
+                     const GroupOptions& options, std::shared_ptr<FailureState> state,
+                     std::shared_ptr<NcclWatchdog> watchdog)
+    : members_(std::move(members)),
       options_(options),
-      comm_(comm),
       state_(std::move(state)),
       control_(std::move(control)),
+      watchdog_(std::move(watchdog)),
       board_(control_, {.group = options.name,
-                        .members = AllRanks(control_->size()),
-                        .on_failure = [this](const Failure& f) { Learn(f); },
+                        .members = members_,
+                        .on_failure =
+                            [this](const Failure& f) {
+                              state_->Set(f);
+                              watchdog_->End(f);
+                            },
                         .log = [this] { return Log(); },
                         .timeout = options.timeout,
-                        .on_beat = [this] { AllowForPause(); }}),
-      thread_([this] { Run(); }) {}
+                        .on_beat = [this] { AllowForPause(); }}) {}
 
-void NcclWatchdog::Called(const Collective& c) {
+void NcclWatch::Start(NcclComm* comm) {
+  comm_ = comm;
+  watchdog_->Add(this);
+}
+
+void NcclWatch::Stop() { watchdog_->Remove(this); }
+
+void NcclWatch::Called(const Collective& c) {
   const std::lock_guard<std::mutex> lock(mutex_);
   log_.Add(c);
   last_call_ = c;
 }
 
-Collective NcclWatchdog::LastCall() const {
+Collective NcclWatch::LastCall() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return last_call_;
 }
 
-FlightLog NcclWatchdog::Log() const {
+FlightLog NcclWatch::Log() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return log_;
 }
 
-void NcclWatchdog::Watch(std::shared_ptr<NcclWork> work) {
+void NcclWatch::Watch(std::shared_ptr<NcclWork> work) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (under_way_.empty()) turn_ = Clock::now();
   under_way_.push_back(std::move(work));
 }
 
-void NcclWatchdog::Fail(const Failure& failure) {
-  if (!state_->Get()) Learn(board_.Post(failure));
+void NcclWatch::Fail(const Failure& failure) {
+  if (state_->Get()) return;
+  const Failure counts = board_.Post(failure);
+  state_->Set(counts);
+  watchdog_->End(counts);
 }
 
-void NcclWatchdog::Learn(const Failure& failure) {
-  // Set the error before aborting, so that no waiter mistakes an aborted result for a good one.
-  if (!state_->Set(failure)) return;
-  comm_->Abort();
-  if (options_.recorder && !leaving_) options_.recorder->Fail(options_.name, failure);
-}
-
-void NcclWatchdog::Stop() {
+void NcclWatch::Look() {
+  if (state_->Get()) return;
+  std::optional<Collective> slow;
+  std::string purpose;
+  bool timed_out = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (stop_) return;
-    stop_ = true;
-  }
-  stopped_.notify_all();
-  thread_.join();
-}
-
-void NcclWatchdog::Run() {
-  // A thread that never sets a device opens a context on GPU 0.
-  LS_CUDA_WARN(cudaSetDevice(comm_->device().index));
-  auto next_comparison = Clock::now();
-  while (!state_->Get()) {
-    std::optional<Collective> slow;
-    std::string purpose;
-    bool timed_out = false;
-    {
-      std::unique_lock<std::mutex> lock(mutex_);
-      if (stopped_.wait_for(lock, kTick, [this] { return stop_; })) break;
-      try {
-        while (!under_way_.empty() && under_way_.front()->HasFinished()) {
-          if (options_.recorder) {
-            options_.recorder->End(options_.name, under_way_.front()->operation());
-          }
-          under_way_.pop_front();
-          turn_ = Clock::now();
+    try {
+      while (!under_way_.empty() && under_way_.front()->HasFinished()) {
+        if (options_.recorder) {
+          options_.recorder->End(options_.name, under_way_.front()->operation());
         }
-      } catch (const Error&) {
-        // The device has failed: whatever waits for it gets the error from CUDA.
-        return;
+        under_way_.pop_front();
+        turn_ = Clock::now();
       }
-      if (!under_way_.empty() && Clock::now() - turn_ > kGrace) {
-        slow = under_way_.front()->operation();
-        purpose = under_way_.front()->purpose();
-        timed_out = Clock::now() - turn_ > options_.timeout;
-      }
+    } catch (const Error&) {
+      // The device has failed: whatever waits for it gets the error from CUDA.
+      return;
     }
-    if (slow && Clock::now() >= next_comparison) {
-      CompareWithOthers(*slow, purpose);
-      next_comparison = Clock::now() + kCompare;
-    }
-    if (slow && timed_out) FailForTimeout(*slow, purpose);
-    if (const auto error = comm_->AsyncError()) {
-      Failure failure;
-      failure.cause = CollectiveError::Cause::kLostRank;
-      failure.rank = rank_;
-      failure.operation = LastCall();
-      failure.reason = *error;
-      // The control plane is about to name the rank whose process ended.
-      std::unique_lock<std::mutex> lock(mutex_);
-      stopped_.wait_for(lock, kCompare, [this] { return stop_; });
-      lock.unlock();
-      Fail(failure);
+    if (!under_way_.empty() && Clock::now() - turn_ > kGrace) {
+      slow = under_way_.front()->operation();
+      purpose = under_way_.front()->purpose();
+      timed_out = Clock::now() - turn_ > options_.timeout;
     }
   }
+  if (slow && Clock::now() >= next_comparison_) {
+    CompareWithOthers(*slow, purpose);
+    next_comparison_ = Clock::now() + kCompare;
+  }
+  if (slow && timed_out) FailForTimeout(*slow, purpose);
+  const auto error = comm_->AsyncError();
+  if (!error) return;
+  // The control plane is about to name the rank whose process ended.
+  if (!broken_since_) broken_since_ = Clock::now();
+  if (Clock::now() < *broken_since_ + kCompare) return;
+  Failure failure;
+  failure.cause = CollectiveError::Cause::kLostRank;
+  failure.rank = control_->rank();
+  failure.operation = LastCall();
+  failure.reason = *error;
+  Fail(failure);
 }
 
-void NcclWatchdog::CompareWithOthers(const Collective& c, const std::string& purpose) {
+void NcclWatch::CompareWithOthers(const Collective& c, const std::string& purpose) {
   // The peers of an exchange compare it themselves.
   if (c.kind == CollectiveKind::kExchange) return;
   std::map<int, Collective> calls;
@@ -133,11 +172,11 @@ void NcclWatchdog::CompareWithOthers(const Collective& c, const std::string& pur
   }
   Failure failure;
   failure.cause = CollectiveError::Cause::kMismatch;
-  failure.rank = rank_;
+  failure.rank = control_->rank();
   failure.operation = c;
   failure.purpose = purpose;
   try {
-    calls[rank_] = c;
+    calls[failure.rank] = c;
     CompareCalls(calls);
   } catch (const MismatchError& e) {
     failure.culprits = e.culprits;
@@ -146,25 +185,32 @@ void NcclWatchdog::CompareWithOthers(const Collective& c, const std::string& pur
   }
 }
 
-// As HostGroup does.
-void NcclWatchdog::AllowForPause() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (under_way_.empty() || Clock::now() < turn_ + options_.timeout / 2) return;
+bool NcclWatch::IsOverdue(Clock::time_point* since) {
+  if (Clock::now() < *since + options_.timeout / 2) return false;
+  if (const auto pause = board_.LivePause()) {
+    *since = Clock::now();
+    ReportPause(options_, *control_, *pause);
   }
-  const auto pause = board_.LivePause();
-  if (!pause) return;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    turn_ = Clock::now();
-  }
-  ReportPause(options_, *control_, *pause);
+  return Clock::now() > *since + options_.timeout;
 }
 
-void NcclWatchdog::FailForTimeout(const Collective& c, const std::string& purpose) {
+// As HostGroup does.
+void NcclWatch::AllowForPause() {
+  Clock::time_point since;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (under_way_.empty()) return;
+    since = turn_;
+  }
+  IsOverdue(&since);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  turn_ = std::max(turn_, since);
+}
+
+void NcclWatch::FailForTimeout(const Collective& c, const std::string& purpose) {
   Failure failure;
   failure.cause = CollectiveError::Cause::kTimeout;
-  failure.rank = rank_;
+  failure.rank = control_->rank();
   failure.operation = c;
   failure.purpose = purpose;
   failure.reason =

@@ -1,7 +1,5 @@
 #include "dist/groups/planned_group.h"
 
-#include "dist/control/control_plane.h"
-
 namespace lockstep::dist {
 namespace {
 
@@ -16,17 +14,19 @@ class PlannedWork : public Work {
 
 class PlannedGroup : public ProcessGroup {
  public:
-  explicit PlannedGroup(int size)
-      : ProcessGroup(/*rank=*/0, size, {.name = "planned"}, /*control=*/nullptr) {}
+  explicit PlannedGroup(int size) : ProcessGroup(size, {.name = "planned", .device = kMeta}) {}
   Device device() const override { return kMeta; }
   void CheckInStep() override {}
   void Abort(const std::string&) override {}
-  std::shared_ptr<ProcessGroup> Duplicate(const std::string&) override {
-    return std::make_shared<PlannedGroup>(size());
+  std::shared_ptr<ProcessGroup> Split(const std::string&, const std::vector<int>& ranks) override {
+    return std::make_shared<PlannedGroup>(static_cast<int>(ranks.size()));
   }
 
  private:
   WorkPtr Submit(Call call) override { return std::make_shared<PlannedWork>(call.collective); }
+  std::shared_ptr<ProcessGroup> MakePart(std::vector<int> members, const GroupOptions&) override {
+    return std::make_shared<PlannedGroup>(static_cast<int>(members.size()));
+  }
 };
 
 }  // namespace

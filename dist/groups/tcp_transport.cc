@@ -76,9 +76,13 @@ struct Peer {
 
 class TcpTransport : public Transport {
  public:
-  TcpTransport(std::shared_ptr<ControlPlane> control, const std::string& name)
-      : control_(std::move(control)), topic_(TopicOf(name + "/data")), event_(MakeEvent()) {
-    peers_.resize(static_cast<size_t>(control_->size()));
+  TcpTransport(std::shared_ptr<ControlPlane> control, const std::string& name,
+               std::vector<int> members)
+      : control_(std::move(control)),
+        members_(std::move(members)),
+        topic_(TopicOf(name + "/data")),
+        event_(MakeEvent()) {
+    for (const int member : members_) peers_[member];
     const bool is_new =
         control_->OpenData(topic_, [this](int peer, Socket socket, const std::string& error) {
           const std::lock_guard<std::mutex> lock(mutex_);
@@ -90,8 +94,8 @@ class TcpTransport : public Transport {
   }
   ~TcpTransport() override { TcpTransport::Close(); }
 
+  const std::vector<int>& members() const override { return members_; }
   int rank() const override { return control_->rank(); }
-  int size() const override { return static_cast<int>(peers_.size()); }
 
   void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
            Deadline deadline) override {
@@ -125,7 +129,7 @@ class TcpTransport : public Transport {
 
   void Close() override {
     control_->CloseData(topic_);
-    for (Peer& p : peers_) {
+    for (auto& [peer, p] : peers_) {
       p = Peer();
       p.ended = true;
     }
@@ -143,12 +147,12 @@ class TcpTransport : public Transport {
     Signal(event_);
   }
 
-  std::unique_ptr<Transport> Duplicate(const std::string& name) override {
-    return MakeTcpTransport(control_, name);
+  std::unique_ptr<Transport> Split(const std::string& name, std::vector<int> members) override {
+    return MakeTcpTransport(control_, name, std::move(members));
   }
 
  private:
-  Peer& Of(int peer) { return peers_[static_cast<size_t>(peer)]; }
+  Peer& Of(int peer) { return peers_.at(peer); }
 
   Deadline DeadlineUnlessInterrupted(Deadline deadline) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -244,9 +248,8 @@ class TcpTransport : public Transport {
   // The peers whose connections have ended.
   std::vector<int> Ended() const {
     std::vector<int> ended;
-    for (int r = 0; r < size(); ++r) {
-      const Peer& p = peers_[static_cast<size_t>(r)];
-      if (r != rank() && (p.ended || p.socket.HasEnded())) ended.push_back(r);
+    for (const auto& [peer, p] : peers_) {
+      if (peer != rank() && (p.ended || p.socket.HasEnded())) ended.push_back(peer);
     }
     return ended;
   }
@@ -258,10 +261,11 @@ class TcpTransport : public Transport {
   }
 
   const std::shared_ptr<ControlPlane> control_;
+  const std::vector<int> members_;
   const uint64_t topic_;
   // Wakes Run: an interruption, an extension, or a connection that has arrived.
   const FileDescriptor event_;
-  std::vector<Peer> peers_;  // by rank
+  std::map<int, Peer> peers_;  // by rank
 
   std::mutex mutex_;
   std::map<int, Socket> arrived_;             // connections that Run has yet to take
@@ -273,8 +277,8 @@ class TcpTransport : public Transport {
 }  // namespace
 
 std::unique_ptr<Transport> MakeTcpTransport(std::shared_ptr<ControlPlane> control,
-                                            const std::string& name) {
-  return std::make_unique<TcpTransport>(std::move(control), name);
+                                            const std::string& name, std::vector<int> members) {
+  return std::make_unique<TcpTransport>(std::move(control), name, std::move(members));
 }
 
 }  // namespace lockstep::dist

@@ -20,11 +20,12 @@ class TransportError : public Error {
       : Error(what), cause(cause), peers(std::move(peers)) {}
 
   Cause cause;
-  std::vector<int> peers;  // whose connections ended, or whose messages are missing or corrupted
+  std::vector<int> peers;  // the world's ranks, whose connections ended, or whose messages are
+                           // missing or corrupted
 };
 
-// Messages between two ranks arrive in the order in which they were sent; both sides know their
-// sizes. Only one thread calls Run; any may call Interrupt and Extend.
+// Ranks are the world's. Messages between two ranks arrive in the order in which they were sent;
+// both sides know their sizes. Only one thread calls Run; any may call Interrupt and Extend.
 class Transport {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
@@ -40,8 +41,9 @@ class Transport {
   };
 
   virtual ~Transport() = default;
+  // The ranks between which it moves messages, ascending, and this one.
+  virtual const std::vector<int>& members() const = 0;
   virtual int rank() const = 0;
-  virtual int size() const = 0;
 
   // Moves all messages at the same time; returns when the incoming ones have arrived and the memory
   // of the outgoing ones may be reused. Throws TransportError, after which the transport is
@@ -55,8 +57,9 @@ class Transport {
   virtual void Interrupt() = 0;
   // Makes Run, even one in progress, wait at least until `deadline`.
   virtual void Extend(Deadline deadline) = 0;
-  // Another transport between the same ranks; collective. `name` must be unique.
-  virtual std::unique_ptr<Transport> Duplicate(const std::string& name) = 0;
+  // Another transport, between some of these ranks, all of which call this. `name` must be unique
+  // on each of them.
+  virtual std::unique_ptr<Transport> Split(const std::string& name, std::vector<int> members) = 0;
 };
 
 }  // namespace lockstep::dist

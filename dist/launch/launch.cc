@@ -24,9 +24,9 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/system/environment.h"
+#include "dist/collective.h"
 #include "dist/control/rendezvous.h"
 #include "dist/control/socket.h"
-#include "dist/groups/collective.h"
 #include "dist/launch/rank_process.h"
 
 namespace lockstep::dist {

@@ -376,7 +376,7 @@ void FullyShard::OnEnd() {
 void FullyShard::OnError() noexcept {
   lanes_->Abort();
   for (ProcessGroup* group : {gather_.get(), replicate_}) {
-    if (group) group->Abort(StrCat("backward failed on rank ", rank()));
+    if (group) group->Abort(StrCat("backward failed on rank ", group->world_rank()));
   }
   summed_ = nullptr;
   in_backward_ = false;

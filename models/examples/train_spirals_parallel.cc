@@ -12,7 +12,6 @@
 #include "core/step_state.h"
 #include "data/distributed_sampler.h"
 #include "dist/data_parallel/data_parallel.h"
-#include "dist/groups/tcp_group.h"
 #include "dist/world.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "models/examples/spirals.h"
@@ -28,7 +27,7 @@ int main(int argc, char** argv) {
   examples::Mlp model(64);
   model.Materialize(kCpu, /*seed=*/1);
   dist::World world(dist::ReadRendezvous());
-  const auto group = dist::MakeTcpGroup(world);
+  const auto group = world.Group();
   dist::DataParallel parallel(group.get(), model);  // all begin with rank 0's weights
   optim::AdamW adamw(model.Parameters(), {.weight_decay = 0.01});
   const optim::LrSchedule lr(

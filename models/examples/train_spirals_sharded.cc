@@ -12,7 +12,6 @@
 #include "core/philox.h"
 #include "core/step_state.h"
 #include "data/distributed_sampler.h"
-#include "dist/groups/tcp_group.h"
 #include "dist/shard/fully_shard.h"
 #include "dist/world.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
@@ -29,7 +28,7 @@ int main(int argc, char** argv) {
   examples::Mlp model(64);
   model.Materialize(kCpu, /*seed=*/1);
   dist::World world(dist::ReadRendezvous());
-  const auto group = dist::MakeTcpGroup(world);
+  const auto group = world.Group();
   dist::FullyShard parallel(group.get(), model);  // each keeps its part of rank 0's weights
   optim::AdamW adamw(model.Parameters(), {.weight_decay = 0.01});
   const optim::LrSchedule lr(

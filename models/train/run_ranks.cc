@@ -11,8 +11,6 @@
 #include "core/cuda/device.h"
 #include "core/system/environment.h"
 #include "dist/groups/agreement.h"
-#include "dist/groups/nccl_group.h"
-#include "dist/groups/tcp_group.h"
 #include "models/report/run_progress.h"
 
 namespace lockstep::models {
@@ -36,9 +34,10 @@ void WarnWithoutWaiting(const std::string& message) {
   if (poll(&output, 1, /*timeout=*/0) == 1 && (output.revents & POLLOUT) != 0) Warn(message);
 }
 
-dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& name,
+dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& name, Device device,
                                   std::shared_ptr<dist::FlightRecorder> recorder) {
   return {.name = name,
+          .device = device,
           .timeout = std::chrono::seconds(config.dist.timeout),
           .check_every_call = config.dist.check == "full",
           .recorder = std::move(recorder),
@@ -140,10 +139,15 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
       rendezvous, dist::WorldOptions{.timeout = timeout,
                                      .heartbeat = std::chrono::seconds(config.dist.heartbeat)});
   if (recorder) recorder->SetMeeting(world_->meeting());
-  control_ = dist::MakeTcpGroup(*world_, GroupOptionsOf(config, "control", recorder));
-  gradients_ = device.is_cuda() ? dist::MakeNcclGroup(control_->Duplicate("nccl"), device,
-                                                      GroupOptionsOf(config, "gradients", recorder))
-                                : control_->Duplicate("gradients");
+  control_ = world_->Group(GroupOptionsOf(config, "control", kCpu, recorder));
+  const auto gradients = GroupOptionsOf(config, "gradients", device, recorder);
+  gradients_ = world_->Group(gradients);
+  const auto shards = static_cast<int>(config.parallel.shard_ranks);
+  // Other sizes are refused when the run is prepared.
+  if (config.parallel.shard == "none" || shards == 0 || size() % shards != 0) return;
+  const dist::Mesh mesh({.shard = shards}, rank(), size());
+  shard_ = world_->Group(mesh, {"shard"}, gradients);
+  replicate_ = world_->Group(mesh, {"replicate"}, gradients);
 }
 
 void RunRanks::CheckSameOptions(const RunConfig& config) {

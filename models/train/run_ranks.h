@@ -6,9 +6,9 @@
 #include <string>
 
 #include "dist/control/flight_recorder.h"
-#include "dist/control/pause.h"
 #include "dist/control/rendezvous.h"
 #include "dist/data_parallel/reducer.h"
+#include "dist/groups/pause.h"
 #include "dist/process_group.h"
 #include "dist/shard/fully_shard.h"
 #include "dist/world.h"
@@ -61,7 +61,7 @@ class RunRanks {
 
   // Runs f() on the main rank. f takes no part in collectives and may take long: the other ranks
   // wait when they next need the main rank, and say for what: "rank 0 has been writing a checkpoint
-  // for 31 s" (dist/control/pause.h).
+  // for 31 s" (dist/groups/pause.h).
   template <class F>
   void OnMain(const char* what, const F& f) const {
     if (!is_main()) return;

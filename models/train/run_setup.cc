@@ -114,9 +114,6 @@ void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks) 
     throw InputError(StrCat("parallel.shard_ranks = ", shards, " does not divide the ", ranks,
                             " ranks: use a divisor, or 0, all of them"));
   }
-  if (shards != ranks) {
-    throw InputError("parallel.shard_ranks: groups of some of the ranks are not there yet: use 0");
-  }
   try {
     const dist::ShardOptions options = ToShardOptions(config, micro_batches, /*trace=*/nullptr);
     dist::PlanShardSum(micro_batches, {shards, ranks / shards}, options.accumulate, options.sum);

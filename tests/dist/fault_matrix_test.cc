@@ -1,7 +1,9 @@
-// Every kind of fault, in every collective, on every rank: the error that all ranks get, and that
-// none of them is left with wrong data. dist/README.md has the table.
+// Every kind of fault, in every collective, on every rank, in groups of all ranks and of some: the
+// error that all ranks get, and that none of them is left with wrong data. dist/README.md has the
+// table.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -24,6 +26,19 @@ using testing::SizeIs;
 using Cause = CollectiveError::Cause;
 
 constexpr int kRanks = 3;
+// Where the group is: its ranks in a world of that size.
+struct Place {
+  Kind kind;
+  int world;
+  std::vector<int> members;
+  const char* group;
+
+  int Member(int rank) const { return members[static_cast<size_t>(rank)]; }
+};
+const Place kAll = {Kind::kInProcess, kRanks, {0, 1, 2}, "world"};
+const Place kAllOverTcp = {Kind::kTcp, kRanks, {0, 1, 2}, "world"};
+const Place kSome = {Kind::kInProcess, 5, {0, 2, 4}, "some"};
+const Place kSomeOverTcp = {Kind::kTcp, 6, {1, 2, 5}, "some"};
 // Large enough that collectives send all kinds of their messages.
 constexpr int64_t kCount = 30'000;
 // The timeout of ranks that wait only for the fault; long enough for a busy machine.
@@ -166,6 +181,10 @@ struct Outcome {
   std::vector<std::optional<Cause>> causes = std::vector<std::optional<Cause>>(kRanks);
   std::atomic<int> failed{0};
   std::atomic<bool> wrong_data{false};
+  // Of the ranks outside of the group, which talk among themselves until the run fails.
+  std::mutex mutex;
+  std::vector<std::pair<std::string, std::optional<Cause>>> others;
+  std::atomic<int> ended{0};  // of the group
 };
 
 // What a rank does: a barrier, the call, another barrier.
@@ -184,38 +203,71 @@ void RunRank(ProcessGroup& g, const FaultCase& fault, const CollectiveCase& coll
   g.Barrier()->Wait();
 }
 
-void RunCase(Kind kind, const FaultCase& fault, const CollectiveCase& collective, int at_fault,
-             Outcome* outcome) {
+// What a rank outside of the group does.
+void RunOther(ProcessGroup& g, Outcome* outcome) {
+  try {
+    while (true) {
+      const Tensor over = Filled(1, outcome->ended == kRanks ? 1 : 0);
+      g.AllReduce(over)->Wait();
+      if (over.data<float>()[0] > 0) return;
+    }
+  } catch (const CollectiveError& e) {
+    const std::lock_guard<std::mutex> lock(outcome->mutex);
+    outcome->others.emplace_back(e.what(), e.cause());
+  }
+}
+
+void RunMember(End end, GroupOptions options, const FaultCase& fault,
+               const CollectiveCase& collective, int rank, int at_fault, Outcome* outcome) {
+  if (rank == at_fault && fault.transport) {
+    // After the first barrier and, if there are messages with data, in one of those.
+    const int runs_per_exchange = fault.check ? 2 : 1;
+    const int exchanges_before = std::string(collective.name) == "barrier" ? 1 : 2;
+    end.transport = MakeFaultyTransport(std::move(end.transport),
+                                        {.kind = *fault.transport,
+                                         .at_run = exchanges_before * runs_per_exchange + 1,
+                                         .delay = milliseconds(300)});
+  }
+  const auto i = static_cast<size_t>(rank);
+  try {
+    const auto group = MakeHostGroup(std::move(end.transport), end.control, options);
+    RunRank(*group, fault, collective, at_fault, outcome);
+  } catch (const CollectiveError& e) {
+    outcome->errors[i] = e.what();
+    outcome->culprits[i] = e.culprits();
+    outcome->causes[i] = e.cause();
+    ++outcome->failed;
+  } catch (const std::exception& e) {
+    outcome->errors[i] = e.what();
+    ++outcome->failed;
+  }
+  ++outcome->ended;
+}
+
+void RunCase(const Place& place, const FaultCase& fault, const CollectiveCase& collective,
+             int at_fault, Outcome* outcome) {
   GroupOptions options;
   options.timeout = kTimeout;
   options.check_every_call = fault.check;
-  auto ends = MakeEnds(kind, kRanks);
+  auto ends = MakeEnds(place.kind, place.world);
+  std::vector<int> others;
+  for (int r = 0; r < place.world; ++r) {
+    if (IndexOf(place.members, r) < 0) others.push_back(r);
+  }
   std::vector<std::thread> threads;
-  for (int r = 0; r < kRanks; ++r) {
-    threads.emplace_back([&, r] {
+  for (int r = 0; r < place.world; ++r) {
+    threads.emplace_back([&, r, options]() mutable {
       End end = std::move(ends[static_cast<size_t>(r)]);
-      if (r == at_fault && fault.transport) {
-        // After the first barrier and, if there are messages with data, in one of those.
-        const int runs_per_exchange = fault.check ? 2 : 1;
-        const int exchanges_before = std::string(collective.name) == "barrier" ? 1 : 2;
-        end.transport = MakeFaultyTransport(std::move(end.transport),
-                                            {.kind = *fault.transport,
-                                             .at_run = exchanges_before * runs_per_exchange + 1,
-                                             .delay = milliseconds(300)});
+      const int rank = IndexOf(place.members, r);
+      options.name = rank < 0 ? "others" : place.group;
+      if (!others.empty()) {
+        end.transport = end.transport->Split(options.name, rank < 0 ? others : place.members);
       }
-      const auto i = static_cast<size_t>(r);
-      try {
-        const auto group = MakeHostGroup(std::move(end.transport), std::move(end.control), options);
-        RunRank(*group, fault, collective, at_fault, outcome);
-      } catch (const CollectiveError& e) {
-        outcome->errors[i] = e.what();
-        outcome->culprits[i] = e.culprits();
-        outcome->causes[i] = e.cause();
-        ++outcome->failed;
-      } catch (const std::exception& e) {
-        outcome->errors[i] = e.what();
-        ++outcome->failed;
+      if (rank >= 0) {
+        return RunMember(std::move(end), options, fault, collective, rank, at_fault, outcome);
       }
+      options.timeout = std::chrono::minutes(5);
+      RunOther(*MakeHostGroup(std::move(end.transport), std::move(end.control), options), outcome);
     });
   }
   for (std::thread& t : threads) t.join();
@@ -228,9 +280,16 @@ std::string Words(const FaultCase& fault, int rank) {
   return words;
 }
 
-void ExpectDiagnosis(const FaultCase& fault, const CollectiveCase& collective, int at_fault,
-                     const Outcome& outcome) {
-  SCOPED_TRACE(StrCat(fault.name, " of rank ", at_fault, " in ", collective.name));
+void ExpectDiagnosis(const Place& place, const FaultCase& fault, const CollectiveCase& collective,
+                     int at_fault, const Outcome& outcome) {
+  const int culprit = place.Member(at_fault);
+  SCOPED_TRACE(StrCat(fault.name, " of rank ", culprit, " in ", collective.name));
+  EXPECT_THAT(outcome.others, SizeIs(fault.cause ? place.world - kRanks : 0));
+  for (const auto& [error, cause] : outcome.others) {
+    EXPECT_EQ(cause, fault.cause) << error;
+    EXPECT_THAT(error, AllOf(HasSubstr(", group 'others', all_reduce #"),
+                             HasSubstr(Words(fault, culprit))));
+  }
   EXPECT_FALSE(outcome.wrong_data);
   for (int r = 0; r < kRanks; ++r) {
     const auto i = static_cast<size_t>(r);
@@ -245,33 +304,34 @@ void ExpectDiagnosis(const FaultCase& fault, const CollectiveCase& collective, i
     // Only the two peers compare an exchange, and neither can tell which is right.
     const bool of_two =
         fault.cause == Cause::kMismatch && std::string(collective.name) == "exchange";
-    EXPECT_THAT(outcome.errors[i], AllOf(HasSubstr(StrCat("rank ", r, ", group 'world', ")),
-                                         HasSubstr(Words(fault, at_fault))));
+    EXPECT_THAT(outcome.errors[i],
+                AllOf(HasSubstr(StrCat("rank ", place.Member(r), ", group '", place.group, "', ")),
+                      HasSubstr(Words(fault, culprit))));
     if (of_two) {
-      EXPECT_THAT(outcome.culprits[i], testing::Contains(at_fault)) << outcome.errors[i];
+      EXPECT_THAT(outcome.culprits[i], testing::Contains(culprit)) << outcome.errors[i];
     } else {
-      EXPECT_THAT(outcome.culprits[i], ElementsAre(at_fault)) << outcome.errors[i];
+      EXPECT_THAT(outcome.culprits[i], ElementsAre(culprit)) << outcome.errors[i];
     }
   }
 }
 
 class FaultMatrixTest : public testing::TestWithParam<FaultCase> {};
 
-void ExpectMatrix(Kind kind, const FaultCase& fault, std::span<const CollectiveCase> collectives) {
-  for (int at_fault = 0; at_fault < kRanks; ++at_fault) {
+void ExpectMatrix(const Place& place, const FaultCase& fault, const std::vector<int>& at_fault) {
+  const std::span<const CollectiveCase> collectives = kCollectives;
+  for (const int rank : at_fault) {
     // All collectives at the same time: most of the time they wait for a timeout.
     std::vector<Outcome> outcomes(collectives.size());
     std::vector<std::thread> threads;
     for (size_t i = 0; i < collectives.size(); ++i) {
       if (!Applies(fault, collectives[i])) continue;
-      threads.emplace_back(
-          [&, i] { RunCase(kind, fault, collectives[i], at_fault, &outcomes[i]); });
+      threads.emplace_back([&, i] { RunCase(place, fault, collectives[i], rank, &outcomes[i]); });
     }
     for (std::thread& t : threads) t.join();
     for (size_t i = 0; i < collectives.size(); ++i) {
       if (!Applies(fault, collectives[i])) continue;
-      ExpectDiagnosis(fault, collectives[i], at_fault, outcomes[i]);
-      if (at_fault == 1 && i == 0) {
+      ExpectDiagnosis(place, fault, collectives[i], rank, outcomes[i]);
+      if (rank == at_fault.back() && i == 0) {
         std::cout << fault.name << ": "
                   << (outcomes[i].errors[0].empty() ? "all is well" : outcomes[i].errors[0])
                   << "\n";
@@ -281,11 +341,21 @@ void ExpectMatrix(Kind kind, const FaultCase& fault, std::span<const CollectiveC
 }
 
 TEST_P(FaultMatrixTest, IsDiagnosedCorrectlyInEveryCollectiveOnEveryRank) {
-  ExpectMatrix(Kind::kInProcess, GetParam(), kCollectives);
+  ExpectMatrix(kAll, GetParam(), {0, 2, 1});
 }
 
 TEST_P(FaultMatrixTest, IsDiagnosedCorrectlyOverTcp) {
-  ExpectMatrix(Kind::kTcp, GetParam(), kCollectives);
+  ExpectMatrix(kAllOverTcp, GetParam(), {0, 2, 1});
+}
+
+// The other ranks hear why they are stopped. Each fault is on another rank.
+TEST_P(FaultMatrixTest, IsDiagnosedCorrectlyInAGroupOfSomeRanks) {
+  const auto* const fault = std::find_if(std::begin(kFaults), std::end(kFaults), [](const auto& f) {
+    return std::string(f.name) == GetParam().name;
+  });
+  const int rank = static_cast<int>(fault - kFaults) % kRanks;
+  ExpectMatrix(kSome, GetParam(), {rank});
+  ExpectMatrix(kSomeOverTcp, GetParam(), {(rank + 1) % kRanks});
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, FaultMatrixTest, testing::ValuesIn(kFaults), [](const auto& info) {

@@ -15,8 +15,8 @@ class FaultyTransport : public Transport {
   FaultyTransport(std::unique_ptr<Transport> inner, const TransportFault& fault)
       : inner_(std::move(inner)), fault_(fault) {}
 
+  const std::vector<int>& members() const override { return inner_->members(); }
   int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
 
   void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
            Deadline deadline) override {
@@ -41,8 +41,8 @@ class FaultyTransport : public Transport {
   void Interrupt() override { inner_->Interrupt(); }
   void Extend(Deadline deadline) override { inner_->Extend(deadline); }
   // Runs without the fault.
-  std::unique_ptr<Transport> Duplicate(const std::string& name) override {
-    return inner_->Duplicate(name);
+  std::unique_ptr<Transport> Split(const std::string& name, std::vector<int> members) override {
+    return inner_->Split(name, std::move(members));
   }
 
  private:

@@ -5,26 +5,26 @@
 #include <thread>
 
 #include "core/cuda/handles.h"
-#include "dist/groups/in_process_group.h"
+#include "dist/control/local_planes.h"
 #include "dist/groups/nccl_group.h"
 
 namespace lockstep::dist {
 
 std::vector<std::string> ErrorsOnGpus(int size, const std::function<void(GpuRank)>& body,
                                       const GroupOptions& options) {
-  GroupOptions control_options = options;
-  control_options.name = options.name + "/control";
-  auto controls = MakeInProcessGroups(size, control_options);
+  auto controls = MakeLocalPlanes(size);
   std::vector<std::string> errors(controls.size());
   std::vector<std::thread> threads;
   for (size_t r = 0; r < controls.size(); ++r) {
     threads.emplace_back([&, r] {
       try {
-        const Device device{DeviceType::kCuda, static_cast<int>(r)};
-        cuda::SetDevice(device);
-        const cuda::OwnedStream stream(device);
+        GpuRank rank = {std::move(controls[r]), options};
+        rank.control->WaitUntilOpen();
+        rank.options.device = {DeviceType::kCuda, static_cast<int>(r)};
+        cuda::SetDevice(rank.options.device);
+        const cuda::OwnedStream stream(rank.options.device);
         const StreamGuard guard(stream);
-        body({std::move(controls[r]), device, options});
+        body(std::move(rank));
       } catch (const std::exception& e) {
         errors[r] = e.what();
       }
@@ -39,7 +39,7 @@ std::vector<std::string> ErrorsOnGpus(int size, const std::function<void(Process
   return ErrorsOnGpus(
       size,
       [&](GpuRank r) {
-        const auto group = MakeNcclGroup(std::move(r.control), r.device, r.options);
+        const auto group = MakeNcclGroup(std::move(r.control), r.options);
         body(*group);
       },
       options);

@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "core/cuda/device.h"
+#include "dist/control/control_plane.h"
 #include "dist/process_group.h"
 
 namespace lockstep::dist {
 
 // What a rank makes its group from.
 struct GpuRank {
-  std::shared_ptr<ProcessGroup> control;  // on the host
-  Device device;
-  GroupOptions options;
+  std::shared_ptr<ControlPlane> control;
+  GroupOptions options;  // with its device
 };
 
 // Runs `body` on one thread per rank, whose current device and stream are the rank's. Returns the

@@ -14,8 +14,8 @@ namespace {
 class CountingTransport : public Transport {
  public:
   explicit CountingTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  const std::vector<int>& members() const override { return inner_->members(); }
   int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
   void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
            Deadline deadline) override {
     for (const Outgoing& m : outgoing) sent += m.bytes;
@@ -24,8 +24,8 @@ class CountingTransport : public Transport {
   void Close() override { inner_->Close(); }
   void Interrupt() override { inner_->Interrupt(); }
   void Extend(Deadline deadline) override { inner_->Extend(deadline); }
-  std::unique_ptr<Transport> Duplicate(const std::string& name) override {
-    return inner_->Duplicate(name);
+  std::unique_ptr<Transport> Split(const std::string& name, std::vector<int> members) override {
+    return inner_->Split(name, std::move(members));
   }
   int64_t sent = 0;
 

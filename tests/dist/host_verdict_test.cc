@@ -19,8 +19,8 @@ CallPosition Behind(int64_t number) { return {Call(number), 3, false}; }
 CallPosition In(int64_t number, int64_t step) { return {Call(number), step, true}; }
 
 TEST(HostVerdict, ARankThatHasNotReachedTheCallIsAtFault) {
-  const Verdict v = ExplainTimeout({{0, In(7, 1)}, {1, Behind(6)}, {2, In(7, 1)}}, 4, Call(7), 0,
-                                   {1, 3}, seconds(2));
+  const Verdict v = ExplainTimeout({{0, In(7, 1)}, {1, Behind(6)}, {2, In(7, 1)}}, {0, 1, 2, 3},
+                                   Call(7), 0, {1, 3}, seconds(2));
   EXPECT_THAT(v.culprits, ElementsAre(1, 3));
   EXPECT_EQ(v.reason,
             "ranks 1 and 3 did not take part within 2 s; rank 1 last called all_reduce #6 (f32[8], "
@@ -33,25 +33,26 @@ TEST(HostVerdict, ARankThatHasNotReachedTheCallIsAtFault) {
 TEST(HostVerdict, ARankWhoseMessagesDoNotArriveIsAtFault) {
   for (const CallPosition& ahead : {In(7, 2), Behind(7), In(8, 1)}) {
     const std::map<int, CallPosition> positions = {{0, In(7, 1)}, {1, ahead}, {2, In(7, 1)}};
-    const Verdict v = ExplainTimeout(positions, 3, Call(7), 0, {1}, seconds(2));
+    const Verdict v = ExplainTimeout(positions, {0, 1, 2}, Call(7), 0, {1}, seconds(2));
     EXPECT_THAT(v.culprits, ElementsAre(1));
     EXPECT_THAT(v.reason, StartsWith("nothing that rank 1 sent reached ranks 0 and 2"));
     EXPECT_FALSE(v.others_know_better);
     // Rank 1 waits too, for ranks that wait for it.
-    const Verdict own = ExplainTimeout(positions, 3, ahead.call, 1, {0, 2}, seconds(2));
+    const Verdict own = ExplainTimeout(positions, {0, 1, 2}, ahead.call, 1, {0, 2}, seconds(2));
     EXPECT_THAT(own.culprits, ElementsAre(1));
     EXPECT_TRUE(own.others_know_better);
   }
 }
 
 TEST(HostVerdict, TheOnlyOneThatIsBehindKnowsWhomItWaitsFor) {
-  const Verdict v = ExplainTimeout({{0, Behind(7)}, {1, Behind(7)}, {2, In(7, 2)}}, 3, Call(7), 2,
-                                   {1}, seconds(2));
+  const Verdict v = ExplainTimeout({{0, Behind(7)}, {1, Behind(7)}, {2, In(7, 2)}}, {0, 1, 2},
+                                   Call(7), 2, {1}, seconds(2));
   EXPECT_THAT(v.culprits, ElementsAre(1));
 }
 
 TEST(HostVerdict, IfAllWaitForEachOtherTheNetworkIsCut) {
-  const Verdict v = ExplainTimeout({{0, In(7, 1)}, {1, In(7, 1)}}, 2, Call(7), 0, {1}, seconds(2));
+  const Verdict v =
+      ExplainTimeout({{0, In(7, 1)}, {1, In(7, 1)}}, {0, 1}, Call(7), 0, {1}, seconds(2));
   EXPECT_THAT(v.culprits, ElementsAre(1));
   EXPECT_THAT(v.reason, HasSubstr("is the network cut?"));
 }
@@ -59,12 +60,12 @@ TEST(HostVerdict, IfAllWaitForEachOtherTheNetworkIsCut) {
 // Exchanges are numbered separately.
 TEST(HostVerdict, ExchangesSayNothingOfHowFarARankIs) {
   const CallPosition in_exchange = {Call(90, CollectiveKind::kExchange), 1, true};
-  const Verdict v = ExplainTimeout({{0, In(7, 1)}, {1, in_exchange}, {2, In(7, 1)}}, 3, Call(7), 0,
-                                   {1}, seconds(2));
+  const Verdict v = ExplainTimeout({{0, In(7, 1)}, {1, in_exchange}, {2, In(7, 1)}}, {0, 1, 2},
+                                   Call(7), 0, {1}, seconds(2));
   EXPECT_THAT(v.culprits, ElementsAre(1));
   EXPECT_TRUE(v.others_know_better);
-  const Verdict of_exchange =
-      ExplainTimeout({{0, in_exchange}, {1, Behind(3)}}, 3, in_exchange.call, 0, {1}, seconds(2));
+  const Verdict of_exchange = ExplainTimeout({{0, in_exchange}, {1, Behind(3)}}, {0, 1},
+                                             in_exchange.call, 0, {1}, seconds(2));
   EXPECT_THAT(of_exchange.culprits, ElementsAre(1));
   EXPECT_FALSE(of_exchange.others_know_better);
 }

@@ -8,7 +8,7 @@
 
 #include "core/cuda/device.h"
 #include "core/host_read.h"
-#include "dist/groups/in_process_group.h"
+#include "dist/control/local_planes.h"
 #include "dist/groups/nccl_group.h"
 #ifdef CUDASIM
 #include "cudasim/contexts.h"
@@ -25,9 +25,7 @@ TEST(NcclContextTest, NoThreadOfARankOpensOneOnGpu0) {
 #else
   const Device device{DeviceType::kCuda, 1};
   cuda::SetDevice(device);
-  GroupOptions control;
-  control.name = "control";
-  auto group = MakeNcclGroup(std::move(MakeInProcessGroups(1, control)[0]), device, {});
+  auto group = MakeNcclGroup(MakeLocalPlanes(1)[0], {.device = device});
   const Tensor x = Tensor::Full({5}, 3, DType::kF32, device);
   group->AllReduce(x)->Wait();
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the watchdog looks at it

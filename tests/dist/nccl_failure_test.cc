@@ -10,6 +10,7 @@
 #include "core/io/file.h"
 #include "dist/control/flight_recorder.h"
 #include "dist/control/flight_verdict.h"
+#include "dist/groups/comparison.h"
 #include "dist/groups/nccl_comm.h"
 #include "dist/groups/nccl_group.h"
 #include "tests/dist/gpu_ranks.h"
@@ -171,7 +172,7 @@ TEST(NcclFailureTest, ARankThatGivesUpAfterAFailureIsNotBlamed) {
       options);
   EXPECT_THAT(errors, Each(""));
   const auto records = ReadFlightRecords(folder);
-  EXPECT_EQ(records.at(0).groups.size(), 2u) << "the group and its control group";
+  EXPECT_EQ(records.at(0).groups.size(), 1u);
   const FlightVerdict verdict = FindVerdict(records);
   EXPECT_THAT(verdict.culprits, ElementsAre(1));
   EXPECT_THAT(verdict.summary, HasSubstr("rank 1 did not take part"));
@@ -185,31 +186,69 @@ TEST(NcclFailureTest, LeavingWhileOthersContinueIsAnErrorForThem) {
   EXPECT_EQ(errors[1], "");
 }
 
+// One that is named in a part of the ranks ends all groups of all ranks, those that are busy in
+// another part too, and those that are idle.
+TEST(NcclFailureTest, AFailureInAPartEndsAllGroups) {
+  GroupOptions options;
+  options.timeout = std::chrono::seconds(3);
+  std::atomic<int> ended{0};
+  RUN_OR_SKIP(
+      4,
+      [&](ProcessGroup& g) {
+        const bool upper = g.rank() >= 2;
+        const auto part = g.Split(upper ? "upper" : "lower",
+                                  upper ? std::vector<int>{2, 3} : std::vector<int>{0, 1});
+        const auto idle = part->Duplicate(part->name() + ".idle");
+        const Tensor x = Ones(g, 100);
+        if (g.rank() == 3) {
+          while (ended < 3) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          return;
+        }
+        try {
+          while (true) part->AllReduce(x)->Synchronize();
+        } catch (const CollectiveError& e) {
+          EXPECT_EQ(e.cause(), CollectiveError::Cause::kTimeout);
+          EXPECT_THAT(e.culprits(), ElementsAre(3));
+          EXPECT_THAT(MessageOf<CollectiveError>([&] { idle->Barrier(); }),
+                      HasSubstr("rank 3 did not take part"));
+          ++ended;
+          throw;
+        }
+      },
+      options);
+  for (const int r : {0, 1, 2}) {
+    EXPECT_THAT(errors[static_cast<size_t>(r)],
+                AllOf(HasSubstr(StrCat("rank ", r, ", group '", r < 2 ? "lower" : "upper", "'")),
+                      HasSubstr("rank 3 did not take part, its last call was all_gather #1")));
+  }
+}
+
 // ---- A communicator that breaks: NCCL reports it asynchronously ----
 
 // Makes an NCCL communicator as a group does, but without a watchdog.
-std::unique_ptr<NcclComm> BareComm(const GpuRank& r) {
+std::unique_ptr<NcclComm> BareComm(const GpuRank& r, Comparison& comparison) {
   ncclUniqueId id = {};
   if (r.control->rank() == 0) id = NcclComm::NewId();
-  const Tensor bytes = Tensor::Zeros({static_cast<int64_t>(sizeof(id))}, DType::kU8);
-  std::memcpy(bytes.raw_data(), &id, sizeof(id));
-  r.control->Broadcast(bytes, 0)->Synchronize();
-  std::memcpy(&id, bytes.raw_data(), sizeof(id));
-  return std::make_unique<NcclComm>(id, r.control->rank(), r.control->size(), r.device,
-                                    std::chrono::seconds(30));
+  const std::string mine = r.control->rank() == 0 ? std::string(id.internal, sizeof(id)) : "";
+  const auto parties = comparison.Run(mine, [] { return true; });
+  std::memcpy(id.internal, parties->front().text.data(), sizeof(id));
+  return std::make_unique<NcclComm>(id, r.control->rank(), r.control->size(), r.options.device,
+                                    std::chrono::seconds(30), nullptr);
 }
 
 TEST(NcclFailureTest, AnAsynchronousErrorIsReportedAndAbortEndsHangingWork) {
   RUN_OR_SKIP(2, [](const GpuRank& r) {
-    const auto comm = BareComm(r);
+    Comparison comparison(r.control, "test", AllRanks(2));
+    const auto comm = BareComm(r, comparison);
+    const auto meet = [&] { comparison.Run("", [] { return true; }); };
     if (r.control->rank() == 1) {
       comm->Abort();
-      r.control->Barrier()->Synchronize();
+      meet();
       return;
     }
     EXPECT_EQ(comm->AsyncError(), std::nullopt);
-    const Stream stream = CurrentStream(r.device);
-    const Tensor x = Tensor::Full({1000}, 1, DType::kF32, r.device);
+    const Stream stream = CurrentStream(r.options.device);
+    const Tensor x = Tensor::Full({1000}, 1, DType::kF32, r.options.device);
     comm->AllReduce(x, ReduceOp::kSum, stream);
     std::optional<std::string> error;
     while (!error) error = comm->AsyncError();
@@ -219,7 +258,7 @@ TEST(NcclFailureTest, AnAsynchronousErrorIsReportedAndAbortEndsHangingWork) {
     EXPECT_EQ(comm->AsyncError(), std::nullopt) << "there is nothing left to fail";
     EXPECT_THAT(MessageOf<Error>([&] { comm->AllReduce(x, ReduceOp::kSum, stream); }),
                 HasSubstr("the communicator was aborted"));
-    r.control->Barrier()->Synchronize();
+    meet();
   });
   EXPECT_THAT(errors, Each(""));
 }
@@ -230,13 +269,13 @@ TEST(NcclFailureTest, ARankWhoseCommunicatorBreaksEndsTheOthers) {
   std::atomic<int> thrown{0};
   RUN_OR_SKIP(3, [&](GpuRank r) {
     if (r.control->rank() == 1) {
-      const auto comm = BareComm(r);
-      comm->Abort();
+      Comparison comparison(r.control, r.options.name, AllRanks(3));
+      BareComm(r, comparison)->Abort();
       // The process, and its connections on the host, stay alive.
       while (thrown < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       return;
     }
-    const auto group = MakeNcclGroup(std::move(r.control), r.device, r.options);
+    const auto group = MakeNcclGroup(std::move(r.control), r.options);
     const Tensor x = Ones(*group, 1000);
     const auto begin = std::chrono::steady_clock::now();
     try {

@@ -7,7 +7,8 @@
 #include <thread>
 
 #include "core/cuda/handles.h"
-#include "dist/groups/in_process_group.h"
+#include "dist/control/local_planes.h"
+#include "dist/mesh.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/message_of.h"
 
@@ -154,6 +155,40 @@ TEST(NcclGroupsTest, Duplicates) {
   EXPECT_THAT(errors, Each(""));
 }
 
+// By ncclCommSplit; with full checks too.
+TEST(NcclGroupsTest, SplitAlongTheAxesOfAMesh) {
+  for (const bool check : {false, true}) {
+    RUN_OR_SKIP(4,
+                [](ProcessGroup& g) {
+                  const Mesh mesh({.dp = 2, .tp = 2}, g.rank(), g.size());
+                  std::vector<std::shared_ptr<ProcessGroup>> groups;
+                  for (const char* const axis : {"dp", "tp"}) {
+                    groups.push_back(g.Split(mesh.GroupName({axis}), mesh.RanksAlong({axis})));
+                  }
+                  for (const auto& group : groups) {
+                    EXPECT_EQ(group->size(), 2);
+                    const Tensor x = Ones(*group, 1000), root = Values(g, 10),
+                                 in = Ones(*group, 10);
+                    x.Fill(1 << g.rank());
+                    group->AllReduce(x)->Wait();
+                    float sum = 0;
+                    for (const int r : group->members()) sum += static_cast<float>(1 << r);
+                    EXPECT_THAT(x.ToVector<float>(), Each(sum));
+                    group->Broadcast(root, 1)->Wait();
+                    EXPECT_EQ(root.ToVector<float>()[0], Value(group->members()[1], 0));
+                    using enum Transfer::Direction;
+                    const int other = 1 - group->rank();
+                    group->Exchange({{kSend, Values(g, 10), other}, {kReceive, in, other}})->Wait();
+                    EXPECT_EQ(in.ToVector<float>()[3],
+                              Value(group->members()[static_cast<size_t>(other)], 3));
+                    group->CheckInStep();
+                  }
+                },
+                {.check_every_call = check});
+    EXPECT_THAT(errors, Each(""));
+  }
+}
+
 TEST(NcclGroupsTest, RefusesWhatNcclCannotDo) {
   RUN_OR_SKIP(2, [](ProcessGroup& g) {
     EXPECT_THAT(MessageOf([&] { g.AllReduce(Tensor::Zeros({2}, DType::kU16, g.device())); }),
@@ -166,8 +201,7 @@ TEST(NcclGroupsTest, RefusesWhatNcclCannotDo) {
     EXPECT_THAT(x.ToVector<uint16_t>(), Each(2));
   });
   EXPECT_THAT(errors, Each(""));
-  EXPECT_THAT(MessageOf([] { MakeNcclGroup(MakeInProcessGroups(1)[0], kCpu, {}); }),
-              HasSubstr("not on cpu"));
+  EXPECT_THAT(MessageOf([] { MakeNcclGroup(MakeLocalPlanes(1)[0], {}); }), HasSubstr("not on cpu"));
 }
 
 }  // namespace

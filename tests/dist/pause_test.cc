@@ -1,5 +1,5 @@
 // Work of a single rank that takes longer than the others' timeout.
-#include "dist/control/pause.h"
+#include "dist/groups/pause.h"
 
 #include <gmock/gmock.h>
 

@@ -29,16 +29,34 @@ struct Case {
   Kind kind;
   int size;
   GroupOptions options = {};
+  // The groups are the two halves of a world, at the same time: its even and its odd ranks.
+  bool halves = false;
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.kind << c.size << (c.options.check_every_call ? "Checked" : "");
+  *out << c.kind << c.size << (c.options.check_every_call ? "Checked" : "")
+       << (c.halves ? "Halves" : "");
+}
+
+// The ranks of the half that has `rank`.
+std::vector<int> HalfWith(int rank, int size) {
+  std::vector<int> half;
+  for (int r = rank % 2; r < size; r += 2) half.push_back(r);
+  return half;
 }
 
 class ProcessGroupTest : public testing::TestWithParam<Case> {
  protected:
   void Run(const std::function<void(ProcessGroup&)>& body) const {
-    RunRanks(GetParam().kind, GetParam().size, body, GetParam().options);
+    const auto& [kind, size, options, halves] = GetParam();
+    if (!halves) return RunRanks(kind, size, body, options);
+    RunRanks(
+        kind, 2 * size,
+        [&](ProcessGroup& world) {
+          const auto half = world.Split("half", HalfWith(world.rank(), world.size()));
+          body(*half);
+        },
+        options);
   }
 };
 
@@ -320,6 +338,48 @@ TEST_P(ProcessGroupTest, DuplicatesHaveTheirOwnOrder) {
   });
 }
 
+TEST(ProcessGroupSplit, PartsAreCountedFromZeroAndNameTheWorldsRanks) {
+  RunRanks(Kind::kTcp, 5, [](ProcessGroup& g) {
+    const std::vector<int> ranks = HalfWith(g.rank(), 5);
+    const auto half = g.Split("half", ranks);
+    EXPECT_EQ(half->size(), g.rank() % 2 == 0 ? 3 : 2);
+    EXPECT_EQ(half->rank(), g.rank() / 2);
+    EXPECT_EQ(half->world_rank(), g.rank());
+    EXPECT_EQ(half->members(), ranks);
+    // Ranks in the arguments are the group's: the last rank is the root.
+    const Tensor x = Values(g.rank(), 10);
+    half->Broadcast(x, half->size() - 1)->Wait();
+    EXPECT_EQ(x.data<float>()[0], Value(ranks.back(), 0));
+    // Parts of parts.
+    const auto pair =
+        half->Split("first two", half->rank() < 2 ? std::vector<int>{0, 1} : std::vector<int>{2});
+    const std::vector<int> expected[] = {{0, 2}, {1, 3}, {4}};
+    EXPECT_EQ(pair->members(), expected[g.rank() == 4 ? 2 : g.rank() % 2]);
+    pair->Barrier()->Wait();
+  });
+}
+
+TEST(ProcessGroupSplit, RefusesWhatCannotBe) {
+  RunRanks(Kind::kInProcess, 3, [](ProcessGroup& g) {
+    for (const std::vector<int>& ranks :
+         {std::vector<int>{}, {(g.rank() + 1) % 3}, {0, 1, 2, 3}, {2, 1, 0}, {0, 0, 1, 2}}) {
+      EXPECT_THAT(MessageOf<ArgumentError>([&] { g.Split("part", ranks); }),
+                  HasSubstr("must be some of its 3 ranks, ascending, with rank "));
+    }
+    // Rank 2 does not know that it is in the part.
+    const std::vector<int> ranks = g.rank() == 2 ? std::vector<int>{2} : std::vector<int>{0, 1, 2};
+    if (g.rank() == 2) {
+      g.Split("part", ranks);
+    } else {
+      EXPECT_THAT(MessageOf<ArgumentError>([&] { g.Split("part", ranks); }),
+                  HasSubstr(StrCat("rank ", g.rank(),
+                                   " makes it of ranks 0, 1 and 2, but "
+                                   "rank 2 of others")));
+    }
+    g.Barrier()->Wait();
+  });
+}
+
 TEST(GroupOptions, TheTimeoutIsChecked) {
   EXPECT_THAT(MessageOf([] { MakeInProcessGroups(1, {.name = "g", .timeout = 0ms}); }),
               HasSubstr("group 'g': the timeout must be positive, got 0 ms"));
@@ -330,7 +390,8 @@ TEST_P(ProcessGroupTest, RefusesInvalidArgumentsAtOnceAndRemainsUsable) {
     const Tensor x = Tensor::Zeros({4}, DType::kF32);
     EXPECT_THAT(MessageOf([&] { g.AllReduce(Tensor()); }), HasSubstr("undefined"));
     EXPECT_THAT(MessageOf([&] { g.AllReduce(Tensor::Empty({2}, DType::kF32, kMeta)); }),
-                AllOf(HasSubstr("all_reduce in group 'world'"), HasSubstr("works on cpu")));
+                AllOf(HasSubstr(StrCat("all_reduce in group '", g.name(), "'")),
+                      HasSubstr("works on cpu")));
     EXPECT_THAT(MessageOf([&] {
                   g.AllReduce(Tensor::Zeros({2, 3}, DType::kF32).Transpose(0, 1));
                 }),
@@ -362,7 +423,9 @@ INSTANTIATE_TEST_SUITE_P(Groups, ProcessGroupTest,
                                          Case{Kind::kInProcess, 3}, Case{Kind::kInProcess, 5},
                                          Case{Kind::kTcp, 1}, Case{Kind::kTcp, 2},
                                          Case{Kind::kTcp, 4}, Case{Kind::kTcp, 3},
-                                         Case{Kind::kTcp, 2, kChecked}),
+                                         Case{Kind::kTcp, 2, kChecked},
+                                         Case{.kind = Kind::kInProcess, .size = 2, .halves = true},
+                                         Case{.kind = Kind::kTcp, .size = 3, .halves = true}),
                          testing::PrintToStringParamName());
 
 }  // namespace

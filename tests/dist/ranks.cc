@@ -34,7 +34,7 @@ Ends MakeEnds(Kind kind, int size) {
   Ends ends;
   for (auto& control : MakeLocalPlanes(size)) {
     control->WaitUntilOpen();
-    auto transport = kind == Kind::kTcp ? MakeTcpTransport(control, "world")
+    auto transport = kind == Kind::kTcp ? MakeTcpTransport(control, "world", AllRanks(size))
                                         : std::move(in_process[ends.size()]);
     ends.push_back({std::move(control), std::move(transport)});
   }

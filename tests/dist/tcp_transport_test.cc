@@ -57,7 +57,7 @@ void ExchangeAll(Transport& end, const std::vector<int64_t>& sizes) {
   Incoming incoming;
   for (int n = 0; n < std::ssize(sizes); ++n) {
     const int64_t bytes = sizes[static_cast<size_t>(n)];
-    for (int p = 0; p < end.size(); ++p) {
+    for (const int p : end.members()) {
       if (p == end.rank()) continue;
       const Bytes& mine = sent[{p, n}] = Message(end.rank(), p, bytes, n);
       Bytes& theirs = received[{p, n}] = Bytes(static_cast<size_t>(bytes));
@@ -139,7 +139,7 @@ TEST(TcpTransport, OnlyRanksThatTalkAreConnected) {
   const auto ends = MakeEnds(Kind::kTcp, 4);
   const int64_t before = ProcessStateOf().descriptors;
   const auto more = [&] { return ProcessStateOf().descriptors - before; };
-  const auto other = ends[3].transport->Duplicate("other");
+  const auto other = ends[3].transport->Split("other", ends[3].transport->members());
   EXPECT_EQ(more(), 1);  // an eventfd
   OnRanks(2, [&](int r) { Swap(*ends[static_cast<size_t>(r)].transport, 1 - r); });
   EXPECT_EQ(more(), 1 + 2);
@@ -237,13 +237,13 @@ TEST(TcpTransport, TransportsOfTheSameRanksDoNotMix) {
   const auto ends = MakeEnds(Kind::kTcp, 2);
   OnRanks(2, [&](int r) {
     Transport& first = *ends[static_cast<size_t>(r)].transport;
-    const auto second = first.Duplicate("second");
+    const auto second = first.Split("second", first.members());
     char mine[2] = {'a', 'b'}, theirs[2] = {};
     Transport* const order[2] = {&first, second.get()};
     for (const int i : {r, 1 - r}) order[i]->Run(Outgoing{{1 - r, &mine[i], 1}}, {}, In(60s));
     for (const int i : {0, 1}) order[i]->Run({}, Incoming{{1 - r, &theirs[i], 1}}, In(60s));
     EXPECT_EQ(std::string(theirs, 2), "ab");
-    EXPECT_THAT(MessageOf<ArgumentError>([&] { first.Duplicate("second"); }),
+    EXPECT_THAT(MessageOf<ArgumentError>([&] { first.Split("second", first.members()); }),
                 HasSubstr("there is a group 'second' already"));
   });
 }
@@ -255,7 +255,7 @@ TEST(TcpTransport, ALongLifeLeavesNothingBehind) {
       Transport& end = *ends[static_cast<size_t>(r)].transport;
       for (int i = 0; i < runs; ++i) Swap(end, 1 - r);
       for (int i = 0; i < duplicates; ++i) {
-        const auto other = end.Duplicate(StrCat("group ", i));
+        const auto other = end.Split(StrCat("group ", i), end.members());
         if (i % 2 == 0) Swap(*other, 1 - r);
         Swap(end, 1 - r);  // so that no name is used again too early
       }

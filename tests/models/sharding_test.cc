@@ -11,6 +11,7 @@
 #include "dist/control/flight_recorder.h"
 #include "dist/data_parallel/data_parallel.h"
 #include "dist/groups/in_process_group.h"
+#include "dist/mesh.h"
 #include "dist/shard/fully_shard.h"
 #include "models/options/config.h"
 #include "models/train/run_setup.h"
@@ -60,20 +61,12 @@ struct RankGroups {
   std::shared_ptr<dist::ProcessGroup> shard, replicate;
 };
 
-// Of all ranks.
-std::vector<RankGroups> MakeGroups(int64_t shards, int64_t copies) {
-  std::vector<RankGroups> groups(shards * copies);
-  for (int64_t c = 0; c < copies; ++c) {
-    auto of_copy =
-        dist::MakeInProcessGroups(static_cast<int>(shards), {.name = StrCat("shard", c)});
-    for (int64_t s = 0; s < shards; ++s) groups[c * shards + s].shard = std::move(of_copy[s]);
-  }
-  for (int64_t s = 0; s < shards; ++s) {
-    auto of_shard =
-        dist::MakeInProcessGroups(static_cast<int>(copies), {.name = StrCat("replicate", s)});
-    for (int64_t c = 0; c < copies; ++c) groups[c * shards + s].replicate = std::move(of_shard[c]);
-  }
-  return groups;
+RankGroups Split(dist::ProcessGroup& all, int64_t shards) {
+  const dist::Mesh mesh({.shard = static_cast<int>(shards)}, all.rank(), all.size());
+  const auto group = [&](const char* axis) {
+    return all.Split(mesh.GroupName({axis}), mesh.RanksAlong({axis}));
+  };
+  return {.shard = group("shard"), .replicate = group("replicate")};
 }
 
 // Everything that training computes.
@@ -136,9 +129,8 @@ Outcome TrainAlone(const Task& task) {
 
 Outcome TrainSharded(const Task& task, const Plan& plan) {
   std::vector<Outcome> outcomes(plan.shards * plan.copies);
-  std::vector<RankGroups> all_groups = MakeGroups(plan.shards, plan.copies);
   dist::RunInProcess(static_cast<int>(outcomes.size()), [&](dist::ProcessGroup& all) {
-    const RankGroups groups = std::move(all_groups[all.rank()]);
+    const RankGroups groups = Split(all, plan.shards);
     Gpt model(task.model);
     // All begin with rank 0's weights.
     if (plan.in_memory) Materialize(model, task, all.rank() == 0 ? 4 : 5);

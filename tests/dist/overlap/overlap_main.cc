@@ -24,7 +24,6 @@
 #include "core/autograd/engine.h"
 #include "core/thread_pool.h"
 #include "dist/data_parallel/reducer.h"
-#include "dist/groups/tcp_group.h"
 #include "dist/world.h"
 #include "nn/init.h"
 #include "nn/linear.h"
@@ -283,7 +282,7 @@ int Main(int argc, char** argv) {
                           std::atof(argv[6]),
                           argc > 7 && std::string(argv[7]) == "ordered"};
   World world(ReadRendezvous());
-  const auto group = MakeTcpGroup(world);
+  const auto group = world.Group();
   const auto result = Benchmark(*group, settings).Run();
   if (world.rank() == 0) std::cout << result.dump() << std::endl;
   return 0;

@@ -12,8 +12,7 @@
 #include <thread>
 
 #include "core/tensor.h"
-#include "dist/control/pause.h"
-#include "dist/groups/tcp_group.h"
+#include "dist/groups/pause.h"
 #include "dist/launch/launch.h"
 #include "dist/world.h"
 
@@ -67,7 +66,7 @@ void Run(int64_t steps, const Fault& fault) {
   if (const char* const timeout = std::getenv("TEST_TIMEOUT_SECONDS")) {
     options.timeout = std::chrono::seconds(std::atoi(timeout));
   }
-  const auto group = MakeTcpGroup(world, options);
+  const auto group = world.Group(options);
   for (int64_t step = 1; step <= steps; ++step) {
     if (group->rank() == fault.rank && step == fault.step) Misbehave(*group, fault.what);
     CheckedSum(*group, step);

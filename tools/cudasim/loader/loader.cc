@@ -70,6 +70,7 @@
   X(ncclCommFinalize)                     \
   X(ncclCommGetAsyncError)                \
   X(ncclCommInitRankConfig)               \
+  X(ncclCommSplit)                        \
   X(ncclGetUniqueId)                      \
   X(ncclGroupEnd)                         \
   X(ncclGroupStart)                       \

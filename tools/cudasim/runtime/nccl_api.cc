@@ -345,15 +345,17 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newc
     return rt::Fail(ncclInvalidArgument, "not a communicator, or a negative color");
   }
   *newcomm = nullptr;
+  if (parent->status() == ncclInProgress) return rt::Fail(ncclInvalidUsage, "still being created");
   const bool blocking = config == nullptr ? parent->blocking() : rt::IsBlocking(config);
-  if (!blocking)
-    return rt::Fail(ncclInvalidUsage, "splitting a non-blocking communicator is not simulated");
+  parent->SetStatus(ncclInProgress);
   return rt::Meet(parent, [=] {
-    return parent->Split(color, key, [&](int rank, int ranks, const ncclUniqueId& id) {
-      auto inner = std::make_shared<rt::Communicator>(rank, ranks, parent->device(), true);
+    const auto result = parent->Split(color, key, [&](int rank, int ranks, const ncclUniqueId& id) {
+      auto inner = std::make_shared<rt::Communicator>(rank, ranks, parent->device(), blocking);
       *newcomm = rt::Add(inner);
       return rt::Connect(inner, id);
     });
+    parent->SetStatus(result);
+    return result;
   });
 }
 

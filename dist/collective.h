@@ -38,7 +38,7 @@ struct Collective {
   CollectiveKind kind = CollectiveKind::kBarrier;
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kU8;
-  int root = 0;
+  int root = 0;  // the world's rank
   // The number of elements of the tensor (all_reduce, broadcast) or of one rank's part
   // (reduce_scatter, all_gather, all_to_all; -1 if the parts differ).
   int64_t count = 0;
@@ -67,6 +67,8 @@ std::string ListRanks(std::span<const int> ranks);
 
 // 0, 1, ... size - 1
 std::vector<int> AllRanks(int size);
+// The index of `rank` in the ascending list; -1 if it is not there.
+int IndexOf(std::span<const int> ranks, int rank);
 
 // Extends the hash of a sequence of calls by one more: equal sequences have equal hashes.
 uint64_t Extend(uint64_t hash, const Collective& c);

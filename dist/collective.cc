@@ -1,4 +1,4 @@
-#include "dist/groups/collective.h"
+#include "dist/collective.h"
 
 #include <algorithm>
 #include <numeric>
@@ -135,6 +135,11 @@ std::vector<int> AllRanks(int size) {
   std::vector<int> ranks(static_cast<size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
+}
+
+int IndexOf(std::span<const int> ranks, int rank) {
+  const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank);
+  return at != ranks.end() && *at == rank ? static_cast<int>(at - ranks.begin()) : -1;
 }
 
 uint64_t Extend(uint64_t hash, const Collective& c) {

@@ -1,4 +1,4 @@
-#include "dist/data_parallel/content_hash.h"
+#include "dist/content_hash.h"
 
 #include <algorithm>
 #include <bit>
