@@ -183,6 +183,7 @@ void FullyShard::PreBackward(size_t use) {
   for (const size_t u : uses_[use].units) {
     Unit& unit = units_[u];
     unit.memory->Gather(gather_.get());
+    unit.memory->Show(use);  // to forwards that run again
     if (unit.pending == 0) continue;
     if (summed_ == &unit) Settle();  // the previous micro-batch's
     unit.memory->TakeGradients();
@@ -191,9 +192,10 @@ void FullyShard::PreBackward(size_t use) {
 }
 
 void FullyShard::PostBackward(size_t use) {
-  if (options_.reshard == Reshard::kAfterStep) return;
   for (const size_t u : uses_[use].units) {
-    if (use == units_[u].uses.front()) units_[u].memory->Release();
+    units_[u].memory->Hide(use);
+    const bool last = use == units_[u].uses.front();
+    if (last && options_.reshard != Reshard::kAfterStep) units_[u].memory->Release();
   }
 }
 
@@ -377,6 +379,9 @@ void FullyShard::OnError() noexcept {
   lanes_->Abort();
   for (ProcessGroup* group : {gather_.get(), replicate_}) {
     if (group) group->Abort(StrCat("backward failed on rank ", group->world_rank()));
+  }
+  for (size_t use = 0; use < uses_.size(); ++use) {
+    for (const size_t u : uses_[use].units) units_[u].memory->Hide(use);
   }
   summed_ = nullptr;
   in_backward_ = false;

@@ -73,8 +73,10 @@ struct ShardGroups {
 class FullyShard : public DataRanks, public BackwardObserver {
  public:
   // Collective. Cuts all parameters of the module. If they are in memory already, all ranks begin
-  // with rank 0's values. Groups and module must outlive it, and the model can only be used while
-  // it lives. `control` is as DataParallel's. Throws ArgumentError and ReplicaError.
+  // with rank 0's values. If they will not be of one dtype, Materialize them on the meta device
+  // first, since what is gathered together is of one. Groups and module must outlive it, and the
+  // model can only be used while it lives. `control` is as DataParallel's. Throws ArgumentError and
+  // ReplicaError.
   FullyShard(const ShardGroups& groups, Module& module, ShardOptions options = {},
              std::shared_ptr<ProcessGroup> control = nullptr);
   ~FullyShard() override;  // collective

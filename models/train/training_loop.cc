@@ -95,6 +95,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
 std::unique_ptr<dist::DataRanks> TrainingLoop::FillAndShare() {
   std::unique_ptr<dist::DataRanks> sharded;
   if (IsSharded(setup_)) {
+    MaterializeFor(setup_, kMeta, *model_);  // for the dtypes
     sharded = std::make_unique<dist::FullyShard>(
         ranks_.shard_groups(), *model_, ToShardOptions(config_, setup_.micro_batches, trace_.get()),
         ranks_.control());
