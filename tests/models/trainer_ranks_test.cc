@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "dist/data_parallel/data_parallel.h"
 #include "dist/groups/in_process_group.h"
 #include "models/train/trainer.h"
 #include "optim/adamw.h"
