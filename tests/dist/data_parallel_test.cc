@@ -259,6 +259,25 @@ TEST(FullyShard, ItsMistakesAreNamed) {
   });
 }
 
+// Before the sum spreads it, in any of the step's micro-batches.
+TEST(FullyShard, NamesTheRankWhoseGradientWasNotFinite) {
+  for (ShardOptions options : {Zero1(), Zero3()}) {
+    for (const bool bad : {true, false}) {
+      RunInProcess(2, [&](ProcessGroup& group) {
+        options.micro_batches = 4;
+        ToyModel model;
+        FullyShard sharded(&group, model, options);
+        for (int micro = 0; micro < 2; ++micro) {
+          const ToyBatch batch = MakeToyBatch(group.rank());
+          if (bad && micro == 0 && group.rank() == 1) batch.x.Fill(INFINITY);
+          ToyBackward(model, batch, 16);
+        }
+        EXPECT_EQ(sharded.LocateNonFinite(), bad ? "rank 1 ('in.weight')" : "");
+      });
+    }
+  }
+}
+
 TEST(FullyShard, AParameterWithoutAGradientIsNamed) {
   RunInProcess(2, [](ProcessGroup& group) {
     ToyModel model;
