@@ -71,6 +71,7 @@ class Module {
   std::vector<std::shared_ptr<Parameter>> Parameters() const;
   std::vector<std::pair<std::string, Tensor>> NamedBuffers() const;
   std::vector<std::pair<std::string, Module*>> NamedModules();  // itself first, under ""
+  std::vector<Module*> Children() const;                        // direct ones
   int64_t NumParameters() const;
   // Replaces the child at `path` by `module` (LoRA, tensor parallel). If this tree has names, the
   // new module gets its own; materialise its parameters yourself.

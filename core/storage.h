@@ -20,6 +20,8 @@ class Storage {
 
   // Uninitialised memory of the device's allocator; none on the meta device.
   static Storage Allocate(int64_t bytes, Device device);
+  // The same, but released: without memory until Materialize.
+  static Storage Reserve(int64_t bytes, Device device);
   // Wraps foreign memory, which `owner` keeps alive.
   static Storage Wrap(void* data, int64_t bytes, Device device, std::shared_ptr<void> owner);
   // Bytes [offset, offset + bytes) of this storage. A slice has its own version counter, so its

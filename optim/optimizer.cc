@@ -24,6 +24,26 @@ Tensor TrainingStep::Root(double gradient) const {
   return ops::ScaleRoot(Tensor::Full({}, gradient, DType::kF32, state_.device()), state_);
 }
 
+namespace {
+
+// Updates a parameter of which ranks have parts by a rule that wants it whole, on every rank.
+void UpdateWhole(const Parameter& p, const UpdateTensors& parts, const UpdateRule& rule,
+                 const Betas& betas, const StepState& state) {
+  UpdateTensors whole = parts;
+  whole.grad = p.WholeOf(parts.grad);
+  whole.place = {};
+  std::vector<std::pair<Tensor, Tensor*>> written = {{parts.value, &whole.value}};
+  for (size_t k = 0; k < parts.states.size(); ++k) {
+    written.emplace_back(parts.states[k], &whole.states[k]);
+  }
+  if (parts.master.defined()) written.emplace_back(parts.master, &whole.master);
+  for (const auto& [part, to] : written) *to = p.WholeOf(part);
+  rule.update(std::span(&whole, 1), betas, state);
+  for (const auto& [part, from] : written) part.CopyFrom(p.PartOf(*from));
+}
+
+}  // namespace
+
 Optimizer::Optimizer(std::vector<ParameterGroup> groups, Settings settings)
     : settings_(std::move(settings)) {
   LS_CHECK(settings_.state_dtype == DType::kF32 || settings_.state_dtype == DType::kBF16, name(),
@@ -172,6 +192,7 @@ void Optimizer::Step(const StepState& state) {
   CheckUnchanged(state);
   // The tensors of each rule's calls, which differ in their betas.
   std::map<std::pair<size_t, size_t>, std::vector<UpdateTensors>> calls;
+  bool any = false;
   for (size_t i = 0; i < trained_.size(); ++i) {
     const Parameter& p = *parameters_[i];
     const Tensor grad = p.grad();
@@ -180,9 +201,15 @@ void Optimizer::Step(const StepState& state) {
     tensors.value = p.value().Detach();
     tensors.grad = grad.Detach().Contiguous();
     if (!p.decay()) tensors.weight_decay = 0;
+    const UpdateRule& rule = settings_.rules[trained_[i].rule];
+    any = true;
+    if (rule.whole && !p.layout().is_whole()) {
+      UpdateWhole(p, tensors, rule, betas_[trained_[i].betas], state);
+      continue;
+    }
     calls[{trained_[i].rule, trained_[i].betas}].push_back(std::move(tensors));
   }
-  LS_CHECK(!calls.empty(), name(), ": none of the ", parameters_.size(),
+  LS_CHECK(any, name(), ": none of the ", parameters_.size(),
            " parameters has a gradient: run Backward before Step, and ZeroGrad after it");
   for (const auto& [call, tensors] : calls) {
     settings_.rules[call.first].update(tensors, betas_[call.second], state);
@@ -223,35 +250,48 @@ void Optimizer::ZeroGrad() {
   for (const auto& p : parameters_) p->leaf().ZeroGrad();
 }
 
-NamedTensors Optimizer::NamedState() const {
-  NamedTensors out;
+void Optimizer::ForEachState(
+    const std::function<void(const std::string&, const Parameter&, const Tensor&)>& f) const {
   for (size_t rule = 0; rule < settings_.rules.size(); ++rule) {
     const std::vector<std::string>& names = settings_.rules[rule].states;
     for (size_t i = 0; i < trained_.size(); ++i) {
       if (trained_[i].rule != rule) continue;
       const UpdateTensors& t = trained_[i].tensors;
-      const std::string prefix = parameters_[i]->name() + ".";
-      for (size_t k = 0; k < names.size(); ++k) out.emplace_back(prefix + names[k], t.states[k]);
-      if (t.master.defined()) out.emplace_back(prefix + "master", t.master);
+      const Parameter& p = *parameters_[i];
+      for (size_t k = 0; k < names.size(); ++k) f(p.name() + "." + names[k], p, t.states[k]);
+      if (t.master.defined()) f(p.name() + ".master", p, t.master);
     }
   }
+}
+
+NamedTensors Optimizer::NamedState() const {
+  NamedTensors out;
+  ForEachState([&](const std::string& name, const Parameter&, const Tensor& tensor) {
+    out.emplace_back(name, tensor);
+  });
   return out;
 }
 
 void Optimizer::LoadState(const NamedTensors& state) {
   const NamedTensors own = NamedState();
-  std::map<std::string, Tensor> expected(own.begin(), own.end());
+  std::map<std::string, std::pair<const Parameter*, Tensor>> expected;
+  ForEachState([&](const std::string& name, const Parameter& p, const Tensor& tensor) {
+    expected[name] = {&p, tensor};
+  });
   std::map<std::string, Tensor> given;
-  for (const auto& [name, tensor] : state) {
+  for (const auto& [name, loaded] : state) {
     const auto it = expected.find(name);
     if (it == expected.end()) {
       throw InputError(StrCat("optimizer state: unknown tensor '", name,
                               "': it belongs to another model or optimizer"));
     }
+    const auto& [p, want] = it->second;
+    const bool is_part =
+        !loaded.defined() || p->layout().is_whole() || !(loaded.shape() == p->logical_shape());
+    const Tensor tensor = is_part ? loaded : p->PartOf(loaded);
     if (!given.emplace(name, tensor).second) {
       throw InputError(StrCat("optimizer state: the tensor '", name, "' is given twice"));
     }
-    const Tensor& want = it->second;
     if (!tensor.defined() || !(tensor.shape() == want.shape()) || tensor.dtype() != want.dtype()) {
       throw InputError(StrCat("optimizer state: '", name, "' must be ", want.dtype(), want.shape(),
                               ", got ", tensor.Describe(), ": it belongs to another model"));

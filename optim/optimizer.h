@@ -34,6 +34,9 @@ struct UpdateRule {
   std::function<void(std::span<const UpdateTensors>, const Betas&, const StepState&)> update;
   // Which parameters it is for, of those that no rule before it takes; where empty, all.
   std::function<bool(const Parameter&)> takes = nullptr;
+  // Whether it wants whole tensors where ranks have parts of a parameter: these are then gathered,
+  // updated on every rank, and cut again, one parameter at a time.
+  bool whole = false;
 };
 
 struct StepOptions {
@@ -127,9 +130,14 @@ class Optimizer : public StepUpdater {
   // optimizer's memory, named "<parameter>.<what>", in the order of the rules and parameters.
   // Groups are no part of it.
   NamedTensors NamedState() const;
+  // The same, with the parameter that each tensor belongs to, and of which it is shaped like this
+  // rank's part.
+  void ForEachState(
+      const std::function<void(const std::string& name, const Parameter&, const Tensor&)>& f) const;
   // Overwrites the state by tensors of the same names, shapes and dtypes, in any order and on any
-  // device. Throws InputError naming the tensor if one is missing, unknown, given twice or
-  // different, or if an f32 original is not that of the weights; then nothing was changed.
+  // device; for a parameter of which this rank has a part, tensors of the whole will do. Throws
+  // InputError naming the tensor if one is missing, unknown, given twice or different, or if an f32
+  // original is not that of the weights; then nothing was changed.
   void LoadState(const NamedTensors& state);
 
  protected:

@@ -35,6 +35,10 @@ void SaveCheckpoint(CheckpointStore& store, const TrainerState& state, Gpt& mode
                     optim::Optimizer& optimizer, const data::Tokenizer* tokenizer,
                     std::optional<double> val_loss = {});
 
+// Of a sharded model, whose tensors all ranks bring together one after the other: what the other
+// ranks do while one saves it. Collective with SaveCheckpoint. Does nothing if nothing is sharded.
+void JoinCheckpoint(Gpt& model, optim::Optimizer& optimizer);
+
 // Restores the optimizer from a checkpoint's folder, after the weights (LoadHfWeights). InputError
 // if it does not fit.
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer);

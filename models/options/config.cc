@@ -402,6 +402,7 @@ void AddRunOptions(Options& options, RunConfig& config) {
   AddTrainOptions(options, config.train);
   AddOptimOptions(options, config.optim);
   AddCheckpointOptions(options, config.checkpoint);
+  AddParallelOptions(options, config.parallel);
   AddDistOptions(options, config.dist);
   options.Add("log.trace", &config.log.trace,
               {.check = CheckStepRange,

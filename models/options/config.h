@@ -8,6 +8,7 @@
 
 #include "core/dtype.h"
 #include "models/options/option_dist.h"
+#include "models/options/option_parallel.h"
 #include "models/options/options.h"
 
 namespace lockstep::models {
@@ -110,6 +111,7 @@ struct RunConfig {
   TrainOptions train;
   OptimOptions optim;
   CheckpointOptions checkpoint;
+  ParallelOptions parallel;
   DistOptions dist;
   LogOptions log;
 };

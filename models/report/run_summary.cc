@@ -75,6 +75,15 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
   if (m.offload_activations) {
     facts.insert(facts.end() - 1, {"offloads", "activations to the host's memory"});
   }
+  if (IsSharded(s)) {
+    const int64_t ranks = c.parallel.shard_ranks > 0 ? c.parallel.shard_ranks : s.ranks;
+    facts.emplace_back("sharding",
+                       fmt::format("{}, {} ranks to a copy of the model, {} in all",
+                                   c.parallel.shard == "full"        ? "weights, gradients, state"
+                                   : c.parallel.shard == "gradients" ? "gradients and state"
+                                                                     : "optimizer state",
+                                   ranks, s.ranks));
+  }
   if (memory.program > 0) facts.emplace_back("process", ProcessSummary(memory));
   facts.emplace_back("writes", c.out_dir);
   return facts;

@@ -101,7 +101,9 @@ std::string MemoryAdvice(const MemoryPlan& plan, const RunSetup& setup, int64_t 
         "use dist.reduction=fast, or fewer micro-batches per step (now {}), ideally a power of two",
         setup.micro_batches);
   }
-  std::string text = "make the model smaller: ";
+  std::string text = setup.ranks > 1 && c.parallel.shard != "full"
+                         ? "share the model out with parallel.shard=full, or make it smaller: "
+                         : "make the model smaller: ";
   // The token embedding, and the head if it is separate.
   const int64_t vocabulary = m.vocab_size * m.n_embd * (m.tie_embeddings ? 1 : 2);
   const int64_t blocks = 12 * m.n_layer * m.n_embd * m.n_embd;

@@ -8,6 +8,7 @@
 #include "core/io/file.h"
 #include "data/sampler.h"
 #include "models/gpt/hf_format.h"
+#include "models/train/run_ranks.h"
 #include "nn/precision.h"
 #include "optim/adamw.h"
 #include "optim/lion.h"
@@ -134,6 +135,27 @@ void CheckRecompute(const Options& options, const RunSetup& setup) {
   }
 }
 
+void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks) {
+  const ParallelOptions& parallel = config.parallel;
+  if (parallel.shard == "none" || ranks == 1) return;
+  const int64_t shards = parallel.shard_ranks > 0 ? parallel.shard_ranks : ranks;
+  if (ranks % shards != 0) {
+    throw InputError(StrCat("parallel.shard_ranks = ", shards, " does not divide the ", ranks,
+                            " ranks: use a divisor, or 0, all of them"));
+  }
+  try {
+    const dist::ShardOptions options = ToShardOptions(config, micro_batches, /*trace=*/nullptr);
+    dist::PlanShardSum(micro_batches, {shards, ranks / shards}, options.accumulate, options.sum);
+  } catch (const ArgumentError& error) {
+    throw InputError(error.what());
+  }
+  if (config.dist.compress != "none") {
+    throw InputError(
+        "dist.compress is for gradients that every rank keeps: use dist.compress = \"none\" with "
+        "parallel.shard");
+  }
+}
+
 int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t samples_per_step) {
   if (config.train.steps > 0) return config.train.steps;
   const int64_t windows = (dataset.train->size() - 1) / config.model.block_size;
@@ -208,6 +230,7 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
   }
   setup.window = settled.model.block_size;
   setup.micro_batches = MicroBatches(config.train, ranks);
+  CheckShards(config, setup.micro_batches, ranks);
   const int64_t samples = setup.micro_batches * config.train.batch_size;
   setup.tokens_per_step = samples * setup.window;
   setup.steps = StepsOf(settled, setup.dataset, samples);
@@ -217,11 +240,15 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
 
 std::unique_ptr<Gpt> MakeModel(const RunSetup& setup) {
   auto model = std::make_unique<Gpt>(setup.model);
-  cuda::AllowTf32(setup.config.train.precision == "tf32");
-  MaterializeFor(setup, setup.device, *model);
-  const std::string weights = setup.start.checkpoint.value_or(setup.config.init_from);
-  if (!weights.empty()) LoadHfWeights(*model, weights);
+  FillModel(setup, *model);
   return model;
+}
+
+void FillModel(const RunSetup& setup, Gpt& model) {
+  cuda::AllowTf32(setup.config.train.precision == "tf32");
+  MaterializeFor(setup, setup.device, model);
+  const std::string weights = setup.start.checkpoint.value_or(setup.config.init_from);
+  if (!weights.empty()) LoadHfWeights(model, weights);
 }
 
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model) {
@@ -255,7 +282,7 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Mod
   }
   if (o.name == "muon") {
     const auto hidden = [](const Parameter& p) {
-      return p.value().ndim() == 2 && p.name().starts_with("h.");
+      return p.logical_shape().ndim() == 2 && p.name().starts_with("h.");
     };
     return std::make_unique<optim::Muon>(model.Parameters(),
                                          optim::MuonOptions{.momentum = o.momentum,

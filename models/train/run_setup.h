@@ -45,8 +45,10 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
 void MaterializeFor(const RunSetup& setup, Device device, Module& model);
 
 // The model with its weights: initialised, from init_from, or from the checkpoint; the optimizer
-// with its state: fresh, or from the checkpoint.
+// with its state: fresh, or from the checkpoint. If the model is sharded before it has weights, a
+// rank takes memory only for its parts, of both.
 std::unique_ptr<Gpt> MakeModel(const RunSetup& setup);
+void FillModel(const RunSetup& setup, Gpt& model);
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model);
 // A fresh one for a materialised model. "muon" takes the matrices of the blocks, h.*.
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& options, const Module& model);

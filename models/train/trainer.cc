@@ -18,10 +18,10 @@ std::vector<int64_t> MicroOrder(const TrainerOptions& options) {
   LS_CHECK(options.micro_batches >= 1, "micro_batches must be at least 1, got ",
            options.micro_batches);
   if (options.parallel) {
-    const dist::Reducer& reducer = options.parallel->reducer();
-    LS_CHECK(reducer.micro_batches() == options.micro_batches, "micro_batches is ",
-             options.micro_batches, ", but the Reducer was made for ", reducer.micro_batches());
-    return reducer.micro_order();
+    const dist::DataRanks& parallel = *options.parallel;
+    LS_CHECK(parallel.micro_batches() == options.micro_batches, "micro_batches is ",
+             options.micro_batches, ", but the ranks share out ", parallel.micro_batches());
+    return parallel.micro_order();
   }
   std::vector<int64_t> order(static_cast<size_t>(options.micro_batches));
   std::iota(order.begin(), order.end(), 0);
@@ -69,7 +69,7 @@ std::optional<StepMetrics> Trainer::Submit() {
   if (pending_) model_.ZeroGrad();
   if (options_.check_every > 0 && step_ > options_.first_step &&
       step_ % options_.check_every == 0) {
-    LS_CHECK(options_.parallel != nullptr, "check_every compares the ranks of a DataParallel");
+    LS_CHECK(options_.parallel != nullptr, "check_every compares ranks, and there is only one");
     options_.parallel->CheckWeights(StrCat("after step ", step_));
   }
   Pending next;
@@ -132,10 +132,7 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
     }
     state_.SetFirstSample(m * batch.rows);
     // The gradients of this rank's last micro-step come back summed over all ranks.
-    std::optional<dist::Reducer::NoSync> no_sync;
-    if (options_.parallel && m != micro_order_.back()) {
-      no_sync.emplace(options_.parallel->reducer());
-    }
+    if (options_.parallel) options_.parallel->BeginMicroBatch(m == micro_order_.back());
     const Device device = state_.device();
     const DType wide = parameters_[0]->value().dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
     pending.losses.emplace_back(
@@ -147,7 +144,7 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
   }
   clock.Enter(&StepTimes::update_ms);
   if (options_.parallel && ranks() > 1) {
-    const dist::CommunicationTimes& times = options_.parallel->reducer().times();
+    const dist::CommunicationTimes& times = options_.parallel->times();
     clock.Move(&StepTimes::backward_ms, &StepTimes::exposed_ms, times.exposed_ms);
     pending.metrics.communication_ms = times.communication_ms;
     pending.metrics.overlapped_ms = times.overlapped_ms;
@@ -213,7 +210,7 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_grad
     if (!bad.empty()) break;
   }
   std::string where;
-  if (options_.parallel) where = options_.parallel->reducer().LocateNonFinite();
+  if (options_.parallel) where = options_.parallel->LocateNonFinite();
   return StrCat("step ", step, ": the loss is ", loss,
                 !bad.empty()          ? StrCat(" and the gradient of '", bad, "' is not finite")
                 : std::isfinite(loss) ? " and a gradient is not finite"

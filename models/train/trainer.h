@@ -11,7 +11,7 @@
 #include "core/step_state.h"
 #include "data/evaluation.h"
 #include "data/loader.h"
-#include "dist/data_parallel/data_parallel.h"
+#include "dist/data_parallel/data_ranks.h"
 #include "models/gpt/language_model.h"
 #include "models/report/metrics.h"
 #include "models/train/phase_clock.h"
@@ -37,7 +37,7 @@ struct TrainerOptions {
   std::function<void(const std::string&)> say;  // told why if that is not possible
   // Null: a single process, micro-batches in order. Otherwise the loader has its micro_order, and
   // every rank makes the same calls. Outlives the trainer.
-  dist::DataParallel* parallel = nullptr;
+  dist::DataRanks* parallel = nullptr;
   int64_t check_every = 0;  // steps between comparisons of the ranks' weights; 0: never
   // Consecutive updates that are skipped and reported because a gradient is not finite, before
   // NonFiniteError is thrown. Such a step counts, and its loss and norm are not finite.

@@ -218,5 +218,16 @@ TEST(ConfigChecks, ConfigurationsOfProgramsGetTheSameChecks) {
   EXPECT_THROW(Validate(config), InputError);
 }
 
+TEST(ConfigChecks, ShardingOptionsThatDoNothingAreRefused) {
+  EXPECT_EQ(ParsedRun({"--parallel.shard=full", "--parallel.reshard_after_forward=false"})
+                .config.parallel.shard,
+            "full");
+  EXPECT_THAT(ErrorOf({"--parallel.shard_ranks=2"}),
+              HasSubstr("does nothing without parallel.shard = \"full\""));
+  EXPECT_THAT(ErrorOf({"--parallel.shard=gradients", "--parallel.reshard_after_forward=false"}),
+              HasSubstr("does nothing without parallel.shard = \"full\""));
+  EXPECT_THAT(ErrorOf({"--parallel.shard=all"}), HasSubstr("none, optimizer, gradients, full"));
+}
+
 }  // namespace
 }  // namespace lockstep::models

@@ -94,6 +94,9 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "checkpoint.keep_best",
                                 "checkpoint.resume",
                                 "checkpoint.save_initial",
+                                "parallel.shard",
+                                "parallel.shard_ranks",
+                                "parallel.reshard_after_forward",
                                 "dist.backend",
                                 "dist.reduction",
                                 "dist.compress",
@@ -176,6 +179,10 @@ every = 12
 keep = 13
 resume = "none"
 save_initial = true
+[parallel]
+shard = "full"
+shard_ranks = 4
+reshard_after_forward = false
 [dist]
 backend = "tcp"
 reduction = "ordered"
@@ -247,6 +254,9 @@ timeout = 15
   EXPECT_EQ(config.checkpoint.keep, 13);
   EXPECT_EQ(config.checkpoint.resume, "none");
   EXPECT_TRUE(config.checkpoint.save_initial);
+  EXPECT_EQ(config.parallel.shard, "full");
+  EXPECT_EQ(config.parallel.shard_ranks, 4);
+  EXPECT_FALSE(config.parallel.reshard_after_forward);
   EXPECT_EQ(config.dist.backend, "tcp");
   EXPECT_EQ(config.dist.reduction, "ordered");
   EXPECT_EQ(config.dist.bucket_mib, 3.5);
@@ -257,7 +267,7 @@ timeout = 15
   // A run folder preserves all of it.
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
   // All but dist.compress, which the ordered reduction rules out.
-  EXPECT_EQ(Difference(config, RunConfig()).size(), 67u);
+  EXPECT_EQ(Difference(config, RunConfig()).size(), 70u);
 }
 
 TEST(RunConfig, ValuesOutOfRange) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 
+#include "dist/data_parallel/data_parallel.h"
 #include "dist/groups/in_process_group.h"
 #include "models/train/trainer.h"
 #include "optim/adamw.h"
@@ -304,7 +305,7 @@ TEST(TrainerRanks, RefusesAReducerForOtherMicroBatches) {
                         optim::LrSchedule({.lr = 1e-2, .decay_steps = 20}), *bench.loader,
                         {.micro_batches = 2, .parallel = bench.parallel.get()});
               }),
-              HasSubstr("micro_batches is 2, but the Reducer was made for 4"));
+              HasSubstr("micro_batches is 2, but the ranks share out 4"));
 }
 
 }  // namespace
