@@ -451,6 +451,8 @@ bool MayOverwrite(const Tensor& grad) {
 
 void DeferredGradients::Run() { BackwardRun::RunDeferred(std::exchange(items_, {})); }
 
+bool InBackward() { return backward_depth > 0; }
+
 void Backward(std::span<const Tensor> roots, std::span<const Tensor> root_grads,
               const BackwardOptions& options) {
   LS_CHECK(root_grads.empty() || root_grads.size() == roots.size(), "Backward of ", roots.size(),

@@ -43,6 +43,9 @@ struct BackwardOptions {
   DeferredGradients* deferred = nullptr;
 };
 
+// Whether this thread is in a Backward, which includes forwards that recompute activations.
+bool InBackward();
+
 // Adds the gradients of sum_i <roots[i], root_grads[i]> to the leaves. A root gradient has its
 // root's shape, dtype and device. If undefined, it is 1, and the root must have one element. The
 // order of all additions is fixed by the graph. Throws Error if the graph was released or a saved
