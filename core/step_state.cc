@@ -7,7 +7,7 @@
 
 #include "core/autograd/node.h"
 #include "core/philox.h"
-#include "core/step_replay.h"
+#include "core/autograd/step_replay.h"
 
 namespace lockstep {
 namespace {

@@ -151,7 +151,7 @@ const StepState* RandomState();
 // and a new number on each later use, so that a module that runs twice (on both sides of a siamese
 // network) draws two masks. A failed forward counts as a use: call SetFirstSample before retrying.
 // Outside of a step, returns `site`. A forward that runs again to recompute activations has the
-// sites that it had (core/step_replay.h).
+// sites that it had (core/autograd/step_replay.h).
 uint64_t DistinctSite(uint64_t site);
 
 // Whether random numbers were drawn in this thread's step without a call of SetFirstSample, that

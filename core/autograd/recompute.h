@@ -11,7 +11,7 @@
 
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
-#include "core/step_replay.h"
+#include "core/autograd/step_replay.h"
 #include "core/tensor.h"
 
 namespace lockstep {

@@ -112,7 +112,7 @@ struct Case {
 class StepGraphsBits : public GraphTest, public testing::WithParamInterface<Case> {};
 
 TEST_P(StepGraphsBits, AreThoseOfEagerSteps) {
-  constexpr int kSteps = 20;
+  const int kSteps = GetParam().pure ? 8 : 20;
   Bench eager(GetParam().config(), GetParam().dtype, false, 2, GetParam().pure);
   Bench graphs(GetParam().config(), GetParam().dtype, true, 2, GetParam().pure);
   const std::vector<std::byte> start = graphs.Bytes();

@@ -5,7 +5,7 @@
 #include "core/autograd/engine.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "models/train/trainer.h"
-#include "nn/batch_norm.h"
+#include "nn/vision/batch_norm.h"
 #include "nn/dropout.h"
 #include "nn/embedding.h"
 #include "nn/linear.h"

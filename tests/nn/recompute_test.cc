@@ -8,7 +8,7 @@
 #include "core/autograd/engine.h"
 #include "core/step_state.h"
 #include "nn/activation.h"
-#include "nn/batch_norm.h"
+#include "nn/vision/batch_norm.h"
 #include "nn/dropout.h"
 #include "nn/linear.h"
 #include "nn/offload.h"

@@ -1,4 +1,4 @@
-#include "nn/pooling.h"
+#include "nn/vision/pooling.h"
 
 namespace lockstep::nn {
 

@@ -1,4 +1,4 @@
-#include "nn/batch_norm.h"
+#include "nn/vision/batch_norm.h"
 
 #include "core/step_state.h"
 #include "nn/init.h"

@@ -1,4 +1,4 @@
-#include "core/step_replay.h"
+#include "core/autograd/step_replay.h"
 
 #include <utility>
 

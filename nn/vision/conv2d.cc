@@ -1,4 +1,4 @@
-#include "nn/conv2d.h"
+#include "nn/vision/conv2d.h"
 
 #include "nn/init.h"
 
