@@ -103,7 +103,7 @@ class RecomputedBlocks : public test::DeviceTest {
 
   // A micro-batch in a step. Its random numbers are those of forward, whatever happens until
   // backward.
-  Run Train(const TransformerOptions& options, Part part, DType dtype, int64_t layers = 3) {
+  Run Train(const TransformerOptions& options, Part part, DType dtype, int64_t layers = 2) {
     const Device device = GetParam();
     Stack stack(layers, options, part);
     stack.Materialize(device, 5, dtype);
@@ -136,7 +136,7 @@ class RecomputedBlocks : public test::DeviceTest {
 
 TEST_P(RecomputedBlocks, HaveTheSameBits) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const auto& options : {Gpt2(0.2), Llama(0.1), Gpt2(0)}) {
+    for (const auto& options : {Gpt2(0.2), Llama(0.1)}) {
       const Run plain = Train(options, Part::kNone, dtype);
       for (const Part part : {Part::kBlock, Part::kAttention, Part::kMlp, Part::kOps,
                               Part::kOffload, Part::kOffloadBlock}) {
