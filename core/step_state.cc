@@ -6,8 +6,8 @@
 #include <unordered_map>
 
 #include "core/autograd/node.h"
-#include "core/philox.h"
 #include "core/autograd/step_replay.h"
+#include "core/philox.h"
 
 namespace lockstep {
 namespace {
