@@ -106,9 +106,10 @@ __device__ inline void RoundToBF16(const StepValues& values, const UpdateTensor&
 // Does nothing where values->found_inf is set. One pass over memory, four elements at a time.
 // T, P, G and S are the types of the value, the original, the gradient and the states.
 // Grid: one block per kUpdateChunk elements of a tensor. Shared memory: the coefficients, which one
-// thread computes in f64. Deterministic: every element by one thread.
+// thread computes in f64. Deterministic: every element by one thread. States that are rounded take
+// more registers than a third block would leave (0: as the compiler likes).
 template <class Rule, class T, class P, class G, class S>
-__global__ void __launch_bounds__(kUpdateThreads)
+__global__ void __launch_bounds__(kUpdateThreads, std::is_same_v<S, bf16> ? 2 : 0)
     UpdateKernel(UpdateTable table, typename Rule::Hyper hyper, const StepValues* values) {
   using Coefficients = typename Rule::template Coefficients<float>;
   struct alignas(16) Bytes {
