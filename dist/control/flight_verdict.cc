@@ -94,10 +94,10 @@ std::vector<ReportedFailure> ReportedFailures(const std::map<int, FlightRecord>&
   for (const auto& [rank, record] : records) {
     for (const auto& [name, group] : record.groups) {
       if (!group.failure) continue;
-      const auto known =
-          std::find_if(reported.begin(), reported.end(), [&](const ReportedFailure& b) {
-            return b.group == name && Same(b.failure, *group.failure);
-          });
+      const auto known = std::find_if(reported.begin(), reported.end(),
+                                      [&, &name = name, &group = group](const ReportedFailure& b) {
+                                        return b.group == name && Same(b.failure, *group.failure);
+                                      });
       if (known == reported.end()) {
         reported.push_back({name, *group.failure, {rank}});
       } else {
@@ -134,7 +134,7 @@ std::map<int, FlightCall> FirstDifference(const std::map<int, FlightRecord>& rec
   }
   for (const auto& [number, calls] : by_number) {
     if (number < begin) continue;
-    const bool same = std::all_of(calls.begin(), calls.end(), [&](const auto& entry) {
+    const bool same = std::all_of(calls.begin(), calls.end(), [&calls = calls](const auto& entry) {
       return entry.second.call == calls.begin()->second.call;
     });
     if (!same || calls.size() < records.size()) return calls;
