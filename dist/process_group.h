@@ -33,8 +33,8 @@ struct GroupOptions {
   // Records the group's calls and its failure; may be null.
   std::shared_ptr<FlightRecorder> recorder = nullptr;
   // Called on one rank when a call has waited for half of the timeout because of a pause
-  // (dist/groups/pause.h), with a message that says so. Runs on the heartbeat thread, so it must
-  // not block; may be empty.
+  // (dist/groups/pause.h), with a message that says so. Runs on the control plane's thread, so it
+  // must not block; may be empty.
   std::function<void(const std::string&)> say = {};
 };
 

@@ -10,7 +10,7 @@ namespace lockstep::dist {
 // Only its user can read the file. For ranks that were given no secret, or no port.
 class RootFile {
  public:
-  // Replaces what an earlier run has left there. Throws IoError.
+  // Replaces what an earlier run has left there. Throws ConnectionError.
   RootFile(std::string path, const RootAddress& root);
   ~RootFile();
   RootFile(const RootFile&) = delete;

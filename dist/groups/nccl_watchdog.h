@@ -87,7 +87,7 @@ class NcclWatch {
 
   // Called by the watchdog at short intervals.
   void Look();
-  // Throws MismatchError, or fails, if other ranks' calls show that `c` cannot end.
+  // Fails if other ranks' calls show that `c` cannot end.
   void CompareWithOthers(const Collective& c, const std::string& purpose);
   void AllowForPause();
 
