@@ -73,35 +73,6 @@ DType ParseDType(std::string_view name) {
   throw ArgumentError(StrCat("unknown dtype '", name, "'; use one of ", known));
 }
 
-F16::F16(float value) {
-  const uint32_t u = std::bit_cast<uint32_t>(value);
-  const uint32_t sign = (u >> 16) & 0x8000u;
-  const uint32_t magnitude = u & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) {  // NaN: keep it one, whatever its payload
-    bits = static_cast<uint16_t>(sign | 0x7e00u);
-  } else if (magnitude >= 0x477ff000u) {  // rounds past 65504
-    bits = static_cast<uint16_t>(sign | 0x7c00u);
-  } else if (magnitude < 0x38800000u) {  // subnormal half: adding 0.5 shifts and rounds in hardware
-    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
-    bits = static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
-  } else {
-    const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
-    bits = static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
-  }
-}
-
-F16::operator float() const {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
-  const uint32_t exponent = (bits >> 10) & 0x1fu;
-  const uint32_t mantissa = bits & 0x3ffu;
-  if (exponent == 0) {
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
-  }
-  const uint32_t wide = exponent == 31 ? 0xffu : exponent + 112u;
-  return std::bit_cast<float>(sign | (wide << 23) | (mantissa << 13));
-}
-
 F8E4M3::F8E4M3(float value) : bits(ToBits(value, 4, 3, 0x7f)) {}
 F8E4M3::operator float() const { return (bits & 0x7f) == 0x7f ? NAN : FromBits(bits, 4, 3); }
 

@@ -50,12 +50,31 @@ struct BF16 {
   bool operator==(const BF16&) const = default;
 };
 
-// IEEE 754 binary16, rounded to nearest even.
+// IEEE 754 binary16, rounded to nearest even; NaN stays NaN. Without branches that depend on the
+// value, so that compilers vectorise loops over it.
 struct F16 {
   uint16_t bits = 0;
   F16() = default;
-  explicit F16(float value);
-  explicit operator float() const;
+  explicit F16(float value) {
+    const uint32_t u = std::bit_cast<uint32_t>(value);
+    const uint32_t magnitude = u & 0x7fffffffu;
+    const uint32_t normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
+    // A subnormal half: adding 0.5 shifts and rounds in hardware.
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    const uint32_t small = std::bit_cast<uint32_t>(shifted) - 0x3f000000u;
+    uint32_t half = magnitude < 0x38800000u ? small : normal;
+    half = magnitude >= 0x477ff000u ? 0x7c00u : half;  // rounds past 65504
+    half = magnitude > 0x7f800000u ? 0x7e00u : half;   // NaN, whatever its payload
+    bits = static_cast<uint16_t>(((u >> 16) & 0x8000u) | half);
+  }
+  explicit operator float() const {
+    const uint32_t magnitude = bits & 0x7fffu;
+    // As an f32 with the same exponent bits it is too small by the difference of the biases.
+    const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
+    const uint32_t infinite = magnitude >= 0x7c00u ? 0x7f800000u : 0u;
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | infinite | sign);
+  }
   explicit operator double() const { return static_cast<float>(*this); }
   bool operator==(const F16&) const = default;
 };

@@ -18,6 +18,8 @@ class MetaMemoryListener {
   // to a storage that is older than the listener, to a slice, or to wrapped memory.
   virtual void OnAllocate(const void* id, int64_t bytes) = 0;
   virtual void OnFree(const void* id) = 0;
+  // Instead of OnAllocate, for a storage whose memory was reserved or released and is taken again.
+  virtual void OnMaterialize(const void* id, int64_t bytes) { OnAllocate(id, bytes); }
 
   static MetaMemoryListener* OfThisThread();
 };

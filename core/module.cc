@@ -64,6 +64,12 @@ std::vector<std::pair<std::string, Module*>> Module::NamedModules() {
   return out;
 }
 
+std::vector<Module*> Module::Children() const {
+  std::vector<Module*> out;
+  for (const internal::ChildSlot* child : children_) out.push_back(child->module().get());
+  return out;
+}
+
 void Module::Collect(const std::string& path, std::vector<std::pair<std::string, Module*>>& above,
                      std::vector<std::pair<std::string, Module*>>& out) {
   for (const auto& [other, module] : above) {

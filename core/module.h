@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/autograd/recompute.h"
 #include "core/parameter.h"
 
 namespace lockstep {
@@ -70,6 +71,7 @@ class Module {
   std::vector<std::shared_ptr<Parameter>> Parameters() const;
   std::vector<std::pair<std::string, Tensor>> NamedBuffers() const;
   std::vector<std::pair<std::string, Module*>> NamedModules();  // itself first, under ""
+  std::vector<Module*> Children() const;                        // direct ones
   int64_t NumParameters() const;
   // Replaces the child at `path` by `module` (LoRA, tensor parallel). If this tree has names, the
   // new module gets its own; materialise its parameters yourself.
@@ -87,7 +89,9 @@ class Module {
   void Materialize(Device device, uint64_t seed, DType dtype = DType::kF32);
   void ZeroGrad();
 
-  // ---- Hooks; they run in the order in which they were added. ----
+  // ---- Hooks; they run in the order in which they were added, around a forward and its backward,
+  // but not where the forward runs again to recompute what it saved (nn::Recompute): that is part
+  // of the backward of the module that is recomputed. ----
   using Hook = std::function<void(Module&)>;
   void AddPreForwardHook(Hook hook) { pre_forward_.push_back(std::move(hook)); }
   void AddPostForwardHook(Hook hook) { post_forward_.push_back(std::move(hook)); }
@@ -100,6 +104,7 @@ class Module {
   // parent that computes several children in one pass nests their calls.
   template <class F>
   auto WithHooks(const F& forward) {
+    if (Recomputing()) return forward();
     RunHooks(pre_forward_);
     const uint64_t first = NextSequence();
     auto out = forward();

@@ -1,5 +1,7 @@
 #include "core/parameter.h"
 
+#include <algorithm>
+
 #include "core/thread_pool.h"
 
 namespace lockstep {
@@ -22,19 +24,43 @@ void Parameter::set_name(const std::string& name) {
   meta_->leaf->set_name(name);
 }
 
-void Parameter::SetLayout(ShardLayout layout) {
-  LS_CHECK(value_.device().is_meta() && leaf().observers().empty(), "the layout of parameter '",
-           name_, "' can be set only before Materialize and before anything observes its gradient");
+void Parameter::SetLayout(ShardLayout layout, std::shared_ptr<PartExchange> exchange) {
+  LS_CHECK(layout_.is_whole() && leaf().observers().empty(), "the layout of parameter '", name_,
+           "' can be set only once, and before anything observes its gradient");
   layout.Check(logical_shape_);
   layout_ = std::move(layout);
-  const Tensor value = Tensor::Empty(layout_.PartShape(logical_shape_), value_.dtype(), kMeta);
+  exchange_ = std::move(exchange);
+  const Tensor value = PartOf(part_.Detach());
   meta_ = AutogradMeta::ForLeaf(std::make_shared<Leaf>(value));
   if (!name_.empty()) set_name(name_);
   Rebind(value);
 }
 
+Tensor Parameter::PartOf(const Tensor& whole) const {
+  LS_CHECK(whole.shape() == logical_shape_ && whole.is_contiguous(), "the whole of parameter '",
+           name_, "' is contiguous, of shape ", logical_shape_, ", not ", whole.Describe());
+  if (layout_.is_whole()) return whole;
+  const Tensor part =
+      Tensor::Empty(layout_.PartShape(logical_shape_), whole.dtype(), whole.device());
+  const Tensor from = whole.View({whole.numel()}), to = part.View({part.numel()});
+  for (int64_t i = 0; i < part.numel() && !whole.device().is_meta();) {
+    const auto [first, longest] = layout_.RunAt(logical_shape_, i);
+    const int64_t count = std::min(longest, part.numel() - i);
+    to.Slice(0, i, i + count).CopyFrom(from.Slice(0, first, first + count));
+    i += count;
+  }
+  return part;
+}
+
+Tensor Parameter::WholeOf(const Tensor& part) const {
+  if (layout_.is_whole()) return part;
+  LS_CHECK(exchange_ != nullptr, "this rank has only a part of parameter '", name_,
+           "', and no way to reach the others'");
+  return exchange_->Gather(*this, part);
+}
+
 void Parameter::Materialize(Device device, DType dtype, uint64_t seed) {
-  const Tensor value = Tensor::Empty(value_.shape(), dtype, device);
+  const Tensor value = Tensor::Empty(part_.shape(), dtype, device);
   if (!init_) {
     value.Fill(0);
   } else if (!device.is_meta()) {
@@ -56,15 +82,16 @@ void Parameter::Materialize(Device device, DType dtype, uint64_t seed) {
 }
 
 void Parameter::SetValue(const Tensor& value) {
-  LS_CHECK(value.shape() == value_.shape(), "parameter '", name_, "' has shape ", value_.shape(),
+  LS_CHECK(value.shape() == part_.shape(), "parameter '", name_, "' has shape ", part_.shape(),
            ", got ", value.Describe());
   leaf().SetDType(value.dtype());
   Rebind(value);
 }
 
 void Parameter::Rebind(const Tensor& value) {
-  value_ = value.Detach();
-  if (trainable_) value_.set_autograd(meta_);
+  part_ = value.Detach();
+  if (trainable_) part_.set_autograd(meta_);
+  value_ = part_;
 }
 
 }  // namespace lockstep

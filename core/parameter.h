@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/autograd/node.h"
+#include "core/part_exchange.h"
 #include "core/shard_layout.h"
 
 namespace lockstep {
@@ -41,9 +42,16 @@ class Parameter {
   void set_decay(bool decay) { decay_ = decay; }
   // This rank's part of the parameter; by default all of it.
   const ShardLayout& layout() const { return layout_; }
-  // To be called before Materialize, and before anything holds the leaf. Throws ArgumentError if
-  // the parameter has memory or its gradient is observed, or if the layout does not fit its shape.
-  void SetLayout(ShardLayout layout);
+  // Cuts a whole parameter; `exchange`, which may be null, reaches the other parts. A value in
+  // memory becomes a copy of its part. To be called before anything holds the value or the leaf.
+  // Throws ArgumentError if the parameter has been cut before or its gradient is observed, or if
+  // the layout does not fit its shape.
+  void SetLayout(ShardLayout layout, std::shared_ptr<PartExchange> exchange = nullptr);
+  const std::shared_ptr<PartExchange>& exchange() const { return exchange_; }
+  // This rank's part of a contiguous tensor of the logical shape; that tensor if nothing is cut.
+  Tensor PartOf(const Tensor& whole) const;
+  // The inverse, collective if the parameter is cut. Throws ArgumentError if there is no exchange.
+  Tensor WholeOf(const Tensor& part) const;
 
   // Gives this rank's part memory on the device and fills it by the initialiser (zeros if there is
   // none), computed in f32 on the host and rounded to dtype: the bits are those of the same
@@ -53,9 +61,14 @@ class Parameter {
   void SetValue(const Tensor& value);
   void SetTrainable(bool trainable) {
     trainable_ = trainable;
-    Rebind(value_);
+    Rebind(part_);
   }
   bool trainable() const { return trainable_; }
+  // Until Hide, value() is `whole`, of the logical shape, with its own leaf: what forward reads
+  // while the parts are gathered. leaf(), grad() and everything else remain this rank's part's.
+  void Show(const Tensor& whole) { value_ = whole; }
+  void Hide() { value_ = part_; }
+  const Tensor& part() const { return part_; }  // what value() is unless the whole is shown
 
  private:
   void Rebind(const Tensor& value);
@@ -67,7 +80,9 @@ class Parameter {
   bool decay_;
   bool trainable_ = true;
   std::shared_ptr<AutogradMeta> meta_;
-  Tensor value_;
+  std::shared_ptr<PartExchange> exchange_;
+  Tensor part_;   // this rank's
+  Tensor value_;  // the same, unless the whole is shown
 };
 
 }  // namespace lockstep

@@ -60,4 +60,14 @@ constexpr uint64_t HashName(const char* text, uint64_t n) {
 }
 constexpr uint64_t HashName(std::string_view text) { return HashName(text.data(), text.size()); }
 
+// The stream of a site (a dropout, a parameter whose updates are rounded) at a step. Steps of one
+// site never share a stream; streams of two sites are effectively independent (the finaliser of
+// Steele et al.'s SplitMix64, a bijection).
+LS_HOST_DEVICE constexpr uint64_t StepStream(uint64_t site, int64_t step) {
+  uint64_t z = site + 0x9E3779B97F4A7C15ull * (static_cast<uint64_t>(step) + 1);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
+}
+
 }  // namespace lockstep

@@ -33,6 +33,7 @@ struct ShardLayout {
   std::vector<ShardCut> cuts;
   std::optional<ShardRange> range;
 
+  bool is_whole() const { return cuts.empty() && !range; }
   // Throws ArgumentError saying what does not fit: a dimension or an axis cut twice, segments that
   // do not add up to their dimension or do not divide into parts, a range that is too long.
   void Check(const Shape& whole) const;

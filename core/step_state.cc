@@ -5,7 +5,8 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "core/autograd/engine.h"
+#include "core/autograd/node.h"
+#include "core/autograd/step_replay.h"
 #include "core/philox.h"
 
 namespace lockstep {
@@ -23,18 +24,28 @@ struct StepState::Block {
   StepPhase phase = StepPhase::kGradients;
   bool first_sample_given = false;  // for the step's first micro-batch
   bool drew_without_it = false;
-  bool needs_first_sample = false;                  // a micro-batch has ended
+  bool needs_first_sample = false;  // a micro-batch has ended
+  std::optional<LossScaleOptions> loss_scaling;
+  bool root_scaled = false;                         // of the next Backward
   std::unordered_map<uint64_t, int64_t> site_uses;  // in this micro-batch
 };
 
 StepState::StepState(Device device, uint64_t seed) : block_(std::make_shared<Block>()) {
   block_->values = Tensor::Zeros({sizeof(StepValues)}, DType::kU8, device);
   block_->host.seed = seed;
-  Upload();
+  Upload(0, sizeof(StepValues));
 }
 
 StepValues* StepState::device_values() const {
   return static_cast<StepValues*>(block_->values.raw_data());
+}
+
+const StepState*& StepState::OfThread() { return current_state; }
+StepState StepState::Copy() const {
+  StepState copy = *this;
+  copy.block_ = std::make_shared<Block>(*block_);
+  copy.block_->values = tensor().Clone();
+  return copy;
 }
 
 const Tensor& StepState::tensor() const { return block_->values; }
@@ -47,7 +58,7 @@ void StepState::SetUpdater(const StepUpdater* updater) {
 StepPhase StepState::phase() const { return block_->phase; }
 void StepState::SetPhase(StepPhase phase) const { block_->phase = phase; }
 
-void StepState::Begin(int64_t step, double lr, std::vector<Betas> betas, double loss_scale) {
+void StepState::Begin(int64_t step, double lr, std::vector<Betas> betas) {
   LS_CHECK(betas.size() <= kMaxBetas, "a step has at most ", kMaxBetas,
            " different pairs of betas, got ", betas.size(),
            ": give more groups of parameters the same betas");
@@ -61,11 +72,37 @@ void StepState::Begin(int64_t step, double lr, std::vector<Betas> betas, double 
     host.corrections[i] = {correction(betas[i].first), correction(betas[i].second)};
   }
   block_->betas = std::move(betas);
-  host.loss_scale = static_cast<float>(loss_scale);
   block_->first_sample_given = block_->drew_without_it = block_->needs_first_sample = false;
+  block_->root_scaled = false;
   block_->site_uses.clear();
-  Upload();
+  Upload(0, offsetof(StepValues, loss_scale));
 }
+
+void StepState::EnableLossScaling(const LossScaleOptions& options,
+                                  const std::optional<LossScale>& from) {
+  const auto check = [](const char* what, double value, double low, double high) {
+    LS_CHECK(value >= low && value <= high, "loss scaling: ", what, " must be in [", low, ", ",
+             high, "], got ", value);
+  };
+  constexpr double kMost = 0x1p100;
+  const LossScale begin = from.value_or(LossScale{.scale = static_cast<float>(options.init)});
+  check("init", options.init, 0x1p-100, kMost);
+  check("growth", options.growth, 1, kMost);
+  check("backoff", options.backoff, 0x1p-100, 1);
+  LS_CHECK(options.growth_interval >= 1, "loss scaling: growth_interval must be at least 1, got ",
+           options.growth_interval);
+  LS_CHECK(begin.scale > 0 && std::isfinite(begin.scale) && begin.good_steps >= 0,
+           "loss scaling: cannot go on with a scale of ", begin.scale, " after ", begin.good_steps,
+           " good steps: it is damaged");
+  block_->loss_scaling = options;
+  block_->host.loss_scale = begin;
+  Upload(offsetof(StepValues, loss_scale), sizeof(LossScale));
+}
+
+const std::optional<LossScaleOptions>& StepState::loss_scaling() const {
+  return block_->loss_scaling;
+}
+void StepState::SetRootScaled() const { block_->root_scaled = true; }
 
 int StepState::CorrectionIndex(const Betas& betas) const {
   const auto found = std::find(block_->betas.begin(), block_->betas.end(), betas);
@@ -101,11 +138,12 @@ StepValues ToStepValues(HostRead& read) {
   return out;
 }
 
-void StepState::Upload() {
-  const auto bytes = std::as_bytes(std::span(&block_->host, 1));
-  if (!device().is_meta()) {
-    tensor().CopyFrom(Tensor::FromBytes(bytes, tensor().shape(), DType::kU8));
-  }
+void StepState::Upload(size_t first, size_t count) {
+  if (device().is_meta()) return;
+  const auto bytes = std::as_bytes(std::span(&block_->host, 1)).subspan(first, count);
+  const auto n = static_cast<int64_t>(count), begin = static_cast<int64_t>(first);
+  Tensor::FromStorage(tensor().storage(), DType::kU8, {n}, begin)
+      .CopyFrom(Tensor::FromBytes(bytes, {n}, DType::kU8));
 }
 
 const StepState* CurrentStepState() { return GradEnabled() ? current_state : nullptr; }
@@ -120,31 +158,38 @@ const StepState* RandomState() {
            "  training.SetFirstSample(index of its first sample within the step);\n"
            "where `training` is what BeginStep returned");
   block.drew_without_it |= !block.first_sample_given;
+  StepReplay::Recording::NoteDraw();
   return state;
 }
 
 uint64_t DistinctSite(uint64_t site) {
   const StepState* state = CurrentStepState();
   if (state == nullptr) return site;
-  int64_t& count = state->block_->site_uses[site];
-  if (InBackward()) {
-    LS_CHECK(count <= 1, "a module with dropout ran ", count,
-             " times in this micro-batch, and Backward now recomputes its activations: which of "
-             "its masks to reuse is not known. Do not recompute this module");
-    return site;
+  if (auto* replaying = StepReplay::Replaying::OfThisThread()) {
+    site = replaying->NextSite();
+  } else if (const int64_t uses = state->block_->site_uses[site]++; uses > 0) {
+    site = HashName(StrCat(site, "#", uses));
   }
-  const int64_t uses = count++;
-  return uses == 0 ? site : HashName(StrCat(site, "#", uses));
+  StepReplay::Recording::NoteSite(site);
+  return site;
 }
 
 void CheckBackward(uint64_t sequence, std::span<const std::shared_ptr<Leaf>> leaves) {
   if (current_state == nullptr) return;
-  if (current_state->phase() == StepPhase::kClipped) {
+  const bool clipped = current_state->phase() == StepPhase::kClipped;
+  const bool unscaled = current_state->loss_scaling() && !current_state->block_->root_scaled;
+  if ((clipped || unscaled) && current_state->updater() != nullptr) {
     for (const auto& p : current_state->updater()->parameters()) {
       const auto is_p = [&](const auto& leaf) { return leaf.get() == &p->leaf(); };
-      LS_CHECK(std::none_of(leaves.begin(), leaves.end(), is_p),
-               "Backward after ClipGradNorm: what it adds to the gradient of '", p->name(),
+      if (std::none_of(leaves.begin(), leaves.end(), is_p)) continue;
+      LS_CHECK(!clipped, "Backward after ClipGradNorm: what it adds to the gradient of '",
+               p->name(),
                "' would not be clipped. Call ClipGradNorm after the last Backward of the step");
+      LS_CHECK(!unscaled, "Backward without the loss scale, by which the gradient of '", p->name(),
+               "' would be divided all the same: write\n"
+               "  Backward(loss, training.Root());\n"
+               "where `training` is what BeginStep returned, or training.Root(1.0 / n) where the "
+               "gradient of the loss is 1 / n");
     }
   }
   LS_CHECK(sequence < evaluation_begin || sequence >= evaluation_end,
@@ -153,7 +198,9 @@ void CheckBackward(uint64_t sequence, std::span<const std::shared_ptr<Leaf>> lea
 }
 
 void EndMicroBatch() {
-  if (current_state != nullptr) current_state->block_->needs_first_sample = true;
+  if (current_state == nullptr) return;
+  current_state->block_->needs_first_sample = true;
+  current_state->block_->root_scaled = false;
 }
 
 bool DrewWithoutFirstSample() {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,20 +26,38 @@ struct BiasCorrection {
   float first = 1, second = 1;
 };
 
+// What root gradients are multiplied by, so that small gradients do not vanish in 16 bits. It
+// adapts itself on the device (kernels/loss_scale), and is what a checkpoint must hold of a
+// StepState.
+struct LossScale {
+  float scale = 1;
+  int32_t good_steps = 0;  // since it changed
+  int64_t skipped = 0;     // updates, since the beginning of the run
+  bool operator==(const LossScale&) const = default;
+};
+
+// Defaults: those of PyTorch's GradScaler (Micikevicius et al., "Mixed precision training", 2018).
+// Powers of two leave the bits of gradients as they are.
+struct LossScaleOptions {
+  double init = 65536;
+  double growth = 2;     // after growth_interval good steps in a row; 1: never
+  double backoff = 0.5;  // after a step with an infinite or NaN gradient; 1: never
+  int64_t growth_interval = 2000;
+};
+
 // Lives on the device.
 struct StepValues {
   int64_t step = 0;          // 0-based number of the optimizer step
   uint64_t seed = 0;         // key of all random numbers
   int64_t first_sample = 0;  // global index of the micro-batch's first sample within the step
   float lr = 0;
-  float loss_scale = 1;   // gradients are multiplied by it
-  float clip_factor = 1;  // min(1, clip / norm): updates use gradient * clip_factor / loss_scale
+  float clip_factor = 1;  // min(1, clip / norm): updates use gradient * clip_factor / scale
   float grad_norm = 0;    // of the unscaled gradient, before clipping
   int32_t found_inf = 0;  // nonzero: a gradient is NaN or Inf, so the update must be skipped
-  int32_t reserved = 0;
   BiasCorrection corrections[kMaxBetas];  // for the betas given to StepState::Begin, in that order
+  LossScale loss_scale;  // lives on from step to step; the rest is written by Begin
 };
-static_assert(sizeof(StepValues) == 112);
+static_assert(sizeof(StepValues) == 120);
 
 // An optimizer, as the step's error messages and checks see it.
 class StepUpdater {
@@ -64,7 +83,18 @@ class StepState {
   // Writes the step, the learning rate and the bias corrections of an optimizer's betas, and resets
   // the rest. Ordered on the current stream. Loops call Optimizer::BeginStep, which calls this.
   // Throws ArgumentError for more than kMaxBetas betas.
-  void Begin(int64_t step, double lr, std::vector<Betas> betas = {}, double loss_scale = 1);
+  void Begin(int64_t step, double lr, std::vector<Betas> betas = {});
+
+  // From now on root gradients are multiplied by a loss scale, which the optimizer's Step adapts
+  // (off at first). Each Backward takes its root from TrainingStep::Root. `from`: go on with the
+  // one that a checkpoint holds (Read().loss_scale). Throws ArgumentError for options or a scale
+  // that are out of range.
+  void EnableLossScaling(const LossScaleOptions& options = {},
+                         const std::optional<LossScale>& from = {});
+  const std::optional<LossScaleOptions>& loss_scaling() const;
+  // The root gradient of this thread's next Backward was multiplied.
+  void SetRootScaled() const;
+
   // The index of these betas in StepValues::corrections. Throws ArgumentError if this step began
   // without them.
   int CorrectionIndex(const Betas& betas) const;
@@ -91,10 +121,16 @@ class StepState {
   friend const StepState* RandomState();
   friend void EndMicroBatch();
   friend bool DrewWithoutFirstSample();
+  friend void CheckBackward(uint64_t, std::span<const std::shared_ptr<Leaf>>);
   friend uint64_t DistinctSite(uint64_t);
+  friend class StepReplay;
   struct Block;
 
-  void Upload();
+  static const StepState*& OfThread();
+  // With the values as they are now, in the order of the current stream.
+  StepState Copy() const;
+  // Of the host's values, those in bytes [first, first + count).
+  void Upload(size_t first, size_t count);
 
   std::shared_ptr<Block> block_;
 };
@@ -114,8 +150,8 @@ const StepState* RandomState();
 // Sites tell random operations apart. Returns `site` on its first use in this thread's micro-batch
 // and a new number on each later use, so that a module that runs twice (on both sides of a siamese
 // network) draws two masks. A failed forward counts as a use: call SetFirstSample before retrying.
-// Outside of a step, returns `site`. Within Backward, where a forward runs again to recompute
-// activations, returns the site it had, and throws ArgumentError if there were several.
+// Outside of a step, returns `site`. A forward that runs again to recompute activations has the
+// sites that it had (core/autograd/step_replay.h).
 uint64_t DistinctSite(uint64_t site);
 
 // Whether random numbers were drawn in this thread's step without a call of SetFirstSample, that
@@ -124,7 +160,8 @@ bool DrewWithoutFirstSample();
 
 // Backward calls it with the first node of its graph. Throws ArgumentError if that was recorded in
 // evaluation, between this thread's step and the previous one, or if one of the leaves is a
-// parameter of this step's optimizer, and the gradients have already been clipped.
+// parameter of this step's optimizer, and the gradients have already been clipped, or the loss
+// scale is missing.
 void CheckBackward(uint64_t sequence, std::span<const std::shared_ptr<Leaf>> leaves);
 
 // The outermost Backward calls it at its end: the next forward begins another micro-batch.

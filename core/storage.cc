@@ -1,6 +1,7 @@
 #include "core/storage.h"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <utility>
 
@@ -10,7 +11,12 @@
 
 namespace lockstep {
 
+namespace {
+std::atomic<uint64_t> next_serial{1};
+}  // namespace
+
 struct Storage::Block {
+  const uint64_t serial = next_serial.fetch_add(1, std::memory_order_relaxed);
   void* data = nullptr;
   int64_t bytes = 0;
   Device device;
@@ -33,9 +39,10 @@ struct Storage::Block {
   }
 
   void TakeMemory() {
-    if (allocator == nullptr) return;
-    stream = CurrentStream(device);
-    data = allocator->Allocate(bytes, stream);
+    if (!device.is_meta()) {
+      stream = CurrentStream(device);
+      data = allocator->Allocate(bytes, stream);
+    }
     released = false;
   }
 
@@ -57,8 +64,9 @@ struct Storage::Block {
   }
 
   void FreeMemory() noexcept {
-    if (device.is_meta()) {
+    if (device.is_meta() && !released) {
       if (auto* listener = MetaMemoryListener::OfThisThread()) listener->OnFree(this);
+      released = true;
     }
     if (allocator == nullptr || released) return;
     // The allocating stream waits for the others, so that reuse on it comes after them.
@@ -81,17 +89,22 @@ void CheckDefined(const Storage& storage) {
 }  // namespace
 
 Storage Storage::Allocate(int64_t bytes, Device device) {
+  const Storage s = Reserve(bytes, device);
+  s.block_->TakeMemory();
+  if (device.is_meta()) {
+    if (auto* listener = MetaMemoryListener::OfThisThread())
+      listener->OnAllocate(s.block_.get(), bytes);
+  }
+  return s;
+}
+
+Storage Storage::Reserve(int64_t bytes, Device device) {
   Storage s;
   s.block_ = std::make_shared<Block>();
   s.block_->bytes = bytes;
   s.block_->device = device;
-  if (device.is_meta()) {
-    if (auto* listener = MetaMemoryListener::OfThisThread())
-      listener->OnAllocate(s.block_.get(), bytes);
-    return s;
-  }
-  s.block_->allocator = &GetAllocator(device);
-  s.block_->TakeMemory();
+  s.block_->released = true;
+  if (!device.is_meta()) s.block_->allocator = &GetAllocator(device);
   return s;
 }
 
@@ -141,13 +154,15 @@ bool Storage::is_slice() const { return block_ && block_->whole != nullptr; }
 bool Storage::unique() const {
   return block_ && block_.use_count() == 1 && block_->whole == nullptr && block_->owner == nullptr;
 }
+uint64_t Storage::serial() const { return block_ ? block_->root().serial : 0; }
+uint64_t Storage::NextSerial() { return next_serial.load(std::memory_order_relaxed); }
 uint64_t Storage::version() const { return block_ ? block_->version : 0; }
 void Storage::BumpVersion() const {
   if (block_) ++block_->version;
 }
 
 void Storage::Release() const {
-  LS_CHECK(defined() && block_->allocator != nullptr,
+  LS_CHECK(defined() && (block_->allocator != nullptr || (device().is_meta() && !is_slice())),
            "only memory that the storage allocated itself can be released");
   block_->FreeMemory();
 }
@@ -156,6 +171,10 @@ void Storage::Materialize() const {
   LS_CHECK(!is_slice(),
            "the storage that this one is a slice of was released: call Materialize() on that one");
   block_->TakeMemory();
+  if (device().is_meta()) {
+    if (auto* listener = MetaMemoryListener::OfThisThread())
+      listener->OnMaterialize(block_.get(), bytes());
+  }
 }
 bool Storage::released() const { return block_ && block_->root().released; }
 

@@ -20,6 +20,8 @@ class Storage {
 
   // Uninitialised memory of the device's allocator; none on the meta device.
   static Storage Allocate(int64_t bytes, Device device);
+  // The same, but released: without memory until Materialize.
+  static Storage Reserve(int64_t bytes, Device device);
   // Wraps foreign memory, which `owner` keeps alive.
   static Storage Wrap(void* data, int64_t bytes, Device device, std::shared_ptr<void> owner);
   // Bytes [offset, offset + bytes) of this storage. A slice has its own version counter, so its
@@ -36,6 +38,11 @@ class Storage {
   // then write in place without being noticed.
   bool unique() const;
   bool SameBlock(const Storage& other) const { return block_ == other.block_; }
+
+  // Grows with every storage that the process makes: tells what is older. That of a slice is that
+  // of the whole.
+  uint64_t serial() const;
+  static uint64_t NextSerial();  // a lower bound of the next one's, of any thread
 
   // Counts writes, so that a saved tensor can tell whether it was overwritten.
   uint64_t version() const;

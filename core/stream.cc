@@ -82,6 +82,10 @@ void StreamBackend::CopyToHost(void* to, const void* from, int64_t bytes, Stream
   if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
+void StreamBackend::CopyFromHost(void* to, const void* from, int64_t bytes, Stream) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
 void Synchronize(Stream stream) { GetStreamBackend(stream.device.type).Synchronize(stream); }
 
 Event::Event(Device device)

@@ -30,6 +30,9 @@ ProcessGroup::ProcessGroup(std::vector<int> members, GroupOptions options,
            "': the timeout must be positive, got ", options_.timeout.count(), " ms");
 }
 
+ProcessGroup::ProcessGroup(int size, GroupOptions options)
+    : members_(AllRanks(size)), rank_(0), options_(std::move(options)), control_(nullptr) {}
+
 void ProcessGroup::CheckTensor(const char* what, const char* argument, const Tensor& t) const {
   LS_CHECK(t.defined(), what, " in group '", name(), "': ", argument, " is undefined");
   LS_CHECK(t.device() == device(), what, " in group '", name(), "': ", argument, " is ",

@@ -138,7 +138,8 @@ class ProcessGroup {
   // over this group: every rank names the part that it is in. Throws ArgumentError, on all ranks,
   // if ranks of a part name different ones. The name must differ from those of all groups of this
   // rank that exist or have failed.
-  std::shared_ptr<ProcessGroup> Split(const std::string& name, const std::vector<int>& ranks);
+  virtual std::shared_ptr<ProcessGroup> Split(const std::string& name,
+                                              const std::vector<int>& ranks);
   // Another group over the same ranks, with its own order of calls, for concurrent operations.
   std::shared_ptr<ProcessGroup> Duplicate(const std::string& name);
 
@@ -156,6 +157,8 @@ class ProcessGroup {
 
   ProcessGroup(std::vector<int> members, GroupOptions options,
                std::shared_ptr<ControlPlane> control);
+  // Rank 0 of so many, without a control plane: for planning.
+  ProcessGroup(int size, GroupOptions options);
 
   virtual WorkPtr Submit(Call call) = 0;
   // The group of `members` of the world, of which all of them know. No operation is in progress.

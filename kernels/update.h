@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "core/philox.h"  // LS_HOST_DEVICE
 #include "core/step_state.h"
 #include "core/tensor.h"
+#include "kernels/stochastic_rounding.h"
 
 namespace lockstep {
 
@@ -16,16 +16,22 @@ namespace lockstep {
 // The updates of kernels/{adamw,lion,sgd,muon} take all parameters at once. They read step,
 // learning rate and the factors of gradients from the StepState on its device; where its found_inf
 // is set nothing changes, not a bit. They throw ArgumentError for tensors that do not fit.
+//
+// What has no wider original, a bf16 value without master or a bf16 state, is rounded
+// stochastically (kernels/stochastic_rounding.h): to the nearest, small updates would be lost.
 struct UpdateTensors {
-  Tensor value;                // f64, f32 or bf16; written
+  Tensor value;                // f64, f32, bf16, or f16 with a master; written
   Tensor grad;                 // floating
-  std::vector<Tensor> states;  // what the optimizer keeps, of StateDType; written
+  std::vector<Tensor> states;  // what the optimizer keeps, of StateDType or all bf16; written
   Tensor master;               // undefined, or the f32 original of a 16-bit value; written
   double weight_decay = 0;
-  double lr_factor = 1;  // multiplies the StepState's learning rate
+  double lr_factor = 1;    // multiplies the StepState's learning rate
+  uint64_t parameter = 0;  // the hash of its name, for stochastic rounding
+  ElementPlace place;      // in the unsharded parameter
 };
 
-// The dtype in which an optimizer keeps state about a value: f64 for f64, else f32.
+// The dtype in which an optimizer computes, and by default keeps, state about a value: f64 for f64,
+// else f32.
 inline DType StateDType(const Tensor& value) {
   return value.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
 }
@@ -49,7 +55,7 @@ inline constexpr int kMostStates = 2;
 
 // What updates multiply gradients by.
 LS_HOST_DEVICE inline double GradientScale(const StepValues& s) {
-  return static_cast<double>(s.clip_factor) / s.loss_scale;
+  return static_cast<double>(s.clip_factor) / s.loss_scale.scale;
 }
 
 namespace ops::internal {

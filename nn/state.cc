@@ -48,6 +48,10 @@ void LoadState(Module& module, const NamedTensors& state) {
 }
 
 void SaveModule(const Module& module, const std::string& path) {
+  for (const auto& [name, p] : module.NamedParameters()) {
+    LS_CHECK(p->value().shape() == p->logical_shape(), "this rank has only a part of '", name,
+             "', ", p->value().Describe(), ": save the module within a dist::FullyShard::Whole");
+  }
   std::vector<SafetensorsItem> items;
   for (const auto& [name, tensor] : StateOf(module)) {
     items.push_back(SafetensorsItem::Of(name, tensor));

@@ -2,6 +2,7 @@
 
 #include "nn/causal_self_attention.h"
 #include "nn/mlp.h"
+#include "nn/recompute.h"
 
 namespace lockstep::nn {
 namespace {
@@ -21,7 +22,7 @@ TransformerBlock::TransformerBlock(const TransformerOptions& options)
       mlp_(this, "mlp", std::make_shared<Mlp>(options)) {}
 
 ResidualStream TransformerBlock::Forward(ResidualStream stream) {
-  const auto [after_input, attn_in] = ln_1_(stream);
+  const auto [after_input, attn_in] = FromSum(this, [&] { return ln_1_(stream); });
   const auto [after_attn, mlp_in] = ln_2_(ResidualStream(after_input, attn_(attn_in)));
   return {after_attn, mlp_(mlp_in)};
 }

@@ -19,6 +19,9 @@ class TransformerBlock : public Block {
  public:
   explicit TransformerBlock(const TransformerOptions& options);
 
+  Child<BranchLayer>& attn() { return attn_; }
+  Child<BranchLayer>& mlp() { return mlp_; }
+
  protected:
   ResidualStream Forward(ResidualStream stream) override;
 

@@ -9,6 +9,7 @@ AdamW::AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options)
                                     .rules = {Rule(options.eps)},
                                     .weight_decay = options.weight_decay,
                                     .master_weights = options.master_weights,
+                                    .state_dtype = options.state_dtype,
                                     .betas = Betas{options.beta1, options.beta2}}) {}
 
 UpdateRule AdamW::Rule(double eps) {

@@ -8,7 +8,10 @@ namespace lockstep::optim {
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double weight_decay = 0.01;  // of parameters with decay(); the others have none
-  bool master_weights = true;  // of 16-bit parameters: f32 originals, which are what is updated
+  // Of 16-bit parameters: f32 originals, which are what is updated. Without, bf16 ones are rounded
+  // stochastically.
+  bool master_weights = true;
+  DType state_dtype = DType::kF32;  // or kBF16, rounded stochastically: half the memory
 };
 
 // torch.optim.AdamW's arithmetic (kernels/adamw/adamw.h). State: ".exp_avg" and ".exp_avg_sq".

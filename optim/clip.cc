@@ -7,6 +7,45 @@
 
 namespace lockstep::optim {
 
+namespace {
+
+// As ops::GradNorm, where ranks have parts of the gradients: each sums the chunks that it has, and
+// the chunks of whole gradients are added in their order.
+void NormOfParts(std::span<const std::shared_ptr<Parameter>> parameters, double max_norm,
+                 const StepState& state) {
+  LS_CHECK(max_norm >= 0, "ClipGradNorm: max_norm must be at least 0 (0 = measure only), got ",
+           max_norm);
+  int64_t chunks = 0;
+  for (const auto& p : parameters) {
+    if (p->grad().defined()) chunks += GradNormChunks(p->logical_shape().numel());
+  }
+  const Tensor sums = Tensor::Zeros({chunks}, DType::kF64, state.device());
+  const Stream stream = CurrentStream(state.device());
+  PartExchange* exchange = nullptr;
+  int64_t first = 0;  // chunk of the parameter
+  for (const auto& p : parameters) {
+    if (!p->grad().defined()) continue;
+    const Tensor grad = p->grad().Detach().Contiguous();
+    const auto& range = p->layout().range;
+    const int64_t begin = range ? range->begin : 0;
+    LS_CHECK(p->layout().cuts.empty() && (grad.numel() == 0 || begin % kGradNormChunk == 0) &&
+                 p->exchange() != nullptr && (!exchange || exchange == p->exchange().get()),
+             "ClipGradNorm: the parts of '", p->name(),
+             "' are not made for a norm: all parameters are cut by one dist::FullyShard");
+    exchange = p->exchange().get();
+    if (grad.numel() > 0) {
+      const int64_t mine = first + begin / kGradNormChunk;
+      grad_norm_square_sums(stream, std::span(&grad, 1),
+                            sums.Slice(0, mine, mine + GradNormChunks(grad.numel())));
+    }
+    first += GradNormChunks(p->logical_shape().numel());
+  }
+  exchange->Sum(sums);
+  grad_norm_finish(stream, sums, max_norm, state.device_values());
+}
+
+}  // namespace
+
 void ClipGradNorm(std::span<const std::shared_ptr<Parameter>> parameters, double max_norm,
                   const StepState& state) {
   LS_CHECK(state.updater() != nullptr,
@@ -25,12 +64,20 @@ void ClipGradNorm(std::span<const std::shared_ptr<Parameter>> parameters, double
         "own StepState, and parameters() of that optimizer or of the whole model");
   }
   std::vector<Tensor> grads;
+  bool cut = false;
   for (const auto& p : parameters) {
-    if (const Tensor grad = p->grad(); grad.defined()) grads.push_back(grad.Detach().Contiguous());
+    const Tensor grad = p->grad();
+    if (!grad.defined()) continue;
+    grads.push_back(grad.Detach().Contiguous());
+    cut |= !p->layout().is_whole();
   }
   LS_CHECK(!grads.empty(), "ClipGradNorm: none of the ", parameters.size(),
            " parameters has a gradient: run Backward before it");
-  ops::GradNorm(grads, max_norm, state);
+  if (cut) {
+    NormOfParts(parameters, max_norm, state);
+  } else {
+    ops::GradNorm(grads, max_norm, state);
+  }
   state.SetPhase(StepPhase::kClipped);
 }
 

@@ -15,6 +15,7 @@ Lion::Lion(std::vector<ParameterGroup> groups, const LionOptions& options)
                                 }}},
                  .weight_decay = options.weight_decay,
                  .master_weights = options.master_weights,
+                 .state_dtype = options.state_dtype,
                  .betas = Betas{options.beta1, options.beta2}}) {}
 
 }  // namespace lockstep::optim

@@ -7,8 +7,11 @@ namespace lockstep::optim {
 
 struct LionOptions {
   double beta1 = 0.9, beta2 = 0.99;
-  double weight_decay = 0;     // of parameters with decay(); decoupled
-  bool master_weights = true;  // of 16-bit parameters: f32 originals, which are what is updated
+  double weight_decay = 0;  // of parameters with decay(); decoupled
+  // Of 16-bit parameters: f32 originals, which are what is updated. Without, bf16 ones are rounded
+  // stochastically.
+  bool master_weights = true;
+  DType state_dtype = DType::kF32;  // or kBF16, rounded stochastically: half the memory
 };
 
 // Steps of the learning rate's length in the direction of the sign of an average of gradients

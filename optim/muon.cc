@@ -17,13 +17,14 @@ UpdateRule RuleOfMatrices(const MuonOptions& options) {
                             const auto& state) { ops::MuonUpdate(tensors, hyper, state); },
           .takes =
               [chooses = options.matrix](const Parameter& p) {
-                const bool two = p.value().ndim() == 2;
+                const bool two = p.logical_shape().ndim() == 2;
                 const bool chosen = chooses ? chooses(p) : two;
                 LS_CHECK(!chosen || two, "Muon: the parameter '", p.name(),
                          "' was chosen as a matrix, but is ", p.value().Describe(),
                          ": leave it to AdamW");
                 return chosen;
-              }};
+              },
+          .whole = true};
 }
 
 }  // namespace
@@ -33,6 +34,7 @@ Muon::Muon(std::vector<ParameterGroup> groups, const MuonOptions& options)
                                     .rules = {RuleOfMatrices(options), AdamW::Rule(options.eps)},
                                     .weight_decay = options.weight_decay,
                                     .master_weights = options.master_weights,
+                                    .state_dtype = options.state_dtype,
                                     .betas = Betas{options.beta1, options.beta2}}) {}
 
 }  // namespace lockstep::optim

@@ -13,8 +13,11 @@ struct MuonOptions {
   bool nesterov = true;
   int steps = 5;  // of Newton and Schulz
   MuonScale scale = MuonScale::kMatchAdamW;
-  double weight_decay = 0.1;   // of parameters with decay(); decoupled
-  bool master_weights = true;  // of 16-bit parameters: f32 originals, which are what is updated
+  double weight_decay = 0.1;  // of parameters with decay(); decoupled
+  // Of 16-bit parameters: f32 originals, which are what is updated. Without, bf16 ones are rounded
+  // stochastically.
+  bool master_weights = true;
+  DType state_dtype = DType::kF32;  // or kBF16, rounded stochastically: half the memory
   // Which parameters Muon updates: matrices of hidden layers. Where empty, all with two dimensions;
   // embeddings and output layers had better be left to AdamW.
   std::function<bool(const Parameter&)> matrix;

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <map>
 
+#include "kernels/loss_scale/loss_scale.h"
+
 namespace lockstep::optim {
 
 void CheckRange(const char* optimizer, const std::string& name, double value, double low,
@@ -18,8 +20,34 @@ void CheckNotNegative(const char* optimizer, const std::string& name, double val
            " must be finite and at least 0, got ", value);
 }
 
+Tensor TrainingStep::Root(double gradient) const {
+  return ops::ScaleRoot(Tensor::Full({}, gradient, DType::kF32, state_.device()), state_);
+}
+
+namespace {
+
+// Updates a parameter of which ranks have parts by a rule that wants it whole, on every rank.
+void UpdateWhole(const Parameter& p, const UpdateTensors& parts, const UpdateRule& rule,
+                 const Betas& betas, const StepState& state) {
+  UpdateTensors whole = parts;
+  whole.grad = p.WholeOf(parts.grad);
+  whole.place = {};
+  std::vector<std::pair<Tensor, Tensor*>> written = {{parts.value, &whole.value}};
+  for (size_t k = 0; k < parts.states.size(); ++k) {
+    written.emplace_back(parts.states[k], &whole.states[k]);
+  }
+  if (parts.master.defined()) written.emplace_back(parts.master, &whole.master);
+  for (const auto& [part, to] : written) *to = p.WholeOf(part);
+  rule.update(std::span(&whole, 1), betas, state);
+  for (const auto& [part, from] : written) part.CopyFrom(p.PartOf(*from));
+}
+
+}  // namespace
+
 Optimizer::Optimizer(std::vector<ParameterGroup> groups, Settings settings)
     : settings_(std::move(settings)) {
+  LS_CHECK(settings_.state_dtype == DType::kF32 || settings_.state_dtype == DType::kBF16, name(),
+           ": state_dtype must be f32 or bf16, got ", settings_.state_dtype);
   // Two groups may not share a parameter, nor two parameters a name.
   std::map<std::string, std::pair<const Parameter*, size_t>> places;
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -69,11 +97,19 @@ void Optimizer::AddGroup(const ParameterGroup& group, const std::string& of_grou
     LS_CHECK(rule != settings_.rules.end(), name(), " has no rule for the parameter '", p->name(),
              "'");
     t.rule = static_cast<size_t>(rule - settings_.rules.begin());
+    const DType wide = StateDType(value),
+                dtype = wide == DType::kF32 ? settings_.state_dtype : wide;
     for (size_t k = 0; k < rule->states.size(); ++k) {
-      t.tensors.states.push_back(Tensor::Zeros(value.shape(), StateDType(value), value.device()));
+      t.tensors.states.push_back(Tensor::Zeros(value.shape(), dtype, value.device()));
     }
-    if (settings_.master_weights && SizeOf(value.dtype()) == 2) {
-      t.tensors.master = value.To(DType::kF32);
+    const bool narrow = SizeOf(value.dtype()) == 2;
+    if (settings_.master_weights && narrow) t.tensors.master = value.To(DType::kF32);
+    LS_CHECK(settings_.master_weights || value.dtype() != DType::kF16, name(),
+             ": the f16 parameter '", p->name(),
+             "' needs an f32 original: leave out master_weights = false, or use bf16");
+    if ((narrow && !settings_.master_weights) || dtype == DType::kBF16) {
+      t.tensors.parameter = HashName(p->name());
+      t.tensors.place = PlaceOf(p->layout(), p->logical_shape());
     }
     t.tensors.weight_decay = weight_decay;
     t.tensors.lr_factor = group.lr_factor;
@@ -102,9 +138,6 @@ TrainingStep Optimizer::BeginStep(StepState& state, int64_t step, double lr,
   LS_CHECK(step >= 0, name(), ": the step must be at least 0, got ", step);
   LS_CHECK(lr >= 0 && std::isfinite(lr), name(), ": the learning rate of step ", step,
            " must be finite and at least 0, got ", lr);
-  LS_CHECK(options.loss_scale > 0 && std::isfinite(options.loss_scale), name(),
-           ": the loss scale of step ", step, " must be finite and positive, got ",
-           options.loss_scale);
   LS_CHECK(
       state.updater() != this, name(),
       "::BeginStep: the step before has not ended. What BeginStep returned is its scope: let it "
@@ -126,8 +159,12 @@ TrainingStep Optimizer::BeginStep(StepState& state, int64_t step, double lr,
     LS_CHECK(!p->grad().defined(), name(), "::BeginStep: the parameter '", p->name(),
              "' has a gradient already: call optimizer.ZeroGrad() at the end of each step, and "
              "BeginStep before the forward");
+    LS_CHECK(p->value().dtype() != DType::kF16 || state.loss_scaling(), name(),
+             "::BeginStep: the parameter '", p->name(),
+             "' is f16, in which small gradients vanish without a loss scale: after the StepState "
+             "is made, write\n  state.EnableLossScaling();");
   }
-  state.Begin(step, lr, betas_, options.loss_scale);
+  state.Begin(step, lr, betas_);
   if (options.first_sample) state.SetFirstSample(*options.first_sample);
   state.SetUpdater(this);
   begun_ = state;
@@ -147,9 +184,15 @@ void Optimizer::Step(const StepState& state) {
            "::Step: this step was updated already. Each update has a BeginStep of "
            "its own, in the body of the loop:\n"
            "  const auto training = optimizer.BeginStep(state, step, learning_rate);");
+  LS_CHECK(!state.loss_scaling() || state.phase() == StepPhase::kClipped, name(),
+           "::Step: with loss scaling, a step whose gradients are infinite must be found before "
+           "the update: write, after the last Backward,\n"
+           "  optim::ClipGradNorm(optimizer.parameters(), max_norm, state);\n"
+           "with max_norm = 0 if nothing is to be clipped");
   CheckUnchanged(state);
   // The tensors of each rule's calls, which differ in their betas.
   std::map<std::pair<size_t, size_t>, std::vector<UpdateTensors>> calls;
+  bool any = false;
   for (size_t i = 0; i < trained_.size(); ++i) {
     const Parameter& p = *parameters_[i];
     const Tensor grad = p.grad();
@@ -158,13 +201,20 @@ void Optimizer::Step(const StepState& state) {
     tensors.value = p.value().Detach();
     tensors.grad = grad.Detach().Contiguous();
     if (!p.decay()) tensors.weight_decay = 0;
+    const UpdateRule& rule = settings_.rules[trained_[i].rule];
+    any = true;
+    if (rule.whole && !p.layout().is_whole()) {
+      UpdateWhole(p, tensors, rule, betas_[trained_[i].betas], state);
+      continue;
+    }
     calls[{trained_[i].rule, trained_[i].betas}].push_back(std::move(tensors));
   }
-  LS_CHECK(!calls.empty(), name(), ": none of the ", parameters_.size(),
+  LS_CHECK(any, name(), ": none of the ", parameters_.size(),
            " parameters has a gradient: run Backward before Step, and ZeroGrad after it");
   for (const auto& [call, tensors] : calls) {
     settings_.rules[call.first].update(tensors, betas_[call.second], state);
   }
+  ops::UpdateLossScale(state);
   state.SetPhase(StepPhase::kUpdated);
   SeeVersions();
 }
@@ -200,35 +250,48 @@ void Optimizer::ZeroGrad() {
   for (const auto& p : parameters_) p->leaf().ZeroGrad();
 }
 
-NamedTensors Optimizer::NamedState() const {
-  NamedTensors out;
+void Optimizer::ForEachState(
+    const std::function<void(const std::string&, const Parameter&, const Tensor&)>& f) const {
   for (size_t rule = 0; rule < settings_.rules.size(); ++rule) {
     const std::vector<std::string>& names = settings_.rules[rule].states;
     for (size_t i = 0; i < trained_.size(); ++i) {
       if (trained_[i].rule != rule) continue;
       const UpdateTensors& t = trained_[i].tensors;
-      const std::string prefix = parameters_[i]->name() + ".";
-      for (size_t k = 0; k < names.size(); ++k) out.emplace_back(prefix + names[k], t.states[k]);
-      if (t.master.defined()) out.emplace_back(prefix + "master", t.master);
+      const Parameter& p = *parameters_[i];
+      for (size_t k = 0; k < names.size(); ++k) f(p.name() + "." + names[k], p, t.states[k]);
+      if (t.master.defined()) f(p.name() + ".master", p, t.master);
     }
   }
+}
+
+NamedTensors Optimizer::NamedState() const {
+  NamedTensors out;
+  ForEachState([&](const std::string& name, const Parameter&, const Tensor& tensor) {
+    out.emplace_back(name, tensor);
+  });
   return out;
 }
 
 void Optimizer::LoadState(const NamedTensors& state) {
   const NamedTensors own = NamedState();
-  std::map<std::string, Tensor> expected(own.begin(), own.end());
+  std::map<std::string, std::pair<const Parameter*, Tensor>> expected;
+  ForEachState([&](const std::string& name, const Parameter& p, const Tensor& tensor) {
+    expected[name] = {&p, tensor};
+  });
   std::map<std::string, Tensor> given;
-  for (const auto& [name, tensor] : state) {
+  for (const auto& [name, loaded] : state) {
     const auto it = expected.find(name);
     if (it == expected.end()) {
       throw InputError(StrCat("optimizer state: unknown tensor '", name,
                               "': it belongs to another model or optimizer"));
     }
+    const auto& [p, want] = it->second;
+    const bool is_part =
+        !loaded.defined() || p->layout().is_whole() || !(loaded.shape() == p->logical_shape());
+    const Tensor tensor = is_part ? loaded : p->PartOf(loaded);
     if (!given.emplace(name, tensor).second) {
       throw InputError(StrCat("optimizer state: the tensor '", name, "' is given twice"));
     }
-    const Tensor& want = it->second;
     if (!tensor.defined() || !(tensor.shape() == want.shape()) || tensor.dtype() != want.dtype()) {
       throw InputError(StrCat("optimizer state: '", name, "' must be ", want.dtype(), want.shape(),
                               ", got ", tensor.Describe(), ": it belongs to another model"));

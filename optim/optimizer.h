@@ -28,12 +28,15 @@ struct ParameterGroup {
 // An optimizer's arithmetic, for all of its parameters or some.
 struct UpdateRule {
   // What is kept for each parameter, as "<parameter>.<name>" in NamedState: tensors of its shape,
-  // f32 (f64 for f64 parameters), zero at first.
+  // f32 or as the optimizer's state_dtype says (f64 for f64 parameters), zero at first.
   std::vector<std::string> states;
   // Updates parameters that have the same betas, and all have a gradient.
   std::function<void(std::span<const UpdateTensors>, const Betas&, const StepState&)> update;
   // Which parameters it is for, of those that no rule before it takes; where empty, all.
   std::function<bool(const Parameter&)> takes = nullptr;
+  // Whether it wants whole tensors where ranks have parts of a parameter: these are then gathered,
+  // updated on every rank, and cut again, one parameter at a time.
+  bool whole = false;
 };
 
 struct StepOptions {
@@ -41,7 +44,6 @@ struct StepOptions {
   // by it, so that no two samples of a step share a mask. Where several ranks share the step's
   // samples it must be said.
   std::optional<int64_t> first_sample;
-  double loss_scale = 1;  // what the root gradient was multiplied by
 };
 
 // A step, from BeginStep until this goes out of scope: random operations draw, batch norm uses the
@@ -55,6 +57,12 @@ class [[nodiscard]] TrainingStep {
 
   // Before the forward of each further micro-batch: the index of its first sample within the step.
   void SetFirstSample(int64_t index) const { StepState(state_).SetFirstSample(index); }
+
+  // The gradient of the loss with respect to itself, times the loss scale where the state has one:
+  // a scalar of f32 on its device, for one Backward.
+  //   Backward(loss, training.Root());
+  // By ops::ScaleRoot of kernels/loss_scale also for other tensors.
+  Tensor Root(double gradient = 1) const;
 
  private:
   friend class Optimizer;
@@ -75,7 +83,17 @@ class [[nodiscard]] TrainingStep {
 // of equal settings, nor the number of threads.
 //
 // The state is on the parameters' devices: what the rules keep, and for 16-bit parameters with
-// master_weights "<parameter>.master", the f32 original, at first the value.
+// master_weights "<parameter>.master", the f32 original, at first the value. bf16 parameters
+// without an original, and bf16 state, are rounded stochastically (kernels/stochastic_rounding.h),
+// by numbers that depend on the StepState's seed and step and the parameter's name: the bits do not
+// depend on how parameters are sharded.
+//
+// f16 parameters need loss scaling, which bf16 and f32 ones may have. max_norm = 0 clips nothing:
+//   state.EnableLossScaling();                           // once
+//   Backward(loss, training.Root());                     // in each step
+//   ClipGradNorm(adamw.parameters(), max_norm, state);   // finds infinite gradients
+//   adamw.Step(state);                                   // skips them, and adapts the scale
+// What is forgotten of it throws. A checkpoint holds state.Read().loss_scale, too.
 class Optimizer : public StepUpdater {
  public:
   ~Optimizer() override;
@@ -89,19 +107,21 @@ class Optimizer : public StepUpdater {
   // Begins a step on the state, before its first forward, on the current stream. Keep the result
   // until after Step. Throws ArgumentError
   // - if a step is under way on this state, of this optimizer or of another, which needs a state of
-  //   its own; or if the step, learning rate or loss scale cannot be;
+  //   its own; or if the step or learning rate cannot be;
   // - if no parameter of a group was trainable when the optimizer was made, or one is now that was
   //   not then;
   // - if a parameter has changed device, dtype or shape since, or is not on the state's device;
   // - if a 16-bit parameter was written by others than its f32 original is updated here;
-  // - if there are gradients already, which ZeroGrad has not emptied.
+  // - if there are gradients already, which ZeroGrad has not emptied;
+  // - if a parameter is f16, and the state has no loss scaling.
   TrainingStep BeginStep(StepState& state, int64_t step, double lr,
                          const StepOptions& options = {});
   // Updates the parameters that have a gradient, in place, unless the state's found_inf is set:
   // then nothing changes. One without a gradient is left alone. Learning rate and factors are read
   // on the device. Throws ArgumentError if no step of this optimizer is under way on the state, or
-  // it was updated already; if no parameter has a gradient; or if one has changed since BeginStep
-  // as BeginStep would refuse it.
+  // it was updated already; if no parameter has a gradient; if one has changed since BeginStep as
+  // BeginStep would refuse it; or with loss scaling, if ClipGradNorm was not called, which finds
+  // infinite gradients.
   void Step(const StepState& state);
   // Empties the gradients.
   void ZeroGrad();
@@ -110,9 +130,14 @@ class Optimizer : public StepUpdater {
   // optimizer's memory, named "<parameter>.<what>", in the order of the rules and parameters.
   // Groups are no part of it.
   NamedTensors NamedState() const;
+  // The same, with the parameter that each tensor belongs to, and of which it is shaped like this
+  // rank's part.
+  void ForEachState(
+      const std::function<void(const std::string& name, const Parameter&, const Tensor&)>& f) const;
   // Overwrites the state by tensors of the same names, shapes and dtypes, in any order and on any
-  // device. Throws InputError naming the tensor if one is missing, unknown, given twice or
-  // different, or if an f32 original is not that of the weights; then nothing was changed.
+  // device; for a parameter of which this rank has a part, tensors of the whole will do. Throws
+  // InputError naming the tensor if one is missing, unknown, given twice or different, or if an f32
+  // original is not that of the weights; then nothing was changed.
   void LoadState(const NamedTensors& state);
 
  protected:
@@ -122,6 +147,7 @@ class Optimizer : public StepUpdater {
     std::vector<UpdateRule> rules;
     double weight_decay;
     bool master_weights;         // whether 16-bit parameters have f32 originals
+    DType state_dtype;           // f32 or bf16
     std::optional<Betas> betas;  // where it has some; AdamW's bias corrections follow from them
   };
   // Keeps the trainable ones among the parameters. They have names and memory: make the optimizer

@@ -24,6 +24,7 @@ Sgd::Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options)
                                     .rules = {Rule(options)},
                                     .weight_decay = options.weight_decay,
                                     .master_weights = options.master_weights,
+                                    .state_dtype = options.state_dtype,
                                     .betas = {}}) {}
 
 }  // namespace lockstep::optim

@@ -7,9 +7,12 @@ namespace lockstep::optim {
 
 struct SgdOptions {
   double momentum = 0;
-  bool nesterov = false;       // needs momentum
-  double weight_decay = 0;     // of parameters with decay(); added to the gradient
-  bool master_weights = true;  // of 16-bit parameters: f32 originals, which are what is updated
+  bool nesterov = false;    // needs momentum
+  double weight_decay = 0;  // of parameters with decay(); added to the gradient
+  // Of 16-bit parameters: f32 originals, which are what is updated. Without, bf16 ones are rounded
+  // stochastically.
+  bool master_weights = true;
+  DType state_dtype = DType::kF32;  // or kBF16, rounded stochastically: half the memory
 };
 
 // torch.optim.SGD's arithmetic (kernels/sgd/sgd.h). State, with momentum: ".momentum_buffer".

@@ -100,11 +100,14 @@ class TrainDevice : public testing::Test {
 TEST_F(TrainDevice, Gpt2FollowsTheCpu) { FollowsTheCpu(kGpt2); }
 TEST_F(TrainDevice, LlamaFollowsTheCpu) { FollowsTheCpu(kLlama); }
 
-// Compared with the CPU's fp32: bf16 has 8 bits, TF32 11, and otherwise a GPU's step equals the
-// CPU's.
+// Compared with the CPU's fp32: bf16 has 8 bits, fp16 and TF32 11, and otherwise a GPU's step
+// equals the CPU's.
 const Arguments kBf16 = {"--train.precision=bf16"};
 TEST_F(TrainDevice, Gpt2InBf16FollowsFp32) { FollowsTheCpu(kGpt2, kBf16, 0.02); }
 TEST_F(TrainDevice, LlamaInBf16FollowsFp32) { FollowsTheCpu(kLlama, kBf16, 0.02); }
+TEST_F(TrainDevice, Gpt2InFp16FollowsFp32) {
+  FollowsTheCpu(kGpt2, {"--train.precision=fp16"}, 5e-3);
+}
 TEST_F(TrainDevice, Tf32FollowsFp32) { FollowsTheCpu(kGpt2, {"--train.precision=tf32"}, 2e-3); }
 
 TEST_F(TrainDevice, BitsDoNotDependOnTheOrderOfThreads) {

@@ -148,6 +148,7 @@ const std::vector<Numeric>& NumericOptions() {
       {"train.grad_accum", "2"},
       {"train.global_batch_size", "8"},
       {"train.precision", "bf16"},
+      {"train.grad_dtype", "bf16", {"--train.precision=bf16"}},
       {"train.eval_batches", "2"},
       {"optim.name", "lion"},
       {"optim.schedule", "constant"},
@@ -163,6 +164,8 @@ const std::vector<Numeric>& NumericOptions() {
       {"optim.nesterov", "false", {"--optim.name=sgd", "--optim.momentum=0.8"}},
       {"optim.weight_decay", "10"},
       {"optim.clip", "0.01"},
+      {"optim.master_weights", "false", {"--train.precision=bf16"}},
+      {"optim.state_dtype", "bf16"},
   };
   return options;
 }
@@ -184,14 +187,16 @@ TEST_F(TrainGptOptions, NumbersChange) {
 
 const std::set<std::string> kOthers = {
     "device", "threads", "out_dir", "init_from", "data.path", "train.steps", "train.epochs",
-    "train.cuda_graphs", "train.loss_chunk", "train.max_skips", "train.log_every",
-    "train.eval_every", "train.sample_every", "train.sample_tokens", "train.sample_prompt",
-    "checkpoint.every", "checkpoint.keep", "checkpoint.keep_best", "checkpoint.resume",
-    "checkpoint.save_initial", "log.trace",
+    "train.cuda_graphs", "train.loss_chunk", "train.recompute", "train.offload", "train.loss_scale",
+    "train.loss_scale_every", "train.max_skips", "train.log_every", "train.eval_every",
+    "train.sample_every", "train.sample_tokens", "train.sample_prompt", "checkpoint.every",
+    "checkpoint.keep", "checkpoint.keep_best", "checkpoint.resume", "checkpoint.save_initial",
+    "log.trace",
     // Tested on several ranks in train_gpt_ranks_test; what dist.check and check_every find, in
     // tests/dist and trainer_ranks_test.
     "dist.backend", "dist.bucket_mib", "dist.check", "dist.check_every", "dist.compress",
-    "dist.first_bucket_mib", "dist.heartbeat", "dist.reduction", "dist.timeout", "help", "version",
+    "dist.first_bucket_mib", "dist.heartbeat", "dist.reduction", "dist.timeout",
+    "parallel.reshard_after_forward", "parallel.shard", "parallel.shard_ranks", "help", "version",
     "print_config", "dry_run"};
 
 TEST_F(TrainGptOptions, HelpListsTheOptionsThatAreTestedHere) {
@@ -257,6 +262,16 @@ TEST_F(TrainGptOptions, CudaGraphsAreSubmittedOnAGpu) {
   EXPECT_EQ(graphs.Numbers(), eager.Numbers());
 }
 
+TEST_F(TrainGptOptions, LossScale) {
+  const TrainingRun& run =
+      Train({"--train.precision=fp16", "--train.loss_scale=1024", "--train.loss_scale_every=2"});
+  std::vector<double> scales;
+  for (const nlohmann::json& line : run.Lines("metrics.jsonl")) {
+    if (line["step"] > 0) scales.push_back(line["loss_scale"]);
+  }
+  EXPECT_EQ(scales, (std::vector<double>{1024, 2048, 2048, 4096, 4096, 8192}));
+}
+
 // The logits of only this many tokens are in memory at once; the loss is the same up to rounding.
 TEST_F(TrainGptOptions, LossChunkBoundsMemory) {
   const std::string batch = "--train.batch_size=32";  // 512 tokens
@@ -268,6 +283,77 @@ TEST_F(TrainGptOptions, LossChunkBoundsMemory) {
   const double logits = 512 * 90 * 4;  // of a vocabulary of some 90 characters
   EXPECT_LT(last(chunks, "memory_bytes"), last(whole, "memory_bytes") - 0.5 * logits);
   EXPECT_NEAR(last(chunks, "val_loss"), last(whole, "val_loss"), 1e-4);
+}
+
+// The same numbers for less memory.
+TEST_F(TrainGptOptions, RecomputeLowersMemory) {
+  const Arguments model = {"--train.batch_size=32", "--model.dropout=0.2", "--model.n_layer=3"};
+  const auto with = [&](const std::string& what) -> const TrainingRun& {
+    Arguments all = model;
+    all.push_back("--train.recompute=" + what);
+    return Train(all);
+  };
+  const auto memory = [](const TrainingRun& run) {
+    return run.Lines("metrics.jsonl").back()["memory_bytes"].get<double>();
+  };
+  const TrainingRun& plain = Train(model);
+  double last = memory(plain);
+  for (const char* what : {"gelu,layer_norm", "mlp", "block"}) {
+    EXPECT_EQ(with(what).Numbers(), plain.Numbers()) << what;
+    EXPECT_LT(memory(with(what)), last) << what;
+    last = memory(with(what));
+  }
+  EXPECT_EQ(with("attention").Numbers(), plain.Numbers());
+  EXPECT_THAT(with("block").result.out, HasSubstr("recomputes all blocks"));
+  EXPECT_THAT(with("auto").result.out, HasSubstr("recomputes nothing, chosen by the memory plan"));
+  const auto error = [](const Arguments& arguments) {
+    Arguments all = {"models/train_gpt", "--dry_run"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    return RunProgram(all).err;
+  };
+  EXPECT_THAT(error({"--train.offload=activations", "--device=cpu"}),
+              HasSubstr("this run is on the CPU: leave it out"));
+  EXPECT_THAT(error({"--train.recompute=swiglu"}), HasSubstr("has no swiglu: leave it out"));
+  EXPECT_THAT(error({"--train.recompute=gelu", "--train.precision=bf16", "--device=cpu"}),
+              HasSubstr("gelu is part of a matrix product"));
+}
+
+// It trains where it would not otherwise.
+TEST_F(TrainGptOptions, RecomputeFitsAModelIntoAGpusMemory) {
+  if (!cuda::kSimulated || cuda::DeviceCount() == 0) GTEST_SKIP() << "a simulated GPU's memory";
+  const auto run = [](const std::string& recompute) {
+    return RunProgram(
+        {"models/train_gpt", "--device=sim", "--model.n_layer=6", "--model.n_head=2",
+         "--model.n_embd=64", "--model.block_size=32", "--train.batch_size=16", "--train.steps=2",
+         "--optim.warmup=1", "--train.eval_batches=1", "--train.eval_every=0",
+         "--train.sample_tokens=0", "--train.cuda_graphs=false", "--train.recompute=" + recompute,
+         "--out_dir=" + Path("fits_" + recompute)},
+        {{"CUDASIM_MEMORY", "12M"}});
+  };
+  const Result none = run("none"), automatic = run("auto");
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_THAT(none.err, HasSubstr("sim:0 has 12.0 MiB: lower train.batch_size (now 16; raise "
+                                  "train.grad_accum to compensate) or model.block_size (now 32), "
+                                  "or use train.recompute=auto"));
+  EXPECT_EQ(automatic.exit_code, 0) << automatic.err;
+  EXPECT_THAT(automatic.out, HasSubstr("recomputes the blocks of the first 3 of 6 layers, chosen "
+                                       "by the memory plan"));
+}
+
+TEST_F(TrainGptOptions, OffloadLowersAGpusMemory) {
+  if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+  // Without graphs, whose memory is counted in pieces larger than this model.
+  const Arguments model = {cuda::kSimulated ? "--device=sim" : "--device=cuda",
+                           "--train.cuda_graphs=false", "--model.n_layer=6",
+                           "--train.batch_size=16", "--train.steps=3"};
+  Arguments offload = model;
+  offload.push_back("--train.offload=activations");
+  const auto memory = [](const TrainingRun& run) {
+    return run.Lines("metrics.jsonl").back()["memory_bytes"].get<double>();
+  };
+  EXPECT_EQ(Train(offload).Numbers(), Train(model).Numbers());
+  EXPECT_LT(memory(Train(offload)), 0.6 * memory(Train(model)));
+  EXPECT_THAT(Train(offload).result.out, HasSubstr("offloads   activations"));
 }
 
 TEST_F(TrainGptOptions, LogEverySetsTheLinesOnTheTerminal) {

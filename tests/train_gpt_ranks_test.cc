@@ -71,6 +71,48 @@ TEST_F(Ranks, FastRunsAreTheSameUpToRounding) {
   }
 }
 
+// The same whatever the ranks share out; files hold the whole model, for any other sharding.
+TEST_F(Ranks, ShardedRunsAreTheSameAndContinueAsAnyOther) {
+  const Arguments same = {"--dist.reduction=ordered", "--train.global_batch_size=8",
+                          "--train.steps=40", "--model.n_embd=96", "--train.eval_every=20"};
+  const auto with = [&](Arguments more) {
+    more.insert(more.end(), same.begin(), same.end());
+    return more;
+  };
+  Run(1, "alone", same);
+  const int64_t of_alone = Metrics("alone").back()["memory_bytes"];
+  const std::vector<std::pair<int, Arguments>> plans = {
+      {4, {"--parallel.shard=full"}},
+      {2, {"--parallel.shard=full", "--parallel.reshard_after_forward=false"}},
+      {4, {"--parallel.shard=full", "--parallel.shard_ranks=2"}},
+      {2, {"--parallel.shard=gradients"}},
+      {2, {"--parallel.shard=optimizer"}},
+  };
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const auto& [ranks, options] = plans[i];
+    const std::string out = "sharded" + std::to_string(i);
+    Run(ranks, out, with(options));
+    EXPECT_EQ(Bytes(out, 40), Bytes("alone", 40)) << out;
+    EXPECT_EQ(Numbers(out), Numbers("alone")) << out;
+    // A quarter of the state, but chunks of the norm, which are not cut, are large for this model.
+    if (i == 0) {
+      EXPECT_LT(int64_t{Metrics(out).back()["memory_bytes"]}, of_alone);
+    }
+  }
+  // Killed, and continued by others, again and again.
+  const auto until_killed = [&](int ranks, const Arguments& options, const std::string& step) {
+    auto run = Start(ranks, Train("moved", with(options)));
+    run[0]->WaitForOutput("step " + step + "/40");
+    for (const auto& p : run) p->Signal(SIGKILL);
+    Wait(std::move(run));
+  };
+  until_killed(4, {"--parallel.shard=full"}, "10");
+  until_killed(2, {"--parallel.shard=none"}, "20");
+  until_killed(1, {}, "30");
+  EXPECT_THAT(Run(2, "moved", with({"--parallel.shard=full"}))[0].out, HasSubstr("resuming from"));
+  EXPECT_EQ(Bytes("moved", 40), Bytes("alone", 40));
+}
+
 // The same on GPUs, one process each, through NCCL; comparing each call changes nothing.
 TEST_F(Ranks, OrderedRunsAreTheSameAtAnyNumberOfGpus) {
   const int most = test::kSanitized ? 2 : 8;
@@ -79,12 +121,15 @@ TEST_F(Ranks, OrderedRunsAreTheSameAtAnyNumberOfGpus) {
                              "--train.global_batch_size=16"};
   Arguments checked = options;
   checked.push_back("--dist.check=full");
+  Arguments sharded = options;
+  sharded.push_back("--parallel.shard=full");
   Run(1, "r1", options);
   Run(2, "checked", checked);
+  Run(2, "sharded", sharded);
   for (const int ranks : {2, 4, 8}) {
     if (ranks <= most) Run(ranks, "r" + std::to_string(ranks), options);
   }
-  for (const std::string out : {"checked", "r2", "r4", "r8"}) {
+  for (const std::string out : {"checked", "sharded", "r2", "r4", "r8"}) {
     if (!PathExists(Path(out))) continue;
     EXPECT_EQ(Bytes(out, 4), Bytes("r1", 4)) << out;
     EXPECT_EQ(Numbers(out), Numbers("r1")) << out;
@@ -263,6 +308,18 @@ TEST_F(Ranks, TheTutorialLearnsTheSameOnTwoProcesses) {
     return all;
   };
   EXPECT_EQ(names("ranks.safetensors"), names("alone.safetensors"));
+}
+
+// The same loop with a sharded model.
+TEST_F(Ranks, TheShardedTutorialLearns) {
+  const auto results =
+      Wait(Start(2, {"models/examples/train_spirals_sharded", Path("sharded.safetensors")}));
+  for (const Result& r : results) EXPECT_EQ(r.exit_code, 0) << r.err;
+  const auto others =
+      Wait(Start(2, {"models/examples/train_spirals_parallel", Path("ranks.safetensors")}));
+  // Two ranks add in one way only.
+  EXPECT_EQ(results[0].out, others[0].out);
+  EXPECT_EQ(ReadFile(Path("sharded.safetensors")), ReadFile(Path("ranks.safetensors")));
 }
 
 // The samples and the batch are not divisible by three ranks.

@@ -157,12 +157,19 @@ TEST_F(TrainGpt, AKilledRunResumesAtTwoThreadsToo) {
 }
 
 TEST_F(TrainGpt, EveryOptimizerAndPrecisionResumesToTheSameBits) {
-  const std::map<std::string, std::string> cases = {{"sgd", "--optim.name=sgd"},
-                                                    {"lion", "--optim.name=lion"},
-                                                    {"muon", "--optim.name=muon"},
-                                                    {"bf16", "--train.precision=bf16"}};
-  for (const auto& [name, option] : cases) {
-    const std::vector<std::string> options = {option, "--threads=1"};
+  const std::map<std::string, std::vector<std::string>> cases = {
+      {"sgd", {"--optim.name=sgd"}},
+      {"lion", {"--optim.name=lion"}},
+      {"muon", {"--optim.name=muon", "--optim.state_dtype=bf16"}},
+      {"bf16", {"--train.precision=bf16"}},
+      {"pure",
+       {"--train.precision=bf16", "--optim.master_weights=false", "--optim.state_dtype=bf16",
+        "--train.grad_dtype=bf16"}},
+      // The scale grows within the steps that are repeated, by what was counted before.
+      {"fp16", {"--train.precision=fp16", "--train.loss_scale_every=17"}}};
+  for (const auto& [name, more] : cases) {
+    std::vector<std::string> options = more;
+    options.push_back("--threads=1");
     const Result run = Train(name, options);
     ASSERT_EQ(run.exit_code, 0) << run.err;
     const std::string expected = Bytes(name, 40);
@@ -173,6 +180,14 @@ TEST_F(TrainGpt, EveryOptimizerAndPrecisionResumesToTheSameBits) {
     EXPECT_THAT(resumed.out, HasSubstr("resuming from"));
     EXPECT_EQ(Bytes(name, 40), expected) << name;
   }
+  std::istringstream metrics(ReadFile(Path("fp16/metrics.jsonl")));
+  for (std::string line; std::getline(metrics, line);) {
+    const auto j = nlohmann::json::parse(line);
+    if (j["step"] == 0) continue;
+    EXPECT_EQ(j["loss_scale"], j["step"] < 17 ? 65536 : j["step"] < 34 ? 131072 : 262144) << line;
+  }
+  EXPECT_THAT(ReadFile(Path("fp16/report.html")),
+              HasSubstr("0 updates skipped, loss scale 262144"));
   // One optimizer does not load another's state.
   RemoveTree(Path("sgd/checkpoints/step-00000040"));
   const Result other = Train("sgd", {"--optim.name=lion"});
@@ -463,7 +478,7 @@ TEST_F(TrainGpt, BadInputIsExplained) {
       {"out_dir below a file", {"--out_dir=" + file + "/out"}, "file"},
       {"device", {"--device=cuda:999"}, "device=cuda:999"},
       {"trace", {"--log.trace=9:3"}, "write 3:9"},
-      {"precision", {"--train.precision=fp16"}, "train.precision=bf16"},
+      {"precision", {"--optim.master_weights=false"}, "train.precision = \"bf16\""},
   };
   for (const BadInput& bad : inputs) {
     const Result run = Train("out", bad.arguments);

@@ -426,6 +426,7 @@ class BackwardRun {
     while (!active_.empty() && active_.back()->first_sequence > sequence) {
       const auto range = std::move(active_.back());
       active_.pop_back();
+      const RetainScope scope(options_.retain_graph);
       range->after();
     }
   }

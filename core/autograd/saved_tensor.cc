@@ -15,7 +15,8 @@ SavedTensor::SavedTensor(const Tensor& tensor, const char* what) : what_(what) {
   if (!tensor.defined()) return;
   if (saved_tensor_hooks != nullptr) {
     SavedTensorHooks* hooks = saved_tensor_hooks;
-    packed_ = hooks->pack_(tensor.Detach());
+    const SavedTensorHooks::Pause pause(*hooks);
+    packed_ = hooks->pack_(tensor.Detach(), what);
     unpack_ = hooks->unpack_;
     return;
   }
@@ -41,5 +42,13 @@ SavedTensorHooks::SavedTensorHooks(Pack pack, Unpack unpack)
   saved_tensor_hooks = this;
 }
 SavedTensorHooks::~SavedTensorHooks() { saved_tensor_hooks = previous_; }
+
+bool SavedTensorHooks::innermost() const { return saved_tensor_hooks == this; }
+
+SavedTensorHooks::Pause::Pause(const SavedTensorHooks& hooks) {
+  LS_CHECK(hooks.innermost(), "only the innermost hooks can pause");
+  paused_ = std::exchange(saved_tensor_hooks, hooks.previous_);
+}
+SavedTensorHooks::Pause::~Pause() { saved_tensor_hooks = paused_; }
 
 }  // namespace lockstep

@@ -30,12 +30,30 @@ class SavedTensor {
 };
 
 // Within its scope, tensors that this thread saves go through `pack`, and `unpack` restores them.
-// The innermost scope wins.
+// The innermost scope wins; what `pack` itself saves goes to the one around it. Scopes end in the
+// reverse order.
 class SavedTensorHooks {
  public:
-  using Pack = std::function<std::any(const Tensor&)>;
+  // `what` names the tensor in errors: "the input of gelu".
+  using Pack = std::function<std::any(const Tensor&, const char* what)>;
   using Unpack = std::function<Tensor(const std::any&)>;
   SavedTensorHooks(Pack pack, Unpack unpack);
+
+  // Whether no scope of this thread is within this one's.
+  bool innermost() const;
+
+  // Within its lifetime the scope around `hooks`, the innermost, applies instead.
+  class Pause {
+   public:
+    explicit Pause(const SavedTensorHooks& hooks);
+    ~Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    SavedTensorHooks* paused_;
+  };
+
   ~SavedTensorHooks();
   SavedTensorHooks(const SavedTensorHooks&) = delete;
   SavedTensorHooks& operator=(const SavedTensorHooks&) = delete;

@@ -66,7 +66,16 @@ using Layout = std::unique_ptr<void, Deleter<cublasLtMatrixLayout_t, cublasLtMat
 using Preference =
     std::unique_ptr<void, Deleter<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
 
-cudaDataType_t TypeOf(DType dtype) { return dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t TypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return CUDA_R_16BF;
+    case DType::kF16:
+      return CUDA_R_16F;
+    default:
+      return CUDA_R_32F;
+  }
+}
 
 // The largest power of two up to 16 that divides the address.
 uint32_t AlignmentOf(const void* p) {

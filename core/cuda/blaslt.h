@@ -8,8 +8,8 @@
 
 namespace lockstep::cuda {
 
-// D = epilogue(op(A) op(B) + beta D) for each of a batch of column-major matrices. A and B are f32
-// or bf16; D has their dtype, or f32 for bf16. Products are summed in f32.
+// D = epilogue(op(A) op(B) + beta D) for each of a batch of column-major matrices. A and B are f32,
+// bf16 or f16; D has their dtype, or f32 for those of 16 bits. Products are summed in f32.
 struct BlasLtMatmul {
   enum class Epilogue {
     kNone,

@@ -70,10 +70,17 @@ class CudaStreamBackend : public StreamBackend {
     return AllocatePinned(bytes, device);
   }
   void CopyToHost(void* to, const void* from, int64_t bytes, Stream stream) override {
+    Copy(to, from, bytes, cudaMemcpyDeviceToHost, stream);
+  }
+  void CopyFromHost(void* to, const void* from, int64_t bytes, Stream stream) override {
+    Copy(to, from, bytes, cudaMemcpyHostToDevice, stream);
+  }
+
+ private:
+  static void Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, Stream stream) {
     if (bytes == 0) return;
     SetDevice(stream.device);
-    LS_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
-                            Handle(stream)));
+    LS_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, Handle(stream)));
   }
 };
 

@@ -1,7 +1,6 @@
 #include "core/io/safetensors_writer.h"
 
 #include <algorithm>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
@@ -59,16 +58,16 @@ std::string_view SafetensorsName(DType dtype) { return kNames[Rank(dtype)].secon
 
 SafetensorsItem SafetensorsItem::Of(std::string name, const Tensor& tensor) {
   LS_CHECK(tensor.defined(), "safetensors: tensor ", Quoted(name), " is undefined");
-  SafetensorsItem item;
-  item.name = std::move(name);
-  item.dtype = tensor.dtype();
-  item.shape.assign(tensor.shape().begin(), tensor.shape().end());
-  item.produce = [tensor, host = std::make_shared<Tensor>()] {
-    *host = tensor.Detach().To(kCpu).Contiguous();
-    return std::span(static_cast<const std::byte*>(host->raw_data()),
-                     static_cast<size_t>(host->bytes()));
-  };
-  return item;
+  return Of(std::move(name), tensor.dtype(), tensor.shape(), [tensor] { return tensor; });
+}
+
+SafetensorsItem SafetensorsItem::Of(std::string name, DType dtype, const Shape& shape,
+                                    std::function<Tensor()> make) {
+  return {.name = std::move(name),
+          .dtype = dtype,
+          .shape = {shape.begin(), shape.end()},
+          .bytes = {},
+          .produce = [make = std::move(make)] { return make().Detach().To(kCpu).Contiguous(); }};
 }
 
 std::string SafetensorsHeader(std::span<const SafetensorsItem> items,
@@ -124,7 +123,11 @@ void WriteSafetensors(FileWriter& out, std::span<const SafetensorsItem> items,
   out.Write(header);
   for (const size_t i : order) {
     const SafetensorsItem& item = items[i];
-    const std::span<const std::byte> bytes = item.produce ? item.produce() : item.bytes;
+    const Tensor made = item.produce ? item.produce() : Tensor();
+    const std::span<const std::byte> bytes =
+        item.produce ? std::span(static_cast<const std::byte*>(made.raw_data()),
+                                 static_cast<size_t>(made.bytes()))
+                     : item.bytes;
     LS_CHECK(static_cast<int64_t>(bytes.size()) == ByteCount(item), "safetensors: tensor ",
              Quoted(item.name), " has ", bytes.size(), " bytes, but its dtype and shape need ",
              ByteCount(item));

@@ -22,14 +22,17 @@ struct SafetensorsItem {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
-  // If set, it is called for the bytes when they are about to be written (`bytes` is unused), so
-  // that tensors on a device need not all be on the host at once. The bytes must stay valid until
-  // the next item's turn.
-  std::function<std::span<const std::byte>()> produce;
+  // If set, it is called for the tensor when that is about to be written (`bytes` is unused), so
+  // that tensors that are on a device, or shared out among ranks, need not all be on the host at
+  // once. Contiguous, on the host.
+  std::function<Tensor()> produce = {};
 
   // Takes a tensor of any device and layout, which is copied to the host, if need be, when it is
   // written.
   static SafetensorsItem Of(std::string name, const Tensor& tensor);
+  // The same for a tensor that `make` makes then, of this dtype and shape.
+  static SafetensorsItem Of(std::string name, DType dtype, const Shape& shape,
+                            std::function<Tensor()> make);
 };
 
 // The bytes of a file before its data: the length and the JSON, padded with spaces to a multiple

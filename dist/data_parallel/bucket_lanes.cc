@@ -52,21 +52,16 @@ void BucketLanes::Leave() noexcept {
   }
 }
 
-void BucketLanes::Launch(int64_t bucket, std::string purpose, std::vector<Tensor> terms,
-                         Lane::Job prepare) {
+void BucketLanes::Launch(int64_t bucket, int64_t bytes, BucketJob job) {
   Launched& launched = launched_.emplace_back();
   CommunicationSpan& span = launched.span;
   span.bucket = bucket;
   span.lane = bucket % std::ssize(lanes_);
-  span.bytes = terms.back().bytes();
+  span.bytes = bytes;
   GroupLane& lane = lanes_[span.lane];
-  lane.jobs->Submit([this, &launched, &lane, purpose = std::move(purpose), terms = std::move(terms),
-                     prepare = std::move(prepare)] {
+  lane.jobs->Submit([this, &launched, &lane, job = std::move(job)] {
     launched.span.begin = Clock::now();
-    prepare();
-    if (group_ && group_->size() > 1) {
-      launched.works = lane.sum(*lane.group, terms, purpose);
-    }
+    launched.works = job(lane.group, lane.sum);
     launched.span.end = Clock::now();
     if (device_.is_cpu()) Report(launched.span);
   });

@@ -46,9 +46,13 @@ class BucketLanes {
 
   // Runs the job in the first lane.
   void Submit(Lane::Job job) { lanes_[0].jobs->Submit(std::move(job)); }
-  // Runs `prepare`, then sums the terms. All ranks must
-  // launch the same buckets in the same order.
-  void Launch(int64_t bucket, std::string purpose, std::vector<Tensor> terms, Lane::Job prepare);
+  // Runs the job in the bucket's lane, with its group (null: a single rank) and its copy of `sum`;
+  // it returns its operations, for timing. All ranks must launch the same buckets in the same
+  // order.
+  using BucketJob = std::function<std::vector<WorkPtr>(ProcessGroup* group, const BucketSum& sum)>;
+  void Launch(int64_t bucket, int64_t bytes, BucketJob job);
+  // Returns when all jobs so far are done; others may follow before Finish. Throws as Finish does.
+  void Wait();
   // Returns when all buckets are summed and the ranks are in step. If a lane failed, throws the
   // first error once all lanes have ended.
   CommunicationTimes Finish();
@@ -68,7 +72,6 @@ class BucketLanes {
     std::vector<WorkPtr> works;
   };
 
-  void Wait();
   void AbortGroups();
   void Leave() noexcept;
   CommunicationTimes Measure(const CommunicationSpan& wait);

@@ -7,27 +7,15 @@
 namespace lockstep::dist {
 namespace {
 
-// Memory that grows to the largest bucket and is kept. A copy starts with none, so that copies of a
-// hook can serve several ranks in one process.
-class Staging {
- public:
-  Staging() = default;
-  Staging(const Staging&) {}
-  Staging& operator=(const Staging&) = delete;
-
-  Tensor Get(const Shape& shape, DType dtype, Device device) {
-    int64_t numel = 1;
-    for (int i = 0; i < shape.ndim(); ++i) numel *= shape[i];
-    if (!memory_.defined() || memory_.numel() < numel || memory_.dtype() != dtype ||
-        memory_.device() != device) {
-      memory_ = Tensor::Empty({numel}, dtype, device);
-    }
-    return memory_.Slice(0, 0, numel).View(shape);
+// `memory`, grown to hold the shape: for memory that is kept, of the size of the largest bucket.
+Tensor Grown(Tensor& memory, const Shape& shape, DType dtype, Device device) {
+  const int64_t numel = shape.numel();
+  if (!memory.defined() || memory.numel() < numel || memory.dtype() != dtype ||
+      memory.device() != device) {
+    memory = Tensor::Empty({numel}, dtype, device);
   }
-
- private:
-  Tensor memory_;
-};
+  return memory.Slice(0, 0, numel).View(shape);
+}
 
 Tensor Row(const Tensor& rows, int64_t r) { return rows.Slice(0, r, r + 1).View({rows.dim(1)}); }
 
@@ -47,39 +35,12 @@ WorkPtr Waited(WorkPtr work) {
   return work;
 }
 
-// Exchanges terms in rounds: the first of all ranks, then the second of those that have two, ...
-std::vector<WorkPtr> SumOrdered(ProcessGroup& group, std::span<const Tensor> terms,
-                                const std::string& purpose, const FixedOrderPlan& plan,
-                                Staging& staging) {
-  const Tensor& sum = terms.back();
-  CheckBucket(group, sum);
-  const int64_t ranks = group.size(), shard = sum.numel() / ranks;
-  const Tensor rows = staging.Get({plan.rows, shard}, sum.dtype(), sum.device());
-  std::vector<WorkPtr> works;
-  for (int64_t begin = 0; begin < plan.rows;) {
-    const size_t round = works.size();
-    std::vector<int64_t> take;
-    for (const auto& rank : plan.ranks) take.push_back(round < rank.terms.size() ? shard : 0);
-    const int64_t end = begin + ranks - std::ranges::count(take, 0);
-    const Tensor to = rows.Slice(0, begin, end).View({(end - begin) * shard});
-    if (end - begin == ranks) {
-      works.push_back(group.AllToAll(terms[round], to, {}, {}, purpose));
-    } else {
-      const bool mine = round < terms.size();
-      const std::vector<int64_t> give(ranks, mine ? shard : 0);
-      works.push_back(
-          group.AllToAll(mine ? terms[round] : sum.Slice(0, 0, 0), to, give, take, purpose));
-    }
-    begin = end;
-  }
-  for (const WorkPtr& work : works) work->Wait();
-  AddRows(rows, plan.adds);
-  works.push_back(Waited(group.AllGather(Row(rows, plan.sum), sum, purpose)));
-  return works;
-}
-
+// A copy starts without memory, so that copies of a hook can serve several ranks in one process.
 struct Bf16Staging {
-  Staging sent, received, parts;
+  Bf16Staging() = default;
+  Bf16Staging(const Bf16Staging&) {}
+  Bf16Staging& operator=(const Bf16Staging&) = delete;
+  Tensor sent, received, parts;
 };
 
 std::vector<WorkPtr> SumBf16(ProcessGroup& group, const Tensor& bucket, const std::string& purpose,
@@ -87,9 +48,9 @@ std::vector<WorkPtr> SumBf16(ProcessGroup& group, const Tensor& bucket, const st
   CheckBucket(group, bucket);
   const int64_t ranks = group.size(), n = bucket.numel();
   const Device device = bucket.device();
-  const Tensor sent = s.sent.Get({n}, DType::kBF16, device);
-  const Tensor received = s.received.Get({n}, DType::kBF16, device);
-  const Tensor parts = s.parts.Get({ranks, n / ranks}, DType::kF32, device);
+  const Tensor sent = Grown(s.sent, {n}, DType::kBF16, device);
+  const Tensor received = Grown(s.received, {n}, DType::kBF16, device);
+  const Tensor parts = Grown(s.parts, {ranks, n / ranks}, DType::kF32, device);
   sent.CopyFrom(bucket);
   const WorkPtr exchange = Waited(group.AllToAll(sent, received, {}, {}, purpose));
   parts.CopyFrom(received.View(parts.shape()));
@@ -118,11 +79,45 @@ BucketHook Bf16Sum() {
   };
 }
 
+// Exchanges terms in rounds: the first of all ranks, then the second of those that have two, ...
+Tensor OrderedScatter::operator()(ProcessGroup& group, std::span<const Tensor> terms,
+                                  const std::string& purpose, std::vector<WorkPtr>& works) {
+  const Tensor& last = terms.back();
+  CheckBucket(group, last);
+  const FixedOrderPlan& plan = *plan_;
+  const int64_t ranks = group.size(), shard = last.numel() / ranks;
+  const Tensor rows = Grown(staging_, {plan.rows, shard}, last.dtype(), last.device());
+  std::vector<WorkPtr> exchanges;
+  for (int64_t begin = 0; begin < plan.rows;) {
+    const size_t round = exchanges.size();
+    std::vector<int64_t> take;
+    for (const auto& rank : plan.ranks) take.push_back(round < rank.terms.size() ? shard : 0);
+    const int64_t end = begin + ranks - std::ranges::count(take, 0);
+    const Tensor to = rows.Slice(0, begin, end).View({(end - begin) * shard});
+    if (end - begin == ranks) {
+      exchanges.push_back(group.AllToAll(terms[round], to, {}, {}, purpose));
+    } else {
+      const bool mine = round < terms.size();
+      const std::vector<int64_t> give(ranks, mine ? shard : 0);
+      exchanges.push_back(
+          group.AllToAll(mine ? terms[round] : last.Slice(0, 0, 0), to, give, take, purpose));
+    }
+    begin = end;
+  }
+  for (const WorkPtr& work : exchanges) work->Wait();
+  works.insert(works.end(), exchanges.begin(), exchanges.end());
+  AddRows(rows, plan.adds);
+  return Row(rows, plan.sum);
+}
+
 BucketSum OrderedSum(std::shared_ptr<const FixedOrderPlan> plan) {
   return
-      [plan = std::move(plan), staging = Staging()](
+      [scatter = OrderedScatter(std::move(plan))](
           ProcessGroup& group, std::span<const Tensor> terms, const std::string& purpose) mutable {
-        return SumOrdered(group, terms, purpose, *plan, staging);
+        std::vector<WorkPtr> works;
+        const Tensor shard = scatter(group, terms, purpose, works);
+        works.push_back(Waited(group.AllGather(shard, terms.back(), purpose)));
+        return works;
       };
 }
 

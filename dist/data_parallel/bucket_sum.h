@@ -34,6 +34,23 @@ BucketHook Bf16Sum();
 using BucketSum = std::function<std::vector<WorkPtr>(
     ProcessGroup& group, std::span<const Tensor> terms, const std::string& purpose)>;
 
+// The first half of the ordered sum: exchanges the plan's terms in shards, all-to-all, and adds
+// them in the plan's order. Keeps plan.rows shards of staging memory; a copy starts with none.
+class OrderedScatter {
+ public:
+  explicit OrderedScatter(std::shared_ptr<const FixedOrderPlan> plan) : plan_(std::move(plan)) {}
+  OrderedScatter(const OrderedScatter& other) : plan_(other.plan_) {}
+  OrderedScatter& operator=(const OrderedScatter&) = delete;
+  // This rank's shard of the sum, [numel / ranks], valid until the next call. `works` (BucketHook)
+  // gets the operations.
+  Tensor operator()(ProcessGroup& group, std::span<const Tensor> terms, const std::string& purpose,
+                    std::vector<WorkPtr>& works);
+
+ private:
+  std::shared_ptr<const FixedOrderPlan> plan_;
+  Tensor staging_;
+};
+
 // The plan's terms are exchanged in shards, all-to-all, added in the plan's order, and gathered:
 // with one term per rank that sends as many bytes as a ring all-reduce. Keeps plan.rows shards of
 // staging memory.

@@ -1,7 +1,5 @@
 #include "dist/data_parallel/data_parallel.h"
 
-#include <exception>
-
 #include "nn/state.h"
 
 namespace lockstep::dist {
@@ -21,55 +19,21 @@ ProcessGroup* Aligned(ProcessGroup* group, const Module& module) {
 
 DataParallel::DataParallel(ProcessGroup* group, Module& module, ReducerOptions options,
                            std::shared_ptr<ProcessGroup> control)
-    : exceptions_(std::uncaught_exceptions()),
+    : DataRanks(Aligned(group, module), std::move(control)),
       module_(module),
-      group_(Aligned(group, module)),
-      control_(control || !group ? std::move(control)
-                                 : group->Duplicate(group->name() + ".control")),
-      reducer_(group_, module.Parameters(), std::move(options)) {}
+      reducer_(group, module.Parameters(), std::move(options)) {}
 
-DataParallel::~DataParallel() {
-  if (!control_ || std::uncaught_exceptions() > exceptions_) return;
-  try {
-    control_->Leave();  // not waited for: the reducer waits for its groups
-  } catch (...) {       // the others learn of it; it does not matter to a rank that leaves
-  }
+void DataParallel::BeginMicroBatch(bool last) {
+  no_sync_.reset();
+  if (!last) no_sync_.emplace(reducer_);
 }
 
 void DataParallel::CheckWeights(const std::string& when) {
-  if (control_) CheckSameBits(*control_, "the weights " + when, nn::StateOf(module_));
+  if (control()) CheckSameBits(*control(), "the weights " + when, nn::StateOf(module_));
 }
 
 void DataParallel::CheckGradients() {
-  if (control_) dist::CheckGradients(*control_, module_);
-}
-
-std::vector<std::vector<double>> DataParallel::Gather(std::span<const double> values) {
-  if (control_) return GatherValues(*control_, values);
-  return {std::vector<double>(values.begin(), values.end())};
-}
-
-double DataParallel::Sum(double value) {
-  double sum = 0;
-  for (const auto& row : Gather(std::span<const double>(&value, 1))) sum += row[0];
-  return sum;
-}
-
-int64_t DataParallel::Sum(int64_t value) {
-  if (!control_) return value;
-  int64_t sum = 0;
-  for (const auto& row : GatherValues(*control_, std::span<const int64_t>(&value, 1))) {
-    sum += row[0];
-  }
-  return sum;
-}
-
-void DataParallel::SumInPlace(std::vector<double>* values) {
-  if (!control_) return;
-  const Tensor sums = Tensor::FromVector<double>(*values, {static_cast<int64_t>(values->size())},
-                                                 control_->device());
-  control_->AllReduce(sums)->Synchronize();
-  *values = sums.ToVector<double>();
+  if (control()) dist::CheckGradients(*control(), module_);
 }
 
 }  // namespace lockstep::dist

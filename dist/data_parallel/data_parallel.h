@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/module.h"
+#include "dist/data_parallel/data_ranks.h"
 #include "dist/data_parallel/reducer.h"
 #include "dist/groups/agreement.h"
 
@@ -20,7 +22,7 @@ namespace lockstep::dist {
 //   if (parallel.is_main()) print, save                        // names are those of one process;
 //                                                              // in a dist::Pause if it takes long
 // The module is not wrapped: parameters keep their names, and forward is the model's own.
-class DataParallel {
+class DataParallel : public DataRanks {
  public:
   // Collective. Compares names, shapes and dtypes of all parameters and buffers (ReplicaError names
   // the first difference), and copies rank 0's values to all ranks. A null group means a single
@@ -30,39 +32,24 @@ class DataParallel {
                std::shared_ptr<ProcessGroup> control = nullptr);
   // Collective. A rank that ends while others continue, as by `if (rank == 1) return 0;` in the
   // loop, is named by them at once, whichever of the groups they are in.
-  ~DataParallel();
-  DataParallel(const DataParallel&) = delete;
-  DataParallel& operator=(const DataParallel&) = delete;
+  ~DataParallel() override { LeaveControl(); }
 
-  int rank() const { return group_ ? group_->rank() : 0; }
-  int size() const { return group_ ? group_->size() : 1; }
-  bool is_main() const { return rank() == 0; }
   Reducer& reducer() { return reducer_; }
 
-  // Collective, between steps. Throws ReplicaError if weights or buffers differ; `when` is for the
-  // message: "after step 100".
-  void CheckWeights(const std::string& when);
+  const std::vector<int64_t>& micro_order() const override { return reducer_.micro_order(); }
+  int64_t micro_batches() const override { return reducer_.micro_batches(); }
+  // Until the last, backwards only add to this rank's gradients, as within a Reducer::NoSync.
+  void BeginMicroBatch(bool last) override;
+  const CommunicationTimes& times() const override { return reducer_.times(); }
+  void CheckWeights(const std::string& when) override;
+  std::string LocateNonFinite() override { return reducer_.LocateNonFinite(); }
   // Collective, after a backward that communicated. Throws ReplicaError if gradients differ.
   void CheckGradients();
 
-  // Collective. The values of all ranks, by rank.
-  std::vector<std::vector<double>> Gather(std::span<const double> values);
-  // Collective. The sum over all ranks, in rank order.
-  double Sum(double value);
-  int64_t Sum(int64_t value);
-  // Collective. `values` becomes the element-wise sum over all ranks. Exact where at most one
-  // rank's value is not 0.
-  void SumInPlace(std::vector<double>* values);
-  // Collective. Whether `value` is true on any rank, for decisions that all ranks must make alike.
-  bool Any(bool value) { return Sum(int64_t{value}) > 0; }
-
  private:
-  const int exceptions_;  // in flight at construction
   Module& module_;
-  ProcessGroup* const group_;
-  // For everything but gradients, whose order it is then independent of. Null: one rank.
-  const std::shared_ptr<ProcessGroup> control_;
   Reducer reducer_;
+  std::optional<Reducer::NoSync> no_sync_;
 };
 
 }  // namespace lockstep::dist

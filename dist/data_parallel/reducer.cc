@@ -21,10 +21,37 @@ BucketSum SumOf(const ReducerOptions& options, std::shared_ptr<const FixedOrderP
 
 }  // namespace
 
+std::string NameByRank(ProcessGroup& group, int64_t parameter,
+                       std::span<const std::shared_ptr<Parameter>> parameters) {
+  std::string text;
+  const auto rows = GatherValues(group, std::span<const int64_t>(&parameter, 1));
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (rows[r][0] < 0) continue;
+    text += StrCat(text.empty() ? "" : ", ", "rank ", group.members()[r], " ('",
+                   parameters[static_cast<size_t>(rows[r][0])]->name(), "')");
+  }
+  // What follows is an exception, on all ranks.
+  MeetBeforeThrowing(group);
+  return text;
+}
+
 int64_t LaneCount(const ReducerOptions& options, int64_t ranks, Device device) {
   LS_CHECK(options.lanes >= 0, "ReducerOptions::lanes is ", options.lanes, ", which is negative");
   if (ranks == 1 || !device.is_cpu()) return 1;
   return options.lanes > 0 ? options.lanes : options.hook ? 1 : 2;
+}
+
+void CheckShares(const BackwardPlan& plan, int rank, int64_t ranks) {
+  LS_CHECK(
+      !plan.default_root_grad, "gradients are summed over the ", ranks,
+      " ranks, so the gradient of a mean would be ", ranks,
+      " times too large: make the loss a sum, and divide by the samples (or tokens) of all ranks "
+      "at its root:\n"
+      "  Backward(loss, Tensor::Full({}, 1.0 / samples_of_all_ranks, DType::kF32, device));");
+  LS_CHECK(!DrewWithoutFirstSample(), "rank ", rank, " drew the same dropout masks as the ",
+           "other ranks: say which samples of the step it has, as in\n"
+           "  const auto training = optimizer.BeginStep(state, step, learning_rate,\n"
+           "                                            {.first_sample = rank * batch_size});");
 }
 
 Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> parameters,
@@ -136,24 +163,9 @@ void Reducer::BeginMicroStep() {
   buckets_->WriteTo(micro_step_->buffer);
 }
 
-// Refuses what is right in one process but silently wrong in several.
-void Reducer::CheckShares(const BackwardPlan& plan) const {
-  LS_CHECK(
-      !plan.default_root_grad, "gradients are summed over the ", ranks(),
-      " ranks, so the gradient of a mean would be ", ranks(),
-      " times too large: make the loss a sum, and divide by the samples (or tokens) of all ranks "
-      "at its root:\n"
-      "  Backward(loss, Tensor::Full({}, 1.0 / samples_of_all_ranks, DType::kF32, device));");
-  LS_CHECK(!DrewWithoutFirstSample(), "rank ", group_->rank(),
-           " drew the same dropout masks as the ",
-           "other ranks: say which samples of the step it has, as in\n"
-           "  const auto training = optimizer.BeginStep(state, step, learning_rate,\n"
-           "                                            {.first_sample = rank * batch_size});");
-}
-
 void Reducer::OnBegin(const BackwardPlan& plan) {
   CheckBegin();
-  if (ranks() > 1) CheckShares(plan);
+  if (ranks() > 1) CheckShares(plan, group_->rank(), ranks());
   if (!buckets_) MakePlan(plan);
   BeginMicroStep();
   std::vector<bool> in_plan(parameters_.size(), false);
@@ -201,13 +213,14 @@ void Reducer::MarkReady(size_t p) {
 
 void Reducer::Launch(int64_t bucket) {
   Contribution& contribution = contributions_[bucket];
-  lanes_->Launch(bucket, buckets_->purpose(bucket), contribution.terms,
-                 [this, bucket, &contribution] {
-                   AddUp(bucket);
-                   if (ranks() == 1) return;
-                   grad_norm_square_sums(CurrentStream(contribution.square_sums.device()),
-                                         contribution.parts, contribution.square_sums);
-                 });
+  const auto job = [this, bucket, &contribution](ProcessGroup* group, const BucketSum& sum) {
+    AddUp(bucket);
+    if (ranks() == 1) return std::vector<WorkPtr>();
+    grad_norm_square_sums(CurrentStream(contribution.square_sums.device()), contribution.parts,
+                          contribution.square_sums);
+    return sum(*group, contribution.terms, buckets_->purpose(bucket));
+  };
+  lanes_->Launch(bucket, contribution.terms.back().bytes(), job);
 }
 
 // For the ordered sum: adds the micro-step's take_up buffers to its own.
@@ -318,16 +331,7 @@ std::string Reducer::LocateNonFinite() {
       }
     }
   }
-  std::string text;
-  const auto rows = GatherValues(*group_, std::span<const int64_t>(&bad, 1));
-  for (size_t r = 0; r < rows.size(); ++r) {
-    if (rows[r][0] < 0) continue;
-    text += StrCat(text.empty() ? "" : ", ", "rank ", group_->members()[r], " ('",
-                   parameters_[rows[r][0]]->name(), "')");
-  }
-  // What follows is an exception, on all ranks.
-  MeetBeforeThrowing(*group_);
-  return text;
+  return NameByRank(*group_, bad, parameters_);
 }
 
 }  // namespace lockstep::dist

@@ -39,6 +39,15 @@ struct ReducerOptions {
   std::function<void(const CommunicationSpan&)> on_span = {};
 };
 
+// Called as a backward begins: refuses what is right in one process but silently wrong where the
+// gradients of several ranks are summed. Throws ArgumentError.
+void CheckShares(const BackwardPlan& plan, int rank, int64_t ranks);
+
+// Collective: "rank 1 ('h.0.mlp.c_fc.weight')" for each rank that names a parameter, by its index;
+// -1: none.
+std::string NameByRank(ProcessGroup& group, int64_t parameter,
+                       std::span<const std::shared_ptr<Parameter>> parameters);
+
 // How many lanes a Reducer with these options has.
 int64_t LaneCount(const ReducerOptions& options, int64_t ranks, Device device);
 
@@ -131,7 +140,6 @@ class Reducer : public BackwardObserver {
   }
   void MakePlan(const BackwardPlan& plan);
   void CheckBegin() const;
-  void CheckShares(const BackwardPlan& plan) const;
   void BeginMicroStep();
   void BeginSync();
   void FillAbsent(size_t p);

@@ -1,6 +1,6 @@
 #include "dist/data_parallel/sync_batch_norm.h"
 
-#include "nn/batch_norm.h"
+#include "nn/vision/batch_norm.h"
 
 namespace lockstep::dist {
 namespace {

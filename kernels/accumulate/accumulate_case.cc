@@ -25,7 +25,7 @@ OpSample Sample(const std::string& name, const InputSpec& sum, const InputSpec& 
 OpCase Make() {
   OpCase c;
   c.name = "accumulate";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.differentiable = false;
   c.samples = [] {
     const InputSpec odd{.shape = {5, 9}};

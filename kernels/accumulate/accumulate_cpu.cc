@@ -6,9 +6,9 @@ namespace lockstep::cpu {
 namespace {
 
 void AccumulateCpu(Stream, const Tensor& from, const Tensor& to) {
-  DispatchAnyFloat("accumulate", from.dtype(), [&](auto from_tag) {
+  DispatchFloat("accumulate", from.dtype(), [&](auto from_tag) {
     using From = typename decltype(from_tag)::type;
-    DispatchAnyFloat("accumulate", to.dtype(), [&](auto to_tag) {
+    DispatchFloat("accumulate", to.dtype(), [&](auto to_tag) {
       using To = typename decltype(to_tag)::type;
       using A = std::common_type_t<Acc<From>, Acc<To>>;
       const From* source = from.data<From>();

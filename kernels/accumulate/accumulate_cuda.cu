@@ -56,9 +56,9 @@ void AccumulateCuda(Stream stream, const Tensor& from, const Tensor& to) {
            from.raw_data(), to.dtype(), to.raw_data());
     return;
   }
-  DispatchAnyFloat("accumulate", from.dtype(), [&](auto from_tag) {
+  DispatchFloat("accumulate", from.dtype(), [&](auto from_tag) {
     using From = typename decltype(from_tag)::type;
-    DispatchAnyFloat("accumulate", to.dtype(), [&](auto to_tag) {
+    DispatchFloat("accumulate", to.dtype(), [&](auto to_tag) {
       using To = typename decltype(to_tag)::type;
       Accumulate<From, To>(stream, from, to);
     });

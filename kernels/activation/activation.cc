@@ -1,6 +1,7 @@
 #include "kernels/activation/activation.h"
 
 #include "core/autograd/node.h"
+#include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
@@ -25,15 +26,27 @@ class ActivationNode : public Node {
   SavedTensor saved_;
 };
 
+// x: contiguous.
+Tensor Compute(Nonlinearity kind, const Tensor& x) {
+  Tensor y = Tensor::EmptyLike(x);
+  activation_forward(CurrentStream(x.device()), kind, x, y);
+  return y;
+}
+
 Tensor Apply(Nonlinearity kind, const char* name, const Tensor& x) {
   LS_CHECK(x.defined() && IsFloating(x.dtype()), name, ": x must be a floating tensor, got ",
            x.Describe());
   const Tensor input = x.Detach().Contiguous();
-  Tensor y = Tensor::EmptyLike(input);
-  activation_forward(CurrentStream(x.device()), kind, input, y);
+  Tensor y = Compute(kind, input);
   if (NeedsGrad({&x})) {
     const Tensor& saved = kind == Nonlinearity::kRelu ? y : input;
     Record(std::make_shared<ActivationNode>(kind, name, saved), {&x}, {&y});
+  }
+  // Not Relu's, which needs its result itself.
+  if (kind != Nonlinearity::kRelu && MayRedo(name)) {
+    OfferRedo(y, [kind, x = SavedTensor(input, "the input of an activation")] {
+      return Compute(kind, x.Unpack());
+    });
   }
   return y;
 }

@@ -34,7 +34,7 @@ OpSample Sample(const Function& f, const std::string& name, const InputSpec& x) 
 OpCase Make() {
   OpCase c;
   c.name = "activation";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.samples = [] {
     std::vector<OpSample> samples;
     for (const Function& f : kFunctions) {

@@ -38,7 +38,7 @@ Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v, double
 // The random stream of one head of one sample in one step.
 LS_HOST_DEVICE constexpr uint64_t AttentionDropoutStream(uint64_t site, int64_t step,
                                                          int64_t sample, int64_t head) {
-  return DropoutStream(DropoutStream(DropoutStream(site, step), sample), head);
+  return StepStream(StepStream(StepStream(site, step), sample), head);
 }
 
 // Whether query i's probability of key j is kept. Four neighbouring keys share a Philox block.

@@ -40,19 +40,18 @@ AttentionChoice ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q,
                                        const std::function<std::string()>& why_no_cudnn) {
   if (wanted == AttentionKernels::kPlain) return {wanted, ""};
   const int64_t d = q.dim(-1);
-  const bool fits = q.dtype() == DType::kBF16 && d <= kFlashMaxHead && d % 8 == 0;
-  LS_CHECK(
-      fits || wanted != AttentionKernels::kFlash,
-      "attention by flash kernels (LOCKSTEP_ATTENTION=flash) takes bf16 heads of a multiple of "
-      "8 up to ",
-      kFlashMaxHead, " numbers, got ", q.Describe(), ": choose auto");
+  const bool narrow = q.dtype() == DType::kBF16 || q.dtype() == DType::kF16;
+  const bool fits = narrow && d <= kFlashMaxHead && d % 8 == 0;
+  LS_CHECK(fits || wanted != AttentionKernels::kFlash,
+           "attention by flash kernels (LOCKSTEP_ATTENTION=flash) takes 16-bit heads of a multiple "
+           "of 8 up to ",
+           kFlashMaxHead, " numbers, got ", q.Describe(), ": choose auto");
   if (!fits) {
     // There are no faster kernels for f32.
-    const bool could = q.dtype() == DType::kBF16;
     return {
         AttentionKernels::kPlain,
-        could ? StrCat("tensor cores take heads of a multiple of 8 numbers, up to ", kFlashMaxHead)
-              : ""};
+        narrow ? StrCat("tensor cores take heads of a multiple of 8 numbers, up to ", kFlashMaxHead)
+               : ""};
   }
   if (wanted == AttentionKernels::kFlash || dropout || q.numel() == 0) {
     return {AttentionKernels::kFlash, ""};
@@ -61,7 +60,8 @@ AttentionChoice ChooseAttentionKernels(AttentionKernels wanted, const Tensor& q,
   if (wanted == AttentionKernels::kAuto && flops < kCudnnMinFlops) {
     return {AttentionKernels::kFlash, ""};
   }
-  const std::string why_not = why_no_cudnn();
+  const std::string why_not =
+      q.dtype() == DType::kBF16 ? why_no_cudnn() : "its graphs are made for bf16";
   LS_CHECK(wanted != AttentionKernels::kCudnn || why_not.empty(),
            "attention by cuDNN (LOCKSTEP_ATTENTION=cudnn) cannot run here: ", why_not);
   if (why_not.empty()) return {AttentionKernels::kCudnn, ""};

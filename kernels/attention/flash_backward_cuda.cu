@@ -12,9 +12,10 @@ namespace {
 // One kernel for dq, whose blocks own queries, and one for dk and dv, whose blocks own keys: the
 // scores are computed twice (7 matrix products instead of 5), and nothing is added by two blocks.
 
+template <class T>
 struct BackwardArgs {
-  HeadTensor<const bf16> q, k, v, dy;
-  HeadTensor<bf16> dq, dk, dv;
+  HeadTensor<const T> q, k, v, dy;
+  HeadTensor<T> dq, dk, dv;
   const float *log_sum_exp, *delta;  // [B, H, T]
   int64_t batches, heads, group;
   int length, d;
@@ -33,7 +34,7 @@ struct BackwardShape {
   static constexpr int kRowsSize = kRows * kFlashStride<kHead>;
   static constexpr int kColumnsSize = kColumns * kFlashStride<kHead>;
   // Two tiles of rows; two of columns, twice: one is copied while the other is used.
-  static constexpr int kBytes = sizeof(bf16) * (2 * kRowsSize + 4 * kColumnsSize);
+  static constexpr int kBytes = sizeof(uint16_t) * (2 * kRowsSize + 4 * kColumnsSize);
   static constexpr int kStatistics = 2 * kColumns;  // of a tile of queries
 };
 
@@ -41,17 +42,17 @@ constexpr float kLog2E = 1.4426950408889634f;
 
 // delta[b, h, t] = dy[b, t, h] . y[b, t, h]. One pass over memory, 16 bytes per access.
 // Grid: kHead / 8 lanes per row. No shared memory. Deterministic.
-template <int kHead>
+template <class T, int kHead>
 __global__ void __launch_bounds__(kFlashThreads)
-    FlashDeltaKernel(const bf16* y, const bf16* dy, int64_t rows, int64_t length, int64_t heads,
-                     int d, float* delta) {
+    FlashDeltaKernel(const T* y, const T* dy, int64_t rows, int64_t length, int64_t heads, int d,
+                     float* delta) {
   constexpr int kLanes = kHead / 8;
   const int64_t row = GlobalThread() / kLanes;
   const int piece = static_cast<int>(threadIdx.x) % kLanes;
   float sum = 0;
   if (row < rows && piece * 8 < d) {
     const int64_t at = row * d + piece * 8;
-    const Packed<bf16> a = Load(y + at), b = Load(dy + at);
+    const Packed<T> a = Load(y + at), b = Load(dy + at);
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum = fmaf(ToFloat(a[i]), ToFloat(b[i]), sum);
   }
@@ -64,21 +65,21 @@ __global__ void __launch_bounds__(kFlashThreads)
 
 // Grid: one block per tile of queries of a head. Shared memory: tiles of q and dy, two of k and v.
 // Deterministic: a row's sums run over the keys in order, by tiles.
-template <int kHead, bool kDropout>
-__global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(BackwardArgs args) {
+template <class T, int kHead, bool kDropout>
+__global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(BackwardArgs<T> args) {
   using Shape = BackwardShape<kHead>;
   constexpr int kM = Shape::kM, kN = Shape::kN, kRows = Shape::kRows, kKeys = Shape::kColumns;
-  DYN_SHARED(bf16, shared);
-  bf16* q_tile = shared;
-  bf16* dy_tile = q_tile + Shape::kRowsSize;
-  bf16* kv_tiles = dy_tile + Shape::kRowsSize;
+  DYN_SHARED(T, shared);
+  T* q_tile = shared;
+  T* dy_tile = q_tile + Shape::kRowsSize;
+  T* kv_tiles = dy_tile + Shape::kRowsSize;
   const Place at(args.batches, args.heads, args.length, kRows, true);
   const int length = args.length, first = static_cast<int>(at.first);
   const int end = Min(first + kRows, length);
   const int warp_row = 16 * kM * WarpOfBlock(), query = first + warp_row;
   const int64_t key_head = DivideSmall(at.head, args.group);
-  const bf16 *k = args.k.Head(at.batch, key_head), *v = args.v.Head(at.batch, key_head);
-  const auto copy_keys = [&](int key, bf16* to) {
+  const T *k = args.k.Head(at.batch, key_head), *v = args.v.Head(at.batch, key_head);
+  const auto copy_keys = [&](int key, T* to) {
     CopyTileAsync<kHead, kKeys>(k + key * args.k.row, args.k.row, length - key, args.d, to);
     CopyTileAsync<kHead, kKeys>(v + key * args.v.row, args.v.row, length - key, args.d,
                                 to + Shape::kColumnsSize);
@@ -106,8 +107,8 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(Backwa
   for (int tile = 0; tile * kKeys < end; ++tile) {
     CpAsyncWait<0>();
     __syncthreads();  // this tile is there, and the other one was read
-    const bf16* k_tile = kv_tiles + tile % 2 * 2 * Shape::kColumnsSize;
-    const bf16* v_tile = k_tile + Shape::kColumnsSize;
+    const T* k_tile = kv_tiles + tile % 2 * 2 * Shape::kColumnsSize;
+    const T* v_tile = k_tile + Shape::kColumnsSize;
     if ((tile + 1) * kKeys < end) {
       copy_keys((tile + 1) * kKeys, kv_tiles + (tile + 1) % 2 * 2 * Shape::kColumnsSize);
     }
@@ -169,17 +170,17 @@ struct QueryTile {
 // Grid: one block per tile of keys of a key head. Shared memory: tiles of k and v, two of q and dy
 // with their rows' statistics. Deterministic: a row's sums run over the query heads of the group,
 // and over the queries of each in order, by tiles.
-template <int kHead, bool kDropout>
-__global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(BackwardArgs args) {
+template <class T, int kHead, bool kDropout>
+__global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(BackwardArgs<T> args) {
   using Shape = BackwardShape<kHead>;
   constexpr int kM = Shape::kM, kN = Shape::kKeyN, kRows = Shape::kRows;
   constexpr int kQueries = Shape::kColumns;
-  DYN_SHARED(bf16, shared);
+  DYN_SHARED(T, shared);
   SHARED_ARRAY(float2, pairs, Shape::kStatistics);
   float* statistics = reinterpret_cast<float*>(pairs);  // log-sum-exps and deltas, of two tiles
-  bf16* k_tile = shared;
-  bf16* v_tile = k_tile + Shape::kRowsSize;
-  bf16* q_tiles = v_tile + Shape::kRowsSize;
+  T* k_tile = shared;
+  T* v_tile = k_tile + Shape::kRowsSize;
+  T* q_tiles = v_tile + Shape::kRowsSize;
   const Place at(args.batches, DivideSmall(args.heads, args.group), args.length, kRows, false);
   const int length = args.length, first = static_cast<int>(at.first);
   const int warp_row = 16 * kM * WarpOfBlock(), key = first + warp_row;
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
   const auto copy_queries = [&](int index) {
     const QueryTile tile(index, tiles_of_head, at.head * args.group, first, kQueries);
     const int left = length - tile.query;
-    bf16* to = q_tiles + index % 2 * 2 * Shape::kColumnsSize;
+    T* to = q_tiles + index % 2 * 2 * Shape::kColumnsSize;
     CopyTileAsync<kHead, kQueries>(args.q.Head(at.batch, tile.head) + tile.query * args.q.row,
                                    args.q.row, left, args.d, to);
     CopyTileAsync<kHead, kQueries>(args.dy.Head(at.batch, tile.head) + tile.query * args.dy.row,
@@ -215,8 +216,8 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
     __syncthreads();  // this tile is there, and the other one was read
     if (index + 1 < tiles) copy_queries(index + 1);
     const QueryTile tile(index, tiles_of_head, at.head * args.group, first, kQueries);
-    const bf16* q_tile = q_tiles + index % 2 * 2 * Shape::kColumnsSize;
-    const bf16* dy_tile = q_tile + Shape::kColumnsSize;
+    const T* q_tile = q_tiles + index % 2 * 2 * Shape::kColumnsSize;
+    const T* dy_tile = q_tile + Shape::kColumnsSize;
     const float* log_sum = statistics + index % 2 * Shape::kStatistics;
     const float* delta = log_sum + kQueries;
 #pragma unroll 1
@@ -302,14 +303,15 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
 
 // A gradient's destination, or memory that flash kernels can write and whose contents go there
 // afterwards.
+template <class T>
 class Destination {
  public:
   Destination(const Tensor& to, bool accumulate) : to_(to), tensor_(to) {
-    if (HeadTensor<bf16>(to).Aligned(to.dim(3))) return;
+    if (HeadTensor<T>(to).Aligned(to.dim(3))) return;
     tensor_ = accumulate ? to.Clone() : Tensor::Empty(to.shape(), to.dtype(), to.device());
     copied_ = true;
   }
-  HeadTensor<bf16> get() const { return HeadTensor<bf16>(tensor_); }
+  HeadTensor<T> get() const { return HeadTensor<T>(tensor_); }
   void Finish() const {
     if (copied_) to_.CopyFrom(tensor_);
   }
@@ -319,21 +321,20 @@ class Destination {
   bool copied_ = false;
 };
 
-}  // namespace
-
-void FlashAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
-  const Tensor q = FlashInput(args.q), k = FlashInput(args.k), v = FlashInput(args.v);
-  const Tensor y = FlashInput(args.y), dy = FlashInput(args.dy);
+template <class T>
+void Run(Stream stream, const AttentionBackwardArgs& args) {
+  const Tensor q = FlashInput<T>(args.q), k = FlashInput<T>(args.k), v = FlashInput<T>(args.v);
+  const Tensor y = FlashInput<T>(args.y), dy = FlashInput<T>(args.dy);
   const int64_t batches = q.dim(0), length = q.dim(1), heads = q.dim(2), d = q.dim(3);
   const int64_t rows = CountRows(q);
   const Tensor delta = Tensor::Empty({batches, heads, length}, DType::kF32, q.device());
-  const Destination dq(args.dq, args.accumulate_q), dk(args.dk, args.accumulate_k),
+  const Destination<T> dq(args.dq, args.accumulate_q), dk(args.dk, args.accumulate_k),
       dv(args.dv, args.accumulate_v);
-  BackwardArgs a;
-  a.q = HeadTensor<const bf16>(q);
-  a.k = HeadTensor<const bf16>(k);
-  a.v = HeadTensor<const bf16>(v);
-  a.dy = HeadTensor<const bf16>(dy);
+  BackwardArgs<T> a;
+  a.q = HeadTensor<const T>(q);
+  a.k = HeadTensor<const T>(k);
+  a.v = HeadTensor<const T>(v);
+  a.dy = HeadTensor<const T>(dy);
   a.dq = dq.get();
   a.dk = dk.get();
   a.dv = dv.get();
@@ -354,15 +355,22 @@ void FlashAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
     constexpr int kHead = decltype(head)::value;
     constexpr bool kDropout = decltype(dropout)::value;
     using Shape = BackwardShape<kHead>;
-    Launch(name, FlashDeltaKernel<kHead>, Blocks(rows, kFlashThreads * 8 / kHead), kFlashThreads, 0,
-           stream, Data<bf16>(y), Data<bf16>(dy), rows, length, heads, a.d, Data<float>(delta));
+    Launch(name, FlashDeltaKernel<T, kHead>, Blocks(rows, kFlashThreads * 8 / kHead), kFlashThreads,
+           0, stream, Data<T>(y), Data<T>(dy), rows, length, heads, a.d, Data<float>(delta));
     const int64_t blocks = batches * CeilDiv(length, Shape::kRows);
-    Launch(name, FlashBackwardQueryKernel<kHead, kDropout>, Blocks(blocks * heads, 1),
+    Launch(name, FlashBackwardQueryKernel<T, kHead, kDropout>, Blocks(blocks * heads, 1),
            kFlashThreads, Shape::kBytes, stream, a);
-    Launch(name, FlashBackwardKeyKernel<kHead, kDropout>, Blocks(blocks * k.dim(2), 1),
+    Launch(name, FlashBackwardKeyKernel<T, kHead, kDropout>, Blocks(blocks * k.dim(2), 1),
            kFlashThreads, Shape::kBytes, stream, a);
   });
-  for (const Destination* destination : {&dq, &dk, &dv}) destination->Finish();
+  for (const Destination<T>* destination : {&dq, &dk, &dv}) destination->Finish();
+}
+
+}  // namespace
+
+void FlashAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
+  DispatchFlashType(args.q.dtype(),
+                    [&](auto tag) { Run<typename decltype(tag)::type>(stream, args); });
 }
 
 }  // namespace lockstep::cuda

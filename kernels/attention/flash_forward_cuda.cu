@@ -6,9 +6,10 @@
 namespace lockstep::cuda {
 namespace {
 
+template <class T>
 struct ForwardArgs {
-  HeadTensor<const bf16> q, k, v;
-  HeadTensor<bf16> y;
+  HeadTensor<const T> q, k, v;
+  HeadTensor<T> y;
   float* log_sum_exp;  // [B, H, T]
   int64_t batches, heads, group;
   int length, d;
@@ -21,7 +22,7 @@ template <int kHead>
 struct ForwardShape {
   static constexpr int kM = kHead == 64 ? 2 : 1;
   static constexpr int kRows = 16 * kM * kFlashWarps, kKeys = 64, kN = kKeys / 8;
-  static constexpr int kBytes = sizeof(bf16) * (kRows + 2 * kKeys) * kFlashStride<kHead>;
+  static constexpr int kBytes = sizeof(uint16_t) * (kRows + 2 * kKeys) * kFlashStride<kHead>;
 };
 
 // What a warp knows about its rows so far: out / sum is their result, in units of e^largest. `sum`
@@ -93,20 +94,20 @@ __device__ inline void HideFuture(float (&s)[kM][kN][4], int query, int key) {
 // only in that warp. The next keys are copied while values are used, and vice versa.
 // Grid: one block per tile of queries of a head. Shared memory: tiles of q, k and v.
 // Deterministic: a row's sums run over the keys in order, by tiles.
-template <int kHead, bool kDropout>
-__global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs args) {
+template <class T, int kHead, bool kDropout>
+__global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs<T> args) {
   using Shape = ForwardShape<kHead>;
   constexpr int kM = Shape::kM, kN = Shape::kN, kRows = Shape::kRows, kKeys = Shape::kKeys;
-  DYN_SHARED(bf16, shared);
-  bf16* q_tile = shared;
-  bf16* k_tile = q_tile + kRows * kFlashStride<kHead>;
-  bf16* v_tile = k_tile + kKeys * kFlashStride<kHead>;
+  DYN_SHARED(T, shared);
+  T* q_tile = shared;
+  T* k_tile = q_tile + kRows * kFlashStride<kHead>;
+  T* v_tile = k_tile + kKeys * kFlashStride<kHead>;
   const Place at(args.batches, args.heads, args.length, kRows, true);
   const int length = args.length, first = static_cast<int>(at.first);
   const int end = Min(first + kRows, length);
   const int warp_row = 16 * kM * WarpOfBlock(), query = first + warp_row;
   const int64_t key_head = DivideSmall(at.head, args.group);
-  const bf16 *k = args.k.Head(at.batch, key_head), *v = args.v.Head(at.batch, key_head);
+  const T *k = args.k.Head(at.batch, key_head), *v = args.v.Head(at.batch, key_head);
   CopyTileAsync<kHead, kRows>(args.q.Head(at.batch, at.head) + first * args.q.row, args.q.row,
                               length - first, args.d, q_tile);
   CopyTileAsync<kHead, kKeys>(k, args.k.row, length, args.d, k_tile);
@@ -187,16 +188,15 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs 
                         length - query, args.d, false);
 }
 
-}  // namespace
-
-void FlashAttentionForward(Stream stream, const AttentionForwardArgs& args) {
-  const Tensor q = FlashInput(args.q), k = FlashInput(args.k), v = FlashInput(args.v);
+template <class T>
+void Run(Stream stream, const AttentionForwardArgs& args) {
+  const Tensor q = FlashInput<T>(args.q), k = FlashInput<T>(args.k), v = FlashInput<T>(args.v);
   LS_CHECK(q.dim(1) <= INT32_MAX / 2, "attention: sequences of ", q.dim(1), " are too long");
-  ForwardArgs a;
-  a.q = HeadTensor<const bf16>(q);
-  a.k = HeadTensor<const bf16>(k);
-  a.v = HeadTensor<const bf16>(v);
-  a.y = HeadTensor<bf16>(args.y);
+  ForwardArgs<T> a;
+  a.q = HeadTensor<const T>(q);
+  a.k = HeadTensor<const T>(k);
+  a.v = HeadTensor<const T>(v);
+  a.y = HeadTensor<T>(args.y);
   LS_INVARIANT(a.y.Aligned(q.dim(3)), "attention: the output must be aligned to 16 bytes");
   a.log_sum_exp = Data<float>(args.log_sum_exp);
   a.batches = q.dim(0);
@@ -209,10 +209,18 @@ void FlashAttentionForward(Stream stream, const AttentionForwardArgs& args) {
   DispatchFlash(a.d, a.dropout.step != nullptr, [&](auto head, auto dropout) {
     constexpr int kHead = decltype(head)::value;
     using Shape = ForwardShape<kHead>;
-    Launch({"flash_attention_forward", q, k}, FlashForwardKernel<kHead, decltype(dropout)::value>,
+    Launch({"flash_attention_forward", q, k},
+           FlashForwardKernel<T, kHead, decltype(dropout)::value>,
            Blocks(a.batches * a.heads * CeilDiv(a.length, Shape::kRows), 1), kFlashThreads,
            Shape::kBytes, stream, a);
   });
+}
+
+}  // namespace
+
+void FlashAttentionForward(Stream stream, const AttentionForwardArgs& args) {
+  DispatchFlashType(args.q.dtype(),
+                    [&](auto tag) { Run<typename decltype(tag)::type>(stream, args); });
 }
 
 }  // namespace lockstep::cuda

@@ -27,14 +27,14 @@ inline constexpr int kFlashStride = kHead + 8;
 
 // Starts to copy rows [0, n) of d numbers, a multiple of 8, to a tile of kRows rows, with zeros to
 // the right and below. The caller commits and waits.
-template <int kHead, int kRows>
-__device__ inline void CopyTileAsync(const bf16* from, int64_t stride, int n, int d, bf16* tile) {
+template <int kHead, int kRows, class T>
+__device__ inline void CopyTileAsync(const T* from, int64_t stride, int n, int d, T* tile) {
   constexpr int kPieces = kHead / 8, kStep = kFlashThreads / kPieces;
   static_assert(kRows % kStep == 0);
   const int first = static_cast<int>(threadIdx.x) / kPieces;
   const int column = static_cast<int>(threadIdx.x) % kPieces * 8;
-  const bf16* source = from + first * stride + column;
-  bf16* target = tile + first * kFlashStride<kHead> + column;
+  const T* source = from + first * stride + column;
+  T* target = tile + first * kFlashStride<kHead> + column;
   const int rows = column < d ? n - first : 0;
 #pragma unroll
   for (int row = 0; row < kRows; row += kStep) {
@@ -46,41 +46,48 @@ __device__ inline void CopyTileAsync(const bf16* from, int64_t stride, int n, in
 // ---- Fragments of mma's operands. ----
 
 // Rows row ... row + 15, numbers 16 k ... 16 k + 15 of a tile as A.
-template <int kHead>
-__device__ inline void LoadA(const bf16* tile, int row, int k, uint32_t (&a)[4]) {
+template <int kHead, class T>
+__device__ inline void LoadA(const T* tile, int row, int k, uint32_t (&a)[4]) {
   const int lane = FlashLane();
-  const bf16* mine = tile + lane % 16 * kFlashStride<kHead> + lane / 16 * 8;
+  const T* mine = tile + lane % 16 * kFlashStride<kHead> + lane / 16 * 8;
   LoadMatrix<4>(a, mine + row * kFlashStride<kHead> + 16 * k);
 }
 
 // The same as the transpose of B, for two products: columns 0-7 by b[0], b[1], the others by b[2],
 // b[3].
-template <int kHead>
-__device__ inline void LoadBTransposed(const bf16* tile, int row, int k, uint32_t (&b)[4]) {
+template <int kHead, class T>
+__device__ inline void LoadBTransposed(const T* tile, int row, int k, uint32_t (&b)[4]) {
   const int lane = FlashLane();
-  const bf16* mine = tile + (lane % 8 + lane / 16 * 8) * kFlashStride<kHead> + lane / 8 % 2 * 8;
+  const T* mine = tile + (lane % 8 + lane / 16 * 8) * kFlashStride<kHead> + lane / 8 % 2 * 8;
   LoadMatrix<4>(b, mine + row * kFlashStride<kHead> + 16 * k);
 }
 
 // Rows row ... row + 15, numbers 16 n ... 16 n + 15 of a tile as B, for two products likewise.
-template <int kHead>
-__device__ inline void LoadB(const bf16* tile, int row, int n, uint32_t (&b)[4]) {
+template <int kHead, class T>
+__device__ inline void LoadB(const T* tile, int row, int n, uint32_t (&b)[4]) {
   const int lane = FlashLane();
-  const bf16* mine = tile + lane % 16 * kFlashStride<kHead> + lane / 16 * 8;
+  const T* mine = tile + lane % 16 * kFlashStride<kHead> + lane / 16 * 8;
   LoadMatrix<4, true>(b, mine + row * kFlashStride<kHead> + 16 * n);
 }
 
 // c += a times the half of b.
+template <class T>
 __device__ inline void MmaHalf(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[4],
                                int half) {
   const uint32_t pair[2] = {half == 0 ? b[0] : b[2], half == 0 ? b[1] : b[3]};
-  MmaM16N8K16<bf16>(c, a, pair, c);
+  MmaM16N8K16<T>(c, a, pair, c);
 }
 
+template <class T>
 __device__ inline uint32_t PackPair(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   uint32_t bits;
-  memcpy(&bits, &pair, sizeof(bits));
+  if constexpr (std::is_same_v<T, bf16>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    memcpy(&bits, &pair, sizeof(bits));
+  } else {
+    const __half2 pair = __floats2half2_rn(low, high);
+    memcpy(&bits, &pair, sizeof(bits));
+  }
   return bits;
 }
 
@@ -88,8 +95,8 @@ __device__ inline uint32_t PackPair(float low, float high) {
 
 // s += rows of `a` (by tensor core fragments that the caller loads: load_a(m, k, fragment)) times
 // rows b_row ... b_row + 8 kN - 1 of the tile b.
-template <int kHead, int kM, int kN, class LoadRows>
-__device__ inline void MultiplyRows(const LoadRows& load_a, const bf16* b_tile, int b_row,
+template <int kHead, int kM, int kN, class LoadRows, class T>
+__device__ inline void MultiplyRows(const LoadRows& load_a, const T* b_tile, int b_row,
                                     float (&s)[kM][kN][4]) {
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
@@ -110,17 +117,17 @@ __device__ inline void MultiplyRows(const LoadRows& load_a, const bf16* b_tile, 
       LoadBTransposed<kHead>(b_tile, b_row + 8 * n, k, b);
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        MmaHalf(s[m][n], a[m], b, 0);
-        MmaHalf(s[m][n + 1], a[m], b, 1);
+        MmaHalf<T>(s[m][n], a[m], b, 0);
+        MmaHalf<T>(s[m][n + 1], a[m], b, 1);
       }
     }
   }
 }
 
-// out += s, rounded to bf16, times rows row ... row + 8 kN - 1 of the tile; s(m, n, i) is that
+// out += s, rounded to T, times rows row ... row + 8 kN - 1 of the tile; s(m, n, i) is that
 // element of s[kM][kN][4].
-template <int kHead, int kN, int kM, class Scores>
-__device__ inline void MultiplyAddColumns(const Scores& s, const bf16* tile, int row,
+template <int kHead, int kN, int kM, class Scores, class T>
+__device__ inline void MultiplyAddColumns(const Scores& s, const T* tile, int row,
                                           float (&out)[kM][kHead / 8][4]) {
 #pragma unroll
   for (int k = 0; k < kN / 2; ++k) {
@@ -130,7 +137,7 @@ __device__ inline void MultiplyAddColumns(const Scores& s, const bf16* tile, int
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int n = 2 * k + i / 2, pair = 2 * (i % 2);
-        a[m][i] = PackPair(s(m, n, pair), s(m, n, pair + 1));
+        a[m][i] = PackPair<T>(s(m, n, pair), s(m, n, pair + 1));
       }
     }
 #pragma unroll
@@ -139,8 +146,8 @@ __device__ inline void MultiplyAddColumns(const Scores& s, const bf16* tile, int
       LoadB<kHead>(tile, row + 16 * k, n, b);
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        MmaHalf(out[m][2 * n], a[m], b, 0);
-        MmaHalf(out[m][2 * n + 1], a[m], b, 1);
+        MmaHalf<T>(out[m][2 * n], a[m], b, 0);
+        MmaHalf<T>(out[m][2 * n + 1], a[m], b, 1);
       }
     }
   }
@@ -150,14 +157,14 @@ __device__ inline void MultiplyAddColumns(const Scores& s, const bf16* tile, int
 
 // Stores the warp's results, times factor[m][h] in rows 16 m + group + 8 h, to rows [0, n) of d
 // numbers, by way of `tile`: 16 kM rows that only this warp uses, and no longer needs.
-template <int kHead, int kM>
+template <int kHead, int kM, class T>
 __device__ inline void StoreFlashRows(const float (&out)[kM][kHead / 8][4],
-                                      const float (&factor)[kM][2], bf16* tile, bf16* to,
-                                      int64_t stride, int n, int d, bool accumulate) {
+                                      const float (&factor)[kM][2], T* tile, T* to, int64_t stride,
+                                      int n, int d, bool accumulate) {
   constexpr int kPieces = kHead / 8, kStride = kFlashStride<kHead>, kStep = kWarpSize / kPieces;
   const int first = FlashLane() / kPieces, column = FlashLane() % kPieces * 8;
   const int rows = column < d ? n - first : 0;
-  bf16* staged = tile + first * kStride + column;
+  T* staged = tile + first * kStride + column;
   to += first * stride + column;
   __syncwarp();  // the tile was read
   if (accumulate) {
@@ -166,20 +173,20 @@ __device__ inline void StoreFlashRows(const float (&out)[kM][kHead / 8][4],
     }
     __syncwarp();
   }
-  bf16* pairs = tile + FlashGroup() * kStride + 2 * FlashT();
+  T* pairs = tile + FlashGroup() * kStride + 2 * FlashT();
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
     for (int j = 0; j < 2 * kPieces; ++j) {
       const int piece = j / 2, half = j % 2;
-      bf16* pair = pairs + (16 * m + 8 * half) * kStride + 8 * piece;
+      T* pair = pairs + (16 * m + 8 * half) * kStride + 8 * piece;
       float low = out[m][piece][2 * half] * factor[m][half];
       float high = out[m][piece][2 * half + 1] * factor[m][half];
       if (accumulate) {
         low += ToFloat(pair[0]);
         high += ToFloat(pair[1]);
       }
-      *reinterpret_cast<uint32_t*>(pair) = PackPair(low, high);
+      *reinterpret_cast<uint32_t*>(pair) = PackPair<T>(low, high);
     }
   }
   __syncwarp();
@@ -257,8 +264,17 @@ class FlashMask {
 // ---- Host. ----
 
 // x, or a copy of it in memory that flash kernels can read 16 bytes at a time.
-inline Tensor FlashInput(const Tensor& x) {
-  return HeadTensor<const bf16>(x).Aligned(x.dim(3)) ? x : x.Clone();
+template <class T>
+Tensor FlashInput(const Tensor& x) {
+  return HeadTensor<const T>(x).Aligned(x.dim(3)) ? x : x.Clone();
+}
+
+// Calls f with the TypeTag of a 16-bit dtype.
+template <class F>
+void DispatchFlashType(DType dtype, F&& f) {
+  if (dtype == DType::kBF16) return f(TypeTag<bf16>());
+  LS_INVARIANT(dtype == DType::kF16, "flash attention of ", dtype);
+  f(TypeTag<f16>());
 }
 
 // Calls f(kHead, dropout) as std::integral_constants.

@@ -135,7 +135,7 @@ std::vector<ErrorSample> Errors() {
 OpCase Make() {
   OpCase c;
   c.name = "avg_pool2d";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.samples = Samples;
   c.errors = Errors;
   return c;

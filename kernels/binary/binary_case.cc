@@ -98,7 +98,7 @@ OpSample View() {
 OpCase Make() {
   OpCase c;
   c.name = "binary";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.samples = [] {
     std::vector<OpSample> samples = {Shared(), Operators(), View()};
     for (const Function& f : kFunctions) {

@@ -29,7 +29,7 @@ OpSample ThereAndBack() {
 OpCase Make() {
   OpCase c;
   c.name = "cast";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   // Rounding has only one right answer.
   c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
   c.samples = [] {

@@ -41,9 +41,9 @@ OpSample Sample(const std::string& name, const std::vector<Shape>& shapes, int d
 OpCase Make() {
   OpCase c;
   c.name = "concat";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   // Nothing is computed.
-  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kBF16, {}}};
+  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
   c.samples = [] {
     OpSample same = Sample("same_twice", {{3, 4}, {3, 4}}, 1);
     same.inputs.pop_back();

@@ -100,9 +100,9 @@ void CheckConverts(DType dtype) {
 void ConvertOnDevice(Stream stream, const Tensor& from, const Tensor& to) {
   if (from.is_contiguous() && to.is_contiguous() && IsNarrowFloat(from.dtype()) &&
       IsNarrowFloat(to.dtype())) {
-    DispatchAnyFloat("copy", from.dtype(), [&](auto from_tag) {
+    DispatchFloat("copy", from.dtype(), [&](auto from_tag) {
       const auto* source = Data<typename decltype(from_tag)::type>(from);
-      DispatchAnyFloat("copy", to.dtype(), [&](auto to_tag) {
+      DispatchFloat("copy", to.dtype(), [&](auto to_tag) {
         Elementwise({"copy", from, to}, stream, to.numel(), false, Identity(),
                     Data<typename decltype(to_tag)::type>(to), source);
       });

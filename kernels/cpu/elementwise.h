@@ -27,25 +27,18 @@ void DispatchFloat(const char* op, DType dtype, F&& f) {
       return f(TypeTag<float>());
     case DType::kBF16:
       return f(TypeTag<BF16>());
+    case DType::kF16:
+      return f(TypeTag<F16>());
     default:
       throw ArgumentError(StrCat(op, " has no CPU kernel for ", dtype,
-                                 "; it has f64, f32 and bf16: cast the input"));
+                                 "; it has f64, f32, bf16 and f16: cast the input"));
   }
-}
-
-// Like DispatchFloat, and f16: gradients of casts may have any floating dtype.
-template <class F>
-void DispatchAnyFloat(const char* op, DType dtype, F&& f) {
-  if (dtype == DType::kF16) return f(TypeTag<F16>());
-  DispatchFloat(op, dtype, std::forward<F>(f));
 }
 
 // Like DispatchFloat, for every dtype.
 template <class F>
 void DispatchAll(const char* op, DType dtype, F&& f) {
   switch (dtype) {
-    case DType::kF16:
-      return f(TypeTag<F16>());
     case DType::kF8E4M3:
       return f(TypeTag<F8E4M3>());
     case DType::kF8E5M2:

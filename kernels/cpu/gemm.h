@@ -10,15 +10,16 @@ namespace lockstep::cpu {
 
 // C = op(A) op(B), or C += that; row-major, op transposes where requested.
 //
-// A and B are f64, f32 or bf16; C is any of these. Products are summed in f64 if A is, else in f32,
-// and rounded to C's dtype once. oneDNN multiplies f32 and bf16, Eigen f64.
+// A and B are f64, f32, bf16 or f16; C is any of these. Products are summed in f64 if A is, else in
+// f32, and rounded to C's dtype once. oneDNN multiplies f32 and bf16, Eigen f64; tiles of f16 are
+// converted to f32 first.
 //
 // The bits of C are a function of the arguments' shapes and values (and of the instruction set),
 // not of the number of threads: C is cut into tiles, one thread computes a tile, and a tile's sum
 // over k is never divided between threads. Where HasPackedProducts(), the bits of an element of an
-// f32 or bf16 product are a function of its row of A, its column of B, and k: not of m, n, strides,
-// transposes or tiles. (Products by a transposed B of fewer than 8 rows, as in generation, are the
-// exception.) Elsewhere tiles depend only on the shape.
+// f32, bf16 or f16 product are a function of its row of A, its column of B, and k: not of m, n,
+// strides, transposes or tiles. (Products by a transposed B of fewer than 8 rows, as in generation,
+// are the exception.) Elsewhere tiles depend only on the shape.
 //
 // Signals may be handled at any time: the stack pointer stays on the thread's stack, or the
 // thread's signals wait.

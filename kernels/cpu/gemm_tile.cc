@@ -16,6 +16,7 @@
 
 #include "core/error.h"
 #include "kernels/cpu/scratch.h"
+#include "kernels/cpu/simd.h"
 
 #if defined(__SANITIZE_THREAD__)
 // oneDNN is not compiled with ThreadSanitizer, which therefore does not see what orders accesses to
@@ -268,22 +269,26 @@ void MultiplyF32(const TiledProduct<float>& p, int64_t row, int64_t column, floa
 }
 
 // Rows of `from` into f32, dense.
-void WidenRows(const BF16* from, int64_t rows, int64_t columns, int64_t ld, float* to) {
-  for (int64_t i = 0; i < rows; ++i) {
-    const BF16* in = from + i * ld;
-    float* out = to + i * columns;
-    for (int64_t j = 0; j < columns; ++j) out[j] = static_cast<float>(in[j]);
-  }
+template <class T>
+void WidenRows(const T* from, int64_t rows, int64_t columns, int64_t ld, float* to) {
+  Vectorised([=] {
+    for (int64_t i = 0; i < rows; ++i) {
+      const T* in = from + i * ld;
+      float* out = to + i * columns;
+      for (int64_t j = 0; j < columns; ++j) out[j] = static_cast<float>(in[j]);
+    }
+  });
 }
 
-// bf16 through f32: exact, as each bf16 is a float.
-void MultiplyConverted(const TiledProduct<BF16>& p, int64_t row, int64_t column, float* c,
-                       int64_t ldc, bool accumulate) {
+// bf16 or f16 through f32: exact, as each of them is a float.
+template <class T>
+void MultiplyConverted(const TiledProduct<T>& p, int64_t row, int64_t column, float* c, int64_t ldc,
+                       bool accumulate) {
   static thread_local Scratch<float> scratch_a, scratch_b;
   const int64_t m = p.Rows(row), n = p.Columns(column);
   for (int64_t at = 0; at < p.k; at += kMultiplyDepth) {
     const int64_t depth = std::min(kMultiplyDepth, p.k - at);
-    const Operand<BF16> a = p.a.From(row * p.tile.m, at), b = p.b.From(at, column * p.tile.n);
+    const Operand<T> a = p.a.From(row * p.tile.m, at), b = p.b.From(at, column * p.tile.n);
     const int64_t a_columns = a.transposed ? m : depth, b_columns = b.transposed ? depth : n;
     float* wide_a = scratch_a.Get(m * depth);
     float* wide_b = scratch_b.Get(n * depth);
@@ -348,14 +353,17 @@ void MultiplyTile(const TiledProduct<T>& p, int64_t row, int64_t column, Acc<T>*
                 accumulate);
   } else if constexpr (std::is_same_v<T, float>) {
     MultiplyF32(p, row, column, c, ldc, accumulate);
-  } else {
+  } else if constexpr (std::is_same_v<T, BF16>) {
     const bool native = IsPacked(DType::kBF16, p.bf16, p.m, p.b.transposed);
-    (native ? MultiplyPacked<BF16> : MultiplyConverted)(p, row, column, c, ldc, accumulate);
+    (native ? MultiplyPacked<BF16> : MultiplyConverted<BF16>)(p, row, column, c, ldc, accumulate);
+  } else {
+    MultiplyConverted(p, row, column, c, ldc, accumulate);
   }
 }
 
 template void MultiplyTile(const TiledProduct<double>&, int64_t, int64_t, double*, int64_t, bool);
 template void MultiplyTile(const TiledProduct<float>&, int64_t, int64_t, float*, int64_t, bool);
 template void MultiplyTile(const TiledProduct<BF16>&, int64_t, int64_t, float*, int64_t, bool);
+template void MultiplyTile(const TiledProduct<F16>&, int64_t, int64_t, float*, int64_t, bool);
 
 }  // namespace lockstep::cpu

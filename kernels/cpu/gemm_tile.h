@@ -1,5 +1,5 @@
-// A product of matrices on the calling thread: by Eigen in f64, by oneDNN in f32 and bf16. What
-// kernels/cpu/gemm.h cuts its products into.
+// A product of matrices on the calling thread: by Eigen in f64, by oneDNN in f32 and bf16, in f32
+// for f16. What kernels/cpu/gemm.h cuts its products into.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ inline bool IsPacked(DType dtype, GemmArgs::BF16Products bf16, int64_t m, bool t
 }
 
 // C = A B, or C += A B, for one tile of it: C [Rows(row), Columns(column)], whose rows are ldc
-// elements apart. T is double, float or BF16, which is multiplied as `bf16` says.
+// elements apart. T is double, float, F16, or BF16, which is multiplied as `bf16` says.
 template <class T>
 void MultiplyTile(const TiledProduct<T>& product, int64_t row, int64_t column, Acc<T>* c,
                   int64_t ldc, bool accumulate);

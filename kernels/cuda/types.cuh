@@ -85,23 +85,10 @@ void DispatchFloat(const char* op, DType dtype, F&& f) {
       return f(TypeTag<float>());
     case DType::kBF16:
       return f(TypeTag<bf16>());
-    default:
-      ThrowNoKernel(op, dtype, "f32 and bf16");
-  }
-}
-
-// Like DispatchFloat, and f16: gradients of casts may have any floating dtype.
-template <class F>
-void DispatchAnyFloat(const char* op, DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::kF32:
-      return f(TypeTag<float>());
-    case DType::kBF16:
-      return f(TypeTag<bf16>());
     case DType::kF16:
       return f(TypeTag<f16>());
     default:
-      ThrowNoKernel(op, dtype, "f32, f16 and bf16");
+      ThrowNoKernel(op, dtype, "f32, bf16 and f16");
   }
 }
 

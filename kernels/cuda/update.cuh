@@ -22,13 +22,15 @@ struct UpdateTensor {
   void* value;     // null where the original is the value
   void* original;  // what is updated: the value, or the f32 master of a 16-bit value
   const void* grad;
-  float* state[kMostStates];
+  void* state[kMostStates];
   int64_t n;
   double weight_decay, lr_factor;
+  uint64_t parameter;  // this and `place` for stochastic rounding
+  ElementPlace place;
   int first_block;  // of the grid
   bool aligned;     // all pointers start a 16-byte access
 };
-inline constexpr int kTableTensors = 55;
+inline constexpr int kTableTensors = 35;
 struct UpdateTable {
   UpdateTensor tensors[kTableTensors];
   int count;
@@ -57,9 +59,11 @@ __device__ inline void Read(const float* p, float (&x)[4]) {
   x[2] = v.z;
   x[3] = v.w;
 }
-__device__ inline void Read(const bf16* p, float (&x)[4]) {
+template <class T>
+__device__ inline void Read(const T* p, float (&x)[4]) {
+  static_assert(kIs16Bit<T>);
   const uint2 raw = *reinterpret_cast<const uint2*>(p);
-  bf16 v[4];
+  T v[4];
   memcpy(static_cast<void*>(v), &raw, sizeof(raw));
 #pragma unroll
   for (int i = 0; i < 4; ++i) x[i] = ToFloat(v[i]);
@@ -67,22 +71,45 @@ __device__ inline void Read(const bf16* p, float (&x)[4]) {
 __device__ inline void Write(float* p, const float (&x)[4]) {
   *reinterpret_cast<float4*>(p) = make_float4(x[0], x[1], x[2], x[3]);
 }
-__device__ inline void Write(bf16* p, const float (&x)[4]) {
-  bf16 v[4];
+template <class T>
+__device__ inline void Write(T* p, const float (&x)[4]) {
+  static_assert(kIs16Bit<T>);
+  T v[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) v[i] = Convert<bf16>(x[i]);
+  for (int i = 0; i < 4; ++i) v[i] = Convert<T>(x[i]);
   uint2 raw;
   memcpy(&raw, v, sizeof(raw));
   *reinterpret_cast<uint2*>(p) = raw;
 }
 
+// Rounds x[i], element begin + i of a tensor, stochastically to what bf16 holds, so that Convert is
+// exact. Four neighbours need one block of random numbers, or two.
+__device__ inline void RoundToBF16(const StepValues& values, const UpdateTensor& t, int tensor,
+                                   int64_t begin, float (&x)[4]) {
+  const RoundingNumbers numbers(values, t.parameter, tensor);
+  uint64_t drawn = RoundingNumbers::BlockOf(t.place.At(begin));
+  Philox::Block block = numbers.Draw(drawn);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint64_t element = t.place.At(begin + i);
+    if (RoundingNumbers::BlockOf(element) != drawn) {
+      drawn = RoundingNumbers::BlockOf(element);
+      block = numbers.Draw(drawn);
+    }
+    const uint32_t bits = static_cast<uint32_t>(__float_as_int(x[i]));
+    const uint32_t upper = RoundStochastically(bits, RoundingNumbers::In(block, element));
+    x[i] = __int_as_float(static_cast<int>(upper << 16));
+  }
+}
+
 // Updates the elements of a table's tensors by a Rule (kernels/update.h).
 // Does nothing where values->found_inf is set. One pass over memory, four elements at a time.
-// T, P and G are the types of the value, the original and the gradient.
+// T, P, G and S are the types of the value, the original, the gradient and the states.
 // Grid: one block per kUpdateChunk elements of a tensor. Shared memory: the coefficients, which one
-// thread computes in f64. Deterministic: every element by one thread.
-template <class Rule, class T, class P, class G>
-__global__ void __launch_bounds__(kUpdateThreads)
+// thread computes in f64. Deterministic: every element by one thread. States that are rounded take
+// more registers than a third block would leave (0: as the compiler likes).
+template <class Rule, class T, class P, class G, class S>
+__global__ void __launch_bounds__(kUpdateThreads, std::is_same_v<S, bf16> ? 2 : 0)
     UpdateKernel(UpdateTable table, typename Rule::Hyper hyper, const StepValues* values) {
   using Coefficients = typename Rule::template Coefficients<float>;
   struct alignas(16) Bytes {
@@ -113,7 +140,7 @@ __global__ void __launch_bounds__(kUpdateThreads)
 #pragma unroll
       for (int k = 0; k < kStates; ++k) {
         float state[N];
-        Read(t.state[k] + at, state);
+        Read(static_cast<const S*>(t.state[k]) + at, state);
 #pragma unroll
         for (int i = 0; i < N; ++i) s[i][k] = state[i];
       }
@@ -123,11 +150,25 @@ __global__ void __launch_bounds__(kUpdateThreads)
         p[i] = i < n ? ToFloat(original[at + i]) : 0.0f;
         g[i] = i < n ? ToFloat(grad[at + i]) : 0.0f;
 #pragma unroll
-        for (int k = 0; k < kStates; ++k) s[i][k] = i < n ? t.state[k][at + i] : 0.0f;
+        for (int k = 0; k < kStates; ++k) {
+          s[i][k] = i < n ? ToFloat(static_cast<const S*>(t.state[k])[at + i]) : 0.0f;
+        }
       }
     }
 #pragma unroll
     for (int i = 0; i < N; ++i) Rule::Element(c, g[i], p[i], s[i]);
+    if constexpr (std::is_same_v<P, bf16>) RoundToBF16(*values, t, 0, at, p);
+    if constexpr (std::is_same_v<S, bf16>) {
+#pragma unroll
+      for (int k = 0; k < kStates; ++k) {
+        float state[N];
+#pragma unroll
+        for (int i = 0; i < N; ++i) state[i] = s[i][k];
+        RoundToBF16(*values, t, 1 + k, at, state);
+#pragma unroll
+        for (int i = 0; i < N; ++i) s[i][k] = state[i];
+      }
+    }
     if (t.aligned && n == N) {
       Write(original + at, p);
       if constexpr (!std::is_same_v<T, P>) Write(value + at, p);
@@ -136,7 +177,7 @@ __global__ void __launch_bounds__(kUpdateThreads)
         float state[N];
 #pragma unroll
         for (int i = 0; i < N; ++i) state[i] = s[i][k];
-        Write(t.state[k] + at, state);
+        Write(static_cast<S*>(t.state[k]) + at, state);
       }
     } else {
 #pragma unroll
@@ -145,7 +186,9 @@ __global__ void __launch_bounds__(kUpdateThreads)
         original[at + i] = Convert<P>(p[i]);
         if constexpr (!std::is_same_v<T, P>) value[at + i] = Convert<T>(p[i]);
 #pragma unroll
-        for (int k = 0; k < kStates; ++k) t.state[k][at + i] = s[i][k];
+        for (int k = 0; k < kStates; ++k) {
+          static_cast<S*>(t.state[k])[at + i] = Convert<S>(s[i][k]);
+        }
       }
     }
   }
@@ -158,24 +201,27 @@ void UpdateAll(Stream stream, std::span<const UpdateTensors> tensors,
   static_assert(Rule::kStates <= kMostStates);
   struct Kinds {
     DType value, grad;
-    bool master;
+    bool master, narrow;
     bool operator==(const Kinds&) const = default;
   };
   const auto kinds_of = [](const UpdateTensors& t) {
-    return Kinds{t.value.dtype(), t.grad.dtype(), t.master.defined()};
+    return Kinds{t.value.dtype(), t.grad.dtype(), t.master.defined(),
+                 !t.states.empty() && t.states[0].dtype() == DType::kBF16};
   };
   std::vector<Kinds> all;
   for (const UpdateTensors& t : tensors) {
     if (std::find(all.begin(), all.end(), kinds_of(t)) == all.end()) all.push_back(kinds_of(t));
   }
-  const auto run = [&](const Kinds& kinds, auto value_tag, auto original_tag, auto grad_tag) {
+  const auto run = [&](const Kinds& kinds, auto value_tag, auto original_tag, auto grad_tag,
+                       auto state_tag) {
     using T = typename decltype(value_tag)::type;
     using P = typename decltype(original_tag)::type;
     using G = typename decltype(grad_tag)::type;
+    using S = typename decltype(state_tag)::type;
     UpdateTable table{};
     int blocks = 0;
     const auto flush = [&] {
-      Launch(Rule::kName, UpdateKernel<Rule, T, P, G>, static_cast<unsigned>(blocks),
+      Launch(Rule::kName, UpdateKernel<Rule, T, P, G, S>, static_cast<unsigned>(blocks),
              kUpdateThreads, 0, stream, table, hyper, values);
       table.count = blocks = 0;
     };
@@ -194,10 +240,12 @@ void UpdateAll(Stream stream, std::span<const UpdateTensors> tensors,
       entry.n = t.value.numel();
       entry.weight_decay = t.weight_decay;
       entry.lr_factor = t.lr_factor;
+      entry.parameter = t.parameter;
+      entry.place = t.place;
       entry.first_block = blocks;
       entry.aligned = AllAligned16(entry.value, entry.original, entry.grad);
       for (int k = 0; k < Rule::kStates; ++k) {
-        entry.state[k] = Data<float>(t.states[k]);
+        entry.state[k] = Data<S>(t.states[k]);
         entry.aligned = entry.aligned && IsAligned16(entry.state[k]);
       }
       blocks += Blocks(t.value.numel(), kUpdateChunk);
@@ -207,10 +255,19 @@ void UpdateAll(Stream stream, std::span<const UpdateTensors> tensors,
   for (const Kinds& kinds : all) {
     DispatchFloat(Rule::kName, kinds.value, [&](auto value_tag) {
       DispatchFloat(Rule::kName, kinds.grad, [&](auto grad_tag) {
-        if constexpr (sizeof(typename decltype(value_tag)::type) == 2) {
-          if (kinds.master) return run(kinds, value_tag, TypeTag<float>(), grad_tag);
+        using T = typename decltype(value_tag)::type;
+        const auto with_states = [&](auto original_tag) {
+          if constexpr (Rule::kStates > 0) {
+            if (kinds.narrow) {
+              return run(kinds, value_tag, original_tag, grad_tag, TypeTag<bf16>());
+            }
+          }
+          run(kinds, value_tag, original_tag, grad_tag, TypeTag<float>());
+        };
+        if constexpr (kIs16Bit<T>) {
+          if (kinds.master) return with_states(TypeTag<float>());
         }
-        run(kinds, value_tag, value_tag, grad_tag);
+        if constexpr (!std::is_same_v<T, f16>) with_states(value_tag);
       });
     });
   }

@@ -25,7 +25,7 @@ OpSample Sample(const std::string& name, const InputSpec& x, double p, int64_t f
     const int64_t samples = y.shape.ndim() > 0 ? y.shape[0] : 1;
     for (size_t i = 0; i < y.data.size(); ++i) {
       const uint64_t place = first_sample * (y.data.size() / samples) + i;
-      const bool keep = ToUniform(Philox(kSeed).At(DropoutStream(kSite, kStep), place)) >= p;
+      const bool keep = ToUniform(Philox(kSeed).At(StepStream(kSite, kStep), place)) >= p;
       y.data[i] = keep ? in[0].data[i] / (1 - p) : 0;
     }
     return std::vector{y};
@@ -36,7 +36,7 @@ OpSample Sample(const std::string& name, const InputSpec& x, double p, int64_t f
 OpCase Make() {
   OpCase c;
   c.name = "dropout";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.samples = [] {
     OpSample twice = Sample("same input twice", {.shape = {3, 5}}, 0.25);
     twice.run = [run = twice.run](std::span<const Tensor> in) {

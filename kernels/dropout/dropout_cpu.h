@@ -10,7 +10,7 @@ namespace lockstep::cpu {
 // `key`: i64[kDropoutKeySize], as ops::Dropout saves it.
 inline void WriteDropoutKey(const StepValues& values, uint64_t site, int64_t* key) {
   key[0] = static_cast<int64_t>(values.seed);
-  key[1] = static_cast<int64_t>(DropoutStream(site, values.step));
+  key[1] = static_cast<int64_t>(StepStream(site, values.step));
   key[2] = values.first_sample;
 }
 

@@ -28,7 +28,7 @@ struct ElementMask {
 // As forward draws it; `first_thread` writes the key for backward, i64[kDropoutKeySize].
 __device__ inline ElementMask DrawMask(const DropoutSetting& in, const StepValues* values,
                                        uint64_t site, bool first_thread, int64_t* key) {
-  const uint64_t stream = DropoutStream(site, values->step);
+  const uint64_t stream = StepStream(site, values->step);
   const int64_t first_sample = values->first_sample;
   if (first_thread) {
     key[0] = static_cast<int64_t>(values->seed);

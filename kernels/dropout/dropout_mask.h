@@ -7,15 +7,6 @@
 
 namespace lockstep {
 
-// The Philox stream of a site at a step. Steps of one site never share a stream; streams of two
-// sites are effectively independent (the finaliser of Steele et al.'s SplitMix64, a bijection).
-LS_HOST_DEVICE constexpr uint64_t DropoutStream(uint64_t site, int64_t step) {
-  uint64_t z = site + 0x9E3779B97F4A7C15ull * (static_cast<uint64_t>(step) + 1);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-  return z ^ (z >> 31);
-}
-
 // Element `index` of the unsharded tensor of the whole batch is kept if the upper 24 bits of
 // Philox(seed).At(stream, index) are at least this.
 LS_HOST_DEVICE constexpr uint32_t DropoutThreshold(double p) {

@@ -30,7 +30,7 @@ OpSample Sample(const std::string& name, const Shape& ids, int64_t v, int64_t c)
 OpCase Make() {
   OpCase c;
   c.name = "embedding";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.samples = [] {
     OpSample strided = Sample("strided", {4, 6}, 9, 5);
     for (InputSpec& input : strided.inputs) input.non_contiguous = true;

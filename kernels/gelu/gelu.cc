@@ -1,6 +1,7 @@
 #include "kernels/gelu/gelu.h"
 
 #include "core/autograd/node.h"
+#include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
@@ -24,15 +25,28 @@ class GeluNode : public Node {
   SavedTensor x_;
 };
 
+// x: contiguous.
+Tensor Compute(GeluForm form, const Tensor& x) {
+  Tensor y = Tensor::EmptyLike(x);
+  gelu_forward(CurrentStream(x.device()), form, x, y);
+  return y;
+}
+
 }  // namespace
+
+void OfferGelu(GeluForm form, const Tensor& x, const Tensor& y) {
+  if (!MayRedo("gelu")) return;
+  OfferRedo(y,
+            [form, x = SavedTensor(x, "the input of gelu")] { return Compute(form, x.Unpack()); });
+}
 
 Tensor Gelu(const Tensor& x, GeluForm form) {
   LS_CHECK(x.defined() && IsFloating(x.dtype()), "gelu: x must be a floating tensor, got ",
            x.Describe());
   const Tensor input = x.Detach().Contiguous();
-  Tensor y = Tensor::EmptyLike(input);
-  gelu_forward(CurrentStream(x.device()), form, input, y);
+  Tensor y = Compute(form, input);
   if (NeedsGrad({&x})) Record(std::make_shared<GeluNode>(form, input), {&x}, {&y});
+  OfferGelu(form, input, y);
   return y;
 }
 

@@ -16,6 +16,9 @@ namespace ops {
 // Elementwise. x: any shape and floating dtype; bf16 computes in f32. Saves x.
 Tensor Gelu(const Tensor& x, GeluForm form = GeluForm::kTanh);
 
+// Lets a RedoScope of "gelu" compute y = gelu(x) again. x: contiguous.
+void OfferGelu(GeluForm form, const Tensor& x, const Tensor& y);
+
 }  // namespace ops
 
 inline constinit Slot<void(GeluForm form, const Tensor& x, const Tensor& y)> gelu_forward{

@@ -26,7 +26,7 @@ OpSample Sample(GeluForm form, const std::string& name, const InputSpec& x) {
 OpCase Make() {
   OpCase c;
   c.name = "gelu";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.samples = [] {
     std::vector<OpSample> s;
     for (GeluForm form : {GeluForm::kTanh, GeluForm::kExact}) {

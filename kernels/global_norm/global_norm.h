@@ -15,9 +15,10 @@ namespace lockstep {
 inline constexpr int64_t kGradNormChunk = 16384;
 
 // The number of chunks of a gradient.
-inline int64_t GradNormChunks(const Tensor& grad) {
-  return (grad.numel() + kGradNormChunk - 1) / kGradNormChunk;
+inline int64_t GradNormChunks(int64_t numel) {
+  return (numel + kGradNormChunk - 1) / kGradNormChunk;
 }
+inline int64_t GradNormChunks(const Tensor& grad) { return GradNormChunks(grad.numel()); }
 
 namespace ops {
 

@@ -20,7 +20,8 @@ OpSample Sample(const std::string& name, const std::vector<InputSpec>& grads, do
   s.inputs = grads;
   s.run = [=](std::span<const Tensor> in) {
     StepState state(in[0].device(), 1);
-    state.Begin(0, 0.1, {}, loss_scale);
+    state.EnableLossScaling({.init = loss_scale});
+    state.Begin(0, 0.1);
     std::vector<Tensor> contiguous;
     for (const Tensor& grad : in) contiguous.push_back(grad.Contiguous());
     ops::GradNorm(contiguous, max_norm, state);
@@ -43,7 +44,7 @@ OpSample Sample(const std::string& name, const std::vector<InputSpec>& grads, do
 OpCase Make() {
   OpCase c;
   c.name = "global_norm";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.differentiable = false;
   c.samples = [] {
     // 124 million elements would not fit small machines; bandwidth is that of 16 million.

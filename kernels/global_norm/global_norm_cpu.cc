@@ -40,7 +40,7 @@ void FinishCpu(Stream, const Tensor& sums, double max_norm, StepValues* values) 
   const double* sum = sums.data<double>();
   double total = 0;
   for (int64_t i = 0; i < sums.numel(); ++i) total += sum[i];
-  const double norm = std::sqrt(total) / values->loss_scale;
+  const double norm = std::sqrt(total) / values->loss_scale.scale;
   values->grad_norm = static_cast<float>(norm);
   values->clip_factor = 1;
   if (!std::isfinite(values->grad_norm)) {

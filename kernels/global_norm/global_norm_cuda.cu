@@ -15,7 +15,7 @@ struct GradEntry {
   const void* data;
   int64_t n;
   int first_chunk;  // of the grid
-  bool is_bf16;
+  DType dtype;
   bool aligned;
 };
 constexpr int kTableGrads = 120;
@@ -61,10 +61,15 @@ __global__ void __launch_bounds__(kThreads) GradSquareSumsKernel(GradTable table
   const int64_t begin = (block - grad.first_chunk) * kGradNormChunk;
   const int n = CountWithin<kGradNormChunk>(begin, grad.n);
   double sum = 0;
-  if (grad.is_bf16) {
-    sum = SquareSum(static_cast<const bf16*>(grad.data) + begin, n, grad.aligned);
-  } else {
-    sum = SquareSum(static_cast<const float*>(grad.data) + begin, n, grad.aligned);
+  switch (grad.dtype) {
+    case DType::kBF16:
+      sum = SquareSum(static_cast<const bf16*>(grad.data) + begin, n, grad.aligned);
+      break;
+    case DType::kF16:
+      sum = SquareSum(static_cast<const f16*>(grad.data) + begin, n, grad.aligned);
+      break;
+    default:
+      sum = SquareSum(static_cast<const float*>(grad.data) + begin, n, grad.aligned);
   }
   sum = BlockSum<kThreads>(sum, scratch);
   if (threadIdx.x == 0) sums[block] = sum;
@@ -80,7 +85,7 @@ __global__ void __launch_bounds__(kFinishThreads)
   for (int64_t i = threadIdx.x; i < n; i += kFinishThreads) total += sums[i];
   total = BlockSum<kFinishThreads>(total, scratch);
   if (threadIdx.x != 0) return;
-  const double norm = sqrt(total) / static_cast<double>(values->loss_scale);
+  const double norm = sqrt(total) / static_cast<double>(values->loss_scale.scale);
   values->grad_norm = static_cast<float>(norm);
   values->clip_factor = 1;
   if (!(values->grad_norm < INFINITY)) {  // NaN too
@@ -106,8 +111,8 @@ void SquareSumsCuda(Stream stream, std::span<const Tensor> grads, const Tensor& 
     DispatchFloat("grad_norm", grad.dtype(), [](auto) {});
     const int64_t needed = GradNormChunks(grad);
     if (table.count == kTableGrads || chunks + needed > INT32_MAX) flush();
-    table.grads[table.count++] = {grad.raw_data(), grad.numel(), chunks,
-                                  grad.dtype() == DType::kBF16, IsAligned16(grad.raw_data())};
+    table.grads[table.count++] = {grad.raw_data(), grad.numel(), chunks, grad.dtype(),
+                                  IsAligned16(grad.raw_data())};
     chunks += Blocks(grad.numel(), kGradNormChunk);
   }
   flush();

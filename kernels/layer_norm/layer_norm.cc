@@ -1,5 +1,6 @@
 #include "kernels/layer_norm/layer_norm.h"
 
+#include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
@@ -42,7 +43,30 @@ void CheckAffine(const char* name, const Tensor& t, const Tensor& x) {
            " as x is ", x.Describe(), ", got ", t.Describe());
 }
 
+struct Result {
+  Tensor y, mean, rstd;
+};
+
+// All contiguous.
+Result Compute(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  const Shape rows = {x.numel() / x.dim(-1)};
+  const DType statistics = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  Result r{Tensor::EmptyLike(x), Tensor::Empty(rows, statistics, x.device()),
+           Tensor::Empty(rows, statistics, x.device())};
+  layer_norm_forward(CurrentStream(x.device()), x, weight, bias, eps, r.y, r.mean, r.rstd);
+  return r;
+}
+
 }  // namespace
+
+void OfferLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
+                    const Tensor& y) {
+  if (!MayRedo("layer_norm")) return;
+  OfferRedo(y, [x = SavedTensor(x, "the input of layer_norm"),
+                weight = SavedTensor(weight, "the weight of layer_norm"),
+                bias = SavedTensor(bias, "the bias of layer_norm"),
+                eps] { return Compute(x.Unpack(), weight.Unpack(), bias.Unpack(), eps).y; });
+}
 
 Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() >= 1 && x.dim(-1) > 0,
@@ -53,16 +77,13 @@ Tensor LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, doub
   const Tensor input = x.Detach().Contiguous();
   const Tensor w = weight.Detach().Contiguous();
   const Tensor b = bias.defined() ? bias.Detach().Contiguous() : Tensor();
-  const Shape rows = {x.numel() / x.dim(-1)};
-  const DType statistics = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
-  const Tensor mean = Tensor::Empty(rows, statistics, x.device());
-  const Tensor rstd = Tensor::Empty(rows, statistics, x.device());
-  Tensor y = Tensor::EmptyLike(input);
-  layer_norm_forward(CurrentStream(x.device()), input, w, b, eps, y, mean, rstd);
+  Result r = Compute(input, w, b, eps);
   if (NeedsGrad({&x, &weight, &bias})) {
-    Record(std::make_shared<LayerNormNode>(input, w, b, mean, rstd), {&x, &weight, &bias}, {&y});
+    Record(std::make_shared<LayerNormNode>(input, w, b, r.mean, r.rstd), {&x, &weight, &bias},
+           {&r.y});
   }
-  return y;
+  OfferLayerNorm(input, w, b, eps, r.y);
+  return r.y;
 }
 
 }  // namespace lockstep::ops

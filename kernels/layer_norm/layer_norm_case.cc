@@ -43,7 +43,7 @@ Tensor F32(Device d, const Shape& shape) { return Tensor::Zeros(shape, DType::kF
 OpCase Make() {
   OpCase c;
   c.name = "layer_norm";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.samples = [] {
     OpSample strided = Sample("strided", {.shape = {6, 9}, .low = -2, .high = 2});
     strided.inputs[0].non_contiguous = true;

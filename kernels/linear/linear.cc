@@ -3,6 +3,7 @@
 #include "core/autograd/engine.h"
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
+#include "kernels/gelu/gelu.h"
 
 namespace lockstep::ops {
 namespace {
@@ -128,12 +129,21 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Activat
   Tensor y = Tensor::Empty(WithLast(x.shape(), weight.dim(0)), x.dtype(), x.device());
   args.y = AsMatrix(y);
   if (record && activation != Activation::kNone) args.pre_activation = Tensor::EmptyLike(args.y);
-  linear_forward(CurrentStream(x.device()), args);
-  if (record) {
-    Record(std::make_shared<LinearNode>(weight.requires_grad() ? input : Tensor(),
+  const auto save = [&] {
+    return std::make_shared<LinearNode>(weight.requires_grad() ? input : Tensor(),
                                         x.requires_grad() ? args.weight : Tensor(), weight.shape(),
-                                        args.pre_activation, activation),
-           {&x, &weight, &bias}, {&y});
+                                        args.pre_activation, activation);
+  };
+  // If possible before the product, which a recomputed forward that has all it needs then spares.
+  std::shared_ptr<LinearNode> node;
+  if (record && activation == Activation::kNone) node = save();
+  linear_forward(CurrentStream(x.device()), args);
+  if (record && !node) node = save();
+  if (record) Record(node, {&x, &weight, &bias}, {&y});
+  // Elsewhere the product's epilogue has bits of its own: those of an unrounded sum, or cuBLAS'.
+  const bool exact = x.device().is_cpu() || x.device().is_meta();
+  if (args.pre_activation.defined() && exact && SizeOf(x.dtype()) >= 4) {
+    OfferGelu(GeluForm::kTanh, args.pre_activation, y);
   }
   return y;
 }

@@ -34,7 +34,7 @@ void BackwardCpu(Stream, const LinearCrossEntropyBackwardArgs& args) {
     const int64_t n = args.y.numel();
     if (n == 0) return;
     if (args.grad.raw_data() == args.y.raw_data()) return ScaleInPlace(factor, n, args.y.data<T>());
-    DispatchAnyFloat("linear_cross_entropy", args.y.dtype(), [&](auto y_tag) {
+    DispatchFloat("linear_cross_entropy", args.y.dtype(), [&](auto y_tag) {
       using Y = typename decltype(y_tag)::type;
       ScaleInto(args.grad.data<T>(), factor, n, args.accumulate, args.y.data<Y>());
     });

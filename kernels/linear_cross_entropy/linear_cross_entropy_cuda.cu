@@ -14,7 +14,7 @@ void BackwardCuda(Stream stream, const LinearCrossEntropyBackwardArgs& args) {
   DispatchFloat("linear_cross_entropy", args.grad.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* grad = Data<T>(args.grad);
-    DispatchAnyFloat("linear_cross_entropy", args.y.dtype(), [&](auto y_tag) {
+    DispatchFloat("linear_cross_entropy", args.y.dtype(), [&](auto y_tag) {
       using Y = typename decltype(y_tag)::type;
       Elementwise({"linear_cross_entropy_backward", args.grad}, stream, args.y.numel(),
                   args.accumulate,

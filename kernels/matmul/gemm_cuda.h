@@ -11,11 +11,11 @@ namespace lockstep::cuda {
 // C = op(A) op(B), or C += that; row-major and dense; op transposes where requested. For each of a
 // batch.
 //
-// A and B are f32 or bf16, C is either. Products are summed in f32 and rounded to C's dtype once.
-// cuBLASLt multiplies wherever it can; a plain kernel does the rest: f32 products into bf16,
-// layouts that cuBLASLt refuses. gelu and its derivative are fused into a bf16 product; for an f32
-// one they are a separate pass, since cuBLASLt has no fused kernel there. What is slower than it
-// could be is noted (core/kernel_choices.h). Equal calls give equal bits.
+// A and B are f32, bf16 or f16, C is any of these. Products are summed in f32 and rounded to C's
+// dtype once. cuBLASLt multiplies wherever it can; a plain kernel does the rest: f32 products into
+// 16 bits, layouts that cuBLASLt refuses. gelu and its derivative are fused into a 16-bit product;
+// for an f32 one they are a separate pass, since cuBLASLt has no fused kernel there. What is slower
+// than it could be is noted (core/kernel_choices.h). Equal calls give equal bits.
 struct GemmArgs {
   bool transpose_a = false, transpose_b = false;
   int64_t m = 0, n = 0, k = 0;

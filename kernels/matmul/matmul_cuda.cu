@@ -210,7 +210,7 @@ void MultiplyByGeluDerivative(Stream stream, DType dtype, const void* z, const v
 
 namespace {
 
-// Why cuBLASLt cannot fuse gelu, or its derivative, into a bf16 product; null: it can.
+// Why cuBLASLt cannot fuse gelu, or its derivative, into a 16-bit product; null: it can.
 const char* WhyGeluApart(const GemmArgs& args) {
   if (args.n % 8 != 0)
     return "gelu is a pass of its own, since the number of columns is not a multiple of 8";
@@ -239,7 +239,7 @@ void NoteSlowProduct(const GemmArgs& args, const char* kernel, const std::string
 void Gemm(Stream stream, const GemmArgs& args) {
   if (args.batch * args.m * args.n == 0) return;
   const bool gelu = args.gelu || args.gelu_input != nullptr;
-  const bool joins = gelu && args.c_dtype == DType::kBF16;
+  const bool joins = gelu && SizeOf(args.c_dtype) == 2;
   const char* why_apart = joins ? WhyGeluApart(args) : nullptr;
   if ((!gelu || (joins && why_apart == nullptr)) && TryBlasLt(stream, args)) return;
   if (gelu && TryGeluApart(stream, args)) {
@@ -254,7 +254,7 @@ void Gemm(Stream stream, const GemmArgs& args) {
   if (args.k == 0) return;
   NoteSlowProduct(args, "plain",
                   args.dtype != args.c_dtype && args.c_dtype != DType::kF32
-                      ? "cuBLASLt takes no f32 product into bf16"
+                      ? "cuBLASLt takes no product of these dtypes"
                       : "cuBLASLt has no algorithm for its sizes and alignment");
 }
 

@@ -36,27 +36,6 @@ void Combine(int64_t n, A a, const A* x, A b, A* y) {
   });
 }
 
-// Updates the momentum and leaves what is to be orthogonalised in `out`.
-template <class A>
-void Momentum(const UpdateTensors& t, const MuonHyper& hyper, const StepValues& values, A* out) {
-  const A scale = static_cast<A>(GradientScale(values));
-  const A keep = static_cast<A>(hyper.momentum), take = static_cast<A>(1 - hyper.momentum);
-  A* momentum = t.states[0].data<A>();
-  DispatchFloat("muon", t.grad.dtype(), [&](auto tag) {
-    using G = typename decltype(tag)::type;
-    const G* grad = t.grad.data<G>();
-    const bool nesterov = hyper.nesterov;
-    ParallelFor(t.grad.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const A g = Convert<A>(grad[i]) * scale;
-        const A m = std::fma(take, g - momentum[i], momentum[i]);
-        momentum[i] = m;
-        out[i] = nesterov ? std::fma(keep, m - g, g) : m;
-      }
-    });
-  });
-}
-
 // x *= 1 / max(|x|, eps), the squares summed in f64 over chunks in their order.
 template <class A>
 void Normalize(int64_t n, double eps, A* x) {
@@ -110,12 +89,13 @@ void MuonUpdateCpu(Stream stream, std::span<const UpdateTensors> tensors, const 
   for (const UpdateTensors& t : tensors) {
     const int64_t rows = t.value.dim(0), columns = t.value.dim(1), n = rows * columns;
     if (n == 0) continue;
-    DispatchFloat("muon", t.states[0].dtype(), [&](auto tag) {
+    DispatchFloat("muon", StateDType(t.value), [&](auto tag) {
       using A = typename decltype(tag)::type;
       if constexpr (std::is_same_v<A, Acc<A>>) {
         const Tensor memory = Tensor::Empty({2, n}, DTypeOf<A>);
         A* x = memory.data<A>();
-        Momentum(t, hyper, *values, x);
+        const UpdateTensors momentum = MomentumUpdate(t, memory.Slice(0, 0, 1));
+        UpdateAll<MuonMomentumRule>(stream, std::span(&momentum, 1), hyper, values);
         Normalize(n, hyper.eps, x);
         const A* direction = Orthogonalize(rows, columns, hyper, x, x + n);
         UpdateTensors update = t;

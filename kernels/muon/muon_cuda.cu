@@ -11,25 +11,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kNormChunk = 16384;  // elements whose squares one block adds up
 
-// Updates the momentum and leaves what is to be orthogonalised in `out`; zeros, and no update,
-// where found_inf is set. Grid: threads to elements. No shared memory; every element by one thread.
-template <class G>
-__global__ void __launch_bounds__(kThreads)
-    MuonMomentumKernel(const G* grad, int64_t n, float keep, float take, bool nesterov,
-                       const StepValues* values, float* momentum, float* out) {
-  const int64_t i = GlobalThread();
-  if (i >= n) return;
-  if (values->found_inf != 0) {
-    out[i] = 0;
-    return;
-  }
-  const float scale = static_cast<float>(GradientScale(*values));
-  const float g = ToFloat(grad[i]) * scale;
-  const float m = fmaf(take, g - momentum[i], momentum[i]);
-  momentum[i] = m;
-  out[i] = nesterov ? fmaf(keep, m - g, g) : m;
-}
-
 // sums[chunk] = the sum of the squares of kNormChunk elements, in f64.
 // Grid: a block to a chunk. Shared memory: one f64 per warp. Deterministic.
 __global__ void __launch_bounds__(kThreads)
@@ -80,14 +61,15 @@ class Orthogonalizer {
         columns_(t.value.dim(1)),
         n_(rows_ * columns_),
         side_(std::min(rows_, columns_)),
-        memory_(Tensor::Empty({2, n_}, DType::kF32, t.value.device())),
+        memory_(Tensor::Zeros({2, n_}, DType::kF32, t.value.device())),
         squares_(Tensor::Empty({2, side_, side_}, DType::kF32, t.value.device())) {}
 
   // The direction of the update, [rows, columns] of f32.
   Tensor Run(const UpdateTensors& t, const MuonHyper& hyper, const StepValues* values) {
     float* x = Data<float>(memory_);
     float* spare = x + n_;
-    Momentum(t, hyper, values, x);
+    const UpdateTensors momentum = MomentumUpdate(t, memory_.Slice(0, 0, 1));
+    UpdateAll<MuonMomentumRule>(stream_, std::span(&momentum, 1), hyper, values);
     Normalize(hyper.eps, x);
     for (int step = 0; step < hyper.steps; ++step) {
       Iterate(hyper, x, spare);
@@ -99,17 +81,6 @@ class Orthogonalizer {
 
  private:
   unsigned Grid(int64_t n) const { return Blocks(n, kThreads); }
-
-  void Momentum(const UpdateTensors& t, const MuonHyper& hyper, const StepValues* values,
-                float* x) {
-    DispatchFloat("muon", t.grad.dtype(), [&](auto tag) {
-      using G = typename decltype(tag)::type;
-      Launch({"muon_momentum", t.grad}, MuonMomentumKernel<G>, Grid(n_), kThreads, 0, stream_,
-             Data<G>(t.grad), n_, static_cast<float>(hyper.momentum),
-             static_cast<float>(1 - hyper.momentum), hyper.nesterov, values,
-             Data<float>(t.states[0]), x);
-    });
-  }
 
   void Normalize(double eps, float* x) {
     const int64_t chunks = CeilDiv(n_, kNormChunk);

@@ -31,7 +31,10 @@ struct UpdateCase {
   std::vector<Betas> betas = {};
   double last_state_low = -1;  // of its values at first
 
-  void Begin(StepState& state) const { state.Begin(/*step=*/3, lr, betas, kLossScale); }
+  void Begin(StepState& state) const {
+    state.EnableLossScaling({.init = kLossScale});
+    state.Begin(/*step=*/3, lr, betas);
+  }
 
   // As f32 has them: what kernels read, and the learning rate times its factor.
   StepValues Values() const {
@@ -41,20 +44,23 @@ struct UpdateCase {
   }
   double Lr() const { return Values().lr * kLrFactor; }
 
-  std::vector<Tensor> Run(const Hyper& h, std::span<const Tensor> in) const {
+  // narrow_states: in bf16, unless the value is f64.
+  std::vector<Tensor> Run(const Hyper& h, std::span<const Tensor> in, bool narrow_states) const {
     const auto copy = [](const Tensor& x) { return x.Detach().Contiguous().Clone(); };
     const DType wide = StateDType(in[0]);
+    const DType state_dtype = narrow_states && wide == DType::kF32 ? DType::kBF16 : wide;
     UpdateTensors t{.value = copy(in[0]),
                     .grad = copy(in[1]),
                     .states = {},
                     .master = {},
                     .weight_decay = weight_decay,
                     .lr_factor = kLrFactor};
-    for (size_t i = 0; i < states.size(); ++i) t.states.push_back(copy(in[2 + i]).To(wide));
+    for (size_t i = 0; i < states.size(); ++i) t.states.push_back(copy(in[2 + i]).To(state_dtype));
     if (in.size() > 2 + states.size()) {
       t.master = copy(in[2 + states.size()]).To(wide);
       if (SizeOf(t.value.dtype()) != 2) t.value = std::exchange(t.master, {}).To(t.value.dtype());
     }
+    if (t.value.dtype() == DType::kF16 && !t.master.defined()) t.master = t.value.To(wide);
     StepState state(in[0].device(), 1);
     Begin(state);
     update(std::span(&t, 1), h, state);
@@ -64,12 +70,15 @@ struct UpdateCase {
   }
 
   OpSample Sample(const std::string& sample, const InputSpec& like, const Hyper& h,
-                  bool master = false) const {
+                  bool master = false, bool narrow_states = false) const {
     OpSample s;
     s.name = sample;
     s.inputs.assign(2 + states.size() + (master ? 1 : 0), like);
     s.inputs[1 + states.size()].low = last_state_low;
-    s.run = [=, *this](std::span<const Tensor> in) { return Run(h, in); };
+    for (size_t i = 0; narrow_states && i < states.size(); ++i) {
+      s.inputs[2 + i].dtype = DType::kBF16;
+    }
+    s.run = [=, *this](std::span<const Tensor> in) { return Run(h, in, narrow_states); };
     s.reference = [=, *this](std::span<const RefTensor> in) {
       RefTensor g = in[1];
       for (double& x : g.data) x /= kLossScale;
@@ -95,6 +104,7 @@ struct UpdateCase {
             Sample("several chunks", {.shape = {3, 11003}}, hyper),
             Sample("strided", {.shape = {5, 9}, .non_contiguous = true}, hyper),
             Sample("master", {.shape = {7, 13}}, hyper, true),
+            Sample("bf16 states", {.shape = {3, 701}}, hyper, false, true),
             f32_grad,
             large};
   }
@@ -132,7 +142,7 @@ struct UpdateCase {
                 last + " of tensor 0 must be a contiguous f32[2, 3]"),
             Error(
                 "dtype of the state",
-                [](auto& t, auto&) { t.states.back() = t.states.back().To(DType::kBF16); },
+                [](auto& t, auto&) { t.states.back() = t.states.back().To(DType::kF16); },
                 last + " of tensor 0 must be a contiguous f32[2, 3]"),
             Error(
                 "master of an f32 value", [](auto& t, auto&) { t.master = t.value.Clone(); },
@@ -143,7 +153,7 @@ struct UpdateCase {
   OpCase Case(std::vector<OpSample> samples, std::vector<ErrorSample> errors) const {
     OpCase c;
     c.name = name;
-    c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+    c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
     c.differentiable = false;
     c.samples = [*this, own = std::move(samples)] {
       std::vector<OpSample> all = Samples();

@@ -21,7 +21,7 @@ OpSample Sample(const std::string& name, const InputSpec& input) {
 OpCase Make() {
   OpCase c;
   c.name = "residual";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.samples = [] {
     // The gradient reaches x twice, and both handed-over gradients are the same tensor.
     OpSample stacked = Sample("stacked", {.shape = {3, 5}});

@@ -4,6 +4,8 @@
 #include "kernels/binary/binary.h"
 #include "kernels/cast/cast.h"
 #include "kernels/dropout/dropout.h"
+#include "kernels/layer_norm/layer_norm.h"
+#include "kernels/rms_norm/rms_norm.h"
 
 namespace lockstep::ops {
 namespace {
@@ -126,6 +128,11 @@ std::pair<Tensor, Tensor> ResidualNorm(NormKind kind, const Tensor& x, const Bra
   if (NeedsGrad({&x, &branch.value, &weight, &bias, &branch.bias})) {
     Record(std::make_shared<ResidualNormNode>(args),
            {&x, &branch.value, &weight, &bias, &branch.bias}, {&out.first, &out.second});
+  }
+  if (kind == NormKind::kLayerNorm) {
+    OfferLayerNorm(args.sum, args.weight, args.bias, eps, args.y);
+  } else {
+    OfferRmsNorm(args.sum, args.weight, eps, args.y);
   }
   return out;
 }

@@ -78,7 +78,7 @@ OpSample OpenSample(NormKind kind, const std::string& name, const InputSpec& x, 
       const uint64_t place =
           static_cast<uint64_t>(open.first_sample) * (branch.size() / samples) + i;
       const bool keep =
-          ToUniform(Philox(kSeed).At(DropoutStream(kSite, kStep), place)) >= open.dropout;
+          ToUniform(Philox(kSeed).At(StepStream(kSite, kStep), place)) >= open.dropout;
       branch[i] = keep ? branch[i] / (1 - open.dropout) : 0;
     }
     if (open.bias) complete.pop_back();
@@ -246,7 +246,7 @@ std::vector<ErrorSample> Errors() {
 OpCase Make() {
   OpCase c;
   c.name = "residual_norm";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.samples = Samples;
   c.errors = Errors;
   return c;

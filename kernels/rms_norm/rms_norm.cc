@@ -1,5 +1,6 @@
 #include "kernels/rms_norm/rms_norm.h"
 
+#include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
@@ -29,7 +30,26 @@ class RmsNormNode : public Node {
   SavedTensor x_, weight_, rstd_;
 };
 
+struct Result {
+  Tensor y, rstd;
+};
+
+// Both contiguous.
+Result Compute(const Tensor& x, const Tensor& weight, double eps) {
+  const DType statistics = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  Result r{Tensor::EmptyLike(x), Tensor::Empty({x.numel() / x.dim(-1)}, statistics, x.device())};
+  rms_norm_forward(CurrentStream(x.device()), x, weight, eps, r.y, r.rstd);
+  return r;
+}
+
 }  // namespace
+
+void OfferRmsNorm(const Tensor& x, const Tensor& weight, double eps, const Tensor& y) {
+  if (!MayRedo("rms_norm")) return;
+  OfferRedo(y, [x = SavedTensor(x, "the input of rms_norm"),
+                weight = SavedTensor(weight, "the weight of rms_norm"),
+                eps] { return Compute(x.Unpack(), weight.Unpack(), eps).y; });
+}
 
 Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps) {
   LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() >= 1 && x.dim(-1) > 0,
@@ -42,14 +62,12 @@ Tensor RmsNorm(const Tensor& x, const Tensor& weight, double eps) {
   LS_CHECK(eps >= 0, "rms_norm: eps must not be negative, got ", eps);
   const Tensor input = x.Detach().Contiguous();
   const Tensor w = weight.Detach().Contiguous();
-  const DType statistics = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
-  const Tensor rstd = Tensor::Empty({x.numel() / x.dim(-1)}, statistics, x.device());
-  Tensor y = Tensor::EmptyLike(input);
-  rms_norm_forward(CurrentStream(x.device()), input, w, eps, y, rstd);
+  Result r = Compute(input, w, eps);
   if (NeedsGrad({&x, &weight})) {
-    Record(std::make_shared<RmsNormNode>(input, w, rstd), {&x, &weight}, {&y});
+    Record(std::make_shared<RmsNormNode>(input, w, r.rstd), {&x, &weight}, {&r.y});
   }
-  return y;
+  OfferRmsNorm(input, w, eps, r.y);
+  return r.y;
 }
 
 }  // namespace lockstep::ops

@@ -47,7 +47,7 @@ OpSample Quotient() {
 OpCase Make() {
   OpCase c;
   c.name = "scale";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.samples = [] {
     std::vector<OpSample> s = {Sample("empty", {.shape = {4, 0}}, 2),
                                Sample("one", {.shape = {}}, -3),

@@ -37,7 +37,7 @@ OpSample Sample(bool logarithm, const std::string& name, const InputSpec& x) {
 OpCase Make() {
   OpCase c;
   c.name = "softmax";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.samples = [] {
     std::vector<OpSample> samples;
     for (bool logarithm : {false, true}) {

@@ -1,6 +1,7 @@
 #include "kernels/swiglu/swiglu.h"
 
 #include "core/autograd/node.h"
+#include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
 
 namespace lockstep::ops {
@@ -24,6 +25,15 @@ class SwiGluNode : public Node {
   SavedTensor gate_up_;
 };
 
+// gate_up: contiguous.
+Tensor Compute(const Tensor& gate_up) {
+  Shape shape = gate_up.shape();
+  shape[-1] /= 2;
+  Tensor y = Tensor::Empty(shape, gate_up.dtype(), gate_up.device());
+  swiglu_forward(CurrentStream(gate_up.device()), gate_up, y);
+  return y;
+}
+
 }  // namespace
 
 Tensor SwiGlu(const Tensor& gate_up) {
@@ -32,11 +42,11 @@ Tensor SwiGlu(const Tensor& gate_up) {
            "swiglu: the input must be a floating [..., 2F], gate and up side by side, got ",
            gate_up.Describe());
   const Tensor input = gate_up.Detach().Contiguous();
-  Shape shape = gate_up.shape();
-  shape[-1] /= 2;
-  Tensor y = Tensor::Empty(shape, input.dtype(), input.device());
-  swiglu_forward(CurrentStream(input.device()), input, y);
+  Tensor y = Compute(input);
   if (NeedsGrad({&gate_up})) Record(std::make_shared<SwiGluNode>(input), {&gate_up}, {&y});
+  if (MayRedo("swiglu")) {
+    OfferRedo(y, [x = SavedTensor(input, "the input of swiglu")] { return Compute(x.Unpack()); });
+  }
   return y;
 }
 

@@ -28,7 +28,7 @@ OpSample Sample(const std::string& name, const InputSpec& x) {
 OpCase Make() {
   OpCase c;
   c.name = "swiglu";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.samples = [] {
     OpSample large = Sample("llama", {.shape = {512, 2 * 5632}, .low = -4, .high = 4});
     large.flops = 512.0 * 5632 * 15;

@@ -35,7 +35,7 @@ Tensor Table(Device d, int64_t rows, int64_t c) { return Tensor::Zeros({rows, c}
 OpCase Make() {
   OpCase c;
   c.name = "token_position_embedding";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.samples = [] {
     OpSample strided = Sample("strided", {3, 5}, 9, 8, 5);
     for (InputSpec& input : strided.inputs) input.non_contiguous = true;

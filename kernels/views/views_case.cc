@@ -221,10 +221,11 @@ std::vector<OpSample> Samples() {
 OpCase Make() {
   OpCase c;
   c.name = "views";
-  c.dtypes = {DType::kF64, DType::kF32, DType::kBF16};
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   // Views copy; only the gradient of Expand is a sum, in f32 or wider and rounded once.
-  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kBF16, {}}};
-  c.gradient_tolerances = {{DType::kF32, {1e-7, 0, ""}}, {DType::kBF16, {8e-3, 0, ""}}};
+  c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
+  c.gradient_tolerances = {
+      {DType::kF32, {1e-7, 0, ""}}, {DType::kF16, {1e-3, 0, ""}}, {DType::kBF16, {8e-3, 0, ""}}};
   c.samples = Samples;
   const auto x = [](Device d, const Shape& shape) { return Tensor::Zeros(shape, DType::kF32, d); };
   c.errors = [x] {

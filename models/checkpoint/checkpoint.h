@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "core/step_state.h"
 #include "data/tokenizer.h"
 #include "models/checkpoint/checkpoint_store.h"
 #include "models/gpt/gpt.h"
@@ -16,13 +18,14 @@ namespace lockstep::models {
 // trainer_state.json: with the weights and the optimizer's state, everything that the next step
 // depends on, since random numbers and sample order are functions of seed and step.
 struct TrainerState {
-  int64_t step = 0;              // updates made
-  int64_t tokens_seen = 0;       // trained on, over all ranks
-  double best_val_loss = 0;      // 0: not evaluated yet
-  double last_loss = 0;          // training loss of the last update
-  std::string config_toml;       // the resolved configuration
-  std::string data_fingerprint;  // of the training and validation tokens
-  bool finished = false;         // the run reached its last step
+  int64_t step = 0;                       // updates made
+  int64_t tokens_seen = 0;                // trained on, over all ranks
+  double best_val_loss = 0;               // 0: not evaluated yet
+  double last_loss = 0;                   // training loss of the last update
+  std::string config_toml;                // the resolved configuration
+  std::string data_fingerprint;           // of the training and validation tokens
+  bool finished = false;                  // the run reached its last step
+  std::optional<LossScale> loss_scale{};  // of fp16
 };
 
 // Writes model.safetensors, config.json, tokenizer.json (unless null), optimizer.safetensors and
@@ -31,6 +34,10 @@ struct TrainerState {
 void SaveCheckpoint(CheckpointStore& store, const TrainerState& state, Gpt& model,
                     optim::Optimizer& optimizer, const data::Tokenizer* tokenizer,
                     std::optional<double> val_loss = {});
+
+// Of a sharded model, whose tensors all ranks bring together one after the other: what the other
+// ranks do while one saves it. Collective with SaveCheckpoint. Does nothing if nothing is sharded.
+void JoinCheckpoint(Gpt& model, optim::Optimizer& optimizer);
 
 // Restores the optimizer from a checkpoint's folder, after the weights (LoadHfWeights). InputError
 // if it does not fit.

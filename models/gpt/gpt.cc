@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "nn/offload.h"
+#include "nn/recompute.h"
 #include "nn/transformer_block.h"
 
 namespace lockstep::models {
@@ -10,6 +12,16 @@ namespace {
 GptConfig Checked(const GptConfig& config) {
   Validate(config);
   return Resolved(config);
+}
+
+std::shared_ptr<nn::Block> Recomputed(const std::shared_ptr<nn::TransformerBlock>& block,
+                                      const RecomputeChoice& choice) {
+  using Part = RecomputeChoice::Part;
+  if (choice.part == Part::kBlock) return nn::Recompute(block);
+  if (choice.part == Part::kOps) return nn::Recompute(block, choice.ops);
+  if (choice.part == Part::kAttention) nn::RecomputeChild(block->attn());
+  if (choice.part == Part::kMlp) nn::RecomputeChild(block->mlp());
+  return block;
 }
 
 std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
@@ -30,8 +42,13 @@ std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
                     ? std::make_shared<nn::Rotary>(config.n_embd / config.n_head, config.rope)
                     : nullptr};
   std::vector<std::shared_ptr<nn::Block>> blocks;
+  const RecomputeChoice& recompute = config.recompute;
+  const auto offloader = std::make_shared<Offloader>();
   for (int64_t i = 0; i < config.n_layer; ++i) {
-    blocks.push_back(std::make_shared<nn::TransformerBlock>(options));
+    const auto block = std::make_shared<nn::TransformerBlock>(options);
+    const bool chosen = recompute.layers < 0 || i < recompute.layers;
+    blocks.push_back(chosen ? Recomputed(block, recompute) : block);
+    if (config.offload_activations) blocks.back() = nn::Offload(blocks.back(), offloader);
   }
   return blocks;
 }

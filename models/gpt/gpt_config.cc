@@ -98,6 +98,8 @@ void Validate(const GptConfig& config) {
   LS_CHECK(c.dropout >= 0 && c.dropout < 1, "the model's dropout must be in [0, 1), got ",
            c.dropout);
   LS_CHECK(c.init_std >= 0, "the model's init_std must not be negative, got ", c.init_std);
+  LS_CHECK(c.recompute.layers >= -1 && c.recompute.layers <= c.n_layer,
+           "the model cannot recompute ", c.recompute.layers, " of ", c.n_layer, " layers");
   LS_CHECK(c.loss_chunk >= 0, "the model's loss_chunk must not be negative, got ", c.loss_chunk);
   LS_CHECK(c.norm_eps > 0, "the model's norm_eps must be positive, got ", c.norm_eps);
   if (c.position == Position::kRope) RotaryFrequencies(c.n_embd / c.n_head, c.rope);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/rotary_embedding/rotary_embedding.h"
+#include "models/options/option_recompute.h"
 #include "nn/transformer_options.h"
 
 namespace lockstep::models {
@@ -39,6 +40,10 @@ struct GptConfig {
   // with 4096 rows the former takes 8% of the time on a GPU of 800 TFLOP/s and 3.35 TB/s, where the
   // two do not overlap.
   int64_t loss_chunk = 4096;
+  // What the backward of a training step computes again; the bits stay the same.
+  RecomputeChoice recompute = {};
+  // Whether what it keeps of the blocks is moved from the GPU to the host (nn::Offload).
+  bool offload_activations = false;
   bool operator==(const GptConfig&) const = default;
 };
 

@@ -302,7 +302,9 @@ std::string ToHfConfig(const GptConfig& config, DType dtype) {
     }
     return LockstepConfig(c);
   }();
-  j["torch_dtype"] = dtype == DType::kBF16 ? "bfloat16" : "float32";
+  j["torch_dtype"] = dtype == DType::kBF16  ? "bfloat16"
+                     : dtype == DType::kF16 ? "float16"
+                                            : "float32";
   return DumpJson(j, 2) + "\n";
 }
 

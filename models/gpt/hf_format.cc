@@ -14,9 +14,14 @@ struct Piece {
   int64_t begin = 0, end = 0;
   bool transposed = false;
 
-  Tensor Of(const Parameter& p) const {
-    const Tensor rows = p.value().Detach().Slice(0, begin, end);
+  Tensor Of(const Tensor& whole) const {
+    const Tensor rows = whole.Slice(0, begin, end);
     return transposed ? rows.Transpose(0, 1) : rows;
+  }
+  Shape ShapeOf(Shape whole) const {
+    whole[0] = end - begin;
+    if (transposed) std::swap(whole[0], whole[1]);
+    return whole;
   }
 };
 
@@ -169,7 +174,9 @@ std::vector<SafetensorsItem> ToHfTensors(Gpt& model) {
   std::vector<SafetensorsItem> items;
   for (const auto& [name, p] : model.NamedParameters()) {
     for (const Piece& piece : Pieces(model.config(), name, *p)) {
-      items.push_back(SafetensorsItem::Of(piece.name, piece.Of(*p)));
+      items.push_back(SafetensorsItem::Of(
+          piece.name, p->value().dtype(), piece.ShapeOf(p->logical_shape()),
+          [p = p, piece] { return piece.Of(p->WholeOf(p->value().Detach())); }));
     }
   }
   const DType dtype = model.Parameters().at(0)->value().dtype();
@@ -185,15 +192,19 @@ void LoadHfWeights(Gpt& model, const std::string& path) {
   std::string missing;
   const SafetensorsEntry* embedding = nullptr;
   for (const auto& [name, p] : model.NamedParameters()) {
+    const Tensor value = p->value().Detach();
+    const bool cut = !p->layout().is_whole();
+    const Tensor whole = cut ? Tensor::Empty(p->logical_shape(), value.dtype()) : value;
     for (const Piece& piece : Pieces(model.config(), name, *p)) {
       const SafetensorsEntry* entry = entries.Find(piece.name);
       if (name == "wte.weight") embedding = entry;
       if (entry) {
-        CopyWeight(*entry, piece.Of(*p));
+        CopyWeight(*entry, piece.Of(whole));
       } else {
         missing += " " + piece.name;
       }
     }
+    if (cut) value.CopyFrom(p->PartOf(whole));
   }
   if (!missing.empty()) {
     throw InputError(StrCat(set.source(), ": weights of this model are missing:", missing));

@@ -24,7 +24,8 @@ GptConfig FromHfConfig(const std::string& json, const std::string& source);
 
 // The model's weights under the names of its format. GPT-2: Conv1D weights as [in, out]; a model
 // without biases gets zeros for them, since the format always has them. Llama: q, k and v, and gate
-// and up, are separate; a tied head is left out.
+// and up, are separate; a tied head is left out. Of a sharded model all ranks produce the items
+// together, in the same order.
 std::vector<SafetensorsItem> ToHfTensors(Gpt& model);
 
 // Copies the weights of a file or folder (model.safetensors, or shards with an index), of any

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "models/options/config_checks.h"
+#include "models/options/option_recompute.h"
 #include "models/options/option_step_range.h"
 #include "models/options/presets.h"
 
@@ -33,17 +34,20 @@ std::string CheckDevice(const std::string& text) {
   return "must be auto, cpu, cuda, cuda:0, sim or sim:0";
 }
 
-std::string CheckPrecision(const std::string& text) {
-  if (text != "fp16") return "";
-  return "fp16 overflows where bf16 does not, and there are no kernels for it: write "
-         "train.precision=bf16";
-}
-
 std::string CheckTokenizer(const std::string& text) {
   const bool named = text == "auto" || text == "char" || text == "byte" || text == "gpt2";
   if (named || text.find_first_of("/.") != std::string::npos) return "";
   return StrCat("must be auto, char, byte, gpt2, or the path of a tokenizer file (./", text,
                 " if it is in this folder)");
+}
+
+std::string CheckRecompute(const std::string& text) {
+  try {
+    ParseRecompute(text);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "";
 }
 
 std::string CheckStepRange(const std::string& text) {
@@ -228,17 +232,47 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
                .doc = "sequences per update, at any number of ranks; 0: batch_size x grad_accum x "
                       "ranks"});
   options.Add("train.precision", &train.precision,
-              {.choices = {"fp32", "tf32", "bf16"},
-               .check = CheckPrecision,
+              {.choices = {"fp32", "tf32", "bf16", "fp16"},
                .aliases = {"dtype"},
-               .doc = "fp32; tf32 (fp32, but a GPU may round the inputs of matrix products); bf16 "
-                      "(weights and activations; master weights, gradients, sums and statistics "
-                      "stay fp32)"});
+               .doc = "fp32; tf32 (fp32, but a GPU rounds the inputs of matrix products to 10 bits "
+                      "of mantissa); bf16 or fp16 (weights and activations; master weights, "
+                      "gradients, sums and statistics stay fp32), fp16 with a dynamic loss scale"});
+  options.Add("train.grad_dtype", &train.grad_dtype,
+              {.choices = {"fp32", "bf16"},
+               .doc = "in which gradients are kept and added up over micro-batches; bf16 is for "
+                      "train.precision=bf16 in a single process, and rounds each sum"});
+  options.Add("train.loss_scale", &train.loss_scale,
+              {.min = 1,
+               .max = 0x1p60,
+               .aliases = {"init_scale"},
+               .doc = "fp16: what gradients are multiplied by at first; halved whenever one is "
+                      "infinite, and that update is skipped"});
+  options.Add("train.loss_scale_every", &train.loss_scale_every,
+              {.min = 1,
+               .max = 1e9,
+               .aliases = {"growth_interval"},
+               .doc = "fp16: updates in a row without an infinite gradient, after which the loss "
+                      "scale is doubled"});
   options.Add(
       "train.loss_chunk", &train.loss_chunk,
       {.min = 0,
        .aliases = {"num_output_chunks", "loss_chunk_size"},
        .doc = "tokens whose logits are in memory at once, if a micro-batch has more; 0: all"});
+  options.Add(
+      "train.recompute", &train.recompute,
+      {.check = CheckRecompute,
+       .aliases = {"gradient_checkpointing", "activation_checkpointing", "checkpointing", "remat"},
+       .operational = true,
+       .doc = "what backward computes again instead of keeping it in memory, of each layer: none, "
+              "block, attention, mlp, or results of operations (gelu, silu, swiglu, layer_norm, "
+              "rms_norm), as in gelu,layer_norm; auto: as many layers' blocks as memory asks for. "
+              "The bits stay the same"});
+  options.Add("train.offload", &train.offload,
+              {.choices = {"none", "activations"},
+               .aliases = {"cpu_offload", "activation_offload"},
+               .operational = true,
+               .doc = "what waits in the host's memory until a GPU needs it: none, or activations, "
+                      "except those of two layers. The bits stay the same"});
   options.Add(
       "train.cuda_graphs", &train.cuda_graphs,
       {.operational = true,
@@ -328,6 +362,13 @@ void AddOptimOptions(Options& options, OptimOptions& optim) {
                .max = 1e9,
                .aliases = {"grad_clip", "max_grad_norm", "gradient_clipping"},
                .doc = "norm to which larger gradients are scaled; 0: no clipping"});
+  options.Add("optim.master_weights", &optim.master_weights,
+              {.doc = "with 16-bit weights, keep their fp32 originals; false needs bf16, whose "
+                      "updates are then rounded stochastically"});
+  options.Add("optim.state_dtype", &optim.state_dtype,
+              {.choices = {"fp32", "bf16"},
+               .doc = "of the optimizer's moments; bf16 takes half the memory, and is rounded "
+                      "stochastically"});
 }
 
 void AddCheckpointOptions(Options& options, CheckpointOptions& checkpoint) {
@@ -361,6 +402,7 @@ void AddRunOptions(Options& options, RunConfig& config) {
   AddTrainOptions(options, config.train);
   AddOptimOptions(options, config.optim);
   AddCheckpointOptions(options, config.checkpoint);
+  AddParallelOptions(options, config.parallel);
   AddDistOptions(options, config.dist);
   options.Add("log.trace", &config.log.trace,
               {.check = CheckStepRange,
@@ -368,6 +410,10 @@ void AddRunOptions(Options& options, RunConfig& config) {
                .doc = "first:last, steps to trace into out_dir/trace-first-last.json, for "
                       "chrome://tracing or ui.perfetto.dev; empty: none"});
   options.OnResolve([&config](Options& resolved) { CheckRun(resolved, config); });
+}
+
+DType WeightDType(std::string_view precision) {
+  return precision == "bf16" ? DType::kBF16 : precision == "fp16" ? DType::kF16 : DType::kF32;
 }
 
 int64_t MicroBatches(const TrainOptions& train, int64_t ranks) {

@@ -6,7 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "core/dtype.h"
 #include "models/options/option_dist.h"
+#include "models/options/option_parallel.h"
 #include "models/options/options.h"
 
 namespace lockstep::models {
@@ -51,7 +53,12 @@ struct TrainOptions {
   int64_t grad_accum = 0;         // 0: follows from global_batch_size, else 1. See MicroBatches.
   int64_t global_batch_size = 0;  // 0: batch_size * grad_accum * ranks
   std::string precision = "fp32";
+  std::string grad_dtype = "fp32";
+  double loss_scale = 65536;  // fp16: at first
+  int64_t loss_scale_every = 2000;
   int64_t loss_chunk = 4096;  // 0: no limit
+  std::string recompute = "none";
+  std::string offload = "none";
   bool cuda_graphs = true;
   int64_t max_skips = 0;
   int64_t log_every = 10;
@@ -77,6 +84,8 @@ struct OptimOptions {
   bool nesterov = true;
   double weight_decay = 0.1;
   double clip = 1;  // 0: off
+  bool master_weights = true;
+  std::string state_dtype = "fp32";
 };
 
 struct CheckpointOptions {
@@ -102,6 +111,7 @@ struct RunConfig {
   TrainOptions train;
   OptimOptions optim;
   CheckpointOptions checkpoint;
+  ParallelOptions parallel;
   DistOptions dist;
   LogOptions log;
 };
@@ -113,6 +123,9 @@ void AddRunOptions(Options& options, RunConfig& config);
 // For configurations that a program fills in itself: the same checks as for a user's options.
 // Throws InputError.
 void Validate(const RunConfig& config);
+
+// The dtype of weights and activations in train.precision, which is one of its choices.
+DType WeightDType(std::string_view precision);
 
 // Micro-batches per update, of all `ranks` data-parallel ranks together; their shares may be
 // unequal. Throws InputError, with the nearest values that work, if global_batch_size is not a

@@ -33,13 +33,6 @@ void CheckTrace(Options& options, const RunConfig& config) {
              ": write log.trace = \"", std::min(range->first, steps), ":", steps, "\""));
 }
 
-void CheckPrecision(Options& options, const RunConfig& config) {
-  if (config.train.precision == "tf32" && config.device == "cpu")
-    options.Fail({"train.precision", "device"},
-                 StrCat(options.Describe("train.precision"), " is only for GPUs: use ",
-                        "train.precision = \"fp32\" with device = \"cpu\""));
-}
-
 void CheckLength(Options& options, const TrainOptions& train) {
   if (!StrongerWins(options, "train.steps", train.steps, "train.epochs", train.epochs))
     options.Fail({"train.steps", "train.epochs"},
@@ -94,6 +87,21 @@ void CheckEffect(Options& options, std::string_view key, const T& value, const T
   if (has_effect || value == initial) return;
   options.Fail({key}, StrCat(options.Describe(key), " does nothing without ", needs, ": use ",
                              needs, ", or ", key, " = ", ToToml(OptionValue(initial))));
+}
+
+void CheckPrecision(Options& options, const RunConfig& config) {
+  const TrainOptions d, &t = config.train;
+  const bool fp16 = t.precision == "fp16";
+  constexpr std::string_view kFp16 = "train.precision = \"fp16\"";
+  CheckEffect(options, "train.loss_scale", t.loss_scale, d.loss_scale, fp16, kFp16);
+  CheckEffect(options, "train.loss_scale_every", t.loss_scale_every, d.loss_scale_every, fp16,
+              kFp16);
+  const bool bf16 = t.precision == "bf16";
+  constexpr std::string_view kBf16 = "train.precision = \"bf16\"";
+  CheckEffect(options, "optim.master_weights", config.optim.master_weights, true, bf16, kBf16);
+  CheckEffect(options, "train.grad_dtype", t.grad_dtype, d.grad_dtype, bf16, kBf16);
+  CheckEffect(options, "train.grad_dtype", t.grad_dtype, d.grad_dtype,
+              config.dist.reduction == "fast", "dist.reduction = \"fast\"");
 }
 
 void CheckRope(Options& options, const ModelOptions& model) {

@@ -10,8 +10,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Names and members of a line's fields, except step, memory_bytes and val_loss, in the order in
-// which they are written.
+// Names and members of a line's fields, except step, memory_bytes, skipped and val_loss, in the
+// order in which they are written.
 struct Field {
   const char* name;
   double& (*in)(StepMetrics&);
@@ -36,6 +36,7 @@ constexpr Field kFields[] = {
     {"sample_ms", [](StepMetrics& m) -> double& { return m.pauses.sample_ms; }, true},
     {"checkpoint_ms", [](StepMetrics& m) -> double& { return m.pauses.checkpoint_ms; }, true},
     {"report_ms", [](StepMetrics& m) -> double& { return m.pauses.report_ms; }, true},
+    {"loss_scale", [](StepMetrics& m) -> double& { return m.loss_scale; }, true},
     {"slow_kernels", [](StepMetrics& m) -> double& { return m.slow_kernels; }, true},
     {"time", [](StepMetrics& m) -> double& { return m.unix_time; }, true},
 };
@@ -57,6 +58,7 @@ std::string ToJson(const StepMetrics& metrics) {
     if (field.optional || m.step == 0 ? value != 0 : true) j[field.name] = value;
   }
   if (m.memory_bytes != 0) j["memory_bytes"] = m.memory_bytes;
+  if (m.skipped) j["skipped"] = true;
   if (m.val_loss) j["val_loss"] = *m.val_loss;
   return DumpJson(j);
 }
@@ -70,6 +72,7 @@ std::optional<StepMetrics> ParseMetrics(std::string_view line) {
   for (const Field& field : kFields) field.in(m) = NumberOr(j, field.name, 0);
   const double memory = NumberOr(j, "memory_bytes", 0);
   if (memory > 0 && memory < 9e18) m.memory_bytes = static_cast<int64_t>(memory);
+  m.skipped = j.contains("skipped") && j["skipped"].is_boolean() && j["skipped"].get<bool>();
   if (j.contains("val_loss")) m.val_loss = NumberOr(j, "val_loss", NAN);
   return m;
 }

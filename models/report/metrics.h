@@ -30,7 +30,7 @@ struct PauseTimes {
 struct StepMetrics {
   int64_t step = 0;      // updates made; 0: before the first, with only val_loss
   double loss = 0;       // nats per token, before the update
-  double grad_norm = 0;  // before clipping
+  double grad_norm = 0;  // before clipping, without the loss scale
   double lr = 0;
   double ms = 0;  // wall time of the step, without evaluation and checkpoints: times.total()
   double tokens_per_second = 0;
@@ -43,6 +43,8 @@ struct StepMetrics {
   double slow_kernels = 0;   // so far, on the first rank: problems for which a faster kernel exists
   int64_t memory_bytes = 0;  // peak of tensors on the device during the step
   double unix_time = 0;      // seconds, when the line was written
+  double loss_scale = 0;     // after the step; 0: there is none
+  bool skipped = false;  // there was no update, since a gradient times the loss scale was infinite
   std::optional<double> val_loss;  // after the update, if evaluated
 };
 

@@ -275,6 +275,11 @@ std::string Charts(const RunHistory& h, const ReportInput& in) {
   if (h.clip() > 0) norm.rules.push_back({h.clip(), fmt::format("clipped at {:g}", h.clip())});
   s += Figure("Gradient norm", log_norm ? "before clipping, log scale" : "before clipping", norms,
               norm);
+  if (!h.loss_scale.empty()) {
+    s += Figure("Loss scale", fmt::format("log scale; {} updates skipped", h.skipped_steps()),
+                {{.name = "loss scale", .color = "--norm", .points = PointsOf(h.loss_scale)}},
+                {.title = {}, .last_x = last, .log_y = true, .rules = {}});
+  }
   s += Figure("Learning rate", "per step",
               {{.name = "learning rate", .color = "--lr", .points = PointsOf(h.lr)}},
               {.title = {},

@@ -115,7 +115,12 @@ void RunHistory::Add(const StepMetrics& m) {
   last_step_ = m.step;
   loss.Add(m.step, m.loss);
   grad_norm.Add(m.step, m.grad_norm);
-  if (clip_ > 0 && m.grad_norm > clip_) ++clipped_steps_;
+  if (clip_ > 0 && m.grad_norm > clip_ && !m.skipped) ++clipped_steps_;
+  if (m.skipped) ++skipped_steps_;
+  if (m.loss_scale > 0) {
+    loss_scale.Add(m.step, m.loss_scale);
+    skipped_.Add(m.step, m.skipped ? 1 : 0);
+  }
   lr.Add(m.step, m.lr);
   step_ms.Add(m.step, m.ms);
   tokens_per_second.Add(m.step, m.tokens_per_second);

@@ -65,8 +65,13 @@ class RunHistory {
   double last_time() const { return last_time_; }
   double clip() const { return clip_; }
   int64_t clipped_steps() const { return clipped_steps_; }
+  // Those without an update, since the loss scale was too large; their gradient norm is infinite.
+  int64_t skipped_steps() const { return skipped_steps_; }
+  double skipped_share(int64_t first) const {  // of the steps from `first` on
+    return first > last_step_ ? 0 : skipped_.Mean(first, last_step_);
+  }
 
-  Curve loss, grad_norm, lr, step_ms, tokens_per_second, memory;
+  Curve loss, grad_norm, lr, step_ms, tokens_per_second, memory, loss_scale;
   Curve data_ms, forward_ms, backward_ms, exposed_ms, update_ms;
   PauseTimes pauses;  // of the whole run
   // The finite ones, thinned once there are more than kMaxValLosses; the first, the last and the
@@ -81,7 +86,8 @@ class RunHistory {
   int64_t val_losses_ = 0;                // how many so far
   int64_t val_stride_ = 1;                // thinning keeps one of so many
   std::vector<int64_t> val_loss_number_;  // of each point in val_loss, from 0
-  int64_t clipped_steps_ = 0;
+  int64_t clipped_steps_ = 0, skipped_steps_ = 0;
+  Curve skipped_;  // 1 where a step was, with a loss scale
   int64_t first_step_ = 0, last_step_ = 0;
   double first_time_ = 0, last_time_ = 0;
 };

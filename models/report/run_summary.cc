@@ -53,8 +53,11 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
        fmt::format("{} steps, {} tokens, {:.2f} epochs", s.steps,
                    FormatCount(static_cast<double>(tokens)),
                    static_cast<double>(tokens) / static_cast<double>(TokensOf(s.dataset.train)))},
-      {"optimizer", fmt::format("{}, {}, weight decay {}, clip {}", OptimizerTitle(c.optim.name),
-                                ScheduleTitle(c.optim), c.optim.weight_decay, c.optim.clip)},
+      {"optimizer",
+       fmt::format("{}, {}, weight decay {}, clip {}{}{}", OptimizerTitle(c.optim.name),
+                   ScheduleTitle(c.optim), c.optim.weight_decay, c.optim.clip,
+                   c.optim.state_dtype == "fp32" ? "" : ", bf16 state",
+                   c.optim.master_weights ? "" : ", no fp32 weights")},
       {"computes",
        fmt::format("on {}, {} threads{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
                    s.ranks > 1 ? " per rank" : "", c.train.precision,
@@ -64,6 +67,23 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                        ? fmt::format(", {} sum of gradients", c.dist.reduction)
                        : "")},
       {"memory", Summary(memory)}};
+  if (m.recompute.automatic || m.recompute.part != RecomputeChoice::Part::kNone) {
+    facts.insert(facts.end() - 1,
+                 {"recomputes", Describe(m.recompute, m.n_layer) +
+                                    (m.recompute.automatic ? ", chosen by the memory plan" : "")});
+  }
+  if (m.offload_activations) {
+    facts.insert(facts.end() - 1, {"offloads", "activations to the host's memory"});
+  }
+  if (IsSharded(s)) {
+    const int64_t ranks = c.parallel.shard_ranks > 0 ? c.parallel.shard_ranks : s.ranks;
+    facts.emplace_back("sharding",
+                       fmt::format("{}, {} ranks to a copy of the model, {} in all",
+                                   c.parallel.shard == "full"        ? "weights, gradients, state"
+                                   : c.parallel.shard == "gradients" ? "gradients and state"
+                                                                     : "optimizer state",
+                                   ranks, s.ranks));
+  }
   if (memory.program > 0) facts.emplace_back("process", ProcessSummary(memory));
   facts.emplace_back("writes", c.out_dir);
   return facts;

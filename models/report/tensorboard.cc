@@ -99,6 +99,7 @@ void TensorBoardWriter::Write(const StepMetrics& m) {
     scalar("train/learning_rate", m.lr);
     scalar("train/tokens_per_second", m.tokens_per_second);
     scalar("train/step_ms", m.ms);
+    if (m.loss_scale > 0) scalar("train/loss_scale", m.loss_scale);
     if (m.mfu > 0) scalar("train/mfu", m.mfu);
     if (m.gemm_share > 0) scalar("train/gemm_share", m.gemm_share);
     if (m.memory_bytes > 0) scalar("train/memory_bytes", static_cast<double>(m.memory_bytes));

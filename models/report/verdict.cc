@@ -11,6 +11,7 @@ namespace lockstep::models {
 namespace {
 
 constexpr int64_t kEarlySteps = 20;  // fewer say nothing
+constexpr double kManySkips = 0.02;  // a loss scale that doubles every 2000 steps skips 0.05%
 
 // What the learning curves say, in numbers.
 struct Learning {
@@ -188,7 +189,7 @@ Finding GradientFinding(const RunHistory& h) {
   }
   Finding f{"Gradient norm", fmt::format("{:.3g}", h.grad_norm.Median(last - last / 10, last)), "",
             "", Health::kGood};
-  if (h.grad_norm.non_finite() > 0) {
+  if (h.grad_norm.non_finite() > h.skipped_steps()) {
     f.health = Health::kBad;
     f.text = fmt::format("{} steps were not finite", h.grad_norm.non_finite());
     return f;
@@ -203,6 +204,11 @@ Finding GradientFinding(const RunHistory& h) {
     const double share =
         static_cast<double>(h.clipped_steps()) / static_cast<double>(h.grad_norm.count());
     f.text += fmt::format("; {} of steps clipped at {:g}", Percent(share), h.clip());
+  }
+  if (!h.loss_scale.empty()) {
+    const double scale = h.loss_scale.buckets().back().mean();
+    f.text += fmt::format("; {} updates skipped, loss scale {:g}", h.skipped_steps(), scale);
+    if (h.skipped_share(half) > kManySkips) f.health = Health::kWatch;
   }
   return f;
 }

@@ -43,7 +43,8 @@ struct Verdict {
 //                total fall
 //   overfitting  a validation loss over 1% above its best while the training loss kept falling
 //   falling      0.5% or more over the last third of the run; else flat
-// Gradients: spikes are steps at 10 times the median norm in the later half of the run. Speed: the
+// Gradients: spikes are steps at 10 times the median norm in the later half of the run; there, the
+// loss scale should skip under 2% of updates. Speed: the
 // last tenth at least 20% below the median is slowing down; quartiles a factor of 1.5 apart are
 // unsteady. Time: waiting for data should be under 10% of a step, pauses for evaluation, samples
 // and checkpoints under 30% of the whole.

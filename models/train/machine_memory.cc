@@ -81,6 +81,7 @@ int64_t PeakResidentBytes() { return ProcBytes("/proc/self/status", "VmHWM"); }
 std::string MemoryAdvice(const MemoryPlan& plan, const RunSetup& setup, int64_t available) {
   const MemoryKinds& k = plan.peak;
   const RunConfig& c = setup.config;
+  const GptConfig& m = setup.model;
   // If so, no batch is small enough.
   const bool model = k.parameters + k.optimizer + plan.largest.gradients >= available;
   if (!model && k.activations + k.workspace > k.total() / 2) {
@@ -89,17 +90,20 @@ std::string MemoryAdvice(const MemoryPlan& plan, const RunSetup& setup, int64_t 
             ? fmt::format("train.batch_size (now {}; raise train.grad_accum to compensate) or ",
                           c.train.batch_size)
             : "";
+    std::string use;
+    if (m.recompute == RecomputeChoice()) use += ", or use train.recompute=auto";
     // The model itself takes more memory in bf16, as the optimizer keeps fp32 master weights.
-    return fmt::format("lower {}model.block_size (now {}){}", batch, setup.window,
-                       c.train.precision == "bf16" ? "" : ", or use train.precision=bf16");
+    if (SizeOf(WeightDType(c.train.precision)) != 2) use += ", or use train.precision=bf16";
+    return fmt::format("lower {}model.block_size (now {}){}", batch, setup.window, use);
   }
   if (!model && k.communication > k.total() / 2) {
     return fmt::format(
         "use dist.reduction=fast, or fewer micro-batches per step (now {}), ideally a power of two",
         setup.micro_batches);
   }
-  const GptConfig& m = setup.model;
-  std::string text = "make the model smaller: ";
+  std::string text = setup.ranks > 1 && c.parallel.shard != "full"
+                         ? "share the model out with parallel.shard=full, or make it smaller: "
+                         : "make the model smaller: ";
   // The token embedding, and the head if it is separate.
   const int64_t vocabulary = m.vocab_size * m.n_embd * (m.tie_embeddings ? 1 : 2);
   const int64_t blocks = 12 * m.n_layer * m.n_embd * m.n_embd;

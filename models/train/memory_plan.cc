@@ -12,6 +12,8 @@
 #include "core/meta_memory.h"
 #include "core/size_class.h"
 #include "dist/data_parallel/reducer_memory.h"
+#include "dist/groups/planned_group.h"
+#include "kernels/loss_scale/loss_scale.h"
 #include "models/gpt/gpt.h"
 #include "models/report/format.h"
 #include "models/train/machine_memory.h"
@@ -41,6 +43,10 @@ class AllocationLog : public MetaMemoryListener {
     events_.push_back({blocks_.size(), true});
     blocks_.push_back({bytes, &MemoryKinds::workspace});
   }
+  void OnMaterialize(const void* id, int64_t bytes) override {
+    OnAllocate(id, bytes);
+    blocks_.back() = {bytes, &MemoryKinds::communication};
+  }
   void OnFree(const void* id) override {
     const auto it = live_.find(id);
     if (it == live_.end()) return;
@@ -53,7 +59,8 @@ class AllocationLog : public MetaMemoryListener {
   // Sets the kind of the blocks that were allocated since then and are still alive.
   void SetKind(size_t since, Kind kind) {
     for (const auto& [id, block] : live_) {
-      if (block >= since) blocks_[block].kind = kind;
+      Kind& of_block = blocks_[block].kind;
+      if (block >= since && of_block != &MemoryKinds::communication) of_block = kind;
     }
   }
   // Forgets what happened before, except for the blocks that are still alive.
@@ -101,15 +108,17 @@ void Step(const MemoryPlanOptions& o, LanguageModel& model, optim::Optimizer& op
           StepState& state, AllocationLog& log) {
   const auto training = optimizer.BeginStep(state, 0, 1e-3);
   const size_t begin = log.Now();
-  // All micro-steps after the first are alike.
-  for (int64_t a = 0; a < std::min<int64_t>(o.grad_accum, 2); ++a) {
+  // All micro-steps after the first are alike, but sharding counts them.
+  const int64_t micro_steps = o.shard ? o.grad_accum : std::min<int64_t>(o.grad_accum, 2);
+  for (int64_t a = 0; a < micro_steps; ++a) {
     const size_t forward = log.Now();
     training.SetFirstSample(a * o.batch_size);
     const Tensor ids = Tensor::Empty({o.batch_size, o.window}, DType::kI32, kMeta);
     const Tensor targets = Tensor::EmptyLike(ids);
     const Tensor sum = model.Loss(ids, targets);
     log.SetKind(forward, &MemoryKinds::activations);
-    Backward(sum, Tensor::Full(sum.shape(), 1, sum.dtype(), sum.device()));
+    const Tensor root = Tensor::Full(sum.shape(), 1, sum.dtype(), sum.device());
+    Backward(sum, ops::ScaleRoot(root, state));
   }
   // Nothing else is alive now.
   log.SetKind(begin, &MemoryKinds::gradients);
@@ -161,16 +170,34 @@ std::vector<Tensor> MakeBuckets(const MemoryPlanOptions& o, LanguageModel& model
 MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   AllocationLog log;
   const std::shared_ptr<LanguageModel> model = o.model();
+  std::shared_ptr<dist::ProcessGroup> all, shard, copies;
+  std::optional<dist::FullyShard> sharded;
+  if (o.shard) {
+    all = dist::MakePlannedGroup(static_cast<int>(o.ranks));
+    shard = dist::MakePlannedGroup(static_cast<int>(o.shard_ranks));
+    copies = dist::MakePlannedGroup(static_cast<int>(o.ranks / o.shard_ranks));
+    sharded.emplace(dist::ShardGroups(all.get(), shard.get(), copies.get()), *model, *o.shard);
+  }
   log.SetKind(0, &MemoryKinds::parameters);
   const size_t optimizer_begin = log.Now();
   const std::unique_ptr<optim::Optimizer> optimizer = o.optimizer(*model);
   log.SetKind(optimizer_begin, &MemoryKinds::optimizer);
   const std::vector<Tensor> buckets = MakeBuckets(o, *model, log);
   StepState state(kMeta, 1);
+  if (model->Parameters().at(0)->value().dtype() == DType::kF16) state.EnableLossScaling();
   log.Begin();
   // The second step sees the optimizer state that the first one made.
-  for (int i = 0; i < 2; ++i) Step(o, *model, *optimizer, state, log);
+  const size_t steps = log.Now();
+  for (int i = 0; i < 2; ++i) {
+    Step(o, *model, *optimizer, state, log);
+    // What sharding keeps are the gradients of this rank's parts.
+    if (o.shard && i == 0) log.SetKind(steps, &MemoryKinds::gradients);
+  }
   return log.Plan();
+}
+
+bool IsSharded(const RunSetup& setup) {
+  return setup.ranks > 1 && setup.config.parallel.shard != "none";
 }
 
 bool SumsGradients(const RunSetup& setup) {
@@ -179,7 +206,11 @@ bool SumsGradients(const RunSetup& setup) {
 
 MemoryPlan PlanMemory(const RunSetup& setup) {
   std::optional<dist::ReducerOptions> reducer;
-  if (SumsGradients(setup))
+  const ParallelOptions& parallel = setup.config.parallel;
+  std::optional<dist::ShardOptions> shard;
+  if (IsSharded(setup)) {
+    shard = ToShardOptions(setup.config, setup.micro_batches, /*trace=*/nullptr);
+  } else if (SumsGradients(setup))
     reducer = ToReducerOptions(setup.config.dist, setup.micro_batches, /*trace=*/nullptr);
   MemoryPlan plan = PlanMemory(
       {.model =
@@ -194,7 +225,9 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
        .grad_accum = (setup.micro_batches + setup.ranks - 1) / setup.ranks,
        .clip = setup.config.optim.clip,
        .reducer = std::move(reducer),
+       .shard = std::move(shard),
        .ranks = setup.ranks,
+       .shard_ranks = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks,
        .device = setup.device});
   if (setup.device.is_cpu()) plan.program = ResidentBytes();
   return plan;

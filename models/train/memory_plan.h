@@ -9,6 +9,7 @@
 #include <string>
 
 #include "dist/data_parallel/reducer.h"
+#include "dist/shard/fully_shard.h"
 #include "models/gpt/language_model.h"
 #include "models/train/run_setup.h"
 #include "models/train/trainer.h"
@@ -23,7 +24,8 @@ struct MemoryKinds {
   int64_t optimizer = 0;    // its state
   int64_t activations = 0;  // batches, and what forward keeps for backward
   int64_t workspace = 0;    // gradients of activations, and temporaries
-  // With several ranks: what summing the gradients takes besides the gradients.
+  // With several ranks: what summing the gradients takes besides the gradients; with sharding,
+  // whole weights and gradients. `parameters` and `gradients` are then this rank's parts.
   int64_t communication = 0;
   int64_t total() const {
     return parameters + gradients + optimizer + activations + workspace + communication;
@@ -54,7 +56,9 @@ struct MemoryPlanOptions {
   // How gradients are summed over `ranks` ranks, whose parameters are on `device`; none: a single
   // process.
   std::optional<dist::ReducerOptions> reducer{};
-  int64_t ranks = 1;
+  // Instead of it: how the model is shared out among them, in groups of `shard_ranks`.
+  std::optional<dist::ShardOptions> shard{};
+  int64_t ranks = 1, shard_ranks = 1;
   Device device = kCpu;
 };
 
@@ -62,6 +66,8 @@ struct MemoryPlanOptions {
 MemoryPlan PlanMemory(const MemoryPlanOptions& options);
 MemoryPlan PlanMemory(const RunSetup& setup);
 
+// Whether ranks share out more of the model than its samples.
+bool IsSharded(const RunSetup& setup);
 // Whether a run needs a Reducer to sum gradients over ranks or micro-batches: not if a single
 // process sums them in the library's order.
 bool SumsGradients(const RunSetup& setup);

@@ -116,6 +116,20 @@ dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t micro_
   return r;
 }
 
+dist::ShardOptions ToShardOptions(const RunConfig& config, int64_t micro_batches,
+                                  TraceRecorder* trace) {
+  const ParallelOptions& parallel = config.parallel;
+  dist::ReducerOptions reducer = ToReducerOptions(config.dist, micro_batches, trace);
+  dist::ShardOptions s = parallel.shard == "full"        ? dist::Zero3()
+                         : parallel.shard == "gradients" ? dist::Zero2()
+                                                         : dist::Zero1();
+  if (!parallel.reshard_after_forward) s.reshard = dist::Reshard::kAfterBackward;
+  s.sum = reducer.sum;
+  s.micro_batches = micro_batches;
+  s.on_span = std::move(reducer.on_span);
+  return s;
+}
+
 RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, Device device,
                    std::shared_ptr<dist::FlightRecorder> recorder)
     : rendezvous_(rendezvous), backend_(BackendOf(config, device)) {
@@ -126,7 +140,14 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
                                      .heartbeat = std::chrono::seconds(config.dist.heartbeat)});
   if (recorder) recorder->SetMeeting(world_->meeting());
   control_ = world_->Group(GroupOptionsOf(config, "control", kCpu, recorder));
-  gradients_ = world_->Group(GroupOptionsOf(config, "gradients", device, recorder));
+  const auto gradients = GroupOptionsOf(config, "gradients", device, recorder);
+  gradients_ = world_->Group(gradients);
+  const auto shards = static_cast<int>(config.parallel.shard_ranks);
+  // Other sizes are refused when the run is prepared.
+  if (config.parallel.shard == "none" || shards == 0 || size() % shards != 0) return;
+  const dist::Mesh mesh({.shard = shards}, rank(), size());
+  shard_ = world_->Group(mesh, {"shard"}, gradients);
+  replicate_ = world_->Group(mesh, {"replicate"}, gradients);
 }
 
 void RunRanks::CheckSameOptions(const RunConfig& config) {

@@ -10,6 +10,7 @@
 #include "dist/data_parallel/reducer.h"
 #include "dist/groups/pause.h"
 #include "dist/process_group.h"
+#include "dist/shard/fully_shard.h"
 #include "dist/world.h"
 #include "models/checkpoint/run_folder.h"
 #include "models/options/config.h"
@@ -30,6 +31,10 @@ Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous);
 dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t micro_batches,
                                       TraceRecorder* trace);
 
+// The same for a sharded model.
+dist::ShardOptions ToShardOptions(const RunConfig& config, int64_t micro_batches,
+                                  TraceRecorder* trace);
+
 // A single process is the main rank and has no groups.
 class RunRanks {
  public:
@@ -48,6 +53,11 @@ class RunRanks {
   // values on the host.
   dist::ProcessGroup* gradients() const { return gradients_.get(); }
   const std::shared_ptr<dist::ProcessGroup>& control() const { return control_; }
+  // Of parallel.shard and parallel.shard_ranks.
+  dist::ShardGroups shard_groups() const {
+    if (!replicate_) return {gradients_.get()};
+    return {gradients_.get(), shard_.get(), replicate_.get()};
+  }
 
   // Runs f() on the main rank. f takes no part in collectives and may take long: the other ranks
   // wait when they next need the main rank, and say for what: "rank 0 has been writing a checkpoint
@@ -72,6 +82,7 @@ class RunRanks {
   std::string backend_;
   std::unique_ptr<dist::World> world_;
   std::shared_ptr<dist::ProcessGroup> control_, gradients_;
+  std::shared_ptr<dist::ProcessGroup> shard_, replicate_;  // null: the model has a single copy
 };
 
 }  // namespace lockstep::models

@@ -8,6 +8,8 @@
 #include "core/io/file.h"
 #include "data/sampler.h"
 #include "models/gpt/hf_format.h"
+#include "models/train/run_ranks.h"
+#include "nn/precision.h"
 #include "optim/adamw.h"
 #include "optim/lion.h"
 #include "optim/muon.h"
@@ -105,6 +107,55 @@ data::Dataset OpenData(const RunConfig& config, const std::string& weights, int6
   return data::OpenDataset(d);
 }
 
+// Fails for operations that the model lacks, or whose results have to be kept.
+void CheckRecompute(const Options& options, const RunSetup& setup) {
+  using enum nn::MlpActivation;
+  const GptConfig& m = setup.model;
+  const auto fail = [&](const std::string& why) {
+    options.Fail({"train.recompute"}, StrCat(options.Describe("train.recompute"), ": ", why));
+  };
+  for (const std::string& op : m.recompute.ops) {
+    const bool gelu = m.activation == kGelu || m.activation == kGeluExact;
+    const bool has = op == "gelu"         ? gelu
+                     : op == "silu"       ? m.activation == kSilu
+                     : op == "swiglu"     ? m.activation == kSwiGlu
+                     : op == "layer_norm" ? m.norm == NormKind::kLayerNorm
+                                          : m.norm == NormKind::kRmsNorm;
+    if (!has) {
+      fail(StrCat("a model with model.activation = \"", Name(m.activation),
+                  "\" and model.norm = \"", Name(m.norm), "\" has no ", op,
+                  ": leave it out, or use block, attention or mlp"));
+    }
+    const bool fused = op == "gelu" && m.activation == kGelu;
+    if (fused && !(setup.device.is_cpu() && setup.config.train.precision == "fp32")) {
+      fail(
+          "gelu is part of a matrix product, and only on the CPU in fp32 has it the same bits by "
+          "itself: use mlp, which computes little more again and frees more memory");
+    }
+  }
+}
+
+void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks) {
+  const ParallelOptions& parallel = config.parallel;
+  if (parallel.shard == "none" || ranks == 1) return;
+  const int64_t shards = parallel.shard_ranks > 0 ? parallel.shard_ranks : ranks;
+  if (ranks % shards != 0) {
+    throw InputError(StrCat("parallel.shard_ranks = ", shards, " does not divide the ", ranks,
+                            " ranks: use a divisor, or 0, all of them"));
+  }
+  try {
+    const dist::ShardOptions options = ToShardOptions(config, micro_batches, /*trace=*/nullptr);
+    dist::PlanShardSum(micro_batches, {shards, ranks / shards}, options.accumulate, options.sum);
+  } catch (const ArgumentError& error) {
+    throw InputError(error.what());
+  }
+  if (config.dist.compress != "none") {
+    throw InputError(
+        "dist.compress is for gradients that every rank keeps: use dist.compress = \"none\" with "
+        "parallel.shard");
+  }
+}
+
 int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t samples_per_step) {
   if (config.train.steps > 0) return config.train.steps;
   const int64_t windows = (dataset.train->size() - 1) / config.model.block_size;
@@ -140,11 +191,9 @@ GptConfig ToGptConfig(const ModelOptions& m) {
 
 // fp32 and tf32 differ in how matrices are multiplied, not in what tensors hold.
 void MaterializeFor(const RunSetup& setup, Device device, Module& model) {
-  const bool bf16 = setup.config.train.precision == "bf16";
-  model.Materialize(device, static_cast<uint64_t>(setup.config.seed),
-                    bf16 ? DType::kBF16 : DType::kF32);
-  // Sums over micro-batches and ranks need the precision.
-  for (const auto& parameter : model.Parameters()) parameter->leaf().SetDType(DType::kF32);
+  nn::Materialize(model, device, static_cast<uint64_t>(setup.config.seed),
+                  {.compute = WeightDType(setup.config.train.precision),
+                   .reduction = WeightDType(setup.config.train.grad_dtype)});
 }
 
 Device ResolveDevice(const std::string& option) { return cuda::ParseDevice(option); }
@@ -156,10 +205,10 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
   setup.start = start;
   setup.device = device;
   setup.ranks = ranks;
-  if (config.train.precision == "tf32" && setup.device.is_cpu())
-    throw InputError(
-        "train.precision = \"tf32\" is only for GPUs, and there is none here: write "
-        "train.precision = \"fp32\"");
+  if (config.train.grad_dtype != "fp32" && ranks > 1)
+    throw InputError(StrCat("train.grad_dtype = \"", config.train.grad_dtype, "\" is for a single ",
+                            "process, and this run has ", ranks,
+                            " ranks, which sum gradients in fp32: leave train.grad_dtype out"));
   RunConfig settled = config;
   const std::string weights = start.checkpoint.value_or(config.init_from);
   if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);
@@ -170,8 +219,18 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
     setup.model = ToGptConfig(settled.model);
   }
   setup.model.loss_chunk = config.train.loss_chunk;
+  setup.model.recompute = ParseRecompute(config.train.recompute);
+  CheckRecompute(options, setup);
+  setup.model.offload_activations = config.train.offload == "activations";
+  if (setup.model.offload_activations && setup.device.is_cpu()) {
+    options.Fail(
+        {"train.offload"},
+        StrCat(options.Describe("train.offload"), " moves what a GPU keeps to the host, ",
+               "and this run is on the CPU: leave it out, or use train.recompute = ", "\"block\""));
+  }
   setup.window = settled.model.block_size;
   setup.micro_batches = MicroBatches(config.train, ranks);
+  CheckShards(config, setup.micro_batches, ranks);
   const int64_t samples = setup.micro_batches * config.train.batch_size;
   setup.tokens_per_step = samples * setup.window;
   setup.steps = StepsOf(settled, setup.dataset, samples);
@@ -181,11 +240,15 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
 
 std::unique_ptr<Gpt> MakeModel(const RunSetup& setup) {
   auto model = std::make_unique<Gpt>(setup.model);
-  cuda::AllowTf32(setup.config.train.precision == "tf32");
-  MaterializeFor(setup, setup.device, *model);
-  const std::string weights = setup.start.checkpoint.value_or(setup.config.init_from);
-  if (!weights.empty()) LoadHfWeights(*model, weights);
+  FillModel(setup, *model);
   return model;
+}
+
+void FillModel(const RunSetup& setup, Gpt& model) {
+  cuda::AllowTf32(setup.config.train.precision == "tf32");
+  MaterializeFor(setup, setup.device, model);
+  const std::string weights = setup.start.checkpoint.value_or(setup.config.init_from);
+  if (!weights.empty()) LoadHfWeights(model, weights);
 }
 
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model) {
@@ -194,36 +257,52 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& mode
   return optimizer;
 }
 
+std::optional<LossScaleOptions> LossScalingFor(const TrainOptions& train) {
+  if (train.precision != "fp16") return {};
+  return LossScaleOptions{.init = train.loss_scale, .growth_interval = train.loss_scale_every};
+}
+
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Module& model) {
+  const DType state_dtype = WeightDType(o.state_dtype);
   if (o.name == "sgd") {
     return std::make_unique<optim::Sgd>(model.Parameters(),
                                         optim::SgdOptions{.momentum = o.momentum,
                                                           .nesterov = o.nesterov && o.momentum > 0,
-                                                          .weight_decay = o.weight_decay});
+                                                          .weight_decay = o.weight_decay,
+                                                          .master_weights = o.master_weights,
+                                                          .state_dtype = state_dtype});
   }
   if (o.name == "lion") {
-    return std::make_unique<optim::Lion>(
-        model.Parameters(),
-        optim::LionOptions{.beta1 = o.beta1, .beta2 = o.beta2, .weight_decay = o.weight_decay});
+    return std::make_unique<optim::Lion>(model.Parameters(),
+                                         optim::LionOptions{.beta1 = o.beta1,
+                                                            .beta2 = o.beta2,
+                                                            .weight_decay = o.weight_decay,
+                                                            .master_weights = o.master_weights,
+                                                            .state_dtype = state_dtype});
   }
   if (o.name == "muon") {
     const auto hidden = [](const Parameter& p) {
-      return p.value().ndim() == 2 && p.name().starts_with("h.");
+      return p.logical_shape().ndim() == 2 && p.name().starts_with("h.");
     };
     return std::make_unique<optim::Muon>(model.Parameters(),
                                          optim::MuonOptions{.momentum = o.momentum,
                                                             .nesterov = o.nesterov,
                                                             .weight_decay = o.weight_decay,
+                                                            .master_weights = o.master_weights,
+                                                            .state_dtype = state_dtype,
                                                             .matrix = hidden,
                                                             .beta1 = o.beta1,
                                                             .beta2 = o.beta2,
                                                             .eps = o.eps});
   }
   LS_INVARIANT(o.name == "adamw", "no optimizer ", o.name);
-  return std::make_unique<optim::AdamW>(
-      model.Parameters(),
-      optim::AdamWOptions{
-          .beta1 = o.beta1, .beta2 = o.beta2, .eps = o.eps, .weight_decay = o.weight_decay});
+  return std::make_unique<optim::AdamW>(model.Parameters(),
+                                        optim::AdamWOptions{.beta1 = o.beta1,
+                                                            .beta2 = o.beta2,
+                                                            .eps = o.eps,
+                                                            .weight_decay = o.weight_decay,
+                                                            .master_weights = o.master_weights,
+                                                            .state_dtype = state_dtype});
 }
 
 optim::LrSchedule MakeSchedule(const RunSetup& setup) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "data/dataset.h"
 #include "models/checkpoint/run_folder.h"
@@ -39,16 +40,20 @@ struct RunSetup {
 RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start,
                     Device device, int64_t ranks);
 
-// Allocates and initialises the weights in the dtype of train.precision: for bf16 the weights are
-// bf16 and their gradients f32. The meta device is for planning.
+// Allocates and initialises the weights in the dtype of train.precision: for bf16 and fp16 the
+// weights have 16 bits; gradients are in train.grad_dtype. The meta device is for planning.
 void MaterializeFor(const RunSetup& setup, Device device, Module& model);
 
 // The model with its weights: initialised, from init_from, or from the checkpoint; the optimizer
-// with its state: fresh, or from the checkpoint.
+// with its state: fresh, or from the checkpoint. If the model is sharded before it has weights, a
+// rank takes memory only for its parts, of both.
 std::unique_ptr<Gpt> MakeModel(const RunSetup& setup);
+void FillModel(const RunSetup& setup, Gpt& model);
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model);
 // A fresh one for a materialised model. "muon" takes the matrices of the blocks, h.*.
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& options, const Module& model);
 optim::LrSchedule MakeSchedule(const RunSetup& setup);
+// For fp16.
+std::optional<LossScaleOptions> LossScalingFor(const TrainOptions& train);
 
 }  // namespace lockstep::models

@@ -8,6 +8,7 @@
 #include "models/checkpoint/checkpoint.h"
 #include "models/report/run_progress.h"
 #include "models/report/run_summary.h"
+#include "models/train/auto_recompute.h"
 #include "models/train/machine_memory.h"
 #include "models/train/memory_plan.h"
 #include "models/train/run_ranks.h"
@@ -42,15 +43,22 @@ void CheckContinues(const RunSetup& setup) {
   Warn(text);
 }
 
-// Called before anything is allocated. Only on GPUs too little memory is an error: they can't swap.
-void CheckMemory(const RunSetup& setup, const MemoryPlan& plan,
-                 const dist::Rendezvous& rendezvous) {
-  const MemoryVerdict verdict =
-      JudgeMemory(plan, setup, MemoryOf(setup.device), rendezvous.local_world_size);
+// Settles what is recomputed. Called before anything is allocated. Only on GPUs too little memory
+// is an error: they can't swap.
+MemoryPlan SettleMemory(RunSetup& setup, const dist::Rendezvous& rendezvous) {
+  const DeviceMemory memory = MemoryOf(setup.device);
+  const auto judge = [&](const MemoryPlan& plan) {
+    return JudgeMemory(plan, setup, memory, rendezvous.local_world_size);
+  };
+  MemoryPlan plan = SettleRecompute(setup, [&](const MemoryPlan& tried) {
+    return judge(tried).kind == MemoryVerdict::Kind::kFits;
+  });
+  const MemoryVerdict verdict = judge(plan);
   if (verdict.kind == MemoryVerdict::Kind::kTooLarge && setup.device.is_cuda()) {
     throw InputError(verdict.text);
   }
   if (verdict.kind != MemoryVerdict::Kind::kFits && rendezvous.local_rank == 0) Warn(verdict.text);
+  return plan;
 }
 
 // Collective. The recorder may be null.
@@ -65,15 +73,14 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   });
   // The folder is locked now, so this run may write its flight records there.
   if (recorder) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
-  const RunSetup setup = PrepareRun(options, config, start, device, ranks.size());
+  RunSetup setup = PrepareRun(options, config, start, device, ranks.size());
   CheckContinues(setup);
   if (ranks.control()) {
     const std::string& data = setup.dataset.fingerprint;
     dist::CheckEqual(*ranks.control(), "the hash of the data",
                      static_cast<int64_t>(HashName(data.data(), data.size())));
   }
-  const MemoryPlan memory = PlanMemory(setup);
-  CheckMemory(setup, memory, rendezvous);
+  const MemoryPlan memory = SettleMemory(setup, rendezvous);
   try {
     const Gpt shape(setup.model);
     Utilization utilization{.flops_per_token = shape.FlopsPerToken(setup.window)};
@@ -99,9 +106,8 @@ int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
   const Device device = DeviceOf(config.device, rendezvous);
   SetNumThreads(ThreadsOf(config, rendezvous));
   if (dry_run) {
-    const RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
-    const MemoryPlan memory = PlanMemory(setup);
-    CheckMemory(setup, memory, rendezvous);
+    RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
+    const MemoryPlan memory = SettleMemory(setup, rendezvous);
     PrintSetup(setup, Gpt(setup.model), memory);
     Print(Table(memory));
     Print("dry run: nothing was written or trained");

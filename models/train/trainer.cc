@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/loss_scale/loss_scale.h"
 #include "optim/clip.h"
 
 namespace lockstep::models {
@@ -17,10 +18,10 @@ std::vector<int64_t> MicroOrder(const TrainerOptions& options) {
   LS_CHECK(options.micro_batches >= 1, "micro_batches must be at least 1, got ",
            options.micro_batches);
   if (options.parallel) {
-    const dist::Reducer& reducer = options.parallel->reducer();
-    LS_CHECK(reducer.micro_batches() == options.micro_batches, "micro_batches is ",
-             options.micro_batches, ", but the Reducer was made for ", reducer.micro_batches());
-    return reducer.micro_order();
+    const dist::DataRanks& parallel = *options.parallel;
+    LS_CHECK(parallel.micro_batches() == options.micro_batches, "micro_batches is ",
+             options.micro_batches, ", but the ranks share out ", parallel.micro_batches());
+    return parallel.micro_order();
   }
   std::vector<int64_t> order(static_cast<size_t>(options.micro_batches));
   std::iota(order.begin(), order.end(), 0);
@@ -40,6 +41,10 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSch
       micro_order_(MicroOrder(options)),
       state_(parameters_.at(0)->value().device(), options.seed),
       step_(options.first_step) {
+  if (options.loss_scaling) {
+    state_.EnableLossScaling(*options.loss_scaling, options.loss_scale);
+    loss_scale_ = state_.Read().loss_scale;
+  }
   // Ranks communicate through the host within a step, which a graph cannot do.
   if (!options.cuda_graphs || !state_.device().is_cuda() || options.parallel) return;
   graphs_.emplace(
@@ -64,7 +69,7 @@ std::optional<StepMetrics> Trainer::Submit() {
   if (pending_) model_.ZeroGrad();
   if (options_.check_every > 0 && step_ > options_.first_step &&
       step_ % options_.check_every == 0) {
-    LS_CHECK(options_.parallel != nullptr, "check_every compares the ranks of a DataParallel");
+    LS_CHECK(options_.parallel != nullptr, "check_every compares ranks, and there is only one");
     options_.parallel->CheckWeights(StrCat("after step ", step_));
   }
   Pending next;
@@ -99,7 +104,7 @@ Tensor Trainer::MicroStep(const Tensor& ids, const Tensor& targets, const Tensor
   clock_->Enter(&StepTimes::forward_ms);
   const Tensor sum = model_.Loss(ids, targets);
   clock_->Enter(&StepTimes::backward_ms);
-  Backward(sum, root, backward_);
+  Backward(sum, ops::ScaleRoot(root, state_), backward_);
   return sum.Detach();
 }
 
@@ -127,10 +132,7 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
     }
     state_.SetFirstSample(m * batch.rows);
     // The gradients of this rank's last micro-step come back summed over all ranks.
-    std::optional<dist::Reducer::NoSync> no_sync;
-    if (options_.parallel && m != micro_order_.back()) {
-      no_sync.emplace(options_.parallel->reducer());
-    }
+    if (options_.parallel) options_.parallel->BeginMicroBatch(m == micro_order_.back());
     const Device device = state_.device();
     const DType wide = parameters_[0]->value().dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
     pending.losses.emplace_back(
@@ -142,7 +144,7 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
   }
   clock.Enter(&StepTimes::update_ms);
   if (options_.parallel && ranks() > 1) {
-    const dist::CommunicationTimes& times = options_.parallel->reducer().times();
+    const dist::CommunicationTimes& times = options_.parallel->times();
     clock.Move(&StepTimes::backward_ms, &StepTimes::exposed_ms, times.exposed_ms);
     pending.metrics.communication_ms = times.communication_ms;
     pending.metrics.overlapped_ms = times.overlapped_ms;
@@ -168,7 +170,14 @@ StepMetrics Trainer::Collect(bool have_gradients) {
   pending_.reset();
   const double loss = MeanLoss(done);
   const StepValues values = ToStepValues(done.values);
-  if (values.found_inf || !std::isfinite(loss)) {
+  StepMetrics& m = done.metrics;
+  // The scale, and not the gradients, may have been too large: then a smaller one will do.
+  m.skipped = loss_scale_ && values.found_inf && std::isfinite(loss) && loss_scale_->scale > 1;
+  if (loss_scale_) {
+    loss_scale_ = values.loss_scale;
+    m.loss_scale = loss_scale_->scale;
+  }
+  if ((values.found_inf || !std::isfinite(loss)) && !m.skipped) {
     const std::string what = DescribeNonFinite(done.metrics.step, loss, have_gradients);
     // Without found_inf the update was made.
     if (!values.found_inf || skips_ == options_.max_skips) {
@@ -184,7 +193,6 @@ StepMetrics Trainer::Collect(bool have_gradients) {
   } else {
     skips_ = 0;
   }
-  StepMetrics& m = done.metrics;
   m.loss = loss;
   m.grad_norm = values.grad_norm;
   m.ms = m.times.total();
@@ -202,13 +210,14 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_grad
     if (!bad.empty()) break;
   }
   std::string where;
-  if (options_.parallel) where = options_.parallel->reducer().LocateNonFinite();
+  if (options_.parallel) where = options_.parallel->LocateNonFinite();
   return StrCat("step ", step, ": the loss is ", loss,
                 !bad.empty()          ? StrCat(" and the gradient of '", bad, "' is not finite")
                 : std::isfinite(loss) ? " and a gradient is not finite"
                                       : "",
                 where.empty() ? "" : StrCat(", first on ", where),
-                "; the update was not made. Lower optim.lr, raise optim.warmup, or set optim.clip");
+                "; the update was not made. Lower optim.lr, raise optim.warmup, or set optim.clip",
+                loss_scale_ ? ", or use train.precision=bf16" : "");
 }
 
 double Trainer::Evaluate(const data::EvalBatches& batches) {

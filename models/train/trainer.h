@@ -11,7 +11,7 @@
 #include "core/step_state.h"
 #include "data/evaluation.h"
 #include "data/loader.h"
-#include "dist/data_parallel/data_parallel.h"
+#include "dist/data_parallel/data_ranks.h"
 #include "models/gpt/language_model.h"
 #include "models/report/metrics.h"
 #include "models/train/phase_clock.h"
@@ -37,11 +37,15 @@ struct TrainerOptions {
   std::function<void(const std::string&)> say;  // told why if that is not possible
   // Null: a single process, micro-batches in order. Otherwise the loader has its micro_order, and
   // every rank makes the same calls. Outlives the trainer.
-  dist::DataParallel* parallel = nullptr;
+  dist::DataRanks* parallel = nullptr;
   int64_t check_every = 0;  // steps between comparisons of the ranks' weights; 0: never
   // Consecutive updates that are skipped and reported because a gradient is not finite, before
   // NonFiniteError is thrown. Such a step counts, and its loss and norm are not finite.
   int64_t max_skips = 0;
+  // For f16 weights. An update that is skipped because its gradients times the scale were infinite
+  // is no error while the loss is finite and the scale above 1.
+  std::optional<LossScaleOptions> loss_scaling{};
+  std::optional<LossScale> loss_scale{};  // of the checkpoint
 };
 
 // Runs updates and evaluations; what happens between them (logs, checkpoints, samples) is up to the
@@ -72,6 +76,8 @@ class Trainer {
   double Evaluate(const data::EvalBatches& batches);
 
   int64_t step() const { return step_; }  // updates made, including those of earlier runs
+  // After the last step that was returned; none without loss scaling.
+  const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
   // How many of this trainer's steps were CUDA graphs.
   int64_t graph_replays() const { return graphs_ ? graphs_->replays() : 0; }
 
@@ -103,6 +109,7 @@ class Trainer {
   StepState state_;
   int64_t step_;
   int64_t skips_ = 0;  // consecutive
+  std::optional<LossScale> loss_scale_;
   data::Batch eval_batch_;
   std::optional<Pending> pending_;
   // Of the step being submitted.

@@ -8,6 +8,7 @@
 #include "core/io/file.h"
 #include "core/kernel_choices.h"
 #include "data/id_tokenizer.h"
+#include "dist/data_parallel/data_parallel.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/generate.h"
 #include "models/report/run_summary.h"
@@ -52,17 +53,16 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
       config_(setup.config),
       traced_(ParseStepRange(config_.log.trace)),
       trace_(ranks.is_main() ? MakeTrace(setup) : nullptr),
-      model_(MakeModel(setup)),
-      parallel_(MakeParallel()),
+      model_(std::make_unique<Gpt>(setup.model)),
+      parallel_(FillAndShare()),
       optimizer_(MakeOptimizer(setup, *model_)),
       sampler_(data::ParseOrder(config_.data.order), static_cast<uint64_t>(config_.seed),
                setup.dataset.train->size(), setup.window),
-      loader_(
-          setup.dataset.train, sampler_,
-          {.batch_size = config_.train.batch_size,
-           .micro_batches = setup.micro_batches,
-           .micro_order = parallel_ ? parallel_->reducer().micro_order() : std::vector<int64_t>{}},
-          setup.start.step),
+      loader_(setup.dataset.train, sampler_,
+              {.batch_size = config_.train.batch_size,
+               .micro_batches = setup.micro_batches,
+               .micro_order = parallel_ ? parallel_->micro_order() : std::vector<int64_t>{}},
+              setup.start.step),
       trainer_(*model_, *optimizer_, MakeSchedule(setup), loader_,
                {.first_step = setup.start.step,
                 .micro_batches = setup.micro_batches,
@@ -73,7 +73,11 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                 .say = Warn,
                 .parallel = parallel_.get(),
                 .check_every = parallel_ ? config_.dist.check_every : 0,
-                .max_skips = config_.train.max_skips}),
+                .max_skips = config_.train.max_skips,
+                .loss_scaling = LossScalingFor(config_.train),
+                .loss_scale = setup.start.checkpoint
+                                  ? ReadTrainerState(*setup.start.checkpoint).loss_scale
+                                  : std::nullopt}),
       store_(config_.out_dir, {.keep = config_.checkpoint.keep,
                                .keep_best = config_.checkpoint.keep_best,
                                .warn = Warn}),
@@ -90,9 +94,18 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
   }
 }
 
-// Null where a single process needs none.
-std::unique_ptr<dist::DataParallel> TrainingLoop::MakeParallel() {
-  if (!SumsGradients(setup_)) return nullptr;
+// Gives the model its weights, and shares it, or the samples of a step, out among the ranks. Null
+// where a single process needs none of that.
+std::unique_ptr<dist::DataRanks> TrainingLoop::FillAndShare() {
+  std::unique_ptr<dist::DataRanks> sharded;
+  if (IsSharded(setup_)) {
+    MaterializeFor(setup_, kMeta, *model_);  // for the dtypes
+    sharded = std::make_unique<dist::FullyShard>(
+        ranks_.shard_groups(), *model_, ToShardOptions(config_, setup_.micro_batches, trace_.get()),
+        ranks_.control());
+  }
+  FillModel(setup_, *model_);
+  if (sharded || !SumsGradients(setup_)) return sharded;
   return std::make_unique<dist::DataParallel>(
       ranks_.gradients(), *model_,
       ToReducerOptions(config_.dist, setup_.micro_batches, trace_.get()), ranks_.control());
@@ -265,7 +278,9 @@ void TrainingLoop::Save(bool required, std::optional<double> val_loss) {
                            .last_loss = last_loss_,
                            .config_toml = ToToml(config_),
                            .data_fingerprint = setup_.dataset.fingerprint,
-                           .finished = trainer_.step() >= setup_.steps};
+                           .finished = trainer_.step() >= setup_.steps,
+                           .loss_scale = trainer_.loss_scale()};
+  if (!ranks_.is_main()) JoinCheckpoint(*model_, *optimizer_);
   ranks_.OnMain("writing a checkpoint", [&] {
     Timed(&PauseTimes::checkpoint_ms, [&] {
       log_->Flush();  // the log of a run resumed from here must have all steps up to here

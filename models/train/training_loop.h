@@ -7,7 +7,7 @@
 
 #include "data/evaluation.h"
 #include "data/loader.h"
-#include "dist/data_parallel/data_parallel.h"
+#include "dist/data_parallel/data_ranks.h"
 #include "models/checkpoint/checkpoint_store.h"
 #include "models/options/option_step_range.h"
 #include "models/report/run_log.h"
@@ -32,7 +32,7 @@ class TrainingLoop {
   int Train();
 
  private:
-  std::unique_ptr<dist::DataParallel> MakeParallel();
+  std::unique_ptr<dist::DataRanks> FillAndShare();
   ReportInput MakeReportInput() const;
   void Begin();
   std::optional<StepMetrics> TrainStep();
@@ -61,7 +61,7 @@ class TrainingLoop {
   const std::optional<StepRange> traced_;
   const std::unique_ptr<TraceRecorder> trace_;  // only on the main rank, else null
   std::unique_ptr<Gpt> model_;
-  std::unique_ptr<dist::DataParallel> parallel_;  // null if not SumsGradients
+  std::unique_ptr<dist::DataRanks> parallel_;  // null if not SumsGradients
   std::unique_ptr<optim::Optimizer> optimizer_;
   data::Sampler sampler_;
   data::Loader loader_;

@@ -17,6 +17,7 @@
 #include "core/cuda/device_info.h"
 #include "core/thread_pool.h"
 #include "kernels/linear/linear.h"
+#include "models/options/config.h"
 
 namespace lockstep::models {
 namespace {
@@ -110,9 +111,9 @@ std::optional<double> DatasheetFlops(const std::string& name, const std::string&
     most = words.size();
   }
   if (found == nullptr) return {};
-  const double tera = precision == "bf16"   ? found->bf16
-                      : precision == "tf32" ? found->tf32
-                                            : found->fp32;
+  const double tera = SizeOf(WeightDType(precision)) == 2 ? found->bf16  // and fp16
+                      : precision == "tf32"               ? found->tf32
+                                                          : found->fp32;
   return tera > 0 ? std::optional(tera * 1e12) : std::nullopt;
 }
 
@@ -122,8 +123,7 @@ std::optional<double> MeasureGemmFlops(Device device, const std::string& precisi
   // Enough work for each thread.
   const int64_t side = device.is_cuda() ? 4096 : 512 * std::lround(std::cbrt(NumThreads()));
   Allocator& allocator = GetAllocator(device);
-  const double seconds =
-      TimeProduct(device, precision == "bf16" ? DType::kBF16 : DType::kF32, side);
+  const double seconds = TimeProduct(device, WeightDType(precision), side);
   allocator.Trim();
   allocator.ResetPeak();
   return 2.0 * static_cast<double>(side * side * side) / seconds;

@@ -2,7 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "core/allocator.h"
 #include "core/autograd/node.h"
+#include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
 #include "tests/core/test_ops.h"
 #include "tests/message_of.h"
@@ -17,6 +21,7 @@ using test::Mul;
 using test::Scale;
 using test::Sum;
 using test::Values;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -310,8 +315,9 @@ TEST(SavedTensorHooksTest, PackAndUnpackInsteadOfKeeping) {
   {
     // Offload: a copy elsewhere, so that even overwriting the original does no harm.
     SavedTensorHooks hooks(
-        [&](const Tensor& t) {
+        [&](const Tensor& t, const char* what) {
           EXPECT_FALSE(t.requires_grad());
+          EXPECT_THAT(what, HasSubstr(" of test_mul"));
           ++packed;
           return std::any(t.Clone());
         },
@@ -333,7 +339,7 @@ TEST(SavedTensorHooksTest, PackAndUnpackInsteadOfKeeping) {
 TEST(SavedTensorHooksTest, TheInnermostScopeWins) {
   std::vector<std::string> seen;
   const auto naming = [&](std::string name) {
-    return [&seen, name](const Tensor& t) {
+    return [&seen, name](const Tensor& t, const char*) {
       seen.push_back(name);
       return std::any(t);
     };
@@ -353,7 +359,7 @@ TEST(SavedTensorHooksTest, PackMayKeepNothing) {
   const Tensor x = LeafOf({3});
   Tensor y;
   {
-    SavedTensorHooks hooks([](const Tensor&) { return std::any(); },
+    SavedTensorHooks hooks([](const Tensor&, const char*) { return std::any(); },
                            [](const std::any&) { return Tensor::Full({1}, 3, DType::kF64); });
     y = Sum(Mul(x, x));
   }
@@ -361,66 +367,259 @@ TEST(SavedTensorHooksTest, PackMayKeepNothing) {
   EXPECT_THAT(Values(x.grad()), ElementsAre(6));
 }
 
-// Activation checkpointing as an unpack that recomputes: only the input is kept; the first unpack
-// of a segment runs its forward again and collects what that saves.
-class Checkpoint {
- public:
-  explicit Checkpoint(std::function<Tensor(const Tensor&)> segment)
-      : segment_(std::move(segment)) {}
-
-  Tensor operator()(const Tensor& x) {
-    auto state = std::make_shared<State>();
-    state->input = x.Detach();
-    SavedTensorHooks hooks([state](const Tensor&) { return std::any(state->count++); },
-                           [this, state](const std::any& index) {
-                             if (state->kept.empty()) Recompute(*state);
-                             return state->kept.at(std::any_cast<size_t>(index));
-                           });
-    return segment_(x);
-  }
-  int recomputations = 0;
-
- private:
-  struct State {
-    Tensor input;
-    size_t count = 0;
-    std::vector<Tensor> kept;
+TEST(SavedTensorHooksTest, WhatPackSavesGoesToTheScopeAround) {
+  int outer_packed = 0;
+  const auto unpack = [](const std::any& kept) {
+    return std::any_cast<SavedTensor>(kept).Unpack();
   };
-
-  void Recompute(State& state) {
-    ++recomputations;
-    GradMode record(true);
-    SavedTensorHooks hooks(
-        [&state](const Tensor& t) {
-          state.kept.push_back(t);
-          return std::any();
-        },
-        [](const std::any&) -> Tensor { throw Error("the recomputed graph is never run"); });
-    Tensor again = state.input.Detach();
-    segment_(again.SetRequiresGrad());
+  const Tensor x = LeafOf({3});
+  SavedTensorHooks outer(
+      [&](const Tensor& t, const char*) {
+        ++outer_packed;
+        return std::any(SavedTensor(t.Clone(), "a copy"));
+      },
+      unpack);
+  Tensor y;
+  {
+    SavedTensorHooks inner(
+        [](const Tensor& t, const char* what) { return std::any(SavedTensor(t, what)); }, unpack);
+    y = Sum(Mul(x, x));
+    const SavedTensorHooks::Pause pause(inner);
+    EXPECT_EQ(outer_packed, 2);
+    Mul(x, x);
+    EXPECT_EQ(outer_packed, 4);
   }
+  Backward(y);
+  EXPECT_THAT(Values(x.grad()), ElementsAre(6));
+}
 
-  std::function<Tensor(const Tensor&)> segment_;
+// ---- Recomputation ----
+
+// f, recomputed.
+struct Recomputed {
+  explicit Recomputed(std::function<Tensor(const Tensor&)> f) : f(std::move(f)) {}
+  Tensor operator()(const Tensor& x) {
+    RecomputeScope scope(this, std::span(&x, 1), [this](std::vector<Tensor> inputs) {
+      EXPECT_TRUE(Recomputing());
+      ++again;
+      f(inputs.at(0));
+    });
+    Tensor y = f(x);
+    scope.AddOutput(y);
+    return y;
+  }
+  std::function<Tensor(const Tensor&)> f;
+  int again = 0;
 };
 
-TEST(SavedTensorHooksTest, CheckpointingRecomputesWithTheSameBits) {
-  const Tensor w = LeafOf({0.3, -0.7, 1.1});
-  const auto segment = [&](const Tensor& x) { return Mul(Mul(x, w), Mul(x, x)); };
-  const Doubles start = {0.5, 1.5, -2.5};
-  const Tensor plain = LeafOf(start);
-  Backward(Sum(segment(segment(plain))));
-  const Doubles want_x = Values(plain.grad()), want_w = Values(w.grad());
-  w.ZeroGrad();
+int64_t LiveBytes() { return GetAllocator(kCpu).stats().live_bytes; }
 
-  Checkpoint first(segment), second(segment);
-  const Tensor x = LeafOf(start);
-  Tensor y = Sum(second(first(x)));
-  EXPECT_EQ(first.recomputations + second.recomputations, 0);
+class RecomputeTest : public testing::Test {
+ protected:
+  struct Gradients {
+    Doubles x, w;
+    bool operator==(const Gradients&) const = default;
+  };
+  Gradients Take() {
+    Gradients taken{Values(x_.grad()), Values(w_.grad())};
+    x_.ZeroGrad();
+    w_.ZeroGrad();
+    return taken;
+  }
+
+  const Tensor w_ = LeafOf({0.3, -0.7, 1.1}), x_ = LeafOf({0.5, 1.5, -2.5});
+  std::function<Tensor(const Tensor&)> segment_ = [this](const Tensor& x) {
+    return Mul(Mul(x, w_), Mul(x, x));
+  };
+  Recomputed first_{segment_}, second_{segment_};
+};
+
+TEST_F(RecomputeTest, HasTheSameBitsAndRunsOncePerBackward) {
+  Backward(Sum(segment_(segment_(x_))));
+  const Gradients want = Take();
+  const Tensor y = Sum(second_(first_(x_)));
+  EXPECT_EQ(first_.again + second_.again, 0);
   Backward(y);
-  EXPECT_EQ(first.recomputations, 1);
-  EXPECT_EQ(second.recomputations, 1);
+  EXPECT_EQ(Take(), want);
+  EXPECT_EQ(first_.again, 1);
+  EXPECT_EQ(second_.again, 1);
+  EXPECT_FALSE(Recomputing());
+}
+
+TEST_F(RecomputeTest, KeepsOnlyInputsAndWhatIsOlder) {
+  const int64_t before = LiveBytes();
+  const Tensor plain = segment_(x_);
+  const int64_t bytes = x_.bytes();
+  EXPECT_EQ(LiveBytes() - before, 3 * bytes) << "two products and the result";
+  const int64_t with_plain = LiveBytes();
+  const Tensor y = first_(x_);
+  EXPECT_EQ(LiveBytes() - with_plain, bytes);
+}
+
+TEST_F(RecomputeTest, ARetainedGraphIsRecomputedOncePerBackwardAndKeepsNothingBetween) {
+  Backward(Sum(segment_(segment_(x_))));
+  const Gradients want = Take();
+  const Tensor y = Sum(second_(first_(x_)));
+  const int64_t before = LiveBytes();
+  for (int backward = 1; backward <= 3; ++backward) {
+    Backward(y, {}, {.retain_graph = backward < 3});
+    EXPECT_EQ(Take(), want);
+    EXPECT_EQ(first_.again, backward);
+    EXPECT_EQ(second_.again, backward);
+    if (backward < 3) {
+      EXPECT_EQ(LiveBytes(), before);
+    }
+  }
+  EXPECT_LT(LiveBytes(), before);
+}
+
+// One recomputation for input and weight gradients, whichever comes first.
+TEST_F(RecomputeTest, DeferredGradientsUseTheSameRecomputation) {
+  Backward(Sum(segment_(segment_(x_))));
+  const Gradients want = Take();
+  for (const Tensor* deferred : {&w_, &x_}) {
+    const Tensor y = Sum(second_(first_(x_)));
+    DeferredGradients later;
+    const Leaf* leaf = deferred->autograd()->leaf.get();
+    Backward(y, {}, {.defer = [&](const Leaf& l) { return &l == leaf; }, .deferred = &later});
+    EXPECT_FALSE(deferred->grad().defined());
+    later.Run();
+    EXPECT_EQ(Take(), want);
+  }
+  EXPECT_EQ(first_.again, 2);
+  EXPECT_EQ(second_.again, 2);
+}
+
+TEST_F(RecomputeTest, ScopesNest) {
+  Backward(Sum(segment_(Mul(segment_(x_), x_))));
+  const Gradients want = Take();
+  Recomputed inner(segment_);
+  Recomputed outer([&](const Tensor& x) { return segment_(Mul(inner(x), x)); });
+  Backward(Sum(outer(x_)));
+  EXPECT_EQ(Take(), want);
+  EXPECT_EQ(outer.again, 1);
+  EXPECT_EQ(inner.again, 1);
+}
+
+TEST_F(RecomputeTest, StopsWhenAllThatIsAwaitedIsThere) {
+  int ends = 0;
+  Recomputed f([&](const Tensor& x) {
+    const Tensor y = segment_(x);
+    ++ends;
+    return Scale(y, 2);
+  });
+  Backward(Sum(f(x_)));
+  EXPECT_EQ(f.again, 1);
+  EXPECT_EQ(ends, 1);
+}
+
+TEST_F(RecomputeTest, OverwrittenInputsAndWeightsAreErrorsBeforeAnythingRunsAgain) {
+  Tensor y = Sum(first_(Scale(x_, 1)));
+  w_.Detach().Fill(2);
+  EXPECT_THAT(MessageOf<Error>([&] { Backward(y); }),
+              AllOf(HasSubstr("b of test_mul"), HasSubstr("overwritten")));
+  const Tensor input = Scale(x_, 1);
+  y = Sum(first_(input));
+  input.Detach().Fill(2);
+  EXPECT_THAT(MessageOf<Error>([&] { Backward(y); }), HasSubstr("overwritten"));
+  EXPECT_EQ(first_.again, 0);
+}
+
+TEST_F(RecomputeTest, WritesToWhatWasRecomputedAreSeen) {
+  Recomputed f([&](const Tensor& x) {
+    const Tensor y = Mul(x, w_);
+    const Tensor z = Mul(y, y);
+    y.Detach().Fill(0);
+    return Mul(z, z);
+  });
+  const Tensor y = Sum(f(x_));
+  EXPECT_THAT(MessageOf<Error>([&] { Backward(y); }), HasSubstr("overwritten"));
+}
+
+TEST_F(RecomputeTest, AForwardThatComputesSomethingElseIsRefused) {
+  Recomputed fewer([&](const Tensor& x) {
+    const Tensor y = Mul(x, w_);
+    return Recomputing() ? y : Mul(y, y);
+  });
+  Tensor y = Sum(fewer(x_));
+  EXPECT_THAT(MessageOf<Error>([&] { Backward(y); }),
+              HasSubstr("saved 4 tensors for backward, and 2 the second time"));
+  Recomputed other([&](const Tensor& x) {
+    Tensor y = Mul(x, w_);
+    if (Recomputing()) y = y.Slice(0, 0, 2);
+    return Mul(y, y);
+  });
+  y = Sum(other(x_));
+  EXPECT_THAT(MessageOf<Error>([&] { Backward(y); }),
+              HasSubstr("saved a of test_mul as f64[3] in forward, and the second time f64[2]"));
+}
+
+// The first operation's result stands for the inputs.
+TEST_F(RecomputeTest, AStartReplacesInputs) {
+  Recomputed* self = nullptr;
+  int starts = 0;
+  Recomputed f([&](const Tensor& x) {
+    ++starts;
+    Tensor doubled;
+    {
+      RecomputeStart start(self);
+      // Its own saved tensors are kept.
+      doubled = Recomputing() ? x : Mul(x, LeafOf({2, 2, 2}));
+      if (Recomputing()) Mul(x, x);
+      start.Replace({&doubled, 1});
+    }
+    return segment_(doubled);
+  });
+  self = &f;
+  Backward(Sum(f(x_)));
+  const Gradients got = Take();
+  EXPECT_EQ(starts, 2);
+  Backward(Sum(segment_(Mul(x_, LeafOf({2, 2, 2})))));
+  EXPECT_EQ(got, Take());
+}
+
+// ---- Results that are computed again ----
+
+TEST(RedoTest, OnlyNamedResultsAreComputedAgain) {
+  const Tensor w = LeafOf({2, 3}), x = LeafOf({5, 7});
+  int redone = 0;
+  const auto offer = [&](const char* op, const Tensor& in, const Tensor& result) {
+    if (!MayRedo(op)) return;
+    OfferRedo(result, [&redone, in = SavedTensor(in, "in")] {
+      ++redone;
+      return Mul(in.Unpack(), in.Unpack());
+    });
+  };
+  const auto run = [&](const std::vector<std::string>& ops) {
+    const RedoScope scope(ops);
+    const Tensor a = Mul(x, x);
+    offer("square", x, a);
+    return Mul(a, w);
+  };
+  EXPECT_FALSE(MayRedo("square"));
+  Backward(Sum(run({"other"})));
+  const Doubles want_x = Values(x.grad()), want_w = Values(w.grad());
+  EXPECT_EQ(redone, 0);
+  x.ZeroGrad();
+  w.ZeroGrad();
+  const int64_t before = LiveBytes();
+  const Tensor y = run({"cube", "square"});
+  EXPECT_EQ(LiveBytes() - before, y.bytes()) << "x alone is kept";
+  Backward(Sum(y));
+  EXPECT_EQ(redone, 1);
   EXPECT_EQ(Values(x.grad()), want_x);
   EXPECT_EQ(Values(w.grad()), want_w);
+}
+
+// What was written to since is not what the operation computes.
+TEST(RedoTest, AResultThatChangedIsKept) {
+  const Tensor w = LeafOf({2, 3}), x = LeafOf({5, 7});
+  const RedoScope scope({"square"});
+  const Tensor a = Mul(x, x);
+  OfferRedo(a, [] { return Tensor::Full({2}, NAN, DType::kF64); });
+  a.Detach().Fill(4);
+  Backward(Sum(Mul(a, w)));
+  EXPECT_THAT(Values(w.grad()), ElementsAre(4, 4));
 }
 
 // ---- Recording ----

@@ -166,8 +166,18 @@ TEST(ShardLayoutTest, AParameterHasItsPartOfTheWhole) {
     EXPECT_EQ(p.value().To(DType::kF32).ToVector<float>(), want);
     EXPECT_EQ(p.leaf().name(), "w");
     EXPECT_EQ(p.leaf().shape(), Shape({1106}));
+    std::vector<float> all(6000);
+    std::iota(all.begin(), all.end(), 7.f);
+    const Tensor whole = Tensor::FromVector(all, {60, 100}).To(dtype);
+    EXPECT_EQ(p.PartOf(whole).To(DType::kF32).ToVector<float>(), want);
     EXPECT_THAT(MessageOf([&] { p.SetLayout({}); }),
-                HasSubstr("the layout of parameter 'w' can be set only before Materialize"));
+                HasSubstr("the layout of parameter 'w' can be set only once"));
+    EXPECT_THAT(MessageOf([&] { p.WholeOf(p.value().Detach()); }),
+                HasSubstr("only a part of parameter 'w'"));
+    Parameter cut({60, 100}, kIota, true);
+    cut.Materialize(kCpu, dtype, 7);
+    cut.SetLayout(layout);  // of what is in memory
+    EXPECT_EQ(cut.value().To(DType::kF32).ToVector<float>(), want);
   }
 }
 

@@ -11,7 +11,7 @@ namespace {
 TEST(StepStateTest, BeginWritesWhatKernelsRead) {
   StepState state(kCpu, 1337);
   EXPECT_EQ(state.device_values()->seed, 1337u);
-  state.Begin(9, 3e-4, {{0.9, 0.95}, {0.8, 0.999}}, 128);
+  state.Begin(9, 3e-4, {{0.9, 0.95}, {0.8, 0.999}});
   const StepValues* v = state.device_values();
   EXPECT_EQ(v->step, 9);
   EXPECT_EQ(v->seed, 1337u);
@@ -20,10 +20,27 @@ TEST(StepStateTest, BeginWritesWhatKernelsRead) {
   EXPECT_FLOAT_EQ(v->corrections[0].second, 1 - std::pow(0.95, 10));
   EXPECT_FLOAT_EQ(v->corrections[1].first, 1 - std::pow(0.8, 10));
   EXPECT_FLOAT_EQ(v->corrections[1].second, 1 - std::pow(0.999, 10));
-  EXPECT_EQ(v->loss_scale, 128);
+  EXPECT_EQ(v->loss_scale, LossScale());
   EXPECT_EQ(v->clip_factor, 1);
   EXPECT_EQ(v->found_inf, 0);
   EXPECT_EQ(state.Read().step, 9);
+}
+
+TEST(StepStateTest, TheLossScaleLivesOnFromStepToStep) {
+  StepState state(kCpu, 1);
+  EXPECT_FALSE(state.loss_scaling());
+  state.EnableLossScaling();
+  state.Begin(0, 1);
+  EXPECT_EQ(state.Read().loss_scale, (LossScale{.scale = 65536}));
+  const LossScale later{.scale = 512, .good_steps = 7, .skipped = int64_t{1} << 40};
+  state.device_values()->loss_scale = later;
+  state.Begin(1, 1);
+  state.SetFirstSample(3);
+  EXPECT_EQ(state.Read().loss_scale, later);
+  StepState resumed(kCpu, 1);
+  resumed.EnableLossScaling({}, later);
+  resumed.Begin(2, 1);
+  EXPECT_EQ(resumed.Read().loss_scale, later);
 }
 
 TEST(StepStateTest, CorrectionsKeepTheirPrecisionNearOneAndAtZero) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "core/philox.h"
+#include "dist/shard/flat_layout.h"
+#include "kernels/global_norm/global_norm.h"
 #include "tests/message_of.h"
 
 namespace lockstep::dist {
@@ -131,6 +133,48 @@ TEST(BucketPlan, RefusesInvalidLimits) {
        {BucketLimits{.first_bytes = 0}, BucketLimits{.bytes = -1}, BucketLimits{.multiple = 0}}) {
     EXPECT_THAT(test::MessageOf([&] { PlanBuckets({}, limits); }),
                 testing::HasSubstr("none may be negative, and only the second may be 0"));
+  }
+}
+
+// Parts are disjoint, in order, and cut where chunks of the norm end; shards are hardly larger than
+// they must be.
+TEST(FlatLayout, CutsBetweenChunksOfTheNorm) {
+  const Philox random(5);
+  for (int round = 0; round < 300; ++round) {
+    int drawn = 0;
+    const auto draw = [&](int64_t below) {
+      return static_cast<int64_t>(
+          random.At(static_cast<uint64_t>(round), static_cast<uint64_t>(drawn++)) %
+          static_cast<uint64_t>(below));
+    };
+    const int64_t ranks = 1 + draw(9), multiple = 1 + draw(4);
+    std::vector<int64_t> numels;
+    int64_t total = 0;
+    for (int64_t n = 1 + draw(15); n > 0; --n) {
+      numels.push_back(draw(3) ? draw(1 + 12 * kGradNormChunk) : draw(200));
+      total += numels.back();
+    }
+    const FlatLayout layout = PlanFlat(numels, ranks, multiple);
+    ASSERT_EQ(layout.offsets.size(), numels.size());
+    EXPECT_EQ(layout.shard % multiple, 0);
+    for (size_t p = 0; p < numels.size(); ++p) {
+      EXPECT_EQ(layout.offsets[p] % 128, 0) << "aligned";
+      EXPECT_LE(layout.offsets[p] + numels[p],
+                p + 1 < numels.size() ? layout.offsets[p + 1] : layout.numel());
+      int64_t at = 0;
+      for (int64_t r = 0; r < ranks; ++r) {
+        const ShardRange range = layout.RangeOf(p, numels[p], r);
+        if (range.begin == range.end) continue;
+        EXPECT_EQ(range.begin, at);
+        EXPECT_EQ(range.begin % kGradNormChunk, 0);
+        EXPECT_GE(layout.offsets[p] + range.begin, r * layout.shard);
+        EXPECT_LE(layout.offsets[p] + range.end, (r + 1) * layout.shard);
+        at = range.end;
+      }
+      EXPECT_EQ(at, numels[p]);
+    }
+    // A chunk is wasted at each cut, and alignment.
+    EXPECT_LE(layout.shard, total / ranks + 3 * kGradNormChunk * multiple + 128 * 16);
   }
 }
 

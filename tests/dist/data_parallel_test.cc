@@ -7,7 +7,10 @@
 #include <mutex>
 
 #include "dist/groups/in_process_group.h"
+#include "dist/shard/fully_shard.h"
 #include "kernels/dropout/dropout.h"
+#include "nn/state.h"
+#include "optim/sgd.h"
 #include "tests/dist/ranks.h"
 #include "tests/dist/toy_training.h"
 #include "tests/message_of.h"
@@ -16,6 +19,7 @@
 namespace lockstep::dist {
 namespace {
 
+using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 
@@ -153,6 +157,138 @@ TEST(DataParallel, ARankThatLeavesTheLoopEarlyIsNamedAtOnce) {
       }
     }
   }
+}
+
+// ---- FullyShard ----
+
+// Three steps of four micro-batches, with `shared` used twice in each forward.
+template <class Ranks, class Options>
+std::vector<float> TrainSharedOut(ProcessGroup* group, const Options& options,
+                                  const std::string& frozen) {
+  ToyModel model(group ? 1 + group->rank() : 1);
+  for (const auto& [name, p] : model.NamedParameters()) {
+    if (name.starts_with(frozen)) p->SetTrainable(false);
+  }
+  Ranks parallel(group, model, options);
+  optim::AdamW adamw(model.Parameters(), {.weight_decay = 0.1});
+  StepState state(kCpu, 1);
+  for (int64_t step = 0; step < 3; ++step) {
+    const auto training = adamw.BeginStep(state, step, 1e-2);
+    for (const int64_t m : parallel.micro_order()) {
+      parallel.BeginMicroBatch(m == parallel.micro_order().back());
+      ToyBackward(model, MakeToyBatch(step * 4 + m), 16);
+    }
+    optim::ClipGradNorm(model.Parameters(), 0.05, state);
+    adamw.Step(state);
+    adamw.ZeroGrad();
+  }
+  std::vector<Tensor> wholes;
+  for (const auto& p : model.Parameters()) wholes.push_back(p->WholeOf(p->value().Detach()));
+  return Flat(wholes);
+}
+
+TEST(FullyShard, TrainsAsOneProcessDoes) {
+  for (const std::string frozen : {"none", "shared", "in.weight"}) {
+    const auto alone = TrainSharedOut<DataParallel>(
+        nullptr, ReducerOptions{.sum = GradientSum::kOrdered, .micro_batches = 4}, frozen);
+    for (const int ranks : {1, 2, 4}) {
+      for (ShardOptions options : {Zero1(), Zero2(), Zero3()}) {
+        options.sum = GradientSum::kOrdered;
+        options.micro_batches = 4;
+        RunInProcess(ranks, [&](ProcessGroup& group) {
+          EXPECT_EQ(TrainSharedOut<FullyShard>(&group, options, frozen), alone) << frozen;
+        });
+        EXPECT_EQ(TrainSharedOut<FullyShard>(nullptr, options, frozen), alone) << "no group";
+      }
+    }
+  }
+}
+
+// In the library's order, at two ranks with one micro-batch each, there is only one sum.
+TEST(FullyShard, FastSumsAreThoseOfDataParallel) {
+  const auto train = [](auto* ranks) {
+    using Ranks = std::remove_pointer_t<decltype(ranks)>;
+    std::vector<float> weights;
+    RunInProcess(2, [&](ProcessGroup& group) {
+      ToyModel model;
+      Ranks parallel(&group, model);
+      optim::Sgd sgd(model.Parameters());
+      StepState state(kCpu, 1);
+      const auto training = sgd.BeginStep(state, 0, 1e-1);
+      ToyBackward(model, MakeToyBatch(group.rank()), 8);
+      sgd.Step(state);
+      std::vector<Tensor> wholes;
+      for (const auto& p : model.Parameters()) wholes.push_back(p->WholeOf(p->value().Detach()));
+      if (group.rank() == 0) weights = Flat(wholes);
+    });
+    return weights;
+  };
+  EXPECT_EQ(train(static_cast<FullyShard*>(nullptr)), train(static_cast<DataParallel*>(nullptr)));
+}
+
+Tensor LossOf(ToyModel& model) {
+  const ToyBatch batch = MakeToyBatch(0);
+  return ops::SoftmaxCrossEntropy(model(batch.x), batch.labels, Reduction::kSum);
+}
+
+TEST(FullyShard, ItsMistakesAreNamed) {
+  using lockstep::test::MessageOf;
+  RunInProcess(2, [](ProcessGroup& group) {
+    ToyModel model;
+    {
+      FullyShard sharded(&group, model);
+      EXPECT_LT(model.Parameters()[0]->value().numel(), 6 * 16 + 1);
+      EXPECT_EQ(model.Parameters()[0]->value().ndim(), 1) << "a part";
+      {
+        const FullyShard::Whole whole(sharded);
+        EXPECT_EQ(model.Parameters()[0]->value().shape(), Shape({16, 6}));
+        model.Parameters()[0]->value().Detach().Fill(2);
+      }
+      const Tensor kept = model.Parameters()[0]->value().Detach();
+      EXPECT_EQ(kept.ToVector<float>(), std::vector<float>(kept.numel(), 2.f));
+      EXPECT_THAT(MessageOf([&] { nn::SaveModule(model, "x"); }),
+                  HasSubstr("save the module within a dist::FullyShard::Whole"));
+      ToyBackward(model, MakeToyBatch(0), 4);
+      const Tensor loss = LossOf(model);
+      group.Barrier()->Wait();  // no rank needs the others from here on
+      EXPECT_THAT(MessageOf([&] { Backward(loss, Tensor::Full({}, 1, DType::kF32)); }),
+                  HasSubstr("already has a gradient at the start of the step: call ZeroGrad"));
+    }
+    EXPECT_THAT(MessageOf([&] { model(MakeToyBatch(0).x); }),
+                HasSubstr("the FullyShard that gathers the weights of 'in' has been destroyed"));
+  });
+}
+
+// Before the sum spreads it, in any of the step's micro-batches.
+TEST(FullyShard, NamesTheRankWhoseGradientWasNotFinite) {
+  for (ShardOptions options : {Zero1(), Zero3()}) {
+    for (const bool bad : {true, false}) {
+      RunInProcess(2, [&](ProcessGroup& group) {
+        options.micro_batches = 4;
+        ToyModel model;
+        FullyShard sharded(&group, model, options);
+        for (int micro = 0; micro < 2; ++micro) {
+          const ToyBatch batch = MakeToyBatch(group.rank());
+          if (bad && micro == 0 && group.rank() == 1) batch.x.Fill(INFINITY);
+          ToyBackward(model, batch, 16);
+        }
+        EXPECT_EQ(sharded.LocateNonFinite(), bad ? "rank 1 ('in.weight')" : "");
+      });
+    }
+  }
+}
+
+TEST(FullyShard, AParameterWithoutAGradientIsNamed) {
+  RunInProcess(2, [](ProcessGroup& group) {
+    ToyModel model;
+    FullyShard sharded(&group, model);
+    model.use_extra = false;
+    const Tensor loss = LossOf(model);
+    group.Barrier()->Wait();  // no rank needs the others from here on
+    EXPECT_THAT(
+        lockstep::test::MessageOf([&] { Backward(loss, Tensor::Full({}, 0.5, DType::kF32)); }),
+        AllOf(HasSubstr("'extra.weight"), HasSubstr("took no part in this loss")));
+  });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "core/philox.h"
+#include "dist/shard/shard_sum.h"
 #include "tests/message_of.h"
 
 namespace lockstep::dist {
@@ -33,29 +34,26 @@ std::string Reference(int64_t n) {
   return sum;
 }
 
-// The sum that ranks compute by the plan; checks that they use buffers correctly.
-std::string Planned(const Assignment& assignment) {
-  const FixedOrderPlan plan = PlanFixedOrder(assignment);
+// The sum that ranks compute by the plan, of leaf(0), leaf(1), ...; checks that they use buffers
+// correctly.
+template <class Leaf>
+std::string Planned(const FixedOrderPlan& plan, const Leaf& leaf) {
   std::vector<std::vector<std::string>> terms;
   size_t rounds = 0;
-  for (size_t r = 0; r < assignment.size(); ++r) {
-    const FixedOrderPlan::Rank& rank = plan.ranks[r];
+  for (const FixedOrderPlan::Rank& rank : plan.ranks) {
     std::map<int64_t, std::string> buffers;
-    std::vector<int64_t> computed;
     for (const FixedOrderPlan::MicroStep& step : rank.micro_steps) {
-      computed.push_back(step.micro_batch);
       EXPECT_FALSE(buffers.contains(step.buffer)) << "overwrites a partial sum";
       EXPECT_LT(step.buffer, rank.buffers);
-      buffers[step.buffer] = StrCat(step.micro_batch);
+      buffers[step.buffer] = leaf(step.micro_batch);
       for (const int64_t from : step.take_up) {
         EXPECT_TRUE(buffers.contains(from)) << "adds an empty buffer";
         buffers[step.buffer] = Plus(buffers[step.buffer], buffers[from]);
         buffers.erase(from);
       }
     }
-    EXPECT_EQ(computed, assignment[r]);
     EXPECT_EQ(buffers.size(), rank.terms.size()) << "every buffer is sent exactly once";
-    if (!computed.empty()) {
+    if (!rank.micro_steps.empty()) {
       EXPECT_EQ(rank.terms.back(), rank.micro_steps.back().buffer);
     }
     terms.emplace_back();
@@ -72,6 +70,16 @@ std::string Planned(const Assignment& assignment) {
   EXPECT_EQ(std::ssize(plan.adds), plan.rows - 1);
   for (const auto& [to, from] : plan.adds) rows[to] = Plus(rows[to], rows[from]);
   return rows[plan.sum];
+}
+
+std::string Planned(const Assignment& assignment) {
+  const FixedOrderPlan plan = PlanFixedOrder(assignment);
+  for (size_t r = 0; r < assignment.size(); ++r) {
+    std::vector<int64_t> computed;
+    for (const auto& step : plan.ranks[r].micro_steps) computed.push_back(step.micro_batch);
+    EXPECT_EQ(computed, assignment[r]);
+  }
+  return Planned(plan, [](int64_t leaf) { return StrCat(leaf); });
 }
 
 int64_t MostTerms(const FixedOrderPlan& plan) {
@@ -206,6 +214,54 @@ TEST(FixedOrder, RefusesRanksWithoutAMicroBatch) {
   };
   EXPECT_THAT(message({{0, 2}, {3}}), HasSubstr("from 0 to 2 must be assigned to one rank, and 1"));
   EXPECT_THAT(message({{0, 1}, {1}}), HasSubstr("and 1 is not"));
+}
+
+// The two sums of a sharded model.
+TEST(ShardSum, IsTheFixedOrderSum) {
+  int planned = 0;
+  for (const int64_t shards : {1, 2, 3, 4, 8}) {
+    for (const int64_t copies : {1, 2, 3}) {
+      for (const int64_t accum : {1, 2, 3, 4, 6, 8}) {
+        for (const auto accumulate : {Accumulate::kShards, Accumulate::kWhole}) {
+          const int64_t m = accum * shards * copies;
+          const auto make = [&] {
+            return PlanShardSum(m, {shards, copies}, accumulate, GradientSum::kOrdered);
+          };
+          const int64_t first = accumulate == Accumulate::kShards ? shards : accum * shards;
+          const int64_t second = m / first;
+          if (second > 1 && !std::has_single_bit<uint64_t>(first)) {
+            EXPECT_THAT(test::MessageOf(make), HasSubstr("needs a power of two"));
+            continue;
+          }
+          const ShardSumPlan plan = make();
+          const std::string sum = Planned(plan.across, [&](int64_t j) {
+            return Planned(plan.within, [&](int64_t i) { return StrCat(i * second + j); });
+          });
+          EXPECT_EQ(sum, Reference(m)) << shards << " " << copies << " " << accum;
+          std::vector<int64_t> all;
+          for (int64_t s = 0; s < shards; ++s) {
+            for (int64_t c = 0; c < copies; ++c) {
+              const auto order = plan.MicroOrder(s, c);
+              EXPECT_EQ(std::ssize(order), accum);
+              all.insert(all.end(), order.begin(), order.end());
+            }
+          }
+          std::ranges::sort(all);
+          for (int64_t i = 0; i < m; ++i) EXPECT_EQ(all[i], i);
+          // Scattering after each backward takes one buffer of whole gradients.
+          if (accumulate == Accumulate::kShards) {
+            EXPECT_EQ(plan.within.ranks[0].buffers, 1);
+          }
+          ++planned;
+        }
+      }
+    }
+  }
+  EXPECT_GT(planned, 100);
+  EXPECT_THAT(test::MessageOf([] {
+                PlanShardSum(6, {4, 1}, Accumulate::kShards, GradientSum::kFast);
+              }),
+              HasSubstr("a step of 6 micro-batches cannot be shared out equally by 4 ranks"));
 }
 
 }  // namespace

@@ -10,10 +10,10 @@
 #include "dist/data_parallel/data_parallel.h"
 #include "dist/groups/in_process_group.h"
 #include "nn/activation.h"
-#include "nn/batch_norm.h"
-#include "nn/conv2d.h"
-#include "nn/pooling.h"
 #include "nn/sequential.h"
+#include "nn/vision/batch_norm.h"
+#include "nn/vision/conv2d.h"
+#include "nn/vision/pooling.h"
 #include "optim/sgd.h"
 #include "tests/dist/toy_model.h"
 

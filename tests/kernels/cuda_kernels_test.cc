@@ -206,7 +206,7 @@ TEST_F(CudaKernels, AnUpdateKeepsToItsTensors) {
     const auto part = [&](int i) { return all[i].Slice(0, begin, begin + kWhole - 1); };
     const UpdateTensors tensors{part(0), part(1), {part(2), part(3)}, Tensor(), 0.1};
     StepState state(kGpu, 1);
-    state.Begin(3, 0.01, {{0.9, 0.999}}, 4);
+    state.Begin(3, 0.01, {{0.9, 0.999}});
     ops::AdamWUpdate(std::span(&tensors, 1), {}, state);
     for (const int i : {0, 2, 3}) {
       const std::vector<float> now = all[i].ToVector<float>();

@@ -113,7 +113,7 @@ TEST(DropoutTest, BackwardHasTheMaskOfItsForward) {
 TEST(DropoutTest, StreamsOfStepsAndSitesDiffer) {
   std::set<uint64_t> streams;
   for (int64_t step = 0; step < 1000; ++step) {
-    for (uint64_t site = 0; site < 100; ++site) streams.insert(DropoutStream(site, step));
+    for (uint64_t site = 0; site < 100; ++site) streams.insert(StepStream(site, step));
   }
   EXPECT_EQ(streams.size(), 100'000u);
 }

@@ -109,7 +109,7 @@ TEST_P(LinearCrossEntropyTest, ARetainedGraphGivesTheSameGradientAgain) {
 TEST_P(LinearCrossEntropyTest, GradientsThatOthersHoldAreNotWritten) {
   Tensor held;
   const SavedTensorHooks hooks(
-      [&](const Tensor& t) {
+      [&](const Tensor& t, const char*) {
         if (t.shape() == x_.shape()) held = t;
         return std::any(t);
       },

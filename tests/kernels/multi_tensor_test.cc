@@ -44,16 +44,17 @@ struct Parameter {
   Tensor value, grad, average, square, master;
 };
 
-std::vector<Parameter> MakeParameters(Device device) {
+std::vector<Parameter> MakeParameters(Device device, DType state = DType::kF32) {
   std::vector<Parameter> all;
   for (int i = 0; i < kTensors; ++i) {
     const int64_t n = SizeOfTensor(i);
     const DType dtype = i % 3 == 0 ? DType::kF32 : DType::kBF16;
     const DType grad = i % 2 == 0 ? DType::kF32 : dtype;
     Parameter p{MakeTensor(n, 4 * i, dtype, device), MakeTensor(n, 4 * i + 1, grad, device),
-                MakeTensor(n, 4 * i + 2, DType::kF32, device),
-                Tensor::Full({n}, 0.25, DType::kF32, device), Tensor()};
+                MakeTensor(n, 4 * i + 2, state, device), Tensor::Full({n}, 0.25, state, device),
+                Tensor()};
     if (i % 3 == 1) p.master = MakeTensor(n, 4 * i + 3, DType::kF32, device);
+    if (i % 6 == 1) p.value = p.value.To(DType::kF16);
     all.push_back(p);
   }
   return all;
@@ -61,6 +62,9 @@ std::vector<Parameter> MakeParameters(Device device) {
 
 // Every other one is of a group with a learning rate of its own.
 std::vector<UpdateTensors> Tensors(const std::vector<Parameter>& parameters, size_t states) {
+  // For what is rounded stochastically: bf16 values without a master, and bf16 states.
+  constexpr ElementPlace places[] = {
+      {}, {.skip = 3}, {.skip = 1, .first = 2, .run = 7, .stride = 50}};
   std::vector<UpdateTensors> all;
   for (const Parameter& p : parameters) {
     const std::vector<Tensor> both = {p.average, p.square};
@@ -69,14 +73,17 @@ std::vector<UpdateTensors> Tensors(const std::vector<Parameter>& parameters, siz
                    .states = {both.begin(), both.begin() + static_cast<int64_t>(states)},
                    .master = p.master,
                    .weight_decay = 0.1,
-                   .lr_factor = all.size() % 2 == 0 ? 1 : 0.3});
+                   .lr_factor = all.size() % 2 == 0 ? 1 : 0.3,
+                   .parameter = all.size(),
+                   .place = places[all.size() % 3]});
   }
   return all;
 }
 
 StepState MakeState(Device device) {
   StepState state(device, 1);
-  state.Begin(3, 0.01, {{0.9, 0.95}, {0.9, 0.999}}, 4);
+  state.EnableLossScaling({.init = 4});
+  state.Begin(3, 0.01, {{0.9, 0.95}, {0.9, 0.999}});
   return state;
 }
 
@@ -94,10 +101,13 @@ void ExpectEqual(const std::vector<Parameter>& a, const std::vector<Parameter>& 
 // Updates the same parameters on the CPU and on the GPU; all bits are equal.
 template <class F>
 void ExpectSameUpdate(const F& update) {
-  const std::vector<Parameter> cpu = MakeParameters(kCpu), gpu = MakeParameters(kGpu);
-  update(cpu, MakeState(kCpu));
-  update(gpu, MakeState(kGpu));
-  ExpectEqual(cpu, gpu);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const std::vector<Parameter> cpu = MakeParameters(kCpu, dtype);
+    const std::vector<Parameter> gpu = MakeParameters(kGpu, dtype);
+    update(cpu, MakeState(kCpu));
+    update(gpu, MakeState(kGpu));
+    ExpectEqual(cpu, gpu);
+  }
 }
 
 TEST_F(MultiTensor, AdamWOfManyTensorsHasTheBitsOfTheCpu) {

@@ -68,6 +68,25 @@ TEST(ConfigChecks, RopeOptionsNeedRope) {
   EXPECT_EQ(ErrorOf({"--init_from=llama", "--model.rope_theta=500"}), "no error");
 }
 
+TEST(ConfigChecks, OptionsOfOnePrecision) {
+  EXPECT_THAT(ErrorOf({"--train.loss_scale=1024"}),
+              HasSubstr("does nothing without train.precision = \"fp16\""));
+  EXPECT_THAT(ErrorOf({"--train.loss_scale_every=100", "--train.precision=bf16"}),
+              HasSubstr("does nothing without train.precision = \"fp16\""));
+  EXPECT_EQ(ErrorOf({"--train.loss_scale=1024", "--train.precision=fp16"}), "no error");
+  for (const std::string precision : {"fp32", "fp16"}) {
+    EXPECT_THAT(ErrorOf({"--optim.master_weights=false", "--train.precision=" + precision}),
+                HasSubstr("use train.precision = \"bf16\", or optim.master_weights = true"));
+  }
+  EXPECT_EQ(ErrorOf({"--optim.master_weights=false", "--train.precision=bf16"}), "no error");
+  EXPECT_THAT(ErrorOf({"--train.grad_dtype=bf16"}),
+              HasSubstr("does nothing without train.precision = \"bf16\""));
+  EXPECT_THAT(
+      ErrorOf({"--train.grad_dtype=bf16", "--train.precision=bf16", "--dist.reduction=ordered"}),
+      HasSubstr("does nothing without dist.reduction = \"fast\""));
+  EXPECT_EQ(ErrorOf({"--train.grad_dtype=bf16", "--train.precision=bf16"}), "no error");
+}
+
 TEST(ConfigChecks, StepsOrEpochs) {
   const ParsedRun epochs({"--train.epochs=2"});
   EXPECT_EQ(epochs.config.train.steps, 0);
@@ -197,6 +216,17 @@ TEST(ConfigChecks, ConfigurationsOfProgramsGetTheSameChecks) {
   config = RunConfig();
   config.model.n_head = 0;
   EXPECT_THROW(Validate(config), InputError);
+}
+
+TEST(ConfigChecks, ShardingOptionsThatDoNothingAreRefused) {
+  EXPECT_EQ(ParsedRun({"--parallel.shard=full", "--parallel.reshard_after_forward=false"})
+                .config.parallel.shard,
+            "full");
+  EXPECT_THAT(ErrorOf({"--parallel.shard_ranks=2"}),
+              HasSubstr("does nothing without parallel.shard = \"full\""));
+  EXPECT_THAT(ErrorOf({"--parallel.shard=gradients", "--parallel.reshard_after_forward=false"}),
+              HasSubstr("does nothing without parallel.shard = \"full\""));
+  EXPECT_THAT(ErrorOf({"--parallel.shard=all"}), HasSubstr("none, optimizer, gradients, full"));
 }
 
 }  // namespace

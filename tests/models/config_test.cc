@@ -60,7 +60,12 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "train.grad_accum",
                                 "train.global_batch_size",
                                 "train.precision",
+                                "train.grad_dtype",
+                                "train.loss_scale",
+                                "train.loss_scale_every",
                                 "train.loss_chunk",
+                                "train.recompute",
+                                "train.offload",
                                 "train.cuda_graphs",
                                 "train.log_every",
                                 "train.eval_every",
@@ -82,11 +87,16 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "optim.nesterov",
                                 "optim.weight_decay",
                                 "optim.clip",
+                                "optim.master_weights",
+                                "optim.state_dtype",
                                 "checkpoint.every",
                                 "checkpoint.keep",
                                 "checkpoint.keep_best",
                                 "checkpoint.resume",
                                 "checkpoint.save_initial",
+                                "parallel.shard",
+                                "parallel.shard_ranks",
+                                "parallel.reshard_after_forward",
                                 "dist.backend",
                                 "dist.reduction",
                                 "dist.compress",
@@ -169,6 +179,10 @@ every = 12
 keep = 13
 resume = "none"
 save_initial = true
+[parallel]
+shard = "full"
+shard_ranks = 4
+reshard_after_forward = false
 [dist]
 backend = "tcp"
 reduction = "ordered"
@@ -240,6 +254,9 @@ timeout = 15
   EXPECT_EQ(config.checkpoint.keep, 13);
   EXPECT_EQ(config.checkpoint.resume, "none");
   EXPECT_TRUE(config.checkpoint.save_initial);
+  EXPECT_EQ(config.parallel.shard, "full");
+  EXPECT_EQ(config.parallel.shard_ranks, 4);
+  EXPECT_FALSE(config.parallel.reshard_after_forward);
   EXPECT_EQ(config.dist.backend, "tcp");
   EXPECT_EQ(config.dist.reduction, "ordered");
   EXPECT_EQ(config.dist.bucket_mib, 3.5);
@@ -250,7 +267,7 @@ timeout = 15
   // A run folder preserves all of it.
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
   // All but dist.compress, which the ordered reduction rules out.
-  EXPECT_EQ(Difference(config, RunConfig()).size(), 67u);
+  EXPECT_EQ(Difference(config, RunConfig()).size(), 70u);
 }
 
 TEST(RunConfig, ValuesOutOfRange) {
@@ -321,16 +338,19 @@ TEST(RunConfig, UnknownWords) {
                 HasSubstr("the index of the device must be a number, as in "));
   for (const std::string device : {"auto", "cpu", "cuda", "sim", "cuda:0", "sim:12"})
     EXPECT_EQ(ErrorOf({"--device=" + device}), "no error");
-  EXPECT_EQ(ErrorOf({"--train.precision=fp16"}),
-            "command line: --train.precision=fp16: fp16 overflows where bf16 does not, and there "
-            "are no kernels for it: write train.precision=bf16");
+  for (const std::string words : {"none", "auto", "block", "attention", "mlp", "gelu, layer_norm"})
+    EXPECT_EQ(ErrorOf({"--train.recompute=" + words}), "no error");
+  for (const std::string words : {"", "blocks", "gelu,", "block,mlp", "linear"})
+    EXPECT_THAT(ErrorOf({"--train.recompute=" + words}),
+                HasSubstr("must be none, auto, block, attention, mlp, or operations of gelu, silu, "
+                          "swiglu, layer_norm, rms_norm, as in gelu,layer_norm"));
   EXPECT_EQ(
       ErrorOf({"--train.precision=fp23"}),
       "command line: --train.precision=fp23: did you mean fp32? It must be one of fp32, tf32, "
-      "bf16");
-  EXPECT_THAT(ErrorOf({"--train.precision=tf32", "--device=cpu"}),
-              HasSubstr("is only for GPUs: use train.precision = \"fp32\""));
-  EXPECT_EQ(ErrorOf({"--train.precision=tf32", "--device=sim"}), "no error");
+      "bf16, fp16");
+  for (const std::string precision : {"fp32", "tf32", "bf16", "fp16"}) {
+    EXPECT_EQ(ErrorOf({"--train.precision=" + precision, "--device=cpu"}), "no error");
+  }
   EXPECT_EQ(ErrorOf({"--optim.schedule=cosin"}),
             "command line: --optim.schedule=cosin: did you mean cosine? It must be one of cosine, "
             "linear, constant, wsd");

@@ -10,9 +10,9 @@
 #include <map>
 
 #include "core/autograd/engine.h"
-#include "core/autograd/saved_tensor.h"
 #include "core/step_state.h"
 #include "nn/init.h"
+#include "nn/recompute.h"
 
 namespace lockstep::models {
 namespace {
@@ -67,22 +67,23 @@ class GptParts : public testing::TestWithParam<GptConfig> {
   static void AddNodes(std::span<const Tensor> roots, Names& nodes) {
     for (const auto& node : PlanBackward(roots).nodes) nodes.push_back(node->name());
   }
-  Outcome OutcomeOf(const Tensor& loss, Names nodes) {
+  static Outcome OutcomeOf(Gpt& model, const Tensor& loss, Names nodes) {
     Outcome outcome{.loss = loss.ToVector<float>(), .nodes = std::move(nodes)};
-    for (const auto& [name, p] : model_.NamedParameters()) {
+    for (const auto& [name, p] : model.NamedParameters()) {
       outcome.gradients[name] = p->grad().ToVector<float>();
     }
-    model_.ZeroGrad();
+    model.ZeroGrad();
     return outcome;
   }
-  Outcome Train() {
+  Outcome Train(Gpt& model) {
     state_.SetFirstSample(0);
-    const Tensor loss = model_.Loss(ids_, targets_);
+    const Tensor loss = model.Loss(ids_, targets_);
     Names nodes;
     AddNodes({&loss, 1}, nodes);
     Backward(loss);
-    return OutcomeOf(loss, std::move(nodes));
+    return OutcomeOf(model, loss, std::move(nodes));
   }
+  Outcome Train() { return Train(model_); }
 
   StepState state_{kCpu, 7};
   const TrainingScope training_{state_};
@@ -151,46 +152,30 @@ nn::ResidualStream Cut(nn::ResidualStream stream) {
   return stream;
 }
 
-// Activation checkpointing as an unpack that recomputes: only the input is kept.
-struct Recomputed : Wrapper {
-  using Wrapper::Wrapper;
-  struct State {
-    nn::ResidualStream input;
-    size_t count = 0;
-    std::vector<Tensor> kept;
-  };
-  nn::ResidualStream Forward(nn::ResidualStream stream) override {
-    const auto state = std::make_shared<State>(State{.input = Cut(stream)});
-    const SavedTensorHooks hooks([state](const Tensor&) { return std::any(state->count++); },
-                                 [this, state](const std::any& index) {
-                                   if (state->kept.empty()) Recompute(*state);
-                                   return state->kept.at(std::any_cast<size_t>(index));
-                                 });
-    return Wrapper::Forward(std::move(stream));
-  }
-  void Recompute(State& state) {
-    const GradMode record(true);
-    const SavedTensorHooks hooks(
-        [&](const Tensor& t) {
-          state.kept.push_back(t);
-          return std::any();
-        },
-        [](const std::any&) -> Tensor { throw Error("the recomputed graph is never run"); });
-    Wrapper::Forward(state.input);
-    EXPECT_EQ(state.kept.size(), state.count);
-  }
-};
-
-TEST_P(GptParts, ARecomputedBlock) {
+// All that is the same, however much is recomputed.
+TEST_P(GptParts, Recomputed) {
   const Outcome plain = Train();
-  for (const std::string path : {"h.0", "h.1", "h.2"}) {
-    const auto block = model_.blocks()[path.back() - '0'].module();
-    const auto recomputed = std::make_shared<Recomputed>(block);
-    model_.ReplaceChild(path, recomputed);
-    EXPECT_EQ(Train(), plain) << path;
-    EXPECT_EQ(recomputed->calls, 2);
-    model_.ReplaceChild(path, block);
+  std::vector<std::string> choices = {"block", "attention", "mlp"};
+  choices.push_back(GetParam().norm == NormKind::kRmsNorm ? "swiglu,rms_norm" : "gelu,layer_norm");
+  for (const std::string& text : choices) {
+    for (const int64_t layers : {-1, 2}) {
+      GptConfig config = GetParam();
+      config.recompute = ParseRecompute(text);
+      config.recompute.layers = layers;
+      Gpt model(config);
+      model.Materialize(kCpu, 1);
+      Randomize(model);
+      EXPECT_EQ(Train(model), plain) << text << " " << layers;
+    }
   }
+}
+
+TEST_P(GptParts, ABlockThatIsRecomputed) {
+  const Outcome plain = Train();
+  const auto wrapper = std::make_shared<Wrapper>(model_.blocks()[1].module());
+  model_.ReplaceChild("h.1", nn::Recompute(wrapper));
+  EXPECT_EQ(Train(), plain);
+  EXPECT_EQ(wrapper->calls, 2);
 }
 
 // Like a pipeline: two graphs, with the gradients at the cut passed by hand.
@@ -219,13 +204,41 @@ TEST_P(GptParts, TwoHalves) {
     }
     AddNodes(ends, nodes);
     Backward(ends, gradients);
-    EXPECT_EQ(OutcomeOf(loss, std::move(nodes)), plain) << "cut before block " << cut_at;
+    EXPECT_EQ(OutcomeOf(model_, loss, std::move(nodes)), plain) << "cut before block " << cut_at;
   }
 }
 
 // ---- Hooks. ----
 
-TEST_P(GptParts, EveryModulesHooksRunOncePerPass) {
+class GptHooks : public GptParts {};
+
+GptConfig WithRecomputedBlocks(GptConfig config) {
+  config.recompute = {.part = RecomputeChoice::Part::kBlock};
+  return config;
+}
+
+// What a block reads when it is recomputed has been gathered by its own hooks.
+TEST_P(GptHooks, ABlockReadsItsWeightsBetweenItsHooks) {
+  const Outcome plain = Train();
+  for (int64_t i = 0; i < model_.blocks().size(); ++i) {
+    const auto block = model_.blocks()[i].module();
+    for (const auto& p : block->Parameters()) {
+      const auto set = [p](const std::vector<float>& values) {
+        return [p, values](Module&) { std::ranges::copy(values, p->value().data<float>()); };
+      };
+      const std::vector<float> values = p->value().ToVector<float>();
+      const auto gather = set(values), release = set(std::vector<float>(values.size(), NAN));
+      block->AddPreForwardHook(gather);
+      block->AddPostForwardHook(release);
+      block->AddPreBackwardHook(gather);
+      block->AddPostBackwardHook(release);
+      release(*block);
+    }
+  }
+  EXPECT_EQ(Train(), plain);
+}
+
+TEST_P(GptHooks, EveryModulesHooksRunOncePerPass) {
   std::map<std::string, int> runs;
   Names want;
   for (const auto& [path, module] : model_.NamedModules()) {
@@ -240,7 +253,9 @@ TEST_P(GptParts, EveryModulesHooksRunOncePerPass) {
     module->AddPreBackwardHook(count(" pre-backward"));
     module->AddPostBackwardHook(count(" post-backward"));
   }
-  EXPECT_EQ(want.size() / 4, 3 * 11 + (GetParam().position == Position::kLearned ? 8 : 7));
+  const bool recomputed = GetParam().recompute.part != RecomputeChoice::Part::kNone;
+  EXPECT_EQ(want.size() / 4,
+            3 * (recomputed ? 12 : 11) + (GetParam().position == Position::kLearned ? 8 : 7));
   for (int pass = 1; pass <= 2; ++pass) {
     Train();
     for (const std::string& name : want) EXPECT_EQ(runs[name], pass) << name;
@@ -305,6 +320,11 @@ std::string NameOf(const testing::TestParamInfo<GptConfig>& instance) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GptParts, testing::Values(Gpt2(), Untied(), Llama()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Models, GptHooks, testing::Values(Gpt2(), Llama()), NameOf);
+INSTANTIATE_TEST_SUITE_P(RecomputedModels, GptHooks,
+                         testing::Values(WithRecomputedBlocks(Gpt2()),
+                                         WithRecomputedBlocks(Llama())),
+                         NameOf);
 
 }  // namespace
 }  // namespace lockstep::models

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "models/train/auto_recompute.h"
+
 namespace lockstep::models {
 namespace {
 
@@ -75,7 +77,8 @@ TEST(MachineMemory, WhatToLowerIsWhatTakesMost) {
   RunSetup setup = SetupOn(kCpu);
   const auto advice = [&](const MemoryKinds& peak) { return MemoryAdvice(Plan(peak), setup, 20); };
   EXPECT_THAT(advice({.parameters = 1, .activations = 2, .workspace = 2}),
-              AllOf(HasSubstr("train.batch_size (now 16"), HasSubstr("train.precision=bf16")));
+              AllOf(HasSubstr("train.batch_size (now 16"), HasSubstr("use train.recompute=auto"),
+                    HasSubstr("use train.precision=bf16")));
   setup.config.train.batch_size = 1;  // can't be lowered
   EXPECT_THAT(advice({.parameters = 1, .activations = 2, .workspace = 2}),
               AllOf(HasSubstr("lower model.block_size (now 64)"), Not(HasSubstr("batch_size"))));
@@ -92,6 +95,55 @@ TEST(MachineMemory, WhatToLowerIsWhatTakesMost) {
   setup.model.vocab_size = 1000000000;
   EXPECT_THAT(advice({.parameters = 3, .optimizer = 6}),
               AllOf(HasSubstr("model.vocab_size (now 1000000000)"), Not(HasSubstr("n_layer"))));
+}
+
+// The plans are of a model whose activations are most of it.
+TEST(MachineMemory, AsManyLayersAreRecomputedAsMemoryAsksFor) {
+  RunSetup setup = SetupOn(kCpu);
+  setup.window = setup.model.block_size;
+  setup.config.train.batch_size = 64;
+  const auto automatic = ParseRecompute("auto");
+  const auto total = [&](const RecomputeChoice& choice) {
+    setup.model.recompute = choice;
+    return PlanMemory(setup).peak.total();
+  };
+  const auto blocks = [](int64_t layers) {
+    return RecomputeChoice{.part = RecomputeChoice::Part::kBlock, .layers = layers};
+  };
+  std::vector<int64_t> totals = {total({})};
+  for (int64_t layers = 1; layers <= 3; ++layers) {
+    totals.push_back(total(blocks(layers)));
+    EXPECT_LT(totals[layers], totals[layers - 1]);
+  }
+  for (size_t layers = 0; layers < totals.size(); ++layers) {
+    for (const int64_t spare : {0, 1}) {
+      setup.model.recompute = automatic;
+      const MemoryPlan plan = SettleRecompute(setup, [&](const MemoryPlan& tried) {
+        return tried.peak.total() <= totals[layers] + spare;
+      });
+      EXPECT_EQ(plan.peak.total(), totals[layers]);
+      EXPECT_EQ(setup.model.recompute.layers, static_cast<int64_t>(layers));
+      EXPECT_TRUE(setup.model.recompute.automatic);
+    }
+  }
+  EXPECT_EQ(Describe(setup.model.recompute, 4), "the blocks of the first 3 of 4 layers");
+  // Nothing fits: the least that it can be, without the last layer, whose backward comes at once.
+  const auto never = [](const MemoryPlan&) { return false; };
+  setup.model.recompute = automatic;
+  EXPECT_EQ(SettleRecompute(setup, never).peak.total(), totals[3]);
+  EXPECT_LT(totals[3], total(blocks(4)));
+  // The logits of a large vocabulary are the peak: here the last layer counts.
+  setup.model.vocab_size = 5000;
+  const int64_t three = total(blocks(3)), four = total(blocks(4));
+  EXPECT_LT(four, three);
+  setup.model.recompute = automatic;
+  EXPECT_EQ(SettleRecompute(setup, never).peak.total(), four);
+  EXPECT_EQ(Describe(setup.model.recompute, 4), "all blocks");
+  EXPECT_EQ(Describe(blocks(1), 4), "the block of the first of 4 layers");
+  // What was asked for stays.
+  setup.model.recompute = blocks(2);
+  const int64_t two = total(blocks(2));
+  EXPECT_EQ(SettleRecompute(setup, never).peak.total(), two);
 }
 
 }  // namespace

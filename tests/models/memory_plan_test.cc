@@ -9,14 +9,18 @@
 #include "core/allocator.h"
 #include "core/autograd/engine.h"
 #include "core/meta_memory.h"
+#include "dist/data_parallel/data_parallel.h"
 #include "dist/data_parallel/reducer_memory.h"
 #include "dist/groups/in_process_group.h"
 #include "models/gpt/gpt.h"
 #include "optim/adamw.h"
+#include "tests/gpu_test.h"
 #include "tests/sanitized.h"
 
 namespace lockstep::models {
 namespace {
+
+using Part = RecomputeChoice::Part;
 
 struct Case {
   const char* name;
@@ -24,6 +28,7 @@ struct Case {
   double clip;
   GptConfig model;
   DType dtype = DType::kF32;
+  optim::AdamWOptions adamw = {};
 };
 
 // `rest` with these sizes.
@@ -46,33 +51,37 @@ std::shared_ptr<Gpt> Make(const Case& c, Device device) {
   return model;
 }
 
-// What the CPU allocator measures for this case: model, optimizer and three steps.
-int64_t MeasuredPeak(const Case& c) {
-  Allocator& allocator = GetAllocator(kCpu);
+// What the allocator measures for this case: model, optimizer and three steps.
+int64_t MeasuredPeak(const Case& c, Device device = kCpu) {
+  Allocator& allocator = GetAllocator(device);
   const int64_t before = allocator.stats().live_bytes;
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < 4096; ++i) ids.push_back(static_cast<int32_t>(i * i % 13));
   const auto tokens = std::make_shared<data::MemoryTokens>(ids);
-  const auto model = Make(c, kCpu);
-  optim::AdamW adamw(model->Parameters());
+  const auto model = Make(c, device);
+  optim::AdamW adamw(model->Parameters(), c.adamw);
   data::Loader loader(tokens, data::Sampler(data::Order::kRandom, 3, tokens->size(), c.window),
                       {.batch_size = c.batch_size, .micro_batches = c.grad_accum});
-  Trainer trainer(*model, adamw, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
-                  {.micro_batches = c.grad_accum, .clip = c.clip});
+  Trainer trainer(
+      *model, adamw, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
+      {.micro_batches = c.grad_accum,
+       .clip = c.clip,
+       .loss_scaling = c.dtype == DType::kF16 ? std::optional(LossScaleOptions()) : std::nullopt});
   allocator.ResetPeak();
   for (int i = 0; i < 3; ++i) trainer.Step();
   return allocator.stats().peak_bytes - before;
 }
 
 MemoryPlan Plan(const Case& c) {
-  return PlanMemory(
-      {.model = [&] { return Make(c, kMeta); },
-       .optimizer =
-           [](LanguageModel& model) { return std::make_unique<optim::AdamW>(model.Parameters()); },
-       .batch_size = c.batch_size,
-       .window = c.window,
-       .grad_accum = c.grad_accum,
-       .clip = c.clip});
+  return PlanMemory({.model = [&] { return Make(c, kMeta); },
+                     .optimizer =
+                         [&](LanguageModel& model) {
+                           return std::make_unique<optim::AdamW>(model.Parameters(), c.adamw);
+                         },
+                     .batch_size = c.batch_size,
+                     .window = c.window,
+                     .grad_accum = c.grad_accum,
+                     .clip = c.clip});
 }
 
 class Memory : public testing::TestWithParam<Case> {};
@@ -91,7 +100,8 @@ TEST_P(Memory, KindsHaveTheirSizes) {
   EXPECT_EQ(plan.peak.parameters, f32 * SizeOf(c.dtype) / 4);
   EXPECT_EQ(plan.largest.gradients, f32);
   // Two moments, and the master weights of 16-bit weights.
-  EXPECT_EQ(plan.peak.optimizer, (c.dtype == DType::kF32 ? 2 : 3) * f32);
+  const bool masters = c.dtype != DType::kF32 && c.adamw.master_weights;
+  EXPECT_EQ(plan.peak.optimizer, 2 * f32 * SizeOf(c.adamw.state_dtype) / 4 + (masters ? f32 : 0));
   EXPECT_LE(plan.peak.gradients, f32);
   // At least the logits, if they are kept, and the input of every block.
   const int64_t tokens = c.batch_size * c.window;
@@ -122,8 +132,64 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"chunks", 6, 40, 2, 1, Shape(5003, 64, 2, 4, 32, {.loss_chunk = 50})},
         // More parameters than activations.
         Case{"few_tokens", 1, 16, 2, 1, Shape(211, 16, 3, 2, 160)},
-        Case{"bf16", 4, 32, 2, 1, Shape(300, 32, 2, 2, 64), DType::kBF16}),
+        Case{"bf16", 4, 32, 2, 1, Shape(300, 32, 2, 2, 64), DType::kBF16},
+        Case{"fp16", 4, 32, 2, 1, Shape(300, 32, 2, 2, 64), DType::kF16},
+        Case{"pure_bf16",
+             2,
+             32,
+             1,
+             1,
+             Shape(300, 32, 2, 2, 64),
+             DType::kBF16,
+             {.master_weights = false, .state_dtype = DType::kBF16}},
+        // Recomputed: everything, some layers, parts, results of operations.
+        Case{"block", 12, 64, 1, 1,
+             Shape(65, 64, 4, 4, 128, {.bias = false, .recompute = ParseRecompute("block")})},
+        Case{"some_blocks", 12, 64, 2, 1,
+             Shape(65, 64, 4, 4, 128,
+                   {.dropout = 0.1, .recompute = {.part = Part::kBlock, .layers = 2}})},
+        Case{"attention", 12, 64, 1, 1,
+             Shape(65, 64, 4, 4, 128, {.recompute = ParseRecompute("attention")})},
+        Case{"mlp_bf16", 12, 64, 1, 1,
+             Shape(65, 64, 4, 4, 128, {.recompute = ParseRecompute("mlp")}), DType::kBF16},
+        Case{"ops", 12, 64, 1, 1,
+             Shape(65, 64, 4, 4, 128, {.recompute = ParseRecompute("gelu,layer_norm")})},
+        Case{"llama_block", 12, 64, 1, 1,
+             Shape(65, 64, 4, 4, 128,
+                   {.bias = false,
+                    .tie_embeddings = false,
+                    .n_kv_head = 2,
+                    .norm = NormKind::kRmsNorm,
+                    .activation = nn::MlpActivation::kSwiGlu,
+                    .position = Position::kRope,
+                    .recompute = ParseRecompute("block")})}),
     [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+// ---- On a GPU. ----
+
+class GpuMemory : public test::GpuTest, public testing::WithParamInterface<Case> {};
+
+TEST_P(GpuMemory, ThePlanIsWhatTheAllocatorMeasures) {
+  const MemoryPlan plan = Plan(GetParam());
+  const auto measured = static_cast<double>(MeasuredPeak(GetParam(), test::kGpu));
+  EXPECT_NEAR(static_cast<double>(plan.peak.total()), measured, 0.03 * measured)
+      << Summary(plan) << ", measured " << measured;
+}
+
+GptConfig OnGpu(const char* recompute, bool offload) {
+  return Shape(
+      65, 32, 4, 2, 64,
+      {.bias = false, .recompute = ParseRecompute(recompute), .offload_activations = offload});
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, GpuMemory,
+                         testing::Values(Case{"none", 8, 32, 1, 1, OnGpu("none", false)},
+                                         Case{"block", 8, 32, 1, 1, OnGpu("block", false)},
+                                         Case{"mlp", 8, 32, 1, 1, OnGpu("mlp", false),
+                                              DType::kBF16},
+                                         Case{"offload", 8, 32, 2, 1, OnGpu("none", true)},
+                                         Case{"block_offload", 8, 32, 1, 1, OnGpu("block", true)}),
+                         [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
 
 // ---- With other ranks. ----
 
@@ -135,21 +201,22 @@ dist::ReducerOptions Summing(dist::GradientSum sum, int64_t micro_batches) {
 }
 
 // One rank of a step. The allocator has the live bytes of all ranks between steps, and their peak.
-void TrainRank(dist::ProcessGroup* group, const Case& c, const dist::ReducerOptions& reducer,
+template <class Ranks, class Options>
+void TrainRank(dist::ProcessGroup* group, const Case& c, const Options& options,
                const std::function<void()>& at_rest) {
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < 4096; ++i) ids.push_back(static_cast<int32_t>(i * i % 13));
   const auto tokens = std::make_shared<data::MemoryTokens>(ids);
   const auto model = Make(c, kCpu);
-  dist::DataParallel parallel(group, *model, reducer);
-  optim::AdamW adamw(model->Parameters());
+  Ranks parallel(group, *model, options);
+  optim::AdamW adamw(model->Parameters(), c.adamw);
   data::Loader loader(tokens, data::Sampler(data::Order::kRandom, 3, tokens->size(), c.window),
                       {.batch_size = c.batch_size,
-                       .micro_batches = parallel.reducer().micro_batches(),
-                       .micro_order = parallel.reducer().micro_order()});
+                       .micro_batches = parallel.micro_batches(),
+                       .micro_order = parallel.micro_order()});
   Trainer trainer(
       *model, adamw, optim::LrSchedule({.lr = 1e-3, .decay_steps = 20}), loader,
-      {.micro_batches = parallel.reducer().micro_batches(), .clip = c.clip, .parallel = &parallel});
+      {.micro_batches = parallel.micro_batches(), .clip = c.clip, .parallel = &parallel});
   for (int i = 0; i < 3; ++i) trainer.Step();
   at_rest();
 }
@@ -177,7 +244,7 @@ TEST(MemoryPlanTest, BucketsOfTheOrderedSumAreWhatTheAllocatorMeasures) {
   Allocator& allocator = GetAllocator(kCpu);
   const int64_t before = allocator.stats().live_bytes;
   allocator.ResetPeak();
-  TrainRank(nullptr, c, reducer, [] {});
+  TrainRank<dist::DataParallel>(nullptr, c, reducer, [] {});
   const auto measured = static_cast<double>(allocator.stats().peak_bytes - before);
   EXPECT_NEAR(static_cast<double>(plan.peak.total()), measured, 0.03 * measured) << Summary(plan);
   EXPECT_THAT(Summary(plan), testing::HasSubstr(", communication "));
@@ -202,7 +269,7 @@ TEST(MemoryPlanTest, StagingOfTwoRanksIsWhatStays) {
     std::barrier all(2);
     std::atomic<int64_t> live = 0;
     dist::RunInProcess(2, [&](dist::ProcessGroup& group) {
-      TrainRank(&group, c, sum.options, [&] {
+      TrainRank<dist::DataParallel>(&group, c, sum.options, [&] {
         all.arrive_and_wait();
         if (group.rank() == 0) live = GetAllocator(kCpu).stats().live_bytes - before;
         all.arrive_and_wait();
@@ -215,6 +282,72 @@ TEST(MemoryPlanTest, StagingOfTwoRanksIsWhatStays) {
     EXPECT_NEAR(static_cast<double>(live), planned, 0.03 * planned)
         << sum.name << ": " << Summary(plan);
     EXPECT_GT(k.communication, 0) << sum.name;
+  }
+}
+
+// Between two steps each rank has its parts of weights, gradients and state, and what sums
+// gradients keeps; within a step at most what is planned, which is far less than without sharding.
+TEST(MemoryPlanTest, ShardingIsWhatTheAllocatorMeasures) {
+  constexpr int kRanks = 4;
+  const Case c{"", 1, 16, 2, 1, Shape(211, 16, 8, 4, 192, {.tie_embeddings = false})};
+  Gpt shape(c.model);
+  const int64_t f32 = 4 * shape.NumParameters();
+  // Bytes with padding: a rank's parts of all units; all of a block.
+  int64_t part = 0;
+  const auto shard_of = [&](const Module& unit) {
+    std::vector<int64_t> numels;
+    for (const auto& p : unit.Parameters()) numels.push_back(p->logical_shape().numel());
+    const int64_t bytes = 4 * dist::PlanFlat(numels, kRanks, 1).shard;
+    part += bytes;
+    return bytes;
+  };
+  shard_of(*shape.embedding());
+  shard_of(*shape.head());
+  int64_t block = 0;
+  for (int64_t i = 0; i < c.model.n_layer; ++i) block = kRanks * shard_of(*shape.blocks()[i]);
+  for (const dist::Reshard reshard : {dist::Reshard::kAfterForward, dist::Reshard::kAfterStep}) {
+    const dist::ShardOptions options{.reshard = reshard,
+                                     .sum = dist::GradientSum::kOrdered,
+                                     .micro_batches = kRanks * c.grad_accum};
+    const MemoryPlan plan = PlanMemory(
+        {.model = [&] { return Make(c, kMeta); },
+         .optimizer =
+             [](LanguageModel& m) { return std::make_unique<optim::AdamW>(m.Parameters()); },
+         .batch_size = c.batch_size,
+         .window = c.window,
+         .grad_accum = c.grad_accum,
+         .clip = c.clip,
+         .shard = options,
+         .ranks = kRanks,
+         .shard_ranks = kRanks});
+    Allocator& allocator = GetAllocator(kCpu);
+    const int64_t before = allocator.stats().live_bytes;
+    allocator.ResetPeak();
+    std::barrier all(kRanks);
+    std::atomic<int64_t> live = 0;
+    dist::RunInProcess(kRanks, [&](dist::ProcessGroup& group) {
+      TrainRank<dist::FullyShard>(&group, c, options, [&] {
+        all.arrive_and_wait();
+        if (group.rank() == 0) live = allocator.stats().live_bytes - before;
+        all.arrive_and_wait();
+      });
+    });
+    const int64_t peak = allocator.stats().peak_bytes - before;
+    // All weights and two moments, once; two shards of gradients on each rank, and staging for the
+    // largest unit, a block. Then batches that are read ahead, and scalars.
+    const int64_t exact = 3 * f32 + kRanks * (2 * part + block);
+    EXPECT_GE(live.load(), exact);
+    EXPECT_LT(live.load(), exact + exact / 100);
+    // The ranks' peaks are at about the same time.
+    const double planned = kRanks * static_cast<double>(plan.peak.total());
+    EXPECT_LT(static_cast<double>(peak), 1.03 * planned) << Summary(plan);
+    EXPECT_GT(static_cast<double>(peak), 0.8 * planned) << Summary(plan);
+    // A rank's parts of weights, moments and gradients, which two micro-batches need twice; whole
+    // weights, or those of three units; whole gradients of two units, and staging for one.
+    const int64_t weights = reshard == dist::Reshard::kAfterStep ? kRanks * part : 3 * block;
+    EXPECT_LE(plan.peak.total(),
+              5 * part + weights + 3 * block + plan.largest.activations + plan.largest.workspace)
+        << Summary(plan);
   }
 }
 

@@ -72,6 +72,8 @@ TEST(Metrics, ReadsBackWhatItWrote) {
   m.memory_bytes = int64_t{5} << 40;
   m.unix_time = 1.8e9 + 0.125;
   m.val_loss = 2.25;
+  m.loss_scale = 4096;
+  m.skipped = true;
   const auto read = ParseMetrics(ToJson(m));
   ASSERT_TRUE(read.has_value());
   EXPECT_EQ(ToJson(*read), ToJson(m));
@@ -80,6 +82,9 @@ TEST(Metrics, ReadsBackWhatItWrote) {
   EXPECT_EQ(read->pauses.total(), 24);
   EXPECT_EQ(read->unix_time, m.unix_time);
   EXPECT_EQ(read->val_loss, 2.25);
+  EXPECT_EQ(read->loss_scale, 4096);
+  EXPECT_TRUE(read->skipped);
+  EXPECT_THAT(ToJson(At(3)), testing::Not(testing::HasSubstr("skipped")));
   for (const char* other : {"", "{", "[]", "3", "{}", "{\"step\":-1}", "{\"step\":1.5}"})
     EXPECT_FALSE(ParseMetrics(other).has_value()) << other;
 }

@@ -36,7 +36,7 @@ GptConfig LlamaLike() {
 
 // A model on the GPU with everything that training needs.
 struct Bench {
-  Bench(const GptConfig& config, DType dtype, bool graphs, int64_t accum = 2)
+  Bench(const GptConfig& config, DType dtype, bool graphs, int64_t accum = 2, bool pure = false)
       : tokens(Tokens(300)), model(config) {
     model.Materialize(kGpu, 4, dtype);
     // Two groups, so that captured updates read two pairs of bias corrections.
@@ -44,7 +44,12 @@ struct Bench {
     optim::ParameterGroup last = {.lr_factor = 0.5, .betas = Betas{0.8, 0.9}};
     last.parameters.push_back(all.parameters.back());
     all.parameters.pop_back();
-    optimizer = std::make_unique<optim::AdamW>(std::vector{all, last});
+    optim::AdamWOptions adamw;
+    if (pure) adamw = {.master_weights = false, .state_dtype = DType::kBF16};
+    optimizer = std::make_unique<optim::AdamW>(std::vector{all, last}, adamw);
+    // Begins too large, and grows beyond what fits again.
+    std::optional<LossScaleOptions> scaling;
+    if (dtype == DType::kF16) scaling = {.init = 0x1p24, .growth_interval = 3};
     loader = std::make_unique<data::Loader>(
         tokens, Shuffled(*tokens), data::BatchLayout{.batch_size = 3, .micro_batches = accum});
     trainer = std::make_unique<Trainer>(
@@ -53,7 +58,8 @@ struct Bench {
                        .clip = 0.5,
                        .seed = 9,
                        .cuda_graphs = graphs,
-                       .say = [this](const std::string& text) { said.push_back(text); }});
+                       .say = [this](const std::string& text) { said.push_back(text); },
+                       .loss_scaling = scaling});
   }
 
   // Weights and the optimizer's state.
@@ -91,19 +97,24 @@ struct Case {
   const char* name;
   GptConfig (*config)();
   DType dtype;
+  bool pure = false;  // no f32 weights and moments
 };
 
 class StepGraphsBits : public GraphTest, public testing::WithParamInterface<Case> {};
 
 TEST_P(StepGraphsBits, AreThoseOfEagerSteps) {
-  constexpr int kSteps = 20;
-  Bench eager(GetParam().config(), GetParam().dtype, false);
-  Bench graphs(GetParam().config(), GetParam().dtype, true);
+  const int kSteps = GetParam().pure ? 8 : 20;
+  Bench eager(GetParam().config(), GetParam().dtype, false, 2, GetParam().pure);
+  Bench graphs(GetParam().config(), GetParam().dtype, true, 2, GetParam().pure);
   const std::vector<std::byte> start = graphs.Bytes();
   for (int i = 0; i < kSteps; ++i) {
     const StepMetrics a = eager.trainer->Step(), b = graphs.trainer->Step();
     EXPECT_EQ(a.loss, b.loss) << "step " << i + 1;
-    EXPECT_EQ(a.grad_norm, b.grad_norm) << "step " << i + 1;
+    EXPECT_EQ(a.skipped, b.skipped) << "step " << i + 1;
+    EXPECT_EQ(a.loss_scale, b.loss_scale) << "step " << i + 1;
+    if (!a.skipped) {
+      EXPECT_EQ(a.grad_norm, b.grad_norm) << "step " << i + 1;
+    }
     EXPECT_EQ(a.lr, b.lr);
     ASSERT_EQ(eager.Bytes(), graphs.Bytes()) << "step " << i + 1;
     if (i % 7 != 3) continue;
@@ -112,6 +123,11 @@ TEST_P(StepGraphsBits, AreThoseOfEagerSteps) {
     EXPECT_EQ(eager.trainer->Evaluate(batches), graphs.trainer->Evaluate(batches));
   }
   EXPECT_NE(graphs.Bytes(), start);
+  EXPECT_EQ(eager.trainer->loss_scale(), graphs.trainer->loss_scale());
+  if (GetParam().dtype == DType::kF16) {
+    EXPECT_GT(graphs.trainer->loss_scale()->skipped, 0);
+    EXPECT_LT(graphs.trainer->loss_scale()->skipped, kSteps - 3);
+  }
   EXPECT_EQ(eager.trainer->graph_replays(), 0);
   EXPECT_EQ(graphs.trainer->graph_replays(), kSteps - 1) << testing::PrintToString(graphs.said);
   EXPECT_TRUE(graphs.said.empty());
@@ -120,9 +136,37 @@ TEST_P(StepGraphsBits, AreThoseOfEagerSteps) {
 INSTANTIATE_TEST_SUITE_P(Models, StepGraphsBits,
                          testing::Values(Case{"gpt2_f32", Gpt2Like, DType::kF32},
                                          Case{"gpt2_bf16", Gpt2Like, DType::kBF16},
+                                         Case{"gpt2_bf16_pure", Gpt2Like, DType::kBF16, true},
+                                         Case{"gpt2_f16", Gpt2Like, DType::kF16},
                                          Case{"llama_f32", LlamaLike, DType::kF32},
                                          Case{"llama_bf16", LlamaLike, DType::kBF16}),
                          [](const auto& info) { return info.param.name; });
+
+GptConfig Recomputed(GptConfig config, RecomputeChoice::Part part) {
+  config.recompute.part = part;
+  return config;
+}
+
+// Graphs that recompute or offload have the bits of steps that do not, with dropout and
+// accumulation.
+TEST_F(GraphTest, RecomputationInAGraphHasTheBitsOfNone) {
+  using Part = RecomputeChoice::Part;
+  const auto run = [](const GptConfig& config, bool graphs) {
+    Bench s(config, DType::kF32, graphs);
+    for (int i = 0; i < 4; ++i) s.trainer->Step();
+    EXPECT_EQ(s.trainer->graph_replays(), graphs ? 3 : 0);
+    return s.Bytes();
+  };
+  const auto plain = run(Gpt2Like(), false);
+  EXPECT_EQ(run(Recomputed(Gpt2Like(), Part::kBlock), true), plain);
+  EXPECT_EQ(run(Recomputed(Gpt2Like(), Part::kMlp), true), plain);
+  EXPECT_EQ(run(Recomputed(LlamaLike(), Part::kBlock), true), run(LlamaLike(), false));
+  GptConfig offloaded = Gpt2Like();
+  offloaded.n_layer = 4;
+  const auto four = run(offloaded, false);
+  offloaded.offload_activations = true;
+  EXPECT_EQ(run(offloaded, true), four);
+}
 
 // The host runs ahead of the device.
 TEST_F(GraphTest, StepsThatAreOnlySubmittedHaveTheSameBits) {

@@ -2,9 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 
+#include "dist/data_parallel/data_parallel.h"
 #include "dist/groups/in_process_group.h"
 #include "models/train/trainer.h"
 #include "optim/adamw.h"
@@ -24,6 +27,8 @@ struct BenchOptions {
   dist::ReducerOptions reducer = {};
   double dropout = 0.1;
   DType dtype = DType::kF32;
+  optim::AdamWOptions adamw = {};
+  std::optional<LossScaleOptions> loss_scaling = {};
   int64_t check_every = 0;
   int64_t max_skips = 0;
 };
@@ -41,7 +46,7 @@ struct Bench {
     if (group || parallel_alone) {
       parallel = std::make_unique<dist::DataParallel>(group, model, o.reducer);
     }
-    optimizer = std::make_unique<optim::AdamW>(model.Parameters());
+    optimizer = std::make_unique<optim::AdamW>(model.Parameters(), o.adamw);
     data::BatchLayout layout{.batch_size = 2, .micro_batches = o.leaves};
     if (parallel) layout.micro_order = parallel->reducer().micro_order();
     loader = std::make_unique<data::Loader>(tokens, Shuffled(*tokens), layout);
@@ -53,7 +58,8 @@ struct Bench {
                        .say = [this](const std::string& text) { said.push_back(text); },
                        .parallel = parallel.get(),
                        .check_every = o.check_every,
-                       .max_skips = o.max_skips});
+                       .max_skips = o.max_skips,
+                       .loss_scaling = o.loss_scaling});
   }
 
   std::shared_ptr<const data::TokenSource> tokens;
@@ -67,7 +73,9 @@ struct Bench {
 
 // What a run computes: everything must be the same to the bit.
 struct Outcome {
-  std::vector<double> losses, norms;
+  std::vector<double> losses, norms;  // no norm of a skipped update, which is not finite
+  std::vector<bool> skipped;
+  std::optional<LossScale> loss_scale;
   double val_loss = 0;
   std::map<std::string, std::vector<float>> weights;
   bool operator==(const Outcome&) const = default;
@@ -80,8 +88,10 @@ Outcome Train(dist::ProcessGroup* group, const BenchOptions& o, int steps,
   for (int i = 0; i < steps; ++i) {
     const StepMetrics m = bench.trainer->Step();
     outcome.losses.push_back(m.loss);
-    outcome.norms.push_back(m.grad_norm);
+    outcome.norms.push_back(m.skipped ? 0 : m.grad_norm);
+    outcome.skipped.push_back(m.skipped);
   }
+  outcome.loss_scale = bench.trainer->loss_scale();
   outcome.val_loss = bench.trainer->Evaluate(data::EvalBatches(bench.tokens, kWindow, 3));
   for (const auto& [name, p] : bench.model.NamedParameters()) {
     outcome.weights[name] = p->value().To(DType::kF32).ToVector<float>();
@@ -123,14 +133,29 @@ TEST(TrainerRanks, OrderedRunsAreTheSameToTheBit) {
     int64_t leaves;
     std::vector<int> counts;
     DType dtype = DType::kF32;
+    optim::AdamWOptions adamw = {};
+    std::optional<LossScaleOptions> loss_scaling = {};
   };
-  for (const Case& c : {Case{8, {1, 2, 3, 4, 8}}, Case{12, {1, 2, 3, 4, 5, 6}}, Case{3, {2}},
-                        Case{7, {2, 3}}, Case{12, {2, 5}, DType::kBF16}}) {
+  const optim::AdamWOptions pure{.master_weights = false, .state_dtype = DType::kBF16};
+  // Begins too large, and grows beyond what fits again.
+  const LossScaleOptions scaling{.init = 0x1p26, .growth_interval = 2};
+  for (const Case& c :
+       {Case{8, {1, 2, 3, 4, 8}}, Case{12, {1, 2, 3, 4, 5, 6}}, Case{3, {2}}, Case{7, {2, 3}},
+        Case{12, {2, 5}, DType::kBF16}, Case{12, {3}, DType::kBF16, pure},
+        Case{12, {2, 5}, DType::kF16, {}, scaling}}) {
     const BenchOptions o{.leaves = c.leaves,
                          .reducer = {.sum = dist::GradientSum::kOrdered},
                          .dtype = c.dtype,
+                         .adamw = c.adamw,
+                         .loss_scaling = c.loss_scaling,
                          .check_every = 5};
     const Outcome alone = Train(nullptr, o, 20);
+    if (c.loss_scaling) {
+      EXPECT_TRUE(alone.skipped.front());
+      EXPECT_EQ(std::count(alone.skipped.begin(), alone.skipped.end(), true),
+                alone.loss_scale->skipped);
+      EXPECT_LT(alone.loss_scale->skipped, 15);
+    }
     for (const int ranks : c.counts) {
       EXPECT_EQ(TrainOn(ranks, o, 20), alone) << c.leaves << " on " << ranks;
     }
@@ -280,7 +305,7 @@ TEST(TrainerRanks, RefusesAReducerForOtherMicroBatches) {
                         optim::LrSchedule({.lr = 1e-2, .decay_steps = 20}), *bench.loader,
                         {.micro_batches = 2, .parallel = bench.parallel.get()});
               }),
-              HasSubstr("micro_batches is 2, but the Reducer was made for 4"));
+              HasSubstr("micro_batches is 2, but the ranks share out 4"));
 }
 
 }  // namespace

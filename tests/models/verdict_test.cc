@@ -139,6 +139,25 @@ TEST(Verdict, GradientSpikesAndClipping) {
   EXPECT_EQ(Of(clipped, "Gradient norm").text, "no spikes; 25% of steps clipped at 1");
 }
 
+TEST(Verdict, SkippedUpdates) {
+  const auto every = [](int64_t period) {
+    return JudgeRun(Made(Falling, {}, [period](StepMetrics& m) {
+      m.loss_scale = 1024;
+      m.skipped = m.step % period == 0;
+      if (m.skipped) m.grad_norm = INFINITY;
+    }));
+  };
+  EXPECT_EQ(Of(every(300), "Gradient norm").health, Health::kGood);
+  EXPECT_THAT(Of(every(300), "Gradient norm").text,
+              HasSubstr("3 updates skipped, loss scale 1024"));
+  EXPECT_EQ(Of(every(10), "Gradient norm").health, Health::kWatch);
+  // Without a loss scale to blame.
+  const Verdict bad = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
+    if (m.step == 500) m.grad_norm = INFINITY;
+  }));
+  EXPECT_EQ(Of(bad, "Gradient norm").health, Health::kBad);
+}
+
 TEST(Verdict, SpeedTimeAndMemory) {
   const Verdict slow = JudgeRun(Made(Falling, {}, [](StepMetrics& m) {
     if (m.step > 850) m.tokens_per_second = 5e4;

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "core/autograd/engine.h"
-#include "core/autograd/saved_tensor.h"
 #include "core/philox.h"
 #include "core/step_state.h"
 #include "nn/sequential.h"
@@ -75,36 +74,6 @@ TEST(DropoutTest, WithoutNamesTrainingIsAnError) {
   const StepState state(kCpu, 1);
   TrainingScope training(state);
   EXPECT_THAT(MessageOf([&] { model(Ones()); }), HasSubstr("call Materialize"));
-}
-
-// As activation checkpointing does: the forward runs again, within Backward.
-TEST(DropoutTest, AForwardThatRunsAgainWithinBackwardHasItsMask) {
-  Dropout dropout(0.5);
-  dropout.AssignNames("drop");
-  StepState state(kCpu, 1);
-  TrainingScope training(state);
-  Tensor x = test::RandomTensor({4, 50}, 3);
-  x.SetRequiresGrad();
-  std::vector<double> again;
-  const auto forward = [&] {
-    SavedTensorHooks hooks([](const Tensor& t) { return std::any(t); },
-                           [&](const std::any& kept) {
-                             GradMode record(true);
-                             again = dropout(x).ToVector<double>();
-                             return std::any_cast<Tensor>(kept);
-                           });
-    return dropout(x);
-  };
-  const Tensor dy = Tensor::Full({4, 50}, 1, DType::kF64);
-  const Tensor y = forward();
-  Backward(y, dy);
-  EXPECT_EQ(again, y.ToVector<double>());
-
-  state.SetFirstSample(4);
-  forward();
-  const Tensor second = forward();
-  EXPECT_THAT(MessageOf([&] { Backward(second, dy); }),
-              HasSubstr("ran 2 times in this micro-batch"));
 }
 
 TEST(DropoutTest, BackwardUsesTheMaskOfForward) {

@@ -10,6 +10,7 @@
 #include "nn/init.h"
 #include "nn/layer_norm.h"
 #include "nn/linear.h"
+#include "nn/precision.h"
 #include "nn/sequential.h"
 #include "tests/message_of.h"
 #include "tests/nn/reference.h"
@@ -179,6 +180,39 @@ TEST(SequentialTest, ParametersDoNotDependOnTheirNeighbours) {
   Sequential twins({std::make_shared<Linear>(3, 3), std::make_shared<Linear>(3, 3)});
   twins.Materialize(kCpu, 7);
   EXPECT_NE(ParameterOf(twins, "0.weight").data, ParameterOf(twins, "1.weight").data);
+}
+
+// ---- Precision ----
+
+TEST(PrecisionTest, APartHasItsOwnDTypesAndTheSameNames) {
+  Sequential model({std::make_shared<InPrecision>(std::make_shared<LayerNorm>(6), Precision{}),
+                    std::make_shared<Linear>(6, 4)});
+  Materialize(model, kCpu, 7, {.compute = DType::kBF16});
+  const auto parameters = model.NamedParameters();
+  EXPECT_EQ(parameters[0].first, "0.weight");
+  EXPECT_EQ(parameters[2].first, "1.weight");
+  EXPECT_EQ(parameters[0].second->value().dtype(), DType::kF32);
+  EXPECT_EQ(parameters[2].second->value().dtype(), DType::kBF16);
+  Tensor x = RandomTensor({3, 6}, 5).To(DType::kBF16);
+  x.SetRequiresGrad();
+  const Tensor y = model(x);
+  EXPECT_EQ(y.dtype(), DType::kBF16);
+  Backward(y, Tensor::Full(y.shape(), 1, y.dtype()));
+  EXPECT_EQ(x.grad().dtype(), DType::kBF16);
+  for (const auto& [name, p] : parameters) EXPECT_EQ(p->grad().dtype(), DType::kF32) << name;
+}
+
+TEST(PrecisionTest, APartComputesInItsDTypeAndRoundsItsResult) {
+  InPrecision part(std::make_shared<LayerNorm>(6), Precision{});
+  Materialize(part, kCpu, 7, {.compute = DType::kBF16});
+  LayerNorm wide(6);
+  wide.Materialize(kCpu, 7);
+  const Tensor x = RandomTensor({3, 6}, 5).To(DType::kBF16);
+  const Tensor want = wide(x.To(DType::kF32)).To(DType::kBF16);
+  EXPECT_EQ(part(x).ToVector<BF16>(), want.ToVector<BF16>());
+  InPrecision f32_result(std::make_shared<LayerNorm>(6), Precision{.output = DType::kF32});
+  Materialize(f32_result, kCpu, 7, {.compute = DType::kBF16});
+  EXPECT_EQ(f32_result(x).ToVector<float>(), wide(x.To(DType::kF32)).ToVector<float>());
 }
 
 }  // namespace

@@ -21,7 +21,8 @@ StepValues Clip(const std::vector<Tensor>& grads, double max_norm, double loss_s
   }
   StepState state(kCpu, 1);
   Sgd sgd(parameters);
-  const auto training = sgd.BeginStep(state, 0, 0.1, {.loss_scale = loss_scale});
+  if (loss_scale != 1) state.EnableLossScaling({.init = loss_scale});
+  const auto training = sgd.BeginStep(state, 0, 0.1);
   for (size_t i = 0; i < grads.size(); ++i) parameters[i]->leaf().SetGrad(grads[i]);
   ClipGradNorm(parameters, max_norm, state);
   for (size_t i = 0; i < grads.size(); ++i) {

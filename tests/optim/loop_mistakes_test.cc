@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "core/autograd/engine.h"
 #include "kernels/binary/binary.h"
+#include "kernels/cast/cast.h"
 #include "kernels/dropout/dropout.h"
 #include "kernels/reduce/reduce.h"
 #include "optim/adamw.h"
@@ -109,6 +112,64 @@ TEST(LoopMistakes, ABackwardAfterClipping) {
                     HasSubstr("Call ClipGradNorm after the last Backward")));
   ClipGradNorm(adamw.parameters(), 1, state);
   adamw.Step(state);
+}
+
+// What is forgotten of loss scaling, piece by piece.
+TEST(LoopMistakes, LossScaling) {
+  AdamW adamw(OneParameter(DType::kF16));
+  const std::shared_ptr<Parameter> p = adamw.parameters()[0];
+  p->leaf().SetDType(DType::kF32);
+  const Tensor& w = p->value();
+  StepState state(kCpu, 1);
+  EXPECT_THAT(MessageOf([&] { (void)adamw.BeginStep(state, 0, 0.1); }),
+              AllOf(HasSubstr("'w' is f16"), HasSubstr("state.EnableLossScaling();")));
+  state.EnableLossScaling();
+  const auto training = adamw.BeginStep(state, 0, 0.1);
+  const auto loss = [&] { return ops::Sum(ops::Cast(w, DType::kF32)); };
+  EXPECT_THAT(
+      MessageOf([&] { Backward(loss()); }),
+      AllOf(HasSubstr("without the loss scale"), HasSubstr("Backward(loss, training.Root());")));
+  Backward(loss(), training.Root(0.5));
+  EXPECT_EQ(p->grad().Slice(0, 0, 1).Item(), 32768);
+  EXPECT_THAT(MessageOf([&] { Backward(loss(), Tensor::Full({}, 65536, DType::kF32)); }),
+              HasSubstr("training.Root()"))
+      << "a root of the micro-batch before";
+  Tensor other = Noise({3}, 1);
+  other.SetRequiresGrad();
+  Backward(ops::Sum(other));  // of no parameter
+  EXPECT_THAT(MessageOf([&] { adamw.Step(state); }),
+              AllOf(HasSubstr("must be found before the update"),
+                    HasSubstr("optim::ClipGradNorm(optimizer.parameters(), max_norm, state);"),
+                    HasSubstr("max_norm = 0")));
+  ClipGradNorm(adamw.parameters(), 0, state);
+  EXPECT_EQ(state.Read().grad_norm, static_cast<float>(std::sqrt(8.0) / 2)) << "unscaled";
+  adamw.Step(state);
+  EXPECT_EQ(state.Read().loss_scale, (LossScale{.scale = 65536, .good_steps = 1}));
+}
+
+// PyTorch's loop: the scale falls until gradients fit, and nothing else changes meanwhile.
+TEST(LossScaling, StepsWithInfiniteGradientsAreSkippedAndCounted) {
+  AdamW adamw(OneParameter(DType::kF16));
+  const std::shared_ptr<Parameter> p = adamw.parameters()[0];
+  StepState state(kCpu, 1);
+  state.EnableLossScaling({.growth_interval = 2});
+  const auto before = Bits(p->value());
+  std::vector<float> scales;
+  std::vector<bool> changed;
+  for (int64_t step = 0; step < 6; ++step) {
+    const auto training = adamw.BeginStep(state, step, 0.1);
+    // The gradient, f16, is 10 times the scale: above 65504 at first.
+    Backward(ops::Sum(ops::Mul(p->value(), Tensor::Full({8}, 1, DType::kF16))),
+             training.Root(10).To(DType::kF16));
+    ClipGradNorm(adamw.parameters(), 1, state);
+    adamw.Step(state);
+    adamw.ZeroGrad();
+    scales.push_back(state.Read().loss_scale.scale);
+    changed.push_back(Bits(p->value()) != before);
+  }
+  EXPECT_EQ(scales, (std::vector<float>{32768, 16384, 8192, 4096, 4096, 8192}));
+  EXPECT_EQ(changed, (std::vector<bool>{false, false, false, false, true, true}));
+  EXPECT_EQ(state.Read().loss_scale.skipped, 4);
 }
 
 TEST(LoopMistakes, AnOptimizerThatIsReplacedWithinItsStep) {

@@ -1,0 +1,209 @@
+#include "core/autograd/offload.h"
+
+#include <map>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/stream.h"
+
+namespace lockstep {
+
+// The copies' stream, and the host memory that only they use: so a block can be given to the next
+// copy at once, which comes after those before it.
+struct Offloader::State {
+  std::optional<Stream> copies;
+  std::map<int64_t, std::vector<std::shared_ptr<void>>> free;  // by size
+  int64_t host_bytes = 0;
+  std::weak_ptr<OffloadScope::Part> last;
+
+  ~State() {
+    if (!copies) return;
+    try {
+      Synchronize(*copies);
+    } catch (const Error&) {
+      // The device has failed, and copies nothing any more.
+    }
+  }
+
+  const Stream& CopiesOf(Device device) {
+    if (copies && copies->device != device) {
+      Synchronize(*copies);
+      copies.reset();
+    }
+    if (!copies) copies = GetStreamBackend(device.type).CreateStream(device);
+    return *copies;
+  }
+  std::shared_ptr<void> Take(int64_t bytes, Device device) {
+    host_bytes += bytes;
+    if (device.is_meta()) return nullptr;
+    std::vector<std::shared_ptr<void>>& blocks = free[bytes];
+    if (blocks.empty()) return GetStreamBackend(device.type).AllocateHost(bytes, device);
+    std::shared_ptr<void> block = std::move(blocks.back());
+    blocks.pop_back();
+    return block;
+  }
+  void Give(int64_t bytes, std::shared_ptr<void> block) {
+    host_bytes -= bytes;
+    if (block) free[bytes].push_back(std::move(block));
+  }
+};
+
+// One storage.
+struct OffloadScope::Item {
+  std::shared_ptr<Part> part;
+  Storage storage;  // on the device; undefined while only the host has it
+  uint64_t version;
+  bool on_host = false;
+  int64_t bytes = storage.bytes();
+  std::shared_ptr<void> host{};
+
+  bool overwritten() const { return storage.version() != version; }
+  ~Item();
+};
+
+// What a node has of it.
+struct OffloadScope::Saved {
+  std::shared_ptr<Item> item;
+  DType dtype;
+  Shape shape;
+  int64_t offset;
+  const char* what;
+
+  Tensor Unpack() const;
+};
+
+struct OffloadScope::Part {
+  explicit Part(std::shared_ptr<Offloader::State> offloader)
+      : state(std::move(offloader)), before(state->last) {}
+
+  std::shared_ptr<Offloader::State> state;
+  std::weak_ptr<Part> before;
+  const uint64_t first_serial = Storage::NextSerial();
+  std::unordered_map<uint64_t, std::weak_ptr<Item>> items;  // by the storage's serial
+  Device device;
+  bool away = false;              // from the device
+  std::unique_ptr<Event> copied;  // null once the device's work waits for it
+
+  using Items = std::vector<std::shared_ptr<Item>>;
+  // Those that some node still has, but for `except`.
+  template <class F>
+  Items Live(const F& except) const {
+    Items live;
+    for (const auto& [serial, weak] : items) {
+      auto item = weak.lock();
+      if (item && !except(*item)) live.push_back(std::move(item));
+    }
+    return live;
+  }
+
+  // Submits copies, by copy(item, backend, stream), that come after all work submitted so far.
+  template <class F>
+  void Copy(const Items& items, const F& copy) {
+    if (items.empty() || device.is_meta()) return;
+    const Stream& stream = state->CopiesOf(device);
+    StreamBackend& backend = GetStreamBackend(device.type);
+    Event now(device);
+    now.Record(CurrentStream(device));
+    now.Wait(stream);
+    for (const auto& item : items) copy(*item, backend, stream);
+    copied = std::make_unique<Event>(device);
+    copied->Record(stream);
+  }
+  // The device's work from now on comes after the copies.
+  void Await() {
+    if (copied) copied->Wait(CurrentStream(device));
+    copied = nullptr;
+  }
+
+  void CopyAway() {
+    const Items moved = Live([](const Item& i) { return i.on_host || i.overwritten(); });
+    for (const auto& item : moved) {
+      item->host = state->Take(item->bytes, device);
+      item->on_host = true;
+    }
+    Copy(moved, [](const Item& i, StreamBackend& backend, const Stream& stream) {
+      backend.CopyToHost(i.host.get(), i.storage.data(), i.bytes, stream);
+    });
+  }
+  // What has been overwritten stays, for the error in backward.
+  void Release() {
+    Await();
+    away = true;
+    const auto stays = [](const Item& i) { return !i.on_host || i.overwritten(); };
+    for (const auto& item : Live(stays)) item->storage = Storage();
+  }
+  void Fetch() {
+    if (!std::exchange(away, false)) return;
+    const Items back = Live([](const Item& i) { return i.storage.defined(); });
+    for (const auto& item : back) {
+      item->storage = Storage::Allocate(item->bytes, device);
+      item->version = item->storage.version();
+    }
+    Copy(back, [](const Item& i, StreamBackend& backend, const Stream& stream) {
+      backend.CopyFromHost(i.storage.data(), i.host.get(), i.bytes, stream);
+    });
+  }
+};
+
+OffloadScope::Item::~Item() {
+  try {
+    part->Await();
+  } catch (const Error&) {
+    // The device has failed, and copies nothing any more.
+  }
+  if (on_host) part->state->Give(bytes, std::move(host));
+}
+
+Tensor OffloadScope::Saved::Unpack() const {
+  Part& part = *item->part;
+  part.Fetch();
+  part.Await();
+  if (const auto before = part.before.lock()) before->Fetch();
+  if (item->overwritten()) {
+    throw Error(StrCat("backward needs ", what,
+                       " as it was in forward, but it has been overwritten "
+                       "since: run backward before writing to it, or write to a Clone()"));
+  }
+  return Tensor::FromStorage(item->storage, dtype, shape, offset);
+}
+
+Offloader::Offloader() : state_(std::make_shared<State>()) {}
+Offloader::~Offloader() = default;
+int64_t Offloader::host_bytes() const { return state_->host_bytes; }
+
+OffloadScope::OffloadScope(const Offloader& offloader)
+    : part_(std::make_shared<Part>(offloader.state_)) {
+  if (const auto before = part_->before.lock()) before->CopyAway();
+  hooks_.emplace(
+      [part = part_](const Tensor& t, const char* what) {
+        const Storage& storage = t.storage();
+        if (storage.serial() < part->first_serial || storage.is_slice() || t.device().is_cpu() ||
+            t.bytes() < kMinBytes || !t.is_contiguous()) {
+          return std::any(SavedTensor(t, what));
+        }
+        part->device = t.device();
+        std::weak_ptr<Item>& known = part->items[storage.serial()];
+        std::shared_ptr<Item> item = known.lock();
+        if (!item) {
+          item = std::make_shared<Item>(Item{part, storage, storage.version()});
+          known = item;
+        }
+        if (item->overwritten()) return std::any(SavedTensor(t, what));
+        return std::any(Saved{item, t.dtype(), t.shape(), t.offset(), what});
+      },
+      [](const std::any& packed) {
+        if (const auto* saved = std::any_cast<Saved>(&packed)) return saved->Unpack();
+        return std::any_cast<const SavedTensor&>(packed).Unpack();
+      });
+}
+
+OffloadScope::~OffloadScope() = default;
+
+void OffloadScope::Finish() {
+  if (const auto before = part_->before.lock()) before->Release();
+  part_->state->last = part_;
+}
+
+}  // namespace lockstep

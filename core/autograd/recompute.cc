@@ -1,0 +1,267 @@
+#include "core/autograd/recompute.h"
+
+#include <algorithm>
+#include <any>
+#include <unordered_map>
+#include <utility>
+
+#include "core/autograd/engine.h"
+#include "core/error.h"
+
+namespace lockstep {
+namespace {
+
+thread_local RedoScope* redo_scope = nullptr;
+
+std::any PackNothing(const Tensor&, const char*) { return {}; }
+// For a scope whose tensors nobody unpacks.
+Tensor NeverUnpacked(const std::any&) {
+  throw Error("the graph of a recomputed forward is never run");
+}
+
+}  // namespace
+
+thread_local RecomputeScope* RecomputeScope::innermost = nullptr;
+thread_local const RecomputeScope::State* RecomputeScope::running_again = nullptr;
+
+bool Recomputing() { return RecomputeScope::running_again != nullptr; }
+
+// ---- Whole forwards. ----
+
+// Something that a node saved.
+struct RecomputeScope::Slot {
+  bool kept = false;  // older than the forward, and so alive anyway
+  SavedTensor value;  // undefined until it has been recomputed
+  Shape shape;
+  DType dtype;
+  const char* what;
+};
+
+// What a node has of it.
+struct RecomputeScope::Saved {
+  std::shared_ptr<State> state;
+  std::shared_ptr<Slot> slot;
+};
+
+// Thrown through a forward that has recomputed all that is needed.
+struct RecomputeScope::Finished {};
+
+// A forward runs again within its lifetime, and outside of the scopes of others.
+struct RecomputeScope::RunningAgain {
+  explicit RunningAgain(const State* state)
+      : previous(std::exchange(running_again, state)), scope(std::exchange(innermost, nullptr)) {}
+  ~RunningAgain() {
+    running_again = previous;
+    innermost = scope;
+  }
+  const State* previous;
+  RecomputeScope* scope;
+};
+
+struct RecomputeScope::State {
+  uint64_t first_serial = Storage::NextSerial();
+  std::vector<SavedTensor> inputs;
+  std::vector<bool> requires_grad;
+  const void* of = nullptr;
+  bool has_start = false;  // a RecomputeStart
+  Again again;
+  StepReplay replay;
+  std::vector<std::weak_ptr<Slot>> slots;  // in the order in which the forward saved them
+
+  std::shared_ptr<Slot> Save(const Tensor& t, const char* what) {
+    auto slot = std::make_shared<Slot>(
+        Slot{t.storage().serial() < first_serial, {}, t.shape(), t.dtype(), what});
+    if (slot->kept) slot->value = SavedTensor(t, what);
+    slots.push_back(slot);
+    return slot;
+  }
+
+  // How many of the forward's first saves must run again.
+  size_t Awaited() const {
+    size_t end = 0;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const auto slot = slots[i].lock();
+      if (!slot) continue;
+      if (slot->kept) slot->value.Unpack();  // throws now if it has been overwritten
+      if (!slot->value.defined()) end = i + 1;
+    }
+    return end;
+  }
+
+  std::vector<Tensor> Leaves() const {
+    std::vector<Tensor> leaves;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      leaves.push_back(inputs[i].Unpack().Detach());
+      if (requires_grad[i]) leaves.back().SetRequiresGrad();
+    }
+    return leaves;
+  }
+
+  void Fill(size_t i, const Tensor& t) const {
+    const auto slot = slots[i].lock();
+    if (!slot || slot->value.defined()) return;
+    LS_CHECK(t.shape() == slot->shape && t.dtype() == slot->dtype,
+             "a module that is recomputed saved ", slot->what, " as ", slot->dtype, slot->shape,
+             " in forward, and the second time ", t.Describe(),
+             ": it must compute the same each time");
+    slot->value = SavedTensor(t, slot->what);
+  }
+
+  void SetInputs(std::span<const Tensor> given) {
+    inputs.clear();
+    requires_grad.clear();
+    for (const Tensor& input : given) {
+      inputs.emplace_back(input, "an input of a module that is recomputed");
+      requires_grad.push_back(input.requires_grad());
+    }
+  }
+
+  void Recompute() {
+    const size_t end = Awaited();
+    std::vector<Tensor> leaves = Leaves();
+    const RunningAgain running(this);
+    const GradMode record(true);
+    const StepReplay::Replaying step(replay);
+    size_t next = 0;
+    const SavedTensorHooks hooks(
+        [&](const Tensor& t, const char*) {
+          Fill(next++, t);
+          if (next == end) throw Finished();
+          return std::any();
+        },
+        NeverUnpacked);
+    try {
+      again(std::move(leaves));
+    } catch (const Finished&) {
+      return;
+    }
+    throw Error(StrCat("a module that is recomputed saved ", slots.size(),
+                       " tensors for backward, and ", next,
+                       " the second time: it must compute the same each time it runs"));
+  }
+
+  void Forget() const {
+    for (const auto& weak : slots) {
+      const auto slot = weak.lock();
+      if (slot && !slot->kept) slot->value.Reset();
+    }
+  }
+};
+
+std::shared_ptr<RecomputeScope::State> RecomputeScope::Begin(const void* of,
+                                                             std::span<const Tensor> inputs,
+                                                             Again again) {
+  auto state = std::make_shared<State>();
+  state->of = of;
+  state->SetInputs(inputs);
+  state->again = std::move(again);
+  return state;
+}
+
+RecomputeScope::RecomputeScope(const void* of, std::span<const Tensor> inputs, Again again)
+    : state_(Begin(of, inputs, std::move(again))),
+      hooks_(
+          [state = state_](const Tensor& t, const char* what) {
+            return std::any(Saved{state, state->Save(t, what)});
+          },
+          [](const std::any& packed) {
+            const auto& [state, slot] = std::any_cast<const Saved&>(packed);
+            if (!slot->value.defined()) state->Recompute();
+            return slot->value.Unpack();
+          }),
+      recording_(state_->replay),
+      range_(std::make_shared<const BackwardRange>(BackwardRange{NextSequence(), nullptr,
+                                                                 [weak = std::weak_ptr(state_)] {
+                                                                   const auto state = weak.lock();
+                                                                   if (state && GraphIsRetained())
+                                                                     state->Forget();
+                                                                 }})),
+      previous_(std::exchange(innermost, this)) {}
+
+RecomputeScope::~RecomputeScope() { innermost = previous_; }
+
+void RecomputeScope::AddOutput(const Tensor& output) {
+  const auto& meta = output.autograd();
+  if (meta && meta->node) meta->node->AddRange(range_);
+}
+
+RecomputeStart::RecomputeStart(const void* of) {
+  if (const RecomputeScope* scope = RecomputeScope::innermost) {
+    if (scope->state_->of != of || !scope->hooks_.innermost()) return;
+    state_ = scope->state_;
+    state_->has_start = true;
+    pause_.emplace(scope->hooks_);
+  } else if (const auto* again = RecomputeScope::running_again) {
+    if (again->of == of && again->has_start) ignore_.emplace(PackNothing, NeverUnpacked);
+  }
+}
+RecomputeStart::~RecomputeStart() = default;
+
+void RecomputeStart::Replace(std::span<const Tensor> by) {
+  if (!state_) return;
+  LS_CHECK(by.size() == state_->inputs.size(), "RecomputeStart: ", by.size(), " tensors for ",
+           state_->inputs.size(), " inputs");
+  state_->SetInputs(by);
+}
+
+// ---- Single results. ----
+
+struct RedoScope::State {
+  struct Offer {
+    uint64_t version;
+    Shape shape;
+    std::shared_ptr<const std::function<Tensor()>> redo;
+  };
+  std::vector<std::string> ops;
+  std::unordered_map<uint64_t, Offer> offers;  // by the serial of the result's storage
+
+  // The offer for these elements, or null.
+  const Offer* Find(const Tensor& t) const {
+    const auto it = offers.find(t.storage().serial());
+    if (it == offers.end() || it->second.version != t.storage().version()) return nullptr;
+    const bool all = t.is_contiguous() && t.numel() == it->second.shape.numel();
+    return all ? &it->second : nullptr;
+  }
+};
+
+namespace {
+
+struct Redone {
+  std::shared_ptr<const std::function<Tensor()>> redo;
+  Shape shape;
+};
+
+Tensor UnpackRedone(const std::any& packed) {
+  if (const auto* redone = std::any_cast<Redone>(&packed)) {
+    return (*redone->redo)().View(redone->shape);
+  }
+  return std::any_cast<const SavedTensor&>(packed).Unpack();
+}
+
+}  // namespace
+
+RedoScope::RedoScope(const std::vector<std::string>& ops)
+    : state_(std::make_shared<State>(State{ops, {}})),
+      hooks_(
+          [state = state_.get()](const Tensor& t, const char* what) {
+            const State::Offer* offer = state->Find(t);
+            return offer ? std::any(Redone{offer->redo, t.shape()})
+                         : std::any(SavedTensor(t, what));
+          },
+          UnpackRedone),
+      previous_(std::exchange(redo_scope, this)) {}
+RedoScope::~RedoScope() { redo_scope = previous_; }
+
+bool MayRedo(std::string_view op) {
+  if (redo_scope == nullptr || !redo_scope->hooks_.innermost()) return false;
+  const auto& ops = redo_scope->state_->ops;
+  return std::find(ops.begin(), ops.end(), op) != ops.end();
+}
+
+void OfferRedo(const Tensor& result, std::function<Tensor()> redo) {
+  redo_scope->state_->offers[result.storage().serial()] = {
+      result.storage().version(), result.shape(),
+      std::make_shared<const std::function<Tensor()>>(std::move(redo))};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,68 @@
+// The ranks that share out the samples of a step, as a training loop sees them.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dist/data_parallel/bucket_lanes.h"
+#include "dist/process_group.h"
+
+namespace lockstep::dist {
+
+// What DataParallel and FullyShard have in common.
+class DataRanks {
+ public:
+  virtual ~DataRanks() = default;
+  DataRanks(const DataRanks&) = delete;
+  DataRanks& operator=(const DataRanks&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  bool is_main() const { return rank() == 0; }
+
+  // This rank's micro-batches of a step, of micro_batches() on all ranks, in the order in which it
+  // must compute them.
+  virtual const std::vector<int64_t>& micro_order() const = 0;
+  virtual int64_t micro_batches() const = 0;
+  // To be called before the backward of each micro-batch: whether it is the step's last.
+  virtual void BeginMicroBatch(bool last) = 0;
+  // Of the step's gradients.
+  virtual const CommunicationTimes& times() const = 0;
+  // Collective, between steps. Throws ReplicaError if what ranks should have in common differs;
+  // `when` is for the message: "after step 100".
+  virtual void CheckWeights(const std::string& when) = 0;
+  // Collective, after a step with non-finite gradients: the ranks whose gradients were already
+  // non-finite before the sum, with each one's first such parameter: "rank 1
+  // ('h.0.mlp.c_fc.weight')". Empty if there are none, or if it is not known.
+  virtual std::string LocateNonFinite() = 0;
+
+  // Collective. The values of all ranks, by rank.
+  std::vector<std::vector<double>> Gather(std::span<const double> values);
+  // Collective. The sum over all ranks, in rank order.
+  double Sum(double value);
+  int64_t Sum(int64_t value);
+  // Collective. `values` becomes the element-wise sum over all ranks. Exact where at most one
+  // rank's value is not 0.
+  void SumInPlace(std::vector<double>* values);
+  // Collective. Whether `value` is true on any rank, for decisions that all ranks must make alike.
+  bool Any(bool value) { return Sum(int64_t{value}) > 0; }
+
+ protected:
+  // A null group means a single rank. `control` is another group of the same ranks, for small
+  // values, whose order is then independent of `group`'s; null: a duplicate of `group`.
+  DataRanks(ProcessGroup* group, std::shared_ptr<ProcessGroup> control);
+  ProcessGroup* control() const { return control_.get(); }  // null: one rank
+  // For destructors, before they destroy other groups: a rank that ends while others continue is
+  // then named by them at once, whichever of the groups they are in. `other` (may be null) is
+  // another group in which they may be.
+  void LeaveControl(ProcessGroup* other = nullptr) noexcept;
+
+ private:
+  const int exceptions_;  // in flight at construction
+  const int rank_, size_;
+  const std::shared_ptr<ProcessGroup> control_;
+};
+
+}  // namespace lockstep::dist

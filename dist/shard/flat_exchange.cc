@@ -1,0 +1,55 @@
+#include "dist/shard/flat_exchange.h"
+
+#include <algorithm>
+
+#include "core/parameter.h"
+
+namespace lockstep::dist {
+
+void FlatExchange::CheckOpen() const {
+  LS_CHECK(!closed_,
+           "the FullyShard that shares out this model's parameters has been destroyed: keep it "
+           "alive as long as the model is used");
+}
+
+// The parts are padded to the longest.
+Tensor FlatExchange::Gather(const Parameter& parameter, const Tensor& part) {
+  CheckOpen();
+  const auto& [layout, index] = places_.at(&parameter);
+  const Shape& shape = parameter.logical_shape();
+  const int64_t numel = shape.numel();
+  std::vector<ShardRange> ranges;
+  int64_t longest = 0;
+  for (int64_t r = 0; r < layout->ranks; ++r) {
+    ranges.push_back(layout->RangeOf(index, numel, r));
+    longest = std::max(longest, ranges.back().end - ranges.back().begin);
+  }
+  const Tensor rows = Tensor::Empty({layout->ranks, longest}, part.dtype(), part.device());
+  const auto row = [&](int64_t r) {
+    const ShardRange& range = ranges[static_cast<size_t>(r)];
+    return rows.Slice(0, r, r + 1).View({longest}).Slice(0, 0, range.end - range.begin);
+  };
+  const int64_t mine = group_ ? group_->rank() : 0;
+  row(mine).CopyFrom(part.Detach());
+  if (group_) {
+    const Tensor input = rows.Slice(0, mine, mine + 1).View({longest});
+    group_
+        ->AllGather(input, rows.View({rows.numel()}),
+                    StrCat("the whole of '", parameter.name(), "'"))
+        ->Wait();
+  }
+  const Tensor whole = Tensor::Empty(shape, part.dtype(), part.device());
+  const Tensor flat = whole.View({numel});
+  for (int64_t r = 0; r < layout->ranks; ++r) {
+    const ShardRange& range = ranges[static_cast<size_t>(r)];
+    if (range.begin < range.end) flat.Slice(0, range.begin, range.end).CopyFrom(row(r));
+  }
+  return whole;
+}
+
+void FlatExchange::Sum(const Tensor& values) {
+  CheckOpen();
+  if (group_) group_->AllReduce(values, ReduceOp::kSum, "the sums of a gradient norm")->Wait();
+}
+
+}  // namespace lockstep::dist

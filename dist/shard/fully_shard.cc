@@ -1,0 +1,391 @@
+#include "dist/shard/fully_shard.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <unordered_set>
+#include <utility>
+
+#include "core/autograd/engine.h"
+#include "core/slots.h"
+#include "dist/groups/agreement.h"
+#include "nn/residual_stream.h"
+#include "nn/state.h"
+
+namespace lockstep::dist {
+namespace {
+
+int64_t SizeOfGroup(const ProcessGroup* group) { return group ? group->size() : 1; }
+int64_t RankIn(const ProcessGroup* group) { return group ? group->rank() : 0; }
+
+ProcessGroup* Checked(const ShardGroups& groups) {
+  const int64_t shards = SizeOfGroup(groups.shard), copies = SizeOfGroup(groups.replicate);
+  LS_CHECK(SizeOfGroup(groups.all) == shards * copies, "of ", SizeOfGroup(groups.all), " ranks, ",
+           shards, " share out a model, of which there are ", copies,
+           " copies: the groups do not fit together");
+  LS_CHECK(RankIn(groups.all) == RankIn(groups.replicate) * shards + RankIn(groups.shard), "rank ",
+           RankIn(groups.all), " has shard ", RankIn(groups.shard), " of copy ",
+           RankIn(groups.replicate), ": ranks that share out a copy must be neighbours");
+  return groups.all;
+}
+
+ShardOptions Completed(ShardOptions options, const ShardGroups& groups) {
+  if (options.micro_batches == 0) options.micro_batches = SizeOfGroup(groups.all);
+  if (!options.unit) {
+    options.unit = [](const Module& m) { return dynamic_cast<const nn::Block*>(&m) != nullptr; };
+  }
+  return options;
+}
+
+// All ranks begin with rank 0's values.
+void Align(ProcessGroup* all, const Module& module) {
+  if (!all || all->device().is_meta()) return;
+  CheckSameShape(*all, module);
+  std::vector<Tensor> tensors;
+  for (const auto& [name, tensor] : nn::StateOf(module)) {
+    if (!tensor.device().is_meta()) tensors.push_back(tensor);
+  }
+  BroadcastTensors(*all, tensors);
+}
+
+}  // namespace
+
+FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions options,
+                       std::shared_ptr<ProcessGroup> control)
+    : DataRanks(Checked(groups), std::move(control)),
+      parameters_(module.Parameters()),
+      options_(Completed(std::move(options), groups)),
+      replicate_(SizeOfGroup(groups.replicate) > 1 ? groups.replicate : nullptr),
+      shards_(SizeOfGroup(groups.shard)),
+      shard_rank_(RankIn(groups.shard)),
+      copies_(SizeOfGroup(groups.replicate)),
+      copy_(RankIn(groups.replicate)),
+      plan_(PlanShardSum(options_.micro_batches, {shards_, copies_}, options_.accumulate,
+                         options_.sum)),
+      micro_order_(plan_.MicroOrder(shard_rank_, copy_)),
+      gather_(shards_ > 1 ? groups.shard->Duplicate(groups.shard->name() + ".weights") : nullptr),
+      exchange_(std::make_shared<FlatExchange>(gather_.get())),
+      scatter_(std::make_shared<const FixedOrderPlan>(plan_.within)),
+      sum_copies_(OrderedSum(std::make_shared<const FixedOrderPlan>(plan_.across))) {
+  LS_CHECK(!parameters_.empty(), "a model without parameters cannot be sharded");
+  Align(groups.all, module);
+  FindUses(module, /*is_model=*/true);
+  MakeUnits();
+  for (size_t use = 0; use < uses_.size(); ++use) AddHooks(use);
+  const Device device = groups.all ? groups.all->device() : parameters_[0]->part().device();
+  lanes_.emplace(shards_ > 1 ? groups.shard : nullptr, device, /*lanes=*/1, BucketSum(),
+                 std::move(options_.on_span));
+}
+
+FullyShard::~FullyShard() {
+  exchange_->Close();
+  LeaveControl(gather_.get());
+}
+
+// ---- Units ----
+
+void FullyShard::FindUses(Module& module, bool is_model) {
+  if (std::ranges::any_of(uses_, [&](const Use& use) { return use.module == &module; })) return;
+  const auto parameters = module.Parameters();
+  const auto modules = module.NamedModules();
+  const bool has_units = std::any_of(modules.begin() + 1, modules.end(),
+                                     [&](const auto& m) { return options_.unit(*m.second); });
+  if (options_.unit(module) || (!is_model && !has_units)) {
+    if (!parameters.empty()) uses_.push_back({.module = &module});
+    return;
+  }
+  std::unordered_set<std::shared_ptr<Parameter>> below;
+  for (Module* child : module.Children()) {
+    for (auto& p : child->Parameters()) below.insert(std::move(p));
+  }
+  if (std::ranges::any_of(parameters, [&](const auto& p) { return !below.contains(p); })) {
+    uses_.push_back({.module = &module, .encloses = true});
+  }
+  for (Module* child : module.Children()) FindUses(*child, /*is_model=*/false);
+}
+
+void FullyShard::MakeUnits() {
+  std::unordered_map<const Parameter*, std::vector<size_t>> uses_of;
+  for (size_t use = 0; use < uses_.size(); ++use) {
+    if (uses_[use].encloses) continue;
+    for (const auto& p : uses_[use].module->Parameters()) uses_of[p.get()].push_back(use);
+  }
+  // What is left belongs to the innermost module that encloses it.
+  for (size_t use = uses_.size(); use-- > 0;) {
+    if (!uses_[use].encloses) continue;
+    for (const auto& p : uses_[use].module->Parameters()) {
+      if (uses_of[p.get()].empty()) uses_of[p.get()] = {use};
+    }
+  }
+  using Kind = std::tuple<std::vector<size_t>, bool, DType>;
+  std::map<Kind, std::vector<std::shared_ptr<Parameter>>> by_kind;
+  for (const auto& p : parameters_) {
+    by_kind[{uses_of[p.get()], p->trainable(), p->part().dtype()}].push_back(p);
+  }
+  for (auto& [kind, parameters] : by_kind) {
+    for (const size_t use : std::get<0>(kind)) uses_[use].units.push_back(units_.size());
+    units_.push_back({.memory = std::make_unique<ShardUnit>(std::move(parameters), shards_,
+                                                            shard_rank_, copies_, exchange_, this),
+                      .uses = std::get<0>(kind)});
+  }
+}
+
+void FullyShard::AddHooks(size_t use) {
+  const auto hook = [this, use](void (FullyShard::*f)(size_t)) {
+    return [alive = std::weak_ptr(alive_), use, f](Module& module) {
+      const auto self = alive.lock();
+      LS_CHECK(self != nullptr, "the FullyShard that gathers the weights of '", module.path(),
+               "' has been destroyed: keep it alive as long as the model is used");
+      ((*self)->*f)(use);
+    };
+  };
+  Module& module = *uses_[use].module;
+  module.AddPreForwardHook(hook(&FullyShard::PreForward));
+  module.AddPostForwardHook(hook(&FullyShard::PostForward));
+  module.AddPreBackwardHook(hook(&FullyShard::PreBackward));
+  module.AddPostBackwardHook(hook(&FullyShard::PostBackward));
+}
+
+// ---- Weights ----
+
+void FullyShard::StartGather(size_t use) {
+  if (use >= uses_.size()) return;
+  for (const size_t u : uses_[use].units) units_[u].memory->StartGather(gather_.get());
+}
+
+void FullyShard::PreForward(size_t use) {
+  StartGather(use);
+  for (const size_t u : uses_[use].units) {
+    units_[u].memory->Gather(gather_.get());
+    units_[u].memory->Show(use);
+  }
+  if (!InBackward()) StartGather(use + 1);
+}
+
+// Between its uses, and from the last module's forward to its backward, a unit is kept.
+bool FullyShard::KeepsAfterForward(const Unit& unit, size_t use) const {
+  if (InBackward() || options_.reshard == Reshard::kAfterStep || use != unit.uses.back()) {
+    return true;
+  }
+  if (!GradEnabled()) return false;
+  return options_.reshard != Reshard::kAfterForward || use + 1 == uses_.size() ||
+         uses_[use].encloses;
+}
+
+void FullyShard::PostForward(size_t use) {
+  for (const size_t u : uses_[use].units) {
+    units_[u].memory->Hide(use);
+    if (!KeepsAfterForward(units_[u], use)) units_[u].memory->Release();
+  }
+}
+
+void FullyShard::PreBackward(size_t use) {
+  for (const size_t u : uses_[use].units) {
+    Unit& unit = units_[u];
+    unit.memory->Gather(gather_.get());
+    unit.memory->Show(use);  // to forwards that run again
+    if (unit.pending == 0) continue;
+    if (summed_ == &unit) Settle();  // the previous micro-batch's
+    unit.memory->TakeGradients();
+  }
+  if (use > 0) StartGather(use - 1);
+}
+
+void FullyShard::PostBackward(size_t use) {
+  for (const size_t u : uses_[use].units) {
+    units_[u].memory->Hide(use);
+    const bool last = use == units_[u].uses.front();
+    if (last && options_.reshard != Reshard::kAfterStep) units_[u].memory->Release();
+  }
+}
+
+FullyShard::Whole::Whole(FullyShard& sharded) : sharded_(sharded) {
+  for (Unit& unit : sharded_.units_) {
+    unit.memory->Gather(sharded_.gather_.get());
+    unit.memory->Show(unit.uses.front());
+  }
+}
+
+FullyShard::Whole::~Whole() {
+  for (Unit& unit : sharded_.units_) {
+    unit.memory->Hide(unit.uses.front());
+    unit.memory->KeepWritten();
+    unit.memory->Release();
+  }
+}
+
+void FullyShard::CheckWeights(const std::string& when) {
+  if (!replicate_) return;
+  NamedTensors parts;
+  for (const auto& p : parameters_) parts.emplace_back(p->name(), p->part().Detach());
+  CheckSameBits(*replicate_, "the weights " + when, parts);
+}
+
+std::string FullyShard::LocateNonFinite() {
+  if (!control()) return "";
+  int64_t bad = -1;
+  for (int64_t p = 0; p < std::ssize(parameters_) && bad < 0; ++p) {
+    for (const Unit& unit : units_) {
+      if (unit.memory->WasNonFinite(*parameters_[p])) bad = p;
+    }
+  }
+  return NameByRank(*control(), bad, parameters_);
+}
+
+// ---- Gradients ----
+
+void FullyShard::CheckBegin(const BackwardPlan& plan) const {
+  LS_CHECK(!in_backward_, "backward was called within another backward through a sharded model");
+  if (size() > 1) CheckShares(plan, rank(), size());
+  for (const auto& p : parameters_) {
+    LS_CHECK(!p->grad().defined(), "the parameter '", p->name(),
+             "' already has a gradient at the start of the step: call ZeroGrad after each update. "
+             "A step has ",
+             micro_order_.size(), " micro-batches on this rank (ShardOptions::micro_batches)");
+  }
+  std::unordered_set<const Leaf*> in_plan;
+  for (const auto& leaf : plan.leaves) in_plan.insert(leaf.get());
+  for (const Unit& unit : units_) {
+    if (!unit.memory->trainable()) continue;
+    const auto leaves = unit.memory->leaves();
+    const auto absent = std::ranges::find_if(
+        leaves, [&](const auto& leaf) { return !in_plan.contains(leaf.get()); });
+    LS_CHECK(
+        !leaves.empty() && absent == leaves.end(),
+        leaves.empty() ? unit.memory->Describe("weights") : StrCat("'", (*absent)->name(), "'"),
+        " took no part in this loss, so there is no gradient to be summed with those of other "
+        "ranks: use it, or call SetTrainable(false) before the model is sharded");
+  }
+}
+
+void FullyShard::OnBegin(const BackwardPlan& plan) {
+  CheckBegin(plan);
+  in_backward_ = true;
+  unlaunched_ = units_.size();
+  unit_of_.clear();
+  const bool afresh = options_.sum == GradientSum::kOrdered || &first() == &within().micro_steps[0];
+  for (Unit& unit : units_) {
+    ShardUnit& memory = *unit.memory;
+    if (!memory.trainable()) continue;
+    unit.pending = std::ssize(memory.leaves());
+    for (const auto& leaf : memory.leaves()) unit_of_[leaf.get()] = &unit;
+    if (afresh) memory.WriteTo(first().buffer);
+    for (int64_t buffer = 0; buffer < across().buffers; ++buffer) memory.shard(buffer);
+  }
+}
+
+void FullyShard::OnLeafReady(Leaf& leaf) {
+  const auto it = unit_of_.find(&leaf);
+  if (it == unit_of_.end()) return;
+  Unit& unit = *it->second;
+  unit.memory->FillAbsent(leaf);
+  if (--unit.pending == 0) LaunchReady();
+}
+
+// In the same order on all ranks: from the last unit to the first.
+void FullyShard::LaunchReady() {
+  for (; unlaunched_ > 0 && units_[unlaunched_ - 1].pending == 0; --unlaunched_) {
+    Unit& unit = units_[unlaunched_ - 1];
+    if (unit.memory->trainable()) Launch(unit);
+  }
+}
+
+void FullyShard::Launch(Unit& unit) {
+  ShardUnit& memory = *unit.memory;
+  const Tensor& to = memory.whole(first().buffer);
+  for (const int64_t from : first().take_up) {
+    accumulate_slot(CurrentStream(to.device()), memory.whole(from), to);
+    memory.whole(from).storage().Release();
+  }
+  if (!scatters()) return;
+  // At most two units' gradients are in memory: the one being summed, and the one being computed.
+  Settle();
+  summed_ = &unit;
+  lanes_->Launch(&unit - units_.data(), to.bytes(),
+                 [this, &memory, &step = second(), is_last = is_last()](ProcessGroup* group,
+                                                                        const BucketSum&) {
+                   return SumGradients(group, memory, step, is_last);
+                 });
+}
+
+// In the lane.
+std::vector<WorkPtr> FullyShard::SumGradients(ProcessGroup* group, ShardUnit& unit,
+                                              const FixedOrderPlan::MicroStep& step, bool is_last) {
+  const std::string purpose = unit.Describe("gradients");
+  const bool ordered = options_.sum == GradientSum::kOrdered;
+  const Tensor& to = unit.shard(step.buffer);
+  const Stream stream = CurrentStream(to.device());
+  // With kFast all shards are added in one buffer.
+  const bool adds = !ordered && &step != &across().micro_steps[0];
+  std::vector<WorkPtr> works;
+  std::vector<Tensor> terms;
+  for (const int64_t buffer : within().terms) {
+    terms.push_back(unit.whole(buffer));
+    if (!to.device().is_cpu()) terms.back().storage().RecordUse(stream);
+  }
+  if (size() > 1) unit.NoteSquares(within().terms, /*afresh=*/&step == &across().micro_steps[0]);
+  Tensor sum = terms.back();  // of the shard group, for this rank
+  if (group && ordered) {
+    sum = scatter_(*group, terms, purpose, works);
+  } else if (group) {
+    sum = adds ? Tensor::EmptyLike(to) : to;
+    works.push_back(group->ReduceScatter(terms.back(), sum, ReduceOp::kSum, purpose));
+    works.back()->Wait();
+  }
+  if (adds) {
+    accumulate_slot(stream, sum, to);
+  } else if (sum.raw_data() != to.raw_data()) {
+    to.CopyFrom(sum);
+  }
+  for (const int64_t from : step.take_up) accumulate_slot(stream, unit.shard(from), to);
+  if (!is_last || !replicate_) return works;
+  if (ordered) {
+    terms.clear();
+    for (const int64_t buffer : across().terms) terms.push_back(unit.shard(buffer));
+    for (WorkPtr& work : sum_copies_(*replicate_, terms, purpose)) works.push_back(std::move(work));
+  } else {
+    works.push_back(replicate_->AllReduce(to, ReduceOp::kSum, purpose));
+    works.back()->Wait();
+  }
+  return works;
+}
+
+// Once the sum under way is done, its whole gradients are not needed any more.
+void FullyShard::Settle() {
+  if (!summed_) return;
+  lanes_->Wait();
+  ShardUnit& memory = *std::exchange(summed_, nullptr)->memory;
+  for (const int64_t buffer : within().terms) memory.whole(buffer).storage().Release();
+}
+
+void FullyShard::OnEnd() {
+  LS_INVARIANT(unlaunched_ == 0, "the gradients of ", unlaunched_, " units were not summed");
+  in_backward_ = false;
+  if (!is_last()) {
+    ++micro_;
+    return;
+  }
+  times_ = lanes_->Finish();
+  if (gather_ && gather_->device().is_cuda()) gather_->CheckInStep();
+  Settle();
+  for (const Unit& unit : units_) {
+    if (unit.memory->trainable()) unit.memory->ShareGradients(across().terms.back());
+    if (options_.reshard == Reshard::kAfterStep) unit.memory->Release();
+  }
+  micro_ = 0;
+}
+
+void FullyShard::OnError() noexcept {
+  lanes_->Abort();
+  for (ProcessGroup* group : {gather_.get(), replicate_}) {
+    if (group) group->Abort(StrCat("backward failed on rank ", group->world_rank()));
+  }
+  for (size_t use = 0; use < uses_.size(); ++use) {
+    for (const size_t u : uses_[use].units) units_[u].memory->Hide(use);
+  }
+  summed_ = nullptr;
+  in_backward_ = false;
+  micro_ = 0;
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,177 @@
+// Sharded data parallelism: weights, gradients and optimizer state are shared out among the ranks
+// (Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models",
+// 2020; Zhao et al., "PyTorch FSDP", 2023).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/autograd/leaf.h"
+#include "core/module.h"
+#include "dist/data_parallel/data_ranks.h"
+#include "dist/shard/shard_sum.h"
+#include "dist/shard/shard_unit.h"
+
+namespace lockstep::dist {
+
+// How long the whole weights of a block stay once they were gathered.
+enum class Reshard {
+  kAfterForward,   // and backward: a block is gathered twice per micro-batch
+  kAfterBackward,  // once per micro-batch
+  kAfterStep,      // once per step
+};
+
+struct ShardOptions {
+  Reshard reshard = Reshard::kAfterForward;
+  Accumulate accumulate = Accumulate::kShards;
+  GradientSum sum = GradientSum::kFast;
+  int64_t micro_batches = 0;  // per step, on all ranks together; 0: one per rank
+  // Which modules are gathered as a whole, ahead of their forward: units. Where empty, the
+  // outermost nn::Blocks. A module with units below it leaves it to its children; one without is a
+  // unit, unless it is the model itself. Parameters that several units use are one of their own.
+  std::function<bool(const Module&)> unit = {};
+  std::function<void(const CommunicationSpan&)> on_span = {};  // as ReducerOptions::on_span
+};
+
+// The levels of ZeRO: what is shared out is the optimizer's state; also the gradients; also the
+// weights.
+inline ShardOptions Zero1() { return {Reshard::kAfterStep, Accumulate::kWhole}; }
+inline ShardOptions Zero2() { return {Reshard::kAfterStep, Accumulate::kShards}; }
+inline ShardOptions Zero3() { return {}; }
+
+// The ranks of a step: `shard` are those that share out a copy of the model, `replicate` those
+// that have the same part of another copy. Rank `replicate->rank() * shard->size() + shard->rank()`
+// of `all` is in both.
+struct ShardGroups {
+  ShardGroups(ProcessGroup* all) : all(all), shard(all) {}  // one copy; null: a single rank
+  ShardGroups(ProcessGroup* all, ProcessGroup* shard, ProcessGroup* replicate)
+      : all(all), shard(shard), replicate(replicate) {}
+
+  ProcessGroup* all;
+  ProcessGroup* shard;
+  ProcessGroup* replicate = nullptr;
+};
+
+// Takes the place of DataParallel where a model is too large for one rank; the rest of a loop stays
+// as it is:
+//   FullyShard sharded(group.get(), model);
+//   model.Materialize(device, seed);                     // this rank's parts alone; or before
+//   optim::AdamW adamw(model.Parameters());              // state for them
+//   ... a step as with DataParallel; ClipGradNorm and every optimizer know of the cuts ...
+//
+// Between forwards value() and grad() of a parameter are this rank's part of it, one-dimensional.
+// Hooks around each unit gather its weights just before they are needed, while the unit before it
+// computes, and release them afterwards. Backward writes gradients into a buffer of the unit, which
+// a lane sums into the parts while backward continues. Every rank runs the same modules in the same
+// order, in evaluation too, and has equally many micro-batches. A parameter is read only within its
+// own unit's forward and backward. With kOrdered weights have the same bits whatever the options
+// and the number of ranks. A trainable parameter must take part in every loss.
+class FullyShard : public DataRanks, public BackwardObserver {
+ public:
+  // Collective. Cuts all parameters of the module. If they are in memory already, all ranks begin
+  // with rank 0's values. If they will not be of one dtype, Materialize them on the meta device
+  // first, since what is gathered together is of one. Groups and module must outlive it, and the
+  // model can only be used while it lives. `control` is as DataParallel's. Throws ArgumentError and
+  // ReplicaError.
+  FullyShard(const ShardGroups& groups, Module& module, ShardOptions options = {},
+             std::shared_ptr<ProcessGroup> control = nullptr);
+  ~FullyShard() override;  // collective
+
+  // Collective. Within its scope every parameter's value() is the whole, on all ranks, for
+  // inspection, saving and loading: what all ranks write to it is kept. Takes the memory of the
+  // whole model.
+  class Whole {
+   public:
+    explicit Whole(FullyShard& sharded);
+    ~Whole();
+    Whole(const Whole&) = delete;
+    Whole& operator=(const Whole&) = delete;
+
+   private:
+    FullyShard& sharded_;
+  };
+
+  const std::vector<int64_t>& micro_order() const override { return micro_order_; }
+  int64_t micro_batches() const override { return options_.micro_batches; }
+  void BeginMicroBatch(bool) override {}  // backwards are counted
+  const CommunicationTimes& times() const override { return times_; }
+  // Compares the parts of the copies.
+  void CheckWeights(const std::string& when) override;
+  std::string LocateNonFinite() override;
+
+  void OnBegin(const BackwardPlan& plan) override;
+  void OnLeafReady(Leaf& leaf) override;
+  void OnEnd() override;
+  void OnError() noexcept override;
+
+ private:
+  // A module around whose forward and backward there are hooks.
+  struct Use {
+    Module* module = nullptr;
+    bool encloses = false;  // others run within it
+    std::vector<size_t> units{};
+  };
+  struct Unit {
+    std::unique_ptr<ShardUnit> memory;
+    std::vector<size_t> uses;
+    int64_t pending = 0;  // gradients that the current backward has yet to finish
+  };
+
+  void FindUses(Module& module, bool is_model);
+  void MakeUnits();
+  void AddHooks(size_t use);
+  void PreForward(size_t use);
+  void PostForward(size_t use);
+  void PreBackward(size_t use);
+  void PostBackward(size_t use);
+  void StartGather(size_t use);
+  bool KeepsAfterForward(const Unit& unit, size_t use) const;
+  void CheckBegin(const BackwardPlan& plan) const;
+  void LaunchReady();
+  void Launch(Unit& unit);
+  std::vector<WorkPtr> SumGradients(ProcessGroup* group, ShardUnit& unit,
+                                    const FixedOrderPlan::MicroStep& step, bool is_last);
+  void Settle();
+
+  // The current micro-batch's step in each of the two sums.
+  const FixedOrderPlan::Rank& within() const { return plan_.within.ranks[shard_rank_]; }
+  const FixedOrderPlan::Rank& across() const { return plan_.across.ranks[copy_]; }
+  const FixedOrderPlan::MicroStep& first() const {
+    return within().micro_steps[micro_ % std::ssize(within().micro_steps)];
+  }
+  const FixedOrderPlan::MicroStep& second() const {
+    return across().micro_steps[micro_ / std::ssize(within().micro_steps)];
+  }
+  bool scatters() const { return &first() == &within().micro_steps.back(); }
+  bool is_last() const { return scatters() && &second() == &across().micro_steps.back(); }
+
+  const std::vector<std::shared_ptr<Parameter>> parameters_;
+  ShardOptions options_;
+  ProcessGroup* const replicate_;  // null: one copy
+  const int64_t shards_, shard_rank_, copies_, copy_;
+  const ShardSumPlan plan_;
+  const std::vector<int64_t> micro_order_;
+  // A duplicate of the shard group for weights, and what comes between steps. Null: one rank.
+  std::shared_ptr<ProcessGroup> gather_;
+  const std::shared_ptr<FlatExchange> exchange_;
+  std::vector<Use> uses_;    // in the order of the forward
+  std::vector<Unit> units_;  // by their first use
+
+  // State of the current step.
+  int64_t micro_ = 0;
+  bool in_backward_ = false;
+  std::unordered_map<const Leaf*, Unit*> unit_of_;
+  size_t unlaunched_ = 0;   // sums begin with the last unit; those before this one have not begun
+  Unit* summed_ = nullptr;  // its sum is under way
+  CommunicationTimes times_;
+  OrderedScatter scatter_;
+  BucketSum sum_copies_;
+  std::shared_ptr<FullyShard*> alive_ = std::make_shared<FullyShard*>(this);
+  std::optional<BucketLanes> lanes_;  // last: its jobs use the others
+};
+
+}  // namespace lockstep::dist

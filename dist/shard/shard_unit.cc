@@ -1,0 +1,239 @@
+#include "dist/shard/shard_unit.h"
+
+#include <cmath>
+#include <utility>
+
+#include "core/slots.h"
+#include "dist/data_parallel/gradient_buckets.h"
+#include "kernels/global_norm/global_norm.h"
+
+namespace lockstep::dist {
+namespace {
+
+// Elements [offset, offset + shape.numel()) of a flat tensor, with a version counter of their own.
+Tensor SliceOf(const Tensor& flat, int64_t offset, const Shape& shape) {
+  const int64_t size = SizeOf(flat.dtype());
+  return Tensor::FromStorage(flat.storage().Slice(offset * size, shape.numel() * size),
+                             flat.dtype(), shape);
+}
+
+std::shared_ptr<const FlatLayout> Plan(std::span<const std::shared_ptr<Parameter>> parameters,
+                                       int64_t ranks, int64_t multiple) {
+  std::vector<int64_t> numels;
+  for (const auto& p : parameters) numels.push_back(p->logical_shape().numel());
+  return std::make_shared<const FlatLayout>(PlanFlat(numels, ranks, multiple));
+}
+
+}  // namespace
+
+ShardUnit::ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, int64_t ranks,
+                     int64_t rank, int64_t multiple, const std::shared_ptr<FlatExchange>& exchange,
+                     BackwardObserver* observer)
+    : parameters_(std::move(parameters)),
+      rank_(rank),
+      trainable_(parameters_.at(0)->trainable()),
+      observer_(observer),
+      layout_(Plan(parameters_, ranks, multiple)) {
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    exchange->Add(*parameters_[p], layout_, p);
+    parameters_[p]->SetLayout({.cuts = {}, .range = RangeOf(p)}, exchange);
+  }
+}
+
+ShardUnit::~ShardUnit() {
+  for (const auto& leaf : leaves_) leaf->RemoveObserver(observer_);
+}
+
+std::string ShardUnit::Describe(const char* what) const {
+  const size_t others = parameters_.size() - 1;
+  return StrCat("the ", what, " of '", parameters_[0]->name(), "'",
+                others > 0 ? StrCat(" and ", others, " more") : "");
+}
+
+// ---- Weights ----
+
+void ShardUnit::Build() {
+  const Tensor& first = parameters_[0]->part();
+  if (weights_.defined() && weights_.dtype() == first.dtype() &&
+      weights_.device() == first.device()) {
+    return;
+  }
+  for (const auto& p : parameters_) {
+    LS_CHECK(p->part().dtype() == first.dtype() && p->part().device() == first.device(),
+             "parameters that are gathered together are of one dtype on one device, but '",
+             parameters_[0]->name(), "' is ", first.Describe(), " and '", p->name(), "' ",
+             p->part().Describe(),
+             ": give the module of one of them a unit of its own (ShardOptions::unit), or make the "
+             "model FullyShard after Materialize");
+    LS_CHECK(p->trainable() == trainable_, "the parameter '", p->name(),
+             "' was made trainable, or frozen, after the model was sharded: call SetTrainable "
+             "before");
+  }
+  const int64_t bytes = layout_->numel() * SizeOf(first.dtype());
+  weights_ = Tensor::FromStorage(Storage::Reserve(bytes, first.device()), first.dtype(),
+                                 {layout_->numel()});
+  slices_.clear();
+  leaves_.clear();
+  wholes_.clear();
+  shards_.clear();
+  gathered_.clear();
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    Tensor slice = SliceOf(weights_, layout_->offsets[p], parameters_[p]->logical_shape());
+    if (trainable_) {
+      leaves_.push_back(std::make_shared<Leaf>(slice));
+      leaves_.back()->set_name(parameters_[p]->name());
+      leaves_.back()->AddObserver(observer_);
+      slice.set_autograd(AutogradMeta::ForLeaf(leaves_.back()));
+    }
+    slices_.push_back(std::move(slice));
+  }
+}
+
+// Whether the memory holds the parts as they are now, or will.
+bool ShardUnit::IsCurrent() const {
+  if (gathered_.empty() || weights_.storage().released()) return false;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    const Storage& part = parameters_[p]->part().storage();
+    if (!part.SameBlock(gathered_[p].storage) || part.version() != gathered_[p].version) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Tensor ShardUnit::Mine(size_t p) const {
+  const ShardRange range = RangeOf(p);
+  return weights_.Slice(0, layout_->offsets[p] + range.begin, layout_->offsets[p] + range.end);
+}
+
+void ShardUnit::StartGather(ProcessGroup* group) {
+  Build();
+  if (IsCurrent()) return;
+  weights_.storage().Materialize();
+  std::vector<Seen> seen;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    const Tensor part = parameters_[p]->part().Detach();
+    if (part.numel() > 0) Mine(p).CopyFrom(part);
+    seen.push_back({part.storage(), part.storage().version()});
+    // For whoever saved the weights as they were, they are overwritten.
+    const bool changed = !gathered_.empty() && (!gathered_[p].storage.SameBlock(part.storage()) ||
+                                                gathered_[p].version != seen[p].version);
+    if (changed) slices_[p].storage().BumpVersion();
+  }
+  gathered_ = std::move(seen);
+  written_.clear();
+  for (const Tensor& slice : slices_) {
+    written_.push_back({slice.storage(), slice.storage().version()});
+  }
+  if (!group) return;
+  const int64_t shard = layout_->shard;
+  gathering_ = group->AllGather(weights_.Slice(0, rank_ * shard, (rank_ + 1) * shard), weights_,
+                                Describe("weights"));
+}
+
+void ShardUnit::Gather(ProcessGroup* group) {
+  StartGather(group);
+  if (gathering_) std::exchange(gathering_, nullptr)->Wait();
+}
+
+void ShardUnit::Show(size_t by) {
+  if (!shown_by_) shown_by_ = by;
+  for (size_t p = 0; p < parameters_.size(); ++p) parameters_[p]->Show(slices_[p]);
+}
+
+void ShardUnit::Hide(size_t by) {
+  if (shown_by_ != by) return;
+  shown_by_.reset();
+  for (const auto& p : parameters_) p->Hide();
+}
+
+void ShardUnit::Release() {
+  if (gathering_) std::exchange(gathering_, nullptr)->Wait();
+  if (weights_.defined() && !weights_.storage().released()) weights_.storage().Release();
+}
+
+void ShardUnit::KeepWritten() {
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (slices_[p].storage().version() == written_[p].version) continue;
+    parameters_[p]->part().Detach().CopyFrom(Mine(p));
+  }
+}
+
+// ---- Gradients ----
+
+const Tensor& ShardUnit::Buffer(std::vector<Tensor>& buffers, int64_t i, int64_t numel,
+                                bool released) {
+  const auto at = static_cast<size_t>(i);
+  if (buffers.size() <= at) buffers.resize(at + 1);
+  if (!buffers[at].defined()) {
+    const DType dtype = SumDType(*parameters_[0]);
+    const int64_t bytes = numel * SizeOf(dtype);
+    const Device device = weights_.device();
+    const Storage storage =
+        released ? Storage::Reserve(bytes, device) : Storage::Allocate(bytes, device);
+    buffers[at] = Tensor::FromStorage(storage, dtype, {numel});
+  }
+  return buffers[at];
+}
+
+void ShardUnit::WriteTo(int64_t buffer) {
+  buffer_ = buffer;
+  destinations_.clear();
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    destinations_.push_back(
+        SliceOf(whole(buffer), layout_->offsets[p], parameters_[p]->logical_shape()));
+    leaves_[p]->SetDestination(destinations_[p]);
+  }
+}
+
+void ShardUnit::TakeGradients() { whole(buffer_).storage().Materialize(); }
+
+void ShardUnit::FillAbsent(const Leaf& leaf) const {
+  for (size_t p = 0; p < leaves_.size(); ++p) {
+    if (leaves_[p].get() == &leaf && !leaf.grad().defined()) destinations_[p].Fill(0);
+  }
+}
+
+void ShardUnit::NoteSquares(std::span<const int64_t> buffers, bool afresh) {
+  std::vector<Tensor> grads;
+  int64_t chunks = 0;
+  for (const int64_t buffer : buffers) {
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      grads.push_back(SliceOf(whole(buffer), layout_->offsets[p], {numel(p)}));
+      chunks += GradNormChunks(numel(p));
+    }
+  }
+  const Device device = weights_.device();
+  const Stream stream = CurrentStream(device);
+  const Tensor sums = Tensor::Empty({chunks}, DType::kF64, device);
+  grad_norm_square_sums(stream, grads, sums);
+  if (afresh) {
+    squares_ = sums;
+  } else {
+    accumulate_slot(stream, sums, squares_);
+  }
+}
+
+bool ShardUnit::WasNonFinite(const Parameter& parameter) const {
+  if (!squares_.defined()) return false;
+  const std::vector<double> sums = squares_.ToVector<double>();
+  for (size_t chunk = 0; chunk < sums.size();) {
+    for (size_t p = 0; p < parameters_.size(); ++p) {
+      for (int64_t n = GradNormChunks(numel(p)); n > 0; --n, ++chunk) {
+        if (parameters_[p].get() == &parameter && !std::isfinite(sums[chunk])) return true;
+      }
+    }
+  }
+  return false;
+}
+
+void ShardUnit::ShareGradients(int64_t buffer) {
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    const ShardRange range = RangeOf(p);
+    const int64_t begin = layout_->offsets[p] + range.begin - rank_ * layout_->shard;
+    const int64_t numel = range.end - range.begin;
+    parameters_[p]->leaf().ShareGrad(SliceOf(shard(buffer), numel > 0 ? begin : 0, {numel}));
+  }
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,100 @@
+// What ranks gather and scatter at once: the parameters of a block.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/parameter.h"
+#include "dist/process_group.h"
+#include "dist/shard/flat_exchange.h"
+
+namespace lockstep::dist {
+
+// Cuts its parameters, of which each rank keeps a part (Parameter::value), and has memory for the
+// whole weights and gradients only while they are used: tensors keep pointing at the storages,
+// whose memory is released and taken again. For use by one thread, but for what says otherwise.
+class ShardUnit {
+ public:
+  // All of the parameters are trainable, or none; they are whole, and in memory or not. `multiple`
+  // divides the size of a shard. The observer is that of the whole weights' leaves.
+  ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, int64_t ranks, int64_t rank,
+            int64_t multiple, const std::shared_ptr<FlatExchange>& exchange,
+            BackwardObserver* observer);
+  ~ShardUnit();
+  ShardUnit(const ShardUnit&) = delete;
+  ShardUnit& operator=(const ShardUnit&) = delete;
+
+  bool trainable() const { return trainable_; }
+  // "the weights of 'h.0.ln_1.weight' and 11 more"
+  std::string Describe(const char* what) const;
+
+  // ---- Weights. A null group means a single rank. ----
+  // Begins to gather the whole weights, unless those of the current parts are there already or on
+  // their way.
+  void StartGather(ProcessGroup* group);
+  // The same, and orders this thread's work after it.
+  void Gather(ProcessGroup* group);
+  // Shows them to forward, until Hide by the same module (its number): one that runs within it
+  // may have parameters in common with it.
+  void Show(size_t by);
+  void Hide(size_t by);
+  void Release();
+  // Copies this rank's part of whole weights that were written back to the parameters.
+  void KeepWritten();
+
+  // ---- Gradients, of trainable units that have been gathered. ----
+  std::span<const std::shared_ptr<Leaf>> leaves() const { return leaves_; }  // of the whole weights
+  // From now on whole gradients are written to this buffer, starting afresh.
+  void WriteTo(int64_t buffer);
+  // Takes memory for the buffer, unless it has some.
+  void TakeGradients();
+  // A parameter that got none counts as zero.
+  void FillAbsent(const Leaf& leaf) const;
+  // A buffer of whole gradients, [ranks * shard] of SumDType; its memory may be released.
+  const Tensor& whole(int64_t buffer) { return Buffer(wholes_, buffer, layout_->numel(), true); }
+  // A buffer of summed gradients of this rank's parts, [shard].
+  const Tensor& shard(int64_t buffer) { return Buffer(shards_, buffer, layout_->shard, false); }
+  // Before buffers of whole gradients are summed, once or more in a step: notes which of them are
+  // not finite. On the thread that sums.
+  void NoteSquares(std::span<const int64_t> buffers, bool afresh);
+  // Whether that was so of this parameter, in the last step.
+  bool WasNonFinite(const Parameter& parameter) const;
+  // The parameters' gradients are the parts in this buffer, until ZeroGrad.
+  void ShareGradients(int64_t buffer);
+
+ private:
+  void Build();
+  bool IsCurrent() const;
+  int64_t numel(size_t p) const { return parameters_[p]->logical_shape().numel(); }
+  ShardRange RangeOf(size_t p) const { return layout_->RangeOf(p, numel(p), rank_); }
+  // This rank's part of parameter p within the whole weights.
+  Tensor Mine(size_t p) const;
+  const Tensor& Buffer(std::vector<Tensor>& buffers, int64_t i, int64_t numel, bool released);
+
+  const std::vector<std::shared_ptr<Parameter>> parameters_;
+  const int64_t rank_;
+  const bool trainable_;
+  BackwardObserver* const observer_;
+  std::shared_ptr<const FlatLayout> layout_;
+  // The whole weights; undefined before the first gather. The slices are the parameters.
+  Tensor weights_;
+  std::vector<Tensor> slices_;
+  std::vector<std::shared_ptr<Leaf>> leaves_;
+  // What the parts were when they were gathered last.
+  struct Seen {
+    Storage storage;
+    uint64_t version = 0;
+  };
+  std::vector<Seen> gathered_, written_;  // parts; whole weights
+  WorkPtr gathering_;
+  std::optional<size_t> shown_by_;
+  std::vector<Tensor> wholes_, shards_;  // gradients, by buffer
+  std::vector<Tensor> destinations_;     // by parameter
+  Tensor squares_;                       // f64: sums of squares, by buffer, parameter and chunk
+  int64_t buffer_ = 0;                   // that is written to
+};
+
+}  // namespace lockstep::dist

@@ -1,0 +1,69 @@
+// train_spirals_parallel.cc for a model that is too large for one rank: a diff of the two shows
+// what sharding takes.
+//
+//   bazel build -c opt //models/examples:train_spirals_sharded
+//   export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500
+//   for r in 0 1; do RANK=$r bazel-bin/models/examples/train_spirals_sharded & done; wait
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "core/autograd/engine.h"
+#include "core/philox.h"
+#include "core/step_state.h"
+#include "data/distributed_sampler.h"
+#include "dist/shard/fully_shard.h"
+#include "dist/world.h"
+#include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
+#include "models/examples/spirals.h"
+#include "nn/state.h"
+#include "optim/adamw.h"
+#include "optim/clip.h"
+#include "optim/lr_schedule.h"
+
+using namespace lockstep;
+
+int main(int argc, char** argv) {
+  constexpr int64_t kEpochs = 20, kSamples = 4096, kBatch = 128;
+  examples::Mlp model(64);
+  model.Materialize(kCpu, /*seed=*/1);
+  dist::World world(dist::ReadRendezvous());
+  const auto group = world.Group();
+  dist::FullyShard parallel(group.get(), model);  // each keeps its part of rank 0's weights
+  optim::AdamW adamw(model.Parameters(), {.weight_decay = 0.01});
+  const optim::LrSchedule lr(
+      {.lr = 1e-2, .warmup = 20, .decay_steps = kEpochs * kSamples / kBatch});
+  StepState state(kCpu, /*seed=*/1);
+  const examples::Points all = examples::Spirals(kSamples, /*seed=*/100);
+  const data::DistributedSampler sampler(kSamples, parallel.size(), parallel.rank(), {.seed = 1});
+  const int64_t share = kBatch / parallel.size();
+  int64_t step = 0;
+  for (int64_t epoch = 0; epoch < kEpochs; ++epoch) {
+    const auto order = sampler.epoch(epoch);
+    double loss_sum = 0;
+    for (int64_t i = 0; i < sampler.size(); i += share, ++step) {
+      const int64_t n = std::min(share, sampler.size() - i);
+      const examples::Points batch = examples::Pick(all, order, i, n);
+      const auto training =
+          adamw.BeginStep(state, step, lr(step), {.first_sample = parallel.rank() * n});
+      const Tensor loss = ops::SoftmaxCrossEntropy(model(batch.x), batch.labels, Reduction::kSum);
+      const auto samples = static_cast<double>(n * parallel.size());
+      Backward(loss, Tensor::Full({}, 1.0 / samples, DType::kF32));
+      optim::ClipGradNorm(model.Parameters(), 1.0, state);
+      adamw.Step(state);
+      adamw.ZeroGrad();
+      loss_sum += loss.Item();
+    }
+    loss_sum = parallel.Sum(loss_sum);
+    if (!parallel.is_main()) continue;
+    const auto seen = static_cast<double>(sampler.size() * parallel.size());
+    std::printf("epoch %2d  loss %.4f\n", static_cast<int>(epoch), loss_sum / seen);
+  }
+  parallel.CheckWeights("at the end");
+  const double accuracy = examples::Accuracy(model, examples::Spirals(1000, /*seed=*/7));
+  const dist::FullyShard::Whole whole(parallel);  // to save it
+  if (!parallel.is_main()) return 0;
+  std::printf("accuracy on new points: %.1f%%\n", 100 * accuracy);
+  if (argc > 1) nn::SaveModule(model, argv[1]);
+  return accuracy > 0.97 ? 0 : 1;
+}

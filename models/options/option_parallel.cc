@@ -1,0 +1,41 @@
+#include "models/options/option_parallel.h"
+
+#include "core/error.h"
+
+namespace lockstep::models {
+
+void AddParallelOptions(Options& options, ParallelOptions& parallel) {
+  options.Add("parallel.shard", &parallel.shard,
+              {.choices = {"none", "optimizer", "gradients", "full"},
+               .aliases = {"fsdp", "sharding_strategy", "zero_stage"},
+               .operational = true,
+               .doc = "what ranks share out instead of each keeping all of it: none, optimizer "
+                      "(its state), gradients (too), full (weights, too); ZeRO 1, 2 and 3"});
+  options.Add("parallel.shard_ranks", &parallel.shard_ranks,
+              {.min = 0,
+               .operational = true,
+               .doc = "how many neighbouring ranks share out a copy of the model, which the other "
+                      "groups of so many have too; 0: all ranks"});
+  options.Add("parallel.reshard_after_forward", &parallel.reshard_after_forward,
+              {.operational = true,
+               .doc = "with parallel.shard=full: whether a block's weights are released after its "
+                      "forward and gathered again for its backward; false: kept in between, which "
+                      "takes the memory of all weights and half the gathers"});
+  options.OnResolve([&parallel](Options& resolved) {
+    const ParallelOptions d;
+    if (parallel.shard == "none" && parallel.shard_ranks != d.shard_ranks) {
+      resolved.Fail({"parallel.shard_ranks", "parallel.shard"},
+                    StrCat(resolved.Describe("parallel.shard_ranks"),
+                           " does nothing without parallel.shard = \"full\", \"gradients\" or "
+                           "\"optimizer\": add one of them, or leave parallel.shard_ranks out"));
+    }
+    if (parallel.shard != "full" && !parallel.reshard_after_forward) {
+      resolved.Fail({"parallel.reshard_after_forward", "parallel.shard"},
+                    StrCat(resolved.Describe("parallel.reshard_after_forward"),
+                           " does nothing without parallel.shard = \"full\": add that, or leave "
+                           "parallel.reshard_after_forward out"));
+    }
+  });
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,21 @@
+// Options of how a model is shared out among ranks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "models/options/options.h"
+
+namespace lockstep::models {
+
+// option_parallel.cc says what each means, for --help.
+struct ParallelOptions {
+  std::string shard = "none";
+  int64_t shard_ranks = 0;  // 0: all
+  bool reshard_after_forward = true;
+};
+
+// Adds parallel.*, with the checks between them.
+void AddParallelOptions(Options& options, ParallelOptions& parallel);
+
+}  // namespace lockstep::models

@@ -1,0 +1,31 @@
+// What backward computes again instead of keeping it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::models {
+
+// Of each block of a model; see nn/recompute.h.
+struct RecomputeChoice {
+  enum class Part { kNone, kBlock, kAttention, kMlp, kOps };
+  Part part = Part::kNone;
+  std::vector<std::string> ops{};  // kOps
+  int64_t layers = -1;             // only of the first so many blocks; -1: of all
+  // The first so many blocks, as many as memory asks for, are yet to be chosen.
+  bool automatic = false;
+
+  bool operator==(const RecomputeChoice&) const = default;
+};
+
+// Parses none, auto, block, attention, mlp, or operations as in "gelu,layer_norm". Throws
+// InputError; the message does not say where the text came from.
+RecomputeChoice ParseRecompute(std::string_view text);
+
+// "the blocks of the first 3 of 12 layers", "the MLPs", "the results of gelu, layer_norm"; for
+// kNone "nothing".
+std::string Describe(const RecomputeChoice& choice, int64_t n_layer);
+
+}  // namespace lockstep::models

@@ -1,0 +1,17 @@
+// train.recompute = auto: as little recomputation as makes a run fit in memory.
+#pragma once
+
+#include <functional>
+
+#include "models/train/machine_memory.h"
+#include "models/train/memory_plan.h"
+
+namespace lockstep::models {
+
+// Settles setup.model.recompute if it is automatic, and returns the plan of what it then is:
+// nothing, or the blocks of as few first layers as `fits`, or those with the lowest peak if nothing
+// does. The first layers, because their backward comes last, when what the others kept is free
+// again.
+MemoryPlan SettleRecompute(RunSetup& setup, const std::function<bool(const MemoryPlan&)>& fits);
+
+}  // namespace lockstep::models

@@ -1,0 +1,42 @@
+// In which dtypes a model computes, and its parts.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "core/module.h"
+
+namespace lockstep::nn {
+
+// The optimizer has its own: f32 originals of 16-bit weights, and the dtype of its state
+// (optim/adamw.h).
+struct Precision {
+  DType compute = DType::kF32;    // weights and activations
+  DType reduction = DType::kF32;  // gradients of parameters, as they are added up; f64 with f64
+  std::optional<DType> output;    // of a part's result; by default what the part was given
+};
+
+// A part of a model that computes in another precision than what surrounds it: casts what it is
+// given, and its result. Integers stay. Names and parameters are those of the layer.
+//   model.ReplaceChild("norm", std::make_shared<nn::InPrecision>(norm, nn::Precision{}));
+//   nn::Materialize(model, device, seed, {.compute = DType::kBF16});
+class InPrecision : public Layer {
+ public:
+  InPrecision(std::shared_ptr<Module> layer, const Precision& precision)
+      : precision_(precision), base_(this, "", std::move(layer)) {}
+
+  const Precision& precision() const { return precision_; }
+
+ protected:
+  Tensor Forward(const Tensor& x) override;
+
+ private:
+  Precision precision_;
+  Child<Layer> base_;
+};
+
+// Module::Materialize in this precision, and in their own for the parameters of parts that are
+// InPrecision. The gradients of all are in `reduction`.
+void Materialize(Module& model, Device device, uint64_t seed, const Precision& precision);
+
+}  // namespace lockstep::nn

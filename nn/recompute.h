@@ -1,0 +1,119 @@
+// Modules that compute again in backward what they do not keep for it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "core/autograd/recompute.h"
+#include "core/module.h"
+#include "nn/residual_stream.h"
+
+namespace lockstep::nn {
+
+template <class Signature>
+class Recomputed;
+
+// Recompute makes it.
+template <class Out, class... In>
+class Recomputed<Out(In...)> : public ModuleOf<Out(In...)> {
+ public:
+  using Base = ModuleOf<Out(In...)>;
+  // ops empty: everything.
+  Recomputed(std::shared_ptr<Base> base, std::vector<std::string> ops)
+      : ops_(std::move(ops)), base_(this, "", std::move(base)) {}
+
+ protected:
+  Out Forward(In... in) override {
+    if (!GradEnabled()) return base_(std::forward<In>(in)...);
+    if (!ops_.empty()) {
+      const RedoScope scope(ops_);
+      return base_(std::forward<In>(in)...);
+    }
+    std::tuple<std::decay_t<In>...> arguments(in...);
+    std::vector<Tensor> inputs;
+    ForEachInput(arguments, [&](Tensor& t) { inputs.push_back(std::exchange(t, Tensor())); });
+    RecomputeScope scope(
+        &*base_, inputs,
+        [base = base_.module(), callee = &*base_, arguments](std::vector<Tensor> again) mutable {
+          Again(*callee, arguments, std::move(again));
+        });
+    inputs.clear();
+    Out out = base_(std::forward<In>(in)...);
+    ForEachTensor(out, [&](const Tensor& t) { scope.AddOutput(t); });
+    return out;
+  }
+
+ private:
+  // Calls f(Tensor&) for the tensors in arguments that are ours to change.
+  template <class F>
+  static void ForEachInput(std::tuple<std::decay_t<In>...>& arguments, const F& f) {
+    const auto change = [&](const Tensor& t) { f(const_cast<Tensor&>(t)); };
+    std::apply([&](auto&... argument) { (ForEachTensor(argument, change), ...); }, arguments);
+  }
+
+  static void Again(Base& base, std::tuple<std::decay_t<In>...> arguments,
+                    std::vector<Tensor> inputs) {
+    size_t next = 0;
+    ForEachInput(arguments, [&](Tensor& t) { t = std::move(inputs[next++]); });
+    std::apply([&](auto&... argument) { base(std::forward<In>(argument)...); }, arguments);
+  }
+
+  std::vector<std::string> ops_;
+  Child<Base> base_;
+};
+
+namespace internal {
+template <class Out, class... In>
+std::shared_ptr<ModuleOf<Out(In...)>> MakeRecomputed(std::shared_ptr<void> owner,
+                                                     ModuleOf<Out(In...)>* module,
+                                                     std::vector<std::string> ops) {
+  return std::make_shared<Recomputed<Out(In...)>>(
+      std::shared_ptr<ModuleOf<Out(In...)>>(std::move(owner), module), std::move(ops));
+}
+}  // namespace internal
+
+// The module, except that its forward keeps only its inputs for backward, which runs it again when
+// it first needs something else, once per backward (core/autograd/recompute.h). Gradients have the
+// same bits, and peak memory falls by what the forward saves, less its inputs: in return for the
+// time of a second forward, up to the last product. It takes the module's place:
+//   model.ReplaceChild("h.3", nn::Recompute(block));
+// and has no name of its own, so that all parameters keep theirs. Hooks around forward run once,
+// not where it runs again; running statistics are updated once. For weights that are gathered by
+// hooks and released: hooks of the recomputed module, or of one that contains it.
+//
+// With `ops` only the results of these operations are computed again, each from what the operation
+// keeps for its own backward: gelu (where it is no part of a product; on the CPU in f32 also
+// there), silu, swiglu, layer_norm, rms_norm.
+template <class M>
+auto Recompute(const std::shared_ptr<M>& module, std::vector<std::string> ops = {}) {
+  LS_CHECK(module != nullptr, "Recompute needs a module, not null");
+  return internal::MakeRecomputed(module, module.get(), std::move(ops));
+}
+
+// What a block begins with, if it needs its stream for nothing else: norm() of the stream, a pair
+// that begins with its sum. If the block is recomputed, it keeps this sum instead of the stream and
+// its branch.
+template <class F>
+auto FromSum(const Block* block, const F& norm) {
+  RecomputeStart start(block);
+  auto out = norm();
+  start.Replace(std::vector<Tensor>{out.first, Tensor(), Tensor()});
+  return out;
+}
+
+// Recomputes what is in a child's slot, and stays there around it.
+template <class M>
+void RecomputeChild(Child<M>& child) {
+  if (const auto module = std::dynamic_pointer_cast<M>(child.module())) {
+    return child.Replace(Recompute(module));
+  }
+  if constexpr (requires { typename SlotAdapter<M>::From; }) {
+    const auto module = std::dynamic_pointer_cast<typename SlotAdapter<M>::From>(child.module());
+    child.Replace(Recompute(module));
+  }
+}
+
+}  // namespace lockstep::nn
