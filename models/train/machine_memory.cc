@@ -118,8 +118,10 @@ MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const D
                           int64_t processes) {
   if (memory.total <= 0) return {};
   const bool cpu = setup.device.is_cpu();
-  const int64_t all = cpu ? processes * plan.resident() : plan.peak.total();
-  const int64_t more = cpu ? processes * plan.reserved : all;  // the program is already loaded
+  const int64_t copies = plan.snapshot * (SavesParts(setup) ? processes : 1);
+  // The program is already loaded.
+  const int64_t more = cpu ? processes * plan.reserved + copies : plan.peak.total();
+  const int64_t all = cpu ? more + processes * plan.program : more;
   using Kind = MemoryVerdict::Kind;
   const Kind kind = all > memory.total   ? Kind::kTooLarge
                     : more > memory.free ? Kind::kTight

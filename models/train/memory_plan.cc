@@ -200,6 +200,10 @@ bool IsSharded(const RunSetup& setup) {
   return setup.ranks > 1 && setup.config.parallel.shard != "none";
 }
 
+bool SavesParts(const RunSetup& setup) {
+  return IsSharded(setup) && setup.config.checkpoint.sharded;
+}
+
 bool SumsGradients(const RunSetup& setup) {
   return setup.ranks > 1 || setup.config.dist.reduction != "fast";
 }
@@ -230,6 +234,13 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
        .shard_ranks = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks,
        .device = setup.device});
   if (setup.device.is_cpu()) plan.program = ResidentBytes();
+  if (setup.config.checkpoint.async) {
+    const int64_t own = plan.largest.parameters + plan.largest.optimizer;
+    const int64_t shards = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks;
+    plan.snapshot = SavesParts(setup)  ? own / (setup.ranks / shards)
+                    : IsSharded(setup) ? own * shards
+                                       : own;
+  }
   return plan;
 }
 
@@ -247,9 +258,11 @@ std::string Summary(const MemoryPlan& plan) {
 
 std::string ProcessSummary(const MemoryPlan& plan) {
   if (plan.program == 0) return "";
-  return fmt::format("{} as rounded by the allocator, {} with the program and its data",
-                     FormatBytes(static_cast<double>(plan.reserved)),
-                     FormatBytes(static_cast<double>(plan.resident())));
+  const auto bytes = [](int64_t n) { return FormatBytes(static_cast<double>(n)); };
+  std::string s = fmt::format("{} as rounded by the allocator, {} with the program and its data",
+                              bytes(plan.reserved), bytes(plan.resident()));
+  if (plan.snapshot > 0) s += fmt::format(" and {} to write checkpoints from", bytes(plan.snapshot));
+  return s;
 }
 
 std::string Table(const MemoryPlan& plan) {
@@ -261,9 +274,9 @@ std::string Table(const MemoryPlan& plan) {
   }
   s += fmt::format("  {:<14}{:>14}", "total", bytes(plan.peak.total()));
   if (plan.program == 0) return s;
-  return s + fmt::format("\n  {:<14}{:>14}\n  {:<14}{:>14}\n  {:<14}{:>14}", "as rounded",
-                         bytes(plan.reserved), "program, data", bytes(plan.program), "process",
-                         bytes(plan.resident()));
+  return s + fmt::format("\n  {:<14}{:>14}\n  {:<14}{:>14}\n  {:<14}{:>14}\n  {:<14}{:>14}",
+                         "as rounded", bytes(plan.reserved), "program, data", bytes(plan.program),
+                         "for saving", bytes(plan.snapshot), "process", bytes(plan.resident()));
 }
 
 }  // namespace lockstep::models

@@ -42,8 +42,10 @@ struct MemoryPlan {
   // measured. Not planned: the threads' scratch memory, some MiB each, and the allocator's last
   // page.
   int64_t program = 0;
-  // Everything that the process will take on the CPU.
-  int64_t resident() const { return reserved + program; }
+  // What a rank that writes an asynchronous checkpoint copies to the host's memory.
+  int64_t snapshot = 0;
+  // Everything that the process will take on the CPU, if it writes checkpoints.
+  int64_t resident() const { return reserved + program + snapshot; }
 };
 
 struct MemoryPlanOptions {
@@ -68,6 +70,8 @@ MemoryPlan PlanMemory(const RunSetup& setup);
 
 // Whether ranks share out more of the model than its samples.
 bool IsSharded(const RunSetup& setup);
+// Whether each rank writes its part of a checkpoint, rather than the first rank all of it.
+bool SavesParts(const RunSetup& setup);
 // Whether a run needs a Reducer to sum gradients over ranks or micro-batches: not if a single
 // process sums them in the library's order.
 bool SumsGradients(const RunSetup& setup);
