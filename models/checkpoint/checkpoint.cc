@@ -51,7 +51,8 @@ class Collector {
     const auto add = [&](const std::string& kind, const std::string& name, const Parameter& p,
                          const Tensor& part, std::vector<SafetensorsItem>& items) {
       index[kind].push_back({name, part.dtype(), p.logical_shape()});
-      AddPart(name, p, part, share_.copy, [this](const Tensor& x) { return Keep(x); }, &items);
+      AddPart(
+          name, p, part, share_.copy, [this](const Tensor& x) { return Keep(x); }, &items);
     };
     std::vector<SafetensorsItem> weights, state;
     for (const auto& [name, p] : model.NamedParameters()) {
@@ -108,8 +109,8 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
   share.parts ? collector.AddParts(model, optimizer, &files)
               : collector.AddWhole(model, optimizer, &files);
   if (share.rank != 0) return files;
-  files.texts.emplace_back(
-      "config.json", ToHfConfig(model.config(), model.Parameters().at(0)->value().dtype()));
+  files.texts.emplace_back("config.json",
+                           ToHfConfig(model.config(), model.Parameters().at(0)->value().dtype()));
   if (tokenizer) files.texts.emplace_back("tokenizer.json", tokenizer->ToJson());
   files.texts.emplace_back("trainer_state.json", ToJson(state));
   return files;

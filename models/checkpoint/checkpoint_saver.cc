@@ -143,18 +143,16 @@ void CheckpointSaver::Save(const Collect& collect) {
   snapshot_.Begin();
   CheckpointFiles files = collect(&snapshot_);
   snapshot_.End();
-  const auto task =
-      std::make_shared<std::packaged_task<void()>>([this, files = std::move(files)] {
-        snapshot_.Wait();
-        Write(files);
-      });
+  const auto task = std::make_shared<std::packaged_task<void()>>([this, files = std::move(files)] {
+    snapshot_.Wait();
+    Write(files);
+  });
   saving_ = task->get_future();
   lane_->Submit([task] { (*task)(); });
 }
 
 bool CheckpointSaver::Ended() const {
-  return saving_.valid() &&
-         saving_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  return saving_.valid() && saving_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
 void CheckpointSaver::Wait() {

@@ -15,8 +15,9 @@ int main(int argc, char** argv) {
     double max_gb = static_cast<double>(models::kHfFileBytes) / 1e9;
     models::Options options(
         {.name = "consolidate",
-         .summary = "Makes a folder that transformers loads of a checkpoint whose ranks wrote their "
-                    "parts (checkpoint.sharded).",
+         .summary =
+             "Makes a folder that transformers loads of a checkpoint whose ranks wrote their "
+             "parts (checkpoint.sharded).",
          .example = "consolidate --checkpoint=out/latest --to=my-model",
          .takes_file = false});
     options.Add("checkpoint", &checkpoint, {.doc = "its folder, or a run's, for the newest"});

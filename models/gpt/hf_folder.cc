@@ -60,7 +60,8 @@ void WriteHfFolder(const std::string& folder, const std::string& config,
   if (files > 1) {
     const nlohmann::json index = {{"metadata", {{"total_size", total}}},
                                   {"weight_map", std::move(weight_map)}};
-    WriteFileAtomically(JoinPath(folder, "model.safetensors.index.json"), DumpJson(index, 2) + "\n");
+    WriteFileAtomically(JoinPath(folder, "model.safetensors.index.json"),
+                        DumpJson(index, 2) + "\n");
   }
   WriteFileAtomically(JoinPath(folder, "config.json"), config);
 }

@@ -171,9 +171,8 @@ class Entries {
 }  // namespace
 
 std::vector<SafetensorsItem> ToHfTensors(const Gpt& model) {
-  return ToHfTensors(model, [](const std::string&, const Parameter& p) {
-    return p.WholeOf(p.value().Detach());
-  });
+  return ToHfTensors(
+      model, [](const std::string&, const Parameter& p) { return p.WholeOf(p.value().Detach()); });
 }
 
 std::vector<SafetensorsItem> ToHfTensors(const Gpt& model, const WeightSource& weight) {

@@ -261,7 +261,8 @@ std::string ProcessSummary(const MemoryPlan& plan) {
   const auto bytes = [](int64_t n) { return FormatBytes(static_cast<double>(n)); };
   std::string s = fmt::format("{} as rounded by the allocator, {} with the program and its data",
                               bytes(plan.reserved), bytes(plan.resident()));
-  if (plan.snapshot > 0) s += fmt::format(" and {} to write checkpoints from", bytes(plan.snapshot));
+  if (plan.snapshot > 0)
+    s += fmt::format(" and {} to write checkpoints from", bytes(plan.snapshot));
   return s;
 }
 

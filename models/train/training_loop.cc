@@ -299,6 +299,11 @@ void TrainingLoop::Save(bool required, std::optional<double> val_loss) {
                            .finished = trainer_.step() >= setup_.steps,
                            .loss_scale = trainer_.loss_scale()};
   Timed(&PauseTimes::checkpoint_ms, [&] {
+    if (saved_step_ >= 0 && !saver_.Ended() && ranks_.is_main() && !std::exchange(waited_, true)) {
+      Warn(StrCat("the checkpoint of step ", saved_step_,
+                  " is still being written, and training waits for it: raise checkpoint.every if "
+                  "that happens often (this is said once)"));
+    }
     FinishSave(/*required=*/false);
     // The log of a run resumed from here must have all steps up to here.
     ranks_.OnMain("writing its log", [&] { log_->Flush(); });
@@ -337,8 +342,8 @@ void TrainingLoop::WriteHfModel() const {
     RemoveTree(to);
     Consolidate(store_.List().at(0).path, to);
   } catch (const IoError& e) {
-    Warn(StrCat("no ", to, ": ", e.what(), "; make it later with consolidate --checkpoint=",
-                config_.out_dir, " --to=FOLDER"));
+    Warn(StrCat("no ", to, ": ", e.what(),
+                "; make it later with consolidate --checkpoint=", config_.out_dir, " --to=FOLDER"));
   }
 }
 

@@ -73,6 +73,7 @@ class TrainingLoop {
   CheckpointStore store_;
   CheckpointSaver saver_;
   int64_t saved_step_ = -1;  // of the save that is not finished yet; -1: there is none
+  bool waited_ = false;      // a save has had to wait for the one before
   RunProgress progress_;
   std::unique_ptr<RunLog> log_;  // only on the main rank, else null
   std::optional<data::EvalBatches> validation_;
