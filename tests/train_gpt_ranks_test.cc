@@ -115,8 +115,9 @@ TEST_F(Ranks, ShardedRunsAreTheSameAndContinueAsAnyOther) {
     return RunProgram({"models/sample_gpt", "--checkpoint=" + Path(out), "--tokens=20"}).out;
   };
   EXPECT_EQ(sample("sharded0"), sample("alone"));
-  const Result made = RunProgram({"models/consolidate", "--checkpoint=" + Checkpoint("sharded0", 20),
-                                  "--to=" + Path("made"), "--max_file_gb=1e-4"});
+  const Result made =
+      RunProgram({"models/consolidate", "--checkpoint=" + Checkpoint("sharded0", 20),
+                  "--to=" + Path("made"), "--max_file_gb=1e-4"});
   EXPECT_EQ(made.exit_code, 0) << made.err;
   EXPECT_TRUE(PathExists(Path("made/model.safetensors.index.json")));
   EXPECT_EQ(sample("made"), sample("alone/checkpoints/step-00000020"));
