@@ -342,7 +342,9 @@ TEST_F(CheckpointSaverTest, NothingGrowsWithTheSaves) {
     });
     EXPECT_EQ(states[1].threads, states[0].threads);
     EXPECT_EQ(states[1].descriptors, states[0].descriptors);
-    if (!test::kSanitized) EXPECT_LE(resident[1], resident[0] + (1 << 20));
+    if (!test::kSanitized) {
+      EXPECT_LE(resident[1], resident[0] + (1 << 20));
+    }
   }
 }
 
