@@ -104,7 +104,13 @@ void PlayRounds(int rounds, bool on_gpu) {
   for (int round = 0; round < rounds && !testing::Test::HasFailure(); ++round) {
     Draw draw(static_cast<uint32_t>(round));
     Task task = DrawTask(draw);
-    if (on_gpu) task.steps = 3;
+    if (on_gpu) {
+      // What a simulated GPU computes in seconds, by the kernels for tensor cores.
+      task.steps = 3;
+      task.micro_batches = 4;
+      task.model.n_embd = draw.Of<int64_t>({16, 48});
+      task.model.n_layer = draw.Of<int64_t>({1, 2});
+    }
     const Plan first = DrawPlan(draw, task, on_gpu), second = DrawPlan(draw, task, on_gpu);
     const int before = task.steps / 2;
     const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps, on_gpu);
