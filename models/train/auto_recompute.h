@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "dist/process_group.h"
 #include "models/train/machine_memory.h"
 #include "models/train/memory_plan.h"
 
@@ -13,5 +14,10 @@ namespace lockstep::models {
 // does. The first layers, because their backward comes last, when what the others kept is free
 // again.
 MemoryPlan SettleRecompute(RunSetup& setup, const std::function<bool(const MemoryPlan&)>& fits);
+
+// Collective over `group`, which may be null. Settles an automatic choice, for which each rank may
+// have found another answer, on the most layers that any rank needs, and returns the plan of that:
+// ranks that share a model out gather each block as often as its recomputation asks for.
+MemoryPlan AgreeOnRecompute(RunSetup& setup, const MemoryPlan& mine, dist::ProcessGroup* group);
 
 }  // namespace lockstep::models

@@ -43,22 +43,26 @@ void CheckContinues(const RunSetup& setup) {
   Warn(text);
 }
 
-// Settles what is recomputed. Called before anything is allocated. Only on GPUs too little memory
-// is an error: they can't swap.
+MemoryVerdict Judge(const MemoryPlan& plan, const RunSetup& setup,
+                    const dist::Rendezvous& rendezvous) {
+  return JudgeMemory(plan, setup, MemoryOf(setup.device), rendezvous.local_world_size);
+}
+
+// Called before anything is allocated.
 MemoryPlan SettleMemory(RunSetup& setup, const dist::Rendezvous& rendezvous) {
-  const DeviceMemory memory = MemoryOf(setup.device);
-  const auto judge = [&](const MemoryPlan& plan) {
-    return JudgeMemory(plan, setup, memory, rendezvous.local_world_size);
-  };
-  MemoryPlan plan = SettleRecompute(setup, [&](const MemoryPlan& tried) {
-    return judge(tried).kind == MemoryVerdict::Kind::kFits;
+  return SettleRecompute(setup, [&](const MemoryPlan& tried) {
+    return Judge(tried, setup, rendezvous).kind == MemoryVerdict::Kind::kFits;
   });
-  const MemoryVerdict verdict = judge(plan);
+}
+
+// Only on GPUs too little memory is an error: they can't swap.
+void CheckMemory(const MemoryPlan& plan, const RunSetup& setup,
+                 const dist::Rendezvous& rendezvous) {
+  const MemoryVerdict verdict = Judge(plan, setup, rendezvous);
   if (verdict.kind == MemoryVerdict::Kind::kTooLarge && setup.device.is_cuda()) {
     throw InputError(verdict.text);
   }
   if (verdict.kind != MemoryVerdict::Kind::kFits && rendezvous.local_rank == 0) Warn(verdict.text);
-  return plan;
 }
 
 // Collective. The recorder may be null.
@@ -73,14 +77,24 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   });
   // The folder is locked now, so this run may write its flight records there.
   if (recorder) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
-  RunSetup setup = PrepareRun(options, config, start, device, ranks.size());
-  CheckContinues(setup);
+  RunSetup setup;
+  MemoryPlan memory;
+  ranks.OnEveryRank([&] {
+    setup = PrepareRun(options, config, start, device, ranks.size());
+    CheckContinues(setup);
+    memory = SettleMemory(setup, rendezvous);
+    return "";
+  });
   if (ranks.control()) {
     const std::string& data = setup.dataset.fingerprint;
     dist::CheckEqual(*ranks.control(), "the hash of the data",
                      static_cast<int64_t>(HashName(data.data(), data.size())));
   }
-  const MemoryPlan memory = SettleMemory(setup, rendezvous);
+  memory = AgreeOnRecompute(setup, memory, ranks.control().get());
+  ranks.OnEveryRank([&] {
+    CheckMemory(memory, setup, rendezvous);
+    return "";
+  });
   try {
     const Gpt shape(setup.model);
     Utilization utilization{.flops_per_token = shape.FlopsPerToken(setup.window)};
@@ -108,6 +122,7 @@ int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
   if (dry_run) {
     RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
+    CheckMemory(memory, setup, rendezvous);
     PrintSetup(setup, Gpt(setup.model), memory);
     Print(Table(memory));
     Print("dry run: nothing was written or trained");

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "dist/groups/in_process_group.h"
 #include "models/train/auto_recompute.h"
 
 namespace lockstep::models {
@@ -144,6 +145,24 @@ TEST(MachineMemory, AsManyLayersAreRecomputedAsMemoryAsksFor) {
   setup.model.recompute = blocks(2);
   const int64_t two = total(blocks(2));
   EXPECT_EQ(SettleRecompute(setup, never).peak.total(), two);
+}
+
+// Machines may have different amounts of memory.
+TEST(MachineMemory, AllRanksRecomputeWhatAnyNeeds) {
+  dist::RunInProcess(3, [](dist::ProcessGroup& group) {
+    RunSetup setup = SetupOn(kCpu);
+    setup.window = setup.model.block_size;
+    setup.config.train.batch_size = 64;
+    setup.model.recompute = ParseRecompute("auto");
+    // The second rank needs all but the last layer, the others less.
+    const MemoryPlan mine =
+        SettleRecompute(setup, [&](const MemoryPlan&) { return group.rank() != 1; });
+    EXPECT_EQ(setup.model.recompute.layers, group.rank() == 1 ? 3 : 0);
+    const MemoryPlan plan = AgreeOnRecompute(setup, mine, &group);
+    EXPECT_EQ(setup.model.recompute.layers, 3);
+    EXPECT_EQ(plan.peak.total(), PlanMemory(setup).peak.total());
+    EXPECT_EQ(plan.peak.total() < mine.peak.total(), group.rank() != 1);
+  });
 }
 
 }  // namespace
