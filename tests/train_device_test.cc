@@ -202,7 +202,7 @@ TEST_F(TrainDevice, ARunThatDoesNotFitIntoTheDevicesMemoryIsRefused) {
       Train("out", kDevice, kGpt2, {"--train.batch_size=400"}, {{"CUDASIM_MEMORY", memory}});
   EXPECT_EQ(run.exit_code, 1) << run;
   EXPECT_THAT(run.err, testing::AllOf(HasSubstr("has 8.00 MiB"),
-                                      HasSubstr("lower train.batch_size (now 400"),
+                                      HasSubstr("What would fit: train.batch_size="),
                                       HasSubstr("The plan: ")));
 }
 

@@ -4,7 +4,7 @@
 
 namespace lockstep::models {
 
-MemoryPlan SettleRecompute(RunSetup& setup, const std::function<bool(const MemoryPlan&)>& fits) {
+MemoryPlan SettleRecompute(RunSetup& setup, const MemoryFits& fits) {
   RecomputeChoice& choice = setup.model.recompute;
   if (!choice.automatic) return PlanMemory(setup);
   const auto plan = [&](int64_t layers) {

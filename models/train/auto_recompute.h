@@ -1,9 +1,6 @@
 // train.recompute = auto: as little recomputation as makes a run fit in memory.
 #pragma once
 
-#include <functional>
-
-#include "models/train/machine_memory.h"
 #include "models/train/memory_plan.h"
 
 namespace lockstep::models {
@@ -12,6 +9,6 @@ namespace lockstep::models {
 // nothing, or the blocks of as few first layers as `fits`, or those with the lowest peak if nothing
 // does. The first layers, because their backward comes last, when what the others kept is free
 // again.
-MemoryPlan SettleRecompute(RunSetup& setup, const std::function<bool(const MemoryPlan&)>& fits);
+MemoryPlan SettleRecompute(RunSetup& setup, const MemoryFits& fits);
 
 }  // namespace lockstep::models

@@ -10,6 +10,7 @@
 #include "models/report/run_summary.h"
 #include "models/train/auto_recompute.h"
 #include "models/train/machine_memory.h"
+#include "models/train/memory_advice.h"
 #include "models/train/memory_plan.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
@@ -47,17 +48,16 @@ void CheckContinues(const RunSetup& setup) {
 // is an error: they can't swap.
 MemoryPlan SettleMemory(RunSetup& setup, const dist::Rendezvous& rendezvous) {
   const DeviceMemory memory = MemoryOf(setup.device);
-  const auto judge = [&](const MemoryPlan& plan) {
-    return JudgeMemory(plan, setup, memory, rendezvous.local_world_size);
+  using enum MemoryVerdict::Kind;
+  const auto fits = [&](const MemoryPlan& plan) {
+    return FitOf(plan, setup.device, memory, rendezvous.local_world_size) == kFits;
   };
-  MemoryPlan plan = SettleRecompute(setup, [&](const MemoryPlan& tried) {
-    return judge(tried).kind == MemoryVerdict::Kind::kFits;
-  });
-  const MemoryVerdict verdict = judge(plan);
-  if (verdict.kind == MemoryVerdict::Kind::kTooLarge && setup.device.is_cuda()) {
-    throw InputError(verdict.text);
-  }
-  if (verdict.kind != MemoryVerdict::Kind::kFits && rendezvous.local_rank == 0) Warn(verdict.text);
+  MemoryPlan plan = SettleRecompute(setup, fits);
+  // One rank says what would fit, but a GPU refuses all of them.
+  if (fits(plan) || (setup.device.is_cpu() && rendezvous.local_rank > 0)) return plan;
+  const MemoryVerdict verdict = JudgeMemory(plan, setup, memory, rendezvous.local_world_size);
+  if (verdict.kind == kTooLarge && setup.device.is_cuda()) throw InputError(verdict.text);
+  if (rendezvous.local_rank == 0) Warn(verdict.text);
   return plan;
 }
 
@@ -93,9 +93,11 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     });
     return TrainingLoop(setup, memory, utilization, ranks).Train();
   } catch (const OutOfMemoryError& e) {
-    const int64_t shared_by = device.is_cpu() ? rendezvous.local_world_size : 1;
-    throw OutOfMemoryError(
-        StrCat(e.what(), ": ", MemoryAdvice(memory, setup, MemoryOf(device).total / shared_by)));
+    // The plan fitted, so something else takes memory: what would leave a tenth more of it.
+    const auto enough = static_cast<int64_t>(0.9 * static_cast<double>(memory.needed(device)));
+    throw OutOfMemoryError(StrCat(e.what(), ". ", MemoryAdvice(setup, [&](const MemoryPlan& plan) {
+                                    return plan.needed(device) <= enough;
+                                  })));
   }
 }
 
@@ -109,7 +111,7 @@ int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
     RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
     PrintSetup(setup, Gpt(setup.model), memory);
-    Print(Table(memory));
+    Print(Table(memory, setup.device));
     Print("dry run: nothing was written or trained");
     return 0;
   }
