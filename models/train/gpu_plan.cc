@@ -58,19 +58,25 @@ GpuSet ParseGpus(const std::string& text) {
 GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const GpuSet& gpus) {
   RunSetup setup = PrepareShape(options, config, {DeviceType::kCuda, 0}, gpus.count);
   setup.runtime_bytes = kRuntimeBytes;
-  const MemoryFits fits = [&](const MemoryPlan& plan) {
-    return plan.needed(setup.device) <= gpus.bytes;
+  const auto fits_in = [&](double bytes) {
+    return [bytes, device = setup.device](const MemoryPlan& plan) {
+      return static_cast<double>(plan.needed(device)) <= bytes;
+    };
   };
+  const auto has = static_cast<double>(gpus.bytes);
+  const MemoryFits fits = fits_in(has), with_room = fits_in((1 - kPlanTolerance) * has);
   GpuPlan result;
   result.memory = SettleRecompute(setup, fits);
   result.fits = fits(result.memory);
-  const std::string needs =
-      fmt::format("needs {} of {}", Bytes(result.memory.needed(setup.device)), Bytes(gpus.bytes));
-  result.text = fmt::format(
-      "{}\n{}\n{}", Describe(setup, gpus), Table(result.memory, setup.device, FormatDecimalBytes),
-      result.fits ? fmt::format("fits: {}", needs)
-                  : fmt::format("does not fit: {}. {}", needs,
-                                MemoryAdvice(setup, fits, FormatDecimalBytes)));
+  std::string verdict = fmt::format("{}: needs {} of {}", result.fits ? "fits" : "does not fit",
+                                    Bytes(result.memory.needed(setup.device)), Bytes(gpus.bytes));
+  if (!result.fits) {
+    verdict += ". " + MemoryAdvice(setup, with_room, FormatDecimalBytes);
+  } else if (!with_room(result.memory)) {
+    verdict += fmt::format(", but plans are good to {:.0f}%", 100 * kPlanTolerance);
+  }
+  result.text = fmt::format("{}\n{}\n{}", Describe(setup, gpus),
+                            Table(result.memory, setup.device, FormatDecimalBytes), verdict);
   return result;
 }
 

@@ -103,8 +103,13 @@ MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const D
       kind == Kind::kTooLarge
           ? fmt::format("has {}", Bytes(memory.total))
           : fmt::format("has {} free of {}", Bytes(memory.free), Bytes(memory.total));
+  // What is advised leaves some room.
+  const auto part = [](int64_t n) {
+    return static_cast<int64_t>((1 - kPlanTolerance) * static_cast<double>(n));
+  };
+  const DeviceMemory room{part(memory.total), part(memory.free)};
   const std::string advice = MemoryAdvice(setup, [&](const MemoryPlan& tried) {
-    const Kind fit = FitOf(tried, setup.device, memory, processes);
+    const Kind fit = FitOf(tried, setup.device, room, processes);
     return fit == Kind::kFits || (fit == Kind::kTight && kind == Kind::kTooLarge);
   });
   const std::string others =

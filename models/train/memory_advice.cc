@@ -208,8 +208,8 @@ std::string SmallerModel(const RunSetup& setup) {
           ? fmt::format("model.vocab_size (now {})", m.vocab_size)
           : fmt::format("model.n_layer (now {}) or model.n_embd (now {})", m.n_layer, m.n_embd);
   return fmt::format(
-      "Neither recomputation nor smaller micro-batches, sharding or 16 bits are enough: make the "
-      "model smaller, {}, or shorten model.block_size (now {})",
+      "Neither recomputation nor smaller micro-batches, sharding or 16 bits is enough: make the "
+      "model smaller, by {}, or its windows, by model.block_size (now {})",
       what, setup.window);
 }
 
@@ -225,17 +225,12 @@ std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteForm
   std::vector<std::string> items;
   const auto add = [&](std::optional<std::string> item) {
     if (item) items.push_back(std::move(*item));
-    return !items.empty();
   };
   for (const Changes* kind : same) add(trials.First(*kind));
   if (items.empty()) add(trials.Combined(same));
   const bool enough = !items.empty();  // neither more GPUs nor other numbers are needed
   for (const Changes* kind : {&more, &bits}) {
     if (enough || kind->empty()) continue;
-    if (auto item = trials.First(*kind)) {
-      items.push_back(std::move(*item));
-      continue;
-    }
     std::vector<const Changes*> kinds = same;
     kinds.push_back(kind);
     add(trials.Combined(kinds));

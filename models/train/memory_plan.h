@@ -74,6 +74,8 @@ struct MemoryPlanOptions {
 MemoryPlan PlanMemory(const MemoryPlanOptions& options);
 MemoryPlan PlanMemory(const RunSetup& setup);
 
+// How far a plan may be from what the allocator measures.
+inline constexpr double kPlanTolerance = 0.03;
 using MemoryFits = std::function<bool(const MemoryPlan&)>;
 
 // Whether ranks share out more of the model than its samples.

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <sstream>
 
 #include "core/allocator.h"
 #include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
+#include "tests/subprocess.h"
 
 namespace lockstep::models {
 namespace {
@@ -167,7 +169,8 @@ TEST(GpuPlan, ItSaysTheCheapestOfEachKind) {
       return a.starts_with(option.substr(0, option.find('=') + 1));
     });
     changed.push_back(option);
-    return PlanOf("2x32", changed).fits;
+    const int64_t needed = PlanOf("2x32", changed).memory.needed({DeviceType::kCuda, 0});
+    return static_cast<double>(needed) <= (1 - kPlanTolerance) * 32 * kGb;
   };
   const auto said = [&](const std::string& text) {
     return plan.text.find(text + " (") != std::string::npos;
@@ -213,6 +216,21 @@ TEST(GpuPlan, TakesNoMemoryOfTheModel) {
   PlanOf("1024x80",
          {"--model.preset=llama-3.1-405b", "--parallel.shard=full", "--train.global_batch_size=0"});
   EXPECT_LT(allocator.stats().peak_bytes - before, 1 << 20);
+}
+
+TEST(GpuPlan, TheProgramSaysWhetherItFits) {
+  const Arguments command = {"tools/plan", "--model.preset=llama-3-8b", "--train.precision=bf16",
+                             "--parallel.shard=full", "--train.recompute=block"};
+  for (const auto& [gpus, exit_code] : {std::pair("8x80", 0), {"8x8", 1}, {"eight", 2}}) {
+    Arguments all = command;
+    all.push_back(StrCat("--gpus=", gpus));
+    const Result run = RunProgram(all);
+    EXPECT_EQ(run.exit_code, exit_code) << run;
+    const char* const text = exit_code == 0   ? "\nfits: needs "
+                             : exit_code == 1 ? "\ndoes not fit: needs "
+                                              : "gpus = \"eight\" must be";
+    EXPECT_THAT(run.out + run.err, HasSubstr(text));
+  }
 }
 
 TEST(GpuPlan, AVocabularyOfTheDataIsRead) {

@@ -68,7 +68,8 @@ TEST(MachineMemory, AdviceIsForWhatAProcessHas) {
   setup.config.train.batch_size = 64;
   const MemoryPlan plan = PlanMemory(setup);
   setup.config.train.batch_size = 32;
-  const int64_t half = PlanMemory(setup).needed(kCpu) + (1 << 20);
+  const auto half =
+      static_cast<int64_t>(1.05 * static_cast<double>(PlanMemory(setup).needed(kCpu)));
   setup.config.train.batch_size = 64;
   EXPECT_THAT(JudgeMemory(plan, setup, {half, half}, 1).text, HasSubstr("train.batch_size=32 "));
   EXPECT_THAT(JudgeMemory(plan, setup, {half, half}, 2).text,

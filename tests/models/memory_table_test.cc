@@ -24,8 +24,6 @@ namespace {
 using testing::HasSubstr;
 using Arguments = std::vector<std::string>;
 
-constexpr double kTolerance = 0.03;
-
 struct Row {
   const char* name;
   int ranks;
@@ -164,7 +162,7 @@ TEST_P(MemoryTable, ThePlanIsWhatTheAllocatorMeasures) {
   const double measured = LastStep(row)["memory_bytes"];
   const MemoryPlan plan = PlanOf(row);
   const auto planned = static_cast<double>(plan.peak.total());
-  EXPECT_NEAR(planned, measured, kTolerance * measured) << Table(plan, kCpu);
+  EXPECT_NEAR(planned, measured, kPlanTolerance * measured) << Table(plan, kCpu);
   RecordProperty("planned_over_measured", std::to_string(planned / measured));
   std::printf("%-32s planned %9.0f measured %9.0f: %+.2f%%\n", row.name, planned, measured,
               100 * (planned / measured - 1));
@@ -216,7 +214,7 @@ TEST(MemoryLimit, ShardingRecomputationAndOffloadTrainWhatDoesNotFit) {
     const double planned = static_cast<double>(needed - PlanOf(row).peak.total());
     const double measured =
         double{LastStep(alone)["memory_bytes"]} - double{LastStep(row)["memory_bytes"]};
-    EXPECT_NEAR(planned, measured, kTolerance * measured) << row.name;
+    EXPECT_NEAR(planned, measured, kPlanTolerance * measured) << row.name;
   }
 }
 
