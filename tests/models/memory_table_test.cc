@@ -116,7 +116,7 @@ Arguments All(const Row& row) {
                    // The memory of graphs is counted in pieces larger than these models.
                    "--train.cuda_graphs=false", row.gpu ? "--device=sim" : "--device=cpu",
                    row.gpu ? "--model.block_size=32" : "--model.block_size=64",
-                   row.gpu ? "--train.batch_size=6" : "--train.batch_size=8"};
+                   row.gpu ? "--train.batch_size=6" : "--train.batch_size=8", "--train.steps=2"};
   for (const Arguments* part : {&row.model, &row.options}) {
     all.insert(all.end(), part->begin(), part->end());
   }
@@ -162,7 +162,7 @@ TEST_P(MemoryTable, ThePlanIsWhatTheAllocatorMeasures) {
   const double measured = LastStep(row)["memory_bytes"];
   const MemoryPlan plan = PlanOf(row);
   const auto planned = static_cast<double>(plan.peak.total());
-  EXPECT_NEAR(planned, measured, kPlanTolerance * measured) << Table(plan, kCpu);
+  EXPECT_NEAR(planned, measured, 0.01 * measured) << Table(plan, kCpu);  // 3% are promised
   RecordProperty("planned_over_measured", std::to_string(planned / measured));
   std::printf("%-32s planned %9.0f measured %9.0f: %+.2f%%\n", row.name, planned, measured,
               100 * (planned / measured - 1));
@@ -184,19 +184,20 @@ TEST(MemoryTableTest, HasTwentyFourDifferentRows) {
 
 // ---- A model that is too large for a GPU. ----
 
-const Arguments kLarge = {"--model.n_layer=6", "--model.n_head=2", "--model.n_embd=128"};
+const Arguments kLarge = {"--model.n_layer=6", "--model.n_head=2", "--model.n_embd=128",
+                          "--train.batch_size=8", "--train.steps=2"};
 
 TEST(MemoryLimit, ShardingRecomputationAndOffloadTrainWhatDoesNotFit) {
   const Row alone{"limit_alone", 1, true, kLarge, {}};
   if (CannotRun(alone)) GTEST_SKIP() << "a simulated GPU's memory is as small as is asked for";
-  const std::vector<Row> others = {{"limit_full_on_2", 2, true, kLarge, {kFull}},
+  const std::vector<Row> others = {{"limit_full_on_4", 4, true, kLarge, {kFull}},
                                    {"limit_block", 1, true, kLarge, {kBlock}},
                                    {"limit_offload", 1, true, kLarge, {kOffload}}};
   const int64_t needed = PlanOf(alone).peak.total();
-  int64_t largest = 0;
-  for (const Row& row : others) largest = std::max(largest, PlanOf(row).peak.total());
-  const int64_t limit = (needed + largest) / 2;
-  ASSERT_LT(static_cast<double>(limit), 0.95 * static_cast<double>(needed));
+  // Somewhat less than it needs; the others need far less, but for the blocks of some MiB that the
+  // allocator takes.
+  const int64_t limit = needed / 100 * 98;
+  for (const Row& row : others) EXPECT_LT(PlanOf(row).peak.total(), needed / 100 * 85) << row.name;
   const std::string kib = StrCat(limit / 1024, "K");
   const Result refused = Train(alone, kib);
   EXPECT_EQ(refused.exit_code, 1) << refused;
