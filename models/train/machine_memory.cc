@@ -76,6 +76,11 @@ DeviceMemory MemoryOf(Device device) {
   return memory;
 }
 
+std::string Describe(const DeviceMemory& memory) {
+  return fmt::format("  {:<14}{:>14}, of which {} are free", "there are", Bytes(memory.total),
+                     Bytes(memory.free));
+}
+
 int64_t ResidentBytes() { return ProcBytes("/proc/self/status", "VmRSS"); }
 int64_t PeakResidentBytes() { return ProcBytes("/proc/self/status", "VmHWM"); }
 

@@ -18,6 +18,9 @@ struct DeviceMemory {
 // Of the GPU, or for the CPU of the machine. Zeros if the system does not say.
 DeviceMemory MemoryOf(Device device);
 
+// A line for a plan's table: "  there are          8.00 GiB, of which 7.91 GiB are free".
+std::string Describe(const DeviceMemory& memory);
+
 // Bytes of this process that are in RAM now, and at their peak.
 int64_t ResidentBytes();
 int64_t PeakResidentBytes();

@@ -215,7 +215,8 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   int64_t grad_accum = (setup.micro_batches + setup.ranks - 1) / setup.ranks;
   if (IsSharded(setup)) {
     // All micro-steps after the first are alike, unless the fixed order adds them in turn.
-    const bool alike = setup.config.dist.reduction == "fast";
+    const bool alike =
+        setup.config.dist.reduction == "fast" && setup.micro_batches % setup.ranks == 0;
     if (alike) grad_accum = std::min<int64_t>(grad_accum, 2);
     shard = ToShardOptions(setup.config, alike ? grad_accum * setup.ranks : setup.micro_batches,
                            /*trace=*/nullptr);

@@ -44,21 +44,26 @@ void CheckContinues(const RunSetup& setup) {
   Warn(text);
 }
 
-// Settles what is recomputed. Called before anything is allocated. Only on GPUs too little memory
-// is an error: they can't swap.
+// Settles what is recomputed. Called before anything is allocated.
 MemoryPlan SettleMemory(RunSetup& setup, const dist::Rendezvous& rendezvous) {
   const DeviceMemory memory = MemoryOf(setup.device);
+  return SettleRecompute(setup, [&](const MemoryPlan& plan) {
+    return FitOf(plan, setup.device, memory, rendezvous.local_world_size) ==
+           MemoryVerdict::Kind::kFits;
+  });
+}
+
+// Only on GPUs too little memory is an error: they can't swap.
+void CheckMemory(const MemoryPlan& plan, const RunSetup& setup,
+                 const dist::Rendezvous& rendezvous) {
   using enum MemoryVerdict::Kind;
-  const auto fits = [&](const MemoryPlan& plan) {
-    return FitOf(plan, setup.device, memory, rendezvous.local_world_size) == kFits;
-  };
-  MemoryPlan plan = SettleRecompute(setup, fits);
-  // One rank says what would fit, but a GPU refuses all of them.
-  if (fits(plan) || (setup.device.is_cpu() && rendezvous.local_rank > 0)) return plan;
-  const MemoryVerdict verdict = JudgeMemory(plan, setup, memory, rendezvous.local_world_size);
-  if (verdict.kind == kTooLarge && setup.device.is_cuda()) throw InputError(verdict.text);
-  if (rendezvous.local_rank == 0) Warn(verdict.text);
-  return plan;
+  const DeviceMemory memory = MemoryOf(setup.device);
+  const auto kind = FitOf(plan, setup.device, memory, rendezvous.local_world_size);
+  const bool refuses = kind == kTooLarge && setup.device.is_cuda();
+  if (kind == kFits || (!refuses && rendezvous.local_rank > 0)) return;
+  const std::string text = JudgeMemory(plan, setup, memory, rendezvous.local_world_size).text;
+  if (refuses) throw InputError(text);
+  Warn(text);
 }
 
 // Collective. The recorder may be null.
@@ -81,6 +86,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
                      static_cast<int64_t>(HashName(data.data(), data.size())));
   }
   const MemoryPlan memory = SettleMemory(setup, rendezvous);
+  CheckMemory(memory, setup, rendezvous);
   try {
     const Gpt shape(setup.model);
     Utilization utilization{.flops_per_token = shape.FlopsPerToken(setup.window)};
@@ -112,6 +118,8 @@ int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
     PrintSetup(setup, Gpt(setup.model), memory);
     Print(Table(memory, setup.device));
+    Print(Describe(MemoryOf(setup.device)));
+    CheckMemory(memory, setup, rendezvous);
     Print("dry run: nothing was written or trained");
     return 0;
   }
