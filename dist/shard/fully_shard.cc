@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/autograd/engine.h"
+#include "core/meta_memory.h"
 #include "core/slots.h"
 #include "dist/groups/agreement.h"
 #include "nn/residual_stream.h"
@@ -311,6 +312,7 @@ void FullyShard::Launch(Unit& unit) {
 // In the lane.
 std::vector<WorkPtr> FullyShard::SumGradients(ProcessGroup* group, ShardUnit& unit,
                                               const FixedOrderPlan::MicroStep& step, bool is_last) {
+  const MetaMemoryLabel label("buckets");
   const std::string purpose = unit.Describe("gradients");
   const bool ordered = options_.sum == GradientSum::kOrdered;
   const Tensor& to = unit.shard(step.buffer);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/meta_memory.h"
 #include "core/slots.h"
 #include "dist/data_parallel/gradient_buckets.h"
 #include "kernels/global_norm/global_norm.h"
@@ -109,7 +110,10 @@ Tensor ShardUnit::Mine(size_t p) const {
 void ShardUnit::StartGather(ProcessGroup* group) {
   Build();
   if (IsCurrent()) return;
-  weights_.storage().Materialize();
+  {
+    const MetaMemoryLabel label("gathers");
+    weights_.storage().Materialize();
+  }
   std::vector<Seen> seen;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const Tensor part = parameters_[p]->part().Detach();
@@ -186,7 +190,10 @@ void ShardUnit::WriteTo(int64_t buffer) {
   }
 }
 
-void ShardUnit::TakeGradients() { whole(buffer_).storage().Materialize(); }
+void ShardUnit::TakeGradients() {
+  const MetaMemoryLabel label("buckets");
+  whole(buffer_).storage().Materialize();
+}
 
 void ShardUnit::FillAbsent(const Leaf& leaf) const {
   for (size_t p = 0; p < leaves_.size(); ++p) {

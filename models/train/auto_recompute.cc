@@ -17,7 +17,7 @@ MemoryPlan PlanLayers(RunSetup& setup, int64_t layers) {
 
 }  // namespace
 
-MemoryPlan SettleRecompute(RunSetup& setup, const std::function<bool(const MemoryPlan&)>& fits) {
+MemoryPlan SettleRecompute(RunSetup& setup, const MemoryFits& fits) {
   RecomputeChoice& choice = setup.model.recompute;
   if (!choice.automatic) return PlanMemory(setup);
   const auto plan = [&](int64_t layers) { return PlanLayers(setup, layers); };

@@ -163,6 +163,38 @@ int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t s
   return std::max<int64_t>(1, std::llround(samples / static_cast<double>(samples_per_step)));
 }
 
+RunSetup BeginSetup(const RunConfig& config, Device device, int64_t ranks) {
+  if (config.train.grad_dtype != "fp32" && ranks > 1) {
+    throw InputError(StrCat("train.grad_dtype = \"", config.train.grad_dtype, "\" is for a single ",
+                            "process, and this run has ", ranks,
+                            " ranks, which sum gradients in fp32: leave train.grad_dtype out"));
+  }
+  RunSetup setup;
+  setup.config = config;
+  setup.device = device;
+  setup.ranks = ranks;
+  return setup;
+}
+
+// What a step looks like, once setup.model has its shape and `settled` the length of its windows.
+void SettleShape(const Options& options, const RunConfig& settled, RunSetup& setup) {
+  const RunConfig& config = setup.config;
+  setup.model.loss_chunk = config.train.loss_chunk;
+  setup.model.recompute = ParseRecompute(config.train.recompute);
+  CheckRecompute(options, setup);
+  setup.model.offload_activations = config.train.offload == "activations";
+  if (setup.model.offload_activations && setup.device.is_cpu()) {
+    options.Fail(
+        {"train.offload"},
+        StrCat(options.Describe("train.offload"), " moves what a GPU keeps to the host, ",
+               "and this run is on the CPU: leave it out, or use train.recompute = ", "\"block\""));
+  }
+  setup.window = settled.model.block_size;
+  setup.micro_batches = MicroBatches(config.train, setup.ranks);
+  CheckShards(config, setup.micro_batches, setup.ranks);
+  setup.tokens_per_step = setup.micro_batches * config.train.batch_size * setup.window;
+}
+
 }  // namespace
 
 GptConfig ToGptConfig(const ModelOptions& m) {
@@ -200,15 +232,8 @@ Device ResolveDevice(const std::string& option) { return cuda::ParseDevice(optio
 
 RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start,
                     Device device, int64_t ranks) {
-  RunSetup setup;
-  setup.config = config;
+  RunSetup setup = BeginSetup(config, device, ranks);
   setup.start = start;
-  setup.device = device;
-  setup.ranks = ranks;
-  if (config.train.grad_dtype != "fp32" && ranks > 1)
-    throw InputError(StrCat("train.grad_dtype = \"", config.train.grad_dtype, "\" is for a single ",
-                            "process, and this run has ", ranks,
-                            " ranks, which sum gradients in fp32: leave train.grad_dtype out"));
   RunConfig settled = config;
   const std::string weights = start.checkpoint.value_or(config.init_from);
   if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);
@@ -218,23 +243,26 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
     if (settled.model.vocab_size == 0) settled.model.vocab_size = setup.dataset.vocab_size;
     setup.model = ToGptConfig(settled.model);
   }
-  setup.model.loss_chunk = config.train.loss_chunk;
-  setup.model.recompute = ParseRecompute(config.train.recompute);
-  CheckRecompute(options, setup);
-  setup.model.offload_activations = config.train.offload == "activations";
-  if (setup.model.offload_activations && setup.device.is_cpu()) {
-    options.Fail(
-        {"train.offload"},
-        StrCat(options.Describe("train.offload"), " moves what a GPU keeps to the host, ",
-               "and this run is on the CPU: leave it out, or use train.recompute = ", "\"block\""));
-  }
-  setup.window = settled.model.block_size;
-  setup.micro_batches = MicroBatches(config.train, ranks);
-  CheckShards(config, setup.micro_batches, ranks);
+  SettleShape(options, settled, setup);
   const int64_t samples = setup.micro_batches * config.train.batch_size;
-  setup.tokens_per_step = samples * setup.window;
   setup.steps = StepsOf(settled, setup.dataset, samples);
   setup.decay_steps = config.optim.decay_steps > 0 ? config.optim.decay_steps : setup.steps;
+  return setup;
+}
+
+RunSetup PrepareShape(const Options& options, const RunConfig& config, Device device,
+                      int64_t ranks) {
+  RunSetup setup = BeginSetup(config, device, ranks);
+  RunConfig settled = config;
+  if (!config.init_from.empty()) {
+    setup.model = ShapeFromWeights(options, config.init_from, &settled);
+  } else {
+    if (settled.model.vocab_size == 0) {
+      settled.model.vocab_size = OpenData(settled, "", 0).vocab_size;
+    }
+    setup.model = ToGptConfig(settled.model);
+  }
+  SettleShape(options, settled, setup);
   return setup;
 }
 

@@ -32,6 +32,7 @@ struct RunSetup {
   int64_t tokens_per_step = 0;  // of all ranks
   data::Dataset dataset;
   Device device;
+  int64_t runtime_bytes = 0;  // of a GPU that is only planned for: what CUDA itself takes
 };
 
 // Opens the data and settles what the configuration leaves open. If the run starts from weights
@@ -39,6 +40,10 @@ struct RunSetup {
 // InputError. `options` are those that filled `config`. Only the device depends on the rank.
 RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start,
                     Device device, int64_t ranks);
+// The same without data, a start and steps, for planning: the data are opened only if the
+// vocabulary is theirs. There need be no such device.
+RunSetup PrepareShape(const Options& options, const RunConfig& config, Device device,
+                      int64_t ranks);
 
 // Allocates and initialises the weights in the dtype of train.precision: for bf16 and fp16 the
 // weights have 16 bits; gradients are in train.grad_dtype. The meta device is for planning.
