@@ -5,6 +5,8 @@
 #include "core/cuda/device.h"
 #include "core/io/file.h"
 #include "dist/control/socket.h"
+#include "models/checkpoint/consolidate.h"
+#include "models/checkpoint/tensor_parts.h"
 
 namespace lockstep {
 namespace {
@@ -94,7 +96,22 @@ std::string RankRuns::Checkpoint(const std::string& out, int step) const {
 
 std::string RankRuns::Bytes(const std::string& out, int step) const {
   const std::string c = Checkpoint(out, step);
-  return ReadFile(c + "/model.safetensors") + ReadFile(c + "/optimizer.safetensors");
+  std::string bytes;
+  if (models::TensorParts::Exist(c)) {
+    const std::string whole = Path(out + "-whole");
+    RemoveTree(whole);
+    models::Consolidate(c, whole);
+    bytes = ReadFile(whole + "/model.safetensors");
+  } else {
+    bytes = ReadFile(c + "/model.safetensors");
+  }
+  const auto optimizer = models::TensorParts::Open(c, "optimizer");
+  for (const std::string& name : optimizer.names()) {
+    const Tensor state = optimizer.Read(name);
+    bytes += StrCat(name, state.dtype(), state.shape());
+    bytes.append(static_cast<const char*>(state.raw_data()), static_cast<size_t>(state.bytes()));
+  }
+  return bytes;
 }
 
 std::vector<nlohmann::json> RankRuns::Metrics(const std::string& out) const {

@@ -37,7 +37,7 @@ class RankRuns : public testing::Test {
   // Runs to the end without an error.
   std::vector<Result> Run(int ranks, const std::string& out, const Arguments& more);
 
-  // The whole model and optimizer state after a step.
+  // The whole model and optimizer state after a step, however they were saved.
   std::string Bytes(const std::string& out, int step) const;
   std::string Checkpoint(const std::string& out, int step) const;
   std::vector<nlohmann::json> Metrics(const std::string& out) const;

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <regex>
+#include <thread>
 
 #include "core/cuda/device.h"
 #include "core/io/file.h"
@@ -16,6 +17,7 @@ namespace lockstep {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -71,7 +73,7 @@ TEST_F(Ranks, FastRunsAreTheSameUpToRounding) {
   }
 }
 
-// The same whatever the ranks share out; files hold the whole model, for any other sharding.
+// The same whatever the ranks share out, and however they save it; any other ranks may continue.
 TEST_F(Ranks, ShardedRunsAreTheSameAndContinueAsAnyOther) {
   const Arguments same = {"--dist.reduction=ordered", "--train.global_batch_size=8",
                           "--train.steps=40", "--model.n_embd=96", "--train.eval_every=20"};
@@ -87,6 +89,9 @@ TEST_F(Ranks, ShardedRunsAreTheSameAndContinueAsAnyOther) {
       {4, {"--parallel.shard=full", "--parallel.shard_ranks=2"}},
       {2, {"--parallel.shard=gradients"}},
       {2, {"--parallel.shard=optimizer"}},
+      {2, {"--parallel.shard=full", "--checkpoint.sharded=false"}},
+      {2, {"--parallel.shard=full", "--checkpoint.sharded=false", "--checkpoint.async=false"}},
+      {2, {"--parallel.shard=full", "--checkpoint.async=false"}},
   };
   for (size_t i = 0; i < plans.size(); ++i) {
     const auto& [ranks, options] = plans[i];
@@ -98,19 +103,49 @@ TEST_F(Ranks, ShardedRunsAreTheSameAndContinueAsAnyOther) {
     if (i == 0) {
       EXPECT_LT(int64_t{Metrics(out).back()["memory_bytes"]}, of_alone);
     }
+    // Parts, and a folder for transformers at the end.
+    const bool parts = !testing::Matches(Contains("--checkpoint.sharded=false"))(options);
+    EXPECT_EQ(PathExists(Checkpoint(out, 20) + "/parts.json"), parts) << out;
+    for (const char* file : {"/model.safetensors", "/config.json", "/tokenizer.json"}) {
+      EXPECT_EQ(ReadFile((parts ? Path(out) + "/model" : Checkpoint(out, 40)) + file),
+                ReadFile(Checkpoint("alone", 40) + file));
+    }
   }
-  // Killed, and continued by others, again and again.
-  const auto until_killed = [&](int ranks, const Arguments& options, const std::string& step) {
-    auto run = Start(ranks, Train("moved", with(options)));
-    run[0]->WaitForOutput("step " + step + "/40");
+  const auto sample = [&](const std::string& out) {
+    return RunProgram({"models/sample_gpt", "--checkpoint=" + Path(out), "--tokens=20"}).out;
+  };
+  EXPECT_EQ(sample("sharded0"), sample("alone"));
+  const Result made =
+      RunProgram({"models/consolidate", "--checkpoint=" + Checkpoint("sharded0", 20),
+                  "--to=" + Path("made"), "--max_file_gb=1e-4"});
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_TRUE(PathExists(Path("made/model.safetensors.index.json")));
+  EXPECT_EQ(sample("made"), sample("alone/checkpoints/step-00000020"));
+}
+
+// Every sample once: the same losses of the same steps.
+TEST_F(Ranks, ARunMovesToOtherRanksAndBack) {
+  const Arguments same = {"--dist.reduction=ordered", "--train.global_batch_size=8",
+                          "--model.n_embd=96", "--train.eval_every=20", "--train.steps=40"};
+  Run(1, "alone", same);
+  const auto until_killed = [&](int ranks, const std::string& shard, int step) {
+    Arguments options = same;
+    options.push_back("--parallel.shard=" + shard);
+    auto run = Start(ranks, Train("moved", options));
+    while (!PathExists(Checkpoint("moved", step) + "/DONE")) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     for (const auto& p : run) p->Signal(SIGKILL);
     Wait(std::move(run));
   };
-  until_killed(4, {"--parallel.shard=full"}, "10");
-  until_killed(2, {"--parallel.shard=none"}, "20");
-  until_killed(1, {}, "30");
-  EXPECT_THAT(Run(2, "moved", with({"--parallel.shard=full"}))[0].out, HasSubstr("resuming from"));
+  until_killed(4, "full", 10);
+  until_killed(2, "none", 20);
+  until_killed(1, "none", 30);
+  Arguments last = same;
+  last.push_back("--parallel.shard=full");
+  EXPECT_THAT(Run(4, "moved", last)[0].out, HasSubstr("resuming from"));
   EXPECT_EQ(Bytes("moved", 40), Bytes("alone", 40));
+  EXPECT_EQ(Numbers("moved"), Numbers("alone"));
 }
 
 // The same on GPUs, one process each, through NCCL; comparing each call changes nothing.
@@ -272,21 +307,27 @@ TEST_F(Ranks, UseTheOnlyVisibleDevice) {
   for (const Result& r : Wait(std::move(processes))) EXPECT_EQ(r.exit_code, 0) << r.err;
 }
 
-// Only rank 0 writes; the timeout is only for what ranks do together.
+// The timeout is only for what ranks do together.
 TEST_F(Ranks, ACheckpointMayTakeLongerThanTheTimeout) {
   const Arguments options = {"--train.steps=4", "--checkpoint.every=0", "--dist.timeout=2"};
   Run(2, "quick", options);
-  const auto train = Train("out", options);
-  Processes processes;
-  for (int r = 0; r < 2; ++r) {
-    auto place = Place(r, 2, Path("meeting"));
-    if (r == 0) place["LOCKSTEP_FAULT"] = "slow@1+";
-    processes.push_back(std::make_unique<Subprocess>(train, place));
+  for (const std::string more :
+       {"--checkpoint.async=false", "--checkpoint.async=true", "--parallel.shard=full"}) {
+    const std::string out = "out" + more;
+    const auto train = Train(out, {options[0], options[1], options[2], more});
+    Processes processes;
+    for (int r = 0; r < 2; ++r) {
+      auto place = Place(r, 2, Path("meeting" + more));
+      if (r == 0) place["LOCKSTEP_FAULT"] = "slow@1+";
+      processes.push_back(std::make_unique<Subprocess>(train, place));
+    }
+    const auto results = Wait(std::move(processes));
+    for (const Result& r : results) EXPECT_EQ(r.exit_code, 0) << more << r.err;
+    if (more == "--checkpoint.async=false") {
+      EXPECT_THAT(results[1].err, HasSubstr("rank 0 has been writing a checkpoint for "));
+    }
+    EXPECT_EQ(Bytes(out, 4), Bytes("quick", 4)) << more;
   }
-  const auto results = Wait(std::move(processes));
-  for (const Result& r : results) EXPECT_EQ(r.exit_code, 0) << r.err;
-  EXPECT_THAT(results[1].err, HasSubstr("rank 0 has been writing a checkpoint for "));
-  EXPECT_EQ(Bytes("out", 4), Bytes("quick", 4));
 }
 
 // The tutorial: a loop for one process, made data parallel.

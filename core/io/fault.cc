@@ -116,7 +116,7 @@ FaultInjector::Verdict FaultInjector::Before(FileOp op, const std::string& path,
       if (op == FileOp::kWrite) verdict.max_bytes = 1;
       break;
     case FaultPlan::Action::kSlow:
-      if (op == FileOp::kSync) verdict.delay = std::chrono::seconds(1);
+      if (op == FileOp::kSync) verdict.delay = plan_.delay;
       break;
   }
   return verdict;

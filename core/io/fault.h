@@ -26,7 +26,7 @@ struct FaultPlan {
     kTear,   // as kKill, but half of a write gets through first
     kFail,   // the operation fails with `error`
     kShort,  // a write accepts only one byte; other operations are unaffected
-    kSlow,   // a sync takes a second longer; other operations are unaffected
+    kSlow,   // a sync takes `delay` longer; other operations are unaffected
   };
   Action action = Action::kNone;
   int error = 0;
@@ -34,6 +34,7 @@ struct FaultPlan {
   // The fault also hits every later operation. With ENOSPC the disk stays full, but files can still
   // be removed.
   bool repeat = false;
+  std::chrono::milliseconds delay{1000};
 
   // "kill@7", "tear@7", "short@1+", "slow@1+", "enospc@7", "enospc@7+", and so on with eio, eintr,
   // eacces, edquot, erofs. "+" means repeat. Throws InputError for anything else.

@@ -11,7 +11,7 @@
 
 namespace lockstep::dist {
 
-// For clipping, optimizers that want whole matrices, and checkpoints.
+// For clipping, optimizers that want whole matrices, and checkpoints that are not written in parts.
 class FlatExchange : public PartExchange {
  public:
   // A null group means a single rank.

@@ -1,10 +1,10 @@
 #include "models/checkpoint/checkpoint.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/io/file.h"
 #include "core/io/json.h"
-#include "core/io/safetensors.h"
 #include "models/gpt/hf_format.h"
 
 namespace lockstep::models {
@@ -39,83 +39,111 @@ T Field(const nlohmann::json& j, const char* key, const std::string& source) {
   }
 }
 
-// The tensors of a checkpoint's files. If the model is sharded, ranks produce them together, each
-// when the file that it goes into is written.
-class CheckpointTensors {
+// Collects the tensors of a checkpoint, for the files of one rank.
+class Collector {
  public:
-  CheckpointTensors(Gpt& model, optim::Optimizer& optimizer) : model_(ToHfTensors(model)) {
-    for (const auto& p : model.Parameters()) sharded_ |= !p->layout().is_whole();
-    optimizer.ForEachState([this](const std::string& name, const Parameter& p, const Tensor& part) {
-      optimizer_.push_back(SafetensorsItem::Of(name, part.dtype(), p.logical_shape(),
-                                               [&p, part] { return p.WholeOf(part); }));
-    });
-    for (auto* items : {&model_, &optimizer_}) Schedule(*items);
-  }
-  CheckpointTensors(const CheckpointTensors&) = delete;
-  CheckpointTensors& operator=(const CheckpointTensors&) = delete;
+  Collector(const CheckpointShare& share, HostSnapshot* snapshot)
+      : share_(share), snapshot_(snapshot) {}
 
-  std::span<const SafetensorsItem> of_model() const { return model_; }
-  std::span<const SafetensorsItem> of_optimizer() const { return optimizer_; }
-  // Produces those that were not, for the other ranks.
-  void JoinRest() {
-    while (sharded_ && produced_ < schedule_.size()) schedule_[produced_++]();
+  // In this rank's files of the two kinds, and, on rank 0, the index.
+  void AddParts(const Gpt& model, const optim::Optimizer& optimizer, CheckpointFiles* files) const {
+    std::map<std::string, std::vector<PartTensor>> index = {{"model", {}}, {"optimizer", {}}};
+    const auto add = [&](const std::string& kind, const std::string& name, const Parameter& p,
+                         const Tensor& part, std::vector<SafetensorsItem>& items) {
+      index[kind].push_back({name, part.dtype(), p.logical_shape()});
+      AddPart(
+          name, p, part, share_.copy, [this](const Tensor& x) { return Keep(x); }, &items);
+    };
+    std::vector<SafetensorsItem> weights, state;
+    for (const auto& [name, p] : model.NamedParameters()) {
+      add("model", name, *p, p->part(), weights);
+    }
+    optimizer.ForEachState([&](const std::string& name, const Parameter& p, const Tensor& part) {
+      add("optimizer", name, p, part, state);
+    });
+    files->tensors = {{PartFile("model", share_.rank, share_.ranks), std::move(weights)},
+                      {PartFile("optimizer", share_.rank, share_.ranks), std::move(state)}};
+    if (share_.rank == 0) files->texts.emplace_back(kPartsIndex, PartsIndex(share_.ranks, index));
+  }
+
+  // All of it on rank 0.
+  void AddWhole(const Gpt& model, const optim::Optimizer& optimizer, CheckpointFiles* files) const {
+    std::map<const Parameter*, Tensor> weights;
+    for (const auto& p : model.Parameters()) weights[p.get()] = KeepWhole(*p, p->part());
+    std::vector<SafetensorsItem> state;
+    optimizer.ForEachState([&](const std::string& name, const Parameter& p, const Tensor& part) {
+      const Tensor whole = KeepWhole(p, part);
+      if (whole.defined()) state.push_back(SafetensorsItem::Of(name, whole));
+    });
+    if (share_.rank != 0) return;
+    const auto weight = [weights](const std::string&, const Parameter& p) {
+      return weights.at(&p);
+    };
+    files->tensors = {{"model.safetensors", ToHfTensors(model, weight)},
+                      {"optimizer.safetensors", std::move(state)}};
   }
 
  private:
-  void Schedule(std::vector<SafetensorsItem>& items) {
-    std::vector<size_t> order;
-    SafetensorsHeader(items, {}, &order);
-    for (const size_t i : order) {
-      schedule_.push_back(items[i].produce);
-      items[i].produce = [this, at = schedule_.size() - 1] {
-        produced_ = at + 1;
-        return schedule_[at]();
-      };
-    }
+  Tensor Keep(const Tensor& x) const { return snapshot_ ? snapshot_->Add(x) : x; }
+
+  // Undefined on other ranks than 0.
+  Tensor KeepWhole(const Parameter& p, const Tensor& part) const {
+    const Tensor whole = p.WholeOf(part.Detach());
+    if (share_.rank != 0) return {};
+    // What was brought together would otherwise stay on the device.
+    return p.layout().is_whole() || snapshot_ ? Keep(whole) : whole.To(kCpu);
   }
 
-  std::vector<SafetensorsItem> model_, optimizer_;
-  bool sharded_ = false;
-  std::vector<std::function<Tensor()>> schedule_;  // in the order in which files are written
-  size_t produced_ = 0;
+  const CheckpointShare& share_;
+  HostSnapshot* const snapshot_;
 };
 
 }  // namespace
 
-void SaveCheckpoint(CheckpointStore& store, const TrainerState& state, Gpt& model,
-                    optim::Optimizer& optimizer, const data::Tokenizer* tokenizer,
-                    std::optional<double> val_loss) {
-  CheckpointTensors tensors(model, optimizer);
-  const auto write = [&](CheckpointWriter& out) {
-    out.AddSafetensors("model.safetensors", tensors.of_model());
-    out.AddFile("config.json",
-                ToHfConfig(model.config(), model.Parameters().at(0)->value().dtype()));
-    if (tokenizer) out.AddFile("tokenizer.json", tokenizer->ToJson());
-    out.AddSafetensors("optimizer.safetensors", tensors.of_optimizer());
-    out.AddFile("trainer_state.json", ToJson(state));
-  };
-  try {
-    store.Save(state.step, write, val_loss);
-  } catch (const IoError&) {
-    tensors.JoinRest();  // the other ranks know nothing of this one's disk
-    throw;
+CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
+                                  const optim::Optimizer& optimizer,
+                                  const data::Tokenizer* tokenizer, const CheckpointShare& share,
+                                  HostSnapshot* snapshot) {
+  CheckpointFiles files{.step = state.step};
+  const Collector collector(share, snapshot);
+  share.parts ? collector.AddParts(model, optimizer, &files)
+              : collector.AddWhole(model, optimizer, &files);
+  if (share.rank != 0) return files;
+  files.texts.emplace_back("config.json",
+                           ToHfConfig(model.config(), model.Parameters().at(0)->value().dtype()));
+  if (tokenizer) files.texts.emplace_back("tokenizer.json", tokenizer->ToJson());
+  files.texts.emplace_back("trainer_state.json", ToJson(state));
+  return files;
+}
+
+void LoadWeights(const std::string& path, Gpt& model) {
+  if (!TensorParts::Exist(path)) return LoadHfWeights(model, path);
+  const TensorParts parts = TensorParts::Open(path, "model");
+  const auto parameters = model.NamedParameters();
+  for (const auto& [name, p] : parameters) {
+    p->value().Detach().CopyFrom(parts.ReadPart(name, *p));
+  }
+  if (parts.names().size() != parameters.size()) {
+    throw InputError(StrCat(JoinPath(path, kPartsIndex), ": has ", parts.names().size(),
+                            " tensors of the model, whose config.json makes ", parameters.size(),
+                            ": they do not belong together"));
   }
 }
 
-void JoinCheckpoint(Gpt& model, optim::Optimizer& optimizer) {
-  CheckpointTensors(model, optimizer).JoinRest();
-}
-
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer) {
-  const SafetensorsFile file = SafetensorsFile::Open(path + "/optimizer.safetensors");
+  const TensorParts parts = TensorParts::Open(path, "optimizer");
+  std::map<std::string, const Parameter*> known;
+  optimizer.ForEachState(
+      [&](const std::string& name, const Parameter& p, const Tensor&) { known[name] = &p; });
   NamedTensors state;
-  for (const SafetensorsEntry& entry : file.entries()) {
-    state.emplace_back(entry.name, entry.ToTensor());
+  for (const std::string& name : parts.names()) {
+    const auto it = known.find(name);
+    state.emplace_back(name, it == known.end() ? Tensor() : parts.ReadPart(name, *it->second));
   }
   try {
     optimizer.LoadState(state);
   } catch (const InputError& e) {
-    throw InputError(StrCat(file.source(), ": ", e.what()));
+    throw InputError(StrCat(path, ": ", e.what()));
   }
 }
 

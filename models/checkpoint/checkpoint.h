@@ -6,10 +6,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/step_state.h"
 #include "data/tokenizer.h"
 #include "models/checkpoint/checkpoint_store.h"
+#include "models/checkpoint/host_snapshot.h"
+#include "models/checkpoint/tensor_parts.h"
 #include "models/gpt/gpt.h"
 #include "optim/optimizer.h"
 
@@ -28,19 +32,38 @@ struct TrainerState {
   std::optional<LossScale> loss_scale{};  // of fp16
 };
 
-// Writes model.safetensors, config.json, tokenizer.json (unless null), optimizer.safetensors and
-// trainer_state.json as checkpoint `state.step`. IoError if they cannot be written; older
-// checkpoints are kept. `val_loss`: of these weights, if it was measured.
-void SaveCheckpoint(CheckpointStore& store, const TrainerState& state, Gpt& model,
-                    optim::Optimizer& optimizer, const data::Tokenizer* tokenizer,
-                    std::optional<double> val_loss = {});
+// The files that one rank writes of a checkpoint, with what they will hold; any thread may write
+// them.
+struct CheckpointFiles {
+  int64_t step = 0;
+  std::optional<double> val_loss;  // of these weights, if it was measured
+  std::vector<std::pair<std::string, std::vector<SafetensorsItem>>> tensors;
+  std::vector<std::pair<std::string, std::string>> texts;
+};
 
-// Of a sharded model, whose tensors all ranks bring together one after the other: what the other
-// ranks do while one saves it. Collective with SaveCheckpoint. Does nothing if nothing is sharded.
-void JoinCheckpoint(Gpt& model, optim::Optimizer& optimizer);
+// How ranks share out the writing.
+struct CheckpointShare {
+  int64_t rank = 0, ranks = 1;
+  // Whether each rank writes what it holds (checkpoint/tensor_parts.h); otherwise rank 0 writes
+  // all, in Hugging Face's format, after the ranks have brought a sharded model together.
+  bool parts = false;
+  PartCopy copy{};  // with parts: of what this rank holds
+};
 
-// Restores the optimizer from a checkpoint's folder, after the weights (LoadHfWeights). InputError
-// if it does not fit.
+// Rank 0's are the weights (model.safetensors, or its parts), config.json, tokenizer.json (unless
+// null), the optimizer's state (optimizer.safetensors, or its parts) and trainer_state.json; others
+// have their parts. Tensors are copied to the snapshot, between Begin and End; where that is null
+// they are read when they are written, so the model must not change before. Collective, unless
+// `share.parts`, if the model is sharded.
+CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
+                                  const optim::Optimizer& optimizer,
+                                  const data::Tokenizer* tokenizer, const CheckpointShare& share,
+                                  HostSnapshot* snapshot);
+
+// Restores the weights from a checkpoint's folder, whoever wrote it, or as LoadHfWeights does. A
+// rank reads only its part of what is in parts. InputError if they do not fit.
+void LoadWeights(const std::string& path, Gpt& model);
+// Restores the optimizer, after the weights.
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer);
 
 TrainerState ReadTrainerState(const std::string& path);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iomanip>
 #include <iostream>
+#include <random>
 #include <sstream>
 
 #include "core/error.h"
@@ -90,15 +91,26 @@ void CheckpointWriter::AddFile(const std::string& name,
   LS_CHECK(!name.empty() && name.front() != '.' && name.find('/') == std::string::npos &&
                name != kManifestName,
            "checkpoint: ", Quoted(name), " cannot be the name of a file in it");
-  for (const CheckpointManifest::File& file : manifest_->files) {
-    LS_CHECK(file.name != name, "checkpoint: the file ", Quoted(name), " is added twice");
-  }
+  CheckNew(name);
   FileWriter file(JoinPath(folder_, name),
                   {.mode = FileWriterOptions::Mode::kCreateNew, .sha256 = true});
   write(file);
   file.Sync();
   file.Close();
   manifest_->files.push_back({name, file.bytes(), file.Sha256Hex()});
+}
+
+void CheckpointWriter::CheckNew(const std::string& name) const {
+  for (const CheckpointManifest::File& file : manifest_->files) {
+    LS_CHECK(file.name != name, "checkpoint: the file ", Quoted(name), " is added twice");
+  }
+}
+
+void CheckpointWriter::Adopt(const CheckpointManifest& added) {
+  for (const CheckpointManifest::File& file : added.files) {
+    CheckNew(file.name);
+    manifest_->files.push_back(file);
+  }
 }
 
 void CheckpointWriter::AddSafetensors(const std::string& name,
@@ -182,7 +194,8 @@ Checkpoint CheckpointStore::Save(int64_t step, const std::function<void(Checkpoi
     if (!candidate.readable) continue;
     manifest.serial = std::max(manifest.serial, candidate.manifest.serial + 1);
   }
-  const std::string temporary = PathOf(kSavePrefix, step);
+  // A process of an earlier run that is still writing does not write into it.
+  const std::string temporary = StrCat(PathOf(kSavePrefix, step), "-", std::random_device()());
   try {
     MakeDirectories(temporary);
     CheckpointWriter writer(temporary, &manifest);
@@ -214,6 +227,17 @@ Checkpoint CheckpointStore::Save(int64_t step, const std::function<void(Checkpoi
            [&] { RemoveOld(options_.keep, saved.path); });
   }
   return saved;
+}
+
+CheckpointWriter CheckpointStore::Join(const std::string& folder_name,
+                                       CheckpointManifest* manifest) const {
+  const std::string folder = JoinPath(folder_, folder_name);
+  if (!IsDirectory(folder)) {
+    throw IoError(StrCat("there is no ", folder,
+                         ", which the first rank has made: give all ranks the same out_dir, on a "
+                         "file system that they share"));
+  }
+  return CheckpointWriter(folder, manifest);
 }
 
 void CheckpointStore::Link(const std::string& name, const Checkpoint& checkpoint) {

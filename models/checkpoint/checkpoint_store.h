@@ -5,8 +5,8 @@
 //   out_dir/latest -> checkpoints/step-00001000
 //
 // A checkpoint is built under a temporary name, synced to the disk with the sizes and SHA-256 of
-// its files (DONE), and only then renamed. One process writes to a run folder at a time; any number
-// read.
+// its files (DONE), and only then renamed. One run writes to a run folder at a time, of which one
+// process calls Save; any number read.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +38,19 @@ class CheckpointWriter {
   void AddSafetensors(const std::string& name, std::span<const SafetensorsItem> tensors,
                       const std::map<std::string, std::string>& metadata = {});
 
+  // ---- What other ranks add to the same checkpoint ----
+  // The name of the folder, for their CheckpointStore::Join.
+  std::string folder_name() const { return BaseName(folder_); }
+  // On such a rank: what it has added.
+  const CheckpointManifest& added() const { return *manifest_; }
+  // Lists the files that another rank has added, whose names are not to be those of others.
+  void Adopt(const CheckpointManifest& added);
+
  private:
   friend class CheckpointStore;
   CheckpointWriter(std::string folder, CheckpointManifest* manifest)
       : folder_(std::move(folder)), manifest_(manifest) {}
+  void CheckNew(const std::string& name) const;
 
   std::string folder_;
   CheckpointManifest* manifest_;
@@ -74,6 +83,10 @@ class CheckpointStore {
   // `latest`, to remove old ones) are warnings.
   Checkpoint Save(int64_t step, const std::function<void(CheckpointWriter&)>& write,
                   std::optional<double> val_loss = {});
+
+  // For another process than the one that is within Save, to add files to the same checkpoint:
+  // `manifest` gets them, for CheckpointWriter::Adopt. IoError if this one does not see the folder.
+  CheckpointWriter Join(const std::string& folder_name, CheckpointManifest* manifest) const;
 
   // The one with the lowest validation loss, if any has one; unverified.
   std::optional<Checkpoint> Best() const;

@@ -170,13 +170,18 @@ class Entries {
 
 }  // namespace
 
-std::vector<SafetensorsItem> ToHfTensors(Gpt& model) {
+std::vector<SafetensorsItem> ToHfTensors(const Gpt& model) {
+  return ToHfTensors(
+      model, [](const std::string&, const Parameter& p) { return p.WholeOf(p.value().Detach()); });
+}
+
+std::vector<SafetensorsItem> ToHfTensors(const Gpt& model, const WeightSource& weight) {
   std::vector<SafetensorsItem> items;
   for (const auto& [name, p] : model.NamedParameters()) {
     for (const Piece& piece : Pieces(model.config(), name, *p)) {
       items.push_back(SafetensorsItem::Of(
           piece.name, p->value().dtype(), piece.ShapeOf(p->logical_shape()),
-          [p = p, piece] { return piece.Of(p->WholeOf(p->value().Detach())); }));
+          [weight, name = name, p = p, piece] { return piece.Of(weight(name, *p)); }));
     }
   }
   const DType dtype = model.Parameters().at(0)->value().dtype();

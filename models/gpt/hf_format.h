@@ -5,6 +5,8 @@
 // names of Gpt's parameters, which transformers does not know.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,7 +28,18 @@ GptConfig FromHfConfig(const std::string& json, const std::string& source);
 // without biases gets zeros for them, since the format always has them. Llama: q, k and v, and gate
 // and up, are separate; a tied head is left out. Of a sharded model all ranks produce the items
 // together, in the same order.
-std::vector<SafetensorsItem> ToHfTensors(Gpt& model);
+std::vector<SafetensorsItem> ToHfTensors(const Gpt& model);
+// The same with weights from elsewhere, of the model's shapes and dtypes: `weight` is called when
+// an item is written, for the whole of a parameter.
+using WeightSource = std::function<Tensor(const std::string& name, const Parameter&)>;
+std::vector<SafetensorsItem> ToHfTensors(const Gpt& model, const WeightSource& weight);
+
+// Fills a folder that transformers loads: `config` (config.json), and the tensors, in this order,
+// in model.safetensors; if they take more than `max_bytes`, in files of at most so much (one
+// tensor, if it alone takes more), model-00001-of-0000n.safetensors and so on, with
+// model.safetensors.index.json. IoError.
+void WriteHfFolder(const std::string& folder, const std::string& config,
+                   std::span<const SafetensorsItem> tensors, int64_t max_bytes);
 
 // Copies the weights of a file or folder (model.safetensors, or shards with an index), of any
 // floating dtype, into the model. Accepts names with and without the prefix of the bare model

@@ -391,6 +391,17 @@ void AddCheckpointOptions(Options& options, CheckpointOptions& checkpoint) {
                       "checkpoint"});
   options.Add("checkpoint.save_initial", &checkpoint.save_initial,
               {.operational = true, .doc = "also save the model before the first step"});
+  options.Add("checkpoint.async", &checkpoint.async,
+              {.aliases = {"async_save", "async_checkpoint"},
+               .operational = true,
+               .doc = "copy what is saved to the host's memory, and write it while training "
+                      "continues; false: training waits, and needs no memory for the copy"});
+  options.Add("checkpoint.sharded", &checkpoint.sharded,
+              {.aliases = {"save_sharded", "sharded_checkpoint"},
+               .operational = true,
+               .doc = "where parallel.shard shares out the model, each rank writes its part, and "
+                      "out_dir/model is made for Hugging Face at the end; false: the first rank "
+                      "collects all, and every checkpoint is a Hugging Face folder"});
 }
 
 }  // namespace

@@ -94,6 +94,8 @@ struct CheckpointOptions {
   bool keep_best = true;
   std::string resume = "auto";
   bool save_initial = false;
+  bool async = true;
+  bool sharded = true;
 };
 
 struct LogOptions {

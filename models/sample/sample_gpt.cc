@@ -267,7 +267,7 @@ int SampleGpt(const SampleConfig& c) {
   const auto tokenizer = FindTokenizer(c, folder, shape.vocab_size);
   Gpt model(shape);
   model.Materialize(ResolveDevice(c.device), 0);
-  LoadHfWeights(model, folder);
+  LoadWeights(folder, model);
   if (c.temperature == 0 && c.num_samples > 1) {
     std::fputs("sample_gpt: warning: --temperature=0 makes all samples of a prompt equal\n",
                stderr);

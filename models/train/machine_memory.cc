@@ -89,8 +89,8 @@ MemoryVerdict::Kind FitOf(const MemoryPlan& plan, Device device, const DeviceMem
   using enum MemoryVerdict::Kind;
   if (memory.total <= 0) return kFits;
   const bool cpu = device.is_cpu();
-  const int64_t all = (cpu ? processes : 1) * plan.needed(device);
-  const int64_t more = cpu ? processes * plan.reserved : all;  // the program is already loaded
+  const int64_t all = plan.needed(device, processes);
+  const int64_t more = cpu ? all - processes * plan.program : all;  // the program is already loaded
   return all > memory.total ? kTooLarge : more > memory.free ? kTight : kFits;
 }
 
@@ -102,7 +102,7 @@ MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const D
   const bool cpu = setup.device.is_cpu();
   const std::string needs =
       cpu && processes > 1 ? fmt::format("{} processes of this run need {} together", processes,
-                                         Bytes(processes * plan.needed(setup.device)))
+                                         Bytes(plan.needed(setup.device, processes)))
                            : fmt::format("this run needs {}", Bytes(plan.needed(setup.device)));
   const std::string has =
       kind == Kind::kTooLarge

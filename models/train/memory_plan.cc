@@ -204,6 +204,10 @@ bool IsSharded(const RunSetup& setup) {
   return setup.ranks > 1 && setup.config.parallel.shard != "none";
 }
 
+bool SavesParts(const RunSetup& setup) {
+  return IsSharded(setup) && setup.config.checkpoint.sharded;
+}
+
 bool SumsGradients(const RunSetup& setup) {
   return setup.ranks > 1 || setup.config.dist.reduction != "fast";
 }
@@ -241,6 +245,14 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
        .shard_ranks = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks,
        .device = setup.device});
   plan.program = setup.device.is_cpu() ? ResidentBytes() : setup.runtime_bytes;
+  if (setup.config.checkpoint.async) {
+    const int64_t own = plan.largest.parameters + plan.largest.optimizer;
+    const int64_t shards = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks;
+    plan.all_copy = SavesParts(setup);
+    plan.snapshot = plan.all_copy      ? own / (setup.ranks / shards)
+                    : IsSharded(setup) ? own * shards
+                                       : own;
+  }
   return plan;
 }
 
@@ -257,9 +269,13 @@ std::string Summary(const MemoryPlan& plan, ByteFormat format) {
 
 std::string ProcessSummary(const MemoryPlan& plan) {
   if (plan.program == 0) return "";
-  return fmt::format("{} as rounded by the allocator, {} with the program and its data",
-                     FormatBytes(static_cast<double>(plan.reserved)),
-                     FormatBytes(static_cast<double>(plan.resident())));
+  const auto bytes = [](int64_t n) { return FormatBytes(static_cast<double>(n)); };
+  std::string s = fmt::format("{} as rounded by the allocator, {} with the program and its data",
+                              bytes(plan.reserved), bytes(plan.needed(kCpu)));
+  if (plan.snapshot > 0) {
+    s += fmt::format(" and {} to write checkpoints from", bytes(plan.snapshot));
+  }
+  return s;
 }
 
 std::string Table(const MemoryPlan& plan, Device device, ByteFormat format) {
@@ -277,6 +293,7 @@ std::string Table(const MemoryPlan& plan, Device device, ByteFormat format) {
   if (plan.program == 0) return s;
   if (device.is_cpu()) row("as rounded", plan.reserved);
   row(device.is_cpu() ? "program, data" : "CUDA itself", plan.program);
+  if (device.is_cpu() && plan.snapshot > 0) row("for saving", plan.snapshot);
   row(device.is_cpu() ? "process" : "needed", plan.needed(device));
   return s;
 }

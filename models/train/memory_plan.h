@@ -46,11 +46,14 @@ struct MemoryPlan {
   // CUDA's context and libraries. 0: not known. Not planned: the threads' scratch memory, some MiB
   // each, and the allocator's last page.
   int64_t program = 0;
-  // Everything that the process will take on the CPU.
-  int64_t resident() const { return reserved + program; }
-  // Everything that it will take on the device.
-  int64_t needed(Device device) const {
-    return (device.is_cpu() ? reserved : peak.total()) + program;
+  // What a rank that writes an asynchronous checkpoint copies to the host's memory, and whether each
+  // rank does, rather than the first alone.
+  int64_t snapshot = 0;
+  bool all_copy = false;
+  // Everything that a rank takes on the GPU, or that so many on one machine take on its CPU.
+  int64_t needed(Device device, int64_t processes = 1) const {
+    if (!device.is_cpu()) return peak.total() + program;
+    return processes * (reserved + program) + (all_copy ? processes : 1) * snapshot;
   }
 };
 
@@ -80,6 +83,8 @@ using MemoryFits = std::function<bool(const MemoryPlan&)>;
 
 // Whether ranks share out more of the model than its samples.
 bool IsSharded(const RunSetup& setup);
+// Whether each rank writes its part of a checkpoint, rather than the first rank all of it.
+bool SavesParts(const RunSetup& setup);
 // Whether a run needs a Reducer to sum gradients over ranks or micro-batches: not if a single
 // process sums them in the library's order.
 bool SumsGradients(const RunSetup& setup);

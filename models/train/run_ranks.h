@@ -53,6 +53,8 @@ class RunRanks {
   // values on the host.
   dist::ProcessGroup* gradients() const { return gradients_.get(); }
   const std::shared_ptr<dist::ProcessGroup>& control() const { return control_; }
+  // For CheckpointSaver.
+  dist::ProcessGroup* checkpoints() const { return checkpoints_.get(); }
   // Of parallel.shard and parallel.shard_ranks.
   dist::ShardGroups shard_groups() const {
     if (!replicate_) return {gradients_.get()};
@@ -86,7 +88,7 @@ class RunRanks {
   const dist::Rendezvous rendezvous_;
   std::string backend_;
   std::unique_ptr<dist::World> world_;
-  std::shared_ptr<dist::ProcessGroup> control_, gradients_;
+  std::shared_ptr<dist::ProcessGroup> control_, gradients_, checkpoints_;
   std::shared_ptr<dist::ProcessGroup> shard_, replicate_;  // null: the model has a single copy
 };
 

@@ -276,7 +276,7 @@ void FillModel(const RunSetup& setup, Gpt& model) {
   cuda::AllowTf32(setup.config.train.precision == "tf32");
   MaterializeFor(setup, setup.device, model);
   const std::string weights = setup.start.checkpoint.value_or(setup.config.init_from);
-  if (!weights.empty()) LoadHfWeights(model, weights);
+  if (!weights.empty()) LoadWeights(weights, model);
 }
 
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model) {

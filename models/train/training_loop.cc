@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "core/allocator.h"
 #include "core/io/file.h"
@@ -10,6 +11,7 @@
 #include "data/id_tokenizer.h"
 #include "dist/data_parallel/data_parallel.h"
 #include "models/checkpoint/checkpoint.h"
+#include "models/checkpoint/consolidate.h"
 #include "models/gpt/generate.h"
 #include "models/report/run_summary.h"
 #include "models/train/interrupt.h"
@@ -25,6 +27,14 @@ double SecondsSince(Clock::time_point start) {
 }
 
 bool Every(int64_t period, int64_t step) { return period > 0 && step % period == 0; }
+
+CheckpointShare ShareOf(const RunSetup& setup, const RunRanks& ranks) {
+  CheckpointShare share{.rank = ranks.rank(), .ranks = ranks.size()};
+  share.parts = SavesParts(setup);
+  const int64_t of_copy = setup.config.parallel.shard_ranks;
+  if (share.parts && of_copy > 0) share.copy = {share.rank / of_copy, share.ranks / of_copy};
+  return share;
+}
 
 std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
   const auto range = ParseStepRange(setup.config.log.trace);
@@ -56,6 +66,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
       model_(std::make_unique<Gpt>(setup.model)),
       parallel_(FillAndShare()),
       optimizer_(MakeOptimizer(setup, *model_)),
+      share_(ShareOf(setup, ranks)),
       sampler_(data::ParseOrder(config_.data.order), static_cast<uint64_t>(config_.seed),
                setup.dataset.train->size(), setup.window),
       loader_(setup.dataset.train, sampler_,
@@ -81,6 +92,9 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
       store_(config_.out_dir, {.keep = config_.checkpoint.keep,
                                .keep_best = config_.checkpoint.keep_best,
                                .warn = Warn}),
+      saver_(store_, {.async = config_.checkpoint.async,
+                      .device = setup.device,
+                      .group = ranks.checkpoints()}),
       progress_(setup, utilization) {
   if (setup.dataset.val && setup.dataset.val->size() >= 2) {
     validation_.emplace(setup.dataset.val, setup.window, config_.train.batch_size,
@@ -128,6 +142,7 @@ int TrainingLoop::Train() {
       Add(*before);
       ranks_.OnMain("writing its log", [&] { log_->Step(*before); });
     }
+    if (saver_.Ended()) FinishSave(/*required=*/false);
     const bool last = trainer_.step() == setup_.steps;
     const bool stop = Interrupt() != 0;
     // On a GPU, its metrics are read once the next step is under way.
@@ -155,6 +170,10 @@ int TrainingLoop::Train() {
     if (save) Save(last || stop, m.val_loss);
     if (stop && !last) break;
     if (evaluate && !last) ranks_.OnMain("writing the report", [&] { log_->WriteReport(); });
+  }
+  FinishSave(/*required=*/true);  // the last one, unless a required one was
+  if (trainer_.step() == setup_.steps && share_.parts) {
+    ranks_.OnMain("writing the model for Hugging Face", [&] { WriteHfModel(); });
   }
   ranks_.OnMain("writing the report", [&] { End(SecondsSince(start)); });
   return trainer_.step() < setup_.steps ? 128 + interrupt_ : 0;
@@ -269,8 +288,7 @@ void TrainingLoop::Sample() {
   });
 }
 
-// A full disk must not end a run that can continue; but where the checkpoint is the point (at the
-// end, after an interrupt), failing to write it is an error.
+// Begins a save, once the one before is finished.
 void TrainingLoop::Save(bool required, std::optional<double> val_loss) {
   const TrainerState state{.step = trainer_.step(),
                            .tokens_seen = trainer_.step() * setup_.tokens_per_step,
@@ -280,21 +298,53 @@ void TrainingLoop::Save(bool required, std::optional<double> val_loss) {
                            .data_fingerprint = setup_.dataset.fingerprint,
                            .finished = trainer_.step() >= setup_.steps,
                            .loss_scale = trainer_.loss_scale()};
-  if (!ranks_.is_main()) JoinCheckpoint(*model_, *optimizer_);
-  ranks_.OnMain("writing a checkpoint", [&] {
-    Timed(&PauseTimes::checkpoint_ms, [&] {
-      log_->Flush();  // the log of a run resumed from here must have all steps up to here
-      try {
-        SaveCheckpoint(store_, state, *model_, *optimizer_, setup_.dataset.tokenizer.get(),
-                       val_loss);
-      } catch (const IoError& e) {
-        if (required) throw;
-        Warn(StrCat("no checkpoint of step ", state.step, ": ", e.what(),
-                    "; training continues, and earlier checkpoints are kept"));
-      }
+  Timed(&PauseTimes::checkpoint_ms, [&] {
+    if (saved_step_ >= 0 && !saver_.Ended() && ranks_.is_main() && !std::exchange(waited_, true)) {
+      Warn(StrCat("the checkpoint of step ", saved_step_,
+                  " is still being written, and training waits for it: raise checkpoint.every if "
+                  "that happens often (this is said once)"));
+    }
+    FinishSave(/*required=*/false);
+    // The log of a run resumed from here must have all steps up to here.
+    ranks_.OnMain("writing its log", [&] { log_->Flush(); });
+    saved_step_ = state.step;
+    saver_.Save([&](HostSnapshot* snapshot) {
+      CheckpointFiles files = CollectCheckpoint(state, *model_, *optimizer_,
+                                                setup_.dataset.tokenizer.get(), share_, snapshot);
+      files.val_loss = val_loss;
+      return files;
     });
-    log_->SetBestCheckpoint(BestCheckpoint());
+    if (required || !config_.checkpoint.async) FinishSave(required);
   });
+}
+
+// Waits for the save under way, if any. A full disk must not end a run that can continue; but where
+// the checkpoint is the point (at the end, after an interrupt), failing to write it is an error.
+void TrainingLoop::FinishSave(bool required) {
+  if (saved_step_ < 0) return;
+  const int64_t step = std::exchange(saved_step_, -1);
+  try {
+    saver_.Wait();
+  } catch (const IoError& e) {
+    if (required) throw;
+    if (ranks_.is_main()) {
+      Warn(StrCat("no checkpoint of step ", step, ": ", e.what(),
+                  "; training continues, and earlier checkpoints are kept"));
+    }
+  }
+  if (ranks_.is_main()) log_->SetBestCheckpoint(BestCheckpoint());
+}
+
+// The newest checkpoint as one that transformers loads. The checkpoint is what counts.
+void TrainingLoop::WriteHfModel() const {
+  const std::string to = JoinPath(config_.out_dir, "model");
+  try {
+    RemoveTree(to);
+    Consolidate(store_.List().at(0).path, to);
+  } catch (const IoError& e) {
+    Warn(StrCat("no ", to, ": ", e.what(),
+                "; make it later with consolidate --checkpoint=", config_.out_dir, " --to=FOLDER"));
+  }
 }
 
 // RunPlan::best_checkpoint. A folder that can't be read must not end a run that can continue.

@@ -8,6 +8,7 @@
 #include "data/evaluation.h"
 #include "data/loader.h"
 #include "dist/data_parallel/data_ranks.h"
+#include "models/checkpoint/checkpoint_saver.h"
 #include "models/checkpoint/checkpoint_store.h"
 #include "models/options/option_step_range.h"
 #include "models/report/run_log.h"
@@ -40,6 +41,8 @@ class TrainingLoop {
   std::optional<double> Evaluate();
   void Sample();
   void Save(bool required, std::optional<double> val_loss);
+  void FinishSave(bool required);
+  void WriteHfModel() const;
   void End(double seconds);
   int64_t BestCheckpoint() const;
   void WriteKernelChoices() const;
@@ -63,10 +66,14 @@ class TrainingLoop {
   std::unique_ptr<Gpt> model_;
   std::unique_ptr<dist::DataRanks> parallel_;  // null if not SumsGradients
   std::unique_ptr<optim::Optimizer> optimizer_;
+  const CheckpointShare share_;
   data::Sampler sampler_;
   data::Loader loader_;
   Trainer trainer_;
   CheckpointStore store_;
+  CheckpointSaver saver_;
+  int64_t saved_step_ = -1;  // of the save that is not finished yet; -1: there is none
+  bool waited_ = false;      // a save has had to wait for the one before
   RunProgress progress_;
   std::unique_ptr<RunLog> log_;  // only on the main rank, else null
   std::optional<data::EvalBatches> validation_;

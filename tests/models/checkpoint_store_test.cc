@@ -321,7 +321,7 @@ TEST_F(CheckpointStoreTest, SyncsEverythingBeforeTheRename) {
   for (const FaultInjector::Event& event : recorder.events()) {
     switch (event.op) {
       case FileOp::kCreate:
-        if (event.path.starts_with(temporary)) unsynced.insert(temporary);
+        if (event.path.starts_with(temporary)) unsynced.insert(ParentPath(event.path));
         [[fallthrough]];
       case FileOp::kWrite:
         unsynced.insert(event.path);

@@ -94,6 +94,8 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "checkpoint.keep_best",
                                 "checkpoint.resume",
                                 "checkpoint.save_initial",
+                                "checkpoint.async",
+                                "checkpoint.sharded",
                                 "parallel.shard",
                                 "parallel.shard_ranks",
                                 "parallel.reshard_after_forward",
@@ -179,6 +181,8 @@ every = 12
 keep = 13
 resume = "none"
 save_initial = true
+async = false
+sharded = false
 [parallel]
 shard = "full"
 shard_ranks = 4
@@ -254,6 +258,8 @@ timeout = 15
   EXPECT_EQ(config.checkpoint.keep, 13);
   EXPECT_EQ(config.checkpoint.resume, "none");
   EXPECT_TRUE(config.checkpoint.save_initial);
+  EXPECT_FALSE(config.checkpoint.async);
+  EXPECT_FALSE(config.checkpoint.sharded);
   EXPECT_EQ(config.parallel.shard, "full");
   EXPECT_EQ(config.parallel.shard_ranks, 4);
   EXPECT_FALSE(config.parallel.reshard_after_forward);

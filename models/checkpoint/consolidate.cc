@@ -1,0 +1,37 @@
+#include "models/checkpoint/consolidate.h"
+
+#include "core/io/file.h"
+#include "models/checkpoint/tensor_parts.h"
+#include "models/gpt/hf_format.h"
+
+namespace lockstep::models {
+
+void Consolidate(const std::string& checkpoint, const std::string& to, int64_t max_bytes) {
+  if (PathExists(to)) {
+    throw InputError(StrCat(to, " exists already: name a new folder, or remove it"));
+  }
+  if (!TensorParts::Exist(checkpoint)) {
+    throw InputError(StrCat(checkpoint, " has no ", kPartsIndex,
+                            ": only a checkpoint in parts needs this, others are Hugging Face "
+                            "folders themselves"));
+  }
+  const TensorParts parts = TensorParts::Open(checkpoint, "model");
+  const Gpt model(ReadHfConfig(checkpoint));
+  for (const auto& [name, p] : model.NamedParameters()) {
+    p->Materialize(kMeta, parts.dtype(name), /*seed=*/0);
+  }
+  const auto weight = [&](const std::string& name, const Parameter& p) {
+    return parts.ReadPart(name, p);
+  };
+  const std::string temporary = to + ".tmp";
+  RemoveTree(temporary);
+  WriteHfFolder(temporary, ReadFile(JoinPath(checkpoint, "config.json")),
+                ToHfTensors(model, weight), max_bytes);
+  const std::string tokenizer = JoinPath(checkpoint, "tokenizer.json");
+  if (PathExists(tokenizer)) {
+    WriteFileAtomically(JoinPath(temporary, "tokenizer.json"), ReadFile(tokenizer));
+  }
+  RenameDurably(temporary, to);
+}
+
+}  // namespace lockstep::models

@@ -1,0 +1,96 @@
+// Tensors whose elements several files share out.
+//
+// A checkpoint that n ranks wrote together has, beside an index, a safetensors file of each rank's
+// weights and one of its optimizer state:
+//
+//   parts.json                                 {"format": 1, "parts": 4, "model": {"wte.weight":
+//                                              {"dtype": "F32", "shape": [50257, 768]}, ...},
+//                                              "optimizer": {...}}
+//   model.part-00000-of-00004.safetensors      "wte.weight[0:9649344]", ...
+//   optimizer.part-00000-of-00004.safetensors  "wte.weight.exp_avg[0:9649344]", ...
+//
+// An entry "name[begin:end]" is one-dimensional: these elements, in row-major order, of the tensor
+// that the index describes. Names are those of Gpt's parameters, whatever the ranks were, so any
+// other ranks read the ranges that they need.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/io/safetensors.h"
+#include "core/io/safetensors_writer.h"
+#include "core/parameter.h"
+
+namespace lockstep::models {
+
+inline constexpr char kPartsIndex[] = "parts.json";
+
+// "model.part-00000-of-00004.safetensors"
+std::string PartFile(const std::string& kind, int64_t part, int64_t parts);
+
+// Which one this is of the ranks that hold the same elements, and of which each writes a share.
+struct PartCopy {
+  int64_t index = 0, count = 1;
+};
+
+// What the index says of a tensor.
+struct PartTensor {
+  std::string name;
+  DType dtype = DType::kF32;
+  Shape shape;
+};
+// The index: tensors by kind.
+std::string PartsIndex(int64_t parts,
+                       const std::map<std::string, std::vector<PartTensor>>& tensors);
+
+// Adds this rank's share of a tensor that is cut as the parameter is; `part` is what the rank holds
+// of it. `keep` makes what will be written of a slice.
+void AddPart(const std::string& name, const Parameter& parameter, const Tensor& part, PartCopy copy,
+             const std::function<Tensor(const Tensor&)>& keep, std::vector<SafetensorsItem>* items);
+
+// Reads from mapped files: only what is asked for. Copies share the mappings.
+class TensorParts {
+ public:
+  // Whether the folder has an index.
+  static bool Exist(const std::string& folder);
+  // The tensors of a kind in all of a folder's parts; without an index, those of
+  // "kind.safetensors". InputError if elements are missing, in two parts, or of the wrong dtype;
+  // IoError for missing files.
+  static TensorParts Open(const std::string& folder, const std::string& kind);
+
+  std::vector<std::string> names() const;
+  bool Has(const std::string& name) const { return tensors_.contains(name); }
+  // InputErrors if there is no such tensor.
+  DType dtype(const std::string& name) const { return Get(name).dtype; }
+  // All of it, on the CPU.
+  Tensor Read(const std::string& name) const;
+  // What this rank holds of a tensor that is shaped and cut as the parameter is, on the CPU.
+  // InputError if it is shaped differently.
+  Tensor ReadPart(const std::string& name, const Parameter& parameter) const;
+
+ private:
+  struct Range {
+    int64_t begin = 0, end = 0;
+    const SafetensorsEntry* entry = nullptr;
+  };
+  struct Whole {
+    DType dtype = DType::kF32;
+    Shape shape;
+    std::vector<Range> ranges;  // ascending, without gaps
+  };
+
+  void ReadIndex(const std::string& folder, const std::string& kind);
+  void AddEntry(const SafetensorsEntry& entry);
+  void CheckRanges();
+  const Whole& Get(const std::string& name) const;
+  static void Copy(const Whole& from, int64_t first, int64_t count, std::byte* to);
+
+  std::string source_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, Whole> tensors_;
+};
+
+}  // namespace lockstep::models
