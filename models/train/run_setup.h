@@ -8,6 +8,7 @@
 #include "models/checkpoint/run_folder.h"
 #include "models/gpt/gpt.h"
 #include "models/options/config.h"
+#include "models/options/option_offload.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 
@@ -32,6 +33,7 @@ struct RunSetup {
   int64_t tokens_per_step = 0;  // of all ranks
   data::Dataset dataset;
   Device device;
+  OffloadChoice offload{};  // of train.offload
 };
 
 // Opens the data and settles what the configuration leaves open. If the run starts from weights
@@ -51,7 +53,8 @@ std::unique_ptr<Gpt> MakeModel(const RunSetup& setup);
 void FillModel(const RunSetup& setup, Gpt& model);
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model);
 // A fresh one for a materialised model. "muon" takes the matrices of the blocks, h.*.
-std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& options, const Module& model);
+std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& options, const Module& model,
+                                                const OffloadChoice& offload = {});
 optim::LrSchedule MakeSchedule(const RunSetup& setup);
 // For fp16.
 std::optional<LossScaleOptions> LossScalingFor(const TrainOptions& train);
