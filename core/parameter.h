@@ -67,7 +67,8 @@ class Parameter {
   // Keeps the value of a parameter on a GPU in page-locked memory of the host, now and after each
   // Materialize and SetValue: value() is a tensor on the CPU, to read and to write, and gradients
   // and optimizers stay on device(). Forward needs copies there: nn::OffloadWeights and
-  // dist::FullyShard Show them. Without effect on the CPU. To be called before an optimizer is made.
+  // dist::FullyShard Show them. Without effect on the CPU. To be called before an optimizer is
+  // made.
   void KeepOnHost();
   bool on_host() const { return keeps_on_host_ && !device_.is_cpu(); }
   // Where forward, backward and the update compute with it: that of value(), unless on_host().

@@ -83,8 +83,10 @@ class Unit {
     int64_t bytes = 0;
     std::vector<int64_t> offsets;
     for (const auto& p : parameters_) {
-      LS_CHECK(p->on_host() && p->device() == device(), "the weights of a block are on one device, "
-               "but '", parameters_[0]->name(), "' is on ", device(), " and '", p->name(), "' on ",
+      LS_CHECK(p->on_host() && p->device() == device(),
+               "the weights of a block are on one device, "
+               "but '",
+               parameters_[0]->name(), "' is on ", device(), " and '", p->name(), "' on ",
                p->device(), ": materialise them together");
       offsets.push_back(bytes);
       bytes += (p->part().bytes() + kAlignment - 1) / kAlignment * kAlignment;
@@ -97,8 +99,8 @@ class Unit {
       const Tensor& host = parameters_[i]->part();
       hosts_.push_back(host.storage());
       // Slices have a version each.
-      on_device_.push_back(Tensor::FromStorage(memory_.Slice(offsets[i], host.bytes()),
-                                               host.dtype(), host.shape()));
+      on_device_.push_back(
+          Tensor::FromStorage(memory_.Slice(offsets[i], host.bytes()), host.dtype(), host.shape()));
     }
   }
 
@@ -170,7 +172,8 @@ class Blocks {
     if (u >= units_.size() || units_[u].idle()) return;
     const Device device = units_[u].device();
     if (!copies_ || copies_->device() != device) copies_.emplace(device);
-    units_[u].Fetch(*copies_, CopyListener::OfThisThread() ? units_[u].parameters()[0]->name() : "");
+    units_[u].Fetch(*copies_,
+                    CopyListener::OfThisThread() ? units_[u].parameters()[0]->name() : "");
   }
   void Hide(size_t u) {
     units_[u].Hide();

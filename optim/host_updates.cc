@@ -7,7 +7,7 @@
 namespace lockstep::optim {
 namespace {
 
-constexpr int64_t kAlignment = 256;      // of a tensor in a buffer, in bytes
+constexpr int64_t kAlignment = 256;       // of a tensor in a buffer, in bytes
 constexpr int64_t kLeastElements = 1024;  // pieces of a tensor are multiples, but the last
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -45,9 +45,8 @@ UpdateTensors Part(const UpdateTensors& t, int64_t begin, int64_t end) {
 }  // namespace
 
 bool UpdateCall::needs_host() const {
-  return values_on_host ||
-         (states_on_host && !tensors.empty() &&
-          (!tensors[0].states.empty() || tensors[0].master.defined()));
+  return values_on_host || (states_on_host && !tensors.empty() &&
+                            (!tensors[0].states.empty() || tensors[0].master.defined()));
 }
 
 // What is updated at once.
@@ -103,8 +102,8 @@ HostUpdates::Loaded HostUpdates::Load(const Piece& piece, const Tensor& buffer, 
   for (UpdateTensors& t : loaded.tensors) {
     for (Tensor* x : OnHost(*piece.call, t)) {
       const Tensor host = std::exchange(
-          *x, Tensor::FromStorage(buffer.storage().Slice(offset, x->bytes()), x->dtype(),
-                                  x->shape()));
+          *x,
+          Tensor::FromStorage(buffer.storage().Slice(offset, x->bytes()), x->dtype(), x->shape()));
       host.storage().BumpVersion();  // it will be written
       offset += Aligned(host.bytes());
       if (!host.device().is_meta()) {

@@ -34,8 +34,7 @@ struct UpdateCall {
 class HostUpdates {
  public:
   // A buffer has `buffer_bytes`, or as much as the largest tensors need that an update wants whole.
-  HostUpdates(Device device, int64_t buffer_bytes)
-      : buffer_bytes_(buffer_bytes), copies_(device) {}
+  HostUpdates(Device device, int64_t buffer_bytes) : buffer_bytes_(buffer_bytes), copies_(device) {}
 
   // The current stream's work from then on comes after the updates and the copies back.
   void Run(std::span<const UpdateCall> calls);

@@ -271,8 +271,8 @@ void Optimizer::CheckUnchanged(const StepState& state) const {
     const Parameter& p = *parameters_[i];
     const Trained& t = trained_[i];
     const Tensor& value = ValueOf(p);
-    LS_CHECK(p.device() == t.device && value.dtype() == t.dtype && value.shape() == t.shape,
-             name(), ": the parameter '", p.name(), "' is ", value.Describe(),
+    LS_CHECK(p.device() == t.device && value.dtype() == t.dtype && value.shape() == t.shape, name(),
+             ": the parameter '", p.name(), "' is ", value.Describe(),
              ", but its state was made for ", t.dtype, t.shape, " on ", t.device,
              ": make the optimizer after Materialize");
     LS_CHECK(t.device == state.device(), name(), ": the parameter '", p.name(), "' is on ",

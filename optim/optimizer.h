@@ -40,8 +40,8 @@ struct UpdateRule {
   bool whole = false;
 };
 
-// Of parameters on a GPU: what an optimizer keeps (moments, f32 originals), in page-locked memory of
-// the host instead of the GPU's. The bits, the names of the state and checkpoints are the same.
+// Of parameters on a GPU: what an optimizer keeps (moments, f32 originals), in page-locked memory
+// of the host instead of the GPU's. The bits, the names of the state and checkpoints are the same.
 struct StateOffload {
   bool to_host = false;
   // Of each of two buffers on the device, only within Step: an update is made in pieces of so many
@@ -93,11 +93,11 @@ class [[nodiscard]] TrainingStep {
 // what to write. Results depend neither on the order of the parameters, their division into groups
 // of equal settings, nor the number of threads.
 //
-// The state is on the parameters' devices, or on the host (StateOffload): what the rules keep, and for 16-bit parameters with
-// master_weights "<parameter>.master", the f32 original, at first the value. bf16 parameters
-// without an original, and bf16 state, are rounded stochastically (kernels/stochastic_rounding.h),
-// by numbers that depend on the StepState's seed and step and the parameter's name: the bits do not
-// depend on how parameters are sharded.
+// The state is on the parameters' devices, or on the host (StateOffload): what the rules keep, and
+// for 16-bit parameters with master_weights "<parameter>.master", the f32 original, at first the
+// value. bf16 parameters without an original, and bf16 state, are rounded stochastically
+// (kernels/stochastic_rounding.h), by numbers that depend on the StepState's seed and step and the
+// parameter's name: the bits do not depend on how parameters are sharded.
 //
 // f16 parameters need loss scaling, which bf16 and f32 ones may have. max_norm = 0 clips nothing:
 //   state.EnableLossScaling();                           // once
@@ -191,9 +191,9 @@ class Optimizer : public StepUpdater {
   Settings settings_;
   std::vector<Betas> betas_;  // the different ones
   std::vector<std::shared_ptr<Parameter>> parameters_, frozen_;
-  std::vector<Trained> trained_;    // as parameters_
-  std::string nothing_to_train_;    // why, if a group has no trainable parameter
-  std::optional<StepState> begun_;  // the step that BeginStep began last
+  std::vector<Trained> trained_;             // as parameters_
+  std::string nothing_to_train_;             // why, if a group has no trainable parameter
+  std::optional<StepState> begun_;           // the step that BeginStep began last
   std::optional<HostUpdates> host_updates_;  // once needed
 };
 

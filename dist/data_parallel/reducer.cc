@@ -63,8 +63,8 @@ Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> pa
   LS_CHECK(!parameters_.empty(), "a Reducer needs a trainable parameter");
   const Device device = group_ ? group_->device() : parameters_[0]->device();
   for (const auto& p : parameters_) {
-    LS_CHECK(p->device() == device, "the parameter '", p->name(), "' is on ",
-             p->device(), ", but gradients are summed on ", device,
+    LS_CHECK(p->device() == device, "the parameter '", p->name(), "' is on ", p->device(),
+             ", but gradients are summed on ", device,
              ": materialise the model there before making it data parallel");
   }
   const bool ordered = options_.sum == GradientSum::kOrdered;

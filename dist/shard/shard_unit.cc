@@ -70,8 +70,8 @@ void ShardUnit::Build() {
              "before");
   }
   const int64_t bytes = layout_->numel() * SizeOf(first.dtype());
-  weights_ = Tensor::FromStorage(Storage::Reserve(bytes, device), first.dtype(),
-                                 {layout_->numel()});
+  weights_ =
+      Tensor::FromStorage(Storage::Reserve(bytes, device), first.dtype(), {layout_->numel()});
   slices_.clear();
   leaves_.clear();
   wholes_.clear();

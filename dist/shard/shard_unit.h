@@ -91,7 +91,7 @@ class ShardUnit {
     uint64_t version = 0;
   };
   std::vector<Seen> gathered_, written_;  // parts; whole weights
-  HostCopies::Done arriving_;  // parts that are kept on the host
+  HostCopies::Done arriving_;             // parts that are kept on the host
   WorkPtr gathering_;
   std::optional<size_t> shown_by_;
   std::vector<Tensor> wholes_, shards_;  // gradients, by buffer

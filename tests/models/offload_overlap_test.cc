@@ -1,6 +1,6 @@
 // Copies between host and GPU run while the GPU computes. CUDASIM_DELAY makes the simulated GPU do
-// nothing that nobody waits for: so where a copy is awaited, what it depends on is done, and nothing
-// else.
+// nothing that nobody waits for: so where a copy is awaited, what it depends on is done, and
+// nothing else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,8 +53,8 @@ TEST_F(OffloadOverlap, WeightsArriveABlockAhead) {
   constexpr int kLayers = 4;
   std::vector<std::shared_ptr<nn::Block>> blocks;
   for (int i = 0; i < kLayers; ++i) {
-    blocks.push_back(std::make_shared<nn::TransformerBlock>(
-        nn::TransformerOptions{.n_embd = 8, .n_head = 2}));
+    blocks.push_back(
+        std::make_shared<nn::TransformerBlock>(nn::TransformerOptions{.n_embd = 8, .n_head = 2}));
     blocks.back()->AssignNames("h." + std::to_string(i));
   }
   nn::OffloadWeights(blocks);

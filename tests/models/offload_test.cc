@@ -52,8 +52,8 @@ struct Bench {
     optimizer = MakeOptimizer(options, *model, choice);
     std::optional<LossScaleOptions> scaling;
     if (task.dtype == DType::kF16) scaling = {.init = 0x1p24, .growth_interval = 3};
-    loader = std::make_unique<data::Loader>(
-        tokens, Shuffled(*tokens), data::BatchLayout{.batch_size = 3, .micro_batches = 2});
+    loader = std::make_unique<data::Loader>(tokens, Shuffled(*tokens),
+                                            data::BatchLayout{.batch_size = 3, .micro_batches = 2});
     trainer.emplace(*model, *optimizer, SmallSchedule(), *loader,
                     TrainerOptions{.micro_batches = 2,
                                    .clip = 0.5,

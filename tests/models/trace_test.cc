@@ -137,8 +137,7 @@ TEST(Trace, HasTheCopiesOfOffload) {
   // The last block's activations and weights stay until its backward.
   EXPECT_EQ(counts["copies to the GPU"],
             (Counts{{"h", 2 * kLayers - 1}, {"activations", kLayers - 1}, {"optimizer", 2}}));
-  EXPECT_EQ(counts["copies to the host"],
-            (Counts{{"activations", kLayers - 1}, {"optimizer", 2}}));
+  EXPECT_EQ(counts["copies to the host"], (Counts{{"activations", kLayers - 1}, {"optimizer", 2}}));
   EXPECT_EQ(counts["GPU"], (Counts{{"h", 2 * kLayers}, {"update", 2}}));
 }
 

@@ -216,7 +216,8 @@ TEST_F(OffloadedWeights, SurviveAForwardThatThrows) {
   for (Stack* s : {&stack, &plain}) s->Materialize(kGpu, 5);
   EXPECT_THROW(stack(RandomTensor({2, 16, kWidth + 1}, 1).To(DType::kF32).To(kGpu)), ArgumentError);
   for (Stack* s : {&stack, &plain}) {
-    for (const auto& p : s->Parameters()) p->part().Detach().CopyFrom(RandomTensor(p->part().shape(), 2));
+    for (const auto& p : s->Parameters())
+      p->part().Detach().CopyFrom(RandomTensor(p->part().shape(), 2));
   }
   EXPECT_EQ(Train(stack, DType::kF32), Train(plain, DType::kF32));
 }
@@ -257,9 +258,13 @@ TEST(OffloadWeightsTest, DoesNothingOnTheCpu) {
 
 TEST(OffloadWeightsTest, SaysWhatIsWrong) {
   const auto linear = std::make_shared<Linear>(3, 3);
-  EXPECT_THAT(MessageOf([&] { OffloadWeights(std::vector{linear, linear}); }),
+  EXPECT_THAT(MessageOf([&] {
+                OffloadWeights(std::vector{linear, linear});
+              }),
               HasSubstr("is in the blocks 0 and 1: give it one module that contains both"));
-  EXPECT_THAT(MessageOf([&] { OffloadWeights(std::vector{linear, std::shared_ptr<Linear>()}); }),
+  EXPECT_THAT(MessageOf([&] {
+                OffloadWeights(std::vector{linear, std::shared_ptr<Linear>()});
+              }),
               HasSubstr("block 1 is null"));
 }
 

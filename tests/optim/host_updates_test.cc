@@ -156,7 +156,8 @@ TEST_F(HostUpdatesTest, ResumeWithAndWithout) {
       const auto first = make(first_on_host), second = make(!first_on_host);
       for (int64_t step = 0; step < 2; ++step) OneStep(*first, state, step);
       for (size_t i = 0; i < first->parameters().size(); ++i) {
-        second->parameters()[i]->value().Detach().CopyFrom(first->parameters()[i]->value().Detach());
+        second->parameters()[i]->value().Detach().CopyFrom(
+            first->parameters()[i]->value().Detach());
       }
       NamedTensors saved;
       for (const auto& [name, t] : first->NamedState()) saved.emplace_back(name, t.Clone());
@@ -171,8 +172,8 @@ TEST_F(HostUpdatesTest, ResumeWithAndWithout) {
 TEST_F(HostUpdatesTest, TakeTwoBuffers) {
   Allocator& allocator = GetAllocator(kGpu);
   const auto run = [&](const StateOffload& offload) {
-    const auto optimizer = std::make_unique<AdamW>(Model(DType::kF32, false),
-                                                   AdamWOptions{.offload = offload});
+    const auto optimizer =
+        std::make_unique<AdamW>(Model(DType::kF32, false), AdamWOptions{.offload = offload});
     StepState state(kGpu, 9);
     OneStep(*optimizer, state, 0);
     const int64_t between = allocator.stats().live_bytes;
@@ -194,9 +195,9 @@ TEST_F(HostUpdatesTest, TakeTwoBuffers) {
 }
 
 TEST_F(HostUpdatesTest, KeepMemoryFlat) {
-  const auto optimizer = std::make_unique<AdamW>(
-      Model(DType::kBF16, true),
-      AdamWOptions{.offload = {.to_host = true, .buffer_bytes = kBuffer}});
+  const auto optimizer =
+      std::make_unique<AdamW>(Model(DType::kBF16, true),
+                              AdamWOptions{.offload = {.to_host = true, .buffer_bytes = kBuffer}});
   StepState state(kGpu, 9);
   const auto run = [&](int64_t from, int64_t to) {
     for (int64_t step = from; step < to; ++step) OneStep(*optimizer, state, 3 * step);
