@@ -212,26 +212,23 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
     shard = ToShardOptions(setup.config, setup.micro_batches, /*trace=*/nullptr);
   } else if (SumsGradients(setup))
     reducer = ToReducerOptions(setup.config.dist, setup.micro_batches, /*trace=*/nullptr);
-  MemoryPlan plan =
-      PlanMemory({.model =
-                      [&] {
-                        auto model = std::make_shared<Gpt>(setup.model);
-                        MaterializeFor(setup, kMeta, *model);
-                        return model;
-                      },
-                  .optimizer =
-                      [&](LanguageModel& model) {
-                        return MakeOptimizer(setup.config.optim, model, setup.offload);
-                      },
-                  .batch_size = setup.config.train.batch_size,
-                  .window = setup.window,
-                  .grad_accum = (setup.micro_batches + setup.ranks - 1) / setup.ranks,
-                  .clip = setup.config.optim.clip,
-                  .reducer = std::move(reducer),
-                  .shard = std::move(shard),
-                  .ranks = setup.ranks,
-                  .shard_ranks = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks,
-                  .device = setup.device});
+  MemoryPlan plan = PlanMemory(
+      {.model =
+           [&] {
+             auto model = std::make_shared<Gpt>(setup.model);
+             MaterializeFor(setup, kMeta, *model);
+             return model;
+           },
+       .optimizer = [&](LanguageModel& model) { return FreshOptimizer(setup, model); },
+       .batch_size = setup.config.train.batch_size,
+       .window = setup.window,
+       .grad_accum = (setup.micro_batches + setup.ranks - 1) / setup.ranks,
+       .clip = setup.config.optim.clip,
+       .reducer = std::move(reducer),
+       .shard = std::move(shard),
+       .ranks = setup.ranks,
+       .shard_ranks = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks,
+       .device = setup.device});
   if (setup.device.is_cpu()) plan.program = ResidentBytes();
   return plan;
 }

@@ -254,9 +254,13 @@ void FillModel(const RunSetup& setup, Gpt& model) {
 }
 
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model) {
-  auto optimizer = MakeOptimizer(setup.config.optim, model, setup.offload);
+  auto optimizer = FreshOptimizer(setup, model);
   if (setup.start.checkpoint) LoadOptimizerState(*setup.start.checkpoint, *optimizer);
   return optimizer;
+}
+
+std::unique_ptr<optim::Optimizer> FreshOptimizer(const RunSetup& setup, const Module& model) {
+  return MakeOptimizer(setup.config.optim, model, setup.offload);
 }
 
 std::optional<LossScaleOptions> LossScalingFor(const TrainOptions& train) {

@@ -98,7 +98,6 @@ struct Variant {
 class HostUpdatesTest : public test::GpuTest {
  protected:
   const std::vector<Variant> variants_ = {{DType::kF32, DType::kF32, true},
-                                          {DType::kF64, DType::kF32, true},
                                           {DType::kBF16, DType::kF32, true},
                                           {DType::kF16, DType::kBF16, true},
                                           {DType::kBF16, DType::kBF16, false}};
