@@ -219,7 +219,7 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
              MaterializeFor(setup, kMeta, *model);
              return model;
            },
-       .optimizer = [&](LanguageModel& model) { return FreshOptimizer(setup, model); },
+       .optimizer = [&](LanguageModel& model) { return MakeFreshOptimizer(setup, model); },
        .batch_size = setup.config.train.batch_size,
        .window = setup.window,
        .grad_accum = (setup.micro_batches + setup.ranks - 1) / setup.ranks,

@@ -254,12 +254,12 @@ void FillModel(const RunSetup& setup, Gpt& model) {
 }
 
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model) {
-  auto optimizer = FreshOptimizer(setup, model);
+  auto optimizer = MakeFreshOptimizer(setup, model);
   if (setup.start.checkpoint) LoadOptimizerState(*setup.start.checkpoint, *optimizer);
   return optimizer;
 }
 
-std::unique_ptr<optim::Optimizer> FreshOptimizer(const RunSetup& setup, const Module& model) {
+std::unique_ptr<optim::Optimizer> MakeFreshOptimizer(const RunSetup& setup, const Module& model) {
   return MakeOptimizer(setup.config.optim, model, setup.offload);
 }
 

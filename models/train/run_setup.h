@@ -53,7 +53,7 @@ std::unique_ptr<Gpt> MakeModel(const RunSetup& setup);
 void FillModel(const RunSetup& setup, Gpt& model);
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model);
 // A fresh one for a materialised model. "muon" takes the matrices of the blocks, h.*.
-std::unique_ptr<optim::Optimizer> FreshOptimizer(const RunSetup& setup, const Module& model);
+std::unique_ptr<optim::Optimizer> MakeFreshOptimizer(const RunSetup& setup, const Module& model);
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& options, const Module& model,
                                                 const OffloadChoice& offload = {});
 optim::LrSchedule MakeSchedule(const RunSetup& setup);
