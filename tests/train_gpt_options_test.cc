@@ -356,6 +356,13 @@ TEST_F(TrainGptOptions, OffloadLowersAGpusMemory) {
   EXPECT_EQ(Train(offload).Numbers(), Train(model).Numbers());
   EXPECT_LT(memory(Train(offload)), 0.6 * memory(Train(model)));
   EXPECT_THAT(Train(offload).result.out, HasSubstr("offloads   activations"));
+  for (const char* what : {"optimizer", "weights", "activations,optimizer,weights"}) {
+    offload.back() = std::string("--train.offload=") + what;
+    EXPECT_EQ(Train(offload).Numbers(), Train(model).Numbers()) << what;
+    EXPECT_LT(memory(Train(offload)), memory(Train(model))) << what;
+  }
+  EXPECT_THAT(Train(offload).result.out,
+              HasSubstr("offloads   activations, optimizer state, weights of blocks to the host"));
 }
 
 TEST_F(TrainGptOptions, LogEverySetsTheLinesOnTheTerminal) {

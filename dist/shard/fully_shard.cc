@@ -73,7 +73,7 @@ FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions o
   FindUses(module, /*is_model=*/true);
   MakeUnits();
   for (size_t use = 0; use < uses_.size(); ++use) AddHooks(use);
-  const Device device = groups.all ? groups.all->device() : parameters_[0]->part().device();
+  const Device device = groups.all ? groups.all->device() : parameters_[0]->device();
   lanes_.emplace(shards_ > 1 ? groups.shard : nullptr, device, /*lanes=*/1, BucketSum(),
                  std::move(options_.on_span));
 }

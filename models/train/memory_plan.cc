@@ -234,7 +234,7 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
              MaterializeFor(setup, kMeta, *model);
              return model;
            },
-       .optimizer = [&](LanguageModel& model) { return MakeOptimizer(setup.config.optim, model); },
+       .optimizer = [&](LanguageModel& model) { return MakeFreshOptimizer(setup, model); },
        .batch_size = setup.config.train.batch_size,
        .window = setup.window,
        .grad_accum = grad_accum,

@@ -182,8 +182,10 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   setup.model.loss_chunk = config.train.loss_chunk;
   setup.model.recompute = ParseRecompute(config.train.recompute);
   CheckRecompute(options, setup);
-  setup.model.offload_activations = config.train.offload == "activations";
-  if (setup.model.offload_activations && setup.device.is_cpu()) {
+  setup.offload = ParseOffload(config.train.offload);
+  setup.model.offload_activations = setup.offload.activations;
+  setup.model.offload_weights = setup.offload.weights;
+  if (setup.offload.any() && setup.device.is_cpu()) {
     options.Fail(
         {"train.offload"},
         StrCat(options.Describe("train.offload"), " moves what a GPU keeps to the host, ",
@@ -280,9 +282,13 @@ void FillModel(const RunSetup& setup, Gpt& model) {
 }
 
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model) {
-  auto optimizer = MakeOptimizer(setup.config.optim, model);
+  auto optimizer = MakeFreshOptimizer(setup, model);
   if (setup.start.checkpoint) LoadOptimizerState(*setup.start.checkpoint, *optimizer);
   return optimizer;
+}
+
+std::unique_ptr<optim::Optimizer> MakeFreshOptimizer(const RunSetup& setup, const Module& model) {
+  return MakeOptimizer(setup.config.optim, model, setup.offload);
 }
 
 std::optional<LossScaleOptions> LossScalingFor(const TrainOptions& train) {
@@ -290,15 +296,18 @@ std::optional<LossScaleOptions> LossScalingFor(const TrainOptions& train) {
   return LossScaleOptions{.init = train.loss_scale, .growth_interval = train.loss_scale_every};
 }
 
-std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Module& model) {
+std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Module& model,
+                                                const OffloadChoice& choice) {
   const DType state_dtype = WeightDType(o.state_dtype);
+  const optim::StateOffload offload{.to_host = choice.optimizer};
   if (o.name == "sgd") {
     return std::make_unique<optim::Sgd>(model.Parameters(),
                                         optim::SgdOptions{.momentum = o.momentum,
                                                           .nesterov = o.nesterov && o.momentum > 0,
                                                           .weight_decay = o.weight_decay,
                                                           .master_weights = o.master_weights,
-                                                          .state_dtype = state_dtype});
+                                                          .state_dtype = state_dtype,
+                                                          .offload = offload});
   }
   if (o.name == "lion") {
     return std::make_unique<optim::Lion>(model.Parameters(),
@@ -306,7 +315,8 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Mod
                                                             .beta2 = o.beta2,
                                                             .weight_decay = o.weight_decay,
                                                             .master_weights = o.master_weights,
-                                                            .state_dtype = state_dtype});
+                                                            .state_dtype = state_dtype,
+                                                            .offload = offload});
   }
   if (o.name == "muon") {
     const auto hidden = [](const Parameter& p) {
@@ -318,6 +328,7 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Mod
                                                             .weight_decay = o.weight_decay,
                                                             .master_weights = o.master_weights,
                                                             .state_dtype = state_dtype,
+                                                            .offload = offload,
                                                             .matrix = hidden,
                                                             .beta1 = o.beta1,
                                                             .beta2 = o.beta2,
@@ -330,7 +341,8 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Mod
                                                             .eps = o.eps,
                                                             .weight_decay = o.weight_decay,
                                                             .master_weights = o.master_weights,
-                                                            .state_dtype = state_dtype});
+                                                            .state_dtype = state_dtype,
+                                                            .offload = offload});
 }
 
 optim::LrSchedule MakeSchedule(const RunSetup& setup) {

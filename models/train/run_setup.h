@@ -8,6 +8,7 @@
 #include "models/checkpoint/run_folder.h"
 #include "models/gpt/gpt.h"
 #include "models/options/config.h"
+#include "models/options/option_offload.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 
@@ -33,6 +34,7 @@ struct RunSetup {
   data::Dataset dataset;
   Device device;
   int64_t runtime_bytes = 0;  // of a GPU that is only planned for: what CUDA itself takes
+  OffloadChoice offload{};  // of train.offload
 };
 
 // Opens the data and settles what the configuration leaves open. If the run starts from weights
@@ -56,7 +58,9 @@ std::unique_ptr<Gpt> MakeModel(const RunSetup& setup);
 void FillModel(const RunSetup& setup, Gpt& model);
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model);
 // A fresh one for a materialised model. "muon" takes the matrices of the blocks, h.*.
-std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& options, const Module& model);
+std::unique_ptr<optim::Optimizer> MakeFreshOptimizer(const RunSetup& setup, const Module& model);
+std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& options, const Module& model,
+                                                const OffloadChoice& offload = {});
 optim::LrSchedule MakeSchedule(const RunSetup& setup);
 // For fp16.
 std::optional<LossScaleOptions> LossScalingFor(const TrainOptions& train);
