@@ -1,11 +1,14 @@
 #include "core/meta_memory.h"
 
+#include <utility>
+
 #include "core/error.h"
 
 namespace lockstep {
 namespace {
 thread_local MetaMemoryListener* listener = nullptr;
-}
+thread_local const char* label = nullptr;
+}  // namespace
 
 MetaMemoryListener::MetaMemoryListener() {
   LS_CHECK(listener == nullptr, "this thread already has a MetaMemoryListener");
@@ -13,5 +16,9 @@ MetaMemoryListener::MetaMemoryListener() {
 }
 MetaMemoryListener::~MetaMemoryListener() { listener = nullptr; }
 MetaMemoryListener* MetaMemoryListener::OfThisThread() { return listener; }
+
+MetaMemoryLabel::MetaMemoryLabel(const char* name) : outer_(std::exchange(label, name)) {}
+MetaMemoryLabel::~MetaMemoryLabel() { label = outer_; }
+const char* MetaMemoryLabel::OfThisThread() { return label; }
 
 }  // namespace lockstep

@@ -15,13 +15,28 @@ class MetaMemoryListener {
   MetaMemoryListener& operator=(const MetaMemoryListener&) = delete;
 
   // `id` identifies the storage until OnFree. An id that is freed but was never allocated belongs
-  // to a storage that is older than the listener, to a slice, or to wrapped memory.
+  // to a storage that is older than the listener, to a slice, or to wrapped memory. A storage whose
+  // memory was reserved or released is allocated when its memory is taken.
   virtual void OnAllocate(const void* id, int64_t bytes) = 0;
   virtual void OnFree(const void* id) = 0;
-  // Instead of OnAllocate, for a storage whose memory was reserved or released and is taken again.
-  virtual void OnMaterialize(const void* id, int64_t bytes) { OnAllocate(id, bytes); }
 
   static MetaMemoryListener* OfThisThread();
+};
+
+// While one exists, what its thread allocates has this name. Of nested ones the innermost counts.
+class MetaMemoryLabel {
+ public:
+  // A string literal.
+  explicit MetaMemoryLabel(const char* name);
+  ~MetaMemoryLabel();
+  MetaMemoryLabel(const MetaMemoryLabel&) = delete;
+  MetaMemoryLabel& operator=(const MetaMemoryLabel&) = delete;
+
+  // The name of what this thread allocates now; null: none.
+  static const char* OfThisThread();
+
+ private:
+  const char* const outer_;
 };
 
 }  // namespace lockstep

@@ -1,7 +1,9 @@
 #include "core/parameter.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "core/offload/host_copies.h"
 #include "core/thread_pool.h"
 
 namespace lockstep {
@@ -33,7 +35,7 @@ void Parameter::SetLayout(ShardLayout layout, std::shared_ptr<PartExchange> exch
   const Tensor value = PartOf(part_.Detach());
   meta_ = AutogradMeta::ForLeaf(std::make_shared<Leaf>(value));
   if (!name_.empty()) set_name(name_);
-  Rebind(value);
+  Keep(value, device_);
 }
 
 Tensor Parameter::PartOf(const Tensor& whole) const {
@@ -56,15 +58,17 @@ Tensor Parameter::WholeOf(const Tensor& part) const {
   if (layout_.is_whole()) return part;
   LS_CHECK(exchange_ != nullptr, "this rank has only a part of parameter '", name_,
            "', and no way to reach the others'");
-  return exchange_->Gather(*this, part);
+  return exchange_->Gather(*this, part.Detach().To(device_));
 }
 
 void Parameter::Materialize(Device device, DType dtype, uint64_t seed) {
-  const Tensor value = Tensor::Empty(part_.shape(), dtype, device);
+  device_ = device;
+  const Tensor value = on_host() ? HostTensor(part_.shape(), dtype, device)
+                                 : Tensor::Empty(part_.shape(), dtype, device);
   if (!init_) {
     value.Fill(0);
   } else if (!device.is_meta()) {
-    const bool in_place = device.is_cpu() && dtype == DType::kF32;
+    const bool in_place = value.device().is_cpu() && dtype == DType::kF32;
     const Tensor host = in_place ? value : Tensor::Empty(value.shape(), DType::kF32);
     float* data = host.data<float>();
     ParallelFor(host.numel(), kInitGrain, [&](int64_t begin, int64_t end) {
@@ -85,13 +89,30 @@ void Parameter::SetValue(const Tensor& value) {
   LS_CHECK(value.shape() == part_.shape(), "parameter '", name_, "' has shape ", part_.shape(),
            ", got ", value.Describe());
   leaf().SetDType(value.dtype());
-  Rebind(value);
+  Keep(value, on_host() && value.device().is_cpu() ? device_ : value.device());
+}
+
+void Parameter::KeepOnHost() {
+  if (std::exchange(keeps_on_host_, true)) return;
+  Keep(part_, device_);
+}
+
+void Parameter::Keep(const Tensor& value, Device device) {
+  device_ = device;
+  if (!on_host()) return Rebind(value);
+  const Tensor host = HostTensor(value.shape(), value.dtype(), device);
+  if (!device.is_meta()) host.CopyFrom(value.Detach());
+  Rebind(host);
+}
+
+void Parameter::AwaitUpdates() const {
+  if (!shown_ && device_.is_cuda()) Synchronize(CurrentStream(device_));
 }
 
 void Parameter::Rebind(const Tensor& value) {
   part_ = value.Detach();
   if (trainable_) part_.set_autograd(meta_);
-  value_ = part_;
+  Hide();
 }
 
 }  // namespace lockstep

@@ -31,8 +31,13 @@ class Parameter {
   // The full path once the module tree was named ("h.0.attn.c_attn.weight"), before that its slot.
   const std::string& name() const { return name_; }
   void set_name(const std::string& name);
-  const Tensor& value() const { return value_; }
-  operator const Tensor&() const { return value_; }
+  // Of a parameter that is kept on the host this waits for updates that the current stream of its
+  // device got, but where Show is in effect.
+  const Tensor& value() const {
+    if (keeps_on_host_) AwaitUpdates();
+    return value_;
+  }
+  operator const Tensor&() const { return value(); }
   Tensor grad() const { return leaf().grad(); }
   Leaf& leaf() const { return *meta_->leaf; }
   // The size in the unsharded model; value().shape() is this rank's part.
@@ -59,19 +64,38 @@ class Parameter {
   void Materialize(Device device, DType dtype, uint64_t seed);
   // Replaces the value by another of the same shape; the leaf stays.
   void SetValue(const Tensor& value);
+  // Keeps the value of a parameter on a GPU in page-locked memory of the host, now and after each
+  // Materialize and SetValue: value() is a tensor on the CPU, to read and to write, and gradients
+  // and optimizers stay on device(). Forward needs copies there: nn::OffloadWeights and
+  // dist::FullyShard Show them. Without effect on the CPU. To be called before an optimizer is
+  // made.
+  void KeepOnHost();
+  bool on_host() const { return keeps_on_host_ && !device_.is_cpu(); }
+  // Where forward, backward and the update compute with it: that of value(), unless on_host().
+  Device device() const { return device_; }
   void SetTrainable(bool trainable) {
     trainable_ = trainable;
     Rebind(part_);
   }
   bool trainable() const { return trainable_; }
-  // Until Hide, value() is `whole`, of the logical shape, with its own leaf: what forward reads
-  // while the parts are gathered. leaf(), grad() and everything else remain this rank's part's.
-  void Show(const Tensor& whole) { value_ = whole; }
-  void Hide() { value_ = part_; }
-  const Tensor& part() const { return part_; }  // what value() is unless the whole is shown
+  // Until Hide, value() is `whole`, of the logical shape, on device(), with its own leaf or this
+  // one's: what forward reads while the parts are gathered, or copied from the host. leaf(), grad()
+  // and everything else remain this rank's part's.
+  void Show(const Tensor& whole) {
+    value_ = whole;
+    shown_ = true;
+  }
+  void Hide() {
+    value_ = part_;
+    shown_ = false;
+  }
+  const Tensor& part() const { return part_; }  // value() unless the whole is shown; never waits
 
  private:
+  // Makes `value`, or a copy of it on the host, this rank's part.
+  void Keep(const Tensor& value, Device device);
   void Rebind(const Tensor& value);
+  void AwaitUpdates() const;
 
   std::string name_;
   Shape logical_shape_;
@@ -79,6 +103,8 @@ class Parameter {
   Initializer init_;
   bool decay_;
   bool trainable_ = true;
+  bool keeps_on_host_ = false, shown_ = false;
+  Device device_ = kMeta;
   std::shared_ptr<AutogradMeta> meta_;
   std::shared_ptr<PartExchange> exchange_;
   Tensor part_;   // this rank's

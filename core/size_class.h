@@ -1,4 +1,4 @@
-// How the CPU's allocator rounds sizes, for memory planning.
+// How the CPU's allocator, and the pool of page-locked memory, round sizes.
 #pragma once
 
 #include <bit>

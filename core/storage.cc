@@ -173,7 +173,7 @@ void Storage::Materialize() const {
   block_->TakeMemory();
   if (device().is_meta()) {
     if (auto* listener = MetaMemoryListener::OfThisThread())
-      listener->OnMaterialize(block_.get(), bytes());
+      listener->OnAllocate(block_.get(), bytes());
   }
 }
 bool Storage::released() const { return block_ && block_->root().released; }

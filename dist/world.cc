@@ -9,6 +9,7 @@
 #include "dist/control/handshake.h"
 #include "dist/groups/host_group.h"
 #include "dist/groups/nccl_group.h"
+#include "dist/groups/patience.h"
 #include "dist/groups/tcp_transport.h"
 
 namespace lockstep::dist {
@@ -34,6 +35,14 @@ std::string OwnAddress(const Rendezvous& r, std::chrono::steady_clock::time_poin
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
+}
+
+// At any port but those at which rank 0, perhaps of this machine, is yet to listen.
+Socket ListenForRanks(const Rendezvous& r, const std::string& address) {
+  Socket socket = Listen(address, 0);
+  const int port = PortOf(socket);
+  const bool is_rank_0s = port >= r.master_port && port < r.master_port + r.port_choices;
+  return is_rank_0s ? ListenForRanks(r, address) : std::move(socket);  // holds the port meanwhile
 }
 
 std::string PathOfRootFile(const Rendezvous& r, int port) {
@@ -65,13 +74,11 @@ World::World(const Rendezvous& rendezvous, const WorldOptions& options) : rendez
              r.rank, " at ", o.claim.address,
              " can be reached from other machines and needs a secret: set LOCKSTEP_SECRET to the "
              "same value on all ranks, for example that of `openssl rand -hex 16`");
-    o.listeners.push_back(Listen(o.claim.address, 0));
-    o.claim.port = PortOf(o.listeners[0]);
-    if (r.rank == 0) {
-      Serve(&o);
-    } else {
-      o.root = Search();
-    }
+    // First, or another of this machine's listeners could get the port.
+    if (r.rank == 0) o.listeners.push_back(Serve(&o));
+    o.listeners.push_back(ListenForRanks(r, o.claim.address));
+    o.claim.port = PortOf(o.listeners.back());
+    if (r.rank != 0) o.root = Search();
   }
   control_ = std::make_shared<ControlPlane>(std::make_shared<EventLoop>(), std::move(o));
   control_->WaitUntilOpen();
@@ -105,7 +112,7 @@ std::shared_ptr<ProcessGroup> World::MakeGroup(std::vector<int> members,
   const auto gpus = gpus_.lock();
   LS_CHECK(device.is_cpu() || gpus == nullptr || gpus->device() == device, "group '", options.name,
            "' is on ", device, ", but this rank's GPU is ", gpus->device());
-  ComparePlans(StrCat(plan, device.is_cpu() ? "" : " on GPUs"), options.timeout);
+  ComparePlans(StrCat(plan, device.is_cpu() ? "" : " on GPUs"), options);
   if (device.is_cpu()) {
     auto transport = MakeTcpTransport(control_, options.name, std::move(members));
     return MakeHostGroup(std::move(transport), control_, options);
@@ -122,23 +129,24 @@ std::shared_ptr<ProcessGroup> World::MakeGroup(std::vector<int> members,
   return parent->Split(options.name, members);
 }
 
-void World::ComparePlans(const std::string& plan, std::chrono::milliseconds timeout) {
+void World::ComparePlans(const std::string& plan, const GroupOptions& options) {
   const int number = ++groups_;
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  const auto parties = plans_->Run(
-      plan, [&] { return !control_->failure() && std::chrono::steady_clock::now() < deadline; });
+  Patience patience(control_, options);
+  patience.Begin();
+  const auto parties = plans_->Run(plan, [&] { return !control_->failure() && patience.Lasts(); });
   if (!parties) {
     Failure late;
     late.cause = CollectiveError::Cause::kTimeout;
     late.rank = rank();
-    const auto soon = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    const auto soon = std::chrono::steady_clock::now() + std::chrono::seconds(2);
     auto answers = control_->Ask(AllRanks(size()), GroupsTopic(), "", soon);
     for (int r = 0; r < size(); ++r) {
       if (std::atoi(answers[r].c_str()) < number) late.culprits.push_back(r);
     }
-    late.reason = StrCat(late.culprits.empty() ? "some ranks" : ListRanks(late.culprits),
-                         " did not make the group ", plan, " within ", timeout.count() / 1000,
-                         " s, as others do: all ranks must call World::Group");
+    late.reason =
+        StrCat(late.culprits.empty() ? "some ranks" : ListRanks(late.culprits),
+               " did not make the group ", plan, " within ", options.timeout.count() / 1000,
+               " s, as others do: all ranks must call World::Group", patience.PauseClause());
     throw ConnectionError(control_->Fail(late).reason);  // or what failed before
   }
   if (parties->size() == 1) return;
@@ -151,20 +159,21 @@ void World::ComparePlans(const std::string& plan, std::chrono::milliseconds time
 }
 
 // Rank 0 listens where the others look for it.
-void World::Serve(ControlPlane::Options* o) {
+Socket World::Serve(ControlPlane::Options* o) {
   const Rendezvous& r = rendezvous_;
   const bool in_folder = !r.store_folder.empty();
   const int choices = in_folder ? 1 : r.port_choices;
-  for (int choice = 0; o->listeners.size() == 1; ++choice) {
+  Socket listener;
+  for (int choice = 0; listener.fd() < 0; ++choice) {
     try {
-      o->listeners.push_back(Listen(r.master_addr, in_folder ? 0 : r.master_port + choice));
+      listener = Listen(r.master_addr, in_folder ? 0 : r.master_port + choice);
     } catch (const NoDescriptorsError&) {
       throw;
     } catch (const ConnectionError&) {
       if (choice + 1 == choices) throw;
     }
   }
-  RootAddress root{NumericAddress(r.master_addr), PortOf(o->listeners[1]), r.secret};
+  RootAddress root{NumericAddress(r.master_addr), PortOf(listener), r.secret};
   if (root.secret.empty()) root.secret = handshake::RandomSecret();
   if (in_folder) std::filesystem::create_directories(r.store_folder);
   if (in_folder || r.secret.empty()) {
@@ -172,6 +181,7 @@ void World::Serve(ControlPlane::Options* o) {
   }
   root.secret = WithRunId(r, root.secret);
   o->root = [root] { return root; };
+  return listener;
 }
 
 // How the others find it.

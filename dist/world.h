@@ -61,12 +61,12 @@ class World {
   const std::shared_ptr<ControlPlane>& control() const { return control_; }
 
  private:
-  void Serve(ControlPlane::Options* options);
+  Socket Serve(ControlPlane::Options* options);
   std::function<RootAddress()> Search() const;
   // `plan`: what all ranks say of the group that they make.
   std::shared_ptr<ProcessGroup> MakeGroup(std::vector<int> members, const GroupOptions& options,
                                           const std::string& plan);
-  void ComparePlans(const std::string& plan, std::chrono::milliseconds timeout);
+  void ComparePlans(const std::string& plan, const GroupOptions& options);
 
   const Rendezvous rendezvous_;
   std::unique_ptr<RootFile> root_file_;

@@ -10,7 +10,8 @@ AdamW::AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options)
                                     .weight_decay = options.weight_decay,
                                     .master_weights = options.master_weights,
                                     .state_dtype = options.state_dtype,
-                                    .betas = Betas{options.beta1, options.beta2}}) {}
+                                    .betas = Betas{options.beta1, options.beta2},
+                                    .offload = options.offload}) {}
 
 UpdateRule AdamW::Rule(double eps) {
   CheckNotNegative("AdamW", "eps", eps);

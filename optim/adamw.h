@@ -12,6 +12,7 @@ struct AdamWOptions {
   // stochastically.
   bool master_weights = true;
   DType state_dtype = DType::kF32;  // or kBF16, rounded stochastically: half the memory
+  StateOffload offload{};           // whether state is kept on the host
 };
 
 // torch.optim.AdamW's arithmetic (kernels/adamw/adamw.h). State: ".exp_avg" and ".exp_avg_sq".

@@ -16,6 +16,7 @@ Lion::Lion(std::vector<ParameterGroup> groups, const LionOptions& options)
                  .weight_decay = options.weight_decay,
                  .master_weights = options.master_weights,
                  .state_dtype = options.state_dtype,
-                 .betas = Betas{options.beta1, options.beta2}}) {}
+                 .betas = Betas{options.beta1, options.beta2},
+                 .offload = options.offload}) {}
 
 }  // namespace lockstep::optim

@@ -12,6 +12,7 @@ struct LionOptions {
   // stochastically.
   bool master_weights = true;
   DType state_dtype = DType::kF32;  // or kBF16, rounded stochastically: half the memory
+  StateOffload offload{};           // whether state is kept on the host
 };
 
 // Steps of the learning rate's length in the direction of the sign of an average of gradients

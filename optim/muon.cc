@@ -35,6 +35,7 @@ Muon::Muon(std::vector<ParameterGroup> groups, const MuonOptions& options)
                                     .weight_decay = options.weight_decay,
                                     .master_weights = options.master_weights,
                                     .state_dtype = options.state_dtype,
-                                    .betas = Betas{options.beta1, options.beta2}}) {}
+                                    .betas = Betas{options.beta1, options.beta2},
+                                    .offload = options.offload}) {}
 
 }  // namespace lockstep::optim

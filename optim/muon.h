@@ -18,6 +18,7 @@ struct MuonOptions {
   // stochastically.
   bool master_weights = true;
   DType state_dtype = DType::kF32;  // or kBF16, rounded stochastically: half the memory
+  StateOffload offload{};           // whether state is kept on the host
   // Which parameters Muon updates: matrices of hidden layers. Where empty, all with two dimensions;
   // embeddings and output layers had better be left to AdamW.
   std::function<bool(const Parameter&)> matrix;

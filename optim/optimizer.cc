@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <tuple>
 
 #include "kernels/loss_scale/loss_scale.h"
 
@@ -25,6 +26,9 @@ Tensor TrainingStep::Root(double gradient) const {
 }
 
 namespace {
+
+// A parameter's value as the optimizer finds it, without waiting for updates.
+const Tensor& ValueOf(const Parameter& p) { return p.on_host() ? p.part() : p.value(); }
 
 // Updates a parameter of which ranks have parts by a rule that wants it whole, on every rank.
 void UpdateWhole(const Parameter& p, const UpdateTensors& parts, const UpdateRule& rule,
@@ -48,6 +52,9 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups, Settings settings)
     : settings_(std::move(settings)) {
   LS_CHECK(settings_.state_dtype == DType::kF32 || settings_.state_dtype == DType::kBF16, name(),
            ": state_dtype must be f32 or bf16, got ", settings_.state_dtype);
+  LS_CHECK(settings_.offload.buffer_bytes > 0, name(),
+           ": the buffers of StateOffload must have at least a byte, got ",
+           settings_.offload.buffer_bytes);
   // Two groups may not share a parameter, nor two parameters a name.
   std::map<std::string, std::pair<const Parameter*, size_t>> places;
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -89,7 +96,7 @@ void Optimizer::AddGroup(const ParameterGroup& group, const std::string& of_grou
     }
     const Tensor value = p->value().Detach();
     Trained t{.betas = betas_index,
-              .device = value.device(),
+              .device = p->device(),
               .dtype = value.dtype(),
               .shape = value.shape()};
     const auto takes = [&](const UpdateRule& rule) { return !rule.takes || rule.takes(*p); };
@@ -100,10 +107,14 @@ void Optimizer::AddGroup(const ParameterGroup& group, const std::string& of_grou
     const DType wide = StateDType(value),
                 dtype = wide == DType::kF32 ? settings_.state_dtype : wide;
     for (size_t k = 0; k < rule->states.size(); ++k) {
-      t.tensors.states.push_back(Tensor::Zeros(value.shape(), dtype, value.device()));
+      t.tensors.states.push_back(NewState(*p, dtype));
+      t.tensors.states.back().Fill(0);
     }
     const bool narrow = SizeOf(value.dtype()) == 2;
-    if (settings_.master_weights && narrow) t.tensors.master = value.To(DType::kF32);
+    if (settings_.master_weights && narrow) {
+      t.tensors.master = NewState(*p, DType::kF32);
+      t.tensors.master.CopyFrom(value);
+    }
     LS_CHECK(settings_.master_weights || value.dtype() != DType::kF16, name(),
              ": the f16 parameter '", p->name(),
              "' needs an f32 original: leave out master_weights = false, or use bf16");
@@ -127,6 +138,13 @@ void Optimizer::AddGroup(const ParameterGroup& group, const std::string& of_grou
     nothing_to_train_ = StrCat("of the ", group.parameters.size(), " parameters", of_group,
                                " none was trainable when the optimizer was made");
   }
+}
+
+// Uninitialised.
+Tensor Optimizer::NewState(const Parameter& p, DType dtype) const {
+  const Shape& shape = p.part().shape();
+  return settings_.offload.to_host ? HostTensor(shape, dtype, p.device())
+                                   : Tensor::Empty(shape, dtype, p.device());
 }
 
 Optimizer::~Optimizer() {
@@ -190,38 +208,60 @@ void Optimizer::Step(const StepState& state) {
            "  optim::ClipGradNorm(optimizer.parameters(), max_norm, state);\n"
            "with max_norm = 0 if nothing is to be clipped");
   CheckUnchanged(state);
-  // The tensors of each rule's calls, which differ in their betas.
-  std::map<std::pair<size_t, size_t>, std::vector<UpdateTensors>> calls;
-  bool any = false;
-  for (size_t i = 0; i < trained_.size(); ++i) {
-    const Parameter& p = *parameters_[i];
-    const Tensor grad = p.grad();
-    if (!grad.defined()) continue;
-    UpdateTensors tensors = trained_[i].tensors;
-    tensors.value = p.value().Detach();
-    tensors.grad = grad.Detach().Contiguous();
-    if (!p.decay()) tensors.weight_decay = 0;
-    const UpdateRule& rule = settings_.rules[trained_[i].rule];
-    any = true;
-    if (rule.whole && !p.layout().is_whole()) {
-      UpdateWhole(p, tensors, rule, betas_[trained_[i].betas], state);
-      continue;
-    }
-    calls[{trained_[i].rule, trained_[i].betas}].push_back(std::move(tensors));
-  }
-  LS_CHECK(any, name(), ": none of the ", parameters_.size(),
+  std::vector<UpdateCall> calls = Calls(state);
+  LS_CHECK(!calls.empty(), name(), ": none of the ", parameters_.size(),
            " parameters has a gradient: run Backward before Step, and ZeroGrad after it");
-  for (const auto& [call, tensors] : calls) {
-    settings_.rules[call.first].update(tensors, betas_[call.second], state);
+  const auto on_host = std::stable_partition(
+      calls.begin(), calls.end(), [](const UpdateCall& call) { return !call.needs_host(); });
+  for (auto call = calls.begin(); call != on_host; ++call) call->update(call->tensors);
+  if (on_host != calls.end()) {
+    if (!host_updates_) host_updates_.emplace(state.device(), settings_.offload.buffer_bytes);
+    host_updates_->Run({on_host, calls.end()});
   }
   ops::UpdateLossScale(state);
   state.SetPhase(StepPhase::kUpdated);
   SeeVersions();
 }
 
+// Of the parameters that have a gradient: one for all that are updated alike, and one for each that
+// has to be gathered.
+std::vector<UpdateCall> Optimizer::Calls(const StepState& state) const {
+  std::vector<UpdateCall> calls;
+  std::map<std::tuple<size_t, size_t, bool>, size_t> alike;  // rule, betas, whether on the host
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    const Trained& t = trained_[i];
+    const std::shared_ptr<Parameter>& p = parameters_[i];
+    const Tensor grad = p->grad();
+    if (!grad.defined()) continue;
+    UpdateTensors tensors = t.tensors;
+    tensors.value = ValueOf(*p).Detach();
+    tensors.grad = grad.Detach().Contiguous();
+    if (!p->decay()) tensors.weight_decay = 0;
+    const UpdateRule& rule = settings_.rules[t.rule];
+    const Betas& betas = betas_[t.betas];
+    UpdateCall call{.elementwise = !rule.whole,
+                    .values_on_host = p->on_host(),
+                    .states_on_host = settings_.offload.to_host && !t.device.is_cpu()};
+    size_t at = calls.size();
+    if (rule.whole && !p->layout().is_whole()) {
+      call.update = [&state, &rule, &betas, p](std::span<const UpdateTensors> one) {
+        UpdateWhole(*p, one[0], rule, betas, state);
+      };
+    } else {
+      call.update = [&state, &rule, &betas](std::span<const UpdateTensors> all) {
+        rule.update(all, betas, state);
+      };
+      at = alike.try_emplace({t.rule, t.betas, p->on_host()}, at).first->second;
+    }
+    if (at == calls.size()) calls.push_back(std::move(call));
+    calls[at].tensors.push_back(std::move(tensors));
+  }
+  return calls;
+}
+
 void Optimizer::SeeVersions() {
   for (size_t i = 0; i < trained_.size(); ++i) {
-    trained_[i].storage = parameters_[i]->value().storage();
+    trained_[i].storage = ValueOf(*parameters_[i]).storage();
     trained_[i].version = trained_[i].storage.version();
   }
 }
@@ -230,9 +270,9 @@ void Optimizer::CheckUnchanged(const StepState& state) const {
   for (size_t i = 0; i < trained_.size(); ++i) {
     const Parameter& p = *parameters_[i];
     const Trained& t = trained_[i];
-    const Tensor& value = p.value();
-    LS_CHECK(value.device() == t.device && value.dtype() == t.dtype && value.shape() == t.shape,
-             name(), ": the parameter '", p.name(), "' is ", value.Describe(),
+    const Tensor& value = ValueOf(p);
+    LS_CHECK(p.device() == t.device && value.dtype() == t.dtype && value.shape() == t.shape, name(),
+             ": the parameter '", p.name(), "' is ", value.Describe(),
              ", but its state was made for ", t.dtype, t.shape, " on ", t.device,
              ": make the optimizer after Materialize");
     LS_CHECK(t.device == state.device(), name(), ": the parameter '", p.name(), "' is on ",
@@ -252,6 +292,7 @@ void Optimizer::ZeroGrad() {
 
 void Optimizer::ForEachState(
     const std::function<void(const std::string&, const Parameter&, const Tensor&)>& f) const {
+  if (settings_.offload.to_host && host_updates_) Synchronize(CurrentStream(trained_[0].device));
   for (size_t rule = 0; rule < settings_.rules.size(); ++rule) {
     const std::vector<std::string>& names = settings_.rules[rule].states;
     for (size_t i = 0; i < trained_.size(); ++i) {
@@ -305,7 +346,7 @@ void Optimizer::LoadState(const NamedTensors& state) {
   }
   for (const auto& p : parameters_) {
     const auto master = given.find(p->name() + ".master");
-    if (master == given.end() || p->value().device().is_meta()) continue;
+    if (master == given.end() || p->device().is_meta()) continue;
     const Tensor value = p->value().Detach().To(kCpu).Contiguous();
     const Tensor rounded = master->second.To(kCpu).To(value.dtype()).Contiguous();
     if (std::memcmp(value.raw_data(), rounded.raw_data(), static_cast<size_t>(value.bytes())) !=

@@ -13,6 +13,7 @@
 #include "core/parameter.h"
 #include "core/step_state.h"
 #include "kernels/update.h"
+#include "optim/host_updates.h"
 
 namespace lockstep::optim {
 
@@ -37,6 +38,16 @@ struct UpdateRule {
   // Whether it wants whole tensors where ranks have parts of a parameter: these are then gathered,
   // updated on every rank, and cut again, one parameter at a time.
   bool whole = false;
+};
+
+// Of parameters on a GPU: what an optimizer keeps (moments, f32 originals), in page-locked memory
+// of the host instead of the GPU's. The bits, the names of the state and checkpoints are the same.
+struct StateOffload {
+  bool to_host = false;
+  // Of each of two buffers on the device, only within Step: an update is made in pieces of so many
+  // bytes, while the next piece arrives and the one before returns. A matrix of Muon's is a piece.
+  // Also used, with to_host or without, for weights on the host (nn/offload_weights.h).
+  int64_t buffer_bytes = int64_t{32} << 20;
 };
 
 struct StepOptions {
@@ -82,11 +93,11 @@ class [[nodiscard]] TrainingStep {
 // what to write. Results depend neither on the order of the parameters, their division into groups
 // of equal settings, nor the number of threads.
 //
-// The state is on the parameters' devices: what the rules keep, and for 16-bit parameters with
-// master_weights "<parameter>.master", the f32 original, at first the value. bf16 parameters
-// without an original, and bf16 state, are rounded stochastically (kernels/stochastic_rounding.h),
-// by numbers that depend on the StepState's seed and step and the parameter's name: the bits do not
-// depend on how parameters are sharded.
+// The state is on the parameters' devices, or on the host (StateOffload): what the rules keep, and
+// for 16-bit parameters with master_weights "<parameter>.master", the f32 original, at first the
+// value. bf16 parameters without an original, and bf16 state, are rounded stochastically
+// (kernels/stochastic_rounding.h), by numbers that depend on the StepState's seed and step and the
+// parameter's name: the bits do not depend on how parameters are sharded.
 //
 // f16 parameters need loss scaling, which bf16 and f32 ones may have. max_norm = 0 clips nothing:
 //   state.EnableLossScaling();                           // once
@@ -128,7 +139,8 @@ class Optimizer : public StepUpdater {
 
   // What a checkpoint must hold besides the weights and the step's number: tensors that share the
   // optimizer's memory, named "<parameter>.<what>", in the order of the rules and parameters.
-  // Groups are no part of it.
+  // Groups are no part of it. With StateOffload they are tensors on the CPU, and asking waits for
+  // the updates that the current stream got: ask again after a Step.
   NamedTensors NamedState() const;
   // The same, with the parameter that each tensor belongs to, and of which it is shaped like this
   // rank's part.
@@ -149,6 +161,7 @@ class Optimizer : public StepUpdater {
     bool master_weights;         // whether 16-bit parameters have f32 originals
     DType state_dtype;           // f32 or bf16
     std::optional<Betas> betas;  // where it has some; AdamW's bias corrections follow from them
+    StateOffload offload;
   };
   // Keeps the trainable ones among the parameters. They have names and memory: make the optimizer
   // after Module::Materialize, and after weights were loaded. Throws ArgumentError for a null
@@ -170,15 +183,18 @@ class Optimizer : public StepUpdater {
     uint64_t version = 0;
   };
   void AddGroup(const ParameterGroup& group, const std::string& of_group);
+  Tensor NewState(const Parameter& p, DType dtype) const;
+  std::vector<UpdateCall> Calls(const StepState& state) const;
   void SeeVersions();
   void CheckUnchanged(const StepState& state) const;
 
   Settings settings_;
   std::vector<Betas> betas_;  // the different ones
   std::vector<std::shared_ptr<Parameter>> parameters_, frozen_;
-  std::vector<Trained> trained_;    // as parameters_
-  std::string nothing_to_train_;    // why, if a group has no trainable parameter
-  std::optional<StepState> begun_;  // the step that BeginStep began last
+  std::vector<Trained> trained_;             // as parameters_
+  std::string nothing_to_train_;             // why, if a group has no trainable parameter
+  std::optional<StepState> begun_;           // the step that BeginStep began last
+  std::optional<HostUpdates> host_updates_;  // once needed
 };
 
 // Throws ArgumentError unless low <= value < high.

@@ -25,6 +25,7 @@ Sgd::Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options)
                                     .weight_decay = options.weight_decay,
                                     .master_weights = options.master_weights,
                                     .state_dtype = options.state_dtype,
-                                    .betas = {}}) {}
+                                    .betas = {},
+                                    .offload = options.offload}) {}
 
 }  // namespace lockstep::optim

@@ -13,6 +13,7 @@ struct SgdOptions {
   // stochastically.
   bool master_weights = true;
   DType state_dtype = DType::kF32;  // or kBF16, rounded stochastically: half the memory
+  StateOffload offload{};           // whether state is kept on the host
 };
 
 // torch.optim.SGD's arithmetic (kernels/sgd/sgd.h). State, with momentum: ".momentum_buffer".

@@ -194,7 +194,7 @@ TEST_F(TrainDevice, ALossThatIsNotFiniteIsReportedForItsStep) {
   EXPECT_THAT(run.err, HasSubstr("step " + std::to_string(reported + 1) + ": the loss is"));
 }
 
-// Checked before anything is allocated on the device.
+// Checked before anything is allocated on the device; a dry run shows the plan first.
 TEST_F(TrainDevice, ARunThatDoesNotFitIntoTheDevicesMemoryIsRefused) {
   const std::string memory = cuda::kSimulated ? "8M" : "";
   if (memory.empty()) GTEST_SKIP() << "only a simulated GPU is as small as this test needs";
@@ -202,8 +202,14 @@ TEST_F(TrainDevice, ARunThatDoesNotFitIntoTheDevicesMemoryIsRefused) {
       Train("out", kDevice, kGpt2, {"--train.batch_size=400"}, {{"CUDASIM_MEMORY", memory}});
   EXPECT_EQ(run.exit_code, 1) << run;
   EXPECT_THAT(run.err, testing::AllOf(HasSubstr("has 8.00 MiB"),
-                                      HasSubstr("lower train.batch_size (now 400"),
+                                      HasSubstr("What would fit: train.batch_size="),
                                       HasSubstr("The plan: ")));
+  EXPECT_THAT(run.out, testing::Not(HasSubstr("there are")));
+  const Result dry = Train("out", kDevice, kGpt2, {"--train.batch_size=400", "--dry_run"},
+                           {{"CUDASIM_MEMORY", memory}});
+  EXPECT_EQ(dry.exit_code, 1) << dry;
+  EXPECT_THAT(dry.out, testing::ContainsRegex("there are +8.00 MiB"));
+  EXPECT_EQ(dry.err, run.err);
 }
 
 TEST_F(TrainDevice, TheOtherBackendIsRefused) {

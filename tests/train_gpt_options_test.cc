@@ -332,9 +332,11 @@ TEST_F(TrainGptOptions, RecomputeFitsAModelIntoAGpusMemory) {
   };
   const Result none = run("none"), automatic = run("auto");
   EXPECT_EQ(none.exit_code, 1);
-  EXPECT_THAT(none.err, HasSubstr("sim:0 has 12.0 MiB: lower train.batch_size (now 16; raise "
-                                  "train.grad_accum to compensate) or model.block_size (now 32), "
-                                  "or use train.recompute=auto"));
+  EXPECT_THAT(
+      none.err,
+      testing::AllOf(HasSubstr("sim:0 has 12.0 MiB. What would fit: train.batch_size=8 "
+                               "train.grad_accum=2 ("),
+                     HasSubstr("; train.recompute="), HasSubstr("; train.offload=activations (")));
   EXPECT_EQ(automatic.exit_code, 0) << automatic.err;
   EXPECT_THAT(automatic.out, HasSubstr("recomputes the blocks of the first 3 of 6 layers, chosen "
                                        "by the memory plan"));
@@ -354,6 +356,13 @@ TEST_F(TrainGptOptions, OffloadLowersAGpusMemory) {
   EXPECT_EQ(Train(offload).Numbers(), Train(model).Numbers());
   EXPECT_LT(memory(Train(offload)), 0.6 * memory(Train(model)));
   EXPECT_THAT(Train(offload).result.out, HasSubstr("offloads   activations"));
+  for (const char* what : {"optimizer", "weights", "activations,optimizer,weights"}) {
+    offload.back() = std::string("--train.offload=") + what;
+    EXPECT_EQ(Train(offload).Numbers(), Train(model).Numbers()) << what;
+    EXPECT_LT(memory(Train(offload)), memory(Train(model))) << what;
+  }
+  EXPECT_THAT(Train(offload).result.out,
+              HasSubstr("offloads   activations, optimizer state, weights of blocks to the host"));
 }
 
 TEST_F(TrainGptOptions, LogEverySetsTheLinesOnTheTerminal) {

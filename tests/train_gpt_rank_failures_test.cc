@@ -214,6 +214,24 @@ TEST_F(RankFailures, AllRefuseWhatTheFirstRefuses) {
   }
 }
 
+// As on machines of which one lacks a file.
+TEST_F(RankFailures, AllNameWhatOneRankCannotOpen) {
+  const auto here = Train("out", {"--train.steps=10"});
+  const auto missing = Train("out", {"--train.steps=10", "--data.path=" + Path("missing.txt")});
+  for (const int rank : {0, 1}) {
+    std::vector<Arguments> all = {here, here};
+    all[static_cast<size_t>(rank)] = missing;
+    const auto results = Wait(Start(all));
+    for (size_t r = 0; r < results.size(); ++r) {
+      EXPECT_EQ(results[r].exit_code, 1);
+      EXPECT_THAT(results[r].err,
+                  AllOf(HasSubstr("missing.txt"), testing::Not(HasSubstr("gave up"))));
+      const bool says_who = results[r].err.find(StrCat("rank ", rank, ": ")) != std::string::npos;
+      EXPECT_EQ(says_who, static_cast<int>(r) != rank) << results[r].err;
+    }
+  }
+}
+
 TEST_F(RankFailures, AMissingRankIsNamedAfterTheTimeout) {
   Subprocess alone(Train("out", {"--dist.timeout=1"}), Place(0, 2, Path("meeting")));
   const Result result = alone.Wait();

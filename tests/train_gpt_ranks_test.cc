@@ -171,6 +171,31 @@ TEST_F(Ranks, OrderedRunsAreTheSameAtAnyNumberOfGpus) {
   }
 }
 
+// Each rank's own part waits in its host's memory; files are the same, for runs with or without.
+TEST_F(Ranks, OffloadedRunsAreTheSameOnGpus) {
+  if (!cuda::kSimulated && cuda::DeviceCount() < 2) GTEST_SKIP() << "this needs 2 GPUs";
+  const auto with = [](Arguments more, const std::string& steps) {
+    for (const std::string& option :
+         {GpuOption(), "--train.steps=" + steps, std::string("--dist.reduction=ordered"),
+          std::string("--train.global_batch_size=4"), std::string("--train.precision=bf16")}) {
+      more.push_back(option);
+    }
+    return more;
+  };
+  const std::string all = "--train.offload=activations,optimizer,weights";
+  Run(1, "alone", with({}, "4"));
+  for (const char* shard : {"none", "optimizer", "full"}) {
+    const std::string out = shard;
+    Run(2, out, with({all, "--parallel.shard=" + out}, "4"));
+    EXPECT_EQ(Bytes(out, 4), Bytes("alone", 4)) << out;
+    EXPECT_EQ(Numbers(out), Numbers("alone")) << out;
+  }
+  const std::string schedule = "--optim.decay_steps=4";
+  Run(2, "moved", with({all, "--parallel.shard=full", schedule}, "2"));
+  Run(1, "moved", with({schedule}, "4"));
+  EXPECT_EQ(Bytes("moved", 4), Bytes("alone", 4));
+}
+
 // Promise 11, where the ranks sum in the library's order.
 TEST_F(Ranks, TwoRanksAreAccumulationOverTwo) {
   Run(2, "ranks", {"--train.steps=20"});

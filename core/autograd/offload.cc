@@ -6,33 +6,21 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/offload/host_copies.h"
 #include "core/stream.h"
 
 namespace lockstep {
 
-// The copies' stream, and the host memory that only they use: so a block can be given to the next
-// copy at once, which comes after those before it.
+// The copies, and the host memory that only they use. A block is given to the next copy at once:
+// that comes after the device's work so far, which has waited for those before it.
 struct Offloader::State {
-  std::optional<Stream> copies;
   std::map<int64_t, std::vector<std::shared_ptr<void>>> free;  // by size
   int64_t host_bytes = 0;
   std::weak_ptr<OffloadScope::Part> last;
+  std::optional<HostCopies> copies;  // destroyed first
 
-  ~State() {
-    if (!copies) return;
-    try {
-      Synchronize(*copies);
-    } catch (const Error&) {
-      // The device has failed, and copies nothing any more.
-    }
-  }
-
-  const Stream& CopiesOf(Device device) {
-    if (copies && copies->device != device) {
-      Synchronize(*copies);
-      copies.reset();
-    }
-    if (!copies) copies = GetStreamBackend(device.type).CreateStream(device);
+  HostCopies& CopiesOf(Device device) {
+    if (!copies || copies->device() != device) copies.emplace(device);
     return *copies;
   }
   std::shared_ptr<void> Take(int64_t bytes, Device device) {
@@ -83,8 +71,8 @@ struct OffloadScope::Part {
   const uint64_t first_serial = Storage::NextSerial();
   std::unordered_map<uint64_t, std::weak_ptr<Item>> items;  // by the storage's serial
   Device device;
-  bool away = false;              // from the device
-  std::unique_ptr<Event> copied;  // null once the device's work waits for it
+  bool away = false;        // from the device
+  HostCopies::Done copied;  // null once the device's work waits for it
 
   using Items = std::vector<std::shared_ptr<Item>>;
   // Those that some node still has, but for `except`.
@@ -98,23 +86,16 @@ struct OffloadScope::Part {
     return live;
   }
 
-  // Submits copies, by copy(item, backend, stream), that come after all work submitted so far.
-  template <class F>
-  void Copy(const Items& items, const F& copy) {
-    if (items.empty() || device.is_meta()) return;
-    const Stream& stream = state->CopiesOf(device);
-    StreamBackend& backend = GetStreamBackend(device.type);
-    Event now(device);
-    now.Record(CurrentStream(device));
-    now.Wait(stream);
-    for (const auto& item : items) copy(*item, backend, stream);
-    copied = std::make_unique<Event>(device);
-    copied->Record(stream);
+  static std::vector<HostCopies::Copy> CopiesOf(const Items& items) {
+    std::vector<HostCopies::Copy> copies;
+    for (const auto& item : items) {
+      copies.push_back({item->host.get(), item->storage.data(), item->bytes});
+    }
+    return copies;
   }
   // The device's work from now on comes after the copies.
   void Await() {
-    if (copied) copied->Wait(CurrentStream(device));
-    copied = nullptr;
+    if (copied) state->CopiesOf(device).Await(copied);
   }
 
   void CopyAway() {
@@ -123,9 +104,7 @@ struct OffloadScope::Part {
       item->host = state->Take(item->bytes, device);
       item->on_host = true;
     }
-    Copy(moved, [](const Item& i, StreamBackend& backend, const Stream& stream) {
-      backend.CopyToHost(i.host.get(), i.storage.data(), i.bytes, stream);
-    });
+    if (!moved.empty()) copied = state->CopiesOf(device).ToHost(CopiesOf(moved), "activations");
   }
   // What has been overwritten stays, for the error in backward.
   void Release() {
@@ -141,9 +120,7 @@ struct OffloadScope::Part {
       item->storage = Storage::Allocate(item->bytes, device);
       item->version = item->storage.version();
     }
-    Copy(back, [](const Item& i, StreamBackend& backend, const Stream& stream) {
-      backend.CopyFromHost(i.storage.data(), i.host.get(), i.bytes, stream);
-    });
+    if (!back.empty()) copied = state->CopiesOf(device).ToDevice(CopiesOf(back), "activations");
   }
 };
 

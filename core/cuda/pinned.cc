@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <vector>
 
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"
+#include "core/size_class.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -18,23 +19,24 @@ constexpr int64_t kSmallest = 256;
 constexpr int64_t kChunk = 4 << 20;        // large copies are split into these
 constexpr int64_t kMaxPending = 64 << 20;  // bytes in flight to devices
 
-// Free blocks by size, which is a power of two. Never shrinks: what one step needs pinned, every
+// Free blocks by size. Never shrinks: what one step needs pinned, every
 // step does.
 class PinnedPool {
  public:
   void* Take(int64_t bytes, Device device) {
-    const size_t bin = Bin(bytes);
+    const int64_t size = SizeOf(bytes);
     {
       std::lock_guard lock(mutex_);
-      if (!free_[bin].empty()) {
-        void* data = free_[bin].back();
-        free_[bin].pop_back();
+      std::vector<void*>& blocks = free_[size];
+      if (!blocks.empty()) {
+        void* data = blocks.back();
+        blocks.pop_back();
         return data;
       }
     }
     SetDevice(device);
     void* data = nullptr;
-    const cudaError_t code = cudaHostAlloc(&data, size_t{1} << bin, cudaHostAllocPortable);
+    const cudaError_t code = cudaHostAlloc(&data, static_cast<size_t>(size), cudaHostAllocPortable);
     if (code == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       throw OutOfMemoryError(
@@ -45,17 +47,15 @@ class PinnedPool {
   }
   void Give(void* data, int64_t bytes) {
     std::lock_guard lock(mutex_);
-    free_[Bin(bytes)].push_back(data);
+    free_[SizeOf(bytes)].push_back(data);
   }
 
  private:
-  static size_t Bin(int64_t bytes) {
-    return static_cast<size_t>(
-        std::bit_width(static_cast<uint64_t>(std::max(bytes, kSmallest) - 1)));
-  }
+  // As few sizes as the CPU's allocator has, so that blocks find new users.
+  static int64_t SizeOf(int64_t bytes) { return CpuSizeClass(std::max(bytes, kSmallest)); }
 
   std::mutex mutex_;
-  std::array<std::vector<void*>, 64> free_;
+  std::map<int64_t, std::vector<void*>> free_;
 };
 
 // Never destroyed: memory may come back after any static of ours is gone.

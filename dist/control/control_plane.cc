@@ -41,10 +41,14 @@ ControlPlane::ControlPlane(std::shared_ptr<EventLoop> loop, Options options)
 ControlPlane::~ControlPlane() {
   Leave();
   Cut();
+  // What still runs elsewhere, and what that posts.
+  loop_->WaitApart();
+  loop_->Run([] {});
 }
 
 void ControlPlane::Cut() {
   loop_->Run([this] {
+    cut_ = true;
     for (const EventLoop::Timer timer : timers_) loop_->Cancel(timer);
     timers_.clear();
     for (const auto& acceptor : acceptors_) loop_->Forget(acceptor->fd());
@@ -80,9 +84,10 @@ void ControlPlane::After(Milliseconds delay, std::function<void()> f) {
 
 Link::Handlers ControlPlane::ParentHandlers(std::function<void()> on_open) {
   const int parent = tree_.Parent(rank());
-  return {.on_open = std::move(on_open),
-          .on_frame = [this, parent](Frame frame) { OnFrame(parent, std::move(frame)); },
-          .on_end = [this, parent](const std::string& reason, bool) { OnLost(parent, reason); }};
+  return {
+      .on_open = std::move(on_open),
+      .on_frame = [this, parent](Frame frame) { OnFrame(parent, std::move(frame)); },
+      .on_end = [this, parent](const std::string& reason, Link::Cause) { OnLost(parent, reason); }};
 }
 
 void ControlPlane::OnFrame(int neighbour, Frame frame) {
@@ -102,6 +107,7 @@ void ControlPlane::OnFrame(int neighbour, Frame frame) {
       return CheckLeft();
     case Frame::Kind::kMessage:
     case Frame::Kind::kQuestion:
+    case Frame::Kind::kSurvey:
     case Frame::Kind::kAnswer:
       if (frame.from >= size() || frame.to >= size()) return;
       ++traffic_.received;
@@ -112,7 +118,7 @@ void ControlPlane::OnFrame(int neighbour, Frame frame) {
       const auto failure = ParseFailure(frame.body, size());
       if (!failure) return;
       if (from_parent || rank() == 0) return SetFailure(*failure);
-      return parent_->Send(frame);
+      return SendUp(frame);
     }
     case Frame::Kind::kPause:
     case Frame::Kind::kPaused:
@@ -131,6 +137,11 @@ void ControlPlane::SendTo(int neighbour, const Frame& frame) {
   if (child != children_.end()) child->second.link->Send(frame);
 }
 
+// Until this rank has reached its parent, rank 0 hears it directly.
+void ControlPlane::SendUp(const Frame& frame) {
+  if (const std::shared_ptr<Link>& link = root_ ? root_ : parent_) link->Send(frame);
+}
+
 void ControlPlane::Broadcast(const Frame& frame) {
   for (const auto& [rank, child] : children_) child.link->Send(frame);
 }
@@ -143,13 +154,8 @@ void ControlPlane::Route(Frame frame) {
 
 void ControlPlane::Deliver(const Frame& frame) {
   if (frame.kind == Frame::Kind::kQuestion) return Reply(frame);
-  if (frame.kind == Frame::Kind::kAnswer) {
-    const auto question = questions_.find(frame.number);
-    if (question == questions_.end()) return;
-    const OnAnswer on_answer = question->second.on_answer;
-    if (--question->second.left == 0) questions_.erase(question);
-    return on_answer(frame.from, frame.topic != 0 ? &frame.body : nullptr);
-  }
+  if (frame.kind == Frame::Kind::kAnswer) return OnAnswer(frame);
+  if (frame.kind == Frame::Kind::kSurvey) return rank() == 0 ? OnSurvey(frame) : void();
   const auto handler = handlers_.find(frame.topic);
   if (handler != handlers_.end()) return handler->second(frame.from, frame.number, frame.body);
   if (early_.size() == kMaxEarly) early_.pop_front();
@@ -178,54 +184,6 @@ void ControlPlane::Unsubscribe(uint64_t topic) {
     handlers_.erase(topic);
     responders_.erase(topic);
   });
-}
-
-bool ControlPlane::Answer(uint64_t topic, Responder responder) {
-  bool is_new = false;
-  loop_->Run([&] { is_new = responders_.try_emplace(topic, std::move(responder)).second; });
-  return is_new;
-}
-
-void ControlPlane::Reply(const Frame& question) {
-  Frame answer{Frame::Kind::kAnswer, rank(), question.from, 0, question.number, {}};
-  const auto responder = responders_.find(question.topic);
-  if (responder != responders_.end()) {
-    answer.topic = question.topic;
-    answer.body = responder->second(question.body);
-  }
-  Route(std::move(answer));
-}
-
-uint64_t ControlPlane::Question(const std::vector<int>& ranks, uint64_t topic,
-                                const std::string& question,
-                                std::function<void(int, const std::string*)> on_answer) {
-  const uint64_t number = ++last_question_;
-  questions_[number] = {ranks.size(), std::move(on_answer)};
-  for (const int to : ranks) {
-    Route({Frame::Kind::kQuestion, rank(), to, topic, number, question});
-  }
-  return number;
-}
-
-std::map<int, std::string> ControlPlane::Ask(const std::vector<int>& ranks, uint64_t topic,
-                                             const std::string& question,
-                                             Clock::time_point deadline) {
-  size_t replies = 0;
-  std::map<int, std::string> answers;
-  uint64_t number = 0;
-  loop_->Post([&, this] {
-    number = Question(ranks, topic, question, [&](int from, const std::string* answer) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (answer != nullptr) answers[from] = *answer;
-      if (++replies == ranks.size()) changed_.notify_all();
-    });
-  });
-  {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_until(lock, deadline, [&] { return replies == ranks.size() || failure_; });
-  }
-  loop_->Run([&] { questions_.erase(number); });
-  return answers;
 }
 
 ControlPlane::Traffic ControlPlane::traffic() {
@@ -278,11 +236,11 @@ void ControlPlane::OnLost(int neighbour, const std::string& reason) {
   OnFailed(FailureOf(CollectiveError::Cause::kLostRank, neighbour, std::move(what)), neighbour);
 }
 
-// What this rank has found out about a neighbour. Where that is the parent, rank 0 hears it from
-// the parent's parent, and this subtree from here.
+// What this rank has found out about a neighbour. Where that is above it, rank 0 hears it from the
+// parent's parent, and this subtree from here.
 void ControlPlane::OnFailed(const Failure& failure, int neighbour) {
-  if (rank() == 0 || neighbour == tree_.Parent(rank())) return SetFailure(failure);
-  parent_->Send({.kind = Frame::Kind::kFail, .from = rank(), .body = ToText(failure)});
+  if (rank() == 0 || neighbour < rank()) return SetFailure(failure);
+  SendUp({.kind = Frame::Kind::kFail, .from = rank(), .body = ToText(failure)});
 }
 
 void ControlPlane::SetFailure(const Failure& failure) {
@@ -299,7 +257,11 @@ void ControlPlane::SetFailure(const Failure& failure) {
     }
   }
   if (state_ != State::kOpen) options_.on_open(failure.reason);
-  for (const auto& [number, listener] : listeners_) listener(failure);
+  // They may block: this thread still has to pass the news on.
+  loop_->PostApart([this, failure] {
+    const std::lock_guard<std::mutex> lock(listeners_mutex_);
+    for (const auto& [number, listener] : std::exchange(listeners_, {})) listener(failure);
+  });
   CheckLeft();
 }
 
@@ -311,8 +273,7 @@ std::optional<Failure> ControlPlane::failure() const {
 Failure ControlPlane::Fail(const Failure& failure) {
   loop_->Post([this, failure] {
     if (rank() == 0) return SetFailure(failure);
-    if (parent_)
-      parent_->Send({.kind = Frame::Kind::kFail, .from = rank(), .body = ToText(failure)});
+    SendUp({.kind = Frame::Kind::kFail, .from = rank(), .body = ToText(failure)});
   });
   {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -325,28 +286,29 @@ Failure ControlPlane::Fail(const Failure& failure) {
 }
 
 int ControlPlane::AddListener(Listener f) {
-  int number = 0;
-  loop_->Run([&] {
-    number = ++last_listener_;
-    if (const auto there = failure())
-      f(*there);
-    else
+  const int number = ++last_listener_;
+  {
+    const std::lock_guard<std::mutex> lock(listeners_mutex_);
+    if (!failure()) {
       listeners_[number] = std::move(f);
-  });
+      return number;
+    }
+  }
+  f(*failure());
   return number;
 }
 
 void ControlPlane::RemoveListener(int number) {
-  loop_->Run([&] {
+  {
+    const std::lock_guard<std::mutex> lock(listeners_mutex_);
     listeners_.erase(number);
-    ticking_.erase(number);
-  });
+  }
+  loop_->Run([&] { ticking_.erase(number); });
 }
 
 int ControlPlane::Every(Milliseconds interval, std::function<void()> f) {
-  int number = 0;
+  const int number = ++last_listener_;
   loop_->Run([&] {
-    number = ++last_listener_;
     ticking_.insert(number);
     Tick(number, interval, f);
   });

@@ -2,9 +2,11 @@
 // messages, and all learn of the first failure.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,6 +15,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "dist/control/acceptor.h"
@@ -58,12 +61,12 @@ struct RootAddress {
 //   failure     The first one that rank 0 hears of counts. It goes down the tree, and every rank
 //               stops with it.
 //   messages    from any rank to any other, along the tree; questions, which the other rank's loop
-//               answers, whatever its other threads do.
+//               answers, whatever its other threads do. Rank 0 asks for all who want to know.
 //   pauses      A rank says that others wait for it, and why; all ranks know.
 //   the end     A rank leaves after its children.
 //
-// Public functions may be called from any thread but the loop's, Send and Post from any. Callbacks
-// run on the loop's, and must not block.
+// Public functions may be called from any thread but the loop's, Send and Post from any. Unless
+// something else is said, callbacks run on the loop's thread, and must not block.
 class ControlPlane {
  public:
   using Clock = EventLoop::Clock;
@@ -74,11 +77,12 @@ class ControlPlane {
   struct Options {
     int rank = 0;
     Claim claim;
-    // Where other ranks reach this one. The address and port of the first belong into the claim;
+    // Where other ranks reach this one. The address and port of the last belong into the claim;
     // rank 0 may have another, at which the others look for it.
     std::vector<Socket> listeners = {};
-    // Rank 0's address, as far as it is known now: called again for each attempt, on the loop's
-    // thread. Throws ConnectionError if it is not yet known. Rank 0 itself only uses the secret.
+    // Rank 0's address, as far as it is known now: called again for each attempt, and may block,
+    // looking up a name. Throws ConnectionError if it is not yet known. On rank 0 it returns at
+    // once, and only the secret is used.
     std::function<RootAddress()> root = {};
     // How long ranks wait for each other at the start.
     Milliseconds timeout = std::chrono::minutes(5);
@@ -121,15 +125,17 @@ class ControlPlane {
   // called any more.
   using Responder = std::function<std::string(const std::string& question)>;
   bool Answer(uint64_t topic, Responder responder);
-  // The answers of the ranks; without those that have set nobody to answer, or have not answered by
-  // the deadline or when the run fails. Also asks this rank.
+  // The answers of the ranks; without those that have set nobody to answer, or have not answered
+  // within a second, by the deadline or when the run fails. Also asks this rank. The answers may be
+  // those that another rank has just been given: by 50 us for each rank older than the call.
   std::map<int, std::string> Ask(const std::vector<int>& ranks, uint64_t topic,
                                  const std::string& question, Clock::time_point deadline);
 
   // Connections that carry a group's data: from OpenData on, on_socket is called with each
-  // connection to a rank for the topic, or with an empty one and the reason why there can be none.
-  // Of two ranks the one with the higher number calls DialData.
-  using OnSocket = std::function<void(int rank, Socket socket, const std::string& error)>;
+  // connection to a rank for the topic, or with an empty one and a ConnectionError, why there can
+  // be none: a NoDescriptorsError if that is for want of them in this process. Of two ranks the one
+  // with the higher number calls DialData.
+  using OnSocket = std::function<void(int rank, Socket socket, std::exception_ptr error)>;
   bool OpenData(uint64_t topic, OnSocket on_socket);
   void DialData(uint64_t topic, int rank);
   // on_socket is not called any more.
@@ -142,8 +148,8 @@ class ControlPlane {
   Failure Fail(const Failure& failure);
   std::optional<Failure> failure() const;
 
-  // Calls `f` once, when this rank learns of the run's failure, or at once if it has. Returns a
-  // number for RemoveListener, after which `f` is not called any more.
+  // Calls `f` once, when this rank learns of the run's failure, or at once if it has; on a thread
+  // on which it may block. Returns a number for RemoveListener, after which `f` is not called.
   using Listener = std::function<void(const Failure&)>;
   int AddListener(Listener f);
   void RemoveListener(int number);
@@ -181,6 +187,20 @@ class ControlPlane {
     std::string meeting = {};  // that it wants to attach to
     uint64_t topic = 0;        // for which it is a data connection
   };
+  // What to do with the answers to a question, which are null from ranks where nobody can answer.
+  using AnswerHandler = std::function<void(int from, const std::string* answer)>;
+  struct OpenQuestion {
+    size_t left;  // replies
+    AnswerHandler handler;
+  };
+  // A question that rank 0 asks for others.
+  struct Survey {
+    uint64_t topic = 0, number = 0;  // of its question
+    size_t left = 0;                 // replies
+    std::map<int, std::string> answers = {};
+    std::optional<std::string> result = {};
+    std::vector<std::pair<int, uint64_t>> askers = {};  // not yet told, and their numbers
+  };
 
   // Meeting (meeting.cc). The side that listens:
   void Begin();
@@ -189,17 +209,20 @@ class ControlPlane {
   void AnswerAddress();
   void OnData(uint64_t id, const Frame& frame);
   void Give(uint64_t id, const OnSocket& on_socket);
-  void Dial(uint64_t topic, int peer, const std::string& address);
+  void Dial(uint64_t topic, int peer, const std::string& address, int attempts);
   void OnGuestFrame(uint64_t id, const Frame& frame);
+  void OnGuestEnd(uint64_t id, const std::string& reason);
   void OnJoin(uint64_t id, const Frame& frame);
   void OnAttach(uint64_t id, const Frame& frame);
   void Welcome();
   void Adopt(int child, std::shared_ptr<Link> link);
   // The side that dials:
   void DialRoot();
+  void JoinAt(const RootAddress& root);
   void DialParent();
   void OnWelcome(const Frame& frame);
-  void Retry(const std::string& reason, bool hopeless, void (ControlPlane::*dial)());
+  void Retry(const std::string& obstacle, Link::Cause cause, void (ControlPlane::*dial)());
+  std::string RootName() const;
   // Both:
   void OnDeadline();
   void Refuse(const std::string& reason);
@@ -211,6 +234,7 @@ class ControlPlane {
   void Route(Frame frame);
   void Deliver(const Frame& frame);
   void SendTo(int neighbour, const Frame& frame);
+  void SendUp(const Frame& frame);
   void Broadcast(const Frame& frame);
   void Beat();
   void OnLost(int neighbour, const std::string& reason);
@@ -221,10 +245,18 @@ class ControlPlane {
   void Tick(int number, Milliseconds interval, const std::function<void()>& f);
   void SayPause(const std::string& what);
   void OnPause(const Frame& frame);
+  // Questions (questions.cc).
+  std::optional<std::string> AnswerHere(uint64_t topic, const std::string& question);
   void Reply(const Frame& question);
+  void OnAnswer(const Frame& frame);
   uint64_t Question(const std::vector<int>& ranks, uint64_t topic, const std::string& question,
-                    std::function<void(int from, const std::string* answer)> on_answer);
+                    AnswerHandler handler);
+  void OnSurvey(const Frame& frame);
+  void EndSurvey(const std::shared_ptr<Survey>& survey);
+  void TellAskers(Survey& survey);
   void After(Milliseconds delay, std::function<void()> f);
+  // Before the next attempt to connect: more and more, and at random.
+  static Milliseconds RetryDelay(int attempts);
   Milliseconds BeatTime() const;
   Milliseconds Silence() const;
 
@@ -235,17 +267,18 @@ class ControlPlane {
 
   // Used on the loop's thread only.
   State state_ = State::kMeeting;
+  bool cut_ = false;
   bool leaving_ = false, told_ = false;  // told_: the parent, that this rank leaves
   Clock::time_point opened_;
   int attempts_ = 0;
-  std::string last_reason_;  // why the last attempt to connect came to nothing
+  std::string obstacle_;  // why this rank does not get on with the meeting, a sentence
   std::vector<std::unique_ptr<Acceptor>> acceptors_;
   std::string secret_, root_text_;
   uint64_t last_guest_ = 0;
   std::map<uint64_t, Guest> guests_;
   std::map<int, std::pair<Claim, uint64_t>> claims_;  // and the guest
   std::map<int, Child> children_;
-  std::shared_ptr<Link> root_, parent_;  // root_: while the ranks meet
+  std::shared_ptr<Link> root_, parent_;  // root_: until this rank has reached its parent
   std::string parent_address_;
   int parent_port_ = 0;
   std::map<uint64_t, OnSocket> data_;
@@ -253,25 +286,23 @@ class ControlPlane {
   std::set<EventLoop::Timer> timers_;
   std::unordered_map<uint64_t, Handler> handlers_;
   std::unordered_map<uint64_t, Responder> responders_;
-  std::map<int, Listener> listeners_;
   std::set<int> ticking_;
-  // What to do with the answers to a question, which are null from ranks where nobody can answer.
-  using OnAnswer = std::function<void(int from, const std::string* answer)>;
-  struct OpenQuestion {
-    size_t left;  // replies
-    OnAnswer on_answer;
-  };
   std::map<uint64_t, OpenQuestion> questions_;
   uint64_t last_question_ = 0;
+  std::map<std::pair<uint64_t, std::string>, std::shared_ptr<Survey>> surveys_;
   std::deque<Frame> early_;
   Traffic traffic_;
+
+  std::atomic<int> last_listener_{0};
+  std::mutex listeners_mutex_;  // held while they are called
+  std::map<int, Listener> listeners_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = false, left_ = false;
   std::string meeting_;
   std::optional<Failure> failure_;
-  int last_listener_ = 0, pauses_here_ = 0;
+  int pauses_here_ = 0;
   struct Paused {
     std::string what;
     Clock::time_point since;

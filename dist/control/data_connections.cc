@@ -6,7 +6,8 @@
 namespace lockstep::dist {
 namespace {
 
-constexpr ControlPlane::Milliseconds kRedial(20);
+// After some 5 s, a process without descriptors will not get one any more.
+constexpr int kMostAttemptsForRoom = 24;
 
 uint64_t AddressTopic() {
   static const uint64_t topic = TopicOf("address");
@@ -63,18 +64,18 @@ void ControlPlane::Give(uint64_t id, const OnSocket& on_socket) {
   const Guest guest = guests_.at(id);
   guests_.erase(id);
   guest.link->Send({.kind = Frame::Kind::kGiven});
-  if (guest.link->open()) on_socket(guest.rank, guest.link->TakeSocket(), "");
+  if (guest.link->open()) on_socket(guest.rank, guest.link->TakeSocket(), nullptr);
 }
 
 void ControlPlane::DialData(uint64_t topic, int peer) {
   loop_->Post([this, topic, peer] {
     Question({peer}, AddressTopic(), "", [this, topic, peer](int, const std::string* address) {
-      if (address != nullptr && data_.contains(topic)) Dial(topic, peer, *address);
+      if (address != nullptr && data_.contains(topic)) Dial(topic, peer, *address, 1);
     });
   });
 }
 
-void ControlPlane::Dial(uint64_t topic, int peer, const std::string& address) {
+void ControlPlane::Dial(uint64_t topic, int peer, const std::string& address, int attempts) {
   const size_t space = address.rfind(' ');
   const int port = std::atoi(address.c_str() + std::min(space, address.size()));
   Link::Handlers handlers;
@@ -87,13 +88,20 @@ void ControlPlane::Dial(uint64_t topic, int peer, const std::string& address) {
     if (frame.kind != Frame::Kind::kGiven) return;
     Socket socket = link()->TakeSocket();
     dialling_.erase({topic, peer});
-    data_.at(topic)(peer, std::move(socket), "");
+    data_.at(topic)(peer, std::move(socket), nullptr);
   };
-  handlers.on_end = [this, topic, peer, address](const std::string& reason, bool hopeless) {
+  handlers.on_end = [=, this](const std::string& reason, Link::Cause cause) {
     dialling_.erase({topic, peer});
-    if (hopeless) return data_.at(topic)(peer, Socket(), reason);
-    After(kRedial, [this, topic, peer, address] {
-      if (data_.contains(topic)) Dial(topic, peer, address);
+    const OnSocket& on_socket = data_.at(topic);
+    if (cause == Link::Cause::kNoDescriptors) {
+      return on_socket(peer, Socket(), std::make_exception_ptr(NoDescriptorsError(reason)));
+    }
+    if (cause == Link::Cause::kHopeless ||
+        (cause == Link::Cause::kNoRoom && attempts >= kMostAttemptsForRoom)) {
+      return on_socket(peer, Socket(), std::make_exception_ptr(ConnectionError(reason)));
+    }
+    After(RetryDelay(attempts), [=, this] {
+      if (data_.contains(topic)) Dial(topic, peer, address, attempts + 1);
     });
   };
   dialling_[{topic, peer}] =

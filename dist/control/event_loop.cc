@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <future>
+#include <system_error>
 #include <utility>
 
 #include "dist/control/socket.h"
@@ -29,6 +30,8 @@ EventLoop::EventLoop()
 EventLoop::~EventLoop() {
   Post([this] { stop_ = true; });
   thread_.join();
+  WaitApart();
+  if (apart_thread_.joinable()) apart_thread_.join();
   // What these own may cancel timers of its own.
   std::exchange(timers_, {}).clear();
   std::exchange(posted_, {}).clear();
@@ -53,6 +56,38 @@ void EventLoop::Run(const Function& f) {
     done.set_value();
   });
   done.get_future().wait();
+}
+
+void EventLoop::PostApart(Function f) {
+  std::unique_lock<std::mutex> lock(apart_mutex_);
+  apart_.push_back(std::move(f));
+  if (std::exchange(runs_apart_, true)) return;
+  if (apart_thread_.joinable()) apart_thread_.join();  // it only has to return
+  try {
+    apart_thread_ = std::thread([this] { RunApart(); });
+  } catch (const std::system_error&) {  // there can be no thread: rather late than never
+    lock.unlock();
+    RunApart();
+  }
+}
+
+void EventLoop::RunApart() {
+  std::unique_lock<std::mutex> lock(apart_mutex_);
+  while (!apart_.empty()) {
+    Function f = std::move(apart_.front());
+    apart_.pop_front();
+    lock.unlock();
+    f();
+    f = nullptr;
+    lock.lock();
+  }
+  runs_apart_ = false;
+  apart_done_.notify_all();
+}
+
+void EventLoop::WaitApart() {
+  std::unique_lock<std::mutex> lock(apart_mutex_);
+  apart_done_.wait(lock, [this] { return !runs_apart_; });
 }
 
 void EventLoop::Watch(int fd, uint32_t events, std::function<void(uint32_t)> on_events) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,7 +18,7 @@
 namespace lockstep::dist {
 
 // An epoll loop: what an event costs does not depend on how many descriptors are watched. Its
-// thread runs everything: only Post may be called from other threads. What it runs must neither
+// thread runs everything: other threads may call only what posts. What it runs must neither
 // block nor throw.
 class EventLoop {
  public:
@@ -36,6 +38,11 @@ class EventLoop {
   void Post(Function f);
   // The same, and returns when `f` has run. Not from the loop's thread.
   void Run(const Function& f);
+  // Runs `f`, which may block, on another thread, after everything that was posted so earlier; that
+  // thread lives only while there is something to do. From any thread.
+  void PostApart(Function f);
+  // Returns when what was posted so has run.
+  void WaitApart();
 
   // Calls on_events(EPOLLIN, EPOLLOUT, ... as they are) whenever there are any of `events`; an
   // error or the end of a connection always counts. Watching a descriptor again changes `events`.
@@ -56,6 +63,7 @@ class EventLoop {
   void Loop();
   void RunPosted();
   void RunTimers();
+  void RunApart();
   int TimeToNextTimer() const;
 
   FileDescriptor epoll_, wake_;
@@ -68,6 +76,12 @@ class EventLoop {
   std::vector<Function> posted_;
   bool stop_ = false;
   std::thread thread_;
+
+  std::mutex apart_mutex_;
+  std::condition_variable apart_done_;
+  std::deque<Function> apart_;
+  bool runs_apart_ = false;
+  std::thread apart_thread_;
 };
 
 }  // namespace lockstep::dist

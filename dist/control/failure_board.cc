@@ -13,7 +13,7 @@ using nlohmann::json;
 
 constexpr char kWhere[] = "where", kLost[] = "lost";
 constexpr std::string_view kCalls = "calls at ";
-constexpr auto kPatience = std::chrono::seconds(1);
+constexpr auto kPatience = std::chrono::seconds(2);
 constexpr FailureBoard::Milliseconds kLongestBeat(500);
 
 std::optional<Collective> ParseCall(const json& j) {
@@ -125,17 +125,6 @@ std::map<int, std::vector<int>> FailureBoard::Lost() {
     if (const auto ranks = ParseRanks(text, plane_->size())) all[rank] = *ranks;
   }
   return all;
-}
-
-std::optional<DeclaredPause> FailureBoard::LivePause() {
-  const auto pause = plane_->pause();
-  if (!pause || pause->age > kLongestPause) return std::nullopt;
-  return pause;
-}
-
-std::string FailureBoard::PauseClause() {
-  const auto pause = plane_->pause();
-  return pause ? StrCat("; ", Describe(*pause)) : "";
 }
 
 }  // namespace lockstep::dist

@@ -32,7 +32,7 @@ class FailureBoard {
     // The group's name, the same on all its ranks, and its ranks.
     std::string group;
     std::vector<int> members;
-    // Called once, on the control plane's thread, when the run fails.
+    // Called once, on a thread on which it may block, when the run fails.
     std::function<void(const Failure&)> on_failure;
     // What this rank answers when others ask where it is, and what it has called. They run on the
     // control plane's thread, and must not block; may be empty.
@@ -43,8 +43,6 @@ class FailureBoard {
     Milliseconds timeout{0};
     std::function<void()> on_beat = {};
   };
-  // Longer pauses no longer suspend timeouts.
-  static constexpr Milliseconds kLongestPause = std::chrono::hours(1);
 
   FailureBoard(std::shared_ptr<ControlPlane> plane, Options options);
   ~FailureBoard();
@@ -53,8 +51,8 @@ class FailureBoard {
 
   // Makes this the run's failure unless there is one already; returns the one that counts.
   Failure Post(Failure failure);
-  // The positions of all ranks, this one included; without those that do not answer within a
-  // second.
+  // The positions of all ranks, this one included; without those that do not answer in time
+  // (ControlPlane::Ask).
   std::map<int, CallPosition> Positions();
   // Of all ranks, the call with that number, and their last call; none if they do not answer.
   struct Calls {
@@ -66,10 +64,6 @@ class FailureBoard {
   // rank timed out. Lost returns what every rank has shared.
   void ShareLost(const std::vector<int>& lost);
   std::map<int, std::vector<int>> Lost();
-  // A pause that some rank, possibly this one, has declared, and that suspends timeouts.
-  std::optional<DeclaredPause> LivePause();
-  // The longest pause, as "; rank 0 has been writing a checkpoint for 3600 s", or "".
-  std::string PauseClause();
 
  private:
   std::string Respond(const std::string& question);

@@ -22,15 +22,16 @@ struct Frame {
     kGiven,  // from the other: it has the connection
     // Between neighbours.
     kBeat,  // alive
-    kBye,   // to the parent: the subtree has ended its work
+    kBye,   // to the parent: the subtree has ended its work; to rank 0: the parent is reached
     // Along the tree.
     kMessage,   // from rank `from` to rank `to`
     kQuestion,  // the same, and the other rank answers
-    kAnswer,    // to the question with that number; topic 0: there is nobody who could answer
-    kFail,      // to rank 0: the body is a failure
-    kFailed,    // from rank 0 to all: the body is the failure that counts
-    kPause,     // to rank 0: `from` begins to do what the body says, or has ended if it is empty
-    kPaused,    // from rank 0 to all: the same
+    kSurvey,  // to rank 0, which asks the ranks that the body names, and answers with what they say
+    kAnswer,  // to the question with that number; topic 0: there is nobody who could answer
+    kFail,    // to rank 0: the body is a failure
+    kFailed,  // from rank 0 to all: the body is the failure that counts
+    kPause,   // to rank 0: `from` begins to do what the body says, or has ended if it is empty
+    kPaused,  // from rank 0 to all: the same
   };
   static constexpr Kind kLastKind = Kind::kPaused;
   static constexpr size_t kMaxBody = 2 * 1024 * 1024;  // bytes

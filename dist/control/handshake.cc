@@ -5,6 +5,7 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
+#include <span>
 #include <vector>
 
 #include "core/error.h"
@@ -29,13 +30,16 @@ std::string RandomSecret() {
   return secret;
 }
 
-Mac MacOf(std::string_view secret, std::string_view role, const Nonce& server,
-          const Nonce& client) {
+Mac MacOf(std::string_view secret, std::string_view role, const Endpoint& listener,
+          const Nonce& server, const Nonce& client) {
   std::vector<unsigned char> text(role.begin(), role.end());
-  for (const Nonce* nonce : {&server, &client}) {
-    const auto* const bytes = reinterpret_cast<const unsigned char*>(nonce->data());
-    text.insert(text.end(), bytes, bytes + nonce->size());
-  }
+  const auto add = [&](std::span<const std::byte> part) {
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(part.data());
+    text.insert(text.end(), bytes, bytes + part.size());
+  };
+  add(listener);
+  add(server);
+  add(client);
   Mac mac;
   unsigned int size = 0;
   const auto* const done =

@@ -14,6 +14,9 @@ using namespace handshake;  // NOLINT
 
 constexpr auto kCloseTime = std::chrono::seconds(1);
 constexpr size_t kMaxUnread = 64 * 1024 * 1024;  // bytes
+constexpr char kRefused[] =
+    "it refuses this rank; is LOCKSTEP_SECRET the same on all ranks? If it is, another program, a "
+    "proxy or an address translation stands between the two";
 
 }  // namespace
 
@@ -21,6 +24,7 @@ std::shared_ptr<Link> Link::Accept(EventLoop& loop, Socket socket, const std::st
                                    Handlers handlers) {
   std::shared_ptr<Link> link(
       new Link(loop, std::move(socket), secret, State::kAwaitsProof, std::move(handlers)));
+  link->listener_ = EndpointOf(link->socket_);
   link->nonce_ = RandomNonce();
   Hello hello;
   hello.nonce = link->nonce_;
@@ -39,9 +43,11 @@ std::shared_ptr<Link> Link::Dial(EventLoop& loop, const std::string& host, int p
     link->Begin(patience);
   } catch (const ConnectionError& error) {
     // The caller does not have the link yet.
-    const bool hopeless = dynamic_cast<const NoDescriptorsError*>(&error) != nullptr;
-    loop.Post([weak = std::weak_ptr<Link>(link), reason = std::string(error.what()), hopeless] {
-      if (const auto self = weak.lock()) self->End(reason, hopeless);
+    const bool none = dynamic_cast<const NoDescriptorsError*>(&error) != nullptr;
+    loop.Post([weak = std::weak_ptr<Link>(link), reason = std::string(error.what()), none] {
+      if (const auto self = weak.lock()) {
+        self->End(reason, none ? Cause::kNoDescriptors : Cause::kEnded);
+      }
     });
   }
   return link;
@@ -77,7 +83,7 @@ std::string Link::NoAnswer() const {
     case State::kAwaitsHello:
       return "the program listening there is not Lockstep's";
     case State::kAwaitsMac:
-      return "it refuses this rank; is LOCKSTEP_SECRET the same on all ranks?";
+      return kRefused;
     default:
       return "the connection was closed";
   }
@@ -89,6 +95,7 @@ void Link::OnEvents(uint32_t events) {
     socklen_t size = sizeof(code);
     getsockopt(socket_.fd(), SOL_SOCKET, SO_ERROR, &code, &size);
     if (code != 0) return End(std::strerror(code));
+    listener_ = PeerOf(socket_);
     state_ = State::kAwaitsHello;
   }
   if ((events & EPOLLOUT) != 0 || writes_) Flush();
@@ -157,16 +164,17 @@ bool Link::Greet() {
     if (!Take(&hello)) return false;
     if (hello.magic == kNoRoomMagic) {
       End(StrCat("its process has no file descriptor left for this connection; ",
-                 DescriptorHint(hello.limit)));
+                 DescriptorHint(hello.limit)),
+          Cause::kNoRoom);
       return false;
     }
     if (hello.magic != kMagic) {
-      End(NoAnswer(), /*hopeless=*/true);
+      End(NoAnswer(), Cause::kHopeless);
       return false;
     }
     nonce_ = hello.nonce;
     proof_.nonce = RandomNonce();
-    proof_.mac = MacOf(secret_, "client", nonce_, proof_.nonce);
+    proof_.mac = MacOf(secret_, "client", listener_, nonce_, proof_.nonce);
     Put(proof_);
     state_ = State::kAwaitsMac;
     Flush();
@@ -175,23 +183,23 @@ bool Link::Greet() {
   if (state_ == State::kAwaitsProof) {
     if (!Take(&proof_)) return false;
     if (proof_.magic != kMagic ||
-        !Equal(proof_.mac, MacOf(secret_, "client", nonce_, proof_.nonce))) {
+        !Equal(proof_.mac, MacOf(secret_, "client", listener_, nonce_, proof_.nonce))) {
       // Says so: a connection that merely ends may be tried again.
       Put(Mac{});
       Flush();
       End("it does not know the secret");
       return false;
     }
-    Put(MacOf(secret_, "server", nonce_, proof_.nonce));
+    Put(MacOf(secret_, "server", listener_, nonce_, proof_.nonce));
   } else {
     Mac mac;
     if (!Take(&mac)) return false;
     if (mac == Mac{}) {
-      End("it refuses this rank; is LOCKSTEP_SECRET the same on all ranks?", /*hopeless=*/true);
+      End(kRefused, Cause::kHopeless);
       return false;
     }
-    if (!Equal(mac, MacOf(secret_, "server", nonce_, proof_.nonce))) {
-      End("it does not know the secret; is another program listening there?", /*hopeless=*/true);
+    if (!Equal(mac, MacOf(secret_, "server", listener_, nonce_, proof_.nonce))) {
+      End("it does not know the secret; is another program listening there?", Cause::kHopeless);
       return false;
     }
   }
@@ -260,13 +268,13 @@ void Link::Close() {
   Flush();
 }
 
-void Link::End(const std::string& reason, bool hopeless) {
+void Link::End(const std::string& reason, Cause cause) {
   if (state_ == State::kEnded) return;
   const bool told = std::exchange(state_, State::kEnded) == State::kClosing;
   const auto self = shared_from_this();  // the handler may release it
   Release();
   const auto handlers = handlers_;
-  if (!told) handlers->on_end(reason, hopeless);
+  if (!told) handlers->on_end(reason, cause);
 }
 
 void Link::Release() {

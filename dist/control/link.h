@@ -13,18 +13,24 @@
 namespace lockstep::dist {
 
 // Frames in both directions, after both sides have proved to each other that they know the same
-// secret (HMAC-SHA256 over both nonces; what follows is neither encrypted nor authenticated). Lives
+// secret (dist/control/handshake.h; what follows is neither encrypted nor authenticated). Lives
 // on a loop's thread; only there may it be used and released. A peer that breaks the protocol, does
 // not prove itself in time, or leaves 64 MiB unread is cut off.
 class Link : public std::enable_shared_from_this<Link> {
  public:
+  // Why a link has ended.
+  enum class Cause {
+    kEnded,          // dialling again may help
+    kNoRoom,         // the listener's process has no descriptor left
+    kHopeless,       // whoever listens there does not know the secret, or refuses this side
+    kNoDescriptors,  // this process has no descriptor left
+  };
   struct Handlers {
     // Both sides have proved themselves.
     std::function<void()> on_open = [] {};
     std::function<void(Frame)> on_frame;
-    // The connection has ended, for this reason; called once, and not after Close. `hopeless`: it
-    // is of no use to dial again.
-    std::function<void(const std::string& reason, bool hopeless)> on_end;
+    // The connection has ended, for this reason; called once, and not after Close.
+    std::function<void(const std::string& reason, Cause cause)> on_end;
   };
 
   // The side that listens.
@@ -63,7 +69,7 @@ class Link : public std::enable_shared_from_this<Link> {
   void Read();
   bool Greet();
   void Flush();
-  void End(const std::string& reason, bool hopeless = false);
+  void End(const std::string& reason, Cause cause = Cause::kEnded);
   void Release();
   std::string NoAnswer() const;
   template <class T>
@@ -76,6 +82,7 @@ class Link : public std::enable_shared_from_this<Link> {
   const std::string secret_;
   State state_;
   std::shared_ptr<const Handlers> handlers_;  // shared, because a handler may replace them
+  Endpoint listener_ = {};
   handshake::Nonce nonce_ = {};
   handshake::Proof proof_;
   EventLoop::Clock::time_point heard_;

@@ -34,6 +34,7 @@ void ControlPlane::Begin() {
   }
   const auto left = std::chrono::duration_cast<Milliseconds>(deadline_ - Clock::now());
   After(left + (rank() == 0 ? Milliseconds(0) : kGrace), [this] { OnDeadline(); });
+  obstacle_ = "rank 0 has not been found";
   if (rank() != 0) return DialRoot();
   claims_[0] = {options_.claim, 0};
   if (options_.root) {
@@ -61,25 +62,37 @@ void ControlPlane::Accept(Acceptor* acceptor) {
   const uint64_t id = ++last_guest_;
   Link::Handlers handlers;
   handlers.on_frame = [this, id](const Frame& frame) { OnGuestFrame(id, frame); };
-  handlers.on_end = [this, id](const std::string&, bool) {
-    const auto guest = guests_.find(id);
-    if (guest == guests_.end()) return;
-    // Until all have come, another process may take its place.
-    if (state_ == State::kMeeting) {
-      std::erase_if(claims_, [id](const auto& claim) { return claim.second.second == id; });
-    }
-    guests_.erase(guest);
-  };
+  handlers.on_end = [this, id](const std::string& reason, Link::Cause) { OnGuestEnd(id, reason); };
   guests_[id].link = Link::Accept(*loop_, std::move(socket), secret_, std::move(handlers));
 }
 
 void ControlPlane::Dismiss(uint64_t id) {
-  std::erase_if(claims_, [id](const auto& claim) { return claim.second.second == id; });
+  // Until all have come, another process may take its place.
+  if (state_ == State::kMeeting) {
+    std::erase_if(claims_, [id](const auto& claim) { return claim.second.second == id; });
+  }
   guests_.at(id).link->Close();
   guests_.erase(id);
 }
 
+void ControlPlane::OnGuestEnd(uint64_t id, const std::string& reason) {
+  const auto guest = guests_.find(id);
+  if (guest == guests_.end()) return;
+  // A child that was attached before this rank was welcomed: Adopt will see that it is gone.
+  if (state_ == State::kMeeting && !guest->second.meeting.empty()) return;
+  const bool was_welcomed = rank() == 0 && state_ == State::kAttaching && guest->second.topic == 0;
+  const int who = guest->second.rank;
+  Dismiss(id);
+  if (was_welcomed && who > 0) OnLost(who, reason);
+}
+
 void ControlPlane::OnGuestFrame(uint64_t id, const Frame& frame) {
+  const Guest& guest = guests_.at(id);
+  const bool has_joined = rank() == 0 && guest.rank > 0 && guest.topic == 0;
+  if (frame.kind == Frame::Kind::kFail && has_joined && state_ == State::kAttaching) {
+    const auto failure = ParseFailure(frame.body, size());
+    return failure ? SetFailure(*failure) : void();
+  }
   if (frame.kind == Frame::Kind::kJoin) return OnJoin(id, frame);
   if (frame.kind == Frame::Kind::kAttach && frame.from < size()) return OnAttach(id, frame);
   if (frame.kind == Frame::Kind::kData && frame.from < size()) return OnData(id, frame);
@@ -154,36 +167,61 @@ void ControlPlane::Adopt(int child, std::shared_ptr<Link> link) {
   std::erase_if(guests_, [&](const auto& guest) { return guest.second.link == link; });
   link->SetHandlers(
       {.on_frame = [this, child](Frame frame) { OnFrame(child, std::move(frame)); },
-       .on_end = [this, child](const std::string& reason, bool) { OnLost(child, reason); }});
+       .on_end = [this, child](const std::string& reason, Link::Cause) { OnLost(child, reason); }});
   if (const auto failed = failure()) {
     link->Send({.kind = Frame::Kind::kFailed, .body = ToText(*failed)});
   }
+  const bool is_gone = !link->open();
   children_[child].link = std::move(link);
+  if (is_gone) OnLost(child, "the connection was closed");
+}
+
+std::string ControlPlane::RootName() const {
+  return root_text_.empty() ? "rank 0" : StrCat("rank 0 at ", root_text_);
 }
 
 void ControlPlane::DialRoot() {
   ++attempts_;
-  RootAddress root;
-  try {
-    root = options_.root();
-  } catch (const Error& error) {
-    return Retry(error.what(), /*hopeless=*/false, &ControlPlane::DialRoot);
-  }
+  loop_->PostApart([this] {
+    std::optional<RootAddress> root;
+    std::string error;
+    try {
+      root = options_.root();
+    } catch (const Error& e) {
+      error = e.what();
+    }
+    loop_->Post([this, root, error] {
+      if (cut_ || failure()) return;
+      if (root) return JoinAt(*root);
+      Retry(StrCat(RootName(), " cannot be joined: ", error), Link::Cause::kEnded,
+            &ControlPlane::DialRoot);
+    });
+  });
+}
+
+void ControlPlane::JoinAt(const RootAddress& root) {
   secret_ = root.secret;
   root_text_ = StrCat(root.host, ":", root.port);
+  if (attempts_ == 1) obstacle_ = StrCat(RootName(), " has not answered");
+  const auto retry = [this](const std::string& reason, Link::Cause cause) {
+    Retry(StrCat(RootName(), " cannot be joined: ", reason), cause, &ControlPlane::DialRoot);
+  };
   Link::Handlers handlers;
   handlers.on_open = [this] {
+    obstacle_ = StrCat(RootName(), " was joined, but has not said that all ranks have come");
     root_->Send({.kind = Frame::Kind::kJoin, .from = rank(), .body = options_.claim.ToText()});
   };
-  handlers.on_frame = [this](const Frame& frame) {
+  handlers.on_frame = [this, retry](const Frame& frame) {
     if (frame.kind == Frame::Kind::kWelcome) return OnWelcome(frame);
     if (frame.kind != Frame::Kind::kRefusal) return;
     if (frame.number != kStale) return Refuse(frame.body);
     root_->Close();
-    Retry(frame.body, /*hopeless=*/false, &ControlPlane::DialRoot);
+    retry(frame.body, Link::Cause::kEnded);
   };
-  handlers.on_end = [this, uncertain = root.uncertain](const std::string& reason, bool hopeless) {
-    Retry(reason, hopeless && !uncertain, &ControlPlane::DialRoot);
+  handlers.on_end = [retry, uncertain = root.uncertain](const std::string& reason,
+                                                        Link::Cause cause) {
+    const bool may_be_elsewhere = uncertain && cause == Link::Cause::kHopeless;
+    retry(reason, may_be_elsewhere ? Link::Cause::kEnded : cause);
   };
   // A program that is not rank 0 may never answer.
   const Clock::duration patience =
@@ -192,17 +230,21 @@ void ControlPlane::DialRoot() {
   root_ = Link::Dial(*loop_, root.host, root.port, root.secret, std::move(handlers), patience);
 }
 
-// Later and later, and at random: thousands of ranks may do the same.
-void ControlPlane::Retry(const std::string& reason, bool hopeless, void (ControlPlane::*dial)()) {
-  last_reason_ = reason;
-  if (hopeless) return OnDeadline();
+// At random, because thousands of ranks may do the same.
+ControlPlane::Milliseconds ControlPlane::RetryDelay(int attempts) {
   static thread_local std::minstd_rand random(std::random_device{}());
-  const auto most = std::min(kLongestPause, kFirstPause * (1 << std::min(attempts_ / 4, 10)));
-  After(
-      Milliseconds(std::uniform_int_distribution<int64_t>(most.count() / 2, most.count())(random)),
-      [this, dial] {
-        if (!failure()) (this->*dial)();
-      });
+  const auto most =
+      std::min(kLongestPause, kFirstPause * (1 << std::min(attempts / 4, 10))).count();
+  return Milliseconds(std::uniform_int_distribution<int64_t>(most / 2, most)(random));
+}
+
+void ControlPlane::Retry(const std::string& obstacle, Link::Cause cause,
+                         void (ControlPlane::*dial)()) {
+  obstacle_ = obstacle;
+  if (cause == Link::Cause::kHopeless || cause == Link::Cause::kNoDescriptors) return OnDeadline();
+  After(RetryDelay(attempts_), [this, dial] {
+    if (!failure()) (this->*dial)();
+  });
 }
 
 void ControlPlane::OnWelcome(const Frame& frame) {
@@ -217,10 +259,17 @@ void ControlPlane::OnWelcome(const Frame& frame) {
   }
   state_ = State::kAttaching;
   attempts_ = 0;
+  obstacle_ = StrCat(RootName(), " has not said that all ranks have reached each other");
   if (tree_.Parent(rank()) == 0) {
     parent_ = std::exchange(root_, nullptr);
     parent_->SetHandlers(ParentHandlers([] {}));
   } else {
+    root_->SetHandlers(
+        {.on_frame =
+             [this](const Frame& news) {
+               if (news.kind == Frame::Kind::kRefusal) Refuse(news.body);
+             },
+         .on_end = [this](const std::string& reason, Link::Cause) { OnLost(0, reason); }});
     DialParent();
   }
   // Children that have been faster.
@@ -233,19 +282,22 @@ void ControlPlane::OnWelcome(const Frame& frame) {
 }
 
 void ControlPlane::DialParent() {
-  ++attempts_;
+  const std::string parent =
+      StrCat("rank ", tree_.Parent(rank()), " at ", parent_address_, ":", parent_port_);
+  if (++attempts_ == 1) obstacle_ = parent + " has not answered";
   Link::Handlers handlers = ParentHandlers([this] {
     parent_->Send({.kind = Frame::Kind::kAttach, .from = rank(), .body = meeting_});
+    root_->Send({.kind = Frame::Kind::kBye, .from = rank()});
     root_->Close();
     root_ = nullptr;
+    obstacle_ = StrCat(RootName(), " has not said that all ranks have reached each other");
     CheckReady();
   });
   // Until it is attached it may try again.
-  handlers.on_end = [this, lost = handlers.on_end](const std::string& reason, bool hopeless) {
-    if (root_ == nullptr) return lost(reason, hopeless);
-    Retry(StrCat("rank ", tree_.Parent(rank()), " at ", parent_address_, ":", parent_port_, ": ",
-                 reason),
-          hopeless, &ControlPlane::DialParent);
+  handlers.on_end = [this, parent, lost = handlers.on_end](const std::string& reason,
+                                                           Link::Cause cause) {
+    if (root_ == nullptr) return lost(reason, cause);
+    Retry(StrCat(parent, " cannot be reached: ", reason), cause, &ControlPlane::DialParent);
   };
   parent_ = Link::Dial(*loop_, parent_address_, parent_port_, secret_, std::move(handlers));
 }
@@ -280,15 +332,14 @@ void ControlPlane::Open() {
 
 void ControlPlane::OnDeadline() {
   if (state_ == State::kOpen || failure()) return;
-  const std::string where = StrCat("rank 0 at ", root_text_);
-  if (rank() != 0) return Refuse(StrCat(where, " cannot be joined: ", last_reason_, options_.hint));
+  if (rank() != 0) return Refuse(obstacle_ + options_.hint);
   std::vector<int> missing;
   for (int r = 1; r < size(); ++r) {
     if (state_ == State::kMeeting && !claims_.contains(r)) missing.push_back(r);
   }
   if (!missing.empty()) {
-    return Refuse(StrCat(ListRanks(missing), " of ", size(), " did not reach ", where, " in time",
-                         options_.hint));
+    return Refuse(StrCat(ListRanks(missing), " of ", size(), " did not reach ", RootName(),
+                         " in time", options_.hint));
   }
   for (const int child : tree_.Children(0)) {
     if (!children_.contains(child) || !children_.at(child).ready) missing.push_back(child);
@@ -298,11 +349,14 @@ void ControlPlane::OnDeadline() {
                 "addresses of LOCKSTEP_INTERFACE?"));
 }
 
-// Ends the meeting; on rank 0, for all that have come.
+// Ends the meeting; on rank 0, and once all have come, for all that have.
 void ControlPlane::Refuse(const std::string& reason) {
   Failure failure;
   failure.rank = rank();
   failure.reason = reason;
+  if (rank() != 0 && state_ == State::kAttaching) {
+    SendUp({.kind = Frame::Kind::kFail, .from = rank(), .body = ToText(failure)});
+  }
   SetFailure(failure);
 }
 

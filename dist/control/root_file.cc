@@ -25,28 +25,35 @@ RootFile::RootFile(std::string path, const RootAddress& root) : path_(std::move(
   // Written under another name, so that nobody reads half of it, and opened by nobody else.
   const std::string part = StrCat(path_, ".", getpid());
   unlink(part.c_str());
-  const FileDescriptor file(
+  file_ = FileDescriptor(
       open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   const std::string text =
       DumpJson(json{{"host", root.host}, {"port", root.port}, {"secret", root.secret}});
-  if (file.fd() < 0 || write(file.fd(), text.data(), text.size()) != std::ssize(text) ||
+  if (file_.fd() < 0 || write(file_.fd(), text.data(), text.size()) != std::ssize(text) ||
       rename(part.c_str(), path_.c_str()) != 0) {
     throw ConnectionError(StrCat("rank 0 cannot write ", path_, ", where the other ranks look for ",
                                  "it: ", SystemErrorText(errno)));
   }
 }
 
-RootFile::~RootFile() { unlink(path_.c_str()); }
+RootFile::~RootFile() {
+  struct stat mine = {}, there = {};
+  // A later run may have put its own in this place.
+  if (fstat(file_.fd(), &mine) != 0 || lstat(path_.c_str(), &there) != 0) return;
+  if (mine.st_dev == there.st_dev && mine.st_ino == there.st_ino) unlink(path_.c_str());
+}
 
 RootAddress RootFile::Read(const std::string& path) {
-  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  // Opening a pipe would wait for a writer.
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (file.fd() < 0) {
     throw ConnectionError(StrCat("rank 0 has not written ", path, ": ", SystemErrorText(errno)));
   }
   struct stat info = {};
   fstat(file.fd(), &info);
-  if (info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
-    throw ConnectionError(StrCat(path, " is not this user's alone, so it is not rank 0's; set ",
+  if (!S_ISREG(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
+    throw ConnectionError(StrCat(path,
+                                 " is not a file of this user's alone, so it is not rank 0's; set ",
                                  "LOCKSTEP_SECRET to the same value on all ranks"));
   }
   std::array<char, kMaxBytes> text;

@@ -59,6 +59,25 @@ std::string Numeric(const sockaddr* address, socklen_t size) {
   return text;
 }
 
+// read: getsockname or getpeername.
+Endpoint ReadEndpoint(int (*read)(int, sockaddr*, socklen_t*), int fd) {
+  sockaddr_in6 v6 = {};
+  socklen_t size = sizeof(v6);
+  Endpoint end = {};
+  if (read(fd, reinterpret_cast<sockaddr*>(&v6), &size) != 0) return end;
+  if (v6.sin6_family == AF_INET) {
+    sockaddr_in v4;
+    std::memcpy(&v4, &v6, sizeof(v4));
+    end[10] = end[11] = std::byte{0xff};
+    std::memcpy(&end[12], &v4.sin_addr, sizeof(v4.sin_addr));
+    std::memcpy(&end[16], &v4.sin_port, sizeof(v4.sin_port));
+  } else {
+    std::memcpy(&end[0], &v6.sin6_addr, sizeof(v6.sin6_addr));
+    std::memcpy(&end[16], &v6.sin6_port, sizeof(v6.sin6_port));
+  }
+  return end;
+}
+
 }  // namespace
 
 bool Socket::HasEnded() const {
@@ -83,15 +102,12 @@ Socket Listen(const std::string& host, int port) {
   return socket;
 }
 
+Endpoint EndpointOf(const Socket& socket) { return ReadEndpoint(getsockname, socket.fd()); }
+Endpoint PeerOf(const Socket& socket) { return ReadEndpoint(getpeername, socket.fd()); }
+
 int PortOf(const Socket& socket) {
-  sockaddr_storage address = {};
-  socklen_t size = sizeof(address);
-  if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    throw ConnectionError("getsockname: " + ErrnoText());
-  }
-  return ntohs(address.ss_family == AF_INET6
-                   ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
-                   : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+  const Endpoint end = EndpointOf(socket);
+  return std::to_integer<int>(end[16]) << 8 | std::to_integer<int>(end[17]);
 }
 
 Socket BeginConnect(const std::string& host, int port) {

@@ -1,7 +1,9 @@
 // TCP sockets, and nothing more.
 #pragma once
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <string>
 
 #include "core/error.h"
@@ -35,6 +37,11 @@ class Socket : public FileDescriptor {
 // ConnectionError names the process that has it, if that can be found out.
 Socket Listen(const std::string& host, int port);
 int PortOf(const Socket& socket);
+// The address and port of an end of a connection, as the system knows it, in one form: IPv4 within
+// IPv6, and without an interface ("%eth0"), whose name is each machine's own. Zeros if it has none.
+using Endpoint = std::array<std::byte, 18>;
+Endpoint EndpointOf(const Socket& socket);
+Endpoint PeerOf(const Socket& socket);
 // Does not wait. The server's first bytes, or the error, arrive at the socket. `host` is numeric.
 Socket BeginConnect(const std::string& host, int port);
 // The first address of a host, in numbers. Throws ConnectionError if the name is unknown.

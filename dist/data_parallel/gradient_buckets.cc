@@ -5,7 +5,7 @@
 namespace lockstep::dist {
 
 DType SumDType(const Parameter& parameter) {
-  const DType dtype = parameter.value().dtype();
+  const DType dtype = parameter.part().dtype();
   return SizeOf(dtype) == 2 ? DType::kF32 : dtype;
 }
 
@@ -17,9 +17,10 @@ GradientBuckets::GradientBuckets(Parameters parameters, std::span<const int64_t>
       bucket_of_(parameters_.size()) {
   std::vector<BucketItem> items;
   for (const int64_t p : order) {
-    const Tensor& value = parameters_[p]->value();
-    items.push_back(
-        {.numel = value.numel(), .dtype = SumDType(*parameters_[p]), .device = value.device()});
+    const Parameter& parameter = *parameters_[p];
+    items.push_back({.numel = parameter.part().numel(),
+                     .dtype = SumDType(parameter),
+                     .device = parameter.device()});
   }
   plans_ = PlanBuckets(items, limits);
   for (int64_t b = 0; b < size(); ++b) {

@@ -61,10 +61,10 @@ Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> pa
     if (p->trainable()) parameters_.push_back(std::move(p));
   }
   LS_CHECK(!parameters_.empty(), "a Reducer needs a trainable parameter");
-  const Device device = group_ ? group_->device() : parameters_[0]->value().device();
+  const Device device = group_ ? group_->device() : parameters_[0]->device();
   for (const auto& p : parameters_) {
-    LS_CHECK(p->value().device() == device, "the parameter '", p->name(), "' is on ",
-             p->value().device(), ", but gradients are summed on ", device,
+    LS_CHECK(p->device() == device, "the parameter '", p->name(), "' is on ", p->device(),
+             ", but gradients are summed on ", device,
              ": materialise the model there before making it data parallel");
   }
   const bool ordered = options_.sum == GradientSum::kOrdered;

@@ -17,9 +17,8 @@ ReducerMemory PlanReducerMemory(std::span<const std::shared_ptr<Parameter>> para
   memory.buckets = PlanBuckets(items, {.first_bytes = options.first_bucket_bytes,
                                        .bytes = options.bucket_bytes,
                                        .multiple = 64 * ranks});
-  // Per bucket. LibrarySum holds the parts of all ranks on the host, nothing on a GPU; Bf16Sum
-  // holds bf16 copies for sending and receiving, and the parts in f32.
-  double worth = options.hook ? 2 : device.is_cpu() ? 1 : 0;
+  // Per bucket. Bf16Sum holds bf16 copies for sending and receiving, and the parts in f32.
+  double worth = options.hook ? 2 : 0;
   if (options.sum == GradientSum::kOrdered) {
     const FixedOrderPlan plan =
         PlanFixedOrder(AssignSubtrees(std::max(options.micro_batches, ranks), ranks));

@@ -15,7 +15,7 @@
 #include "dist/groups/host_collectives.h"
 #include "dist/groups/host_verdict.h"
 #include "dist/groups/host_work.h"
-#include "dist/groups/pause.h"
+#include "dist/groups/patience.h"
 
 namespace lockstep::dist {
 namespace {
@@ -35,6 +35,7 @@ class HostGroup : public ProcessGroup {
         exceptions_(std::uncaught_exceptions()),
         transport_(std::move(transport)),
         collectives_(*transport_, options.check_every_call),
+        patience_(ProcessGroup::control(), options),
         board_(ProcessGroup::control(), {.group = options.name,
                                          .members = members(),
                                          .on_failure = [this](const Failure& f) { Learn(f); },
@@ -118,11 +119,12 @@ class HostGroup : public ProcessGroup {
         running_ = item->call.collective;
         purpose_running_ = item->call.purpose;
         busy_ = true;
-        waiting_since_ = Clock::now();
       }
+      patience_.Begin();
       if (recorder()) recorder()->Begin(name(), item->call.collective);
       const auto begin = Clock::now();
       auto failure = RunOrFail(item->call);
+      patience_.End();
       if (!failure && recorder()) recorder()->End(name(), item->call.collective);
       {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -177,7 +179,7 @@ class HostGroup : public ProcessGroup {
         board_.ShareLost({});
         verdict = ExplainTimeout(board_.Positions(), members(), c, world_rank(), e.peers,
                                  options().timeout);
-        verdict.reason += board_.PauseClause();
+        verdict.reason += patience_.PauseClause();
         if (verdict.others_know_better) WaitForFailure(kOtherReportsDelay);
         break;
       case TransportError::Cause::kCorrupt:
@@ -220,21 +222,8 @@ class HostGroup : public ProcessGroup {
     return {running_, collectives_.step(), busy_};
   }
 
-  // Suspends the timeout while a rank has declared a pause.
   void AllowForPause() {
-    const auto half = options().timeout / 2;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!busy_ || failure_ || Clock::now() < waiting_since_ + half) return;
-    }
-    const auto pause = board_.LivePause();
-    if (!pause) return;
-    transport_->Extend(Clock::now() + options().timeout);
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      waiting_since_ = Clock::now();
-    }
-    ReportPause(options(), *control(), *pause);
+    if (patience_.Renew()) transport_->Extend(Clock::now() + options().timeout);
   }
 
   FlightRecorder* recorder() const { return options().recorder.get(); }
@@ -314,6 +303,7 @@ class HostGroup : public ProcessGroup {
   const int exceptions_;
   const std::unique_ptr<Transport> transport_;
   HostCollectives collectives_;
+  Patience patience_;  // of the running call
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -321,7 +311,6 @@ class HostGroup : public ProcessGroup {
   Collective running_;  // the last one that ran, unless busy_
   std::string purpose_running_;
   bool busy_ = false;
-  Clock::time_point waiting_since_;  // start of the running call, or its last pause
   std::atomic<bool> leaving_{false};
   std::optional<Failure> failure_;
   bool stop_ = false;

@@ -144,9 +144,10 @@ class NcclGroup : public ProcessGroup {
   // What the ranks of the comparison say. Throws once the group has failed.
   std::vector<Party> Say(Comparison& comparison, const std::string& text, const Collective& c,
                          const std::string& purpose) {
-    auto since = Clock::now();
+    Patience patience(control(), options());
+    patience.Begin();
     auto parties = comparison.Run(text, [&] {
-      if (!state_->Get() && watch_.IsOverdue(&since)) watch_.FailForTimeout(c, purpose);
+      if (!state_->Get() && !patience.Lasts()) watch_.FailForTimeout(c, purpose);
       return !state_->Get();
     });
     if (!parties) state_->ThrowIfFailed(c, purpose);

@@ -3,7 +3,6 @@
 #include "core/cuda/error.h"
 #include "dist/control/flight_recorder.h"
 #include "dist/groups/host_collectives.h"
-#include "dist/groups/pause.h"
 
 namespace lockstep::dist {
 namespace {
@@ -12,9 +11,6 @@ using std::chrono::milliseconds;
 
 constexpr auto kTick = milliseconds(20);
 constexpr auto kCompare = milliseconds(500);
-// Ranks ask the others one after another, since all answers of a large run pass the root: at most
-// one in this time.
-constexpr auto kPerAnswer = std::chrono::microseconds(50);
 // An operation that takes longer is compared with the other ranks' calls.
 constexpr auto kGrace = milliseconds(1500);
 
@@ -72,12 +68,11 @@ NcclWatch::NcclWatch(std::shared_ptr<ControlPlane> control, std::vector<int> mem
                      const GroupOptions& options, std::shared_ptr<FailureState> state,
                      std::shared_ptr<NcclWatchdog> watchdog)
     : members_(std::move(members)),
-      all_turns_(std::ssize(members_) * std::ssize(members_) * kPerAnswer),
-      my_turn_(IndexOf(members_, control->rank()) * std::ssize(members_) * kPerAnswer),
       options_(options),
       state_(std::move(state)),
       control_(std::move(control)),
       watchdog_(std::move(watchdog)),
+      patience_(control_, options),
       board_(control_, {.group = options.name,
                         .members = members_,
                         .on_failure =
@@ -87,7 +82,7 @@ NcclWatch::NcclWatch(std::shared_ptr<ControlPlane> control, std::vector<int> mem
                             },
                         .log = [this] { return Log(); },
                         .timeout = options.timeout,
-                        .on_beat = [this] { AllowForPause(); }}) {}
+                        .on_beat = [this] { patience_.Renew(); }}) {}
 
 void NcclWatch::Start(NcclComm* comm) {
   comm_ = comm;
@@ -114,7 +109,7 @@ FlightLog NcclWatch::Log() const {
 
 void NcclWatch::Watch(std::shared_ptr<NcclWork> work) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (under_way_.empty()) turn_ = Clock::now();
+  if (under_way_.empty()) patience_.Begin();
   under_way_.push_back(std::move(work));
 }
 
@@ -138,21 +133,22 @@ void NcclWatch::Look() {
           options_.recorder->End(options_.name, under_way_.front()->operation());
         }
         under_way_.pop_front();
-        turn_ = Clock::now();
+        patience_.Begin();
       }
     } catch (const Error&) {
       // The device has failed: whatever waits for it gets the error from CUDA.
       return;
     }
-    if (!under_way_.empty() && Clock::now() - turn_ > kGrace + my_turn_) {
+    if (under_way_.empty()) patience_.End();
+    if (const auto since = patience_.since(); since && Clock::now() - *since > kGrace) {
       slow = under_way_.front()->operation();
       purpose = under_way_.front()->purpose();
-      timed_out = Clock::now() - turn_ > options_.timeout + my_turn_;
+      timed_out = patience_.IsOver();
     }
   }
   if (slow && Clock::now() >= next_comparison_) {
     CompareWithOthers(*slow, purpose);
-    next_comparison_ = Clock::now() + std::max<Clock::duration>(kCompare, all_turns_);
+    next_comparison_ = Clock::now() + kCompare;
   }
   if (slow && timed_out) FailForTimeout(*slow, purpose);
   const auto error = comm_->AsyncError();
@@ -190,28 +186,6 @@ void NcclWatch::CompareWithOthers(const Collective& c, const std::string& purpos
   }
 }
 
-bool NcclWatch::IsOverdue(Clock::time_point* since) {
-  if (Clock::now() < *since + options_.timeout / 2) return false;
-  if (const auto pause = board_.LivePause()) {
-    *since = Clock::now();
-    ReportPause(options_, *control_, *pause);
-  }
-  return Clock::now() > *since + options_.timeout + my_turn_;
-}
-
-// As HostGroup does.
-void NcclWatch::AllowForPause() {
-  Clock::time_point since;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (under_way_.empty()) return;
-    since = turn_;
-  }
-  IsOverdue(&since);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  turn_ = std::max(turn_, since);
-}
-
 void NcclWatch::FailForTimeout(const Collective& c, const std::string& purpose) {
   Failure failure;
   failure.cause = CollectiveError::Cause::kTimeout;
@@ -227,7 +201,7 @@ void NcclWatch::FailForTimeout(const Collective& c, const std::string& purpose) 
                              theirs.last.sequence > 0 ? "its last call was " + Describe(theirs.last)
                                                       : "it has called nothing");
   }
-  failure.reason += board_.PauseClause();
+  failure.reason += patience_.PauseClause();
   Fail(failure);
 }
 

@@ -13,6 +13,7 @@
 #include "dist/control/flight_log.h"
 #include "dist/groups/nccl_comm.h"
 #include "dist/groups/nccl_work.h"
+#include "dist/groups/patience.h"
 
 namespace lockstep::dist {
 
@@ -78,8 +79,6 @@ class NcclWatch {
   void Fail(const Failure& failure);
   // Fails because `c` did not end in time, naming the ranks that have not called it.
   void FailForTimeout(const Collective& c, const std::string& purpose);
-  // Whether something that began at *since is overdue. A rank's pause restarts the time.
-  bool IsOverdue(std::chrono::steady_clock::time_point* since);
 
  private:
   friend class NcclWatchdog;
@@ -89,11 +88,8 @@ class NcclWatch {
   void Look();
   // Fails if other ranks' calls show that `c` cannot end.
   void CompareWithOthers(const Collective& c, const std::string& purpose);
-  void AllowForPause();
 
   const std::vector<int> members_;
-  // How long it takes until all ranks have asked the others, and until this one does.
-  const std::chrono::microseconds all_turns_, my_turn_;
   const GroupOptions options_;
   const std::shared_ptr<FailureState> state_;
   const std::shared_ptr<ControlPlane> control_;
@@ -104,9 +100,8 @@ class NcclWatch {
   std::atomic<bool> leaving_{false};
   FlightLog log_;
   Collective last_call_;
-  // The turn of the first one began at turn_.
   std::deque<std::shared_ptr<NcclWork>> under_way_;
-  Clock::time_point turn_;
+  Patience patience_;  // of the first one
   Clock::time_point next_comparison_;
   std::optional<Clock::time_point> broken_since_;  // NCCL has reported an error
 

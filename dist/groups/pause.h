@@ -11,9 +11,8 @@ namespace lockstep::dist {
 
 // Put a Pause around work on this rank that may take long and calls no collective: writing a
 // checkpoint, sampling, printing into a pipe that nobody reads. While it exists and this rank's
-// process shows life, no rank's calls of any group time out; a rank that has
-// waited for half of the timeout reports "rank 0 has been writing a checkpoint for 31 s". A rank
-// that dies or is stopped meanwhile is named as usual. Pauses nest.
+// process shows life, no rank's calls of any group time out (dist/groups/patience.h). A rank that
+// dies or is stopped meanwhile is named as usual. Pauses nest.
 class Pause {
  public:
   // With a null group nobody waits. `what` follows "rank 0 has been ".
@@ -30,14 +29,5 @@ class Pause {
  private:
   const std::shared_ptr<ControlPlane> control_;
 };
-
-// Calls GroupOptions::say on one of the waiting ranks, at most once per half of the timeout.
-inline void ReportPause(const GroupOptions& options, ControlPlane& control,
-                        const DeclaredPause& pause) {
-  const bool tells = options.say && control.rank() == (pause.rank == 0 ? 1 : 0);
-  if (tells && control.MayReportPause(options.timeout / 2)) {
-    options.say(StrCat(Describe(pause), "; the other ranks wait for it"));
-  }
-}
 
 }  // namespace lockstep::dist

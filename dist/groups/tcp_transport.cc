@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -84,10 +85,10 @@ class TcpTransport : public Transport {
         event_(MakeEvent()) {
     for (const int member : members_) peers_[member];
     const bool is_new =
-        control_->OpenData(topic_, [this](int peer, Socket socket, const std::string& error) {
+        control_->OpenData(topic_, [this](int peer, Socket socket, std::exception_ptr error) {
           const std::lock_guard<std::mutex> lock(mutex_);
           if (socket.fd() >= 0) arrived_[peer] = std::move(socket);
-          if (!error.empty()) no_connection_[peer] = error;
+          if (error) no_connection_[peer] = std::move(error);
           Signal(event_);
         });
     LS_CHECK(is_new, "there is a group '", name, "' already: give each group a name of its own");
@@ -208,7 +209,7 @@ class TcpTransport : public Transport {
     if (p.socket.fd() >= 0) return true;
     if (peer < rank() && !std::exchange(p.dialled, true)) control_->DialData(topic_, peer);
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (no_connection_.contains(peer)) throw NoDescriptorsError(no_connection_[peer]);
+    if (no_connection_.contains(peer)) std::rethrow_exception(no_connection_[peer]);
     const auto arrived = arrived_.find(peer);
     if (arrived == arrived_.end()) return false;
     p.socket = std::move(arrived->second);
@@ -268,8 +269,8 @@ class TcpTransport : public Transport {
   std::map<int, Peer> peers_;  // by rank
 
   std::mutex mutex_;
-  std::map<int, Socket> arrived_;             // connections that Run has yet to take
-  std::map<int, std::string> no_connection_;  // why there can be none
+  std::map<int, Socket> arrived_;                    // connections that Run has yet to take
+  std::map<int, std::exception_ptr> no_connection_;  // why there can be none
   bool interrupted_ = false;
   Deadline extended_ = Deadline::min();
 };

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/autograd/engine.h"
+#include "core/meta_memory.h"
 #include "core/slots.h"
 #include "dist/groups/agreement.h"
 #include "nn/residual_stream.h"
@@ -72,7 +73,7 @@ FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions o
   FindUses(module, /*is_model=*/true);
   MakeUnits();
   for (size_t use = 0; use < uses_.size(); ++use) AddHooks(use);
-  const Device device = groups.all ? groups.all->device() : parameters_[0]->part().device();
+  const Device device = groups.all ? groups.all->device() : parameters_[0]->device();
   lanes_.emplace(shards_ > 1 ? groups.shard : nullptr, device, /*lanes=*/1, BucketSum(),
                  std::move(options_.on_span));
 }
@@ -311,6 +312,7 @@ void FullyShard::Launch(Unit& unit) {
 // In the lane.
 std::vector<WorkPtr> FullyShard::SumGradients(ProcessGroup* group, ShardUnit& unit,
                                               const FixedOrderPlan::MicroStep& step, bool is_last) {
+  const MetaMemoryLabel label("buckets");
   const std::string purpose = unit.Describe("gradients");
   const bool ordered = options_.sum == GradientSum::kOrdered;
   const Tensor& to = unit.shard(step.buffer);

@@ -68,8 +68,10 @@ struct ShardGroups {
 // computes, and release them afterwards. Backward writes gradients into a buffer of the unit, which
 // a lane sums into the parts while backward continues. Every rank runs the same modules in the same
 // order, in evaluation too, and has equally many micro-batches. A parameter is read only within its
-// own unit's forward and backward. With kOrdered weights have the same bits whatever the options
-// and the number of ranks. A trainable parameter must take part in every loss.
+// own unit's forward and backward. Parts that are kept on the host (Parameter::KeepOnHost, as
+// nn::OffloadWeights says of blocks) come from there ahead of each gather. With kOrdered weights
+// have the same bits whatever the options and the number of ranks. A trainable parameter must take
+// part in every loss.
 class FullyShard : public DataRanks, public BackwardObserver {
  public:
   // Collective. Cuts all parameters of the module. If they are in memory already, all ranks begin

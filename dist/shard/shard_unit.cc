@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/meta_memory.h"
 #include "core/slots.h"
 #include "dist/data_parallel/gradient_buckets.h"
 #include "kernels/global_norm/global_norm.h"
@@ -54,12 +55,12 @@ std::string ShardUnit::Describe(const char* what) const {
 
 void ShardUnit::Build() {
   const Tensor& first = parameters_[0]->part();
-  if (weights_.defined() && weights_.dtype() == first.dtype() &&
-      weights_.device() == first.device()) {
+  const Device device = parameters_[0]->device();
+  if (weights_.defined() && weights_.dtype() == first.dtype() && weights_.device() == device) {
     return;
   }
   for (const auto& p : parameters_) {
-    LS_CHECK(p->part().dtype() == first.dtype() && p->part().device() == first.device(),
+    LS_CHECK(p->part().dtype() == first.dtype() && p->device() == device,
              "parameters that are gathered together are of one dtype on one device, but '",
              parameters_[0]->name(), "' is ", first.Describe(), " and '", p->name(), "' ",
              p->part().Describe(),
@@ -70,8 +71,8 @@ void ShardUnit::Build() {
              "before");
   }
   const int64_t bytes = layout_->numel() * SizeOf(first.dtype());
-  weights_ = Tensor::FromStorage(Storage::Reserve(bytes, first.device()), first.dtype(),
-                                 {layout_->numel()});
+  weights_ =
+      Tensor::FromStorage(Storage::Reserve(bytes, device), first.dtype(), {layout_->numel()});
   slices_.clear();
   leaves_.clear();
   wholes_.clear();
@@ -109,11 +110,19 @@ Tensor ShardUnit::Mine(size_t p) const {
 void ShardUnit::StartGather(ProcessGroup* group) {
   Build();
   if (IsCurrent()) return;
-  weights_.storage().Materialize();
+  {
+    const MetaMemoryLabel label("gathers");
+    weights_.storage().Materialize();
+  }
   std::vector<Seen> seen;
+  std::vector<HostCopies::Copy> from_host;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const Tensor part = parameters_[p]->part().Detach();
-    if (part.numel() > 0) Mine(p).CopyFrom(part);
+    if (part.numel() > 0 && parameters_[p]->on_host() && !part.device().is_meta()) {
+      from_host.push_back({part.raw_data(), Mine(p).raw_data(), part.bytes()});
+    } else if (part.numel() > 0) {
+      Mine(p).CopyFrom(part);
+    }
     seen.push_back({part.storage(), part.storage().version()});
     // For whoever saved the weights as they were, they are overwritten.
     const bool changed = !gathered_.empty() && (!gathered_[p].storage.SameBlock(part.storage()) ||
@@ -125,6 +134,14 @@ void ShardUnit::StartGather(ProcessGroup* group) {
   for (const Tensor& slice : slices_) {
     written_.push_back({slice.storage(), slice.storage().version()});
   }
+  std::optional<StreamGuard> after_copies;
+  if (!from_host.empty()) {
+    const Device device = weights_.device();
+    if (!copies_ || copies_->device() != device) copies_.emplace(device);
+    arriving_ = copies_->ToDevice(from_host, "weights");
+    // The ranks exchange them next, whatever the device computes meanwhile.
+    after_copies.emplace(copies_->to_device());
+  }
   if (!group) return;
   const int64_t shard = layout_->shard;
   gathering_ = group->AllGather(weights_.Slice(0, rank_ * shard, (rank_ + 1) * shard), weights_,
@@ -133,6 +150,11 @@ void ShardUnit::StartGather(ProcessGroup* group) {
 
 void ShardUnit::Gather(ProcessGroup* group) {
   StartGather(group);
+  Await();
+}
+
+void ShardUnit::Await() {
+  if (arriving_) copies_->Await(arriving_);
   if (gathering_) std::exchange(gathering_, nullptr)->Wait();
 }
 
@@ -148,7 +170,7 @@ void ShardUnit::Hide(size_t by) {
 }
 
 void ShardUnit::Release() {
-  if (gathering_) std::exchange(gathering_, nullptr)->Wait();
+  Await();
   if (weights_.defined() && !weights_.storage().released()) weights_.storage().Release();
 }
 
@@ -186,7 +208,10 @@ void ShardUnit::WriteTo(int64_t buffer) {
   }
 }
 
-void ShardUnit::TakeGradients() { whole(buffer_).storage().Materialize(); }
+void ShardUnit::TakeGradients() {
+  const MetaMemoryLabel label("buckets");
+  whole(buffer_).storage().Materialize();
+}
 
 void ShardUnit::FillAbsent(const Leaf& leaf) const {
   for (size_t p = 0; p < leaves_.size(); ++p) {

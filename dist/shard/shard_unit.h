@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/offload/host_copies.h"
 #include "core/parameter.h"
 #include "dist/process_group.h"
 #include "dist/shard/flat_exchange.h"
@@ -68,6 +69,7 @@ class ShardUnit {
  private:
   void Build();
   bool IsCurrent() const;
+  void Await();
   int64_t numel(size_t p) const { return parameters_[p]->logical_shape().numel(); }
   ShardRange RangeOf(size_t p) const { return layout_->RangeOf(p, numel(p), rank_); }
   // This rank's part of parameter p within the whole weights.
@@ -89,12 +91,14 @@ class ShardUnit {
     uint64_t version = 0;
   };
   std::vector<Seen> gathered_, written_;  // parts; whole weights
+  HostCopies::Done arriving_;             // parts that are kept on the host
   WorkPtr gathering_;
   std::optional<size_t> shown_by_;
   std::vector<Tensor> wholes_, shards_;  // gradients, by buffer
   std::vector<Tensor> destinations_;     // by parameter
   Tensor squares_;                       // f64: sums of squares, by buffer, parameter and chunk
   int64_t buffer_ = 0;                   // that is written to
+  std::optional<HostCopies> copies_;
 };
 
 }  // namespace lockstep::dist

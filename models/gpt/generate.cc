@@ -45,7 +45,7 @@ class Generator {
         vocab_limit_(vocab_limit),
         options_(options),
         on_token_(on_token),
-        device_(model.Parameters().front()->value().device()),
+        device_(model.Parameters().front()->device()),
         block_(model.config().block_size),
         slide_(Slide(options, block_)),
         sampler_({.repetition_penalty = options.repetition_penalty,

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "nn/offload.h"
+#include "nn/offload_weights.h"
 #include "nn/recompute.h"
 #include "nn/transformer_block.h"
 
@@ -50,6 +51,7 @@ std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
     blocks.push_back(chosen ? Recomputed(block, recompute) : block);
     if (config.offload_activations) blocks.back() = nn::Offload(blocks.back(), offloader);
   }
+  if (config.offload_weights) nn::OffloadWeights(blocks);
   return blocks;
 }
 

@@ -44,6 +44,8 @@ struct GptConfig {
   RecomputeChoice recompute = {};
   // Whether what it keeps of the blocks is moved from the GPU to the host (nn::Offload).
   bool offload_activations = false;
+  // Whether the blocks' weights are kept on the host (nn::OffloadWeights).
+  bool offload_weights = false;
   bool operator==(const GptConfig&) const = default;
 };
 

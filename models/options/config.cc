@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "models/options/config_checks.h"
+#include "models/options/option_offload.h"
 #include "models/options/option_recompute.h"
 #include "models/options/option_step_range.h"
 #include "models/options/presets.h"
@@ -41,9 +42,11 @@ std::string CheckTokenizer(const std::string& text) {
                 " if it is in this folder)");
 }
 
-std::string CheckRecompute(const std::string& text) {
+// What `parse` says of the text; "" if nothing.
+template <auto parse>
+std::string Check(const std::string& text) {
   try {
-    ParseRecompute(text);
+    parse(text);
   } catch (const InputError& error) {
     return error.what();
   }
@@ -260,7 +263,7 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
        .doc = "tokens whose logits are in memory at once, if a micro-batch has more; 0: all"});
   options.Add(
       "train.recompute", &train.recompute,
-      {.check = CheckRecompute,
+      {.check = Check<ParseRecompute>,
        .aliases = {"gradient_checkpointing", "activation_checkpointing", "checkpointing", "remat"},
        .operational = true,
        .doc = "what backward computes again instead of keeping it in memory, of each layer: none, "
@@ -268,11 +271,12 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
               "rms_norm), as in gelu,layer_norm; auto: as many layers' blocks as memory asks for. "
               "The bits stay the same"});
   options.Add("train.offload", &train.offload,
-              {.choices = {"none", "activations"},
+              {.check = Check<ParseOffload>,
                .aliases = {"cpu_offload", "activation_offload"},
                .operational = true,
-               .doc = "what waits in the host's memory until a GPU needs it: none, or activations, "
-                      "except those of two layers. The bits stay the same"});
+               .doc = "what waits in the host's memory until a GPU needs it: none, or any of "
+                      "activations and weights, except those of two layers, and optimizer, as in "
+                      "optimizer,weights. The bits stay the same"});
   options.Add(
       "train.cuda_graphs", &train.cuda_graphs,
       {.operational = true,

@@ -157,8 +157,9 @@ clip = 1.0
 
 // Shapes of published models, with the recipe of TinyLlama's training: AdamW with betas 0.9 and
 // 0.95, weight decay 0.1, clipping at 1, 2000 steps of warm-up, cosine to a tenth (Zhang et al.,
-// "TinyLlama" 2024, section 2.3). Meta published none for its small models. Llama 3.2 reads 131072
-// tokens, but was first trained on windows of 8192, and so are these.
+// "TinyLlama" 2024, section 2.3). Meta published none for its small models; large ones need lower
+// rates. Llama 3.1 and 3.2 read 131072 tokens, but were first trained on windows of 8192, and so
+// are these. Mistral 7B is that of version 0.3, which attends to all tokens.
 struct LlamaSize {
   int64_t vocab_size, block_size, n_layer, n_head, n_kv_head, n_embd, n_inner;
   bool tie_embeddings;
@@ -167,6 +168,15 @@ struct LlamaSize {
 };
 
 constexpr char kLlama2Rope[] = "rope_theta = 10000.0\n";
+constexpr char kLlama3Rope[] = "rope_theta = 500000.0\n";
+constexpr char kLlama31Rope[] = R"(rope_theta = 500000.0
+rope_scaling = "llama3"
+rope_factor = 8.0
+rope_low = 1.0
+rope_high = 4.0
+rope_original_length = 8192
+)";
+constexpr char kMistralRope[] = "rope_theta = 1000000.0\n";
 constexpr char kLlama32Rope[] = R"(rope_theta = 500000.0
 rope_scaling = "llama3"
 rope_factor = 32.0
@@ -238,6 +248,18 @@ const std::vector<Preset>& Presets() {
        Llama({128256, 8192, 28, 24, 8, 3072, 8192, true, kLlama32Rope, 1430512, 1, 256})},
       {"llama-2-7b", "Llama 2's shape: 6738M parameters, TinyLlama's recipe",
        Llama({32000, 4096, 32, 32, 32, 4096, 11008, false, kLlama2Rope, 1430512, 1, 1024})},
+      {"llama-2-13b", "Llama 2's shape: 13.0B parameters, TinyLlama's recipe",
+       Llama({32000, 4096, 40, 40, 40, 5120, 13824, false, kLlama2Rope, 1430512, 1, 1024})},
+      {"llama-2-70b", "Llama 2's shape: 69.0B parameters, TinyLlama's recipe",
+       Llama({32000, 4096, 80, 64, 8, 8192, 28672, false, kLlama2Rope, 1430512, 1, 1024})},
+      {"llama-3-8b", "Llama 3's shape: 8030M parameters, TinyLlama's recipe",
+       Llama({128256, 8192, 32, 32, 8, 4096, 14336, false, kLlama3Rope, 1430512, 1, 512})},
+      {"llama-3-70b", "Llama 3's shape: 70.6B parameters, TinyLlama's recipe",
+       Llama({128256, 8192, 80, 64, 8, 8192, 28672, false, kLlama3Rope, 1430512, 1, 512})},
+      {"llama-3.1-405b", "Llama 3.1's shape: 406B parameters, TinyLlama's recipe",
+       Llama({128256, 8192, 126, 128, 8, 16384, 53248, false, kLlama31Rope, 1430512, 1, 512})},
+      {"mistral-7b", "Mistral's shape: 7248M parameters, TinyLlama's recipe",
+       Llama({32768, 8192, 32, 32, 8, 4096, 14336, false, kMistralRope, 1430512, 1, 512})},
   };
   return presets;
 }

@@ -15,6 +15,14 @@ std::string Three(double x) {
                      : fmt::format("{:.0f}", x);
 }
 
+// The next unit from where three digits would round to `base`.
+std::string InUnits(double bytes, double base, const std::array<const char*, 4>& units) {
+  if (bytes < base) return fmt::format("{:.0f} B", bytes);
+  size_t unit = 0;
+  for (bytes /= base; bytes >= base - 0.5 && unit + 1 < units.size(); bytes /= base) ++unit;
+  return Three(bytes) + " " + units[unit];
+}
+
 }  // namespace
 
 std::string FormatCount(double n) {
@@ -34,12 +42,10 @@ std::string FormatDuration(double seconds) {
   return fmt::format("{}d{:02}h", s / 86400, s % 86400 / 3600);
 }
 
-std::string FormatBytes(double bytes) {
-  if (bytes < 1024) return fmt::format("{:.0f} B", bytes);
-  constexpr std::array<const char*, 4> kUnits = {"KiB", "MiB", "GiB", "TiB"};
-  size_t unit = 0;
-  for (bytes /= 1024; bytes >= 1023.5 && unit + 1 < kUnits.size(); bytes /= 1024) ++unit;
-  return Three(bytes) + " " + kUnits[unit];
+std::string FormatBytes(double bytes) { return InUnits(bytes, 1024, {"KiB", "MiB", "GiB", "TiB"}); }
+
+std::string FormatDecimalBytes(double bytes) {
+  return InUnits(bytes, 1000, {"kB", "MB", "GB", "TB"});
 }
 
 }  // namespace lockstep::models

@@ -72,8 +72,8 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                  {"recomputes", Describe(m.recompute, m.n_layer) +
                                     (m.recompute.automatic ? ", chosen by the memory plan" : "")});
   }
-  if (m.offload_activations) {
-    facts.insert(facts.end() - 1, {"offloads", "activations to the host's memory"});
+  if (s.offload.any()) {
+    facts.insert(facts.end() - 1, {"offloads", Describe(s.offload) + " to the host's memory"});
   }
   if (IsSharded(s)) {
     const int64_t ranks = c.parallel.shard_ranks > 0 ? c.parallel.shard_ranks : s.ranks;

@@ -24,8 +24,15 @@ TraceRecorder::TraceRecorder(std::string path, StepRange range, size_t max_event
     : path_(std::move(path)), range_(range), max_events_(max_events) {}
 
 int TraceRecorder::ThisThread() {
-  return threads_.emplace(std::this_thread::get_id(), static_cast<int>(threads_.size()) + 1)
-      .first->second;
+  const auto next = static_cast<int>(threads_.size() + tracks_.size()) + 1;
+  return threads_.emplace(std::this_thread::get_id(), next).first->second;
+}
+
+int TraceRecorder::TrackNamed(const char* track) {
+  const auto next = static_cast<int>(threads_.size() + tracks_.size()) + 1;
+  const auto [known, is_new] = tracks_.emplace(track, next);
+  if (is_new) thread_names_[next] = track;
+  return known->second;
 }
 
 void TraceRecorder::NameThread(std::string name) {
@@ -34,7 +41,7 @@ void TraceRecorder::NameThread(std::string name) {
 }
 
 void TraceRecorder::Record(std::string_view name, const char* category, Clock::time_point begin,
-                           Clock::time_point end) {
+                           Clock::time_point end, const char* track) {
   if (!active_) return;
   const std::lock_guard lock(mutex_);
   if (events_.size() >= max_events_) {
@@ -44,15 +51,16 @@ void TraceRecorder::Record(std::string_view name, const char* category, Clock::t
   const auto ns = [](Clock::duration d) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(d).count();
   };
-  events_.push_back(
-      {std::string(name), category, ns(begin - origin_), ns(end - begin), step_, ThisThread()});
+  events_.push_back({std::string(name), category, ns(begin - origin_), ns(end - begin), step_,
+                     track != nullptr ? TrackNamed(track) : ThisThread()});
 }
 
 std::string TraceRecorder::ToJson() const {
   const std::lock_guard lock(mutex_);
   Json events = Json::array();
   events.push_back(Metadata("process_name", 0, "lockstep"));
-  for (const auto& [id, thread] : threads_) {
+  const auto count = static_cast<int>(threads_.size() + tracks_.size());
+  for (int thread = 1; thread <= count; ++thread) {
     const auto name = thread_names_.find(thread);
     events.push_back(
         Metadata("thread_name", thread,

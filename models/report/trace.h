@@ -37,9 +37,10 @@ class TraceRecorder {
   bool complete() const { return step_ > range_.last; }
   // Names the calling thread in the trace.
   void NameThread(std::string name);
-  // Records a span that has ended. Spans of a thread nest.
+  // Records a span that has ended. Spans of a thread nest. `track`, a literal: what it is listed
+  // under instead of the calling thread.
   void Record(std::string_view name, const char* category, Clock::time_point begin,
-              Clock::time_point end);
+              Clock::time_point end, const char* track = nullptr);
   // Stops recording and writes the file, unless there is nothing to write or it was tried before;
   // returns whether it did. IoError.
   bool Finish();
@@ -54,7 +55,9 @@ class TraceRecorder {
     int64_t begin_ns, duration_ns, step;
     int thread;
   };
-  int ThisThread();  // with mutex_ held
+  // With mutex_ held: numbers of the calling thread and of a track.
+  int ThisThread();
+  int TrackNamed(const char* track);
 
   const std::string path_;
   const StepRange range_;
@@ -66,7 +69,8 @@ class TraceRecorder {
   std::vector<Event> events_;
   int64_t dropped_ = 0;
   std::map<std::thread::id, int> threads_;
-  std::map<int, std::string> thread_names_;
+  std::map<std::string, int> tracks_;
+  std::map<int, std::string> thread_names_;  // and of tracks
 };
 
 // A span from construction to destruction. `trace` may be null; `name` must outlive the span.

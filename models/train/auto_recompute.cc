@@ -1,18 +1,26 @@
 #include "models/train/auto_recompute.h"
 
 #include <algorithm>
+#include <span>
+
+#include "dist/groups/agreement.h"
 
 namespace lockstep::models {
+namespace {
 
-MemoryPlan SettleRecompute(RunSetup& setup, const std::function<bool(const MemoryPlan&)>& fits) {
+MemoryPlan PlanLayers(RunSetup& setup, int64_t layers) {
+  using Part = RecomputeChoice::Part;
+  setup.model.recompute = {
+      .part = layers == 0 ? Part::kNone : Part::kBlock, .layers = layers, .automatic = true};
+  return PlanMemory(setup);
+}
+
+}  // namespace
+
+MemoryPlan SettleRecompute(RunSetup& setup, const MemoryFits& fits) {
   RecomputeChoice& choice = setup.model.recompute;
   if (!choice.automatic) return PlanMemory(setup);
-  const auto plan = [&](int64_t layers) {
-    choice = {.part = layers == 0 ? RecomputeChoice::Part::kNone : RecomputeChoice::Part::kBlock,
-              .layers = layers,
-              .automatic = true};
-    return PlanMemory(setup);
-  };
+  const auto plan = [&](int64_t layers) { return PlanLayers(setup, layers); };
   MemoryPlan best = plan(0);
   if (fits(best)) return best;
   // The peak falls with each layer but the last, whose backward comes at once: it is lower with the
@@ -38,6 +46,16 @@ MemoryPlan SettleRecompute(RunSetup& setup, const std::function<bool(const Memor
   }
   choice.layers = enough;
   return best;
+}
+
+MemoryPlan AgreeOnRecompute(RunSetup& setup, const MemoryPlan& mine, dist::ProcessGroup* group) {
+  const RecomputeChoice& choice = setup.model.recompute;
+  if (group == nullptr || !choice.automatic) return mine;
+  int64_t most = 0;
+  for (const auto& row : dist::GatherValues(*group, std::span(&choice.layers, 1))) {
+    most = std::max(most, row[0]);
+  }
+  return most == choice.layers ? mine : PlanLayers(setup, most);
 }
 
 }  // namespace lockstep::models

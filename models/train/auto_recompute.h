@@ -1,9 +1,7 @@
 // train.recompute = auto: as little recomputation as makes a run fit in memory.
 #pragma once
 
-#include <functional>
-
-#include "models/train/machine_memory.h"
+#include "dist/process_group.h"
 #include "models/train/memory_plan.h"
 
 namespace lockstep::models {
@@ -12,6 +10,11 @@ namespace lockstep::models {
 // nothing, or the blocks of as few first layers as `fits`, or those with the lowest peak if nothing
 // does. The first layers, because their backward comes last, when what the others kept is free
 // again.
-MemoryPlan SettleRecompute(RunSetup& setup, const std::function<bool(const MemoryPlan&)>& fits);
+MemoryPlan SettleRecompute(RunSetup& setup, const MemoryFits& fits);
+
+// Collective over `group`, which may be null. Settles an automatic choice, for which each rank may
+// have found another answer, on the most layers that any rank needs, and returns the plan of that:
+// ranks that share a model out gather each block as often as its recomputation asks for.
+MemoryPlan AgreeOnRecompute(RunSetup& setup, const MemoryPlan& mine, dist::ProcessGroup* group);
 
 }  // namespace lockstep::models

@@ -9,6 +9,7 @@
 #include "core/cuda/device_info.h"
 #include "core/io/file.h"
 #include "models/report/format.h"
+#include "models/train/memory_advice.h"
 
 namespace lockstep::models {
 namespace {
@@ -75,73 +76,53 @@ DeviceMemory MemoryOf(Device device) {
   return memory;
 }
 
+std::string Describe(const DeviceMemory& memory) {
+  return fmt::format("  {:<14}{:>14}, of which {} are free", "there are", Bytes(memory.total),
+                     Bytes(memory.free));
+}
+
 int64_t ResidentBytes() { return ProcBytes("/proc/self/status", "VmRSS"); }
 int64_t PeakResidentBytes() { return ProcBytes("/proc/self/status", "VmHWM"); }
 
-std::string MemoryAdvice(const MemoryPlan& plan, const RunSetup& setup, int64_t available) {
-  const MemoryKinds& k = plan.peak;
-  const RunConfig& c = setup.config;
-  const GptConfig& m = setup.model;
-  // If so, no batch is small enough.
-  const bool model = k.parameters + k.optimizer + plan.largest.gradients >= available;
-  if (!model && k.activations + k.workspace > k.total() / 2) {
-    const std::string batch =
-        c.train.batch_size > 1
-            ? fmt::format("train.batch_size (now {}; raise train.grad_accum to compensate) or ",
-                          c.train.batch_size)
-            : "";
-    std::string use;
-    if (m.recompute == RecomputeChoice()) use += ", or use train.recompute=auto";
-    // The model itself takes more memory in bf16, as the optimizer keeps fp32 master weights.
-    if (SizeOf(WeightDType(c.train.precision)) != 2) use += ", or use train.precision=bf16";
-    return fmt::format("lower {}model.block_size (now {}){}", batch, setup.window, use);
-  }
-  if (!model && k.communication > k.total() / 2) {
-    return fmt::format(
-        "use dist.reduction=fast, or fewer micro-batches per step (now {}), ideally a power of two",
-        setup.micro_batches);
-  }
-  std::string text = setup.ranks > 1 && c.parallel.shard != "full"
-                         ? "share the model out with parallel.shard=full, or make it smaller: "
-                         : "make the model smaller: ";
-  // The token embedding, and the head if it is separate.
-  const int64_t vocabulary = m.vocab_size * m.n_embd * (m.tie_embeddings ? 1 : 2);
-  const int64_t blocks = 12 * m.n_layer * m.n_embd * m.n_embd;
-  text += vocabulary > blocks
-              ? fmt::format("model.vocab_size (now {})", m.vocab_size)
-              : fmt::format("model.n_layer (now {}) or model.n_embd (now {})", m.n_layer, m.n_embd);
-  if (c.optim.name == "adamw") text += "; optim.name=lion or sgd keeps less state";
-  return text;
+MemoryVerdict::Kind FitOf(const MemoryPlan& plan, Device device, const DeviceMemory& memory,
+                          int64_t processes) {
+  using enum MemoryVerdict::Kind;
+  if (memory.total <= 0) return kFits;
+  const bool cpu = device.is_cpu();
+  const int64_t all = plan.needed(device, processes);
+  const int64_t more = cpu ? all - processes * plan.program : all;  // the program is already loaded
+  return all > memory.total ? kTooLarge : more > memory.free ? kTight : kFits;
 }
 
 MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const DeviceMemory& memory,
                           int64_t processes) {
-  if (memory.total <= 0) return {};
-  const bool cpu = setup.device.is_cpu();
-  const int64_t copies = plan.snapshot * (SavesParts(setup) ? processes : 1);
-  // The program is already loaded.
-  const int64_t more = cpu ? processes * plan.reserved + copies : plan.peak.total();
-  const int64_t all = cpu ? more + processes * plan.program : more;
   using Kind = MemoryVerdict::Kind;
-  const Kind kind = all > memory.total   ? Kind::kTooLarge
-                    : more > memory.free ? Kind::kTight
-                                         : Kind::kFits;
+  const Kind kind = FitOf(plan, setup.device, memory, processes);
   if (kind == Kind::kFits) return {};
-  const std::string what =
-      cpu && processes > 1
-          ? fmt::format("{} processes of this run take {} together", processes, Bytes(all))
-          : fmt::format("this run takes {}", Bytes(all));
+  const bool cpu = setup.device.is_cpu();
+  const std::string needs =
+      cpu && processes > 1 ? fmt::format("{} processes of this run need {} together", processes,
+                                         Bytes(plan.needed(setup.device, processes)))
+                           : fmt::format("this run needs {}", Bytes(plan.needed(setup.device)));
   const std::string has =
       kind == Kind::kTooLarge
           ? fmt::format("has {}", Bytes(memory.total))
           : fmt::format("has {} free of {}", Bytes(memory.free), Bytes(memory.total));
-  const int64_t available = kind == Kind::kTight ? memory.free : memory.total;
-  const std::string others = kind == Kind::kTight ? ", or end other programs that use it" : "";
-  return {kind, fmt::format("{}, and {} {}: {}{}. The plan: {}", what,
-                            cpu ? "this machine" : ToString(setup.device), has,
-                            MemoryAdvice(plan, setup, cpu ? available / processes : available),
-                            others, Summary(plan)) +
-                    (plan.program > 0 ? "; " + ProcessSummary(plan) : "")};
+  // What is advised leaves some room.
+  const auto part = [](int64_t n) {
+    return static_cast<int64_t>((1 - kPlanTolerance) * static_cast<double>(n));
+  };
+  const DeviceMemory room{part(memory.total), part(memory.free)};
+  const std::string advice = MemoryAdvice(setup, [&](const MemoryPlan& tried) {
+    const Kind fit = FitOf(tried, setup.device, room, processes);
+    return fit == Kind::kFits || (fit == Kind::kTight && kind == Kind::kTooLarge);
+  });
+  const std::string others =
+      kind == Kind::kTight ? " Or end other programs that use the memory." : "";
+  return {kind,
+          fmt::format("{}, and {} {}. {}.{} The plan: {}{}", needs,
+                      cpu ? "this machine" : ToString(setup.device), has, advice, others,
+                      Summary(plan), cpu && plan.program > 0 ? "; " + ProcessSummary(plan) : "")};
 }
 
 }  // namespace lockstep::models

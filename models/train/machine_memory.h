@@ -18,21 +18,23 @@ struct DeviceMemory {
 // Of the GPU, or for the CPU of the machine. Zeros if the system does not say.
 DeviceMemory MemoryOf(Device device);
 
+// A line for a plan's table: "  there are          8.00 GiB, of which 7.91 GiB are free".
+std::string Describe(const DeviceMemory& memory);
+
 // Bytes of this process that are in RAM now, and at their peak.
 int64_t ResidentBytes();
 int64_t PeakResidentBytes();
 
-// What to lower if a run takes too much: the model, if with its gradients and optimizer state it
-// fills the `available` bytes of a process or is most of the plan; else what takes most.
-std::string MemoryAdvice(const MemoryPlan& plan, const RunSetup& setup, int64_t available);
-
 struct MemoryVerdict {
+  // kTooLarge: more than there is in total; kTight: more than is free now.
   enum class Kind { kFits, kTight, kTooLarge } kind = Kind::kFits;
-  std::string text;  // a sentence with what to change; empty if it fits
+  std::string text;  // sentences with what would fit; empty if it fits
 };
 
-// `processes` of the run share the machine's memory; each has a GPU of its own. kTooLarge: more
-// than there is in total; kTight: more than is free now.
+// `processes` of the run share the machine's memory; each has a GPU of its own.
+MemoryVerdict::Kind FitOf(const MemoryPlan& plan, Device device, const DeviceMemory& memory,
+                          int64_t processes);
+// The same in words, with a MemoryAdvice.
 MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const DeviceMemory& memory,
                           int64_t processes);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -15,7 +16,6 @@
 #include "dist/groups/planned_group.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "models/gpt/gpt.h"
-#include "models/report/format.h"
 #include "models/train/machine_memory.h"
 #include "models/train/run_ranks.h"
 #include "optim/clip.h"
@@ -23,17 +23,19 @@
 namespace lockstep::models {
 namespace {
 
-constexpr std::array<std::pair<const char*, int64_t MemoryKinds::*>, 6> kKinds = {{
+// The rows of a plan. Some are also names of allocations (MetaMemoryLabel).
+constexpr std::array<std::pair<std::string_view, int64_t MemoryKinds::*>, 7> kKinds = {{
     {"parameters", &MemoryKinds::parameters},
     {"gradients", &MemoryKinds::gradients},
     {"optimizer", &MemoryKinds::optimizer},
     {"activations", &MemoryKinds::activations},
+    {"buckets", &MemoryKinds::buckets},
+    {"gathers", &MemoryKinds::gathers},
     {"workspace", &MemoryKinds::workspace},
-    {"communication", &MemoryKinds::communication},
 }};
 
-// A log of allocations. An allocation's kind follows from how long it lives, so sums are taken at
-// the end.
+// A log of allocations. The kind of one follows from its name, or else from how long it lives, so
+// sums are taken at the end.
 class AllocationLog : public MetaMemoryListener {
  public:
   using Kind = int64_t MemoryKinds::*;
@@ -41,11 +43,8 @@ class AllocationLog : public MetaMemoryListener {
   void OnAllocate(const void* id, int64_t bytes) override {
     live_[id] = blocks_.size();
     events_.push_back({blocks_.size(), true});
-    blocks_.push_back({bytes, &MemoryKinds::workspace});
-  }
-  void OnMaterialize(const void* id, int64_t bytes) override {
-    OnAllocate(id, bytes);
-    blocks_.back() = {bytes, &MemoryKinds::communication};
+    const char* const name = MetaMemoryLabel::OfThisThread();
+    blocks_.push_back({bytes, name ? KindNamed(name) : &MemoryKinds::workspace, name != nullptr});
   }
   void OnFree(const void* id) override {
     const auto it = live_.find(id);
@@ -56,11 +55,10 @@ class AllocationLog : public MetaMemoryListener {
 
   // A position in the log.
   size_t Now() const { return blocks_.size(); }
-  // Sets the kind of the blocks that were allocated since then and are still alive.
+  // Sets the kind of the nameless blocks that were allocated since then and are still alive.
   void SetKind(size_t since, Kind kind) {
     for (const auto& [id, block] : live_) {
-      Kind& of_block = blocks_[block].kind;
-      if (block >= since && of_block != &MemoryKinds::communication) of_block = kind;
+      if (block >= since && !blocks_[block].named) blocks_[block].kind = kind;
     }
   }
   // Forgets what happened before, except for the blocks that are still alive.
@@ -90,9 +88,16 @@ class AllocationLog : public MetaMemoryListener {
   }
 
  private:
+  static Kind KindNamed(std::string_view name) {
+    const auto it = std::ranges::find(kKinds, name, [](const auto& kind) { return kind.first; });
+    LS_INVARIANT(it != kKinds.end(), "a memory plan has no row ", name);
+    return it->second;
+  }
+
   struct Block {
     int64_t bytes;
     Kind kind;
+    bool named;
   };
   struct Entry {
     size_t block;
@@ -155,13 +160,12 @@ std::vector<Tensor> MakeBuckets(const MemoryPlanOptions& o, LanguageModel& model
     }
   }
   log.SetKind(gradients, &MemoryKinds::gradients);
-  const size_t others = log.Now();
+  const MetaMemoryLabel label("buckets");
   for (const dist::Bucket& bucket : memory.buckets) {
     for (int64_t i = 1; i < memory.buffers; ++i)
       taken.push_back(Tensor::Empty({bucket.numel}, bucket.dtype, kMeta));
   }
   taken.push_back(Tensor::Empty({memory.staging_bytes}, DType::kU8, kMeta));
-  log.SetKind(others, &MemoryKinds::communication);
   return taken;
 }
 
@@ -212,10 +216,17 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   std::optional<dist::ReducerOptions> reducer;
   const ParallelOptions& parallel = setup.config.parallel;
   std::optional<dist::ShardOptions> shard;
+  int64_t grad_accum = (setup.micro_batches + setup.ranks - 1) / setup.ranks;
   if (IsSharded(setup)) {
-    shard = ToShardOptions(setup.config, setup.micro_batches, /*trace=*/nullptr);
-  } else if (SumsGradients(setup))
+    // All micro-steps after the first are alike, unless the fixed order adds them in turn.
+    const bool alike =
+        setup.config.dist.reduction == "fast" && setup.micro_batches % setup.ranks == 0;
+    if (alike) grad_accum = std::min<int64_t>(grad_accum, 2);
+    shard = ToShardOptions(setup.config, alike ? grad_accum * setup.ranks : setup.micro_batches,
+                           /*trace=*/nullptr);
+  } else if (SumsGradients(setup)) {
     reducer = ToReducerOptions(setup.config.dist, setup.micro_batches, /*trace=*/nullptr);
+  }
   MemoryPlan plan = PlanMemory(
       {.model =
            [&] {
@@ -223,34 +234,34 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
              MaterializeFor(setup, kMeta, *model);
              return model;
            },
-       .optimizer = [&](LanguageModel& model) { return MakeOptimizer(setup.config.optim, model); },
+       .optimizer = [&](LanguageModel& model) { return MakeFreshOptimizer(setup, model); },
        .batch_size = setup.config.train.batch_size,
        .window = setup.window,
-       .grad_accum = (setup.micro_batches + setup.ranks - 1) / setup.ranks,
+       .grad_accum = grad_accum,
        .clip = setup.config.optim.clip,
        .reducer = std::move(reducer),
        .shard = std::move(shard),
        .ranks = setup.ranks,
        .shard_ranks = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks,
        .device = setup.device});
-  if (setup.device.is_cpu()) plan.program = ResidentBytes();
+  plan.program = setup.device.is_cpu() ? ResidentBytes() : setup.runtime_bytes;
   if (setup.config.checkpoint.async) {
     const int64_t own = plan.largest.parameters + plan.largest.optimizer;
     const int64_t shards = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks;
-    plan.snapshot = SavesParts(setup)  ? own / (setup.ranks / shards)
+    plan.all_copy = SavesParts(setup);
+    plan.snapshot = plan.all_copy      ? own / (setup.ranks / shards)
                     : IsSharded(setup) ? own * shards
                                        : own;
   }
   return plan;
 }
 
-std::string Summary(const MemoryPlan& plan) {
-  const auto bytes = [](int64_t n) { return FormatBytes(static_cast<double>(n)); };
-  std::string s = bytes(plan.peak.total());
+std::string Summary(const MemoryPlan& plan, ByteFormat format) {
+  std::string s = format(static_cast<double>(plan.peak.total()));
   const char* separator = " at the peak of a step: ";
   for (const auto& [name, kind] : kKinds) {
-    if (kind == &MemoryKinds::communication && plan.largest.*kind == 0) continue;
-    s += fmt::format("{}{} {}", separator, name, bytes(plan.peak.*kind));
+    if (plan.largest.*kind == 0) continue;
+    s += fmt::format("{}{} {}", separator, name, format(static_cast<double>(plan.peak.*kind)));
     separator = ", ";
   }
   return s;
@@ -260,24 +271,31 @@ std::string ProcessSummary(const MemoryPlan& plan) {
   if (plan.program == 0) return "";
   const auto bytes = [](int64_t n) { return FormatBytes(static_cast<double>(n)); };
   std::string s = fmt::format("{} as rounded by the allocator, {} with the program and its data",
-                              bytes(plan.reserved), bytes(plan.resident()));
-  if (plan.snapshot > 0)
+                              bytes(plan.reserved), bytes(plan.needed(kCpu)));
+  if (plan.snapshot > 0) {
     s += fmt::format(" and {} to write checkpoints from", bytes(plan.snapshot));
+  }
   return s;
 }
 
-std::string Table(const MemoryPlan& plan) {
-  const auto bytes = [](int64_t n) { return FormatBytes(static_cast<double>(n)); };
-  std::string s = fmt::format("  {:<14}{:>14}{:>14}\n", "memory", "at the peak", "at most");
+std::string Table(const MemoryPlan& plan, Device device, ByteFormat format) {
+  const auto bytes = [&](int64_t n) { return format(static_cast<double>(n)); };
+  std::string s = fmt::format("  {:<14}{:>14}{:>14}", "memory", "at the peak", "at most");
+  const auto row = [&](std::string_view name, int64_t n) {
+    s += fmt::format("\n  {:<14}{:>14}", name, bytes(n));
+  };
   for (const auto& [name, kind] : kKinds) {
-    s += fmt::format("  {:<14}{:>14}{:>14}\n", name, bytes(plan.peak.*kind),
-                     bytes(plan.largest.*kind));
+    if (plan.largest.*kind == 0) continue;
+    row(name, plan.peak.*kind);
+    s += fmt::format("{:>14}", bytes(plan.largest.*kind));
   }
-  s += fmt::format("  {:<14}{:>14}", "total", bytes(plan.peak.total()));
+  row("total", plan.peak.total());
   if (plan.program == 0) return s;
-  return s + fmt::format("\n  {:<14}{:>14}\n  {:<14}{:>14}\n  {:<14}{:>14}\n  {:<14}{:>14}",
-                         "as rounded", bytes(plan.reserved), "program, data", bytes(plan.program),
-                         "for saving", bytes(plan.snapshot), "process", bytes(plan.resident()));
+  if (device.is_cpu()) row("as rounded", plan.reserved);
+  row(device.is_cpu() ? "program, data" : "CUDA itself", plan.program);
+  if (device.is_cpu() && plan.snapshot > 0) row("for saving", plan.snapshot);
+  row(device.is_cpu() ? "process" : "needed", plan.needed(device));
+  return s;
 }
 
 }  // namespace lockstep::models

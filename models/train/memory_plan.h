@@ -11,6 +11,7 @@
 #include "dist/data_parallel/reducer.h"
 #include "dist/shard/fully_shard.h"
 #include "models/gpt/language_model.h"
+#include "models/report/format.h"
 #include "models/train/run_setup.h"
 #include "models/train/trainer.h"
 #include "optim/optimizer.h"
@@ -23,12 +24,15 @@ struct MemoryKinds {
   int64_t gradients = 0;    // of parameters
   int64_t optimizer = 0;    // its state
   int64_t activations = 0;  // batches, and what forward keeps for backward
-  int64_t workspace = 0;    // gradients of activations, and temporaries
-  // With several ranks: what summing the gradients takes besides the gradients; with sharding,
-  // whole weights and gradients. `parameters` and `gradients` are then this rank's parts.
-  int64_t communication = 0;
+  // What summing the gradients over ranks and micro-batches takes besides the gradients: buckets
+  // and staging; with sharding, whole gradients of the units that are being summed.
+  int64_t buckets = 0;
+  // With sharding, whole weights of the units that are in use or on their way. `parameters`,
+  // `gradients` and `optimizer` are then this rank's parts.
+  int64_t gathers = 0;
+  int64_t workspace = 0;  // gradients of activations, and temporaries
   int64_t total() const {
-    return parameters + gradients + optimizer + activations + workspace + communication;
+    return parameters + gradients + optimizer + activations + buckets + gathers + workspace;
   }
 };
 
@@ -38,14 +42,19 @@ struct MemoryPlan {
   // What the CPU's allocator takes from the system for the peak: it rounds sizes up, and keeps
   // freed blocks, each for its size.
   int64_t reserved = 0;
-  // What this process takes before there is a model: the program, its libraries, the data. 0: not
-  // measured. Not planned: the threads' scratch memory, some MiB each, and the allocator's last
-  // page.
+  // What this process takes before there is a model: the program, its libraries, the data; on a GPU
+  // CUDA's context and libraries. 0: not known. Not planned: the threads' scratch memory, some MiB
+  // each, and the allocator's last page.
   int64_t program = 0;
-  // What a rank that writes an asynchronous checkpoint copies to the host's memory.
+  // What a rank that writes an asynchronous checkpoint copies to the host's memory, and whether each
+  // rank does, rather than the first alone.
   int64_t snapshot = 0;
-  // Everything that the process will take on the CPU, if it writes checkpoints.
-  int64_t resident() const { return reserved + program + snapshot; }
+  bool all_copy = false;
+  // Everything that a rank takes on the GPU, or that so many on one machine take on its CPU.
+  int64_t needed(Device device, int64_t processes = 1) const {
+    if (!device.is_cpu()) return peak.total() + program;
+    return processes * (reserved + program) + (all_copy ? processes : 1) * snapshot;
+  }
 };
 
 struct MemoryPlanOptions {
@@ -68,6 +77,10 @@ struct MemoryPlanOptions {
 MemoryPlan PlanMemory(const MemoryPlanOptions& options);
 MemoryPlan PlanMemory(const RunSetup& setup);
 
+// How far a plan may be from what the allocator measures.
+inline constexpr double kPlanTolerance = 0.03;
+using MemoryFits = std::function<bool(const MemoryPlan&)>;
+
 // Whether ranks share out more of the model than its samples.
 bool IsSharded(const RunSetup& setup);
 // Whether each rank writes its part of a checkpoint, rather than the first rank all of it.
@@ -76,10 +89,13 @@ bool SavesParts(const RunSetup& setup);
 // process sums them in the library's order.
 bool SumsGradients(const RunSetup& setup);
 
+// FormatBytes, or another unit.
+using ByteFormat = std::string (*)(double bytes);
+
 // On one line: "48.2 MiB at the peak of a step: parameters 3.07 MiB, gradients ..."; what the
 // process takes for it on the CPU, or "" if that is not planned. Then a table of several lines.
-std::string Summary(const MemoryPlan& plan);
+std::string Summary(const MemoryPlan& plan, ByteFormat format = FormatBytes);
 std::string ProcessSummary(const MemoryPlan& plan);
-std::string Table(const MemoryPlan& plan);
+std::string Table(const MemoryPlan& plan, Device device, ByteFormat format = FormatBytes);
 
 }  // namespace lockstep::models

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -19,7 +20,6 @@ namespace {
 // How long ranks that have written their part of an asynchronous checkpoint wait for the others.
 // Nothing else waits meanwhile, and ranks that are gone are noticed at once.
 constexpr std::chrono::hours kCheckpointTimeout(24);
-constexpr int64_t kTextLimit = 8192;  // of the main rank's decision: paths and errors
 
 std::string BackendOf(const RunConfig& config, Device device) {
   const std::string& backend = config.dist.backend;
@@ -156,15 +156,33 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
   replicate_ = world_->Group(mesh, {"replicate"}, gradients);
 }
 
-void RunRanks::CheckSameOptions(const RunConfig& config) {
-  if (!control_) return;
-  const std::string mine = ToToml(config);
-  int64_t longest = 0;
-  const auto size = static_cast<int64_t>(mine.size());
-  for (const auto& row : dist::GatherValues(*control_, std::span(&size, 1))) {
-    longest = std::max(longest, row[0]);
+std::vector<std::string> RunRanks::OnEveryRank(const std::function<std::string()>& f) const {
+  if (!control_) return {f()};
+  std::string text;
+  std::exception_ptr mine;
+  try {
+    text = f();
+  } catch (const std::exception& e) {
+    mine = std::current_exception();
+    text = e.what();
   }
-  const auto all = dist::GatherTexts(*control_, mine, longest);
+  const int64_t values[] = {std::ssize(text), mine ? 1 : 0};
+  const auto rows = dist::GatherValues(*control_, values);
+  int64_t longest = 0;
+  for (const auto& row : rows) longest = std::max(longest, row[0]);
+  const auto texts = dist::GatherTexts(*control_, text, longest);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (rows[r][1] == 0) continue;
+    dist::MeetBeforeThrowing(*control_);
+    if (mine) std::rethrow_exception(mine);
+    throw InputError(StrCat("rank ", r, ": ", texts[r]));
+  }
+  return texts;
+}
+
+void RunRanks::CheckSameOptions(const RunConfig& config) const {
+  if (!control_) return;
+  const auto all = OnEveryRank([&] { return ToToml(config); });
   for (size_t r = 1; r < all.size(); ++r) {
     if (all[r] == all[0]) continue;
     auto differences = Difference(RunConfigFromToml(all[0], "rank 0"),
@@ -178,28 +196,14 @@ void RunRanks::CheckSameOptions(const RunConfig& config) {
   }
 }
 
-RunStart RunRanks::FromMain(const std::function<RunStart()>& decide) {
-  if (!control_) return decide();
+RunStart RunRanks::FromMain(const std::function<RunStart()>& decide) const {
   RunStart start;
-  std::string text;
-  if (is_main()) {
-    try {
-      OnMain("looking into the run folder", [&] { start = decide(); });
-      text = StrCat("start ", start.step, " ", start.checkpoint.value_or(""));
-    } catch (const std::exception& e) {
-      text = e.what();
-      dist::GatherTexts(*control_, text, kTextLimit);
-      dist::MeetBeforeThrowing(*control_);
-      throw;
-    }
-  }
-  text = dist::GatherTexts(*control_, text, kTextLimit)[0];
+  const std::string text = OnEveryRank([&]() -> std::string {
+    OnMain("looking into the run folder", [&] { start = decide(); });
+    return StrCat(start.step, " ", start.checkpoint.value_or(""));
+  })[0];
   if (is_main()) return start;
-  if (!text.starts_with("start ")) {
-    dist::MeetBeforeThrowing(*control_);
-    throw InputError(StrCat("rank 0 cannot start the run: ", text));
-  }
-  std::istringstream in(text.substr(6));
+  std::istringstream in(text);
   std::string path;
   in >> start.step;
   in.get();

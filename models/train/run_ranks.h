@@ -71,13 +71,18 @@ class RunRanks {
     f();
   }
 
+  // Collective. Runs f() on every rank and returns what it returned on each. If it throws on any,
+  // every rank throws: those on which it did the same again, the others an InputError: "rank 1: "
+  // and the error of the first of these. `f` must not be collective.
+  std::vector<std::string> OnEveryRank(const std::function<std::string()>& f) const;
+
   // Collective. Throws an InputError that lists the differences unless all ranks were started with
   // the same options; machines may differ in paths and threads.
-  void CheckSameOptions(const RunConfig& config);
+  void CheckSameOptions(const RunConfig& config) const;
 
-  // Collective. Returns on all ranks what `decide` returns on the main one; if it throws, the
-  // others throw an InputError.
-  RunStart FromMain(const std::function<RunStart()>& decide);
+  // Collective. Returns on all ranks what `decide` returns on the main one; if it throws there, all
+  // throw, as from OnEveryRank.
+  RunStart FromMain(const std::function<RunStart()>& decide) const;
 
  private:
   const dist::Rendezvous rendezvous_;

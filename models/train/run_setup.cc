@@ -163,6 +163,40 @@ int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t s
   return std::max<int64_t>(1, std::llround(samples / static_cast<double>(samples_per_step)));
 }
 
+RunSetup BeginSetup(const RunConfig& config, Device device, int64_t ranks) {
+  if (config.train.grad_dtype != "fp32" && ranks > 1) {
+    throw InputError(StrCat("train.grad_dtype = \"", config.train.grad_dtype, "\" is for a single ",
+                            "process, and this run has ", ranks,
+                            " ranks, which sum gradients in fp32: leave train.grad_dtype out"));
+  }
+  RunSetup setup;
+  setup.config = config;
+  setup.device = device;
+  setup.ranks = ranks;
+  return setup;
+}
+
+// What a step looks like, once setup.model has its shape and `settled` the length of its windows.
+void SettleShape(const Options& options, const RunConfig& settled, RunSetup& setup) {
+  const RunConfig& config = setup.config;
+  setup.model.loss_chunk = config.train.loss_chunk;
+  setup.model.recompute = ParseRecompute(config.train.recompute);
+  CheckRecompute(options, setup);
+  setup.offload = ParseOffload(config.train.offload);
+  setup.model.offload_activations = setup.offload.activations;
+  setup.model.offload_weights = setup.offload.weights;
+  if (setup.offload.any() && setup.device.is_cpu()) {
+    options.Fail(
+        {"train.offload"},
+        StrCat(options.Describe("train.offload"), " moves what a GPU keeps to the host, ",
+               "and this run is on the CPU: leave it out, or use train.recompute = ", "\"block\""));
+  }
+  setup.window = settled.model.block_size;
+  setup.micro_batches = MicroBatches(config.train, setup.ranks);
+  CheckShards(config, setup.micro_batches, setup.ranks);
+  setup.tokens_per_step = setup.micro_batches * config.train.batch_size * setup.window;
+}
+
 }  // namespace
 
 GptConfig ToGptConfig(const ModelOptions& m) {
@@ -200,15 +234,8 @@ Device ResolveDevice(const std::string& option) { return cuda::ParseDevice(optio
 
 RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start,
                     Device device, int64_t ranks) {
-  RunSetup setup;
-  setup.config = config;
+  RunSetup setup = BeginSetup(config, device, ranks);
   setup.start = start;
-  setup.device = device;
-  setup.ranks = ranks;
-  if (config.train.grad_dtype != "fp32" && ranks > 1)
-    throw InputError(StrCat("train.grad_dtype = \"", config.train.grad_dtype, "\" is for a single ",
-                            "process, and this run has ", ranks,
-                            " ranks, which sum gradients in fp32: leave train.grad_dtype out"));
   RunConfig settled = config;
   const std::string weights = start.checkpoint.value_or(config.init_from);
   if (!weights.empty()) setup.model = ShapeFromWeights(options, weights, &settled);
@@ -218,23 +245,26 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
     if (settled.model.vocab_size == 0) settled.model.vocab_size = setup.dataset.vocab_size;
     setup.model = ToGptConfig(settled.model);
   }
-  setup.model.loss_chunk = config.train.loss_chunk;
-  setup.model.recompute = ParseRecompute(config.train.recompute);
-  CheckRecompute(options, setup);
-  setup.model.offload_activations = config.train.offload == "activations";
-  if (setup.model.offload_activations && setup.device.is_cpu()) {
-    options.Fail(
-        {"train.offload"},
-        StrCat(options.Describe("train.offload"), " moves what a GPU keeps to the host, ",
-               "and this run is on the CPU: leave it out, or use train.recompute = ", "\"block\""));
-  }
-  setup.window = settled.model.block_size;
-  setup.micro_batches = MicroBatches(config.train, ranks);
-  CheckShards(config, setup.micro_batches, ranks);
+  SettleShape(options, settled, setup);
   const int64_t samples = setup.micro_batches * config.train.batch_size;
-  setup.tokens_per_step = samples * setup.window;
   setup.steps = StepsOf(settled, setup.dataset, samples);
   setup.decay_steps = config.optim.decay_steps > 0 ? config.optim.decay_steps : setup.steps;
+  return setup;
+}
+
+RunSetup PrepareShape(const Options& options, const RunConfig& config, Device device,
+                      int64_t ranks) {
+  RunSetup setup = BeginSetup(config, device, ranks);
+  RunConfig settled = config;
+  if (!config.init_from.empty()) {
+    setup.model = ShapeFromWeights(options, config.init_from, &settled);
+  } else {
+    if (settled.model.vocab_size == 0) {
+      settled.model.vocab_size = OpenData(settled, "", 0).vocab_size;
+    }
+    setup.model = ToGptConfig(settled.model);
+  }
+  SettleShape(options, settled, setup);
   return setup;
 }
 
@@ -252,9 +282,13 @@ void FillModel(const RunSetup& setup, Gpt& model) {
 }
 
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model) {
-  auto optimizer = MakeOptimizer(setup.config.optim, model);
+  auto optimizer = MakeFreshOptimizer(setup, model);
   if (setup.start.checkpoint) LoadOptimizerState(*setup.start.checkpoint, *optimizer);
   return optimizer;
+}
+
+std::unique_ptr<optim::Optimizer> MakeFreshOptimizer(const RunSetup& setup, const Module& model) {
+  return MakeOptimizer(setup.config.optim, model, setup.offload);
 }
 
 std::optional<LossScaleOptions> LossScalingFor(const TrainOptions& train) {
@@ -262,15 +296,18 @@ std::optional<LossScaleOptions> LossScalingFor(const TrainOptions& train) {
   return LossScaleOptions{.init = train.loss_scale, .growth_interval = train.loss_scale_every};
 }
 
-std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Module& model) {
+std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Module& model,
+                                                const OffloadChoice& choice) {
   const DType state_dtype = WeightDType(o.state_dtype);
+  const optim::StateOffload offload{.to_host = choice.optimizer};
   if (o.name == "sgd") {
     return std::make_unique<optim::Sgd>(model.Parameters(),
                                         optim::SgdOptions{.momentum = o.momentum,
                                                           .nesterov = o.nesterov && o.momentum > 0,
                                                           .weight_decay = o.weight_decay,
                                                           .master_weights = o.master_weights,
-                                                          .state_dtype = state_dtype});
+                                                          .state_dtype = state_dtype,
+                                                          .offload = offload});
   }
   if (o.name == "lion") {
     return std::make_unique<optim::Lion>(model.Parameters(),
@@ -278,7 +315,8 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Mod
                                                             .beta2 = o.beta2,
                                                             .weight_decay = o.weight_decay,
                                                             .master_weights = o.master_weights,
-                                                            .state_dtype = state_dtype});
+                                                            .state_dtype = state_dtype,
+                                                            .offload = offload});
   }
   if (o.name == "muon") {
     const auto hidden = [](const Parameter& p) {
@@ -290,6 +328,7 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Mod
                                                             .weight_decay = o.weight_decay,
                                                             .master_weights = o.master_weights,
                                                             .state_dtype = state_dtype,
+                                                            .offload = offload,
                                                             .matrix = hidden,
                                                             .beta1 = o.beta1,
                                                             .beta2 = o.beta2,
@@ -302,7 +341,8 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Mod
                                                             .eps = o.eps,
                                                             .weight_decay = o.weight_decay,
                                                             .master_weights = o.master_weights,
-                                                            .state_dtype = state_dtype});
+                                                            .state_dtype = state_dtype,
+                                                            .offload = offload});
 }
 
 optim::LrSchedule MakeSchedule(const RunSetup& setup) {

@@ -8,6 +8,7 @@
 #include "models/checkpoint/run_folder.h"
 #include "models/gpt/gpt.h"
 #include "models/options/config.h"
+#include "models/options/option_offload.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 
@@ -32,6 +33,8 @@ struct RunSetup {
   int64_t tokens_per_step = 0;  // of all ranks
   data::Dataset dataset;
   Device device;
+  int64_t runtime_bytes = 0;  // of a GPU that is only planned for: what CUDA itself takes
+  OffloadChoice offload{};  // of train.offload
 };
 
 // Opens the data and settles what the configuration leaves open. If the run starts from weights
@@ -39,6 +42,10 @@ struct RunSetup {
 // InputError. `options` are those that filled `config`. Only the device depends on the rank.
 RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start,
                     Device device, int64_t ranks);
+// The same without data, a start and steps, for planning: the data are opened only if the
+// vocabulary is theirs. There need be no such device.
+RunSetup PrepareShape(const Options& options, const RunConfig& config, Device device,
+                      int64_t ranks);
 
 // Allocates and initialises the weights in the dtype of train.precision: for bf16 and fp16 the
 // weights have 16 bits; gradients are in train.grad_dtype. The meta device is for planning.
@@ -51,7 +58,9 @@ std::unique_ptr<Gpt> MakeModel(const RunSetup& setup);
 void FillModel(const RunSetup& setup, Gpt& model);
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model);
 // A fresh one for a materialised model. "muon" takes the matrices of the blocks, h.*.
-std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& options, const Module& model);
+std::unique_ptr<optim::Optimizer> MakeFreshOptimizer(const RunSetup& setup, const Module& model);
+std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& options, const Module& model,
+                                                const OffloadChoice& offload = {});
 optim::LrSchedule MakeSchedule(const RunSetup& setup);
 // For fp16.
 std::optional<LossScaleOptions> LossScalingFor(const TrainOptions& train);

@@ -47,7 +47,7 @@ void StepGraphs::RunMicroSteps() {
 
 bool StepGraphs::ParametersMoved() const {
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i]->value().raw_data() != values_[i]) return true;
+    if (parameters_[i]->part().raw_data() != values_[i]) return true;
   }
   return false;
 }
@@ -97,7 +97,7 @@ void StepGraphs::Capture() {
   update_ = space_->Capture(options_.update);
   gradients_ = std::move(gradients);
   values_.clear();
-  for (const auto& p : parameters_) values_.push_back(p->value().raw_data());
+  for (const auto& p : parameters_) values_.push_back(p->part().raw_data());
 }
 
 std::vector<HostRead> StepGraphs::Gradients(double root_gradient, bool eager) {

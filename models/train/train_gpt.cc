@@ -10,6 +10,7 @@
 #include "models/report/run_summary.h"
 #include "models/train/auto_recompute.h"
 #include "models/train/machine_memory.h"
+#include "models/train/memory_advice.h"
 #include "models/train/memory_plan.h"
 #include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
@@ -43,22 +44,26 @@ void CheckContinues(const RunSetup& setup) {
   Warn(text);
 }
 
-// Settles what is recomputed. Called before anything is allocated. Only on GPUs too little memory
-// is an error: they can't swap.
+// Settles what is recomputed. Called before anything is allocated.
 MemoryPlan SettleMemory(RunSetup& setup, const dist::Rendezvous& rendezvous) {
   const DeviceMemory memory = MemoryOf(setup.device);
-  const auto judge = [&](const MemoryPlan& plan) {
-    return JudgeMemory(plan, setup, memory, rendezvous.local_world_size);
-  };
-  MemoryPlan plan = SettleRecompute(setup, [&](const MemoryPlan& tried) {
-    return judge(tried).kind == MemoryVerdict::Kind::kFits;
+  return SettleRecompute(setup, [&](const MemoryPlan& plan) {
+    return FitOf(plan, setup.device, memory, rendezvous.local_world_size) ==
+           MemoryVerdict::Kind::kFits;
   });
-  const MemoryVerdict verdict = judge(plan);
-  if (verdict.kind == MemoryVerdict::Kind::kTooLarge && setup.device.is_cuda()) {
-    throw InputError(verdict.text);
-  }
-  if (verdict.kind != MemoryVerdict::Kind::kFits && rendezvous.local_rank == 0) Warn(verdict.text);
-  return plan;
+}
+
+// Only on GPUs too little memory is an error: they can't swap.
+void CheckMemory(const MemoryPlan& plan, const RunSetup& setup,
+                 const dist::Rendezvous& rendezvous) {
+  using enum MemoryVerdict::Kind;
+  const DeviceMemory memory = MemoryOf(setup.device);
+  const auto kind = FitOf(plan, setup.device, memory, rendezvous.local_world_size);
+  const bool refuses = kind == kTooLarge && setup.device.is_cuda();
+  if (kind == kFits || (!refuses && rendezvous.local_rank > 0)) return;
+  const std::string text = JudgeMemory(plan, setup, memory, rendezvous.local_world_size).text;
+  if (refuses) throw InputError(text);
+  Warn(text);
 }
 
 // Collective. The recorder may be null.
@@ -73,14 +78,24 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   });
   // The folder is locked now, so this run may write its flight records there.
   if (recorder) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
-  RunSetup setup = PrepareRun(options, config, start, device, ranks.size());
-  CheckContinues(setup);
+  RunSetup setup;
+  MemoryPlan memory;
+  ranks.OnEveryRank([&] {
+    setup = PrepareRun(options, config, start, device, ranks.size());
+    CheckContinues(setup);
+    memory = SettleMemory(setup, rendezvous);
+    return "";
+  });
   if (ranks.control()) {
     const std::string& data = setup.dataset.fingerprint;
     dist::CheckEqual(*ranks.control(), "the hash of the data",
                      static_cast<int64_t>(HashName(data.data(), data.size())));
   }
-  const MemoryPlan memory = SettleMemory(setup, rendezvous);
+  memory = AgreeOnRecompute(setup, memory, ranks.control().get());
+  ranks.OnEveryRank([&] {
+    CheckMemory(memory, setup, rendezvous);
+    return "";
+  });
   try {
     const Gpt shape(setup.model);
     Utilization utilization{.flops_per_token = shape.FlopsPerToken(setup.window)};
@@ -93,9 +108,11 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     });
     return TrainingLoop(setup, memory, utilization, ranks).Train();
   } catch (const OutOfMemoryError& e) {
-    const int64_t shared_by = device.is_cpu() ? rendezvous.local_world_size : 1;
-    throw OutOfMemoryError(
-        StrCat(e.what(), ": ", MemoryAdvice(memory, setup, MemoryOf(device).total / shared_by)));
+    // The plan fitted, so something else takes memory: what would leave a tenth more of it.
+    const auto enough = static_cast<int64_t>(0.9 * static_cast<double>(memory.needed(device)));
+    throw OutOfMemoryError(StrCat(e.what(), ". ", MemoryAdvice(setup, [&](const MemoryPlan& plan) {
+                                    return plan.needed(device) <= enough;
+                                  })));
   }
 }
 
@@ -109,7 +126,9 @@ int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
     RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
     PrintSetup(setup, Gpt(setup.model), memory);
-    Print(Table(memory));
+    Print(Table(memory, setup.device));
+    Print(Describe(MemoryOf(setup.device)));
+    CheckMemory(memory, setup, rendezvous);
     Print("dry run: nothing was written or trained");
     return 0;
   }

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "kernels/loss_scale/loss_scale.h"
+#include "models/report/trace_copies.h"
 #include "optim/clip.h"
 
 namespace lockstep::models {
@@ -39,7 +40,7 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSch
       options_(options),
       parameters_(model.Parameters()),
       micro_order_(MicroOrder(options)),
-      state_(parameters_.at(0)->value().device(), options.seed),
+      state_(parameters_.at(0)->device(), options.seed),
       step_(options.first_step) {
   if (options.loss_scaling) {
     state_.EnableLossScaling(*options.loss_scaling, options.loss_scale);
@@ -64,7 +65,11 @@ StepMetrics Trainer::Step() {
 
 std::optional<StepMetrics> Trainer::Submit() {
   if (options_.trace != nullptr) options_.trace->BeginStep(step_ + 1);
+  std::optional<TraceCopies> copies;  // until the GPU has made them
   const TraceSpan span(options_.trace, "step", "step");
+  if (state_.device().is_cuda() && options_.trace != nullptr && options_.trace->active()) {
+    copies.emplace(*options_.trace);
+  }
   PhaseClock clock(&StepTimes::update_ms, options_.trace);
   if (pending_) model_.ZeroGrad();
   if (options_.check_every > 0 && step_ > options_.first_step &&

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <numeric>
 #include <sstream>
 #include <thread>
 
@@ -37,18 +36,16 @@ std::vector<int> Sizes() {
   return sizes;
 }
 
-class World {
+class Barriers {
  public:
-  explicit World(int size) : crowd_(size, seconds(20)) {}
+  explicit Barriers(int size) : crowd_(size, seconds(20)) {}
 
   test::Crowd& crowd() { return crowd_; }
 
   void MakeFolds() {
-    std::vector<int> all(static_cast<size_t>(crowd_.size()));
-    std::iota(all.begin(), all.end(), 0);
     for (int r = 0; r < crowd_.size(); ++r) {
       folds_.push_back(std::make_unique<Fold>(
-          crowd_.plane(r), "world", all,
+          crowd_.plane(r), "world", AllRanks(crowd_.size()),
           [](const std::string&, const std::string&) { return std::string(); }));
     }
   }
@@ -81,7 +78,7 @@ TEST(ControlScaleTest, ThousandsOfRanksMeetAgreeAndLearnOfAFailure) {
   for (const int size : Sizes()) {
     const auto memory = lockstep::test::ProcessStateOf().resident_bytes;
     const auto begin = Clock::now();
-    World world(size);
+    Barriers world(size);
     ASSERT_TRUE(world.crowd().WaitForOpen(seconds(60)));
     const double meeting = Since(begin);
     EXPECT_THAT(world.crowd().refusals(), testing::Each(""));

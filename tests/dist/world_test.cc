@@ -3,11 +3,14 @@
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <barrier>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <future>
 #include <iostream>
 #include <thread>
 
@@ -15,6 +18,7 @@
 #include "core/io/json.h"
 #include "dist/control/root_file.h"
 #include "dist/control/socket.h"
+#include "dist/groups/pause.h"
 #include "tests/message_of.h"
 #include "tests/process_state.h"
 
@@ -128,6 +132,31 @@ TEST(WorldTest, RanksOfOneMachineNeedNoSecretOfTheUsers) {
   std::filesystem::permissions(path, std::filesystem::perms::all);
   EXPECT_THAT(test::MessageOf<ConnectionError>([&] { RootFile::Read(path); }),
               HasSubstr("set LOCKSTEP_SECRET"));
+}
+
+TEST(RootFileTest, IsRemovedOnlyByTheOneThatWroteIt) {
+  const std::string path = StrCat(testing::TempDir(), "root_", getpid());
+  auto earlier = std::make_unique<RootFile>(path, RootAddress{"127.0.0.1", 1, "earlier"});
+  auto later = std::make_unique<RootFile>(path, RootAddress{"127.0.0.1", 2, "later"});
+  earlier.reset();
+  EXPECT_EQ(RootFile::Read(path).secret, "later");
+  later.reset();
+  EXPECT_THAT(test::MessageOf<ConnectionError>([&] { RootFile::Read(path); }),
+              HasSubstr("rank 0 has not written"));
+}
+
+TEST(RootFileTest, APipeIsNotRead) {
+  const std::string path = StrCat(testing::TempDir(), "pipe_", getpid());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  auto reads = std::async(std::launch::async, [&] {
+    return test::MessageOf<ConnectionError>([&] { RootFile::Read(path); });
+  });
+  if (reads.wait_for(seconds(30)) != std::future_status::ready) {
+    ADD_FAILURE() << "it waits for a writer";
+    std::ofstream(path) << "{}";
+  }
+  EXPECT_THAT(reads.get(), HasSubstr("is not a file of this user's alone"));
+  std::filesystem::remove(path);
 }
 
 TEST(WorldTest, ASecretIsNeededWhereOtherMachinesReach) {
@@ -258,6 +287,19 @@ TEST(WorldTest, ARankThatMakesNoGroupIsNamed) {
         "rank 2 did not make the group 'all' of all ranks within 1 s, as others do: all ranks "
         "must call World::Group");
   }
+}
+
+// Rank 1 works for three timeouts while the others already make the next group.
+TEST(WorldTest, APauseCountsForGroupsThatAreMade) {
+  const auto errors = InWorld(3, [](World& world) {
+    const auto group = world.Group({.name = "all"});
+    if (world.rank() == 1) {
+      const Pause pause(group.get(), "writing a checkpoint");
+      std::this_thread::sleep_for(seconds(3));
+    }
+    world.Group({.name = "more", .timeout = seconds(1)});
+  });
+  EXPECT_THAT(errors, Each(""));
 }
 
 TEST(WorldTest, AGroupNeedsItsOwnRanksMesh) {

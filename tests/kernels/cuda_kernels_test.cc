@@ -202,7 +202,7 @@ TEST_F(CudaKernels, AnUpdateKeepsToItsTensors) {
     const auto whole = [](double value) {
       return Tensor::Full({kWhole}, value, DType::kF32, kGpu);
     };
-    const Tensor all[] = {whole(1), whole(2), whole(3), whole(4)};
+    const Tensor all[] = {whole(1), /*grad=*/whole(7), whole(3), whole(4)};
     const auto part = [&](int i) { return all[i].Slice(0, begin, begin + kWhole - 1); };
     const UpdateTensors tensors{part(0), part(1), {part(2), part(3)}, Tensor(), 0.1};
     StepState state(kGpu, 1);

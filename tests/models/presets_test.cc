@@ -20,7 +20,7 @@ RunConfig With(const std::string& preset, std::vector<std::string> arguments = {
 }
 
 TEST(Presets, EachIsValidAndSurvivesARunFolder) {
-  EXPECT_EQ(Presets().size(), 11);
+  EXPECT_EQ(Presets().size(), 17);
   for (const Preset& preset : Presets()) {
     const RunConfig config = With(preset.name);
     Validate(config);
@@ -96,10 +96,12 @@ TEST(Presets, Gpt2SizesHaveTheirParameterCounts) {
 
 // Parameter counts of the published checkpoints.
 TEST(Presets, LlamaSizesHaveTheirParameterCounts) {
-  const std::vector<std::pair<std::string, int64_t>> sizes = {{"tinyllama-1.1b", 1100048384},
-                                                              {"llama-3.2-1b", 1235814400},
-                                                              {"llama-3.2-3b", 3212749824},
-                                                              {"llama-2-7b", 6738415616}};
+  const std::vector<std::pair<std::string, int64_t>> sizes = {
+      {"tinyllama-1.1b", 1100048384},   {"llama-3.2-1b", 1235814400},
+      {"llama-3.2-3b", 3212749824},     {"llama-2-7b", 6738415616},
+      {"llama-2-13b", 13015864320},     {"llama-2-70b", 68976648192},
+      {"llama-3-8b", 8030261248},       {"llama-3-70b", 70553706496},
+      {"llama-3.1-405b", 405853388800}, {"mistral-7b", 7248023552}};
   for (const auto& [name, parameters] : sizes) {
     const RunConfig c = With(name);
     const GptConfig shape = ToGptConfig(c.model);

@@ -11,6 +11,8 @@
 #include "models/gpt/gpt.h"
 #include "models/train/trainer.h"
 #include "optim/adamw.h"
+#include "tests/gpu_test.h"
+#include "tests/models/training.h"
 
 namespace lockstep::models {
 namespace {
@@ -103,6 +105,40 @@ TEST(Trace, HasTheStepsPhasesModulesAndNodes) {
   EXPECT_EQ(counts["backward token_position_embedding"], 4);
   // Per block: c_attn, c_proj, c_fc, c_proj; and the head.
   EXPECT_EQ(counts["backward linear"], 4 * (4 * 2 + 1));
+}
+
+// Copies have tracks of their own, and so has what a GPU computes with what they bring.
+TEST(Trace, HasTheCopiesOfOffload) {
+  if (cuda::DeviceCount() == 0) GTEST_SKIP() << "there is no GPU here";
+  constexpr int kLayers = 3;
+  GptConfig config = SmallGpt(0.1);
+  config.n_layer = kLayers;
+  config.offload_activations = config.offload_weights = true;
+  TraceRecorder trace(testing::TempDir() + "/trace_copies.json", {2, 2});
+  const auto tokens = Tokens(200);
+  Gpt model(config);
+  model.Materialize(test::kGpu, 4);
+  optim::AdamW adamw(model.Parameters(), {.offload = {.to_host = true}});
+  data::Loader loader(tokens, Shuffled(*tokens), {.batch_size = 4});
+  Trainer trainer(model, adamw, SmallSchedule(), loader, {.trace = &trace, .cuda_graphs = true});
+  for (int i = 0; i < 3; ++i) trainer.Step();
+  const auto json = nlohmann::json::parse(trace.ToJson());
+  std::map<int, std::string> tracks;
+  for (const auto& e : json["traceEvents"]) {
+    if (e["name"] == "thread_name") tracks[e["tid"]] = e["args"]["name"];
+  }
+  std::map<std::string, std::map<std::string, int>> counts;  // by track and the name's first word
+  for (const Span& s : Spans(json)) {
+    if (s.category != "copy" && s.category != "compute") continue;
+    EXPECT_EQ(s.step, 2);
+    ++counts[tracks[s.thread]][s.name.substr(0, s.name.find_first_of(",. "))];
+  }
+  using Counts = std::map<std::string, int>;
+  // The last block's activations and weights stay until its backward.
+  EXPECT_EQ(counts["copies to the GPU"],
+            (Counts{{"h", 2 * kLayers - 1}, {"activations", kLayers - 1}, {"optimizer", 2}}));
+  EXPECT_EQ(counts["copies to the host"], (Counts{{"activations", kLayers - 1}, {"optimizer", 2}}));
+  EXPECT_EQ(counts["GPU"], (Counts{{"h", 2 * kLayers}, {"update", 2}}));
 }
 
 // Spans of a thread nest: of any two, one contains the other or they are disjoint.

@@ -16,14 +16,15 @@ def main_as_function(name, **kwargs):
         **kwargs
     )
 
-def binary_per_main(deps, **kwargs):
+def binary_per_main(deps, exclude = [], **kwargs):
     """Declares a cc_binary for each *_main.cc of the package, in any folder, and its main_as_function.
 
     Args:
       deps: the libraries that all of them use.
+      exclude: files that other rules declare.
       **kwargs: passed on to cc_binary.
     """
-    for source in native.glob(["**/*" + _SUFFIX], allow_empty = True):
+    for source in native.glob(["**/*" + _SUFFIX], exclude = exclude, allow_empty = True):
         name = source.split("/")[-1][:-len(_SUFFIX)]
         native.cc_binary(
             name = name,

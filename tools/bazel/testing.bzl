@@ -20,6 +20,7 @@ def lockstep_tests(deps, extra = {}, exclude = [], **kwargs):
         testonly = True,
         srcs = native.glob(["*.cc"], exclude = ["*_test.cc", "*_main.cc"] + exclude, allow_empty = True),
         hdrs = native.glob(["*.h"], exclude = exclude, allow_empty = True),
+        visibility = ["//tests:__subpackages__"],
         deps = deps + ["//tests:common", "@googletest//:gmock"],
     )
     names = [source.rpartition(".")[0] for source in test_sources]

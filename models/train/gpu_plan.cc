@@ -1,0 +1,83 @@
+#include "models/train/gpu_plan.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "models/report/format.h"
+#include "models/train/auto_recompute.h"
+#include "models/train/memory_advice.h"
+#include "models/train/run_setup.h"
+
+namespace lockstep::models {
+namespace {
+
+// A CUDA context with the kernels of cuBLAS and NCCL takes 0.3 to 0.6 GB.
+constexpr int64_t kRuntimeBytes = 600'000'000;
+
+std::string Bytes(int64_t n) { return FormatDecimalBytes(static_cast<double>(n)); }
+
+std::string Describe(const RunSetup& setup, const GpuSet& gpus) {
+  const RunConfig& c = setup.config;
+  const GptConfig& m = setup.model;
+  std::string text = fmt::format(
+      "{}: {} parameters, {} layers, width {}\n"
+      "{} x {}: {} x {} tokens a micro-batch, {} micro-batches a step; {}, {}",
+      c.model.preset.empty() ? "model" : c.model.preset,
+      FormatCount(static_cast<double>(Gpt(m).NumParameters())), m.n_layer, m.n_embd, gpus.count,
+      Bytes(gpus.bytes), c.train.batch_size, setup.window, setup.micro_batches, c.train.precision,
+      c.optim.name);
+  if (m.recompute.automatic || m.recompute.part != RecomputeChoice::Part::kNone) {
+    text += ", recomputes " + Describe(m.recompute, m.n_layer);
+  }
+  if (m.offload_activations) text += ", offloads activations";
+  if (IsSharded(setup)) {
+    const int64_t shards = c.parallel.shard_ranks > 0 ? c.parallel.shard_ranks : setup.ranks;
+    text += fmt::format(", parallel.shard={} on {} ranks", c.parallel.shard, shards);
+  }
+  return text;
+}
+
+}  // namespace
+
+GpuSet ParseGpus(const std::string& text) {
+  char* end = nullptr;
+  const long long count = std::strtoll(text.c_str(), &end, 10);
+  const std::string rest = end;
+  const double gigabytes = rest.starts_with("x") ? std::strtod(rest.c_str() + 1, &end) : 0;
+  const bool digits = text.find_first_not_of("0123456789.x") == std::string::npos;
+  if (!digits || *end != '\0' || count < 1 || count > 1000000 || !(gigabytes > 0) ||
+      gigabytes > 1e6) {
+    throw InputError(StrCat("gpus = \"", text, "\" must be a number of GPUs and the GB of each, ",
+                            "as in --gpus=8x80"));
+  }
+  return {.count = count, .bytes = std::llround(gigabytes * 1e9)};
+}
+
+GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const GpuSet& gpus) {
+  RunSetup setup = PrepareShape(options, config, {DeviceType::kCuda, 0}, gpus.count);
+  setup.runtime_bytes = kRuntimeBytes;
+  const auto fits_in = [&](double bytes) {
+    return [bytes, device = setup.device](const MemoryPlan& plan) {
+      return static_cast<double>(plan.needed(device)) <= bytes;
+    };
+  };
+  const auto has = static_cast<double>(gpus.bytes);
+  const MemoryFits fits = fits_in(has), with_room = fits_in((1 - kPlanTolerance) * has);
+  GpuPlan result;
+  result.memory = SettleRecompute(setup, fits);
+  result.fits = fits(result.memory);
+  std::string verdict = fmt::format("{}: needs {} of {}", result.fits ? "fits" : "does not fit",
+                                    Bytes(result.memory.needed(setup.device)), Bytes(gpus.bytes));
+  if (!result.fits) {
+    verdict += ". " + MemoryAdvice(setup, with_room, FormatDecimalBytes);
+  } else if (!with_room(result.memory)) {
+    verdict += fmt::format(", but plans are good to {:.0f}%", 100 * kPlanTolerance);
+  }
+  result.text = fmt::format("{}\n{}\n{}", Describe(setup, gpus),
+                            Table(result.memory, setup.device, FormatDecimalBytes), verdict);
+  return result;
+}
+
+}  // namespace lockstep::models

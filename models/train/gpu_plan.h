@@ -1,0 +1,31 @@
+// Whether a run would fit on GPUs that need not be here: what //tools:plan prints.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "models/options/config.h"
+#include "models/train/memory_plan.h"
+
+namespace lockstep::models {
+
+// GPUs of one kind, a rank of the run on each.
+struct GpuSet {
+  int64_t count = 1;
+  int64_t bytes = 0;  // of each
+};
+
+// "8x80": eight of 80 GB (of 10^9 bytes, as data sheets count). InputError for anything else.
+GpuSet ParseGpus(const std::string& text);
+
+struct GpuPlan {
+  MemoryPlan memory;  // of a rank; CUDA's own memory is assumed
+  bool fits = false;
+  std::string text;  // what was planned, the table, and the verdict with what would fit
+};
+
+// Plans the run that the options ask for, without allocating its weights; `options` are those that
+// filled `config`. train.recompute=auto is settled. Throws InputError.
+GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const GpuSet& gpus);
+
+}  // namespace lockstep::models

@@ -1,0 +1,242 @@
+#include "models/train/memory_advice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace lockstep::models {
+namespace {
+
+// A change of options.
+struct Change {
+  std::string options;  // as on the command line
+  std::string cost;
+  std::function<void(RunSetup&)> apply;
+};
+// Changes of one kind, of which a run makes at most one, from the cheapest to the one that saves
+// most.
+using Changes = std::vector<Change>;
+
+// The largest divisors of the batch first: the step stays the same.
+Changes SmallerBatches(const RunSetup& setup) {
+  Changes changes;
+  const TrainOptions& train = setup.config.train;
+  for (int64_t batch = train.batch_size / 2; batch >= 1; --batch) {
+    if (train.batch_size % batch != 0) continue;
+    const int64_t micro_batches = setup.micro_batches * (train.batch_size / batch);
+    std::string options = fmt::format("train.batch_size={}", batch);
+    if (train.global_batch_size == 0) {
+      options += fmt::format(" train.grad_accum={}", micro_batches / setup.ranks);
+    }
+    changes.push_back(
+        {options, "the same arithmetic in smaller products", [batch, micro_batches](RunSetup& s) {
+           s.config.train.batch_size = batch;
+           s.micro_batches = micro_batches;
+         }});
+  }
+  return changes;
+}
+
+Changes Recomputations(const RunSetup& setup) {
+  using enum nn::MlpActivation;
+  const GptConfig& m = setup.model;
+  std::string ops = m.norm == NormKind::kLayerNorm ? "layer_norm" : "rms_norm";
+  if (m.activation == kSilu || m.activation == kSwiGlu) {
+    ops = fmt::format("{},{}", Name(m.activation), ops);
+  }
+  Changes changes;
+  const auto add = [&](const std::string& what, const char* cost) {
+    changes.push_back({"train.recompute=" + what, cost,
+                       [what](RunSetup& s) { s.model.recompute = ParseRecompute(what); }});
+  };
+  add(ops, "hardly more arithmetic");
+  add("mlp", "1.1 times the arithmetic");
+  add("block", "1.25 to 1.33 times the arithmetic");
+  return changes;
+}
+
+Changes Offloads(const RunSetup& setup) {
+  if (setup.device.is_cpu() || setup.model.offload_activations) return {};
+  return {{"train.offload=activations", "activations cross to the host and back in each micro-step",
+           [](RunSetup& s) { s.model.offload_activations = true; }}};
+}
+
+// On `ranks` ranks, of which `shards` share out a copy of the model.
+void AddShards(const RunSetup& setup, int64_t ranks, int64_t shards, Changes* changes) {
+  constexpr std::pair<const char*, const char*> kLevels[] = {
+      {"optimizer", "no more traffic than without sharding"},
+      {"gradients", "gradients are sent once per micro-step instead of once per step"},
+      {"full", "1.5 times the traffic, in each micro-step"}};
+  for (const auto& [level, cost] : kLevels) {
+    std::string options = fmt::format("parallel.shard={}", level);
+    if (shards < ranks) options += fmt::format(" parallel.shard_ranks={}", shards);
+    const bool pure = setup.config.train.grad_dtype != "fp32" && setup.ranks == 1;
+    if (pure) options += " train.grad_dtype=fp32";
+    if (ranks > setup.ranks) options += fmt::format(" on {} GPUs", ranks);
+    changes->push_back({options, cost, [=, level = std::string(level)](RunSetup& s) {
+                          if (s.config.train.global_batch_size == 0) {
+                            s.micro_batches = s.micro_batches / s.ranks * ranks;
+                          }
+                          s.ranks = ranks;
+                          s.config.parallel.shard = level;
+                          s.config.parallel.shard_ranks = shards;
+                          s.config.train.grad_dtype = "fp32";
+                        }});
+  }
+}
+
+Changes Shards(const RunSetup& setup) {
+  Changes changes;
+  for (int64_t shards = 2; shards <= setup.ranks; ++shards) {
+    if (setup.ranks % shards == 0) AddShards(setup, setup.ranks, shards, &changes);
+  }
+  return changes;
+}
+
+Changes MoreGpus(const RunSetup& setup) {
+  Changes changes;
+  if (setup.device.is_cpu()) return changes;
+  for (int64_t times = 2; times <= 64; times *= 2) {
+    AddShards(setup, times * setup.ranks, times * setup.ranks, &changes);
+  }
+  return changes;
+}
+
+Changes SixteenBits(const RunSetup& setup) {
+  const RunConfig& c = setup.config;
+  Changes changes;
+  std::string options;
+  if (c.train.precision != "bf16") {
+    options = "train.precision=bf16";
+    changes.push_back({options, "other numbers: weights and activations in 16 bits",
+                       [](RunSetup& s) { s.config.train.precision = "bf16"; }});
+    options += " ";
+  }
+  const bool alone = setup.ranks == 1 && c.dist.reduction == "fast";
+  options += "optim.master_weights=false optim.state_dtype=bf16";
+  if (alone) options += " train.grad_dtype=bf16";
+  changes.push_back(
+      {options, "other numbers: 16 bits throughout, rounded stochastically", [alone](RunSetup& s) {
+         s.config.train.precision = "bf16";
+         s.config.optim.master_weights = false;
+         s.config.optim.state_dtype = "bf16";
+         if (alone) s.config.train.grad_dtype = "bf16";
+       }});
+  return changes;
+}
+
+// Plans the changes of a run.
+class Trials {
+ public:
+  Trials(const RunSetup& setup, const MemoryFits& fits, ByteFormat format)
+      : setup_(setup), fits_(fits), format_(format) {}
+
+  // A list item, if these changes together fit.
+  std::optional<std::string> Try(const std::vector<const Change*>& changes) const {
+    RunSetup changed = setup_;
+    std::string options, costs;
+    for (const Change* change : changes) {
+      change->apply(changed);
+      options += (options.empty() ? "" : " with ") + change->options;
+      costs += "; " + change->cost;
+    }
+    MemoryPlan plan;
+    try {
+      plan = PlanMemory(changed);
+    } catch (const ArgumentError&) {
+      return {};  // as when ranks cannot share the micro-batches
+    }
+    if (!fits_(plan)) return {};
+    const auto needed = static_cast<double>(plan.needed(changed.device));
+    return fmt::format("{} ({}{})", options, format_(needed), costs);
+  }
+  // The first of them that fits by itself.
+  std::optional<std::string> First(const Changes& changes) const {
+    for (const Change& change : changes) {
+      if (auto item = Try({&change})) return item;
+    }
+    return {};
+  }
+  // The most of each kind, from the first kind on, until it fits; then as little as still fits, of
+  // the last kinds first.
+  std::optional<std::string> Combined(const std::vector<const Changes*>& kinds) const {
+    std::vector<const Change*> made;
+    std::vector<const Changes*> of;
+    std::optional<std::string> item;
+    for (auto kind = kinds.begin(); kind != kinds.end() && !item; ++kind) {
+      if ((*kind)->empty()) continue;
+      made.push_back(&(*kind)->back());
+      of.push_back(*kind);
+      item = Try(made);
+    }
+    if (!item) return {};
+    for (size_t k = made.size(); k-- > 0;) {
+      std::vector<const Change*> without = made;
+      without.erase(without.begin() + static_cast<std::ptrdiff_t>(k));
+      if (auto less = Try(without)) {
+        made = std::move(without);
+        item = std::move(less);
+        continue;
+      }
+      for (const Change& change : *of[k]) {
+        made[k] = &change;
+        if (auto less = Try(made)) {
+          item = std::move(less);
+          break;
+        }
+      }
+    }
+    return item;
+  }
+
+ private:
+  const RunSetup& setup_;
+  const MemoryFits& fits_;
+  const ByteFormat format_;
+};
+
+std::string SmallerModel(const RunSetup& setup) {
+  const GptConfig& m = setup.model;
+  // The token embedding, and the head if it is separate.
+  const int64_t vocabulary = m.vocab_size * m.n_embd * (m.tie_embeddings ? 1 : 2);
+  const int64_t blocks = 12 * m.n_layer * m.n_embd * m.n_embd;
+  const std::string what =
+      vocabulary > blocks
+          ? fmt::format("model.vocab_size (now {})", m.vocab_size)
+          : fmt::format("model.n_layer (now {}) or model.n_embd (now {})", m.n_layer, m.n_embd);
+  return fmt::format(
+      "Neither recomputation nor smaller micro-batches, sharding or 16 bits is enough: make the "
+      "model smaller, by {}, or its windows, by model.block_size (now {})",
+      what, setup.window);
+}
+
+}  // namespace
+
+std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteFormat format) {
+  const Trials trials(setup, fits, format);
+  const Changes batch = SmallerBatches(setup), recompute = Recomputations(setup),
+                offload = Offloads(setup), more = MoreGpus(setup), bits = SixteenBits(setup);
+  const bool can_shard = setup.config.dist.compress == "none";
+  const Changes shards = can_shard ? Shards(setup) : Changes();
+  const std::vector<const Changes*> same = {&batch, &recompute, &offload, &shards};
+  std::vector<std::string> items;
+  const auto add = [&](std::optional<std::string> item) {
+    if (item) items.push_back(std::move(*item));
+  };
+  for (const Changes* kind : same) add(trials.First(*kind));
+  if (items.empty()) add(trials.Combined(same));
+  const bool enough = !items.empty();  // neither more GPUs nor other numbers are needed
+  for (const Changes* kind : {&more, &bits}) {
+    if (enough || kind->empty()) continue;
+    std::vector<const Changes*> kinds = same;
+    kinds.push_back(kind);
+    add(trials.Combined(kinds));
+  }
+  if (items.empty()) return SmallerModel(setup);
+  return fmt::format("What would fit: {}", fmt::join(items, "; "));
+}
+
+}  // namespace lockstep::models

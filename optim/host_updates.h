@@ -1,0 +1,52 @@
+// Updates of parameters of which something is in the host's memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/offload/host_copies.h"
+#include "kernels/update.h"
+
+namespace lockstep::optim {
+
+// A call of an update's arithmetic.
+struct UpdateCall {
+  std::function<void(std::span<const UpdateTensors>)> update;
+  // Whether an element's update depends on nothing but that element: then parts of a tensor may be
+  // updated by themselves.
+  bool elementwise = true;
+  // What of the tensors is in page-locked memory of the host (HostTensor): the values; the states
+  // and masters.
+  bool values_on_host = false, states_on_host = false;
+  std::vector<UpdateTensors> tensors{};
+
+  bool needs_host() const;
+};
+
+// Brings what is on the host to one of two buffers on the device, a piece of the call after the
+// other; updates it there, by the same kernels and hence to the same bits; and brings it back. The
+// copies are on streams of their own: while a piece is updated, the next one arrives, and the one
+// before returns. All of it is submitted to the device, and can be part of a CUDA graph. Events and
+// buffers live as long as a call of Run.
+class HostUpdates {
+ public:
+  // A buffer has `buffer_bytes`, or as much as the largest tensors need that an update wants whole.
+  HostUpdates(Device device, int64_t buffer_bytes) : buffer_bytes_(buffer_bytes), copies_(device) {}
+
+  // The current stream's work from then on comes after the updates and the copies back.
+  void Run(std::span<const UpdateCall> calls);
+
+ private:
+  struct Piece;
+  struct Loaded;
+  std::vector<Piece> Cut(std::span<const UpdateCall> calls) const;
+  Loaded Load(const Piece& piece, const Tensor& buffer, Event* after);
+
+  const int64_t buffer_bytes_;
+  HostCopies copies_;
+};
+
+}  // namespace lockstep::optim

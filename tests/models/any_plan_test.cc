@@ -1,0 +1,140 @@
+// Any plan, same bits: whatever ranks share out a run, and whatever is recomputed, offloaded or
+// resumed, the losses, weights and optimizer state of ordered runs are those of one process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <random>
+
+#include "core/cuda/device.h"
+#include "dist/groups/in_process_group.h"
+#include "tests/dist/gpu_ranks.h"
+#include "tests/models/plan_run.h"
+#include "tests/models/training.h"
+#include "tests/sanitized.h"
+
+namespace lockstep::models {
+namespace {
+
+class Draw {
+ public:
+  explicit Draw(uint32_t seed) : random_(seed) {}
+  template <class T>
+  T Of(std::initializer_list<T> values) {
+    return values.begin()[random_() % values.size()];
+  }
+
+ private:
+  std::mt19937 random_;
+};
+
+Task DrawTask(Draw& draw) {
+  Task task;
+  GptConfig& m = task.model;
+  m = SmallGpt(draw.Of({0.0, 0.1}));
+  m.vocab_size = draw.Of<int64_t>({13, 29, 259});
+  m.n_layer = draw.Of<int64_t>({1, 2, 3});
+  // The largest have matrices of several chunks of the norm, which are cut.
+  m.n_embd = draw.Of<int64_t>({8, 24, 36, 76, 76});
+  m.tie_embeddings = draw.Of({true, false});
+  m.bias = draw.Of({true, false});
+  if (draw.Of({true, false})) {  // Llama
+    m.bias = false;
+    m.norm = NormKind::kRmsNorm;
+    m.activation = nn::MlpActivation::kSwiGlu;
+    m.position = Position::kRope;
+    m.n_kv_head = draw.Of<int64_t>({1, 2});
+    m.n_inner = draw.Of<int64_t>({40, 50, 300});
+  }
+  task.dtype = draw.Of({DType::kF32, DType::kF32, DType::kBF16, DType::kF16});
+  task.optim.name = draw.Of<std::string>({"adamw", "adamw", "lion", "sgd", "muon"});
+  task.optim.clip = draw.Of({0.0, 0.5, 0.05});
+  if (task.dtype == DType::kBF16) {
+    task.optim.master_weights = draw.Of({true, false});
+    task.optim.state_dtype = draw.Of<std::string>({"fp32", "bf16"});
+  }
+  task.micro_batches = draw.Of<int64_t>({4, 8});
+  return task;
+}
+
+Plan DrawPlan(Draw& draw, const Task& task, bool on_gpu) {
+  Plan plan;
+  plan.data_parallel = draw.Of({false, false, false, true});
+  if (plan.data_parallel) {
+    plan.copies = draw.Of<int64_t>({1, 2, 3, 4});
+  } else {
+    std::tie(plan.shards, plan.copies) = draw.Of<std::pair<int64_t, int64_t>>(
+        {{1, 1}, {2, 1}, {2, 1}, {4, 1}, {4, 1}, {2, 2}, {1, 2}});
+    plan.options.reshard = draw.Of({dist::Reshard::kAfterForward, dist::Reshard::kAfterForward,
+                                    dist::Reshard::kAfterBackward, dist::Reshard::kAfterStep});
+    plan.options.accumulate = draw.Of({dist::Accumulate::kShards, dist::Accumulate::kWhole});
+    plan.options.sum = dist::GradientSum::kOrdered;
+    plan.in_memory = draw.Of({true, false});
+  }
+  const bool llama = task.model.norm == NormKind::kRmsNorm;
+  plan.recompute =
+      ParseRecompute(draw.Of<std::string>({"none", "block", "block", "attention", "mlp",
+                                           llama ? "rms_norm,swiglu" : "layer_norm,gelu"}));
+  if (plan.recompute.part != RecomputeChoice::Part::kNone) {
+    plan.recompute.layers = draw.Of<int64_t>({-1, -1, 1});
+  }
+  if (on_gpu) plan.offload_activations = draw.Of({true, false});
+  return plan;
+}
+
+// What rank 0 has at the end; all ranks must have the same.
+Outcome TrainBy(const Task& task, const Plan& plan, int steps, bool on_gpu,
+                const Outcome* from = nullptr) {
+  std::vector<Outcome> outcomes(static_cast<size_t>(plan.ranks()));
+  const auto body = [&](dist::ProcessGroup& all) {
+    PlanRun run(all, task, plan, from);
+    run.Train(steps);
+    outcomes[static_cast<size_t>(all.rank())] = run.Finish();
+  };
+  if (on_gpu) {
+    dist::RunOnGpus(plan.ranks(), body);
+  } else {
+    dist::RunInProcess(plan.ranks(), body);
+  }
+  for (const Outcome& other : outcomes) EXPECT_EQ(Difference(other, outcomes[0]), "");
+  return outcomes[0];
+}
+
+void PlayRounds(int rounds, bool on_gpu) {
+  for (int round = 0; round < rounds && !testing::Test::HasFailure(); ++round) {
+    Draw draw(static_cast<uint32_t>(round));
+    Task task = DrawTask(draw);
+    if (on_gpu) {
+      // What a simulated GPU computes in seconds, by the kernels for tensor cores.
+      task.steps = 3;
+      task.micro_batches = 4;
+      task.model.n_embd = draw.Of<int64_t>({16, 48});
+      task.model.n_layer = draw.Of<int64_t>({1, 2});
+    }
+    const Plan first = DrawPlan(draw, task, on_gpu), second = DrawPlan(draw, task, on_gpu);
+    const int before = task.steps / 2;
+    const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps, on_gpu);
+    const Outcome half = TrainBy(task, first, before, on_gpu);
+    const Outcome whole = TrainBy(task, second, task.steps - before, on_gpu, &half);
+    EXPECT_EQ(Difference(whole, alone), "")
+        << "round " << round << ": " << task << "; " << first << "; then " << second;
+  }
+}
+
+int Rounds(const char* variable, int rounds) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr ? std::atoi(text) : rounds;
+}
+
+// By hand: PLAN_ROUNDS=2000 bazel-bin/tests/models/any_plan_test --gtest_filter=*Cpu*
+TEST(AnyPlan, SameBitsOnTheCpu) {
+  PlayRounds(Rounds("PLAN_ROUNDS", test::kSanitized ? 4 : 60), /*on_gpu=*/false);
+}
+
+TEST(AnyPlan, SameBitsOnGpus) {
+  SKIP_WITHOUT_GPUS(4);
+  PlayRounds(Rounds("PLAN_GPU_ROUNDS", test::kSanitized ? 1 : 10), /*on_gpu=*/true);
+}
+
+}  // namespace
+}  // namespace lockstep::models

@@ -1,0 +1,252 @@
+// What //tools:plan prints: the memory of published models, and changes that make them fit.
+#include "models/train/gpu_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <sstream>
+
+#include "core/allocator.h"
+#include "models/train/run_setup.h"
+#include "tests/models/parsed_run.h"
+#include "tests/subprocess.h"
+
+namespace lockstep::models {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using Arguments = std::vector<std::string>;
+
+constexpr double kGb = 1e9;
+
+GpuPlan PlanOf(const std::string& gpus, const Arguments& arguments) {
+  ParsedRun run(arguments);
+  return PlanOnGpus(run.options, run.config, ParseGpus(gpus));
+}
+
+// The changes that a plan says would fit, each with the bytes that it says.
+struct Item {
+  Arguments options;
+  std::string bytes, gpus;  // gpus: "" as planned
+};
+
+std::vector<Item> ItemsOf(const std::string& text) {
+  std::vector<Item> items;
+  const std::string begin = "What would fit: ";
+  size_t at = text.find(begin);
+  if (at == std::string::npos) return items;
+  for (at += begin.size(); at < text.size();) {
+    const size_t open = text.find(" (", at), close = text.find(')', open);
+    Item item;
+    std::istringstream words(text.substr(at, open - at));
+    for (std::string word; words >> word;) {
+      if (word.find('=') != std::string::npos) item.options.push_back("--" + word);
+      if (word == "on") words >> item.gpus;
+    }
+    item.bytes = text.substr(open + 2, text.find(';', open) - open - 2);
+    items.push_back(item);
+    at = close + 3;  // "); "
+  }
+  return items;
+}
+
+// Each item as a user would try it: it fits, in the bytes that were said.
+void ExpectItemsHold(const std::string& gpus, const Arguments& arguments) {
+  const GpuPlan plan = PlanOf(gpus, arguments);
+  ASSERT_FALSE(plan.fits) << plan.text;
+  const std::vector<Item> items = ItemsOf(plan.text);
+  EXPECT_FALSE(items.empty()) << plan.text;
+  for (const Item& item : items) {
+    Arguments changed = arguments;
+    for (const std::string& option : item.options) {
+      std::erase_if(changed, [&](const std::string& a) {
+        return a.starts_with(option.substr(0, option.find('=') + 1));
+      });
+      changed.push_back(option);
+    }
+    const std::string each = gpus.substr(gpus.find('x'));
+    const GpuPlan tried = PlanOf(item.gpus.empty() ? gpus : item.gpus + each, changed);
+    EXPECT_TRUE(tried.fits) << testing::PrintToString(item.options) << "\n" << tried.text;
+    EXPECT_THAT(tried.text, HasSubstr("fits: needs " + item.bytes + " of"));
+  }
+}
+
+// ---- Golden cases of tutorials. ----
+
+// "Parameters in fp32 are 8B x 4 = 32 GB, gradients 32 GB, Adam's two moments 64 GB: 128 GB, before
+// any activation, so one copy per GPU of 80 GB, as in plain data parallelism, cannot work."
+TEST(GpuPlan, EightBillionInFp32DoNotFitEightyGigabytes) {
+  const double n = 8030261248;
+  const GpuPlan plan = PlanOf("8x80", {"--model.preset=llama-3-8b"});
+  EXPECT_EQ(plan.memory.largest.parameters, 4 * n);
+  EXPECT_EQ(plan.memory.largest.gradients, 4 * n);
+  EXPECT_NEAR(static_cast<double>(plan.memory.largest.optimizer), 8 * n, 1e3);
+  EXPECT_NEAR(4 * n / kGb, 32, 0.2);
+  EXPECT_NEAR(8 * n / kGb, 64, 0.3);
+  EXPECT_FALSE(plan.fits);
+  EXPECT_THAT(plan.text, AllOf(HasSubstr("does not fit: needs "), HasSubstr(" of 80.0 GB"),
+                               HasSubstr("parallel.shard=")));
+  // Shared out among the eight they are 16 GB each.
+  const GpuPlan sharded = PlanOf(
+      "8x80", {"--model.preset=llama-3-8b", "--parallel.shard=full", "--train.recompute=block"});
+  EXPECT_NEAR(static_cast<double>(sharded.memory.largest.optimizer), n, 0.02 * n);
+  EXPECT_TRUE(sharded.fits) << sharded.text;
+}
+
+// "4 x 24 GB: 7B in bf16 are 14 GB, their gradients another 14 GB: 28 GB before Adam's state, so
+// data parallelism, which copies them to each GPU, does not work." Our ranks even sum in fp32.
+TEST(GpuPlan, SevenBillionDoNotFitFourTimesTwentyFourGigabytes) {
+  const double n = 6738415616;
+  const Arguments bf16 = {"--model.preset=llama-2-7b", "--train.precision=bf16"};
+  const GpuPlan plan = PlanOf("4x24", bf16);
+  EXPECT_EQ(plan.memory.largest.parameters, 2 * n);
+  EXPECT_NEAR(2 * n / kGb, 14, 0.6);
+  EXPECT_GT(2 * n + 2 * n, 24 * kGb);
+  EXPECT_GT(plan.memory.largest.parameters + plan.memory.largest.gradients, 24 * kGb);
+  EXPECT_FALSE(plan.fits);
+  // 16 bytes a parameter, and gradients in fp32, are 121 GB, more than 4 x 24 GB have together.
+  EXPECT_GT((2 + 4 + 12) * n, 4 * 24 * kGb);
+  EXPECT_FALSE(PlanOf("4x24", {bf16[0], bf16[1], "--parallel.shard=full"}).fits);
+  ExpectItemsHold("4x24", bf16);
+}
+
+// "7B with AdamW on one GPU of 80 GB: 16 bytes a parameter, bf16 weights and gradients (2 + 2),
+// fp32 originals and moments (4 + 8), are 112 GB; pure bf16, 8 bytes a parameter, is 56 GB."
+TEST(GpuPlan, SevenBillionOnOneGpuNeedPureBf16) {
+  const double n = 6738415616;
+  const Arguments mixed = {"--model.preset=llama-2-7b", "--train.precision=bf16",
+                           "--train.grad_dtype=bf16", "--train.recompute=block"};
+  Arguments pure = mixed;
+  pure.insert(pure.end(), {"--optim.master_weights=false", "--optim.state_dtype=bf16"});
+  const auto states = [](const GpuPlan& plan) {
+    const MemoryKinds& k = plan.memory.largest;
+    return static_cast<double>(k.parameters + k.gradients + k.optimizer);
+  };
+  const GpuPlan with_originals = PlanOf("1x80", mixed), without = PlanOf("1x80", pure);
+  EXPECT_NEAR(states(with_originals), (2 + 2 + 4 + 8) * n, 1e3);
+  EXPECT_NEAR(16 * n / kGb, 112, 0.04 * 112);
+  EXPECT_FALSE(with_originals.fits);
+  EXPECT_NEAR(states(without), (2 + 2 + 4) * n, 1e3);
+  EXPECT_NEAR(8 * n / kGb, 56, 0.04 * 56);
+  EXPECT_TRUE(without.fits) << without.text;
+  EXPECT_THAT(with_originals.text, HasSubstr("optim.master_weights=false optim.state_dtype=bf16"));
+  ExpectItemsHold("1x80", mixed);
+}
+
+// "70B parameters in bf16 are 140 GB."
+TEST(GpuPlan, SeventyBillionInBf16Are140Gigabytes) {
+  for (const char* preset : {"llama-2-70b", "llama-3-70b"}) {
+    const GpuPlan plan =
+        PlanOf("1x9999", {"--model.preset=" + std::string(preset), "--train.precision=bf16"});
+    EXPECT_NEAR(static_cast<double>(plan.memory.largest.parameters) / kGb, 140, 2.1) << preset;
+  }
+}
+
+// ---- What would fit. ----
+
+TEST(GpuPlan, WhatItSaysWouldFitDoes) {
+  ExpectItemsHold("1x4", {"--model.preset=gpt2"});
+  ExpectItemsHold("2x24", {"--model.preset=llama-3.2-1b", "--train.batch_size=4"});
+  ExpectItemsHold("1x80", {"--model.preset=llama-3-8b"});
+  ExpectItemsHold("4x6", {"--model.preset=gpt2-large", "--train.precision=bf16",
+                          "--train.global_batch_size=0", "--train.grad_accum=4"});
+}
+
+// A larger one does not fit, and of the recomputations and levels no cheaper one does.
+TEST(GpuPlan, ItSaysTheCheapestOfEachKind) {
+  const Arguments base = {"--model.preset=gpt2", "--train.batch_size=64",
+                          "--train.global_batch_size=512"};
+  const GpuPlan plan = PlanOf("2x32", base);
+  ASSERT_FALSE(plan.fits) << plan.text;
+  const auto fits = [&](const std::string& option) {
+    Arguments changed = base;
+    std::erase_if(changed, [&](const std::string& a) {
+      return a.starts_with(option.substr(0, option.find('=') + 1));
+    });
+    changed.push_back(option);
+    const int64_t needed = PlanOf("2x32", changed).memory.needed({DeviceType::kCuda, 0});
+    return static_cast<double>(needed) <= (1 - kPlanTolerance) * 32 * kGb;
+  };
+  const auto said = [&](const std::string& text) {
+    return plan.text.find(text + " (") != std::string::npos;
+  };
+  bool larger = false;
+  for (const char* batch : {"32", "16", "8", "4", "2", "1"}) {
+    const std::string option = "train.batch_size=" + std::string(batch);
+    const bool fit = fits("--" + option);
+    EXPECT_EQ(said(option), fit && !larger) << option << "\n" << plan.text;
+    larger = larger || fit;
+  }
+  EXPECT_TRUE(larger);
+  bool cheaper = false;
+  for (const char* what : {"layer_norm", "mlp", "block"}) {
+    const std::string option = "train.recompute=" + std::string(what);
+    const bool fit = fits("--" + option);
+    EXPECT_EQ(said(option), fit && !cheaper) << option << "\n" << plan.text;
+    cheaper = cheaper || fit;
+  }
+  EXPECT_THAT(plan.text, Not(HasSubstr("other numbers")));
+}
+
+TEST(GpuPlan, AModelThatNothingFitsIsToBeSmaller) {
+  const GpuPlan plan = PlanOf("1x1", {"--model.preset=llama-3.1-405b"});
+  EXPECT_FALSE(plan.fits);
+  EXPECT_THAT(plan.text, HasSubstr("model.n_layer (now 126) or model.n_embd (now 16384)"));
+}
+
+TEST(GpuPlan, RecomputesAsMuchAsNeeded) {
+  const Arguments arguments = {"--model.preset=gpt2", "--train.batch_size=64",
+                               "--train.recompute=auto"};
+  const GpuPlan plan = PlanOf("1x24", arguments);
+  EXPECT_TRUE(plan.fits);
+  EXPECT_THAT(plan.text, HasSubstr("recomputes the blocks of the first "));
+}
+
+// ---- The tool itself. ----
+
+TEST(GpuPlan, TakesNoMemoryOfTheModel) {
+  Allocator& allocator = GetAllocator(kCpu);
+  const int64_t before = allocator.stats().live_bytes;
+  allocator.ResetPeak();
+  PlanOf("1024x80",
+         {"--model.preset=llama-3.1-405b", "--parallel.shard=full", "--train.global_batch_size=0"});
+  EXPECT_LT(allocator.stats().peak_bytes - before, 1 << 20);
+}
+
+TEST(GpuPlan, TheProgramSaysWhetherItFits) {
+  const Arguments command = {"tools/plan", "--model.preset=llama-3-8b", "--train.precision=bf16",
+                             "--parallel.shard=full", "--train.recompute=block"};
+  for (const auto& [gpus, exit_code] : {std::pair("8x80", 0), {"8x8", 1}, {"eight", 2}}) {
+    Arguments all = command;
+    all.push_back(StrCat("--gpus=", gpus));
+    const Result run = RunProgram(all);
+    EXPECT_EQ(run.exit_code, exit_code) << run;
+    const char* const text = exit_code == 0   ? "\nfits: needs "
+                             : exit_code == 1 ? "\ndoes not fit: needs "
+                                              : "gpus = \"eight\" must be";
+    EXPECT_THAT(run.out + run.err, HasSubstr(text));
+  }
+}
+
+TEST(GpuPlan, AVocabularyOfTheDataIsRead) {
+  const GpuPlan plan = PlanOf("1x1", {});
+  EXPECT_TRUE(plan.fits) << plan.text;
+  EXPECT_GT(plan.memory.largest.parameters, 4 * 800000);
+}
+
+TEST(GpuPlan, GpusAreANumberAndTheirGigabytes) {
+  EXPECT_EQ(ParseGpus("8x80").count, 8);
+  EXPECT_EQ(ParseGpus("8x80").bytes, 80'000'000'000);
+  EXPECT_EQ(ParseGpus("1x0.5").bytes, 500'000'000);
+  for (const char* bad : {"", "8", "x80", "8x", "0x80", "-1x80", "8x0", "8x80x2", "8x80GB", "8 x80",
+                          "8x1e3", "8xnan"}) {
+    EXPECT_THAT(test::MessageOf<InputError>([&] { ParseGpus(bad); }), HasSubstr("--gpus=8x80"))
+        << bad;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::models

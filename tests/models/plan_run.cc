@@ -1,0 +1,174 @@
+#include "tests/models/plan_run.h"
+
+#include <bit>
+#include <cstring>
+
+#include "dist/data_parallel/data_parallel.h"
+#include "dist/mesh.h"
+#include "models/train/run_setup.h"
+#include "nn/precision.h"
+#include "tests/models/training.h"
+
+namespace lockstep::models {
+namespace {
+
+bool SameBits(const std::vector<double>& a, const std::vector<double>& b, size_t i) {
+  return i < b.size() && std::bit_cast<uint64_t>(a[i]) == std::bit_cast<uint64_t>(b[i]);
+}
+
+bool SameBits(const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
+  const Tensor x = a.Contiguous(), y = b.Contiguous();
+  return std::memcmp(x.raw_data(), y.raw_data(), static_cast<size_t>(x.bytes())) == 0;
+}
+
+std::map<std::string, Tensor> ByName(const NamedTensors& tensors) {
+  return {tensors.begin(), tensors.end()};
+}
+
+GptConfig ModelOf(const Task& task, const Plan& plan) {
+  GptConfig model = task.model;
+  model.recompute = plan.recompute;
+  model.offload_activations = plan.offload_activations;
+  return model;
+}
+
+void Fill(Gpt& model, Device device, DType dtype, uint64_t seed) {
+  nn::Materialize(model, device, seed, {.compute = dtype});
+}
+
+void Load(Gpt& model, const Outcome& from) {
+  for (const auto& [name, p] : model.NamedParameters()) {
+    Tensor value = p->value().Detach();
+    value.CopyFrom(p->PartOf(from.weights.at(name)));
+  }
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const Task& t) {
+  const GptConfig& m = t.model;
+  return out << m.n_layer << " layers of width " << m.n_embd << ", vocabulary " << m.vocab_size
+             << (m.tie_embeddings ? ", tied" : "") << (m.bias ? ", biases" : "") << ", "
+             << Name(m.norm) << ", " << Name(m.activation) << ", " << Name(m.position)
+             << ", dropout " << m.dropout << ", " << t.dtype << ", " << t.optim.name
+             << (t.optim.master_weights ? "" : " without originals") << ", state "
+             << t.optim.state_dtype << ", clip " << t.optim.clip << ", " << t.micro_batches
+             << " micro-batches";
+}
+
+std::ostream& operator<<(std::ostream& out, const Plan& p) {
+  out << p.shards << " shards of " << p.copies << " copies";
+  if (p.data_parallel) {
+    out << ", data parallel";
+  } else {
+    out << ", reshard " << static_cast<int>(p.options.reshard) << ", accumulate "
+        << static_cast<int>(p.options.accumulate) << (p.in_memory ? ", in memory" : "");
+  }
+  return out << ", recomputes " << Describe(p.recompute, 100)
+             << (p.offload_activations ? ", offloads" : "");
+}
+
+std::string Difference(const Outcome& a, const Outcome& b) {
+  const auto in_list = [](const auto& x, const auto& y) -> std::optional<size_t> {
+    for (size_t i = 0; i < std::max(x.size(), y.size()); ++i) {
+      if (i >= x.size() || !SameBits(x, y, i)) return i;
+    }
+    return {};
+  };
+  const auto in_map = [](const auto& x, const auto& y) -> std::string {
+    for (const auto& [name, tensor] : x) {
+      if (!y.contains(name) || !SameBits(tensor, y.at(name))) return name;
+    }
+    return x.size() == y.size() ? "" : "names";
+  };
+  if (const auto step = in_list(a.losses, b.losses)) return StrCat("the loss of step ", *step);
+  if (const auto step = in_list(a.norms, b.norms)) return StrCat("the norm of step ", *step);
+  if (!SameBits({a.val_loss}, {b.val_loss}, 0)) return "the validation loss";
+  const std::string weight = in_map(a.weights, b.weights);
+  if (!weight.empty()) return StrCat("the weight '", weight, "'");
+  const std::string state = in_map(ByName(a.state), ByName(b.state));
+  if (!state.empty()) return StrCat("the state '", state, "'");
+  return a.loss_scale == b.loss_scale ? "" : "the loss scale";
+}
+
+PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, const Outcome* from)
+    : task_(task), model_(ModelOf(task, plan)), tokens_(Tokens(400)) {
+  LS_CHECK(all.size() == plan.ranks(), all.size(), " ranks instead of ", plan.ranks());
+  const Device device = all.device();
+  const auto fill = [&](uint64_t seed) { Fill(model_, device, task.dtype, seed); };
+  if (plan.data_parallel) {
+    fill(4);
+    parallel_ = std::make_unique<dist::DataParallel>(
+        &all, model_,
+        dist::ReducerOptions{.sum = dist::GradientSum::kOrdered,
+                             .micro_batches = task.micro_batches});
+  } else {
+    const dist::Mesh mesh({.shard = static_cast<int>(plan.shards)}, all.rank(), all.size());
+    const auto along = [&](const char* axis) {
+      return all.Split(mesh.GroupName({axis}), mesh.RanksAlong({axis}));
+    };
+    shard_ = along("shard");
+    replicate_ = along("replicate");
+    // All begin with rank 0's weights.
+    if (plan.in_memory) fill(all.rank() == 0 ? 4 : 5);
+    dist::ShardOptions options = plan.options;
+    options.micro_batches = task.micro_batches;
+    parallel_ = std::make_unique<dist::FullyShard>(
+        plan.copies > 1 ? dist::ShardGroups(&all, shard_.get(), replicate_.get())
+                        : dist::ShardGroups(&all),
+        model_, options);
+    if (!plan.in_memory) fill(4);
+  }
+  if (from != nullptr) {
+    outcome_ = *from;
+    Load(model_, *from);
+  }
+  optimizer_ = MakeOptimizer(task.optim, model_);
+  if (from != nullptr) optimizer_->LoadState(from->state);
+  const auto step = static_cast<int64_t>(outcome_.losses.size());
+  loader_ =
+      std::make_unique<data::Loader>(tokens_, Shuffled(*tokens_),
+                                     data::BatchLayout{.batch_size = 2,
+                                                       .micro_batches = task.micro_batches,
+                                                       .micro_order = parallel_->micro_order()},
+                                     step);
+  // The scale begins too large, and grows beyond what fits again.
+  std::optional<LossScaleOptions> scaling;
+  if (task.dtype == DType::kF16) scaling = {.init = 0x1p22, .growth_interval = 2};
+  trainer_ = std::make_unique<Trainer>(model_, *optimizer_, SmallSchedule(), *loader_,
+                                       TrainerOptions{.first_step = step,
+                                                      .micro_batches = task.micro_batches,
+                                                      .clip = task.optim.clip,
+                                                      .seed = 9,
+                                                      .parallel = parallel_.get(),
+                                                      .check_every = 2,
+                                                      .loss_scaling = scaling,
+                                                      .loss_scale = outcome_.loss_scale});
+}
+
+void PlanRun::Train(int steps) {
+  for (int i = 0; i < steps; ++i) {
+    if (std::ssize(outcome_.losses) == task_.steps / 2) {
+      outcome_.val_loss = trainer_->Evaluate(data::EvalBatches(tokens_, kWindow, 3, 2));
+    }
+    const StepMetrics m = trainer_->Step();
+    outcome_.losses.push_back(m.loss);
+    outcome_.norms.push_back(m.grad_norm);
+  }
+}
+
+Outcome PlanRun::Finish() {
+  outcome_.weights.clear();
+  outcome_.state.clear();
+  for (const auto& [name, p] : model_.NamedParameters()) {
+    outcome_.weights[name] = p->WholeOf(p->value().Detach()).To(kCpu).Clone();
+  }
+  optimizer_->ForEachState([&](const std::string& name, const Parameter& p, const Tensor& part) {
+    outcome_.state.emplace_back(name, p.WholeOf(part).To(kCpu).Clone());
+  });
+  outcome_.loss_scale = trainer_->loss_scale();
+  return outcome_;
+}
+
+}  // namespace lockstep::models

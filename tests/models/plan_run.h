@@ -1,0 +1,80 @@
+// Short runs of small models under any plan, for the law that no plan changes a bit of an ordered
+// run.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "core/storage.h"
+#include "dist/process_group.h"
+#include "dist/shard/fully_shard.h"
+#include "models/gpt/gpt.h"
+#include "models/options/config.h"
+#include "models/train/trainer.h"
+
+namespace lockstep::models {
+
+// What is trained.
+struct Task {
+  GptConfig model;
+  DType dtype = DType::kF32;
+  OptimOptions optim;
+  int64_t micro_batches = 4;  // of a step, on all ranks
+  int steps = 5;
+};
+std::ostream& operator<<(std::ostream& out, const Task& task);
+
+// By what: ranks and memory.
+struct Plan {
+  int64_t shards = 1, copies = 1;   // ranks: shards * copies
+  bool data_parallel = false;       // by DataParallel, which has one shard; otherwise by FullyShard
+  dist::ShardOptions options = {};  // but for the micro-batches
+  bool in_memory = false;           // before it is sharded
+  RecomputeChoice recompute = {};
+  bool offload_activations = false;  // on a GPU
+
+  int ranks() const { return static_cast<int>(shards * copies); }
+};
+std::ostream& operator<<(std::ostream& out, const Plan& plan);
+
+// Everything that training computes, and what a checkpoint holds.
+struct Outcome {
+  std::vector<double> losses, norms;
+  double val_loss = 0;                    // in the middle
+  std::map<std::string, Tensor> weights;  // whole, on the CPU
+  NamedTensors state;
+  std::optional<LossScale> loss_scale;
+};
+// The first thing in which the bits differ: "the loss of step 3", "the weight 'wte.weight'"; empty
+// if none do.
+std::string Difference(const Outcome& a, const Outcome& b);
+
+// A rank's part of a run.
+class PlanRun {
+ public:
+  // Collective. Begins where `from` ends, if it is given. The ranks are all of the plan's.
+  PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan,
+          const Outcome* from = nullptr);
+
+  void Train(int steps);
+  // Collective. With weights and state, which are gathered.
+  Outcome Finish();
+
+ private:
+  const Task task_;
+  std::shared_ptr<dist::ProcessGroup> shard_, replicate_;
+  Gpt model_;
+  std::unique_ptr<dist::DataRanks> parallel_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::shared_ptr<const data::TokenSource> tokens_;
+  std::unique_ptr<data::Loader> loader_;
+  std::unique_ptr<Trainer> trainer_;
+  Outcome outcome_;
+};
+
+}  // namespace lockstep::models

@@ -1,0 +1,34 @@
+// bazel run -c opt //tools:plan -- --model.preset=llama-3-8b --gpus=8x80 ...
+#include <cstdio>
+#include <string>
+
+#include "models/options/config.h"
+#include "models/options/options.h"
+#include "models/train/gpu_plan.h"
+
+int main(int argc, char** argv) {
+  using namespace lockstep;
+  try {
+    models::EnterInvocationFolder();
+    models::RunConfig config;
+    models::Options options(
+        {.name = "plan",
+         .summary = "Plans the memory of a run on GPUs that need not be here, with the options of "
+                    "train_gpt. Exit code 0: it fits; 1: it does not.",
+         .example = "plan --model.preset=llama-3-8b --train.precision=bf16 --parallel.shard=full "
+                    "--gpus=8x80"});
+    models::AddRunOptions(options, config);
+    std::string gpus = "1x80";
+    options.Add(
+        "gpus", &gpus,
+        {.operational = true, .doc = "how many GPUs, a rank on each, and the GB of each: 8x80"});
+    if (const auto exit_code = options.Start(argc, argv)) return *exit_code;
+    const models::GpuPlan plan = models::PlanOnGpus(options, config, models::ParseGpus(gpus));
+    std::puts(plan.text.c_str());
+    return plan.fits ? 0 : 1;
+  } catch (const std::exception& e) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "plan: %s\n", e.what());
+    return 2;
+  }
+}
