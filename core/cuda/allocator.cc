@@ -22,7 +22,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/block_pool.h"
+#include "core/cuda/block_pool.h"
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"
 #include "core/cuda/graph_space.h"

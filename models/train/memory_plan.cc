@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/autograd/engine.h"
-#include "core/block_pool.h"
+#include "core/cuda/block_pool.h"
 #include "core/meta_memory.h"
 #include "core/size_class.h"
 #include "dist/data_parallel/reducer_memory.h"
@@ -110,23 +110,23 @@ class AllocationLog : public MetaMemoryListener {
   // As if all work were on one stream. What is older than a graph is not in its pools, and counts
   // as requested.
   int64_t ReservedByGpu() const {
-    BlockPool small(true), large(false);
-    std::unordered_map<size_t, BlockPool::Block*> taken;
+    cuda::BlockPool small(true), large(false);
+    std::unordered_map<size_t, cuda::BlockPool::Block*> taken;
     int64_t reserved = 0, older = 0;
     for (const Entry& e : std::span(events_).first(graph_)) {
       older += e.taken ? blocks_[e.block].bytes : -blocks_[e.block].bytes;
     }
     for (const Entry& e : std::span(events_).subspan(graph_)) {
       if (blocks_[e.block].bytes == 0) continue;
-      const int64_t size = BlockPool::BlockSize(blocks_[e.block].bytes);
-      BlockPool& pool = BlockPool::IsSmall(size) ? small : large;
+      const int64_t size = cuda::BlockPool::BlockSize(blocks_[e.block].bytes);
+      cuda::BlockPool& pool = cuda::BlockPool::IsSmall(size) ? small : large;
       if (!e.taken) {
         if (auto node = taken.extract(e.block)) pool.Give(node.mapped());
         continue;
       }
-      BlockPool::Block* block = pool.Take(size);
+      cuda::BlockPool::Block* block = pool.Take(size);
       if (block == nullptr) {
-        const int64_t segment = BlockPool::SegmentSize(size);
+        const int64_t segment = cuda::BlockPool::SegmentSize(size);
         // An address that is never used, and not next to another segment's.
         pool.AddSegment(reinterpret_cast<char*>(2 * reserved), segment);
         reserved += segment;
@@ -135,7 +135,8 @@ class AllocationLog : public MetaMemoryListener {
       taken[e.block] = block;
     }
     for (const auto& [index, block] : taken) {
-      (BlockPool::IsSmall(BlockPool::BlockSize(blocks_[index].bytes)) ? small : large).Give(block);
+      (cuda::BlockPool::IsSmall(cuda::BlockPool::BlockSize(blocks_[index].bytes)) ? small : large)
+          .Give(block);
     }
     return older + reserved;
   }

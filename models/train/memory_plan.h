@@ -40,8 +40,8 @@ struct MemoryPlan {
   MemoryKinds peak;     // when the total is largest; that total is what the run needs
   MemoryKinds largest;  // of each kind by itself, at different times
   // What the allocator takes from the system, or from the driver: it rounds sizes up, and keeps
-  // freed blocks, on the CPU each for its size, on a GPU in segments (core/block_pool.h), as long
-  // as there is more. With CUDA graphs this is what the allocator counts as live.
+  // freed blocks, on the CPU each for its size, on a GPU in segments (core/cuda/block_pool.h), as
+  // long as there is more. With CUDA graphs this is what the allocator counts as live.
   int64_t reserved = 0;
   // What this process takes before there is a model: the program, its libraries, the data; on a GPU
   // CUDA's context and libraries. 0: not known. Not planned: the threads' scratch memory, some MiB

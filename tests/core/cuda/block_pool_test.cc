@@ -1,4 +1,4 @@
-#include "core/block_pool.h"
+#include "core/cuda/block_pool.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-namespace lockstep {
+namespace lockstep::cuda {
 namespace {
 
 using Block = BlockPool::Block;
@@ -112,4 +112,4 @@ TEST(BlockPool, RandomBlocksTileTheSegments) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::cuda

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <set>
 
-namespace lockstep {
+namespace lockstep::cuda {
 
 // Blocks of small sizes, or of large ones, for work on one stream. Freed blocks are joined with
 // free neighbours in their segment. Not thread-safe.
@@ -69,4 +69,4 @@ class BlockPool {
   std::set<Block*, BySize> free_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::cuda

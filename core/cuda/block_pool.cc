@@ -1,9 +1,9 @@
-#include "core/block_pool.h"
+#include "core/cuda/block_pool.h"
 
 #include <algorithm>
 #include <bit>
 
-namespace lockstep {
+namespace lockstep::cuda {
 namespace {
 
 constexpr int64_t kAlignment = 512;
@@ -83,4 +83,4 @@ int64_t BlockPool::free_bytes() const {
   return bytes;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cuda
