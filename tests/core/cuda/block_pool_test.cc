@@ -39,7 +39,7 @@ TEST(BlockPool, ThereIsNothingWithoutASegment) {
 TEST(BlockPool, TheSmallestThatFitsAtTheLowestAddress) {
   BlockPool pool(/*small=*/true);
   char* const base = reinterpret_cast<char*>(1 << 20);
-  for (const auto [at, bytes] : {std::pair(0, 4096), {100'000, 2048}, {200'000, 2048}}) {
+  for (const auto& [at, bytes] : {std::pair(0, 4096), {100'000, 2048}, {200'000, 2048}}) {
     pool.AddSegment(base + at, bytes);
   }
   Block* const first = pool.Take(2048);
