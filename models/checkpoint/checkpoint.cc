@@ -56,7 +56,7 @@ class Collector {
     };
     std::vector<SafetensorsItem> weights, state;
     for (const auto& [name, p] : model.NamedParameters()) {
-      add("model", name, *p, p->part(), weights);
+      add("model", name, *p, p->value(), weights);
     }
     optimizer.ForEachState([&](const std::string& name, const Parameter& p, const Tensor& part) {
       add("optimizer", name, p, part, state);
@@ -69,7 +69,7 @@ class Collector {
   // All of it on rank 0.
   void AddWhole(const Gpt& model, const optim::Optimizer& optimizer, CheckpointFiles* files) const {
     std::map<const Parameter*, Tensor> weights;
-    for (const auto& p : model.Parameters()) weights[p.get()] = KeepWhole(*p, p->part());
+    for (const auto& p : model.Parameters()) weights[p.get()] = KeepWhole(*p, p->value());
     std::vector<SafetensorsItem> state;
     optimizer.ForEachState([&](const std::string& name, const Parameter& p, const Tensor& part) {
       const Tensor whole = KeepWhole(p, part);
