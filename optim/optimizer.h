@@ -45,7 +45,7 @@ struct UpdateRule {
 struct StateOffload {
   bool to_host = false;
   // Of each of two buffers on the device, only within Step: an update is made in pieces of so many
-  // bytes, while the next piece arrives and the one before returns. A matrix of Muon's is a piece.
+  // bytes, while the next piece arrives and the one before returns. Matrices of Muon's are not cut.
   // Also used, with to_host or without, for weights on the host (nn/offload_weights.h).
   int64_t buffer_bytes = int64_t{32} << 20;
 };

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -23,6 +22,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/cuda/block_pool.h"
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"
 #include "core/cuda/graph_space.h"
@@ -31,26 +31,7 @@
 namespace lockstep::cuda {
 namespace {
 
-constexpr int64_t kAlignment = 512;
-constexpr int64_t kSmall = 1 << 20;  // blocks up to this size come from small segments
-constexpr int64_t kSmallSegment = 2 << 20;
-constexpr int64_t kLargeSegment = 20 << 20;     // for blocks up to half its size
-constexpr int64_t kSegmentAlignment = 2 << 20;  // the driver's page
 constexpr int64_t kMaxBytes = int64_t{1} << 50;
-
-int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
-// Eight sizes per power of two, but steps of at most a page: requests of similar size can reuse
-// each other's blocks.
-int64_t BlockSize(int64_t bytes) {
-  const int64_t power = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes)));
-  return RoundUp(bytes, std::clamp(power / 8, kAlignment, kSegmentAlignment));
-}
-
-int64_t SegmentSize(int64_t block) {
-  if (block <= kSmall) return kSmallSegment;
-  return block <= kLargeSegment / 2 ? kLargeSegment : RoundUp(block, kSegmentAlignment);
-}
 
 std::string Megabytes(int64_t bytes) {
   char text[32];
@@ -189,23 +170,26 @@ class CachingAllocator : public StatsAllocator {
     std::lock_guard lock(mutex_);
     CheckRequest(bytes);
     if (bytes == 0) return nullptr;
-    const int64_t size = BlockSize(bytes);
-    const Pool pool{stream.handle.get(), size <= kSmall};
-    Block* block = FromCache(pool, size);
-    if (block == nullptr) block = NewSegment(pool, SegmentSize(size));
+    const int64_t size = BlockPool::BlockSize(bytes);
+    const PoolKey key{stream.handle.get(), BlockPool::IsSmall(size)};
+    BlockPool& pool = pools_.try_emplace(key, key.small).first->second;
+    BlockPool::Block* block = pool.Take(size);
     if (block == nullptr) {
-      TrimLocked();
-      block = NewSegment(pool, RoundUp(size, kSegmentAlignment));
+      bool more = AddSegment(pool, BlockPool::SegmentSize(size));
+      if (!more) {
+        TrimLocked();
+        more = AddSegment(pool, BlockPool::RoundToPages(size));
+      }
+      if (!more) {
+        const char* const captures = Graph::CapturesOn(device_)
+                                         ? "; the free memory of other streams cannot be reclaimed "
+                                           "while a CUDA graph is captured"
+                                         : "";
+        ThrowOutOfMemory(bytes, DriverSays() + captures);
+      }
+      block = pool.Take(size);
     }
-    if (block == nullptr) {
-      const char* const captures = Graph::CapturesOn(device_)
-                                       ? "; the free memory of other streams cannot be reclaimed "
-                                         "while a CUDA graph is captured"
-                                       : "";
-      ThrowOutOfMemory(bytes, DriverSays() + captures);
-    }
-    Split(block, size);
-    used_[block->data] = block;
+    used_[block->data] = {block, &pool};
     CountAllocation(block->data, bytes);
     Poison(block->data, bytes, stream);
     return block->data;
@@ -215,15 +199,8 @@ class CachingAllocator : public StatsAllocator {
     if (data == nullptr) return;
     std::lock_guard lock(mutex_);
     if (!CountFree(data)) return;
-    Block* block = used_.extract(data).mapped();
-    if (block->next != nullptr && block->next->free) JoinWithNext(block);
-    if (block->previous != nullptr && block->previous->free) {
-      block = block->previous;
-      free_[block->pool].erase(block);
-      JoinWithNext(block);
-    }
-    block->free = true;
-    free_[block->pool].insert(block);
+    const auto [block, pool] = used_.extract(data).mapped();
+    pool->Give(block);
     if (at_exit) TrimLocked();
   }
 
@@ -236,12 +213,10 @@ class CachingAllocator : public StatsAllocator {
   AllocatorStats stats() const override {
     std::lock_guard lock(mutex_);
     AllocatorStats stats = stats_;
-    for (const auto& [pool, blocks] : free_) {
-      if (!held_.contains(pool.stream)) continue;
-      for (const Block* block : blocks) {
-        stats.live_bytes += block->bytes;
-        stats.peak_bytes += block->bytes;
-      }
+    for (const auto& [key, pool] : pools_) {
+      if (!held_.contains(key.stream)) continue;
+      stats.live_bytes += pool.free_bytes();
+      stats.peak_bytes += pool.free_bytes();
     }
     return stats;
   }
@@ -260,86 +235,33 @@ class CachingAllocator : public StatsAllocator {
 
  private:
   // Blocks are reused only within their pool.
-  struct Pool {
+  struct PoolKey {
     void* stream;
     bool small;
-    auto operator<=>(const Pool&) const = default;
-  };
-  struct Block {
-    char* data;
-    int64_t bytes;
-    Pool pool;
-    bool free = false;                           // and then in free_
-    Block *previous = nullptr, *next = nullptr;  // neighbours in the segment
-  };
-  struct BySize {
-    bool operator()(const Block* a, const Block* b) const {
-      return a->bytes != b->bytes ? a->bytes < b->bytes : a->data < b->data;
-    }
+    auto operator<=>(const PoolKey&) const = default;
   };
 
-  // The smallest block that is large enough, at the lowest address among equals: so repeated steps
-  // get the same memory.
-  Block* FromCache(Pool pool, int64_t size) {
-    const auto blocks = free_.find(pool);
-    if (blocks == free_.end()) return nullptr;
-    Block key{nullptr, size, pool};
-    const auto it = blocks->second.lower_bound(&key);
-    if (it == blocks->second.end()) return nullptr;
-    Block* block = *it;
-    blocks->second.erase(it);
-    block->free = false;
-    return block;
-  }
-
-  Block* NewSegment(Pool pool, int64_t bytes) {
+  bool AddSegment(BlockPool& pool, int64_t bytes) {
     SetDevice(device_);
     void* data = FromDriver([&](void** to) { return cudaMalloc(to, static_cast<size_t>(bytes)); });
-    if (data == nullptr) return nullptr;
+    if (data == nullptr) return false;
     stats_.reserved_bytes += bytes;
-    return new Block{static_cast<char*>(data), bytes, pool};
-  }
-
-  // Splits off the bytes beyond `size`, if they are worth a block of their own.
-  void Split(Block* block, int64_t size) {
-    const int64_t rest = block->bytes - size;
-    if (rest < (block->pool.small ? kAlignment : kSmall)) return;
-    auto* tail = new Block{block->data + size, rest, block->pool, true, block, block->next};
-    if (tail->next != nullptr) tail->next->previous = tail;
-    block->next = tail;
-    block->bytes = size;
-    free_[tail->pool].insert(tail);
-  }
-
-  // `block` is not in free_.
-  void JoinWithNext(Block* block) {
-    Block* next = block->next;
-    if (next->free) free_[next->pool].erase(next);
-    block->bytes += next->bytes;
-    block->next = next->next;
-    if (block->next != nullptr) block->next->previous = block;
-    delete next;
+    pool.AddSegment(static_cast<char*>(data), bytes);
+    return true;
   }
 
   // Returns whole segments to the driver, those of all streams or of one. Does nothing during a
   // capture, which waiting for the device would invalidate, or if the device has failed.
   void TrimLocked(const Stream* of = nullptr) noexcept {
-    if (free_.empty() || Graph::CapturesOn(device_)) return;
+    if (pools_.empty() || Graph::CapturesOn(device_)) return;
     if (!Succeeds(cudaSetDevice(device_.index)) || !Succeeds(cudaDeviceSynchronize())) return;
-    for (auto& [pool, blocks] : free_) {
-      if (held_.contains(pool.stream)) continue;
-      if (of != nullptr && of->handle.get() != pool.stream) continue;
-      for (auto it = blocks.begin(); it != blocks.end();) {
-        Block* block = *it;
-        if (block->previous != nullptr || block->next != nullptr) {
-          ++it;
-          continue;
-        }
-        it = blocks.erase(it);
-        LS_CUDA_WARN(cudaFree(block->data));
-        stats_.reserved_bytes -= block->bytes;
-        delete block;
-      }
+    for (auto& [key, pool] : pools_) {
+      if (held_.contains(key.stream)) continue;
+      if (of != nullptr && of->handle.get() != key.stream) continue;
+      pool.RemoveFreeSegments([this](char* data, int64_t bytes) {
+        LS_CUDA_WARN(cudaFree(data));
+        stats_.reserved_bytes -= bytes;
+      });
     }
   }
 
@@ -348,9 +270,9 @@ class CachingAllocator : public StatsAllocator {
     return code == cudaSuccess;
   }
 
-  std::map<Pool, std::set<Block*, BySize>> free_;
+  std::map<PoolKey, BlockPool> pools_;
   std::set<void*> held_;  // streams
-  std::unordered_map<void*, Block*> used_;
+  std::unordered_map<void*, std::pair<BlockPool::Block*, BlockPool*>> used_;
 };
 
 // Every tensor's memory comes straight from the driver, with exactly its size, and goes back there:

@@ -73,13 +73,14 @@ void ControlPlane::WaitUntilOpen() {
   if (!open_) throw ConnectionError(failure_->reason);
 }
 
-void ControlPlane::After(Milliseconds delay, std::function<void()> f) {
+EventLoop::Timer ControlPlane::After(Milliseconds delay, std::function<void()> f) {
   const auto timer = std::make_shared<EventLoop::Timer>();
   *timer = loop_->After(delay, [this, timer, f = std::move(f)] {
     timers_.erase(*timer);
     f();
   });
   timers_.insert(*timer);
+  return *timer;
 }
 
 Link::Handlers ControlPlane::ParentHandlers(std::function<void()> on_open) {
@@ -208,7 +209,8 @@ void ControlPlane::Beat() {
   if (parent_) parent_->Send(beat);
   // Before the plane opened, there was nothing to hear.
   const auto silent_since = Clock::now() - Silence();
-  if (opened_ > silent_since) return After(BeatTime(), [this] { Beat(); });
+  After(BeatTime(), [this] { Beat(); });
+  if (opened_ > silent_since) return;
   std::vector<int> silent;
   for (const auto& [child_rank, child] : children_) {
     if (!child.left && child.link->heard() < silent_since) silent.push_back(child_rank);
@@ -224,7 +226,6 @@ void ControlPlane::Beat() {
                               " s (stopped, starved of memory, or cut off from the network)")),
              neighbour);
   }
-  After(BeatTime(), [this] { Beat(); });
 }
 
 void ControlPlane::OnLost(int neighbour, const std::string& reason) {

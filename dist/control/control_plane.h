@@ -197,6 +197,7 @@ class ControlPlane {
   struct Survey {
     uint64_t topic = 0, number = 0;  // of its question
     size_t left = 0;                 // replies
+    EventLoop::Timer timer = 0;      // to end it without the others
     std::map<int, std::string> answers = {};
     std::optional<std::string> result = {};
     std::vector<std::pair<int, uint64_t>> askers = {};  // not yet told, and their numbers
@@ -254,7 +255,7 @@ class ControlPlane {
   void OnSurvey(const Frame& frame);
   void EndSurvey(const std::shared_ptr<Survey>& survey);
   void TellAskers(Survey& survey);
-  void After(Milliseconds delay, std::function<void()> f);
+  EventLoop::Timer After(Milliseconds delay, std::function<void()> f);
   // Before the next attempt to connect: more and more, and at random.
   static Milliseconds RetryDelay(int attempts);
   Milliseconds BeatTime() const;

@@ -20,7 +20,7 @@ constexpr ControlPlane::Milliseconds kFirstPatience(50);
 constexpr size_t kStrangers = 128;
 // A rank gives up a little after rank 0, whose error says more.
 constexpr ControlPlane::Milliseconds kGrace(2000);
-// A refusal that only this rank gets, and may ask again: the store is that of an earlier run.
+// A refusal that only this rank gets, and may ask again: this rank 0 is that of an earlier run.
 constexpr uint64_t kStale = 1;
 
 }  // namespace

@@ -142,12 +142,14 @@ void ControlPlane::OnSurvey(const Frame& frame) {
         if (--survey->left == 0) EndSurvey(survey);
       });
   if (ranks.empty()) return EndSurvey(survey);
-  if (!survey->result) After(kSurveyTime, [this, survey] { EndSurvey(survey); });
+  if (!survey->result) survey->timer = After(kSurveyTime, [this, survey] { EndSurvey(survey); });
 }
 
 void ControlPlane::EndSurvey(const std::shared_ptr<Survey>& survey) {
   if (survey->result) return;
   questions_.erase(survey->number);
+  loop_->Cancel(survey->timer);
+  timers_.erase(survey->timer);
   survey->result = Pack(survey->answers);
   TellAskers(*survey);
   After(std::chrono::duration_cast<Milliseconds>(size() * kSharingTime), [this, survey] {

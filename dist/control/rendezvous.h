@@ -11,14 +11,14 @@ struct Rendezvous {
   int rank = 0, world_size = 1;
   // On this machine. If every rank sees all of its devices, local_rank is the rank's device index.
   int local_rank = 0, local_world_size = 1;
-  // Rank 0 serves the store on the first free one of `port_choices` ports from master_port on.
+  // Rank 0 listens on the first free one of `port_choices` ports from master_port on.
   std::string master_addr = "127.0.0.1";
   int master_port = 0, port_choices = 1;
-  // If there are several ports: part of the secret, so that no other run's store is mistaken for
+  // If there are several ports: part of the secret, so that no other run's rank 0 is mistaken for
   // this one's.
   std::string run_id;
   std::string secret;
-  // The folder of a file store; empty: TCP.
+  // The folder in which rank 0 says where it listens; empty: at master_addr.
   std::string store_folder;
   // "RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", or "" for a process on its own.
   std::string source;
@@ -31,7 +31,7 @@ struct Rendezvous {
 // and then MASTER_ADDR, MASTER_PORT (default 29500; under Slurm the first host of
 // SLURM_JOB_NODELIST and a port derived from SLURM_JOB_ID), LOCKSTEP_SECRET and LOCKSTEP_STORE_DIR.
 // With TORCHELASTIC_USE_AGENT_STORE=True (PyTorch's torchrun) its agent occupies MASTER_PORT, and
-// the store is at one of the eight ports above it; TORCHELASTIC_RUN_ID tells runs apart. If none of
+// rank 0 is at one of the eight ports above it; TORCHELASTIC_RUN_ID tells runs apart. If none of
 // the rank variables is set: a single process. Throws InputError, naming the variables, if one is
 // missing, not a number, out of range, or contradicts another.
 Rendezvous ReadRendezvous(const Environment& environment = ProcessEnvironment());

@@ -5,7 +5,7 @@
 
 #include "dist/control/local_planes.h"
 #include "dist/groups/host_group.h"
-#include "dist/groups/in_process_transport.h"
+#include "dist/groups/tcp_transport.h"
 
 namespace lockstep::dist {
 namespace {
@@ -39,12 +39,11 @@ std::exception_ptr RunRank(const std::function<void(ProcessGroup&)>& body, Proce
 std::vector<std::shared_ptr<ProcessGroup>> MakeInProcessGroups(int size,
                                                                const GroupOptions& options) {
   LS_CHECK(size >= 1, "an in-process group needs at least one rank, got ", size);
-  auto planes = MakeLocalPlanes(size);
-  auto transports = MakeInProcessTransports(size);
   std::vector<std::shared_ptr<ProcessGroup>> groups;
-  for (size_t r = 0; r < planes.size(); ++r) {
-    planes[r]->WaitUntilOpen();
-    groups.push_back(MakeHostGroup(std::move(transports[r]), std::move(planes[r]), options));
+  for (auto& plane : MakeLocalPlanes(size)) {
+    plane->WaitUntilOpen();
+    auto transport = MakeTcpTransport(plane, options.name, AllRanks(size));
+    groups.push_back(MakeHostGroup(std::move(transport), std::move(plane), options));
   }
   return groups;
 }

@@ -72,8 +72,8 @@ GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const GpuSet
                                     Bytes(result.memory.needed(setup.device)), Bytes(gpus.bytes));
   if (!result.fits) {
     verdict += ". " + MemoryAdvice(setup, with_room, FormatDecimalBytes);
-  } else if (!with_room(result.memory)) {
-    verdict += fmt::format(", but plans are good to {:.0f}%", 100 * kPlanTolerance);
+  } else if (!with_room(result.memory) || result.memory.reserved + kRuntimeBytes > gpus.bytes) {
+    verdict += ", but so closely that the allocator, which rounds sizes up, may not find room";
   }
   result.text = fmt::format("{}\n{}\n{}", Describe(setup, gpus),
                             Table(result.memory, setup.device, FormatDecimalBytes), verdict);

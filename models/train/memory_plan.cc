@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "core/autograd/engine.h"
+#include "core/cuda/block_pool.h"
 #include "core/meta_memory.h"
 #include "core/size_class.h"
 #include "dist/data_parallel/reducer_memory.h"
@@ -63,27 +65,26 @@ class AllocationLog : public MetaMemoryListener {
   }
   // Forgets what happened before, except for the blocks that are still alive.
   void Begin() {
-    std::vector<Entry> events;
-    for (const auto& [id, block] : live_) events.push_back({block, true});
-    events_ = std::move(events);
+    events_.clear();
+    for (const auto& [id, block] : live_) events_.push_back({block, true});
+    std::ranges::sort(events_, {}, &Entry::block);
   }
 
-  MemoryPlan Plan() const {
+  // From now on the allocator's pools are those of a CUDA graph.
+  void BeginGraph() { graph_ = events_.size(); }
+
+  MemoryPlan Plan(Device device) const {
     MemoryPlan plan;
     MemoryKinds now;
-    std::map<int64_t, std::pair<int64_t, int64_t>> classes;  // by size: blocks in use, and the most
     for (const Entry& e : events_) {
       const Block& block = blocks_[e.block];
-      auto& [used, most] = classes[CpuSizeClass(block.bytes)];
-      used += e.taken ? 1 : -1;
-      most = std::max(most, used);
       now.*block.kind += e.taken ? block.bytes : -block.bytes;
       for (const auto& [name, kind] : kKinds) {
         plan.largest.*kind = std::max(plan.largest.*kind, now.*kind);
       }
       if (now.total() > plan.peak.total()) plan.peak = now;
     }
-    for (const auto& [size, blocks] : classes) plan.reserved += size * blocks.second;
+    plan.reserved = device.is_cpu() ? ReservedByCpu() : ReservedByGpu();
     return plan;
   }
 
@@ -92,6 +93,52 @@ class AllocationLog : public MetaMemoryListener {
     const auto it = std::ranges::find(kKinds, name, [](const auto& kind) { return kind.first; });
     LS_INVARIANT(it != kKinds.end(), "a memory plan has no row ", name);
     return it->second;
+  }
+
+  // A freed block serves only its size class.
+  int64_t ReservedByCpu() const {
+    std::map<int64_t, std::pair<int64_t, int64_t>> classes;  // by size: blocks in use, and the most
+    for (const Entry& e : events_) {
+      auto& [used, most] = classes[CpuSizeClass(blocks_[e.block].bytes)];
+      used += e.taken ? 1 : -1;
+      most = std::max(most, used);
+    }
+    int64_t reserved = 0;
+    for (const auto& [size, blocks] : classes) reserved += size * blocks.second;
+    return reserved;
+  }
+  // As if all work were on one stream. What is older than a graph is not in its pools, and counts
+  // as requested.
+  int64_t ReservedByGpu() const {
+    cuda::BlockPool small(true), large(false);
+    std::unordered_map<size_t, cuda::BlockPool::Block*> taken;
+    int64_t reserved = 0, older = 0;
+    for (const Entry& e : std::span(events_).first(graph_)) {
+      older += e.taken ? blocks_[e.block].bytes : -blocks_[e.block].bytes;
+    }
+    for (const Entry& e : std::span(events_).subspan(graph_)) {
+      if (blocks_[e.block].bytes == 0) continue;
+      const int64_t size = cuda::BlockPool::BlockSize(blocks_[e.block].bytes);
+      cuda::BlockPool& pool = cuda::BlockPool::IsSmall(size) ? small : large;
+      if (!e.taken) {
+        if (auto node = taken.extract(e.block)) pool.Give(node.mapped());
+        continue;
+      }
+      cuda::BlockPool::Block* block = pool.Take(size);
+      if (block == nullptr) {
+        const int64_t segment = cuda::BlockPool::SegmentSize(size);
+        // An address that is never used, and not next to another segment's.
+        pool.AddSegment(reinterpret_cast<char*>(2 * reserved), segment);
+        reserved += segment;
+        block = pool.Take(size);
+      }
+      taken[e.block] = block;
+    }
+    for (const auto& [index, block] : taken) {
+      (cuda::BlockPool::IsSmall(cuda::BlockPool::BlockSize(blocks_[index].bytes)) ? small : large)
+          .Give(block);
+    }
+    return older + reserved;
   }
 
   struct Block {
@@ -106,6 +153,7 @@ class AllocationLog : public MetaMemoryListener {
   std::unordered_map<const void*, size_t> live_;
   std::vector<Block> blocks_;
   std::vector<Entry> events_;
+  size_t graph_ = 0;
 };
 
 // Trainer::Step without the parts that need values: the loss, and whether it is finite.
@@ -193,11 +241,12 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   // The second step sees the optimizer state that the first one made.
   const size_t steps = log.Now();
   for (int i = 0; i < 2; ++i) {
+    if (o.graphs && i == 1) log.BeginGraph();
     Step(o, *model, *optimizer, state, log);
     // What sharding keeps are the gradients of this rank's parts.
     if (o.shard && i == 0) log.SetKind(steps, &MemoryKinds::gradients);
   }
-  return log.Plan();
+  return log.Plan(o.device);
 }
 
 bool IsSharded(const RunSetup& setup) {
@@ -243,7 +292,9 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
        .shard = std::move(shard),
        .ranks = setup.ranks,
        .shard_ranks = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks,
-       .device = setup.device});
+       .device = setup.device,
+       .graphs =
+           setup.device.is_cuda() && setup.config.train.cuda_graphs && !SumsGradients(setup)});
   plan.program = setup.device.is_cpu() ? ResidentBytes() : setup.runtime_bytes;
   if (setup.config.checkpoint.async) {
     const int64_t own = plan.largest.parameters + plan.largest.optimizer;
@@ -290,11 +341,11 @@ std::string Table(const MemoryPlan& plan, Device device, ByteFormat format) {
     s += fmt::format("{:>14}", bytes(plan.largest.*kind));
   }
   row("total", plan.peak.total());
+  row("as rounded", plan.reserved);
   if (plan.program == 0) return s;
-  if (device.is_cpu()) row("as rounded", plan.reserved);
   row(device.is_cpu() ? "program, data" : "CUDA itself", plan.program);
   if (device.is_cpu() && plan.snapshot > 0) row("for saving", plan.snapshot);
-  row(device.is_cpu() ? "process" : "needed", plan.needed(device));
+  row("needed", plan.needed(device));
   return s;
 }
 

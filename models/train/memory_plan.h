@@ -39,8 +39,9 @@ struct MemoryKinds {
 struct MemoryPlan {
   MemoryKinds peak;     // when the total is largest; that total is what the run needs
   MemoryKinds largest;  // of each kind by itself, at different times
-  // What the CPU's allocator takes from the system for the peak: it rounds sizes up, and keeps
-  // freed blocks, each for its size.
+  // What the allocator takes from the system, or from the driver: it rounds sizes up, and keeps
+  // freed blocks, on the CPU each for its size, on a GPU in segments (core/cuda/block_pool.h), as
+  // long as there is more. With CUDA graphs this is what the allocator counts as live.
   int64_t reserved = 0;
   // What this process takes before there is a model: the program, its libraries, the data; on a GPU
   // CUDA's context and libraries. 0: not known. Not planned: the threads' scratch memory, some MiB
@@ -71,6 +72,7 @@ struct MemoryPlanOptions {
   std::optional<dist::ShardOptions> shard{};
   int64_t ranks = 1, shard_ranks = 1;
   Device device = kCpu;
+  bool graphs = false;  // of a GPU: steps are CUDA graphs, with pools of their own
 };
 
 // Makes the model and the optimizer, and two updates, as Trainer does. Allocates next to nothing.

@@ -34,7 +34,7 @@ struct RunSetup {
   data::Dataset dataset;
   Device device;
   int64_t runtime_bytes = 0;  // of a GPU that is only planned for: what CUDA itself takes
-  OffloadChoice offload{};  // of train.offload
+  OffloadChoice offload{};    // of train.offload
 };
 
 // Opens the data and settles what the configuration leaves open. If the run starts from weights

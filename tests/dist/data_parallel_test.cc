@@ -47,7 +47,7 @@ TEST(DataParallel, RefusesMeansAndSharedMasks) {
   enum class Way { kMean, kMeanOfRoots, kSharedMasks };
   for (const Way way : {Way::kMean, Way::kMeanOfRoots, Way::kSharedMasks}) {
     const bool mean = way != Way::kSharedMasks;
-    const auto errors = test::ErrorsOf(test::Kind::kInProcess, 2, [&](ProcessGroup& group) {
+    const auto errors = test::ErrorsOf(2, [&](ProcessGroup& group) {
       ToyModel model;
       DataParallel parallel(&group, model);
       optim::AdamW adamw(model.Parameters());
@@ -142,19 +142,16 @@ TEST(DataParallel, SumsSmallValues) {
 
 // `if (rank == 1) return 0;` in a loop, whatever the others are doing.
 TEST(DataParallel, ARankThatLeavesTheLoopEarlyIsNamedAtOnce) {
-  using test::Kind;
-  for (const Kind kind : {Kind::kInProcess, Kind::kTcp}) {
-    for (const int ranks : {2, 3}) {
-      for (const int leaves_at : {0, 1, 2}) {
-        const auto begin = std::chrono::steady_clock::now();
-        auto errors = test::ErrorsOf(
-            kind, ranks, [&](ProcessGroup& group) { TrainUntilRank1Leaves(group, leaves_at); },
-            {.timeout = std::chrono::seconds(60)});
-        EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
-        EXPECT_EQ(errors[1], "") << "it may end early";
-        errors.erase(errors.begin() + 1);
-        EXPECT_THAT(errors, Each(HasSubstr("rank 1 has left the group"))) << kind << leaves_at;
-      }
+  for (const int ranks : {2, 3}) {
+    for (const int leaves_at : {0, 1, 2}) {
+      const auto begin = std::chrono::steady_clock::now();
+      auto errors = test::ErrorsOf(
+          ranks, [&](ProcessGroup& group) { TrainUntilRank1Leaves(group, leaves_at); },
+          {.timeout = std::chrono::seconds(60)});
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+      EXPECT_EQ(errors[1], "") << "it may end early";
+      errors.erase(errors.begin() + 1);
+      EXPECT_THAT(errors, Each(HasSubstr("rank 1 has left the group"))) << leaves_at;
     }
   }
 }

@@ -64,10 +64,10 @@ const Mismatch kMismatches[] = {
      [](ProcessGroup& g) { return g.AllReduce(Ones(3)); }, "exchange #1", "all_reduce #2"},
 };
 
-class MismatchTest : public testing::TestWithParam<std::tuple<Kind, int, Mismatch>> {};
+class MismatchTest : public testing::TestWithParam<std::tuple<int, Mismatch>> {};
 
 TEST_P(MismatchTest, IsAnErrorOnEveryRankAndChangesNoData) {
-  const auto& [kind, size, mismatch] = GetParam();
+  const auto& [size, mismatch] = GetParam();
   std::atomic<int> thrown{0};
   const auto body = [&, &m = mismatch](ProcessGroup& g) {
     const Tensor bystander = Ones(1000);
@@ -87,28 +87,21 @@ TEST_P(MismatchTest, IsAnErrorOnEveryRankAndChangesNoData) {
     }
     FAIL() << "rank " << g.rank() << " did not notice";
   };
-  const auto errors = ErrorsOf(kind, size, body);
+  const auto errors = ErrorsOf(size, body);
   EXPECT_THAT(errors, Each(""));
   EXPECT_EQ(thrown, size);
 }
 
 INSTANTIATE_TEST_SUITE_P(Groups, MismatchTest,
-                         testing::Combine(testing::Values(Kind::kInProcess, Kind::kTcp),
-                                          testing::Values(2, 3), testing::ValuesIn(kMismatches)),
+                         testing::Combine(testing::Values(2, 3), testing::ValuesIn(kMismatches)),
                          [](const auto& info) {
-                           return StrCat(std::get<0>(info.param), std::get<1>(info.param),
-                                         std::get<2>(info.param).name);
+                           return StrCat(std::get<0>(info.param), std::get<1>(info.param).name);
                          });
 
-class FailureTest : public testing::TestWithParam<Kind> {};
-
-INSTANTIATE_TEST_SUITE_P(Groups, FailureTest, testing::Values(Kind::kInProcess, Kind::kTcp),
-                         testing::PrintToStringParamName());
-
 // Reducers launch many buckets before they wait for the first.
-TEST_P(FailureTest, SwappedBucketsAreAnErrorOnEveryRank) {
+TEST(FailureTest, SwappedBucketsAreAnErrorOnEveryRank) {
   std::atomic<int> thrown{0};
-  const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
+  const auto errors = ErrorsOf(3, [&](ProcessGroup& g) {
     std::vector<Tensor> buckets = {Ones(1000), Ones(2000), Ones(3000)};
     if (g.rank() == 2) std::swap(buckets[1], buckets[2]);
     std::vector<WorkPtr> work;
@@ -133,8 +126,8 @@ TEST_P(FailureTest, SwappedBucketsAreAnErrorOnEveryRank) {
   EXPECT_EQ(thrown, 3);
 }
 
-TEST_P(FailureTest, UnequalPartsAreAnErrorOnEveryRank) {
-  const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
+TEST(FailureTest, UnequalPartsAreAnErrorOnEveryRank) {
+  const auto errors = ErrorsOf(3, [&](ProcessGroup& g) {
     // Rank 1 expects one element more from rank 0 than it sends.
     const std::vector<int64_t> give(3, 2);
     std::vector<int64_t> take(3, 2);
@@ -147,8 +140,8 @@ TEST_P(FailureTest, UnequalPartsAreAnErrorOnEveryRank) {
                                  HasSubstr("expects 3"))));
 }
 
-TEST_P(FailureTest, TransfersThatDoNotMatchAreAnErrorOnEveryRank) {
-  const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
+TEST(FailureTest, TransfersThatDoNotMatchAreAnErrorOnEveryRank) {
+  const auto errors = ErrorsOf(3, [&](ProcessGroup& g) {
     if (g.rank() == 0) g.Send(Ones(10), 1)->Wait();
     if (g.rank() == 1) g.Receive(Ones(10, DType::kI32), 0)->Wait();
     g.Barrier()->Wait();
@@ -157,13 +150,13 @@ TEST_P(FailureTest, TransfersThatDoNotMatchAreAnErrorOnEveryRank) {
                                  HasSubstr("as many but of other dtypes"))));
 }
 
-TEST_P(FailureTest, ARankThatDoesNotTakePartInTimeIsNamed) {
+TEST(FailureTest, ARankThatDoesNotTakePartInTimeIsNamed) {
   GroupOptions options;
   options.timeout = std::chrono::seconds(2);
   std::atomic<int> ended{0};
   std::atomic<bool> named{false};
   const auto errors = ErrorsOf(
-      GetParam(), 4,
+      4,
       [&](ProcessGroup& g) {
         g.Barrier()->Wait();
         if (g.rank() % 2 == 1) {
@@ -188,8 +181,8 @@ TEST_P(FailureTest, ARankThatDoesNotTakePartInTimeIsNamed) {
   EXPECT_THAT(errors, Each(HasSubstr("ranks 1 and 3 did not take part within 2 s")));
 }
 
-TEST_P(FailureTest, ARankThatGivesUpIsNamedWithItsReason) {
-  const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
+TEST(FailureTest, ARankThatGivesUpIsNamedWithItsReason) {
+  const auto errors = ErrorsOf(3, [&](ProcessGroup& g) {
     if (g.rank() == 1) g.Abort("the loss is not finite");
     g.AllReduce(Ones(10))->Wait();
   });
@@ -197,8 +190,8 @@ TEST_P(FailureTest, ARankThatGivesUpIsNamedWithItsReason) {
   EXPECT_THAT(errors[2], HasSubstr("rank 2, group 'world', all_reduce #1 (f32[10], sum)"));
 }
 
-TEST_P(FailureTest, AnExceptionThatDestroysTheGroupEndsTheOthers) {
-  const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
+TEST(FailureTest, AnExceptionThatDestroysTheGroupEndsTheOthers) {
+  const auto errors = ErrorsOf(3, [&](ProcessGroup& g) {
     if (g.rank() == 2) throw InputError("shard 7 is truncated");
     g.AllReduce(Ones(10))->Wait();
   });
@@ -209,9 +202,9 @@ TEST_P(FailureTest, AnExceptionThatDestroysTheGroupEndsTheOthers) {
 
 // Rank 1 waits for rank 0 in one group and for rank 2 in another. Rank 2 is the first to learn that
 // rank 0 is at fault, and its exception destroys both groups.
-TEST_P(FailureTest, ARankThatGivesUpAfterAFailureInADuplicateIsNotBlamed) {
+TEST(FailureTest, ARankThatGivesUpAfterAFailureInADuplicateIsNotBlamed) {
   std::atomic<bool> heard{false};
-  const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
+  const auto errors = ErrorsOf(3, [&](ProcessGroup& g) {
     const auto other = g.Duplicate("other");
     const auto meet = [&] { other->Barrier()->Wait(); };
     if (g.rank() == 0) {
@@ -236,8 +229,8 @@ TEST_P(FailureTest, ARankThatGivesUpAfterAFailureInADuplicateIsNotBlamed) {
   EXPECT_THAT(errors[2], HasSubstr("rank 0 gave up: the loss is not finite"));
 }
 
-TEST_P(FailureTest, LeavingWhileOthersContinueIsAnErrorForThem) {
-  const auto errors = ErrorsOf(GetParam(), 3, [&](ProcessGroup& g) {
+TEST(FailureTest, LeavingWhileOthersContinueIsAnErrorForThem) {
+  const auto errors = ErrorsOf(3, [&](ProcessGroup& g) {
     if (g.rank() != 1) g.AllReduce(Ones(10))->Wait();
   });
   EXPECT_EQ(errors[1], "");
@@ -247,9 +240,9 @@ TEST_P(FailureTest, LeavingWhileOthersContinueIsAnErrorForThem) {
   }
 }
 
-TEST_P(FailureTest, LeavingWaitsForSlowRanks) {
+TEST(FailureTest, LeavingWaitsForSlowRanks) {
   std::atomic<bool> slow_is_done{false};
-  const auto errors = ErrorsOf(GetParam(), 2, [&](ProcessGroup& g) {
+  const auto errors = ErrorsOf(2, [&](ProcessGroup& g) {
     const WorkPtr work = g.AllReduce(Ones(100'000));
     if (g.rank() == 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));

@@ -35,7 +35,7 @@ std::map<int, FlightRecord> Fly(const std::string& name, int ranks,
                                 const std::function<void(ProcessGroup&)>& body,
                                 GroupOptions options = {}) {
   const std::string folder = Folder(name);
-  auto ends = test::MakeEnds(test::Kind::kInProcess, ranks);
+  auto ends = test::MakeEnds(ranks);
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r) {
     threads.emplace_back([&, r, options]() mutable {

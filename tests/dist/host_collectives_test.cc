@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "core/tensor.h"
-#include "dist/groups/in_process_transport.h"
+#include "tests/dist/ranks.h"
 
 namespace lockstep::dist {
 namespace {
@@ -35,11 +35,11 @@ class CountingTransport : public Transport {
 
 TEST(HostCollectives, AnAllReduceSendsWhatARingSends) {
   constexpr int kRanks = 3;
-  auto transports = MakeInProcessTransports(kRanks);
+  auto ends = test::MakeEnds(kRanks);
   std::vector<std::thread> threads;
   for (int r = 0; r < kRanks; ++r) {
     threads.emplace_back([&, r] {
-      CountingTransport transport(std::move(transports[r]));
+      CountingTransport transport(std::move(ends[r].transport));
       HostCollectives collectives(transport, /*hashes=*/false);
       for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
         const Tensor x = Tensor::Zeros({100'000}, dtype);

@@ -43,10 +43,7 @@ struct Sample {
 class LongLife {
  public:
   LongLife(int ranks, int64_t rounds)
-      // Over TCP, except for so many ranks that they would need thousands of connections.
-      : ranks_(ranks),
-        rounds_(rounds),
-        ends_(test::MakeEnds(ranks <= 8 ? test::Kind::kTcp : test::Kind::kInProcess, ranks)) {}
+      : ranks_(ranks), rounds_(rounds), ends_(test::MakeEnds(ranks)) {}
 
   void Play() {
     std::vector<std::thread> threads;

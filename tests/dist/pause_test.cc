@@ -15,7 +15,6 @@ namespace lockstep::dist {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Kind;
 using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
@@ -54,15 +53,10 @@ void PauseAndSum(ProcessGroup& group, int pauses) {
 constexpr char kMessage[] =
     "rank [0-9] has been writing a checkpoint for [0-9]+ s; the other ranks wait for it";
 
-class PauseTest : public testing::TestWithParam<Kind> {};
-
-INSTANTIATE_TEST_SUITE_P(Groups, PauseTest, testing::Values(Kind::kInProcess, Kind::kTcp),
-                         testing::PrintToStringParamName());
-
-TEST_P(PauseTest, TheOthersTimeoutDoesNotRunMeanwhile) {
+TEST(Pauses, TheOthersTimeoutDoesNotRunMeanwhile) {
   for (const int pauses : {0, 2}) {
     Told told;
-    test::RunRanks(GetParam(), 3, [&](ProcessGroup& group) { PauseAndSum(group, pauses); },
+    test::RunRanks(3, [&](ProcessGroup& group) { PauseAndSum(group, pauses); },
                    {.timeout = kTimeout, .say = told.say()});
     EXPECT_FALSE(told.all().empty());
     EXPECT_THAT(told.all(), Each(MatchesRegex(kMessage)));
@@ -70,8 +64,8 @@ TEST_P(PauseTest, TheOthersTimeoutDoesNotRunMeanwhile) {
   }
 }
 
-TEST_P(PauseTest, CountsForDuplicates) {
-  test::RunRanks(GetParam(), 2,
+TEST(Pauses, CountsForDuplicates) {
+  test::RunRanks(2,
                  [](ProcessGroup& group) {
                    const auto other = group.Duplicate("other");
                    if (group.rank() == 0) {
@@ -83,9 +77,9 @@ TEST_P(PauseTest, CountsForDuplicates) {
                  {.timeout = kTimeout});
 }
 
-TEST_P(PauseTest, AfterItTheTimeoutRunsAsUsual) {
+TEST(Pauses, AfterItTheTimeoutRunsAsUsual) {
   const auto begin = std::chrono::steady_clock::now();
-  const auto errors = test::ErrorsOf(GetParam(), 2,
+  const auto errors = test::ErrorsOf(2,
                                      [](ProcessGroup& group) {
                                        group.Barrier()->Wait();
                                        if (group.rank() == 0) {
@@ -106,7 +100,7 @@ TEST_P(PauseTest, AfterItTheTimeoutRunsAsUsual) {
 
 TEST(Pauses, ARankThatGivesUpWithinOneIsNamedAtOnce) {
   const auto begin = std::chrono::steady_clock::now();
-  const auto errors = test::ErrorsOf(Kind::kTcp, 2,
+  const auto errors = test::ErrorsOf(2,
                                      [](ProcessGroup& group) {
                                        if (group.rank() == 0) {
                                          const Pause pause(&group, "writing a checkpoint");
@@ -122,7 +116,7 @@ TEST(Pauses, ARankThatGivesUpWithinOneIsNamedAtOnce) {
 
 // Rank 1 stays away; rank 2's message has arrived.
 TEST(Pauses, ARankThatHasSentIsNotNamedAfterOne) {
-  const auto ends = test::MakeEnds(Kind::kTcp, 3);
+  const auto ends = test::MakeEnds(3);
   const auto now = [] { return std::chrono::steady_clock::now(); };
   char bytes[3] = {};
   const Transport::Outgoing outgoing[] = {{0, &bytes[0], 1}};

@@ -26,7 +26,6 @@ using testing::Each;
 using testing::HasSubstr;
 
 struct Case {
-  Kind kind;
   int size;
   GroupOptions options = {};
   // The groups are the two halves of a world, at the same time: its even and its odd ranks.
@@ -34,8 +33,7 @@ struct Case {
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.kind << c.size << (c.options.check_every_call ? "Checked" : "")
-       << (c.halves ? "Halves" : "");
+  *out << c.size << (c.options.check_every_call ? "Checked" : "") << (c.halves ? "Halves" : "");
 }
 
 // The ranks of the half that has `rank`.
@@ -48,10 +46,10 @@ std::vector<int> HalfWith(int rank, int size) {
 class ProcessGroupTest : public testing::TestWithParam<Case> {
  protected:
   void Run(const std::function<void(ProcessGroup&)>& body) const {
-    const auto& [kind, size, options, halves] = GetParam();
-    if (!halves) return RunRanks(kind, size, body, options);
+    const auto& [size, options, halves] = GetParam();
+    if (!halves) return RunRanks(size, body, options);
     RunRanks(
-        kind, 2 * size,
+        2 * size,
         [&](ProcessGroup& world) {
           const auto half = world.Split("half", HalfWith(world.rank(), world.size()));
           body(*half);
@@ -281,7 +279,7 @@ void ExpectReduced(ProcessGroup& g, ReduceOp op, T even, T odd, T expected) {
 }
 
 TEST(ProcessGroupTypesTest, ReducesEveryType) {
-  RunRanks(Kind::kInProcess, 2, [](ProcessGroup& g) {
+  RunRanks(2, [](ProcessGroup& g) {
     ExpectReduced<double>(g, ReduceOp::kSum, 1, 1e-12, 1 + 1e-12);
     ExpectReduced<float>(g, ReduceOp::kSum, 1.5f, 2.25f, 3.75f);
     ExpectReduced<int64_t>(g, ReduceOp::kSum, int64_t{1} << 62, int64_t{1} << 62,
@@ -295,7 +293,7 @@ TEST(ProcessGroupTypesTest, ReducesEveryType) {
   });
   // Rounded once: in bf16, in which 258 follows 256, 256 + 1 + 1 would stay 256 if each sum were
   // rounded.
-  RunRanks(Kind::kInProcess, 3, [](ProcessGroup& g) {
+  RunRanks(3, [](ProcessGroup& g) {
     const Tensor x = Tensor::Empty({1}, DType::kBF16);
     *x.data<BF16>() = BF16(g.rank() == 0 ? 256.0f : 1.0f);
     g.AllReduce(x)->Wait();
@@ -304,7 +302,7 @@ TEST(ProcessGroupTypesTest, ReducesEveryType) {
 }
 
 TEST(ProcessGroupTypesTest, NanWins) {
-  RunRanks(Kind::kInProcess, 3, [](ProcessGroup& g) {
+  RunRanks(3, [](ProcessGroup& g) {
     for (int bad = 0; bad < 3; ++bad) {
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
         const Tensor x = Tensor::Full({2}, g.rank() == bad ? std::nan("") : g.rank(), DType::kF32);
@@ -339,7 +337,7 @@ TEST_P(ProcessGroupTest, DuplicatesHaveTheirOwnOrder) {
 }
 
 TEST(ProcessGroupSplit, PartsAreCountedFromZeroAndNameTheWorldsRanks) {
-  RunRanks(Kind::kTcp, 5, [](ProcessGroup& g) {
+  RunRanks(5, [](ProcessGroup& g) {
     const std::vector<int> ranks = HalfWith(g.rank(), 5);
     const auto half = g.Split("half", ranks);
     EXPECT_EQ(half->size(), g.rank() % 2 == 0 ? 3 : 2);
@@ -360,7 +358,7 @@ TEST(ProcessGroupSplit, PartsAreCountedFromZeroAndNameTheWorldsRanks) {
 }
 
 TEST(ProcessGroupSplit, RefusesWhatCannotBe) {
-  RunRanks(Kind::kInProcess, 3, [](ProcessGroup& g) {
+  RunRanks(3, [](ProcessGroup& g) {
     for (const std::vector<int>& ranks :
          {std::vector<int>{}, {(g.rank() + 1) % 3}, {0, 1, 2, 3}, {2, 1, 0}, {0, 0, 1, 2}}) {
       EXPECT_THAT(MessageOf<ArgumentError>([&] { g.Split("part", ranks); }),
@@ -413,13 +411,8 @@ TEST_P(ProcessGroupTest, RefusesInvalidArgumentsAtOnceAndRemainsUsable) {
 const GroupOptions kChecked = {.check_every_call = true};
 
 INSTANTIATE_TEST_SUITE_P(Groups, ProcessGroupTest,
-                         testing::Values(Case{Kind::kInProcess, 1}, Case{Kind::kInProcess, 2},
-                                         Case{Kind::kInProcess, 3}, Case{Kind::kInProcess, 5},
-                                         Case{Kind::kTcp, 1}, Case{Kind::kTcp, 2},
-                                         Case{Kind::kTcp, 4}, Case{Kind::kTcp, 3},
-                                         Case{Kind::kTcp, 2, kChecked},
-                                         Case{.kind = Kind::kInProcess, .size = 2, .halves = true},
-                                         Case{.kind = Kind::kTcp, .size = 3, .halves = true}),
+                         testing::Values(Case{1}, Case{2}, Case{3}, Case{4}, Case{5},
+                                         Case{2, kChecked}, Case{.size = 3, .halves = true}),
                          testing::PrintToStringParamName());
 
 }  // namespace

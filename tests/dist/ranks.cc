@@ -6,7 +6,6 @@
 
 #include "dist/control/local_planes.h"
 #include "dist/groups/host_group.h"
-#include "dist/groups/in_process_transport.h"
 #include "dist/groups/tcp_transport.h"
 
 namespace lockstep::dist::test {
@@ -25,26 +24,19 @@ std::string RunRank(End end, const std::function<void(ProcessGroup&)>& body,
 
 }  // namespace
 
-std::ostream& operator<<(std::ostream& out, Kind kind) {
-  return out << (kind == Kind::kInProcess ? "InProcess" : "Tcp");
-}
-
-Ends MakeEnds(Kind kind, int size) {
-  auto in_process = MakeInProcessTransports(size);
+Ends MakeEnds(int size) {
   Ends ends;
   for (auto& control : MakeLocalPlanes(size)) {
     control->WaitUntilOpen();
-    auto transport = kind == Kind::kTcp ? MakeTcpTransport(control, "world", AllRanks(size))
-                                        : std::move(in_process[ends.size()]);
+    auto transport = MakeTcpTransport(control, "world", AllRanks(size));
     ends.push_back({std::move(control), std::move(transport)});
   }
   return ends;
 }
 
-std::vector<std::string> ErrorsOf(Kind kind, int size,
-                                  const std::function<void(ProcessGroup&)>& body,
+std::vector<std::string> ErrorsOf(int size, const std::function<void(ProcessGroup&)>& body,
                                   const GroupOptions& options) {
-  auto ends = MakeEnds(kind, size);
+  auto ends = MakeEnds(size);
   std::vector<std::string> errors(ends.size());
   std::vector<std::thread> threads;
   for (size_t r = 0; r < ends.size(); ++r) {
@@ -54,9 +46,9 @@ std::vector<std::string> ErrorsOf(Kind kind, int size,
   return errors;
 }
 
-void RunRanks(Kind kind, int size, const std::function<void(ProcessGroup&)>& body,
+void RunRanks(int size, const std::function<void(ProcessGroup&)>& body,
               const GroupOptions& options) {
-  EXPECT_THAT(ErrorsOf(kind, size, body, options), testing::Each("")) << kind << ", " << size;
+  EXPECT_THAT(ErrorsOf(size, body, options), testing::Each("")) << size;
 }
 
 }  // namespace lockstep::dist::test

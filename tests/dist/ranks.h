@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <memory>
-#include <ostream>
 #include <string>
 #include <vector>
 
@@ -12,10 +11,6 @@
 #include "dist/process_group.h"
 
 namespace lockstep::dist::test {
-
-// The kind of group.
-enum class Kind { kInProcess, kTcp };
-std::ostream& operator<<(std::ostream& out, Kind kind);
 
 // What ranks make their groups from.
 struct End {
@@ -31,16 +26,15 @@ struct Ends : std::vector<End> {
     while (!empty()) pop_back();
   }
 };
-Ends MakeEnds(Kind kind, int size);
+Ends MakeEnds(int size);
 
 // On one thread per rank, makes a group, runs the body and destroys the group, during the exception
 // if the body throws. Returns the ranks' errors, "" for none.
-std::vector<std::string> ErrorsOf(Kind kind, int size,
-                                  const std::function<void(ProcessGroup&)>& body,
+std::vector<std::string> ErrorsOf(int size, const std::function<void(ProcessGroup&)>& body,
                                   const GroupOptions& options = {});
 
 // The same for ranks that must not throw: fails the test with their errors.
-void RunRanks(Kind kind, int size, const std::function<void(ProcessGroup&)>& body,
+void RunRanks(int size, const std::function<void(ProcessGroup&)>& body,
               const GroupOptions& options = {});
 
 }  // namespace lockstep::dist::test

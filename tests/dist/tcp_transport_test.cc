@@ -21,7 +21,6 @@ namespace {
 using namespace std::chrono_literals;
 using lockstep::test::MessageOf;
 using lockstep::test::ProcessStateOf;
-using test::Kind;
 using test::MakeEnds;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -93,7 +92,7 @@ TransportError ErrorOf(const std::function<void()>& f) {
 TEST(TcpTransport, MovesMessagesOfAllSizesInOrder) {
   const int64_t most = lockstep::test::kSanitized ? 3 << 20 : 64 << 20;
   for (const int ranks : {1, 2, 4}) {
-    const auto ends = MakeEnds(Kind::kTcp, ranks);
+    const auto ends = MakeEnds(ranks);
     const int64_t large = ranks == 2 ? most : 300'001;
     OnRanks(ranks, [&](int r) {
       Transport& end = *ends[static_cast<size_t>(r)].transport;
@@ -111,7 +110,7 @@ TEST(TcpTransport, MovesMessagesOfAllSizesInOrder) {
 }
 
 TEST(TcpTransport, MovesMoreMessagesThanOneSystemCallDoes) {
-  const auto ends = MakeEnds(Kind::kTcp, 2);
+  const auto ends = MakeEnds(2);
   OnRanks(2, [&](int r) {
     ExchangeAll(*ends[static_cast<size_t>(r)].transport, std::vector<int64_t>(3000, 5));
   });
@@ -119,7 +118,7 @@ TEST(TcpTransport, MovesMoreMessagesThanOneSystemCallDoes) {
 
 // A rank may send what the other receives in several calls, and the other way round.
 TEST(TcpTransport, MessagesAreNotBoundToCalls) {
-  const auto ends = MakeEnds(Kind::kTcp, 2);
+  const auto ends = MakeEnds(2);
   const Bytes a = Message(0, 1, 200'000, 0), b = Message(0, 1, 100'000, 1);
   Bytes got_a(a.size()), got_b(b.size());
   OnRanks(2, [&](int r) {
@@ -136,7 +135,7 @@ TEST(TcpTransport, MessagesAreNotBoundToCalls) {
 }
 
 TEST(TcpTransport, OnlyRanksThatTalkAreConnected) {
-  const auto ends = MakeEnds(Kind::kTcp, 4);
+  const auto ends = MakeEnds(4);
   const int64_t before = ProcessStateOf().descriptors;
   const auto more = [&] { return ProcessStateOf().descriptors - before; };
   const auto other = ends[3].transport->Split("other", ends[3].transport->members());
@@ -154,7 +153,7 @@ TEST(TcpTransport, OnlyRanksThatTalkAreConnected) {
 TEST(TcpTransport, CanBeInterruptedAndExtendedWhereverItWaits) {
   for (const bool connected : {true, false}) {
     for (const int waits : {0, 1}) {  // to be dialled, or for an answer
-      const auto ends = MakeEnds(Kind::kTcp, 2);
+      const auto ends = MakeEnds(2);
       if (connected)
         OnRanks(2, [&](int r) { Swap(*ends[static_cast<size_t>(r)].transport, 1 - r); });
       Transport& end = *ends[static_cast<size_t>(waits)].transport;
@@ -177,7 +176,7 @@ TEST(TcpTransport, CanBeInterruptedAndExtendedWhereverItWaits) {
 
 // Ranks 1 and 3 stay away, and rank 2 does not read what rank 0 sends.
 TEST(TcpTransport, ATimeoutListsThePeersWhoseMessagesAreMissing) {
-  const auto ends = MakeEnds(Kind::kTcp, 5);
+  const auto ends = MakeEnds(5);
   const Bytes large(64 << 20);
   char bytes[5] = {};
   std::thread two([&] { ends[2].transport->Run(Outgoing{{0, bytes, 1}}, {}, In(60s)); });
@@ -193,7 +192,7 @@ TEST(TcpTransport, ATimeoutListsThePeersWhoseMessagesAreMissing) {
 }
 
 TEST(TcpTransport, LostRanksAreListedAndTheOthersStillGetTheirMessages) {
-  const auto ends = MakeEnds(Kind::kTcp, 5);
+  const auto ends = MakeEnds(5);
   OnRanks(5, [&](int r) { ExchangeAll(*ends[static_cast<size_t>(r)].transport, {10}); });
   ends[1].transport->Close();
   ends[3].transport->Close();
@@ -220,7 +219,7 @@ TEST(TcpTransport, LostRanksAreListedAndTheOthersStillGetTheirMessages) {
 }
 
 TEST(TcpTransport, WithoutDescriptorsItSaysHowToGetMore) {
-  const auto ends = MakeEnds(Kind::kTcp, 2);
+  const auto ends = MakeEnds(2);
   // The first time that it sees a type, UBSan needs descriptors (a pipe) to look at an object.
   EXPECT_THROW(throw NoDescriptorsError(""), ConnectionError);
   rlimit before = {};
@@ -234,7 +233,7 @@ TEST(TcpTransport, WithoutDescriptorsItSaysHowToGetMore) {
 
 // Ranks use two groups in opposite orders; each message arrives in its group.
 TEST(TcpTransport, TransportsOfTheSameRanksDoNotMix) {
-  const auto ends = MakeEnds(Kind::kTcp, 2);
+  const auto ends = MakeEnds(2);
   OnRanks(2, [&](int r) {
     Transport& first = *ends[static_cast<size_t>(r)].transport;
     const auto second = first.Split("second", first.members());
@@ -249,7 +248,7 @@ TEST(TcpTransport, TransportsOfTheSameRanksDoNotMix) {
 }
 
 TEST(TcpTransport, ALongLifeLeavesNothingBehind) {
-  const auto ends = MakeEnds(Kind::kTcp, 2);
+  const auto ends = MakeEnds(2);
   const auto live = [&](int runs, int duplicates) {
     OnRanks(2, [&](int r) {
       Transport& end = *ends[static_cast<size_t>(r)].transport;

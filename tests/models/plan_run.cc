@@ -29,7 +29,8 @@ std::map<std::string, Tensor> ByName(const NamedTensors& tensors) {
 GptConfig ModelOf(const Task& task, const Plan& plan) {
   GptConfig model = task.model;
   model.recompute = plan.recompute;
-  model.offload_activations = plan.offload_activations;
+  model.offload_activations = plan.offload.activations;
+  model.offload_weights = plan.offload.weights;
   return model;
 }
 
@@ -65,8 +66,8 @@ std::ostream& operator<<(std::ostream& out, const Plan& p) {
     out << ", reshard " << static_cast<int>(p.options.reshard) << ", accumulate "
         << static_cast<int>(p.options.accumulate) << (p.in_memory ? ", in memory" : "");
   }
-  return out << ", recomputes " << Describe(p.recompute, 100)
-             << (p.offload_activations ? ", offloads" : "");
+  return out << ", recomputes " << Describe(p.recompute, 100) << ", offloads "
+             << Describe(p.offload);
 }
 
 std::string Difference(const Outcome& a, const Outcome& b) {
@@ -124,7 +125,7 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
     outcome_ = *from;
     Load(model_, *from);
   }
-  optimizer_ = MakeOptimizer(task.optim, model_);
+  optimizer_ = MakeOptimizer(task.optim, model_, plan.offload);
   if (from != nullptr) optimizer_->LoadState(from->state);
   const auto step = static_cast<int64_t>(outcome_.losses.size());
   loader_ =

@@ -15,6 +15,7 @@
 #include "dist/shard/fully_shard.h"
 #include "models/gpt/gpt.h"
 #include "models/options/config.h"
+#include "models/options/option_offload.h"
 #include "models/train/trainer.h"
 
 namespace lockstep::models {
@@ -36,7 +37,7 @@ struct Plan {
   dist::ShardOptions options = {};  // but for the micro-batches
   bool in_memory = false;           // before it is sharded
   RecomputeChoice recompute = {};
-  bool offload_activations = false;  // on a GPU
+  OffloadChoice offload = {};  // on a GPU
 
   int ranks() const { return static_cast<int>(shards * copies); }
 };

@@ -179,6 +179,7 @@ TEST_F(OffloadedWeights, KeepMemoryFlat) {
     stack.ZeroGrad();
     const NoGrad no_grad;
     stack(Input(1));
+    Synchronize(CurrentStream(kGpu));
   };
   const int steps = test::kSanitized ? 10 : 400;
   for (int i = 0; i < steps / 4; ++i) step();
