@@ -192,7 +192,7 @@ TEST_F(Ranks, OffloadedRunsAreTheSameOnGpus) {
   }
   const std::string schedule = "--optim.decay_steps=4";
   Run(2, "moved", with({all, "--parallel.shard=full", schedule}, "2"));
-  Run(1, "moved", with({schedule}, "4"));
+  Run(1, "moved", with({schedule, "--checkpoint.resume=" + Path("moved")}, "4"));
   EXPECT_EQ(Bytes("moved", 4), Bytes("alone", 4));
 }
 
