@@ -2,7 +2,6 @@
 
 #include <map>
 
-#include "core/io/file.h"
 #include "core/io/safetensors.h"
 #include "core/io/safetensors_writer.h"
 
@@ -56,13 +55,7 @@ void SaveModule(const Module& module, const std::string& path) {
   for (const auto& [name, tensor] : StateOf(module)) {
     items.push_back(SafetensorsItem::Of(name, tensor));
   }
-  // Written beside it first, so that a crash leaves the old file or the new one.
-  const std::string temporary = path + ".tmp";
-  FileWriter file(temporary);
-  WriteSafetensors(file, items);
-  file.Sync();
-  file.Close();
-  RenameDurably(temporary, path);
+  WriteSafetensorsAtomically(path, items);
 }
 
 void LoadModule(Module& module, const std::string& path) {
