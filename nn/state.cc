@@ -1,9 +1,7 @@
 #include "nn/state.h"
 
-#include <map>
-
+#include "core/io/file.h"
 #include "core/io/safetensors.h"
-#include "core/io/safetensors_writer.h"
 
 namespace lockstep::nn {
 
@@ -55,7 +53,7 @@ void SaveModule(const Module& module, const std::string& path) {
   for (const auto& [name, tensor] : StateOf(module)) {
     items.push_back(SafetensorsItem::Of(name, tensor));
   }
-  WriteSafetensorsAtomically(path, items);
+  SaveTensors(path, items);
 }
 
 void LoadModule(Module& module, const std::string& path) {
@@ -69,6 +67,16 @@ void LoadModule(Module& module, const std::string& path) {
   } catch (const InputError& e) {
     throw InputError(StrCat(path, ": ", e.what()));
   }
+}
+
+void SaveTensors(const std::string& path, std::span<const SafetensorsItem> items,
+                 const std::map<std::string, std::string>& metadata) {
+  const std::string temporary = path + ".tmp";
+  FileWriter file(temporary);
+  WriteSafetensors(file, items, metadata);
+  file.Sync();
+  file.Close();
+  RenameDurably(temporary, path);
 }
 
 }  // namespace lockstep::nn

@@ -135,14 +135,4 @@ void WriteSafetensors(FileWriter& out, std::span<const SafetensorsItem> items,
   }
 }
 
-void WriteSafetensorsAtomically(const std::string& path, std::span<const SafetensorsItem> items,
-                                const std::map<std::string, std::string>& metadata) {
-  const std::string temporary = path + ".tmp";
-  FileWriter file(temporary);
-  WriteSafetensors(file, items, metadata);
-  file.Sync();
-  file.Close();
-  RenameDurably(temporary, path);
-}
-
 }  // namespace lockstep

@@ -49,11 +49,6 @@ std::string SafetensorsHeader(std::span<const SafetensorsItem> items,
 void WriteSafetensors(FileWriter& out, std::span<const SafetensorsItem> items,
                       const std::map<std::string, std::string>& metadata = {});
 
-// The same as a file that is written durably beside `path` and then renamed, so that a crash leaves
-// the old file or the new one.
-void WriteSafetensorsAtomically(const std::string& path, std::span<const SafetensorsItem> items,
-                                const std::map<std::string, std::string>& metadata = {});
-
 // The format's name for a dtype: "BF16".
 std::string_view SafetensorsName(DType dtype);
 

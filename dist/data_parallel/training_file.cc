@@ -3,7 +3,6 @@
 #include <charconv>
 #include <map>
 
-#include "core/io/file.h"
 #include "core/io/safetensors.h"
 #include "core/io/safetensors_writer.h"
 #include "nn/state.h"
@@ -94,7 +93,7 @@ void SaveTraining(const std::string& path, DataRanks& ranks, const Module& model
            "SaveTraining: the state's step has not been updated: save after optimizer.Step(state)");
   const std::vector<SafetensorsItem> items = Items(model, optimizer, ranks.is_main());
   if (ranks.is_main()) {
-    WriteSafetensorsAtomically(path, items, Metadata(state));
+    nn::SaveTensors(path, items, Metadata(state));
   } else {
     std::vector<size_t> order;
     SafetensorsHeader(items, {}, &order);
