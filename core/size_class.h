@@ -1,4 +1,4 @@
-// How the CPU's allocator, and the pool of page-locked memory, round sizes.
+// How the CPU's allocator, and the pool of large page-locked blocks, round sizes.
 #pragma once
 
 #include <bit>

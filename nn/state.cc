@@ -1,10 +1,7 @@
 #include "nn/state.h"
 
-#include <map>
-
 #include "core/io/file.h"
 #include "core/io/safetensors.h"
-#include "core/io/safetensors_writer.h"
 
 namespace lockstep::nn {
 
@@ -56,13 +53,7 @@ void SaveModule(const Module& module, const std::string& path) {
   for (const auto& [name, tensor] : StateOf(module)) {
     items.push_back(SafetensorsItem::Of(name, tensor));
   }
-  // Written beside it first, so that a crash leaves the old file or the new one.
-  const std::string temporary = path + ".tmp";
-  FileWriter file(temporary);
-  WriteSafetensors(file, items);
-  file.Sync();
-  file.Close();
-  RenameDurably(temporary, path);
+  SaveTensors(path, items);
 }
 
 void LoadModule(Module& module, const std::string& path) {
@@ -76,6 +67,16 @@ void LoadModule(Module& module, const std::string& path) {
   } catch (const InputError& e) {
     throw InputError(StrCat(path, ": ", e.what()));
   }
+}
+
+void SaveTensors(const std::string& path, std::span<const SafetensorsItem> items,
+                 const std::map<std::string, std::string>& metadata) {
+  const std::string temporary = path + ".tmp";
+  FileWriter file(temporary);
+  WriteSafetensors(file, items, metadata);
+  file.Sync();
+  file.Close();
+  RenameDurably(temporary, path);
 }
 
 }  // namespace lockstep::nn

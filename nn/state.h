@@ -1,10 +1,11 @@
 // The state of a module in a file: parameters and buffers.
 #pragma once
 
+#include <map>
+#include <span>
 #include <string>
-#include <utility>
-#include <vector>
 
+#include "core/io/safetensors_writer.h"
 #include "core/module.h"
 
 namespace lockstep::nn {
@@ -22,5 +23,10 @@ void LoadState(Module& module, const NamedTensors& state);
 // Throws IoError; loading also InputError, naming the file.
 void SaveModule(const Module& module, const std::string& path);
 void LoadModule(Module& module, const std::string& path);
+
+// Any tensors as a safetensors file, which is written beside `path` first, so that a crash leaves
+// the old file or the new one. Throws as WriteSafetensors.
+void SaveTensors(const std::string& path, std::span<const SafetensorsItem> items,
+                 const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace lockstep::nn

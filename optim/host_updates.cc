@@ -7,8 +7,10 @@
 namespace lockstep::optim {
 namespace {
 
-constexpr int64_t kAlignment = 256;       // of a tensor in a buffer, in bytes
-constexpr int64_t kLeastElements = 1024;  // pieces of a tensor are multiples, but the last
+constexpr int64_t kAlignment = 256;        // of a tensor in a buffer, in bytes
+constexpr int64_t kLeastPieces = 8;        // of an update
+constexpr int64_t kLeastBuffer = 1 << 20;  // unless fewer bytes are asked for
+constexpr int64_t kLeastElements = 1024;   // pieces of a tensor are multiples, but the last
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -49,6 +51,15 @@ bool UpdateCall::needs_host() const {
                             (!tensors[0].states.empty() || tensors[0].master.defined()));
 }
 
+// Buffers are for more than a few pieces: else the two could take more memory than they save.
+int64_t HostUpdates::BufferBytesFor(std::span<const UpdateCall> calls) const {
+  int64_t moved = 0;
+  for (const UpdateCall& call : calls) {
+    for (const UpdateTensors& t : call.tensors) moved += BufferBytes(call, t, t.value.numel());
+  }
+  return std::min(buffer_bytes_, std::max(kLeastBuffer, moved / kLeastPieces));
+}
+
 // What is updated at once.
 struct HostUpdates::Piece {
   const UpdateCall* call;
@@ -64,6 +75,7 @@ struct HostUpdates::Loaded {
 };
 
 std::vector<HostUpdates::Piece> HostUpdates::Cut(std::span<const UpdateCall> calls) const {
+  const int64_t buffer_bytes = BufferBytesFor(calls);
   std::vector<Piece> pieces;
   for (const UpdateCall& call : calls) {
     pieces.push_back({&call});
@@ -75,7 +87,7 @@ std::vector<HostUpdates::Piece> HostUpdates::Cut(std::span<const UpdateCall> cal
       const int64_t numel = t.value.numel();
       for (int64_t begin = 0; begin < numel;) {
         int64_t count = numel - begin;
-        const int64_t room = buffer_bytes_ - pieces.back().bytes;
+        const int64_t room = buffer_bytes - pieces.back().bytes;
         if (call.elementwise && BufferBytes(call, t, count) > room) {
           const int64_t per_element = BufferBytes(call, t, kAlignment) / kAlignment;
           count = std::min(count, room / per_element / kLeastElements * kLeastElements);

@@ -33,7 +33,8 @@ struct UpdateCall {
 // buffers live as long as a call of Run.
 class HostUpdates {
  public:
-  // A buffer has `buffer_bytes`, or as much as the largest tensors need that an update wants whole.
+  // A buffer has at most `buffer_bytes`, and an eighth of what is moved if that is more than 1 MiB;
+  // but as much as the largest tensors need that an update wants whole.
   HostUpdates(Device device, int64_t buffer_bytes) : buffer_bytes_(buffer_bytes), copies_(device) {}
 
   // The current stream's work from then on comes after the updates and the copies back.
@@ -42,6 +43,7 @@ class HostUpdates {
  private:
   struct Piece;
   struct Loaded;
+  int64_t BufferBytesFor(std::span<const UpdateCall> calls) const;
   std::vector<Piece> Cut(std::span<const UpdateCall> calls) const;
   Loaded Load(const Piece& piece, const Tensor& buffer, Event* after);
 

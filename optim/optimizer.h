@@ -44,9 +44,9 @@ struct UpdateRule {
 // of the host instead of the GPU's. The bits, the names of the state and checkpoints are the same.
 struct StateOffload {
   bool to_host = false;
-  // Of each of two buffers on the device, only within Step: an update is made in pieces of so many
-  // bytes, while the next piece arrives and the one before returns. Matrices of Muon's are not cut.
-  // Also used, with to_host or without, for weights on the host (nn/offload_weights.h).
+  // Of each of two buffers on the device, only within Step, at most: an update is made in pieces of
+  // so many bytes, while the next piece arrives and the one before returns. Matrices of Muon's are
+  // not cut. Also used, with to_host or without, for weights on the host (nn/offload_weights.h).
   int64_t buffer_bytes = int64_t{32} << 20;
 };
 

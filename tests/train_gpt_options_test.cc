@@ -361,6 +361,7 @@ TEST_F(TrainGptOptions, OffloadLowersAGpusMemory) {
     EXPECT_EQ(Train(offload).Numbers(), Train(model).Numbers()) << what;
     EXPECT_LT(memory(Train(offload)), memory(Train(model))) << what;
   }
+  EXPECT_LT(memory(Train(offload)), 0.4 * memory(Train(model)));
   EXPECT_THAT(Train(offload).result.out,
               HasSubstr("offloads   activations, optimizer state, weights of blocks to the host"));
 }

@@ -1,4 +1,4 @@
-// train_gpt and the tutorial on several processes, as users start them.
+// train_gpt on several processes, as users start them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -192,7 +192,7 @@ TEST_F(Ranks, OffloadedRunsAreTheSameOnGpus) {
   }
   const std::string schedule = "--optim.decay_steps=4";
   Run(2, "moved", with({all, "--parallel.shard=full", schedule}, "2"));
-  Run(1, "moved", with({schedule}, "4"));
+  Run(1, "moved", with({schedule, "--checkpoint.resume=" + Path("moved")}, "4"));
   EXPECT_EQ(Bytes("moved", 4), Bytes("alone", 4));
 }
 
@@ -352,48 +352,6 @@ TEST_F(Ranks, ACheckpointMayTakeLongerThanTheTimeout) {
       EXPECT_THAT(results[1].err, HasSubstr("rank 0 has been writing a checkpoint for "));
     }
     EXPECT_EQ(Bytes(out, 4), Bytes("quick", 4)) << more;
-  }
-}
-
-// The tutorial: a loop for one process, made data parallel.
-TEST_F(Ranks, TheTutorialLearnsTheSameOnTwoProcesses) {
-  const Result alone = RunProgram({"models/examples/train_spirals", Path("alone.safetensors")});
-  ASSERT_EQ(alone.exit_code, 0) << alone.out << alone.err;
-  const auto results =
-      Wait(Start(2, {"models/examples/train_spirals_parallel", Path("ranks.safetensors")}));
-  for (const Result& r : results) EXPECT_EQ(r.exit_code, 0) << r.err;
-  EXPECT_THAT(results[0].out, HasSubstr("accuracy on new points"));
-  EXPECT_THAT(results[1].out, IsEmpty());
-  // In the first epoch, rounding has not had time to grow.
-  const auto first_line = [](const std::string& out) { return out.substr(0, out.find('\n')); };
-  EXPECT_EQ(first_line(results[0].out), first_line(alone.out));
-  const auto names = [&](const std::string& file) {
-    std::vector<std::string> all;
-    const SafetensorsFile tensors = SafetensorsFile::Open(Path(file));
-    for (const SafetensorsEntry& e : tensors.entries()) all.push_back(e.name);
-    return all;
-  };
-  EXPECT_EQ(names("ranks.safetensors"), names("alone.safetensors"));
-}
-
-// The same loop with a sharded model.
-TEST_F(Ranks, TheShardedTutorialLearns) {
-  const auto results =
-      Wait(Start(2, {"models/examples/train_spirals_sharded", Path("sharded.safetensors")}));
-  for (const Result& r : results) EXPECT_EQ(r.exit_code, 0) << r.err;
-  const auto others =
-      Wait(Start(2, {"models/examples/train_spirals_parallel", Path("ranks.safetensors")}));
-  // Two ranks add in one way only.
-  EXPECT_EQ(results[0].out, others[0].out);
-  EXPECT_EQ(ReadFile(Path("sharded.safetensors")), ReadFile(Path("ranks.safetensors")));
-}
-
-// The samples and the batch are not divisible by three ranks.
-TEST_F(Ranks, TheTutorialLearnsOnAnyNumberOfProcesses) {
-  for (const int ranks : {1, 3, 4}) {
-    const auto results = Wait(Start(ranks, {"models/examples/train_spirals_parallel"}));
-    for (const Result& r : results) EXPECT_EQ(r.exit_code, 0) << ranks << r.err;
-    EXPECT_THAT(results[0].out, HasSubstr("accuracy on new points"));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -16,6 +17,7 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr int64_t kSmallest = 256;
+constexpr int64_t kLarge = 1 << 20;
 constexpr int64_t kChunk = 4 << 20;        // large copies are split into these
 constexpr int64_t kMaxPending = 64 << 20;  // bytes in flight to devices
 
@@ -51,8 +53,12 @@ class PinnedPool {
   }
 
  private:
-  // As few sizes as the CPU's allocator has, so that blocks find new users.
-  static int64_t SizeOf(int64_t bytes) { return CpuSizeClass(std::max(bytes, kSmallest)); }
+  // Powers of two, so that blocks find new users; of large ones, which would waste too much, the
+  // CPU's allocator's sizes.
+  static int64_t SizeOf(int64_t bytes) {
+    if (bytes > kLarge) return CpuSizeClass(bytes);
+    return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(bytes, kSmallest))));
+  }
 
   std::mutex mutex_;
   std::map<int64_t, std::vector<void*>> free_;

@@ -47,8 +47,8 @@ struct MemoryPlan {
   // CUDA's context and libraries. 0: not known. Not planned: the threads' scratch memory, some MiB
   // each, and the allocator's last page.
   int64_t program = 0;
-  // What a rank that writes an asynchronous checkpoint copies to the host's memory, and whether each
-  // rank does, rather than the first alone.
+  // What a rank that writes an asynchronous checkpoint copies to the host's memory, and whether
+  // each rank does, rather than the first alone.
   int64_t snapshot = 0;
   bool all_copy = false;
   // Everything that a rank takes on the GPU, or that so many on one machine take on its CPU.

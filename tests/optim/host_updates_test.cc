@@ -218,6 +218,21 @@ TEST_F(HostUpdatesTest, KeepMemoryFlat) {
   EXPECT_EQ(after.system_allocations, before.system_allocations);
 }
 
+// However large they may be, they take less than they save.
+TEST_F(HostUpdatesTest, TakeBuffersThatFitSmallModels) {
+  Allocator& allocator = GetAllocator(kGpu);
+  const Parameters model = {MakeParameter("w", Noise({1 << 20}, 1), true)};
+  model[0]->SetValue(model[0]->value().Detach().To(kGpu));
+  AdamW adamw(model, {.offload = {.to_host = true}});
+  StepState state(kGpu, 9);
+  const auto training = adamw.BeginStep(state, 0, 1e-2);
+  model[0]->leaf().SetGrad(Noise({1 << 20}, 2).To(kGpu));
+  const int64_t before = allocator.stats().live_bytes;
+  allocator.ResetPeak();
+  adamw.Step(state);
+  EXPECT_EQ(allocator.stats().peak_bytes - before, 2 * (8 << 20) / 8);
+}
+
 TEST_F(HostUpdatesTest, StateIsOnTheHost) {
   AdamW adamw(Model(DType::kBF16, false), {.offload = {.to_host = true}});
   for (const auto& [name, tensor] : adamw.NamedState()) EXPECT_EQ(tensor.device(), kCpu) << name;

@@ -24,15 +24,18 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def run(options, ranks, rate, command, size, buckets, *more):
+def on_link(ranks, rate, command):
+    """What rank 0 of a program prints on links of `rate` Mbit/s."""
     link = [os.path.join(HERE, "link.sh"), f"--ranks={ranks}", str(rate)]
-    arguments = [*size, options.steps, *buckets, *more]
-    out = subprocess.run(
-        link + command + [str(a) for a in arguments], capture_output=True, text=True, check=False
-    )
+    out = subprocess.run(link + command, capture_output=True, text=True, check=False)
     if out.returncode != 0:
         sys.exit(f"measure: {' '.join(command)} failed: {out.stderr}")
-    return json.loads(out.stdout)
+    return out.stdout
+
+
+def run(options, ranks, rate, command, size, buckets, *more):
+    arguments = [*size, options.steps, *buckets, *more]
+    return json.loads(on_link(ranks, rate, command + [str(a) for a in arguments]))
 
 
 def medians(results):

@@ -1,0 +1,104 @@
+// The examples of models/examples that run on several processes, as users start them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+
+#include "core/io/file.h"
+#include "core/io/safetensors.h"
+#include "tests/rank_runs.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+const std::string kTransformer = "models/examples/train_transformer_";
+
+class Examples : public RankRuns {
+ protected:
+  // What rank 0 printed; the others print nothing.
+  std::string Transformer(int ranks, const std::string& kind, const std::string& file, int steps) {
+    const auto results =
+        Wait(Start(ranks, {kTransformer + kind, Path(file), std::to_string(steps)}));
+    for (const Result& r : results) EXPECT_EQ(r.exit_code, 0) << r;
+    for (size_t r = 1; r < results.size(); ++r) EXPECT_THAT(results[r].out, IsEmpty());
+    return results[0].out;
+  }
+};
+
+// The tutorial: a loop for one process, made data parallel.
+TEST_F(Examples, LearnTheSameOnTwoProcesses) {
+  const Result alone = RunProgram({"models/examples/train_spirals", Path("alone.safetensors")});
+  ASSERT_EQ(alone.exit_code, 0) << alone.out << alone.err;
+  const auto results =
+      Wait(Start(2, {"models/examples/train_spirals_parallel", Path("ranks.safetensors")}));
+  for (const Result& r : results) EXPECT_EQ(r.exit_code, 0) << r.err;
+  EXPECT_THAT(results[0].out, HasSubstr("accuracy on new points"));
+  EXPECT_THAT(results[1].out, IsEmpty());
+  // In the first epoch, rounding has not had time to grow.
+  const auto first_line = [](const std::string& out) { return out.substr(0, out.find('\n')); };
+  EXPECT_EQ(first_line(results[0].out), first_line(alone.out));
+  const auto names = [&](const std::string& file) {
+    std::vector<std::string> all;
+    const SafetensorsFile tensors = SafetensorsFile::Open(Path(file));
+    for (const SafetensorsEntry& e : tensors.entries()) all.push_back(e.name);
+    return all;
+  };
+  EXPECT_EQ(names("ranks.safetensors"), names("alone.safetensors"));
+}
+
+// The samples and the batch are not divisible by three ranks.
+TEST_F(Examples, LearnOnAnyNumberOfProcesses) {
+  for (const int ranks : {1, 3, 4}) {
+    const auto results = Wait(Start(ranks, {"models/examples/train_spirals_parallel"}));
+    for (const Result& r : results) EXPECT_EQ(r.exit_code, 0) << ranks << r.err;
+    EXPECT_THAT(results[0].out, HasSubstr("accuracy on new points"));
+  }
+}
+
+// The losses that are printed are sums in another order on another number of ranks.
+TEST_F(Examples, TheTransformerHasTheSameBitsHoweverItIsSharedOut) {
+  const std::string out = Transformer(2, "parallel", "parallel", 41);
+  std::smatch m;
+  ASSERT_TRUE(std::regex_search(
+      out, m, std::regex("step   0  loss (.*)\nstep  20  loss .*\nstep  40  loss (.*)\n")))
+      << out;
+  EXPECT_LT(std::stod(m[2]), std::stod(m[1]) - 1);
+  EXPECT_EQ(Transformer(2, "sharded", "sharded", 41), out);
+  Transformer(1, "parallel", "alone", 41);
+  Transformer(4, "sharded", "shared by four", 41);
+  for (const char* file : {"sharded", "alone", "shared by four"}) {
+    EXPECT_EQ(ReadFile(Path(file)), ReadFile(Path("parallel"))) << file;
+  }
+}
+
+TEST_F(Examples, TheTransformerContinuesFromWhatEitherProgramSaved) {
+  Transformer(2, "parallel", "whole", 30);
+  for (const auto& [first, last] : {std::pair("parallel", "parallel"),
+                                    {"sharded", "sharded"},
+                                    {"parallel", "sharded"},
+                                    {"sharded", "parallel"}}) {
+    const std::string file = std::string(first) + " " + last;
+    Transformer(2, first, file, 13);
+    EXPECT_NE(ReadFile(Path(file)), ReadFile(Path("whole"))) << file;
+    Transformer(2, last, file, 30);
+    EXPECT_EQ(ReadFile(Path(file)), ReadFile(Path("whole"))) << file;
+  }
+}
+
+// Lines that only one of the two has.
+TEST_F(Examples, ShardingTheTransformerChangesAtMostTenLines) {
+  const Result diff =
+      RunProgram({"/usr/bin/diff", kTransformer + "parallel.cc", kTransformer + "sharded.cc"});
+  ASSERT_EQ(diff.exit_code, 1) << diff;
+  const std::regex changed("(^|\n)[<>]");
+  const auto begin = std::sregex_iterator(diff.out.begin(), diff.out.end(), changed);
+  const auto lines = std::distance(begin, std::sregex_iterator());
+  EXPECT_GT(lines, 2) << diff;
+  EXPECT_LE(lines, 10) << diff;
+}
+
+}  // namespace
+}  // namespace lockstep
