@@ -140,7 +140,7 @@ TEST(TrainingFile, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(load(path, sgd), AllOf(HasSubstr(path), HasSubstr(".exp_avg")));
   EXPECT_THAT(
       MessageOf<InputError>([&] { TrainTo<DataParallel>(3, path, nullptr, Task{.hidden = 9}); }),
-      AllOf(HasSubstr(path), HasSubstr("0.weight"), HasSubstr("[9,6]")));
+      AllOf(HasSubstr(path), HasSubstr("0.weight"), HasSubstr("[9, 6]")));
   state.EnableLossScaling();
   EXPECT_THAT(load(path, adamw), HasSubstr("\"loss_scale\""));
 }
