@@ -85,6 +85,8 @@ std::vector<HostUpdates::Piece> HostUpdates::Cut(std::span<const UpdateCall> cal
     };
     for (const UpdateTensors& t : call.tensors) {
       const int64_t numel = t.value.numel();
+      // A rank without a part of a parameter takes part in gathering it.
+      if (numel == 0 && !call.elementwise) add(t, 0);
       for (int64_t begin = 0; begin < numel;) {
         int64_t count = numel - begin;
         const int64_t room = buffer_bytes - pieces.back().bytes;

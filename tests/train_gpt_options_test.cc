@@ -194,10 +194,10 @@ const std::set<std::string> kOthers = {
     "log.trace",
     // Tested on several ranks in train_gpt_ranks_test; what dist.check and check_every find, in
     // tests/dist and trainer_ranks_test.
-    "dist.backend", "dist.bucket_mib", "dist.check", "dist.check_every", "dist.compress",
-    "dist.first_bucket_mib", "dist.heartbeat", "dist.reduction", "dist.timeout",
-    "parallel.reshard_after_forward", "parallel.shard", "parallel.shard_ranks", "help", "version",
-    "print_config", "dry_run"};
+    "checkpoint.async", "checkpoint.sharded", "dist.backend", "dist.bucket_mib", "dist.check",
+    "dist.check_every", "dist.compress", "dist.first_bucket_mib", "dist.heartbeat",
+    "dist.reduction", "dist.timeout", "parallel.reshard_after_forward", "parallel.shard",
+    "parallel.shard_ranks", "help", "version", "print_config", "dry_run"};
 
 TEST_F(TrainGptOptions, HelpListsTheOptionsThatAreTestedHere) {
   const Result help = RunProgram({"models/train_gpt", "--help"});
