@@ -47,8 +47,9 @@ UpdateTensors Part(const UpdateTensors& t, int64_t begin, int64_t end) {
 }  // namespace
 
 bool UpdateCall::needs_host() const {
-  return values_on_host || (states_on_host && !tensors.empty() &&
-                            (!tensors[0].states.empty() || tensors[0].master.defined()));
+  return values_on_host || (states_on_host && std::ranges::any_of(tensors, [](const auto& t) {
+                              return !t.states.empty() || t.master.defined();
+                            }));
 }
 
 // Buffers are for more than a few pieces: else the two could take more memory than they save.
@@ -118,7 +119,6 @@ HostUpdates::Loaded HostUpdates::Load(const Piece& piece, const Tensor& buffer, 
       const Tensor host = std::exchange(
           *x,
           Tensor::FromStorage(buffer.storage().Slice(offset, x->bytes()), x->dtype(), x->shape()));
-      host.storage().BumpVersion();  // it will be written
       offset += Aligned(host.bytes());
       if (!host.device().is_meta()) {
         loaded.copies.push_back({host.raw_data(), x->raw_data(), host.bytes()});
@@ -130,6 +130,12 @@ HostUpdates::Loaded HostUpdates::Load(const Piece& piece, const Tensor& buffer, 
 }
 
 void HostUpdates::Run(std::span<const UpdateCall> calls) {
+  // They will be written. Empty ones count, too: ranks find out alike that weights have changed.
+  for (const UpdateCall& call : calls) {
+    for (UpdateTensors t : call.tensors) {
+      for (const Tensor* x : OnHost(call, t)) x->storage().BumpVersion();
+    }
+  }
   const std::vector<Piece> pieces = Cut(calls);
   if (pieces.empty()) return;
   const Device device = copies_.device();

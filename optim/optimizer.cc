@@ -177,7 +177,7 @@ TrainingStep Optimizer::BeginStep(StepState& state, int64_t step, double lr,
     LS_CHECK(!p->grad().defined(), name(), "::BeginStep: the parameter '", p->name(),
              "' has a gradient already: call optimizer.ZeroGrad() at the end of each step, and "
              "BeginStep before the forward");
-    LS_CHECK(p->value().dtype() != DType::kF16 || state.loss_scaling(), name(),
+    LS_CHECK(ValueOf(*p).dtype() != DType::kF16 || state.loss_scaling(), name(),
              "::BeginStep: the parameter '", p->name(),
              "' is f16, in which small gradients vanish without a loss scale: after the StepState "
              "is made, write\n  state.EnableLossScaling();");
@@ -211,6 +211,7 @@ void Optimizer::Step(const StepState& state) {
   std::vector<UpdateCall> calls = Calls(state);
   LS_CHECK(!calls.empty(), name(), ": none of the ", parameters_.size(),
            " parameters has a gradient: run Backward before Step, and ZeroGrad after it");
+  state.SetPhase(StepPhase::kUpdated);  // also if it fails halfway: not to be made twice
   const auto on_host = std::stable_partition(
       calls.begin(), calls.end(), [](const UpdateCall& call) { return !call.needs_host(); });
   for (auto call = calls.begin(); call != on_host; ++call) call->update(call->tensors);
@@ -219,7 +220,6 @@ void Optimizer::Step(const StepState& state) {
     host_updates_->Run({on_host, calls.end()});
   }
   ops::UpdateLossScale(state);
-  state.SetPhase(StepPhase::kUpdated);
   SeeVersions();
 }
 

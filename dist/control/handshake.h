@@ -7,9 +7,9 @@
 // accepted at, for the listener. Without it, a program that listens where ranks look for rank 0
 // (another user's, at MASTER_PORT) could pass the proofs on to rank 0 and back, and then say what
 // it likes to both. It cannot do so at the address at which rank 0 itself listens. The price: where
-// something between the machines changes addresses (DNAT, a proxy), ranks refuse each other; but
-// there they could not reach each other anyway, since each names the address that its own machine
-// has. The dialler's address is left out, because masquerading may well change it.
+// something between the machines changes addresses (DNAT, a proxy), ranks refuse each other: there
+// MASTER_ADDR must be an address that rank 0's own machine has, as those must be at which ranks
+// reach each other. The dialler's address is left out, because masquerading may well change it.
 #pragma once
 
 #include <array>

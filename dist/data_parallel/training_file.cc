@@ -1,6 +1,7 @@
 #include "dist/data_parallel/training_file.h"
 
 #include <charconv>
+#include <exception>
 #include <map>
 
 #include "core/io/safetensors.h"
@@ -91,21 +92,44 @@ void SaveTraining(const std::string& path, DataRanks& ranks, const Module& model
                   const optim::Optimizer& optimizer, const StepState& state) {
   LS_CHECK(state.phase() == StepPhase::kUpdated,
            "SaveTraining: the state's step has not been updated: save after optimizer.Step(state)");
-  const std::vector<SafetensorsItem> items = Items(model, optimizer, ranks.is_main());
+  std::vector<SafetensorsItem> items = Items(model, optimizer, ranks.is_main());
+  std::vector<size_t> order;
+  SafetensorsHeader(items, {}, &order);
+  size_t produced = 0;  // of `order`
+  std::exception_ptr failure;
   if (ranks.is_main()) {
-    nn::SaveTensors(path, items, Metadata(state));
-  } else {
-    std::vector<size_t> order;
-    SafetensorsHeader(items, {}, &order);
-    for (const size_t i : order) items[i].produce();
+    std::vector<SafetensorsItem> counted = items;
+    for (SafetensorsItem& item : counted) {
+      item.produce = [&produced, produce = item.produce] {
+        ++produced;
+        return produce();
+      };
+    }
+    try {
+      nn::SaveTensors(path, counted, Metadata(state));
+    } catch (const IoError&) {
+      failure = std::current_exception();
+    }
   }
-  ranks.Any(false);  // waits for rank 0
+  // The other ranks, and rank 0 after a failure of which they do not know yet.
+  if (!ranks.is_main() || failure) {
+    for (size_t i = produced; i < order.size(); ++i) items[order[i]].produce();
+  }
+  const bool failed = ranks.Any(failure != nullptr);
+  if (failure) std::rethrow_exception(failure);
+  if (failed) throw IoError(StrCat("rank 0 could not write ", path));
 }
 
 int64_t LoadTraining(const std::string& path, Module& model, optim::Optimizer& optimizer,
                      StepState& state) {
   const SafetensorsFile file = SafetensorsFile::Open(path);
   const auto steps = Number<int64_t>(file, "steps");
+  LossScale scale;
+  if (state.loss_scaling()) {
+    scale = {.scale = Number<float>(file, "loss_scale"),
+             .good_steps = Number<int32_t>(file, "good_steps"),
+             .skipped = Number<int64_t>(file, "skipped")};
+  }
   std::map<std::string, const Parameter*> weights, states;
   for (const auto& [name, p] : model.NamedParameters()) weights[name] = p.get();
   optimizer.ForEachState(
@@ -116,12 +140,7 @@ int64_t LoadTraining(const std::string& path, Module& model, optim::Optimizer& o
   } catch (const InputError& e) {
     throw InputError(StrCat(path, ": ", e.what()));
   }
-  if (state.loss_scaling()) {
-    state.EnableLossScaling(*state.loss_scaling(),
-                            LossScale{.scale = Number<float>(file, "loss_scale"),
-                                      .good_steps = Number<int32_t>(file, "good_steps"),
-                                      .skipped = Number<int64_t>(file, "skipped")});
-  }
+  if (state.loss_scaling()) state.EnableLossScaling(*state.loss_scaling(), scale);
   return steps;
 }
 

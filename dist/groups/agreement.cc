@@ -150,11 +150,16 @@ void CheckSameShape(ProcessGroup& group, const Module& module) {
 }
 
 void BroadcastTensors(ProcessGroup& group, std::span<const Tensor> tensors, int root) {
-  // All in flight at once; tensors on another device, or not contiguous, are sent as copies.
+  // All in flight at once; those that are not contiguous are sent as copies, and so are tensors on
+  // another device, but these one by one: together they may be larger than the device.
   std::vector<std::pair<Tensor, WorkPtr>> sent;
   for (const Tensor& t : tensors) {
     const Tensor whole = t.Detach().To(group.device()).Contiguous();
     sent.emplace_back(whole, group.Broadcast(whole, root));
+    if (t.device() == group.device()) continue;
+    sent.back().second->Synchronize();
+    t.Detach().CopyFrom(whole);
+    sent.back().first = t;
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     sent[i].second->Synchronize();

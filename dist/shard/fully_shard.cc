@@ -1,6 +1,7 @@
 #include "dist/shard/fully_shard.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <tuple>
 #include <unordered_set>
@@ -9,12 +10,16 @@
 #include "core/autograd/engine.h"
 #include "core/meta_memory.h"
 #include "core/slots.h"
+#include "core/step_state.h"
 #include "dist/groups/agreement.h"
 #include "nn/residual_stream.h"
 #include "nn/state.h"
 
 namespace lockstep::dist {
 namespace {
+
+// Instead of a module: FullyShard::Whole shows the units.
+constexpr size_t kWhole = std::numeric_limits<size_t>::max();
 
 int64_t SizeOfGroup(const ProcessGroup* group) { return group ? group->size() : 1; }
 int64_t RankIn(const ProcessGroup* group) { return group ? group->rank() : 0; }
@@ -203,13 +208,13 @@ void FullyShard::PostBackward(size_t use) {
 FullyShard::Whole::Whole(FullyShard& sharded) : sharded_(sharded) {
   for (Unit& unit : sharded_.units_) {
     unit.memory->Gather(sharded_.gather_.get());
-    unit.memory->Show(unit.uses.front());
+    unit.memory->Show(kWhole);
   }
 }
 
 FullyShard::Whole::~Whole() {
   for (Unit& unit : sharded_.units_) {
-    unit.memory->Hide(unit.uses.front());
+    unit.memory->Hide(kWhole);
     unit.memory->KeepWritten();
     unit.memory->Release();
   }
@@ -218,7 +223,7 @@ FullyShard::Whole::~Whole() {
 void FullyShard::CheckWeights(const std::string& when) {
   if (!replicate_) return;
   NamedTensors parts;
-  for (const auto& p : parameters_) parts.emplace_back(p->name(), p->part().Detach());
+  for (const auto& p : parameters_) parts.emplace_back(p->name(), p->value().Detach());
   CheckSameBits(*replicate_, "the weights " + when, parts);
 }
 
@@ -243,6 +248,13 @@ void FullyShard::CheckBegin(const BackwardPlan& plan) const {
              "' already has a gradient at the start of the step: call ZeroGrad after each update. "
              "A step has ",
              micro_order_.size(), " micro-batches on this rank (ShardOptions::micro_batches)");
+  }
+  // The engine has only seen the leaves of the whole weights, which no optimizer knows.
+  for (const auto& p : parameters_) {
+    const std::shared_ptr<Leaf> leaf(std::shared_ptr<void>(), &p->leaf());
+    if (!p->trainable() || plan.nodes.empty()) continue;
+    CheckBackward(plan.nodes.back()->sequence(), std::span(&leaf, 1));
+    break;
   }
   std::unordered_set<const Leaf*> in_plan;
   for (const auto& leaf : plan.leaves) in_plan.insert(leaf.get());

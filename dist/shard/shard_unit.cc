@@ -114,6 +114,7 @@ void ShardUnit::StartGather(ProcessGroup* group) {
     const MetaMemoryLabel label("gathers");
     weights_.storage().Materialize();
   }
+  const std::vector<Seen> before = std::exchange(gathered_, {});  // until the gather has begun
   std::vector<Seen> seen;
   std::vector<HostCopies::Copy> from_host;
   for (size_t p = 0; p < parameters_.size(); ++p) {
@@ -125,11 +126,10 @@ void ShardUnit::StartGather(ProcessGroup* group) {
     }
     seen.push_back({part.storage(), part.storage().version()});
     // For whoever saved the weights as they were, they are overwritten.
-    const bool changed = !gathered_.empty() && (!gathered_[p].storage.SameBlock(part.storage()) ||
-                                                gathered_[p].version != seen[p].version);
+    const bool changed = !before.empty() && (!before[p].storage.SameBlock(part.storage()) ||
+                                             before[p].version != seen[p].version);
     if (changed) slices_[p].storage().BumpVersion();
   }
-  gathered_ = std::move(seen);
   written_.clear();
   for (const Tensor& slice : slices_) {
     written_.push_back({slice.storage(), slice.storage().version()});
@@ -142,10 +142,12 @@ void ShardUnit::StartGather(ProcessGroup* group) {
     // The ranks exchange them next, whatever the device computes meanwhile.
     after_copies.emplace(copies_->to_device());
   }
-  if (!group) return;
-  const int64_t shard = layout_->shard;
-  gathering_ = group->AllGather(weights_.Slice(0, rank_ * shard, (rank_ + 1) * shard), weights_,
-                                Describe("weights"));
+  if (group) {
+    const int64_t shard = layout_->shard;
+    gathering_ = group->AllGather(weights_.Slice(0, rank_ * shard, (rank_ + 1) * shard), weights_,
+                                  Describe("weights"));
+  }
+  gathered_ = std::move(seen);
 }
 
 void ShardUnit::Gather(ProcessGroup* group) {
@@ -155,7 +157,13 @@ void ShardUnit::Gather(ProcessGroup* group) {
 
 void ShardUnit::Await() {
   if (arriving_) copies_->Await(arriving_);
-  if (gathering_) std::exchange(gathering_, nullptr)->Wait();
+  if (!gathering_) return;
+  try {
+    std::exchange(gathering_, nullptr)->Wait();
+  } catch (...) {
+    gathered_.clear();
+    throw;
+  }
 }
 
 void ShardUnit::Show(size_t by) {
@@ -171,6 +179,7 @@ void ShardUnit::Hide(size_t by) {
 
 void ShardUnit::Release() {
   Await();
+  if (shown_by_) return;
   if (weights_.defined() && !weights_.storage().released()) weights_.storage().Release();
 }
 

@@ -14,6 +14,10 @@ namespace {
 constexpr int64_t kTextLimit = 8192;  // of what ranks tell each other: files with hashes, errors
 constexpr std::string_view kFailed = "failed: ";
 
+bool HasFiles(const CheckpointFiles& files) {
+  return !files.tensors.empty() || !files.texts.empty();
+}
+
 // One rank's part in a save.
 class SharedSave {
  public:
@@ -42,7 +46,10 @@ class SharedSave {
     } catch (const dist::CollectiveError&) {
       throw;
     } catch (...) {
-      if (state != kRefused) Exchange(Failure(std::current_exception()));
+      if (state != kRefused) {
+        Exchange(Failure(std::current_exception()));
+        Meet();
+      }
       throw;
     }
     Exchange("");
@@ -55,8 +62,11 @@ class SharedSave {
     CheckpointManifest manifest{.step = files.step};
     std::exception_ptr error;
     try {
-      CheckpointWriter out = store.Join(folder, &manifest);
-      error = Add(files, out);
+      // A rank that has nothing to write need not see the folder.
+      if (HasFiles(files)) {
+        CheckpointWriter out = store.Join(folder, &manifest);
+        error = Add(files, out);
+      }
     } catch (const IoError&) {
       error = std::current_exception();
     }
@@ -86,15 +96,24 @@ class SharedSave {
   }
 
   // `mine` may be null; otherwise it is among them.
-  static void ThrowFailures(const std::exception_ptr& mine,
-                            const std::vector<std::string>& reports) {
-    if (mine) std::rethrow_exception(mine);
+  void ThrowFailures(const std::exception_ptr& mine, const std::vector<std::string>& reports) {
+    if (mine) {
+      Meet();
+      std::rethrow_exception(mine);
+    }
     std::string text;
     for (size_t r = 0; r < reports.size(); ++r) {
       if (!reports[r].starts_with(kFailed)) continue;
       text += StrCat(text.empty() ? "" : "; ", "rank ", r, ": ", reports[r].substr(kFailed.size()));
     }
-    if (!text.empty()) throw IoError(text);
+    if (text.empty()) return;
+    Meet();
+    throw IoError(text);
+  }
+
+  // A rank that ends by its exception must not interrupt those that are about to hear the reason.
+  void Meet() {
+    if (group_ != nullptr) dist::MeetBeforeThrowing(*group_);
   }
 
   // What all ranks say.
@@ -160,7 +179,7 @@ void CheckpointSaver::Wait() {
 }
 
 void CheckpointSaver::Write(const CheckpointFiles& files) {
-  SharedSave save(options_.group, /*pauses=*/!options_.async);
+  SharedSave save(options_.group, /*pauses=*/!options_.async && HasFiles(files));
   if (options_.group == nullptr || options_.group->rank() == 0) {
     save.Lead(store_, files);
   } else {

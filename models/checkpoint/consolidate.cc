@@ -23,7 +23,7 @@ void Consolidate(const std::string& checkpoint, const std::string& to, int64_t m
   const auto weight = [&](const std::string& name, const Parameter& p) {
     return parts.ReadPart(name, p);
   };
-  const std::string temporary = to + ".tmp";
+  const std::string temporary = JoinPath(ParentPath(to), BaseName(to) + ".tmp");
   RemoveTree(temporary);
   WriteHfFolder(temporary, ReadFile(JoinPath(checkpoint, "config.json")),
                 ToHfTensors(model, weight), max_bytes);

@@ -106,7 +106,11 @@ RunStart PrepareRunFolder(const RunConfig& config,
                           const std::function<void(const std::string&)>& warn) {
   RequireWritableDirectory(config.out_dir);
   CheckpointStore store(config.out_dir, {.keep = 0, .warn = warn});
-  store.CleanUp();
+  try {
+    store.CleanUp();
+  } catch (const IoError& e) {  // a process of the run before may still be writing
+    warn(StrCat("what an interrupted save has left stays: ", e.what()));
+  }
   const std::string& resume = config.checkpoint.resume;
   if (resume != "auto" && resume != "none") return FromCheckpoint(config, resume);
   const bool has_run = PathExists(JoinPath(config.out_dir, "config.toml"));

@@ -59,9 +59,12 @@ Changes Recomputations(const RunSetup& setup) {
 }
 
 Changes Offloads(const RunSetup& setup) {
-  if (setup.device.is_cpu() || setup.model.offload_activations) return {};
-  return {{"train.offload=activations", "activations cross to the host and back in each micro-step",
-           [](RunSetup& s) { s.model.offload_activations = true; }}};
+  if (setup.device.is_cpu() || setup.offload.activations) return {};
+  std::string what = "activations";
+  if (setup.offload.optimizer) what += ",optimizer";
+  if (setup.offload.weights) what += ",weights";
+  return {{"train.offload=" + what, "activations cross to the host and back in each micro-step",
+           [](RunSetup& s) { s.model.offload_activations = s.offload.activations = true; }}};
 }
 
 // On `ranks` ranks, of which `shards` share out a copy of the model.
@@ -72,7 +75,12 @@ void AddShards(const RunSetup& setup, int64_t ranks, int64_t shards, Changes* ch
       {"full", "1.5 times the traffic, in each micro-step"}};
   for (const auto& [level, cost] : kLevels) {
     std::string options = fmt::format("parallel.shard={}", level);
-    if (shards < ranks) options += fmt::format(" parallel.shard_ranks={}", shards);
+    const ParallelOptions& now = setup.config.parallel;
+    if (shards < ranks || now.shard_ranks > 0) {
+      options += fmt::format(" parallel.shard_ranks={}", shards);
+    }
+    const bool keeps = !now.reshard_after_forward && level != std::string_view("full");
+    if (keeps) options += " parallel.reshard_after_forward=true";
     const bool pure = setup.config.train.grad_dtype != "fp32" && setup.ranks == 1;
     if (pure) options += " train.grad_dtype=fp32";
     if (ranks > setup.ranks) options += fmt::format(" on {} GPUs", ranks);
@@ -83,6 +91,7 @@ void AddShards(const RunSetup& setup, int64_t ranks, int64_t shards, Changes* ch
                           s.ranks = ranks;
                           s.config.parallel.shard = level;
                           s.config.parallel.shard_ranks = shards;
+                          if (keeps) s.config.parallel.reshard_after_forward = true;
                           s.config.train.grad_dtype = "fp32";
                         }});
   }
@@ -218,9 +227,10 @@ std::string SmallerModel(const RunSetup& setup) {
 std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteFormat format) {
   const Trials trials(setup, fits, format);
   const Changes batch = SmallerBatches(setup), recompute = Recomputations(setup),
-                offload = Offloads(setup), more = MoreGpus(setup), bits = SixteenBits(setup);
+                offload = Offloads(setup), bits = SixteenBits(setup);
   const bool can_shard = setup.config.dist.compress == "none";
-  const Changes shards = can_shard ? Shards(setup) : Changes();
+  const Changes shards = can_shard ? Shards(setup) : Changes(),
+                more = can_shard ? MoreGpus(setup) : Changes();
   const std::vector<const Changes*> same = {&batch, &recompute, &offload, &shards};
   std::vector<std::string> items;
   const auto add = [&](std::optional<std::string> item) {

@@ -183,7 +183,8 @@ StepMetrics Trainer::Collect(bool have_gradients) {
     m.loss_scale = loss_scale_->scale;
   }
   if ((values.found_inf || !std::isfinite(loss)) && !m.skipped) {
-    const std::string what = DescribeNonFinite(done.metrics.step, loss, have_gradients);
+    const std::string what =
+        DescribeNonFinite(done.metrics.step, loss, have_gradients, values.found_inf != 0);
     // Without found_inf the update was made.
     if (!values.found_inf || skips_ == options_.max_skips) {
       step_ = done.metrics.step - 1;
@@ -205,7 +206,8 @@ StepMetrics Trainer::Collect(bool have_gradients) {
   return m;
 }
 
-std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_gradients) {
+std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_gradients,
+                                       bool was_skipped) {
   std::string bad;
   for (const auto& p : parameters_) {
     if (!have_gradients || !p->grad().defined()) continue;
@@ -221,7 +223,8 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_grad
                 : std::isfinite(loss) ? " and a gradient is not finite"
                                       : "",
                 where.empty() ? "" : StrCat(", first on ", where),
-                "; the update was not made. Lower optim.lr, raise optim.warmup, or set optim.clip",
+                was_skipped ? "; the update was not made. " : "; the update was made. ",
+                "Lower optim.lr, raise optim.warmup, or set optim.clip",
                 loss_scale_ ? ", or use train.precision=bf16" : "");
 }
 

@@ -97,7 +97,7 @@ class Trainer {
   void Update();
   double MeanLoss(Pending& pending);
   StepMetrics Collect(bool have_gradients);
-  std::string DescribeNonFinite(int64_t step, double loss, bool have_gradients);
+  std::string DescribeNonFinite(int64_t step, double loss, bool have_gradients, bool was_skipped);
 
   LanguageModel& model_;
   optim::Optimizer& optimizer_;

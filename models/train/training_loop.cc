@@ -337,11 +337,15 @@ void TrainingLoop::FinishSave(bool required) {
 
 // The newest checkpoint as one that transformers loads. The checkpoint is what counts.
 void TrainingLoop::WriteHfModel() const {
-  const std::string to = JoinPath(config_.out_dir, "model");
+  const std::string to = JoinPath(config_.out_dir, "model"), made = to + ".new";
   try {
+    const auto checkpoints = store_.List();
+    if (checkpoints.empty()) return;  // continued elsewhere, with nothing left to do
+    RemoveTree(made);
+    Consolidate(checkpoints[0].path, made);
     RemoveTree(to);
-    Consolidate(store_.List().at(0).path, to);
-  } catch (const IoError& e) {
+    RenameDurably(made, to);
+  } catch (const Error& e) {
     Warn(StrCat("no ", to, ": ", e.what(),
                 "; make it later with consolidate --checkpoint=", config_.out_dir, " --to=FOLDER"));
   }

@@ -103,8 +103,7 @@ TEST(TrainingFile, IsTheSameWhateverRanksShareOutAndWhoeverContinues) {
   using Train = void (*)(int64_t, const std::string&, ProcessGroup*, const Task&);
   const Train whole = TrainTo<DataParallel>, sharded = TrainTo<FullyShard>;
   const auto on = [](int ranks, Train train, int64_t steps, const std::string& path) {
-    test::RunRanks(test::Kind::kInProcess, ranks,
-                   [&](ProcessGroup& group) { train(steps, path, &group, {}); });
+    test::RunRanks(ranks, [&](ProcessGroup& group) { train(steps, path, &group, {}); });
   };
   for (const auto& [first_ranks, first, ranks, last] : {std::tuple(2, whole, 2, sharded),
                                                         {2, sharded, 4, sharded},
@@ -149,7 +148,7 @@ TEST(TrainingFile, WhatDoesNotFitIsRefused) {
 TEST(TrainingFile, AllRanksLearnThatItCannotBeWritten) {
   const std::string path = JoinPath(Path("no-folder"), "file");
   for (const bool sharded : {false, true}) {
-    const auto errors = test::ErrorsOf(test::Kind::kInProcess, 2, [&](ProcessGroup& group) {
+    const auto errors = test::ErrorsOf(2, [&](ProcessGroup& group) {
       sharded ? TrainTo<FullyShard>(1, path, &group) : TrainTo<DataParallel>(1, path, &group);
     });
     EXPECT_THAT(errors[0], HasSubstr(path)) << sharded;

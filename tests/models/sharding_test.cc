@@ -1,12 +1,17 @@
 // What sharded training communicates. That it changes no bit is a law of any_plan_test.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/io/file.h"
 #include "dist/control/flight_recorder.h"
 #include "dist/groups/in_process_group.h"
 #include "dist/shard/flat_layout.h"
+#include "dist/shard/fully_shard.h"
+#include "optim/adamw.h"
+#include "tests/message_of.h"
 #include "tests/models/plan_run.h"
 #include "tests/models/training.h"
 
@@ -84,6 +89,56 @@ TEST(Sharding, CommunicatesAsOftenAndAsMuchAsItMust) {
     EXPECT_EQ(of(Reshard::kAfterStep, Accumulate::kShards), std::pair(calls(1, 1), calls(2, 2)));
     EXPECT_EQ(of(Reshard::kAfterStep, Accumulate::kWhole), std::pair(calls(1, 1), calls(1, 1)));
   }
+}
+
+// Ids and targets of two windows.
+std::pair<Tensor, Tensor> TwoWindows() {
+  std::vector<int32_t> ids, targets;
+  for (int32_t i = 0; i < 2 * kWindow; ++i) {
+    ids.push_back(i % 13);
+    targets.push_back((i + 1) % 13);
+  }
+  return {Tensor::FromVector<int32_t>(ids, {2, kWindow}),
+          Tensor::FromVector<int32_t>(targets, {2, kWindow})};
+}
+
+TEST(Sharding, ForwardsWithinWholeLeaveItWhole) {
+  dist::RunInProcess(2, [](dist::ProcessGroup& group) {
+    Gpt model(SmallGpt(0));
+    dist::FullyShard sharded(&group, model);
+    model.Materialize(kCpu, 4);
+    const auto loss = [&] {
+      const NoGrad no_grad;
+      const auto [ids, targets] = TwoWindows();
+      return model.Loss(ids, targets).Item();
+    };
+    const double before = loss();
+    {
+      const dist::FullyShard::Whole whole(sharded);
+      EXPECT_EQ(loss(), before);
+      for (const auto& p : model.Parameters()) {
+        EXPECT_EQ(p->value().shape(), p->logical_shape()) << p->name();
+        p->value().Detach().Fill(0);
+      }
+    }
+    EXPECT_NEAR(loss(), 2 * kWindow * std::log(13.0), 1e-3) << "what was written is kept";
+  });
+}
+
+TEST(Sharding, AForgottenLossScaleThrows) {
+  dist::RunInProcess(2, [](dist::ProcessGroup& group) {
+    Gpt model(SmallGpt(0));
+    dist::FullyShard sharded(&group, model);
+    model.Materialize(kCpu, 4);
+    optim::AdamW adamw(model.Parameters());
+    StepState state(kCpu, /*seed=*/1);
+    state.EnableLossScaling();
+    const auto training = adamw.BeginStep(state, 0, 1e-3, {.first_sample = 2 * group.rank()});
+    const auto [ids, targets] = TwoWindows();
+    const Tensor loss = model.Loss(ids, targets);
+    EXPECT_THAT(test::MessageOf([&] { Backward(loss); }),
+                testing::HasSubstr("Backward without the loss scale"));
+  });
 }
 
 }  // namespace
