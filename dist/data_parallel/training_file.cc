@@ -90,7 +90,7 @@ NamedTensors Read(const SafetensorsFile& file, const std::string& kind,
 
 void SaveTraining(const std::string& path, DataRanks& ranks, const Module& model,
                   const optim::Optimizer& optimizer, const StepState& state) {
-  LS_CHECK(state.phase() == StepPhase::kUpdated,
+  LS_CHECK(state.updater() == nullptr || state.phase() == StepPhase::kUpdated,
            "SaveTraining: the state's step has not been updated: save after optimizer.Step(state)");
   std::vector<SafetensorsItem> items = Items(model, optimizer, ranks.is_main());
   std::vector<size_t> order;
