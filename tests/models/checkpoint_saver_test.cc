@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <barrier>
 #include <set>
 
 #include "core/io/fault.h"
@@ -329,14 +330,20 @@ TEST_F(CheckpointSaverTest, NothingGrowsWithTheSaves) {
   for (const Plan& plan : {Plan{1, 1}, Plan{2, 1}}) {
     std::vector<test::ProcessState> states;
     std::vector<int64_t> resident;
+    std::barrier meet(plan.ranks());
     OnRanks(plan, Path("out"), /*async=*/true, [&](Rank& rank, CheckpointSaver& saver) {
       for (int64_t step = 10; step < 310; ++step) {
         saver.Wait();
         saver.Save([&](HostSnapshot* to) { return rank.Files(step % 50, to); });
-        if (rank.share.rank != 0 || (step != 60 && step != 309)) continue;
+        if (step != 60 && step != 300) continue;
+        // Nobody has files open meanwhile, or leaves.
         saver.Wait();
-        states.push_back(test::ProcessStateOf());
-        resident.push_back(test::ResidentBytes());
+        meet.arrive_and_wait();
+        if (rank.share.rank == 0) {
+          states.push_back(test::ProcessStateOf());
+          resident.push_back(test::ResidentBytes());
+        }
+        meet.arrive_and_wait();
       }
       saver.Wait();
     });
