@@ -18,7 +18,7 @@ namespace lockstep::dist {
 //
 // Collective, after the optimizer's Step. Rank 0 writes, and needs memory on the host for one whole
 // tensor at a time; all ranks return once the file is complete. A crash leaves the file that was
-// there before. Throws ArgumentError if the state's step has not been updated; on all ranks IoError
+// there before. Throws ArgumentError within a step that has not been updated; on all ranks IoError
 // if rank 0 could not write.
 void SaveTraining(const std::string& path, DataRanks& ranks, const Module& model,
                   const optim::Optimizer& optimizer, const StepState& state);

@@ -129,8 +129,11 @@ TEST(TrainingFile, WhatDoesNotFitIsRefused) {
   optim::AdamW adamw(model.Parameters());
   optim::Sgd sgd(model.Parameters());
   StepState state(kCpu, /*seed=*/1);
-  EXPECT_THAT(MessageOf([&] { SaveTraining(other, parallel, model, adamw, state); }),
-              HasSubstr("save after optimizer.Step(state)"));
+  {
+    const auto training = adamw.BeginStep(state, 0, 1e-2);
+    EXPECT_THAT(MessageOf([&] { SaveTraining(other, parallel, model, adamw, state); }),
+                HasSubstr("save after optimizer.Step(state)"));
+  }
   const auto load = [&](const std::string& from, optim::Optimizer& optimizer) {
     return MessageOf<Error>([&] { LoadTraining(from, model, optimizer, state); });
   };
@@ -139,7 +142,7 @@ TEST(TrainingFile, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(load(path, sgd), AllOf(HasSubstr(path), HasSubstr(".exp_avg")));
   EXPECT_THAT(
       MessageOf<InputError>([&] { TrainTo<DataParallel>(3, path, nullptr, Task{.hidden = 9}); }),
-      AllOf(HasSubstr(path), HasSubstr("0.weight"), HasSubstr("[9, 6]")));
+      AllOf(HasSubstr(path), HasSubstr("'0."), HasSubstr("f32[9")));
   state.EnableLossScaling();
   EXPECT_THAT(load(path, adamw), HasSubstr("\"loss_scale\""));
 }

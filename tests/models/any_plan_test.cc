@@ -113,7 +113,7 @@ void PlayRounds(int rounds, bool on_gpu) {
       task.steps = 2;
       task.model.vocab_size = 29;
       task.micro_batches = 4;
-      task.model.n_embd = draw.Of<int64_t>({16, 48});
+      task.model.n_embd = 16;
       task.model.n_layer = draw.Of<int64_t>({1, 2});
     }
     const Plan first = DrawPlan(draw, task, on_gpu), second = DrawPlan(draw, task, on_gpu);
