@@ -127,7 +127,8 @@ class ControlPlane {
   bool Answer(uint64_t topic, Responder responder);
   // The answers of the ranks; without those that have set nobody to answer, or have not answered
   // within a second, by the deadline or when the run fails. Also asks this rank. The answers may be
-  // those that another rank has just been given: by 50 us for each rank older than the call.
+  // those that another rank is being given: up to a second older than the call if a rank is slow
+  // to answer.
   std::map<int, std::string> Ask(const std::vector<int>& ranks, uint64_t topic,
                                  const std::string& question, Clock::time_point deadline);
 

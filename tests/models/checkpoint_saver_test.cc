@@ -326,6 +326,16 @@ TEST_F(CheckpointSaverTest, TheFolderMustBeShared) {
   EXPECT_EQ(CheckpointStore(Path("out")).FindNewest(), std::nullopt);
 }
 
+// Of a model that is not shared out, as before there were parts.
+TEST_F(CheckpointSaverTest, RanksThatWriteNothingNeedNotShareTheFolder) {
+  const auto out_of = [&](int rank) { return Path(rank == 0 ? "out" : "other"); };
+  OnRanks({.copies = 2}, out_of, /*async=*/true, [&](Rank& rank, CheckpointSaver& saver) {
+    saver.Save([&](HostSnapshot* to) { return rank.Files(10, to); });
+    saver.Wait();
+  });
+  EXPECT_EQ(CheckpointStore(Path("out")).FindNewest()->step, 10);
+}
+
 TEST_F(CheckpointSaverTest, NothingGrowsWithTheSaves) {
   for (const Plan& plan : {Plan{1, 1}, Plan{2, 1}}) {
     std::vector<test::ProcessState> states;
