@@ -79,6 +79,27 @@ nlohmann::json TryParseJson(std::string_view text) {
   return nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
 }
 
+int64_t IntegerOf(const nlohmann::json& value, int64_t least, int64_t most) {
+  const bool fits =
+      value.is_number_unsigned() ? value.get<uint64_t>() <= INT64_MAX : value.is_number_integer();
+  if (!fits) {
+    throw InputError(StrCat(DumpJson(value),
+                            value.is_number_integer() ? " is too large" : " is not an integer"));
+  }
+  const auto integer = value.get<int64_t>();
+  if (integer < least || integer > most) {
+    throw InputError(StrCat(integer, " is not between ", least, " and ", most));
+  }
+  return integer;
+}
+
+std::vector<int64_t> IntegersOf(const nlohmann::json& array) {
+  if (!array.is_array()) throw InputError(StrCat(DumpJson(array), " is not a list"));
+  std::vector<int64_t> integers;
+  for (const nlohmann::json& value : array) integers.push_back(IntegerOf(value));
+  return integers;
+}
+
 std::string DumpJson(const nlohmann::json& value, int indent) {
   return value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -2,9 +2,12 @@
 // seconds for it.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lockstep {
 
@@ -16,6 +19,14 @@ nlohmann::json ParseJson(std::string_view text, std::string_view source, int max
 // For lines that a crash may have cut short: if the text is not JSON, the result is_discarded() (so
 // not is_object()).
 nlohmann::json TryParseJson(std::string_view text);
+
+// The value if it is an integer from `least` to `most`; otherwise an InputError says what it is.
+// nlohmann's own get<int>() takes 1e30, which is undefined behaviour, and wraps 2^32 to 0.
+int64_t IntegerOf(const nlohmann::json& value, int64_t least = std::numeric_limits<int64_t>::min(),
+                  int64_t most = std::numeric_limits<int64_t>::max());
+
+// The same for an array, element by element.
+std::vector<int64_t> IntegersOf(const nlohmann::json& array);
 
 // The value's text, on one line or with `indent` spaces per level. Bytes of strings that are not
 // UTF-8 become U+FFFD.

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/io/file.h"
@@ -43,11 +44,15 @@ Claim Claim::Of(int size) {
 std::optional<Claim> Claim::Parse(const std::string& text) {
   try {
     const json j = TryParseJson(text);
-    return Claim{j.at("size").get<int>(),          j.at("host").get<std::string>(),
-                 j.at("build").get<std::string>(), j.at("meeting").get<std::string>(),
-                 j.at("process").get<int64_t>(),   j.at("address").get<std::string>(),
-                 j.at("port").get<int>()};
-  } catch (const json::exception&) {
+    constexpr int kMost = std::numeric_limits<int>::max();
+    return Claim{static_cast<int>(IntegerOf(j.at("size"), 0, kMost)),
+                 j.at("host").get<std::string>(),
+                 j.at("build").get<std::string>(),
+                 j.at("meeting").get<std::string>(),
+                 IntegerOf(j.at("process")),
+                 j.at("address").get<std::string>(),
+                 static_cast<int>(IntegerOf(j.at("port"), 0, 65535))};
+  } catch (const std::exception&) {
     return std::nullopt;
   }
 }

@@ -11,10 +11,7 @@ namespace {
 using nlohmann::json;
 
 // These throw for values that no rank writes.
-int NumberBelow(const json& j, int limit) {
-  if (!j.is_number_integer() || j < 0 || j >= limit) throw Error("a number is out of range");
-  return j.get<int>();
-}
+int NumberBelow(const json& j, int limit) { return static_cast<int>(IntegerOf(j, 0, limit - 1)); }
 
 std::vector<int> RanksOf(const json& j, int size) {
   if (!j.is_array()) throw Error("a value is not a list");
@@ -24,7 +21,7 @@ std::vector<int> RanksOf(const json& j, int size) {
 }
 
 Collective CollectiveOf(const json& j) {
-  const auto call = CollectiveFromValues(j.get<std::vector<int64_t>>());
+  const auto call = CollectiveFromValues(IntegersOf(j));
   if (!call) throw Error("an operation is invalid");
   return *call;
 }

@@ -18,8 +18,8 @@ constexpr FailureBoard::Milliseconds kLongestBeat(500);
 
 std::optional<Collective> ParseCall(const json& j) {
   try {
-    return CollectiveFromValues(j.get<std::vector<int64_t>>());
-  } catch (const json::exception&) {
+    return CollectiveFromValues(IntegersOf(j));
+  } catch (const std::exception&) {
     return std::nullopt;
   }
 }
@@ -28,21 +28,23 @@ std::optional<Collective> ParseCall(const json& j) {
 std::optional<CallPosition> ParsePosition(const std::string& text) {
   const json j = TryParseJson(text);
   try {
-    const auto call = CollectiveFromValues(j.at(0).get<std::vector<int64_t>>());
+    const auto call = CollectiveFromValues(IntegersOf(j.at(0)));
     if (!call) return std::nullopt;
-    return CallPosition{*call, j.at(1).get<int64_t>(), j.at(2).get<bool>()};
-  } catch (const json::exception&) {
+    return CallPosition{*call, IntegerOf(j.at(1)), j.at(2).get<bool>()};
+  } catch (const std::exception&) {
     return std::nullopt;
   }
 }
 
 std::optional<std::vector<int>> ParseRanks(const std::string& text, int size) {
-  const json j = TryParseJson(text);
-  if (!j.is_array()) return std::nullopt;
   std::vector<int> ranks;
-  for (const json& rank : j) {
-    if (!rank.is_number_integer() || rank < 0 || rank >= size) return std::nullopt;
-    ranks.push_back(rank.get<int>());
+  try {
+    for (const int64_t rank : IntegersOf(TryParseJson(text))) {
+      if (rank < 0 || rank >= size) return std::nullopt;
+      ranks.push_back(static_cast<int>(rank));
+    }
+  } catch (const InputError&) {
+    return std::nullopt;
   }
   return ranks;
 }

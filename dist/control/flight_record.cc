@@ -43,7 +43,7 @@ OrderedJson ToJson(const Collective& c) {
 }
 
 Collective CollectiveOf(const Json& j) {
-  const auto call = CollectiveFromValues(j.at("values").get<std::vector<int64_t>>());
+  const auto call = CollectiveFromValues(IntegersOf(j.at("values")));
   if (!call) throw InputError("an operation is invalid");
   return *call;
 }
@@ -54,17 +54,19 @@ OrderedJson ToJson(const Failure& f) {
 }
 
 int RankOf(const Json& j, int ranks) {
-  if (!j.is_number_integer() || j < 0 || j >= ranks) {
+  try {
+    return static_cast<int>(IntegerOf(j, 0, ranks - 1));
+  } catch (const InputError&) {
     throw InputError(StrCat("it names rank ", DumpJson(j), " of ", ranks, " ranks"));
   }
-  return j.get<int>();
 }
 
 int NumberOfRanksOf(const Json& j) {
-  if (!j.is_number_integer() || j < 1 || j > std::numeric_limits<int>::max()) {
+  try {
+    return static_cast<int>(IntegerOf(j, 1, std::numeric_limits<int>::max()));
+  } catch (const InputError&) {
     throw InputError(StrCat("its number of ranks is ", DumpJson(j)));
   }
-  return j.get<int>();
 }
 
 Failure FailureOf(const Json& j, int ranks) {
@@ -135,12 +137,12 @@ std::string ToJson(const FlightRecord& r) {
 FlightRecord ParseFlightRecord(const std::string& text, const std::string& file) {
   try {
     const Json j = ParseJson(text, "its text");
-    if (j.at("flight_record").get<int>() != kVersion) throw InputError("it has another version");
+    if (j.at("flight_record") != kVersion) throw InputError("it has another version");
     FlightRecord r;
     r.ranks = NumberOfRanksOf(j.at("ranks"));
     r.rank = RankOf(j.at("rank"), r.ranks);
     r.host = j.at("host").get<std::string>();
-    r.process = j.at("process").get<int64_t>();
+    r.process = IntegerOf(j.at("process"));
     r.meeting = j.at("meeting").get<std::string>();
     r.written = j.at("written").get<double>();
     r.error = j.at("error").get<std::string>();

@@ -253,8 +253,8 @@ void ControlPlane::OnWelcome(const Frame& frame) {
     const std::lock_guard<std::mutex> lock(mutex_);
     meeting_ = body.at("meeting").get<std::string>();
     parent_address_ = body.at("address").get<std::string>();
-    parent_port_ = body.at("port").get<int>();
-  } catch (const json::exception&) {
+    parent_port_ = static_cast<int>(IntegerOf(body.at("port"), 0, 65535));
+  } catch (const std::exception&) {
     return Refuse("rank 0 speaks another version of the protocol; run the same build on all ranks");
   }
   state_ = State::kAttaching;

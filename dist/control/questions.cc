@@ -37,12 +37,13 @@ std::map<int, std::string> Unpack(const std::string& bytes, int size) {
   try {
     for (const auto& [text, runs] : TryParseJson(bytes).get<std::map<std::string, json>>()) {
       for (size_t i = 0; i + 1 < runs.size(); i += 2) {
-        const int first = std::max(0, runs[i].get<int>());
-        const int end = std::min(size - 1, runs[i + 1].get<int>()) + 1;
-        for (int rank = first; rank < end; ++rank) texts[rank] = text;
+        const int64_t last = IntegerOf(runs[i + 1], 0, size - 1);
+        for (auto rank = static_cast<int>(IntegerOf(runs[i], 0, size)); rank <= last; ++rank) {
+          texts[rank] = text;
+        }
       }
     }
-  } catch (const json::exception&) {
+  } catch (const std::exception&) {
   }
   return texts;
 }

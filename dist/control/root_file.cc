@@ -61,9 +61,9 @@ RootAddress RootFile::Read(const std::string& path) {
   try {
     const json j = TryParseJson({text.data(), static_cast<size_t>(std::max<ssize_t>(0, bytes))});
     // It may be that of an earlier run.
-    return {j.at("host").get<std::string>(), j.at("port").get<int>(),
+    return {j.at("host").get<std::string>(), static_cast<int>(IntegerOf(j.at("port"), 0, 65535)),
             j.at("secret").get<std::string>(), /*uncertain=*/true};
-  } catch (const json::exception&) {
+  } catch (const std::exception&) {
     throw ConnectionError(StrCat("rank 0 has not written what ", path, " holds"));
   }
 }

@@ -44,15 +44,15 @@ CheckpointManifest ParseManifest(std::string_view text, const std::string& sourc
   CheckpointManifest manifest;
   try {
     const Json body = ParseJson(text, source).at("checkpoint");
-    if (const int64_t version = body.at("version"); version > kVersion) {
+    if (const int64_t version = IntegerOf(body.at("version")); version > kVersion) {
       throw InputError(StrCat(source, ": made by a newer Lockstep (version ", version,
                               " of the format, this one reads ", kVersion, "); update Lockstep"));
     }
-    body.at("step").get_to(manifest.step);
-    body.at("serial").get_to(manifest.serial);
+    manifest.step = IntegerOf(body.at("step"));
+    manifest.serial = IntegerOf(body.at("serial"));
     if (body.contains("val_loss")) manifest.val_loss = body.at("val_loss").get<double>();
     for (const Json& file : body.at("files")) {
-      manifest.files.push_back({file.at("name"), file.at("bytes"), file.at("sha256")});
+      manifest.files.push_back({file.at("name"), IntegerOf(file.at("bytes")), file.at("sha256")});
     }
   } catch (const Json::exception& error) {
     throw InputError(StrCat(source, ": damaged: ", error.what()));

@@ -131,10 +131,10 @@ TensorParts TensorParts::Open(const std::string& folder, const std::string& kind
 void TensorParts::ReadIndex(const std::string& folder, const std::string& kind) {
   const Json index = ParseJson(ReadFile(source_), source_);
   try {
-    if (const int format = index.at("format"); format != kFormat) {
+    if (const int64_t format = IntegerOf(index.at("format")); format != kFormat) {
       throw InputError(StrCat(source_, ": format ", format, ", this program reads ", kFormat));
     }
-    const int64_t parts = index.at("parts");
+    const int64_t parts = IntegerOf(index.at("parts"));
     if (parts < 1 || parts > kMaxParts) {
       throw InputError(StrCat(source_, ": \"parts\" is ", parts, ", not a number of files"));
     }

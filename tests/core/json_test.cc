@@ -49,6 +49,22 @@ TEST(JsonTest, NamesThePosition) {
   EXPECT_THAT(ErrorOf("1e999"), HasSubstr("JSON"));
 }
 
+TEST(JsonTest, IntegersAreWhatTheyAreOrRefused) {
+  const auto of = [](const char* text) { return IntegerOf(ParseJson(text, "some.json")); };
+  EXPECT_EQ(of("-3"), -3);
+  EXPECT_EQ(of("9223372036854775807"), INT64_MAX);
+  EXPECT_EQ(of("-9223372036854775808"), INT64_MIN);
+  for (const char* text : {"9223372036854775808", "1e30", "133333333333333333333333300", "1.5",
+                           "\"1\"", "true", "null", "[1]"}) {
+    EXPECT_THROW(of(text), InputError) << text;
+  }
+  EXPECT_THROW(IntegerOf(nlohmann::json(4), 0, 3), InputError);
+  EXPECT_THROW(IntegerOf(nlohmann::json(-1), 0, 3), InputError);
+  EXPECT_EQ(IntegersOf(ParseJson("[1, -2]", "some.json")), (std::vector<int64_t>{1, -2}));
+  EXPECT_THROW(IntegersOf(ParseJson("[1, 1e30]", "some.json")), InputError);
+  EXPECT_THROW(IntegersOf(ParseJson("7", "some.json")), InputError);
+}
+
 TEST(JsonTest, QuotedIsPrintableAndShort) {
   EXPECT_EQ(Quoted("a\n\x7f"), "\"a\\x0a\\x7f\"");
   EXPECT_EQ(Quoted(std::string(100, 'x')).size(), 85u);
