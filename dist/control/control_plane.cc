@@ -27,6 +27,12 @@ std::string Describe(const DeclaredPause& pause) {
                 " s");
 }
 
+std::string SilenceClause(const std::vector<int>& silent) {
+  if (silent.empty()) return "";
+  return StrCat("; ", ListRanks(silent), silent.size() == 1 ? " does" : " do",
+                " not answer (stopped, starved of memory, or cut off from the network)");
+}
+
 ControlPlane::ControlPlane(std::shared_ptr<EventLoop> loop, Options options)
     : loop_(std::move(loop)),
       options_(std::move(options)),
@@ -154,7 +160,10 @@ void ControlPlane::Route(Frame frame) {
 }
 
 void ControlPlane::Deliver(const Frame& frame) {
-  if (frame.kind == Frame::Kind::kQuestion) return Reply(frame);
+  if (frame.kind == Frame::Kind::kQuestion) {
+    return Route({Frame::Kind::kAnswer, rank(), frame.from, frame.topic, frame.number,
+                  AnswerHere(frame.topic, frame.body)});
+  }
   if (frame.kind == Frame::Kind::kAnswer) return OnAnswer(frame);
   if (frame.kind == Frame::Kind::kSurvey) return rank() == 0 ? OnSurvey(frame) : void();
   const auto handler = handlers_.find(frame.topic);
