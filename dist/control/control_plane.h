@@ -169,12 +169,13 @@ class ControlPlane {
   // Calls `f` at that interval until RemoveListener.
   int Every(Milliseconds interval, std::function<void()> f);
 
-  // This rank begins work for which others wait ("writing a checkpoint"), or has ended it. Pauses
-  // nest; only the outermost counts.
-  void BeginPause(const std::string& what);
-  void EndPause();
-  // The longest pause of any rank that has not ended.
-  std::optional<DeclaredPause> pause() const;
+  // This rank begins work for which others wait ("writing a checkpoint"), or has ended it. Of those
+  // with the same topic, which says who waits (0: everybody), only the outermost counts. The others
+  // are told once it has lasted for `delay`, and never if it ends before.
+  void BeginPause(const std::string& what, uint64_t topic = 0, Milliseconds delay = {});
+  void EndPause(uint64_t topic = 0);
+  // The longest pause of any rank that has not ended, and for which those of the topic wait.
+  std::optional<DeclaredPause> pause(uint64_t topic = 0) const;
   // Whether to tell the user now why ranks wait: at most once per `interval`.
   bool MayReportPause(Milliseconds interval);
 
@@ -257,7 +258,8 @@ class ControlPlane {
   void Leave();
   void CheckLeft();
   void Tick(int number, Milliseconds interval, const std::function<void()>& f);
-  void SayPause(const std::string& what);
+  void SayPause(uint64_t topic, const std::string& what, Clock::time_point since);
+  void SayPauseIfItLasts(uint64_t topic, uint64_t number);
   void OnPause(const Frame& frame);
   // Questions (questions.cc).
   std::string AnswerHere(uint64_t topic, const std::string& question);
@@ -318,12 +320,19 @@ class ControlPlane {
   bool open_ = false, left_ = false;
   std::string meeting_;
   std::optional<Failure> failure_;
-  int pauses_here_ = 0;
   struct Paused {
     std::string what;
     Clock::time_point since;
   };
-  std::map<int, Paused> pauses_;  // by rank
+  struct PausedHere {
+    int depth = 0;
+    uint64_t number = 0;
+    Paused pause;
+    bool told = false;
+  };
+  std::map<uint64_t, PausedHere> pauses_here_;  // by topic
+  uint64_t last_pause_ = 0;
+  std::map<std::pair<int, uint64_t>, Paused> pauses_;  // by rank and topic
   std::optional<Clock::time_point> last_report_;
 };
 
