@@ -17,10 +17,6 @@
 namespace lockstep::models {
 namespace {
 
-// How long ranks that have written their part of an asynchronous checkpoint wait for the others.
-// Nothing else waits meanwhile, and ranks that are gone are noticed at once.
-constexpr std::chrono::hours kCheckpointTimeout(24);
-
 std::string BackendOf(const RunConfig& config, Device device) {
   const std::string& backend = config.dist.backend;
   const std::string fits = device.is_cuda() ? "nccl" : "tcp";
@@ -145,9 +141,7 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
   control_ = world_->Group(GroupOptionsOf(config, "control", kCpu, recorder));
   const auto gradients = GroupOptionsOf(config, "gradients", device, recorder);
   gradients_ = world_->Group(gradients);
-  auto checkpoints = GroupOptionsOf(config, "checkpoints", kCpu, /*recorder=*/nullptr);
-  if (config.checkpoint.async) checkpoints.timeout = kCheckpointTimeout;
-  checkpoints_ = world_->Group(checkpoints);
+  checkpoints_ = world_->Group(GroupOptionsOf(config, "checkpoints", kCpu, /*recorder=*/nullptr));
   const auto shards = static_cast<int>(config.parallel.shard_ranks);
   // Other sizes are refused when the run is prepared.
   if (config.parallel.shard == "none" || shards == 0 || size() % shards != 0) return;
