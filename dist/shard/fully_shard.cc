@@ -227,12 +227,12 @@ void FullyShard::CheckWeights(const std::string& when) {
   CheckSameBits(*replicate_, "the weights " + when, parts);
 }
 
-std::string FullyShard::LocateNonFinite() {
+std::string FullyShard::LocateNonFinite(int64_t ago) {
   if (!control()) return "";
   int64_t bad = -1;
   for (int64_t p = 0; p < std::ssize(parameters_) && bad < 0; ++p) {
     for (const Unit& unit : units_) {
-      if (unit.memory->WasNonFinite(*parameters_[p])) bad = p;
+      if (unit.memory->WasNonFinite(*parameters_[p], ago)) bad = p;
     }
   }
   return NameByRank(*control(), bad, parameters_);

@@ -103,7 +103,7 @@ class FullyShard : public DataRanks, public BackwardObserver {
   const CommunicationTimes& times() const override { return times_; }
   // Compares the parts of the copies.
   void CheckWeights(const std::string& when) override;
-  std::string LocateNonFinite() override;
+  std::string LocateNonFinite(int64_t ago = 0) override;
 
   void OnBegin(const BackwardPlan& plan) override;
   void OnLeafReady(Leaf& leaf) override;

@@ -242,15 +242,16 @@ void ShardUnit::NoteSquares(std::span<const int64_t> buffers, bool afresh) {
   const Tensor sums = Tensor::Empty({chunks}, DType::kF64, device);
   grad_norm_square_sums(stream, grads, sums);
   if (afresh) {
-    squares_ = sums;
+    earlier_squares_ = std::exchange(squares_, sums);
   } else {
     accumulate_slot(stream, sums, squares_);
   }
 }
 
-bool ShardUnit::WasNonFinite(const Parameter& parameter) const {
-  if (!squares_.defined()) return false;
-  const std::vector<double> sums = squares_.ToVector<double>();
+bool ShardUnit::WasNonFinite(const Parameter& parameter, int64_t ago) const {
+  const Tensor& squares = ago == 0 ? squares_ : earlier_squares_;
+  if (!squares.defined()) return false;
+  const std::vector<double> sums = squares.ToVector<double>();
   for (size_t chunk = 0; chunk < sums.size();) {
     for (size_t p = 0; p < parameters_.size(); ++p) {
       for (int64_t n = GradNormChunks(numel(p)); n > 0; --n, ++chunk) {

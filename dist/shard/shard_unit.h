@@ -61,8 +61,8 @@ class ShardUnit {
   // Before buffers of whole gradients are summed, once or more in a step: notes which of them are
   // not finite. On the thread that sums.
   void NoteSquares(std::span<const int64_t> buffers, bool afresh);
-  // Whether that was so of this parameter, in the last step.
-  bool WasNonFinite(const Parameter& parameter) const;
+  // Whether that was so of this parameter, in the last step (`ago` = 0) or the one before (1).
+  bool WasNonFinite(const Parameter& parameter, int64_t ago) const;
   // The parameters' gradients are the parts in this buffer, until ZeroGrad.
   void ShareGradients(int64_t buffer);
 
@@ -96,8 +96,9 @@ class ShardUnit {
   std::optional<size_t> shown_by_;
   std::vector<Tensor> wholes_, shards_;  // gradients, by buffer
   std::vector<Tensor> destinations_;     // by parameter
-  Tensor squares_;                       // f64: sums of squares, by buffer, parameter and chunk
-  int64_t buffer_ = 0;                   // that is written to
+  // f64: sums of squares, by buffer, parameter and chunk, of the last step and the one before.
+  Tensor squares_, earlier_squares_;
+  int64_t buffer_ = 0;  // that is written to
   std::optional<HostCopies> copies_;
 };
 

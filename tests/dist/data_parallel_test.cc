@@ -264,12 +264,17 @@ TEST(FullyShard, NamesTheRankWhoseGradientWasNotFinite) {
         options.micro_batches = 4;
         ToyModel model;
         FullyShard sharded(&group, model, options);
-        for (int micro = 0; micro < 2; ++micro) {
-          const ToyBatch batch = MakeToyBatch(group.rank());
-          if (bad && micro == 0 && group.rank() == 1) batch.x.Fill(INFINITY);
-          ToyBackward(model, batch, 16);
+        const std::string where = bad ? "rank 1 ('in.weight')" : "";
+        for (int step = 0; step < 2; ++step) {
+          for (int micro = 0; micro < 2; ++micro) {
+            const ToyBatch batch = MakeToyBatch(group.rank());
+            if (bad && step == 0 && micro == 0 && group.rank() == 1) batch.x.Fill(INFINITY);
+            ToyBackward(model, batch, 16);
+          }
+          EXPECT_EQ(sharded.LocateNonFinite(), step == 0 ? where : "");
+          model.ZeroGrad();
         }
-        EXPECT_EQ(sharded.LocateNonFinite(), bad ? "rank 1 ('in.weight')" : "");
+        EXPECT_EQ(sharded.LocateNonFinite(/*ago=*/1), where);
       });
     }
   }

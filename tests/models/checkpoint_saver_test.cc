@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "core/io/fault.h"
-#include "dist/control/failure.h"
+#include "dist/control/control_plane.h"
 #include "dist/groups/agreement.h"
 #include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
