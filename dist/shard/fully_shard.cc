@@ -160,6 +160,7 @@ void FullyShard::StartGather(size_t use) {
 }
 
 void FullyShard::PreForward(size_t use) {
+  if (!broken_.empty()) throw Error(broken_);
   StartGather(use);
   for (const size_t u : uses_[use].units) {
     units_[u].memory->Gather(gather_.get());
@@ -206,18 +207,34 @@ void FullyShard::PostBackward(size_t use) {
 }
 
 FullyShard::Whole::Whole(FullyShard& sharded) : sharded_(sharded) {
-  for (Unit& unit : sharded_.units_) {
-    unit.memory->Gather(sharded_.gather_.get());
-    unit.memory->Show(kWhole);
+  try {
+    for (Unit& unit : sharded_.units_) {
+      unit.memory->Gather(sharded_.gather_.get());
+      unit.memory->Show(kWhole);
+    }
+  } catch (...) {
+    for (Unit& unit : sharded_.units_) unit.memory->Hide(kWhole);
+    throw;
   }
 }
 
+void FullyShard::Whole::Keep() {
+  for (Unit& unit : sharded_.units_) unit.memory->KeepWritten();
+}
+
 FullyShard::Whole::~Whole() {
-  for (Unit& unit : sharded_.units_) {
-    unit.memory->Hide(kWhole);
-    unit.memory->KeepWritten();
-    unit.memory->Release();
+  for (Unit& unit : sharded_.units_) unit.memory->Hide(kWhole);
+  try {
+    Keep();
+    for (Unit& unit : sharded_.units_) unit.memory->Release();
+  } catch (const std::exception& e) {
+    sharded_.GiveUp(StrCat("what was written to the whole weights is lost: ", e.what()));
   }
+}
+
+void FullyShard::GiveUp(const std::string& reason) noexcept {
+  broken_ = reason;
+  if (gather_) gather_->Abort(reason);
 }
 
 void FullyShard::CheckWeights(const std::string& when) {

@@ -89,6 +89,10 @@ class FullyShard : public DataRanks, public BackwardObserver {
   class Whole {
    public:
     explicit Whole(FullyShard& sharded);
+    // Keeps what has been written so far; throws if that fails.
+    void Keep();
+    // Keeps the rest. Where that fails, it ends the ranks' work as ProcessGroup::Abort does, and
+    // the next forward of this rank throws the reason: call Keep before, to have it at once.
     ~Whole();
     Whole(const Whole&) = delete;
     Whole& operator=(const Whole&) = delete;
@@ -138,6 +142,7 @@ class FullyShard : public DataRanks, public BackwardObserver {
   std::vector<WorkPtr> SumGradients(ProcessGroup* group, ShardUnit& unit,
                                     const FixedOrderPlan::MicroStep& step, bool is_last);
   void Settle();
+  void GiveUp(const std::string& reason) noexcept;
 
   // The current micro-batch's step in each of the two sums.
   const FixedOrderPlan::Rank& within() const { return plan_.within.ranks[shard_rank_]; }
@@ -162,6 +167,8 @@ class FullyShard : public DataRanks, public BackwardObserver {
   const std::shared_ptr<FlatExchange> exchange_;
   std::vector<Use> uses_;    // in the order of the forward
   std::vector<Unit> units_;  // by their first use
+
+  std::string broken_;  // why no forward can be right any more
 
   // State of the current step.
   int64_t micro_ = 0;

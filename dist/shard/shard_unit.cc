@@ -185,8 +185,10 @@ void ShardUnit::Release() {
 
 void ShardUnit::KeepWritten() {
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    if (slices_[p].storage().version() == written_[p].version) continue;
+    const uint64_t version = slices_[p].storage().version();
+    if (version == written_[p].version) continue;
     parameters_[p]->part().Detach().CopyFrom(Mine(p));
+    written_[p].version = version;
   }
 }
 
