@@ -20,24 +20,30 @@ struct Change {
 // most.
 using Changes = std::vector<Change>;
 
-// The largest divisors of the batch first: the step stays the same.
+// The largest divisors of the batch first: the step stays the same (GradAccum).
 Changes SmallerBatches(const RunSetup& setup) {
   Changes changes;
-  const TrainOptions& train = setup.config.train;
-  for (int64_t batch = train.batch_size / 2; batch >= 1; --batch) {
-    if (train.batch_size % batch != 0) continue;
-    const int64_t micro_batches = setup.micro_batches * (train.batch_size / batch);
-    std::string options = fmt::format("train.batch_size={}", batch);
-    if (train.global_batch_size == 0) {
-      options += fmt::format(" train.grad_accum={}", micro_batches / setup.ranks);
-    }
-    changes.push_back(
-        {options, "the same arithmetic in smaller products", [batch, micro_batches](RunSetup& s) {
-           s.config.train.batch_size = batch;
-           s.micro_batches = micro_batches;
-         }});
+  const int64_t whole = setup.config.train.batch_size;
+  for (int64_t batch = whole / 2; batch >= 1; --batch) {
+    if (whole % batch != 0) continue;
+    changes.push_back({fmt::format("train.batch_size={}", batch),
+                       "the same arithmetic in smaller products", [batch, whole](RunSetup& s) {
+                         s.config.train.batch_size = batch;
+                         s.micro_batches *= whole / batch;
+                       }});
   }
   return changes;
+}
+
+// What has to be said so that the changed run has its micro-batches; "" where that follows from
+// train.global_batch_size, or is as before. None if its ranks cannot have equally many.
+std::optional<std::string> GradAccum(const RunSetup& setup, const RunSetup& changed) {
+  const TrainOptions& train = setup.config.train;
+  if (train.global_batch_size > 0 && train.grad_accum == 0) return "";
+  if (changed.micro_batches % changed.ranks != 0) return {};
+  const int64_t accum = changed.micro_batches / changed.ranks;
+  if (accum == setup.micro_batches / setup.ranks) return "";
+  return fmt::format("train.grad_accum={}", accum);
 }
 
 Changes Recomputations(const RunSetup& setup) {
@@ -58,13 +64,43 @@ Changes Recomputations(const RunSetup& setup) {
   return changes;
 }
 
+// To the host's memory. The cheapest first: what crosses once per step, then per micro-step.
 Changes Offloads(const RunSetup& setup) {
-  if (setup.device.is_cpu() || setup.offload.activations) return {};
-  std::string what = "activations";
-  if (setup.offload.optimizer) what += ",optimizer";
-  if (setup.offload.weights) what += ",weights";
-  return {{"train.offload=" + what, "activations cross to the host and back in each micro-step",
-           [](RunSetup& s) { s.model.offload_activations = s.offload.activations = true; }}};
+  if (setup.device.is_cpu()) return {};
+  struct Part {
+    const char* name;
+    bool OffloadChoice::*chosen;
+    const char* cost;
+  };
+  constexpr Part kParts[] = {
+      {"optimizer", &OffloadChoice::optimizer, "moments cross to the GPU and back in each update"},
+      {"weights", &OffloadChoice::weights, "the blocks' weights cross twice in each micro-step"},
+      {"activations", &OffloadChoice::activations,
+       "activations cross to the host and back in each micro-step"}};
+  Changes changes;
+  // Each by itself, and as many as possible in this order.
+  for (const std::vector<size_t>& parts :
+       std::vector<std::vector<size_t>>{{0}, {1}, {0, 1}, {2}, {0, 1, 2}}) {
+    OffloadChoice choice = setup.offload;
+    std::string cost;
+    bool all_new = true;
+    for (const size_t part : parts) {
+      all_new = all_new && !(choice.*kParts[part].chosen);
+      choice.*kParts[part].chosen = true;
+      cost += fmt::format("{}{}", cost.empty() ? "" : ", ", kParts[part].cost);
+    }
+    if (!all_new) continue;
+    std::string names;
+    for (const Part& part : kParts) {
+      if (choice.*part.chosen) names += fmt::format("{}{}", names.empty() ? "" : ",", part.name);
+    }
+    changes.push_back({"train.offload=" + names, cost, [choice](RunSetup& s) {
+                         s.offload = choice;
+                         s.model.offload_activations = choice.activations;
+                         s.model.offload_weights = choice.weights;
+                       }});
+  }
+  return changes;
 }
 
 // On `ranks` ranks, of which `shards` share out a copy of the model.
@@ -120,6 +156,14 @@ Changes SixteenBits(const RunSetup& setup) {
   std::string options;
   if (c.train.precision != "bf16") {
     options = "train.precision=bf16";
+    // Those of fp16 would do nothing, which is refused.
+    const TrainOptions d;
+    if (c.train.loss_scale != d.loss_scale) {
+      options += fmt::format(" train.loss_scale={}", d.loss_scale);
+    }
+    if (c.train.loss_scale_every != d.loss_scale_every) {
+      options += fmt::format(" train.loss_scale_every={}", d.loss_scale_every);
+    }
     changes.push_back({options, "other numbers: weights and activations in 16 bits",
                        [](RunSetup& s) { s.config.train.precision = "bf16"; }});
     options += " ";
@@ -147,9 +191,14 @@ class Trials {
   std::optional<std::string> Try(const std::vector<const Change*>& changes) const {
     RunSetup changed = setup_;
     std::string options, costs;
+    for (const Change* change : changes) change->apply(changed);
+    const auto accum = GradAccum(setup_, changed);
+    if (!accum) return {};
     for (const Change* change : changes) {
-      change->apply(changed);
+      const bool is_batch = change->options.starts_with("train.batch_size=");
+      if (options.empty() && !is_batch) options = *accum;
       options += (options.empty() ? "" : " with ") + change->options;
+      if (is_batch && !accum->empty()) options += " " + *accum;
       costs += "; " + change->cost;
     }
     MemoryPlan plan;
