@@ -107,9 +107,9 @@ Tensor ShardUnit::Mine(size_t p) const {
   return weights_.Slice(0, layout_->offsets[p] + range.begin, layout_->offsets[p] + range.end);
 }
 
-void ShardUnit::StartGather(ProcessGroup* group) {
+WorkPtr ShardUnit::StartGather(ProcessGroup* group) {
   Build();
-  if (IsCurrent()) return;
+  if (IsCurrent()) return nullptr;
   {
     const MetaMemoryLabel label("gathers");
     weights_.storage().Materialize();
@@ -148,11 +148,7 @@ void ShardUnit::StartGather(ProcessGroup* group) {
                                   Describe("weights"));
   }
   gathered_ = std::move(seen);
-}
-
-void ShardUnit::Gather(ProcessGroup* group) {
-  StartGather(group);
-  Await();
+  return gathering_;
 }
 
 void ShardUnit::Await() {

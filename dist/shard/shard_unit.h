@@ -34,10 +34,11 @@ class ShardUnit {
 
   // ---- Weights. A null group means a single rank. ----
   // Begins to gather the whole weights, unless those of the current parts are there already or on
-  // their way.
-  void StartGather(ProcessGroup* group);
-  // The same, and orders this thread's work after it.
-  void Gather(ProcessGroup* group);
+  // their way. The call that it makes; null: none.
+  WorkPtr StartGather(ProcessGroup* group);
+  // Orders this thread's work after that.
+  void Await();
+  int64_t weight_bytes() const { return weights_.bytes(); }
   // Shows them to forward, until Hide by the same module (its number): one that runs within it
   // may have parameters in common with it.
   void Show(size_t by);
@@ -69,7 +70,6 @@ class ShardUnit {
  private:
   void Build();
   bool IsCurrent() const;
-  void Await();
   int64_t numel(size_t p) const { return parameters_[p]->logical_shape().numel(); }
   ShardRange RangeOf(size_t p) const { return layout_->RangeOf(p, numel(p), rank_); }
   // This rank's part of parameter p within the whole weights.

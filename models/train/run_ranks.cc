@@ -43,6 +43,14 @@ dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& na
           .say = WarnWithoutWaiting};
 }
 
+// " (1.25 MiB)"
+std::string InMib(int64_t bytes) {
+  std::ostringstream text;
+  text.precision(3);
+  text << " (" << static_cast<double>(bytes) / (1 << 20) << " MiB)";
+  return text.str();
+}
+
 void RecordSpan(TraceRecorder& trace, const dist::CommunicationSpan& span) {
   if (!trace.active()) return;
   if (span.bucket < 0) {
@@ -50,11 +58,8 @@ void RecordSpan(TraceRecorder& trace, const dist::CommunicationSpan& span) {
     return;
   }
   trace.NameThread(StrCat("communication", span.lane > 0 ? StrCat(" ", span.lane + 1) : ""));
-  std::ostringstream name;
-  name.precision(3);
-  name << "bucket " << span.bucket << " (" << static_cast<double>(span.bytes) / (1 << 20)
-       << " MiB)";
-  trace.Record(name.str(), "communication", span.begin, span.end);
+  trace.Record(StrCat("bucket ", span.bucket, InMib(span.bytes)), "communication", span.begin,
+               span.end);
 }
 
 // Options that are each machine's own, or matter only to the main rank.
@@ -126,6 +131,13 @@ dist::ShardOptions ToShardOptions(const RunConfig& config, int64_t micro_batches
   s.sum = reducer.sum;
   s.micro_batches = micro_batches;
   s.on_span = std::move(reducer.on_span);
+  if (trace != nullptr) {
+    s.on_gather = [trace](const dist::GatherSpan& span) {
+      if (!trace->active()) return;
+      trace->Record(StrCat("gather ", span.module, InMib(span.bytes)), "communication", span.begin,
+                    span.end, /*track=*/"gathers");
+    };
+  }
   return s;
 }
 
