@@ -21,6 +21,7 @@
 #include "models/checkpoint/consolidate.h"
 #include "optim/adamw.h"
 #include "tests/message_of.h"
+#include "tests/models/temp_folder.h"
 #include "tests/models/training.h"
 #include "tests/process_state.h"
 #include "tests/sanitized.h"
@@ -100,15 +101,7 @@ class Rank {
 
 class CheckpointSaverTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const std::string base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : ::testing::TempDir();
-    std::string pattern = JoinPath(base, "lockstep_checkpoint_saver_test.XXXXXX");
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
-  }
-  void TearDown() override { RemoveTree(root_); }
-
-  std::string Path(const std::string& name) const { return JoinPath(root_, name); }
+  std::string Path(const std::string& name) const { return root_.Path(name); }
   static std::string Folder(const std::string& out, int64_t step) {
     return JoinPath(out, StrCat("checkpoints/step-000000", step));
   }
@@ -173,7 +166,7 @@ class CheckpointSaverTest : public ::testing::Test {
     });
   }
 
-  std::string root_;
+  const test::TempFolder root_{"lockstep_checkpoint_saver_test"};
 };
 
 const Plan kPlans[] = {{1, 1}, {4, 1}, {2, 2}, {2, 1}, {1, 2}};
@@ -596,7 +589,6 @@ TEST_F(CheckpointSaverTest, NothingGrowsWithTheSaves) {
 class PartsTest : public CheckpointSaverTest {
  protected:
   void SetUp() override {
-    CheckpointSaverTest::SetUp();
     Save({2, 1}, Path("out"), /*async=*/false, {10});
     folder_ = Folder(Path("out"), 10);
   }
