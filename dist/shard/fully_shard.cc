@@ -166,7 +166,7 @@ void FullyShard::StartGather(Unit& unit) {
   ReportGathers();
 }
 
-void FullyShard::Gather(Unit& unit) {
+void FullyShard::GatherUnit(Unit& unit) {
   StartGather(unit);
   unit.memory->Await();
 }
@@ -188,7 +188,7 @@ void FullyShard::PreForward(size_t use) {
   if (!broken_.empty()) throw Error(broken_);
   StartGather(use);
   for (const size_t u : uses_[use].units) {
-    Gather(units_[u]);
+    GatherUnit(units_[u]);
     units_[u].memory->Show(use);
   }
   if (!InBackward()) StartGather(use + 1);
@@ -214,7 +214,7 @@ void FullyShard::PostForward(size_t use) {
 void FullyShard::PreBackward(size_t use) {
   for (const size_t u : uses_[use].units) {
     Unit& unit = units_[u];
-    Gather(unit);
+    GatherUnit(unit);
     unit.memory->Show(use);  // to forwards that run again
     if (unit.pending == 0) continue;
     if (summed_ == &unit) Settle();  // the previous micro-batch's
@@ -234,7 +234,7 @@ void FullyShard::PostBackward(size_t use) {
 FullyShard::Whole::Whole(FullyShard& sharded) : sharded_(sharded) {
   try {
     for (Unit& unit : sharded_.units_) {
-      sharded_.Gather(unit);
+      sharded_.GatherUnit(unit);
       unit.memory->Show(kWhole);
     }
   } catch (...) {

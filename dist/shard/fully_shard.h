@@ -148,7 +148,7 @@ class FullyShard : public DataRanks, public BackwardObserver {
   void PostBackward(size_t use);
   void StartGather(size_t use);
   void StartGather(Unit& unit);
-  void Gather(Unit& unit);
+  void GatherUnit(Unit& unit);
   void ReportGathers();
   bool KeepsAfterForward(const Unit& unit, size_t use) const;
   void CheckBegin(const BackwardPlan& plan) const;
