@@ -102,7 +102,8 @@ Verdict ExplainLost(const Answers<std::vector<int>>& reports) {
   }
   std::vector<int> stopped = reports.silent;
   std::erase_if(stopped, [&](int r) { return ends.contains(r); });
-  if (!stopped.empty()) return {stopped, "connections ended" + SilenceClause(stopped)};
+  if (!stopped.empty() && lost.size() == 1)
+    return {stopped, "connections ended" + SilenceClause(stopped)};
   size_t most = 0;
   for (const auto& [rank, peers] : ends) most = std::max(most, peers.size());
   std::vector<int> culprits, silent;

@@ -26,8 +26,9 @@ Verdict ExplainTimeout(const Answers<CallPosition>& positions, const std::vector
                        std::chrono::milliseconds timeout);
 
 // Which ranks are gone, given the connections that each rank has lost, by rank: those that are an
-// end of the most lost connections; among these, the ones that reported nothing. But where a rank
-// that has lost none does not answer, it is at fault: the others may have given up because of it.
+// end of the most lost connections; among these, the ones that reported nothing. But where only
+// this rank's report is known, because a rank through which the others' come does not answer, that
+// one is at fault: the others may have given up because of it.
 Verdict ExplainLost(const Answers<std::vector<int>>& reports);
 
 }  // namespace lockstep::dist
