@@ -169,8 +169,12 @@ TEST(ControlPlane, WhoDoesNotAnswerIsKnownFromThoseOfWhomNothingIs) {
       plane->WaitUntilOpen();
       plane->Answer(5, [](const std::string&) { return "here"; });
     }
-    std::promise<void> goes_on;
-    planes[static_cast<size_t>(stopped)]->Post([&] { goes_on.get_future().wait(); });
+    std::promise<void> stops, goes_on;
+    planes[static_cast<size_t>(stopped)]->Post([&] {
+      stops.set_value();
+      goes_on.get_future().wait();
+    });
+    stops.get_future().wait();
     const auto answers = planes[static_cast<size_t>(asker)]->Ask(
         AllRanks(kRanks), 5, "", std::chrono::steady_clock::now() + seconds(3));
     EXPECT_THAT(answers.silent, ElementsAre(silent)) << asker << " asks";
