@@ -15,6 +15,7 @@ struct Change {
   std::string options;  // as on the command line
   std::string cost;
   std::function<void(RunSetup&)> apply;
+  bool several = false;  // of its kind at once: only where nothing is enough by itself
 };
 // Changes of one kind, of which a run makes at most one, from the cheapest to the one that saves
 // most.
@@ -77,28 +78,32 @@ Changes Offloads(const RunSetup& setup) {
       {"weights", &OffloadChoice::weights, "the blocks' weights cross twice in each micro-step"},
       {"activations", &OffloadChoice::activations,
        "activations cross to the host and back in each micro-step"}};
+  std::vector<const Part*> left;
+  for (const Part& part : kParts) {
+    if (!(setup.offload.*part.chosen)) left.push_back(&part);
+  }
   Changes changes;
-  // Each by itself, and as many as possible in this order.
-  for (const std::vector<size_t>& parts :
-       std::vector<std::vector<size_t>>{{0}, {1}, {0, 1}, {2}, {0, 1, 2}}) {
+  const auto add = [&](const std::vector<const Part*>& parts) {
     OffloadChoice choice = setup.offload;
-    std::string cost;
-    bool all_new = true;
-    for (const size_t part : parts) {
-      all_new = all_new && !(choice.*kParts[part].chosen);
-      choice.*kParts[part].chosen = true;
-      cost += fmt::format("{}{}", cost.empty() ? "" : ", ", kParts[part].cost);
+    std::string names, costs;
+    for (const Part* part : parts) {
+      choice.*part->chosen = true;
+      costs += fmt::format("{}{}", costs.empty() ? "" : ", ", part->cost);
     }
-    if (!all_new) continue;
-    std::string names;
     for (const Part& part : kParts) {
       if (choice.*part.chosen) names += fmt::format("{}{}", names.empty() ? "" : ",", part.name);
     }
-    changes.push_back({"train.offload=" + names, cost, [choice](RunSetup& s) {
+    changes.push_back({"train.offload=" + names, costs,
+                       [choice](RunSetup& s) {
                          s.offload = choice;
                          s.model.offload_activations = choice.activations;
                          s.model.offload_weights = choice.weights;
-                       }});
+                       },
+                       /*several=*/parts.size() > 1});
+  };
+  for (const Part* part : left) add({part});
+  for (size_t n = 2; n <= left.size(); ++n) {
+    add({left.begin(), left.begin() + static_cast<std::ptrdiff_t>(n)});
   }
   return changes;
 }
@@ -214,6 +219,7 @@ class Trials {
   // The first of them that fits by itself.
   std::optional<std::string> First(const Changes& changes) const {
     for (const Change& change : changes) {
+      if (change.several) continue;
       if (auto item = Try({&change})) return item;
     }
     return {};
@@ -280,7 +286,7 @@ std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteForm
   const bool can_shard = setup.config.dist.compress == "none";
   const Changes shards = can_shard ? Shards(setup) : Changes(),
                 more = can_shard ? MoreGpus(setup) : Changes();
-  const std::vector<const Changes*> same = {&batch, &recompute, &offload, &shards};
+  const std::vector<const Changes*> same = {&batch, &recompute, &shards, &offload};
   std::vector<std::string> items;
   const auto add = [&](std::optional<std::string> item) {
     if (item) items.push_back(std::move(*item));
