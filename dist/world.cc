@@ -1,5 +1,6 @@
 #include "dist/world.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <thread>
 #include <utility>
@@ -139,14 +140,17 @@ void World::ComparePlans(const std::string& plan, const GroupOptions& options) {
     late.cause = CollectiveError::Cause::kTimeout;
     late.rank = rank();
     const auto soon = std::chrono::steady_clock::now() + std::chrono::seconds(2);
-    auto answers = control_->Ask(AllRanks(size()), GroupsTopic(), "", soon);
-    for (int r = 0; r < size(); ++r) {
-      if (std::atoi(answers[r].c_str()) < number) late.culprits.push_back(r);
+    const auto answers = control_->Ask(AllRanks(size()), GroupsTopic(), "", soon);
+    late.culprits = answers.silent;
+    for (const auto& [r, groups] : answers.by_rank) {
+      if (std::atoi(groups.c_str()) < number) late.culprits.push_back(r);
     }
+    std::sort(late.culprits.begin(), late.culprits.end());
     late.reason =
         StrCat(late.culprits.empty() ? "some ranks" : ListRanks(late.culprits),
                " did not make the group ", plan, " within ", options.timeout.count() / 1000,
-               " s, as others do: all ranks must call World::Group", patience.PauseClause());
+               " s, as others do: all ranks must call World::Group", SilenceClause(answers.silent),
+               patience.PauseClause());
     throw ConnectionError(control_->Fail(late).reason);  // or what failed before
   }
   if (parties->size() == 1) return;

@@ -1,5 +1,7 @@
 #include "nn/state.h"
 
+#include <set>
+
 #include "core/io/file.h"
 #include "core/io/safetensors.h"
 
@@ -14,17 +16,17 @@ NamedTensors StateOf(const Module& module) {
   return out;
 }
 
-void LoadState(Module& module, const NamedTensors& state) {
+void CheckState(const Module& module, const NamedTensors& state) {
   const NamedTensors own = StateOf(module);
   const std::map<std::string, Tensor> expected(own.begin(), own.end());
-  std::map<std::string, Tensor> given;
+  std::set<std::string> given;
   for (const auto& [name, tensor] : state) {
     const auto it = expected.find(name);
     if (it == expected.end()) {
       throw InputError(
           StrCat("module state: unknown tensor '", name, "': it belongs to another model"));
     }
-    if (!given.emplace(name, tensor).second) {
+    if (!given.insert(name).second) {
       throw InputError(StrCat("module state: the tensor '", name, "' is given twice"));
     }
     const Tensor& want = it->second;
@@ -41,7 +43,13 @@ void LoadState(Module& module, const NamedTensors& state) {
                               " of ", own.size(), " are there)"));
     }
   }
-  for (const auto& [name, tensor] : own) tensor.CopyFrom(given.at(name));
+}
+
+void LoadState(Module& module, const NamedTensors& state) {
+  CheckState(module, state);
+  const NamedTensors own = StateOf(module);
+  const std::map<std::string, Tensor> to(own.begin(), own.end());
+  for (const auto& [name, tensor] : state) to.at(name).CopyFrom(tensor);
 }
 
 void SaveModule(const Module& module, const std::string& path) {

@@ -18,6 +18,8 @@ NamedTensors StateOf(const Module& module);
 // and on any device. The module has memory (Materialize). Throws InputError naming the tensor if
 // one is missing, unknown, given twice or different; nothing has changed then.
 void LoadState(Module& module, const NamedTensors& state);
+// Throws what LoadState would.
+void CheckState(const Module& module, const NamedTensors& state);
 
 // The same as a safetensors file; what PyTorch saves by safetensors.torch.save_file can be loaded.
 // Throws IoError; loading also InputError, naming the file.

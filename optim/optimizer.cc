@@ -313,7 +313,8 @@ NamedTensors Optimizer::NamedState() const {
   return out;
 }
 
-void Optimizer::LoadState(const NamedTensors& state) {
+std::map<std::string, Tensor> Optimizer::Checked(
+    const NamedTensors& state, const std::function<Tensor(const Parameter&)>& value_of) const {
   const NamedTensors own = NamedState();
   std::map<std::string, std::pair<const Parameter*, Tensor>> expected;
   ForEachState([&](const std::string& name, const Parameter& p, const Tensor& tensor) {
@@ -347,7 +348,7 @@ void Optimizer::LoadState(const NamedTensors& state) {
   for (const auto& p : parameters_) {
     const auto master = given.find(p->name() + ".master");
     if (master == given.end() || p->device().is_meta()) continue;
-    const Tensor value = p->value().Detach().To(kCpu).Contiguous();
+    const Tensor value = value_of(*p).Detach().To(kCpu).Contiguous();
     const Tensor rounded = master->second.To(kCpu).To(value.dtype()).Contiguous();
     if (std::memcmp(value.raw_data(), rounded.raw_data(), static_cast<size_t>(value.bytes())) !=
         0) {
@@ -357,7 +358,17 @@ void Optimizer::LoadState(const NamedTensors& state) {
                  "weights and the optimizer's state of one checkpoint, weights first"));
     }
   }
-  for (const auto& [name, tensor] : own) tensor.CopyFrom(given.at(name));
+  return given;
+}
+
+void Optimizer::CheckState(const NamedTensors& state,
+                           const std::function<Tensor(const Parameter&)>& value_of) const {
+  Checked(state, value_of);
+}
+
+void Optimizer::LoadState(const NamedTensors& state) {
+  const auto given = Checked(state, [](const Parameter& p) { return p.value(); });
+  for (const auto& [name, tensor] : NamedState()) tensor.CopyFrom(given.at(name));
   SeeVersions();
 }
 

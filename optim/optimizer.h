@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -151,6 +152,9 @@ class Optimizer : public StepUpdater {
   // InputError naming the tensor if one is missing, unknown, given twice or different, or if an f32
   // original is not that of the weights; then nothing was changed.
   void LoadState(const NamedTensors& state);
+  // Throws what LoadState would once the parameters have the values of `value_of`.
+  void CheckState(const NamedTensors& state,
+                  const std::function<Tensor(const Parameter&)>& value_of) const;
 
  protected:
   // What a kind of optimizer consists of.
@@ -182,6 +186,9 @@ class Optimizer : public StepUpdater {
     Storage storage;
     uint64_t version = 0;
   };
+  // What is given of each tensor of the state; throws as LoadState.
+  std::map<std::string, Tensor> Checked(
+      const NamedTensors& state, const std::function<Tensor(const Parameter&)>& value_of) const;
   void AddGroup(const ParameterGroup& group, const std::string& of_group);
   Tensor NewState(const Parameter& p, DType dtype) const;
   std::vector<UpdateCall> Calls(const StepState& state) const;

@@ -22,9 +22,10 @@ uint64_t TopicOf(const std::string& name) {
   return std::max<uint64_t>(1, HashBytes(std::as_bytes(std::span(name))));
 }
 
-std::string Describe(const DeclaredPause& pause) {
-  return StrCat("rank ", pause.rank, " has been ", pause.what, " for ", pause.age.count() / 1000,
-                " s");
+std::string SilenceClause(const std::vector<int>& silent) {
+  if (silent.empty()) return "";
+  return StrCat("; ", ListRanks(silent), silent.size() == 1 ? " does" : " do",
+                " not answer (stopped, starved of memory, or cut off from the network)");
 }
 
 ControlPlane::ControlPlane(std::shared_ptr<EventLoop> loop, Options options)
@@ -154,7 +155,10 @@ void ControlPlane::Route(Frame frame) {
 }
 
 void ControlPlane::Deliver(const Frame& frame) {
-  if (frame.kind == Frame::Kind::kQuestion) return Reply(frame);
+  if (frame.kind == Frame::Kind::kQuestion) {
+    return Route({Frame::Kind::kAnswer, rank(), frame.from, frame.topic, frame.number,
+                  AnswerHere(frame.topic, frame.body)});
+  }
   if (frame.kind == Frame::Kind::kAnswer) return OnAnswer(frame);
   if (frame.kind == Frame::Kind::kSurvey) return rank() == 0 ? OnSurvey(frame) : void();
   const auto handler = handlers_.find(frame.topic);
@@ -322,57 +326,6 @@ void ControlPlane::Tick(int number, Milliseconds interval, const std::function<v
     f();
     Tick(number, interval, f);
   });
-}
-
-void ControlPlane::BeginPause(const std::string& what) {
-  const std::lock_guard<std::mutex> lock(mutex_);  // also orders what is said
-  if (pauses_here_++ == 0) SayPause(what);
-}
-
-void ControlPlane::EndPause() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (--pauses_here_ == 0) SayPause("");
-}
-
-void ControlPlane::SayPause(const std::string& what) {
-  loop_->Post(
-      [this, what] { OnPause({.kind = Frame::Kind::kPause, .from = rank(), .body = what}); });
-}
-
-// From the rank that pauses to rank 0, and from there to all.
-void ControlPlane::OnPause(const Frame& frame) {
-  if (frame.kind == Frame::Kind::kPause && rank() != 0) {
-    if (parent_) parent_->Send(frame);
-    return;
-  }
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (frame.body.empty()) {
-      pauses_.erase(frame.from);
-    } else {
-      pauses_[frame.from] = {frame.body, Clock::now()};
-    }
-  }
-  Frame told = frame;
-  told.kind = Frame::Kind::kPaused;
-  Broadcast(told);
-}
-
-std::optional<DeclaredPause> ControlPlane::pause() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  std::optional<DeclaredPause> longest;
-  for (const auto& [paused, pause] : pauses_) {
-    const auto age = std::chrono::duration_cast<Milliseconds>(Clock::now() - pause.since);
-    if (!longest || age > longest->age) longest = DeclaredPause{paused, pause.what, age};
-  }
-  return longest;
-}
-
-bool ControlPlane::MayReportPause(Milliseconds interval) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (last_report_ && Clock::now() - *last_report_ < interval) return false;
-  last_report_ = Clock::now();
-  return true;
 }
 
 void ControlPlane::Leave() {

@@ -36,6 +36,17 @@ struct DeclaredPause {
 // "rank 0 has been writing a checkpoint for 31 s"
 std::string Describe(const DeclaredPause& pause);
 
+// What ranks answered to a question.
+template <class T>
+struct Answers {
+  std::map<int, T> by_rank;
+  // Those that are known not to answer. Where that is a rank on the way to the others, nothing is
+  // known of these: they are in neither.
+  std::vector<int> silent = {};
+};
+// "; rank 0 does not answer (...)", or "" for none.
+std::string SilenceClause(const std::vector<int>& silent);
+
 // The topic of that name.
 uint64_t TopicOf(const std::string& name);
 
@@ -125,12 +136,13 @@ class ControlPlane {
   // called any more.
   using Responder = std::function<std::string(const std::string& question)>;
   bool Answer(uint64_t topic, Responder responder);
-  // The answers of the ranks; without those that have set nobody to answer, or have not answered
-  // within a second, by the deadline or when the run fails. Also asks this rank. The answers may be
-  // those that another rank is being given: up to a second older than the call if a rank is slow
-  // to answer.
-  std::map<int, std::string> Ask(const std::vector<int>& ranks, uint64_t topic,
-                                 const std::string& question, Clock::time_point deadline);
+  // The answers of the ranks, this one included, "" from those that have set nobody to answer.
+  // Silent are those that have not answered within a second or, if rank 0 has not passed on the
+  // answers by the deadline, the rank that is to blame for that: itself, or one between. If the run
+  // fails meanwhile, nobody is. The answers may be those that another rank is being given: up to a
+  // second older than the call if a rank is slow to answer.
+  Answers<std::string> Ask(const std::vector<int>& ranks, uint64_t topic,
+                           const std::string& question, Clock::time_point deadline);
 
   // Connections that carry a group's data: from OpenData on, on_socket is called with each
   // connection to a rank for the topic, or with an empty one and a ConnectionError, why there can
@@ -157,12 +169,13 @@ class ControlPlane {
   // Calls `f` at that interval until RemoveListener.
   int Every(Milliseconds interval, std::function<void()> f);
 
-  // This rank begins work for which others wait ("writing a checkpoint"), or has ended it. Pauses
-  // nest; only the outermost counts.
-  void BeginPause(const std::string& what);
-  void EndPause();
-  // The longest pause of any rank that has not ended.
-  std::optional<DeclaredPause> pause() const;
+  // This rank begins work for which others wait ("writing a checkpoint"), or has ended it. Of those
+  // with the same topic, which says who waits (0: everybody), only the outermost counts. The others
+  // are told once it has lasted for `delay`, and never if it ends before.
+  void BeginPause(const std::string& what, uint64_t topic = 0, Milliseconds delay = {});
+  void EndPause(uint64_t topic = 0);
+  // The longest pause of any rank that has not ended, and for which those of the topic wait.
+  std::optional<DeclaredPause> pause(uint64_t topic = 0) const;
   // Whether to tell the user now why ranks wait: at most once per `interval`.
   bool MayReportPause(Milliseconds interval);
 
@@ -188,8 +201,8 @@ class ControlPlane {
     std::string meeting = {};  // that it wants to attach to
     uint64_t topic = 0;        // for which it is a data connection
   };
-  // What to do with the answers to a question, which are null from ranks where nobody can answer.
-  using AnswerHandler = std::function<void(int from, const std::string* answer)>;
+  // What to do with each answer to a question.
+  using AnswerHandler = std::function<void(int from, const std::string& answer)>;
   struct OpenQuestion {
     size_t left;  // replies
     AnswerHandler handler;
@@ -245,14 +258,17 @@ class ControlPlane {
   void Leave();
   void CheckLeft();
   void Tick(int number, Milliseconds interval, const std::function<void()>& f);
-  void SayPause(const std::string& what);
+  void SayPause(uint64_t topic, const std::string& what, Clock::time_point since);
+  void SayPauseIfItLasts(uint64_t topic, uint64_t number);
   void OnPause(const Frame& frame);
   // Questions (questions.cc).
-  std::optional<std::string> AnswerHere(uint64_t topic, const std::string& question);
-  void Reply(const Frame& question);
+  std::string AnswerHere(uint64_t topic, const std::string& question);
   void OnAnswer(const Frame& frame);
-  uint64_t Question(const std::vector<int>& ranks, uint64_t topic, const std::string& question,
-                    AnswerHandler handler);
+  uint64_t Question(Frame::Kind kind, const std::vector<int>& ranks, uint64_t topic,
+                    const std::string& question, AnswerHandler handler);
+  std::map<int, std::string> Await(Frame::Kind kind, const std::vector<int>& ranks, uint64_t topic,
+                                   const std::string& question, Clock::time_point deadline);
+  std::vector<int> SilentAbove(uint64_t topic, const std::string& question);
   void OnSurvey(const Frame& frame);
   void EndSurvey(const std::shared_ptr<Survey>& survey);
   void TellAskers(Survey& survey);
@@ -304,12 +320,19 @@ class ControlPlane {
   bool open_ = false, left_ = false;
   std::string meeting_;
   std::optional<Failure> failure_;
-  int pauses_here_ = 0;
   struct Paused {
     std::string what;
     Clock::time_point since;
   };
-  std::map<int, Paused> pauses_;  // by rank
+  struct PausedHere {
+    int depth = 0;
+    uint64_t number = 0;
+    Paused pause;
+    bool told = false;
+  };
+  std::map<uint64_t, PausedHere> pauses_here_;  // by topic
+  uint64_t last_pause_ = 0;
+  std::map<std::pair<int, uint64_t>, Paused> pauses_;  // by rank and topic
   std::optional<Clock::time_point> last_report_;
 };
 

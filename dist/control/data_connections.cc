@@ -69,9 +69,10 @@ void ControlPlane::Give(uint64_t id, const OnSocket& on_socket) {
 
 void ControlPlane::DialData(uint64_t topic, int peer) {
   loop_->Post([this, topic, peer] {
-    Question({peer}, AddressTopic(), "", [this, topic, peer](int, const std::string* address) {
-      if (address != nullptr && data_.contains(topic)) Dial(topic, peer, *address, 1);
-    });
+    Question(Frame::Kind::kQuestion, {peer}, AddressTopic(), "",
+             [this, topic, peer](int, const std::string& address) {
+               if (!address.empty() && data_.contains(topic)) Dial(topic, peer, address, 1);
+             });
   });
 }
 

@@ -88,7 +88,7 @@ std::string FailureBoard::Respond(const std::string& question) {
   return question == kLost && lost_ ? DumpJson(json(*lost_)) : "";
 }
 
-std::map<int, std::string> FailureBoard::Ask(const std::string& question) {
+Answers<std::string> FailureBoard::Ask(const std::string& question) {
   return plane_->Ask(options_.members, topic_, question, ControlPlane::Clock::now() + kPatience);
 }
 
@@ -97,21 +97,26 @@ Failure FailureBoard::Post(Failure failure) {
   return plane_->Fail(failure);
 }
 
-std::map<int, CallPosition> FailureBoard::Positions() {
-  std::map<int, CallPosition> positions;
-  for (const auto& [rank, text] : Ask(kWhere)) {
-    if (const auto position = ParsePosition(text)) positions[rank] = *position;
+Answers<CallPosition> FailureBoard::Positions() {
+  const auto answers = Ask(kWhere);
+  Answers<CallPosition> positions{.by_rank = {}, .silent = answers.silent};
+  for (const auto& [rank, text] : answers.by_rank) {
+    const auto position = text.empty() ? CallPosition() : ParsePosition(text);
+    if (position) positions.by_rank[rank] = *position;
   }
   return positions;
 }
 
-std::map<int, FailureBoard::Calls> FailureBoard::CallsAt(int64_t sequence) {
-  std::map<int, Calls> calls;
-  for (const int rank : options_.members) calls[rank];
-  for (const auto& [rank, text] : Ask(StrCat(kCalls, sequence))) {
+Answers<FailureBoard::Calls> FailureBoard::CallsAt(int64_t sequence) {
+  const auto answers = Ask(StrCat(kCalls, sequence));
+  Answers<Calls> calls{.by_rank = {}, .silent = answers.silent};
+  for (const auto& [rank, text] : answers.by_rank) {
     const json j = TryParseJson(text);
-    if (!j.is_array() || j.size() != 2) continue;
-    calls[rank] = {ParseCall(j[0]), ParseCall(j[1]).value_or(Collective())};
+    if (text.empty()) {
+      calls.by_rank[rank] = {};
+    } else if (j.is_array() && j.size() == 2) {
+      calls.by_rank[rank] = {ParseCall(j[0]), ParseCall(j[1]).value_or(Collective())};
+    }
   }
   return calls;
 }
@@ -121,10 +126,11 @@ void FailureBoard::ShareLost(const std::vector<int>& lost) {
   lost_ = lost;
 }
 
-std::map<int, std::vector<int>> FailureBoard::Lost() {
-  std::map<int, std::vector<int>> all;
-  for (const auto& [rank, text] : Ask(kLost)) {
-    if (const auto ranks = ParseRanks(text, plane_->size())) all[rank] = *ranks;
+Answers<std::vector<int>> FailureBoard::Lost() {
+  const auto answers = Ask(kLost);
+  Answers<std::vector<int>> all{.by_rank = {}, .silent = answers.silent};
+  for (const auto& [rank, text] : answers.by_rank) {
+    if (const auto ranks = ParseRanks(text, plane_->size())) all.by_rank[rank] = *ranks;
   }
   return all;
 }

@@ -51,23 +51,23 @@ class FailureBoard {
 
   // Makes this the run's failure unless there is one already; returns the one that counts.
   Failure Post(Failure failure);
-  // The positions of all ranks, this one included; without those that do not answer in time
-  // (ControlPlane::Ask).
-  std::map<int, CallPosition> Positions();
-  // Of all ranks, the call with that number, and their last call; none if they do not answer.
+  // The positions of the ranks, this one included, as ControlPlane::Ask answers. Those that do not
+  // know the group have called nothing.
+  Answers<CallPosition> Positions();
+  // The ranks' calls with that number, and their last ones.
   struct Calls {
     std::optional<Collective> at;
     Collective last;  // sequence 0: none yet
   };
-  std::map<int, Calls> CallsAt(int64_t sequence);
+  Answers<Calls> CallsAt(int64_t sequence);
   // ShareLost tells the others which ranks' connections have ended here, or, with {}, that this
   // rank timed out. Lost returns what every rank has shared.
   void ShareLost(const std::vector<int>& lost);
-  std::map<int, std::vector<int>> Lost();
+  Answers<std::vector<int>> Lost();
 
  private:
   std::string Respond(const std::string& question);
-  std::map<int, std::string> Ask(const std::string& question);
+  Answers<std::string> Ask(const std::string& question);
 
   const std::shared_ptr<ControlPlane> plane_;
   const Options options_;

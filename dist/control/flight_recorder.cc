@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include "core/io/file.h"
 #include "core/system/unix_time.h"
@@ -83,28 +84,74 @@ void FlightRecorder::Fail(const std::string& group, const Failure& failure) noex
   auto& known = record_.groups[group].failure;
   if (known) return;
   known = failure;
-  WriteLocked();
+  StartWriting();
 }
 
 void FlightRecorder::Write(const std::string& error) noexcept {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  record_.error = error;
-  WriteLocked();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    record_.error = error;
+    StartWriting();
+  }
+  WaitForWriter();
 }
 
 // A record that cannot be written must not hide the failure.
-void FlightRecorder::WriteLocked() noexcept {
+void FlightRecorder::StartWriting() noexcept {
+  if (folder_.empty()) return;
   try {
-    if (folder_.empty() || !IsDirectory(ParentPath(folder_))) return;
     record_.written = UnixTime();
     for (const auto& [name, calls] : calls_) {
       record_.groups[name].calls.assign(calls.begin(), calls.end());
     }
-    MakeDirectories(folder_);
-    WriteFileAtomically(JoinPath(folder_, FlightFileName(record_.rank)), ToJson(record_));
+    const std::lock_guard<std::mutex> lock(writing_->mutex);
+    writing_->folder = folder_;
+    writing_->name = FlightFileName(record_.rank);
+    writing_->text = ToJson(record_);
+    if (writing_->busy) return;              // it writes this one next
+    if (writer_.joinable()) writer_.join();  // it only has to return
+    writer_ = std::thread([writing = writing_] { writing->Run(); });
+    writing_->busy = true;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "warning: no flight record: %s\n", e.what());
   }
+}
+
+void FlightRecorder::Writing::Run() {
+  std::unique_lock<std::mutex> lock(mutex);
+  while (text) {
+    const std::string contents = *std::exchange(text, std::nullopt);
+    const std::string to = folder, file = JoinPath(folder, name);
+    lock.unlock();
+    try {
+      if (IsDirectory(ParentPath(to))) {
+        MakeDirectories(to);
+        WriteFileAtomically(file, contents);
+      }
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "warning: no flight record: %s\n", e.what());
+    }
+    lock.lock();
+  }
+  busy = false;
+  changed.notify_all();
+}
+
+// Returns whether all is written.
+bool FlightRecorder::WaitForWriter() {
+  std::unique_lock<std::mutex> lock(writing_->mutex);
+  if (writing_->changed.wait_for(lock, kPatience, [this] { return !writing_->busy; })) return true;
+  std::fprintf(stderr,
+               "warning: no flight record yet: %s has not been written for %d s; does the "
+               "disk hang?\n",
+               JoinPath(writing_->folder, writing_->name).c_str(),
+               static_cast<int>(kPatience.count()));
+  return false;
+}
+
+FlightRecorder::~FlightRecorder() {
+  if (!writer_.joinable()) return;
+  WaitForWriter() ? writer_.join() : writer_.detach();
 }
 
 }  // namespace lockstep::dist

@@ -56,19 +56,9 @@ bool ControlPlane::Answer(uint64_t topic, Responder responder) {
   return is_new;
 }
 
-std::optional<std::string> ControlPlane::AnswerHere(uint64_t topic, const std::string& question) {
+std::string ControlPlane::AnswerHere(uint64_t topic, const std::string& question) {
   const auto responder = responders_.find(topic);
-  if (responder == responders_.end()) return std::nullopt;
-  return responder->second(question);
-}
-
-void ControlPlane::Reply(const Frame& question) {
-  Frame answer{Frame::Kind::kAnswer, rank(), question.from, 0, question.number, {}};
-  if (auto text = AnswerHere(question.topic, question.body)) {
-    answer.topic = question.topic;
-    answer.body = std::move(*text);
-  }
-  Route(std::move(answer));
+  return responder == responders_.end() ? "" : responder->second(question);
 }
 
 void ControlPlane::OnAnswer(const Frame& frame) {
@@ -76,48 +66,75 @@ void ControlPlane::OnAnswer(const Frame& frame) {
   if (question == questions_.end()) return;
   const AnswerHandler handler = question->second.handler;
   if (--question->second.left == 0) questions_.erase(question);
-  handler(frame.from, frame.topic != 0 ? &frame.body : nullptr);
+  handler(frame.from, frame.body);
 }
 
-uint64_t ControlPlane::Question(const std::vector<int>& ranks, uint64_t topic,
+uint64_t ControlPlane::Question(Frame::Kind kind, const std::vector<int>& ranks, uint64_t topic,
                                 const std::string& question, AnswerHandler handler) {
   const uint64_t number = ++last_question_;
   questions_[number] = {ranks.size(), std::move(handler)};
-  for (const int to : ranks) {
-    Route({Frame::Kind::kQuestion, rank(), to, topic, number, question});
-  }
+  for (const int to : ranks) Route({kind, rank(), to, topic, number, question});
   return number;
 }
 
-std::map<int, std::string> ControlPlane::Ask(const std::vector<int>& ranks, uint64_t topic,
-                                             const std::string& question,
-                                             Clock::time_point deadline) {
-  std::map<int, std::string> questions;
-  for (const int r : ranks) questions[r] = question;
-  std::optional<std::string> result;
+// The answers that have come once all have, by the deadline, or when the run fails.
+std::map<int, std::string> ControlPlane::Await(Frame::Kind kind, const std::vector<int>& ranks,
+                                               uint64_t topic, const std::string& question,
+                                               Clock::time_point deadline) {
+  std::map<int, std::string> answers;
   uint64_t number = 0;
   loop_->Post([&, this] {
-    number = ++last_question_;
-    questions_[number] = {1, [&, this](int, const std::string* answers) {
-                            const std::lock_guard<std::mutex> lock(mutex_);
-                            result = answers != nullptr ? *answers : "";
-                            changed_.notify_all();
-                          }};
-    Route({Frame::Kind::kSurvey, rank(), 0, topic, number, Pack(questions)});
+    number = Question(kind, ranks, topic, question, [&, this](int from, const std::string& text) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      answers[from] = text;
+      changed_.notify_all();
+    });
   });
   {
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_until(lock, deadline, [&] { return result || failure_; });
+    changed_.wait_until(lock, deadline, [&] { return answers.size() == ranks.size() || failure_; });
   }
-  std::map<int, std::string> answers;
-  loop_->Run([&] {
-    questions_.erase(number);
-    if (result) answers = Unpack(*result, size());
-    // Known even if rank 0 does not answer.
-    const auto mine = questions.contains(rank()) ? AnswerHere(topic, question) : std::nullopt;
-    if (mine) answers[rank()] = *mine;
-  });
+  loop_->Run([&] { questions_.erase(number); });
   return answers;
+}
+
+Answers<std::string> ControlPlane::Ask(const std::vector<int>& ranks, uint64_t topic,
+                                       const std::string& question, Clock::time_point deadline) {
+  std::map<int, std::string> questions;
+  for (const int r : ranks) questions[r] = question;
+  const auto result = Await(Frame::Kind::kSurvey, {0}, topic, Pack(questions), deadline);
+  Answers<std::string> answers;
+  if (!result.empty()) {
+    answers.by_rank = Unpack(result.at(0), size());
+    for (const auto& [r, text] : questions) {
+      if (r == rank() || answers.by_rank.contains(r)) continue;
+      // Of those below a silent rank nothing is known.
+      int above = tree_.Parent(r);
+      while (above >= 0 && IndexOf(answers.silent, above) < 0) above = tree_.Parent(above);
+      if (above < 0) answers.silent.push_back(r);
+    }
+  } else if (!failure()) {
+    answers.silent = SilentAbove(topic, question);
+  }
+  // Known whatever rank 0 does.
+  if (questions.contains(rank())) {
+    loop_->Run([&] { answers.by_rank[rank()] = AnswerHere(topic, question); });
+  }
+  return answers;
+}
+
+// Rank 0 has not answered: which rank is to blame, of those between it and this one? None if they
+// answer now, or the run has failed.
+std::vector<int> ControlPlane::SilentAbove(uint64_t topic, const std::string& question) {
+  std::vector<int> above;
+  for (int r = tree_.Parent(rank()); r >= 0; r = tree_.Parent(r)) above.push_back(r);
+  if (above == std::vector<int>{0}) return above;
+  const auto answers =
+      Await(Frame::Kind::kQuestion, above, topic, question, Clock::now() + kSurveyTime);
+  const auto nearest =
+      std::find_if(above.begin(), above.end(), [&](int r) { return !answers.contains(r); });
+  if (nearest == above.end() || failure()) return {};
+  return {*nearest};
 }
 
 // On rank 0: asks the ranks, unless it is doing so, or has just done so, for another one. So that
@@ -137,11 +154,11 @@ void ControlPlane::OnSurvey(const Frame& frame) {
     question = text;
   }
   survey->left = ranks.size();
-  survey->number =
-      Question(ranks, frame.topic, question, [this, survey](int from, const std::string* answer) {
-        if (answer != nullptr) survey->answers[from] = *answer;
-        if (--survey->left == 0) EndSurvey(survey);
-      });
+  survey->number = Question(Frame::Kind::kQuestion, ranks, frame.topic, question,
+                            [this, survey](int from, const std::string& answer) {
+                              survey->answers[from] = answer;
+                              if (--survey->left == 0) EndSurvey(survey);
+                            });
   if (ranks.empty()) return EndSurvey(survey);
   if (!survey->result) survey->timer = After(kSurveyTime, [this, survey] { EndSurvey(survey); });
 }

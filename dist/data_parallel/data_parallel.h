@@ -42,7 +42,7 @@ class DataParallel : public DataRanks {
   void BeginMicroBatch(bool last) override;
   const CommunicationTimes& times() const override { return reducer_.times(); }
   void CheckWeights(const std::string& when) override;
-  std::string LocateNonFinite() override { return reducer_.LocateNonFinite(); }
+  std::string LocateNonFinite(int64_t ago = 0) override { return reducer_.LocateNonFinite(ago); }
   // Collective, after a backward that communicated. Throws ReplicaError if gradients differ.
   void CheckGradients();
 

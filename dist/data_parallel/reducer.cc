@@ -126,8 +126,9 @@ void Reducer::MakePlan(const BackwardPlan& plan) {
       }
     }
     if (ranks() > 1) {
-      contribution.square_sums =
-          Tensor::Zeros({chunks}, DType::kF64, contribution.terms[0].device());
+      for (Tensor* sums : {&contribution.square_sums, &contribution.earlier_sums}) {
+        *sums = Tensor::Zeros({chunks}, DType::kF64, contribution.terms[0].device());
+      }
     }
   }
 }
@@ -186,6 +187,7 @@ void Reducer::OnBegin(const BackwardPlan& plan) {
 // The uses are known before the first node runs, so comparing them costs backward nothing.
 void Reducer::BeginSync() {
   if (!group_) return;
+  for (Contribution& c : contributions_) std::swap(c.square_sums, c.earlier_sums);
   my_uses_.CopyFrom(Tensor::FromVector<uint8_t>(uses_, {std::ssize(uses_)}, my_uses_.device()));
   lanes_->Submit(
       [this] { group_->AllGather(my_uses_, all_uses_, "which parameters took part")->Wait(); });
@@ -318,15 +320,16 @@ void Reducer::Join() {
   }
 }
 
-std::string Reducer::LocateNonFinite() {
+std::string Reducer::LocateNonFinite(int64_t ago) {
   if (!group_ || ranks() == 1) return "";
   int64_t bad = -1;
   for (size_t b = 0; b < contributions_.size(); ++b) {
     const std::vector<int64_t>& items = buckets_->plans()[b].items;
-    const std::vector<double> sums = contributions_[b].square_sums.ToVector<double>();
+    const Contribution& c = contributions_[b];
+    const auto sums = (ago == 0 ? c.square_sums : c.earlier_sums).ToVector<double>();
     size_t chunk = 0;
-    for (size_t i = 0; i < contributions_[b].parts.size() && bad < 0; ++i) {
-      for (int64_t n = GradNormChunks(contributions_[b].parts[i]); n > 0; --n) {
+    for (size_t i = 0; i < c.parts.size() && bad < 0; ++i) {
+      for (int64_t n = GradNormChunks(c.parts[i]); n > 0; --n) {
         if (!std::isfinite(sums[chunk++])) bad = items[i % items.size()];
       }
     }

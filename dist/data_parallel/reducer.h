@@ -101,10 +101,8 @@ class Reducer : public BackwardObserver {
   const std::vector<int64_t>& micro_order() const { return micro_order_; }
   int64_t micro_batches() const { return options_.micro_batches; }
 
-  // Collective, after a step with non-finite gradients: the ranks whose gradients were already
-  // non-finite before the sum, with each one's first such parameter: "rank 1
-  // ('h.0.mlp.c_fc.weight')". Empty if there are none.
-  std::string LocateNonFinite();
+  // As DataRanks::LocateNonFinite.
+  std::string LocateNonFinite(int64_t ago = 0);
 
   // In the order in which they are launched; empty before the first backward.
   std::span<const Bucket> buckets() const {
@@ -129,7 +127,8 @@ class Reducer : public BackwardObserver {
   struct Contribution {
     std::vector<Tensor> terms;
     std::vector<Tensor> parts;  // the gradients in them
-    Tensor square_sums;         // of the parts before the sum, per chunk
+    // Of the parts before the sum, per chunk: this step's, and those of the step before.
+    Tensor square_sums, earlier_sums;
   };
 
   int64_t ranks() const { return group_ ? group_->size() : 1; }

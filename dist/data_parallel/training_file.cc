@@ -135,8 +135,20 @@ int64_t LoadTraining(const std::string& path, Module& model, optim::Optimizer& o
   optimizer.ForEachState(
       [&](const std::string& name, const Parameter& p, const Tensor&) { states[name] = &p; });
   try {
-    nn::LoadState(model, Read(file, kModel, weights));
-    optimizer.LoadState(Read(file, kOptimizer, states));
+    const NamedTensors model_state = Read(file, kModel, weights);
+    const NamedTensors optimizer_state = Read(file, kOptimizer, states);
+    std::map<const Parameter*, Tensor> values;
+    for (const auto& [name, tensor] : model_state) {
+      if (const auto it = weights.find(name); it != weights.end()) values[it->second] = tensor;
+    }
+    // Nothing is written before all is known to fit.
+    nn::CheckState(model, model_state);
+    optimizer.CheckState(optimizer_state, [&](const Parameter& p) {
+      const auto it = values.find(&p);
+      return it != values.end() ? it->second : p.value();
+    });
+    nn::LoadState(model, model_state);
+    optimizer.LoadState(optimizer_state);
   } catch (const InputError& e) {
     throw InputError(StrCat(path, ": ", e.what()));
   }

@@ -26,7 +26,7 @@ void SaveTraining(const std::string& path, DataRanks& ranks, const Module& model
 // Restores all of it, and returns the number of the next step. Each rank reads the file, and keeps
 // its parts. To be called between steps, once the model is sharded or with DataParallel. Throws
 // IoError if there is no such file; InputError, naming file and tensor, if it does not fit the
-// model or the optimizer.
+// model or the optimizer: nothing has changed then.
 int64_t LoadTraining(const std::string& path, Module& model, optim::Optimizer& optimizer,
                      StepState& state);
 

@@ -194,19 +194,20 @@ class HostGroup : public ProcessGroup {
 
   // The connections that have ended, by the rank that reports them. Waits a moment for all ranks'
   // reports.
-  std::map<int, std::vector<int>> ShareLost(const std::vector<int>& mine) {
+  Answers<std::vector<int>> ShareLost(const std::vector<int>& mine) {
     board_.ShareLost(mine);
     const auto deadline = Clock::now() + kLostRanksDelay;
-    std::map<int, std::vector<int>> lost;
+    Answers<std::vector<int>> lost;
     do {
       lost = board_.Lost();
-      lost[world_rank()] = mine;
+      auto& by_rank = lost.by_rank;
+      by_rank[world_rank()] = mine;
       const bool by_timeout = std::any_of(mine.begin(), mine.end(), [&](int peer) {
-        return lost.contains(peer) && lost[peer].empty();
+        return by_rank.contains(peer) && by_rank[peer].empty();
       });
       // That peer timed out, and is about to report which ranks it waited for.
       if (by_timeout) WaitForFailure(kTimeoutsDelay + 2 * kOtherReportsDelay);
-    } while (std::ssize(lost) < size() && Clock::now() < deadline &&
+    } while (std::ssize(lost.by_rank) < size() && Clock::now() < deadline &&
              !WaitForFailure(std::chrono::milliseconds(20)));
     return lost;
   }

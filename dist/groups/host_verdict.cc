@@ -25,22 +25,44 @@ std::string Seconds(std::chrono::milliseconds timeout) {
   return StrCat(static_cast<double>(timeout.count()) / 1000, " s");
 }
 
+std::vector<int> Union(const std::vector<int>& a, const std::vector<int>& b) {
+  std::set<int> all(a.begin(), a.end());
+  all.insert(b.begin(), b.end());
+  return {all.begin(), all.end()};
+}
+
+// "ranks 1 and 3 did not take part within 2 s; rank 1 last called all_reduce #6; rank 3 does not
+// answer (stopped, ...)"
+std::string DescribeAbsent(const Answers<CallPosition>& positions, const std::vector<int>& members,
+                           const std::vector<int>& absent, std::chrono::milliseconds timeout) {
+  std::vector<int> missing = Union(absent, positions.silent);
+  std::erase_if(missing, [&](int r) { return IndexOf(members, r) < 0; });
+  std::string reason =
+      StrCat(missing.empty() ? "it did not end" : ListRanks(missing) + " did not take part",
+             " within ", Seconds(timeout));
+  for (size_t i = 0; i < std::min<size_t>(4, absent.size()); ++i) {
+    reason += StrCat("; rank ", absent[i], " ", LastCallOf(positions.by_rank.at(absent[i])));
+  }
+  return reason + SilenceClause(positions.silent);
+}
+
 }  // namespace
 
-Verdict ExplainTimeout(const std::map<int, CallPosition>& positions,
-                       const std::vector<int>& members, const Collective& c, int reporter,
-                       const std::vector<int>& waited_for, std::chrono::milliseconds timeout) {
+Verdict ExplainTimeout(const Answers<CallPosition>& positions, const std::vector<int>& members,
+                       const Collective& c, int reporter, const std::vector<int>& waited_for,
+                       std::chrono::milliseconds timeout) {
   const bool is_exchange = c.kind == CollectiveKind::kExchange;
-  std::map<int, CallPosition> at = positions;
+  const std::map<int, CallPosition>& at = positions.by_rank;
   std::vector<int> absent, behind, ahead;
   bool others_exchange = false;
   Place first = {std::numeric_limits<int64_t>::max(), 0};
   for (const int r : members) {
-    const CallPosition& p = at[r];
+    if (!at.contains(r)) continue;
+    const CallPosition& p = at.at(r);
     const bool waits = std::find(waited_for.begin(), waited_for.end(), r) != waited_for.end();
     // Exchanges have separate numbers, which do not tell how far a rank is.
     if (is_exchange || p.call.kind == CollectiveKind::kExchange) {
-      if (r != reporter && waits) {
+      if (r != reporter && waits && positions.silent.empty()) {
         absent.push_back(r);
         others_exchange |= !is_exchange && p.busy;
       }
@@ -50,14 +72,13 @@ Verdict ExplainTimeout(const std::map<int, CallPosition>& positions,
       first = std::min(first, PlaceOf(p));
     }
   }
-  if (!absent.empty()) {
-    std::string reason = StrCat(ListRanks(absent), " did not take part within ", Seconds(timeout));
-    for (size_t i = 0; i < std::min<size_t>(4, absent.size()); ++i) {
-      reason += StrCat("; rank ", absent[i], " ", LastCallOf(at[absent[i]]));
-    }
-    return {absent, reason, others_exchange};
+  if (!absent.empty() || !positions.silent.empty()) {
+    return {Union(absent, positions.silent), DescribeAbsent(positions, members, absent, timeout),
+            others_exchange};
   }
-  for (const int r : members) (PlaceOf(at[r]) == first ? behind : ahead).push_back(r);
+  for (const int r : members) {
+    if (at.contains(r)) (PlaceOf(at.at(r)) == first ? behind : ahead).push_back(r);
+  }
   if (behind == std::vector<int>{reporter}) ahead = waited_for;
   if (!ahead.empty()) {
     return {
@@ -70,7 +91,8 @@ Verdict ExplainTimeout(const std::map<int, CallPosition>& positions,
                              ", though in the same call: is the network cut?")};
 }
 
-Verdict ExplainLost(const std::map<int, std::vector<int>>& lost) {
+Verdict ExplainLost(const Answers<std::vector<int>>& reports) {
+  const auto& lost = reports.by_rank;
   std::map<int, std::set<int>> ends;
   for (const auto& [rank, peers] : lost) {
     for (const int peer : peers) {
@@ -78,6 +100,10 @@ Verdict ExplainLost(const std::map<int, std::vector<int>>& lost) {
       ends[peer].insert(rank);
     }
   }
+  std::vector<int> stopped = reports.silent;
+  std::erase_if(stopped, [&](int r) { return ends.contains(r); });
+  if (!stopped.empty() && lost.size() == 1)
+    return {stopped, "connections ended" + SilenceClause(stopped)};
   size_t most = 0;
   for (const auto& [rank, peers] : ends) most = std::max(most, peers.size());
   std::vector<int> culprits, silent;

@@ -18,14 +18,17 @@ struct Verdict {
 };
 
 // Why `c` did not end within `timeout` on `reporter`, which waits for messages from `waited_for`.
-// At fault are the ranks that have not reached the call or, if all have, those whose messages did
-// not reach the ranks that are furthest behind. Ranks missing in `positions` have called nothing.
-Verdict ExplainTimeout(const std::map<int, CallPosition>& positions,
-                       const std::vector<int>& members, const Collective& c, int reporter,
-                       const std::vector<int>& waited_for, std::chrono::milliseconds timeout);
+// At fault are the ranks that do not answer, and those that have not reached the call or, if there
+// are neither, those whose messages did not reach the ranks that are furthest behind. Of ranks
+// missing in `positions`, nothing is known.
+Verdict ExplainTimeout(const Answers<CallPosition>& positions, const std::vector<int>& members,
+                       const Collective& c, int reporter, const std::vector<int>& waited_for,
+                       std::chrono::milliseconds timeout);
 
 // Which ranks are gone, given the connections that each rank has lost, by rank: those that are an
-// end of the most lost connections; among these, the ones that reported nothing.
-Verdict ExplainLost(const std::map<int, std::vector<int>>& lost);
+// end of the most lost connections; among these, the ones that reported nothing. But where only
+// this rank's report is known, because a rank through which the others' come does not answer, that
+// one is at fault: the others may have given up because of it.
+Verdict ExplainLost(const Answers<std::vector<int>>& reports);
 
 }  // namespace lockstep::dist

@@ -1,5 +1,7 @@
 #include "dist/groups/nccl_watchdog.h"
 
+#include <algorithm>
+
 #include "core/cuda/error.h"
 #include "dist/control/flight_recorder.h"
 #include "dist/groups/host_collectives.h"
@@ -168,7 +170,7 @@ void NcclWatch::CompareWithOthers(const Collective& c, const std::string& purpos
   // The peers of an exchange compare it themselves.
   if (c.kind == CollectiveKind::kExchange) return;
   std::map<int, Collective> calls;
-  for (const auto& [r, theirs] : board_.CallsAt(c.sequence)) {
+  for (const auto& [r, theirs] : board_.CallsAt(c.sequence).by_rank) {
     if (theirs.at) calls[r] = *theirs.at;
   }
   Failure failure;
@@ -194,14 +196,17 @@ void NcclWatch::FailForTimeout(const Collective& c, const std::string& purpose) 
   failure.purpose = purpose;
   failure.reason =
       StrCat("it did not end within ", static_cast<double>(options_.timeout.count()) / 1000, " s");
-  for (const auto& [r, theirs] : board_.CallsAt(c.sequence)) {
+  const auto calls = board_.CallsAt(c.sequence);
+  for (const auto& [r, theirs] : calls.by_rank) {
     if (c.kind == CollectiveKind::kExchange || theirs.last.sequence >= c.sequence) continue;
     failure.culprits.push_back(r);
     failure.reason += StrCat("; rank ", r, " did not take part, ",
                              theirs.last.sequence > 0 ? "its last call was " + Describe(theirs.last)
                                                       : "it has called nothing");
   }
-  failure.reason += patience_.PauseClause();
+  failure.culprits.insert(failure.culprits.end(), calls.silent.begin(), calls.silent.end());
+  std::sort(failure.culprits.begin(), failure.culprits.end());
+  failure.reason += SilenceClause(calls.silent) + patience_.PauseClause();
   Fail(failure);
 }
 

@@ -5,7 +5,10 @@
 namespace lockstep::dist {
 
 Patience::Patience(std::shared_ptr<ControlPlane> control, const GroupOptions& options)
-    : control_(std::move(control)), timeout_(options.timeout), say_(options.say) {}
+    : control_(std::move(control)),
+      topic_(TopicOf(options.name)),
+      timeout_(options.timeout),
+      say_(options.say) {}
 
 void Patience::Begin() {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -27,7 +30,7 @@ bool Patience::Renew() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!since_ || Clock::now() < *since_ + timeout_ / 2) return false;
   }
-  const auto pause = control_->pause();
+  const auto pause = control_->pause(topic_);
   if (!pause || pause->age > kLongestPause) return false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -47,7 +50,7 @@ bool Patience::IsOver() const {
 }
 
 std::string Patience::PauseClause() const {
-  const auto pause = control_->pause();
+  const auto pause = control_->pause(topic_);
   return pause ? StrCat("; ", Describe(*pause)) : "";
 }
 

@@ -46,6 +46,7 @@ class Patience {
 
  private:
   const std::shared_ptr<ControlPlane> control_;
+  const uint64_t topic_;  // of pauses for which only this group waits
   const std::chrono::milliseconds timeout_;
   const std::function<void(const std::string&)> say_;
   mutable std::mutex mutex_;

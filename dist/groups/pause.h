@@ -1,6 +1,8 @@
 // Work that a rank does by itself while the others wait for it.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -15,19 +17,33 @@ namespace lockstep::dist {
 // dies or is stopped meanwhile is named as usual. Pauses nest.
 class Pause {
  public:
+  // Who waits: with kGroup, only calls of this group do not time out. That costs nothing if it is
+  // short: the others are told after an eighth of the group's timeout, at the latest after 5 s.
+  enum class Scope { kRun, kGroup };
+
   // With a null group nobody waits. `what` follows "rank 0 has been ".
-  Pause(const ProcessGroup* group, const std::string& what)
-      : control_(group != nullptr ? group->control() : nullptr) {
-    if (control_) control_->BeginPause(what);
+  Pause(const ProcessGroup* group, const std::string& what, Scope scope = Scope::kRun) {
+    if (group == nullptr) return;
+    control_ = group->control();
+    if (!control_) return;
+    std::chrono::milliseconds delay{0};
+    if (scope == Scope::kGroup) {
+      topic_ = TopicOf(group->name());
+      delay = std::min<std::chrono::milliseconds>(group->options().timeout / 8, kDelay);
+    }
+    control_->BeginPause(what, topic_, delay);
   }
   ~Pause() {
-    if (control_) control_->EndPause();
+    if (control_) control_->EndPause(topic_);
   }
   Pause(const Pause&) = delete;
   Pause& operator=(const Pause&) = delete;
 
  private:
-  const std::shared_ptr<ControlPlane> control_;
+  static constexpr std::chrono::seconds kDelay{5};
+
+  std::shared_ptr<ControlPlane> control_;
+  uint64_t topic_ = 0;
 };
 
 }  // namespace lockstep::dist

@@ -156,13 +156,39 @@ void FullyShard::AddHooks(size_t use) {
 
 void FullyShard::StartGather(size_t use) {
   if (use >= uses_.size()) return;
-  for (const size_t u : uses_[use].units) units_[u].memory->StartGather(gather_.get());
+  for (const size_t u : uses_[use].units) StartGather(units_[u]);
+}
+
+void FullyShard::StartGather(Unit& unit) {
+  WorkPtr work = unit.memory->StartGather(gather_.get());
+  if (!options_.on_gather) return;
+  if (work) started_.push_back({std::move(work), &unit});
+  ReportGathers();
+}
+
+void FullyShard::GatherUnit(Unit& unit) {
+  StartGather(unit);
+  unit.memory->Await();
+}
+
+// Those that have ended; a GPU may be far behind.
+void FullyShard::ReportGathers() {
+  for (; !started_.empty() && started_.front().work->Done(); started_.pop_front()) {
+    const auto& [work, unit] = started_.front();
+    const auto span = work->span();
+    if (!span) continue;
+    options_.on_gather({.module = uses_[unit->uses.front()].module->path(),
+                        .bytes = unit->memory->weight_bytes(),
+                        .begin = span->begin,
+                        .end = span->end});
+  }
 }
 
 void FullyShard::PreForward(size_t use) {
+  if (!broken_.empty()) throw Error(broken_);
   StartGather(use);
   for (const size_t u : uses_[use].units) {
-    units_[u].memory->Gather(gather_.get());
+    GatherUnit(units_[u]);
     units_[u].memory->Show(use);
   }
   if (!InBackward()) StartGather(use + 1);
@@ -188,7 +214,7 @@ void FullyShard::PostForward(size_t use) {
 void FullyShard::PreBackward(size_t use) {
   for (const size_t u : uses_[use].units) {
     Unit& unit = units_[u];
-    unit.memory->Gather(gather_.get());
+    GatherUnit(unit);
     unit.memory->Show(use);  // to forwards that run again
     if (unit.pending == 0) continue;
     if (summed_ == &unit) Settle();  // the previous micro-batch's
@@ -206,18 +232,34 @@ void FullyShard::PostBackward(size_t use) {
 }
 
 FullyShard::Whole::Whole(FullyShard& sharded) : sharded_(sharded) {
-  for (Unit& unit : sharded_.units_) {
-    unit.memory->Gather(sharded_.gather_.get());
-    unit.memory->Show(kWhole);
+  try {
+    for (Unit& unit : sharded_.units_) {
+      sharded_.GatherUnit(unit);
+      unit.memory->Show(kWhole);
+    }
+  } catch (...) {
+    for (Unit& unit : sharded_.units_) unit.memory->Hide(kWhole);
+    throw;
   }
 }
 
+void FullyShard::Whole::Keep() {
+  for (Unit& unit : sharded_.units_) unit.memory->KeepWritten();
+}
+
 FullyShard::Whole::~Whole() {
-  for (Unit& unit : sharded_.units_) {
-    unit.memory->Hide(kWhole);
-    unit.memory->KeepWritten();
-    unit.memory->Release();
+  for (Unit& unit : sharded_.units_) unit.memory->Hide(kWhole);
+  try {
+    Keep();
+    for (Unit& unit : sharded_.units_) unit.memory->Release();
+  } catch (const std::exception& e) {
+    sharded_.GiveUp(StrCat("what was written to the whole weights is lost: ", e.what()));
   }
+}
+
+void FullyShard::GiveUp(const std::string& reason) noexcept {
+  broken_ = reason;
+  if (gather_) gather_->Abort(reason);
 }
 
 void FullyShard::CheckWeights(const std::string& when) {
@@ -227,12 +269,12 @@ void FullyShard::CheckWeights(const std::string& when) {
   CheckSameBits(*replicate_, "the weights " + when, parts);
 }
 
-std::string FullyShard::LocateNonFinite() {
+std::string FullyShard::LocateNonFinite(int64_t ago) {
   if (!control()) return "";
   int64_t bad = -1;
   for (int64_t p = 0; p < std::ssize(parameters_) && bad < 0; ++p) {
     for (const Unit& unit : units_) {
-      if (unit.memory->WasNonFinite(*parameters_[p])) bad = p;
+      if (unit.memory->WasNonFinite(*parameters_[p], ago)) bad = p;
     }
   }
   return NameByRank(*control(), bad, parameters_);
@@ -381,6 +423,7 @@ void FullyShard::OnEnd() {
   }
   times_ = lanes_->Finish();
   if (gather_ && gather_->device().is_cuda()) gather_->CheckInStep();
+  ReportGathers();
   Settle();
   for (const Unit& unit : units_) {
     if (unit.memory->trainable()) unit.memory->ShareGradients(across().terms.back());

@@ -3,6 +3,8 @@
 // 2020; Zhao et al., "PyTorch FSDP", 2023).
 #pragma once
 
+#include <chrono>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -25,6 +27,14 @@ enum class Reshard {
   kAfterStep,      // once per step
 };
 
+// When the whole weights of a module were gathered (Work::span).
+struct GatherSpan {
+  using Clock = std::chrono::steady_clock;
+  std::string module;  // its path
+  int64_t bytes = 0;
+  Clock::time_point begin, end;
+};
+
 struct ShardOptions {
   Reshard reshard = Reshard::kAfterForward;
   Accumulate accumulate = Accumulate::kShards;
@@ -35,6 +45,8 @@ struct ShardOptions {
   // unit, unless it is the model itself. Parameters that several units use are one of their own.
   std::function<bool(const Module&)> unit = {};
   std::function<void(const CommunicationSpan&)> on_span = {};  // as ReducerOptions::on_span
+  // Called once a gather has ended, on the thread that runs the model; may be empty.
+  std::function<void(const GatherSpan&)> on_gather = {};
 };
 
 // The levels of ZeRO: what is shared out is the optimizer's state; also the gradients; also the
@@ -89,6 +101,10 @@ class FullyShard : public DataRanks, public BackwardObserver {
   class Whole {
    public:
     explicit Whole(FullyShard& sharded);
+    // Keeps what has been written so far; throws if that fails.
+    void Keep();
+    // Keeps the rest. Where that fails, it ends the ranks' work as ProcessGroup::Abort does, and
+    // the next forward of this rank throws the reason: call Keep before, to have it at once.
     ~Whole();
     Whole(const Whole&) = delete;
     Whole& operator=(const Whole&) = delete;
@@ -103,7 +119,7 @@ class FullyShard : public DataRanks, public BackwardObserver {
   const CommunicationTimes& times() const override { return times_; }
   // Compares the parts of the copies.
   void CheckWeights(const std::string& when) override;
-  std::string LocateNonFinite() override;
+  std::string LocateNonFinite(int64_t ago = 0) override;
 
   void OnBegin(const BackwardPlan& plan) override;
   void OnLeafReady(Leaf& leaf) override;
@@ -131,6 +147,9 @@ class FullyShard : public DataRanks, public BackwardObserver {
   void PreBackward(size_t use);
   void PostBackward(size_t use);
   void StartGather(size_t use);
+  void StartGather(Unit& unit);
+  void GatherUnit(Unit& unit);
+  void ReportGathers();
   bool KeepsAfterForward(const Unit& unit, size_t use) const;
   void CheckBegin(const BackwardPlan& plan) const;
   void LaunchReady();
@@ -138,6 +157,7 @@ class FullyShard : public DataRanks, public BackwardObserver {
   std::vector<WorkPtr> SumGradients(ProcessGroup* group, ShardUnit& unit,
                                     const FixedOrderPlan::MicroStep& step, bool is_last);
   void Settle();
+  void GiveUp(const std::string& reason) noexcept;
 
   // The current micro-batch's step in each of the two sums.
   const FixedOrderPlan::Rank& within() const { return plan_.within.ranks[shard_rank_]; }
@@ -162,6 +182,13 @@ class FullyShard : public DataRanks, public BackwardObserver {
   const std::shared_ptr<FlatExchange> exchange_;
   std::vector<Use> uses_;    // in the order of the forward
   std::vector<Unit> units_;  // by their first use
+
+  struct StartedGather {
+    WorkPtr work;
+    const Unit* unit;
+  };
+  std::deque<StartedGather> started_;  // that on_gather has yet to hear of
+  std::string broken_;                 // why no forward can be right any more
 
   // State of the current step.
   int64_t micro_ = 0;

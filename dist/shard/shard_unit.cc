@@ -107,9 +107,9 @@ Tensor ShardUnit::Mine(size_t p) const {
   return weights_.Slice(0, layout_->offsets[p] + range.begin, layout_->offsets[p] + range.end);
 }
 
-void ShardUnit::StartGather(ProcessGroup* group) {
+WorkPtr ShardUnit::StartGather(ProcessGroup* group) {
   Build();
-  if (IsCurrent()) return;
+  if (IsCurrent()) return nullptr;
   {
     const MetaMemoryLabel label("gathers");
     weights_.storage().Materialize();
@@ -148,11 +148,7 @@ void ShardUnit::StartGather(ProcessGroup* group) {
                                   Describe("weights"));
   }
   gathered_ = std::move(seen);
-}
-
-void ShardUnit::Gather(ProcessGroup* group) {
-  StartGather(group);
-  Await();
+  return gathering_;
 }
 
 void ShardUnit::Await() {
@@ -185,8 +181,10 @@ void ShardUnit::Release() {
 
 void ShardUnit::KeepWritten() {
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    if (slices_[p].storage().version() == written_[p].version) continue;
+    const uint64_t version = slices_[p].storage().version();
+    if (version == written_[p].version) continue;
     parameters_[p]->part().Detach().CopyFrom(Mine(p));
+    written_[p].version = version;
   }
 }
 
@@ -242,15 +240,16 @@ void ShardUnit::NoteSquares(std::span<const int64_t> buffers, bool afresh) {
   const Tensor sums = Tensor::Empty({chunks}, DType::kF64, device);
   grad_norm_square_sums(stream, grads, sums);
   if (afresh) {
-    squares_ = sums;
+    earlier_squares_ = std::exchange(squares_, sums);
   } else {
     accumulate_slot(stream, sums, squares_);
   }
 }
 
-bool ShardUnit::WasNonFinite(const Parameter& parameter) const {
-  if (!squares_.defined()) return false;
-  const std::vector<double> sums = squares_.ToVector<double>();
+bool ShardUnit::WasNonFinite(const Parameter& parameter, int64_t ago) const {
+  const Tensor& squares = ago == 0 ? squares_ : earlier_squares_;
+  if (!squares.defined()) return false;
+  const std::vector<double> sums = squares.ToVector<double>();
   for (size_t chunk = 0; chunk < sums.size();) {
     for (size_t p = 0; p < parameters_.size(); ++p) {
       for (int64_t n = GradNormChunks(numel(p)); n > 0; --n, ++chunk) {

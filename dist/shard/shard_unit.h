@@ -34,10 +34,11 @@ class ShardUnit {
 
   // ---- Weights. A null group means a single rank. ----
   // Begins to gather the whole weights, unless those of the current parts are there already or on
-  // their way.
-  void StartGather(ProcessGroup* group);
-  // The same, and orders this thread's work after it.
-  void Gather(ProcessGroup* group);
+  // their way. The call that it makes; null: none.
+  WorkPtr StartGather(ProcessGroup* group);
+  // Orders this thread's work after that.
+  void Await();
+  int64_t weight_bytes() const { return weights_.bytes(); }
   // Shows them to forward, until Hide by the same module (its number): one that runs within it
   // may have parameters in common with it.
   void Show(size_t by);
@@ -61,15 +62,14 @@ class ShardUnit {
   // Before buffers of whole gradients are summed, once or more in a step: notes which of them are
   // not finite. On the thread that sums.
   void NoteSquares(std::span<const int64_t> buffers, bool afresh);
-  // Whether that was so of this parameter, in the last step.
-  bool WasNonFinite(const Parameter& parameter) const;
+  // Whether that was so of this parameter, in the last step (`ago` = 0) or the one before (1).
+  bool WasNonFinite(const Parameter& parameter, int64_t ago) const;
   // The parameters' gradients are the parts in this buffer, until ZeroGrad.
   void ShareGradients(int64_t buffer);
 
  private:
   void Build();
   bool IsCurrent() const;
-  void Await();
   int64_t numel(size_t p) const { return parameters_[p]->logical_shape().numel(); }
   ShardRange RangeOf(size_t p) const { return layout_->RangeOf(p, numel(p), rank_); }
   // This rank's part of parameter p within the whole weights.
@@ -96,8 +96,9 @@ class ShardUnit {
   std::optional<size_t> shown_by_;
   std::vector<Tensor> wholes_, shards_;  // gradients, by buffer
   std::vector<Tensor> destinations_;     // by parameter
-  Tensor squares_;                       // f64: sums of squares, by buffer, parameter and chunk
-  int64_t buffer_ = 0;                   // that is written to
+  // f64: sums of squares, by buffer, parameter and chunk, of the last step and the one before.
+  Tensor squares_, earlier_squares_;
+  int64_t buffer_ = 0;  // that is written to
   std::optional<HostCopies> copies_;
 };
 

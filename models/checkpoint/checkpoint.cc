@@ -90,8 +90,9 @@ class Collector {
   Tensor KeepWhole(const Parameter& p, const Tensor& part) const {
     const Tensor whole = p.WholeOf(part.Detach());
     if (share_.rank != 0) return {};
+    const Tensor kept = Keep(whole);
     // What was brought together would otherwise stay on the device.
-    return p.layout().is_whole() || snapshot_ ? Keep(whole) : whole.To(kCpu);
+    return p.layout().is_whole() ? kept : kept.To(kCpu);
   }
 
   const CheckpointShare& share_;

@@ -1,14 +1,29 @@
 #include "models/checkpoint/checkpoint_saver.h"
 
-#include <chrono>
+#include <algorithm>
 #include <exception>
+#include <iostream>
+#include <mutex>
 #include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "dist/collective.h"
 #include "dist/groups/agreement.h"
 #include "dist/groups/pause.h"
 
 namespace lockstep::models {
+
+// What the thread that writes needs. Where the disk hangs, it may outlive the saver.
+struct SaveContext {
+  CheckpointStore store;
+  dist::ProcessGroup* group;
+  HostSnapshot snapshot;
+  std::mutex mutex;        // held while the group is used
+  bool abandoned = false;  // the group may be gone
+};
+
 namespace {
 
 constexpr int64_t kTextLimit = 8192;  // of what ranks tell each other: files with hashes, errors
@@ -18,25 +33,94 @@ bool HasFiles(const CheckpointFiles& files) {
   return !files.tensors.empty() || !files.texts.empty();
 }
 
+// ---- Errors of other ranks: "failed: InputError: the text" ----
+
+template <class E>
+[[noreturn]] void Throw(const std::string& text) {
+  throw E(text);
+}
+template <class E>
+bool Is(const std::exception& e) {
+  return dynamic_cast<const E*>(&e) != nullptr;
+}
+
+struct ErrorClass {
+  std::string_view name;
+  bool (*is)(const std::exception&);
+  void (*raise)(const std::string&);
+};
+// The last is that of all others.
+constexpr ErrorClass kClasses[] = {
+    {"IoError", Is<IoError>, Throw<IoError>},
+    {"InputError", Is<InputError>, Throw<InputError>},
+    {"ArgumentError", Is<ArgumentError>, Throw<ArgumentError>},
+    {"OutOfMemoryError", Is<OutOfMemoryError>, Throw<OutOfMemoryError>},
+    {"Error", Is<std::exception>, Throw<Error>},
+};
+
+std::string FailureText(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    const auto of = std::ranges::find_if(kClasses, [&](const ErrorClass& c) { return c.is(e); });
+    return StrCat(kFailed, of->name, ": ", e.what());
+  } catch (...) {
+    return StrCat(kFailed, "Error: an unknown exception");
+  }
+}
+
+struct RankError {
+  const ErrorClass* of;
+  std::string text;
+};
+std::optional<RankError> ParseFailure(const std::string& report) {
+  if (!report.starts_with(kFailed)) return std::nullopt;
+  const std::string text = report.substr(kFailed.size());
+  for (const ErrorClass& c : kClasses) {
+    if (text.starts_with(StrCat(c.name, ": ")))
+      return RankError{&c, text.substr(c.name.size() + 2)};
+  }
+  return RankError{&kClasses[std::size(kClasses) - 1], text};
+}
+
+// Throws if there are errors among the reports: on all ranks of the same class, that of the first
+// which is no IoError, as those alone are no reason to end a run.
+void ThrowFailures(const std::exception_ptr& mine, const std::vector<std::string>& reports) {
+  const ErrorClass* of = nullptr;
+  std::string text;
+  for (size_t r = 0; r < reports.size(); ++r) {
+    const auto error = ParseFailure(reports[r]);
+    if (!error) continue;
+    if (of == nullptr || of == &kClasses[0]) of = error->of;
+    text += StrCat(text.empty() ? "" : "; ", "rank ", r, ": ", error->text);
+  }
+  if (of == nullptr) return;
+  if (mine && ParseFailure(FailureText(mine))->of == of) std::rethrow_exception(mine);
+  of->raise(text);
+}
+
 // One rank's part in a save.
 class SharedSave {
  public:
-  // `pauses`: whether other ranks, which wait, are told what for (dist/groups/pause.h).
-  SharedSave(dist::ProcessGroup* group, bool pauses) : group_(group), pauses_(pauses) { Pause(); }
+  using Scope = dist::Pause::Scope;
+  // `waits`: who waits while this rank writes its files, and is told what for; none: it has none.
+  SharedSave(SaveContext& context, std::optional<Scope> waits) : context_(context), waits_(waits) {
+    Use([](dist::ProcessGroup*) {});
+  }
 
   // Rank 0.
-  void Lead(CheckpointStore& store, const CheckpointFiles& files) {
+  void Lead(const CheckpointFiles& files) {
     enum { kUnannounced, kWriting, kRefused, kWritten } state = kUnannounced;
     try {
-      store.Save(
+      context_.store.Save(
           files.step,
           [&](CheckpointWriter& out) {
             state = kWriting;
             Exchange(out.folder_name());
             const std::exception_ptr error = Add(files, out);
-            const auto reports = Exchange(error ? Failure(error) : "");
+            const auto reports = Exchange(error ? FailureText(error) : "");
             state = kRefused;
-            ThrowFailures(error, reports);  // of which all ranks know now
+            ThrowTogether(error, reports);  // of which all ranks know now
             state = kWritten;
             for (size_t r = 1; r < reports.size(); ++r) {
               out.Adopt(ParseManifest(reports[r], StrCat("the report of rank ", r)));
@@ -47,7 +131,7 @@ class SharedSave {
       throw;
     } catch (...) {
       if (state != kRefused) {
-        Exchange(Failure(std::current_exception()));
+        Exchange(FailureText(std::current_exception()));
         Meet();
       }
       throw;
@@ -56,22 +140,22 @@ class SharedSave {
   }
 
   // The others.
-  void Follow(const CheckpointStore& store, const CheckpointFiles& files) {
+  void Follow(const CheckpointFiles& files) {
     const std::string folder = Exchange("")[0];
-    if (folder.starts_with(kFailed)) ThrowFailures({}, {folder});
+    ThrowTogether({}, {folder});
     CheckpointManifest manifest{.step = files.step};
     std::exception_ptr error;
     try {
       // A rank that has nothing to write need not see the folder.
       if (HasFiles(files)) {
-        CheckpointWriter out = store.Join(folder, &manifest);
+        CheckpointWriter out = context_.store.Join(folder, &manifest);
         error = Add(files, out);
       }
     } catch (const IoError&) {
       error = std::current_exception();
     }
-    ThrowFailures(error, Exchange(error ? Failure(error) : ManifestText(manifest)));
-    ThrowFailures({}, {Exchange("")[0]});
+    ThrowTogether(error, Exchange(error ? FailureText(error) : ManifestText(manifest)));
+    ThrowTogether({}, {Exchange("")[0]});
   }
 
  private:
@@ -85,106 +169,161 @@ class SharedSave {
     return nullptr;
   }
 
-  static std::string Failure(const std::exception_ptr& error) {
+  void ThrowTogether(const std::exception_ptr& mine, const std::vector<std::string>& reports) {
     try {
-      std::rethrow_exception(error);
-    } catch (const std::exception& e) {
-      return StrCat(kFailed, e.what());
+      ThrowFailures(mine, reports);
     } catch (...) {
-      return StrCat(kFailed, "an unknown exception");
-    }
-  }
-
-  // `mine` may be null; otherwise it is among them.
-  void ThrowFailures(const std::exception_ptr& mine, const std::vector<std::string>& reports) {
-    if (mine) {
       Meet();
-      std::rethrow_exception(mine);
+      throw;
     }
-    std::string text;
-    for (size_t r = 0; r < reports.size(); ++r) {
-      if (!reports[r].starts_with(kFailed)) continue;
-      text += StrCat(text.empty() ? "" : "; ", "rank ", r, ": ", reports[r].substr(kFailed.size()));
-    }
-    if (text.empty()) return;
-    Meet();
-    throw IoError(text);
   }
 
   // A rank that ends by its exception must not interrupt those that are about to hear the reason.
   void Meet() {
-    if (group_ != nullptr) dist::MeetBeforeThrowing(*group_);
+    Use([](dist::ProcessGroup* group) {
+      if (group != nullptr) dist::MeetBeforeThrowing(*group);
+    });
   }
 
   // What all ranks say.
   std::vector<std::string> Exchange(const std::string& text) {
-    if (group_ == nullptr) return {text};
-    pause_.reset();
-    auto texts = dist::GatherTexts(*group_, text, kTextLimit);
-    Pause();
+    std::vector<std::string> texts = {text};
+    Use([&](dist::ProcessGroup* group) {
+      if (group != nullptr) texts = dist::GatherTexts(*group, text, kTextLimit);
+    });
     return texts;
   }
-  void Pause() {
-    if (pauses_) pause_.emplace(group_, "writing a checkpoint");
+
+  // Runs f(group), outside of the pause.
+  void Use(const std::function<void(dist::ProcessGroup*)>& f) {
+    const std::lock_guard<std::mutex> lock(context_.mutex);
+    if (context_.abandoned) throw Error("the run has ended while its checkpoint was being written");
+    pause_.reset();
+    f(context_.group);
+    if (waits_) pause_.emplace(context_.group, "writing a checkpoint", *waits_);
   }
 
-  dist::ProcessGroup* const group_;
-  const bool pauses_;
+  SaveContext& context_;
+  const std::optional<Scope> waits_;
   std::optional<dist::Pause> pause_;
 };
 
-}  // namespace
-
-CheckpointSaver::CheckpointSaver(CheckpointStore& store, const CheckpointSaverOptions& options)
-    : store_(store), options_(options), snapshot_(options.device) {
-  if (options_.async) lane_ = dist::MakeLane(kCpu);
+void Write(SaveContext& context, const CheckpointFiles& files, dist::Pause::Scope scope) {
+  SharedSave save(context, HasFiles(files) ? std::optional(scope) : std::nullopt);
+  if (context.group == nullptr || context.group->rank() == 0) {
+    save.Lead(files);
+  } else {
+    save.Follow(files);
+  }
 }
 
-CheckpointSaver::~CheckpointSaver() {
-  constexpr std::chrono::seconds kPatience(30);
-  if (!saving_.valid()) return;
-  if (options_.group == nullptr) {
-    saving_.wait();
-  } else if (saving_.wait_for(kPatience) != std::future_status::ready) {
-    options_.group->Abort("the run ended while a checkpoint was being written");
+CheckpointSaverOptions Completed(CheckpointSaverOptions options) {
+  if (!options.warn) {
+    options.warn = [](const std::string& text) { std::cerr << "warning: " << text << std::endl; };
   }
+  return options;
+}
+
+}  // namespace
+
+CheckpointSaver::CheckpointSaver(const CheckpointStore& store, CheckpointSaverOptions options)
+    : options_(Completed(std::move(options))),
+      exceptions_(std::uncaught_exceptions()),
+      context_(
+          new SaveContext{.store = store,
+                          .group = options_.group,
+                          .snapshot = HostSnapshot(options_.device, options_.max_snapshot_bytes)}),
+      async_(options_.async) {}
+
+CheckpointSaver::~CheckpointSaver() {
+  // After that, nothing but its own disk can hold it up.
+  constexpr std::chrono::milliseconds kOfDisk(5000);
+  if (!writer_.joinable()) return;
+  const bool shared = options_.group != nullptr;
+  if (shared && !EndsWithin(options_.patience)) GiveUp();
+  if (!shared || EndsWithin(std::min(options_.patience, kOfDisk))) {
+    writer_.join();
+    return;
+  }
+  options_.warn(
+      "the disk of out_dir does not answer: the process ends without the checkpoint that was being "
+      "written");
+  writer_.detach();
+}
+
+bool CheckpointSaver::EndsWithin(std::chrono::milliseconds time) const {
+  return saving_.wait_for(time) == std::future_status::ready;
+}
+
+// Ends the run, so that no rank waits in the group any more.
+void CheckpointSaver::GiveUp() {
+  dist::ProcessGroup& group = *options_.group;
+  const auto pause = group.control()->pause(dist::TopicOf(group.name()));
+  const std::string writes = pause ? Describe(*pause) : "a checkpoint was being written";
+  if (std::uncaught_exceptions() > exceptions_) {
+    group.Abort("its group was destroyed by an exception, while " + writes);
+  } else if (!pause) {
+    group.Abort("its run ended while " + writes);
+  } else {
+    dist::Failure late;
+    late.cause = dist::CollectiveError::Cause::kTimeout;
+    late.rank = group.world_rank();
+    late.group = group.name();
+    late.culprits = {pause->rank};
+    late.reason = StrCat(writes, ", and the run has ended");
+    group.control()->Fail(late);
+  }
+  const std::lock_guard<std::mutex> lock(context_->mutex);
+  context_->abandoned = true;
 }
 
 void CheckpointSaver::Save(const Collect& collect) {
   LS_CHECK(!saving_.valid(), "call Wait before the next Save: it has the outcome of the last one");
-  if (!options_.async) {
-    const CheckpointFiles files = collect(nullptr);
-    std::packaged_task<void()> task([&] { Write(files); });
-    saving_ = task.get_future();
-    task();
+  HostSnapshot* const snapshot = async_ ? &context_->snapshot : nullptr;
+  if (snapshot) snapshot->Begin();
+  const auto files = std::make_shared<const CheckpointFiles>(collect(snapshot));
+  if (snapshot) snapshot->End();
+  if (snapshot && !snapshot->complete()) LoseSnapshot();
+  using Scope = dist::Pause::Scope;
+  std::packaged_task<void()> task(
+      [context = context_, files, snapshot, scope = async_ ? Scope::kGroup : Scope::kRun] {
+        if (snapshot) snapshot->Wait();
+        Write(*context, *files, scope);
+      });
+  saving_ = task.get_future();
+  if (async_) {
+    writer_ = std::thread(std::move(task));
     return;
   }
-  snapshot_.Begin();
-  CheckpointFiles files = collect(&snapshot_);
-  snapshot_.End();
-  const auto task = std::make_shared<std::packaged_task<void()>>([this, files = std::move(files)] {
-    snapshot_.Wait();
-    Write(files);
-  });
-  saving_ = task->get_future();
-  lane_->Submit([task] { (*task)(); });
+  // Where the others' threads write, they wait for this rank in other groups, even while it waits.
+  std::optional<dist::Pause> pause;
+  if (options_.async) pause.emplace(options_.group, "writing a checkpoint");
+  task();
+}
+
+// There is no memory for it.
+void CheckpointSaver::LoseSnapshot() {
+  async_ = false;
+  const int64_t bytes = context_->snapshot.reserved_bytes();
+  context_->snapshot.Release();  // what was copied lives as long as the files that hold it
+  const dist::ProcessGroup* const group = options_.group;
+  options_.warn(StrCat(group ? StrCat("rank ", group->world_rank()) : std::string("the host"),
+                       " has no memory for a copy of the weights and the optimizer's state (for ",
+                       bytes >> 20,
+                       " MiB of it there was some): from now on training waits while "
+                       "checkpoints are written, as with checkpoint.async=false (this is said "
+                       "once)"));
 }
 
 bool CheckpointSaver::Ended() const {
-  return saving_.valid() && saving_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  return saving_.valid() && EndsWithin(std::chrono::milliseconds(0));
 }
 
 void CheckpointSaver::Wait() {
-  if (saving_.valid()) saving_.get();
-}
-
-void CheckpointSaver::Write(const CheckpointFiles& files) {
-  SharedSave save(options_.group, /*pauses=*/!options_.async && HasFiles(files));
-  if (options_.group == nullptr || options_.group->rank() == 0) {
-    save.Lead(store_, files);
-  } else {
-    save.Follow(store_, files);
-  }
+  if (!saving_.valid()) return;
+  saving_.wait();
+  if (writer_.joinable()) writer_.join();
+  saving_.get();
 }
 
 }  // namespace lockstep::models

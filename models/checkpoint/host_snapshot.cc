@@ -15,6 +15,19 @@ constexpr int64_t kAlignment = 64;
 void HostSnapshot::Begin() {
   block_ = 0;
   used_ = 0;
+  complete_ = true;
+}
+
+// Another block; false where there is no memory for it.
+bool HostSnapshot::Reserve(int64_t bytes) {
+  const int64_t room = std::max(bytes, kBlock);
+  if (room > max_bytes_ - reserved_bytes()) return false;
+  try {
+    blocks_.push_back({GetStreamBackend(device_.type).AllocateHost(room, device_), room});
+  } catch (const OutOfMemoryError&) {
+    return false;
+  }
+  return true;
 }
 
 Tensor HostSnapshot::Add(const Tensor& x) {
@@ -23,9 +36,9 @@ Tensor HostSnapshot::Add(const Tensor& x) {
   const int64_t bytes = x.bytes();
   for (; block_ < blocks_.size() && used_ + bytes > blocks_[block_].bytes; ++block_) used_ = 0;
   StreamBackend& backend = GetStreamBackend(x.device().type);
-  if (block_ == blocks_.size()) {
-    const int64_t room = std::max(bytes, kBlock);
-    blocks_.push_back({GetStreamBackend(device_.type).AllocateHost(room, device_), room});
+  if (block_ == blocks_.size() && !Reserve(bytes)) {
+    complete_ = false;
+    return x;
   }
   const Block& block = blocks_[block_];
   std::byte* const to = static_cast<std::byte*>(block.memory.get()) + used_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -15,20 +16,25 @@ namespace lockstep::models {
 // for one thread.
 class HostSnapshot {
  public:
-  // `device`: where the tensors are.
-  explicit HostSnapshot(Device device) : device_(device), copied_(device) {}
+  // `device`: where the tensors are. Takes at most so much memory.
+  explicit HostSnapshot(Device device, int64_t max_bytes = std::numeric_limits<int64_t>::max())
+      : device_(device), max_bytes_(max_bytes), copied_(device) {}
 
   // Forgets the previous copies, which must not be used any more.
   void Begin();
   // A copy, on the CPU, of a contiguous tensor as it is once the work submitted so far to the
-  // current stream is done. Its elements are there after Wait.
+  // current stream is done. Its elements are there after Wait. The tensor itself, where the host
+  // has no memory for a copy.
   Tensor Add(const Tensor& x);
   void End();
+  // Whether all of them are copies.
+  bool complete() const { return complete_; }
   // By any thread, after End: until all copies are complete. Throws the device's error.
   void Wait() { copied_.Synchronize(); }
 
-  // Host memory that this holds.
+  // Host memory that this holds; Release gives it back once the copies are not used any more.
   int64_t reserved_bytes() const;
+  void Release() { blocks_.clear(); }
 
  private:
   struct Block {
@@ -36,7 +42,11 @@ class HostSnapshot {
     int64_t bytes = 0;
   };
 
+  bool Reserve(int64_t bytes);
+
   const Device device_;
+  const int64_t max_bytes_;
+  bool complete_ = true;
   Event copied_;
   std::vector<Block> blocks_;
   size_t block_ = 0;  // that is being filled

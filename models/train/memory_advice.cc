@@ -15,29 +15,36 @@ struct Change {
   std::string options;  // as on the command line
   std::string cost;
   std::function<void(RunSetup&)> apply;
+  bool several = false;  // of its kind at once: only where nothing is enough by itself
 };
 // Changes of one kind, of which a run makes at most one, from the cheapest to the one that saves
 // most.
 using Changes = std::vector<Change>;
 
-// The largest divisors of the batch first: the step stays the same.
+// The largest divisors of the batch first: the step stays the same (GradAccum).
 Changes SmallerBatches(const RunSetup& setup) {
   Changes changes;
-  const TrainOptions& train = setup.config.train;
-  for (int64_t batch = train.batch_size / 2; batch >= 1; --batch) {
-    if (train.batch_size % batch != 0) continue;
-    const int64_t micro_batches = setup.micro_batches * (train.batch_size / batch);
-    std::string options = fmt::format("train.batch_size={}", batch);
-    if (train.global_batch_size == 0) {
-      options += fmt::format(" train.grad_accum={}", micro_batches / setup.ranks);
-    }
-    changes.push_back(
-        {options, "the same arithmetic in smaller products", [batch, micro_batches](RunSetup& s) {
-           s.config.train.batch_size = batch;
-           s.micro_batches = micro_batches;
-         }});
+  const int64_t whole = setup.config.train.batch_size;
+  for (int64_t batch = whole / 2; batch >= 1; --batch) {
+    if (whole % batch != 0) continue;
+    changes.push_back({fmt::format("train.batch_size={}", batch),
+                       "the same arithmetic in smaller products", [batch, whole](RunSetup& s) {
+                         s.config.train.batch_size = batch;
+                         s.micro_batches *= whole / batch;
+                       }});
   }
   return changes;
+}
+
+// What has to be said so that the changed run has its micro-batches; "" where that follows from
+// train.global_batch_size, or is as before. None if its ranks cannot have equally many.
+std::optional<std::string> GradAccum(const RunSetup& setup, const RunSetup& changed) {
+  const TrainOptions& train = setup.config.train;
+  if (train.global_batch_size > 0 && train.grad_accum == 0) return "";
+  if (changed.micro_batches % changed.ranks != 0) return {};
+  const int64_t accum = changed.micro_batches / changed.ranks;
+  if (accum == setup.micro_batches / setup.ranks) return "";
+  return fmt::format("train.grad_accum={}", accum);
 }
 
 Changes Recomputations(const RunSetup& setup) {
@@ -58,13 +65,47 @@ Changes Recomputations(const RunSetup& setup) {
   return changes;
 }
 
+// To the host's memory. The cheapest first: what crosses once per step, then per micro-step.
 Changes Offloads(const RunSetup& setup) {
-  if (setup.device.is_cpu() || setup.offload.activations) return {};
-  std::string what = "activations";
-  if (setup.offload.optimizer) what += ",optimizer";
-  if (setup.offload.weights) what += ",weights";
-  return {{"train.offload=" + what, "activations cross to the host and back in each micro-step",
-           [](RunSetup& s) { s.model.offload_activations = s.offload.activations = true; }}};
+  if (setup.device.is_cpu()) return {};
+  struct Part {
+    const char* name;
+    bool OffloadChoice::*chosen;
+    const char* cost;
+  };
+  constexpr Part kParts[] = {
+      {"optimizer", &OffloadChoice::optimizer, "moments cross to the GPU and back in each update"},
+      {"weights", &OffloadChoice::weights, "the blocks' weights cross twice in each micro-step"},
+      {"activations", &OffloadChoice::activations,
+       "activations cross to the host and back in each micro-step"}};
+  std::vector<const Part*> left;
+  for (const Part& part : kParts) {
+    if (!(setup.offload.*part.chosen)) left.push_back(&part);
+  }
+  Changes changes;
+  const auto add = [&](const std::vector<const Part*>& parts) {
+    OffloadChoice choice = setup.offload;
+    std::string names, costs;
+    for (const Part* part : parts) {
+      choice.*part->chosen = true;
+      costs += fmt::format("{}{}", costs.empty() ? "" : ", ", part->cost);
+    }
+    for (const Part& part : kParts) {
+      if (choice.*part.chosen) names += fmt::format("{}{}", names.empty() ? "" : ",", part.name);
+    }
+    changes.push_back({"train.offload=" + names, costs,
+                       [choice](RunSetup& s) {
+                         s.offload = choice;
+                         s.model.offload_activations = choice.activations;
+                         s.model.offload_weights = choice.weights;
+                       },
+                       /*several=*/parts.size() > 1});
+  };
+  for (const Part* part : left) add({part});
+  for (size_t n = 2; n <= left.size(); ++n) {
+    add({left.begin(), left.begin() + static_cast<std::ptrdiff_t>(n)});
+  }
+  return changes;
 }
 
 // On `ranks` ranks, of which `shards` share out a copy of the model.
@@ -120,6 +161,14 @@ Changes SixteenBits(const RunSetup& setup) {
   std::string options;
   if (c.train.precision != "bf16") {
     options = "train.precision=bf16";
+    // Those of fp16 would do nothing, which is refused.
+    const TrainOptions d;
+    if (c.train.loss_scale != d.loss_scale) {
+      options += fmt::format(" train.loss_scale={}", d.loss_scale);
+    }
+    if (c.train.loss_scale_every != d.loss_scale_every) {
+      options += fmt::format(" train.loss_scale_every={}", d.loss_scale_every);
+    }
     changes.push_back({options, "other numbers: weights and activations in 16 bits",
                        [](RunSetup& s) { s.config.train.precision = "bf16"; }});
     options += " ";
@@ -147,9 +196,14 @@ class Trials {
   std::optional<std::string> Try(const std::vector<const Change*>& changes) const {
     RunSetup changed = setup_;
     std::string options, costs;
+    for (const Change* change : changes) change->apply(changed);
+    const auto accum = GradAccum(setup_, changed);
+    if (!accum) return {};
     for (const Change* change : changes) {
-      change->apply(changed);
+      const bool is_batch = change->options.starts_with("train.batch_size=");
+      if (options.empty() && !is_batch) options = *accum;
       options += (options.empty() ? "" : " with ") + change->options;
+      if (is_batch && !accum->empty()) options += " " + *accum;
       costs += "; " + change->cost;
     }
     MemoryPlan plan;
@@ -165,6 +219,7 @@ class Trials {
   // The first of them that fits by itself.
   std::optional<std::string> First(const Changes& changes) const {
     for (const Change& change : changes) {
+      if (change.several) continue;
       if (auto item = Try({&change})) return item;
     }
     return {};
@@ -231,7 +286,7 @@ std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteForm
   const bool can_shard = setup.config.dist.compress == "none";
   const Changes shards = can_shard ? Shards(setup) : Changes(),
                 more = can_shard ? MoreGpus(setup) : Changes();
-  const std::vector<const Changes*> same = {&batch, &recompute, &offload, &shards};
+  const std::vector<const Changes*> same = {&batch, &recompute, &shards, &offload};
   std::vector<std::string> items;
   const auto add = [&](std::optional<std::string> item) {
     if (item) items.push_back(std::move(*item));

@@ -17,10 +17,6 @@
 namespace lockstep::models {
 namespace {
 
-// How long ranks that have written their part of an asynchronous checkpoint wait for the others.
-// Nothing else waits meanwhile, and ranks that are gone are noticed at once.
-constexpr std::chrono::hours kCheckpointTimeout(24);
-
 std::string BackendOf(const RunConfig& config, Device device) {
   const std::string& backend = config.dist.backend;
   const std::string fits = device.is_cuda() ? "nccl" : "tcp";
@@ -47,6 +43,14 @@ dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& na
           .say = WarnWithoutWaiting};
 }
 
+// " (1.25 MiB)"
+std::string InMib(int64_t bytes) {
+  std::ostringstream text;
+  text.precision(3);
+  text << " (" << static_cast<double>(bytes) / (1 << 20) << " MiB)";
+  return text.str();
+}
+
 void RecordSpan(TraceRecorder& trace, const dist::CommunicationSpan& span) {
   if (!trace.active()) return;
   if (span.bucket < 0) {
@@ -54,11 +58,8 @@ void RecordSpan(TraceRecorder& trace, const dist::CommunicationSpan& span) {
     return;
   }
   trace.NameThread(StrCat("communication", span.lane > 0 ? StrCat(" ", span.lane + 1) : ""));
-  std::ostringstream name;
-  name.precision(3);
-  name << "bucket " << span.bucket << " (" << static_cast<double>(span.bytes) / (1 << 20)
-       << " MiB)";
-  trace.Record(name.str(), "communication", span.begin, span.end);
+  trace.Record(StrCat("bucket ", span.bucket, InMib(span.bytes)), "communication", span.begin,
+               span.end);
 }
 
 // Options that are each machine's own, or matter only to the main rank.
@@ -130,6 +131,13 @@ dist::ShardOptions ToShardOptions(const RunConfig& config, int64_t micro_batches
   s.sum = reducer.sum;
   s.micro_batches = micro_batches;
   s.on_span = std::move(reducer.on_span);
+  if (trace != nullptr) {
+    s.on_gather = [trace](const dist::GatherSpan& span) {
+      if (!trace->active()) return;
+      trace->Record(StrCat("gather ", span.module, InMib(span.bytes)), "communication", span.begin,
+                    span.end, /*track=*/"gathers");
+    };
+  }
   return s;
 }
 
@@ -145,9 +153,7 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
   control_ = world_->Group(GroupOptionsOf(config, "control", kCpu, recorder));
   const auto gradients = GroupOptionsOf(config, "gradients", device, recorder);
   gradients_ = world_->Group(gradients);
-  auto checkpoints = GroupOptionsOf(config, "checkpoints", kCpu, /*recorder=*/nullptr);
-  if (config.checkpoint.async) checkpoints.timeout = kCheckpointTimeout;
-  checkpoints_ = world_->Group(checkpoints);
+  checkpoints_ = world_->Group(GroupOptionsOf(config, "checkpoints", kCpu, /*recorder=*/nullptr));
   const auto shards = static_cast<int>(config.parallel.shard_ranks);
   // Other sizes are refused when the run is prepared.
   if (config.parallel.shard == "none" || shards == 0 || size() % shards != 0) return;

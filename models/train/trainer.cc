@@ -217,7 +217,8 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_grad
     if (!bad.empty()) break;
   }
   std::string where;
-  if (options_.parallel) where = options_.parallel->LocateNonFinite();
+  // Those of the next step are there already, unless this step's still are.
+  if (options_.parallel) where = options_.parallel->LocateNonFinite(have_gradients ? 0 : 1);
   return StrCat("step ", step, ": the loss is ", loss,
                 !bad.empty()          ? StrCat(" and the gradient of '", bad, "' is not finite")
                 : std::isfinite(loss) ? " and a gradient is not finite"

@@ -94,7 +94,8 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                                .warn = Warn}),
       saver_(store_, {.async = config_.checkpoint.async,
                       .device = setup.device,
-                      .group = ranks.checkpoints()}),
+                      .group = ranks.checkpoints(),
+                      .warn = Warn}),
       progress_(setup, utilization) {
   if (setup.dataset.val && setup.dataset.val->size() >= 2) {
     validation_.emplace(setup.dataset.val, setup.window, config_.train.batch_size,

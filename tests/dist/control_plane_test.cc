@@ -120,9 +120,12 @@ TEST(ControlPlane, QuestionsAreAnsweredByThoseWhoCan) {
     crowd.plane(r).Answer(5, [r](const std::string& question) { return StrCat(question, r); });
   }
   for (const int asker : {0, 17, 19}) {
-    EXPECT_THAT(crowd.plane(asker).Ask(All(crowd), 5, "rank ", Soon()),
-                ElementsAre(testing::Pair(0, "rank 0"), testing::Pair(3, "rank 3"),
-                            testing::Pair(17, "rank 17")));
+    const auto answers = crowd.plane(asker).Ask(All(crowd), 5, "rank ", Soon());
+    EXPECT_THAT(answers.silent, testing::IsEmpty());
+    EXPECT_EQ(answers.by_rank.size(), 20u);
+    for (const auto& [r, text] : answers.by_rank) {
+      EXPECT_EQ(text, r == 0 || r == 3 || r == 17 ? StrCat("rank ", r) : "");
+    }
   }
 }
 
@@ -142,8 +145,9 @@ TEST(ControlPlane, WhatAllWantToKnowIsAskedOnce) {
   for (const auto& plane : planes) {
     threads.emplace_back([&plane] {
       const auto answers = plane->Ask(AllRanks(kRanks), 5, "", Soon());
-      EXPECT_EQ(answers.size(), static_cast<size_t>(kRanks));
-      for (const auto& [rank, answer] : answers) EXPECT_EQ(answer, StrCat("rank ", rank / 7));
+      EXPECT_EQ(answers.by_rank.size(), static_cast<size_t>(kRanks));
+      for (const auto& [rank, answer] : answers.by_rank)
+        EXPECT_EQ(answer, StrCat("rank ", rank / 7));
     });
   }
   std::this_thread::sleep_for(milliseconds(300));
@@ -152,6 +156,33 @@ TEST(ControlPlane, WhatAllWantToKnowIsAskedOnce) {
   const auto after = planes[0]->traffic();
   EXPECT_LE(after.received + after.sent - before.received - before.sent, 10 * kRanks);
   while (!planes.empty()) planes.pop_back();
+}
+
+// Ranks are stopped: 0 -+- 1, 2 --- 3
+//                        +- 4 -+- 5, 6 --- 7
+TEST(ControlPlane, WhoDoesNotAnswerIsKnownFromThoseOfWhomNothingIs) {
+  constexpr int kRanks = 8;
+  for (const auto& [stopped, asker, silent] :
+       {std::tuple(0, 1, 0), {0, 7, 0}, {4, 7, 4}, {6, 7, 6}, {4, 1, 4}, {7, 1, 7}}) {
+    auto planes = MakeLocalPlanes(kRanks, {.loops = kRanks, .fan_out = 2});
+    for (const auto& plane : planes) {
+      plane->WaitUntilOpen();
+      plane->Answer(5, [](const std::string&) { return "here"; });
+    }
+    std::promise<void> stops, goes_on;
+    planes[static_cast<size_t>(stopped)]->Post([&] {
+      stops.set_value();
+      goes_on.get_future().wait();
+    });
+    stops.get_future().wait();
+    const auto answers = planes[static_cast<size_t>(asker)]->Ask(
+        AllRanks(kRanks), 5, "", std::chrono::steady_clock::now() + seconds(3));
+    EXPECT_THAT(answers.silent, ElementsAre(silent)) << asker << " asks";
+    EXPECT_FALSE(answers.by_rank.contains(stopped));
+    EXPECT_EQ(answers.by_rank.at(asker), "here");
+    goes_on.set_value();
+    while (!planes.empty()) planes.pop_back();
+  }
 }
 
 TEST(ControlPlane, AFoldCombinesInTheOrderOfRanksOverAnyGroup) {

@@ -256,6 +256,45 @@ TEST(FullyShard, ItsMistakesAreNamed) {
   });
 }
 
+// A destructor cannot throw.
+TEST(FullyShard, WeightsThatCannotBeKeptEndTheRanksWork) {
+  for (const bool keep : {true, false}) {
+    std::vector<std::string> errors(2);
+    EXPECT_THAT(lockstep::test::MessageOf<Error>([&] {
+                  RunInProcess(2, [&](ProcessGroup& group) {
+                    ToyModel model;
+                    FullyShard sharded(&group, model);
+                    const auto write = [&] {
+                      FullyShard::Whole whole(sharded);
+                      const Parameter& first = *model.Parameters()[0];
+                      first.value().Detach().Fill(2);
+                      whole.Keep();
+                      EXPECT_EQ(first.part().ToVector<float>(),
+                                std::vector<float>(static_cast<size_t>(first.part().numel()), 2.f));
+                      for (const auto& p : model.Parameters()) {
+                        p->value().Detach().Fill(3);
+                        if (group.rank() == 1) p->part().storage().Release();
+                      }
+                      if (keep) whole.Keep();
+                    };
+                    try {
+                      write();
+                      EXPECT_FALSE(keep && group.rank() == 1);
+                      model(MakeToyBatch(0).x);
+                    } catch (const Error& e) {
+                      errors[static_cast<size_t>(group.rank())] = e.what();
+                      throw;
+                    }
+                  });
+                }),
+                HasSubstr("was released"));
+    EXPECT_THAT(errors[0], HasSubstr("rank 1 gave up"));
+    EXPECT_THAT(errors[1], keep ? testing::StartsWith("the memory")
+                                : testing::StartsWith("what was written to the whole weights is "
+                                                      "lost: "));
+  }
+}
+
 // Before the sum spreads it, in any of the step's micro-batches.
 TEST(FullyShard, NamesTheRankWhoseGradientWasNotFinite) {
   for (ShardOptions options : {Zero1(), Zero3()}) {
@@ -264,12 +303,17 @@ TEST(FullyShard, NamesTheRankWhoseGradientWasNotFinite) {
         options.micro_batches = 4;
         ToyModel model;
         FullyShard sharded(&group, model, options);
-        for (int micro = 0; micro < 2; ++micro) {
-          const ToyBatch batch = MakeToyBatch(group.rank());
-          if (bad && micro == 0 && group.rank() == 1) batch.x.Fill(INFINITY);
-          ToyBackward(model, batch, 16);
+        const std::string where = bad ? "rank 1 ('in.weight')" : "";
+        for (int step = 0; step < 2; ++step) {
+          for (int micro = 0; micro < 2; ++micro) {
+            const ToyBatch batch = MakeToyBatch(group.rank());
+            if (bad && step == 0 && micro == 0 && group.rank() == 1) batch.x.Fill(INFINITY);
+            ToyBackward(model, batch, 16);
+          }
+          EXPECT_EQ(sharded.LocateNonFinite(), step == 0 ? where : "");
+          model.ZeroGrad();
         }
-        EXPECT_EQ(sharded.LocateNonFinite(), bad ? "rank 1 ('in.weight')" : "");
+        EXPECT_EQ(sharded.LocateNonFinite(/*ago=*/1), where);
       });
     }
   }

@@ -95,20 +95,25 @@ TEST(FailureBoardTest, IgnoresPositionsAndLostRanksThatNoRankCanHaveSent) {
     std::string forged;
     planes[1]->Answer(TopicOf("g/board"), [&](const std::string&) { return forged; });
     planes[2]->Answer(TopicOf("g/board"),
-                      [](const std::string& question) { return question == "lost" ? "[0]" : ""; });
-    for (const std::string text : {"", "x", "{}", "[]", "[[1,2],3,true]", "[-1]", "[3]", "[[0]]"}) {
+                      [](const std::string& question) { return question == "lost" ? "[0]" : "x"; });
+    for (const std::string text : {"x", "{}", "[]", "[[1,2],3,true]", "[-1]", "[3]", "[[0]]"}) {
       forged = text;
-      EXPECT_THAT(board.Positions(), ElementsAre(Pair(0, testing::_))) << forged;
-      auto lost = board.Lost();
+      EXPECT_THAT(board.Positions().by_rank, ElementsAre(Pair(0, testing::_))) << forged;
+      auto lost = board.Lost().by_rank;
       if (forged == "[]") lost.erase(1);  // it timed out
       EXPECT_THAT(lost, ElementsAre(Pair(2, ElementsAre(0)))) << forged;
     }
     forged = "\xff\xff\xff\xff forged, and as long as it likes to be: 48 bytes";
-    EXPECT_EQ(board.CallsAt(1).at(1).last.sequence, 0);
+    EXPECT_FALSE(board.CallsAt(1).by_rank.contains(1));
     planes[1]->Unsubscribe(TopicOf("g/board"));
     planes[2]->Unsubscribe(TopicOf("g/board"));
     // Ranks that do not know the group have called nothing.
-    EXPECT_THAT(board.Positions(), ElementsAre(Pair(0, testing::_)));
+    const auto positions = board.Positions();
+    EXPECT_THAT(positions.silent, testing::IsEmpty());
+    for (const int r : {1, 2}) {
+      EXPECT_EQ(positions.by_rank.at(r).call.sequence, 0);
+      EXPECT_EQ(board.CallsAt(1).by_rank.at(r).last.sequence, 0);
+    }
   }
   Leave(std::move(planes));
 }

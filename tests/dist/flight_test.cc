@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "core/io/fault.h"
 #include "core/io/file.h"
 #include "dist/control/flight_recorder.h"
 #include "dist/control/flight_verdict.h"
@@ -235,6 +236,39 @@ TEST(FlightTest, ARecordThatCannotBeWrittenHidesNothing) {
   WriteFileAtomically(folder, "a file where the folder should be");
   FlightRecorder(folder, 0, 1).Write("why");
   EXPECT_EQ(ReadFile(folder), "a file where the folder should be");
+}
+
+// Neither a group's end nor that of the others, nor that of the process, waits for it.
+TEST(FlightTest, ADiskThatHangsHoldsUpNobody) {
+  using std::chrono::seconds;
+  using Clock = std::chrono::steady_clock;
+  const std::string folder = Folder("hung");
+  FaultInjector hung({.action = FaultPlan::Action::kSlow,
+                      .at = 1,
+                      .repeat = true,
+                      .delay = FlightRecorder::kPatience + seconds(10)});
+  const ScopedFaultInjector scope(&hung);
+  GroupOptions options;
+  options.recorder = std::make_shared<FlightRecorder>(folder, 0, 2);
+  Clock::time_point thrown;
+  const auto errors = test::ErrorsOf(
+      2,
+      [&](ProcessGroup& g) {
+        const auto other = g.Duplicate("other");
+        other->Barrier()->Wait();
+        if (g.rank() == 1) {
+          thrown = Clock::now();
+          throw InputError("enough");
+        }
+        other->AllReduce(Ones(8))->Wait();
+      },
+      options);
+  EXPECT_LT(Clock::now() - thrown, seconds(8));
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 gave up"));
+  EXPECT_GT(hung.operations(), 0);
+  options.recorder.reset();
+  EXPECT_LT(Clock::now() - thrown, seconds(14));
+  EXPECT_FALSE(PathExists(JoinPath(folder, FlightFileName(0))));
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ class LongLife {
       const Pause pause(&group, "writing a checkpoint");
       const auto answers = control.Ask(AllRanks(ranks_), TopicOf("control/board"), "where",
                                        Clock::now() + seconds(60));
-      EXPECT_THAT(answers, testing::SizeIs(ranks_));
+      EXPECT_THAT(answers.by_rank, testing::SizeIs(ranks_));
     }
     EXPECT_EQ(GatherTexts(group, StrCat("rank ", rank), 64)[0], "rank 0");
     group.CheckInStep();

@@ -171,6 +171,7 @@ TEST(NcclFailureTest, ARankThatGivesUpAfterAFailureIsNotBlamed) {
       },
       options);
   EXPECT_THAT(errors, Each(""));
+  options.recorder.reset();  // waits for the file
   const auto records = ReadFlightRecords(folder);
   EXPECT_EQ(records.at(0).groups.size(), 1u);
   const FlightVerdict verdict = FindVerdict(records);

@@ -77,6 +77,35 @@ TEST(Pauses, CountsForDuplicates) {
                  {.timeout = kTimeout});
 }
 
+// Also where all ranks pause again and again, and each pause ends before it is declared.
+TEST(Pauses, OfAGroupCountsForItsCallsOnly) {
+  Told told;
+  const auto errors = test::ErrorsOf(
+      2,
+      [](ProcessGroup& group) {
+        const auto other = group.Duplicate("other");
+        for (int i = 0; i < 50; ++i) {
+          const Pause pause(other.get(), "writing a checkpoint", Pause::Scope::kGroup);
+          const Pause within(other.get(), "doing a part of it", Pause::Scope::kGroup);
+        }
+        if (group.rank() == 1) {
+          const Pause pause(other.get(), "writing a checkpoint", Pause::Scope::kGroup);
+          std::this_thread::sleep_for(3.5 * kTimeout);
+        }
+        other->Barrier()->Wait();
+        EXPECT_EQ(group.control()->pause(TopicOf("other")), std::nullopt);
+        if (group.rank() == 1) {
+          const Pause pause(other.get(), "writing a checkpoint", Pause::Scope::kGroup);
+          std::this_thread::sleep_for(5 * kTimeout);
+        }
+        group.Barrier()->Wait();
+      },
+      {.timeout = kTimeout, .say = told.say()});
+  EXPECT_THAT(told.all(), Each(MatchesRegex(kMessage)));
+  EXPECT_THAT(told.all(), testing::Contains(HasSubstr("rank 1 has been writing a checkpoint for")));
+  EXPECT_THAT(errors, Each(HasSubstr("rank 1 did not take part within 0.8 s")));
+}
+
 TEST(Pauses, AfterItTheTimeoutRunsAsUsual) {
   const auto begin = std::chrono::steady_clock::now();
   const auto errors = test::ErrorsOf(2,

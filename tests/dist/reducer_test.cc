@@ -483,6 +483,11 @@ TEST(Reducer, ANonFiniteGradientIsTracedToItsRank) {
       const std::string where = reducer.LocateNonFinite();
       EXPECT_THAT(where, testing::StartsWith("rank 2 ('"));
       EXPECT_THAT(where, testing::Not(HasSubstr(",")));
+      // After the next step too.
+      model.ZeroGrad();
+      ToyBackward(model, MakeToyBatch(group.rank()), 1);
+      EXPECT_EQ(reducer.LocateNonFinite(), "");
+      EXPECT_EQ(reducer.LocateNonFinite(/*ago=*/1), where);
     });
   }
 }

@@ -134,8 +134,18 @@ TEST(TrainingFile, WhatDoesNotFitIsRefused) {
     EXPECT_THAT(MessageOf([&] { SaveTraining(other, parallel, model, adamw, state); }),
                 HasSubstr("save after optimizer.Step(state)"));
   }
+  const auto values = [&] {
+    std::vector<std::vector<float>> all;
+    for (const auto& [name, tensor] : nn::StateOf(model)) all.push_back(tensor.ToVector<float>());
+    for (const auto& [name, tensor] : adamw.NamedState()) all.push_back(tensor.ToVector<float>());
+    return all;
+  };
+  const auto before = values();
   const auto load = [&](const std::string& from, optim::Optimizer& optimizer) {
-    return MessageOf<Error>([&] { LoadTraining(from, model, optimizer, state); });
+    const std::string error =
+        MessageOf<Error>([&] { LoadTraining(from, model, optimizer, state); });
+    EXPECT_EQ(values(), before) << "something was loaded before: " << error;
+    return error;
   };
   EXPECT_THAT(load(Path("none"), adamw), HasSubstr("none"));
   EXPECT_THAT(load(other, adamw), AllOf(HasSubstr(other), HasSubstr("\"steps\"")));

@@ -8,15 +8,20 @@
 
 #include <atomic>
 #include <barrier>
+#include <mutex>
 #include <set>
+#include <thread>
 
 #include "core/io/fault.h"
+#include "dist/control/control_plane.h"
+#include "dist/groups/agreement.h"
 #include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
 #include "dist/shard/fully_shard.h"
 #include "models/checkpoint/consolidate.h"
 #include "optim/adamw.h"
 #include "tests/message_of.h"
+#include "tests/models/temp_folder.h"
 #include "tests/models/training.h"
 #include "tests/process_state.h"
 #include "tests/sanitized.h"
@@ -96,32 +101,34 @@ class Rank {
 
 class CheckpointSaverTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const std::string base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : ::testing::TempDir();
-    std::string pattern = JoinPath(base, "lockstep_checkpoint_saver_test.XXXXXX");
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
-  }
-  void TearDown() override { RemoveTree(root_); }
-
-  std::string Path(const std::string& name) const { return JoinPath(root_, name); }
+  std::string Path(const std::string& name) const { return root_.Path(name); }
   static std::string Folder(const std::string& out, int64_t step) {
     return JoinPath(out, StrCat("checkpoints/step-000000", step));
   }
 
-  // Runs body(rank, saver) on all ranks of a plan. `out_of`: each rank's run folder.
+  // Runs body(rank, saver) on all ranks of a plan. `out_of` and `options_of`: each rank's run
+  // folder, and the options of its saver.
   using Body = std::function<void(Rank&, CheckpointSaver&)>;
-  static void OnRanks(const Plan& plan, const std::function<std::string(int)>& out_of, bool async,
+  static void OnRanks(const Plan& plan, const std::function<std::string(int)>& out_of,
+                      const std::function<CheckpointSaverOptions(int)>& options_of,
                       const Body& body) {
     const auto run = [&](dist::ProcessGroup* all) {
       const auto group = all ? all->Duplicate("checkpoints") : nullptr;
       Rank rank(all, plan);
-      CheckpointStore store(out_of(all ? all->rank() : 0), {.keep = 3, .warn = {}});
-      CheckpointSaver saver(store, {.async = async, .group = group.get()});
+      const int number = all ? all->rank() : 0;
+      CheckpointStore store(out_of(number), {.keep = 3, .warn = {}});
+      CheckpointSaverOptions options = options_of(number);
+      options.group = group.get();
+      CheckpointSaver saver(store, options);
       body(rank, saver);
     };
     if (plan.ranks() == 1) return run(nullptr);
     dist::RunInProcess(plan.ranks(), [&](dist::ProcessGroup& all) { run(&all); });
+  }
+  static void OnRanks(const Plan& plan, const std::function<std::string(int)>& out_of, bool async,
+                      const Body& body) {
+    OnRanks(
+        plan, out_of, [async](int) { return CheckpointSaverOptions{.async = async}; }, body);
   }
   static void OnRanks(const Plan& plan, const std::string& out, bool async, const Body& body) {
     OnRanks(
@@ -159,7 +166,7 @@ class CheckpointSaverTest : public ::testing::Test {
     });
   }
 
-  std::string root_;
+  const test::TempFolder root_{"lockstep_checkpoint_saver_test"};
 };
 
 const Plan kPlans[] = {{1, 1}, {4, 1}, {2, 2}, {2, 1}, {1, 2}};
@@ -315,6 +322,219 @@ TEST_F(CheckpointSaverTest, AFullDiskFailsOnAllRanks) {
   }
 }
 
+// One file with one number, which `produce` makes when it is written.
+CheckpointFiles FilesOf(int rank, int64_t step, std::function<void()> produce) {
+  CheckpointFiles files{.step = step};
+  files.tensors.push_back({StrCat("part-", rank, ".safetensors"),
+                           {SafetensorsItem::Of("x", DType::kF32, {1}, [produce] {
+                             produce();
+                             return Tensor::Full({1}, 1, DType::kF32);
+                           })}});
+  return files;
+}
+
+TEST_F(CheckpointSaverTest, AnErrorOfAnotherRankKeepsItsClass) {
+  const auto errors_of = [&](const std::function<void(int)>& produce) {
+    std::vector<std::string> errors(3);
+    dist::RunInProcess(3, [&](dist::ProcessGroup& group) {
+      CheckpointSaver saver(CheckpointStore(Path("out")), {.group = &group});
+      const int rank = group.rank();
+      saver.Save([&](HostSnapshot*) { return FilesOf(rank, 10, [=] { produce(rank); }); });
+      std::string& error = errors[static_cast<size_t>(rank)];
+      try {
+        saver.Wait();
+      } catch (const InputError& e) {
+        error = StrCat("input: ", e.what());
+      } catch (const ArgumentError& e) {
+        error = StrCat("argument: ", e.what());
+      } catch (const OutOfMemoryError& e) {
+        error = StrCat("memory: ", e.what());
+      } catch (const IoError& e) {
+        error = StrCat("io: ", e.what());
+      } catch (const Error& e) {
+        error = StrCat("error: ", e.what());
+      } catch (const std::exception& e) {
+        error = StrCat("other: ", e.what());
+      }
+    });
+    return errors;
+  };
+  const auto on = [](int culprit, const auto& error) {
+    return [=](int rank) {
+      if (rank == culprit) throw error;
+    };
+  };
+  EXPECT_THAT(errors_of(on(2, InputError("bad"))),
+              ElementsAre("input: rank 2: bad", "input: rank 2: bad", "input: bad"));
+  EXPECT_THAT(errors_of(on(0, OutOfMemoryError("bad"))),
+              ElementsAre("memory: bad", "memory: rank 0: bad", "memory: rank 0: bad"));
+  EXPECT_THAT(errors_of(on(1, ArgumentError("bad"))),
+              ElementsAre("argument: rank 1: bad", "argument: bad", "argument: rank 1: bad"));
+  EXPECT_THAT(errors_of(on(1, std::runtime_error("bad"))),
+              ElementsAre("error: rank 1: bad", "other: bad", "error: rank 1: bad"));
+  // One that is worse than a full disk counts, on all ranks.
+  const std::string both = "error: rank 0: full; rank 1: bad";
+  EXPECT_THAT(errors_of([](int rank) {
+                if (rank == 0) throw IoError("full");
+                if (rank == 1) throw Error("bad");
+              }),
+              ElementsAre(both, "error: bad", both));
+  EXPECT_THAT(errors_of(on(1, IoError("full"))),
+              ElementsAre("io: rank 1: full", "io: full", "io: rank 1: full"));
+  EXPECT_EQ(CheckpointStore(Path("out")).FindNewest(), std::nullopt);
+}
+
+// It writes from where its tensors are, before it returns from Save.
+TEST_F(CheckpointSaverTest, ARankWithoutMemoryForASnapshotWritesWhileTheOthersTrain) {
+  for (const Plan& plan : {Plan{1, 1}, Plan{4, 1}, Plan{1, 2}}) {
+    const std::string out = Path(StrCat(plan.shards, "x", plan.copies));
+    const int poor = plan.shards / 2;
+    Save(plan, out + "sync", /*async=*/false, {11, 12, 13});
+    std::mutex mutex;
+    std::vector<std::string> warnings;
+    const auto options_of = [&](int rank) {
+      CheckpointSaverOptions options;
+      if (rank == poor) options.max_snapshot_bytes = 0;
+      options.warn = [&](const std::string& text) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        warnings.push_back(text);
+      };
+      return options;
+    };
+    OnRanks(
+        plan, [&](int) { return out; }, options_of,
+        [&](Rank& rank, CheckpointSaver& saver) {
+          for (const int64_t step : {11, 12, 13}) {
+            rank.SetTo(step);
+            saver.Wait();
+            saver.Save([&](HostSnapshot* to) { return rank.Files(step, to); });
+            if (rank.share.rank == poor) {
+              EXPECT_TRUE(saver.Ended());
+            }
+            rank.SetTo(0);
+          }
+          saver.Wait();
+        });
+    EXPECT_THAT(warnings,
+                ElementsAre(AllOf(HasSubstr(plan.ranks() > 1 ? StrCat("rank ", poor) : "the host"),
+                                  HasSubstr("has no memory for a copy"))));
+    for (const int64_t step : {11, 12, 13}) {
+      const std::string sync = Folder(out + "sync", step), mixed = Folder(out, step);
+      for (const std::string& name : ListDirectory(sync)) {
+        EXPECT_EQ(ReadFile(JoinPath(sync, name)), ReadFile(JoinPath(mixed, name))) << name;
+      }
+    }
+  }
+}
+
+TEST(HostSnapshotTest, WithoutMemoryATensorIsNoCopy) {
+  const Tensor x = Tensor::Full({1000}, 1, DType::kF32);
+  HostSnapshot small(kCpu, /*max_bytes=*/9 << 20);  // a block
+  small.Begin();
+  EXPECT_NE(small.Add(x).raw_data(), x.raw_data());
+  EXPECT_TRUE(small.complete());
+  const Tensor large = Tensor::Full({3 << 20}, 1, DType::kF32);
+  EXPECT_EQ(small.Add(large).raw_data(), large.raw_data());
+  EXPECT_FALSE(small.complete());
+  small.Begin();
+  EXPECT_TRUE(small.complete());
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers end a program that asks for so much";
+  HostSnapshot any(kCpu);
+  any.Begin();
+  constexpr int64_t kBytes = int64_t{1} << 50;  // of the address space
+  const Tensor huge = Tensor::FromStorage(
+      Storage::Wrap(const_cast<void*>(x.raw_data()), kBytes, kCpu, nullptr), DType::kU8, {kBytes});
+  EXPECT_EQ(any.Add(huge).raw_data(), x.raw_data());
+  EXPECT_FALSE(any.complete());
+}
+
+// Of two ranks, rank 1's disk is slow or hangs. The group's timeout is 2 s.
+class SlowDiskTest : public CheckpointSaverTest {
+ protected:
+  using Seconds = std::chrono::duration<double>;
+  // Saves, and runs body(saver, all) while rank 1's write lasts that long. The failure of the run.
+  std::optional<dist::Failure> Save(
+      Seconds lasts, const std::function<void(CheckpointSaver&, dist::ProcessGroup&)>& body) {
+    std::optional<dist::Failure> failure;
+    dist::RunInProcess(2,
+                       [&](dist::ProcessGroup& all) {
+                         const auto group = all.Duplicate("checkpoints");
+                         {
+                           CheckpointSaver saver(CheckpointStore(Path("out")),
+                                                 {.group = group.get(),
+                                                  .patience = std::chrono::seconds(1),
+                                                  .warn = [&](const std::string& t) { Say(t); }});
+                           const int rank = all.rank();
+                           saver.Save([&](HostSnapshot*) {
+                             return FilesOf(rank, 10, [rank, lasts] {
+                               if (rank == 1) std::this_thread::sleep_for(lasts);
+                             });
+                           });
+                           body(saver, all);
+                         }
+                         if (all.rank() == 0) failure = all.control()->failure();
+                       },
+                       {.timeout = std::chrono::seconds(2),
+                        .say = [this](const std::string& text) { Say(text); }});
+    return failure;
+  }
+  void Say(const std::string& text) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    said_.push_back(text);
+  }
+
+  std::mutex mutex_;
+  std::vector<std::string> said_;
+};
+
+// Training goes on meanwhile.
+TEST_F(SlowDiskTest, TheRankThatWritesIsNamedAndNotGivenUp) {
+  const auto failure = Save(Seconds(7), [](CheckpointSaver& saver, dist::ProcessGroup& all) {
+    for (bool all_ended = false; !all_ended;) {
+      const int64_t ended = saver.Ended();
+      const auto of_ranks = dist::GatherValues(all, std::span(&ended, 1));
+      all_ended = of_ranks[0][0] != 0 && of_ranks[1][0] != 0;
+    }
+    EXPECT_NO_THROW(saver.Wait());
+  });
+  EXPECT_EQ(failure, std::nullopt);
+  EXPECT_EQ(CheckpointStore(Path("out")).FindNewest()->step, 10);
+  EXPECT_THAT(said_, testing::Contains(testing::MatchesRegex(
+                         "rank 1 has been writing a checkpoint for [0-9] s; the other ranks wait "
+                         "for it")));
+}
+
+// The run ends meanwhile.
+TEST_F(SlowDiskTest, TheEndOfTheRunNamesTheRankWhoseDiskHangs) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto failure = Save(Seconds(30), [](CheckpointSaver&, dist::ProcessGroup&) {});
+  EXPECT_LT(Seconds(std::chrono::steady_clock::now() - begin), Seconds(20));
+  ASSERT_TRUE(failure);
+  EXPECT_THAT(failure->culprits, ElementsAre(1));
+  EXPECT_THAT(failure->reason,
+              testing::MatchesRegex("rank 1 has been writing a checkpoint for [0-9]+ s, and the "
+                                    "run has ended"));
+  EXPECT_THAT(said_, testing::Contains(HasSubstr("the disk of out_dir does not answer")));
+}
+
+// An exception is the reason, not the disk.
+TEST_F(SlowDiskTest, AnExceptionIsToldWithTheRankThatItWaitedFor) {
+  std::string reason;
+  EXPECT_THAT(MessageOf<InputError>([&] {
+                Save(Seconds(30), [&](CheckpointSaver&, dist::ProcessGroup& all) {
+                  if (all.rank() == 0) throw InputError("shard 3 is truncated");
+                  try {
+                    while (true) all.Barrier()->Wait();
+                  } catch (const dist::CollectiveError& e) {
+                    reason = e.what();
+                  }
+                });
+              }),
+              HasSubstr("shard 3 is truncated"));
+  EXPECT_THAT(reason, AllOf(HasSubstr("rank 0 gave up: its group was destroyed by an exception"),
+                            HasSubstr("rank 1 has been writing a checkpoint for")));
+}
+
 TEST_F(CheckpointSaverTest, TheFolderMustBeShared) {
   const auto out_of = [&](int rank) { return Path(rank == 2 ? "other" : "out"); };
   OnRanks({4, 1}, out_of, /*async=*/true, [&](Rank& rank, CheckpointSaver& saver) {
@@ -369,7 +589,6 @@ TEST_F(CheckpointSaverTest, NothingGrowsWithTheSaves) {
 class PartsTest : public CheckpointSaverTest {
  protected:
   void SetUp() override {
-    CheckpointSaverTest::SetUp();
     Save({2, 1}, Path("out"), /*async=*/false, {10});
     folder_ = Folder(Path("out"), 10);
   }

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/io/fault.h"
 #include "core/io/safetensors.h"
+#include "tests/models/temp_folder.h"
 
 namespace lockstep::models {
 namespace {
@@ -42,24 +43,16 @@ void WriteContent(int64_t step, CheckpointWriter& writer) {
 
 class CheckpointStoreTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    // In memory if possible: fsync makes these tests slow on a disk.
-    const std::string base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : ::testing::TempDir();
-    std::string pattern = JoinPath(base, "lockstep_checkpoint_store_test.XXXXXX");
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
-    Fresh();
-  }
-  void TearDown() override { RemoveTree(root_); }
+  void SetUp() override { Fresh(); }
 
   // Starts with an empty run folder.
   void Fresh() {
-    RemoveTree(root_);
+    RemoveTree(out());
     MakeDirectories(out());
     warnings_.clear();
   }
 
-  std::string out() const { return JoinPath(root_, "out"); }
+  std::string out() const { return root_.Path("out"); }
   std::string Folder(int64_t step) const {
     return JoinPath(out(), StrCat("checkpoints/step-0000",
                                   step < 10    ? "000"
@@ -105,7 +98,7 @@ class CheckpointStoreTest : public ::testing::Test {
     return WIFEXITED(status);
   }
 
-  std::string root_;
+  const test::TempFolder root_{"lockstep_checkpoint_store_test"};
   std::vector<std::string> warnings_;
 };
 
@@ -497,7 +490,7 @@ TEST_F(CheckpointStoreTest, NothingIsRemovedWhileLatestLags) {
 
 // A disk that is really full: a tmpfs with room for two checkpoints of 300 kB, not for three.
 TEST_F(CheckpointStoreTest, FullFileSystem) {
-  const std::string small = JoinPath(root_, "small");
+  const std::string small = root_.Path("small");
   MakeDirectories(small);
   if (mount("tmpfs", small.c_str(), "tmpfs", 0, "size=768k") != 0) {
     GTEST_SKIP() << "mounting a small file system needs privileges: " << std::strerror(errno);

@@ -132,7 +132,8 @@ TEST(GpuPlan, SevenBillionOnOneGpuNeedPureBf16) {
   EXPECT_NEAR(states(without), (2 + 2 + 4) * n, 1e3);
   EXPECT_NEAR(8 * n / kGb, 56, 0.04 * 56);
   EXPECT_TRUE(without.fits) << without.text;
-  EXPECT_THAT(with_originals.text, HasSubstr("optim.master_weights=false optim.state_dtype=bf16"));
+  // With a host's memory it fits as well, and with the same numbers; then nothing else is said.
+  EXPECT_THAT(with_originals.text, HasSubstr("What would fit: train.offload=optimizer ("));
   ExpectItemsHold("1x80", mixed);
 }
 
@@ -153,6 +154,48 @@ TEST(GpuPlan, WhatItSaysWouldFitDoes) {
   ExpectItemsHold("1x80", {"--model.preset=llama-3-8b"});
   ExpectItemsHold("4x6", {"--model.preset=gpt2-large", "--train.precision=bf16",
                           "--train.global_batch_size=0", "--train.grad_accum=4"});
+}
+
+// As from a file that says both, which agree.
+TEST(GpuPlan, AdviceKeepsBothWaysToSayTheBatchInAgreement) {
+  const Arguments both = {"--model.preset=gpt2", "--train.batch_size=8",
+                          "--train.global_batch_size=64", "--train.grad_accum=4"};
+  ExpectItemsHold("2x4", both);
+  EXPECT_THAT(PlanOf("2x4", both).text, HasSubstr("train.grad_accum="));
+  // On more GPUs too, and with a micro-batch that cannot be smaller.
+  ExpectItemsHold("1x2", {"--model.preset=gpt2-medium", "--train.batch_size=1",
+                          "--train.global_batch_size=32", "--train.grad_accum=32"});
+}
+
+TEST(GpuPlan, AdviceOfBf16TakesTheLossScaleOfFp16Back) {
+  const Arguments fp16 = {"--model.preset=llama-2-7b", "--train.precision=fp16",
+                          "--train.loss_scale=1024",   "--train.loss_scale_every=500",
+                          "--train.recompute=block",   "--train.offload=optimizer,weights"};
+  ExpectItemsHold("1x24", fp16);
+  EXPECT_THAT(PlanOf("1x24", fp16).text,
+              AllOf(HasSubstr("train.precision=bf16"), HasSubstr("train.loss_scale=65536")));
+}
+
+// What crosses to the host least often comes first, and what is there already stays.
+TEST(GpuPlan, ItSaysTheCheapestOffload) {
+  const Arguments bf16 = {"--model.preset=llama-3.2-1b", "--train.precision=bf16",
+                          "--train.batch_size=1"};
+  const auto offloads = [&](const std::string& gpus, const std::string& now) {
+    Arguments all = bf16;
+    all.push_back("--train.offload=" + now);
+    ExpectItemsHold(gpus, all);
+    const std::string text = PlanOf(gpus, all).text;
+    const std::string key = "train.offload=";
+    const size_t at = text.find(key);
+    return at == std::string::npos
+               ? std::string("none")
+               : text.substr(at + key.size(), text.find(' ', at) - at - key.size());
+  };
+  EXPECT_EQ(offloads("1x24", "none"), "optimizer");
+  EXPECT_EQ(offloads("1x24", "weights"), "optimizer,weights");
+  EXPECT_EQ(offloads("1x12", "optimizer"), "optimizer,activations");
+  // None is enough by itself: two, with what else it takes.
+  EXPECT_EQ(offloads("1x10", "none"), "optimizer,weights");
 }
 
 // A larger one does not fit, and of the recomputations and levels no cheaper one does.

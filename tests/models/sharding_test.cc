@@ -3,13 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
 
 #include "core/io/file.h"
 #include "dist/control/flight_recorder.h"
 #include "dist/groups/in_process_group.h"
 #include "dist/shard/flat_layout.h"
 #include "dist/shard/fully_shard.h"
+#include "models/report/trace.h"
+#include "models/train/run_ranks.h"
 #include "optim/adamw.h"
 #include "tests/message_of.h"
 #include "tests/models/plan_run.h"
@@ -100,6 +106,94 @@ std::pair<Tensor, Tensor> TwoWindows() {
   }
   return {Tensor::FromVector<int32_t>(ids, {2, kWindow}),
           Tensor::FromVector<int32_t>(targets, {2, kWindow})};
+}
+
+// What a rank did and when, as its trace says: gathers by module; what modules computed, forward
+// and backward, each of at least kCompute.
+class Timeline {
+ public:
+  static constexpr auto kCompute = std::chrono::milliseconds(300);
+
+  Timeline(dist::ProcessGroup& group, const dist::ShardOptions& options)
+      : trace_(JoinPath(testing::TempDir(), StrCat("trace-", group.rank(), ".json")), {1, 1}) {
+    GptConfig config = SmallGpt(0);
+    config.n_layer = kLayers;
+    Gpt model(config);
+    trace_.BeginStep(1);
+    RunConfig run;
+    run.parallel.shard = "full";
+    run.parallel.reshard_after_forward = options.reshard == dist::Reshard::kAfterForward;
+    dist::FullyShard sharded(&group, model, ToShardOptions(run, 2, &trace_));
+    model.Materialize(kCpu, 4);
+    std::vector<Clock::time_point> begin(kLayers);
+    for (int64_t i = 0; i < kLayers; ++i) {
+      Module& block = *model.blocks()[i];
+      const auto ends = [this, &begin, i](const char* what) {
+        return [this, &begin, i, what](Module& m) {
+          std::this_thread::sleep_for(kCompute);
+          trace_.Record(StrCat(m.path(), " ", what), "compute", begin[i], Clock::now());
+        };
+      };
+      const auto begins = [&begin, i](Module&) { begin[i] = Clock::now(); };
+      block.AddPreForwardHook(begins);
+      block.AddPostForwardHook(ends("forward"));
+      block.AddPreBackwardHook(begins);
+      block.AddPostBackwardHook(ends("backward"));
+    }
+    const StepState state(kCpu, /*seed=*/1);
+    const TrainingScope scope(state);
+    const auto [ids, targets] = TwoWindows();
+    Backward(model.Loss(ids, targets), Tensor::Full({}, 0.5, DType::kF32));
+    const auto json = nlohmann::json::parse(trace_.ToJson());
+    for (const auto& e : json["traceEvents"]) {
+      if (e["ph"] != "X") continue;
+      const double from = e["ts"];
+      spans_.emplace(e["name"].get<std::string>(), Span{from, from + e["dur"].get<double>()});
+    }
+  }
+
+  struct Span {
+    double begin, end;
+  };
+  static constexpr int64_t kLayers = 4;
+
+  // The n-th span whose name begins so.
+  Span Of(const std::string& name, int n = 0) const {
+    for (auto at = spans_.lower_bound(name); at != spans_.end(); ++at) {
+      if (at->first.starts_with(name) && n-- == 0) return at->second;
+    }
+    ADD_FAILURE() << "the trace has too few spans " << name;
+    return {};
+  }
+
+ private:
+  using Clock = TraceRecorder::Clock;
+  TraceRecorder trace_;
+  std::multimap<std::string, Span> spans_;
+};
+
+// A block's weights arrive while the block before it computes, in forward and in backward.
+TEST(Sharding, GathersOverlapWithWhatComputesMeanwhile) {
+  dist::RunInProcess(2, [](dist::ProcessGroup& group) {
+    const Timeline timeline(group, dist::Zero3());
+    const int64_t last = Timeline::kLayers - 1;
+    for (int64_t i = 0; i <= last; ++i) {
+      const auto compute = timeline.Of(StrCat("h.", i, " forward"));
+      const auto own = timeline.Of(StrCat("gather h.", i, " "));
+      EXPECT_LE(own.end, compute.begin) << i;
+      if (i == last) break;
+      const auto next = timeline.Of(StrCat("gather h.", i + 1, " "));
+      EXPECT_LT(next.begin, compute.end) << "the gather of block " << i + 1 << " is not prefetched";
+      EXPECT_LE(next.end, compute.end) << "nothing of it is hidden";
+    }
+    for (int64_t i = last; i > 0; --i) {
+      const auto compute = timeline.Of(StrCat("h.", i, " backward"));
+      const auto next = timeline.Of(StrCat("gather h.", i - 1, " "), 1);  // for the second time
+      EXPECT_LT(next.begin, compute.end) << i;
+      EXPECT_LE(next.end, compute.end) << i;
+      EXPECT_GE(next.begin, timeline.Of(StrCat("h.", last, " forward")).end) << i;
+    }
+  });
 }
 
 TEST(Sharding, ForwardsWithinWholeLeaveItWhole) {

@@ -246,6 +246,23 @@ TEST(TrainerRanks, ANonFiniteGradientStopsAllAndNamesItsRank) {
                                    HasSubstr("the update was not made"))));
 }
 
+// The next step's gradients, which are good, are there before the outcome of the bad one is known.
+TEST(TrainerRanks, ANonFiniteGradientIsLocatedWhileTheNextStepIsUnderWay) {
+  dist::RunInProcess(2, [&](dist::ProcessGroup& group) {
+    Bench bench(&group, {.leaves = 2, .reducer = {}, .dropout = 0, .max_skips = 1});
+    bench.trainer->Submit();
+    const Tensor poisoned = bench.model.Parameters()[2]->value().Detach();
+    const Tensor good = poisoned.Clone();
+    if (group.rank() == 1) poisoned.Fill(INFINITY);
+    bench.trainer->Submit();
+    poisoned.CopyFrom(good);
+    bench.trainer->Submit();
+    ASSERT_EQ(bench.said.size(), 1u);
+    EXPECT_THAT(bench.said[0], AllOf(HasSubstr("step 2"), HasSubstr("first on rank 1 ('")));
+    EXPECT_TRUE(std::isfinite(bench.trainer->Finish()->loss));
+  });
+}
+
 // The same with a limit: all ranks skip bad updates, up to so many in a row.
 TEST(TrainerRanks, NonFiniteUpdatesAreSkippedUpToALimit) {
   std::vector<std::string> messages(3);

@@ -187,6 +187,18 @@ TEST(ProcessTest, ARankThatHangsIsNamedAtTheTimeout) {
                                            HasSubstr("rank 1 did not take part within 3 s"))));
 }
 
+// Answers to questions come through rank 0.
+TEST(ProcessTest, RankZeroIsNamedAtTheTimeoutIfItIsStopped) {
+  Ranks ranks(3, {"1000000000"}, {{"TEST_TIMEOUT_SECONDS", "3"}, {"TEST_HEARTBEAT_SECONDS", "0"}});
+  ranks[0].WaitForOutput("step 3\n");
+  ranks[0].Stop();
+  for (const size_t r : {1u, 2u}) {
+    EXPECT_THAT(ranks[r].Wait(), Fails(AllOf(HasSubstr("rank 0 does not answer (stopped"),
+                                             Not(HasSubstr("called nothing")))));
+  }
+  ranks[0].Signal(SIGKILL);
+}
+
 // A declared pause only suspends the timeout.
 TEST(ProcessTest, ARankThatDiesOrStallsInAPauseIsNamed) {
   for (const bool dies : {true, false}) {
