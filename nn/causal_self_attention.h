@@ -24,8 +24,8 @@ class CausalSelfAttention : public BranchLayer {
   // Of this rank, if the heads are shared out.
   int64_t n_head() const { return n_head_; }
   int64_t n_kv_head() const { return n_kv_head_; }
-  // From now on computes part `part` of `parts` equal ones of the heads: c_attn and c_proj are those
-  // heads', too. Throws ArgumentError unless `parts` divides both numbers of heads.
+  // From now on computes part `part` of `parts` equal ones of the heads: c_attn and c_proj are
+  // those heads', too. Throws ArgumentError unless `parts` divides both numbers of heads.
   void KeepHeads(int64_t parts, int64_t part);
 
  protected:

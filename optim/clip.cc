@@ -46,9 +46,10 @@ void SumPart(const Parameter& p, const Tensor& sums, int64_t first) {
   }
   const auto& range = p.layout().range;
   const int64_t begin = range ? range->begin : 0;
-  LS_CHECK(p.layout().cuts.empty() && (grad.numel() == 0 || begin % kGradNormChunk == 0),
-           "ClipGradNorm: the parts of '", p.name(),
-           "' are not made for a norm: parameters are cut by dist::FullyShard or dist::Parallelize");
+  LS_CHECK(
+      p.layout().cuts.empty() && (grad.numel() == 0 || begin % kGradNormChunk == 0),
+      "ClipGradNorm: the parts of '", p.name(),
+      "' are not made for a norm: parameters are cut by dist::FullyShard or dist::Parallelize");
   SumSquares(grad, sums, first + begin / kGradNormChunk);
 }
 

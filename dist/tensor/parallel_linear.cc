@@ -158,10 +158,9 @@ Tensor ColumnProduct(const TensorRanksPtr& ranks, const Tensor& x, const Tensor&
   args.y = AsRows(y);
   if (record && activation != Activation::kNone) args.pre_activation = Tensor::EmptyLike(args.y);
   const auto save = [&] {
-    return std::make_shared<ColumnLinearNode>(ranks, weight.requires_grad() ? part : Tensor(),
-                                              x.requires_grad() ? args.weight : Tensor(),
-                                              weight.shape(), args.pre_activation, activation,
-                                              segments);
+    return std::make_shared<ColumnLinearNode>(
+        ranks, weight.requires_grad() ? part : Tensor(), x.requires_grad() ? args.weight : Tensor(),
+        weight.shape(), args.pre_activation, activation, segments);
   };
   // If possible before the product: a recomputed forward may end there.
   std::shared_ptr<ColumnLinearNode> node;

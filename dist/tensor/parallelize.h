@@ -35,13 +35,13 @@ using TensorPlan = std::vector<TensorRule>;
 //                                    {"h.*.attn.c_proj", TensorStyle::kRow},
 //                                    {"h.*.ln_*", TensorStyle::kSequence}, ...});
 //   model.Materialize(...);  // fills this rank's parts, with the bits that they have in the whole
-// The model is used as before. Every rank gives it the same samples; what all ranks have whole stays
-// the same on each, and its gradients are those of the whole batch, to be summed over data-parallel
-// ranks only. With one rank and several parts it is the same model, to the bit.
+// The model is used as before. Every rank gives it the same samples; what all ranks have whole
+// stays the same on each, and its gradients are those of the whole batch, to be summed over
+// data-parallel ranks only. With one rank and several parts it is the same model, to the bit.
 //
 // To be called before an optimizer or anything else holds a parameter, whether or not they have
-// memory. Throws ArgumentError naming the module or parameter for sizes that do not divide, and for a
-// rule that fits no module.
+// memory. Throws ArgumentError naming the module or parameter for sizes that do not divide, and for
+// a rule that fits no module.
 void Parallelize(Module& model, const TensorRanksPtr& ranks, const TensorPlan& plan);
 
 }  // namespace lockstep::dist

@@ -86,8 +86,8 @@ std::pair<Tensor, Tensor> SequenceNorm::Forward(const nn::ResidualStream& stream
            "sequence parallelism: the sequence must divide into the ", ranks_->parts(),
            " parts in which its sums are made (virtual.tp), and this rank has ", own,
            " of them in ", x.Describe(), ": use a block_size that is a multiple, or NoGrad");
-  const auto copies = FanOut(
-      ranks_, {weight()->value(), bias() ? bias()->value() : Tensor(), open.bias});
+  const auto copies =
+      FanOut(ranks_, {weight()->value(), bias() ? bias()->value() : Tensor(), open.bias});
   const std::vector<Tensor> xs = x.Chunk(own, 1);
   std::vector<Tensor> branches(xs.size()), sums, ys;
   if (open.value.defined()) branches = open.value.Chunk(own, 1);
@@ -96,10 +96,9 @@ std::pair<Tensor, Tensor> SequenceNorm::Forward(const nn::ResidualStream& stream
     nn::ResidualStream part(xs[j], open);
     part.open.value = branches[j];
     part.open.bias = copies[2][j];
-    const auto [sum, y] =
-        Apply(part, copies[0][j], copies[1][j],
-              {.begin = (ranks_->first() + static_cast<int64_t>(j)) * elements,
-               .of = ranks_->parts() * elements});
+    const auto [sum, y] = Apply(part, copies[0][j], copies[1][j],
+                                {.begin = (ranks_->first() + static_cast<int64_t>(j)) * elements,
+                                 .of = ranks_->parts() * elements});
     sums.push_back(sum);
     ys.push_back(y);
   }
@@ -112,9 +111,8 @@ SequenceDropout::SequenceDropout(const nn::Dropout& replaced, TensorRanksPtr ran
 Tensor SequenceDropout::Forward(const Tensor& x) {
   if (p_ == 0 || CurrentStepState() == nullptr) return x;
   const int64_t elements = x.dim(1) * x.dim(2);
-  return ops::Dropout(
-      x, p_, nn::RandomSite(path()),
-      {.begin = ranks_->rank() * elements, .of = ranks_->size() * elements});
+  return ops::Dropout(x, p_, nn::RandomSite(path()),
+                      {.begin = ranks_->rank() * elements, .of = ranks_->size() * elements});
 }
 
 }  // namespace lockstep::dist

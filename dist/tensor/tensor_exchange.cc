@@ -17,8 +17,8 @@ void TensorExchange::Cut(const std::shared_ptr<TensorExchange>& self, Parameter&
              " of the parameter '", parameter.name(), "', ", parameter.logical_shape(), ", has ",
              sizes.size() == 1 ? "" : "a segment of ", size,
              " elements, which do not divide into the ", ranks_->parts(),
-             " parts of virtual.tp: use a multiple of it (", (size / ranks_->parts() + 1) *
-             ranks_->parts(), "), or fewer parts");
+             " parts of virtual.tp: use a multiple of it (",
+             (size / ranks_->parts() + 1) * ranks_->parts(), "), or fewer parts");
   }
   ShardLayout layout;
   if (ranks_->size() > 1) {
@@ -53,6 +53,7 @@ Tensor TensorExchange::Gather(const Parameter& parameter, const Tensor& part) {
 void TensorExchange::Sum(const Tensor& values) {
   if (ranks_->size() == 1) return;
   ranks_->group()->AllReduce(values, ReduceOp::kSum, "the sums of a gradient norm")->Wait();
+  ranks_->group()->CheckInStep();  // a norm is computed once a step, before the update
 }
 
 optim::NormParts::Parts TensorExchange::PartsOf(const Parameter&) const {

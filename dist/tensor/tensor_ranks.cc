@@ -34,10 +34,11 @@ TensorRanks::TensorRanks(ProcessGroup* group, int64_t parts)
   LS_CHECK(parts >= 1 && parts % size_ == 0, "tensor parallelism: the ", size_,
            " ranks must divide the ", parts,
            " parts in which sums are made (virtual.tp): use a multiple of the ranks");
-  LS_CHECK(size_ == 1 || std::has_single_bit(static_cast<uint64_t>(own())),
-           "tensor parallelism: a rank's parts are added before those of other ranks, so there must "
-           "be a power of two of them: got virtual.tp = ",
-           parts, " parts on ", size_, " ranks");
+  LS_CHECK(
+      size_ == 1 || std::has_single_bit(static_cast<uint64_t>(own())),
+      "tensor parallelism: a rank's parts are added before those of other ranks, so there must "
+      "be a power of two of them: got virtual.tp = ",
+      parts, " parts on ", size_, " ranks");
 }
 
 Tensor TensorRanks::SumOwn(const std::function<Tensor(int64_t j)>& part) const {

@@ -12,9 +12,9 @@
 
 namespace lockstep::dist {
 
-// Tensor parallelism with sequence parallelism: Shoeybi et al., "Megatron-LM" (2019); Korthikanti et
-// al., "Reducing activation recomputation in large transformer models" (2022). Each of size() ranks
-// has an equal part of every layer (of the columns or rows of its matrices, of heads, of the
+// Tensor parallelism with sequence parallelism: Shoeybi et al., "Megatron-LM" (2019); Korthikanti
+// et al., "Reducing activation recomputation in large transformer models" (2022). Each of size()
+// ranks has an equal part of every layer (of the columns or rows of its matrices, of heads, of the
 // vocabulary), and between the layers an equal part of the sequence.
 //
 // A sum that ranks share out (over the inputs of a row-parallel layer, over the outputs of a
@@ -28,14 +28,14 @@ namespace lockstep::dist {
 // have any length.
 class TensorRanks {
  public:
-  // A null group means a single rank; otherwise the group outlives this. Throws ArgumentError unless
-  // parts / size is a power of two, or size is 1.
+  // A null group means a single rank; otherwise the group outlives this. Throws ArgumentError
+  // unless parts / size is a power of two, or size is 1.
   TensorRanks(ProcessGroup* group, int64_t parts);
 
   int64_t size() const { return size_; }
   int64_t rank() const { return rank_; }
   int64_t parts() const { return parts_; }
-  int64_t own() const { return parts_ / size_; }  // this rank's parts
+  int64_t own() const { return parts_ / size_; }   // this rank's parts
   int64_t first() const { return rank_ * own(); }  // the first of them
   ProcessGroup* group() const { return group_; }
 
@@ -66,8 +66,8 @@ using TensorRanksPtr = std::shared_ptr<const TensorRanks>;
 Tensor AddInPairs(int64_t n, const std::function<Tensor(int64_t i)>& tensor);
 
 // Part `part` of `parts` equal ones of a dimension. With segments, which add up to the dimension,
-// that part of each, side by side: queries, keys and values of a fused matrix. A copy unless the part
-// is contiguous in x. No gradient.
+// that part of each, side by side: queries, keys and values of a fused matrix. A copy unless the
+// part is contiguous in x. No gradient.
 Tensor PartAlong(const Tensor& x, int dim, std::span<const int64_t> segments, int64_t parts,
                  int64_t part);
 

@@ -78,8 +78,7 @@ class VocabularyEmbeddingNode : public Node {
  private:
   // Each rank sums the rows of its part of the sequence.
   void WritePositions(Stream stream, const Tensor& dy, const GradSink::Target& to) const {
-    const Tensor own =
-        Tensor::Empty({dy.dim(1), dy.dim(2)}, SumDType(dy.dtype()), dy.device());
+    const Tensor own = Tensor::Empty({dy.dim(1), dy.dim(2)}, SumDType(dy.dtype()), dy.device());
     token_position_embedding_backward(stream, dy, 0, own, /*accumulate=*/false);
     const int64_t t = ranks_->size() * dy.dim(1), end = first_position_ + t;
     const Tensor all = ranks_->Gather(own, "gradients of positions").View({t, dy.dim(2)});
@@ -118,9 +117,9 @@ Tensor Embed(const TensorRanksPtr& ranks, const Tensor& ids, const Tensor& weigh
     y = ops::Add(y, positions.Detach().Slice(0, first, first + t));
   }
   if (NeedsGrad({&weight, &positions})) {
-    Record(std::make_shared<VocabularyEmbeddingNode>(ranks, index, weight, positions,
-                                                     first_position),
-           {&weight, &positions}, {&y});
+    Record(
+        std::make_shared<VocabularyEmbeddingNode>(ranks, index, weight, positions, first_position),
+        {&weight, &positions}, {&y});
   }
   return y;
 }
@@ -156,8 +155,9 @@ Tensor VocabularyHead::Forward(const Tensor& x, const Tensor& targets) {
   const Tensor logits = ops::Linear(x, *weight_);
   if (ranks_->size() == 1) return logits;
   const Tensor all = ranks_->Gather(logits, "logits");  // [size, B, T, V / size]
-  return all.Permute({1, 2, 0, 3}).Contiguous().View(
-      {x.dim(0), x.dim(1), logits.dim(2) * ranks_->size()});
+  return all.Permute({1, 2, 0, 3})
+      .Contiguous()
+      .View({x.dim(0), x.dim(1), logits.dim(2) * ranks_->size()});
 }
 
 }  // namespace lockstep::dist

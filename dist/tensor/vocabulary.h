@@ -8,9 +8,9 @@
 namespace lockstep::dist {
 
 // In the place of an nn::Embedding: a rank has an equal part of the rows. ids [B, T], the same on
-// every rank, -> this rank's part of the sequence, [B, T / size, dim]. Each row comes from its owner,
-// as it is; its gradient is summed there over the whole sequence, in order. The gradient of positions
-// is each rank's own, brought together.
+// every rank, -> this rank's part of the sequence, [B, T / size, dim]. Each row comes from its
+// owner, as it is; its gradient is summed there over the whole sequence, in order. The gradient of
+// positions is each rank's own, brought together.
 class VocabularyEmbedding : public nn::Embedding {
  public:
   VocabularyEmbedding(const nn::Embedding& replaced, TensorRanksPtr ranks);
@@ -41,9 +41,9 @@ class VocabularyHead : public nn::LmHeadLayer {
 };
 
 // ops::LinearCrossEntropy with Reduction::kSum, of this rank's part of the sequence x [B, T / size,
-// C] and of the weight [V / size, C], for targets [B, T]. A row's log-sum-exp is joined from those of
-// parts() parts of the vocabulary, in adjacent pairs; the gradient of x is a sum of as many partial
-// products.
+// C] and of the weight [V / size, C], for targets [B, T]. A row's log-sum-exp is joined from those
+// of parts() parts of the vocabulary, in adjacent pairs; the gradient of x is a sum of as many
+// partial products.
 Tensor VocabularyCrossEntropy(const TensorRanksPtr& ranks, const Tensor& x, const Tensor& weight,
                               const Tensor& targets, int64_t chunk_rows, int64_t ignore_index = -1);
 

@@ -41,8 +41,8 @@ Tensor Dropout(const Tensor& x, double p, uint64_t site, SamplePart part) {
   const Tensor input = x.Detach().Contiguous();
   const Tensor key = Tensor::Empty({kDropoutKeySize}, DType::kI64, x.device());
   Tensor y = Tensor::EmptyLike(input);
-  dropout_forward(CurrentStream(x.device()), input, Samples(x), part, p, site, state->device_values(),
-                  y, key);
+  dropout_forward(CurrentStream(x.device()), input, Samples(x), part, p, site,
+                  state->device_values(), y, key);
   if (NeedsGrad({&x})) Record(std::make_shared<DropoutNode>(key, p, part), {&x}, {&y});
   return y;
 }

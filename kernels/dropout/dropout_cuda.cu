@@ -64,7 +64,8 @@ void DropoutForwardCuda(Stream stream, const Tensor& x, int64_t samples, SampleP
     const unsigned blocks = Blocks(x.numel(), kElementwiseThreads * kPackSize<T>);
     Launch({"dropout_forward", x}, DropoutForwardKernel<T>, std::max(blocks, 1u),
            kElementwiseThreads, 0, stream, x.numel(), AllAligned16(in, out),
-           MakeDropoutSetting(p, PerSample(x, samples), part), site, values, in, out, Data<int64_t>(key));
+           MakeDropoutSetting(p, PerSample(x, samples), part), site, values, in, out,
+           Data<int64_t>(key));
   });
 }
 

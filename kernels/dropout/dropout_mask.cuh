@@ -63,8 +63,8 @@ __device__ inline ElementMask RedrawMask(const DropoutSetting& in, const int64_t
 
 // Multiplies the pack that starts at element `begin` by the mask. Four neighbouring elements share
 // a block of random numbers: kWhole says that packs begin with a block, that is, that `begin`, the
-// elements per sample and the numbers of a SamplePart are multiples of four. Otherwise each element checks whether a new one
-// begins, which takes twice the registers.
+// elements per sample and the numbers of a SamplePart are multiples of four. Otherwise each element
+// checks whether a new one begins, which takes twice the registers.
 template <bool kWhole, int N>
 __device__ inline void ApplyMask(const ElementMask& mask, int64_t begin, float (&x)[N]) {
   const Philox philox(mask.seed);
@@ -83,7 +83,8 @@ __device__ inline void ApplyMask(const ElementMask& mask, int64_t begin, float (
     Philox::Block block = philox(mask.stream, number);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const uint64_t e = mask.gap == 0 ? element + static_cast<uint64_t>(i) : mask.Number(begin + i);
+      const uint64_t e =
+          mask.gap == 0 ? element + static_cast<uint64_t>(i) : mask.Number(begin + i);
       if (e >> 2 != number) {
         number = e >> 2;
         block = philox(mask.stream, number);

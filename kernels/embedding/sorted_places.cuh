@@ -51,7 +51,8 @@ __global__ void __launch_bounds__(kWarpSize)
   for (int first = tile * kRadixTile; first < n && first < (tile + 1) * kRadixTile;
        first += kWarpSize) {
     const bool active = first + lane < n;
-    const int digit = active ? RadixKey(keys[first + lane], first_id, v) >> shift & (kRadix - 1) : 0;
+    const int digit =
+        active ? RadixKey(keys[first + lane], first_id, v) >> shift & (kRadix - 1) : 0;
     const unsigned same = SameDigit(active, digit);
     if (active && (same & ((1u << lane) - 1)) == 0) count[digit] += __popc(same);
     __syncwarp();
@@ -132,8 +133,8 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 
 }  // namespace internal
 
-// Sorts ids [n] for rows [first, first + v); others get no place. Nothing is read back to the host, and there
-// are no atomics: as many passes of a radix sort as v has bytes.
+// Sorts ids [n] for rows [first, first + v); others get no place. Nothing is read back to the host,
+// and there are no atomics: as many passes of a radix sort as v has bytes.
 inline SortedPlaces SortPlaces(Stream stream, const Tensor& ids, int64_t first, int64_t v) {
   using namespace internal;
   constexpr int64_t kMost = int64_t{1} << 30;
@@ -153,13 +154,14 @@ inline SortedPlaces SortPlaces(Stream stream, const Tensor& ids, int64_t first, 
     Launch(name, RadixScanKernel, tiles > 0 ? 1 : 0, kRadixScanThreads, 0, stream,
            Data<int>(counts), kRadix * tiles);
     Launch(name, RadixScatterKernel<std::remove_cvref_t<decltype(*from)>>, tiles, kWarpSize, 0,
-           stream, from, positions, n, first_id, rows, shift, Data<int>(counts), Data<int>(spare_keys),
-           Data<int>(spare_places));
+           stream, from, positions, n, first_id, rows, shift, Data<int>(counts),
+           Data<int>(spare_keys), Data<int>(spare_places));
     std::swap(keys, spare_keys);
     std::swap(places, spare_places);
   };
-  DispatchIndex("embedding", ids.dtype(),
-                [&](auto tag) { pass(Data<typename decltype(tag)::type>(ids), nullptr, first, 0); });
+  DispatchIndex("embedding", ids.dtype(), [&](auto tag) {
+    pass(Data<typename decltype(tag)::type>(ids), nullptr, first, 0);
+  });
   for (int shift = kRadixBits; rows >> shift != 0; shift += kRadixBits) {
     pass(static_cast<const int*>(Data<int>(keys)), Data<int>(places), 0, shift);
   }

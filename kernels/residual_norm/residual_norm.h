@@ -67,8 +67,8 @@ struct ResidualNormForwardArgs {
   uint64_t site = 0;
   int64_t per_sample = 0;  // elements
   SamplePart part;
-  Tensor key;  // as dropout_forward, written
-  Tensor weight, bias;     // [C]
+  Tensor key;           // as dropout_forward, written
+  Tensor weight, bias;  // [C]
   double eps = 1e-5;
   Tensor sum, y;      // [rows, C], written
   Tensor mean, rstd;  // [rows], written

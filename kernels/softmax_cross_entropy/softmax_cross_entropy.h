@@ -29,8 +29,9 @@ Tensor SoftmaxCrossEntropy(const Tensor& logits, const Tensor& targets,
 
 // The low-level operations. N rows; "wide" is f64 for f64 logits, else f32.
 
-// Which classes the logits are of: [first, first + V) of `of`; by default of all. A row whose target
-// is another class has the loss 0 and, in backward, no hit; cross_entropy_join makes the loss.
+// Which classes the logits are of: [first, first + V) of `of`; by default of all. A row whose
+// target is another class has the loss 0 and, in backward, no hit; cross_entropy_join makes the
+// loss.
 struct ClassPart {
   int64_t first = 0, of = 0;
 
@@ -49,9 +50,9 @@ struct CrossEntropyForwardArgs {
 inline constinit Slot<void(const CrossEntropyForwardArgs&)> cross_entropy_forward{
     "cross_entropy_forward"};
 
-// Joins what forward has made of two neighbouring parts of the classes, [begin, middle) and [middle,
-// end): log_sum_exp becomes that of both, and so do the losses of the rows whose target is in one of
-// them. All wide [N].
+// Joins what forward has made of two neighbouring parts of the classes, [begin, middle) and
+// [middle, end): log_sum_exp becomes that of both, and so do the losses of the rows whose target is
+// in one of them. All wide [N].
 struct CrossEntropyJoinArgs {
   Tensor losses, log_sum_exp;              // of the first part; written
   Tensor other_losses, other_log_sum_exp;  // of the second

@@ -98,7 +98,8 @@ void JoinCpu(Stream, const CrossEntropyJoinArgs& args) {
     A *losses = args.losses.data<A>(), *log_sum_exp = args.log_sum_exp.data<A>();
     const A *other_losses = args.other_losses.data<A>(),
             *other_log_sum_exp = args.other_log_sum_exp.data<A>();
-    const int64_t ignore = args.ignore_index, begin_class = args.begin, middle = args.middle, end_class = args.end;
+    const int64_t ignore = args.ignore_index, begin_class = args.begin, middle = args.middle,
+                  end_class = args.end;
     ParallelFor(args.targets.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const A a = log_sum_exp[i], b = other_log_sum_exp[i];

@@ -39,8 +39,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class I>
 __global__ void __launch_bounds__(kThreads)
     CrossEntropyJoinKernel(const I* targets, int64_t n, int64_t ignore_index, int64_t begin,
-                           int64_t middle, int64_t end, const float* other_losses, const float* other_log_sum_exp, float* losses,
-                           float* log_sum_exp) {
+                           int64_t middle, int64_t end, const float* other_losses,
+                           const float* other_log_sum_exp, float* losses, float* log_sum_exp) {
   const int64_t i = GlobalThread();
   if (i >= n) return;
   const float a = log_sum_exp[i], b = other_log_sum_exp[i];
@@ -86,8 +86,8 @@ template <bool kAligned, class T, class I>
 __global__ void __launch_bounds__(kThreads)
     CrossEntropyBackwardKernel(const T* logits, const I* targets, const float* log_sum_exp,
                                int64_t v, int64_t first, int64_t ignore_index,
-                               const float* upstream,
-                               int64_t upstream_step, const float* scale, T* dlogits) {
+                               const float* upstream, int64_t upstream_step, const float* scale,
+                               T* dlogits) {
   constexpr int N = kPackSize<T>;
   const int64_t i = blockIdx.x;
   const int64_t target = targets[i];
@@ -137,9 +137,10 @@ void JoinCuda(Stream stream, const CrossEntropyJoinArgs& args) {
     using I = typename decltype(index_tag)::type;
     const int64_t n = args.targets.numel();
     Launch({"cross_entropy_join", args.losses}, CrossEntropyJoinKernel<I>, Blocks(n, kThreads),
-           kThreads, 0, stream, Data<I>(args.targets), n, args.ignore_index, args.begin, args.middle, args.end,
-           Data<float>(args.other_losses), Data<float>(args.other_log_sum_exp),
-           Data<float>(args.losses), Data<float>(args.log_sum_exp));
+           kThreads, 0, stream, Data<I>(args.targets), n, args.ignore_index, args.begin,
+           args.middle, args.end, Data<float>(args.other_losses),
+           Data<float>(args.other_log_sum_exp), Data<float>(args.losses),
+           Data<float>(args.log_sum_exp));
   });
 }
 
@@ -163,8 +164,8 @@ void BackwardCuda(Stream stream, const CrossEntropyBackwardArgs& args) {
       Launch({"cross_entropy_backward", args.logits, args.targets},
              CrossEntropyBackwardKernel<decltype(aligned)::value, T, I>,
              Blocks(args.targets.numel(), 1), kThreads, 0, stream, logits, Data<I>(args.targets),
-             Data<float>(args.log_sum_exp), v, args.part.first, args.ignore_index, Data<float>(args.upstream),
-             upstream_step, Data<float>(args.scale), dlogits);
+             Data<float>(args.log_sum_exp), v, args.part.first, args.ignore_index,
+             Data<float>(args.upstream), upstream_step, Data<float>(args.scale), dlogits);
     });
   });
 }

@@ -35,9 +35,7 @@ Tensor GptEmbedding::Forward(const Tensor& ids) {
     if (!wpe_) return wte_(part);
     nn::Embedding &wte = *wte_, &wpe = **wpe_;
     return wte.WithHooks([&] {
-      return wpe.WithHooks([&] {
-        return wte.AddPositions(part, *wpe.weight(), first_position);
-      });
+      return wpe.WithHooks([&] { return wte.AddPositions(part, *wpe.weight(), first_position); });
     });
   }));
 }

@@ -9,8 +9,8 @@ namespace lockstep::models {
 // How tensor-parallel ranks share out a model of this shape.
 dist::TensorPlan GptTensorPlan(const GptConfig& config);
 
-// Gives this rank its part of the model, before an optimizer holds its parameters. With one rank and
-// one part the model stays as it is. Throws ArgumentError for sizes that do not divide.
+// Gives this rank its part of the model, before an optimizer holds its parameters. With one rank
+// and one part the model stays as it is. Throws ArgumentError for sizes that do not divide.
 void Parallelize(Gpt& model, const dist::TensorRanksPtr& ranks);
 
 }  // namespace lockstep::models
