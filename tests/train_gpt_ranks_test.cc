@@ -10,7 +10,6 @@
 #include "core/cuda/device.h"
 #include "core/io/file.h"
 #include "core/io/safetensors.h"
-#include "kernels/cpu/gemm.h"
 #include "tests/rank_runs.h"
 #include "tests/sanitized.h"
 
@@ -77,7 +76,6 @@ TEST_F(Ranks, FastRunsAreTheSameUpToRounding) {
 // Whatever the number of ranks that compute a layer together; any other that divides virtual.tp may
 // continue, and other parts are refused.
 TEST_F(Ranks, TensorParallelRunsAreTheSameAndContinueAsAnyOther) {
-  if (!cpu::HasPackedProducts()) GTEST_SKIP() << "this CPU has no packed products";
   const Arguments same = {"--dist.reduction=ordered", "--train.global_batch_size=8",
                           "--train.steps=12",         "--model.n_embd=32",
                           "--model.n_head=4",         "--train.eval_every=6",
@@ -97,8 +95,7 @@ TEST_F(Ranks, TensorParallelRunsAreTheSameAndContinueAsAnyOther) {
   const std::string middle = "--checkpoint.resume=" + Checkpoint("tp4of4", 6);
   Run(2, "continued", with({"--parallel.tp=2", middle}));
   EXPECT_EQ(Bytes("continued", 12), Bytes("alone", 12));
-  const auto refused =
-      Wait(Start(1, Train("other", with({"--virtual.tp=2", middle}))));
+  const auto refused = Wait(Start(1, Train("other", with({"--virtual.tp=2", middle}))));
   EXPECT_NE(refused[0].exit_code, 0);
   EXPECT_THAT(refused[0].err, AllOf(HasSubstr("was trained with virtual.tp = 4"),
                                     HasSubstr("this run has virtual.tp = 2")));

@@ -1,8 +1,11 @@
 #include "dist/tensor/parallel_linear.h"
 
+#include <array>
+
 #include "core/autograd/engine.h"
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/matmul/matmul.h"
 
 namespace lockstep::dist {
@@ -23,6 +26,85 @@ Tensor PartialProduct(const Tensor& a, const Tensor& b, bool transpose_b) {
   return c;
 }
 
+// Whether the bits of a product depend on how many rows or columns are computed with it. Then there
+// is a call for each virtual part, so that the shapes are those of any number of ranks.
+bool ShapeDecidesBits(const Tensor& x) {
+  return !x.device().is_cpu() || x.dtype() == DType::kF64 || !cpu::HasPackedProducts();
+}
+
+// Writes part j of `own` to where PartAlong finds it, or adds it.
+void WritePart(const GradSink::Target& to, int dim, std::span<const int64_t> segments, int64_t own,
+               int64_t j, const Tensor& part) {
+  const std::array<int64_t, 1> all = {to.tensor.dim(dim)};
+  int64_t begin = 0, at = 0;
+  for (const int64_t size : segments.empty() ? all : segments) {
+    const int64_t n = size / own;
+    const Tensor place = to.tensor.Slice(dim, begin + j * n, begin + (j + 1) * n);
+    GradSink::Target{place, to.accumulate}.Write(part.Slice(dim, at, at + n));
+    begin += size;
+    at += n;
+  }
+}
+
+// linear_forward, for each part of the outputs by itself if need be.
+void ForwardOfOutputs(const TensorRanks& ranks, const LinearForwardArgs& args,
+                      std::span<const int64_t> segments) {
+  const Stream stream = CurrentStream(args.x.device());
+  if (!ShapeDecidesBits(args.x)) return linear_forward(stream, args);
+  const int64_t own = ranks.own();
+  for (int64_t j = 0; j < own; ++j) {
+    LinearForwardArgs part = args;
+    part.weight = PartAlong(args.weight, 0, segments, own, j);
+    if (args.bias.defined()) part.bias = PartAlong(args.bias, 0, segments, own, j);
+    part.y = Tensor::Empty({args.x.dim(0), part.weight.dim(0)}, args.y.dtype(), args.y.device());
+    if (args.pre_activation.defined()) part.pre_activation = Tensor::EmptyLike(part.y);
+    linear_forward(stream, part);
+    WritePart({args.y}, 1, segments, own, j, part.y);
+    if (args.pre_activation.defined()) {
+      WritePart({args.pre_activation}, 1, segments, own, j, part.pre_activation);
+    }
+  }
+}
+
+// The weight's gradient of linear_backward, for each part of dimension `dim` of the weight: of the
+// outputs (0), or the inputs (1).
+void WeightGradient(const TensorRanks& ranks, const Tensor& x, const Tensor& dy,
+                    const GradSink::Target& dw, int dim, std::span<const int64_t> segments) {
+  const Stream stream = CurrentStream(dy.device());
+  if (!ShapeDecidesBits(dy)) {
+    return linear_backward(
+        stream, {.x = x, .dy = dy, .dweight = dw.tensor, .accumulate_weight = dw.accumulate});
+  }
+  const int64_t own = ranks.own();
+  for (int64_t j = 0; j < own; ++j) {
+    LinearBackwardArgs part{.x = x, .dy = dy};
+    Tensor& cut = dim == 0 ? part.dy : part.x;
+    cut = PartAlong(cut, 1, segments, own, j);
+    part.dweight =
+        Tensor::Empty({part.dy.dim(1), part.x.dim(1)}, SumDType(dy.dtype()), dy.device());
+    linear_backward(stream, part);
+    WritePart(dw, dim, segments, own, j, part.dweight);
+  }
+}
+
+// dx = dy weight, for each part of the inputs.
+void GradientOfInputs(const TensorRanks& ranks, const Tensor& dy, const Tensor& weight,
+                      const GradSink::Target& dx) {
+  const Stream stream = CurrentStream(dy.device());
+  const Tensor to = AsRows(dx.tensor);
+  if (!ShapeDecidesBits(dy)) {
+    return linear_backward(stream,
+                           {.weight = weight, .dy = dy, .dx = to, .accumulate_x = dx.accumulate});
+  }
+  const int64_t own = ranks.own();
+  for (int64_t j = 0; j < own; ++j) {
+    LinearBackwardArgs part{.weight = PartAlong(weight, 1, {}, own, j), .dy = dy};
+    part.dx = Tensor::Empty({dy.dim(0), part.weight.dim(1)}, dy.dtype(), dy.device());
+    linear_backward(stream, part);
+    WritePart({to, dx.accumulate}, 1, {}, own, j, part.dx);
+  }
+}
+
 class ColumnLinearNode : public Node {
  public:
   ColumnLinearNode(TensorRanksPtr ranks, const Tensor& x, const Tensor& weight,
@@ -40,22 +122,16 @@ class ColumnLinearNode : public Node {
   void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
                 std::span<GradSink> sinks) override {
     const Stream stream = CurrentStream(grads[0].device());
-    LinearBackwardArgs args;
-    args.dy = GradientBeforeActivation(stream, grads[0]);
-    const Tensor& dy = args.dy;
+    const Tensor dy = GradientBeforeActivation(stream, grads[0]);
     if (needs[1]) {
-      const GradSink::Target dw = sinks[1].OpenAnyDType(weight_shape_, dy.dtype(), dy.device());
-      args.x = AsRows(ranks_->GatherSequence(x_.Unpack()));
-      args.dweight = dw.tensor;
-      args.accumulate_weight = dw.accumulate;
+      WeightGradient(*ranks_, AsRows(ranks_->GatherSequence(x_.Unpack())), dy,
+                     sinks[1].OpenAnyDType(weight_shape_, dy.dtype(), dy.device()), 0, segments_);
     }
     if (needs[2]) {
       const GradSink::Target db =
           sinks[2].OpenAnyDType({weight_shape_[0]}, dy.dtype(), dy.device());
-      args.dbias = db.tensor;
-      args.accumulate_bias = db.accumulate;
+      linear_backward(stream, {.dy = dy, .dbias = db.tensor, .accumulate_bias = db.accumulate});
     }
-    if (needs[1] || needs[2]) linear_backward(stream, args);
     if (!needs[0]) return;
     const Tensor weight = weight_.Unpack();
     const int64_t own = ranks_->own();
@@ -102,22 +178,15 @@ class RowLinearNode : public Node {
 
   void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
                 std::span<GradSink> sinks) override {
-    LinearBackwardArgs args;
-    args.dy = AsRows(ranks_->GatherSequence(grads[0].Contiguous()));
-    if (needs[0]) {
-      const GradSink::Target dx = sinks[0].Open(x_shape_, args.dy.dtype(), args.dy.device());
-      args.weight = weight_.Unpack();
-      args.dx = AsRows(dx.tensor);
-      args.accumulate_x = dx.accumulate;
-    }
+    const Tensor dy = AsRows(ranks_->GatherSequence(grads[0].Contiguous()));
     if (needs[1]) {
-      const GradSink::Target dw =
-          sinks[1].OpenAnyDType(weight_shape_, args.dy.dtype(), args.dy.device());
-      args.x = AsRows(x_.Unpack());
-      args.dweight = dw.tensor;
-      args.accumulate_weight = dw.accumulate;
+      WeightGradient(*ranks_, AsRows(x_.Unpack()), dy,
+                     sinks[1].OpenAnyDType(weight_shape_, dy.dtype(), dy.device()), 1, {});
     }
-    linear_backward(CurrentStream(args.dy.device()), args);
+    if (needs[0]) {
+      GradientOfInputs(*ranks_, dy, weight_.Unpack(),
+                       sinks[0].Open(x_shape_, dy.dtype(), dy.device()));
+    }
   }
 
   void Release() override {
@@ -165,7 +234,7 @@ Tensor ColumnProduct(const TensorRanksPtr& ranks, const Tensor& x, const Tensor&
   // If possible before the product: a recomputed forward may end there.
   std::shared_ptr<ColumnLinearNode> node;
   if (record && activation == Activation::kNone) node = save();
-  linear_forward(CurrentStream(x.device()), args);
+  ForwardOfOutputs(*ranks, args, segments);
   if (record && !node) node = save();
   if (record) Record(node, {&x, &weight, &bias}, {&y});
   return y;

@@ -7,7 +7,6 @@
 #include "core/cuda/device.h"
 #include "core/io/file.h"
 #include "data/sampler.h"
-#include "kernels/cpu/gemm.h"
 #include "models/gpt/hf_format.h"
 #include "models/train/parallelize.h"
 #include "models/train/run_ranks.h"
@@ -171,15 +170,9 @@ void CheckTensorParallel(const RunSetup& setup) {
   const int64_t parts = parallel.tensor_parts();
   if (parts == 1) return;
   const auto fail = [](const auto&... what) { throw InputError(StrCat(what...)); };
-  const bool ordered = setup.config.dist.reduction == "ordered";
-  if (!ordered && parts != parallel.tp) {
+  if (setup.config.dist.reduction != "ordered" && parts != parallel.tp) {
     fail("virtual.tp = ", parts, " with parallel.tp = ", parallel.tp,
          " is for dist.reduction = \"ordered\": add that, or leave virtual.tp out");
-  }
-  if (ordered && setup.device.is_cpu() && !cpu::HasPackedProducts()) {
-    fail("dist.reduction = \"ordered\" with virtual.tp = ", parts,
-         " needs products whose bits do not depend on how many columns a rank computes, and this "
-         "CPU has none (no AVX-512): use dist.reduction = \"fast\"");
   }
   if (parallel.shard != "none") {
     fail("parallel.shard = \"", parallel.shard,

@@ -5,7 +5,6 @@
 
 #include "core/cuda/device.h"
 #include "dist/groups/in_process_group.h"
-#include "kernels/cpu/gemm.h"
 #include "models/train/parallelize.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/models/plan_run.h"
@@ -13,10 +12,6 @@
 
 namespace lockstep::models {
 namespace {
-
-// Bits of products must not depend on how many columns a rank computes.
-#define SKIP_WITHOUT_PACKED_PRODUCTS() \
-  if (!cpu::HasPackedProducts()) GTEST_SKIP() << "this CPU has no packed products"
 
 Task Gpt2(DType dtype) {
   Task task;
@@ -75,28 +70,15 @@ void ExpectSameBits(const Task& task) {
   }
 }
 
-TEST(TensorParallelPlan, Gpt2InF32) {
-  SKIP_WITHOUT_PACKED_PRODUCTS();
-  ExpectSameBits(Gpt2(DType::kF32));
-}
+TEST(TensorParallelPlan, Gpt2InF32) { ExpectSameBits(Gpt2(DType::kF32)); }
 
-TEST(TensorParallelPlan, Gpt2InBF16) {
-  SKIP_WITHOUT_PACKED_PRODUCTS();
-  ExpectSameBits(Gpt2(DType::kBF16));
-}
+TEST(TensorParallelPlan, Gpt2InBF16) { ExpectSameBits(Gpt2(DType::kBF16)); }
 
-TEST(TensorParallelPlan, LlamaInF32) {
-  SKIP_WITHOUT_PACKED_PRODUCTS();
-  ExpectSameBits(Llama(DType::kF32));
-}
+TEST(TensorParallelPlan, LlamaInF32) { ExpectSameBits(Llama(DType::kF32)); }
 
-TEST(TensorParallelPlan, LlamaInBF16) {
-  SKIP_WITHOUT_PACKED_PRODUCTS();
-  ExpectSameBits(Llama(DType::kBF16));
-}
+TEST(TensorParallelPlan, LlamaInBF16) { ExpectSameBits(Llama(DType::kBF16)); }
 
 TEST(TensorParallelPlan, RecomputesAndResumesWithOtherRanks) {
-  SKIP_WITHOUT_PACKED_PRODUCTS();
   for (Task task : {Gpt2(DType::kF32), Llama(DType::kF32)}) {
     task.optim.name = "muon";  // which wants whole matrices
     const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps);
