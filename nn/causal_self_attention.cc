@@ -46,6 +46,15 @@ CausalSelfAttention::CausalSelfAttention(const TransformerOptions& options)
                                              Options(options.bias, options.residual_std))),
       resid_dropout_(this, "resid_dropout", std::make_shared<BranchDropout>(options.dropout)) {}
 
+void CausalSelfAttention::KeepHeads(int64_t parts, int64_t part) {
+  LS_CHECK(n_head_ % parts == 0 && n_kv_head_ % parts == 0, "attention: ", n_head_, " heads and ",
+           n_kv_head_, " key heads do not divide into ", parts,
+           " equal parts: use fewer tensor-parallel ranks, a divisor of n_kv_head");
+  n_head_ /= parts;
+  n_kv_head_ /= parts;
+  first_head_ += part * n_head_;
+}
+
 Tensor CausalSelfAttention::Attend(const Tensor& x) {
   Tensor qkv = c_attn_(x);
   if (rotary_) {
@@ -55,14 +64,14 @@ Tensor CausalSelfAttention::Attend(const Tensor& x) {
   }
   if (KvCacheScope* cache = KvCacheScope::Current()) {
     const int64_t h = n_head_, g = n_kv_head_, all = h + 2 * g;
-    const Tensor heads = qkv.View({x.dim(0), x.dim(1), all, qkv.dim(2) / all});
+    const Tensor heads = qkv.View({qkv.dim(0), qkv.dim(1), all, qkv.dim(2) / all});
     return cache
         ->Attend(this, heads.Slice(2, 0, h), heads.Slice(2, h, h + g), heads.Slice(2, h + g, all))
-        .View(x.shape());
+        .View({qkv.dim(0), qkv.dim(1), h * heads.dim(3)});
   }
   const bool drop = dropout_ > 0 && CurrentStepState() != nullptr;
   const uint64_t site = drop ? RandomSite(path() + ".attn_dropout") : 0;
-  return ops::CausalAttention(qkv, n_head_, drop ? dropout_ : 0.0, site, n_kv_head_);
+  return ops::CausalAttention(qkv, n_head_, drop ? dropout_ : 0.0, site, n_kv_head_, first_head_);
 }
 
 ops::Branch CausalSelfAttention::Forward(ops::Branch x) {

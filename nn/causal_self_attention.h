@@ -21,8 +21,12 @@ class CausalSelfAttention : public BranchLayer {
  public:
   explicit CausalSelfAttention(const TransformerOptions& options);
 
+  // Of this rank, if the heads are shared out.
   int64_t n_head() const { return n_head_; }
   int64_t n_kv_head() const { return n_kv_head_; }
+  // From now on computes part `part` of `parts` equal ones of the heads: c_attn and c_proj are
+  // those heads', too. Throws ArgumentError unless `parts` divides both numbers of heads.
+  void KeepHeads(int64_t parts, int64_t part);
 
  protected:
   ops::Branch Forward(ops::Branch x) override;
@@ -31,6 +35,7 @@ class CausalSelfAttention : public BranchLayer {
   Tensor Attend(const Tensor& x);  // what c_proj takes
 
   int64_t n_head_, n_kv_head_;
+  int64_t first_head_ = 0;  // of the unsharded model
   double dropout_;
   std::shared_ptr<Rotary> rotary_;
   Child<Layer> c_attn_;

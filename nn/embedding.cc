@@ -1,6 +1,7 @@
 #include "nn/embedding.h"
 
 #include "kernels/embedding/embedding.h"
+#include "kernels/token_position_embedding/token_position_embedding.h"
 #include "nn/init.h"
 
 namespace lockstep::nn {
@@ -10,6 +11,14 @@ Embedding::Embedding(int64_t num, int64_t dim, Initializer init) {
            " elements");
   weight_ =
       AddParameter("weight", {num, dim}, init ? std::move(init) : Normal(0, 1), /*decay=*/true);
+}
+
+Embedding::Embedding(std::shared_ptr<Parameter> weight) : weight_(std::move(weight)) {
+  ShareParameter("weight", weight_);
+}
+
+Tensor Embedding::AddPositions(const Tensor& ids, const Tensor& positions, int64_t first_position) {
+  return ops::TokenPositionEmbedding(ids, weight_->value(), positions, first_position);
 }
 
 Tensor Embedding::Forward(const Tensor& ids) { return ops::Embedding(ids, weight_->value()); }

@@ -37,12 +37,13 @@ BranchLinear::BranchLinear(int64_t in_features, int64_t out_features, const Line
 
 ops::Branch BranchLinear::Forward(ops::Branch x) {
   ops::Branch y = ops::Linear(ops::Complete(x), *weight());
-  if (bias()) {
-    // In f32 at least, so that the gradient of a 16-bit bias comes here unrounded.
-    const Tensor& b = bias()->value();
-    y.bias = b.dtype() == DType::kF64 || b.dtype() == DType::kF32 ? b.Clone() : b.To(DType::kF32);
-  }
+  if (bias()) y.bias = OpenBias(*bias());
   return y;
+}
+
+Tensor OpenBias(const Parameter& bias) {
+  const Tensor& b = bias.value();
+  return b.dtype() == DType::kF64 || b.dtype() == DType::kF32 ? b.Clone() : b.To(DType::kF32);
 }
 
 }  // namespace lockstep::nn

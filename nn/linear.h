@@ -37,6 +37,8 @@ class Linear : public LinearParameters<Layer> {
  public:
   Linear(int64_t in_features, int64_t out_features, const LinearOptions& options = {});
 
+  Activation activation() const { return activation_; }
+
  protected:
   Tensor Forward(const Tensor& x) override;
 
@@ -53,5 +55,9 @@ class BranchLinear : public LinearParameters<BranchLayer> {
  protected:
   ops::Branch Forward(ops::Branch x) override;
 };
+
+// A copy of a bias, f32 at least, to be left open in a branch: so that the gradient of a 16-bit one
+// comes to the parameter unrounded.
+Tensor OpenBias(const Parameter& bias);
 
 }  // namespace lockstep::nn

@@ -20,6 +20,9 @@ class LmHead : public LmHeadLayer {
   // unties it, unless the head is replaced too.
   LmHead(std::shared_ptr<Parameter> weight, int64_t loss_chunk);
 
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  int64_t loss_chunk() const { return loss_chunk_; }
+
  protected:
   Tensor Forward(const Tensor& x, const Tensor& targets) override;
 

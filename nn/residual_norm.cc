@@ -16,11 +16,20 @@ ResidualNorm::ResidualNorm(int64_t dim, const NormOptions& options)
   }
 }
 
+ResidualNorm::ResidualNorm(const ResidualNorm* other)
+    : kind_(other->kind_), eps_(other->eps_), weight_(other->weight_), bias_(other->bias_) {
+  ShareParameter("weight", weight_);
+  if (bias_) ShareParameter("bias", bias_);
+}
+
 std::pair<Tensor, Tensor> ResidualNorm::Forward(const ResidualStream& stream) {
+  return Apply(stream, weight_->value(), bias_ ? bias_->value() : Tensor());
+}
+
+std::pair<Tensor, Tensor> ResidualNorm::Apply(const ResidualStream& stream, const Tensor& weight,
+                                              const Tensor& bias, SamplePart part) const {
   const auto& [x, open] = stream;
-  const Tensor& weight = weight_->value();
-  const Tensor bias = bias_ ? bias_->value() : Tensor();
-  if (open.value.defined()) return ops::ResidualNorm(kind_, x, open, weight, bias, eps_);
+  if (open.value.defined()) return ops::ResidualNorm(kind_, x, open, weight, bias, eps_, part);
   return {x, kind_ == NormKind::kRmsNorm ? ops::RmsNorm(x, weight, eps_)
                                          : ops::LayerNorm(x, weight, bias, eps_)};
 }

@@ -24,7 +24,16 @@ class ResidualNorm : public ResidualNormLayer {
  public:
   ResidualNorm(int64_t dim, const NormOptions& options);
 
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  const std::shared_ptr<Parameter>& bias() const { return bias_; }  // null without one
+  // What forward does, with values in the place of the parameters, such as their copies for a part
+  // of the sequence; the bias may be undefined. `part` is that of each sample which the stream has.
+  std::pair<Tensor, Tensor> Apply(const ResidualStream& stream, const Tensor& weight,
+                                  const Tensor& bias, SamplePart part = {}) const;
+
  protected:
+  // With the parameters of another norm, in whose place this one is.
+  explicit ResidualNorm(const ResidualNorm* other);
   std::pair<Tensor, Tensor> Forward(const ResidualStream& stream) override;
 
  private:

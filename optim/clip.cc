@@ -4,44 +4,79 @@
 #include <vector>
 
 #include "kernels/global_norm/global_norm.h"
+#include "optim/norm_parts.h"
 
 namespace lockstep::optim {
 
 namespace {
 
+// Sums the squares of a gradient, in its chunks, into `sums` of all chunks from `at` on.
+void SumSquares(const Tensor& grad, const Tensor& sums, int64_t at) {
+  if (grad.numel() == 0) return;
+  grad_norm_square_sums(CurrentStream(grad.device()), std::span(&grad, 1),
+                        sums.Slice(0, at, at + GradNormChunks(grad.numel())));
+}
+
+const NormParts* PartsOf(const Parameter& p) {
+  return dynamic_cast<const NormParts*>(p.exchange().get());
+}
+
+// Where each parameter's chunks begin, and, last, how many there are.
+std::vector<int64_t> FirstChunks(std::span<const std::shared_ptr<Parameter>> parameters) {
+  std::vector<int64_t> first = {0};
+  for (const auto& p : parameters) {
+    const NormParts* parts = PartsOf(*p);
+    const int64_t n = parts ? parts->PartsOf(*p).all : 1;
+    first.push_back(first.back() +
+                    (p->grad().defined() ? n * GradNormChunks(p->logical_shape().numel() / n) : 0));
+  }
+  return first;
+}
+
+// Of a parameter that is cut, or would be on more ranks: the chunks that this rank has.
+void SumPart(const Parameter& p, const Tensor& sums, int64_t first) {
+  const Tensor grad = p.grad().Detach().Contiguous();
+  if (const NormParts* parts = PartsOf(p)) {
+    const auto [all, begin, own] = parts->PartsOf(p);
+    const int64_t chunks = GradNormChunks(p.logical_shape().numel() / all);
+    for (int64_t j = 0; j < own; ++j) {
+      SumSquares(parts->PartOf(p, grad, j), sums, first + (begin + j) * chunks);
+    }
+    return;
+  }
+  const auto& range = p.layout().range;
+  const int64_t begin = range ? range->begin : 0;
+  LS_CHECK(
+      p.layout().cuts.empty() && (grad.numel() == 0 || begin % kGradNormChunk == 0),
+      "ClipGradNorm: the parts of '", p.name(),
+      "' are not made for a norm: parameters are cut by dist::FullyShard or dist::Parallelize");
+  SumSquares(grad, sums, first + begin / kGradNormChunk);
+}
+
 // As ops::GradNorm, where ranks have parts of the gradients: each sums the chunks that it has, and
-// the chunks of whole gradients are added in their order.
+// the chunks of whole gradients are added in their order. What every rank has whole counts once.
 void NormOfParts(std::span<const std::shared_ptr<Parameter>> parameters, double max_norm,
                  const StepState& state) {
   LS_CHECK(max_norm >= 0, "ClipGradNorm: max_norm must be at least 0 (0 = measure only), got ",
            max_norm);
-  int64_t chunks = 0;
-  for (const auto& p : parameters) {
-    if (p->grad().defined()) chunks += GradNormChunks(p->logical_shape().numel());
-  }
-  const Tensor sums = Tensor::Zeros({chunks}, DType::kF64, state.device());
-  const Stream stream = CurrentStream(state.device());
+  const std::vector<int64_t> first = FirstChunks(parameters);
+  const Tensor sums = Tensor::Zeros({first.back()}, DType::kF64, state.device());
   PartExchange* exchange = nullptr;
-  int64_t first = 0;  // chunk of the parameter
-  for (const auto& p : parameters) {
-    if (!p->grad().defined()) continue;
-    const Tensor grad = p->grad().Detach().Contiguous();
-    const auto& range = p->layout().range;
-    const int64_t begin = range ? range->begin : 0;
-    LS_CHECK(p->layout().cuts.empty() && (grad.numel() == 0 || begin % kGradNormChunk == 0) &&
-                 p->exchange() != nullptr && (!exchange || exchange == p->exchange().get()),
-             "ClipGradNorm: the parts of '", p->name(),
-             "' are not made for a norm: all parameters are cut by one dist::FullyShard");
-    exchange = p->exchange().get();
-    if (grad.numel() > 0) {
-      const int64_t mine = first + begin / kGradNormChunk;
-      grad_norm_square_sums(stream, std::span(&grad, 1),
-                            sums.Slice(0, mine, mine + GradNormChunks(grad.numel())));
-    }
-    first += GradNormChunks(p->logical_shape().numel());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& p = *parameters[i];
+    if (!p.grad().defined() || !p.exchange()) continue;
+    LS_CHECK(!exchange || exchange == p.exchange().get(), "ClipGradNorm: '", p.name(),
+             "' is shared out by other means than the parameters before it: all parameters are cut "
+             "by one dist::FullyShard, or one dist::Parallelize");
+    exchange = p.exchange().get();
+    SumPart(p, sums, first[i]);
   }
-  exchange->Sum(sums);
-  grad_norm_finish(stream, sums, max_norm, state.device_values());
+  if (exchange) exchange->Sum(sums);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter& p = *parameters[i];
+    if (p.grad().defined() && !p.exchange()) SumPart(p, sums, first[i]);
+  }
+  grad_norm_finish(CurrentStream(state.device()), sums, max_norm, state.device_values());
 }
 
 }  // namespace
@@ -69,7 +104,7 @@ void ClipGradNorm(std::span<const std::shared_ptr<Parameter>> parameters, double
     const Tensor grad = p->grad();
     if (!grad.defined()) continue;
     grads.push_back(grad.Detach().Contiguous());
-    cut |= !p->layout().is_whole();
+    cut |= !p->layout().is_whole() || PartsOf(*p) != nullptr;
   }
   LS_CHECK(!grads.empty(), "ClipGradNorm: none of the ", parameters.size(),
            " parameters has a gradient: run Backward before it");

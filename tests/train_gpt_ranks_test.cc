@@ -73,6 +73,34 @@ TEST_F(Ranks, FastRunsAreTheSameUpToRounding) {
   }
 }
 
+// Whatever the number of ranks that compute a layer together; any other that divides virtual.tp may
+// continue, and other parts are refused.
+TEST_F(Ranks, TensorParallelRunsAreTheSameAndContinueAsAnyOther) {
+  const Arguments same = {"--dist.reduction=ordered", "--train.global_batch_size=8",
+                          "--train.steps=12",         "--model.n_embd=32",
+                          "--model.n_head=4",         "--train.eval_every=6",
+                          "--model.vocab_size=128",   "--model.dropout=0.1",
+                          "--checkpoint.every=6",     "--virtual.tp=4"};
+  const auto with = [&](Arguments more) {
+    more.insert(more.begin(), same.begin(), same.end());
+    return more;
+  };
+  Run(1, "alone", same);
+  for (const auto& [ranks, tp] : {std::pair(2, "2"), {4, "4"}, {4, "2"}}) {
+    const std::string out = std::string("tp") + tp + "of" + std::to_string(ranks);
+    Run(ranks, out, with({std::string("--parallel.tp=") + tp, "--train.sample_every=6"}));
+    EXPECT_EQ(Bytes(out, 12), Bytes("alone", 12)) << out;
+    EXPECT_EQ(Numbers(out), Numbers("alone")) << out;
+  }
+  const std::string middle = "--checkpoint.resume=" + Checkpoint("tp4of4", 6);
+  Run(2, "continued", with({"--parallel.tp=2", middle}));
+  EXPECT_EQ(Bytes("continued", 12), Bytes("alone", 12));
+  const auto refused = Wait(Start(1, Train("other", with({"--virtual.tp=2", middle}))));
+  EXPECT_NE(refused[0].exit_code, 0);
+  EXPECT_THAT(refused[0].err, AllOf(HasSubstr("was trained with virtual.tp = 4"),
+                                    HasSubstr("this run has virtual.tp = 2")));
+}
+
 // The same whatever the ranks share out, and however they save it; any other ranks may continue.
 TEST_F(Ranks, ShardedRunsAreTheSameAndContinueAsAnyOther) {
   const Arguments same = {"--dist.reduction=ordered", "--train.global_batch_size=8",

@@ -124,7 +124,7 @@ Tensor Forward(const Call& call, Tensor* log_sum_exp) {
 }  // namespace
 
 Tensor CausalAttention(const Tensor& qkv, int64_t n_head, double dropout, uint64_t site,
-                       int64_t n_kv_head) {
+                       int64_t n_kv_head, int64_t first_head) {
   const JointHeads heads{n_head, n_kv_head == 0 ? n_head : n_kv_head};
   LS_CHECK(qkv.defined() && IsFloating(qkv.dtype()) && qkv.ndim() == 3,
            "attention: qkv must be a floating tensor [B, T, (n_head + 2 n_kv_head) D], got ",
@@ -137,7 +137,8 @@ Tensor CausalAttention(const Tensor& qkv, int64_t n_head, double dropout, uint64
            heads.all(), ", got ", qkv.Describe());
   const Tensor input = qkv.Detach().Contiguous();
   const std::array<Tensor, 3> x = Split(input, heads);
-  const Call call{x[0], x[1], x[2], MakeDropout(dropout, site, qkv.device())};
+  Call call{x[0], x[1], x[2], MakeDropout(dropout, site, qkv.device())};
+  call.dropout.first_head = first_head;
   Tensor log_sum_exp;
   Tensor y = Forward(call, &log_sum_exp).View({qkv.dim(0), qkv.dim(1), n_head * x[0].dim(3)});
   if (NeedsGrad({&qkv})) {

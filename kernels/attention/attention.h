@@ -23,9 +23,10 @@ namespace ops {
 //
 // In a TrainingScope, dropout zeroes each probability with that probability and multiplies the
 // others by 1 / (1 - dropout). The mask is a function of the step's seed and number, of `site`, and
-// of the sample's index in the global batch, head, i and j, as AttentionKeeps defines.
+// of the sample's index in the global batch, head, i and j, as AttentionKeeps defines. first_head:
+// which query head of the unsharded model is the first of qkv.
 Tensor CausalAttention(const Tensor& qkv, int64_t n_head, double dropout = 0, uint64_t site = 0,
-                       int64_t n_kv_head = 0);
+                       int64_t n_kv_head = 0, int64_t first_head = 0);
 
 // The same for q [B, T, H, D] and k, v [B, T, G, D]; y [B, T, H, D].
 Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v, double dropout = 0,

@@ -10,26 +10,27 @@ int64_t Samples(const Tensor& x) { return x.ndim() > 0 ? x.dim(0) : 1; }
 
 class DropoutNode : public Node {
  public:
-  DropoutNode(const Tensor& key, double p)
-      : Node("dropout"), key_(key, "the key of dropout's mask"), p_(p) {}
+  DropoutNode(const Tensor& key, double p, SamplePart part)
+      : Node("dropout"), key_(key, "the key of dropout's mask"), p_(p), part_(part) {}
 
   void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
                 std::span<GradSink> sinks) override {
     const Tensor& dy = grads[0];
     const GradSink::Target dx = sinks[0].Open(dy);
-    dropout_backward(CurrentStream(dy.device()), dy, Samples(dy), p_, key_.Unpack(), dx.tensor,
-                     dx.accumulate);
+    dropout_backward(CurrentStream(dy.device()), dy, Samples(dy), part_, p_, key_.Unpack(),
+                     dx.tensor, dx.accumulate);
   }
   void Release() override { key_.Reset(); }
 
  private:
   SavedTensor key_;
   double p_;
+  SamplePart part_;
 };
 
 }  // namespace
 
-Tensor Dropout(const Tensor& x, double p, uint64_t site) {
+Tensor Dropout(const Tensor& x, double p, uint64_t site, SamplePart part) {
   LS_CHECK(x.defined() && IsFloating(x.dtype()), "dropout: x must be a floating tensor, got ",
            x.Describe());
   LS_CHECK(p >= 0 && p < 1, "dropout: the probability must be in [0, 1), got ", p);
@@ -40,9 +41,9 @@ Tensor Dropout(const Tensor& x, double p, uint64_t site) {
   const Tensor input = x.Detach().Contiguous();
   const Tensor key = Tensor::Empty({kDropoutKeySize}, DType::kI64, x.device());
   Tensor y = Tensor::EmptyLike(input);
-  dropout_forward(CurrentStream(x.device()), input, Samples(x), p, site, state->device_values(), y,
-                  key);
-  if (NeedsGrad({&x})) Record(std::make_shared<DropoutNode>(key, p), {&x}, {&y});
+  dropout_forward(CurrentStream(x.device()), input, Samples(x), part, p, site,
+                  state->device_values(), y, key);
+  if (NeedsGrad({&x})) Record(std::make_shared<DropoutNode>(key, p, part), {&x}, {&y});
   return y;
 }
 

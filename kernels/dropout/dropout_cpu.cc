@@ -22,21 +22,22 @@ void ApplyMask(const T* in, int64_t n, const ElementMask& mask, T* out) {
   });
 }
 
-void DropoutForwardCpu(Stream, const Tensor& x, int64_t samples, double p, uint64_t site,
-                       const StepValues* values, const Tensor& y, const Tensor& key) {
+void DropoutForwardCpu(Stream, const Tensor& x, int64_t samples, SamplePart part, double p,
+                       uint64_t site, const StepValues* values, const Tensor& y,
+                       const Tensor& key) {
   int64_t* k = key.data<int64_t>();
   WriteDropoutKey(*values, site, k);
   if (x.numel() == 0) return;
   DispatchFloat("dropout", x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    ApplyMask<T, false>(x.data<T>(), x.numel(), {k, p, x.numel() / samples}, y.data<T>());
+    ApplyMask<T, false>(x.data<T>(), x.numel(), {k, p, x.numel() / samples, part}, y.data<T>());
   });
 }
 
-void DropoutBackwardCpu(Stream, const Tensor& dy, int64_t samples, double p, const Tensor& key,
-                        const Tensor& dx, bool accumulate) {
+void DropoutBackwardCpu(Stream, const Tensor& dy, int64_t samples, SamplePart part, double p,
+                        const Tensor& key, const Tensor& dx, bool accumulate) {
   if (dy.numel() == 0) return;
-  const ElementMask mask(key.data<int64_t>(), p, dy.numel() / samples);
+  const ElementMask mask(key.data<int64_t>(), p, dy.numel() / samples, part);
   DispatchFloat("dropout", dy.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const auto apply = accumulate ? ApplyMask<T, true> : ApplyMask<T, false>;

@@ -54,8 +54,9 @@ int64_t PerSample(const Tensor& x, int64_t samples) {
   return x.numel() == 0 ? 0 : x.numel() / samples;
 }
 
-void DropoutForwardCuda(Stream stream, const Tensor& x, int64_t samples, double p, uint64_t site,
-                        const StepValues* values, const Tensor& y, const Tensor& key) {
+void DropoutForwardCuda(Stream stream, const Tensor& x, int64_t samples, SamplePart part, double p,
+                        uint64_t site, const StepValues* values, const Tensor& y,
+                        const Tensor& key) {
   DispatchFloat("dropout", x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* in = Data<T>(x);
@@ -63,12 +64,13 @@ void DropoutForwardCuda(Stream stream, const Tensor& x, int64_t samples, double 
     const unsigned blocks = Blocks(x.numel(), kElementwiseThreads * kPackSize<T>);
     Launch({"dropout_forward", x}, DropoutForwardKernel<T>, std::max(blocks, 1u),
            kElementwiseThreads, 0, stream, x.numel(), AllAligned16(in, out),
-           MakeDropoutSetting(p, PerSample(x, samples)), site, values, in, out, Data<int64_t>(key));
+           MakeDropoutSetting(p, PerSample(x, samples), part), site, values, in, out,
+           Data<int64_t>(key));
   });
 }
 
-void DropoutBackwardCuda(Stream stream, const Tensor& dy, int64_t samples, double p,
-                         const Tensor& key, const Tensor& dx, bool accumulate) {
+void DropoutBackwardCuda(Stream stream, const Tensor& dy, int64_t samples, SamplePart part,
+                         double p, const Tensor& key, const Tensor& dx, bool accumulate) {
   DispatchFloat("dropout", dy.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* in = Data<T>(dy);
@@ -77,7 +79,7 @@ void DropoutBackwardCuda(Stream stream, const Tensor& dy, int64_t samples, doubl
       constexpr bool kAccumulate = decltype(flag)::value;
       Launch({"dropout_backward", dy}, DropoutBackwardKernel<kAccumulate, T>,
              Blocks(dy.numel(), kElementwiseThreads * kPackSize<T>), kElementwiseThreads, 0, stream,
-             dy.numel(), AllAligned16(in, out), MakeDropoutSetting(p, PerSample(dy, samples)),
+             dy.numel(), AllAligned16(in, out), MakeDropoutSetting(p, PerSample(dy, samples), part),
              Data<int64_t>(key), in, out);
     });
   });

@@ -12,9 +12,10 @@ struct DropoutSetting {
   uint32_t threshold;
   float scale;         // of kept elements
   int64_t per_sample;  // elements per sample
+  SamplePart part;
 };
-inline DropoutSetting MakeDropoutSetting(double p, int64_t per_sample) {
-  return {DropoutThreshold(p), static_cast<float>(1 / (1 - p)), per_sample};
+inline DropoutSetting MakeDropoutSetting(double p, int64_t per_sample, SamplePart part) {
+  return {DropoutThreshold(p), static_cast<float>(1 / (1 - p)), per_sample, part};
 }
 
 // The mask of a contiguous tensor.
@@ -23,7 +24,25 @@ struct ElementMask {
   uint64_t first;  // number of element 0 in the tensor of the whole batch
   uint32_t threshold;
   float scale;
+  int64_t per_sample, gap;  // elements of a sample here; those that the tensor lacks
+
+  // Of an element in the tensor of the whole batch.
+  __device__ uint64_t Number(int64_t i) const {
+    return first + static_cast<uint64_t>(gap == 0 ? i : i + i / per_sample * gap);
+  }
 };
+
+__device__ inline ElementMask MakeMask(const DropoutSetting& in, uint64_t seed, uint64_t stream,
+                                       int64_t first_sample) {
+  const int64_t whole = in.part.Whole(in.per_sample);
+  return {seed,
+          stream,
+          static_cast<uint64_t>(first_sample * whole + in.part.begin),
+          in.threshold,
+          in.scale,
+          in.per_sample,
+          whole - in.per_sample};
+}
 
 // As forward draws it; `first_thread` writes the key for backward, i64[kDropoutKeySize].
 __device__ inline ElementMask DrawMask(const DropoutSetting& in, const StepValues* values,
@@ -35,25 +54,21 @@ __device__ inline ElementMask DrawMask(const DropoutSetting& in, const StepValue
     key[1] = static_cast<int64_t>(stream);
     key[2] = first_sample;
   }
-  return {values->seed, stream,
-          static_cast<uint64_t>(first_sample) * static_cast<uint64_t>(in.per_sample), in.threshold,
-          in.scale};
+  return MakeMask(in, values->seed, stream, first_sample);
 }
 // The same again, from the key.
 __device__ inline ElementMask RedrawMask(const DropoutSetting& in, const int64_t* key) {
-  return {static_cast<uint64_t>(key[0]), static_cast<uint64_t>(key[1]),
-          static_cast<uint64_t>(key[2]) * static_cast<uint64_t>(in.per_sample), in.threshold,
-          in.scale};
+  return MakeMask(in, static_cast<uint64_t>(key[0]), static_cast<uint64_t>(key[1]), key[2]);
 }
 
 // Multiplies the pack that starts at element `begin` by the mask. Four neighbouring elements share
-// a block of random numbers: kWhole says that packs begin with a block, that is, that `begin` and
-// the elements per sample are multiples of four. Otherwise each element checks whether a new one
-// begins, which takes twice the registers.
+// a block of random numbers: kWhole says that packs begin with a block, that is, that `begin`, the
+// elements per sample and the numbers of a SamplePart are multiples of four. Otherwise each element
+// checks whether a new one begins, which takes twice the registers.
 template <bool kWhole, int N>
 __device__ inline void ApplyMask(const ElementMask& mask, int64_t begin, float (&x)[N]) {
   const Philox philox(mask.seed);
-  const uint64_t element = mask.first + static_cast<uint64_t>(begin);
+  const uint64_t element = mask.Number(begin);
   if constexpr (kWhole) {
 #pragma unroll
     for (int i = 0; i < N; i += 4) {
@@ -68,7 +83,8 @@ __device__ inline void ApplyMask(const ElementMask& mask, int64_t begin, float (
     Philox::Block block = philox(mask.stream, number);
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      const uint64_t e = element + static_cast<uint64_t>(i);
+      const uint64_t e =
+          mask.gap == 0 ? element + static_cast<uint64_t>(i) : mask.Number(begin + i);
       if (e >> 2 != number) {
         number = e >> 2;
         block = philox(mask.stream, number);

@@ -7,6 +7,15 @@
 
 namespace lockstep {
 
+// Which part of each sample a tensor has: elements [begin, begin + its elements per sample) of the
+// `of` that a sample has in the unsharded tensor. By default all of them.
+struct SamplePart {
+  int64_t begin = 0, of = 0;
+
+  // The elements of a whole sample, of which the tensor has `here`.
+  LS_HOST_DEVICE constexpr int64_t Whole(int64_t here) const { return of == 0 ? here : of; }
+};
+
 // Element `index` of the unsharded tensor of the whole batch is kept if the upper 24 bits of
 // Philox(seed).At(stream, index) are at least this.
 LS_HOST_DEVICE constexpr uint32_t DropoutThreshold(double p) {

@@ -15,7 +15,7 @@ class EmbeddingNode : public Node {
                 std::span<GradSink> sinks) override {
     const Tensor ids = ids_.Unpack();
     const GradSink::Target dweight = sinks[0].OpenAnyDType(weight_);
-    embedding_backward(CurrentStream(ids.device()), ids, grads[0], dweight.tensor,
+    embedding_backward(CurrentStream(ids.device()), ids, grads[0], {}, dweight.tensor,
                        dweight.accumulate);
   }
   void Release() override { ids_.Reset(); }
@@ -39,7 +39,7 @@ Tensor Embedding(const Tensor& ids, const Tensor& weight) {
   Shape shape = ids.shape();
   shape.push_back(weight.dim(1));
   Tensor y = Tensor::Empty(shape, weight.dtype(), weight.device());
-  embedding_forward(CurrentStream(y.device()), index, table, y);
+  embedding_forward(CurrentStream(y.device()), index, table, {}, y);
   if (NeedsGrad({&weight})) Record(std::make_shared<EmbeddingNode>(index, weight), {&weight}, {&y});
   return y;
 }

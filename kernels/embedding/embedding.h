@@ -18,11 +18,21 @@ Tensor Embedding(const Tensor& ids, const Tensor& weight);
 
 }  // namespace ops
 
-inline constinit Slot<void(const Tensor& ids, const Tensor& weight, const Tensor& y)>
+// Which rows of a table a weight has: [first, first + its rows) of `of`; by default all.
+struct TablePart {
+  int64_t first = 0, of = 0;
+
+  int64_t Whole(int64_t here) const { return of == 0 ? here : of; }
+};
+
+// The rows of ids that are in the table, but not in the part, become zeros.
+inline constinit Slot<void(const Tensor& ids, const Tensor& weight, TablePart part,
+                           const Tensor& y)>
     embedding_forward{"embedding_forward"};
-// dweight (any floating dtype) is overwritten in full, or added to. ids must be in range.
-inline constinit Slot<void(const Tensor& ids, const Tensor& dy, const Tensor& dweight,
-                           bool accumulate)>
+// dweight (any floating dtype) is overwritten in full, or added to. ids must be in range; those of
+// other parts are left out.
+inline constinit Slot<void(const Tensor& ids, const Tensor& dy, TablePart part,
+                           const Tensor& dweight, bool accumulate)>
     embedding_backward{"embedding_backward"};
 
 }  // namespace lockstep

@@ -9,10 +9,12 @@ namespace {
 
 constexpr int64_t kChannelBlock = 256;
 
-void EmbeddingForwardCpu(Stream, const Tensor& ids, const Tensor& weight, const Tensor& y) {
+void EmbeddingForwardCpu(Stream, const Tensor& ids, const Tensor& weight, TablePart part,
+                         const Tensor& y) {
   DispatchIndex("embedding", ids.dtype(), [&](auto id_tag) {
     using I = typename decltype(id_tag)::type;
-    CheckIds<I>("embedding", ids, weight.dim(0));
+    const int64_t rows = weight.dim(0), first = part.first;
+    CheckIds<I>("embedding", ids, part.Whole(rows));
     const I* id = ids.data<I>();
     const int64_t row_bytes = weight.dim(1) * SizeOf(weight.dtype());
     const char* table = static_cast<const char*>(weight.raw_data());
@@ -21,7 +23,12 @@ void EmbeddingForwardCpu(Stream, const Tensor& ids, const Tensor& weight, const 
     const int64_t grain = std::max<int64_t>(1, kElementwiseGrain * 4 / row_bytes);
     ParallelFor(ids.numel(), grain, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        std::memcpy(out + i * row_bytes, table + id[i] * row_bytes, static_cast<size_t>(row_bytes));
+        const int64_t row = id[i] - first;
+        if (row < 0 || row >= rows) {
+          std::memset(out + i * row_bytes, 0, static_cast<size_t>(row_bytes));
+        } else {
+          std::memcpy(out + i * row_bytes, table + row * row_bytes, static_cast<size_t>(row_bytes));
+        }
       }
     });
   });
@@ -32,13 +39,19 @@ struct Places {
   std::vector<int64_t> start, positions;
 };
 
+// Of the rows [first, first + v).
 template <class I>
-Places FindPlaces(const I* id, int64_t n, int64_t v) {
+Places FindPlaces(const I* id, int64_t n, int64_t first, int64_t v) {
   Places places{std::vector<int64_t>(v + 1), std::vector<int64_t>(n)};
-  for (int64_t i = 0; i < n; ++i) ++places.start[id[i] + 1];
+  const auto has = [=](int64_t i) { return id[i] >= first && id[i] < first + v; };
+  for (int64_t i = 0; i < n; ++i) {
+    if (has(i)) ++places.start[id[i] - first + 1];
+  }
   for (int64_t row = 0; row < v; ++row) places.start[row + 1] += places.start[row];
   std::vector<int64_t> next(places.start.begin(), places.start.end() - 1);
-  for (int64_t i = 0; i < n; ++i) places.positions[next[id[i]]++] = i;
+  for (int64_t i = 0; i < n; ++i) {
+    if (has(i)) places.positions[next[id[i] - first]++] = i;
+  }
   return places;
 }
 
@@ -61,13 +74,13 @@ void SumPlaces(const T* dy, int64_t c, std::span<const int64_t> positions, D* ou
   }
 }
 
-void EmbeddingBackwardCpu(Stream, const Tensor& ids, const Tensor& dy, const Tensor& dweight,
-                          bool accumulate) {
+void EmbeddingBackwardCpu(Stream, const Tensor& ids, const Tensor& dy, TablePart part,
+                          const Tensor& dweight, bool accumulate) {
   const int64_t v = dweight.dim(0), c = dweight.dim(1);
   if (dweight.numel() == 0) return;
   Places places;
   DispatchIndex("embedding", ids.dtype(), [&](auto id_tag) {
-    places = FindPlaces(ids.data<typename decltype(id_tag)::type>(), ids.numel(), v);
+    places = FindPlaces(ids.data<typename decltype(id_tag)::type>(), ids.numel(), part.first, v);
   });
   const int64_t blocks = (c + kChannelBlock - 1) / kChannelBlock;
   DispatchFloat("embedding", dy.dtype(), [&](auto tag) {

@@ -7,22 +7,23 @@
 namespace lockstep::cuda {
 namespace {
 
-// y[i] = weight[ids[i]]: one pass over memory. An id outside [0, v) cannot be reported to the host:
-// its row is NaN.
+// y[i] = weight[ids[i] - first], or zeros for rows that the part lacks: one pass over memory. An id
+// outside [0, whole) cannot be reported to the host: its row is NaN.
 // Grid: one block per id. No shared memory.
 template <bool kAligned, class T, class I>
-__global__ void EmbeddingForwardKernel(const I* ids, const T* weight, int64_t v, int64_t c, T* y) {
+__global__ void EmbeddingForwardKernel(const I* ids, const T* weight, int64_t first, int64_t v,
+                                       int64_t whole, int64_t c, T* y) {
   constexpr int N = kPackSize<T>;
   const int64_t id = ids[blockIdx.x];
-  const bool known = id >= 0 && id < v;
+  const bool known = id >= 0 && id < whole, here = known && id >= first && id < first + v;
   T* out = y + blockIdx.x * c;
   for (int64_t at = threadIdx.x * N; at < c; at += static_cast<int64_t>(blockDim.x) * N) {
     Packed<T> x;
-    if (known) {
-      x = LoadRow<kAligned, N>(weight + id * c, at, c);
+    if (here) {
+      x = LoadRow<kAligned, N>(weight + (id - first) * c, at, c);
     } else {
 #pragma unroll
-      for (int i = 0; i < N; ++i) x[i] = Convert<T>(NAN);
+      for (int i = 0; i < N; ++i) x[i] = Convert<T>(known ? 0.0f : NAN);
     }
     StoreRow<kAligned>(out, at, c, x);
   }
@@ -69,7 +70,8 @@ __global__ void EmbeddingBackwardKernel(const int* start, const int* positions, 
   }
 }
 
-void EmbeddingForwardCuda(Stream stream, const Tensor& ids, const Tensor& weight, const Tensor& y) {
+void EmbeddingForwardCuda(Stream stream, const Tensor& ids, const Tensor& weight, TablePart part,
+                          const Tensor& y) {
   const int64_t c = weight.dim(1);
   if (y.numel() == 0) return;
   DispatchFloat("embedding", weight.dtype(), [&](auto tag) {
@@ -79,18 +81,18 @@ void EmbeddingForwardCuda(Stream stream, const Tensor& ids, const Tensor& weight
       DispatchBool(AlignedRows(c, Data<T>(weight), Data<T>(y)), [&](auto aligned) {
         Launch({"embedding_forward", ids, weight},
                EmbeddingForwardKernel<decltype(aligned)::value, T, I>, Blocks(ids.numel(), 1),
-               RowThreads(c, kPackSize<T>), 0, stream, Data<I>(ids), Data<T>(weight), weight.dim(0),
-               c, Data<T>(y));
+               RowThreads(c, kPackSize<T>), 0, stream, Data<I>(ids), Data<T>(weight), part.first,
+               weight.dim(0), part.Whole(weight.dim(0)), c, Data<T>(y));
       });
     });
   });
 }
 
-void EmbeddingBackwardCuda(Stream stream, const Tensor& ids, const Tensor& dy,
+void EmbeddingBackwardCuda(Stream stream, const Tensor& ids, const Tensor& dy, TablePart part,
                            const Tensor& dweight, bool accumulate) {
   const int64_t v = dweight.dim(0), c = dweight.dim(1);
   if (dweight.numel() == 0) return;
-  const SortedPlaces places = SortPlaces(stream, ids, v);
+  const SortedPlaces places = SortPlaces(stream, ids, part.first, v);
   DispatchFloat("embedding", dy.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     DispatchFloat("embedding", dweight.dtype(), [&](auto to_tag) {

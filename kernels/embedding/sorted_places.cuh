@@ -20,10 +20,11 @@ inline constexpr int kRadixBits = 8, kRadix = 1 << kRadixBits;
 inline constexpr int kRadixTile = 1024;  // keys that one warp takes in turn
 inline constexpr int kRadixScanThreads = 256;
 
-// The key of an id: itself, or v, after all others, if it is outside [0, v).
+// The key of an id: its distance from the first, or v, after all others, if that is outside [0, v).
 template <class I>
-__device__ inline int RadixKey(I id, int v) {
-  return id >= 0 && id < v ? static_cast<int>(id) : v;
+__device__ inline int RadixKey(I id, int64_t first, int v) {
+  const int64_t key = id - first;
+  return key >= 0 && key < v ? static_cast<int>(key) : v;
 }
 
 // The lanes of the warp that are active and have this lane's digit.
@@ -42,7 +43,7 @@ __device__ inline unsigned SameDigit(bool active, int digit) {
 // Grid: one warp per tile. Shared memory: the tile's counts. Deterministic.
 template <class I>
 __global__ void __launch_bounds__(kWarpSize)
-    RadixCountKernel(const I* keys, int n, int v, int shift, int* counts) {
+    RadixCountKernel(const I* keys, int n, int64_t first_id, int v, int shift, int* counts) {
   SHARED_ARRAY(int, count, kRadix);
   const int lane = static_cast<int>(threadIdx.x), tile = static_cast<int>(blockIdx.x);
   for (int digit = lane; digit < kRadix; digit += kWarpSize) count[digit] = 0;
@@ -50,7 +51,8 @@ __global__ void __launch_bounds__(kWarpSize)
   for (int first = tile * kRadixTile; first < n && first < (tile + 1) * kRadixTile;
        first += kWarpSize) {
     const bool active = first + lane < n;
-    const int digit = active ? RadixKey(keys[first + lane], v) >> shift & (kRadix - 1) : 0;
+    const int digit =
+        active ? RadixKey(keys[first + lane], first_id, v) >> shift & (kRadix - 1) : 0;
     const unsigned same = SameDigit(active, digit);
     if (active && (same & ((1u << lane) - 1)) == 0) count[digit] += __popc(same);
     __syncwarp();
@@ -90,8 +92,8 @@ __global__ void __launch_bounds__(kRadixScanThreads) RadixScanKernel(int* counts
 // positions null: key i is at position i. Grid and shared memory as in RadixCountKernel.
 template <class I>
 __global__ void __launch_bounds__(kWarpSize)
-    RadixScatterKernel(const I* keys, const int* positions, int n, int v, int shift,
-                       const int* offsets, int* sorted_keys, int* sorted_positions) {
+    RadixScatterKernel(const I* keys, const int* positions, int n, int64_t first_id, int v,
+                       int shift, const int* offsets, int* sorted_keys, int* sorted_positions) {
   SHARED_ARRAY(int, next, kRadix);
   const int lane = static_cast<int>(threadIdx.x), tile = static_cast<int>(blockIdx.x);
   const int tiles = static_cast<int>(gridDim.x);
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(kWarpSize)
        first += kWarpSize) {
     const int i = first + lane;
     const bool active = i < n;
-    const int key = active ? RadixKey(keys[i], v) : 0;
+    const int key = active ? RadixKey(keys[i], first_id, v) : 0;
     const int digit = key >> shift & (kRadix - 1);
     const unsigned same = SameDigit(active, digit);
     const int rank = __popc(same & ((1u << lane) - 1));
@@ -131,9 +133,9 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 
 }  // namespace internal
 
-// Sorts ids [n] for rows [0, v); others get no place. Nothing is read back to the host, and there
-// are no atomics: as many passes of a radix sort as v has bytes.
-inline SortedPlaces SortPlaces(Stream stream, const Tensor& ids, int64_t v) {
+// Sorts ids [n] for rows [first, first + v); others get no place. Nothing is read back to the host,
+// and there are no atomics: as many passes of a radix sort as v has bytes.
+inline SortedPlaces SortPlaces(Stream stream, const Tensor& ids, int64_t first, int64_t v) {
   using namespace internal;
   constexpr int64_t kMost = int64_t{1} << 30;
   LS_CHECK(ids.numel() <= kMost && v < kMost, "embedding: ", ids.numel(), " ids of ", v,
@@ -145,22 +147,23 @@ inline SortedPlaces SortPlaces(Stream stream, const Tensor& ids, int64_t v) {
   };
   const Tensor counts = empty({kRadix * tiles});
   Tensor keys = empty({n}), places = empty({n}), spare_keys = empty({n}), spare_places = empty({n});
-  const auto pass = [&](const auto* from, const int* positions, int shift) {
+  const auto pass = [&](const auto* from, const int* positions, int64_t first_id, int shift) {
     const LaunchName name("embedding_sort", ids);
     Launch(name, RadixCountKernel<std::remove_cvref_t<decltype(*from)>>, tiles, kWarpSize, 0,
-           stream, from, n, rows, shift, Data<int>(counts));
+           stream, from, n, first_id, rows, shift, Data<int>(counts));
     Launch(name, RadixScanKernel, tiles > 0 ? 1 : 0, kRadixScanThreads, 0, stream,
            Data<int>(counts), kRadix * tiles);
     Launch(name, RadixScatterKernel<std::remove_cvref_t<decltype(*from)>>, tiles, kWarpSize, 0,
-           stream, from, positions, n, rows, shift, Data<int>(counts), Data<int>(spare_keys),
-           Data<int>(spare_places));
+           stream, from, positions, n, first_id, rows, shift, Data<int>(counts),
+           Data<int>(spare_keys), Data<int>(spare_places));
     std::swap(keys, spare_keys);
     std::swap(places, spare_places);
   };
-  DispatchIndex("embedding", ids.dtype(),
-                [&](auto tag) { pass(Data<typename decltype(tag)::type>(ids), nullptr, 0); });
+  DispatchIndex("embedding", ids.dtype(), [&](auto tag) {
+    pass(Data<typename decltype(tag)::type>(ids), nullptr, first, 0);
+  });
   for (int shift = kRadixBits; rows >> shift != 0; shift += kRadixBits) {
-    pass(static_cast<const int*>(Data<int>(keys)), Data<int>(places), shift);
+    pass(static_cast<const int*>(Data<int>(keys)), Data<int>(places), 0, shift);
   }
   const Tensor start = empty({v + 1});
   Launch({"embedding_sort", ids}, SegmentStartsKernel, Blocks(n + 1, kElementwiseThreads),

@@ -160,11 +160,13 @@ Tensor LinearCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& t
                                                .mean = reduction == Reduction::kMean,
                                                .total = total,
                                                .scale = scale});
-  if (record) {
-    Record(std::make_shared<LinearCrossEntropyNode>(x, all.dx, dweight, scale), {&x, &weight},
-           {&total});
-  }
+  if (record) RecordGradients(x, weight, all.dx, dweight, scale, &total);
   return total;
+}
+
+void RecordGradients(const Tensor& x, const Tensor& weight, const Tensor& dx, const Tensor& dweight,
+                     const Tensor& scale, Tensor* total) {
+  Record(std::make_shared<LinearCrossEntropyNode>(x, dx, dweight, scale), {&x, &weight}, {total});
 }
 
 }  // namespace lockstep::ops

@@ -31,6 +31,12 @@ namespace ops {
 Tensor LinearCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                           Reduction reduction, int64_t chunk_rows, int64_t ignore_index = -1);
 
+// For a loss `total` of x and weight whose gradients forward has computed: records that backward
+// gives x `dx`, and the weight `dweight` (f32 or wider), times its upstream gradient and scale[0].
+// Those that are undefined are not needed. Keeps them as LinearCrossEntropy does.
+void RecordGradients(const Tensor& x, const Tensor& weight, const Tensor& dx, const Tensor& dweight,
+                     const Tensor& scale, Tensor* total);
+
 }  // namespace ops
 
 // y = grad * (upstream[0] * scale[0]), or y += that. Contiguous; y may be grad, or of another

@@ -23,7 +23,8 @@ class ResidualNormNode : public Node {
         bias_(args.bias),
         branch_bias_(args.branch_bias),
         dropout_(args.dropout),
-        per_sample_(args.per_sample) {}
+        per_sample_(args.per_sample),
+        part_(args.part) {}
 
   void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
                 std::span<GradSink> sinks) override {
@@ -40,6 +41,7 @@ class ResidualNormNode : public Node {
       args.key = key_.Unpack();
       args.dropout = dropout_;
       args.per_sample = per_sample_;
+      args.part = part_;
       args.dbranch = Tensor::EmptyLike(args.sum);
     }
     if (needs[2]) args.dweight = sinks[2].OpenAnyDType(args.weight);
@@ -59,6 +61,7 @@ class ResidualNormNode : public Node {
   Tensor bias_, branch_bias_;  // for their shapes and dtypes
   double dropout_;
   int64_t per_sample_;
+  SamplePart part_;
 };
 
 void CheckAffine(const char* name, const Tensor& t, const Tensor& x) {
@@ -100,7 +103,8 @@ Tensor Complete(const Branch& branch) {
 }
 
 std::pair<Tensor, Tensor> ResidualNorm(NormKind kind, const Tensor& x, const Branch& branch,
-                                       const Tensor& weight, const Tensor& bias, double eps) {
+                                       const Tensor& weight, const Tensor& bias, double eps,
+                                       SamplePart part) {
   Check(kind, x, branch, weight, bias, eps);
   const Shape rows = {x.numel() / x.dim(-1)};
   const DType statistics = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
@@ -114,6 +118,7 @@ std::pair<Tensor, Tensor> ResidualNorm(NormKind kind, const Tensor& x, const Bra
     args.dropout = branch.dropout;
     args.site = branch.site;
     args.per_sample = x.numel() == 0 || x.ndim() == 1 ? x.numel() : x.numel() / x.dim(0);
+    args.part = part;
     args.key = Tensor::Empty({kDropoutKeySize}, DType::kI64, x.device());
   }
   args.weight = weight.Detach().Contiguous();

@@ -8,6 +8,7 @@
 #include "core/dispatcher.h"
 #include "core/step_state.h"
 #include "core/tensor.h"
+#include "kernels/dropout/dropout_mask.h"
 
 namespace lockstep {
 
@@ -47,10 +48,10 @@ void ForEachTensor(const Branch& branch, const F& f) {
 // other. Saves s, weight, per row the statistics, and the key of dropout's mask. The gradient of s,
 // from its other users and through the norm, is added up in one pass and handed to x and branch
 // without a copy, to branch times the mask if there is dropout; the sums over its rows are the
-// gradient of the branch's bias.
+// gradient of the branch's bias. `part`: x and the branch have only a part of each sample.
 std::pair<Tensor, Tensor> ResidualNorm(NormKind kind, const Tensor& x, const Branch& branch,
                                        const Tensor& weight, const Tensor& bias = {},
-                                       double eps = 1e-5);
+                                       double eps = 1e-5, SamplePart part = {});
 
 }  // namespace ops
 
@@ -65,8 +66,9 @@ struct ResidualNormForwardArgs {
   double dropout = 0;
   uint64_t site = 0;
   int64_t per_sample = 0;  // elements
-  Tensor key;              // as dropout_forward, written
-  Tensor weight, bias;     // [C]
+  SamplePart part;
+  Tensor key;           // as dropout_forward, written
+  Tensor weight, bias;  // [C]
   double eps = 1e-5;
   Tensor sum, y;      // [rows, C], written
   Tensor mean, rstd;  // [rows], written
@@ -83,6 +85,7 @@ struct ResidualNormBackwardArgs {
   Tensor key;
   double dropout = 0;
   int64_t per_sample = 0;
+  SamplePart part;
   Tensor dbranch;  // [rows, C], written
   // Those whose tensor is undefined are not needed.
   GradSink::Target dweight, dbias, dbranch_bias;

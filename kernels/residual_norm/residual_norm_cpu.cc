@@ -68,7 +68,7 @@ void ResidualNormForwardCpu(Stream, const ResidualNormForwardArgs& args) {
   std::optional<ElementMask> mask;
   if (args.values != nullptr) {
     WriteDropoutKey(*args.values, args.site, args.key.data<int64_t>());
-    mask.emplace(args.key.data<int64_t>(), args.dropout, args.per_sample);
+    mask.emplace(args.key.data<int64_t>(), args.dropout, args.per_sample, args.part);
   }
   DispatchFloat("residual_norm", args.x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -102,7 +102,7 @@ void ResidualNormForwardCpu(Stream, const ResidualNormForwardArgs& args) {
 void ResidualNormBackwardCpu(Stream, const ResidualNormBackwardArgs& args) {
   std::optional<ElementMask> mask;
   if (args.key.defined()) {
-    mask.emplace(args.key.data<int64_t>(), args.dropout, args.per_sample);
+    mask.emplace(args.key.data<int64_t>(), args.dropout, args.per_sample, args.part);
   }
   DispatchFloat("residual_norm", args.sum.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;

@@ -78,8 +78,9 @@ void DispatchAdd(const ResidualNormForwardArgs& args, const Tensor& bias, F&& f)
   if (args.values == nullptr && !bias.defined()) return f(AddWholeBranch<T>{branch, sum});
   DispatchBool(args.values != nullptr, [&](auto dropout) {
     f(AddOpenBranch<decltype(dropout)::value, T, W>{
-        branch, DataOrNull<W>(bias), sum, MakeDropoutSetting(args.dropout, args.per_sample),
-        args.values, args.site, DataOrNull<int64_t>(args.key)});
+        branch, DataOrNull<W>(bias), sum,
+        MakeDropoutSetting(args.dropout, args.per_sample, args.part), args.values, args.site,
+        DataOrNull<int64_t>(args.key)});
   });
 }
 
@@ -160,9 +161,9 @@ void DispatchHandOn(const ResidualNormBackwardArgs& args, F&& f) {
   const bool sum_bias = args.dbranch_bias.tensor.defined();
   if (!args.key.defined() && !sum_bias) return f(NoBranchGradient<T>());
   DispatchBool(args.key.defined(), [&](auto dropout) {
-    f(HandOnToBranch<decltype(dropout)::value, T>{Data<T>(args.dbranch),
-                                                  MakeDropoutSetting(args.dropout, args.per_sample),
-                                                  DataOrNull<int64_t>(args.key)});
+    f(HandOnToBranch<decltype(dropout)::value, T>{
+        Data<T>(args.dbranch), MakeDropoutSetting(args.dropout, args.per_sample, args.part),
+        DataOrNull<int64_t>(args.key)});
   });
 }
 

@@ -29,16 +29,38 @@ Tensor SoftmaxCrossEntropy(const Tensor& logits, const Tensor& targets,
 
 // The low-level operations. N rows; "wide" is f64 for f64 logits, else f32.
 
+// Which classes the logits are of: [first, first + V) of `of`; by default of all. A row whose
+// target is another class has the loss 0 and, in backward, no hit; cross_entropy_join makes the
+// loss.
+struct ClassPart {
+  int64_t first = 0, of = 0;
+
+  int64_t Whole(int64_t here) const { return of == 0 ? here : of; }
+};
+
 struct CrossEntropyForwardArgs {
   Tensor logits;   // [N, V]
   Tensor targets;  // [N]
   int64_t ignore_index = -1;
+  ClassPart part;
   Tensor losses;          // wide [N], written
   Tensor log_sum_exp;     // wide [N], written
   int64_t first_row = 0;  // the number of the first row in errors
 };
 inline constinit Slot<void(const CrossEntropyForwardArgs&)> cross_entropy_forward{
     "cross_entropy_forward"};
+
+// Joins what forward has made of two neighbouring parts of the classes, [begin, middle) and
+// [middle, end): log_sum_exp becomes that of both, and so do the losses of the rows whose target is
+// in one of them. All wide [N].
+struct CrossEntropyJoinArgs {
+  Tensor losses, log_sum_exp;              // of the first part; written
+  Tensor other_losses, other_log_sum_exp;  // of the second
+  Tensor targets;                          // [N]
+  int64_t ignore_index = -1;
+  int64_t begin = 0, middle = 0, end = 0;
+};
+inline constinit Slot<void(const CrossEntropyJoinArgs&)> cross_entropy_join{"cross_entropy_join"};
 
 // scale[0] = 1 or, for kMean, 1 / number of targets that count (0 if there is none);
 // total[0] = sum of the losses * scale[0], added in a fixed order. Both wide.
@@ -57,8 +79,9 @@ inline constinit Slot<void(const CrossEntropyReduceArgs&)> cross_entropy_reduce{
 struct CrossEntropyBackwardArgs {
   Tensor logits;
   Tensor targets;
-  Tensor log_sum_exp;
+  Tensor log_sum_exp;  // over all classes
   int64_t ignore_index = -1;
+  ClassPart part;
   Tensor upstream;  // wide, [N] or one element, read on the device
   Tensor scale;     // wide, one element
   Tensor dlogits;   // [N, V] of the logits' dtype; may be the logits themselves

@@ -72,17 +72,47 @@ void ForwardCpu(Stream, const CrossEntropyForwardArgs& args) {
     A* losses = args.losses.data<A>();
     A* log_sum_exp = args.log_sum_exp.data<A>();
     const int64_t ignore = args.ignore_index, first_row = args.first_row;
+    const int64_t classes = args.part.Whole(v), first = args.part.first;
     ParallelFor(args.targets.numel(), RowGrain(v), [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t target = targets[i];
         const T* row = logits + i * v;
-        LS_CHECK(target == ignore || (target >= 0 && target < v), "softmax_cross_entropy: target ",
-                 target, " at position ", first_row + i, " is outside of the ", v,
-                 " classes and is not ignore_index = ", ignore);
+        LS_CHECK(target == ignore || (target >= 0 && target < classes),
+                 "softmax_cross_entropy: target ", target, " at position ", first_row + i,
+                 " is outside of the ", classes, " classes and is not ignore_index = ", ignore);
         const A largest = RowMax<A>(row, v);
         const A sum = SumOfExponentials(row, v, largest);
         log_sum_exp[i] = largest + std::log(sum);
-        losses[i] = target == ignore ? A(0) : log_sum_exp[i] - Convert<A>(row[target]);
+        const bool here = target != ignore && target >= first && target < first + v;
+        losses[i] = here ? log_sum_exp[i] - Convert<A>(row[target - first]) : A(0);
+      }
+    });
+  });
+}
+
+void JoinCpu(Stream, const CrossEntropyJoinArgs& args) {
+  Dispatch(args.losses, args.targets, [&](auto float_tag, auto index_tag) {
+    using I = typename decltype(index_tag)::type;
+    using A = Acc<typename decltype(float_tag)::type>;
+    const I* targets = args.targets.data<I>();
+    A *losses = args.losses.data<A>(), *log_sum_exp = args.log_sum_exp.data<A>();
+    const A *other_losses = args.other_losses.data<A>(),
+            *other_log_sum_exp = args.other_log_sum_exp.data<A>();
+    const int64_t ignore = args.ignore_index, begin_class = args.begin, middle = args.middle,
+                  end_class = args.end;
+    ParallelFor(args.targets.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const A a = log_sum_exp[i], b = other_log_sum_exp[i];
+        const A both = std::max(a, b) + std::log1p(std::exp(-std::abs(a - b)));
+        const int64_t target = targets[i];
+        if (target == ignore) {
+          losses[i] = 0;
+        } else if (target >= begin_class && target < middle) {
+          losses[i] += both - a;
+        } else if (target >= middle && target < end_class) {
+          losses[i] = other_losses[i] + (both - b);
+        }
+        log_sum_exp[i] = both;
       }
     });
   });
@@ -120,7 +150,7 @@ void BackwardCpu(Stream, const CrossEntropyBackwardArgs& args) {
     const int64_t upstream_step = args.upstream.numel() == 1 ? 0 : 1;
     const A scale = *args.scale.data<A>();
     T* dlogits = args.dlogits.data<T>();
-    const int64_t ignore = args.ignore_index;
+    const int64_t ignore = args.ignore_index, first = args.part.first;
     ParallelFor(args.targets.numel(), RowGrain(v), [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t target = targets[i];
@@ -128,15 +158,16 @@ void BackwardCpu(Stream, const CrossEntropyBackwardArgs& args) {
         const T* row = logits + i * v;
         T* out = dlogits + i * v;
         const A shift = log_sum_exp[i];
-        const A at_target = target == ignore ? A(0) : Convert<A>(row[target]);
+        const bool here = target != ignore && target >= first && target < first + v;
+        const A at_target = here ? Convert<A>(row[target - first]) : A(0);
         if (row == out) {
           SoftmaxRowInPlace<A>(v, shift, factor, out);
         } else {
           SoftmaxRow<A>(row, v, shift, factor, out);
         }
         // `row` may be `out`: what was at the target has been read before.
-        if (target != ignore) {
-          out[target] = Convert<T>((Exp(at_target - shift) - A(1)) * factor);
+        if (here) {
+          out[target - first] = Convert<T>((Exp(at_target - shift) - A(1)) * factor);
         }
       }
     });
@@ -144,6 +175,7 @@ void BackwardCpu(Stream, const CrossEntropyBackwardArgs& args) {
 }
 
 LS_REGISTER(cross_entropy_forward, DeviceType::kCpu, ForwardCpu);
+LS_REGISTER(cross_entropy_join, DeviceType::kCpu, JoinCpu);
 LS_REGISTER(cross_entropy_reduce, DeviceType::kCpu, ReduceCpu);
 LS_REGISTER(cross_entropy_backward, DeviceType::kCpu, BackwardCpu);
 

@@ -11,11 +11,12 @@ constexpr int kReduceThreads = 512;
 
 // The loss and the log-sum-exp of a row. Reads the logits once.
 // Grid: one block per row. Shared memory: two f32 per warp. Deterministic: the order of the sum
-// depends only on v. A target outside [0, v) cannot be reported to the host: its loss is NaN.
+// depends only on v. A target outside [0, classes) cannot be reported to the host: its loss is NaN.
 template <bool kAligned, class T, class I>
 __global__ void __launch_bounds__(kThreads)
-    CrossEntropyForwardKernel(const T* logits, const I* targets, int64_t v, int64_t ignore_index,
-                              float* losses, float* log_sum_exp) {
+    CrossEntropyForwardKernel(const T* logits, const I* targets, int64_t v, int64_t first,
+                              int64_t classes, int64_t ignore_index, float* losses,
+                              float* log_sum_exp) {
   SHARED_ARRAY(float, scratch, 2 * kThreads / kWarpSize);
   const int64_t i = blockIdx.x;
   const T* row = logits + i * v;
@@ -26,9 +27,33 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t target = targets[i];
   if (target == ignore_index) {
     losses[i] = 0;
+  } else if (target >= first && target < first + v) {
+    losses[i] = log_sum - ToFloat(row[target - first]);
   } else {
-    losses[i] = target >= 0 && target < v ? log_sum - ToFloat(row[target]) : NAN;
+    losses[i] = target >= 0 && target < classes ? 0 : NAN;
   }
+}
+
+// Two parts of the classes become one: see CrossEntropyJoinArgs.
+// Grid: one thread per row. No shared memory.
+template <class I>
+__global__ void __launch_bounds__(kThreads)
+    CrossEntropyJoinKernel(const I* targets, int64_t n, int64_t ignore_index, int64_t begin,
+                           int64_t middle, int64_t end, const float* other_losses,
+                           const float* other_log_sum_exp, float* losses, float* log_sum_exp) {
+  const int64_t i = GlobalThread();
+  if (i >= n) return;
+  const float a = log_sum_exp[i], b = other_log_sum_exp[i];
+  const float both = fmaxf(a, b) + log1pf(expf(-fabsf(a - b)));
+  const int64_t target = targets[i];
+  if (target == ignore_index) {
+    losses[i] = 0;
+  } else if (target >= begin && target < middle) {
+    losses[i] += both - a;
+  } else if (target >= middle && target < end) {
+    losses[i] = other_losses[i] + (both - b);
+  }
+  log_sum_exp[i] = both;
 }
 
 // total = the losses' sum times scale; scale = 1, or 1 / the number of targets that count.
@@ -60,8 +85,9 @@ __global__ void __launch_bounds__(kReduceThreads)
 template <bool kAligned, class T, class I>
 __global__ void __launch_bounds__(kThreads)
     CrossEntropyBackwardKernel(const T* logits, const I* targets, const float* log_sum_exp,
-                               int64_t v, int64_t ignore_index, const float* upstream,
-                               int64_t upstream_step, const float* scale, T* dlogits) {
+                               int64_t v, int64_t first, int64_t ignore_index,
+                               const float* upstream, int64_t upstream_step, const float* scale,
+                               T* dlogits) {
   constexpr int N = kPackSize<T>;
   const int64_t i = blockIdx.x;
   const int64_t target = targets[i];
@@ -74,7 +100,7 @@ __global__ void __launch_bounds__(kThreads)
     Packed<T> g;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      const float hit = at + k == target ? 1.0f : 0.0f;
+      const float hit = first + at + k == target ? 1.0f : 0.0f;
       g[k] = Convert<T>((expf(ToFloat(x[k]) - shift) - hit) * factor);
     }
     StoreRow<kAligned>(out, at, v, g);
@@ -100,8 +126,21 @@ void ForwardCuda(Stream stream, const CrossEntropyForwardArgs& args) {
       Launch({"cross_entropy_forward", args.logits, args.targets},
              CrossEntropyForwardKernel<decltype(aligned)::value, T, I>,
              Blocks(args.targets.numel(), 1), kThreads, 0, stream, logits, Data<I>(args.targets), v,
-             args.ignore_index, Data<float>(args.losses), Data<float>(args.log_sum_exp));
+             args.part.first, args.part.Whole(v), args.ignore_index, Data<float>(args.losses),
+             Data<float>(args.log_sum_exp));
     });
+  });
+}
+
+void JoinCuda(Stream stream, const CrossEntropyJoinArgs& args) {
+  DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&](auto index_tag) {
+    using I = typename decltype(index_tag)::type;
+    const int64_t n = args.targets.numel();
+    Launch({"cross_entropy_join", args.losses}, CrossEntropyJoinKernel<I>, Blocks(n, kThreads),
+           kThreads, 0, stream, Data<I>(args.targets), n, args.ignore_index, args.begin,
+           args.middle, args.end, Data<float>(args.other_losses),
+           Data<float>(args.other_log_sum_exp), Data<float>(args.losses),
+           Data<float>(args.log_sum_exp));
   });
 }
 
@@ -125,13 +164,14 @@ void BackwardCuda(Stream stream, const CrossEntropyBackwardArgs& args) {
       Launch({"cross_entropy_backward", args.logits, args.targets},
              CrossEntropyBackwardKernel<decltype(aligned)::value, T, I>,
              Blocks(args.targets.numel(), 1), kThreads, 0, stream, logits, Data<I>(args.targets),
-             Data<float>(args.log_sum_exp), v, args.ignore_index, Data<float>(args.upstream),
-             upstream_step, Data<float>(args.scale), dlogits);
+             Data<float>(args.log_sum_exp), v, args.part.first, args.ignore_index,
+             Data<float>(args.upstream), upstream_step, Data<float>(args.scale), dlogits);
     });
   });
 }
 
 LS_REGISTER(cross_entropy_forward, DeviceType::kCuda, ForwardCuda);
+LS_REGISTER(cross_entropy_join, DeviceType::kCuda, JoinCuda);
 LS_REGISTER(cross_entropy_reduce, DeviceType::kCuda, ReduceCuda);
 LS_REGISTER(cross_entropy_backward, DeviceType::kCuda, BackwardCuda);
 

@@ -23,7 +23,7 @@ class TokenPositionEmbeddingNode : public Node {
     const Stream stream = CurrentStream(dy.device());
     if (needs[0]) {
       const GradSink::Target dwte = sinks[0].OpenAnyDType(wte_);
-      embedding_backward(stream, ids_.Unpack(), dy, dwte.tensor, dwte.accumulate);
+      embedding_backward(stream, ids_.Unpack(), dy, {}, dwte.tensor, dwte.accumulate);
     }
     if (needs[1]) {
       const GradSink::Target dwpe = sinks[1].OpenAnyDType(wpe_);

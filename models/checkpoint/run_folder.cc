@@ -19,6 +19,17 @@ std::vector<OptionDifference> RealDifferences(const RunConfig& a, const RunConfi
   return all;
 }
 
+// Where sums are made in other parts, a run would go on with other bits than it promises.
+void CheckParts(const RunConfig& before, const RunConfig& now, const std::string& of) {
+  const int64_t parts = before.parallel.tensor_parts(), wanted = now.parallel.tensor_parts();
+  if (now.dist.reduction != "ordered" || parts == wanted) return;
+  throw InputError(StrCat(of, " was trained with virtual.tp = ", parts,
+                          ", and this run has virtual.tp = ", wanted,
+                          ", with which dist.reduction = \"ordered\" has other bits: use "
+                          "--virtual.tp=",
+                          parts, ", or begin from its weights alone with --init_from"));
+}
+
 // A checkpoint, a run folder, or a link to a checkpoint.
 Checkpoint Locate(const std::string& path) {
   const std::string latest = JoinPath(path, "latest");
@@ -36,6 +47,7 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
                             c.path));
   }
   const RunConfig previous = RunConfigFromToml(state.config_toml, checkpoint.path);
+  CheckParts(previous, config, checkpoint.path);
   const auto differences = RealDifferences(previous, config);
   RunStart start{checkpoint.path, state.step,
                  StrCat("resuming from ", checkpoint.path, " (step ", state.step, ")")};
@@ -54,7 +66,9 @@ RunStart FromCheckpoint(const RunConfig& config, const std::string& path) {
 RunStart Continue(const RunConfig& config, const CheckpointStore& store,
                   const std::function<void(const std::string&)>& warn) {
   const std::string file = JoinPath(config.out_dir, "config.toml");
-  const auto differences = RealDifferences(RunConfigFromToml(ReadFile(file), file), config);
+  const RunConfig previous = RunConfigFromToml(ReadFile(file), file);
+  CheckParts(previous, config, config.out_dir);
+  const auto differences = RealDifferences(previous, config);
   if (!differences.empty()) {
     RefuseOther(config, "its configuration differs (there -> now):\n" + ToString(differences));
   }

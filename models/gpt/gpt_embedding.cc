@@ -1,6 +1,5 @@
 #include "models/gpt/gpt_embedding.h"
 
-#include "kernels/token_position_embedding/token_position_embedding.h"
 #include "nn/dropout.h"
 #include "nn/init.h"
 #include "nn/kv_cache.h"
@@ -36,9 +35,7 @@ Tensor GptEmbedding::Forward(const Tensor& ids) {
     if (!wpe_) return wte_(part);
     nn::Embedding &wte = *wte_, &wpe = **wpe_;
     return wte.WithHooks([&] {
-      return wpe.WithHooks([&] {
-        return ops::TokenPositionEmbedding(part, *wte.weight(), *wpe.weight(), first_position);
-      });
+      return wpe.WithHooks([&] { return wte.AddPositions(part, *wpe.weight(), first_position); });
     });
   }));
 }

@@ -5,6 +5,21 @@
 namespace lockstep::models {
 
 void AddParallelOptions(Options& options, ParallelOptions& parallel) {
+  options.Add(
+      "parallel.tp", &parallel.tp,
+      {.min = 1,
+       .max = 1024,
+       .aliases = {"tensor_parallel", "tensor_model_parallel_size", "tp_size"},
+       .operational = true,
+       .doc = "tensor parallelism: how many neighbouring ranks compute each layer together, "
+              "each with a part of its matrices and of the sequence"});
+  options.Add(
+      "virtual.tp", &parallel.virtual_tp,
+      {.min = 0,
+       .max = 1024,
+       .operational = true,
+       .doc = "with dist.reduction=ordered: in how many parts a layer's sums are made. A run "
+              "has the same bits with any parallel.tp that divides it; 0: parallel.tp"});
   options.Add("parallel.shard", &parallel.shard,
               {.choices = {"none", "optimizer", "gradients", "full"},
                .aliases = {"fsdp", "sharding_strategy", "zero_stage"},
@@ -23,6 +38,13 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                       "takes the memory of all weights and half the gathers"});
   options.OnResolve([&parallel](Options& resolved) {
     const ParallelOptions d;
+    const int64_t parts = parallel.tensor_parts(), own = parts / parallel.tp;
+    if (parts % parallel.tp != 0 || (parallel.tp > 1 && (own & (own - 1)) != 0)) {
+      resolved.Fail({"virtual.tp", "parallel.tp"},
+                    StrCat(resolved.Describe("virtual.tp"), " must be parallel.tp = ", parallel.tp,
+                           " times a power of two, which each rank computes: use ",
+                           "virtual.tp = ", 2 * parallel.tp, ", or leave it out"));
+    }
     if (parallel.shard == "none" && parallel.shard_ranks != d.shard_ranks) {
       resolved.Fail({"parallel.shard_ranks", "parallel.shard"},
                     StrCat(resolved.Describe("parallel.shard_ranks"),

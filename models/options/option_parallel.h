@@ -10,12 +10,17 @@ namespace lockstep::models {
 
 // option_parallel.cc says what each means, for --help.
 struct ParallelOptions {
+  int64_t tp = 1;
+  int64_t virtual_tp = 0;  // 0: tp. virtual.tp
   std::string shard = "none";
   int64_t shard_ranks = 0;  // 0: all
   bool reshard_after_forward = true;
+
+  // The parts in which sums that tp shares out are made.
+  int64_t tensor_parts() const { return virtual_tp > 0 ? virtual_tp : tp; }
 };
 
-// Adds parallel.*, with the checks between them.
+// Adds parallel.* and virtual.*, with the checks between them.
 void AddParallelOptions(Options& options, ParallelOptions& parallel);
 
 }  // namespace lockstep::models

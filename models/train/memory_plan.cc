@@ -19,6 +19,7 @@
 #include "kernels/loss_scale/loss_scale.h"
 #include "models/gpt/gpt.h"
 #include "models/train/machine_memory.h"
+#include "models/train/parallelize.h"
 #include "models/train/run_ranks.h"
 #include "optim/clip.h"
 
@@ -258,7 +259,7 @@ bool SavesParts(const RunSetup& setup) {
 }
 
 bool SumsGradients(const RunSetup& setup) {
-  return setup.ranks > 1 || setup.config.dist.reduction != "fast";
+  return setup.ranks > 1 || setup.config.parallel.tp > 1 || setup.config.dist.reduction != "fast";
 }
 
 MemoryPlan PlanMemory(const RunSetup& setup) {
@@ -276,10 +277,14 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   } else if (SumsGradients(setup)) {
     reducer = ToReducerOptions(setup.config.dist, setup.micro_batches, /*trace=*/nullptr);
   }
+  const auto group =
+      parallel.tp > 1 ? dist::MakePlannedGroup(static_cast<int>(parallel.tp)) : nullptr;
+  const auto tensor = std::make_shared<dist::TensorRanks>(group.get(), parallel.tensor_parts());
   MemoryPlan plan = PlanMemory(
       {.model =
            [&] {
              auto model = std::make_shared<Gpt>(setup.model);
+             Parallelize(*model, tensor);
              MaterializeFor(setup, kMeta, *model);
              return model;
            },

@@ -154,6 +154,18 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
   const auto gradients = GroupOptionsOf(config, "gradients", device, recorder);
   gradients_ = world_->Group(gradients);
   checkpoints_ = world_->Group(GroupOptionsOf(config, "checkpoints", kCpu, /*recorder=*/nullptr));
+  const auto tp = static_cast<int>(config.parallel.tp);
+  if (tp > 1 && size() % tp == 0) {
+    const dist::Mesh mesh({.tp = tp}, rank(), size());
+    tensor_ = world_->Group(mesh, {"tp"}, gradients);
+    auto data = world_->Group(mesh, {"dp"}, gradients);
+    auto data_control =
+        world_->Group(mesh, {"dp"}, GroupOptionsOf(config, "control", kCpu, recorder));
+    if (size() > tp) {
+      data_ = std::move(data);
+      data_control_ = std::move(data_control);
+    }
+  }
   const auto shards = static_cast<int>(config.parallel.shard_ranks);
   // Other sizes are refused when the run is prepared.
   if (config.parallel.shard == "none" || shards == 0 || size() % shards != 0) return;

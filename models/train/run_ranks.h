@@ -49,10 +49,16 @@ class RunRanks {
   bool on_one_machine() const { return rendezvous_.local_world_size == size(); }
   // "tcp", "nccl"
   const std::string& backend() const { return backend_; }
-  // Null for a single rank. The first is for gradients, on their device; the second for small
-  // values on the host.
-  dist::ProcessGroup* gradients() const { return gradients_.get(); }
+  // Null for a single rank. The first is for gradients, on their device, among data-parallel ranks;
+  // the second for small values on the host, among all ranks; the third the same among
+  // data-parallel ones.
+  dist::ProcessGroup* gradients() const { return tensor_ ? data_.get() : gradients_.get(); }
   const std::shared_ptr<dist::ProcessGroup>& control() const { return control_; }
+  const std::shared_ptr<dist::ProcessGroup>& data_control() const {
+    return tensor_ ? data_control_ : control_;
+  }
+  // Of parallel.tp; null: 1.
+  dist::ProcessGroup* tensor() const { return tensor_.get(); }
   // For CheckpointSaver.
   dist::ProcessGroup* checkpoints() const { return checkpoints_.get(); }
   // Of parallel.shard and parallel.shard_ranks.
@@ -90,6 +96,8 @@ class RunRanks {
   std::unique_ptr<dist::World> world_;
   std::shared_ptr<dist::ProcessGroup> control_, gradients_, checkpoints_;
   std::shared_ptr<dist::ProcessGroup> shard_, replicate_;  // null: the model has a single copy
+  // With parallel.tp: its ranks, and those with other samples (null: none).
+  std::shared_ptr<dist::ProcessGroup> tensor_, data_, data_control_;
 };
 
 }  // namespace lockstep::models

@@ -8,6 +8,7 @@
 #include "core/io/file.h"
 #include "data/sampler.h"
 #include "models/gpt/hf_format.h"
+#include "models/train/parallelize.h"
 #include "models/train/run_ranks.h"
 #include "nn/precision.h"
 #include "optim/adamw.h"
@@ -163,7 +164,48 @@ int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t s
   return std::max<int64_t>(1, std::llround(samples / static_cast<double>(samples_per_step)));
 }
 
-RunSetup BeginSetup(const RunConfig& config, Device device, int64_t ranks) {
+// Fails for what ranks cannot compute together.
+void CheckTensorParallel(const RunSetup& setup) {
+  const ParallelOptions& parallel = setup.config.parallel;
+  const int64_t parts = parallel.tensor_parts();
+  if (parts == 1) return;
+  const auto fail = [](const auto&... what) { throw InputError(StrCat(what...)); };
+  if (setup.config.dist.reduction != "ordered" && parts != parallel.tp) {
+    fail("virtual.tp = ", parts, " with parallel.tp = ", parallel.tp,
+         " is for dist.reduction = \"ordered\": add that, or leave virtual.tp out");
+  }
+  if (parallel.shard != "none") {
+    fail("parallel.shard = \"", parallel.shard,
+         "\" does not go with parallel.tp or virtual.tp: use "
+         "parallel.shard = \"none\"");
+  }
+  if (setup.offload.any()) {
+    fail("train.offload does not go with parallel.tp or virtual.tp: leave it out");
+  }
+  if (setup.window % parts != 0 || setup.model.n_head % parallel.tp != 0) {
+    fail("the parts of virtual.tp = ", parts, " must divide model.block_size = ", setup.window,
+         ", and parallel.tp = ", parallel.tp, " must divide model.n_head = ", setup.model.n_head);
+  }
+  const int64_t keys = setup.model.n_kv_head > 0 ? setup.model.n_kv_head : setup.model.n_head;
+  if (keys % parallel.tp != 0) {
+    fail("parallel.tp = ", parallel.tp, " does not divide the ", keys,
+         " heads of keys and values (model.n_kv_head): use a divisor of them");
+  }
+  try {
+    Gpt shape(setup.model);
+    Parallelize(shape, std::make_shared<dist::TensorRanks>(nullptr, parts));
+  } catch (const ArgumentError& error) {
+    throw InputError(error.what());
+  }
+}
+
+RunSetup BeginSetup(const RunConfig& config, Device device, int64_t processes) {
+  const int64_t tp = config.parallel.tp, ranks = processes / tp;
+  if (processes % tp != 0) {
+    throw InputError(StrCat("parallel.tp = ", tp, " does not divide the ", processes,
+                            processes == 1 ? " rank" : " ranks",
+                            " of this run: start a multiple of it, as with --nproc=", tp));
+  }
   if (config.train.grad_dtype != "fp32" && ranks > 1) {
     throw InputError(StrCat("train.grad_dtype = \"", config.train.grad_dtype, "\" is for a single ",
                             "process, and this run has ", ranks,
@@ -194,6 +236,7 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   setup.window = settled.model.block_size;
   setup.micro_batches = MicroBatches(config.train, setup.ranks);
   CheckShards(config, setup.micro_batches, setup.ranks);
+  CheckTensorParallel(setup);
   setup.tokens_per_step = setup.micro_batches * config.train.batch_size * setup.window;
 }
 

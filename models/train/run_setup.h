@@ -28,7 +28,7 @@ struct RunSetup {
   int64_t window = 0;  // tokens of a training sample
   int64_t steps = 0;   // of the whole run
   int64_t decay_steps = 0;
-  int64_t ranks = 1;            // data-parallel processes
+  int64_t ranks = 1;            // data-parallel ones: of processes, or groups of parallel.tp
   int64_t micro_batches = 1;    // per step, on all ranks together
   int64_t tokens_per_step = 0;  // of all ranks
   data::Dataset dataset;
@@ -40,6 +40,7 @@ struct RunSetup {
 // Opens the data and settles what the configuration leaves open. If the run starts from weights
 // (init_from, or a checkpoint), the model has their shape, and options that say otherwise are an
 // InputError. `options` are those that filled `config`. Only the device depends on the rank.
+// `ranks`: all processes.
 RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start,
                     Device device, int64_t ranks);
 // The same without data, a start and steps, for planning: the data are opened only if the

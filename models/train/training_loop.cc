@@ -10,12 +10,14 @@
 #include "core/kernel_choices.h"
 #include "data/id_tokenizer.h"
 #include "dist/data_parallel/data_parallel.h"
+#include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/consolidate.h"
 #include "models/gpt/generate.h"
 #include "models/report/run_summary.h"
 #include "models/train/interrupt.h"
 #include "models/train/machine_memory.h"
+#include "models/train/parallelize.h"
 
 namespace lockstep::models {
 namespace {
@@ -119,11 +121,13 @@ std::unique_ptr<dist::DataRanks> TrainingLoop::FillAndShare() {
         ranks_.shard_groups(), *model_, ToShardOptions(config_, setup_.micro_batches, trace_.get()),
         ranks_.control());
   }
+  Parallelize(*model_, std::make_shared<dist::TensorRanks>(ranks_.tensor(),
+                                                           config_.parallel.tensor_parts()));
   FillModel(setup_, *model_);
   if (sharded || !SumsGradients(setup_)) return sharded;
   return std::make_unique<dist::DataParallel>(
       ranks_.gradients(), *model_,
-      ToReducerOptions(config_.dist, setup_.micro_batches, trace_.get()), ranks_.control());
+      ToReducerOptions(config_.dist, setup_.micro_batches, trace_.get()), ranks_.data_control());
 }
 
 int TrainingLoop::Train() {
@@ -211,11 +215,11 @@ void TrainingLoop::End(double seconds) {
 // The signal that any rank received. Asking makes the host of a GPU wait for the other ranks, so
 // there it is asked only after steps where something is due.
 int TrainingLoop::Interrupt() {
-  if (!parallel_) {
+  if (!ranks_.control()) {
     interrupt_ = InterruptGuard::signal();
   } else if (setup_.device.is_cpu() || Due(trainer_.step())) {
     const double mine = InterruptGuard::signal();
-    for (const auto& of_rank : parallel_->Gather(std::span(&mine, 1))) {
+    for (const auto& of_rank : dist::GatherValues(*ranks_.control(), std::span(&mine, 1))) {
       interrupt_ = std::max(interrupt_, static_cast<int>(of_rank[0]));
     }
   }

@@ -222,6 +222,7 @@ TEST(ConfigChecks, ShardingOptionsThatDoNothingAreRefused) {
   EXPECT_EQ(ParsedRun({"--parallel.shard=full", "--parallel.reshard_after_forward=false"})
                 .config.parallel.shard,
             "full");
+  EXPECT_THAT(ErrorOf({"--parallel.tp=2", "--virtual.tp=6"}), HasSubstr("use virtual.tp = 4"));
   EXPECT_THAT(ErrorOf({"--parallel.shard_ranks=2"}),
               HasSubstr("does nothing without parallel.shard = \"full\""));
   EXPECT_THAT(ErrorOf({"--parallel.shard=gradients", "--parallel.reshard_after_forward=false"}),

@@ -96,6 +96,8 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "checkpoint.save_initial",
                                 "checkpoint.async",
                                 "checkpoint.sharded",
+                                "parallel.tp",
+                                "virtual.tp",
                                 "parallel.shard",
                                 "parallel.shard_ranks",
                                 "parallel.reshard_after_forward",
@@ -184,9 +186,12 @@ save_initial = true
 async = false
 sharded = false
 [parallel]
+tp = 2
 shard = "full"
 shard_ranks = 4
 reshard_after_forward = false
+[virtual]
+tp = 8
 [dist]
 backend = "tcp"
 reduction = "ordered"
@@ -260,6 +265,8 @@ timeout = 15
   EXPECT_TRUE(config.checkpoint.save_initial);
   EXPECT_FALSE(config.checkpoint.async);
   EXPECT_FALSE(config.checkpoint.sharded);
+  EXPECT_EQ(config.parallel.tp, 2);
+  EXPECT_EQ(config.parallel.virtual_tp, 8);
   EXPECT_EQ(config.parallel.shard, "full");
   EXPECT_EQ(config.parallel.shard_ranks, 4);
   EXPECT_FALSE(config.parallel.reshard_after_forward);

@@ -5,6 +5,7 @@
 
 #include "dist/data_parallel/data_parallel.h"
 #include "dist/mesh.h"
+#include "models/train/parallelize.h"
 #include "models/train/run_setup.h"
 #include "nn/precision.h"
 #include "tests/models/training.h"
@@ -55,11 +56,12 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
              << ", dropout " << m.dropout << ", " << t.dtype << ", " << t.optim.name
              << (t.optim.master_weights ? "" : " without originals") << ", state "
              << t.optim.state_dtype << ", clip " << t.optim.clip << ", " << t.micro_batches
-             << " micro-batches";
+             << " micro-batches, virtual.tp " << t.virtual_tp;
 }
 
 std::ostream& operator<<(std::ostream& out, const Plan& p) {
   out << p.shards << " shards of " << p.copies << " copies";
+  if (p.tp > 1) out << ", tp " << p.tp;
   if (p.data_parallel) {
     out << ", data parallel";
   } else {
@@ -98,10 +100,11 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
   LS_CHECK(all.size() == plan.ranks(), all.size(), " ranks instead of ", plan.ranks());
   const Device device = all.device();
   const auto fill = [&](uint64_t seed) { Fill(model_, device, task.dtype, seed); };
+  ShareLayers(all, plan);
   if (plan.data_parallel) {
     fill(4);
     parallel_ = std::make_unique<dist::DataParallel>(
-        &all, model_,
+        plan.tp == 1 ? &all : dp_.get(), model_,
         dist::ReducerOptions{.sum = dist::GradientSum::kOrdered,
                              .micro_batches = task.micro_batches});
   } else {
@@ -146,6 +149,20 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
                                                       .check_every = 2,
                                                       .loss_scaling = scaling,
                                                       .loss_scale = outcome_.loss_scale});
+}
+
+void PlanRun::ShareLayers(dist::ProcessGroup& all, const Plan& plan) {
+  if (plan.tp > 1) {
+    LS_CHECK(plan.data_parallel, "tp goes with data parallelism only");
+    const dist::Mesh mesh({.tp = static_cast<int>(plan.tp)}, all.rank(), all.size());
+    const auto along = [&](const char* axis) {
+      return all.Split(mesh.GroupName({axis}), mesh.RanksAlong({axis}));
+    };
+    tp_ = along("tp");
+    dp_ = along("dp");
+    if (plan.copies == 1) dp_ = nullptr;
+  }
+  Parallelize(model_, std::make_shared<dist::TensorRanks>(tp_.get(), task_.virtual_tp));
 }
 
 void PlanRun::Train(int steps) {

@@ -13,6 +13,7 @@
 #include "core/storage.h"
 #include "dist/process_group.h"
 #include "dist/shard/fully_shard.h"
+#include "dist/tensor/tensor_ranks.h"
 #include "models/gpt/gpt.h"
 #include "models/options/config.h"
 #include "models/options/option_offload.h"
@@ -26,20 +27,22 @@ struct Task {
   DType dtype = DType::kF32;
   OptimOptions optim;
   int64_t micro_batches = 4;  // of a step, on all ranks
+  int64_t virtual_tp = 1;
   int steps = 5;
 };
 std::ostream& operator<<(std::ostream& out, const Task& task);
 
 // By what: ranks and memory.
 struct Plan {
-  int64_t shards = 1, copies = 1;   // ranks: shards * copies
+  int64_t shards = 1, copies = 1;   // data ranks: shards * copies
+  int64_t tp = 1;                   // ranks that compute a layer together; not with shards
   bool data_parallel = false;       // by DataParallel, which has one shard; otherwise by FullyShard
   dist::ShardOptions options = {};  // but for the micro-batches
   bool in_memory = false;           // before it is sharded
   RecomputeChoice recompute = {};
   OffloadChoice offload = {};  // on a GPU
 
-  int ranks() const { return static_cast<int>(shards * copies); }
+  int ranks() const { return static_cast<int>(shards * copies * tp); }
 };
 std::ostream& operator<<(std::ostream& out, const Plan& plan);
 
@@ -67,7 +70,10 @@ class PlanRun {
   Outcome Finish();
 
  private:
+  void ShareLayers(dist::ProcessGroup& all, const Plan& plan);
+
   const Task task_;
+  std::shared_ptr<dist::ProcessGroup> tp_, dp_;  // null: one rank
   std::shared_ptr<dist::ProcessGroup> shard_, replicate_;
   Gpt model_;
   std::unique_ptr<dist::DataRanks> parallel_;

@@ -1,0 +1,51 @@
+// Linear layers whose matrices ranks share out.
+#pragma once
+
+#include <vector>
+
+#include "dist/tensor/tensor_ranks.h"
+#include "nn/linear.h"
+
+namespace lockstep::dist {
+
+// In the place of an nn::Linear: a rank has an equal part of the outputs (rows of the weight).
+// x [B, T / size, K], the rank's part of the sequence, is gathered; y [B, T, N / size] =
+// activation(x weight^T + bias). Saves the part of x and gathers it again in backward. The gradient
+// of x is a sum over the outputs: partial products of parts() virtual parts.
+class ColumnLinear : public Layer {
+ public:
+  // `segments`: sizes of the segments of the outputs, each of which is cut (TensorRule).
+  ColumnLinear(const nn::Linear& replaced, std::vector<int64_t> segments, TensorRanksPtr ranks);
+
+ protected:
+  Tensor Forward(const Tensor& x) override;
+
+ private:
+  const TensorRanksPtr ranks_;
+  std::vector<int64_t> segments_;  // on this rank
+  Activation activation_;
+  std::shared_ptr<Parameter> weight_, bias_;
+};
+
+// In the place of an nn::BranchLinear: a rank has an equal part of the inputs (columns of the
+// weight), and the bias. x [B, T, K / size] -> the rank's part of the sequence [B, T / size, N]: a
+// sum over the inputs, of the partial products of parts() virtual parts. The bias stays open.
+class RowLinear : public nn::BranchLayer {
+ public:
+  RowLinear(const nn::BranchLinear& replaced, TensorRanksPtr ranks);
+
+ protected:
+  ops::Branch Forward(ops::Branch x) override;
+
+ private:
+  const TensorRanksPtr ranks_;
+  std::shared_ptr<Parameter> weight_, bias_;
+};
+
+// What the modules compute, with this rank's part of the weight and, of columns, of the bias.
+Tensor ColumnProduct(const TensorRanksPtr& ranks, const Tensor& x, const Tensor& weight,
+                     const Tensor& bias, Activation activation = Activation::kNone,
+                     const std::vector<int64_t>& segments = {});
+Tensor RowProduct(const TensorRanksPtr& ranks, const Tensor& x, const Tensor& weight);
+
+}  // namespace lockstep::dist

@@ -1,0 +1,95 @@
+#include "dist/tensor/parallelize.h"
+
+#include <fnmatch.h>
+
+#include "dist/tensor/parallel_linear.h"
+#include "dist/tensor/sequence.h"
+#include "dist/tensor/tensor_exchange.h"
+#include "dist/tensor/vocabulary.h"
+#include "nn/causal_self_attention.h"
+
+namespace lockstep::dist {
+namespace {
+
+class Applier {
+ public:
+  Applier(Module& model, const TensorRanksPtr& ranks)
+      : model_(model), ranks_(ranks), exchange_(std::make_shared<TensorExchange>(ranks)) {}
+
+  // Whether the module is one to which the style applies.
+  bool Apply(const TensorRule& rule, const std::string& path, Module* module) {
+    switch (rule.style) {
+      case TensorStyle::kColumn:
+        return Replace<nn::Linear>(path, module, [&](const nn::Linear& layer) {
+          Cut(layer.weight(), 0, rule.segments);
+          Cut(layer.bias(), 0, rule.segments);
+          return std::make_shared<ColumnLinear>(layer, rule.segments, ranks_);
+        });
+      case TensorStyle::kRow:
+        return Replace<nn::BranchLinear>(path, module, [&](const nn::BranchLinear& layer) {
+          Cut(layer.weight(), 1, {});
+          return std::make_shared<RowLinear>(layer, ranks_);
+        });
+      case TensorStyle::kHeads: {
+        auto* attention = dynamic_cast<nn::CausalSelfAttention*>(module);
+        if (attention) attention->KeepHeads(ranks_->size(), ranks_->rank());
+        return attention != nullptr;
+      }
+      case TensorStyle::kVocabulary:
+        return Replace<nn::Embedding>(path, module,
+                                      [&](const nn::Embedding& table) {
+                                        Cut(table.weight(), 0, {});
+                                        return std::make_shared<VocabularyEmbedding>(table, ranks_);
+                                      }) ||
+               Replace<nn::LmHead>(path, module, [&](const nn::LmHead& head) {
+                 Cut(head.weight(), 0, {});
+                 return std::make_shared<VocabularyHead>(head, ranks_);
+               });
+      case TensorStyle::kSequence:
+        return Replace<nn::ResidualNorm>(path, module,
+                                         [&](const nn::ResidualNorm& norm) {
+                                           return std::make_shared<SequenceNorm>(norm, ranks_);
+                                         }) ||
+               Replace<nn::Dropout>(path, module, [&](const nn::Dropout& dropout) {
+                 return std::make_shared<SequenceDropout>(dropout, ranks_);
+               });
+    }
+    throw ArgumentError("Parallelize: unknown style");
+  }
+
+ private:
+  // parameter may be null.
+  void Cut(const std::shared_ptr<Parameter>& parameter, int dim,
+           const std::vector<int64_t>& segments) {
+    if (parameter) exchange_->Cut(exchange_, *parameter, dim, segments);
+  }
+  template <class M, class F>
+  bool Replace(const std::string& path, Module* module, const F& make) {
+    auto* replaced = dynamic_cast<M*>(module);
+    if (replaced) model_.ReplaceChild(path, make(*replaced));
+    return replaced != nullptr;
+  }
+
+  Module& model_;
+  const TensorRanksPtr ranks_;
+  const std::shared_ptr<TensorExchange> exchange_;
+};
+
+}  // namespace
+
+void Parallelize(Module& model, const TensorRanksPtr& ranks, const TensorPlan& plan) {
+  Applier applier(model, ranks);
+  for (const TensorRule& rule : plan) {
+    bool fits = false;
+    for (const auto& [path, module] : model.NamedModules()) {
+      if (!path.empty() && fnmatch(rule.pattern.c_str(), path.c_str(), 0) == 0) {
+        fits |= applier.Apply(rule, path, module);
+      }
+    }
+    LS_CHECK(fits, "Parallelize: the rule '", rule.pattern,
+             "' fits no module of a kind that its style applies to: leave it out, or correct the "
+             "pattern");
+  }
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,47 @@
+// Tensor and sequence parallelism of a model of the library's layers, by a table.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/module.h"
+#include "dist/tensor/tensor_ranks.h"
+
+namespace lockstep::dist {
+
+enum class TensorStyle {
+  kColumn,      // nn::Linear: ColumnLinear
+  kRow,         // nn::BranchLinear: RowLinear
+  kHeads,       // nn::CausalSelfAttention: an equal part of its heads
+  kVocabulary,  // nn::Embedding, nn::LmHead: VocabularyEmbedding, VocabularyHead
+  kSequence,    // nn::ResidualNorm, nn::Dropout: SequenceNorm, SequenceDropout
+};
+
+// What becomes of the modules whose path matches `pattern`, in which * stands for any characters.
+struct TensorRule {
+  std::string pattern;  // "h.*.attn.c_attn"
+  TensorStyle style;
+  // Of kColumn: the sizes of the segments of the layer's outputs, each of which is cut: of queries,
+  // keys and values, of gate and up. Empty: the outputs are one segment.
+  std::vector<int64_t> segments = {};
+};
+using TensorPlan = std::vector<TensorRule>;
+
+// Replaces modules, and cuts their parameters, so that the ranks compute each layer together:
+//   auto ranks = std::make_shared<dist::TensorRanks>(tp_group.get(), /*parts=*/4);
+//   dist::Parallelize(model, ranks, {{"h.*.attn", TensorStyle::kHeads},
+//                                    {"h.*.attn.c_attn", TensorStyle::kColumn, {c, c, c}},
+//                                    {"h.*.attn.c_proj", TensorStyle::kRow},
+//                                    {"h.*.ln_*", TensorStyle::kSequence}, ...});
+//   model.Materialize(...);  // fills this rank's parts, with the bits that they have in the whole
+// The model is used as before. Every rank gives it the same samples; what all ranks have whole
+// stays the same on each, and its gradients are those of the whole batch, to be summed over
+// data-parallel ranks only. With one rank and several parts it is the same model, to the bit.
+//
+// To be called before an optimizer or anything else holds a parameter, whether or not they have
+// memory. Throws ArgumentError naming the module or parameter for sizes that do not divide, and for
+// a rule that fits no module.
+void Parallelize(Module& model, const TensorRanksPtr& ranks, const TensorPlan& plan);
+
+}  // namespace lockstep::dist

@@ -1,0 +1,118 @@
+#include "dist/tensor/sequence.h"
+
+#include "core/autograd/node.h"
+#include "core/step_state.h"
+#include "kernels/concat/concat.h"
+#include "kernels/dropout/dropout.h"
+
+namespace lockstep::dist {
+namespace {
+
+class FanOutNode : public Node {
+ public:
+  FanOutNode(TensorRanksPtr ranks, const std::vector<Tensor>& inputs)
+      : Node("fan_out"), ranks_(std::move(ranks)) {
+    for (const Tensor& input : inputs) inputs_.push_back(input.Detach());
+  }
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
+                std::span<GradSink> sinks) override {
+    const auto own = static_cast<size_t>(ranks_->own());
+    int64_t total = 0;
+    for (size_t i = 0; i < inputs_.size(); ++i) total += needs[i] ? inputs_[i].numel() : 0;
+    const DType wide = grads[0].dtype();
+    const Tensor bundle = Tensor::Empty({total}, wide, grads[0].device());
+    int64_t at = 0;
+    const auto next = [&](const Tensor& from, const Tensor& input) {
+      at += input.numel();
+      return from.Slice(0, at - input.numel(), at);
+    };
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!needs[i]) continue;
+      const Tensor sum = ranks_->SumOwn(
+          [&](int64_t j) { return grads[i * own + static_cast<size_t>(j)].Clone(); });
+      next(bundle, inputs_[i]).CopyFrom(sum.View({sum.numel()}));
+    }
+    const Tensor sums = ranks_->Sum(bundle, wide);
+    at = 0;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (!needs[i]) continue;
+      const Tensor& input = inputs_[i];
+      sinks[i].OpenAnyDType(input).Write(next(sums, input).View(input.shape()));
+    }
+  }
+  void Release() override {}
+
+ private:
+  const TensorRanksPtr ranks_;
+  std::vector<Tensor> inputs_;  // for their shapes and dtypes
+};
+
+Tensor Joined(const std::vector<Tensor>& parts) {
+  return parts.size() == 1 ? parts[0] : ops::Concat(parts, 1);
+}
+
+}  // namespace
+
+std::vector<std::vector<Tensor>> FanOut(const TensorRanksPtr& ranks,
+                                        const std::vector<Tensor>& inputs) {
+  std::vector<Tensor> defined;
+  std::vector<const Tensor*> edges;
+  std::vector<std::vector<Tensor>> copies(inputs.size());
+  std::vector<Tensor*> outputs;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    copies[i].resize(static_cast<size_t>(ranks->own()));
+    if (!inputs[i].defined()) continue;
+    defined.push_back(inputs[i]);
+    edges.push_back(&inputs[i]);
+    const Tensor value = inputs[i].Detach().To(SumDType(inputs[i].dtype()));
+    for (Tensor& copy : copies[i]) {
+      copy = value;
+      outputs.push_back(&copy);
+    }
+  }
+  if (NeedsGrad(edges)) Record(std::make_shared<FanOutNode>(ranks, defined), edges, outputs);
+  return copies;
+}
+
+SequenceNorm::SequenceNorm(const nn::ResidualNorm& replaced, TensorRanksPtr ranks)
+    : ResidualNorm(&replaced), ranks_(std::move(ranks)) {}
+
+std::pair<Tensor, Tensor> SequenceNorm::Forward(const nn::ResidualStream& stream) {
+  if (!GradEnabled()) return ResidualNorm::Forward(stream);
+  const auto& [x, open] = stream;
+  const int64_t own = ranks_->own();
+  LS_CHECK(x.defined() && x.ndim() == 3 && x.dim(1) > 0 && x.dim(1) % own == 0,
+           "sequence parallelism: the sequence must divide into the ", ranks_->parts(),
+           " parts in which its sums are made (virtual.tp), and this rank has ", own,
+           " of them in ", x.Describe(), ": use a block_size that is a multiple, or NoGrad");
+  const auto copies =
+      FanOut(ranks_, {weight()->value(), bias() ? bias()->value() : Tensor(), open.bias});
+  const std::vector<Tensor> xs = x.Chunk(own, 1);
+  std::vector<Tensor> branches(xs.size()), sums, ys;
+  if (open.value.defined()) branches = open.value.Chunk(own, 1);
+  const int64_t elements = xs[0].dim(1) * x.dim(2);  // of a sample, in a virtual part
+  for (size_t j = 0; j < xs.size(); ++j) {
+    nn::ResidualStream part(xs[j], open);
+    part.open.value = branches[j];
+    part.open.bias = copies[2][j];
+    const auto [sum, y] = Apply(part, copies[0][j], copies[1][j],
+                                {.begin = (ranks_->first() + static_cast<int64_t>(j)) * elements,
+                                 .of = ranks_->parts() * elements});
+    sums.push_back(sum);
+    ys.push_back(y);
+  }
+  return {Joined(sums), Joined(ys)};
+}
+
+SequenceDropout::SequenceDropout(const nn::Dropout& replaced, TensorRanksPtr ranks)
+    : ranks_(std::move(ranks)), p_(replaced.p()) {}
+
+Tensor SequenceDropout::Forward(const Tensor& x) {
+  if (p_ == 0 || CurrentStepState() == nullptr) return x;
+  const int64_t elements = x.dim(1) * x.dim(2);
+  return ops::Dropout(x, p_, nn::RandomSite(path()),
+                      {.begin = ranks_->rank() * elements, .of = ranks_->size() * elements});
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,46 @@
+// What works on a part of the sequence: norms and dropouts of the residual stream.
+#pragma once
+
+#include <vector>
+
+#include "dist/tensor/tensor_ranks.h"
+#include "nn/dropout.h"
+#include "nn/residual_norm.h"
+
+namespace lockstep::dist {
+
+// `copies` tensors with the values of each input, f32 at least: result[i][j] is copy j of
+// inputs[i], undefined where that is. The gradient of an input is the sum over all copies on all
+// ranks, own() on each, added in adjacent pairs: one small collective for all inputs together.
+std::vector<std::vector<Tensor>> FanOut(const TensorRanksPtr& ranks,
+                                        const std::vector<Tensor>& inputs);
+
+// In the place of an nn::ResidualNorm: the streams are this rank's part of the sequence, [B, T /
+// size, C]. The gradients of weight, bias and the branch's bias are sums over tokens: one of each
+// for each of parts() virtual parts of the sequence, whose number must divide T.
+class SequenceNorm : public nn::ResidualNorm {
+ public:
+  SequenceNorm(const nn::ResidualNorm& replaced, TensorRanksPtr ranks);
+
+ protected:
+  std::pair<Tensor, Tensor> Forward(const nn::ResidualStream& stream) override;
+
+ private:
+  const TensorRanksPtr ranks_;
+};
+
+// In the place of an nn::Dropout, for this rank's part of the sequence [B, T / size, C]: with the
+// mask that the whole sequence has there. (Those of branches are applied by SequenceNorm.)
+class SequenceDropout : public Layer {
+ public:
+  SequenceDropout(const nn::Dropout& replaced, TensorRanksPtr ranks);
+
+ protected:
+  Tensor Forward(const Tensor& x) override;
+
+ private:
+  const TensorRanksPtr ranks_;
+  const double p_;
+};
+
+}  // namespace lockstep::dist

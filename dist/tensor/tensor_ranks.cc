@@ -1,0 +1,117 @@
+#include "dist/tensor/tensor_ranks.h"
+
+#include <bit>
+
+#include "core/slots.h"
+#include "kernels/concat/concat.h"
+
+namespace lockstep::dist {
+namespace {
+
+Tensor AddInPairs(int64_t begin, int64_t n, const std::function<Tensor(int64_t i)>& tensor) {
+  if (n == 1) return tensor(begin);
+  const auto half = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n - 1)));
+  Tensor sum = AddInPairs(begin, half, tensor);
+  const Tensor other = AddInPairs(begin + half, n - half, tensor);
+  sum.storage().BumpVersion();
+  if (sum.numel() > 0) accumulate_slot(CurrentStream(sum.device()), other, sum);
+  return sum;
+}
+
+Tensor Rounded(const Tensor& sum, DType dtype) {
+  return sum.dtype() == dtype ? sum.Clone() : sum.To(dtype);
+}
+
+Tensor Flat(const Tensor& x) { return x.View({x.numel()}); }
+
+}  // namespace
+
+TensorRanks::TensorRanks(ProcessGroup* group, int64_t parts)
+    : group_(group),
+      size_(group ? group->size() : 1),
+      rank_(group ? group->rank() : 0),
+      parts_(parts) {
+  LS_CHECK(parts >= 1 && parts % size_ == 0, "tensor parallelism: the ", size_,
+           " ranks must divide the ", parts,
+           " parts in which sums are made (virtual.tp): use a multiple of the ranks");
+  LS_CHECK(
+      size_ == 1 || std::has_single_bit(static_cast<uint64_t>(own())),
+      "tensor parallelism: a rank's parts are added before those of other ranks, so there must "
+      "be a power of two of them: got virtual.tp = ",
+      parts, " parts on ", size_, " ranks");
+}
+
+Tensor TensorRanks::SumOwn(const std::function<Tensor(int64_t j)>& part) const {
+  return AddInPairs(own(), part);
+}
+
+Tensor TensorRanks::Gather(const Tensor& mine, const char* what) const {
+  Shape shape = {size_};
+  for (int i = 0; i < mine.ndim(); ++i) shape.push_back(mine.dim(i));
+  const Tensor input = mine.Detach().Contiguous();
+  if (size_ == 1) return input.View(shape);
+  const Tensor all = Tensor::Empty(shape, mine.dtype(), mine.device());
+  group_->AllGather(Flat(input), Flat(all), what)->Wait();
+  return all;
+}
+
+Tensor TensorRanks::GatherSequence(const Tensor& part) const {
+  if (size_ == 1) return part.Detach();
+  const Tensor all = Gather(part, "the parts of a sequence");  // [size, B, T / size, ...]
+  Shape shape = part.shape();
+  shape[1] *= size_;
+  return (part.dim(0) == 1 ? all : all.Transpose(0, 1).Contiguous()).View(shape);
+}
+
+Tensor TensorRanks::ScatterSum(const Tensor& sum, DType dtype) const {
+  if (size_ == 1) return sum.To(dtype);
+  LS_CHECK(sum.dim(1) % size_ == 0, "tensor parallelism: a sequence of ", sum.dim(1),
+           " tokens does not divide into ", size_, " parts");
+  Shape part = sum.shape();
+  part[1] /= size_;
+  Shape shape = {size_};
+  for (int i = 0; i < part.ndim(); ++i) shape.push_back(part[i]);
+  const Tensor send = Tensor::Empty(shape, sum.dtype(), sum.device());
+  const Tensor got = Tensor::EmptyLike(send);
+  const auto row = [&](const Tensor& x, int64_t r) { return x.Slice(0, r, r + 1).View(part); };
+  for (int64_t r = 0; r < size_; ++r) {
+    row(send, r).CopyFrom(sum.Slice(1, r * part[1], (r + 1) * part[1]));
+  }
+  group_->AllToAll(Flat(send), Flat(got), {}, {}, "partial sums")->Wait();
+  return Rounded(lockstep::dist::AddInPairs(size_, [&](int64_t r) { return row(got, r); }), dtype);
+}
+
+Tensor TensorRanks::Sum(const Tensor& sum, DType dtype) const {
+  if (size_ == 1) return sum.To(dtype);
+  const Tensor all = Gather(sum, "partial sums");
+  const auto row = [&](int64_t r) { return all.Slice(0, r, r + 1).View(sum.shape()); };
+  return Rounded(lockstep::dist::AddInPairs(size_, row), dtype);
+}
+
+Tensor AddInPairs(int64_t n, const std::function<Tensor(int64_t i)>& tensor) {
+  return AddInPairs(0, n, tensor);
+}
+
+Tensor PartAlong(const Tensor& x, int dim, std::span<const int64_t> segments, int64_t parts,
+                 int64_t part) {
+  const Tensor all = x.Detach();
+  if (parts == 1) return all;
+  const auto slice = [&](int64_t begin, int64_t size) {
+    const int64_t own = size / parts;
+    return all.Slice(dim, begin + part * own, begin + (part + 1) * own);
+  };
+  if (segments.empty()) return slice(0, x.dim(dim)).Contiguous();
+  std::vector<Tensor> slices;
+  int64_t begin = 0;
+  for (const int64_t size : segments) {
+    slices.push_back(slice(begin, size));
+    begin += size;
+  }
+  return ops::Concat(slices, dim);
+}
+
+Tensor AsRows(const Tensor& x) { return x.Detach().View({x.numel() / x.dim(-1), x.dim(-1)}); }
+
+DType SumDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+
+}  // namespace lockstep::dist

@@ -1,0 +1,80 @@
+// The ranks that compute each layer of a model together, and the parts that decide its bits.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/tensor.h"
+#include "dist/process_group.h"
+
+namespace lockstep::dist {
+
+// Tensor parallelism with sequence parallelism: Shoeybi et al., "Megatron-LM" (2019); Korthikanti
+// et al., "Reducing activation recomputation in large transformer models" (2022). Each of size()
+// ranks has an equal part of every layer (of the columns or rows of its matrices, of heads, of the
+// vocabulary), and between the layers an equal part of the sequence.
+//
+// A sum that ranks share out (over the inputs of a row-parallel layer, over the outputs of a
+// column-parallel one, over the tokens for a norm's weight, over the vocabulary in the loss) is
+// always the sum of parts() partial sums in f32, f64 for f64, added in adjacent pairs:
+// ((0 + 1) + (2 + 3)) + ..., and rounded once. A rank computes parts() / size() neighbouring ones,
+// which are a subtree. So the bits depend on parts(), and not on size(): a single rank computes all
+// of them.
+//
+// Under NoGrad, as in evaluation and generation, every rank has the whole sequence, so that it may
+// have any length.
+class TensorRanks {
+ public:
+  // A null group means a single rank; otherwise the group outlives this. Throws ArgumentError
+  // unless parts / size is a power of two, or size is 1.
+  TensorRanks(ProcessGroup* group, int64_t parts);
+
+  int64_t size() const { return size_; }
+  int64_t rank() const { return rank_; }
+  int64_t parts() const { return parts_; }
+  int64_t own() const { return parts_ / size_; }   // this rank's parts
+  int64_t first() const { return rank_ * own(); }  // the first of them
+  ProcessGroup* group() const { return group_; }
+
+  // The sum of the own parts, where part(j), for j in [0, own()), makes the partial sums: fresh
+  // tensors of one shape and dtype.
+  Tensor SumOwn(const std::function<Tensor(int64_t j)>& part) const;
+
+  // All of these are collective.
+  // [B, T / size, ...], each rank's part of the sequence, to the whole [B, T, ...].
+  Tensor GatherSequence(const Tensor& part) const;
+  // The sum over ranks of each one's `sum` [B, T, ...], of which a rank gets its part of the
+  // sequence, [B, T / size, ...], rounded to dtype.
+  Tensor ScatterSum(const Tensor& sum, DType dtype) const;
+  // The same, on every rank all of it; of any shape.
+  Tensor Sum(const Tensor& sum, DType dtype) const;
+  // Each rank's tensor, in rank order: [size, ...].
+  Tensor Gather(const Tensor& mine, const char* what) const;
+
+ private:
+  ProcessGroup* const group_;
+  const int64_t size_, rank_, parts_;
+};
+
+using TensorRanksPtr = std::shared_ptr<const TensorRanks>;
+
+// Adds n tensors in adjacent pairs into the first, and returns that. tensor(i) makes or finds the
+// i-th: it may be overwritten.
+Tensor AddInPairs(int64_t n, const std::function<Tensor(int64_t i)>& tensor);
+
+// Part `part` of `parts` equal ones of a dimension. With segments, which add up to the dimension,
+// that part of each, side by side: queries, keys and values of a fused matrix. A copy unless the
+// part is contiguous in x. No gradient.
+Tensor PartAlong(const Tensor& x, int dim, std::span<const int64_t> segments, int64_t parts,
+                 int64_t part);
+
+// [..., C] as [rows, C]. No gradient.
+Tensor AsRows(const Tensor& x);
+
+// The dtype of partial sums: f64 for f64, else f32.
+DType SumDType(DType dtype);
+
+}  // namespace lockstep::dist

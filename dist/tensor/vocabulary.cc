@@ -1,0 +1,163 @@
+#include "dist/tensor/vocabulary.h"
+
+#include "core/autograd/node.h"
+#include "core/autograd/saved_tensor.h"
+#include "kernels/binary/binary.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/linear/linear.h"
+#include "kernels/token_position_embedding/token_position_embedding.h"
+
+namespace lockstep::dist {
+namespace {
+
+// Of the rows of a table, those of this rank.
+TablePart PartOf(const TensorRanks& ranks, const Shape& weight) {
+  return {.first = ranks.rank() * weight[0], .of = ranks.size() * weight[0]};
+}
+
+// The bytes of x as integers, whose sums are exact: where only one rank's are not 0, they are its.
+Tensor AsIntegers(const Tensor& x, int64_t parts) {
+  const DType dtype = x.bytes() % (4 * parts) == 0 ? DType::kI32 : DType::kU8;
+  const int64_t size = SizeOf(dtype);
+  return Tensor::FromStorage(x.storage(), dtype, {x.bytes() / size},
+                             x.offset() * SizeOf(x.dtype()) / size);
+}
+
+// The rows of ids [B, T] of a table, of which each rank has a part: of this rank's part of the
+// sequence, or, under NoGrad, of all of it.
+Tensor LookUp(const TensorRanks& ranks, const Tensor& ids, const Tensor& weight) {
+  const int64_t size = ranks.size(), batch = ids.dim(0), c = weight.dim(1);
+  const Stream stream = CurrentStream(weight.device());
+  const auto rows = [&](const Shape& shape) {
+    return Tensor::Empty(shape, weight.dtype(), weight.device());
+  };
+  const char* what = "the rows of an embedding";
+  if (!GradEnabled()) {
+    const Tensor y = rows({batch, ids.dim(1), c});
+    embedding_forward(stream, ids.Contiguous(), weight, PartOf(ranks, weight.shape()), y);
+    ranks.group()->AllReduce(AsIntegers(y, 1), ReduceOp::kSum, what)->Wait();
+    return y;
+  }
+  LS_CHECK(ids.dim(1) % size == 0, "sequence parallelism: a sequence of ", ids.dim(1),
+           " tokens does not divide into ", size, " parts: use a multiple, or NoGrad");
+  const int64_t t = ids.dim(1) / size;
+  const Tensor by_rank = ids.View({batch, size, t}).Transpose(0, 1).Contiguous();
+  const Tensor all = rows({size, batch, t, c}), y = rows({batch, t, c});
+  embedding_forward(stream, by_rank, weight, PartOf(ranks, weight.shape()), all);
+  ranks.group()
+      ->ReduceScatter(AsIntegers(all, size), AsIntegers(y, 1), ReduceOp::kSum, what)
+      ->Wait();
+  return y;
+}
+
+class VocabularyEmbeddingNode : public Node {
+ public:
+  VocabularyEmbeddingNode(TensorRanksPtr ranks, const Tensor& ids, const Tensor& weight,
+                          const Tensor& positions, int64_t first_position)
+      : Node("vocabulary_embedding"),
+        ranks_(std::move(ranks)),
+        ids_(ids, "the ids of vocabulary_embedding"),
+        weight_(weight.Detach()),
+        positions_(positions.Detach()),
+        first_position_(first_position) {}
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
+                std::span<GradSink> sinks) override {
+    const Stream stream = CurrentStream(grads[0].device());
+    const Tensor dy = grads[0].Contiguous();
+    if (needs[0]) {
+      const Tensor whole = ranks_->GatherSequence(dy);
+      const GradSink::Target to = sinks[0].OpenAnyDType(weight_);
+      embedding_backward(stream, ids_.Unpack(), whole, PartOf(*ranks_, weight_.shape()), to.tensor,
+                         to.accumulate);
+    }
+    if (needs[1]) WritePositions(stream, dy, sinks[1].OpenAnyDType(positions_));
+  }
+  void Release() override { ids_.Reset(); }
+
+ private:
+  // Each rank sums the rows of its part of the sequence.
+  void WritePositions(Stream stream, const Tensor& dy, const GradSink::Target& to) const {
+    const Tensor own = Tensor::Empty({dy.dim(1), dy.dim(2)}, SumDType(dy.dtype()), dy.device());
+    token_position_embedding_backward(stream, dy, 0, own, /*accumulate=*/false);
+    const int64_t t = ranks_->size() * dy.dim(1), end = first_position_ + t;
+    const Tensor all = ranks_->Gather(own, "gradients of positions").View({t, dy.dim(2)});
+    if (!to.accumulate) {
+      to.tensor.Slice(0, 0, first_position_).Fill(0);
+      to.tensor.Slice(0, end, to.tensor.dim(0)).Fill(0);
+    }
+    GradSink::Target{to.tensor.Slice(0, first_position_, end), to.accumulate}.Write(all);
+  }
+
+  const TensorRanksPtr ranks_;
+  SavedTensor ids_;
+  Tensor weight_, positions_;  // for their shapes and dtypes
+  const int64_t first_position_;
+};
+
+// positions may be undefined.
+Tensor Embed(const TensorRanksPtr& ranks, const Tensor& ids, const Tensor& weight,
+             const Tensor& positions, int64_t first_position) {
+  LS_CHECK(ids.defined() && ids.ndim() == 2 &&
+               (ids.dtype() == DType::kI32 || ids.dtype() == DType::kI64),
+           "vocabulary_embedding: ids must be an i32 or i64 [B, T], got ", ids.Describe());
+  LS_CHECK(weight.defined() && weight.ndim() == 2 && IsFloating(weight.dtype()) &&
+               weight.device() == ids.device(),
+           "vocabulary_embedding: the weight must be a floating [V / ", ranks->size(), ", C] on ",
+           ids.device(), ", got ", weight.Describe());
+  const Tensor index = ids.Contiguous();
+  Tensor y = LookUp(*ranks, index, weight.Detach().Contiguous());
+  if (positions.defined()) {
+    LS_CHECK(first_position >= 0 && first_position + ids.dim(1) <= positions.dim(0) &&
+                 positions.dtype() == weight.dtype(),
+             "vocabulary_embedding: a sequence of ", ids.dim(1), " tokens from position ",
+             first_position, " does not fit the positions ", positions.Describe());
+    const int64_t t = y.dim(1);
+    const int64_t first = first_position + (GradEnabled() ? ranks->rank() * t : 0);
+    y = ops::Add(y, positions.Detach().Slice(0, first, first + t));
+  }
+  if (NeedsGrad({&weight, &positions})) {
+    Record(
+        std::make_shared<VocabularyEmbeddingNode>(ranks, index, weight, positions, first_position),
+        {&weight, &positions}, {&y});
+  }
+  return y;
+}
+
+}  // namespace
+
+VocabularyEmbedding::VocabularyEmbedding(const nn::Embedding& replaced, TensorRanksPtr ranks)
+    : Embedding(replaced.weight()), ranks_(std::move(ranks)) {}
+
+Tensor VocabularyEmbedding::AddPositions(const Tensor& ids, const Tensor& positions,
+                                         int64_t first_position) {
+  if (ranks_->size() == 1) return Embedding::AddPositions(ids, positions, first_position);
+  return Embed(ranks_, ids, weight()->value(), positions, first_position);
+}
+
+Tensor VocabularyEmbedding::Forward(const Tensor& ids) {
+  if (ranks_->size() == 1) return Embedding::Forward(ids);
+  return Embed(ranks_, ids, weight()->value(), Tensor(), 0);
+}
+
+VocabularyHead::VocabularyHead(const nn::LmHead& replaced, TensorRanksPtr ranks)
+    : ranks_(std::move(ranks)), loss_chunk_(replaced.loss_chunk()), weight_(replaced.weight()) {
+  ShareParameter("weight", weight_);
+}
+
+Tensor VocabularyHead::Forward(const Tensor& x, const Tensor& targets) {
+  if (targets.defined()) {
+    return VocabularyCrossEntropy(ranks_, x, *weight_, targets, loss_chunk_);
+  }
+  LS_CHECK(!GradEnabled() || ranks_->size() == 1,
+           "a tensor-parallel head brings logits together only under NoGrad: give it targets, "
+           "whose loss it computes without");
+  const Tensor logits = ops::Linear(x, *weight_);
+  if (ranks_->size() == 1) return logits;
+  const Tensor all = ranks_->Gather(logits, "logits");  // [size, B, T, V / size]
+  return all.Permute({1, 2, 0, 3})
+      .Contiguous()
+      .View({x.dim(0), x.dim(1), logits.dim(2) * ranks_->size()});
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,50 @@
+// The token embedding and the output head of a language model, whose vocabulary ranks share out.
+#pragma once
+
+#include "dist/tensor/tensor_ranks.h"
+#include "nn/embedding.h"
+#include "nn/lm_head.h"
+
+namespace lockstep::dist {
+
+// In the place of an nn::Embedding: a rank has an equal part of the rows. ids [B, T], the same on
+// every rank, -> this rank's part of the sequence, [B, T / size, dim]. Each row comes from its
+// owner, as it is; its gradient is summed there over the whole sequence, in order. The gradient of
+// positions is each rank's own, brought together.
+class VocabularyEmbedding : public nn::Embedding {
+ public:
+  VocabularyEmbedding(const nn::Embedding& replaced, TensorRanksPtr ranks);
+
+  Tensor AddPositions(const Tensor& ids, const Tensor& positions, int64_t first_position) override;
+
+ protected:
+  Tensor Forward(const Tensor& ids) override;
+
+ private:
+  const TensorRanksPtr ranks_;
+};
+
+// In the place of an nn::LmHead: a rank has an equal part of the vocabulary, and its logits, which
+// are never brought together for a loss. x [B, T / size, C] -> the loss, on every rank; only under
+// NoGrad also logits, of the whole vocabulary.
+class VocabularyHead : public nn::LmHeadLayer {
+ public:
+  VocabularyHead(const nn::LmHead& replaced, TensorRanksPtr ranks);
+
+ protected:
+  Tensor Forward(const Tensor& x, const Tensor& targets) override;
+
+ private:
+  const TensorRanksPtr ranks_;
+  const int64_t loss_chunk_;
+  std::shared_ptr<Parameter> weight_;
+};
+
+// ops::LinearCrossEntropy with Reduction::kSum, of this rank's part of the sequence x [B, T / size,
+// C] and of the weight [V / size, C], for targets [B, T]. A row's log-sum-exp is joined from those
+// of parts() parts of the vocabulary, in adjacent pairs; the gradient of x is a sum of as many
+// partial products.
+Tensor VocabularyCrossEntropy(const TensorRanksPtr& ranks, const Tensor& x, const Tensor& weight,
+                              const Tensor& targets, int64_t chunk_rows, int64_t ignore_index = -1);
+
+}  // namespace lockstep::dist

@@ -1,0 +1,146 @@
+// With a given virtual.tp, a run has the same bits on any number of tensor-parallel ranks that
+// divides it, times any number of data-parallel ones.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/cuda/device.h"
+#include "dist/groups/in_process_group.h"
+#include "models/train/parallelize.h"
+#include "tests/dist/gpu_ranks.h"
+#include "tests/models/plan_run.h"
+#include "tests/models/training.h"
+
+namespace lockstep::models {
+namespace {
+
+Task Gpt2(DType dtype) {
+  Task task;
+  task.model = SmallGpt(/*dropout=*/0.1);
+  task.model.vocab_size = 32;
+  task.model.n_head = 4;
+  task.model.n_embd = 32;
+  task.model.loss_chunk = 12;  // of the 16 rows of a micro-batch
+  task.dtype = dtype;
+  task.optim.clip = 0.05;
+  task.virtual_tp = 4;
+  return task;
+}
+
+Task Llama(DType dtype) {
+  Task task = Gpt2(dtype);
+  GptConfig& m = task.model;
+  m.bias = false;
+  m.tie_embeddings = false;
+  m.norm = NormKind::kRmsNorm;
+  m.activation = nn::MlpActivation::kSwiGlu;
+  m.position = Position::kRope;
+  m.n_head = 8;
+  m.n_kv_head = 4;
+  m.n_embd = 64;
+  m.n_inner = 48;
+  m.loss_chunk = 0;
+  return task;
+}
+
+// What all ranks have at the end.
+Outcome TrainBy(const Task& task, const Plan& plan, int steps, const Outcome* from = nullptr,
+                bool on_gpu = false) {
+  std::vector<Outcome> outcomes(static_cast<size_t>(plan.ranks()));
+  const auto body = [&](dist::ProcessGroup& all) {
+    PlanRun run(all, task, plan, from);
+    run.Train(steps);
+    outcomes[static_cast<size_t>(all.rank())] = run.Finish();
+  };
+  if (on_gpu) {
+    dist::RunOnGpus(plan.ranks(), body);
+  } else {
+    dist::RunInProcess(plan.ranks(), body);
+  }
+  for (const Outcome& other : outcomes) EXPECT_EQ(Difference(other, outcomes[0]), "");
+  return outcomes[0];
+}
+
+Plan PlanOf(int64_t tp, int64_t dp) { return {.copies = dp, .tp = tp, .data_parallel = true}; }
+
+void ExpectSameBits(const Task& task) {
+  const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps);
+  for (const auto& [tp, dp] : {std::pair<int64_t, int64_t>{2, 1}, {4, 1}, {1, 2}, {2, 2}, {4, 2}}) {
+    const Plan plan = PlanOf(tp, dp);
+    EXPECT_EQ(Difference(TrainBy(task, plan, task.steps), alone), "") << task << "; " << plan;
+  }
+}
+
+TEST(TensorParallelPlan, Gpt2InF32) { ExpectSameBits(Gpt2(DType::kF32)); }
+
+TEST(TensorParallelPlan, Gpt2InBF16) { ExpectSameBits(Gpt2(DType::kBF16)); }
+
+TEST(TensorParallelPlan, LlamaInF32) { ExpectSameBits(Llama(DType::kF32)); }
+
+TEST(TensorParallelPlan, LlamaInBF16) { ExpectSameBits(Llama(DType::kBF16)); }
+
+TEST(TensorParallelPlan, RecomputesAndResumesWithOtherRanks) {
+  for (Task task : {Gpt2(DType::kF32), Llama(DType::kF32)}) {
+    task.optim.name = "muon";  // which wants whole matrices
+    const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps);
+    Plan first = PlanOf(4, 1), second = PlanOf(2, 2);
+    first.recompute = ParseRecompute("block");
+    second.recompute = ParseRecompute("attention");
+    const Outcome half = TrainBy(task, first, 2);
+    EXPECT_EQ(Difference(TrainBy(task, second, task.steps - 2, &half), alone), "") << task;
+    const Outcome again = TrainBy(task, second, 2);
+    EXPECT_EQ(Difference(TrainBy(task, PlanOf(1, 1), task.steps - 2, &again), alone), "") << task;
+  }
+}
+
+// Parts differ in the last bits from one product, and only there.
+TEST(TensorParallelPlan, ComputesWhatOneProcessComputes) {
+  Task task = Gpt2(DType::kF32);
+  task.steps = 3;
+  const Outcome parts = TrainBy(task, PlanOf(2, 1), task.steps);
+  task.virtual_tp = 1;
+  const Outcome whole = TrainBy(task, PlanOf(1, 1), task.steps);
+  for (size_t i = 0; i < whole.losses.size(); ++i) {
+    EXPECT_NEAR(parts.losses[i], whole.losses[i], 2e-6 * whole.losses[i]) << i;
+    EXPECT_NEAR(parts.norms[i], whole.norms[i], 2e-5 * whole.norms[i]) << i;
+  }
+}
+
+TEST(TensorParallelPlan, SameBitsOnSimulatedGpus) {
+  SKIP_WITHOUT_GPUS(2);
+  Task task = Gpt2(DType::kBF16);
+  task.model.n_layer = 1;
+  task.steps = 2;
+  task.micro_batches = 2;
+  const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps, nullptr, /*on_gpu=*/true);
+  const Outcome shared = TrainBy(task, PlanOf(2, 1), task.steps, nullptr, /*on_gpu=*/true);
+  EXPECT_EQ(Difference(shared, alone), "");
+}
+
+TEST(TensorParallelPlan, SaysWhatDoesNotDivide) {
+  const auto error = [](const Task& task, int64_t parts) -> std::string {
+    Gpt model(task.model);
+    try {
+      Parallelize(model, std::make_shared<dist::TensorRanks>(nullptr, parts));
+    } catch (const ArgumentError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  Task task = Gpt2(DType::kF32);
+  task.model.vocab_size = 33;
+  EXPECT_THAT(error(task, 4), testing::HasSubstr("use a multiple of it (36)"));
+  dist::RunInProcess(4, [](dist::ProcessGroup& all) {
+    Task llama = Llama(DType::kF32);
+    llama.model.n_kv_head = 2;
+    Gpt model(llama.model);
+    try {
+      Parallelize(model, std::make_shared<dist::TensorRanks>(&all, 4));
+      ADD_FAILURE() << "two key heads on four ranks";
+    } catch (const ArgumentError& e) {
+      EXPECT_THAT(e.what(), testing::HasSubstr("a divisor of n_kv_head"));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::models
