@@ -213,6 +213,27 @@ PipelineSchedule MakeSchedule(PipelineKind kind, int ranks, int micro_batches, i
   return out;
 }
 
+PipelineSchedule ForwardSchedule(const std::vector<int>& rank_of, int micro_batches) {
+  LS_CHECK(!rank_of.empty() && micro_batches >= 1,
+           "a forward needs a stage and a micro-batch, got ", rank_of.size(), " and ",
+           micro_batches);
+  PipelineSchedule out{.micro_batches = micro_batches, .rank_of = rank_of, .actions = {}};
+  out.actions.resize(static_cast<size_t>(*std::max_element(rank_of.begin(), rank_of.end())) + 1);
+  std::vector<int> done(rank_of.size(), 0);
+  // In each round, every rank makes one forward of what was there when the round began.
+  while (done.back() < micro_batches) {
+    const std::vector<int> before = done;
+    std::vector<bool> busy(out.actions.size(), false);
+    for (int s = out.stages() - 1; s >= 0; --s) {
+      const int there = s == 0 ? micro_batches : before[s - 1];
+      if (busy[rank_of[s]] || done[s] == there) continue;
+      busy[rank_of[s]] = true;
+      out.actions[rank_of[s]].push_back({s, PipelineOp::kForward, done[s]++});
+    }
+  }
+  return out;
+}
+
 PipelineSchedule AddTransfers(const PipelineSchedule& schedule) {
   PipelineSchedule out = schedule;
   for (Actions& actions : out.actions) actions.clear();

@@ -75,6 +75,10 @@ int ChunksOf(PipelineKind kind, int chunks);
 // for interleaved, micro-batches that do not fill rounds of equal length.
 PipelineSchedule MakeSchedule(PipelineKind kind, int ranks, int micro_batches, int chunks = 2);
 
+// Only forwards, for evaluation, of stages that are on these ranks: each rank runs the latest stage
+// for which something is there. Without transfers.
+PipelineSchedule ForwardSchedule(const std::vector<int>& rank_of, int micro_batches);
+
 // Adds the sends and receives between stages on different ranks. Each rank's transfers are in the
 // order of one common list of all transfers, so that they cannot wait for each other in a circle,
 // even where a send waits for its receive. Throws ArgumentError if the schedule cannot be carried

@@ -5,6 +5,19 @@
 namespace lockstep::models {
 
 void AddParallelOptions(Options& options, ParallelOptions& parallel) {
+  options.Add("parallel.pp", &parallel.pp,
+              {.min = 1,
+               .operational = true,
+               .doc = "into how many stages, each on other ranks, the model is cut: a pipeline, "
+                      "through which the micro-batches of a step go one after the other "
+                      "(train.grad_accum); the other ranks have copies of the stages"});
+  options.Add("parallel.schedule", &parallel.schedule,
+              {.choices = {"1f1b", "interleaved", "zb_h1", "zbv"},
+               .operational = true,
+               .doc = "in which order the ranks of a pipeline work: 1f1b; interleaved (two stages "
+                      "per rank, half the idle time, twice the transfers); zb_h1 (a third of the "
+                      "idle time, the first rank's memory on every rank); zbv (two stages per rank "
+                      "in a V, a sixth of the idle time)"});
   options.Add("parallel.shard", &parallel.shard,
               {.choices = {"none", "optimizer", "gradients", "full"},
                .aliases = {"fsdp", "sharding_strategy", "zero_stage"},
@@ -23,6 +36,17 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                       "takes the memory of all weights and half the gathers"});
   options.OnResolve([&parallel](Options& resolved) {
     const ParallelOptions d;
+    if (parallel.pp == 1 && parallel.schedule != d.schedule) {
+      resolved.Fail({"parallel.schedule", "parallel.pp"},
+                    StrCat(resolved.Describe("parallel.schedule"),
+                           " does nothing without a pipeline: add parallel.pp = 2 or more, or "
+                           "leave parallel.schedule out"));
+    }
+    if (parallel.pp > 1 && parallel.shard != "none") {
+      resolved.Fail({"parallel.pp", "parallel.shard"},
+                    StrCat(resolved.Describe("parallel.pp"), " does not go together with ",
+                           resolved.Describe("parallel.shard"), " yet: leave one of the two out"));
+    }
     if (parallel.shard == "none" && parallel.shard_ranks != d.shard_ranks) {
       resolved.Fail({"parallel.shard_ranks", "parallel.shard"},
                     StrCat(resolved.Describe("parallel.shard_ranks"),

@@ -10,6 +10,8 @@ namespace lockstep::models {
 
 // option_parallel.cc says what each means, for --help.
 struct ParallelOptions {
+  int64_t pp = 1;
+  std::string schedule = "1f1b";
   std::string shard = "none";
   int64_t shard_ranks = 0;  // 0: all
   bool reshard_after_forward = true;

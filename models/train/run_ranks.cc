@@ -99,6 +99,29 @@ Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous) {
   return own;
 }
 
+int64_t DataRanksOf(const RunConfig& config, int64_t ranks) {
+  const int64_t pp = config.parallel.pp;
+  if (ranks % pp != 0) {
+    throw InputError(StrCat("parallel.pp = ", pp, " does not divide the ", ranks,
+                            ranks == 1 ? " rank" : " ranks", " of this run: start a multiple of ",
+                            pp, " processes, or use a ", "parallel.pp that divides ", ranks));
+  }
+  return ranks / pp;
+}
+
+PipelinePlan ToPipelinePlan(const RunConfig& config, int64_t micro_batches, int64_t window,
+                            TraceRecorder* trace) {
+  PipelinePlan plan{.kind = dist::ParsePipelineKind(config.parallel.schedule),
+                    .window = window,
+                    .reducer = ToReducerOptions(config.dist, micro_batches, trace)};
+  if (trace != nullptr) {
+    plan.on_span = [trace](const dist::PipelineSpan& span) {
+      trace->Record(ToString(span.action), "pipeline", span.begin, span.end, "pipeline");
+    };
+  }
+  return plan;
+}
+
 dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t micro_batches,
                                       TraceRecorder* trace) {
   const auto bytes = [](double mib) {
@@ -148,6 +171,12 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
   auto checkpoints = GroupOptionsOf(config, "checkpoints", kCpu, /*recorder=*/nullptr);
   if (config.checkpoint.async) checkpoints.timeout = kCheckpointTimeout;
   checkpoints_ = world_->Group(checkpoints);
+  if (config.parallel.pp > 1) {
+    DataRanksOf(config, size());
+    const dist::Mesh mesh({.pp = static_cast<int>(config.parallel.pp)}, rank(), size());
+    pipeline_ = world_->Group(mesh, {"pp"}, gradients);
+    if (mesh.size("dp") > 1) data_ = world_->Group(mesh, {"dp"}, gradients);
+  }
   const auto shards = static_cast<int>(config.parallel.shard_ranks);
   // Other sizes are refused when the run is prepared.
   if (config.parallel.shard == "none" || shards == 0 || size() % shards != 0) return;

@@ -164,9 +164,9 @@ int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t s
 }
 
 RunSetup BeginSetup(const RunConfig& config, Device device, int64_t ranks) {
-  if (config.train.grad_dtype != "fp32" && ranks > 1) {
+  if (config.train.grad_dtype != "fp32" && ranks * config.parallel.pp > 1) {
     throw InputError(StrCat("train.grad_dtype = \"", config.train.grad_dtype, "\" is for a single ",
-                            "process, and this run has ", ranks,
+                            "process, and this run has ", ranks * config.parallel.pp,
                             " ranks, which sum gradients in fp32: leave train.grad_dtype out"));
   }
   RunSetup setup;
@@ -185,6 +185,12 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   setup.offload = ParseOffload(config.train.offload);
   setup.model.offload_activations = setup.offload.activations;
   setup.model.offload_weights = setup.offload.weights;
+  if (setup.offload.any() && config.parallel.pp > 1) {
+    options.Fail({"train.offload", "parallel.pp"},
+                 StrCat(options.Describe("train.offload"), " does not go together with ",
+                        options.Describe("parallel.pp"),
+                        " yet: leave train.offload out, or use train.recompute = \"block\""));
+  }
   if (setup.offload.any() && setup.device.is_cpu()) {
     options.Fail(
         {"train.offload"},

@@ -56,6 +56,7 @@ MemoryPlan SettleMemory(RunSetup& setup, const dist::Rendezvous& rendezvous) {
 // Only on GPUs too little memory is an error: they can't swap.
 void CheckMemory(const MemoryPlan& plan, const RunSetup& setup,
                  const dist::Rendezvous& rendezvous) {
+  if (setup.config.parallel.pp > 1) return;  // the plan is that of all stages together
   using enum MemoryVerdict::Kind;
   const DeviceMemory memory = MemoryOf(setup.device);
   const auto kind = FitOf(plan, setup.device, memory, rendezvous.local_world_size);
@@ -81,7 +82,7 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   RunSetup setup;
   MemoryPlan memory;
   ranks.OnEveryRank([&] {
-    setup = PrepareRun(options, config, start, device, ranks.size());
+    setup = PrepareRun(options, config, start, device, DataRanksOf(config, ranks.size()));
     CheckContinues(setup);
     memory = SettleMemory(setup, rendezvous);
     return "";
@@ -123,7 +124,8 @@ int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
   const Device device = DeviceOf(config.device, rendezvous);
   SetNumThreads(ThreadsOf(config, rendezvous));
   if (dry_run) {
-    RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
+    RunSetup setup =
+        PrepareRun(options, config, {}, device, DataRanksOf(config, rendezvous.world_size));
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
     PrintSetup(setup, Gpt(setup.model), memory);
     Print(Table(memory, setup.device));

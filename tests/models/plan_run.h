@@ -16,6 +16,7 @@
 #include "models/gpt/gpt.h"
 #include "models/options/config.h"
 #include "models/options/option_offload.h"
+#include "models/train/pipeline_parallel.h"
 #include "models/train/trainer.h"
 
 namespace lockstep::models {
@@ -32,14 +33,16 @@ std::ostream& operator<<(std::ostream& out, const Task& task);
 
 // By what: ranks and memory.
 struct Plan {
-  int64_t shards = 1, copies = 1;   // ranks: shards * copies
-  bool data_parallel = false;       // by DataParallel, which has one shard; otherwise by FullyShard
+  int64_t shards = 1, copies = 1;  // ranks: shards * copies
+  bool data_parallel = false;      // by DataParallel, which has one shard; otherwise by FullyShard
+  int64_t pp = 0;                  // ranks of a pipeline, of which there are `copies`; 0: none
+  dist::PipelineKind schedule = dist::PipelineKind::k1F1B;
   dist::ShardOptions options = {};  // but for the micro-batches
   bool in_memory = false;           // before it is sharded
   RecomputeChoice recompute = {};
   OffloadChoice offload = {};  // on a GPU
 
-  int ranks() const { return static_cast<int>(shards * copies); }
+  int ranks() const { return static_cast<int>((pp > 0 ? pp : shards) * copies); }
 };
 std::ostream& operator<<(std::ostream& out, const Plan& plan);
 
@@ -65,11 +68,12 @@ class PlanRun {
   void Train(int steps);
   // Collective. With weights and state, which are gathered.
   Outcome Finish();
+  PipelinedGpt& model() { return model_; }
 
  private:
   const Task task_;
-  std::shared_ptr<dist::ProcessGroup> shard_, replicate_;
-  Gpt model_;
+  std::shared_ptr<dist::ProcessGroup> shard_, replicate_, pipeline_, data_, control_;
+  PipelinedGpt model_;  // a plain one, without a pipeline
   std::unique_ptr<dist::DataRanks> parallel_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::shared_ptr<const data::TokenSource> tokens_;
