@@ -412,6 +412,9 @@ ReportInput TrainingLoop::MakeReportInput() const {
   input.plan.best_checkpoint = BestCheckpoint();
   input.facts = DescribeRun(setup_, *model_, memory_);
   input.config = config_;
+  if (const auto* pipeline = dynamic_cast<const PipelineParallel*>(parallel_.get())) {
+    input.pipeline = pipeline->schedule();
+  }
   return input;
 }
 
