@@ -102,14 +102,23 @@ void PipelineEdges::Send(const PipelineAction& send, const Tensor& tensor) {
 Tensor PipelineEdges::Receive(const PipelineAction& receive) {
   const int from = PeerOf(receive);
   Incoming& in = incoming_.at(from);
-  LS_INVARIANT(in.taken < in.expected.size() && in.expected[in.taken] == receive, ToString(receive),
-               " is not the next of its edge");
-  ++in.taken;
-  auto [tensor, work] = std::move(in.tensors.front());
-  in.tensors.pop_front();
-  work->Wait();
-  Post(from, in);
-  return tensor;
+  const auto early = std::find_if(in.early.begin(), in.early.end(),
+                                  [&](const auto& one) { return one.first == receive; });
+  if (early != in.early.end()) {
+    const Tensor tensor = early->second;
+    in.early.erase(early);
+    return tensor;
+  }
+  while (true) {
+    LS_INVARIANT(in.taken < in.expected.size(), ToString(receive), " was not expected");
+    const PipelineAction taken = in.expected[in.taken++];
+    auto [tensor, work] = std::move(in.tensors.front());
+    in.tensors.pop_front();
+    work->Wait();
+    Post(from, in);
+    if (taken == receive) return tensor;
+    in.early.emplace_back(taken, tensor);
+  }
 }
 
 void PipelineEdges::End() {

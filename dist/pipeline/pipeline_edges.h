@@ -31,7 +31,8 @@ class PipelineEdges {
   void Begin(const PipelineSchedule& schedule, const PipelineBoundary& boundary, int ahead);
   // Returns at once. Sends are made in the order of the schedule; `tensor` must stay as it is.
   void Send(const PipelineAction& send, const Tensor& tensor);
-  // Waits for what this receive, the next of its edge, brings.
+  // Waits for what this receive brings, and for what comes before it from the same rank, which may
+  // be used later: activations of one stage and gradients of another.
   Tensor Receive(const PipelineAction& receive);
   // Waits for what was sent; a run must not begin before.
   void End();
@@ -40,7 +41,8 @@ class PipelineEdges {
   struct Incoming {
     std::vector<PipelineAction> expected;  // in order
     size_t posted = 0, taken = 0;
-    std::deque<std::pair<Tensor, WorkPtr>> tensors;  // posted and not taken
+    std::deque<std::pair<Tensor, WorkPtr>> tensors;        // posted and not taken
+    std::vector<std::pair<PipelineAction, Tensor>> early;  // taken ahead of their use
   };
   int PeerOf(const PipelineAction& transfer) const;
   ProcessGroup& Group(int from, int to, const PipelineAction& transfer) const;

@@ -265,7 +265,7 @@ TEST(PipelineTest, RefusesWhatDoesNotFit) {
 
 // ---- Time ----
 
-constexpr std::chrono::milliseconds kUnit(20);
+constexpr std::chrono::milliseconds kUnit(40);  // a transfer takes less than 1
 
 // Takes a unit of time in forward, and one for each gradient, without the processor.
 class SleepNode : public Node {
