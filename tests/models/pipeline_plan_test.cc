@@ -52,7 +52,7 @@ Outcome TrainBy(const Task& task, const Plan& plan, int steps, const Outcome* fr
 
 void ExpectSameBits(const Task& task, std::vector<Plan> plans) {
   const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
-  EXPECT_LT(task.optim.clip, alone.norms[0]);
+  EXPECT_LT(task.optim.clip, alone.norms.back());  // the first may be skipped by a loss scale
   for (const Plan& plan : plans) {
     EXPECT_EQ(Difference(TrainBy(task, plan, task.steps), alone), "") << task << "; " << plan;
   }
@@ -62,8 +62,6 @@ std::vector<Plan> AllPlans() {
   std::vector<Plan> plans;
   for (const dist::PipelineKind kind : kKinds) {
     for (const auto& [pp, copies] : {std::pair(1, 1), {2, 1}, {3, 1}, {4, 1}, {2, 2}}) {
-      // Two rounds of 3 do not fill 8 micro-batches.
-      if (kind == kInterleaved && pp == 3) continue;
       plans.push_back({.copies = copies, .pp = pp, .schedule = kind});
     }
   }
@@ -164,7 +162,8 @@ TEST(PipelinePlan, RefusesWhatItCannot) {
   EXPECT_THAT(
       error_of(task, {.pp = 5, .schedule = kZeroBubbleV}),
       HasSubstr("a pipeline of 10 stages needs as many parts, and a model of 6 layers has 8"));
-  EXPECT_THAT(error_of(task, {.pp = 3, .schedule = kInterleaved}), HasSubstr("2 rounds"));
+  task.micro_batches = 9;
+  EXPECT_THAT(error_of(task, {.pp = 4, .schedule = kInterleaved}), HasSubstr("2 rounds"));
   task.model.tie_embeddings = true;
   EXPECT_THAT(error_of(task, {.pp = 2}),
               HasSubstr("'wte.weight' is in stage 0 of the pipeline and in stage 1"));
