@@ -55,7 +55,7 @@ Tensor Parameter::PartOf(const Tensor& whole) const {
 }
 
 Tensor Parameter::WholeOf(const Tensor& part) const {
-  if (layout_.is_whole()) return part;
+  if (layout_.is_whole() && exchange_ == nullptr) return part;
   LS_CHECK(exchange_ != nullptr, "this rank has only a part of parameter '", name_,
            "', and no way to reach the others'");
   return exchange_->Gather(*this, part.Detach().To(device_));

@@ -243,6 +243,9 @@ std::vector<UpdateCall> Optimizer::Calls(const StepState& state) const {
                     .values_on_host = p->on_host(),
                     .states_on_host = settings_.offload.to_host && !t.device.is_cpu()};
     size_t at = calls.size();
+    // A stage of a pipeline: another rank has all of it, and updates it.
+    const bool elsewhere = p->layout().range && p->layout().range->axis == "pp";
+    if (rule.whole && elsewhere) continue;
     if (rule.whole && !p->layout().is_whole()) {
       call.update = [&state, &rule, &betas, p](std::span<const UpdateTensors> one) {
         UpdateWhole(*p, one[0], rule, betas, state);

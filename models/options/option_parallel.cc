@@ -20,6 +20,19 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
        .operational = true,
        .doc = "with dist.reduction=ordered: in how many parts a layer's sums are made. A run "
               "has the same bits with any parallel.tp that divides it; 0: parallel.tp"});
+  options.Add("parallel.pp", &parallel.pp,
+              {.min = 1,
+               .operational = true,
+               .doc = "into how many stages, each on other ranks, the model is cut: a pipeline, "
+                      "through which the micro-batches of a step go one after the other "
+                      "(train.grad_accum); the other ranks have copies of the stages"});
+  options.Add("parallel.schedule", &parallel.schedule,
+              {.choices = {"1f1b", "interleaved", "zb_h1", "zbv"},
+               .operational = true,
+               .doc = "in which order the ranks of a pipeline work: 1f1b; interleaved (two stages "
+                      "per rank, half the idle time, twice the transfers); zb_h1 (a third of the "
+                      "idle time, the first rank's memory on every rank); zbv (two stages per rank "
+                      "in a V, a sixth of the idle time)"});
   options.Add("parallel.shard", &parallel.shard,
               {.choices = {"none", "optimizer", "gradients", "full"},
                .aliases = {"fsdp", "sharding_strategy", "zero_stage"},
@@ -44,6 +57,23 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                     StrCat(resolved.Describe("virtual.tp"), " must be parallel.tp = ", parallel.tp,
                            " times a power of two, which each rank computes: use ",
                            "virtual.tp = ", 2 * parallel.tp, ", or leave it out"));
+    }
+    if (parallel.pp > 1 && parts > 1) {
+      resolved.Fail({"parallel.pp", "parallel.tp", "virtual.tp"},
+                    StrCat(resolved.Describe("parallel.pp"),
+                           " does not go together with parallel.tp or virtual.tp yet: leave one of "
+                           "the two out"));
+    }
+    if (parallel.pp == 1 && parallel.schedule != d.schedule) {
+      resolved.Fail({"parallel.schedule", "parallel.pp"},
+                    StrCat(resolved.Describe("parallel.schedule"),
+                           " does nothing without a pipeline: add parallel.pp = 2 or more, or "
+                           "leave parallel.schedule out"));
+    }
+    if (parallel.pp > 1 && parallel.shard != "none") {
+      resolved.Fail({"parallel.pp", "parallel.shard"},
+                    StrCat(resolved.Describe("parallel.pp"), " does not go together with ",
+                           resolved.Describe("parallel.shard"), " yet: leave one of the two out"));
     }
     if (parallel.shard == "none" && parallel.shard_ranks != d.shard_ranks) {
       resolved.Fail({"parallel.shard_ranks", "parallel.shard"},

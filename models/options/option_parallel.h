@@ -12,6 +12,8 @@ namespace lockstep::models {
 struct ParallelOptions {
   int64_t tp = 1;
   int64_t virtual_tp = 0;  // 0: tp. virtual.tp
+  int64_t pp = 1;
+  std::string schedule = "1f1b";
   std::string shard = "none";
   int64_t shard_ranks = 0;  // 0: all
   bool reshard_after_forward = true;

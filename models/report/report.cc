@@ -15,6 +15,7 @@
 #include "core/io/json.h"
 #include "models/report/format.h"
 #include "models/report/report_page.h"
+#include "models/report/schedule_plot.h"
 #include "models/report/svg_plot.h"
 
 namespace lockstep::models {
@@ -374,6 +375,15 @@ std::string Facts(const ReportInput& in) {
   return s + "</dl></section>\n";
 }
 
+std::string PipelinePicture(const ReportInput& in) {
+  if (!in.pipeline) return "";
+  return fmt::format(
+      "<section class=\"card\"><div class=\"head\"><h2>Pipeline</h2><span class=\"note\">{}, {}; "
+      "numbers are micro-batches</span></div>{}</section>\n",
+      EscapeHtml(in.config.parallel.schedule), DescribeSchedule(*in.pipeline),
+      SvgSchedule(*in.pipeline));
+}
+
 }  // namespace
 
 std::string ToJson(const TextSample& sample) {
@@ -410,7 +420,7 @@ std::string RenderReport(const RunHistory& history, const ReportInput& input) {
   s += fmt::format("<title>{}: {}</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n",
                    EscapeHtml(input.name), EscapeHtml(verdict.headline), ReportStyle());
   s += Head(history, input, verdict) + Charts(history, input) + Samples(input.samples) +
-       Facts(input) + Configuration(input);
+       PipelinePicture(input) + Facts(input) + Configuration(input);
   s +=
       "<footer>Made by Lockstep from metrics.jsonl, which has every step. Point at a chart for its "
       "values.</footer>\n</main>\n";

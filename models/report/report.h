@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "dist/pipeline/schedule.h"
 #include "models/options/config.h"
 #include "models/report/run_history.h"
 #include "models/report/verdict.h"
@@ -30,7 +32,8 @@ struct ReportInput {
   RunPlan plan;
   std::vector<std::pair<std::string, std::string>> facts;  // what is trained, on what: "model", ...
   RunConfig config;
-  std::vector<TextSample> samples;  // oldest first
+  std::vector<TextSample> samples;                   // oldest first
+  std::optional<dist::PipelineSchedule> pipeline{};  // what a step goes through
 };
 
 // The whole file, with all texts escaped.

@@ -75,6 +75,13 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
   if (s.offload.any()) {
     facts.insert(facts.end() - 1, {"offloads", Describe(s.offload) + " to the host's memory"});
   }
+  if (c.parallel.pp > 1) {
+    facts.emplace_back("pipeline",
+                       fmt::format("{} ranks by {}, {} {}", c.parallel.pp, c.parallel.schedule,
+                                   s.ranks, s.ranks == 1 ? "copy" : "copies"));
+    // The plan is that of one rank with all stages.
+    std::erase_if(facts, [](const auto& fact) { return fact.first == "memory"; });
+  }
   if (IsSharded(s)) {
     const int64_t ranks = c.parallel.shard_ranks > 0 ? c.parallel.shard_ranks : s.ranks;
     facts.emplace_back("sharding",
@@ -84,7 +91,8 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                                                                      : "optimizer state",
                                    ranks, s.ranks));
   }
-  if (memory.program > 0) facts.emplace_back("process", ProcessSummary(memory));
+  if (memory.program > 0 && c.parallel.pp == 1)
+    facts.emplace_back("process", ProcessSummary(memory));
   facts.emplace_back("writes", c.out_dir);
   return facts;
 }

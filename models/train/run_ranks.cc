@@ -100,6 +100,31 @@ Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous) {
   return own;
 }
 
+int64_t DataRanksOf(const RunConfig& config, int64_t ranks) {
+  const int64_t pp = config.parallel.pp, tp = config.parallel.tp, of_a_copy = pp * tp;
+  if (ranks % of_a_copy != 0) {
+    throw InputError(StrCat(
+        pp > 1 ? StrCat("parallel.pp = ", pp) : "", of_a_copy > pp && pp > 1 ? " times " : "",
+        tp > 1 ? StrCat("parallel.tp = ", tp) : "", " does not divide the ", ranks,
+        ranks == 1 ? " rank" : " ranks", " of this run: start a multiple of ", of_a_copy,
+        " processes, as with --nproc=", of_a_copy));
+  }
+  return ranks / of_a_copy;
+}
+
+PipelinePlan ToPipelinePlan(const RunConfig& config, int64_t micro_batches, int64_t window,
+                            TraceRecorder* trace) {
+  PipelinePlan plan{.kind = dist::ParsePipelineKind(config.parallel.schedule),
+                    .window = window,
+                    .reducer = ToReducerOptions(config.dist, micro_batches, trace)};
+  if (trace != nullptr) {
+    plan.on_span = [trace](const dist::PipelineSpan& span) {
+      trace->Record(ToString(span.action), "pipeline", span.begin, span.end, "pipeline");
+    };
+  }
+  return plan;
+}
+
 dist::ReducerOptions ToReducerOptions(const DistOptions& options, int64_t micro_batches,
                                       TraceRecorder* trace) {
   const auto bytes = [](double mib) {
@@ -154,8 +179,9 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
   const auto gradients = GroupOptionsOf(config, "gradients", device, recorder);
   gradients_ = world_->Group(gradients);
   checkpoints_ = world_->Group(GroupOptionsOf(config, "checkpoints", kCpu, /*recorder=*/nullptr));
+  DataRanksOf(config, size());
   const auto tp = static_cast<int>(config.parallel.tp);
-  if (tp > 1 && size() % tp == 0) {
+  if (tp > 1) {
     const dist::Mesh mesh({.tp = tp}, rank(), size());
     tensor_ = world_->Group(mesh, {"tp"}, gradients);
     auto data = world_->Group(mesh, {"dp"}, gradients);
@@ -165,6 +191,11 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
       data_ = std::move(data);
       data_control_ = std::move(data_control);
     }
+  }
+  if (config.parallel.pp > 1) {
+    const dist::Mesh mesh({.pp = static_cast<int>(config.parallel.pp)}, rank(), size());
+    pipeline_ = world_->Group(mesh, {"pp"}, gradients);
+    if (mesh.size("dp") > 1) data_ = world_->Group(mesh, {"dp"}, gradients);
   }
   const auto shards = static_cast<int>(config.parallel.shard_ranks);
   // Other sizes are refused when the run is prepared.

@@ -15,6 +15,7 @@
 #include "models/checkpoint/run_folder.h"
 #include "models/options/config.h"
 #include "models/report/trace.h"
+#include "models/train/pipeline_parallel.h"
 
 namespace lockstep::models {
 
@@ -25,6 +26,15 @@ int ThreadsOf(const RunConfig& config, const dist::Rendezvous& rendezvous);
 // GPU, or the only GPU that CUDA_VISIBLE_DEVICES shows. InputError if `device` names one GPU for
 // several ranks.
 Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous);
+
+// How many ranks share out the samples of a step: those of the run that are not needed for
+// parallel.pp and parallel.tp. Throws InputError if these do not divide them.
+int64_t DataRanksOf(const RunConfig& config, int64_t ranks);
+
+// How the options say that a step goes through a pipeline. `trace` (may be null) gets a span for
+// each action.
+PipelinePlan ToPipelinePlan(const RunConfig& config, int64_t micro_batches, int64_t window,
+                            TraceRecorder* trace);
 
 // How the options say that the reducer sums the micro-batches of a step. `trace` (may be null) gets
 // a span for each bucket.
@@ -67,6 +77,9 @@ class RunRanks {
     return {gradients_.get(), shard_.get(), replicate_.get()};
   }
 
+  // Of parallel.pp: this rank's pipeline, and the ranks that have the same stages.
+  PipelineRanks pipeline_ranks() const { return {pipeline_, data_.get(), control_}; }
+
   // Runs f() on the main rank. f takes no part in collectives and may take long: the other ranks
   // wait when they next need the main rank, and say for what: "rank 0 has been writing a checkpoint
   // for 31 s" (dist/groups/pause.h).
@@ -96,8 +109,9 @@ class RunRanks {
   std::unique_ptr<dist::World> world_;
   std::shared_ptr<dist::ProcessGroup> control_, gradients_, checkpoints_;
   std::shared_ptr<dist::ProcessGroup> shard_, replicate_;  // null: the model has a single copy
-  // With parallel.tp: its ranks, and those with other samples (null: none).
-  std::shared_ptr<dist::ProcessGroup> tensor_, data_, data_control_;
+  // Those of parallel.tp and of parallel.pp, and the ranks that have the same parts of the model
+  // and other samples. Null: there is one of them.
+  std::shared_ptr<dist::ProcessGroup> tensor_, pipeline_, data_, data_control_;
 };
 
 }  // namespace lockstep::models

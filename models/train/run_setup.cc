@@ -200,15 +200,10 @@ void CheckTensorParallel(const RunSetup& setup) {
 }
 
 RunSetup BeginSetup(const RunConfig& config, Device device, int64_t processes) {
-  const int64_t tp = config.parallel.tp, ranks = processes / tp;
-  if (processes % tp != 0) {
-    throw InputError(StrCat("parallel.tp = ", tp, " does not divide the ", processes,
-                            processes == 1 ? " rank" : " ranks",
-                            " of this run: start a multiple of it, as with --nproc=", tp));
-  }
-  if (config.train.grad_dtype != "fp32" && ranks > 1) {
+  const int64_t ranks = DataRanksOf(config, processes);
+  if (config.train.grad_dtype != "fp32" && processes > 1) {
     throw InputError(StrCat("train.grad_dtype = \"", config.train.grad_dtype, "\" is for a single ",
-                            "process, and this run has ", ranks,
+                            "process, and this run has ", processes,
                             " ranks, which sum gradients in fp32: leave train.grad_dtype out"));
   }
   RunSetup setup;
@@ -227,6 +222,12 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   setup.offload = ParseOffload(config.train.offload);
   setup.model.offload_activations = setup.offload.activations;
   setup.model.offload_weights = setup.offload.weights;
+  if (setup.offload.any() && config.parallel.pp > 1) {
+    options.Fail({"train.offload", "parallel.pp"},
+                 StrCat(options.Describe("train.offload"), " does not go together with ",
+                        options.Describe("parallel.pp"),
+                        " yet: leave train.offload out, or use train.recompute = \"block\""));
+  }
   if (setup.offload.any() && setup.device.is_cpu()) {
     options.Fail(
         {"train.offload"},

@@ -56,6 +56,7 @@ MemoryPlan SettleMemory(RunSetup& setup, const dist::Rendezvous& rendezvous) {
 // Only on GPUs too little memory is an error: they can't swap.
 void CheckMemory(const MemoryPlan& plan, const RunSetup& setup,
                  const dist::Rendezvous& rendezvous) {
+  if (setup.config.parallel.pp > 1) return;  // the plan is that of all stages together
   using enum MemoryVerdict::Kind;
   const DeviceMemory memory = MemoryOf(setup.device);
   const auto kind = FitOf(plan, setup.device, memory, rendezvous.local_world_size);

@@ -124,6 +124,7 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
   clock_ = &clock;
   const bool traced = options_.trace != nullptr && options_.trace->active();
   if (traced) backward_.observers.push_back(&nodes.emplace(*options_.trace));
+  std::vector<data::Batch> in_pipeline;
   for (const int64_t m : micro_order_) {
     clock.Enter(&StepTimes::data_ms);
     const data::Batch& batch = loader_.Next();
@@ -133,6 +134,10 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
     pending.tokens = batch.num_targets * options_.micro_batches;
     if (graphs_) {
       graphs_->Load(m, batch);
+      continue;
+    }
+    if (options_.pipeline) {
+      in_pipeline.push_back(batch);
       continue;
     }
     state_.SetFirstSample(m * batch.rows);
@@ -146,6 +151,11 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
   }
   if (graphs_) {
     pending.losses = graphs_->Gradients(1.0 / static_cast<double>(pending.tokens), traced);
+  }
+  if (options_.pipeline) {
+    clock.Enter(&StepTimes::backward_ms);  // and forward, in turn
+    pending.losses = options_.pipeline->Gradients(
+        in_pipeline, 1.0 / static_cast<double>(pending.tokens), state_, backward_.observers);
   }
   clock.Enter(&StepTimes::update_ms);
   if (options_.parallel && ranks() > 1) {

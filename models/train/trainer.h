@@ -15,6 +15,7 @@
 #include "models/gpt/language_model.h"
 #include "models/report/metrics.h"
 #include "models/train/phase_clock.h"
+#include "models/train/pipeline_parallel.h"
 #include "models/train/step_graphs.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
@@ -38,6 +39,7 @@ struct TrainerOptions {
   // Null: a single process, micro-batches in order. Otherwise the loader has its micro_order, and
   // every rank makes the same calls. Outlives the trainer.
   dist::DataRanks* parallel = nullptr;
+  PipelineParallel* pipeline = nullptr;  // the same, where the model is in a pipeline
   int64_t check_every = 0;  // steps between comparisons of the ranks' weights; 0: never
   // Consecutive updates that are skipped and reported because a gradient is not finite, before
   // NonFiniteError is thrown. Such a step counts, and its loss and norm are not finite.

@@ -33,6 +33,12 @@ bool Every(int64_t period, int64_t step) { return period > 0 && step % period ==
 CheckpointShare ShareOf(const RunSetup& setup, const RunRanks& ranks) {
   CheckpointShare share{.rank = ranks.rank(), .ranks = ranks.size()};
   share.parts = SavesParts(setup);
+  if (setup.config.parallel.pp > 1) {
+    // Ranks that have the same stages follow each other.
+    share.parts = setup.config.checkpoint.sharded;
+    if (share.parts) share.copy = {share.rank % setup.ranks, setup.ranks};
+    return share;
+  }
   const int64_t of_copy = setup.config.parallel.shard_ranks;
   if (share.parts && of_copy > 0) share.copy = {share.rank / of_copy, share.ranks / of_copy};
   return share;
@@ -65,7 +71,9 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
       config_(setup.config),
       traced_(ParseStepRange(config_.log.trace)),
       trace_(ranks.is_main() ? MakeTrace(setup) : nullptr),
-      model_(std::make_unique<Gpt>(setup.model)),
+      model_(config_.parallel.pp > 1
+                 ? std::unique_ptr<Gpt>(std::make_unique<PipelinedGpt>(setup.model))
+                 : std::make_unique<Gpt>(setup.model)),
       parallel_(FillAndShare()),
       optimizer_(MakeOptimizer(setup, *model_)),
       share_(ShareOf(setup, ranks)),
@@ -85,6 +93,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                 .cuda_graphs = config_.train.cuda_graphs,
                 .say = Warn,
                 .parallel = parallel_.get(),
+                .pipeline = dynamic_cast<PipelineParallel*>(parallel_.get()),
                 .check_every = parallel_ ? config_.dist.check_every : 0,
                 .max_skips = config_.train.max_skips,
                 .loss_scaling = LossScalingFor(config_.train),
@@ -114,6 +123,14 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
 // Gives the model its weights, and shares it, or the samples of a step, out among the ranks. Null
 // where a single process needs none of that.
 std::unique_ptr<dist::DataRanks> TrainingLoop::FillAndShare() {
+  if (config_.parallel.pp > 1) {
+    auto& model = static_cast<PipelinedGpt&>(*model_);
+    const PipelinePlan plan =
+        ToPipelinePlan(config_, setup_.micro_batches, setup_.window, trace_.get());
+    PipelineParallel::Place(ranks_.pipeline_ranks(), plan, model);
+    FillModel(setup_, model);
+    return std::make_unique<PipelineParallel>(ranks_.pipeline_ranks(), plan, model);
+  }
   std::unique_ptr<dist::DataRanks> sharded;
   if (IsSharded(setup_)) {
     MaterializeFor(setup_, kMeta, *model_);  // for the dtypes
@@ -400,6 +417,9 @@ ReportInput TrainingLoop::MakeReportInput() const {
   input.plan.best_checkpoint = BestCheckpoint();
   input.facts = DescribeRun(setup_, *model_, memory_);
   input.config = config_;
+  if (const auto* pipeline = dynamic_cast<const PipelineParallel*>(parallel_.get())) {
+    input.pipeline = pipeline->schedule();
+  }
   return input;
 }
 

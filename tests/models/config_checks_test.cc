@@ -230,5 +230,19 @@ TEST(ConfigChecks, ShardingOptionsThatDoNothingAreRefused) {
   EXPECT_THAT(ErrorOf({"--parallel.shard=all"}), HasSubstr("none, optimizer, gradients, full"));
 }
 
+TEST(ConfigChecks, PipelineOptionsThatDoNotFitAreRefused) {
+  const RunConfig config =
+      ParsedRun({"--parallel.pp=4", "--parallel.schedule=zbv", "--train.grad_accum=8"}).config;
+  EXPECT_EQ(config.parallel.pp, 4);
+  EXPECT_EQ(config.parallel.schedule, "zbv");
+  EXPECT_EQ(RunConfigFromToml(ToToml(config), "again").parallel.schedule, "zbv");
+  EXPECT_THAT(ErrorOf({"--parallel.schedule=zb_h1"}), HasSubstr("does nothing without a pipeline"));
+  EXPECT_THAT(ErrorOf({"--parallel.pp=2", "--parallel.shard=full"}),
+              HasSubstr("does not go together with parallel.shard"));
+  EXPECT_THAT(ErrorOf({"--parallel.pp=2", "--parallel.schedule=gpipe"}),
+              HasSubstr("1f1b, interleaved, zb_h1, zbv"));
+  EXPECT_THAT(ErrorOf({"--parallel.pp=0"}), HasSubstr("parallel.pp"));
+}
+
 }  // namespace
 }  // namespace lockstep::models

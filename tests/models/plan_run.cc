@@ -62,7 +62,9 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
 std::ostream& operator<<(std::ostream& out, const Plan& p) {
   out << p.shards << " shards of " << p.copies << " copies";
   if (p.tp > 1) out << ", tp " << p.tp;
-  if (p.data_parallel) {
+  if (p.pp > 0) {
+    out << ", pipelines of " << p.pp << " by " << dist::Name(p.schedule);
+  } else if (p.data_parallel) {
     out << ", data parallel";
   } else {
     out << ", reshard " << static_cast<int>(p.options.reshard) << ", accumulate "
@@ -101,7 +103,24 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
   const Device device = all.device();
   const auto fill = [&](uint64_t seed) { Fill(model_, device, task.dtype, seed); };
   ShareLayers(all, plan);
-  if (plan.data_parallel) {
+  if (plan.pp > 0) {
+    const dist::Mesh mesh({.pp = static_cast<int>(plan.pp)}, all.rank(), all.size());
+    const auto along = [&](const char* axis) {
+      return mesh.size(axis) > 1 ? all.Split(mesh.GroupName({axis}), mesh.RanksAlong({axis}))
+                                 : nullptr;
+    };
+    pipeline_ = along("pp");
+    data_ = along("dp");
+    control_ = all.Duplicate("control");
+    const PipelineRanks ranks{pipeline_, data_.get(), control_};
+    const PipelinePlan pipeline{
+        .kind = plan.schedule,
+        .window = kWindow,
+        .reducer = {.sum = dist::GradientSum::kOrdered, .micro_batches = task.micro_batches}};
+    PipelineParallel::Place(ranks, pipeline, model_);
+    fill(4);
+    parallel_ = std::make_unique<PipelineParallel>(ranks, pipeline, model_);
+  } else if (plan.data_parallel) {
     fill(4);
     parallel_ = std::make_unique<dist::DataParallel>(
         plan.tp == 1 ? &all : dp_.get(), model_,
@@ -140,15 +159,17 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
   // The scale begins too large, and grows beyond what fits again.
   std::optional<LossScaleOptions> scaling;
   if (task.dtype == DType::kF16) scaling = {.init = 0x1p22, .growth_interval = 2};
-  trainer_ = std::make_unique<Trainer>(model_, *optimizer_, SmallSchedule(), *loader_,
-                                       TrainerOptions{.first_step = step,
-                                                      .micro_batches = task.micro_batches,
-                                                      .clip = task.optim.clip,
-                                                      .seed = 9,
-                                                      .parallel = parallel_.get(),
-                                                      .check_every = 2,
-                                                      .loss_scaling = scaling,
-                                                      .loss_scale = outcome_.loss_scale});
+  trainer_ = std::make_unique<Trainer>(
+      model_, *optimizer_, SmallSchedule(), *loader_,
+      TrainerOptions{.first_step = step,
+                     .micro_batches = task.micro_batches,
+                     .clip = task.optim.clip,
+                     .seed = 9,
+                     .parallel = parallel_.get(),
+                     .pipeline = dynamic_cast<PipelineParallel*>(parallel_.get()),
+                     .check_every = 2,
+                     .loss_scaling = scaling,
+                     .loss_scale = outcome_.loss_scale});
 }
 
 void PlanRun::ShareLayers(dist::ProcessGroup& all, const Plan& plan) {

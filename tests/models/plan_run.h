@@ -17,6 +17,7 @@
 #include "models/gpt/gpt.h"
 #include "models/options/config.h"
 #include "models/options/option_offload.h"
+#include "models/train/pipeline_parallel.h"
 #include "models/train/trainer.h"
 
 namespace lockstep::models {
@@ -34,15 +35,17 @@ std::ostream& operator<<(std::ostream& out, const Task& task);
 
 // By what: ranks and memory.
 struct Plan {
-  int64_t shards = 1, copies = 1;   // data ranks: shards * copies
-  int64_t tp = 1;                   // ranks that compute a layer together; not with shards
+  int64_t shards = 1, copies = 1;  // data ranks: shards * copies
+  int64_t tp = 1;                  // ranks that compute a layer together; not with shards
+  int64_t pp = 0;                  // ranks of a pipeline, of which there are `copies`; 0: none
+  dist::PipelineKind schedule = dist::PipelineKind::k1F1B;
   bool data_parallel = false;       // by DataParallel, which has one shard; otherwise by FullyShard
   dist::ShardOptions options = {};  // but for the micro-batches
   bool in_memory = false;           // before it is sharded
   RecomputeChoice recompute = {};
   OffloadChoice offload = {};  // on a GPU
 
-  int ranks() const { return static_cast<int>(shards * copies * tp); }
+  int ranks() const { return static_cast<int>((pp > 0 ? pp : shards) * copies * tp); }
 };
 std::ostream& operator<<(std::ostream& out, const Plan& plan);
 
@@ -68,14 +71,15 @@ class PlanRun {
   void Train(int steps);
   // Collective. With weights and state, which are gathered.
   Outcome Finish();
+  PipelinedGpt& model() { return model_; }
 
  private:
   void ShareLayers(dist::ProcessGroup& all, const Plan& plan);
 
   const Task task_;
   std::shared_ptr<dist::ProcessGroup> tp_, dp_;  // null: one rank
-  std::shared_ptr<dist::ProcessGroup> shard_, replicate_;
-  Gpt model_;
+  std::shared_ptr<dist::ProcessGroup> shard_, replicate_, pipeline_, data_, control_;
+  PipelinedGpt model_;  // a plain one, without a pipeline
   std::unique_ptr<dist::DataRanks> parallel_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::shared_ptr<const data::TokenSource> tokens_;

@@ -7,7 +7,9 @@
 #include <set>
 
 #include "core/io/file.h"
+#include "dist/pipeline/schedule.h"
 #include "models/report/run_log.h"
+#include "models/report/schedule_plot.h"
 #include "models/report/svg_plot.h"
 
 namespace lockstep::models {
@@ -273,6 +275,33 @@ TEST_F(Log, CountsPauses) {
   EXPECT_EQ(first->pauses.checkpoint_ms, 0);
   std::getline(lines, line);
   EXPECT_EQ(ParseMetrics(line)->pauses.total(), 0);
+}
+
+// A step's pipeline is drawn: a box for each action, under the rank's name.
+TEST(Report, DrawsThePipelinesSchedule) {
+  using dist::PipelineKind;
+  for (const PipelineKind kind : {PipelineKind::k1F1B, PipelineKind::kInterleaved,
+                                  PipelineKind::kZeroBubbleH1, PipelineKind::kZeroBubbleV}) {
+    ReportInput in = Input();
+    EXPECT_EQ(RenderReport(History(20), in).find("<h2>Pipeline</h2>"), std::string::npos);
+    in.config.parallel.schedule = Name(kind);
+    in.pipeline = AddTransfers(dist::MakeSchedule(kind, 4, 8));
+    const std::string page = RenderReport(History(20), in);
+    EXPECT_EQ(Malformed(page), "");
+    EXPECT_NE(page.find(StrCat("<h2>Pipeline</h2><span class=\"note\">", Name(kind))),
+              std::string::npos);
+    size_t boxes = 0, actions = 0;
+    for (size_t at = 0; (at = page.find(" of micro-batch ", at)) != std::string::npos; ++at)
+      ++boxes;
+    for (const auto& of_rank : dist::MakeSchedule(kind, 4, 8).actions) actions += of_rank.size();
+    EXPECT_EQ(boxes, actions);
+    EXPECT_NE(page.find(">rank 3</text>"), std::string::npos);
+  }
+  EXPECT_EQ(DescribeSchedule(dist::MakeSchedule(PipelineKind::k1F1B, 4, 8)),
+            "4 ranks, 8 micro-batches, 1 stage per rank: ranks idle for 27% of a step, at best");
+  const std::string large = SvgSchedule(dist::MakeSchedule(PipelineKind::k1F1B, 64, 64));
+  EXPECT_NE(large.find("and 33 more ranks"), std::string::npos);
+  EXPECT_LT(large.size(), 2'000'000u);
 }
 
 }  // namespace

@@ -1,0 +1,120 @@
+// A GPT whose stages are on several ranks, each perhaps with its copies that share out the samples.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/host_read.h"
+#include "core/step_state.h"
+#include "data/batch.h"
+#include "dist/data_parallel/data_parallel.h"
+#include "dist/pipeline/pipeline.h"
+#include "models/train/pipeline_stages.h"
+
+namespace lockstep::models {
+
+// The ranks of a run as a grid of pipelines, "pp", and of copies of a stage, "dp".
+struct PipelineRanks {
+  std::shared_ptr<dist::ProcessGroup> pipeline;  // this rank's; null: all stages are here
+  dist::ProcessGroup* data = nullptr;            // those that have the same stages; null: one
+  std::shared_ptr<dist::ProcessGroup> control;   // all, for small values; null: one
+};
+
+struct PipelinePlan {
+  dist::PipelineKind kind = dist::PipelineKind::k1F1B;
+  int chunks = 2;      // stages per rank, where the kind leaves that open
+  int64_t window = 1;  // tokens of a sample
+  dist::ReducerOptions reducer = {};
+  // Gets what this rank carried out; may be empty.
+  std::function<void(const dist::PipelineSpan&)> on_span = {};
+};
+
+// The schedule of a step on so many ranks. Throws InputError if there is none for these numbers, or
+// if data ranks would have different numbers of micro-batches.
+dist::PipelineSchedule ScheduleOf(const PipelinePlan& plan, int pipeline_ranks, int data_ranks);
+
+// A GPT that, once it is in a pipeline, runs forward through it: the loss of targets is there on
+// the last stage's rank and 0 on the others, logits are on all of them. Every rank of the pipeline
+// makes the same calls.
+class PipelinedGpt : public Gpt {
+ public:
+  explicit PipelinedGpt(const GptConfig& config) : Gpt(config) {}
+
+ protected:
+  Tensor Forward(const Tensor& ids, const Tensor& targets) override {
+    return through_ ? through_(ids, targets) : Gpt::Forward(ids, targets);
+  }
+
+ private:
+  friend class PipelineParallel;
+  std::function<Tensor(const Tensor& ids, const Tensor& targets)> through_;
+};
+
+// As dist::DataRanks, whose ranks and samples it counts by copies of the model: `rank` and `size`
+// are those along dp, sums and gathers go over all ranks.
+class PipelineParallel : public dist::DataRanks {
+ public:
+  // Collective. Decides which parameters are here, before they have memory. Throws InputError if
+  // the model cannot be cut, or has a weight in two stages.
+  static void Place(const PipelineRanks& ranks, const PipelinePlan& plan, PipelinedGpt& gpt);
+  // Collective, after Place and once the weights are filled. Groups and model outlive it.
+  PipelineParallel(const PipelineRanks& ranks, const PipelinePlan& plan, PipelinedGpt& gpt);
+  ~PipelineParallel() override;
+
+  // Collective: the gradients of a step, summed over all micro-batches. `batches`: those of
+  // micro_order(), which ranks of one pipeline have in common; `root`: the gradient of each loss,
+  // before the state's loss scale. The sums of the losses are on the last stage's rank, in the
+  // batches' order; none on the others. Parameters that are elsewhere get an empty gradient.
+  std::vector<HostRead> Gradients(std::span<const data::Batch> batches, double root,
+                                  const StepState& state,
+                                  std::span<BackwardObserver* const> observers = {});
+
+  const std::vector<int64_t>& micro_order() const override {
+    return stages_[0]->data.micro_order();
+  }
+  int64_t micro_batches() const override { return stages_[0]->data.micro_batches(); }
+  void BeginMicroBatch(bool) override {}  // Gradients does
+  const dist::CommunicationTimes& times() const override { return times_; }
+  void CheckWeights(const std::string& when) override;
+  std::string LocateNonFinite() override;
+
+  const dist::PipelineSchedule& schedule() const { return pipeline_->schedule(); }
+  // The pipeline's rank that has the last stage, and with it the losses.
+  bool has_losses() const { return stages_.back()->model.last(); }
+
+ private:
+  struct Stage {
+    Stage(Gpt& gpt, int64_t begin, int64_t end, dist::ProcessGroup* data_ranks,
+          const std::string& name, const dist::ReducerOptions& options);
+    GptStage model;
+    std::shared_ptr<dist::ProcessGroup> group;
+    dist::DataParallel data;
+  };
+  // What the stages' functions work on.
+  struct Work {
+    std::vector<Tensor> ids{}, targets{};  // of each micro-batch
+    std::optional<StepState> state{};      // of training
+    int64_t rows = 0;
+    double root = 0;
+    std::vector<Tensor> results{};  // of the last stage
+  };
+
+  dist::PipelineStage FunctionsOf(Stage& stage);
+  dist::PipelineBoundary BoundaryOf(int64_t rows, int64_t cols) const;
+  Tensor Through(const Tensor& ids, const Tensor& targets);
+
+  const PipelineRanks ranks_;
+  PipelinedGpt& gpt_;
+  std::function<void(const dist::PipelineSpan&)> on_span_;
+  std::vector<std::unique_ptr<Stage>> stages_;  // this rank's
+  std::vector<std::shared_ptr<Parameter>> elsewhere_;
+  std::optional<dist::Pipeline> pipeline_;
+  Work work_;
+  dist::CommunicationTimes times_;
+};
+
+}  // namespace lockstep::models

@@ -1,0 +1,80 @@
+#include "models/train/pipeline_stages.h"
+
+#include "dist/pipeline/stage_cut.h"
+
+namespace lockstep::models {
+namespace {
+
+// Of a part that multiplies by its matrices.
+double CostOf(const Module& part) {
+  double cost = 0;
+  for (const auto& p : part.Parameters()) {
+    if (p->logical_shape().ndim() == 2) cost += static_cast<double>(p->logical_shape().numel());
+  }
+  return cost;
+}
+
+// `constant`, made again if it does not fit.
+const Tensor& Constant(Tensor& constant, const Shape& shape, const Tensor& like, double value) {
+  if (!constant.defined() || !(constant.shape() == shape) || constant.dtype() != like.dtype() ||
+      constant.device() != like.device()) {
+    constant = Tensor::Full(shape, value, like.dtype(), like.device());
+  }
+  return constant;
+}
+
+}  // namespace
+
+std::vector<int64_t> CutIntoStages(Gpt& gpt, int64_t window, int stages) {
+  const int64_t layers = gpt.blocks().size();
+  if (stages > layers + 2) {
+    throw InputError(StrCat("a pipeline of ", stages,
+                            " stages needs as many parts, and a model of ", layers, " layers has ",
+                            layers + 2,
+                            " with its embedding and its head: use a smaller parallel.pp, or "
+                            "parallel.schedule = \"1f1b\", which has one stage per rank"));
+  }
+  std::vector<double> costs = {0};  // rows of the embedding are only copied
+  for (int64_t i = 0; i < layers; ++i) {
+    // With causal attention, half of the positions.
+    costs.push_back(CostOf(*gpt.blocks()[i].module()) +
+                    static_cast<double>(window * gpt.config().n_embd));
+  }
+  costs.push_back(static_cast<double>(gpt.config().vocab_size * gpt.config().n_embd));
+  return dist::CutByCost(costs, stages);
+}
+
+GptStage::GptStage(Gpt& gpt, int64_t begin, int64_t end) : gpt_(gpt), begin_(begin), end_(end) {
+  const int64_t head = gpt.blocks().size() + 1;
+  const auto add = [&](const std::string& name, std::shared_ptr<Module> part) {
+    parts_.push_back(std::make_unique<Child<Module>>(this, name, std::move(part)));
+  };
+  for (int64_t part = begin; part < end; ++part) {
+    if (part == 0) {
+      add("", gpt.embedding().module());
+    } else if (part == head) {
+      add("", gpt.head().module());
+    } else {
+      add(gpt.blocks()[part - 1].name(), gpt.blocks()[part - 1].module());
+    }
+  }
+}
+
+Tensor GptStage::Forward(const Tensor& input, const Tensor& ids, const Tensor& targets) {
+  nn::ResidualStream stream(first() ? gpt_.embedding()(ids) : input);
+  // What comes out of a block is a sum that the next norm reads in the same pass: it adds nothing
+  // here, and in backward the gradient of the sum is again rounded once.
+  if (begin_ > 1) stream.open = Constant(zeros_, input.shape(), input, 0);
+  const int64_t head = gpt_.blocks().size() + 1;
+  for (int64_t part = std::max<int64_t>(begin_, 1); part < std::min(end_, head); ++part) {
+    stream = gpt_.blocks()[part - 1](std::move(stream));
+  }
+  if (last()) return gpt_.head()(std::move(stream), targets);
+  if (!stream.open.value.defined() || end_ == 1) return stream.x;
+  // The pass that would make the sum within a stage, whose norm is not used.
+  const Tensor& x = stream.x;
+  return ops::ResidualNorm(NormKind::kRmsNorm, x, stream.open, Constant(ones_, {x.dim(-1)}, x, 1))
+      .first;
+}
+
+}  // namespace lockstep::models

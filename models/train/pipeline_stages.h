@@ -1,0 +1,40 @@
+// The parts of a GPT that one rank of a pipeline has.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "models/gpt/gpt.h"
+
+namespace lockstep::models {
+
+// The parts of a GPT are its embedding, its blocks and its head. Each stage has a run of them, of
+// about equal cost by the operations for a token of a sequence of `window`: stage s has the parts
+// [cut[s], cut[s + 1]). Throws InputError if there are fewer parts than stages.
+std::vector<int64_t> CutIntoStages(Gpt& gpt, int64_t window, int stages);
+
+// Some consecutive parts, of which it shares the modules, under their names in the whole model.
+class GptStage : public Module {
+ public:
+  GptStage(Gpt& gpt, int64_t begin, int64_t end);
+
+  // `input`: what the stage before gave, [B, T, n_embd], undefined for the first stage. ids and
+  // targets are i32 [B, T] and only read by the first and the last stage. The last stage gives what
+  // Gpt does: the loss, or without targets the logits.
+  //
+  // What passes from stage to stage is the sum of the residual stream, one tensor: the branch that
+  // a stage's last block leaves open is added by the same operation that adds it within a stage, so
+  // that neither results nor gradients differ in a bit, in any dtype.
+  Tensor Forward(const Tensor& input, const Tensor& ids, const Tensor& targets);
+
+  bool first() const { return begin_ == 0; }
+  bool last() const { return end_ == gpt_.blocks().size() + 2; }
+
+ private:
+  Gpt& gpt_;
+  int64_t begin_, end_;  // parts
+  std::vector<std::unique_ptr<Child<Module>>> parts_;
+  Tensor zeros_, ones_;  // constants of the last forward's shape
+};
+
+}  // namespace lockstep::models

@@ -1,0 +1,207 @@
+// Pipelines: whatever ranks have the stages, and in whatever order they work, losses, norms,
+// weights and optimizer state of ordered runs are those of one process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "dist/groups/in_process_group.h"
+#include "models/gpt/generate.h"
+#include "tests/dist/gpu_ranks.h"
+#include "tests/models/plan_run.h"
+#include "tests/models/training.h"
+
+namespace lockstep::models {
+namespace {
+
+using enum dist::PipelineKind;
+using testing::HasSubstr;
+
+constexpr dist::PipelineKind kKinds[] = {k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV};
+
+Task Gpt2(DType dtype) {
+  Task task{.model = SmallGpt(/*dropout=*/0.1), .dtype = dtype, .micro_batches = 8, .steps = 4};
+  task.model.n_layer = 6;
+  task.model.n_embd = 24;
+  task.model.bias = true;
+  task.model.tie_embeddings = false;
+  // Below the norm of most steps, so that a norm of some stages would show.
+  task.optim.clip = 0.05;
+  return task;
+}
+
+Task Llama(DType dtype) {
+  Task task = Gpt2(dtype);
+  task.model.bias = false;
+  task.model.norm = NormKind::kRmsNorm;
+  task.model.activation = nn::MlpActivation::kSwiGlu;
+  task.model.position = Position::kRope;
+  task.model.n_kv_head = 1;
+  return task;
+}
+
+// What rank 0 has at the end; all ranks must have the same.
+Outcome TrainBy(const Task& task, const Plan& plan, int steps, const Outcome* from = nullptr,
+                bool on_gpus = false) {
+  std::vector<Outcome> outcomes(static_cast<size_t>(plan.ranks()));
+  const auto body = [&](dist::ProcessGroup& all) {
+    PlanRun run(all, task, plan, from);
+    run.Train(steps);
+    outcomes[static_cast<size_t>(all.rank())] = run.Finish();
+  };
+  on_gpus ? dist::RunOnGpus(plan.ranks(), body) : dist::RunInProcess(plan.ranks(), body);
+  for (const Outcome& other : outcomes) EXPECT_EQ(Difference(other, outcomes[0]), "");
+  return outcomes[0];
+}
+
+void ExpectSameBits(const Task& task, std::vector<Plan> plans) {
+  const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
+  EXPECT_LT(task.optim.clip, alone.norms.back());  // the first may be skipped by a loss scale
+  for (const Plan& plan : plans) {
+    EXPECT_EQ(Difference(TrainBy(task, plan, task.steps), alone), "") << task << "; " << plan;
+  }
+}
+
+std::vector<Plan> AllPlans() {
+  std::vector<Plan> plans;
+  for (const dist::PipelineKind kind : kKinds) {
+    for (const auto& [pp, copies] : {std::pair(1, 1), {2, 1}, {3, 1}, {4, 1}, {2, 2}}) {
+      plans.push_back({.copies = copies, .pp = pp, .schedule = kind});
+    }
+  }
+  return plans;
+}
+
+TEST(PipelinePlan, SameBitsInF32) { ExpectSameBits(Gpt2(DType::kF32), AllPlans()); }
+
+TEST(PipelinePlan, SameBitsInBF16) { ExpectSameBits(Gpt2(DType::kBF16), AllPlans()); }
+
+TEST(PipelinePlan, SameBitsOfALlama) { ExpectSameBits(Llama(DType::kBF16), AllPlans()); }
+
+TEST(PipelinePlan, SameBitsWithALossScale) {
+  Task task = Gpt2(DType::kF16);
+  task.steps = 12;  // of which the first are skipped
+  ExpectSameBits(task, {{.pp = 3, .schedule = k1F1B},
+                        {.copies = 2, .pp = 2, .schedule = kZeroBubbleH1},
+                        {.pp = 2, .schedule = kZeroBubbleV}});
+}
+
+TEST(PipelinePlan, SameBitsWithRecomputation) {
+  for (const char* what : {"block", "attention", "mlp", "layer_norm,gelu"}) {
+    std::vector<Plan> plans = {{.pp = 2, .schedule = k1F1B},
+                               {.pp = 3, .schedule = kZeroBubbleH1},
+                               {.pp = 2, .schedule = kZeroBubbleV}};
+    for (Plan& plan : plans) plan.recompute = ParseRecompute(what);
+    ExpectSameBits(Gpt2(DType::kBF16), plans);
+  }
+}
+
+TEST(PipelinePlan, SameBitsByOtherOptimizers) {
+  for (const char* name : {"muon", "sgd", "lion"}) {
+    Task task = Gpt2(DType::kBF16);
+    task.optim.name = name;
+    task.optim.master_weights = false;
+    ExpectSameBits(task, {{.pp = 2, .schedule = kZeroBubbleH1}, {.copies = 2, .pp = 3}});
+  }
+}
+
+// More stages than micro-batches.
+TEST(PipelinePlan, SameBitsWithFewMicroBatches) {
+  Task task = Gpt2(DType::kF32);
+  task.micro_batches = 2;
+  for (const dist::PipelineKind kind : kKinds) {
+    ExpectSameBits(task, {{.pp = 4, .schedule = kind}, {.copies = 2, .pp = 2, .schedule = kind}});
+  }
+}
+
+TEST(PipelinePlan, GoesOnByAnotherPlan) {
+  const Task task = Gpt2(DType::kBF16);
+  const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
+  Plan sharded{.shards = 2};
+  sharded.options.sum = dist::GradientSum::kOrdered;
+  const std::vector<Plan> plans = {{.pp = 4, .schedule = kZeroBubbleH1},
+                                   {.copies = 2, .data_parallel = true},
+                                   {.copies = 2, .pp = 2, .schedule = kZeroBubbleV},
+                                   sharded,
+                                   {.pp = 2, .schedule = kInterleaved}};
+  for (size_t i = 0; i + 1 < plans.size(); ++i) {
+    const Outcome half = TrainBy(task, plans[i], task.steps / 2);
+    const Outcome whole = TrainBy(task, plans[i + 1], task.steps - task.steps / 2, &half);
+    EXPECT_EQ(Difference(whole, alone), "") << plans[i] << ", then " << plans[i + 1];
+  }
+}
+
+TEST(PipelinePlan, SameBitsOnGpus) {
+  SKIP_WITHOUT_GPUS(4);
+  // What a simulated GPU computes in seconds.
+  Task task = Gpt2(DType::kBF16);
+  task.model.n_layer = 3;
+  task.model.n_embd = 16;
+  task.micro_batches = 4;
+  task.steps = 2;
+  const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps, nullptr, true);
+  for (const Plan& plan :
+       {Plan{.pp = 3, .schedule = k1F1B}, Plan{.pp = 2, .schedule = kInterleaved},
+        Plan{.copies = 2, .pp = 2, .schedule = kZeroBubbleH1},
+        Plan{.copies = 2, .pp = 2, .schedule = kZeroBubbleV}}) {
+    EXPECT_EQ(Difference(TrainBy(task, plan, task.steps, nullptr, true), alone), "") << plan;
+  }
+}
+
+TEST(PipelinePlan, GeneratesTheSameText) {
+  const Task task = Gpt2(DType::kF32);
+  const auto generate = [&](const Plan& plan, bool kv_cache) {
+    std::vector<int32_t> text;
+    dist::RunInProcess(plan.ranks(), [&](dist::ProcessGroup& all) {
+      PlanRun run(all, task, plan);
+      const std::vector<int32_t> prompt = {1, 2, 3};
+      const auto mine = Generate(run.model(), prompt, task.model.vocab_size,
+                                 {.tokens = 12, .kv_cache = kv_cache});
+      if (all.rank() == all.size() - 1) text = mine;
+    });
+    return text;
+  };
+  for (const bool kv_cache : {true, false}) {
+    const auto alone = generate({.data_parallel = true}, kv_cache);
+    EXPECT_EQ(alone.size(), 12u);
+    for (const dist::PipelineKind kind : kKinds) {
+      EXPECT_EQ(generate({.copies = 2, .pp = 2, .schedule = kind}, kv_cache), alone);
+    }
+  }
+}
+
+TEST(PipelinePlan, RefusesWhatItCannot) {
+  const auto error_of = [](const Task& task, const Plan& plan) -> std::string {
+    try {
+      TrainBy(task, plan, 1);
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  Task task = Gpt2(DType::kF32);
+  EXPECT_THAT(error_of(task, {.copies = 3, .pp = 2}),
+              HasSubstr("a step of 8 micro-batches gives 3 pipelines different numbers"));
+  EXPECT_THAT(
+      error_of(task, {.pp = 5, .schedule = kZeroBubbleV}),
+      HasSubstr("a pipeline of 10 stages needs as many parts, and a model of 6 layers has 8"));
+  task.micro_batches = 9;
+  EXPECT_THAT(error_of(task, {.pp = 4, .schedule = kInterleaved}), HasSubstr("2 rounds"));
+  task.model.tie_embeddings = true;
+  EXPECT_THAT(error_of(task, {.pp = 2}),
+              HasSubstr("'wte.weight' is in stage 0 of the pipeline and in stage 1"));
+}
+
+// No rank has memory for what is on others.
+TEST(PipelinePlan, RanksHoldTheirStagesOnly) {
+  const Task task = Gpt2(DType::kF32);
+  std::vector<int64_t> elements(3);
+  dist::RunInProcess(3, [&](dist::ProcessGroup& all) {
+    PlanRun run(all, task, {.pp = 3});
+    for (const auto& p : run.model().Parameters()) elements[all.rank()] += p->value().numel();
+  });
+  const int64_t whole = Gpt(task.model).NumParameters();
+  EXPECT_EQ(elements[0] + elements[1] + elements[2], whole);
+  for (const int64_t n : elements) EXPECT_LT(n, whole / 2);
+}
+
+}  // namespace
+}  // namespace lockstep::models

@@ -1,0 +1,96 @@
+// train_gpt whose ranks have stages of the model.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include "core/error.h"
+#include "core/io/file.h"
+#include "dist/pipeline/schedule.h"
+#include "tests/rank_runs.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+
+class Pipelines : public RankRuns {
+ protected:
+  // Ordered runs of 8 micro-batches a step.
+  static Arguments Ordered(const Arguments& more) {
+    Arguments all = {"--model.n_layer=2", "--model.tie_embeddings=false",
+                     "--dist.reduction=ordered", "--train.global_batch_size=16",
+                     "--train.steps=20"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+};
+
+// Weights, optimizer state, losses, norms, validation losses and text, also of a run that goes on
+// by another plan.
+TEST_F(Pipelines, AreTheRunOfOneProcess) {
+  Run(1, "alone", Ordered({}));
+  for (const auto& [out, ranks, options] :
+       {std::tuple("zb_h1", 2, Arguments{"--parallel.pp=2", "--parallel.schedule=zb_h1"}),
+        {"zbv", 4, {"--parallel.pp=2", "--parallel.schedule=zbv"}},
+        {"whole", 2, {"--parallel.pp=2", "--checkpoint.sharded=false"}}}) {
+    const std::vector<Result> results = Run(ranks, out, Ordered(options));
+    EXPECT_EQ(Bytes(out, 20), Bytes("alone", 20)) << out;
+    EXPECT_EQ(Numbers(out), Numbers("alone")) << out;
+    EXPECT_THAT(results[0].out, HasSubstr(StrCat("2 ranks by ", ranks == 4 ? "zbv" : "")));
+    const std::string page = ReadFile(Path(StrCat(out, "/report.html")));
+    EXPECT_THAT(page, HasSubstr("<h2>Pipeline</h2>"));
+    EXPECT_EQ(ReadFile(Path(StrCat(out, "/samples.jsonl"))), ReadFile(Path("alone/samples.jsonl")));
+  }
+  EXPECT_TRUE(PathExists(Path("zbv/model/model.safetensors")));  // for Hugging Face
+  // From half of the run by one plan to the other half by another.
+  Run(2, "half",
+      Ordered({"--parallel.pp=2", "--parallel.schedule=zbv", "--train.steps=10",
+               "--optim.decay_steps=20"}));
+  const std::string from = "--checkpoint.resume=" + Checkpoint("half", 10);
+  Run(4, "on", Ordered({"--parallel.pp=4", from, "--optim.decay_steps=20"}));
+  EXPECT_EQ(Bytes("on", 20), Bytes("alone", 20));
+  Run(1, "alone_on", Ordered({from, "--optim.decay_steps=20"}));
+  EXPECT_EQ(Bytes("alone_on", 20), Bytes("alone", 20));
+}
+
+// The trace of a rank has its actions, in the order of the schedule.
+TEST_F(Pipelines, AreTracedInTheirSchedulesOrder) {
+  Run(2, "out", Ordered({"--parallel.pp=2", "--parallel.schedule=interleaved", "--log.trace=3:4"}));
+  const auto trace = nlohmann::json::parse(ReadFile(Path("out/trace-3-4.json")));
+  std::vector<std::string> traced, expected;
+  for (const auto& event : trace["traceEvents"]) {
+    if (event.value("cat", "") == "pipeline") traced.push_back(event["name"]);
+  }
+  const auto schedule = dist::MakeSchedule(dist::PipelineKind::kInterleaved, 2, 8);
+  for (int step = 0; step < 2; ++step) {
+    for (const auto& action : schedule.actions[0]) expected.push_back(ToString(action));
+  }
+  EXPECT_EQ(traced, expected);
+}
+
+// A signal to one rank stops all after the same step, with a checkpoint.
+TEST_F(Pipelines, StopTogether) {
+  Processes ranks = Start(
+      2,
+      Train("out", Ordered({"--parallel.pp=2", "--train.steps=100000", "--checkpoint.every=0"})));
+  ranks[0]->WaitForOutput(" 5/100000");
+  ranks[1]->Signal(SIGTERM);
+  for (const Result& r : Wait(std::move(ranks))) EXPECT_EQ(r.exit_code, 128 + SIGTERM) << r.err;
+  EXPECT_TRUE(PathExists(Path("out/latest/DONE")));
+}
+
+TEST_F(Pipelines, RefuseWhatTheyCannot) {
+  const auto error = [&](int ranks, const Arguments& options) {
+    const auto results = Wait(Start(ranks, Train("out", options)));
+    EXPECT_NE(results[0].exit_code, 0);
+    return results[0].err;
+  };
+  EXPECT_THAT(error(3, {"--parallel.pp=2"}),
+              HasSubstr("parallel.pp = 2 does not divide the 3 ranks"));
+  EXPECT_THAT(error(2, {"--parallel.pp=2", "--train.grad_accum=2"}),
+              HasSubstr("use model.tie_embeddings = false, or parallel.pp = 1"));
+  EXPECT_THAT(error(2, {"--parallel.pp=2", "--parallel.shard=full"}),
+              HasSubstr("parallel.pp = 2 (command line) does not go together with"));
+}
+
+}  // namespace
+}  // namespace lockstep
