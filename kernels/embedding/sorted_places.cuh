@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kWarpSize)
 
 // counts[i] becomes the sum of all before it.
 // Grid: one block; thread t has the t-th run of neighbours. Shared memory: an i32 per thread.
-__global__ void __launch_bounds__(kRadixScanThreads) RadixScanKernel(int* counts, int n) {
+inline __global__ void __launch_bounds__(kRadixScanThreads) RadixScanKernel(int* counts, int n) {
   SHARED_ARRAY(int, sums, kRadixScanThreads);
   const int t = static_cast<int>(threadIdx.x);
   const int run = (n + kRadixScanThreads - 1) / kRadixScanThreads;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kWarpSize)
 
 // start[k] = the first place of a key of at least k, for k in [0, v].
 // Grid: one thread per place, and one past the last; a thread fills what its key skips.
-__global__ void __launch_bounds__(kElementwiseThreads)
+inline __global__ void __launch_bounds__(kElementwiseThreads)
     SegmentStartsKernel(const int* sorted_keys, int n, int v, int* start) {
   const int64_t i = GlobalThread();
   if (i > n) return;

@@ -11,6 +11,9 @@ std::vector<int32_t> OffsetsOf(const std::vector<int32_t>& sizes) {
 }
 
 Tensor OffsetsOn(Device device, const std::vector<int32_t>& offsets) {
+  if (device.is_meta()) {
+    return Tensor::Empty({static_cast<int64_t>(offsets.size())}, DType::kI32, device);
+  }
   return Tensor::FromVector(offsets, {static_cast<int64_t>(offsets.size())}, device);
 }
 

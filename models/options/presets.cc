@@ -279,7 +279,7 @@ const std::vector<Preset>& Presets() {
       {"mixtral-8x7b", "Mixtral's shape: 46.7B parameters, 12.9B active; TinyLlama's recipe",
        Llama({32000, 8192, 32, 32, 8, 4096, 14336, false, kMistralRope, 1430512, 1, 512,
               kMixtralExperts})},
-      {"mixtral-tiny", "a character-level mixture of 8 experts for a CPU: 1.9M parameters",
+      {"mixtral-tiny", "a character-level mixture for a CPU: 2.4M parameters, 0.75M active",
        MixtralTiny()},
   };
   return presets;

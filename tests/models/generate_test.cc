@@ -54,7 +54,10 @@ std::vector<Family> Families() {
   llama.norm = NormKind::kRmsNorm;
   llama.activation = nn::MlpActivation::kSwiGlu;
   llama.position = Position::kRope;
-  return {{"gpt2", base}, {"no_bias_untied", plain}, {"llama", llama}};
+  GptConfig mixtral = llama;
+  mixtral.n_inner = 40;
+  mixtral.mixture = {.n_expert = 4, .n_expert_used = 2};
+  return {{"gpt2", base}, {"no_bias_untied", plain}, {"llama", llama}, {"mixtral", mixtral}};
 }
 
 class GenerateTest : public testing::TestWithParam<Family> {

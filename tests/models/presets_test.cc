@@ -20,7 +20,7 @@ RunConfig With(const std::string& preset, std::vector<std::string> arguments = {
 }
 
 TEST(Presets, EachIsValidAndSurvivesARunFolder) {
-  EXPECT_EQ(Presets().size(), 17);
+  EXPECT_EQ(Presets().size(), 19);
   for (const Preset& preset : Presets()) {
     const RunConfig config = With(preset.name);
     Validate(config);
