@@ -10,7 +10,10 @@ namespace {
 class AuxiliaryLossNode : public Node {
  public:
   explicit AuxiliaryLossNode(const Tensor& loss)
-      : Node("auxiliary_loss"), shape_(loss.shape()), dtype_(loss.dtype()) {}
+      : Node("auxiliary_loss"),
+        shape_(loss.shape()),
+        dtype_(loss.dtype()),
+        device_(loss.device()) {}
 
   void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
                 std::span<GradSink> sinks) override {
@@ -24,13 +27,14 @@ class AuxiliaryLossNode : public Node {
           "gradient is that of the auxiliary loss too; where it begins elsewhere, as in a stage of "
           "a pipeline, declare it: const RootGradientScope scope(root)");
     }
-    sinks[1].Put(root.To(dtype_).Reshape(shape_));
+    sinks[1].Put(root.To(device_).To(dtype_).Reshape(shape_));
   }
   void Release() override {}
 
  private:
   Shape shape_;
   DType dtype_;
+  Device device_;
 };
 
 }  // namespace

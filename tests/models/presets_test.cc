@@ -113,6 +113,18 @@ TEST(Presets, LlamaSizesHaveTheirParameterCounts) {
   }
 }
 
+// The published counts are 46.7B and 12.9B.
+TEST(Presets, MixturesHaveTheirParameterCounts) {
+  const Gpt mixtral(ToGptConfig(With("mixtral-8x7b").model));
+  EXPECT_EQ(mixtral.NumParameters(), 46702792704);
+  EXPECT_EQ(mixtral.NumActiveParameters(), 12879925248);
+  GptConfig tiny = ToGptConfig(With("mixtral-tiny").model);
+  tiny.vocab_size = 65;
+  EXPECT_EQ(Gpt(tiny).NumParameters(), 2372864);
+  // As many as the dense llama-tiny has, and the routers.
+  EXPECT_EQ(Gpt(tiny).NumActiveParameters(), 746752 + 4 * 8 * 128);
+}
+
 TEST(Presets, LlamaTinyIsALlama) {
   GptConfig shape = ToGptConfig(With("llama-tiny").model);
   EXPECT_EQ(shape.norm, NormKind::kRmsNorm);
