@@ -132,6 +132,7 @@ void PlayRounds(int rounds, bool on_gpu) {
       task.micro_batches = 4;
       task.model.n_embd = 16;
       task.model.n_layer = draw.Of<int64_t>({1, 2});
+      task.model.n_dense = std::min(task.model.n_dense, task.model.n_layer - 1);
     }
     const Plan first = DrawPlan(draw, task, on_gpu), second = DrawPlan(draw, task, on_gpu);
     const int before = task.steps / 2;

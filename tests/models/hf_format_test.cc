@@ -129,25 +129,27 @@ INSTANTIATE_TEST_SUITE_P(
 
 constexpr nn::MixtureOptions kExperts{.n_expert = 3, .n_expert_used = 2, .n_inner = 12};
 
-INSTANTIATE_TEST_SUITE_P(
-    Experts, HfRoundTrip,
-    testing::Values(With(kLlama, [](GptConfig& c) { c.mixture = kExperts; }),
-                    With(kLlama,
-                         [](GptConfig& c) {
-                           c.mixture = {.n_expert = 4, .n_expert_used = 1, .n_inner = 12};
-                           c.mixture.balance_loss = 0.02;
-                           c.mixture.z_loss = 0.001;
-                           c.tie_embeddings = true;
-                         }),
-                    With(kSmall, [](GptConfig& c) { c.mixture = kExperts; }),
-                    With(kLlama, [](GptConfig& c) {
-                      c.mixture = kExperts;
-                      c.mixture.router = {.score = RouterScore::kSigmoid, .scale = 2.5};
-                      c.mixture.bias_rate = 0.002;
-                      c.mixture.n_shared = 24;
-                      c.mixture.shared_gate = true;
-                      c.n_dense = 1;
-                    })));
+INSTANTIATE_TEST_SUITE_P(Experts, HfRoundTrip,
+                         testing::Values(With(kLlama, [](GptConfig& c) { c.mixture = kExperts; }),
+                                         With(kLlama,
+                                              [](GptConfig& c) {
+                                                c.mixture = {.n_expert = 4,
+                                                             .n_expert_used = 1,
+                                                             .n_inner = 12};
+                                                c.mixture.balance_loss = 0.02;
+                                                c.mixture.z_loss = 0.001;
+                                                c.tie_embeddings = true;
+                                              }),
+                                         With(kSmall, [](GptConfig& c) { c.mixture = kExperts; }),
+                                         With(kLlama, [](GptConfig& c) {
+                                           c.mixture = kExperts;
+                                           c.mixture.router = {.score = RouterScore::kSigmoid,
+                                                               .scale = 2.5};
+                                           c.mixture.bias_rate = 0.002;
+                                           c.mixture.n_shared = 24;
+                                           c.mixture.shared_gate = true;
+                                           c.n_dense = 1;
+                                         })));
 
 // Neither GPT-2 nor Llama.
 INSTANTIATE_TEST_SUITE_P(
@@ -183,8 +185,7 @@ TEST(HfFormat, FollowsFromTheModelsParts) {
   EXPECT_EQ(changed([](GptConfig& c) { c.n_dense = 1; }), HfFormat::kLockstep);
   EXPECT_EQ(changed([](GptConfig& c) { c.mixture.n_shared = 8; }), HfFormat::kLockstep);
   EXPECT_EQ(changed([](GptConfig& c) { c.mixture.n_inner = 16; }), HfFormat::kLockstep);
-  EXPECT_EQ(changed([](GptConfig& c) { c.mixture.router.normalise = false; }),
-            HfFormat::kLockstep);
+  EXPECT_EQ(changed([](GptConfig& c) { c.mixture.router.normalise = false; }), HfFormat::kLockstep);
   EXPECT_EQ(HfFormatOf(With(kSmall, [](GptConfig& c) { c.mixture = kExperts; })),
             HfFormat::kLockstep);
 }
@@ -202,10 +203,9 @@ TEST(HfFormat, ReadsMixtralsPublishedConfig) {
     "vocab_size": 32000})";
   const GptConfig c = FromHfConfig(text, "config.json");
   EXPECT_EQ(HfFormatOf(c), HfFormat::kMixtral);
-  EXPECT_EQ(c.mixture, (nn::MixtureOptions{.n_expert = 8,
-                                           .n_expert_used = 2,
-                                           .n_inner = 14336,
-                                           .balance_loss = 0.02}));
+  EXPECT_EQ(c.mixture,
+            (nn::MixtureOptions{
+                .n_expert = 8, .n_expert_used = 2, .n_inner = 14336, .balance_loss = 0.02}));
   EXPECT_EQ(c.n_inner, 14336);
   EXPECT_EQ(c.rope.theta, 1e6);
   std::string sliding = text;

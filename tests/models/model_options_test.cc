@@ -62,10 +62,9 @@ TEST(ModelOptions, EachDoesSomething) {
         "--model.n_kv_head=2", "--model.n_inner=48", "--model.norm_eps=0.01",
         "--model.preset=llama-tiny"}},
       {experts,
-       {"--model.n_expert=0", "--model.n_expert=5", "--model.n_expert_used=1",
-        "--model.n_expert_inner=20", "--model.n_shared_expert=2", "--model.shared_gate",
-        "--model.n_dense=1", "--model.router=softmax_all", "--model.router=sigmoid",
-        "--model.router_scale=2"}},
+       {"--model.n_expert=5", "--model.n_expert_used=1", "--model.n_expert_inner=20",
+        "--model.n_shared_expert=2", "--model.shared_gate", "--model.n_dense=1",
+        "--model.router=softmax_all", "--model.router=sigmoid", "--model.router_scale=2"}},
       {rope, {"--model.rope_theta=100", "--model.block_size=8"}},
       {linear, {"--model.rope_factor=2", "--model.rope_scaling=llama3"}},
       {llama3, {"--model.rope_low=3", "--model.rope_high=2", "--model.rope_original_length=40"}}};

@@ -53,10 +53,10 @@ void Load(Gpt& model, const Outcome& from) {
 std::ostream& operator<<(std::ostream& out, const Task& t) {
   const GptConfig& m = t.model;
   return out << m.n_layer << " layers of width " << m.n_embd << ", vocabulary " << m.vocab_size
-             << (m.mixture.n_expert > 0 ? StrCat(", ", m.mixture.n_expert_used, " of ",
-                                                 m.mixture.n_expert, " experts, router ",
-                                                 RouterName(m.mixture.router))
-                                        : "")
+             << (m.mixture.n_expert > 0
+                     ? StrCat(", ", m.mixture.n_expert_used, " of ", m.mixture.n_expert,
+                              " experts, router ", RouterName(m.mixture.router))
+                     : "")
              << (m.tie_embeddings ? ", tied" : "") << (m.bias ? ", biases" : "") << ", "
              << Name(m.norm) << ", " << Name(m.activation) << ", " << Name(m.position)
              << ", dropout " << m.dropout << ", " << t.dtype << ", " << t.optim.name
