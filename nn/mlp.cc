@@ -27,8 +27,9 @@ std::shared_ptr<Linear> MakeInput(const TransformerOptions& options) {
                     .bias_init = Constant(0)});
 }
 
-// Of c_fc's result, which has a kGelu already.
-Tensor Activate(MlpActivation activation, const Tensor& x) {
+}  // namespace
+
+Tensor ActivateMlp(MlpActivation activation, const Tensor& x) {
   switch (activation) {
     case MlpActivation::kGelu:
       return x;
@@ -44,8 +45,6 @@ Tensor Activate(MlpActivation activation, const Tensor& x) {
   throw ArgumentError(StrCat("no activation has the number ", static_cast<int>(activation)));
 }
 
-}  // namespace
-
 Mlp::Mlp(const TransformerOptions& options)
     : activation_(options.activation),
       c_fc_(this, "c_fc", MakeInput(options)),
@@ -58,7 +57,7 @@ Mlp::Mlp(const TransformerOptions& options)
       dropout_(this, "dropout", std::make_shared<BranchDropout>(options.dropout)) {}
 
 ops::Branch Mlp::Forward(ops::Branch x) {
-  return dropout_(c_proj_(Activate(activation_, c_fc_(ops::Complete(x)))));
+  return dropout_(c_proj_(ActivateMlp(activation_, c_fc_(ops::Complete(x)))));
 }
 
 }  // namespace lockstep::nn

@@ -24,4 +24,7 @@ class Mlp : public BranchLayer {
   Child<BranchLayer> c_proj_, dropout_;
 };
 
+// The activation of what c_fc gives, which has a kGelu already; SwiGLU halves its width.
+Tensor ActivateMlp(MlpActivation activation, const Tensor& x);
+
 }  // namespace lockstep::nn

@@ -11,8 +11,8 @@ namespace lockstep::nn {
 // x [B, T, n_embd] -> the same, as streams: ln_1 adds what the block before left open, and what mlp
 // gives is left to the norm after this block. Children, replaceable: ln_1 and ln_2, which are
 // ResidualNormLayers since a sum and its norm are one pass, attn (CausalSelfAttention) and mlp
-// (Mlp), which are BranchLayers. With RMS norms,
-// rotary positions and SwiGLU this is the block of Llama, Touvron et al. (2023). Parameter names
+// (Mlp, or MixtureOfExperts), which are BranchLayers. With RMS norms, rotary positions and SwiGLU
+// this is the block of Llama, Touvron et al. (2023), with experts that of Mixtral. Parameter names
 // are those of Hugging Face's GPT-2; weights of linear layers are [out, in], where its Conv1D
 // stores [in, out].
 class TransformerBlock : public Block {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/expert_router/expert_router.h"
 #include "kernels/residual_norm/residual_norm.h"
 #include "nn/rotary.h"
 
@@ -15,6 +16,20 @@ enum class MlpActivation {
   kRelu,
   kSilu,
   kSwiGlu,  // gated: ops::SwiGlu
+};
+
+// The experts that take the place of an MLP (nn/mixture_of_experts.h).
+struct MixtureOptions {
+  int64_t n_expert = 0;       // 0: no mixture
+  int64_t n_expert_used = 2;  // experts of a token
+  int64_t n_inner = 0;        // width inside of an expert; 0: that of the MLP
+  int64_t n_shared = 0;  // width inside of the expert that all tokens have beside these; 0: none
+  bool shared_gate = false;  // whether the sigmoid of a gate multiplies it, as in Qwen2-MoE
+  RouterOptions router = {};
+  double balance_loss = 0;  // coefficients of RouterLossOptions
+  double z_loss = 0;
+  double bias_rate = 0;  // with sigmoid scores: what a step adds to an expert's bias, or takes away
+  bool operator==(const MixtureOptions&) const = default;
 };
 
 struct TransformerOptions {
@@ -32,6 +47,7 @@ struct TransformerOptions {
   // Turns queries and keys by their positions, shared by the model's layers; null: positions are
   // the embedding's business.
   std::shared_ptr<Rotary> rotary;
+  MixtureOptions mixture = {};
 };
 
 }  // namespace lockstep::nn

@@ -1,4 +1,4 @@
-// A tiny GPT-2 and tiny Llamas against PyTorch and transformers: the same weights, tokens and
+// A tiny GPT-2, tiny Llamas and a tiny Mixtral against PyTorch and transformers: the same weights, tokens and
 // settings give the same logits, losses and gradient norms. tests/peers/make_gpt2_parity.py and
 // make_llama_parity.py made the goldens.
 #include <gtest/gtest.h>
@@ -66,7 +66,8 @@ TEST_P(GptParity, LossesAndGradientNormsOfPyTorch) {
 
 INSTANTIATE_TEST_SUITE_P(All, GptParity,
                          testing::Values(Golden{"gpt2_parity", 20}, Golden{"llama_parity", 10},
-                                         Golden{"llama_tied_parity", 10}),
+                                         Golden{"llama_tied_parity", 10},
+                                         Golden{"mixtral_parity", 10}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 class LlamaLogits : public testing::TestWithParam<const char*> {};
@@ -92,7 +93,7 @@ TEST_P(LlamaLogits, AreThoseOfTransformers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LlamaLogits, testing::Values("llama_parity", "llama_tied_parity"));
+INSTANTIATE_TEST_SUITE_P(All, LlamaLogits, testing::Values("llama_parity", "llama_tied_parity", "mixtral_parity"));
 
 }  // namespace
 }  // namespace lockstep::models

@@ -1,10 +1,12 @@
 #include "core/autograd/engine.h"
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "core/autograd/root_gradient.h"
 #include "core/error.h"
 #include "core/step_state.h"
 
@@ -194,9 +196,10 @@ class BackwardRun {
     for (const auto& leaf : plan_.leaves) AddObservers(observers_, leaf->observers());
     NoGrad no_grad;
     const DepthScope depth;
+    std::optional<RootGradientScope> root;
     try {
       for (BackwardObserver* o : observers_) o->OnBegin(plan_);
-      PutRootGrads(roots, root_grads);
+      PutRootGrads(roots, root_grads, root);
       TellReady(-1);
       for (size_t i = 0; i < plan_.nodes.size(); ++i) {
         EndRanges(plan_.nodes[i]->sequence());
@@ -296,10 +299,13 @@ class BackwardRun {
     }
   }
 
-  void PutRootGrads(std::span<const Tensor> roots, std::span<const Tensor> root_grads) {
+  // Declares the gradient of a single root with one element, a loss.
+  void PutRootGrads(std::span<const Tensor> roots, std::span<const Tensor> root_grads,
+                    std::optional<RootGradientScope>& declared) {
     for (size_t i = 0; i < roots.size(); ++i) {
       const auto& meta = roots[i].autograd();
       const Tensor grad = RootGrad(roots[i], root_grads.empty() ? Tensor() : root_grads[i]);
+      if (roots.size() == 1 && grad.numel() == 1) declared.emplace(grad);
       GradSink sink = meta->leaf ? GradSink(meta->leaf.get())
                                  : GradSink(&Buffer(*meta->node, meta->output).grad);
       sink.Put(grad);

@@ -6,12 +6,22 @@
 #include <utility>
 
 #include "core/autograd/engine.h"
+#include "core/autograd/keep_choice.h"
 #include "core/error.h"
 
 namespace lockstep {
 namespace {
 
 thread_local RedoScope* redo_scope = nullptr;
+
+// The choices of this thread's forwards: those of the one that runs again, of which `next` is the
+// first that it has not asked for; and the lists of the scopes that it runs in.
+struct Choices {
+  const std::vector<Tensor>* again = nullptr;
+  size_t next = 0;
+  std::vector<std::vector<Tensor>*> made;
+};
+thread_local Choices choices;
 
 std::any PackNothing(const Tensor&, const char*) { return {}; }
 // For a scope whose tensors nobody unpacks.
@@ -49,13 +59,18 @@ struct RecomputeScope::Finished {};
 // A forward runs again within its lifetime, and outside of the scopes of others.
 struct RecomputeScope::RunningAgain {
   explicit RunningAgain(const State* state)
-      : previous(std::exchange(running_again, state)), scope(std::exchange(innermost, nullptr)) {}
+      : previous(std::exchange(running_again, state)),
+        scope(std::exchange(innermost, nullptr)),
+        choices_before(std::exchange(choices, ChoicesOf(state))) {}
   ~RunningAgain() {
     running_again = previous;
     innermost = scope;
+    choices = std::move(choices_before);
   }
+  static Choices ChoicesOf(const State* state);
   const State* previous;
   RecomputeScope* scope;
+  Choices choices_before;
 };
 
 struct RecomputeScope::State {
@@ -67,6 +82,7 @@ struct RecomputeScope::State {
   Again again;
   StepReplay replay;
   std::vector<std::weak_ptr<Slot>> slots;  // in the order in which the forward saved them
+  std::vector<Tensor> made;                // KeepChoice, in the order in which it made them
 
   std::shared_ptr<Slot> Save(const Tensor& t, const char* what) {
     auto slot = std::make_shared<Slot>(
@@ -148,6 +164,8 @@ struct RecomputeScope::State {
   }
 };
 
+Choices RecomputeScope::RunningAgain::ChoicesOf(const State* state) { return {&state->made}; }
+
 std::shared_ptr<RecomputeScope::State> RecomputeScope::Begin(const void* of,
                                                              std::span<const Tensor> inputs,
                                                              Again again) {
@@ -176,9 +194,28 @@ RecomputeScope::RecomputeScope(const void* of, std::span<const Tensor> inputs, A
                                                                    if (state && GraphIsRetained())
                                                                      state->Forget();
                                                                  }})),
-      previous_(std::exchange(innermost, this)) {}
+      previous_(std::exchange(innermost, this)) {
+  choices.made.push_back(&state_->made);
+}
 
-RecomputeScope::~RecomputeScope() { innermost = previous_; }
+RecomputeScope::~RecomputeScope() {
+  innermost = previous_;
+  choices.made.pop_back();
+}
+
+Tensor KeepChoice(const std::function<Tensor()>& make) {
+  Tensor choice;
+  if (choices.again != nullptr) {
+    LS_CHECK(choices.next < choices.again->size(), "a module that is recomputed chooses ",
+             choices.next + 1, " times, but in forward it did so ", choices.again->size(),
+             " times: it must do the same each time");
+    choice = (*choices.again)[choices.next++];
+  } else {
+    choice = make();
+  }
+  for (std::vector<Tensor>* made : choices.made) made->push_back(choice);
+  return choice;
+}
 
 void RecomputeScope::AddOutput(const Tensor& output) {
   const auto& meta = output.autograd();

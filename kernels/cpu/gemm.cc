@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <vector>
 
 #include "core/error.h"
 #include "core/thread_pool.h"
@@ -241,8 +242,7 @@ void Gemm(std::span<const GemmArgs> products) {
     uint64_t number = 0;
     bool columns_first = false;  // neighbouring tiles share rows of A
   };
-  LS_INVARIANT(products.size() <= kMostProducts);
-  std::array<Tiles, kMostProducts> tiles;
+  std::vector<Tiles> tiles(products.size());
   int64_t total = 0;
   for (size_t i = 0; i < products.size(); ++i) {
     const GemmArgs& g = products[i];
@@ -258,8 +258,8 @@ void Gemm(std::span<const GemmArgs> products) {
   }
   ParallelFor(total, 1, [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; ++at) {
-      size_t i = 0;
-      while (at >= tiles[i].end) ++i;
+      const size_t i =
+          static_cast<size_t>(std::ranges::upper_bound(tiles, at, {}, &Tiles::end) - tiles.begin());
       const GemmArgs& g = products[i];
       const auto& [tile, rows, columns, after, number, columns_first] = tiles[i];
       const int64_t index = at - (after - g.batch * rows * columns);

@@ -58,9 +58,8 @@ void Gemm(const GemmArgs& args);
 bool HasPackedProducts();
 bool HasBF16Products();
 
-// Products that do not depend on each other, at most kMostProducts: the threads go from one to the
-// next without waiting. The bits are those of one call each.
-inline constexpr size_t kMostProducts = 4;
+// Products that do not depend on each other: the threads go from one to the next without waiting.
+// The bits are those of one call each.
 void Gemm(std::span<const GemmArgs> products);
 
 namespace internal {

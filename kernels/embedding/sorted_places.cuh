@@ -65,16 +65,17 @@ __global__ void __launch_bounds__(kWarpSize)
 
 // counts[i] becomes the sum of all before it.
 // Grid: one block; thread t has the t-th run of neighbours. Shared memory: an i32 per thread.
-__global__ void __launch_bounds__(kRadixScanThreads) RadixScanKernel(int* counts, int n) {
-  SHARED_ARRAY(int, sums, kRadixScanThreads);
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) RadixScanKernel(int* counts, int n) {
+  SHARED_ARRAY(int, sums, kThreads);
   const int t = static_cast<int>(threadIdx.x);
-  const int run = (n + kRadixScanThreads - 1) / kRadixScanThreads;
+  const int run = (n + kThreads - 1) / kThreads;
   const int begin = Min(t * run, n), end = Min(begin + run, n);
   int sum = 0;
   for (int i = begin; i < end; ++i) sum += counts[i];
   sums[t] = sum;
   __syncthreads();
-  for (int width = 1; width < kRadixScanThreads; width *= 2) {
+  for (int width = 1; width < kThreads; width *= 2) {
     const int before = t >= width ? sums[t - width] : 0;
     __syncthreads();
     sums[t] += before;
@@ -122,7 +123,8 @@ __global__ void __launch_bounds__(kWarpSize)
 
 // start[k] = the first place of a key of at least k, for k in [0, v].
 // Grid: one thread per place, and one past the last; a thread fills what its key skips.
-__global__ void __launch_bounds__(kElementwiseThreads)
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads)
     SegmentStartsKernel(const int* sorted_keys, int n, int v, int* start) {
   const int64_t i = GlobalThread();
   if (i > n) return;
@@ -151,8 +153,8 @@ inline SortedPlaces SortPlaces(Stream stream, const Tensor& ids, int64_t first, 
     const LaunchName name("embedding_sort", ids);
     Launch(name, RadixCountKernel<std::remove_cvref_t<decltype(*from)>>, tiles, kWarpSize, 0,
            stream, from, n, first_id, rows, shift, Data<int>(counts));
-    Launch(name, RadixScanKernel, tiles > 0 ? 1 : 0, kRadixScanThreads, 0, stream,
-           Data<int>(counts), kRadix * tiles);
+    Launch(name, RadixScanKernel<kRadixScanThreads>, tiles > 0 ? 1 : 0, kRadixScanThreads, 0,
+           stream, Data<int>(counts), kRadix * tiles);
     Launch(name, RadixScatterKernel<std::remove_cvref_t<decltype(*from)>>, tiles, kWarpSize, 0,
            stream, from, positions, n, first_id, rows, shift, Data<int>(counts),
            Data<int>(spare_keys), Data<int>(spare_places));
@@ -166,8 +168,9 @@ inline SortedPlaces SortPlaces(Stream stream, const Tensor& ids, int64_t first, 
     pass(static_cast<const int*>(Data<int>(keys)), Data<int>(places), 0, shift);
   }
   const Tensor start = empty({v + 1});
-  Launch({"embedding_sort", ids}, SegmentStartsKernel, Blocks(n + 1, kElementwiseThreads),
-         kElementwiseThreads, 0, stream, Data<int>(keys), n, rows, Data<int>(start));
+  Launch({"embedding_sort", ids}, SegmentStartsKernel<kElementwiseThreads>,
+         Blocks(n + 1, kElementwiseThreads), kElementwiseThreads, 0, stream, Data<int>(keys), n,
+         rows, Data<int>(start));
   return {places, start};
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/io/file.h"
 #include "core/io/json.h"
+#include "core/io/safetensors.h"
 #include "models/gpt/hf_format.h"
 
 namespace lockstep::models {
@@ -83,6 +84,15 @@ class Collector {
                       {"optimizer.safetensors", std::move(state)}};
   }
 
+  // On rank 0.
+  void AddBuffers(const Gpt& model, CheckpointFiles* files) const {
+    std::vector<SafetensorsItem> items;
+    for (const auto& [name, buffer] : model.NamedBuffers()) {
+      items.push_back(SafetensorsItem::Of(name, Keep(buffer)));
+    }
+    if (!items.empty()) files->tensors.emplace_back(kBuffersFile, std::move(items));
+  }
+
  private:
   Tensor Keep(const Tensor& x) const { return snapshot_ ? snapshot_->Add(x) : x; }
 
@@ -110,6 +120,7 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
   share.parts ? collector.AddParts(model, optimizer, &files)
               : collector.AddWhole(model, optimizer, &files);
   if (share.rank != 0) return files;
+  collector.AddBuffers(model, &files);
   files.texts.emplace_back("config.json",
                            ToHfConfig(model.config(), model.Parameters().at(0)->value().dtype()));
   if (tokenizer) files.texts.emplace_back("tokenizer.json", tokenizer->ToJson());
@@ -117,7 +128,31 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
   return files;
 }
 
+namespace {
+
+void LoadBuffers(const std::string& path, const Gpt& model) {
+  const auto buffers = model.NamedBuffers();
+  if (buffers.empty()) return;
+  const std::string file = JoinPath(path, kBuffersFile);
+  if (!PathExists(file)) {
+    throw InputError(StrCat(file, " is missing: the model has state beside its weights ('",
+                            buffers[0].first, "'), which every checkpoint of it holds"));
+  }
+  const SafetensorsSet set = SafetensorsSet::Open(file);
+  for (const auto& [name, buffer] : buffers) {
+    const Tensor stored = set.Get(name).ToTensor();
+    if (!(stored.shape() == buffer.shape())) {
+      throw InputError(StrCat(file, ": '", name, "' has shape ", stored.shape(),
+                              ", but this model needs ", buffer.shape()));
+    }
+    buffer.CopyFrom(stored);
+  }
+}
+
+}  // namespace
+
 void LoadWeights(const std::string& path, Gpt& model) {
+  LoadBuffers(path, model);
   if (!TensorParts::Exist(path)) return LoadHfWeights(model, path);
   const TensorParts parts = TensorParts::Open(path, "model");
   const auto parameters = model.NamedParameters();

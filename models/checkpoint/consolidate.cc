@@ -1,6 +1,7 @@
 #include "models/checkpoint/consolidate.h"
 
 #include "core/io/file.h"
+#include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/tensor_parts.h"
 #include "models/gpt/hf_format.h"
 
@@ -27,9 +28,9 @@ void Consolidate(const std::string& checkpoint, const std::string& to, int64_t m
   RemoveTree(temporary);
   WriteHfFolder(temporary, ReadFile(JoinPath(checkpoint, "config.json")),
                 ToHfTensors(model, weight), max_bytes);
-  const std::string tokenizer = JoinPath(checkpoint, "tokenizer.json");
-  if (PathExists(tokenizer)) {
-    WriteFileAtomically(JoinPath(temporary, "tokenizer.json"), ReadFile(tokenizer));
+  for (const char* name : {"tokenizer.json", kBuffersFile}) {
+    const std::string file = JoinPath(checkpoint, name);
+    if (PathExists(file)) WriteFileAtomically(JoinPath(temporary, name), ReadFile(file));
   }
   RenameDurably(temporary, to);
 }

@@ -46,6 +46,7 @@ std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
   const RecomputeChoice& recompute = config.recompute;
   const auto offloader = std::make_shared<Offloader>();
   for (int64_t i = 0; i < config.n_layer; ++i) {
+    options.mixture = i < config.n_dense ? nn::MixtureOptions() : config.mixture;
     const auto block = std::make_shared<nn::TransformerBlock>(options);
     const bool chosen = recompute.layers < 0 || i < recompute.layers;
     blocks.push_back(chosen ? Recomputed(block, recompute) : block);
@@ -68,8 +69,17 @@ Gpt::Gpt(const GptConfig& resolved, const std::shared_ptr<GptEmbedding>& embeddi
             std::make_shared<GptHead>(
                 config_, config_.tie_embeddings ? embedding->wte().weight() : nullptr)) {}
 
+int64_t Gpt::NumActiveParameters() const {
+  const nn::MixtureOptions& m = config_.mixture;
+  if (m.n_expert == 0) return NumParameters();
+  const int64_t matrices = config_.activation == nn::MlpActivation::kSwiGlu ? 3 : 2;
+  const int64_t expert = matrices * config_.n_embd * m.n_inner;
+  return NumParameters() -
+         (config_.n_layer - config_.n_dense) * (m.n_expert - m.n_expert_used) * expert;
+}
+
 double Gpt::FlopsPerToken(int64_t t) const {
-  return 6.0 * static_cast<double>(NumParameters()) +
+  return 6.0 * static_cast<double>(NumActiveParameters()) +
          6.0 * static_cast<double>(config_.n_layer * config_.n_embd * t);
 }
 

@@ -21,8 +21,10 @@ class Gpt : public LanguageModel {
   explicit Gpt(const GptConfig& config);
 
   const GptConfig& config() const { return config_; }  // Resolved
+  // Those that a token meets: of a mixture, without the experts that it does not go to.
+  int64_t NumActiveParameters() const;
   // FLOPs per token of forward and backward with causal attention over t positions: 6 N + 6 L C t,
-  // as llm.c counts, for N parameters, L layers and width C.
+  // as llm.c counts, for N active parameters, L layers and width C.
   double FlopsPerToken(int64_t t) const;
 
   // The parts, in the order in which they run, each callable by itself:

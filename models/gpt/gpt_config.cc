@@ -24,6 +24,16 @@ constexpr Words<RotaryScaling, 3> kScalings{{{RotaryScaling::kNone, "none"},
                                              {RotaryScaling::kLinear, "linear"},
                                              {RotaryScaling::kLlama3, "llama3"}}};
 
+// What a router's word says of its scores and gates.
+struct RouterWord {
+  std::string_view word;
+  RouterScore score;
+  bool normalise;
+};
+constexpr std::array<RouterWord, 3> kRouters{{{"softmax", RouterScore::kSoftmax, true},
+                                              {"softmax_all", RouterScore::kSoftmax, false},
+                                              {"sigmoid", RouterScore::kSigmoid, true}}};
+
 template <class E, size_t n>
 std::string_view NameIn(const Words<E, n>& words, E value) {
   for (const auto& [e, word] : words) {
@@ -63,6 +73,19 @@ Position ParsePosition(std::string_view name) { return Parse("position", kPositi
 RotaryScaling ParseRopeScaling(std::string_view name) {
   return Parse("rope_scaling", kScalings, name);
 }
+std::string_view RouterName(const RouterOptions& router) {
+  for (const RouterWord& w : kRouters) {
+    if (w.score == router.score && w.normalise == router.normalise) return w.word;
+  }
+  throw ArgumentError("a router with sigmoid scores normalises its gates: set normalise");
+}
+RouterOptions ParseRouter(std::string_view name) {
+  for (const RouterWord& w : kRouters) {
+    if (w.word == name) return {w.score, w.normalise};
+  }
+  throw ArgumentError(StrCat("the model's router is \"", name,
+                             "\"; it must be one of softmax, softmax_all, sigmoid"));
+}
 std::vector<std::string> NormNames() { return All(kNorms); }
 std::vector<std::string> ActivationNames() { return All(kActivations); }
 std::vector<std::string> PositionNames() { return All(kPositions); }
@@ -76,8 +99,29 @@ int64_t DefaultInner(int64_t n_embd, nn::MlpActivation activation) {
 GptConfig Resolved(GptConfig c) {
   if (c.n_kv_head == 0) c.n_kv_head = c.n_head;
   if (c.n_inner == 0) c.n_inner = DefaultInner(c.n_embd, c.activation);
+  if (c.mixture.n_expert > 0 && c.mixture.n_inner == 0) c.mixture.n_inner = c.n_inner;
   return c;
 }
+
+namespace {
+
+void ValidateMixture(const GptConfig& c) {
+  const nn::MixtureOptions& m = c.mixture;
+  LS_CHECK(m.n_expert >= 0, "the model's n_expert must not be negative, got ", m.n_expert);
+  if (m.n_expert == 0) return;
+  LS_CHECK(m.n_expert_used >= 1 && m.n_expert_used <= m.n_expert,
+           "the model's n_expert_used = ", m.n_expert_used,
+           " must be at least 1 and at most n_expert = ", m.n_expert);
+  LS_CHECK(m.n_inner > 0 && m.n_shared >= 0, "the widths of the model's experts must be positive, ",
+           "got ", m.n_inner, ", and of those that all tokens share ", m.n_shared);
+  LS_CHECK(c.n_dense >= 0 && c.n_dense < c.n_layer, "the model's n_dense = ", c.n_dense,
+           " must leave some of its ", c.n_layer, " layers to experts");
+  LS_CHECK(m.router.scale > 0, "the scale of the model's router must be positive, got ",
+           m.router.scale);
+  RouterName(m.router);
+}
+
+}  // namespace
 
 void Validate(const GptConfig& config) {
   const GptConfig c = Resolved(config);
@@ -102,6 +146,7 @@ void Validate(const GptConfig& config) {
            "the model cannot recompute ", c.recompute.layers, " of ", c.n_layer, " layers");
   LS_CHECK(c.loss_chunk >= 0, "the model's loss_chunk must not be negative, got ", c.loss_chunk);
   LS_CHECK(c.norm_eps > 0, "the model's norm_eps must be positive, got ", c.norm_eps);
+  ValidateMixture(c);
   if (c.position == Position::kRope) RotaryFrequencies(c.n_embd / c.n_head, c.rope);
 }
 

@@ -1,4 +1,4 @@
-// The shape of a GPT: GPT-2, Llama, and mixtures of the two.
+// The shape of a GPT: GPT-2, Llama, combinations of the two, and mixtures of experts.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +46,9 @@ struct GptConfig {
   bool offload_activations = false;
   // Whether the blocks' weights are kept on the host (nn::OffloadWeights).
   bool offload_weights = false;
+  // Experts in the place of the MLPs; n_inner 0: that of the MLPs.
+  nn::MixtureOptions mixture = {};
+  int64_t n_dense = 0;  // with experts: how many of the first layers have an MLP
   bool operator==(const GptConfig&) const = default;
 };
 
@@ -53,7 +56,7 @@ struct GptConfig {
 // multiple of 64.
 int64_t DefaultInner(int64_t n_embd, nn::MlpActivation activation);
 
-// With n_kv_head and n_inner written out.
+// With n_kv_head, n_inner and mixture.n_inner written out.
 GptConfig Resolved(GptConfig config);
 
 // Throws an ArgumentError naming the first field that is out of range or does not fit the others.
@@ -64,6 +67,10 @@ std::string_view Name(NormKind norm);                 // layer_norm, rms_norm
 std::string_view Name(nn::MlpActivation activation);  // gelu, gelu_exact, relu, silu, swiglu
 std::string_view Name(Position position);             // learned, rope
 std::string_view Name(RotaryScaling scaling);         // none, linear, llama3
+// softmax (over the chosen experts, as in Mixtral), softmax_all (shares of all experts, as in
+// OLMoE), sigmoid (DeepSeek-V3). But for the scale.
+std::string_view RouterName(const RouterOptions& router);
+RouterOptions ParseRouter(std::string_view name);
 NormKind ParseNorm(std::string_view name);
 nn::MlpActivation ParseActivation(std::string_view name);
 Position ParsePosition(std::string_view name);

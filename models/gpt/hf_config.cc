@@ -218,7 +218,67 @@ GptConfig FromLlama(const Fields& f) {
   return c;
 }
 
+// ---- Mixtral. ----
+
+OrderedJson MixtralConfig(const GptConfig& c) {
+  OrderedJson j = LlamaConfig(c);
+  j["architectures"] = {"MixtralForCausalLM"};
+  j["model_type"] = "mixtral";
+  j["intermediate_size"] = c.mixture.n_inner;
+  j.erase("attention_bias");
+  j.erase("mlp_bias");
+  j["num_local_experts"] = c.mixture.n_expert;
+  j["num_experts_per_tok"] = c.mixture.n_expert_used;
+  // The loss of transformers is another function, of all layers together.
+  j["router_aux_loss_coef"] = c.mixture.balance_loss;
+  j["router_jitter_noise"] = 0.0;
+  j["output_router_logits"] = false;
+  j["sliding_window"] = nullptr;
+  j["lockstep"] = {{"z_loss", c.mixture.z_loss}};
+  return j;
+}
+
+GptConfig FromMixtral(const Fields& f) {
+  f.Expect("router_jitter_noise", 0.0);
+  GptConfig c = FromLlama(f);
+  if (f.Has("sliding_window") && f.Integer("sliding_window") < c.block_size) {
+    f.Fail("sliding_window",
+           "is shorter than the context; only attention to all tokens is supported");
+  }
+  c.mixture.n_expert = f.Integer("num_local_experts", 8);
+  c.mixture.n_expert_used = f.Integer("num_experts_per_tok", 2);
+  c.mixture.n_inner = c.n_inner;
+  c.mixture.balance_loss = f.Number("router_aux_loss_coef", 0.001);
+  c.mixture.z_loss = f.Object("lockstep").Number("z_loss", 0);
+  return c;
+}
+
 // ---- Lockstep's own. ----
+
+OrderedJson MixtureConfig(const GptConfig& c) {
+  const nn::MixtureOptions& m = c.mixture;
+  return {{"n_expert", m.n_expert},         {"n_expert_used", m.n_expert_used},
+          {"n_inner", m.n_inner},           {"n_shared", m.n_shared},
+          {"shared_gate", m.shared_gate},   {"n_dense", c.n_dense},
+          {"router", RouterName(m.router)}, {"router_scale", m.router.scale},
+          {"balance_loss", m.balance_loss}, {"z_loss", m.z_loss},
+          {"bias_rate", m.bias_rate}};
+}
+
+nn::MixtureOptions FromMixture(const Fields& f) {
+  nn::MixtureOptions m;
+  m.n_expert = f.Integer("n_expert");
+  m.n_expert_used = f.Integer("n_expert_used");
+  m.n_inner = f.Integer("n_inner");
+  m.n_shared = f.Integer("n_shared", 0);
+  m.shared_gate = f.Bool("shared_gate", false);
+  m.router = ParseRouter(f.Text("router", ""));
+  m.router.scale = f.Number("router_scale", 1);
+  m.balance_loss = f.Number("balance_loss", 0);
+  m.z_loss = f.Number("z_loss", 0);
+  m.bias_rate = f.Number("bias_rate", 0);
+  return m;
+}
 
 OrderedJson LockstepConfig(const GptConfig& c) {
   OrderedJson j;
@@ -242,6 +302,7 @@ OrderedJson LockstepConfig(const GptConfig& c) {
     j["rope_theta"] = c.rope.theta;
     j["rope_scaling"] = RopeScaling(c.rope);
   }
+  if (c.mixture.n_expert > 0) j["mixture"] = MixtureConfig(c);
   return j;
 }
 
@@ -263,6 +324,10 @@ GptConfig FromLockstep(const Fields& f) {
   c.activation = ParseActivation(f.Text("activation", ""));
   c.position = ParsePosition(f.Text("position", ""));
   if (c.position == Position::kRope) c.rope = FromRope(f);
+  if (f.Has("mixture")) {
+    c.mixture = FromMixture(f.Object("mixture"));
+    c.n_dense = f.Object("mixture").Integer("n_dense", 0);
+  }
   return c;
 }
 
@@ -270,14 +335,24 @@ GptConfig FromFields(const Fields& f) {
   const std::string type = f.Text("model_type", "gpt2");
   if (type == "gpt2") return FromGpt2(f);
   if (type == "llama") return FromLlama(f);
+  if (type == "mixtral") return FromMixtral(f);
   if (type == "lockstep") return FromLockstep(f);
-  f.Fail("model_type", StrCat("is \"", type, "\"; supported are gpt2, llama and lockstep"));
+  f.Fail("model_type",
+         StrCat("is \"", type, "\"; supported are gpt2, llama, mixtral and lockstep"));
 }
 
 }  // namespace
 
 HfFormat HfFormatOf(const GptConfig& config) {
   const GptConfig c = Resolved(config);
+  const nn::MixtureOptions& m = c.mixture;
+  if (m.n_expert > 0) {
+    const bool llama = c.norm == NormKind::kRmsNorm && c.position == Position::kRope &&
+                       c.activation == MlpActivation::kSwiGlu && !c.bias;
+    const bool mixtral =
+        m.router == RouterOptions() && m.n_shared == 0 && c.n_dense == 0 && m.n_inner == c.n_inner;
+    return llama && mixtral ? HfFormat::kMixtral : HfFormat::kLockstep;
+  }
   if (c.norm == NormKind::kLayerNorm && c.position == Position::kLearned &&
       c.activation != MlpActivation::kSwiGlu && c.n_kv_head == c.n_head) {
     return HfFormat::kGpt2;
@@ -297,6 +372,8 @@ std::string ToHfConfig(const GptConfig& config, DType dtype) {
         return Gpt2Config(c);
       case HfFormat::kLlama:
         return LlamaConfig(c);
+      case HfFormat::kMixtral:
+        return MixtralConfig(c);
       case HfFormat::kLockstep:
         break;
     }

@@ -8,17 +8,21 @@
 namespace lockstep::models {
 namespace {
 
-// A tensor of the file that holds the rows [begin, end) of a parameter, or all of a vector.
+// A tensor of the file that holds the rows [begin, end) of a parameter, or all of a vector; of one
+// expert's matrix, where those are stacked.
 struct Piece {
   std::string name;
   int64_t begin = 0, end = 0;
   bool transposed = false;
+  int64_t expert = -1;  // none
 
-  Tensor Of(const Tensor& whole) const {
+  Tensor Of(Tensor whole) const {
+    if (expert >= 0) whole = whole.Slice(0, expert, expert + 1).Squeeze(0);
     const Tensor rows = whole.Slice(0, begin, end);
     return transposed ? rows.Transpose(0, 1) : rows;
   }
   Shape ShapeOf(Shape whole) const {
+    if (expert >= 0) whole = {whole[1], whole[2]};
     whole[0] = end - begin;
     if (transposed) std::swap(whole[0], whole[1]);
     return whole;
@@ -58,6 +62,7 @@ std::vector<Part> LlamaParts(const GptConfig& c, const std::string& layer, int64
             {"self_attn.v_proj", c.n_kv_head * head}};
   }
   if (layer == "mlp.c_fc") return {{"mlp.gate_proj", c.n_inner}, {"mlp.up_proj", c.n_inner}};
+  if (layer == "mlp.router") return {{"block_sparse_moe.gate", rows}};
   static constexpr std::pair<const char*, const char*> kNames[] = {
       {"wte", "embed_tokens"},
       {"ln_f", "norm"},
@@ -72,10 +77,32 @@ std::vector<Part> LlamaParts(const GptConfig& c, const std::string& layer, int64
   return {{"lm_head", rows}};
 }
 
+// The matrices of Mixtral's experts.
+std::vector<Piece> ExpertPieces(const GptConfig& c, const std::string& prefix, bool input) {
+  const int64_t f = c.mixture.n_inner;
+  std::vector<Piece> out;
+  for (int64_t e = 0; e < c.mixture.n_expert; ++e) {
+    const std::string expert = StrCat(prefix, "block_sparse_moe.experts.", e, ".");
+    const auto add = [&](const char* name, int64_t begin, int64_t end) {
+      out.push_back({StrCat(expert, name, ".weight"), begin, end, false, e});
+    };
+    if (input) {
+      add("w1", 0, f);      // the gate
+      add("w3", f, 2 * f);  // up
+    } else {
+      add("w2", 0, c.n_embd);
+    }
+  }
+  return out;
+}
+
 std::vector<Piece> LlamaPieces(const GptConfig& c, const std::string& name, int64_t rows) {
   const Path path(name);
   std::string prefix = path.layer == "lm_head" ? "" : "model.";
   if (!path.block.empty()) prefix += "layers." + path.block.substr(2);
+  if (path.layer.starts_with("mlp.experts.")) {
+    return ExpertPieces(c, prefix, path.layer == "mlp.experts.c_fc");
+  }
   std::vector<Piece> out;
   int64_t begin = 0;
   for (const Part& part : LlamaParts(c, path.layer, rows)) {
@@ -90,7 +117,7 @@ std::vector<Piece> LlamaPieces(const GptConfig& c, const std::string& name, int6
 std::vector<Piece> Pieces(const GptConfig& c, const std::string& name, const Parameter& p) {
   const int64_t rows = p.logical_shape()[0];
   const HfFormat format = HfFormatOf(c);
-  if (format == HfFormat::kLlama) return LlamaPieces(c, name, rows);
+  if (format == HfFormat::kLlama || format == HfFormat::kMixtral) return LlamaPieces(c, name, rows);
   return {{name, 0, rows, format == HfFormat::kGpt2 && IsConv1d(name)}};
 }
 

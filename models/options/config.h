@@ -36,7 +36,18 @@ struct ModelOptions {
   double rope_factor = 1;
   double rope_low = 1, rope_high = 4;
   int64_t rope_original_length = 8192;
-  double init_std = 0;  // 0: 1 / sqrt(n_embd)
+  double init_std = 0;   // 0: 1 / sqrt(n_embd)
+  int64_t n_expert = 0;  // 0: no experts, and what follows does nothing
+  int64_t n_expert_used = 2;
+  int64_t n_expert_inner = 0;  // 0: n_inner
+  int64_t n_shared_expert = 0;
+  bool shared_gate = false;
+  int64_t n_dense = 0;
+  std::string router = "softmax";
+  double router_scale = 1;
+  double balance_loss = 0.01;
+  double z_loss = 0;
+  double bias_rate = 0.001;
 };
 
 struct DataOptions {

@@ -135,6 +135,41 @@ void CheckRope(Options& options, const ModelOptions& model) {
   }
 }
 
+void CheckMixture(Options& options, const ModelOptions& model) {
+  const ModelOptions d, &m = model;  // d: the defaults
+  const bool experts = m.n_expert > 0, sigmoid = m.router == "sigmoid";
+  constexpr std::string_view kExperts = "model.n_expert = 8";
+  const auto needs_experts = [&](std::string_view key, const auto& value, const auto& initial) {
+    CheckEffect(options, key, value, initial, experts, kExperts);
+  };
+  needs_experts("model.n_expert_used", m.n_expert_used, d.n_expert_used);
+  needs_experts("model.n_expert_inner", m.n_expert_inner, d.n_expert_inner);
+  needs_experts("model.n_shared_expert", m.n_shared_expert, d.n_shared_expert);
+  needs_experts("model.n_dense", m.n_dense, d.n_dense);
+  needs_experts("model.router", m.router, d.router);
+  needs_experts("model.router_scale", m.router_scale, d.router_scale);
+  needs_experts("model.z_loss", m.z_loss, d.z_loss);
+  CheckEffect(options, "model.balance_loss", m.balance_loss, d.balance_loss, experts && !sigmoid,
+              "model.router = \"softmax\" or \"softmax_all\" and experts");
+  CheckEffect(options, "model.bias_rate", m.bias_rate, d.bias_rate, experts && sigmoid,
+              "model.router = \"sigmoid\"");
+  CheckEffect(options, "model.shared_gate", m.shared_gate, d.shared_gate, m.n_shared_expert > 0,
+              "model.n_shared_expert = 1");
+  if (!experts) return;
+  if (m.n_expert_used > m.n_expert) {
+    options.Fail({"model.n_expert_used", "model.n_expert"},
+                 StrCat(options.Describe("model.n_expert_used"), " is more than ",
+                        options.Describe("model.n_expert"),
+                        ": use model.n_expert_used = ", m.n_expert, " at most"));
+  }
+  if (m.n_dense >= m.n_layer) {
+    options.Fail({"model.n_dense", "model.n_layer"},
+                 StrCat(options.Describe("model.n_dense"), " leaves no layer of ",
+                        options.Describe("model.n_layer"), " to experts: use model.n_dense = ",
+                        m.n_layer - 1, " at most, or model.n_expert = 0"));
+  }
+}
+
 void CheckSchedule(Options& options, const RunConfig& config) {
   const OptimOptions& optim = config.optim;
   const double tenth = std::strtod(StrCat(optim.lr / 10).c_str(), nullptr);  // six digits will do
@@ -163,7 +198,10 @@ void CheckRun(Options& options, const RunConfig& config) {
   CheckHeads(options, config.model);
   CheckKvHeads(options, config.model);
   // A model loaded from files has their shape, whatever the options are.
-  if (config.init_from.empty()) CheckRope(options, config.model);
+  if (config.init_from.empty()) {
+    CheckRope(options, config.model);
+    CheckMixture(options, config.model);
+  }
   CheckLength(options, config.train);
   CheckBatch(options, config.train);
   CheckSchedule(options, config);

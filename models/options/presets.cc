@@ -155,6 +155,16 @@ weight_decay = 0.1
 clip = 1.0
 )";
 
+// The same with experts half as wide, two to a token: as many active parameters, but for the
+// router.
+std::string MixtralTiny() {
+  std::string text = kLlamaTiny;
+  const std::string width = "n_inner = 352\n";
+  text.replace(text.find(width), width.size(),
+               "n_inner = 176\nn_expert = 8\nn_expert_used = 2\nrouter = \"softmax\"\n");
+  return text;
+}
+
 // Shapes of published models, with the recipe of TinyLlama's training: AdamW with betas 0.9 and
 // 0.95, weight decay 0.1, clipping at 1, 2000 steps of warm-up, cosine to a tenth (Zhang et al.,
 // "TinyLlama" 2024, section 2.3). Meta published none for its small models; large ones need lower
@@ -165,6 +175,7 @@ struct LlamaSize {
   bool tie_embeddings;
   const char* rope;  // lines of [model]
   int64_t steps, batch_size, global_batch_size;
+  const char* experts = "";  // lines of [model]
 };
 
 constexpr char kLlama2Rope[] = "rope_theta = 10000.0\n";
@@ -177,6 +188,11 @@ rope_high = 4.0
 rope_original_length = 8192
 )";
 constexpr char kMistralRope[] = "rope_theta = 1000000.0\n";
+constexpr char kMixtralExperts[] = R"(n_expert = 8
+n_expert_used = 2
+router = "softmax"
+balance_loss = 0.001
+)";
 constexpr char kLlama32Rope[] = R"(rope_theta = 500000.0
 rope_scaling = "llama3"
 rope_factor = 32.0
@@ -199,7 +215,7 @@ norm_eps = 1e-5
 activation = "swiglu"
 position = "rope"
 )",
-                size.rope, R"([data]
+                size.rope, size.experts, R"([data]
 tokenizer = "auto"
 order = "shuffled"
 [train]
@@ -260,6 +276,11 @@ const std::vector<Preset>& Presets() {
        Llama({128256, 8192, 126, 128, 8, 16384, 53248, false, kLlama31Rope, 1430512, 1, 512})},
       {"mistral-7b", "Mistral's shape: 7248M parameters, TinyLlama's recipe",
        Llama({32768, 8192, 32, 32, 8, 4096, 14336, false, kMistralRope, 1430512, 1, 512})},
+      {"mixtral-8x7b", "Mixtral's shape: 46.7B parameters, 12.9B active; TinyLlama's recipe",
+       Llama({32000, 8192, 32, 32, 8, 4096, 14336, false, kMistralRope, 1430512, 1, 512,
+              kMixtralExperts})},
+      {"mixtral-tiny", "a character-level mixture for a CPU: 2.4M parameters, 0.75M active",
+       MixtralTiny()},
   };
   return presets;
 }

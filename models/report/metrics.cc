@@ -37,6 +37,8 @@ constexpr Field kFields[] = {
     {"checkpoint_ms", [](StepMetrics& m) -> double& { return m.pauses.checkpoint_ms; }, true},
     {"report_ms", [](StepMetrics& m) -> double& { return m.pauses.report_ms; }, true},
     {"loss_scale", [](StepMetrics& m) -> double& { return m.loss_scale; }, true},
+    {"expert_most", [](StepMetrics& m) -> double& { return m.expert_most; }, true},
+    {"expert_least", [](StepMetrics& m) -> double& { return m.expert_least; }, true},
     {"slow_kernels", [](StepMetrics& m) -> double& { return m.slow_kernels; }, true},
     {"time", [](StepMetrics& m) -> double& { return m.unix_time; }, true},
 };

@@ -44,6 +44,9 @@ struct StepMetrics {
   int64_t memory_bytes = 0;  // peak of tensors on the device during the step
   double unix_time = 0;      // seconds, when the line was written
   double loss_scale = 0;     // after the step; 0: there is none
+  // The largest and the smallest load of an expert in the step, over the mean of its layer, in the
+  // worst layer; expert_most 0: there are no experts.
+  double expert_most = 0, expert_least = 0;
   bool skipped = false;  // there was no update, since a gradient times the loss scale was infinite
   std::optional<double> val_loss;  // after the update, if evaluated
 };

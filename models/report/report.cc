@@ -203,6 +203,18 @@ std::string LossFigure(const RunHistory& h, const ReportInput& in, double last) 
                 lines, options, /*wide=*/true);
 }
 
+// A token's experts are chosen anew in each step, so the lines are those of what each step had.
+std::string ExpertFigure(const RunHistory& h, double last) {
+  std::vector<PlotLine> lines = RawAndSmooth("busiest expert", "--train", h.expert_most);
+  for (PlotLine& line : RawAndSmooth("least busy expert", "--val", h.expert_least)) {
+    lines.push_back(std::move(line));
+  }
+  PlotOptions options{.title = {}, .last_x = last, .from_zero = true, .rules = {}};
+  options.rules.push_back({1, "an even load"});
+  return Figure("Load of experts", "over the mean of their layer, in the most uneven layer", lines,
+                options);
+}
+
 std::string StepTimeFigure(const RunHistory& h, double last) {
   std::vector<PlotLine> lines = {
       {.name = "data", .color = "--data", .points = Thinned(PointsOf(h.data_ms), kAreas)},
@@ -281,6 +293,7 @@ std::string Charts(const RunHistory& h, const ReportInput& in) {
                 {{.name = "loss scale", .color = "--norm", .points = PointsOf(h.loss_scale)}},
                 {.title = {}, .last_x = last, .log_y = true, .rules = {}});
   }
+  if (!h.expert_most.empty()) s += ExpertFigure(h, last);
   s += Figure("Learning rate", "per step",
               {{.name = "learning rate", .color = "--lr", .points = PointsOf(h.lr)}},
               {.title = {},

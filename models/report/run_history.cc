@@ -117,6 +117,10 @@ void RunHistory::Add(const StepMetrics& m) {
   grad_norm.Add(m.step, m.grad_norm);
   if (clip_ > 0 && m.grad_norm > clip_ && !m.skipped) ++clipped_steps_;
   if (m.skipped) ++skipped_steps_;
+  if (m.expert_most > 0) {
+    expert_most.Add(m.step, m.expert_most);
+    expert_least.Add(m.step, m.expert_least);
+  }
   if (m.loss_scale > 0) {
     loss_scale.Add(m.step, m.loss_scale);
     skipped_.Add(m.step, m.skipped ? 1 : 0);

@@ -67,6 +67,16 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                        ? fmt::format(", {} sum of gradients", c.dist.reduction)
                        : "")},
       {"memory", Summary(memory)}};
+  if (const nn::MixtureOptions& x = m.mixture; x.n_expert > 0) {
+    facts.insert(
+        facts.begin() + 1,
+        {"experts",
+         fmt::format("{} of {} for a token, width {}, router {}{}{}: {} active parameters",
+                     x.n_expert_used, x.n_expert, x.n_inner, RouterName(x.router),
+                     x.n_shared > 0 ? fmt::format(", shared width {}", x.n_shared) : "",
+                     m.n_dense > 0 ? fmt::format(", first {} layers dense", m.n_dense) : "",
+                     FormatCount(static_cast<double>(model.NumActiveParameters())))});
+  }
   if (m.recompute.automatic || m.recompute.part != RecomputeChoice::Part::kNone) {
     facts.insert(facts.end() - 1,
                  {"recomputes", Describe(m.recompute, m.n_layer) +

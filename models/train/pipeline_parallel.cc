@@ -182,10 +182,10 @@ void PipelineParallel::CheckWeights(const std::string& when) {
   for (const auto& stage : stages_) stage->data.CheckWeights(when);
 }
 
-std::string PipelineParallel::LocateNonFinite() {
+std::string PipelineParallel::LocateNonFinite(int64_t ago) {
   std::string text;
   for (const auto& stage : stages_) {
-    const std::string of_stage = stage->data.LocateNonFinite();
+    const std::string of_stage = stage->data.LocateNonFinite(ago);
     if (!of_stage.empty()) text += (text.empty() ? "" : ", ") + of_stage;
   }
   return text;

@@ -80,7 +80,7 @@ class PipelineParallel : public dist::DataRanks {
   void BeginMicroBatch(bool) override {}  // Gradients does
   const dist::CommunicationTimes& times() const override { return times_; }
   void CheckWeights(const std::string& when) override;
-  std::string LocateNonFinite() override;
+  std::string LocateNonFinite(int64_t ago = 0) override;
 
   const dist::PipelineSchedule& schedule() const { return pipeline_->schedule(); }
   // The pipeline's rank that has the last stage, and with it the losses.

@@ -58,6 +58,29 @@ void AdoptKinds(const Options& options, const std::string& weights, const GptCon
         weights);
 }
 
+// Those that are no part of a model's shape.
+void SetCoefficients(const ModelOptions& m, nn::MixtureOptions* mixture) {
+  const bool sigmoid = mixture->router.score == RouterScore::kSigmoid;
+  mixture->balance_loss = sigmoid ? 0 : m.balance_loss;
+  mixture->z_loss = m.z_loss;
+  mixture->bias_rate = sigmoid ? m.bias_rate : 0;
+}
+
+// The options have widths of shared experts in units of an expert's.
+void AdoptMixture(const Options& options, const std::string& weights, const GptConfig& shape,
+                  ModelOptions* m) {
+  const nn::MixtureOptions& x = shape.mixture;
+  Adopt(options, "model.n_expert", &m->n_expert, x.n_expert, weights);
+  if (x.n_expert == 0) return;
+  Adopt(options, "model.n_expert_used", &m->n_expert_used, x.n_expert_used, weights);
+  Adopt(options, "model.n_expert_inner", &m->n_expert_inner, x.n_inner, weights, true);
+  Adopt(options, "model.n_shared_expert", &m->n_shared_expert, x.n_shared / x.n_inner, weights);
+  Adopt(options, "model.shared_gate", &m->shared_gate, x.shared_gate, weights);
+  Adopt(options, "model.n_dense", &m->n_dense, shape.n_dense, weights);
+  Adopt(options, "model.router", &m->router, std::string(RouterName(x.router)), weights);
+  Adopt(options, "model.router_scale", &m->router_scale, x.router.scale, weights);
+}
+
 GptConfig ShapeFromWeights(const Options& options, const std::string& weights, RunConfig* config) {
   GptConfig shape = ReadHfConfig(weights);
   ModelOptions& m = config->model;
@@ -77,7 +100,9 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& weights, R
     }
     m.block_size = shape.block_size;
   }
+  AdoptMixture(options, weights, shape, &m);
   shape.dropout = m.dropout;
+  SetCoefficients(m, &shape.mixture);
   return shape;
 }
 
@@ -127,7 +152,9 @@ void CheckRecompute(const Options& options, const RunSetup& setup) {
                   "\" and model.norm = \"", Name(m.norm), "\" has no ", op,
                   ": leave it out, or use block, attention or mlp"));
     }
-    const bool fused = op == "gelu" && m.activation == kGelu;
+    // A grouped product, of experts, has no activation of its own.
+    const bool products = m.mixture.n_expert == 0 || m.n_dense > 0 || m.mixture.n_shared > 0;
+    const bool fused = op == "gelu" && m.activation == kGelu && products;
     if (fused && !(setup.device.is_cpu() && setup.config.train.precision == "fp32")) {
       fail(
           "gelu is part of a matrix product, and only on the CPU in fp32 has it the same bits by "
@@ -243,6 +270,25 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
 
 }  // namespace
 
+namespace {
+
+nn::MixtureOptions ToMixture(const ModelOptions& m) {
+  if (m.n_expert == 0) return {};
+  const nn::MlpActivation activation = ParseActivation(m.activation);
+  const int64_t mlp = m.n_inner > 0 ? m.n_inner : DefaultInner(m.n_embd, activation);
+  nn::MixtureOptions mixture{.n_expert = m.n_expert,
+                             .n_expert_used = m.n_expert_used,
+                             .n_inner = m.n_expert_inner > 0 ? m.n_expert_inner : mlp,
+                             .shared_gate = m.shared_gate,
+                             .router = ParseRouter(m.router)};
+  mixture.n_shared = m.n_shared_expert * mixture.n_inner;
+  mixture.router.scale = m.router_scale;
+  SetCoefficients(m, &mixture);
+  return mixture;
+}
+
+}  // namespace
+
 GptConfig ToGptConfig(const ModelOptions& m) {
   return {.vocab_size = m.vocab_size,
           .block_size = m.block_size,
@@ -264,7 +310,9 @@ GptConfig ToGptConfig(const ModelOptions& m) {
                    .low = m.rope_low,
                    .high = m.rope_high,
                    .original_length = m.rope_original_length},
-          .init_std = m.init_std > 0 ? m.init_std : 1 / std::sqrt(static_cast<double>(m.n_embd))};
+          .init_std = m.init_std > 0 ? m.init_std : 1 / std::sqrt(static_cast<double>(m.n_embd)),
+          .mixture = ToMixture(m),
+          .n_dense = m.n_dense};
 }
 
 // fp32 and tf32 differ in how matrices are multiplied, not in what tensors hold.

@@ -1,5 +1,6 @@
 #include "models/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -39,6 +40,7 @@ Trainer::Trainer(LanguageModel& model, optim::Optimizer& optimizer, optim::LrSch
       loader_(loader),
       options_(options),
       parameters_(model.Parameters()),
+      experts_(model),
       micro_order_(MicroOrder(options)),
       state_(parameters_.at(0)->device(), options.seed),
       step_(options.first_step) {
@@ -82,6 +84,7 @@ std::optional<StepMetrics> Trainer::Submit() {
   const optim::TrainingStep training =
       optimizer_.BeginStep(state_, step_, next.metrics.lr, {.first_sample = 0});
   AccumulateGradients(next, clock);
+  TakeExpertLoads(next);
   // The previous update must have been good before this one is submitted. Meanwhile the device is
   // busy with this step's gradients.
   std::optional<StepMetrics> before;
@@ -166,6 +169,29 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
   }
 }
 
+void Trainer::TakeExpertLoads(Pending& pending) {
+  if (experts_.empty()) return;
+  pending.expert_reads = experts_.Take();
+  if (!experts_.has_biases()) return;  // then there is time until the metrics are collected
+  SumExpertLoads(pending);
+  experts_.MoveBiases(pending.expert_loads);
+}
+
+void Trainer::SumExpertLoads(Pending& pending) {
+  if (pending.expert_reads.empty()) return;
+  pending.expert_loads = nn::ToLoads(std::move(pending.expert_reads));
+  pending.expert_reads.clear();
+  if (!options_.parallel) return;
+  std::vector<double> all;
+  for (const auto& load : pending.expert_loads) all.insert(all.end(), load.begin(), load.end());
+  options_.parallel->SumInPlace(&all);
+  auto next = all.begin();
+  for (auto& load : pending.expert_loads) {
+    std::copy_n(next, load.size(), load.begin());
+    next += static_cast<std::ptrdiff_t>(load.size());
+  }
+}
+
 // Over all ranks, added in the order of the micro-batches, so that the bits do not depend on the
 // number of ranks.
 double Trainer::MeanLoss(Pending& pending) {
@@ -184,6 +210,7 @@ StepMetrics Trainer::Collect(bool have_gradients) {
   Pending done = std::move(*pending_);
   pending_.reset();
   const double loss = MeanLoss(done);
+  SumExpertLoads(done);
   const StepValues values = ToStepValues(done.values);
   StepMetrics& m = done.metrics;
   // The scale, and not the gradients, may have been too large: then a smaller one will do.
@@ -208,6 +235,11 @@ StepMetrics Trainer::Collect(bool have_gradients) {
     }
   } else {
     skips_ = 0;
+  }
+  if (!done.expert_loads.empty()) {
+    const nn::LoadSpread spread = nn::SpreadOf(done.expert_loads);
+    m.expert_most = spread.most;
+    m.expert_least = spread.least;
   }
   m.loss = loss;
   m.grad_norm = values.grad_norm;

@@ -17,6 +17,7 @@
 #include "models/train/phase_clock.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/step_graphs.h"
+#include "nn/expert_loads.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 
@@ -90,6 +91,9 @@ class Trainer {
     int64_t tokens = 0;            // of all micro-batches
     std::vector<HostRead> losses;  // sums over a micro-batch's tokens, in micro_order_
     HostRead values;
+    // Of the experts, from this rank's micro-batches until they are summed.
+    std::vector<HostRead> expert_reads;
+    nn::LayerLoads expert_loads;
   };
 
   int64_t ranks() const { return options_.parallel ? options_.parallel->size() : 1; }
@@ -97,6 +101,9 @@ class Trainer {
   void AccumulateGradients(Pending& pending, PhaseClock& clock);
   Tensor MicroStep(const Tensor& ids, const Tensor& targets, const Tensor& root);
   void Update();
+  // Of the step being submitted, whose forwards are over.
+  void TakeExpertLoads(Pending& pending);
+  void SumExpertLoads(Pending& pending);
   double MeanLoss(Pending& pending);
   StepMetrics Collect(bool have_gradients);
   std::string DescribeNonFinite(int64_t step, double loss, bool have_gradients, bool was_skipped);
@@ -107,6 +114,7 @@ class Trainer {
   data::Loader& loader_;
   TrainerOptions options_;
   std::vector<std::shared_ptr<Parameter>> parameters_;
+  nn::ExpertLoads experts_;
   std::vector<int64_t> micro_order_;
   StepState state_;
   int64_t step_;

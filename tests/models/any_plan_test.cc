@@ -28,6 +28,22 @@ class Draw {
   std::mt19937 random_;
 };
 
+void DrawMixture(Draw& draw, GptConfig& m) {
+  m.mixture = {.n_expert = draw.Of<int64_t>({2, 5, 8}),
+               .n_expert_used = draw.Of<int64_t>({1, 2}),
+               .n_inner = draw.Of<int64_t>({20, 33})};
+  m.mixture.z_loss = draw.Of({0.0, 0.01});
+  if (draw.Of({true, false})) {
+    m.mixture.balance_loss = 0.05;
+    m.mixture.router.normalise = draw.Of({true, false});
+  } else {
+    m.mixture.router.score = RouterScore::kSigmoid;
+    m.mixture.bias_rate = 0.01;
+  }
+  m.mixture.n_shared = draw.Of<int64_t>({0, 0, 30});
+  m.n_dense = m.n_layer > 1 ? draw.Of<int64_t>({0, 1}) : 0;
+}
+
 Task DrawTask(Draw& draw) {
   Task task;
   GptConfig& m = task.model;
@@ -46,6 +62,7 @@ Task DrawTask(Draw& draw) {
     m.n_kv_head = draw.Of<int64_t>({1, 2});
     m.n_inner = draw.Of<int64_t>({40, 50, 300});
   }
+  if (draw.Of({true, false, false})) DrawMixture(draw, m);
   task.dtype = draw.Of({DType::kF32, DType::kF32, DType::kBF16, DType::kF16});
   task.optim.name = draw.Of<std::string>({"adamw", "adamw", "lion", "sgd", "muon"});
   task.optim.clip = draw.Of({0.0, 0.5, 0.05});
@@ -116,6 +133,7 @@ Task DrawGpuTask(int number) {
   task.micro_batches = 4;
   task.model.n_embd = 16;
   task.model.n_layer = draw.Of<int64_t>({1, 2});
+  task.model.n_dense = std::min(task.model.n_dense, task.model.n_layer - 1);
   return task;
 }
 

@@ -39,6 +39,25 @@ TEST(ConfigChecks, KeyHeadsDivideHeads) {
     EXPECT_EQ(ErrorOf({"--model.n_kv_head=" + heads}), "no error");
 }
 
+TEST(ConfigChecks, Experts) {
+  EXPECT_EQ(ErrorOf({"--model.router=sigmoid"}),
+            "command line: model.router = \"sigmoid\" (command line) does nothing without "
+            "model.n_expert = 8: use model.n_expert = 8, or model.router = \"softmax\"");
+  EXPECT_THAT(ErrorOf({"--model.n_expert=4", "--model.bias_rate=0.1"}),
+              HasSubstr("does nothing without model.router = \"sigmoid\""));
+  EXPECT_THAT(ErrorOf({"--model.n_expert=4", "--model.router=sigmoid", "--model.balance_loss=0.1"}),
+              HasSubstr("does nothing without model.router = \"softmax\""));
+  EXPECT_THAT(ErrorOf({"--model.n_expert=4", "--model.shared_gate"}),
+              HasSubstr("does nothing without model.n_shared_expert = 1"));
+  EXPECT_EQ(ErrorOf({"--model.n_expert=4", "--model.n_expert_used=5"}),
+            "command line: model.n_expert_used = 5 (command line) is more than model.n_expert = 4 "
+            "(command line): use model.n_expert_used = 4 at most");
+  EXPECT_THAT(ErrorOf({"--model.n_expert=4", "--model.n_dense=4"}),
+              HasSubstr("leaves no layer of model.n_layer = 4 (default) to experts"));
+  EXPECT_EQ(ErrorOf({"--model.n_expert=4", "--model.n_expert_used=4", "--model.z_loss=0.01"}),
+            "no error");
+}
+
 // Setting an option that has no effect is a mistake.
 TEST(ConfigChecks, RopeOptionsNeedRope) {
   EXPECT_EQ(ErrorOf({"--model.rope_theta=500"}),

@@ -28,8 +28,8 @@ void Spread(Gpt& model, unsigned seed) {
   std::normal_distribution<double> normal(0, 1);
   for (const auto& p : model.Parameters()) {
     const Tensor value = p->value().Detach();
-    const bool matrix = value.ndim() == 2;
-    const double std = matrix ? 1.2 / std::sqrt(static_cast<double>(value.dim(1))) : 0.3;
+    const bool matrix = value.ndim() >= 2;  // or one for each expert
+    const double std = matrix ? 1.2 / std::sqrt(static_cast<double>(value.dim(-1))) : 0.3;
     std::vector<double> values(static_cast<size_t>(value.numel()));
     for (double& x : values) x = (matrix ? 0 : 1) + std * normal(random);
     value.CopyFrom(Tensor::FromVector(values, value.shape()));
@@ -54,7 +54,10 @@ std::vector<Family> Families() {
   llama.norm = NormKind::kRmsNorm;
   llama.activation = nn::MlpActivation::kSwiGlu;
   llama.position = Position::kRope;
-  return {{"gpt2", base}, {"no_bias_untied", plain}, {"llama", llama}};
+  GptConfig mixtral = llama;
+  mixtral.n_inner = 40;
+  mixtral.mixture = {.n_expert = 4, .n_expert_used = 2};
+  return {{"gpt2", base}, {"no_bias_untied", plain}, {"llama", llama}, {"mixtral", mixtral}};
 }
 
 class GenerateTest : public testing::TestWithParam<Family> {

@@ -127,9 +127,33 @@ INSTANTIATE_TEST_SUITE_P(
                                 .original_length = 5};
                     })));
 
-// Mixtures, which are neither GPT-2 nor Llama.
+constexpr nn::MixtureOptions kExperts{.n_expert = 3, .n_expert_used = 2, .n_inner = 12};
+
+INSTANTIATE_TEST_SUITE_P(Experts, HfRoundTrip,
+                         testing::Values(With(kLlama, [](GptConfig& c) { c.mixture = kExperts; }),
+                                         With(kLlama,
+                                              [](GptConfig& c) {
+                                                c.mixture = {.n_expert = 4,
+                                                             .n_expert_used = 1,
+                                                             .n_inner = 12};
+                                                c.mixture.balance_loss = 0.02;
+                                                c.mixture.z_loss = 0.001;
+                                                c.tie_embeddings = true;
+                                              }),
+                                         With(kSmall, [](GptConfig& c) { c.mixture = kExperts; }),
+                                         With(kLlama, [](GptConfig& c) {
+                                           c.mixture = kExperts;
+                                           c.mixture.router = {.score = RouterScore::kSigmoid,
+                                                               .scale = 2.5};
+                                           c.mixture.bias_rate = 0.002;
+                                           c.mixture.n_shared = 24;
+                                           c.mixture.shared_gate = true;
+                                           c.n_dense = 1;
+                                         })));
+
+// Neither GPT-2 nor Llama.
 INSTANTIATE_TEST_SUITE_P(
-    Mixtures, HfRoundTrip,
+    Combinations, HfRoundTrip,
     testing::Values(
         With(kSmall, [](GptConfig& c) { c.n_kv_head = 1; }),
         With(kSmall, [](GptConfig& c) { c.norm = NormKind::kRmsNorm, c.bias = false; }),
@@ -148,9 +172,46 @@ TEST(HfFormat, FollowsFromTheModelsParts) {
   EXPECT_EQ(HfFormatOf(kLlama), HfFormat::kLlama);
   EXPECT_THAT(ToHfConfig(kSmall), HasSubstr("\"GPT2LMHeadModel\""));
   EXPECT_THAT(ToHfConfig(kLlama), HasSubstr("\"LlamaForCausalLM\""));
-  const GptConfig mixture = With(kSmall, [](GptConfig& c) { c.n_kv_head = 1; });
-  EXPECT_EQ(HfFormatOf(mixture), HfFormat::kLockstep);
-  EXPECT_THAT(ToHfConfig(mixture), HasSubstr("\"model_type\": \"lockstep\""));
+  const GptConfig combination = With(kSmall, [](GptConfig& c) { c.n_kv_head = 1; });
+  EXPECT_EQ(HfFormatOf(combination), HfFormat::kLockstep);
+  EXPECT_THAT(ToHfConfig(combination), HasSubstr("\"model_type\": \"lockstep\""));
+  const GptConfig mixtral = With(kLlama, [](GptConfig& c) { c.mixture = kExperts; });
+  EXPECT_EQ(HfFormatOf(mixtral), HfFormat::kMixtral);
+  EXPECT_THAT(ToHfConfig(mixtral), HasSubstr("\"MixtralForCausalLM\""));
+  const auto changed = [&](const std::function<void(GptConfig&)>& change) {
+    return HfFormatOf(With(mixtral, change));
+  };
+  EXPECT_EQ(changed([](GptConfig& c) { c.bias = true; }), HfFormat::kLockstep);
+  EXPECT_EQ(changed([](GptConfig& c) { c.n_dense = 1; }), HfFormat::kLockstep);
+  EXPECT_EQ(changed([](GptConfig& c) { c.mixture.n_shared = 8; }), HfFormat::kLockstep);
+  EXPECT_EQ(changed([](GptConfig& c) { c.mixture.n_inner = 16; }), HfFormat::kLockstep);
+  EXPECT_EQ(changed([](GptConfig& c) { c.mixture.router.normalise = false; }), HfFormat::kLockstep);
+  EXPECT_EQ(HfFormatOf(With(kSmall, [](GptConfig& c) { c.mixture = kExperts; })),
+            HfFormat::kLockstep);
+}
+
+// The fields of mistralai/Mixtral-8x7B-v0.1's config.json.
+TEST(HfFormat, ReadsMixtralsPublishedConfig) {
+  const std::string text = R"({"architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0,
+    "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096,
+    "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 32768,
+    "model_type": "mixtral", "num_attention_heads": 32, "num_experts_per_tok": 2,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8,
+    "output_router_logits": false, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
+    "router_aux_loss_coef": 0.02, "sliding_window": null, "tie_word_embeddings": false,
+    "torch_dtype": "bfloat16", "transformers_version": "4.36.0.dev0", "use_cache": true,
+    "vocab_size": 32000})";
+  const GptConfig c = FromHfConfig(text, "config.json");
+  EXPECT_EQ(HfFormatOf(c), HfFormat::kMixtral);
+  EXPECT_EQ(c.mixture,
+            (nn::MixtureOptions{
+                .n_expert = 8, .n_expert_used = 2, .n_inner = 14336, .balance_loss = 0.02}));
+  EXPECT_EQ(c.n_inner, 14336);
+  EXPECT_EQ(c.rope.theta, 1e6);
+  std::string sliding = text;
+  sliding.replace(sliding.find("\"sliding_window\": null"), 22, "\"sliding_window\": 4096");
+  EXPECT_THAT(MessageOf<Error>([&] { FromHfConfig(sliding, "config.json"); }),
+              HasSubstr("\"sliding_window\" is shorter than the context"));
 }
 
 // Conv1D stores [in, out], and always has a bias.

@@ -42,7 +42,10 @@ Outcome Of(const std::vector<std::string>& arguments) {
 TEST(ModelOptions, EachDoesSomething) {
   const std::vector<std::string> gpt2 = {"--model.n_embd=16", "--model.n_layer=1",
                                          "--model.n_head=4"};
-  std::vector<std::string> rope = gpt2, linear, llama3;
+  std::vector<std::string> experts = gpt2, rope = gpt2, linear, llama3;
+  for (const char* option : {"n_layer=2", "n_expert=4", "n_shared_expert=1"}) {
+    experts.push_back(StrCat("--model.", option));
+  }
   rope.push_back("--model.position=rope");
   linear = llama3 = rope;
   linear.push_back("--model.rope_scaling=linear");
@@ -58,6 +61,10 @@ TEST(ModelOptions, EachDoesSomething) {
         "--model.activation=swiglu", "--model.position=rope", "--model.tie_embeddings=false",
         "--model.n_kv_head=2", "--model.n_inner=48", "--model.norm_eps=0.01",
         "--model.preset=llama-tiny"}},
+      {experts,
+       {"--model.n_expert=5", "--model.n_expert_used=1", "--model.n_expert_inner=20",
+        "--model.n_shared_expert=2", "--model.shared_gate", "--model.n_dense=1",
+        "--model.router=softmax_all", "--model.router=sigmoid", "--model.router_scale=2"}},
       {rope, {"--model.rope_theta=100", "--model.block_size=8"}},
       {linear, {"--model.rope_factor=2", "--model.rope_scaling=llama3"}},
       {llama3, {"--model.rope_low=3", "--model.rope_high=2", "--model.rope_original_length=40"}}};

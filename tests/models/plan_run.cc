@@ -44,6 +44,9 @@ void Load(Gpt& model, const Outcome& from) {
     Tensor value = p->value().Detach();
     value.CopyFrom(p->PartOf(from.weights.at(name)));
   }
+  for (const auto& [name, buffer] : model.NamedBuffers()) {
+    buffer.CopyFrom(from.weights.at(name));
+  }
 }
 
 }  // namespace
@@ -51,6 +54,10 @@ void Load(Gpt& model, const Outcome& from) {
 std::ostream& operator<<(std::ostream& out, const Task& t) {
   const GptConfig& m = t.model;
   return out << m.n_layer << " layers of width " << m.n_embd << ", vocabulary " << m.vocab_size
+             << (m.mixture.n_expert > 0
+                     ? StrCat(", ", m.mixture.n_expert_used, " of ", m.mixture.n_expert,
+                              " experts, router ", RouterName(m.mixture.router))
+                     : "")
              << (m.tie_embeddings ? ", tied" : "") << (m.bias ? ", biases" : "") << ", "
              << Name(m.norm) << ", " << Name(m.activation) << ", " << Name(m.position)
              << ", dropout " << m.dropout << ", " << t.dtype << ", " << t.optim.name
@@ -202,6 +209,9 @@ Outcome PlanRun::Finish() {
   outcome_.state.clear();
   for (const auto& [name, p] : model_.NamedParameters()) {
     outcome_.weights[name] = p->WholeOf(p->value().Detach()).To(kCpu).Clone();
+  }
+  for (const auto& [name, buffer] : model_.NamedBuffers()) {
+    outcome_.weights[name] = buffer.To(kCpu).Clone();
   }
   optimizer_->ForEachState([&](const std::string& name, const Parameter& p, const Tensor& part) {
     outcome_.state.emplace_back(name, p.WholeOf(part).To(kCpu).Clone());

@@ -53,7 +53,7 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan);
 struct Outcome {
   std::vector<double> losses, norms;
   double val_loss = 0;                    // in the middle
-  std::map<std::string, Tensor> weights;  // whole, on the CPU
+  std::map<std::string, Tensor> weights;  // whole, on the CPU; buffers too
   NamedTensors state;
   std::optional<LossScale> loss_scale;
 };

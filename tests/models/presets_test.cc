@@ -20,7 +20,7 @@ RunConfig With(const std::string& preset, std::vector<std::string> arguments = {
 }
 
 TEST(Presets, EachIsValidAndSurvivesARunFolder) {
-  EXPECT_EQ(Presets().size(), 17);
+  EXPECT_EQ(Presets().size(), 19);
   for (const Preset& preset : Presets()) {
     const RunConfig config = With(preset.name);
     Validate(config);
@@ -111,6 +111,18 @@ TEST(Presets, LlamaSizesHaveTheirParameterCounts) {
     EXPECT_EQ(shape.position, Position::kRope) << name;
     EXPECT_FALSE(shape.bias) << name;
   }
+}
+
+// The published counts are 46.7B and 12.9B.
+TEST(Presets, MixturesHaveTheirParameterCounts) {
+  const Gpt mixtral(ToGptConfig(With("mixtral-8x7b").model));
+  EXPECT_EQ(mixtral.NumParameters(), 46702792704);
+  EXPECT_EQ(mixtral.NumActiveParameters(), 12879925248);
+  GptConfig tiny = ToGptConfig(With("mixtral-tiny").model);
+  tiny.vocab_size = 65;
+  EXPECT_EQ(Gpt(tiny).NumParameters(), 2372864);
+  // As many as the dense llama-tiny has, and the routers.
+  EXPECT_EQ(Gpt(tiny).NumActiveParameters(), 746752 + 4 * 8 * 128);
 }
 
 TEST(Presets, LlamaTinyIsALlama) {

@@ -1,25 +1,27 @@
 #!/usr/bin/env python3
-"""Makes tests/testdata/llama_parity and llama_tied_parity: 10 AdamW steps of tiny Llamas in transformers.
+"""Makes tests/testdata/llama_parity and its like: 10 AdamW steps of tiny models in transformers.
 
-    python3 tests/peers/make_llama_parity.py
+    python3 tests/peers/make_llama_parity.py [llama_parity] [llama_tied_parity] [mixtral_parity]
 
-Needs torch, transformers and numpy. Each folder is what LlamaForCausalLM.save_pretrained wrote before
-the first step (config.json, and model.safetensors, or shards with their index), the tokens (tokens.bin,
+Needs torch, transformers and numpy. Each folder is what save_pretrained of the model wrote before the
+first step (config.json, and model.safetensors, or shards with their index), the tokens (tokens.bin,
 uint16), the logits of the first tokens (logits.json), and the losses and gradient norms (steps.json),
 with accumulation, clipping, weight decay of matrices, warm-up and cosine decay.
 
 llama_parity: grouped-query attention, Llama 3's frequencies, an untied head, in shards.
 llama_tied_parity: biases, linearly scaled frequencies, a tied head, in one file.
+mixtral_parity: grouped-query attention, 4 experts of which a token has 2, without auxiliary loss.
 """
 import json
 import math
 import pathlib
 import shutil
+import sys
 
 import numpy as np
 import torch
 import transformers
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 V = 67
@@ -28,15 +30,19 @@ SETTINGS = {"seq": 16, "batch": 3, "accum": 2, "steps": 10, "lr": 1e-2, "min_lr"
 COMMON = {"vocab_size": V, "num_hidden_layers": 2, "max_position_embeddings": 32, "pad_token_id": None,
           "bos_token_id": None, "eos_token_id": None, "attn_implementation": "eager"}
 MODELS = {
-    "llama_parity": ("30KB", dict(
+    "llama_parity": (LlamaForCausalLM, LlamaConfig, "30KB", dict(
         hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5,
         tie_word_embeddings=False,
         rope_parameters={"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0,
                          "high_freq_factor": 4.0, "original_max_position_embeddings": 31})),
-    "llama_tied_parity": ("5GB", dict(
+    "llama_tied_parity": (LlamaForCausalLM, LlamaConfig, "5GB", dict(
         hidden_size=24, intermediate_size=40, num_attention_heads=3, num_key_value_heads=3, rms_norm_eps=1e-6,
         tie_word_embeddings=True, attention_bias=True, mlp_bias=True,
         rope_parameters={"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0})),
+    "mixtral_parity": (MixtralForCausalLM, MixtralConfig, "5GB", dict(
+        hidden_size=24, intermediate_size=20, num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5,
+        tie_word_embeddings=False, num_local_experts=4, num_experts_per_tok=2, router_aux_loss_coef=0.0,
+        sliding_window=None, rope_parameters={"rope_type": "default", "rope_theta": 1000.0})),
 }
 
 
@@ -76,12 +82,15 @@ def train(model, tokens):
 
 
 torch.set_num_threads(1)
-for name, (shard, config) in MODELS.items():
+for name in sys.argv[1:] or MODELS:
+    make, make_config, shard, config = MODELS[name]
     rng = np.random.default_rng(20261121)
-    model = LlamaForCausalLM(LlamaConfig(**COMMON, **config)).float()
+    model = make(make_config(**COMMON, **config)).float()
     with torch.no_grad():
         for key, w in model.named_parameters():
-            std = 0.15 if w.dim() == 2 and "proj" in key else 0.05
+            std = 0.15 if w.dim() >= 2 and "proj" in key else 0.05
+            if key.endswith("gate.weight"):
+                std = 1.0  # routers: choices that rounding does not change
             w.copy_(torch.from_numpy(rng.normal(1.0 if "norm" in key else 0.0, std, w.shape).astype(np.float32)))
     folder = ROOT / "tests/testdata" / name
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,155 @@
+#include <cmath>
+
+#include "kernels/expert_router/expert_router.h"
+#include "kernels/op_case/op_case.h"
+
+namespace lockstep {
+namespace {
+
+double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+// {gates, experts} of logits [N, E], and of a bias [E] if there is one.
+std::vector<RefTensor> Reference(std::span<const RefTensor> in, int64_t k,
+                                 const RouterOptions& options) {
+  const int64_t n = in[0].shape[0], e = in[0].shape[1];
+  const bool sigmoid = options.score == RouterScore::kSigmoid;
+  RefTensor gates({n, k}), experts({n, k});
+  for (int64_t row = 0; row < n; ++row) {
+    const double* logits = in[0].data.data() + row * e;
+    double all = 0;
+    for (int64_t i = 0; i < e; ++i) all += std::exp(logits[i]);
+    std::vector<double> score(static_cast<size_t>(e));
+    std::vector<bool> taken(static_cast<size_t>(e));
+    for (int64_t i = 0; i < e; ++i) {
+      score[i] = sigmoid ? Sigmoid(logits[i]) : std::exp(logits[i]) / all;
+    }
+    double sum = 0;
+    for (int64_t slot = 0; slot < k; ++slot) {
+      int64_t best = -1;
+      double most = 0;
+      for (int64_t i = 0; i < e; ++i) {
+        const double with_bias = score[i] + (in.size() > 1 ? in[1].data[i] : 0);
+        if (taken[i] || (best >= 0 && with_bias <= most)) continue;
+        best = i;
+        most = with_bias;
+      }
+      taken[best] = true;
+      experts.data[row * k + slot] = static_cast<double>(best);
+      gates.data[row * k + slot] = score[best];
+      sum += score[best];
+    }
+    for (int64_t slot = 0; slot < k; ++slot) {
+      gates.data[row * k + slot] *= options.scale / (options.normalise ? sum : 1);
+    }
+  }
+  return {gates, experts};
+}
+
+struct Extra {
+  double low = -2, high = 2;
+  bool bias = false, non_contiguous = false, finite_differences = true, benchmark_only = false;
+};
+
+OpSample Sample(const std::string& name, int64_t n, int64_t e, int64_t k,
+                const RouterOptions& options = {}, const Extra& extra = {}) {
+  OpSample s;
+  s.name = name;
+  s.inputs = {{.shape = {n, e},
+               .low = extra.low,
+               .high = extra.high,
+               .non_contiguous = extra.non_contiguous}};
+  if (extra.bias) {
+    s.inputs.push_back({.shape = {e}, .differentiable = false, .dtype = DType::kF32});
+  }
+  s.run = [k, options](std::span<const Tensor> in) {
+    const Tensor bias = in.size() > 1 ? in[1] : Tensor();
+    const Tensor experts = ops::TopExperts(in[0], bias, k, options.score);
+    return std::vector{ops::ExpertGates(in[0], experts, options), experts};
+  };
+  s.reference = [k, options](std::span<const RefTensor> in) { return Reference(in, k, options); };
+  s.finite_differences = extra.finite_differences;
+  s.benchmark_only = extra.benchmark_only;
+  if (extra.benchmark_only) {
+    s.elements_moved = static_cast<double>(2 * n * e + 3 * n * k);
+    s.backward_elements_moved = static_cast<double>(2 * n * e + 2 * n * k);
+  }
+  return s;
+}
+
+std::vector<OpSample> Samples() {
+  const RouterOptions shares{.normalise = false}, doubled{.scale = 2.5};
+  const RouterOptions sigmoid{.score = RouterScore::kSigmoid};
+  const RouterOptions plain_sigmoid{.score = RouterScore::kSigmoid, .normalise = false, .scale = 3};
+  return {
+      Sample("empty", 0, 4, 2),
+      Sample("one", 1, 1, 1),
+      Sample("mixtral", 13, 8, 2),
+      Sample("qwen", 5, 33, 8),
+      Sample("all_experts", 7, 5, 5),
+      Sample("top_one", 9, 8, 1, shares),
+      Sample("shares", 11, 16, 3, shares),
+      Sample("scaled", 6, 8, 3, doubled),
+      Sample("sigmoid", 6, 8, 3, sigmoid),
+      Sample("sigmoid_of_all", 6, 9, 2, plain_sigmoid),
+      Sample("bias", 17, 12, 4, sigmoid, {.bias = true}),
+      Sample("peaked", 9, 8, 2, {}, {.low = -30, .high = 30}),
+      Sample("peaked_shares", 9, 8, 2, shares, {.low = -30, .high = 30}),
+      // All logits are equal: the first experts win.
+      Sample("ties", 5, 70, 3, {}, {.low = 0, .high = 0, .finite_differences = false}),
+      Sample("ties_of_sigmoids", 5, 40, 3, sigmoid,
+             {.low = 0, .high = 0, .finite_differences = false}),
+      Sample("non_contiguous", 10, 6, 2, {}, {.non_contiguous = true}),
+      // Of so many some are near a tie, which differences would cross.
+      Sample("many_tokens", 3000, 10, 2, {}, {.finite_differences = false}),
+      Sample("qwen3_30b", 8192, 128, 8, {}, {.benchmark_only = true}),
+  };
+}
+
+std::vector<ErrorSample> Errors() {
+  const auto zeros = [](const Shape& shape, Device d, DType dtype = DType::kF32) {
+    return Tensor::Zeros(shape, dtype, d);
+  };
+  return {{"bf16_logits",
+           [=](Device d) {
+             ops::TopExperts(zeros({2, 4}, d, DType::kBF16), {}, 2);
+           },
+           "top_experts: the logits must be f32 or f64 [N, E], got bf16[2, 4]"},
+          {"too_many",
+           [=](Device d) {
+             ops::TopExperts(zeros({2, 4}, d), {}, 5);
+           },
+           "top_experts: a token cannot go to 5 of 4 experts"},
+          {"bias_of_softmax",
+           [=](Device d) {
+             ops::TopExperts(zeros({2, 4}, d), zeros({4}, d), 2);
+           },
+           "top_experts: a bias is for sigmoid scores"},
+          {"wrong_bias",
+           [=](Device d) {
+             ops::TopExperts(zeros({2, 4}, d), zeros({3}, d), 2, RouterScore::kSigmoid);
+           },
+           "top_experts: the bias must be f32[4]"},
+          {"wrong_experts",
+           [=](Device d) {
+             ops::ExpertGates(zeros({2, 4}, d), zeros({3, 2}, d, DType::kI32), {});
+           },
+           "expert_gates: the experts must be i32[2, k]"},
+          {"no_scale",
+           [=](Device d) {
+             ops::ExpertGates(zeros({2, 4}, d), zeros({2, 2}, d, DType::kI32), {.scale = 0});
+           },
+           "expert_gates: the scale must be positive, got 0"}};
+}
+
+OpCase Make() {
+  OpCase c;
+  c.name = "expert_router";
+  c.samples = Samples;
+  c.errors = Errors;
+  return c;
+}
+
+const bool registered = RegisterOpCase(Make);
+
+}  // namespace
+}  // namespace lockstep

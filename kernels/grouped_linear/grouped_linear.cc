@@ -1,0 +1,82 @@
+#include "kernels/grouped_linear/grouped_linear.h"
+
+#include "core/autograd/node.h"
+#include "core/autograd/saved_tensor.h"
+
+namespace lockstep::ops {
+namespace {
+
+class GroupedLinearNode : public Node {
+ public:
+  GroupedLinearNode(const Tensor& x, const Tensor& weight, const Shape& weight_shape,
+                    const Tensor& offsets)
+      : Node("grouped_linear"),
+        x_(x, "the input of grouped_linear"),
+        weight_(weight, "the weight of grouped_linear"),
+        offsets_(offsets, "the groups of grouped_linear"),
+        weight_shape_(weight_shape) {}
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
+                std::span<GradSink> sinks) override {
+    GroupedLinearBackwardArgs args;
+    args.dy = grads[0].Contiguous();
+    args.offsets = offsets_.Unpack();
+    const DType dtype = args.dy.dtype();
+    const Device device = args.dy.device();
+    if (needs[0]) {
+      const GradSink::Target dx = sinks[0].Open({args.dy.dim(0), weight_shape_[2]}, dtype, device);
+      args.weight = weight_.Unpack();
+      args.dx = dx.tensor;
+      args.accumulate_x = dx.accumulate;
+    }
+    if (needs[1]) {
+      const GradSink::Target dw = sinks[1].OpenAnyDType(weight_shape_, dtype, device);
+      args.x = x_.Unpack();
+      args.dweight = dw.tensor;
+      args.accumulate_weight = dw.accumulate;
+    }
+    grouped_linear_backward(CurrentStream(device), args);
+  }
+  bool SplitsByInput() const override { return true; }
+  void Release() override {
+    x_.Reset();
+    weight_.Reset();
+    offsets_.Reset();
+  }
+
+ private:
+  SavedTensor x_, weight_, offsets_;
+  Shape weight_shape_;
+};
+
+}  // namespace
+
+Tensor GroupedLinear(const Tensor& x, const Tensor& weight, const Tensor& offsets) {
+  LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() == 2,
+           "grouped_linear: x must be a floating tensor [R, K], got ", x.Describe());
+  LS_CHECK(weight.defined() && weight.ndim() == 3 && weight.dim(2) == x.dim(1),
+           "grouped_linear: weight must be [E, N, ", x.dim(1),
+           "] (groups, out, in) for x of shape ", x.shape(), ", got ", weight.Describe());
+  LS_CHECK(weight.dtype() == x.dtype() && weight.device() == x.device(),
+           "grouped_linear: x and weight must have the same dtype and device, got ", x.Describe(),
+           " and ", weight.Describe(), ": cast one of them");
+  LS_CHECK(offsets.defined() && offsets.dtype() == DType::kI32 && offsets.device() == x.device() &&
+               offsets.shape() == Shape({weight.dim(0) + 1}),
+           "grouped_linear: the offsets must be i32[", weight.dim(0) + 1, "] on ", x.device(),
+           ", got ", offsets.Describe());
+  const Tensor input = x.Detach().Contiguous(), w = weight.Detach().Contiguous();
+  const Tensor groups = offsets.Contiguous();
+  Tensor y = Tensor::Empty({x.dim(0), weight.dim(1)}, x.dtype(), x.device());
+  // Before the product, which a recomputed forward that has all it needs then spares.
+  std::shared_ptr<GroupedLinearNode> node;
+  if (NeedsGrad({&x, &weight})) {
+    node = std::make_shared<GroupedLinearNode>(weight.requires_grad() ? input : Tensor(),
+                                               x.requires_grad() ? w : Tensor(), weight.shape(),
+                                               groups);
+  }
+  grouped_linear_forward(CurrentStream(x.device()), {input, w, groups, y});
+  if (node) Record(node, {&x, &weight}, {&y});
+  return y;
+}
+
+}  // namespace lockstep::ops

@@ -1,0 +1,49 @@
+// A linear layer per group of rows: what the experts of a mixture multiply.
+#pragma once
+
+#include "core/dispatcher.h"
+#include "core/tensor.h"
+
+namespace lockstep {
+
+namespace ops {
+
+// y[r] = x[r] weight[e]^T for the rows r of group e: x [R, K], weight [E, N, K] (out, in), offsets
+// i32 [E + 1] on their device, ascending from 0 to R: group e has the rows offsets[e] ...
+// offsets[e + 1] - 1 and may have none. x and weight have the same floating dtype; sums over K are
+// in f32 or wider and rounded once.
+//
+// A row's bits do not depend on the other rows, nor on how many its group has (on the CPU where
+// cpu::HasPackedProducts(); not in f64). The weight's gradient is one product per group, over its
+// rows in order, and zero for a group without rows; it may be of another dtype (an f32 main
+// gradient). On a GPU the host never learns the sizes of groups, so that a captured graph stays
+// right. Saves x and weight.
+Tensor GroupedLinear(const Tensor& x, const Tensor& weight, const Tensor& offsets);
+
+}  // namespace ops
+
+struct GroupedLinearForwardArgs {
+  Tensor x;        // [R, K]
+  Tensor weight;   // [E, N, K]
+  Tensor offsets;  // i32 [E + 1]
+  Tensor y;        // [R, N], written
+};
+inline constinit Slot<void(const GroupedLinearForwardArgs&)> grouped_linear_forward{
+    "grouped_linear_forward"};
+
+// dx = dy weight[e], dweight[e] = dy^T x over the rows of group e; or += these. Each may be
+// undefined: not needed. dweight may have another dtype.
+struct GroupedLinearBackwardArgs {
+  Tensor x;        // [R, K]; unused without dweight
+  Tensor weight;   // [E, N, K]; unused without dx
+  Tensor offsets;  // i32 [E + 1]
+  Tensor dy;       // [R, N]
+  Tensor dx;       // [R, K] or undefined
+  bool accumulate_x = false;
+  Tensor dweight;  // [E, N, K] or undefined
+  bool accumulate_weight = false;
+};
+inline constinit Slot<void(const GroupedLinearBackwardArgs&)> grouped_linear_backward{
+    "grouped_linear_backward"};
+
+}  // namespace lockstep

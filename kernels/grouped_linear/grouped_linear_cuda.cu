@@ -1,0 +1,180 @@
+#include "core/cuda/launch.h"
+#include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/shared.cuh"
+#include "kernels/cuda/types.cuh"
+#include "kernels/grouped_linear/grouped_linear.h"
+
+// Products of ragged groups in one launch each. The grid depends only on the numbers of rows and
+// groups: blocks find their group in the offsets, on the device.
+
+namespace lockstep::cuda {
+namespace {
+
+constexpr int kTile = 32, kDepth = 16, kThreads = 256, kRows = kTile * kTile / kThreads;
+
+// The f32 tile that a block adds up: a[i][l] b[l][j] over l in order, so that an element's bits
+// depend on its row and column alone. A thread has kRows rows of a column.
+class Tile {
+ public:
+  // load_a(i, l), load_b(l, j): elements of the tile's rows i, columns j, at depth l of `depth`;
+  // rows and columns beyond the operands' ends are the loaders' business. All threads call it.
+  // a_along: neighbouring threads read a along l, rather than along its rows; b_along likewise.
+  template <bool a_along, bool b_along, class LoadA, class LoadB>
+  __device__ void Multiply(int64_t depth, const LoadA& load_a, const LoadB& load_b) {
+    using Row = float[kTile + 1];  // one more: transposed writes meet different banks
+    SHARED_ARRAY(Row, a_tile, kDepth);
+    SHARED_ARRAY(Row, b_tile, kDepth);
+    const int thread = static_cast<int>(threadIdx.x);
+    for (int64_t first = 0; first < depth; first += kDepth) {
+      for (int i = thread; i < kTile * kDepth; i += kThreads) {
+        const int ar = a_along ? i / kDepth : i % kTile, al = a_along ? i % kDepth : i / kTile;
+        a_tile[al][ar] = first + al < depth ? load_a(ar, first + al) : 0.0f;
+        const int bc = b_along ? i / kDepth : i % kTile, bl = b_along ? i % kDepth : i / kTile;
+        b_tile[bl][bc] = first + bl < depth ? load_b(first + bl, bc) : 0.0f;
+      }
+      __syncthreads();
+#pragma unroll
+      for (int l = 0; l < kDepth; ++l) {
+        const float v = b_tile[l][Column()];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) sum_[r] = fmaf(a_tile[l][FirstRow() + r], v, sum_[r]);
+      }
+      __syncthreads();
+    }
+  }
+
+  // Writes, or adds, the elements whose row is below `rows`, to c with rows of `columns` elements,
+  // of which the tile's first is number `first_column`.
+  template <class C>
+  __device__ void Store(C* c, int64_t rows, int64_t first_column, int64_t columns,
+                        bool accumulate) const {
+    const int64_t column = first_column + Column();
+    if (column >= columns) return;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (FirstRow() + r >= rows) break;
+      C& out = c[(FirstRow() + r) * columns + column];
+      out = Convert<C>(accumulate ? ToFloat(out) + sum_[r] : sum_[r]);
+    }
+  }
+
+ private:
+  __device__ static int Column() { return static_cast<int>(threadIdx.x) % kTile; }
+  __device__ static int FirstRow() { return static_cast<int>(threadIdx.x) / kTile * kRows; }
+
+  float sum_[kRows] = {};
+};
+
+// The rows of a group that a block multiplies. Group e gets the tiles from offsets[e] / kTile + e
+// on, which are as many as it has rows for or one more: so no count of tiles need be added up, and
+// all groups together have at most rows / kTile + groups.
+struct RowTile {
+  int group = 0;
+  int64_t first = 0, rows = 0;  // of x; no rows: a tile to spare
+
+  __device__ RowTile(const int* offsets, int groups, int64_t tile) {
+    int end = groups;  // the last group that begins at or before the tile is in [group, end)
+    while (end - group > 1) {
+      const int middle = (group + end) / 2;
+      if (offsets[middle] / kTile + middle <= tile) {
+        group = middle;
+      } else {
+        end = middle;
+      }
+    }
+    first = offsets[group] + (tile - offsets[group] / kTile - group) * kTile;
+    rows = Min<int64_t>(offsets[group + 1] - first, kTile);
+  }
+};
+
+// to[r] = from[r] op(weight[group of r]), or += that: kTransposed: weight [E, out, in], else
+// [E, in, out].
+// Grid: tiles of 32 x 32 of the result, those of the same rows side by side. Shared memory: a tile
+// of either operand. Deterministic: sums run over `in` in order.
+template <bool kTransposed, class T>
+__global__ void __launch_bounds__(kThreads)
+    GroupedProductKernel(const T* from, const T* weight, const int* offsets, int groups, int64_t in,
+                         int64_t out, bool accumulate, T* to) {
+  const int64_t tiles = CeilDiv(out, kTile);
+  const RowTile at(offsets, groups, blockIdx.x / tiles);
+  const int64_t first_column = blockIdx.x % tiles * kTile;
+  const T *a = from + at.first * in, *b = weight + at.group * in * out;
+  Tile tile;
+  tile.Multiply<true, kTransposed>(
+      at.rows > 0 ? in : 0,
+      [&](int i, int64_t l) { return i < at.rows ? ToFloat(a[i * in + l]) : 0.0f; },
+      [&](int64_t l, int j) {
+        const int64_t column = first_column + j;
+        if (column >= out) return 0.0f;
+        return ToFloat(kTransposed ? b[column * in + l] : b[l * out + column]);
+      });
+  tile.Store(to + at.first * out, at.rows, first_column, out, accumulate);
+}
+
+// dweight[e] = dy^T x over the rows of group e, or += that.
+// Grid: x has the tiles of 32 x 32 of a weight, side by side, y the groups. Shared memory: a tile
+// of either operand. Deterministic: sums run over the rows in order.
+template <class T, class D>
+__global__ void __launch_bounds__(kThreads)
+    GroupedWeightKernel(const T* x, const T* dy, const int* offsets, int64_t k, int64_t n,
+                        bool accumulate, D* dweight) {
+  const int64_t tiles = CeilDiv(k, kTile);
+  const int64_t first_row = blockIdx.x / tiles * kTile, first_column = blockIdx.x % tiles * kTile;
+  const int64_t begin = offsets[blockIdx.y], rows = offsets[blockIdx.y + 1] - begin;
+  Tile tile;
+  tile.Multiply<false, false>(
+      rows,
+      [&](int i, int64_t l) {
+        return first_row + i < n ? ToFloat(dy[(begin + l) * n + first_row + i]) : 0.0f;
+      },
+      [&](int64_t l, int j) {
+        return first_column + j < k ? ToFloat(x[(begin + l) * k + first_column + j]) : 0.0f;
+      });
+  tile.Store(dweight + (blockIdx.y * n + first_row) * k, n - first_row, first_column, k,
+             accumulate);
+}
+
+template <bool kTransposed>
+void GroupedProduct(const char* name, Stream stream, const Tensor& from, const Tensor& weight,
+                    const Tensor& offsets, const Tensor& to, bool accumulate) {
+  if (to.numel() == 0) return;
+  const int64_t groups = weight.dim(0), out = to.dim(1);
+  const int64_t tiles = (from.dim(0) / kTile + groups) * CeilDiv(out, kTile);
+  DispatchFloat("grouped_linear", from.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    Launch({name, from, weight}, GroupedProductKernel<kTransposed, T>, Blocks(tiles, 1), kThreads,
+           0, stream, Data<T>(from), Data<T>(weight), Data<int>(offsets), static_cast<int>(groups),
+           from.dim(1), out, accumulate, Data<T>(to));
+  });
+}
+
+void GroupedLinearForwardCuda(Stream stream, const GroupedLinearForwardArgs& args) {
+  GroupedProduct<true>("grouped_linear_forward", stream, args.x, args.weight, args.offsets, args.y,
+                       false);
+}
+
+void GroupedLinearBackwardCuda(Stream stream, const GroupedLinearBackwardArgs& args) {
+  if (args.dx.defined()) {
+    GroupedProduct<false>("grouped_linear_backward", stream, args.dy, args.weight, args.offsets,
+                          args.dx, args.accumulate_x);
+  }
+  if (!args.dweight.defined() || args.dweight.numel() == 0) return;
+  const int64_t groups = args.dweight.dim(0), n = args.dweight.dim(1), k = args.dweight.dim(2);
+  DispatchFloat("grouped_linear", args.dy.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    DispatchFloat("grouped_linear", args.dweight.dtype(), [&](auto to_tag) {
+      using D = typename decltype(to_tag)::type;
+      const dim3 grid(Blocks(CeilDiv(n, kTile) * CeilDiv(k, kTile), 1),
+                      static_cast<unsigned>(groups));
+      Launch({"grouped_linear_backward", args.x, args.dy}, GroupedWeightKernel<T, D>, grid,
+             kThreads, 0, stream, Data<T>(args.x), Data<T>(args.dy), Data<int>(args.offsets), k, n,
+             args.accumulate_weight, Data<D>(args.dweight));
+    });
+  });
+}
+
+LS_REGISTER(grouped_linear_forward, DeviceType::kCuda, GroupedLinearForwardCuda);
+LS_REGISTER(grouped_linear_backward, DeviceType::kCuda, GroupedLinearBackwardCuda);
+
+}  // namespace
+}  // namespace lockstep::cuda

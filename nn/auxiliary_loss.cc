@@ -1,0 +1,50 @@
+#include "nn/auxiliary_loss.h"
+
+#include "core/autograd/node.h"
+#include "core/autograd/root_gradient.h"
+#include "core/error.h"
+
+namespace lockstep::nn {
+namespace {
+
+class AuxiliaryLossNode : public Node {
+ public:
+  explicit AuxiliaryLossNode(const Tensor& loss)
+      : Node("auxiliary_loss"),
+        shape_(loss.shape()),
+        dtype_(loss.dtype()),
+        device_(loss.device()) {}
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
+                std::span<GradSink> sinks) override {
+    if (needs[0]) sinks[0].Put(grads[0]);
+    if (!needs[1]) return;
+    const Tensor root = RootGradient();
+    if (!root.defined()) {
+      throw Error(
+          "the backward of a model with an auxiliary loss must begin from a scalar loss, whose "
+          "root "
+          "gradient is that of the auxiliary loss too; where it begins elsewhere, as in a stage of "
+          "a pipeline, declare it: const RootGradientScope scope(root)");
+    }
+    sinks[1].Put(root.To(device_).To(dtype_).Reshape(shape_));
+  }
+  void Release() override {}
+
+ private:
+  Shape shape_;
+  DType dtype_;
+  Device device_;
+};
+
+}  // namespace
+
+Tensor WithAuxiliaryLoss(const Tensor& y, const Tensor& loss) {
+  LS_CHECK(loss.numel() == 1, "an auxiliary loss must be a scalar, got ", loss.Describe());
+  if (!NeedsGrad({&y, &loss})) return y;
+  Tensor out = y.Detach();
+  Record(std::make_shared<AuxiliaryLossNode>(loss), {&y, &loss}, {&out});
+  return out;
+}
+
+}  // namespace lockstep::nn

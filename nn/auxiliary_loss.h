@@ -1,0 +1,15 @@
+// Losses beside a model's own, from within its layers.
+#pragma once
+
+#include "core/tensor.h"
+
+namespace lockstep::nn {
+
+// y, such that a backward through it also minimises `loss`, a scalar: the gradient with which the
+// loss begins is the root gradient of the backward (core/autograd/root_gradient.h), that of the
+// main loss. So both are divided by the same number of tokens, and multiplied by the same loss
+// scale, whatever ranks and micro-batches there are; and a loss need not find its way out of the
+// model. Backward throws Error where no root gradient is known.
+Tensor WithAuxiliaryLoss(const Tensor& y, const Tensor& loss);
+
+}  // namespace lockstep::nn

@@ -1,0 +1,57 @@
+// The router of a mixture of experts, as a module.
+#pragma once
+
+#include <memory>
+
+#include "core/module.h"
+#include "kernels/expert_dispatch/expert_dispatch.h"
+#include "nn/transformer_options.h"
+
+namespace lockstep::nn {
+
+// Where the tokens of a batch go, N of them, k experts each.
+struct Routes {
+  Tensor gates;       // [N, k]
+  ExpertOrder order;  // of the (token, slot) pairs
+};
+
+template <class F>
+void ForEachTensor(const Routes& routes, const F& f) {
+  f(routes.gates);
+}
+
+// x [B, T, n_embd] -> Routes, with N = B T: logits = x weight^T, in f32 (f64 for f64 models), the
+// best n_expert_used of each token (ops::TopExperts), their gates (ops::ExpertGates). In backward
+// the router's losses (ops::RouterLoss) join in, see nn/auxiliary_loss.h. Parameters: weight
+// [n_expert, n_embd]. Buffers: with sigmoid scores bias f32 [n_expert], which is no parameter:
+// ExpertLoads moves it after each step.
+//
+// The choice is kept where the forward is recomputed (core/autograd/keep_choice.h). In a training
+// step it counts the load of the experts, once per forward, wherever else that runs again.
+class ExpertRouter : public ModuleOf<Routes(const Tensor&)> {
+ public:
+  // Reads n_embd, init_std and mixture. Throws ArgumentError if these do not fit together.
+  explicit ExpertRouter(const TransformerOptions& options);
+
+  int64_t n_expert() const { return options_.n_expert; }
+  double bias_rate() const { return options_.bias_rate; }
+  // f32 [n_expert], or undefined.
+  const Tensor& bias() const;
+  // i64 [n_expert]: how many pairs each expert had in the step's forwards so far; undefined before
+  // the first.
+  const Tensor& load() const { return load_; }
+
+ protected:
+  Routes Forward(const Tensor& x) override;
+
+ private:
+  Tensor Logits(const Tensor& x) const;
+  void CountLoad(const ExpertOrder& order);
+
+  MixtureOptions options_;
+  std::shared_ptr<Parameter> weight_;
+  Tensor* bias_ = nullptr;
+  Tensor load_;
+};
+
+}  // namespace lockstep::nn

@@ -1,0 +1,45 @@
+// The experts of a mixture: MLPs whose weights are stacked.
+#pragma once
+
+#include <memory>
+
+#include "core/module.h"
+#include "nn/transformer_options.h"
+
+namespace lockstep::nn {
+
+// rows [R, C], sorted by expert, and offsets i32 [E + 1] (ExpertOrder::offsets) -> [R, C].
+using ExpertsLayer = ModuleOf<Tensor(const Tensor& rows, const Tensor& offsets)>;
+
+// y = x weight[e]^T for the rows of each expert (ops::GroupedLinear). Parameters: weight
+// [n_expert, out, in] (decays).
+class GroupedLinear : public ExpertsLayer {
+ public:
+  GroupedLinear(int64_t n_expert, int64_t in_features, int64_t out_features, Initializer init);
+
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+
+ protected:
+  Tensor Forward(const Tensor& rows, const Tensor& offsets) override;
+
+ private:
+  std::shared_ptr<Parameter> weight_;
+};
+
+// c_proj(activation(c_fc(rows))), each with the weights of a row's expert, without biases.
+// Children: c_fc (n_embd -> mixture.n_inner; kSwiGlu: -> twice that, the gate before up, as one
+// product) and c_proj, GroupedLinears.
+class Experts : public ExpertsLayer {
+ public:
+  // Reads n_embd, n_inner, activation, init_std, residual_std and mixture.
+  explicit Experts(const TransformerOptions& options);
+
+ protected:
+  Tensor Forward(const Tensor& rows, const Tensor& offsets) override;
+
+ private:
+  MlpActivation activation_;
+  Child<ExpertsLayer> c_fc_, c_proj_;
+};
+
+}  // namespace lockstep::nn

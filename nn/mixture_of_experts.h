@@ -1,0 +1,42 @@
+// A mixture of experts in the place of a transformer's MLP.
+#pragma once
+
+#include <memory>
+
+#include "nn/expert_router.h"
+#include "nn/experts.h"
+#include "nn/residual_stream.h"
+#include "nn/transformer_options.h"
+
+namespace lockstep::nn {
+
+// y = dropout(sum over a token's experts e of gate_e expert_e(x) + shared(x)): x [B, T, n_embd] ->
+// the same, as a branch. Shazeer et al., "Outrageously large neural networks" (2017), Jiang et al.,
+// "Mixtral of experts" (2024). No token is dropped: tokens are sorted by expert, each expert
+// multiplies as many as chose it, and the results of a token are added in the order of its gates,
+// the largest first. Children, replaceable: router (an ExpertRouter), experts (an ExpertsLayer),
+// dropout; where mixture.n_shared is not 0 shared, an Mlp of that width, and with shared_gate
+// shared_gate, a Layer (n_embd -> 1) whose sigmoid multiplies what shared gives. What the experts
+// have has no biases, whatever TransformerOptions::bias says.
+class MixtureOfExperts : public BranchLayer {
+ public:
+  explicit MixtureOfExperts(const TransformerOptions& options);
+
+  Child<ExpertsLayer>& experts() { return experts_; }
+
+ protected:
+  ops::Branch Forward(ops::Branch x) override;
+
+ private:
+  using Router = ModuleOf<Routes(const Tensor&)>;
+
+  Tensor Shared(const Tensor& x);
+
+  Child<Router> router_;
+  Child<ExpertsLayer> experts_;
+  std::unique_ptr<Child<BranchLayer>> shared_;  // null: none
+  std::unique_ptr<Child<Layer>> shared_gate_;
+  Child<BranchLayer> dropout_;
+};
+
+}  // namespace lockstep::nn
