@@ -280,7 +280,7 @@ timeout = 15
   // A run folder preserves all of it.
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
   // All but dist.compress, which the ordered reduction rules out.
-  EXPECT_EQ(Difference(config, RunConfig()).size(), 72u);
+  EXPECT_EQ(Difference(config, RunConfig()).size(), 74u);
 }
 
 TEST(RunConfig, ValuesOutOfRange) {
