@@ -2,6 +2,7 @@
 
 #include <fnmatch.h>
 
+#include "dist/groups/agreement.h"
 #include "dist/tensor/parallel_linear.h"
 #include "dist/tensor/sequence.h"
 #include "dist/tensor/tensor_exchange.h"
@@ -90,6 +91,15 @@ void Parallelize(Module& model, const TensorRanksPtr& ranks, const TensorPlan& p
              "' fits no module of a kind that its style applies to: leave it out, or correct the "
              "pattern");
   }
+}
+
+void CheckReplicas(const TensorRanks& ranks, const Module& model, const std::string& when) {
+  if (ranks.size() == 1) return;
+  NamedTensors whole;
+  for (const auto& [name, p] : model.NamedParameters()) {
+    if (p->layout().is_whole()) whole.emplace_back(name, p->value().Detach());
+  }
+  CheckSameBits(*ranks.group(), "the weights that tensor-parallel ranks share " + when, whole);
 }
 
 }  // namespace lockstep::dist

@@ -256,6 +256,10 @@ std::optional<StepMetrics> TrainingLoop::TrainStep() {
   Allocator& allocator = GetAllocator(setup_.device);
   peak_bytes_ = std::max(peak_bytes_, allocator.stats().peak_bytes);
   allocator.ResetPeak();
+  if (trainer_.step() > setup_.start.step && Every(config_.dist.check_every, trainer_.step())) {
+    const dist::TensorRanks tensor(ranks_.tensor(), config_.parallel.tensor_parts());
+    dist::CheckReplicas(tensor, *model_, StrCat("after step ", trainer_.step()));
+  }
   std::optional<StepMetrics> before = trainer_.Submit();
   if (before) before->memory_bytes = memory_bytes_;
   memory_bytes_ = allocator.stats().peak_bytes;

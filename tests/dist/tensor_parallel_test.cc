@@ -11,8 +11,10 @@
 #include "core/allocator.h"
 #include "core/autograd/engine.h"
 #include "core/step_state.h"
+#include "dist/groups/agreement.h"
 #include "dist/groups/in_process_group.h"
 #include "dist/tensor/parallel_linear.h"
+#include "dist/tensor/parallelize.h"
 #include "dist/tensor/sequence.h"
 #include "dist/tensor/vocabulary.h"
 #include "kernels/dropout/dropout.h"
@@ -50,7 +52,7 @@ Tensor Part(const TensorRanks& ranks, const Tensor& whole, int dim,
 // The whole of each rank's part.
 Tensor Whole(const TensorRanks& ranks, const Tensor& part, int dim,
              std::vector<int64_t> segments = {}) {
-  const Tensor all = ranks.Gather(part, "a result");
+  const Tensor all = ranks.Gather(part, "a result").To(kCpu);
   Shape shape = part.shape();
   shape[dim] *= ranks.size();
   if (segments.empty()) segments = {shape[dim]};
@@ -305,6 +307,63 @@ TEST(TensorParallel, LossOfASharedVocabulary) {
     };
     CheckOnRanks(body, reference);
   }
+}
+
+// Also the masks of dropout, and the classes of a row's target.
+TEST(TensorParallel, GpusComputeWhatTheCpuComputes) {
+  SKIP_WITHOUT_GPUS(2);
+  constexpr int64_t kVocabulary = 40;
+  std::vector<int32_t> targets;
+  for (int32_t i = 0; i < kBatch * kTokens; ++i) targets.push_back(i % 5 == 3 ? -1 : i * 7 % 40);
+  const auto body = [&](const TensorRanksPtr& ranks, Device device) -> Results {
+    const auto part = [&](const Shape& shape, int seed, int dim) {
+      return LeafOf(
+          PartAlong(Random(shape, seed, DType::kF32), dim, {}, ranks->size(), ranks->rank())
+              .To(device));
+    };
+    StepState state(device, 11);
+    state.Begin(3, 0.1);
+    const TrainingScope scope(state);
+    state.SetFirstSample(6);
+    nn::ResidualNorm norm(kWidth, {});
+    norm.Materialize(device, 1);
+    SequenceNorm parallel(norm, ranks);
+    const Tensor x = part({kBatch, kTokens, kWidth}, 1, 1);
+    const Tensor branch = part({kBatch, kTokens, kWidth}, 2, 1);
+    const Tensor head = part({kVocabulary, kWidth}, 3, 0);
+    nn::ResidualStream in(x, ops::Branch(branch));
+    in.open.dropout = 0.3;
+    in.open.site = 77;
+    const auto [s, y] = parallel(in);
+    const Tensor index = Tensor::FromVector(targets, {kBatch, kTokens}, device);
+    const Tensor loss = VocabularyCrossEntropy(ranks, y, head, index, /*chunk_rows=*/12);
+    Backward(loss);
+    return {{"s", Whole(*ranks, s.Detach(), 1)},      {"loss", loss.Detach().To(kCpu)},
+            {"dx", Whole(*ranks, x.grad(), 1)},       {"dbranch", Whole(*ranks, branch.grad(), 1)},
+            {"dhead", Whole(*ranks, head.grad(), 0)}, {"dweight", norm.weight()->grad().To(kCpu)}};
+  };
+  const Results on_cpu = On(1, [&](const TensorRanksPtr& ranks) { return body(ranks, kCpu); });
+  RunOnGpus(2, [&](ProcessGroup& group) {
+    const auto ranks = std::make_shared<const TensorRanks>(&group, kParts);
+    ExpectNear(body(ranks, group.device()), on_cpu, 1e-5);
+  });
+}
+
+TEST(TensorParallel, ReplicasThatDriftApartAreNamed) {
+  RunInProcess(3, [](ProcessGroup& group) {
+    const TensorRanks ranks(&group, 3);
+    nn::ResidualNorm model(kWidth, {});
+    model.Materialize(kCpu, 1);
+    CheckReplicas(ranks, model, "at first");
+    if (group.rank() == 2) model.bias()->value().Detach().Slice(0, 3, 4).Fill(1e-9);
+    try {
+      CheckReplicas(ranks, model, "after step 7");
+      ADD_FAILURE() << "nothing was found";
+    } catch (const ReplicaError& e) {
+      EXPECT_THAT(e.what(),
+                  testing::AllOf(testing::HasSubstr("'bias'"), testing::HasSubstr("after step 7")));
+    }
+  });
 }
 
 // By the allocators of simulated GPUs, of which each rank has its own.

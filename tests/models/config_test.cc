@@ -294,7 +294,7 @@ timeout = 15
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
   // All but dist.compress, which the ordered reduction rules out, and those of a pipeline, which
   // parallel.shard rules out.
-  EXPECT_EQ(Difference(config, RunConfig()).size(), 72u);
+  EXPECT_EQ(Difference(config, RunConfig()).size(), 74u);
 }
 
 TEST(RunConfig, ValuesOutOfRange) {

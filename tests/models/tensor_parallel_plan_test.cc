@@ -107,13 +107,14 @@ TEST(TensorParallelPlan, ComputesWhatOneProcessComputes) {
 
 TEST(TensorParallelPlan, SameBitsOnSimulatedGpus) {
   SKIP_WITHOUT_GPUS(2);
-  Task task = Gpt2(DType::kBF16);
-  task.model.n_layer = 1;
-  task.steps = 2;
-  task.micro_batches = 2;
-  const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps, nullptr, /*on_gpu=*/true);
-  const Outcome shared = TrainBy(task, PlanOf(2, 1), task.steps, nullptr, /*on_gpu=*/true);
-  EXPECT_EQ(Difference(shared, alone), "");
+  for (Task task : {Gpt2(DType::kBF16), Llama(DType::kF32)}) {
+    task.model.n_layer = 1;
+    task.steps = 2;
+    task.micro_batches = 2;
+    const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps, nullptr, /*on_gpu=*/true);
+    const Outcome shared = TrainBy(task, PlanOf(2, 1), task.steps, nullptr, /*on_gpu=*/true);
+    EXPECT_EQ(Difference(shared, alone), "") << task;
+  }
 }
 
 TEST(TensorParallelPlan, SaysWhatDoesNotDivide) {
