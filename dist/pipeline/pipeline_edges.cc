@@ -74,6 +74,7 @@ void PipelineEdges::Post(int from, Incoming& in) {
   const PipelineAction& receive = in.expected[in.posted++];
   ProcessGroup& group = Group(from, ranks_->rank(), receive);
   const Tensor tensor = Tensor::Empty(boundary_.shape, boundary_.dtype, group.device());
+  Hold(tensor);
   in.tensors.emplace_back(tensor, group.Receive(tensor, 1 - group.rank(), ToString(receive)));
 }
 
@@ -96,7 +97,9 @@ void PipelineEdges::Send(const PipelineAction& send, const Tensor& tensor) {
            " is ", tensor.Describe(), ", but what passes between these stages was said to be ",
            boundary_.dtype, boundary_.shape);
   ProcessGroup& group = Group(ranks_->rank(), PeerOf(send), send);
-  sends_.push_back(group.Send(tensor.Detach().Contiguous(), 1 - group.rank(), ToString(send)));
+  const Tensor sent = tensor.Detach().Contiguous();
+  Hold(sent);
+  sends_.push_back(group.Send(sent, 1 - group.rank(), ToString(send)));
 }
 
 Tensor PipelineEdges::Receive(const PipelineAction& receive) {
@@ -124,6 +127,7 @@ Tensor PipelineEdges::Receive(const PipelineAction& receive) {
 void PipelineEdges::End() {
   for (const WorkPtr& work : sends_) work->Wait();
   sends_.clear();
+  held_.clear();
 }
 
 }  // namespace lockstep::dist

@@ -47,6 +47,9 @@ class PipelineEdges {
   int PeerOf(const PipelineAction& transfer) const;
   ProcessGroup& Group(int from, int to, const PipelineAction& transfer) const;
   void Post(int from, Incoming& in);
+  void Hold(const Tensor& tensor) {
+    if (tensor.device().is_cuda()) held_.push_back(tensor);
+  }
 
   ProcessGroup* const ranks_;
   std::map<std::pair<int, int>, std::shared_ptr<ProcessGroup>> groups_;  // by {from, to}
@@ -54,6 +57,9 @@ class PipelineEdges {
   PipelineBoundary boundary_;
   std::map<int, Incoming> incoming_;  // by the rank they come from
   std::vector<WorkPtr> sends_;
+  // On a GPU, what was sent and received in this run: memory is given back in the order of all that
+  // an edge's stream was told to do, and computing would wait for the receives posted ahead.
+  std::vector<Tensor> held_;
 };
 
 }  // namespace lockstep::dist

@@ -14,15 +14,6 @@ double CostOf(const Module& part) {
   return cost;
 }
 
-// `constant`, made again if it does not fit.
-const Tensor& Constant(Tensor& constant, const Shape& shape, const Tensor& like, double value) {
-  if (!constant.defined() || !(constant.shape() == shape) || constant.dtype() != like.dtype() ||
-      constant.device() != like.device()) {
-    constant = Tensor::Full(shape, value, like.dtype(), like.device());
-  }
-  return constant;
-}
-
 }  // namespace
 
 std::vector<int64_t> CutIntoStages(Gpt& gpt, int64_t window, int stages) {
@@ -62,19 +53,17 @@ GptStage::GptStage(Gpt& gpt, int64_t begin, int64_t end) : gpt_(gpt), begin_(beg
 
 Tensor GptStage::Forward(const Tensor& input, const Tensor& ids, const Tensor& targets) {
   nn::ResidualStream stream(first() ? gpt_.embedding()(ids) : input);
-  // What comes out of a block is a sum that the next norm reads in the same pass: it adds nothing
-  // here, and in backward the gradient of the sum is again rounded once.
-  if (begin_ > 1) stream.open = Constant(zeros_, input.shape(), input, 0);
   const int64_t head = gpt_.blocks().size() + 1;
   for (int64_t part = std::max<int64_t>(begin_, 1); part < std::min(end_, head); ++part) {
     stream = gpt_.blocks()[part - 1](std::move(stream));
   }
   if (last()) return gpt_.head()(std::move(stream), targets);
-  if (!stream.open.value.defined() || end_ == 1) return stream.x;
-  // The pass that would make the sum within a stage, whose norm is not used.
   const Tensor& x = stream.x;
-  return ops::ResidualNorm(NormKind::kRmsNorm, x, stream.open, Constant(ones_, {x.dim(-1)}, x, 1))
-      .first;
+  if (!stream.open.value.defined()) return x;
+  // The pass that would make the sum within a stage, of which the norm is not used. In backward the
+  // next stage's norm adds to the gradient of the sum in f32 and rounds once, as that pass does.
+  const Tensor ones = Tensor::Full({x.dim(-1)}, 1, x.dtype(), x.device());
+  return ops::ResidualNorm(NormKind::kRmsNorm, x, stream.open, ones).first;
 }
 
 }  // namespace lockstep::models

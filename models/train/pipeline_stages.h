@@ -34,7 +34,6 @@ class GptStage : public Module {
   Gpt& gpt_;
   int64_t begin_, end_;  // parts
   std::vector<std::unique_ptr<Child<Module>>> parts_;
-  Tensor zeros_, ones_;  // constants of the last forward's shape
 };
 
 }  // namespace lockstep::models
