@@ -93,7 +93,8 @@ TEST_P(LlamaLogits, AreThoseOfTransformers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LlamaLogits, testing::Values("llama_parity", "llama_tied_parity", "mixtral_parity"));
+INSTANTIATE_TEST_SUITE_P(All, LlamaLogits,
+                         testing::Values("llama_parity", "llama_tied_parity", "mixtral_parity"));
 
 }  // namespace
 }  // namespace lockstep::models
