@@ -1,6 +1,6 @@
-// A tiny GPT-2, tiny Llamas and a tiny Mixtral against PyTorch and transformers: the same weights, tokens and
-// settings give the same logits, losses and gradient norms. tests/peers/make_gpt2_parity.py and
-// make_llama_parity.py made the goldens.
+// A tiny GPT-2, tiny Llamas and a tiny Mixtral against PyTorch and transformers: the same weights,
+// tokens and settings give the same logits, losses and gradient norms. tests/peers/
+// make_gpt2_parity.py and make_llama_parity.py made the goldens.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -93,7 +93,8 @@ TEST_P(LlamaLogits, AreThoseOfTransformers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LlamaLogits, testing::Values("llama_parity", "llama_tied_parity", "mixtral_parity"));
+INSTANTIATE_TEST_SUITE_P(All, LlamaLogits,
+                         testing::Values("llama_parity", "llama_tied_parity", "mixtral_parity"));
 
 }  // namespace
 }  // namespace lockstep::models
