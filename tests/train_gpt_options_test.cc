@@ -197,7 +197,8 @@ const std::set<std::string> kOthers = {
     "checkpoint.async", "checkpoint.sharded", "dist.backend", "dist.bucket_mib", "dist.check",
     "dist.check_every", "dist.compress", "dist.first_bucket_mib", "dist.heartbeat",
     "dist.reduction", "dist.timeout", "parallel.reshard_after_forward", "parallel.shard",
-    "parallel.shard_ranks", "parallel.tp", "virtual.tp", "help", "version", "print_config", "dry_run"};
+    "parallel.shard_ranks", "parallel.tp", "virtual.tp", "help", "version", "print_config",
+    "dry_run"};
 
 TEST_F(TrainGptOptions, HelpListsTheOptionsThatAreTestedHere) {
   const Result help = RunProgram({"models/train_gpt", "--help"});

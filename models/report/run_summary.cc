@@ -35,7 +35,7 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                                                              const MemoryPlan& memory) {
   const GptConfig& m = s.model;
   const RunConfig& c = s.config;
-  const int64_t tokens = s.steps * s.tokens_per_step;
+  const int64_t tokens = s.steps * s.tokens_per_step, tp = c.parallel.tp;
   std::vector<std::pair<std::string, std::string>> facts = {
       {"model",
        fmt::format("{}, {} layers, {} heads, width {}, context {}, vocabulary {}: {} parameters",
@@ -59,13 +59,14 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                    c.optim.state_dtype == "fp32" ? "" : ", bf16 state",
                    c.optim.master_weights ? "" : ", no fp32 weights")},
       {"computes",
-       fmt::format("on {}, {} threads{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
-                   s.ranks > 1 ? " per rank" : "", c.train.precision,
-                   s.device.is_cuda() && c.train.cuda_graphs && s.ranks == 1 ? ", CUDA graphs" : "",
-                   c.seed,
-                   s.ranks > 1 || c.dist.reduction != "fast"
-                       ? fmt::format(", {} sum of gradients", c.dist.reduction)
-                       : "")},
+       fmt::format(
+           "on {}, {} threads{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
+           s.ranks > 1 || tp > 1 ? " per rank" : "", c.train.precision,
+           s.device.is_cuda() && c.train.cuda_graphs && !SumsGradients(s) ? ", CUDA graphs" : "",
+           c.seed,
+           s.ranks > 1 || c.dist.reduction != "fast"
+               ? fmt::format(", {} sum of gradients", c.dist.reduction)
+               : "")},
       {"memory", Summary(memory)}};
   if (const nn::MixtureOptions& x = m.mixture; x.n_expert > 0) {
     facts.insert(
@@ -91,6 +92,11 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                                    s.ranks, s.ranks == 1 ? "copy" : "copies"));
     // The plan is that of one rank with all stages.
     std::erase_if(facts, [](const auto& fact) { return fact.first == "memory"; });
+  }
+  if (c.parallel.tensor_parts() > 1) {
+    facts.emplace_back("layers",
+                       fmt::format("shared out among {} {}, sums in {} parts", tp,
+                                   tp == 1 ? "rank" : "ranks", c.parallel.tensor_parts()));
   }
   if (IsSharded(s)) {
     const int64_t ranks = c.parallel.shard_ranks > 0 ? c.parallel.shard_ranks : s.ranks;
