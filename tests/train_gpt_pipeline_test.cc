@@ -88,6 +88,8 @@ TEST_F(Pipelines, RefuseWhatTheyCannot) {
               HasSubstr("parallel.pp = 2 does not divide the 3 ranks"));
   EXPECT_THAT(error(2, {"--parallel.pp=2", "--train.grad_accum=2"}),
               HasSubstr("use model.tie_embeddings = false, or parallel.pp = 1"));
+  EXPECT_THAT(error(2, {"--parallel.pp=2", "--train.recompute=auto"}),
+              HasSubstr("asks the memory plan, which knows no pipelines yet"));
   EXPECT_THAT(error(2, {"--parallel.pp=2", "--parallel.shard=full"}),
               HasSubstr("parallel.pp = 2 (command line) does not go together with"));
 }

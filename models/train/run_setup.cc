@@ -249,6 +249,13 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   setup.offload = ParseOffload(config.train.offload);
   setup.model.offload_activations = setup.offload.activations;
   setup.model.offload_weights = setup.offload.weights;
+  if (setup.model.recompute.automatic && config.parallel.pp > 1) {
+    options.Fail({"train.recompute", "parallel.pp"},
+                 StrCat(options.Describe("train.recompute"),
+                        " asks the memory plan, which knows no pipelines yet: use \"none\" or "
+                        "\"block\" with ",
+                        options.Describe("parallel.pp")));
+  }
   if (setup.offload.any() && config.parallel.pp > 1) {
     options.Fail({"train.offload", "parallel.pp"},
                  StrCat(options.Describe("train.offload"), " does not go together with ",

@@ -127,7 +127,8 @@ int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
     RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
     PrintSetup(setup, Gpt(setup.model), memory);
-    Print(Table(memory, setup.device));
+    Print(config.parallel.pp > 1 ? "memory is not planned for pipelines yet"
+                                 : Table(memory, setup.device));
     Print(Describe(MemoryOf(setup.device)));
     CheckMemory(memory, setup, rendezvous);
     Print("dry run: nothing was written or trained");

@@ -416,7 +416,7 @@ ReportInput TrainingLoop::MakeReportInput() const {
   input.plan = {.steps = setup_.steps,
                 .tokens_per_step = setup_.tokens_per_step,
                 .vocab_size = setup_.model.vocab_size,
-                .planned_memory = memory_.peak.total(),
+                .planned_memory = config_.parallel.pp > 1 ? 0 : memory_.peak.total(),
                 .utilization = utilization_};
   input.plan.best_checkpoint = BestCheckpoint();
   input.facts = DescribeRun(setup_, *model_, memory_);

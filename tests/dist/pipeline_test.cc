@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <iostream>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <thread>
 #include <tuple>
 
@@ -15,6 +18,7 @@
 #include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
 #include "dist/pipeline/schedule_check.h"
+#include "dist/pipeline/stage_cut.h"
 #include "dist/world.h"
 #include "kernels/activation/activation.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
@@ -260,6 +264,47 @@ TEST(PipelineTest, RefusesWhatDoesNotFit) {
     ADD_FAILURE() << "no error";
   } catch (const ArgumentError& e) {
     EXPECT_NE(std::string(e.what()).find("0SEND_F0 is f32[4, 6]"), std::string::npos) << e.what();
+  }
+}
+
+// Against all cuts of drawn costs.
+TEST(CutByCost, TheMostExpensiveStageIsAsCheapAsCanBe) {
+  EXPECT_EQ(CutByCost(std::vector<double>{0, 1, 1, 1, 1, 2}, 3),
+            (std::vector<int64_t>{0, 3, 5, 6}));
+  EXPECT_EQ(CutByCost(std::vector<double>{5, 0, 0}, 3), (std::vector<int64_t>{0, 1, 2, 3}));
+  EXPECT_THROW(CutByCost(std::vector<double>{1, 1}, 3), ArgumentError);
+  EXPECT_THROW(CutByCost(std::vector<double>{1, -1}, 2), ArgumentError);
+  std::mt19937 random(5);
+  for (int trial = 0; trial < 200; ++trial) {
+    const int parts = 1 + static_cast<int>(random() % 9);
+    const int stages = 1 + static_cast<int>(random() % static_cast<unsigned>(parts));
+    std::vector<double> costs;
+    for (int i = 0; i < parts; ++i) costs.push_back(static_cast<double>(random() % 7));
+    const auto most = [&](const std::vector<int64_t>& cut) {
+      double most_expensive = 0;
+      for (int s = 0; s < stages; ++s) {
+        double cost = 0;
+        EXPECT_LT(cut[s], cut[s + 1]);
+        for (int64_t i = cut[s]; i < cut[s + 1]; ++i) cost += costs[i];
+        most_expensive = std::max(most_expensive, cost);
+      }
+      return most_expensive;
+    };
+    double best = 1e9;
+    for (int mask = 0; mask < 1 << (parts - 1); ++mask) {
+      if (std::popcount(static_cast<unsigned>(mask)) != stages - 1) continue;
+      std::vector<int64_t> cut = {0};
+      for (int i = 0; i + 1 < parts; ++i) {
+        if (mask >> i & 1) cut.push_back(i + 1);
+      }
+      cut.push_back(parts);
+      best = std::min(best, most(cut));
+    }
+    const std::vector<int64_t> cut = CutByCost(costs, stages);
+    ASSERT_EQ(cut.size(), static_cast<size_t>(stages) + 1);
+    EXPECT_EQ(cut.front(), 0);
+    EXPECT_EQ(cut.back(), parts);
+    EXPECT_EQ(most(cut), best);
   }
 }
 
