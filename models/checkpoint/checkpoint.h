@@ -50,22 +50,22 @@ struct CheckpointShare {
   PartCopy copy{};  // with parts: of what this rank holds
 };
 
-// The name of the file with a model's buffers, such as the biases of routers, where it has any: state
-// that every rank has whole, and that is no parameter.
+// The name of the file with a model's buffers, such as the biases of routers, where it has any:
+// state that every rank has whole, and that is no parameter.
 inline constexpr const char* kBuffersFile = "buffers.safetensors";
 
-// Rank 0's are the weights (model.safetensors, or its parts), the buffers, config.json, tokenizer.json (unless
-// null), the optimizer's state (optimizer.safetensors, or its parts) and trainer_state.json; others
-// have their parts. Tensors are copied to the snapshot, between Begin and End; where that is null
-// they are read when they are written, so the model must not change before. Collective, unless
-// `share.parts`, if the model is sharded.
+// Rank 0's are the weights (model.safetensors, or its parts), the buffers, config.json,
+// tokenizer.json (unless null), the optimizer's state (optimizer.safetensors, or its parts) and
+// trainer_state.json; others have their parts. Tensors are copied to the snapshot, between Begin
+// and End; where that is null they are read when they are written, so the model must not change
+// before. Collective, unless `share.parts`, if the model is sharded.
 CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
                                   const optim::Optimizer& optimizer,
                                   const data::Tokenizer* tokenizer, const CheckpointShare& share,
                                   HostSnapshot* snapshot);
 
-// Restores the weights from a checkpoint's folder, whoever wrote it, or as LoadHfWeights does, and the
-// buffers. A rank reads only its part of what is in parts. InputError if they do not fit.
+// Restores the weights from a checkpoint's folder, whoever wrote it, or as LoadHfWeights does, and
+// the buffers. A rank reads only its part of what is in parts. InputError if they do not fit.
 void LoadWeights(const std::string& path, Gpt& model);
 // Restores the optimizer, after the weights.
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer);
