@@ -18,7 +18,7 @@ enum class MlpActivation {
   kSwiGlu,  // gated: ops::SwiGlu
 };
 
-// The experts that take the place of an MLP (nn/mixture_of_experts.h).
+// The experts that take the place of an MLP (nn/mixture/mixture_of_experts.h).
 struct MixtureOptions {
   int64_t n_expert = 0;       // 0: no mixture
   int64_t n_expert_used = 2;  // experts of a token

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "core/io/file.h"
-#include "dist/control/flight_verdict.h"
+#include "dist/flight/flight_verdict.h"
 #include "models/options/options.h"
 
 int main(int argc, char** argv) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dist/control/control_plane.h"
-#include "dist/control/flight_log.h"
+#include "dist/flight/flight_log.h"
 
 namespace lockstep::dist {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "dist/control/flight_log.h"
+#include "dist/flight/flight_log.h"
 #include "dist/groups/comparison.h"
 #include "dist/groups/host_collectives.h"
 #include "dist/process_group.h"

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "dist/control/failure_board.h"
-#include "dist/control/flight_recorder.h"
+#include "dist/flight/flight_recorder.h"
 #include "dist/groups/call_check.h"
 #include "dist/groups/host_collectives.h"
 #include "dist/groups/host_verdict.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/cuda/error.h"
-#include "dist/control/flight_recorder.h"
+#include "dist/flight/flight_recorder.h"
 #include "dist/groups/host_collectives.h"
 
 namespace lockstep::dist {

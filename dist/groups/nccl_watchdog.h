@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "dist/control/failure_board.h"
-#include "dist/control/flight_log.h"
+#include "dist/flight/flight_log.h"
 #include "dist/groups/nccl_comm.h"
 #include "dist/groups/nccl_work.h"
 #include "dist/groups/patience.h"

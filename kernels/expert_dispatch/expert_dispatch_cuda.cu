@@ -96,7 +96,7 @@ __global__ void CountRowsKernel(const int* offsets, int64_t e, int64_t* load) {
 
 void SortByExpertCuda(Stream stream, const SortByExpertArgs& args) {
   const int64_t n = args.experts.numel(), e = args.offsets.numel() - 1;
-  const SortedPlaces sorted = SortPlaces(stream, args.experts.View({n}), e);
+  const SortedPlaces sorted = SortPlaces(stream, args.experts.View({n}), 0, e);
   Launch({"sort_by_expert", args.experts}, ExpertOrderKernel,
          Blocks(std::max(n, e + 1), kElementwiseThreads), kElementwiseThreads, 0, stream,
          Data<int>(sorted.start), Data<int>(sorted.positions), n, e, Data<int>(args.offsets),

@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "dist/control/flight_recorder.h"
 #include "dist/control/rendezvous.h"
 #include "dist/data_parallel/reducer.h"
+#include "dist/flight/flight_recorder.h"
 #include "dist/groups/pause.h"
 #include "dist/process_group.h"
 #include "dist/shard/fully_shard.h"

@@ -3,7 +3,7 @@
 #include "core/allocator.h"
 #include "core/philox.h"
 #include "core/thread_pool.h"
-#include "dist/control/flight_recorder.h"
+#include "dist/flight/flight_recorder.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/report/run_progress.h"

@@ -17,7 +17,7 @@
 #include "models/train/phase_clock.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/step_graphs.h"
-#include "nn/expert_loads.h"
+#include "nn/mixture/expert_loads.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 

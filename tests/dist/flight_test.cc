@@ -5,8 +5,8 @@
 
 #include "core/io/fault.h"
 #include "core/io/file.h"
-#include "dist/control/flight_recorder.h"
-#include "dist/control/flight_verdict.h"
+#include "dist/flight/flight_recorder.h"
+#include "dist/flight/flight_verdict.h"
 #include "dist/groups/host_group.h"
 #include "tests/dist/ranks.h"
 #include "tests/message_of.h"

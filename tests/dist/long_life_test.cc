@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "dist/control/failure_board.h"
-#include "dist/control/flight_recorder.h"
 #include "dist/control/fold.h"
+#include "dist/flight/flight_recorder.h"
 #include "dist/groups/agreement.h"
 #include "dist/groups/host_group.h"
 #include "dist/groups/pause.h"

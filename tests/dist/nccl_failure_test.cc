@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "core/io/file.h"
-#include "dist/control/flight_recorder.h"
-#include "dist/control/flight_verdict.h"
+#include "dist/flight/flight_recorder.h"
+#include "dist/flight/flight_verdict.h"
 #include "dist/groups/comparison.h"
 #include "dist/groups/nccl_comm.h"
 #include "dist/groups/nccl_group.h"

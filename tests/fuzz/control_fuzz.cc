@@ -7,8 +7,8 @@
 
 #include "dist/control/claim.h"
 #include "dist/control/failure.h"
-#include "dist/control/flight_log.h"
 #include "dist/control/frame.h"
+#include "dist/flight/flight_log.h"
 #include "dist/groups/comparison.h"
 
 namespace lockstep::dist {

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "core/io/file.h"
-#include "dist/control/flight_recorder.h"
+#include "dist/flight/flight_recorder.h"
 #include "dist/groups/in_process_group.h"
 #include "dist/shard/flat_layout.h"
 #include "dist/shard/fully_shard.h"
@@ -18,8 +18,8 @@
 #include "models/train/run_ranks.h"
 #include "optim/adamw.h"
 #include "tests/message_of.h"
-#include "tests/models/plan_run.h"
 #include "tests/models/training.h"
+#include "tests/plans/plan_run.h"
 
 namespace lockstep::models {
 namespace {

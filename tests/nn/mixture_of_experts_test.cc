@@ -1,5 +1,5 @@
 // Mixtures of experts: against plain loops, with their losses, loads and biases.
-#include "nn/mixture_of_experts.h"
+#include "nn/mixture/mixture_of_experts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include "core/step_state.h"
 #include "kernels/linear/linear.h"
 #include "kernels/router_loss/router_loss.h"
-#include "nn/expert_loads.h"
+#include "nn/mixture/expert_loads.h"
 #include "nn/recompute.h"
 #include "nn/transformer_block.h"
 #include "tests/gpu_test.h"

@@ -1,4 +1,4 @@
-#include "nn/experts.h"
+#include "nn/mixture/experts.h"
 
 #include "kernels/gelu/gelu.h"
 #include "kernels/grouped_linear/grouped_linear.h"

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "nn/expert_router.h"
-#include "nn/experts.h"
+#include "nn/mixture/expert_router.h"
+#include "nn/mixture/experts.h"
 #include "nn/residual_stream.h"
 #include "nn/transformer_options.h"
 

@@ -1,4 +1,4 @@
-#include "nn/expert_loads.h"
+#include "nn/mixture/expert_loads.h"
 
 #include <algorithm>
 #include <numeric>

@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "dist/control/flight_record.h"
+#include "dist/flight/flight_record.h"
 
 namespace lockstep::dist {
 

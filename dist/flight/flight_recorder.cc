@@ -1,4 +1,4 @@
-#include "dist/control/flight_recorder.h"
+#include "dist/flight/flight_recorder.h"
 
 #include <unistd.h>
 

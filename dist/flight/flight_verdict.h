@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dist/control/flight_record.h"
+#include "dist/flight/flight_record.h"
 
 namespace lockstep::dist {
 

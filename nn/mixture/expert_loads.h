@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/host_read.h"
-#include "nn/expert_router.h"
+#include "nn/mixture/expert_router.h"
 
 namespace lockstep::nn {
 

@@ -1,11 +1,11 @@
-#include "nn/expert_router.h"
+#include "nn/mixture/expert_router.h"
 
 #include "core/autograd/keep_choice.h"
 #include "core/step_state.h"
 #include "kernels/linear/linear.h"
 #include "kernels/router_loss/router_loss.h"
-#include "nn/auxiliary_loss.h"
 #include "nn/init.h"
+#include "nn/mixture/auxiliary_loss.h"
 
 namespace lockstep::nn {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/models/plan_run.h"
+#include "tests/plans/plan_run.h"
 
 #include <bit>
 #include <cstring>

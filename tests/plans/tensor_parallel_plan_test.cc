@@ -7,8 +7,8 @@
 #include "dist/groups/in_process_group.h"
 #include "models/train/parallelize.h"
 #include "tests/dist/gpu_ranks.h"
-#include "tests/models/plan_run.h"
 #include "tests/models/training.h"
+#include "tests/plans/plan_run.h"
 
 namespace lockstep::models {
 namespace {

@@ -1,4 +1,4 @@
-#include "dist/control/flight_log.h"
+#include "dist/flight/flight_log.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "dist/control/flight_record.h"
+#include "dist/flight/flight_record.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,4 +1,4 @@
-#include "nn/auxiliary_loss.h"
+#include "nn/mixture/auxiliary_loss.h"
 
 #include "core/autograd/node.h"
 #include "core/autograd/root_gradient.h"

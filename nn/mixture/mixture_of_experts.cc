@@ -1,4 +1,4 @@
-#include "nn/mixture_of_experts.h"
+#include "nn/mixture/mixture_of_experts.h"
 
 #include "kernels/activation/activation.h"
 #include "kernels/binary/binary.h"

@@ -1,4 +1,4 @@
-#include "dist/control/flight_verdict.h"
+#include "dist/flight/flight_verdict.h"
 
 #include <algorithm>
 #include <array>

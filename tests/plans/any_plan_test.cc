@@ -9,8 +9,8 @@
 #include "core/cuda/device.h"
 #include "dist/groups/in_process_group.h"
 #include "tests/dist/gpu_ranks.h"
-#include "tests/models/plan_run.h"
 #include "tests/models/training.h"
+#include "tests/plans/plan_run.h"
 #include "tests/sanitized.h"
 
 namespace lockstep::models {
@@ -162,7 +162,7 @@ int Rounds(const char* variable, int rounds) {
   return text != nullptr ? std::atoi(text) : rounds;
 }
 
-// By hand: PLAN_ROUNDS=2000 bazel-bin/tests/models/any_plan_test --gtest_filter=*Cpu*
+// By hand: PLAN_ROUNDS=2000 bazel-bin/tests/plans/any_plan_test --gtest_filter=*Cpu*
 TEST(AnyPlan, SameBitsOnTheCpu) {
   PlayRounds(Rounds("PLAN_ROUNDS", test::kSanitized ? 4 : 60), /*on_gpu=*/false);
 }
