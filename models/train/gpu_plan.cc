@@ -56,6 +56,10 @@ GpuSet ParseGpus(const std::string& text) {
 }
 
 GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const GpuSet& gpus) {
+  if (config.parallel.pp > 1) {
+    options.Fail({"parallel.pp"}, StrCat("memory is not planned for pipelines yet: plan without ",
+                                         options.Describe("parallel.pp")));
+  }
   RunSetup setup = PrepareShape(options, config, {DeviceType::kCuda, 0}, gpus.count);
   setup.runtime_bytes = kRuntimeBytes;
   const auto fits_in = [&](double bytes) {

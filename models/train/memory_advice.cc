@@ -282,8 +282,11 @@ std::string SmallerModel(const RunSetup& setup) {
 std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteFormat format) {
   const Trials trials(setup, fits, format);
   const Changes batch = SmallerBatches(setup), recompute = Recomputations(setup),
-                offload = Offloads(setup), bits = SixteenBits(setup);
-  const bool can_shard = setup.config.dist.compress == "none";
+                bits = SixteenBits(setup);
+  // Neither goes with layers that ranks share out.
+  const bool can_offload = setup.config.parallel.tensor_parts() == 1;
+  const bool can_shard = can_offload && setup.config.dist.compress == "none";
+  const Changes offload = can_offload ? Offloads(setup) : Changes();
   const Changes shards = can_shard ? Shards(setup) : Changes(),
                 more = can_shard ? MoreGpus(setup) : Changes();
   const std::vector<const Changes*> same = {&batch, &recompute, &shards, &offload};

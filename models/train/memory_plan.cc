@@ -259,7 +259,8 @@ bool SavesParts(const RunSetup& setup) {
 }
 
 bool SumsGradients(const RunSetup& setup) {
-  return setup.ranks > 1 || setup.config.parallel.tp > 1 || setup.config.dist.reduction != "fast";
+  return setup.ranks > 1 || setup.config.parallel.tp > 1 || setup.config.parallel.pp > 1 ||
+         setup.config.dist.reduction != "fast";
 }
 
 MemoryPlan PlanMemory(const RunSetup& setup) {

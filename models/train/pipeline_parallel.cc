@@ -2,12 +2,15 @@
 
 #include <unordered_map>
 
+#include "dist/groups/agreement.h"
 #include "dist/pipeline/stage_cut.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "nn/kv_cache.h"
 
 namespace lockstep::models {
 namespace {
+
+constexpr int64_t kTextLimit = 1024;  // of what a rank says of its stages
 
 int SizeOf(const std::shared_ptr<dist::ProcessGroup>& group) { return group ? group->size() : 1; }
 int RankOf(const std::shared_ptr<dist::ProcessGroup>& group) { return group ? group->rank() : 0; }
@@ -37,10 +40,9 @@ dist::PipelineSchedule ScheduleOf(const PipelinePlan& plan, int pipeline_ranks, 
   }
 }
 
-void PipelineParallel::Place(const PipelineRanks& ranks, const PipelinePlan& plan,
-                             PipelinedGpt& gpt) {
-  const int data_ranks = ranks.data ? ranks.data->size() : 1;
-  const dist::PipelineSchedule schedule = ScheduleOf(plan, SizeOf(ranks.pipeline), data_ranks);
+std::vector<int> PipelineParallel::RanksOf(const PipelinePlan& plan, int pipeline_ranks,
+                                           int data_ranks, Gpt& gpt) {
+  const dist::PipelineSchedule schedule = ScheduleOf(plan, pipeline_ranks, data_ranks);
   const std::vector<int64_t> cut = CutIntoStages(gpt, plan.window, schedule.stages());
   gpt.AssignNames();
   std::unordered_map<const Parameter*, int> stage_of;
@@ -55,11 +57,16 @@ void PipelineParallel::Place(const PipelineRanks& ranks, const PipelinePlan& pla
                               "model.tie_embeddings = false, or parallel.pp = 1"));
     }
   }
-  if (!ranks.pipeline) return;
-  const auto parameters = gpt.Parameters();
   std::vector<int> rank_of;
-  for (const auto& p : parameters) rank_of.push_back(schedule.rank_of[stage_of.at(p.get())]);
-  dist::PlaceParameters(ranks.pipeline, parameters, rank_of);
+  for (const auto& p : gpt.Parameters()) rank_of.push_back(schedule.rank_of[stage_of.at(p.get())]);
+  return rank_of;
+}
+
+void PipelineParallel::Place(const PipelineRanks& ranks, const PipelinePlan& plan,
+                             PipelinedGpt& gpt) {
+  const std::vector<int> rank_of =
+      RanksOf(plan, SizeOf(ranks.pipeline), ranks.data ? ranks.data->size() : 1, gpt);
+  if (ranks.pipeline) dist::PlaceParameters(ranks.pipeline, gpt.Parameters(), rank_of);
 }
 
 PipelineParallel::Stage::Stage(Gpt& gpt, int64_t begin, int64_t end, dist::ProcessGroup* data_ranks,
@@ -83,7 +90,7 @@ PipelineParallel::PipelineParallel(const PipelineRanks& ranks, const PipelinePla
     functions.push_back(FunctionsOf(*stages_.back()));
   }
   for (const auto& p : gpt.Parameters()) {
-    if (p->layout().range) elsewhere_.push_back(p);
+    if (p->layout().range && p->trainable()) elsewhere_.push_back(p);
   }
   pipeline_.emplace(ranks.pipeline.get(), schedule, std::move(functions),
                     dist::PipelineOptions{.on_span = on_span_});
@@ -188,7 +195,14 @@ std::string PipelineParallel::LocateNonFinite(int64_t ago) {
     const std::string of_stage = stage->data.LocateNonFinite(ago);
     if (!of_stage.empty()) text += (text.empty() ? "" : ", ") + of_stage;
   }
-  return text;
+  if (!ranks_.control) return text;
+  std::string all;
+  for (const std::string& of_rank : dist::GatherTexts(*ranks_.control, text, kTextLimit)) {
+    if (!of_rank.empty() && all.find(of_rank) == std::string::npos) {
+      all += (all.empty() ? "" : ", ") + of_rank;
+    }
+  }
+  return all;
 }
 
 }  // namespace lockstep::models

@@ -58,8 +58,11 @@ class PipelinedGpt : public Gpt {
 // are those along dp, sums and gathers go over all ranks.
 class PipelineParallel : public dist::DataRanks {
  public:
-  // Collective. Decides which parameters are here, before they have memory. Throws InputError if
-  // the model cannot be cut, or has a weight in two stages.
+  // For each of the model's parameters, the pipeline's rank that has its stage. Throws InputError
+  // if the model cannot be cut, or has a weight in two stages.
+  static std::vector<int> RanksOf(const PipelinePlan& plan, int pipeline_ranks, int data_ranks,
+                                  Gpt& gpt);
+  // Collective. Decides which parameters are here, before they have memory. Throws as RanksOf.
   static void Place(const PipelineRanks& ranks, const PipelinePlan& plan, PipelinedGpt& gpt);
   // Collective, after Place and once the weights are filled. Groups and model outlive it.
   PipelineParallel(const PipelineRanks& ranks, const PipelinePlan& plan, PipelinedGpt& gpt);

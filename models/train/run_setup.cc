@@ -102,7 +102,16 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& weights, R
   }
   AdoptMixture(options, weights, shape, &m);
   shape.dropout = m.dropout;
-  SetCoefficients(m, &shape.mixture);
+  if (const nn::MixtureOptions& x = shape.mixture; x.n_expert > 0) {
+    const bool sigmoid = x.router.score == RouterScore::kSigmoid;
+    const auto keep = [&](const char* key, double* option, double value) {
+      if (!Explicit(options, key)) *option = value;
+    };
+    if (!sigmoid) keep("model.balance_loss", &m.balance_loss, x.balance_loss);
+    keep("model.z_loss", &m.z_loss, x.z_loss);
+    if (sigmoid) keep("model.bias_rate", &m.bias_rate, x.bias_rate);
+    SetCoefficients(m, &shape.mixture);
+  }
   return shape;
 }
 
@@ -206,6 +215,11 @@ void CheckTensorParallel(const RunSetup& setup) {
          "\" does not go with parallel.tp or virtual.tp: use "
          "parallel.shard = \"none\"");
   }
+  if (setup.model.mixture.n_expert > 0) {
+    fail(
+        "model.n_expert does not go with parallel.tp or virtual.tp yet: share out the samples and "
+        "the weights instead, by parallel.shard = \"full\"");
+  }
   if (setup.offload.any()) {
     fail("train.offload does not go with parallel.tp or virtual.tp: leave it out");
   }
@@ -220,10 +234,36 @@ void CheckTensorParallel(const RunSetup& setup) {
   }
   try {
     Gpt shape(setup.model);
+    shape.AssignNames();
     Parallelize(shape, std::make_shared<dist::TensorRanks>(nullptr, parts));
   } catch (const ArgumentError& error) {
     throw InputError(error.what());
   }
+}
+
+// Fails for a model or a step that does not fit a pipeline.
+void CheckPipeline(const Options& options, const RunSetup& setup) {
+  const RunConfig& config = setup.config;
+  if (config.parallel.pp == 1) return;
+  const auto fail = [&](const char* key, const auto&... what) {
+    options.Fail({key, "parallel.pp"}, StrCat(options.Describe(key), what...));
+  };
+  const std::string pipeline = options.Describe("parallel.pp");
+  if (setup.model.recompute.automatic) {
+    fail("train.recompute", " asks the memory plan, which knows no pipelines yet: use \"none\" or ",
+         "\"block\" with ", pipeline);
+  }
+  if (setup.offload.any()) {
+    fail("train.offload", " does not go together with ", pipeline,
+         " yet: leave train.offload out, or use train.recompute = \"block\"");
+  }
+  if (setup.model.mixture.n_expert > 0) {
+    fail("model.n_expert", " does not go together with ", pipeline, " yet: leave parallel.pp out");
+  }
+  Gpt shape(setup.model);
+  PipelineParallel::RanksOf(
+      ToPipelinePlan(config, setup.micro_batches, setup.window, /*trace=*/nullptr),
+      static_cast<int>(config.parallel.pp), static_cast<int>(setup.ranks), shape);
 }
 
 RunSetup BeginSetup(const RunConfig& config, Device device, int64_t processes) {
@@ -249,19 +289,6 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   setup.offload = ParseOffload(config.train.offload);
   setup.model.offload_activations = setup.offload.activations;
   setup.model.offload_weights = setup.offload.weights;
-  if (setup.model.recompute.automatic && config.parallel.pp > 1) {
-    options.Fail({"train.recompute", "parallel.pp"},
-                 StrCat(options.Describe("train.recompute"),
-                        " asks the memory plan, which knows no pipelines yet: use \"none\" or "
-                        "\"block\" with ",
-                        options.Describe("parallel.pp")));
-  }
-  if (setup.offload.any() && config.parallel.pp > 1) {
-    options.Fail({"train.offload", "parallel.pp"},
-                 StrCat(options.Describe("train.offload"), " does not go together with ",
-                        options.Describe("parallel.pp"),
-                        " yet: leave train.offload out, or use train.recompute = \"block\""));
-  }
   if (setup.offload.any() && setup.device.is_cpu()) {
     options.Fail(
         {"train.offload"},
@@ -272,6 +299,13 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   setup.micro_batches = MicroBatches(config.train, setup.ranks);
   CheckShards(config, setup.micro_batches, setup.ranks);
   CheckTensorParallel(setup);
+  CheckPipeline(options, setup);
+  if (config.dist.compress != "none" && setup.ranks == 1 &&
+      config.parallel.pp * config.parallel.tp > 1) {
+    throw InputError(
+        "dist.compress is for gradients that data-parallel ranks sum, and parallel.pp and "
+        "parallel.tp leave only one such rank: leave dist.compress out");
+  }
   setup.tokens_per_step = setup.micro_batches * config.train.batch_size * setup.window;
 }
 
