@@ -115,6 +115,9 @@ const Arguments kLinear = {"--model.position=rope", "--model.rope_scaling=linear
                            "--model.rope_factor=4"};
 const Arguments kLlama3 = {"--model.position=rope", "--model.rope_scaling=llama3",
                            "--model.rope_original_length=8", "--model.rope_factor=4"};
+const Arguments kExperts = {"--model.n_expert=4"};
+const Arguments kSharedExpert = {"--model.n_expert=4", "--model.n_shared_expert=1"};
+const Arguments kSigmoid = {"--model.n_expert=4", "--model.router=sigmoid"};
 
 const std::vector<Numeric>& NumericOptions() {
   static const std::vector<Numeric> options = {
@@ -141,6 +144,17 @@ const std::vector<Numeric>& NumericOptions() {
       {"model.rope_low", "0.5", kLlama3},
       {"model.rope_high", "8", kLlama3},
       {"model.rope_original_length", "16", kLlama3},
+      {"model.n_expert", "8", kExperts},
+      {"model.n_expert_used", "1", kExperts},
+      {"model.n_expert_inner", "24", kExperts},
+      {"model.n_shared_expert", "1", kExperts},
+      {"model.shared_gate", "true", kSharedExpert},
+      {"model.n_dense", "1", {"--model.n_expert=4", "--model.n_layer=2"}},
+      {"model.router", "sigmoid", kExperts},
+      {"model.router_scale", "2", kSigmoid},
+      {"model.balance_loss", "1", kExperts},
+      {"model.z_loss", "1", kExperts},
+      {"model.bias_rate", "0.5", kSigmoid},
       {"data.tokenizer", "byte"},
       {"data.val_fraction", "0.3"},
       {"data.order", "sequential"},
@@ -197,8 +211,9 @@ const std::set<std::string> kOthers = {
     "checkpoint.async", "checkpoint.sharded", "dist.backend", "dist.bucket_mib", "dist.check",
     "dist.check_every", "dist.compress", "dist.first_bucket_mib", "dist.heartbeat",
     "dist.reduction", "dist.timeout", "parallel.reshard_after_forward", "parallel.shard",
-    "parallel.shard_ranks", "parallel.tp", "virtual.tp", "help", "version", "print_config",
-    "dry_run"};
+    "parallel.shard_ranks", "parallel.tp", "virtual.tp",
+    // In train_gpt_pipeline_test.
+    "parallel.pp", "parallel.schedule", "help", "version", "print_config", "dry_run"};
 
 TEST_F(TrainGptOptions, HelpListsTheOptionsThatAreTestedHere) {
   const Result help = RunProgram({"models/train_gpt", "--help"});

@@ -202,10 +202,14 @@ void RunRank(ProcessGroup& g, const FaultCase& fault, const CollectiveCase& coll
 }
 
 // What a rank outside of the group does.
-void RunOther(ProcessGroup& g, Outcome* outcome) {
+// A rank of another group, until it hears of the fault, if there is one. The members may have ended
+// before that.
+void RunOther(ProcessGroup& g, const FaultCase& fault, Outcome* outcome) {
+  const auto last = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   try {
     while (true) {
-      const Tensor over = Filled(1, outcome->ended == kRanks ? 1 : 0);
+      const bool waits = fault.cause && std::chrono::steady_clock::now() < last;
+      const Tensor over = Filled(1, outcome->ended == kRanks && !waits ? 1 : 0);
       g.AllReduce(over)->Wait();
       if (over.data<float>()[0] > 0) return;
     }
@@ -265,7 +269,8 @@ void RunCase(const Place& place, const FaultCase& fault, const CollectiveCase& c
         return RunMember(std::move(end), options, fault, collective, rank, at_fault, outcome);
       }
       options.timeout = std::chrono::minutes(5);
-      RunOther(*MakeHostGroup(std::move(end.transport), std::move(end.control), options), outcome);
+      RunOther(*MakeHostGroup(std::move(end.transport), std::move(end.control), options), fault,
+               outcome);
     });
   }
   for (std::thread& t : threads) t.join();
