@@ -13,9 +13,15 @@ struct DropoutSetting {
   float scale;         // of kept elements
   int64_t per_sample;  // elements per sample
   SamplePart part;
+  // 2^64 / per_sample, rounded up: the upper half of its product with i is i / per_sample while i
+  // times per_sample is below 2^64. A division would be a call. 0: samples are whole.
+  uint64_t reciprocal;
 };
 inline DropoutSetting MakeDropoutSetting(double p, int64_t per_sample, SamplePart part) {
-  return {DropoutThreshold(p), static_cast<float>(1 / (1 - p)), per_sample, part};
+  const bool whole = per_sample == 0 || part.Whole(per_sample) == per_sample;
+  LS_CHECK(whole || per_sample > 1, "dropout: a part of a sample must have more than one element");
+  return {DropoutThreshold(p), static_cast<float>(1 / (1 - p)), per_sample, part,
+          whole ? 0 : UINT64_MAX / static_cast<uint64_t>(per_sample) + 1};
 }
 
 // The mask of a contiguous tensor.
@@ -24,11 +30,12 @@ struct ElementMask {
   uint64_t first;  // number of element 0 in the tensor of the whole batch
   uint32_t threshold;
   float scale;
-  int64_t per_sample, gap;  // elements of a sample here; those that the tensor lacks
+  uint64_t reciprocal, gap;  // of the elements of a sample here; those that the tensor lacks
 
   // Of an element in the tensor of the whole batch.
   __device__ uint64_t Number(int64_t i) const {
-    return first + static_cast<uint64_t>(gap == 0 ? i : i + i / per_sample * gap);
+    const auto sample = static_cast<unsigned __int128>(static_cast<uint64_t>(i)) * reciprocal >> 64;
+    return first + static_cast<uint64_t>(i) + static_cast<uint64_t>(sample) * gap;
   }
 };
 
@@ -40,8 +47,8 @@ __device__ inline ElementMask MakeMask(const DropoutSetting& in, uint64_t seed, 
           static_cast<uint64_t>(first_sample * whole + in.part.begin),
           in.threshold,
           in.scale,
-          in.per_sample,
-          whole - in.per_sample};
+          in.reciprocal,
+          static_cast<uint64_t>(whole - in.per_sample)};
 }
 
 // As forward draws it; `first_thread` writes the key for backward, i64[kDropoutKeySize].
