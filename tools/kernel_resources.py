@@ -20,9 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 # Kernels that may use local memory, and why: a pattern of their readable name -> the reason.
-MAY_USE_LOCAL_MEMORY = {
-    r"^NormForwardKernel<.*AddOpenBranch<true":
-        "one or two registers, once per row: dropout on a part of a sequence needs two more numbers",}
+MAY_USE_LOCAL_MEMORY = {}
 
 _ENTRY = re.compile(
     r"Compiling entry function '(?P<symbol>[^']+)' for '(?P<arch>[^']+)'\n"

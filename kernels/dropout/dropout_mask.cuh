@@ -10,18 +10,24 @@ namespace lockstep::cuda {
 // What is known at launch.
 struct DropoutSetting {
   uint32_t threshold;
-  float scale;         // of kept elements
-  int64_t per_sample;  // elements per sample
-  SamplePart part;
-  // 2^64 / per_sample, rounded up: the upper half of its product with i is i / per_sample while i
-  // times per_sample is below 2^64. A division would be a call. 0: samples are whole.
-  uint64_t reciprocal;
+  float scale;  // of kept elements
+  // Of the elements of a sample: where the tensor's begin, and how many there are in all.
+  int64_t begin, whole;
+  // Where the tensor has a part of each sample, how many elements it lacks, and 2^64 divided by how
+  // many it has, rounded up: the upper half of its product with i is i / per_sample, while i times
+  // per_sample is below 2^64. (A division would be a call.) 0: samples are whole.
+  uint64_t gap, reciprocal;
 };
 inline DropoutSetting MakeDropoutSetting(double p, int64_t per_sample, SamplePart part) {
-  const bool whole = per_sample == 0 || part.Whole(per_sample) == per_sample;
-  LS_CHECK(whole || per_sample > 1, "dropout: a part of a sample must have more than one element");
-  return {DropoutThreshold(p), static_cast<float>(1 / (1 - p)), per_sample, part,
-          whole ? 0 : UINT64_MAX / static_cast<uint64_t>(per_sample) + 1};
+  const int64_t whole = part.Whole(per_sample), gap = whole - per_sample;
+  const bool cut = gap != 0 && per_sample > 0;
+  LS_CHECK(!cut || per_sample > 1, "dropout: the part of a sample must have two elements or more");
+  return {DropoutThreshold(p),
+          static_cast<float>(1 / (1 - p)),
+          part.begin,
+          whole,
+          static_cast<uint64_t>(gap),
+          cut ? UINT64_MAX / static_cast<uint64_t>(per_sample) + 1 : 0};
 }
 
 // The mask of a contiguous tensor.
@@ -30,7 +36,7 @@ struct ElementMask {
   uint64_t first;  // number of element 0 in the tensor of the whole batch
   uint32_t threshold;
   float scale;
-  uint64_t reciprocal, gap;  // of the elements of a sample here; those that the tensor lacks
+  uint64_t gap, reciprocal;  // as in DropoutSetting
 
   // Of an element in the tensor of the whole batch.
   __device__ uint64_t Number(int64_t i) const {
@@ -41,14 +47,9 @@ struct ElementMask {
 
 __device__ inline ElementMask MakeMask(const DropoutSetting& in, uint64_t seed, uint64_t stream,
                                        int64_t first_sample) {
-  const int64_t whole = in.part.Whole(in.per_sample);
-  return {seed,
-          stream,
-          static_cast<uint64_t>(first_sample * whole + in.part.begin),
-          in.threshold,
-          in.scale,
-          in.reciprocal,
-          static_cast<uint64_t>(whole - in.per_sample)};
+  return {seed,         stream,   static_cast<uint64_t>(first_sample * in.whole + in.begin),
+          in.threshold, in.scale, in.gap,
+          in.reciprocal};
 }
 
 // As forward draws it; `first_thread` writes the key for backward, i64[kDropoutKeySize].

@@ -120,7 +120,8 @@ void ResidualNormForwardCuda(Stream stream, const ResidualNormForwardArgs& args)
 template <bool kDropout, class T>
 struct HandOnToBranch {
   static constexpr int kSums = 1;
-  static constexpr int kRegisters = kDropout || sizeof(T) == 4 ? 104 : 80;
+  // Blocks of three warps that need more than 96 registers get 128 only if there are five of them.
+  static constexpr int kRegisters = sizeof(T) == 4 ? (kDropout ? 116 : 104) : kDropout ? 104 : 80;
 
   T* dbranch;  // with dropout, written
   DropoutSetting setting;
