@@ -128,7 +128,6 @@ Answers<std::string> ControlPlane::Ask(const std::vector<int>& ranks, uint64_t t
 std::vector<int> ControlPlane::SilentAbove(uint64_t topic, const std::string& question) {
   std::vector<int> above;
   for (int r = tree_.Parent(rank()); r >= 0; r = tree_.Parent(r)) above.push_back(r);
-  if (above == std::vector<int>{0}) return above;
   const auto answers =
       Await(Frame::Kind::kQuestion, above, topic, question, Clock::now() + kSurveyTime);
   const auto nearest =

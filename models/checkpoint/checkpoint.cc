@@ -130,9 +130,11 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
 
 namespace {
 
-void LoadBuffers(const std::string& path, const Gpt& model) {
+// What the checkpoint has for each of the model's buffers.
+NamedTensors ReadBuffers(const std::string& path, const Gpt& model) {
   const auto buffers = model.NamedBuffers();
-  if (buffers.empty()) return;
+  if (buffers.empty()) return {};
+  NamedTensors all;
   const std::string file = JoinPath(path, kBuffersFile);
   if (!PathExists(file)) {
     throw InputError(StrCat(file, " is missing: the model has state beside its weights ('",
@@ -145,14 +147,12 @@ void LoadBuffers(const std::string& path, const Gpt& model) {
       throw InputError(StrCat(file, ": '", name, "' has shape ", stored.shape(),
                               ", but this model needs ", buffer.shape()));
     }
-    buffer.CopyFrom(stored);
+    all.emplace_back(name, stored);
   }
+  return all;
 }
 
-}  // namespace
-
-void LoadWeights(const std::string& path, Gpt& model) {
-  LoadBuffers(path, model);
+void LoadParameters(const std::string& path, Gpt& model) {
   if (!TensorParts::Exist(path)) return LoadHfWeights(model, path);
   const TensorParts parts = TensorParts::Open(path, "model");
   const auto parameters = model.NamedParameters();
@@ -164,6 +164,15 @@ void LoadWeights(const std::string& path, Gpt& model) {
                             " tensors of the model, whose config.json makes ", parameters.size(),
                             ": they do not belong together"));
   }
+}
+
+}  // namespace
+
+void LoadWeights(const std::string& path, Gpt& model) {
+  const NamedTensors buffers = ReadBuffers(path, model);
+  LoadParameters(path, model);
+  const auto own = model.NamedBuffers();
+  for (size_t i = 0; i < own.size(); ++i) own[i].second.CopyFrom(buffers[i].second);
 }
 
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer) {

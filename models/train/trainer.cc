@@ -84,12 +84,13 @@ std::optional<StepMetrics> Trainer::Submit() {
   const optim::TrainingStep training =
       optimizer_.BeginStep(state_, step_, next.metrics.lr, {.first_sample = 0});
   AccumulateGradients(next, clock);
-  TakeExpertLoads(next);
+  if (!experts_.empty()) next.expert_reads = experts_.Take();
   // The previous update must have been good before this one is submitted. Meanwhile the device is
   // busy with this step's gradients.
   std::optional<StepMetrics> before;
   if (pending_) before = Collect(/*have_gradients=*/false);
   graphs_ ? graphs_->Update() : Update();
+  MoveExpertBiases(next);
   next.values = state_.ReadLater();
   next.metrics.step = ++step_;
   next.metrics.times = clock.Stop();
@@ -169,10 +170,9 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
   }
 }
 
-void Trainer::TakeExpertLoads(Pending& pending) {
-  if (experts_.empty()) return;
-  pending.expert_reads = experts_.Take();
-  if (!experts_.has_biases()) return;  // then there is time until the metrics are collected
+// As much a part of the update as the weights: one that is skipped moves nothing.
+void Trainer::MoveExpertBiases(Pending& pending) {
+  if (!experts_.has_biases() || state_.Read().found_inf != 0) return;
   SumExpertLoads(pending);
   experts_.MoveBiases(pending.expert_loads);
 }

@@ -101,8 +101,7 @@ class Trainer {
   void AccumulateGradients(Pending& pending, PhaseClock& clock);
   Tensor MicroStep(const Tensor& ids, const Tensor& targets, const Tensor& root);
   void Update();
-  // Of the step being submitted, whose forwards are over.
-  void TakeExpertLoads(Pending& pending);
+  void MoveExpertBiases(Pending& pending);
   void SumExpertLoads(Pending& pending);
   double MeanLoss(Pending& pending);
   StepMetrics Collect(bool have_gradients);

@@ -31,18 +31,19 @@ GptConfig WithBiases() {
 
 // A run of a single process that can be saved, and continued by another.
 struct Training {
-  explicit Training(const GptConfig& config, int64_t first_step = 0, const std::string& from = "")
+  explicit Training(const GptConfig& config, int64_t first_step = 0, const std::string& from = "",
+                    std::optional<LossScaleOptions> scaling = {})
       : model(config), tokens(Tokens(300)) {
-    model.Materialize(kCpu, 4);
+    model.Materialize(kCpu, 4, scaling ? DType::kF16 : DType::kF32);
     if (!from.empty()) LoadWeights(from, model);
     optimizer = std::make_unique<optim::AdamW>(model.Parameters());
     if (!from.empty()) LoadOptimizerState(from, *optimizer);
     loader = std::make_unique<data::Loader>(tokens, Shuffled(*tokens),
                                             data::BatchLayout{.batch_size = 2, .micro_batches = 2},
                                             first_step);
-    trainer =
-        std::make_unique<Trainer>(model, *optimizer, SmallSchedule(), *loader,
-                                  TrainerOptions{.first_step = first_step, .micro_batches = 2});
+    trainer = std::make_unique<Trainer>(
+        model, *optimizer, SmallSchedule(), *loader,
+        TrainerOptions{.first_step = first_step, .micro_batches = 2, .loss_scaling = scaling});
   }
 
   void Save(const std::string& folder, bool parts) {
@@ -97,6 +98,15 @@ TEST(MixtureTraining, BiasesMoveByOneRateAStep) {
     }
   }
   EXPECT_TRUE(moved);
+}
+
+TEST(MixtureTraining, BiasesStayWhereAnUpdateIsSkipped) {
+  Training run(WithBiases(), 0, "", LossScaleOptions{.init = 0x1p40, .backoff = 0x1p-30});
+  const Tensor bias = run.model.NamedBuffers().at(0).second;
+  EXPECT_TRUE(run.trainer->Step().skipped);
+  EXPECT_THAT(bias.ToVector<float>(), testing::Each(0));
+  EXPECT_FALSE(run.trainer->Step().skipped);
+  EXPECT_THAT(bias.ToVector<float>(), testing::Contains(testing::Ne(0)));
 }
 
 TEST(MixtureTraining, ABiasedRunContinuesToTheSameBits) {

@@ -7,7 +7,6 @@
 #include <random>
 
 #include "core/cuda/device.h"
-#include "dist/groups/in_process_group.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"
@@ -103,24 +102,6 @@ Plan DrawPlan(Draw& draw, const Task& task, bool on_gpu) {
   return plan;
 }
 
-// What rank 0 has at the end; all ranks must have the same.
-Outcome TrainBy(const Task& task, const Plan& plan, int steps, bool on_gpu,
-                const Outcome* from = nullptr) {
-  std::vector<Outcome> outcomes(static_cast<size_t>(plan.ranks()));
-  const auto body = [&](dist::ProcessGroup& all) {
-    PlanRun run(all, task, plan, from);
-    run.Train(steps);
-    outcomes[static_cast<size_t>(all.rank())] = run.Finish();
-  };
-  if (on_gpu) {
-    dist::RunOnGpus(plan.ranks(), body);
-  } else {
-    dist::RunInProcess(plan.ranks(), body);
-  }
-  for (const Outcome& other : outcomes) EXPECT_EQ(Difference(other, outcomes[0]), "");
-  return outcomes[0];
-}
-
 // What a simulated GPU computes in seconds, by the kernels for tensor cores. The first tasks are of
 // all dtypes and optimizers.
 Task DrawGpuTask(int number) {
@@ -148,10 +129,10 @@ void PlayRounds(int rounds, bool on_gpu) {
     const Plan first = DrawPlan(draw, task, on_gpu), second = DrawPlan(draw, task, on_gpu);
     const int before = task.steps / 2;
     if (!on_gpu || round % 2 == 0) {
-      alone = TrainBy(task, {.data_parallel = true}, task.steps, on_gpu);
+      alone = TrainBy(task, {.data_parallel = true}, task.steps, nullptr, on_gpu);
     }
-    const Outcome half = TrainBy(task, first, before, on_gpu);
-    const Outcome whole = TrainBy(task, second, task.steps - before, on_gpu, &half);
+    const Outcome half = TrainBy(task, first, before, nullptr, on_gpu);
+    const Outcome whole = TrainBy(task, second, task.steps - before, &half, on_gpu);
     EXPECT_EQ(Difference(whole, alone), "")
         << "round " << round << ": " << task << "; " << first << "; then " << second;
   }

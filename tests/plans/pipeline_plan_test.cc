@@ -38,20 +38,6 @@ Task Llama(DType dtype) {
   return task;
 }
 
-// What rank 0 has at the end; all ranks must have the same.
-Outcome TrainBy(const Task& task, const Plan& plan, int steps, const Outcome* from = nullptr,
-                bool on_gpus = false) {
-  std::vector<Outcome> outcomes(static_cast<size_t>(plan.ranks()));
-  const auto body = [&](dist::ProcessGroup& all) {
-    PlanRun run(all, task, plan, from);
-    run.Train(steps);
-    outcomes[static_cast<size_t>(all.rank())] = run.Finish();
-  };
-  on_gpus ? dist::RunOnGpus(plan.ranks(), body) : dist::RunInProcess(plan.ranks(), body);
-  for (const Outcome& other : outcomes) EXPECT_EQ(Difference(other, outcomes[0]), "");
-  return outcomes[0];
-}
-
 void ExpectSameBits(const Task& task, std::vector<Plan> plans) {
   const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
   EXPECT_LT(task.optim.clip, alone.norms.back());  // the first may be skipped by a loss scale

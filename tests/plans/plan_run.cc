@@ -1,13 +1,17 @@
 #include "tests/plans/plan_run.h"
 
+#include <gtest/gtest.h>
+
 #include <bit>
 #include <cstring>
 
 #include "dist/data_parallel/data_parallel.h"
+#include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
 #include "models/train/parallelize.h"
 #include "models/train/run_setup.h"
 #include "nn/precision.h"
+#include "tests/dist/gpu_ranks.h"
 #include "tests/models/training.h"
 
 namespace lockstep::models {
@@ -218,6 +222,18 @@ Outcome PlanRun::Finish() {
   });
   outcome_.loss_scale = trainer_->loss_scale();
   return outcome_;
+}
+
+Outcome TrainBy(const Task& task, const Plan& plan, int steps, const Outcome* from, bool on_gpus) {
+  std::vector<Outcome> outcomes(static_cast<size_t>(plan.ranks()));
+  const auto body = [&](dist::ProcessGroup& all) {
+    PlanRun run(all, task, plan, from);
+    run.Train(steps);
+    outcomes[static_cast<size_t>(all.rank())] = run.Finish();
+  };
+  on_gpus ? dist::RunOnGpus(plan.ranks(), body) : dist::RunInProcess(plan.ranks(), body);
+  for (const Outcome& other : outcomes) EXPECT_EQ(Difference(other, outcomes[0]), "");
+  return outcomes[0];
 }
 
 }  // namespace lockstep::models

@@ -88,4 +88,9 @@ class PlanRun {
   Outcome outcome_;
 };
 
+// What rank 0 has at the end of a run on ranks in this process, on the CPU or on simulated GPUs;
+// fails unless all ranks have the same.
+Outcome TrainBy(const Task& task, const Plan& plan, int steps, const Outcome* from = nullptr,
+                bool on_gpus = false);
+
 }  // namespace lockstep::models

@@ -42,24 +42,6 @@ Task Llama(DType dtype) {
   return task;
 }
 
-// What all ranks have at the end.
-Outcome TrainBy(const Task& task, const Plan& plan, int steps, const Outcome* from = nullptr,
-                bool on_gpu = false) {
-  std::vector<Outcome> outcomes(static_cast<size_t>(plan.ranks()));
-  const auto body = [&](dist::ProcessGroup& all) {
-    PlanRun run(all, task, plan, from);
-    run.Train(steps);
-    outcomes[static_cast<size_t>(all.rank())] = run.Finish();
-  };
-  if (on_gpu) {
-    dist::RunOnGpus(plan.ranks(), body);
-  } else {
-    dist::RunInProcess(plan.ranks(), body);
-  }
-  for (const Outcome& other : outcomes) EXPECT_EQ(Difference(other, outcomes[0]), "");
-  return outcomes[0];
-}
-
 Plan PlanOf(int64_t tp, int64_t dp) { return {.copies = dp, .tp = tp, .data_parallel = true}; }
 
 void ExpectSameBits(const Task& task) {
