@@ -68,7 +68,7 @@ std::string MergeTexts(const std::string& first, const std::string& second) {
     }
     std::vector<Run>& runs = same->runs;
     auto next = more.runs.begin();
-    if (!runs.empty() && next != more.runs.end() && runs.back().last + 1 == next->first) {
+    if (!runs.empty() && next != more.runs.end() && int64_t{runs.back().last} + 1 == next->first) {
       runs.back().last = next++->last;
     }
     runs.insert(runs.end(), next, more.runs.end());
