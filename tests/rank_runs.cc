@@ -1,6 +1,9 @@
 #include "tests/rank_runs.h"
 
+#include <chrono>
+#include <csignal>
 #include <sstream>
+#include <thread>
 
 #include "core/cuda/device.h"
 #include "core/io/file.h"
@@ -81,6 +84,14 @@ std::vector<Result> RankRuns::Wait(Processes processes) {
   std::vector<Result> results;
   for (const auto& p : processes) results.push_back(p->Wait());
   return results;
+}
+
+void RankRuns::KillAfterCheckpoint(Processes processes, const std::string& out, int step) const {
+  while (!PathExists(Checkpoint(out, step) + "/DONE")) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  for (const auto& p : processes) p->Signal(SIGKILL);
+  Wait(std::move(processes));
 }
 
 std::vector<Result> RankRuns::Run(int ranks, const std::string& out, const Arguments& more) {

@@ -34,6 +34,8 @@ class RankRuns : public testing::Test {
   Processes Start(const std::vector<Arguments>& of_rank);
   // Returns the results of all ranks.
   static std::vector<Result> Wait(Processes processes);
+  // Kills all ranks once the checkpoint of a step is complete: it may lag behind what they print.
+  void KillAfterCheckpoint(Processes processes, const std::string& out, int step) const;
   // Runs to the end without an error.
   std::vector<Result> Run(int ranks, const std::string& out, const Arguments& more);
 

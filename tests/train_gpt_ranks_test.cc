@@ -5,7 +5,6 @@
 
 #include <map>
 #include <regex>
-#include <thread>
 
 #include "core/cuda/device.h"
 #include "core/io/file.h"
@@ -166,12 +165,7 @@ TEST_F(Ranks, ARunMovesToOtherRanksAndBack) {
   const auto until_killed = [&](int ranks, const std::string& shard, int step) {
     Arguments options = same;
     options.push_back("--parallel.shard=" + shard);
-    auto run = Start(ranks, Train("moved", options));
-    while (!PathExists(Checkpoint("moved", step) + "/DONE")) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    for (const auto& p : run) p->Signal(SIGKILL);
-    Wait(std::move(run));
+    KillAfterCheckpoint(Start(ranks, Train("moved", options)), "moved", step);
   };
   until_killed(4, "full", 10);
   until_killed(2, "none", 20);
@@ -289,18 +283,12 @@ TEST_F(Ranks, AnotherNumberOfRanksContinuesExactlyOrRefuses) {
   const Arguments same = {"--dist.reduction=ordered", "--train.global_batch_size=8",
                           "--train.steps=60"};
   Run(1, "straight", same);
-  auto first = Start(2, Train("moved", same));
-  first[0]->WaitForOutput("step 15/60");
-  for (const auto& p : first) p->Signal(SIGKILL);
-  Wait(std::move(first));
+  KillAfterCheckpoint(Start(2, Train("moved", same)), "moved", 10);
   const auto rest = Run(4, "moved", same);
   EXPECT_THAT(rest[0].out, HasSubstr("resuming from"));
   EXPECT_EQ(Bytes("moved", 60), Bytes("straight", 60));
   // Without a global batch size the number of ranks decides how much a step trains on.
-  auto other = Start(2, Train("other", {"--train.steps=100000"}));
-  other[0]->WaitForOutput(" 20/100000");
-  for (const auto& p : other) p->Signal(SIGKILL);
-  Wait(std::move(other));
+  KillAfterCheckpoint(Start(2, Train("other", {"--train.steps=100000"})), "other", 10);
   for (const Result& r : Wait(Start(1, Train("other", {"--train.steps=100000"})))) {
     EXPECT_EQ(r.exit_code, 1);
     EXPECT_THAT(r.err, AllOf(HasSubstr("was trained with 64 tokens a step, but 1 rank of this "
