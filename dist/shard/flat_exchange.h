@@ -19,7 +19,10 @@ class FlatExchange : public PartsAxis {
     places_[&parameter] = {std::move(layout), index};
   }
   // From here on the others can't be reached, and calls throw.
-  void Close() { closed_ = true; }
+  void Close() {
+    closed_ = true;
+    group_.reset();
+  }
 
   ProcessGroup* group() const override {
     CheckOpen();
@@ -35,7 +38,7 @@ class FlatExchange : public PartsAxis {
   };
   void CheckOpen() const;
 
-  const std::shared_ptr<ProcessGroup> group_;
+  std::shared_ptr<ProcessGroup> group_;
   bool closed_ = false;
   std::unordered_map<const Parameter*, Place> places_;
 };

@@ -17,7 +17,7 @@ Tensor ToTensor(const std::vector<int32_t>& values, const data::Batch& batch, De
   return Tensor::FromVector<int32_t>(values, {batch.rows, batch.cols}, device);
 }
 
-constexpr int64_t kTextLimit = 1024;  // of where a rank says that gradients are not finite
+constexpr int64_t kTextLimit = 4096;  // of where a rank says that gradients are not finite
 
 // The texts that are not empty, in a list.
 std::string EachOnce(const std::vector<std::string>& texts) {
