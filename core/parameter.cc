@@ -12,6 +12,32 @@ namespace {
 // Elements that one thread initialises at a time: some 100 microseconds of normal variates.
 constexpr int64_t kInitGrain = 4096;
 
+// Whether `after` has the cuts of `before`, and a range of what they give.
+bool AddsRange(const ShardLayout& before, const ShardLayout& after) {
+  const auto same = [](const ShardCut& a, const ShardCut& b) {
+    return a.axis == b.axis && a.dim == b.dim && a.parts == b.parts && a.part == b.part &&
+           a.segments == b.segments;
+  };
+  return !before.range && after.range && std::ranges::equal(before.cuts, after.cuts, same);
+}
+
+Tensor RangeWithin(const Tensor& part, const ShardRange& range) {
+  return part.View({part.numel()}).Slice(0, range.begin, range.end).Clone();
+}
+
+Tensor PartWithin(const Tensor& whole, const ShardLayout& layout) {
+  if (layout.is_whole()) return whole;
+  const Tensor part = Tensor::Empty(layout.PartShape(whole.shape()), whole.dtype(), whole.device());
+  const Tensor from = whole.View({whole.numel()}), to = part.View({part.numel()});
+  for (int64_t i = 0; i < part.numel() && !whole.device().is_meta();) {
+    const auto [first, longest] = layout.RunAt(whole.shape(), i);
+    const int64_t count = std::min(longest, part.numel() - i);
+    to.Slice(0, i, i + count).CopyFrom(from.Slice(0, first, first + count));
+    i += count;
+  }
+  return part;
+}
+
 }  // namespace
 
 Parameter::Parameter(const Shape& shape, Initializer init, bool decay)
@@ -27,12 +53,16 @@ void Parameter::set_name(const std::string& name) {
 }
 
 void Parameter::SetLayout(ShardLayout layout, std::shared_ptr<PartExchange> exchange) {
-  LS_CHECK(layout_.is_whole() && leaf().observers().empty(), "the layout of parameter '", name_,
-           "' can be set only once, and before anything observes its gradient");
+  LS_CHECK(leaf().observers().empty() && (layout_.is_whole() || AddsRange(layout_, layout)),
+           "parameter '", name_,
+           "' can be cut only once, then perhaps into ranges, and before anything observes its "
+           "gradient");
   layout.Check(logical_shape_);
+  const Tensor before = part_.Detach();
+  const Tensor value =
+      layout_.is_whole() ? PartWithin(before, layout) : RangeWithin(before, *layout.range);
   layout_ = std::move(layout);
   exchange_ = std::move(exchange);
-  const Tensor value = PartOf(part_.Detach());
   meta_ = AutogradMeta::ForLeaf(std::make_shared<Leaf>(value));
   if (!name_.empty()) set_name(name_);
   Keep(value, device_);
@@ -41,17 +71,7 @@ void Parameter::SetLayout(ShardLayout layout, std::shared_ptr<PartExchange> exch
 Tensor Parameter::PartOf(const Tensor& whole) const {
   LS_CHECK(whole.shape() == logical_shape_ && whole.is_contiguous(), "the whole of parameter '",
            name_, "' is contiguous, of shape ", logical_shape_, ", not ", whole.Describe());
-  if (layout_.is_whole()) return whole;
-  const Tensor part =
-      Tensor::Empty(layout_.PartShape(logical_shape_), whole.dtype(), whole.device());
-  const Tensor from = whole.View({whole.numel()}), to = part.View({part.numel()});
-  for (int64_t i = 0; i < part.numel() && !whole.device().is_meta();) {
-    const auto [first, longest] = layout_.RunAt(logical_shape_, i);
-    const int64_t count = std::min(longest, part.numel() - i);
-    to.Slice(0, i, i + count).CopyFrom(from.Slice(0, first, first + count));
-    i += count;
-  }
-  return part;
+  return PartWithin(whole, layout_);
 }
 
 Tensor Parameter::WholeOf(const Tensor& part) const {

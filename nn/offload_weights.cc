@@ -23,7 +23,7 @@ class Unit {
 
   // Those of a sharded model are gathered by dist::FullyShard.
   bool idle() const {
-    return parameters_.empty() || !parameters_[0]->on_host() || parameters_[0]->exchange();
+    return parameters_.empty() || !parameters_[0]->on_host() || parameters_[0]->layout().range;
   }
   Device device() const { return parameters_.at(0)->device(); }
   const std::vector<std::shared_ptr<Parameter>>& parameters() const { return parameters_; }

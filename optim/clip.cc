@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/global_norm/global_norm.h"
-#include "optim/norm_parts.h"
+#include "optim/update_parts.h"
 
 namespace lockstep::optim {
 
@@ -17,64 +17,50 @@ void SumSquares(const Tensor& grad, const Tensor& sums, int64_t at) {
                         sums.Slice(0, at, at + GradNormChunks(grad.numel())));
 }
 
-const NormParts* PartsOf(const Parameter& p) {
-  return dynamic_cast<const NormParts*>(p.exchange().get());
-}
-
-// Where each parameter's chunks begin, and, last, how many there are.
-std::vector<int64_t> FirstChunks(std::span<const std::shared_ptr<Parameter>> parameters) {
-  std::vector<int64_t> first = {0};
+// What the parameters' ranks have in common; null: nothing is shared out.
+UpdateParts* PartsOf(std::span<const std::shared_ptr<Parameter>> parameters) {
+  UpdateParts* parts = nullptr;
   for (const auto& p : parameters) {
-    const NormParts* parts = PartsOf(*p);
-    const int64_t n = parts ? parts->PartsOf(*p).all : 1;
-    first.push_back(first.back() +
-                    (p->grad().defined() ? n * GradNormChunks(p->logical_shape().numel() / n) : 0));
+    if (!p->grad().defined() || (!p->exchange() && p->layout().is_whole())) continue;
+    auto* const own = dynamic_cast<UpdateParts*>(p->exchange().get());
+    LS_CHECK(own != nullptr, "ClipGradNorm: the parts of '", p->name(),
+             "' are not made for a norm: parameters are cut by dist::FullyShard, "
+             "dist::Parallelize or dist::PlaceParameters");
+    LS_CHECK(!parts || parts == own, "ClipGradNorm: '", p->name(),
+             "' is shared out by other means than the parameters before it: the parameters of a "
+             "norm are those of one model, which is shared out as a whole");
+    parts = own;
   }
-  return first;
-}
-
-// Of a parameter that is cut, or would be on more ranks: the chunks that this rank has.
-void SumPart(const Parameter& p, const Tensor& sums, int64_t first) {
-  const Tensor grad = p.grad().Detach().Contiguous();
-  if (const NormParts* parts = PartsOf(p)) {
-    const auto [all, begin, own] = parts->PartsOf(p);
-    const int64_t chunks = GradNormChunks(p.logical_shape().numel() / all);
-    for (int64_t j = 0; j < own; ++j) {
-      SumSquares(parts->PartOf(p, grad, j), sums, first + (begin + j) * chunks);
-    }
-    return;
-  }
-  const auto& range = p.layout().range;
-  const int64_t begin = range ? range->begin : 0;
-  LS_CHECK(
-      p.layout().cuts.empty() && (grad.numel() == 0 || begin % kGradNormChunk == 0),
-      "ClipGradNorm: the parts of '", p.name(),
-      "' are not made for a norm: parameters are cut by dist::FullyShard or dist::Parallelize");
-  SumSquares(grad, sums, first + begin / kGradNormChunk);
+  return parts;
 }
 
 // As ops::GradNorm, where ranks have parts of the gradients: each sums the chunks that it has, and
 // the chunks of whole gradients are added in their order. What every rank has whole counts once.
-void NormOfParts(std::span<const std::shared_ptr<Parameter>> parameters, double max_norm,
-                 const StepState& state) {
+void NormOfParts(std::span<const std::shared_ptr<Parameter>> parameters, UpdateParts& parts,
+                 double max_norm, const StepState& state) {
   LS_CHECK(max_norm >= 0, "ClipGradNorm: max_norm must be at least 0 (0 = measure only), got ",
            max_norm);
-  const std::vector<int64_t> first = FirstChunks(parameters);
+  std::vector<int64_t> first = {0};  // of each parameter's chunks, and, last, how many there are
+  for (const auto& p : parameters) {
+    const int64_t chunks = !p->grad().defined() ? 0
+                           : p->exchange()      ? parts.Chunks(*p)
+                                                : GradNormChunks(p->logical_shape().numel());
+    first.push_back(first.back() + chunks);
+  }
   const Tensor sums = Tensor::Zeros({first.back()}, DType::kF64, state.device());
-  PartExchange* exchange = nullptr;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& p = *parameters[i];
     if (!p.grad().defined() || !p.exchange()) continue;
-    LS_CHECK(!exchange || exchange == p.exchange().get(), "ClipGradNorm: '", p.name(),
-             "' is shared out by other means than the parameters before it: all parameters are cut "
-             "by one dist::FullyShard, or one dist::Parallelize");
-    exchange = p.exchange().get();
-    SumPart(p, sums, first[i]);
+    parts.ForEachRun(p, p.grad(), [&](int64_t chunk, const Tensor& values) {
+      SumSquares(values, sums, first[i] + chunk);
+    });
   }
-  if (exchange) exchange->Sum(sums);
+  parts.Sum(sums);
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& p = *parameters[i];
-    if (p.grad().defined() && !p.exchange()) SumPart(p, sums, first[i]);
+    if (p.grad().defined() && !p.exchange()) {
+      SumSquares(p.grad().Detach().Contiguous(), sums, first[i]);
+    }
   }
   grad_norm_finish(CurrentStream(state.device()), sums, max_norm, state.device_values());
 }
@@ -99,17 +85,15 @@ void ClipGradNorm(std::span<const std::shared_ptr<Parameter>> parameters, double
         "own StepState, and parameters() of that optimizer or of the whole model");
   }
   std::vector<Tensor> grads;
-  bool cut = false;
   for (const auto& p : parameters) {
     const Tensor grad = p->grad();
     if (!grad.defined()) continue;
     grads.push_back(grad.Detach().Contiguous());
-    cut |= !p->layout().is_whole() || PartsOf(*p) != nullptr;
   }
   LS_CHECK(!grads.empty(), "ClipGradNorm: none of the ", parameters.size(),
            " parameters has a gradient: run Backward before it");
-  if (cut) {
-    NormOfParts(parameters, max_norm, state);
+  if (UpdateParts* const parts = PartsOf(parameters)) {
+    NormOfParts(parameters, *parts, max_norm, state);
   } else {
     ops::GradNorm(grads, max_norm, state);
   }

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "kernels/loss_scale/loss_scale.h"
+#include "optim/update_parts.h"
 
 namespace lockstep::optim {
 
@@ -30,18 +31,24 @@ namespace {
 // A parameter's value as the optimizer finds it, without waiting for updates.
 const Tensor& ValueOf(const Parameter& p) { return p.on_host() ? p.part() : p.value(); }
 
+// Of the ranks that update the parameter.
+Tensor WholeOf(const Parameter& p, const Tensor& part) {
+  auto* const parts = dynamic_cast<UpdateParts*>(p.exchange().get());
+  return parts ? parts->GatherHere(p, part.Detach().To(p.device())) : p.WholeOf(part);
+}
+
 // Updates a parameter of which ranks have parts by a rule that wants it whole, on every rank.
 void UpdateWhole(const Parameter& p, const UpdateTensors& parts, const UpdateRule& rule,
                  const Betas& betas, const StepState& state) {
   UpdateTensors whole = parts;
-  whole.grad = p.WholeOf(parts.grad);
+  whole.grad = WholeOf(p, parts.grad);
   whole.place = {};
   std::vector<std::pair<Tensor, Tensor*>> written = {{parts.value, &whole.value}};
   for (size_t k = 0; k < parts.states.size(); ++k) {
     written.emplace_back(parts.states[k], &whole.states[k]);
   }
   if (parts.master.defined()) written.emplace_back(parts.master, &whole.master);
-  for (const auto& [part, to] : written) *to = p.WholeOf(part);
+  for (const auto& [part, to] : written) *to = WholeOf(p, part);
   rule.update(std::span(&whole, 1), betas, state);
   for (const auto& [part, from] : written) part.CopyFrom(p.PartOf(*from));
 }

@@ -52,6 +52,34 @@ TEST_F(Pipelines, AreTheRunOfOneProcess) {
   EXPECT_EQ(Bytes("alone_on", 20), Bytes("alone", 20));
 }
 
+// Stages, parts of layers, and ranges of these, on eight ranks that write and read each their
+// parts.
+TEST_F(Pipelines, AreComposedWithPartsOfLayersAndOfWeights) {
+  const auto with = [](Arguments more) {
+    Arguments all = Ordered({"--virtual.tp=4", "--model.n_embd=32", "--model.n_head=4",
+                             "--model.vocab_size=128", "--train.sample_every=10"});
+    std::erase(all, "--train.steps=20");
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  Run(1, "alone", with({"--train.steps=20"}));
+  Run(8, "half",
+      with({"--parallel.pp=2", "--parallel.tp=2", "--parallel.shard=full",
+            "--parallel.schedule=zb_h1", "--train.steps=10", "--optim.decay_steps=20"}));
+  EXPECT_TRUE(PathExists(Checkpoint("half", 10) + "/parts.json"));
+  EXPECT_TRUE(PathExists(Path("half/model/model.safetensors")));  // for Hugging Face
+  EXPECT_EQ(Bytes("half", 10), Bytes("alone", 10));
+  const std::vector<std::string> numbers = Numbers("alone");
+  const std::vector<std::string> first = Numbers("half");
+  EXPECT_EQ(first, std::vector(numbers.begin(), numbers.begin() + std::ssize(first)));
+  const Arguments on = {"--checkpoint.resume=" + Checkpoint("half", 10), "--optim.decay_steps=20",
+                        "--train.steps=20"};
+  Arguments more = {"--parallel.tp=4", "--parallel.shard=optimizer"};
+  more.insert(more.end(), on.begin(), on.end());
+  Run(8, "on", with(more));
+  EXPECT_EQ(Bytes("on", 20), Bytes("alone", 20));
+}
+
 // The trace of a rank has its actions, in the order of the schedule.
 TEST_F(Pipelines, AreTracedInTheirSchedulesOrder) {
   Run(2, "out", Ordered({"--parallel.pp=2", "--parallel.schedule=interleaved", "--log.trace=3:4"}));
@@ -90,8 +118,6 @@ TEST_F(Pipelines, RefuseWhatTheyCannot) {
               HasSubstr("use model.tie_embeddings = false, or parallel.pp = 1"));
   EXPECT_THAT(error(2, {"--parallel.pp=2", "--train.recompute=auto"}),
               HasSubstr("asks the memory plan, which knows no pipelines yet"));
-  EXPECT_THAT(error(2, {"--parallel.pp=2", "--parallel.shard=full"}),
-              HasSubstr("parallel.pp = 2 (command line) does not go together with"));
 }
 
 }  // namespace

@@ -5,27 +5,33 @@
 #include <unordered_map>
 
 #include "core/error.h"
-#include "core/part_exchange.h"
+#include "dist/mesh_parts.h"
 
 namespace lockstep::dist {
 namespace {
 
-class StageExchange : public PartExchange {
+// Which stage has a parameter, and with it all of it.
+class StageExchange : public PartsAxis {
  public:
   explicit StageExchange(std::shared_ptr<ProcessGroup> ranks) : ranks_(std::move(ranks)) {}
 
   void SetOwner(const Parameter& parameter, int rank) { owner_[&parameter] = rank; }
 
-  Tensor Gather(const Parameter& parameter, const Tensor& part) override {
-    const int owner = owner_.at(&parameter);
-    const Tensor whole = owner == ranks_->rank() ? part.Detach().Contiguous()
-                                                 : Tensor::Empty(parameter.logical_shape(),
-                                                                 part.dtype(), part.device());
-    ranks_->Broadcast(whole, owner, parameter.name())->Wait();
-    return whole;
+  ProcessGroup* group() const override { return ranks_.get(); }
+  bool Divides(const Parameter& parameter) const override {
+    return ranks_ && owner_.contains(&parameter);
   }
-  void Sum(const Tensor& values) override {
-    ranks_->AllReduce(values, ReduceOp::kSum, "the gradients' norm")->Wait();
+  bool is_placement() const override { return true; }
+  bool Holds(const Parameter& parameter) const override {
+    const auto owner = owner_.find(&parameter);
+    return owner == owner_.end() || !ranks_ || owner->second == ranks_->rank();
+  }
+  Tensor Gather(const Parameter& parameter, const Tensor& part) override {
+    const Tensor whole =
+        Holds(parameter) ? part.Detach().Contiguous()
+                         : Tensor::Empty(parameter.logical_shape(), part.dtype(), part.device());
+    ranks_->Broadcast(whole, owner_.at(&parameter), parameter.name())->Wait();
+    return whole;
   }
 
  private:
@@ -77,14 +83,18 @@ void PlaceParameters(std::shared_ptr<ProcessGroup> ranks,
                      std::span<const int> rank_of) {
   LS_CHECK(parameters.size() == rank_of.size(), parameters.size(), " parameters, and ranks for ",
            rank_of.size());
-  const int rank = ranks->rank();
+  const int rank = ranks ? ranks->rank() : 0;
+  const auto parts = MeshParts::Of(parameters);
   const auto exchange = std::make_shared<StageExchange>(std::move(ranks));
+  parts->Add(exchange);
   for (size_t i = 0; i < parameters.size(); ++i) {
     Parameter& p = *parameters[i];
+    LS_CHECK(p.layout().is_whole(), "a model is cut into stages before its parameters are cut: '",
+             p.name(), "' has been");
     exchange->SetOwner(p, rank_of[i]);
     ShardLayout layout;
     if (rank_of[i] != rank) layout.range = ShardRange{"pp", 0, 0};
-    p.SetLayout(std::move(layout), exchange);
+    p.SetLayout(std::move(layout), parts);
   }
 }
 

@@ -22,8 +22,9 @@ std::vector<int64_t> CutByCost(std::span<const double> costs, int stages);
 // optimizer. WholeOf, on all ranks, brings it from there; norms are those of the whole model.
 //
 // `rank_of`: of each of `parameters`, which are all of the model's, in the model's order. To be
-// called before the parameters have memory, for device `ranks->device()`. The group serves the
-// parameters as long as they live.
+// called before the parameters have memory, for device `ranks->device()`, and before Parallelize
+// and FullyShard. The group serves the parameters as long as they live; null: one rank, which has
+// all.
 void PlaceParameters(std::shared_ptr<ProcessGroup> ranks,
                      std::span<const std::shared_ptr<Parameter>> parameters,
                      std::span<const int> rank_of);

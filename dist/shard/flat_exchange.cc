@@ -16,7 +16,9 @@ void FlatExchange::CheckOpen() const {
 Tensor FlatExchange::Gather(const Parameter& parameter, const Tensor& part) {
   CheckOpen();
   const auto& [layout, index] = places_.at(&parameter);
-  const Shape& shape = parameter.logical_shape();
+  ShardLayout cuts = parameter.layout();
+  cuts.range.reset();
+  const Shape shape = cuts.PartShape(parameter.logical_shape());
   const int64_t numel = shape.numel();
   std::vector<ShardRange> ranges;
   int64_t longest = 0;
@@ -45,11 +47,6 @@ Tensor FlatExchange::Gather(const Parameter& parameter, const Tensor& part) {
     if (range.begin < range.end) flat.Slice(0, range.begin, range.end).CopyFrom(row(r));
   }
   return whole;
-}
-
-void FlatExchange::Sum(const Tensor& values) {
-  CheckOpen();
-  if (group_) group_->AllReduce(values, ReduceOp::kSum, "the sums of a gradient norm")->Wait();
 }
 
 }  // namespace lockstep::dist

@@ -5,25 +5,31 @@
 #include <string>
 #include <unordered_map>
 
-#include "core/part_exchange.h"
-#include "dist/process_group.h"
+#include "dist/mesh_parts.h"
 #include "dist/shard/flat_layout.h"
 
 namespace lockstep::dist {
 
-// For clipping, optimizers that want whole matrices, and checkpoints that are not written in parts.
-class FlatExchange : public PartExchange {
+// The ranges of parameters, or of their tensor-parallel parts, that ranks share out.
+class FlatExchange : public PartsAxis {
  public:
   // A null group means a single rank.
-  explicit FlatExchange(ProcessGroup* group) : group_(group) {}
+  explicit FlatExchange(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
   void Add(const Parameter& parameter, std::shared_ptr<const FlatLayout> layout, size_t index) {
     places_[&parameter] = {std::move(layout), index};
   }
   // From here on the others can't be reached, and calls throw.
-  void Close() { closed_ = true; }
+  void Close() {
+    closed_ = true;
+    group_.reset();
+  }
 
+  ProcessGroup* group() const override {
+    CheckOpen();
+    return group_.get();
+  }
+  bool Divides(const Parameter& parameter) const override { return places_.contains(&parameter); }
   Tensor Gather(const Parameter& parameter, const Tensor& part) override;
-  void Sum(const Tensor& values) override;
 
  private:
   struct Place {
@@ -32,7 +38,7 @@ class FlatExchange : public PartExchange {
   };
   void CheckOpen() const;
 
-  ProcessGroup* const group_;
+  std::shared_ptr<ProcessGroup> group_;
   bool closed_ = false;
   std::unordered_map<const Parameter*, Place> places_;
 };

@@ -43,6 +43,13 @@ ShardOptions Completed(ShardOptions options, const ShardGroups& groups) {
   return options;
 }
 
+// Other stages of a pipeline that this rank has may have added it.
+std::shared_ptr<FlatExchange> ExchangeOf(MeshParts& parts, std::shared_ptr<ProcessGroup> group) {
+  auto exchange = parts.Find<FlatExchange>();
+  if (!exchange) parts.Add(exchange = std::make_shared<FlatExchange>(std::move(group)));
+  return exchange;
+}
+
 // All ranks begin with rank 0's values.
 void Align(ProcessGroup* all, const Module& module) {
   if (!all || all->device().is_meta()) return;
@@ -70,7 +77,8 @@ FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions o
                          options_.sum)),
       micro_order_(plan_.MicroOrder(shard_rank_, copy_)),
       gather_(shards_ > 1 ? groups.shard->Duplicate(groups.shard->name() + ".weights") : nullptr),
-      exchange_(std::make_shared<FlatExchange>(gather_.get())),
+      parts_(MeshParts::Of(parameters_)),
+      exchange_(ExchangeOf(*parts_, gather_)),
       scatter_(std::make_shared<const FixedOrderPlan>(plan_.within)),
       sum_copies_(OrderedSum(std::make_shared<const FixedOrderPlan>(plan_.across))) {
   LS_CHECK(!parameters_.empty(), "a model without parameters cannot be sharded");
@@ -130,8 +138,9 @@ void FullyShard::MakeUnits() {
   }
   for (auto& [kind, parameters] : by_kind) {
     for (const size_t use : std::get<0>(kind)) uses_[use].units.push_back(units_.size());
-    units_.push_back({.memory = std::make_unique<ShardUnit>(std::move(parameters), shards_,
-                                                            shard_rank_, copies_, exchange_, this),
+    units_.push_back({.memory = std::make_unique<ShardUnit>(
+                          std::move(parameters), shards_, shard_rank_, copies_, parts_, *exchange_,
+                          options_.observes ? this : nullptr),
                       .uses = std::get<0>(kind)});
   }
 }
@@ -326,6 +335,11 @@ void FullyShard::OnBegin(const BackwardPlan& plan) {
     for (const auto& leaf : memory.leaves()) unit_of_[leaf.get()] = &unit;
     if (afresh) memory.WriteTo(first().buffer);
     for (int64_t buffer = 0; buffer < across().buffers; ++buffer) memory.shard(buffer);
+    // Weight gradients that were deferred: there is no module around whose backward to take it.
+    if (plan.nodes.empty()) {
+      if (summed_ == &unit) Settle();
+      memory.TakeGradients();
+    }
   }
 }
 

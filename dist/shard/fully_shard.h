@@ -47,6 +47,10 @@ struct ShardOptions {
   std::function<void(const CommunicationSpan&)> on_span = {};  // as ReducerOptions::on_span
   // Called once a gather has ended, on the thread that runs the model; may be empty.
   std::function<void(const GatherSpan&)> on_gather = {};
+  // Whether it observes every backward of the model. Otherwise it only sees those that it is given
+  // to, as a stage's by dist::Pipeline, whose weight gradients may come later than the rest: then
+  // whole gradients of all units are in memory at once.
+  bool observes = true;
 };
 
 // The levels of ZeRO: what is shared out is the optimizer's state; also the gradients; also the
@@ -86,11 +90,12 @@ struct ShardGroups {
 // part in every loss.
 class FullyShard : public DataRanks, public BackwardObserver {
  public:
-  // Collective. Cuts all parameters of the module. If they are in memory already, all ranks begin
-  // with rank 0's values. If they will not be of one dtype, Materialize them on the meta device
-  // first, since what is gathered together is of one. Groups and module must outlive it, and the
-  // model can only be used while it lives. `control` is as DataParallel's. Throws ArgumentError and
-  // ReplicaError.
+  // Collective. Cuts all parameters of the module, which Parallelize may have cut before: then what
+  // is called whole here is this rank's part of the layers. If they are in memory already, all
+  // ranks begin with rank 0's values. If they will not be of one dtype, Materialize them on the
+  // meta device first, since what is gathered together is of one. Groups and module must outlive
+  // it, and the model can only be used while it lives. `control` is as DataParallel's. Throws
+  // ArgumentError and ReplicaError.
   FullyShard(const ShardGroups& groups, Module& module, ShardOptions options = {},
              std::shared_ptr<ProcessGroup> control = nullptr);
   ~FullyShard() override;  // collective
@@ -179,9 +184,10 @@ class FullyShard : public DataRanks, public BackwardObserver {
   const std::vector<int64_t> micro_order_;
   // A duplicate of the shard group for weights, and what comes between steps. Null: one rank.
   std::shared_ptr<ProcessGroup> gather_;
-  const std::shared_ptr<FlatExchange> exchange_;
-  std::vector<Use> uses_;    // in the order of the forward
-  std::vector<Unit> units_;  // by their first use
+  const std::shared_ptr<MeshParts> parts_;
+  const std::shared_ptr<FlatExchange> exchange_;  // an axis of these
+  std::vector<Use> uses_;                         // in the order of the forward
+  std::vector<Unit> units_;                       // by their first use
 
   struct StartedGather {
     WorkPtr work;

@@ -18,26 +18,33 @@ Tensor SliceOf(const Tensor& flat, int64_t offset, const Shape& shape) {
                              flat.dtype(), shape);
 }
 
-std::shared_ptr<const FlatLayout> Plan(std::span<const std::shared_ptr<Parameter>> parameters,
-                                       int64_t ranks, int64_t multiple) {
+std::vector<Shape> ShapesOf(std::span<const std::shared_ptr<Parameter>> parameters) {
+  std::vector<Shape> shapes;
+  for (const auto& p : parameters) shapes.push_back(p->part().shape());
+  return shapes;
+}
+
+std::shared_ptr<const FlatLayout> Plan(std::span<const Shape> shapes, int64_t ranks,
+                                       int64_t multiple) {
   std::vector<int64_t> numels;
-  for (const auto& p : parameters) numels.push_back(p->logical_shape().numel());
+  for (const Shape& shape : shapes) numels.push_back(shape.numel());
   return std::make_shared<const FlatLayout>(PlanFlat(numels, ranks, multiple));
 }
 
 }  // namespace
 
 ShardUnit::ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, int64_t ranks,
-                     int64_t rank, int64_t multiple, const std::shared_ptr<FlatExchange>& exchange,
-                     BackwardObserver* observer)
+                     int64_t rank, int64_t multiple, const std::shared_ptr<MeshParts>& parts,
+                     FlatExchange& exchange, BackwardObserver* observer)
     : parameters_(std::move(parameters)),
+      shapes_(ShapesOf(parameters_)),
       rank_(rank),
       trainable_(parameters_.at(0)->trainable()),
       observer_(observer),
-      layout_(Plan(parameters_, ranks, multiple)) {
+      layout_(Plan(shapes_, ranks, multiple)) {
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    exchange->Add(*parameters_[p], layout_, p);
-    parameters_[p]->SetLayout({.cuts = {}, .range = RangeOf(p)}, exchange);
+    exchange.Add(*parameters_[p], layout_, p);
+    parameters_[p]->SetLayout({.cuts = parameters_[p]->layout().cuts, .range = RangeOf(p)}, parts);
   }
 }
 
@@ -79,11 +86,11 @@ void ShardUnit::Build() {
   shards_.clear();
   gathered_.clear();
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    Tensor slice = SliceOf(weights_, layout_->offsets[p], parameters_[p]->logical_shape());
+    Tensor slice = SliceOf(weights_, layout_->offsets[p], shapes_[p]);
     if (trainable_) {
       leaves_.push_back(std::make_shared<Leaf>(slice));
       leaves_.back()->set_name(parameters_[p]->name());
-      leaves_.back()->AddObserver(observer_);
+      if (observer_ != nullptr) leaves_.back()->AddObserver(observer_);
       slice.set_autograd(AutogradMeta::ForLeaf(leaves_.back()));
     }
     slices_.push_back(std::move(slice));
@@ -209,8 +216,7 @@ void ShardUnit::WriteTo(int64_t buffer) {
   buffer_ = buffer;
   destinations_.clear();
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    destinations_.push_back(
-        SliceOf(whole(buffer), layout_->offsets[p], parameters_[p]->logical_shape()));
+    destinations_.push_back(SliceOf(whole(buffer), layout_->offsets[p], shapes_[p]));
     leaves_[p]->SetDestination(destinations_[p]);
   }
 }

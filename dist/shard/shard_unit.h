@@ -19,10 +19,11 @@ namespace lockstep::dist {
 // whose memory is released and taken again. For use by one thread, but for what says otherwise.
 class ShardUnit {
  public:
-  // All of the parameters are trainable, or none; they are whole, and in memory or not. `multiple`
-  // divides the size of a shard. The observer is that of the whole weights' leaves.
+  // All of the parameters are trainable, or none; they are whole, or cut by Parallelize, and in
+  // memory or not. `multiple` divides the size of a shard. `exchange` is an axis of `parts`. The
+  // observer, which may be null, is that of the whole weights' leaves.
   ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, int64_t ranks, int64_t rank,
-            int64_t multiple, const std::shared_ptr<FlatExchange>& exchange,
+            int64_t multiple, const std::shared_ptr<MeshParts>& parts, FlatExchange& exchange,
             BackwardObserver* observer);
   ~ShardUnit();
   ShardUnit(const ShardUnit&) = delete;
@@ -70,13 +71,14 @@ class ShardUnit {
  private:
   void Build();
   bool IsCurrent() const;
-  int64_t numel(size_t p) const { return parameters_[p]->logical_shape().numel(); }
+  int64_t numel(size_t p) const { return shapes_[p].numel(); }
   ShardRange RangeOf(size_t p) const { return layout_->RangeOf(p, numel(p), rank_); }
   // This rank's part of parameter p within the whole weights.
   Tensor Mine(size_t p) const;
   const Tensor& Buffer(std::vector<Tensor>& buffers, int64_t i, int64_t numel, bool released);
 
   const std::vector<std::shared_ptr<Parameter>> parameters_;
+  const std::vector<Shape> shapes_;  // of what is "whole" here: all that the cuts give
   const int64_t rank_;
   const bool trainable_;
   BackwardObserver* const observer_;

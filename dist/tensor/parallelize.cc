@@ -15,7 +15,12 @@ namespace {
 class Applier {
  public:
   Applier(Module& model, const TensorRanksPtr& ranks)
-      : model_(model), ranks_(ranks), exchange_(std::make_shared<TensorExchange>(ranks)) {}
+      : model_(model),
+        ranks_(ranks),
+        parts_(MeshParts::Of(model.Parameters())),
+        exchange_(std::make_shared<TensorExchange>(ranks)) {
+    parts_->Add(exchange_);
+  }
 
   // Whether the module is one to which the style applies.
   bool Apply(const TensorRule& rule, const std::string& path, Module* module) {
@@ -62,7 +67,7 @@ class Applier {
   // parameter may be null.
   void Cut(const std::shared_ptr<Parameter>& parameter, int dim,
            const std::vector<int64_t>& segments) {
-    if (parameter) exchange_->Cut(exchange_, *parameter, dim, segments);
+    if (parameter) exchange_->Cut(parts_, *parameter, dim, segments);
   }
   template <class M, class F>
   bool Replace(const std::string& path, Module* module, const F& make) {
@@ -73,6 +78,7 @@ class Applier {
 
   Module& model_;
   const TensorRanksPtr ranks_;
+  const std::shared_ptr<MeshParts> parts_;
   const std::shared_ptr<TensorExchange> exchange_;
 };
 
@@ -97,7 +103,7 @@ void CheckReplicas(const TensorRanks& ranks, const Module& model, const std::str
   if (ranks.size() == 1) return;
   NamedTensors whole;
   for (const auto& [name, p] : model.NamedParameters()) {
-    if (p->layout().is_whole()) whole.emplace_back(name, p->value().Detach());
+    if (p->layout().cuts.empty()) whole.emplace_back(name, p->value().Detach());
   }
   CheckSameBits(*ranks.group(), "the weights that tensor-parallel ranks share " + when, whole);
 }

@@ -75,19 +75,16 @@ std::vector<std::vector<Tensor>> FanOut(const TensorRanksPtr& ranks,
   return copies;
 }
 
-SequenceNorm::SequenceNorm(const nn::ResidualNorm& replaced, TensorRanksPtr ranks)
-    : ResidualNorm(&replaced), ranks_(std::move(ranks)) {}
-
-std::pair<Tensor, Tensor> SequenceNorm::Forward(const nn::ResidualStream& stream) {
-  if (!GradEnabled()) return ResidualNorm::Forward(stream);
+std::pair<Tensor, Tensor> MapParts(const TensorRanksPtr& ranks, const nn::ResidualStream& stream,
+                                   std::vector<Tensor> parameters, const StreamPart& f) {
   const auto& [x, open] = stream;
-  const int64_t own = ranks_->own();
+  const int64_t own = ranks->own();
   LS_CHECK(x.defined() && x.ndim() == 3 && x.dim(1) > 0 && x.dim(1) % own == 0,
-           "sequence parallelism: the sequence must divide into the ", ranks_->parts(),
+           "sequence parallelism: the sequence must divide into the ", ranks->parts(),
            " parts in which its sums are made (virtual.tp), and this rank has ", own,
            " of them in ", x.Describe(), ": use a block_size that is a multiple, or NoGrad");
-  const auto copies =
-      FanOut(ranks_, {weight()->value(), bias() ? bias()->value() : Tensor(), open.bias});
+  parameters.push_back(open.bias);
+  const auto copies = FanOut(ranks, parameters);
   const std::vector<Tensor> xs = x.Chunk(own, 1);
   std::vector<Tensor> branches(xs.size()), sums, ys;
   if (open.value.defined()) branches = open.value.Chunk(own, 1);
@@ -95,14 +92,26 @@ std::pair<Tensor, Tensor> SequenceNorm::Forward(const nn::ResidualStream& stream
   for (size_t j = 0; j < xs.size(); ++j) {
     nn::ResidualStream part(xs[j], open);
     part.open.value = branches[j];
-    part.open.bias = copies[2][j];
-    const auto [sum, y] = Apply(part, copies[0][j], copies[1][j],
-                                {.begin = (ranks_->first() + static_cast<int64_t>(j)) * elements,
-                                 .of = ranks_->parts() * elements});
+    part.open.bias = copies.back()[j];
+    std::vector<Tensor> own_copies;
+    for (const auto& of_one : copies) own_copies.push_back(of_one[j]);
+    const auto [sum, y] = f(part, own_copies,
+                            {.begin = (ranks->first() + static_cast<int64_t>(j)) * elements,
+                             .of = ranks->parts() * elements});
     sums.push_back(sum);
     ys.push_back(y);
   }
   return {Joined(sums), Joined(ys)};
+}
+
+SequenceNorm::SequenceNorm(const nn::ResidualNorm& replaced, TensorRanksPtr ranks)
+    : ResidualNorm(&replaced), ranks_(std::move(ranks)) {}
+
+std::pair<Tensor, Tensor> SequenceNorm::Forward(const nn::ResidualStream& stream) {
+  if (!GradEnabled()) return ResidualNorm::Forward(stream);
+  return MapParts(ranks_, stream, {weight()->value(), bias() ? bias()->value() : Tensor()},
+                  [&](const nn::ResidualStream& part, const std::vector<Tensor>& copies,
+                      SamplePart where) { return Apply(part, copies[0], copies[1], where); });
 }
 
 SequenceDropout::SequenceDropout(const nn::Dropout& replaced, TensorRanksPtr ranks)

@@ -1,6 +1,8 @@
 // What works on a part of the sequence: norms and dropouts of the residual stream.
 #pragma once
 
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "dist/tensor/tensor_ranks.h"
@@ -14,6 +16,15 @@ namespace lockstep::dist {
 // ranks, own() on each, added in adjacent pairs: one small collective for all inputs together.
 std::vector<std::vector<Tensor>> FanOut(const TensorRanksPtr& ranks,
                                         const std::vector<Tensor>& inputs);
+
+// What adds a stream's open branch to it, and perhaps norms the sum, part by part: f(part, copies,
+// where) for each of this rank's own() virtual parts of the stream [B, T / size, C], with copies of
+// the branch's bias (in part.open) and of `parameters`, some of which may be undefined. The results
+// are joined along the sequence. Throws ArgumentError if own() does not divide it.
+using StreamPart = std::function<std::pair<Tensor, Tensor>(
+    const nn::ResidualStream& part, const std::vector<Tensor>& copies, SamplePart where)>;
+std::pair<Tensor, Tensor> MapParts(const TensorRanksPtr& ranks, const nn::ResidualStream& stream,
+                                   std::vector<Tensor> parameters, const StreamPart& f);
 
 // In the place of an nn::ResidualNorm: the streams are this rank's part of the sequence, [B, T /
 // size, C]. The gradients of weight, bias and the branch's bias are sums over tokens: one of each

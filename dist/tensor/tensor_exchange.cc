@@ -2,7 +2,7 @@
 
 namespace lockstep::dist {
 
-void TensorExchange::Cut(const std::shared_ptr<TensorExchange>& self, Parameter& parameter, int dim,
+void TensorExchange::Cut(const std::shared_ptr<MeshParts>& parts, Parameter& parameter, int dim,
                          const std::vector<int64_t>& segments) {
   const std::vector<int64_t> sizes =
       segments.empty() ? std::vector{parameter.logical_shape()[dim]} : segments;
@@ -20,6 +20,7 @@ void TensorExchange::Cut(const std::shared_ptr<TensorExchange>& self, Parameter&
              " parts of virtual.tp: use a multiple of it (",
              (size / ranks_->parts() + 1) * ranks_->parts(), "), or fewer parts");
   }
+  if (!parts->Holds(parameter)) return;
   ShardLayout layout;
   if (ranks_->size() > 1) {
     layout.cuts.push_back({.axis = "tp",
@@ -28,11 +29,10 @@ void TensorExchange::Cut(const std::shared_ptr<TensorExchange>& self, Parameter&
                            .part = ranks_->rank(),
                            .segments = segments});
   }
-  parameter.SetLayout(std::move(layout), self);
+  parameter.SetLayout(std::move(layout), parts);
 }
 
 Tensor TensorExchange::Gather(const Parameter& parameter, const Tensor& part) {
-  if (ranks_->size() == 1) return part;
   const auto& [dim, segments] = places_.at(&parameter);
   const Tensor all = ranks_->Gather(part, "the whole of a parameter");
   const Tensor whole = Tensor::Empty(parameter.logical_shape(), part.dtype(), part.device());
@@ -52,19 +52,20 @@ Tensor TensorExchange::Gather(const Parameter& parameter, const Tensor& part) {
 
 void TensorExchange::Sum(const Tensor& values) {
   if (ranks_->size() == 1) return;
-  ranks_->group()->AllReduce(values, ReduceOp::kSum, "the sums of a gradient norm")->Wait();
+  PartsAxis::Sum(values);
   ranks_->group()->CheckInStep();  // a norm is computed once a step, before the update
 }
 
-optim::NormParts::Parts TensorExchange::PartsOf(const Parameter&) const {
+PartsAxis::VirtualParts TensorExchange::PartsOf(const Parameter& parameter) const {
+  if (!places_.contains(&parameter)) return {};
   return {.all = ranks_->parts(), .first = ranks_->first(), .own = ranks_->own()};
 }
 
-Tensor TensorExchange::PartOf(const Parameter& parameter, const Tensor& grad, int64_t j) const {
+Tensor TensorExchange::PartOf(const Parameter& parameter, const Tensor& tensor, int64_t j) const {
   const auto& [dim, segments] = places_.at(&parameter);
   std::vector<int64_t> own;  // of the segments, this rank's
   for (const int64_t size : segments) own.push_back(size / ranks_->size());
-  return PartAlong(grad, dim, own, ranks_->own(), j).Contiguous();
+  return PartAlong(tensor, dim, own, ranks_->own(), j).Contiguous();
 }
 
 }  // namespace lockstep::dist

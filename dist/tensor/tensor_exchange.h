@@ -4,26 +4,30 @@
 #include <unordered_map>
 
 #include "core/parameter.h"
+#include "dist/mesh_parts.h"
 #include "dist/tensor/tensor_ranks.h"
-#include "optim/norm_parts.h"
 
 namespace lockstep::dist {
 
-// For clipping, optimizers that want whole matrices, and checkpoints.
-class TensorExchange : public optim::NormParts {
+class TensorExchange : public PartsAxis {
  public:
   explicit TensorExchange(TensorRanksPtr ranks) : ranks_(std::move(ranks)) {}
 
   // Cuts the parameter along a dimension, whose `segments` (empty: all of it) are each cut. The
-  // second time, for a tied weight, it must be the same cut. `self` is this exchange. Throws
-  // ArgumentError unless the parts of the sums, TensorRanks::parts(), divide the segments.
-  void Cut(const std::shared_ptr<TensorExchange>& self, Parameter& parameter, int dim,
+  // second time, for a tied weight, it must be the same cut. `parts` has this axis. Of a parameter
+  // that this rank does not hold it is only known. Throws ArgumentError unless the parts of the
+  // sums, TensorRanks::parts(), divide the segments.
+  void Cut(const std::shared_ptr<MeshParts>& parts, Parameter& parameter, int dim,
            const std::vector<int64_t>& segments);
 
+  ProcessGroup* group() const override { return ranks_->group(); }
+  bool Divides(const Parameter& parameter) const override {
+    return ranks_->size() > 1 && places_.contains(&parameter);
+  }
   Tensor Gather(const Parameter& parameter, const Tensor& part) override;
   void Sum(const Tensor& values) override;
-  Parts PartsOf(const Parameter& parameter) const override;
-  Tensor PartOf(const Parameter& parameter, const Tensor& grad, int64_t j) const override;
+  VirtualParts PartsOf(const Parameter& parameter) const override;
+  Tensor PartOf(const Parameter& parameter, const Tensor& tensor, int64_t j) const override;
 
  private:
   struct Place {

@@ -6,6 +6,7 @@
 #include "core/io/file.h"
 #include "core/io/json.h"
 #include "core/io/safetensors.h"
+#include "dist/mesh_parts.h"
 #include "models/gpt/hf_format.h"
 
 namespace lockstep::models {
@@ -53,7 +54,7 @@ class Collector {
                          const Tensor& part, std::vector<SafetensorsItem>& items) {
       index[kind].push_back({name, part.dtype(), p.logical_shape()});
       AddPart(
-          name, p, part, share_.copy, [this](const Tensor& x) { return Keep(x); }, &items);
+          name, p, part, CopyOf(p), [this](const Tensor& x) { return Keep(x); }, &items);
     };
     std::vector<SafetensorsItem> weights, state;
     for (const auto& [name, p] : model.NamedParameters()) {
@@ -94,6 +95,12 @@ class Collector {
   }
 
  private:
+  PartCopy CopyOf(const Parameter& p) const {
+    const auto* const parts = dynamic_cast<const dist::MeshParts*>(p.exchange().get());
+    if (parts == nullptr) return share_.copy;
+    const auto [index, count] = parts->CopyOf(p);
+    return {share_.copy.index * count + index, share_.copy.count * count};
+  }
   Tensor Keep(const Tensor& x) const { return snapshot_ ? snapshot_->Add(x) : x; }
 
   // Undefined on other ranks than 0.

@@ -47,7 +47,9 @@ struct CheckpointShare {
   // Whether each rank writes what it holds (checkpoint/tensor_parts.h); otherwise rank 0 writes
   // all, in Hugging Face's format, after the ranks have brought a sharded model together.
   bool parts = false;
-  PartCopy copy{};  // with parts: of what this rank holds
+  // With parts: which copy of the model this rank has parts of. Where these parts are on several
+  // ranks of a copy, as norms are on tensor-parallel ones, each of these also writes its share.
+  PartCopy copy{};
 };
 
 // The name of the file with a model's buffers, such as the biases of routers, where it has any:

@@ -94,12 +94,15 @@ void AddPart(const std::string& name, const Parameter& parameter, const Tensor& 
              std::vector<SafetensorsItem>* items) {
   const int64_t numel = part.numel();
   const Tensor flat = part.Detach().View({numel});
-  const int64_t end = numel * (copy.index + 1) / copy.count;
-  for (int64_t i = numel * copy.index / copy.count; i < end;) {
+  const int64_t begin = numel * copy.index / copy.count,
+                end = numel * (copy.index + 1) / copy.count;
+  if (begin == end) return;
+  const Tensor kept = keep(flat.Slice(0, begin, end));
+  for (int64_t i = begin; i < end;) {
     const auto [first, longest] = parameter.layout().RunAt(parameter.logical_shape(), i);
     const int64_t count = std::min(longest, end - i);
     items->push_back(SafetensorsItem::Of(PartName{name, first, first + count}.Text(),
-                                         keep(flat.Slice(0, i, i + count))));
+                                         kept.Slice(0, i - begin, i - begin + count)));
     i += count;
   }
 }

@@ -47,7 +47,7 @@ std::string PartsIndex(int64_t parts,
                        const std::map<std::string, std::vector<PartTensor>>& tensors);
 
 // Adds this rank's share of a tensor that is cut as the parameter is; `part` is what the rank holds
-// of it. `keep` makes what will be written of a slice.
+// of it. `keep` makes what will be written of it.
 void AddPart(const std::string& name, const Parameter& parameter, const Tensor& part, PartCopy copy,
              const std::function<Tensor(const Tensor&)>& keep, std::vector<SafetensorsItem>* items);
 

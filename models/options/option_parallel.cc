@@ -38,12 +38,14 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                .aliases = {"fsdp", "sharding_strategy", "zero_stage"},
                .operational = true,
                .doc = "what ranks share out instead of each keeping all of it: none, optimizer "
-                      "(its state), gradients (too), full (weights, too); ZeRO 1, 2 and 3"});
+                      "(its state), gradients (too), full (weights, too); ZeRO 1, 2 and 3. With "
+                      "parallel.pp, full does what gradients does: a stage's weights are "
+                      "gathered once a step"});
   options.Add("parallel.shard_ranks", &parallel.shard_ranks,
               {.min = 0,
                .operational = true,
-               .doc = "how many neighbouring ranks share out a copy of the model, which the other "
-                      "groups of so many have too; 0: all ranks"});
+               .doc = "how many neighbouring data ranks share out a copy of the model, which the "
+                      "other groups of so many have too; 0: all of them"});
   options.Add("parallel.reshard_after_forward", &parallel.reshard_after_forward,
               {.operational = true,
                .doc = "with parallel.shard=full: whether a block's weights are released after its "
@@ -58,22 +60,17 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                            " times a power of two, which each rank computes: use ",
                            "virtual.tp = ", 2 * parallel.tp, ", or leave it out"));
     }
-    if (parallel.pp > 1 && parts > 1) {
-      resolved.Fail({"parallel.pp", "parallel.tp", "virtual.tp"},
-                    StrCat(resolved.Describe("parallel.pp"),
-                           " does not go together with parallel.tp or virtual.tp yet: leave one of "
-                           "the two out"));
-    }
     if (parallel.pp == 1 && parallel.schedule != d.schedule) {
       resolved.Fail({"parallel.schedule", "parallel.pp"},
                     StrCat(resolved.Describe("parallel.schedule"),
                            " does nothing without a pipeline: add parallel.pp = 2 or more, or "
                            "leave parallel.schedule out"));
     }
-    if (parallel.pp > 1 && parallel.shard != "none") {
-      resolved.Fail({"parallel.pp", "parallel.shard"},
-                    StrCat(resolved.Describe("parallel.pp"), " does not go together with ",
-                           resolved.Describe("parallel.shard"), " yet: leave one of the two out"));
+    if (parallel.pp > 1 && !parallel.reshard_after_forward) {
+      resolved.Fail({"parallel.reshard_after_forward", "parallel.pp"},
+                    StrCat(resolved.Describe("parallel.reshard_after_forward"),
+                           " does nothing with parallel.pp, whose stages keep their weights for a "
+                           "step: leave parallel.reshard_after_forward out"));
     }
     if (parallel.shard == "none" && parallel.shard_ranks != d.shard_ranks) {
       resolved.Fail({"parallel.shard_ranks", "parallel.shard"},

@@ -283,12 +283,12 @@ std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteForm
   const Trials trials(setup, fits, format);
   const Changes batch = SmallerBatches(setup), recompute = Recomputations(setup),
                 bits = SixteenBits(setup);
-  // Neither goes with layers that ranks share out.
-  const bool can_offload = setup.config.parallel.tensor_parts() == 1;
-  const bool can_shard = can_offload && setup.config.dist.compress == "none";
-  const Changes offload = can_offload ? Offloads(setup) : Changes();
-  const Changes shards = can_shard ? Shards(setup) : Changes(),
-                more = can_shard ? MoreGpus(setup) : Changes();
+  const bool can_shard = setup.config.dist.compress == "none";
+  const Changes offload = Offloads(setup);
+  const Changes shards = can_shard ? Shards(setup) : Changes();
+  // Where layers are shared out, a data rank is several GPUs.
+  const bool rank_is_gpu = setup.config.parallel.tp == 1;
+  const Changes more = can_shard && rank_is_gpu ? MoreGpus(setup) : Changes();
   const std::vector<const Changes*> same = {&batch, &recompute, &shards, &offload};
   std::vector<std::string> items;
   const auto add = [&](std::optional<std::string> item) {

@@ -255,7 +255,7 @@ bool IsSharded(const RunSetup& setup) {
 }
 
 bool SavesParts(const RunSetup& setup) {
-  return IsSharded(setup) && setup.config.checkpoint.sharded;
+  return (IsSharded(setup) || setup.config.parallel.pp > 1) && setup.config.checkpoint.sharded;
 }
 
 bool SumsGradients(const RunSetup& setup) {
@@ -307,8 +307,8 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
     const int64_t shards = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks;
     plan.all_copy = SavesParts(setup);
     plan.snapshot = plan.all_copy      ? own / (setup.ranks / shards)
-                    : IsSharded(setup) ? own * shards
-                                       : own;
+                    : IsSharded(setup) ? own * parallel.tp * shards
+                                       : own * parallel.tp;
   }
   return plan;
 }

@@ -1,5 +1,7 @@
 #include "models/train/parallelize.h"
 
+#include "models/train/pipeline_parallel.h"
+
 namespace lockstep::models {
 
 dist::TensorPlan GptTensorPlan(const GptConfig& c) {
@@ -24,6 +26,28 @@ dist::TensorPlan GptTensorPlan(const GptConfig& c) {
 
 void Parallelize(Gpt& model, const dist::TensorRanksPtr& ranks) {
   if (ranks->parts() > 1) dist::Parallelize(model, ranks, GptTensorPlan(model.config()));
+}
+
+std::unique_ptr<dist::DataRanks> Parallelize(Gpt& model, const MeshGroups& groups,
+                                             const ParallelPlan& plan,
+                                             const std::function<void(bool on_meta)>& materialize) {
+  PipelinedGpt* const stages = plan.pipeline ? &dynamic_cast<PipelinedGpt&>(model) : nullptr;
+  if (stages != nullptr) PipelineParallel::Place(groups, *plan.pipeline, *stages);
+  const auto tensor = std::make_shared<dist::TensorRanks>(groups.tensor.get(), plan.tensor_parts);
+  Parallelize(model, tensor);
+  // Blocks recompute and offload by themselves, within what follows.
+  const auto share_samples = [&]() -> std::unique_ptr<dist::DataRanks> {
+    if (stages == nullptr) return MakeDataRanks(groups, plan, model);
+    return std::make_unique<PipelineParallel>(groups, plan, tensor, *stages);
+  };
+  if (!plan.shard) {
+    materialize(/*on_meta=*/false);
+    return share_samples();
+  }
+  materialize(/*on_meta=*/true);
+  auto sharded = share_samples();
+  materialize(/*on_meta=*/false);
+  return sharded;
 }
 
 }  // namespace lockstep::models

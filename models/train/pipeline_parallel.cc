@@ -2,15 +2,13 @@
 
 #include <unordered_map>
 
-#include "dist/groups/agreement.h"
+#include "dist/data_parallel/data_parallel.h"
 #include "dist/pipeline/stage_cut.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "nn/kv_cache.h"
 
 namespace lockstep::models {
 namespace {
-
-constexpr int64_t kTextLimit = 1024;  // of what a rank says of its stages
 
 int SizeOf(const std::shared_ptr<dist::ProcessGroup>& group) { return group ? group->size() : 1; }
 int RankOf(const std::shared_ptr<dist::ProcessGroup>& group) { return group ? group->rank() : 0; }
@@ -26,7 +24,7 @@ Tensor ToTensor(const std::vector<int32_t>& values, const data::Batch& batch, De
 }  // namespace
 
 dist::PipelineSchedule ScheduleOf(const PipelinePlan& plan, int pipeline_ranks, int data_ranks) {
-  const int64_t all = std::max<int64_t>(plan.reducer.micro_batches, data_ranks);
+  const int64_t all = std::max<int64_t>(plan.micro_batches, data_ranks);
   if (all % data_ranks != 0) {
     throw InputError(StrCat("a step of ", all, " micro-batches gives ", data_ranks,
                             " pipelines different numbers of them: use a multiple of ", data_ranks,
@@ -47,7 +45,7 @@ std::vector<int> PipelineParallel::RanksOf(const PipelinePlan& plan, int pipelin
   gpt.AssignNames();
   std::unordered_map<const Parameter*, int> stage_of;
   for (int s = 0; s < schedule.stages(); ++s) {
-    const GptStage stage(gpt, cut[s], cut[s + 1]);
+    const GptStage stage(gpt, cut[s], cut[s + 1], /*tensor=*/nullptr);
     for (const auto& [name, p] : stage.NamedParameters()) {
       const auto [known, is_new] = stage_of.emplace(p.get(), s);
       if (is_new) continue;
@@ -62,37 +60,56 @@ std::vector<int> PipelineParallel::RanksOf(const PipelinePlan& plan, int pipelin
   return rank_of;
 }
 
-void PipelineParallel::Place(const PipelineRanks& ranks, const PipelinePlan& plan,
+void PipelineParallel::Place(const MeshGroups& groups, const PipelinePlan& plan,
                              PipelinedGpt& gpt) {
-  const std::vector<int> rank_of =
-      RanksOf(plan, SizeOf(ranks.pipeline), ranks.data ? ranks.data->size() : 1, gpt);
-  if (ranks.pipeline) dist::PlaceParameters(ranks.pipeline, gpt.Parameters(), rank_of);
+  const std::vector<int> rank_of = RanksOf(plan, SizeOf(groups.pipeline), SizeOf(groups.data), gpt);
+  dist::PlaceParameters(groups.pipeline, gpt.Parameters(), rank_of);
 }
 
-PipelineParallel::Stage::Stage(Gpt& gpt, int64_t begin, int64_t end, dist::ProcessGroup* data_ranks,
-                               const std::string& name, const dist::ReducerOptions& options)
-    : model(gpt, begin, end),
-      // The stages' sums may run at the same time.
-      group(data_ranks ? data_ranks->Duplicate(StrCat(data_ranks->name(), ".", name)) : nullptr),
-      data(group.get(), model, options) {
-  dist::StopObserving(&data.reducer(), model.Parameters());
+PipelineParallel::Stage::Stage(Gpt& gpt, int64_t begin, int64_t end,
+                               const dist::TensorRanksPtr& tensor, const MeshGroups& of_rank,
+                               const std::string& name, const ParallelPlan& plan)
+    : model(gpt, begin, end, tensor) {
+  // The stages' sums may run at the same time.
+  const auto own = [&](const std::shared_ptr<dist::ProcessGroup>& group) {
+    return group ? group->Duplicate(StrCat(group->name(), ".", name)) : nullptr;
+  };
+  groups = {.data = own(of_rank.data)};
+  groups.shard = own(of_rank.shard);
+  groups.replicate = own(of_rank.replicate);
+  data = MakeDataRanks(groups, plan, model);
+  if (auto* const parallel = dynamic_cast<dist::DataParallel*>(data.get())) {
+    gradients = &parallel->reducer();
+    dist::StopObserving(gradients, model.Parameters());
+  } else {
+    gradients = &dynamic_cast<dist::FullyShard&>(*data);
+  }
 }
 
-PipelineParallel::PipelineParallel(const PipelineRanks& ranks, const PipelinePlan& plan,
-                                   PipelinedGpt& gpt)
-    : DataRanks(ranks.data, ranks.control), ranks_(ranks), gpt_(gpt), on_span_(plan.on_span) {
-  const dist::PipelineSchedule schedule = ScheduleOf(plan, SizeOf(ranks.pipeline), size());
-  const std::vector<int64_t> cut = CutIntoStages(gpt, plan.window, schedule.stages());
+PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan& plan,
+                                   const dist::TensorRanksPtr& tensor, PipelinedGpt& gpt)
+    : DataRanks(groups.data.get(), groups.control),
+      groups_(groups),
+      tensor_(tensor),
+      gpt_(gpt),
+      on_span_(plan.pipeline->on_span) {
+  const dist::PipelineSchedule schedule =
+      ScheduleOf(*plan.pipeline, SizeOf(groups.pipeline), size());
+  const std::vector<int64_t> cut = CutIntoStages(gpt, plan.pipeline->window, schedule.stages());
+  ParallelPlan of_stage = plan;
+  if (of_stage.shard) of_stage.shard->observes = false;
   std::vector<dist::PipelineStage> functions;
-  for (const int s : schedule.StagesOf(RankOf(ranks.pipeline))) {
-    stages_.push_back(std::make_unique<Stage>(gpt, cut[s], cut[s + 1], ranks.data,
-                                              StrCat("stage_", s), plan.reducer));
+  for (const int s : schedule.StagesOf(RankOf(groups.pipeline))) {
+    stages_.push_back(std::make_unique<Stage>(gpt, cut[s], cut[s + 1], tensor, groups,
+                                              StrCat("stage_", s), of_stage));
     functions.push_back(FunctionsOf(*stages_.back()));
   }
   for (const auto& p : gpt.Parameters()) {
-    if (p->layout().range && p->trainable()) elsewhere_.push_back(p);
+    if (p->layout().range && p->layout().range->axis == "pp" && p->trainable()) {
+      elsewhere_.push_back(p);
+    }
   }
-  pipeline_.emplace(ranks.pipeline.get(), schedule, std::move(functions),
+  pipeline_.emplace(groups.pipeline.get(), schedule, std::move(functions),
                     dist::PipelineOptions{.on_span = on_span_});
   gpt.through_ = [this](const Tensor& ids, const Tensor& targets) { return Through(ids, targets); };
 }
@@ -103,7 +120,7 @@ PipelineParallel::~PipelineParallel() {
 }
 
 dist::PipelineStage PipelineParallel::FunctionsOf(Stage& stage) {
-  const std::vector<int64_t>& order = stage.data.micro_order();
+  const std::vector<int64_t>& order = stage.data->micro_order();
   dist::PipelineStage functions;
   functions.forward = [this, &stage, &order](const Tensor& input, int micro) {
     if (work_.state) work_.state->SetFirstSample(order[micro] * work_.rows);
@@ -119,15 +136,18 @@ dist::PipelineStage PipelineParallel::FunctionsOf(Stage& stage) {
     const Tensor& loss = work_.results[micro];
     return ops::ScaleRoot(Tensor::Full({}, work_.root, loss.dtype(), loss.device()), *work_.state);
   };
-  functions.gradients = &stage.data.reducer();
+  functions.gradients = stage.gradients;
   functions.before_gradients = [&stage, &order](int micro) {
-    stage.data.BeginMicroBatch(micro + 1 == std::ssize(order));
+    stage.data->BeginMicroBatch(micro + 1 == std::ssize(order));
   };
   return functions;
 }
 
 dist::PipelineBoundary PipelineParallel::BoundaryOf(int64_t rows, int64_t cols) const {
-  return {{rows, cols, gpt_.config().n_embd}, gpt_.Parameters()[0]->value().dtype()};
+  const int64_t parts = GradEnabled() ? tensor_->size() : 1;  // of the sequence
+  LS_CHECK(cols % parts == 0, "a sequence of ", cols, " tokens does not divide into the ", parts,
+           " parts of parallel.tp");
+  return {{rows, cols / parts, gpt_.config().n_embd}, gpt_.Parameters()[0]->value().dtype()};
 }
 
 std::vector<HostRead> PipelineParallel::Gradients(std::span<const data::Batch> batches, double root,
@@ -148,9 +168,9 @@ std::vector<HostRead> PipelineParallel::Gradients(std::span<const data::Batch> b
   }
   times_ = {};
   for (const auto& stage : stages_) {
-    times_.communication_ms += stage->data.times().communication_ms;
-    times_.overlapped_ms += stage->data.times().overlapped_ms;
-    times_.exposed_ms += stage->data.times().exposed_ms;
+    times_.communication_ms += stage->data->times().communication_ms;
+    times_.overlapped_ms += stage->data->times().overlapped_ms;
+    times_.exposed_ms += stage->data->times().exposed_ms;
   }
   std::vector<HostRead> losses;
   for (const Tensor& loss : work_.results) losses.emplace_back(loss);
@@ -174,35 +194,28 @@ Tensor PipelineParallel::Through(const Tensor& ids, const Tensor& targets) {
     result = Tensor::Zeros({}, LossDType(weight), weight.device());
   }
   work_ = {};
-  if (targets.defined() || !ranks_.pipeline) return result;
+  if (targets.defined() || !groups_.pipeline) return result;
   if (!result.defined()) {
     const int64_t positions = nn::KvCacheScope::Current() != nullptr ? 1 : ids.dim(1);
     result = Tensor::Empty({ids.dim(0), positions, gpt_.config().vocab_size}, weight.dtype(),
                            weight.device());
   }
   result = result.Contiguous();
-  ranks_.pipeline->Broadcast(result, schedule().rank_of.back(), "logits")->Wait();
+  groups_.pipeline->Broadcast(result, schedule().rank_of.back(), "logits")->Wait();
   return result;
 }
 
 void PipelineParallel::CheckWeights(const std::string& when) {
-  for (const auto& stage : stages_) stage->data.CheckWeights(when);
+  for (const auto& stage : stages_) stage->data->CheckWeights(when);
 }
 
 std::string PipelineParallel::LocateNonFinite(int64_t ago) {
   std::string text;
   for (const auto& stage : stages_) {
-    const std::string of_stage = stage->data.LocateNonFinite(ago);
+    const std::string of_stage = stage->data->LocateNonFinite(ago);
     if (!of_stage.empty()) text += (text.empty() ? "" : ", ") + of_stage;
   }
-  if (!ranks_.control) return text;
-  std::string all;
-  for (const std::string& of_rank : dist::GatherTexts(*ranks_.control, text, kTextLimit)) {
-    if (!of_rank.empty() && all.find(of_rank) == std::string::npos) {
-      all += (all.empty() ? "" : ", ") + of_rank;
-    }
-  }
-  return all;
+  return text;
 }
 
 }  // namespace lockstep::models

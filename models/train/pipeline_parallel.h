@@ -11,27 +11,12 @@
 #include "core/host_read.h"
 #include "core/step_state.h"
 #include "data/batch.h"
-#include "dist/data_parallel/data_parallel.h"
 #include "dist/pipeline/pipeline.h"
+#include "dist/tensor/tensor_ranks.h"
+#include "models/train/parallel_plan.h"
 #include "models/train/pipeline_stages.h"
 
 namespace lockstep::models {
-
-// The ranks of a run as a grid of pipelines, "pp", and of copies of a stage, "dp".
-struct PipelineRanks {
-  std::shared_ptr<dist::ProcessGroup> pipeline;  // this rank's; null: all stages are here
-  dist::ProcessGroup* data = nullptr;            // those that have the same stages; null: one
-  std::shared_ptr<dist::ProcessGroup> control;   // all, for small values; null: one
-};
-
-struct PipelinePlan {
-  dist::PipelineKind kind = dist::PipelineKind::k1F1B;
-  int chunks = 2;      // stages per rank, where the kind leaves that open
-  int64_t window = 1;  // tokens of a sample
-  dist::ReducerOptions reducer = {};
-  // Gets what this rank carried out; may be empty.
-  std::function<void(const dist::PipelineSpan&)> on_span = {};
-};
 
 // The schedule of a step on so many ranks. Throws InputError if there is none for these numbers, or
 // if data ranks would have different numbers of micro-batches.
@@ -55,7 +40,8 @@ class PipelinedGpt : public Gpt {
 };
 
 // As dist::DataRanks, whose ranks and samples it counts by copies of the model: `rank` and `size`
-// are those along dp, sums and gathers go over all ranks.
+// are those along dp, sums and gathers go over pp and dp. Tensor-parallel ranks have a pipeline
+// each.
 class PipelineParallel : public dist::DataRanks {
  public:
   // For each of the model's parameters, the pipeline's rank that has its stage. Throws InputError
@@ -63,9 +49,11 @@ class PipelineParallel : public dist::DataRanks {
   static std::vector<int> RanksOf(const PipelinePlan& plan, int pipeline_ranks, int data_ranks,
                                   Gpt& gpt);
   // Collective. Decides which parameters are here, before they have memory. Throws as RanksOf.
-  static void Place(const PipelineRanks& ranks, const PipelinePlan& plan, PipelinedGpt& gpt);
-  // Collective, after Place and once the weights are filled. Groups and model outlive it.
-  PipelineParallel(const PipelineRanks& ranks, const PipelinePlan& plan, PipelinedGpt& gpt);
+  static void Place(const MeshGroups& groups, const PipelinePlan& plan, PipelinedGpt& gpt);
+  // Collective, after Place and Parallelize, and before or after the weights are filled, as
+  // MakeDataRanks says of each stage. `tensor`: the ranks of Parallelize. The model outlives it.
+  PipelineParallel(const MeshGroups& groups, const ParallelPlan& plan,
+                   const dist::TensorRanksPtr& tensor, PipelinedGpt& gpt);
   ~PipelineParallel() override;
 
   // Collective: the gradients of a step, summed over all micro-batches. `batches`: those of
@@ -77,9 +65,9 @@ class PipelineParallel : public dist::DataRanks {
                                   std::span<BackwardObserver* const> observers = {});
 
   const std::vector<int64_t>& micro_order() const override {
-    return stages_[0]->data.micro_order();
+    return stages_[0]->data->micro_order();
   }
-  int64_t micro_batches() const override { return stages_[0]->data.micro_batches(); }
+  int64_t micro_batches() const override { return stages_[0]->data->micro_batches(); }
   void BeginMicroBatch(bool) override {}  // Gradients does
   const dist::CommunicationTimes& times() const override { return times_; }
   void CheckWeights(const std::string& when) override;
@@ -91,11 +79,12 @@ class PipelineParallel : public dist::DataRanks {
 
  private:
   struct Stage {
-    Stage(Gpt& gpt, int64_t begin, int64_t end, dist::ProcessGroup* data_ranks,
-          const std::string& name, const dist::ReducerOptions& options);
+    Stage(Gpt& gpt, int64_t begin, int64_t end, const dist::TensorRanksPtr& tensor,
+          const MeshGroups& of_rank, const std::string& name, const ParallelPlan& plan);
     GptStage model;
-    std::shared_ptr<dist::ProcessGroup> group;
-    dist::DataParallel data;
+    MeshGroups groups;  // of the data ranks alone
+    std::unique_ptr<dist::DataRanks> data;
+    BackwardObserver* gradients;  // the same, or a part of it
   };
   // What the stages' functions work on.
   struct Work {
@@ -110,7 +99,8 @@ class PipelineParallel : public dist::DataRanks {
   dist::PipelineBoundary BoundaryOf(int64_t rows, int64_t cols) const;
   Tensor Through(const Tensor& ids, const Tensor& targets);
 
-  const PipelineRanks ranks_;
+  const MeshGroups groups_;
+  const dist::TensorRanksPtr tensor_;
   PipelinedGpt& gpt_;
   std::function<void(const dist::PipelineSpan&)> on_span_;
   std::vector<std::unique_ptr<Stage>> stages_;  // this rank's

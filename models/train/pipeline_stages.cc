@@ -1,6 +1,7 @@
 #include "models/train/pipeline_stages.h"
 
 #include "dist/pipeline/stage_cut.h"
+#include "dist/tensor/sequence.h"
 
 namespace lockstep::models {
 namespace {
@@ -35,7 +36,8 @@ std::vector<int64_t> CutIntoStages(Gpt& gpt, int64_t window, int stages) {
   return dist::CutByCost(costs, stages);
 }
 
-GptStage::GptStage(Gpt& gpt, int64_t begin, int64_t end) : gpt_(gpt), begin_(begin), end_(end) {
+GptStage::GptStage(Gpt& gpt, int64_t begin, int64_t end, dist::TensorRanksPtr tensor)
+    : gpt_(gpt), begin_(begin), end_(end), tensor_(std::move(tensor)) {
   const int64_t head = gpt.blocks().size() + 1;
   const auto add = [&](const std::string& name, std::shared_ptr<Module> part) {
     parts_.push_back(std::make_unique<Child<Module>>(this, name, std::move(part)));
@@ -58,12 +60,19 @@ Tensor GptStage::Forward(const Tensor& input, const Tensor& ids, const Tensor& t
     stream = gpt_.blocks()[part - 1](std::move(stream));
   }
   if (last()) return gpt_.head()(std::move(stream), targets);
-  const Tensor& x = stream.x;
-  if (!stream.open.value.defined()) return x;
-  // The pass that would make the sum within a stage, of which the norm is not used. In backward the
-  // next stage's norm adds to the gradient of the sum in f32 and rounds once, as that pass does.
-  const Tensor ones = Tensor::Full({x.dim(-1)}, 1, x.dtype(), x.device());
-  return ops::ResidualNorm(NormKind::kRmsNorm, x, stream.open, ones).first;
+  return stream.open.value.defined() ? Sum(stream) : stream.x;
+}
+
+// By the pass that would make the sum within a stage, of which the norm is not used. In backward
+// the next stage's norm adds to the gradient of the sum in f32 and rounds once, as that pass does.
+Tensor GptStage::Sum(const nn::ResidualStream& stream) const {
+  const auto sum = [](const nn::ResidualStream& part, const std::vector<Tensor>&,
+                      SamplePart where) {
+    const Tensor ones = Tensor::Full({part.x.dim(-1)}, 1, part.x.dtype(), part.x.device());
+    return ops::ResidualNorm(NormKind::kRmsNorm, part.x, part.open, ones, {}, 1e-5, where);
+  };
+  if (tensor_->parts() == 1 || !GradEnabled()) return sum(stream, {}, {}).first;
+  return dist::MapParts(tensor_, stream, {}, sum).first;
 }
 
 }  // namespace lockstep::models

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "dist/tensor/tensor_ranks.h"
 #include "models/gpt/gpt.h"
 
 namespace lockstep::models {
@@ -16,9 +17,11 @@ std::vector<int64_t> CutIntoStages(Gpt& gpt, int64_t window, int stages);
 // Some consecutive parts, of which it shares the modules, under their names in the whole model.
 class GptStage : public Module {
  public:
-  GptStage(Gpt& gpt, int64_t begin, int64_t end);
+  // `tensor`: the ranks that compute its layers together.
+  GptStage(Gpt& gpt, int64_t begin, int64_t end, dist::TensorRanksPtr tensor);
 
-  // `input`: what the stage before gave, [B, T, n_embd], undefined for the first stage. ids and
+  // `input`: what the stage before gave, [B, T, n_embd], of which tensor-parallel ranks each have
+  // their part of the sequence where a graph is recorded; undefined for the first stage. ids and
   // targets are i32 [B, T] and only read by the first and the last stage. The last stage gives what
   // Gpt does: the loss, or without targets the logits.
   //
@@ -31,8 +34,11 @@ class GptStage : public Module {
   bool last() const { return end_ == gpt_.blocks().size() + 2; }
 
  private:
+  Tensor Sum(const nn::ResidualStream& stream) const;
+
   Gpt& gpt_;
   int64_t begin_, end_;  // parts
+  const dist::TensorRanksPtr tensor_;
   std::vector<std::unique_ptr<Child<Module>>> parts_;
 };
 

@@ -43,6 +43,17 @@ dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& na
           .say = WarnWithoutWaiting};
 }
 
+dist::Mesh MeshOf(const RunConfig& config, int rank, int ranks) {
+  const ParallelOptions& parallel = config.parallel;
+  const int64_t data_ranks = DataRanksOf(config, ranks), shards = parallel.shard_ranks;
+  // Other sizes are refused when the run is prepared.
+  const bool has_copies = parallel.shard != "none" && shards > 0 && data_ranks % shards == 0;
+  return dist::Mesh({.pp = static_cast<int>(parallel.pp),
+                     .tp = static_cast<int>(parallel.tp),
+                     .shard = has_copies ? static_cast<int>(shards) : 0},
+                    rank, ranks);
+}
+
 // " (1.25 MiB)"
 std::string InMib(int64_t bytes) {
   std::ostringstream text;
@@ -116,7 +127,7 @@ PipelinePlan ToPipelinePlan(const RunConfig& config, int64_t micro_batches, int6
                             TraceRecorder* trace) {
   PipelinePlan plan{.kind = dist::ParsePipelineKind(config.parallel.schedule),
                     .window = window,
-                    .reducer = ToReducerOptions(config.dist, micro_batches, trace)};
+                    .micro_batches = micro_batches};
   if (trace != nullptr) {
     plan.on_span = [trace](const dist::PipelineSpan& span) {
       trace->Record(ToString(span.action), "pipeline", span.begin, span.end, "pipeline");
@@ -153,6 +164,8 @@ dist::ShardOptions ToShardOptions(const RunConfig& config, int64_t micro_batches
                          : parallel.shard == "gradients" ? dist::Zero2()
                                                          : dist::Zero1();
   if (!parallel.reshard_after_forward) s.reshard = dist::Reshard::kAfterBackward;
+  // Else every micro-batch of a pipeline would gather its stage again.
+  if (parallel.pp > 1) s.reshard = dist::Reshard::kAfterStep;
   s.sum = reducer.sum;
   s.micro_batches = micro_batches;
   s.on_span = std::move(reducer.on_span);
@@ -176,33 +189,16 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
                                      .heartbeat = std::chrono::seconds(config.dist.heartbeat)});
   if (recorder) recorder->SetMeeting(world_->meeting());
   control_ = world_->Group(GroupOptionsOf(config, "control", kCpu, recorder));
-  const auto gradients = GroupOptionsOf(config, "gradients", device, recorder);
-  gradients_ = world_->Group(gradients);
   checkpoints_ = world_->Group(GroupOptionsOf(config, "checkpoints", kCpu, /*recorder=*/nullptr));
-  DataRanksOf(config, size());
-  const auto tp = static_cast<int>(config.parallel.tp);
-  if (tp > 1) {
-    const dist::Mesh mesh({.tp = tp}, rank(), size());
-    tensor_ = world_->Group(mesh, {"tp"}, gradients);
-    auto data = world_->Group(mesh, {"dp"}, gradients);
-    auto data_control =
-        world_->Group(mesh, {"dp"}, GroupOptionsOf(config, "control", kCpu, recorder));
-    if (size() > tp) {
-      data_ = std::move(data);
-      data_control_ = std::move(data_control);
-    }
-  }
-  if (config.parallel.pp > 1) {
-    const dist::Mesh mesh({.pp = static_cast<int>(config.parallel.pp)}, rank(), size());
-    pipeline_ = world_->Group(mesh, {"pp"}, gradients);
-    if (mesh.size("dp") > 1) data_ = world_->Group(mesh, {"dp"}, gradients);
-  }
-  const auto shards = static_cast<int>(config.parallel.shard_ranks);
-  // Other sizes are refused when the run is prepared.
-  if (config.parallel.shard == "none" || shards == 0 || size() % shards != 0) return;
-  const dist::Mesh mesh({.shard = shards}, rank(), size());
-  shard_ = world_->Group(mesh, {"shard"}, gradients);
-  replicate_ = world_->Group(mesh, {"replicate"}, gradients);
+  const dist::Mesh mesh = MeshOf(config, rank(), size());
+  groups_ = MeshGroups::Of(mesh, [&](const std::vector<std::string>& axes, bool on_host) {
+    const bool of_all = std::ssize(mesh.RanksAlong(axes)) == size();
+    if (on_host && of_all) return control_;
+    const auto options = on_host ? GroupOptionsOf(config, "control", kCpu, recorder)
+                                 : GroupOptionsOf(config, "gradients", device, recorder);
+    const bool of_samples = of_all && axes == std::vector<std::string>{"dp"};
+    return of_samples ? world_->Group(options) : world_->Group(mesh, axes, options);
+  });
 }
 
 std::vector<std::string> RunRanks::OnEveryRank(const std::function<std::string()>& f) const {

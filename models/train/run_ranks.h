@@ -6,16 +6,14 @@
 #include <string>
 
 #include "dist/control/rendezvous.h"
-#include "dist/data_parallel/reducer.h"
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/pause.h"
 #include "dist/process_group.h"
-#include "dist/shard/fully_shard.h"
 #include "dist/world.h"
 #include "models/checkpoint/run_folder.h"
 #include "models/options/config.h"
 #include "models/report/trace.h"
-#include "models/train/pipeline_parallel.h"
+#include "models/train/parallel_plan.h"
 
 namespace lockstep::models {
 
@@ -59,26 +57,12 @@ class RunRanks {
   bool on_one_machine() const { return rendezvous_.local_world_size == size(); }
   // "tcp", "nccl"
   const std::string& backend() const { return backend_; }
-  // Null for a single rank. The first is for gradients, on their device, among data-parallel ranks;
-  // the second for small values on the host, among all ranks; the third the same among
-  // data-parallel ones.
-  dist::ProcessGroup* gradients() const { return tensor_ ? data_.get() : gradients_.get(); }
+  // Of all ranks, for small values on the host. Null for a single rank.
   const std::shared_ptr<dist::ProcessGroup>& control() const { return control_; }
-  const std::shared_ptr<dist::ProcessGroup>& data_control() const {
-    return tensor_ ? data_control_ : control_;
-  }
-  // Of parallel.tp; null: 1.
-  dist::ProcessGroup* tensor() const { return tensor_.get(); }
   // For CheckpointSaver.
   dist::ProcessGroup* checkpoints() const { return checkpoints_.get(); }
-  // Of parallel.shard and parallel.shard_ranks.
-  dist::ShardGroups shard_groups() const {
-    if (!replicate_) return {gradients_.get()};
-    return {gradients_.get(), shard_.get(), replicate_.get()};
-  }
-
-  // Of parallel.pp: this rank's pipeline, and the ranks that have the same stages.
-  PipelineRanks pipeline_ranks() const { return {pipeline_, data_.get(), control_}; }
+  // Along the axes of parallel.pp, tp, shard and shard_ranks.
+  const MeshGroups& groups() const { return groups_; }
 
   // Runs f() on the main rank. f takes no part in collectives and may take long: the other ranks
   // wait when they next need the main rank, and say for what: "rank 0 has been writing a checkpoint
@@ -107,11 +91,8 @@ class RunRanks {
   const dist::Rendezvous rendezvous_;
   std::string backend_;
   std::unique_ptr<dist::World> world_;
-  std::shared_ptr<dist::ProcessGroup> control_, gradients_, checkpoints_;
-  std::shared_ptr<dist::ProcessGroup> shard_, replicate_;  // null: the model has a single copy
-  // Those of parallel.tp and of parallel.pp, and the ranks that have the same parts of the model
-  // and other samples. Null: there is one of them.
-  std::shared_ptr<dist::ProcessGroup> tensor_, pipeline_, data_, data_control_;
+  std::shared_ptr<dist::ProcessGroup> control_, checkpoints_;
+  MeshGroups groups_;
 };
 
 }  // namespace lockstep::models

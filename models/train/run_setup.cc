@@ -9,6 +9,7 @@
 #include "data/sampler.h"
 #include "models/gpt/hf_format.h"
 #include "models/train/parallelize.h"
+#include "models/train/pipeline_parallel.h"
 #include "models/train/run_ranks.h"
 #include "nn/precision.h"
 #include "optim/adamw.h"
@@ -210,18 +211,10 @@ void CheckTensorParallel(const RunSetup& setup) {
     fail("virtual.tp = ", parts, " with parallel.tp = ", parallel.tp,
          " is for dist.reduction = \"ordered\": add that, or leave virtual.tp out");
   }
-  if (parallel.shard != "none") {
-    fail("parallel.shard = \"", parallel.shard,
-         "\" does not go with parallel.tp or virtual.tp: use "
-         "parallel.shard = \"none\"");
-  }
   if (setup.model.mixture.n_expert > 0) {
     fail(
         "model.n_expert does not go with parallel.tp or virtual.tp yet: share out the samples and "
         "the weights instead, by parallel.shard = \"full\"");
-  }
-  if (setup.offload.any()) {
-    fail("train.offload does not go with parallel.tp or virtual.tp: leave it out");
   }
   if (setup.window % parts != 0 || setup.model.n_head % parallel.tp != 0) {
     fail("the parts of virtual.tp = ", parts, " must divide model.block_size = ", setup.window,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "dist/groups/agreement.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "models/report/trace_copies.h"
 #include "optim/clip.h"
@@ -14,6 +15,19 @@ namespace {
 // i32 [B, T] on the model's device.
 Tensor ToTensor(const std::vector<int32_t>& values, const data::Batch& batch, Device device) {
   return Tensor::FromVector<int32_t>(values, {batch.rows, batch.cols}, device);
+}
+
+constexpr int64_t kTextLimit = 4096;  // of where a rank says that gradients are not finite
+
+// The texts that are not empty, in a list.
+std::string EachOnce(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) {
+    if (!text.empty() && all.find(text) == std::string::npos) {
+      all += (all.empty() ? "" : ", ") + text;
+    }
+  }
+  return all;
 }
 
 std::vector<int64_t> MicroOrder(const TrainerOptions& options) {
@@ -261,6 +275,8 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_grad
   std::string where;
   // Those of the next step are there already, unless this step's still are.
   if (options_.parallel) where = options_.parallel->LocateNonFinite(have_gradients ? 0 : 1);
+  if (options_.all != nullptr)
+    where = EachOnce(dist::GatherTexts(*options_.all, where, kTextLimit));
   return StrCat("step ", step, ": the loss is ", loss,
                 !bad.empty()          ? StrCat(" and the gradient of '", bad, "' is not finite")
                 : std::isfinite(loss) ? " and a gradient is not finite"

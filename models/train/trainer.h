@@ -41,6 +41,9 @@ struct TrainerOptions {
   // every rank makes the same calls. Outlives the trainer.
   dist::DataRanks* parallel = nullptr;
   PipelineParallel* pipeline = nullptr;  // the same, where the model is in a pipeline
+  // All ranks of the run, also those that have other parts of the model, for errors; null: those of
+  // `parallel` alone.
+  dist::ProcessGroup* all = nullptr;
   int64_t check_every = 0;  // steps between comparisons of the ranks' weights; 0: never
   // Consecutive updates that are skipped and reported because a gradient is not finite, before
   // NonFiniteError is thrown. Such a step counts, and its loss and norm are not finite.

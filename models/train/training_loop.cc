@@ -9,7 +9,6 @@
 #include "core/io/file.h"
 #include "core/kernel_choices.h"
 #include "data/id_tokenizer.h"
-#include "dist/data_parallel/data_parallel.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/consolidate.h"
@@ -31,17 +30,25 @@ double SecondsSince(Clock::time_point start) {
 bool Every(int64_t period, int64_t step) { return period > 0 && step % period == 0; }
 
 CheckpointShare ShareOf(const RunSetup& setup, const RunRanks& ranks) {
-  CheckpointShare share{.rank = ranks.rank(), .ranks = ranks.size()};
-  share.parts = SavesParts(setup);
-  if (setup.config.parallel.pp > 1) {
-    // Ranks that have the same stages follow each other.
-    share.parts = setup.config.checkpoint.sharded;
-    if (share.parts) share.copy = {share.rank % setup.ranks, setup.ranks};
-    return share;
-  }
-  const int64_t of_copy = setup.config.parallel.shard_ranks;
-  if (share.parts && of_copy > 0) share.copy = {share.rank / of_copy, share.ranks / of_copy};
+  const MeshGroups& groups = ranks.groups();
+  CheckpointShare share{.rank = ranks.rank(), .ranks = ranks.size(), .parts = SavesParts(setup)};
+  const auto& copies = IsSharded(setup) ? groups.replicate : groups.data;
+  if (copies) share.copy = {copies->rank(), copies->size()};
   return share;
+}
+
+ParallelPlan ToParallelPlan(const RunSetup& setup, TraceRecorder* trace) {
+  const RunConfig& config = setup.config;
+  ParallelPlan plan{.tensor_parts = config.parallel.tensor_parts()};
+  if (config.parallel.pp > 1) {
+    plan.pipeline = ToPipelinePlan(config, setup.micro_batches, setup.window, trace);
+  }
+  if (IsSharded(setup)) {
+    plan.shard = ToShardOptions(config, setup.micro_batches, trace);
+  } else if (SumsGradients(setup)) {
+    plan.reducer = ToReducerOptions(config.dist, setup.micro_batches, trace);
+  }
+  return plan;
 }
 
 std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
@@ -74,7 +81,11 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
       model_(config_.parallel.pp > 1
                  ? std::unique_ptr<Gpt>(std::make_unique<PipelinedGpt>(setup.model))
                  : std::make_unique<Gpt>(setup.model)),
-      parallel_(FillAndShare()),
+      parallel_(Parallelize(*model_, ranks.groups(), ToParallelPlan(setup, trace_.get()),
+                            [&](bool on_meta) {
+                              on_meta ? MaterializeFor(setup, kMeta, *model_)
+                                      : FillModel(setup, *model_);
+                            })),
       optimizer_(MakeOptimizer(setup, *model_)),
       share_(ShareOf(setup, ranks)),
       sampler_(data::ParseOrder(config_.data.order), static_cast<uint64_t>(config_.seed),
@@ -94,6 +105,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
                 .say = Warn,
                 .parallel = parallel_.get(),
                 .pipeline = dynamic_cast<PipelineParallel*>(parallel_.get()),
+                .all = ranks.control().get(),
                 .check_every = parallel_ ? config_.dist.check_every : 0,
                 .max_skips = config_.train.max_skips,
                 .loss_scaling = LossScalingFor(config_.train),
@@ -118,33 +130,6 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
     best_val_loss_ = state.best_val_loss;
     last_loss_ = state.last_loss;
   }
-}
-
-// Gives the model its weights, and shares it, or the samples of a step, out among the ranks. Null
-// where a single process needs none of that.
-std::unique_ptr<dist::DataRanks> TrainingLoop::FillAndShare() {
-  if (config_.parallel.pp > 1) {
-    auto& model = static_cast<PipelinedGpt&>(*model_);
-    const PipelinePlan plan =
-        ToPipelinePlan(config_, setup_.micro_batches, setup_.window, trace_.get());
-    PipelineParallel::Place(ranks_.pipeline_ranks(), plan, model);
-    FillModel(setup_, model);
-    return std::make_unique<PipelineParallel>(ranks_.pipeline_ranks(), plan, model);
-  }
-  std::unique_ptr<dist::DataRanks> sharded;
-  if (IsSharded(setup_)) {
-    MaterializeFor(setup_, kMeta, *model_);  // for the dtypes
-    sharded = std::make_unique<dist::FullyShard>(
-        ranks_.shard_groups(), *model_, ToShardOptions(config_, setup_.micro_batches, trace_.get()),
-        ranks_.control());
-  }
-  Parallelize(*model_, std::make_shared<dist::TensorRanks>(ranks_.tensor(),
-                                                           config_.parallel.tensor_parts()));
-  FillModel(setup_, *model_);
-  if (sharded || !SumsGradients(setup_)) return sharded;
-  return std::make_unique<dist::DataParallel>(
-      ranks_.gradients(), *model_,
-      ToReducerOptions(config_.dist, setup_.micro_batches, trace_.get()), ranks_.data_control());
 }
 
 int TrainingLoop::Train() {
@@ -257,7 +242,7 @@ std::optional<StepMetrics> TrainingLoop::TrainStep() {
   peak_bytes_ = std::max(peak_bytes_, allocator.stats().peak_bytes);
   allocator.ResetPeak();
   if (trainer_.step() > setup_.start.step && Every(config_.dist.check_every, trainer_.step())) {
-    const dist::TensorRanks tensor(ranks_.tensor(), config_.parallel.tensor_parts());
+    const dist::TensorRanks tensor(ranks_.groups().tensor.get(), config_.parallel.tensor_parts());
     dist::CheckReplicas(tensor, *model_, StrCat("after step ", trainer_.step()));
   }
   std::optional<StepMetrics> before = trainer_.Submit();

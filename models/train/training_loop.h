@@ -33,7 +33,6 @@ class TrainingLoop {
   int Train();
 
  private:
-  std::unique_ptr<dist::DataRanks> FillAndShare();
   ReportInput MakeReportInput() const;
   void Begin();
   std::optional<StepMetrics> TrainStep();

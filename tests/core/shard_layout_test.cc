@@ -171,13 +171,20 @@ TEST(ShardLayoutTest, AParameterHasItsPartOfTheWhole) {
     const Tensor whole = Tensor::FromVector(all, {60, 100}).To(dtype);
     EXPECT_EQ(p.PartOf(whole).To(DType::kF32).ToVector<float>(), want);
     EXPECT_THAT(MessageOf([&] { p.SetLayout({}); }),
-                HasSubstr("the layout of parameter 'w' can be set only once"));
+                HasSubstr("parameter 'w' can be cut only once"));
     EXPECT_THAT(MessageOf([&] { p.WholeOf(p.value().Detach()); }),
                 HasSubstr("only a part of parameter 'w'"));
     Parameter cut({60, 100}, kIota, true);
     cut.Materialize(kCpu, dtype, 7);
     cut.SetLayout(layout);  // of what is in memory
     EXPECT_EQ(cut.value().To(DType::kF32).ToVector<float>(), want);
+    Parameter twice({60, 100}, kIota, true);
+    twice.Materialize(kCpu, dtype, 7);
+    twice.SetLayout({.cuts = layout.cuts});
+    EXPECT_THAT(MessageOf([&] { twice.SetLayout({.cuts = {}, .range = layout.range}); }),
+                HasSubstr("then perhaps into ranges"));
+    twice.SetLayout(layout);
+    EXPECT_EQ(twice.value().To(DType::kF32).ToVector<float>(), want);
   }
 }
 

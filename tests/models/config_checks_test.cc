@@ -256,8 +256,12 @@ TEST(ConfigChecks, PipelineOptionsThatDoNotFitAreRefused) {
   EXPECT_EQ(config.parallel.schedule, "zbv");
   EXPECT_EQ(RunConfigFromToml(ToToml(config), "again").parallel.schedule, "zbv");
   EXPECT_THAT(ErrorOf({"--parallel.schedule=zb_h1"}), HasSubstr("does nothing without a pipeline"));
-  EXPECT_THAT(ErrorOf({"--parallel.pp=2", "--parallel.shard=full"}),
-              HasSubstr("does not go together with parallel.shard"));
+  const RunConfig composed =
+      ParsedRun({"--parallel.pp=2", "--parallel.shard=full", "--parallel.tp=2"}).config;
+  EXPECT_EQ(composed.parallel.shard, "full");
+  EXPECT_THAT(ErrorOf({"--parallel.pp=2", "--parallel.shard=full",
+                       "--parallel.reshard_after_forward=false"}),
+              HasSubstr("does nothing with parallel.pp"));
   EXPECT_THAT(ErrorOf({"--parallel.pp=2", "--parallel.schedule=gpipe"}),
               HasSubstr("1f1b, interleaved, zb_h1, zbv"));
   EXPECT_THAT(ErrorOf({"--parallel.pp=0"}), HasSubstr("parallel.pp"));

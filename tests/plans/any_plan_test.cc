@@ -43,6 +43,19 @@ void DrawMixture(Draw& draw, GptConfig& m) {
   m.n_dense = m.n_layer > 1 ? draw.Of<int64_t>({0, 1}) : 0;
 }
 
+// What a model needs whose layers ranks may share out.
+void MakeDivisible(Draw& draw, Task& task) {
+  GptConfig& m = task.model;
+  m.vocab_size = m.vocab_size == 259 ? 260 : 32;
+  m.n_head = 4;
+  m.n_embd = draw.Of<int64_t>({16, 32, 96});
+  if (m.n_inner == 50) m.n_inner = 48;
+  // Runs of unequal length are rounded to the nearest only.
+  if (m.n_kv_head == 0) return;
+  task.optim.master_weights = true;
+  task.optim.state_dtype = "fp32";
+}
+
 Task DrawTask(Draw& draw) {
   Task task;
   GptConfig& m = task.model;
@@ -70,7 +83,29 @@ Task DrawTask(Draw& draw) {
     task.optim.state_dtype = draw.Of<std::string>({"fp32", "bf16"});
   }
   task.micro_batches = draw.Of<int64_t>({4, 8});
+  if (m.mixture.n_expert == 0) task.virtual_tp = draw.Of<int64_t>({1, 2, 4});
+  if (task.virtual_tp > 1) MakeDivisible(draw, task);
   return task;
+}
+
+// Of a pipeline: as many stages as the model has parts for.
+void DrawPipeline(Draw& draw, const Task& task, Plan& plan) {
+  using enum dist::PipelineKind;
+  const int64_t parts = task.model.n_layer + 2;
+  plan.pp = draw.Of<int64_t>({1, 2, 2, 3});
+  plan.schedule = 2 * plan.pp <= parts ? draw.Of({k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV})
+                                       : draw.Of({k1F1B, kZeroBubbleH1});
+  if (plan.data_parallel) plan.copies = draw.Of<int64_t>({1, 2, 4});
+}
+
+// Of the ranks that are not needed otherwise.
+void DrawTensorRanks(Draw& draw, const Task& task, int64_t most, Plan& plan) {
+  const GptConfig& m = task.model;
+  plan.tp = draw.Of<int64_t>({1, 2, 4});
+  const int64_t keys = m.n_kv_head > 0 ? m.n_kv_head : m.n_head;
+  while (task.virtual_tp % plan.tp != 0 || keys % plan.tp != 0 || plan.ranks() > most) {
+    plan.tp /= 2;
+  }
 }
 
 Plan DrawPlan(Draw& draw, const Task& task, bool on_gpu) {
@@ -87,6 +122,11 @@ Plan DrawPlan(Draw& draw, const Task& task, bool on_gpu) {
     plan.options.sum = dist::GradientSum::kOrdered;
     plan.in_memory = draw.Of({true, false});
   }
+  const int64_t most = on_gpu ? 4 : 8;
+  const bool dense = task.model.mixture.n_expert == 0;
+  if (dense && !task.model.tie_embeddings && draw.Of({true, false})) DrawPipeline(draw, task, plan);
+  while (plan.ranks() > most) (plan.copies > 1 ? plan.copies : plan.shards) /= 2;
+  DrawTensorRanks(draw, task, most, plan);
   const bool llama = task.model.norm == NormKind::kRmsNorm;
   plan.recompute =
       ParseRecompute(draw.Of<std::string>({"none", "block", "block", "attention", "mlp",
@@ -94,7 +134,7 @@ Plan DrawPlan(Draw& draw, const Task& task, bool on_gpu) {
   if (plan.recompute.part != RecomputeChoice::Part::kNone) {
     plan.recompute.layers = draw.Of<int64_t>({-1, -1, 1});
   }
-  if (on_gpu) {
+  if (on_gpu && plan.pp == 0) {
     plan.offload = {.activations = draw.Of({true, false}),
                     .optimizer = draw.Of({true, false}),
                     .weights = draw.Of({true, false})};
@@ -110,7 +150,7 @@ Task DrawGpuTask(int number) {
   Draw draw(at < std::size(kFirst) ? kFirst[at] : static_cast<uint32_t>(number));
   Task task = DrawTask(draw);
   task.steps = 2;
-  task.model.vocab_size = 29;
+  task.model.vocab_size = task.virtual_tp > 1 ? 32 : 29;
   task.micro_batches = 4;
   task.model.n_embd = 16;
   task.model.n_layer = draw.Of<int64_t>({1, 2});

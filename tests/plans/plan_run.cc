@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstring>
 
-#include "dist/data_parallel/data_parallel.h"
 #include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
 #include "models/train/parallelize.h"
@@ -43,6 +42,36 @@ void Fill(Gpt& model, Device device, DType dtype, uint64_t seed) {
   nn::Materialize(model, device, seed, {.compute = dtype});
 }
 
+dist::Mesh MeshOf(const dist::ProcessGroup& all, const Plan& plan) {
+  LS_CHECK(all.size() == plan.ranks(), all.size(), " ranks instead of ", plan.ranks());
+  return dist::Mesh({.pp = static_cast<int>(std::max<int64_t>(plan.pp, 1)),
+                     .tp = static_cast<int>(plan.tp),
+                     .shard = plan.is_sharded() ? static_cast<int>(plan.shards) : 0},
+                    all.rank(), all.size());
+}
+
+MeshGroups GroupsOf(dist::ProcessGroup& all, const dist::Mesh& mesh) {
+  return MeshGroups::Of(mesh, [&](const std::vector<std::string>& axes, bool on_host) {
+    return all.Split((on_host ? "control." : "") + mesh.GroupName(axes), mesh.RanksAlong(axes));
+  });
+}
+
+ParallelPlan ToParallelPlan(const Task& task, const Plan& plan) {
+  ParallelPlan p{.tensor_parts = task.virtual_tp};
+  if (plan.pp > 0) {
+    p.pipeline = {.kind = plan.schedule, .window = kWindow, .micro_batches = task.micro_batches};
+  }
+  if (!plan.is_sharded()) {
+    p.reducer = dist::ReducerOptions{.sum = dist::GradientSum::kOrdered,
+                                     .micro_batches = task.micro_batches};
+    return p;
+  }
+  p.shard = plan.options;
+  p.shard->micro_batches = task.micro_batches;
+  if (plan.pp > 0) p.shard->reshard = dist::Reshard::kAfterStep;
+  return p;
+}
+
 void Load(Gpt& model, const Outcome& from) {
   for (const auto& [name, p] : model.NamedParameters()) {
     Tensor value = p->value().Detach();
@@ -73,9 +102,8 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
 std::ostream& operator<<(std::ostream& out, const Plan& p) {
   out << p.shards << " shards of " << p.copies << " copies";
   if (p.tp > 1) out << ", tp " << p.tp;
-  if (p.pp > 0) {
-    out << ", pipelines of " << p.pp << " by " << dist::Name(p.schedule);
-  } else if (p.data_parallel) {
+  if (p.pp > 0) out << ", pipelines of " << p.pp << " by " << dist::Name(p.schedule);
+  if (!p.is_sharded()) {
     out << ", data parallel";
   } else {
     out << ", reshard " << static_cast<int>(p.options.reshard) << ", accumulate "
@@ -109,51 +137,19 @@ std::string Difference(const Outcome& a, const Outcome& b) {
 }
 
 PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, const Outcome* from)
-    : task_(task), model_(ModelOf(task, plan)), tokens_(Tokens(400)) {
-  LS_CHECK(all.size() == plan.ranks(), all.size(), " ranks instead of ", plan.ranks());
-  const Device device = all.device();
-  const auto fill = [&](uint64_t seed) { Fill(model_, device, task.dtype, seed); };
-  ShareLayers(all, plan);
-  if (plan.pp > 0) {
-    const dist::Mesh mesh({.pp = static_cast<int>(plan.pp)}, all.rank(), all.size());
-    const auto along = [&](const char* axis) {
-      return mesh.size(axis) > 1 ? all.Split(mesh.GroupName({axis}), mesh.RanksAlong({axis}))
-                                 : nullptr;
-    };
-    pipeline_ = along("pp");
-    data_ = along("dp");
-    control_ = all.Duplicate("control");
-    const PipelineRanks ranks{pipeline_, data_.get(), control_};
-    const PipelinePlan pipeline{
-        .kind = plan.schedule,
-        .window = kWindow,
-        .reducer = {.sum = dist::GradientSum::kOrdered, .micro_batches = task.micro_batches}};
-    PipelineParallel::Place(ranks, pipeline, model_);
-    fill(4);
-    parallel_ = std::make_unique<PipelineParallel>(ranks, pipeline, model_);
-  } else if (plan.data_parallel) {
-    fill(4);
-    parallel_ = std::make_unique<dist::DataParallel>(
-        plan.tp == 1 ? &all : dp_.get(), model_,
-        dist::ReducerOptions{.sum = dist::GradientSum::kOrdered,
-                             .micro_batches = task.micro_batches});
-  } else {
-    const dist::Mesh mesh({.shard = static_cast<int>(plan.shards)}, all.rank(), all.size());
-    const auto along = [&](const char* axis) {
-      return all.Split(mesh.GroupName({axis}), mesh.RanksAlong({axis}));
-    };
-    shard_ = along("shard");
-    replicate_ = along("replicate");
-    // All begin with rank 0's weights.
-    if (plan.in_memory) fill(all.rank() == 0 ? 4 : 5);
-    dist::ShardOptions options = plan.options;
-    options.micro_batches = task.micro_batches;
-    parallel_ = std::make_unique<dist::FullyShard>(
-        plan.copies > 1 ? dist::ShardGroups(&all, shard_.get(), replicate_.get())
-                        : dist::ShardGroups(&all),
-        model_, options);
-    if (!plan.in_memory) fill(4);
-  }
+    : task_(task),
+      all_(all.Duplicate("errors")),
+      groups_(GroupsOf(all, MeshOf(all, plan))),
+      model_(ModelOf(task, plan)),
+      tokens_(Tokens(400)) {
+  const bool is_first = MeshOf(all, plan).coordinate("dp") == 0;
+  parallel_ = Parallelize(model_, groups_, ToParallelPlan(task, plan), [&](bool on_meta) {
+    if (!plan.in_memory) {
+      Fill(model_, on_meta ? kMeta : all.device(), task.dtype, 4);
+    } else if (on_meta) {
+      Fill(model_, all.device(), task.dtype, is_first ? 4 : 5);  // all begin with the first's
+    }
+  });
   if (from != nullptr) {
     outcome_ = *from;
     Load(model_, *from);
@@ -178,23 +174,15 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
                      .seed = 9,
                      .parallel = parallel_.get(),
                      .pipeline = dynamic_cast<PipelineParallel*>(parallel_.get()),
+                     .all = all_.get(),
                      .check_every = 2,
                      .loss_scaling = scaling,
                      .loss_scale = outcome_.loss_scale});
 }
 
-void PlanRun::ShareLayers(dist::ProcessGroup& all, const Plan& plan) {
-  if (plan.tp > 1) {
-    LS_CHECK(plan.data_parallel, "tp goes with data parallelism only");
-    const dist::Mesh mesh({.tp = static_cast<int>(plan.tp)}, all.rank(), all.size());
-    const auto along = [&](const char* axis) {
-      return all.Split(mesh.GroupName({axis}), mesh.RanksAlong({axis}));
-    };
-    tp_ = along("tp");
-    dp_ = along("dp");
-    if (plan.copies == 1) dp_ = nullptr;
-  }
-  Parallelize(model_, std::make_shared<dist::TensorRanks>(tp_.get(), task_.virtual_tp));
+void PlanRun::CheckReplicas() {
+  const dist::TensorRanks tensor(groups_.tensor.get(), task_.virtual_tp);
+  dist::CheckReplicas(tensor, model_, StrCat("after step ", trainer_->step()));
 }
 
 void PlanRun::Train(int steps) {
@@ -203,6 +191,7 @@ void PlanRun::Train(int steps) {
       outcome_.val_loss = trainer_->Evaluate(data::EvalBatches(tokens_, kWindow, 3, 2));
     }
     const StepMetrics m = trainer_->Step();
+    CheckReplicas();
     outcome_.losses.push_back(m.loss);
     outcome_.norms.push_back(m.grad_norm);
   }

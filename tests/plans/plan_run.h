@@ -2,6 +2,7 @@
 // run.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -36,16 +37,18 @@ std::ostream& operator<<(std::ostream& out, const Task& task);
 // By what: ranks and memory.
 struct Plan {
   int64_t shards = 1, copies = 1;  // data ranks: shards * copies
-  int64_t tp = 1;                  // ranks that compute a layer together; not with shards
-  int64_t pp = 0;                  // ranks of a pipeline, of which there are `copies`; 0: none
+  int64_t tp = 1;                  // ranks that compute a layer together
+  int64_t pp = 0;                  // ranks of a pipeline; 0: none
   dist::PipelineKind schedule = dist::PipelineKind::k1F1B;
-  bool data_parallel = false;       // by DataParallel, which has one shard; otherwise by FullyShard
+  // By DataParallel, which has one shard, as have the pipelines of one; otherwise by FullyShard.
+  bool data_parallel = false;
   dist::ShardOptions options = {};  // but for the micro-batches
   bool in_memory = false;           // before it is sharded
   RecomputeChoice recompute = {};
   OffloadChoice offload = {};  // on a GPU
 
-  int ranks() const { return static_cast<int>((pp > 0 ? pp : shards) * copies * tp); }
+  bool is_sharded() const { return !data_parallel && (pp == 0 || shards > 1); }
+  int ranks() const { return static_cast<int>(std::max<int64_t>(pp, 1) * shards * copies * tp); }
 };
 std::ostream& operator<<(std::ostream& out, const Plan& plan);
 
@@ -74,11 +77,11 @@ class PlanRun {
   PipelinedGpt& model() { return model_; }
 
  private:
-  void ShareLayers(dist::ProcessGroup& all, const Plan& plan);
+  void CheckReplicas();
 
   const Task task_;
-  std::shared_ptr<dist::ProcessGroup> tp_, dp_;  // null: one rank
-  std::shared_ptr<dist::ProcessGroup> shard_, replicate_, pipeline_, data_, control_;
+  const std::shared_ptr<dist::ProcessGroup> all_;
+  const MeshGroups groups_;
   PipelinedGpt model_;  // a plain one, without a pipeline
   std::unique_ptr<dist::DataRanks> parallel_;
   std::unique_ptr<optim::Optimizer> optimizer_;

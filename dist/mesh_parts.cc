@@ -1,0 +1,114 @@
+#include "dist/mesh_parts.h"
+
+#include <algorithm>
+#include <ranges>
+
+#include "core/error.h"
+#include "kernels/global_norm/global_norm.h"
+
+namespace lockstep::dist {
+namespace {
+
+int64_t RankAlong(const PartsAxis& axis) { return axis.group() ? axis.group()->rank() : 0; }
+
+}  // namespace
+
+void PartsAxis::Sum(const Tensor& values) {
+  if (ProcessGroup* ranks = group()) {
+    ranks->AllReduce(values, ReduceOp::kSum, "the sums of a gradient norm")->Wait();
+  }
+}
+
+std::shared_ptr<MeshParts> MeshParts::Of(std::span<const std::shared_ptr<Parameter>> parameters) {
+  std::shared_ptr<MeshParts> parts;
+  for (const auto& p : parameters) {
+    if (!p->exchange()) continue;
+    auto own = std::dynamic_pointer_cast<MeshParts>(p->exchange());
+    LS_CHECK(own && (!parts || parts == own), "the parameter '", p->name(),
+             "' is shared out apart from others of its model: share out the whole model at once");
+    parts = std::move(own);
+  }
+  return parts ? parts : std::make_shared<MeshParts>();
+}
+
+bool MeshParts::Holds(const Parameter& parameter) const {
+  return std::ranges::all_of(axes_, [&](const auto& axis) { return axis->Holds(parameter); });
+}
+
+std::pair<int64_t, int64_t> MeshParts::CopyOf(const Parameter& parameter) const {
+  int64_t index = 0, count = 1;
+  for (const auto& axis : axes_) {
+    if (!axis->group() || axis->Divides(parameter)) continue;
+    const int64_t size = axis->group()->size();
+    index = index * size + RankAlong(*axis);
+    count *= size;
+  }
+  return {index, count};
+}
+
+// Ranks that have none of the parameter only take part where they get it as a whole.
+Tensor MeshParts::Gather(const Parameter& parameter, const Tensor& part) {
+  Tensor whole = Holds(parameter) ? GatherHere(parameter, part) : part;
+  for (const auto& axis : axes_ | std::views::reverse) {
+    if (axis->is_placement() && axis->Divides(parameter)) whole = axis->Gather(parameter, whole);
+  }
+  return whole;
+}
+
+Tensor MeshParts::GatherHere(const Parameter& parameter, const Tensor& part) {
+  Tensor whole = part;
+  for (const auto& axis : axes_ | std::views::reverse) {
+    if (!axis->is_placement() && axis->Divides(parameter)) whole = axis->Gather(parameter, whole);
+  }
+  return whole;
+}
+
+// Exact: at most one rank has a value other than 0.
+void MeshParts::Sum(const Tensor& values) {
+  for (const auto& axis : axes_) axis->Sum(values);
+}
+
+const PartsAxis* MeshParts::VirtualAxis(const Parameter& parameter) const {
+  const auto has_parts = [&](const auto& axis) { return axis->PartsOf(parameter).all > 1; };
+  const auto found = std::ranges::find_if(axes_, has_parts);
+  return found == axes_.end() ? nullptr : found->get();
+}
+
+int64_t MeshParts::Chunks(const Parameter& parameter) const {
+  const PartsAxis* const axis = VirtualAxis(parameter);
+  const int64_t parts = axis ? axis->PartsOf(parameter).all : 1;
+  return parts * GradNormChunks(parameter.logical_shape().numel() / parts);
+}
+
+void MeshParts::ForEachRun(const Parameter& parameter, const Tensor& grad,
+                           const std::function<void(int64_t first, const Tensor& values)>& add) {
+  if (!Holds(parameter)) return;
+  const PartsAxis* const virtual_axis = VirtualAxis(parameter);
+  const PartsAxis::VirtualParts parts =
+      virtual_axis ? virtual_axis->PartsOf(parameter) : PartsAxis::VirtualParts{};
+  const auto& range = parameter.layout().range;
+  Tensor values = grad.Detach().Contiguous();
+  int64_t begin = range ? range->begin : 0;  // of the values, within the part
+  // Chunks of several parts do not end where ranges do: the ranks of the ranges all have all.
+  const bool joins = range && parts.own > 1;
+  if (joins) begin = 0;
+  bool contributes = true;
+  for (const auto& axis : axes_ | std::views::reverse) {
+    bool divides = axis->Divides(parameter);
+    if (joins && divides && axis.get() != virtual_axis && !axis->is_placement()) {
+      values = axis->Gather(parameter, values);
+      divides = false;
+    }
+    contributes &= divides || RankAlong(*axis) == 0;
+  }
+  if (!contributes || values.numel() == 0) return;
+  LS_CHECK(begin % kGradNormChunk == 0, "the range of '", parameter.name(), "' begins at ", begin,
+           ", within a chunk of the gradient norm");
+  const int64_t chunks = Chunks(parameter) / parts.all, first = begin / kGradNormChunk;
+  if (parts.own == 1) return add(parts.first * chunks + first, values);
+  for (int64_t j = 0; j < parts.own; ++j) {
+    add((parts.first + j) * chunks, virtual_axis->PartOf(parameter, values, j).Contiguous());
+  }
+}
+
+}  // namespace lockstep::dist

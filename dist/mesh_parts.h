@@ -1,0 +1,82 @@
+// How the ranks of a mesh reach each other's parts of a model's parameters.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/parameter.h"
+#include "dist/process_group.h"
+#include "optim/update_parts.h"
+
+namespace lockstep::dist {
+
+// An axis of the mesh along which ranks share out parameters: some of a model's, or all.
+class PartsAxis {
+ public:
+  virtual ~PartsAxis() = default;
+  // This rank's, along the axis; null: a single rank.
+  virtual ProcessGroup* group() const = 0;
+  // Whether the ranks have different elements of the parameter, rather than the same.
+  virtual bool Divides(const Parameter& parameter) const = 0;
+  // Whether a rank has all elements of a parameter or none, as the stages of a pipeline do, and
+  // whether this rank has those of the parameter.
+  virtual bool is_placement() const { return false; }
+  virtual bool Holds(const Parameter&) const { return true; }
+  // Collective, for a parameter that the axis divides: what this rank would have without the axis.
+  virtual Tensor Gather(const Parameter& parameter, const Tensor& part) = 0;
+  // Collective: the element-wise sum over the ranks.
+  virtual void Sum(const Tensor& values);
+
+  // The equal parts into which the axis would cut the parameter on the most ranks, of which this
+  // one has [first, first + own): chunks of the gradient norm lie within them.
+  struct VirtualParts {
+    int64_t all = 1, first = 0, own = 1;
+  };
+  virtual VirtualParts PartsOf(const Parameter&) const { return {}; }
+  // Part first + j of a tensor that is shaped like the parameter without further axes.
+  virtual Tensor PartOf(const Parameter&, const Tensor& tensor, int64_t) const { return tensor; }
+};
+
+// What the parameters of a model have in common as their exchange, whatever shares them out: each
+// parallel mode adds its axis, the outermost first (pp, tp, then the ranges of dp).
+class MeshParts : public optim::UpdateParts {
+ public:
+  // That of these parameters; a new one if they have none yet. Throws ArgumentError if they have
+  // different ones.
+  static std::shared_ptr<MeshParts> Of(std::span<const std::shared_ptr<Parameter>> parameters);
+
+  void Add(std::shared_ptr<PartsAxis> axis) { axes_.push_back(std::move(axis)); }
+  // The axis of that kind; null: there is none.
+  template <class Axis>
+  std::shared_ptr<Axis> Find() const {
+    for (const auto& axis : axes_) {
+      if (auto found = std::dynamic_pointer_cast<Axis>(axis)) return found;
+    }
+    return nullptr;
+  }
+
+  // Whether this rank has a part of the parameter.
+  bool Holds(const Parameter& parameter) const;
+  // Of the ranks with the same elements of the parameter, which all lie along axes that do not
+  // divide it: this one's number, and how many there are.
+  std::pair<int64_t, int64_t> CopyOf(const Parameter& parameter) const;
+
+  Tensor Gather(const Parameter& parameter, const Tensor& part) override;
+  Tensor GatherHere(const Parameter& parameter, const Tensor& part) override;
+  void Sum(const Tensor& values) override;
+  int64_t Chunks(const Parameter& parameter) const override;
+  // A rank contributes the chunks that it has of a parameter if it is the first along every axis
+  // that does not divide it.
+  void ForEachRun(const Parameter& parameter, const Tensor& grad,
+                  const std::function<void(int64_t first, const Tensor& values)>& add) override;
+
+ private:
+  // The axis that has parts of the parameter; null: none.
+  const PartsAxis* VirtualAxis(const Parameter& parameter) const;
+
+  std::vector<std::shared_ptr<PartsAxis>> axes_;
+};
+
+}  // namespace lockstep::dist

@@ -1,0 +1,61 @@
+// How the ranks of a run share out a model and the samples of its steps.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/module.h"
+#include "dist/data_parallel/data_ranks.h"
+#include "dist/data_parallel/reducer.h"
+#include "dist/mesh.h"
+#include "dist/pipeline/pipeline.h"
+#include "dist/shard/fully_shard.h"
+
+namespace lockstep::models {
+
+// This rank's groups along the axes of a mesh (dist/mesh.h). Null: one rank.
+struct MeshGroups {
+  std::shared_ptr<dist::ProcessGroup> pipeline;  // pp: the other stages
+  std::shared_ptr<dist::ProcessGroup> data;      // dp: the same part of the model, other samples
+  // Where the model has several copies: the ranks of one that share it out, and those with the same
+  // part of other copies. Otherwise null, and `data` shares it out.
+  std::shared_ptr<dist::ProcessGroup> shard, replicate;
+  std::shared_ptr<dist::ProcessGroup> tensor;  // tp: other parts of the same layers
+  // pp and dp, for small values on the host: what stages and samples add up to.
+  std::shared_ptr<dist::ProcessGroup> control;
+
+  // `make` makes this rank's group along the axes, collectively; `on_host`: for small values.
+  using Make = std::function<std::shared_ptr<dist::ProcessGroup>(
+      const std::vector<std::string>& axes, bool on_host)>;
+  static MeshGroups Of(const dist::Mesh& mesh, const Make& make);
+};
+
+struct PipelinePlan {
+  dist::PipelineKind kind = dist::PipelineKind::k1F1B;
+  int chunks = 2;             // stages per rank, where the kind leaves that open
+  int64_t window = 1;         // tokens of a sample
+  int64_t micro_batches = 1;  // of a step, on all ranks
+  // Gets what this rank carried out; may be empty.
+  std::function<void(const dist::PipelineSpan&)> on_span = {};
+};
+
+struct ParallelPlan {
+  std::optional<PipelinePlan> pipeline = {};  // none: every rank has all layers
+  int64_t tensor_parts = 1;                   // in which sums are made (dist/tensor/tensor_ranks.h)
+  // The data ranks share out weights and their state too, or only sum gradients; neither: a single
+  // process, in the library's order.
+  std::optional<dist::ShardOptions> shard = {};
+  std::optional<dist::ReducerOptions> reducer = {};
+};
+
+// Collective. What sums the gradients of a model, or of a stage, over `groups`: a FullyShard or a
+// DataParallel, as the plan says; null for neither. Before the module has memory for its weights in
+// the first case, and after it in the second.
+std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const ParallelPlan& plan,
+                                               Module& module);
+
+}  // namespace lockstep::models

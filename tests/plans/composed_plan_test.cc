@@ -1,0 +1,214 @@
+// Stages, layers, weights and samples shared out at once: losses, norms, weights and optimizer
+// state of ordered runs are those of one process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "dist/groups/in_process_group.h"
+#include "models/gpt/generate.h"
+#include "tests/dist/gpu_ranks.h"
+#include "tests/models/training.h"
+#include "tests/plans/plan_run.h"
+
+namespace lockstep::models {
+namespace {
+
+using enum dist::PipelineKind;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+// The matrices have several chunks of the norm, so that ranks cut them.
+Task Gpt2(DType dtype) {
+  Task task{.model = SmallGpt(/*dropout=*/0.1), .dtype = dtype, .micro_batches = 8, .steps = 4};
+  task.model.vocab_size = 32;
+  task.model.n_layer = 3;
+  task.model.n_head = 4;
+  task.model.n_embd = 96;
+  task.model.bias = true;
+  task.model.tie_embeddings = false;
+  task.optim.clip = 0.05;  // below the norms, so that a norm of some ranks would show
+  task.virtual_tp = 4;
+  return task;
+}
+
+Task Llama(DType dtype) {
+  Task task = Gpt2(dtype);
+  task.model.bias = false;
+  task.model.norm = NormKind::kRmsNorm;
+  task.model.activation = nn::MlpActivation::kSwiGlu;
+  task.model.position = Position::kRope;
+  task.model.n_kv_head = 2;
+  return task;
+}
+
+Plan Sharded(Plan plan, const dist::ShardOptions& options = dist::Zero3()) {
+  plan.options = options;
+  plan.options.sum = dist::GradientSum::kOrdered;
+  return plan;
+}
+
+Outcome Alone(const Task& task, bool on_gpu = false) {
+  return TrainBy(task, {.data_parallel = true}, task.steps, nullptr, on_gpu);
+}
+
+void ExpectSameBits(const Task& task, const std::vector<Plan>& plans) {
+  const Outcome alone = Alone(task);
+  EXPECT_LT(task.optim.clip, alone.norms.back());
+  for (const Plan& plan : plans) {
+    EXPECT_EQ(Difference(TrainBy(task, plan, task.steps), alone), "") << task << "; " << plan;
+  }
+}
+
+std::vector<Plan> PairsOfModes() {
+  return {Sharded({.shards = 2, .tp = 2}),
+          Sharded({.shards = 2, .tp = 4}, dist::Zero1()),
+          Sharded({.shards = 2, .copies = 2, .tp = 2}, dist::Zero2()),
+          Sharded({.shards = 4, .in_memory = true}),  // with parts, which each rank has all of
+          {.tp = 2, .pp = 2, .schedule = k1F1B},
+          {.tp = 4, .pp = 2, .schedule = kZeroBubbleV},
+          {.copies = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleH1},
+          Sharded({.shards = 2, .pp = 2, .schedule = k1F1B}),
+          Sharded({.shards = 2, .copies = 2, .pp = 2, .schedule = kInterleaved}, dist::Zero2()),
+          Sharded({.shards = 4, .pp = 2, .schedule = kZeroBubbleH1}, dist::Zero1())};
+}
+
+TEST(ComposedPlan, PairsOfModesInF32) { ExpectSameBits(Gpt2(DType::kF32), PairsOfModes()); }
+
+TEST(ComposedPlan, PairsOfModesOfALlamaInBF16) {
+  ExpectSameBits(Llama(DType::kBF16), PairsOfModes());
+}
+
+// What a rank has exactly one virtual part of is cut into ranges where chunks end.
+TEST(ComposedPlan, RangesOfSingleParts) {
+  Task task = Gpt2(DType::kBF16);
+  task.virtual_tp = 2;
+  ExpectSameBits(task, {Sharded({.shards = 4, .tp = 2}),
+                        Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleV})});
+}
+
+TEST(ComposedPlan, AllModesOnSixteenRanks) {
+  for (const Task& task : {Gpt2(DType::kBF16), Llama(DType::kF32)}) {
+    std::vector<Plan> plans = {
+        Sharded({.shards = 2, .tp = 4, .pp = 2, .schedule = kZeroBubbleH1}),
+        Sharded({.shards = 2, .copies = 2, .tp = 2, .pp = 2, .schedule = kInterleaved}),
+        {.copies = 4, .tp = 2, .pp = 2, .schedule = kZeroBubbleV}};
+    if (task.model.n_kv_head == 2) plans[0].tp = 2, plans[0].shards = 4;
+    plans[1].recompute = ParseRecompute("block");
+    ExpectSameBits(task, plans);
+  }
+}
+
+TEST(ComposedPlan, OtherOptimizersAndALossScale) {
+  const std::vector<Plan> plans = {
+      Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleH1}),
+      {.copies = 2, .tp = 2, .pp = 2, .schedule = kInterleaved}};
+  Task task = Gpt2(DType::kF32);
+  task.optim.name = "muon";  // which wants whole matrices
+  ExpectSameBits(task, plans);
+  task = Gpt2(DType::kF16);
+  task.steps = 12;  // of which the first are skipped
+  ExpectSameBits(task, plans);
+}
+
+TEST(ComposedPlan, GoesOnByAnotherPlan) {
+  const Task task = Gpt2(DType::kBF16);
+  const Outcome alone = Alone(task);
+  const std::vector<Plan> plans = {
+      {.tp = 4, .pp = 2, .schedule = kZeroBubbleH1},
+      Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleV}),
+      Sharded({.shards = 4, .tp = 2}),
+      {.data_parallel = true},
+      Sharded({.shards = 2, .copies = 2, .pp = 2, .schedule = kInterleaved}),
+      {.copies = 2, .tp = 4, .data_parallel = true}};
+  for (size_t i = 0; i + 1 < plans.size(); ++i) {
+    const Outcome half = TrainBy(task, plans[i], task.steps / 2);
+    const Outcome whole = TrainBy(task, plans[i + 1], task.steps - task.steps / 2, &half);
+    EXPECT_EQ(Difference(whole, alone), "") << plans[i] << ", then " << plans[i + 1];
+  }
+}
+
+TEST(ComposedPlan, SameBitsOnGpus) {
+  SKIP_WITHOUT_GPUS(4);
+  // What a simulated GPU computes in seconds.
+  Task task = Gpt2(DType::kBF16);
+  task.model.n_layer = 2;
+  task.model.n_embd = 16;
+  task.micro_batches = 4;
+  task.virtual_tp = 2;
+  task.steps = 2;
+  const Outcome alone = Alone(task, /*on_gpu=*/true);
+  Plan offloads = Sharded({.shards = 2, .tp = 2});
+  offloads.offload = {.activations = true, .optimizer = true, .weights = true};
+  for (const Plan& plan : {offloads, Plan{.tp = 2, .pp = 2, .schedule = kZeroBubbleH1},
+                           Sharded({.shards = 2, .pp = 2, .schedule = kZeroBubbleV})}) {
+    EXPECT_EQ(Difference(TrainBy(task, plan, task.steps, nullptr, true), alone), "") << plan;
+  }
+}
+
+TEST(ComposedPlan, GeneratesTheSameText) {
+  const Task task = Llama(DType::kF32);
+  const auto generate = [&](const Plan& plan, bool kv_cache) {
+    std::vector<int32_t> text;
+    dist::RunInProcess(plan.ranks(), [&](dist::ProcessGroup& all) {
+      PlanRun run(all, task, plan);
+      const std::vector<int32_t> prompt = {1, 2, 3};
+      const auto mine =
+          Generate(run.model(), prompt, task.model.vocab_size, {.tokens = 5, .kv_cache = kv_cache});
+      if (all.rank() == all.size() - 1) text = mine;
+    });
+    return text;
+  };
+  for (const bool kv_cache : {true, false}) {
+    const auto alone = generate({.data_parallel = true}, kv_cache);
+    EXPECT_EQ(alone.size(), 5u);
+    const Plan plan = Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleV});
+    EXPECT_EQ(generate(plan, kv_cache), alone);
+  }
+}
+
+// No rank has memory for what is on others.
+TEST(ComposedPlan, RanksHoldTheirPartsOnly) {
+  const Task task = Gpt2(DType::kF32);
+  const Plan plan = Sharded({.shards = 2, .tp = 2, .pp = 2});
+  std::vector<int64_t> elements(static_cast<size_t>(plan.ranks()));
+  dist::RunInProcess(plan.ranks(), [&](dist::ProcessGroup& all) {
+    PlanRun run(all, task, plan);
+    for (const auto& p : run.model().Parameters()) elements[all.rank()] += p->value().numel();
+  });
+  const int64_t whole = Gpt(task.model).NumParameters();
+  for (const int64_t n : elements) EXPECT_LT(n, whole / 5);
+}
+
+// Whichever of the ranks say so: those of the pipeline whose samples it was, and of all its layers'
+// parts.
+TEST(ComposedPlan, NamesTheRanksOfBadGradients) {
+  const Task task = Gpt2(DType::kF32);
+  const Plan plan{.copies = 2, .tp = 2, .pp = 2};
+  std::vector<std::string> errors(static_cast<size_t>(plan.ranks()));
+  dist::RunInProcess(plan.ranks(), [&](dist::ProcessGroup& all) {
+    PlanRun run(all, task, plan);
+    for (const auto& [name, p] : run.model().NamedParameters()) {
+      // Of the first stage in the second pipeline.
+      if (all.rank() != 2 || name != "h.0.mlp.c_fc.weight") continue;
+      Tensor value = p->value().Detach();
+      value.Fill(std::numeric_limits<double>::quiet_NaN());
+    }
+    try {
+      run.Train(1);
+    } catch (const NonFiniteError& e) {
+      errors[static_cast<size_t>(all.rank())] = e.what();
+    }
+  });
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, AllOf(HasSubstr("first on rank 2 ("), HasSubstr("rank 3 ("),
+                             HasSubstr("rank 6 ("), HasSubstr("rank 7 (")));
+    for (const char* other : {"rank 0", "rank 1", "rank 4", "rank 5"}) {
+      EXPECT_THAT(error, Not(HasSubstr(other)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::models
