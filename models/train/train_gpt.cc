@@ -44,6 +44,15 @@ void CheckContinues(const RunSetup& setup) {
   Warn(text);
 }
 
+// Of what ranks start from, if each reads it. Weights of data-parallel ranks are the first one's.
+uint64_t HashOfStart(const RunSetup& setup) {
+  if (setup.start.checkpoint) return HashOfContent(*setup.start.checkpoint);
+  const ParallelOptions& parallel = setup.config.parallel;
+  const bool each_reads = parallel.tp > 1 || parallel.pp > 1 || IsSharded(setup);
+  const std::string& weights = setup.config.init_from;
+  return each_reads && !weights.empty() ? HashOfContent(weights) : 0;
+}
+
 // Settles what is recomputed. Called before anything is allocated.
 MemoryPlan SettleMemory(RunSetup& setup, const dist::Rendezvous& rendezvous) {
   const DeviceMemory memory = MemoryOf(setup.device);
@@ -81,9 +90,11 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   if (recorder) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
   RunSetup setup;
   MemoryPlan memory;
+  uint64_t start_hash = 0;
   ranks.OnEveryRank([&] {
     setup = PrepareRun(options, config, start, device, ranks.size());
     CheckContinues(setup);
+    if (ranks.control()) start_hash = HashOfStart(setup);
     memory = SettleMemory(setup, rendezvous);
     return "";
   });
@@ -91,6 +102,8 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     const std::string& data = setup.dataset.fingerprint;
     dist::CheckEqual(*ranks.control(), "the hash of the data",
                      static_cast<int64_t>(HashName(data.data(), data.size())));
+    dist::CheckEqual(*ranks.control(), "the hash of the checkpoint or folder to start from",
+                     static_cast<int64_t>(start_hash));
   }
   memory = AgreeOnRecompute(setup, memory, ranks.control().get());
   ranks.OnEveryRank([&] {
