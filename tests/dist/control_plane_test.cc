@@ -11,6 +11,7 @@
 #include "dist/control/fold.h"
 #include "dist/control/local_planes.h"
 #include "tests/dist/crowd.h"
+#include "tests/dist/ranks.h"
 #include "tests/message_of.h"
 
 namespace lockstep::dist {
@@ -20,12 +21,11 @@ using lockstep::test::MessageOf;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using test::Crowd;
+using test::Soon;
 using testing::AllOf;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-Socket::Deadline Soon() { return std::chrono::steady_clock::now() + seconds(60); }
 
 TEST(RankTree, EveryRankIsBelowItsParentInARunOfRanks) {
   for (const int fan_out : {2, 3, 16}) {
