@@ -22,8 +22,7 @@ class AuxiliaryLossNode : public Node {
     const Tensor root = RootGradient();
     if (!root.defined()) {
       throw Error(
-          "the backward of a model with an auxiliary loss must begin from a scalar loss, whose "
-          "root "
+          "the backward of a model with an auxiliary loss must begin from a scalar loss, whose root "
           "gradient is that of the auxiliary loss too; where it begins elsewhere, as in a stage of "
           "a pipeline, declare it: const RootGradientScope scope(root)");
     }
