@@ -214,8 +214,7 @@ TEST_F(RankFailures, AllRefuseWhatTheFirstRefuses) {
   }
 }
 
-// As on machines whose disks hold different things at the same path. Where the first rank does not
-// give the others their weights, they would train something else.
+// As on machines whose disks hold different things at the same path.
 TEST_F(RankFailures, RanksThatStartFromOtherWeightsAreRefused) {
   for (const std::string name : {"one", "other"}) {
     Run(1, name,
@@ -226,7 +225,8 @@ TEST_F(RankFailures, RanksThatStartFromOtherWeightsAreRefused) {
     return Train("out", {"--init_from=" + Checkpoint(name, 10), plan});
   };
   for (const bool listed : {true, false}) {  // another program's folders have no list of files
-    for (const std::string plan : {"--parallel.tp=2", "--parallel.pp=2", "--parallel.shard=full"}) {
+    for (const std::string plan : {"--parallel.tp=2", "--parallel.pp=2", "--parallel.shard=full",
+                                   "--dist.reduction=ordered"}) {
       for (const Result& r : Wait(Start({from("one", plan), from("other", plan)}))) {
         EXPECT_EQ(r.exit_code, 1);
         EXPECT_THAT(r.err, AllOf(HasSubstr("the hash of the checkpoint or folder to start from is"),

@@ -44,13 +44,10 @@ void CheckContinues(const RunSetup& setup) {
   Warn(text);
 }
 
-// Of what ranks start from, if each reads it. Weights of data-parallel ranks are the first one's.
+// Every rank reads what it starts from. 0: random weights.
 uint64_t HashOfStart(const RunSetup& setup) {
-  if (setup.start.checkpoint) return HashOfContent(*setup.start.checkpoint);
-  const ParallelOptions& parallel = setup.config.parallel;
-  const bool each_reads = parallel.tp > 1 || parallel.pp > 1 || IsSharded(setup);
-  const std::string& weights = setup.config.init_from;
-  return each_reads && !weights.empty() ? HashOfContent(weights) : 0;
+  const std::string from = setup.start.checkpoint.value_or(setup.config.init_from);
+  return from.empty() ? 0 : HashOfContent(from);
 }
 
 // Settles what is recomputed. Called before anything is allocated.
