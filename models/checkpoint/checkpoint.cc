@@ -2,13 +2,10 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
-#include <span>
 
 #include "core/io/file.h"
 #include "core/io/json.h"
-#include "core/io/mapped_file.h"
 #include "core/io/safetensors.h"
-#include "dist/content_hash.h"
 #include "models/gpt/hf_format.h"
 
 namespace lockstep::models {
@@ -176,18 +173,6 @@ void LoadWeights(const std::string& path, Gpt& model) {
   LoadParameters(path, model);
   const auto own = model.NamedBuffers();
   for (size_t i = 0; i < own.size(); ++i) own[i].second.CopyFrom(buffers[i].second);
-}
-
-uint64_t HashOfContent(const std::string& path) {
-  const std::string list = JoinPath(path, kManifestName);
-  if (PathExists(list)) return dist::HashBytes(MappedFile(list).bytes());
-  uint64_t hash = 0;
-  for (const std::string& name : ListDirectory(path)) {
-    if (!name.ends_with(".safetensors") && !name.ends_with(".json")) continue;
-    hash = dist::HashBytes(std::as_bytes(std::span(name)), hash);
-    hash = dist::HashBytes(MappedFile(JoinPath(path, name)).bytes(), hash);
-  }
-  return hash;
 }
 
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer) {

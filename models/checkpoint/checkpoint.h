@@ -67,11 +67,6 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
 // Restores the weights from a checkpoint's folder, whoever wrote it, or as LoadHfWeights does, and
 // the buffers. A rank reads only its part of what is in parts. InputError if they do not fit.
 void LoadWeights(const std::string& path, Gpt& model);
-// Tells apart what folders that LoadWeights takes hold, by which ranks compare them. Of a
-// checkpoint it is that of its list of files, which has their hashes; in other folders all
-// *.safetensors and
-// *.json are read.
-uint64_t HashOfContent(const std::string& path);
 // Restores the optimizer, after the weights.
 void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer);
 
