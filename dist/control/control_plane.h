@@ -137,7 +137,8 @@ class ControlPlane {
   using Responder = std::function<std::string(const std::string& question)>;
   bool Answer(uint64_t topic, Responder responder);
   // The answers of the ranks, this one included, "" from those that have set nobody to answer.
-  // Silent are those that have not answered within a second or, if rank 0 has not passed on the
+  // Silent are those that have not answered within a second, or the rank through which their
+  // answers would have passed, which need not be one of `ranks`; if rank 0 has not passed on the
   // answers by the deadline, the rank that is to blame for that: itself, or one between. If the run
   // fails meanwhile, nobody is. The answers may be those that another rank is being given: up to a
   // second older than the call if a rank is slow to answer.

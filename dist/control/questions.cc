@@ -100,8 +100,11 @@ std::map<int, std::string> ControlPlane::Await(Frame::Kind kind, const std::vect
 
 Answers<std::string> ControlPlane::Ask(const std::vector<int>& ranks, uint64_t topic,
                                        const std::string& question, Clock::time_point deadline) {
+  // Those through which the answers pass are asked too: one of them may have stopped.
   std::map<int, std::string> questions;
-  for (const int r : ranks) questions[r] = question;
+  for (const int r : ranks) {
+    for (int at = r; at >= 0 && questions.try_emplace(at, question).second;) at = tree_.Parent(at);
+  }
   const auto result = Await(Frame::Kind::kSurvey, {0}, topic, Pack(questions), deadline);
   Answers<std::string> answers;
   if (!result.empty()) {
@@ -116,8 +119,10 @@ Answers<std::string> ControlPlane::Ask(const std::vector<int>& ranks, uint64_t t
   } else if (!failure()) {
     answers.silent = SilentAbove(topic, question);
   }
+  const std::set<int> asked(ranks.begin(), ranks.end());
+  std::erase_if(answers.by_rank, [&](const auto& answer) { return !asked.contains(answer.first); });
   // Known whatever rank 0 does.
-  if (questions.contains(rank())) {
+  if (asked.contains(rank())) {
     loop_->Run([&] { answers.by_rank[rank()] = AnswerHere(topic, question); });
   }
   return answers;

@@ -3,8 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <future>
+#include <set>
 #include <utility>
 
 #include "core/io/file.h"
@@ -12,12 +17,64 @@
 #include "dist/control/socket.h"
 
 namespace lockstep::dist {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The recorders of this process: an exception that nobody catches ends it without destructors.
+struct Recorders {
+  std::mutex mutex;
+  std::set<FlightRecorder*> all;
+  std::terminate_handler next = nullptr;  // what std::terminate did before
+};
+Recorders& TheRecorders() {
+  static auto* const recorders = new Recorders;  // threads may end the process after main
+  return *recorders;
+}
+
+std::string TextOf(const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an unknown exception";
+  }
+  return "std::terminate was called";
+}
+
+// Another thread writes, since this one may hold a lock that is needed for it.
+[[noreturn]] void WriteAndTerminate() {
+  static std::atomic<bool> entered{false};
+  if (!entered.exchange(true)) {
+    try {
+      const auto written = std::make_shared<std::promise<void>>();
+      std::thread([written, error = TextOf(std::current_exception())] {
+        const std::lock_guard<std::mutex> lock(TheRecorders().mutex);
+        for (FlightRecorder* const recorder : TheRecorders().all) recorder->Write(error);
+        written->set_value();
+      }).detach();
+      written->get_future().wait_for(FlightRecorder::kPatience + std::chrono::seconds(1));
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "warning: no flight record: %s\n", e.what());
+    }
+  }
+  TheRecorders().next();
+  std::abort();  // no handler returns
+}
+
+}  // namespace
+
 FlightRecorder::FlightRecorder(std::string folder, int rank, int ranks)
     : folder_(std::move(folder)) {
   record_.rank = rank;
   record_.ranks = ranks;
   record_.process = getpid();
   record_.host = HostName();
+  Recorders& recorders = TheRecorders();
+  const std::lock_guard<std::mutex> lock(recorders.mutex);
+  if (recorders.next == nullptr) recorders.next = std::set_terminate(WriteAndTerminate);
+  recorders.all.insert(this);
 }
 
 void FlightRecorder::SetFolder(const std::string& folder) {
@@ -112,6 +169,7 @@ void FlightRecorder::StartWriting() noexcept {
     if (writer_.joinable()) writer_.join();  // it only has to return
     writer_ = std::thread([writing = writing_] { writing->Run(); });
     writing_->busy = true;
+    writing_->began = Clock::now();
   } catch (const std::exception& e) {
     std::fprintf(stderr, "warning: no flight record: %s\n", e.what());
   }
@@ -121,6 +179,7 @@ void FlightRecorder::Writing::Run() {
   std::unique_lock<std::mutex> lock(mutex);
   while (text) {
     const std::string contents = *std::exchange(text, std::nullopt);
+    began = Clock::now();
     const std::string to = folder, file = JoinPath(folder, name);
     lock.unlock();
     try {
@@ -137,19 +196,28 @@ void FlightRecorder::Writing::Run() {
   changed.notify_all();
 }
 
-// Returns whether all is written.
+// Returns whether all is written. Since the time counts from when the disk was asked, one that
+// hangs is waited for once, whoever asks.
 bool FlightRecorder::WaitForWriter() {
-  std::unique_lock<std::mutex> lock(writing_->mutex);
-  if (writing_->changed.wait_for(lock, kPatience, [this] { return !writing_->busy; })) return true;
-  std::fprintf(stderr,
-               "warning: no flight record yet: %s has not been written for %d s; does the "
-               "disk hang?\n",
-               JoinPath(writing_->folder, writing_->name).c_str(),
-               static_cast<int>(kPatience.count()));
-  return false;
+  Writing& w = *writing_;
+  std::unique_lock<std::mutex> lock(w.mutex);
+  while (w.busy && Clock::now() < w.began + kPatience) {
+    w.changed.wait_until(lock, w.began + kPatience);
+  }
+  if (w.busy && !std::exchange(w.warned, true)) {
+    std::fprintf(stderr,
+                 "warning: no flight record yet: %s has not been written for %d s; does the "
+                 "disk hang?\n",
+                 JoinPath(w.folder, w.name).c_str(), static_cast<int>(kPatience.count()));
+  }
+  return !w.busy;
 }
 
 FlightRecorder::~FlightRecorder() {
+  {
+    const std::lock_guard<std::mutex> lock(TheRecorders().mutex);
+    TheRecorders().all.erase(this);
+  }
   if (!writer_.joinable()) return;
   WaitForWriter() ? writer_.join() : writer_.detach();
 }

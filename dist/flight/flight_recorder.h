@@ -18,9 +18,10 @@ namespace lockstep::dist {
 
 // Passed to groups by GroupOptions::recorder and shared with their duplicates. When a group fails,
 // a thread of its own writes the record at once, whatever the rest of the process is doing; the
-// handler of the exception that ends the process writes it again, with the exception's text. A disk
-// that hangs holds up neither the groups nor, for longer than kPatience, the end of the process.
-// Thread-safe.
+// handler of the exception that ends the process writes it again, with the exception's text. Where
+// nobody catches that exception, std::terminate does so, before the handler that was set when the
+// process made its first recorder. A disk that hangs holds up neither the groups nor, for longer
+// than kPatience in all, the end of the process. Thread-safe.
 class FlightRecorder {
  public:
   static constexpr size_t kDepth = 64;   // calls of each group
@@ -63,6 +64,8 @@ class FlightRecorder {
     std::string folder, name;
     std::optional<std::string> text;  // to be written
     bool busy = false;
+    std::chrono::steady_clock::time_point began;  // to write a text
+    bool warned = false;                          // that the disk hangs
     void Run();
   };
   const std::shared_ptr<Writing> writing_ = std::make_shared<Writing>();

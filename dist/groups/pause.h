@@ -24,17 +24,18 @@ class Pause {
   // With a null group nobody waits. `what` follows "rank 0 has been ".
   Pause(const ProcessGroup* group, const std::string& what, Scope scope = Scope::kRun) {
     if (group == nullptr) return;
-    control_ = group->control();
-    if (!control_) return;
+    const auto& control = group->control();
+    if (!control) return;
+    control_ = control;
     std::chrono::milliseconds delay{0};
     if (scope == Scope::kGroup) {
       topic_ = TopicOf(group->name());
       delay = std::min<std::chrono::milliseconds>(group->options().timeout / 8, kDelay);
     }
-    control_->BeginPause(what, topic_, delay);
+    control->BeginPause(what, topic_, delay);
   }
   ~Pause() {
-    if (control_) control_->EndPause(topic_);
+    if (const auto control = control_.lock()) control->EndPause(topic_);
   }
   Pause(const Pause&) = delete;
   Pause& operator=(const Pause&) = delete;
@@ -42,7 +43,8 @@ class Pause {
  private:
   static constexpr std::chrono::seconds kDelay{5};
 
-  std::shared_ptr<ControlPlane> control_;
+  // A thread that a hung disk never lets end its pause must not keep the run's connections.
+  std::weak_ptr<ControlPlane> control_;
   uint64_t topic_ = 0;
 };
 

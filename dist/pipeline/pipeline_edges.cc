@@ -10,18 +10,12 @@ namespace {
 
 using Edge = std::pair<int, int>;  // from, to
 
-int StageAt(const PipelineAction& transfer) {
-  const bool forward =
-      transfer.op == PipelineOp::kSendForward || transfer.op == PipelineOp::kReceiveForward;
-  return transfer.stage + (forward == transfer.is_send() ? 1 : -1);
-}
-
 // In rounds, in each of which a rank has at most one edge.
 std::vector<std::vector<Edge>> RoundsOf(const PipelineSchedule& schedule) {
   std::set<Edge> edges;
   for (int r = 0; r < schedule.ranks(); ++r) {
     for (const PipelineAction& a : schedule.actions[r]) {
-      if (a.is_send()) edges.emplace(r, schedule.rank_of[StageAt(a)]);
+      if (a.is_send()) edges.emplace(r, schedule.rank_of[OtherEnd(a).stage]);
     }
   }
   std::vector<std::vector<Edge>> rounds;
@@ -59,7 +53,7 @@ PipelineEdges::PipelineEdges(ProcessGroup* ranks, const PipelineSchedule& schedu
 }
 
 int PipelineEdges::PeerOf(const PipelineAction& transfer) const {
-  return schedule_.rank_of[StageAt(transfer)];
+  return schedule_.rank_of[OtherEnd(transfer).stage];
 }
 
 ProcessGroup& PipelineEdges::Group(int from, int to, const PipelineAction& transfer) const {

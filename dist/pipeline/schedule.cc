@@ -164,6 +164,19 @@ std::string ToString(const PipelineAction& a) {
   return StrCat(a.stage, kOpNames[static_cast<size_t>(a.op)], a.micro);
 }
 
+PipelineAction OtherEnd(const PipelineAction& a) {
+  switch (a.op) {
+    case PipelineOp::kSendForward:
+      return {a.stage + 1, PipelineOp::kReceiveForward, a.micro};
+    case PipelineOp::kReceiveForward:
+      return {a.stage - 1, PipelineOp::kSendForward, a.micro};
+    case PipelineOp::kSendBackward:
+      return {a.stage - 1, PipelineOp::kReceiveBackward, a.micro};
+    default:
+      return {a.stage + 1, PipelineOp::kSendBackward, a.micro};
+  }
+}
+
 std::vector<int> PipelineSchedule::StagesOf(int rank) const {
   std::vector<int> out;
   for (int s = 0; s < stages(); ++s) {
@@ -238,10 +251,12 @@ PipelineSchedule AddTransfers(const PipelineSchedule& schedule) {
   PipelineSchedule out = schedule;
   for (Actions& actions : out.actions) actions.clear();
   // A transfer is appended to both lists at once, in the order in which results are made.
-  const auto send = [&](int from, PipelineOp send_op, int to, PipelineOp receive_op, int micro) {
+  const auto send = [&](const PipelineAction& sent) {
+    const PipelineAction received = OtherEnd(sent);
+    const int from = sent.stage, to = received.stage;
     if (to < 0 || to >= out.stages() || !out.crosses(from, to)) return;
-    out.actions[out.rank_of[from]].push_back({from, send_op, micro});
-    out.actions[out.rank_of[to]].push_back({to, receive_op, micro});
+    out.actions[out.rank_of[from]].push_back(sent);
+    out.actions[out.rank_of[to]].push_back(received);
   };
   ScheduleWalk walk(schedule);
   walk.Run([&](int rank, const PipelineAction& a) {
@@ -249,9 +264,9 @@ PipelineSchedule AddTransfers(const PipelineSchedule& schedule) {
              " is a transfer: AddTransfers takes a schedule that has none");
     out.actions[rank].push_back(a);
     if (a.op == PipelineOp::kForward) {
-      send(a.stage, PipelineOp::kSendForward, a.stage + 1, PipelineOp::kReceiveForward, a.micro);
+      send({a.stage, PipelineOp::kSendForward, a.micro});
     } else if (a.op != PipelineOp::kWeightGrad) {
-      send(a.stage, PipelineOp::kSendBackward, a.stage - 1, PipelineOp::kReceiveBackward, a.micro);
+      send({a.stage, PipelineOp::kSendBackward, a.micro});
     }
   });
   return out;

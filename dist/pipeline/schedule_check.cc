@@ -67,16 +67,13 @@ void CheckTransferOrder(const PipelineSchedule& schedule) {
   for (int r = 0; r < schedule.ranks(); ++r) {
     for (const PipelineAction& a : schedule.actions[r]) {
       if (!a.is_transfer()) continue;
-      const bool forward = a.op == kSendForward || a.op == kReceiveForward;
-      const int other = a.stage + (forward == a.is_send() ? 1 : -1);
+      const int other = OtherEnd(a).stage;
       LS_CHECK(other >= 0 && other < schedule.stages() && schedule.crosses(a.stage, other), "rank ",
                r, ": ", ToString(a), " is a transfer to or from a stage that is on no other rank");
       const int peer = schedule.rank_of[other];
-      // As the receiver writes it.
-      const PipelineAction received = {a.is_send() ? other : a.stage,
-                                       forward ? kReceiveForward : kReceiveBackward, a.micro};
       auto& [sent, taken] = edges[a.is_send() ? std::pair(r, peer) : std::pair(peer, r)];
-      (a.is_send() ? sent : taken).push_back(received);
+      // As the receiver writes it.
+      (a.is_send() ? sent : taken).push_back(a.is_send() ? OtherEnd(a) : a);
     }
   }
   for (const auto& [edge, lists] : edges) {

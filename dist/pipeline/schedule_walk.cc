@@ -66,19 +66,6 @@ ScheduleWalk::Need ScheduleWalk::NeedOf(const PipelineAction& a) const {
   return {};
 }
 
-PipelineAction ScheduleWalk::OtherEnd(const PipelineAction& a) const {
-  switch (a.op) {
-    case kSendForward:
-      return {a.stage + 1, kReceiveForward, a.micro};
-    case kReceiveForward:
-      return {a.stage - 1, kSendForward, a.micro};
-    case kSendBackward:
-      return {a.stage - 1, kReceiveBackward, a.micro};
-    default:
-      return {a.stage + 1, kSendBackward, a.micro};
-  }
-}
-
 bool ScheduleWalk::Advance(int rank, const std::function<void(int, const PipelineAction&)>& visit) {
   const auto& actions = schedule_.actions[rank];
   if (next_[rank] == actions.size()) return false;

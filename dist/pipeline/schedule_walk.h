@@ -33,7 +33,6 @@ class ScheduleWalk {
   bool Done(int stage, PipelineOp op, int micro) const;
   void SetDone(const PipelineAction& action);
   Need NeedOf(const PipelineAction& action) const;
-  PipelineAction OtherEnd(const PipelineAction& transfer) const;
   // Makes the rank's next action, if it can be made; says so.
   bool Advance(int rank, const std::function<void(int, const PipelineAction&)>& visit);
   [[noreturn]] void ThrowStuck() const;

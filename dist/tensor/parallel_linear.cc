@@ -16,16 +16,6 @@ Shape WithLast(Shape shape, int64_t last) {
   return shape;
 }
 
-// [m, n] = a [m, k] b, or a b^T, in the dtype of partial sums.
-Tensor PartialProduct(const Tensor& a, const Tensor& b, bool transpose_b) {
-  const auto batch = [](const Tensor& x) { return x.View({1, x.dim(0), x.dim(1)}); };
-  const Tensor c =
-      Tensor::Empty({a.dim(0), b.dim(transpose_b ? 0 : 1)}, SumDType(a.dtype()), a.device());
-  matmul_slot(CurrentStream(a.device()),
-              {.transpose_b = transpose_b, .a = batch(a), .b = batch(b), .c = batch(c)});
-  return c;
-}
-
 // Whether the bits of a product depend on how many rows or columns are computed with it. Then there
 // is a call for each virtual part, so that the shapes are those of any number of ranks.
 bool ShapeDecidesBits(const Tensor& x) {
@@ -210,6 +200,15 @@ void Check(const char* op, const Tensor& x, const Tensor& weight) {
 }
 
 }  // namespace
+
+Tensor PartialProduct(const Tensor& a, const Tensor& b, bool transpose_b) {
+  const auto batch = [](const Tensor& x) { return x.View({1, x.dim(0), x.dim(1)}); };
+  const Tensor c =
+      Tensor::Empty({a.dim(0), b.dim(transpose_b ? 0 : 1)}, SumDType(a.dtype()), a.device());
+  matmul_slot(CurrentStream(a.device()),
+              {.transpose_b = transpose_b, .a = batch(a), .b = batch(b), .c = batch(c)});
+  return c;
+}
 
 Tensor ColumnProduct(const TensorRanksPtr& ranks, const Tensor& x, const Tensor& weight,
                      const Tensor& bias, Activation activation,

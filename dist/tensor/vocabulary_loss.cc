@@ -1,10 +1,10 @@
 #include <algorithm>
 
 #include "core/autograd/node.h"
+#include "dist/tensor/parallel_linear.h"
 #include "dist/tensor/vocabulary.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
-#include "kernels/matmul/matmul.h"
 
 namespace lockstep::dist {
 namespace {
@@ -133,14 +133,10 @@ class ChunkedLoss {
                                   .dweight = dweight_.Slice(0, j * classes(), (j + 1) * classes()),
                                   .accumulate_weight = begin > 0});
       }
-      const Tensor dx = Empty(x.shape());
-      if (dx_.defined()) {
-        const auto batch = [](const Tensor& t) { return t.View({1, t.dim(0), t.dim(1)}); };
-        matmul_slot(stream_, {.a = batch(dlogits), .b = batch(weight), .c = batch(dx)});
-      } else {
-        dx.Fill(0);
-      }
-      return dx;
+      if (dx_.defined()) return PartialProduct(dlogits, weight, /*transpose_b=*/false);
+      const Tensor none = Empty(x.shape());
+      none.Fill(0);
+      return none;
     });
     if (dx_.defined()) dx_.Slice(0, begin, end).CopyFrom(sum);
   }

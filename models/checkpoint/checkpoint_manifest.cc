@@ -1,10 +1,14 @@
 #include "models/checkpoint/checkpoint_manifest.h"
 
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "core/error.h"
+#include "core/io/file.h"
 #include "core/io/json.h"
+#include "core/io/mapped_file.h"
 #include "core/io/sha256.h"
+#include "dist/content_hash.h"
 
 namespace lockstep::models {
 namespace {
@@ -66,6 +70,18 @@ CheckpointManifest ParseManifest(std::string_view text, const std::string& sourc
     }
   }
   return manifest;
+}
+
+uint64_t HashOfContent(const std::string& folder) {
+  const std::string list = JoinPath(folder, kManifestName);
+  if (PathExists(list)) return dist::HashBytes(MappedFile(list).bytes());
+  uint64_t hash = 0;
+  for (const std::string& name : ListDirectory(folder)) {
+    if (!name.ends_with(".safetensors") && !name.ends_with(".json")) continue;
+    hash = dist::HashBytes(std::as_bytes(std::span(name)), hash);
+    hash = dist::HashBytes(MappedFile(JoinPath(folder, name)).bytes(), hash);
+  }
+  return hash;
 }
 
 }  // namespace lockstep::models

@@ -32,4 +32,9 @@ std::string ManifestText(const CheckpointManifest& manifest);
 // single byte differs.
 CheckpointManifest ParseManifest(std::string_view text, const std::string& source);
 
+// Tells apart what folders hold from which training can start, by which ranks compare them. Of a
+// checkpoint it is that of the manifest, which has the hashes of all files; in a folder without one
+// all *.safetensors and *.json are read. IoError.
+uint64_t HashOfContent(const std::string& folder);
+
 }  // namespace lockstep::models

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "core/io/file.h"
 #include "core/io/json.h"
@@ -148,8 +149,7 @@ OrderedJson RopeScaling(const RotaryOptions& rope) {
   return j;
 }
 
-RotaryOptions FromRope(const Fields& f) {
-  RotaryOptions rope;
+RotaryOptions FromRope(const Fields& f, RotaryOptions rope = {}) {
   const Fields scaling = f.Object(f.Has("rope_parameters") ? "rope_parameters" : "rope_scaling");
   rope.theta = scaling.Number("rope_theta", f.Number("rope_theta", rope.theta));
   const std::string type = scaling.Text("rope_type", scaling.Text("type", "default"));
@@ -194,22 +194,33 @@ OrderedJson LlamaConfig(const GptConfig& c) {
   return j;
 }
 
-GptConfig FromLlama(const Fields& f) {
+// What transformers takes where a config.json leaves it out.
+struct LlamaDefaults {
+  int64_t positions = 2048;
+  double eps = 1e-6;
+  double rope_theta = 1e4;
+  std::optional<int64_t> n_kv_head = {};  // none: as many as heads
+};
+
+GptConfig FromLlama(const Fields& f, const LlamaDefaults& defaults = {}) {
   f.Expect("hidden_act", "silu");
   GptConfig c;
   c.norm = NormKind::kRmsNorm;
   c.activation = MlpActivation::kSwiGlu;
   c.position = Position::kRope;
   c.vocab_size = f.Integer("vocab_size");
-  c.block_size = f.Integer("max_position_embeddings", 2048);
+  c.block_size = f.Integer("max_position_embeddings", defaults.positions);
   c.n_embd = f.Integer("hidden_size");
   c.n_inner = f.Integer("intermediate_size");
   c.n_layer = f.Integer("num_hidden_layers");
   c.n_head = f.Integer("num_attention_heads");
-  c.n_kv_head = f.Integer("num_key_value_heads", c.n_head);
-  c.norm_eps = f.Number("rms_norm_eps", 1e-6);
+  // A null asks for as many as heads.
+  const bool left_out = !f.j.contains("num_key_value_heads");
+  c.n_kv_head =
+      f.Integer("num_key_value_heads", left_out ? defaults.n_kv_head.value_or(c.n_head) : c.n_head);
+  c.norm_eps = f.Number("rms_norm_eps", defaults.eps);
   c.init_std = f.Number("initializer_range", 0.02);
-  c.rope = FromRope(f);
+  c.rope = FromRope(f, {.theta = defaults.rope_theta});
   c.bias = f.Bool("attention_bias", false);
   f.Expect("mlp_bias", c.bias);  // all linear layers have biases, or none
   c.dropout = f.Number("attention_dropout", 0);
@@ -240,7 +251,7 @@ OrderedJson MixtralConfig(const GptConfig& c) {
 
 GptConfig FromMixtral(const Fields& f) {
   f.Expect("router_jitter_noise", 0.0);
-  GptConfig c = FromLlama(f);
+  GptConfig c = FromLlama(f, {.positions = 131072, .eps = 1e-5, .rope_theta = 1e6, .n_kv_head = 8});
   if (f.Has("sliding_window") && f.Integer("sliding_window") < c.block_size) {
     f.Fail("sliding_window",
            "is shorter than the context; only attention to all tokens is supported");

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "core/error.h"
+#include "models/options/option_mixture.h"
 #include "models/options/option_step_range.h"
 
 namespace lockstep::models {
@@ -80,15 +81,6 @@ void CheckKvHeads(Options& options, const ModelOptions& model) {
              ", or model.n_head = ", (model.n_head / model.n_kv_head + 1) * model.n_kv_head));
 }
 
-// Fails if `key` differs from its default although it has no effect without the setting `needs`.
-template <class T>
-void CheckEffect(Options& options, std::string_view key, const T& value, const T& initial,
-                 bool has_effect, std::string_view needs) {
-  if (has_effect || value == initial) return;
-  options.Fail({key}, StrCat(options.Describe(key), " does nothing without ", needs, ": use ",
-                             needs, ", or ", key, " = ", ToToml(OptionValue(initial))));
-}
-
 void CheckPrecision(Options& options, const RunConfig& config) {
   const TrainOptions d, &t = config.train;
   const bool fp16 = t.precision == "fp16";
@@ -132,41 +124,6 @@ void CheckRope(Options& options, const ModelOptions& model) {
                  StrCat(options.Describe("model.rope_low"), " is not below ",
                         options.Describe("model.rope_high"),
                         ": Llama 3 has model.rope_low = 1 and model.rope_high = 4"));
-  }
-}
-
-void CheckMixture(Options& options, const ModelOptions& model) {
-  const ModelOptions d, &m = model;  // d: the defaults
-  const bool experts = m.n_expert > 0, sigmoid = m.router == "sigmoid";
-  constexpr std::string_view kExperts = "model.n_expert = 8";
-  const auto needs_experts = [&](std::string_view key, const auto& value, const auto& initial) {
-    CheckEffect(options, key, value, initial, experts, kExperts);
-  };
-  needs_experts("model.n_expert_used", m.n_expert_used, d.n_expert_used);
-  needs_experts("model.n_expert_inner", m.n_expert_inner, d.n_expert_inner);
-  needs_experts("model.n_shared_expert", m.n_shared_expert, d.n_shared_expert);
-  needs_experts("model.n_dense", m.n_dense, d.n_dense);
-  needs_experts("model.router", m.router, d.router);
-  needs_experts("model.router_scale", m.router_scale, d.router_scale);
-  needs_experts("model.z_loss", m.z_loss, d.z_loss);
-  CheckEffect(options, "model.balance_loss", m.balance_loss, d.balance_loss, experts && !sigmoid,
-              "model.router = \"softmax\" or \"softmax_all\" and experts");
-  CheckEffect(options, "model.bias_rate", m.bias_rate, d.bias_rate, experts && sigmoid,
-              "model.router = \"sigmoid\"");
-  CheckEffect(options, "model.shared_gate", m.shared_gate, d.shared_gate, m.n_shared_expert > 0,
-              "model.n_shared_expert = 1");
-  if (!experts) return;
-  if (m.n_expert_used > m.n_expert) {
-    options.Fail({"model.n_expert_used", "model.n_expert"},
-                 StrCat(options.Describe("model.n_expert_used"), " is more than ",
-                        options.Describe("model.n_expert"),
-                        ": use model.n_expert_used = ", m.n_expert, " at most"));
-  }
-  if (m.n_dense >= m.n_layer) {
-    options.Fail({"model.n_dense", "model.n_layer"},
-                 StrCat(options.Describe("model.n_dense"), " leaves no layer of ",
-                        options.Describe("model.n_layer"), " to experts: use model.n_dense = ",
-                        m.n_layer - 1, " at most, or model.n_expert = 0"));
   }
 }
 

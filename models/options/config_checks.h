@@ -1,6 +1,9 @@
 // Checks that span options.
 #pragma once
 
+#include <string_view>
+
+#include "core/error.h"
 #include "models/options/config.h"
 
 namespace lockstep::models {
@@ -9,5 +12,14 @@ namespace lockstep::models {
 // instead; of two that exclude each other, the one from the stronger source wins. `options` are
 // those of AddRunOptions, and write to `config`.
 void CheckRun(Options& options, const RunConfig& config);
+
+// Fails if `key` differs from its default although it has no effect without the setting `needs`.
+template <class T>
+void CheckEffect(const Options& options, std::string_view key, const T& value, const T& initial,
+                 bool has_effect, std::string_view needs) {
+  if (has_effect || value == initial) return;
+  options.Fail({key}, StrCat(options.Describe(key), " does nothing without ", needs, ": use ",
+                             needs, ", or ", key, " = ", ToToml(OptionValue(initial))));
+}
 
 }  // namespace lockstep::models

@@ -8,6 +8,7 @@
 #include "core/io/file.h"
 #include "data/sampler.h"
 #include "models/gpt/hf_format.h"
+#include "models/options/option_mixture.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/run_ranks.h"
@@ -72,14 +73,21 @@ void AdoptMixture(const Options& options, const std::string& weights, const GptC
                   ModelOptions* m) {
   const nn::MixtureOptions& x = shape.mixture;
   Adopt(options, "model.n_expert", &m->n_expert, x.n_expert, weights);
-  if (x.n_expert == 0) return;
+  if (x.n_expert == 0) return CheckMixture(options, *m, weights);
   Adopt(options, "model.n_expert_used", &m->n_expert_used, x.n_expert_used, weights);
   Adopt(options, "model.n_expert_inner", &m->n_expert_inner, x.n_inner, weights, true);
+  if (x.n_shared % x.n_inner != 0 && Explicit(options, "model.n_shared_expert")) {
+    options.Fail({"model.n_shared_expert"},
+                 StrCat(options.Describe("model.n_shared_expert"), ", but the shared expert of ",
+                        weights, " is ", x.n_shared, " wide, no multiple of the ", x.n_inner,
+                        " of an expert: leave model.n_shared_expert out"));
+  }
   Adopt(options, "model.n_shared_expert", &m->n_shared_expert, x.n_shared / x.n_inner, weights);
   Adopt(options, "model.shared_gate", &m->shared_gate, x.shared_gate, weights);
   Adopt(options, "model.n_dense", &m->n_dense, shape.n_dense, weights);
   Adopt(options, "model.router", &m->router, std::string(RouterName(x.router)), weights);
   Adopt(options, "model.router_scale", &m->router_scale, x.router.scale, weights);
+  CheckMixture(options, *m, weights);
 }
 
 GptConfig ShapeFromWeights(const Options& options, const std::string& weights, RunConfig* config) {

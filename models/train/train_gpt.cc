@@ -44,6 +44,12 @@ void CheckContinues(const RunSetup& setup) {
   Warn(text);
 }
 
+// Every rank reads what it starts from. 0: random weights.
+uint64_t HashOfStart(const RunSetup& setup) {
+  const std::string from = setup.start.checkpoint.value_or(setup.config.init_from);
+  return from.empty() ? 0 : HashOfContent(from);
+}
+
 // Settles what is recomputed. Called before anything is allocated.
 MemoryPlan SettleMemory(RunSetup& setup, const dist::Rendezvous& rendezvous) {
   const DeviceMemory memory = MemoryOf(setup.device);
@@ -81,9 +87,11 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
   if (recorder) recorder->SetFolder(JoinPath(config.out_dir, "flight"));
   RunSetup setup;
   MemoryPlan memory;
+  uint64_t start_hash = 0;
   ranks.OnEveryRank([&] {
     setup = PrepareRun(options, config, start, device, ranks.size());
     CheckContinues(setup);
+    if (ranks.control()) start_hash = HashOfStart(setup);
     memory = SettleMemory(setup, rendezvous);
     return "";
   });
@@ -91,6 +99,8 @@ int TrainRanks(const Options& options, const RunConfig& config, const dist::Rend
     const std::string& data = setup.dataset.fingerprint;
     dist::CheckEqual(*ranks.control(), "the hash of the data",
                      static_cast<int64_t>(HashName(data.data(), data.size())));
+    dist::CheckEqual(*ranks.control(), "the hash of the checkpoint or folder to start from",
+                     static_cast<int64_t>(start_hash));
   }
   memory = AgreeOnRecompute(setup, memory, ranks.control().get());
   ranks.OnEveryRank([&] {

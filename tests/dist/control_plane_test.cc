@@ -11,6 +11,7 @@
 #include "dist/control/fold.h"
 #include "dist/control/local_planes.h"
 #include "tests/dist/crowd.h"
+#include "tests/dist/ranks.h"
 #include "tests/message_of.h"
 
 namespace lockstep::dist {
@@ -20,12 +21,11 @@ using lockstep::test::MessageOf;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using test::Crowd;
+using test::Soon;
 using testing::AllOf;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-Socket::Deadline Soon() { return std::chrono::steady_clock::now() + seconds(60); }
 
 TEST(RankTree, EveryRankIsBelowItsParentInARunOfRanks) {
   for (const int fan_out : {2, 3, 16}) {
@@ -158,30 +158,79 @@ TEST(ControlPlane, WhatAllWantToKnowIsAskedOnce) {
   while (!planes.empty()) planes.pop_back();
 }
 
-// Ranks are stopped: 0 -+- 1, 2 --- 3
-//                        +- 4 -+- 5, 6 --- 7
-TEST(ControlPlane, WhoDoesNotAnswerIsKnownFromThoseOfWhomNothingIs) {
-  constexpr int kRanks = 8;
-  for (const auto& [stopped, asker, silent] :
-       {std::tuple(0, 1, 0), {0, 7, 0}, {4, 7, 4}, {6, 7, 6}, {4, 1, 4}, {7, 1, 7}}) {
-    auto planes = MakeLocalPlanes(kRanks, {.loops = kRanks, .fan_out = 2});
-    for (const auto& plane : planes) {
+// Ranks of which one is stopped: 0 -+- 1, 2 --- 3
+//                                +- 4 -+- 5, 6 --- 7
+class StoppedRank {
+ public:
+  static constexpr int kRanks = 8;
+
+  explicit StoppedRank(int stopped)
+      : planes_(MakeLocalPlanes(kRanks, {.loops = kRanks, .fan_out = 2})) {
+    for (const auto& plane : planes_) {
       plane->WaitUntilOpen();
       plane->Answer(5, [](const std::string&) { return "here"; });
     }
-    std::promise<void> stops, goes_on;
-    planes[static_cast<size_t>(stopped)]->Post([&] {
+    std::promise<void> stops;
+    planes_[static_cast<size_t>(stopped)]->Post([this, &stops] {
       stops.set_value();
-      goes_on.get_future().wait();
+      while (stopped_) std::this_thread::sleep_for(milliseconds(1));
     });
     stops.get_future().wait();
-    const auto answers = planes[static_cast<size_t>(asker)]->Ask(
-        AllRanks(kRanks), 5, "", std::chrono::steady_clock::now() + seconds(3));
+  }
+  ~StoppedRank() {
+    GoOn();
+    while (!planes_.empty()) planes_.pop_back();
+  }
+
+  void GoOn() { stopped_ = false; }
+  Answers<std::string> Ask(int asker, const std::vector<int>& ranks,
+                           milliseconds patience = seconds(3)) {
+    return planes_[static_cast<size_t>(asker)]->Ask(ranks, 5, "",
+                                                    std::chrono::steady_clock::now() + patience);
+  }
+
+ private:
+  std::atomic<bool> stopped_{true};
+  std::vector<std::shared_ptr<ControlPlane>> planes_;
+};
+
+TEST(ControlPlane, WhoDoesNotAnswerIsKnownFromThoseOfWhomNothingIs) {
+  for (const auto& [stopped, asker, silent] :
+       {std::tuple(0, 1, 0), {0, 7, 0}, {4, 7, 4}, {6, 7, 6}, {4, 1, 4}, {7, 1, 7}}) {
+    StoppedRank ranks(stopped);
+    const auto answers = ranks.Ask(asker, AllRanks(StoppedRank::kRanks));
     EXPECT_THAT(answers.silent, ElementsAre(silent)) << asker << " asks";
     EXPECT_FALSE(answers.by_rank.contains(stopped));
     EXPECT_EQ(answers.by_rank.at(asker), "here");
-    goes_on.set_value();
-    while (!planes.empty()) planes.pop_back();
+  }
+}
+
+// The members of a group are not blamed for a rank outside of it that passes their answers on.
+TEST(ControlPlane, AStoppedRankOnTheWayToAGroupIsNamed) {
+  for (const auto& [stopped, asker, silent] : {std::tuple(4, 1, 4), {6, 5, 6}, {6, 1, 6}}) {
+    StoppedRank ranks(stopped);
+    const std::vector<int> members = {1, 3, 5, 7};
+    const auto answers = ranks.Ask(asker, members);
+    EXPECT_THAT(answers.silent, ElementsAre(silent)) << asker << " asks";
+    for (const auto& [rank, answer] : answers.by_rank) {
+      EXPECT_THAT(members, testing::Contains(rank));
+      EXPECT_EQ(answer, "here") << rank;
+    }
+    EXPECT_TRUE(answers.by_rank.contains(3));
+    EXPECT_FALSE(answers.by_rank.contains(7));
+  }
+}
+
+// A rank that is late is asked again, also by those between which and it there is no other.
+TEST(ControlPlane, Rank0IsAskedAgainBeforeItIsNamed) {
+  for (const int asker : {1, 3}) {
+    StoppedRank ranks(0);
+    auto answers = std::async(std::launch::async, [&] {
+      return ranks.Ask(asker, AllRanks(StoppedRank::kRanks), milliseconds(300));
+    });
+    std::this_thread::sleep_for(milliseconds(500));
+    ranks.GoOn();
+    EXPECT_THAT(answers.get().silent, testing::IsEmpty()) << asker << " asks";
   }
 }
 

@@ -266,8 +266,49 @@ TEST(FlightTest, ADiskThatHangsHoldsUpNobody) {
   EXPECT_LT(Clock::now() - thrown, seconds(8));
   EXPECT_THAT(errors[0], HasSubstr("rank 1 gave up"));
   EXPECT_GT(hung.operations(), 0);
+  // As train_gpt does at its end.
+  testing::internal::CaptureStderr();
+  options.recorder->Write(errors[0]);
   options.recorder.reset();
-  EXPECT_LT(Clock::now() - thrown, seconds(14));
+  EXPECT_LT(Clock::now() - thrown, FlightRecorder::kPatience + seconds(4));
+  const std::string warnings = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(warnings.find("does the disk hang?"), warnings.rfind("does the disk hang?"));
+  EXPECT_THAT(warnings, HasSubstr("does the disk hang?"));
+  EXPECT_FALSE(PathExists(JoinPath(folder, FlightFileName(0))));
+}
+
+// As in a program without a `catch`, whose main ends without destructors.
+TEST(FlightDeathTest, AnExceptionThatNobodyCatchesIsRecorded) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::string folder = Folder("uncaught");
+  const auto run = [&](int rank) {
+    FlightRecorder recorder(folder, rank, 2);
+    recorder.Submit("world", {.kind = CollectiveKind::kBarrier, .sequence = 1}, "");
+    std::thread([] { throw InputError("shard 3 is truncated"); }).join();
+  };
+  EXPECT_DEATH(run(1), "shard 3 is truncated");
+  const FlightRecord record = ReadFlightRecords(folder).at(1);
+  EXPECT_EQ(record.error, "shard 3 is truncated");
+  EXPECT_EQ(record.groups.at("world").calls.size(), 1u);
+}
+
+// The disk hangs as well: the process still ends.
+TEST(FlightDeathTest, ADiskThatHangsDoesNotKeepADyingProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::string folder = Folder("uncaught_hung");
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_DEATH(
+      {
+        FaultInjector hung({.action = FaultPlan::Action::kSlow,
+                            .at = 1,
+                            .repeat = true,
+                            .delay = std::chrono::seconds(60)});
+        const ScopedFaultInjector scope(&hung);
+        FlightRecorder recorder(folder, 0, 1);
+        std::thread([] { throw InputError("shard 3 is truncated"); }).join();
+      },
+      "does the disk hang");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
   EXPECT_FALSE(PathExists(JoinPath(folder, FlightFileName(0))));
 }
 

@@ -11,6 +11,7 @@
 
 #include "dist/control/control_plane.h"
 #include "dist/control/handshake.h"
+#include "tests/dist/ranks.h"
 #include "tests/message_of.h"
 #include "tests/process_state.h"
 
@@ -20,10 +21,9 @@ namespace {
 using lockstep::test::MessageOf;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using test::Soon;
 using testing::AllOf;
 using testing::HasSubstr;
-
-Socket::Deadline Soon() { return std::chrono::steady_clock::now() + seconds(60); }
 
 // A stranger's side of a connection.
 void Await(const Socket& socket, short events) {

@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "dist/groups/in_process_group.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/dist/ranks.h"
 
@@ -48,6 +49,15 @@ void PauseAndSum(ProcessGroup& group, int pauses) {
   group.AllReduce(x)->Synchronize();
   EXPECT_THAT(x.Slice(0, 5'999'998, 6'000'000).ToVector<float>(),
               Each(static_cast<float>(group.size())));
+}
+
+// A thread whose disk hangs may never end its pause.
+TEST(Pauses, DoNotKeepTheControlPlane) {
+  auto groups = MakeInProcessGroups(1, {});
+  const std::weak_ptr<ControlPlane> control = groups[0]->control();
+  const Pause pause(groups[0].get(), "writing a checkpoint");
+  groups.clear();
+  EXPECT_TRUE(control.expired());
 }
 
 constexpr char kMessage[] =

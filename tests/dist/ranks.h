@@ -1,16 +1,23 @@
 // Ranks as threads of the test.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "dist/control/control_plane.h"
+#include "dist/control/socket.h"
 #include "dist/groups/transport.h"
 #include "dist/process_group.h"
 
 namespace lockstep::dist::test {
+
+// By when what a test waits for must have happened, however busy the machine is.
+inline Socket::Deadline Soon() {
+  return std::chrono::steady_clock::now() + std::chrono::minutes(1);
+}
 
 // What ranks make their groups from.
 struct End {

@@ -6,7 +6,11 @@
 
 #include <limits>
 
+#include "core/io/file.h"
+#include "models/gpt/hf_format.h"
+#include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
+#include "tests/models/temp_folder.h"
 
 namespace lockstep::models {
 namespace {
@@ -56,6 +60,54 @@ TEST(ConfigChecks, Experts) {
               HasSubstr("leaves no layer of model.n_layer = 4 (default) to experts"));
   EXPECT_EQ(ErrorOf({"--model.n_expert=4", "--model.n_expert_used=4", "--model.z_loss=0.01"}),
             "no error");
+}
+
+// The error for options that go with weights of this shape.
+std::string ErrorWithWeights(const GptConfig& shape, std::vector<std::string> arguments) {
+  const test::TempFolder weights("weights");
+  WriteFileAtomically(weights.Path("config.json"), ToHfConfig(shape));
+  arguments.push_back("--init_from=" + weights.path());
+  ParsedRun run(arguments);
+  return test::MessageOf<InputError>([&] { PrepareShape(run.options, run.config, kCpu, 1); });
+}
+
+// What the weights have no use for does not train on silently.
+TEST(ConfigChecks, ExpertsOfWeights) {
+  const GptConfig dense{.vocab_size = 11, .block_size = 8, .n_layer = 1, .n_head = 2, .n_embd = 8};
+  GptConfig softmax = dense;
+  softmax.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 6};
+  GptConfig sigmoid = softmax;
+  sigmoid.mixture.router.score = RouterScore::kSigmoid;
+  for (const std::string option :
+       {"model.n_expert_used=1", "model.router=sigmoid", "model.z_loss=0.1",
+        "model.balance_loss=0.1", "model.bias_rate=0.1", "model.n_dense=1"}) {
+    EXPECT_THAT(ErrorWithWeights(dense, {"--" + option}),
+                HasSubstr("leave " + option.substr(0, option.find('=')) + " out"));
+  }
+  EXPECT_THAT(ErrorWithWeights(dense, {"--model.n_shared_expert=1"}),
+              testing::MatchesRegex("command line: model.n_shared_expert = 1 \\(command line\\) "
+                                    "does nothing without experts, which the weights of .* do not "
+                                    "have: leave model.n_shared_expert out"));
+  EXPECT_THAT(ErrorWithWeights(softmax, {"--model.bias_rate=0.1"}),
+              HasSubstr("does nothing without model.router = \"sigmoid\", which the weights of"));
+  EXPECT_THAT(ErrorWithWeights(sigmoid, {"--model.balance_loss=0.1"}),
+              HasSubstr("does nothing without model.router = \"softmax\" or \"softmax_all\""));
+  for (const std::vector<std::string>& fitting :
+       {std::vector<std::string>{}, {"--model.balance_loss=0.1", "--model.z_loss=0.1"}}) {
+    EXPECT_EQ(ErrorWithWeights(softmax, fitting), "no error");
+  }
+  EXPECT_EQ(ErrorWithWeights(sigmoid, {"--model.bias_rate=0.1"}), "no error");
+  EXPECT_EQ(ErrorWithWeights(dense, {"--model.balance_loss=0.01"}), "no error");  // the default
+}
+
+TEST(ConfigChecks, SharedExpertsOfWeightsAreWholeOnes) {
+  GptConfig shape{.vocab_size = 11, .block_size = 8, .n_layer = 1, .n_head = 2, .n_embd = 8};
+  shape.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 6, .n_shared = 9};
+  EXPECT_EQ(ErrorWithWeights(shape, {}), "no error");
+  EXPECT_THAT(ErrorWithWeights(shape, {"--model.n_shared_expert=1"}),
+              HasSubstr("is 9 wide, no multiple of the 6 of an expert"));
+  shape.mixture.n_shared = 12;
+  EXPECT_EQ(ErrorWithWeights(shape, {"--model.n_shared_expert=2"}), "no error");
 }
 
 // Setting an option that has no effect is a mistake.

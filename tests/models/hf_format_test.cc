@@ -208,6 +208,14 @@ TEST(HfFormat, ReadsMixtralsPublishedConfig) {
                 .n_expert = 8, .n_expert_used = 2, .n_inner = 14336, .balance_loss = 0.02}));
   EXPECT_EQ(c.n_inner, 14336);
   EXPECT_EQ(c.rope.theta, 1e6);
+  // What a config.json leaves out is as in transformers, and not as for a Llama.
+  const GptConfig bare = FromHfConfig(R"({"model_type": "mixtral", "hidden_size": 64,
+    "intermediate_size": 32, "num_attention_heads": 16, "num_hidden_layers": 2, "vocab_size": 50})",
+                                      "config.json");
+  EXPECT_EQ(bare.norm_eps, 1e-5);
+  EXPECT_EQ(bare.rope.theta, 1e6);
+  EXPECT_EQ(bare.block_size, 131072);
+  EXPECT_EQ(bare.n_kv_head, 8);
   std::string sliding = text;
   sliding.replace(sliding.find("\"sliding_window\": null"), 22, "\"sliding_window\": 4096");
   EXPECT_THAT(MessageOf<Error>([&] { FromHfConfig(sliding, "config.json"); }),

@@ -1,0 +1,89 @@
+// Some hundred steps under plans of model parallelism: tensors, heap, threads and file descriptors
+// must be the same at the end as after the first steps. So must whatever waits in queues (posted
+// receives, deferred gradients, messages not yet asked for), since it takes memory. Longer runs, of
+// control traffic and of data-parallel ranks: tests/dist/long_life_test.cc and
+// tests/train_gpt_long_life_test.cc.
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <cstdio>
+#include <thread>
+
+#include "core/allocator.h"
+#include "dist/groups/in_process_group.h"
+#include "tests/models/training.h"
+#include "tests/plans/plan_run.h"
+#include "tests/process_state.h"
+#include "tests/sanitized.h"
+
+namespace lockstep::models {
+namespace {
+
+constexpr int kEarly = test::kSanitized ? 10 : 40, kSteps = test::kSanitized ? 30 : 300;
+
+struct Sample {
+  int64_t tensor_bytes = 0, heap_bytes = 0;
+  test::ProcessState process;
+};
+
+// What all ranks hold between steps.
+Sample Take(dist::ProcessGroup& all) {
+  all.Barrier()->Synchronize();
+  Sample sample;
+  if (all.rank() == 0) {
+    malloc_trim(0);
+    const auto heap = mallinfo2();
+    sample = {.tensor_bytes = GetAllocator(kCpu).stats().live_bytes,
+              .heap_bytes = static_cast<int64_t>(heap.uordblks + heap.hblkhd),
+              .process = test::ProcessStateOf()};
+  }
+  all.Barrier()->Synchronize();
+  return sample;
+}
+
+void ExpectNothingGrows(Task task, const Plan& plan) {
+  task.steps = 2;  // the validation is among the first steps
+  Sample early, late;
+  dist::RunInProcess(plan.ranks(), [&](dist::ProcessGroup& all) {
+    PlanRun run(all, task, plan);
+    run.Train(kEarly);
+    const Sample first = Take(all);
+    run.Train(kSteps);
+    const Sample last = Take(all);
+    if (all.rank() == 0) early = first, late = last;
+  });
+  std::printf("tensors %ld -> %ld, heap %ld -> %ld bytes\n", early.tensor_bytes, late.tensor_bytes,
+              early.heap_bytes, late.heap_bytes);
+  // A batch may have been read ahead.
+  EXPECT_LE(late.tensor_bytes, early.tensor_bytes + 2048);
+  EXPECT_LE(late.process.threads, early.process.threads);
+  EXPECT_LE(late.process.descriptors, early.process.descriptors);
+  if (test::kSanitized) return;  // sanitizers keep freed memory for a while
+  // Each rank notes the losses and norms of all steps.
+  const int64_t notes = plan.ranks() * 2 * 2 * (kEarly + kSteps) * int64_t{sizeof(double)};
+  EXPECT_LE(late.heap_bytes, early.heap_bytes + notes + (24 << 10));
+}
+
+TEST(LongLife, OfAPipeline) {
+  Task task{.model = SmallGpt(/*dropout=*/0.1), .micro_batches = 4};
+  task.model.n_layer = 4;
+  task.model.tie_embeddings = false;
+  ExpectNothingGrows(task, {.pp = 2, .schedule = dist::PipelineKind::kZeroBubbleV});
+}
+
+TEST(LongLife, OfTensorParallelism) {
+  Task task{.model = SmallGpt(/*dropout=*/0.1), .micro_batches = 2, .virtual_tp = 2};
+  task.model.vocab_size = 14;
+  ExpectNothingGrows(task, {.tp = 2, .data_parallel = true});
+}
+
+TEST(LongLife, OfAMixtureOfExperts) {
+  Task task{.model = SmallGpt(/*dropout=*/0.1), .micro_batches = 2};
+  task.model.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 12};
+  task.model.mixture.router.score = RouterScore::kSigmoid;
+  task.model.mixture.bias_rate = 0.05;
+  ExpectNothingGrows(task, {.copies = 2, .data_parallel = true});
+}
+
+}  // namespace
+}  // namespace lockstep::models
