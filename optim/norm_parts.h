@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "core/parameter.h"
 #include "core/part_exchange.h"
 
 namespace lockstep::optim {
@@ -20,5 +21,11 @@ class NormParts : public PartExchange {
   // Part first + j of a gradient of which this rank has `grad`: contiguous.
   virtual Tensor PartOf(const Parameter& parameter, const Tensor& grad, int64_t j) const = 0;
 };
+
+// False for a copy of what another rank has of the parameter: that one saves it.
+inline bool CountsHere(const Parameter& parameter) {
+  const auto* parts = dynamic_cast<const NormParts*>(parameter.exchange().get());
+  return parts == nullptr || parts->PartsOf(parameter).own > 0;
+}
 
 }  // namespace lockstep::optim

@@ -5,12 +5,12 @@
 #include <unordered_map>
 
 #include "core/error.h"
-#include "core/part_exchange.h"
+#include "optim/norm_parts.h"
 
 namespace lockstep::dist {
 namespace {
 
-class StageExchange : public PartExchange {
+class StageExchange : public optim::NormParts {
  public:
   explicit StageExchange(std::shared_ptr<ProcessGroup> ranks) : ranks_(std::move(ranks)) {}
 
@@ -27,6 +27,10 @@ class StageExchange : public PartExchange {
   void Sum(const Tensor& values) override {
     ranks_->AllReduce(values, ReduceOp::kSum, "the gradients' norm")->Wait();
   }
+  Parts PartsOf(const Parameter& parameter) const override {
+    return {.own = owner_.at(&parameter) == ranks_->rank() ? 1 : 0};
+  }
+  Tensor PartOf(const Parameter&, const Tensor& grad, int64_t) const override { return grad; }
 
  private:
   const std::shared_ptr<ProcessGroup> ranks_;
@@ -74,16 +78,18 @@ std::vector<int64_t> CutByCost(std::span<const double> costs, int stages) {
 
 void PlaceParameters(std::shared_ptr<ProcessGroup> ranks,
                      std::span<const std::shared_ptr<Parameter>> parameters,
-                     std::span<const int> rank_of) {
-  LS_CHECK(parameters.size() == rank_of.size(), parameters.size(), " parameters, and ranks for ",
-           rank_of.size());
+                     std::span<const int> rank_of, std::span<const int> copy_of) {
+  LS_CHECK(
+      parameters.size() == rank_of.size() && (copy_of.empty() || copy_of.size() == rank_of.size()),
+      parameters.size(), " parameters, and ranks for ", rank_of.size(), " and ", copy_of.size());
   const int rank = ranks->rank();
   const auto exchange = std::make_shared<StageExchange>(std::move(ranks));
   for (size_t i = 0; i < parameters.size(); ++i) {
     Parameter& p = *parameters[i];
     exchange->SetOwner(p, rank_of[i]);
     ShardLayout layout;
-    if (rank_of[i] != rank) layout.range = ShardRange{"pp", 0, 0};
+    const bool here = rank_of[i] == rank || (!copy_of.empty() && copy_of[i] == rank);
+    if (!here) layout.range = ShardRange{"pp", 0, 0};
     p.SetLayout(std::move(layout), exchange);
   }
 }

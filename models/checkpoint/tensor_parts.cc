@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/io/file.h"
 #include "core/io/json.h"
+#include "optim/norm_parts.h"
 
 namespace lockstep::models {
 namespace {
@@ -92,6 +93,7 @@ std::string PartsIndex(int64_t parts,
 void AddPart(const std::string& name, const Parameter& parameter, const Tensor& part, PartCopy copy,
              const std::function<Tensor(const Tensor&)>& keep,
              std::vector<SafetensorsItem>* items) {
+  if (!optim::CountsHere(parameter)) return;
   const int64_t numel = part.numel();
   const Tensor flat = part.Detach().View({numel});
   const int64_t end = numel * (copy.index + 1) / copy.count;
