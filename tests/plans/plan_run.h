@@ -72,6 +72,7 @@ class PlanRun {
   // Collective. With weights and state, which are gathered.
   Outcome Finish();
   PipelinedGpt& model() { return model_; }
+  dist::DataRanks& parallel() { return *parallel_; }
 
  private:
   void ShareLayers(dist::ProcessGroup& all, const Plan& plan);
