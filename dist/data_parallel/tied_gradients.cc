@@ -24,9 +24,14 @@ bool HasItself(const Module& module, const Parameter& parameter) {
 }  // namespace
 
 TiedGradients::TiedGradients(Module& module) {
-  for (const auto& [path, m] : module.NamedModules()) {
+  const auto modules = module.NamedModules();
+  for (const auto& [path, m] : modules) {
     const auto tied = TiedIn(m);
     if (!tied || tied->apart() || !tied->weight()->trainable()) continue;
+    const bool has_owner = std::ranges::any_of(modules, [&](const auto& other) {
+      return !TiedIn(other.second) && HasItself(*other.second, *tied->weight());
+    });
+    if (!has_owner) continue;  // the only use
     tied->KeepApart(path.empty() ? "weight" : path + ".weight");
     uses_.push_back(tied);
   }

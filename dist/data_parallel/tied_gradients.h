@@ -16,8 +16,8 @@ namespace lockstep::dist {
 // takes the memory of one more gradient.
 class TiedGradients {
  public:
-  // Keeps them apart as long as it lives: those of the module's trainable weights that are read by
-  // an nn::TiedWeight, unless they are apart already.
+  // Keeps them apart as long as it lives: those of trainable weights that one of the module's parts
+  // has and others read by an nn::TiedWeight, unless they are apart already.
   explicit TiedGradients(Module& module);
   ~TiedGradients();
   TiedGradients(const TiedGradients&) = delete;
