@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/io/file.h"
+#include "dist/data_parallel/training_file.h"
 #include "dist/groups/in_process_group.h"
 #include "models/gpt/generate.h"
 #include "tests/dist/gpu_ranks.h"
@@ -137,6 +139,38 @@ TEST(PipelinePlan, GoesOnByAnotherPlan) {
     const Outcome half = TrainBy(task, plans[i], task.steps / 2);
     const Outcome whole = TrainBy(task, plans[i + 1], task.steps - task.steps / 2, &half);
     EXPECT_EQ(Difference(whole, alone), "") << plans[i] << ", then " << plans[i + 1];
+  }
+}
+
+// As in a loop of a user's own.
+TEST(PipelinePlan, SavesAndLoadsByAFileOfAnyPlan) {
+  const Task task = Gpt2(DType::kF32);
+  const Plan plans[] = {{.pp = 3, .schedule = kZeroBubbleH1},
+                        {.copies = 2, .data_parallel = true},
+                        {.copies = 2, .pp = 2, .schedule = kZeroBubbleV},
+                        {.pp = 4}};
+  const std::string file = JoinPath(testing::TempDir(), "of_pipelines.safetensors");
+  const StepState state(kCpu, 1);
+  Outcome saved = TrainBy(task, plans[0], 2);
+  dist::RunInProcess(plans[0].ranks(), [&](dist::ProcessGroup& all) {
+    PlanRun run(all, task, plans[0]);
+    run.Train(2);
+    dist::SaveTraining(file, &all, run.model(), run.optimizer(), state);
+  });
+  const std::string bytes = ReadFile(file);
+  for (const Plan& plan : plans) {
+    dist::RunInProcess(plan.ranks(), [&](dist::ProcessGroup& all) {
+      PlanRun run(all, task, plan);
+      StepState own(kCpu, 1);
+      dist::LoadTraining(file, run.model(), run.optimizer(), own);
+      const Outcome loaded = run.Finish();
+      for (const auto& [name, weight] : saved.weights) {
+        EXPECT_EQ(loaded.weights.at(name).ToVector<float>(), weight.ToVector<float>()) << name;
+      }
+      EXPECT_EQ(loaded.state.size(), saved.state.size());
+      dist::SaveTraining(file + ".again", &all, run.model(), run.optimizer(), state);
+    });
+    EXPECT_TRUE(ReadFile(file + ".again") == bytes) << plan;
   }
 }
 

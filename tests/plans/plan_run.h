@@ -73,6 +73,7 @@ class PlanRun {
   Outcome Finish();
   PipelinedGpt& model() { return model_; }
   dist::DataRanks& parallel() { return *parallel_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
 
  private:
   void ShareLayers(dist::ProcessGroup& all, const Plan& plan);
