@@ -9,9 +9,17 @@
 namespace lockstep::dist {
 namespace {
 
-int64_t RankAlong(const PartsAxis& axis) { return axis.group() ? axis.group()->rank() : 0; }
+// Of ranks that all have the same: this one's number, and how many there are.
+std::pair<int64_t, int64_t> Everyone(const PartsAxis& axis) {
+  if (!axis.group()) return {0, 1};
+  return {axis.group()->rank(), axis.group()->size()};
+}
 
 }  // namespace
+
+std::pair<int64_t, int64_t> PartsAxis::CopyOf(const Parameter& parameter) const {
+  return Divides(parameter) ? std::pair<int64_t, int64_t>{0, 1} : Everyone(*this);
+}
 
 void PartsAxis::Sum(const Tensor& values) {
   if (ProcessGroup* ranks = group()) {
@@ -38,10 +46,9 @@ bool MeshParts::Holds(const Parameter& parameter) const {
 std::pair<int64_t, int64_t> MeshParts::CopyOf(const Parameter& parameter) const {
   int64_t index = 0, count = 1;
   for (const auto& axis : axes_) {
-    if (!axis->group() || axis->Divides(parameter)) continue;
-    const int64_t size = axis->group()->size();
-    index = index * size + RankAlong(*axis);
-    count *= size;
+    const auto [number, copies] = axis->CopyOf(parameter);
+    index = index * copies + number;
+    count *= copies;
   }
   return {index, count};
 }
@@ -94,12 +101,13 @@ void MeshParts::ForEachRun(const Parameter& parameter, const Tensor& grad,
   if (joins) begin = 0;
   bool contributes = true;
   for (const auto& axis : axes_ | std::views::reverse) {
-    bool divides = axis->Divides(parameter);
-    if (joins && divides && axis.get() != virtual_axis && !axis->is_placement()) {
+    auto copy = axis->CopyOf(parameter);
+    if (joins && axis->Divides(parameter) && axis.get() != virtual_axis &&
+        !axis->is_placement()) {
       values = axis->Gather(parameter, values);
-      divides = false;
+      copy = Everyone(*axis);
     }
-    contributes &= divides || RankAlong(*axis) == 0;
+    contributes &= copy.first == 0;
   }
   if (!contributes || values.numel() == 0) return;
   LS_CHECK(begin % kGradNormChunk == 0, "the range of '", parameter.name(), "' begins at ", begin,

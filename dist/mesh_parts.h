@@ -24,6 +24,9 @@ class PartsAxis {
   // whether this rank has those of the parameter.
   virtual bool is_placement() const { return false; }
   virtual bool Holds(const Parameter&) const { return true; }
+  // Of the ranks with the same elements of the parameter: this one's number, and how many there
+  // are.
+  virtual std::pair<int64_t, int64_t> CopyOf(const Parameter& parameter) const;
   // Collective, for a parameter that the axis divides: what this rank would have without the axis.
   virtual Tensor Gather(const Parameter& parameter, const Tensor& part) = 0;
   // Collective: the element-wise sum over the ranks.
@@ -59,16 +62,16 @@ class MeshParts : public optim::UpdateParts {
 
   // Whether this rank has a part of the parameter.
   bool Holds(const Parameter& parameter) const;
-  // Of the ranks with the same elements of the parameter, which all lie along axes that do not
-  // divide it: this one's number, and how many there are.
+  // Of the ranks with the same elements of the parameter, along all axes: this one's number, and
+  // how many there are.
   std::pair<int64_t, int64_t> CopyOf(const Parameter& parameter) const;
 
   Tensor Gather(const Parameter& parameter, const Tensor& part) override;
   Tensor GatherHere(const Parameter& parameter, const Tensor& part) override;
   void Sum(const Tensor& values) override;
   int64_t Chunks(const Parameter& parameter) const override;
-  // A rank contributes the chunks that it has of a parameter if it is the first along every axis
-  // that does not divide it.
+  // A rank contributes the chunks that it has of a parameter if it is the first of those that have
+  // them.
   void ForEachRun(const Parameter& parameter, const Tensor& grad,
                   const std::function<void(int64_t first, const Tensor& values)>& add) override;
 

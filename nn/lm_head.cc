@@ -22,13 +22,16 @@ LmHead::LmHead(int64_t n_embd, int64_t vocab_size, Initializer init, int64_t los
 }
 
 LmHead::LmHead(std::shared_ptr<Parameter> weight, int64_t loss_chunk)
-    : loss_chunk_(CheckChunk(loss_chunk)), weight_(std::move(weight)) {
+    : loss_chunk_(CheckChunk(loss_chunk)),
+      weight_(std::move(weight)),
+      tied_(std::make_shared<TiedWeight>(weight_)) {
   ShareParameter("weight", weight_);
 }
 
 Tensor LmHead::Forward(const Tensor& x, const Tensor& targets) {
-  if (!targets.defined()) return ops::Linear(x, *weight_);
-  return ops::LinearCrossEntropy(x, *weight_, targets, Reduction::kSum, loss_chunk_);
+  const Tensor weight = tied_ ? tied_->value() : weight_->value();
+  if (!targets.defined()) return ops::Linear(x, weight);
+  return ops::LinearCrossEntropy(x, weight, targets, Reduction::kSum, loss_chunk_);
 }
 
 }  // namespace lockstep::nn

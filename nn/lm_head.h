@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "core/module.h"
+#include "nn/tied_weight.h"
 
 namespace lockstep::nn {
 
@@ -13,7 +14,7 @@ using LmHeadLayer = ModuleOf<Tensor(const Tensor& x, const Tensor& targets)>;
 // sum of the cross entropies with the targets, i32 or i64 [...] and -1 for none: a scalar, f64 for
 // f64, else f32. The logits of at most `loss_chunk` rows stand in memory for it (0: no limit):
 // ops::LinearCrossEntropy. Parameter: weight [vocab_size, n_embd] (decays).
-class LmHead : public LmHeadLayer {
+class LmHead : public LmHeadLayer, public ReadsTiedWeight {
  public:
   LmHead(int64_t n_embd, int64_t vocab_size, Initializer init, int64_t loss_chunk);
   // Tied: with the weight of another module, the token embedding. Whoever replaces that module
@@ -21,6 +22,7 @@ class LmHead : public LmHeadLayer {
   LmHead(std::shared_ptr<Parameter> weight, int64_t loss_chunk);
 
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  std::shared_ptr<TiedWeight> tied() const override { return tied_; }
   int64_t loss_chunk() const { return loss_chunk_; }
 
  protected:
@@ -29,6 +31,7 @@ class LmHead : public LmHeadLayer {
  private:
   int64_t loss_chunk_;
   std::shared_ptr<Parameter> weight_;
+  std::shared_ptr<TiedWeight> tied_;  // null: the weight is its own
 };
 
 }  // namespace lockstep::nn

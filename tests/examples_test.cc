@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <regex>
 
 #include "core/io/file.h"
@@ -98,6 +99,57 @@ TEST_F(Examples, ShardingTheTransformerChangesAtMostTenLines) {
   const auto lines = std::distance(begin, std::sregex_iterator());
   EXPECT_GT(lines, 2) << diff;
   EXPECT_LE(lines, 10) << diff;
+}
+
+// ---- The page: one script, five ways to train it. ----
+
+const std::string kPage = "models/examples/";
+
+class Page : public RankRuns {
+ protected:
+  // What it saved; the losses that rank 0 printed, the others print nothing.
+  std::string File(const std::string& program, int ranks, std::string* out = nullptr) {
+    const std::string file = Path(program + std::to_string(ranks));
+    const auto results = Wait(Start(ranks, {kPage + program, file}));
+    for (const Result& r : results) EXPECT_EQ(r.exit_code, 0) << program << ": " << r;
+    for (size_t r = 1; r < results.size(); ++r) EXPECT_THAT(results[r].out, IsEmpty()) << program;
+    EXPECT_THAT(results[0].out, HasSubstr("step 40  loss ")) << program;
+    if (out != nullptr) *out = results[0].out;
+    return ReadFile(file);
+  }
+};
+
+TEST_F(Page, EveryStepHasTheSameBits) {
+  std::string by_one, losses;
+  const std::string bits = File("small_gpt_data", 1, &losses);
+  EXPECT_TRUE(File("small_gpt_data", 2) == bits);
+  for (const char* program : {"small_gpt_sharded", "small_gpt_pipeline"}) {
+    for (const int ranks : {1, 2, 4}) EXPECT_TRUE(File(program, ranks) == bits) << program << ranks;
+  }
+  const std::string in_parts = File("small_gpt_tensor", 1);
+  for (const int ranks : {2, 4}) EXPECT_TRUE(File("small_gpt_tensor", ranks) == in_parts) << ranks;
+  // The first script adds in another order.
+  EXPECT_TRUE(File("small_gpt", 1, &by_one) != bits);
+  const auto last = [](const std::string& out) { return std::stod(out.substr(out.rfind(' '))); };
+  EXPECT_NEAR(last(by_one), last(losses), 2e-3) << by_one << losses;
+  EXPECT_LT(last(losses), 3.2);
+}
+
+// Each with the line numbers left out, and short.
+TEST_F(Page, ShowsTheRealDifferences) {
+  const std::string page = ReadFile(kPage + "README.md");
+  for (const auto& [from, to] : {std::pair("small_gpt.cc", "small_gpt_data.cc"),
+                                 {"small_gpt_data.cc", "small_gpt_sharded.cc"},
+                                 {"small_gpt_data.cc", "small_gpt_tensor.cc"},
+                                 {"small_gpt_data.cc", "small_gpt_pipeline.cc"}}) {
+    const Result diff = RunProgram(
+        {"/usr/bin/diff", "-U0", "--label", from, "--label", to, kPage + from, kPage + to});
+    ASSERT_EQ(diff.exit_code, 1) << diff;
+    const std::string shown =
+        "```diff\n" + std::regex_replace(diff.out, std::regex("@@ .* @@\n"), "@@\n") + "```\n";
+    EXPECT_THAT(page, HasSubstr(shown));
+    EXPECT_LE(std::ranges::count(shown, '\n'), 50) << "a few lines";
+  }
 }
 
 }  // namespace

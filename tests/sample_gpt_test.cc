@@ -162,6 +162,39 @@ TEST_F(SampleGpt, PrintsPromptAndTextAndTheSpeedOnStderr) {
               AllOf(HasSubstr("stop = [\"a\", \"b\\n\"]"), HasSubstr("top_k = 3")));
 }
 
+// The text of one process, streamed by one of them; a vocabulary that they divide, or not, as here.
+TEST_F(SampleGpt, NprocSharesOutTheModel) {
+  const GptConfig even{.vocab_size = 256,
+                       .block_size = 16,
+                       .n_layer = 2,
+                       .n_head = 4,
+                       .n_embd = 16,
+                       .bias = false,
+                       .n_kv_head = 2,
+                       .norm = NormKind::kRmsNorm,
+                       .activation = nn::MlpActivation::kSwiGlu,
+                       .position = models::Position::kRope};
+  for (const auto& [checkpoint, prompts] :
+       {std::pair(chars_, std::vector<std::string>{"--prompt=the cat", "--prompt=b"}),
+        {Save("llama", even, ""), {"--prompt=1", "--prompt=7 9"}}}) {
+    for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{
+             {"--temperature=1", "--num_samples=2"},
+             {"--temperature=0", "--kv_cache=false", "--stream=false"}}) {
+      std::vector<std::string> all = prompts;
+      all.insert(all.end(), options.begin(), options.end());
+      const std::string alone = Out(all, checkpoint);
+      all.push_back("--nproc=2");
+      const Result ranks = Run(all, checkpoint);
+      EXPECT_EQ(ranks.exit_code, 0) << ranks;
+      EXPECT_EQ(ranks.out, alone);
+      EXPECT_THAT(ranks.err, HasSubstr("[0] prompt: "));
+      EXPECT_THAT(ranks.err, Not(HasSubstr("[1] "))) << "only one rank talks";
+    }
+  }
+  EXPECT_THAT(Run({"--nproc=3"}).err,
+              HasSubstr("2 heads, of 2 keys and values, cannot be shared out among 3 processes"));
+}
+
 TEST_F(SampleGpt, CheckpointIsAFolderOfWeightsOrOfARun) {
   const std::string text = Out({"--prompt=a"});
   MakeDirectories(Path("run"));

@@ -16,9 +16,8 @@ class Pipelines : public RankRuns {
  protected:
   // Ordered runs of 8 micro-batches a step.
   static Arguments Ordered(const Arguments& more) {
-    Arguments all = {"--model.n_layer=2", "--model.tie_embeddings=false",
-                     "--dist.reduction=ordered", "--train.global_batch_size=16",
-                     "--train.steps=20"};
+    Arguments all = {"--model.n_layer=2", "--dist.reduction=ordered",
+                     "--train.global_batch_size=16", "--train.steps=20"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -114,8 +113,6 @@ TEST_F(Pipelines, RefuseWhatTheyCannot) {
   };
   EXPECT_THAT(error(3, {"--parallel.pp=2"}),
               HasSubstr("parallel.pp = 2 does not divide the 3 ranks"));
-  EXPECT_THAT(error(2, {"--parallel.pp=2", "--train.grad_accum=2"}),
-              HasSubstr("use model.tie_embeddings = false, or parallel.pp = 1"));
   EXPECT_THAT(error(2, {"--parallel.pp=2", "--train.recompute=auto"}),
               HasSubstr("asks the memory plan, which knows no pipelines yet"));
 }

@@ -21,7 +21,14 @@ DataParallel::DataParallel(ProcessGroup* group, Module& module, ReducerOptions o
                            std::shared_ptr<ProcessGroup> control)
     : DataRanks(Aligned(group, module), std::move(control)),
       module_(module),
-      reducer_(group, module.Parameters(), std::move(options)) {}
+      reducer_(MakeReducer(group, module, std::move(options))) {}
+
+Reducer DataParallel::MakeReducer(ProcessGroup* group, Module& module, ReducerOptions options) {
+  if (KeepsTiedApart(options, group ? group->size() : 1)) {
+    options.tied = std::make_shared<const TiedGradients>(module);
+  }
+  return Reducer(group, GradientParameters(module), std::move(options));
+}
 
 void DataParallel::BeginMicroBatch(bool last) {
   no_sync_.reset();

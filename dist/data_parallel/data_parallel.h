@@ -47,6 +47,8 @@ class DataParallel : public DataRanks {
   void CheckGradients();
 
  private:
+  static Reducer MakeReducer(ProcessGroup* group, Module& module, ReducerOptions options);
+
   Module& module_;
   Reducer reducer_;
   std::optional<Reducer::NoSync> no_sync_;

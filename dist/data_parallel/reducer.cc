@@ -41,6 +41,10 @@ int64_t LaneCount(const ReducerOptions& options, int64_t ranks, Device device) {
   return options.lanes > 0 ? options.lanes : options.hook ? 1 : 2;
 }
 
+bool KeepsTiedApart(const ReducerOptions& options, int64_t ranks) {
+  return options.sum == GradientSum::kOrdered && std::max(options.micro_batches, ranks) > 1;
+}
+
 void CheckShares(const BackwardPlan& plan, int rank, int64_t ranks) {
   LS_CHECK(
       !plan.default_root_grad, "gradients are summed over the ", ranks,
@@ -146,6 +150,7 @@ void Reducer::CheckBegin() const {
              " of this ", "step is ", no_sync_ > 0 ? "" : "not ", "under NoSync");
   }
   if (micro_ > 0) return;
+  if (options_.tied) options_.tied->Clear();  // of a step that failed
   for (const auto& p : parameters_) {
     LS_CHECK(
         !p->grad().defined(), "the parameter '", p->name(),
@@ -250,6 +255,7 @@ void Reducer::FinishSync() {
   times_ = lanes_->Finish();
   ended_well_ = true;  // from here on, all ranks throw the same errors
   ResolveUses();
+  if (options_.tied) options_.tied->Add();
   Reset();
 }
 

@@ -11,6 +11,7 @@
 #include "core/autograd/leaf.h"
 #include "dist/data_parallel/bucket_lanes.h"
 #include "dist/data_parallel/gradient_buckets.h"
+#include "dist/data_parallel/tied_gradients.h"
 
 namespace lockstep::dist {
 
@@ -37,7 +38,14 @@ struct ReducerOptions {
   // Called for each span as it ends, one at a time: for a bucket on its lane's thread, for the wait
   // on the caller's.
   std::function<void(const CommunicationSpan&)> on_span = {};
+  // Uses of tied weights that are among the parameters, and are added up once they are summed.
+  // DataParallel sets it where KeepsTiedApart.
+  std::shared_ptr<const TiedGradients> tied = nullptr;
 };
+
+// Whether the gradients of tied weights are summed use by use: in ordered sums of several
+// micro-batches. `ranks`: of the sum.
+bool KeepsTiedApart(const ReducerOptions& options, int64_t ranks);
 
 // Called as a backward begins: refuses what is right in one process but silently wrong where the
 // gradients of several ranks are summed. Throws ArgumentError.

@@ -1,11 +1,14 @@
 #include "dist/data_parallel/training_file.h"
 
+#include <algorithm>
 #include <charconv>
 #include <exception>
+#include <functional>
 #include <map>
 
 #include "core/io/safetensors.h"
 #include "core/io/safetensors_writer.h"
+#include "dist/groups/agreement.h"
 #include "nn/state.h"
 
 namespace lockstep::dist {
@@ -13,13 +16,13 @@ namespace {
 
 constexpr char kModel[] = "model.", kOptimizer[] = "optimizer.";
 
-// Of what ranks share out, the whole, which all of them produce in the same order; of the rest,
-// what a rank `writes`.
+// Of what ranks share out, or may have of others, the whole, which all of them produce in the same
+// order; of the rest, what a rank `writes`.
 std::vector<SafetensorsItem> Items(const Module& model, const optim::Optimizer& optimizer,
                                    bool writes) {
   std::vector<SafetensorsItem> items;
   const auto add = [&](const std::string& name, const Parameter& p, const Tensor& part) {
-    if (!p.layout().is_whole()) {
+    if (!p.layout().is_whole() || p.exchange()) {
       items.push_back(SafetensorsItem::Of(name, part.dtype(), p.logical_shape(),
                                           [&p, part] { return p.WholeOf(part); }));
     } else if (writes) {
@@ -88,16 +91,19 @@ NamedTensors Read(const SafetensorsFile& file, const std::string& kind,
 
 }  // namespace
 
-void SaveTraining(const std::string& path, DataRanks& ranks, const Module& model,
-                  const optim::Optimizer& optimizer, const StepState& state) {
+namespace {
+
+// `is_main`: of the ranks of which `any` says whether something is true on one.
+void Save(const std::string& path, bool is_main, const std::function<bool(bool)>& any,
+          const Module& model, const optim::Optimizer& optimizer, const StepState& state) {
   LS_CHECK(state.updater() == nullptr || state.phase() == StepPhase::kUpdated,
            "SaveTraining: the state's step has not been updated: save after optimizer.Step(state)");
-  std::vector<SafetensorsItem> items = Items(model, optimizer, ranks.is_main());
+  std::vector<SafetensorsItem> items = Items(model, optimizer, is_main);
   std::vector<size_t> order;
   SafetensorsHeader(items, {}, &order);
   size_t produced = 0;  // of `order`
   std::exception_ptr failure;
-  if (ranks.is_main()) {
+  if (is_main) {
     std::vector<SafetensorsItem> counted = items;
     for (SafetensorsItem& item : counted) {
       item.produce = [&produced, produce = item.produce] {
@@ -112,12 +118,31 @@ void SaveTraining(const std::string& path, DataRanks& ranks, const Module& model
     }
   }
   // The other ranks, and rank 0 after a failure of which they do not know yet.
-  if (!ranks.is_main() || failure) {
+  if (!is_main || failure) {
     for (size_t i = produced; i < order.size(); ++i) items[order[i]].produce();
   }
-  const bool failed = ranks.Any(failure != nullptr);
+  const bool failed = any(failure != nullptr);
   if (failure) std::rethrow_exception(failure);
   if (failed) throw IoError(StrCat("rank 0 could not write ", path));
+}
+
+}  // namespace
+
+void SaveTraining(const std::string& path, DataRanks& ranks, const Module& model,
+                  const optim::Optimizer& optimizer, const StepState& state) {
+  const auto any = [&ranks](bool value) { return ranks.Any(value); };
+  Save(path, ranks.is_main(), any, model, optimizer, state);
+}
+
+void SaveTraining(const std::string& path, ProcessGroup* all, const Module& model,
+                  const optim::Optimizer& optimizer, const StepState& state) {
+  const auto any = [all](bool value) {
+    if (!all) return value;
+    const int64_t mine = value ? 1 : 0;
+    return std::ranges::any_of(GatherValues(*all, std::span(&mine, 1)),
+                               [](const auto& of_rank) { return of_rank[0] != 0; });
+  };
+  Save(path, all == nullptr || all->rank() == 0, any, model, optimizer, state);
 }
 
 int64_t LoadTraining(const std::string& path, Module& model, optim::Optimizer& optimizer,

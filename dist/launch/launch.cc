@@ -196,6 +196,7 @@ class Attempt {
     const int rank = options_.node_rank * nproc_ + local;
     const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     RankProcess::Options o{.command = options_.command, .rank = rank};
+    o.inherits_stdout = options_.only_rank_0_prints && rank == 0;
     o.environment = {{"RANK", StrCat(rank)},
                      {"WORLD_SIZE", StrCat(options_.nnodes * nproc_)},
                      {"LOCAL_RANK", StrCat(local)},

@@ -17,6 +17,7 @@ struct LaunchOptions {
   int max_restarts = 0;                   // how often all ranks are restarted after a failure
   int restart_nproc = 0;                  // nproc for restarts; 0: the same
   std::string log_dir;                    // folder for a copy of each rank's output; may be empty
+  bool only_rank_0_prints = false;        // to this process's stdout, and nothing is put in front
   // How long ranks may take to end after SIGTERM before they are killed.
   std::chrono::milliseconds grace = std::chrono::seconds(60);
 };

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <string_view>
 #include <thread>
 
 #include "core/cuda/device.h"
 #include "core/error.h"
+#include "core/system/environment.h"
 
 namespace lockstep::dist {
 namespace {
@@ -39,6 +41,28 @@ int ReadNproc(const std::string& text) {
   } catch (const InputError& e) {
     throw InputError(StrCat(e.what(), ", or auto, gpu or cpu"));
   }
+}
+
+std::optional<int> LaunchIfAsked(int argc, char** argv, LaunchOptions options) {
+  constexpr std::string_view kOption = "--nproc=";
+  options.command = {argv[0]};  // the same name: one binary may be several programs
+  std::optional<std::string> nproc;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument.starts_with(kOption)) {
+      nproc = argument.substr(kOption.size());
+    } else {
+      options.command.push_back(argument);
+    }
+  }
+  if (!nproc) return {};
+  if (EnvironmentVariable("RANK")) {
+    throw InputError(StrCat(kOption, *nproc,
+                            " starts ranks, but by the environment variable RANK this process "
+                            "already is one: leave the option out"));
+  }
+  options.nproc = ReadNproc(*nproc);
+  return Launch(options);
 }
 
 }  // namespace lockstep::dist

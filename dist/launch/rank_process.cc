@@ -175,7 +175,8 @@ RankProcess::RankProcess(const Options& options) : options_(options) {
   pid_ = fork();
   if (pid_ < 0) throw Error(StrCat("fork: ", std::strerror(errno)));
   if (pid_ == 0) {
-    RunChild(exec, {out.write.fd(), err.write.fd(), report.write.fd()}, failure.write.fd(), parent);
+    const int to = options.inherits_stdout ? STDOUT_FILENO : out.write.fd();
+    RunChild(exec, {to, err.write.fd(), report.write.fd()}, failure.write.fd(), parent);
   }
   setpgid(pid_, pid_);  // in parent and child, whichever runs first
   failure.write = FileDescriptor();

@@ -57,9 +57,10 @@ class RankProcess {
   using Clock = std::chrono::steady_clock;
   struct Options {
     std::vector<std::string> command;
-    std::map<std::string, std::string> environment;  // added to this process's
+    std::map<std::string, std::string> environment{};  // added to this process's
     int rank = 0;
-    std::string log_folder;  // this rank's; must exist; may be ""
+    std::string log_folder;        // this rank's; must exist; may be ""
+    bool inherits_stdout = false;  // what it writes there is not forwarded
   };
   // The environment variable with the descriptor to which the rank's TellLauncher writes.
   static constexpr char kReportVariable[] = "LOCKSTEP_LAUNCHER_FD";

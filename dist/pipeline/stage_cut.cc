@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <unordered_map>
+#include <utility>
 
 #include "core/error.h"
 #include "dist/mesh_parts.h"
@@ -10,33 +11,47 @@
 namespace lockstep::dist {
 namespace {
 
-// Which stage has a parameter, and with it all of it.
+// Which stage has a parameter, and with it all of it; of a tied weight a second one has a copy.
 class StageExchange : public PartsAxis {
  public:
   explicit StageExchange(std::shared_ptr<ProcessGroup> ranks) : ranks_(std::move(ranks)) {}
 
-  void SetOwner(const Parameter& parameter, int rank) { owner_[&parameter] = rank; }
+  // `copy`: a second rank that has it, or -1.
+  void SetRanks(const Parameter& parameter, int owner, int copy) {
+    places_[&parameter] = {owner, copy};
+  }
 
   ProcessGroup* group() const override { return ranks_.get(); }
   bool Divides(const Parameter& parameter) const override {
-    return ranks_ && owner_.contains(&parameter);
+    return ranks_ && places_.contains(&parameter);
   }
   bool is_placement() const override { return true; }
   bool Holds(const Parameter& parameter) const override {
-    const auto owner = owner_.find(&parameter);
-    return owner == owner_.end() || !ranks_ || owner->second == ranks_->rank();
+    if (!Divides(parameter)) return true;
+    const auto [owner, copy] = places_.at(&parameter);
+    return owner == ranks_->rank() || copy == ranks_->rank();
+  }
+  std::pair<int64_t, int64_t> CopyOf(const Parameter& parameter) const override {
+    if (!Divides(parameter)) return PartsAxis::CopyOf(parameter);
+    const auto [owner, copy] = places_.at(&parameter);
+    return {copy == ranks_->rank() ? 1 : 0, copy < 0 ? 1 : 2};
   }
   Tensor Gather(const Parameter& parameter, const Tensor& part) override {
+    const int owner = places_.at(&parameter).owner;
     const Tensor whole =
-        Holds(parameter) ? part.Detach().Contiguous()
-                         : Tensor::Empty(parameter.logical_shape(), part.dtype(), part.device());
-    ranks_->Broadcast(whole, owner_.at(&parameter), parameter.name())->Wait();
+        owner == ranks_->rank()
+            ? part.Detach().Contiguous()
+            : Tensor::Empty(parameter.logical_shape(), part.dtype(), part.device());
+    ranks_->Broadcast(whole, owner, parameter.name())->Wait();
     return whole;
   }
 
  private:
+  struct Place {
+    int owner = 0, copy = -1;
+  };
   const std::shared_ptr<ProcessGroup> ranks_;
-  std::unordered_map<const Parameter*, int> owner_;
+  std::unordered_map<const Parameter*, Place> places_;
 };
 
 // Descending costs of the stages of a cut.
@@ -80,9 +95,10 @@ std::vector<int64_t> CutByCost(std::span<const double> costs, int stages) {
 
 void PlaceParameters(std::shared_ptr<ProcessGroup> ranks,
                      std::span<const std::shared_ptr<Parameter>> parameters,
-                     std::span<const int> rank_of) {
-  LS_CHECK(parameters.size() == rank_of.size(), parameters.size(), " parameters, and ranks for ",
-           rank_of.size());
+                     std::span<const int> rank_of, std::span<const int> copy_of) {
+  LS_CHECK(
+      parameters.size() == rank_of.size() && (copy_of.empty() || copy_of.size() == rank_of.size()),
+      parameters.size(), " parameters, and ranks for ", rank_of.size(), " and ", copy_of.size());
   const int rank = ranks ? ranks->rank() : 0;
   const auto parts = MeshParts::Of(parameters);
   const auto exchange = std::make_shared<StageExchange>(std::move(ranks));
@@ -91,9 +107,10 @@ void PlaceParameters(std::shared_ptr<ProcessGroup> ranks,
     Parameter& p = *parameters[i];
     LS_CHECK(p.layout().is_whole(), "a model is cut into stages before its parameters are cut: '",
              p.name(), "' has been");
-    exchange->SetOwner(p, rank_of[i]);
+    const int copy = copy_of.empty() || copy_of[i] == rank_of[i] ? -1 : copy_of[i];
+    exchange->SetRanks(p, rank_of[i], copy);
     ShardLayout layout;
-    if (rank_of[i] != rank) layout.range = ShardRange{"pp", 0, 0};
+    if (rank_of[i] != rank && copy != rank) layout.range = ShardRange{"pp", 0, 0};
     p.SetLayout(std::move(layout), parts);
   }
 }

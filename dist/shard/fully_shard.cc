@@ -50,6 +50,16 @@ std::shared_ptr<FlatExchange> ExchangeOf(MeshParts& parts, std::shared_ptr<Proce
   return exchange;
 }
 
+// Where gradients of tied weights are kept apart.
+std::unique_ptr<TiedGradients> TiedIn(Module& module, const ShardOptions& options) {
+  const bool apart = options.sum == GradientSum::kOrdered && options.micro_batches > 1;
+  return apart ? std::make_unique<TiedGradients>(module) : nullptr;
+}
+
+bool Contains(const std::vector<size_t>& list, size_t i) {
+  return std::ranges::find(list, i) != list.end();
+}
+
 // All ranks begin with rank 0's values.
 void Align(ProcessGroup* all, const Module& module) {
   if (!all || all->device().is_meta()) return;
@@ -68,6 +78,7 @@ FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions o
     : DataRanks(Checked(groups), std::move(control)),
       parameters_(module.Parameters()),
       options_(Completed(std::move(options), groups)),
+      tied_(TiedIn(module, options_)),
       replicate_(SizeOfGroup(groups.replicate) > 1 ? groups.replicate : nullptr),
       shards_(SizeOfGroup(groups.shard)),
       shard_rank_(RankIn(groups.shard)),
@@ -118,30 +129,65 @@ void FullyShard::FindUses(Module& module, bool is_model) {
   for (Module* child : module.Children()) FindUses(*child, /*is_model=*/false);
 }
 
-void FullyShard::MakeUnits() {
+// By which of the uses each parameter in `list` of their modules is used. What no module has that
+// encloses no others belongs to the innermost one that has it.
+std::unordered_map<const Parameter*, std::vector<size_t>> FullyShard::UsesOf(
+    const std::function<std::vector<std::shared_ptr<Parameter>>(Module&)>& list) const {
   std::unordered_map<const Parameter*, std::vector<size_t>> uses_of;
   for (size_t use = 0; use < uses_.size(); ++use) {
     if (uses_[use].encloses) continue;
-    for (const auto& p : uses_[use].module->Parameters()) uses_of[p.get()].push_back(use);
+    for (const auto& p : list(*uses_[use].module)) uses_of[p.get()].push_back(use);
   }
-  // What is left belongs to the innermost module that encloses it.
   for (size_t use = uses_.size(); use-- > 0;) {
     if (!uses_[use].encloses) continue;
-    for (const auto& p : uses_[use].module->Parameters()) {
+    for (const auto& p : list(*uses_[use].module)) {
       if (uses_of[p.get()].empty()) uses_of[p.get()] = {use};
     }
   }
-  using Kind = std::tuple<std::vector<size_t>, bool, DType>;
+  return uses_of;
+}
+
+void FullyShard::MakeUnits() {
+  const auto uses_of = UsesOf([](Module& module) { return module.Parameters(); });
+  const auto makers_of = UsesOf(GradientParameters);
+  // What is gathered or scattered together; a tied weight, and each of its uses, is by itself.
+  using Kind = std::tuple<std::vector<size_t>, size_t, bool, DType>;
   std::map<Kind, std::vector<std::shared_ptr<Parameter>>> by_kind;
-  for (const auto& p : parameters_) {
-    by_kind[{uses_of[p.get()], p->trainable(), p->part().dtype()}].push_back(p);
+  std::unordered_map<const Parameter*, size_t> alone;
+  std::unordered_map<const Parameter*, std::shared_ptr<nn::TiedWeight>> apart;
+  if (tied_) {
+    for (const auto& tied : tied_->uses()) {
+      alone.emplace(tied->weight().get(), alone.size() + 1);
+      alone.emplace(tied->apart().get(), alone.size() + 1);
+      apart[tied->apart().get()] = tied;
+      const std::vector<size_t>& makers = makers_of.at(tied->apart().get());
+      by_kind[{makers, alone.at(tied->apart().get()), true, tied->weight()->part().dtype()}] = {
+          tied->apart()};
+    }
   }
+  for (const auto& p : parameters_) {
+    const auto it = alone.find(p.get());
+    const size_t index = it == alone.end() ? 0 : it->second;
+    by_kind[{uses_of.at(p.get()), index, p->trainable(), p->part().dtype()}].push_back(p);
+  }
+  BackwardObserver* const observer = options_.observes ? this : nullptr;
+  std::unordered_map<const Parameter*, size_t> unit_of;
   for (auto& [kind, parameters] : by_kind) {
+    const std::shared_ptr<Parameter> first = parameters[0];
     for (const size_t use : std::get<0>(kind)) uses_[use].units.push_back(units_.size());
-    units_.push_back({.memory = std::make_unique<ShardUnit>(
-                          std::move(parameters), shards_, shard_rank_, copies_, parts_, *exchange_,
-                          options_.observes ? this : nullptr),
-                      .uses = std::get<0>(kind)});
+    unit_of[first.get()] = units_.size();
+    units_.push_back({.memory = apart.contains(first.get())
+                                    ? std::make_unique<ShardUnit>(apart[first.get()]->weight(),
+                                                                  first, shards_, shard_rank_,
+                                                                  copies_, observer)
+                                    : std::make_unique<ShardUnit>(std::move(parameters), shards_,
+                                                                  shard_rank_, copies_, parts_,
+                                                                  *exchange_, observer),
+                      .uses = std::get<0>(kind),
+                      .makers = makers_of.at(first.get())});
+  }
+  for (const auto& [use, tied] : apart) {
+    units_[unit_of.at(use)].added_to = unit_of.at(tied->weight().get());
   }
 }
 
@@ -225,7 +271,7 @@ void FullyShard::PreBackward(size_t use) {
     Unit& unit = units_[u];
     GatherUnit(unit);
     unit.memory->Show(use);  // to forwards that run again
-    if (unit.pending == 0) continue;
+    if (unit.pending == 0 || !Contains(unit.makers, use)) continue;
     if (summed_ == &unit) Settle();  // the previous micro-batch's
     unit.memory->TakeGradients();
   }
@@ -439,8 +485,14 @@ void FullyShard::OnEnd() {
   if (gather_ && gather_->device().is_cuda()) gather_->CheckInStep();
   ReportGathers();
   Settle();
+  const int64_t sums = across().terms.back();
   for (const Unit& unit : units_) {
-    if (unit.memory->trainable()) unit.memory->ShareGradients(across().terms.back());
+    if (!unit.added_to) continue;
+    const Tensor& to = units_[*unit.added_to].memory->shard(sums);
+    accumulate_slot(CurrentStream(to.device()), unit.memory->shard(sums), to);
+  }
+  for (const Unit& unit : units_) {
+    if (unit.memory->trainable() && !unit.added_to) unit.memory->ShareGradients(sums);
     if (options_.reshard == Reshard::kAfterStep) unit.memory->Release();
   }
   micro_ = 0;

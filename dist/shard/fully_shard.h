@@ -15,6 +15,7 @@
 #include "core/autograd/leaf.h"
 #include "core/module.h"
 #include "dist/data_parallel/data_ranks.h"
+#include "dist/data_parallel/tied_gradients.h"
 #include "dist/shard/shard_sum.h"
 #include "dist/shard/shard_unit.h"
 
@@ -141,11 +142,15 @@ class FullyShard : public DataRanks, public BackwardObserver {
   struct Unit {
     std::unique_ptr<ShardUnit> memory;
     std::vector<size_t> uses;
-    int64_t pending = 0;  // gradients that the current backward has yet to finish
+    int64_t pending = 0;           // gradients that the current backward has yet to finish
+    std::vector<size_t> makers{};  // uses whose backward makes its gradients; some, if it is tied
+    std::optional<size_t> added_to{};  // the unit of a weight, of which this is one use
   };
 
   void FindUses(Module& module, bool is_model);
   void MakeUnits();
+  std::unordered_map<const Parameter*, std::vector<size_t>> UsesOf(
+      const std::function<std::vector<std::shared_ptr<Parameter>>(Module&)>& list) const;
   void AddHooks(size_t use);
   void PreForward(size_t use);
   void PostForward(size_t use);
@@ -178,7 +183,8 @@ class FullyShard : public DataRanks, public BackwardObserver {
 
   const std::vector<std::shared_ptr<Parameter>> parameters_;
   ShardOptions options_;
-  ProcessGroup* const replicate_;  // null: one copy
+  const std::unique_ptr<TiedGradients> tied_;  // in ordered sums of several micro-batches
+  ProcessGroup* const replicate_;              // null: one copy
   const int64_t shards_, shard_rank_, copies_, copy_;
   const ShardSumPlan plan_;
   const std::vector<int64_t> micro_order_;

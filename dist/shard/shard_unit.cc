@@ -48,17 +48,42 @@ ShardUnit::ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, int64_t
   }
 }
 
+ShardUnit::ShardUnit(const std::shared_ptr<Parameter>& weight,
+                     const std::shared_ptr<Parameter>& apart, int64_t ranks, int64_t rank,
+                     int64_t multiple, BackwardObserver* observer)
+    : parameters_{weight},
+      shapes_{apart->part().shape()},
+      rank_(rank),
+      trainable_(true),
+      apart_(apart),
+      observer_(observer),
+      layout_(Plan(shapes_, ranks, multiple)) {
+  // Only its leaf is used: it must not keep the whole weight.
+  apart_->SetValue(Tensor::Empty(apart_->part().shape(), apart_->part().dtype(), kMeta));
+}
+
 ShardUnit::~ShardUnit() {
   for (const auto& leaf : leaves_) leaf->RemoveObserver(observer_);
 }
 
 std::string ShardUnit::Describe(const char* what) const {
   const size_t others = parameters_.size() - 1;
-  return StrCat("the ", what, " of '", parameters_[0]->name(), "'",
+  return StrCat("the ", what, " of '", (apart_ ? apart_ : parameters_[0])->name(), "'",
                 others > 0 ? StrCat(" and ", others, " more") : "");
 }
 
 // ---- Weights ----
+
+void ShardUnit::BuildApart() {
+  const DType dtype = parameters_[0]->part().dtype();
+  if (!leaves_.empty() && apart_->part().dtype() == dtype) return;
+  apart_->SetValue(Tensor::Empty(apart_->part().shape(), dtype, kMeta));
+  wholes_.clear();
+  shards_.clear();
+  if (!leaves_.empty()) return;
+  leaves_ = {apart_->part().autograd()->leaf};
+  if (observer_ != nullptr) leaves_[0]->AddObserver(observer_);
+}
 
 void ShardUnit::Build() {
   const Tensor& first = parameters_[0]->part();
@@ -115,6 +140,10 @@ Tensor ShardUnit::Mine(size_t p) const {
 }
 
 WorkPtr ShardUnit::StartGather(ProcessGroup* group) {
+  if (apart_) {
+    BuildApart();
+    return nullptr;
+  }
   Build();
   if (IsCurrent()) return nullptr;
   {
@@ -170,6 +199,7 @@ void ShardUnit::Await() {
 }
 
 void ShardUnit::Show(size_t by) {
+  if (apart_) return;
   if (!shown_by_) shown_by_ = by;
   for (size_t p = 0; p < parameters_.size(); ++p) parameters_[p]->Show(slices_[p]);
 }
@@ -187,6 +217,7 @@ void ShardUnit::Release() {
 }
 
 void ShardUnit::KeepWritten() {
+  if (apart_) return;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const uint64_t version = slices_[p].storage().version();
     if (version == written_[p].version) continue;
@@ -204,7 +235,7 @@ const Tensor& ShardUnit::Buffer(std::vector<Tensor>& buffers, int64_t i, int64_t
   if (!buffers[at].defined()) {
     const DType dtype = SumDType(*parameters_[0]);
     const int64_t bytes = numel * SizeOf(dtype);
-    const Device device = weights_.device();
+    const Device device = parameters_[0]->device();
     const Storage storage =
         released ? Storage::Reserve(bytes, device) : Storage::Allocate(bytes, device);
     buffers[at] = Tensor::FromStorage(storage, dtype, {numel});
@@ -241,7 +272,7 @@ void ShardUnit::NoteSquares(std::span<const int64_t> buffers, bool afresh) {
       chunks += GradNormChunks(numel(p));
     }
   }
-  const Device device = weights_.device();
+  const Device device = parameters_[0]->device();
   const Stream stream = CurrentStream(device);
   const Tensor sums = Tensor::Empty({chunks}, DType::kF64, device);
   grad_norm_square_sums(stream, grads, sums);

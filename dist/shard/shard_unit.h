@@ -25,6 +25,11 @@ class ShardUnit {
   ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, int64_t ranks, int64_t rank,
             int64_t multiple, const std::shared_ptr<MeshParts>& parts, FlatExchange& exchange,
             BackwardObserver* observer);
+  // Of the gradients of one use of a tied weight, `apart`, which is of the whole's shape: the
+  // weight is gathered, and its part kept, by the unit whose only parameter it is, with the same
+  // ranks and multiple.
+  ShardUnit(const std::shared_ptr<Parameter>& weight, const std::shared_ptr<Parameter>& apart,
+            int64_t ranks, int64_t rank, int64_t multiple, BackwardObserver* observer);
   ~ShardUnit();
   ShardUnit(const ShardUnit&) = delete;
   ShardUnit& operator=(const ShardUnit&) = delete;
@@ -70,6 +75,7 @@ class ShardUnit {
 
  private:
   void Build();
+  void BuildApart();
   bool IsCurrent() const;
   int64_t numel(size_t p) const { return shapes_[p].numel(); }
   ShardRange RangeOf(size_t p) const { return layout_->RangeOf(p, numel(p), rank_); }
@@ -81,6 +87,7 @@ class ShardUnit {
   const std::vector<Shape> shapes_;  // of what is "whole" here: all that the cuts give
   const int64_t rank_;
   const bool trainable_;
+  const std::shared_ptr<Parameter> apart_;  // null: not of one use
   BackwardObserver* const observer_;
   std::shared_ptr<const FlatLayout> layout_;
   // The whole weights; undefined before the first gather. The slices are the parameters.

@@ -141,18 +141,22 @@ Tensor VocabularyEmbedding::Forward(const Tensor& ids) {
 }
 
 VocabularyHead::VocabularyHead(const nn::LmHead& replaced, TensorRanksPtr ranks)
-    : ranks_(std::move(ranks)), loss_chunk_(replaced.loss_chunk()), weight_(replaced.weight()) {
+    : ranks_(std::move(ranks)),
+      loss_chunk_(replaced.loss_chunk()),
+      weight_(replaced.weight()),
+      tied_(replaced.tied()) {
   ShareParameter("weight", weight_);
 }
 
 Tensor VocabularyHead::Forward(const Tensor& x, const Tensor& targets) {
+  const Tensor weight = tied_ ? tied_->value() : weight_->value();
   if (targets.defined()) {
-    return VocabularyCrossEntropy(ranks_, x, *weight_, targets, loss_chunk_);
+    return VocabularyCrossEntropy(ranks_, x, weight, targets, loss_chunk_);
   }
   LS_CHECK(!GradEnabled() || ranks_->size() == 1,
            "a tensor-parallel head brings logits together only under NoGrad: give it targets, "
            "whose loss it computes without");
-  const Tensor logits = ops::Linear(x, *weight_);
+  const Tensor logits = ops::Linear(x, weight);
   if (ranks_->size() == 1) return logits;
   const Tensor all = ranks_->Gather(logits, "logits");  // [size, B, T, V / size]
   return all.Permute({1, 2, 0, 3})

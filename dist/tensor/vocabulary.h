@@ -27,9 +27,11 @@ class VocabularyEmbedding : public nn::Embedding {
 // In the place of an nn::LmHead: a rank has an equal part of the vocabulary, and its logits, which
 // are never brought together for a loss. x [B, T / size, C] -> the loss, on every rank; only under
 // NoGrad also logits, of the whole vocabulary.
-class VocabularyHead : public nn::LmHeadLayer {
+class VocabularyHead : public nn::LmHeadLayer, public nn::ReadsTiedWeight {
  public:
   VocabularyHead(const nn::LmHead& replaced, TensorRanksPtr ranks);
+
+  std::shared_ptr<nn::TiedWeight> tied() const override { return tied_; }
 
  protected:
   Tensor Forward(const Tensor& x, const Tensor& targets) override;
@@ -38,6 +40,7 @@ class VocabularyHead : public nn::LmHeadLayer {
   const TensorRanksPtr ranks_;
   const int64_t loss_chunk_;
   std::shared_ptr<Parameter> weight_;
+  std::shared_ptr<nn::TiedWeight> tied_;  // null: the weight is its own
 };
 
 // ops::LinearCrossEntropy with Reduction::kSum, of this rank's part of the sequence x [B, T / size,

@@ -9,10 +9,13 @@
 #include "core/io/file.h"
 #include "core/thread_pool.h"
 #include "data/id_tokenizer.h"
+#include "dist/world.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/gpt/generate.h"
 #include "models/gpt/hf_format.h"
 #include "models/sample/text_stream.h"
+#include "models/train/parallelize.h"
+#include "models/train/run_ranks.h"
 #include "models/train/run_setup.h"
 
 namespace lockstep::models {
@@ -46,7 +49,7 @@ std::vector<Prompt> ReadPrompts(const SampleConfig& c) {
 
 // Falls back to token ids as text, if the model was trained on tokens without their tokenizer.
 std::unique_ptr<data::Tokenizer> FindTokenizer(const SampleConfig& c, const std::string& folder,
-                                               int64_t vocab_size) {
+                                               int64_t vocab_size, bool prints) {
   if (c.tokenizer == "char") {
     throw InputError(
         "tokenizer=char needs the text that it was made from: give the checkpoint's own "
@@ -54,10 +57,12 @@ std::unique_ptr<data::Tokenizer> FindTokenizer(const SampleConfig& c, const std:
   }
   if (!c.tokenizer.empty()) return data::MakeTokenizer(c.tokenizer, "");
   if (auto tokenizer = ReadTokenizer(folder)) return tokenizer;
-  std::fprintf(stderr,
-               "sample_gpt: %s has no tokenizer, so prompts and samples are token ids; for text, "
-               "give --tokenizer=gpt2, or the tokenizer's file or folder\n",
-               folder.c_str());
+  if (prints) {
+    std::fprintf(stderr,
+                 "sample_gpt: %s has no tokenizer, so prompts and samples are token ids; for text, "
+                 "give --tokenizer=gpt2, or the tokenizer's file or folder\n",
+                 folder.c_str());
+  }
   return std::make_unique<data::IdTokenizer>(vocab_size);
 }
 
@@ -89,9 +94,9 @@ std::vector<int32_t> Encode(const Prompt& prompt, const data::Tokenizer& tokeniz
 // before it are complete.
 class OrderedOutput {
  public:
-  // `headers`: a line above each text.
-  OrderedOutput(std::vector<std::string> headers, bool stream)
-      : headers_(std::move(headers)), stream_(stream), texts_(headers_.size()) {
+  // `headers`: a line above each text. `to`: null for a rank that prints nothing.
+  OrderedOutput(std::vector<std::string> headers, bool stream, std::FILE* to)
+      : headers_(std::move(headers)), stream_(stream), to_(to), texts_(headers_.size()) {
     closed_.assign(headers_.size(), false);
     if (stream_) Show();
   }
@@ -109,21 +114,23 @@ class OrderedOutput {
 
  private:
   void Show() {
+    if (to_ == nullptr) return;
     while (current_ < texts_.size() && (stream_ || closed_[current_])) {
-      if (!header_shown_) std::fputs(headers_[current_].c_str(), stdout);
+      if (!header_shown_) std::fputs(headers_[current_].c_str(), to_);
       header_shown_ = true;
       std::string& text = texts_[current_];
-      std::fwrite(text.data(), 1, text.size(), stdout);
+      std::fwrite(text.data(), 1, text.size(), to_);
       text.clear();
       if (!closed_[current_]) break;
       ++current_;
       header_shown_ = false;
     }
-    std::fflush(stdout);
+    std::fflush(to_);
   }
 
   std::vector<std::string> headers_;
   bool stream_;
+  std::FILE* to_;
   std::vector<std::string> texts_;  // not shown yet
   std::vector<bool> closed_;
   size_t current_ = 0;
@@ -157,7 +164,8 @@ void PrintSpeed(const GenerateStats& stats) {
 }
 
 // Generates and prints all texts: each prompt num_samples times.
-void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tokenizer) {
+void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tokenizer,
+                   bool prints) {
   std::vector<GenerateSequence> sequences;
   std::vector<std::string> headers, starts;
   const std::vector<Prompt> prompts = ReadPrompts(c);
@@ -173,7 +181,7 @@ void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tok
   }
   std::vector<TextStream> streams(sequences.size(), TextStream(c.stop));
   std::vector<int64_t> left(sequences.size(), c.tokens);
-  OrderedOutput output(std::move(headers), c.stream);
+  OrderedOutput output(std::move(headers), c.stream, prints ? stdout : nullptr);
   for (size_t i = 0; i < starts.size(); ++i) output.Write(static_cast<int64_t>(i), starts[i]);
   GenerateStats stats;
   GenerateBatch(
@@ -191,10 +199,43 @@ void GenerateTexts(const SampleConfig& c, Gpt& model, const data::Tokenizer& tok
         return go_on;
       },
       &stats);
-  PrintSpeed(stats);
+  if (prints) PrintSpeed(stats);
+}
+
+// The ranks that generate together; a process on its own has no group.
+struct SampleRanks {
+  explicit SampleRanks(const dist::Rendezvous& rendezvous, Device device) {
+    if (rendezvous.world_size == 1) return;
+    world = std::make_unique<dist::World>(rendezvous);
+    group = world->Group({.name = "tp", .device = device});
+  }
+  std::unique_ptr<dist::World> world;
+  std::shared_ptr<dist::ProcessGroup> group;
+};
+
+void CheckDivides(const GptConfig& shape, int ranks) {
+  const int64_t keys = shape.n_kv_head > 0 ? shape.n_kv_head : shape.n_head;
+  if (ranks > 1 && shape.mixture.n_expert > 0) {
+    throw InputError("a mixture of experts is sampled by one process only: leave --nproc out");
+  }
+  if (shape.n_head % ranks == 0 && keys % ranks == 0) return;
+  throw InputError(StrCat("the model's ", shape.n_head, " heads, of ", keys,
+                          " keys and values, cannot be shared out among ", ranks,
+                          " processes: use --nproc with a divisor of both"));
 }
 
 }  // namespace
+
+void ShareOut(Gpt& model, const dist::TensorRanksPtr& ranks) {
+  if (ranks->size() == 1) return;
+  dist::TensorPlan plan = GptTensorPlan(model.config());
+  if (model.config().vocab_size % ranks->size() != 0) {
+    std::erase_if(plan, [](const dist::TensorRule& rule) {
+      return rule.style == dist::TensorStyle::kVocabulary;
+    });
+  }
+  dist::Parallelize(model, ranks, plan);
+}
 
 void AddSampleOptions(Options& options, SampleConfig& c) {
   options.Add("checkpoint", &c.checkpoint,
@@ -254,9 +295,9 @@ void AddSampleOptions(Options& options, SampleConfig& c) {
 }
 
 int SampleGpt(const SampleConfig& c) {
-  SetNumThreads(c.threads > 0
-                    ? static_cast<int>(c.threads)
-                    : static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  const dist::Rendezvous rendezvous = dist::ReadRendezvous();
+  const bool is_main = rendezvous.rank == 0;
+  SetNumThreads(ThreadsOf({.threads = c.threads}, rendezvous));
   const std::string latest = JoinPath(c.checkpoint, "latest");
   const std::string folder = PathExists(latest) ? latest : c.checkpoint;
   const GptConfig shape = ReadHfConfig(folder);
@@ -264,15 +305,19 @@ int SampleGpt(const SampleConfig& c) {
     throw InputError(StrCat("--slide=", c.slide, ": the model's context has ", shape.block_size,
                             " tokens; give at most that, or 0 for half of them"));
   }
-  const auto tokenizer = FindTokenizer(c, folder, shape.vocab_size);
+  CheckDivides(shape, rendezvous.world_size);
+  const auto tokenizer = FindTokenizer(c, folder, shape.vocab_size, is_main);
+  const Device device = DeviceOf(c.device, rendezvous);
+  const SampleRanks ranks(rendezvous, device);
   Gpt model(shape);
-  model.Materialize(ResolveDevice(c.device), 0);
+  ShareOut(model, std::make_shared<dist::TensorRanks>(ranks.group.get(), rendezvous.world_size));
+  model.Materialize(device, 0);
   LoadWeights(folder, model);
-  if (c.temperature == 0 && c.num_samples > 1) {
+  if (is_main && c.temperature == 0 && c.num_samples > 1) {
     std::fputs("sample_gpt: warning: --temperature=0 makes all samples of a prompt equal\n",
                stderr);
   }
-  GenerateTexts(c, model, *tokenizer);
+  GenerateTexts(c, model, *tokenizer, is_main);
   return 0;
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "dist/tensor/tensor_ranks.h"
+#include "models/gpt/gpt.h"
 #include "models/options/options.h"
 
 namespace lockstep::models {
@@ -33,7 +35,14 @@ struct SampleConfig {
 
 void AddSampleOptions(Options& options, SampleConfig& config);
 
+// Gives this rank its part of a model that only generates text, before it has weights. A vocabulary
+// that does not divide among the ranks stays whole. Throws ArgumentError if the heads do not.
+void ShareOut(Gpt& model, const dist::TensorRanksPtr& ranks);
+
 // Prints text to stdout and speed to stderr. Returns the exit code. Throws InputError.
+//
+// Started as several ranks (ReadRendezvous), each has a part of every layer, and the first prints:
+// the text of one process, but for ties within the rounding of f32.
 int SampleGpt(const SampleConfig& config);
 
 }  // namespace lockstep::models

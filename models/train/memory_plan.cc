@@ -190,7 +190,7 @@ std::vector<Tensor> MakeBuckets(const MemoryPlanOptions& o, LanguageModel& model
                                 AllocationLog& log) {
   std::vector<Tensor> taken;
   if (!o.reducer) return taken;
-  const auto parameters = model.Parameters();
+  const auto parameters = dist::GradientParameters(model);
   const dist::ReducerMemory memory =
       dist::PlanReducerMemory(parameters, *o.reducer, o.ranks, o.device);
   std::vector<std::shared_ptr<Parameter>> ready;  // the order of a bucket's items
@@ -235,6 +235,8 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   const size_t optimizer_begin = log.Now();
   const std::unique_ptr<optim::Optimizer> optimizer = o.optimizer(*model);
   log.SetKind(optimizer_begin, &MemoryKinds::optimizer);
+  std::optional<dist::TiedGradients> tied;
+  if (o.reducer && dist::KeepsTiedApart(*o.reducer, o.ranks)) tied.emplace(*model);
   const std::vector<Tensor> buckets = MakeBuckets(o, *model, log);
   StepState state(kMeta, 1);
   if (model->Parameters().at(0)->value().dtype() == DType::kF16) state.EnableLossScaling();

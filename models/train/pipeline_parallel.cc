@@ -17,6 +17,17 @@ DType LossDType(const Tensor& weight) {
   return weight.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
 }
 
+// Whether the stage's module reads the parameter as one that is another's.
+bool ReadsTied(Module& stage, const Parameter& parameter) {
+  for (const auto& [path, module] : stage.NamedModules()) {
+    const auto* reader = dynamic_cast<const nn::ReadsTiedWeight*>(module);
+    if (reader != nullptr && reader->tied() && reader->tied()->weight().get() == &parameter) {
+      return true;
+    }
+  }
+  return false;
+}
+
 Tensor ToTensor(const std::vector<int32_t>& values, const data::Batch& batch, Device device) {
   return Tensor::FromVector<int32_t>(values, {batch.rows, batch.cols}, device);
 }
@@ -39,31 +50,40 @@ dist::PipelineSchedule ScheduleOf(const PipelinePlan& plan, int pipeline_ranks, 
 }
 
 std::vector<int> PipelineParallel::RanksOf(const PipelinePlan& plan, int pipeline_ranks,
-                                           int data_ranks, Gpt& gpt) {
+                                           int data_ranks, Gpt& gpt, std::vector<int>* copies) {
   const dist::PipelineSchedule schedule = ScheduleOf(plan, pipeline_ranks, data_ranks);
   const std::vector<int64_t> cut = CutIntoStages(gpt, plan.window, schedule.stages());
   gpt.AssignNames();
-  std::unordered_map<const Parameter*, int> stage_of;
+  std::unordered_map<const Parameter*, int> stage_of, copy_of;
   for (int s = 0; s < schedule.stages(); ++s) {
-    const GptStage stage(gpt, cut[s], cut[s + 1], /*tensor=*/nullptr);
+    GptStage stage(gpt, cut[s], cut[s + 1], /*tensor=*/nullptr);
     for (const auto& [name, p] : stage.NamedParameters()) {
       const auto [known, is_new] = stage_of.emplace(p.get(), s);
       if (is_new) continue;
+      if (ReadsTied(stage, *p) && copy_of.emplace(p.get(), s).second) continue;
       throw InputError(StrCat("the weight '", p->name(), "' is in stage ", known->second,
                               " of the pipeline and in stage ", s,
-                              ": weights that several stages share are not supported yet, so use "
-                              "model.tie_embeddings = false, or parallel.pp = 1"));
+                              ": only the output head may share a weight of another stage "
+                              "(nn::TiedWeight), so give each stage its own, or use "
+                              "parallel.pp = 1"));
     }
   }
   std::vector<int> rank_of;
-  for (const auto& p : gpt.Parameters()) rank_of.push_back(schedule.rank_of[stage_of.at(p.get())]);
+  if (copies) copies->clear();
+  for (const auto& p : gpt.Parameters()) {
+    rank_of.push_back(schedule.rank_of[stage_of.at(p.get())]);
+    const auto copy = copy_of.find(p.get());
+    if (copies) copies->push_back(copy == copy_of.end() ? -1 : schedule.rank_of[copy->second]);
+  }
   return rank_of;
 }
 
 void PipelineParallel::Place(const MeshGroups& groups, const PipelinePlan& plan,
                              PipelinedGpt& gpt) {
-  const std::vector<int> rank_of = RanksOf(plan, SizeOf(groups.pipeline), SizeOf(groups.data), gpt);
-  dist::PlaceParameters(groups.pipeline, gpt.Parameters(), rank_of);
+  std::vector<int> copy_of;
+  const std::vector<int> rank_of =
+      RanksOf(plan, SizeOf(groups.pipeline), SizeOf(groups.data), gpt, &copy_of);
+  dist::PlaceParameters(groups.pipeline, gpt.Parameters(), rank_of, copy_of);
 }
 
 PipelineParallel::Stage::Stage(Gpt& gpt, int64_t begin, int64_t end,
@@ -80,7 +100,7 @@ PipelineParallel::Stage::Stage(Gpt& gpt, int64_t begin, int64_t end,
   data = MakeDataRanks(groups, plan, model);
   if (auto* const parallel = dynamic_cast<dist::DataParallel*>(data.get())) {
     gradients = &parallel->reducer();
-    dist::StopObserving(gradients, model.Parameters());
+    dist::StopObserving(gradients, dist::GradientParameters(model));
   } else {
     gradients = &dynamic_cast<dist::FullyShard&>(*data);
   }
@@ -92,10 +112,16 @@ PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan&
       groups_(groups),
       tensor_(tensor),
       gpt_(gpt),
-      on_span_(plan.pipeline->on_span) {
+      on_span_(plan.pipeline->on_span),
+      tied_(gpt) {
   const dist::PipelineSchedule schedule =
       ScheduleOf(*plan.pipeline, SizeOf(groups.pipeline), size());
   const std::vector<int64_t> cut = CutIntoStages(gpt, plan.pipeline->window, schedule.stages());
+  if (plan.shard && !tied_.uses().empty()) {
+    throw InputError(
+        "stages with tied weights are not sharded: use parallel.shard = \"none\" with parallel.pp, "
+        "or model.tie_embeddings = false");
+  }
   ParallelPlan of_stage = plan;
   if (of_stage.shard) of_stage.shard->observes = false;
   std::vector<dist::PipelineStage> functions;
@@ -111,7 +137,42 @@ PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan&
   }
   pipeline_.emplace(groups.pipeline.get(), schedule, std::move(functions),
                     dist::PipelineOptions{.on_span = on_span_});
+  MeetTied();
   gpt.through_ = [this](const Tensor& ids, const Tensor& targets) { return Through(ids, targets); };
+}
+
+// Collective: the two ranks that have a tied weight find each other, and begin with the same.
+void PipelineParallel::MeetTied() {
+  const int first = schedule().rank_of.front(), last = schedule().rank_of.back();
+  if (tied_.uses().empty() || first == last) return;
+  const int rank = groups_.pipeline->rank();
+  const bool has = rank == first || rank == last;
+  const auto group = groups_.pipeline->Split(
+      StrCat(groups_.pipeline->name(), ".tied"),
+      has ? std::vector{std::min(first, last), std::max(first, last)} : std::vector{rank});
+  if (!has) return;
+  tie_ = group;
+  for (const auto& use : tied_.uses()) {
+    const Tensor weight = use->weight()->value().Detach();
+    dist::BroadcastTensors(*tie_, std::span(&weight, 1), /*root=*/first < last ? 0 : 1);
+  }
+}
+
+// The gradients of both uses of a tied weight, which are summed over the micro-batches and the data
+// ranks by now, on both of its ranks: a sum of two has the same bits in either order.
+void PipelineParallel::AddTied() {
+  if (schedule().rank_of.front() == schedule().rank_of.back()) return tied_.Add();
+  if (!tie_) return;
+  for (const auto& use : tied_.uses()) {
+    Leaf& leaf = use->weight()->leaf();
+    const bool embeds = leaf.grad().defined();
+    const Tensor sum = embeds ? leaf.grad() : use->apart()->grad();
+    tie_->AllReduce(sum, dist::ReduceOp::kSum, StrCat("the gradient of ", use->weight()->name()))
+        ->Wait();
+    if (!embeds) leaf.ShareGrad(sum);
+  }
+  tied_.Clear();
+  if (tie_->device().is_cuda()) tie_->CheckInStep();
 }
 
 PipelineParallel::~PipelineParallel() {
@@ -155,6 +216,7 @@ std::vector<HostRead> PipelineParallel::Gradients(std::span<const data::Batch> b
                                                   std::span<BackwardObserver* const> observers) {
   LS_CHECK(batches.size() == micro_order().size(), "a step of the pipeline has ",
            micro_order().size(), " micro-batches, got ", batches.size());
+  tied_.Clear();  // of a step that failed
   work_ = {.rows = batches[0].rows, .root = root};
   work_.state.emplace(state);
   for (const data::Batch& batch : batches) {
@@ -163,6 +225,7 @@ std::vector<HostRead> PipelineParallel::Gradients(std::span<const data::Batch> b
   }
   pipeline_->set_options({.on_span = on_span_, .observers = {observers.begin(), observers.end()}});
   pipeline_->Step(BoundaryOf(batches[0].rows, batches[0].cols));
+  AddTied();
   for (const auto& p : elsewhere_) {
     p->leaf().SetGrad(Tensor::Empty({0}, LossDType(p->value()), p->device()));
   }
@@ -207,6 +270,12 @@ Tensor PipelineParallel::Through(const Tensor& ids, const Tensor& targets) {
 
 void PipelineParallel::CheckWeights(const std::string& when) {
   for (const auto& stage : stages_) stage->data->CheckWeights(when);
+  if (!tie_) return;
+  NamedTensors tied;
+  for (const auto& use : tied_.uses()) {
+    tied.emplace_back(use->weight()->name(), use->weight()->value().Detach());
+  }
+  dist::CheckSameBits(*tie_, "the tied weights " + when, tied);
 }
 
 std::string PipelineParallel::LocateNonFinite(int64_t ago) {

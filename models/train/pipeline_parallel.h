@@ -44,10 +44,11 @@ class PipelinedGpt : public Gpt {
 // each.
 class PipelineParallel : public dist::DataRanks {
  public:
-  // For each of the model's parameters, the pipeline's rank that has its stage. Throws InputError
-  // if the model cannot be cut, or has a weight in two stages.
+  // For each of the model's parameters, the pipeline's rank that has its stage, and in `copies`
+  // (may be null) the rank of a second stage, which only tied weights have, or -1. Throws
+  // InputError if the model cannot be cut, or has another weight in two stages.
   static std::vector<int> RanksOf(const PipelinePlan& plan, int pipeline_ranks, int data_ranks,
-                                  Gpt& gpt);
+                                  Gpt& gpt, std::vector<int>* copies = nullptr);
   // Collective. Decides which parameters are here, before they have memory. Throws as RanksOf.
   static void Place(const MeshGroups& groups, const PipelinePlan& plan, PipelinedGpt& gpt);
   // Collective, after Place and Parallelize, and before or after the weights are filled, as
@@ -96,6 +97,8 @@ class PipelineParallel : public dist::DataRanks {
   };
 
   dist::PipelineStage FunctionsOf(Stage& stage);
+  void MeetTied();
+  void AddTied();
   dist::PipelineBoundary BoundaryOf(int64_t rows, int64_t cols) const;
   Tensor Through(const Tensor& ids, const Tensor& targets);
 
@@ -103,6 +106,8 @@ class PipelineParallel : public dist::DataRanks {
   const dist::TensorRanksPtr tensor_;
   PipelinedGpt& gpt_;
   std::function<void(const dist::PipelineSpan&)> on_span_;
+  const dist::TiedGradients tied_;              // of a weight in the first and in the last stage
+  std::shared_ptr<dist::ProcessGroup> tie_;     // their ranks; null: one, or this is none of them
   std::vector<std::unique_ptr<Stage>> stages_;  // this rank's
   std::vector<std::shared_ptr<Parameter>> elsewhere_;
   std::optional<dist::Pipeline> pipeline_;

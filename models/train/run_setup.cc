@@ -261,6 +261,11 @@ void CheckPipeline(const Options& options, const RunSetup& setup) {
   if (setup.model.mixture.n_expert > 0) {
     fail("model.n_expert", " does not go together with ", pipeline, " yet: leave parallel.pp out");
   }
+  if (config.parallel.shard != "none" && setup.model.tie_embeddings) {
+    fail("parallel.shard", " does not go together with ", pipeline,
+         " where the embedding and the head have one weight: use model.tie_embeddings = false, or ",
+         "parallel.shard = \"none\"");
+  }
   Gpt shape(setup.model);
   PipelineParallel::RanksOf(
       ToPipelinePlan(config, setup.micro_batches, setup.window, /*trace=*/nullptr),

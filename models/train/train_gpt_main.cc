@@ -1,8 +1,5 @@
 // bazel run -c opt //models:train_gpt -- [config.toml] --section.key=value ...
 #include <cstdio>
-#include <cstdlib>
-#include <optional>
-#include <string_view>
 
 #include "core/error.h"
 #include "dist/launch/launch.h"
@@ -10,40 +7,10 @@
 #include "models/train/interrupt.h"
 #include "models/train/train_gpt.h"
 
-namespace {
-
-// With --nproc=N runs this program as N ranks with the other arguments, and returns the exit code;
-// else returns nullopt.
-std::optional<int> LaunchIfAsked(int argc, char** argv) {
-  using namespace lockstep;
-  constexpr std::string_view kOption = "--nproc=";
-  dist::LaunchOptions options;
-  options.command = {argv[0]};  // the same name: one binary may be several programs
-  std::optional<std::string> nproc;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    if (argument.starts_with(kOption)) {
-      nproc = argument.substr(kOption.size());
-    } else {
-      options.command.push_back(argument);
-    }
-  }
-  if (!nproc) return {};
-  if (std::getenv("RANK") != nullptr) {
-    throw InputError(StrCat(kOption, *nproc,
-                            " starts ranks, but by the environment variable RANK this process "
-                            "already is one: leave the option out"));
-  }
-  options.nproc = dist::ReadNproc(*nproc);
-  return dist::Launch(options);
-}
-
-}  // namespace
-
 int main(int argc, char** argv) {
   using namespace lockstep;
   try {
-    if (const auto exit_code = LaunchIfAsked(argc, argv)) return *exit_code;
+    if (const auto exit_code = dist::LaunchIfAsked(argc, argv)) return *exit_code;
     const models::SignalThread signals;
     models::EnterInvocationFolder();
     models::RunConfig config;

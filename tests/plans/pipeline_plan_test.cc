@@ -1,11 +1,15 @@
 // Pipelines: whatever ranks have the stages, and in whatever order they work, losses, norms,
-// weights and optimizer state of ordered runs are those of one process.
+// weights and optimizer state of ordered runs are those of one process. Embedding and head are
+// tied, in stages of one rank or of two, unless a test says otherwise.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/io/file.h"
+#include "dist/data_parallel/training_file.h"
 #include "dist/groups/in_process_group.h"
 #include "models/gpt/generate.h"
 #include "tests/dist/gpu_ranks.h"
+#include "tests/message_of.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"
 
@@ -22,7 +26,6 @@ Task Gpt2(DType dtype) {
   task.model.n_layer = 6;
   task.model.n_embd = 24;
   task.model.bias = true;
-  task.model.tie_embeddings = false;
   // Below the norm of most steps, so that a norm of some stages would show.
   task.optim.clip = 0.05;
   return task;
@@ -35,6 +38,7 @@ Task Llama(DType dtype) {
   task.model.activation = nn::MlpActivation::kSwiGlu;
   task.model.position = Position::kRope;
   task.model.n_kv_head = 1;
+  task.model.tie_embeddings = false;
   return task;
 }
 
@@ -61,6 +65,27 @@ TEST(PipelinePlan, SameBitsInF32) { ExpectSameBits(Gpt2(DType::kF32), AllPlans()
 TEST(PipelinePlan, SameBitsInBF16) { ExpectSameBits(Gpt2(DType::kBF16), AllPlans()); }
 
 TEST(PipelinePlan, SameBitsOfALlama) { ExpectSameBits(Llama(DType::kBF16), AllPlans()); }
+
+// With tied weights, by every way to train.
+TEST(PipelinePlan, SameBitsOfTiedWeightsByAnyOtherPlan) {
+  std::vector<Plan> plans = {{.copies = 2, .data_parallel = true},
+                             {.copies = 4, .data_parallel = true},
+                             {.copies = 2, .pp = 2, .schedule = kZeroBubbleV}};
+  for (const dist::Reshard reshard :
+       {dist::Reshard::kAfterForward, dist::Reshard::kAfterBackward, dist::Reshard::kAfterStep}) {
+    for (const auto& [shards, copies] : {std::pair(1, 1), {2, 1}, {4, 1}, {2, 2}}) {
+      Plan& plan = plans.emplace_back(Plan{.shards = shards, .copies = copies});
+      plan.options = {.reshard = reshard, .sum = dist::GradientSum::kOrdered};
+      plan.in_memory = copies == 2;
+      if (reshard == dist::Reshard::kAfterStep) plan.options.accumulate = dist::Accumulate::kWhole;
+    }
+  }
+  for (const DType dtype : {DType::kF32, DType::kBF16}) ExpectSameBits(Gpt2(dtype), plans);
+  Task task = Llama(DType::kF32);
+  task.model.tie_embeddings = true;
+  task.micro_batches = 6;
+  ExpectSameBits(task, {{.copies = 3, .data_parallel = true}, {.copies = 2, .pp = 3}});
+}
 
 TEST(PipelinePlan, SameBitsWithALossScale) {
   Task task = Gpt2(DType::kF16);
@@ -89,13 +114,15 @@ TEST(PipelinePlan, SameBitsByOtherOptimizers) {
   }
 }
 
-// More stages than micro-batches.
+// More stages than micro-batches. With a single one, nothing is kept apart in one process.
 TEST(PipelinePlan, SameBitsWithFewMicroBatches) {
   Task task = Gpt2(DType::kF32);
   task.micro_batches = 2;
   for (const dist::PipelineKind kind : kKinds) {
     ExpectSameBits(task, {{.pp = 4, .schedule = kind}, {.copies = 2, .pp = 2, .schedule = kind}});
   }
+  task.micro_batches = 1;
+  ExpectSameBits(task, {{.pp = 3, .schedule = k1F1B}, {.pp = 2, .schedule = kZeroBubbleV}});
 }
 
 TEST(PipelinePlan, GoesOnByAnotherPlan) {
@@ -112,6 +139,38 @@ TEST(PipelinePlan, GoesOnByAnotherPlan) {
     const Outcome half = TrainBy(task, plans[i], task.steps / 2);
     const Outcome whole = TrainBy(task, plans[i + 1], task.steps - task.steps / 2, &half);
     EXPECT_EQ(Difference(whole, alone), "") << plans[i] << ", then " << plans[i + 1];
+  }
+}
+
+// As in a loop of a user's own.
+TEST(PipelinePlan, SavesAndLoadsByAFileOfAnyPlan) {
+  const Task task = Gpt2(DType::kF32);
+  const Plan plans[] = {{.pp = 3, .schedule = kZeroBubbleH1},
+                        {.copies = 2, .data_parallel = true},
+                        {.copies = 2, .pp = 2, .schedule = kZeroBubbleV},
+                        {.pp = 4}};
+  const std::string file = JoinPath(testing::TempDir(), "of_pipelines.safetensors");
+  const StepState state(kCpu, 1);
+  Outcome saved = TrainBy(task, plans[0], 2);
+  dist::RunInProcess(plans[0].ranks(), [&](dist::ProcessGroup& all) {
+    PlanRun run(all, task, plans[0]);
+    run.Train(2);
+    dist::SaveTraining(file, &all, run.model(), run.optimizer(), state);
+  });
+  const std::string bytes = ReadFile(file);
+  for (const Plan& plan : plans) {
+    dist::RunInProcess(plan.ranks(), [&](dist::ProcessGroup& all) {
+      PlanRun run(all, task, plan);
+      StepState own(kCpu, 1);
+      dist::LoadTraining(file, run.model(), run.optimizer(), own);
+      const Outcome loaded = run.Finish();
+      for (const auto& [name, weight] : saved.weights) {
+        EXPECT_EQ(loaded.weights.at(name).ToVector<float>(), weight.ToVector<float>()) << name;
+      }
+      EXPECT_EQ(loaded.state.size(), saved.state.size());
+      dist::SaveTraining(file + ".again", &all, run.model(), run.optimizer(), state);
+    });
+    EXPECT_TRUE(ReadFile(file + ".again") == bytes) << plan;
   }
 }
 
@@ -171,9 +230,31 @@ TEST(PipelinePlan, RefusesWhatItCannot) {
       HasSubstr("a pipeline of 10 stages needs as many parts, and a model of 6 layers has 8"));
   task.micro_batches = 9;
   EXPECT_THAT(error_of(task, {.pp = 4, .schedule = kInterleaved}), HasSubstr("2 rounds"));
-  task.model.tie_embeddings = true;
-  EXPECT_THAT(error_of(task, {.pp = 2}),
-              HasSubstr("'wte.weight' is in stage 0 of the pipeline and in stage 1"));
+  // Another weight that two stages have.
+  PipelinedGpt model(Gpt2(DType::kF32).model);
+  model.ReplaceChild("h.5", model.blocks()[0].module());
+  const PipelinePlan plan{.window = kWindow, .reducer = {.micro_batches = 8}};
+  EXPECT_THAT(test::MessageOf<InputError>([&] { PipelineParallel::RanksOf(plan, 2, 1, model); }),
+              HasSubstr("'h.0.ln_1.weight' is in stage 0 of the pipeline and in stage 1: only"));
+}
+
+// Which a bug would tear apart unnoticed: both are updated by the same gradient.
+TEST(PipelinePlan, ComparesTheCopiesOfATiedWeight) {
+  const Task task = Gpt2(DType::kF32);
+  for (const bool wrong : {false, true}) {
+    std::vector<std::string> errors(3);
+    dist::RunInProcess(3, [&](dist::ProcessGroup& all) {
+      PlanRun run(all, task, {.pp = 3});
+      run.Train(1);
+      Tensor weight = run.model().Parameters()[0]->value().Detach();
+      if (wrong && all.rank() == 2) weight.Slice(0, 0, 1).Fill(1);
+      errors[all.rank()] =
+          test::MessageOf<Error>([&] { run.parallel().CheckWeights("at the end"); });
+    });
+    for (const int rank : {0, 2}) {
+      EXPECT_THAT(errors[rank], HasSubstr(wrong ? "the tied weights at the end" : "no error"));
+    }
+  }
 }
 
 // No rank has memory for what is on others.
@@ -185,7 +266,8 @@ TEST(PipelinePlan, RanksHoldTheirStagesOnly) {
     for (const auto& p : run.model().Parameters()) elements[all.rank()] += p->value().numel();
   });
   const int64_t whole = Gpt(task.model).NumParameters();
-  EXPECT_EQ(elements[0] + elements[1] + elements[2], whole);
+  const int64_t tied = task.model.vocab_size * task.model.n_embd;  // on the last rank, too
+  EXPECT_EQ(elements[0] + elements[1] + elements[2], whole + tied);
   for (const int64_t n : elements) EXPECT_LT(n, whole / 2);
 }
 

@@ -75,6 +75,8 @@ class PlanRun {
   // Collective. With weights and state, which are gathered.
   Outcome Finish();
   PipelinedGpt& model() { return model_; }
+  dist::DataRanks& parallel() { return *parallel_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
 
  private:
   void CheckReplicas();

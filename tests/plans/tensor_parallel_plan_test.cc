@@ -5,6 +5,7 @@
 
 #include "core/cuda/device.h"
 #include "dist/groups/in_process_group.h"
+#include "models/sample/sample_gpt.h"
 #include "models/train/parallelize.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/models/training.h"
@@ -96,6 +97,29 @@ TEST(TensorParallelPlan, SameBitsOnSimulatedGpus) {
     const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps, nullptr, /*on_gpu=*/true);
     const Outcome shared = TrainBy(task, PlanOf(2, 1), task.steps, nullptr, /*on_gpu=*/true);
     EXPECT_EQ(Difference(shared, alone), "") << task;
+  }
+}
+
+// As sample_gpt --nproc; a vocabulary that does not divide stays whole.
+TEST(TensorParallelPlan, RanksThatSampleHoldTheirPartsOnly) {
+  for (const int64_t vocabulary : {32, 33}) {
+    GptConfig config = Gpt2(DType::kF32).model;
+    config.vocab_size = vocabulary;
+    dist::RunInProcess(4, [&](dist::ProcessGroup& all) {
+      Gpt model(config);
+      ShareOut(model, std::make_shared<dist::TensorRanks>(&all, all.size()));
+      model.Materialize(kCpu, 1);
+      int64_t own = 0;
+      for (const auto& p : model.Parameters()) {
+        const int64_t numel = p->value().numel();
+        own += numel;
+        const bool matrix = p->value().ndim() == 2 && p->name() != "wpe.weight";
+        if (matrix && p->logical_shape()[0] % 4 == 0) {
+          EXPECT_EQ(4 * numel, p->logical_shape().numel()) << p->name();
+        }
+      }
+      EXPECT_LT(own, model.NumParameters() / 2);
+    });
   }
 }
 

@@ -1,0 +1,66 @@
+// small_gpt_data.cc, with weights, gradients and optimizer state shared out among the ranks.
+#include <cstdio>
+#include <string>
+
+#include "core/autograd/engine.h"
+#include "data/dataset.h"
+#include "data/loader.h"
+#include "dist/data_parallel/training_file.h"
+#include "dist/shard/fully_shard.h"
+#include "dist/world.h"
+#include "models/gpt/gpt.h"
+#include "optim/adamw.h"
+#include "optim/clip.h"
+#include "optim/lr_schedule.h"
+
+using namespace lockstep;
+
+int main(int argc, char** argv) {
+  constexpr int64_t kSteps = 40, kMicroBatches = 4, kRows = 4, kLength = 32;
+  constexpr double kTokens = kMicroBatches * kRows * kLength;             // of a step
+  const data::Dataset text = data::OpenDataset({.block_size = kLength});  // the embedded corpus
+  const models::GptConfig config{.vocab_size = text.vocab_size,
+                                 .block_size = kLength,
+                                 .n_layer = 4,
+                                 .n_head = 4,
+                                 .n_embd = 64,
+                                 .dropout = 0.1};
+
+  dist::World world(dist::ReadRendezvous());
+  const auto group = world.Group();
+
+  models::Gpt model(config);
+  model.Materialize(kCpu, /*seed=*/1);
+  dist::FullyShard parallel(  // gathers each block when it is used
+      group.get(), model, {.sum = dist::GradientSum::kOrdered, .micro_batches = kMicroBatches});
+
+  optim::AdamW adamw(model.Parameters(), {.weight_decay = 0.1});
+  const optim::LrSchedule lr({.lr = 3e-3, .warmup = 10, .decay_steps = kSteps});
+  StepState state(kCpu, /*seed=*/1);
+
+  const data::Sampler sampler(data::Order::kShuffled, /*seed=*/1, text.train->size(), kLength);
+  data::Loader loader(text.train, sampler, {kRows, kMicroBatches, parallel.micro_order()});
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const auto training = adamw.BeginStep(state, step, lr(step));
+    double loss = 0;
+    for (const int64_t micro : parallel.micro_order()) {
+      const data::Batch& batch = loader.Next();
+      const Tensor ids = Tensor::FromVector<int32_t>(batch.inputs, {kRows, kLength});
+      const Tensor targets = Tensor::FromVector<int32_t>(batch.targets, {kRows, kLength});
+      training.SetFirstSample(micro * kRows);
+      parallel.BeginMicroBatch(micro == parallel.micro_order().back());
+      const Tensor sum = model.Loss(ids, targets);
+      Backward(sum, Tensor::Full({}, 1 / kTokens, DType::kF32));
+      loss += sum.Item() / kTokens;
+    }
+    optim::ClipGradNorm(adamw.parameters(), 1.0, state);
+    adamw.Step(state);
+    adamw.ZeroGrad();
+    loss = parallel.Sum(loss);
+    if (world.rank() == 0 && step % 10 == 9) {
+      std::printf("step %2d  loss %.4f\n", static_cast<int>(step + 1), loss);
+    }
+  }
+  if (argc > 1) dist::SaveTraining(argv[1], group.get(), model, adamw, state);
+  return 0;
+}

@@ -1,0 +1,41 @@
+// A module's use of a weight that another module has, too.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/parameter.h"
+
+namespace lockstep::nn {
+
+// How an output head reads the weight of the token embedding (tied weights). The gradients of both
+// uses add up in the weight's, unless this use's are kept apart.
+class TiedWeight {
+ public:
+  explicit TiedWeight(std::shared_ptr<Parameter> weight) : weight_(std::move(weight)) {}
+
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  // What forward reads: the weight's value, as it is shown at the moment.
+  Tensor value() const;
+
+  // From now on the gradients of this use are those of apart(): a parameter of this name, shaped as
+  // this rank's part of the weight, that is none of the module's. Whoever asks for this adds them
+  // to the weight's before the update (dist/data_parallel/tied_gradients.h).
+  void KeepApart(const std::string& name);
+  void Join() { apart_ = nullptr; }
+  const std::shared_ptr<Parameter>& apart() const { return apart_; }  // null: not kept apart
+
+ private:
+  std::shared_ptr<Parameter> weight_, apart_;
+};
+
+// Modules that read a weight of another module by a TiedWeight derive from this as well.
+class ReadsTiedWeight {
+ public:
+  virtual std::shared_ptr<TiedWeight> tied() const = 0;  // null: its weight is its own
+
+ protected:
+  ~ReadsTiedWeight() = default;
+};
+
+}  // namespace lockstep::nn
