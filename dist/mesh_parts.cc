@@ -102,8 +102,7 @@ void MeshParts::ForEachRun(const Parameter& parameter, const Tensor& grad,
   bool contributes = true;
   for (const auto& axis : axes_ | std::views::reverse) {
     auto copy = axis->CopyOf(parameter);
-    if (joins && axis->Divides(parameter) && axis.get() != virtual_axis &&
-        !axis->is_placement()) {
+    if (joins && axis->Divides(parameter) && axis.get() != virtual_axis && !axis->is_placement()) {
       values = axis->Gather(parameter, values);
       copy = Everyone(*axis);
     }

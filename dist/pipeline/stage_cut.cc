@@ -38,10 +38,9 @@ class StageExchange : public PartsAxis {
   }
   Tensor Gather(const Parameter& parameter, const Tensor& part) override {
     const int owner = places_.at(&parameter).owner;
-    const Tensor whole =
-        owner == ranks_->rank()
-            ? part.Detach().Contiguous()
-            : Tensor::Empty(parameter.logical_shape(), part.dtype(), part.device());
+    const Tensor whole = owner == ranks_->rank() ? part.Detach().Contiguous()
+                                                 : Tensor::Empty(parameter.logical_shape(),
+                                                                 part.dtype(), part.device());
     ranks_->Broadcast(whole, owner, parameter.name())->Wait();
     return whole;
   }

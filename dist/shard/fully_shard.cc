@@ -176,15 +176,14 @@ void FullyShard::MakeUnits() {
     const std::shared_ptr<Parameter> first = parameters[0];
     for (const size_t use : std::get<0>(kind)) uses_[use].units.push_back(units_.size());
     unit_of[first.get()] = units_.size();
-    units_.push_back({.memory = apart.contains(first.get())
-                                    ? std::make_unique<ShardUnit>(apart[first.get()]->weight(),
-                                                                  first, shards_, shard_rank_,
-                                                                  copies_, observer)
-                                    : std::make_unique<ShardUnit>(std::move(parameters), shards_,
-                                                                  shard_rank_, copies_, parts_,
-                                                                  *exchange_, observer),
-                      .uses = std::get<0>(kind),
-                      .makers = makers_of.at(first.get())});
+    units_.push_back(
+        {.memory = apart.contains(first.get())
+                       ? std::make_unique<ShardUnit>(apart[first.get()]->weight(), first, shards_,
+                                                     shard_rank_, copies_, observer)
+                       : std::make_unique<ShardUnit>(std::move(parameters), shards_, shard_rank_,
+                                                     copies_, parts_, *exchange_, observer),
+         .uses = std::get<0>(kind),
+         .makers = makers_of.at(first.get())});
   }
   for (const auto& [use, tied] : apart) {
     units_[unit_of.at(use)].added_to = unit_of.at(tied->weight().get());
