@@ -1,5 +1,7 @@
 #include "models/train/parallelize.h"
 
+#include "dist/context/parallelize_context.h"
+
 namespace lockstep::models {
 
 dist::TensorPlan GptTensorPlan(const GptConfig& c) {
@@ -24,6 +26,20 @@ dist::TensorPlan GptTensorPlan(const GptConfig& c) {
 
 void Parallelize(Gpt& model, const dist::TensorRanksPtr& ranks) {
   if (ranks->parts() > 1) dist::Parallelize(model, ranks, GptTensorPlan(model.config()));
+}
+
+bool SumsContextWithData(const RunConfig& config) {
+  return config.parallel.cp > 1 && config.dist.reduction != "ordered";
+}
+
+dist::ContextRanksPtr ContextRanksOf(const RunConfig& config, dist::ProcessGroup* group) {
+  const int64_t pairs = config.parallel.context_pairs();
+  if (pairs == 1) return nullptr;
+  return std::make_shared<dist::ContextRanks>(group, pairs, SumsContextWithData(config));
+}
+
+void ShareSequences(Gpt& model, const dist::ContextRanksPtr& ranks) {
+  if (ranks) dist::ParallelizeContext(model, ranks);
 }
 
 }  // namespace lockstep::models

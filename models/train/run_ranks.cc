@@ -13,6 +13,7 @@
 #include "core/system/environment.h"
 #include "dist/groups/agreement.h"
 #include "models/report/run_progress.h"
+#include "models/train/parallelize.h"
 
 namespace lockstep::models {
 namespace {
@@ -101,13 +102,19 @@ Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous) {
 }
 
 int64_t DataRanksOf(const RunConfig& config, int64_t ranks) {
-  const int64_t pp = config.parallel.pp, tp = config.parallel.tp, of_a_copy = pp * tp;
+  const ParallelOptions& parallel = config.parallel;
+  int64_t of_a_copy = 1;
+  std::string factors;
+  for (const auto& [key, size] : {std::pair("parallel.pp", parallel.pp),
+                                  {"parallel.cp", parallel.cp},
+                                  {"parallel.tp", parallel.tp}}) {
+    of_a_copy *= size;
+    if (size > 1) factors += StrCat(factors.empty() ? "" : " times ", key, " = ", size);
+  }
   if (ranks % of_a_copy != 0) {
-    throw InputError(StrCat(
-        pp > 1 ? StrCat("parallel.pp = ", pp) : "", of_a_copy > pp && pp > 1 ? " times " : "",
-        tp > 1 ? StrCat("parallel.tp = ", tp) : "", " does not divide the ", ranks,
-        ranks == 1 ? " rank" : " ranks", " of this run: start a multiple of ", of_a_copy,
-        " processes, as with --nproc=", of_a_copy));
+    throw InputError(StrCat(factors, " does not divide the ", ranks,
+                            ranks == 1 ? " rank" : " ranks", " of this run: start a multiple of ",
+                            of_a_copy, " processes, as with --nproc=", of_a_copy));
   }
   return ranks / of_a_copy;
 }
@@ -182,6 +189,7 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
   DataRanksOf(config, size());
   const auto tp = static_cast<int>(config.parallel.tp);
   if (tp > 1) {
+    some_are_data_ = true;
     const dist::Mesh mesh({.tp = tp}, rank(), size());
     tensor_ = world_->Group(mesh, {"tp"}, gradients);
     auto data = world_->Group(mesh, {"dp"}, gradients);
@@ -190,6 +198,18 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
     if (size() > tp) {
       data_ = std::move(data);
       data_control_ = std::move(data_control);
+    }
+  }
+  if (const auto cp = static_cast<int>(config.parallel.cp); cp > 1) {
+    const dist::Mesh mesh({.cp = cp}, rank(), size());
+    context_ = world_->Group(mesh, {"cp"}, gradients);
+    if (!SumsContextWithData(config)) {
+      some_are_data_ = true;
+      if (size() > cp) {
+        data_ = world_->Group(mesh, {"dp"}, gradients);
+        data_control_ =
+            world_->Group(mesh, {"dp"}, GroupOptionsOf(config, "control", kCpu, recorder));
+      }
     }
   }
   if (config.parallel.pp > 1) {

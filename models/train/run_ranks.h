@@ -28,7 +28,7 @@ int ThreadsOf(const RunConfig& config, const dist::Rendezvous& rendezvous);
 Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous);
 
 // How many ranks share out the samples of a step: those of the run that are not needed for
-// parallel.pp and parallel.tp. Throws InputError if these do not divide them.
+// parallel.pp, parallel.cp and parallel.tp. Throws InputError if these do not divide them.
 int64_t DataRanksOf(const RunConfig& config, int64_t ranks);
 
 // How the options say that a step goes through a pipeline. `trace` (may be null) gets a span for
@@ -59,16 +59,18 @@ class RunRanks {
   bool on_one_machine() const { return rendezvous_.local_world_size == size(); }
   // "tcp", "nccl"
   const std::string& backend() const { return backend_; }
-  // Null for a single rank. The first is for gradients, on their device, among data-parallel ranks;
-  // the second for small values on the host, among all ranks; the third the same among
-  // data-parallel ones.
-  dist::ProcessGroup* gradients() const { return tensor_ ? data_.get() : gradients_.get(); }
+  // Null for a single rank. The first is for gradients, on their device, among data-parallel ranks
+  // (with SumsContextWithData those of parallel.cp, too); the second for small values on the host,
+  // among all ranks; the third the same among those of the first.
+  dist::ProcessGroup* gradients() const { return some_are_data_ ? data_.get() : gradients_.get(); }
   const std::shared_ptr<dist::ProcessGroup>& control() const { return control_; }
   const std::shared_ptr<dist::ProcessGroup>& data_control() const {
-    return tensor_ ? data_control_ : control_;
+    return some_are_data_ ? data_control_ : control_;
   }
   // Of parallel.tp; null: 1.
   dist::ProcessGroup* tensor() const { return tensor_.get(); }
+  // Of parallel.cp; null: 1.
+  dist::ProcessGroup* context() const { return context_.get(); }
   // For CheckpointSaver.
   dist::ProcessGroup* checkpoints() const { return checkpoints_.get(); }
   // Of parallel.shard and parallel.shard_ranks.
@@ -109,9 +111,10 @@ class RunRanks {
   std::unique_ptr<dist::World> world_;
   std::shared_ptr<dist::ProcessGroup> control_, gradients_, checkpoints_;
   std::shared_ptr<dist::ProcessGroup> shard_, replicate_;  // null: the model has a single copy
-  // Those of parallel.tp and of parallel.pp, and the ranks that have the same parts of the model
-  // and other samples. Null: there is one of them.
-  std::shared_ptr<dist::ProcessGroup> tensor_, pipeline_, data_, data_control_;
+  // Those of parallel.tp, parallel.cp and parallel.pp, and the ranks that have the same parts of
+  // the model and other samples. Null: there is one of them.
+  std::shared_ptr<dist::ProcessGroup> tensor_, context_, pipeline_, data_, data_control_;
+  bool some_are_data_ = false;  // gradients are summed among those of data_
 };
 
 }  // namespace lockstep::models

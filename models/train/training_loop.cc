@@ -9,6 +9,7 @@
 #include "core/io/file.h"
 #include "core/kernel_choices.h"
 #include "data/id_tokenizer.h"
+#include "dist/context/shared_samples.h"
 #include "dist/data_parallel/data_parallel.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
@@ -140,11 +141,18 @@ std::unique_ptr<dist::DataRanks> TrainingLoop::FillAndShare() {
   }
   Parallelize(*model_, std::make_shared<dist::TensorRanks>(ranks_.tensor(),
                                                            config_.parallel.tensor_parts()));
+  ShareSequences(*model_, ContextRanksOf(config_, ranks_.context()));
   FillModel(setup_, *model_);
   if (sharded || !SumsGradients(setup_)) return sharded;
-  return std::make_unique<dist::DataParallel>(
-      ranks_.gradients(), *model_,
-      ToReducerOptions(config_.dist, setup_.micro_batches, trace_.get()), ranks_.data_control());
+  const dist::ReducerOptions reducer =
+      ToReducerOptions(config_.dist, setup_.micro_batches, trace_.get());
+  if (SumsContextWithData(config_)) {
+    return std::make_unique<dist::SharedSamples>(ranks_.gradients(),
+                                                 static_cast<int>(config_.parallel.cp), *model_,
+                                                 reducer, ranks_.data_control());
+  }
+  return std::make_unique<dist::DataParallel>(ranks_.gradients(), *model_, reducer,
+                                              ranks_.data_control());
 }
 
 int TrainingLoop::Train() {
@@ -259,6 +267,9 @@ std::optional<StepMetrics> TrainingLoop::TrainStep() {
   if (trainer_.step() > setup_.start.step && Every(config_.dist.check_every, trainer_.step())) {
     const dist::TensorRanks tensor(ranks_.tensor(), config_.parallel.tensor_parts());
     dist::CheckReplicas(tensor, *model_, StrCat("after step ", trainer_.step()));
+    if (const auto context = ContextRanksOf(config_, ranks_.context())) {
+      dist::CheckReplicas(*context, *model_, StrCat("after step ", trainer_.step()));
+    }
   }
   std::optional<StepMetrics> before = trainer_.Submit();
   if (before) before->memory_bytes = memory_bytes_;
