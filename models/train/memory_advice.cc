@@ -283,8 +283,9 @@ std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteForm
   const Trials trials(setup, fits, format);
   const Changes batch = SmallerBatches(setup), recompute = Recomputations(setup),
                 bits = SixteenBits(setup);
-  // Neither goes with layers that ranks share out.
-  const bool can_offload = setup.config.parallel.tensor_parts() == 1;
+  // Neither goes with layers or sequences that ranks share out.
+  const ParallelOptions& parallel = setup.config.parallel;
+  const bool can_offload = parallel.tensor_parts() == 1 && parallel.context_pairs() == 1;
   const bool can_shard = can_offload && setup.config.dist.compress == "none";
   const Changes offload = can_offload ? Offloads(setup) : Changes();
   const Changes shards = can_shard ? Shards(setup) : Changes(),

@@ -67,12 +67,13 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
              << ", dropout " << m.dropout << ", " << t.dtype << ", " << t.optim.name
              << (t.optim.master_weights ? "" : " without originals") << ", state "
              << t.optim.state_dtype << ", clip " << t.optim.clip << ", " << t.micro_batches
-             << " micro-batches, virtual.tp " << t.virtual_tp;
+             << " micro-batches, virtual.tp " << t.virtual_tp << ", virtual.cp " << t.virtual_cp;
 }
 
 std::ostream& operator<<(std::ostream& out, const Plan& p) {
   out << p.shards << " shards of " << p.copies << " copies";
   if (p.tp > 1) out << ", tp " << p.tp;
+  if (p.cp > 1) out << ", cp " << p.cp;
   if (p.pp > 0) {
     out << ", pipelines of " << p.pp << " by " << dist::Name(p.schedule);
   } else if (p.data_parallel) {
@@ -134,7 +135,7 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
   } else if (plan.data_parallel) {
     fill(4);
     parallel_ = std::make_unique<dist::DataParallel>(
-        plan.tp == 1 ? &all : dp_.get(), model_,
+        plan.tp * plan.cp == 1 ? &all : dp_.get(), model_,
         dist::ReducerOptions{.sum = dist::GradientSum::kOrdered,
                              .micro_batches = task.micro_batches});
   } else {
@@ -184,17 +185,22 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
 }
 
 void PlanRun::ShareLayers(dist::ProcessGroup& all, const Plan& plan) {
-  if (plan.tp > 1) {
-    LS_CHECK(plan.data_parallel, "tp goes with data parallelism only");
-    const dist::Mesh mesh({.tp = static_cast<int>(plan.tp)}, all.rank(), all.size());
+  if (plan.tp * plan.cp > 1) {
+    LS_CHECK(plan.data_parallel, "tp and cp go with data parallelism only");
+    const dist::Mesh mesh({.cp = static_cast<int>(plan.cp), .tp = static_cast<int>(plan.tp)},
+                          all.rank(), all.size());
     const auto along = [&](const char* axis) {
       return all.Split(mesh.GroupName({axis}), mesh.RanksAlong({axis}));
     };
-    tp_ = along("tp");
+    if (plan.tp > 1) tp_ = along("tp");
+    if (plan.cp > 1) cp_ = along("cp");
     dp_ = along("dp");
     if (plan.copies == 1) dp_ = nullptr;
   }
   Parallelize(model_, std::make_shared<dist::TensorRanks>(tp_.get(), task_.virtual_tp));
+  if (task_.virtual_cp > 1) {
+    ShareSequences(model_, std::make_shared<dist::ContextRanks>(cp_.get(), task_.virtual_cp));
+  }
 }
 
 void PlanRun::Train(int steps) {

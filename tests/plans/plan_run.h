@@ -29,6 +29,7 @@ struct Task {
   OptimOptions optim;
   int64_t micro_batches = 4;  // of a step, on all ranks
   int64_t virtual_tp = 1;
+  int64_t virtual_cp = 1;
   int steps = 5;
 };
 std::ostream& operator<<(std::ostream& out, const Task& task);
@@ -37,6 +38,7 @@ std::ostream& operator<<(std::ostream& out, const Task& task);
 struct Plan {
   int64_t shards = 1, copies = 1;  // data ranks: shards * copies
   int64_t tp = 1;                  // ranks that compute a layer together; not with shards
+  int64_t cp = 1;                  // ranks that compute a sequence together; not with shards or tp
   int64_t pp = 0;                  // ranks of a pipeline, of which there are `copies`; 0: none
   dist::PipelineKind schedule = dist::PipelineKind::k1F1B;
   bool data_parallel = false;       // by DataParallel, which has one shard; otherwise by FullyShard
@@ -45,7 +47,7 @@ struct Plan {
   RecomputeChoice recompute = {};
   OffloadChoice offload = {};  // on a GPU
 
-  int ranks() const { return static_cast<int>((pp > 0 ? pp : shards) * copies * tp); }
+  int ranks() const { return static_cast<int>((pp > 0 ? pp : shards) * copies * tp * cp); }
 };
 std::ostream& operator<<(std::ostream& out, const Plan& plan);
 
@@ -77,7 +79,7 @@ class PlanRun {
   void ShareLayers(dist::ProcessGroup& all, const Plan& plan);
 
   const Task task_;
-  std::shared_ptr<dist::ProcessGroup> tp_, dp_;  // null: one rank
+  std::shared_ptr<dist::ProcessGroup> tp_, cp_, dp_;  // null: one rank
   std::shared_ptr<dist::ProcessGroup> shard_, replicate_, pipeline_, data_, control_;
   PipelinedGpt model_;  // a plain one, without a pipeline
   std::unique_ptr<dist::DataRanks> parallel_;
