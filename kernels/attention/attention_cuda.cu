@@ -265,8 +265,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
     const int64_t statistics = (at.batch * args.heads + head) * args.queries;
     // The first queries that see a key of this tile, or the first of all.
     const int64_t first_query = args.length - args.queries;
-    for (int64_t query = at.first > first_query ? at.first : first_query; query < args.length;
-         query += Tile::kColumns) {
+    const int64_t begin = at.first > first_query ? at.first : first_query;
+    for (int64_t query = begin; query < args.length; query += Tile::kColumns) {
       __syncthreads();  // the tiles were read
       // Scaled as in forward: the scores have the same bits, and none exceeds its log-sum-exp.
       LoadTile<Tile, Tile::kColumns>(q + query * args.q.row, args.q.row, args.length - query,

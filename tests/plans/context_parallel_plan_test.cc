@@ -66,6 +66,16 @@ TEST(ContextParallelPlan, LlamaInF32) { ExpectSameBits(Llama(DType::kF32)); }
 
 TEST(ContextParallelPlan, LlamaInBF16) { ExpectSameBits(Llama(DType::kBF16)); }
 
+// Chunks of a token, whose rows begin anywhere in memory.
+TEST(ContextParallelPlan, OddWidths) {
+  Task task = Gpt2(DType::kF32);
+  task.model.n_head = 3;
+  task.model.n_embd = 33;
+  task.virtual_cp = 4;
+  const Outcome alone = TrainBy(task, PlanOf(1, 1), 3);
+  EXPECT_EQ(Difference(TrainBy(task, PlanOf(4, 1), 3), alone), "");
+}
+
 TEST(ContextParallelPlan, RecomputesAndResumesWithOtherRanks) {
   for (Task task : {Gpt2(DType::kF32), Llama(DType::kBF16)}) {
     const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps);
@@ -177,6 +187,26 @@ TEST(ContextParallelPlan, RanksApartHaveTheirPartsOfTheGradients) {
       ExpectNear(sum, twice, 1e-12);
     });
   }
+}
+
+// Large sums go another way, by shards, to the same bits.
+TEST(ContextParallelPlan, SumsOfLargeTensorsAreThoseOfTheirParts) {
+  dist::RunInProcess(3, [](dist::ProcessGroup& all) {
+    const dist::TensorRanks ranks(&all, 3);
+    std::vector<float> values(40'001);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = std::sin(static_cast<float>(i * 7 + static_cast<size_t>(all.rank()) * 13));
+    }
+    const Tensor x = Tensor::FromVector<float>(values, {40'001});
+    const std::vector<float> sum = ranks.Sum(x, DType::kF32).ToVector<float>();
+    for (const int64_t begin : {0, 20'000, 39'000}) {
+      const std::vector<float> part =
+          ranks.Sum(x.Slice(0, begin, begin + 1'001), DType::kF32).ToVector<float>();
+      for (size_t i = 0; i < part.size(); ++i) {
+        ASSERT_EQ(sum[static_cast<size_t>(begin) + i], part[i]) << begin << " + " << i;
+      }
+    }
+  });
 }
 
 TEST(ContextParallelPlan, SaysWhatDoesNotDivide) {
