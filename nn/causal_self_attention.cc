@@ -57,7 +57,8 @@ void CausalSelfAttention::KeepHeads(int64_t parts, int64_t part) {
 
 Tensor CausalSelfAttention::Attend(const Tensor& x) {
   Tensor qkv = c_attn_(x);
-  if (rotary_) {
+  const bool elsewhere = attend_ && GradEnabled();
+  if (rotary_ && !elsewhere) {
     qkv = AtPositions(std::move(qkv), [&](Tensor part, int64_t first_position) {
       return (*rotary_)(std::move(part), n_head_ + n_kv_head_, first_position);
     });
@@ -70,8 +71,12 @@ Tensor CausalSelfAttention::Attend(const Tensor& x) {
         .View({qkv.dim(0), qkv.dim(1), h * heads.dim(3)});
   }
   const bool drop = dropout_ > 0 && CurrentStepState() != nullptr;
+  const double p = drop ? dropout_ : 0;
   const uint64_t site = drop ? RandomSite(path() + ".attn_dropout") : 0;
-  return ops::CausalAttention(qkv, n_head_, drop ? dropout_ : 0.0, site, n_kv_head_, first_head_);
+  if (elsewhere) {
+    return attend_(qkv, {n_head_, n_kv_head_, first_head_, p, site, rotary_.get()});
+  }
+  return ops::CausalAttention(qkv, n_head_, p, site, n_kv_head_, first_head_);
 }
 
 ops::Branch CausalSelfAttention::Forward(ops::Branch x) {

@@ -1,12 +1,22 @@
 // The attention of GPT-2 and of Llama: heads that see their own position and those before it.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "nn/residual_stream.h"
 #include "nn/transformer_options.h"
 
 namespace lockstep::nn {
+
+// What a layer asks of attention, for qkv [B, T, (n_head + 2 n_kv_head) D].
+struct AttentionCall {
+  int64_t n_head, n_kv_head, first_head;
+  double dropout;
+  uint64_t site;
+  Rotary* rotary;  // to be applied to q and k first; may be null
+};
 
 // Vaswani et al., "Attention is all you need" (2017), with a causal mask:
 //   q, k, v = split(c_attn(x)); y = c_proj(concat_h(softmax(q_h k_h^T / sqrt(D)) v_h))
@@ -27,6 +37,10 @@ class CausalSelfAttention : public BranchLayer {
   // From now on computes part `part` of `parts` equal ones of the heads: c_attn and c_proj are
   // those heads', too. Throws ArgumentError unless `parts` divides both numbers of heads.
   void KeepHeads(int64_t parts, int64_t part);
+  // From now on, where gradients are recorded, `attend` computes what c_proj takes from what c_attn
+  // gave, which may be of a part of the sequence.
+  using AttendFunction = std::function<Tensor(const Tensor& qkv, const AttentionCall& call)>;
+  void AttendBy(AttendFunction attend) { attend_ = std::move(attend); }
 
  protected:
   ops::Branch Forward(ops::Branch x) override;
@@ -38,6 +52,7 @@ class CausalSelfAttention : public BranchLayer {
   int64_t first_head_ = 0;  // of the unsharded model
   double dropout_;
   std::shared_ptr<Rotary> rotary_;
+  AttendFunction attend_;  // empty: as in one process
   Child<Layer> c_attn_;
   Child<BranchLayer> c_proj_, resid_dropout_;
 };

@@ -72,6 +72,42 @@ TEST_F(Ranks, FastRunsAreTheSameUpToRounding) {
   }
 }
 
+// Whatever the number of ranks that compute a sequence together; any other that divides virtual.cp
+// may continue, and other chunks are refused.
+TEST_F(Ranks, ContextParallelRunsAreTheSameAndContinueAsAnyOther) {
+  const Arguments same = {"--dist.reduction=ordered",
+                          "--train.global_batch_size=8",
+                          "--train.steps=8",
+                          "--train.eval_every=4",
+                          "--model.dropout=0.1",
+                          "--checkpoint.every=4",
+                          "--virtual.cp=2"};
+  const auto with = [&](Arguments more) {
+    more.insert(more.begin(), same.begin(), same.end());
+    return more;
+  };
+  Run(1, "alone", same);
+  for (const auto& [ranks, out] : {std::pair(2, "two"), {4, "four"}}) {
+    Run(ranks, out, with({"--parallel.cp=2", "--train.sample_every=4"}));
+    EXPECT_EQ(Bytes(out, 8), Bytes("alone", 8)) << out;
+    EXPECT_EQ(Numbers(out), Numbers("alone")) << out;
+  }
+  // In the library's order, whose gradients are summed with those of other samples.
+  Run(4, "fast", with({"--parallel.cp=2", "--dist.reduction=fast"}));
+  const auto fast = Metrics("fast"), ordered = Metrics("alone");
+  for (size_t i = 0; i < ordered.size(); ++i) {
+    if (!ordered[i].contains("loss")) continue;
+    EXPECT_NEAR(fast.at(i).at("loss"), ordered[i].at("loss"), 1e-5) << i;
+  }
+  const std::string middle = "--checkpoint.resume=" + Checkpoint("four", 4);
+  Run(1, "continued", with({middle}));
+  EXPECT_EQ(Bytes("continued", 8), Bytes("alone", 8));
+  const auto refused = Wait(Start(1, Train("other", with({"--virtual.cp=4", middle}))));
+  EXPECT_NE(refused[0].exit_code, 0);
+  EXPECT_THAT(refused[0].err, AllOf(HasSubstr("was trained with virtual.cp = 2"),
+                                    HasSubstr("this run has virtual.cp = 4")));
+}
+
 // Whatever the number of ranks that compute a layer together; any other that divides virtual.tp may
 // continue, and other parts are refused.
 TEST_F(Ranks, TensorParallelRunsAreTheSameAndContinueAsAnyOther) {

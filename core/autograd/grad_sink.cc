@@ -33,7 +33,12 @@ GradSink::Target GradSink::OpenAnyDType(const Tensor& like) {
 }
 
 GradSink::Target GradSink::OpenAnyDType(const Shape& shape, DType dtype, Device device) {
-  return Open(shape, leaf_ ? leaf_->grad_dtype() : dtype, device);
+  if (leaf_) return Open(shape, leaf_->grad_dtype(), device);
+  // The copies of a parameter that a node gave (dist::FanOut) may have wider gradients than values.
+  const Node* receiver = node_ && needed() ? node_->inputs_[input_].node.get() : nullptr;
+  if (receiver)
+    dtype = receiver->outputs_[static_cast<size_t>(node_->inputs_[input_].output)].dtype;
+  return Open(shape, dtype, device);
 }
 
 void GradSink::CheckGiven(const Shape& shape, DType dtype, Device device) {

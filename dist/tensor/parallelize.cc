@@ -105,7 +105,7 @@ void CheckReplicas(const TensorRanks& ranks, const Module& model, const std::str
   for (const auto& [name, p] : model.NamedParameters()) {
     if (p->layout().cuts.empty()) whole.emplace_back(name, p->value().Detach());
   }
-  CheckSameBits(*ranks.group(), "the weights that tensor-parallel ranks share " + when, whole);
+  CheckSameBits(*ranks.group(), "the weights that ranks share " + when, whole);
 }
 
 }  // namespace lockstep::dist

@@ -48,8 +48,8 @@ class FanOutNode : public Node {
   std::vector<Tensor> inputs_;  // for their shapes and dtypes
 };
 
-Tensor Joined(const std::vector<Tensor>& parts) {
-  return parts.size() == 1 ? parts[0] : ops::Concat(parts, 1);
+Tensor Joined(const std::vector<Tensor>& parts, int dim) {
+  return parts.size() == 1 ? parts[0] : ops::Concat(parts, dim);
 }
 
 }  // namespace
@@ -65,13 +65,23 @@ std::vector<std::vector<Tensor>> FanOut(const TensorRanksPtr& ranks,
     if (!inputs[i].defined()) continue;
     defined.push_back(inputs[i]);
     edges.push_back(&inputs[i]);
-    const Tensor value = inputs[i].Detach().To(SumDType(inputs[i].dtype()));
+    // In the dtype of the sums, which is that of the gradients; without memory of its own.
+    const DType wide = SumDType(inputs[i].dtype());
+    const Tensor place = Tensor::Empty({1}, wide, inputs[i].device()).Expand(inputs[i].shape());
     for (Tensor& copy : copies[i]) {
-      copy = value;
+      copy = place;
       outputs.push_back(&copy);
     }
   }
   if (NeedsGrad(edges)) Record(std::make_shared<FanOutNode>(ranks, defined), edges, outputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined()) continue;
+    for (Tensor& copy : copies[i]) {
+      Tensor value = inputs[i].Detach();
+      value.set_autograd(copy.autograd());
+      copy = value;
+    }
+  }
   return copies;
 }
 
@@ -79,15 +89,16 @@ std::pair<Tensor, Tensor> MapParts(const TensorRanksPtr& ranks, const nn::Residu
                                    std::vector<Tensor> parameters, const StreamPart& f) {
   const auto& [x, open] = stream;
   const int64_t own = ranks->own();
-  LS_CHECK(x.defined() && x.ndim() == 3 && x.dim(1) > 0 && x.dim(1) % own == 0,
+  const int dim = ranks->part_dim();
+  LS_CHECK(x.defined() && x.ndim() == 3 && x.dim(1) > 0 && x.dim(dim) % own == 0,
            "sequence parallelism: the sequence must divide into the ", ranks->parts(),
            " parts in which its sums are made (virtual.tp), and this rank has ", own,
            " of them in ", x.Describe(), ": use a block_size that is a multiple, or NoGrad");
   parameters.push_back(open.bias);
   const auto copies = FanOut(ranks, parameters);
-  const std::vector<Tensor> xs = x.Chunk(own, 1);
+  const std::vector<Tensor> xs = x.Chunk(own, dim);
   std::vector<Tensor> branches(xs.size()), sums, ys;
-  if (open.value.defined()) branches = open.value.Chunk(own, 1);
+  if (open.value.defined()) branches = open.value.Chunk(own, dim);
   const int64_t elements = xs[0].dim(1) * x.dim(2);  // of a sample, in a virtual part
   for (size_t j = 0; j < xs.size(); ++j) {
     nn::ResidualStream part(xs[j], open);
@@ -96,12 +107,12 @@ std::pair<Tensor, Tensor> MapParts(const TensorRanksPtr& ranks, const nn::Residu
     std::vector<Tensor> own_copies;
     for (const auto& of_one : copies) own_copies.push_back(of_one[j]);
     const auto [sum, y] = f(part, own_copies,
-                            {.begin = (ranks->first() + static_cast<int64_t>(j)) * elements,
-                             .of = ranks->parts() * elements});
+                            {.begin = ranks->PartAt(static_cast<int64_t>(j)) * elements,
+                             .of = ranks->sequence_parts() * elements});
     sums.push_back(sum);
     ys.push_back(y);
   }
-  return {Joined(sums), Joined(ys)};
+  return {Joined(sums, dim), Joined(ys, dim)};
 }
 
 SequenceNorm::SequenceNorm(const nn::ResidualNorm& replaced, TensorRanksPtr ranks)

@@ -11,9 +11,9 @@
 
 namespace lockstep::dist {
 
-// `copies` tensors with the values of each input, f32 at least: result[i][j] is copy j of
-// inputs[i], undefined where that is. The gradient of an input is the sum over all copies on all
-// ranks, own() on each, added in adjacent pairs: one small collective for all inputs together.
+// own() tensors with the memory of each input: result[i][j] is copy j of inputs[i], undefined where
+// that is. The gradient of an input is the sum over all copies on all ranks, added in adjacent
+// pairs, of gradients that are f32 at least: one collective for all inputs together.
 std::vector<std::vector<Tensor>> FanOut(const TensorRanksPtr& ranks,
                                         const std::vector<Tensor>& inputs);
 
@@ -27,8 +27,9 @@ std::pair<Tensor, Tensor> MapParts(const TensorRanksPtr& ranks, const nn::Residu
                                    std::vector<Tensor> parameters, const StreamPart& f);
 
 // In the place of an nn::ResidualNorm: the streams are this rank's part of the sequence, [B, T /
-// size, C]. The gradients of weight, bias and the branch's bias are sums over tokens: one of each
-// for each of parts() virtual parts of the sequence, whose number must divide T.
+// size, C], or where its parts lie otherwise (TensorRanks::part_dim), those. The gradients of
+// weight, bias and the branch's bias are sums over tokens: one of each for each of parts() virtual
+// parts of the sequence, whose number must divide T.
 class SequenceNorm : public nn::ResidualNorm {
  public:
   SequenceNorm(const nn::ResidualNorm& replaced, TensorRanksPtr ranks);

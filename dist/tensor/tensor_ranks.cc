@@ -83,9 +83,24 @@ Tensor TensorRanks::ScatterSum(const Tensor& sum, DType dtype) const {
 
 Tensor TensorRanks::Sum(const Tensor& sum, DType dtype) const {
   if (size_ == 1) return sum.To(dtype);
-  const Tensor all = Gather(sum, "partial sums");
-  const auto row = [&](int64_t r) { return all.Slice(0, r, r + 1).View(sum.shape()); };
-  return Rounded(lockstep::dist::AddInPairs(size_, row), dtype);
+  const auto add_rows = [&](const Tensor& rows, const Shape& shape) {
+    return lockstep::dist::AddInPairs(
+        size_, [&](int64_t r) { return rows.Slice(0, r, r + 1).View(shape); });
+  };
+  constexpr int64_t kLarge = 1 << 15;
+  if (sum.numel() < kLarge) {
+    return Rounded(add_rows(Gather(sum, "partial sums"), sum.shape()), dtype);
+  }
+  // Each rank adds a shard, as many bytes as a ring would send: the last ones may be padding.
+  const int64_t shard = (sum.numel() + size_ - 1) / size_;
+  const Tensor mine = Tensor::Empty({size_, shard}, sum.dtype(), sum.device());
+  const Tensor got = Tensor::EmptyLike(mine);
+  Flat(mine).Slice(0, 0, sum.numel()).CopyFrom(Flat(sum.Contiguous()));
+  Flat(mine).Slice(0, sum.numel(), mine.numel()).Fill(0);
+  group_->AllToAll(Flat(mine), Flat(got), {}, {}, "partial sums")->Wait();
+  const Tensor added = add_rows(got, {shard});
+  group_->AllGather(added, Flat(mine), "sums")->Wait();
+  return Rounded(Flat(mine).Slice(0, 0, sum.numel()).View(sum.shape()), dtype);
 }
 
 Tensor AddInPairs(int64_t n, const std::function<Tensor(int64_t i)>& tensor) {

@@ -31,6 +31,9 @@ class TensorRanks {
   // A null group means a single rank; otherwise the group outlives this. Throws ArgumentError
   // unless parts / size is a power of two, or size is 1.
   TensorRanks(ProcessGroup* group, int64_t parts);
+  virtual ~TensorRanks() = default;
+  TensorRanks(const TensorRanks&) = delete;
+  TensorRanks& operator=(const TensorRanks&) = delete;
 
   int64_t size() const { return size_; }
   int64_t rank() const { return rank_; }
@@ -38,6 +41,12 @@ class TensorRanks {
   int64_t own() const { return parts_ / size_; }   // this rank's parts
   int64_t first() const { return rank_ * own(); }  // the first of them
   ProcessGroup* group() const { return group_; }
+
+  // The own parts lie side by side along this dimension of a rank's part of the sequence, and the
+  // j-th of them is this one of so many equal parts of the sequence.
+  virtual int part_dim() const { return 1; }
+  virtual int64_t PartAt(int64_t j) const { return first() + j; }
+  virtual int64_t sequence_parts() const { return parts_; }
 
   // The sum of the own parts, where part(j), for j in [0, own()), makes the partial sums: fresh
   // tensors of one shape and dtype.

@@ -34,18 +34,6 @@ std::array<Tensor, 3> Split(const Tensor& qkv, JointHeads heads) {
           all.Slice(2, heads.q + heads.kv, n)};
 }
 
-AttentionDropout MakeDropout(double p, uint64_t site, Device device) {
-  LS_CHECK(p >= 0 && p < 1, "attention: dropout must be in [0, 1), got ", p);
-  AttentionDropout dropout{.p = p, .site = site};
-  const StepState* state = p == 0 ? nullptr : RandomState();
-  if (state == nullptr) return dropout;
-  LS_CHECK(state->device() == device, "attention: the step state is on ", state->device(),
-           " and the inputs are on ", device, ": make the StepState on the model's device");
-  // A copy: backward may run when the next micro-batch has changed the state.
-  dropout.step_values = state->tensor().Clone();
-  return dropout;
-}
-
 class AttentionNode : public Node {
  public:
   // `inputs` is {qkv} with its heads, or {q, k, v} with none.
@@ -137,8 +125,7 @@ Tensor CausalAttention(const Tensor& qkv, int64_t n_head, double dropout, uint64
            heads.all(), ", got ", qkv.Describe());
   const Tensor input = qkv.Detach().Contiguous();
   const std::array<Tensor, 3> x = Split(input, heads);
-  Call call{x[0], x[1], x[2], MakeDropout(dropout, site, qkv.device())};
-  call.dropout.first_head = first_head;
+  const Call call{x[0], x[1], x[2], MakeAttentionDropout(dropout, site, qkv.device(), first_head)};
   Tensor log_sum_exp;
   Tensor y = Forward(call, &log_sum_exp).View({qkv.dim(0), qkv.dim(1), n_head * x[0].dim(3)});
   if (NeedsGrad({&qkv})) {
@@ -155,9 +142,11 @@ Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v, double
            "attention: q must be a floating tensor [B, T, H, D] with D > 0, got ", q.Describe());
   for (const Tensor* x : {&k, &v}) {
     LS_CHECK(x->defined() && x->ndim() == 4 && x->shape() == k.shape() && x->dim(0) == q.dim(0) &&
-                 x->dim(1) == q.dim(1) && x->dim(3) == q.dim(3),
-             "attention: k and v must be [B, T, G, D] = [", q.dim(0), ", ", q.dim(1), ", G, ",
-             q.dim(3), "], got ", k.Describe(), " and ", v.Describe());
+                 x->dim(1) >= q.dim(1) && x->dim(3) == q.dim(3),
+             "attention: k and v must be [B, T, G, D] = [", q.dim(0), ", ", q.dim(1),
+             " or more, G, ", q.dim(3), "], got ", k.Describe(), " and ", v.Describe());
+    LS_CHECK(q.dim(1) > 0 || x->dim(1) == 0,
+             "attention: no queries, but keys: these would have no gradient");
     LS_CHECK(x->dtype() == q.dtype() && x->device() == q.device(),
              "attention: q, k and v must have the same dtype and device, got ", q.Describe(),
              " and ", x->Describe());
@@ -167,7 +156,7 @@ Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v, double
            q.dim(2), " and ", k.dim(2));
   const std::array<Tensor, 3> x{q.Detach().Contiguous(), k.Detach().Contiguous(),
                                 v.Detach().Contiguous()};
-  const Call call{x[0], x[1], x[2], MakeDropout(dropout, site, q.device())};
+  const Call call{x[0], x[1], x[2], MakeAttentionDropout(dropout, site, q.device())};
   Tensor log_sum_exp;
   Tensor y = Forward(call, &log_sum_exp);
   if (NeedsGrad({&q, &k, &v})) {
@@ -178,3 +167,19 @@ Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v, double
 }
 
 }  // namespace lockstep::ops
+
+namespace lockstep {
+
+AttentionDropout MakeAttentionDropout(double p, uint64_t site, Device device, int64_t first_head) {
+  LS_CHECK(p >= 0 && p < 1, "attention: dropout must be in [0, 1), got ", p);
+  AttentionDropout dropout{.p = p, .site = site, .first_head = first_head};
+  const StepState* state = p == 0 ? nullptr : RandomState();
+  if (state == nullptr) return dropout;
+  LS_CHECK(state->device() == device, "attention: the step state is on ", state->device(),
+           " and the inputs are on ", device, ": make the StepState on the model's device");
+  // A copy: backward may run when the next micro-batch has changed the state.
+  dropout.step_values = state->tensor().Clone();
+  return dropout;
+}
+
+}  // namespace lockstep

@@ -28,7 +28,8 @@ namespace ops {
 Tensor CausalAttention(const Tensor& qkv, int64_t n_head, double dropout = 0, uint64_t site = 0,
                        int64_t n_kv_head = 0, int64_t first_head = 0);
 
-// The same for q [B, T, H, D] and k, v [B, T, G, D]; y [B, T, H, D].
+// The same for q [B, S, H, D] and k, v [B, T, G, D], where the queries are those of the last S <= T
+// positions; y [B, S, H, D].
 Tensor CausalAttention(const Tensor& q, const Tensor& k, const Tensor& v, double dropout = 0,
                        uint64_t site = 0);
 
@@ -55,18 +56,23 @@ struct AttentionDropout {
   Tensor step_values;      // StepValues as forward saw them; undefined: no dropout
   int64_t first_head = 0;  // of the unsharded model
 };
+// With the values of the current step, where there is one and p is not 0. Throws ArgumentError
+// unless 0 <= p < 1, and if the step's state is on another device.
+AttentionDropout MakeAttentionDropout(double p, uint64_t site, Device device,
+                                      int64_t first_head = 0);
 
 // ---- The low-level operations. ----
 
 // Query, key and value tensors and their gradients may be strided views (of a joint qkv), except in
-// their last dimension. H query heads, G key heads.
+// their last dimension. H query heads, G key heads. The queries are those of the last S <= T
+// positions.
 struct AttentionForwardArgs {
-  Tensor q;     // [B, T, H, D]
+  Tensor q;     // [B, S, H, D]
   Tensor k, v;  // [B, T, G, D]
   double scale = 1;
   AttentionDropout dropout;
-  Tensor y;            // [B, T, H, D], written
-  Tensor log_sum_exp;  // [B, H, T] f32 (f64 for f64), written
+  Tensor y;            // [B, S, H, D], written
+  Tensor log_sum_exp;  // [B, H, S] f32 (f64 for f64), written
 };
 inline constinit Slot<void(const AttentionForwardArgs&)> attention_forward{"attention_forward"};
 
@@ -76,7 +82,7 @@ struct AttentionBackwardArgs {
   double scale = 1;
   AttentionDropout dropout;
   Tensor y, log_sum_exp;
-  Tensor dy;                                                              // [B, T, H, D]
+  Tensor dy;                                                              // [B, S, H, D]
   Tensor dq, dk, dv;                                                      // as q, k, v; written
   bool accumulate_q = false, accumulate_k = false, accumulate_v = false;  // += instead of =
 };

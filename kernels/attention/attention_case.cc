@@ -11,13 +11,16 @@ namespace {
 constexpr uint64_t kSeed = 99, kSite = 12345;
 constexpr int64_t kStep = 7, kFirstSample = 3;
 
-// q [B, T, H, D], k and v [B, T, G, D], by the definition: all scores of a row, then their softmax.
+// q [B, S, H, D] of the last positions, k and v [B, T, G, D], by the definition: all scores of a
+// row, then their softmax.
 RefTensor Attend(const RefTensor& q, const RefTensor& k, const RefTensor& v, double dropout) {
-  const int64_t length = q.shape[1], heads = q.shape[2], d = q.shape[3], groups = k.shape[2];
+  const int64_t length = k.shape[1], heads = q.shape[2], d = q.shape[3], groups = k.shape[2];
+  const int64_t queries = q.shape[1];
   const Philox random(kSeed);
   RefTensor y(q.shape);
-  for (int64_t row = 0; row < q.shape[0] * length * heads; ++row) {
-    const int64_t h = row % heads, i = row / heads % length, b = row / heads / length;
+  for (int64_t row = 0; row < q.shape[0] * queries * heads; ++row) {
+    const int64_t h = row % heads, b = row / heads / queries;
+    const int64_t i = length - queries + row / heads % queries;
     const auto other = [&](int64_t j) {
       return ((b * length + j) * groups + h / (heads / groups)) * d;
     };
@@ -92,8 +95,10 @@ OpSample Sample(const std::string& name, int64_t batch, int64_t length, int64_t 
   return JointGrouped(name, batch, length, heads, heads, d, dropout);
 }
 
-OpSample Grouped(const std::string& name, const Shape& q, int64_t groups, double dropout = 0) {
-  const Shape k{q[0], q[1], groups, q[3]};
+// length: of the keys; 0: as many as queries.
+OpSample Grouped(const std::string& name, const Shape& q, int64_t groups, double dropout = 0,
+                 int64_t length = 0) {
+  const Shape k{q[0], length > 0 ? length : q[1], groups, q[3]};
   OpSample s;
   s.name = name;
   s.inputs = {{.shape = q, .low = -2, .high = 2},
@@ -147,6 +152,11 @@ std::vector<OpSample> Samples() {
       JointGrouped("joint_grouped", 2, 19, 6, 2, 3),
       JointGrouped("joint_grouped_several_tiles", 1, 70, 3, 1, 5, 0.2),
       Grouped("grouped_several_tiles", {1, 70, 3, 5}, 1, 0.2),
+      Grouped("last_query", {2, 1, 2, 4}, 1, 0, 9),
+      Grouped("last_queries", {2, 5, 4, 3}, 2, 0.3, 13),
+      Grouped("last_queries_across_tiles", {1, 40, 2, 8}, 1, 0, 100),
+      Grouped("last_queries_several_tiles", {1, 130, 2, 5}, 1, 0.2, 210),
+      Grouped("last_queries_whole_tiles", {1, 64, 2, 64}, 2, 0, 192),
       Evaluation(),
   };
   OpSample strided = Sample("transposed", 3, 7, 2, 4);
@@ -199,10 +209,16 @@ std::vector<ErrorSample> Errors() {
        "attention: dropout must be in [0, 1), got 1"},
       {"lengths",
        [=](Device d) {
-         ops::CausalAttention(zeros({1, 4, 2, 3}, d), zeros({1, 5, 2, 3}, d),
-                              zeros({1, 5, 2, 3}, d));
+         ops::CausalAttention(zeros({1, 4, 2, 3}, d), zeros({1, 3, 2, 3}, d),
+                              zeros({1, 3, 2, 3}, d));
        },
-       "attention: k and v must be [B, T, G, D] = [1, 4, G, 3], got f32[1, 5, 2, 3]"},
+       "attention: k and v must be [B, T, G, D] = [1, 4 or more, G, 3], got f32[1, 3, 2, 3]"},
+      {"no_queries",
+       [=](Device d) {
+         ops::CausalAttention(zeros({1, 0, 2, 3}, d), zeros({1, 3, 2, 3}, d),
+                              zeros({1, 3, 2, 3}, d));
+       },
+       "attention: no queries, but keys"},
       {"groups",
        [=](Device d) {
          ops::CausalAttention(zeros({1, 4, 3, 3}, d), zeros({1, 4, 2, 3}, d),

@@ -26,19 +26,20 @@ inline X Narrow(T x) {
   return Convert<X>(x);
 }
 
-// The rows of one head of one sample.
+// The rows of one head of one sample, from position `first` on.
 template <class X>
 struct Rows {
   X* data = nullptr;
   int64_t stride = 0;  // from one position to the next
+  int64_t first = 0;
 
   Rows() = default;
-  Rows(const Tensor& x, int64_t batch, int64_t head) {
+  Rows(const Tensor& x, int64_t batch, int64_t head, int64_t first = 0) : first(first) {
     if (!x.defined()) return;
     data = x.data<X>() + batch * x.strides()[0] + head * x.strides()[2];
     stride = x.strides()[1];
   }
-  X* Row(int64_t i) const { return data + i * stride; }
+  X* Row(int64_t i) const { return data + (i - first) * stride; }
 };
 
 struct HeadDropout {
@@ -84,7 +85,8 @@ void QueryRandom(const Philox& random, uint64_t stream, int64_t i0, int64_t firs
 template <class T, class X>
 struct Head {
   Rows<X> q, k, v, y, dy, dq, dk, dv;
-  T* log_sum_exp = nullptr;
+  int64_t first = 0;         // the position of the first query
+  T* log_sum_exp = nullptr;  // of the queries
   bool accumulate_q = false, accumulate_k = false, accumulate_v = false;
   int64_t d = 0;
   double scale = 1;
@@ -155,13 +157,14 @@ HeadDropout MakeDropout(const AttentionDropout& dropout, int64_t batch, int64_t 
 // Shared by forward and backward. Head h of q attends to head h / group of k and v.
 template <class T, class X, class Args>
 Head<T, X> MakeHead(const Args& args, int64_t batch, int64_t head) {
-  const int64_t group = args.q.dim(2) / args.k.dim(2), length = args.q.dim(1);
+  const int64_t group = args.q.dim(2) / args.k.dim(2), queries = args.q.dim(1);
   Head<T, X> h;
-  h.q = Rows<X>(args.q, batch, head);
+  h.first = args.k.dim(1) - queries;
+  h.q = Rows<X>(args.q, batch, head, h.first);
   h.k = Rows<X>(args.k, batch, head / group);
   h.v = Rows<X>(args.v, batch, head / group);
-  h.y = Rows<X>(args.y, batch, head);
-  h.log_sum_exp = args.log_sum_exp.template data<T>() + (batch * args.q.dim(2) + head) * length;
+  h.y = Rows<X>(args.y, batch, head, h.first);
+  h.log_sum_exp = args.log_sum_exp.template data<T>() + (batch * args.q.dim(2) + head) * queries;
   h.d = args.q.dim(3);
   h.scale = args.scale;
   h.dropout = MakeDropout(args.dropout, batch, head);
@@ -171,8 +174,8 @@ Head<T, X> MakeHead(const Args& args, int64_t batch, int64_t head) {
 void AttentionForwardCpu(Stream, const AttentionForwardArgs& args) {
   // Queries per call: more of them reuse the keys they share, fewer divide better among threads.
   constexpr int64_t kQueries = 2 * kTile;
-  const int64_t heads = args.q.dim(2), length = args.q.dim(1);
-  const int64_t chunks = (length + kQueries - 1) / kQueries;
+  const int64_t heads = args.q.dim(2), length = args.k.dim(1), first = length - args.q.dim(1);
+  const int64_t chunks = (length - first + kQueries - 1) / kQueries;
   Dispatch(args.q, [&](auto computing, auto stored) {
     using T = typename decltype(computing)::type;
     using X = typename decltype(stored)::type;
@@ -182,14 +185,14 @@ void AttentionForwardCpu(Stream, const AttentionForwardArgs& args) {
       // The last queries see the most keys: they go first.
       const int64_t chunk = chunks - 1 - at / (args.q.dim(0) * heads);
       const int64_t batch = at / heads % args.q.dim(0), head = at % heads;
-      run(MakeHead<T, X>(args, batch, head), chunk * kQueries,
-          std::min(length, (chunk + 1) * kQueries), buffers);
+      const int64_t begin = first + chunk * kQueries;
+      run(MakeHead<T, X>(args, batch, head), begin, std::min(length, begin + kQueries), buffers);
     });
   });
 }
 
 void AttentionBackwardCpu(Stream, const AttentionBackwardArgs& args) {
-  const int64_t heads = args.k.dim(2), group = args.q.dim(2) / heads, length = args.q.dim(1);
+  const int64_t heads = args.k.dim(2), group = args.q.dim(2) / heads, length = args.k.dim(1);
   if (length == 0) return;
   Dispatch(args.q, [&](auto computing, auto stored) {
     using T = typename decltype(computing)::type;
@@ -202,8 +205,8 @@ void AttentionBackwardCpu(Stream, const AttentionBackwardArgs& args) {
       members.clear();
       for (int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
         Head<T, X> h = MakeHead<T, X>(args, batch, head);
-        h.dy = Rows<X>(args.dy, batch, head);
-        h.dq = Rows<X>(args.dq, batch, head);
+        h.dy = Rows<X>(args.dy, batch, head, h.first);
+        h.dq = Rows<X>(args.dq, batch, head, h.first);
         h.dk = Rows<X>(args.dk, batch, key_head);
         h.dv = Rows<X>(args.dv, batch, key_head);
         h.accumulate_q = args.accumulate_q;

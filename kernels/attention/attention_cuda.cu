@@ -12,8 +12,8 @@ template <class T>
 struct ForwardArgs {
   HeadTensor<const T> q, k, v;
   HeadTensor<T> y;
-  float* log_sum_exp;                     // [B, H, T]
-  int64_t batches, heads, group, length;  // group: query heads of a key head
+  float* log_sum_exp;                              // [B, H, S]
+  int64_t batches, heads, group, queries, length;  // group: query heads of a key head
   int d;
   float scale;
   bool aligned;
@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(kAttentionThreads, kForwardBlocks<Tile, T>)
   float* k_tile = q_tile + Tile::kRowsSize;
   float* v_tile = k_tile + Tile::kColumnsSize;
   float* scores = v_tile + Tile::kColumnsSize;
-  const Place at(args.batches, args.heads, args.length, Tile::kRows, true);
+  const Place at(args.batches, args.heads, args.queries, Tile::kRows, true,
+                 args.length - args.queries);
   const HeadMask mask(args.dropout, at.batch, at.head);
   const int64_t rows_left = args.length - at.first;
   LoadTile<Tile, Tile::kRows>(args.q.Head(at.batch, at.head) + at.first * args.q.row, args.q.row,
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kForwardBlocks<Tile, T>)
     factor[i] = 1 / sum[i];
     const int row = TileY() * kM + i;
     if (TileX() == 0 && row < rows_left) {
-      args.log_sum_exp[(at.batch * args.heads + at.head) * args.length + at.first + row] =
+      args.log_sum_exp[(at.batch * args.heads + at.head) * args.queries + at.first + row] =
           largest[i] + logf(sum[i]);
     }
   }
@@ -106,13 +107,15 @@ void PlainAttentionForward(Stream stream, const AttentionForwardArgs& args) {
   DispatchFloat("attention", args.q.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     ForwardArgs<T> a;
-    a.q = HeadTensor<const T>(args.q);
+    const int64_t first = FirstQuery(args.q, args.k);
+    a.q = HeadTensor<const T>(args.q, first);
     a.k = HeadTensor<const T>(args.k);
     a.v = HeadTensor<const T>(args.v);
-    a.y = HeadTensor<T>(args.y);
-    a.log_sum_exp = Data<float>(args.log_sum_exp);
+    a.y = HeadTensor<T>(args.y, first);
+    a.log_sum_exp = Data<float>(args.log_sum_exp) - first;
     a.batches = args.q.dim(0);
-    a.length = args.q.dim(1);
+    a.queries = args.q.dim(1);
+    a.length = args.k.dim(1);
     a.heads = args.q.dim(2);
     a.group = a.heads / args.k.dim(2);
     a.d = static_cast<int>(args.q.dim(3));
@@ -124,7 +127,7 @@ void PlainAttentionForward(Stream stream, const AttentionForwardArgs& args) {
       constexpr size_t kBytes =
           sizeof(float) * (Tile::kRowsSize + 2 * Tile::kColumnsSize + Tile::kScoresSize);
       Launch({"attention_forward", args.q, args.k}, AttentionForwardKernel<Tile, T>,
-             Blocks(a.batches * a.heads * CeilDiv(a.length, Tile::kRows), 1), kAttentionThreads,
+             Blocks(a.batches * a.heads * CeilDiv(a.queries, Tile::kRows), 1), kAttentionThreads,
              kBytes, stream, a);
     });
   });
@@ -140,8 +143,8 @@ template <class T>
 struct BackwardArgs {
   HeadTensor<const T> q, k, v, dy;
   HeadTensor<T> dq, dk, dv;
-  const float *log_sum_exp, *delta;  // [B, H, T]
-  int64_t batches, heads, group, length;
+  const float *log_sum_exp, *delta;  // [B, H, S]
+  int64_t batches, heads, group, queries, length;
   int d;
   float scale;
   bool aligned, accumulate_q, accumulate_k, accumulate_v;
@@ -181,14 +184,15 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   float* k_tile = dy_tile + Tile::kRowsSize;
   float* v_tile = k_tile + Tile::kColumnsSize;
   float* scores = v_tile + Tile::kColumnsSize;
-  const Place at(args.batches, args.heads, args.length, Tile::kRows, true);
+  const Place at(args.batches, args.heads, args.queries, Tile::kRows, true,
+                 args.length - args.queries);
   const HeadMask mask(args.dropout, at.batch, at.head);
   const int64_t rows_left = args.length - at.first;
   LoadTile<Tile, Tile::kRows>(args.q.Head(at.batch, at.head) + at.first * args.q.row, args.q.row,
                               rows_left, args.d, args.aligned, args.scale, q_tile);
   LoadTile<Tile, Tile::kRows>(args.dy.Head(at.batch, at.head) + at.first * args.dy.row, args.dy.row,
                               rows_left, args.d, args.aligned, 1, dy_tile);
-  const int64_t statistics = (at.batch * args.heads + at.head) * args.length + at.first;
+  const int64_t statistics = (at.batch * args.heads + at.head) * args.queries + at.first;
   float log_sum[kM], delta[kM];
 #pragma unroll
   for (int i = 0; i < kM; ++i) {
@@ -258,9 +262,11 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   for (int64_t head = at.head * args.group; head < (at.head + 1) * args.group; ++head) {
     const HeadMask mask(args.dropout, at.batch, head);
     const T *q = args.q.Head(at.batch, head), *dy = args.dy.Head(at.batch, head);
-    const int64_t statistics = (at.batch * args.heads + head) * args.length;
-    // at.first is a multiple of kColumns: the first queries that see a key of this tile.
-    for (int64_t query = at.first; query < args.length; query += Tile::kColumns) {
+    const int64_t statistics = (at.batch * args.heads + head) * args.queries;
+    // The first queries that see a key of this tile, or the first of all.
+    const int64_t first_query = args.length - args.queries;
+    const int64_t begin = at.first > first_query ? at.first : first_query;
+    for (int64_t query = begin; query < args.length; query += Tile::kColumns) {
       __syncthreads();  // the tiles were read
       // Scaled as in forward: the scores have the same bits, and none exceeds its log-sum-exp.
       LoadTile<Tile, Tile::kColumns>(q + query * args.q.row, args.q.row, args.length - query,
@@ -306,24 +312,26 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
 }
 
 void PlainAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
-  const int64_t batches = args.q.dim(0), length = args.q.dim(1), heads = args.q.dim(2);
-  const int64_t rows = CountRows(args.q), d = args.q.dim(3);
-  const Tensor delta = Tensor::Empty({batches, heads, length}, DType::kF32, args.q.device());
+  const int64_t batches = args.q.dim(0), queries = args.q.dim(1), heads = args.q.dim(2);
+  const int64_t rows = CountRows(args.q), d = args.q.dim(3), length = args.k.dim(1);
+  const Tensor delta = Tensor::Empty({batches, heads, queries}, DType::kF32, args.q.device());
   DispatchFloat("attention", args.q.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     BackwardArgs<T> a;
-    a.q = HeadTensor<const T>(args.q);
+    const int64_t first = FirstQuery(args.q, args.k);
+    a.q = HeadTensor<const T>(args.q, first);
     a.k = HeadTensor<const T>(args.k);
     a.v = HeadTensor<const T>(args.v);
-    a.dy = HeadTensor<const T>(args.dy);
-    a.dq = HeadTensor<T>(args.dq);
+    a.dy = HeadTensor<const T>(args.dy, first);
+    a.dq = HeadTensor<T>(args.dq, first);
     a.dk = HeadTensor<T>(args.dk);
     a.dv = HeadTensor<T>(args.dv);
-    a.log_sum_exp = Data<float>(args.log_sum_exp);
-    a.delta = Data<float>(delta);
+    a.log_sum_exp = Data<float>(args.log_sum_exp) - first;
+    a.delta = Data<float>(delta) - first;
     a.batches = batches;
     a.heads = heads;
     a.group = heads / args.k.dim(2);
+    a.queries = queries;
     a.length = length;
     a.d = static_cast<int>(d);
     a.scale = static_cast<float>(args.scale);
@@ -334,16 +342,17 @@ void PlainAttentionBackward(Stream stream, const AttentionBackwardArgs& args) {
     a.dropout = AttentionDropoutArgs(args.dropout);
     const LaunchName name("attention_backward", args.q, args.k);
     Launch(name, AttentionDeltaKernel<T>, Blocks(rows, kAttentionThreads / kWarpSize),
-           kAttentionThreads, 0, stream, Data<T>(args.y), Data<T>(args.dy), rows, length, heads,
+           kAttentionThreads, 0, stream, Data<T>(args.y), Data<T>(args.dy), rows, queries, heads,
            a.d, Data<float>(delta));
     DispatchHeadSize(d, [&](auto tile) {
       using Tile = decltype(tile);
       constexpr int kTiles = 2 * Tile::kRowsSize + 2 * Tile::kColumnsSize + Tile::kScoresSize;
-      const int64_t blocks = batches * CeilDiv(length, Tile::kRows);
-      Launch(name, AttentionBackwardQueryKernel<Tile, T>, Blocks(blocks * heads, 1),
+      const int64_t query_blocks = batches * heads * CeilDiv(queries, Tile::kRows);
+      const int64_t key_blocks = batches * args.k.dim(2) * CeilDiv(length, Tile::kRows);
+      Launch(name, AttentionBackwardQueryKernel<Tile, T>, Blocks(query_blocks, 1),
              kAttentionThreads, sizeof(float) * kTiles, stream, a);
-      Launch(name, AttentionBackwardKeyKernel<Tile, T>, Blocks(blocks * args.k.dim(2), 1),
-             kAttentionThreads, sizeof(float) * (kTiles + Tile::kScoresSize), stream, a);
+      Launch(name, AttentionBackwardKeyKernel<Tile, T>, Blocks(key_blocks, 1), kAttentionThreads,
+             sizeof(float) * (kTiles + Tile::kScoresSize), stream, a);
     });
   });
 }
@@ -360,9 +369,10 @@ struct AttentionFunctions {
 
 template <class Args>
 void RunChosen(const AttentionFunctions<Args>& functions, Stream stream, const Args& args) {
-  AttentionChoice chosen =
-      ChooseAttentionKernels(CurrentAttentionKernels(), args.q, args.dropout.step_values.defined(),
-                             [&] { return WhyNoCudnnAttention(stream); });
+  // Neither dropout nor fewer queries than keys is for cuDNN's graphs.
+  const bool ours = args.dropout.step_values.defined() || args.q.dim(1) != args.k.dim(1);
+  AttentionChoice chosen = ChooseAttentionKernels(CurrentAttentionKernels(), args.q, ours,
+                                                  [&] { return WhyNoCudnnAttention(stream); });
   std::string kernel;
   if (chosen.kernels == AttentionKernels::kCudnn) {
     const std::string why_not = functions.cudnn(stream, args, &kernel);

@@ -41,8 +41,9 @@ struct HeadTensor {
   int64_t batch = 0, row = 0, head = 0;  // strides
 
   HeadTensor() = default;
-  explicit HeadTensor(const Tensor& x)
-      : data(Data<std::remove_const_t<T>>(x)),
+  // Rows count from `first` on: kernels ask for none before it.
+  explicit HeadTensor(const Tensor& x, int64_t first = 0)
+      : data(Data<std::remove_const_t<T>>(x) - first * x.strides()[1]),
         batch(x.strides()[0]),
         row(x.strides()[1]),
         head(x.strides()[2]) {}
@@ -61,18 +62,23 @@ inline int64_t CountRows(const Tensor& q) {
   return rows;
 }
 
+// The queries are those of the last positions of the keys.
+inline int64_t FirstQuery(const Tensor& q, const Tensor& k) { return k.dim(1) - q.dim(1); }
+
 // What a block works on: a tile of rows of one head of one sample. The last rows see the most keys
 // and go first; in the backward of keys the first rows do, which the most queries see.
 struct Place {
   int64_t batch, head, first;
 
-  __device__ Place(int64_t batches, int64_t heads, int64_t length, int rows, bool last_first) {
+  // `length` positions from `begin` on.
+  __device__ Place(int64_t batches, int64_t heads, int64_t length, int rows, bool last_first,
+                   int64_t begin = 0) {
     // There are fewer than 2^31 blocks (Blocks() checks it), and so fewer samples and heads.
     const int64_t block = blockIdx.x, pair = DivideSmall(block, heads);
     const int64_t tile = DivideSmall(pair, batches), tiles = CeilDiv(length, rows);
     batch = pair - tile * batches;
     head = block - pair * heads;
-    first = (last_first ? tiles - 1 - tile : tile) * rows;
+    first = begin + (last_first ? tiles - 1 - tile : tile) * rows;
   }
 };
 

@@ -171,15 +171,22 @@ inline Vec<double> ExpVector(Vec<double> x) {
 
 // ---- Tiles. ----
 
-// One tile: queries [i0, i0 + queries), keys [j0, j0 + keys); i0 == j0 on the diagonal, where key r
-// of the tile is seen by its queries c >= r.
+// One tile: queries [i0, i0 + queries), keys [j0, j0 + keys). Where the diagonal runs through it,
+// key r of the tile is seen by its queries c >= FirstQuery(r) only.
 struct Tile {
   int64_t i0, queries, j0, keys;
 
-  bool diagonal() const { return i0 == j0; }
+  bool diagonal() const { return i0 < j0 + kTile - 1; }
+  // May be beyond the tile's queries.
+  int64_t FirstQuery(int64_t r) const {
+    const int64_t c = r - (i0 - j0);
+    return diagonal() && c > 0 ? c : 0;
+  }
   // Keys that the query vectors [c, c + lanes) see at all.
   int64_t KeysSeen(int64_t c, int64_t lanes) const {
-    return diagonal() && c + lanes < keys ? c + lanes : keys;
+    const int64_t seen = c + lanes + (i0 - j0);
+    if (!diagonal() || seen >= keys) return keys;
+    return seen > 0 ? seen : 0;
   }
 };
 
@@ -190,11 +197,12 @@ inline Vec<T> Iota() {
   return v;
 }
 
-// Row r of a diagonal tile, columns [c, c + lanes): `x` where the query sees the key.
+// Row r of a tile, columns [c, c + lanes): `x` where the query sees the key.
 template <class T>
 inline Vec<T> Mask(const Tile& tile, int64_t r, int64_t c, Vec<T> x, T otherwise) {
-  if (!tile.diagonal() || c >= r) return x;
-  return Iota<T>() + static_cast<T>(c - r) >= Vec<T>{} ? x : Vec<T>{} + otherwise;
+  const int64_t first = tile.FirstQuery(r);
+  if (c >= first) return x;
+  return Iota<T>() + static_cast<T>(c - first) >= Vec<T>{} ? x : Vec<T>{} + otherwise;
 }
 
 // scores [keys, queries] = K Q^T, or the same product of V and dY^T; what is masked is not written.
@@ -203,7 +211,7 @@ inline void Scores(const Tile& tile, int64_t d, const T* k, int64_t ld, const T*
   constexpr int64_t kColumns = 2 * kLanes<T>;
   Product(tile.keys, tile.queries, k, ld, int64_t{1}, qt, kTile, scores, kTile, false,
           [&](int64_t r) {
-            return Range{0, d, tile.diagonal() ? r / kColumns * kColumns : 0};
+            return Range{0, d, tile.FirstQuery(r) / kColumns * kColumns};
           });
 }
 
@@ -221,7 +229,7 @@ template <class T>
 inline void ByKey(const Tile& tile, int64_t d, const T* p, const T* x, int64_t ld, bool accumulate,
                   T* out) {
   Product(tile.keys, d, p, kTile, int64_t{1}, x, ld, out, ld, accumulate, [&](int64_t r) {
-    return Range{tile.diagonal() ? r : 0, tile.queries, 0};
+    return Range{tile.FirstQuery(r), tile.queries, 0};
   });
 }
 
@@ -263,7 +271,7 @@ inline void DropoutMask(const Tile& tile, const HeadDropout& dropout, T* mask) {
   const Philox random(dropout.seed);
   uint32_t words[4][kTile] = {};
   for (int64_t r = 0; r < tile.keys; r += 4) {
-    QueryRandom(random, dropout.stream, tile.i0, tile.diagonal() ? r : 0, (tile.j0 + r) / 4, words);
+    QueryRandom(random, dropout.stream, tile.i0, tile.FirstQuery(r), (tile.j0 + r) / 4, words);
     for (int64_t row = 0; row < 4; ++row) {
       T* out = mask + (r + row) * kTile;
       for (int64_t c = 0; c < kTile; ++c) {
@@ -284,7 +292,7 @@ inline void MultiplyTile(const Tile& tile, const T* y, T* x) {
   }
 }
 
-// ---- Forward: the queries [begin, end) of one head. ----
+// ---- Forward: the queries at the positions [begin, end) of one head. ----
 
 template <class T, class X>
 void ForwardHead(const Head<T, X>& head, int64_t begin, int64_t end, Buffers<T>& buffers) {
@@ -333,7 +341,7 @@ void ForwardHead(const Head<T, X>& head, int64_t begin, int64_t end, Buffers<T>&
   }
   for (int64_t i = begin; i < end; ++i) {
     const T total = sum[i - begin];
-    head.log_sum_exp[i] = max[i - begin] + static_cast<T>(Log(total));
+    head.log_sum_exp[i - head.first] = max[i - begin] + static_cast<T>(Log(total));
     const T inverse = T(1) / total;
     const T* in = y + (i - begin) * ld;
     X* out = head.y.Row(i);
@@ -398,7 +406,7 @@ inline void PutRows(const T* from, int64_t ld, int64_t n, int64_t d, T factor, b
   }
 }
 
-// heads: the query heads that share k and v, n of them.
+// heads: the query heads that share k and v, n of them. length: of the keys.
 template <class T, class X>
 void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, Buffers<T>& buffers) {
   const int64_t d = heads->d, ld = RoundUp(d, kLanes<T>), whole = RoundUp(length, kTile) * ld;
@@ -417,7 +425,7 @@ void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, Buffers<T
   Pack(heads->v.Row(0), heads->v.stride, length, RoundUp(length, kTile), d, ld, v);
 
   for (const Head<T, X>* head = heads; head < heads + n; ++head) {
-    for (int64_t i = 0; i < length; i += kTile) {
+    for (int64_t i = head->first; i < length; i += kTile) {
       const int64_t queries = length - i < kTile ? length - i : kTile;
       Pack(head->q.Row(i), head->q.stride, queries, kTile, d, ld, t.q);
       Pack(head->dy.Row(i), head->dy.stride, queries, kTile, d, ld, t.dy);
@@ -433,16 +441,18 @@ void BackwardHeads(const Head<T, X>* heads, int64_t n, int64_t length, Buffers<T
         Store(t.delta + c, delta);
       }
       for (int64_t c = 0; c < kTile; ++c) {
-        t.log_sum_exp[c] = c < queries ? head->log_sum_exp[i + c] : T(0);
+        t.log_sum_exp[c] = c < queries ? head->log_sum_exp[i - head->first + c] : T(0);
       }
-      for (int64_t j = 0; j <= i; j += kTile) {
+      for (int64_t j = 0; j < i + queries; j += kTile) {
         t.k = k + j * ld;
         t.v = v + j * ld;
         t.dk = dk + j * ld;
         t.dv = dv + j * ld;
         const int64_t keys = length - j < kTile ? length - j : kTile;
-        // The very first tile to see these keys is the first head's on the diagonal.
-        t.Run({i, queries, j, keys}, d, ld, head->dropout, head == heads && i == j, j == 0);
+        // The very first tile to see these keys is among the first head's: that of its first
+        // queries, or the one in which the keys begin.
+        const bool first_key = head == heads && (i == head->first || j >= i);
+        t.Run({i, queries, j, keys}, d, ld, head->dropout, first_key, j == 0);
       }
       PutRows(t.dq, ld, queries, d, scale, head->accumulate_q, head->dq.Row(i), head->dq.stride);
     }

@@ -16,9 +16,9 @@ template <class T>
 struct BackwardArgs {
   HeadTensor<const T> q, k, v, dy;
   HeadTensor<T> dq, dk, dv;
-  const float *log_sum_exp, *delta;  // [B, H, T]
+  const float *log_sum_exp, *delta;  // [B, H, S]
   int64_t batches, heads, group;
-  int length, d;
+  int queries, length, d;
   float scale;
   bool accumulate_q, accumulate_k, accumulate_v;
   AttentionDropoutArgs dropout;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(Backwa
   T* q_tile = shared;
   T* dy_tile = q_tile + Shape::kRowsSize;
   T* kv_tiles = dy_tile + Shape::kRowsSize;
-  const Place at(args.batches, args.heads, args.length, kRows, true);
+  const Place at(args.batches, args.heads, args.queries, kRows, true, args.length - args.queries);
   const int length = args.length, first = static_cast<int>(at.first);
   const int end = Min(first + kRows, length);
   const int warp_row = 16 * kM * WarpOfBlock(), query = first + warp_row;
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(Backwa
                               length - first, args.d, dy_tile);
   copy_keys(0, kv_tiles);
 
-  const int64_t statistics = (at.batch * args.heads + at.head) * length;
+  const int64_t statistics = (at.batch * args.heads + at.head) * args.queries;
   float log_sum[kM][2], delta[kM][2];
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardQueryKernel(Backwa
                         length - query, args.d, args.accumulate_q);
 }
 
-// Where tile `index` of a block of keys is: the tiles cover all queries from the keys on, for each
+// Where tile `index` of a block of keys is: the tiles cover all queries from `first` on, for each
 // query head of the group.
 struct QueryTile {
   int64_t head;
@@ -184,10 +184,11 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
   const Place at(args.batches, DivideSmall(args.heads, args.group), args.length, kRows, false);
   const int length = args.length, first = static_cast<int>(at.first);
   const int warp_row = 16 * kM * WarpOfBlock(), key = first + warp_row;
-  const int tiles_of_head = (length - first + kQueries - 1) / kQueries;
+  const int first_query = first > length - args.queries ? first : length - args.queries;
+  const int tiles_of_head = (length - first_query + kQueries - 1) / kQueries;
   const int tiles = tiles_of_head * static_cast<int>(args.group);
   const auto copy_queries = [&](int index) {
-    const QueryTile tile(index, tiles_of_head, at.head * args.group, first, kQueries);
+    const QueryTile tile(index, tiles_of_head, at.head * args.group, first_query, kQueries);
     const int left = length - tile.query;
     T* to = q_tiles + index % 2 * 2 * Shape::kColumnsSize;
     CopyTileAsync<kHead, kQueries>(args.q.Head(at.batch, tile.head) + tile.query * args.q.row,
@@ -197,7 +198,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
     const int i = static_cast<int>(threadIdx.x), row = i % kQueries;
     if (i < 2 * kQueries) {
       const float* from = (i < kQueries ? args.log_sum_exp : args.delta) +
-                          (at.batch * args.heads + tile.head) * length + tile.query;
+                          (at.batch * args.heads + tile.head) * args.queries + tile.query;
       CpAsync<4>(statistics + index % 2 * Shape::kStatistics + i, row < left ? from + row : from,
                  row < left ? 4 : 0);
     }
@@ -215,7 +216,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashBackwardKeyKernel(Backward
     CpAsyncWait<0>();
     __syncthreads();  // this tile is there, and the other one was read
     if (index + 1 < tiles) copy_queries(index + 1);
-    const QueryTile tile(index, tiles_of_head, at.head * args.group, first, kQueries);
+    const QueryTile tile(index, tiles_of_head, at.head * args.group, first_query, kQueries);
     const T* q_tile = q_tiles + index % 2 * 2 * Shape::kColumnsSize;
     const T* dy_tile = q_tile + Shape::kColumnsSize;
     const float* log_sum = statistics + index % 2 * Shape::kStatistics;
@@ -311,7 +312,7 @@ class Destination {
     tensor_ = accumulate ? to.Clone() : Tensor::Empty(to.shape(), to.dtype(), to.device());
     copied_ = true;
   }
-  HeadTensor<T> get() const { return HeadTensor<T>(tensor_); }
+  HeadTensor<T> get(int64_t first = 0) const { return HeadTensor<T>(tensor_, first); }
   void Finish() const {
     if (copied_) to_.CopyFrom(tensor_);
   }
@@ -325,24 +326,25 @@ template <class T>
 void Run(Stream stream, const AttentionBackwardArgs& args) {
   const Tensor q = FlashInput<T>(args.q), k = FlashInput<T>(args.k), v = FlashInput<T>(args.v);
   const Tensor y = FlashInput<T>(args.y), dy = FlashInput<T>(args.dy);
-  const int64_t batches = q.dim(0), length = q.dim(1), heads = q.dim(2), d = q.dim(3);
-  const int64_t rows = CountRows(q);
-  const Tensor delta = Tensor::Empty({batches, heads, length}, DType::kF32, q.device());
+  const int64_t batches = q.dim(0), queries = q.dim(1), heads = q.dim(2), d = q.dim(3);
+  const int64_t rows = CountRows(q), length = k.dim(1), first = FirstQuery(q, k);
+  const Tensor delta = Tensor::Empty({batches, heads, queries}, DType::kF32, q.device());
   const Destination<T> dq(args.dq, args.accumulate_q), dk(args.dk, args.accumulate_k),
       dv(args.dv, args.accumulate_v);
   BackwardArgs<T> a;
-  a.q = HeadTensor<const T>(q);
+  a.q = HeadTensor<const T>(q, first);
   a.k = HeadTensor<const T>(k);
   a.v = HeadTensor<const T>(v);
-  a.dy = HeadTensor<const T>(dy);
-  a.dq = dq.get();
+  a.dy = HeadTensor<const T>(dy, first);
+  a.dq = dq.get(first);
   a.dk = dk.get();
   a.dv = dv.get();
-  a.log_sum_exp = Data<float>(args.log_sum_exp);
-  a.delta = Data<float>(delta);
+  a.log_sum_exp = Data<float>(args.log_sum_exp) - first;
+  a.delta = Data<float>(delta) - first;
   a.batches = batches;
   a.heads = heads;
   a.group = heads / k.dim(2);
+  a.queries = static_cast<int>(queries);
   a.length = static_cast<int>(length);
   a.d = static_cast<int>(d);
   a.scale = static_cast<float>(args.scale);
@@ -356,12 +358,13 @@ void Run(Stream stream, const AttentionBackwardArgs& args) {
     constexpr bool kDropout = decltype(dropout)::value;
     using Shape = BackwardShape<kHead>;
     Launch(name, FlashDeltaKernel<T, kHead>, Blocks(rows, kFlashThreads * 8 / kHead), kFlashThreads,
-           0, stream, Data<T>(y), Data<T>(dy), rows, length, heads, a.d, Data<float>(delta));
-    const int64_t blocks = batches * CeilDiv(length, Shape::kRows);
-    Launch(name, FlashBackwardQueryKernel<T, kHead, kDropout>, Blocks(blocks * heads, 1),
+           0, stream, Data<T>(y), Data<T>(dy), rows, queries, heads, a.d, Data<float>(delta));
+    const int64_t query_blocks = batches * heads * CeilDiv(queries, Shape::kRows);
+    const int64_t key_blocks = batches * k.dim(2) * CeilDiv(length, Shape::kRows);
+    Launch(name, FlashBackwardQueryKernel<T, kHead, kDropout>, Blocks(query_blocks, 1),
            kFlashThreads, Shape::kBytes, stream, a);
-    Launch(name, FlashBackwardKeyKernel<T, kHead, kDropout>, Blocks(blocks * k.dim(2), 1),
-           kFlashThreads, Shape::kBytes, stream, a);
+    Launch(name, FlashBackwardKeyKernel<T, kHead, kDropout>, Blocks(key_blocks, 1), kFlashThreads,
+           Shape::kBytes, stream, a);
   });
   for (const Destination<T>* destination : {&dq, &dk, &dv}) destination->Finish();
 }

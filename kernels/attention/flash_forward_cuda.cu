@@ -10,9 +10,9 @@ template <class T>
 struct ForwardArgs {
   HeadTensor<const T> q, k, v;
   HeadTensor<T> y;
-  float* log_sum_exp;  // [B, H, T]
+  float* log_sum_exp;  // [B, H, S]
   int64_t batches, heads, group;
-  int length, d;
+  int queries, length, d;
   float scale;
   AttentionDropoutArgs dropout;
 };
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs<
   T* q_tile = shared;
   T* k_tile = q_tile + kRows * kFlashStride<kHead>;
   T* v_tile = k_tile + kKeys * kFlashStride<kHead>;
-  const Place at(args.batches, args.heads, args.length, kRows, true);
+  const Place at(args.batches, args.heads, args.queries, kRows, true, args.length - args.queries);
   const int length = args.length, first = static_cast<int>(at.first);
   const int end = Min(first + kRows, length);
   const int warp_row = 16 * kM * WarpOfBlock(), query = first + warp_row;
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs<
     }
   }
   float factor[kM][2];
-  float* log_sum_exp = args.log_sum_exp + (at.batch * args.heads + at.head) * length;
+  float* log_sum_exp = args.log_sum_exp + (at.batch * args.heads + at.head) * args.queries;
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
 #pragma unroll
@@ -191,16 +191,18 @@ __global__ void __launch_bounds__(kFlashThreads) FlashForwardKernel(ForwardArgs<
 template <class T>
 void Run(Stream stream, const AttentionForwardArgs& args) {
   const Tensor q = FlashInput<T>(args.q), k = FlashInput<T>(args.k), v = FlashInput<T>(args.v);
-  LS_CHECK(q.dim(1) <= INT32_MAX / 2, "attention: sequences of ", q.dim(1), " are too long");
+  LS_CHECK(k.dim(1) <= INT32_MAX / 2, "attention: sequences of ", k.dim(1), " are too long");
+  const int64_t first = FirstQuery(q, k);
   ForwardArgs<T> a;
-  a.q = HeadTensor<const T>(q);
+  a.q = HeadTensor<const T>(q, first);
   a.k = HeadTensor<const T>(k);
   a.v = HeadTensor<const T>(v);
-  a.y = HeadTensor<T>(args.y);
+  a.y = HeadTensor<T>(args.y, first);
   LS_INVARIANT(a.y.Aligned(q.dim(3)), "attention: the output must be aligned to 16 bytes");
-  a.log_sum_exp = Data<float>(args.log_sum_exp);
+  a.log_sum_exp = Data<float>(args.log_sum_exp) - first;
   a.batches = q.dim(0);
-  a.length = static_cast<int>(q.dim(1));
+  a.queries = static_cast<int>(q.dim(1));
+  a.length = static_cast<int>(k.dim(1));
   a.heads = q.dim(2);
   a.group = a.heads / k.dim(2);
   a.d = static_cast<int>(q.dim(3));
@@ -211,7 +213,7 @@ void Run(Stream stream, const AttentionForwardArgs& args) {
     using Shape = ForwardShape<kHead>;
     Launch({"flash_attention_forward", q, k},
            FlashForwardKernel<T, kHead, decltype(dropout)::value>,
-           Blocks(a.batches * a.heads * CeilDiv(a.length, Shape::kRows), 1), kFlashThreads,
+           Blocks(a.batches * a.heads * CeilDiv(a.queries, Shape::kRows), 1), kFlashThreads,
            Shape::kBytes, stream, a);
   });
 }

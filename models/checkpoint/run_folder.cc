@@ -21,13 +21,16 @@ std::vector<OptionDifference> RealDifferences(const RunConfig& a, const RunConfi
 
 // Where sums are made in other parts, a run would go on with other bits than it promises.
 void CheckParts(const RunConfig& before, const RunConfig& now, const std::string& of) {
-  const int64_t parts = before.parallel.tensor_parts(), wanted = now.parallel.tensor_parts();
-  if (now.dist.reduction != "ordered" || parts == wanted) return;
-  throw InputError(StrCat(of, " was trained with virtual.tp = ", parts,
-                          ", and this run has virtual.tp = ", wanted,
-                          ", with which dist.reduction = \"ordered\" has other bits: use "
-                          "--virtual.tp=",
-                          parts, ", or begin from its weights alone with --init_from"));
+  if (now.dist.reduction != "ordered") return;
+  const auto check = [&](const char* key, int64_t parts, int64_t wanted) {
+    if (parts == wanted) return;
+    throw InputError(StrCat(of, " was trained with ", key, " = ", parts, ", and this run has ", key,
+                            " = ", wanted,
+                            ", with which dist.reduction = \"ordered\" has other bits: use --", key,
+                            "=", parts, ", or begin from its weights alone with --init_from"));
+  };
+  check("virtual.tp", before.parallel.tensor_parts(), now.parallel.tensor_parts());
+  check("virtual.cp", before.parallel.context_pairs(), now.parallel.context_pairs());
 }
 
 // A checkpoint, a run folder, or a link to a checkpoint.

@@ -3,6 +3,41 @@
 #include "core/error.h"
 
 namespace lockstep::models {
+namespace {
+
+void AddContextOptions(Options& options, ParallelOptions& parallel) {
+  options.Add("parallel.cp", &parallel.cp,
+              {.min = 1,
+               .max = 1024,
+               .aliases = {"context_parallel", "context_parallel_size", "cp_size"},
+               .operational = true,
+               .doc = "context parallelism: how many neighbouring ranks compute each sequence "
+                      "together, each a part of its positions, for sequences whose activations do "
+                      "not fit one rank"});
+  options.Add("virtual.cp", &parallel.virtual_cp,
+              {.min = 0,
+               .max = 1024,
+               .operational = true,
+               .doc = "with dist.reduction=ordered: in how many pairs of chunks of a sequence "
+                      "gradients are summed. A run has the same bits with any parallel.cp that "
+                      "divides it; 0: parallel.cp"});
+  options.OnResolve([&parallel](Options& resolved) {
+    const int64_t pairs = parallel.context_pairs(), own = pairs / parallel.cp;
+    if (pairs % parallel.cp != 0 || (parallel.cp > 1 && (own & (own - 1)) != 0)) {
+      resolved.Fail({"virtual.cp", "parallel.cp"},
+                    StrCat(resolved.Describe("virtual.cp"), " must be parallel.cp = ", parallel.cp,
+                           " times a power of two, which each rank computes: use ",
+                           "virtual.cp = ", 2 * parallel.cp, ", or leave it out"));
+    }
+    if (pairs > 1 && parallel.tensor_parts() > 1) {
+      resolved.Fail({"parallel.cp", "virtual.cp", "parallel.tp", "virtual.tp"},
+                    "parallel.cp and virtual.cp do not go together with parallel.tp or virtual.tp "
+                    "yet: leave these out");
+    }
+  });
+}
+
+}  // namespace
 
 void AddParallelOptions(Options& options, ParallelOptions& parallel) {
   options.Add(
@@ -20,6 +55,7 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
        .operational = true,
        .doc = "with dist.reduction=ordered: in how many parts a layer's sums are made. A run "
               "has the same bits with any parallel.tp that divides it; 0: parallel.tp"});
+  AddContextOptions(options, parallel);
   options.Add("parallel.pp", &parallel.pp,
               {.min = 1,
                .operational = true,

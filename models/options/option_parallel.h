@@ -12,6 +12,8 @@ namespace lockstep::models {
 struct ParallelOptions {
   int64_t tp = 1;
   int64_t virtual_tp = 0;  // 0: tp. virtual.tp
+  int64_t cp = 1;
+  int64_t virtual_cp = 0;  // 0: cp. virtual.cp
   int64_t pp = 1;
   std::string schedule = "1f1b";
   std::string shard = "none";
@@ -20,6 +22,8 @@ struct ParallelOptions {
 
   // The parts in which sums that tp shares out are made.
   int64_t tensor_parts() const { return virtual_tp > 0 ? virtual_tp : tp; }
+  // The pairs of chunks into which sequences are cut; 1: they are not.
+  int64_t context_pairs() const { return virtual_cp > 0 ? virtual_cp : cp; }
 };
 
 // Adds parallel.* and virtual.*, with the checks between them.

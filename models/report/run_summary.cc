@@ -61,7 +61,7 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
       {"computes",
        fmt::format(
            "on {}, {} threads{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
-           s.ranks > 1 || tp > 1 ? " per rank" : "", c.train.precision,
+           s.ranks > 1 || tp > 1 || c.parallel.cp > 1 ? " per rank" : "", c.train.precision,
            s.device.is_cuda() && c.train.cuda_graphs && !SumsGradients(s) ? ", CUDA graphs" : "",
            c.seed,
            s.ranks > 1 || c.dist.reduction != "fast"
@@ -92,6 +92,12 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                                    s.ranks, s.ranks == 1 ? "copy" : "copies"));
     // The plan is that of one rank with all stages.
     std::erase_if(facts, [](const auto& fact) { return fact.first == "memory"; });
+  }
+  if (c.parallel.context_pairs() > 1) {
+    facts.emplace_back(
+        "sequences",
+        fmt::format("on {} {} each, in {} pairs of chunks (virtual.cp)", c.parallel.cp,
+                    c.parallel.cp == 1 ? "rank" : "ranks", c.parallel.context_pairs()));
   }
   if (c.parallel.tensor_parts() > 1) {
     facts.emplace_back("layers",

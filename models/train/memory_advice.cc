@@ -283,11 +283,14 @@ std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteForm
   const Trials trials(setup, fits, format);
   const Changes batch = SmallerBatches(setup), recompute = Recomputations(setup),
                 bits = SixteenBits(setup);
+  // Not with sequences that ranks share out.
+  const bool can_offload = setup.config.parallel.context_pairs() == 1;
   const bool can_shard = setup.config.dist.compress == "none";
-  const Changes offload = Offloads(setup);
+  const Changes offload = can_offload ? Offloads(setup) : Changes();
   const Changes shards = can_shard ? Shards(setup) : Changes();
-  // Where layers are shared out, a data rank is several GPUs.
-  const bool rank_is_gpu = setup.config.parallel.tp == 1;
+  // Where layers or sequences are shared out, a data rank is several GPUs.
+  const ParallelOptions& parallel = setup.config.parallel;
+  const bool rank_is_gpu = parallel.tp * parallel.cp == 1;
   const Changes more = can_shard && rank_is_gpu ? MoreGpus(setup) : Changes();
   const std::vector<const Changes*> same = {&batch, &recompute, &shards, &offload};
   std::vector<std::string> items;

@@ -261,7 +261,8 @@ bool SavesParts(const RunSetup& setup) {
 }
 
 bool SumsGradients(const RunSetup& setup) {
-  return setup.ranks > 1 || setup.config.parallel.tp > 1 || setup.config.parallel.pp > 1 ||
+  const ParallelOptions& parallel = setup.config.parallel;
+  return setup.ranks > 1 || parallel.tp > 1 || parallel.cp > 1 || parallel.pp > 1 ||
          setup.config.dist.reduction != "fast";
 }
 
@@ -280,14 +281,20 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   } else if (SumsGradients(setup)) {
     reducer = ToReducerOptions(setup.config.dist, setup.micro_batches, /*trace=*/nullptr);
   }
-  const auto group =
-      parallel.tp > 1 ? dist::MakePlannedGroup(static_cast<int>(parallel.tp)) : nullptr;
-  const auto tensor = std::make_shared<dist::TensorRanks>(group.get(), parallel.tensor_parts());
+  const int64_t summing = setup.ranks * (SumsContextWithData(setup.config) ? parallel.cp : 1);
+  if (reducer) reducer->micro_batches *= summing / setup.ranks;
+  const auto planned = [](int64_t ranks) -> std::shared_ptr<dist::ProcessGroup> {
+    return ranks > 1 ? dist::MakePlannedGroup(static_cast<int>(ranks)) : nullptr;
+  };
+  const MeshGroups groups{.context = planned(parallel.cp), .tensor = planned(parallel.tp)};
+  const ParallelPlan layers{.tensor_parts = parallel.tensor_parts(),
+                            .context_pairs = parallel.context_pairs(),
+                            .sums_context_with_data = SumsContextWithData(setup.config)};
   MemoryPlan plan = PlanMemory(
       {.model =
            [&] {
              auto model = std::make_shared<Gpt>(setup.model);
-             Parallelize(*model, tensor);
+             ShareLayers(*model, groups, layers);
              MaterializeFor(setup, kMeta, *model);
              return model;
            },
@@ -298,7 +305,7 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
        .clip = setup.config.optim.clip,
        .reducer = std::move(reducer),
        .shard = std::move(shard),
-       .ranks = setup.ranks,
+       .ranks = summing,
        .shard_ranks = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks,
        .device = setup.device,
        .graphs =

@@ -1,17 +1,21 @@
 #include "models/train/parallel_plan.h"
 
+#include "dist/context/shared_samples.h"
 #include "dist/data_parallel/data_parallel.h"
 
 namespace lockstep::models {
 
-MeshGroups MeshGroups::Of(const dist::Mesh& mesh, const Make& make) {
+MeshGroups MeshGroups::Of(const dist::Mesh& mesh, const Make& make, bool sums_context) {
   const auto along = [&](const std::vector<std::string>& axes, bool on_host = false) {
     return mesh.RanksAlong(axes).size() > 1 ? make(axes, on_host) : nullptr;
   };
-  MeshGroups groups{.data = along({"dp"})};
+  using Axes = std::vector<std::string>;
+  MeshGroups groups{.data = along(sums_context ? Axes{"dp", "cp"} : Axes{"dp"})};
   groups.pipeline = along({"pp"});
+  groups.context = along({"cp"});
   groups.tensor = along({"tp"});
-  groups.control = along({"pp", "dp"}, /*on_host=*/true);
+  groups.control =
+      along(sums_context ? Axes{"pp", "dp", "cp"} : Axes{"pp", "dp"}, /*on_host=*/true);
   if (mesh.size("replicate") == 1) return groups;
   groups.shard = along({"shard"});
   groups.replicate = along({"replicate"});
@@ -28,6 +32,10 @@ std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const P
     return std::make_unique<dist::FullyShard>(ranks, module, *plan.shard, groups.control);
   }
   if (!plan.reducer) return nullptr;
+  if (plan.sums_context_with_data) {
+    const int parts = groups.context ? groups.context->size() : 1;
+    return std::make_unique<dist::SharedSamples>(all, parts, module, *plan.reducer, groups.control);
+  }
   return std::make_unique<dist::DataParallel>(all, module, *plan.reducer, groups.control);
 }
 

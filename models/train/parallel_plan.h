@@ -24,14 +24,16 @@ struct MeshGroups {
   // Where the model has several copies: the ranks of one that share it out, and those with the same
   // part of other copies. Otherwise null, and `data` shares it out.
   std::shared_ptr<dist::ProcessGroup> shard, replicate;
-  std::shared_ptr<dist::ProcessGroup> tensor;  // tp: other parts of the same layers
-  // pp and dp, for small values on the host: what stages and samples add up to.
+  std::shared_ptr<dist::ProcessGroup> context;  // cp: other parts of the same sequences
+  std::shared_ptr<dist::ProcessGroup> tensor;   // tp: other parts of the same layers
+  // pp and the axes of `data`, for small values on the host: what stages and samples add up to.
   std::shared_ptr<dist::ProcessGroup> control;
 
   // `make` makes this rank's group along the axes, collectively; `on_host`: for small values.
+  // `data` is along dp; with `sums_context` (ParallelPlan::sums_context_with_data) also along cp.
   using Make = std::function<std::shared_ptr<dist::ProcessGroup>(
       const std::vector<std::string>& axes, bool on_host)>;
-  static MeshGroups Of(const dist::Mesh& mesh, const Make& make);
+  static MeshGroups Of(const dist::Mesh& mesh, const Make& make, bool sums_context = false);
 };
 
 struct PipelinePlan {
@@ -46,6 +48,10 @@ struct PipelinePlan {
 struct ParallelPlan {
   std::optional<PipelinePlan> pipeline = {};  // none: every rank has all layers
   int64_t tensor_parts = 1;                   // in which sums are made (dist/tensor/tensor_ranks.h)
+  // Of chunks, into which a sequence is cut (dist/context/context_ranks.h); 1: it is not.
+  int64_t context_pairs = 1;
+  // Whether the reducer sums the gradients of a sequence's parts too, in the library's order.
+  bool sums_context_with_data = false;
   // The data ranks share out weights and their state too, or only sum gradients; neither: a single
   // process, in the library's order.
   std::optional<dist::ShardOptions> shard = {};

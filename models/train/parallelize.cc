@@ -1,5 +1,6 @@
 #include "models/train/parallelize.h"
 
+#include "dist/context/parallelize_context.h"
 #include "models/train/pipeline_parallel.h"
 
 namespace lockstep::models {
@@ -28,17 +29,31 @@ void Parallelize(Gpt& model, const dist::TensorRanksPtr& ranks) {
   if (ranks->parts() > 1) dist::Parallelize(model, ranks, GptTensorPlan(model.config()));
 }
 
+dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan) {
+  if (plan.context_pairs > 1) {
+    LS_CHECK(plan.tensor_parts == 1,
+             "a sequence and the layers are not shared out at once: use either parallel.cp and "
+             "virtual.cp, or parallel.tp and virtual.tp");
+    const auto context = std::make_shared<dist::ContextRanks>(
+        groups.context.get(), plan.context_pairs, plan.sums_context_with_data);
+    dist::ParallelizeContext(model, context);
+    return context;
+  }
+  auto tensor = std::make_shared<dist::TensorRanks>(groups.tensor.get(), plan.tensor_parts);
+  Parallelize(model, tensor);
+  return tensor;
+}
+
 std::unique_ptr<dist::DataRanks> Parallelize(Gpt& model, const MeshGroups& groups,
                                              const ParallelPlan& plan,
                                              const std::function<void(bool on_meta)>& materialize) {
   PipelinedGpt* const stages = plan.pipeline ? &dynamic_cast<PipelinedGpt&>(model) : nullptr;
   if (stages != nullptr) PipelineParallel::Place(groups, *plan.pipeline, *stages);
-  const auto tensor = std::make_shared<dist::TensorRanks>(groups.tensor.get(), plan.tensor_parts);
-  Parallelize(model, tensor);
+  const dist::TensorRanksPtr ranks = ShareLayers(model, groups, plan);
   // Blocks recompute and offload by themselves, within what follows.
   const auto share_samples = [&]() -> std::unique_ptr<dist::DataRanks> {
     if (stages == nullptr) return MakeDataRanks(groups, plan, model);
-    return std::make_unique<PipelineParallel>(groups, plan, tensor, *stages);
+    return std::make_unique<PipelineParallel>(groups, plan, ranks, *stages);
   };
   if (!plan.shard) {
     materialize(/*on_meta=*/false);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 
+#include "dist/context/context_ranks.h"
 #include "dist/tensor/parallelize.h"
 #include "models/gpt/gpt.h"
 #include "models/train/parallel_plan.h"
@@ -17,11 +18,15 @@ dist::TensorPlan GptTensorPlan(const GptConfig& config);
 // and one part the model stays as it is. Throws ArgumentError for sizes that do not divide.
 void Parallelize(Gpt& model, const dist::TensorRanksPtr& ranks);
 
-// The same of everything: stages, layers, samples and, with them, weights. `materialize` gives the
-// model memory on a device: on the meta device, first, for dtypes; then on its own, with its
-// weights, of which this rank then has its part only. A model with plan.pipeline is a PipelinedGpt.
-// Collective over all ranks of the mesh; the groups outlive the result, and the model must too.
-// Null if nothing is to be summed. Throws ArgumentError and InputError.
+// The same of layers or, with plan.context_pairs, of sequences: the ranks that compute them
+// together, of which there may be one.
+dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan);
+
+// The same of everything: stages, layers, sequences, samples and, with them, weights. `materialize`
+// gives the model memory on a device: on the meta device, first, for dtypes; then on its own, with
+// its weights, of which this rank then has its part only. A model with plan.pipeline is a
+// PipelinedGpt. Collective over all ranks of the mesh; the groups outlive the result, and the model
+// must too. Null if nothing is to be summed. Throws ArgumentError and InputError.
 std::unique_ptr<dist::DataRanks> Parallelize(Gpt& model, const MeshGroups& groups,
                                              const ParallelPlan& plan,
                                              const std::function<void(bool on_meta)>& materialize);

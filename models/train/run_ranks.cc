@@ -13,6 +13,7 @@
 #include "core/system/environment.h"
 #include "dist/groups/agreement.h"
 #include "models/report/run_progress.h"
+#include "models/train/parallelize.h"
 
 namespace lockstep::models {
 namespace {
@@ -49,6 +50,7 @@ dist::Mesh MeshOf(const RunConfig& config, int rank, int ranks) {
   // Other sizes are refused when the run is prepared.
   const bool has_copies = parallel.shard != "none" && shards > 0 && data_ranks % shards == 0;
   return dist::Mesh({.pp = static_cast<int>(parallel.pp),
+                     .cp = static_cast<int>(parallel.cp),
                      .tp = static_cast<int>(parallel.tp),
                      .shard = has_copies ? static_cast<int>(shards) : 0},
                     rank, ranks);
@@ -111,14 +113,26 @@ Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous) {
   return own;
 }
 
+bool SumsContextWithData(const RunConfig& config) {
+  const ParallelOptions& parallel = config.parallel;
+  return parallel.cp > 1 && config.dist.reduction != "ordered" && parallel.pp == 1 &&
+         parallel.shard == "none";
+}
+
 int64_t DataRanksOf(const RunConfig& config, int64_t ranks) {
-  const int64_t pp = config.parallel.pp, tp = config.parallel.tp, of_a_copy = pp * tp;
+  const ParallelOptions& parallel = config.parallel;
+  int64_t of_a_copy = 1;
+  std::string factors;
+  for (const auto& [key, size] : {std::pair("parallel.pp", parallel.pp),
+                                  {"parallel.cp", parallel.cp},
+                                  {"parallel.tp", parallel.tp}}) {
+    of_a_copy *= size;
+    if (size > 1) factors += StrCat(factors.empty() ? "" : " times ", key, " = ", size);
+  }
   if (ranks % of_a_copy != 0) {
-    throw InputError(StrCat(
-        pp > 1 ? StrCat("parallel.pp = ", pp) : "", of_a_copy > pp && pp > 1 ? " times " : "",
-        tp > 1 ? StrCat("parallel.tp = ", tp) : "", " does not divide the ", ranks,
-        ranks == 1 ? " rank" : " ranks", " of this run: start a multiple of ", of_a_copy,
-        " processes, as with --nproc=", of_a_copy));
+    throw InputError(StrCat(factors, " does not divide the ", ranks,
+                            ranks == 1 ? " rank" : " ranks", " of this run: start a multiple of ",
+                            of_a_copy, " processes, as with --nproc=", of_a_copy));
   }
   return ranks / of_a_copy;
 }
@@ -191,14 +205,17 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
   control_ = world_->Group(GroupOptionsOf(config, "control", kCpu, recorder));
   checkpoints_ = world_->Group(GroupOptionsOf(config, "checkpoints", kCpu, /*recorder=*/nullptr));
   const dist::Mesh mesh = MeshOf(config, rank(), size());
-  groups_ = MeshGroups::Of(mesh, [&](const std::vector<std::string>& axes, bool on_host) {
-    const bool of_all = std::ssize(mesh.RanksAlong(axes)) == size();
-    if (on_host && of_all) return control_;
-    const auto options = on_host ? GroupOptionsOf(config, "control", kCpu, recorder)
-                                 : GroupOptionsOf(config, "gradients", device, recorder);
-    const bool of_samples = of_all && axes == std::vector<std::string>{"dp"};
-    return of_samples ? world_->Group(options) : world_->Group(mesh, axes, options);
-  });
+  groups_ = MeshGroups::Of(
+      mesh,
+      [&](const std::vector<std::string>& axes, bool on_host) {
+        const bool of_all = std::ssize(mesh.RanksAlong(axes)) == size();
+        if (on_host && of_all) return control_;
+        const auto options = on_host ? GroupOptionsOf(config, "control", kCpu, recorder)
+                                     : GroupOptionsOf(config, "gradients", device, recorder);
+        const bool of_samples = of_all && axes[0] == "dp";
+        return of_samples ? world_->Group(options) : world_->Group(mesh, axes, options);
+      },
+      SumsContextWithData(config));
 }
 
 std::vector<std::string> RunRanks::OnEveryRank(const std::function<std::string()>& f) const {

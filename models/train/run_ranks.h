@@ -25,8 +25,12 @@ int ThreadsOf(const RunConfig& config, const dist::Rendezvous& rendezvous);
 // several ranks.
 Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous);
 
+// Whether the gradients of a sequence's parts (parallel.cp) are left to the sum over data ranks:
+// in the library's order, where a reducer makes it.
+bool SumsContextWithData(const RunConfig& config);
+
 // How many ranks share out the samples of a step: those of the run that are not needed for
-// parallel.pp and parallel.tp. Throws InputError if these do not divide them.
+// parallel.pp, parallel.cp and parallel.tp. Throws InputError if these do not divide them.
 int64_t DataRanksOf(const RunConfig& config, int64_t ranks);
 
 // How the options say that a step goes through a pipeline. `trace` (may be null) gets a span for
@@ -61,7 +65,7 @@ class RunRanks {
   const std::shared_ptr<dist::ProcessGroup>& control() const { return control_; }
   // For CheckpointSaver.
   dist::ProcessGroup* checkpoints() const { return checkpoints_.get(); }
-  // Along the axes of parallel.pp, tp, shard and shard_ranks.
+  // Along the axes of parallel.pp, cp, tp, shard and shard_ranks.
   const MeshGroups& groups() const { return groups_; }
 
   // Runs f() on the main rank. f takes no part in collectives and may take long: the other ranks

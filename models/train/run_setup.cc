@@ -242,6 +242,29 @@ void CheckTensorParallel(const RunSetup& setup) {
   }
 }
 
+// Fails for sequences that ranks cannot compute together.
+void CheckContextParallel(const Options& options, const RunSetup& setup) {
+  const ParallelOptions& parallel = setup.config.parallel;
+  const int64_t pairs = parallel.context_pairs();
+  if (pairs == 1) return;
+  const auto fail = [](const auto&... what) { throw InputError(StrCat(what...)); };
+  if (setup.config.dist.reduction != "ordered" && pairs != parallel.cp) {
+    fail("virtual.cp = ", pairs, " with parallel.cp = ", parallel.cp,
+         " is for dist.reduction = \"ordered\": add that, or leave virtual.cp out");
+  }
+  if (setup.model.mixture.n_expert > 0) {
+    fail("model.n_expert does not go with parallel.cp or virtual.cp yet: leave these out");
+  }
+  if (setup.offload.any()) {
+    fail("train.offload does not go with parallel.cp or virtual.cp: leave it out");
+  }
+  if (setup.window % (2 * pairs) != 0) {
+    fail("the ", 2 * pairs, " chunks of a sequence, two for each of virtual.cp = ", pairs,
+         " (or parallel.cp), must divide ", options.Describe("model.block_size"), ": use ",
+         (setup.window / (2 * pairs) + 1) * 2 * pairs, ", or fewer chunks");
+  }
+}
+
 // Fails for a model or a step that does not fit a pipeline.
 void CheckPipeline(const Options& options, const RunSetup& setup) {
   const RunConfig& config = setup.config;
@@ -305,6 +328,7 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   setup.micro_batches = MicroBatches(config.train, setup.ranks);
   CheckShards(config, setup.micro_batches, setup.ranks);
   CheckTensorParallel(setup);
+  CheckContextParallel(options, setup);
   CheckPipeline(options, setup);
   if (config.dist.compress != "none" && setup.ranks == 1 &&
       config.parallel.pp * config.parallel.tp > 1) {

@@ -28,7 +28,7 @@ struct RunSetup {
   int64_t window = 0;  // tokens of a training sample
   int64_t steps = 0;   // of the whole run
   int64_t decay_steps = 0;
-  int64_t ranks = 1;            // data-parallel ones: of processes, or groups of parallel.tp
+  int64_t ranks = 1;            // data-parallel ones: of processes, or groups of tp and cp
   int64_t micro_batches = 1;    // per step, on all ranks together
   int64_t tokens_per_step = 0;  // of all ranks
   data::Dataset dataset;

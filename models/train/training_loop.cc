@@ -34,12 +34,18 @@ CheckpointShare ShareOf(const RunSetup& setup, const RunRanks& ranks) {
   CheckpointShare share{.rank = ranks.rank(), .ranks = ranks.size(), .parts = SavesParts(setup)};
   const auto& copies = IsSharded(setup) ? groups.replicate : groups.data;
   if (copies) share.copy = {copies->rank(), copies->size()};
+  if (groups.context && !SumsContextWithData(setup.config)) {
+    const int64_t size = groups.context->size();
+    share.copy = {share.copy.index * size + groups.context->rank(), share.copy.count * size};
+  }
   return share;
 }
 
 ParallelPlan ToParallelPlan(const RunSetup& setup, TraceRecorder* trace) {
   const RunConfig& config = setup.config;
-  ParallelPlan plan{.tensor_parts = config.parallel.tensor_parts()};
+  ParallelPlan plan{.tensor_parts = config.parallel.tensor_parts(),
+                    .context_pairs = config.parallel.context_pairs(),
+                    .sums_context_with_data = SumsContextWithData(config)};
   if (config.parallel.pp > 1) {
     plan.pipeline = ToPipelinePlan(config, setup.micro_batches, setup.window, trace);
   }
@@ -244,6 +250,10 @@ std::optional<StepMetrics> TrainingLoop::TrainStep() {
   if (trainer_.step() > setup_.start.step && Every(config_.dist.check_every, trainer_.step())) {
     const dist::TensorRanks tensor(ranks_.groups().tensor.get(), config_.parallel.tensor_parts());
     dist::CheckReplicas(tensor, *model_, StrCat("after step ", trainer_.step()));
+    if (dist::ProcessGroup* const group = ranks_.groups().context.get()) {
+      const dist::ContextRanks context(group, config_.parallel.context_pairs());
+      dist::CheckReplicas(context, *model_, StrCat("after step ", trainer_.step()));
+    }
   }
   std::optional<StepMetrics> before = trainer_.Submit();
   if (before) before->memory_bytes = memory_bytes_;

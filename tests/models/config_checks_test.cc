@@ -294,6 +294,9 @@ TEST(ConfigChecks, ShardingOptionsThatDoNothingAreRefused) {
                 .config.parallel.shard,
             "full");
   EXPECT_THAT(ErrorOf({"--parallel.tp=2", "--virtual.tp=6"}), HasSubstr("use virtual.tp = 4"));
+  EXPECT_THAT(ErrorOf({"--parallel.cp=2", "--virtual.cp=6"}), HasSubstr("use virtual.cp = 4"));
+  EXPECT_THAT(ErrorOf({"--parallel.cp=2", "--parallel.tp=2"}),
+              HasSubstr("do not go together with parallel.tp"));
   EXPECT_THAT(ErrorOf({"--parallel.shard_ranks=2"}),
               HasSubstr("does nothing without parallel.shard = \"full\""));
   EXPECT_THAT(ErrorOf({"--parallel.shard=gradients", "--parallel.reshard_after_forward=false"}),

@@ -109,6 +109,8 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "checkpoint.sharded",
                                 "parallel.tp",
                                 "virtual.tp",
+                                "parallel.cp",
+                                "virtual.cp",
                                 "parallel.pp",
                                 "parallel.schedule",
                                 "parallel.shard",
@@ -292,8 +294,8 @@ timeout = 15
   EXPECT_EQ(config.dist.timeout, 15);
   // A run folder preserves all of it.
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
-  // All but dist.compress, which the ordered reduction rules out, and those of a pipeline, which
-  // parallel.shard rules out.
+  // All but dist.compress, which the ordered reduction rules out, and those of a pipeline and of
+  // context parallelism, which parallel.shard rules out.
   EXPECT_EQ(Difference(config, RunConfig()).size(), 74u);
 }
 

@@ -9,10 +9,13 @@
 #include "core/allocator.h"
 #include "core/autograd/engine.h"
 #include "core/meta_memory.h"
+#include "dist/context/parallelize_context.h"
 #include "dist/data_parallel/data_parallel.h"
 #include "dist/data_parallel/reducer_memory.h"
 #include "dist/groups/in_process_group.h"
+#include "dist/groups/planned_group.h"
 #include "models/gpt/gpt.h"
+#include "models/train/parallelize.h"
 #include "optim/adamw.h"
 #include "tests/gpu_test.h"
 #include "tests/sanitized.h"
@@ -29,6 +32,7 @@ struct Case {
   GptConfig model;
   DType dtype = DType::kF32;
   optim::AdamWOptions adamw = {};
+  dist::ContextRanksPtr context = nullptr;
 };
 
 // `rest` with these sizes.
@@ -46,6 +50,7 @@ std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.nam
 
 std::shared_ptr<Gpt> Make(const Case& c, Device device) {
   auto model = std::make_shared<Gpt>(c.model);
+  if (c.context) dist::ParallelizeContext(*model, c.context);
   model->Materialize(device, 4, c.dtype);
   for (const auto& p : model->Parameters()) p->leaf().SetDType(DType::kF32);
   return model;
@@ -154,6 +159,16 @@ INSTANTIATE_TEST_SUITE_P(
              Shape(65, 64, 4, 4, 128, {.recompute = ParseRecompute("mlp")}), DType::kBF16},
         Case{"ops", 12, 64, 1, 1,
              Shape(65, 64, 4, 4, 128, {.recompute = ParseRecompute("gelu,layer_norm")})},
+        // Chunks of sequences, all on this rank.
+        Case{"context",
+             4,
+             64,
+             1,
+             1,
+             Shape(65, 64, 4, 4, 128, {.bias = false}),
+             DType::kF32,
+             {},
+             std::make_shared<dist::ContextRanks>(nullptr, 2)},
         Case{"llama_block", 12, 64, 1, 1,
              Shape(65, 64, 4, 4, 128,
                    {.bias = false,
@@ -251,6 +266,24 @@ TEST(MemoryPlanTest, BucketsOfTheOrderedSumAreWhatTheAllocatorMeasures) {
   const auto measured = static_cast<double>(allocator.stats().peak_bytes - before);
   EXPECT_NEAR(static_cast<double>(plan.peak.total()), measured, 0.03 * measured) << Summary(plan);
   EXPECT_THAT(Summary(plan), testing::HasSubstr(", buckets "));
+}
+
+// What a rank keeps of 32k tokens falls as 1 / ranks; its keys and values of all of them do not,
+// but there are those of one layer at a time.
+TEST(MemoryPlanTest, ContextParallelRanksShareOutLongSequences) {
+  Case c{"", 1, 32768, 1, 1, Shape(256, 32768, 4, 4, 128, {.n_kv_head = 1, .loss_chunk = 1024})};
+  const MemoryPlan alone = Plan(c);
+  const auto activations = [](const MemoryPlan& plan) {
+    return static_cast<double>(plan.largest.activations);
+  };
+  for (const int ranks : {2, 8}) {
+    const auto group = dist::MakePlannedGroup(ranks);
+    c.context = std::make_shared<dist::ContextRanks>(group.get(), ranks, /*apart=*/true);
+    const MemoryPlan plan = Plan(c);
+    EXPECT_NEAR(activations(plan) * ranks, activations(alone), 0.03 * activations(alone));
+    EXPECT_LT(plan.peak.total(), 1.35 * static_cast<double>(alone.peak.total()) / ranks)
+        << Summary(plan) << "; alone " << Summary(alone);
+  }
 }
 
 // What stays alive between two steps: weights, state, buckets and staging.

@@ -233,7 +233,7 @@ TEST(PipelinePlan, RefusesWhatItCannot) {
   // Another weight that two stages have.
   PipelinedGpt model(Gpt2(DType::kF32).model);
   model.ReplaceChild("h.5", model.blocks()[0].module());
-  const PipelinePlan plan{.window = kWindow, .reducer = {.micro_batches = 8}};
+  const PipelinePlan plan{.window = kWindow, .micro_batches = 8};
   EXPECT_THAT(test::MessageOf<InputError>([&] { PipelineParallel::RanksOf(plan, 2, 1, model); }),
               HasSubstr("'h.0.ln_1.weight' is in stage 0 of the pipeline and in stage 1: only"));
 }

@@ -45,6 +45,7 @@ void Fill(Gpt& model, Device device, DType dtype, uint64_t seed) {
 dist::Mesh MeshOf(const dist::ProcessGroup& all, const Plan& plan) {
   LS_CHECK(all.size() == plan.ranks(), all.size(), " ranks instead of ", plan.ranks());
   return dist::Mesh({.pp = static_cast<int>(std::max<int64_t>(plan.pp, 1)),
+                     .cp = static_cast<int>(plan.cp),
                      .tp = static_cast<int>(plan.tp),
                      .shard = plan.is_sharded() ? static_cast<int>(plan.shards) : 0},
                     all.rank(), all.size());
@@ -57,7 +58,7 @@ MeshGroups GroupsOf(dist::ProcessGroup& all, const dist::Mesh& mesh) {
 }
 
 ParallelPlan ToParallelPlan(const Task& task, const Plan& plan) {
-  ParallelPlan p{.tensor_parts = task.virtual_tp};
+  ParallelPlan p{.tensor_parts = task.virtual_tp, .context_pairs = task.virtual_cp};
   if (plan.pp > 0) {
     p.pipeline = {.kind = plan.schedule, .window = kWindow, .micro_batches = task.micro_batches};
   }
@@ -96,12 +97,13 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
              << ", dropout " << m.dropout << ", " << t.dtype << ", " << t.optim.name
              << (t.optim.master_weights ? "" : " without originals") << ", state "
              << t.optim.state_dtype << ", clip " << t.optim.clip << ", " << t.micro_batches
-             << " micro-batches, virtual.tp " << t.virtual_tp;
+             << " micro-batches, virtual.tp " << t.virtual_tp << ", virtual.cp " << t.virtual_cp;
 }
 
 std::ostream& operator<<(std::ostream& out, const Plan& p) {
   out << p.shards << " shards of " << p.copies << " copies";
   if (p.tp > 1) out << ", tp " << p.tp;
+  if (p.cp > 1) out << ", cp " << p.cp;
   if (p.pp > 0) out << ", pipelines of " << p.pp << " by " << dist::Name(p.schedule);
   if (!p.is_sharded()) {
     out << ", data parallel";
@@ -183,6 +185,10 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
 void PlanRun::CheckReplicas() {
   const dist::TensorRanks tensor(groups_.tensor.get(), task_.virtual_tp);
   dist::CheckReplicas(tensor, model_, StrCat("after step ", trainer_->step()));
+  if (task_.virtual_cp > 1) {
+    const dist::ContextRanks context(groups_.context.get(), task_.virtual_cp);
+    dist::CheckReplicas(context, model_, StrCat("after step ", trainer_->step()));
+  }
 }
 
 void PlanRun::Train(int steps) {

@@ -30,6 +30,7 @@ struct Task {
   OptimOptions optim;
   int64_t micro_batches = 4;  // of a step, on all ranks
   int64_t virtual_tp = 1;
+  int64_t virtual_cp = 1;
   int steps = 5;
 };
 std::ostream& operator<<(std::ostream& out, const Task& task);
@@ -38,6 +39,7 @@ std::ostream& operator<<(std::ostream& out, const Task& task);
 struct Plan {
   int64_t shards = 1, copies = 1;  // data ranks: shards * copies
   int64_t tp = 1;                  // ranks that compute a layer together
+  int64_t cp = 1;                  // ranks that compute a sequence together; not with tp
   int64_t pp = 0;                  // ranks of a pipeline; 0: none
   dist::PipelineKind schedule = dist::PipelineKind::k1F1B;
   // By DataParallel, which has one shard, as have the pipelines of one; otherwise by FullyShard.
@@ -48,7 +50,9 @@ struct Plan {
   OffloadChoice offload = {};  // on a GPU
 
   bool is_sharded() const { return !data_parallel && (pp == 0 || shards > 1); }
-  int ranks() const { return static_cast<int>(std::max<int64_t>(pp, 1) * shards * copies * tp); }
+  int ranks() const {
+    return static_cast<int>(std::max<int64_t>(pp, 1) * shards * copies * cp * tp);
+  }
 };
 std::ostream& operator<<(std::ostream& out, const Plan& plan);
 

@@ -1,0 +1,152 @@
+#include "dist/context/context_attention.h"
+
+#include <cmath>
+
+#include "core/autograd/node.h"
+#include "core/autograd/saved_tensor.h"
+#include "kernels/attention/attention.h"
+
+namespace lockstep::dist {
+namespace {
+
+struct Heads {
+  int64_t q, kv;  // kv: of keys, and as many of values
+
+  int64_t all() const { return q + 2 * kv; }
+  // [B, T, all() D] as [B, T, all(), D].
+  Tensor Apart(const Tensor& qkv) const {
+    return qkv.Detach().View({qkv.dim(0), qkv.dim(1), all(), qkv.dim(2) / all()});
+  }
+  Tensor Queries(const Tensor& apart) const { return apart.Slice(2, 0, q); }
+  Tensor KeysAndValues(const Tensor& apart) const { return apart.Slice(2, q, all()); }
+  // Of [B, T, 2 kv, D].
+  Tensor Keys(const Tensor& kv_heads) const { return kv_heads.Slice(2, 0, kv); }
+  Tensor Values(const Tensor& kv_heads) const { return kv_heads.Slice(2, kv, 2 * kv); }
+};
+
+double Scale(const Tensor& q) { return 1 / std::sqrt(static_cast<double>(q.dim(-1))); }
+
+// [B, T, 2 kv, D]
+Tensor GatherKeys(const ContextRanks& ranks, const Heads& heads, const std::vector<Tensor>& qkv) {
+  std::vector<Tensor> own;
+  for (const Tensor& x : qkv) own.push_back(heads.KeysAndValues(heads.Apart(x)));
+  return ranks.GatherChunks(own);
+}
+
+// What the queries of the rank's j-th chunk see: the chunks up to it.
+Tensor Seen(const ContextRanks& ranks, const Tensor& whole, int64_t j) {
+  return whole.Slice(1, 0, (ranks.PartAt(j) + 1) * (whole.dim(1) / ranks.chunks()));
+}
+
+// The rank's j-th chunk of what lies below each other.
+Tensor ChunkOf(const ContextRanks& ranks, const Tensor& below, int64_t j) {
+  const int64_t batch = below.dim(0) / ranks.own();
+  return below.Slice(0, j * batch, (j + 1) * batch);
+}
+
+class ContextAttentionNode : public Node {
+ public:
+  ContextAttentionNode(ContextRanksPtr ranks, const Heads& heads, const std::vector<Tensor>& qkv,
+                       const AttentionDropout& dropout, const Tensor& y, const Tensor& log_sum_exp)
+      : Node("context_attention"),
+        ranks_(std::move(ranks)),
+        heads_(heads),
+        dropout_(dropout),
+        y_(y, "the output of context_attention"),
+        log_sum_exp_(log_sum_exp, "the log-sum-exp of context_attention") {
+    for (const Tensor& x : qkv) qkv_.emplace_back(x, "an input of context_attention");
+  }
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
+                std::span<GradSink> sinks) override {
+    std::vector<Tensor> qkv, of_keys;
+    for (SavedTensor& saved : qkv_) qkv.push_back(saved.Unpack());
+    const Tensor whole = GatherKeys(*ranks_, heads_, qkv);
+    const Tensor y = y_.Unpack(), lse = log_sum_exp_.Unpack(), dy = grads[0].Contiguous();
+    std::vector<GradSink::Target> targets;
+    for (int64_t j = 0; j < ranks_->own(); ++j) {
+      const auto at = static_cast<size_t>(j);
+      // Ranks must make the same calls: all chunks come from one tensor.
+      LS_INVARIANT(needs[at], "a chunk without a gradient");
+      targets.push_back(sinks[at].Open(qkv[at]));
+      const Tensor seen = Seen(*ranks_, whole, j);
+      of_keys.push_back(Tensor::Empty(seen.shape(), seen.dtype(), seen.device()));
+      AttentionBackwardArgs args;
+      args.q = heads_.Queries(heads_.Apart(qkv[at]));
+      args.k = heads_.Keys(seen);
+      args.v = heads_.Values(seen);
+      args.scale = Scale(args.q);
+      args.dropout = dropout_;
+      args.y = ChunkOf(*ranks_, y, j).View(args.q.shape());
+      args.log_sum_exp = ChunkOf(*ranks_, lse, j);
+      args.dy = ChunkOf(*ranks_, dy, j).View(args.q.shape());
+      args.dq = heads_.Queries(heads_.Apart(targets[at].tensor));
+      args.dk = heads_.Keys(of_keys[at]);
+      args.dv = heads_.Values(of_keys[at]);
+      args.accumulate_q = targets[at].accumulate;
+      attention_backward(CurrentStream(args.q.device()), args);
+    }
+    const std::vector<Tensor> sums = ranks_->SumForChunks(of_keys);
+    for (size_t j = 0; j < sums.size(); ++j) {
+      const Tensor place = heads_.KeysAndValues(heads_.Apart(targets[j].tensor));
+      GradSink::Target{place, targets[j].accumulate}.Write(sums[j]);
+    }
+  }
+
+  void Release() override {
+    qkv_.clear();
+    y_.Reset();
+    log_sum_exp_.Reset();
+    dropout_.step_values = Tensor();
+  }
+
+ private:
+  const ContextRanksPtr ranks_;
+  const Heads heads_;
+  AttentionDropout dropout_;
+  std::vector<SavedTensor> qkv_;
+  SavedTensor y_, log_sum_exp_;
+};
+
+}  // namespace
+
+Tensor ContextAttention(const ContextRanksPtr& ranks, const std::vector<Tensor>& qkv,
+                        const nn::AttentionCall& call) {
+  const Heads heads{call.n_head, call.n_kv_head};
+  LS_CHECK(std::ssize(qkv) == ranks->own(), "context_attention takes this rank's ", ranks->own(),
+           " chunks, got ", qkv.size());
+  std::vector<Tensor> inputs;
+  std::vector<const Tensor*> edges;
+  for (const Tensor& x : qkv) {
+    LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() == 3 && x.shape() == qkv[0].shape() &&
+                 x.dim(2) % heads.all() == 0,
+             "context_attention: chunks must be floating tensors [B, T / chunks, ", heads.all(),
+             " D] of one shape, got ", x.Describe());
+    inputs.push_back(x.Detach().Contiguous());
+    edges.push_back(&x);
+  }
+  const int64_t batch = qkv[0].dim(0), length = qkv[0].dim(1), d = qkv[0].dim(2) / heads.all();
+  const Device device = qkv[0].device();
+  const DType dtype = qkv[0].dtype();
+  const AttentionDropout dropout =
+      MakeAttentionDropout(call.dropout, call.site, device, call.first_head);
+  const Tensor whole = GatherKeys(*ranks, heads, inputs);
+  Tensor y = Tensor::Empty({ranks->own() * batch, length, heads.q * d}, dtype, device);
+  const Tensor log_sum_exp =
+      Tensor::Empty({ranks->own() * batch, heads.q, length}, SumDType(dtype), device);
+  for (int64_t j = 0; j < ranks->own(); ++j) {
+    const Tensor q = heads.Queries(heads.Apart(inputs[static_cast<size_t>(j)]));
+    const Tensor seen = Seen(*ranks, whole, j);
+    attention_forward(CurrentStream(device),
+                      {q, heads.Keys(seen), heads.Values(seen), Scale(q), dropout,
+                       ChunkOf(*ranks, y, j).View(q.shape()), ChunkOf(*ranks, log_sum_exp, j)});
+  }
+  if (NeedsGrad(edges)) {
+    const std::array<Tensor*, 1> outputs = {&y};
+    Record(std::make_shared<ContextAttentionNode>(ranks, heads, inputs, dropout, y, log_sum_exp),
+           edges, outputs);
+  }
+  return y;
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,61 @@
+// The ranks that share out the positions of a sequence, and the chunks that decide its bits.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "dist/tensor/tensor_ranks.h"
+
+namespace lockstep::dist {
+
+// Context parallelism: each of context_size() ranks has a part of the positions of every sequence,
+// all of the weights, and for attention, one layer at a time, the keys and values of all positions
+// (Llama Team, "The Llama 3 herd of models", 2024, section 3.3.2). With P pairs a sequence has 2 P
+// chunks of equal size. Pair k is chunk k and chunk 2 P - 1 - k, of which the one sees few keys and
+// the other many: so all pairs are the same work. A rank has P / context_size() neighbouring pairs:
+//
+//   P = 4, on two ranks:  rank 0: chunks 0 7 1 6    rank 1: chunks 2 5 3 4
+//
+// Activations are [own() B, T / (2 P), ...]: the chunks of a rank in that order, each a batch of B.
+//
+// A sum over tokens (for a weight's gradient, for the loss) is that of the sums over the chunks,
+// added in adjacent pairs in the order of the pairs' chunks. As TensorRanks with 2 P parts this
+// makes the sums of all ranks, so that the bits depend on P only. Where ranks are `apart` it makes
+// the sums of this rank's chunks, which whoever sums the gradients of data-parallel ranks adds to
+// those of the others.
+class ContextRanks : public TensorRanks {
+ public:
+  // A null group means a single rank; otherwise the group outlives this. Throws ArgumentError
+  // unless pairs / ranks is a power of two, or there is one rank; and where ranks are apart, one.
+  ContextRanks(ProcessGroup* group, int64_t pairs, bool apart = false);
+
+  int context_size() const { return context_ ? context_->size() : 1; }
+  int context_rank() const { return context_ ? context_->rank() : 0; }
+  int64_t chunks() const { return chunks_; }
+  bool apart() const { return apart_; }
+  // Which chunk of the sequence is the j-th of a rank's.
+  int64_t ChunkOf(int rank, int64_t j) const;
+
+  int part_dim() const override { return 0; }
+  int64_t PartAt(int64_t j) const override { return ChunkOf(context_rank(), j); }
+  int64_t sequence_parts() const override { return chunks_; }
+
+  // This rank's chunks of what all ranks have whole, [B, T, ...]: own() of [B, T / chunks, ...].
+  // Throws ArgumentError if the chunks do not divide T.
+  std::vector<Tensor> Cut(const Tensor& whole) const;
+  // Collective. The whole [B, T, ...] of this rank's own() chunks.
+  Tensor GatherChunks(const std::vector<Tensor>& own) const;
+  // Collective. own()[j] is [B, n T / chunks, ...] where the rank's j-th chunk is the n-th of the
+  // sequence: what it has for itself and for each chunk before it. Returns for each of this rank's
+  // chunks the sum of what all chunks have for it, added in their order, f32 at least.
+  std::vector<Tensor> SumForChunks(const std::vector<Tensor>& own) const;
+
+ private:
+  ProcessGroup* const context_;
+  const int64_t chunks_;
+  const bool apart_;
+};
+
+using ContextRanksPtr = std::shared_ptr<const ContextRanks>;
+
+}  // namespace lockstep::dist

@@ -1,0 +1,64 @@
+#include "dist/context/parallelize_context.h"
+
+#include <set>
+
+#include "dist/context/context_attention.h"
+#include "dist/context/context_layers.h"
+#include "dist/tensor/sequence.h"
+
+namespace lockstep::dist {
+namespace {
+
+// What takes the module's place; null: it stays.
+std::shared_ptr<Module> Replacement(const ContextRanksPtr& ranks, Module* module) {
+  if (auto* m = dynamic_cast<nn::Linear*>(module))
+    return std::make_shared<ContextLinear>(*m, ranks);
+  if (auto* m = dynamic_cast<nn::BranchLinear*>(module)) {
+    return std::make_shared<ContextBranchLinear>(*m, ranks);
+  }
+  if (auto* m = dynamic_cast<nn::Embedding*>(module)) {
+    return std::make_shared<ContextEmbedding>(*m, ranks);
+  }
+  if (auto* m = dynamic_cast<nn::Dropout*>(module)) {
+    return std::make_shared<ContextDropout>(*m, ranks);
+  }
+  if (auto* m = dynamic_cast<nn::LmHead*>(module)) return std::make_shared<ContextHead>(*m, ranks);
+  if (auto* m = dynamic_cast<nn::ResidualNorm*>(module)) {
+    return std::make_shared<SequenceNorm>(*m, ranks);
+  }
+  return nullptr;
+}
+
+Tensor Attend(const ContextRanksPtr& ranks, const Tensor& qkv, const nn::AttentionCall& call) {
+  std::vector<Tensor> chunks = qkv.Chunk(ranks->own(), 0);
+  for (size_t j = 0; call.rotary && j < chunks.size(); ++j) {
+    const int64_t first = ranks->PartAt(static_cast<int64_t>(j)) * qkv.dim(1);
+    chunks[j] = (*call.rotary)(std::move(chunks[j]), call.n_head + call.n_kv_head, first);
+  }
+  return ContextAttention(ranks, chunks, call);
+}
+
+}  // namespace
+
+void ParallelizeContext(Module& model, const ContextRanksPtr& ranks) {
+  std::set<const Parameter*> shared_out;
+  for (const auto& [path, module] : model.NamedModules()) {
+    if (auto* attention = dynamic_cast<nn::CausalSelfAttention*>(module)) {
+      attention->AttendBy([ranks](const Tensor& qkv, const nn::AttentionCall& call) {
+        return Attend(ranks, qkv, call);
+      });
+    }
+    const std::shared_ptr<Module> replacement = Replacement(ranks, module);
+    if (!replacement) continue;
+    model.ReplaceChild(path, replacement);
+    for (const auto& p : replacement->Parameters()) shared_out.insert(p.get());
+  }
+  for (const auto& [name, p] : model.NamedParameters()) {
+    LS_CHECK(shared_out.contains(p.get()), "context parallelism: the parameter '", name,
+             "' belongs to a module whose gradients it cannot sum over parts of a sequence: leave "
+             "parallel.cp and virtual.cp out, or use a model of linear layers, embeddings, norms "
+             "and causal attention");
+  }
+}
+
+}  // namespace lockstep::dist

@@ -1,0 +1,244 @@
+// With a given virtual.cp, a run has the same bits on any number of context-parallel ranks that
+// divides it, times any number of data-parallel ones.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/allocator.h"
+#include "core/autograd/engine.h"
+#include "core/cuda/device.h"
+#include "dist/context/parallelize_context.h"
+#include "dist/context/shared_samples.h"
+#include "dist/groups/in_process_group.h"
+#include "dist/mesh.h"
+#include "models/train/parallelize.h"
+#include "nn/precision.h"
+#include "tests/dist/gpu_ranks.h"
+#include "tests/models/training.h"
+#include "tests/plans/plan_run.h"
+
+namespace lockstep::models {
+namespace {
+
+Task Gpt2(DType dtype) {
+  Task task;
+  task.model = SmallGpt(/*dropout=*/0.1);
+  task.model.n_head = 4;
+  task.model.n_embd = 32;
+  task.model.loss_chunk = 3;  // of the 2 or 4 rows of a chunk of a micro-batch
+  task.dtype = dtype;
+  task.optim.clip = 0.05;
+  task.virtual_cp = 2;
+  return task;
+}
+
+Task Llama(DType dtype) {
+  Task task = Gpt2(dtype);
+  GptConfig& m = task.model;
+  m.bias = false;
+  m.tie_embeddings = false;
+  m.norm = NormKind::kRmsNorm;
+  m.activation = nn::MlpActivation::kSwiGlu;
+  m.position = Position::kRope;
+  m.n_head = 8;
+  m.n_kv_head = 4;
+  m.n_embd = 64;
+  m.n_inner = 48;
+  m.loss_chunk = 0;
+  task.virtual_cp = 4;  // chunks of a token
+  return task;
+}
+
+Plan PlanOf(int64_t cp, int64_t dp) { return {.copies = dp, .cp = cp, .data_parallel = true}; }
+
+void ExpectSameBits(const Task& task) {
+  const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps);
+  for (const auto& [cp, dp] : {std::pair<int64_t, int64_t>{2, 1}, {4, 1}, {1, 2}, {2, 2}, {4, 2}}) {
+    if (cp > task.virtual_cp) continue;
+    const Plan plan = PlanOf(cp, dp);
+    EXPECT_EQ(Difference(TrainBy(task, plan, task.steps), alone), "") << task << "; " << plan;
+  }
+}
+
+TEST(ContextParallelPlan, Gpt2InF32) { ExpectSameBits(Gpt2(DType::kF32)); }
+
+TEST(ContextParallelPlan, Gpt2InBF16) { ExpectSameBits(Gpt2(DType::kBF16)); }
+
+TEST(ContextParallelPlan, LlamaInF32) { ExpectSameBits(Llama(DType::kF32)); }
+
+TEST(ContextParallelPlan, LlamaInBF16) { ExpectSameBits(Llama(DType::kBF16)); }
+
+// Chunks of a token, whose rows begin anywhere in memory.
+TEST(ContextParallelPlan, OddWidths) {
+  Task task = Gpt2(DType::kF32);
+  task.model.n_head = 3;
+  task.model.n_embd = 33;
+  task.virtual_cp = 4;
+  const Outcome alone = TrainBy(task, PlanOf(1, 1), 3);
+  EXPECT_EQ(Difference(TrainBy(task, PlanOf(4, 1), 3), alone), "");
+}
+
+TEST(ContextParallelPlan, RecomputesAndResumesWithOtherRanks) {
+  for (Task task : {Gpt2(DType::kF32), Llama(DType::kBF16)}) {
+    const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps);
+    Plan first = PlanOf(task.virtual_cp, 1), second = PlanOf(2, 2);
+    first.recompute = ParseRecompute("block");
+    second.recompute = ParseRecompute("attention");
+    const Outcome half = TrainBy(task, first, 2);
+    EXPECT_EQ(Difference(TrainBy(task, second, task.steps - 2, &half), alone), "") << task;
+    const Outcome again = TrainBy(task, second, 2);
+    EXPECT_EQ(Difference(TrainBy(task, PlanOf(1, 1), task.steps - 2, &again), alone), "") << task;
+  }
+}
+
+TEST(ContextParallelPlan, SameBitsOnSimulatedGpus) {
+  SKIP_WITHOUT_GPUS(2);
+  for (Task task : {Gpt2(DType::kBF16), Llama(DType::kF32)}) {
+    task.model.n_layer = 1;
+    task.steps = 2;
+    task.micro_batches = 2;
+    task.virtual_cp = 2;
+    const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps, nullptr, /*on_gpu=*/true);
+    const Outcome shared = TrainBy(task, PlanOf(2, 1), task.steps, nullptr, /*on_gpu=*/true);
+    EXPECT_EQ(Difference(shared, alone), "") << task;
+  }
+}
+
+// ---- Against a model that knows nothing of parts of a sequence. ----
+
+constexpr double kRoot = 0.125;
+
+struct Gradients {
+  double loss = 0;
+  std::map<std::string, std::vector<double>> of;
+};
+
+// Of one batch, dropout included, with every third target left out.
+Gradients Backpropagate(Gpt& model) {
+  std::vector<int32_t> ids, targets;
+  for (int32_t i = 0; i < 3 * kWindow; ++i) {
+    ids.push_back(i * i % 13);
+    targets.push_back(i % 3 == 0 ? -1 : (7 * i + 5) % 13);
+  }
+  StepState state(kCpu, 17);
+  state.Begin(2, 0.1);
+  state.SetFirstSample(5);
+  const TrainingScope scope(state);
+  const Tensor loss = model.Loss(Tensor::FromVector<int32_t>(ids, {3, kWindow}),
+                                 Tensor::FromVector<int32_t>(targets, {3, kWindow}));
+  Backward(loss, Tensor::Full({}, kRoot, loss.dtype()));
+  Gradients gradients{.loss = loss.Item()};
+  for (const auto& [name, p] : model.NamedParameters()) {
+    gradients.of[name] = p->grad().To(DType::kF64).ToVector<double>();
+  }
+  return gradients;
+}
+
+std::unique_ptr<Gpt> MakeGpt(const Task& task, const dist::ContextRanksPtr& ranks) {
+  auto model = std::make_unique<Gpt>(task.model);
+  if (ranks) dist::ParallelizeContext(*model, ranks);
+  nn::Materialize(*model, kCpu, 4, {.compute = task.dtype});
+  return model;
+}
+
+void ExpectNear(const Gradients& got, const Gradients& want, double tolerance) {
+  EXPECT_NEAR(got.loss, want.loss, tolerance * want.loss);
+  ASSERT_EQ(got.of.size(), want.of.size());
+  for (const auto& [name, values] : want.of) {
+    double largest = 0, error = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      largest = std::max(largest, std::abs(values[i]));
+      error = std::max(error, std::abs(values[i] - got.of.at(name)[i]));
+    }
+    EXPECT_GT(largest, 0) << name;
+    EXPECT_LE(error, tolerance * largest) << name;
+  }
+}
+
+TEST(ContextParallelPlan, HasTheGradientsOfWholeSequences) {
+  for (const Task& task : {Gpt2(DType::kF64), Llama(DType::kF64)}) {
+    const Gradients whole = Backpropagate(*MakeGpt(task, nullptr));
+    for (const int ranks : {1, 2}) {
+      dist::RunInProcess(ranks, [&](dist::ProcessGroup& all) {
+        const auto context = std::make_shared<dist::ContextRanks>(&all, task.virtual_cp);
+        ExpectNear(Backpropagate(*MakeGpt(task, context)), whole, 1e-12);
+      });
+    }
+  }
+}
+
+// In the library's order: those of each rank's chunks, which whoever sums gradients adds up.
+TEST(ContextParallelPlan, RanksApartHaveTheirPartsOfTheGradients) {
+  for (Task task : {Gpt2(DType::kF64), Llama(DType::kF64)}) {
+    const Gradients whole = Backpropagate(*MakeGpt(task, nullptr));
+    dist::RunInProcess(4, [&](dist::ProcessGroup& all) {
+      const dist::Mesh mesh({.cp = 2}, all.rank(), all.size());
+      const auto cp = all.Split(mesh.GroupName({"cp"}), mesh.RanksAlong({"cp"}));
+      const auto model = MakeGpt(task, std::make_shared<dist::ContextRanks>(cp.get(), 2, true));
+      dist::SharedSamples parallel(&all, 2, *model, {});
+      EXPECT_EQ(parallel.micro_batches(), 2);
+      EXPECT_EQ(parallel.micro_order(), std::vector<int64_t>{all.rank() / 2});
+      parallel.BeginMicroBatch(/*last=*/true);
+      Gradients sum = Backpropagate(*model);  // each micro-batch is the same
+      sum.loss = parallel.Sum(sum.loss);
+      Gradients twice = whole;
+      twice.loss *= 2;
+      for (auto& [name, values] : twice.of) {
+        for (double& value : values) value *= 2;
+      }
+      ExpectNear(sum, twice, 1e-12);
+    });
+  }
+}
+
+// Large sums go another way, by shards, to the same bits.
+TEST(ContextParallelPlan, SumsOfLargeTensorsAreThoseOfTheirParts) {
+  dist::RunInProcess(3, [](dist::ProcessGroup& all) {
+    const dist::TensorRanks ranks(&all, 3);
+    std::vector<float> values(40'001);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = std::sin(static_cast<float>(i * 7 + static_cast<size_t>(all.rank()) * 13));
+    }
+    const Tensor x = Tensor::FromVector<float>(values, {40'001});
+    const std::vector<float> sum = ranks.Sum(x, DType::kF32).ToVector<float>();
+    for (const int64_t begin : {0, 20'000, 39'000}) {
+      const std::vector<float> part =
+          ranks.Sum(x.Slice(0, begin, begin + 1'001), DType::kF32).ToVector<float>();
+      for (size_t i = 0; i < part.size(); ++i) {
+        ASSERT_EQ(sum[static_cast<size_t>(begin) + i], part[i]) << begin << " + " << i;
+      }
+    }
+  });
+}
+
+TEST(ContextParallelPlan, SaysWhatDoesNotDivide) {
+  const auto error = [](const auto& f) -> std::string {
+    try {
+      f();
+    } catch (const ArgumentError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(error([] {
+                const Task task = Gpt2(DType::kF32);
+                Backpropagate(*MakeGpt(task, std::make_shared<dist::ContextRanks>(nullptr, 3)));
+              }),
+              testing::HasSubstr("use a block_size that is a multiple of 6"));
+  Task experts = Gpt2(DType::kF32);
+  experts.model.mixture.n_expert = 4;
+  experts.model.mixture.n_expert_used = 2;
+  experts.model.mixture.n_inner = 16;
+  EXPECT_THAT(error([&] {
+                Gpt model(experts.model);
+                dist::ParallelizeContext(model, std::make_shared<dist::ContextRanks>(nullptr, 2));
+              }),
+              testing::HasSubstr("belongs to a module whose gradients it cannot sum"));
+  dist::RunInProcess(2, [&](dist::ProcessGroup& all) {
+    EXPECT_THAT(error([&] { dist::ContextRanks(&all, 6); }), testing::HasSubstr("use 4"));
+    EXPECT_THAT(error([&] { dist::ContextRanks(&all, 4, /*apart=*/true); }),
+                testing::HasSubstr("2 ranks have 2 pairs"));
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::models
