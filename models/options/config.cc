@@ -12,7 +12,7 @@
 namespace lockstep::models {
 namespace {
 
-// Products of these stay within 64 bits.
+// Products of these, and of kMaxTokens in option_model.cc, stay within 64 bits.
 constexpr double kMaxBatch = 1e7;
 constexpr double kMaxSteps = 1e15;
 
