@@ -216,21 +216,25 @@ TEST_F(RankFailures, AllRefuseWhatTheFirstRefuses) {
 
 // As on machines whose disks hold different things at the same path.
 TEST_F(RankFailures, RanksThatStartFromOtherWeightsAreRefused) {
-  for (const std::string name : {"one", "other"}) {
-    Run(1, name,
-        {"--train.steps=10", StrCat("--seed=", name.size()), "--model.n_layer=2",
-         "--model.tie_embeddings=false"});
-  }
+  const auto options = [](const Arguments& more) {
+    Arguments all = {"--model.n_layer=2", "--model.tie_embeddings=false", "--model.vocab_size=128",
+                     "--train.global_batch_size=8", "--train.steps=10"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  Run(1, "one", options({"--seed=1"}));
+  Run(1, "other", options({"--seed=2"}));
   const auto from = [&](const std::string& name, const std::string& plan) {
-    return Train("out", {"--init_from=" + Checkpoint(name, 10), plan});
+    return Train("out", options({"--init_from=" + Checkpoint(name, 10), plan}));
   };
   for (const bool listed : {true, false}) {  // another program's folders have no list of files
     for (const std::string plan : {"--parallel.tp=2", "--parallel.pp=2", "--parallel.shard=full",
                                    "--dist.reduction=ordered"}) {
       for (const Result& r : Wait(Start({from("one", plan), from("other", plan)}))) {
-        EXPECT_EQ(r.exit_code, 1);
+        EXPECT_EQ(r.exit_code, 1) << plan;
         EXPECT_THAT(r.err, AllOf(HasSubstr("the hash of the checkpoint or folder to start from is"),
-                                 HasSubstr("on rank 0"), HasSubstr("on rank 1")));
+                                 HasSubstr("on rank 0"), HasSubstr("on rank 1")))
+            << plan;
       }
       EXPECT_FALSE(PathExists(Path("out/metrics.jsonl"))) << plan;
     }

@@ -23,8 +23,9 @@ class AuxiliaryLossNode : public Node {
     if (!root.defined()) {
       throw Error(
           "the backward of a model with an auxiliary loss must begin from a scalar loss, whose "
-          "root gradient is that of the auxiliary loss too; where it begins elsewhere, as in a "
-          "stage of a pipeline, declare it: const RootGradientScope scope(root)");
+          "root "
+          "gradient is that of the auxiliary loss too; where it begins elsewhere, as in a stage of "
+          "a pipeline, declare it: const RootGradientScope scope(root)");
     }
     sinks[1].Put(root.To(device_).To(dtype_).Reshape(shape_));
   }
