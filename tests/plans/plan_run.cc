@@ -146,7 +146,9 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
       tokens_(Tokens(400)) {
   const bool is_first = MeshOf(all, plan).coordinate("dp") == 0;
   parallel_ = Parallelize(model_, groups_, ToParallelPlan(task, plan), [&](bool on_meta) {
-    if (!plan.in_memory) {
+    // Alone, FullyShard knows its device by the parameters.
+    const bool in_memory = plan.is_sharded() && (plan.in_memory || !groups_.data);
+    if (!in_memory) {
       Fill(model_, on_meta ? kMeta : all.device(), task.dtype, 4);
     } else if (on_meta) {
       Fill(model_, all.device(), task.dtype, is_first ? 4 : 5);  // all begin with the first's
