@@ -44,6 +44,11 @@ void SumPart(const Parameter& p, const Tensor& sums, int64_t first) {
     }
     return;
   }
+  if (auto* runs = dynamic_cast<NormRuns*>(p.exchange().get())) {
+    const int64_t chunks = GradNormChunks(p.logical_shape().numel());
+    runs->SumSquares(p, grad, sums.Slice(0, first, first + chunks));
+    return;
+  }
   const auto& range = p.layout().range;
   const int64_t begin = range ? range->begin : 0;
   LS_CHECK(

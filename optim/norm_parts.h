@@ -21,4 +21,13 @@ class NormParts : public PartExchange {
   virtual Tensor PartOf(const Parameter& parameter, const Tensor& grad, int64_t j) const = 0;
 };
 
+// Where a rank has a run of rows, which may begin and end within a chunk.
+class NormRuns : public PartExchange {
+ public:
+  // Collective. Of the chunks of the whole gradient, of which this rank has `grad` (contiguous),
+  // writes into `sums` (f64, one for each chunk, zeros) the sums of squares of some, so that each
+  // chunk is summed by one rank, as a whole.
+  virtual void SumSquares(const Parameter& parameter, const Tensor& grad, const Tensor& sums) = 0;
+};
+
 }  // namespace lockstep::optim

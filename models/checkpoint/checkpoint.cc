@@ -53,7 +53,7 @@ class Collector {
                          const Tensor& part, std::vector<SafetensorsItem>& items) {
       index[kind].push_back({name, part.dtype(), p.logical_shape()});
       AddPart(
-          name, p, part, share_.copy, [this](const Tensor& x) { return Keep(x); }, &items);
+          name, p, part, CopyOf(p), [this](const Tensor& x) { return Keep(x); }, &items);
     };
     std::vector<SafetensorsItem> weights, state;
     for (const auto& [name, p] : model.NamedParameters()) {
@@ -94,6 +94,13 @@ class Collector {
   }
 
  private:
+  PartCopy CopyOf(const Parameter& p) const {
+    PartCopy copy = share_.copy;
+    for (const ShardCut& cut : p.layout().cuts) {
+      if (cut.axis == "ep") copy = {copy.index / cut.parts, copy.count / cut.parts};
+    }
+    return copy;
+  }
   Tensor Keep(const Tensor& x) const { return snapshot_ ? snapshot_->Add(x) : x; }
 
   // Undefined on other ranks than 0.

@@ -47,7 +47,9 @@ struct CheckpointShare {
   // Whether each rank writes what it holds (checkpoint/tensor_parts.h); otherwise rank 0 writes
   // all, in Hugging Face's format, after the ranks have brought a sharded model together.
   bool parts = false;
-  PartCopy copy{};  // with parts: of what this rank holds
+  // With parts: of what this rank holds. Of experts that neighbouring ranks share out, it is copy
+  // index / parallel.ep of count / parallel.ep.
+  PartCopy copy{};
 };
 
 // The name of the file with a model's buffers, such as the biases of routers, where it has any:

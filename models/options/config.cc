@@ -463,7 +463,7 @@ void AddCheckpointOptions(Options& options, CheckpointOptions& checkpoint) {
   options.Add("checkpoint.sharded", &checkpoint.sharded,
               {.aliases = {"save_sharded", "sharded_checkpoint"},
                .operational = true,
-               .doc = "where parallel.shard or parallel.pp share out the model, each rank writes "
+               .doc = "where parallel.shard, parallel.pp or parallel.ep share out the model, each rank writes "
                       "its part, and "
                       "out_dir/model is made for Hugging Face at the end; false: the first rank "
                       "collects all, and every checkpoint is a Hugging Face folder"});

@@ -15,6 +15,8 @@
 #include "core/meta_memory.h"
 #include "core/size_class.h"
 #include "dist/data_parallel/reducer_memory.h"
+#include "dist/expert/expert_parallel.h"
+#include "dist/expert/share_experts.h"
 #include "dist/groups/planned_group.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "models/gpt/gpt.h"
@@ -277,15 +279,23 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
                            /*trace=*/nullptr);
   } else if (SumsGradients(setup)) {
     reducer = ToReducerOptions(setup.config.dist, setup.micro_batches, /*trace=*/nullptr);
+    if (parallel.ep > 1) {
+      reducer->assignment =
+          dist::AssignForExperts(setup.micro_batches, setup.ranks, parallel.ep,
+                                 reducer->sum == dist::GradientSum::kOrdered);
+    }
   }
   const auto group =
       parallel.tp > 1 ? dist::MakePlannedGroup(static_cast<int>(parallel.tp)) : nullptr;
+  const auto experts =
+      parallel.ep > 1 ? dist::MakePlannedGroup(static_cast<int>(parallel.ep)) : nullptr;
   const auto tensor = std::make_shared<dist::TensorRanks>(group.get(), parallel.tensor_parts());
   MemoryPlan plan = PlanMemory(
       {.model =
            [&] {
              auto model = std::make_shared<Gpt>(setup.model);
              Parallelize(*model, tensor);
+             dist::ShareExperts(*model, experts);
              MaterializeFor(setup, kMeta, *model);
              return model;
            },
@@ -305,7 +315,7 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   if (setup.config.checkpoint.async) {
     const int64_t own = plan.largest.parameters + plan.largest.optimizer;
     const int64_t shards = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks;
-    plan.all_copy = SavesParts(setup);
+    plan.all_copy = SavesParts(setup) || (parallel.ep > 1 && setup.config.checkpoint.sharded);
     plan.snapshot = plan.all_copy      ? own / (setup.ranks / shards)
                     : IsSharded(setup) ? own * shards
                                        : own;

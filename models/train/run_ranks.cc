@@ -197,6 +197,13 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
     pipeline_ = world_->Group(mesh, {"pp"}, gradients);
     if (mesh.size("dp") > 1) data_ = world_->Group(mesh, {"dp"}, gradients);
   }
+  // Numbers that do not divide are refused when the run is prepared.
+  const auto ep = static_cast<int>(config.parallel.ep);
+  if (ep > 1 && size() % ep == 0) {
+    const dist::Mesh mesh({.ep = ep}, rank(), size());
+    experts_ = world_->Group(mesh, {"ep"}, gradients);
+    if (size() > ep) expert_copies_ = world_->Group(mesh, {"edp"}, gradients);
+  }
   const auto shards = static_cast<int>(config.parallel.shard_ranks);
   // Other sizes are refused when the run is prepared.
   if (config.parallel.shard == "none" || shards == 0 || size() % shards != 0) return;

@@ -69,6 +69,9 @@ class RunRanks {
   }
   // Of parallel.tp; null: 1.
   dist::ProcessGroup* tensor() const { return tensor_.get(); }
+  // Of parallel.ep: those that share out the experts, and those that have the same ones. Null: one.
+  const std::shared_ptr<dist::ProcessGroup>& experts() const { return experts_; }
+  dist::ProcessGroup* expert_copies() const { return expert_copies_.get(); }
   // For CheckpointSaver.
   dist::ProcessGroup* checkpoints() const { return checkpoints_.get(); }
   // Of parallel.shard and parallel.shard_ranks.
@@ -112,6 +115,7 @@ class RunRanks {
   // Those of parallel.tp and of parallel.pp, and the ranks that have the same parts of the model
   // and other samples. Null: there is one of them.
   std::shared_ptr<dist::ProcessGroup> tensor_, pipeline_, data_, data_control_;
+  std::shared_ptr<dist::ProcessGroup> experts_, expert_copies_;
 };
 
 }  // namespace lockstep::models

@@ -241,6 +241,34 @@ void CheckTensorParallel(const RunSetup& setup) {
   }
 }
 
+// Fails for a model or a step whose experts ranks cannot share out.
+void CheckExpertParallel(const Options& options, const RunSetup& setup) {
+  const int64_t ep = setup.config.parallel.ep, experts = setup.model.mixture.n_expert;
+  if (ep == 1) return;
+  const auto fail = [&](const auto&... what) {
+    options.Fail({"parallel.ep"}, StrCat(options.Describe("parallel.ep"), what...));
+  };
+  if (experts == 0) {
+    fail(" shares out experts, and the model has none: add model.n_expert = 8, or leave it out");
+  }
+  if (experts % ep != 0) {
+    fail(" does not divide the ", experts, " experts (model.n_expert): use a divisor of them");
+  }
+  if (setup.ranks % ep != 0) {
+    fail(" does not divide the ", setup.ranks, setup.ranks == 1 ? " rank" : " ranks",
+         " of this run: start a multiple of ", ep, " processes, as with --nproc=", ep);
+  }
+  if (setup.micro_batches % setup.ranks != 0) {
+    fail(" needs equally many micro-batches on all ", setup.ranks, " ranks, and a step has ",
+         setup.micro_batches, ": use a multiple of ", setup.ranks,
+         ", by train.grad_accum or train.global_batch_size");
+  }
+  if (setup.config.dist.compress != "none") {
+    fail(" does not go together with ", options.Describe("dist.compress"),
+         " yet: leave one of the two out");
+  }
+}
+
 // Fails for a model or a step that does not fit a pipeline.
 void CheckPipeline(const Options& options, const RunSetup& setup) {
   const RunConfig& config = setup.config;
@@ -256,9 +284,6 @@ void CheckPipeline(const Options& options, const RunSetup& setup) {
   if (setup.offload.any()) {
     fail("train.offload", " does not go together with ", pipeline,
          " yet: leave train.offload out, or use train.recompute = \"block\"");
-  }
-  if (setup.model.mixture.n_expert > 0) {
-    fail("model.n_expert", " does not go together with ", pipeline, " yet: leave parallel.pp out");
   }
   Gpt shape(setup.model);
   PipelineParallel::RanksOf(
@@ -300,6 +325,7 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   CheckShards(config, setup.micro_batches, setup.ranks);
   CheckTensorParallel(setup);
   CheckPipeline(options, setup);
+  CheckExpertParallel(options, setup);
   if (config.dist.compress != "none" && setup.ranks == 1 &&
       config.parallel.pp * config.parallel.tp > 1) {
     throw InputError(

@@ -10,6 +10,8 @@
 #include "core/kernel_choices.h"
 #include "data/id_tokenizer.h"
 #include "dist/data_parallel/data_parallel.h"
+#include "dist/expert/expert_parallel.h"
+#include "dist/expert/share_experts.h"
 #include "dist/groups/agreement.h"
 #include "models/checkpoint/checkpoint.h"
 #include "models/checkpoint/consolidate.h"
@@ -37,6 +39,11 @@ CheckpointShare ShareOf(const RunSetup& setup, const RunRanks& ranks) {
     // Ranks that have the same stages follow each other.
     share.parts = setup.config.checkpoint.sharded;
     if (share.parts) share.copy = {share.rank % setup.ranks, setup.ranks};
+    return share;
+  }
+  if (setup.config.parallel.ep > 1) {
+    share.parts = setup.config.checkpoint.sharded;
+    if (share.parts) share.copy = {share.rank, share.ranks};  // and of the experts, fewer
     return share;
   }
   const int64_t of_copy = setup.config.parallel.shard_ranks;
@@ -140,7 +147,13 @@ std::unique_ptr<dist::DataRanks> TrainingLoop::FillAndShare() {
   }
   Parallelize(*model_, std::make_shared<dist::TensorRanks>(ranks_.tensor(),
                                                            config_.parallel.tensor_parts()));
+  dist::ShareExperts(*model_, ranks_.experts());
   FillModel(setup_, *model_);
+  if (ranks_.experts()) {
+    return std::make_unique<dist::ExpertParallel>(
+        ranks_.gradients(), ranks_.expert_copies(), *model_,
+        ToReducerOptions(config_.dist, setup_.micro_batches, trace_.get()), ranks_.data_control());
+  }
   if (sharded || !SumsGradients(setup_)) return sharded;
   return std::make_unique<dist::DataParallel>(
       ranks_.gradients(), *model_,

@@ -35,6 +35,8 @@ class ExpertRouter : public ModuleOf<Routes(const Tensor&)> {
 
   int64_t n_expert() const { return options_.n_expert; }
   double bias_rate() const { return options_.bias_rate; }
+  // Whether another rank of a pipeline has this layer, and runs it.
+  bool is_elsewhere() const { return weight_->value().numel() == 0; }
   // f32 [n_expert], or undefined.
   const Tensor& bias() const;
   // i64 [n_expert]: how many pairs each expert had in the step's forwards so far; undefined before

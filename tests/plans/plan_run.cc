@@ -6,6 +6,8 @@
 #include <cstring>
 
 #include "dist/data_parallel/data_parallel.h"
+#include "dist/expert/expert_parallel.h"
+#include "dist/expert/share_experts.h"
 #include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
 #include "models/train/parallelize.h"
@@ -73,6 +75,7 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
 std::ostream& operator<<(std::ostream& out, const Plan& p) {
   out << p.shards << " shards of " << p.copies << " copies";
   if (p.tp > 1) out << ", tp " << p.tp;
+  if (p.ep > 1) out << ", ep " << p.ep;
   if (p.pp > 0) {
     out << ", pipelines of " << p.pp << " by " << dist::Name(p.schedule);
   } else if (p.data_parallel) {
@@ -100,6 +103,7 @@ std::string Difference(const Outcome& a, const Outcome& b) {
   };
   if (const auto step = in_list(a.losses, b.losses)) return StrCat("the loss of step ", *step);
   if (const auto step = in_list(a.norms, b.norms)) return StrCat("the norm of step ", *step);
+  if (in_list(a.loads, b.loads)) return "the loads of experts";
   if (!SameBits({a.val_loss}, {b.val_loss}, 0)) return "the validation loss";
   const std::string weight = in_map(a.weights, b.weights);
   if (!weight.empty()) return StrCat("the weight '", weight, "'");
@@ -131,6 +135,21 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
     PipelineParallel::Place(ranks, pipeline, model_);
     fill(4);
     parallel_ = std::make_unique<PipelineParallel>(ranks, pipeline, model_);
+  } else if (plan.ep > 1) {
+    LS_CHECK(plan.data_parallel && plan.tp == 1, "ep goes with data parallelism only");
+    const dist::Mesh mesh({.ep = static_cast<int>(plan.ep)}, all.rank(), all.size());
+    const auto along = [&](const char* axis) {
+      return all.Split(mesh.GroupName({axis}), mesh.RanksAlong({axis}));
+    };
+    experts_ = along("ep");
+    expert_copies_ = along("edp");
+    dist::ShareExperts(model_, experts_);
+    // All begin with the weights of the first ranks that have them.
+    fill(all.rank() < plan.ep ? 4 : 5);
+    parallel_ = std::make_unique<dist::ExpertParallel>(
+        &all, expert_copies_->size() > 1 ? expert_copies_.get() : nullptr, model_,
+        dist::ReducerOptions{.sum = dist::GradientSum::kOrdered,
+                             .micro_batches = task.micro_batches});
   } else if (plan.data_parallel) {
     fill(4);
     parallel_ = std::make_unique<dist::DataParallel>(
@@ -205,6 +224,7 @@ void PlanRun::Train(int steps) {
     const StepMetrics m = trainer_->Step();
     outcome_.losses.push_back(m.loss);
     outcome_.norms.push_back(m.grad_norm);
+    outcome_.loads.insert(outcome_.loads.end(), {m.expert_most, m.expert_least});
   }
 }
 

@@ -37,6 +37,7 @@ std::ostream& operator<<(std::ostream& out, const Task& task);
 struct Plan {
   int64_t shards = 1, copies = 1;  // data ranks: shards * copies
   int64_t tp = 1;                  // ranks that compute a layer together; not with shards
+  int64_t ep = 1;                  // of the copies, with data_parallel, those that share experts
   int64_t pp = 0;                  // ranks of a pipeline, of which there are `copies`; 0: none
   dist::PipelineKind schedule = dist::PipelineKind::k1F1B;
   bool data_parallel = false;       // by DataParallel, which has one shard; otherwise by FullyShard
@@ -51,7 +52,7 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan);
 
 // Everything that training computes, and what a checkpoint holds.
 struct Outcome {
-  std::vector<double> losses, norms;
+  std::vector<double> losses, norms, loads;  // loads: of a step's most and least loaded expert
   double val_loss = 0;                    // in the middle
   std::map<std::string, Tensor> weights;  // whole, on the CPU; buffers too
   NamedTensors state;
@@ -78,6 +79,7 @@ class PlanRun {
 
   const Task task_;
   std::shared_ptr<dist::ProcessGroup> tp_, dp_;  // null: one rank
+  std::shared_ptr<dist::ProcessGroup> experts_, expert_copies_;
   std::shared_ptr<dist::ProcessGroup> shard_, replicate_, pipeline_, data_, control_;
   PipelinedGpt model_;  // a plain one, without a pipeline
   std::unique_ptr<dist::DataRanks> parallel_;

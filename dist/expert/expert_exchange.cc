@@ -1,0 +1,79 @@
+#include "dist/expert/expert_exchange.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/global_norm/global_norm.h"
+
+namespace lockstep::dist {
+namespace {
+
+// Writes the sums of squares of `grads`, in their chunks, to `sums` from `at` on.
+void WriteSquares(const Tensor& grad, const Tensor& sums, int64_t at) {
+  if (grad.numel() == 0) return;
+  grad_norm_square_sums(CurrentStream(grad.device()), std::span(&grad, 1),
+                        sums.Slice(0, at, at + GradNormChunks(grad.numel())));
+}
+
+}  // namespace
+
+void ExpertExchange::Cut(const std::shared_ptr<ExpertExchange>& self, Parameter& parameter) const {
+  const int64_t experts = parameter.logical_shape()[0], size = ranks_->size();
+  LS_CHECK(experts % size == 0, "the ", size, " expert-parallel ranks (parallel.ep) must divide ",
+           "the ", experts, " experts of '", parameter.name(), "' (model.n_expert)");
+  ShardLayout layout;
+  layout.cuts.push_back(
+      {.axis = "ep", .dim = 0, .parts = size, .part = ranks_->rank(), .segments = {}});
+  parameter.SetLayout(std::move(layout), self);
+}
+
+Tensor ExpertExchange::Gather(const Parameter& parameter, const Tensor& part) {
+  const Tensor whole = Tensor::Empty(parameter.logical_shape(), part.dtype(), part.device());
+  const Tensor mine = part.Detach().Contiguous();
+  ranks_
+      ->AllGather(mine.View({mine.numel()}), whole.View({whole.numel()}), "the whole of a parameter")
+      ->Wait();
+  return whole;
+}
+
+void ExpertExchange::Sum(const Tensor& values) {
+  ranks_->AllReduce(values, ReduceOp::kSum, "the sums of a gradient norm")->Wait();
+  ranks_->CheckInStep();  // a norm is computed once a step, before the update
+}
+
+// The chunks are those of the whole gradient, of which some lie across the ends of parts: these are
+// brought together, and summed by the rank that has their first element.
+void ExpertExchange::SumSquares(const Parameter& parameter, const Tensor& grad,
+                                const Tensor& sums) {
+  constexpr int64_t kChunk = kGradNormChunk;
+  const int64_t all = parameter.logical_shape().numel(), own = all / ranks_->size();
+  const int64_t begin = ranks_->rank() * own, end = begin + own;
+  const Tensor mine = grad.View({own});
+  const int64_t first = std::min((begin + kChunk - 1) / kChunk * kChunk, end);
+  const int64_t last = end == all ? end : std::max(first, end / kChunk * kChunk);
+  WriteSquares(mine.Slice(0, first - begin, last - begin), sums, first / kChunk);
+  std::vector<int64_t> across;  // where such chunks begin
+  for (int64_t at = own; at < all; at += own) {
+    const int64_t chunk = at / kChunk * kChunk;
+    if (chunk < at && (across.empty() || across.back() < chunk)) across.push_back(chunk);
+  }
+  if (across.empty()) return;
+  const Tensor chunks =
+      Tensor::Zeros({std::ssize(across) * kChunk}, grad.dtype(), grad.device());
+  const auto place = [&](size_t i, int64_t from, int64_t to) {
+    const int64_t shift = static_cast<int64_t>(i) * kChunk - across[i];
+    return chunks.Slice(0, from + shift, to + shift);
+  };
+  for (size_t i = 0; i < across.size(); ++i) {
+    const int64_t from = std::max(begin, across[i]), to = std::min(end, across[i] + kChunk);
+    if (from < to) place(i, from, to).CopyFrom(mine.Slice(0, from - begin, to - begin));
+  }
+  ranks_->AllReduce(chunks, ReduceOp::kSum, "chunks of a gradient across ranks")->Wait();
+  for (size_t i = 0; i < across.size(); ++i) {
+    if (across[i] < begin || across[i] >= end) continue;
+    const int64_t to = std::min(all, across[i] + kChunk);
+    WriteSquares(place(i, across[i], to), sums, across[i] / kChunk);
+  }
+}
+
+}  // namespace lockstep::dist
