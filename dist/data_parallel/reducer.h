@@ -30,7 +30,8 @@ struct ReducerOptions {
   int64_t lanes = 0;
   // Per step, on all ranks together; 0: one per rank. Reducer::micro_order lists this rank's.
   int64_t micro_batches = 0;
-  // Which rank computes which of them, where not the sum decides (Reducer::micro_order); else empty.
+  // Which rank computes which of them, where not the sum decides (Reducer::micro_order); else
+  // empty.
   Assignment assignment = {};
   // For kFast: how a bucket is summed, instead of by LibrarySum. Each lane has a copy.
   BucketHook hook = {};

@@ -31,7 +31,8 @@ Tensor ExpertExchange::Gather(const Parameter& parameter, const Tensor& part) {
   const Tensor whole = Tensor::Empty(parameter.logical_shape(), part.dtype(), part.device());
   const Tensor mine = part.Detach().Contiguous();
   ranks_
-      ->AllGather(mine.View({mine.numel()}), whole.View({whole.numel()}), "the whole of a parameter")
+      ->AllGather(mine.View({mine.numel()}), whole.View({whole.numel()}),
+                  "the whole of a parameter")
       ->Wait();
   return whole;
 }
@@ -58,8 +59,7 @@ void ExpertExchange::SumSquares(const Parameter& parameter, const Tensor& grad,
     if (chunk < at && (across.empty() || across.back() < chunk)) across.push_back(chunk);
   }
   if (across.empty()) return;
-  const Tensor chunks =
-      Tensor::Zeros({std::ssize(across) * kChunk}, grad.dtype(), grad.device());
+  const Tensor chunks = Tensor::Zeros({std::ssize(across) * kChunk}, grad.dtype(), grad.device());
   const auto place = [&](size_t i, int64_t from, int64_t to) {
     const int64_t shift = static_cast<int64_t>(i) * kChunk - across[i];
     return chunks.Slice(0, from + shift, to + shift);

@@ -46,16 +46,17 @@ ProcessGroup* Aligned(ProcessGroup* data, ProcessGroup* copies, const Module& mo
   LS_CHECK(data != nullptr && data->size() % CountOf(copies) == 0,
            "ExpertParallel needs the group of all data ranks, of which `copies` is a part");
   const int64_t experts = data->size() / CountOf(copies);
-  LS_CHECK(!copies || copies->rank() == data->rank() / experts,
-           "ExpertParallel: rank ", data->rank(), " of ", data->size(), " must be rank ",
-           data->rank() / experts, " of those that have the same experts, and is ",
-           copies ? copies->rank() : 0, ": ranks that share out the experts are neighbours");
+  LS_CHECK(!copies || copies->rank() == data->rank() / experts, "ExpertParallel: rank ",
+           data->rank(), " of ", data->size(), " must be rank ", data->rank() / experts,
+           " of those that have the same experts, and is ", copies ? copies->rank() : 0,
+           ": ranks that share out the experts are neighbours");
   for (const auto& p : ParametersOf(module, /*experts=*/true)) {
     const ShardCut& cut = p->layout().cuts[0];
     LS_CHECK(cut.parts == experts && cut.part == data->rank() % experts, "ExpertParallel: '",
              p->name(), "' is part ", cut.part, " of ", cut.parts, ", and rank ", data->rank(),
              " of ", data->size(), " with ", CountOf(copies), " copies needs part ",
-             data->rank() % experts, " of ", experts, ": give ShareExperts the axis ep of the mesh");
+             data->rank() % experts, " of ", experts,
+             ": give ShareExperts the axis ep of the mesh");
   }
   LS_CHECK(!ParametersOf(module, true).empty(),
            "ExpertParallel: no experts are shared out: call ShareExperts before, or use "

@@ -14,7 +14,7 @@ namespace {
 class LocalExperts : public nn::ExpertsLayer {
  public:
   LocalExperts(const std::shared_ptr<nn::Experts>& experts, std::shared_ptr<ProcessGroup> group,
-                const std::string& path)
+               const std::string& path)
       : group_(std::move(group)),
         experts_(experts),
         c_fc_(LinearOf(experts->c_fc(), path)),
@@ -116,8 +116,9 @@ void ShareExperts(Module& model, const std::shared_ptr<ProcessGroup>& group) {
     model.ReplaceChild(place, shared);
     any = true;
   }
-  LS_CHECK(any, "expert parallelism: the model has no nn::MixtureOfExperts whose experts ranks "
-                "could share out: leave ShareExperts out");
+  LS_CHECK(any,
+           "expert parallelism: the model has no nn::MixtureOfExperts whose experts ranks "
+           "could share out: leave ShareExperts out");
 }
 
 }  // namespace lockstep::dist

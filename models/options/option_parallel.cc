@@ -79,11 +79,11 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                              " must be a power of two, since the gradients of the ranks' samples "
                              "are added in pairs: use parallel.ep = 2, 4 or 8"));
       }
-      const char* const other = parallel.pp > 1              ? "parallel.pp"
-                                : parallel.tp > 1            ? "parallel.tp"
-                                : parts > 1                  ? "virtual.tp"
+      const char* const other = parallel.pp > 1             ? "parallel.pp"
+                                : parallel.tp > 1           ? "parallel.tp"
+                                : parts > 1                 ? "virtual.tp"
                                 : parallel.shard != d.shard ? "parallel.shard"
-                                                             : nullptr;
+                                                            : nullptr;
       if (other != nullptr) {
         resolved.Fail({"parallel.ep", other},
                       StrCat(resolved.Describe("parallel.ep"), " does not go together with ",

@@ -280,9 +280,8 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   } else if (SumsGradients(setup)) {
     reducer = ToReducerOptions(setup.config.dist, setup.micro_batches, /*trace=*/nullptr);
     if (parallel.ep > 1) {
-      reducer->assignment =
-          dist::AssignForExperts(setup.micro_batches, setup.ranks, parallel.ep,
-                                 reducer->sum == dist::GradientSum::kOrdered);
+      reducer->assignment = dist::AssignForExperts(setup.micro_batches, setup.ranks, parallel.ep,
+                                                   reducer->sum == dist::GradientSum::kOrdered);
     }
   }
   const auto group =

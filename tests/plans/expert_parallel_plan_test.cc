@@ -42,8 +42,7 @@ Task Sigmoid(DType dtype) {
 }
 
 Plan Ranks(int64_t ranks, int64_t ep, const char* recompute = "none") {
-  return {.copies = ranks, .ep = ep, .data_parallel = true,
-          .recompute = ParseRecompute(recompute)};
+  return {.copies = ranks, .ep = ep, .data_parallel = true, .recompute = ParseRecompute(recompute)};
 }
 
 void ExpectSameBits(const Task& task, const std::vector<Plan>& plans) {
@@ -126,8 +125,8 @@ TEST(ExpertParallelPlan, GoesOnByAnotherPlan) {
   const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
   Plan sharded{.shards = 2};
   sharded.options.sum = dist::GradientSum::kOrdered;
-  const std::vector<Plan> plans = {Ranks(4, 4), Ranks(2, 1), Ranks(4, 2), sharded, Ranks(2, 2),
-                                   {.data_parallel = true}};
+  const std::vector<Plan> plans = {Ranks(4, 4), Ranks(2, 1), Ranks(4, 2),
+                                   sharded,     Ranks(2, 2), {.data_parallel = true}};
   for (size_t i = 0; i + 1 < plans.size(); ++i) {
     const Outcome half = TrainBy(task, plans[i], task.steps / 2);
     const Outcome whole = TrainBy(task, plans[i + 1], task.steps - task.steps / 2, &half);

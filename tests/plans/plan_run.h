@@ -53,8 +53,8 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan);
 // Everything that training computes, and what a checkpoint holds.
 struct Outcome {
   std::vector<double> losses, norms, loads;  // loads: of a step's most and least loaded expert
-  double val_loss = 0;                    // in the middle
-  std::map<std::string, Tensor> weights;  // whole, on the CPU; buffers too
+  double val_loss = 0;                       // in the middle
+  std::map<std::string, Tensor> weights;     // whole, on the CPU; buffers too
   NamedTensors state;
   std::optional<LossScale> loss_scale;
 };
