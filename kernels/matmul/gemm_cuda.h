@@ -25,6 +25,7 @@ struct GemmArgs {
   DType c_dtype = DType::kF32;
   void* c = nullptr;  // [m, n]; overlaps no other argument
   bool accumulate = false;
+  bool full_f32 = false;  // as in BlasLtMatmul
   int64_t batch = 1;  // matrices follow one another without gaps
 
   // What happens to a product on its way out. All have C's dtype; not with accumulate.

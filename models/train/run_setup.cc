@@ -478,8 +478,11 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Mod
                                                             .offload = offload});
   }
   if (o.name == "muon") {
+    // Rows of a router's matrix are scores of its own for each expert: no map of a hidden space.
     const auto hidden = [](const Parameter& p) {
-      return p.logical_shape().ndim() == 2 && p.name().starts_with("h.");
+      const std::string& name = p.name();
+      return p.logical_shape().ndim() == 2 && name.starts_with("h.") &&
+             !name.ends_with(".router.weight") && !name.ends_with(".shared_gate.weight");
     };
     return std::make_unique<optim::Muon>(model.Parameters(),
                                          optim::MuonOptions{.momentum = o.momentum,

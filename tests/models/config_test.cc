@@ -111,6 +111,7 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "virtual.tp",
                                 "parallel.pp",
                                 "parallel.schedule",
+                                "parallel.ep",
                                 "parallel.shard",
                                 "parallel.shard_ranks",
                                 "parallel.reshard_after_forward",
@@ -292,8 +293,8 @@ timeout = 15
   EXPECT_EQ(config.dist.timeout, 15);
   // A run folder preserves all of it.
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
-  // All but dist.compress, which the ordered reduction rules out, and those of a pipeline, which
-  // parallel.shard rules out.
+  // All but dist.compress, which the ordered reduction rules out, and parallel.ep and those of a
+  // pipeline, which parallel.shard rules out.
   EXPECT_EQ(Difference(config, RunConfig()).size(), 74u);
 }
 
