@@ -5,6 +5,7 @@
 #include "dist/expert/exchange_rows.h"
 #include "dist/expert/expert_exchange.h"
 #include "dist/expert/segmented_linear.h"
+#include "nn/mixture/expert_counts.h"
 #include "nn/mixture/mixture_of_experts.h"
 
 namespace lockstep::dist {
@@ -50,7 +51,7 @@ class LocalExperts : public nn::ExpertsLayer {
   // How many rows come from which rank, and for which of this rank's experts.
   std::pair<RowCounts, ExpertSegments> Meet(const Tensor& rows, const Tensor& offsets) const {
     const int64_t size = group_->size(), experts = offsets.numel() - 1, own = experts / size;
-    std::vector<int64_t> mine = CountsOf(offsets, rows.dim(0));
+    const std::vector<int64_t> mine = nn::ExpertCounts(offsets, rows.dim(0));
     const Tensor sent = Tensor::FromVector<int64_t>(mine, {experts}, group_->device());
     const Tensor received = Tensor::EmptyLike(sent);
     group_->AllToAll(sent, received, {}, {}, "loads of experts")->Wait();
@@ -71,21 +72,6 @@ class LocalExperts : public nn::ExpertsLayer {
       segments.offsets.push_back(Tensor::FromVector<int32_t>(at, {own + 1}, rows.device()));
     }
     return {std::move(counts), std::move(segments)};
-  }
-
-  // On the meta device, as if all had equally many.
-  static std::vector<int64_t> CountsOf(const Tensor& offsets, int64_t rows) {
-    const int64_t experts = offsets.numel() - 1;
-    std::vector<int64_t> counts;
-    if (offsets.device().is_meta()) {
-      for (int64_t e = 0; e < experts; ++e) {
-        counts.push_back((e + 1) * rows / experts - e * rows / experts);
-      }
-      return counts;
-    }
-    const std::vector<int32_t> at = offsets.ToVector<int32_t>();
-    for (size_t e = 0; e + 1 < at.size(); ++e) counts.push_back(at[e + 1] - at[e]);
-    return counts;
   }
 
   const std::shared_ptr<ProcessGroup> group_;

@@ -15,10 +15,14 @@ dist::TensorPlan GptTensorPlan(const GptConfig& c) {
                            {"h.*.attn", kHeads},
                            {"h.*.attn.c_attn", kColumn, {c.n_embd, keys, keys}},
                            {"h.*.attn.c_proj", kRow},
-                           c_fc,
-                           {"h.*.mlp.c_proj", kRow},
                            {"ln_f", kSequence},
                            {"lm_head", kVocabulary}};
+  const bool mixture = c.mixture.n_expert > 0;
+  if (mixture) plan.push_back({"h.*.mlp", kExperts});
+  if (!mixture || c.n_dense > 0) {
+    plan.push_back(c_fc);
+    plan.push_back({"h.*.mlp.c_proj", kRow});
+  }
   return plan;
 }
 

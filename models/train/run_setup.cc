@@ -215,11 +215,6 @@ void CheckTensorParallel(const RunSetup& setup) {
          "\" does not go with parallel.tp or virtual.tp: use "
          "parallel.shard = \"none\"");
   }
-  if (setup.model.mixture.n_expert > 0) {
-    fail(
-        "model.n_expert does not go with parallel.tp or virtual.tp yet: share out the samples and "
-        "the weights instead, by parallel.shard = \"full\"");
-  }
   if (setup.offload.any()) {
     fail("train.offload does not go with parallel.tp or virtual.tp: leave it out");
   }
