@@ -110,11 +110,10 @@ TEST_F(Ranks, TensorParallelRunsAreTheSameAndContinueAsAnyOther) {
 
 // Whatever ranks share out the experts, and however they save them; any other ranks may continue.
 TEST_F(Ranks, ExpertParallelRunsAreTheSameAndContinueAsAnyOther) {
-  const Arguments same = {"--dist.reduction=ordered", "--train.global_batch_size=8",
-                          "--train.steps=12",         "--model.n_embd=32",
-                          "--model.n_expert=8",       "--model.router=sigmoid",
-                          "--train.eval_every=6",     "--model.dropout=0.1",
-                          "--checkpoint.every=6"};
+  const Arguments same = {
+      "--dist.reduction=ordered", "--train.global_batch_size=8", "--train.steps=12",
+      "--model.n_embd=32",        "--model.n_expert=8",          "--model.router=sigmoid",
+      "--train.eval_every=6",     "--model.dropout=0.1",         "--checkpoint.every=6"};
   const auto with = [&](Arguments more) {
     more.insert(more.begin(), same.begin(), same.end());
     return more;

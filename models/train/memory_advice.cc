@@ -283,9 +283,10 @@ std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteForm
   const Trials trials(setup, fits, format);
   const Changes batch = SmallerBatches(setup), recompute = Recomputations(setup),
                 bits = SixteenBits(setup);
-  // Neither goes with layers that ranks share out.
+  // Neither goes with layers that ranks share out; sharding also not with experts.
   const bool can_offload = setup.config.parallel.tensor_parts() == 1;
-  const bool can_shard = can_offload && setup.config.dist.compress == "none";
+  const bool can_shard =
+      can_offload && setup.config.parallel.ep == 1 && setup.config.dist.compress == "none";
   const Changes offload = can_offload ? Offloads(setup) : Changes();
   const Changes shards = can_shard ? Shards(setup) : Changes(),
                 more = can_shard ? MoreGpus(setup) : Changes();

@@ -97,6 +97,18 @@ TEST(TensorParallelPlan, RecomputesAndResumesWithOtherRanks) {
   }
 }
 
+TEST(TensorParallelPlan, RanksHoldTheirExpertsOnly) {
+  const Task task = Mixture(DType::kF32, RouterScore::kSoftmax);
+  dist::RunInProcess(4, [&](dist::ProcessGroup& all) {
+    PlanRun run(all, task, PlanOf(4, 1));
+    int64_t elements = 0;
+    for (const auto& [name, p] : run.model().NamedParameters()) {
+      if (name.find(".experts.") != std::string::npos) elements += p->value().numel();
+    }
+    EXPECT_EQ(elements, 2 * 2 * (8 / 4) * 32 * 20);
+  });
+}
+
 // Parts differ in the last bits from one product, and only there.
 TEST(TensorParallelPlan, ComputesWhatOneProcessComputes) {
   Task task = Gpt2(DType::kF32);
