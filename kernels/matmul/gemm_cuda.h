@@ -26,7 +26,7 @@ struct GemmArgs {
   void* c = nullptr;  // [m, n]; overlaps no other argument
   bool accumulate = false;
   bool full_f32 = false;  // as in BlasLtMatmul
-  int64_t batch = 1;  // matrices follow one another without gaps
+  int64_t batch = 1;      // matrices follow one another without gaps
 
   // What happens to a product on its way out. All have C's dtype; not with accumulate.
   const void* bias = nullptr;        // [n], added to each row
