@@ -88,8 +88,12 @@ int64_t MeshParts::Chunks(const Parameter& parameter) const {
 }
 
 void MeshParts::ForEachRun(const Parameter& parameter, const Tensor& grad,
-                           const std::function<void(int64_t first, const Tensor& values)>& add) {
+                           const PartsAxis::AddRun& add) {
   if (!Holds(parameter)) return;
+  for (const auto& axis : axes_) {
+    if (!axis->MakesRuns() || !axis->Divides(parameter)) continue;
+    return axis->ForEachRun(parameter, grad.Detach().Contiguous(), add);
+  }
   const PartsAxis* const virtual_axis = VirtualAxis(parameter);
   const PartsAxis::VirtualParts parts =
       virtual_axis ? virtual_axis->PartsOf(parameter) : PartsAxis::VirtualParts{};

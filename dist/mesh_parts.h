@@ -1,6 +1,7 @@
 // How the ranks of a mesh reach each other's parts of a model's parameters.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -40,6 +41,12 @@ class PartsAxis {
   virtual VirtualParts PartsOf(const Parameter&) const { return {}; }
   // Part first + j of a tensor that is shaped like the parameter without further axes.
   virtual Tensor PartOf(const Parameter&, const Tensor& tensor, int64_t) const { return tensor; }
+
+  // Whether parts do not end where chunks do, and the axis itself makes the runs of
+  // MeshParts::ForEachRun of the parameters that it divides: no other axis divides these.
+  using AddRun = std::function<void(int64_t first, const Tensor& values)>;
+  virtual bool MakesRuns() const { return false; }
+  virtual void ForEachRun(const Parameter&, const Tensor&, const AddRun&) {}
 };
 
 // What the parameters of a model have in common as their exchange, whatever shares them out: each
@@ -73,7 +80,7 @@ class MeshParts : public optim::UpdateParts {
   // A rank contributes the chunks that it has of a parameter if it is the first of those that have
   // them.
   void ForEachRun(const Parameter& parameter, const Tensor& grad,
-                  const std::function<void(int64_t first, const Tensor& values)>& add) override;
+                  const PartsAxis::AddRun& add) override;
 
  private:
   // The axis that has parts of the parameter; null: none.

@@ -211,7 +211,7 @@ const std::set<std::string> kOthers = {
     "checkpoint.async", "checkpoint.sharded", "dist.backend", "dist.bucket_mib", "dist.check",
     "dist.check_every", "dist.compress", "dist.first_bucket_mib", "dist.heartbeat",
     "dist.reduction", "dist.timeout", "parallel.reshard_after_forward", "parallel.shard",
-    "parallel.shard_ranks", "parallel.tp", "virtual.tp", "parallel.cp", "virtual.cp",
+    "parallel.shard_ranks", "parallel.tp", "virtual.tp", "parallel.cp", "virtual.cp", "parallel.ep",
     // In train_gpt_pipeline_test.
     "parallel.pp", "parallel.schedule", "help", "version", "print_config", "dry_run"};
 

@@ -79,6 +79,37 @@ TEST_F(Pipelines, AreComposedWithPartsOfLayersAndOfWeights) {
   EXPECT_EQ(Bytes("on", 20), Bytes("alone", 20));
 }
 
+// With the loads of all stages' experts, and the selection biases that follow from them.
+TEST_F(Pipelines, OfMixturesAreTheRunOfOneProcess) {
+  const Arguments mixture = {"--model.n_expert=4", "--model.router=sigmoid", "--model.z_loss=0.01",
+                             "--train.steps=8"};
+  const auto with = [&](Arguments more) {
+    more.insert(more.end(), mixture.begin(), mixture.end());
+    return Ordered(more);
+  };
+  const auto buffers = [&](const std::string& out) {
+    return ReadFile(Checkpoint(out, 8) + "/buffers.safetensors");
+  };
+  const auto loads = [&](const std::string& out) {
+    std::vector<std::string> all;
+    for (const auto& line : Metrics(out)) {
+      if (line.contains("expert_most")) {
+        all.push_back(StrCat(line["expert_most"].dump(), " ", line["expert_least"].dump()));
+      }
+    }
+    return all;
+  };
+  Run(1, "alone", with({}));
+  for (const auto& [out, ranks] : {std::pair("two", 2), {"four", 4}}) {
+    Run(ranks, out, with({"--parallel.pp=2", "--parallel.schedule=zb_h1"}));
+    EXPECT_EQ(Bytes(out, 8), Bytes("alone", 8)) << out;
+    EXPECT_EQ(Numbers(out), Numbers("alone")) << out;
+    EXPECT_EQ(buffers(out), buffers("alone")) << out;
+    EXPECT_EQ(loads(out), loads("alone")) << out;
+  }
+  EXPECT_EQ(loads("alone").size(), 8u);
+}
+
 // The trace of a rank has its actions, in the order of the schedule.
 TEST_F(Pipelines, AreTracedInTheirSchedulesOrder) {
   Run(2, "out", Ordered({"--parallel.pp=2", "--parallel.schedule=interleaved", "--log.trace=3:4"}));

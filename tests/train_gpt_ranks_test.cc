@@ -143,6 +143,38 @@ TEST_F(Ranks, TensorParallelRunsAreTheSameAndContinueAsAnyOther) {
                                     HasSubstr("this run has virtual.tp = 2")));
 }
 
+// Whatever ranks share out the experts, and however they save them; any other ranks may continue.
+TEST_F(Ranks, ExpertParallelRunsAreTheSameAndContinueAsAnyOther) {
+  const Arguments same = {
+      "--dist.reduction=ordered", "--train.global_batch_size=8", "--train.steps=12",
+      "--model.n_embd=32",        "--model.n_expert=8",          "--model.router=sigmoid",
+      "--train.eval_every=6",     "--model.dropout=0.1",         "--checkpoint.every=6"};
+  const auto with = [&](Arguments more) {
+    more.insert(more.begin(), same.begin(), same.end());
+    return more;
+  };
+  Run(1, "alone", same);
+  for (const auto& [ranks, ep, more] : {std::tuple(2, "2", "--train.sample_every=6"),
+                                        {4, "2", "--dist.check_every=4"},
+                                        {4, "4", "--checkpoint.sharded=false"}}) {
+    const std::string out = std::string("ep") + ep + "of" + std::to_string(ranks);
+    const auto results = Run(ranks, out, with({std::string("--parallel.ep=") + ep, more}));
+    EXPECT_EQ(Bytes(out, 12), Bytes("alone", 12)) << out;
+    EXPECT_EQ(ReadFile(Checkpoint(out, 12) + "/buffers.safetensors"),
+              ReadFile(Checkpoint("alone", 12) + "/buffers.safetensors"));
+    EXPECT_EQ(Numbers(out), Numbers("alone")) << out;
+    EXPECT_THAT(results[0].out, HasSubstr(ep[0] == '4' ? "2 on each rank" : "4 on each rank"));
+  }
+  const std::string middle = "--checkpoint.resume=" + Checkpoint("ep2of4", 6);
+  Run(1, "alone_on", with({middle}));
+  EXPECT_EQ(Bytes("alone_on", 12), Bytes("alone", 12));
+  Run(4, "ep_on", with({"--parallel.ep=4", middle}));
+  EXPECT_EQ(Bytes("ep_on", 12), Bytes("alone", 12));
+  const auto refused = Wait(Start(2, Train("other", with({"--parallel.ep=4"}))));
+  EXPECT_NE(refused[0].exit_code, 0);
+  EXPECT_THAT(refused[0].err, HasSubstr("does not divide the 2 ranks of this run"));
+}
+
 // The same whatever the ranks share out, and however they save it; any other ranks may continue.
 TEST_F(Ranks, ShardedRunsAreTheSameAndContinueAsAnyOther) {
   const Arguments same = {"--dist.reduction=ordered", "--train.global_batch_size=8",

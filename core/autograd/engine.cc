@@ -299,13 +299,15 @@ class BackwardRun {
     }
   }
 
-  // Declares the gradient of a single root with one element, a loss.
+  // Declares the given gradient of a single root with one element, a loss.
   void PutRootGrads(std::span<const Tensor> roots, std::span<const Tensor> root_grads,
                     std::optional<RootGradientScope>& declared) {
     for (size_t i = 0; i < roots.size(); ++i) {
       const auto& meta = roots[i].autograd();
       const Tensor grad = RootGrad(roots[i], root_grads.empty() ? Tensor() : root_grads[i]);
-      if (roots.size() == 1 && grad.numel() == 1) declared.emplace(grad);
+      if (roots.size() == 1 && grad.numel() == 1 && !plan_.default_root_grad) {
+        declared.emplace(grad);
+      }
       GradSink sink = meta->leaf ? GradSink(meta->leaf.get())
                                  : GradSink(&Buffer(*meta->node, meta->output).grad);
       sink.Put(grad);

@@ -118,7 +118,7 @@ void SetPointers(const MatmulDesc& desc, const BlasLtMatmul& p) {
 
 MatmulDesc MakeDesc(const BlasLtMatmul& p) {
   cublasLtMatmulDesc_t raw = nullptr;
-  const bool tf32 = allow_tf32 && p.dtype == DType::kF32;
+  const bool tf32 = allow_tf32 && !p.full_f32 && p.dtype == DType::kF32;
   Check(cublasLtMatmulDescCreate(&raw, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
                                  CUDA_R_32F),
         "cublasLtMatmulDescCreate", p);
@@ -272,7 +272,7 @@ using Key = std::array<int64_t, 23>;
 Key KeyOf(Device device, const BlasLtMatmul& p) {
   const auto address = [](const void* x) { return x == nullptr ? 0 : int64_t{AlignmentOf(x)}; };
   return {device.index,
-          allow_tf32,
+          allow_tf32 && !p.full_f32,
           p.transpose_a,
           p.transpose_b,
           p.m,

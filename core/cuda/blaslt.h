@@ -30,6 +30,7 @@ struct BlasLtMatmul {
   int64_t batch = 1;
   int64_t stride_a = 0, stride_b = 0, stride_d = 0;  // elements from one matrix to the next
   bool accumulate = false;                           // beta = 1
+  bool full_f32 = false;                             // never TF32 (AllowTf32)
   Epilogue epilogue = Epilogue::kNone;
   const void* bias = nullptr;  // [m] of D's dtype
   void* aux = nullptr;         // [m, n] of D's dtype, written unless kDGelu

@@ -77,7 +77,10 @@ Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> pa
       "a bucket hook needs dist.reduction=fast: the ordered sum has its own way to sum buckets");
   if (options_.micro_batches == 0) options_.micro_batches = ranks();
   const auto assign = ordered ? AssignSubtrees : AssignInTurn;
-  const Assignment assignment = assign(options_.micro_batches, ranks());
+  const Assignment assignment =
+      options_.assignment.empty() ? assign(options_.micro_batches, ranks()) : options_.assignment;
+  LS_CHECK(std::ssize(assignment) == ranks(), "an assignment of micro-batches to ",
+           assignment.size(), " ranks is for as many, not ", ranks());
   if (ordered) plan_ = std::make_shared<const FixedOrderPlan>(PlanFixedOrder(assignment));
   micro_order_ = assignment[group_ ? group_->rank() : 0];
   lanes_.emplace(group_, device, LaneCount(options_, ranks(), device), SumOf(options_, plan_),

@@ -10,6 +10,7 @@
 
 #include "core/autograd/leaf.h"
 #include "dist/data_parallel/bucket_lanes.h"
+#include "dist/data_parallel/fixed_order.h"
 #include "dist/data_parallel/gradient_buckets.h"
 #include "dist/data_parallel/tied_gradients.h"
 
@@ -30,6 +31,9 @@ struct ReducerOptions {
   int64_t lanes = 0;
   // Per step, on all ranks together; 0: one per rank. Reducer::micro_order lists this rank's.
   int64_t micro_batches = 0;
+  // Which rank computes which of them, where not the sum decides (Reducer::micro_order); else
+  // empty.
+  Assignment assignment = {};
   // For kFast: how a bucket is summed, instead of by LibrarySum. Each lane has a copy.
   BucketHook hook = {};
   // Parameters for which it returns true may lack a gradient in a step on some or all ranks

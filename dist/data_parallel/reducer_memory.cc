@@ -20,8 +20,9 @@ ReducerMemory PlanReducerMemory(std::span<const std::shared_ptr<Parameter>> para
   // Per bucket. Bf16Sum holds bf16 copies for sending and receiving, and the parts in f32.
   double worth = options.hook ? 2 : 0;
   if (options.sum == GradientSum::kOrdered) {
-    const FixedOrderPlan plan =
-        PlanFixedOrder(AssignSubtrees(std::max(options.micro_batches, ranks), ranks));
+    const FixedOrderPlan plan = PlanFixedOrder(
+        options.assignment.empty() ? AssignSubtrees(std::max(options.micro_batches, ranks), ranks)
+                                   : options.assignment);
     for (const auto& rank : plan.ranks) memory.buffers = std::max(memory.buffers, rank.buffers);
     worth = static_cast<double>(plan.rows) / static_cast<double>(ranks);
   }

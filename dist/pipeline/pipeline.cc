@@ -1,8 +1,10 @@
 #include "dist/pipeline/pipeline.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "core/autograd/root_gradient.h"
 #include "core/error.h"
 #include "dist/pipeline/schedule_check.h"
 
@@ -160,6 +162,8 @@ void Pipeline::RunBackward(const PipelineAction& a) {
   if (!split && stage.before_gradients) stage.before_gradients(a.micro);
   const Tensor gradient = stage.output_gradient(received, a.micro);
   received = Tensor();
+  std::optional<RootGradientScope> root;
+  if (stage.root_gradient) root.emplace(stage.root_gradient(a.micro));
   live.observer = std::make_unique<GradientObserver>(stage.gradients, split);
   if (live.in) {
     // Ahead of the end of the backward, which may wait for the sums of other gradients.

@@ -25,6 +25,9 @@ struct PipelineStage {
   // the gradient of the output, given the one that was received; for the last stage, which received
   // none, the root gradient.
   std::function<Tensor(const Tensor& received, int micro)> output_gradient;
+  // The root gradient of the micro-batch's loss, for stages before the last with losses of their
+  // own (core/autograd/root_gradient.h). Called after output_gradient; may be empty.
+  std::function<Tensor(int micro)> root_gradient = {};
   // Sees the backwards in which the gradients of the stage's parameters are made, one per
   // micro-batch, in their order, also where a schedule makes input gradients earlier: a Reducer,
   // say, which then must not observe the parameters itself (StopObserving). May be null.

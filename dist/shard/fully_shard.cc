@@ -76,6 +76,7 @@ void Align(ProcessGroup* all, const Module& module) {
 FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions options,
                        std::shared_ptr<ProcessGroup> control)
     : DataRanks(Checked(groups), std::move(control)),
+      module_(module),
       parameters_(module.Parameters()),
       options_(Completed(std::move(options), groups)),
       tied_(TiedIn(module, options_)),
@@ -317,6 +318,9 @@ void FullyShard::GiveUp(const std::string& reason) noexcept {
 }
 
 void FullyShard::CheckWeights(const std::string& when) {
+  if (const NamedTensors buffers = module_.NamedBuffers(); control() && !buffers.empty()) {
+    CheckSameBits(*control(), "the buffers " + when, buffers);
+  }
   if (!replicate_) return;
   NamedTensors parts;
   for (const auto& p : parameters_) parts.emplace_back(p->name(), p->value().Detach());

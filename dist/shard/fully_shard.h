@@ -123,7 +123,7 @@ class FullyShard : public DataRanks, public BackwardObserver {
   int64_t micro_batches() const override { return options_.micro_batches; }
   void BeginMicroBatch(bool) override {}  // backwards are counted
   const CommunicationTimes& times() const override { return times_; }
-  // Compares the parts of the copies.
+  // Compares the parts of the copies, and the buffers, which all ranks have whole.
   void CheckWeights(const std::string& when) override;
   std::string LocateNonFinite(int64_t ago = 0) override;
 
@@ -181,6 +181,7 @@ class FullyShard : public DataRanks, public BackwardObserver {
   bool scatters() const { return &first() == &within().micro_steps.back(); }
   bool is_last() const { return scatters() && &second() == &across().micro_steps.back(); }
 
+  const Module& module_;
   const std::vector<std::shared_ptr<Parameter>> parameters_;
   ShardOptions options_;
   const std::unique_ptr<TiedGradients> tied_;  // in ordered sums of several micro-batches

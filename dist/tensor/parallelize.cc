@@ -6,6 +6,7 @@
 #include "dist/tensor/parallel_linear.h"
 #include "dist/tensor/sequence.h"
 #include "dist/tensor/tensor_exchange.h"
+#include "dist/tensor/tensor_experts.h"
 #include "dist/tensor/vocabulary.h"
 #include "nn/causal_self_attention.h"
 
@@ -59,6 +60,17 @@ class Applier {
                Replace<nn::Dropout>(path, module, [&](const nn::Dropout& dropout) {
                  return std::make_shared<SequenceDropout>(dropout, ranks_);
                });
+      case TensorStyle::kExperts: {
+        auto* mixture = dynamic_cast<nn::MixtureOfExperts*>(module);
+        if (mixture == nullptr) return false;
+        const auto experts = std::dynamic_pointer_cast<nn::Experts>(mixture->experts().module());
+        LS_CHECK(experts != nullptr, "Parallelize: '", path,
+                 ".experts' is no nn::Experts, and ranks can share out only these");
+        for (const auto& p : experts->Parameters()) Cut(p, 0, {});
+        model_.ReplaceChild(path + ".experts", std::make_shared<TensorExperts>(experts, ranks_));
+        TakeParts(*mixture, ranks_);
+        return true;
+      }
     }
     throw ArgumentError("Parallelize: unknown style");
   }

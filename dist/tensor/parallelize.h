@@ -16,6 +16,7 @@ enum class TensorStyle {
   kHeads,       // nn::CausalSelfAttention: an equal part of its heads
   kVocabulary,  // nn::Embedding, nn::LmHead: VocabularyEmbedding, VocabularyHead
   kSequence,    // nn::ResidualNorm, nn::Dropout: SequenceNorm, SequenceDropout
+  kExperts,     // nn::MixtureOfExperts: an equal part of its experts, TensorExperts
 };
 
 // What becomes of the modules whose path matches `pattern`, in which * stands for any characters.

@@ -21,6 +21,9 @@ struct RouterOptions {
   bool operator==(const RouterOptions&) const = default;
 };
 
+// The least sum by which gates are divided: the sigmoids of very small logits are all 0.
+inline constexpr double kLeastGateSum = 1e-20;
+
 namespace ops {
 
 // The k experts of each token with the largest scores, best first; of equal scores the lower index

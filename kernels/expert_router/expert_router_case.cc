@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/expert_router/expert_router.h"
@@ -39,7 +40,8 @@ std::vector<RefTensor> Reference(std::span<const RefTensor> in, int64_t k,
       sum += score[best];
     }
     for (int64_t slot = 0; slot < k; ++slot) {
-      gates.data[row * k + slot] *= options.scale / (options.normalise ? sum : 1);
+      gates.data[row * k + slot] *=
+          options.scale / (options.normalise ? std::max(sum, kLeastGateSum) : 1);
     }
   }
   return {gates, experts};
@@ -98,6 +100,9 @@ std::vector<OpSample> Samples() {
       Sample("ties", 5, 70, 3, {}, {.low = 0, .high = 0, .finite_differences = false}),
       Sample("ties_of_sigmoids", 5, 40, 3, sigmoid,
              {.low = 0, .high = 0, .finite_differences = false}),
+      // Whose scores, and so gates, are all 0.
+      Sample("vanishing_sigmoids", 5, 6, 2, sigmoid,
+             {.low = -150, .high = -150, .finite_differences = false}),
       Sample("non_contiguous", 10, 6, 2, {}, {.non_contiguous = true}),
       // Of so many some are near a tie, which differences would cross.
       Sample("many_tokens", 3000, 10, 2, {}, {.finite_differences = false}),

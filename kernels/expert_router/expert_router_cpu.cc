@@ -79,6 +79,7 @@ struct RowGates {
     if (options.normalise) {
       sum = 0;
       for (int64_t j = 0; j < k; ++j) sum += numerators[j];
+      sum = std::max(sum, static_cast<T>(kLeastGateSum));
     }
     factor = static_cast<T>(options.scale) / sum;
   }

@@ -92,7 +92,7 @@ struct TokenGates {
       for (int i = lane; i < e; i += kWarpSize) sum += Numerator(row[i]);
     }
     __syncwarp();
-    factor = scale / WarpSum(sum);
+    factor = scale / fmaxf(WarpSum(sum), static_cast<float>(kLeastGateSum));
   }
 };
 

@@ -24,13 +24,14 @@ class LinearNode : public Node {
  public:
   // x is kept for the weight's gradient, the weight for that of x: undefined where not needed.
   LinearNode(const Tensor& x, const Tensor& weight, const Shape& weight_shape,
-             const Tensor& pre_activation, Activation activation)
+             const Tensor& pre_activation, Activation activation, bool full_f32)
       : Node("linear"),
         x_(x, "the input of linear"),
         weight_(weight, "the weight of linear"),
         pre_activation_(pre_activation, "the pre-activation of linear"),
         weight_shape_(weight_shape),
-        activation_(activation) {}
+        activation_(activation),
+        full_f32_(full_f32) {}
 
   void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
                 std::span<GradSink> sinks) override {
@@ -42,6 +43,7 @@ class LinearNode : public Node {
     if (before != nullptr && before->activation_ == Activation::kNone) before = nullptr;
     LinearBackwardArgs args;
     args.dy = dy;
+    args.full_f32 = full_f32_;
     if (needs[0]) {
       const Shape shape = WithLast(grads[0].shape(), weight_shape_[1]);
       const GradSink::Target dx = sinks[0].Open(shape, dy.dtype(), dy.device());
@@ -95,6 +97,7 @@ class LinearNode : public Node {
   SavedTensor x_, weight_, pre_activation_;
   Shape weight_shape_;
   Activation activation_;
+  bool full_f32_;
   bool activation_is_done_ = false;  // incoming gradients include the activation's derivative
 };
 
@@ -117,7 +120,8 @@ void Check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
 
 }  // namespace
 
-Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation) {
+Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation,
+              bool full_f32) {
   Check(x, weight, bias);
   const bool record = NeedsGrad({&x, &weight, &bias});
   LinearForwardArgs args;
@@ -126,13 +130,14 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Activat
   args.weight = weight.Detach().Contiguous();
   if (bias.defined()) args.bias = bias.Detach().Contiguous();
   args.activation = activation;
+  args.full_f32 = full_f32;
   Tensor y = Tensor::Empty(WithLast(x.shape(), weight.dim(0)), x.dtype(), x.device());
   args.y = AsMatrix(y);
   if (record && activation != Activation::kNone) args.pre_activation = Tensor::EmptyLike(args.y);
   const auto save = [&] {
     return std::make_shared<LinearNode>(weight.requires_grad() ? input : Tensor(),
                                         x.requires_grad() ? args.weight : Tensor(), weight.shape(),
-                                        args.pre_activation, activation);
+                                        args.pre_activation, activation, full_f32);
   };
   // If possible before the product, which a recomputed forward that has all it needs then spares.
   std::shared_ptr<LinearNode> node;

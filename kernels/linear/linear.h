@@ -17,9 +17,10 @@ namespace ops {
 // x [..., K], weight [N, K] (as in torch), bias [N] or undefined; y [..., N]; all of the same
 // floating dtype. Sums over K are in f32 or wider and rounded once. K = 0 gives the bias.
 // Saves x and weight, and the activation's input if there is one. The weight's gradient may be of
-// another dtype (an f32 main gradient of a bf16 weight).
+// another dtype (an f32 main gradient of a bf16 weight). With full_f32 neither these products nor
+// those of backward round f32 to TF32, whatever cuda::AllowTf32 says: for the scores of a router.
 Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
-              Activation activation = Activation::kNone);
+              Activation activation = Activation::kNone, bool full_f32 = false);
 
 }  // namespace ops
 
@@ -37,6 +38,7 @@ struct LinearForwardArgs {
   Activation activation = Activation::kNone;
   Tensor pre_activation;  // [M, N], written; undefined: not needed, or no activation
   Tensor y;               // [M, N], written
+  bool full_f32 = false;
 };
 inline constinit Slot<void(const LinearForwardArgs&)> linear_forward{"linear_forward"};
 
@@ -66,6 +68,7 @@ struct LinearBackwardArgs {
   bool accumulate_weight = false;
   Tensor dbias;  // [N] or undefined
   bool accumulate_bias = false;
+  bool full_f32 = false;
 };
 inline constinit Slot<void(const LinearBackwardArgs&)> linear_backward{"linear_backward"};
 

@@ -90,6 +90,7 @@ void LinearForwardCuda(Stream stream, const LinearForwardArgs& args) {
   GemmArgs g = Product(args.x, false, args.weight, true, args.y);
   if (args.bias.defined()) g.bias = args.bias.raw_data();
   g.gelu = args.activation == Activation::kGelu;
+  g.full_f32 = args.full_f32;
   if (args.pre_activation.defined()) g.pre_activation = args.pre_activation.raw_data();
   Gemm(stream, g);
 }
@@ -116,12 +117,14 @@ void LinearBackwardCuda(Stream stream, const LinearBackwardArgs& args) {
   if (args.dx.defined()) {
     GemmArgs g = Product(args.dy, false, args.weight, false, args.dx);
     g.accumulate = args.accumulate_x;
+    g.full_f32 = args.full_f32;
     if (args.activation == Activation::kGelu) g.gelu_input = args.pre_activation.raw_data();
     Gemm(stream, g);
   }
   if (args.dweight.defined()) {
     GemmArgs g = Product(args.dy, true, args.x, false, args.dweight);
     g.accumulate = args.accumulate_weight;
+    g.full_f32 = args.full_f32;
     Gemm(stream, g);
   }
   if (args.dbias.defined()) BackwardBias(stream, args);

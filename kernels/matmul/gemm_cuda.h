@@ -25,7 +25,8 @@ struct GemmArgs {
   DType c_dtype = DType::kF32;
   void* c = nullptr;  // [m, n]; overlaps no other argument
   bool accumulate = false;
-  int64_t batch = 1;  // matrices follow one another without gaps
+  bool full_f32 = false;  // as in BlasLtMatmul
+  int64_t batch = 1;      // matrices follow one another without gaps
 
   // What happens to a product on its way out. All have C's dtype; not with accumulate.
   const void* bias = nullptr;        // [n], added to each row

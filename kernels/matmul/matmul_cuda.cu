@@ -164,6 +164,7 @@ BlasLtMatmul ColumnMajor(const GemmArgs& args) {
   p.stride_b = args.m * args.k;
   p.stride_d = args.m * args.n;
   p.accumulate = args.accumulate;
+  p.full_f32 = args.full_f32;
   p.bias = args.bias;
   p.aux = args.gelu_input != nullptr ? const_cast<void*>(args.gelu_input) : args.pre_activation;
   using Epilogue = BlasLtMatmul::Epilogue;

@@ -30,6 +30,7 @@ struct Shares {
     if (kind == RouterScore::kSigmoid) {
       for (int64_t i = 0; i < e; ++i) score[i] = T(1) / (T(1) + Exp(-logits[i]));
       sum = PairwiseSum<T>(0, e, [&](int64_t i) { return score[i]; });
+      sum = std::max(sum, static_cast<T>(kLeastGateSum));
     }
     for (int64_t i = 0; i < e; ++i) of[i] = score[i] / sum;
   }

@@ -37,7 +37,7 @@ struct Scores {
     }
     __syncwarp();
     log_sum = max + logf(WarpSum(sum));
-    inverse_sum = 1.0f / WarpSum(scores);
+    inverse_sum = 1.0f / fmaxf(WarpSum(scores), static_cast<float>(kLeastGateSum));
   }
 
   // sum_e share_e weights_e.
@@ -51,16 +51,21 @@ struct Scores {
   }
 };
 
-// weights [B, E]: each thread counts the choices of its expert.
+// weights [B, E]: each warp counts the choices of an expert after the other.
 // Grid: one block per sequence. No shared memory. Counts are integers.
 __global__ void __launch_bounds__(kThreads)
     RouterLoadKernel(const int* experts, int64_t t, int e, int k, float balance, float* weights) {
   const int* chosen = experts + blockIdx.x * t * k;
-  for (int expert = static_cast<int>(threadIdx.x); expert < e; expert += kThreads) {
-    int64_t count = 0;
-    for (int64_t i = 0; i < t * k; ++i) count += chosen[i] == expert ? 1 : 0;
-    weights[static_cast<int64_t>(blockIdx.x) * e + expert] = static_cast<float>(
-        balance * static_cast<double>(e * count) / static_cast<double>(t * k > 0 ? t * k : 1));
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  for (int expert = WarpOfBlock(); expert < e; expert += kWarps) {
+    int count = 0;
+    for (int64_t i = lane; i < t * k; i += kWarpSize) count += chosen[i] == expert ? 1 : 0;
+    __syncwarp();
+    count = WarpSum(count);
+    if (lane > 0) continue;
+    weights[static_cast<int64_t>(blockIdx.x) * e + expert] =
+        static_cast<float>(balance * (static_cast<double>(e) * static_cast<double>(count)) /
+                           static_cast<double>(t * k > 0 ? t * k : 1));
   }
 }
 

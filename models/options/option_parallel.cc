@@ -69,6 +69,14 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                       "per rank, half the idle time, twice the transfers); zb_h1 (a third of the "
                       "idle time, the first rank's memory on every rank); zbv (two stages per rank "
                       "in a V, a sixth of the idle time)"});
+  options.Add("parallel.ep", &parallel.ep,
+              {.min = 1,
+               .max = 1024,
+               .aliases = {"expert_parallel", "expert_model_parallel_size", "ep_size"},
+               .operational = true,
+               .doc = "expert parallelism: how many neighbouring ranks, each with samples of its "
+                      "own, share out the experts of a mixture, to which tokens are sent; a power "
+                      "of two that divides model.n_expert"});
   options.Add("parallel.shard", &parallel.shard,
               {.choices = {"none", "optimizer", "gradients", "full"},
                .aliases = {"fsdp", "sharding_strategy", "zero_stage"},
@@ -95,6 +103,24 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                     StrCat(resolved.Describe("virtual.tp"), " must be parallel.tp = ", parallel.tp,
                            " times a power of two, which each rank computes: use ",
                            "virtual.tp = ", 2 * parallel.tp, ", or leave it out"));
+    }
+    if (parallel.ep > 1) {
+      if ((parallel.ep & (parallel.ep - 1)) != 0) {
+        resolved.Fail({"parallel.ep"},
+                      StrCat(resolved.Describe("parallel.ep"),
+                             " must be a power of two, since the gradients of the ranks' samples "
+                             "are added in pairs: use parallel.ep = 2, 4 or 8"));
+      }
+      const char* const other = parallel.pp > 1             ? "parallel.pp"
+                                : parallel.tp > 1           ? "parallel.tp"
+                                : parts > 1                 ? "virtual.tp"
+                                : parallel.shard != d.shard ? "parallel.shard"
+                                                            : nullptr;
+      if (other != nullptr) {
+        resolved.Fail({"parallel.ep", other},
+                      StrCat(resolved.Describe("parallel.ep"), " does not go together with ",
+                             resolved.Describe(other), " yet: leave one of the two out"));
+      }
     }
     if (parallel.pp == 1 && parallel.schedule != d.schedule) {
       resolved.Fail({"parallel.schedule", "parallel.pp"},

@@ -16,6 +16,7 @@ struct ParallelOptions {
   int64_t virtual_cp = 0;  // 0: cp. virtual.cp
   int64_t pp = 1;
   std::string schedule = "1f1b";
+  int64_t ep = 1;
   std::string shard = "none";
   int64_t shard_ranks = 0;  // 0: all
   bool reshard_after_forward = true;

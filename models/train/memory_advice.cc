@@ -283,9 +283,9 @@ std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteForm
   const Trials trials(setup, fits, format);
   const Changes batch = SmallerBatches(setup), recompute = Recomputations(setup),
                 bits = SixteenBits(setup);
-  // Not with sequences that ranks share out.
+  // Neither goes with all that ranks share out.
   const bool can_offload = setup.config.parallel.context_pairs() == 1;
-  const bool can_shard = setup.config.dist.compress == "none";
+  const bool can_shard = setup.config.parallel.ep == 1 && setup.config.dist.compress == "none";
   const Changes offload = can_offload ? Offloads(setup) : Changes();
   const Changes shards = can_shard ? Shards(setup) : Changes();
   // Where layers or sequences are shared out, a data rank is several GPUs.

@@ -15,6 +15,8 @@
 #include "core/meta_memory.h"
 #include "core/size_class.h"
 #include "dist/data_parallel/reducer_memory.h"
+#include "dist/expert/expert_parallel.h"
+#include "dist/expert/share_experts.h"
 #include "dist/groups/planned_group.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "models/gpt/gpt.h"
@@ -280,13 +282,19 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
                            /*trace=*/nullptr);
   } else if (SumsGradients(setup)) {
     reducer = ToReducerOptions(setup.config.dist, setup.micro_batches, /*trace=*/nullptr);
+    if (parallel.ep > 1) {
+      reducer->assignment = dist::AssignForExperts(setup.micro_batches, setup.ranks, parallel.ep,
+                                                   reducer->sum == dist::GradientSum::kOrdered);
+    }
   }
   const int64_t summing = setup.ranks * (SumsContextWithData(setup.config) ? parallel.cp : 1);
   if (reducer) reducer->micro_batches *= summing / setup.ranks;
   const auto planned = [](int64_t ranks) -> std::shared_ptr<dist::ProcessGroup> {
     return ranks > 1 ? dist::MakePlannedGroup(static_cast<int>(ranks)) : nullptr;
   };
-  const MeshGroups groups{.context = planned(parallel.cp), .tensor = planned(parallel.tp)};
+  const MeshGroups groups{.context = planned(parallel.cp),
+                          .tensor = planned(parallel.tp),
+                          .experts = planned(parallel.ep)};
   const ParallelPlan layers{.tensor_parts = parallel.tensor_parts(),
                             .context_pairs = parallel.context_pairs(),
                             .sums_context_with_data = SumsContextWithData(setup.config)};
@@ -314,7 +322,7 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   if (setup.config.checkpoint.async) {
     const int64_t own = plan.largest.parameters + plan.largest.optimizer;
     const int64_t shards = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks;
-    plan.all_copy = SavesParts(setup);
+    plan.all_copy = SavesParts(setup) || (parallel.ep > 1 && setup.config.checkpoint.sharded);
     plan.snapshot = plan.all_copy      ? own / (setup.ranks / shards)
                     : IsSharded(setup) ? own * parallel.tp * shards
                                        : own * parallel.tp;

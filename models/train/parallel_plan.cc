@@ -2,6 +2,7 @@
 
 #include "dist/context/shared_samples.h"
 #include "dist/data_parallel/data_parallel.h"
+#include "dist/expert/expert_parallel.h"
 
 namespace lockstep::models {
 
@@ -16,6 +17,10 @@ MeshGroups MeshGroups::Of(const dist::Mesh& mesh, const Make& make, bool sums_co
   groups.tensor = along({"tp"});
   groups.control =
       along(sums_context ? Axes{"pp", "dp", "cp"} : Axes{"pp", "dp"}, /*on_host=*/true);
+  if (mesh.size("ep") > 1) {
+    groups.experts = along({"ep"});
+    groups.expert_copies = along({"edp"});
+  }
   if (mesh.size("replicate") == 1) return groups;
   groups.shard = along({"shard"});
   groups.replicate = along({"replicate"});
@@ -32,6 +37,10 @@ std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const P
     return std::make_unique<dist::FullyShard>(ranks, module, *plan.shard, groups.control);
   }
   if (!plan.reducer) return nullptr;
+  if (groups.experts) {
+    return std::make_unique<dist::ExpertParallel>(all, groups.expert_copies.get(), module,
+                                                  *plan.reducer, groups.control);
+  }
   if (plan.sums_context_with_data) {
     const int parts = groups.context ? groups.context->size() : 1;
     return std::make_unique<dist::SharedSamples>(all, parts, module, *plan.reducer, groups.control);

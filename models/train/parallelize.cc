@@ -1,6 +1,7 @@
 #include "models/train/parallelize.h"
 
 #include "dist/context/parallelize_context.h"
+#include "dist/expert/share_experts.h"
 #include "models/train/pipeline_parallel.h"
 
 namespace lockstep::models {
@@ -18,10 +19,14 @@ dist::TensorPlan GptTensorPlan(const GptConfig& c) {
                            {"h.*.attn", kHeads},
                            {"h.*.attn.c_attn", kColumn, {c.n_embd, keys, keys}},
                            {"h.*.attn.c_proj", kRow},
-                           c_fc,
-                           {"h.*.mlp.c_proj", kRow},
                            {"ln_f", kSequence},
                            {"lm_head", kVocabulary}};
+  const bool mixture = c.mixture.n_expert > 0;
+  if (mixture) plan.push_back({"h.*.mlp", kExperts});
+  if (!mixture || c.n_dense > 0) {
+    plan.push_back(c_fc);
+    plan.push_back({"h.*.mlp.c_proj", kRow});
+  }
   return plan;
 }
 
@@ -39,6 +44,7 @@ dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const Par
     dist::ParallelizeContext(model, context);
     return context;
   }
+  dist::ShareExperts(model, groups.experts);
   auto tensor = std::make_shared<dist::TensorRanks>(groups.tensor.get(), plan.tensor_parts);
   Parallelize(model, tensor);
   return tensor;

@@ -189,14 +189,18 @@ dist::PipelineStage PipelineParallel::FunctionsOf(Stage& stage) {
     if (stage.model.last()) work_.results.push_back(out.Detach());
     return out;
   };
-  functions.output_gradient = [this, &stage](const Tensor& received, int micro) {
-    if (!stage.model.last()) {
-      work_.state->SetRootScaled();  // by the last stage
-      return received;
-    }
-    const Tensor& loss = work_.results[micro];
-    return ops::ScaleRoot(Tensor::Full({}, work_.root, loss.dtype(), loss.device()), *work_.state);
+  const auto root = [this](int) {
+    const Tensor weight = gpt_.Parameters()[0]->value();
+    return ops::ScaleRoot(Tensor::Full({}, work_.root, LossDType(weight), weight.device()),
+                          *work_.state);
   };
+  if (stage.model.last()) {
+    functions.output_gradient = [root](const Tensor&, int micro) { return root(micro); };
+  } else {
+    functions.output_gradient = [](const Tensor& received, int) { return received; };
+    // Also tells the state that this rank's gradients are scaled.
+    functions.root_gradient = root;
+  }
   functions.gradients = stage.gradients;
   functions.before_gradients = [&stage, &order](int micro) {
     stage.data->BeginMicroBatch(micro + 1 == std::ssize(order));

@@ -6,11 +6,16 @@
 namespace lockstep::models {
 namespace {
 
-// Of a part that multiplies by its matrices.
-double CostOf(const Module& part) {
+// Of a part that multiplies by its matrices; a token meets some of the experts' only.
+double CostOf(const Module& part, const nn::MixtureOptions& mixture) {
   double cost = 0;
   for (const auto& p : part.Parameters()) {
-    if (p->logical_shape().ndim() == 2) cost += static_cast<double>(p->logical_shape().numel());
+    const Shape& shape = p->logical_shape();
+    const auto numel = static_cast<double>(shape.numel());
+    if (shape.ndim() == 2) cost += numel;
+    if (shape.ndim() == 3) {
+      cost += numel * static_cast<double>(mixture.n_expert_used) / static_cast<double>(shape[0]);
+    }
   }
   return cost;
 }
@@ -29,7 +34,7 @@ std::vector<int64_t> CutIntoStages(Gpt& gpt, int64_t window, int stages) {
   std::vector<double> costs = {0};  // rows of the embedding are only copied
   for (int64_t i = 0; i < layers; ++i) {
     // With causal attention, half of the positions.
-    costs.push_back(CostOf(*gpt.blocks()[i].module()) +
+    costs.push_back(CostOf(*gpt.blocks()[i].module(), gpt.config().mixture) +
                     static_cast<double>(window * gpt.config().n_embd));
   }
   costs.push_back(static_cast<double>(gpt.config().vocab_size * gpt.config().n_embd));

@@ -52,7 +52,8 @@ dist::Mesh MeshOf(const RunConfig& config, int rank, int ranks) {
   return dist::Mesh({.pp = static_cast<int>(parallel.pp),
                      .cp = static_cast<int>(parallel.cp),
                      .tp = static_cast<int>(parallel.tp),
-                     .shard = has_copies ? static_cast<int>(shards) : 0},
+                     .shard = has_copies ? static_cast<int>(shards) : 0,
+                     .ep = data_ranks % parallel.ep == 0 ? static_cast<int>(parallel.ep) : 1},
                     rank, ranks);
 }
 

@@ -65,7 +65,7 @@ class RunRanks {
   const std::shared_ptr<dist::ProcessGroup>& control() const { return control_; }
   // For CheckpointSaver.
   dist::ProcessGroup* checkpoints() const { return checkpoints_.get(); }
-  // Along the axes of parallel.pp, cp, tp, shard and shard_ranks.
+  // Along the axes of parallel.pp, cp, tp, ep, shard and shard_ranks.
   const MeshGroups& groups() const { return groups_; }
 
   // Runs f() on the main rank. f takes no part in collectives and may take long: the other ranks

@@ -219,27 +219,23 @@ void CheckTensorParallel(const RunSetup& setup) {
     fail("virtual.tp = ", parts, " with parallel.tp = ", parallel.tp,
          " is for dist.reduction = \"ordered\": add that, or leave virtual.tp out");
   }
-  if (setup.model.mixture.n_expert > 0) {
-    fail(
-        "model.n_expert does not go with parallel.tp or virtual.tp yet: share out the samples and "
-        "the weights instead, by parallel.shard = \"full\"");
-  }
-  if (setup.window % parts != 0 || setup.model.n_head % parallel.tp != 0) {
-    fail("the parts of virtual.tp = ", parts, " must divide model.block_size = ", setup.window,
-         ", and parallel.tp = ", parallel.tp, " must divide model.n_head = ", setup.model.n_head);
-  }
-  const int64_t keys = setup.model.n_kv_head > 0 ? setup.model.n_kv_head : setup.model.n_head;
-  if (keys % parallel.tp != 0) {
-    fail("parallel.tp = ", parallel.tp, " does not divide the ", keys,
-         " heads of keys and values (model.n_kv_head): use a divisor of them");
-  }
-  try {
-    Gpt shape(setup.model);
-    shape.AssignNames();
-    Parallelize(shape, std::make_shared<dist::TensorRanks>(nullptr, parts));
-  } catch (const ArgumentError& error) {
-    throw InputError(error.what());
-  }
+}
+if (setup.window % parts != 0 || setup.model.n_head % parallel.tp != 0) {
+  fail("the parts of virtual.tp = ", parts, " must divide model.block_size = ", setup.window,
+       ", and parallel.tp = ", parallel.tp, " must divide model.n_head = ", setup.model.n_head);
+}
+const int64_t keys = setup.model.n_kv_head > 0 ? setup.model.n_kv_head : setup.model.n_head;
+if (keys % parallel.tp != 0) {
+  fail("parallel.tp = ", parallel.tp, " does not divide the ", keys,
+       " heads of keys and values (model.n_kv_head): use a divisor of them");
+}
+try {
+  Gpt shape(setup.model);
+  shape.AssignNames();
+  Parallelize(shape, std::make_shared<dist::TensorRanks>(nullptr, parts));
+} catch (const ArgumentError& error) {
+  throw InputError(error.what());
+}
 }
 
 // Fails for sequences that ranks cannot compute together.
@@ -265,6 +261,34 @@ void CheckContextParallel(const Options& options, const RunSetup& setup) {
   }
 }
 
+// Fails for a model or a step whose experts ranks cannot share out.
+void CheckExpertParallel(const Options& options, const RunSetup& setup) {
+  const int64_t ep = setup.config.parallel.ep, experts = setup.model.mixture.n_expert;
+  if (ep == 1) return;
+  const auto fail = [&](const auto&... what) {
+    options.Fail({"parallel.ep"}, StrCat(options.Describe("parallel.ep"), what...));
+  };
+  if (experts == 0) {
+    fail(" shares out experts, and the model has none: add model.n_expert = 8, or leave it out");
+  }
+  if (experts % ep != 0) {
+    fail(" does not divide the ", experts, " experts (model.n_expert): use a divisor of them");
+  }
+  if (setup.ranks % ep != 0) {
+    fail(" does not divide the ", setup.ranks, setup.ranks == 1 ? " rank" : " ranks",
+         " of this run: start a multiple of ", ep, " processes, as with --nproc=", ep);
+  }
+  if (setup.micro_batches % setup.ranks != 0) {
+    fail(" needs equally many micro-batches on all ", setup.ranks, " ranks, and a step has ",
+         setup.micro_batches, ": use a multiple of ", setup.ranks,
+         ", by train.grad_accum or train.global_batch_size");
+  }
+  if (setup.config.dist.compress != "none") {
+    fail(" does not go together with ", options.Describe("dist.compress"),
+         " yet: leave one of the two out");
+  }
+}
+
 // Fails for a model or a step that does not fit a pipeline.
 void CheckPipeline(const Options& options, const RunSetup& setup) {
   const RunConfig& config = setup.config;
@@ -280,9 +304,6 @@ void CheckPipeline(const Options& options, const RunSetup& setup) {
   if (setup.offload.any()) {
     fail("train.offload", " does not go together with ", pipeline,
          " yet: leave train.offload out, or use train.recompute = \"block\"");
-  }
-  if (setup.model.mixture.n_expert > 0) {
-    fail("model.n_expert", " does not go together with ", pipeline, " yet: leave parallel.pp out");
   }
   if (config.parallel.shard != "none" && setup.model.tie_embeddings) {
     fail("parallel.shard", " does not go together with ", pipeline,
@@ -330,6 +351,7 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   CheckTensorParallel(setup);
   CheckContextParallel(options, setup);
   CheckPipeline(options, setup);
+  CheckExpertParallel(options, setup);
   if (config.dist.compress != "none" && setup.ranks == 1 &&
       config.parallel.pp * config.parallel.tp > 1) {
     throw InputError(
@@ -482,8 +504,11 @@ std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& o, const Mod
                                                             .offload = offload});
   }
   if (o.name == "muon") {
+    // Rows of a router's matrix are scores of its own for each expert: no map of a hidden space.
     const auto hidden = [](const Parameter& p) {
-      return p.logical_shape().ndim() == 2 && p.name().starts_with("h.");
+      const std::string& name = p.name();
+      return p.logical_shape().ndim() == 2 && name.starts_with("h.") &&
+             !name.ends_with(".router.weight") && !name.ends_with(".shared_gate.weight");
     };
     return std::make_unique<optim::Muon>(model.Parameters(),
                                          optim::MuonOptions{.momentum = o.momentum,

@@ -58,7 +58,8 @@ void MaterializeFor(const RunSetup& setup, Device device, Module& model);
 std::unique_ptr<Gpt> MakeModel(const RunSetup& setup);
 void FillModel(const RunSetup& setup, Gpt& model);
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const RunSetup& setup, Gpt& model);
-// A fresh one for a materialised model. "muon" takes the matrices of the blocks, h.*.
+// A fresh one for a materialised model. "muon" takes the matrices of the blocks, h.*, but not those
+// of routers and gates.
 std::unique_ptr<optim::Optimizer> MakeFreshOptimizer(const RunSetup& setup, const Module& model);
 std::unique_ptr<optim::Optimizer> MakeOptimizer(const OptimOptions& options, const Module& model,
                                                 const OffloadChoice& offload = {});

@@ -22,10 +22,12 @@ class AuxiliaryLossNode : public Node {
     const Tensor root = RootGradient();
     if (!root.defined()) {
       throw Error(
-          "the backward of a model with an auxiliary loss must begin from a scalar loss, whose "
-          "root "
-          "gradient is that of the auxiliary loss too; where it begins elsewhere, as in a stage of "
-          "a pipeline, declare it: const RootGradientScope scope(root)");
+          "the backward of a model with an auxiliary loss, such as that of a router, must be given "
+          "the root gradient of a scalar loss, with which the auxiliary loss begins too. Both are "
+          "sums over tokens, so make the loss a sum, and divide at its root:\n"
+          "  Backward(loss, Tensor::Full({}, 1.0 / tokens, DType::kF32, device));\n"
+          "Where a backward begins elsewhere, as in a stage of a pipeline, declare it:\n"
+          "  const RootGradientScope scope(root_gradient);");
     }
     sinks[1].Put(root.To(device_).To(dtype_).Reshape(shape_));
   }

@@ -40,7 +40,8 @@ const Tensor& ExpertRouter::bias() const {
 
 Tensor ExpertRouter::Logits(const Tensor& x) const {
   const DType wide = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
-  return ops::Linear(x.To(wide), weight_->value().To(wide));
+  return ops::Linear(x.To(wide), weight_->value().To(wide), {}, Activation::kNone,
+                     /*full_f32=*/true);
 }
 
 Routes ExpertRouter::Forward(const Tensor& x) {

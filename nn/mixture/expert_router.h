@@ -20,11 +20,11 @@ void ForEachTensor(const Routes& routes, const F& f) {
   f(routes.gates);
 }
 
-// x [B, T, n_embd] -> Routes, with N = B T: logits = x weight^T, in f32 (f64 for f64 models), the
-// best n_expert_used of each token (ops::TopExperts), their gates (ops::ExpertGates). In backward
-// the router's losses (ops::RouterLoss) join in, see nn/mixture/auxiliary_loss.h. Parameters:
-// weight [n_expert, n_embd]. Buffers: with sigmoid scores bias f32 [n_expert], which is no
-// parameter: ExpertLoads moves it after each step.
+// x [B, T, n_embd] -> Routes, with N = B T: logits = x weight^T, in f32 (f64 for f64 models; never
+// TF32), the best n_expert_used of each token (ops::TopExperts), their gates (ops::ExpertGates). In
+// backward the router's losses (ops::RouterLoss) join in, see nn/mixture/auxiliary_loss.h.
+// Parameters: weight [n_expert, n_embd]. Buffers: with sigmoid scores bias f32 [n_expert], which is
+// no parameter: ExpertLoads moves it after each step.
 //
 // The choice is kept where the forward is recomputed (core/autograd/keep_choice.h). In a training
 // step it counts the load of the experts, once per forward, wherever else that runs again.
@@ -35,6 +35,8 @@ class ExpertRouter : public ModuleOf<Routes(const Tensor&)> {
 
   int64_t n_expert() const { return options_.n_expert; }
   double bias_rate() const { return options_.bias_rate; }
+  // Whether another rank of a pipeline has this layer, and runs it.
+  bool is_elsewhere() const { return weight_->value().numel() == 0; }
   // f32 [n_expert], or undefined.
   const Tensor& bias() const;
   // i64 [n_expert]: how many pairs each expert had in the step's forwards so far; undefined before

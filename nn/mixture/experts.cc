@@ -38,11 +38,12 @@ Experts::Experts(const TransformerOptions& o)
               std::make_shared<GroupedLinear>(o.mixture.n_expert, Inner(o), o.n_embd,
                                               Normal(0, o.residual_std))) {}
 
+Tensor Experts::Activate(const Tensor& inner) const {
+  return activation_ == MlpActivation::kGelu ? ops::Gelu(inner) : ActivateMlp(activation_, inner);
+}
+
 Tensor Experts::Forward(const Tensor& rows, const Tensor& offsets) {
-  const Tensor inner = c_fc_(rows, offsets);
-  // A grouped product has no activation of its own.
-  const bool gelu = activation_ == MlpActivation::kGelu;
-  return c_proj_(gelu ? ops::Gelu(inner) : ActivateMlp(activation_, inner), offsets);
+  return c_proj_(Activate(c_fc_(rows, offsets)), offsets);
 }
 
 }  // namespace lockstep::nn

@@ -34,6 +34,11 @@ class Experts : public ExpertsLayer {
   // Reads n_embd, n_inner, activation, init_std, residual_std and mixture.
   explicit Experts(const TransformerOptions& options);
 
+  Child<ExpertsLayer>& c_fc() { return c_fc_; }
+  Child<ExpertsLayer>& c_proj() { return c_proj_; }
+  // What is between them: a grouped product has no activation of its own.
+  Tensor Activate(const Tensor& inner) const;
+
  protected:
   Tensor Forward(const Tensor& rows, const Tensor& offsets) override;
 

@@ -44,12 +44,14 @@ Tensor MixtureOfExperts::Shared(const Tensor& x) {
 }
 
 ops::Branch MixtureOfExperts::Forward(ops::Branch branch) {
-  const Tensor x = ops::Complete(branch);
+  Tensor x = ops::Complete(branch);
+  if (whole_) x = whole_(x);
   const Routes routes = router_(x);
   const Tensor tokens = x.Reshape({x.dim(0) * x.dim(1), x.dim(2)});
   const Tensor rows = experts_(ops::Dispatch(tokens, routes.order), routes.order.offsets);
   const Tensor routed = ops::Combine(rows, routes.gates, routes.order).View(x.shape());
-  return dropout_(shared_ ? ops::Residual(routed, Shared(x)) : routed);
+  const Tensor y = shared_ ? ops::Residual(routed, Shared(x)) : routed;
+  return dropout_(part_ ? part_(y) : y);
 }
 
 }  // namespace lockstep::nn

@@ -1,6 +1,7 @@
 // A mixture of experts in the place of a transformer's MLP.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "nn/mixture/expert_router.h"
@@ -23,6 +24,13 @@ class MixtureOfExperts : public BranchLayer {
   explicit MixtureOfExperts(const TransformerOptions& options);
 
   Child<ExpertsLayer>& experts() { return experts_; }
+  // Where x and y are parts of a sequence (tensor parallelism): `whole` makes all of it of x, and
+  // `part` takes y from the result. Both differentiate.
+  using Map = std::function<Tensor(const Tensor&)>;
+  void SetSequence(Map whole, Map part) {
+    whole_ = std::move(whole);
+    part_ = std::move(part);
+  }
 
  protected:
   ops::Branch Forward(ops::Branch x) override;
@@ -37,6 +45,7 @@ class MixtureOfExperts : public BranchLayer {
   std::unique_ptr<Child<BranchLayer>> shared_;  // null: none
   std::unique_ptr<Child<Layer>> shared_gate_;
   Child<BranchLayer> dropout_;
+  Map whole_, part_;  // empty: x is the whole
 };
 
 }  // namespace lockstep::nn

@@ -113,6 +113,7 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "virtual.cp",
                                 "parallel.pp",
                                 "parallel.schedule",
+                                "parallel.ep",
                                 "parallel.shard",
                                 "parallel.shard_ranks",
                                 "parallel.reshard_after_forward",
@@ -294,8 +295,8 @@ timeout = 15
   EXPECT_EQ(config.dist.timeout, 15);
   // A run folder preserves all of it.
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
-  // All but dist.compress, which the ordered reduction rules out, and those of a pipeline and of
-  // context parallelism, which parallel.shard rules out.
+  // All but dist.compress, which the ordered reduction rules out, and parallel.ep and those of a
+  // pipeline and of context parallelism, which parallel.shard rules out.
   EXPECT_EQ(Difference(config, RunConfig()).size(), 74u);
 }
 

@@ -71,6 +71,19 @@ TEST(OptimOptions, MuonTakesTheMatricesOfTheBlocks) {
     ++matrices;
   }
   EXPECT_EQ(matrices, 2 * 4);
+  // Rows of routers and gates are scores, each by itself.
+  GptConfig config{.vocab_size = 11, .block_size = 8, .n_layer = 2, .n_head = 2, .n_embd = 12};
+  config.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 8, .n_shared = 8};
+  config.mixture.shared_gate = true;
+  Gpt mixture(config);
+  mixture.Materialize(kCpu, 3);
+  for (const auto& [name, tensor] : MakeOptimizer(options, mixture)->NamedState()) {
+    if (!name.ends_with(".momentum_buffer")) continue;
+    EXPECT_EQ(name.find("router"), std::string::npos) << name;
+    EXPECT_EQ(name.find("shared_gate"), std::string::npos) << name;
+    --matrices;
+  }
+  EXPECT_EQ(matrices, 2 * 4 - 2 * 4);  // two of attention, two of the shared expert
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 
 #include "core/autograd/engine.h"
 #include "core/autograd/root_gradient.h"
+#include "core/cuda/blaslt.h"
+#include "core/cuda/device.h"
 #include "core/step_state.h"
 #include "kernels/linear/linear.h"
 #include "kernels/router_loss/router_loss.h"
@@ -239,11 +241,38 @@ TEST(AuxiliaryLoss, NeedsARootGradient) {
   const Tensor x = RandomTensor({1, 6, kWidth}, 7, DType::kF32);
   const Tensor y = ops::Complete(module(x));
   EXPECT_THAT(MessageOf<Error>([&] { Backward(y, Tensor::Full(y.shape(), 1, DType::kF32)); }),
-              HasSubstr("must begin from a scalar loss"));
+              HasSubstr("must be given the root gradient of a scalar loss"));
+  // Whether this is a mean, beside which sums over tokens would be too strong, is not known.
+  const Tensor mean = test::Project(ops::Complete(module(x)).To(DType::kF64));
+  EXPECT_THAT(MessageOf<Error>([&] { Backward(mean); }), HasSubstr("1.0 / tokens"));
   const Tensor again = ops::Complete(module(x));
   module.ZeroGrad();
   const RootGradientScope scope(Tensor::Full({}, 1, DType::kF32));
   Backward(again, Tensor::Full(again.shape(), 1, DType::kF32));
+}
+
+// Whatever other products may do: a score that is rounded sends its token elsewhere.
+TEST(ExpertRouter, ScoresInFullF32) {
+  if (cuda::DeviceCount() == 0) GTEST_SKIP() << "this needs a GPU, simulated or real";
+  const Device device{DeviceType::kCuda, 0};
+  MixtureOptions mixture = Softmax();
+  mixture.z_loss = 0.3;
+  ExpertRouter router(Options(mixture));
+  router.Materialize(device, 3);
+  Tensor x = RandomTensor({1, 40, kWidth}, 7, DType::kF32).To(device);
+  x.SetRequiresGrad();
+  const auto results = [&](bool tf32) {
+    cuda::AllowTf32(tf32);
+    x.ZeroGrad();
+    router.ZeroGrad();
+    const Routes routes = router(x);
+    Backward(test::Project(routes.gates.To(kCpu).To(DType::kF64)),
+             Tensor::Full({}, 1, DType::kF64));
+    cuda::AllowTf32(false);
+    return std::vector{routes.gates.ToVector<float>(), x.grad().ToVector<float>(),
+                       router.Parameters()[0]->grad().ToVector<float>()};
+  };
+  EXPECT_EQ(results(true), results(false));
 }
 
 // ---- Loads, and what recomputation must not do twice. ----
@@ -269,7 +298,7 @@ TEST_P(Recomputing, KeepsTheChoiceAndCountsOnce) {
     for (const auto& [name, bias] : item->NamedBuffers()) {
       bias.CopyFrom(RandomTensor(bias.shape(), 9, DType::kF32, -4, 4));
     }
-    Backward(loss);
+    Backward(loss, Tensor::Full({}, 1, DType::kF64));
     const LayerLoads load = ToLoads(loads.Take());
     double total = 0;
     for (const double l : load.at(0)) total += l;

@@ -42,6 +42,22 @@ Task Llama(DType dtype) {
   return task;
 }
 
+Task Mixture(DType dtype, RouterScore score) {
+  Task task = Llama(dtype);
+  task.model.n_dense = 1;
+  nn::MixtureOptions& mixture = task.model.mixture;
+  mixture = {.n_expert = 5, .n_expert_used = 2, .n_inner = 20};
+  mixture.z_loss = 0.5;
+  mixture.router.score = score;
+  if (score == RouterScore::kSigmoid) {
+    mixture.bias_rate = 0.01;
+  } else {
+    mixture.balance_loss = 0.5;
+    mixture.n_shared = 12;
+  }
+  return task;
+}
+
 void ExpectSameBits(const Task& task, std::vector<Plan> plans) {
   const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
   EXPECT_LT(task.optim.clip, alone.norms.back());  // the first may be skipped by a loss scale
@@ -87,6 +103,25 @@ TEST(PipelinePlan, SameBitsOfTiedWeightsByAnyOtherPlan) {
   ExpectSameBits(task, {{.copies = 3, .data_parallel = true}, {.copies = 2, .pp = 3}});
 }
 
+// With losses, loads and selection biases in layers of every stage.
+TEST(PipelinePlan, SameBitsOfMixtures) {
+  ExpectSameBits(Mixture(DType::kF32, RouterScore::kSoftmax), AllPlans());
+  ExpectSameBits(Mixture(DType::kBF16, RouterScore::kSigmoid), AllPlans());
+}
+
+TEST(PipelinePlan, SameBitsOfARecomputedMixture) {
+  std::vector<Plan> plans = {{.pp = 3, .schedule = k1F1B},
+                             {.copies = 2, .pp = 2, .schedule = kZeroBubbleV}};
+  for (Plan& plan : plans) plan.recompute = ParseRecompute("block");
+  ExpectSameBits(Mixture(DType::kF32, RouterScore::kSoftmax), plans);
+}
+
+TEST(PipelinePlan, SameBitsOfAMixtureWithALossScale) {
+  Task task = Mixture(DType::kF16, RouterScore::kSoftmax);
+  task.steps = 12;  // of which the first are skipped
+  ExpectSameBits(task, {{.pp = 3, .schedule = kZeroBubbleH1}});
+}
+
 TEST(PipelinePlan, SameBitsWithALossScale) {
   Task task = Gpt2(DType::kF16);
   task.steps = 12;  // of which the first are skipped
@@ -126,7 +161,7 @@ TEST(PipelinePlan, SameBitsWithFewMicroBatches) {
 }
 
 TEST(PipelinePlan, GoesOnByAnotherPlan) {
-  const Task task = Gpt2(DType::kBF16);
+  const Task task = Mixture(DType::kBF16, RouterScore::kSigmoid);
   const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
   Plan sharded{.shards = 2};
   sharded.options.sum = dist::GradientSum::kOrdered;

@@ -47,7 +47,8 @@ dist::Mesh MeshOf(const dist::ProcessGroup& all, const Plan& plan) {
   return dist::Mesh({.pp = static_cast<int>(std::max<int64_t>(plan.pp, 1)),
                      .cp = static_cast<int>(plan.cp),
                      .tp = static_cast<int>(plan.tp),
-                     .shard = plan.is_sharded() ? static_cast<int>(plan.shards) : 0},
+                     .shard = plan.is_sharded() ? static_cast<int>(plan.shards) : 0,
+                     .ep = static_cast<int>(plan.ep)},
                     all.rank(), all.size());
 }
 
@@ -103,6 +104,7 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
 std::ostream& operator<<(std::ostream& out, const Plan& p) {
   out << p.shards << " shards of " << p.copies << " copies";
   if (p.tp > 1) out << ", tp " << p.tp;
+  if (p.ep > 1) out << ", ep " << p.ep;
   if (p.cp > 1) out << ", cp " << p.cp;
   if (p.pp > 0) out << ", pipelines of " << p.pp << " by " << dist::Name(p.schedule);
   if (!p.is_sharded()) {
@@ -130,6 +132,7 @@ std::string Difference(const Outcome& a, const Outcome& b) {
   };
   if (const auto step = in_list(a.losses, b.losses)) return StrCat("the loss of step ", *step);
   if (const auto step = in_list(a.norms, b.norms)) return StrCat("the norm of step ", *step);
+  if (in_list(a.loads, b.loads)) return "the loads of experts";
   if (!SameBits({a.val_loss}, {b.val_loss}, 0)) return "the validation loss";
   const std::string weight = in_map(a.weights, b.weights);
   if (!weight.empty()) return StrCat("the weight '", weight, "'");
@@ -148,7 +151,9 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
   parallel_ = Parallelize(model_, groups_, ToParallelPlan(task, plan), [&](bool on_meta) {
     // Alone, FullyShard knows its device by the parameters.
     const bool in_memory = plan.is_sharded() && (plan.in_memory || !groups_.data);
-    if (!in_memory) {
+    if (plan.ep > 1) {  // all begin with the weights of the first ranks that have them
+      Fill(model_, all.device(), task.dtype, all.rank() < plan.ep ? 4 : 5);
+    } else if (!in_memory) {
       Fill(model_, on_meta ? kMeta : all.device(), task.dtype, 4);
     } else if (on_meta) {
       Fill(model_, all.device(), task.dtype, is_first ? 4 : 5);  // all begin with the first's
@@ -202,6 +207,7 @@ void PlanRun::Train(int steps) {
     CheckReplicas();
     outcome_.losses.push_back(m.loss);
     outcome_.norms.push_back(m.grad_norm);
+    outcome_.loads.insert(outcome_.loads.end(), {m.expert_most, m.expert_least});
   }
 }
 

@@ -40,6 +40,7 @@ struct Plan {
   int64_t shards = 1, copies = 1;  // data ranks: shards * copies
   int64_t tp = 1;                  // ranks that compute a layer together
   int64_t cp = 1;                  // ranks that compute a sequence together; not with tp
+  int64_t ep = 1;                  // of the copies, with data_parallel, those that share experts
   int64_t pp = 0;                  // ranks of a pipeline; 0: none
   dist::PipelineKind schedule = dist::PipelineKind::k1F1B;
   // By DataParallel, which has one shard, as have the pipelines of one; otherwise by FullyShard.
@@ -58,9 +59,9 @@ std::ostream& operator<<(std::ostream& out, const Plan& plan);
 
 // Everything that training computes, and what a checkpoint holds.
 struct Outcome {
-  std::vector<double> losses, norms;
-  double val_loss = 0;                    // in the middle
-  std::map<std::string, Tensor> weights;  // whole, on the CPU; buffers too
+  std::vector<double> losses, norms, loads;  // loads: of a step's most and least loaded expert
+  double val_loss = 0;                       // in the middle
+  std::map<std::string, Tensor> weights;     // whole, on the CPU; buffers too
   NamedTensors state;
   std::optional<LossScale> loss_scale;
 };

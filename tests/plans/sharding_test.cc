@@ -196,6 +196,26 @@ TEST(Sharding, GathersOverlapWithWhatComputesMeanwhile) {
   });
 }
 
+// What is no parameter, such as the selection biases of a router, is whole on every rank.
+TEST(Sharding, ComparesBuffers) {
+  std::string error;
+  dist::RunInProcess(2, [&](dist::ProcessGroup& group) {
+    GptConfig config = SmallGpt(0);
+    config.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 12};
+    config.mixture.router.score = RouterScore::kSigmoid;
+    Gpt model(config);
+    model.Materialize(kCpu, 4);
+    dist::FullyShard sharded(&group, model);
+    sharded.CheckWeights("at first");
+    if (group.rank() == 1) model.NamedBuffers().at(0).second.Fill(1);
+    const std::string mine =
+        test::MessageOf<dist::ReplicaError>([&] { sharded.CheckWeights("later"); });
+    if (group.rank() == 0) error = mine;
+  });
+  EXPECT_THAT(error, testing::AllOf(testing::HasSubstr("the buffers later"),
+                                    testing::HasSubstr("h.0.mlp.router.bias")));
+}
+
 TEST(Sharding, ForwardsWithinWholeLeaveItWhole) {
   dist::RunInProcess(2, [](dist::ProcessGroup& group) {
     Gpt model(SmallGpt(0));

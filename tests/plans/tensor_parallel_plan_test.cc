@@ -43,6 +43,23 @@ Task Llama(DType dtype) {
   return task;
 }
 
+Task Mixture(DType dtype, RouterScore score) {
+  Task task = score == RouterScore::kSoftmax ? Gpt2(dtype) : Llama(dtype);
+  nn::MixtureOptions& mixture = task.model.mixture;
+  mixture = {.n_expert = 8, .n_expert_used = 2, .n_inner = 20};
+  mixture.z_loss = 0.5;
+  mixture.router.score = score;
+  if (score == RouterScore::kSigmoid) {
+    task.model.n_dense = 1;
+    mixture.bias_rate = 0.01;
+  } else {
+    mixture.balance_loss = 0.5;
+    mixture.n_shared = 12;
+    mixture.shared_gate = true;
+  }
+  return task;
+}
+
 Plan PlanOf(int64_t tp, int64_t dp) { return {.copies = dp, .tp = tp, .data_parallel = true}; }
 
 void ExpectSameBits(const Task& task) {
@@ -61,8 +78,14 @@ TEST(TensorParallelPlan, LlamaInF32) { ExpectSameBits(Llama(DType::kF32)); }
 
 TEST(TensorParallelPlan, LlamaInBF16) { ExpectSameBits(Llama(DType::kBF16)); }
 
+TEST(TensorParallelPlan, Mixtures) {
+  ExpectSameBits(Mixture(DType::kF32, RouterScore::kSoftmax));
+  ExpectSameBits(Mixture(DType::kBF16, RouterScore::kSigmoid));
+}
+
 TEST(TensorParallelPlan, RecomputesAndResumesWithOtherRanks) {
-  for (Task task : {Gpt2(DType::kF32), Llama(DType::kF32)}) {
+  for (Task task :
+       {Gpt2(DType::kF32), Llama(DType::kF32), Mixture(DType::kF32, RouterScore::kSigmoid)}) {
     task.optim.name = "muon";  // which wants whole matrices
     const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps);
     Plan first = PlanOf(4, 1), second = PlanOf(2, 2);
@@ -73,6 +96,18 @@ TEST(TensorParallelPlan, RecomputesAndResumesWithOtherRanks) {
     const Outcome again = TrainBy(task, second, 2);
     EXPECT_EQ(Difference(TrainBy(task, PlanOf(1, 1), task.steps - 2, &again), alone), "") << task;
   }
+}
+
+TEST(TensorParallelPlan, RanksHoldTheirExpertsOnly) {
+  const Task task = Mixture(DType::kF32, RouterScore::kSoftmax);
+  dist::RunInProcess(4, [&](dist::ProcessGroup& all) {
+    PlanRun run(all, task, PlanOf(4, 1));
+    int64_t elements = 0;
+    for (const auto& [name, p] : run.model().NamedParameters()) {
+      if (name.find(".experts.") != std::string::npos) elements += p->value().numel();
+    }
+    EXPECT_EQ(elements, 2 * 2 * (8 / 4) * 32 * 20);
+  });
 }
 
 // Parts differ in the last bits from one product, and only there.
@@ -90,7 +125,8 @@ TEST(TensorParallelPlan, ComputesWhatOneProcessComputes) {
 
 TEST(TensorParallelPlan, SameBitsOnSimulatedGpus) {
   SKIP_WITHOUT_GPUS(2);
-  for (Task task : {Gpt2(DType::kBF16), Llama(DType::kF32)}) {
+  for (Task task :
+       {Gpt2(DType::kBF16), Llama(DType::kF32), Mixture(DType::kF32, RouterScore::kSoftmax)}) {
     task.model.n_layer = 1;
     task.steps = 2;
     task.micro_batches = 2;

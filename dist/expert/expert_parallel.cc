@@ -1,0 +1,131 @@
+#include "dist/expert/expert_parallel.h"
+
+#include "dist/groups/agreement.h"
+#include "nn/state.h"
+
+namespace lockstep::dist {
+namespace {
+
+bool IsExperts(const Parameter& p) {
+  for (const ShardCut& cut : p.layout().cuts) {
+    if (cut.axis == "ep") return true;
+  }
+  return false;
+}
+
+// The trainable and other parameters of one of the two kinds.
+Parameters ParametersOf(const Module& module, bool experts) {
+  Parameters some;
+  for (const auto& p : module.Parameters()) {
+    if (IsExperts(*p) == experts) some.push_back(p);
+  }
+  return some;
+}
+
+int64_t CountOf(const ProcessGroup* copies) { return copies ? copies->size() : 1; }
+
+// The weights of one of the two kinds; what is no parameter is whole.
+NamedTensors StateOf(const Module& module, bool experts) {
+  NamedTensors some;
+  for (const auto& [name, p] : module.NamedParameters()) {
+    if (IsExperts(*p) == experts) some.emplace_back(name, p->value().Detach());
+  }
+  if (experts) return some;
+  for (const auto& [name, buffer] : module.NamedBuffers()) some.emplace_back(name, buffer);
+  return some;
+}
+
+void CopyFirst(ProcessGroup& group, const NamedTensors& state) {
+  std::vector<Tensor> tensors;
+  for (const auto& [name, tensor] : state) tensors.push_back(tensor);
+  BroadcastTensors(group, tensors);
+}
+
+// Returns the group after the checks and copies, which must precede the reducers.
+ProcessGroup* Aligned(ProcessGroup* data, ProcessGroup* copies, const Module& module) {
+  LS_CHECK(data != nullptr && data->size() % CountOf(copies) == 0,
+           "ExpertParallel needs the group of all data ranks, of which `copies` is a part");
+  const int64_t experts = data->size() / CountOf(copies);
+  LS_CHECK(!copies || copies->rank() == data->rank() / experts, "ExpertParallel: rank ",
+           data->rank(), " of ", data->size(), " must be rank ", data->rank() / experts,
+           " of those that have the same experts, and is ", copies ? copies->rank() : 0,
+           ": ranks that share out the experts are neighbours");
+  for (const auto& p : ParametersOf(module, /*experts=*/true)) {
+    const ShardCut& cut = p->layout().cuts[0];
+    LS_CHECK(cut.parts == experts && cut.part == data->rank() % experts, "ExpertParallel: '",
+             p->name(), "' is part ", cut.part, " of ", cut.parts, ", and rank ", data->rank(),
+             " of ", data->size(), " with ", CountOf(copies), " copies needs part ",
+             data->rank() % experts, " of ", experts,
+             ": give ShareExperts the axis ep of the mesh");
+  }
+  LS_CHECK(!ParametersOf(module, true).empty(),
+           "ExpertParallel: no experts are shared out: call ShareExperts before, or use "
+           "DataParallel");
+  CheckSameShape(*data, module);
+  CopyFirst(*data, StateOf(module, false));
+  if (copies) CopyFirst(*copies, StateOf(module, true));
+  return data;
+}
+
+ReducerOptions OptionsOf(ReducerOptions options, const ProcessGroup& data,
+                         const ProcessGroup* copies, bool experts) {
+  const int64_t groups = CountOf(copies), size = data.size() / groups;
+  if (options.micro_batches == 0) options.micro_batches = data.size();
+  options.assignment = AssignForExperts(options.micro_batches, data.size(), size,
+                                        options.sum == GradientSum::kOrdered);
+  if (!experts) return options;
+  options.micro_batches /= size;
+  options.assignment.clear();  // the sum's own
+  return options;
+}
+
+}  // namespace
+
+Assignment AssignForExperts(int64_t micro_batches, int64_t ranks, int64_t experts, bool ordered) {
+  LS_CHECK(experts >= 1 && ranks % experts == 0 && micro_batches % ranks == 0, "a step of ",
+           micro_batches, " micro-batches on ", ranks, " ranks, of which ", experts,
+           " share out the experts, gives ranks different numbers of them: use multiples "
+           "(train.grad_accum, or train.global_batch_size)");
+  const int64_t stride = micro_batches / experts;
+  const auto assign = ordered ? AssignSubtrees : AssignInTurn;
+  Assignment all;
+  for (const std::vector<int64_t>& of_group : assign(stride, ranks / experts)) {
+    for (int64_t s = 0; s < experts; ++s) {
+      std::vector<int64_t>& mine = all.emplace_back(of_group);
+      for (int64_t& m : mine) m += s * stride;
+    }
+  }
+  return all;
+}
+
+ExpertParallel::ExpertParallel(ProcessGroup* data, ProcessGroup* copies, Module& module,
+                               ReducerOptions options, std::shared_ptr<ProcessGroup> control)
+    : DataRanks(Aligned(data, copies, module), std::move(control)),
+      copies_(copies),
+      module_(module),
+      whole_(data, ParametersOf(module, false), OptionsOf(options, *data, copies, false)),
+      experts_(copies, ParametersOf(module, true), OptionsOf(options, *data, copies, true)) {}
+
+void ExpertParallel::BeginMicroBatch(bool last) {
+  whole_no_sync_.reset();
+  experts_no_sync_.reset();
+  if (last) return;
+  whole_no_sync_.emplace(whole_);
+  experts_no_sync_.emplace(experts_);
+}
+
+const CommunicationTimes& ExpertParallel::times() const {
+  times_ = whole_.times();
+  const CommunicationTimes& of_experts = experts_.times();
+  times_.communication_ms += of_experts.communication_ms;
+  times_.overlapped_ms += of_experts.overlapped_ms;
+  times_.exposed_ms += of_experts.exposed_ms;
+  return times_;
+}
+
+void ExpertParallel::CheckWeights(const std::string& when) {
+  CheckSameBits(*control(), "the weights " + when, StateOf(module_, false));
+  if (copies_) CheckSameBits(*copies_, "the weights of experts " + when, StateOf(module_, true));
+}
+
+}  // namespace lockstep::dist

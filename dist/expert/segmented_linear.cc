@@ -1,0 +1,122 @@
+#include "dist/expert/segmented_linear.h"
+
+#include <bit>
+
+#include "core/autograd/node.h"
+#include "core/autograd/saved_tensor.h"
+#include "core/slots.h"
+#include "kernels/grouped_linear/grouped_linear.h"
+
+namespace lockstep::dist {
+namespace {
+
+int64_t CountOf(const ExpertSegments& segments) { return std::ssize(segments.offsets); }
+
+Tensor RowsOf(const ExpertSegments& segments, const Tensor& x, int64_t s) {
+  return x.Slice(0, segments.begin[static_cast<size_t>(s)],
+                 segments.begin[static_cast<size_t>(s) + 1]);
+}
+
+class SegmentedLinearNode : public Node {
+ public:
+  // x and weight are undefined where no gradient needs them.
+  SegmentedLinearNode(const Tensor& x, const Tensor& weight, const Shape& weight_shape,
+                      const ExpertSegments& segments)
+      : Node("segmented_linear"),
+        x_(x, "the input of segmented_linear"),
+        weight_(weight, "the weight of segmented_linear"),
+        weight_shape_(weight_shape),
+        segments_(segments) {}
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
+                std::span<GradSink> sinks) override {
+    const Tensor dy = grads[0].Contiguous();
+    if (needs[0]) {
+      const GradSink::Target dx =
+          sinks[0].Open({dy.dim(0), weight_shape_[2]}, dy.dtype(), dy.device());
+      const Tensor weight = weight_.Unpack();
+      for (int64_t s = 0; s < CountOf(segments_); ++s) {
+        GroupedLinearBackwardArgs args = ArgsOf(dy, s);
+        args.weight = weight;
+        args.dx = RowsOf(segments_, dx.tensor, s);
+        args.accumulate_x = dx.accumulate;
+        grouped_linear_backward(CurrentStream(dy.device()), args);
+      }
+    }
+    if (needs[1]) {
+      const GradSink::Target dw = sinks[1].OpenAnyDType(weight_shape_, dy.dtype(), dy.device());
+      if (!dw.accumulate) {
+        AddInto(dw.tensor, dy, x_.Unpack(), 0, 1);
+      } else {
+        const Tensor sum = Tensor::EmptyLike(dw.tensor);
+        AddInto(sum, dy, x_.Unpack(), 0, 1);
+        dw.Write(sum);
+      }
+    }
+  }
+  bool SplitsByInput() const override { return true; }
+  void Release() override {
+    x_.Reset();
+    weight_.Reset();
+  }
+
+ private:
+  GroupedLinearBackwardArgs ArgsOf(const Tensor& dy, int64_t s) const {
+    GroupedLinearBackwardArgs args;
+    args.dy = RowsOf(segments_, dy, s);
+    args.offsets = segments_.offsets[static_cast<size_t>(s)];
+    return args;
+  }
+
+  // `to` = the sum of segments s, s + n, s + 2 n, ...
+  void AddInto(const Tensor& to, const Tensor& dy, const Tensor& x, int64_t s, int64_t n) const {
+    const Stream stream = CurrentStream(to.device());
+    if (n == CountOf(segments_)) {
+      GroupedLinearBackwardArgs args = ArgsOf(dy, s);
+      args.x = RowsOf(segments_, x, s);
+      args.dweight = to;
+      grouped_linear_backward(stream, args);
+      return;
+    }
+    AddInto(to, dy, x, s, 2 * n);
+    const Tensor other = Tensor::EmptyLike(to);
+    AddInto(other, dy, x, s + n, 2 * n);
+    accumulate_slot(stream, other, to);
+  }
+
+  SavedTensor x_, weight_;
+  const Shape weight_shape_;
+  const ExpertSegments segments_;
+};
+
+}  // namespace
+
+Tensor SegmentedLinear(const Tensor& rows, const Tensor& weight, const ExpertSegments& segments) {
+  const int64_t n = CountOf(segments);
+  LS_CHECK(n >= 1 && std::has_single_bit(static_cast<uint64_t>(n)) &&
+               std::ssize(segments.begin) == n + 1,
+           "SegmentedLinear needs a power of two of segments, got ", n);
+  LS_CHECK(rows.defined() && rows.ndim() == 2 && rows.dim(0) == segments.begin.back() &&
+               weight.defined() && weight.ndim() == 3 && weight.dim(2) == rows.dim(1) &&
+               weight.dtype() == rows.dtype() && weight.device() == rows.device(),
+           "SegmentedLinear of ", segments.begin.back(), " rows got ", rows.Describe(), " and ",
+           weight.Describe());
+  const Tensor x = rows.Detach().Contiguous(), w = weight.Detach().Contiguous();
+  Tensor y = Tensor::Empty({x.dim(0), w.dim(1)}, x.dtype(), x.device());
+  // Before the products, which a recomputed forward that has all it needs then spares.
+  std::shared_ptr<SegmentedLinearNode> node;
+  if (NeedsGrad({&rows, &weight})) {
+    node = std::make_shared<SegmentedLinearNode>(weight.requires_grad() ? x : Tensor(),
+                                                 rows.requires_grad() ? w : Tensor(),
+                                                 weight.shape(), segments);
+  }
+  for (int64_t s = 0; s < n; ++s) {
+    grouped_linear_forward(CurrentStream(x.device()),
+                           {RowsOf(segments, x, s), w, segments.offsets[static_cast<size_t>(s)],
+                            RowsOf(segments, y, s)});
+  }
+  if (node) Record(node, {&rows, &weight}, {&y});
+  return y;
+}
+
+}  // namespace lockstep::dist

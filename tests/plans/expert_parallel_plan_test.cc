@@ -1,0 +1,178 @@
+// Expert parallelism: whatever ranks share out the experts, losses, norms, loads, weights and
+// optimizer state of ordered runs are those of one process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "dist/groups/in_process_group.h"
+#include "models/gpt/generate.h"
+#include "tests/dist/gpu_ranks.h"
+#include "tests/models/training.h"
+#include "tests/plans/plan_run.h"
+
+namespace lockstep::models {
+namespace {
+
+Task Softmax(DType dtype) {
+  Task task{.model = SmallGpt(/*dropout=*/0.1), .dtype = dtype, .micro_batches = 8, .steps = 4};
+  // Weights of experts have 19200 elements, so that chunks of the norm lie across ranks.
+  task.model.n_embd = 48;
+  task.model.mixture = {.n_expert = 8, .n_expert_used = 2, .n_inner = 50};
+  task.model.mixture.n_shared = 20;
+  task.model.mixture.shared_gate = true;
+  task.model.mixture.balance_loss = 0.05;
+  task.model.mixture.z_loss = 0.01;
+  task.optim.clip = 0.05;  // below the norm of all steps
+  return task;
+}
+
+Task Sigmoid(DType dtype) {
+  Task task = Softmax(dtype);
+  task.model.bias = false;
+  task.model.norm = NormKind::kRmsNorm;
+  task.model.activation = nn::MlpActivation::kSwiGlu;
+  task.model.position = Position::kRope;
+  task.model.n_dense = 1;
+  nn::MixtureOptions& mixture = task.model.mixture;
+  mixture.router.score = RouterScore::kSigmoid;
+  mixture.balance_loss = 0;
+  mixture.bias_rate = 0.01;
+  mixture.n_shared = 0;
+  mixture.shared_gate = false;
+  return task;
+}
+
+Plan Ranks(int64_t ranks, int64_t ep, const char* recompute = "none") {
+  return {.copies = ranks, .ep = ep, .data_parallel = true, .recompute = ParseRecompute(recompute)};
+}
+
+void ExpectSameBits(const Task& task, const std::vector<Plan>& plans) {
+  const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
+  for (const Plan& plan : plans) {
+    EXPECT_EQ(Difference(TrainBy(task, plan, task.steps), alone), "") << task << "; " << plan;
+  }
+}
+
+std::vector<Plan> AllPlans() { return {Ranks(2, 1), Ranks(2, 2), Ranks(4, 2), Ranks(4, 4)}; }
+
+TEST(ExpertParallelPlan, SameBitsInF32) { ExpectSameBits(Softmax(DType::kF32), AllPlans()); }
+
+TEST(ExpertParallelPlan, SameBitsInBF16) { ExpectSameBits(Softmax(DType::kBF16), AllPlans()); }
+
+TEST(ExpertParallelPlan, SameBitsBySigmoids) {
+  ExpectSameBits(Sigmoid(DType::kF32), AllPlans());
+  ExpectSameBits(Sigmoid(DType::kBF16), {Ranks(4, 2)});
+}
+
+// A micro-batch for each rank.
+TEST(ExpertParallelPlan, SameBitsWithFewMicroBatches) {
+  Task task = Softmax(DType::kF32);
+  task.micro_batches = 4;
+  ExpectSameBits(task, {Ranks(4, 2), Ranks(4, 4)});
+  task.micro_batches = 12;  // three of which are added in turn
+  ExpectSameBits(task, {Ranks(2, 2), Ranks(4, 2), Ranks(4, 4)});
+}
+
+// Gradients whose scale or parts were wrong would show in these updates, and in the norm, which
+// clips nothing.
+TEST(ExpertParallelPlan, SameGradients) {
+  for (const double auxiliary : {0.0, 10.0}) {
+    Task task = Softmax(DType::kF32);
+    task.optim.name = "sgd";
+    task.optim.momentum = 0;
+    task.optim.clip = 0;
+    task.steps = 2;
+    task.model.mixture.balance_loss = task.model.mixture.z_loss = auxiliary;
+    ExpectSameBits(task, {Ranks(2, 2), Ranks(4, 2), Ranks(4, 4)});
+  }
+}
+
+TEST(ExpertParallelPlan, SameBitsByOtherOptimizers) {
+  for (const char* name : {"muon", "lion"}) {
+    Task task = Softmax(DType::kBF16);
+    task.optim.name = name;
+    task.optim.master_weights = false;
+    ExpectSameBits(task, {Ranks(4, 2)});
+  }
+}
+
+TEST(ExpertParallelPlan, SameBitsWithALossScale) {
+  Task task = Softmax(DType::kF16);
+  task.steps = 12;  // of which the first are skipped
+  ExpectSameBits(task, {Ranks(4, 4)});
+}
+
+TEST(ExpertParallelPlan, SameBitsWithRecomputation) {
+  Task task = Sigmoid(DType::kBF16);
+  task.model.n_dense = 0;
+  ExpectSameBits(task, {Ranks(2, 2, "block"), Ranks(4, 2, "mlp"), Ranks(4, 4, "rms_norm,swiglu")});
+}
+
+// All tokens go to the first experts, so that some ranks' have none.
+TEST(ExpertParallelPlan, SameBitsWithoutTokensForARank) {
+  Task task = Sigmoid(DType::kF32);
+  task.model.init_std = 1e-8;  // of the router too: the scores are equal
+  task.model.mixture.bias_rate = 0;
+  task.steps = 2;
+  const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
+  EXPECT_EQ(alone.loads.at(1), 0);
+  for (const Plan& plan : AllPlans()) {
+    EXPECT_EQ(Difference(TrainBy(task, plan, task.steps), alone), "") << plan;
+  }
+}
+
+TEST(ExpertParallelPlan, GoesOnByAnotherPlan) {
+  const Task task = Sigmoid(DType::kBF16);
+  const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
+  Plan sharded{.shards = 2};
+  sharded.options.sum = dist::GradientSum::kOrdered;
+  const std::vector<Plan> plans = {Ranks(4, 4), Ranks(2, 1), Ranks(4, 2),
+                                   sharded,     Ranks(2, 2), {.data_parallel = true}};
+  for (size_t i = 0; i + 1 < plans.size(); ++i) {
+    const Outcome half = TrainBy(task, plans[i], task.steps / 2);
+    const Outcome whole = TrainBy(task, plans[i + 1], task.steps - task.steps / 2, &half);
+    EXPECT_EQ(Difference(whole, alone), "") << plans[i] << ", then " << plans[i + 1];
+  }
+}
+
+TEST(ExpertParallelPlan, SameBitsOnGpus) {
+  SKIP_WITHOUT_GPUS(2);
+  // What a simulated GPU computes in seconds.
+  Task task = Softmax(DType::kBF16);
+  task.model.n_embd = 16;
+  task.model.mixture.n_expert = 4;
+  task.micro_batches = 4;
+  task.steps = 2;
+  const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps, nullptr, true);
+  EXPECT_EQ(Difference(TrainBy(task, Ranks(2, 2), task.steps, nullptr, true), alone), "");
+}
+
+TEST(ExpertParallelPlan, GeneratesTheSameText) {
+  const Task task = Softmax(DType::kF32);
+  const auto generate = [&](const Plan& plan) {
+    std::vector<int32_t> text;
+    dist::RunInProcess(plan.ranks(), [&](dist::ProcessGroup& all) {
+      PlanRun run(all, task, plan);
+      const std::vector<int32_t> prompt = {1, 2, 3};
+      const auto mine = Generate(run.model(), prompt, task.model.vocab_size, {.tokens = 8});
+      if (all.rank() == all.size() - 1) text = mine;
+    });
+    return text;
+  };
+  EXPECT_EQ(generate(Ranks(4, 2)), generate({.data_parallel = true}));
+}
+
+// No rank has memory for the experts of others.
+TEST(ExpertParallelPlan, RanksHoldTheirExpertsOnly) {
+  const Task task = Softmax(DType::kF32);
+  const int64_t whole = Gpt(task.model).NumParameters();
+  const int64_t experts = 2 * 2 * 19200;  // two layers, two matrices
+  dist::RunInProcess(4, [&](dist::ProcessGroup& all) {
+    PlanRun run(all, task, Ranks(4, 4));
+    int64_t elements = 0;
+    for (const auto& p : run.model().Parameters()) elements += p->value().numel();
+    EXPECT_EQ(elements, whole - experts + experts / 4);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::models
