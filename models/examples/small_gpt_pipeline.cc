@@ -30,13 +30,13 @@ int main(int argc, char** argv) {
   const auto pp = world.Group(mesh, {"pp"}), dp = world.Group(mesh, {"dp"});
 
   models::PipelinedGpt model(config);
-  const models::PipelineRanks ranks{pp, dp.get(), group};
-  const models::PipelinePlan plan{
-      .window = kLength,
-      .reducer = {.sum = dist::GradientSum::kOrdered, .micro_batches = kMicroBatches}};
-  models::PipelineParallel::Place(ranks, plan, model);
+  const models::MeshGroups groups{.pipeline = pp, .data = dp, .control = group};
+  const models::ParallelPlan plan{
+      .pipeline = models::PipelinePlan{.window = kLength, .micro_batches = kMicroBatches},
+      .reducer = {{.sum = dist::GradientSum::kOrdered, .micro_batches = kMicroBatches}}};
+  models::PipelineParallel::Place(groups, *plan.pipeline, model);
   model.Materialize(kCpu, /*seed=*/1);
-  models::PipelineParallel parallel(ranks, plan, model);
+  models::PipelineParallel parallel(groups, plan, model);
 
   optim::AdamW adamw(model.Parameters(), {.weight_decay = 0.1});
   const optim::LrSchedule lr({.lr = 3e-3, .warmup = 10, .decay_steps = kSteps});

@@ -59,7 +59,7 @@ std::unique_ptr<dist::DataRanks> Parallelize(Gpt& model, const MeshGroups& group
   // Blocks recompute and offload by themselves, within what follows.
   const auto share_samples = [&]() -> std::unique_ptr<dist::DataRanks> {
     if (stages == nullptr) return MakeDataRanks(groups, plan, model);
-    return std::make_unique<PipelineParallel>(groups, plan, ranks, *stages);
+    return std::make_unique<PipelineParallel>(groups, plan, *stages, ranks);
   };
   if (!plan.shard) {
     materialize(/*on_meta=*/false);

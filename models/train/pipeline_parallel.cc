@@ -107,10 +107,10 @@ PipelineParallel::Stage::Stage(Gpt& gpt, int64_t begin, int64_t end,
 }
 
 PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan& plan,
-                                   const dist::TensorRanksPtr& tensor, PipelinedGpt& gpt)
+                                   PipelinedGpt& gpt, dist::TensorRanksPtr tensor)
     : DataRanks(groups.data.get(), groups.control),
       groups_(groups),
-      tensor_(tensor),
+      tensor_(tensor ? std::move(tensor) : std::make_shared<dist::TensorRanks>(nullptr, 1)),
       gpt_(gpt),
       on_span_(plan.pipeline->on_span),
       tied_(gpt) {
@@ -126,7 +126,7 @@ PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan&
   if (of_stage.shard) of_stage.shard->observes = false;
   std::vector<dist::PipelineStage> functions;
   for (const int s : schedule.StagesOf(RankOf(groups.pipeline))) {
-    stages_.push_back(std::make_unique<Stage>(gpt, cut[s], cut[s + 1], tensor, groups,
+    stages_.push_back(std::make_unique<Stage>(gpt, cut[s], cut[s + 1], tensor_, groups,
                                               StrCat("stage_", s), of_stage));
     functions.push_back(FunctionsOf(*stages_.back()));
   }

@@ -52,9 +52,10 @@ class PipelineParallel : public dist::DataRanks {
   // Collective. Decides which parameters are here, before they have memory. Throws as RanksOf.
   static void Place(const MeshGroups& groups, const PipelinePlan& plan, PipelinedGpt& gpt);
   // Collective, after Place and Parallelize, and before or after the weights are filled, as
-  // MakeDataRanks says of each stage. `tensor`: the ranks of Parallelize. The model outlives it.
-  PipelineParallel(const MeshGroups& groups, const ParallelPlan& plan,
-                   const dist::TensorRanksPtr& tensor, PipelinedGpt& gpt);
+  // MakeDataRanks says of each stage. `tensor`: the ranks of ShareLayers, if any. The model
+  // outlives it.
+  PipelineParallel(const MeshGroups& groups, const ParallelPlan& plan, PipelinedGpt& gpt,
+                   dist::TensorRanksPtr tensor = nullptr);
   ~PipelineParallel() override;
 
   // Collective: the gradients of a step, summed over all micro-batches. `batches`: those of

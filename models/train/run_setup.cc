@@ -219,23 +219,22 @@ void CheckTensorParallel(const RunSetup& setup) {
     fail("virtual.tp = ", parts, " with parallel.tp = ", parallel.tp,
          " is for dist.reduction = \"ordered\": add that, or leave virtual.tp out");
   }
-}
-if (setup.window % parts != 0 || setup.model.n_head % parallel.tp != 0) {
-  fail("the parts of virtual.tp = ", parts, " must divide model.block_size = ", setup.window,
-       ", and parallel.tp = ", parallel.tp, " must divide model.n_head = ", setup.model.n_head);
-}
-const int64_t keys = setup.model.n_kv_head > 0 ? setup.model.n_kv_head : setup.model.n_head;
-if (keys % parallel.tp != 0) {
-  fail("parallel.tp = ", parallel.tp, " does not divide the ", keys,
-       " heads of keys and values (model.n_kv_head): use a divisor of them");
-}
-try {
-  Gpt shape(setup.model);
-  shape.AssignNames();
-  Parallelize(shape, std::make_shared<dist::TensorRanks>(nullptr, parts));
-} catch (const ArgumentError& error) {
-  throw InputError(error.what());
-}
+  if (setup.window % parts != 0 || setup.model.n_head % parallel.tp != 0) {
+    fail("the parts of virtual.tp = ", parts, " must divide model.block_size = ", setup.window,
+         ", and parallel.tp = ", parallel.tp, " must divide model.n_head = ", setup.model.n_head);
+  }
+  const int64_t keys = setup.model.n_kv_head > 0 ? setup.model.n_kv_head : setup.model.n_head;
+  if (keys % parallel.tp != 0) {
+    fail("parallel.tp = ", parallel.tp, " does not divide the ", keys,
+         " heads of keys and values (model.n_kv_head): use a divisor of them");
+  }
+  try {
+    Gpt shape(setup.model);
+    shape.AssignNames();
+    Parallelize(shape, std::make_shared<dist::TensorRanks>(nullptr, parts));
+  } catch (const ArgumentError& error) {
+    throw InputError(error.what());
+  }
 }
 
 // Fails for sequences that ranks cannot compute together.

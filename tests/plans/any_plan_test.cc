@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <random>
+#include <utility>
 
 #include "core/cuda/device.h"
 #include "tests/dist/gpu_ranks.h"
@@ -50,6 +51,7 @@ void MakeDivisible(Draw& draw, Task& task) {
   m.n_head = 4;
   m.n_embd = draw.Of<int64_t>({16, 32, 96});
   if (m.n_inner == 50) m.n_inner = 48;
+  if (m.mixture.n_expert > 0) m.mixture.n_expert = draw.Of<int64_t>({4, 8});
   // Runs of unequal length are rounded to the nearest only.
   if (m.n_kv_head == 0) return;
   task.optim.master_weights = true;
@@ -83,8 +85,11 @@ Task DrawTask(Draw& draw) {
     task.optim.state_dtype = draw.Of<std::string>({"fp32", "bf16"});
   }
   task.micro_batches = draw.Of<int64_t>({4, 8});
-  if (m.mixture.n_expert == 0) task.virtual_tp = draw.Of<int64_t>({1, 2, 4});
+  task.virtual_tp = draw.Of<int64_t>({1, 2, 4});
   if (task.virtual_tp > 1) MakeDivisible(draw, task);
+  if (task.virtual_tp == 1 && m.mixture.n_expert == 0) {
+    task.virtual_cp = draw.Of<int64_t>({1, 2, 4});
+  }
   return task;
 }
 
@@ -96,6 +101,17 @@ void DrawPipeline(Draw& draw, const Task& task, Plan& plan) {
   plan.schedule = 2 * plan.pp <= parts ? draw.Of({k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV})
                                        : draw.Of({k1F1B, kZeroBubbleH1});
   if (plan.data_parallel) plan.copies = draw.Of<int64_t>({1, 2, 4});
+  // Stages with tied weights are not sharded.
+  if (task.model.tie_embeddings) plan.copies *= std::exchange(plan.shards, 1);
+}
+
+// Of those that share out samples.
+void DrawExpertRanks(Draw& draw, const Task& task, Plan& plan) {
+  const int64_t experts = task.model.mixture.n_expert;
+  if (!plan.data_parallel || plan.pp > 0 || task.virtual_tp > 1 || experts == 0) return;
+  if (task.micro_batches % plan.copies != 0) return;
+  plan.ep = draw.Of<int64_t>({1, 2, 4});
+  while (plan.copies % plan.ep != 0 || experts % plan.ep != 0) plan.ep /= 2;
 }
 
 // Of the ranks that are not needed otherwise.
@@ -106,6 +122,8 @@ void DrawTensorRanks(Draw& draw, const Task& task, int64_t most, Plan& plan) {
   while (task.virtual_tp % plan.tp != 0 || keys % plan.tp != 0 || plan.ranks() > most) {
     plan.tp /= 2;
   }
+  plan.cp = draw.Of<int64_t>({1, 2, 4});
+  while (task.virtual_cp % plan.cp != 0 || plan.ranks() > most) plan.cp /= 2;
 }
 
 Plan DrawPlan(Draw& draw, const Task& task, bool on_gpu) {
@@ -123,10 +141,10 @@ Plan DrawPlan(Draw& draw, const Task& task, bool on_gpu) {
     plan.in_memory = draw.Of({true, false});
   }
   const int64_t most = on_gpu ? 4 : 8;
-  const bool dense = task.model.mixture.n_expert == 0;
-  if (dense && !task.model.tie_embeddings && draw.Of({true, false})) DrawPipeline(draw, task, plan);
+  if (draw.Of({true, false})) DrawPipeline(draw, task, plan);
   while (plan.ranks() > most) (plan.copies > 1 ? plan.copies : plan.shards) /= 2;
   DrawTensorRanks(draw, task, most, plan);
+  DrawExpertRanks(draw, task, plan);
   const bool llama = task.model.norm == NormKind::kRmsNorm;
   plan.recompute =
       ParseRecompute(draw.Of<std::string>({"none", "block", "block", "attention", "mlp",
@@ -134,7 +152,7 @@ Plan DrawPlan(Draw& draw, const Task& task, bool on_gpu) {
   if (plan.recompute.part != RecomputeChoice::Part::kNone) {
     plan.recompute.layers = draw.Of<int64_t>({-1, -1, 1});
   }
-  if (on_gpu && plan.pp == 0) {
+  if (on_gpu && plan.pp == 0 && task.virtual_cp == 1) {
     plan.offload = {.activations = draw.Of({true, false}),
                     .optimizer = draw.Of({true, false}),
                     .weights = draw.Of({true, false})};

@@ -112,6 +112,45 @@ TEST(ComposedPlan, OtherOptimizersAndALossScale) {
   ExpectSameBits(task, plans);
 }
 
+// Their embedding and head are on the first and on the last rank, each with a part of the rows.
+TEST(ComposedPlan, TiedWeights) {
+  Task task = Gpt2(DType::kBF16);
+  task.model.tie_embeddings = true;
+  ExpectSameBits(task, {{.tp = 2, .pp = 2, .schedule = k1F1B},
+                        {.copies = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleV},
+                        Sharded({.shards = 2, .tp = 4})});
+}
+
+// Parts of the experts, in layers of several stages.
+TEST(ComposedPlan, Mixtures) {
+  Task task = Llama(DType::kF32);
+  task.model.mixture = {.n_expert = 8,
+                        .n_expert_used = 2,
+                        .n_inner = 48,
+                        .n_shared = 20,
+                        .balance_loss = 0.05,
+                        .z_loss = 0.01};
+  task.model.n_dense = 1;
+  ExpectSameBits(task, {{.tp = 2, .pp = 2, .schedule = kZeroBubbleH1},
+                        Sharded({.shards = 2, .tp = 2}),
+                        Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kInterleaved})});
+}
+
+TEST(ComposedPlan, PartsOfSequences) {
+  Task task = Llama(DType::kF32);
+  task.virtual_tp = 1;
+  task.virtual_cp = 2;
+  const std::vector<Plan> plans = {
+      {.cp = 2, .pp = 2, .schedule = kZeroBubbleV},
+      Sharded({.shards = 2, .cp = 2}),
+      Sharded({.shards = 2, .copies = 2, .cp = 2, .pp = 2, .schedule = kZeroBubbleH1})};
+  ExpectSameBits(task, plans);
+  task = Gpt2(DType::kBF16);
+  task.virtual_tp = 1;
+  task.virtual_cp = 4;
+  ExpectSameBits(task, plans);
+}
+
 TEST(ComposedPlan, GoesOnByAnotherPlan) {
   const Task task = Gpt2(DType::kBF16);
   const Outcome alone = Alone(task);

@@ -209,7 +209,7 @@ TEST(Sharding, ComparesBuffers) {
     sharded.CheckWeights("at first");
     if (group.rank() == 1) model.NamedBuffers().at(0).second.Fill(1);
     const std::string mine =
-        test::MessageOf<dist::ReplicaError>([&] { sharded.CheckWeights("later"); });
+        test::MessageOf<ReplicaError>([&] { sharded.CheckWeights("later"); });
     if (group.rank() == 0) error = mine;
   });
   EXPECT_THAT(error, testing::AllOf(testing::HasSubstr("the buffers later"),
