@@ -360,7 +360,9 @@ TEST(ExpertParallel, NoRankHoldsAllExpertsOrTheirGradients) {
   const double alone = peak(1), shared = peak(2);
   EXPECT_GT(alone, 4 * kMatrix);
   // Half of both matrices and of their gradients, and the second segment's gradient of one.
-  EXPECT_LT(shared, 2.5 * kMatrix + (alone - 4 * kMatrix));
+  // Rows are few, but a rank may get more of them than its own.
+  EXPECT_LT(shared, 2.5 * kMatrix + 2 * (alone - 4 * kMatrix));
+  EXPECT_LT(shared, 3 * kMatrix);
 }
 
 // Once the threads of groups have let go of what they sent.
