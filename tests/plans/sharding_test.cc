@@ -11,6 +11,7 @@
 
 #include "core/io/file.h"
 #include "dist/flight/flight_recorder.h"
+#include "dist/groups/agreement.h"
 #include "dist/groups/in_process_group.h"
 #include "dist/shard/flat_layout.h"
 #include "dist/shard/fully_shard.h"
@@ -209,7 +210,7 @@ TEST(Sharding, ComparesBuffers) {
     sharded.CheckWeights("at first");
     if (group.rank() == 1) model.NamedBuffers().at(0).second.Fill(1);
     const std::string mine =
-        test::MessageOf<ReplicaError>([&] { sharded.CheckWeights("later"); });
+        test::MessageOf<dist::ReplicaError>([&] { sharded.CheckWeights("later"); });
     if (group.rank() == 0) error = mine;
   });
   EXPECT_THAT(error, testing::AllOf(testing::HasSubstr("the buffers later"),
