@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "dist/groups/in_process_group.h"
@@ -77,7 +78,10 @@ std::vector<Plan> PairsOfModes() {
 TEST(ComposedPlan, PairsOfModesInF32) { ExpectSameBits(Gpt2(DType::kF32), PairsOfModes()); }
 
 TEST(ComposedPlan, PairsOfModesOfALlamaInBF16) {
-  ExpectSameBits(Llama(DType::kBF16), PairsOfModes());
+  const Task task = Llama(DType::kBF16);
+  std::vector<Plan> plans = PairsOfModes();
+  for (Plan& plan : plans) plan.tp = std::min(plan.tp, task.model.n_kv_head);
+  ExpectSameBits(task, plans);
 }
 
 // What a rank has exactly one virtual part of is cut into ranges where chunks end.
@@ -217,7 +221,13 @@ TEST(ComposedPlan, RanksHoldTheirPartsOnly) {
     for (const auto& p : run.model().Parameters()) elements[all.rank()] += p->value().numel();
   });
   const int64_t whole = Gpt(task.model).NumParameters();
-  for (const int64_t n : elements) EXPECT_LT(n, whole / 5);
+  int64_t all = 0;
+  for (const int64_t n : elements) {
+    EXPECT_LT(n, whole / 4);  // a stage has two of the three blocks
+    all += n;
+  }
+  EXPECT_GE(all, whole);
+  EXPECT_LT(static_cast<double>(all), 1.05 * static_cast<double>(whole));  // norms are on several
 }
 
 // Whichever of the ranks say so: those of the pipeline whose samples it was, and of all its layers'
