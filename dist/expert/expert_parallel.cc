@@ -13,13 +13,10 @@ bool IsExperts(const Parameter& p) {
   return false;
 }
 
-// The trainable and other parameters of one of the two kinds.
-Parameters ParametersOf(const Module& module, bool experts) {
-  Parameters some;
-  for (const auto& p : module.Parameters()) {
-    if (IsExperts(*p) == experts) some.push_back(p);
-  }
-  return some;
+// Those of one of the two kinds.
+Parameters Only(bool experts, Parameters parameters) {
+  std::erase_if(parameters, [experts](const auto& p) { return IsExperts(*p) != experts; });
+  return parameters;
 }
 
 int64_t CountOf(const ProcessGroup* copies) { return copies ? copies->size() : 1; }
@@ -50,7 +47,7 @@ ProcessGroup* Aligned(ProcessGroup* data, ProcessGroup* copies, const Module& mo
            data->rank(), " of ", data->size(), " must be rank ", data->rank() / experts,
            " of those that have the same experts, and is ", copies ? copies->rank() : 0,
            ": ranks that share out the experts are neighbours");
-  for (const auto& p : ParametersOf(module, /*experts=*/true)) {
+  for (const auto& p : Only(/*experts=*/true, module.Parameters())) {
     const ShardCut& cut = p->layout().cuts[0];
     LS_CHECK(cut.parts == experts && cut.part == data->rank() % experts, "ExpertParallel: '",
              p->name(), "' is part ", cut.part, " of ", cut.parts, ", and rank ", data->rank(),
@@ -58,7 +55,7 @@ ProcessGroup* Aligned(ProcessGroup* data, ProcessGroup* copies, const Module& mo
              data->rank() % experts, " of ", experts,
              ": give ShareExperts the axis ep of the mesh");
   }
-  LS_CHECK(!ParametersOf(module, true).empty(),
+  LS_CHECK(!Only(true, module.Parameters()).empty(),
            "ExpertParallel: no experts are shared out: call ShareExperts before, or use "
            "DataParallel");
   CheckSameShape(*data, module);
@@ -103,8 +100,17 @@ ExpertParallel::ExpertParallel(ProcessGroup* data, ProcessGroup* copies, Module&
     : DataRanks(Aligned(data, copies, module), std::move(control)),
       copies_(copies),
       module_(module),
-      whole_(data, ParametersOf(module, false), OptionsOf(options, *data, copies, false)),
-      experts_(copies, ParametersOf(module, true), OptionsOf(options, *data, copies, true)) {}
+      whole_(MakeWhole(*data, copies, module, options)),
+      experts_(copies, Only(true, module.Parameters()), OptionsOf(options, *data, copies, true)) {}
+
+Reducer ExpertParallel::MakeWhole(ProcessGroup& data, ProcessGroup* copies, Module& module,
+                                  ReducerOptions options) {
+  if (KeepsTiedApart(options, data.size())) {
+    options.tied = std::make_shared<const TiedGradients>(module);
+  }
+  return Reducer(&data, Only(false, GradientParameters(module)),
+                 OptionsOf(std::move(options), data, copies, false));
+}
 
 void ExpertParallel::BeginMicroBatch(bool last) {
   whole_no_sync_.reset();

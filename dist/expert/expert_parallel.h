@@ -43,6 +43,9 @@ class ExpertParallel : public DataRanks {
   std::string LocateNonFinite(int64_t ago = 0) override { return whole_.LocateNonFinite(ago); }
 
  private:
+  static Reducer MakeWhole(ProcessGroup& data, ProcessGroup* copies, Module& module,
+                           ReducerOptions options);
+
   ProcessGroup* const copies_;
   Module& module_;
   Reducer whole_, experts_;

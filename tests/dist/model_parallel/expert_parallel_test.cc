@@ -379,7 +379,7 @@ int64_t LiveBytes() {
 // EXPERT_ROUNDS=1000000 bazel-bin/tests/dist/model_parallel/expert_parallel_test
 TEST(ExpertParallel, LongLife) {
   const char* const text = std::getenv("EXPERT_ROUNDS");
-  const int rounds = text != nullptr ? std::atoi(text) : test::kSanitized ? 40 : 400;
+  const int rounds = text != nullptr ? std::atoi(text) : test::kSanitized ? 24 : 104;
   std::vector<int64_t> live;
   RunInProcess(4, [&](ProcessGroup& all) {
     const Groups groups(all, 2);
