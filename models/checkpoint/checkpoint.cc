@@ -44,8 +44,8 @@ T Field(const nlohmann::json& j, const char* key, const std::string& source) {
 // Collects the tensors of a checkpoint, for the files of one rank.
 class Collector {
  public:
-  Collector(const CheckpointShare& share, HostSnapshot* snapshot)
-      : share_(share), snapshot_(snapshot) {}
+  Collector(const Gpt& model, const CheckpointShare& share, HostSnapshot* snapshot)
+      : share_(share), snapshot_(snapshot), parts_(dist::MeshParts::Of(model.Parameters())) {}
 
   // In this rank's files of the two kinds, and, on rank 0, the index.
   void AddParts(const Gpt& model, const optim::Optimizer& optimizer, CheckpointFiles* files) const {
@@ -95,10 +95,9 @@ class Collector {
   }
 
  private:
+  // Also of parameters that are whole on all ranks along an axis that divides others.
   PartCopy CopyOf(const Parameter& p) const {
-    const auto* const parts = dynamic_cast<const dist::MeshParts*>(p.exchange().get());
-    if (parts == nullptr) return share_.copy;
-    const auto [index, count] = parts->CopyOf(p);
+    const auto [index, count] = parts_->CopyOf(p);
     return {share_.copy.index * count + index, share_.copy.count * count};
   }
   Tensor Keep(const Tensor& x) const { return snapshot_ ? snapshot_->Add(x) : x; }
@@ -114,6 +113,7 @@ class Collector {
 
   const CheckpointShare& share_;
   HostSnapshot* const snapshot_;
+  const std::shared_ptr<const dist::MeshParts> parts_;
 };
 
 }  // namespace
@@ -123,7 +123,7 @@ CheckpointFiles CollectCheckpoint(const TrainerState& state, const Gpt& model,
                                   const data::Tokenizer* tokenizer, const CheckpointShare& share,
                                   HostSnapshot* snapshot) {
   CheckpointFiles files{.step = state.step};
-  const Collector collector(share, snapshot);
+  const Collector collector(model, share, snapshot);
   share.parts ? collector.AddParts(model, optimizer, &files)
               : collector.AddWhole(model, optimizer, &files);
   if (share.rank != 0) return files;

@@ -259,7 +259,9 @@ bool IsSharded(const RunSetup& setup) {
 }
 
 bool SavesParts(const RunSetup& setup) {
-  return (IsSharded(setup) || setup.config.parallel.pp > 1) && setup.config.checkpoint.sharded;
+  const ParallelOptions& parallel = setup.config.parallel;
+  return (IsSharded(setup) || parallel.pp > 1 || parallel.ep > 1) &&
+         setup.config.checkpoint.sharded;
 }
 
 bool SumsGradients(const RunSetup& setup) {
@@ -322,7 +324,7 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   if (setup.config.checkpoint.async) {
     const int64_t own = plan.largest.parameters + plan.largest.optimizer;
     const int64_t shards = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks;
-    plan.all_copy = SavesParts(setup) || (parallel.ep > 1 && setup.config.checkpoint.sharded);
+    plan.all_copy = SavesParts(setup);
     plan.snapshot = plan.all_copy      ? own / (setup.ranks / shards)
                     : IsSharded(setup) ? own * parallel.tp * shards
                                        : own * parallel.tp;
