@@ -19,7 +19,7 @@
 namespace lockstep::models {
 namespace {
 
-constexpr int kEarly = test::kSanitized ? 10 : 40, kSteps = test::kSanitized ? 30 : 300;
+constexpr int kEarly = test::kSanitized ? 10 : 40, kSteps = test::kSanitized ? 30 : 600;
 
 struct Sample {
   int64_t tensor_bytes = 0, heap_bytes = 0;
@@ -61,7 +61,8 @@ void ExpectNothingGrows(Task task, const Plan& plan) {
   if (test::kSanitized) return;  // sanitizers keep freed memory for a while
   // Each rank notes the losses, norms and loads of all steps, in vectors that double.
   const int64_t notes = plan.ranks() * 2 * 4 * (kEarly + kSteps) * int64_t{sizeof(double)};
-  EXPECT_LE(late.heap_bytes, early.heap_bytes + notes + (24 << 10));
+  // Threads cache what they free, up to some 150 KiB in all; what is kept of each step is more.
+  EXPECT_LE(late.heap_bytes, early.heap_bytes + notes + (160 << 10));
 }
 
 TEST(LongLife, OfAPipeline) {
