@@ -132,7 +132,7 @@ TEST_F(Page, EveryStepHasTheSameBits) {
   EXPECT_TRUE(File("small_gpt", 1, &by_one) != bits);
   const auto last = [](const std::string& out) { return std::stod(out.substr(out.rfind(' '))); };
   EXPECT_NEAR(last(by_one), last(losses), 2e-3) << by_one << losses;
-  EXPECT_LT(last(losses), 3.2);
+  EXPECT_LT(last(losses), 3.5);  // from 4.6
 }
 
 // Each with the line numbers left out, and short.
