@@ -11,6 +11,7 @@
 #include "models/options/option_mixture.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
+#include "models/train/run_checks.h"
 #include "models/train/run_ranks.h"
 #include "nn/precision.h"
 #include "optim/adamw.h"
@@ -151,168 +152,11 @@ data::Dataset OpenData(const RunConfig& config, const std::string& weights, int6
   return data::OpenDataset(d);
 }
 
-// Fails for operations that the model lacks, or whose results have to be kept.
-void CheckRecompute(const Options& options, const RunSetup& setup) {
-  using enum nn::MlpActivation;
-  const GptConfig& m = setup.model;
-  const auto fail = [&](const std::string& why) {
-    options.Fail({"train.recompute"}, StrCat(options.Describe("train.recompute"), ": ", why));
-  };
-  for (const std::string& op : m.recompute.ops) {
-    const bool gelu = m.activation == kGelu || m.activation == kGeluExact;
-    const bool has = op == "gelu"         ? gelu
-                     : op == "silu"       ? m.activation == kSilu
-                     : op == "swiglu"     ? m.activation == kSwiGlu
-                     : op == "layer_norm" ? m.norm == NormKind::kLayerNorm
-                                          : m.norm == NormKind::kRmsNorm;
-    if (!has) {
-      fail(StrCat("a model with model.activation = \"", Name(m.activation),
-                  "\" and model.norm = \"", Name(m.norm), "\" has no ", op,
-                  ": leave it out, or use block, attention or mlp"));
-    }
-    // A grouped product, of experts, has no activation of its own.
-    const bool products = m.mixture.n_expert == 0 || m.n_dense > 0 || m.mixture.n_shared > 0;
-    const bool fused = op == "gelu" && m.activation == kGelu && products;
-    if (fused && !(setup.device.is_cpu() && setup.config.train.precision == "fp32")) {
-      fail(
-          "gelu is part of a matrix product, and only on the CPU in fp32 has it the same bits by "
-          "itself: use mlp, which computes little more again and frees more memory");
-    }
-  }
-}
-
-void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks) {
-  const ParallelOptions& parallel = config.parallel;
-  if (parallel.shard == "none" || ranks == 1) return;
-  const int64_t shards = parallel.shard_ranks > 0 ? parallel.shard_ranks : ranks;
-  if (ranks % shards != 0) {
-    throw InputError(StrCat("parallel.shard_ranks = ", shards, " does not divide the ", ranks,
-                            " ranks: use a divisor, or 0, all of them"));
-  }
-  try {
-    const dist::ShardOptions options = ToShardOptions(config, micro_batches, /*trace=*/nullptr);
-    dist::PlanShardSum(micro_batches, {shards, ranks / shards}, options.accumulate, options.sum);
-  } catch (const ArgumentError& error) {
-    throw InputError(error.what());
-  }
-  if (config.dist.compress != "none") {
-    throw InputError(
-        "dist.compress is for gradients that every rank keeps: use dist.compress = \"none\" with "
-        "parallel.shard");
-  }
-}
-
 int64_t StepsOf(const RunConfig& config, const data::Dataset& dataset, int64_t samples_per_step) {
   if (config.train.steps > 0) return config.train.steps;
   const int64_t windows = (dataset.train->size() - 1) / config.model.block_size;
   const double samples = config.train.epochs * static_cast<double>(windows);
   return std::max<int64_t>(1, std::llround(samples / static_cast<double>(samples_per_step)));
-}
-
-// Fails for what ranks cannot compute together.
-void CheckTensorParallel(const RunSetup& setup) {
-  const ParallelOptions& parallel = setup.config.parallel;
-  const int64_t parts = parallel.tensor_parts();
-  if (parts == 1) return;
-  const auto fail = [](const auto&... what) { throw InputError(StrCat(what...)); };
-  if (setup.config.dist.reduction != "ordered" && parts != parallel.tp) {
-    fail("virtual.tp = ", parts, " with parallel.tp = ", parallel.tp,
-         " is for dist.reduction = \"ordered\": add that, or leave virtual.tp out");
-  }
-  if (setup.window % parts != 0 || setup.model.n_head % parallel.tp != 0) {
-    fail("the parts of virtual.tp = ", parts, " must divide model.block_size = ", setup.window,
-         ", and parallel.tp = ", parallel.tp, " must divide model.n_head = ", setup.model.n_head);
-  }
-  const int64_t keys = setup.model.n_kv_head > 0 ? setup.model.n_kv_head : setup.model.n_head;
-  if (keys % parallel.tp != 0) {
-    fail("parallel.tp = ", parallel.tp, " does not divide the ", keys,
-         " heads of keys and values (model.n_kv_head): use a divisor of them");
-  }
-  try {
-    Gpt shape(setup.model);
-    shape.AssignNames();
-    Parallelize(shape, std::make_shared<dist::TensorRanks>(nullptr, parts));
-  } catch (const ArgumentError& error) {
-    throw InputError(error.what());
-  }
-}
-
-// Fails for sequences that ranks cannot compute together.
-void CheckContextParallel(const Options& options, const RunSetup& setup) {
-  const ParallelOptions& parallel = setup.config.parallel;
-  const int64_t pairs = parallel.context_pairs();
-  if (pairs == 1) return;
-  const auto fail = [](const auto&... what) { throw InputError(StrCat(what...)); };
-  if (setup.config.dist.reduction != "ordered" && pairs != parallel.cp) {
-    fail("virtual.cp = ", pairs, " with parallel.cp = ", parallel.cp,
-         " is for dist.reduction = \"ordered\": add that, or leave virtual.cp out");
-  }
-  if (setup.model.mixture.n_expert > 0) {
-    fail("model.n_expert does not go with parallel.cp or virtual.cp yet: leave these out");
-  }
-  if (setup.offload.any()) {
-    fail("train.offload does not go with parallel.cp or virtual.cp: leave it out");
-  }
-  if (setup.window % (2 * pairs) != 0) {
-    fail("the ", 2 * pairs, " chunks of a sequence, two for each of virtual.cp = ", pairs,
-         " (or parallel.cp), must divide ", options.Describe("model.block_size"), ": use ",
-         (setup.window / (2 * pairs) + 1) * 2 * pairs, ", or fewer chunks");
-  }
-}
-
-// Fails for a model or a step whose experts ranks cannot share out.
-void CheckExpertParallel(const Options& options, const RunSetup& setup) {
-  const int64_t ep = setup.config.parallel.ep, experts = setup.model.mixture.n_expert;
-  if (ep == 1) return;
-  const auto fail = [&](const auto&... what) {
-    options.Fail({"parallel.ep"}, StrCat(options.Describe("parallel.ep"), what...));
-  };
-  if (experts == 0) {
-    fail(" shares out experts, and the model has none: add model.n_expert = 8, or leave it out");
-  }
-  if (experts % ep != 0) {
-    fail(" does not divide the ", experts, " experts (model.n_expert): use a divisor of them");
-  }
-  if (setup.ranks % ep != 0) {
-    fail(" does not divide the ", setup.ranks, setup.ranks == 1 ? " rank" : " ranks",
-         " of this run: start a multiple of ", ep, " processes, as with --nproc=", ep);
-  }
-  if (setup.micro_batches % setup.ranks != 0) {
-    fail(" needs equally many micro-batches on all ", setup.ranks, " ranks, and a step has ",
-         setup.micro_batches, ": use a multiple of ", setup.ranks,
-         ", by train.grad_accum or train.global_batch_size");
-  }
-  if (setup.config.dist.compress != "none") {
-    fail(" does not go together with ", options.Describe("dist.compress"),
-         " yet: leave one of the two out");
-  }
-}
-
-// Fails for a model or a step that does not fit a pipeline.
-void CheckPipeline(const Options& options, const RunSetup& setup) {
-  const RunConfig& config = setup.config;
-  if (config.parallel.pp == 1) return;
-  const auto fail = [&](const char* key, const auto&... what) {
-    options.Fail({key, "parallel.pp"}, StrCat(options.Describe(key), what...));
-  };
-  const std::string pipeline = options.Describe("parallel.pp");
-  if (setup.model.recompute.automatic) {
-    fail("train.recompute", " asks the memory plan, which knows no pipelines yet: use \"none\" or ",
-         "\"block\" with ", pipeline);
-  }
-  if (setup.offload.any()) {
-    fail("train.offload", " does not go together with ", pipeline,
-         " yet: leave train.offload out, or use train.recompute = \"block\"");
-  }
-  if (config.parallel.shard != "none" && setup.model.tie_embeddings) {
-    fail("parallel.shard", " does not go together with ", pipeline,
-         " where the embedding and the head have one weight: use model.tie_embeddings = false, or ",
-         "parallel.shard = \"none\"");
-  }
-  Gpt shape(setup.model);
-  PipelineParallel::RanksOf(
-      ToPipelinePlan(config, setup.micro_batches, setup.window, /*trace=*/nullptr),
-      static_cast<int>(config.parallel.pp), static_cast<int>(setup.ranks), shape);
 }
 
 RunSetup BeginSetup(const RunConfig& config, Device device, int64_t processes) {

@@ -1,0 +1,23 @@
+// What a run cannot be: checks that need the model's shape, the device or the number of ranks.
+#pragma once
+
+#include "models/options/options.h"
+#include "models/train/run_setup.h"
+
+namespace lockstep::models {
+
+// All throw InputError, which names the options and what to use instead:
+// for operations that the model lacks, or whose results have to be kept;
+void CheckRecompute(const Options& options, const RunSetup& setup);
+// for data-parallel ranks that cannot share out the weights, or their sums;
+void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks);
+// for layers that ranks cannot compute together;
+void CheckTensorParallel(const RunSetup& setup);
+// for sequences that they cannot compute together;
+void CheckContextParallel(const Options& options, const RunSetup& setup);
+// for experts that they cannot share out;
+void CheckExpertParallel(const Options& options, const RunSetup& setup);
+// and for a model or a step that does not fit a pipeline.
+void CheckPipeline(const Options& options, const RunSetup& setup);
+
+}  // namespace lockstep::models
