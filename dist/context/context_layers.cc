@@ -133,22 +133,26 @@ Tensor ContextDropout::Forward(const Tensor& x) {
 }
 
 ContextHead::ContextHead(const nn::LmHead& replaced, ContextRanksPtr ranks)
-    : ranks_(std::move(ranks)), loss_chunk_(replaced.loss_chunk()), weight_(replaced.weight()) {
+    : ranks_(std::move(ranks)),
+      loss_chunk_(replaced.loss_chunk()),
+      weight_(replaced.weight()),
+      tied_(replaced.tied()) {
   ShareParameter("weight", weight_);
 }
 
 Tensor ContextHead::Forward(const Tensor& x, const Tensor& targets) {
+  const Tensor whole = tied_ ? tied_->value() : weight_->value();
   const auto loss = [&](const Tensor& chunk, const Tensor& weight, const Tensor& of) {
     return ops::LinearCrossEntropy(chunk, weight, of, Reduction::kSum, loss_chunk_);
   };
   if (!GradEnabled()) {
-    return targets.defined() ? loss(x, *weight_, targets) : ops::Linear(x, *weight_);
+    return targets.defined() ? loss(x, whole, targets) : ops::Linear(x, whole);
   }
   LS_CHECK(targets.defined(),
            "the head of a context-parallel model gives logits only under NoGrad: give it targets, "
            "whose loss it computes from this rank's chunks");
   const std::vector<Tensor> own = ranks_->Cut(targets), chunks = x.Chunk(ranks_->own(), 0);
-  const Copies copies = FanOut(ranks_, {*weight_});
+  const Copies copies = FanOut(ranks_, {whole});
   std::vector<Tensor> losses;
   for (size_t j = 0; j < own.size(); ++j) {
     losses.push_back(loss(chunks[j], copies[0][j], own[j]));

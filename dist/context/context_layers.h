@@ -73,9 +73,11 @@ class ContextDropout : public Layer {
 // In the place of an nn::LmHead: x [own() B, T / chunks, C], and targets [B, T], whole on every
 // rank, to the loss of all chunks, the same on every rank; where these are apart, of this rank's.
 // Gives logits only under NoGrad.
-class ContextHead : public nn::LmHeadLayer {
+class ContextHead : public nn::LmHeadLayer, public nn::ReadsTiedWeight {
  public:
   ContextHead(const nn::LmHead& replaced, ContextRanksPtr ranks);
+
+  std::shared_ptr<nn::TiedWeight> tied() const override { return tied_; }
 
  protected:
   Tensor Forward(const Tensor& x, const Tensor& targets) override;
@@ -84,6 +86,7 @@ class ContextHead : public nn::LmHeadLayer {
   const ContextRanksPtr ranks_;
   const int64_t loss_chunk_;
   std::shared_ptr<Parameter> weight_;
+  std::shared_ptr<nn::TiedWeight> tied_;  // null: the weight is its own
 };
 
 }  // namespace lockstep::dist

@@ -117,6 +117,8 @@ PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan&
   const dist::PipelineSchedule schedule =
       ScheduleOf(*plan.pipeline, SizeOf(groups.pipeline), size());
   const std::vector<int64_t> cut = CutIntoStages(gpt, plan.pipeline->window, schedule.stages());
+  // Again: layers that were replaced since Place may not know of tied weights.
+  RanksOf(*plan.pipeline, SizeOf(groups.pipeline), size(), gpt);
   if (plan.shard && !tied_.uses().empty()) {
     throw InputError(
         "stages with tied weights are not sharded: use parallel.shard = \"none\" with parallel.pp, "
