@@ -58,6 +58,8 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
   AddContextOptions(options, parallel);
   options.Add("parallel.pp", &parallel.pp,
               {.min = 1,
+               .max = 1024,
+               .aliases = {"pipeline_parallel", "pipeline_model_parallel_size", "pp_size"},
                .operational = true,
                .doc = "into how many stages, each on other ranks, the model is cut: a pipeline, "
                       "through which the micro-batches of a step go one after the other "

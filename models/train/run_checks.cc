@@ -71,9 +71,14 @@ void CheckTensorParallel(const RunSetup& setup) {
     fail("virtual.tp = ", parts, " with parallel.tp = ", parallel.tp,
          " is for dist.reduction = \"ordered\": add that, or leave virtual.tp out");
   }
-  if (setup.window % parts != 0 || setup.model.n_head % parallel.tp != 0) {
-    fail("the parts of virtual.tp = ", parts, " must divide model.block_size = ", setup.window,
-         ", and parallel.tp = ", parallel.tp, " must divide model.n_head = ", setup.model.n_head);
+  if (setup.window % parts != 0) {
+    fail("the ", parts,
+         " parts of virtual.tp (or parallel.tp) do not divide model.block_size = ", setup.window,
+         ": use model.block_size = ", (setup.window / parts + 1) * parts, ", or fewer parts");
+  }
+  if (setup.model.n_head % parallel.tp != 0) {
+    fail("parallel.tp = ", parallel.tp, " does not divide the ", setup.model.n_head,
+         " heads (model.n_head): use a divisor of them");
   }
   const int64_t keys = setup.model.n_kv_head > 0 ? setup.model.n_kv_head : setup.model.n_head;
   if (keys % parallel.tp != 0) {

@@ -1,4 +1,5 @@
-// What a run cannot be: checks that need the model's shape, the device or the number of ranks.
+// Refuses runs that cannot be: checks that need the model's shape, the device or the number of
+// ranks.
 #pragma once
 
 #include "models/options/options.h"
