@@ -57,6 +57,13 @@ dist::Mesh MeshOf(const RunConfig& config, int rank, int ranks) {
                     rank, ranks);
 }
 
+// What the ranks along an axis of the mesh mostly send each other, which names their group in
+// errors.
+const char* WhatMovesAlong(const std::string& axis) {
+  const bool inside_model = axis == "pp" || axis == "cp" || axis == "tp" || axis == "ep";
+  return inside_model ? "activations" : "gradients";
+}
+
 // " (1.25 MiB)"
 std::string InMib(int64_t bytes) {
   std::ostringstream text;
@@ -211,8 +218,9 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
       [&](const std::vector<std::string>& axes, bool on_host) {
         const bool of_all = std::ssize(mesh.RanksAlong(axes)) == size();
         if (on_host && of_all) return control_;
-        const auto options = on_host ? GroupOptionsOf(config, "control", kCpu, recorder)
-                                     : GroupOptionsOf(config, "gradients", device, recorder);
+        const auto options =
+            on_host ? GroupOptionsOf(config, "control", kCpu, recorder)
+                    : GroupOptionsOf(config, WhatMovesAlong(axes[0]), device, recorder);
         const bool of_samples = of_all && axes[0] == "dp";
         return of_samples ? world_->Group(options) : world_->Group(mesh, axes, options);
       },

@@ -61,7 +61,7 @@ class RunRanks {
   bool on_one_machine() const { return rendezvous_.local_world_size == size(); }
   // "tcp", "nccl"
   const std::string& backend() const { return backend_; }
-  // Of all ranks, for small values on the host. Null for a single rank.
+  // The group of all ranks, for small values on the host. Null for a single rank.
   const std::shared_ptr<dist::ProcessGroup>& control() const { return control_; }
   // For CheckpointSaver.
   dist::ProcessGroup* checkpoints() const { return checkpoints_.get(); }
