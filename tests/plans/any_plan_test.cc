@@ -93,7 +93,7 @@ Task DrawTask(Draw& draw) {
   return task;
 }
 
-// Of a pipeline: as many stages as the model has parts for.
+// Draws a pipeline with at most as many stages as the model has parts.
 void DrawPipeline(Draw& draw, const Task& task, Plan& plan) {
   using enum dist::PipelineKind;
   const int64_t parts = task.model.n_layer + 2;
@@ -105,7 +105,7 @@ void DrawPipeline(Draw& draw, const Task& task, Plan& plan) {
   if (task.model.tie_embeddings) plan.copies *= std::exchange(plan.shards, 1);
 }
 
-// Of those that share out samples.
+// Draws how many of the ranks that share out samples also share out experts.
 void DrawExpertRanks(Draw& draw, const Task& task, Plan& plan) {
   const int64_t experts = task.model.mixture.n_expert;
   if (!plan.data_parallel || plan.pp > 0 || task.virtual_tp > 1 || experts == 0) return;
@@ -114,7 +114,7 @@ void DrawExpertRanks(Draw& draw, const Task& task, Plan& plan) {
   while (plan.copies % plan.ep != 0 || experts % plan.ep != 0) plan.ep /= 2;
 }
 
-// Of the ranks that are not needed otherwise.
+// Draws how many ranks compute each layer or each sequence together, within the number left.
 void DrawTensorRanks(Draw& draw, const Task& task, int64_t most, Plan& plan) {
   const GptConfig& m = task.model;
   plan.tp = draw.Of<int64_t>({1, 2, 4});

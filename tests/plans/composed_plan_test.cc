@@ -98,7 +98,10 @@ TEST(ComposedPlan, AllModesOnSixteenRanks) {
         Sharded({.shards = 2, .tp = 4, .pp = 2, .schedule = kZeroBubbleH1}),
         Sharded({.shards = 2, .copies = 2, .tp = 2, .pp = 2, .schedule = kInterleaved}),
         {.copies = 4, .tp = 2, .pp = 2, .schedule = kZeroBubbleV}};
-    if (task.model.n_kv_head == 2) plans[0].tp = 2, plans[0].shards = 4;
+    if (task.model.n_kv_head == 2) {
+      plans[0].tp = 2;
+      plans[0].shards = 4;
+    }
     plans[1].recompute = ParseRecompute("block");
     ExpectSameBits(task, plans);
   }

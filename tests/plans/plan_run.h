@@ -35,7 +35,7 @@ struct Task {
 };
 std::ostream& operator<<(std::ostream& out, const Task& task);
 
-// By what: ranks and memory.
+// How it is trained: on which ranks, and with what in memory.
 struct Plan {
   int64_t shards = 1, copies = 1;  // data ranks: shards * copies
   int64_t tp = 1;                  // ranks that compute a layer together
