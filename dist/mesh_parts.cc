@@ -9,7 +9,7 @@
 namespace lockstep::dist {
 namespace {
 
-// Of ranks that all have the same: this one's number, and how many there are.
+// This rank's number among the ranks of the axis, and their number: all have the same elements.
 std::pair<int64_t, int64_t> Everyone(const PartsAxis& axis) {
   if (!axis.group()) return {0, 1};
   return {axis.group()->rank(), axis.group()->size()};

@@ -283,7 +283,8 @@ std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteForm
   const Trials trials(setup, fits, format);
   const Changes batch = SmallerBatches(setup), recompute = Recomputations(setup),
                 bits = SixteenBits(setup);
-  // Neither goes with all that ranks share out.
+  // Offload does not go with parts of sequences, and shards go neither with shared-out experts nor
+  // with compressed gradients.
   const bool can_offload = setup.config.parallel.context_pairs() == 1;
   const bool can_shard = setup.config.parallel.ep == 1 && setup.config.dist.compress == "none";
   const Changes offload = can_offload ? Offloads(setup) : Changes();
