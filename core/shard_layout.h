@@ -27,8 +27,8 @@ struct ShardRange {
   int64_t begin = 0, end = 0;
 };
 
-// Cuts, each along another axis and dimension, and then perhaps a range. By default the whole.
-// `whole` is the shape of the unsharded parameter.
+// Cuts, each with an axis and a dimension of its own, and then perhaps a range of what they give.
+// By default the parameter is whole. `whole` is the shape of the unsharded parameter.
 struct ShardLayout {
   std::vector<ShardCut> cuts;
   std::optional<ShardRange> range;
