@@ -161,6 +161,7 @@ class Options {
   Option* Find(std::string_view key);
   const Option& Get(std::string_view key) const;
   bool IsSection(std::string_view name) const;
+  std::vector<std::string> Sections() const;  // in order; "" for keys that have none
   std::string EnvironmentName(std::string_view key) const;
   Assignments ReadToml(std::string_view text, const std::string& name, OptionSource source);
   Assignments ReadEnvironment(const Environment& environment);

@@ -35,8 +35,8 @@ void CheckRecompute(const Options& options, const RunSetup& setup) {
     const bool fused = op == "gelu" && m.activation == kGelu && products;
     if (fused && !(setup.device.is_cpu() && setup.config.train.precision == "fp32")) {
       fail(
-          "gelu is part of a matrix product, and only on the CPU in fp32 has it the same bits by "
-          "itself: use mlp, which computes little more again and frees more memory");
+          "gelu is part of a matrix product, and has the same bits by itself only on the CPU in "
+          "fp32: use mlp, which recomputes little more and frees more memory");
     }
   }
 }

@@ -305,6 +305,13 @@ TEST(ConfigChecks, TensorParallelSizesThatDoNotDivideAreNamed) {
   EXPECT_EQ(ErrorOnRanks(4, {"--parallel.tp=4"}), "no error");
 }
 
+// Options of some sections are added in turn.
+TEST(ConfigChecks, AnUnknownSectionIsToldTheOthersOnce) {
+  EXPECT_EQ(test::MessageOf<InputError>([] { RunConfigFromToml("[quantum]", "c.toml"); }),
+            "c.toml:1:2: unknown section [quantum]; there are model, data, train, optim, "
+            "checkpoint, parallel, virtual, dist, log");
+}
+
 TEST(ConfigChecks, ConfigurationsOfProgramsGetTheSameChecks) {
   RunConfig config;
   config.optim.lr = std::numeric_limits<double>::quiet_NaN();
