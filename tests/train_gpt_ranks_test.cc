@@ -382,6 +382,12 @@ TEST_F(Ranks, ASignalToOneRankStopsAll) {
   }
 }
 
+TEST_F(Ranks, ADryRunIsPrintedOnce) {
+  const auto results = Run(2, "dry", {"--dry_run"});
+  EXPECT_THAT(results[0].out, HasSubstr("dry run: nothing was written or trained"));
+  EXPECT_EQ(results[1].out, "");
+}
+
 TEST_F(Ranks, GradientsMayBeSentAsBf16) {
   Run(2, "exact", {"--train.steps=20"});
   Run(2, "bf16", {"--train.steps=20", "--dist.compress=bf16"});

@@ -134,6 +134,7 @@ int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
   const Device device = DeviceOf(config.device, rendezvous);
   SetNumThreads(ThreadsOf(config, rendezvous));
   if (dry_run) {
+    if (rendezvous.rank > 0) return 0;  // it would print the same again
     RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
     PrintSetup(setup, Gpt(setup.model), memory);
