@@ -10,7 +10,7 @@
 namespace lockstep::dist {
 
 // Under NoGrad all of these do what they replaced did, with whole sequences. Norms of the residual
-// stream are SequenceNorms (dist/tensor/sequence.h).
+// stream are SequenceNorms (dist/tensor/sequence.h), those of queries and keys HeadNorms.
 
 // In the place of an nn::Linear: x [own() B, T / chunks, K], the chunks below each other, to y of
 // [own() B, T / chunks, N]: a product of its own for each chunk, so that its sizes do not depend on

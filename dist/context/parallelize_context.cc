@@ -4,6 +4,7 @@
 
 #include "dist/context/context_attention.h"
 #include "dist/context/context_layers.h"
+#include "dist/tensor/head_norm.h"
 #include "dist/tensor/sequence.h"
 
 namespace lockstep::dist {
@@ -25,6 +26,9 @@ std::shared_ptr<Module> Replacement(const ContextRanksPtr& ranks, Module* module
   if (auto* m = dynamic_cast<nn::LmHead*>(module)) return std::make_shared<ContextHead>(*m, ranks);
   if (auto* m = dynamic_cast<nn::ResidualNorm*>(module)) {
     return std::make_shared<SequenceNorm>(*m, ranks);
+  }
+  if (auto* m = dynamic_cast<nn::RmsNorm*>(module)) {
+    return std::make_shared<HeadNorm>(*m, ranks, /*dim=*/0);
   }
   return nullptr;
 }

@@ -13,7 +13,7 @@ namespace lockstep::dist {
 enum class TensorStyle {
   kColumn,      // nn::Linear: ColumnLinear
   kRow,         // nn::BranchLinear: RowLinear
-  kHeads,       // nn::CausalSelfAttention: an equal part of its heads
+  kHeads,       // nn::CausalSelfAttention: an equal part of its heads; its norms: HeadNorm
   kVocabulary,  // nn::Embedding, nn::LmHead: VocabularyEmbedding, VocabularyHead
   kSequence,    // nn::ResidualNorm, nn::Dropout: SequenceNorm, SequenceDropout
   kExperts,     // nn::MixtureOfExperts: an equal part of its experts, TensorExperts

@@ -17,9 +17,11 @@ std::string OptimizerTitle(const std::string& name) {
   return name == "sgd" ? "SGD" : name == "lion" ? "Lion" : "Muon";
 }
 
-// "Llama" for models with rope and rms_norm, else "GPT".
+// "Llama" for models with rope and rms_norm, "Qwen3" if they have norms of queries and keys, too;
+// else "GPT".
 std::string FamilyTitle(const GptConfig& m) {
-  return m.position == Position::kRope && m.norm == NormKind::kRmsNorm ? "Llama" : "GPT";
+  if (m.position != Position::kRope || m.norm != NormKind::kRmsNorm) return "GPT";
+  return m.qk_norm ? "Qwen3" : "Llama";
 }
 
 std::string ScheduleTitle(const OptimOptions& o) {

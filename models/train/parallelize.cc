@@ -8,7 +8,8 @@ namespace lockstep::models {
 
 dist::TensorPlan GptTensorPlan(const GptConfig& c) {
   using enum dist::TensorStyle;
-  const int64_t head = c.n_embd / c.n_head;
+  const int64_t head = c.head_dim > 0 ? c.head_dim : c.n_embd / c.n_head;
+  const int64_t queries = head * c.n_head;
   const int64_t keys = head * (c.n_kv_head > 0 ? c.n_kv_head : c.n_head);
   const int64_t inner = c.n_inner > 0 ? c.n_inner : 4 * c.n_embd;
   dist::TensorRule c_fc{"h.*.mlp.c_fc", kColumn};
@@ -17,7 +18,7 @@ dist::TensorPlan GptTensorPlan(const GptConfig& c) {
                            {"drop", kSequence},
                            {"h.*.ln_[12]", kSequence},
                            {"h.*.attn", kHeads},
-                           {"h.*.attn.c_attn", kColumn, {c.n_embd, keys, keys}},
+                           {"h.*.attn.c_attn", kColumn, {queries, keys, keys}},
                            {"h.*.attn.c_proj", kRow},
                            {"ln_f", kSequence},
                            {"lm_head", kVocabulary}};

@@ -49,6 +49,7 @@ void AdoptKinds(const Options& options, const std::string& weights, const GptCon
   Adopt(options, "model.tie_embeddings", &m->tie_embeddings, shape.tie_embeddings, weights);
   word("model.norm", &m->norm, Name(shape.norm));
   Adopt(options, "model.norm_eps", &m->norm_eps, shape.norm_eps, weights);
+  Adopt(options, "model.qk_norm", &m->qk_norm, shape.qk_norm, weights);
   word("model.activation", &m->activation, Name(shape.activation));
   word("model.position", &m->position, Name(shape.position));
   const RotaryOptions& rope = shape.rope;
@@ -97,6 +98,7 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& weights, R
   Adopt(options, "model.n_layer", &m.n_layer, shape.n_layer, weights);
   Adopt(options, "model.n_head", &m.n_head, shape.n_head, weights);
   Adopt(options, "model.n_kv_head", &m.n_kv_head, shape.n_kv_head, weights, true);
+  Adopt(options, "model.head_dim", &m.head_dim, shape.head_dim, weights, true);
   Adopt(options, "model.n_embd", &m.n_embd, shape.n_embd, weights);
   Adopt(options, "model.n_inner", &m.n_inner, shape.n_inner, weights, true);
   AdoptKinds(options, weights, shape, &m);
@@ -233,6 +235,8 @@ GptConfig ToGptConfig(const ModelOptions& m) {
           .bias = m.bias,
           .tie_embeddings = m.tie_embeddings,
           .n_kv_head = m.n_kv_head,
+          .head_dim = m.head_dim,
+          .qk_norm = m.qk_norm,
           .n_inner = m.n_inner,
           .norm = ParseNorm(m.norm),
           .norm_eps = m.norm_eps,

@@ -30,6 +30,11 @@ TEST(ConfigChecks, HeadsDivideTheWidth) {
       "(default): use model.n_embd = 124 or 128, or model.n_head = 3");
   // An odd head dimension only matters to rotary embeddings.
   EXPECT_EQ(ErrorOf({"--model.n_embd=20"}), "no error");
+  // Unless heads have a width of their own.
+  EXPECT_EQ(ErrorOf({"--model.n_embd=130", "--model.head_dim=9"}), "no error");
+  EXPECT_EQ(ErrorOf({"--model.n_embd=130", "--model.head_dim=9", "--model.position=rope"}),
+            "command line: model.head_dim = 9 (command line) is odd, but rope rotates pairs: use "
+            "model.head_dim = 10, or model.position = \"learned\"");
 }
 
 TEST(ConfigChecks, KeyHeadsDivideHeads) {

@@ -133,6 +133,16 @@ INSTANTIATE_TEST_SUITE_P(
                     .norm = NormKind::kRmsNorm,
                     .activation = nn::MlpActivation::kSwiGlu,
                     .position = Position::kRope})},
+        // A Qwen3.
+        Case{"qwen3", 4, 64, 2, 1,
+             Shape(500, 64, 3, 4, 64,
+                   {.bias = false,
+                    .n_kv_head = 2,
+                    .head_dim = 24,
+                    .qk_norm = true,
+                    .norm = NormKind::kRmsNorm,
+                    .activation = nn::MlpActivation::kSwiGlu,
+                    .position = Position::kRope})},
         // The head in chunks, its gradient summed over them and over micro-steps.
         Case{"chunks", 6, 40, 2, 1, Shape(5003, 64, 2, 4, 32, {.loss_chunk = 50})},
         // More parameters than activations.

@@ -44,6 +44,15 @@ Task Llama(DType dtype) {
   return task;
 }
 
+// With a head of keys for each virtual part, whose norms have a gradient in each.
+Task Qwen3(DType dtype) {
+  Task task = Llama(dtype);
+  task.model.n_kv_head = 4;
+  task.model.head_dim = 12;
+  task.model.qk_norm = true;
+  return task;
+}
+
 Plan Sharded(Plan plan, const dist::ShardOptions& options = dist::Zero3()) {
   plan.options = options;
   plan.options.sum = dist::GradientSum::kOrdered;
@@ -82,6 +91,20 @@ TEST(ComposedPlan, PairsOfModesOfALlamaInBF16) {
   std::vector<Plan> plans = PairsOfModes();
   for (Plan& plan : plans) plan.tp = std::min(plan.tp, task.model.n_kv_head);
   ExpectSameBits(task, plans);
+}
+
+TEST(ComposedPlan, NormsOfQueriesAndKeys) {
+  Task task = Qwen3(DType::kF32);
+  task.optim.name = "muon";
+  ExpectSameBits(task, {{.tp = 4, .pp = 2, .schedule = kZeroBubbleV},
+                        {.copies = 2, .tp = 2, .pp = 2, .schedule = k1F1B},
+                        Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kInterleaved}),
+                        Sharded({.shards = 2, .copies = 2, .tp = 2}, dist::Zero2())});
+  task = Qwen3(DType::kBF16);
+  task.virtual_tp = 1;
+  task.virtual_cp = 2;
+  ExpectSameBits(task, {{.cp = 2, .pp = 2, .schedule = kZeroBubbleH1},
+                        Sharded({.shards = 2, .copies = 2, .cp = 2})});
 }
 
 // What a rank has exactly one virtual part of is cut into ranges where chunks end.
@@ -199,8 +222,7 @@ TEST(ComposedPlan, SameBitsOnGpus) {
 }
 
 TEST(ComposedPlan, GeneratesTheSameText) {
-  const Task task = Llama(DType::kF32);
-  const auto generate = [&](const Plan& plan, bool kv_cache) {
+  const auto generate = [](const Task& task, const Plan& plan, bool kv_cache) {
     std::vector<int32_t> text;
     dist::RunInProcess(plan.ranks(), [&](dist::ProcessGroup& all) {
       PlanRun run(all, task, plan);
@@ -211,11 +233,13 @@ TEST(ComposedPlan, GeneratesTheSameText) {
     });
     return text;
   };
-  for (const bool kv_cache : {true, false}) {
-    const auto alone = generate({.data_parallel = true}, kv_cache);
-    EXPECT_EQ(alone.size(), 5u);
-    const Plan plan = Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleV});
-    EXPECT_EQ(generate(plan, kv_cache), alone);
+  for (const Task& task : {Llama(DType::kF32), Qwen3(DType::kF32)}) {
+    for (const bool kv_cache : {true, false}) {
+      const auto alone = generate(task, {.data_parallel = true}, kv_cache);
+      EXPECT_EQ(alone.size(), 5u);
+      const Plan plan = Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleV});
+      EXPECT_EQ(generate(task, plan, kv_cache), alone);
+    }
   }
 }
 

@@ -48,6 +48,13 @@ Task Llama(DType dtype) {
   return task;
 }
 
+Task Qwen3(DType dtype) {
+  Task task = Llama(dtype);
+  task.model.head_dim = 12;  // more than n_embd / n_head
+  task.model.qk_norm = true;
+  return task;
+}
+
 Plan PlanOf(int64_t cp, int64_t dp) { return {.copies = dp, .cp = cp, .data_parallel = true}; }
 
 void ExpectSameBits(const Task& task) {
@@ -67,6 +74,11 @@ TEST(ContextParallelPlan, LlamaInF32) { ExpectSameBits(Llama(DType::kF32)); }
 
 TEST(ContextParallelPlan, LlamaInBF16) { ExpectSameBits(Llama(DType::kBF16)); }
 
+TEST(ContextParallelPlan, Qwen3) {
+  ExpectSameBits(Qwen3(DType::kF32));
+  ExpectSameBits(Qwen3(DType::kBF16));
+}
+
 // Chunks of a token, whose rows begin anywhere in memory.
 TEST(ContextParallelPlan, OddWidths) {
   Task task = Gpt2(DType::kF32);
@@ -78,7 +90,7 @@ TEST(ContextParallelPlan, OddWidths) {
 }
 
 TEST(ContextParallelPlan, RecomputesAndResumesWithOtherRanks) {
-  for (Task task : {Gpt2(DType::kF32), Llama(DType::kBF16)}) {
+  for (Task task : {Gpt2(DType::kF32), Llama(DType::kBF16), Qwen3(DType::kBF16)}) {
     const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps);
     Plan first = PlanOf(task.virtual_cp, 1), second = PlanOf(2, 2);
     first.recompute = ParseRecompute("block");
@@ -92,7 +104,7 @@ TEST(ContextParallelPlan, RecomputesAndResumesWithOtherRanks) {
 
 TEST(ContextParallelPlan, SameBitsOnSimulatedGpus) {
   SKIP_WITHOUT_GPUS(2);
-  for (Task task : {Gpt2(DType::kBF16), Llama(DType::kF32)}) {
+  for (Task task : {Gpt2(DType::kBF16), Qwen3(DType::kF32)}) {
     task.model.n_layer = 1;
     task.steps = 2;
     task.micro_batches = 2;
@@ -155,7 +167,7 @@ void ExpectNear(const Gradients& got, const Gradients& want, double tolerance) {
 }
 
 TEST(ContextParallelPlan, HasTheGradientsOfWholeSequences) {
-  for (const Task& task : {Gpt2(DType::kF64), Llama(DType::kF64)}) {
+  for (const Task& task : {Gpt2(DType::kF64), Llama(DType::kF64), Qwen3(DType::kF64)}) {
     const Gradients whole = Backpropagate(*MakeGpt(task, nullptr));
     for (const int ranks : {1, 2}) {
       dist::RunInProcess(ranks, [&](dist::ProcessGroup& all) {
@@ -168,7 +180,7 @@ TEST(ContextParallelPlan, HasTheGradientsOfWholeSequences) {
 
 // In the library's order: those of each rank's chunks, which whoever sums gradients adds up.
 TEST(ContextParallelPlan, RanksApartHaveTheirPartsOfTheGradients) {
-  for (Task task : {Gpt2(DType::kF64), Llama(DType::kF64)}) {
+  for (Task task : {Gpt2(DType::kF64), Llama(DType::kF64), Qwen3(DType::kF64)}) {
     const Gradients whole = Backpropagate(*MakeGpt(task, nullptr));
     dist::RunInProcess(4, [&](dist::ProcessGroup& all) {
       const dist::Mesh mesh({.cp = 2}, all.rank(), all.size());

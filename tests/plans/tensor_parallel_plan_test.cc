@@ -43,6 +43,13 @@ Task Llama(DType dtype) {
   return task;
 }
 
+Task Qwen3(DType dtype) {
+  Task task = Llama(dtype);
+  task.model.head_dim = 12;  // more than n_embd / n_head
+  task.model.qk_norm = true;
+  return task;
+}
+
 Task Mixture(DType dtype, RouterScore score) {
   Task task = score == RouterScore::kSoftmax ? Gpt2(dtype) : Llama(dtype);
   nn::MixtureOptions& mixture = task.model.mixture;
@@ -78,14 +85,19 @@ TEST(TensorParallelPlan, LlamaInF32) { ExpectSameBits(Llama(DType::kF32)); }
 
 TEST(TensorParallelPlan, LlamaInBF16) { ExpectSameBits(Llama(DType::kBF16)); }
 
+TEST(TensorParallelPlan, Qwen3) {
+  ExpectSameBits(Qwen3(DType::kF32));
+  ExpectSameBits(Qwen3(DType::kBF16));
+}
+
 TEST(TensorParallelPlan, Mixtures) {
   ExpectSameBits(Mixture(DType::kF32, RouterScore::kSoftmax));
   ExpectSameBits(Mixture(DType::kBF16, RouterScore::kSigmoid));
 }
 
 TEST(TensorParallelPlan, RecomputesAndResumesWithOtherRanks) {
-  for (Task task :
-       {Gpt2(DType::kF32), Llama(DType::kF32), Mixture(DType::kF32, RouterScore::kSigmoid)}) {
+  for (Task task : {Gpt2(DType::kF32), Llama(DType::kF32), Qwen3(DType::kF32),
+                    Mixture(DType::kF32, RouterScore::kSigmoid)}) {
     task.optim.name = "muon";  // which wants whole matrices
     const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps);
     Plan first = PlanOf(4, 1), second = PlanOf(2, 2);
@@ -126,7 +138,7 @@ TEST(TensorParallelPlan, ComputesWhatOneProcessComputes) {
 TEST(TensorParallelPlan, SameBitsOnSimulatedGpus) {
   SKIP_WITHOUT_GPUS(2);
   for (Task task :
-       {Gpt2(DType::kBF16), Llama(DType::kF32), Mixture(DType::kF32, RouterScore::kSoftmax)}) {
+       {Gpt2(DType::kBF16), Qwen3(DType::kF32), Mixture(DType::kF32, RouterScore::kSoftmax)}) {
     task.model.n_layer = 1;
     task.steps = 2;
     task.micro_batches = 2;
@@ -172,6 +184,12 @@ TEST(TensorParallelPlan, SaysWhatDoesNotDivide) {
   Task task = Gpt2(DType::kF32);
   task.model.vocab_size = 33;
   EXPECT_THAT(error(task, 4), testing::HasSubstr("use a multiple of it (36)"));
+  Task qwen3 = Qwen3(DType::kF32);
+  qwen3.model.n_kv_head = 2;
+  EXPECT_EQ(error(qwen3, 2), "");
+  EXPECT_THAT(error(qwen3, 4),
+              testing::HasSubstr("the gradient of 'h.0.attn.q_norm' is a sum over the 4 parts of "
+                                 "virtual.tp, and these do not divide the 2 heads of keys"));
   dist::RunInProcess(4, [](dist::ProcessGroup& all) {
     Task llama = Llama(DType::kF32);
     llama.model.n_kv_head = 2;
