@@ -58,7 +58,7 @@ class Applier {
                                            return std::make_shared<SequenceNorm>(norm, ranks_);
                                          }) ||
                Replace<nn::Dropout>(path, module, [&](const nn::Dropout& dropout) {
-                 return std::make_shared<SequenceDropout>(dropout, ranks_);
+                 return std::make_shared<SequenceDropout>(dropout.p(), ranks_);
                });
       case TensorStyle::kExperts: {
         auto* mixture = dynamic_cast<nn::MixtureOfExperts*>(module);
@@ -115,7 +115,7 @@ void CheckReplicas(const TensorRanks& ranks, const Module& model, const std::str
   if (ranks.size() == 1) return;
   NamedTensors whole;
   for (const auto& [name, p] : model.NamedParameters()) {
-    if (p->layout().cuts.empty()) whole.emplace_back(name, p->value().Detach());
+    if (ranks.HaveSame(*p)) whole.emplace_back(name, p->value().Detach());
   }
   CheckSameBits(*ranks.group(), "the weights that ranks share " + when, whole);
 }

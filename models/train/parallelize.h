@@ -18,8 +18,8 @@ dist::TensorPlan GptTensorPlan(const GptConfig& config);
 // and one part the model stays as it is. Throws ArgumentError for sizes that do not divide.
 void Parallelize(Gpt& model, const dist::TensorRanksPtr& ranks);
 
-// The same of layers or, with plan.context_pairs, of sequences: the ranks that compute them
-// together, of which there may be one.
+// The same of layers and, with plan.context_pairs, of sequences: the ranks that compute a sequence
+// together, or a layer, of which there may be one.
 dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan);
 
 // The same of everything: stages, layers, sequences, samples and, with them, weights. `materialize`

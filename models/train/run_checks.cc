@@ -104,10 +104,13 @@ void CheckContextParallel(const Options& options, const RunSetup& setup) {
   if (setup.offload.any()) {
     fail("train.offload does not go with parallel.cp or virtual.cp: leave it out");
   }
-  if (setup.window % (2 * pairs) != 0) {
+  const int64_t parts = parallel.tensor_parts(), all = 2 * pairs * parts;
+  if (setup.window % all != 0) {
     fail("the ", 2 * pairs, " chunks of a sequence, two for each of virtual.cp = ", pairs,
-         " (or parallel.cp), must divide ", options.Describe("model.block_size"), ": use ",
-         (setup.window / (2 * pairs) + 1) * 2 * pairs, ", or fewer chunks");
+         " (or parallel.cp)",
+         parts > 1 ? StrCat(", with ", parts, " parts (virtual.tp or parallel.tp) in each") : "",
+         ", must divide ", options.Describe("model.block_size"), ": use ",
+         (setup.window / all + 1) * all, ", or fewer chunks");
   }
 }
 

@@ -87,8 +87,9 @@ Task DrawTask(Draw& draw) {
   task.micro_batches = draw.Of<int64_t>({4, 8});
   task.virtual_tp = draw.Of<int64_t>({1, 2, 4});
   if (task.virtual_tp > 1) MakeDivisible(draw, task);
-  if (task.virtual_tp == 1 && m.mixture.n_expert == 0) {
-    task.virtual_cp = draw.Of<int64_t>({1, 2, 4});
+  // Chunks of a sequence have a token in each part.
+  if (m.mixture.n_expert == 0 && task.virtual_tp < 4) {
+    task.virtual_cp = std::min(draw.Of<int64_t>({1, 2, 4}), kWindow / (2 * task.virtual_tp));
   }
   return task;
 }

@@ -160,6 +160,35 @@ TEST(ComposedPlan, PartsOfSequences) {
   ExpectSameBits(task, plans);
 }
 
+// Each chunk of a sequence is computed by ranks that share out the layers.
+TEST(ComposedPlan, PartsOfSequencesAndOfLayers) {
+  for (Task task : {Llama(DType::kF32), Gpt2(DType::kBF16), Gpt2(DType::kF16)}) {
+    task.virtual_tp = 2;
+    task.virtual_cp = 2;
+    task.model.tie_embeddings = task.dtype == DType::kBF16;
+    if (task.dtype == DType::kF16) task.steps = 12;  // of which the first are skipped
+    std::vector<Plan> plans = {{.tp = 2, .cp = 2, .data_parallel = true},
+                               {.copies = 2, .tp = 2, .data_parallel = true},
+                               Sharded({.shards = 2, .cp = 2}),
+                               Sharded({.shards = 2, .copies = 2, .tp = 2, .cp = 2}),
+                               {.tp = 2, .cp = 2, .pp = 2, .schedule = kZeroBubbleV}};
+    plans[0].recompute = ParseRecompute("block");
+    ExpectSameBits(task, plans);
+  }
+}
+
+TEST(ComposedPlan, AllModesAndPartsOfSequencesOnSixteenRanks) {
+  for (Task task : {Gpt2(DType::kBF16), Llama(DType::kF32)}) {
+    task.virtual_tp = 2;
+    task.virtual_cp = 2;
+    ExpectSameBits(
+        task,
+        {{.copies = 2, .tp = 2, .cp = 2, .pp = 2, .schedule = kZeroBubbleH1},
+         Sharded({.shards = 2, .tp = 2, .cp = 2, .pp = 2, .schedule = kInterleaved}, dist::Zero2()),
+         Sharded({.shards = 2, .copies = 2, .tp = 2, .cp = 2})});
+  }
+}
+
 TEST(ComposedPlan, GoesOnByAnotherPlan) {
   const Task task = Gpt2(DType::kBF16);
   const Outcome alone = Alone(task);
@@ -193,10 +222,16 @@ TEST(ComposedPlan, SameBitsOnGpus) {
                            Sharded({.shards = 2, .pp = 2, .schedule = kZeroBubbleV})}) {
     EXPECT_EQ(Difference(TrainBy(task, plan, task.steps, nullptr, true), alone), "") << plan;
   }
+  task.virtual_cp = 2;
+  EXPECT_EQ(Difference(TrainBy(task, {.tp = 2, .cp = 2, .data_parallel = true}, task.steps, nullptr,
+                               /*on_gpus=*/true),
+                       Alone(task, /*on_gpu=*/true)),
+            "");
 }
 
 TEST(ComposedPlan, GeneratesTheSameText) {
-  const Task task = Llama(DType::kF32);
+  Task task = Llama(DType::kF32);
+  task.virtual_cp = 2;
   const auto generate = [&](const Plan& plan, bool kv_cache) {
     std::vector<int32_t> text;
     dist::RunInProcess(plan.ranks(), [&](dist::ProcessGroup& all) {
@@ -213,6 +248,7 @@ TEST(ComposedPlan, GeneratesTheSameText) {
     EXPECT_EQ(alone.size(), 5u);
     const Plan plan = Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleV});
     EXPECT_EQ(generate(plan, kv_cache), alone);
+    EXPECT_EQ(generate({.tp = 2, .cp = 2, .data_parallel = true}, kv_cache), alone);
   }
 }
 
