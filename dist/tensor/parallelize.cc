@@ -5,6 +5,7 @@
 #include "dist/groups/agreement.h"
 #include "dist/tensor/parallel_linear.h"
 #include "dist/tensor/sequence.h"
+#include "dist/tensor/shared_keys.h"
 #include "dist/tensor/tensor_exchange.h"
 #include "dist/tensor/tensor_experts.h"
 #include "dist/tensor/vocabulary.h"
@@ -39,7 +40,7 @@ class Applier {
         });
       case TensorStyle::kHeads: {
         auto* attention = dynamic_cast<nn::CausalSelfAttention*>(module);
-        if (attention) attention->KeepHeads(ranks_->size(), ranks_->rank());
+        if (attention) ShareHeads(*attention, ranks_);
         return attention != nullptr;
       }
       case TensorStyle::kVocabulary:

@@ -76,9 +76,10 @@ void CheckTensorParallel(const RunSetup& setup) {
          ", and parallel.tp = ", parallel.tp, " must divide model.n_head = ", setup.model.n_head);
   }
   const int64_t keys = setup.model.n_kv_head > 0 ? setup.model.n_kv_head : setup.model.n_head;
-  if (keys % parallel.tp != 0) {
-    fail("parallel.tp = ", parallel.tp, " does not divide the ", keys,
-         " heads of keys and values (model.n_kv_head): use a divisor of them");
+  if (keys % parallel.tp != 0 && parallel.tp % keys != 0) {
+    fail(
+        "parallel.tp = ", parallel.tp, " neither divides the ", keys,
+        " heads of keys and values (model.n_kv_head) nor is a multiple of them: use one that does");
   }
   try {
     Gpt shape(setup.model);

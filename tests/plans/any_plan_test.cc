@@ -117,12 +117,8 @@ void DrawExpertRanks(Draw& draw, const Task& task, Plan& plan) {
 
 // Of the ranks that are not needed otherwise.
 void DrawTensorRanks(Draw& draw, const Task& task, int64_t most, Plan& plan) {
-  const GptConfig& m = task.model;
   plan.tp = draw.Of<int64_t>({1, 2, 4});
-  const int64_t keys = m.n_kv_head > 0 ? m.n_kv_head : m.n_head;
-  while (task.virtual_tp % plan.tp != 0 || keys % plan.tp != 0 || plan.ranks() > most) {
-    plan.tp /= 2;
-  }
+  while (task.virtual_tp % plan.tp != 0 || plan.ranks() > most) plan.tp /= 2;
   plan.cp = draw.Of<int64_t>({1, 2, 4});
   while (task.virtual_cp % plan.cp != 0 || plan.ranks() > most) plan.cp /= 2;
 }

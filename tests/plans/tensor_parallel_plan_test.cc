@@ -78,6 +78,22 @@ TEST(TensorParallelPlan, LlamaInF32) { ExpectSameBits(Llama(DType::kF32)); }
 
 TEST(TensorParallelPlan, LlamaInBF16) { ExpectSameBits(Llama(DType::kBF16)); }
 
+// Ranks have parts of key heads, and copies of the whole ones.
+TEST(TensorParallelPlan, FewerKeyHeadsThanRanks) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int64_t keys : {1, 2}) {
+      Task task = Llama(dtype);
+      task.model.n_kv_head = keys;
+      task.model.bias = dtype == DType::kBF16;
+      ExpectSameBits(task);
+    }
+  }
+  Task task = Llama(DType::kF32);
+  task.model.n_kv_head = 2;
+  task.virtual_tp = 8;
+  ExpectSameBits(task);
+}
+
 TEST(TensorParallelPlan, Mixtures) {
   ExpectSameBits(Mixture(DType::kF32, RouterScore::kSoftmax));
   ExpectSameBits(Mixture(DType::kBF16, RouterScore::kSigmoid));
@@ -112,14 +128,17 @@ TEST(TensorParallelPlan, RanksHoldTheirExpertsOnly) {
 
 // Parts differ in the last bits from one product, and only there.
 TEST(TensorParallelPlan, ComputesWhatOneProcessComputes) {
-  Task task = Gpt2(DType::kF32);
-  task.steps = 3;
-  const Outcome parts = TrainBy(task, PlanOf(2, 1), task.steps);
-  task.virtual_tp = 1;
-  const Outcome whole = TrainBy(task, PlanOf(1, 1), task.steps);
-  for (size_t i = 0; i < whole.losses.size(); ++i) {
-    EXPECT_NEAR(parts.losses[i], whole.losses[i], 2e-6 * whole.losses[i]) << i;
-    EXPECT_NEAR(parts.norms[i], whole.norms[i], 2e-5 * whole.norms[i]) << i;
+  Task fewer_keys = Llama(DType::kF32);
+  fewer_keys.model.n_kv_head = 2;
+  for (Task task : {Gpt2(DType::kF32), fewer_keys}) {
+    task.steps = 3;
+    const Outcome parts = TrainBy(task, PlanOf(4, 1), task.steps);
+    task.virtual_tp = 1;
+    const Outcome whole = TrainBy(task, PlanOf(1, 1), task.steps);
+    for (size_t i = 0; i < whole.losses.size(); ++i) {
+      EXPECT_NEAR(parts.losses[i], whole.losses[i], 2e-6 * whole.losses[i]) << task << i;
+      EXPECT_NEAR(parts.norms[i], whole.norms[i], 2e-5 * whole.norms[i]) << task << i;
+    }
   }
 }
 
@@ -174,13 +193,15 @@ TEST(TensorParallelPlan, SaysWhatDoesNotDivide) {
   EXPECT_THAT(error(task, 4), testing::HasSubstr("use a multiple of it (36)"));
   dist::RunInProcess(4, [](dist::ProcessGroup& all) {
     Task llama = Llama(DType::kF32);
-    llama.model.n_kv_head = 2;
+    llama.model.n_head = 12;
+    llama.model.n_embd = 96;
+    llama.model.n_kv_head = 6;
     Gpt model(llama.model);
     try {
       Parallelize(model, std::make_shared<dist::TensorRanks>(&all, 4));
-      ADD_FAILURE() << "two key heads on four ranks";
+      ADD_FAILURE() << "six key heads on four ranks";
     } catch (const ArgumentError& e) {
-      EXPECT_THAT(e.what(), testing::HasSubstr("a divisor of n_kv_head"));
+      EXPECT_THAT(e.what(), testing::HasSubstr("divides n_kv_head or is a multiple of it"));
     }
   });
 }
