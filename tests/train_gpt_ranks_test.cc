@@ -143,6 +143,33 @@ TEST_F(Ranks, TensorParallelRunsAreTheSameAndContinueAsAnyOther) {
                                     HasSubstr("this run has virtual.tp = 2")));
 }
 
+// Whatever the number of ranks that compute a sequence together, and each of its chunks.
+TEST_F(Ranks, RunsOfPartsOfSequencesAndLayersAreTheSameAndContinueAsAnyOther) {
+  const Arguments same = {"--dist.reduction=ordered", "--train.global_batch_size=8",
+                          "--train.steps=8",          "--model.n_embd=32",
+                          "--model.vocab_size=128",   "--model.dropout=0.1",
+                          "--train.eval_every=4",     "--checkpoint.every=4",
+                          "--virtual.cp=2",           "--virtual.tp=2"};
+  const auto with = [&](Arguments more) {
+    more.insert(more.begin(), same.begin(), same.end());
+    return more;
+  };
+  Run(1, "alone", same);
+  const std::string cp = "--parallel.cp=2", tp = "--parallel.tp=2";
+  for (const auto& [ranks, out, more] :
+       {std::tuple(4, "four", "--train.sample_every=4"), {8, "shards", "--parallel.shard=full"}}) {
+    Run(ranks, out, with({cp, tp, more}));
+    EXPECT_EQ(Bytes(out, 8), Bytes("alone", 8)) << out;
+    EXPECT_EQ(Numbers(out), Numbers("alone")) << out;
+  }
+  Run(2, "continued", with({tp, "--checkpoint.resume=" + Checkpoint("shards", 4)}));
+  EXPECT_EQ(Bytes("continued", 8), Bytes("alone", 8));
+  const auto refused = Wait(Start(4, Train("other", with({cp, tp, "--model.block_size=12"}))));
+  EXPECT_NE(refused[0].exit_code, 0);
+  EXPECT_THAT(refused[0].err, AllOf(HasSubstr("with 2 parts (virtual.tp or parallel.tp) in each"),
+                                    HasSubstr("use 16, or fewer chunks")));
+}
+
 // Whatever ranks share out the experts, and however they save them; any other ranks may continue.
 TEST_F(Ranks, ExpertParallelRunsAreTheSameAndContinueAsAnyOther) {
   const Arguments same = {

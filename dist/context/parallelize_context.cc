@@ -5,32 +5,61 @@
 #include "dist/context/context_attention.h"
 #include "dist/context/context_layers.h"
 #include "dist/tensor/head_norm.h"
+#include "dist/tensor/parallel_linear.h"
 #include "dist/tensor/sequence.h"
+#include "dist/tensor/vocabulary.h"
 
 namespace lockstep::dist {
 namespace {
 
+// Of layers that are whole on each rank.
+std::shared_ptr<Module> OfWhole(const ContextRanksPtr& ranks, Module* module) {
+  if (auto* m = dynamic_cast<nn::Linear*>(module)) {
+    return std::make_shared<ContextLinear>(m->weight(), m->bias(), m->activation(),
+                                           std::vector<int64_t>(), ranks);
+  }
+  if (auto* m = dynamic_cast<nn::BranchLinear*>(module)) {
+    return std::make_shared<ContextBranchLinear>(m->weight(), m->bias(), ranks);
+  }
+  if (auto* m = dynamic_cast<nn::LmHead*>(module)) {
+    return std::make_shared<ContextHead>(m->weight(), m->tied(), m->loss_chunk(), ranks);
+  }
+  return nullptr;
+}
+
+// Of the layers of which the ranks within have parts.
+std::shared_ptr<Module> OfParts(const ContextRanksPtr& ranks, Module* module) {
+  if (auto* m = dynamic_cast<ColumnLinear*>(module)) {
+    return std::make_shared<ContextLinear>(m->weight(), m->bias(), m->activation(), m->segments(),
+                                           ranks);
+  }
+  if (auto* m = dynamic_cast<RowLinear*>(module)) {
+    return std::make_shared<ContextBranchLinear>(m->weight(), m->bias(), ranks);
+  }
+  if (auto* m = dynamic_cast<VocabularyHead*>(module)) {
+    return std::make_shared<ContextHead>(m->weight(), m->tied(), m->loss_chunk(), ranks);
+  }
+  if (auto* m = dynamic_cast<SequenceDropout*>(module)) {
+    return std::make_shared<SequenceDropout>(m->p(), ranks);
+  }
+  return nullptr;
+}
+
 // What takes the module's place; null: it stays.
 std::shared_ptr<Module> Replacement(const ContextRanksPtr& ranks, Module* module) {
-  if (auto* m = dynamic_cast<nn::Linear*>(module))
-    return std::make_shared<ContextLinear>(*m, ranks);
-  if (auto* m = dynamic_cast<nn::BranchLinear*>(module)) {
-    return std::make_shared<ContextBranchLinear>(*m, ranks);
-  }
   if (auto* m = dynamic_cast<nn::Embedding*>(module)) {
     return std::make_shared<ContextEmbedding>(*m, ranks);
   }
-  if (auto* m = dynamic_cast<nn::Dropout*>(module)) {
-    return std::make_shared<ContextDropout>(*m, ranks);
-  }
-  if (auto* m = dynamic_cast<nn::LmHead*>(module)) return std::make_shared<ContextHead>(*m, ranks);
   if (auto* m = dynamic_cast<nn::ResidualNorm*>(module)) {
     return std::make_shared<SequenceNorm>(*m, ranks);
   }
   if (auto* m = dynamic_cast<nn::RmsNorm*>(module)) {
     return std::make_shared<HeadNorm>(*m, ranks, /*dim=*/0);
   }
-  return nullptr;
+  if (auto* m = dynamic_cast<nn::Dropout*>(module)) {
+    return std::make_shared<SequenceDropout>(m->p(), ranks);
+  }
+  return ranks->within() ? OfParts(ranks, module) : OfWhole(ranks, module);
 }
 
 Tensor Attend(const ContextRanksPtr& ranks, const Tensor& qkv, const nn::AttentionCall& call) {

@@ -17,6 +17,9 @@ namespace lockstep::dist {
 // summed over all ranks.) With one rank and several pairs it is the same model, to the bit. Under
 // NoGrad nothing is shared out.
 //
+// With tensor parallelism, after dist::Parallelize by the ranks that ContextRanks has within: then
+// it replaces the modules that took the place of those.
+//
 // To be called before an optimizer or anything else holds a module. Throws ArgumentError naming the
 // parameter if it belongs to another kind of module.
 void ParallelizeContext(Module& model, const ContextRanksPtr& ranks);

@@ -29,11 +29,6 @@ void AddContextOptions(Options& options, ParallelOptions& parallel) {
                            " times a power of two, which each rank computes: use ",
                            "virtual.cp = ", 2 * parallel.cp, ", or leave it out"));
     }
-    if (pairs > 1 && parallel.tensor_parts() > 1) {
-      resolved.Fail({"parallel.cp", "virtual.cp", "parallel.tp", "virtual.tp"},
-                    "parallel.cp and virtual.cp do not go together with parallel.tp or virtual.tp "
-                    "yet: leave these out");
-    }
   });
 }
 

@@ -18,8 +18,8 @@ dist::TensorPlan GptTensorPlan(const GptConfig& config);
 // and one part the model stays as it is. Throws ArgumentError for sizes that do not divide.
 void Parallelize(Gpt& model, const dist::TensorRanksPtr& ranks);
 
-// Shares out the layers or, where plan.context_pairs is above 1, the sequences. Returns the ranks
-// that compute them together, of which there may be only one.
+// Shares out the layers and, where plan.context_pairs is above 1, the sequences. Returns the ranks
+// that compute a sequence together, or a layer, of which there may be only one.
 dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan);
 
 // Shares out everything: stages, layers, sequences, samples and, with these, weights. `materialize`

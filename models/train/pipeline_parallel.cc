@@ -212,13 +212,8 @@ dist::PipelineStage PipelineParallel::FunctionsOf(Stage& stage) {
 
 dist::PipelineBoundary PipelineParallel::BoundaryOf(int64_t rows, int64_t cols) const {
   const DType dtype = gpt_.Parameters()[0]->value().dtype();
-  if (!GradEnabled()) return {{rows, cols, gpt_.config().n_embd}, dtype};
-  const int64_t parts = tensor_->sequence_parts();
-  LS_CHECK(cols % parts == 0, "a sequence of ", cols, " tokens does not divide into the ", parts,
-           " parts of virtual.tp or virtual.cp");
-  Shape shape = {rows, cols / parts, gpt_.config().n_embd};
-  shape[tensor_->part_dim()] *= tensor_->own();
-  return {shape, dtype};
+  const Shape whole = {rows, cols, gpt_.config().n_embd};
+  return {GradEnabled() ? tensor_->PartShape(whole) : whole, dtype};
 }
 
 std::vector<HostRead> PipelineParallel::Gradients(std::span<const data::Batch> batches, double root,

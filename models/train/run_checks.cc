@@ -81,9 +81,10 @@ void CheckTensorParallel(const RunSetup& setup) {
          " heads (model.n_head): use a divisor of them");
   }
   const int64_t keys = setup.model.n_kv_head > 0 ? setup.model.n_kv_head : setup.model.n_head;
-  if (keys % parallel.tp != 0) {
-    fail("parallel.tp = ", parallel.tp, " does not divide the ", keys,
-         " heads of keys and values (model.n_kv_head): use a divisor of them");
+  if (keys % parallel.tp != 0 && parallel.tp % keys != 0) {
+    fail(
+        "parallel.tp = ", parallel.tp, " neither divides the ", keys,
+        " heads of keys and values (model.n_kv_head) nor is a multiple of them: use one that does");
   }
   try {
     Gpt shape(setup.model);
@@ -109,10 +110,13 @@ void CheckContextParallel(const Options& options, const RunSetup& setup) {
   if (setup.offload.any()) {
     fail("train.offload does not go with parallel.cp or virtual.cp: leave it out");
   }
-  if (setup.window % (2 * pairs) != 0) {
+  const int64_t parts = parallel.tensor_parts(), all = 2 * pairs * parts;
+  if (setup.window % all != 0) {
     fail("the ", 2 * pairs, " chunks of a sequence, two for each of virtual.cp = ", pairs,
-         " (or parallel.cp), must divide ", options.Describe("model.block_size"), ": use ",
-         (setup.window / (2 * pairs) + 1) * 2 * pairs, ", or fewer chunks");
+         " (or parallel.cp)",
+         parts > 1 ? StrCat(", with ", parts, " parts (virtual.tp or parallel.tp) in each") : "",
+         ", must divide ", options.Describe("model.block_size"), ": use ",
+         (setup.window / all + 1) * all, ", or fewer chunks");
   }
 }
 

@@ -338,8 +338,6 @@ TEST(ConfigChecks, ShardingOptionsThatDoNothingAreRefused) {
             "full");
   EXPECT_THAT(ErrorOf({"--parallel.tp=2", "--virtual.tp=6"}), HasSubstr("use virtual.tp = 4"));
   EXPECT_THAT(ErrorOf({"--parallel.cp=2", "--virtual.cp=6"}), HasSubstr("use virtual.cp = 4"));
-  EXPECT_THAT(ErrorOf({"--parallel.cp=2", "--parallel.tp=2"}),
-              HasSubstr("do not go together with parallel.tp"));
   EXPECT_THAT(ErrorOf({"--parallel.ep=3"}), HasSubstr("must be a power of two"));
   for (const char* other :
        {"--parallel.tp=2", "--virtual.tp=2", "--parallel.pp=2", "--parallel.shard=full"}) {

@@ -96,8 +96,9 @@ Task DrawTask(Draw& draw) {
   task.micro_batches = draw.Of<int64_t>({4, 8});
   task.virtual_tp = draw.Of<int64_t>({1, 2, 4});
   if (task.virtual_tp > 1) MakeDivisible(draw, task);
-  if (task.virtual_tp == 1 && m.mixture.n_expert == 0) {
-    task.virtual_cp = draw.Of<int64_t>({1, 2, 4});
+  // Chunks of a sequence have a token in each part.
+  if (m.mixture.n_expert == 0 && task.virtual_tp < 4) {
+    task.virtual_cp = std::min(draw.Of<int64_t>({1, 2, 4}), kWindow / (2 * task.virtual_tp));
   }
   DrawHeads(draw, task);
   return task;
@@ -126,12 +127,8 @@ void DrawExpertRanks(Draw& draw, const Task& task, Plan& plan) {
 
 // Draws how many ranks compute each layer or each sequence together, within the number left.
 void DrawTensorRanks(Draw& draw, const Task& task, int64_t most, Plan& plan) {
-  const GptConfig& m = task.model;
   plan.tp = draw.Of<int64_t>({1, 2, 4});
-  const int64_t keys = m.n_kv_head > 0 ? m.n_kv_head : m.n_head;
-  while (task.virtual_tp % plan.tp != 0 || keys % plan.tp != 0 || plan.ranks() > most) {
-    plan.tp /= 2;
-  }
+  while (task.virtual_tp % plan.tp != 0 || plan.ranks() > most) plan.tp /= 2;
   plan.cp = draw.Of<int64_t>({1, 2, 4});
   while (task.virtual_cp % plan.cp != 0 || plan.ranks() > most) plan.cp /= 2;
 }

@@ -140,13 +140,14 @@ Gradients Backpropagate(Gpt& model) {
   Backward(loss, Tensor::Full({}, kRoot, loss.dtype()));
   Gradients gradients{.loss = loss.Item()};
   for (const auto& [name, p] : model.NamedParameters()) {
-    gradients.of[name] = p->grad().To(DType::kF64).ToVector<double>();
+    gradients.of[name] = p->WholeOf(p->grad()).To(DType::kF64).ToVector<double>();
   }
   return gradients;
 }
 
 std::unique_ptr<Gpt> MakeGpt(const Task& task, const dist::ContextRanksPtr& ranks) {
   auto model = std::make_unique<Gpt>(task.model);
+  if (ranks && ranks->within()) Parallelize(*model, ranks->within());
   if (ranks) dist::ParallelizeContext(*model, ranks);
   nn::Materialize(*model, kCpu, 4, {.compute = task.dtype});
   return model;
@@ -172,6 +173,27 @@ TEST(ContextParallelPlan, HasTheGradientsOfWholeSequences) {
     for (const int ranks : {1, 2}) {
       dist::RunInProcess(ranks, [&](dist::ProcessGroup& all) {
         const auto context = std::make_shared<dist::ContextRanks>(&all, task.virtual_cp);
+        ExpectNear(Backpropagate(*MakeGpt(task, context)), whole, 1e-12);
+      });
+    }
+  }
+}
+
+// Also where other ranks have parts of the layers of each chunk.
+TEST(ContextParallelPlan, HasTheGradientsOfWholeLayers) {
+  for (Task task : {Gpt2(DType::kF64), Llama(DType::kF64)}) {
+    task.model.vocab_size = 14;
+    if (task.model.n_kv_head > 0) task.model.n_kv_head = 1;  // of which ranks have copies
+    task.virtual_cp = 2;
+    const Gradients whole = Backpropagate(*MakeGpt(task, nullptr));
+    for (const auto& [tp, cp] : {std::pair(1, 1), {2, 1}, {1, 2}, {2, 2}}) {
+      dist::RunInProcess(tp * cp, [&](dist::ProcessGroup& all) {
+        const dist::Mesh mesh({.cp = cp, .tp = tp}, all.rank(), all.size());
+        const auto layers = all.Split(mesh.GroupName({"tp"}), mesh.RanksAlong({"tp"})),
+                   parts = all.Split(mesh.GroupName({"cp"}), mesh.RanksAlong({"cp"}));
+        const auto context = std::make_shared<dist::ContextRanks>(
+            parts.get(), task.virtual_cp, /*apart=*/false,
+            std::make_shared<dist::TensorRanks>(layers.get(), 2));
         ExpectNear(Backpropagate(*MakeGpt(task, context)), whole, 1e-12);
       });
     }

@@ -79,6 +79,11 @@ TEST(LongLife, OfTensorParallelism) {
   ExpectNothingGrows(task, {.tp = 2, .data_parallel = true});
 }
 
+TEST(LongLife, OfContextParallelism) {
+  const Task task{.model = SmallGpt(/*dropout=*/0.1), .micro_batches = 2, .virtual_cp = 2};
+  ExpectNothingGrows(task, {.cp = 2, .data_parallel = true});
+}
+
 TEST(LongLife, OfAMixtureOfExperts) {
   Task task{.model = SmallGpt(/*dropout=*/0.1), .micro_batches = 2};
   task.model.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 12};

@@ -39,7 +39,7 @@ std::ostream& operator<<(std::ostream& out, const Task& task);
 struct Plan {
   int64_t shards = 1, copies = 1;  // data ranks: shards * copies
   int64_t tp = 1;                  // ranks that compute a layer together
-  int64_t cp = 1;                  // ranks that compute a sequence together; not with tp
+  int64_t cp = 1;                  // ranks that compute a sequence together
   int64_t ep = 1;                  // of the copies, with data_parallel, those that share experts
   int64_t pp = 0;                  // ranks of a pipeline; 0: none
   dist::PipelineKind schedule = dist::PipelineKind::k1F1B;
