@@ -47,10 +47,11 @@ class Parameter {
   void set_decay(bool decay) { decay_ = decay; }
   // This rank's part of the parameter; by default all of it.
   const ShardLayout& layout() const { return layout_; }
-  // Cuts a whole parameter; `exchange`, which may be null, reaches the other parts. A value in
+  // Cuts a parameter; `exchange`, which may be null, reaches the other parts. A layout that was set
+  // before can only be cut further: by cuts that follow its own, and then a range. A value in
   // memory becomes a copy of its part. To be called before anything holds the value or the leaf.
-  // Throws ArgumentError if the parameter has been cut before or its gradient is observed, or if
-  // the layout does not fit its shape.
+  // Throws ArgumentError if the layout is no such one or does not fit the shape, or if the gradient
+  // is observed.
   void SetLayout(ShardLayout layout, std::shared_ptr<PartExchange> exchange = nullptr);
   const std::shared_ptr<PartExchange>& exchange() const { return exchange_; }
   // This rank's part of a contiguous tensor of the logical shape; that tensor if nothing is cut.

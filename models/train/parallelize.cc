@@ -44,9 +44,9 @@ dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const Par
     dist::ParallelizeContext(model, context);
     return context;
   }
-  dist::ShareExperts(model, groups.experts);
   auto tensor = std::make_shared<dist::TensorRanks>(groups.tensor.get(), plan.tensor_parts);
   Parallelize(model, tensor);
+  dist::ShareExperts(model, groups.experts);  // those of a tensor-parallel rank
   return tensor;
 }
 

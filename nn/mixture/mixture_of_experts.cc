@@ -48,9 +48,12 @@ ops::Branch MixtureOfExperts::Forward(ops::Branch branch) {
   if (whole_) x = whole_(x);
   const Routes routes = router_(x);
   const Tensor tokens = x.Reshape({x.dim(0) * x.dim(1), x.dim(2)});
-  const Tensor rows = experts_(ops::Dispatch(tokens, routes.order), routes.order.offsets);
-  const Tensor routed = ops::Combine(rows, routes.gates, routes.order).View(x.shape());
-  const Tensor y = shared_ ? ops::Residual(routed, Shared(x)) : routed;
+  const Tensor rows = ops::Dispatch(tokens, routes.order);
+  experts_->Begin(rows, routes.order.offsets);
+  const Tensor shared = shared_ ? Shared(x) : Tensor();
+  const Tensor results = experts_(rows, routes.order.offsets);
+  const Tensor routed = ops::Combine(results, routes.gates, routes.order).View(x.shape());
+  const Tensor y = shared_ ? ops::Residual(routed, shared) : routed;
   return dropout_(part_ ? part_(y) : y);
 }
 

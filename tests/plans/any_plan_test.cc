@@ -108,10 +108,10 @@ void DrawPipeline(Draw& draw, const Task& task, Plan& plan) {
 // Of those that share out samples.
 void DrawExpertRanks(Draw& draw, const Task& task, Plan& plan) {
   const int64_t experts = task.model.mixture.n_expert;
-  if (!plan.data_parallel || plan.pp > 0 || task.virtual_tp > 1 || experts == 0) return;
-  if (task.micro_batches % plan.copies != 0) return;
-  plan.ep = draw.Of<int64_t>({1, 2, 4});
-  while (plan.copies % plan.ep != 0 || experts % plan.ep != 0) plan.ep /= 2;
+  const int64_t ranks = plan.is_sharded() ? plan.shards : plan.copies;
+  if (experts == 0 || task.micro_batches % (plan.shards * plan.copies) != 0) return;
+  plan.ep = draw.Of<int64_t>({1, 2, 2, 4});
+  while (ranks % plan.ep != 0 || experts % (plan.ep * plan.tp) != 0) plan.ep /= 2;
 }
 
 // Of the ranks that are not needed otherwise.
