@@ -61,6 +61,7 @@ TEST_F(FastPlans, OfMixtures) {
                                        {4, {kEp, kPp}},
                                        {4, {kEp, kTp}},
                                        {4, {kEp, kShard}},
+                                       {4, {kCp, kPp}},
                                        {4, {kTp, kPp}},
                                        {2, {kPp}}});
 }

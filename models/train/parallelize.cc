@@ -36,6 +36,9 @@ void Parallelize(Gpt& model, const dist::TensorRanksPtr& ranks) {
 
 dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan) {
   if (plan.context_pairs > 1) {
+    LS_CHECK(!groups.experts,
+             "a sequence and the experts are not shared out at once: use either parallel.cp and "
+             "virtual.cp, or parallel.ep");
     LS_CHECK(plan.tensor_parts == 1,
              "a sequence and the layers are not shared out at once: use either parallel.cp and "
              "virtual.cp, or parallel.tp and virtual.tp");

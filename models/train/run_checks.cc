@@ -99,9 +99,6 @@ void CheckContextParallel(const Options& options, const RunSetup& setup) {
     fail("virtual.cp = ", pairs, " with parallel.cp = ", parallel.cp,
          " is for dist.reduction = \"ordered\": add that, or leave virtual.cp out");
   }
-  if (setup.model.mixture.n_expert > 0) {
-    fail("model.n_expert does not go with parallel.cp or virtual.cp yet: leave these out");
-  }
   if (setup.offload.any()) {
     fail("train.offload does not go with parallel.cp or virtual.cp: leave it out");
   }

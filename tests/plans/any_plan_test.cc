@@ -87,9 +87,7 @@ Task DrawTask(Draw& draw) {
   task.micro_batches = draw.Of<int64_t>({4, 8});
   task.virtual_tp = draw.Of<int64_t>({1, 2, 4});
   if (task.virtual_tp > 1) MakeDivisible(draw, task);
-  if (task.virtual_tp == 1 && m.mixture.n_expert == 0) {
-    task.virtual_cp = draw.Of<int64_t>({1, 2, 4});
-  }
+  if (task.virtual_tp == 1) task.virtual_cp = draw.Of<int64_t>({1, 2, 4});
   return task;
 }
 
@@ -109,7 +107,8 @@ void DrawPipeline(Draw& draw, const Task& task, Plan& plan) {
 void DrawExpertRanks(Draw& draw, const Task& task, Plan& plan) {
   const int64_t experts = task.model.mixture.n_expert;
   const int64_t ranks = plan.is_sharded() ? plan.shards : plan.copies;
-  if (experts == 0 || task.micro_batches % (plan.shards * plan.copies) != 0) return;
+  if (experts == 0 || task.virtual_cp > 1) return;
+  if (task.micro_batches % (plan.shards * plan.copies) != 0) return;
   plan.ep = draw.Of<int64_t>({1, 2, 2, 4});
   while (ranks % plan.ep != 0 || experts % (plan.ep * plan.tp) != 0) plan.ep /= 2;
 }
