@@ -425,14 +425,12 @@ TEST_F(Ranks, GradientsMayBeSentAsBf16) {
   for (const auto& [ranks, plan] : {std::pair(2, Arguments{}),
                                     // Also those that ranks with the same experts sum.
                                     {4, {"--parallel.ep=2", "--model.n_expert=4"}}}) {
-    const auto with = [&](Arguments more) {
-      more.insert(more.end(), plan.begin(), plan.end());
-      more.push_back("--train.steps=20");
-      return more;
-    };
     const std::string exact = StrCat("exact", ranks), bf16 = StrCat("bf16_", ranks);
-    Run(ranks, exact, with({}));
-    Run(ranks, bf16, with({"--dist.compress=bf16"}));
+    Arguments options = plan;
+    options.push_back("--train.steps=20");
+    Run(ranks, exact, options);
+    options.push_back("--dist.compress=bf16");
+    Run(ranks, bf16, options);
     EXPECT_NE(Bytes(exact, 20), Bytes(bf16, 20));
     EXPECT_NEAR(double{Metrics(bf16).back()["loss"]}, double{Metrics(exact).back()["loss"]}, 0.05);
   }

@@ -37,8 +37,9 @@ class LocalExperts : public nn::ExpertsLayer {
  protected:
   Tensor Forward(const Tensor& rows, const Tensor& offsets) override {
     if (!begun_) Begin(rows, offsets);
-    auto [counts, segments, exchange] = *std::exchange(begun_, std::nullopt);
-    const Tensor here = exchange.Wait();
+    Begun begun = *std::exchange(begun_, std::nullopt);
+    const ExpertSegments& segments = begun.segments;
+    const Tensor here = begun.rows.Wait();
     const Tensor out = experts_->WithHooks([&] {
       const Tensor inner = c_fc_->WithHooks(
           [&] { return SegmentedLinear(here, c_fc_->weight()->value(), segments); });
@@ -46,7 +47,8 @@ class LocalExperts : public nn::ExpertsLayer {
       return c_proj_->WithHooks(
           [&] { return SegmentedLinear(active, c_proj_->weight()->value(), segments); });
     });
-    return ExchangeRows(group_, out, {counts.receive, counts.send}, "results of experts");
+    return ExchangeRows(group_, out, {begun.counts.receive, begun.counts.send},
+                        "results of experts");
   }
 
  private:
