@@ -43,14 +43,19 @@ class PartsAxis {
   virtual Tensor PartOf(const Parameter&, const Tensor& tensor, int64_t) const { return tensor; }
 
   // Whether the axis itself makes the runs of MeshParts::ForEachRun for the parameters that it
-  // divides, since their parts do not end where chunks of the norm do. No other axis divides these.
+  // divides, since their parts do not end where chunks of the norm do; and whether it makes them of
+  // a range of its part. `virtual_parts`: in how many the further axes ahead of it would cut the
+  // parameter, and which of them its ranks have together.
   using AddRun = std::function<void(int64_t first, const Tensor& values)>;
   virtual bool MakesRuns() const { return false; }
-  virtual void ForEachRun(const Parameter&, const Tensor&, const AddRun&) {}
+  virtual bool TakesRanges(const Parameter&, const VirtualParts&) const { return false; }
+  // Collective, as far as ForEachRun of MeshParts is. `values`: from element `begin` of the part.
+  virtual void ForEachRun(const Parameter&, const VirtualParts&, const Tensor& /*values*/,
+                          int64_t /*begin*/, const AddRun&) {}
 };
 
 // The exchange that all parameters of a model have in common, whatever shares them out: each
-// parallel mode adds its axis, the outermost first (pp, then ep or tp, then the ranges of dp).
+// parallel mode adds its axis, the outermost first (pp, tp, ep, then the ranges of dp).
 class MeshParts : public optim::UpdateParts {
  public:
   // The exchange of these parameters; a new one if they have none yet. Throws ArgumentError if they
@@ -85,6 +90,9 @@ class MeshParts : public optim::UpdateParts {
  private:
   // The axis whose virtual parts the chunks of the parameter's norm lie within; null if none has.
   const PartsAxis* VirtualAxis(const Parameter& parameter) const;
+  // ForEachRun where the axis makes the runs.
+  void MakeRuns(PartsAxis& by, const Parameter& parameter, Tensor values,
+                const PartsAxis::AddRun& add);
 
   std::vector<std::shared_ptr<PartsAxis>> axes_;
 };

@@ -65,7 +65,13 @@ TEST_F(FastPlans, OfAllModes) {
 }
 
 TEST_F(FastPlans, OfMixtures) {
-  ExpectClose({"--model.n_expert=4"}, {{4, {kEp}}, {4, {kTp, kPp}}, {2, {kPp}}});
+  ExpectClose({"--model.n_expert=4"}, {{4, {kEp}},
+                                       {4, {kEp, kPp}},
+                                       {4, {kEp, kTp}},
+                                       {4, {kEp, kShard}},
+                                       {4, {kCp, kPp}},
+                                       {4, {kTp, kPp}},
+                                       {2, {kPp}}});
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ std::vector<Tensor> ContextRanks::Cut(const Tensor& whole) const {
   return own_chunks;
 }
 
-Tensor ContextRanks::GatherChunks(const std::vector<Tensor>& own_chunks) const {
+Tensor ContextRanks::GatherChunks(const std::vector<Tensor>& own_chunks, const char* what) const {
   const Tensor& like = own_chunks[0];
   const int64_t ranks = context_size(), length = like.dim(1);
   Shape shape = {ranks, own()};
@@ -78,7 +78,7 @@ Tensor ContextRanks::GatherChunks(const std::vector<Tensor>& own_chunks) const {
   }
   if (context_) {
     const Tensor mine = all.Slice(0, context_rank(), context_rank() + 1);
-    context_->AllGather(Flat(mine), Flat(all), "keys and values")->Wait();
+    context_->AllGather(Flat(mine), Flat(all), what)->Wait();
   }
   const Tensor whole =
       Tensor::Empty(WithLength(like.shape(), chunks_ * length), like.dtype(), like.device());

@@ -50,8 +50,8 @@ class ContextRanks : public TensorRanks {
   // This rank's chunks of what all ranks have whole, [B, T, ...]: own() of [B, T / chunks, ...].
   // Throws ArgumentError if the chunks, and the parts within them, do not divide T.
   std::vector<Tensor> Cut(const Tensor& whole) const;
-  // Collective. The whole [B, T, ...] of this rank's own() chunks.
-  Tensor GatherChunks(const std::vector<Tensor>& own) const;
+  // Collective. The whole [B, T, ...] of this rank's own() chunks; `what` names them in errors.
+  Tensor GatherChunks(const std::vector<Tensor>& own, const char* what = "keys and values") const;
   // Collective. own()[j] is [B, n T / chunks, ...] where the rank's j-th chunk is the n-th of the
   // sequence: what it has for itself and for each chunk before it. Returns for each of this rank's
   // chunks the sum of what all chunks have for it, added in their order, f32 at least.

@@ -4,6 +4,7 @@
 
 #include "dist/context/context_attention.h"
 #include "dist/context/context_layers.h"
+#include "dist/context/context_mixture.h"
 #include "dist/tensor/head_norm.h"
 #include "dist/tensor/parallel_linear.h"
 #include "dist/tensor/sequence.h"
@@ -81,6 +82,9 @@ void ParallelizeContext(Module& model, const ContextRanksPtr& ranks) {
         return Attend(ranks, qkv, call);
       });
     }
+    if (auto* mixture = dynamic_cast<nn::MixtureOfExperts*>(module)) {
+      for (const auto& p : RouteChunks(*mixture, ranks)) shared_out.insert(p.get());
+    }
     const std::shared_ptr<Module> replacement = Replacement(ranks, module);
     if (!replacement) continue;
     model.ReplaceChild(path, replacement);
@@ -89,8 +93,8 @@ void ParallelizeContext(Module& model, const ContextRanksPtr& ranks) {
   for (const auto& [name, p] : model.NamedParameters()) {
     LS_CHECK(shared_out.contains(p.get()), "context parallelism: the parameter '", name,
              "' belongs to a module whose gradients it cannot sum over parts of a sequence: leave "
-             "parallel.cp and virtual.cp out, or use a model of linear layers, embeddings, norms "
-             "and causal attention");
+             "parallel.cp and virtual.cp out, or use a model of linear layers, embeddings, norms, "
+             "causal attention and mixtures of experts");
   }
 }
 

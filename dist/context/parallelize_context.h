@@ -9,8 +9,9 @@ namespace lockstep::dist {
 // Replaces modules so that the ranks compute each sequence together:
 //   auto ranks = std::make_shared<dist::ContextRanks>(cp_group.get(), /*pairs=*/4);
 //   dist::ParallelizeContext(model, ranks);
-// These are nn::Linear, BranchLinear, Embedding, Dropout, LmHead, ResidualNorm and RmsNorm; and
-// every nn::CausalSelfAttention attends through the ranks. The model is used as before, with its
+// These are nn::Linear, BranchLinear, Embedding, Dropout, LmHead, ResidualNorm and RmsNorm; every
+// nn::CausalSelfAttention attends through the ranks, and every nn::MixtureOfExperts routes chunks
+// (dist/context/context_mixture.h). The model is used as before, with its
 // parameters: every rank gives it the same whole samples, of a length that the chunks divide, and
 // gets the loss of the whole batch, whose gradients are complete: to be summed over data-parallel
 // ranks only. (Where ranks are apart, each gets the loss of its chunks and their gradients, to be

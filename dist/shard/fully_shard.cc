@@ -11,6 +11,7 @@
 #include "core/meta_memory.h"
 #include "core/slots.h"
 #include "core/step_state.h"
+#include "dist/expert/expert_exchange.h"
 #include "dist/groups/agreement.h"
 #include "nn/residual_stream.h"
 #include "nn/state.h"
@@ -60,15 +61,35 @@ bool Contains(const std::vector<size_t>& list, size_t i) {
   return std::ranges::find(list, i) != list.end();
 }
 
-// All ranks begin with rank 0's values.
-void Align(ProcessGroup* all, const Module& module) {
+// Of so many ranks this one, and those that it has the same experts as.
+std::vector<int> WithSameExperts(const ProcessGroup& ranks, int64_t experts) {
+  std::vector<int> same;
+  for (int r = ranks.rank() % static_cast<int>(experts); r < ranks.size();
+       r += static_cast<int>(experts)) {
+    same.push_back(r);
+  }
+  return same;
+}
+
+// All ranks begin with rank 0's values; of experts with those of the first rank that has them.
+void Align(ProcessGroup* all, const Module& module, int64_t experts) {
+  std::unordered_set<std::string> shared;
+  for (const auto& [name, p] : module.NamedParameters()) {
+    if (IsOfSharedExperts(*p)) shared.insert(name);
+  }
+  LS_CHECK(experts > 1 || shared.empty(),
+           "FullyShard of a model whose experts ranks share out needs their number: set "
+           "ShardOptions::experts to that of ShareExperts");
   if (!all || all->device().is_meta()) return;
   CheckSameShape(*all, module);
-  std::vector<Tensor> tensors;
+  std::vector<Tensor> whole, of_experts;
   for (const auto& [name, tensor] : nn::StateOf(module)) {
-    if (!tensor.device().is_meta()) tensors.push_back(tensor);
+    if (!tensor.device().is_meta()) (shared.contains(name) ? of_experts : whole).push_back(tensor);
   }
-  BroadcastTensors(*all, tensors);
+  BroadcastTensors(*all, whole);
+  if (experts == 1) return;
+  BroadcastTensors(*all->Split(all->name() + ".same_experts", WithSameExperts(*all, experts)),
+                   of_experts);
 }
 
 }  // namespace
@@ -86,7 +107,7 @@ FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions o
       copies_(SizeOfGroup(groups.replicate)),
       copy_(RankIn(groups.replicate)),
       plan_(PlanShardSum(options_.micro_batches, {shards_, copies_}, options_.accumulate,
-                         options_.sum)),
+                         options_.sum, options_.experts)),
       micro_order_(plan_.MicroOrder(shard_rank_, copy_)),
       gather_(shards_ > 1 ? groups.shard->Duplicate(groups.shard->name() + ".weights") : nullptr),
       parts_(MeshParts::Of(parameters_)),
@@ -94,7 +115,8 @@ FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions o
       scatter_(std::make_shared<const FixedOrderPlan>(plan_.within)),
       sum_copies_(OrderedSum(std::make_shared<const FixedOrderPlan>(plan_.across))) {
   LS_CHECK(!parameters_.empty(), "a model without parameters cannot be sharded");
-  Align(groups.all, module);
+  Align(groups.all, module, options_.experts);
+  MeetExperts(groups.shard);
   FindUses(module, /*is_model=*/true);
   MakeUnits();
   for (size_t use = 0; use < uses_.size(); ++use) AddHooks(use);
@@ -109,6 +131,25 @@ FullyShard::~FullyShard() {
 }
 
 // ---- Units ----
+
+void FullyShard::MeetExperts(ProcessGroup* shard) {
+  const int64_t experts = options_.experts;
+  if (experts == 1) return;
+  if (const auto axis = parts_->Find<ExpertExchange>()) axis->JoinRanges();
+  const ShardSumPlan plan =
+      PlanShardSum(options_.micro_batches / experts, {shards_ / experts, copies_},
+                   options_.accumulate, options_.sum);
+  experts_ = std::make_unique<ExpertRanks>(
+      ExpertRanks{.gather = nullptr,
+                  .sum = nullptr,
+                  .within = plan.within.ranks[shard_rank_ / experts],
+                  .scatter = OrderedScatter(std::make_shared<const FixedOrderPlan>(plan.within))});
+  const std::string name = shard->name() + ".experts";
+  const auto ranks = shard->Split(name, WithSameExperts(*shard, experts));
+  if (ranks->size() == 1) return;
+  experts_->gather = ranks->Duplicate(name + ".weights");
+  experts_->sum = ranks;
+}
 
 void FullyShard::FindUses(Module& module, bool is_model) {
   if (std::ranges::any_of(uses_, [&](const Use& use) { return use.module == &module; })) return;
@@ -152,7 +193,7 @@ void FullyShard::MakeUnits() {
   const auto uses_of = UsesOf([](Module& module) { return module.Parameters(); });
   const auto makers_of = UsesOf(GradientParameters);
   // What is gathered or scattered together; a tied weight, and each of its uses, is by itself.
-  using Kind = std::tuple<std::vector<size_t>, size_t, bool, DType>;
+  using Kind = std::tuple<std::vector<size_t>, size_t, bool, DType, bool>;
   std::map<Kind, std::vector<std::shared_ptr<Parameter>>> by_kind;
   std::unordered_map<const Parameter*, size_t> alone;
   std::unordered_map<const Parameter*, std::shared_ptr<nn::TiedWeight>> apart;
@@ -162,14 +203,15 @@ void FullyShard::MakeUnits() {
       alone.emplace(tied->apart().get(), alone.size() + 1);
       apart[tied->apart().get()] = tied;
       const std::vector<size_t>& makers = makers_of.at(tied->apart().get());
-      by_kind[{makers, alone.at(tied->apart().get()), true, tied->weight()->part().dtype()}] = {
-          tied->apart()};
+      by_kind[{makers, alone.at(tied->apart().get()), true, tied->weight()->part().dtype(),
+               false}] = {tied->apart()};
     }
   }
   for (const auto& p : parameters_) {
     const auto it = alone.find(p.get());
     const size_t index = it == alone.end() ? 0 : it->second;
-    by_kind[{uses_of.at(p.get()), index, p->trainable(), p->part().dtype()}].push_back(p);
+    by_kind[{uses_of.at(p.get()), index, p->trainable(), p->part().dtype(), IsOfSharedExperts(*p)}]
+        .push_back(p);
   }
   BackwardObserver* const observer = options_.observes ? this : nullptr;
   std::unordered_map<const Parameter*, size_t> unit_of;
@@ -177,14 +219,17 @@ void FullyShard::MakeUnits() {
     const std::shared_ptr<Parameter> first = parameters[0];
     for (const size_t use : std::get<0>(kind)) uses_[use].units.push_back(units_.size());
     unit_of[first.get()] = units_.size();
+    const bool of_experts = std::get<4>(kind);
     units_.push_back(
         {.memory = apart.contains(first.get())
                        ? std::make_unique<ShardUnit>(apart[first.get()]->weight(), first, shards_,
                                                      shard_rank_, copies_, observer)
-                       : std::make_unique<ShardUnit>(std::move(parameters), shards_, shard_rank_,
-                                                     copies_, parts_, *exchange_, observer),
+                       : std::make_unique<ShardUnit>(
+                             std::move(parameters), (of_experts ? experts_->gather : gather_).get(),
+                             copies_, parts_, *exchange_, observer),
          .uses = std::get<0>(kind),
-         .makers = makers_of.at(first.get())});
+         .makers = makers_of.at(first.get()),
+         .of_experts = of_experts});
   }
   for (const auto& [use, tied] : apart) {
     units_[unit_of.at(use)].added_to = unit_of.at(tied->weight().get());
@@ -215,7 +260,7 @@ void FullyShard::StartGather(size_t use) {
 }
 
 void FullyShard::StartGather(Unit& unit) {
-  WorkPtr work = unit.memory->StartGather(gather_.get());
+  WorkPtr work = unit.memory->StartGather(GatherGroup(unit));
   if (!options_.on_gather) return;
   if (work) started_.push_back({std::move(work), &unit});
   ReportGathers();
@@ -382,7 +427,7 @@ void FullyShard::OnBegin(const BackwardPlan& plan) {
     if (!memory.trainable()) continue;
     unit.pending = std::ssize(memory.leaves());
     for (const auto& leaf : memory.leaves()) unit_of_[leaf.get()] = &unit;
-    if (afresh) memory.WriteTo(first().buffer);
+    if (afresh) memory.WriteTo(first(unit).buffer);
     for (int64_t buffer = 0; buffer < across().buffers; ++buffer) memory.shard(buffer);
     // Weight gradients that were deferred: there is no module around whose backward to take it.
     if (plan.nodes.empty()) {
@@ -410,8 +455,8 @@ void FullyShard::LaunchReady() {
 
 void FullyShard::Launch(Unit& unit) {
   ShardUnit& memory = *unit.memory;
-  const Tensor& to = memory.whole(first().buffer);
-  for (const int64_t from : first().take_up) {
+  const Tensor& to = memory.whole(first(unit).buffer);
+  for (const int64_t from : first(unit).take_up) {
     accumulate_slot(CurrentStream(to.device()), memory.whole(from), to);
     memory.whole(from).storage().Release();
   }
@@ -419,17 +464,18 @@ void FullyShard::Launch(Unit& unit) {
   // At most two units' gradients are in memory: the one being summed, and the one being computed.
   Settle();
   summed_ = &unit;
-  lanes_->Launch(&unit - units_.data(), to.bytes(),
-                 [this, &memory, &step = second(), is_last = is_last()](ProcessGroup* group,
-                                                                        const BucketSum&) {
-                   return SumGradients(group, memory, step, is_last);
-                 });
+  lanes_->Launch(
+      &unit - units_.data(), to.bytes(),
+      [this, &unit, &step = second(), is_last = is_last()](ProcessGroup* group, const BucketSum&) {
+        return SumGradients(unit.of_experts ? experts_->sum.get() : group, unit, step, is_last);
+      });
 }
 
 // In the lane.
-std::vector<WorkPtr> FullyShard::SumGradients(ProcessGroup* group, ShardUnit& unit,
+std::vector<WorkPtr> FullyShard::SumGradients(ProcessGroup* group, const Unit& of,
                                               const FixedOrderPlan::MicroStep& step, bool is_last) {
   const MetaMemoryLabel label("buckets");
+  ShardUnit& unit = *of.memory;
   const std::string purpose = unit.Describe("gradients");
   const bool ordered = options_.sum == GradientSum::kOrdered;
   const Tensor& to = unit.shard(step.buffer);
@@ -438,14 +484,14 @@ std::vector<WorkPtr> FullyShard::SumGradients(ProcessGroup* group, ShardUnit& un
   const bool adds = !ordered && &step != &across().micro_steps[0];
   std::vector<WorkPtr> works;
   std::vector<Tensor> terms;
-  for (const int64_t buffer : within().terms) {
+  for (const int64_t buffer : within(of).terms) {
     terms.push_back(unit.whole(buffer));
     if (!to.device().is_cpu()) terms.back().storage().RecordUse(stream);
   }
-  if (size() > 1) unit.NoteSquares(within().terms, /*afresh=*/&step == &across().micro_steps[0]);
+  if (size() > 1) unit.NoteSquares(within(of).terms, /*afresh=*/&step == &across().micro_steps[0]);
   Tensor sum = terms.back();  // of the shard group, for this rank
   if (group && ordered) {
-    sum = scatter_(*group, terms, purpose, works);
+    sum = (of.of_experts ? experts_->scatter : scatter_)(*group, terms, purpose, works);
   } else if (group) {
     sum = adds ? Tensor::EmptyLike(to) : to;
     works.push_back(group->ReduceScatter(terms.back(), sum, ReduceOp::kSum, purpose));
@@ -473,8 +519,8 @@ std::vector<WorkPtr> FullyShard::SumGradients(ProcessGroup* group, ShardUnit& un
 void FullyShard::Settle() {
   if (!summed_) return;
   lanes_->Wait();
-  ShardUnit& memory = *std::exchange(summed_, nullptr)->memory;
-  for (const int64_t buffer : within().terms) memory.whole(buffer).storage().Release();
+  const Unit& unit = *std::exchange(summed_, nullptr);
+  for (const int64_t buffer : within(unit).terms) unit.memory->whole(buffer).storage().Release();
 }
 
 void FullyShard::OnEnd() {
@@ -486,6 +532,9 @@ void FullyShard::OnEnd() {
   }
   times_ = lanes_->Finish();
   if (gather_ && gather_->device().is_cuda()) gather_->CheckInStep();
+  if (experts_ && experts_->gather && experts_->gather->device().is_cuda()) {
+    experts_->gather->CheckInStep();
+  }
   ReportGathers();
   Settle();
   const int64_t sums = across().terms.back();
@@ -502,10 +551,13 @@ void FullyShard::OnEnd() {
 }
 
 void FullyShard::OnError() noexcept {
-  lanes_->Abort();
-  for (ProcessGroup* group : {gather_.get(), replicate_}) {
+  const auto abort = [](ProcessGroup* group) {
     if (group) group->Abort(StrCat("backward failed on rank ", group->world_rank()));
-  }
+  };
+  if (experts_) abort(experts_->sum.get());  // for which the lane may be waiting
+  lanes_->Abort();
+  for (ProcessGroup* group : {gather_.get(), replicate_}) abort(group);
+  if (experts_) abort(experts_->gather.get());
   for (size_t use = 0; use < uses_.size(); ++use) {
     for (const size_t u : uses_[use].units) units_[u].memory->Hide(use);
   }

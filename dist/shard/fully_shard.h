@@ -41,6 +41,9 @@ struct ShardOptions {
   Accumulate accumulate = Accumulate::kShards;
   GradientSum sum = GradientSum::kFast;
   int64_t micro_batches = 0;  // per step, on all ranks together; 0: one per rank
+  // How many neighbouring ranks share out the experts of mixtures, as ShareExperts did: they divide
+  // the ranks of a copy. Weights of experts are shared out by the ranks that have the same ones.
+  int64_t experts = 1;
   // Which modules are gathered as a whole, ahead of their forward: units. Where empty, the
   // outermost nn::Blocks. A module with units below it leaves it to its children; one without is a
   // unit, unless it is the model itself. Parameters that several units use are one of their own.
@@ -88,7 +91,8 @@ struct ShardGroups {
 // own unit's forward and backward. Parts that are kept on the host (Parameter::KeepOnHost, as
 // nn::OffloadWeights says of blocks) come from there ahead of each gather. With kOrdered weights
 // have the same bits whatever the options and the number of ranks. A trainable parameter must take
-// part in every loss.
+// part in every loss. After ShareExperts, every forward and backward is collective, and the ranks
+// that have the same experts share out their weights.
 class FullyShard : public DataRanks, public BackwardObserver {
  public:
   // Collective. Cuts all parameters of the module, which Parallelize may have cut before: then what
@@ -145,8 +149,16 @@ class FullyShard : public DataRanks, public BackwardObserver {
     int64_t pending = 0;           // gradients that the current backward has yet to finish
     std::vector<size_t> makers{};  // uses whose backward makes its gradients; some, if it is tied
     std::optional<size_t> added_to{};  // the unit of a weight, of which this is one use
+    bool of_experts = false;           // that ranks share out
+  };
+  // Those of a copy that have the same experts. Groups are null for a single rank.
+  struct ExpertRanks {
+    std::shared_ptr<ProcessGroup> gather, sum;  // for weights; in the lane, for gradients
+    FixedOrderPlan::Rank within;
+    OrderedScatter scatter;
   };
 
+  void MeetExperts(ProcessGroup* shard);
   void FindUses(Module& module, bool is_model);
   void MakeUnits();
   std::unordered_map<const Parameter*, std::vector<size_t>> UsesOf(
@@ -164,16 +176,26 @@ class FullyShard : public DataRanks, public BackwardObserver {
   void CheckBegin(const BackwardPlan& plan) const;
   void LaunchReady();
   void Launch(Unit& unit);
-  std::vector<WorkPtr> SumGradients(ProcessGroup* group, ShardUnit& unit,
+  std::vector<WorkPtr> SumGradients(ProcessGroup* group, const Unit& unit,
                                     const FixedOrderPlan::MicroStep& step, bool is_last);
   void Settle();
   void GiveUp(const std::string& reason) noexcept;
 
-  // The current micro-batch's step in each of the two sums.
+  ProcessGroup* GatherGroup(const Unit& unit) const {
+    return unit.of_experts ? experts_->gather.get() : gather_.get();
+  }
+  // The current micro-batch's step in each of the two sums. Experts have other buffers in the
+  // first.
   const FixedOrderPlan::Rank& within() const { return plan_.within.ranks[shard_rank_]; }
+  const FixedOrderPlan::Rank& within(const Unit& unit) const {
+    return unit.of_experts ? experts_->within : within();
+  }
   const FixedOrderPlan::Rank& across() const { return plan_.across.ranks[copy_]; }
   const FixedOrderPlan::MicroStep& first() const {
     return within().micro_steps[micro_ % std::ssize(within().micro_steps)];
+  }
+  const FixedOrderPlan::MicroStep& first(const Unit& unit) const {
+    return within(unit).micro_steps[micro_ % std::ssize(within().micro_steps)];
   }
   const FixedOrderPlan::MicroStep& second() const {
     return across().micro_steps[micro_ / std::ssize(within().micro_steps)];
@@ -191,6 +213,7 @@ class FullyShard : public DataRanks, public BackwardObserver {
   const std::vector<int64_t> micro_order_;
   // A duplicate of the shard group for weights, and what comes between steps. Null: one rank.
   std::shared_ptr<ProcessGroup> gather_;
+  std::unique_ptr<ExpertRanks> experts_;  // null: all of the model is shared out alike
   const std::shared_ptr<MeshParts> parts_;
   const std::shared_ptr<FlatExchange> exchange_;  // an axis of these
   std::vector<Use> uses_;                         // in the order of the forward

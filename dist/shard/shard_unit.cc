@@ -33,17 +33,17 @@ std::shared_ptr<const FlatLayout> Plan(std::span<const Shape> shapes, int64_t ra
 
 }  // namespace
 
-ShardUnit::ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, int64_t ranks,
-                     int64_t rank, int64_t multiple, const std::shared_ptr<MeshParts>& parts,
+ShardUnit::ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, ProcessGroup* group,
+                     int64_t multiple, const std::shared_ptr<MeshParts>& parts,
                      FlatExchange& exchange, BackwardObserver* observer)
     : parameters_(std::move(parameters)),
       shapes_(ShapesOf(parameters_)),
-      rank_(rank),
+      rank_(group ? group->rank() : 0),
       trainable_(parameters_.at(0)->trainable()),
       observer_(observer),
-      layout_(Plan(shapes_, ranks, multiple)) {
+      layout_(Plan(shapes_, group ? group->size() : 1, multiple)) {
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    exchange.Add(*parameters_[p], layout_, p);
+    exchange.Add(*parameters_[p], layout_, p, group);
     parameters_[p]->SetLayout({.cuts = parameters_[p]->layout().cuts, .range = RangeOf(p)}, parts);
   }
 }

@@ -20,9 +20,10 @@ namespace lockstep::dist {
 class ShardUnit {
  public:
   // All of the parameters are trainable, or none; they are whole, or cut by Parallelize, and in
-  // memory or not. `multiple` divides the size of a shard. `exchange` is an axis of `parts`. The
-  // observer, which may be null, is that of the whole weights' leaves.
-  ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, int64_t ranks, int64_t rank,
+  // memory or not. `group`: of the ranks; null: a single one. `multiple` divides the size of a
+  // shard. `exchange` is an axis of `parts`. The observer, which may be null, is that of the whole
+  // weights' leaves.
+  ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, ProcessGroup* group,
             int64_t multiple, const std::shared_ptr<MeshParts>& parts, FlatExchange& exchange,
             BackwardObserver* observer);
   // Of the gradients of one use of a tied weight, `apart`, which is of the whole's shape: the

@@ -73,7 +73,8 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                .operational = true,
                .doc = "expert parallelism: how many neighbouring ranks, each with samples of its "
                       "own, share out the experts of a mixture, to which tokens are sent; a power "
-                      "of two that divides model.n_expert"});
+                      "of two that divides model.n_expert. With parallel.tp, each of its ranks' "
+                      "experts; with parallel.shard, it divides parallel.shard_ranks"});
   options.Add("parallel.shard", &parallel.shard,
               {.choices = {"none", "optimizer", "gradients", "full"},
                .aliases = {"fsdp", "sharding_strategy", "zero_stage"},
@@ -108,11 +109,9 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                              " must be a power of two, since the gradients of the ranks' samples "
                              "are added in pairs: use parallel.ep = 2, 4 or 8"));
       }
-      const char* const other = parallel.pp > 1             ? "parallel.pp"
-                                : parallel.tp > 1           ? "parallel.tp"
-                                : parts > 1                 ? "virtual.tp"
-                                : parallel.shard != d.shard ? "parallel.shard"
-                                                            : nullptr;
+      const char* const other = parallel.cp > 1                ? "parallel.cp"
+                                : parallel.context_pairs() > 1 ? "virtual.cp"
+                                                               : nullptr;
       if (other != nullptr) {
         resolved.Fail({"parallel.ep", other},
                       StrCat(resolved.Describe("parallel.ep"), " does not go together with ",

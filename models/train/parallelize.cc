@@ -36,9 +36,12 @@ void Parallelize(Gpt& model, const dist::TensorRanksPtr& ranks) {
 }
 
 dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan) {
-  dist::ShareExperts(model, groups.experts);
+  LS_CHECK(plan.context_pairs == 1 || !groups.experts,
+           "a sequence and the experts are not shared out at once: use either parallel.cp and "
+           "virtual.cp, or parallel.ep");
   auto tensor = std::make_shared<dist::TensorRanks>(groups.tensor.get(), plan.tensor_parts);
   Parallelize(model, tensor);
+  dist::ShareExperts(model, groups.experts);  // those of a tensor-parallel rank
   if (plan.context_pairs == 1) return tensor;
   if (tensor->parts() == 1) tensor = nullptr;
   const auto context = std::make_shared<dist::ContextRanks>(

@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "dist/data_parallel/data_parallel.h"
+#include "dist/expert/expert_parallel.h"
 #include "dist/pipeline/stage_cut.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "nn/kv_cache.h"
@@ -97,10 +98,14 @@ PipelineParallel::Stage::Stage(Gpt& gpt, int64_t begin, int64_t end,
   groups = {.data = own(of_rank.data)};
   groups.shard = own(of_rank.shard);
   groups.replicate = own(of_rank.replicate);
+  groups.experts = of_rank.experts;  // only forwards and backwards use it, one at a time
+  groups.expert_copies = own(of_rank.expert_copies);
   data = MakeDataRanks(groups, plan, model);
   if (auto* const parallel = dynamic_cast<dist::DataParallel*>(data.get())) {
     gradients = &parallel->reducer();
     dist::StopObserving(gradients, dist::GradientParameters(model));
+  } else if (auto* const experts = dynamic_cast<dist::ExpertParallel*>(data.get())) {
+    gradients = experts->ObserveOnlyGiven();
   } else {
     gradients = &dynamic_cast<dist::FullyShard&>(*data);
   }

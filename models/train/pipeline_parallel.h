@@ -84,7 +84,7 @@ class PipelineParallel : public dist::DataRanks {
     Stage(Gpt& gpt, int64_t begin, int64_t end, const dist::TensorRanksPtr& tensor,
           const MeshGroups& of_rank, const std::string& name, const ParallelPlan& plan);
     GptStage model;
-    MeshGroups groups;  // of the data ranks alone
+    MeshGroups groups;  // of the data ranks, and of those that share out experts
     std::unique_ptr<dist::DataRanks> data;
     BackwardObserver* gradients;  // the same, or a part of it
   };

@@ -51,7 +51,8 @@ void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks) 
   }
   try {
     const dist::ShardOptions options = ToShardOptions(config, micro_batches, /*trace=*/nullptr);
-    dist::PlanShardSum(micro_batches, {shards, ranks / shards}, options.accumulate, options.sum);
+    dist::PlanShardSum(micro_batches, {shards, ranks / shards}, options.accumulate, options.sum,
+                       options.experts);
   } catch (const ArgumentError& error) {
     throw InputError(error.what());
   }
@@ -104,13 +105,14 @@ void CheckContextParallel(const Options& options, const RunSetup& setup) {
     fail("virtual.cp = ", pairs, " with parallel.cp = ", parallel.cp,
          " is for dist.reduction = \"ordered\": add that, or leave virtual.cp out");
   }
-  if (setup.model.mixture.n_expert > 0) {
-    fail("model.n_expert does not go with parallel.cp or virtual.cp yet: leave these out");
-  }
   if (setup.offload.any()) {
     fail("train.offload does not go with parallel.cp or virtual.cp: leave it out");
   }
   const int64_t parts = parallel.tensor_parts(), all = 2 * pairs * parts;
+  if (parts > 1 && setup.model.mixture.n_expert > 0) {
+    fail("a mixture of experts takes parts of sequences or of layers, not both: use either "
+         "parallel.cp and virtual.cp, or parallel.tp and virtual.tp");
+  }
   if (setup.window % all != 0) {
     fail("the ", 2 * pairs, " chunks of a sequence, two for each of virtual.cp = ", pairs,
          " (or parallel.cp)",
@@ -129,8 +131,10 @@ void CheckExpertParallel(const Options& options, const RunSetup& setup) {
   if (experts == 0) {
     fail(" shares out experts, and the model has none: add model.n_expert = 8, or leave it out");
   }
-  if (experts % ep != 0) {
-    fail(" does not divide the ", experts, " experts (model.n_expert): use a divisor of them");
+  const int64_t tp = setup.config.parallel.tp;
+  if (experts % (ep * tp) != 0) {
+    fail(tp > 1 ? StrCat(" times parallel.tp = ", tp) : "", " does not divide the ", experts,
+         " experts (model.n_expert): use a divisor of them");
   }
   if (setup.ranks % ep != 0) {
     fail(" does not divide the ", setup.ranks, setup.ranks == 1 ? " rank" : " ranks",
@@ -140,10 +144,6 @@ void CheckExpertParallel(const Options& options, const RunSetup& setup) {
     fail(" needs equally many micro-batches on all ", setup.ranks, " ranks, and a step has ",
          setup.micro_batches, ": use a multiple of ", setup.ranks,
          ", by train.grad_accum or train.global_batch_size");
-  }
-  if (setup.config.dist.compress != "none") {
-    fail(" does not go together with ", options.Describe("dist.compress"),
-         " yet: leave one of the two out");
   }
 }
 

@@ -190,6 +190,7 @@ dist::ShardOptions ToShardOptions(const RunConfig& config, int64_t micro_batches
   if (parallel.pp > 1) s.reshard = dist::Reshard::kAfterStep;
   s.sum = reducer.sum;
   s.micro_batches = micro_batches;
+  s.experts = parallel.ep;
   s.on_span = std::move(reducer.on_span);
   if (trace != nullptr) {
     s.on_gather = [trace](const dist::GatherSpan& span) {

@@ -32,9 +32,9 @@ bool Every(int64_t period, int64_t step) { return period > 0 && step % period ==
 CheckpointShare ShareOf(const RunSetup& setup, const RunRanks& ranks) {
   const MeshGroups& groups = ranks.groups();
   CheckpointShare share{.rank = ranks.rank(), .ranks = ranks.size(), .parts = SavesParts(setup)};
-  const auto& copies = groups.experts     ? groups.expert_copies
-                       : IsSharded(setup) ? groups.replicate
-                                          : groups.data;
+  const auto& copies = IsSharded(setup) ? groups.replicate
+                       : groups.experts ? groups.expert_copies
+                                        : groups.data;
   if (copies) share.copy = {copies->rank(), copies->size()};
   if (groups.context && !SumsContextWithData(setup.config)) {
     const int64_t size = groups.context->size();

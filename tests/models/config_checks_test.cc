@@ -339,8 +339,7 @@ TEST(ConfigChecks, ShardingOptionsThatDoNothingAreRefused) {
   EXPECT_THAT(ErrorOf({"--parallel.tp=2", "--virtual.tp=6"}), HasSubstr("use virtual.tp = 4"));
   EXPECT_THAT(ErrorOf({"--parallel.cp=2", "--virtual.cp=6"}), HasSubstr("use virtual.cp = 4"));
   EXPECT_THAT(ErrorOf({"--parallel.ep=3"}), HasSubstr("must be a power of two"));
-  for (const char* other :
-       {"--parallel.tp=2", "--virtual.tp=2", "--parallel.pp=2", "--parallel.shard=full"}) {
+  for (const char* other : {"--parallel.cp=2", "--virtual.cp=2"}) {
     EXPECT_THAT(ErrorOf({"--parallel.ep=2", other}), HasSubstr("does not go together with"));
   }
   EXPECT_THAT(ErrorOf({"--parallel.shard_ranks=2"}),
