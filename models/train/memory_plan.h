@@ -53,7 +53,8 @@ struct MemoryPlan {
   // Of a pipeline: its rank, along pp, whose peak is the highest, and of which all of this is. -1:
   // all ranks take as much.
   int64_t pipeline_rank = -1;
-  // Everything that a rank takes on the GPU, or that so many on one machine take on its CPU.
+  // Everything that a rank takes on the GPU, or that so many on one machine take on its CPU, at
+  // most: those of a pipeline count as the one that takes most.
   int64_t needed(Device device, int64_t processes = 1) const {
     if (!device.is_cpu()) return peak.total() + program;
     return processes * (reserved + program) + (all_copy ? processes : 1) * snapshot;
