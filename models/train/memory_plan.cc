@@ -223,18 +223,6 @@ int64_t DataRankWithMost(const ParallelPlan& plan, int64_t ranks) {
   return most - sum.ranks.begin();
 }
 
-// The same run with fewer micro-batches, if it takes as much memory.
-RunSetup WithFewMicroBatches(const RunSetup& setup) {
-  RunSetup few = setup;
-  const int64_t accum = setup.micro_batches / setup.ranks;
-  // All after the first are alike, unless the fixed order adds them in turn, or several are in a
-  // pipeline at once.
-  const bool alike = setup.config.dist.reduction == "fast" && setup.config.parallel.pp == 1 &&
-                     setup.micro_batches % setup.ranks == 0;
-  if (alike) few.micro_batches = setup.ranks * std::min<int64_t>(accum, 2);
-  return few;
-}
-
 // Of a rank with these stages.
 MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
   const ParallelOptions& parallel = setup.config.parallel;
@@ -279,6 +267,39 @@ MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
            setup.device.is_cuda() && setup.config.train.cuda_graphs && !SumsGradients(setup)});
 }
 
+// The same run with so many micro-batches for each data rank.
+RunSetup With(const RunSetup& setup, int64_t micro_batches) {
+  RunSetup changed = setup;
+  changed.micro_batches = setup.ranks * micro_batches;
+  return changed;
+}
+
+// Micro-batches are planned as far as they differ: all after the first are alike, unless the fixed
+// order adds them in turn. In a pipeline several are in flight, but once it is full, each further
+// round of them adds as much as the one before: their tokens, and on a GPU what passes between
+// stages.
+MemoryPlan PlanAlikeOnce(const RunSetup& setup, int64_t pipeline_rank) {
+  constexpr int64_t kFull = 5;  // rounds of as many micro-batches as the pipeline has ranks
+  const int64_t micro_batches = setup.micro_batches / setup.ranks;
+  const int64_t stages = setup.config.parallel.pp;
+  if (setup.config.dist.reduction != "fast" || setup.micro_batches % setup.ranks != 0) {
+    return PlanRank(setup, pipeline_rank);
+  }
+  if (stages == 1) return PlanRank(With(setup, std::min<int64_t>(micro_batches, 2)), 0);
+  if (micro_batches % stages != 0 || micro_batches <= kFull * stages) {
+    return PlanRank(setup, pipeline_rank);
+  }
+  const MemoryPlan before = PlanRank(With(setup, (kFull - 1) * stages), pipeline_rank);
+  MemoryPlan plan = PlanRank(With(setup, kFull * stages), pipeline_rank);
+  const int64_t more = micro_batches / stages - kFull;
+  for (const auto& [name, kind] : kKinds) {
+    plan.peak.*kind += more * (plan.peak.*kind - before.peak.*kind);
+    plan.largest.*kind += more * (plan.largest.*kind - before.largest.*kind);
+  }
+  plan.reserved += more * (plan.reserved - before.reserved);
+  return plan;
+}
+
 }  // namespace
 
 MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
@@ -318,11 +339,10 @@ bool SumsGradients(const RunSetup& setup) {
 
 MemoryPlan PlanMemory(const RunSetup& setup) {
   const ParallelOptions& parallel = setup.config.parallel;
-  const RunSetup few = WithFewMicroBatches(setup);
   MemoryPlan plan;
   int64_t most_saved = 0, saved = 0;  // by a rank of the pipeline, and by all
   for (int64_t rank = 0; rank < parallel.pp; ++rank) {
-    const MemoryPlan of_rank = PlanRank(few, rank);
+    const MemoryPlan of_rank = PlanAlikeOnce(setup, rank);
     const int64_t own = of_rank.largest.parameters + of_rank.largest.optimizer;
     most_saved = std::max(most_saved, own);
     saved += own;

@@ -24,7 +24,8 @@ constexpr int kRanks = 4;
 const MemoryCase kCase{"", 4, 64, 1, 1, Shape(65, 64, 8, 4, 64)};
 
 // Of one rank.
-MemoryPlan PlanOf(dist::PipelineKind kind, int rank, int64_t micro_batches) {
+MemoryPlan PlanOf(dist::PipelineKind kind, int rank, int64_t micro_batches,
+                  const GptConfig& config = kCase.model) {
   const auto group = dist::MakePlannedGroup(kRanks, rank);
   const MeshGroups groups{.pipeline = group};
   const ParallelPlan plan{
@@ -32,7 +33,7 @@ MemoryPlan PlanOf(dist::PipelineKind kind, int rank, int64_t micro_batches) {
           PipelinePlan{.kind = kind, .window = kCase.window, .micro_batches = micro_batches},
       .reducer = dist::ReducerOptions{.micro_batches = micro_batches}};
   return PlanMemory(
-      {.model = [] { return std::make_shared<PipelinedGpt>(kCase.model); },
+      {.model = [&] { return std::make_shared<PipelinedGpt>(config); },
        .parallel =
            [&](LanguageModel& model) {
              return Parallelize(dynamic_cast<Gpt&>(model), groups, plan,
@@ -101,6 +102,23 @@ TEST(PipelineMemory, ThePlanIsOfTheRankThatTakesMost) {
       SetupOf({"--parallel.pp=4", "--train.grad_accum=8", "--model.vocab_size=20000"}, 4));
   EXPECT_EQ(last.pipeline_rank, 3);
   EXPECT_EQ(PlanMemory(SetupOf({"--train.grad_accum=8"}, 1)).pipeline_rank, -1);
+}
+
+// Of many micro-batches only some are planned.
+TEST(PipelineMemory, RoundsOfAFullPipelineAreAlike) {
+  for (const dist::PipelineKind kind : {k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV}) {
+    const RunSetup setup = SetupOf(
+        {"--parallel.pp=4", "--train.grad_accum=64", StrCat("--parallel.schedule=", Name(kind))},
+        kRanks);
+    int64_t most = 0;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      most = std::max(most, PlanOf(kind, rank, 64, setup.model).peak.total());
+    }
+    // But for the padding of buckets.
+    EXPECT_NEAR(static_cast<double>(PlanMemory(setup).peak.total()), static_cast<double>(most),
+                0.0005 * static_cast<double>(most))
+        << Name(kind);
+  }
 }
 
 TEST(PipelineMemory, RecomputesAsFewLayersAsFit) {
