@@ -14,7 +14,6 @@
 #include "dist/expert/expert_exchange.h"
 #include "dist/groups/agreement.h"
 #include "nn/residual_stream.h"
-#include "nn/state.h"
 
 namespace lockstep::dist {
 namespace {
@@ -52,9 +51,9 @@ std::shared_ptr<FlatExchange> ExchangeOf(MeshParts& parts, std::shared_ptr<Proce
 }
 
 // Where gradients of tied weights are kept apart.
-std::unique_ptr<TiedGradients> TiedIn(Module& module, const ShardOptions& options) {
+std::unique_ptr<const TiedGradients> TiedIn(Module& module, const ShardOptions& options) {
   const bool apart = options.sum == GradientSum::kOrdered && options.micro_batches > 1;
-  return apart ? std::make_unique<TiedGradients>(module) : nullptr;
+  return apart ? std::make_unique<const TiedGradients>(module) : nullptr;
 }
 
 bool Contains(const std::vector<size_t>& list, size_t i) {
@@ -73,18 +72,22 @@ std::vector<int> WithSameExperts(const ProcessGroup& ranks, int64_t experts) {
 
 // All ranks begin with rank 0's values; of experts with those of the first rank that has them.
 void Align(ProcessGroup* all, const Module& module, int64_t experts) {
-  std::unordered_set<std::string> shared;
-  for (const auto& [name, p] : module.NamedParameters()) {
-    if (IsOfSharedExperts(*p)) shared.insert(name);
-  }
-  LS_CHECK(experts > 1 || shared.empty(),
+  const bool shares =
+      std::ranges::any_of(module.Parameters(), [](const auto& p) { return IsOfSharedExperts(*p); });
+  LS_CHECK(experts > 1 || !shares,
            "FullyShard of a model whose experts ranks share out needs their number: set "
            "ShardOptions::experts to that of ShareExperts");
   if (!all || all->device().is_meta()) return;
   CheckSameShape(*all, module);
   std::vector<Tensor> whole, of_experts;
-  for (const auto& [name, tensor] : nn::StateOf(module)) {
-    if (!tensor.device().is_meta()) (shared.contains(name) ? of_experts : whole).push_back(tensor);
+  for (const auto& p : module.Parameters()) {
+    // Another stage of this rank may have the weight as well, and have shared it out.
+    if (p->layout().range) continue;
+    (IsOfSharedExperts(*p) ? of_experts : whole).push_back(p->value().Detach());
+  }
+  for (const auto& [name, buffer] : module.NamedBuffers()) whole.push_back(buffer);
+  for (auto* tensors : {&whole, &of_experts}) {
+    std::erase_if(*tensors, [](const Tensor& t) { return t.device().is_meta(); });
   }
   BroadcastTensors(*all, whole);
   if (experts == 1) return;
@@ -197,15 +200,17 @@ void FullyShard::MakeUnits() {
   std::map<Kind, std::vector<std::shared_ptr<Parameter>>> by_kind;
   std::unordered_map<const Parameter*, size_t> alone;
   std::unordered_map<const Parameter*, std::shared_ptr<nn::TiedWeight>> apart;
-  if (tied_) {
-    for (const auto& tied : tied_->uses()) {
-      alone.emplace(tied->weight().get(), alone.size() + 1);
-      alone.emplace(tied->apart().get(), alone.size() + 1);
-      apart[tied->apart().get()] = tied;
-      const std::vector<size_t>& makers = makers_of.at(tied->apart().get());
-      by_kind[{makers, alone.at(tied->apart().get()), true, tied->weight()->part().dtype(),
-               false}] = {tied->apart()};
-    }
+  for (const auto& tied : UsesApart()) {
+    Parameter& use = *tied->apart();
+    // Of which only the leaves are used: it must not keep the weight, which is about to be cut.
+    use.SetValue(Tensor::Empty(use.part().shape(), use.part().dtype(), kMeta));
+    alone.emplace(tied->weight().get(), alone.size() + 1);
+    alone.emplace(&use, alone.size() + 1);
+    const auto makers = makers_of.find(&use);
+    if (makers == makers_of.end()) continue;  // the use is in another module
+    apart[&use] = tied;
+    by_kind[{makers->second, alone.at(&use), true, tied->weight()->part().dtype(), false}] = {
+        tied->apart()};
   }
   for (const auto& p : parameters_) {
     const auto it = alone.find(p.get());
@@ -214,11 +219,10 @@ void FullyShard::MakeUnits() {
         .push_back(p);
   }
   BackwardObserver* const observer = options_.observes ? this : nullptr;
-  std::unordered_map<const Parameter*, size_t> unit_of;
   for (auto& [kind, parameters] : by_kind) {
     const std::shared_ptr<Parameter> first = parameters[0];
+    const auto makers = makers_of.find(first.get());
     for (const size_t use : std::get<0>(kind)) uses_[use].units.push_back(units_.size());
-    unit_of[first.get()] = units_.size();
     const bool of_experts = std::get<4>(kind);
     units_.push_back(
         {.memory = apart.contains(first.get())
@@ -228,12 +232,18 @@ void FullyShard::MakeUnits() {
                              std::move(parameters), (of_experts ? experts_->gather : gather_).get(),
                              copies_, parts_, *exchange_, observer),
          .uses = std::get<0>(kind),
-         .makers = makers_of.at(first.get()),
+         .makers = makers == makers_of.end() ? std::vector<size_t>() : makers->second,
          .of_experts = of_experts});
   }
-  for (const auto& [use, tied] : apart) {
-    units_[unit_of.at(use)].added_to = unit_of.at(tied->weight().get());
+}
+
+// Of tied weights, whoever keeps them apart.
+std::vector<std::shared_ptr<nn::TiedWeight>> FullyShard::UsesApart() const {
+  std::vector<std::shared_ptr<nn::TiedWeight>> uses;
+  for (const TiedGradients* tied : {options_.apart, tied_.get()}) {
+    if (tied != nullptr) uses.insert(uses.end(), tied->uses().begin(), tied->uses().end());
   }
+  return uses;
 }
 
 void FullyShard::AddHooks(size_t use) {
@@ -388,8 +398,9 @@ std::string FullyShard::LocateNonFinite(int64_t ago) {
 void FullyShard::CheckBegin(const BackwardPlan& plan) const {
   LS_CHECK(!in_backward_, "backward was called within another backward through a sharded model");
   if (size() > 1) CheckShares(plan, rank(), size());
-  for (const auto& p : parameters_) {
-    LS_CHECK(!p->grad().defined(), "the parameter '", p->name(),
+  for (const Unit& unit : units_) {
+    const Parameter* const p = unit.is_summed() ? unit.memory->WithGradient() : nullptr;
+    LS_CHECK(p == nullptr, "the parameter '", p->name(),
              "' already has a gradient at the start of the step: call ZeroGrad after each update. "
              "A step has ",
              micro_order_.size(), " micro-batches on this rank (ShardOptions::micro_batches)");
@@ -404,7 +415,7 @@ void FullyShard::CheckBegin(const BackwardPlan& plan) const {
   std::unordered_set<const Leaf*> in_plan;
   for (const auto& leaf : plan.leaves) in_plan.insert(leaf.get());
   for (const Unit& unit : units_) {
-    if (!unit.memory->trainable()) continue;
+    if (!unit.is_summed()) continue;
     const auto leaves = unit.memory->leaves();
     const auto absent = std::ranges::find_if(
         leaves, [&](const auto& leaf) { return !in_plan.contains(leaf.get()); });
@@ -424,7 +435,7 @@ void FullyShard::OnBegin(const BackwardPlan& plan) {
   const bool afresh = options_.sum == GradientSum::kOrdered || &first() == &within().micro_steps[0];
   for (Unit& unit : units_) {
     ShardUnit& memory = *unit.memory;
-    if (!memory.trainable()) continue;
+    if (!unit.is_summed()) continue;
     unit.pending = std::ssize(memory.leaves());
     for (const auto& leaf : memory.leaves()) unit_of_[leaf.get()] = &unit;
     if (afresh) memory.WriteTo(first(unit).buffer);
@@ -449,7 +460,7 @@ void FullyShard::OnLeafReady(Leaf& leaf) {
 void FullyShard::LaunchReady() {
   for (; unlaunched_ > 0 && units_[unlaunched_ - 1].pending == 0; --unlaunched_) {
     Unit& unit = units_[unlaunched_ - 1];
-    if (unit.memory->trainable()) Launch(unit);
+    if (unit.is_summed()) Launch(unit);
   }
 }
 
@@ -537,16 +548,11 @@ void FullyShard::OnEnd() {
   }
   ReportGathers();
   Settle();
-  const int64_t sums = across().terms.back();
   for (const Unit& unit : units_) {
-    if (!unit.added_to) continue;
-    const Tensor& to = units_[*unit.added_to].memory->shard(sums);
-    accumulate_slot(CurrentStream(to.device()), unit.memory->shard(sums), to);
-  }
-  for (const Unit& unit : units_) {
-    if (unit.memory->trainable() && !unit.added_to) unit.memory->ShareGradients(sums);
+    if (unit.is_summed()) unit.memory->ShareGradients(across().terms.back());
     if (options_.reshard == Reshard::kAfterStep) unit.memory->Release();
   }
+  if (tied_) tied_->Add();
   micro_ = 0;
 }
 

@@ -55,6 +55,11 @@ struct ShardOptions {
   // to, as a stage's by dist::Pipeline, whose weight gradients may come later than the rest: then
   // whole gradients of all units are in memory at once.
   bool observes = true;
+  // Uses of tied weights that are apart already, in this module or in others of the model, such as
+  // other stages; they outlive it. Each of these weights, and each use, is then a unit of its own,
+  // cut alike wherever it is. This rank's part of a use's summed gradient becomes that of
+  // nn::TiedWeight::apart(), which whoever keeps them apart adds to the weight's. Null: none are.
+  const TiedGradients* apart = nullptr;
 };
 
 // The levels of ZeRO: what is shared out is the optimizer's state; also the gradients; also the
@@ -146,10 +151,12 @@ class FullyShard : public DataRanks, public BackwardObserver {
   struct Unit {
     std::unique_ptr<ShardUnit> memory;
     std::vector<size_t> uses;
-    int64_t pending = 0;           // gradients that the current backward has yet to finish
-    std::vector<size_t> makers{};  // uses whose backward makes its gradients; some, if it is tied
-    std::optional<size_t> added_to{};  // the unit of a weight, of which this is one use
-    bool of_experts = false;           // that ranks share out
+    int64_t pending = 0;  // gradients that the current backward has yet to finish
+    // Uses whose backward makes its gradients; some, if it is tied; none, if that is done
+    // elsewhere.
+    std::vector<size_t> makers{};
+    bool of_experts = false;  // that ranks share out
+    bool is_summed() const { return memory->trainable() && !makers.empty(); }
   };
   // Those of a copy that have the same experts. Groups are null for a single rank.
   struct ExpertRanks {
@@ -161,6 +168,7 @@ class FullyShard : public DataRanks, public BackwardObserver {
   void MeetExperts(ProcessGroup* shard);
   void FindUses(Module& module, bool is_model);
   void MakeUnits();
+  std::vector<std::shared_ptr<nn::TiedWeight>> UsesApart() const;
   std::unordered_map<const Parameter*, std::vector<size_t>> UsesOf(
       const std::function<std::vector<std::shared_ptr<Parameter>>(Module&)>& list) const;
   void AddHooks(size_t use);
@@ -206,8 +214,8 @@ class FullyShard : public DataRanks, public BackwardObserver {
   const Module& module_;
   const std::vector<std::shared_ptr<Parameter>> parameters_;
   ShardOptions options_;
-  const std::unique_ptr<TiedGradients> tied_;  // in ordered sums of several micro-batches
-  ProcessGroup* const replicate_;              // null: one copy
+  const std::unique_ptr<const TiedGradients> tied_;  // in ordered sums of several micro-batches
+  ProcessGroup* const replicate_;                    // null: one copy
   const int64_t shards_, shard_rank_, copies_, copy_;
   const ShardSumPlan plan_;
   const std::vector<int64_t> micro_order_;

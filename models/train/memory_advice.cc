@@ -211,6 +211,8 @@ class Trials {
       plan = PlanMemory(changed);
     } catch (const ArgumentError&) {
       return {};  // as when ranks cannot share the micro-batches
+    } catch (const InputError&) {
+      return {};  // as when they do not fill the rounds of a pipeline
     }
     if (!fits_(plan)) return {};
     const auto needed = static_cast<double>(plan.needed(changed.device));
@@ -291,7 +293,7 @@ std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteForm
   const Changes shards = can_shard ? Shards(setup) : Changes();
   // Where layers or sequences are shared out, a data rank is several GPUs.
   const ParallelOptions& parallel = setup.config.parallel;
-  const bool rank_is_gpu = parallel.tp * parallel.cp == 1;
+  const bool rank_is_gpu = parallel.pp * parallel.tp * parallel.cp == 1;
   const Changes more = can_shard && rank_is_gpu ? MoreGpus(setup) : Changes();
   const std::vector<const Changes*> same = {&batch, &recompute, &shards, &offload};
   std::vector<std::string> items;

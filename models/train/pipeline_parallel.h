@@ -106,7 +106,7 @@ class PipelineParallel : public dist::DataRanks {
   const MeshGroups groups_;
   const dist::TensorRanksPtr tensor_;
   PipelinedGpt& gpt_;
-  std::function<void(const dist::PipelineSpan&)> on_span_;
+  const dist::PipelineOptions options_;
   const dist::TiedGradients tied_;              // of a weight in the first and in the last stage
   std::shared_ptr<dist::ProcessGroup> tie_;     // their ranks; null: one, or this is none of them
   std::vector<std::unique_ptr<Stage>> stages_;  // this rank's

@@ -110,8 +110,9 @@ void CheckContextParallel(const Options& options, const RunSetup& setup) {
   }
   const int64_t parts = parallel.tensor_parts(), all = 2 * pairs * parts;
   if (parts > 1 && setup.model.mixture.n_expert > 0) {
-    fail("a mixture of experts takes parts of sequences or of layers, not both: use either "
-         "parallel.cp and virtual.cp, or parallel.tp and virtual.tp");
+    fail(
+        "a mixture of experts takes parts of sequences or of layers, not both: use either "
+        "parallel.cp and virtual.cp, or parallel.tp and virtual.tp");
   }
   if (setup.window % all != 0) {
     fail("the ", 2 * pairs, " chunks of a sequence, two for each of virtual.cp = ", pairs,
@@ -147,26 +148,9 @@ void CheckExpertParallel(const Options& options, const RunSetup& setup) {
   }
 }
 
-void CheckPipeline(const Options& options, const RunSetup& setup) {
+void CheckPipeline(const RunSetup& setup) {
   const RunConfig& config = setup.config;
   if (config.parallel.pp == 1) return;
-  const auto fail = [&](const char* key, const auto&... what) {
-    options.Fail({key, "parallel.pp"}, StrCat(options.Describe(key), what...));
-  };
-  const std::string pipeline = options.Describe("parallel.pp");
-  if (setup.model.recompute.automatic) {
-    fail("train.recompute", " asks the memory plan, which knows no pipelines yet: use \"none\" or ",
-         "\"block\" with ", pipeline);
-  }
-  if (setup.offload.any()) {
-    fail("train.offload", " does not go together with ", pipeline,
-         " yet: leave train.offload out, or use train.recompute = \"block\"");
-  }
-  if (config.parallel.shard != "none" && setup.model.tie_embeddings) {
-    fail("parallel.shard", " does not go together with ", pipeline,
-         " where the embedding and the head have one weight: use model.tie_embeddings = false, or ",
-         "parallel.shard = \"none\"");
-  }
   Gpt shape(setup.model);
   PipelineParallel::RanksOf(
       ToPipelinePlan(config, setup.micro_batches, setup.window, /*trace=*/nullptr),

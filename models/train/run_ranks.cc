@@ -44,19 +44,6 @@ dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& na
           .say = WarnWithoutWaiting};
 }
 
-dist::Mesh MeshOf(const RunConfig& config, int rank, int ranks) {
-  const ParallelOptions& parallel = config.parallel;
-  const int64_t data_ranks = DataRanksOf(config, ranks), shards = parallel.shard_ranks;
-  // Other sizes are refused when the run is prepared.
-  const bool has_copies = parallel.shard != "none" && shards > 0 && data_ranks % shards == 0;
-  return dist::Mesh({.pp = static_cast<int>(parallel.pp),
-                     .cp = static_cast<int>(parallel.cp),
-                     .tp = static_cast<int>(parallel.tp),
-                     .shard = has_copies ? static_cast<int>(shards) : 0,
-                     .ep = data_ranks % parallel.ep == 0 ? static_cast<int>(parallel.ep) : 1},
-                    rank, ranks);
-}
-
 // What the ranks along an axis of the mesh mostly send each other, which names their group in
 // errors.
 const char* WhatMovesAlong(const std::string& axis) {
@@ -143,6 +130,19 @@ int64_t DataRanksOf(const RunConfig& config, int64_t ranks) {
                             of_a_copy, " processes, as with --nproc=", of_a_copy));
   }
   return ranks / of_a_copy;
+}
+
+dist::Mesh MeshOf(const RunConfig& config, int rank, int ranks) {
+  const ParallelOptions& parallel = config.parallel;
+  const int64_t data_ranks = DataRanksOf(config, ranks), shards = parallel.shard_ranks;
+  // Other sizes are refused when the run is prepared.
+  const bool has_copies = parallel.shard != "none" && shards > 0 && data_ranks % shards == 0;
+  return dist::Mesh({.pp = static_cast<int>(parallel.pp),
+                     .cp = static_cast<int>(parallel.cp),
+                     .tp = static_cast<int>(parallel.tp),
+                     .shard = has_copies ? static_cast<int>(shards) : 0,
+                     .ep = data_ranks % parallel.ep == 0 ? static_cast<int>(parallel.ep) : 1},
+                    rank, ranks);
 }
 
 PipelinePlan ToPipelinePlan(const RunConfig& config, int64_t micro_batches, int64_t window,

@@ -33,6 +33,9 @@ bool SumsContextWithData(const RunConfig& config);
 // parallel.pp, parallel.cp and parallel.tp. Throws InputError if these do not divide them.
 int64_t DataRanksOf(const RunConfig& config, int64_t ranks);
 
+// All processes of the run, as `rank` of them sees them.
+dist::Mesh MeshOf(const RunConfig& config, int rank, int ranks);
+
 // How the options say that a step goes through a pipeline. `trace` (may be null) gets a span for
 // each action.
 PipelinePlan ToPipelinePlan(const RunConfig& config, int64_t micro_batches, int64_t window,

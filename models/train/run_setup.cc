@@ -9,6 +9,7 @@
 #include "data/sampler.h"
 #include "models/gpt/hf_format.h"
 #include "models/options/option_mixture.h"
+#include "models/train/memory_plan.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/run_checks.h"
@@ -195,7 +196,7 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   CheckShards(config, setup.micro_batches, setup.ranks);
   CheckTensorParallel(setup);
   CheckContextParallel(options, setup);
-  CheckPipeline(options, setup);
+  CheckPipeline(setup);
   CheckExpertParallel(options, setup);
   const ParallelOptions& parallel = config.parallel;
   const bool has_other_ranks = parallel.pp > 1 || parallel.tp > 1 || parallel.cp > 1;
@@ -296,6 +297,22 @@ RunSetup PrepareShape(const Options& options, const RunConfig& config, Device de
   }
   SettleShape(options, settled, setup);
   return setup;
+}
+
+ParallelPlan ToParallelPlan(const RunSetup& setup, TraceRecorder* trace) {
+  const RunConfig& config = setup.config;
+  ParallelPlan plan{.tensor_parts = config.parallel.tensor_parts(),
+                    .context_pairs = config.parallel.context_pairs(),
+                    .sums_context_with_data = SumsContextWithData(config)};
+  if (config.parallel.pp > 1) {
+    plan.pipeline = ToPipelinePlan(config, setup.micro_batches, setup.window, trace);
+  }
+  if (IsSharded(setup)) {
+    plan.shard = ToShardOptions(config, setup.micro_batches, trace);
+  } else if (SumsGradients(setup)) {
+    plan.reducer = ToReducerOptions(config.dist, setup.micro_batches, trace);
+  }
+  return plan;
 }
 
 std::unique_ptr<Gpt> MakeModel(const RunSetup& setup) {

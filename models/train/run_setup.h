@@ -9,6 +9,8 @@
 #include "models/gpt/gpt.h"
 #include "models/options/config.h"
 #include "models/options/option_offload.h"
+#include "models/report/trace.h"
+#include "models/train/parallel_plan.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 
@@ -46,6 +48,9 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
 // vocabulary is theirs. There need be no such device.
 RunSetup PrepareShape(const Options& options, const RunConfig& config, Device device,
                       int64_t processes);
+
+// How ranks share the run out. `trace` (may be null) gets spans of what they exchange.
+ParallelPlan ToParallelPlan(const RunSetup& setup, TraceRecorder* trace);
 
 // Allocates and initialises the weights in the dtype of train.precision: for bf16 and fp16 the
 // weights have 16 bits; gradients are in train.grad_dtype. The meta device is for planning.

@@ -112,8 +112,6 @@ void DrawPipeline(Draw& draw, const Task& task, Plan& plan) {
   plan.schedule = 2 * plan.pp <= parts ? draw.Of({k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV})
                                        : draw.Of({k1F1B, kZeroBubbleH1});
   if (plan.data_parallel) plan.copies = draw.Of<int64_t>({1, 2, 4});
-  // Stages with tied weights are not sharded.
-  if (task.model.tie_embeddings) plan.copies *= std::exchange(plan.shards, 1);
 }
 
 // Draws how many of the ranks that share out samples also share out experts.
@@ -160,7 +158,7 @@ Plan DrawPlan(Draw& draw, const Task& task, bool on_gpu) {
   if (plan.recompute.part != RecomputeChoice::Part::kNone) {
     plan.recompute.layers = draw.Of<int64_t>({-1, -1, 1});
   }
-  if (on_gpu && plan.pp == 0 && task.virtual_cp == 1) {
+  if (on_gpu && task.virtual_cp == 1) {
     plan.offload = {.activations = draw.Of({true, false}),
                     .optimizer = draw.Of({true, false}),
                     .weights = draw.Of({true, false})};

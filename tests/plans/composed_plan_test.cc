@@ -140,12 +140,15 @@ TEST(ComposedPlan, TiedWeights) {
   task.model.tie_embeddings = true;
   ExpectSameBits(task, {{.tp = 2, .pp = 2, .schedule = k1F1B},
                         {.copies = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleV},
-                        Sharded({.shards = 2, .tp = 4})});
+                        Sharded({.shards = 2, .tp = 4}),
+                        Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleV}),
+                        Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = k1F1B})});
   task.virtual_tp = 1;
   task.virtual_cp = 2;
   ExpectSameBits(task, {{.cp = 2, .pp = 2, .schedule = k1F1B},
                         {.copies = 2, .cp = 2, .data_parallel = true},
-                        Sharded({.shards = 2, .cp = 2})});
+                        Sharded({.shards = 2, .cp = 2}),
+                        Sharded({.shards = 2, .cp = 2, .pp = 2, .schedule = kZeroBubbleV})});
 }
 
 // Parts of the experts, in layers of several stages.
