@@ -108,7 +108,6 @@ void ShareExperts(Module& model, const std::shared_ptr<ProcessGroup>& group) {
            ": the gradients of their samples are added in pairs");
   const auto parts = MeshParts::Of(model.Parameters());
   const auto exchange = std::make_shared<ExpertExchange>(group);
-  parts->Add(exchange);
   bool any = false;
   for (const auto& [path, module] : model.NamedModules()) {
     auto* mixture = dynamic_cast<nn::MixtureOfExperts*>(module);
@@ -134,6 +133,7 @@ void ShareExperts(Module& model, const std::shared_ptr<ProcessGroup>& group) {
   LS_CHECK(any,
            "expert parallelism: the model has no nn::MixtureOfExperts whose experts ranks "
            "could share out: leave ShareExperts out");
+  parts->Add(exchange);
 }
 
 }  // namespace lockstep::dist
