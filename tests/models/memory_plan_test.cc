@@ -50,6 +50,7 @@ std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.nam
 
 std::shared_ptr<Gpt> Make(const Case& c, Device device) {
   auto model = std::make_shared<Gpt>(c.model);
+  if (c.context && c.context->within()) Parallelize(*model, c.context->within());
   if (c.context) dist::ParallelizeContext(*model, c.context);
   model->Materialize(device, 4, c.dtype);
   for (const auto& p : model->Parameters()) p->leaf().SetDType(DType::kF32);
@@ -169,6 +170,17 @@ INSTANTIATE_TEST_SUITE_P(
              DType::kF32,
              {},
              std::make_shared<dist::ContextRanks>(nullptr, 2)},
+        // Parts of layers within each, with two copies of the only key head.
+        Case{"context_and_tensor",
+             4,
+             64,
+             1,
+             1,
+             Shape(64, 64, 4, 4, 128, {.bias = false, .n_kv_head = 1}),
+             DType::kF32,
+             {},
+             std::make_shared<dist::ContextRanks>(nullptr, 2, /*apart=*/false,
+                                                  std::make_shared<dist::TensorRanks>(nullptr, 2))},
         Case{"llama_block", 12, 64, 1, 1,
              Shape(65, 64, 4, 4, 128,
                    {.bias = false,
