@@ -9,6 +9,7 @@
 #include "dist/context/parallelize_context.h"
 #include "models/gpt/gpt.h"
 #include "models/train/memory_plan.h"
+#include "models/train/parallelize.h"
 #include "optim/adamw.h"
 
 namespace lockstep::models {
@@ -38,6 +39,7 @@ inline std::ostream& operator<<(std::ostream& out, const MemoryCase& c) { return
 
 inline std::shared_ptr<Gpt> Make(const MemoryCase& c, Device device) {
   auto model = std::make_shared<Gpt>(c.model);
+  if (c.context && c.context->within()) Parallelize(*model, c.context->within());
   if (c.context) dist::ParallelizeContext(*model, c.context);
   model->Materialize(device, 4, c.dtype);
   for (const auto& p : model->Parameters()) p->leaf().SetDType(DType::kF32);
