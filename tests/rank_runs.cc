@@ -48,9 +48,8 @@ RankRuns::Arguments RankRuns::Train(const std::string& out, const Arguments& mor
   all.insert(all.end(), kTiny.begin(), kTiny.end());
   // An option may be given once.
   for (const std::string& argument : more) {
-    std::erase_if(all, [&](const std::string& a) {
-      return a.starts_with(argument.substr(0, argument.find('=') + 1));
-    });
+    const std::string key = argument.substr(0, argument.find('=')) + "=";
+    std::erase_if(all, [&](const std::string& a) { return a.starts_with(key); });
     all.push_back(argument);
   }
   return all;
