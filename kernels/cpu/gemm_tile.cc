@@ -212,15 +212,27 @@ void RunMatmul(const MatmulKey& key, const void* a, const void* b, float* c) {
                ", k = ", key.k, " returned status ", status);
 }
 
-// The rows of A with which a product of m rows and n columns is computed. With AMX, oneDNN leaves
-// bf16 results of up to 32 rows and 256 elements to kernels that round otherwise: such a product
-// gets rows of zeros, so that its size does not change its bits. (Sums of up to 16 products go to
-// these kernels at every size.)
+bool HasAmx() {
+  static const bool has = dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
+  return has;
+}
+
+// With AMX, oneDNN 2.6 splits longer sums of bf16 by the whole shape, so that its size would change
+// their bits, and some of its kernels for them are illegal instructions.
+template <class T>
+int64_t PackedDepth() {
+  return std::is_same_v<T, BF16> && HasAmx() ? 512 : kMultiplyDepth;
+}
+
+// The rows with which a product of m rows and n columns is computed. With AMX, oneDNN leaves bf16
+// results of one row, or of up to 32 rows and 256 elements, to kernels that round otherwise: such a
+// product gets rows of zeros, so that its size does not change its bits. (Sums of up to 16 products
+// go to these kernels at every size.)
 int64_t RowsToCompute(dnnl::memory::data_type type, int64_t m, int64_t n) {
   constexpr int64_t kSmallRows = 32, kSmallElements = 256;
-  static const bool has_amx = dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
-  const bool is_small = m <= kSmallRows && m * n <= kSmallElements;
-  return has_amx && type == dnnl::memory::data_type::bf16 && is_small ? kSmallRows + 1 : m;
+  if (!HasAmx() || type != dnnl::memory::data_type::bf16) return m;
+  if (m <= kSmallRows && m * n <= kSmallElements) return kSmallRows + 1;
+  return std::max<int64_t>(m, 2);
 }
 
 constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -244,12 +256,13 @@ void MultiplyPacked(const TiledProduct<T>& p, int64_t row, int64_t column, float
   const int64_t m = p.Rows(row), n = p.Columns(column), k = p.k;
   const int64_t computed = RowsToCompute(kType, m, n);
   const int64_t rows = CeilDivide(p.m, p.tile.m), columns = CeilDivide(p.n, p.tile.n);
-  const int64_t deepest = std::min(k, kMultiplyDepth), slices = CeilDivide(k, deepest);
+  const int64_t most = PackedDepth<T>();
+  const int64_t deepest = std::min(k, most), slices = CeilDivide(k, deepest);
   const bool in_place = (ldc == n || m == 1) && computed == m;
   float* const sums = in_place ? c : scratch_c.Get(computed * n);
   if (!in_place && accumulate) CopyRows(c, ldc, m, n, sums, n);
   for (int64_t slice = 0; slice < slices; ++slice) {
-    const int64_t at = slice * kMultiplyDepth, depth = std::min(kMultiplyDepth, k - at);
+    const int64_t at = slice * most, depth = std::min(most, k - at);
     const T* a = p.a.At(i, at);
     if (computed > m) {
       T* const padded = padded_a.Get(computed * depth);

@@ -277,8 +277,10 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_grad
   std::string where;
   // Those of the next step are there already, unless this step's still are.
   if (options_.parallel) where = options_.parallel->LocateNonFinite(have_gradients ? 0 : 1);
-  if (options_.all != nullptr)
+  if (options_.all != nullptr) {
     where = EachOnce(dist::GatherTexts(*options_.all, where, kTextLimit));
+    dist::MeetBeforeThrowing(*options_.all);
+  }
   return StrCat("step ", step, ": the loss is ", loss,
                 !bad.empty()          ? StrCat(" and the gradient of '", bad, "' is not finite")
                 : std::isfinite(loss) ? " and a gradient is not finite"

@@ -257,7 +257,7 @@ void CheckParts(GemmArgs::BF16Products mode) {
   if (!HasPackedProducts()) GTEST_SKIP() << kNoPackedProducts;
   constexpr int64_t kM = 300, kN = 400;
   constexpr int64_t kRows[] = {1, 2, 8, 9, 32, 64, 131}, kColumns[] = {1, 2, 16, 65, 130, 300};
-  for (const int64_t k : {1, 17, 100, 1025, 4096, 4999}) {
+  for (const int64_t k : {1, 17, 100, 256, 1025, 4095, 4999}) {
     for (const bool accumulate : {false, true}) {
       Product<T, float> whole({false, false, kM, kN, k, 1, 0, accumulate});
       whole.g.bf16 = mode;

@@ -63,7 +63,7 @@ void ExpectNothingGrows(Task task, const Plan& plan) {
   // Each rank notes the losses, norms and loads of all steps, in vectors that double.
   const int64_t notes = plan.ranks() * 2 * 4 * (kEarly + kSteps) * int64_t{sizeof(double)};
   // What each step keeps is more in all. (BUILD turns off what threads keep of freed memory.)
-  EXPECT_LE(late.heap_bytes, early.heap_bytes + notes + (64 << 10));
+  EXPECT_LE(late.heap_bytes, early.heap_bytes + notes + (16 << 10));
 }
 
 TEST(LongLife, OfAPipeline) {
