@@ -183,7 +183,8 @@ TEST(ComposedPlan, PartsOfSequences) {
 
 // Each chunk of a sequence is computed by ranks that share out the layers.
 TEST(ComposedPlan, PartsOfSequencesAndOfLayers) {
-  for (Task task : {Llama(DType::kF32), Gpt2(DType::kBF16), Gpt2(DType::kF16)}) {
+  for (Task task :
+       {Llama(DType::kF32), Qwen3(DType::kF32), Gpt2(DType::kBF16), Gpt2(DType::kF16)}) {
     task.virtual_tp = 2;
     task.virtual_cp = 2;
     task.model.tie_embeddings = task.dtype == DType::kBF16;

@@ -9,6 +9,7 @@
 #include "dist/context/parallelize_context.h"
 #include "dist/context/shared_samples.h"
 #include "dist/expert/share_experts.h"
+#include "dist/groups/agreement.h"
 #include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
 #include "models/train/parallelize.h"
@@ -231,7 +232,7 @@ TEST(ContextParallelPlan, HasTheGradientsOfWholeSequences) {
 
 // Also where other ranks have parts of the layers of each chunk.
 TEST(ContextParallelPlan, HasTheGradientsOfWholeLayers) {
-  for (Task task : {Gpt2(DType::kF64), Llama(DType::kF64)}) {
+  for (Task task : {Gpt2(DType::kF64), Llama(DType::kF64), Qwen3(DType::kF64)}) {
     task.model.vocab_size = 14;
     if (task.model.n_kv_head > 0) task.model.n_kv_head = 1;  // of which ranks have copies
     task.virtual_cp = 2;
@@ -247,6 +248,37 @@ TEST(ContextParallelPlan, HasTheGradientsOfWholeLayers) {
         ExpectNear(Backpropagate(*MakeGpt(task, context)), whole, 1e-12);
       });
     }
+  }
+}
+
+// Tensor-parallel ranks have different parts of a matrix, and context-parallel ones the same.
+TEST(ContextParallelPlan, ComparesThePartsOfLayersThatRanksHaveAlike) {
+  Task task = Gpt2(DType::kF32);
+  task.model.vocab_size = 14;
+  std::vector<std::string> errors(4);
+  dist::RunInProcess(4, [&](dist::ProcessGroup& all) {
+    const dist::Mesh mesh({.cp = 2, .tp = 2}, all.rank(), all.size());
+    const auto layers = all.Split(mesh.GroupName({"tp"}), mesh.RanksAlong({"tp"})),
+               parts = all.Split(mesh.GroupName({"cp"}), mesh.RanksAlong({"cp"}));
+    const auto tensor = std::make_shared<dist::TensorRanks>(layers.get(), 2);
+    const auto context = std::make_shared<dist::ContextRanks>(parts.get(), 2, false, tensor);
+    const auto model = MakeGpt(task, context);
+    dist::CheckReplicas(*tensor, *model, "at first");
+    dist::CheckReplicas(*context, *model, "at first");
+    for (const auto& [name, p] : model->NamedParameters()) {
+      if (all.rank() != 3 || name != "h.1.attn.c_attn.weight") continue;
+      Tensor value = p->value().Detach();
+      value.Fill(0);
+    }
+    try {
+      dist::CheckReplicas(*context, *model, "later");
+    } catch (const dist::ReplicaError& e) {
+      errors[static_cast<size_t>(all.rank())] = e.what();
+    }
+  });
+  for (const size_t rank : {0, 2}) EXPECT_EQ(errors[rank], "");
+  for (const size_t rank : {1, 3}) {
+    EXPECT_THAT(errors[rank], testing::HasSubstr("h.1.attn.c_attn.weight"));
   }
 }
 
