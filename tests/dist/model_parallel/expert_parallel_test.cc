@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -446,6 +447,36 @@ TEST(ExpertParallel, ChecksWeights) {
     EXPECT_THAT(errors[rank], HasSubstr("the weights of experts later"));
     EXPECT_THAT(errors[rank], HasSubstr("experts.c_fc.weight"));
   }
+}
+
+// What only the gradients of experts show is named, too, on all ranks.
+TEST(ExpertParallel, LocatesWhatIsNotFiniteInExperts) {
+  class Spoiler : public BackwardObserver {
+   public:
+    void OnLeafReady(Leaf& leaf) override {
+      leaf.grad().Fill(std::numeric_limits<double>::infinity());
+    }
+  };
+  std::vector<std::string> found(4);
+  RunInProcess(4, [&](ProcessGroup& all) {
+    const Groups groups(all, 2);
+    nn::MixtureOfExperts model(Options());
+    ShareExperts(model, groups.experts);
+    model.Materialize(kCpu, 3);
+    Spoiler spoiler;  // ahead of the reducer
+    for (const auto& [name, p] : model.NamedParameters()) {
+      if (name == "experts.c_proj.weight" && all.rank() == 3) p->leaf().AddObserver(&spoiler);
+    }
+    ExpertParallel parallel(&all, groups.others(), model);
+    optim::Sgd sgd(model.Parameters());
+    StepState state(kCpu, 1);
+    const auto training = sgd.BeginStep(state, 0, 0.1, {.first_sample = all.rank()});
+    parallel.BeginMicroBatch(true);
+    Backward(Project(ops::Complete(model(InputOf(all.rank(), 12, DType::kF32)))),
+             Tensor::Full({}, 0.25, DType::kF32));
+    found[all.rank()] = parallel.LocateNonFinite();
+  });
+  for (const std::string& text : found) EXPECT_EQ(text, "rank 3 ('experts.c_proj.weight')");
 }
 
 TEST(ExpertParallel, RefusesWhatItCannot) {
