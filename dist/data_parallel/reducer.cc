@@ -334,7 +334,11 @@ void Reducer::Join() {
 }
 
 std::string Reducer::LocateNonFinite(int64_t ago) {
-  if (!group_ || ranks() == 1) return "";
+  return group_ ? LocateNonFinite(ago, *group_) : "";
+}
+
+std::string Reducer::LocateNonFinite(int64_t ago, ProcessGroup& among) {
+  if (ranks() == 1) return "";
   int64_t bad = -1;
   for (size_t b = 0; b < contributions_.size(); ++b) {
     const std::vector<int64_t>& items = buckets_->plans()[b].items;
@@ -347,7 +351,7 @@ std::string Reducer::LocateNonFinite(int64_t ago) {
       }
     }
   }
-  return NameByRank(*group_, bad, parameters_);
+  return NameByRank(among, bad, parameters_);
 }
 
 }  // namespace lockstep::dist

@@ -113,8 +113,10 @@ class Reducer : public BackwardObserver {
   const std::vector<int64_t>& micro_order() const { return micro_order_; }
   int64_t micro_batches() const { return options_.micro_batches; }
 
-  // As DataRanks::LocateNonFinite.
+  // As DataRanks::LocateNonFinite; of the ranks of `among`, which all call it, of which those of
+  // the sum are some.
   std::string LocateNonFinite(int64_t ago = 0);
+  std::string LocateNonFinite(int64_t ago, ProcessGroup& among);
 
   // In the order in which they are launched; empty before the first backward.
   std::span<const Bucket> buckets() const {

@@ -150,6 +150,12 @@ const CommunicationTimes& ExpertParallel::times() const {
   return times_;
 }
 
+std::string ExpertParallel::LocateNonFinite(int64_t ago) {
+  const std::string of_whole = whole_.LocateNonFinite(ago);
+  if (!of_whole.empty()) return of_whole;
+  return experts_.LocateNonFinite(ago, *whole_.group());
+}
+
 void ExpertParallel::CheckWeights(const std::string& when) {
   CheckSameBits(*control(), "the weights " + when, StateOf(module_, false));
   if (copies_) CheckSameBits(*copies_, "the weights of experts " + when, StateOf(module_, true));

@@ -8,6 +8,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -16,11 +20,14 @@
 #include "core/step_state.h"
 #include "dist/data_parallel/data_parallel.h"
 #include "dist/expert/exchange_rows.h"
+#include "dist/expert/expert_exchange.h"
 #include "dist/expert/segmented_linear.h"
 #include "dist/expert/share_experts.h"
 #include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
+#include "dist/tensor/tensor_exchange.h"
 #include "kernels/binary/binary.h"
+#include "kernels/global_norm/global_norm.h"
 #include "kernels/grouped_linear/grouped_linear.h"
 #include "kernels/reduce/reduce.h"
 #include "nn/linear.h"
@@ -283,6 +290,63 @@ TEST(ExpertParallel, GradientsAreThoseOfOneProcess) {
   }
 }
 
+// ---- The norm ----
+
+// Each chunk comes from one rank, with its number and values in the whole, whatever ranks share
+// out.
+TEST(ExpertExchange, MakesTheRunsOfTheWhole) {
+  constexpr int64_t kElements = 8 * 50 * 200;
+  std::vector<float> whole(kElements);
+  std::iota(whole.begin(), whole.end(), 0.0f);
+  const Initializer iota = [](std::span<float> values, int64_t first, uint64_t,
+                              const std::string&) {
+    std::iota(values.begin(), values.end(), static_cast<float>(first));
+  };
+  struct Case {
+    int tp, ep, parts;
+  };
+  for (const Case& c : {Case{1, 4, 1}, {1, 2, 4}, {1, 8, 2}, {2, 2, 2}, {2, 2, 4}, {4, 2, 4}}) {
+    std::mutex mutex;
+    std::map<int64_t, std::vector<float>> chunks;
+    RunInProcess(c.tp * c.ep, [&](ProcessGroup& all) {
+      const Mesh mesh({.tp = c.tp, .ep = c.ep}, all.rank(), all.size());
+      const auto along = [&](const std::string& axis) {
+        return all.Split(mesh.GroupName({axis}), mesh.RanksAlong({axis}));
+      };
+      const auto layers = along("tp"), experts = along("ep");
+      const auto parts = std::make_shared<MeshParts>();
+      const auto tensor = std::make_shared<TensorExchange>(
+          std::make_shared<TensorRanks>(c.tp > 1 ? layers.get() : nullptr, c.parts));
+      const auto exchange = std::make_shared<ExpertExchange>(experts);
+      parts->Add(tensor);
+      parts->Add(exchange);
+      Parameter p({8, 50, 200}, iota, /*decay=*/true);
+      tensor->Cut(parts, p, 0, {});
+      exchange->Cut(parts, p);
+      p.Materialize(kCpu, DType::kF32, 0);
+      parts->ForEachRun(p, p.value(), [&](int64_t first, const Tensor& run) {
+        const std::vector<float> values = run.ToVector<float>();
+        const std::scoped_lock lock(mutex);
+        for (int64_t at = 0; at < run.numel(); at += kGradNormChunk, ++first) {
+          const auto end = values.begin() + std::min(at + kGradNormChunk, run.numel());
+          EXPECT_TRUE(chunks.emplace(first, std::vector(values.begin() + at, end)).second) << first;
+        }
+      });
+      EXPECT_EQ(p.WholeOf(p.value().Detach()).ToVector<float>(), whole);
+    });
+    std::map<int64_t, std::vector<float>> expected;
+    const int64_t part = kElements / c.parts;
+    for (int64_t begin = 0; begin < kElements; begin += part) {
+      for (int64_t at = begin; at < begin + part; at += kGradNormChunk) {
+        const int64_t end = std::min(at + kGradNormChunk, begin + part);
+        expected.emplace(std::ssize(expected),
+                         std::vector(whole.begin() + at, whole.begin() + end));
+      }
+    }
+    EXPECT_EQ(chunks, expected) << c.tp << " " << c.ep << " " << c.parts;
+  }
+}
+
 // ---- What goes on at the same time ----
 
 // Notes when all-to-alls of another group begin and when they are waited for.
@@ -383,6 +447,36 @@ TEST(ExpertParallel, ChecksWeights) {
     EXPECT_THAT(errors[rank], HasSubstr("the weights of experts later"));
     EXPECT_THAT(errors[rank], HasSubstr("experts.c_fc.weight"));
   }
+}
+
+// What only the gradients of experts show is named, too, on all ranks.
+TEST(ExpertParallel, LocatesWhatIsNotFiniteInExperts) {
+  class Spoiler : public BackwardObserver {
+   public:
+    void OnLeafReady(Leaf& leaf) override {
+      leaf.grad().Fill(std::numeric_limits<double>::infinity());
+    }
+  };
+  std::vector<std::string> found(4);
+  RunInProcess(4, [&](ProcessGroup& all) {
+    const Groups groups(all, 2);
+    nn::MixtureOfExperts model(Options());
+    ShareExperts(model, groups.experts);
+    model.Materialize(kCpu, 3);
+    Spoiler spoiler;  // ahead of the reducer
+    for (const auto& [name, p] : model.NamedParameters()) {
+      if (name == "experts.c_proj.weight" && all.rank() == 3) p->leaf().AddObserver(&spoiler);
+    }
+    ExpertParallel parallel(&all, groups.others(), model);
+    optim::Sgd sgd(model.Parameters());
+    StepState state(kCpu, 1);
+    const auto training = sgd.BeginStep(state, 0, 0.1, {.first_sample = all.rank()});
+    parallel.BeginMicroBatch(true);
+    Backward(Project(ops::Complete(model(InputOf(all.rank(), 12, DType::kF32)))),
+             Tensor::Full({}, 0.25, DType::kF32));
+    found[all.rank()] = parallel.LocateNonFinite();
+  });
+  for (const std::string& text : found) EXPECT_EQ(text, "rank 3 ('experts.c_proj.weight')");
 }
 
 TEST(ExpertParallel, RefusesWhatItCannot) {
