@@ -132,7 +132,7 @@ PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan&
       groups_(groups),
       tensor_(tensor ? std::move(tensor) : std::make_shared<dist::TensorRanks>(nullptr, 1)),
       gpt_(gpt),
-      options_{.on_span = plan.pipeline->on_span, .planned_on_gpu = plan.pipeline->planned_on_gpu},
+      options_{.on_span = plan.pipeline->on_span},
       tied_(gpt) {
   const dist::PipelineSchedule schedule =
       ScheduleOf(*plan.pipeline, SizeOf(groups.pipeline), size());
