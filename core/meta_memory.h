@@ -3,13 +3,16 @@
 
 #include <cstdint>
 
+#include "core/device.h"
+
 namespace lockstep {
 
 // While one exists, it is told of the storages that its thread allocates and frees on the meta
 // device. At most one per thread.
 class MetaMemoryListener {
  public:
-  MetaMemoryListener();
+  // `device`: what the meta device stands for meanwhile, where devices take different memory.
+  explicit MetaMemoryListener(Device device = kCpu);
   virtual ~MetaMemoryListener();
   MetaMemoryListener(const MetaMemoryListener&) = delete;
   MetaMemoryListener& operator=(const MetaMemoryListener&) = delete;
@@ -21,7 +24,14 @@ class MetaMemoryListener {
   virtual void OnFree(const void* id) = 0;
 
   static MetaMemoryListener* OfThisThread();
+  Device device() const { return device_; }
+
+ private:
+  const Device device_;
 };
+
+// The device, or of the meta device what it stands for on this thread.
+Device PlannedDevice(Device device);
 
 // While one exists, what its thread allocates has this name. Of nested ones the innermost counts.
 class MetaMemoryLabel {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/meta_memory.h"
 
 namespace lockstep::dist {
 namespace {
@@ -58,7 +59,8 @@ std::vector<Bucket> PlanBuckets(std::span<const BucketItem> items, const BucketL
     bucket->offsets.push_back(bucket->numel);
     bucket->numel += PaddedNumel(item);
     if (i >= begin_of_last && SameKind(items.back(), item)) continue;
-    const int64_t others = limits.bytes > 0 ? limits.bytes : DefaultBucketBytes(item.device);
+    const int64_t others =
+        limits.bytes > 0 ? limits.bytes : DefaultBucketBytes(PlannedDevice(item.device));
     if (bucket->bytes() >= (closed.empty() ? limits.first_bytes : others)) close();
   }
   closed.insert(closed.end(), open.begin(), open.end());

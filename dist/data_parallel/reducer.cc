@@ -38,7 +38,7 @@ std::string NameByRank(ProcessGroup& group, int64_t parameter,
 
 int64_t LaneCount(const ReducerOptions& options, int64_t ranks, Device device) {
   LS_CHECK(options.lanes >= 0, "ReducerOptions::lanes is ", options.lanes, ", which is negative");
-  if (ranks == 1 || device.is_cuda()) return 1;
+  if (ranks == 1 || !PlannedDevice(device).is_cpu()) return 1;
   return options.lanes > 0 ? options.lanes : options.hook ? 1 : 2;
 }
 

@@ -49,8 +49,6 @@ struct PipelineOptions {
   std::function<void(const PipelineSpan&)> on_span = {};
   // Further observers of every backward.
   std::vector<BackwardObserver*> observers = {};
-  // On the meta device, whether that stands for a GPU.
-  bool planned_on_gpu = false;
 };
 
 // From now on `observer` sees only backwards that it is given to.

@@ -73,8 +73,7 @@ void PipelineEdges::Post(int from, Incoming& in) {
 }
 
 void PipelineEdges::Begin(const PipelineSchedule& schedule, const PipelineBoundary& boundary,
-                          int ahead, bool planned_on_gpu) {
-  planned_on_gpu_ = planned_on_gpu;
+                          int ahead) {
   schedule_ = schedule;
   boundary_ = boundary;
   incoming_.clear();

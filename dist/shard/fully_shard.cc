@@ -202,8 +202,8 @@ void FullyShard::MakeUnits() {
   std::unordered_map<const Parameter*, std::shared_ptr<nn::TiedWeight>> apart;
   for (const auto& tied : UsesApart()) {
     Parameter& use = *tied->apart();
-    // Of which only the leaves are used: it must not keep the weight, which is about to be cut.
-    use.SetValue(Tensor::Empty(use.part().shape(), use.part().dtype(), kMeta));
+    // It must not keep the weight, which is about to be cut.
+    use.SetValue(WithoutMemory(use.part().shape(), use.part().dtype()));
     alone.emplace(tied->weight().get(), alone.size() + 1);
     alone.emplace(&use, alone.size() + 1);
     const auto makers = makers_of.find(&use);

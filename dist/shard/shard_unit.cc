@@ -36,6 +36,10 @@ std::shared_ptr<const FlatLayout> Plan(std::span<const Shape> shapes, int64_t ra
 
 }  // namespace
 
+Tensor WithoutMemory(const Shape& shape, DType dtype) {
+  return Tensor::FromStorage(Storage::Reserve(shape.numel() * SizeOf(dtype), kMeta), dtype, shape);
+}
+
 ShardUnit::ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, ProcessGroup* group,
                      int64_t multiple, const std::shared_ptr<MeshParts>& parts,
                      FlatExchange& exchange, BackwardObserver* observer)
@@ -72,6 +76,7 @@ ShardUnit::ShardUnit(const std::shared_ptr<Parameter>& weight,
       observer_(observer),
       layout_(Plan(shapes_, ranks, multiple)) {
   apart_->SetLayout({.range = RangeOf(0)});
+  apart_->SetValue(WithoutMemory(apart_->part().shape(), apart_->part().dtype()));
 }
 
 ShardUnit::~ShardUnit() {
@@ -89,10 +94,10 @@ std::string ShardUnit::Describe(const char* what) const {
 void ShardUnit::BuildApart() {
   const DType dtype = parameters_[0]->part().dtype();
   if (!leaves_.empty() && apart_->part().dtype() == dtype) return;
-  apart_->SetValue(Tensor::Empty(apart_->part().shape(), dtype, kMeta));
+  apart_->SetValue(WithoutMemory(apart_->part().shape(), dtype));
   wholes_.clear();
   shards_.clear();
-  slices_ = {Tensor::Empty(shapes_[0], dtype, kMeta)};
+  slices_ = {WithoutMemory(shapes_[0], dtype)};
   leaves_ = {LeafOf(slices_[0], apart_->name())};
 }
 

@@ -14,6 +14,10 @@
 
 namespace lockstep::dist {
 
+// The value of a parameter of which only the leaves are used; it counts as no memory in a plan,
+// either.
+Tensor WithoutMemory(const Shape& shape, DType dtype);
+
 // Cuts its parameters, of which each rank keeps a part (Parameter::value), and has memory for the
 // whole weights and gradients only while they are used: tensors keep pointing at the storages,
 // whose memory is released and taken again. For use by one thread, but for what says otherwise.

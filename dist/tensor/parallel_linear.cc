@@ -5,6 +5,7 @@
 #include "core/autograd/engine.h"
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
+#include "core/meta_memory.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/matmul/matmul.h"
 
@@ -19,7 +20,8 @@ Shape WithLast(Shape shape, int64_t last) {
 // Whether the bits of a product depend on how many rows or columns are computed with it. Then there
 // is a call for each virtual part, so that the shapes are those of any number of ranks.
 bool ShapeDecidesBits(const Tensor& x) {
-  return !x.device().is_cpu() || x.dtype() == DType::kF64 || !cpu::HasPackedProducts();
+  return !PlannedDevice(x.device()).is_cpu() || x.dtype() == DType::kF64 ||
+         !cpu::HasPackedProducts();
 }
 
 // Writes part j of `own` to where PartAlong finds it, or adds it.

@@ -44,6 +44,8 @@ class AllocationLog : public MetaMemoryListener {
  public:
   using Kind = int64_t MemoryKinds::*;
 
+  explicit AllocationLog(Device device) : MetaMemoryListener(device) {}
+
   void OnAllocate(const void* id, int64_t bytes) override {
     live_[id] = blocks_.size();
     events_.push_back({blocks_.size(), true});
@@ -75,7 +77,7 @@ class AllocationLog : public MetaMemoryListener {
   // From now on the allocator's pools are those of a CUDA graph.
   void BeginGraph() { graph_ = events_.size(); }
 
-  MemoryPlan Plan(Device device) const {
+  MemoryPlan Plan() const {
     MemoryPlan plan;
     MemoryKinds now;
     for (const Entry& e : events_) {
@@ -86,7 +88,7 @@ class AllocationLog : public MetaMemoryListener {
       }
       if (now.total() > plan.peak.total()) plan.peak = now;
     }
-    plan.reserved = device.is_cpu() ? ReservedByCpu() : ReservedByGpu();
+    plan.reserved = device().is_cpu() ? ReservedByCpu() : ReservedByGpu();
     return plan;
   }
 
@@ -226,14 +228,7 @@ int64_t DataRankWithMost(const ParallelPlan& plan, int64_t ranks) {
 // Of a rank with these stages.
 MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
   const ParallelOptions& parallel = setup.config.parallel;
-  ParallelPlan plan = ToParallelPlan(setup, /*trace=*/nullptr);
-  if (plan.pipeline) plan.pipeline->planned_on_gpu = setup.device.is_cuda();
-  if (plan.reducer) {
-    if (plan.reducer->bucket_bytes == 0) {
-      plan.reducer->bucket_bytes = dist::DefaultBucketBytes(setup.device);
-    }
-    if (setup.device.is_cuda()) plan.reducer->lanes = 1;
-  }
+  const ParallelPlan plan = ToParallelPlan(setup, /*trace=*/nullptr);
   const int64_t data_rank = DataRankWithMost(plan, setup.ranks),
                 of_a_copy = parallel.cp * parallel.tp;
   const dist::Mesh mesh =
@@ -303,7 +298,7 @@ MemoryPlan PlanAlikeOnce(const RunSetup& setup, int64_t pipeline_rank) {
 }  // namespace
 
 MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
-  AllocationLog log;
+  AllocationLog log(o.device);
   const std::shared_ptr<LanguageModel> model = o.model();
   const std::unique_ptr<dist::DataRanks> parallel = o.parallel ? o.parallel(*model) : nullptr;
   log.SetKind(0, &MemoryKinds::parameters);
@@ -318,7 +313,7 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
     if (o.graphs && i == 1) log.BeginGraph();
     Step(o, *model, parallel.get(), *optimizer, state, log);
   }
-  return log.Plan(o.device);
+  return log.Plan();
 }
 
 bool IsSharded(const RunSetup& setup) {

@@ -22,7 +22,9 @@ struct MemoryKinds {
   int64_t parameters = 0;
   int64_t gradients = 0;    // of parameters
   int64_t optimizer = 0;    // its state
-  int64_t activations = 0;  // batches, and what forward keeps for backward
+  // Batches, what forward keeps for backward, and what that keeps for weight gradients that a
+  // zero-bubble pipeline makes later.
+  int64_t activations = 0;
   // What summing the gradients over ranks and micro-batches takes besides the gradients: buckets
   // and staging; with sharding, whole gradients of the units that are being summed.
   int64_t buckets = 0;

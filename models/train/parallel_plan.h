@@ -45,7 +45,6 @@ struct PipelinePlan {
   int64_t micro_batches = 1;  // of a step, on all ranks
   // Gets what this rank carried out; may be empty.
   std::function<void(const dist::PipelineSpan&)> on_span = {};
-  bool planned_on_gpu = false;  // as PipelineOptions'
 };
 
 struct ParallelPlan {

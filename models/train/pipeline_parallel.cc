@@ -81,6 +81,19 @@ std::vector<int> PipelineParallel::RanksOf(const PipelinePlan& plan, int pipelin
   return rank_of;
 }
 
+// A sharded stage keeps its gathered weights for the step.
+void PipelineParallel::CheckOffload(dist::PipelineKind kind, bool is_sharded,
+                                    const GptConfig& config) {
+  using enum dist::PipelineKind;
+  const bool later = kind == kZeroBubbleH1 || kind == kZeroBubbleV;
+  if (!config.offload_weights || !later || is_sharded) return;
+  throw InputError(StrCat(
+      "parallel.schedule = \"", dist::Name(kind),
+      "\" makes weight gradients when a block's weights are in the host's memory again: leave "
+      "weights out of train.offload, or use parallel.schedule = \"1f1b\" or "
+      "\"interleaved\", or parallel.shard"));
+}
+
 void PipelineParallel::Place(const MeshGroups& groups, const PipelinePlan& plan,
                              PipelinedGpt& gpt) {
   std::vector<int> copy_of;
@@ -119,13 +132,14 @@ PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan&
       groups_(groups),
       tensor_(tensor ? std::move(tensor) : std::make_shared<dist::TensorRanks>(nullptr, 1)),
       gpt_(gpt),
-      options_{.on_span = plan.pipeline->on_span, .planned_on_gpu = plan.pipeline->planned_on_gpu},
+      options_{.on_span = plan.pipeline->on_span},
       tied_(gpt) {
   const dist::PipelineSchedule schedule =
       ScheduleOf(*plan.pipeline, SizeOf(groups.pipeline), size());
   const std::vector<int64_t> cut = CutIntoStages(gpt, plan.pipeline->window, schedule.stages());
   // Again: layers that were replaced since Place may not know of tied weights.
   RanksOf(*plan.pipeline, SizeOf(groups.pipeline), size(), gpt);
+  CheckOffload(plan.pipeline->kind, plan.shard.has_value(), gpt.config());
   ParallelPlan of_stage = plan;
   if (of_stage.shard) {
     of_stage.shard->observes = false;

@@ -49,6 +49,9 @@ class PipelineParallel : public dist::DataRanks {
   // InputError if the model cannot be cut, or has another weight in two stages.
   static std::vector<int> RanksOf(const PipelinePlan& plan, int pipeline_ranks, int data_ranks,
                                   Gpt& gpt, std::vector<int>* copies = nullptr);
+  // Throws InputError if weights would be in the host's memory when the schedule's later weight
+  // gradients read them.
+  static void CheckOffload(dist::PipelineKind kind, bool is_sharded, const GptConfig& config);
   // Collective. Decides which parameters are here, before they have memory. Throws as RanksOf.
   static void Place(const MeshGroups& groups, const PipelinePlan& plan, PipelinedGpt& gpt);
   // Collective, after Place and Parallelize, and before or after the weights are filled, as

@@ -6,6 +6,7 @@
 #include "dist/shard/shard_sum.h"
 #include "dist/tensor/tensor_ranks.h"
 #include "models/gpt/gpt.h"
+#include "models/train/memory_plan.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/run_ranks.h"
@@ -151,10 +152,12 @@ void CheckExpertParallel(const Options& options, const RunSetup& setup) {
 void CheckPipeline(const RunSetup& setup) {
   const RunConfig& config = setup.config;
   if (config.parallel.pp == 1) return;
+  const PipelinePlan plan =
+      ToPipelinePlan(config, setup.micro_batches, setup.window, /*trace=*/nullptr);
+  PipelineParallel::CheckOffload(plan.kind, IsSharded(setup), setup.model);
   Gpt shape(setup.model);
-  PipelineParallel::RanksOf(
-      ToPipelinePlan(config, setup.micro_batches, setup.window, /*trace=*/nullptr),
-      static_cast<int>(config.parallel.pp), static_cast<int>(setup.ranks), shape);
+  PipelineParallel::RanksOf(plan, static_cast<int>(config.parallel.pp),
+                            static_cast<int>(setup.ranks), shape);
 }
 
 }  // namespace lockstep::models

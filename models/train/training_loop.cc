@@ -145,7 +145,7 @@ int TrainingLoop::Train() {
     const bool last = trainer_.step() == setup_.steps;
     const bool stop = Interrupt() != 0;
     // On a GPU, its metrics are read once the next step is under way.
-    if (!setup_.device.is_cpu() && !last && !stop && !Due(trainer_.step())) continue;
+    if (!setup_.device.is_cpu() && !stop && !Due(trainer_.step())) continue;
     StepMetrics m = *trainer_.Finish();
     m.memory_bytes = memory_bytes_;
     if (trace_ && trace_->complete()) FinishTrace();
@@ -224,9 +224,9 @@ int TrainingLoop::Interrupt() {
 
 // Whether something happens after this step that needs its numbers or its weights.
 bool TrainingLoop::Due(int64_t step) const {
-  return step == 1 || (traced_ && step <= traced_->last) || Every(config_.train.log_every, step) ||
-         Every(config_.train.eval_every, step) || Every(config_.train.sample_every, step) ||
-         Every(config_.checkpoint.every, step);
+  return step == 1 || step == setup_.steps || (traced_ && step <= traced_->last) ||
+         Every(config_.train.log_every, step) || Every(config_.train.eval_every, step) ||
+         Every(config_.train.sample_every, step) || Every(config_.checkpoint.every, step);
 }
 
 // Submits a step, and notes the memory that it takes. Returns the metrics of the step before if

@@ -56,9 +56,11 @@ TEST(PipelineMemory, ActivationsAreThoseOfMicroBatchesInFlight) {
         return static_cast<double>(PlanOf(kind, rank, micro_batches).largest.activations);
       };
       const double in_flight = static_cast<double>(schedule.in_flight[rank]) / chunks;
-      // A few more tensors that pass between stages; less where stages differ, or where what is
-      // kept for a weight gradient is less than for both.
-      EXPECT_LT(activations(8), 1.15 * in_flight * activations(1)) << Name(kind) << " " << rank;
+      // Less where stages differ; more for a few tensors that pass between stages, and where weight
+      // gradients that come later need gradients of outputs, too.
+      const bool later = kind == kZeroBubbleH1 || kind == kZeroBubbleV;
+      EXPECT_LT(activations(8), (later ? 1.5 : 1.15) * in_flight * activations(1))
+          << Name(kind) << " " << rank;
       EXPECT_GT(activations(8), 0.7 * in_flight * activations(1)) << Name(kind) << " " << rank;
     }
   }

@@ -162,6 +162,9 @@ Plan DrawPlan(Draw& draw, const Task& task, bool on_gpu) {
     plan.offload = {.activations = draw.Of({true, false}),
                     .optimizer = draw.Of({true, false}),
                     .weights = draw.Of({true, false})};
+    using enum dist::PipelineKind;
+    const bool later = plan.schedule == kZeroBubbleH1 || plan.schedule == kZeroBubbleV;
+    if (later && !plan.is_sharded()) plan.offload.weights = false;
   }
   return plan;
 }

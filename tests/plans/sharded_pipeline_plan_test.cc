@@ -163,16 +163,27 @@ TEST(ShardedPipelinePlan, SameBitsWithTheHostsMemory) {
   std::vector<Plan> plans;
   for (const dist::PipelineKind kind : kKinds) {
     plans.push_back({.pp = 2, .schedule = kind});
-    plans.back().offload = {.activations = true, .optimizer = true, .weights = true};
+    const bool keeps = kind == k1F1B || kind == kInterleaved;
+    plans.back().offload = {.activations = true, .optimizer = true, .weights = keeps};
   }
   plans.push_back(Sharded({.shards = 2, .pp = 2, .schedule = kZeroBubbleV}));
   plans.back().offload = {.activations = true, .optimizer = true, .weights = true};
-  plans.push_back({.pp = 3, .schedule = kZeroBubbleH1});
+  plans.push_back({.pp = 3, .schedule = k1F1B});
   plans.back().offload.weights = true;
   plans.back().recompute = ParseRecompute("block");
   plans.push_back({.copies = 2, .pp = 2, .schedule = k1F1B});
   plans.back().offload.activations = true;
   ExpectSameBits(OnGpu(), plans, /*on_gpu=*/true);
+}
+
+TEST(ShardedPipelinePlan, RefusesWeightsThatLaterGradientsNeed) {
+  for (const dist::PipelineKind kind : {kZeroBubbleH1, kZeroBubbleV}) {
+    Plan plan{.pp = 1, .schedule = kind};
+    plan.offload.weights = true;
+    EXPECT_THAT(
+        test::MessageOf<InputError>([&] { TrainBy(Gpt2(DType::kF32), plan, 1); }),
+        HasSubstr(StrCat("parallel.schedule = \"", Name(kind), "\" makes weight gradients when")));
+  }
 }
 
 }  // namespace
