@@ -64,13 +64,19 @@ CausalSelfAttention::CausalSelfAttention(const TransformerOptions& options)
                                              Options(options.bias, options.residual_std))),
       resid_dropout_(this, "resid_dropout", std::make_shared<BranchDropout>(options.dropout)) {}
 
-void CausalSelfAttention::KeepHeads(int64_t parts, int64_t part) {
-  LS_CHECK(n_head_ % parts == 0 && n_kv_head_ % parts == 0, "attention: ", n_head_, " heads and ",
-           n_kv_head_, " key heads do not divide into ", parts,
-           " equal parts: use fewer tensor-parallel ranks, a divisor of n_kv_head");
+void CausalSelfAttention::KeepHeads(int64_t parts, int64_t part, int64_t key_copies,
+                                    KeysFunction copy_keys) {
+  const int64_t keys = n_kv_head_ * key_copies;
+  LS_CHECK(n_head_ % parts == 0 && keys % parts == 0 &&
+               (n_kv_head_ % parts == 0 || parts % n_kv_head_ == 0),
+           "attention: ", n_head_, " heads and ", n_kv_head_, " key heads do not divide into ",
+           parts,
+           " equal parts: use another number of tensor-parallel ranks, that divides n_head, "
+           "and divides n_kv_head or is a multiple of it");
   n_head_ /= parts;
-  n_kv_head_ /= parts;
+  n_kv_head_ = keys / parts;
   first_head_ += part * n_head_;
+  copy_keys_ = std::move(copy_keys);
 }
 
 Tensor CausalSelfAttention::NormHeads(const Tensor& qkv) {
@@ -82,6 +88,7 @@ Tensor CausalSelfAttention::NormHeads(const Tensor& qkv) {
 
 Tensor CausalSelfAttention::Attend(const Tensor& x) {
   Tensor qkv = c_attn_(x);
+  if (copy_keys_) qkv = copy_keys_(qkv);
   if (q_norm_) qkv = NormHeads(qkv);
   const bool elsewhere = attend_ && GradEnabled();
   if (rotary_ && !elsewhere) {

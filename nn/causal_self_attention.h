@@ -39,8 +39,12 @@ class CausalSelfAttention : public BranchLayer {
   Child<Layer>* q_norm() const { return q_norm_.get(); }
   Child<Layer>* k_norm() const { return k_norm_.get(); }
   // From now on computes part `part` of `parts` equal ones of the heads: c_attn and c_proj are
-  // those heads', too. Throws ArgumentError unless `parts` divides both numbers of heads.
-  void KeepHeads(int64_t parts, int64_t part);
+  // those heads', too. With `key_copies`, `copy_keys` makes of what c_attn gives as many copies of
+  // each key and value head, next to each other, each for an equal run of the query heads; and
+  // these are the key heads from then on. Throws ArgumentError unless `parts` divides both numbers
+  // of heads, and divides n_kv_head without copies or is a multiple of it.
+  using KeysFunction = std::function<Tensor(const Tensor& qkv)>;
+  void KeepHeads(int64_t parts, int64_t part, int64_t key_copies = 1, KeysFunction copy_keys = {});
   // From now on, where gradients are recorded, `attend` computes what c_proj takes from what c_attn
   // gave, which may be of a part of the sequence.
   using AttendFunction = std::function<Tensor(const Tensor& qkv, const AttentionCall& call)>;
@@ -58,7 +62,8 @@ class CausalSelfAttention : public BranchLayer {
   int64_t first_head_ = 0;  // of the unsharded model
   double dropout_;
   std::shared_ptr<Rotary> rotary_;
-  AttendFunction attend_;  // empty: as in one process
+  KeysFunction copy_keys_;  // empty: there is one copy
+  AttendFunction attend_;   // empty: as in one process
   Child<Layer> c_attn_;
   std::unique_ptr<Child<Layer>> q_norm_, k_norm_;  // null: none
   Child<BranchLayer> c_proj_, resid_dropout_;

@@ -6,6 +6,7 @@
 #include "dist/tensor/head_norm.h"
 #include "dist/tensor/parallel_linear.h"
 #include "dist/tensor/sequence.h"
+#include "dist/tensor/shared_keys.h"
 #include "dist/tensor/tensor_exchange.h"
 #include "dist/tensor/tensor_experts.h"
 #include "dist/tensor/vocabulary.h"
@@ -41,7 +42,7 @@ class Applier {
       case TensorStyle::kHeads: {
         auto* attention = dynamic_cast<nn::CausalSelfAttention*>(module);
         if (attention == nullptr) return false;
-        attention->KeepHeads(ranks_->size(), ranks_->rank());
+        ShareHeads(*attention, ranks_);
         for (const Child<Layer>* norm : {attention->q_norm(), attention->k_norm()}) {
           if (norm != nullptr) ReplaceNorm(path, *attention, *norm);
         }
@@ -63,7 +64,7 @@ class Applier {
                                            return std::make_shared<SequenceNorm>(norm, ranks_);
                                          }) ||
                Replace<nn::Dropout>(path, module, [&](const nn::Dropout& dropout) {
-                 return std::make_shared<SequenceDropout>(dropout, ranks_);
+                 return std::make_shared<SequenceDropout>(dropout.p(), ranks_);
                });
       case TensorStyle::kExperts: {
         auto* mixture = dynamic_cast<nn::MixtureOfExperts*>(module);
@@ -134,7 +135,7 @@ void CheckReplicas(const TensorRanks& ranks, const Module& model, const std::str
   if (ranks.size() == 1) return;
   NamedTensors whole;
   for (const auto& [name, p] : model.NamedParameters()) {
-    if (p->layout().cuts.empty()) whole.emplace_back(name, p->value().Detach());
+    if (ranks.HaveSame(*p)) whole.emplace_back(name, p->value().Detach());
   }
   CheckSameBits(*ranks.group(), "the weights that ranks share " + when, whole);
 }

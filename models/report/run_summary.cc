@@ -95,8 +95,6 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
     facts.emplace_back("pipeline",
                        fmt::format("{} ranks by {}, {} {}", c.parallel.pp, c.parallel.schedule,
                                    s.ranks, s.ranks == 1 ? "copy" : "copies"));
-    // The plan is that of one rank with all stages.
-    std::erase_if(facts, [](const auto& fact) { return fact.first == "memory"; });
   }
   if (c.parallel.context_pairs() > 1) {
     facts.emplace_back(
@@ -118,8 +116,7 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                                                                      : "optimizer state",
                                    ranks, s.ranks));
   }
-  if (memory.program > 0 && c.parallel.pp == 1)
-    facts.emplace_back("process", ProcessSummary(memory));
+  if (memory.program > 0) facts.emplace_back("process", ProcessSummary(memory));
   facts.emplace_back("writes", c.out_dir);
   return facts;
 }

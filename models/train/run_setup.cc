@@ -9,6 +9,7 @@
 #include "data/sampler.h"
 #include "models/gpt/hf_format.h"
 #include "models/options/option_mixture.h"
+#include "models/train/memory_plan.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/run_checks.h"
@@ -195,20 +196,18 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   CheckShards(config, setup.micro_batches, setup.ranks);
   CheckTensorParallel(setup);
   CheckContextParallel(options, setup);
-  CheckPipeline(options, setup);
+  CheckPipeline(setup);
   CheckExpertParallel(options, setup);
-  if (config.dist.compress != "none" && setup.ranks == 1 &&
-      config.parallel.pp * config.parallel.tp > 1) {
+  const ParallelOptions& parallel = config.parallel;
+  const bool has_other_ranks = parallel.pp > 1 || parallel.tp > 1 || parallel.cp > 1;
+  if (config.dist.compress != "none" && setup.ranks == 1 && has_other_ranks &&
+      !SumsContextWithData(config)) {
     throw InputError(
-        "dist.compress is for gradients that data-parallel ranks sum, and parallel.pp and "
-        "parallel.tp leave only one such rank: leave dist.compress out");
+        "dist.compress is for gradients that data-parallel ranks sum, and parallel.pp, parallel.cp "
+        "and parallel.tp leave only one such rank: leave dist.compress out");
   }
   setup.tokens_per_step = setup.micro_batches * config.train.batch_size * setup.window;
 }
-
-}  // namespace
-
-namespace {
 
 nn::MixtureOptions ToMixture(const ModelOptions& m) {
   if (m.n_expert == 0) return {};
@@ -265,8 +264,8 @@ void MaterializeFor(const RunSetup& setup, Device device, Module& model) {
 Device ResolveDevice(const std::string& option) { return cuda::ParseDevice(option); }
 
 RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start,
-                    Device device, int64_t ranks) {
-  RunSetup setup = BeginSetup(config, device, ranks);
+                    Device device, int64_t processes) {
+  RunSetup setup = BeginSetup(config, device, processes);
   setup.start = start;
   RunConfig settled = config;
   const std::string weights = start.checkpoint.value_or(config.init_from);
@@ -285,8 +284,8 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
 }
 
 RunSetup PrepareShape(const Options& options, const RunConfig& config, Device device,
-                      int64_t ranks) {
-  RunSetup setup = BeginSetup(config, device, ranks);
+                      int64_t processes) {
+  RunSetup setup = BeginSetup(config, device, processes);
   RunConfig settled = config;
   if (!config.init_from.empty()) {
     setup.model = ShapeFromWeights(options, config.init_from, &settled);
@@ -298,6 +297,22 @@ RunSetup PrepareShape(const Options& options, const RunConfig& config, Device de
   }
   SettleShape(options, settled, setup);
   return setup;
+}
+
+ParallelPlan ToParallelPlan(const RunSetup& setup, TraceRecorder* trace) {
+  const RunConfig& config = setup.config;
+  ParallelPlan plan{.tensor_parts = config.parallel.tensor_parts(),
+                    .context_pairs = config.parallel.context_pairs(),
+                    .sums_context_with_data = SumsContextWithData(config)};
+  if (config.parallel.pp > 1) {
+    plan.pipeline = ToPipelinePlan(config, setup.micro_batches, setup.window, trace);
+  }
+  if (IsSharded(setup)) {
+    plan.shard = ToShardOptions(config, setup.micro_batches, trace);
+  } else if (SumsGradients(setup)) {
+    plan.reducer = ToReducerOptions(config.dist, setup.micro_batches, trace);
+  }
+  return plan;
 }
 
 std::unique_ptr<Gpt> MakeModel(const RunSetup& setup) {

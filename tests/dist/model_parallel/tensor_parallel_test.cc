@@ -244,9 +244,7 @@ TEST(TensorParallel, DropoutHasTheMaskOfTheWholeSequence) {
     state.Begin(3, 0.1);
     const TrainingScope scope(state);
     state.SetFirstSample(6);
-    nn::Dropout plain(kP);
-    plain.AssignNames("drop");
-    SequenceDropout parallel(plain, ranks);
+    SequenceDropout parallel(kP, ranks);
     parallel.AssignNames("drop");
     const Tensor part = Part(*ranks, x, 1);
     const Tensor y = parallel(part);
