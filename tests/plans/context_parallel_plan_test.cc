@@ -231,7 +231,7 @@ TEST(ContextParallelPlan, HasTheGradientsOfWholeSequences) {
 
 // Also where other ranks have parts of the layers of each chunk.
 TEST(ContextParallelPlan, HasTheGradientsOfWholeLayers) {
-  for (Task task : {Gpt2(DType::kF64), Llama(DType::kF64)}) {
+  for (Task task : {Gpt2(DType::kF64), Llama(DType::kF64), Qwen3(DType::kF64)}) {
     task.model.vocab_size = 14;
     if (task.model.n_kv_head > 0) task.model.n_kv_head = 1;  // of which ranks have copies
     task.virtual_cp = 2;
