@@ -128,6 +128,7 @@ constexpr GptConfig Qwen3() {
   GptConfig config = kLlama;
   config.head_dim = 6;  // more than n_embd / n_head
   config.qk_norm = true;
+  config.init_std = 0.3;  // a norm of small numbers is too far from linear for differences
   return config;
 }
 

@@ -1,5 +1,5 @@
-// A tiny GPT-2, tiny Llamas and a tiny Mixtral against PyTorch and transformers: the same weights,
-// tokens and settings give the same logits, losses and gradient norms. tests/peers/
+// A tiny GPT-2, tiny Llamas, a tiny Mixtral and tiny Qwen3s against PyTorch and transformers: the
+// same weights, tokens and settings give the same logits, losses and gradient norms. tests/peers/
 // make_gpt2_parity.py and make_llama_parity.py made the goldens.
 #include <gtest/gtest.h>
 
@@ -67,7 +67,8 @@ TEST_P(GptParity, LossesAndGradientNormsOfPyTorch) {
 INSTANTIATE_TEST_SUITE_P(All, GptParity,
                          testing::Values(Golden{"gpt2_parity", 20}, Golden{"llama_parity", 10},
                                          Golden{"llama_tied_parity", 10},
-                                         Golden{"mixtral_parity", 10}),
+                                         Golden{"mixtral_parity", 10}, Golden{"qwen3_parity", 10},
+                                         Golden{"qwen3_moe_parity", 10}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 class LlamaLogits : public testing::TestWithParam<const char*> {};
@@ -94,7 +95,8 @@ TEST_P(LlamaLogits, AreThoseOfTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LlamaLogits,
-                         testing::Values("llama_parity", "llama_tied_parity", "mixtral_parity"));
+                         testing::Values("llama_parity", "llama_tied_parity", "mixtral_parity",
+                                         "qwen3_parity", "qwen3_moe_parity"));
 
 }  // namespace
 }  // namespace lockstep::models

@@ -1,5 +1,5 @@
-// The Llama family through the programs: trains a preset from scratch, and continues a Hugging Face
-// folder and writes it back.
+// The Llama family through the programs: trains a preset from scratch, and continues Hugging Face
+// folders and writes them back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,10 +39,13 @@ std::vector<float> Logits(const std::string& folder) {
   return model(Tensor::FromVector<int32_t>({3, 1, 4, 1, 5}, {1, 5})).ToVector<float>();
 }
 
-TEST(LlamaTrain, TrainsAHuggingFaceFolderAndWritesItBack) {
-  const std::string weights = Folder("weights");
-  for (const std::string& file : ListDirectory(kWeights)) {
-    WriteFileAtomically(JoinPath(weights, file), ReadFile(JoinPath(kWeights, file)));
+class HfFolder : public testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+TEST_P(HfFolder, IsTrainedAndWrittenBack) {
+  const auto& [name, architecture] = GetParam();
+  const std::string source = std::string("tests/testdata/") + name, weights = Folder("weights");
+  for (const std::string& file : ListDirectory(source)) {
+    WriteFileAtomically(JoinPath(weights, file), ReadFile(JoinPath(source, file)));
   }
   // A tokenizer of a kind that Lockstep lacks, as real Llamas have; training on tokens needs none.
   WriteFileAtomically(JoinPath(weights, "tokenizer.json"), R"({"model": {"type": "Unigram"}})");
@@ -51,7 +54,7 @@ TEST(LlamaTrain, TrainsAHuggingFaceFolderAndWritesItBack) {
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const std::string latest = JoinPath(out, "latest");
   EXPECT_EQ(models::ReadHfConfig(latest), models::ReadHfConfig(weights));
-  EXPECT_THAT(ReadFile(JoinPath(latest, "config.json")), HasSubstr("\"LlamaForCausalLM\""));
+  EXPECT_THAT(ReadFile(JoinPath(latest, "config.json")), HasSubstr(architecture));
   EXPECT_NE(Logits(latest), Logits(weights));
 
   // Resuming from the checkpoint in the middle gives the same bits.
@@ -63,12 +66,18 @@ TEST(LlamaTrain, TrainsAHuggingFaceFolderAndWritesItBack) {
             ReadFile(JoinPath(latest, "model.safetensors")));
 }
 
+INSTANTIATE_TEST_SUITE_P(All, HfFolder,
+                         testing::Values(std::pair("llama_parity", "\"LlamaForCausalLM\""),
+                                         std::pair("qwen3_parity", "\"Qwen3ForCausalLM\""),
+                                         std::pair("qwen3_moe_parity", "\"Qwen3MoeForCausalLM\"")));
+
 TEST(LlamaTrain, OptionsMustAgreeWithTheWeights) {
   const std::string out = Folder("refused");
   for (const std::string option :
-       {"model.n_kv_head=4", "model.n_inner=99", "model.norm=layer_norm", "model.activation=relu",
-        "model.position=learned", "model.norm_eps=0.5", "model.rope_theta=7.0",
-        "model.tie_embeddings=true", "model.bias=true"}) {
+       {"model.n_kv_head=4", "model.head_dim=6", "model.qk_norm=true", "model.n_inner=99",
+        "model.norm=layer_norm", "model.activation=relu", "model.position=learned",
+        "model.norm_eps=0.5", "model.rope_theta=7.0", "model.tie_embeddings=true",
+        "model.bias=true"}) {
     const Result run = RunProgram(FineTune(kWeights, out, {"--" + option}));
     EXPECT_EQ(run.exit_code, 1) << option;
     const std::string key = option.substr(0, option.find('='));

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/testdata/llama_parity and its like: 10 AdamW steps of tiny models in transformers.
 
-    python3 tests/peers/make_llama_parity.py [llama_parity] [llama_tied_parity] [mixtral_parity]
+    python3 tests/peers/make_llama_parity.py [llama_parity] [llama_tied_parity] [mixtral_parity] ...
 
 Needs torch, transformers and numpy. Each folder is what save_pretrained of the model wrote before the
 first step (config.json, and model.safetensors, or shards with their index), the tokens (tokens.bin,
@@ -11,6 +11,8 @@ with accumulation, clipping, weight decay of matrices, warm-up and cosine decay.
 llama_parity: grouped-query attention, Llama 3's frequencies, an untied head, in shards.
 llama_tied_parity: biases, linearly scaled frequencies, a tied head, in one file.
 mixtral_parity: grouped-query attention, 4 experts of which a token has 2, without auxiliary loss.
+qwen3_parity: norms of queries and keys, heads wider than their part of the model, a tied head.
+qwen3_moe_parity: the same untied, with 5 experts in the second layer, whose gates are shares of all.
 """
 import json
 import math
@@ -21,7 +23,8 @@ import sys
 import numpy as np
 import torch
 import transformers
-from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
+from transformers import (LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen3Config,
+                          Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 V = 67
@@ -43,6 +46,15 @@ MODELS = {
         hidden_size=24, intermediate_size=20, num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5,
         tie_word_embeddings=False, num_local_experts=4, num_experts_per_tok=2, router_aux_loss_coef=0.0,
         sliding_window=None, rope_parameters={"rope_type": "default", "rope_theta": 1000.0})),
+    "qwen3_parity": (Qwen3ForCausalLM, Qwen3Config, "5GB", dict(
+        hidden_size=24, intermediate_size=20, num_attention_heads=4, num_key_value_heads=2, head_dim=10,
+        rms_norm_eps=1e-6, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0})),
+    "qwen3_moe_parity": (Qwen3MoeForCausalLM, Qwen3MoeConfig, "5GB", dict(
+        hidden_size=24, intermediate_size=20, num_attention_heads=4, num_key_value_heads=2, head_dim=10,
+        rms_norm_eps=1e-6, tie_word_embeddings=False, mlp_only_layers=[0], moe_intermediate_size=12, num_experts=5,
+        num_experts_per_tok=2, norm_topk_prob=False, router_aux_loss_coef=0.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0})),
 }
 
 

@@ -44,13 +44,10 @@ void DrawMixture(Draw& draw, GptConfig& m) {
   m.n_dense = m.n_layer > 1 ? draw.Of<int64_t>({0, 1}) : 0;
 }
 
-// Wider heads, and norms of their queries and keys, whose gradients are summed in parts of the
-// heads of keys.
-void DrawHeads(Draw& draw, Task& task) {
-  GptConfig& m = task.model;
+// Draws wider heads, and norms of their queries and keys.
+void DrawHeads(Draw& draw, GptConfig& m) {
   m.head_dim = draw.Of<int64_t>({0, 0, 12});
-  const int64_t keys = m.n_kv_head > 0 ? m.n_kv_head : m.n_head;
-  m.qk_norm = draw.Of({true, false, false}) && keys % task.virtual_tp == 0;
+  m.qk_norm = draw.Of({true, false, false});
 }
 
 // What a model needs whose layers ranks may share out.
@@ -100,7 +97,7 @@ Task DrawTask(Draw& draw) {
   if (task.virtual_tp == 1 || (m.mixture.n_expert == 0 && task.virtual_tp == 2)) {
     task.virtual_cp = std::min(draw.Of<int64_t>({1, 2, 4}), kWindow / (2 * task.virtual_tp));
   }
-  DrawHeads(draw, task);
+  DrawHeads(draw, m);
   return task;
 }
 

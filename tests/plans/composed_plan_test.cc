@@ -101,6 +101,11 @@ TEST(ComposedPlan, NormsOfQueriesAndKeys) {
   task.virtual_cp = 2;
   ExpectSameBits(task, {{.cp = 2, .pp = 2, .schedule = kZeroBubbleH1},
                         Sharded({.shards = 2, .copies = 2, .cp = 2})});
+  task.virtual_tp = 2;
+  task.model.n_kv_head = 1;  // of which ranks have copies
+  ExpectSameBits(task, {{.tp = 2, .cp = 2, .data_parallel = true},
+                        {.tp = 2, .cp = 2, .pp = 2, .schedule = kZeroBubbleV},
+                        Sharded({.shards = 2, .copies = 2, .tp = 2})});
 }
 
 // What a rank has exactly one virtual part of is cut into ranges where chunks end.
