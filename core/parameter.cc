@@ -12,17 +12,15 @@ namespace {
 // Elements that one thread initialises at a time: some 100 microseconds of normal variates.
 constexpr int64_t kInitGrain = 4096;
 
-// Whether `after` has the cuts of `before`, and a range of what they give.
-bool AddsRange(const ShardLayout& before, const ShardLayout& after) {
+// What `after` cuts of the part that `before` gives, which it begins with; empty if it does not.
+std::optional<ShardLayout> Added(const ShardLayout& before, const ShardLayout& after) {
   const auto same = [](const ShardCut& a, const ShardCut& b) {
     return a.axis == b.axis && a.dim == b.dim && a.parts == b.parts && a.part == b.part &&
            a.segments == b.segments;
   };
-  return !before.range && after.range && std::ranges::equal(before.cuts, after.cuts, same);
-}
-
-Tensor RangeWithin(const Tensor& part, const ShardRange& range) {
-  return part.View({part.numel()}).Slice(0, range.begin, range.end).Clone();
+  const auto [old, rest] = std::ranges::mismatch(before.cuts, after.cuts, same);
+  if (before.range || old != before.cuts.end()) return std::nullopt;
+  return ShardLayout{.cuts = {rest, after.cuts.end()}, .range = after.range};
 }
 
 Tensor PartWithin(const Tensor& whole, const ShardLayout& layout) {
@@ -53,14 +51,13 @@ void Parameter::set_name(const std::string& name) {
 }
 
 void Parameter::SetLayout(ShardLayout layout, std::shared_ptr<PartExchange> exchange) {
-  LS_CHECK(leaf().observers().empty() && (layout_.is_whole() || AddsRange(layout_, layout)),
+  const std::optional<ShardLayout> added = Added(layout_, layout);
+  LS_CHECK(leaf().observers().empty() && added && (layout_.is_whole() || !added->is_whole()),
            "parameter '", name_,
-           "' can be cut only once, then perhaps into ranges, and before anything observes its "
-           "gradient");
+           "' can be cut only once along an axis, at last perhaps into ranges, and before anything "
+           "observes its gradient");
   layout.Check(logical_shape_);
-  const Tensor before = part_.Detach();
-  const Tensor value =
-      layout_.is_whole() ? PartWithin(before, layout) : RangeWithin(before, *layout.range);
+  const Tensor value = PartWithin(part_.Detach(), *added);
   layout_ = std::move(layout);
   exchange_ = std::move(exchange);
   meta_ = AutogradMeta::ForLeaf(std::make_shared<Leaf>(value));

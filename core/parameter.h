@@ -47,10 +47,12 @@ class Parameter {
   void set_decay(bool decay) { decay_ = decay; }
   // This rank's part of the parameter; by default all of it.
   const ShardLayout& layout() const { return layout_; }
-  // Cuts a whole parameter; `exchange`, which may be null, reaches the other parts. A value in
-  // memory becomes a copy of its part. To be called before anything holds the value or the leaf.
-  // Throws ArgumentError if the parameter has been cut before or its gradient is observed, or if
-  // the layout does not fit its shape.
+  // Cuts a whole parameter, or cuts further one that has been cut: `layout` then repeats its cuts,
+  // followed by more, and perhaps a range. `exchange`, which may be null, reaches the other parts;
+  // it replaces an earlier one. A value in memory is replaced by a copy of its part, and the leaf
+  // by a new one, so call this before anything holds either. Throws ArgumentError if the parameter
+  // has been cut otherwise before or has a range, if its gradient is observed, or if the layout
+  // does not fit its shape.
   void SetLayout(ShardLayout layout, std::shared_ptr<PartExchange> exchange = nullptr);
   const std::shared_ptr<PartExchange>& exchange() const { return exchange_; }
   // This rank's part of a contiguous tensor of the logical shape; that tensor if nothing is cut.

@@ -1,16 +1,19 @@
 #include "core/shard_layout.h"
 
+#include <algorithm>
 #include <set>
+#include <span>
 
 namespace lockstep {
 namespace {
 
-std::vector<int64_t> Segments(const ShardCut& cut, const Shape& whole) {
-  return cut.segments.empty() ? std::vector{whole[cut.dim]} : cut.segments;
+// `of`: the shape of what is cut.
+std::vector<int64_t> Segments(const ShardCut& cut, const Shape& of) {
+  return cut.segments.empty() ? std::vector{of[cut.dim]} : cut.segments;
 }
 
 // The shape of the part that the cuts give.
-Shape CutShape(const std::vector<ShardCut>& cuts, const Shape& whole) {
+Shape CutShape(std::span<const ShardCut> cuts, const Shape& whole) {
   Shape shape = whole;
   for (const ShardCut& cut : cuts) shape[cut.dim] /= cut.parts;
   return shape;
@@ -38,10 +41,13 @@ void CheckCut(const ShardCut& cut, const Shape& whole) {
 void ShardLayout::Check(const Shape& whole) const {
   std::set<std::string> axes;
   std::set<int> dims;
-  for (const ShardCut& cut : cuts) {
-    CheckCut(cut, whole);
+  for (size_t c = 0; c < cuts.size(); ++c) {
+    const ShardCut& cut = cuts[c];
+    CheckCut(cut, CutShape(std::span(cuts).first(c), whole));
     LS_CHECK(axes.insert(cut.axis).second, "a parameter is cut along '", cut.axis, "' twice");
-    LS_CHECK(dims.insert(cut.dim).second, "dimension ", cut.dim, " of a parameter is cut twice");
+    LS_CHECK(dims.insert(cut.dim).second || cut.segments.empty(), "dimension ", cut.dim,
+             " of a parameter is cut twice, the second time, along '", cut.axis,
+             "', by segments, which it does not have any more");
   }
   if (!range) return;
   LS_CHECK(!axes.contains(range->axis), "a parameter is cut along '", range->axis, "' twice");
@@ -64,22 +70,25 @@ ShardLayout::Run ShardLayout::RunAt(const Shape& whole, int64_t i) const {
   for (int dim = whole.ndim(); dim-- > 0;) {
     const int64_t at = rest % shape[dim];
     rest /= shape[dim];
-    int64_t source = at;
-    for (const ShardCut& cut : cuts) {
+    int64_t source = at, rows = -1;  // how many follow each other; -1: the dimension is not cut
+    for (size_t c = cuts.size(); c-- > 0;) {
+      const ShardCut& cut = cuts[c];
       if (cut.dim != dim || cut.parts == 1) continue;
-      int64_t before = 0, begin = 0;  // elements of earlier segments in the part, in the whole
-      for (int64_t size : Segments(cut, whole)) {
+      int64_t before = 0, begin = 0;  // elements of earlier segments in the part, in what is cut
+      for (int64_t size : Segments(cut, CutShape(std::span(cuts).first(c), whole))) {
         const int64_t own = size / cut.parts;
-        if (at < before + own) {
-          source = begin + cut.part * own + at - before;
-          if (inside) run.count = (before + own - at) * strides[dim] - run.first;
+        if (source < before + own) {
+          const int64_t left = before + own - source;
+          rows = rows < 0 ? left : std::min(rows, left);
+          source = begin + cut.part * own + source - before;
           break;
         }
         before += own;
         begin += size;
       }
-      inside = false;
     }
+    if (inside && rows >= 0) run.count = rows * strides[dim] - run.first;
+    inside &= rows < 0;
     run.first += source * strides[dim];
   }
   return run;

@@ -27,15 +27,17 @@ struct ShardRange {
   int64_t begin = 0, end = 0;
 };
 
-// Cuts, each along another axis and dimension, and then perhaps a range. By default the whole.
-// `whole` is the shape of the unsharded parameter.
+// Cuts, each along an axis of its own, and then perhaps a range of what they give. By default the
+// parameter is whole. A second cut of a dimension cuts the part that the first one gives, and has
+// no segments. `whole` is the shape of the unsharded parameter.
 struct ShardLayout {
   std::vector<ShardCut> cuts;
   std::optional<ShardRange> range;
 
   bool is_whole() const { return cuts.empty() && !range; }
-  // Throws ArgumentError saying what does not fit: a dimension or an axis cut twice, segments that
-  // do not add up to their dimension or do not divide into parts, a range that is too long.
+  // Throws ArgumentError saying what does not fit: an axis cut twice, segments that do not add up
+  // to their dimension or do not divide into parts, or are those of a second cut, a range that is
+  // too long.
   void Check(const Shape& whole) const;
   // The shape of the part: [end - begin] if there is a range, else of as many dimensions as
   // `whole`.

@@ -9,7 +9,7 @@
 namespace lockstep::dist {
 namespace {
 
-// Of ranks that all have the same: this one's number, and how many there are.
+// This rank's number among the ranks of the axis, and their number: all have the same elements.
 std::pair<int64_t, int64_t> Everyone(const PartsAxis& axis) {
   if (!axis.group()) return {0, 1};
   return {axis.group()->rank(), axis.group()->size()};
@@ -87,12 +87,32 @@ int64_t MeshParts::Chunks(const Parameter& parameter) const {
   return parts * GradNormChunks(parameter.logical_shape().numel() / parts);
 }
 
+void MeshParts::MakeRuns(PartsAxis& by, const Parameter& parameter, Tensor values,
+                         const PartsAxis::AddRun& add) {
+  const PartsAxis* const virtual_axis = VirtualAxis(parameter);
+  const PartsAxis::VirtualParts parts =
+      virtual_axis ? virtual_axis->PartsOf(parameter) : PartsAxis::VirtualParts{};
+  const auto& range = parameter.layout().range;
+  if (!range || by.TakesRanges(parameter, parts)) {
+    return by.ForEachRun(parameter, parts, values, range ? range->begin : 0, add);
+  }
+  for (const auto& axis : axes_ | std::views::reverse) {
+    if (axis.get() == &by) break;
+    if (axis->Divides(parameter)) values = axis->Gather(parameter, values);
+  }
+  // All of them have all now; the one with the first element contributes it.
+  const bool contributes = range->begin == 0 && range->end > 0;
+  by.ForEachRun(parameter, parts, values, 0, [&](int64_t first, const Tensor& run) {
+    if (contributes) add(first, run);
+  });
+}
+
 void MeshParts::ForEachRun(const Parameter& parameter, const Tensor& grad,
                            const PartsAxis::AddRun& add) {
   if (!Holds(parameter)) return;
   for (const auto& axis : axes_) {
     if (!axis->MakesRuns() || !axis->Divides(parameter)) continue;
-    return axis->ForEachRun(parameter, grad.Detach().Contiguous(), add);
+    return MakeRuns(*axis, parameter, grad.Detach().Contiguous(), add);
   }
   const PartsAxis* const virtual_axis = VirtualAxis(parameter);
   const PartsAxis::VirtualParts parts =

@@ -13,28 +13,28 @@
 
 namespace lockstep::dist {
 
-// An axis of the mesh along which ranks share out parameters: some of a model's, or all.
+// An axis of the mesh along which ranks share out some or all of a model's parameters.
 class PartsAxis {
  public:
   virtual ~PartsAxis() = default;
-  // This rank's, along the axis; null: a single rank.
+  // This rank's group along the axis; null for a single rank.
   virtual ProcessGroup* group() const = 0;
   // Whether the ranks have different elements of the parameter, rather than the same.
   virtual bool Divides(const Parameter& parameter) const = 0;
-  // Whether a rank has all elements of a parameter or none, as the stages of a pipeline do, and
-  // whether this rank has those of the parameter.
+  // Whether each rank has either all elements of a parameter or none, as the ranks of a pipeline
+  // do, and whether this rank has those of the parameter.
   virtual bool is_placement() const { return false; }
   virtual bool Holds(const Parameter&) const { return true; }
-  // Of the ranks with the same elements of the parameter: this one's number, and how many there
-  // are.
+  // This rank's number among the ranks that have the same elements of the parameter, and how many
+  // these are.
   virtual std::pair<int64_t, int64_t> CopyOf(const Parameter& parameter) const;
   // Collective, for a parameter that the axis divides: what this rank would have without the axis.
   virtual Tensor Gather(const Parameter& parameter, const Tensor& part) = 0;
   // Collective: the element-wise sum over the ranks.
   virtual void Sum(const Tensor& values);
 
-  // The equal parts into which the axis would cut the parameter on the most ranks, of which this
-  // one has [first, first + own): chunks of the gradient norm lie within them.
+  // The equal parts into which the axis would cut the parameter on the most ranks. This rank has
+  // the parts [first, first + own). Chunks of the gradient norm lie within parts.
   struct VirtualParts {
     int64_t all = 1, first = 0, own = 1;
   };
@@ -42,23 +42,28 @@ class PartsAxis {
   // Part first + j of a tensor that is shaped like the parameter without further axes.
   virtual Tensor PartOf(const Parameter&, const Tensor& tensor, int64_t) const { return tensor; }
 
-  // Whether parts do not end where chunks do, and the axis itself makes the runs of
-  // MeshParts::ForEachRun of the parameters that it divides: no other axis divides these.
+  // Whether the axis itself makes the runs of MeshParts::ForEachRun for the parameters that it
+  // divides, since their parts do not end where chunks of the norm do; and whether it makes them of
+  // a range of its part. `virtual_parts`: in how many the further axes ahead of it would cut the
+  // parameter, and which of them its ranks have together.
   using AddRun = std::function<void(int64_t first, const Tensor& values)>;
   virtual bool MakesRuns() const { return false; }
-  virtual void ForEachRun(const Parameter&, const Tensor&, const AddRun&) {}
+  virtual bool TakesRanges(const Parameter&, const VirtualParts&) const { return false; }
+  // Collective, as far as ForEachRun of MeshParts is. `values`: from element `begin` of the part.
+  virtual void ForEachRun(const Parameter&, const VirtualParts&, const Tensor& /*values*/,
+                          int64_t /*begin*/, const AddRun&) {}
 };
 
-// What the parameters of a model have in common as their exchange, whatever shares them out: each
-// parallel mode adds its axis, the outermost first (pp, tp, then the ranges of dp).
+// The exchange that all parameters of a model have in common, whatever shares them out: each
+// parallel mode adds its axis, the outermost first (pp, tp, ep, then the ranges of dp).
 class MeshParts : public optim::UpdateParts {
  public:
-  // That of these parameters; a new one if they have none yet. Throws ArgumentError if they have
-  // different ones.
+  // The exchange of these parameters; a new one if they have none yet. Throws ArgumentError if they
+  // have different ones.
   static std::shared_ptr<MeshParts> Of(std::span<const std::shared_ptr<Parameter>> parameters);
 
   void Add(std::shared_ptr<PartsAxis> axis) { axes_.push_back(std::move(axis)); }
-  // The axis of that kind; null: there is none.
+  // The axis of this kind; null if there is none.
   template <class Axis>
   std::shared_ptr<Axis> Find() const {
     for (const auto& axis : axes_) {
@@ -69,22 +74,25 @@ class MeshParts : public optim::UpdateParts {
 
   // Whether this rank has a part of the parameter.
   bool Holds(const Parameter& parameter) const;
-  // Of the ranks with the same elements of the parameter, along all axes: this one's number, and
-  // how many there are.
+  // This rank's number among the ranks that have the same elements of the parameter, along all
+  // axes, and how many these are.
   std::pair<int64_t, int64_t> CopyOf(const Parameter& parameter) const;
 
   Tensor Gather(const Parameter& parameter, const Tensor& part) override;
   Tensor GatherHere(const Parameter& parameter, const Tensor& part) override;
   void Sum(const Tensor& values) override;
   int64_t Chunks(const Parameter& parameter) const override;
-  // A rank contributes the chunks that it has of a parameter if it is the first of those that have
-  // them.
+  // A rank contributes the chunks that it has of a parameter if it is the first of the ranks that
+  // have them.
   void ForEachRun(const Parameter& parameter, const Tensor& grad,
                   const PartsAxis::AddRun& add) override;
 
  private:
-  // The axis that has parts of the parameter; null: none.
+  // The axis whose virtual parts the chunks of the parameter's norm lie within; null if none has.
   const PartsAxis* VirtualAxis(const Parameter& parameter) const;
+  // ForEachRun where the axis makes the runs.
+  void MakeRuns(PartsAxis& by, const Parameter& parameter, Tensor values,
+                const PartsAxis::AddRun& add);
 
   std::vector<std::shared_ptr<PartsAxis>> axes_;
 };

@@ -30,8 +30,10 @@ ProcessGroup::ProcessGroup(std::vector<int> members, GroupOptions options,
            "': the timeout must be positive, got ", options_.timeout.count(), " ms");
 }
 
-ProcessGroup::ProcessGroup(int size, GroupOptions options)
-    : members_(AllRanks(size)), rank_(0), options_(std::move(options)), control_(nullptr) {}
+ProcessGroup::ProcessGroup(int size, int rank, GroupOptions options)
+    : members_(AllRanks(size)), rank_(rank), options_(std::move(options)), control_(nullptr) {
+  LS_CHECK(rank >= 0 && rank < size, "there is no rank ", rank, " of ", size);
+}
 
 void ProcessGroup::CheckTensor(const char* what, const char* argument, const Tensor& t) const {
   LS_CHECK(t.defined(), what, " in group '", name(), "': ", argument, " is undefined");

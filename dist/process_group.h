@@ -157,8 +157,8 @@ class ProcessGroup {
 
   ProcessGroup(std::vector<int> members, GroupOptions options,
                std::shared_ptr<ControlPlane> control);
-  // Rank 0 of so many, without a control plane: for planning.
-  ProcessGroup(int size, GroupOptions options);
+  // Without a control plane: for planning.
+  ProcessGroup(int size, int rank, GroupOptions options);
 
   virtual WorkPtr Submit(Call call) = 0;
   // The group of `members` of the world, of which all of them know. No operation is in progress.

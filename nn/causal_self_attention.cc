@@ -2,10 +2,12 @@
 
 #include "core/step_state.h"
 #include "kernels/attention/attention.h"
+#include "kernels/concat/concat.h"
 #include "nn/dropout.h"
 #include "nn/init.h"
 #include "nn/kv_cache.h"
 #include "nn/linear.h"
+#include "nn/rms_norm.h"
 
 namespace lockstep::nn {
 namespace {
@@ -15,11 +17,18 @@ LinearOptions Options(bool bias, double std) {
 }
 
 // Checked before any child is made, so that the message speaks of what the user gave.
-int64_t CheckHeads(int64_t n_embd, int64_t n_head) {
-  LS_CHECK(n_head > 0 && n_embd > 0 && n_embd % n_head == 0,
-           "attention: the width (n_embd = ", n_embd,
-           ") must be a positive multiple of the number of heads (n_head = ", n_head, ")");
-  return n_head;
+int64_t CheckHeads(const TransformerOptions& o) {
+  LS_CHECK(o.n_head > 0 && o.n_embd > 0 && (o.head_dim != 0 || o.n_embd % o.n_head == 0),
+           "attention: the width (n_embd = ", o.n_embd,
+           ") must be a positive multiple of the number of heads (n_head = ", o.n_head,
+           "), unless these have a width of their own (head_dim)");
+  LS_CHECK(o.head_dim >= 0, "attention: the width of a head (head_dim) must not be negative, got ",
+           o.head_dim);
+  return o.n_head;
+}
+
+int64_t HeadDim(const TransformerOptions& o) {
+  return o.head_dim > 0 ? o.head_dim : o.n_embd / o.n_head;
 }
 
 int64_t CheckKvHeads(int64_t n_head, int64_t n_kv_head) {
@@ -30,33 +39,57 @@ int64_t CheckKvHeads(int64_t n_head, int64_t n_kv_head) {
   return n_kv_head;
 }
 
+std::unique_ptr<Child<Layer>> MakeNorm(Module* owner, const char* name,
+                                       const TransformerOptions& o) {
+  if (!o.qk_norm) return nullptr;
+  return std::make_unique<Child<Layer>>(owner, name,
+                                        std::make_shared<RmsNorm>(HeadDim(o), o.norm_eps));
+}
+
 }  // namespace
 
 CausalSelfAttention::CausalSelfAttention(const TransformerOptions& options)
-    : n_head_(CheckHeads(options.n_embd, options.n_head)),
+    : n_head_(CheckHeads(options)),
       n_kv_head_(CheckKvHeads(n_head_, options.n_kv_head)),
       dropout_(options.dropout),
       rotary_(options.rotary),
-      c_attn_(this, "c_attn",
-              std::make_shared<Linear>(options.n_embd,
-                                       (n_head_ + 2 * n_kv_head_) * (options.n_embd / n_head_),
-                                       Options(options.bias, options.init_std))),
+      c_attn_(
+          this, "c_attn",
+          std::make_shared<Linear>(options.n_embd, (n_head_ + 2 * n_kv_head_) * HeadDim(options),
+                                   Options(options.bias, options.init_std))),
+      q_norm_(MakeNorm(this, "q_norm", options)),
+      k_norm_(MakeNorm(this, "k_norm", options)),
       c_proj_(this, "c_proj",
-              std::make_shared<BranchLinear>(options.n_embd, options.n_embd,
+              std::make_shared<BranchLinear>(n_head_ * HeadDim(options), options.n_embd,
                                              Options(options.bias, options.residual_std))),
       resid_dropout_(this, "resid_dropout", std::make_shared<BranchDropout>(options.dropout)) {}
 
-void CausalSelfAttention::KeepHeads(int64_t parts, int64_t part) {
-  LS_CHECK(n_head_ % parts == 0 && n_kv_head_ % parts == 0, "attention: ", n_head_, " heads and ",
-           n_kv_head_, " key heads do not divide into ", parts,
-           " equal parts: use fewer tensor-parallel ranks, a divisor of n_kv_head");
+void CausalSelfAttention::KeepHeads(int64_t parts, int64_t part, int64_t key_copies,
+                                    KeysFunction copy_keys) {
+  const int64_t keys = n_kv_head_ * key_copies;
+  LS_CHECK(n_head_ % parts == 0 && keys % parts == 0 &&
+               (n_kv_head_ % parts == 0 || parts % n_kv_head_ == 0),
+           "attention: ", n_head_, " heads and ", n_kv_head_, " key heads do not divide into ",
+           parts,
+           " equal parts: use another number of tensor-parallel ranks, that divides n_head, "
+           "and divides n_kv_head or is a multiple of it");
   n_head_ /= parts;
-  n_kv_head_ /= parts;
+  n_kv_head_ = keys / parts;
   first_head_ += part * n_head_;
+  copy_keys_ = std::move(copy_keys);
+}
+
+Tensor CausalSelfAttention::NormHeads(const Tensor& qkv) {
+  const int64_t h = n_head_, g = n_kv_head_, all = h + 2 * g;
+  const std::vector<Tensor> parts =
+      qkv.View({qkv.dim(0), qkv.dim(1), all, qkv.dim(2) / all}).Split({h, g, g}, 2);
+  return ops::Concat({(*q_norm_)(parts[0]), (*k_norm_)(parts[1]), parts[2]}, 2).View(qkv.shape());
 }
 
 Tensor CausalSelfAttention::Attend(const Tensor& x) {
   Tensor qkv = c_attn_(x);
+  if (copy_keys_) qkv = copy_keys_(qkv);
+  if (q_norm_) qkv = NormHeads(qkv);
   const bool elsewhere = attend_ && GradEnabled();
   if (rotary_ && !elsewhere) {
     qkv = AtPositions(std::move(qkv), [&](Tensor part, int64_t first_position) {

@@ -20,13 +20,14 @@ struct AttentionCall {
 
 // Vaswani et al., "Attention is all you need" (2017), with a causal mask:
 //   q, k, v = split(c_attn(x)); y = c_proj(concat_h(softmax(q_h k_h^T / sqrt(D)) v_h))
-// x [B, T, n_embd] -> the same, as a branch. With D = n_embd / n_head, H = n_head and G =
-// n_kv_head, children, replaceable: c_attn, a Layer (n_embd -> (H + 2 G) D, in the order q, k, v),
-// c_proj (n_embd -> n_embd) and resid_dropout, BranchLayers. G < H is grouped-query attention
-// (Ainslie et al., 2023): a key head serves H / G neighbouring query heads. The mask of the
-// attention weights' dropout has the site
-// "<path>.attn_dropout". Throws ArgumentError unless n_embd is a multiple of n_head, and that of
-// n_kv_head.
+// x [B, T, n_embd] -> the same, as a branch. With D = head_dim, or n_embd / n_head, H = n_head and
+// G = n_kv_head, children, replaceable: c_attn, a Layer (n_embd -> (H + 2 G) D, in the order q, k,
+// v), c_proj (H D -> n_embd) and resid_dropout, BranchLayers. G < H is grouped-query attention
+// (Ainslie et al., 2023): a key head serves H / G neighbouring query heads. With qk_norm two more,
+// Layers: q_norm (q [B, T, H, D] -> the same) and k_norm, RmsNorms of each head by itself (Qwen
+// Team, "Qwen3 technical report", 2025). The mask of the attention weights' dropout has the site
+// "<path>.attn_dropout". Throws ArgumentError unless there is a head_dim or n_embd is a multiple of
+// n_head, and n_head is one of n_kv_head.
 class CausalSelfAttention : public BranchLayer {
  public:
   explicit CausalSelfAttention(const TransformerOptions& options);
@@ -34,9 +35,16 @@ class CausalSelfAttention : public BranchLayer {
   // Of this rank, if the heads are shared out.
   int64_t n_head() const { return n_head_; }
   int64_t n_kv_head() const { return n_kv_head_; }
+  // Null without qk_norm.
+  Child<Layer>* q_norm() const { return q_norm_.get(); }
+  Child<Layer>* k_norm() const { return k_norm_.get(); }
   // From now on computes part `part` of `parts` equal ones of the heads: c_attn and c_proj are
-  // those heads', too. Throws ArgumentError unless `parts` divides both numbers of heads.
-  void KeepHeads(int64_t parts, int64_t part);
+  // those heads', too. With `key_copies`, `copy_keys` makes of what c_attn gives as many copies of
+  // each key and value head, next to each other, each for an equal run of the query heads; and
+  // these are the key heads from then on. Throws ArgumentError unless `parts` divides both numbers
+  // of heads, and divides n_kv_head without copies or is a multiple of it.
+  using KeysFunction = std::function<Tensor(const Tensor& qkv)>;
+  void KeepHeads(int64_t parts, int64_t part, int64_t key_copies = 1, KeysFunction copy_keys = {});
   // From now on, where gradients are recorded, `attend` computes what c_proj takes from what c_attn
   // gave, which may be of a part of the sequence.
   using AttendFunction = std::function<Tensor(const Tensor& qkv, const AttentionCall& call)>;
@@ -47,13 +55,17 @@ class CausalSelfAttention : public BranchLayer {
 
  private:
   Tensor Attend(const Tensor& x);  // what c_proj takes
+  // qkv with its queries and keys normed.
+  Tensor NormHeads(const Tensor& qkv);
 
   int64_t n_head_, n_kv_head_;
   int64_t first_head_ = 0;  // of the unsharded model
   double dropout_;
   std::shared_ptr<Rotary> rotary_;
-  AttendFunction attend_;  // empty: as in one process
+  KeysFunction copy_keys_;  // empty: there is one copy
+  AttendFunction attend_;   // empty: as in one process
   Child<Layer> c_attn_;
+  std::unique_ptr<Child<Layer>> q_norm_, k_norm_;  // null: none
   Child<BranchLayer> c_proj_, resid_dropout_;
 };
 

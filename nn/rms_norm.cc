@@ -11,6 +11,11 @@ RmsNorm::RmsNorm(int64_t dim, double eps) : eps_(eps) {
   weight_ = AddParameter("weight", {dim}, Constant(1), /*decay=*/false);
 }
 
+RmsNorm::RmsNorm(std::shared_ptr<Parameter> weight, double eps)
+    : eps_(eps), weight_(std::move(weight)) {
+  ShareParameter("weight", weight_);
+}
+
 Tensor RmsNorm::Forward(const Tensor& x) { return ops::RmsNorm(x, weight_->value(), eps_); }
 
 }  // namespace lockstep::nn

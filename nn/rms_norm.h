@@ -14,8 +14,11 @@ class RmsNorm : public Layer {
   explicit RmsNorm(int64_t dim, double eps = 1e-5);
 
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  double eps() const { return eps_; }
 
  protected:
+  // With the parameter of another norm, in whose place this one is.
+  RmsNorm(std::shared_ptr<Parameter> weight, double eps);
   Tensor Forward(const Tensor& x) override;
 
  private:

@@ -6,7 +6,7 @@ Tensor TiedWeight::value() const {
   const Tensor& value = weight_->value();
   if (!apart_) return value;
   Tensor own = value.Detach();
-  own.set_autograd(apart_->part().autograd());
+  own.set_autograd(apart_->value().autograd());
   return own;
 }
 

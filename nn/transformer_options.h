@@ -33,13 +33,15 @@ struct MixtureOptions {
 };
 
 struct TransformerOptions {
-  int64_t n_embd = 0;  // a multiple of n_head
+  int64_t n_embd = 0;  // a multiple of n_head, unless there is a head_dim
   int64_t n_head = 0;
   bool bias = true;            // of the linear layers and the layer norms
   double dropout = 0;          // of the attention weights and of both branches
   double init_std = 0.02;      // of weights; biases start at 0
   double residual_std = 0.02;  // of the two c_proj weights; GPT-2: init_std / sqrt(2 * layers)
   int64_t n_kv_head = 0;       // heads of keys and values; 0: n_head
+  int64_t head_dim = 0;        // width of a head; 0: n_embd / n_head
+  bool qk_norm = false;        // RMS norms of each head's queries and keys, before they are turned
   int64_t n_inner = 0;         // width inside of the MLP; 0: 4 n_embd
   NormKind norm = NormKind::kLayerNorm;
   double norm_eps = 1e-5;

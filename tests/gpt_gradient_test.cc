@@ -124,8 +124,15 @@ constexpr GptConfig TiedWithBiasesAndOneKeyHead() {
   return config;
 }
 
+constexpr GptConfig Qwen3() {
+  GptConfig config = kLlama;
+  config.head_dim = 6;  // more than n_embd / n_head
+  config.qk_norm = true;
+  return config;
+}
+
 INSTANTIATE_TEST_SUITE_P(Llama, GptGradient,
-                         testing::Values(kLlama, TiedWithBiasesAndOneKeyHead(),
+                         testing::Values(kLlama, Qwen3(), TiedWithBiasesAndOneKeyHead(),
                                          With(kLlama, nn::MlpActivation::kGeluExact),
                                          With(kLlama, nn::MlpActivation::kSilu)));
 

@@ -174,16 +174,16 @@ TEST_F(SampleGpt, NprocSharesOutTheModel) {
                        .norm = NormKind::kRmsNorm,
                        .activation = nn::MlpActivation::kSwiGlu,
                        .position = models::Position::kRope};
-  for (const auto& [checkpoint, prompts] :
-       {std::pair(chars_, std::vector<std::string>{"--prompt=the cat", "--prompt=b"}),
-        {Save("llama", even, ""), {"--prompt=1", "--prompt=7 9"}}}) {
+  for (const auto& [checkpoint, prompts, nproc] :
+       {std::tuple(chars_, std::vector<std::string>{"--prompt=the cat", "--prompt=b"}, "2"),
+        {Save("llama", even, ""), {"--prompt=1", "--prompt=7 9"}, "4"}}) {
     for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{
              {"--temperature=1", "--num_samples=2"},
              {"--temperature=0", "--kv_cache=false", "--stream=false"}}) {
       std::vector<std::string> all = prompts;
       all.insert(all.end(), options.begin(), options.end());
       const std::string alone = Out(all, checkpoint);
-      all.push_back("--nproc=2");
+      all.push_back(StrCat("--nproc=", nproc));
       const Result ranks = Run(all, checkpoint);
       EXPECT_EQ(ranks.exit_code, 0) << ranks;
       EXPECT_EQ(ranks.out, alone);

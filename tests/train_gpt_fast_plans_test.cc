@@ -48,16 +48,30 @@ const std::string kTp = "--parallel.tp=2", kCp = "--parallel.cp=2", kPp = "--par
                   kEp = "--parallel.ep=2", kShard = "--parallel.shard=full";
 
 TEST_F(FastPlans, OfTiedWeights) {
-  ExpectClose(
-      {}, {{4, {kCp}}, {4, {kCp, kPp}}, {4, {kCp, kShard}}, {4, {kTp, kShard}}, {4, {kTp, kPp}}});
+  ExpectClose({}, {{4, {kCp}},
+                   {4, {kCp, kPp}},
+                   {4, {kCp, kShard}},
+                   {4, {kTp, kShard}},
+                   {4, {kTp, kPp}},
+                   {4, {kTp, kCp}},
+                   {8, {kTp, kCp}}});
 }
 
 TEST_F(FastPlans, OfAllModes) {
-  ExpectClose({"--model.tie_embeddings=false"}, {{8, {kTp, kPp, kShard}}, {8, {kCp, kPp, kShard}}});
+  ExpectClose({"--model.tie_embeddings=false"}, {{8, {kTp, kPp, kShard}},
+                                                 {8, {kCp, kPp, kShard}},
+                                                 {8, {kTp, kCp, kShard}},
+                                                 {8, {kTp, kCp, kPp}}});
 }
 
 TEST_F(FastPlans, OfMixtures) {
-  ExpectClose({"--model.n_expert=4"}, {{4, {kEp}}, {4, {kTp, kPp}}, {2, {kPp}}});
+  ExpectClose({"--model.n_expert=4"}, {{4, {kEp}},
+                                       {4, {kEp, kPp}},
+                                       {4, {kEp, kTp}},
+                                       {4, {kEp, kShard}},
+                                       {4, {kCp, kPp}},
+                                       {4, {kTp, kPp}},
+                                       {2, {kPp}}});
 }
 
 }  // namespace

@@ -30,11 +30,17 @@ TEST_F(Pipelines, AreTheRunOfOneProcess) {
   for (const auto& [out, ranks, options] :
        {std::tuple("zb_h1", 2, Arguments{"--parallel.pp=2", "--parallel.schedule=zb_h1"}),
         {"zbv", 4, {"--parallel.pp=2", "--parallel.schedule=zbv"}},
+        {"shards", 4, {"--parallel.pp=2", "--parallel.shard=gradients"}},
+        {"shards_zbv",
+         4,
+         {"--parallel.pp=2", "--parallel.shard=full", "--parallel.schedule=zbv",
+          "--train.recompute=auto"}},
         {"whole", 2, {"--parallel.pp=2", "--checkpoint.sharded=false"}}}) {
     const std::vector<Result> results = Run(ranks, out, Ordered(options));
     EXPECT_EQ(Bytes(out, 20), Bytes("alone", 20)) << out;
     EXPECT_EQ(Numbers(out), Numbers("alone")) << out;
-    EXPECT_THAT(results[0].out, HasSubstr(StrCat("2 ranks by ", ranks == 4 ? "zbv" : "")));
+    EXPECT_THAT(results[0].out, HasSubstr("2 ranks by "));
+    EXPECT_THAT(results[0].out, HasSubstr("at the peak of a step on rank "));
     const std::string page = ReadFile(Path(StrCat(out, "/report.html")));
     EXPECT_THAT(page, HasSubstr("<h2>Pipeline</h2>"));
     EXPECT_EQ(ReadFile(Path(StrCat(out, "/samples.jsonl"))), ReadFile(Path("alone/samples.jsonl")));
@@ -145,8 +151,8 @@ TEST_F(Pipelines, RefuseWhatTheyCannot) {
   };
   EXPECT_THAT(error(3, {"--parallel.pp=2"}),
               HasSubstr("parallel.pp = 2 does not divide the 3 ranks"));
-  EXPECT_THAT(error(2, {"--parallel.pp=2", "--train.recompute=auto"}),
-              HasSubstr("asks the memory plan, which knows no pipelines yet"));
+  EXPECT_THAT(error(2, {"--parallel.pp=2", "--parallel.schedule=zbv"}),
+              HasSubstr("a pipeline of 4 stages needs as many parts"));
 }
 
 }  // namespace

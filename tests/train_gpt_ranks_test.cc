@@ -143,6 +143,33 @@ TEST_F(Ranks, TensorParallelRunsAreTheSameAndContinueAsAnyOther) {
                                     HasSubstr("this run has virtual.tp = 2")));
 }
 
+// Whatever the number of ranks that compute a sequence together, and each of its chunks.
+TEST_F(Ranks, RunsOfPartsOfSequencesAndLayersAreTheSameAndContinueAsAnyOther) {
+  const Arguments same = {"--dist.reduction=ordered", "--train.global_batch_size=8",
+                          "--train.steps=8",          "--model.n_embd=32",
+                          "--model.vocab_size=128",   "--model.dropout=0.1",
+                          "--train.eval_every=4",     "--checkpoint.every=4",
+                          "--virtual.cp=2",           "--virtual.tp=2"};
+  const auto with = [&](Arguments more) {
+    more.insert(more.begin(), same.begin(), same.end());
+    return more;
+  };
+  Run(1, "alone", same);
+  const std::string cp = "--parallel.cp=2", tp = "--parallel.tp=2";
+  for (const auto& [ranks, out, more] :
+       {std::tuple(4, "four", "--train.sample_every=4"), {8, "shards", "--parallel.shard=full"}}) {
+    Run(ranks, out, with({cp, tp, more}));
+    EXPECT_EQ(Bytes(out, 8), Bytes("alone", 8)) << out;
+    EXPECT_EQ(Numbers(out), Numbers("alone")) << out;
+  }
+  Run(2, "continued", with({tp, "--checkpoint.resume=" + Checkpoint("shards", 4)}));
+  EXPECT_EQ(Bytes("continued", 8), Bytes("alone", 8));
+  const auto refused = Wait(Start(4, Train("other", with({cp, tp, "--model.block_size=12"}))));
+  EXPECT_NE(refused[0].exit_code, 0);
+  EXPECT_THAT(refused[0].err, AllOf(HasSubstr("with 2 parts (virtual.tp or parallel.tp) in each"),
+                                    HasSubstr("use 16, or fewer chunks")));
+}
+
 // Whatever ranks share out the experts, and however they save them; any other ranks may continue.
 TEST_F(Ranks, ExpertParallelRunsAreTheSameAndContinueAsAnyOther) {
   const Arguments same = {
@@ -173,6 +200,45 @@ TEST_F(Ranks, ExpertParallelRunsAreTheSameAndContinueAsAnyOther) {
   const auto refused = Wait(Start(2, Train("other", with({"--parallel.ep=4"}))));
   EXPECT_NE(refused[0].exit_code, 0);
   EXPECT_THAT(refused[0].err, HasSubstr("does not divide the 2 ranks of this run"));
+}
+
+// The same where experts are shared out in stages, by ranks that share out weights or layers too.
+TEST_F(Ranks, ExpertParallelRunsGoWithEveryOtherMode) {
+  const Arguments same = {"--dist.reduction=ordered",
+                          "--train.global_batch_size=8",
+                          "--train.steps=8",
+                          "--model.n_embd=32",
+                          "--model.n_expert=8",
+                          "--model.n_shared_expert=1",
+                          "--model.n_head=4",
+                          "--model.vocab_size=128",
+                          "--train.eval_every=4",
+                          "--model.dropout=0.1",
+                          "--checkpoint.every=4",
+                          "--virtual.tp=2",
+                          "--model.tie_embeddings=false"};
+  const auto with = [&](Arguments more) {
+    more.insert(more.begin(), same.begin(), same.end());
+    more.push_back("--parallel.ep=2");
+    return more;
+  };
+  Run(1, "alone", same);
+  for (const auto& [ranks, out, options] :
+       {std::tuple(4, "pp", Arguments{"--parallel.pp=2", "--train.sample_every=4"}),
+        {4, "shard", {"--parallel.shard=full", "--dist.check_every=4"}},
+        {4, "copies", {"--parallel.shard=gradients", "--parallel.shard_ranks=2"}},
+        {4, "tp", {"--parallel.tp=2", "--checkpoint.sharded=false"}},
+        {8, "all", {"--parallel.pp=2", "--parallel.tp=2", "--parallel.shard=full"}}}) {
+    Run(ranks, out, with(options));
+    EXPECT_EQ(Bytes(out, 8), Bytes("alone", 8)) << out;
+    EXPECT_EQ(Numbers(out), Numbers("alone")) << out;
+  }
+  Run(4, "on", with({"--parallel.shard=full", "--checkpoint.resume=" + Checkpoint("all", 4)}));
+  EXPECT_EQ(Bytes("on", 8), Bytes("alone", 8));
+  const auto refused =
+      Wait(Start(4, Train("other", with({"--parallel.shard=full", "--parallel.shard_ranks=1"}))));
+  EXPECT_NE(refused[0].exit_code, 0);
+  EXPECT_THAT(refused[0].err, HasSubstr("must divide the 1 that share out a copy of the model"));
 }
 
 // The same whatever the ranks share out, and however they save it; any other ranks may continue.
@@ -382,12 +448,25 @@ TEST_F(Ranks, ASignalToOneRankStopsAll) {
   }
 }
 
+TEST_F(Ranks, ADryRunIsPrintedOnce) {
+  const auto results = Run(2, "dry", {"--dry_run"});
+  EXPECT_THAT(results[0].out, HasSubstr("dry run: nothing was written or trained"));
+  EXPECT_EQ(results[1].out, "");
+}
+
 TEST_F(Ranks, GradientsMayBeSentAsBf16) {
-  Run(2, "exact", {"--train.steps=20"});
-  Run(2, "bf16", {"--train.steps=20", "--dist.compress=bf16"});
-  const auto exact = Metrics("exact"), bf16 = Metrics("bf16");
-  EXPECT_NE(Bytes("exact", 20), Bytes("bf16", 20));
-  EXPECT_NEAR(double{bf16.back()["loss"]}, double{exact.back()["loss"]}, 0.05);
+  for (const auto& [ranks, plan] : {std::pair(2, Arguments{}),
+                                    // Also those that ranks with the same experts sum.
+                                    {4, {"--parallel.ep=2", "--model.n_expert=4"}}}) {
+    const std::string exact = StrCat("exact", ranks), bf16 = StrCat("bf16_", ranks);
+    Arguments options = plan;
+    options.push_back("--train.steps=20");
+    Run(ranks, exact, options);
+    options.push_back("--dist.compress=bf16");
+    Run(ranks, bf16, options);
+    EXPECT_NE(Bytes(exact, 20), Bytes(bf16, 20));
+    EXPECT_NEAR(double{Metrics(bf16).back()["loss"]}, double{Metrics(exact).back()["loss"]}, 0.05);
+  }
 }
 
 // The sizes in MiB of a step's buckets, in order, as the trace reports them.

@@ -3,14 +3,12 @@
 #include <functional>
 
 #include "core/autograd/node.h"
-#include "core/step_state.h"
+#include "dist/tensor/parallel_linear.h"
 #include "dist/tensor/sequence.h"
+#include "dist/tensor/vocabulary.h"
 #include "kernels/concat/concat.h"
-#include "kernels/dropout/dropout.h"
-#include "kernels/embedding/embedding.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
-#include "kernels/token_position_embedding/token_position_embedding.h"
 
 namespace lockstep::dist {
 namespace {
@@ -57,28 +55,41 @@ Tensor SumLosses(const ContextRanks& ranks, const std::vector<Tensor>& losses) {
 
 }  // namespace
 
-ContextLinear::ContextLinear(const nn::Linear& replaced, ContextRanksPtr ranks)
+ContextLinear::ContextLinear(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias,
+                             Activation activation, std::vector<int64_t> segments,
+                             ContextRanksPtr ranks)
     : ranks_(std::move(ranks)),
-      activation_(replaced.activation()),
-      weight_(replaced.weight()),
-      bias_(replaced.bias()) {
+      segments_(std::move(segments)),
+      activation_(activation),
+      weight_(std::move(weight)),
+      bias_(std::move(bias)) {
   ShareParameter("weight", weight_);
   if (bias_) ShareParameter("bias", bias_);
+}
+
+Tensor ContextLinear::Product(const Tensor& x, const Tensor& weight, const Tensor& bias) const {
+  const TensorRanksPtr within = ranks_->within();
+  return within ? ColumnProduct(within, x, weight, bias, activation_, segments_)
+                : ops::Linear(x, weight, bias, activation_);
 }
 
 Tensor ContextLinear::Forward(const Tensor& x) {
-  if (!GradEnabled()) return ops::Linear(x, *weight_, ValueOf(bias_), activation_);
+  if (!GradEnabled()) return Product(x, *weight_, ValueOf(bias_));
   const Copies copies = FanOut(ranks_, {*weight_, ValueOf(bias_)});
   const std::vector<Tensor> chunks = x.Chunk(ranks_->own(), 0);
-  return Below(*ranks_, [&](size_t j) {
-    return ops::Linear(chunks[j], copies[0][j], copies[1][j], activation_);
-  });
+  return Below(*ranks_, [&](size_t j) { return Product(chunks[j], copies[0][j], copies[1][j]); });
 }
 
-ContextBranchLinear::ContextBranchLinear(const nn::BranchLinear& replaced, ContextRanksPtr ranks)
-    : ranks_(std::move(ranks)), weight_(replaced.weight()), bias_(replaced.bias()) {
+ContextBranchLinear::ContextBranchLinear(std::shared_ptr<Parameter> weight,
+                                         std::shared_ptr<Parameter> bias, ContextRanksPtr ranks)
+    : ranks_(std::move(ranks)), weight_(std::move(weight)), bias_(std::move(bias)) {
   ShareParameter("weight", weight_);
   if (bias_) ShareParameter("bias", bias_);
+}
+
+Tensor ContextBranchLinear::Product(const Tensor& x, const Tensor& weight) const {
+  const TensorRanksPtr within = ranks_->within();
+  return within ? RowProduct(within, x, weight) : ops::Linear(x, weight);
 }
 
 ops::Branch ContextBranchLinear::Forward(ops::Branch branch) {
@@ -87,66 +98,61 @@ ops::Branch ContextBranchLinear::Forward(ops::Branch branch) {
   if (GradEnabled()) {
     const Copies copies = FanOut(ranks_, {*weight_});
     const std::vector<Tensor> chunks = x.Chunk(ranks_->own(), 0);
-    y = Below(*ranks_, [&](size_t j) { return ops::Linear(chunks[j], copies[0][j]); });
+    y = Below(*ranks_, [&](size_t j) { return Product(chunks[j], copies[0][j]); });
   } else {
-    y = ops::Linear(x, *weight_);
+    y = Product(x, *weight_);
   }
   if (bias_) y.bias = nn::OpenBias(*bias_);
   return y;
 }
 
 ContextEmbedding::ContextEmbedding(const nn::Embedding& replaced, ContextRanksPtr ranks)
-    : Embedding(replaced.weight()), ranks_(std::move(ranks)) {}
+    : Embedding(replaced.weight()),
+      ranks_(std::move(ranks)),
+      tensor_(dynamic_cast<const VocabularyEmbedding*>(&replaced) != nullptr
+                  ? ranks_->within()
+                  : std::make_shared<TensorRanks>(nullptr, 1)) {}
 
 Tensor ContextEmbedding::AddPositions(const Tensor& ids, const Tensor& positions,
                                       int64_t first_position) {
-  if (!GradEnabled()) return Embedding::AddPositions(ids, positions, first_position);
+  if (!GradEnabled()) {
+    return VocabularyRows(tensor_, ids, *weight(), positions, first_position);
+  }
   const std::vector<Tensor> own = ranks_->Cut(ids);
   const Copies copies = FanOut(ranks_, {*weight(), positions});
   return Below(*ranks_, [&](size_t j) {
     const int64_t first = first_position + ranks_->PartAt(static_cast<int64_t>(j)) * own[j].dim(1);
-    return ops::TokenPositionEmbedding(own[j], copies[0][j], copies[1][j], first);
+    return VocabularyRows(tensor_, own[j], copies[0][j], copies[1][j], first);
   });
 }
 
 Tensor ContextEmbedding::Forward(const Tensor& ids) {
-  if (!GradEnabled()) return Embedding::Forward(ids);
+  if (!GradEnabled()) return VocabularyRows(tensor_, ids, *weight());
   const std::vector<Tensor> own = ranks_->Cut(ids);
   const Copies copies = FanOut(ranks_, {*weight()});
-  return Below(*ranks_, [&](size_t j) { return ops::Embedding(own[j], copies[0][j]); });
+  return Below(*ranks_, [&](size_t j) { return VocabularyRows(tensor_, own[j], copies[0][j]); });
 }
 
-ContextDropout::ContextDropout(const nn::Dropout& replaced, ContextRanksPtr ranks)
-    : ranks_(std::move(ranks)), p_(replaced.p()) {}
-
-Tensor ContextDropout::Forward(const Tensor& x) {
-  if (p_ == 0 || CurrentStepState() == nullptr) return x;
-  const uint64_t site = nn::RandomSite(path());
-  if (!GradEnabled()) return ops::Dropout(x, p_, site);
-  const int64_t elements = x.dim(1) * x.dim(2);  // of a sample, in a chunk
-  const std::vector<Tensor> chunks = x.Chunk(ranks_->own(), 0);
-  return Below(*ranks_, [&](size_t j) {
-    return ops::Dropout(chunks[j], p_, site,
-                        {.begin = ranks_->PartAt(static_cast<int64_t>(j)) * elements,
-                         .of = ranks_->chunks() * elements});
-  });
-}
-
-ContextHead::ContextHead(const nn::LmHead& replaced, ContextRanksPtr ranks)
+ContextHead::ContextHead(std::shared_ptr<Parameter> weight, std::shared_ptr<nn::TiedWeight> tied,
+                         int64_t loss_chunk, ContextRanksPtr ranks)
     : ranks_(std::move(ranks)),
-      loss_chunk_(replaced.loss_chunk()),
-      weight_(replaced.weight()),
-      tied_(replaced.tied()) {
+      weight_(std::move(weight)),
+      tied_(std::move(tied)),
+      loss_chunk_(loss_chunk) {
   ShareParameter("weight", weight_);
+}
+
+Tensor ContextHead::Loss(const Tensor& x, const Tensor& weight, const Tensor& targets) const {
+  const TensorRanksPtr within = ranks_->within();
+  return within ? VocabularyCrossEntropy(within, x, weight, targets, loss_chunk_)
+                : ops::LinearCrossEntropy(x, weight, targets, Reduction::kSum, loss_chunk_);
 }
 
 Tensor ContextHead::Forward(const Tensor& x, const Tensor& targets) {
   const Tensor whole = tied_ ? tied_->value() : weight_->value();
-  const auto loss = [&](const Tensor& chunk, const Tensor& weight, const Tensor& of) {
-    return ops::LinearCrossEntropy(chunk, weight, of, Reduction::kSum, loss_chunk_);
-  };
   if (!GradEnabled()) {
-    return targets.defined() ? loss(x, whole, targets) : ops::Linear(x, whole);
+    if (targets.defined()) return Loss(x, whole, targets);
+    return ranks_->within() ? VocabularyLogits(*ranks_->within(), x, whole) : ops::Linear(x, whole);
   }
   LS_CHECK(targets.defined(),
            "the head of a context-parallel model gives logits only under NoGrad: give it targets, "
@@ -155,7 +161,7 @@ Tensor ContextHead::Forward(const Tensor& x, const Tensor& targets) {
   const Copies copies = FanOut(ranks_, {whole});
   std::vector<Tensor> losses;
   for (size_t j = 0; j < own.size(); ++j) {
-    losses.push_back(loss(chunks[j], copies[0][j], own[j]));
+    losses.push_back(Loss(chunks[j], copies[0][j], own[j]));
   }
   return SumLosses(*ranks_, losses);
 }

@@ -2,48 +2,57 @@
 #pragma once
 
 #include "dist/context/context_ranks.h"
-#include "nn/dropout.h"
 #include "nn/embedding.h"
 #include "nn/linear.h"
 #include "nn/lm_head.h"
 
 namespace lockstep::dist {
 
-// Under NoGrad all of these do what they replaced did, with whole sequences. Norms of the residual
-// stream are SequenceNorms (dist/tensor/sequence.h).
+// Under NoGrad all of these do what they replaced did, with whole sequences. Norms and dropouts of
+// the residual stream are SequenceNorms and SequenceDropouts (dist/tensor/sequence.h), norms of
+// queries and keys HeadNorms. With ranks within (ContextRanks), each chunk is a sequence to the
+// layers of dist/tensor, whose shapes it has.
 
-// In the place of an nn::Linear: x [own() B, T / chunks, K], the chunks below each other, to y of
-// [own() B, T / chunks, N]: a product of its own for each chunk, so that its sizes do not depend on
-// ranks.
+// In the place of an nn::Linear or a ColumnLinear: x [own() B, T / chunks, K], the chunks below
+// each other, to y of [own() B, T / chunks, N]: a product of its own for each chunk, so that its
+// sizes do not depend on ranks.
 class ContextLinear : public Layer {
  public:
-  ContextLinear(const nn::Linear& replaced, ContextRanksPtr ranks);
+  // With the parameters of the layer, of which `bias` may be null. `segments`: of a ColumnLinear.
+  ContextLinear(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias,
+                Activation activation, std::vector<int64_t> segments, ContextRanksPtr ranks);
 
  protected:
   Tensor Forward(const Tensor& x) override;
 
  private:
+  Tensor Product(const Tensor& x, const Tensor& weight, const Tensor& bias) const;
+
   const ContextRanksPtr ranks_;
+  const std::vector<int64_t> segments_;
   const Activation activation_;
-  std::shared_ptr<Parameter> weight_, bias_;
+  const std::shared_ptr<Parameter> weight_, bias_;
 };
 
-// In the place of an nn::BranchLinear, the same. The bias stays open: the norm that adds it sums
-// its gradient.
+// In the place of an nn::BranchLinear or a RowLinear, the same. The bias stays open: the norm that
+// adds it sums its gradient.
 class ContextBranchLinear : public nn::BranchLayer {
  public:
-  ContextBranchLinear(const nn::BranchLinear& replaced, ContextRanksPtr ranks);
+  ContextBranchLinear(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias,
+                      ContextRanksPtr ranks);
 
  protected:
   ops::Branch Forward(ops::Branch x) override;
 
  private:
+  Tensor Product(const Tensor& x, const Tensor& weight) const;
+
   const ContextRanksPtr ranks_;
-  std::shared_ptr<Parameter> weight_, bias_;
+  const std::shared_ptr<Parameter> weight_, bias_;
 };
 
-// In the place of an nn::Embedding: ids [B, T], whole on every rank, to its chunks [own() B, T /
-// chunks, dim], with the positions that they have in the sequence.
+// In the place of an nn::Embedding, such as a VocabularyEmbedding: ids [B, T], whole on every rank,
+// to its chunks [own() B, T / chunks, dim], with the positions that they have in the sequence.
 class ContextEmbedding : public nn::Embedding {
  public:
   ContextEmbedding(const nn::Embedding& replaced, ContextRanksPtr ranks);
@@ -55,27 +64,17 @@ class ContextEmbedding : public nn::Embedding {
 
  private:
   const ContextRanksPtr ranks_;
+  const TensorRanksPtr tensor_;  // that share out the rows, or one
 };
 
-// In the place of an nn::Dropout, with the mask that the whole sequence has at the chunks.
-class ContextDropout : public Layer {
- public:
-  ContextDropout(const nn::Dropout& replaced, ContextRanksPtr ranks);
-
- protected:
-  Tensor Forward(const Tensor& x) override;
-
- private:
-  const ContextRanksPtr ranks_;
-  const double p_;
-};
-
-// In the place of an nn::LmHead: x [own() B, T / chunks, C], and targets [B, T], whole on every
-// rank, to the loss of all chunks, the same on every rank; where these are apart, of this rank's.
-// Gives logits only under NoGrad.
+// In the place of an nn::LmHead or a VocabularyHead: x [own() B, T / chunks, C], and targets [B,
+// T], whole on every rank, to the loss of all chunks, the same on every rank; where these are
+// apart, of this rank's. Gives logits only under NoGrad.
 class ContextHead : public nn::LmHeadLayer, public nn::ReadsTiedWeight {
  public:
-  ContextHead(const nn::LmHead& replaced, ContextRanksPtr ranks);
+  // `tied`: null if the weight is the head's own.
+  ContextHead(std::shared_ptr<Parameter> weight, std::shared_ptr<nn::TiedWeight> tied,
+              int64_t loss_chunk, ContextRanksPtr ranks);
 
   std::shared_ptr<nn::TiedWeight> tied() const override { return tied_; }
 
@@ -83,10 +82,12 @@ class ContextHead : public nn::LmHeadLayer, public nn::ReadsTiedWeight {
   Tensor Forward(const Tensor& x, const Tensor& targets) override;
 
  private:
+  Tensor Loss(const Tensor& x, const Tensor& weight, const Tensor& targets) const;
+
   const ContextRanksPtr ranks_;
+  const std::shared_ptr<Parameter> weight_;
+  const std::shared_ptr<nn::TiedWeight> tied_;
   const int64_t loss_chunk_;
-  std::shared_ptr<Parameter> weight_;
-  std::shared_ptr<nn::TiedWeight> tied_;  // null: the weight is its own
 };
 
 }  // namespace lockstep::dist

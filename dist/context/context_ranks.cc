@@ -1,5 +1,6 @@
 #include "dist/context/context_ranks.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "core/autograd/grad_sink.h"
@@ -29,22 +30,32 @@ Tensor Flat(const Tensor& x) { return x.View({x.numel()}); }
 
 }  // namespace
 
-ContextRanks::ContextRanks(ProcessGroup* group, int64_t pairs, bool apart)
+ContextRanks::ContextRanks(ProcessGroup* group, int64_t pairs, bool apart, TensorRanksPtr within)
     : TensorRanks(apart ? nullptr : group, 2 * (apart ? 1 : CheckedPairs(group, pairs, apart))),
       context_(group),
       chunks_(2 * CheckedPairs(group, pairs, apart)),
-      apart_(apart) {}
+      apart_(apart),
+      within_(std::move(within)) {}
 
 int64_t ContextRanks::ChunkOf(int rank, int64_t j) const {
   const int64_t at = rank * own() + j, pair = at / 2;
   return at % 2 == 0 ? pair : chunks_ - 1 - pair;
 }
 
+// What tensor parallelism cuts is the same cut on all of these ranks.
+bool ContextRanks::HaveSame(const Parameter& parameter) const {
+  return std::ranges::all_of(parameter.layout().cuts,
+                             [](const ShardCut& cut) { return cut.axis == "tp"; });
+}
+
 std::vector<Tensor> ContextRanks::Cut(const Tensor& whole) const {
-  LS_CHECK(whole.defined() && whole.ndim() >= 2 && whole.dim(1) % chunks_ == 0,
+  const int64_t parts = within_ ? within_->parts() : 1;
+  LS_CHECK(whole.defined() && whole.ndim() >= 2 && whole.dim(1) % (chunks_ * parts) == 0,
            "context parallelism: the ", chunks_, " chunks of a sequence, two for each of ",
-           chunks_ / 2, " pairs (virtual.cp), must divide its length, got ", whole.Describe(),
-           ": use a block_size that is a multiple of ", chunks_, ", or NoGrad");
+           chunks_ / 2, " pairs (virtual.cp)",
+           parts > 1 ? StrCat(", with ", parts, " parts (virtual.tp) in each") : "",
+           ", must divide its length, got ", whole.Describe(),
+           ": use a block_size that is a multiple of ", chunks_ * parts, ", or NoGrad");
   const int64_t length = whole.dim(1) / chunks_;
   std::vector<Tensor> own_chunks;
   for (int64_t j = 0; j < own(); ++j) {
@@ -53,7 +64,7 @@ std::vector<Tensor> ContextRanks::Cut(const Tensor& whole) const {
   return own_chunks;
 }
 
-Tensor ContextRanks::GatherChunks(const std::vector<Tensor>& own_chunks) const {
+Tensor ContextRanks::GatherChunks(const std::vector<Tensor>& own_chunks, const char* what) const {
   const Tensor& like = own_chunks[0];
   const int64_t ranks = context_size(), length = like.dim(1);
   Shape shape = {ranks, own()};
@@ -67,7 +78,7 @@ Tensor ContextRanks::GatherChunks(const std::vector<Tensor>& own_chunks) const {
   }
   if (context_) {
     const Tensor mine = all.Slice(0, context_rank(), context_rank() + 1);
-    context_->AllGather(Flat(mine), Flat(all), "keys and values")->Wait();
+    context_->AllGather(Flat(mine), Flat(all), what)->Wait();
   }
   const Tensor whole =
       Tensor::Empty(WithLength(like.shape(), chunks_ * length), like.dtype(), like.device());

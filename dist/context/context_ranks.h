@@ -23,11 +23,16 @@ namespace lockstep::dist {
 // makes the sums of all ranks, so that the bits depend on P only. Where ranks are `apart` it makes
 // the sums of this rank's chunks, which whoever sums the gradients of data-parallel ranks adds to
 // those of the others.
+//
+// With tensor parallelism, the ranks `within` compute the layers of each chunk together: sums over
+// their parts are made within the chunk. Activations of the residual stream are then [own() B, T /
+// (2 P within->size()), C]: of each chunk, this rank's part of the tokens.
 class ContextRanks : public TensorRanks {
  public:
   // A null group means a single rank; otherwise the group outlives this. Throws ArgumentError
   // unless pairs / ranks is a power of two, or there is one rank; and where ranks are apart, one.
-  ContextRanks(ProcessGroup* group, int64_t pairs, bool apart = false);
+  ContextRanks(ProcessGroup* group, int64_t pairs, bool apart = false,
+               TensorRanksPtr within = nullptr);
 
   int context_size() const { return context_ ? context_->size() : 1; }
   int context_rank() const { return context_ ? context_->rank() : 0; }
@@ -39,12 +44,14 @@ class ContextRanks : public TensorRanks {
   int part_dim() const override { return 0; }
   int64_t PartAt(int64_t j) const override { return ChunkOf(context_rank(), j); }
   int64_t sequence_parts() const override { return chunks_; }
+  TensorRanksPtr within() const override { return within_; }
+  bool HaveSame(const Parameter& parameter) const override;
 
   // This rank's chunks of what all ranks have whole, [B, T, ...]: own() of [B, T / chunks, ...].
-  // Throws ArgumentError if the chunks do not divide T.
+  // Throws ArgumentError if the chunks, and the parts within them, do not divide T.
   std::vector<Tensor> Cut(const Tensor& whole) const;
-  // Collective. The whole [B, T, ...] of this rank's own() chunks.
-  Tensor GatherChunks(const std::vector<Tensor>& own) const;
+  // Collective. The whole [B, T, ...] of this rank's own() chunks; `what` names them in errors.
+  Tensor GatherChunks(const std::vector<Tensor>& own, const char* what = "keys and values") const;
   // Collective. own()[j] is [B, n T / chunks, ...] where the rank's j-th chunk is the n-th of the
   // sequence: what it has for itself and for each chunk before it. Returns for each of this rank's
   // chunks the sum of what all chunks have for it, added in their order, f32 at least.
@@ -54,6 +61,7 @@ class ContextRanks : public TensorRanks {
   ProcessGroup* const context_;
   const int64_t chunks_;
   const bool apart_;
+  const TensorRanksPtr within_;
 };
 
 using ContextRanksPtr = std::shared_ptr<const ContextRanks>;

@@ -4,29 +4,63 @@
 
 #include "dist/context/context_attention.h"
 #include "dist/context/context_layers.h"
+#include "dist/context/context_mixture.h"
+#include "dist/tensor/head_norm.h"
+#include "dist/tensor/parallel_linear.h"
 #include "dist/tensor/sequence.h"
+#include "dist/tensor/vocabulary.h"
 
 namespace lockstep::dist {
 namespace {
 
+// Of layers that are whole on each rank.
+std::shared_ptr<Module> OfWhole(const ContextRanksPtr& ranks, Module* module) {
+  if (auto* m = dynamic_cast<nn::Linear*>(module)) {
+    return std::make_shared<ContextLinear>(m->weight(), m->bias(), m->activation(),
+                                           std::vector<int64_t>(), ranks);
+  }
+  if (auto* m = dynamic_cast<nn::BranchLinear*>(module)) {
+    return std::make_shared<ContextBranchLinear>(m->weight(), m->bias(), ranks);
+  }
+  if (auto* m = dynamic_cast<nn::LmHead*>(module)) {
+    return std::make_shared<ContextHead>(m->weight(), m->tied(), m->loss_chunk(), ranks);
+  }
+  return nullptr;
+}
+
+// Of the layers of which the ranks within have parts.
+std::shared_ptr<Module> OfParts(const ContextRanksPtr& ranks, Module* module) {
+  if (auto* m = dynamic_cast<ColumnLinear*>(module)) {
+    return std::make_shared<ContextLinear>(m->weight(), m->bias(), m->activation(), m->segments(),
+                                           ranks);
+  }
+  if (auto* m = dynamic_cast<RowLinear*>(module)) {
+    return std::make_shared<ContextBranchLinear>(m->weight(), m->bias(), ranks);
+  }
+  if (auto* m = dynamic_cast<VocabularyHead*>(module)) {
+    return std::make_shared<ContextHead>(m->weight(), m->tied(), m->loss_chunk(), ranks);
+  }
+  if (auto* m = dynamic_cast<SequenceDropout*>(module)) {
+    return std::make_shared<SequenceDropout>(m->p(), ranks);
+  }
+  return nullptr;
+}
+
 // What takes the module's place; null: it stays.
 std::shared_ptr<Module> Replacement(const ContextRanksPtr& ranks, Module* module) {
-  if (auto* m = dynamic_cast<nn::Linear*>(module))
-    return std::make_shared<ContextLinear>(*m, ranks);
-  if (auto* m = dynamic_cast<nn::BranchLinear*>(module)) {
-    return std::make_shared<ContextBranchLinear>(*m, ranks);
-  }
   if (auto* m = dynamic_cast<nn::Embedding*>(module)) {
     return std::make_shared<ContextEmbedding>(*m, ranks);
   }
-  if (auto* m = dynamic_cast<nn::Dropout*>(module)) {
-    return std::make_shared<ContextDropout>(*m, ranks);
-  }
-  if (auto* m = dynamic_cast<nn::LmHead*>(module)) return std::make_shared<ContextHead>(*m, ranks);
   if (auto* m = dynamic_cast<nn::ResidualNorm*>(module)) {
     return std::make_shared<SequenceNorm>(*m, ranks);
   }
-  return nullptr;
+  if (auto* m = dynamic_cast<nn::RmsNorm*>(module)) {
+    return std::make_shared<HeadNorm>(*m, ranks, /*dim=*/0);
+  }
+  if (auto* m = dynamic_cast<nn::Dropout*>(module)) {
+    return std::make_shared<SequenceDropout>(m->p(), ranks);
+  }
+  return ranks->within() ? OfParts(ranks, module) : OfWhole(ranks, module);
 }
 
 Tensor Attend(const ContextRanksPtr& ranks, const Tensor& qkv, const nn::AttentionCall& call) {
@@ -48,6 +82,9 @@ void ParallelizeContext(Module& model, const ContextRanksPtr& ranks) {
         return Attend(ranks, qkv, call);
       });
     }
+    if (auto* mixture = dynamic_cast<nn::MixtureOfExperts*>(module)) {
+      for (const auto& p : RouteChunks(*mixture, ranks)) shared_out.insert(p.get());
+    }
     const std::shared_ptr<Module> replacement = Replacement(ranks, module);
     if (!replacement) continue;
     model.ReplaceChild(path, replacement);
@@ -56,8 +93,8 @@ void ParallelizeContext(Module& model, const ContextRanksPtr& ranks) {
   for (const auto& [name, p] : model.NamedParameters()) {
     LS_CHECK(shared_out.contains(p.get()), "context parallelism: the parameter '", name,
              "' belongs to a module whose gradients it cannot sum over parts of a sequence: leave "
-             "parallel.cp and virtual.cp out, or use a model of linear layers, embeddings, norms "
-             "and causal attention");
+             "parallel.cp and virtual.cp out, or use a model of linear layers, embeddings, norms, "
+             "causal attention and mixtures of experts");
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/meta_memory.h"
 #include "core/slots.h"
 
 namespace lockstep::dist {
@@ -12,6 +13,7 @@ Tensor Grown(Tensor& memory, const Shape& shape, DType dtype, Device device) {
   const int64_t numel = shape.numel();
   if (!memory.defined() || memory.numel() < numel || memory.dtype() != dtype ||
       memory.device() != device) {
+    const MetaMemoryLabel label("buckets");
     memory = Tensor::Empty({numel}, dtype, device);
   }
   return memory.Slice(0, 0, numel).View(shape);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/meta_memory.h"
+
 namespace lockstep::dist {
 
 DType SumDType(const Parameter& parameter) {
@@ -31,6 +33,7 @@ GradientBuckets::GradientBuckets(Parameters parameters, std::span<const int64_t>
     }
     purposes_.push_back(PurposeOf(b));
     for (int64_t buffer = 0; buffer < buffers; ++buffer) {
+      const MetaMemoryLabel label(buffer == 0 ? "gradients" : "buckets");
       // Zeros, so that padding stays finite.
       const Tensor whole = Tensor::Zeros({plan.numel}, plan.dtype, plan.device);
       for (size_t i = 0; i < plan.items.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/autograd/engine.h"
+#include "core/meta_memory.h"
 #include "core/slots.h"
 #include "core/step_state.h"
 #include "dist/groups/agreement.h"
@@ -37,7 +38,7 @@ std::string NameByRank(ProcessGroup& group, int64_t parameter,
 
 int64_t LaneCount(const ReducerOptions& options, int64_t ranks, Device device) {
   LS_CHECK(options.lanes >= 0, "ReducerOptions::lanes is ", options.lanes, ", which is negative");
-  if (ranks == 1 || !device.is_cpu()) return 1;
+  if (ranks == 1 || device.is_cuda()) return 1;
   return options.lanes > 0 ? options.lanes : options.hook ? 1 : 2;
 }
 
@@ -88,6 +89,7 @@ Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> pa
   options_.hook = nullptr;
   const auto count = static_cast<int64_t>(parameters_.size());
   uses_.resize(parameters_.size());
+  const MetaMemoryLabel label("workspace");
   my_uses_ = Tensor::Zeros({count}, DType::kU8, device);
   all_uses_ = Tensor::Zeros({ranks(), count}, DType::kU8, device);
   for (size_t p = 0; p < parameters_.size(); ++p) {
@@ -133,6 +135,7 @@ void Reducer::MakePlan(const BackwardPlan& plan) {
       }
     }
     if (ranks() > 1) {
+      const MetaMemoryLabel label("workspace");
       for (Tensor* sums : {&contribution.square_sums, &contribution.earlier_sums}) {
         *sums = Tensor::Zeros({chunks}, DType::kF64, contribution.terms[0].device());
       }
@@ -263,6 +266,7 @@ void Reducer::FinishSync() {
 }
 
 void Reducer::ResolveUses() {
+  if (my_uses_.device().is_meta()) return;  // the other ranks are only planned
   const auto count = std::ssize(parameters_);
   const std::vector<uint8_t> all = group_ ? all_uses_.ToVector<uint8_t>() : uses_;
   std::string missing;

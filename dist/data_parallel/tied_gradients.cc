@@ -47,7 +47,7 @@ void TiedGradients::Add() const {
     if (!grad.defined()) continue;
     Leaf& leaf = use->weight()->leaf();
     if (leaf.grad().defined()) {
-      accumulate_slot(CurrentStream(grad.device()), grad, leaf.grad());
+      if (grad.numel() > 0) accumulate_slot(CurrentStream(grad.device()), grad, leaf.grad());
     } else {
       leaf.SetGrad(grad);
     }

@@ -11,24 +11,36 @@
 
 namespace lockstep::dist {
 
-// The axis along which each rank has an equal part of the experts of parameters [E, ...].
+// Whether ranks share out the experts of which it is a weight (ShareExperts).
+bool IsOfSharedExperts(const Parameter& parameter);
+
+// The axis along which each rank has an equal part of the experts of parameters [E, ...]: of all of
+// them, or of this rank's tensor-parallel part.
 class ExpertExchange : public PartsAxis {
  public:
   explicit ExpertExchange(std::shared_ptr<ProcessGroup> ranks) : ranks_(std::move(ranks)) {}
 
-  // Cuts the parameter, whose exchange is then `parts`. Throws ArgumentError unless the ranks
-  // divide E.
+  // Cuts the parameter, whose exchange is then `parts`. Of a parameter that this rank does not hold
+  // it is only known. Throws ArgumentError unless the ranks divide its experts.
   void Cut(const std::shared_ptr<MeshParts>& parts, Parameter& parameter);
+  // From now on the ranks are some of those of another axis, which shares out all parameters: that
+  // one knows of copies, and sums.
+  void JoinRanges() { joins_ranges_ = true; }
 
   ProcessGroup* group() const override { return ranks_.get(); }
   bool Divides(const Parameter& parameter) const override { return cut_.contains(&parameter); }
+  std::pair<int64_t, int64_t> CopyOf(const Parameter& parameter) const override;
   Tensor Gather(const Parameter& parameter, const Tensor& part) override;
+  void Sum(const Tensor& values) override;
   bool MakesRuns() const override { return true; }
-  void ForEachRun(const Parameter& parameter, const Tensor& grad, const AddRun& add) override;
+  bool TakesRanges(const Parameter& parameter, const VirtualParts& parts) const override;
+  void ForEachRun(const Parameter& parameter, const VirtualParts& parts, const Tensor& values,
+                  int64_t begin, const AddRun& add) override;
 
  private:
   const std::shared_ptr<ProcessGroup> ranks_;
   std::unordered_set<const Parameter*> cut_;
+  bool joins_ranges_ = false;
 };
 
 }  // namespace lockstep::dist

@@ -1,21 +1,16 @@
 #include "dist/expert/expert_parallel.h"
 
+#include "dist/expert/expert_exchange.h"
 #include "dist/groups/agreement.h"
+#include "dist/pipeline/pipeline.h"
 #include "nn/state.h"
 
 namespace lockstep::dist {
 namespace {
 
-bool IsExperts(const Parameter& p) {
-  for (const ShardCut& cut : p.layout().cuts) {
-    if (cut.axis == "ep") return true;
-  }
-  return false;
-}
-
 // Those of one of the two kinds.
 Parameters Only(bool experts, Parameters parameters) {
-  std::erase_if(parameters, [experts](const auto& p) { return IsExperts(*p) != experts; });
+  std::erase_if(parameters, [experts](const auto& p) { return IsOfSharedExperts(*p) != experts; });
   return parameters;
 }
 
@@ -25,7 +20,7 @@ int64_t CountOf(const ProcessGroup* copies) { return copies ? copies->size() : 1
 NamedTensors StateOf(const Module& module, bool experts) {
   NamedTensors some;
   for (const auto& [name, p] : module.NamedParameters()) {
-    if (IsExperts(*p) == experts) some.emplace_back(name, p->value().Detach());
+    if (IsOfSharedExperts(*p) == experts) some.emplace_back(name, p->value().Detach());
   }
   if (experts) return some;
   for (const auto& [name, buffer] : module.NamedBuffers()) some.emplace_back(name, buffer);
@@ -48,7 +43,7 @@ ProcessGroup* Aligned(ProcessGroup* data, ProcessGroup* copies, const Module& mo
            " of those that have the same experts, and is ", copies ? copies->rank() : 0,
            ": ranks that share out the experts are neighbours");
   for (const auto& p : Only(/*experts=*/true, module.Parameters())) {
-    const ShardCut& cut = p->layout().cuts[0];
+    const ShardCut& cut = p->layout().cuts.back();
     LS_CHECK(cut.parts == experts && cut.part == data->rank() % experts, "ExpertParallel: '",
              p->name(), "' is part ", cut.part, " of ", cut.parts, ", and rank ", data->rank(),
              " of ", data->size(), " with ", CountOf(copies), " copies needs part ",
@@ -110,6 +105,32 @@ Reducer ExpertParallel::MakeWhole(ProcessGroup& data, ProcessGroup* copies, Modu
   }
   return Reducer(&data, Only(false, GradientParameters(module)),
                  OptionsOf(std::move(options), data, copies, false));
+}
+
+BackwardObserver* ExpertParallel::ObserveOnlyGiven() {
+  StopObserving(&whole_, GradientParameters(module_));
+  StopObserving(&experts_, module_.Parameters());
+  return this;
+}
+
+void ExpertParallel::OnBegin(const BackwardPlan& plan) {
+  whole_.OnBegin(plan);
+  experts_.OnBegin(plan);
+}
+
+void ExpertParallel::OnLeafReady(Leaf& leaf) {
+  whole_.OnLeafReady(leaf);
+  experts_.OnLeafReady(leaf);
+}
+
+void ExpertParallel::OnEnd() {
+  whole_.OnEnd();
+  experts_.OnEnd();
+}
+
+void ExpertParallel::OnError() noexcept {
+  whole_.OnError();
+  experts_.OnError();
 }
 
 void ExpertParallel::BeginMicroBatch(bool last) {

@@ -25,7 +25,7 @@ Assignment AssignForExperts(int64_t micro_batches, int64_t ranks, int64_t expert
 //
 // With GradientSum::kOrdered, the bits are those of one process; as a rank's own micro-batches are
 // then no subtree of the sum, it sends what is whole once for each of its micro-steps.
-class ExpertParallel : public DataRanks {
+class ExpertParallel : public DataRanks, public BackwardObserver {
  public:
   // Collective. `data`: all ranks. `copies`: those that have the same experts, rank / experts of
   // `data` each (the axis "edp" of a Mesh); null: this rank alone. Groups and module outlive it,
@@ -35,12 +35,21 @@ class ExpertParallel : public DataRanks {
                  ReducerOptions options = {}, std::shared_ptr<ProcessGroup> control = nullptr);
   ~ExpertParallel() override { LeaveControl(); }
 
+  // For a stage of a pipeline (PipelineStage::gradients): this, which from now on sees only the
+  // backwards that it is given to.
+  BackwardObserver* ObserveOnlyGiven();
+
   const std::vector<int64_t>& micro_order() const override { return whole_.micro_order(); }
   int64_t micro_batches() const override { return whole_.micro_batches(); }
   void BeginMicroBatch(bool last) override;
   const CommunicationTimes& times() const override;
   void CheckWeights(const std::string& when) override;
   std::string LocateNonFinite(int64_t ago = 0) override { return whole_.LocateNonFinite(ago); }
+
+  void OnBegin(const BackwardPlan& plan) override;
+  void OnLeafReady(Leaf& leaf) override;
+  void OnEnd() override;
+  void OnError() noexcept override;
 
  private:
   static Reducer MakeWhole(ProcessGroup& data, ProcessGroup* copies, Module& module,

@@ -1,10 +1,13 @@
 #include "dist/expert/share_experts.h"
 
 #include <bit>
+#include <optional>
+#include <utility>
 
 #include "dist/expert/exchange_rows.h"
 #include "dist/expert/expert_exchange.h"
 #include "dist/expert/segmented_linear.h"
+#include "dist/tensor/tensor_experts.h"
 #include "nn/mixture/expert_counts.h"
 #include "nn/mixture/mixture_of_experts.h"
 
@@ -25,10 +28,18 @@ class LocalExperts : public nn::ExpertsLayer {
   const std::shared_ptr<Parameter>& c_fc() const { return c_fc_->weight(); }
   const std::shared_ptr<Parameter>& c_proj() const { return c_proj_->weight(); }
 
+  void Begin(const Tensor& rows, const Tensor& offsets) override {
+    auto [counts, segments] = Meet(rows, offsets);
+    begun_.emplace(Begun{counts, std::move(segments),
+                         RowExchange(group_, rows, counts, "tokens to their experts")});
+  }
+
  protected:
   Tensor Forward(const Tensor& rows, const Tensor& offsets) override {
-    const auto [counts, segments] = Meet(rows, offsets);
-    const Tensor here = ExchangeRows(group_, rows, counts, "tokens to their experts");
+    if (!begun_) Begin(rows, offsets);
+    Begun begun = *std::exchange(begun_, std::nullopt);
+    const ExpertSegments& segments = begun.segments;
+    const Tensor here = begun.rows.Wait();
     const Tensor out = experts_->WithHooks([&] {
       const Tensor inner = c_fc_->WithHooks(
           [&] { return SegmentedLinear(here, c_fc_->weight()->value(), segments); });
@@ -36,7 +47,8 @@ class LocalExperts : public nn::ExpertsLayer {
       return c_proj_->WithHooks(
           [&] { return SegmentedLinear(active, c_proj_->weight()->value(), segments); });
     });
-    return ExchangeRows(group_, out, {counts.receive, counts.send}, "results of experts");
+    return ExchangeRows(group_, out, {begun.counts.receive, begun.counts.send},
+                        "results of experts");
   }
 
  private:
@@ -74,7 +86,14 @@ class LocalExperts : public nn::ExpertsLayer {
     return {std::move(counts), std::move(segments)};
   }
 
+  struct Begun {
+    RowCounts counts;
+    ExpertSegments segments;
+    RowExchange rows;
+  };
+
   const std::shared_ptr<ProcessGroup> group_;
+  std::optional<Begun> begun_;
   const std::shared_ptr<nn::Experts> experts_;
   const std::shared_ptr<nn::GroupedLinear> c_fc_, c_proj_;
   Child<nn::ExpertsLayer> place_;  // for their names
@@ -89,24 +108,32 @@ void ShareExperts(Module& model, const std::shared_ptr<ProcessGroup>& group) {
            ": the gradients of their samples are added in pairs");
   const auto parts = MeshParts::Of(model.Parameters());
   const auto exchange = std::make_shared<ExpertExchange>(group);
-  parts->Add(exchange);
   bool any = false;
   for (const auto& [path, module] : model.NamedModules()) {
     auto* mixture = dynamic_cast<nn::MixtureOfExperts*>(module);
     if (mixture == nullptr) continue;
     const std::string place = path.empty() ? "experts" : path + ".experts";
-    const auto experts = std::dynamic_pointer_cast<nn::Experts>(mixture->experts().module());
+    Child<nn::ExpertsLayer>* slot = &mixture->experts();
+    const auto tensor = std::dynamic_pointer_cast<TensorExperts>(slot->module());
+    if (tensor) slot = &tensor->own();
+    const auto experts = std::dynamic_pointer_cast<nn::Experts>(slot->module());
     LS_CHECK(experts != nullptr, "expert parallelism: '", place,
              "' is no nn::Experts, and ranks can share out only these");
     const auto shared = std::make_shared<LocalExperts>(experts, group, place);
     exchange->Cut(parts, *shared->c_fc());
     exchange->Cut(parts, *shared->c_proj());
-    model.ReplaceChild(place, shared);
+    if (tensor) {
+      slot->Replace(shared);
+      shared->AssignNames(place);
+    } else {
+      model.ReplaceChild(place, shared);
+    }
     any = true;
   }
   LS_CHECK(any,
            "expert parallelism: the model has no nn::MixtureOfExperts whose experts ranks "
            "could share out: leave ShareExperts out");
+  parts->Add(exchange);
 }
 
 }  // namespace lockstep::dist

@@ -14,25 +14,27 @@ class PlannedWork : public Work {
 
 class PlannedGroup : public ProcessGroup {
  public:
-  explicit PlannedGroup(int size) : ProcessGroup(size, {.name = "planned", .device = kMeta}) {}
+  PlannedGroup(int size, int rank)
+      : ProcessGroup(size, rank, {.name = "planned", .device = kMeta}) {}
   Device device() const override { return kMeta; }
   void CheckInStep() override {}
   void Abort(const std::string&) override {}
   std::shared_ptr<ProcessGroup> Split(const std::string&, const std::vector<int>& ranks) override {
-    return std::make_shared<PlannedGroup>(static_cast<int>(ranks.size()));
+    return std::make_shared<PlannedGroup>(static_cast<int>(ranks.size()), IndexOf(ranks, rank()));
   }
 
  private:
   WorkPtr Submit(Call call) override { return std::make_shared<PlannedWork>(call.collective); }
   std::shared_ptr<ProcessGroup> MakePart(std::vector<int> members, const GroupOptions&) override {
-    return std::make_shared<PlannedGroup>(static_cast<int>(members.size()));
+    const int rank = IndexOf(members, world_rank());
+    return std::make_shared<PlannedGroup>(static_cast<int>(members.size()), rank);
   }
 };
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> MakePlannedGroup(int size) {
-  return std::make_shared<PlannedGroup>(size);
+std::shared_ptr<ProcessGroup> MakePlannedGroup(int size, int rank) {
+  return std::make_shared<PlannedGroup>(size, rank);
 }
 
 }  // namespace lockstep::dist

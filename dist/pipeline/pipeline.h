@@ -21,9 +21,8 @@ struct PipelineStage {
   // The stage's output for a micro-batch, 0 to m - 1. `input` is what the stage before gave, of the
   // boundary's shape, undefined for the first stage; the last stage gives the loss, a scalar.
   std::function<Tensor(const Tensor& input, int micro)> forward;
-  // Called ahead of a micro-batch's backward, in which it may be told what is known of it: returns
-  // the gradient of the output, given the one that was received; for the last stage, which received
-  // none, the root gradient.
+  // Called before a micro-batch's backward. Returns the gradient of the output, given the one that
+  // was received; for the last stage, which received none, the root gradient.
   std::function<Tensor(const Tensor& received, int micro)> output_gradient;
   // The root gradient of the micro-batch's loss, for stages before the last with losses of their
   // own (core/autograd/root_gradient.h). Called after output_gradient; may be empty.
@@ -50,6 +49,8 @@ struct PipelineOptions {
   std::function<void(const PipelineSpan&)> on_span = {};
   // Further observers of every backward.
   std::vector<BackwardObserver*> observers = {};
+  // On the meta device, whether that stands for a GPU.
+  bool planned_on_gpu = false;
 };
 
 // From now on `observer` sees only backwards that it is given to.

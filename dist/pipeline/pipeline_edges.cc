@@ -73,7 +73,8 @@ void PipelineEdges::Post(int from, Incoming& in) {
 }
 
 void PipelineEdges::Begin(const PipelineSchedule& schedule, const PipelineBoundary& boundary,
-                          int ahead) {
+                          int ahead, bool planned_on_gpu) {
+  planned_on_gpu_ = planned_on_gpu;
   schedule_ = schedule;
   boundary_ = boundary;
   incoming_.clear();

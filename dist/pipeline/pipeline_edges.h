@@ -27,8 +27,10 @@ class PipelineEdges {
   PipelineEdges(ProcessGroup* ranks, const PipelineSchedule& schedule);
 
   // Begins a run of the schedule, whose edges are among those that were made: posts the first
-  // `ahead` receives of each edge, and then one for each that is taken.
-  void Begin(const PipelineSchedule& schedule, const PipelineBoundary& boundary, int ahead);
+  // `ahead` receives of each edge, and then one for each that is taken. `planned_on_gpu`: on the
+  // meta device, whether that stands for a GPU.
+  void Begin(const PipelineSchedule& schedule, const PipelineBoundary& boundary, int ahead,
+             bool planned_on_gpu = false);
   // Returns at once. Sends are made in the order of the schedule; `tensor` must stay as it is.
   void Send(const PipelineAction& send, const Tensor& tensor);
   // Waits for what this receive brings, and for what comes before it from the same rank, which may
@@ -48,13 +50,14 @@ class PipelineEdges {
   ProcessGroup& Group(int from, int to, const PipelineAction& transfer) const;
   void Post(int from, Incoming& in);
   void Hold(const Tensor& tensor) {
-    if (tensor.device().is_cuda()) held_.push_back(tensor);
+    if (tensor.device().is_cuda() || planned_on_gpu_) held_.push_back(tensor);
   }
 
   ProcessGroup* const ranks_;
   std::map<std::pair<int, int>, std::shared_ptr<ProcessGroup>> groups_;  // by {from, to}
   PipelineSchedule schedule_;                                            // of the run
   PipelineBoundary boundary_;
+  bool planned_on_gpu_ = false;
   std::map<int, Incoming> incoming_;  // by the rank they come from
   std::vector<WorkPtr> sends_;
   // On a GPU, what was sent and received in this run: memory is given back in the order of all that

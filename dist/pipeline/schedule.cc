@@ -36,7 +36,7 @@ Actions OneForwardOneBackward(int ranks, int rank, int micro_batches, bool split
   for (int f = 0; f < next; ++f) list.Add(rank, PipelineOp::kForward, f);
   for (int b = 0; b < micro_batches; ++b) {
     list.Add(rank, split ? PipelineOp::kInputGrad : PipelineOp::kBackward, b);
-    // Of split gradients, as many of the weights wait as fill the bubble at the end.
+    // Where gradients are split, as many weight gradients wait as fill the bubble at the end.
     if (split && b + 1 - weights > rank) list.Add(rank, PipelineOp::kWeightGrad, weights++);
     list.Add(rank, PipelineOp::kForward, next++);
   }

@@ -62,12 +62,14 @@ std::vector<int64_t> CutByCost(std::span<const double> costs, int stages) {
   const auto parts = static_cast<int64_t>(costs.size());
   LS_CHECK(stages >= 1 && stages <= parts, "a model of ", parts, " parts cannot be cut into ",
            stages, " stages: each needs a part of its own");
-  for (const double cost : costs) LS_CHECK(cost >= 0, "a part's cost is ", cost);
+  for (const double cost : costs) {
+    LS_CHECK(cost >= 0, "the cost of a part of a model must not be negative, got ", cost);
+  }
   struct Best {
     Load load;
     std::vector<int64_t> cut;
   };
-  // Of the first `end` parts, cut into the number of stages considered so far.
+  // The best cut of the first `end` parts into the number of stages considered so far.
   std::vector<Best> best(costs.size() + 1);
   best[0].cut = {0};
   for (int s = 1; s <= stages; ++s) {
@@ -97,7 +99,8 @@ void PlaceParameters(std::shared_ptr<ProcessGroup> ranks,
                      std::span<const int> rank_of, std::span<const int> copy_of) {
   LS_CHECK(
       parameters.size() == rank_of.size() && (copy_of.empty() || copy_of.size() == rank_of.size()),
-      parameters.size(), " parameters, and ranks for ", rank_of.size(), " and ", copy_of.size());
+      "PlaceParameters needs a rank for each of the ", parameters.size(), " parameters, got ",
+      rank_of.size(), " in rank_of and ", copy_of.size(), " in copy_of, which may also be empty");
   const int rank = ranks ? ranks->rank() : 0;
   const auto parts = MeshParts::Of(parameters);
   const auto exchange = std::make_shared<StageExchange>(std::move(ranks));

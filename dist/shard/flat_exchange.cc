@@ -15,7 +15,7 @@ void FlatExchange::CheckOpen() const {
 // The parts are padded to the longest.
 Tensor FlatExchange::Gather(const Parameter& parameter, const Tensor& part) {
   CheckOpen();
-  const auto& [layout, index] = places_.at(&parameter);
+  const auto& [layout, index, group] = places_.at(&parameter);
   ShardLayout cuts = parameter.layout();
   cuts.range.reset();
   const Shape shape = cuts.PartShape(parameter.logical_shape());
@@ -31,11 +31,11 @@ Tensor FlatExchange::Gather(const Parameter& parameter, const Tensor& part) {
     const ShardRange& range = ranges[static_cast<size_t>(r)];
     return rows.Slice(0, r, r + 1).View({longest}).Slice(0, 0, range.end - range.begin);
   };
-  const int64_t mine = group_ ? group_->rank() : 0;
+  const int64_t mine = group ? group->rank() : 0;
   row(mine).CopyFrom(part.Detach());
-  if (group_) {
+  if (group) {
     const Tensor input = rows.Slice(0, mine, mine + 1).View({longest});
-    group_
+    group
         ->AllGather(input, rows.View({rows.numel()}),
                     StrCat("the whole of '", parameter.name(), "'"))
         ->Wait();

@@ -15,8 +15,11 @@ class FlatExchange : public PartsAxis {
  public:
   // A null group means a single rank.
   explicit FlatExchange(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
-  void Add(const Parameter& parameter, std::shared_ptr<const FlatLayout> layout, size_t index) {
-    places_[&parameter] = {std::move(layout), index};
+  // `group`: of the ranks that share out the parameter, which are some of the exchange's; null: a
+  // single one. It lives as long as the exchange is open.
+  void Add(const Parameter& parameter, std::shared_ptr<const FlatLayout> layout, size_t index,
+           ProcessGroup* group) {
+    places_[&parameter] = {std::move(layout), index, group};
   }
   // From here on the others can't be reached, and calls throw.
   void Close() {
@@ -35,6 +38,7 @@ class FlatExchange : public PartsAxis {
   struct Place {
     std::shared_ptr<const FlatLayout> layout;
     size_t index = 0;  // in the layout
+    ProcessGroup* group = nullptr;
   };
   void CheckOpen() const;
 

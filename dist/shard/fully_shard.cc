@@ -11,9 +11,9 @@
 #include "core/meta_memory.h"
 #include "core/slots.h"
 #include "core/step_state.h"
+#include "dist/expert/expert_exchange.h"
 #include "dist/groups/agreement.h"
 #include "nn/residual_stream.h"
-#include "nn/state.h"
 
 namespace lockstep::dist {
 namespace {
@@ -51,24 +51,48 @@ std::shared_ptr<FlatExchange> ExchangeOf(MeshParts& parts, std::shared_ptr<Proce
 }
 
 // Where gradients of tied weights are kept apart.
-std::unique_ptr<TiedGradients> TiedIn(Module& module, const ShardOptions& options) {
+std::unique_ptr<const TiedGradients> TiedIn(Module& module, const ShardOptions& options) {
   const bool apart = options.sum == GradientSum::kOrdered && options.micro_batches > 1;
-  return apart ? std::make_unique<TiedGradients>(module) : nullptr;
+  return apart ? std::make_unique<const TiedGradients>(module) : nullptr;
 }
 
 bool Contains(const std::vector<size_t>& list, size_t i) {
   return std::ranges::find(list, i) != list.end();
 }
 
-// All ranks begin with rank 0's values.
-void Align(ProcessGroup* all, const Module& module) {
+// Of so many ranks this one, and those that it has the same experts as.
+std::vector<int> WithSameExperts(const ProcessGroup& ranks, int64_t experts) {
+  std::vector<int> same;
+  for (int r = ranks.rank() % static_cast<int>(experts); r < ranks.size();
+       r += static_cast<int>(experts)) {
+    same.push_back(r);
+  }
+  return same;
+}
+
+// All ranks begin with rank 0's values; of experts with those of the first rank that has them.
+void Align(ProcessGroup* all, const Module& module, int64_t experts) {
+  const bool shares =
+      std::ranges::any_of(module.Parameters(), [](const auto& p) { return IsOfSharedExperts(*p); });
+  LS_CHECK(experts > 1 || !shares,
+           "FullyShard of a model whose experts ranks share out needs their number: set "
+           "ShardOptions::experts to that of ShareExperts");
   if (!all || all->device().is_meta()) return;
   CheckSameShape(*all, module);
-  std::vector<Tensor> tensors;
-  for (const auto& [name, tensor] : nn::StateOf(module)) {
-    if (!tensor.device().is_meta()) tensors.push_back(tensor);
+  std::vector<Tensor> whole, of_experts;
+  for (const auto& p : module.Parameters()) {
+    // Another stage of this rank may have the weight as well, and have shared it out.
+    if (p->layout().range) continue;
+    (IsOfSharedExperts(*p) ? of_experts : whole).push_back(p->value().Detach());
   }
-  BroadcastTensors(*all, tensors);
+  for (const auto& [name, buffer] : module.NamedBuffers()) whole.push_back(buffer);
+  for (auto* tensors : {&whole, &of_experts}) {
+    std::erase_if(*tensors, [](const Tensor& t) { return t.device().is_meta(); });
+  }
+  BroadcastTensors(*all, whole);
+  if (experts == 1) return;
+  BroadcastTensors(*all->Split(all->name() + ".same_experts", WithSameExperts(*all, experts)),
+                   of_experts);
 }
 
 }  // namespace
@@ -86,7 +110,7 @@ FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions o
       copies_(SizeOfGroup(groups.replicate)),
       copy_(RankIn(groups.replicate)),
       plan_(PlanShardSum(options_.micro_batches, {shards_, copies_}, options_.accumulate,
-                         options_.sum)),
+                         options_.sum, options_.experts)),
       micro_order_(plan_.MicroOrder(shard_rank_, copy_)),
       gather_(shards_ > 1 ? groups.shard->Duplicate(groups.shard->name() + ".weights") : nullptr),
       parts_(MeshParts::Of(parameters_)),
@@ -94,7 +118,8 @@ FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions o
       scatter_(std::make_shared<const FixedOrderPlan>(plan_.within)),
       sum_copies_(OrderedSum(std::make_shared<const FixedOrderPlan>(plan_.across))) {
   LS_CHECK(!parameters_.empty(), "a model without parameters cannot be sharded");
-  Align(groups.all, module);
+  Align(groups.all, module, options_.experts);
+  MeetExperts(groups.shard);
   FindUses(module, /*is_model=*/true);
   MakeUnits();
   for (size_t use = 0; use < uses_.size(); ++use) AddHooks(use);
@@ -109,6 +134,25 @@ FullyShard::~FullyShard() {
 }
 
 // ---- Units ----
+
+void FullyShard::MeetExperts(ProcessGroup* shard) {
+  const int64_t experts = options_.experts;
+  if (experts == 1) return;
+  if (const auto axis = parts_->Find<ExpertExchange>()) axis->JoinRanges();
+  const ShardSumPlan plan =
+      PlanShardSum(options_.micro_batches / experts, {shards_ / experts, copies_},
+                   options_.accumulate, options_.sum);
+  experts_ = std::make_unique<ExpertRanks>(
+      ExpertRanks{.gather = nullptr,
+                  .sum = nullptr,
+                  .within = plan.within.ranks[shard_rank_ / experts],
+                  .scatter = OrderedScatter(std::make_shared<const FixedOrderPlan>(plan.within))});
+  const std::string name = shard->name() + ".experts";
+  const auto ranks = shard->Split(name, WithSameExperts(*shard, experts));
+  if (ranks->size() == 1) return;
+  experts_->gather = ranks->Duplicate(name + ".weights");
+  experts_->sum = ranks;
+}
 
 void FullyShard::FindUses(Module& module, bool is_model) {
   if (std::ranges::any_of(uses_, [&](const Use& use) { return use.module == &module; })) return;
@@ -152,43 +196,54 @@ void FullyShard::MakeUnits() {
   const auto uses_of = UsesOf([](Module& module) { return module.Parameters(); });
   const auto makers_of = UsesOf(GradientParameters);
   // What is gathered or scattered together; a tied weight, and each of its uses, is by itself.
-  using Kind = std::tuple<std::vector<size_t>, size_t, bool, DType>;
+  using Kind = std::tuple<std::vector<size_t>, size_t, bool, DType, bool>;
   std::map<Kind, std::vector<std::shared_ptr<Parameter>>> by_kind;
   std::unordered_map<const Parameter*, size_t> alone;
   std::unordered_map<const Parameter*, std::shared_ptr<nn::TiedWeight>> apart;
-  if (tied_) {
-    for (const auto& tied : tied_->uses()) {
-      alone.emplace(tied->weight().get(), alone.size() + 1);
-      alone.emplace(tied->apart().get(), alone.size() + 1);
-      apart[tied->apart().get()] = tied;
-      const std::vector<size_t>& makers = makers_of.at(tied->apart().get());
-      by_kind[{makers, alone.at(tied->apart().get()), true, tied->weight()->part().dtype()}] = {
-          tied->apart()};
-    }
+  for (const auto& tied : UsesApart()) {
+    Parameter& use = *tied->apart();
+    // Of which only the leaves are used: it must not keep the weight, which is about to be cut.
+    use.SetValue(Tensor::Empty(use.part().shape(), use.part().dtype(), kMeta));
+    alone.emplace(tied->weight().get(), alone.size() + 1);
+    alone.emplace(&use, alone.size() + 1);
+    const auto makers = makers_of.find(&use);
+    if (makers == makers_of.end()) continue;  // the use is in another module
+    apart[&use] = tied;
+    by_kind[{makers->second, alone.at(&use), true, tied->weight()->part().dtype(), false}] = {
+        tied->apart()};
   }
   for (const auto& p : parameters_) {
     const auto it = alone.find(p.get());
     const size_t index = it == alone.end() ? 0 : it->second;
-    by_kind[{uses_of.at(p.get()), index, p->trainable(), p->part().dtype()}].push_back(p);
+    by_kind[{uses_of.at(p.get()), index, p->trainable(), p->part().dtype(), IsOfSharedExperts(*p)}]
+        .push_back(p);
   }
   BackwardObserver* const observer = options_.observes ? this : nullptr;
-  std::unordered_map<const Parameter*, size_t> unit_of;
   for (auto& [kind, parameters] : by_kind) {
     const std::shared_ptr<Parameter> first = parameters[0];
+    const auto makers = makers_of.find(first.get());
     for (const size_t use : std::get<0>(kind)) uses_[use].units.push_back(units_.size());
-    unit_of[first.get()] = units_.size();
+    const bool of_experts = std::get<4>(kind);
     units_.push_back(
         {.memory = apart.contains(first.get())
                        ? std::make_unique<ShardUnit>(apart[first.get()]->weight(), first, shards_,
                                                      shard_rank_, copies_, observer)
-                       : std::make_unique<ShardUnit>(std::move(parameters), shards_, shard_rank_,
-                                                     copies_, parts_, *exchange_, observer),
+                       : std::make_unique<ShardUnit>(
+                             std::move(parameters), (of_experts ? experts_->gather : gather_).get(),
+                             copies_, parts_, *exchange_, observer),
          .uses = std::get<0>(kind),
-         .makers = makers_of.at(first.get())});
+         .makers = makers == makers_of.end() ? std::vector<size_t>() : makers->second,
+         .of_experts = of_experts});
   }
-  for (const auto& [use, tied] : apart) {
-    units_[unit_of.at(use)].added_to = unit_of.at(tied->weight().get());
+}
+
+// Of tied weights, whoever keeps them apart.
+std::vector<std::shared_ptr<nn::TiedWeight>> FullyShard::UsesApart() const {
+  std::vector<std::shared_ptr<nn::TiedWeight>> uses;
+  for (const TiedGradients* tied : {options_.apart, tied_.get()}) {
+    if (tied != nullptr) uses.insert(uses.end(), tied->uses().begin(), tied->uses().end());
   }
+  return uses;
 }
 
 void FullyShard::AddHooks(size_t use) {
@@ -215,7 +270,7 @@ void FullyShard::StartGather(size_t use) {
 }
 
 void FullyShard::StartGather(Unit& unit) {
-  WorkPtr work = unit.memory->StartGather(gather_.get());
+  WorkPtr work = unit.memory->StartGather(GatherGroup(unit));
   if (!options_.on_gather) return;
   if (work) started_.push_back({std::move(work), &unit});
   ReportGathers();
@@ -343,8 +398,9 @@ std::string FullyShard::LocateNonFinite(int64_t ago) {
 void FullyShard::CheckBegin(const BackwardPlan& plan) const {
   LS_CHECK(!in_backward_, "backward was called within another backward through a sharded model");
   if (size() > 1) CheckShares(plan, rank(), size());
-  for (const auto& p : parameters_) {
-    LS_CHECK(!p->grad().defined(), "the parameter '", p->name(),
+  for (const Unit& unit : units_) {
+    const Parameter* const p = unit.is_summed() ? unit.memory->WithGradient() : nullptr;
+    LS_CHECK(p == nullptr, "the parameter '", p->name(),
              "' already has a gradient at the start of the step: call ZeroGrad after each update. "
              "A step has ",
              micro_order_.size(), " micro-batches on this rank (ShardOptions::micro_batches)");
@@ -359,7 +415,7 @@ void FullyShard::CheckBegin(const BackwardPlan& plan) const {
   std::unordered_set<const Leaf*> in_plan;
   for (const auto& leaf : plan.leaves) in_plan.insert(leaf.get());
   for (const Unit& unit : units_) {
-    if (!unit.memory->trainable()) continue;
+    if (!unit.is_summed()) continue;
     const auto leaves = unit.memory->leaves();
     const auto absent = std::ranges::find_if(
         leaves, [&](const auto& leaf) { return !in_plan.contains(leaf.get()); });
@@ -379,10 +435,10 @@ void FullyShard::OnBegin(const BackwardPlan& plan) {
   const bool afresh = options_.sum == GradientSum::kOrdered || &first() == &within().micro_steps[0];
   for (Unit& unit : units_) {
     ShardUnit& memory = *unit.memory;
-    if (!memory.trainable()) continue;
+    if (!unit.is_summed()) continue;
     unit.pending = std::ssize(memory.leaves());
     for (const auto& leaf : memory.leaves()) unit_of_[leaf.get()] = &unit;
-    if (afresh) memory.WriteTo(first().buffer);
+    if (afresh) memory.WriteTo(first(unit).buffer);
     for (int64_t buffer = 0; buffer < across().buffers; ++buffer) memory.shard(buffer);
     // Weight gradients that were deferred: there is no module around whose backward to take it.
     if (plan.nodes.empty()) {
@@ -404,14 +460,14 @@ void FullyShard::OnLeafReady(Leaf& leaf) {
 void FullyShard::LaunchReady() {
   for (; unlaunched_ > 0 && units_[unlaunched_ - 1].pending == 0; --unlaunched_) {
     Unit& unit = units_[unlaunched_ - 1];
-    if (unit.memory->trainable()) Launch(unit);
+    if (unit.is_summed()) Launch(unit);
   }
 }
 
 void FullyShard::Launch(Unit& unit) {
   ShardUnit& memory = *unit.memory;
-  const Tensor& to = memory.whole(first().buffer);
-  for (const int64_t from : first().take_up) {
+  const Tensor& to = memory.whole(first(unit).buffer);
+  for (const int64_t from : first(unit).take_up) {
     accumulate_slot(CurrentStream(to.device()), memory.whole(from), to);
     memory.whole(from).storage().Release();
   }
@@ -419,17 +475,18 @@ void FullyShard::Launch(Unit& unit) {
   // At most two units' gradients are in memory: the one being summed, and the one being computed.
   Settle();
   summed_ = &unit;
-  lanes_->Launch(&unit - units_.data(), to.bytes(),
-                 [this, &memory, &step = second(), is_last = is_last()](ProcessGroup* group,
-                                                                        const BucketSum&) {
-                   return SumGradients(group, memory, step, is_last);
-                 });
+  lanes_->Launch(
+      &unit - units_.data(), to.bytes(),
+      [this, &unit, &step = second(), is_last = is_last()](ProcessGroup* group, const BucketSum&) {
+        return SumGradients(unit.of_experts ? experts_->sum.get() : group, unit, step, is_last);
+      });
 }
 
 // In the lane.
-std::vector<WorkPtr> FullyShard::SumGradients(ProcessGroup* group, ShardUnit& unit,
+std::vector<WorkPtr> FullyShard::SumGradients(ProcessGroup* group, const Unit& of,
                                               const FixedOrderPlan::MicroStep& step, bool is_last) {
   const MetaMemoryLabel label("buckets");
+  ShardUnit& unit = *of.memory;
   const std::string purpose = unit.Describe("gradients");
   const bool ordered = options_.sum == GradientSum::kOrdered;
   const Tensor& to = unit.shard(step.buffer);
@@ -438,14 +495,14 @@ std::vector<WorkPtr> FullyShard::SumGradients(ProcessGroup* group, ShardUnit& un
   const bool adds = !ordered && &step != &across().micro_steps[0];
   std::vector<WorkPtr> works;
   std::vector<Tensor> terms;
-  for (const int64_t buffer : within().terms) {
+  for (const int64_t buffer : within(of).terms) {
     terms.push_back(unit.whole(buffer));
     if (!to.device().is_cpu()) terms.back().storage().RecordUse(stream);
   }
-  if (size() > 1) unit.NoteSquares(within().terms, /*afresh=*/&step == &across().micro_steps[0]);
+  if (size() > 1) unit.NoteSquares(within(of).terms, /*afresh=*/&step == &across().micro_steps[0]);
   Tensor sum = terms.back();  // of the shard group, for this rank
   if (group && ordered) {
-    sum = scatter_(*group, terms, purpose, works);
+    sum = (of.of_experts ? experts_->scatter : scatter_)(*group, terms, purpose, works);
   } else if (group) {
     sum = adds ? Tensor::EmptyLike(to) : to;
     works.push_back(group->ReduceScatter(terms.back(), sum, ReduceOp::kSum, purpose));
@@ -473,8 +530,8 @@ std::vector<WorkPtr> FullyShard::SumGradients(ProcessGroup* group, ShardUnit& un
 void FullyShard::Settle() {
   if (!summed_) return;
   lanes_->Wait();
-  ShardUnit& memory = *std::exchange(summed_, nullptr)->memory;
-  for (const int64_t buffer : within().terms) memory.whole(buffer).storage().Release();
+  const Unit& unit = *std::exchange(summed_, nullptr);
+  for (const int64_t buffer : within(unit).terms) unit.memory->whole(buffer).storage().Release();
 }
 
 void FullyShard::OnEnd() {
@@ -486,26 +543,27 @@ void FullyShard::OnEnd() {
   }
   times_ = lanes_->Finish();
   if (gather_ && gather_->device().is_cuda()) gather_->CheckInStep();
+  if (experts_ && experts_->gather && experts_->gather->device().is_cuda()) {
+    experts_->gather->CheckInStep();
+  }
   ReportGathers();
   Settle();
-  const int64_t sums = across().terms.back();
   for (const Unit& unit : units_) {
-    if (!unit.added_to) continue;
-    const Tensor& to = units_[*unit.added_to].memory->shard(sums);
-    accumulate_slot(CurrentStream(to.device()), unit.memory->shard(sums), to);
-  }
-  for (const Unit& unit : units_) {
-    if (unit.memory->trainable() && !unit.added_to) unit.memory->ShareGradients(sums);
+    if (unit.is_summed()) unit.memory->ShareGradients(across().terms.back());
     if (options_.reshard == Reshard::kAfterStep) unit.memory->Release();
   }
+  if (tied_) tied_->Add();
   micro_ = 0;
 }
 
 void FullyShard::OnError() noexcept {
-  lanes_->Abort();
-  for (ProcessGroup* group : {gather_.get(), replicate_}) {
+  const auto abort = [](ProcessGroup* group) {
     if (group) group->Abort(StrCat("backward failed on rank ", group->world_rank()));
-  }
+  };
+  if (experts_) abort(experts_->sum.get());  // for which the lane may be waiting
+  lanes_->Abort();
+  for (ProcessGroup* group : {gather_.get(), replicate_}) abort(group);
+  if (experts_) abort(experts_->gather.get());
   for (size_t use = 0; use < uses_.size(); ++use) {
     for (const size_t u : uses_[use].units) units_[u].memory->Hide(use);
   }

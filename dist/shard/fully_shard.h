@@ -41,6 +41,9 @@ struct ShardOptions {
   Accumulate accumulate = Accumulate::kShards;
   GradientSum sum = GradientSum::kFast;
   int64_t micro_batches = 0;  // per step, on all ranks together; 0: one per rank
+  // How many neighbouring ranks share out the experts of mixtures, as ShareExperts did: they divide
+  // the ranks of a copy. Weights of experts are shared out by the ranks that have the same ones.
+  int64_t experts = 1;
   // Which modules are gathered as a whole, ahead of their forward: units. Where empty, the
   // outermost nn::Blocks. A module with units below it leaves it to its children; one without is a
   // unit, unless it is the model itself. Parameters that several units use are one of their own.
@@ -52,6 +55,11 @@ struct ShardOptions {
   // to, as a stage's by dist::Pipeline, whose weight gradients may come later than the rest: then
   // whole gradients of all units are in memory at once.
   bool observes = true;
+  // Uses of tied weights that are apart already, in this module or in others of the model, such as
+  // other stages; they outlive it. Each of these weights, and each use, is then a unit of its own,
+  // cut alike wherever it is. This rank's part of a use's summed gradient becomes that of
+  // nn::TiedWeight::apart(), which whoever keeps them apart adds to the weight's. Null: none are.
+  const TiedGradients* apart = nullptr;
 };
 
 // The levels of ZeRO: what is shared out is the optimizer's state; also the gradients; also the
@@ -88,7 +96,8 @@ struct ShardGroups {
 // own unit's forward and backward. Parts that are kept on the host (Parameter::KeepOnHost, as
 // nn::OffloadWeights says of blocks) come from there ahead of each gather. With kOrdered weights
 // have the same bits whatever the options and the number of ranks. A trainable parameter must take
-// part in every loss.
+// part in every loss. After ShareExperts, every forward and backward is collective, and the ranks
+// that have the same experts share out their weights.
 class FullyShard : public DataRanks, public BackwardObserver {
  public:
   // Collective. Cuts all parameters of the module, which Parallelize may have cut before: then what
@@ -142,13 +151,24 @@ class FullyShard : public DataRanks, public BackwardObserver {
   struct Unit {
     std::unique_ptr<ShardUnit> memory;
     std::vector<size_t> uses;
-    int64_t pending = 0;           // gradients that the current backward has yet to finish
-    std::vector<size_t> makers{};  // uses whose backward makes its gradients; some, if it is tied
-    std::optional<size_t> added_to{};  // the unit of a weight, of which this is one use
+    int64_t pending = 0;  // gradients that the current backward has yet to finish
+    // Uses whose backward makes its gradients; some, if it is tied; none, if that is done
+    // elsewhere.
+    std::vector<size_t> makers{};
+    bool of_experts = false;  // that ranks share out
+    bool is_summed() const { return memory->trainable() && !makers.empty(); }
+  };
+  // Those of a copy that have the same experts. Groups are null for a single rank.
+  struct ExpertRanks {
+    std::shared_ptr<ProcessGroup> gather, sum;  // for weights; in the lane, for gradients
+    FixedOrderPlan::Rank within;
+    OrderedScatter scatter;
   };
 
+  void MeetExperts(ProcessGroup* shard);
   void FindUses(Module& module, bool is_model);
   void MakeUnits();
+  std::vector<std::shared_ptr<nn::TiedWeight>> UsesApart() const;
   std::unordered_map<const Parameter*, std::vector<size_t>> UsesOf(
       const std::function<std::vector<std::shared_ptr<Parameter>>(Module&)>& list) const;
   void AddHooks(size_t use);
@@ -164,16 +184,26 @@ class FullyShard : public DataRanks, public BackwardObserver {
   void CheckBegin(const BackwardPlan& plan) const;
   void LaunchReady();
   void Launch(Unit& unit);
-  std::vector<WorkPtr> SumGradients(ProcessGroup* group, ShardUnit& unit,
+  std::vector<WorkPtr> SumGradients(ProcessGroup* group, const Unit& unit,
                                     const FixedOrderPlan::MicroStep& step, bool is_last);
   void Settle();
   void GiveUp(const std::string& reason) noexcept;
 
-  // The current micro-batch's step in each of the two sums.
+  ProcessGroup* GatherGroup(const Unit& unit) const {
+    return unit.of_experts ? experts_->gather.get() : gather_.get();
+  }
+  // The current micro-batch's step in each of the two sums. Experts have other buffers in the
+  // first.
   const FixedOrderPlan::Rank& within() const { return plan_.within.ranks[shard_rank_]; }
+  const FixedOrderPlan::Rank& within(const Unit& unit) const {
+    return unit.of_experts ? experts_->within : within();
+  }
   const FixedOrderPlan::Rank& across() const { return plan_.across.ranks[copy_]; }
   const FixedOrderPlan::MicroStep& first() const {
     return within().micro_steps[micro_ % std::ssize(within().micro_steps)];
+  }
+  const FixedOrderPlan::MicroStep& first(const Unit& unit) const {
+    return within(unit).micro_steps[micro_ % std::ssize(within().micro_steps)];
   }
   const FixedOrderPlan::MicroStep& second() const {
     return across().micro_steps[micro_ / std::ssize(within().micro_steps)];
@@ -184,13 +214,14 @@ class FullyShard : public DataRanks, public BackwardObserver {
   const Module& module_;
   const std::vector<std::shared_ptr<Parameter>> parameters_;
   ShardOptions options_;
-  const std::unique_ptr<TiedGradients> tied_;  // in ordered sums of several micro-batches
-  ProcessGroup* const replicate_;              // null: one copy
+  const std::unique_ptr<const TiedGradients> tied_;  // in ordered sums of several micro-batches
+  ProcessGroup* const replicate_;                    // null: one copy
   const int64_t shards_, shard_rank_, copies_, copy_;
   const ShardSumPlan plan_;
   const std::vector<int64_t> micro_order_;
   // A duplicate of the shard group for weights, and what comes between steps. Null: one rank.
   std::shared_ptr<ProcessGroup> gather_;
+  std::unique_ptr<ExpertRanks> experts_;  // null: all of the model is shared out alike
   const std::shared_ptr<MeshParts> parts_;
   const std::shared_ptr<FlatExchange> exchange_;  // an axis of these
   std::vector<Use> uses_;                         // in the order of the forward

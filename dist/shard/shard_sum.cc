@@ -3,13 +3,14 @@
 #include <bit>
 
 #include "core/error.h"
+#include "dist/expert/expert_parallel.h"
 
 namespace lockstep::dist {
 namespace {
 
 // The plan of n terms over the ranks; with kFast each rank adds its own in a single buffer.
-FixedOrderPlan Plan(int64_t n, int64_t ranks, GradientSum sum) {
-  FixedOrderPlan plan = PlanFixedOrder(AssignSubtrees(n, ranks));
+FixedOrderPlan Plan(int64_t n, int64_t ranks, GradientSum sum, int64_t experts = 1) {
+  FixedOrderPlan plan = PlanFixedOrder(AssignForExperts(n, ranks, experts, /*ordered=*/true));
   if (sum == GradientSum::kOrdered) return plan;
   for (FixedOrderPlan::Rank& rank : plan.ranks) {
     for (auto& step : rank.micro_steps) step = {.micro_batch = step.micro_batch, .take_up = {}};
@@ -34,8 +35,11 @@ std::vector<int64_t> ShardSumPlan::MicroOrder(int64_t shard, int64_t copy) const
 }
 
 ShardSumPlan PlanShardSum(int64_t micro_batches, const ShardSizes& sizes, Accumulate accumulate,
-                          GradientSum sum) {
+                          GradientSum sum, int64_t experts) {
   const auto& [shards, copies] = sizes;
+  LS_CHECK(experts >= 1 && shards % experts == 0, "the ", experts,
+           " ranks that share out the experts (parallel.ep) must divide the ", shards,
+           " that share out a copy of the model (parallel.shard_ranks)");
   LS_CHECK(micro_batches >= 1 && micro_batches % (shards * copies) == 0, "a step of ",
            micro_batches, " micro-batches cannot be shared out equally by ", shards * copies,
            " ranks, as sharding needs it: change train.grad_accum or train.global_batch_size, or "
@@ -55,7 +59,7 @@ ShardSumPlan PlanShardSum(int64_t micro_batches, const ShardSizes& sizes, Accumu
                : "of micro-batches in each copy: change train.grad_accum, or scatter after each "
                  "backward (parallel.shard=gradients, Accumulate::kShards)",
            ", or dist.reduction=fast");
-  return {.within = Plan(first, shards, sum), .across = Plan(second, copies, sum)};
+  return {.within = Plan(first, shards, sum, experts), .across = Plan(second, copies, sum)};
 }
 
 }  // namespace lockstep::dist

@@ -41,9 +41,12 @@ struct ShardSumPlan {
 };
 
 // With kFast the micro-batches are assigned in the same way, but gradients are added as they come,
-// in one buffer each. Throws ArgumentError unless each rank has equally many micro-batches, and
-// with kOrdered if the two sums would not make up the fixed-order sum.
+// in one buffer each. `experts` neighbouring ranks of a copy share out the experts of mixtures: the
+// leaves of the first sum are then assigned as by AssignForExperts (dist/expert/expert_parallel.h),
+// so that what they have for an expert in a micro-step is a leaf of the sum over a fraction of the
+// micro-batches, and of `sizes.shards`. Throws ArgumentError unless each rank has equally many
+// micro-batches, and with kOrdered if the two sums would not make up the fixed-order sum.
 ShardSumPlan PlanShardSum(int64_t micro_batches, const ShardSizes& sizes, Accumulate accumulate,
-                          GradientSum sum);
+                          GradientSum sum, int64_t experts = 1);
 
 }  // namespace lockstep::dist

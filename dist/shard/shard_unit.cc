@@ -18,9 +18,12 @@ Tensor SliceOf(const Tensor& flat, int64_t offset, const Shape& shape) {
                              flat.dtype(), shape);
 }
 
+// Of what the cuts give, without a range.
 std::vector<Shape> ShapesOf(std::span<const std::shared_ptr<Parameter>> parameters) {
   std::vector<Shape> shapes;
-  for (const auto& p : parameters) shapes.push_back(p->part().shape());
+  for (const auto& p : parameters) {
+    shapes.push_back(ShardLayout{.cuts = p->layout().cuts}.PartShape(p->logical_shape()));
+  }
   return shapes;
 }
 
@@ -33,18 +36,28 @@ std::shared_ptr<const FlatLayout> Plan(std::span<const Shape> shapes, int64_t ra
 
 }  // namespace
 
-ShardUnit::ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, int64_t ranks,
-                     int64_t rank, int64_t multiple, const std::shared_ptr<MeshParts>& parts,
+ShardUnit::ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, ProcessGroup* group,
+                     int64_t multiple, const std::shared_ptr<MeshParts>& parts,
                      FlatExchange& exchange, BackwardObserver* observer)
     : parameters_(std::move(parameters)),
       shapes_(ShapesOf(parameters_)),
-      rank_(rank),
+      rank_(group ? group->rank() : 0),
       trainable_(parameters_.at(0)->trainable()),
       observer_(observer),
-      layout_(Plan(shapes_, ranks, multiple)) {
+      layout_(Plan(shapes_, group ? group->size() : 1, multiple)) {
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    exchange.Add(*parameters_[p], layout_, p);
-    parameters_[p]->SetLayout({.cuts = parameters_[p]->layout().cuts, .range = RangeOf(p)}, parts);
+    const std::optional<ShardRange>& before = parameters_[p]->layout().range;
+    const ShardRange range = RangeOf(p);
+    if (before) {
+      LS_CHECK(
+          before->axis == range.axis && before->begin == range.begin && before->end == range.end,
+          "the parameter '", parameters_[p]->name(),
+          "' is used by two modules that are sharded by themselves, which would cut it "
+          "differently: keep its uses apart (ShardOptions::apart)");
+      continue;
+    }
+    exchange.Add(*parameters_[p], layout_, p, group);
+    parameters_[p]->SetLayout({.cuts = parameters_[p]->layout().cuts, .range = range}, parts);
   }
 }
 
@@ -58,8 +71,7 @@ ShardUnit::ShardUnit(const std::shared_ptr<Parameter>& weight,
       apart_(apart),
       observer_(observer),
       layout_(Plan(shapes_, ranks, multiple)) {
-  // Only its leaf is used: it must not keep the whole weight.
-  apart_->SetValue(Tensor::Empty(apart_->part().shape(), apart_->part().dtype(), kMeta));
+  apart_->SetLayout({.range = RangeOf(0)});
 }
 
 ShardUnit::~ShardUnit() {
@@ -80,9 +92,17 @@ void ShardUnit::BuildApart() {
   apart_->SetValue(Tensor::Empty(apart_->part().shape(), dtype, kMeta));
   wholes_.clear();
   shards_.clear();
-  if (!leaves_.empty()) return;
-  leaves_ = {apart_->part().autograd()->leaf};
-  if (observer_ != nullptr) leaves_[0]->AddObserver(observer_);
+  slices_ = {Tensor::Empty(shapes_[0], dtype, kMeta)};
+  leaves_ = {LeafOf(slices_[0], apart_->name())};
+}
+
+// The leaf of a whole weight, in whose graph it then is.
+std::shared_ptr<Leaf> ShardUnit::LeafOf(Tensor& whole, const std::string& name) const {
+  auto leaf = std::make_shared<Leaf>(whole);
+  leaf->set_name(name);
+  if (observer_ != nullptr) leaf->AddObserver(observer_);
+  whole.set_autograd(AutogradMeta::ForLeaf(leaf));
+  return leaf;
 }
 
 void ShardUnit::Build() {
@@ -112,12 +132,7 @@ void ShardUnit::Build() {
   gathered_.clear();
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Tensor slice = SliceOf(weights_, layout_->offsets[p], shapes_[p]);
-    if (trainable_) {
-      leaves_.push_back(std::make_shared<Leaf>(slice));
-      leaves_.back()->set_name(parameters_[p]->name());
-      if (observer_ != nullptr) leaves_.back()->AddObserver(observer_);
-      slice.set_autograd(AutogradMeta::ForLeaf(leaves_.back()));
-    }
+    if (trainable_) leaves_.push_back(LeafOf(slice, parameters_[p]->name()));
     slices_.push_back(std::move(slice));
   }
 }
@@ -199,15 +214,14 @@ void ShardUnit::Await() {
 }
 
 void ShardUnit::Show(size_t by) {
-  if (apart_) return;
   if (!shown_by_) shown_by_ = by;
-  for (size_t p = 0; p < parameters_.size(); ++p) parameters_[p]->Show(slices_[p]);
+  for (size_t p = 0; p < parameters_.size(); ++p) Used(p).Show(slices_[p]);
 }
 
 void ShardUnit::Hide(size_t by) {
   if (shown_by_ != by) return;
   shown_by_.reset();
-  for (const auto& p : parameters_) p->Hide();
+  for (size_t p = 0; p < parameters_.size(); ++p) Used(p).Hide();
 }
 
 void ShardUnit::Release() {
@@ -236,6 +250,7 @@ const Tensor& ShardUnit::Buffer(std::vector<Tensor>& buffers, int64_t i, int64_t
     const DType dtype = SumDType(*parameters_[0]);
     const int64_t bytes = numel * SizeOf(dtype);
     const Device device = parameters_[0]->device();
+    const MetaMemoryLabel label("gradients");
     const Storage storage =
         released ? Storage::Reserve(bytes, device) : Storage::Allocate(bytes, device);
     buffers[at] = Tensor::FromStorage(storage, dtype, {numel});
@@ -261,6 +276,13 @@ void ShardUnit::FillAbsent(const Leaf& leaf) const {
   for (size_t p = 0; p < leaves_.size(); ++p) {
     if (leaves_[p].get() == &leaf && !leaf.grad().defined()) destinations_[p].Fill(0);
   }
+}
+
+const Parameter* ShardUnit::WithGradient() const {
+  for (const auto& p : parameters_) {
+    if (!apart_ && p->grad().defined()) return p.get();
+  }
+  return nullptr;
 }
 
 void ShardUnit::NoteSquares(std::span<const int64_t> buffers, bool afresh) {
@@ -302,7 +324,7 @@ void ShardUnit::ShareGradients(int64_t buffer) {
     const ShardRange range = RangeOf(p);
     const int64_t begin = layout_->offsets[p] + range.begin - rank_ * layout_->shard;
     const int64_t numel = range.end - range.begin;
-    parameters_[p]->leaf().ShareGrad(SliceOf(shard(buffer), numel > 0 ? begin : 0, {numel}));
+    Used(p).leaf().ShareGrad(SliceOf(shard(buffer), numel > 0 ? begin : 0, {numel}));
   }
 }
 

@@ -20,14 +20,15 @@ namespace lockstep::dist {
 class ShardUnit {
  public:
   // All of the parameters are trainable, or none; they are whole, or cut by Parallelize, and in
-  // memory or not. `multiple` divides the size of a shard. `exchange` is an axis of `parts`. The
-  // observer, which may be null, is that of the whole weights' leaves.
-  ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, int64_t ranks, int64_t rank,
+  // memory or not; or another unit of this rank has cut them in the same way. `group`: of the
+  // ranks; null: a single one. `multiple` divides the size of a shard. `exchange` is an axis of
+  // `parts`. The observer, which may be null, is that of the whole weights' leaves.
+  ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, ProcessGroup* group,
             int64_t multiple, const std::shared_ptr<MeshParts>& parts, FlatExchange& exchange,
             BackwardObserver* observer);
-  // Of the gradients of one use of a tied weight, `apart`, which is of the whole's shape: the
-  // weight is gathered, and its part kept, by the unit whose only parameter it is, with the same
-  // ranks and multiple.
+  // Of the gradients of one use of a tied weight, `apart`, which is of the whole's shape and is cut
+  // as the weight is: that is gathered, and its part kept, by the unit whose only parameter it is,
+  // with the same ranks and multiple.
   ShardUnit(const std::shared_ptr<Parameter>& weight, const std::shared_ptr<Parameter>& apart,
             int64_t ranks, int64_t rank, int64_t multiple, BackwardObserver* observer);
   ~ShardUnit();
@@ -65,6 +66,8 @@ class ShardUnit {
   const Tensor& whole(int64_t buffer) { return Buffer(wholes_, buffer, layout_->numel(), true); }
   // A buffer of summed gradients of this rank's parts, [shard].
   const Tensor& shard(int64_t buffer) { return Buffer(shards_, buffer, layout_->shard, false); }
+  // One that has a gradient already; null: none has.
+  const Parameter* WithGradient() const;
   // Before buffers of whole gradients are summed, once or more in a step: notes which of them are
   // not finite. On the thread that sums.
   void NoteSquares(std::span<const int64_t> buffers, bool afresh);
@@ -76,6 +79,7 @@ class ShardUnit {
  private:
   void Build();
   void BuildApart();
+  std::shared_ptr<Leaf> LeafOf(Tensor& whole, const std::string& name) const;
   bool IsCurrent() const;
   int64_t numel(size_t p) const { return shapes_[p].numel(); }
   ShardRange RangeOf(size_t p) const { return layout_->RangeOf(p, numel(p), rank_); }
@@ -90,7 +94,11 @@ class ShardUnit {
   const std::shared_ptr<Parameter> apart_;  // null: not of one use
   BackwardObserver* const observer_;
   std::shared_ptr<const FlatLayout> layout_;
-  // The whole weights; undefined before the first gather. The slices are the parameters.
+  // Parameter p, or the one use of it.
+  Parameter& Used(size_t p) const { return apart_ ? *apart_ : *parameters_[p]; }
+
+  // The whole weights; undefined before the first gather. The slices are the parameters; of one use
+  // without their memory.
   Tensor weights_;
   std::vector<Tensor> slices_;
   std::vector<std::shared_ptr<Leaf>> leaves_;

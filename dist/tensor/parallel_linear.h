@@ -17,12 +17,17 @@ class ColumnLinear : public Layer {
   // `segments`: sizes of the segments of the outputs, each of which is cut (TensorRule).
   ColumnLinear(const nn::Linear& replaced, std::vector<int64_t> segments, TensorRanksPtr ranks);
 
+  const std::vector<int64_t>& segments() const { return segments_; }  // on this rank
+  Activation activation() const { return activation_; }
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  const std::shared_ptr<Parameter>& bias() const { return bias_; }  // null without one
+
  protected:
   Tensor Forward(const Tensor& x) override;
 
  private:
   const TensorRanksPtr ranks_;
-  std::vector<int64_t> segments_;  // on this rank
+  std::vector<int64_t> segments_;
   Activation activation_;
   std::shared_ptr<Parameter> weight_, bias_;
 };
@@ -33,6 +38,9 @@ class ColumnLinear : public Layer {
 class RowLinear : public nn::BranchLayer {
  public:
   RowLinear(const nn::BranchLinear& replaced, TensorRanksPtr ranks);
+
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  const std::shared_ptr<Parameter>& bias() const { return bias_; }  // null without one
 
  protected:
   ops::Branch Forward(ops::Branch x) override;

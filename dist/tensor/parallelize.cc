@@ -3,8 +3,10 @@
 #include <fnmatch.h>
 
 #include "dist/groups/agreement.h"
+#include "dist/tensor/head_norm.h"
 #include "dist/tensor/parallel_linear.h"
 #include "dist/tensor/sequence.h"
+#include "dist/tensor/shared_keys.h"
 #include "dist/tensor/tensor_exchange.h"
 #include "dist/tensor/tensor_experts.h"
 #include "dist/tensor/vocabulary.h"
@@ -39,8 +41,12 @@ class Applier {
         });
       case TensorStyle::kHeads: {
         auto* attention = dynamic_cast<nn::CausalSelfAttention*>(module);
-        if (attention) attention->KeepHeads(ranks_->size(), ranks_->rank());
-        return attention != nullptr;
+        if (attention == nullptr) return false;
+        ShareHeads(*attention, ranks_);
+        for (const Child<Layer>* norm : {attention->q_norm(), attention->k_norm()}) {
+          if (norm != nullptr) ReplaceNorm(path, *attention, *norm);
+        }
+        return true;
       }
       case TensorStyle::kVocabulary:
         return Replace<nn::Embedding>(path, module,
@@ -58,7 +64,7 @@ class Applier {
                                            return std::make_shared<SequenceNorm>(norm, ranks_);
                                          }) ||
                Replace<nn::Dropout>(path, module, [&](const nn::Dropout& dropout) {
-                 return std::make_shared<SequenceDropout>(dropout, ranks_);
+                 return std::make_shared<SequenceDropout>(dropout.p(), ranks_);
                });
       case TensorStyle::kExperts: {
         auto* mixture = dynamic_cast<nn::MixtureOfExperts*>(module);
@@ -76,6 +82,20 @@ class Applier {
   }
 
  private:
+  // The norm is a child of the attention at `path`.
+  void ReplaceNorm(const std::string& path, const nn::CausalSelfAttention& attention,
+                   const Child<Layer>& norm) {
+    const int64_t parts = ranks_->parts(), keys = attention.n_kv_head() * ranks_->size();
+    LS_CHECK(keys % parts == 0, "Parallelize: the gradient of '", path, ".", norm.name(),
+             "' is a sum over the ", parts, " parts of virtual.tp, and these do not divide the ",
+             keys, " heads of keys (model.n_kv_head): use a divisor of them, or ",
+             "model.qk_norm=false");
+    const auto replaced = std::dynamic_pointer_cast<nn::RmsNorm>(norm.module());
+    LS_CHECK(replaced != nullptr, "Parallelize: '", path, ".", norm.name(),
+             "' is no nn::RmsNorm, and ranks can share out only these");
+    model_.ReplaceChild(StrCat(path, ".", norm.name()),
+                        std::make_shared<HeadNorm>(*replaced, ranks_, /*dim=*/2));
+  }
   // parameter may be null.
   void Cut(const std::shared_ptr<Parameter>& parameter, int dim,
            const std::vector<int64_t>& segments) {
@@ -115,7 +135,7 @@ void CheckReplicas(const TensorRanks& ranks, const Module& model, const std::str
   if (ranks.size() == 1) return;
   NamedTensors whole;
   for (const auto& [name, p] : model.NamedParameters()) {
-    if (p->layout().cuts.empty()) whole.emplace_back(name, p->value().Detach());
+    if (ranks.HaveSame(*p)) whole.emplace_back(name, p->value().Detach());
   }
   CheckSameBits(*ranks.group(), "the weights that ranks share " + when, whole);
 }

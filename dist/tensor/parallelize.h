@@ -13,7 +13,7 @@ namespace lockstep::dist {
 enum class TensorStyle {
   kColumn,      // nn::Linear: ColumnLinear
   kRow,         // nn::BranchLinear: RowLinear
-  kHeads,       // nn::CausalSelfAttention: an equal part of its heads
+  kHeads,       // nn::CausalSelfAttention: an equal part of its heads; its norms: HeadNorm
   kVocabulary,  // nn::Embedding, nn::LmHead: VocabularyEmbedding, VocabularyHead
   kSequence,    // nn::ResidualNorm, nn::Dropout: SequenceNorm, SequenceDropout
   kExperts,     // nn::MixtureOfExperts: an equal part of its experts, TensorExperts
@@ -45,7 +45,7 @@ using TensorPlan = std::vector<TensorRule>;
 // a rule that fits no module.
 void Parallelize(Module& model, const TensorRanksPtr& ranks, const TensorPlan& plan);
 
-// Collective. Throws ReplicaError, naming parameter and rank, if what all ranks have whole differs:
+// Collective. Throws ReplicaError, naming parameter and rank, if what all ranks have alike differs:
 // `when` is for the message, "after step 100".
 void CheckReplicas(const TensorRanks& ranks, const Module& model, const std::string& when);
 

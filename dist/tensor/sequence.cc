@@ -99,16 +99,27 @@ std::pair<Tensor, Tensor> MapParts(const TensorRanksPtr& ranks, const nn::Residu
   const std::vector<Tensor> xs = x.Chunk(own, dim);
   std::vector<Tensor> branches(xs.size()), sums, ys;
   if (open.value.defined()) branches = open.value.Chunk(own, dim);
-  const int64_t elements = xs[0].dim(1) * x.dim(2);  // of a sample, in a virtual part
+  const TensorRanksPtr within = ranks->within();
+  const StreamPart each = [&](const nn::ResidualStream& part, const std::vector<Tensor>& of_part,
+                              SamplePart where) {
+    if (!within) return f(part, of_part, where);
+    return MapParts(
+        within, part, of_part,
+        [&](const nn::ResidualStream& inner, const std::vector<Tensor>& of_inner, SamplePart at) {
+          return f(inner, of_inner, {where.begin + at.begin, where.of});
+        });
+  };
+  // Of a sample, in a virtual part.
+  const int64_t elements = xs[0].dim(1) * x.dim(2) * (within ? within->size() : 1);
   for (size_t j = 0; j < xs.size(); ++j) {
     nn::ResidualStream part(xs[j], open);
     part.open.value = branches[j];
     part.open.bias = copies.back()[j];
     std::vector<Tensor> own_copies;
-    for (const auto& of_one : copies) own_copies.push_back(of_one[j]);
-    const auto [sum, y] = f(part, own_copies,
-                            {.begin = ranks->PartAt(static_cast<int64_t>(j)) * elements,
-                             .of = ranks->sequence_parts() * elements});
+    for (size_t i = 0; i + 1 < copies.size(); ++i) own_copies.push_back(copies[i][j]);
+    const auto [sum, y] = each(part, own_copies,
+                               {.begin = ranks->PartAt(static_cast<int64_t>(j)) * elements,
+                                .of = ranks->sequence_parts() * elements});
     sums.push_back(sum);
     ys.push_back(y);
   }
@@ -125,14 +136,24 @@ std::pair<Tensor, Tensor> SequenceNorm::Forward(const nn::ResidualStream& stream
                       SamplePart where) { return Apply(part, copies[0], copies[1], where); });
 }
 
-SequenceDropout::SequenceDropout(const nn::Dropout& replaced, TensorRanksPtr ranks)
-    : ranks_(std::move(ranks)), p_(replaced.p()) {}
+SequenceDropout::SequenceDropout(double p, TensorRanksPtr ranks)
+    : ranks_(std::move(ranks)), p_(p) {}
 
 Tensor SequenceDropout::Forward(const Tensor& x) {
   if (p_ == 0 || CurrentStepState() == nullptr) return x;
-  const int64_t elements = x.dim(1) * x.dim(2);
-  return ops::Dropout(x, p_, nn::RandomSite(path()),
-                      {.begin = ranks_->rank() * elements, .of = ranks_->size() * elements});
+  const uint64_t site = nn::RandomSite(path());
+  if (!GradEnabled()) return ops::Dropout(x, p_, site);
+  const TensorRanksPtr within = ranks_->within();
+  const int64_t of_part = within ? within->size() : 1, rank = within ? within->rank() : 0;
+  std::vector<Tensor> ys;
+  for (const Tensor& part : x.Chunk(ranks_->own(), ranks_->part_dim())) {
+    const int64_t elements = part.dim(1) * part.dim(2);  // of a sample
+    const int64_t at = ranks_->PartAt(std::ssize(ys)) * of_part + rank;
+    ys.push_back(ops::Dropout(
+        part, p_, site,
+        {.begin = at * elements, .of = ranks_->sequence_parts() * of_part * elements}));
+  }
+  return Joined(ys, ranks_->part_dim());
 }
 
 }  // namespace lockstep::dist

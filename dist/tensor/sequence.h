@@ -20,7 +20,8 @@ std::vector<std::vector<Tensor>> FanOut(const TensorRanksPtr& ranks,
 // What adds a stream's open branch to it, and perhaps norms the sum, part by part: f(part, copies,
 // where) for each of this rank's own() virtual parts of the stream [B, T / size, C], with copies of
 // the branch's bias (in part.open) and of `parameters`, some of which may be undefined. The results
-// are joined along the sequence. Throws ArgumentError if own() does not divide it.
+// are joined again. Where ranks compute the parts together (TensorRanks::within), f is for each
+// virtual part of these. Throws ArgumentError if own() does not divide the sequence.
 using StreamPart = std::function<std::pair<Tensor, Tensor>(
     const nn::ResidualStream& part, const std::vector<Tensor>& copies, SamplePart where)>;
 std::pair<Tensor, Tensor> MapParts(const TensorRanksPtr& ranks, const nn::ResidualStream& stream,
@@ -41,11 +42,14 @@ class SequenceNorm : public nn::ResidualNorm {
   const TensorRanksPtr ranks_;
 };
 
-// In the place of an nn::Dropout, for this rank's part of the sequence [B, T / size, C]: with the
-// mask that the whole sequence has there. (Those of branches are applied by SequenceNorm.)
+// In the place of an nn::Dropout, for this rank's part of the sequence [B, T / size, C], or where
+// its parts lie otherwise, those: with the mask that the whole sequence has there. (Those of
+// branches are applied by SequenceNorm.)
 class SequenceDropout : public Layer {
  public:
-  SequenceDropout(const nn::Dropout& replaced, TensorRanksPtr ranks);
+  SequenceDropout(double p, TensorRanksPtr ranks);
+
+  double p() const { return p_; }
 
  protected:
   Tensor Forward(const Tensor& x) override;

@@ -50,6 +50,10 @@ Tensor AllRows(const TensorRanks& ranks, const std::vector<int64_t>& at, const T
 TensorExperts::TensorExperts(std::shared_ptr<nn::Experts> experts, TensorRanksPtr ranks)
     : ranks_(std::move(ranks)), own_(this, "", std::move(experts)) {}
 
+void TensorExperts::Begin(const Tensor& rows, const Tensor& offsets) {
+  if (ranks_->size() == 1) own_->Begin(rows, offsets);
+}
+
 Tensor TensorExperts::Forward(const Tensor& rows, const Tensor& offsets) {
   if (ranks_->size() == 1) return own_(rows, offsets);
   const std::vector<int64_t> counts = nn::ExpertCounts(offsets, rows.dim(0));

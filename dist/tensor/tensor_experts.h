@@ -20,6 +20,10 @@ class TensorExperts : public nn::ExpertsLayer {
   // The weights of `experts` are this rank's part.
   TensorExperts(std::shared_ptr<nn::Experts> experts, TensorRanksPtr ranks);
 
+  // This rank's, which further ranks may share out among themselves (ShareExperts).
+  Child<nn::ExpertsLayer>& own() { return own_; }
+  void Begin(const Tensor& rows, const Tensor& offsets) override;
+
  protected:
   Tensor Forward(const Tensor& rows, const Tensor& offsets) override;
 

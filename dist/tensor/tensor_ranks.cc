@@ -41,6 +41,20 @@ TensorRanks::TensorRanks(ProcessGroup* group, int64_t parts)
       parts, " parts on ", size_, " ranks");
 }
 
+Shape TensorRanks::PartShape(Shape stream) const {
+  const int64_t within_parts = within() ? within()->parts() : 1;
+  LS_CHECK(stream[1] % (sequence_parts() * within_parts) == 0, "a sequence of ", stream[1],
+           " tokens does not divide into the ", sequence_parts() * within_parts,
+           " parts of virtual.tp or virtual.cp");
+  stream[1] /= sequence_parts() * (within() ? within()->size() : 1);
+  stream[part_dim()] *= own();
+  return stream;
+}
+
+bool TensorRanks::HaveSame(const Parameter& parameter) const {
+  return parameter.layout().cuts.empty();
+}
+
 Tensor TensorRanks::SumOwn(const std::function<Tensor(int64_t j)>& part) const {
   return AddInPairs(own(), part);
 }

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "core/parameter.h"
 #include "core/tensor.h"
 #include "dist/process_group.h"
 
@@ -47,6 +48,14 @@ class TensorRanks {
   virtual int part_dim() const { return 1; }
   virtual int64_t PartAt(int64_t j) const { return first() + j; }
   virtual int64_t sequence_parts() const { return parts_; }
+  // The ranks that compute each of these parts together: of its tokens a rank has those of its
+  // rank among them. Null: this rank computes its parts alone.
+  virtual std::shared_ptr<const TensorRanks> within() const { return nullptr; }
+  // What this rank has of a residual stream [B, T, C], in training. Throws ArgumentError unless the
+  // parts, and those within them, divide T.
+  Shape PartShape(Shape stream) const;
+  // Whether all of these ranks have the same of the parameter.
+  virtual bool HaveSame(const Parameter& parameter) const;
 
   // The sum of the own parts, where part(j), for j in [0, own()), makes the partial sums: fresh
   // tensors of one shape and dtype.

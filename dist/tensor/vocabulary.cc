@@ -95,9 +95,14 @@ class VocabularyEmbeddingNode : public Node {
   const int64_t first_position_;
 };
 
-// positions may be undefined.
-Tensor Embed(const TensorRanksPtr& ranks, const Tensor& ids, const Tensor& weight,
-             const Tensor& positions, int64_t first_position) {
+}  // namespace
+
+Tensor VocabularyRows(const TensorRanksPtr& ranks, const Tensor& ids, const Tensor& weight,
+                      const Tensor& positions, int64_t first_position) {
+  if (ranks->size() == 1) {
+    if (!positions.defined()) return ops::Embedding(ids, weight);
+    return ops::TokenPositionEmbedding(ids, weight, positions, first_position);
+  }
   LS_CHECK(ids.defined() && ids.ndim() == 2 &&
                (ids.dtype() == DType::kI32 || ids.dtype() == DType::kI64),
            "vocabulary_embedding: ids must be an i32 or i64 [B, T], got ", ids.Describe());
@@ -124,20 +129,16 @@ Tensor Embed(const TensorRanksPtr& ranks, const Tensor& ids, const Tensor& weigh
   return y;
 }
 
-}  // namespace
-
 VocabularyEmbedding::VocabularyEmbedding(const nn::Embedding& replaced, TensorRanksPtr ranks)
     : Embedding(replaced.weight()), ranks_(std::move(ranks)) {}
 
 Tensor VocabularyEmbedding::AddPositions(const Tensor& ids, const Tensor& positions,
                                          int64_t first_position) {
-  if (ranks_->size() == 1) return Embedding::AddPositions(ids, positions, first_position);
-  return Embed(ranks_, ids, weight()->value(), positions, first_position);
+  return VocabularyRows(ranks_, ids, *weight(), positions, first_position);
 }
 
 Tensor VocabularyEmbedding::Forward(const Tensor& ids) {
-  if (ranks_->size() == 1) return Embedding::Forward(ids);
-  return Embed(ranks_, ids, weight()->value(), Tensor(), 0);
+  return VocabularyRows(ranks_, ids, *weight());
 }
 
 VocabularyHead::VocabularyHead(const nn::LmHead& replaced, TensorRanksPtr ranks)
@@ -153,15 +154,19 @@ Tensor VocabularyHead::Forward(const Tensor& x, const Tensor& targets) {
   if (targets.defined()) {
     return VocabularyCrossEntropy(ranks_, x, weight, targets, loss_chunk_);
   }
-  LS_CHECK(!GradEnabled() || ranks_->size() == 1,
+  return VocabularyLogits(*ranks_, x, weight);
+}
+
+Tensor VocabularyLogits(const TensorRanks& ranks, const Tensor& x, const Tensor& weight) {
+  LS_CHECK(!GradEnabled() || ranks.size() == 1,
            "a tensor-parallel head brings logits together only under NoGrad: give it targets, "
            "whose loss it computes without");
   const Tensor logits = ops::Linear(x, weight);
-  if (ranks_->size() == 1) return logits;
-  const Tensor all = ranks_->Gather(logits, "logits");  // [size, B, T, V / size]
+  if (ranks.size() == 1) return logits;
+  const Tensor all = ranks.Gather(logits, "logits");  // [size, B, T, V / size]
   return all.Permute({1, 2, 0, 3})
       .Contiguous()
-      .View({x.dim(0), x.dim(1), logits.dim(2) * ranks_->size()});
+      .View({x.dim(0), x.dim(1), logits.dim(2) * ranks.size()});
 }
 
 }  // namespace lockstep::dist

@@ -31,6 +31,8 @@ class VocabularyHead : public nn::LmHeadLayer, public nn::ReadsTiedWeight {
  public:
   VocabularyHead(const nn::LmHead& replaced, TensorRanksPtr ranks);
 
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
+  int64_t loss_chunk() const { return loss_chunk_; }
   std::shared_ptr<nn::TiedWeight> tied() const override { return tied_; }
 
  protected:
@@ -42,6 +44,14 @@ class VocabularyHead : public nn::LmHeadLayer, public nn::ReadsTiedWeight {
   std::shared_ptr<Parameter> weight_;
   std::shared_ptr<nn::TiedWeight> tied_;  // null: the weight is its own
 };
+
+// What VocabularyEmbedding computes, of this rank's part of the rows. positions may be undefined.
+Tensor VocabularyRows(const TensorRanksPtr& ranks, const Tensor& ids, const Tensor& weight,
+                      const Tensor& positions = {}, int64_t first_position = 0);
+
+// The logits [B, T, V] of x [B, T, C] and this rank's part of the weight. No gradient, but with one
+// rank. Throws ArgumentError where there would be one.
+Tensor VocabularyLogits(const TensorRanks& ranks, const Tensor& x, const Tensor& weight);
 
 // ops::LinearCrossEntropy with Reduction::kSum, of this rank's part of the sequence x [B, T / size,
 // C] and of the weight [V / size, C], for targets [B, T]. A row's log-sum-exp is joined from those

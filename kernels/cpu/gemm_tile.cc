@@ -212,6 +212,17 @@ void RunMatmul(const MatmulKey& key, const void* a, const void* b, float* c) {
                ", k = ", key.k, " returned status ", status);
 }
 
+// The rows of A with which a product of m rows and n columns is computed. With AMX, oneDNN leaves
+// bf16 results of up to 32 rows and 256 elements to kernels that round otherwise: such a product
+// gets rows of zeros, so that its size does not change its bits. (Sums of up to 16 products go to
+// these kernels at every size.)
+int64_t RowsToCompute(dnnl::memory::data_type type, int64_t m, int64_t n) {
+  constexpr int64_t kSmallRows = 32, kSmallElements = 256;
+  static const bool has_amx = dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
+  const bool is_small = m <= kSmallRows && m * n <= kSmallElements;
+  return has_amx && type == dnnl::memory::data_type::bf16 && is_small ? kSmallRows + 1 : m;
+}
+
 constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <class T>
@@ -227,18 +238,25 @@ void MultiplyPacked(const TiledProduct<T>& p, int64_t row, int64_t column, float
   constexpr auto kType =
       std::is_same_v<T, float> ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
   static thread_local PanelCache<T> panels_a, panels_b;
+  static thread_local Scratch<T> padded_a;
   static thread_local Scratch<float> scratch_c;
   const int64_t i = row * p.tile.m, j = column * p.tile.n;
   const int64_t m = p.Rows(row), n = p.Columns(column), k = p.k;
+  const int64_t computed = RowsToCompute(kType, m, n);
   const int64_t rows = CeilDivide(p.m, p.tile.m), columns = CeilDivide(p.n, p.tile.n);
   const int64_t deepest = std::min(k, kMultiplyDepth), slices = CeilDivide(k, deepest);
-  const bool in_place = ldc == n || m == 1;
-  float* const sums = in_place ? c : scratch_c.Get(m * n);
+  const bool in_place = (ldc == n || m == 1) && computed == m;
+  float* const sums = in_place ? c : scratch_c.Get(computed * n);
   if (!in_place && accumulate) CopyRows(c, ldc, m, n, sums, n);
   for (int64_t slice = 0; slice < slices; ++slice) {
     const int64_t at = slice * kMultiplyDepth, depth = std::min(kMultiplyDepth, k - at);
     const T* a = p.a.At(i, at);
-    if (p.a.transposed || (p.a.ld != depth && m > 1)) {
+    if (computed > m) {
+      T* const padded = padded_a.Get(computed * depth);
+      PackA(p.a.From(i, at), m, depth, padded);
+      std::fill_n(padded + m * depth, (computed - m) * depth, T(0));
+      a = padded;
+    } else if (p.a.transposed || (p.a.ld != depth && m > 1)) {
       const auto panel =
           panels_a.Find(p.number, row * slices + slice, rows * slices, p.tile.m * deepest);
       if (!panel.packed) PackA(p.a.From(i, at), m, depth, panel.data);
@@ -247,7 +265,7 @@ void MultiplyPacked(const TiledProduct<T>& p, int64_t row, int64_t column, float
     const auto b = panels_b.Find(p.number, column * slices + slice, columns * slices,
                                  PackedSizeB(deepest, p.tile.n));
     if (!b.packed) PackB(p.b.From(at, j), depth, n, b.data);
-    RunMatmul({kType, m, n, depth, accumulate || slice > 0}, a, b.data, sums);
+    RunMatmul({kType, computed, n, depth, accumulate || slice > 0}, a, b.data, sums);
   }
   if (!in_place) CopyRows(sums, n, m, n, c, ldc);
 }

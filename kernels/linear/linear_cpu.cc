@@ -6,29 +6,10 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/linear_few_rows_cpu.h"
+#include "kernels/matmul/product_of.h"
 
 namespace lockstep::cpu {
 namespace {
-
-// op(a) op(b) into c, of matrices without gaps.
-GemmArgs Product(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
-                 const Tensor& c) {
-  GemmArgs g;
-  g.transpose_a = transpose_a;
-  g.transpose_b = transpose_b;
-  g.m = c.dim(0);
-  g.n = c.dim(1);
-  g.k = a.dim(transpose_a ? 0 : 1);
-  g.dtype = a.dtype();
-  g.a = a.raw_data();
-  g.lda = a.dim(1);
-  g.b = b.raw_data();
-  g.ldb = b.dim(1);
-  g.c_dtype = c.dtype();
-  g.c = c.raw_data();
-  g.ldc = c.dim(1);
-  return g;
-}
 
 void LinearForwardCpu(Stream, const LinearForwardArgs& args) {
   const bool plain = args.activation == Activation::kNone || args.activation == Activation::kGelu;
@@ -37,7 +18,7 @@ void LinearForwardCpu(Stream, const LinearForwardArgs& args) {
                   [&](auto tag) { LinearFewRows<typename decltype(tag)::type>(args); });
     return;
   }
-  GemmArgs g = Product(args.x, false, args.weight, true, args.y);
+  GemmArgs g = ProductOf<GemmArgs>(args.x, false, args.weight, true, args.y);
   if (args.bias.defined()) g.bias = args.bias.raw_data();
   g.gelu = args.activation == Activation::kGelu;
   if (args.pre_activation.defined()) g.pre_activation = args.pre_activation.raw_data();
@@ -96,12 +77,12 @@ void LinearBackwardCpu(Stream, const LinearBackwardArgs& args) {
   std::array<GemmArgs, 2> products;
   size_t n = 0;
   if (args.dx.defined()) {
-    GemmArgs& g = products[n++] = Product(args.dy, false, args.weight, false, args.dx);
+    GemmArgs& g = products[n++] = ProductOf<GemmArgs>(args.dy, false, args.weight, false, args.dx);
     g.accumulate = args.accumulate_x;
     if (args.activation == Activation::kGelu) g.gelu_input = args.pre_activation.raw_data();
   }
   if (args.dweight.defined()) {
-    GemmArgs& g = products[n++] = Product(args.dy, true, args.x, false, args.dweight);
+    GemmArgs& g = products[n++] = ProductOf<GemmArgs>(args.dy, true, args.x, false, args.dweight);
     g.accumulate = args.accumulate_weight;
   }
   Gemm(std::span(products).first(n));

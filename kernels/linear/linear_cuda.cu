@@ -2,6 +2,7 @@
 #include "kernels/cuda/math.cuh"
 #include "kernels/linear/linear.h"
 #include "kernels/matmul/gemm_cuda.h"
+#include "kernels/matmul/product_of.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -63,23 +64,6 @@ void LinearFewRows(Stream stream, const LinearForwardArgs& args) {
 
 // ---- The slots. ----
 
-// op(a) op(b) into c, of matrices without gaps.
-GemmArgs Product(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
-                 const Tensor& c) {
-  GemmArgs g;
-  g.transpose_a = transpose_a;
-  g.transpose_b = transpose_b;
-  g.m = c.dim(0);
-  g.n = c.dim(1);
-  g.k = a.dim(transpose_a ? 0 : 1);
-  g.dtype = a.dtype();
-  g.a = a.raw_data();
-  g.b = b.raw_data();
-  g.c_dtype = c.dtype();
-  g.c = c.raw_data();
-  return g;
-}
-
 void LinearForwardCuda(Stream stream, const LinearForwardArgs& args) {
   if (args.y.numel() == 0) return;
   if (args.x.dim(0) <= kFewRows) {
@@ -87,7 +71,7 @@ void LinearForwardCuda(Stream stream, const LinearForwardArgs& args) {
       LinearFewRows<typename decltype(tag)::type>(stream, args);
     });
   }
-  GemmArgs g = Product(args.x, false, args.weight, true, args.y);
+  GemmArgs g = ProductOf<GemmArgs>(args.x, false, args.weight, true, args.y);
   if (args.bias.defined()) g.bias = args.bias.raw_data();
   g.gelu = args.activation == Activation::kGelu;
   g.full_f32 = args.full_f32;
@@ -115,14 +99,14 @@ void BackwardBias(Stream stream, const LinearBackwardArgs& args) {
 
 void LinearBackwardCuda(Stream stream, const LinearBackwardArgs& args) {
   if (args.dx.defined()) {
-    GemmArgs g = Product(args.dy, false, args.weight, false, args.dx);
+    GemmArgs g = ProductOf<GemmArgs>(args.dy, false, args.weight, false, args.dx);
     g.accumulate = args.accumulate_x;
     g.full_f32 = args.full_f32;
     if (args.activation == Activation::kGelu) g.gelu_input = args.pre_activation.raw_data();
     Gemm(stream, g);
   }
   if (args.dweight.defined()) {
-    GemmArgs g = Product(args.dy, true, args.x, false, args.dweight);
+    GemmArgs g = ProductOf<GemmArgs>(args.dy, true, args.x, false, args.dweight);
     g.accumulate = args.accumulate_weight;
     g.full_f32 = args.full_f32;
     Gemm(stream, g);

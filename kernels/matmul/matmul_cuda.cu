@@ -8,6 +8,7 @@
 #include "kernels/cuda/shared.cuh"
 #include "kernels/matmul/gemm_cuda.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/matmul/product_of.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -262,18 +263,7 @@ void Gemm(Stream stream, const GemmArgs& args) {
 namespace {
 
 void MatMulCuda(Stream stream, const MatMulArgs& args) {
-  GemmArgs g;
-  g.transpose_a = args.transpose_a;
-  g.transpose_b = args.transpose_b;
-  g.batch = args.c.dim(0);
-  g.m = args.c.dim(1);
-  g.n = args.c.dim(2);
-  g.k = args.a.dim(args.transpose_a ? 1 : 2);
-  g.dtype = args.a.dtype();
-  g.a = args.a.raw_data();
-  g.b = args.b.raw_data();
-  g.c_dtype = args.c.dtype();
-  g.c = args.c.raw_data();
+  auto g = ProductOf<GemmArgs>(args.a, args.transpose_a, args.b, args.transpose_b, args.c);
   g.accumulate = args.accumulate;
   Gemm(stream, g);
 }

@@ -1,4 +1,4 @@
-// The model and the data of train_spirals and train_spirals_parallel.
+// The model and the data of train_mlp, train_spirals and train_spirals_parallel.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@
 
 namespace lockstep::examples {
 
-// 2 features to 2 classes.
+// 2 features to 2 classes. The parameters are those of the children; Forward is ordinary code.
 class Mlp : public ModuleOf<Tensor(const Tensor&)> {
  public:
   explicit Mlp(int64_t hidden)

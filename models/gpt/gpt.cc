@@ -35,12 +35,14 @@ std::vector<std::shared_ptr<nn::Block>> Blocks(const GptConfig& config) {
       // 2 * n_layer branches add up in the residual stream.
       .residual_std = config.init_std / std::sqrt(2.0 * static_cast<double>(config.n_layer)),
       .n_kv_head = config.n_kv_head,
+      .head_dim = config.head_dim,
+      .qk_norm = config.qk_norm,
       .n_inner = config.n_inner,
       .norm = config.norm,
       .norm_eps = config.norm_eps,
       .activation = config.activation,
       .rotary = config.position == Position::kRope
-                    ? std::make_shared<nn::Rotary>(config.n_embd / config.n_head, config.rope)
+                    ? std::make_shared<nn::Rotary>(config.head_dim, config.rope)
                     : nullptr};
   std::vector<std::shared_ptr<nn::Block>> blocks;
   const RecomputeChoice& recompute = config.recompute;
@@ -80,7 +82,7 @@ int64_t Gpt::NumActiveParameters() const {
 
 double Gpt::FlopsPerToken(int64_t t) const {
   return 6.0 * static_cast<double>(NumActiveParameters()) +
-         6.0 * static_cast<double>(config_.n_layer * config_.n_embd * t);
+         6.0 * static_cast<double>(config_.n_layer * config_.n_head * config_.head_dim * t);
 }
 
 Tensor Gpt::Forward(const Tensor& ids, const Tensor& targets) {

@@ -98,6 +98,7 @@ int64_t DefaultInner(int64_t n_embd, nn::MlpActivation activation) {
 
 GptConfig Resolved(GptConfig c) {
   if (c.n_kv_head == 0) c.n_kv_head = c.n_head;
+  if (c.head_dim == 0 && c.n_head > 0) c.head_dim = c.n_embd / c.n_head;
   if (c.n_inner == 0) c.n_inner = DefaultInner(c.n_embd, c.activation);
   if (c.mixture.n_expert > 0 && c.mixture.n_inner == 0) c.mixture.n_inner = c.n_inner;
   return c;
@@ -135,8 +136,9 @@ void Validate(const GptConfig& config) {
   positive("n_embd", c.n_embd);
   positive("n_kv_head", c.n_kv_head);
   positive("n_inner", c.n_inner);
-  LS_CHECK(c.n_embd % c.n_head == 0, "the model's n_embd = ", c.n_embd,
-           " is not divisible by n_head = ", c.n_head);
+  LS_CHECK(config.head_dim != 0 || c.n_embd % c.n_head == 0, "the model's n_embd = ", c.n_embd,
+           " is not divisible by n_head = ", c.n_head, ": use a multiple, or set head_dim");
+  positive("head_dim", c.head_dim);
   LS_CHECK(c.n_head % c.n_kv_head == 0, "the model's n_head = ", c.n_head,
            " is not divisible by n_kv_head = ", c.n_kv_head);
   LS_CHECK(c.dropout >= 0 && c.dropout < 1, "the model's dropout must be in [0, 1), got ",
@@ -147,7 +149,7 @@ void Validate(const GptConfig& config) {
   LS_CHECK(c.loss_chunk >= 0, "the model's loss_chunk must not be negative, got ", c.loss_chunk);
   LS_CHECK(c.norm_eps > 0, "the model's norm_eps must be positive, got ", c.norm_eps);
   ValidateMixture(c);
-  if (c.position == Position::kRope) RotaryFrequencies(c.n_embd / c.n_head, c.rope);
+  if (c.position == Position::kRope) RotaryFrequencies(c.head_dim, c.rope);
 }
 
 }  // namespace lockstep::models

@@ -27,6 +27,8 @@ struct GptConfig {
   bool bias = true;            // in linear layers and layer norms
   bool tie_embeddings = true;  // the output head is the token embedding
   int64_t n_kv_head = 0;       // heads of keys and values; 0: n_head
+  int64_t head_dim = 0;        // width of a head; 0: n_embd / n_head
+  bool qk_norm = false;        // RMS norms of each head's queries and keys
   int64_t n_inner = 0;         // hidden width of the MLP; 0: DefaultInner
   NormKind norm = NormKind::kLayerNorm;
   double norm_eps = 1e-5;
@@ -56,7 +58,7 @@ struct GptConfig {
 // multiple of 64.
 int64_t DefaultInner(int64_t n_embd, nn::MlpActivation activation);
 
-// With n_kv_head, n_inner and mixture.n_inner written out.
+// With n_kv_head, head_dim, n_inner and mixture.n_inner written out.
 GptConfig Resolved(GptConfig config);
 
 // Throws an ArgumentError naming the first field that is out of range or does not fit the others.

@@ -178,7 +178,7 @@ OrderedJson LlamaConfig(const GptConfig& c) {
   j["num_hidden_layers"] = c.n_layer;
   j["num_attention_heads"] = c.n_head;
   j["num_key_value_heads"] = c.n_kv_head;
-  j["head_dim"] = c.n_embd / c.n_head;
+  j["head_dim"] = c.head_dim;
   j["hidden_act"] = "silu";
   j["rms_norm_eps"] = c.norm_eps;
   j["initializer_range"] = c.init_std;
@@ -200,6 +200,7 @@ struct LlamaDefaults {
   double eps = 1e-6;
   double rope_theta = 1e4;
   std::optional<int64_t> n_kv_head = {};  // none: as many as heads
+  int64_t head_dim = 0;                   // 0: n_embd / n_head
 };
 
 GptConfig FromLlama(const Fields& f, const LlamaDefaults& defaults = {}) {
@@ -218,6 +219,8 @@ GptConfig FromLlama(const Fields& f, const LlamaDefaults& defaults = {}) {
   const bool left_out = !f.j.contains("num_key_value_heads");
   c.n_kv_head =
       f.Integer("num_key_value_heads", left_out ? defaults.n_kv_head.value_or(c.n_head) : c.n_head);
+  // A null asks for n_embd / n_head.
+  c.head_dim = f.Integer("head_dim", f.j.contains("head_dim") ? 0 : defaults.head_dim);
   c.norm_eps = f.Number("rms_norm_eps", defaults.eps);
   c.init_std = f.Number("initializer_range", 0.02);
   c.rope = FromRope(f, {.theta = defaults.rope_theta});
@@ -225,7 +228,6 @@ GptConfig FromLlama(const Fields& f, const LlamaDefaults& defaults = {}) {
   f.Expect("mlp_bias", c.bias);  // all linear layers have biases, or none
   c.dropout = f.Number("attention_dropout", 0);
   c.tie_embeddings = f.Bool("tie_word_embeddings", false);
-  if (c.n_head > 0) f.Expect("head_dim", c.n_embd / c.n_head);
   return c;
 }
 
@@ -264,6 +266,80 @@ GptConfig FromMixtral(const Fields& f) {
   return c;
 }
 
+// ---- Qwen3, without experts and with them (Qwen3-MoE). ----
+
+OrderedJson Qwen3Config(const GptConfig& c) {
+  OrderedJson j = LlamaConfig(c);
+  j["architectures"] = {"Qwen3ForCausalLM"};
+  j["model_type"] = "qwen3";
+  j.erase("mlp_bias");
+  j["use_sliding_window"] = false;
+  return j;
+}
+
+OrderedJson Qwen3MoeConfig(const GptConfig& c) {
+  OrderedJson j = Qwen3Config(c);
+  j["architectures"] = {"Qwen3MoeForCausalLM"};
+  j["model_type"] = "qwen3_moe";
+  j["moe_intermediate_size"] = c.mixture.n_inner;
+  j["num_experts"] = c.mixture.n_expert;
+  j["num_experts_per_tok"] = c.mixture.n_expert_used;
+  j["norm_topk_prob"] = c.mixture.router.normalise;
+  j["decoder_sparse_step"] = 1;
+  j["mlp_only_layers"] = OrderedJson::array();
+  for (int64_t i = 0; i < c.n_dense; ++i) j["mlp_only_layers"].push_back(i);
+  // The loss of transformers is another function, of all layers together.
+  j["router_aux_loss_coef"] = c.mixture.balance_loss;
+  j["output_router_logits"] = false;
+  j["lockstep"] = {{"z_loss", c.mixture.z_loss}};
+  return j;
+}
+
+GptConfig FromQwen3(const Fields& f, const LlamaDefaults& defaults = {
+                                         .positions = 32768, .n_kv_head = 32, .head_dim = 128}) {
+  f.Expect("attention_bias", false);  // the MLPs have none
+  f.Expect("use_sliding_window", false);
+  if (f.Has("layer_types")) {
+    for (const Json& type : f.j["layer_types"]) {
+      if (type != "full_attention") {
+        f.Fail("layer_types",
+               StrCat("has ", DumpJson(type), "; only \"full_attention\" is supported"));
+      }
+    }
+  }
+  GptConfig c = FromLlama(f, defaults);
+  c.qk_norm = true;
+  return c;
+}
+
+// How many of the first layers have an MLP. That other layers have one is refused.
+int64_t DenseLayers(const Fields& f) {
+  f.Expect("decoder_sparse_step", 1);
+  if (!f.Has("mlp_only_layers")) return 0;
+  const Json& layers = f.j["mlp_only_layers"];
+  Json first = Json::array();
+  while (first.size() < layers.size()) first.push_back(first.size());
+  if (layers != first) {
+    f.Fail("mlp_only_layers", StrCat("is ", DumpJson(layers), "; only the first layers, as in ",
+                                     DumpJson(first), ", are supported"));
+  }
+  return static_cast<int64_t>(layers.size());
+}
+
+GptConfig FromQwen3Moe(const Fields& f) {
+  GptConfig c = FromQwen3(f, {.positions = 32768, .n_kv_head = 4});
+  nn::MixtureOptions& m = c.mixture;
+  // transformers 5 writes Mixtral's name.
+  m.n_expert = f.Integer(f.Has("num_local_experts") ? "num_local_experts" : "num_experts", 128);
+  m.n_expert_used = f.Integer("num_experts_per_tok", 8);
+  m.n_inner = f.Integer("moe_intermediate_size", 768);
+  m.router.normalise = f.Bool("norm_topk_prob", false);
+  m.balance_loss = f.Number("router_aux_loss_coef", 0.001);
+  m.z_loss = f.Object("lockstep").Number("z_loss", 0);
+  c.n_dense = DenseLayers(f);
+  return c;
+}
+
 // ---- Lockstep's own. ----
 
 OrderedJson MixtureConfig(const GptConfig& c) {
@@ -299,6 +375,8 @@ OrderedJson LockstepConfig(const GptConfig& c) {
   j["n_layer"] = c.n_layer;
   j["n_head"] = c.n_head;
   j["n_kv_head"] = c.n_kv_head;
+  j["head_dim"] = c.head_dim;
+  j["qk_norm"] = c.qk_norm;
   j["n_embd"] = c.n_embd;
   j["n_inner"] = c.n_inner;
   j["dropout"] = c.dropout;
@@ -324,6 +402,8 @@ GptConfig FromLockstep(const Fields& f) {
   c.n_layer = f.Integer("n_layer");
   c.n_head = f.Integer("n_head");
   c.n_kv_head = f.Integer("n_kv_head");
+  c.head_dim = f.Integer("head_dim", 0);
+  c.qk_norm = f.Bool("qk_norm", false);
   c.n_embd = f.Integer("n_embd");
   c.n_inner = f.Integer("n_inner");
   c.dropout = f.Number("dropout", 0);
@@ -347,9 +427,12 @@ GptConfig FromFields(const Fields& f) {
   if (type == "gpt2") return FromGpt2(f);
   if (type == "llama") return FromLlama(f);
   if (type == "mixtral") return FromMixtral(f);
+  if (type == "qwen3") return FromQwen3(f);
+  if (type == "qwen3_moe") return FromQwen3Moe(f);
   if (type == "lockstep") return FromLockstep(f);
   f.Fail("model_type",
-         StrCat("is \"", type, "\"; supported are gpt2, llama, mixtral and lockstep"));
+         StrCat("is \"", type,
+                "\"; supported are gpt2, llama, mixtral, qwen3, qwen3_moe and lockstep"));
 }
 
 }  // namespace
@@ -357,22 +440,22 @@ GptConfig FromFields(const Fields& f) {
 HfFormat HfFormatOf(const GptConfig& config) {
   const GptConfig c = Resolved(config);
   const nn::MixtureOptions& m = c.mixture;
+  const bool llama = c.norm == NormKind::kRmsNorm && c.position == Position::kRope &&
+                     c.activation == MlpActivation::kSwiGlu;
   if (m.n_expert > 0) {
-    const bool llama = c.norm == NormKind::kRmsNorm && c.position == Position::kRope &&
-                       c.activation == MlpActivation::kSwiGlu && !c.bias;
-    const bool mixtral =
-        m.router == RouterOptions() && m.n_shared == 0 && c.n_dense == 0 && m.n_inner == c.n_inner;
-    return llama && mixtral ? HfFormat::kMixtral : HfFormat::kLockstep;
+    RouterOptions router = m.router;
+    router.normalise = true;
+    if (!llama || c.bias || m.n_shared > 0 || router != RouterOptions()) return HfFormat::kLockstep;
+    if (c.qk_norm) return HfFormat::kQwen3Moe;
+    const bool mixtral = m.router.normalise && c.n_dense == 0 && m.n_inner == c.n_inner;
+    return mixtral ? HfFormat::kMixtral : HfFormat::kLockstep;
   }
-  if (c.norm == NormKind::kLayerNorm && c.position == Position::kLearned &&
-      c.activation != MlpActivation::kSwiGlu && c.n_kv_head == c.n_head) {
-    return HfFormat::kGpt2;
-  }
-  if (c.norm == NormKind::kRmsNorm && c.position == Position::kRope &&
-      c.activation == MlpActivation::kSwiGlu) {
-    return HfFormat::kLlama;
-  }
-  return HfFormat::kLockstep;
+  if (llama && c.qk_norm) return c.bias ? HfFormat::kLockstep : HfFormat::kQwen3;
+  if (llama && c.n_embd % c.n_head == 0) return HfFormat::kLlama;  // transformers wants that
+  const bool gpt2 = c.norm == NormKind::kLayerNorm && c.position == Position::kLearned &&
+                    c.activation != MlpActivation::kSwiGlu && c.n_kv_head == c.n_head &&
+                    c.n_head * c.head_dim == c.n_embd && !c.qk_norm;
+  return gpt2 ? HfFormat::kGpt2 : HfFormat::kLockstep;
 }
 
 std::string ToHfConfig(const GptConfig& config, DType dtype) {
@@ -385,6 +468,10 @@ std::string ToHfConfig(const GptConfig& config, DType dtype) {
         return LlamaConfig(c);
       case HfFormat::kMixtral:
         return MixtralConfig(c);
+      case HfFormat::kQwen3:
+        return Qwen3Config(c);
+      case HfFormat::kQwen3Moe:
+        return Qwen3MoeConfig(c);
       case HfFormat::kLockstep:
         break;
     }

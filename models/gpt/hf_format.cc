@@ -48,6 +48,8 @@ struct Path {
   }
 };
 
+bool IsMixtral(const GptConfig& c) { return HfFormatOf(c) == HfFormat::kMixtral; }
+
 // The rows of a joint linear layer, by their names in Llama.
 struct Part {
   const char* layer;
@@ -55,19 +57,22 @@ struct Part {
 };
 
 std::vector<Part> LlamaParts(const GptConfig& c, const std::string& layer, int64_t rows) {
-  const int64_t head = c.n_embd / c.n_head;
   if (layer == "attn.c_attn") {
-    return {{"self_attn.q_proj", c.n_embd},
-            {"self_attn.k_proj", c.n_kv_head * head},
-            {"self_attn.v_proj", c.n_kv_head * head}};
+    return {{"self_attn.q_proj", c.n_head * c.head_dim},
+            {"self_attn.k_proj", c.n_kv_head * c.head_dim},
+            {"self_attn.v_proj", c.n_kv_head * c.head_dim}};
   }
   if (layer == "mlp.c_fc") return {{"mlp.gate_proj", c.n_inner}, {"mlp.up_proj", c.n_inner}};
-  if (layer == "mlp.router") return {{"block_sparse_moe.gate", rows}};
+  if (layer == "mlp.router") {
+    return {{IsMixtral(c) ? "block_sparse_moe.gate" : "mlp.gate", rows}};
+  }
   static constexpr std::pair<const char*, const char*> kNames[] = {
       {"wte", "embed_tokens"},
       {"ln_f", "norm"},
       {"ln_1", "input_layernorm"},
       {"ln_2", "post_attention_layernorm"},
+      {"attn.q_norm", "self_attn.q_norm"},
+      {"attn.k_norm", "self_attn.k_norm"},
       {"attn.c_proj", "self_attn.o_proj"},
       {"mlp.c_proj", "mlp.down_proj"}};
   for (const auto& [ours, theirs] : kNames) {
@@ -77,20 +82,22 @@ std::vector<Part> LlamaParts(const GptConfig& c, const std::string& layer, int64
   return {{"lm_head", rows}};
 }
 
-// The matrices of Mixtral's experts.
+// The matrices of Mixtral's or Qwen3-MoE's experts.
 std::vector<Piece> ExpertPieces(const GptConfig& c, const std::string& prefix, bool input) {
   const int64_t f = c.mixture.n_inner;
+  const bool mixtral = IsMixtral(c);
   std::vector<Piece> out;
   for (int64_t e = 0; e < c.mixture.n_expert; ++e) {
-    const std::string expert = StrCat(prefix, "block_sparse_moe.experts.", e, ".");
+    const std::string expert =
+        StrCat(prefix, mixtral ? "block_sparse_moe.experts." : "mlp.experts.", e, ".");
     const auto add = [&](const char* name, int64_t begin, int64_t end) {
       out.push_back({StrCat(expert, name, ".weight"), begin, end, false, e});
     };
     if (input) {
-      add("w1", 0, f);      // the gate
-      add("w3", f, 2 * f);  // up
+      add(mixtral ? "w1" : "gate_proj", 0, f);
+      add(mixtral ? "w3" : "up_proj", f, 2 * f);
     } else {
-      add("w2", 0, c.n_embd);
+      add(mixtral ? "w2" : "down_proj", 0, c.n_embd);
     }
   }
   return out;
@@ -117,8 +124,9 @@ std::vector<Piece> LlamaPieces(const GptConfig& c, const std::string& name, int6
 std::vector<Piece> Pieces(const GptConfig& c, const std::string& name, const Parameter& p) {
   const int64_t rows = p.logical_shape()[0];
   const HfFormat format = HfFormatOf(c);
-  if (format == HfFormat::kLlama || format == HfFormat::kMixtral) return LlamaPieces(c, name, rows);
-  return {{name, 0, rows, format == HfFormat::kGpt2 && IsConv1d(name)}};
+  if (format == HfFormat::kLockstep) return {{name, 0, rows}};
+  if (format == HfFormat::kGpt2) return {{name, 0, rows, IsConv1d(name)}};
+  return LlamaPieces(c, name, rows);
 }
 
 // For each weight of a linear layer or norm, the bias that GPT-2's format requires beside it.

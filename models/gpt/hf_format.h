@@ -2,8 +2,10 @@
 // with GPT-2's parts (learned positions, layer norms, a key and value head for each query head, any
 // activation but SwiGLU) as GPT2LMHeadModel, and one with Llama's parts (rope, rms_norm, swiglu) as
 // LlamaForCausalLM; with Llama's parts, no biases, and in each layer experts whose gates a softmax
-// over the chosen ones makes, as MixtralForCausalLM. All other models have a format of our own,
-// with model_type "lockstep" and the names of Gpt's parameters, which transformers does not know.
+// over the chosen ones makes, as MixtralForCausalLM; with Llama's parts, no biases, and norms of
+// queries and keys as Qwen3ForCausalLM, or with experts that a softmax chooses as
+// Qwen3MoeForCausalLM. All other models have a format of our own, with model_type "lockstep" and
+// the names of Gpt's parameters, which transformers does not know.
 #pragma once
 
 #include <functional>
@@ -16,7 +18,7 @@
 
 namespace lockstep::models {
 
-enum class HfFormat { kGpt2, kLlama, kMixtral, kLockstep };
+enum class HfFormat { kGpt2, kLlama, kMixtral, kQwen3, kQwen3Moe, kLockstep };
 HfFormat HfFormatOf(const GptConfig& config);
 
 // config.json for a model whose weights are of this dtype.
@@ -27,8 +29,8 @@ GptConfig FromHfConfig(const std::string& json, const std::string& source);
 
 // The model's weights under the names of its format. GPT-2: Conv1D weights as [in, out]; a model
 // without biases gets zeros for them, since the format always has them. Llama: q, k and v, and gate
-// and up, are separate; a tied head is left out. Mixtral: also each expert's matrices. Of a sharded
-// model all ranks produce the items together, in the same order.
+// and up, are separate; a tied head is left out. With experts also each expert's matrices. Of a
+// sharded model all ranks produce the items together, in the same order.
 std::vector<SafetensorsItem> ToHfTensors(const Gpt& model);
 // The same with weights from elsewhere, of the model's shapes and dtypes: `weight` is called when
 // an item is written, for the whole of a parameter.

@@ -52,15 +52,6 @@ std::string Check(const std::string& text) {
   return "";
 }
 
-std::string CheckStepRange(const std::string& text) {
-  try {
-    ParseStepRange(text);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
-}
-
 void AddGeneralOptions(Options& options, RunConfig& config) {
   options.Add("device", &config.device,
               {.check = CheckDevice,
@@ -303,8 +294,7 @@ void AddCheckpointOptions(Options& options, CheckpointOptions& checkpoint) {
        .operational = true,
        .doc =
            "where parallel.shard, parallel.pp or parallel.ep share out the model, each rank writes "
-           "its part, and "
-           "out_dir/model is made for Hugging Face at the end; false: the first rank "
+           "its part, and out_dir/model is made for Hugging Face at the end; false: the first rank "
            "collects all, and every checkpoint is a Hugging Face folder"});
 }
 
@@ -320,7 +310,7 @@ void AddRunOptions(Options& options, RunConfig& config) {
   AddParallelOptions(options, config.parallel);
   AddDistOptions(options, config.dist);
   options.Add("log.trace", &config.log.trace,
-              {.check = CheckStepRange,
+              {.check = Check<ParseStepRange>,
                .operational = true,
                .doc = "first:last, steps to trace into out_dir/trace-first-last.json, for "
                       "chrome://tracing or ui.perfetto.dev; empty: none"});

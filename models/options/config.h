@@ -29,7 +29,9 @@ struct ModelOptions {
   std::string position = "learned";
   bool tie_embeddings = true;
   int64_t n_kv_head = 0;  // 0: n_head
-  int64_t n_inner = 0;    // 0: DefaultInner of gpt_config.h
+  int64_t head_dim = 0;   // 0: n_embd / n_head
+  bool qk_norm = false;
+  int64_t n_inner = 0;  // 0: DefaultInner of gpt_config.h
   double norm_eps = 1e-5;
   double rope_theta = 10000;
   std::string rope_scaling = "none";

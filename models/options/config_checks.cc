@@ -59,7 +59,7 @@ void CheckBatch(Options& options, const TrainOptions& train) {
 }
 
 void CheckHeads(Options& options, const ModelOptions& model) {
-  if (model.n_embd % model.n_head == 0) return;
+  if (model.head_dim > 0 || model.n_embd % model.n_head == 0) return;
   const int64_t lower = model.n_embd / model.n_head * model.n_head;
   int64_t head = model.n_head;
   while (model.n_embd % head != 0) --head;
@@ -112,7 +112,13 @@ void CheckRope(Options& options, const ModelOptions& model) {
   CheckEffect(options, "model.rope_original_length", m.rope_original_length, d.rope_original_length,
               llama3, kLlama3);
   if (!rope) return;
-  if (m.n_embd / m.n_head % 2 != 0) {
+  if (m.head_dim % 2 != 0) {
+    options.Fail({"model.head_dim"},
+                 StrCat(options.Describe("model.head_dim"),
+                        " is odd, but rope rotates pairs: use model.head_dim = ", m.head_dim + 1,
+                        ", or model.position = \"learned\""));
+  }
+  if (m.head_dim == 0 && m.n_embd / m.n_head % 2 != 0) {
     options.Fail({"model.n_embd", "model.n_head"},
                  StrCat(options.Describe("model.n_embd"), " and ", options.Describe("model.n_head"),
                         " make heads of ", m.n_embd / m.n_head,

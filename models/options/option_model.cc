@@ -61,7 +61,7 @@ void AddModelOptions(Options& options, ModelOptions& model) {
               {.min = 1,
                .max = 1000000,
                .aliases = {"num_heads", "heads"},
-               .doc = "attention heads; must divide n_embd"});
+               .doc = "attention heads; must divide n_embd, unless there is a head_dim"});
   options.Add("model.n_embd", &model.n_embd,
               {.min = 1,
                .max = 1000000,
@@ -90,6 +90,13 @@ void AddModelOptions(Options& options, ModelOptions& model) {
                .aliases = {"num_key_value_heads", "n_kv_heads"},
                .doc = "heads of keys and values, each shared by a group of query heads; must "
                       "divide n_head; 0: n_head"});
+  options.Add("model.head_dim", &model.head_dim,
+              {.min = 0,
+               .max = 100000,
+               .aliases = {"head_size"},
+               .doc = "width of a head; 0: n_embd / n_head"});
+  options.Add("model.qk_norm", &model.qk_norm,
+              {.doc = "normalize each head's queries and keys (RMS norms, as in Qwen3)"});
   options.Add(
       "model.n_inner", &model.n_inner,
       {.min = 0,

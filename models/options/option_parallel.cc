@@ -29,11 +29,6 @@ void AddContextOptions(Options& options, ParallelOptions& parallel) {
                            " times a power of two, which each rank computes: use ",
                            "virtual.cp = ", 2 * parallel.cp, ", or leave it out"));
     }
-    if (pairs > 1 && parallel.tensor_parts() > 1) {
-      resolved.Fail({"parallel.cp", "virtual.cp", "parallel.tp", "virtual.tp"},
-                    "parallel.cp and virtual.cp do not go together with parallel.tp or virtual.tp "
-                    "yet: leave these out");
-    }
   });
 }
 
@@ -58,6 +53,8 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
   AddContextOptions(options, parallel);
   options.Add("parallel.pp", &parallel.pp,
               {.min = 1,
+               .max = 1024,
+               .aliases = {"pipeline_parallel", "pipeline_model_parallel_size", "pp_size"},
                .operational = true,
                .doc = "into how many stages, each on other ranks, the model is cut: a pipeline, "
                       "through which the micro-batches of a step go one after the other "
@@ -76,7 +73,8 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                .operational = true,
                .doc = "expert parallelism: how many neighbouring ranks, each with samples of its "
                       "own, share out the experts of a mixture, to which tokens are sent; a power "
-                      "of two that divides model.n_expert"});
+                      "of two that divides model.n_expert. With parallel.tp, each of its ranks' "
+                      "experts; with parallel.shard, it divides parallel.shard_ranks"});
   options.Add("parallel.shard", &parallel.shard,
               {.choices = {"none", "optimizer", "gradients", "full"},
                .aliases = {"fsdp", "sharding_strategy", "zero_stage"},
@@ -111,11 +109,9 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                              " must be a power of two, since the gradients of the ranks' samples "
                              "are added in pairs: use parallel.ep = 2, 4 or 8"));
       }
-      const char* const other = parallel.pp > 1             ? "parallel.pp"
-                                : parallel.tp > 1           ? "parallel.tp"
-                                : parts > 1                 ? "virtual.tp"
-                                : parallel.shard != d.shard ? "parallel.shard"
-                                                            : nullptr;
+      const char* const other = parallel.cp > 1                ? "parallel.cp"
+                                : parallel.context_pairs() > 1 ? "virtual.cp"
+                                                               : nullptr;
       if (other != nullptr) {
         resolved.Fail({"parallel.ep", other},
                       StrCat(resolved.Describe("parallel.ep"), " does not go together with ",

@@ -1,4 +1,4 @@
-// Options of how a model is shared out among ranks.
+// Options that say how ranks share out a model.
 #pragma once
 
 #include <cstdint>

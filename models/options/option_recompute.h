@@ -8,7 +8,7 @@
 
 namespace lockstep::models {
 
-// Of each block of a model; see nn/recompute.h.
+// What is recomputed in each block of a model; see nn/recompute.h.
 struct RecomputeChoice {
   enum class Part { kNone, kBlock, kAttention, kMlp, kOps };
   Part part = Part::kNone;

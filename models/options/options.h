@@ -29,7 +29,7 @@ inline constexpr std::string_view kVersion = "0.1.0";
 enum class OptionSource { kDefault, kPreset, kFile, kEnvironment, kCommandLine };
 std::string_view Name(OptionSource source);  // "default", ..., "command line"
 
-// Of an option that may be given several times: --stop=a --stop=b, stop = ["a", "b"].
+// The value of an option that may be given several times: --stop=a --stop=b, stop = ["a", "b"].
 using TextList = std::vector<std::string>;
 using OptionValue = std::variant<bool, int64_t, double, std::string, TextList>;
 
@@ -161,6 +161,7 @@ class Options {
   Option* Find(std::string_view key);
   const Option& Get(std::string_view key) const;
   bool IsSection(std::string_view name) const;
+  std::vector<std::string> Sections() const;  // in order; "" for keys that have none
   std::string EnvironmentName(std::string_view key) const;
   Assignments ReadToml(std::string_view text, const std::string& name, OptionSource source);
   Assignments ReadEnvironment(const Environment& environment);

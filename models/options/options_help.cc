@@ -75,6 +75,17 @@ std::string Explanation(const OptionSpec& spec, const OptionValue& initial) {
 
 }  // namespace
 
+// A section's options may be added in several places, but it is listed once.
+std::vector<std::string> Options::Sections() const {
+  std::vector<std::string> sections;
+  for (const Option& option : options_) {
+    const std::string section = Section(option.key);
+    if (option.listed() && std::find(sections.begin(), sections.end(), section) == sections.end())
+      sections.push_back(section);
+  }
+  return sections;
+}
+
 std::string Options::Help(int columns) const {
   columns = std::max(columns, 40);
   std::string out;
@@ -93,14 +104,7 @@ std::string Options::Help(int columns) const {
   out += "\n";
   for (const Option& option : options_)
     if (option.flag) Entry(out, "--" + option.key, option.spec.doc, columns);
-  // A section's options may be added in several places, but it is listed once.
-  std::vector<std::string> sections;
-  for (const Option& option : options_) {
-    const std::string section = Section(option.key);
-    if (option.listed() && std::find(sections.begin(), sections.end(), section) == sections.end())
-      sections.push_back(section);
-  }
-  for (const std::string& section : sections) {
+  for (const std::string& section : Sections()) {
     out += section.empty() ? "\n" : StrCat("\n[", section, "]\n");
     for (const Option& option : options_)
       if (option.listed() && Section(option.key) == section)
@@ -115,12 +119,9 @@ std::string Options::Help(int columns) const {
 std::string Options::Dump(bool sources) const {
   std::string out = StrCat("# Configuration of ", program_.name, ", resolved: ", program_.name,
                            " with this file does the same.\n");
-  std::vector<std::string> sections = {""};  // TOML requires keys without a section to come first
-  for (const Option& option : options_) {
-    const std::string section = Section(option.key);
-    if (option.listed() && std::find(sections.begin(), sections.end(), section) == sections.end())
-      sections.push_back(section);
-  }
+  std::vector<std::string> sections = Sections();
+  // TOML requires keys without a section to come first.
+  std::stable_partition(sections.begin(), sections.end(), [](const auto& s) { return s.empty(); });
   for (const std::string& section : sections) {
     if (!section.empty()) out += StrCat("\n[", section, "]\n");
     for (const Option& option : options_) {

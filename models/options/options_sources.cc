@@ -170,11 +170,10 @@ Options::Assignment Options::FromText(Option& option, const std::string& text, O
 std::string Options::SuggestSection(std::string_view section) const {
   std::vector<Candidate> sections;
   std::string all;
-  for (const Option& option : options_) {
-    const std::string name = option.key.substr(0, option.key.find_last_of('.') + 1);
-    if (name.empty() || (!sections.empty() && sections.back().key + "." == name)) continue;
-    sections.push_back({name.substr(0, name.size() - 1)});
-    all += StrCat(all.empty() ? "" : ", ", sections.back().key);
+  for (const std::string& name : Sections()) {
+    if (name.empty()) continue;
+    sections.push_back({name});
+    all += StrCat(all.empty() ? "" : ", ", name);
   }
   const std::vector<std::string> nearest = Nearest(section, sections);
   return nearest.empty() ? StrCat("; there are ", all)

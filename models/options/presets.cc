@@ -169,13 +169,15 @@ std::string MixtralTiny() {
 // 0.95, weight decay 0.1, clipping at 1, 2000 steps of warm-up, cosine to a tenth (Zhang et al.,
 // "TinyLlama" 2024, section 2.3). Meta published none for its small models; large ones need lower
 // rates. Llama 3.1 and 3.2 read 131072 tokens, but were first trained on windows of 8192, and so
-// are these. Mistral 7B is that of version 0.3, which attends to all tokens.
+// are these. Mistral 7B is that of version 0.3, which attends to all tokens. Qwen3 reads 40960
+// tokens, after a first training on windows of 4096.
 struct LlamaSize {
   int64_t vocab_size, block_size, n_layer, n_head, n_kv_head, n_embd, n_inner;
   bool tie_embeddings;
   const char* rope;  // lines of [model]
   int64_t steps, batch_size, global_batch_size;
-  const char* experts = "";  // lines of [model]
+  const char* more = "";  // lines of [model]
+  const char* norm_eps = "1e-5";
 };
 
 constexpr char kLlama2Rope[] = "rope_theta = 10000.0\n";
@@ -190,6 +192,15 @@ rope_original_length = 8192
 constexpr char kMistralRope[] = "rope_theta = 1000000.0\n";
 constexpr char kMixtralExperts[] = R"(n_expert = 8
 n_expert_used = 2
+router = "softmax"
+balance_loss = 0.001
+)";
+constexpr char kQwen3Heads[] = "head_dim = 128\nqk_norm = true\n";
+constexpr char kQwen3Moe[] = R"(head_dim = 128
+qk_norm = true
+n_expert = 128
+n_expert_used = 8
+n_expert_inner = 768
 router = "softmax"
 balance_loss = 0.001
 )";
@@ -211,11 +222,10 @@ init_std = 0.02
 dropout = 0.0
 bias = false
 norm = "rms_norm"
-norm_eps = 1e-5
 activation = "swiglu"
 position = "rope"
 )",
-                size.rope, size.experts, R"([data]
+                "norm_eps = ", size.norm_eps, "\n", size.rope, size.more, R"([data]
 tokenizer = "auto"
 order = "shuffled"
 [train]
@@ -279,6 +289,12 @@ const std::vector<Preset>& Presets() {
       {"mixtral-8x7b", "Mixtral's shape: 46.7B parameters, 12.9B active; TinyLlama's recipe",
        Llama({32000, 8192, 32, 32, 8, 4096, 14336, false, kMistralRope, 1430512, 1, 512,
               kMixtralExperts})},
+      {"qwen3-0.6b", "Qwen3's shape: 596M parameters, TinyLlama's recipe",
+       Llama({151936, 4096, 28, 16, 8, 1024, 3072, true, kMistralRope, 1430512, 2, 512, kQwen3Heads,
+              "1e-6"})},
+      {"qwen3-30b-a3b", "Qwen3-MoE's shape: 30.5B parameters, 3.4B active; TinyLlama's recipe",
+       Llama({151936, 4096, 48, 32, 4, 2048, 6144, false, kMistralRope, 1430512, 1, 512, kQwen3Moe,
+              "1e-6"})},
       {"mixtral-tiny", "a character-level mixture for a CPU: 2.4M parameters, 0.75M active",
        MixtralTiny()},
   };

@@ -17,9 +17,11 @@ std::string OptimizerTitle(const std::string& name) {
   return name == "sgd" ? "SGD" : name == "lion" ? "Lion" : "Muon";
 }
 
-// "Llama" for models with rope and rms_norm, else "GPT".
+// "Llama" for models with rope and rms_norm, "Qwen3" if they have norms of queries and keys, too;
+// else "GPT".
 std::string FamilyTitle(const GptConfig& m) {
-  return m.position == Position::kRope && m.norm == NormKind::kRmsNorm ? "Llama" : "GPT";
+  if (m.position != Position::kRope || m.norm != NormKind::kRmsNorm) return "GPT";
+  return m.qk_norm ? "Qwen3" : "Llama";
 }
 
 std::string ScheduleTitle(const OptimOptions& o) {
@@ -93,8 +95,6 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
     facts.emplace_back("pipeline",
                        fmt::format("{} ranks by {}, {} {}", c.parallel.pp, c.parallel.schedule,
                                    s.ranks, s.ranks == 1 ? "copy" : "copies"));
-    // The plan is that of one rank with all stages.
-    std::erase_if(facts, [](const auto& fact) { return fact.first == "memory"; });
   }
   if (c.parallel.context_pairs() > 1) {
     facts.emplace_back(
@@ -116,8 +116,7 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                                                                      : "optimizer state",
                                    ranks, s.ranks));
   }
-  if (memory.program > 0 && c.parallel.pp == 1)
-    facts.emplace_back("process", ProcessSummary(memory));
+  if (memory.program > 0) facts.emplace_back("process", ProcessSummary(memory));
   facts.emplace_back("writes", c.out_dir);
   return facts;
 }

@@ -218,10 +218,11 @@ void CheckDivides(const GptConfig& shape, int ranks) {
   if (ranks > 1 && shape.mixture.n_expert > 0) {
     throw InputError("a mixture of experts is sampled by one process only: leave --nproc out");
   }
-  if (shape.n_head % ranks == 0 && keys % ranks == 0) return;
+  if (shape.n_head % ranks == 0 && (keys % ranks == 0 || ranks % keys == 0)) return;
   throw InputError(StrCat("the model's ", shape.n_head, " heads, of ", keys,
                           " keys and values, cannot be shared out among ", ranks,
-                          " processes: use --nproc with a divisor of both"));
+                          " processes: use --nproc with a divisor of the heads that divides the "
+                          "others or is a multiple of them"));
 }
 
 }  // namespace

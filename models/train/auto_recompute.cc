@@ -24,11 +24,13 @@ MemoryPlan SettleRecompute(RunSetup& setup, const MemoryFits& fits) {
   MemoryPlan best = plan(0);
   if (fits(best)) return best;
   // The peak falls with each layer but the last, whose backward comes at once: it is lower with the
-  // last one only if it is that of the head.
+  // last one only if it is that of the head, or if a pipeline has several micro-batches in it.
   const int64_t n_layer = setup.model.n_layer;
-  int64_t too_few = 0, enough = std::max<int64_t>(1, n_layer - 1);
+  const int64_t spared = setup.config.parallel.pp > 1 ? 0 : 1;
+  int64_t too_few = 0, enough = std::max<int64_t>(1, n_layer - spared);
   best = plan(enough);
   if (!fits(best)) {
+    if (enough == n_layer) return best;
     const MemoryPlan all = plan(n_layer);
     if (all.peak.total() < best.peak.total()) return all;
     choice.layers = enough;

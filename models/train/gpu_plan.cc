@@ -32,6 +32,9 @@ std::string Describe(const RunSetup& setup, const GpuSet& gpus) {
     text += ", recomputes " + Describe(m.recompute, m.n_layer);
   }
   if (m.offload_activations) text += ", offloads activations";
+  if (c.parallel.pp > 1) {
+    text += fmt::format(", pipelines of {} ranks by {}", c.parallel.pp, c.parallel.schedule);
+  }
   if (IsSharded(setup)) {
     const int64_t shards = c.parallel.shard_ranks > 0 ? c.parallel.shard_ranks : setup.ranks;
     text += fmt::format(", parallel.shard={} on {} ranks", c.parallel.shard, shards);
@@ -56,10 +59,6 @@ GpuSet ParseGpus(const std::string& text) {
 }
 
 GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const GpuSet& gpus) {
-  if (config.parallel.pp > 1) {
-    options.Fail({"parallel.pp"}, StrCat("memory is not planned for pipelines yet: plan without ",
-                                         options.Describe("parallel.pp")));
-  }
   RunSetup setup = PrepareShape(options, config, {DeviceType::kCuda, 0}, gpus.count);
   setup.runtime_bytes = kRuntimeBytes;
   const auto fits_in = [&](double bytes) {

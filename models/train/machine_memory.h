@@ -15,7 +15,7 @@ struct DeviceMemory {
   int64_t free = 0;   // of these, not in use
 };
 
-// Of the GPU, or for the CPU of the machine. Zeros if the system does not say.
+// The memory of the GPU or, for the CPU, of the machine. Zeros if the system does not say.
 DeviceMemory MemoryOf(Device device);
 
 // A line for a plan's table: "  there are          8.00 GiB, of which 7.91 GiB are free".

@@ -211,6 +211,8 @@ class Trials {
       plan = PlanMemory(changed);
     } catch (const ArgumentError&) {
       return {};  // as when ranks cannot share the micro-batches
+    } catch (const InputError&) {
+      return {};  // as when they do not fill the rounds of a pipeline
     }
     if (!fits_(plan)) return {};
     const auto needed = static_cast<double>(plan.needed(changed.device));
@@ -283,14 +285,15 @@ std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteForm
   const Trials trials(setup, fits, format);
   const Changes batch = SmallerBatches(setup), recompute = Recomputations(setup),
                 bits = SixteenBits(setup);
-  // Neither goes with all that ranks share out.
+  // Offload does not go with parts of sequences, and shards go neither with shared-out experts nor
+  // with compressed gradients.
   const bool can_offload = setup.config.parallel.context_pairs() == 1;
   const bool can_shard = setup.config.parallel.ep == 1 && setup.config.dist.compress == "none";
   const Changes offload = can_offload ? Offloads(setup) : Changes();
   const Changes shards = can_shard ? Shards(setup) : Changes();
   // Where layers or sequences are shared out, a data rank is several GPUs.
   const ParallelOptions& parallel = setup.config.parallel;
-  const bool rank_is_gpu = parallel.tp * parallel.cp == 1;
+  const bool rank_is_gpu = parallel.pp * parallel.tp * parallel.cp == 1;
   const Changes more = can_shard && rank_is_gpu ? MoreGpus(setup) : Changes();
   const std::vector<const Changes*> same = {&batch, &recompute, &shards, &offload};
   std::vector<std::string> items;

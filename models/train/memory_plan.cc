@@ -14,14 +14,13 @@
 #include "core/cuda/block_pool.h"
 #include "core/meta_memory.h"
 #include "core/size_class.h"
-#include "dist/data_parallel/reducer_memory.h"
-#include "dist/expert/expert_parallel.h"
-#include "dist/expert/share_experts.h"
+#include "dist/collective.h"
 #include "dist/groups/planned_group.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "models/gpt/gpt.h"
 #include "models/train/machine_memory.h"
 #include "models/train/parallelize.h"
+#include "models/train/pipeline_parallel.h"
 #include "models/train/run_ranks.h"
 #include "optim/clip.h"
 
@@ -159,16 +158,36 @@ class AllocationLog : public MetaMemoryListener {
   size_t graph_ = 0;
 };
 
-// Trainer::Step without the parts that need values: the loss, and whether it is finite.
-void Step(const MemoryPlanOptions& o, LanguageModel& model, optim::Optimizer& optimizer,
-          StepState& state, AllocationLog& log) {
-  const auto training = optimizer.BeginStep(state, 0, 1e-3);
-  const size_t begin = log.Now();
-  // All micro-steps after the first are alike, but sharding counts them.
-  const int64_t micro_steps = o.shard ? o.grad_accum : std::min<int64_t>(o.grad_accum, 2);
-  for (int64_t a = 0; a < micro_steps; ++a) {
+// What micro-batches in a pipeline keep between their forwards and their backwards, of which there
+// are several at once.
+class ActivationsInFlight : public BackwardObserver {
+ public:
+  explicit ActivationsInFlight(AllocationLog& log) : log_(log), since_(log.Now()) {}
+  void OnBegin(const BackwardPlan&) override { log_.SetKind(since_, &MemoryKinds::activations); }
+  void OnEnd() override { since_ = log_.Now(); }
+
+ private:
+  AllocationLog& log_;
+  size_t since_;
+};
+
+void MicroSteps(const MemoryPlanOptions& o, LanguageModel& model, dist::DataRanks* parallel,
+                const optim::TrainingStep& training, const StepState& state, AllocationLog& log) {
+  // In a single process all after the first are alike.
+  const int64_t count =
+      parallel ? std::ssize(parallel->micro_order()) : std::min<int64_t>(o.grad_accum, 2);
+  if (auto* const pipeline = dynamic_cast<PipelineParallel*>(parallel)) {
+    ActivationsInFlight kept(log);
+    BackwardObserver* const observers[] = {&kept};
+    const std::vector<data::Batch> batches(static_cast<size_t>(count),
+                                           {.rows = o.batch_size, .cols = o.window});
+    pipeline->Gradients(batches, /*root=*/1, state, observers);
+    return;
+  }
+  for (int64_t a = 0; a < count; ++a) {
     const size_t forward = log.Now();
     training.SetFirstSample(a * o.batch_size);
+    if (parallel) parallel->BeginMicroBatch(a + 1 == count);
     const Tensor ids = Tensor::Empty({o.batch_size, o.window}, DType::kI32, kMeta);
     const Tensor targets = Tensor::EmptyLike(ids);
     const Tensor sum = model.Loss(ids, targets);
@@ -176,6 +195,14 @@ void Step(const MemoryPlanOptions& o, LanguageModel& model, optim::Optimizer& op
     const Tensor root = Tensor::Full(sum.shape(), 1, sum.dtype(), sum.device());
     Backward(sum, ops::ScaleRoot(root, state));
   }
+}
+
+// Trainer::Step without the parts that need values: the loss, and whether it is finite.
+void Step(const MemoryPlanOptions& o, LanguageModel& model, dist::DataRanks* parallel,
+          optim::Optimizer& optimizer, StepState& state, AllocationLog& log) {
+  const auto training = optimizer.BeginStep(state, 0, 1e-3);
+  const size_t begin = log.Now();
+  MicroSteps(o, model, parallel, training, state, log);
   // Nothing else is alive now.
   log.SetKind(begin, &MemoryKinds::gradients);
   optim::ClipGradNorm(model.Parameters(), o.clip, state);
@@ -187,37 +214,90 @@ void Step(const MemoryPlanOptions& o, LanguageModel& model, optim::Optimizer& op
   log.SetKind(update, &MemoryKinds::optimizer);
 }
 
-// Allocates what a Reducer does, and has gradients written to its buckets. The result owns them.
-std::vector<Tensor> MakeBuckets(const MemoryPlanOptions& o, LanguageModel& model,
-                                AllocationLog& log) {
-  std::vector<Tensor> taken;
-  if (!o.reducer) return taken;
-  const auto parameters = dist::GradientParameters(model);
-  const dist::ReducerMemory memory =
-      dist::PlanReducerMemory(parameters, *o.reducer, o.ranks, o.device);
-  std::vector<std::shared_ptr<Parameter>> ready;  // the order of a bucket's items
-  for (const auto& p : parameters) {
-    if (p->trainable()) ready.insert(ready.begin(), p);
-  }
-  const size_t gradients = log.Now();
-  for (const dist::Bucket& bucket : memory.buckets) {
-    taken.push_back(Tensor::Empty({bucket.numel}, bucket.dtype, kMeta));
-    for (size_t i = 0; i < bucket.items.size(); ++i) {
-      const auto& p = ready[static_cast<size_t>(bucket.items[i])];
-      const int64_t size = SizeOf(bucket.dtype), numel = p->value().numel();
-      p->leaf().SetDestination(
-          Tensor::FromStorage(taken.back().storage().Slice(bucket.offsets[i] * size, numel * size),
-                              bucket.dtype, p->value().shape()));
+// Of the data ranks that sum in a fixed order, one that has the most buffers.
+int64_t DataRankWithMost(const ParallelPlan& plan, int64_t ranks) {
+  if (!plan.reducer || plan.reducer->sum != dist::GradientSum::kOrdered) return 0;
+  const int64_t micro_batches = std::max(plan.reducer->micro_batches, ranks);
+  const auto sum = dist::PlanFixedOrder(dist::AssignSubtrees(micro_batches, ranks));
+  const auto most = std::ranges::max_element(sum.ranks, {}, &dist::FixedOrderPlan::Rank::buffers);
+  return most - sum.ranks.begin();
+}
+
+// Of a rank with these stages.
+MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
+  const ParallelOptions& parallel = setup.config.parallel;
+  ParallelPlan plan = ToParallelPlan(setup, /*trace=*/nullptr);
+  if (plan.pipeline) plan.pipeline->planned_on_gpu = setup.device.is_cuda();
+  if (plan.reducer) {
+    if (plan.reducer->bucket_bytes == 0) {
+      plan.reducer->bucket_bytes = dist::DefaultBucketBytes(setup.device);
     }
+    if (setup.device.is_cuda()) plan.reducer->lanes = 1;
   }
-  log.SetKind(gradients, &MemoryKinds::gradients);
-  const MetaMemoryLabel label("buckets");
-  for (const dist::Bucket& bucket : memory.buckets) {
-    for (int64_t i = 1; i < memory.buffers; ++i)
-      taken.push_back(Tensor::Empty({bucket.numel}, bucket.dtype, kMeta));
+  const int64_t data_rank = DataRankWithMost(plan, setup.ranks),
+                of_a_copy = parallel.cp * parallel.tp;
+  const dist::Mesh mesh =
+      MeshOf(setup.config, static_cast<int>((pipeline_rank * setup.ranks + data_rank) * of_a_copy),
+             static_cast<int>(parallel.pp * setup.ranks * of_a_copy));
+  const MeshGroups groups = MeshGroups::Of(
+      mesh,
+      [&](const std::vector<std::string>& axes, bool) {
+        const std::vector<int> ranks = mesh.RanksAlong(axes);
+        return dist::MakePlannedGroup(static_cast<int>(ranks.size()),
+                                      dist::IndexOf(ranks, mesh.rank()));
+      },
+      plan.sums_context_with_data);
+  return PlanMemory(
+      {.model = [&]() -> std::shared_ptr<LanguageModel> {
+         if (plan.pipeline) return std::make_shared<PipelinedGpt>(setup.model);
+         return std::make_shared<Gpt>(setup.model);
+       },
+       .parallel =
+           [&](LanguageModel& model) {
+             return Parallelize(dynamic_cast<Gpt&>(model), groups, plan,
+                                [&](bool) { MaterializeFor(setup, kMeta, model); });
+           },
+       .optimizer = [&](LanguageModel& model) { return MakeFreshOptimizer(setup, model); },
+       .batch_size = setup.config.train.batch_size,
+       .window = setup.window,
+       .grad_accum = setup.micro_batches,
+       .clip = setup.config.optim.clip,
+       .device = setup.device,
+       .graphs =
+           setup.device.is_cuda() && setup.config.train.cuda_graphs && !SumsGradients(setup)});
+}
+
+// The same run with so many micro-batches for each data rank.
+RunSetup With(const RunSetup& setup, int64_t micro_batches) {
+  RunSetup changed = setup;
+  changed.micro_batches = setup.ranks * micro_batches;
+  return changed;
+}
+
+// Micro-batches are planned as far as they differ: all after the first are alike, unless the fixed
+// order adds them in turn. In a pipeline several are in flight, but once it is full, each further
+// round of them adds as much as the one before: their tokens, and on a GPU what passes between
+// stages.
+MemoryPlan PlanAlikeOnce(const RunSetup& setup, int64_t pipeline_rank) {
+  constexpr int64_t kFull = 5;  // rounds of as many micro-batches as the pipeline has ranks
+  const int64_t micro_batches = setup.micro_batches / setup.ranks;
+  const int64_t stages = setup.config.parallel.pp;
+  if (setup.config.dist.reduction != "fast" || setup.micro_batches % setup.ranks != 0) {
+    return PlanRank(setup, pipeline_rank);
   }
-  taken.push_back(Tensor::Empty({memory.staging_bytes}, DType::kU8, kMeta));
-  return taken;
+  if (stages == 1) return PlanRank(With(setup, std::min<int64_t>(micro_batches, 2)), 0);
+  if (micro_batches % stages != 0 || micro_batches <= kFull * stages) {
+    return PlanRank(setup, pipeline_rank);
+  }
+  const MemoryPlan before = PlanRank(With(setup, (kFull - 1) * stages), pipeline_rank);
+  MemoryPlan plan = PlanRank(With(setup, kFull * stages), pipeline_rank);
+  const int64_t more = micro_batches / stages - kFull;
+  for (const auto& [name, kind] : kKinds) {
+    plan.peak.*kind += more * (plan.peak.*kind - before.peak.*kind);
+    plan.largest.*kind += more * (plan.largest.*kind - before.largest.*kind);
+  }
+  plan.reserved += more * (plan.reserved - before.reserved);
+  return plan;
 }
 
 }  // namespace
@@ -225,31 +305,18 @@ std::vector<Tensor> MakeBuckets(const MemoryPlanOptions& o, LanguageModel& model
 MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   AllocationLog log;
   const std::shared_ptr<LanguageModel> model = o.model();
-  std::shared_ptr<dist::ProcessGroup> all, shard, copies;
-  std::optional<dist::FullyShard> sharded;
-  if (o.shard) {
-    all = dist::MakePlannedGroup(static_cast<int>(o.ranks));
-    shard = dist::MakePlannedGroup(static_cast<int>(o.shard_ranks));
-    copies = dist::MakePlannedGroup(static_cast<int>(o.ranks / o.shard_ranks));
-    sharded.emplace(dist::ShardGroups(all.get(), shard.get(), copies.get()), *model, *o.shard);
-  }
+  const std::unique_ptr<dist::DataRanks> parallel = o.parallel ? o.parallel(*model) : nullptr;
   log.SetKind(0, &MemoryKinds::parameters);
   const size_t optimizer_begin = log.Now();
   const std::unique_ptr<optim::Optimizer> optimizer = o.optimizer(*model);
   log.SetKind(optimizer_begin, &MemoryKinds::optimizer);
-  std::optional<dist::TiedGradients> tied;
-  if (o.reducer && dist::KeepsTiedApart(*o.reducer, o.ranks)) tied.emplace(*model);
-  const std::vector<Tensor> buckets = MakeBuckets(o, *model, log);
   StepState state(kMeta, 1);
   if (model->Parameters().at(0)->value().dtype() == DType::kF16) state.EnableLossScaling();
   log.Begin();
   // The second step sees the optimizer state that the first one made.
-  const size_t steps = log.Now();
   for (int i = 0; i < 2; ++i) {
     if (o.graphs && i == 1) log.BeginGraph();
-    Step(o, *model, *optimizer, state, log);
-    // What sharding keeps are the gradients of this rank's parts.
-    if (o.shard && i == 0) log.SetKind(steps, &MemoryKinds::gradients);
+    Step(o, *model, parallel.get(), *optimizer, state, log);
   }
   return log.Plan(o.device);
 }
@@ -271,70 +338,34 @@ bool SumsGradients(const RunSetup& setup) {
 }
 
 MemoryPlan PlanMemory(const RunSetup& setup) {
-  std::optional<dist::ReducerOptions> reducer;
   const ParallelOptions& parallel = setup.config.parallel;
-  std::optional<dist::ShardOptions> shard;
-  int64_t grad_accum = (setup.micro_batches + setup.ranks - 1) / setup.ranks;
-  if (IsSharded(setup)) {
-    // All micro-steps after the first are alike, unless the fixed order adds them in turn.
-    const bool alike =
-        setup.config.dist.reduction == "fast" && setup.micro_batches % setup.ranks == 0;
-    if (alike) grad_accum = std::min<int64_t>(grad_accum, 2);
-    shard = ToShardOptions(setup.config, alike ? grad_accum * setup.ranks : setup.micro_batches,
-                           /*trace=*/nullptr);
-  } else if (SumsGradients(setup)) {
-    reducer = ToReducerOptions(setup.config.dist, setup.micro_batches, /*trace=*/nullptr);
-    if (parallel.ep > 1) {
-      reducer->assignment = dist::AssignForExperts(setup.micro_batches, setup.ranks, parallel.ep,
-                                                   reducer->sum == dist::GradientSum::kOrdered);
-    }
+  MemoryPlan plan;
+  int64_t most_saved = 0, saved = 0;  // by a rank of the pipeline, and by all
+  for (int64_t rank = 0; rank < parallel.pp; ++rank) {
+    const MemoryPlan of_rank = PlanAlikeOnce(setup, rank);
+    const int64_t own = of_rank.largest.parameters + of_rank.largest.optimizer;
+    most_saved = std::max(most_saved, own);
+    saved += own;
+    if (rank > 0 && of_rank.peak.total() <= plan.peak.total()) continue;
+    plan = of_rank;
+    if (parallel.pp > 1) plan.pipeline_rank = rank;
   }
-  const int64_t summing = setup.ranks * (SumsContextWithData(setup.config) ? parallel.cp : 1);
-  if (reducer) reducer->micro_batches *= summing / setup.ranks;
-  const auto planned = [](int64_t ranks) -> std::shared_ptr<dist::ProcessGroup> {
-    return ranks > 1 ? dist::MakePlannedGroup(static_cast<int>(ranks)) : nullptr;
-  };
-  const MeshGroups groups{.context = planned(parallel.cp),
-                          .tensor = planned(parallel.tp),
-                          .experts = planned(parallel.ep)};
-  const ParallelPlan layers{.tensor_parts = parallel.tensor_parts(),
-                            .context_pairs = parallel.context_pairs(),
-                            .sums_context_with_data = SumsContextWithData(setup.config)};
-  MemoryPlan plan = PlanMemory(
-      {.model =
-           [&] {
-             auto model = std::make_shared<Gpt>(setup.model);
-             ShareLayers(*model, groups, layers);
-             MaterializeFor(setup, kMeta, *model);
-             return model;
-           },
-       .optimizer = [&](LanguageModel& model) { return MakeFreshOptimizer(setup, model); },
-       .batch_size = setup.config.train.batch_size,
-       .window = setup.window,
-       .grad_accum = grad_accum,
-       .clip = setup.config.optim.clip,
-       .reducer = std::move(reducer),
-       .shard = std::move(shard),
-       .ranks = summing,
-       .shard_ranks = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks,
-       .device = setup.device,
-       .graphs =
-           setup.device.is_cuda() && setup.config.train.cuda_graphs && !SumsGradients(setup)});
   plan.program = setup.device.is_cpu() ? ResidentBytes() : setup.runtime_bytes;
   if (setup.config.checkpoint.async) {
-    const int64_t own = plan.largest.parameters + plan.largest.optimizer;
     const int64_t shards = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks;
     plan.all_copy = SavesParts(setup);
-    plan.snapshot = plan.all_copy      ? own / (setup.ranks / shards)
-                    : IsSharded(setup) ? own * parallel.tp * shards
-                                       : own * parallel.tp;
+    plan.snapshot = plan.all_copy      ? most_saved / (setup.ranks / shards)
+                    : IsSharded(setup) ? saved * parallel.tp * shards
+                                       : saved * parallel.tp;
   }
   return plan;
 }
 
 std::string Summary(const MemoryPlan& plan, ByteFormat format) {
   std::string s = format(static_cast<double>(plan.peak.total()));
-  const char* separator = " at the peak of a step: ";
+  s += " at the peak of a step";
+  if (plan.pipeline_rank >= 0) s += fmt::format(" on rank {} of the pipeline", plan.pipeline_rank);
+  const char* separator = ": ";
   for (const auto& [name, kind] : kKinds) {
     if (plan.largest.*kind == 0) continue;
     s += fmt::format("{}{} {}", separator, name, format(static_cast<double>(plan.peak.*kind)));
@@ -357,6 +388,9 @@ std::string ProcessSummary(const MemoryPlan& plan) {
 std::string Table(const MemoryPlan& plan, Device device, ByteFormat format) {
   const auto bytes = [&](int64_t n) { return format(static_cast<double>(n)); };
   std::string s = fmt::format("  {:<14}{:>14}{:>14}", "memory", "at the peak", "at most");
+  if (plan.pipeline_rank >= 0) {
+    s += fmt::format("  of rank {} of the pipeline, which takes most", plan.pipeline_rank);
+  }
   const auto row = [&](std::string_view name, int64_t n) {
     s += fmt::format("\n  {:<14}{:>14}", name, bytes(n));
   };

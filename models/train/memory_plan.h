@@ -8,8 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "dist/data_parallel/reducer.h"
-#include "dist/shard/fully_shard.h"
+#include "dist/data_parallel/data_ranks.h"
 #include "models/gpt/language_model.h"
 #include "models/report/format.h"
 #include "models/train/run_setup.h"
@@ -51,7 +50,11 @@ struct MemoryPlan {
   // each rank does, rather than the first alone.
   int64_t snapshot = 0;
   bool all_copy = false;
-  // Everything that a rank takes on the GPU, or that so many on one machine take on its CPU.
+  // Of a pipeline: its rank, along pp, whose peak is the highest, and of which all of this is. -1:
+  // all ranks take as much.
+  int64_t pipeline_rank = -1;
+  // Everything that a rank takes on the GPU, or that so many on one machine take on its CPU, at
+  // most: those of a pipeline count as the one that takes most.
   int64_t needed(Device device, int64_t processes = 1) const {
     if (!device.is_cpu()) return peak.total() + program;
     return processes * (reserved + program) + (all_copy ? processes : 1) * snapshot;
@@ -60,17 +63,14 @@ struct MemoryPlan {
 
 struct MemoryPlanOptions {
   std::function<std::shared_ptr<LanguageModel>()> model;  // materialised on the meta device
+  // The ranks of a step, in planned groups (dist/groups/planned_group.h); they may also materialise
+  // the model. Empty or null: a single process.
+  std::function<std::unique_ptr<dist::DataRanks>(LanguageModel&)> parallel{};
   std::function<std::unique_ptr<optim::Optimizer>(LanguageModel&)> optimizer;
   int64_t batch_size = 1;
-  int64_t window = 1;  // tokens of a sample
-  int64_t grad_accum = 1;
+  int64_t window = 1;      // tokens of a sample
+  int64_t grad_accum = 1;  // of a single process
   double clip = 1;
-  // How gradients are summed over `ranks` ranks, whose parameters are on `device`; none: a single
-  // process.
-  std::optional<dist::ReducerOptions> reducer{};
-  // Instead of it: how the model is shared out among them, in groups of `shard_ranks`.
-  std::optional<dist::ShardOptions> shard{};
-  int64_t ranks = 1, shard_ranks = 1;
   Device device = kCpu;
   bool graphs = false;  // of a GPU: steps are CUDA graphs, with pools of their own
 };

@@ -1,7 +1,10 @@
 #include "models/train/parallel_plan.h"
 
+#include <algorithm>
+
 #include "dist/context/shared_samples.h"
 #include "dist/data_parallel/data_parallel.h"
+#include "dist/expert/expert_exchange.h"
 #include "dist/expert/expert_parallel.h"
 
 namespace lockstep::models {
@@ -38,8 +41,18 @@ std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const P
   }
   if (!plan.reducer) return nullptr;
   if (groups.experts) {
-    return std::make_unique<dist::ExpertParallel>(all, groups.expert_copies.get(), module,
-                                                  *plan.reducer, groups.control);
+    const bool any = std::ranges::any_of(module.Parameters(),
+                                         [](const auto& p) { return dist::IsOfSharedExperts(*p); });
+    if (any) {
+      return std::make_unique<dist::ExpertParallel>(all, groups.expert_copies.get(), module,
+                                                    *plan.reducer, groups.control);
+    }
+    // A stage without experts has the micro-batches of the others.
+    dist::ReducerOptions reducer = *plan.reducer;
+    reducer.assignment =
+        dist::AssignForExperts(reducer.micro_batches, all->size(), groups.experts->size(),
+                               reducer.sum == dist::GradientSum::kOrdered);
+    return std::make_unique<dist::DataParallel>(all, module, std::move(reducer), groups.control);
   }
   if (plan.sums_context_with_data) {
     const int parts = groups.context ? groups.context->size() : 1;

@@ -45,24 +45,26 @@ struct PipelinePlan {
   int64_t micro_batches = 1;  // of a step, on all ranks
   // Gets what this rank carried out; may be empty.
   std::function<void(const dist::PipelineSpan&)> on_span = {};
+  bool planned_on_gpu = false;  // as PipelineOptions'
 };
 
 struct ParallelPlan {
   std::optional<PipelinePlan> pipeline = {};  // none: every rank has all layers
-  int64_t tensor_parts = 1;                   // in which sums are made (dist/tensor/tensor_ranks.h)
-  // Of chunks, into which a sequence is cut (dist/context/context_ranks.h); 1: it is not.
+  // The parts in which the sums of a layer are made (dist/tensor/tensor_ranks.h).
+  int64_t tensor_parts = 1;
+  // The pairs of chunks into which a sequence is cut (dist/context/context_ranks.h); 1: it is not.
   int64_t context_pairs = 1;
   // Whether the reducer sums the gradients of a sequence's parts too, in the library's order.
   bool sums_context_with_data = false;
-  // The data ranks share out weights and their state too, or only sum gradients; neither: a single
-  // process, in the library's order.
+  // How the data ranks work together: with `shard` they also share out weights and optimizer state,
+  // with `reducer` they only sum gradients. Neither: a single process, in the library's order.
   std::optional<dist::ShardOptions> shard = {};
   std::optional<dist::ReducerOptions> reducer = {};
 };
 
-// Collective. What sums the gradients of a model, or of a stage, over `groups`: a FullyShard or a
-// DataParallel, as the plan says; null for neither. Before the module has memory for its weights in
-// the first case, and after it in the second.
+// Collective. Makes what sums the gradients of a model, or of a stage, over `groups`: a FullyShard,
+// or a DataParallel or its like, as the plan says; null for neither. To be called before the module
+// has memory for its weights in the first case, and after that in the second.
 std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const ParallelPlan& plan,
                                                Module& module);
 

@@ -8,7 +8,8 @@ namespace lockstep::models {
 
 dist::TensorPlan GptTensorPlan(const GptConfig& c) {
   using enum dist::TensorStyle;
-  const int64_t head = c.n_embd / c.n_head;
+  const int64_t head = c.head_dim > 0 ? c.head_dim : c.n_embd / c.n_head;
+  const int64_t queries = head * c.n_head;
   const int64_t keys = head * (c.n_kv_head > 0 ? c.n_kv_head : c.n_head);
   const int64_t inner = c.n_inner > 0 ? c.n_inner : 4 * c.n_embd;
   dist::TensorRule c_fc{"h.*.mlp.c_fc", kColumn};
@@ -17,7 +18,7 @@ dist::TensorPlan GptTensorPlan(const GptConfig& c) {
                            {"drop", kSequence},
                            {"h.*.ln_[12]", kSequence},
                            {"h.*.attn", kHeads},
-                           {"h.*.attn.c_attn", kColumn, {c.n_embd, keys, keys}},
+                           {"h.*.attn.c_attn", kColumn, {queries, keys, keys}},
                            {"h.*.attn.c_proj", kRow},
                            {"ln_f", kSequence},
                            {"lm_head", kVocabulary}};
@@ -35,19 +36,18 @@ void Parallelize(Gpt& model, const dist::TensorRanksPtr& ranks) {
 }
 
 dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan) {
-  if (plan.context_pairs > 1) {
-    LS_CHECK(plan.tensor_parts == 1,
-             "a sequence and the layers are not shared out at once: use either parallel.cp and "
-             "virtual.cp, or parallel.tp and virtual.tp");
-    const auto context = std::make_shared<dist::ContextRanks>(
-        groups.context.get(), plan.context_pairs, plan.sums_context_with_data);
-    dist::ParallelizeContext(model, context);
-    return context;
-  }
-  dist::ShareExperts(model, groups.experts);
+  LS_CHECK(plan.context_pairs == 1 || !groups.experts,
+           "a sequence and the experts are not shared out at once: use either parallel.cp and "
+           "virtual.cp, or parallel.ep");
   auto tensor = std::make_shared<dist::TensorRanks>(groups.tensor.get(), plan.tensor_parts);
   Parallelize(model, tensor);
-  return tensor;
+  dist::ShareExperts(model, groups.experts);  // those of a tensor-parallel rank
+  if (plan.context_pairs == 1) return tensor;
+  if (tensor->parts() == 1) tensor = nullptr;
+  const auto context = std::make_shared<dist::ContextRanks>(
+      groups.context.get(), plan.context_pairs, plan.sums_context_with_data, std::move(tensor));
+  dist::ParallelizeContext(model, context);
+  return context;
 }
 
 std::unique_ptr<dist::DataRanks> Parallelize(Gpt& model, const MeshGroups& groups,

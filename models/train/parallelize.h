@@ -1,4 +1,4 @@
-// A GPT on several ranks: which of its layers, weights and samples are shared out how.
+// A GPT on several ranks: how they share out its layers, weights and samples.
 #pragma once
 
 #include <functional>
@@ -18,15 +18,15 @@ dist::TensorPlan GptTensorPlan(const GptConfig& config);
 // and one part the model stays as it is. Throws ArgumentError for sizes that do not divide.
 void Parallelize(Gpt& model, const dist::TensorRanksPtr& ranks);
 
-// The same of layers or, with plan.context_pairs, of sequences: the ranks that compute them
-// together, of which there may be one.
+// Shares out the layers and, where plan.context_pairs is above 1, the sequences. Returns the ranks
+// that compute a sequence together, or a layer, of which there may be only one.
 dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan);
 
-// The same of everything: stages, layers, sequences, samples and, with them, weights. `materialize`
-// gives the model memory on a device: on the meta device, first, for dtypes; then on its own, with
-// its weights, of which this rank then has its part only. A model with plan.pipeline is a
-// PipelinedGpt. Collective over all ranks of the mesh; the groups outlive the result, and the model
-// must too. Null if nothing is to be summed. Throws ArgumentError and InputError.
+// Shares out everything: stages, layers, sequences, samples and, with these, weights. `materialize`
+// gives the model memory: with on_meta on the meta device, where a sharded model needs dtypes
+// first; then on its own device, filled with this rank's part of the weights. A model with
+// plan.pipeline is a PipelinedGpt. Collective over all ranks of the mesh; groups and model outlive
+// the result. Returns null if nothing is to be summed. Throws ArgumentError and InputError.
 std::unique_ptr<dist::DataRanks> Parallelize(Gpt& model, const MeshGroups& groups,
                                              const ParallelPlan& plan,
                                              const std::function<void(bool on_meta)>& materialize);

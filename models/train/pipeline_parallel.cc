@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "dist/data_parallel/data_parallel.h"
+#include "dist/expert/expert_parallel.h"
 #include "dist/pipeline/stage_cut.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "nn/kv_cache.h"
@@ -28,7 +29,9 @@ bool ReadsTied(Module& stage, const Parameter& parameter) {
   return false;
 }
 
+// On the meta device there need be no values.
 Tensor ToTensor(const std::vector<int32_t>& values, const data::Batch& batch, Device device) {
+  if (device.is_meta()) return Tensor::Empty({batch.rows, batch.cols}, DType::kI32, device);
   return Tensor::FromVector<int32_t>(values, {batch.rows, batch.cols}, device);
 }
 
@@ -97,10 +100,14 @@ PipelineParallel::Stage::Stage(Gpt& gpt, int64_t begin, int64_t end,
   groups = {.data = own(of_rank.data)};
   groups.shard = own(of_rank.shard);
   groups.replicate = own(of_rank.replicate);
+  groups.experts = of_rank.experts;  // only forwards and backwards use it, one at a time
+  groups.expert_copies = own(of_rank.expert_copies);
   data = MakeDataRanks(groups, plan, model);
   if (auto* const parallel = dynamic_cast<dist::DataParallel*>(data.get())) {
     gradients = &parallel->reducer();
     dist::StopObserving(gradients, dist::GradientParameters(model));
+  } else if (auto* const experts = dynamic_cast<dist::ExpertParallel*>(data.get())) {
+    gradients = experts->ObserveOnlyGiven();
   } else {
     gradients = &dynamic_cast<dist::FullyShard&>(*data);
   }
@@ -112,20 +119,18 @@ PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan&
       groups_(groups),
       tensor_(tensor ? std::move(tensor) : std::make_shared<dist::TensorRanks>(nullptr, 1)),
       gpt_(gpt),
-      on_span_(plan.pipeline->on_span),
+      options_{.on_span = plan.pipeline->on_span, .planned_on_gpu = plan.pipeline->planned_on_gpu},
       tied_(gpt) {
   const dist::PipelineSchedule schedule =
       ScheduleOf(*plan.pipeline, SizeOf(groups.pipeline), size());
   const std::vector<int64_t> cut = CutIntoStages(gpt, plan.pipeline->window, schedule.stages());
   // Again: layers that were replaced since Place may not know of tied weights.
   RanksOf(*plan.pipeline, SizeOf(groups.pipeline), size(), gpt);
-  if (plan.shard && !tied_.uses().empty()) {
-    throw InputError(
-        "stages with tied weights are not sharded: use parallel.shard = \"none\" with parallel.pp, "
-        "or model.tie_embeddings = false");
-  }
   ParallelPlan of_stage = plan;
-  if (of_stage.shard) of_stage.shard->observes = false;
+  if (of_stage.shard) {
+    of_stage.shard->observes = false;
+    of_stage.shard->apart = &tied_;
+  }
   std::vector<dist::PipelineStage> functions;
   for (const int s : schedule.StagesOf(RankOf(groups.pipeline))) {
     stages_.push_back(std::make_unique<Stage>(gpt, cut[s], cut[s + 1], tensor_, groups,
@@ -137,13 +142,13 @@ PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan&
       elsewhere_.push_back(p);
     }
   }
-  pipeline_.emplace(groups.pipeline.get(), schedule, std::move(functions),
-                    dist::PipelineOptions{.on_span = on_span_});
+  pipeline_.emplace(groups.pipeline.get(), schedule, std::move(functions), options_);
   MeetTied();
   gpt.through_ = [this](const Tensor& ids, const Tensor& targets) { return Through(ids, targets); };
 }
 
-// Collective: the two ranks that have a tied weight find each other, and begin with the same.
+// Collective: the two ranks that have a tied weight find each other, and begin with the same if it
+// has memory.
 void PipelineParallel::MeetTied() {
   const int first = schedule().rank_of.front(), last = schedule().rank_of.back();
   if (tied_.uses().empty() || first == last) return;
@@ -156,6 +161,7 @@ void PipelineParallel::MeetTied() {
   tie_ = group;
   for (const auto& use : tied_.uses()) {
     const Tensor weight = use->weight()->value().Detach();
+    if (weight.device().is_meta()) continue;
     dist::BroadcastTensors(*tie_, std::span(&weight, 1), /*root=*/first < last ? 0 : 1);
   }
 }
@@ -169,8 +175,11 @@ void PipelineParallel::AddTied() {
     Leaf& leaf = use->weight()->leaf();
     const bool embeds = leaf.grad().defined();
     const Tensor sum = embeds ? leaf.grad() : use->apart()->grad();
-    tie_->AllReduce(sum, dist::ReduceOp::kSum, StrCat("the gradient of ", use->weight()->name()))
-        ->Wait();
+    // Both ranks have the same part of it, perhaps none.
+    if (sum.numel() > 0) {
+      tie_->AllReduce(sum, dist::ReduceOp::kSum, StrCat("the gradient of ", use->weight()->name()))
+          ->Wait();
+    }
     if (!embeds) leaf.ShareGrad(sum);
   }
   tied_.Clear();
@@ -212,13 +221,8 @@ dist::PipelineStage PipelineParallel::FunctionsOf(Stage& stage) {
 
 dist::PipelineBoundary PipelineParallel::BoundaryOf(int64_t rows, int64_t cols) const {
   const DType dtype = gpt_.Parameters()[0]->value().dtype();
-  if (!GradEnabled()) return {{rows, cols, gpt_.config().n_embd}, dtype};
-  const int64_t parts = tensor_->sequence_parts();
-  LS_CHECK(cols % parts == 0, "a sequence of ", cols, " tokens does not divide into the ", parts,
-           " parts of virtual.tp or virtual.cp");
-  Shape shape = {rows, cols / parts, gpt_.config().n_embd};
-  shape[tensor_->part_dim()] *= tensor_->own();
-  return {shape, dtype};
+  const Shape whole = {rows, cols, gpt_.config().n_embd};
+  return {GradEnabled() ? tensor_->PartShape(whole) : whole, dtype};
 }
 
 std::vector<HostRead> PipelineParallel::Gradients(std::span<const data::Batch> batches, double root,
@@ -233,7 +237,9 @@ std::vector<HostRead> PipelineParallel::Gradients(std::span<const data::Batch> b
     work_.ids.push_back(ToTensor(batch.inputs, batch, state.device()));
     work_.targets.push_back(ToTensor(batch.targets, batch, state.device()));
   }
-  pipeline_->set_options({.on_span = on_span_, .observers = {observers.begin(), observers.end()}});
+  dist::PipelineOptions options = options_;
+  options.observers = {observers.begin(), observers.end()};
+  pipeline_->set_options(options);
   pipeline_->Step(BoundaryOf(batches[0].rows, batches[0].cols));
   AddTied();
   for (const auto& p : elsewhere_) {
@@ -246,7 +252,9 @@ std::vector<HostRead> PipelineParallel::Gradients(std::span<const data::Batch> b
     times_.exposed_ms += stage->data->times().exposed_ms;
   }
   std::vector<HostRead> losses;
-  for (const Tensor& loss : work_.results) losses.emplace_back(loss);
+  for (const Tensor& loss : work_.results) {
+    if (!loss.device().is_meta()) losses.emplace_back(loss);
+  }
   work_ = {};
   return losses;
 }

@@ -84,7 +84,7 @@ class PipelineParallel : public dist::DataRanks {
     Stage(Gpt& gpt, int64_t begin, int64_t end, const dist::TensorRanksPtr& tensor,
           const MeshGroups& of_rank, const std::string& name, const ParallelPlan& plan);
     GptStage model;
-    MeshGroups groups;  // of the data ranks alone
+    MeshGroups groups;  // of the data ranks, and of those that share out experts
     std::unique_ptr<dist::DataRanks> data;
     BackwardObserver* gradients;  // the same, or a part of it
   };
@@ -106,7 +106,7 @@ class PipelineParallel : public dist::DataRanks {
   const MeshGroups groups_;
   const dist::TensorRanksPtr tensor_;
   PipelinedGpt& gpt_;
-  std::function<void(const dist::PipelineSpan&)> on_span_;
+  const dist::PipelineOptions options_;
   const dist::TiedGradients tied_;              // of a weight in the first and in the last stage
   std::shared_ptr<dist::ProcessGroup> tie_;     // their ranks; null: one, or this is none of them
   std::vector<std::unique_ptr<Stage>> stages_;  // this rank's

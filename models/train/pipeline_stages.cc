@@ -35,7 +35,7 @@ std::vector<int64_t> CutIntoStages(Gpt& gpt, int64_t window, int stages) {
   for (int64_t i = 0; i < layers; ++i) {
     // With causal attention, half of the positions.
     costs.push_back(CostOf(*gpt.blocks()[i].module(), gpt.config().mixture) +
-                    static_cast<double>(window * gpt.config().n_embd));
+                    static_cast<double>(window * gpt.config().n_head * gpt.config().head_dim));
   }
   costs.push_back(static_cast<double>(gpt.config().vocab_size * gpt.config().n_embd));
   return dist::CutByCost(costs, stages);

@@ -35,8 +35,8 @@ void CheckRecompute(const Options& options, const RunSetup& setup) {
     const bool fused = op == "gelu" && m.activation == kGelu && products;
     if (fused && !(setup.device.is_cpu() && setup.config.train.precision == "fp32")) {
       fail(
-          "gelu is part of a matrix product, and only on the CPU in fp32 has it the same bits by "
-          "itself: use mlp, which computes little more again and frees more memory");
+          "gelu is part of a matrix product, and has the same bits by itself only on the CPU in "
+          "fp32: use mlp, which recomputes little more and frees more memory");
     }
   }
 }
@@ -51,7 +51,8 @@ void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks) 
   }
   try {
     const dist::ShardOptions options = ToShardOptions(config, micro_batches, /*trace=*/nullptr);
-    dist::PlanShardSum(micro_batches, {shards, ranks / shards}, options.accumulate, options.sum);
+    dist::PlanShardSum(micro_batches, {shards, ranks / shards}, options.accumulate, options.sum,
+                       options.experts);
   } catch (const ArgumentError& error) {
     throw InputError(error.what());
   }
@@ -71,14 +72,20 @@ void CheckTensorParallel(const RunSetup& setup) {
     fail("virtual.tp = ", parts, " with parallel.tp = ", parallel.tp,
          " is for dist.reduction = \"ordered\": add that, or leave virtual.tp out");
   }
-  if (setup.window % parts != 0 || setup.model.n_head % parallel.tp != 0) {
-    fail("the parts of virtual.tp = ", parts, " must divide model.block_size = ", setup.window,
-         ", and parallel.tp = ", parallel.tp, " must divide model.n_head = ", setup.model.n_head);
+  if (setup.window % parts != 0) {
+    fail("the ", parts,
+         " parts of virtual.tp (or parallel.tp) do not divide model.block_size = ", setup.window,
+         ": use model.block_size = ", (setup.window / parts + 1) * parts, ", or fewer parts");
+  }
+  if (setup.model.n_head % parallel.tp != 0) {
+    fail("parallel.tp = ", parallel.tp, " does not divide the ", setup.model.n_head,
+         " heads (model.n_head): use a divisor of them");
   }
   const int64_t keys = setup.model.n_kv_head > 0 ? setup.model.n_kv_head : setup.model.n_head;
-  if (keys % parallel.tp != 0) {
-    fail("parallel.tp = ", parallel.tp, " does not divide the ", keys,
-         " heads of keys and values (model.n_kv_head): use a divisor of them");
+  if (keys % parallel.tp != 0 && parallel.tp % keys != 0) {
+    fail(
+        "parallel.tp = ", parallel.tp, " neither divides the ", keys,
+        " heads of keys and values (model.n_kv_head) nor is a multiple of them: use one that does");
   }
   try {
     Gpt shape(setup.model);
@@ -98,16 +105,21 @@ void CheckContextParallel(const Options& options, const RunSetup& setup) {
     fail("virtual.cp = ", pairs, " with parallel.cp = ", parallel.cp,
          " is for dist.reduction = \"ordered\": add that, or leave virtual.cp out");
   }
-  if (setup.model.mixture.n_expert > 0) {
-    fail("model.n_expert does not go with parallel.cp or virtual.cp yet: leave these out");
-  }
   if (setup.offload.any()) {
     fail("train.offload does not go with parallel.cp or virtual.cp: leave it out");
   }
-  if (setup.window % (2 * pairs) != 0) {
+  const int64_t parts = parallel.tensor_parts(), all = 2 * pairs * parts;
+  if (parts > 1 && setup.model.mixture.n_expert > 0) {
+    fail(
+        "a mixture of experts takes parts of sequences or of layers, not both: use either "
+        "parallel.cp and virtual.cp, or parallel.tp and virtual.tp");
+  }
+  if (setup.window % all != 0) {
     fail("the ", 2 * pairs, " chunks of a sequence, two for each of virtual.cp = ", pairs,
-         " (or parallel.cp), must divide ", options.Describe("model.block_size"), ": use ",
-         (setup.window / (2 * pairs) + 1) * 2 * pairs, ", or fewer chunks");
+         " (or parallel.cp)",
+         parts > 1 ? StrCat(", with ", parts, " parts (virtual.tp or parallel.tp) in each") : "",
+         ", must divide ", options.Describe("model.block_size"), ": use ",
+         (setup.window / all + 1) * all, ", or fewer chunks");
   }
 }
 
@@ -120,8 +132,10 @@ void CheckExpertParallel(const Options& options, const RunSetup& setup) {
   if (experts == 0) {
     fail(" shares out experts, and the model has none: add model.n_expert = 8, or leave it out");
   }
-  if (experts % ep != 0) {
-    fail(" does not divide the ", experts, " experts (model.n_expert): use a divisor of them");
+  const int64_t tp = setup.config.parallel.tp;
+  if (experts % (ep * tp) != 0) {
+    fail(tp > 1 ? StrCat(" times parallel.tp = ", tp) : "", " does not divide the ", experts,
+         " experts (model.n_expert): use a divisor of them");
   }
   if (setup.ranks % ep != 0) {
     fail(" does not divide the ", setup.ranks, setup.ranks == 1 ? " rank" : " ranks",
@@ -132,32 +146,11 @@ void CheckExpertParallel(const Options& options, const RunSetup& setup) {
          setup.micro_batches, ": use a multiple of ", setup.ranks,
          ", by train.grad_accum or train.global_batch_size");
   }
-  if (setup.config.dist.compress != "none") {
-    fail(" does not go together with ", options.Describe("dist.compress"),
-         " yet: leave one of the two out");
-  }
 }
 
-void CheckPipeline(const Options& options, const RunSetup& setup) {
+void CheckPipeline(const RunSetup& setup) {
   const RunConfig& config = setup.config;
   if (config.parallel.pp == 1) return;
-  const auto fail = [&](const char* key, const auto&... what) {
-    options.Fail({key, "parallel.pp"}, StrCat(options.Describe(key), what...));
-  };
-  const std::string pipeline = options.Describe("parallel.pp");
-  if (setup.model.recompute.automatic) {
-    fail("train.recompute", " asks the memory plan, which knows no pipelines yet: use \"none\" or ",
-         "\"block\" with ", pipeline);
-  }
-  if (setup.offload.any()) {
-    fail("train.offload", " does not go together with ", pipeline,
-         " yet: leave train.offload out, or use train.recompute = \"block\"");
-  }
-  if (config.parallel.shard != "none" && setup.model.tie_embeddings) {
-    fail("parallel.shard", " does not go together with ", pipeline,
-         " where the embedding and the head have one weight: use model.tie_embeddings = false, or ",
-         "parallel.shard = \"none\"");
-  }
   Gpt shape(setup.model);
   PipelineParallel::RanksOf(
       ToPipelinePlan(config, setup.micro_batches, setup.window, /*trace=*/nullptr),

@@ -1,4 +1,5 @@
-// What a run cannot be: checks that need the model's shape, the device or the number of ranks.
+// Refuses runs that cannot be: checks that need the model's shape, the device or the number of
+// ranks.
 #pragma once
 
 #include "models/options/options.h"
@@ -18,6 +19,6 @@ void CheckContextParallel(const Options& options, const RunSetup& setup);
 // for experts that they cannot share out;
 void CheckExpertParallel(const Options& options, const RunSetup& setup);
 // and for a model or a step that does not fit a pipeline.
-void CheckPipeline(const Options& options, const RunSetup& setup);
+void CheckPipeline(const RunSetup& setup);
 
 }  // namespace lockstep::models

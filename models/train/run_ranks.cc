@@ -44,17 +44,11 @@ dist::GroupOptions GroupOptionsOf(const RunConfig& config, const std::string& na
           .say = WarnWithoutWaiting};
 }
 
-dist::Mesh MeshOf(const RunConfig& config, int rank, int ranks) {
-  const ParallelOptions& parallel = config.parallel;
-  const int64_t data_ranks = DataRanksOf(config, ranks), shards = parallel.shard_ranks;
-  // Other sizes are refused when the run is prepared.
-  const bool has_copies = parallel.shard != "none" && shards > 0 && data_ranks % shards == 0;
-  return dist::Mesh({.pp = static_cast<int>(parallel.pp),
-                     .cp = static_cast<int>(parallel.cp),
-                     .tp = static_cast<int>(parallel.tp),
-                     .shard = has_copies ? static_cast<int>(shards) : 0,
-                     .ep = data_ranks % parallel.ep == 0 ? static_cast<int>(parallel.ep) : 1},
-                    rank, ranks);
+// What the ranks along an axis of the mesh mostly send each other, which names their group in
+// errors.
+const char* WhatMovesAlong(const std::string& axis) {
+  const bool inside_model = axis == "pp" || axis == "cp" || axis == "tp" || axis == "ep";
+  return inside_model ? "activations" : "gradients";
 }
 
 // " (1.25 MiB)"
@@ -138,6 +132,19 @@ int64_t DataRanksOf(const RunConfig& config, int64_t ranks) {
   return ranks / of_a_copy;
 }
 
+dist::Mesh MeshOf(const RunConfig& config, int rank, int ranks) {
+  const ParallelOptions& parallel = config.parallel;
+  const int64_t data_ranks = DataRanksOf(config, ranks), shards = parallel.shard_ranks;
+  // Other sizes are refused when the run is prepared.
+  const bool has_copies = parallel.shard != "none" && shards > 0 && data_ranks % shards == 0;
+  return dist::Mesh({.pp = static_cast<int>(parallel.pp),
+                     .cp = static_cast<int>(parallel.cp),
+                     .tp = static_cast<int>(parallel.tp),
+                     .shard = has_copies ? static_cast<int>(shards) : 0,
+                     .ep = data_ranks % parallel.ep == 0 ? static_cast<int>(parallel.ep) : 1},
+                    rank, ranks);
+}
+
 PipelinePlan ToPipelinePlan(const RunConfig& config, int64_t micro_batches, int64_t window,
                             TraceRecorder* trace) {
   PipelinePlan plan{.kind = dist::ParsePipelineKind(config.parallel.schedule),
@@ -183,6 +190,7 @@ dist::ShardOptions ToShardOptions(const RunConfig& config, int64_t micro_batches
   if (parallel.pp > 1) s.reshard = dist::Reshard::kAfterStep;
   s.sum = reducer.sum;
   s.micro_batches = micro_batches;
+  s.experts = parallel.ep;
   s.on_span = std::move(reducer.on_span);
   if (trace != nullptr) {
     s.on_gather = [trace](const dist::GatherSpan& span) {
@@ -211,8 +219,9 @@ RunRanks::RunRanks(const RunConfig& config, const dist::Rendezvous& rendezvous, 
       [&](const std::vector<std::string>& axes, bool on_host) {
         const bool of_all = std::ssize(mesh.RanksAlong(axes)) == size();
         if (on_host && of_all) return control_;
-        const auto options = on_host ? GroupOptionsOf(config, "control", kCpu, recorder)
-                                     : GroupOptionsOf(config, "gradients", device, recorder);
+        const auto options =
+            on_host ? GroupOptionsOf(config, "control", kCpu, recorder)
+                    : GroupOptionsOf(config, WhatMovesAlong(axes[0]), device, recorder);
         const bool of_samples = of_all && axes[0] == "dp";
         return of_samples ? world_->Group(options) : world_->Group(mesh, axes, options);
       },

@@ -33,6 +33,9 @@ bool SumsContextWithData(const RunConfig& config);
 // parallel.pp, parallel.cp and parallel.tp. Throws InputError if these do not divide them.
 int64_t DataRanksOf(const RunConfig& config, int64_t ranks);
 
+// All processes of the run, as `rank` of them sees them.
+dist::Mesh MeshOf(const RunConfig& config, int rank, int ranks);
+
 // How the options say that a step goes through a pipeline. `trace` (may be null) gets a span for
 // each action.
 PipelinePlan ToPipelinePlan(const RunConfig& config, int64_t micro_batches, int64_t window,
@@ -61,7 +64,7 @@ class RunRanks {
   bool on_one_machine() const { return rendezvous_.local_world_size == size(); }
   // "tcp", "nccl"
   const std::string& backend() const { return backend_; }
-  // Of all ranks, for small values on the host. Null for a single rank.
+  // The group of all ranks, for small values on the host. Null for a single rank.
   const std::shared_ptr<dist::ProcessGroup>& control() const { return control_; }
   // For CheckpointSaver.
   dist::ProcessGroup* checkpoints() const { return checkpoints_.get(); }

@@ -9,6 +9,7 @@
 #include "data/sampler.h"
 #include "models/gpt/hf_format.h"
 #include "models/options/option_mixture.h"
+#include "models/train/memory_plan.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/run_checks.h"
@@ -49,6 +50,7 @@ void AdoptKinds(const Options& options, const std::string& weights, const GptCon
   Adopt(options, "model.tie_embeddings", &m->tie_embeddings, shape.tie_embeddings, weights);
   word("model.norm", &m->norm, Name(shape.norm));
   Adopt(options, "model.norm_eps", &m->norm_eps, shape.norm_eps, weights);
+  Adopt(options, "model.qk_norm", &m->qk_norm, shape.qk_norm, weights);
   word("model.activation", &m->activation, Name(shape.activation));
   word("model.position", &m->position, Name(shape.position));
   const RotaryOptions& rope = shape.rope;
@@ -97,6 +99,7 @@ GptConfig ShapeFromWeights(const Options& options, const std::string& weights, R
   Adopt(options, "model.n_layer", &m.n_layer, shape.n_layer, weights);
   Adopt(options, "model.n_head", &m.n_head, shape.n_head, weights);
   Adopt(options, "model.n_kv_head", &m.n_kv_head, shape.n_kv_head, weights, true);
+  Adopt(options, "model.head_dim", &m.head_dim, shape.head_dim, weights, true);
   Adopt(options, "model.n_embd", &m.n_embd, shape.n_embd, weights);
   Adopt(options, "model.n_inner", &m.n_inner, shape.n_inner, weights, true);
   AdoptKinds(options, weights, shape, &m);
@@ -193,20 +196,18 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   CheckShards(config, setup.micro_batches, setup.ranks);
   CheckTensorParallel(setup);
   CheckContextParallel(options, setup);
-  CheckPipeline(options, setup);
+  CheckPipeline(setup);
   CheckExpertParallel(options, setup);
-  if (config.dist.compress != "none" && setup.ranks == 1 &&
-      config.parallel.pp * config.parallel.tp > 1) {
+  const ParallelOptions& parallel = config.parallel;
+  const bool has_other_ranks = parallel.pp > 1 || parallel.tp > 1 || parallel.cp > 1;
+  if (config.dist.compress != "none" && setup.ranks == 1 && has_other_ranks &&
+      !SumsContextWithData(config)) {
     throw InputError(
-        "dist.compress is for gradients that data-parallel ranks sum, and parallel.pp and "
-        "parallel.tp leave only one such rank: leave dist.compress out");
+        "dist.compress is for gradients that data-parallel ranks sum, and parallel.pp, parallel.cp "
+        "and parallel.tp leave only one such rank: leave dist.compress out");
   }
   setup.tokens_per_step = setup.micro_batches * config.train.batch_size * setup.window;
 }
-
-}  // namespace
-
-namespace {
 
 nn::MixtureOptions ToMixture(const ModelOptions& m) {
   if (m.n_expert == 0) return {};
@@ -235,6 +236,8 @@ GptConfig ToGptConfig(const ModelOptions& m) {
           .bias = m.bias,
           .tie_embeddings = m.tie_embeddings,
           .n_kv_head = m.n_kv_head,
+          .head_dim = m.head_dim,
+          .qk_norm = m.qk_norm,
           .n_inner = m.n_inner,
           .norm = ParseNorm(m.norm),
           .norm_eps = m.norm_eps,
@@ -261,8 +264,8 @@ void MaterializeFor(const RunSetup& setup, Device device, Module& model) {
 Device ResolveDevice(const std::string& option) { return cuda::ParseDevice(option); }
 
 RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start,
-                    Device device, int64_t ranks) {
-  RunSetup setup = BeginSetup(config, device, ranks);
+                    Device device, int64_t processes) {
+  RunSetup setup = BeginSetup(config, device, processes);
   setup.start = start;
   RunConfig settled = config;
   const std::string weights = start.checkpoint.value_or(config.init_from);
@@ -281,8 +284,8 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
 }
 
 RunSetup PrepareShape(const Options& options, const RunConfig& config, Device device,
-                      int64_t ranks) {
-  RunSetup setup = BeginSetup(config, device, ranks);
+                      int64_t processes) {
+  RunSetup setup = BeginSetup(config, device, processes);
   RunConfig settled = config;
   if (!config.init_from.empty()) {
     setup.model = ShapeFromWeights(options, config.init_from, &settled);
@@ -294,6 +297,22 @@ RunSetup PrepareShape(const Options& options, const RunConfig& config, Device de
   }
   SettleShape(options, settled, setup);
   return setup;
+}
+
+ParallelPlan ToParallelPlan(const RunSetup& setup, TraceRecorder* trace) {
+  const RunConfig& config = setup.config;
+  ParallelPlan plan{.tensor_parts = config.parallel.tensor_parts(),
+                    .context_pairs = config.parallel.context_pairs(),
+                    .sums_context_with_data = SumsContextWithData(config)};
+  if (config.parallel.pp > 1) {
+    plan.pipeline = ToPipelinePlan(config, setup.micro_batches, setup.window, trace);
+  }
+  if (IsSharded(setup)) {
+    plan.shard = ToShardOptions(config, setup.micro_batches, trace);
+  } else if (SumsGradients(setup)) {
+    plan.reducer = ToReducerOptions(config.dist, setup.micro_batches, trace);
+  }
+  return plan;
 }
 
 std::unique_ptr<Gpt> MakeModel(const RunSetup& setup) {

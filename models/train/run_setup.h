@@ -9,6 +9,8 @@
 #include "models/gpt/gpt.h"
 #include "models/options/config.h"
 #include "models/options/option_offload.h"
+#include "models/report/trace.h"
+#include "models/train/parallel_plan.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 
@@ -28,7 +30,7 @@ struct RunSetup {
   int64_t window = 0;  // tokens of a training sample
   int64_t steps = 0;   // of the whole run
   int64_t decay_steps = 0;
-  int64_t ranks = 1;            // data-parallel ones: of processes, or groups of tp and cp
+  int64_t ranks = 1;            // data-parallel ones, each a process or those of its pp, cp and tp
   int64_t micro_batches = 1;    // per step, on all ranks together
   int64_t tokens_per_step = 0;  // of all ranks
   data::Dataset dataset;
@@ -40,13 +42,15 @@ struct RunSetup {
 // Opens the data and settles what the configuration leaves open. If the run starts from weights
 // (init_from, or a checkpoint), the model has their shape, and options that say otherwise are an
 // InputError. `options` are those that filled `config`. Only the device depends on the rank.
-// `ranks`: all processes.
 RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunStart& start,
-                    Device device, int64_t ranks);
+                    Device device, int64_t processes);
 // The same without data, a start and steps, for planning: the data are opened only if the
 // vocabulary is theirs. There need be no such device.
 RunSetup PrepareShape(const Options& options, const RunConfig& config, Device device,
-                      int64_t ranks);
+                      int64_t processes);
+
+// How ranks share the run out. `trace` (may be null) gets spans of what they exchange.
+ParallelPlan ToParallelPlan(const RunSetup& setup, TraceRecorder* trace);
 
 // Allocates and initialises the weights in the dtype of train.precision: for bf16 and fp16 the
 // weights have 16 bits; gradients are in train.grad_dtype. The meta device is for planning.

@@ -62,7 +62,6 @@ MemoryPlan SettleMemory(RunSetup& setup, const dist::Rendezvous& rendezvous) {
 // Only on GPUs too little memory is an error: they can't swap.
 void CheckMemory(const MemoryPlan& plan, const RunSetup& setup,
                  const dist::Rendezvous& rendezvous) {
-  if (setup.config.parallel.pp > 1) return;  // the plan is that of all stages together
   using enum MemoryVerdict::Kind;
   const DeviceMemory memory = MemoryOf(setup.device);
   const auto kind = FitOf(plan, setup.device, memory, rendezvous.local_world_size);
@@ -134,11 +133,11 @@ int TrainGpt(const Options& options, const RunConfig& config, bool dry_run) {
   const Device device = DeviceOf(config.device, rendezvous);
   SetNumThreads(ThreadsOf(config, rendezvous));
   if (dry_run) {
+    if (rendezvous.rank > 0) return 0;  // it would print the same again
     RunSetup setup = PrepareRun(options, config, {}, device, rendezvous.world_size);
     const MemoryPlan memory = SettleMemory(setup, rendezvous);
     PrintSetup(setup, Gpt(setup.model), memory);
-    Print(config.parallel.pp > 1 ? "memory is not planned for pipelines yet"
-                                 : Table(memory, setup.device));
+    Print(Table(memory, setup.device));
     Print(Describe(MemoryOf(setup.device)));
     CheckMemory(memory, setup, rendezvous);
     Print("dry run: nothing was written or trained");

@@ -36,7 +36,8 @@ std::vector<int64_t> MicroOrder(const TrainerOptions& options) {
   if (options.parallel) {
     const dist::DataRanks& parallel = *options.parallel;
     LS_CHECK(parallel.micro_batches() == options.micro_batches, "micro_batches is ",
-             options.micro_batches, ", but the ranks share out ", parallel.micro_batches());
+             options.micro_batches, ", but the ranks share out ", parallel.micro_batches(),
+             ": give the trainer and what sums the gradients the same number");
     return parallel.micro_order();
   }
   std::vector<int64_t> order(static_cast<size_t>(options.micro_batches));
@@ -90,7 +91,8 @@ std::optional<StepMetrics> Trainer::Submit() {
   if (pending_) model_.ZeroGrad();
   if (options_.check_every > 0 && step_ > options_.first_step &&
       step_ % options_.check_every == 0) {
-    LS_CHECK(options_.parallel != nullptr, "check_every compares ranks, and there is only one");
+    LS_CHECK(options_.parallel != nullptr,
+             "check_every compares ranks, and there is only one: leave it 0");
     options_.parallel->CheckWeights(StrCat("after step ", step_));
   }
   Pending next;

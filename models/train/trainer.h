@@ -41,8 +41,8 @@ struct TrainerOptions {
   // every rank makes the same calls. Outlives the trainer.
   dist::DataRanks* parallel = nullptr;
   PipelineParallel* pipeline = nullptr;  // the same, where the model is in a pipeline
-  // All ranks of the run, also those that have other parts of the model, for errors; null: those of
-  // `parallel` alone.
+  // All ranks of the run, also those that have other parts of the model, for errors; null: only
+  // those of `parallel`.
   dist::ProcessGroup* all = nullptr;
   int64_t check_every = 0;  // steps between comparisons of the ranks' weights; 0: never
   // Consecutive updates that are skipped and reported because a gradient is not finite, before
@@ -94,7 +94,7 @@ class Trainer {
     int64_t tokens = 0;            // of all micro-batches
     std::vector<HostRead> losses;  // sums over a micro-batch's tokens, in micro_order_
     HostRead values;
-    // Of the experts, from this rank's micro-batches until they are summed.
+    // Loads of the experts: this rank's, until they are summed over the ranks.
     std::vector<HostRead> expert_reads;
     nn::LayerLoads expert_loads;
   };

@@ -32,31 +32,15 @@ bool Every(int64_t period, int64_t step) { return period > 0 && step % period ==
 CheckpointShare ShareOf(const RunSetup& setup, const RunRanks& ranks) {
   const MeshGroups& groups = ranks.groups();
   CheckpointShare share{.rank = ranks.rank(), .ranks = ranks.size(), .parts = SavesParts(setup)};
-  const auto& copies = groups.experts     ? groups.expert_copies
-                       : IsSharded(setup) ? groups.replicate
-                                          : groups.data;
+  const auto& copies = IsSharded(setup) ? groups.replicate
+                       : groups.experts ? groups.expert_copies
+                                        : groups.data;
   if (copies) share.copy = {copies->rank(), copies->size()};
   if (groups.context && !SumsContextWithData(setup.config)) {
     const int64_t size = groups.context->size();
     share.copy = {share.copy.index * size + groups.context->rank(), share.copy.count * size};
   }
   return share;
-}
-
-ParallelPlan ToParallelPlan(const RunSetup& setup, TraceRecorder* trace) {
-  const RunConfig& config = setup.config;
-  ParallelPlan plan{.tensor_parts = config.parallel.tensor_parts(),
-                    .context_pairs = config.parallel.context_pairs(),
-                    .sums_context_with_data = SumsContextWithData(config)};
-  if (config.parallel.pp > 1) {
-    plan.pipeline = ToPipelinePlan(config, setup.micro_batches, setup.window, trace);
-  }
-  if (IsSharded(setup)) {
-    plan.shard = ToShardOptions(config, setup.micro_batches, trace);
-  } else if (SumsGradients(setup)) {
-    plan.reducer = ToReducerOptions(config.dist, setup.micro_batches, trace);
-  }
-  return plan;
 }
 
 std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
@@ -222,15 +206,17 @@ void TrainingLoop::End(double seconds) {
        .report = log_->report_path()});
 }
 
-// The signal that any rank received. Asking makes the host of a GPU wait for the other ranks, so
-// there it is asked only after steps where something is due.
+// What ranks learn of each other: the signal that any received, and the memory of the one that took
+// most. Asking makes the host of a GPU wait for the other ranks, so there it is asked only after
+// steps where something is due.
 int TrainingLoop::Interrupt() {
   if (!ranks_.control()) {
     interrupt_ = InterruptGuard::signal();
   } else if (setup_.device.is_cpu() || Due(trainer_.step())) {
-    const double mine = InterruptGuard::signal();
-    for (const auto& of_rank : dist::GatherValues(*ranks_.control(), std::span(&mine, 1))) {
+    const int64_t mine[] = {InterruptGuard::signal(), memory_bytes_};
+    for (const auto& of_rank : dist::GatherValues(*ranks_.control(), mine)) {
       interrupt_ = std::max(interrupt_, static_cast<int>(of_rank[0]));
+      memory_bytes_ = std::max(memory_bytes_, of_rank[1]);
     }
   }
   return interrupt_;
@@ -413,7 +399,7 @@ ReportInput TrainingLoop::MakeReportInput() const {
   input.plan = {.steps = setup_.steps,
                 .tokens_per_step = setup_.tokens_per_step,
                 .vocab_size = setup_.model.vocab_size,
-                .planned_memory = config_.parallel.pp > 1 ? 0 : memory_.peak.total(),
+                .planned_memory = memory_.peak.total(),
                 .utilization = utilization_};
   input.plan.best_checkpoint = BestCheckpoint();
   input.facts = DescribeRun(setup_, *model_, memory_);

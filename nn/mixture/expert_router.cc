@@ -3,7 +3,6 @@
 #include "core/autograd/keep_choice.h"
 #include "core/step_state.h"
 #include "kernels/linear/linear.h"
-#include "kernels/router_loss/router_loss.h"
 #include "nn/init.h"
 #include "nn/mixture/auxiliary_loss.h"
 
@@ -58,11 +57,14 @@ Routes ExpertRouter::Forward(const Tensor& x) {
   Routes routes{ops::ExpertGates(of_tokens, experts, options_.router),
                 ops::SortByExpert(experts, n_expert())};
   if ((options_.balance_loss > 0 || options_.z_loss > 0) && NeedsGrad({&logits})) {
-    const Tensor loss =
-        ops::RouterLoss(logits, experts, {score, options_.balance_loss, options_.z_loss});
+    const RouterLossOptions losses{score, options_.balance_loss, options_.z_loss};
+    const Tensor loss = parts_.loss ? parts_.loss(logits, experts, losses)
+                                    : ops::RouterLoss(logits, experts, losses);
     routes.gates = WithAuxiliaryLoss(routes.gates, loss);
   }
-  if (CurrentStepState() != nullptr && !Recomputing()) CountLoad(routes.order);
+  if (CurrentStepState() != nullptr && !Recomputing()) {
+    parts_.count ? parts_.count(routes.order) : CountLoad(routes.order);
+  }
   return routes;
 }
 

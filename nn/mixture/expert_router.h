@@ -1,10 +1,13 @@
 // The router of a mixture of experts, as a module.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "core/module.h"
 #include "kernels/expert_dispatch/expert_dispatch.h"
+#include "kernels/router_loss/router_loss.h"
 #include "nn/transformer_options.h"
 
 namespace lockstep::nn {
@@ -37,6 +40,16 @@ class ExpertRouter : public ModuleOf<Routes(const Tensor&)> {
   double bias_rate() const { return options_.bias_rate; }
   // Whether another rank of a pipeline has this layer, and runs it.
   bool is_elsewhere() const { return weight_->value().numel() == 0; }
+  // Where x is a part of each sequence (context parallelism): what makes the scalar that stands for
+  // the losses of the chosen experts, and what counts loads, by CountLoad.
+  struct Parts {
+    std::function<Tensor(const Tensor& logits, const Tensor& experts, const RouterLossOptions&)>
+        loss;
+    std::function<void(const ExpertOrder&)> count;
+  };
+  void SetParts(Parts parts) { parts_ = std::move(parts); }
+  // Of offsets only.
+  void CountLoad(const ExpertOrder& order);
   // f32 [n_expert], or undefined.
   const Tensor& bias() const;
   // i64 [n_expert]: how many pairs each expert had in the step's forwards so far; undefined before
@@ -48,12 +61,12 @@ class ExpertRouter : public ModuleOf<Routes(const Tensor&)> {
 
  private:
   Tensor Logits(const Tensor& x) const;
-  void CountLoad(const ExpertOrder& order);
 
   MixtureOptions options_;
   std::shared_ptr<Parameter> weight_;
   Tensor* bias_ = nullptr;
   Tensor load_;
+  Parts parts_;  // empty: x has whole sequences
 };
 
 }  // namespace lockstep::nn

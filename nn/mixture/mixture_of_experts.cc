@@ -43,14 +43,31 @@ Tensor MixtureOfExperts::Shared(const Tensor& x) {
   return shared_gate_ ? ops::Mul(y, ops::Sigmoid((*shared_gate_)(x))) : y;
 }
 
+Tensor MixtureOfExperts::Routed(const Tensor& x, const std::function<void()>& meanwhile) {
+  const Routes routes = router_(x);
+  const Tensor tokens = x.Reshape({x.dim(0) * x.dim(1), x.dim(2)});
+  const Tensor rows = ops::Dispatch(tokens, routes.order);
+  experts_->Begin(rows, routes.order.offsets);
+  meanwhile();
+  const Tensor results = experts_(rows, routes.order.offsets);
+  return ops::Combine(results, routes.gates, routes.order).View(x.shape());
+}
+
 ops::Branch MixtureOfExperts::Forward(ops::Branch branch) {
   Tensor x = ops::Complete(branch);
   if (whole_) x = whole_(x);
-  const Routes routes = router_(x);
-  const Tensor tokens = x.Reshape({x.dim(0) * x.dim(1), x.dim(2)});
-  const Tensor rows = experts_(ops::Dispatch(tokens, routes.order), routes.order.offsets);
-  const Tensor routed = ops::Combine(rows, routes.gates, routes.order).View(x.shape());
-  const Tensor y = shared_ ? ops::Residual(routed, Shared(x)) : routed;
+  Tensor shared;
+  const auto share = [&] {
+    if (shared_) shared = Shared(x);
+  };
+  Tensor y;
+  if (by_chunks_ && GradEnabled()) {
+    y = by_chunks_(x, [&](const Tensor& chunk) { return Routed(chunk, [] {}); });
+    share();
+  } else {
+    y = Routed(x, share);
+  }
+  if (shared_) y = ops::Residual(y, shared);
   return dropout_(part_ ? part_(y) : y);
 }
 

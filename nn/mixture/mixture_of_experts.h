@@ -23,6 +23,9 @@ class MixtureOfExperts : public BranchLayer {
  public:
   explicit MixtureOfExperts(const TransformerOptions& options);
 
+  using Router = ModuleOf<Routes(const Tensor&)>;
+
+  Child<Router>& router() { return router_; }
   Child<ExpertsLayer>& experts() { return experts_; }
   // Where x and y are parts of a sequence (tensor parallelism): `whole` makes all of it of x, and
   // `part` takes y from the result. Both differentiate.
@@ -31,13 +34,17 @@ class MixtureOfExperts : public BranchLayer {
     whole_ = std::move(whole);
     part_ = std::move(part);
   }
+  // Where x consists of chunks of sequences (context parallelism): by_chunks(x, routed) is what the
+  // experts give for all of them, by routed, which takes a chunk. Not under NoGrad.
+  using ByChunks = std::function<Tensor(const Tensor& x, const Map& routed)>;
+  void SetChunks(ByChunks by_chunks) { by_chunks_ = std::move(by_chunks); }
 
  protected:
   ops::Branch Forward(ops::Branch x) override;
 
  private:
-  using Router = ModuleOf<Routes(const Tensor&)>;
-
+  // Calls `meanwhile` where rows may be on their way to experts.
+  Tensor Routed(const Tensor& x, const std::function<void()>& meanwhile);
   Tensor Shared(const Tensor& x);
 
   Child<Router> router_;
@@ -46,6 +53,7 @@ class MixtureOfExperts : public BranchLayer {
   std::unique_ptr<Child<Layer>> shared_gate_;
   Child<BranchLayer> dropout_;
   Map whole_, part_;  // empty: x is the whole
+  ByChunks by_chunks_;
 };
 
 }  // namespace lockstep::nn

@@ -18,19 +18,19 @@ using testing::HasSubstr;
 
 // The indices along a dimension of the whole that a part has.
 std::vector<int64_t> Indices(const ShardLayout& layout, int dim, int64_t size) {
-  std::vector<int64_t> indices;
+  std::vector<int64_t> indices(static_cast<size_t>(size));
+  std::iota(indices.begin(), indices.end(), 0);
   for (const ShardCut& cut : layout.cuts) {
     if (cut.dim != dim) continue;
-    int64_t begin = 0;
-    for (int64_t segment : cut.segments.empty() ? std::vector{size} : cut.segments) {
-      const int64_t own = segment / cut.parts;
-      for (int64_t i = 0; i < own; ++i) indices.push_back(begin + cut.part * own + i);
-      begin += segment;
+    std::vector<int64_t> own;
+    auto begin = indices.begin();
+    for (int64_t n : cut.segments.empty() ? std::vector{std::ssize(indices)} : cut.segments) {
+      own.insert(own.end(), begin + cut.part * (n / cut.parts),
+                 begin + (cut.part + 1) * (n / cut.parts));
+      begin += n;
     }
-    return indices;
+    indices = own;
   }
-  indices.resize(static_cast<size_t>(size));
-  std::iota(indices.begin(), indices.end(), 0);
   return indices;
 }
 
@@ -103,11 +103,13 @@ TEST(ShardLayoutTest, RandomLayoutsShareOutEveryElementOnce) {
     for (int64_t rank = 0; rank < parts[0] * parts[1]; ++rank) {
       const int64_t part[] = {rank % parts[0], rank / parts[0]};
       ShardLayout layout;
-      for (int a = 0; a < 1 + (dims[0] != dims[1]); ++a) {
+      const bool twice = dims[0] == dims[1] && round % 3 == 0;
+      for (int a = 0; a < 1 + (dims[0] != dims[1] || twice); ++a) {
         layout.cuts.push_back(
             {.axis = StrCat(a), .dim = dims[a], .parts = parts[a], .part = part[a]});
+        if (round % 2 == 0 || (a == 1 && twice)) continue;
         const int64_t first = whole[dims[a]] / parts[a] / 2 * parts[a];
-        if (round % 2) layout.cuts.back().segments = {first, whole[dims[a]] - first, 0};
+        layout.cuts.back().segments = {first, whole[dims[a]] - first, 0};
       }
       if (layout.cuts.size() == 1) {  // the other axis has ranges, the last of which is shorter
         const int64_t numel = layout.PartShape(whole).numel();
@@ -145,8 +147,10 @@ TEST(ShardLayoutTest, WhatDoesNotFitIsNamed) {
               HasSubstr("part 2 of 2 along 'tp' does not exist"));
   EXPECT_THAT(check({.cuts = {{.axis = "tp"}, {.axis = "tp", .dim = 1}}}),
               HasSubstr("cut along 'tp' twice"));
-  EXPECT_THAT(check({.cuts = {{.axis = "tp"}, {.axis = "ep"}}}),
-              HasSubstr("dimension 0 of a parameter is cut twice"));
+  EXPECT_THAT(check({.cuts = {{.axis = "tp", .parts = 2}, {.axis = "ep", .parts = 2}}}),
+              HasSubstr("cannot be cut along 'ep': 3 elements do not divide into 2"));
+  EXPECT_THAT(check({.cuts = {{.axis = "tp"}, {.axis = "ep", .segments = {3, 3}}}}),
+              HasSubstr("is cut twice, the second time, along 'ep', by segments"));
   EXPECT_THAT(check({.cuts = {{.axis = "tp", .parts = 2}}, .range = {{"dp", 4, 13}}}),
               HasSubstr("the range [4, 13) along 'dp' does not lie within the 12 elements"));
 }
@@ -182,10 +186,26 @@ TEST(ShardLayoutTest, AParameterHasItsPartOfTheWhole) {
     twice.Materialize(kCpu, dtype, 7);
     twice.SetLayout({.cuts = layout.cuts});
     EXPECT_THAT(MessageOf([&] { twice.SetLayout({.cuts = {}, .range = layout.range}); }),
-                HasSubstr("then perhaps into ranges"));
+                HasSubstr("at last perhaps into ranges"));
     twice.SetLayout(layout);
     EXPECT_EQ(twice.value().To(DType::kF32).ToVector<float>(), want);
   }
+}
+
+// Rows of this rank, of which it shares out a third, and of these a range.
+TEST(ShardLayoutTest, APartIsCutFurther) {
+  ShardLayout layout{.cuts = {{.axis = "tp", .parts = 2, .part = 1}}};
+  Parameter p({12, 5}, kIota, true);
+  p.Materialize(kCpu, DType::kF32, 0);
+  p.SetLayout(layout);
+  layout.cuts.push_back({.axis = "ep", .parts = 3, .part = 2});
+  p.SetLayout(layout);
+  EXPECT_EQ(p.value().shape(), Shape({2, 5}));
+  layout.range = {"fsdp", 3, 9};
+  p.SetLayout(layout);
+  EXPECT_EQ(p.value().ToVector<float>(), (std::vector<float>{53, 54, 55, 56, 57, 58}));
+  p.Materialize(kCpu, DType::kF32, 1);
+  EXPECT_EQ(p.value().ToVector<float>(), (std::vector<float>{54, 55, 56, 57, 58, 59}));
 }
 
 }  // namespace

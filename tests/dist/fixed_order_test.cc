@@ -264,5 +264,48 @@ TEST(ShardSum, IsTheFixedOrderSum) {
               HasSubstr("a step of 6 micro-batches cannot be shared out equally by 4 ranks"));
 }
 
+// Where ranks share out experts: in each micro-step, those of a group compute micro-batches m,
+// m + M / ep, ..., of which m is that of the smaller sum.
+TEST(ShardSum, GivesExpertsTheLeavesOfASmallerSum) {
+  using enum Accumulate;
+  int planned = 0;
+  for (const int64_t experts : {2, 4}) {
+    for (const int64_t groups : {1, 2, 4}) {
+      for (const int64_t copies : {1, 2, 3}) {
+        for (const int64_t accum : {1, 2, 4, 6}) {
+          for (const auto accumulate : {kShards, kWhole}) {
+            const int64_t shards = experts * groups, m = accum * shards * copies;
+            if (accumulate == kWhole && copies > 1 && accum == 6) continue;  // no power of two
+            const auto sum = GradientSum::kOrdered;
+            const ShardSumPlan all = PlanShardSum(m, {shards, copies}, accumulate, sum, experts);
+            const ShardSumPlan of_experts =
+                PlanShardSum(m / experts, {groups, copies}, accumulate, sum);
+            const int64_t second = m / (accumulate == kShards ? shards : accum * shards);
+            EXPECT_EQ(Planned(all.across,
+                              [&](int64_t j) {
+                                return Planned(all.within,
+                                               [&](int64_t i) { return StrCat(i * second + j); });
+                              }),
+                      Reference(m));
+            for (int64_t c = 0; c < copies; ++c) {
+              for (int64_t s = 0; s < shards; ++s) {
+                std::vector<int64_t> expected = of_experts.MicroOrder(s / experts, c);
+                for (int64_t& micro : expected) micro += s % experts * (m / experts);
+                EXPECT_EQ(all.MicroOrder(s, c), expected) << "shard " << s << " of " << shards;
+              }
+            }
+            ++planned;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(planned, 100);
+  EXPECT_THAT(test::MessageOf([] {
+                PlanShardSum(8, {2, 2}, kShards, GradientSum::kOrdered, /*experts=*/4);
+              }),
+              HasSubstr("must divide the 2 that share out a copy of the model"));
+}
+
 }  // namespace
 }  // namespace lockstep::dist

@@ -255,9 +255,9 @@ TEST(GemmThreads, BF16ByOneDnn) {
 template <class T>
 void CheckParts(GemmArgs::BF16Products mode) {
   if (!HasPackedProducts()) GTEST_SKIP() << kNoPackedProducts;
-  constexpr int64_t kM = 300, kN = 200;
-  constexpr int64_t kRows[] = {1, 2, 8, 9, 64, 131}, kColumns[] = {1, 2, 16, 65, 130};
-  for (const int64_t k : {1, 100, 1025, 4096, 4999}) {
+  constexpr int64_t kM = 300, kN = 400;
+  constexpr int64_t kRows[] = {1, 2, 8, 9, 32, 64, 131}, kColumns[] = {1, 2, 16, 65, 130, 300};
+  for (const int64_t k : {1, 17, 100, 1025, 4096, 4999}) {
     for (const bool accumulate : {false, true}) {
       Product<T, float> whole({false, false, kM, kN, k, 1, 0, accumulate});
       whole.g.bf16 = mode;
@@ -266,7 +266,7 @@ void CheckParts(GemmArgs::BF16Products mode) {
         const auto any = [&](uint64_t what, int64_t n) {
           return static_cast<int64_t>(Philox(7).At(what, 100 * k + draw)) % n;
         };
-        Problem p{any(0, 2) == 0, any(1, 2) == 0, kRows[any(2, 6)], kColumns[any(3, 5)], k};
+        Problem p{any(0, 2) == 0, any(1, 2) == 0, kRows[any(2, 7)], kColumns[any(3, 6)], k};
         if (p.transpose_b && p.m < 8) p.m = 8;
         p.padding = any(4, 3);
         p.accumulate = accumulate;

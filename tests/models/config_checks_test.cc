@@ -30,6 +30,11 @@ TEST(ConfigChecks, HeadsDivideTheWidth) {
       "(default): use model.n_embd = 124 or 128, or model.n_head = 3");
   // An odd head dimension only matters to rotary embeddings.
   EXPECT_EQ(ErrorOf({"--model.n_embd=20"}), "no error");
+  // Unless heads have a width of their own.
+  EXPECT_EQ(ErrorOf({"--model.n_embd=130", "--model.head_dim=9"}), "no error");
+  EXPECT_EQ(ErrorOf({"--model.n_embd=130", "--model.head_dim=9", "--model.position=rope"}),
+            "command line: model.head_dim = 9 (command line) is odd, but rope rotates pairs: use "
+            "model.head_dim = 10, or model.position = \"learned\"");
 }
 
 TEST(ConfigChecks, KeyHeadsDivideHeads) {
@@ -274,6 +279,44 @@ TEST(ConfigChecks, CompressionExcludesTheOrderedReduction) {
                              HasSubstr("dist.reduction = \"fast\"")));
 }
 
+// The error for options that these processes cannot train by together.
+std::string ErrorOnRanks(int64_t processes, std::vector<std::string> arguments) {
+  arguments.push_back("--model.vocab_size=96");
+  ParsedRun run(arguments);
+  return test::MessageOf<InputError>(
+      [&] { PrepareShape(run.options, run.config, kCpu, processes); });
+}
+
+// Where no data-parallel ranks sum gradients, bf16 would not be sent.
+TEST(ConfigChecks, CompressionNeedsRanksThatSumGradients) {
+  const std::string bf16 = "--dist.compress=bf16";
+  for (const char* plan : {"--parallel.pp=2", "--parallel.tp=2"}) {
+    EXPECT_THAT(ErrorOnRanks(2, {bf16, plan}), HasSubstr("leave dist.compress out")) << plan;
+    EXPECT_EQ(ErrorOnRanks(4, {bf16, plan}), "no error") << plan;
+  }
+  EXPECT_THAT(ErrorOnRanks(2, {bf16, "--parallel.cp=2", "--parallel.shard=full"}),
+              HasSubstr("leave dist.compress out"));
+  // These gradients are summed over the ranks of a sequence, too.
+  EXPECT_EQ(ErrorOnRanks(2, {bf16, "--parallel.cp=2"}), "no error");
+  EXPECT_EQ(ErrorOnRanks(2, {bf16}), "no error");
+}
+
+TEST(ConfigChecks, TensorParallelSizesThatDoNotDivideAreNamed) {
+  EXPECT_EQ(ErrorOnRanks(4, {"--parallel.tp=4", "--model.block_size=10"}),
+            "the 4 parts of virtual.tp (or parallel.tp) do not divide model.block_size = 10: use "
+            "model.block_size = 12, or fewer parts");
+  EXPECT_EQ(ErrorOnRanks(8, {"--parallel.tp=8"}),
+            "parallel.tp = 8 does not divide the 4 heads (model.n_head): use a divisor of them");
+  EXPECT_EQ(ErrorOnRanks(4, {"--parallel.tp=4"}), "no error");
+}
+
+// Options of some sections are added in turn.
+TEST(ConfigChecks, AnUnknownSectionIsToldTheOthersOnce) {
+  EXPECT_EQ(test::MessageOf<InputError>([] { RunConfigFromToml("[quantum]", "c.toml"); }),
+            "c.toml:1:2: unknown section [quantum]; there are model, data, train, optim, "
+            "checkpoint, parallel, virtual, dist, log");
+}
+
 TEST(ConfigChecks, ConfigurationsOfProgramsGetTheSameChecks) {
   RunConfig config;
   config.optim.lr = std::numeric_limits<double>::quiet_NaN();
@@ -295,11 +338,8 @@ TEST(ConfigChecks, ShardingOptionsThatDoNothingAreRefused) {
             "full");
   EXPECT_THAT(ErrorOf({"--parallel.tp=2", "--virtual.tp=6"}), HasSubstr("use virtual.tp = 4"));
   EXPECT_THAT(ErrorOf({"--parallel.cp=2", "--virtual.cp=6"}), HasSubstr("use virtual.cp = 4"));
-  EXPECT_THAT(ErrorOf({"--parallel.cp=2", "--parallel.tp=2"}),
-              HasSubstr("do not go together with parallel.tp"));
   EXPECT_THAT(ErrorOf({"--parallel.ep=3"}), HasSubstr("must be a power of two"));
-  for (const char* other :
-       {"--parallel.tp=2", "--virtual.tp=2", "--parallel.pp=2", "--parallel.shard=full"}) {
+  for (const char* other : {"--parallel.cp=2", "--virtual.cp=2"}) {
     EXPECT_THAT(ErrorOf({"--parallel.ep=2", other}), HasSubstr("does not go together with"));
   }
   EXPECT_THAT(ErrorOf({"--parallel.shard_ranks=2"}),
@@ -325,6 +365,8 @@ TEST(ConfigChecks, PipelineOptionsThatDoNotFitAreRefused) {
   EXPECT_THAT(ErrorOf({"--parallel.pp=2", "--parallel.schedule=gpipe"}),
               HasSubstr("1f1b, interleaved, zb_h1, zbv"));
   EXPECT_THAT(ErrorOf({"--parallel.pp=0"}), HasSubstr("parallel.pp"));
+  EXPECT_THAT(ErrorOf({"--parallel.pp=9223372036854775807"}), HasSubstr("at most 1024"));
+  EXPECT_THAT(ErrorOf({"--pp_size=2"}), HasSubstr("did you mean --parallel.pp"));
 }
 
 }  // namespace

@@ -41,6 +41,8 @@ TEST(RunConfig, HelpMentionsEachKey) {
                                 "model.position",
                                 "model.tie_embeddings",
                                 "model.n_kv_head",
+                                "model.head_dim",
+                                "model.qk_norm",
                                 "model.n_inner",
                                 "model.n_expert",
                                 "model.n_expert_used",
@@ -144,6 +146,8 @@ block_size = 32
 n_layer = 2
 n_head = 4
 n_kv_head = 2
+head_dim = 6
+qk_norm = true
 n_embd = 16
 n_inner = 20
 dropout = 0.5
@@ -228,6 +232,8 @@ timeout = 15
   EXPECT_EQ(config.model.n_layer, 2);
   EXPECT_EQ(config.model.n_head, 4);
   EXPECT_EQ(config.model.n_kv_head, 2);
+  EXPECT_EQ(config.model.head_dim, 6);
+  EXPECT_TRUE(config.model.qk_norm);
   EXPECT_EQ(config.model.n_embd, 16);
   EXPECT_EQ(config.model.n_inner, 20);
   EXPECT_EQ(config.model.dropout, 0.5);
@@ -297,7 +303,7 @@ timeout = 15
   EXPECT_THAT(Difference(config, RunConfigFromToml(ToToml(config), "again")), IsEmpty());
   // All but dist.compress, which the ordered reduction rules out, and parallel.ep and those of a
   // pipeline and of context parallelism, which parallel.shard rules out.
-  EXPECT_EQ(Difference(config, RunConfig()).size(), 74u);
+  EXPECT_EQ(Difference(config, RunConfig()).size(), 76u);
 }
 
 TEST(RunConfig, ValuesOutOfRange) {
@@ -312,6 +318,7 @@ TEST(RunConfig, ValuesOutOfRange) {
                                      "--model.dropout=1",
                                      "--model.dropout=-0.1",
                                      "--model.n_kv_head=-1",
+                                     "--model.head_dim=-1",
                                      "--model.n_inner=-1",
                                      "--model.norm_eps=0",
                                      "--model.init_std=-0.1",

@@ -57,7 +57,14 @@ std::vector<Family> Families() {
   GptConfig mixtral = llama;
   mixtral.n_inner = 40;
   mixtral.mixture = {.n_expert = 4, .n_expert_used = 2};
-  return {{"gpt2", base}, {"no_bias_untied", plain}, {"llama", llama}, {"mixtral", mixtral}};
+  GptConfig qwen3 = llama;
+  qwen3.head_dim = 10;
+  qwen3.qk_norm = true;
+  return {{"gpt2", base},
+          {"no_bias_untied", plain},
+          {"llama", llama},
+          {"mixtral", mixtral},
+          {"qwen3", qwen3}};
 }
 
 class GenerateTest : public testing::TestWithParam<Family> {

@@ -151,11 +151,41 @@ INSTANTIATE_TEST_SUITE_P(Experts, HfRoundTrip,
                                            c.n_dense = 1;
                                          })));
 
-// Neither GPT-2 nor Llama.
+constexpr GptConfig Qwen3() {
+  GptConfig config = kLlama;
+  config.head_dim = 6;
+  config.qk_norm = true;
+  return config;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Qwen3, HfRoundTrip,
+    testing::Values(Qwen3(), With(Qwen3(), [](GptConfig& c) { c.tie_embeddings = true; }),
+                    With(Qwen3(), [](GptConfig& c) { c.n_embd = 14; }),
+                    With(Qwen3(),
+                         [](GptConfig& c) {
+                           c.mixture = {.n_expert = 3, .n_expert_used = 2, .n_inner = 10};
+                           c.mixture.balance_loss = 0.02;
+                           c.mixture.z_loss = 0.001;
+                         }),
+                    With(Qwen3(),
+                         [](GptConfig& c) {
+                           c.mixture = kExperts;
+                           c.mixture.router.normalise = false;
+                           c.n_dense = 1;
+                         }),
+                    With(kLlama, [](GptConfig& c) { c.head_dim = 6; }),
+                    With(kLlama, [](GptConfig& c) { c.mixture = kExperts, c.head_dim = 6; })));
+
+// Neither GPT-2, Llama nor Qwen3.
 INSTANTIATE_TEST_SUITE_P(
     Combinations, HfRoundTrip,
     testing::Values(
         With(kSmall, [](GptConfig& c) { c.n_kv_head = 1; }),
+        With(kSmall, [](GptConfig& c) { c.head_dim = 5; }),
+        With(kSmall, [](GptConfig& c) { c.qk_norm = true; }),
+        With(kLlama, [](GptConfig& c) { c.head_dim = 4, c.n_embd = 14; }),
+        With(Qwen3(), [](GptConfig& c) { c.bias = true; }),
         With(kSmall, [](GptConfig& c) { c.norm = NormKind::kRmsNorm, c.bias = false; }),
         With(kSmall, [](GptConfig& c) { c.position = Position::kRope, c.rope.theta = 77; }),
         With(kSmall, [](GptConfig& c) { c.activation = nn::MlpActivation::kSwiGlu; }),
@@ -188,6 +218,135 @@ TEST(HfFormat, FollowsFromTheModelsParts) {
   EXPECT_EQ(changed([](GptConfig& c) { c.mixture.router.normalise = false; }), HfFormat::kLockstep);
   EXPECT_EQ(HfFormatOf(With(kSmall, [](GptConfig& c) { c.mixture = kExperts; })),
             HfFormat::kLockstep);
+}
+
+TEST(HfFormat, FollowsFromNormsOfQueriesAndKeys) {
+  const auto format = [](const GptConfig& config, const std::function<void(GptConfig&)>& change) {
+    return HfFormatOf(With(config, change));
+  };
+  const auto nothing = [](GptConfig&) {};
+  EXPECT_EQ(format(Qwen3(), nothing), HfFormat::kQwen3);
+  EXPECT_THAT(ToHfConfig(Qwen3()), HasSubstr("\"Qwen3ForCausalLM\""));
+  EXPECT_EQ(format(Qwen3(), [](GptConfig& c) { c.bias = true; }), HfFormat::kLockstep);
+  EXPECT_EQ(format(kLlama, [](GptConfig& c) { c.head_dim = 6; }), HfFormat::kLlama);
+  EXPECT_EQ(format(kSmall, [](GptConfig& c) { c.head_dim = 6; }), HfFormat::kLockstep);
+  EXPECT_EQ(format(kSmall, [](GptConfig& c) { c.head_dim = 4; }), HfFormat::kGpt2);
+  EXPECT_EQ(format(kSmall, [](GptConfig& c) { c.qk_norm = true; }), HfFormat::kLockstep);
+  const GptConfig moe = With(Qwen3(), [](GptConfig& c) {
+    c.mixture = kExperts;
+    c.mixture.n_inner = 10;
+    c.n_dense = 1;
+  });
+  EXPECT_EQ(format(moe, nothing), HfFormat::kQwen3Moe);
+  EXPECT_THAT(ToHfConfig(moe), HasSubstr("\"Qwen3MoeForCausalLM\""));
+  EXPECT_EQ(format(moe, [](GptConfig& c) { c.mixture.router.normalise = false; }),
+            HfFormat::kQwen3Moe);
+  EXPECT_EQ(format(moe, [](GptConfig& c) { c.mixture.router.scale = 2; }), HfFormat::kLockstep);
+  EXPECT_EQ(format(moe, [](GptConfig& c) { c.mixture.router.score = RouterScore::kSigmoid; }),
+            HfFormat::kLockstep);
+  EXPECT_EQ(format(moe, [](GptConfig& c) { c.mixture.n_shared = 8; }), HfFormat::kLockstep);
+  EXPECT_EQ(format(moe, [](GptConfig& c) { c.bias = true; }), HfFormat::kLockstep);
+}
+
+// The fields of Qwen/Qwen3-30B-A3B's config.json.
+constexpr char kQwen3Moe[] = R"({"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": 151643, "decoder_sparse_step": 1,
+    "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048,
+    "initializer_range": 0.02, "intermediate_size": 6144, "max_position_embeddings": 40960,
+    "max_window_layers": 48, "mlp_only_layers": [], "model_type": "qwen3_moe",
+    "moe_intermediate_size": 768, "norm_topk_prob": true, "num_attention_heads": 32,
+    "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+    "num_key_value_heads": 4, "output_router_logits": false, "rms_norm_eps": 1e-06,
+    "rope_scaling": null, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001,
+    "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false,
+    "vocab_size": 151936})";
+
+TEST(HfFormat, ReadsQwen3sPublishedConfigs) {
+  GptConfig expected{
+      .vocab_size = 151936,
+      .block_size = 40960,
+      .n_layer = 48,
+      .n_head = 32,
+      .n_embd = 2048,
+      .bias = false,
+      .tie_embeddings = false,
+      .n_kv_head = 4,
+      .head_dim = 128,
+      .qk_norm = true,
+      .n_inner = 6144,
+      .norm = NormKind::kRmsNorm,
+      .norm_eps = 1e-6,
+      .activation = nn::MlpActivation::kSwiGlu,
+      .position = Position::kRope,
+      .rope = {.theta = 1e6},
+      .mixture = {.n_expert = 128, .n_expert_used = 8, .n_inner = 768, .balance_loss = 0.001}};
+  EXPECT_EQ(FromHfConfig(kQwen3Moe, "config.json"), expected);
+  // Qwen/Qwen3-0.6B's.
+  expected.n_layer = 28;
+  expected.n_head = 16;
+  expected.n_kv_head = 8;
+  expected.n_embd = 1024;
+  expected.n_inner = 3072;
+  expected.tie_embeddings = true;
+  expected.mixture = {};
+  EXPECT_EQ(FromHfConfig(R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false,
+      "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128,
+      "hidden_act": "silu", "hidden_size": 1024, "initializer_range": 0.02,
+      "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28,
+      "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28,
+      "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null,
+      "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true,
+      "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true,
+      "use_sliding_window": false, "vocab_size": 151936})",
+                         "config.json"),
+            expected);
+  // What a config.json leaves out is as in transformers.
+  const std::string sizes = R"("hidden_size": 64, "intermediate_size": 32,
+      "num_attention_heads": 32, "num_hidden_layers": 2, "vocab_size": 50})";
+  const GptConfig dense = FromHfConfig("{\"model_type\": \"qwen3\", " + sizes, "config.json");
+  EXPECT_EQ(dense.block_size, 32768);
+  EXPECT_EQ(dense.n_kv_head, 32);
+  EXPECT_EQ(dense.head_dim, 128);
+  EXPECT_EQ(dense.norm_eps, 1e-6);
+  EXPECT_EQ(dense.rope.theta, 1e4);
+  const GptConfig moe = FromHfConfig("{\"model_type\": \"qwen3_moe\", " + sizes, "config.json");
+  EXPECT_EQ(moe.n_kv_head, 4);
+  EXPECT_EQ(moe.head_dim, 2);
+  EXPECT_EQ(moe.mixture, (nn::MixtureOptions{.n_expert = 128,
+                                             .n_expert_used = 8,
+                                             .n_inner = 768,
+                                             .router = {.normalise = false},
+                                             .balance_loss = 0.001}));
+}
+
+TEST(HfFormat, NamesWhatQwen3sHaveAndOursLack) {
+  const auto with = [](const std::string& from, const std::string& to) {
+    std::string text = kQwen3Moe;
+    EXPECT_NE(text.find(from), std::string::npos) << from;
+    text.replace(text.find(from), from.size(), to);
+    return MessageOf<Error>([&] { FromHfConfig(text, "config.json"); });
+  };
+  EXPECT_EQ(with("{", "{"), "no error");
+  EXPECT_EQ(with("\"mlp_only_layers\": []", "\"mlp_only_layers\": [0, 1]"), "no error");
+  EXPECT_EQ(with("\"num_experts\"", "\"num_local_experts\""), "no error");
+  EXPECT_THAT(with("\"mlp_only_layers\": []", "\"mlp_only_layers\": [0, 5]"),
+              HasSubstr("\"mlp_only_layers\" is [0,5]; only the first layers, as in [0,1], are "
+                        "supported"));
+  EXPECT_THAT(with("\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2"),
+              HasSubstr("\"decoder_sparse_step\" is 2; only 1 is supported"));
+  EXPECT_THAT(with("\"attention_bias\": false", "\"attention_bias\": true"),
+              HasSubstr("\"attention_bias\" is true; only false is supported"));
+  EXPECT_THAT(with("\"use_sliding_window\": false", "\"use_sliding_window\": true"),
+              HasSubstr("\"use_sliding_window\" is true; only false is supported"));
+  EXPECT_THAT(with("\"use_cache\": true", "\"layer_types\": [\"sliding_attention\"]"),
+              HasSubstr("\"layer_types\" has \"sliding_attention\"; only \"full_attention\""));
+  EXPECT_THAT(with("\"head_dim\": 128", "\"head_dim\": 127"),
+              HasSubstr("the size of a head must be even, got 127"));
+  EXPECT_THAT(with("\"norm_topk_prob\": true", "\"norm_topk_prob\": 1"),
+              HasSubstr("\"norm_topk_prob\" must be true or false"));
+  EXPECT_THAT(with("\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\": \"yarn\"}"),
+              HasSubstr("\"rope_type\" is \"yarn\""));
 }
 
 // The fields of mistralai/Mixtral-8x7B-v0.1's config.json.
@@ -287,6 +446,43 @@ TEST(HfFormat, HasTheNamesAndShapesOfLlama) {
   EXPECT_EQ(shapes(config), expected);
 }
 
+TEST(HfFormat, HasTheNamesAndShapesOfQwen3) {
+  GptConfig config = Qwen3();
+  config.mixture = {.n_expert = 2, .n_expert_used = 1, .n_inner = 10};
+  config.n_dense = 1;
+  Gpt model(config);
+  model.Materialize(kCpu, 1);
+  std::map<std::string, std::vector<int64_t>> shapes, expected;
+  for (const SafetensorsItem& item : ToHfTensors(model)) shapes[item.name] = item.shape;
+  const auto layer = [&](int i, const std::map<std::string, std::vector<int64_t>>& names) {
+    for (const auto& [name, shape] : names) {
+      expected[StrCat("model.layers.", i, ".", name, ".weight")] = shape;
+    }
+  };
+  expected = {{"model.embed_tokens.weight", {11, 16}},
+              {"model.norm.weight", {16}},
+              {"lm_head.weight", {11, 16}}};
+  for (const int i : {0, 1}) {
+    layer(i, {{"input_layernorm", {16}},
+              {"self_attn.q_proj", {24, 16}},
+              {"self_attn.k_proj", {12, 16}},
+              {"self_attn.v_proj", {12, 16}},
+              {"self_attn.q_norm", {6}},
+              {"self_attn.k_norm", {6}},
+              {"self_attn.o_proj", {16, 24}},
+              {"post_attention_layernorm", {16}}});
+  }
+  layer(0, {{"mlp.gate_proj", {12, 16}}, {"mlp.up_proj", {12, 16}}, {"mlp.down_proj", {16, 12}}});
+  layer(1, {{"mlp.gate", {2, 16}},
+            {"mlp.experts.0.gate_proj", {10, 16}},
+            {"mlp.experts.0.up_proj", {10, 16}},
+            {"mlp.experts.0.down_proj", {16, 10}},
+            {"mlp.experts.1.gate_proj", {10, 16}},
+            {"mlp.experts.1.up_proj", {10, 16}},
+            {"mlp.experts.1.down_proj", {16, 10}}});
+  EXPECT_EQ(shapes, expected);
+}
+
 // Rewrites a folder's weights.
 void Rewrite(const std::string& folder, const std::function<void(SafetensorsItem&)>& change,
              const std::vector<SafetensorsItem>& more = {}) {
@@ -377,6 +573,7 @@ TEST(HfFormat, ReadsPublishedLlamaConfigs) {
                      .bias = false,
                      .tie_embeddings = true,
                      .n_kv_head = 8,
+                     .head_dim = 64,
                      .n_inner = 8192,
                      .norm = NormKind::kRmsNorm,
                      .norm_eps = 1e-5,
@@ -426,8 +623,9 @@ TEST(HfFormat, NamesTheFieldOfABadLlamaConfig) {
               HasSubstr("config.json: \"model_type\" is \"mistral\"; supported are gpt2, llama"));
   EXPECT_THAT(with("\"silu\"", "\"gelu\""),
               HasSubstr("\"hidden_act\" is \"gelu\"; only \"silu\" is supported"));
-  EXPECT_THAT(with("\"head_dim\": 4", "\"head_dim\": 8"),
-              HasSubstr("\"head_dim\" is 8; only 4 is supported"));
+  EXPECT_THAT(with("\"head_dim\": 4", "\"head_dim\": 5"),
+              HasSubstr("the size of a head must be even, got 5"));
+  EXPECT_THAT(with("\"head_dim\": 4", "\"head_dim\": -4"), HasSubstr("head_dim must be positive"));
   EXPECT_THAT(with("\"mlp_bias\": false", "\"mlp_bias\": true"),
               HasSubstr("\"mlp_bias\" is true; only false is supported"));
   EXPECT_THAT(with("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3"),

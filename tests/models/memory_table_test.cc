@@ -5,53 +5,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "core/cuda/device.h"
-#include "core/io/file.h"
-#include "models/train/memory_plan.h"
-#include "models/train/run_setup.h"
-#include "tests/models/parsed_run.h"
+#include "tests/models/memory_row.h"
 #include "tests/sanitized.h"
-#include "tests/subprocess.h"
 
 namespace lockstep::models {
 namespace {
 
 using testing::HasSubstr;
-using Arguments = std::vector<std::string>;
-
-struct Row {
-  const char* name;
-  int ranks;
-  bool gpu;
-  Arguments model, options;
-};
-std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.name; }
-
-const Arguments kGpt2 = {"--model.n_layer=4", "--model.n_head=4", "--model.n_embd=128"};
-const Arguments kGpt2Untied = {"--model.n_layer=3",      "--model.n_head=4",
-                               "--model.n_embd=96",      "--model.tie_embeddings=false",
-                               "--model.bias=true",      "--model.dropout=0.1",
-                               "--model.vocab_size=2000"};
-const Arguments kLlama = {"--model.n_layer=4",     "--model.n_head=4",
-                          "--model.n_kv_head=2",   "--model.n_embd=128",
-                          "--model.norm=rms_norm", "--model.activation=swiglu",
-                          "--model.position=rope", "--model.tie_embeddings=false"};
-const Arguments kLlamaTied = {"--model.n_layer=3",         "--model.n_head=2",
-                              "--model.n_embd=96",         "--model.norm=rms_norm",
-                              "--model.activation=swiglu", "--model.position=rope",
-                              "--model.vocab_size=3000"};
-constexpr const char* kBf16 = "--train.precision=bf16";
-constexpr const char* kFp16 = "--train.precision=fp16";
-constexpr const char* kOrdered = "--dist.reduction=ordered";
-constexpr const char* kFull = "--parallel.shard=full";
-constexpr const char* kBlock = "--train.recompute=block";
-constexpr const char* kOffload = "--train.offload=activations";
+using Row = MemoryRow;
 
 const std::vector<Row> kRows = {
     {"gpt2", 1, false, kGpt2, {}},
@@ -101,65 +65,6 @@ const std::vector<Row> kRows = {
      kLlamaTied,
      {"--parallel.shard=gradients", kFp16, "--train.recompute=mlp"}},
 };
-
-// Of each four rows the second, or all.
-std::vector<Row> Drawn(const std::vector<Row>& rows) {
-  const char* const which = std::getenv("LOCKSTEP_MEMORY_ROWS");
-  if (which != nullptr && std::string(which) == "all") return rows;
-  std::vector<Row> drawn;
-  for (size_t i = 1; i < rows.size(); i += 4) drawn.push_back(rows[i]);
-  return drawn;
-}
-
-Arguments All(const Row& row) {
-  Arguments all = {"--train.steps=3",
-                   "--optim.warmup=1",
-                   "--train.eval_every=0",
-                   "--train.eval_batches=1",
-                   "--train.sample_tokens=0",
-                   "--threads=1",
-                   "--train.cuda_graphs=false",
-                   row.gpu ? "--device=sim" : "--device=cpu",
-                   row.gpu ? "--model.block_size=32" : "--model.block_size=64",
-                   row.gpu ? "--train.batch_size=6" : "--train.batch_size=8"};
-  for (const Arguments* part : {&row.model, &row.options}) {
-    all.insert(all.end(), part->begin(), part->end());
-  }
-  return all;
-}
-
-MemoryPlan PlanOf(const Row& row) {
-  const ParsedRun run(All(row));
-  const Device device = row.gpu ? Device{DeviceType::kCuda, 0} : kCpu;
-  return PlanMemory(PrepareRun(run.options, run.config, {}, device, row.ranks));
-}
-
-std::string Folder(const Row& row) {
-  return JoinPath(testing::TempDir(), StrCat("memory_", row.name));
-}
-
-Result Train(const Row& row, const std::string& limit = "8G") {
-  RemoveTree(Folder(row));
-  Arguments command = {"models/train_gpt", StrCat("--nproc=", row.ranks),
-                       "--out_dir=" + Folder(row)};
-  if (row.ranks == 1) command.erase(command.begin() + 1);
-  for (const std::string& argument : All(row)) command.push_back(argument);
-  return RunProgram(command, {{"CUDASIM_DEVICES", StrCat(row.ranks)}, {"CUDASIM_MEMORY", limit}});
-}
-
-// The last line of the first rank's metrics.
-nlohmann::json LastStep(const Row& row) {
-  std::istringstream lines(ReadFile(JoinPath(Folder(row), "metrics.jsonl")));
-  std::string line, last;
-  while (std::getline(lines, line)) last = line;
-  return nlohmann::json::parse(last);
-}
-
-void Tell(const Row& row, int64_t planned, double measured) {
-  std::printf("%-32s planned %9lld measured %9.0f: %+.2f%%\n", row.name,
-              static_cast<long long>(planned), measured,
-              100 * (static_cast<double>(planned) / measured - 1));
-}
 
 bool CannotRun(const Row& row) { return row.gpu && !cuda::kSimulated; }
 

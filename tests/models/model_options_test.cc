@@ -55,11 +55,25 @@ TEST(ModelOptions, EachDoesSomething) {
   llama3.push_back("--model.rope_original_length=20");
   const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> cases = {
       {gpt2,
-       {"--model.vocab_size=18", "--model.block_size=65", "--model.n_layer=2", "--model.n_head=2",
-        "--model.n_embd=20", "--model.dropout=0.5", "--model.bias", "--model.norm=rms_norm",
-        "--model.activation=gelu_exact", "--model.activation=relu", "--model.activation=silu",
-        "--model.activation=swiglu", "--model.position=rope", "--model.tie_embeddings=false",
-        "--model.n_kv_head=2", "--model.n_inner=48", "--model.norm_eps=0.01",
+       {"--model.vocab_size=18",
+        "--model.block_size=65",
+        "--model.n_layer=2",
+        "--model.n_head=2",
+        "--model.n_embd=20",
+        "--model.dropout=0.5",
+        "--model.bias",
+        "--model.norm=rms_norm",
+        "--model.activation=gelu_exact",
+        "--model.activation=relu",
+        "--model.activation=silu",
+        "--model.activation=swiglu",
+        "--model.position=rope",
+        "--model.tie_embeddings=false",
+        "--model.n_kv_head=2",
+        "--model.head_dim=5",
+        "--model.qk_norm",
+        "--model.n_inner=48",
+        "--model.norm_eps=0.01",
         "--model.preset=llama-tiny"}},
       {experts,
        {"--model.n_expert=5", "--model.n_expert_used=1", "--model.n_expert_inner=20",
@@ -130,6 +144,7 @@ TEST(GptConfigTest, WordsAndTheirEnumsAreInverse) {
 TEST(GptConfigTest, ZerosAreResolved) {
   GptConfig c{.n_head = 12, .n_embd = 768};
   EXPECT_EQ(Resolved(c).n_kv_head, 12);
+  EXPECT_EQ(Resolved(c).head_dim, 64);
   EXPECT_EQ(Resolved(c).n_inner, 3072);
   c.activation = nn::MlpActivation::kSwiGlu;
   EXPECT_EQ(Resolved(c).n_inner, 2048);  // as many parameters as with two matrices
@@ -137,6 +152,8 @@ TEST(GptConfigTest, ZerosAreResolved) {
   EXPECT_EQ(DefaultInner(100, c.activation), 320);
   c.n_kv_head = 3;
   EXPECT_EQ(Resolved(c).n_kv_head, 3);
+  c.head_dim = 10;
+  EXPECT_EQ(Resolved(c).head_dim, 10);
   EXPECT_EQ(Resolved(Resolved(c)), Resolved(c));
 }
 
@@ -151,6 +168,13 @@ TEST(GptConfigTest, BadOnesAreRefused) {
   EXPECT_THAT(error([](GptConfig& c) { c.n_kv_head = 5; }),
               HasSubstr("n_head = 12 is not divisible by n_kv_head = 5"));
   EXPECT_THAT(error([](GptConfig& c) { c.n_kv_head = -1; }), HasSubstr("n_kv_head must be"));
+  EXPECT_THAT(error([](GptConfig& c) { c.head_dim = -1; }), HasSubstr("head_dim must be"));
+  EXPECT_THAT(error([](GptConfig& c) { c.n_embd = 100; }),
+              HasSubstr("n_embd = 100 is not divisible by n_head = 12: use a multiple, or set "
+                        "head_dim"));
+  EXPECT_EQ(error([](GptConfig& c) { c.n_embd = 100, c.head_dim = 8; }), "no error");
+  EXPECT_THAT(error([](GptConfig& c) { c.position = Position::kRope, c.head_dim = 7; }),
+              HasSubstr("the size of a head must be even, got 7"));
   EXPECT_THAT(error([](GptConfig& c) { c.n_inner = -1; }), HasSubstr("n_inner must be"));
   EXPECT_THAT(error([](GptConfig& c) { c.norm_eps = 0; }), HasSubstr("norm_eps must be"));
   EXPECT_THAT(error([](GptConfig& c) { c.init_std = -1; }), HasSubstr("init_std must not be"));

@@ -20,7 +20,7 @@ RunConfig With(const std::string& preset, std::vector<std::string> arguments = {
 }
 
 TEST(Presets, EachIsValidAndSurvivesARunFolder) {
-  EXPECT_EQ(Presets().size(), 19);
+  EXPECT_EQ(Presets().size(), 21);
   for (const Preset& preset : Presets()) {
     const RunConfig config = With(preset.name);
     Validate(config);
@@ -101,7 +101,8 @@ TEST(Presets, LlamaSizesHaveTheirParameterCounts) {
       {"llama-3.2-3b", 3212749824},     {"llama-2-7b", 6738415616},
       {"llama-2-13b", 13015864320},     {"llama-2-70b", 68976648192},
       {"llama-3-8b", 8030261248},       {"llama-3-70b", 70553706496},
-      {"llama-3.1-405b", 405853388800}, {"mistral-7b", 7248023552}};
+      {"llama-3.1-405b", 405853388800}, {"mistral-7b", 7248023552},
+      {"qwen3-0.6b", 596049920}};
   for (const auto& [name, parameters] : sizes) {
     const RunConfig c = With(name);
     const GptConfig shape = ToGptConfig(c.model);
@@ -113,11 +114,14 @@ TEST(Presets, LlamaSizesHaveTheirParameterCounts) {
   }
 }
 
-// The published counts are 46.7B and 12.9B.
+// The published counts are 46.7B and 12.9B, and for Qwen3 30.5B and 3.3B.
 TEST(Presets, MixturesHaveTheirParameterCounts) {
   const Gpt mixtral(ToGptConfig(With("mixtral-8x7b").model));
   EXPECT_EQ(mixtral.NumParameters(), 46702792704);
   EXPECT_EQ(mixtral.NumActiveParameters(), 12879925248);
+  const Gpt qwen3(ToGptConfig(With("qwen3-30b-a3b").model));
+  EXPECT_EQ(qwen3.NumParameters(), 30532122624);
+  EXPECT_EQ(qwen3.NumActiveParameters(), 30532122624 - 48 * int64_t{128 - 8} * 3 * 2048 * 768);
   GptConfig tiny = ToGptConfig(With("mixtral-tiny").model);
   tiny.vocab_size = 65;
   EXPECT_EQ(Gpt(tiny).NumParameters(), 2372864);

@@ -54,6 +54,11 @@ TEST(Utilization, FollowsLlmcsFormula) {
   const double parameters = 124439808;
   const double flops = 6 * parameters + 6.0 * 12 * 768 * 1024;
   EXPECT_EQ(Gpt(gpt2).FlopsPerToken(1024), flops);
+  GptConfig wide = gpt2;
+  wide.head_dim = 128;
+  // Queries, keys and values with their biases, and c_proj, become twice as wide.
+  const double more = 12 * 768.0 * (4 * 768 + 3);
+  EXPECT_EQ(Gpt(wide).FlopsPerToken(1024), flops + 6 * more + 6.0 * 12 * 768 * 1024);
   Utilization u{.flops_per_token = flops, .ranks = 1, .peak_flops = 312e12};
   EXPECT_NEAR(*u.Mfu(178e3), 178e3 * flops / 312e12, 1e-12);
   EXPECT_EQ(u.GemmShare(178e3), std::nullopt);

@@ -1,5 +1,5 @@
-// The block of Llama: RMS norms, rotary positions, grouped-query attention, SwiGLU; and the norms
-// as modules.
+// The block of Llama: RMS norms, rotary positions, grouped-query attention, SwiGLU; that of Qwen3,
+// which has norms of queries and keys and heads of any width; and the norms as modules.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,6 +42,16 @@ TransformerOptions Llama() {
           .rotary = std::make_shared<Rotary>(kHead, RotaryOptions{.theta = kTheta})};
 }
 
+constexpr int64_t kWideHead = 10;
+
+TransformerOptions Qwen3() {
+  TransformerOptions options = Llama();
+  options.head_dim = kWideHead;
+  options.qk_norm = true;
+  options.rotary = std::make_shared<Rotary>(kWideHead, RotaryOptions{.theta = kTheta});
+  return options;
+}
+
 // ---- The same in plain loops. ----
 
 Matrix RmsNormReference(const Matrix& x, const Matrix& w, double eps) {
@@ -55,47 +65,70 @@ Matrix RmsNormReference(const Matrix& x, const Matrix& w, double eps) {
   return y;
 }
 
-// Element c of row t of a head that starts at column `at`, turned by its position.
-double Turned(const Matrix& m, int64_t row, int64_t at, int64_t c) {
-  const int64_t half = kHead / 2, pair = c % half;
-  const double angle = static_cast<double>(row % kLength) *
-                       std::pow(kTheta, -2.0 * static_cast<double>(pair) / kHead);
+// Element c of row t of a head of this width that starts at column `at`, turned by its position.
+double Turned(const Matrix& m, int64_t row, int64_t at, int64_t c, int64_t head) {
+  const int64_t half = head / 2, pair = c % half;
+  const double angle =
+      static_cast<double>(row % kLength) *
+      std::pow(kTheta, -2.0 * static_cast<double>(pair) / static_cast<double>(head));
   const double a = m(row, at + pair), b = m(row, at + pair + half);
   return c < half ? a * std::cos(angle) - b * std::sin(angle)
                   : b * std::cos(angle) + a * std::sin(angle);
 }
 
 Matrix AttentionReference(const Matrix& qkv) {
-  Matrix y{qkv.rows, kWidth, std::vector<double>(static_cast<size_t>(qkv.rows * kWidth))};
+  const int64_t head = qkv.cols / (kHeads + 2 * kKeyHeads), width = kHeads * head;
+  Matrix y{qkv.rows, width, std::vector<double>(static_cast<size_t>(qkv.rows * width))};
   for (int64_t row = 0; row < qkv.rows; ++row) {
     for (int64_t h = 0; h < kHeads; ++h) {
-      const int64_t group = h / (kHeads / kKeyHeads), q = h * kHead;
-      const int64_t k = kWidth + group * kHead, v = kWidth + (kKeyHeads + group) * kHead;
+      const int64_t group = h / (kHeads / kKeyHeads), q = h * head;
+      const int64_t k = width + group * head, v = width + (kKeyHeads + group) * head;
       std::vector<double> weights;
       double total = 0;
       for (int64_t j = row / kLength * kLength; j <= row; ++j) {
         double score = 0;
-        for (int64_t c = 0; c < kHead; ++c) score += Turned(qkv, row, q, c) * Turned(qkv, j, k, c);
-        weights.push_back(std::exp(score / std::sqrt(static_cast<double>(kHead))));
+        for (int64_t c = 0; c < head; ++c) {
+          score += Turned(qkv, row, q, c, head) * Turned(qkv, j, k, c, head);
+        }
+        weights.push_back(std::exp(score / std::sqrt(static_cast<double>(head))));
         total += weights.back();
       }
       for (size_t i = 0; i < weights.size(); ++i) {
         const int64_t j = row / kLength * kLength + static_cast<int64_t>(i);
-        for (int64_t c = 0; c < kHead; ++c) y(row, q + c) += weights[i] / total * qkv(j, v + c);
+        for (int64_t c = 0; c < head; ++c) y(row, q + c) += weights[i] / total * qkv(j, v + c);
       }
     }
   }
   return y;
 }
 
-Matrix BlockReference(const Module& m, const Matrix& x) {
+// qkv with each head of q and k normed by itself.
+Matrix NormedHeads(const Module& m, Matrix qkv) {
+  const int64_t head = qkv.cols / (kHeads + 2 * kKeyHeads);
+  for (int64_t h = 0; h < kHeads + kKeyHeads; ++h) {
+    const Matrix weight = ParameterOf(m, h < kHeads ? "attn.q_norm.weight" : "attn.k_norm.weight");
+    Matrix one{qkv.rows, head, {}};
+    for (int64_t r = 0; r < qkv.rows; ++r) {
+      for (int64_t c = 0; c < head; ++c) one.data.push_back(qkv(r, h * head + c));
+    }
+    one = RmsNormReference(one, weight, kEps);
+    for (int64_t r = 0; r < qkv.rows; ++r) {
+      for (int64_t c = 0; c < head; ++c) qkv(r, h * head + c) = one(r, c);
+    }
+  }
+  return qkv;
+}
+
+Matrix BlockReference(const Module& m, const Matrix& x, bool qk_norm = false) {
   const auto linear = [&](const std::string& name, const Matrix& in) {
     return test::LinearReference(in, ParameterOf(m, name + ".weight"), {});
   };
   const auto norm = [&](const std::string& name, const Matrix& in) {
     return RmsNormReference(in, ParameterOf(m, name + ".weight"), kEps);
   };
-  const Matrix attended = AttentionReference(linear("attn.c_attn", norm("ln_1", x)));
+  Matrix qkv = linear("attn.c_attn", norm("ln_1", x));
+  if (qk_norm) qkv = NormedHeads(m, std::move(qkv));
+  const Matrix attended = AttentionReference(qkv);
   const Matrix middle = test::AddReference(x, linear("attn.c_proj", attended));
   const Matrix gate_up = linear("mlp.c_fc", norm("ln_2", middle));
   Matrix hidden{x.rows, 10, std::vector<double>(static_cast<size_t>(x.rows * 10))};
@@ -125,6 +158,22 @@ TEST(LlamaBlockTest, NamesAndShapes) {
                   "mlp.c_proj.weight [24, 10] decays", "mlp.c_proj.bias [24]"));
 }
 
+TEST(LlamaBlockTest, Qwen3sHaveNormsOfQueriesAndKeys) {
+  EXPECT_THAT(Describe(TransformerBlock(Qwen3())),
+              ElementsAre("ln_1.weight [24]", "attn.c_attn.weight [80, 24] decays",
+                          "attn.q_norm.weight [10]", "attn.k_norm.weight [10]",
+                          "attn.c_proj.weight [24, 40] decays", "ln_2.weight [24]",
+                          "mlp.c_fc.weight [20, 24] decays", "mlp.c_proj.weight [24, 10] decays"));
+  TransformerBlock block(Qwen3());
+  block.Materialize(kCpu, 1, DType::kF64);
+  EXPECT_THAT(ParameterOf(block, "attn.q_norm.weight").data, testing::Each(1));
+  test::Randomize(block, 3, -0.5, 0.5);
+  const Tensor x = RandomTensor({kBatch, kLength, kWidth}, 8);
+  EXPECT_LT(Difference(ToMatrix(Complete(block(x))),
+                       BlockReference(block, ToMatrix(x), /*qk_norm=*/true)),
+            1e-12);
+}
+
 TEST(LlamaBlockTest, ForwardIsTheFormula) {
   TransformerBlock block(Llama());
   block.Materialize(kCpu, 1, DType::kF64);
@@ -139,6 +188,17 @@ TEST(LlamaBlockTest, ForwardInF32IsNearTheFormula) {
   test::Randomize(block, 3, -0.5, 0.5);
   const Tensor x = RandomTensor({kBatch, kLength, kWidth}, 8, DType::kF32);
   EXPECT_LT(Difference(ToMatrix(Complete(block(x))), BlockReference(block, ToMatrix(x))), 1e-5);
+}
+
+TEST(LlamaBlockTest, GradientsOfQwen3AgainstDifferences) {
+  TransformerBlock block(Qwen3());
+  block.Materialize(kCpu, 1, DType::kF64);
+  test::Randomize(block, 3, -0.7, 0.7);
+  Tensor x = RandomTensor({kBatch, 5, kWidth}, 8);
+  x.SetRequiresGrad();
+  auto tensors = test::ParametersToCheck(block);
+  tensors.emplace_back("x", x);
+  test::CheckGradients(tensors, [&] { return test::Project(Complete(block(x))); });
 }
 
 TEST(LlamaBlockTest, GradientsAgainstDifferences) {
@@ -186,6 +246,17 @@ TEST(LlamaBlockTest, SizesAreChecked) {
   EXPECT_THAT(MessageOf([&] { TransformerBlock block(options); }),
               HasSubstr("n_head = 4 must be a multiple of the number of key and value heads "
                         "(n_kv_head = 3)"));
+  options = Qwen3();
+  options.head_dim = -2;
+  EXPECT_THAT(MessageOf([&] { TransformerBlock block(options); }),
+              HasSubstr("the width of a head (head_dim) must not be negative, got -2"));
+  options.head_dim = 0;
+  options.n_head = 5;
+  options.n_kv_head = 0;
+  EXPECT_THAT(
+      MessageOf([&] { TransformerBlock block(options); }),
+      HasSubstr("the width (n_embd = 24) must be a positive multiple of the number of heads "
+                "(n_head = 5), unless these have a width of their own (head_dim)"));
   EXPECT_THAT(MessageOf([] { Rotary(5, {}); }),
               HasSubstr("the size of a head must be even, got 5"));
   EXPECT_THAT(MessageOf([] { Rotary(4, {.theta = -1}); }), HasSubstr("theta must be positive"));

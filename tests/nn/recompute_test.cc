@@ -88,6 +88,14 @@ TransformerOptions Llama(double dropout) {
   return options;
 }
 
+TransformerOptions Qwen3(double dropout) {
+  TransformerOptions options = Llama(dropout);
+  options.head_dim = 8;  // more than n_embd / n_head
+  options.qk_norm = true;
+  options.rotary = std::make_shared<Rotary>(8, RotaryOptions{});
+  return options;
+}
+
 class RecomputedBlocks : public test::DeviceTest {
  protected:
   struct Run {
@@ -136,7 +144,7 @@ class RecomputedBlocks : public test::DeviceTest {
 
 TEST_P(RecomputedBlocks, HaveTheSameBits) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const auto& options : {Gpt2(0.2), Llama(0.1)}) {
+    for (const auto& options : {Gpt2(0.2), Llama(0.1), Qwen3(0.1)}) {
       const Run plain = Train(options, Part::kNone, dtype);
       for (const Part part : {Part::kBlock, Part::kAttention, Part::kMlp, Part::kOps,
                               Part::kOffload, Part::kOffloadBlock}) {
@@ -147,19 +155,24 @@ TEST_P(RecomputedBlocks, HaveTheSameBits) {
   }
 }
 
-// Bytes of a block's forward in f32, per token: C the width, K that of keys, F that of the MLP.
-//   the sum and its norm, twice: 4 * 4 C; their statistics: 2 s; q, k, v: 4 (C + 2 K); the heads'
-//   results: 4 C, and a number per head: 4 H; what the MLP's activation takes and gives: 4 (I + F).
+// Bytes of a block's forward in f32, per token: C the width, Q that of queries, K that of keys, F
+// that of the MLP.
+//   the sum and its norm, twice: 4 * 4 C; their statistics: 2 s; q, k, v: 4 (Q + 2 K); the heads'
+//   results: 4 Q, and a number per head: 4 H; with norms of q and k what these take, 4 (Q + K), and
+//   a number per head; what the MLP's activation takes and gives: 4 (I + F).
 struct Formula {
-  int64_t c, k, h, f, in, statistics;
+  int64_t c, head, q, k, h, normed, f, in, statistics;
   explicit Formula(const TransformerOptions& o)
       : c(o.n_embd),
-        k(o.n_kv_head > 0 ? o.n_embd / o.n_head * o.n_kv_head : o.n_embd),
+        head(o.head_dim > 0 ? o.head_dim : o.n_embd / o.n_head),
+        q(head * o.n_head),
+        k(o.n_kv_head > 0 ? head * o.n_kv_head : q),
         h(o.n_head),
+        normed(o.qk_norm ? q + k + (q + k) / head : 0),
         f(o.n_inner > 0 ? o.n_inner : 4 * o.n_embd),
         in(o.activation == MlpActivation::kSwiGlu ? 2 * f : f),
         statistics(o.norm == NormKind::kLayerNorm ? 8 : 4) {}
-  int64_t attention() const { return 4 * (c + 2 * k) + 4 * c + 4 * h; }
+  int64_t attention() const { return 4 * (q + 2 * k) + 4 * q + 4 * h + 4 * normed; }
   int64_t mlp() const { return 4 * (in + f); }
   int64_t block() const { return 16 * c + 2 * statistics + attention() + mlp(); }
   // All but a sum and its statistics.
@@ -168,7 +181,7 @@ struct Formula {
 
 TEST_P(RecomputedBlocks, KeepWhatTheFormulaSays) {
   constexpr int64_t kLayers = 4;
-  for (const auto& options : {Gpt2(0), Llama(0)}) {
+  for (const auto& options : {Gpt2(0), Llama(0), Qwen3(0)}) {
     const Formula formula(options);
     const Run plain = Train(options, Part::kNone, DType::kF32, kLayers);
     const auto freed = [&](Part part) {

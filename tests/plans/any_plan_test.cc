@@ -44,6 +44,15 @@ void DrawMixture(Draw& draw, GptConfig& m) {
   m.n_dense = m.n_layer > 1 ? draw.Of<int64_t>({0, 1}) : 0;
 }
 
+// Wider heads, and norms of their queries and keys, whose gradients are summed in parts of the
+// heads of keys.
+void DrawHeads(Draw& draw, Task& task) {
+  GptConfig& m = task.model;
+  m.head_dim = draw.Of<int64_t>({0, 0, 12});
+  const int64_t keys = m.n_kv_head > 0 ? m.n_kv_head : m.n_head;
+  m.qk_norm = draw.Of({true, false, false}) && keys % task.virtual_tp == 0;
+}
+
 // What a model needs whose layers ranks may share out.
 void MakeDivisible(Draw& draw, Task& task) {
   GptConfig& m = task.model;
@@ -87,13 +96,15 @@ Task DrawTask(Draw& draw) {
   task.micro_batches = draw.Of<int64_t>({4, 8});
   task.virtual_tp = draw.Of<int64_t>({1, 2, 4});
   if (task.virtual_tp > 1) MakeDivisible(draw, task);
-  if (task.virtual_tp == 1 && m.mixture.n_expert == 0) {
-    task.virtual_cp = draw.Of<int64_t>({1, 2, 4});
+  // Chunks of a sequence have a token in each part.
+  if (task.virtual_tp == 1 || (m.mixture.n_expert == 0 && task.virtual_tp == 2)) {
+    task.virtual_cp = std::min(draw.Of<int64_t>({1, 2, 4}), kWindow / (2 * task.virtual_tp));
   }
+  DrawHeads(draw, task);
   return task;
 }
 
-// Of a pipeline: as many stages as the model has parts for.
+// Draws a pipeline with at most as many stages as the model has parts.
 void DrawPipeline(Draw& draw, const Task& task, Plan& plan) {
   using enum dist::PipelineKind;
   const int64_t parts = task.model.n_layer + 2;
@@ -101,27 +112,22 @@ void DrawPipeline(Draw& draw, const Task& task, Plan& plan) {
   plan.schedule = 2 * plan.pp <= parts ? draw.Of({k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV})
                                        : draw.Of({k1F1B, kZeroBubbleH1});
   if (plan.data_parallel) plan.copies = draw.Of<int64_t>({1, 2, 4});
-  // Stages with tied weights are not sharded.
-  if (task.model.tie_embeddings) plan.copies *= std::exchange(plan.shards, 1);
 }
 
-// Of those that share out samples.
+// Draws how many of the ranks that share out samples also share out experts.
 void DrawExpertRanks(Draw& draw, const Task& task, Plan& plan) {
   const int64_t experts = task.model.mixture.n_expert;
-  if (!plan.data_parallel || plan.pp > 0 || task.virtual_tp > 1 || experts == 0) return;
-  if (task.micro_batches % plan.copies != 0) return;
-  plan.ep = draw.Of<int64_t>({1, 2, 4});
-  while (plan.copies % plan.ep != 0 || experts % plan.ep != 0) plan.ep /= 2;
+  const int64_t ranks = plan.is_sharded() ? plan.shards : plan.copies;
+  if (experts == 0 || task.virtual_cp > 1) return;
+  if (task.micro_batches % (plan.shards * plan.copies) != 0) return;
+  plan.ep = draw.Of<int64_t>({1, 2, 2, 4});
+  while (ranks % plan.ep != 0 || experts % (plan.ep * plan.tp) != 0) plan.ep /= 2;
 }
 
-// Of the ranks that are not needed otherwise.
+// Draws how many ranks compute each layer or each sequence together, within the number left.
 void DrawTensorRanks(Draw& draw, const Task& task, int64_t most, Plan& plan) {
-  const GptConfig& m = task.model;
   plan.tp = draw.Of<int64_t>({1, 2, 4});
-  const int64_t keys = m.n_kv_head > 0 ? m.n_kv_head : m.n_head;
-  while (task.virtual_tp % plan.tp != 0 || keys % plan.tp != 0 || plan.ranks() > most) {
-    plan.tp /= 2;
-  }
+  while (task.virtual_tp % plan.tp != 0 || plan.ranks() > most) plan.tp /= 2;
   plan.cp = draw.Of<int64_t>({1, 2, 4});
   while (task.virtual_cp % plan.cp != 0 || plan.ranks() > most) plan.cp /= 2;
 }
@@ -152,7 +158,7 @@ Plan DrawPlan(Draw& draw, const Task& task, bool on_gpu) {
   if (plan.recompute.part != RecomputeChoice::Part::kNone) {
     plan.recompute.layers = draw.Of<int64_t>({-1, -1, 1});
   }
-  if (on_gpu && plan.pp == 0 && task.virtual_cp == 1) {
+  if (on_gpu && task.virtual_cp == 1) {
     plan.offload = {.activations = draw.Of({true, false}),
                     .optimizer = draw.Of({true, false}),
                     .weights = draw.Of({true, false})};

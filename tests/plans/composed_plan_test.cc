@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <limits>
 
 #include "dist/groups/in_process_group.h"
@@ -44,6 +43,15 @@ Task Llama(DType dtype) {
   return task;
 }
 
+// With a head of keys for each virtual part, whose norms have a gradient in each.
+Task Qwen3(DType dtype) {
+  Task task = Llama(dtype);
+  task.model.n_kv_head = 4;
+  task.model.head_dim = 12;
+  task.model.qk_norm = true;
+  return task;
+}
+
 Plan Sharded(Plan plan, const dist::ShardOptions& options = dist::Zero3()) {
   plan.options = options;
   plan.options.sum = dist::GradientSum::kOrdered;
@@ -78,10 +86,21 @@ std::vector<Plan> PairsOfModes() {
 TEST(ComposedPlan, PairsOfModesInF32) { ExpectSameBits(Gpt2(DType::kF32), PairsOfModes()); }
 
 TEST(ComposedPlan, PairsOfModesOfALlamaInBF16) {
-  const Task task = Llama(DType::kBF16);
-  std::vector<Plan> plans = PairsOfModes();
-  for (Plan& plan : plans) plan.tp = std::min(plan.tp, task.model.n_kv_head);
-  ExpectSameBits(task, plans);
+  ExpectSameBits(Llama(DType::kBF16), PairsOfModes());
+}
+
+TEST(ComposedPlan, NormsOfQueriesAndKeys) {
+  Task task = Qwen3(DType::kF32);
+  task.optim.name = "muon";
+  ExpectSameBits(task, {{.tp = 4, .pp = 2, .schedule = kZeroBubbleV},
+                        {.copies = 2, .tp = 2, .pp = 2, .schedule = k1F1B},
+                        Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kInterleaved}),
+                        Sharded({.shards = 2, .copies = 2, .tp = 2}, dist::Zero2())});
+  task = Qwen3(DType::kBF16);
+  task.virtual_tp = 1;
+  task.virtual_cp = 2;
+  ExpectSameBits(task, {{.cp = 2, .pp = 2, .schedule = kZeroBubbleH1},
+                        Sharded({.shards = 2, .copies = 2, .cp = 2})});
 }
 
 // What a rank has exactly one virtual part of is cut into ranges where chunks end.
@@ -98,7 +117,6 @@ TEST(ComposedPlan, AllModesOnSixteenRanks) {
         Sharded({.shards = 2, .tp = 4, .pp = 2, .schedule = kZeroBubbleH1}),
         Sharded({.shards = 2, .copies = 2, .tp = 2, .pp = 2, .schedule = kInterleaved}),
         {.copies = 4, .tp = 2, .pp = 2, .schedule = kZeroBubbleV}};
-    if (task.model.n_kv_head == 2) plans[0].tp = 2, plans[0].shards = 4;
     plans[1].recompute = ParseRecompute("block");
     ExpectSameBits(task, plans);
   }
@@ -122,12 +140,15 @@ TEST(ComposedPlan, TiedWeights) {
   task.model.tie_embeddings = true;
   ExpectSameBits(task, {{.tp = 2, .pp = 2, .schedule = k1F1B},
                         {.copies = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleV},
-                        Sharded({.shards = 2, .tp = 4})});
+                        Sharded({.shards = 2, .tp = 4}),
+                        Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleV}),
+                        Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = k1F1B})});
   task.virtual_tp = 1;
   task.virtual_cp = 2;
   ExpectSameBits(task, {{.cp = 2, .pp = 2, .schedule = k1F1B},
                         {.copies = 2, .cp = 2, .data_parallel = true},
-                        Sharded({.shards = 2, .cp = 2})});
+                        Sharded({.shards = 2, .cp = 2}),
+                        Sharded({.shards = 2, .cp = 2, .pp = 2, .schedule = kZeroBubbleV})});
 }
 
 // Parts of the experts, in layers of several stages.
@@ -158,6 +179,35 @@ TEST(ComposedPlan, PartsOfSequences) {
   task.virtual_tp = 1;
   task.virtual_cp = 4;
   ExpectSameBits(task, plans);
+}
+
+// Each chunk of a sequence is computed by ranks that share out the layers.
+TEST(ComposedPlan, PartsOfSequencesAndOfLayers) {
+  for (Task task : {Llama(DType::kF32), Gpt2(DType::kBF16), Gpt2(DType::kF16)}) {
+    task.virtual_tp = 2;
+    task.virtual_cp = 2;
+    task.model.tie_embeddings = task.dtype == DType::kBF16;
+    if (task.dtype == DType::kF16) task.steps = 12;  // of which the first are skipped
+    std::vector<Plan> plans = {{.tp = 2, .cp = 2, .data_parallel = true},
+                               {.copies = 2, .tp = 2, .data_parallel = true},
+                               Sharded({.shards = 2, .cp = 2}),
+                               Sharded({.shards = 2, .copies = 2, .tp = 2, .cp = 2}),
+                               {.tp = 2, .cp = 2, .pp = 2, .schedule = kZeroBubbleV}};
+    plans[0].recompute = ParseRecompute("block");
+    ExpectSameBits(task, plans);
+  }
+}
+
+TEST(ComposedPlan, AllModesAndPartsOfSequencesOnSixteenRanks) {
+  for (Task task : {Gpt2(DType::kBF16), Llama(DType::kF32)}) {
+    task.virtual_tp = 2;
+    task.virtual_cp = 2;
+    ExpectSameBits(
+        task,
+        {{.copies = 2, .tp = 2, .cp = 2, .pp = 2, .schedule = kZeroBubbleH1},
+         Sharded({.shards = 2, .tp = 2, .cp = 2, .pp = 2, .schedule = kInterleaved}, dist::Zero2()),
+         Sharded({.shards = 2, .copies = 2, .tp = 2, .cp = 2})});
+  }
 }
 
 TEST(ComposedPlan, GoesOnByAnotherPlan) {
@@ -193,11 +243,15 @@ TEST(ComposedPlan, SameBitsOnGpus) {
                            Sharded({.shards = 2, .pp = 2, .schedule = kZeroBubbleV})}) {
     EXPECT_EQ(Difference(TrainBy(task, plan, task.steps, nullptr, true), alone), "") << plan;
   }
+  task.virtual_cp = 2;
+  EXPECT_EQ(Difference(TrainBy(task, {.tp = 2, .cp = 2, .data_parallel = true}, task.steps, nullptr,
+                               /*on_gpus=*/true),
+                       Alone(task, /*on_gpu=*/true)),
+            "");
 }
 
 TEST(ComposedPlan, GeneratesTheSameText) {
-  const Task task = Llama(DType::kF32);
-  const auto generate = [&](const Plan& plan, bool kv_cache) {
+  const auto generate = [](const Task& task, const Plan& plan, bool kv_cache) {
     std::vector<int32_t> text;
     dist::RunInProcess(plan.ranks(), [&](dist::ProcessGroup& all) {
       PlanRun run(all, task, plan);
@@ -208,11 +262,15 @@ TEST(ComposedPlan, GeneratesTheSameText) {
     });
     return text;
   };
-  for (const bool kv_cache : {true, false}) {
-    const auto alone = generate({.data_parallel = true}, kv_cache);
-    EXPECT_EQ(alone.size(), 5u);
-    const Plan plan = Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleV});
-    EXPECT_EQ(generate(plan, kv_cache), alone);
+  for (Task task : {Llama(DType::kF32), Qwen3(DType::kF32)}) {
+    task.virtual_cp = 2;
+    for (const bool kv_cache : {true, false}) {
+      const auto alone = generate(task, {.data_parallel = true}, kv_cache);
+      EXPECT_EQ(alone.size(), 5u);
+      const Plan plan = Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleV});
+      EXPECT_EQ(generate(task, plan, kv_cache), alone);
+      EXPECT_EQ(generate(task, {.tp = 2, .cp = 2, .data_parallel = true}, kv_cache), alone);
+    }
   }
 }
 

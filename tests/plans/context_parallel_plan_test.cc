@@ -8,6 +8,7 @@
 #include "core/cuda/device.h"
 #include "dist/context/parallelize_context.h"
 #include "dist/context/shared_samples.h"
+#include "dist/expert/share_experts.h"
 #include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
 #include "models/train/parallelize.h"
@@ -48,6 +49,34 @@ Task Llama(DType dtype) {
   return task;
 }
 
+Task Qwen3(DType dtype) {
+  Task task = Llama(dtype);
+  task.model.head_dim = 12;  // more than n_embd / n_head
+  task.model.qk_norm = true;
+  return task;
+}
+
+// With all that routers have: losses, a shared expert and its gate.
+Task Mixture(DType dtype) {
+  Task task = Gpt2(dtype);
+  task.model.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 20};
+  task.model.mixture.n_shared = 12;
+  task.model.mixture.shared_gate = true;
+  task.model.mixture.balance_loss = 0.5;
+  task.model.mixture.z_loss = 0.1;
+  return task;
+}
+
+// With biases that move by the loads, and chunks of a token.
+Task SigmoidMixture(DType dtype) {
+  Task task = Llama(dtype);
+  task.model.n_dense = 1;
+  task.model.mixture = {.n_expert = 5, .n_expert_used = 2, .n_inner = 20};
+  task.model.mixture.router.score = RouterScore::kSigmoid;
+  task.model.mixture.bias_rate = 0.01;
+  return task;
+}
+
 Plan PlanOf(int64_t cp, int64_t dp) { return {.copies = dp, .cp = cp, .data_parallel = true}; }
 
 void ExpectSameBits(const Task& task) {
@@ -67,6 +96,37 @@ TEST(ContextParallelPlan, LlamaInF32) { ExpectSameBits(Llama(DType::kF32)); }
 
 TEST(ContextParallelPlan, LlamaInBF16) { ExpectSameBits(Llama(DType::kBF16)); }
 
+TEST(ContextParallelPlan, Qwen3) {
+  ExpectSameBits(Qwen3(DType::kF32));
+  ExpectSameBits(Qwen3(DType::kBF16));
+}
+
+TEST(ContextParallelPlan, MixturesInF32) {
+  ExpectSameBits(Mixture(DType::kF32));
+  ExpectSameBits(SigmoidMixture(DType::kF32));
+}
+
+TEST(ContextParallelPlan, MixturesInBF16) {
+  ExpectSameBits(Mixture(DType::kBF16));
+  ExpectSameBits(SigmoidMixture(DType::kBF16));
+}
+
+// Whose weights units of FullyShard show, and whose stages have micro-batches under way.
+TEST(ContextParallelPlan, MixturesWithOtherModes) {
+  Task task = Mixture(DType::kF32);
+  task.model.tie_embeddings = false;
+  const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps);
+  Plan sharded{.shards = 2, .cp = 2};
+  sharded.options.sum = dist::GradientSum::kOrdered;
+  Plan both = sharded, stages = PlanOf(2, 2), recomputed = sharded;
+  both.pp = stages.pp = 2;
+  stages.schedule = dist::PipelineKind::kZeroBubbleV;
+  recomputed.recompute = ParseRecompute("block");
+  for (const Plan& plan : {sharded, both, stages, recomputed}) {
+    EXPECT_EQ(Difference(TrainBy(task, plan, task.steps), alone), "") << task << "; " << plan;
+  }
+}
+
 // Chunks of a token, whose rows begin anywhere in memory.
 TEST(ContextParallelPlan, OddWidths) {
   Task task = Gpt2(DType::kF32);
@@ -78,7 +138,8 @@ TEST(ContextParallelPlan, OddWidths) {
 }
 
 TEST(ContextParallelPlan, RecomputesAndResumesWithOtherRanks) {
-  for (Task task : {Gpt2(DType::kF32), Llama(DType::kBF16)}) {
+  for (Task task :
+       {Gpt2(DType::kF32), Llama(DType::kBF16), Qwen3(DType::kBF16), Mixture(DType::kBF16)}) {
     const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps);
     Plan first = PlanOf(task.virtual_cp, 1), second = PlanOf(2, 2);
     first.recompute = ParseRecompute("block");
@@ -92,7 +153,7 @@ TEST(ContextParallelPlan, RecomputesAndResumesWithOtherRanks) {
 
 TEST(ContextParallelPlan, SameBitsOnSimulatedGpus) {
   SKIP_WITHOUT_GPUS(2);
-  for (Task task : {Gpt2(DType::kBF16), Llama(DType::kF32)}) {
+  for (Task task : {Gpt2(DType::kBF16), Qwen3(DType::kF32), Mixture(DType::kBF16)}) {
     task.model.n_layer = 1;
     task.steps = 2;
     task.micro_batches = 2;
@@ -128,13 +189,14 @@ Gradients Backpropagate(Gpt& model) {
   Backward(loss, Tensor::Full({}, kRoot, loss.dtype()));
   Gradients gradients{.loss = loss.Item()};
   for (const auto& [name, p] : model.NamedParameters()) {
-    gradients.of[name] = p->grad().To(DType::kF64).ToVector<double>();
+    gradients.of[name] = p->WholeOf(p->grad()).To(DType::kF64).ToVector<double>();
   }
   return gradients;
 }
 
 std::unique_ptr<Gpt> MakeGpt(const Task& task, const dist::ContextRanksPtr& ranks) {
   auto model = std::make_unique<Gpt>(task.model);
+  if (ranks && ranks->within()) Parallelize(*model, ranks->within());
   if (ranks) dist::ParallelizeContext(*model, ranks);
   nn::Materialize(*model, kCpu, 4, {.compute = task.dtype});
   return model;
@@ -155,7 +217,8 @@ void ExpectNear(const Gradients& got, const Gradients& want, double tolerance) {
 }
 
 TEST(ContextParallelPlan, HasTheGradientsOfWholeSequences) {
-  for (const Task& task : {Gpt2(DType::kF64), Llama(DType::kF64)}) {
+  for (const Task& task : {Gpt2(DType::kF64), Llama(DType::kF64), Qwen3(DType::kF64),
+                           Mixture(DType::kF64), SigmoidMixture(DType::kF64)}) {
     const Gradients whole = Backpropagate(*MakeGpt(task, nullptr));
     for (const int ranks : {1, 2}) {
       dist::RunInProcess(ranks, [&](dist::ProcessGroup& all) {
@@ -166,9 +229,31 @@ TEST(ContextParallelPlan, HasTheGradientsOfWholeSequences) {
   }
 }
 
+// Also where other ranks have parts of the layers of each chunk.
+TEST(ContextParallelPlan, HasTheGradientsOfWholeLayers) {
+  for (Task task : {Gpt2(DType::kF64), Llama(DType::kF64)}) {
+    task.model.vocab_size = 14;
+    if (task.model.n_kv_head > 0) task.model.n_kv_head = 1;  // of which ranks have copies
+    task.virtual_cp = 2;
+    const Gradients whole = Backpropagate(*MakeGpt(task, nullptr));
+    for (const auto& [tp, cp] : {std::pair(1, 1), {2, 1}, {1, 2}, {2, 2}}) {
+      dist::RunInProcess(tp * cp, [&](dist::ProcessGroup& all) {
+        const dist::Mesh mesh({.cp = cp, .tp = tp}, all.rank(), all.size());
+        const auto layers = all.Split(mesh.GroupName({"tp"}), mesh.RanksAlong({"tp"})),
+                   parts = all.Split(mesh.GroupName({"cp"}), mesh.RanksAlong({"cp"}));
+        const auto context = std::make_shared<dist::ContextRanks>(
+            parts.get(), task.virtual_cp, /*apart=*/false,
+            std::make_shared<dist::TensorRanks>(layers.get(), 2));
+        ExpectNear(Backpropagate(*MakeGpt(task, context)), whole, 1e-12);
+      });
+    }
+  }
+}
+
 // In the library's order: those of each rank's chunks, which whoever sums gradients adds up.
 TEST(ContextParallelPlan, RanksApartHaveTheirPartsOfTheGradients) {
-  for (Task task : {Gpt2(DType::kF64), Llama(DType::kF64)}) {
+  for (Task task :
+       {Gpt2(DType::kF64), Llama(DType::kF64), Qwen3(DType::kF64), Mixture(DType::kF64)}) {
     const Gradients whole = Backpropagate(*MakeGpt(task, nullptr));
     dist::RunInProcess(4, [&](dist::ProcessGroup& all) {
       const dist::Mesh mesh({.cp = 2}, all.rank(), all.size());
@@ -210,6 +295,17 @@ TEST(ContextParallelPlan, SumsOfLargeTensorsAreThoseOfTheirParts) {
   });
 }
 
+class Scale : public Layer {
+ public:
+  Scale() : scale_(AddParameter("scale", {1}, nullptr, /*decay=*/false)) {}
+
+ protected:
+  Tensor Forward(const Tensor& x) override { return x; }
+
+ private:
+  const std::shared_ptr<Parameter> scale_;
+};
+
 TEST(ContextParallelPlan, SaysWhatDoesNotDivide) {
   const auto error = [](const auto& f) -> std::string {
     try {
@@ -224,16 +320,18 @@ TEST(ContextParallelPlan, SaysWhatDoesNotDivide) {
                 Backpropagate(*MakeGpt(task, std::make_shared<dist::ContextRanks>(nullptr, 3)));
               }),
               testing::HasSubstr("use a block_size that is a multiple of 6"));
-  Task experts = Gpt2(DType::kF32);
-  experts.model.mixture.n_expert = 4;
-  experts.model.mixture.n_expert_used = 2;
-  experts.model.mixture.n_inner = 16;
   EXPECT_THAT(error([&] {
-                Gpt model(experts.model);
+                Scale model;
                 dist::ParallelizeContext(model, std::make_shared<dist::ContextRanks>(nullptr, 2));
               }),
               testing::HasSubstr("belongs to a module whose gradients it cannot sum"));
   dist::RunInProcess(2, [&](dist::ProcessGroup& all) {
+    Gpt model(Mixture(DType::kF32).model);
+    dist::ShareExperts(model, all.Duplicate("experts"));
+    EXPECT_THAT(error([&] {
+                  dist::ParallelizeContext(model, std::make_shared<dist::ContextRanks>(nullptr, 2));
+                }),
+                testing::HasSubstr("do not go together with parallel.ep"));
     EXPECT_THAT(error([&] { dist::ContextRanks(&all, 6); }), testing::HasSubstr("use 4"));
     EXPECT_THAT(error([&] { dist::ContextRanks(&all, 4, /*apart=*/true); }),
                 testing::HasSubstr("2 ranks have 2 pairs"));

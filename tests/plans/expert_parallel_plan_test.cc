@@ -41,6 +41,14 @@ Task Sigmoid(DType dtype) {
   return task;
 }
 
+// Whose layers ranks may share out, in so many parts.
+Task InParts(int64_t parts, Task task) {
+  task.virtual_tp = parts;
+  task.model.vocab_size = 16;
+  task.model.n_head = 4;
+  return task;
+}
+
 Plan Ranks(int64_t ranks, int64_t ep, const char* recompute = "none") {
   return {.copies = ranks, .ep = ep, .data_parallel = true, .recompute = ParseRecompute(recompute)};
 }
@@ -120,13 +128,109 @@ TEST(ExpertParallelPlan, SameBitsWithoutTokensForARank) {
   }
 }
 
+// ---- With other modes ----
+
+Plan InPipelines(int64_t pp, Plan plan, dist::PipelineKind schedule = dist::PipelineKind::k1F1B) {
+  plan.pp = pp;
+  plan.schedule = schedule;
+  return plan;
+}
+
+Plan OnTensorRanks(int64_t tp, Plan plan) {
+  plan.tp = tp;
+  return plan;
+}
+
+Plan Sharded(int64_t shards, int64_t copies, int64_t ep,
+             dist::Accumulate accumulate = dist::Accumulate::kShards) {
+  Plan plan{.shards = shards, .copies = copies, .ep = ep};
+  plan.options = {.accumulate = accumulate, .sum = dist::GradientSum::kOrdered};
+  return plan;
+}
+
+// Each stage has experts of its own, or none; a rank may have several.
+TEST(ExpertParallelPlan, SameBitsInPipelines) {
+  using enum dist::PipelineKind;
+  ExpectSameBits(Softmax(DType::kF32), {InPipelines(2, Ranks(2, 2)), InPipelines(2, Ranks(4, 2)),
+                                        InPipelines(2, Ranks(2, 2, "block"), kZeroBubbleV),
+                                        InPipelines(2, Ranks(2, 2), kInterleaved)});
+  Task task = Sigmoid(DType::kBF16);
+  task.model.tie_embeddings = false;
+  ExpectSameBits(task, {InPipelines(2, Ranks(4, 4)), InPipelines(3, Ranks(2, 2)),
+                        InPipelines(2, Ranks(2, 2), kZeroBubbleH1)});
+}
+
+TEST(ExpertParallelPlan, SameBitsWhereWeightsAreSharded) {
+  using enum dist::Accumulate;
+  Plan in_memory = Sharded(4, 1, 2);
+  in_memory.in_memory = true;
+  Plan kept = Sharded(4, 1, 2, kWhole);
+  kept.options.reshard = dist::Reshard::kAfterStep;
+  ExpectSameBits(Softmax(DType::kF32),
+                 {Sharded(2, 1, 2), Sharded(4, 1, 2), Sharded(4, 1, 4), Sharded(2, 2, 2),
+                  Sharded(4, 2, 2), Sharded(4, 1, 2, kWhole), in_memory, kept});
+  ExpectSameBits(Sigmoid(DType::kBF16), {Sharded(4, 1, 2), Sharded(2, 2, 2, kWhole)});
+}
+
+// Weights of experts have 65536 elements, of which each rank has whole chunks of the norm, so that
+// it takes them from the ranges.
+TEST(ExpertParallelPlan, SameNormWhereRangesHaveItsChunks) {
+  Task task = Softmax(DType::kF32);
+  task.model.n_embd = 64;
+  task.model.mixture.n_inner = 128;
+  task.micro_batches = 4;
+  task.steps = 2;
+  ExpectSameBits(task, {Sharded(4, 1, 2), Sharded(2, 1, 2), Ranks(4, 2)});
+}
+
+TEST(ExpertParallelPlan, SameBitsWhereRanksShareOutLayers) {
+  for (const int64_t parts : {2, 4}) {
+    const Task task = InParts(parts, Softmax(DType::kF32));
+    ExpectSameBits(task, {Ranks(2, 2), Ranks(4, 4), OnTensorRanks(2, Ranks(2, 2)),
+                          OnTensorRanks(2, Ranks(4, 2)), OnTensorRanks(2, Ranks(4, 4)),
+                          OnTensorRanks(2, Sharded(4, 1, 2)), Sharded(2, 1, 2)});
+  }
+  ExpectSameBits(
+      InParts(4, Sigmoid(DType::kBF16)),
+      {OnTensorRanks(4, Ranks(2, 2, "block")), OnTensorRanks(2, InPipelines(2, Ranks(2, 2)))});
+}
+
+TEST(ExpertParallelPlan, SameBitsWithAllModes) {
+  Task task = InParts(2, Sigmoid(DType::kF32));
+  task.model.tie_embeddings = false;
+  ExpectSameBits(task, {OnTensorRanks(2, InPipelines(2, Sharded(2, 1, 2))),
+                        InPipelines(2, Sharded(4, 1, 2), dist::PipelineKind::kZeroBubbleH1),
+                        InPipelines(2, Sharded(2, 2, 2, dist::Accumulate::kWhole))});
+}
+
+// Of these too, the scale of gradients would show.
+TEST(ExpertParallelPlan, SameGradientsWithOtherModes) {
+  Task task = InParts(2, Softmax(DType::kF32));
+  task.optim.name = "sgd";
+  task.optim.momentum = 0;
+  task.optim.clip = 0;
+  task.steps = 2;
+  task.model.mixture.balance_loss = task.model.mixture.z_loss = 10;
+  ExpectSameBits(task, {Sharded(4, 1, 2), InPipelines(2, Ranks(2, 2)),
+                        OnTensorRanks(2, Ranks(2, 2)), OnTensorRanks(2, Sharded(2, 1, 2))});
+}
+
+TEST(ExpertParallelPlan, OtherOptimizersWithOtherModes) {
+  for (const char* name : {"muon", "lion"}) {
+    Task task = InParts(2, Softmax(DType::kF32));
+    task.optim.name = name;
+    ExpectSameBits(task, {Sharded(4, 1, 2), OnTensorRanks(2, Sharded(2, 1, 2)),
+                          OnTensorRanks(2, InPipelines(2, Ranks(2, 2)))});
+  }
+}
+
 TEST(ExpertParallelPlan, GoesOnByAnotherPlan) {
   const Task task = Sigmoid(DType::kBF16);
   const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
-  Plan sharded{.shards = 2};
-  sharded.options.sum = dist::GradientSum::kOrdered;
-  const std::vector<Plan> plans = {Ranks(4, 4), Ranks(2, 1), Ranks(4, 2),
-                                   sharded,     Ranks(2, 2), {.data_parallel = true}};
+  const std::vector<Plan> plans = {Ranks(4, 4),      Ranks(2, 1),
+                                   Ranks(4, 2),      Sharded(2, 1, 1),
+                                   Sharded(4, 1, 2), InPipelines(2, Ranks(2, 2)),
+                                   Ranks(2, 2),      {.data_parallel = true}};
   for (size_t i = 0; i + 1 < plans.size(); ++i) {
     const Outcome half = TrainBy(task, plans[i], task.steps / 2);
     const Outcome whole = TrainBy(task, plans[i + 1], task.steps - task.steps / 2, &half);
@@ -158,7 +262,9 @@ TEST(ExpertParallelPlan, GeneratesTheSameText) {
     });
     return text;
   };
-  EXPECT_EQ(generate(Ranks(4, 2)), generate({.data_parallel = true}));
+  const auto alone = generate({.data_parallel = true});
+  EXPECT_EQ(alone.size(), 8u);
+  EXPECT_EQ(generate(Ranks(4, 2)), alone);
 }
 
 // No rank has memory for the experts of others.

@@ -19,7 +19,8 @@
 namespace lockstep::models {
 namespace {
 
-constexpr int kEarly = test::kSanitized ? 10 : 40, kSteps = test::kSanitized ? 30 : 600;
+// By the early steps each thread has had the largest panels that it packs, whichever tiles it gets.
+constexpr int kEarly = test::kSanitized ? 10 : 250, kSteps = test::kSanitized ? 30 : 600;
 
 struct Sample {
   int64_t tensor_bytes = 0, heap_bytes = 0;
@@ -61,8 +62,8 @@ void ExpectNothingGrows(Task task, const Plan& plan) {
   if (test::kSanitized) return;  // sanitizers keep freed memory for a while
   // Each rank notes the losses, norms and loads of all steps, in vectors that double.
   const int64_t notes = plan.ranks() * 2 * 4 * (kEarly + kSteps) * int64_t{sizeof(double)};
-  // Threads cache what they free, up to some 150 KiB in all; what is kept of each step is more.
-  EXPECT_LE(late.heap_bytes, early.heap_bytes + notes + (160 << 10));
+  // What each step keeps is more in all. (BUILD turns off what threads keep of freed memory.)
+  EXPECT_LE(late.heap_bytes, early.heap_bytes + notes + (64 << 10));
 }
 
 TEST(LongLife, OfAPipeline) {
@@ -76,6 +77,11 @@ TEST(LongLife, OfTensorParallelism) {
   Task task{.model = SmallGpt(/*dropout=*/0.1), .micro_batches = 2, .virtual_tp = 2};
   task.model.vocab_size = 14;
   ExpectNothingGrows(task, {.tp = 2, .data_parallel = true});
+}
+
+TEST(LongLife, OfContextParallelism) {
+  const Task task{.model = SmallGpt(/*dropout=*/0.1), .micro_batches = 2, .virtual_cp = 2};
+  ExpectNothingGrows(task, {.cp = 2, .data_parallel = true});
 }
 
 TEST(LongLife, OfAMixtureOfExperts) {

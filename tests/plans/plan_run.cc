@@ -87,6 +87,7 @@ ParallelPlan ToParallelPlan(const Task& task, const Plan& plan) {
   p.shard = plan.options;
   if (task.fast) p.shard->sum = kFast;
   p.shard->micro_batches = task.micro_batches;
+  p.shard->experts = plan.ep;
   if (plan.pp > 0) p.shard->reshard = dist::Reshard::kAfterStep;
   return p;
 }
@@ -112,6 +113,7 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
                      : "")
              << (m.tie_embeddings ? ", tied" : "") << (m.bias ? ", biases" : "") << ", "
              << Name(m.norm) << ", " << Name(m.activation) << ", " << Name(m.position)
+             << (m.head_dim > 0 ? ", wide heads" : "") << (m.qk_norm ? ", normed heads" : "")
              << ", dropout " << m.dropout << ", " << t.dtype << ", " << t.optim.name
              << (t.optim.master_weights ? "" : " without originals") << ", state "
              << t.optim.state_dtype << ", clip " << t.optim.clip << ", " << t.micro_batches
@@ -165,16 +167,17 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
       groups_(GroupsOf(all, MeshOf(all, plan), SumsContextWithData(task, plan))),
       model_(ModelOf(task, plan)),
       tokens_(Tokens(400)) {
-  const bool is_first = MeshOf(all, plan).coordinate("dp") == 0;
+  // All begin with the weights of the first ranks that have them.
+  const bool is_first = MeshOf(all, plan).coordinate("dp") < plan.ep;
   parallel_ = Parallelize(model_, groups_, ToParallelPlan(task_, plan), [&](bool on_meta) {
     // Alone, FullyShard knows its device by the parameters.
     const bool in_memory = plan.is_sharded() && (plan.in_memory || !groups_.data);
-    if (plan.ep > 1) {  // all begin with the weights of the first ranks that have them
-      Fill(model_, all.device(), task.dtype, all.rank() < plan.ep ? 4 : 5);
+    if (plan.ep > 1 && !plan.is_sharded()) {
+      Fill(model_, all.device(), task.dtype, is_first ? 4 : 5);
     } else if (!in_memory) {
       Fill(model_, on_meta ? kMeta : all.device(), task.dtype, 4);
     } else if (on_meta) {
-      Fill(model_, all.device(), task.dtype, is_first ? 4 : 5);  // all begin with the first's
+      Fill(model_, all.device(), task.dtype, is_first ? 4 : 5);
     }
   });
   if (from != nullptr) {

@@ -36,12 +36,12 @@ struct Task {
 };
 std::ostream& operator<<(std::ostream& out, const Task& task);
 
-// By what: ranks and memory.
+// How it is trained: on which ranks, and with what in memory.
 struct Plan {
   int64_t shards = 1, copies = 1;  // data ranks: shards * copies
   int64_t tp = 1;                  // ranks that compute a layer together
-  int64_t cp = 1;                  // ranks that compute a sequence together; not with tp
-  int64_t ep = 1;                  // of the copies, with data_parallel, those that share experts
+  int64_t cp = 1;                  // ranks that compute a sequence together
+  int64_t ep = 1;                  // of the shards, or else of the copies: ranks that share experts
   int64_t pp = 0;                  // ranks of a pipeline; 0: none
   dist::PipelineKind schedule = dist::PipelineKind::k1F1B;
   // By DataParallel, which has one shard, as have the pipelines of one; otherwise by FullyShard.

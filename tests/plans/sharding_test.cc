@@ -87,7 +87,7 @@ TEST(Sharding, CommunicatesAsOftenAndAsMuchAsItMust) {
     const auto of = [&](Reshard reshard, Accumulate accumulate) {
       return CallsOfAStep(task, {.reshard = reshard, .accumulate = accumulate, .sum = sum});
     };
-    // The head is not released before its backward. TrainWith evaluates once before the step.
+    // The head is not released before its backward. PlanRun evaluates once before the step.
     const int evaluation = 1;
     EXPECT_EQ(of(Reshard::kAfterForward, Accumulate::kShards),
               std::pair(calls(4 + evaluation, 2 + evaluation), calls(2, 2)));

@@ -43,6 +43,13 @@ Task Llama(DType dtype) {
   return task;
 }
 
+Task Qwen3(DType dtype) {
+  Task task = Llama(dtype);
+  task.model.head_dim = 12;  // more than n_embd / n_head
+  task.model.qk_norm = true;
+  return task;
+}
+
 Task Mixture(DType dtype, RouterScore score) {
   Task task = score == RouterScore::kSoftmax ? Gpt2(dtype) : Llama(dtype);
   nn::MixtureOptions& mixture = task.model.mixture;
@@ -78,14 +85,38 @@ TEST(TensorParallelPlan, LlamaInF32) { ExpectSameBits(Llama(DType::kF32)); }
 
 TEST(TensorParallelPlan, LlamaInBF16) { ExpectSameBits(Llama(DType::kBF16)); }
 
+TEST(TensorParallelPlan, Qwen3) {
+  ExpectSameBits(Qwen3(DType::kF32));
+  ExpectSameBits(Qwen3(DType::kBF16));
+}
+
+// Ranks have parts of key heads, and copies of the whole ones.
+TEST(TensorParallelPlan, FewerKeyHeadsThanRanks) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int64_t keys : {1, 2}) {
+      Task task = Llama(dtype);
+      task.model.n_kv_head = keys;
+      task.model.bias = dtype == DType::kBF16;
+      ExpectSameBits(task);
+    }
+  }
+  Task task = Llama(DType::kF32);
+  task.model.n_kv_head = 2;
+  task.virtual_tp = 8;
+  ExpectSameBits(task);
+  task = Qwen3(DType::kF32);
+  task.model.n_kv_head = 2;
+  ExpectSameBits(task);
+}
+
 TEST(TensorParallelPlan, Mixtures) {
   ExpectSameBits(Mixture(DType::kF32, RouterScore::kSoftmax));
   ExpectSameBits(Mixture(DType::kBF16, RouterScore::kSigmoid));
 }
 
 TEST(TensorParallelPlan, RecomputesAndResumesWithOtherRanks) {
-  for (Task task :
-       {Gpt2(DType::kF32), Llama(DType::kF32), Mixture(DType::kF32, RouterScore::kSigmoid)}) {
+  for (Task task : {Gpt2(DType::kF32), Llama(DType::kF32), Qwen3(DType::kF32),
+                    Mixture(DType::kF32, RouterScore::kSigmoid)}) {
     task.optim.name = "muon";  // which wants whole matrices
     const Outcome alone = TrainBy(task, PlanOf(1, 1), task.steps);
     Plan first = PlanOf(4, 1), second = PlanOf(2, 2);
@@ -112,21 +143,24 @@ TEST(TensorParallelPlan, RanksHoldTheirExpertsOnly) {
 
 // Parts differ in the last bits from one product, and only there.
 TEST(TensorParallelPlan, ComputesWhatOneProcessComputes) {
-  Task task = Gpt2(DType::kF32);
-  task.steps = 3;
-  const Outcome parts = TrainBy(task, PlanOf(2, 1), task.steps);
-  task.virtual_tp = 1;
-  const Outcome whole = TrainBy(task, PlanOf(1, 1), task.steps);
-  for (size_t i = 0; i < whole.losses.size(); ++i) {
-    EXPECT_NEAR(parts.losses[i], whole.losses[i], 2e-6 * whole.losses[i]) << i;
-    EXPECT_NEAR(parts.norms[i], whole.norms[i], 2e-5 * whole.norms[i]) << i;
+  Task fewer_keys = Llama(DType::kF32);
+  fewer_keys.model.n_kv_head = 2;
+  for (Task task : {Gpt2(DType::kF32), fewer_keys}) {
+    task.steps = 3;
+    const Outcome parts = TrainBy(task, PlanOf(4, 1), task.steps);
+    task.virtual_tp = 1;
+    const Outcome whole = TrainBy(task, PlanOf(1, 1), task.steps);
+    for (size_t i = 0; i < whole.losses.size(); ++i) {
+      EXPECT_NEAR(parts.losses[i], whole.losses[i], 2e-6 * whole.losses[i]) << task << i;
+      EXPECT_NEAR(parts.norms[i], whole.norms[i], 2e-5 * whole.norms[i]) << task << i;
+    }
   }
 }
 
 TEST(TensorParallelPlan, SameBitsOnSimulatedGpus) {
   SKIP_WITHOUT_GPUS(2);
   for (Task task :
-       {Gpt2(DType::kBF16), Llama(DType::kF32), Mixture(DType::kF32, RouterScore::kSoftmax)}) {
+       {Gpt2(DType::kBF16), Qwen3(DType::kF32), Mixture(DType::kF32, RouterScore::kSoftmax)}) {
     task.model.n_layer = 1;
     task.steps = 2;
     task.micro_batches = 2;
@@ -172,15 +206,24 @@ TEST(TensorParallelPlan, SaysWhatDoesNotDivide) {
   Task task = Gpt2(DType::kF32);
   task.model.vocab_size = 33;
   EXPECT_THAT(error(task, 4), testing::HasSubstr("use a multiple of it (36)"));
+  Task qwen3 = Qwen3(DType::kF32);
+  qwen3.model.n_head = 12;
+  qwen3.model.n_kv_head = 6;
+  EXPECT_EQ(error(qwen3, 2), "");
+  EXPECT_THAT(error(qwen3, 4),
+              testing::HasSubstr("the gradient of 'h.0.attn.q_norm' is a sum over the 4 parts of "
+                                 "virtual.tp, and these do not divide the 6 heads of keys"));
   dist::RunInProcess(4, [](dist::ProcessGroup& all) {
     Task llama = Llama(DType::kF32);
-    llama.model.n_kv_head = 2;
+    llama.model.n_head = 12;
+    llama.model.n_embd = 96;
+    llama.model.n_kv_head = 6;
     Gpt model(llama.model);
     try {
       Parallelize(model, std::make_shared<dist::TensorRanks>(&all, 4));
-      ADD_FAILURE() << "two key heads on four ranks";
+      ADD_FAILURE() << "six key heads on four ranks";
     } catch (const ArgumentError& e) {
-      EXPECT_THAT(e.what(), testing::HasSubstr("a divisor of n_kv_head"));
+      EXPECT_THAT(e.what(), testing::HasSubstr("divides n_kv_head or is a multiple of it"));
     }
   });
 }

@@ -283,6 +283,85 @@ TEST(ExpertParallel, GradientsAreThoseOfOneProcess) {
   }
 }
 
+// ---- What goes on at the same time ----
+
+// Notes when all-to-alls of another group begin and when they are waited for.
+class NotingGroup : public ProcessGroup {
+ public:
+  NotingGroup(std::shared_ptr<ProcessGroup> group, std::vector<std::string>* notes)
+      : ProcessGroup(group->members(), group->options(), group->control()),
+        group_(std::move(group)),
+        notes_(notes) {}
+  Device device() const override { return group_->device(); }
+  void CheckInStep() override { group_->CheckInStep(); }
+  void Abort(const std::string& reason) override { group_->Abort(reason); }
+
+ private:
+  class NotingWork : public Work {
+   public:
+    NotingWork(WorkPtr work, std::string what, std::vector<std::string>* notes)
+        : Work(work->operation()), work_(std::move(work)), what_(std::move(what)), notes_(notes) {}
+    void Wait() override {
+      notes_->push_back("wait for " + what_);
+      work_->Wait();
+    }
+    void Synchronize() override { work_->Synchronize(); }
+    bool Done() const override { return work_->Done(); }
+    std::optional<Span> span() const override { return work_->span(); }
+
+   private:
+    const WorkPtr work_;
+    const std::string what_;
+    std::vector<std::string>* const notes_;
+  };
+
+  WorkPtr Submit(Call call) override {
+    notes_->push_back("begin " + call.purpose);
+    return std::make_shared<NotingWork>(group_->AllToAll(call.input, call.output, call.input_counts,
+                                                         call.output_counts, call.purpose),
+                                        call.purpose, notes_);
+  }
+  std::shared_ptr<ProcessGroup> MakePart(std::vector<int>, const GroupOptions&) override {
+    throw Error("a NotingGroup has no parts");
+  }
+
+  const std::shared_ptr<ProcessGroup> group_;
+  std::vector<std::string>* const notes_;
+};
+
+// The shared expert computes while tokens are on their way to the others, and its backward while
+// their gradients are.
+TEST(ExpertParallel, SharedExpertsComputeWhileTokensTravel) {
+  std::vector<std::vector<std::string>> notes(2);
+  RunInProcess(2, [&](ProcessGroup& all) {
+    std::vector<std::string>& mine = notes[all.rank()];
+    nn::TransformerOptions options = Options();
+    options.mixture.n_shared = 6;
+    options.mixture.shared_gate = true;
+    nn::MixtureOfExperts model(options);
+    ShareExperts(model, std::make_shared<NotingGroup>(all.Duplicate("experts"), &mine));
+    model.Materialize(kCpu, 3, DType::kF64);
+    for (const auto& [path, module] : model.NamedModules()) {
+      if (path != "shared") continue;
+      module->AddPostForwardHook([&](Module&) { mine.push_back("shared expert"); });
+      module->AddPostBackwardHook([&](Module&) { mine.push_back("backward of shared expert"); });
+    }
+    Backward(Project(ops::Complete(model(LeafOf(InputOf(all.rank(), 12, DType::kF64))))),
+             Tensor::Full({}, 0.25, DType::kF64));
+  });
+  for (const auto& of_rank : notes) {
+    EXPECT_THAT(
+        of_rank,
+        ElementsAre("begin loads of experts", "wait for loads of experts",
+                    "begin tokens to their experts", "shared expert",
+                    "wait for tokens to their experts", "begin results of experts",
+                    "wait for results of experts", "begin the gradients of results of experts",
+                    "wait for the gradients of results of experts",
+                    "begin the gradients of tokens to their experts", "backward of shared expert",
+                    "wait for the gradients of tokens to their experts"));
+  }
+}
+
 // Ranks begin with what the first ones have, and differences are found.
 TEST(ExpertParallel, ChecksWeights) {
   std::vector<std::string> errors(4);

@@ -13,6 +13,7 @@
 #include "core/step_state.h"
 #include "dist/groups/agreement.h"
 #include "dist/groups/in_process_group.h"
+#include "dist/tensor/head_norm.h"
 #include "dist/tensor/parallel_linear.h"
 #include "dist/tensor/parallelize.h"
 #include "dist/tensor/sequence.h"
@@ -204,6 +205,37 @@ TEST(TensorParallel, SequenceNormSumsOverTokensAndRanks) {
                reference);
 }
 
+TEST(TensorParallel, HeadNormSumsOverHeadsAndRanks) {
+  constexpr int64_t kHeads = 8, kHead = 6;
+  const Shape heads{kBatch, kTokens, kHeads, kHead};
+  const auto value = [](const Shape& shape, int seed, DType d) {
+    return Random(shape, seed, DType::kF64).To(DType::kBF16).To(d);
+  };
+  enum Kind { kPlain, kOfHeads, kOfHeadsInChunks };
+  const auto run = [&](const TensorRanksPtr& ranks, DType d, Kind kind) -> Results {
+    const auto plain = std::make_shared<nn::RmsNorm>(kHead);
+    plain->Materialize(kCpu, 1, d);
+    plain->weight()->value().Detach().CopyFrom(value({kHead}, 1, d));
+    std::shared_ptr<nn::RmsNorm> norm = plain;
+    if (kind != kPlain) norm = std::make_shared<HeadNorm>(*norm, ranks, /*dim=*/2);
+    if (kind == kOfHeadsInChunks) {
+      norm = std::make_shared<HeadNorm>(*norm, std::make_shared<TensorRanks>(nullptr, kBatch), 0);
+    }
+    const Tensor x = Part(*ranks, value(heads, 2, d), 2);
+    const Tensor y = (*norm)(x);
+    Backward(y, Part(*ranks, value(heads, 3, d), 2).Detach());
+    return {{"y", Whole(*ranks, y.Detach(), 2)},
+            {"dx", Whole(*ranks, x.grad(), 2)},
+            {"dweight", plain->weight()->grad()}};
+  };
+  const Results reference =
+      On(1, [&](const TensorRanksPtr& ranks) { return run(ranks, DType::kF64, kPlain); });
+  for (const Kind kind : {kOfHeads, kOfHeadsInChunks}) {
+    CheckOnRanks([&](const TensorRanksPtr& ranks, DType d) { return run(ranks, d, kind); },
+                 reference);
+  }
+}
+
 TEST(TensorParallel, DropoutHasTheMaskOfTheWholeSequence) {
   constexpr double kP = 0.4;
   const Tensor x = Random({kBatch, kTokens, kWidth}, 1, DType::kF32);
@@ -212,9 +244,7 @@ TEST(TensorParallel, DropoutHasTheMaskOfTheWholeSequence) {
     state.Begin(3, 0.1);
     const TrainingScope scope(state);
     state.SetFirstSample(6);
-    nn::Dropout plain(kP);
-    plain.AssignNames("drop");
-    SequenceDropout parallel(plain, ranks);
+    SequenceDropout parallel(kP, ranks);
     parallel.AssignNames("drop");
     const Tensor part = Part(*ranks, x, 1);
     const Tensor y = parallel(part);

@@ -1,0 +1,102 @@
+// The plan of a run that shares out stages, layers, sequences, weights and samples at once, and the
+// memory that the allocator measures in train_gpt on the rank that takes most.
+//
+// A quarter of the table is run; all of it by
+//   bazel test --test_env=LOCKSTEP_MEMORY_ROWS=all //tests/models:composed_memory_test
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/models/memory_row.h"
+
+namespace lockstep::models {
+namespace {
+
+using Row = MemoryRow;
+
+constexpr const char* kPp2 = "--parallel.pp=2";
+constexpr const char* kPp4 = "--parallel.pp=4";
+constexpr const char* kInterleaved = "--parallel.schedule=interleaved";
+constexpr const char* kZbH1 = "--parallel.schedule=zb_h1";
+constexpr const char* kZbv = "--parallel.schedule=zbv";
+constexpr const char* kTp2 = "--parallel.tp=2";
+constexpr const char* kCp2 = "--parallel.cp=2";
+constexpr const char* kState = "--parallel.shard=optimizer";
+constexpr const char* kGradients = "--parallel.shard=gradients";
+constexpr const char* kAccum4 = "--train.grad_accum=4";
+constexpr const char* kAccum8 = "--train.grad_accum=8";
+constexpr const char* kVocab = "--model.vocab_size=256";
+
+// kGpt2 has tied weights, kLlama has not.
+const std::vector<Row> kRows = {
+    {"pp2_dp2", 4, false, kGpt2, {kPp2, kAccum4}},
+    {"pp2_full2", 4, false, kLlama, {kPp2, kFull, kAccum4}},
+    {"pp2_tp2", 4, false, kGpt2, {kPp2, kZbH1, kTp2, kVocab, kAccum4}},
+    {"pp2_cp2", 4, false, kGpt2, {kPp2, kCp2, kAccum4}},
+
+    {"pp2_dp2_interleaved_bf16", 4, false, kLlama, {kPp2, kInterleaved, kOrdered, kBf16, kAccum4}},
+    {"pp2_gradients2_zbv", 4, false, kGpt2, {kPp2, kZbv, kGradients, kAccum4}},
+    {"pp4_dp2_zb_h1", 8, false, kGpt2, {kPp4, kZbH1, kAccum8}},
+    {"pp2_tp2_full2_zbv", 8, false, kLlama, {kPp2, kZbv, kTp2, kFull, kVocab, kAccum4}},
+
+    {"pp2_cp2_full2", 8, false, kGpt2, {kPp2, kCp2, kFull, kAccum4}},
+    {"pp2_tp2_dp2", 8, false, kGpt2, {kPp2, kTp2, kOrdered, kVocab, kAccum4}},
+    {"pp2_dp2_block", 4, false, kLlama, {kPp2, kZbH1, kBlock, kAccum8}},
+    {"pp2_optimizer2_interleaved",
+     4,
+     false,
+     kGpt2,
+     {kPp2, kInterleaved, kState, kOrdered, kAccum4}},
+
+    {"pp2_tp2_zbv_bf16", 4, false, kLlama, {kPp2, kZbv, kTp2, kBf16, kVocab, kAccum4}},
+    {"pp2_cp2_zbv", 4, false, kGpt2, {kPp2, kZbv, kCp2, kOrdered, kAccum4}},
+    {"pp2_tp2_mlp",
+     4,
+     false,
+     kGpt2,
+     {kPp2, kInterleaved, kTp2, "--train.recompute=mlp", kVocab, kAccum4}},
+    {"pp2_full2_of_4",
+     8,
+     false,
+     kLlama,
+     {kPp2, kFull, "--parallel.shard_ranks=2", kOrdered, kAccum4}},
+
+    {"pp4_tp2", 8, false, kGpt2, {kPp4, kTp2, kVocab, kAccum8}},
+    {"pp2_dp2_fp16", 4, false, kGpt2, {kPp2, kZbH1, kFp16, kAccum4}},
+    {"pp2_gradients2_large_head", 4, false, kLlamaTied, {kPp2, kGradients, kAccum4}},
+    {"pp2_dp2_experts",
+     4,
+     false,
+     kLlama,
+     {kPp2, "--model.n_expert=4", "--model.n_expert_used=2", "--model.n_expert_inner=64", kAccum4}},
+};
+
+class ComposedMemory : public testing::TestWithParam<Row> {};
+
+TEST_P(ComposedMemory, ThePlanIsWhatTheAllocatorMeasures) {
+  const Row& row = GetParam();
+  const Result run = Train(row);
+  ASSERT_EQ(run.exit_code, 0) << run;
+  const double measured = LastStep(row)["memory_bytes"];
+  const MemoryPlan plan = PlanOf(row);
+  EXPECT_NEAR(static_cast<double>(plan.peak.total()), measured, kPlanTolerance * measured)
+      << Table(plan, kCpu);
+  Tell(row, plan.peak.total(), measured);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, ComposedMemory, testing::ValuesIn(Drawn(kRows)),
+                         [](const testing::TestParamInfo<Row>& info) { return info.param.name; });
+
+TEST(ComposedMemoryTest, HasTwentyDifferentRows) {
+  std::set<Arguments> different;
+  for (const Row& row : kRows) {
+    Arguments all = All(row);
+    all.push_back(StrCat(row.ranks));
+    different.insert(all);
+  }
+  EXPECT_EQ(different.size(), 20u);
+}
+
+}  // namespace
+}  // namespace lockstep::models

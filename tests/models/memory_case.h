@@ -1,0 +1,72 @@
+// Shared by the tests of memory plans: a small GPT in training, and its plan.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <ostream>
+
+#include "data/loader.h"
+#include "dist/context/parallelize_context.h"
+#include "models/gpt/gpt.h"
+#include "models/train/memory_plan.h"
+#include "models/train/parallelize.h"
+#include "optim/adamw.h"
+
+namespace lockstep::models {
+
+struct MemoryCase {
+  const char* name;
+  int64_t batch_size, window, grad_accum;
+  double clip;
+  GptConfig model;
+  DType dtype = DType::kF32;
+  optim::AdamWOptions adamw = {};
+  dist::ContextRanksPtr context = nullptr;
+};
+
+// `rest` with these sizes.
+inline GptConfig Shape(int64_t vocab_size, int64_t block_size, int64_t n_layer, int64_t n_head,
+                       int64_t n_embd, GptConfig rest = {}) {
+  rest.vocab_size = vocab_size;
+  rest.block_size = block_size;
+  rest.n_layer = n_layer;
+  rest.n_head = n_head;
+  rest.n_embd = n_embd;
+  return rest;
+}
+
+inline std::ostream& operator<<(std::ostream& out, const MemoryCase& c) { return out << c.name; }
+
+inline std::shared_ptr<Gpt> Make(const MemoryCase& c, Device device) {
+  auto model = std::make_shared<Gpt>(c.model);
+  if (c.context && c.context->within()) Parallelize(*model, c.context->within());
+  if (c.context) dist::ParallelizeContext(*model, c.context);
+  model->Materialize(device, 4, c.dtype);
+  for (const auto& p : model->Parameters()) p->leaf().SetDType(DType::kF32);
+  return model;
+}
+
+// 4096 ids below 13.
+inline std::shared_ptr<const data::TokenSource> MemoryTokens() {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < 4096; ++i) ids.push_back(static_cast<int32_t>(i * i % 13));
+  return std::make_shared<data::MemoryTokens>(ids);
+}
+
+// `parallel`: the ranks, in planned groups; empty: a single process.
+inline MemoryPlan Plan(
+    const MemoryCase& c,
+    std::function<std::unique_ptr<dist::DataRanks>(LanguageModel&)> parallel = {}) {
+  return PlanMemory({.model = [&] { return Make(c, kMeta); },
+                     .parallel = std::move(parallel),
+                     .optimizer =
+                         [&](LanguageModel& model) {
+                           return std::make_unique<optim::AdamW>(model.Parameters(), c.adamw);
+                         },
+                     .batch_size = c.batch_size,
+                     .window = c.window,
+                     .grad_accum = c.grad_accum,
+                     .clip = c.clip});
+}
+
+}  // namespace lockstep::models
