@@ -112,13 +112,15 @@ struct Formula {
 
   // Each of these for a micro-batch, on the ranks that compute it. Megatron's: a layer's input is
   // gathered ahead of both column-parallel products and, for the weight's gradient, again; the
-  // output's gradient ahead of both row-parallel products'. Outputs of rows and input gradients of
-  // columns are partial sums.
+  // output's gradient ahead of both row-parallel products': for each of their two, where a schedule
+  // makes these apart. Outputs of rows and input gradients of columns are partial sums.
   int64_t TensorParallel() const {
     const int64_t stream = tokens * m.n_embd, gather = stream * activation, sum = stream * kSum;
     // Gradients of norms, and of the biases that the norms add: the first norm adds none.
     const int64_t norms = (2 * m.n_layer + 1) * norm() + 2 * m.n_layer * bias(m.n_embd);
-    int64_t bytes = m.n_layer * Scatter(plan.tp, 6 * gather + 4 * sum);
+    const bool splits =
+        plan.pp > 0 && (plan.schedule == kZeroBubbleH1 || plan.schedule == kZeroBubbleV);
+    int64_t bytes = m.n_layer * Scatter(plan.tp, (splits ? 8 : 6) * gather + 4 * sum);
     bytes += GatherAll(plan.tp, norms * kSum);
     // The embedding's rows and their gradients; positions.
     bytes += Scatter(plan.tp, 2 * gather + Embedding().whole * kSum);
@@ -207,6 +209,12 @@ struct Formula {
         return;
       }
       all["dp"] = plan.cp * Reduce(data, model * kSum);
+      // An expert's rank has tokens of all its group's samples, which the ordered sum adds first:
+      // so a rank adds none of its own micro-batches' other gradients, and sends each of them.
+      if (plan.ep > 1 && !task.fast) {
+        const int64_t micro = task.micro_batches / data;
+        all["dp"] = Scatter(data, (micro + 1) * model * kSum);
+      }
       all["edp"] = Reduce(data / plan.ep, m.n_layer * Experts() * kSum);
       if (plan.ep == 1) all["dp"] += std::exchange(all["edp"], 0);
       return;
@@ -320,7 +328,9 @@ TEST(PlanTraffic, TensorParallel) {
       task.virtual_tp = 4;  // which costs nothing on the way
       ExpectTrafficOfSums(task, {.tp = 2, .data_parallel = true});
     }
-    ExpectTrafficOfSums(Gpt2(dtype), {.tp = 4, .data_parallel = true});
+    Task task = Gpt2(dtype);
+    task.virtual_tp = 4;
+    ExpectTrafficOfSums(task, {.tp = 4, .data_parallel = true});
   }
 }
 
