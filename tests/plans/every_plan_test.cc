@@ -9,18 +9,20 @@
 #include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
 #include "tests/plans/plan_run.h"
+#include "tests/sanitized.h"
 
 namespace lockstep::models {
 namespace {
 
 using Arguments = std::vector<std::string>;
 
-// By hand, all of them; some minutes for each model and dtype:
+// By hand, all of them; some minutes for each model and precision:
 //   PLAN_EVERY=1 bazel-bin/tests/plans/every_plan_test
-// Otherwise each 41st of them, so that it is of all kinds.
+// Otherwise each 41st of them, which are of all kinds.
 int Every() {
   const char* const text = std::getenv("PLAN_EVERY");
-  return text != nullptr ? std::max(1, std::atoi(text)) : 41;
+  if (text != nullptr) return std::max(1, std::atoi(text));
+  return test::kSanitized ? 199 : 41;
 }
 
 struct Model {
