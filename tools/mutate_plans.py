@@ -16,6 +16,7 @@ import collections
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -81,8 +82,8 @@ def build(root, bugs, args):
 
     try:
         write(planted)
-        # The cache would keep what nobody asks for again.
-        subprocess.run(["bazel", "build", "--disk_cache=", "--copt=-w", f"--jobs={args.jobs}", *targets],
+        # The cache would keep what nobody asks for again. Other options would build all files anew.
+        subprocess.run(["bazel", "build", "--disk_cache=", f"--jobs={args.jobs}", *targets],
                        cwd=root, check=True)
     finally:
         write(originals)
@@ -115,6 +116,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="the build's parallel jobs")
     parser.add_argument("--no_build", action="store_true", help="what was built last, with the same bugs")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and the files are restored
     root = os.environ.get("BUILD_WORKSPACE_DIRECTORY",
                           os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     bugs = read_bugs(root)
