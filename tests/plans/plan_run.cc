@@ -56,23 +56,40 @@ dist::Mesh MeshOf(const dist::ProcessGroup& all, const Plan& plan) {
                     all.rank(), all.size());
 }
 
-MeshGroups GroupsOf(dist::ProcessGroup& all, const dist::Mesh& mesh) {
-  return MeshGroups::Of(mesh, [&](const std::vector<std::string>& axes, bool on_host) {
+Task Settled(Task task, const Plan& plan) {
+  if (task.fast) task.virtual_tp = plan.tp, task.virtual_cp = plan.cp;
+  return task;
+}
+
+// As SumsContextWithData says of a run.
+bool SumsContextWithData(const Task& task, const Plan& plan) {
+  return task.fast && plan.cp > 1 && plan.pp == 0 && !plan.is_sharded();
+}
+
+MeshGroups GroupsOf(dist::ProcessGroup& all, const dist::Mesh& mesh, bool sums_context) {
+  const auto make = [&](const std::vector<std::string>& axes, bool on_host) {
     return all.Split((on_host ? "control." : "") + mesh.GroupName(axes), mesh.RanksAlong(axes));
-  });
+  };
+  return MeshGroups::Of(mesh, make, sums_context);
 }
 
 ParallelPlan ToParallelPlan(const Task& task, const Plan& plan) {
-  ParallelPlan p{.tensor_parts = task.virtual_tp, .context_pairs = task.virtual_cp};
+  ParallelPlan p{.tensor_parts = task.virtual_tp,
+                 .context_pairs = task.virtual_cp,
+                 .sums_context_with_data = SumsContextWithData(task, plan)};
   if (plan.pp > 0) {
-    p.pipeline = {.kind = plan.schedule, .window = kWindow, .micro_batches = task.micro_batches};
+    p.pipeline = {.kind = plan.schedule,
+                  .window = task.model.block_size,
+                  .micro_batches = task.micro_batches};
   }
+  using enum dist::GradientSum;
   if (!plan.is_sharded()) {
-    p.reducer = dist::ReducerOptions{.sum = dist::GradientSum::kOrdered,
+    p.reducer = dist::ReducerOptions{.sum = task.fast ? kFast : kOrdered,
                                      .micro_batches = task.micro_batches};
     return p;
   }
   p.shard = plan.options;
+  if (task.fast) p.shard->sum = kFast;
   p.shard->micro_batches = task.micro_batches;
   p.shard->experts = plan.ep;
   if (plan.pp > 0) p.shard->reshard = dist::Reshard::kAfterStep;
@@ -104,7 +121,8 @@ std::ostream& operator<<(std::ostream& out, const Task& t) {
              << ", dropout " << m.dropout << ", " << t.dtype << ", " << t.optim.name
              << (t.optim.master_weights ? "" : " without originals") << ", state "
              << t.optim.state_dtype << ", clip " << t.optim.clip << ", " << t.micro_batches
-             << " micro-batches, virtual.tp " << t.virtual_tp << ", virtual.cp " << t.virtual_cp;
+             << " micro-batches, virtual.tp " << t.virtual_tp << ", virtual.cp " << t.virtual_cp
+             << (t.fast ? ", fast" : "");
 }
 
 std::ostream& operator<<(std::ostream& out, const Plan& p) {
@@ -148,14 +166,14 @@ std::string Difference(const Outcome& a, const Outcome& b) {
 }
 
 PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, const Outcome* from)
-    : task_(task),
+    : task_(Settled(task, plan)),
       all_(all.Duplicate("errors")),
-      groups_(GroupsOf(all, MeshOf(all, plan))),
+      groups_(GroupsOf(all, MeshOf(all, plan), SumsContextWithData(task, plan))),
       model_(ModelOf(task, plan)),
       tokens_(Tokens(400)) {
   // All begin with the weights of the first ranks that have them.
   const bool is_first = MeshOf(all, plan).coordinate("dp") < plan.ep;
-  parallel_ = Parallelize(model_, groups_, ToParallelPlan(task, plan), [&](bool on_meta) {
+  parallel_ = Parallelize(model_, groups_, ToParallelPlan(task_, plan), [&](bool on_meta) {
     // Alone, FullyShard knows its device by the parameters.
     const bool in_memory = plan.is_sharded() && (plan.in_memory || !groups_.data);
     if (plan.ep > 1 && !plan.is_sharded()) {
@@ -173,8 +191,9 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
   optimizer_ = MakeOptimizer(task.optim, model_, plan.offload);
   if (from != nullptr) optimizer_->LoadState(from->state);
   const auto step = static_cast<int64_t>(outcome_.losses.size());
+  const data::Sampler sampler(data::Order::kShuffled, 3, tokens_->size(), task.model.block_size);
   loader_ =
-      std::make_unique<data::Loader>(tokens_, Shuffled(*tokens_),
+      std::make_unique<data::Loader>(tokens_, sampler,
                                      data::BatchLayout{.batch_size = 2,
                                                        .micro_batches = task.micro_batches,
                                                        .micro_order = parallel_->micro_order()},
@@ -208,7 +227,8 @@ void PlanRun::CheckReplicas() {
 void PlanRun::Train(int steps) {
   for (int i = 0; i < steps; ++i) {
     if (std::ssize(outcome_.losses) == task_.steps / 2) {
-      outcome_.val_loss = trainer_->Evaluate(data::EvalBatches(tokens_, kWindow, 3, 2));
+      outcome_.val_loss =
+          trainer_->Evaluate(data::EvalBatches(tokens_, task_.model.block_size, 3, 2));
     }
     const StepMetrics m = trainer_->Step();
     CheckReplicas();

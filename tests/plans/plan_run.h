@@ -25,12 +25,13 @@ namespace lockstep::models {
 
 // What is trained.
 struct Task {
-  GptConfig model;
+  GptConfig model;  // whose block_size is the window
   DType dtype = DType::kF32;
   OptimOptions optim;
   int64_t micro_batches = 4;  // of a step, on all ranks
   int64_t virtual_tp = 1;
   int64_t virtual_cp = 1;
+  bool fast = false;  // dist.reduction=fast; virtual sizes are then those of the plan
   int steps = 5;
 };
 std::ostream& operator<<(std::ostream& out, const Task& task);
@@ -82,6 +83,7 @@ class PlanRun {
   PipelinedGpt& model() { return model_; }
   dist::DataRanks& parallel() { return *parallel_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
+  Trainer& trainer() { return *trainer_; }
 
  private:
   void CheckReplicas();

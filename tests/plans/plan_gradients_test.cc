@@ -1,0 +1,170 @@
+// How far the gradients of each parallel mode in fast mode, where sums are made in the order that
+// suits the mode, are from the exact ones: no further than those of one process.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/autograd/engine.h"
+#include "dist/groups/in_process_group.h"
+#include "tests/models/training.h"
+#include "tests/plans/plan_run.h"
+#include "tests/sanitized.h"
+
+namespace lockstep::models {
+namespace {
+
+using enum dist::PipelineKind;
+
+// Whole, in f64, by parameter.
+using Gradients = std::map<std::string, std::vector<double>>;
+
+// How many times as far a gradient may be. A vocabulary in parts has a rounded log-sum-exp of each,
+// and one of all: in f32, where little else is rounded as much, that shows in all gradients.
+double Limit(const Task& task, const Plan& plan) {
+  return plan.tp > 1 && task.dtype == DType::kF32 ? 1.5 : 1.1;
+}
+
+// Over so many steps of a run are squared errors added up: small weights have few elements.
+constexpr int kSteps = 12;
+constexpr int64_t kBatch = 2;  // sequences of a micro-batch, as PlanRun has them
+
+Task Gpt2(DType dtype) {
+  Task task{.model = SmallGpt(/*dropout=*/0), .dtype = dtype, .micro_batches = 8};
+  task.model.vocab_size = 32;
+  task.model.n_head = 4;
+  task.model.n_embd = 64;
+  task.model.tie_embeddings = false;
+  task.model.init_std = 0.1;  // so that every part of the model matters
+  task.optim.clip = 0;
+  task.fast = true;
+  return task;
+}
+
+Task Llama(DType dtype) {
+  Task task = Gpt2(dtype);
+  task.model.bias = false;
+  task.model.norm = NormKind::kRmsNorm;
+  task.model.activation = nn::MlpActivation::kSwiGlu;
+  task.model.position = Position::kRope;
+  task.model.n_kv_head = 2;
+  task.model.n_inner = 128;
+  return task;
+}
+
+// Every token goes to all experts: where rounding changed an expert, all else would not matter.
+Task Mixture(DType dtype) {
+  Task task = Llama(dtype);
+  task.model.mixture = {.n_expert = 4, .n_expert_used = 4, .n_inner = 48};
+  task.model.mixture.router.score = RouterScore::kSoftmax;
+  task.model.mixture.balance_loss = 0.05;
+  return task;
+}
+
+// Of the step after `from`, of the plan's ranks.
+Gradients GradientsBy(const Task& task, const Plan& plan, const Outcome& from) {
+  Gradients gradients;
+  dist::RunInProcess(plan.ranks(), [&](dist::ProcessGroup& group) {
+    PlanRun run(group, task, plan, &from);
+    run.trainer().Submit();
+    for (const auto& [name, p] : run.model().NamedParameters()) {
+      const Tensor whole = p->WholeOf(p->grad());
+      if (group.rank() == 0) gradients[name] = whole.To(DType::kF64).ToVector<double>();
+    }
+    run.trainer().Finish();
+  });
+  return gradients;
+}
+
+// The same in f64 in one process, at the same weights.
+Gradients Exact(const Task& task, const Outcome& from) {
+  Gpt model(task.model);
+  model.Materialize(kCpu, 0, DType::kF64);
+  for (const auto& [name, p] : model.NamedParameters()) {
+    p->value().Detach().CopyFrom(from.weights.at(name).To(DType::kF64));
+  }
+  const auto tokens = Tokens(400);
+  data::Loader loader(tokens, Shuffled(*tokens),
+                      {.batch_size = kBatch, .micro_batches = task.micro_batches},
+                      static_cast<int64_t>(from.losses.size()));
+  for (int64_t m = 0; m < task.micro_batches; ++m) {
+    const data::Batch& batch = loader.Next();
+    const auto tensor = [&](const std::vector<int32_t>& values) {
+      return Tensor::FromVector<int32_t>(values, {batch.rows, batch.cols});
+    };
+    const auto all = static_cast<double>(batch.num_targets * task.micro_batches);
+    Backward(model.Loss(tensor(batch.inputs), tensor(batch.targets)),
+             Tensor::Full({}, 1 / all, DType::kF64));
+  }
+  Gradients gradients;
+  for (const auto& [name, p] : model.NamedParameters()) {
+    gradients[name] = p->grad().ToVector<double>();
+  }
+  return gradients;
+}
+
+// Adds up squares of differences, by parameter.
+void AddErrors(const Gradients& a, const Gradients& exact, std::map<std::string, double>& to) {
+  for (const auto& [name, values] : exact) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double error = a.at(name).at(i) - values[i];
+      to[name] += error * error;
+    }
+  }
+}
+
+void ExpectAsExactAsOneProcess(const Task& task, const std::vector<Plan>& plans) {
+  if (test::kSanitized) GTEST_SKIP() << "many runs, whose memory other tests look at";
+  const Plan alone{.data_parallel = true};
+  std::vector<std::map<std::string, double>> errors(plans.size());
+  std::map<std::string, double> of_one;
+  Outcome from = TrainBy(task, alone, /*steps=*/1);
+  for (int step = 0; step < kSteps; ++step, from = TrainBy(task, alone, 1, &from)) {
+    const Gradients exact = Exact(task, from);
+    AddErrors(GradientsBy(task, alone, from), exact, of_one);
+    for (size_t i = 0; i < plans.size(); ++i) {
+      AddErrors(GradientsBy(task, plans[i], from), exact, errors[i]);
+    }
+  }
+  for (size_t i = 0; i < plans.size(); ++i) {
+    for (const auto& [name, error] : errors[i]) {
+      EXPECT_GT(of_one[name], 0) << name;
+      EXPECT_LE(std::sqrt(error), Limit(task, plans[i]) * std::sqrt(of_one[name]))
+          << name << ": " << std::sqrt(error / of_one[name]) << " times as far: " << plans[i]
+          << "; " << task;
+    }
+  }
+}
+
+std::vector<Plan> Plans() {
+  return {{.copies = 2, .data_parallel = true},
+          {.copies = 4, .data_parallel = true},
+          {.shards = 2, .options = dist::Zero1()},
+          {.shards = 2, .options = dist::Zero3()},
+          {.shards = 2, .copies = 2, .options = dist::Zero2()},
+          {.tp = 2, .data_parallel = true},
+          {.pp = 2, .schedule = k1F1B},
+          {.pp = 2, .schedule = kZeroBubbleV},
+          {.cp = 2, .data_parallel = true},
+          {.shards = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleH1, .options = dist::Zero2()},
+          {.shards = 2, .cp = 2, .options = dist::Zero3()},
+          {.copies = 2, .cp = 2, .pp = 2, .schedule = kInterleaved}};
+}
+
+TEST(PlanGradients, OfAGpt2InF32) { ExpectAsExactAsOneProcess(Gpt2(DType::kF32), Plans()); }
+
+TEST(PlanGradients, OfAGpt2InBF16) { ExpectAsExactAsOneProcess(Gpt2(DType::kBF16), Plans()); }
+
+TEST(PlanGradients, OfALlamaInF32) { ExpectAsExactAsOneProcess(Llama(DType::kF32), Plans()); }
+
+TEST(PlanGradients, OfALlamaInBF16) { ExpectAsExactAsOneProcess(Llama(DType::kBF16), Plans()); }
+
+TEST(PlanGradients, OfMixtures) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    ExpectAsExactAsOneProcess(Mixture(dtype), {{.copies = 2, .ep = 2, .data_parallel = true},
+                                               {.copies = 4, .ep = 2, .data_parallel = true},
+                                               {.tp = 2, .data_parallel = true}});
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::models

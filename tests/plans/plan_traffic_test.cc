@@ -1,0 +1,392 @@
+// What the ranks of each parallel mode, and of compositions, send in a step: as many bytes as the
+// mode's formula says, from the sizes of the model.
+#include <gtest/gtest.h>
+
+#include "dist/groups/in_process_group.h"
+#include "tests/models/training.h"
+#include "tests/plans/counting_group.h"
+#include "tests/plans/plan_run.h"
+
+namespace lockstep::models {
+namespace {
+
+using enum dist::PipelineKind;
+
+// Of a step, by the axis of the mesh along which they are sent.
+using Bytes = std::map<std::string, int64_t>;
+
+constexpr int64_t kBatch = 2;              // sequences of a micro-batch, as PlanRun has them
+constexpr int64_t kSum = 4;                // bytes of a gradient, and of any partial sum
+constexpr int64_t kChunk = 16384;          // elements in a chunk of the gradient norm
+constexpr const char* kValues = "values";  // losses, norms: a few numbers each
+
+// "tp[dp=1]" and "pp[dp=0].0_to_1" are of the axes tp and pp.
+std::string AxisOf(const dist::Traffic::Key& key) {
+  const auto& [group, purpose] = key;
+  const bool is_value = group.starts_with("control") || purpose.empty() ||
+                        purpose == "the sums of a gradient norm" ||
+                        purpose == "which parameters took part";
+  return is_value ? kValues : group.substr(0, group.find_first_of("[."));
+}
+
+// What each rank sends in the second step: in the first, ranks agree on the order of gradients.
+std::vector<Bytes> Measure(const Task& task, const Plan& plan) {
+  std::vector<Bytes> sent(static_cast<size_t>(plan.ranks()));
+  dist::RunInProcess(plan.ranks(), [&](dist::ProcessGroup& group) {
+    const auto traffic = std::make_shared<dist::Traffic>();
+    const auto all = dist::MakeCountingGroup({&group, [](auto*) {}}, traffic);
+    PlanRun run(*all, task, plan);
+    run.trainer().Step();
+    traffic->Clear();
+    run.trainer().Step();
+    Bytes& mine = sent[static_cast<size_t>(group.rank())];
+    for (const auto& [key, bytes] : traffic->bytes()) mine[AxisOf(key)] += bytes;
+  });
+  return sent;
+}
+
+// The sizes of a model, and what n ranks of a group send together so that each of them has ...
+struct Formula {
+  Formula(const Task& task, const Plan& plan)
+      : task(task),
+        plan(plan),
+        m(Resolved(task.model)),
+        data(plan.shards * plan.copies),
+        keys(m.n_embd / m.n_head * m.n_kv_head),
+        tokens(kBatch * m.block_size),
+        activation(SizeOf(task.dtype)) {}
+
+  // ... its part of the sum of their tensors, or the whole of a tensor of which each had a part;
+  static int64_t Scatter(int64_t n, int64_t bytes) { return (n - 1) * bytes; }
+  // the sum, of which each added a part, or the tensors of all of them.
+  static int64_t Reduce(int64_t n, int64_t bytes) { return 2 * (n - 1) * bytes; }
+  static int64_t GatherAll(int64_t n, int64_t bytes) { return n * (n - 1) * bytes; }
+
+  bool mixture() const { return m.mixture.n_expert > 0; }
+  bool swiglu() const { return m.activation == nn::MlpActivation::kSwiGlu; }
+  bool layer_norm() const { return m.norm == NormKind::kLayerNorm; }
+  int64_t bias(int64_t n) const { return m.bias ? n : 0; }
+  int64_t c_attn() const { return m.n_embd + 2 * keys; }           // outputs
+  int64_t c_fc() const { return (swiglu() ? 2 : 1) * m.n_inner; }  // outputs
+  int64_t norm() const { return m.n_embd + (layer_norm() ? bias(m.n_embd) : 0); }
+
+  // Elements of what tp cuts and of what it does not.
+  struct Elements {
+    int64_t cut = 0, whole = 0;
+  };
+  Elements Embedding() const {
+    const bool learned = m.position == Position::kLearned;
+    return {m.vocab_size * m.n_embd, learned ? m.block_size * m.n_embd : 0};
+  }
+  Elements Head() const { return {m.tie_embeddings ? 0 : m.vocab_size * m.n_embd, norm()}; }
+  int64_t Experts() const {  // of a layer
+    return mixture() ? m.mixture.n_expert * m.mixture.n_inner * (swiglu() ? 3 : 2) * m.n_embd : 0;
+  }
+  Elements Block() const {
+    const int64_t c = m.n_embd;
+    Elements e{c_attn() * c + bias(c_attn()) + c * c, 2 * norm() + bias(c)};
+    if (mixture()) {
+      e.whole += m.mixture.n_expert * c;  // the router
+    } else {
+      e.cut += c_fc() * c + bias(c_fc()) + m.n_inner * c;
+      e.whole += bias(c);
+    }
+    return e;
+  }
+  // Of all tp ranks together, without experts.
+  int64_t OnRanks(const Elements& e) const { return e.cut + plan.tp * e.whole; }
+  int64_t Model() const {
+    return OnRanks(Embedding()) + m.n_layer * OnRanks(Block()) + OnRanks(Head());
+  }
+
+  Bytes Total() const {
+    Bytes all;
+    if (plan.tp > 1) all["tp"] = task.micro_batches * plan.cp * TensorParallel();
+    if (plan.cp > 1) all["cp"] = task.micro_batches * ContextParallel();
+    if (plan.ep > 1) all["ep"] = task.micro_batches * ExpertParallel() + NormOfExperts();
+    if (plan.pp > 1) all["pp"] = PipelineParallel();
+    Data(all);
+    std::erase_if(all, [](const auto& one) { return one.second == 0; });
+    return all;
+  }
+
+  // Each of these for a micro-batch, on the ranks that compute it. Megatron's: a layer's input is
+  // gathered ahead of both column-parallel products and, for the weight's gradient, again; the
+  // output's gradient ahead of both row-parallel products': for each of their two, where a schedule
+  // makes these apart. Outputs of rows and input gradients of columns are partial sums.
+  int64_t TensorParallel() const {
+    const int64_t stream = tokens * m.n_embd, gather = stream * activation, sum = stream * kSum;
+    // Gradients of norms, and of the biases that the norms add: the first norm adds none.
+    const int64_t norms = (2 * m.n_layer + 1) * norm() + 2 * m.n_layer * bias(m.n_embd);
+    const bool splits =
+        plan.pp > 0 && (plan.schedule == kZeroBubbleH1 || plan.schedule == kZeroBubbleV);
+    int64_t bytes = m.n_layer * Scatter(plan.tp, (splits ? 8 : 6) * gather + 4 * sum);
+    bytes += GatherAll(plan.tp, norms * kSum);
+    // The embedding's rows and their gradients; positions.
+    bytes += Scatter(plan.tp, 2 * gather + Embedding().whole * kSum);
+    // The head's input and its gradient, and two numbers for each token's loss.
+    bytes += Scatter(plan.tp, gather + sum) + GatherAll(plan.tp, 2 * tokens * kSum);
+    return bytes;
+  }
+
+  // Keys and values are gathered in forward and in backward. Their gradients are sent for each pair
+  // of chunks by itself where the sums are ordered.
+  int64_t ContextParallel() const {
+    const int64_t c = plan.cp, width = m.n_embd;
+    const int64_t pairs = task.fast ? c : task.virtual_cp;
+    const int64_t kv = tokens * 2 * keys * activation;
+    int64_t bytes = m.n_layer * Scatter(c, 2 * kv + pairs / c * kv);
+    if (!GradientsAreTheReducers()) {
+      const auto sum = [&](int64_t elements) {  // small ones are gathered, and added by all
+        return elements < (1 << 15) ? GatherAll(c, elements * kSum) : Reduce(c, elements * kSum);
+      };
+      bytes += sum(m.vocab_size * width + Embedding().whole) + sum(m.vocab_size * width);
+      bytes += m.n_layer * (sum((width + bias(1)) * c_attn()) + sum(width * width) +
+                            sum((width + bias(1)) * c_fc()) + sum(m.n_inner * width));
+      bytes += sum(norm()) + 2 * m.n_layer * sum(norm() + bias(width));
+      bytes += sum(1);  // the loss
+    }
+    return bytes;
+  }
+  bool GradientsAreTheReducers() const {
+    return task.fast && plan.cp > 1 && plan.pp == 0 && !plan.is_sharded();
+  }
+
+  // Tokens to the experts and back, and their gradients; how many go where. Every token goes to all
+  // experts, which makes the numbers known.
+  int64_t ExpertParallel() const {
+    EXPECT_EQ(m.mixture.n_expert, m.mixture.n_expert_used);
+    const int64_t rows = tokens * m.mixture.n_expert_used * m.n_embd * activation;
+    return m.n_layer * Scatter(plan.ep, 4 * rows + m.mixture.n_expert * 8) / plan.ep;
+  }
+  // Chunks that lie across ranks, of two weights per layer; once a step.
+  int64_t NormOfExperts() const {
+    int64_t chunks = 0;
+    for (const int64_t out : {c_fc() / m.n_inner * m.mixture.n_inner, m.mixture.n_inner}) {
+      const int64_t own = m.mixture.n_expert * out * m.n_embd / plan.ep;
+      EXPECT_TRUE(own % kChunk == 0 || 2 * own == kChunk) << "sizes that this test can count";
+      if (own % kChunk != 0) chunks += plan.ep / 2;
+    }
+    return data / plan.ep * Reduce(plan.ep, m.n_layer * chunks * kChunk * kSum);
+  }
+
+  // Stage by rank.
+  std::vector<int64_t> RankOf() const {
+    std::vector<int64_t> rank_of;
+    for (int64_t s = 0; s < plan.pp; ++s) rank_of.push_back(s);
+    for (int64_t s = 0; s < plan.pp && plan.schedule == kInterleaved; ++s) rank_of.push_back(s);
+    for (int64_t s = plan.pp; s-- > 0 && plan.schedule == kZeroBubbleV;) rank_of.push_back(s);
+    return rank_of;
+  }
+  // Activations forward and their gradients backward, of which a rank of tp or cp has its part.
+  int64_t PipelineRank(int64_t rank) const {
+    const std::vector<int64_t> rank_of = RankOf();
+    int64_t sends = 0;
+    for (size_t s = 0; s + 1 < rank_of.size(); ++s) {
+      if (rank_of[s] == rank_of[s + 1]) continue;
+      sends += (rank_of[s] == rank ? 1 : 0) + (rank_of[s + 1] == rank ? 1 : 0);
+    }
+    const int64_t ties =
+        rank_of.front() != rank_of.back() && (rank == rank_of.front() || rank == rank_of.back());
+    return task.micro_batches / data * sends * tokens * m.n_embd * activation /
+               (plan.tp * plan.cp) +
+           (m.tie_embeddings ? ties * m.vocab_size * m.n_embd / plan.tp * kSum : 0);
+  }
+  int64_t PipelineParallel() const {
+    int64_t bytes = 0;
+    for (int64_t r = 0; r < plan.pp; ++r) bytes += PipelineRank(r);
+    return bytes * data * plan.tp * plan.cp;
+  }
+
+  // Gradients and, where they are shared out, weights.
+  void Data(Bytes& all) const {
+    if (!plan.is_sharded()) {
+      // Each use of a tied weight is summed by itself where micro-batches are.
+      const bool apart = m.tie_embeddings && (!task.fast || plan.pp > 0);
+      const int64_t model = Model() + (apart ? m.vocab_size * m.n_embd : 0);
+      if (GradientsAreTheReducers()) {
+        all["dp+cp"] = Reduce(data * plan.cp, model * kSum);
+        return;
+      }
+      all["dp"] = plan.cp * Reduce(data, model * kSum);
+      // An expert's rank has tokens of all its group's samples, which the ordered sum adds first:
+      // so a rank adds none of its own micro-batches' other gradients, and sends each of them.
+      if (plan.ep > 1 && !task.fast) {
+        const int64_t micro = task.micro_batches / data;
+        all["dp"] = Scatter(data, (micro + 1) * model * kSum);
+      }
+      all["edp"] = Reduce(data / plan.ep, m.n_layer * Experts() * kSum);
+      if (plan.ep == 1) all["dp"] += std::exchange(all["edp"], 0);
+      return;
+    }
+    const int64_t micro = task.micro_batches / data, model = Model(), head = OnRanks(Head());
+    const bool keeps = plan.options.reshard == dist::Reshard::kAfterStep || plan.pp > 0;
+    const bool twice = plan.options.reshard == dist::Reshard::kAfterForward && !keeps;
+    const int64_t gathered = keeps ? model : micro * (model + (twice ? model - head : 0));
+    const int64_t scattered =
+        plan.options.accumulate == dist::Accumulate::kShards ? micro * model : model;
+    const int64_t groups = plan.cp * plan.copies;
+    all[plan.copies > 1 ? "shard" : "dp"] =
+        groups * Scatter(plan.shards, gathered * activation + scattered * kSum);
+    all["replicate"] = plan.cp * Reduce(plan.copies, model * kSum);
+  }
+
+  const Task task;
+  const Plan plan;
+  const GptConfig m;
+  const int64_t data, keys, tokens, activation;
+};
+
+// `padded`: buckets and units are rounded up, to a few percent at most.
+void ExpectTraffic(const Task& task, Plan plan, double padded = 0) {
+  plan.options.sum = dist::GradientSum::kOrdered;  // unless the task is fast
+  std::vector<Bytes> sent = Measure(task, plan);
+  const Formula formula(task, plan);
+  Bytes total;
+  for (const Bytes& of_rank : sent) {
+    for (const auto& [axis, bytes] : of_rank) total[axis] += bytes;
+  }
+  const Bytes expected = formula.Total();
+  for (const auto& [axis, bytes] : total) {
+    if (axis == kValues) {
+      EXPECT_LT(bytes, 8192 * plan.ranks()) << task << "; " << plan;
+    } else {
+      EXPECT_TRUE(expected.contains(axis) || bytes == 0) << axis << ": " << task << "; " << plan;
+    }
+  }
+  for (const auto& [axis, bytes] : expected) {
+    const bool is_padded = axis != "tp" && axis != "cp" && axis != "ep" && axis != "pp";
+    const auto most = static_cast<double>(bytes) * (is_padded ? 1 + padded : 1);
+    EXPECT_GE(total[axis], bytes) << axis << ": " << task << "; " << plan;
+    EXPECT_LE(static_cast<double>(total[axis]), most) << axis << ": " << task << "; " << plan;
+    for (int64_t r = 0; r < plan.ranks(); ++r) {
+      const int64_t mine = sent[static_cast<size_t>(r)][axis];
+      if (axis == "pp") {
+        EXPECT_EQ(mine, formula.PipelineRank(r / (plan.ranks() / plan.pp))) << r << ": " << plan;
+      } else if (plan.pp == 0) {  // otherwise it depends on the stage
+        EXPECT_EQ(mine, total[axis] / plan.ranks()) << axis << ", rank " << r << ": " << plan;
+      }
+    }
+  }
+}
+
+Task Gpt2(DType dtype) {
+  Task task{.model = SmallGpt(/*dropout=*/0.1), .dtype = dtype, .micro_batches = 8};
+  task.model.vocab_size = 32;
+  task.model.n_head = 4;
+  task.model.n_embd = 128;
+  task.model.tie_embeddings = false;
+  return task;
+}
+
+Task Llama(DType dtype) {
+  Task task = Gpt2(dtype);
+  task.model.bias = false;
+  task.model.norm = NormKind::kRmsNorm;
+  task.model.activation = nn::MlpActivation::kSwiGlu;
+  task.model.position = Position::kRope;
+  task.model.n_kv_head = 2;
+  task.model.n_inner = 256;
+  return task;
+}
+
+// Both sums of gradients.
+void ExpectTrafficOfSums(Task task, const Plan& plan, double padded = 0) {
+  for (const bool fast : {true, false}) {
+    task.fast = fast;
+    ExpectTraffic(task, plan, padded);
+  }
+}
+
+TEST(PlanTraffic, DataParallel) {
+  for (const int64_t ranks : {2, 4}) {
+    ExpectTrafficOfSums(Gpt2(DType::kF32), {.copies = ranks, .data_parallel = true}, 0.01);
+  }
+  Task task = Gpt2(DType::kBF16);
+  task.model.tie_embeddings = true;
+  ExpectTrafficOfSums(task, {.copies = 2, .data_parallel = true}, 0.01);
+}
+
+// Of matrices that are large beside the chunks of the norm, at which units are cut. So is the head,
+// which stays from its forward to its backward.
+TEST(PlanTraffic, Sharded) {
+  Task task = Gpt2(DType::kBF16);
+  task.model.vocab_size = 4096;
+  task.model.n_embd = 512;
+  task.model.n_layer = 1;
+  dist::ShardOptions kept = dist::Zero3();
+  kept.reshard = dist::Reshard::kAfterBackward;
+  for (const auto& options : {dist::Zero1(), dist::Zero2(), dist::Zero3(), kept}) {
+    task.dtype = DType::kBF16;
+    ExpectTrafficOfSums(task, {.shards = 2, .options = options}, 0.03);
+    task.dtype = DType::kF32;
+    ExpectTraffic(task, {.shards = 2, .copies = 2, .options = options}, 0.03);
+  }
+}
+
+TEST(PlanTraffic, TensorParallel) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (Task task : {Gpt2(dtype), Llama(dtype)}) {
+      task.virtual_tp = 4;  // which costs nothing on the way
+      ExpectTrafficOfSums(task, {.tp = 2, .data_parallel = true});
+    }
+    Task task = Gpt2(dtype);
+    task.virtual_tp = 4;
+    ExpectTrafficOfSums(task, {.tp = 4, .data_parallel = true});
+  }
+}
+
+TEST(PlanTraffic, Pipelines) {
+  for (const auto schedule : {k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV}) {
+    ExpectTrafficOfSums(Gpt2(DType::kF32), {.pp = 2, .schedule = schedule});
+    Task task = Llama(DType::kBF16);
+    task.model.tie_embeddings = true;
+    ExpectTrafficOfSums(task, {.pp = 2, .schedule = schedule});
+  }
+  Task task = Gpt2(DType::kF32);
+  task.model.n_layer = 6;
+  ExpectTraffic(task, {.pp = 4, .schedule = kInterleaved});
+  ExpectTraffic(task, {.pp = 4, .schedule = kZeroBubbleV});
+}
+
+TEST(PlanTraffic, ContextParallel) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (Task task : {Gpt2(dtype), Llama(dtype)}) {
+      for (const int64_t pairs : {2, 4}) {
+        task.virtual_cp = pairs;
+        ExpectTraffic(task, {.cp = 2, .data_parallel = true});
+      }
+      ExpectTraffic(task, {.cp = 4, .data_parallel = true});
+      task.fast = true;
+      ExpectTraffic(task, {.cp = 2, .data_parallel = true}, 0.01);
+    }
+  }
+}
+
+TEST(PlanTraffic, ExpertParallel) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Task task = Gpt2(dtype);
+    task.model.mixture = {.n_expert = 4, .n_expert_used = 4, .n_inner = 64};
+    ExpectTrafficOfSums(task, {.copies = 2, .ep = 2, .data_parallel = true}, 0.01);
+    ExpectTrafficOfSums(task, {.copies = 4, .ep = 2, .data_parallel = true}, 0.01);
+    ExpectTrafficOfSums(task, {.copies = 4, .ep = 4, .data_parallel = true}, 0.01);
+  }
+}
+
+TEST(PlanTraffic, Compositions) {
+  Task task = Gpt2(DType::kBF16);
+  task.virtual_tp = 2;
+  ExpectTrafficOfSums(task, {.copies = 2, .tp = 2, .data_parallel = true}, 0.01);
+  ExpectTrafficOfSums(task, {.copies = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleH1}, 0.01);
+  Task llama = Llama(DType::kF32);
+  llama.virtual_cp = 2;
+  ExpectTrafficOfSums(llama, {.copies = 2, .cp = 2, .data_parallel = true}, 0.01);
+  ExpectTrafficOfSums(llama, {.cp = 2, .pp = 2, .schedule = kZeroBubbleV});
+  task.model.n_embd = 512;
+  task.model.n_layer = 1;
+  const Plan sharded{.shards = 2, .tp = 2, .options = dist::Zero3()};
+  ExpectTrafficOfSums(task, sharded, 0.05);
+}
+
+}  // namespace
+}  // namespace lockstep::models
