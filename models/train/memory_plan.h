@@ -20,8 +20,8 @@ namespace lockstep::models {
 // Bytes of tensors, as requested.
 struct MemoryKinds {
   int64_t parameters = 0;
-  int64_t gradients = 0;    // of parameters
-  int64_t optimizer = 0;    // its state
+  int64_t gradients = 0;  // of parameters
+  int64_t optimizer = 0;  // its state
   // Batches, what forward keeps for backward, and what that keeps for weight gradients that a
   // zero-bubble pipeline makes later.
   int64_t activations = 0;
