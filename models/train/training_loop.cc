@@ -206,9 +206,9 @@ void TrainingLoop::End(double seconds) {
        .report = log_->report_path()});
 }
 
-// What ranks learn of each other: the signal that any received, and the memory of the one that took
-// most. Asking makes the host of a GPU wait for the other ranks, so there it is asked only after
-// steps where something is due.
+// What ranks learn of each other: the signal that any received, and in a pipeline, whose stages
+// differ, the memory of the one that took most. Asking makes the host of a GPU wait for the other
+// ranks, so there it is asked only after steps where something is due.
 int TrainingLoop::Interrupt() {
   if (!ranks_.control()) {
     interrupt_ = InterruptGuard::signal();
@@ -216,7 +216,7 @@ int TrainingLoop::Interrupt() {
     const int64_t mine[] = {InterruptGuard::signal(), memory_bytes_};
     for (const auto& of_rank : dist::GatherValues(*ranks_.control(), mine)) {
       interrupt_ = std::max(interrupt_, static_cast<int>(of_rank[0]));
-      memory_bytes_ = std::max(memory_bytes_, of_rank[1]);
+      if (config_.parallel.pp > 1) memory_bytes_ = std::max(memory_bytes_, of_rank[1]);
     }
   }
   return interrupt_;
