@@ -311,7 +311,7 @@ TEST(PlanTraffic, DataParallel) {
 // which stays from its forward to its backward.
 TEST(PlanTraffic, Sharded) {
   Task task = Gpt2(DType::kBF16);
-  task.model.vocab_size = 4096;
+  task.model.vocab_size = 2048;
   task.model.n_embd = 512;
   task.model.n_layer = 1;
   dist::ShardOptions kept = dist::Zero3();
