@@ -135,6 +135,8 @@ const std::vector<Numeric>& NumericOptions() {
       {"model.position", "rope"},
       {"model.tie_embeddings", "false"},
       {"model.n_kv_head", "1"},
+      {"model.head_dim", "12"},
+      {"model.qk_norm", "true"},
       {"model.n_inner", "32"},
       {"model.norm_eps", "0.1"},
       {"model.init_std", "0.05"},
