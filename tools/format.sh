@@ -16,7 +16,7 @@ if [[ -z $clang_format ]]; then
   echo "format: clang-format is missing; tools/setup --dev installs it" >&2
   exit 1
 fi
-if ! "$clang_format" --version | grep -q 'version 14\.'; then
+if ! "$clang_format" --version | grep 'version 14\.' >/dev/null; then
   echo "format: $("$clang_format" --version) formats differently from version 14" >&2
   exit 1
 fi

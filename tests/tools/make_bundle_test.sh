@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # tools/make_bundle.sh on a small program in place of Lockstep's.
+# (grep reads to the end: with -q, what writes to it could be ended by SIGPIPE, which pipefail reports.)
 set -euo pipefail
 fail() { echo "FAIL: $*"; exit 1; }
 folder=$(mktemp -d)
@@ -23,9 +24,9 @@ cd "$folder/lockstep"
 [[ -x gpu_check && -f checks/host.py ]] || fail "a script is missing"
 # The program's own library is in the bundle, the system's are not.
 ls lib/libpcre* >/dev/null || fail "a library is missing: $(ls lib)"
-ldd bin/program | grep -q "libpcre.* => $PWD/lib\|libpcre.* => $PWD/bin/../lib" || fail "$(ldd bin/program)"
-readelf -d "$folder/program" | grep -q 'RPATH.*\[$ORIGIN/../lib:/opt/toolkit/lib64\]' || fail "this test is wrong"
-readelf -d bin/lockstep | grep -q 'RPATH.*\[$ORIGIN/../lib\]' || fail "$(readelf -d bin/lockstep)"
+ldd bin/program | grep "libpcre.* => $PWD/lib\|libpcre.* => $PWD/bin/../lib" >/dev/null || fail "$(ldd bin/program)"
+readelf -d "$folder/program" | grep 'RPATH.*\[$ORIGIN/../lib:/opt/toolkit/lib64\]' >/dev/null || fail "this test is wrong"
+readelf -d bin/lockstep | grep 'RPATH.*\[$ORIGIN/../lib\]' >/dev/null || fail "$(readelf -d bin/lockstep)"
 if ls lib | grep -E '^(libc|libm|libstdc|libgcc_s|ld-linux)'; then fail "these are the host's"; fi
 
 # What the host must have.
