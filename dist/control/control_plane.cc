@@ -288,9 +288,13 @@ Failure ControlPlane::Fail(const Failure& failure) {
 
 int ControlPlane::AddListener(Listener f) {
   const int number = ++last_listener_;
-  loop_->Run([&] {
+  if (const auto failed = failure()) {
+    f(*failed);
+    return number;
+  }
+  loop_->Post([this, number, f = std::move(f)] {
     if (const auto failed = failure()) return f(*failed);
-    listeners_[number] = std::move(f);
+    listeners_[number] = f;
   });
   return number;
 }

@@ -164,8 +164,8 @@ class ControlPlane {
   Failure Fail(const Failure& failure);
   std::optional<Failure> failure() const;
 
-  // Calls `f` once, when this rank learns of the run's failure, or at once if it has. Returns a
-  // number for RemoveListener, after which `f` is not called.
+  // Calls `f` once, when this rank learns of the run's failure, or at once, on this thread, if it
+  // has. Returns a number for RemoveListener, after which `f` is not called.
   using Listener = std::function<void(const Failure&)>;
   int AddListener(Listener f);
   void RemoveListener(int number);

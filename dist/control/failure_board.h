@@ -45,7 +45,7 @@ class FailureBoard {
     std::string group;
     std::vector<int> members;
     // All of these are called on the control plane's thread, and must not block. The first one:
-    // once, when the run fails.
+    // once, when the run fails; by the constructor, if it has.
     std::function<void(const Failure&)> on_failure;
     // What this rank answers when others ask where it is, and what it has called; may be empty.
     std::function<CallPosition()> position = {};
