@@ -41,6 +41,7 @@ std::string_view Name(ReduceOp op) {
 }
 
 std::string Describe(const Collective& c) {
+  if (c.sequence == 0) return "start";
   const std::string what = StrCat(Name(c.kind), " #", c.sequence);
   const std::string elements =
       c.count < 0 ? StrCat(c.dtype, "[uneven]") : StrCat(c.dtype, "[", c.count, "]");

@@ -48,7 +48,8 @@ struct Collective {
   bool operator==(const Collective&) const = default;
 };
 
-// "all_reduce #7 (f32[1024], sum)", "broadcast #3 (i64[2], from rank 0)", "barrier #2"
+// "all_reduce #7 (f32[1024], sum)", "broadcast #3 (i64[2], from rank 0)", "barrier #2"; "start" for
+// sequence 0: before the first call.
 std::string Describe(const Collective& c);
 
 // Conversion to and from numbers, for comparing and sending; nullopt for values that no collective

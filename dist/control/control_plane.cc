@@ -262,11 +262,7 @@ void ControlPlane::SetFailure(const Failure& failure) {
     }
   }
   if (state_ != State::kOpen) options_.on_open(failure.reason);
-  // They may block: this thread still has to pass the news on.
-  loop_->PostApart([this, failure] {
-    const std::lock_guard<std::mutex> lock(listeners_mutex_);
-    for (const auto& [number, listener] : std::exchange(listeners_, {})) listener(failure);
-  });
+  for (const auto& [number, listener] : std::exchange(listeners_, {})) listener(failure);
   CheckLeft();
 }
 
@@ -292,23 +288,22 @@ Failure ControlPlane::Fail(const Failure& failure) {
 
 int ControlPlane::AddListener(Listener f) {
   const int number = ++last_listener_;
-  {
-    const std::lock_guard<std::mutex> lock(listeners_mutex_);
-    if (!failure()) {
-      listeners_[number] = std::move(f);
-      return number;
-    }
+  if (const auto failed = failure()) {
+    f(*failed);
+    return number;
   }
-  f(*failure());
+  loop_->Post([this, number, f = std::move(f)] {
+    if (const auto failed = failure()) return f(*failed);
+    listeners_[number] = f;
+  });
   return number;
 }
 
 void ControlPlane::RemoveListener(int number) {
-  {
-    const std::lock_guard<std::mutex> lock(listeners_mutex_);
+  loop_->Run([&] {
     listeners_.erase(number);
-  }
-  loop_->Run([&] { ticking_.erase(number); });
+    ticking_.erase(number);
+  });
 }
 
 int ControlPlane::Every(Milliseconds interval, std::function<void()> f) {

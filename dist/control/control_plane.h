@@ -76,7 +76,7 @@ struct RootAddress {
 //   pauses      A rank says that others wait for it, and why; all ranks know.
 //   the end     A rank leaves after its children.
 //
-// Public functions may be called from any thread but the loop's, Send and Post from any. Unless
+// Public functions may be called from any thread but the loop's, Send and Post* from any. Unless
 // something else is said, callbacks run on the loop's thread, and must not block.
 class ControlPlane {
  public:
@@ -157,13 +157,15 @@ class ControlPlane {
 
   // Runs `f` on the loop's thread.
   void Post(EventLoop::Function f) { loop_->Post(std::move(f)); }
+  // Runs `f`, which may block for a while, on another thread. The end of the plane waits for it.
+  void PostApart(EventLoop::Function f) { loop_->PostApart(std::move(f)); }
 
   // Makes `failure` the run's failure, unless there is one; returns the one that counts.
   Failure Fail(const Failure& failure);
   std::optional<Failure> failure() const;
 
-  // Calls `f` once, when this rank learns of the run's failure, or at once if it has; on a thread
-  // on which it may block. Returns a number for RemoveListener, after which `f` is not called.
+  // Calls `f` once, when this rank learns of the run's failure, or at once, on this thread, if it
+  // has. Returns a number for RemoveListener, after which `f` is not called.
   using Listener = std::function<void(const Failure&)>;
   int AddListener(Listener f);
   void RemoveListener(int number);
@@ -305,6 +307,7 @@ class ControlPlane {
   std::set<EventLoop::Timer> timers_;
   std::unordered_map<uint64_t, Handler> handlers_;
   std::unordered_map<uint64_t, Responder> responders_;
+  std::map<int, Listener> listeners_;
   std::set<int> ticking_;
   std::map<uint64_t, OpenQuestion> questions_;
   uint64_t last_question_ = 0;
@@ -313,9 +316,6 @@ class ControlPlane {
   Traffic traffic_;
 
   std::atomic<int> last_listener_{0};
-  std::mutex listeners_mutex_;  // held while they are called
-  std::map<int, Listener> listeners_;
-
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = false, left_ = false;

@@ -36,6 +36,27 @@ std::optional<CallPosition> ParsePosition(const std::string& text) {
   }
 }
 
+// Peer, direction, number, and so on.
+std::vector<int64_t> ToValues(const TransferCounts& counts) {
+  std::vector<int64_t> values;
+  for (const auto& [end, number] : counts) {
+    values.insert(values.end(), {end.first, end.second ? 1 : 0, number});
+  }
+  return values;
+}
+
+TransferCounts ParseTransfers(const json& j) {
+  TransferCounts counts;
+  try {
+    const std::vector<int64_t> values = IntegersOf(j);
+    for (size_t i = 0; i + 2 < values.size(); i += 3) {
+      counts[{static_cast<int>(values[i]), values[i + 1] != 0}] = values[i + 2];
+    }
+  } catch (const InputError&) {
+  }
+  return counts;
+}
+
 std::optional<std::vector<int>> ParseRanks(const std::string& text, int size) {
   std::vector<int> ranks;
   try {
@@ -75,13 +96,15 @@ std::string FailureBoard::Respond(const std::string& question) {
     return DumpJson(json{ToValues(p.call), p.step, p.busy});
   }
   if (question.starts_with(kCalls) && options_.log) {
-    const FlightLog log = options_.log();
-    const int64_t last = log.last();
+    const CallLog mine = options_.log();
+    const int64_t last = mine.log.last();
     json calls = json::array();
     for (const int64_t sequence : {int64_t{std::atoll(question.c_str() + kCalls.size())}, last}) {
-      const auto call = log.At(sequence);
+      const auto call = mine.log.At(sequence);
       calls.push_back(call ? json(ToValues(*call)) : json());
     }
+    calls.push_back(ToValues(mine.transfers));
+    calls.push_back(mine.waits_in);
     return DumpJson(calls);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -114,8 +137,9 @@ Answers<FailureBoard::Calls> FailureBoard::CallsAt(int64_t sequence) {
     const json j = TryParseJson(text);
     if (text.empty()) {
       calls.by_rank[rank] = {};
-    } else if (j.is_array() && j.size() == 2) {
-      calls.by_rank[rank] = {ParseCall(j[0]), ParseCall(j[1]).value_or(Collective())};
+    } else if (j.is_array() && j.size() == 4 && j[3].is_string()) {
+      calls.by_rank[rank] = {true, ParseCall(j[0]), ParseCall(j[1]).value_or(Collective()),
+                             ParseTransfers(j[2]), j[3].get<std::string>()};
     }
   }
   return calls;

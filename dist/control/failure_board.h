@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dist/control/control_plane.h"
@@ -23,6 +24,17 @@ struct CallPosition {
   bool busy = false;
 };
 
+// Numbers of transfers, by the other rank, of the world, and whether they come from it.
+using TransferCounts = std::map<std::pair<int, bool>, int64_t>;
+
+// What a rank says of its calls.
+struct CallLog {
+  FlightLog log;             // those that all ranks of the group make
+  TransferCounts transfers;  // begun in exchanges of the group
+  // "all_reduce #7 (f32[8], sum) of group 'tp'": in what, of any group, it has waited for a while.
+  std::string waits_in;
+};
+
 // Costs no thread and no connection. Ranks are those of the world. Answers that no rank can have
 // given are ignored. Thread-safe.
 class FailureBoard {
@@ -32,14 +44,13 @@ class FailureBoard {
     // The group's name, the same on all its ranks, and its ranks.
     std::string group;
     std::vector<int> members;
-    // Called once, on a thread on which it may block, when the run fails.
+    // All of these are called on the control plane's thread, and must not block. The first one:
+    // once, when the run fails; by the constructor, if it has.
     std::function<void(const Failure&)> on_failure;
-    // What this rank answers when others ask where it is, and what it has called. They run on the
-    // control plane's thread, and must not block; may be empty.
+    // What this rank answers when others ask where it is, and what it has called; may be empty.
     std::function<CallPosition()> position = {};
-    std::function<FlightLog()> log = {};
-    // Called, on the control plane's thread, at small intervals compared with the timeout of the
-    // group's calls; may be empty.
+    std::function<CallLog()> log = {};
+    // At small intervals compared with the timeout of the group's calls; may be empty.
     Milliseconds timeout{0};
     std::function<void()> on_beat = {};
   };
@@ -54,10 +65,13 @@ class FailureBoard {
   // The positions of the ranks, this one included, as ControlPlane::Ask answers. Those that do not
   // know the group have called nothing.
   Answers<CallPosition> Positions();
-  // The ranks' calls with that number, and their last ones.
+  // The ranks' calls with that number, and their last ones; the rest as in CallLog.
   struct Calls {
-    std::optional<Collective> at;
-    Collective last;  // sequence 0: none yet
+    bool has_group = false;  // the rank has made it
+    std::optional<Collective> at = {};
+    Collective last = {};  // sequence 0: none yet
+    TransferCounts transfers = {};
+    std::string waits_in = {};
   };
   Answers<Calls> CallsAt(int64_t sequence);
   // ShareLost tells the others which ranks' connections have ended here, or, with {}, that this

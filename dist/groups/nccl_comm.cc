@@ -1,6 +1,9 @@
 #include "dist/groups/nccl_comm.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <future>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -39,6 +42,33 @@ ncclRedOp_t OpOf(ReduceOp op) {
 }
 
 cudaStream_t HandleOf(Stream stream) { return static_cast<cudaStream_t>(stream.handle.get()); }
+
+constexpr auto kAbortTime = std::chrono::seconds(5);
+
+// On a thread of its own, which keeps `used` for as long as NCCL does.
+void AbortInTime(std::vector<ncclComm_t> comms, Device device, const FailureState* state,
+                 std::shared_ptr<const void> used) {
+  std::erase(comms, nullptr);
+  if (comms.empty()) return;
+  const auto done = std::make_shared<std::promise<void>>();
+  const auto abort = [comms = std::move(comms), device, used = std::move(used), done] {
+    LS_CUDA_WARN(cudaSetDevice(device.index));
+    Nccl().GroupStart();
+    for (const ncclComm_t comm : comms) Nccl().CommAbort(comm);
+    Nccl().GroupEnd();
+    done->set_value();
+  };
+  try {
+    std::thread(abort).detach();
+  } catch (const std::system_error&) {  // there can be no thread
+    return abort();
+  }
+  if (done->get_future().wait_for(kAbortTime) == std::future_status::ready) return;
+  const auto failure = state == nullptr ? std::nullopt : state->Get();
+  std::fprintf(stderr, "warning: %s: NCCL has not aborted its communicators for %d s%s%s\n",
+               StrCat(device).c_str(), static_cast<int>(kAbortTime.count()),
+               failure ? "; the run has failed: " : "", failure ? failure->reason.c_str() : "");
+}
 
 }  // namespace
 
@@ -93,12 +123,11 @@ std::unique_ptr<NcclComm> NcclComm::Split(int color, int key,
   std::unique_ptr<NcclComm> part(new NcclComm(device_, timeout_, std::move(state)));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  // NCCL writes it at some time before the parent is done; after an error perhaps later, so that it
-  // is then left alone.
-  auto* const slot = new ncclComm_t(nullptr);
-  Run("ncclCommSplit", [&] { return Nccl().CommSplit(comm_, color, key, slot, &config); });
+  // NCCL writes it at some time before this one is done.
+  ncclComm_t* const slot = &parts_.emplace_back(nullptr);
+  Run("ncclCommSplit", {}, [&] { return Nccl().CommSplit(comm_, color, key, slot, &config); });
   part->comm_ = *slot;
-  delete slot;
+  parts_.pop_back();
   try {
     part->WaitUntilDone("ncclCommSplit", ncclInProgress, Clock::now() + timeout_);
   } catch (const Error&) {
@@ -116,7 +145,7 @@ NcclComm::~NcclComm() {
     WaitUntilDone("ncclCommFinalize", Nccl().CommFinalize(comm_), Clock::now() + timeout_);
     Nccl().CommDestroy(comm_);
   } catch (const Error&) {
-    Nccl().CommAbort(comm_);
+    AbortInTime({comm_}, device_, state_.get(), std::make_shared<Stream>(stream_));
   }
 }
 
@@ -126,7 +155,7 @@ void NcclComm::WaitUntilDone(const char* what, ncclResult_t result, Clock::time_
     if (aborting_ || (state_ && state_->Get())) {
       throw Error(StrCat("NCCL: ", what, ": the communicator is being aborted"));
     }
-    if (Clock::now() > deadline) throw NcclTimeout(StrCat("NCCL: ", what));
+    if (Clock::now() > deadline) throw NcclTimeout(what);
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::microseconds(5000));
     const ncclResult_t asked = Nccl().CommGetAsyncError(comm_, &result);
@@ -139,15 +168,16 @@ void NcclComm::WaitUntilDone(const char* what, ncclResult_t result, Clock::time_
 }
 
 template <class F>
-void NcclComm::Run(const char* what, const F& call) {
+void NcclComm::Run(const char* what, const Stream& stream, const F& call) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (comm_ == nullptr) throw Error(StrCat("NCCL: ", what, ": the communicator was aborted"));
   cuda::SetDevice(device_);
+  if (stream.handle != nullptr) stream_ = stream;
   WaitUntilDone(what, call(), Clock::now() + timeout_);
 }
 
 void NcclComm::AllReduce(const Tensor& tensor, ReduceOp op, Stream stream) {
-  Run("ncclAllReduce", [&] {
+  Run("ncclAllReduce", stream, [&] {
     return Nccl().AllReduce(tensor.raw_data(), tensor.raw_data(),
                             static_cast<size_t>(tensor.numel()), TypeOf(tensor.dtype()), OpOf(op),
                             comm_, HandleOf(stream));
@@ -156,7 +186,7 @@ void NcclComm::AllReduce(const Tensor& tensor, ReduceOp op, Stream stream) {
 
 void NcclComm::ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op,
                              Stream stream) {
-  Run("ncclReduceScatter", [&] {
+  Run("ncclReduceScatter", stream, [&] {
     return Nccl().ReduceScatter(input.raw_data(), output.raw_data(),
                                 static_cast<size_t>(output.numel()), TypeOf(input.dtype()),
                                 OpOf(op), comm_, HandleOf(stream));
@@ -164,14 +194,14 @@ void NcclComm::ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp
 }
 
 void NcclComm::AllGather(const Tensor& input, const Tensor& output, Stream stream) {
-  Run("ncclAllGather", [&] {
+  Run("ncclAllGather", stream, [&] {
     return Nccl().AllGather(input.raw_data(), output.raw_data(), static_cast<size_t>(input.bytes()),
                             ncclUint8, comm_, HandleOf(stream));
   });
 }
 
 void NcclComm::Broadcast(const Tensor& tensor, int root, Stream stream) {
-  Run("ncclBroadcast", [&] {
+  Run("ncclBroadcast", stream, [&] {
     return Nccl().Broadcast(tensor.raw_data(), tensor.raw_data(),
                             static_cast<size_t>(tensor.bytes()), ncclUint8, root, comm_,
                             HandleOf(stream));
@@ -179,7 +209,7 @@ void NcclComm::Broadcast(const Tensor& tensor, int root, Stream stream) {
 }
 
 void NcclComm::Exchange(const std::vector<Part>& parts, Stream stream) {
-  Run("a group of ncclSend and ncclRecv", [&] {
+  Run("a group of ncclSend and ncclRecv", stream, [&] {
     ncclResult_t first = Nccl().GroupStart();
     for (const Part& part : parts) {
       const auto bytes = static_cast<size_t>(part.bytes);
@@ -202,21 +232,25 @@ std::optional<std::string> NcclComm::AsyncError() {
   const ncclResult_t result = Nccl().CommGetAsyncError(comm_, &state);
   if (result != ncclSuccess) state = result;
   if (state == ncclSuccess || state == ncclInProgress) return std::nullopt;
-  return StrCat("NCCL: ", Nccl().GetErrorString(state));
+  const std::string more = Nccl().GetLastError(comm_);
+  return StrCat("NCCL: ", Nccl().GetErrorString(state), more.empty() ? "" : ": " + more);
 }
 
-void NcclComm::Abort(const std::vector<NcclComm*>& comms) {
-  // Threads that wait for NCCL then release the locks.
-  for (NcclComm* const comm : comms) comm->aborting_ = true;
-  std::vector<std::unique_lock<std::mutex>> locks;
-  for (NcclComm* const comm : comms) locks.emplace_back(comm->mutex_);
-  Nccl().GroupStart();
-  for (NcclComm* const comm : comms) {
-    if (comm->comm_ == nullptr) continue;
-    LS_CUDA_WARN(cudaSetDevice(comm->device_.index));
-    Nccl().CommAbort(std::exchange(comm->comm_, nullptr));
-  }
-  Nccl().GroupEnd();
+ncclComm_t NcclComm::Take() {
+  aborting_ = true;  // a thread that waits for NCCL then releases the lock
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(comm_, nullptr);
+}
+
+void NcclComm::Abort() {
+  AbortInTime({Take()}, device_, state_.get(), std::make_shared<Stream>(stream_));
+}
+
+void NcclComm::Abort(const std::vector<std::shared_ptr<NcclComm>>& comms) {
+  std::vector<ncclComm_t> taken;
+  for (const auto& comm : comms) taken.push_back(comm->Take());
+  AbortInTime(std::move(taken), comms.front()->device_, comms.front()->state_.get(),
+              std::make_shared<std::vector<std::shared_ptr<NcclComm>>>(comms));
 }
 
 }  // namespace lockstep::dist

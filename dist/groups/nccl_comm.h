@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -60,16 +61,21 @@ class NcclComm {
   // call is in progress.
   std::optional<std::string> AsyncError();
   // Ends the operations in progress, whose outputs are then undefined; other calls throw from now
-  // on. Several communicators are aborted together: NCCL may wait for one while it aborts another.
-  void Abort() { Abort({this}); }
-  static void Abort(const std::vector<NcclComm*>& comms);
+  // on. Returns when NCCL has done so, or after 5 s: it can hang (nccl #829), and is then left
+  // alone, with a warning that says why it was to abort.
+  void Abort();
+  // Several communicators of a device, at least one, are aborted together: NCCL may wait for one
+  // while it aborts another.
+  static void Abort(const std::vector<std::shared_ptr<NcclComm>>& comms);
 
  private:
   NcclComm(Device device, std::chrono::milliseconds timeout,
            std::shared_ptr<const FailureState> state);
+  // Takes it away from this object.
+  ncclComm_t Take();
   // Runs `call` unless aborted, and waits until NCCL has finished its host-side work.
   template <class F>
-  void Run(const char* what, const F& call);
+  void Run(const char* what, const Stream& stream, const F& call);
   void WaitUntilDone(const char* what, ncclResult_t result,
                      std::chrono::steady_clock::time_point deadline);
 
@@ -79,6 +85,9 @@ class NcclComm {
   std::mutex mutex_;
   std::atomic<bool> aborting_{false};
   ncclComm_t comm_ = nullptr;  // null once aborted
+  Stream stream_;              // of the latest operation: the end of a stream waits for its work
+  // Where NCCL writes the communicators of splits that have not ended well, perhaps later.
+  std::list<ncclComm_t> parts_;
 };
 
 // Whether NCCL can reduce this dtype.

@@ -9,7 +9,6 @@
 
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"
-#include "core/cuda/handles.h"
 #include "dist/flight/flight_log.h"
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/call_check.h"
@@ -38,7 +37,7 @@ class NcclGroup : public ProcessGroup {
         exceptions_(std::uncaught_exceptions()),
         device_(options.device),
         state_(std::make_shared<FailureState>(options.name, world_rank())),
-        stream_(device_),
+        stream_(GetStreamBackend(device_.type).CreateStream(device_)),
         watchdog_(std::move(watchdog)),
         watch_(control(), this->members(), options, state_, watchdog_),
         comparison_(control(), options.name, this->members()),
@@ -48,7 +47,7 @@ class NcclGroup : public ProcessGroup {
     // The zeros were written on another stream.
     Synchronize(CurrentStream(device_));
     DropAnchor();
-    watch_.Start(comm_.get());
+    watch_.Start(comm_);
   }
 
   ~NcclGroup() override {
@@ -124,19 +123,26 @@ class NcclGroup : public ProcessGroup {
                                        watchdog_);
   }
 
-  std::unique_ptr<NcclComm> Connect(NcclComm* parent) {
-    std::unique_ptr<NcclComm> comm;
-    const Collective call;
-    Guard(call, "connecting", [&] {
+  std::shared_ptr<NcclComm> Connect(NcclComm* parent) {
+    std::shared_ptr<NcclComm> comm;
+    const Collective start;
+    const std::string purpose = "NCCL's communicator";
+    Guard(start, purpose, [&] {
       if (parent != nullptr) comm = parent->Split(members().front(), rank(), state_);
       if (comm) return;
       // The first rank's id, which the others do not know.
       ncclUniqueId id = {};
       if (rank() == 0) id = NcclComm::NewId();
       const std::string mine = rank() == 0 ? std::string(id.internal, sizeof(id.internal)) : "";
-      const auto parties = Say(comparison_, mine, call, "");
+      const auto parties = Say(comparison_, mine, start, purpose);
+      if (parties.empty() || parties.front().text.size() != sizeof(id.internal)) {
+        throw MismatchError(
+            StrCat("rank ", members().front(), " has sent no id of a communicator: do all ranks ",
+                   "make the same groups, in the same build?"),
+            {members().front()});
+      }
       std::memcpy(id.internal, parties.front().text.data(), sizeof(id.internal));
-      comm = std::make_unique<NcclComm>(id, rank(), size(), device_, options().timeout, state_);
+      comm = std::make_shared<NcclComm>(id, rank(), size(), device_, options().timeout, state_);
     });
     return comm;
   }
@@ -144,12 +150,16 @@ class NcclGroup : public ProcessGroup {
   // What the ranks of the comparison say. Throws once the group has failed.
   std::vector<Party> Say(Comparison& comparison, const std::string& text, const Collective& c,
                          const std::string& purpose) {
-    Patience patience(control(), options());
-    patience.Begin();
+    Patience& patience = watch_.Waits(c);
+    auto next = Clock::now();
     auto parties = comparison.Run(text, [&] {
-      if (!state_->Get() && !patience.Lasts()) watch_.FailForTimeout(c, purpose);
+      if (!state_->Get() && !patience.Lasts() && Clock::now() >= next) {
+        watch_.FailForTimeout(c, purpose, needs_, "", patience.since());
+        next = Clock::now() + std::chrono::milliseconds(500);
+      }
       return !state_->Get();
     });
+    patience.End();
     if (!parties) state_->ThrowIfFailed(c, purpose);
     return *parties;
   }
@@ -161,6 +171,7 @@ class NcclGroup : public ProcessGroup {
                c.dtype, "; convert it to i32");
     }
     Note(c, call.purpose);
+    needs_ = watch_.Called(call.transfers);
     if (options().check_every_call) CheckCall(call);
     if (call.output.defined()) call.output.storage().BumpVersion();
     const Stream caller = CurrentStream(device_);
@@ -168,7 +179,8 @@ class NcclGroup : public ProcessGroup {
     Event ready(device_);
     ready.Record(caller);
     ready.Wait(stream_);
-    auto work = std::make_shared<NcclWork>(c, call.purpose, stream_, anchor_, captured, state_);
+    auto work =
+        std::make_shared<NcclWork>(c, call.purpose, needs_, stream_, anchor_, captured, state_);
     Guard(c, call.purpose, [&] { Enqueue(call); });
     work->Submitted();
     if (!captured) {
@@ -306,7 +318,7 @@ class NcclGroup : public ProcessGroup {
       failure.culprits = e.culprits();
       failure.reason = e.what();
     } catch (const NcclTimeout& e) {
-      watch_.FailForTimeout(c, e.what());
+      watch_.FailForTimeout(c, purpose, needs_, e.what(), std::nullopt);
       state_->ThrowIfFailed(c, purpose);
     } catch (const Error& e) {
       failure.culprits = {world_rank()};
@@ -319,19 +331,20 @@ class NcclGroup : public ProcessGroup {
   // Relates the stream to the host's clock. Call it only while the stream is idle.
   void DropAnchor() {
     auto event = std::make_shared<TimedEvent>(stream_);
-    Synchronize(stream_.get());
+    Synchronize(stream_);
     anchor_ = {std::move(event), Clock::now()};
   }
 
   const int exceptions_;
   const Device device_;
   const std::shared_ptr<FailureState> state_;
-  const cuda::OwnedStream stream_;
+  const Stream stream_;  // NcclComm holds it too, as long as NCCL uses it
   const std::shared_ptr<NcclWatchdog> watchdog_;
   NcclWatch watch_;
   Comparison comparison_;
   std::map<int, std::unique_ptr<Comparison>> pairs_;  // by peer
-  const std::unique_ptr<NcclComm> comm_;
+  TransferCounts needs_;                              // of the latest call
+  const std::shared_ptr<NcclComm> comm_;
   const Tensor nothing_;
   Anchor anchor_;
   uint64_t hash_ = 0;
@@ -344,10 +357,10 @@ std::shared_ptr<ProcessGroup> MakeNcclGroup(std::shared_ptr<ControlPlane> contro
                                             const GroupOptions& options) {
   LS_CHECK(options.device.is_cuda(), "group '", options.name, "': NCCL works on GPUs, not on ",
            options.device);
+  auto watchdog = std::make_shared<NcclWatchdog>(control, options.device);
   auto members = AllRanks(control->size());
   return std::make_shared<NcclGroup>(std::move(members), std::move(control), options,
-                                     /*parent=*/nullptr,
-                                     std::make_shared<NcclWatchdog>(options.device));
+                                     /*parent=*/nullptr, std::move(watchdog));
 }
 
 }  // namespace lockstep::dist

@@ -23,7 +23,7 @@ class NcclWatch;
 // threads that wait for one of them continue.
 class NcclWatchdog {
  public:
-  explicit NcclWatchdog(Device device);
+  NcclWatchdog(std::shared_ptr<ControlPlane> control, Device device);
   ~NcclWatchdog();
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
@@ -31,18 +31,22 @@ class NcclWatchdog {
   void Add(NcclWatch* watch);
   // The watch is not used any more.
   void Remove(NcclWatch* watch);
-  // Gives all groups the failure, and aborts their communicators, at once: one that waits for
-  // another to be aborted could hang. Thread-safe.
+  // Gives all groups the failure, and has another thread abort their communicators, at once: one
+  // that waits for another to be aborted could hang. Thread-safe; does not block.
   void End(const Failure& failure);
+  // What one of the groups has waited in for a while ("all_reduce #7 (f32[8], sum) of group 'tp'"),
+  // or "". Thread-safe; does not block.
+  std::string WaitsIn();
 
  private:
   void Run();
 
+  const std::shared_ptr<ControlPlane> control_;
   const Device device_;
-  std::mutex watches_mutex_;  // held for short
-  std::set<NcclWatch*> watches_;
-  std::mutex mutex_;  // held while it looks at a group
+  std::mutex mutex_;  // held for short
   std::condition_variable changed_;
+  std::set<NcclWatch*> watches_;
+  const NcclWatch* looks_at_ = nullptr;
   bool stop_ = false;
   std::thread thread_;
 };
@@ -61,24 +65,32 @@ class NcclWatch {
   NcclWatch(const NcclWatch&) = delete;
   NcclWatch& operator=(const NcclWatch&) = delete;
 
-  // Begins to watch; the communicator outlives it.
-  void Start(NcclComm* comm);
+  // Begins to watch.
+  void Start(std::shared_ptr<NcclComm> comm);
   // Nothing is reported from now on.
   void Stop();
 
   // Records a call that all ranks make.
   void Called(const Collective& c);
+  // Records the transfers of an exchange; returns how many its peers must have begun for it to end.
+  TransferCounts Called(const std::vector<Transfer>& transfers);
   Collective LastCall() const;
   FlightLog Log() const;
   // Call it after the work was submitted.
   void Watch(std::shared_ptr<NcclWork> work);
+  // The caller begins to wait for what the others say of `c`: how long it does, until End.
+  Patience& Waits(const Collective& c);
   // Failures are not recorded from now on: this rank is about to stop.
   void Leave() { leaving_ = true; }
 
   // Posts the failure unless there is one already, and ends all groups. Thread-safe.
   void Fail(const Failure& failure);
-  // Fails because `c` did not end in time, naming the ranks that have not called it.
-  void FailForTimeout(const Collective& c, const std::string& purpose);
+  // Fails because `c`, for which this rank has waited since then, did not end in time, naming the
+  // ranks that have not called it; `needs` as of NcclWork, `where` it waits, or "". If all of those
+  // wait for others themselves, it returns for the first seconds: they may know better.
+  void FailForTimeout(const Collective& c, const std::string& purpose, const TransferCounts& needs,
+                      const std::string& where,
+                      std::optional<std::chrono::steady_clock::time_point> since);
 
  private:
   friend class NcclWatchdog;
@@ -86,22 +98,34 @@ class NcclWatch {
 
   // Called by the watchdog at short intervals.
   void Look();
-  // Fails if other ranks' calls show that `c` cannot end.
-  void CompareWithOthers(const Collective& c, const std::string& purpose);
+  // The first operation in progress; null: none.
+  std::shared_ptr<NcclWork> First() const;
+  // Fails if other ranks' calls show that the work cannot end.
+  void CompareWithOthers(const NcclWork& work);
+  void FailForNccl(const std::string& error, const Collective& c);
+  bool TakesPart(const Collective& c, const TransferCounts& needs, int rank,
+                 const FailureBoard::Calls& theirs) const;
+  Failure FailureIn(const Collective& c, const std::string& purpose,
+                    CollectiveError::Cause cause) const;
+  // The group's calls throw it from now on. Returns false if it has failed before.
+  bool Learn(const Failure& failure);
+  std::string WaitsIn() const;
 
   const std::vector<int> members_;
   const GroupOptions options_;
   const std::shared_ptr<FailureState> state_;
   const std::shared_ptr<ControlPlane> control_;
   const std::shared_ptr<NcclWatchdog> watchdog_;
-  NcclComm* comm_ = nullptr;
+  std::shared_ptr<NcclComm> comm_;
 
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // never held while CUDA or NCCL is called: answers need it
   std::atomic<bool> leaving_{false};
   FlightLog log_;
-  Collective last_call_;
+  TransferCounts transfers_;
+  Collective last_call_, compared_;
   std::deque<std::shared_ptr<NcclWork>> under_way_;
-  Patience patience_;  // of the first one
+  Patience patience_, comparing_;  // of the first one, and of a thread that compares a call
+  // Used by the watchdog only.
   Clock::time_point next_comparison_;
   std::optional<Clock::time_point> broken_since_;  // NCCL has reported an error
 

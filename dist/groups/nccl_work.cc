@@ -51,10 +51,12 @@ double TimedEvent::Since(const TimedEvent& other) const {
   return milliseconds;
 }
 
-NcclWork::NcclWork(const Collective& operation, std::string purpose, Stream stream,
-                   const Anchor& anchor, bool captured, std::shared_ptr<FailureState> state)
+NcclWork::NcclWork(const Collective& operation, std::string purpose, TransferCounts needs,
+                   Stream stream, const Anchor& anchor, bool captured,
+                   std::shared_ptr<FailureState> state)
     : Work(operation),
       purpose_(std::move(purpose)),
+      needs_(std::move(needs)),
       stream_(stream),
       anchor_(anchor),
       state_(std::move(state)),

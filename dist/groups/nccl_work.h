@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/stream.h"
-#include "dist/control/failure.h"
+#include "dist/control/failure_board.h"
 #include "dist/work.h"
 
 namespace lockstep::dist {
@@ -67,8 +67,9 @@ class FailureState {
 class NcclWork : public Work {
  public:
   // Records the start on the stream, except while a graph is captured; then there is no span.
-  NcclWork(const Collective& operation, std::string purpose, Stream stream, const Anchor& anchor,
-           bool captured, std::shared_ptr<FailureState> state);
+  // `needs`: how many transfers an exchange's peers must have begun for it to end.
+  NcclWork(const Collective& operation, std::string purpose, TransferCounts needs, Stream stream,
+           const Anchor& anchor, bool captured, std::shared_ptr<FailureState> state);
   // Call it once the operation's work has been submitted.
   void Submitted();
 
@@ -78,10 +79,12 @@ class NcclWork : public Work {
   std::optional<Span> span() const override;
 
   const std::string& purpose() const { return purpose_; }
+  const TransferCounts& needs() const { return needs_; }
   bool HasFinished() const { return end_ != nullptr && end_->Query(); }
 
  private:
   const std::string purpose_;
+  const TransferCounts needs_;
   const Stream stream_;
   const Anchor anchor_;
   const std::shared_ptr<FailureState> state_;

@@ -307,17 +307,23 @@ TEST(ControlPlane, ARankThatIsSilentIsNamed) {
   while (!planes.empty()) planes.pop_back();
 }
 
-TEST(ControlPlane, AListenerThatBlocksHoldsUpNobodyElse) {
+TEST(ControlPlane, WhatAListenerHasRunApartHoldsUpNobodyElse) {
   auto planes = MakeLocalPlanes(3, {.loops = 3});
   for (const auto& plane : planes) plane->WaitUntilOpen();
-  std::promise<void> goes_on;
-  planes[1]->AddListener([&](const Failure&) { goes_on.get_future().wait(); });
+  std::promise<void> goes_on, heard, later;
+  planes[1]->AddListener(
+      [&](const Failure&) { planes[1]->PostApart([&] { goes_on.get_future().wait(); }); });
+  planes[1]->AddListener([&](const Failure&) { heard.set_value(); });
+  const int removed = planes[1]->AddListener([&](const Failure&) { ADD_FAILURE(); });
+  planes[1]->RemoveListener(removed);
   planes[0]->Fail(FailureOf(CollectiveError::Cause::kAborted, 0, "enough"));
-  const auto loop = std::async(std::launch::async, [&] {
-    while (!planes[1]->failure()) std::this_thread::sleep_for(milliseconds(1));
-    planes[1]->traffic();  // returns when the loop has come to it
+  EXPECT_EQ(heard.get_future().wait_for(seconds(60)), std::future_status::ready);
+  // One that comes later hears at once, and can be removed.
+  const auto more = std::async(std::launch::async, [&] {
+    planes[1]->RemoveListener(planes[1]->AddListener([&](const Failure&) { later.set_value(); }));
   });
-  EXPECT_EQ(loop.wait_for(seconds(60)), std::future_status::ready);
+  EXPECT_EQ(more.wait_for(seconds(60)), std::future_status::ready);
+  EXPECT_EQ(later.get_future().wait_for(seconds(0)), std::future_status::ready);
   goes_on.set_value();
   while (!planes.empty()) planes.pop_back();
 }

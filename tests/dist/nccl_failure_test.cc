@@ -284,7 +284,9 @@ TEST(NcclFailureTest, ARankWhoseCommunicatorBreaksEndsTheOthers) {
     } catch (const CollectiveError& e) {
       EXPECT_EQ(e.cause(), CollectiveError::Cause::kLostRank);
       EXPECT_THAT(e.what(), AllOf(HasSubstr("all_reduce #1 (f32[1000], sum)"),
-                                  HasSubstr("remote process exited")));
+                                  HasSubstr("remote process exited"),
+                                  HasSubstr("; rank 1 has no group 'world'")));
+      EXPECT_THAT(e.culprits(), ElementsAre(1));
       EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
       ++thrown;
       throw;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "capture.h"
+#include "cudasim/hang.h"
 #include "state.h"
 
 namespace cudasim::runtime {
@@ -131,7 +132,10 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   return Return(cudasim::runtime::Record(event, stream, flags));
 }
 
-cudaError_t cudaEventQuery(cudaEvent_t event) { return Return(cudasim::runtime::Query(event)); }
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  cudasim::runtime::MayHang("cudaEventQuery");
+  return Return(cudasim::runtime::Query(event));
+}
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return Return(cudasim::runtime::Synchronize(event));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "capture.h"
+#include "cudasim/hang.h"
 #include "nccl_comm.h"
 
 struct ncclComm {
@@ -378,6 +379,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (comm == nullptr) return ncclSuccess;
+  rt::MayHang("ncclCommAbort");
   const rt::Shared inner = rt::Remove(comm);
   if (inner == nullptr) return rt::Fail(ncclInvalidArgument, "not a communicator");
   inner->mesh().Abort();

@@ -1,0 +1,25 @@
+// Calls that do not return, as when a driver hangs.
+#ifndef CUDASIM_HANG_H_
+#define CUDASIM_HANG_H_
+
+namespace cudasim::runtime {
+
+// During its lifetime, calls of a function do not return: "cudaEventQuery" or "ncclCommAbort". One
+// at a time.
+class Hang {
+ public:
+  explicit Hang(const char* function);
+  ~Hang();  // they go on
+  Hang(const Hang&) = delete;
+  Hang& operator=(const Hang&) = delete;
+
+  // That have not returned.
+  int calls() const;
+};
+
+// For the functions.
+void MayHang(const char* function);
+
+}  // namespace cudasim::runtime
+
+#endif  // CUDASIM_HANG_H_
