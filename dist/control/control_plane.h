@@ -173,8 +173,8 @@ class ControlPlane {
 
   // This rank begins work for which others wait ("writing a checkpoint"), or has ended it. Of those
   // with the same topic, which says who waits (0: everybody), only the outermost counts. The others
-  // are told once it has lasted for `delay` and some 50 ms, and never if it ends before.
-  void BeginPause(const std::string& what, uint64_t topic = 0, Milliseconds delay = {});
+  // are told once it has lasted for 50 ms, and never if it ends before.
+  void BeginPause(const std::string& what, uint64_t topic = 0);
   void EndPause(uint64_t topic = 0);
   // The longest pause of any rank that has not ended, and for which those of the topic wait.
   std::optional<DeclaredPause> pause(uint64_t topic = 0) const;
@@ -275,7 +275,6 @@ class ControlPlane {
   void CheckLeft();
   void Tick(int number, Milliseconds interval, const std::function<void()>& f);
   // Pauses (pauses.cc).
-  void SayPauseIfItLasts(uint64_t topic, uint64_t number);
   static std::optional<Paused> ReadPause(const Frame& frame);
   void SetPause(int of, uint64_t topic, std::optional<Paused> pause);
   void TellPause(uint64_t topic);
@@ -341,15 +340,8 @@ class ControlPlane {
   bool open_ = false, left_ = false;
   std::string meeting_;
   std::optional<Failure> failure_;
-  struct PausedHere {
-    int depth = 0;
-    uint64_t number = 0;
-    Paused pause;
-    bool told = false;
-  };
-  std::map<uint64_t, PausedHere> pauses_here_;  // by topic
-  uint64_t last_pause_ = 0;
-  std::map<uint64_t, Paused> pauses_;  // by topic, the longest of all ranks
+  std::map<uint64_t, int> pauses_here_;  // by topic, how many of this rank are nested
+  std::map<uint64_t, Paused> pauses_;    // by topic, the longest of all ranks
   std::optional<Clock::time_point> last_report_;
 };
 

@@ -10,7 +10,7 @@ namespace {
 // Of a pause, when it is declared.
 constexpr ControlPlane::Milliseconds kLongestAge = std::chrono::hours(1);
 // After which a rank says what has changed: if all of W ranks pause again and again, all of them
-// hear of it a few times, not W times, and of pauses that are shorter not at all.
+// hear of it a few times, not W times, and nobody hears of a shorter pause.
 constexpr ControlPlane::Milliseconds kInterval(50);
 constexpr size_t kMostWords = 1024;  // bytes
 
@@ -21,35 +21,20 @@ std::string Describe(const DeclaredPause& pause) {
                 " s");
 }
 
-void ControlPlane::BeginPause(const std::string& what, uint64_t topic, Milliseconds delay) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  PausedHere& here = pauses_here_[topic];
-  if (here.depth++ > 0) return;
-  here.number = ++last_pause_;
-  here.pause = {rank(), what.substr(0, kMostWords), Clock::now()};
-  loop_->Post([this, topic, delay, number = here.number] {
-    After(delay, [this, topic, number] { SayPauseIfItLasts(topic, number); });
+void ControlPlane::BeginPause(const std::string& what, uint64_t topic) {
+  const std::lock_guard<std::mutex> lock(mutex_);  // also orders what is posted
+  if (pauses_here_[topic]++ > 0) return;
+  loop_->Post([this, topic, pause = Paused{rank(), what.substr(0, kMostWords), Clock::now()}] {
+    SetPause(rank(), topic, pause);
   });
-}
-
-void ControlPlane::SayPauseIfItLasts(uint64_t topic, uint64_t number) {
-  std::optional<Paused> pause;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto here = pauses_here_.find(topic);
-    if (here == pauses_here_.end() || here->second.number != number) return;
-    here->second.told = true;
-    pause = here->second.pause;
-  }
-  SetPause(rank(), topic, std::move(pause));
 }
 
 void ControlPlane::EndPause(uint64_t topic) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto here = pauses_here_.find(topic);
-  if (here == pauses_here_.end() || --here->second.depth > 0) return;
-  if (here->second.told) loop_->Post([this, topic] { SetPause(rank(), topic, std::nullopt); });
+  if (here == pauses_here_.end() || --here->second > 0) return;
   pauses_here_.erase(here);
+  loop_->Post([this, topic] { SetPause(rank(), topic, std::nullopt); });
 }
 
 // nullopt: there is none any more.
