@@ -1,6 +1,7 @@
 #include "dist/control/control_plane.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "dist/content_hash.h"
@@ -13,7 +14,15 @@ constexpr ControlPlane::Milliseconds kLongestBeat(2000);
 constexpr auto kWordTime = std::chrono::seconds(3);
 // Messages that wait for their topics.
 constexpr size_t kMaxEarly = 1 << 16;
-constexpr auto kLeaveTime = std::chrono::seconds(30);
+// Of each text of a failure, in bytes: it must fit a message, and a reader.
+constexpr size_t kMaxText = 32 * 1024;
+
+Failure Shortened(Failure failure) {
+  for (std::string* const text : {&failure.reason, &failure.purpose, &failure.group}) {
+    if (text->size() > kMaxText) text->replace(kMaxText, std::string::npos, " ...");
+  }
+  return failure;
+}
 
 }  // namespace
 
@@ -63,6 +72,7 @@ void ControlPlane::Cut() {
     if (root_) root_->Close();
     if (parent_) parent_->Close();
     guests_.clear();
+    strangers_.clear();
     children_.clear();
     root_ = parent_ = nullptr;
   });
@@ -124,7 +134,10 @@ void ControlPlane::OnFrame(int neighbour, Frame frame) {
     }
     case Frame::Kind::kPause:
     case Frame::Kind::kPaused:
-      return frame.from < size() ? OnPause(frame) : void();
+      if (from_parent != (frame.kind == Frame::Kind::kPaused) || frame.from >= size()) return;
+      ++traffic_.received;
+      if (from_parent) return OnPaused(frame);
+      return SetPause(neighbour, frame.topic, ReadPause(frame));
     default:
       return;  // a beat: that it came is all
   }
@@ -150,6 +163,10 @@ void ControlPlane::Broadcast(const Frame& frame) {
 
 void ControlPlane::Route(Frame frame) {
   if (frame.to == rank()) return Deliver(frame);
+  if (frame.body.size() > Frame::kMaxBody) {
+    return GiveUp(StrCat("its message of ", frame.body.size(), " bytes to rank ", frame.to,
+                         " is longer than ", Frame::kMaxBody));
+  }
   ++traffic_.sent;
   SendTo(tree_.Next(rank(), frame.to), frame);
 }
@@ -211,10 +228,14 @@ void ControlPlane::Beat() {
   const Frame beat{.from = rank()};
   Broadcast(beat);
   if (parent_) parent_->Send(beat);
-  // Before the plane opened, there was nothing to hear.
-  const auto silent_since = Clock::now() - Silence();
   After(BeatTime(), [this] { Beat(); });
-  if (opened_ > silent_since) return;
+  // Counted in beats of this rank: while its process is stopped, as the whole job's may be, there
+  // is nothing to hear.
+  beats_.push_back(Clock::now());
+  const auto most = (Silence() + BeatTime() - Milliseconds(1)) / BeatTime();
+  if (std::ssize(beats_) <= most) return;
+  const auto silent_since = beats_.front();
+  beats_.pop_front();
   std::vector<int> silent;
   for (const auto& [child_rank, child] : children_) {
     if (!child.left && child.link->heard() < silent_since) silent.push_back(child_rank);
@@ -241,14 +262,21 @@ void ControlPlane::OnLost(int neighbour, const std::string& reason) {
   OnFailed(FailureOf(CollectiveError::Cause::kLostRank, neighbour, std::move(what)), neighbour);
 }
 
-// What this rank has found out about a neighbour. Where that is above it, rank 0 hears it from the
-// parent's parent, and this subtree from here.
+// What this rank has found out about a neighbour, or itself. Of the parent, this subtree hears from
+// here, and rank 0 from the parent's parent, or from here if the parent lives after all.
 void ControlPlane::OnFailed(const Failure& failure, int neighbour) {
-  if (rank() == 0 || neighbour < rank()) return SetFailure(failure);
-  SendUp({.kind = Frame::Kind::kFail, .from = rank(), .body = ToText(failure)});
+  SendUp({.kind = Frame::Kind::kFail, .from = rank(), .body = ToText(Shortened(failure))});
+  if (rank() == 0 || neighbour < rank()) SetFailure(failure);
 }
 
-void ControlPlane::SetFailure(const Failure& failure) {
+void ControlPlane::GiveUp(const std::string& reason) {
+  OnFailed(FailureOf(CollectiveError::Cause::kAborted, rank(),
+                     StrCat("rank ", rank(), " gave up: ", reason)),
+           rank());
+}
+
+void ControlPlane::SetFailure(const Failure& whole) {
+  const Failure failure = Shortened(whole);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (failure_) return;
@@ -272,10 +300,7 @@ std::optional<Failure> ControlPlane::failure() const {
 }
 
 Failure ControlPlane::Fail(const Failure& failure) {
-  loop_->Post([this, failure] {
-    if (rank() == 0) return SetFailure(failure);
-    SendUp({.kind = Frame::Kind::kFail, .from = rank(), .body = ToText(failure)});
-  });
+  loop_->Post([this, failure] { OnFailed(failure, rank()); });
   {
     std::unique_lock<std::mutex> lock(mutex_);
     if (changed_.wait_for(lock, kWordTime, [this] { return failure_.has_value(); })) {
@@ -324,12 +349,13 @@ void ControlPlane::Tick(int number, Milliseconds interval, const std::function<v
 }
 
 void ControlPlane::Leave() {
-  loop_->Post([this] {
+  loop_->Post([this, is_thrown = std::uncaught_exceptions() > 0] {
+    if (is_thrown && state_ == State::kOpen) GiveUp("an exception ended its part in the run");
     leaving_ = true;
     CheckLeft();
   });
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait_for(lock, kLeaveTime, [this] { return left_; });
+  changed_.wait(lock, [this] { return left_; });
 }
 
 void ControlPlane::CheckLeft() {

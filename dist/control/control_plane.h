@@ -73,7 +73,7 @@ struct RootAddress {
 //               stops with it.
 //   messages    from any rank to any other, along the tree; questions, which the other rank's loop
 //               answers, whatever its other threads do. Rank 0 asks for all who want to know.
-//   pauses      A rank says that others wait for it, and why; all ranks know.
+//   pauses      A rank says that others wait for it, and why; all ranks know of the longest pause.
 //   the end     A rank leaves after its children.
 //
 // Public functions may be called from any thread but the loop's, Send and Post* from any. Unless
@@ -109,8 +109,9 @@ class ControlPlane {
   // Begins to meet the others. Several planes may share a loop (threads as ranks; tests of
   // thousands).
   ControlPlane(std::shared_ptr<EventLoop> loop, Options options);
-  // Leaves: the end of this process is no failure any more. Unless the run has failed, it waits for
-  // the ranks below this one in the tree to leave first, at most for 30 s.
+  // Leaves: the end of this process is no failure any more, unless an exception destroys the plane.
+  // While the run has not failed, waits for the ranks below this one in the tree to leave first,
+  // because their messages pass here.
   ~ControlPlane();
   ControlPlane(const ControlPlane&) = delete;
   ControlPlane& operator=(const ControlPlane&) = delete;
@@ -174,8 +175,8 @@ class ControlPlane {
 
   // This rank begins work for which others wait ("writing a checkpoint"), or has ended it. Of those
   // with the same topic, which says who waits (0: everybody), only the outermost counts. The others
-  // are told once it has lasted for `delay`, and never if it ends before.
-  void BeginPause(const std::string& what, uint64_t topic = 0, Milliseconds delay = {});
+  // are told once it has lasted for 50 ms, and never if it ends before.
+  void BeginPause(const std::string& what, uint64_t topic = 0);
   void EndPause(uint64_t topic = 0);
   // The longest pause of any rank that has not ended, and for which those of the topic wait.
   std::optional<DeclaredPause> pause(uint64_t topic = 0) const;
@@ -219,11 +220,24 @@ class ControlPlane {
     std::optional<std::string> result = {};
     std::vector<std::pair<int, uint64_t>> askers = {};  // not yet told, and their numbers
   };
+  struct Paused {
+    int rank = 0;
+    std::string what;
+    Clock::time_point since;
+    bool operator==(const Paused&) const = default;
+  };
+  // Of one topic, in this rank's subtree.
+  struct PausesBelow {
+    std::map<int, Paused> longest = {};  // of this rank, and below each child
+    std::optional<Paused> told = {};     // of these, to the parent, or by rank 0 to all
+    bool waits = false;                  // to tell what has changed
+  };
 
   // Meeting (meeting.cc). The side that listens:
   void Begin();
   void Accept(Acceptor* acceptor);
   void Dismiss(uint64_t id);
+  Guest& Name(uint64_t id, int rank);
   void AnswerAddress();
   void OnData(uint64_t id, const Frame& frame);
   void Give(uint64_t id, const OnSocket& on_socket);
@@ -233,7 +247,7 @@ class ControlPlane {
   void OnJoin(uint64_t id, const Frame& frame);
   void OnAttach(uint64_t id, const Frame& frame);
   void Welcome();
-  void Adopt(int child, std::shared_ptr<Link> link);
+  void Adopt(int child, uint64_t id);
   // The side that dials:
   void DialRoot();
   void JoinAt(const RootAddress& root);
@@ -257,13 +271,16 @@ class ControlPlane {
   void Beat();
   void OnLost(int neighbour, const std::string& reason);
   void OnFailed(const Failure& failure, int neighbour);
+  void GiveUp(const std::string& reason);
   void SetFailure(const Failure& failure);
   void Leave();
   void CheckLeft();
   void Tick(int number, Milliseconds interval, const std::function<void()>& f);
-  void SayPause(uint64_t topic, const std::string& what, Clock::time_point since);
-  void SayPauseIfItLasts(uint64_t topic, uint64_t number);
-  void OnPause(const Frame& frame);
+  // Pauses (pauses.cc).
+  static std::optional<Paused> ReadPause(const Frame& frame);
+  void SetPause(int of, uint64_t topic, std::optional<Paused> pause);
+  void TellPause(uint64_t topic);
+  void OnPaused(const Frame& frame);
   // Questions (questions.cc).
   std::string AnswerHere(uint64_t topic, const std::string& question);
   void OnAnswer(const Frame& frame);
@@ -290,13 +307,14 @@ class ControlPlane {
   State state_ = State::kMeeting;
   bool cut_ = false;
   bool leaving_ = false, told_ = false;  // told_: the parent, that this rank leaves
-  Clock::time_point opened_;
+  std::deque<Clock::time_point> beats_;  // of this rank: the last ones, since the plane opened
   int attempts_ = 0;
   std::string obstacle_;  // why this rank does not get on with the meeting, a sentence
   std::vector<std::unique_ptr<Acceptor>> acceptors_;
   std::string secret_, root_text_;
   uint64_t last_guest_ = 0;
   std::map<uint64_t, Guest> guests_;
+  std::set<uint64_t> strangers_;  // the guests that have not said who they are, oldest first
   std::map<int, std::pair<Claim, uint64_t>> claims_;  // and the guest
   std::map<int, Child> children_;
   std::shared_ptr<Link> root_, parent_;  // root_: until this rank has reached its parent
@@ -313,6 +331,7 @@ class ControlPlane {
   uint64_t last_question_ = 0;
   std::map<std::pair<uint64_t, std::string>, std::shared_ptr<Survey>> surveys_;
   std::deque<Frame> early_;
+  std::map<uint64_t, PausesBelow> pauses_below_;  // by topic
   Traffic traffic_;
 
   std::atomic<int> last_listener_{0};
@@ -321,19 +340,8 @@ class ControlPlane {
   bool open_ = false, left_ = false;
   std::string meeting_;
   std::optional<Failure> failure_;
-  struct Paused {
-    std::string what;
-    Clock::time_point since;
-  };
-  struct PausedHere {
-    int depth = 0;
-    uint64_t number = 0;
-    Paused pause;
-    bool told = false;
-  };
-  std::map<uint64_t, PausedHere> pauses_here_;  // by topic
-  uint64_t last_pause_ = 0;
-  std::map<std::pair<int, uint64_t>, Paused> pauses_;  // by rank and topic
+  std::map<uint64_t, int> pauses_here_;  // by topic, how many of this rank are nested
+  std::map<uint64_t, Paused> pauses_;    // by topic, the longest of all ranks
   std::optional<Clock::time_point> last_report_;
 };
 

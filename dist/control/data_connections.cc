@@ -52,10 +52,8 @@ void ControlPlane::CloseData(uint64_t topic) {
 
 // From a rank that has dialled. If its group is not yet here, it waits.
 void ControlPlane::OnData(uint64_t id, const Frame& frame) {
-  Guest& guest = guests_.at(id);
-  if (guest.rank >= 0 || frame.topic == 0) return Dismiss(id);
-  guest.rank = frame.from;
-  guest.topic = frame.topic;
+  if (guests_.at(id).rank >= 0 || frame.topic == 0) return Dismiss(id);
+  Name(id, frame.from).topic = frame.topic;
   const auto group = data_.find(frame.topic);
   if (group != data_.end()) Give(id, group->second);
 }

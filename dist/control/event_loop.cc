@@ -111,7 +111,8 @@ void EventLoop::Forget(int fd) {
   epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
-EventLoop::Timer EventLoop::At(Clock::time_point time, Function f) {
+EventLoop::Timer EventLoop::After(Clock::duration delay, Function f) {
+  const Clock::time_point time = Clock::now() + delay;
   const Timer timer = ++last_timer_;
   timers_.emplace(std::pair(time, timer), std::move(f));
   times_.emplace(timer, time);

@@ -51,8 +51,7 @@ class EventLoop {
   // Call it before the descriptor is closed.
   void Forget(int fd);
 
-  Timer At(Clock::time_point time, Function f);
-  Timer After(Clock::duration delay, Function f) { return At(Clock::now() + delay, std::move(f)); }
+  Timer After(Clock::duration delay, Function f);
   // Also for timers that have fired, and 0.
   void Cancel(Timer timer);
 

@@ -93,8 +93,9 @@ std::optional<std::string> Fold::Run(std::string text, const std::function<bool(
   std::unique_lock<std::mutex> lock(waiting->mutex);
   while (!waiting->changed.wait_for(lock, kPatience, [&] { return waiting->result.has_value(); })) {
     lock.unlock();
-    if (!wait()) return std::nullopt;
+    const bool waits = wait();
     lock.lock();
+    if (!waits) break;  // what comes out may have come before what ended the wait
   }
   return waiting->result;
 }

@@ -30,8 +30,9 @@ struct Frame {
     kAnswer,  // to the question with that number; topic 0: there is nobody who could answer
     kFail,    // to rank 0: the body is a failure
     kFailed,  // from rank 0 to all: the body is the failure that counts
-    kPause,   // to rank 0: `from` begins to do what the body says, or has ended if it is empty
-    kPaused,  // from rank 0 to all: the same
+    kPause,  // to the parent: the subtree's longest pause is what `from` does, in the body's words;
+             // the body is empty if there is none any more
+    kPaused,  // from rank 0 to all: the same, of all ranks
   };
   static constexpr Kind kLastKind = Kind::kPaused;
   static constexpr size_t kMaxBody = 2 * 1024 * 1024;  // bytes

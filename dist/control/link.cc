@@ -224,6 +224,7 @@ Socket Link::TakeSocket() {
 
 void Link::Send(const Frame& frame) {
   if (state_ != State::kOpen) return;
+  if (frame.body.size() > Frame::kMaxBody) return End("a message to it is too long");
   Encode(frame, &out_);
   if (!writes_) Flush();
 }

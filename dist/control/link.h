@@ -52,6 +52,7 @@ class Link : public std::enable_shared_from_this<Link> {
   // before, and sends nothing until then.
   Socket TakeSocket();
   void AwaitLastFrame() { one_frame_ = true; }
+  // A frame that is too long ends the link.
   void Send(const Frame& frame);
   // Ends the connection once what was sent has left, if the peer takes it within a second.
   void Close();

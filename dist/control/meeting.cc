@@ -16,8 +16,10 @@ using nlohmann::json;
 
 constexpr ControlPlane::Milliseconds kFirstPause(20), kLongestPause(1000);
 constexpr ControlPlane::Milliseconds kFirstPatience(50);
-// Connections that have not said which rank they are, beyond the world's size.
+// Connections that have not said which rank they are, beyond those of ranks that are yet to come:
+// so many, and no more than this share of the descriptors.
 constexpr size_t kStrangers = 128;
+constexpr size_t kStrangersShare = 4;
 // A rank gives up a little after rank 0, whose error says more.
 constexpr ControlPlane::Milliseconds kGrace(2000);
 // A refusal that only this rank gets, and may ask again: this rank 0 is that of an earlier run.
@@ -54,25 +56,37 @@ void ControlPlane::Accept(Acceptor* acceptor) {
   }
   if (socket.fd() < 0) return;
   // The oldest stranger makes room: ranks say who they are at once.
-  if (guests_.size() >= static_cast<size_t>(size()) + kStrangers) {
-    const auto stranger = std::find_if(guests_.begin(), guests_.end(),
-                                       [](const auto& guest) { return guest.second.rank < 0; });
-    if (stranger != guests_.end()) Dismiss(stranger->first);
+  const bool meets = rank() == 0 && state_ == State::kMeeting;
+  const size_t expected = meets ? static_cast<size_t>(size()) - claims_.size() : 0;
+  const size_t share = static_cast<size_t>(DescriptorLimit()) / kStrangersShare;
+  if (strangers_.size() >= std::clamp<size_t>(share, 1, expected + kStrangers)) {
+    Dismiss(*strangers_.begin());
   }
   const uint64_t id = ++last_guest_;
   Link::Handlers handlers;
   handlers.on_frame = [this, id](const Frame& frame) { OnGuestFrame(id, frame); };
   handlers.on_end = [this, id](const std::string& reason, Link::Cause) { OnGuestEnd(id, reason); };
   guests_[id].link = Link::Accept(*loop_, std::move(socket), secret_, std::move(handlers));
+  strangers_.insert(id);
 }
 
 void ControlPlane::Dismiss(uint64_t id) {
+  const Guest& guest = guests_.at(id);
+  const auto claim = claims_.find(guest.rank);
   // Until all have come, another process may take its place.
-  if (state_ == State::kMeeting) {
-    std::erase_if(claims_, [id](const auto& claim) { return claim.second.second == id; });
+  if (state_ == State::kMeeting && claim != claims_.end() && claim->second.second == id) {
+    claims_.erase(claim);
   }
-  guests_.at(id).link->Close();
+  guest.link->Close();
+  strangers_.erase(id);
   guests_.erase(id);
+}
+
+ControlPlane::Guest& ControlPlane::Name(uint64_t id, int rank) {
+  Guest& guest = guests_.at(id);
+  guest.rank = rank;
+  strangers_.erase(id);
+  return guest;
 }
 
 void ControlPlane::OnGuestEnd(uint64_t id, const std::string& reason) {
@@ -117,7 +131,7 @@ void ControlPlane::OnJoin(uint64_t id, const Frame& frame) {
                              .number = kStale,
                              .body = StrCat("its ranks have met already", who)});
   }
-  guest.rank = frame.from;
+  Name(id, frame.from);
   const std::string contradiction = Contradiction(0, options_.claim, frame.from, *claim);
   if (!contradiction.empty()) return Refuse(contradiction);
   if (there != claims_.end()) {
@@ -139,32 +153,30 @@ void ControlPlane::Welcome() {
     if (joined == 0) continue;
     const uint64_t id = claim_and_guest.second;
     const Claim& parent = claims_.at(tree_.Parent(joined)).first;
-    const std::shared_ptr<Link> link = guests_.at(id).link;
-    link->Send({.kind = Frame::Kind::kWelcome,
-                .to = joined,
-                .body = DumpJson(json{{"meeting", options_.claim.meeting},
-                                      {"address", parent.address},
-                                      {"port", parent.port}})});
+    guests_.at(id).link->Send({.kind = Frame::Kind::kWelcome,
+                               .to = joined,
+                               .body = DumpJson(json{{"meeting", options_.claim.meeting},
+                                                     {"address", parent.address},
+                                                     {"port", parent.port}})});
     // The others leave when they have reached their parents.
-    if (tree_.Parent(joined) == 0) Adopt(joined, link);
+    if (tree_.Parent(joined) == 0) Adopt(joined, id);
   }
 }
 
 void ControlPlane::OnAttach(uint64_t id, const Frame& frame) {
-  Guest& guest = guests_.at(id);
-  if (tree_.Parent(frame.from) != rank() || guest.rank >= 0) return Dismiss(id);
+  if (tree_.Parent(frame.from) != rank() || guests_.at(id).rank >= 0) return Dismiss(id);
   if (state_ == State::kMeeting) {  // this rank has yet to be welcomed
-    guest.rank = frame.from;
-    guest.meeting = frame.body;
+    Name(id, frame.from).meeting = frame.body;
   } else if (frame.body == meeting_ && !children_.contains(frame.from)) {
-    Adopt(frame.from, guest.link);
+    Adopt(frame.from, id);
   } else {
     Dismiss(id);
   }
 }
 
-void ControlPlane::Adopt(int child, std::shared_ptr<Link> link) {
-  std::erase_if(guests_, [&](const auto& guest) { return guest.second.link == link; });
+void ControlPlane::Adopt(int child, uint64_t id) {
+  std::shared_ptr<Link> link = guests_.extract(id).mapped().link;
+  strangers_.erase(id);
   link->SetHandlers(
       {.on_frame = [this, child](Frame frame) { OnFrame(child, std::move(frame)); },
        .on_end = [this, child](const std::string& reason, Link::Cause) { OnLost(child, reason); }});
@@ -273,11 +285,11 @@ void ControlPlane::OnWelcome(const Frame& frame) {
     DialParent();
   }
   // Children that have been faster.
-  std::vector<std::pair<int, std::shared_ptr<Link>>> early;
+  std::vector<std::pair<int, uint64_t>> early;
   for (const auto& [id, guest] : guests_) {
-    if (guest.rank >= 0 && guest.meeting == meeting_) early.emplace_back(guest.rank, guest.link);
+    if (guest.rank >= 0 && guest.meeting == meeting_) early.emplace_back(guest.rank, id);
   }
-  for (auto& [child, link] : early) Adopt(child, std::move(link));
+  for (const auto& [child, id] : early) Adopt(child, id);
   CheckReady();
 }
 
@@ -318,7 +330,6 @@ void ControlPlane::CheckReady() {
 void ControlPlane::Open() {
   if (state_ == State::kOpen || failure()) return;
   state_ = State::kOpen;
-  opened_ = Clock::now();
   Broadcast({.kind = Frame::Kind::kGo});
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -354,9 +365,7 @@ void ControlPlane::Refuse(const std::string& reason) {
   Failure failure;
   failure.rank = rank();
   failure.reason = reason;
-  if (rank() != 0 && state_ == State::kAttaching) {
-    SendUp({.kind = Frame::Kind::kFail, .from = rank(), .body = ToText(failure)});
-  }
+  if (state_ == State::kAttaching) OnFailed(failure, rank());
   SetFailure(failure);
 }
 

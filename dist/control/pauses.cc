@@ -9,6 +9,10 @@ namespace {
 
 // Of a pause, when it is declared.
 constexpr ControlPlane::Milliseconds kLongestAge = std::chrono::hours(1);
+// After which a rank says what has changed: if all of W ranks pause again and again, all of them
+// hear of it a few times, not W times, and nobody hears of a shorter pause.
+constexpr ControlPlane::Milliseconds kInterval(50);
+constexpr size_t kMostWords = 1024;  // bytes
 
 }  // namespace
 
@@ -17,75 +21,80 @@ std::string Describe(const DeclaredPause& pause) {
                 " s");
 }
 
-void ControlPlane::BeginPause(const std::string& what, uint64_t topic, Milliseconds delay) {
-  const std::lock_guard<std::mutex> lock(mutex_);  // also orders what is said
-  PausedHere& here = pauses_here_[topic];
-  if (here.depth++ > 0) return;
-  here.number = ++last_pause_;
-  here.pause = {what, Clock::now()};
-  here.told = delay.count() == 0;
-  if (here.told) return SayPause(topic, what, here.pause.since);
-  loop_->Post([this, topic, delay, number = here.number] {
-    After(delay, [this, topic, number] { SayPauseIfItLasts(topic, number); });
+void ControlPlane::BeginPause(const std::string& what, uint64_t topic) {
+  const std::lock_guard<std::mutex> lock(mutex_);  // also orders what is posted
+  if (pauses_here_[topic]++ > 0) return;
+  loop_->Post([this, topic, pause = Paused{rank(), what.substr(0, kMostWords), Clock::now()}] {
+    SetPause(rank(), topic, pause);
   });
-}
-
-void ControlPlane::SayPauseIfItLasts(uint64_t topic, uint64_t number) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto here = pauses_here_.find(topic);
-  if (here == pauses_here_.end() || here->second.number != number) return;
-  here->second.told = true;
-  SayPause(topic, here->second.pause.what, here->second.pause.since);
 }
 
 void ControlPlane::EndPause(uint64_t topic) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto here = pauses_here_.find(topic);
-  if (here == pauses_here_.end() || --here->second.depth > 0) return;
-  if (here->second.told) SayPause(topic, "", {});
+  if (here == pauses_here_.end() || --here->second > 0) return;
   pauses_here_.erase(here);
+  loop_->Post([this, topic] { SetPause(rank(), topic, std::nullopt); });
 }
 
-void ControlPlane::SayPause(uint64_t topic, const std::string& what, Clock::time_point since) {
-  loop_->Post([this, topic, what, since] {
-    const auto age = std::chrono::duration_cast<Milliseconds>(Clock::now() - since);
-    OnPause({.kind = Frame::Kind::kPause,
-             .from = rank(),
-             .topic = topic,
-             .number = what.empty() ? 0 : static_cast<uint64_t>(age.count()),
-             .body = what});
-  });
+// nullopt: there is none any more.
+std::optional<ControlPlane::Paused> ControlPlane::ReadPause(const Frame& frame) {
+  if (frame.body.empty()) return std::nullopt;
+  const Milliseconds age(std::min<uint64_t>(frame.number, kLongestAge.count()));
+  return Paused{frame.from, frame.body, Clock::now() - age};
 }
 
-// From the rank that pauses to rank 0, and from there to all.
-void ControlPlane::OnPause(const Frame& frame) {
-  if (frame.kind == Frame::Kind::kPause && rank() != 0) {
-    if (parent_) parent_->Send(frame);
-    return;
+// `of`: this rank, or the child below which it is the longest one.
+void ControlPlane::SetPause(int of, uint64_t topic, std::optional<Paused> pause) {
+  PausesBelow& below = pauses_below_[topic];
+  below.longest.erase(of);
+  if (pause) below.longest.emplace(of, std::move(*pause));
+  if (!std::exchange(below.waits, true)) After(kInterval, [this, topic] { TellPause(topic); });
+}
+
+// Says which is the longest of the subtree, if that has changed.
+void ControlPlane::TellPause(uint64_t topic) {
+  PausesBelow& below = pauses_below_[topic];
+  below.waits = false;
+  std::optional<Paused> pause;
+  for (const auto& [of, other] : below.longest) {
+    if (!pause || other.since < pause->since) pause = other;
   }
+  const bool is_news = std::exchange(below.told, pause) != pause;
+  if (!pause) pauses_below_.erase(topic);
+  if (!is_news) return;
+  Frame frame{.kind = Frame::Kind::kPause, .from = rank(), .topic = topic};
+  if (pause) {
+    const auto age = std::chrono::duration_cast<Milliseconds>(Clock::now() - pause->since);
+    frame.from = pause->rank;
+    frame.number = static_cast<uint64_t>(age.count());
+    frame.body = pause->what;
+  }
+  if (rank() == 0) return OnPaused(frame);
+  ++traffic_.sent;
+  if (parent_) parent_->Send(frame);
+}
+
+// From rank 0 to all.
+void ControlPlane::OnPaused(const Frame& frame) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const std::pair key(frame.from, frame.topic);
-    if (frame.body.empty()) {
-      pauses_.erase(key);
-    } else {
-      const Milliseconds age(std::min<uint64_t>(frame.number, kLongestAge.count()));
-      pauses_[key] = {frame.body, Clock::now() - age};
-    }
+    pauses_.erase(frame.topic);
+    if (const auto pause = ReadPause(frame)) pauses_.emplace(frame.topic, *pause);
   }
-  Frame told = frame;
-  told.kind = Frame::Kind::kPaused;
-  Broadcast(told);
+  traffic_.sent += std::ssize(children_);
+  Broadcast({Frame::Kind::kPaused, frame.from, 0, frame.topic, frame.number, frame.body});
 }
 
 std::optional<DeclaredPause> ControlPlane::pause(uint64_t topic) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::optional<DeclaredPause> longest;
-  for (const auto& [key, pause] : pauses_) {
-    const auto [paused, of] = key;
-    if (of != 0 && of != topic) continue;
-    const auto age = std::chrono::duration_cast<Milliseconds>(Clock::now() - pause.since);
-    if (!longest || age > longest->age) longest = DeclaredPause{paused, pause.what, age};
+  for (const uint64_t of : {uint64_t{0}, topic}) {
+    const auto pause = pauses_.find(of);
+    if (pause == pauses_.end()) continue;
+    const auto& [paused, what, since] = pause->second;
+    const auto age = std::chrono::duration_cast<Milliseconds>(Clock::now() - since);
+    if (!longest || age > longest->age) longest = DeclaredPause{paused, what, age};
   }
   return longest;
 }

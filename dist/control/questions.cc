@@ -18,17 +18,19 @@ constexpr ControlPlane::Milliseconds kSurveyTime(1000);
 constexpr auto kSharingTime = std::chrono::microseconds(50);
 
 // Texts by rank, each text once, with the runs of ranks that say it: first, last, first, last, ...
-std::string Pack(const std::map<int, std::string>& texts) {
+// If they do not fit a message, the longest are "?", which answers no question.
+std::string Pack(const std::map<int, std::string>& texts, size_t longest = Frame::kMaxBody) {
   std::map<std::string, std::vector<int>> runs;
   for (const auto& [rank, text] : texts) {
-    std::vector<int>& of_text = runs[text];
+    std::vector<int>& of_text = runs[text.size() > longest ? "?" : text];
     if (!of_text.empty() && of_text.back() + 1 == rank) {
       of_text.back() = rank;
     } else {
       of_text.insert(of_text.end(), {rank, rank});
     }
   }
-  return DumpJson(json(runs));
+  std::string bytes = DumpJson(json(runs));
+  return bytes.size() <= Frame::kMaxBody || longest <= 1 ? bytes : Pack(texts, longest / 2);
 }
 
 // Stops at what no rank of `size` writes.
@@ -107,8 +109,8 @@ Answers<std::string> ControlPlane::Ask(const std::vector<int>& ranks, uint64_t t
   }
   const auto result = Await(Frame::Kind::kSurvey, {0}, topic, Pack(questions), deadline);
   Answers<std::string> answers;
-  if (!result.empty()) {
-    answers.by_rank = Unpack(result.at(0), size());
+  if (const auto survey = result.find(0); survey != result.end()) {
+    answers.by_rank = Unpack(survey->second, size());
     for (const auto& [r, text] : questions) {
       if (r == rank() || answers.by_rank.contains(r)) continue;
       // Of those below a silent rank nothing is known.

@@ -31,8 +31,12 @@ RootFile::RootFile(std::string path, const RootAddress& root) : path_(std::move(
       DumpJson(json{{"host", root.host}, {"port", root.port}, {"secret", root.secret}});
   if (file_.fd() < 0 || write(file_.fd(), text.data(), text.size()) != std::ssize(text) ||
       rename(part.c_str(), path_.c_str()) != 0) {
+    const std::string reason = SystemErrorText(errno);
+    unlink(part.c_str());
     throw ConnectionError(StrCat("rank 0 cannot write ", path_, ", where the other ranks look for ",
-                                 "it: ", SystemErrorText(errno)));
+                                 "it: ", reason, "; if another user has a file of this name, set ",
+                                 "LOCKSTEP_SECRET to the same value on all ranks (or another ",
+                                 "LOCKSTEP_STORE_DIR)"));
   }
 }
 

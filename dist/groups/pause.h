@@ -1,8 +1,6 @@
 // Work that a rank does by itself while the others wait for it.
 #pragma once
 
-#include <algorithm>
-#include <chrono>
 #include <memory>
 #include <string>
 
@@ -17,22 +15,15 @@ namespace lockstep::dist {
 // dies or is stopped meanwhile is named as usual. Pauses nest.
 class Pause {
  public:
-  // Who waits: with kGroup, only calls of this group do not time out. That costs nothing if it is
-  // short: the others are told after an eighth of the group's timeout, at the latest after 5 s.
+  // Who waits: with kGroup, only calls of this group do not time out.
   enum class Scope { kRun, kGroup };
 
   // With a null group nobody waits. `what` follows "rank 0 has been ".
   Pause(const ProcessGroup* group, const std::string& what, Scope scope = Scope::kRun) {
-    if (group == nullptr) return;
-    const auto& control = group->control();
-    if (!control) return;
-    control_ = control;
-    std::chrono::milliseconds delay{0};
-    if (scope == Scope::kGroup) {
-      topic_ = TopicOf(group->name());
-      delay = std::min<std::chrono::milliseconds>(group->options().timeout / 8, kDelay);
-    }
-    control->BeginPause(what, topic_, delay);
+    if (group == nullptr || group->control() == nullptr) return;
+    control_ = group->control();
+    if (scope == Scope::kGroup) topic_ = TopicOf(group->name());
+    group->control()->BeginPause(what, topic_);
   }
   ~Pause() {
     if (const auto control = control_.lock()) control->EndPause(topic_);
@@ -41,8 +32,6 @@ class Pause {
   Pause& operator=(const Pause&) = delete;
 
  private:
-  static constexpr std::chrono::seconds kDelay{5};
-
   // A thread that a hung disk never lets end its pause must not keep the run's connections.
   std::weak_ptr<ControlPlane> control_;
   uint64_t topic_ = 0;

@@ -75,6 +75,15 @@ TEST(FrameTest, IsReadAsItWasWritten) {
   EXPECT_EQ(Decode(bytes, &read), std::nullopt);
 }
 
+// Waits until the rank has heard of the run's failure; returns the reason.
+std::string HeardBy(const ControlPlane& plane) {
+  const auto deadline = Soon();
+  while (!plane.failure() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return plane.failure() ? plane.failure()->reason : "none";
+}
+
 std::function<bool()> Until(std::chrono::steady_clock::time_point deadline) {
   return [deadline] { return std::chrono::steady_clock::now() < deadline; };
 }
@@ -289,6 +298,150 @@ TEST(ControlPlane, RanksThatLeaveAreNoFailure) {
     threads.emplace_back([mine = std::move(plane)]() mutable { mine.reset(); });
   for (std::thread& t : threads) t.join();
   EXPECT_EQ(failures, 0);
+}
+
+// 0 -+- 1
+//    +- 2 --- 3
+TEST(ControlPlane, ARankThatHasLeftPassesOnWhatThoseBelowItSay) {
+  auto planes = MakeLocalPlanes(4, {.loops = 4, .fan_out = 2});
+  for (const auto& plane : planes) plane->WaitUntilOpen();
+  std::promise<std::string> arrived;
+  planes[1]->Subscribe(7, [&](int, uint64_t, const std::string& body) { arrived.set_value(body); });
+  const auto leaves = std::async(std::launch::async, [&] { planes[2].reset(); });
+  EXPECT_EQ(leaves.wait_for(seconds(31)), std::future_status::timeout);
+  planes[3]->Send(1, 7, 0, "still here");
+  EXPECT_EQ(arrived.get_future().get(), "still here");
+  for (const int r : {0, 1, 3}) EXPECT_EQ(planes[static_cast<size_t>(r)]->failure(), std::nullopt);
+  planes[3].reset();
+  leaves.wait();
+  while (!planes.empty()) planes.pop_back();
+}
+
+TEST(ControlPlane, ARankThatEndsByAnExceptionWaitsForNobody) {
+  for (const size_t thrower : {0, 2, 3}) {
+    auto planes = MakeLocalPlanes(4, {.fan_out = 2});
+    for (const auto& plane : planes) plane->WaitUntilOpen();
+    EXPECT_EQ(MessageOf([&] {
+                const auto mine = std::move(planes[thrower]);
+                throw ArgumentError("no such file");
+              }),
+              "no such file");
+    for (const auto& plane : planes) {
+      if (plane == nullptr) continue;
+      EXPECT_EQ(HeardBy(*plane),
+                StrCat("rank ", thrower, " gave up: an exception ended its part in the run"));
+    }
+  }
+}
+
+TEST(ControlPlane, WhatIsTooLongEndsTheRunAndNoProcess) {
+  const std::string too_long(3 << 20, 'x');
+  for (const bool is_message : {true, false}) {
+    auto planes = MakeLocalPlanes(3);
+    for (const auto& plane : planes) plane->WaitUntilOpen();
+    if (is_message) {
+      planes[2]->Send(1, 7, 0, too_long);
+    } else {
+      planes[2]->BeginPause(too_long);
+      planes[2]->Fail(FailureOf(CollectiveError::Cause::kAborted, 2, too_long));
+    }
+    for (const auto& plane : planes) {
+      const std::string reason = HeardBy(*plane);
+      if (is_message) {
+        EXPECT_EQ(reason,
+                  "rank 2 gave up: its message of 3145728 bytes to rank 1 is longer than 2097152");
+      } else {
+        EXPECT_THAT(reason, AllOf(testing::StartsWith("xxx"), testing::EndsWith("x ...")));
+        EXPECT_LE(reason.size(), 64u << 10);
+      }
+    }
+    while (!planes.empty()) planes.pop_back();
+  }
+}
+
+TEST(ControlPlane, OfAnswersThatFitNoMessageTheLongestAreLeftOut) {
+  Crowd crowd(20);
+  ASSERT_TRUE(crowd.WaitForOpen(seconds(60)));
+  const auto answer = [](int r) {
+    return std::string(r % 2 == 0 ? 300'000 : 5, static_cast<char>('a' + r));
+  };
+  for (int r = 0; r < 20; ++r) {
+    crowd.plane(r).Answer(5, [text = answer(r)](const std::string&) { return text; });
+  }
+  const auto answers = crowd.plane(19).Ask(All(crowd), 5, "", Soon());
+  EXPECT_THAT(answers.silent, testing::IsEmpty());
+  for (int r = 0; r < 20; ++r) {
+    EXPECT_EQ(answers.by_rank.at(r), r % 2 == 0 ? "?" : answer(r)) << r;
+  }
+}
+
+// However many ranks pause, a rank says what has changed 20 times a second.
+TEST(ControlPlane, PausesOfManyRanksAreToldTogether) {
+  constexpr int kRanks = 40;
+  Crowd crowd(kRanks);
+  ASSERT_TRUE(crowd.WaitForOpen(seconds(60)));
+  const auto count = [&] {
+    const auto traffic = crowd.plane(0).traffic();
+    return traffic.received + traffic.sent;
+  };
+  const auto before = count();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 20; ++i) {
+    for (int r = 0; r < kRanks; ++r) crowd.plane(r).BeginPause("printing");
+    std::this_thread::sleep_for(milliseconds(70));
+    for (int r = 0; r < kRanks; ++r) crowd.plane(r).EndPause();
+  }
+  const auto told = count() - before;
+  const auto intervals = (std::chrono::steady_clock::now() - begin) / milliseconds(50) + 2;
+  EXPECT_GT(told, 0);
+  EXPECT_LE(told, intervals * 2 * std::ssize(RankTree(kRanks).Children(0)));
+
+  // All know of the longest one, whichever ranks still pause.
+  const auto expect_longest = [&](int pausing) {
+    for (int r = 0; r < kRanks; ++r) {
+      const auto longest = [&] {
+        const auto pause = crowd.plane(r).pause(9);
+        return pause ? pause->rank : -1;
+      };
+      const auto deadline = Soon();
+      while (longest() != pausing && std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+      EXPECT_EQ(longest(), pausing) << "as rank " << r << " knows";
+    }
+  };
+  expect_longest(-1);
+  for (const auto& [r, topic] : {std::pair(39, 9), {33, 0}, {0, 9}}) {
+    crowd.plane(r).BeginPause("writing", static_cast<uint64_t>(topic));
+    std::this_thread::sleep_for(seconds(1));
+  }
+  expect_longest(39);
+  crowd.plane(39).EndPause(9);
+  expect_longest(33);
+  crowd.plane(33).EndPause(0);
+  expect_longest(0);
+  EXPECT_EQ(crowd.plane(5).pause(8), std::nullopt);
+  crowd.plane(0).EndPause(9);
+  expect_longest(-1);
+}
+
+// As by Ctrl-Z and fg, or a scheduler that suspends the job.
+TEST(ControlPlane, ARunThatWasStoppedAsAWholeGoesOn) {
+  constexpr int kRanks = 8;
+  auto planes = MakeLocalPlanes(kRanks, {.loops = kRanks, .heartbeat = seconds(3), .fan_out = 2});
+  for (const auto& plane : planes) plane->WaitUntilOpen();
+  std::this_thread::sleep_for(seconds(3));  // so that silence counts
+  std::atomic<bool> stopped{true};
+  for (const auto& plane : planes) {
+    plane->Post([&] {
+      while (stopped) std::this_thread::sleep_for(milliseconds(1));
+    });
+  }
+  std::this_thread::sleep_for(seconds(4));
+  stopped = false;
+  std::this_thread::sleep_for(seconds(4));
+  for (const auto& plane : planes) EXPECT_EQ(plane->failure(), std::nullopt);
+  while (!planes.empty()) planes.pop_back();
 }
 
 TEST(ControlPlane, ARankThatIsSilentIsNamed) {

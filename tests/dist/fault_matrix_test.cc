@@ -1,6 +1,6 @@
-// Every kind of fault, in every collective, on every rank, in groups of all ranks and of some: the
-// error that all ranks get, and that none of them is left with wrong data. dist/README.md has the
-// table.
+// Every kind of fault, in every collective, on every rank, in groups of all ranks and of some,
+// which are the root, inner ranks and leaves of the control plane's tree: the error that all ranks
+// get, and that none of them is left with wrong data. dist/README.md has the table.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -35,8 +35,13 @@ struct Place {
   int Member(int rank) const { return members[static_cast<size_t>(rank)]; }
 };
 const Place kAll = {kRanks, {0, 1, 2}, "world"};
+// 0 -+- 1
+//    +- 2 --- 3
+//    +- 4 -+- 5
+//          +- 6 --- 7
+constexpr int kFanOut = 2;
 const Place kSome = {5, {0, 2, 4}, "some"};
-const Place kOthers = {6, {1, 2, 5}, "some"};  // without rank 0
+const Place kOthers = {8, {3, 6, 7}, "some"};  // without rank 0
 // Large enough that collectives send all kinds of their messages.
 constexpr int64_t kCount = 30'000;
 // The timeout of ranks that wait only for the fault; long enough for a busy machine.
@@ -120,6 +125,7 @@ struct FaultCase {
   std::optional<Cause> cause;  // nullopt: only time is lost
   const char* words;           // in every rank's error; % is the rank at fault
   bool check = false;          // dist.check=full
+  std::chrono::seconds timeout = kTimeout, heartbeat = std::chrono::seconds(20);
 };
 
 const FaultCase kFaults[] = {
@@ -152,6 +158,15 @@ const FaultCase kFaults[] = {
      [](ProcessGroup&, const CollectiveCase&, const std::atomic<int>&) {},
      Cause::kMismatch,
      "rank % ended while others continue: with less data?"},
+    {"is killed",
+     {},
+     [](ProcessGroup& g, const CollectiveCase&, const std::atomic<int>& failed) {
+       g.control()->Cut();
+       while (failed < kRanks - 1) std::this_thread::sleep_for(milliseconds(5));
+       throw InputError("it would be gone");
+     },
+     Cause::kLostRank,
+     "rank % is gone: its process ended"},
     {"calls something else",
      {},
      [](ProcessGroup& g, const CollectiveCase&, const std::atomic<int>&) {
@@ -160,6 +175,22 @@ const FaultCase kFaults[] = {
      },
      Cause::kMismatch,
      "rank % all_gather #2 (f32[2])"},
+    {"is stopped",
+     {},
+     [](ProcessGroup& g, const CollectiveCase&, const std::atomic<int>& failed) {
+       const auto wait = [&failed] {
+         while (failed < kRanks - 1) std::this_thread::sleep_for(milliseconds(5));
+       };
+       g.control()->Post(wait);
+       wait();
+       g.control()->traffic();  // returns once the loop goes on
+       g.Barrier()->Wait();
+     },
+     Cause::kTimeout,
+     "rank % is stalled: its process has shown no sign of life for 4 s",
+     /*check=*/false,
+     /*timeout=*/std::chrono::seconds(60),
+     /*heartbeat=*/std::chrono::seconds(6)},
     {"another size",
      {},
      [](ProcessGroup& g, const CollectiveCase& c, const std::atomic<int>&) {
@@ -201,9 +232,8 @@ void RunRank(ProcessGroup& g, const FaultCase& fault, const CollectiveCase& coll
   g.Barrier()->Wait();
 }
 
-// What a rank outside of the group does.
-// A rank of another group, until it hears of the fault, if there is one. The members may have ended
-// before that.
+// What a rank outside of the group does: it talks in another group, until it hears of the fault, if
+// there is one. The members may have ended before that.
 void RunOther(ProcessGroup& g, const FaultCase& fault, Outcome* outcome) {
   const auto last = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   try {
@@ -212,6 +242,7 @@ void RunOther(ProcessGroup& g, const FaultCase& fault, Outcome* outcome) {
       const Tensor over = Filled(1, outcome->ended == kRanks && !waits ? 1 : 0);
       g.AllReduce(over)->Wait();
       if (over.data<float>()[0] > 0) return;
+      std::this_thread::sleep_for(milliseconds(2));  // all cases run at the same time
     }
   } catch (const CollectiveError& e) {
     const std::lock_guard<std::mutex> lock(outcome->mutex);
@@ -249,9 +280,10 @@ void RunMember(End end, GroupOptions options, const FaultCase& fault,
 void RunCase(const Place& place, const FaultCase& fault, const CollectiveCase& collective,
              int at_fault, Outcome* outcome) {
   GroupOptions options;
-  options.timeout = kTimeout;
+  options.timeout = fault.timeout;
   options.check_every_call = fault.check;
-  auto ends = MakeEnds(place.world);
+  auto ends = MakeEnds(place.world,
+                       {.loops = place.world, .heartbeat = fault.heartbeat, .fan_out = kFanOut});
   std::vector<int> others;
   for (int r = 0; r < place.world; ++r) {
     if (IndexOf(place.members, r) < 0) others.push_back(r);
@@ -296,9 +328,10 @@ void ExpectDiagnosis(const Place& place, const FaultCase& fault, const Collectiv
   EXPECT_FALSE(outcome.wrong_data);
   for (int r = 0; r < kRanks; ++r) {
     const auto i = static_cast<size_t>(r);
-    // The rank that ends, or throws, has no error from the group.
+    // The rank that ends, throws or is killed has no error from the group.
+    const std::string name = fault.name;
     const bool by_itself =
-        r == at_fault && (std::string(fault.name) == "ends" || std::string(fault.name) == "throws");
+        r == at_fault && (name == "ends" || name == "throws" || name == "is killed");
     if (!fault.cause || by_itself) {
       EXPECT_EQ(outcome.causes[i], std::nullopt) << outcome.errors[i];
       continue;

@@ -2,8 +2,10 @@
 // for their groups' data.
 #include <gmock/gmock.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <future>
 #include <map>
 #include <random>
@@ -194,6 +196,17 @@ TEST(Meeting, ARankThatHasJoinedSaysForWhatItWaits) {
                    " was joined, but has not said that all ranks have come"));
 }
 
+TEST(Meeting, AClaimThatFitsNoMessageEndsOnlyTheConnection) {
+  Waiting root;
+  auto o = root.OptionsOf(1);
+  o.timeout = milliseconds(500);
+  o.claim.host = std::string(3 << 20, 'x');
+  const auto plane = root.Make(std::move(o));
+  EXPECT_THAT(MessageOf<ConnectionError>([&] { plane->WaitUntilOpen(); }),
+              HasSubstr("cannot be joined: a message to it is too long"));
+  root.Meet();
+}
+
 // Two ranks, of which the first says that it listens where a stranger does.
 struct DataDialler {
   const Socket server = Listen("127.0.0.1", 0);
@@ -357,6 +370,46 @@ TEST(Strangers, ThatSayNothingHoldNoPlace) {
     std::this_thread::sleep_for(milliseconds(5));
   }
   EXPECT_LE(lockstep::test::ProcessStateOf().descriptors, before);
+}
+
+// Of `strangers` that say nothing, how many are turned away at once, and not for being slow.
+int64_t TurnedAway(const Waiting& root, int strangers, int64_t expected) {
+  const auto deadline = std::chrono::steady_clock::now() + seconds(8);
+  std::vector<Socket> silent;
+  for (int i = 0; i < strangers; ++i) silent.push_back(BeginConnect("127.0.0.1", root.port()));
+  int64_t ended = 0;
+  do {
+    std::this_thread::sleep_for(milliseconds(5));
+    ended = std::count_if(silent.begin(), silent.end(),
+                          [](const Socket& socket) { return socket.HasEnded(); });
+  } while (ended < expected && std::chrono::steady_clock::now() < deadline);
+  return ended;
+}
+
+// All ranks listen for as long as the run lasts. Once they have met, nobody else is expected.
+TEST(Strangers, HoldFewDescriptorsOfARun) {
+  constexpr int kRanks = 100;
+  Waiting root(kRanks);
+  const auto loop = std::make_shared<EventLoop>();
+  std::vector<std::shared_ptr<ControlPlane>> planes;
+  for (int r = 1; r < kRanks; ++r) {
+    planes.push_back(std::make_shared<ControlPlane>(loop, root.OptionsOf(r)));
+  }
+  for (const auto& plane : planes) plane->WaitUntilOpen();
+  EXPECT_GE(TurnedAway(root, 200, 200 - 128), 200 - 128);
+  while (!planes.empty()) planes.pop_back();
+}
+
+TEST(Strangers, LeaveMostDescriptorsToTheProcess) {
+  Waiting root;
+  rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  rlimit lower = limit;
+  lower.rlim_cur = 240;
+  setrlimit(RLIMIT_NOFILE, &lower);
+  EXPECT_GE(TurnedAway(root, 100, 100 - 60), 100 - 60);
+  setrlimit(RLIMIT_NOFILE, &limit);
+  root.Meet();
 }
 
 }  // namespace

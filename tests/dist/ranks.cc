@@ -4,7 +4,6 @@
 
 #include <thread>
 
-#include "dist/control/local_planes.h"
 #include "dist/groups/host_group.h"
 #include "dist/groups/tcp_transport.h"
 
@@ -24,9 +23,9 @@ std::string RunRank(End end, const std::function<void(ProcessGroup&)>& body,
 
 }  // namespace
 
-Ends MakeEnds(int size) {
+Ends MakeEnds(int size, const LocalPlanesOptions& options) {
   Ends ends;
-  for (auto& control : MakeLocalPlanes(size)) {
+  for (auto& control : MakeLocalPlanes(size, options)) {
     control->WaitUntilOpen();
     auto transport = MakeTcpTransport(control, "world", AllRanks(size));
     ends.push_back({std::move(control), std::move(transport)});

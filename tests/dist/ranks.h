@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dist/control/control_plane.h"
+#include "dist/control/local_planes.h"
 #include "dist/control/socket.h"
 #include "dist/groups/transport.h"
 #include "dist/process_group.h"
@@ -33,7 +34,7 @@ struct Ends : std::vector<End> {
     while (!empty()) pop_back();
   }
 };
-Ends MakeEnds(int size);
+Ends MakeEnds(int size, const LocalPlanesOptions& options = {});
 
 // On one thread per rank, makes a group, runs the body and destroys the group, during the exception
 // if the body throws. Returns the ranks' errors, "" for none.

@@ -145,6 +145,18 @@ TEST(RootFileTest, IsRemovedOnlyByTheOneThatWroteIt) {
               HasSubstr("rank 0 has not written"));
 }
 
+// As where another user has taken the name.
+TEST(RootFileTest, IfItCannotBeWrittenTheErrorSaysWhatToDo) {
+  const std::string path = StrCat(testing::TempDir(), "taken_", getpid());
+  std::filesystem::create_directory(path);
+  EXPECT_THAT(test::MessageOf<ConnectionError>([&] {
+                RootFile(path, RootAddress{"127.0.0.1", 1, "secret"});
+              }),
+              AllOf(HasSubstr("rank 0 cannot write " + path), HasSubstr("set LOCKSTEP_SECRET")));
+  EXPECT_FALSE(std::filesystem::exists(StrCat(path, ".", getpid())));  // it holds the secret
+  std::filesystem::remove(path);
+}
+
 TEST(RootFileTest, APipeIsNotRead) {
   const std::string path = StrCat(testing::TempDir(), "pipe_", getpid());
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);

@@ -142,6 +142,21 @@ TEST(ProcessTest, ASlowRankIsNotDead) {
   }
 }
 
+// As by Ctrl-Z and fg: no rank is named before one of them dies.
+TEST(ProcessTest, ARunThatIsStoppedAsAWholeGoesOn) {
+  Ranks ranks(3, {"1000000000"}, {{"TEST_HEARTBEAT_SECONDS", "3"}});
+  ranks[0].WaitForOutput("step 3\n");
+  std::this_thread::sleep_for(std::chrono::seconds(3));  // so that silence counts
+  for (size_t r = 0; r < 3; ++r) ranks[r].Stop();
+  std::this_thread::sleep_for(std::chrono::seconds(5));
+  for (size_t r = 0; r < 3; ++r) ranks[r].Signal(SIGCONT);
+  std::this_thread::sleep_for(std::chrono::seconds(4));
+  ranks[0].Signal(SIGKILL);
+  for (const size_t r : {1u, 2u}) {
+    EXPECT_THAT(ranks[r].Wait(), Fails(HasSubstr("rank 0 is gone: its process ended")));
+  }
+}
+
 // A survivor reports its own position: at the call that the lost rank did not make, or still at the
 // one before.
 auto AtCall(int number) {
