@@ -169,7 +169,7 @@ TEST(SegmentedLinear, IsThatOfEachSegmentWithGradientsAddedInPairs) {
     const Tensor x = LeafOf(Random({n, kIn}, 1, dtype)), dy = Random({n, kOut}, 3, dtype);
     const Tensor weight = LeafOf(Random({kExperts, kOut, kIn}, 2, dtype));
     weight.autograd()->leaf->SetDType(DType::kF32);
-    const Tensor y = SegmentedLinear(x, weight, segments);
+    const Tensor y = SegmentedLinear(x, {weight}, segments);
     Backward(y, dy);
     std::vector<Tensor> sums;
     for (size_t s = 0; s < 4; ++s) {
@@ -190,7 +190,7 @@ TEST(SegmentedLinear, IsThatOfEachSegmentWithGradientsAddedInPairs) {
               plus(plus(sums[0], sums[2]), plus(sums[1], sums[3])).ToVector<float>());
     // Added to what is there.
     const std::vector<float> once = weight.grad().ToVector<float>();
-    Backward(SegmentedLinear(x, weight, segments), dy);
+    Backward(SegmentedLinear(x, {weight}, segments), dy);
     std::vector<float> twice = once;
     for (float& g : twice) g += g;
     EXPECT_EQ(weight.grad().ToVector<float>(), twice);
@@ -201,7 +201,7 @@ TEST(SegmentedLinear, RefusesWhatDoesNotFit) {
   const Tensor weight = Random({1, 2, 2}, 1);
   const Tensor none = Tensor::FromVector<int32_t>({0, 0}, {2});
   EXPECT_THAT(MessageOf([&] {
-                SegmentedLinear(Random({0, 2}, 1), weight,
+                SegmentedLinear(Random({0, 2}, 1), {weight},
                                 {.begin = {0, 0, 0, 0}, .offsets = {none, none, none}});
               }),
               HasSubstr("a power of two of segments, got 3"));
