@@ -106,9 +106,6 @@ void CheckContextParallel(const Options& options, const RunSetup& setup) {
     fail("virtual.cp = ", pairs, " with parallel.cp = ", parallel.cp,
          " is for dist.reduction = \"ordered\": add that, or leave virtual.cp out");
   }
-  if (setup.offload.any()) {
-    fail("train.offload does not go with parallel.cp or virtual.cp: leave it out");
-  }
   const int64_t parts = parallel.tensor_parts(), all = 2 * pairs * parts;
   if (setup.window % all != 0) {
     fail("the ", 2 * pairs, " chunks of a sequence, two for each of virtual.cp = ", pairs,

@@ -91,6 +91,11 @@ const std::vector<Row> kGpuRows = {
      true,
      kGpt2,
      {kPp2, kZbv, kGradients, "--train.offload=activations,optimizer,weights", kAccum4}},
+    {"gpu_cp2_offload",
+     2,
+     true,
+     kGpt2,
+     {kCp2, kBf16, "--train.offload=activations,optimizer,weights", kAccum4}},
 };
 
 class ComposedMemory : public testing::TestWithParam<Row> {};

@@ -277,10 +277,14 @@ TEST(ComposedPlan, SameBitsOnGpus) {
     EXPECT_EQ(Difference(TrainBy(task, plan, task.steps, nullptr, true), alone), "") << plan;
   }
   task.virtual_cp = 2;
-  EXPECT_EQ(Difference(TrainBy(task, {.tp = 2, .cp = 2, .data_parallel = true}, task.steps, nullptr,
-                               /*on_gpus=*/true),
-                       Alone(task, /*on_gpu=*/true)),
-            "");
+  const Outcome of_chunks = Alone(task, /*on_gpu=*/true);
+  offloads = {.tp = 2, .cp = 2, .data_parallel = true};
+  offloads.offload = {.activations = true, .optimizer = true, .weights = true};
+  Plan sharded = Sharded({.shards = 2, .cp = 2});
+  sharded.offload = offloads.offload;
+  for (const Plan& plan : {Plan{.tp = 2, .cp = 2, .data_parallel = true}, offloads, sharded}) {
+    EXPECT_EQ(Difference(TrainBy(task, plan, task.steps, nullptr, true), of_chunks), "") << plan;
+  }
 }
 
 TEST(ComposedPlan, GeneratesTheSameText) {
