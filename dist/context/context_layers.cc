@@ -56,9 +56,10 @@ Tensor SumLosses(const ContextRanks& ranks, const std::vector<Tensor>& losses) {
 }  // namespace
 
 ContextLinear::ContextLinear(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias,
-                             Activation activation, std::vector<int64_t> segments,
-                             ContextRanksPtr ranks)
+                             Activation activation, ContextRanksPtr ranks,
+                             std::vector<int64_t> segments, TensorRanksPtr within)
     : ranks_(std::move(ranks)),
+      within_(std::move(within)),
       segments_(std::move(segments)),
       activation_(activation),
       weight_(std::move(weight)),
@@ -68,9 +69,8 @@ ContextLinear::ContextLinear(std::shared_ptr<Parameter> weight, std::shared_ptr<
 }
 
 Tensor ContextLinear::Product(const Tensor& x, const Tensor& weight, const Tensor& bias) const {
-  const TensorRanksPtr within = ranks_->within();
-  return within ? ColumnProduct(within, x, weight, bias, activation_, segments_)
-                : ops::Linear(x, weight, bias, activation_);
+  return within_ ? ColumnProduct(within_, x, weight, bias, activation_, segments_)
+                 : ops::Linear(x, weight, bias, activation_);
 }
 
 Tensor ContextLinear::Forward(const Tensor& x) {
@@ -81,15 +81,18 @@ Tensor ContextLinear::Forward(const Tensor& x) {
 }
 
 ContextBranchLinear::ContextBranchLinear(std::shared_ptr<Parameter> weight,
-                                         std::shared_ptr<Parameter> bias, ContextRanksPtr ranks)
-    : ranks_(std::move(ranks)), weight_(std::move(weight)), bias_(std::move(bias)) {
+                                         std::shared_ptr<Parameter> bias, ContextRanksPtr ranks,
+                                         TensorRanksPtr within)
+    : ranks_(std::move(ranks)),
+      within_(std::move(within)),
+      weight_(std::move(weight)),
+      bias_(std::move(bias)) {
   ShareParameter("weight", weight_);
   if (bias_) ShareParameter("bias", bias_);
 }
 
 Tensor ContextBranchLinear::Product(const Tensor& x, const Tensor& weight) const {
-  const TensorRanksPtr within = ranks_->within();
-  return within ? RowProduct(within, x, weight) : ops::Linear(x, weight);
+  return within_ ? RowProduct(within_, x, weight) : ops::Linear(x, weight);
 }
 
 ops::Branch ContextBranchLinear::Forward(ops::Branch branch) {

@@ -18,9 +18,11 @@ namespace lockstep::dist {
 // sizes do not depend on ranks.
 class ContextLinear : public Layer {
  public:
-  // With the parameters of the layer, of which `bias` may be null. `segments`: of a ColumnLinear.
+  // With the parameters of the layer, of which `bias` may be null. Of a ColumnLinear: its
+  // `segments`, and the ranks that compute it together, ContextRanks::within.
   ContextLinear(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias,
-                Activation activation, std::vector<int64_t> segments, ContextRanksPtr ranks);
+                Activation activation, ContextRanksPtr ranks, std::vector<int64_t> segments = {},
+                TensorRanksPtr within = nullptr);
 
  protected:
   Tensor Forward(const Tensor& x) override;
@@ -29,6 +31,7 @@ class ContextLinear : public Layer {
   Tensor Product(const Tensor& x, const Tensor& weight, const Tensor& bias) const;
 
   const ContextRanksPtr ranks_;
+  const TensorRanksPtr within_;
   const std::vector<int64_t> segments_;
   const Activation activation_;
   const std::shared_ptr<Parameter> weight_, bias_;
@@ -38,8 +41,9 @@ class ContextLinear : public Layer {
 // adds it sums its gradient.
 class ContextBranchLinear : public nn::BranchLayer {
  public:
+  // `within`: of a RowLinear.
   ContextBranchLinear(std::shared_ptr<Parameter> weight, std::shared_ptr<Parameter> bias,
-                      ContextRanksPtr ranks);
+                      ContextRanksPtr ranks, TensorRanksPtr within = nullptr);
 
  protected:
   ops::Branch Forward(ops::Branch x) override;
@@ -48,6 +52,7 @@ class ContextBranchLinear : public nn::BranchLayer {
   Tensor Product(const Tensor& x, const Tensor& weight) const;
 
   const ContextRanksPtr ranks_;
+  const TensorRanksPtr within_;
   const std::shared_ptr<Parameter> weight_, bias_;
 };
 

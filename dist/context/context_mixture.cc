@@ -1,10 +1,13 @@
 #include "dist/context/context_mixture.h"
 
+#include <array>
 #include <utility>
 
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
+#include "dist/expert/shared_experts.h"
 #include "dist/tensor/sequence.h"
+#include "dist/tensor/tensor_experts.h"
 #include "kernels/binary/binary.h"
 #include "kernels/concat/concat.h"
 #include "kernels/router_loss/router_loss.h"
@@ -42,6 +45,37 @@ class Showing {
   std::vector<Tensor> before_;
 };
 
+// [c_fc, c_proj][rank of those that share out the experts][chunk of the rank]
+using ExpertCopies = std::array<std::vector<std::vector<Tensor>>, 2>;
+
+// Lets shared-out experts read copies of their weights for the ranks' j-th chunks.
+class Reading {
+ public:
+  Reading(SharedExperts* experts, const ExpertCopies& copies, size_t j) : experts_(experts) {
+    if (experts_ == nullptr) return;
+    const auto of = [&](size_t weight) {
+      std::vector<Tensor> of_ranks;
+      for (const auto& chunks : copies[weight]) of_ranks.push_back(chunks[j]);
+      return of_ranks;
+    };
+    experts_->Read({of(0), of(1)});
+  }
+  ~Reading() {
+    if (experts_) experts_->Read({});
+  }
+  Reading(const Reading&) = delete;
+  Reading& operator=(const Reading&) = delete;
+
+ private:
+  SharedExperts* const experts_;
+};
+
+// The i-th of n that the fixed order adds in adjacent pairs: n is a power of two, whose bits it
+// reverses.
+int64_t InFixedOrder(int64_t i, int64_t n) {
+  return n == 1 ? 0 : i % 2 * (n / 2) + InFixedOrder(i / 2, n / 2);
+}
+
 // ops::RouterLoss of a chunk, whose `weights` become those of the whole sequence before backward.
 class ChunkLossNode : public Node {
  public:
@@ -69,8 +103,14 @@ class ChunkLossNode : public Node {
 
 class ContextMixture {
  public:
-  ContextMixture(nn::ExpertRouter& router, Parameters parameters, ContextRanksPtr ranks)
-      : router_(router), parameters_(std::move(parameters)), ranks_(std::move(ranks)) {
+  // `parameters`: but for those of `shared` experts, null if there are none.
+  ContextMixture(nn::ExpertRouter& router, Parameters parameters, ContextRanksPtr ranks,
+                 std::shared_ptr<SharedExperts> shared, TensorRanksPtr same)
+      : router_(router),
+        parameters_(std::move(parameters)),
+        ranks_(std::move(ranks)),
+        shared_(std::move(shared)),
+        same_(std::move(same)) {
     router_.SetParts(
         {.loss = [this](
                      const Tensor& logits, const Tensor& experts,
@@ -87,9 +127,11 @@ class ContextMixture {
     std::vector<Tensor> values, ys;
     for (const auto& p : parameters_) values.push_back(p->value());
     const auto copies = FanOut(ranks_, values);
+    const ExpertCopies of_experts = shared_ ? FanOutExperts() : ExpertCopies();
     const std::vector<Tensor> chunks = x.Chunk(ranks_->own(), 0);
     for (size_t j = 0; j < chunks.size(); ++j) {
       const Showing showing(parameters_, copies, j);
+      const Reading reading(shared_.get(), of_experts, j);
       ys.push_back(routed(chunks[j]));
     }
     // A forward that runs again only has for backward what the first one has as well.
@@ -98,6 +140,30 @@ class ContextMixture {
   }
 
  private:
+  // Rows come from several sequences, and of each from all ranks of the run that computes it.
+  ExpertCopies FanOutExperts() const {
+    const int64_t of_sequence = shared_->of_sequence(), n = shared_->size() / of_sequence;
+    std::vector<std::vector<Tensor>> of_sequences = {{shared_->c_fc()->value()},
+                                                     {shared_->c_proj()->value()}};
+    if (n > 1) {
+      const auto sequences = std::make_shared<const TensorRanks>(nullptr, n);
+      of_sequences = FanOut(sequences, {of_sequences[0][0], of_sequences[1][0]});
+    }
+    const int64_t own = ranks_->own();
+    ExpertCopies copies;
+    for (int64_t s = 0; s < n; ++s) {
+      const auto at = static_cast<size_t>(InFixedOrder(s, n));
+      const auto of_chunks = FanOut(same_, {of_sequences[0][at], of_sequences[1][at]});
+      for (size_t weight = 0; weight < copies.size(); ++weight) {
+        for (int64_t r = 0; r < of_sequence; ++r) {
+          const auto first = of_chunks[weight].begin() + r * own;
+          copies[weight].emplace_back(first, first + own);
+        }
+      }
+    }
+    return copies;
+  }
+
   // The value is not used: only its gradient is.
   Tensor Loss(const Tensor& logits, const Tensor& experts, const RouterLossOptions& options) {
     const Tensor input = logits.Detach().Contiguous();
@@ -137,25 +203,57 @@ class ContextMixture {
   nn::ExpertRouter& router_;
   const Parameters parameters_;
   const ContextRanksPtr ranks_;
+  const std::shared_ptr<SharedExperts> shared_;
+  const TensorRanksPtr same_;
   std::vector<Tensor> weights_, offsets_;  // of this forward's chunks
 };
 
 }  // namespace
 
-Parameters RouteChunks(nn::MixtureOfExperts& mixture, const ContextRanksPtr& ranks) {
+Parameters RouteChunks(nn::MixtureOfExperts& mixture, const ContextRanksPtr& ranks,
+                       const TensorRanksPtr& same) {
   auto* const router = dynamic_cast<nn::ExpertRouter*>(mixture.router().module().get());
-  const auto experts = std::dynamic_pointer_cast<nn::Experts>(mixture.experts().module());
-  LS_CHECK(router != nullptr && experts != nullptr,
+  std::shared_ptr<Module> experts = mixture.experts().module();
+  if (auto* const tensor = dynamic_cast<TensorExperts*>(experts.get())) {
+    experts = tensor->own().module();
+  }
+  auto shared = std::dynamic_pointer_cast<SharedExperts>(experts);
+  LS_CHECK(router != nullptr && (shared || dynamic_cast<nn::Experts*>(experts.get()) != nullptr),
            "context parallelism: a mixture's router is no nn::ExpertRouter, or its experts are no "
-           "nn::Experts that every rank has whole: parallel.cp and virtual.cp do not go together "
-           "with parallel.ep, parallel.tp or virtual.tp for a mixture");
-  Parameters parameters = router->Parameters();
-  for (auto& p : experts->Parameters()) parameters.push_back(std::move(p));
-  const auto of_chunks = std::make_shared<ContextMixture>(*router, parameters, ranks);
+           "nn::Experts, and only these can take chunks of sequences: leave parallel.cp and "
+           "virtual.cp out");
+  Parameters parameters = router->Parameters(), all = parameters;
+  for (auto& p : experts->Parameters()) (shared ? all : parameters).push_back(p);
+  if (!shared) all = parameters;
+  const auto of_chunks =
+      std::make_shared<ContextMixture>(*router, std::move(parameters), ranks, shared, same);
   mixture.SetChunks([of_chunks](const Tensor& x, const nn::MixtureOfExperts::Map& routed) {
     return of_chunks->Forward(x, routed);
   });
-  return parameters;
+  return all;
+}
+
+TensorRanksPtr WithSameExperts(const ContextRanks& ranks, int64_t sharing) {
+  LS_CHECK(!ranks.apart(),
+           "context parallelism: the gradients of experts that ranks share out cannot be left to "
+           "the sum over data-parallel ranks: use ContextRanks that are not apart");
+  struct Same {
+    Same(std::shared_ptr<ProcessGroup> with, int64_t parts)
+        : group(std::move(with)), ranks(group.get(), parts) {}
+    std::shared_ptr<ProcessGroup> group;  // outlives the ranks
+    TensorRanks ranks;
+  };
+  ProcessGroup* const all = ranks.group();
+  std::shared_ptr<ProcessGroup> group;
+  if (all != nullptr && sharing < all->size()) {
+    std::vector<int> members;
+    for (int64_t r = all->rank() % sharing; r < all->size(); r += sharing) {
+      members.push_back(static_cast<int>(r));
+    }
+    group = all->Split(all->name() + ".same_experts", members);
+  }
+  auto same = std::make_shared<const Same>(std::move(group), ranks.chunks());
+  return {same, &same->ranks};
 }
 
 }  // namespace lockstep::dist

@@ -14,9 +14,23 @@ namespace lockstep::dist {
 // are the loads for the training loop, unless ranks are apart, whose loads are added with those of
 // other samples. Under NoGrad nothing changes.
 //
-// The mixture's router is an nn::ExpertRouter and its experts are nn::Experts, all on every rank;
-// ArgumentError otherwise. Returns the parameters whose gradients are summed like this.
+// Experts may be a tensor-parallel rank's (TensorExperts), which routes whole chunks, and shared
+// out (ShareExperts): then an expert has a product for each rank whose rows it gets, too. Its
+// gradient is added in the same order as without: first over the chunks of a sequence, on whatever
+// ranks these are, and then over the sequences of the ranks that share out the experts. `same`: of
+// the ranks, those that have the same experts (WithSameExperts).
+//
+// The mixture's router is an nn::ExpertRouter and its experts are nn::Experts or SharedExperts, as
+// they are or in a TensorExperts; ArgumentError otherwise. Returns the parameters whose gradients
+// are summed like this.
 std::vector<std::shared_ptr<Parameter>> RouteChunks(nn::MixtureOfExperts& mixture,
-                                                    const ContextRanksPtr& ranks);
+                                                    const ContextRanksPtr& ranks,
+                                                    const TensorRanksPtr& same);
+
+// Of the ranks that compute a sequence together, those that have the same experts as this one,
+// where runs of `sharing` neighbours share them out: to these the chunks of the run's sequence that
+// an expert gets are its own parts, a subtree of ContextRanks' sum. Collective. Throws
+// ArgumentError where ranks are apart.
+TensorRanksPtr WithSameExperts(const ContextRanks& ranks, int64_t sharing);
 
 }  // namespace lockstep::dist

@@ -5,6 +5,7 @@
 #include "dist/context/context_attention.h"
 #include "dist/context/context_layers.h"
 #include "dist/context/context_mixture.h"
+#include "dist/expert/shared_experts.h"
 #include "dist/tensor/head_norm.h"
 #include "dist/tensor/parallel_linear.h"
 #include "dist/tensor/sequence.h"
@@ -16,8 +17,7 @@ namespace {
 // Of layers that are whole on each rank.
 std::shared_ptr<Module> OfWhole(const ContextRanksPtr& ranks, Module* module) {
   if (auto* m = dynamic_cast<nn::Linear*>(module)) {
-    return std::make_shared<ContextLinear>(m->weight(), m->bias(), m->activation(),
-                                           std::vector<int64_t>(), ranks);
+    return std::make_shared<ContextLinear>(m->weight(), m->bias(), m->activation(), ranks);
   }
   if (auto* m = dynamic_cast<nn::BranchLinear*>(module)) {
     return std::make_shared<ContextBranchLinear>(m->weight(), m->bias(), ranks);
@@ -31,11 +31,11 @@ std::shared_ptr<Module> OfWhole(const ContextRanksPtr& ranks, Module* module) {
 // Of the layers of which the ranks within have parts.
 std::shared_ptr<Module> OfParts(const ContextRanksPtr& ranks, Module* module) {
   if (auto* m = dynamic_cast<ColumnLinear*>(module)) {
-    return std::make_shared<ContextLinear>(m->weight(), m->bias(), m->activation(), m->segments(),
-                                           ranks);
+    return std::make_shared<ContextLinear>(m->weight(), m->bias(), m->activation(), ranks,
+                                           m->segments(), ranks->within());
   }
   if (auto* m = dynamic_cast<RowLinear*>(module)) {
-    return std::make_shared<ContextBranchLinear>(m->weight(), m->bias(), ranks);
+    return std::make_shared<ContextBranchLinear>(m->weight(), m->bias(), ranks, ranks->within());
   }
   if (auto* m = dynamic_cast<VocabularyHead*>(module)) {
     return std::make_shared<ContextHead>(m->weight(), m->tied(), m->loss_chunk(), ranks);
@@ -46,8 +46,8 @@ std::shared_ptr<Module> OfParts(const ContextRanksPtr& ranks, Module* module) {
   return nullptr;
 }
 
-// What takes the module's place; null: it stays.
-std::shared_ptr<Module> Replacement(const ContextRanksPtr& ranks, Module* module) {
+// What takes the module's place; null: it stays. `is_whole`: on each of the ranks within.
+std::shared_ptr<Module> Replacement(const ContextRanksPtr& ranks, Module* module, bool is_whole) {
   if (auto* m = dynamic_cast<nn::Embedding*>(module)) {
     return std::make_shared<ContextEmbedding>(*m, ranks);
   }
@@ -60,7 +60,7 @@ std::shared_ptr<Module> Replacement(const ContextRanksPtr& ranks, Module* module
   if (auto* m = dynamic_cast<nn::Dropout*>(module)) {
     return std::make_shared<SequenceDropout>(m->p(), ranks);
   }
-  return ranks->within() ? OfParts(ranks, module) : OfWhole(ranks, module);
+  return is_whole ? OfWhole(ranks, module) : OfParts(ranks, module);
 }
 
 Tensor Attend(const ContextRanksPtr& ranks, const Tensor& qkv, const nn::AttentionCall& call) {
@@ -72,9 +72,31 @@ Tensor Attend(const ContextRanksPtr& ranks, const Tensor& qkv, const nn::Attenti
   return ContextAttention(ranks, chunks, call);
 }
 
+// The modules of mixtures, of which all ranks that share out layers compute the same, for whole
+// chunks: shared experts and their gates.
+std::set<const Module*> WholeModules(Module& model) {
+  std::set<const Module*> whole;
+  for (const auto& [path, module] : model.NamedModules()) {
+    if (dynamic_cast<nn::MixtureOfExperts*>(module) == nullptr) continue;
+    for (const auto& [below, inner] : module->NamedModules()) whole.insert(inner);
+  }
+  return whole;
+}
+
+// For experts that ranks share out in equally long runs; null if they do not.
+TensorRanksPtr RanksWithSameExperts(Module& model, const ContextRanks& ranks) {
+  for (const auto& [path, module] : model.NamedModules()) {
+    const auto* experts = dynamic_cast<SharedExperts*>(module);
+    if (experts != nullptr) return WithSameExperts(ranks, experts->of_sequence());
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 void ParallelizeContext(Module& model, const ContextRanksPtr& ranks) {
+  const std::set<const Module*> whole = WholeModules(model);
+  const TensorRanksPtr same = RanksWithSameExperts(model, *ranks);
   std::set<const Parameter*> shared_out;
   for (const auto& [path, module] : model.NamedModules()) {
     if (auto* attention = dynamic_cast<nn::CausalSelfAttention*>(module)) {
@@ -83,9 +105,10 @@ void ParallelizeContext(Module& model, const ContextRanksPtr& ranks) {
       });
     }
     if (auto* mixture = dynamic_cast<nn::MixtureOfExperts*>(module)) {
-      for (const auto& p : RouteChunks(*mixture, ranks)) shared_out.insert(p.get());
+      for (const auto& p : RouteChunks(*mixture, ranks, same)) shared_out.insert(p.get());
     }
-    const std::shared_ptr<Module> replacement = Replacement(ranks, module);
+    const bool is_whole = !ranks->within() || whole.contains(module);
+    const std::shared_ptr<Module> replacement = Replacement(ranks, module, is_whole);
     if (!replacement) continue;
     model.ReplaceChild(path, replacement);
     for (const auto& p : replacement->Parameters()) shared_out.insert(p.get());

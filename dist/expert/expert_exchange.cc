@@ -50,17 +50,25 @@ void ExpertExchange::Cut(const std::shared_ptr<MeshParts>& parts, Parameter& par
            layout.cuts.empty() ? " (model.n_expert)" : " that a tensor-parallel rank has");
   cut_.insert(&parameter);
   if (!parts->Holds(parameter)) return;
-  layout.cuts.push_back(
-      {.axis = "ep", .dim = 0, .parts = size, .part = ranks_->rank(), .segments = {}});
+  const bool of_sequence = sequence_ && sequence_->size() == size;
+  layout.cuts.push_back({.axis = of_sequence ? "cp" : "ep",
+                         .dim = 0,
+                         .parts = size,
+                         .part = ranks_->rank(),
+                         .segments = {}});
   parameter.SetLayout(std::move(layout), parts);
 }
 
 std::pair<int64_t, int64_t> ExpertExchange::CopyOf(const Parameter& parameter) const {
-  return joins_ranges_ ? std::pair<int64_t, int64_t>{0, 1} : PartsAxis::CopyOf(parameter);
+  if (!joins_ranges_) return PartsAxis::CopyOf(parameter);
+  if (Divides(parameter) || !sequence_) return {0, 1};
+  return {sequence_->rank(), sequence_->size()};
 }
 
 void ExpertExchange::Sum(const Tensor& values) {
-  if (!joins_ranges_) PartsAxis::Sum(values);
+  if (!joins_ranges_) return PartsAxis::Sum(values);
+  if (!sequence_) return;
+  sequence_->AllReduce(values, ReduceOp::kSum, "the sums of a gradient norm")->Wait();
 }
 
 Tensor ExpertExchange::Gather(const Parameter&, const Tensor& part) {

@@ -11,20 +11,24 @@
 
 namespace lockstep::dist {
 
-// Whether ranks share out the experts of which it is a weight (ShareExperts).
+// Whether data-parallel ranks share out the experts of which it is a weight (ShareExperts); not
+// where only ranks do that compute the same sequences.
 bool IsOfSharedExperts(const Parameter& parameter);
 
 // The axis along which each rank has an equal part of the experts of parameters [E, ...]: of all of
 // them, or of this rank's tensor-parallel part.
 class ExpertExchange : public PartsAxis {
  public:
-  explicit ExpertExchange(std::shared_ptr<ProcessGroup> ranks) : ranks_(std::move(ranks)) {}
+  // `sequence`: those of the ranks that compute this rank's sequences together; null: this one.
+  explicit ExpertExchange(std::shared_ptr<ProcessGroup> ranks,
+                          std::shared_ptr<ProcessGroup> sequence = nullptr)
+      : ranks_(std::move(ranks)), sequence_(std::move(sequence)) {}
 
   // Cuts the parameter, whose exchange is then `parts`. Of a parameter that this rank does not hold
   // it is only known. Throws ArgumentError unless the ranks divide its experts.
   void Cut(const std::shared_ptr<MeshParts>& parts, Parameter& parameter);
-  // From now on the ranks are some of those of another axis, which shares out all parameters: that
-  // one knows of copies, and sums.
+  // From now on the ranks, but for those of a sequence, are some of those of another axis, which
+  // shares out all parameters: that one knows of copies, and sums.
   void JoinRanges() { joins_ranges_ = true; }
 
   ProcessGroup* group() const override { return ranks_.get(); }
@@ -38,7 +42,7 @@ class ExpertExchange : public PartsAxis {
                   int64_t begin, const AddRun& add) override;
 
  private:
-  const std::shared_ptr<ProcessGroup> ranks_;
+  const std::shared_ptr<ProcessGroup> ranks_, sequence_;
   std::unordered_set<const Parameter*> cut_;
   bool joins_ranges_ = false;
 };

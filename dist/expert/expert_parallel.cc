@@ -43,11 +43,13 @@ ProcessGroup* Aligned(ProcessGroup* data, ProcessGroup* copies, const Module& mo
            " of those that have the same experts, and is ", copies ? copies->rank() : 0,
            ": ranks that share out the experts are neighbours");
   for (const auto& p : Only(/*experts=*/true, module.Parameters())) {
+    // Ranks that compute a sequence together have neighbouring parts.
     const ShardCut& cut = p->layout().cuts.back();
-    LS_CHECK(cut.parts == experts && cut.part == data->rank() % experts, "ExpertParallel: '",
-             p->name(), "' is part ", cut.part, " of ", cut.parts, ", and rank ", data->rank(),
-             " of ", data->size(), " with ", CountOf(copies), " copies needs part ",
-             data->rank() % experts, " of ", experts,
+    const int64_t of_sequence = cut.parts / experts;
+    LS_CHECK(of_sequence * experts == cut.parts && cut.part / of_sequence == data->rank() % experts,
+             "ExpertParallel: '", p->name(), "' is part ", cut.part, " of ", cut.parts,
+             ", and rank ", data->rank(), " of ", data->size(), " with ", CountOf(copies),
+             " copies needs part ", data->rank() % experts, " of ", experts,
              ": give ShareExperts the axis ep of the mesh");
   }
   LS_CHECK(!Only(true, module.Parameters()).empty(),

@@ -1,5 +1,6 @@
 #include "dist/expert/segmented_linear.h"
 
+#include <array>
 #include <bit>
 
 #include "core/autograd/node.h"
@@ -19,13 +20,14 @@ Tensor RowsOf(const ExpertSegments& segments, const Tensor& x, int64_t s) {
 
 class SegmentedLinearNode : public Node {
  public:
-  // x and weight are undefined where no gradient needs them.
+  // x and weight are undefined where no gradient needs them. Its inputs are x and the weights.
   SegmentedLinearNode(const Tensor& x, const Tensor& weight, const Shape& weight_shape,
-                      const ExpertSegments& segments)
+                      int64_t weights, const ExpertSegments& segments)
       : Node("segmented_linear"),
         x_(x, "the input of segmented_linear"),
         weight_(weight, "the weight of segmented_linear"),
         weight_shape_(weight_shape),
+        weights_(weights),
         segments_(segments) {}
 
   void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
@@ -43,13 +45,17 @@ class SegmentedLinearNode : public Node {
         grouped_linear_backward(CurrentStream(dy.device()), args);
       }
     }
-    if (needs[1]) {
-      const GradSink::Target dw = sinks[1].OpenAnyDType(weight_shape_, dy.dtype(), dy.device());
+    Tensor x;
+    for (int64_t i = 0; i < weights_; ++i) {
+      const auto input = static_cast<size_t>(1 + i);
+      if (!needs[input]) continue;
+      if (!x.defined()) x = x_.Unpack();
+      const GradSink::Target dw = sinks[input].OpenAnyDType(weight_shape_, dy.dtype(), dy.device());
       if (!dw.accumulate) {
-        AddInto(dw.tensor, dy, x_.Unpack(), 0, 1);
+        AddInto(dw.tensor, dy, x, i, weights_);
       } else {
         const Tensor sum = Tensor::EmptyLike(dw.tensor);
-        AddInto(sum, dy, x_.Unpack(), 0, 1);
+        AddInto(sum, dy, x, i, weights_);
         dw.Write(sum);
       }
     }
@@ -86,16 +92,22 @@ class SegmentedLinearNode : public Node {
 
   SavedTensor x_, weight_;
   const Shape weight_shape_;
+  const int64_t weights_;
   const ExpertSegments segments_;
 };
 
 }  // namespace
 
-Tensor SegmentedLinear(const Tensor& rows, const Tensor& weight, const ExpertSegments& segments) {
-  const int64_t n = CountOf(segments);
+Tensor SegmentedLinear(const Tensor& rows, const std::vector<Tensor>& weights,
+                       const ExpertSegments& segments) {
+  const int64_t n = CountOf(segments), copies = std::ssize(weights);
   LS_CHECK(n >= 1 && std::has_single_bit(static_cast<uint64_t>(n)) &&
                std::ssize(segments.begin) == n + 1,
            "SegmentedLinear needs a power of two of segments, got ", n);
+  LS_CHECK(copies >= 1 && n % copies == 0,
+           "SegmentedLinear needs a weight, or a power of two of copies of it, of at most ", n,
+           ", as many as there are segments: got ", copies);
+  const Tensor& weight = weights[0];
   LS_CHECK(rows.defined() && rows.ndim() == 2 && rows.dim(0) == segments.begin.back() &&
                weight.defined() && weight.ndim() == 3 && weight.dim(2) == rows.dim(1) &&
                weight.dtype() == rows.dtype() && weight.device() == rows.device(),
@@ -103,19 +115,22 @@ Tensor SegmentedLinear(const Tensor& rows, const Tensor& weight, const ExpertSeg
            weight.Describe());
   const Tensor x = rows.Detach().Contiguous(), w = weight.Detach().Contiguous();
   Tensor y = Tensor::Empty({x.dim(0), w.dim(1)}, x.dtype(), x.device());
+  std::vector<const Tensor*> edges = {&rows};
+  for (const Tensor& copy : weights) edges.push_back(&copy);
   // Before the products, which a recomputed forward that has all it needs then spares.
   std::shared_ptr<SegmentedLinearNode> node;
-  if (NeedsGrad({&rows, &weight})) {
+  if (NeedsGrad(edges)) {
     node = std::make_shared<SegmentedLinearNode>(weight.requires_grad() ? x : Tensor(),
                                                  rows.requires_grad() ? w : Tensor(),
-                                                 weight.shape(), segments);
+                                                 weight.shape(), copies, segments);
   }
   for (int64_t s = 0; s < n; ++s) {
     grouped_linear_forward(CurrentStream(x.device()),
                            {RowsOf(segments, x, s), w, segments.offsets[static_cast<size_t>(s)],
                             RowsOf(segments, y, s)});
   }
-  if (node) Record(node, {&rows, &weight}, {&y});
+  const std::array<Tensor*, 1> outputs = {&y};
+  if (node) Record(node, edges, outputs);
   return y;
 }
 

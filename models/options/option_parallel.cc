@@ -71,10 +71,12 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                .max = 1024,
                .aliases = {"expert_parallel", "expert_model_parallel_size", "ep_size"},
                .operational = true,
-               .doc = "expert parallelism: how many neighbouring ranks, each with samples of its "
+               .doc = "expert parallelism: how many neighbouring ranks, each with tokens of its "
                       "own, share out the experts of a mixture, to which tokens are sent; a power "
                       "of two that divides model.n_expert. With parallel.tp, each of its ranks' "
-                      "experts; with parallel.shard, it divides parallel.shard_ranks"});
+                      "experts. The ranks are those of parallel.cp first, which it divides or is "
+                      "a multiple of, and then data ranks; with parallel.shard, so many of these "
+                      "divide parallel.shard_ranks"});
   options.Add("parallel.shard", &parallel.shard,
               {.choices = {"none", "optimizer", "gradients", "full"},
                .aliases = {"fsdp", "sharding_strategy", "zero_stage"},
@@ -102,21 +104,18 @@ void AddParallelOptions(Options& options, ParallelOptions& parallel) {
                            " times a power of two, which each rank computes: use ",
                            "virtual.tp = ", 2 * parallel.tp, ", or leave it out"));
     }
-    if (parallel.ep > 1) {
-      if ((parallel.ep & (parallel.ep - 1)) != 0) {
-        resolved.Fail({"parallel.ep"},
-                      StrCat(resolved.Describe("parallel.ep"),
-                             " must be a power of two, since the gradients of the ranks' samples "
-                             "are added in pairs: use parallel.ep = 2, 4 or 8"));
-      }
-      const char* const other = parallel.cp > 1                ? "parallel.cp"
-                                : parallel.context_pairs() > 1 ? "virtual.cp"
-                                                               : nullptr;
-      if (other != nullptr) {
-        resolved.Fail({"parallel.ep", other},
-                      StrCat(resolved.Describe("parallel.ep"), " does not go together with ",
-                             resolved.Describe(other), " yet: leave one of the two out"));
-      }
+    if (parallel.ep > 1 && (parallel.ep & (parallel.ep - 1)) != 0) {
+      resolved.Fail({"parallel.ep"},
+                    StrCat(resolved.Describe("parallel.ep"),
+                           " must be a power of two, since the gradients of the ranks' samples "
+                           "are added in pairs: use parallel.ep = 2, 4 or 8"));
+    }
+    if (parallel.ep % parallel.cp != 0 && parallel.cp % parallel.ep != 0) {
+      resolved.Fail({"parallel.ep", "parallel.cp"},
+                    StrCat(resolved.Describe("parallel.ep"), " neither divides ",
+                           resolved.Describe("parallel.cp"),
+                           " nor is a multiple of it, and the ranks that compute a sequence are "
+                           "the first to share out experts: use powers of two"));
     }
     if (parallel.pp == 1 && parallel.schedule != d.schedule) {
       resolved.Fail({"parallel.schedule", "parallel.pp"},

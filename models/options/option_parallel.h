@@ -1,6 +1,7 @@
 // Options that say how ranks share out a model.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -25,6 +26,9 @@ struct ParallelOptions {
   int64_t tensor_parts() const { return virtual_tp > 0 ? virtual_tp : tp; }
   // The pairs of chunks into which sequences are cut; 1: they are not.
   int64_t context_pairs() const { return virtual_cp > 0 ? virtual_cp : cp; }
+  // How many neighbouring data ranks share out the experts, with the ranks that compute the same
+  // sequences as each of them. 1: these share them out alone.
+  int64_t data_ranks_of_experts() const { return std::max<int64_t>(1, ep / cp); }
 };
 
 // Adds parallel.* and virtual.*, with the checks between them.

@@ -23,6 +23,7 @@ MeshGroups MeshGroups::Of(const dist::Mesh& mesh, const Make& make, bool sums_co
   if (mesh.size("ep") > 1) {
     groups.experts = along({"ep"});
     groups.expert_copies = along({"edp"});
+    groups.data_ranks_of_experts = std::max(1, mesh.size("ep") / mesh.size("cp"));
   }
   if (mesh.size("replicate") == 1) return groups;
   groups.shard = along({"shard"});
@@ -40,7 +41,7 @@ std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const P
     return std::make_unique<dist::FullyShard>(ranks, module, *plan.shard, groups.control);
   }
   if (!plan.reducer) return nullptr;
-  if (groups.experts) {
+  if (groups.data_ranks_of_experts > 1) {
     const bool any = std::ranges::any_of(module.Parameters(),
                                          [](const auto& p) { return dist::IsOfSharedExperts(*p); });
     if (any) {
@@ -50,7 +51,7 @@ std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const P
     // A stage without experts has the micro-batches of the others.
     dist::ReducerOptions reducer = *plan.reducer;
     reducer.assignment =
-        dist::AssignForExperts(reducer.micro_batches, all->size(), groups.experts->size(),
+        dist::AssignForExperts(reducer.micro_batches, all->size(), groups.data_ranks_of_experts,
                                reducer.sum == dist::GradientSum::kOrdered);
     return std::make_unique<dist::DataParallel>(all, module, std::move(reducer), groups.control);
   }

@@ -26,8 +26,10 @@ struct MeshGroups {
   std::shared_ptr<dist::ProcessGroup> shard, replicate;
   std::shared_ptr<dist::ProcessGroup> context;  // cp: other parts of the same sequences
   std::shared_ptr<dist::ProcessGroup> tensor;   // tp: other parts of the same layers
-  // ep and edp: the ranks that share out the experts, and those that have the same ones.
+  // ep and edp: the ranks that share out the experts, and those that have the same ones. In
+  // `experts` there are so many ranks of `data`.
   std::shared_ptr<dist::ProcessGroup> experts, expert_copies;
+  int64_t data_ranks_of_experts = 1;
   // pp and the axes of `data`, for small values on the host: what stages and samples add up to.
   std::shared_ptr<dist::ProcessGroup> control;
 

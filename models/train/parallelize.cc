@@ -36,12 +36,11 @@ void Parallelize(Gpt& model, const dist::TensorRanksPtr& ranks) {
 }
 
 dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan) {
-  LS_CHECK(plan.context_pairs == 1 || !groups.experts,
-           "a sequence and the experts are not shared out at once: use either parallel.cp and "
-           "virtual.cp, or parallel.ep");
   auto tensor = std::make_shared<dist::TensorRanks>(groups.tensor.get(), plan.tensor_parts);
   Parallelize(model, tensor);
-  dist::ShareExperts(model, groups.experts);  // those of a tensor-parallel rank
+  // Of the experts of a tensor-parallel rank, first among those that compute a sequence together.
+  const bool of_sequence = groups.data_ranks_of_experts == 1;
+  dist::ShareExperts(model, groups.experts, of_sequence ? groups.experts : groups.context);
   if (plan.context_pairs == 1) return tensor;
   if (tensor->parts() == 1) tensor = nullptr;
   const auto context = std::make_shared<dist::ContextRanks>(

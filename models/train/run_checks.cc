@@ -106,15 +106,7 @@ void CheckContextParallel(const Options& options, const RunSetup& setup) {
     fail("virtual.cp = ", pairs, " with parallel.cp = ", parallel.cp,
          " is for dist.reduction = \"ordered\": add that, or leave virtual.cp out");
   }
-  if (setup.offload.any()) {
-    fail("train.offload does not go with parallel.cp or virtual.cp: leave it out");
-  }
   const int64_t parts = parallel.tensor_parts(), all = 2 * pairs * parts;
-  if (parts > 1 && setup.model.mixture.n_expert > 0) {
-    fail(
-        "a mixture of experts takes parts of sequences or of layers, not both: use either "
-        "parallel.cp and virtual.cp, or parallel.tp and virtual.tp");
-  }
   if (setup.window % all != 0) {
     fail("the ", 2 * pairs, " chunks of a sequence, two for each of virtual.cp = ", pairs,
          " (or parallel.cp)",
@@ -125,7 +117,8 @@ void CheckContextParallel(const Options& options, const RunSetup& setup) {
 }
 
 void CheckExpertParallel(const Options& options, const RunSetup& setup) {
-  const int64_t ep = setup.config.parallel.ep, experts = setup.model.mixture.n_expert;
+  const ParallelOptions& parallel = setup.config.parallel;
+  const int64_t ep = parallel.ep, experts = setup.model.mixture.n_expert;
   if (ep == 1) return;
   const auto fail = [&](const auto&... what) {
     options.Fail({"parallel.ep"}, StrCat(options.Describe("parallel.ep"), what...));
@@ -133,16 +126,18 @@ void CheckExpertParallel(const Options& options, const RunSetup& setup) {
   if (experts == 0) {
     fail(" shares out experts, and the model has none: add model.n_expert = 8, or leave it out");
   }
-  const int64_t tp = setup.config.parallel.tp;
+  const int64_t tp = parallel.tp;
   if (experts % (ep * tp) != 0) {
     fail(tp > 1 ? StrCat(" times parallel.tp = ", tp) : "", " does not divide the ", experts,
          " experts (model.n_expert): use a divisor of them");
   }
-  if (setup.ranks % ep != 0) {
-    fail(" does not divide the ", setup.ranks, setup.ranks == 1 ? " rank" : " ranks",
+  const int64_t ranks = setup.ranks * parallel.cp, data_ranks = parallel.data_ranks_of_experts();
+  if (setup.ranks % data_ranks != 0) {
+    fail(" does not divide the ", ranks, ranks == 1 ? " rank" : " ranks",
          " of this run: start a multiple of ", ep, " processes, as with --nproc=", ep);
   }
-  if (setup.micro_batches % setup.ranks != 0) {
+  // Other ranks' micro-batches are rows of this one's experts.
+  if (data_ranks > 1 && setup.micro_batches % setup.ranks != 0) {
     fail(" needs equally many micro-batches on all ", setup.ranks, " ranks, and a step has ",
          setup.micro_batches, ": use a multiple of ", setup.ranks,
          ", by train.grad_accum or train.global_batch_size");

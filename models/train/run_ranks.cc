@@ -111,7 +111,7 @@ Device DeviceOf(const std::string& device, const dist::Rendezvous& rendezvous) {
 bool SumsContextWithData(const RunConfig& config) {
   const ParallelOptions& parallel = config.parallel;
   return parallel.cp > 1 && config.dist.reduction != "ordered" && parallel.pp == 1 &&
-         parallel.shard == "none";
+         parallel.shard == "none" && parallel.ep == 1;
 }
 
 int64_t DataRanksOf(const RunConfig& config, int64_t ranks) {
@@ -137,11 +137,12 @@ dist::Mesh MeshOf(const RunConfig& config, int rank, int ranks) {
   const int64_t data_ranks = DataRanksOf(config, ranks), shards = parallel.shard_ranks;
   // Other sizes are refused when the run is prepared.
   const bool has_copies = parallel.shard != "none" && shards > 0 && data_ranks % shards == 0;
+  const bool has_experts = data_ranks % parallel.data_ranks_of_experts() == 0;
   return dist::Mesh({.pp = static_cast<int>(parallel.pp),
                      .cp = static_cast<int>(parallel.cp),
                      .tp = static_cast<int>(parallel.tp),
                      .shard = has_copies ? static_cast<int>(shards) : 0,
-                     .ep = data_ranks % parallel.ep == 0 ? static_cast<int>(parallel.ep) : 1},
+                     .ep = has_experts ? static_cast<int>(parallel.ep) : 1},
                     rank, ranks);
 }
 
@@ -190,7 +191,7 @@ dist::ShardOptions ToShardOptions(const RunConfig& config, int64_t micro_batches
   if (parallel.pp > 1) s.reshard = dist::Reshard::kAfterStep;
   s.sum = reducer.sum;
   s.micro_batches = micro_batches;
-  s.experts = parallel.ep;
+  s.experts = parallel.data_ranks_of_experts();
   s.on_span = std::move(reducer.on_span);
   if (trace != nullptr) {
     s.on_gather = [trace](const dist::GatherSpan& span) {

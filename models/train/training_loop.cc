@@ -1,5 +1,6 @@
 #include "models/train/training_loop.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -36,9 +37,14 @@ CheckpointShare ShareOf(const RunSetup& setup, const RunRanks& ranks) {
                        : groups.experts ? groups.expert_copies
                                         : groups.data;
   if (copies) share.copy = {copies->rank(), copies->size()};
+  // Along ep, and among the ranks that have the same experts, those of a sequence are counted.
+  if (groups.experts && !IsSharded(setup)) return share;
   if (groups.context && !SumsContextWithData(setup.config)) {
-    const int64_t size = groups.context->size();
-    share.copy = {share.copy.index * size + groups.context->rank(), share.copy.count * size};
+    const int64_t ranks = groups.context->size();
+    const int64_t of_experts =
+        groups.experts ? std::min<int64_t>(ranks, groups.experts->size()) : 1;
+    const int64_t size = ranks / of_experts, rank = groups.context->rank() / of_experts;
+    share.copy = {share.copy.index * size + rank, share.copy.count * size};
   }
   return share;
 }

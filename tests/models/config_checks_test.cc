@@ -310,6 +310,22 @@ TEST(ConfigChecks, TensorParallelSizesThatDoNotDivideAreNamed) {
   EXPECT_EQ(ErrorOnRanks(4, {"--parallel.tp=4"}), "no error");
 }
 
+// The ranks of a sequence come first among those that share out experts.
+TEST(ConfigChecks, ExpertsOfRanksThatShareOutSequencesOrLayers) {
+  const std::string experts = "--model.n_expert=4", cp = "--parallel.cp=2", ep = "--parallel.ep=4";
+  EXPECT_EQ(ErrorOnRanks(2, {experts, cp, "--parallel.ep=2"}), "no error");
+  EXPECT_EQ(ErrorOnRanks(4, {experts, cp, "--parallel.tp=2"}), "no error");
+  EXPECT_EQ(ErrorOnRanks(8, {experts, cp, "--parallel.tp=2", "--parallel.ep=2"}), "no error");
+  EXPECT_EQ(ErrorOnRanks(4, {experts, cp, ep}), "no error");
+  EXPECT_THAT(
+      ErrorOnRanks(2, {experts, cp, ep}),
+      HasSubstr("does not divide the 2 ranks of this run: start a multiple of 4 processes"));
+  EXPECT_THAT(ErrorOnRanks(4, {experts, cp, "--parallel.ep=8"}), HasSubstr("does not divide"));
+  EXPECT_THAT(
+      ErrorOnRanks(8, {experts, cp, ep, "--parallel.shard=full", "--parallel.shard_ranks=1"}),
+      HasSubstr("parallel.ep"));
+}
+
 // Options of some sections are added in turn.
 TEST(ConfigChecks, AnUnknownSectionIsToldTheOthersOnce) {
   EXPECT_EQ(test::MessageOf<InputError>([] { RunConfigFromToml("[quantum]", "c.toml"); }),
@@ -339,9 +355,8 @@ TEST(ConfigChecks, ShardingOptionsThatDoNothingAreRefused) {
   EXPECT_THAT(ErrorOf({"--parallel.tp=2", "--virtual.tp=6"}), HasSubstr("use virtual.tp = 4"));
   EXPECT_THAT(ErrorOf({"--parallel.cp=2", "--virtual.cp=6"}), HasSubstr("use virtual.cp = 4"));
   EXPECT_THAT(ErrorOf({"--parallel.ep=3"}), HasSubstr("must be a power of two"));
-  for (const char* other : {"--parallel.cp=2", "--virtual.cp=2"}) {
-    EXPECT_THAT(ErrorOf({"--parallel.ep=2", other}), HasSubstr("does not go together with"));
-  }
+  EXPECT_THAT(ErrorOf({"--parallel.ep=4", "--parallel.cp=6"}),
+              HasSubstr("neither divides parallel.cp = 6"));
   EXPECT_THAT(ErrorOf({"--parallel.shard_ranks=2"}),
               HasSubstr("does nothing without parallel.shard = \"full\""));
   EXPECT_THAT(ErrorOf({"--parallel.shard=gradients", "--parallel.reshard_after_forward=false"}),

@@ -94,7 +94,7 @@ Task DrawTask(Draw& draw) {
   task.virtual_tp = draw.Of<int64_t>({1, 2, 4});
   if (task.virtual_tp > 1) MakeDivisible(draw, task);
   // Chunks of a sequence have a token in each part.
-  if (task.virtual_tp == 1 || (m.mixture.n_expert == 0 && task.virtual_tp == 2)) {
+  if (task.virtual_tp <= 2) {
     task.virtual_cp = std::min(draw.Of<int64_t>({1, 2, 4}), kWindow / (2 * task.virtual_tp));
   }
   DrawHeads(draw, m);
@@ -111,14 +111,15 @@ void DrawPipeline(Draw& draw, const Task& task, Plan& plan) {
   if (plan.data_parallel) plan.copies = draw.Of<int64_t>({1, 2, 4});
 }
 
-// Draws how many of the ranks that share out samples also share out experts.
+// Draws how many of the ranks that share out samples and sequences also share out experts.
 void DrawExpertRanks(Draw& draw, const Task& task, Plan& plan) {
   const int64_t experts = task.model.mixture.n_expert;
   const int64_t ranks = plan.is_sharded() ? plan.shards : plan.copies;
-  if (experts == 0 || task.virtual_cp > 1) return;
+  if (experts == 0) return;
   if (task.micro_batches % (plan.shards * plan.copies) != 0) return;
   plan.ep = draw.Of<int64_t>({1, 2, 2, 4});
-  while (ranks % plan.ep != 0 || experts % (plan.ep * plan.tp) != 0) plan.ep /= 2;
+  while (ranks % plan.data_ranks_of_experts() != 0 || experts % (plan.ep * plan.tp) != 0)
+    plan.ep /= 2;
 }
 
 // Draws how many ranks compute each layer or each sequence together, within the number left.
@@ -155,7 +156,7 @@ Plan DrawPlan(Draw& draw, const Task& task, bool on_gpu) {
   if (plan.recompute.part != RecomputeChoice::Part::kNone) {
     plan.recompute.layers = draw.Of<int64_t>({-1, -1, 1});
   }
-  if (on_gpu && task.virtual_cp == 1) {
+  if (on_gpu) {
     plan.offload = {.activations = draw.Of({true, false}),
                     .optimizer = draw.Of({true, false}),
                     .weights = draw.Of({true, false})};

@@ -171,6 +171,33 @@ TEST(ComposedPlan, Mixtures) {
                         Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kInterleaved})});
 }
 
+// Whose tensor-parallel ranks route whole chunks, and compute the shared expert for these.
+TEST(ComposedPlan, MixturesOfPartsOfSequencesAndOfLayers) {
+  Task task = Llama(DType::kF32);
+  task.model.mixture = {.n_expert = 8, .n_expert_used = 2, .n_inner = 48, .n_shared = 20};
+  task.model.mixture.shared_gate = true;
+  task.model.mixture.balance_loss = 0.05;
+  task.model.mixture.z_loss = 0.01;
+  task.model.n_dense = 1;
+  task.virtual_tp = 2;
+  task.virtual_cp = 2;
+  std::vector<Plan> plans = {{.tp = 2, .cp = 2, .data_parallel = true},
+                             {.copies = 2, .tp = 2, .data_parallel = true},
+                             {.copies = 2, .cp = 2, .data_parallel = true},
+                             Sharded({.shards = 2, .tp = 2, .cp = 2}),
+                             {.tp = 2, .cp = 2, .pp = 2, .schedule = kZeroBubbleV}};
+  plans[0].recompute = ParseRecompute("block");
+  ExpectSameBits(task, plans);
+  task = Gpt2(DType::kBF16);
+  task.virtual_tp = 2;
+  task.virtual_cp = 2;
+  task.model.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 48};
+  task.model.mixture.router.score = RouterScore::kSigmoid;
+  task.model.mixture.bias_rate = 0.01;
+  ExpectSameBits(task, {{.tp = 2, .cp = 2, .data_parallel = true},
+                        {.tp = 2, .cp = 2, .pp = 2, .schedule = kInterleaved}});
+}
+
 TEST(ComposedPlan, PartsOfSequences) {
   Task task = Llama(DType::kF32);
   task.virtual_tp = 1;
@@ -250,10 +277,14 @@ TEST(ComposedPlan, SameBitsOnGpus) {
     EXPECT_EQ(Difference(TrainBy(task, plan, task.steps, nullptr, true), alone), "") << plan;
   }
   task.virtual_cp = 2;
-  EXPECT_EQ(Difference(TrainBy(task, {.tp = 2, .cp = 2, .data_parallel = true}, task.steps, nullptr,
-                               /*on_gpus=*/true),
-                       Alone(task, /*on_gpu=*/true)),
-            "");
+  const Outcome of_chunks = Alone(task, /*on_gpu=*/true);
+  offloads = {.tp = 2, .cp = 2, .data_parallel = true};
+  offloads.offload = {.activations = true, .optimizer = true, .weights = true};
+  Plan sharded = Sharded({.shards = 2, .cp = 2});
+  sharded.offload = offloads.offload;
+  for (const Plan& plan : {Plan{.tp = 2, .cp = 2, .data_parallel = true}, offloads, sharded}) {
+    EXPECT_EQ(Difference(TrainBy(task, plan, task.steps, nullptr, true), of_chunks), "") << plan;
+  }
 }
 
 TEST(ComposedPlan, GeneratesTheSameText) {

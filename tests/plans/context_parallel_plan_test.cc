@@ -232,7 +232,8 @@ TEST(ContextParallelPlan, HasTheGradientsOfWholeSequences) {
 
 // Also where other ranks have parts of the layers of each chunk.
 TEST(ContextParallelPlan, HasTheGradientsOfWholeLayers) {
-  for (Task task : {Gpt2(DType::kF64), Llama(DType::kF64), Qwen3(DType::kF64)}) {
+  for (Task task :
+       {Gpt2(DType::kF64), Llama(DType::kF64), Qwen3(DType::kF64), Mixture(DType::kF64)}) {
     task.model.vocab_size = 14;
     if (task.model.n_kv_head > 0) task.model.n_kv_head = 1;  // of which ranks have copies
     task.virtual_cp = 2;
@@ -359,11 +360,11 @@ TEST(ContextParallelPlan, SaysWhatDoesNotDivide) {
               testing::HasSubstr("belongs to a module whose gradients it cannot sum"));
   dist::RunInProcess(2, [&](dist::ProcessGroup& all) {
     Gpt model(Mixture(DType::kF32).model);
-    dist::ShareExperts(model, all.Duplicate("experts"));
-    EXPECT_THAT(error([&] {
-                  dist::ParallelizeContext(model, std::make_shared<dist::ContextRanks>(nullptr, 2));
-                }),
-                testing::HasSubstr("do not go together with parallel.ep"));
+    const auto experts = all.Duplicate("experts");
+    dist::ShareExperts(model, experts, experts);
+    const auto apart = std::make_shared<dist::ContextRanks>(&all, 2, /*apart=*/true);
+    EXPECT_THAT(error([&] { dist::ParallelizeContext(model, apart); }),
+                testing::HasSubstr("use ContextRanks that are not apart"));
     EXPECT_THAT(error([&] { dist::ContextRanks(&all, 6); }), testing::HasSubstr("use 4"));
     EXPECT_THAT(error([&] { dist::ContextRanks(&all, 4, /*apart=*/true); }),
                 testing::HasSubstr("2 ranks have 2 pairs"));

@@ -197,11 +197,10 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values("fp32", "bf16"), testing::Values(Virtual{4, 2})),
     NameOf);
 
-// Which takes parts of layers or of sequences.
 INSTANTIATE_TEST_SUITE_P(Mixture, EveryPlan,
                          testing::Combine(testing::Values(Model{"Mixture", kMixture}),
                                           testing::Values("fp32", "bf16"),
-                                          testing::Values(Virtual{4, 1}, Virtual{1, 2})),
+                                          testing::Values(Virtual{4, 2})),
                          NameOf);
 
 }  // namespace

@@ -141,6 +141,11 @@ Plan OnTensorRanks(int64_t tp, Plan plan) {
   return plan;
 }
 
+Plan OnContextRanks(int64_t cp, Plan plan) {
+  plan.cp = cp;
+  return plan;
+}
+
 Plan Sharded(int64_t shards, int64_t copies, int64_t ep,
              dist::Accumulate accumulate = dist::Accumulate::kShards) {
   Plan plan{.shards = shards, .copies = copies, .ep = ep};
@@ -195,6 +200,40 @@ TEST(ExpertParallelPlan, SameBitsWhereRanksShareOutLayers) {
       {OnTensorRanks(4, Ranks(2, 2, "block")), OnTensorRanks(2, InPipelines(2, Ranks(2, 2)))});
 }
 
+// Ranks share out the experts that compute a sequence together, some of these, or these and others.
+TEST(ExpertParallelPlan, SameBitsWhereRanksShareOutSequences) {
+  Task task = Softmax(DType::kF32);
+  task.virtual_cp = 2;
+  ExpectSameBits(task, {Ranks(2, 2), OnContextRanks(2, Ranks(1, 2)), OnContextRanks(2, Ranks(2, 2)),
+                        OnContextRanks(2, Ranks(2, 4)), OnContextRanks(2, Ranks(4, 4)),
+                        OnContextRanks(2, Ranks(4, 8, "block"))});
+  task.virtual_cp = 4;
+  ExpectSameBits(task, {Ranks(4, 4), OnContextRanks(2, Ranks(2, 4)), OnContextRanks(4, Ranks(1, 2)),
+                        OnContextRanks(4, Ranks(2, 2)), OnContextRanks(4, Ranks(1, 4))});
+  task = Sigmoid(DType::kBF16);
+  task.virtual_cp = 2;
+  ExpectSameBits(task, {OnContextRanks(2, Ranks(1, 2)), OnContextRanks(2, Ranks(2, 4, "mlp"))});
+}
+
+TEST(ExpertParallelPlan, SameBitsWithSequencesAndOtherModes) {
+  using enum dist::PipelineKind;
+  Task task = Softmax(DType::kF32);
+  task.virtual_cp = 2;
+  ExpectSameBits(task, {OnContextRanks(2, Sharded(2, 1, 2)), OnContextRanks(2, Sharded(2, 1, 4)),
+                        OnContextRanks(2, Sharded(2, 2, 4)), OnContextRanks(2, Sharded(4, 1, 4)),
+                        Sharded(4, 1, 2), OnContextRanks(2, InPipelines(2, Ranks(1, 2))),
+                        OnContextRanks(2, InPipelines(2, Ranks(2, 4), kZeroBubbleH1))});
+  task = InParts(2, Sigmoid(DType::kBF16));
+  task.model.tie_embeddings = false;
+  task.virtual_cp = 2;
+  ExpectSameBits(task,
+                 {OnTensorRanks(2, OnContextRanks(2, Ranks(1, 2))),
+                  OnTensorRanks(2, OnContextRanks(2, Ranks(2, 4))), OnTensorRanks(2, Ranks(2, 2)),
+                  OnTensorRanks(2, OnContextRanks(2, Sharded(2, 1, 4))),
+                  OnTensorRanks(2, OnContextRanks(2, InPipelines(2, Ranks(1, 2), kZeroBubbleV))),
+                  OnContextRanks(2, InPipelines(2, Sharded(2, 1, 4), kInterleaved))});
+}
+
 TEST(ExpertParallelPlan, SameBitsWithAllModes) {
   Task task = InParts(2, Sigmoid(DType::kF32));
   task.model.tie_embeddings = false;
@@ -213,6 +252,9 @@ TEST(ExpertParallelPlan, SameGradientsWithOtherModes) {
   task.model.mixture.balance_loss = task.model.mixture.z_loss = 10;
   ExpectSameBits(task, {Sharded(4, 1, 2), InPipelines(2, Ranks(2, 2)),
                         OnTensorRanks(2, Ranks(2, 2)), OnTensorRanks(2, Sharded(2, 1, 2))});
+  task.virtual_cp = 2;
+  ExpectSameBits(task, {OnContextRanks(2, Ranks(1, 2)), OnContextRanks(2, Ranks(2, 4)),
+                        OnTensorRanks(2, OnContextRanks(2, Sharded(2, 1, 4)))});
 }
 
 TEST(ExpertParallelPlan, OtherOptimizersWithOtherModes) {
@@ -238,6 +280,20 @@ TEST(ExpertParallelPlan, GoesOnByAnotherPlan) {
   }
 }
 
+TEST(ExpertParallelPlan, GoesOnWithOtherRanksOfASequence) {
+  Task task = Sigmoid(DType::kF32);
+  task.virtual_cp = 2;
+  const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
+  const std::vector<Plan> plans = {OnContextRanks(2, Ranks(2, 4)), Ranks(2, 2),
+                                   OnContextRanks(2, Sharded(2, 1, 4)),
+                                   OnContextRanks(2, Ranks(1, 2)), OnContextRanks(2, Ranks(2, 1))};
+  for (size_t i = 0; i + 1 < plans.size(); ++i) {
+    const Outcome half = TrainBy(task, plans[i], task.steps / 2);
+    const Outcome whole = TrainBy(task, plans[i + 1], task.steps - task.steps / 2, &half);
+    EXPECT_EQ(Difference(whole, alone), "") << plans[i] << ", then " << plans[i + 1];
+  }
+}
+
 TEST(ExpertParallelPlan, SameBitsOnGpus) {
   SKIP_WITHOUT_GPUS(2);
   // What a simulated GPU computes in seconds.
@@ -248,6 +304,11 @@ TEST(ExpertParallelPlan, SameBitsOnGpus) {
   task.steps = 2;
   const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps, nullptr, true);
   EXPECT_EQ(Difference(TrainBy(task, Ranks(2, 2), task.steps, nullptr, true), alone), "");
+  task.virtual_cp = 2;
+  const Plan of_sequence = OnContextRanks(2, Ranks(1, 2));
+  EXPECT_EQ(Difference(TrainBy(task, of_sequence, task.steps, nullptr, true),
+                       TrainBy(task, {.data_parallel = true}, task.steps, nullptr, true)),
+            "");
 }
 
 TEST(ExpertParallelPlan, GeneratesTheSameText) {
@@ -265,19 +326,23 @@ TEST(ExpertParallelPlan, GeneratesTheSameText) {
   const auto alone = generate({.data_parallel = true});
   EXPECT_EQ(alone.size(), 8u);
   EXPECT_EQ(generate(Ranks(4, 2)), alone);
+  EXPECT_EQ(generate(OnContextRanks(2, Ranks(2, 4))), alone);
 }
 
 // No rank has memory for the experts of others.
 TEST(ExpertParallelPlan, RanksHoldTheirExpertsOnly) {
-  const Task task = Softmax(DType::kF32);
+  Task task = Softmax(DType::kF32);
+  task.virtual_cp = 2;
   const int64_t whole = Gpt(task.model).NumParameters();
   const int64_t experts = 2 * 2 * 19200;  // two layers, two matrices
-  dist::RunInProcess(4, [&](dist::ProcessGroup& all) {
-    PlanRun run(all, task, Ranks(4, 4));
-    int64_t elements = 0;
-    for (const auto& p : run.model().Parameters()) elements += p->value().numel();
-    EXPECT_EQ(elements, whole - experts + experts / 4);
-  });
+  for (const Plan& plan : {Ranks(4, 4), OnContextRanks(2, Ranks(2, 4))}) {
+    dist::RunInProcess(4, [&](dist::ProcessGroup& all) {
+      PlanRun run(all, task, plan);
+      int64_t elements = 0;
+      for (const auto& p : run.model().Parameters()) elements += p->value().numel();
+      EXPECT_EQ(elements, whole - experts + experts / 4);
+    });
+  }
 }
 
 }  // namespace

@@ -160,9 +160,13 @@ TEST(PlanGradients, OfALlamaInBF16) { ExpectAsExactAsOneProcess(Llama(DType::kBF
 
 TEST(PlanGradients, OfMixtures) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    ExpectAsExactAsOneProcess(Mixture(dtype), {{.copies = 2, .ep = 2, .data_parallel = true},
-                                               {.copies = 4, .ep = 2, .data_parallel = true},
-                                               {.tp = 2, .data_parallel = true}});
+    ExpectAsExactAsOneProcess(Mixture(dtype),
+                              {{.copies = 2, .ep = 2, .data_parallel = true},
+                               {.copies = 4, .ep = 2, .data_parallel = true},
+                               {.tp = 2, .data_parallel = true},
+                               {.cp = 2, .ep = 2, .data_parallel = true},
+                               {.copies = 2, .cp = 2, .ep = 4, .data_parallel = true},
+                               {.tp = 2, .cp = 2, .data_parallel = true}});
   }
 }
 

@@ -63,7 +63,7 @@ Task Settled(Task task, const Plan& plan) {
 
 // As SumsContextWithData says of a run.
 bool SumsContextWithData(const Task& task, const Plan& plan) {
-  return task.fast && plan.cp > 1 && plan.pp == 0 && !plan.is_sharded();
+  return task.fast && plan.cp > 1 && plan.pp == 0 && !plan.is_sharded() && plan.ep == 1;
 }
 
 MeshGroups GroupsOf(dist::ProcessGroup& all, const dist::Mesh& mesh, bool sums_context) {
@@ -91,7 +91,7 @@ ParallelPlan ToParallelPlan(const Task& task, const Plan& plan) {
   p.shard = plan.options;
   if (task.fast) p.shard->sum = kFast;
   p.shard->micro_batches = task.micro_batches;
-  p.shard->experts = plan.ep;
+  p.shard->experts = plan.data_ranks_of_experts();
   if (plan.pp > 0) p.shard->reshard = dist::Reshard::kAfterStep;
   return p;
 }
@@ -172,7 +172,7 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
       model_(ModelOf(task, plan)),
       tokens_(Tokens(400)) {
   // All begin with the weights of the first ranks that have them.
-  const bool is_first = MeshOf(all, plan).coordinate("dp") < plan.ep;
+  const bool is_first = MeshOf(all, plan).coordinate("dp") < plan.data_ranks_of_experts();
   parallel_ = Parallelize(model_, groups_, ToParallelPlan(task_, plan), [&](bool on_meta) {
     // Alone, FullyShard knows its device by the parameters.
     const bool in_memory = plan.is_sharded() && (plan.in_memory || !groups_.data);

@@ -41,8 +41,9 @@ struct Plan {
   int64_t shards = 1, copies = 1;  // data ranks: shards * copies
   int64_t tp = 1;                  // ranks that compute a layer together
   int64_t cp = 1;                  // ranks that compute a sequence together
-  int64_t ep = 1;                  // of the shards, or else of the copies: ranks that share experts
-  int64_t pp = 0;                  // ranks of a pipeline; 0: none
+  // Ranks that share out experts: of cp, and then of the shards, or else of the copies.
+  int64_t ep = 1;
+  int64_t pp = 0;  // ranks of a pipeline; 0: none
   dist::PipelineKind schedule = dist::PipelineKind::k1F1B;
   // By DataParallel, which has one shard, as have the pipelines of one; otherwise by FullyShard.
   bool data_parallel = false;
@@ -51,6 +52,7 @@ struct Plan {
   RecomputeChoice recompute = {};
   OffloadChoice offload = {};  // on a GPU
 
+  int64_t data_ranks_of_experts() const { return std::max<int64_t>(1, ep / cp); }
   bool is_sharded() const { return !data_parallel && (pp == 0 || shards > 1); }
   int ranks() const {
     return static_cast<int>(std::max<int64_t>(pp, 1) * shards * copies * cp * tp);

@@ -2,6 +2,8 @@
 // mode's formula says, from the sizes of the model.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "dist/groups/in_process_group.h"
 #include "tests/models/training.h"
 #include "tests/plans/counting_group.h"
@@ -101,7 +103,7 @@ struct Formula {
 
   Bytes Total() const {
     Bytes all;
-    if (plan.tp > 1) all["tp"] = task.micro_batches * plan.cp * TensorParallel();
+    if (plan.tp > 1) all["tp"] = task.micro_batches * TensorParallel();
     if (plan.cp > 1) all["cp"] = task.micro_batches * ContextParallel();
     if (plan.ep > 1) all["ep"] = task.micro_batches * ExpertParallel() + NormOfExperts();
     if (plan.pp > 1) all["pp"] = PipelineParallel();
@@ -110,18 +112,30 @@ struct Formula {
     return all;
   }
 
+  // Into how many pairs of chunks a sequence is cut. Each chunk is a leaf of the gradients' sums.
+  int64_t pairs() const { return task.fast ? plan.cp : task.virtual_cp; }
+  int64_t leaves() const { return pairs() > 1 ? 2 * pairs() : 1; }
+
   // Each of these for a micro-batch, on the ranks that compute it. Megatron's: a layer's input is
   // gathered ahead of both column-parallel products and, for the weight's gradient, again; the
   // output's gradient ahead of both row-parallel products': for each of their two, where a schedule
-  // makes these apart. Outputs of rows and input gradients of columns are partial sums.
+  // makes these apart. Outputs of rows and input gradients of columns are partial sums. Ranks that
+  // compute a sequence together each have a part of its tokens.
   int64_t TensorParallel() const {
     const int64_t stream = tokens * m.n_embd, gather = stream * activation, sum = stream * kSum;
-    // Gradients of norms, and of the biases that the norms add: the first norm adds none.
-    const int64_t norms = (2 * m.n_layer + 1) * norm() + 2 * m.n_layer * bias(m.n_embd);
-    const bool splits =
-        plan.pp > 0 && (plan.schedule == kZeroBubbleH1 || plan.schedule == kZeroBubbleV);
-    int64_t bytes = m.n_layer * Scatter(plan.tp, (splits ? 8 : 6) * gather + 4 * sum);
-    bytes += GatherAll(plan.tp, norms * kSum);
+    // Gradients of norms, and of the biases that the norms add: the first norm adds none, and
+    // experts have none. They are sums over the tokens of each leaf.
+    const int64_t biases = (mixture() ? 1 : 2) * m.n_layer * bias(m.n_embd);
+    const int64_t norms = (2 * m.n_layer + 1) * norm() + biases;
+    // A leaf that is a chunk has its weight gradients at once: only their sum is left for later.
+    const bool splits = leaves() == 1 && plan.pp > 0 &&
+                        (plan.schedule == kZeroBubbleH1 || plan.schedule == kZeroBubbleV);
+    const int64_t of_two = (splits ? 4 : 3) * gather + 2 * sum;  // products, column and row
+    // A mixture's input and its output's gradient are gathered, and what experts give for the rows
+    // of the tokens that chose them, and those rows' gradients, go to all other ranks.
+    const int64_t of_mixture = 2 * gather + 2 * m.mixture.n_expert_used * gather;
+    int64_t bytes = m.n_layer * Scatter(plan.tp, of_two + (mixture() ? of_mixture : of_two));
+    bytes += leaves() * GatherAll(plan.tp, norms * kSum);
     // The embedding's rows and their gradients; positions.
     bytes += Scatter(plan.tp, 2 * gather + Embedding().whole * kSum);
     // The head's input and its gradient, and two numbers for each token's loss.
@@ -133,41 +147,67 @@ struct Formula {
   // of chunks by itself where the sums are ordered.
   int64_t ContextParallel() const {
     const int64_t c = plan.cp, width = m.n_embd;
-    const int64_t pairs = task.fast ? c : task.virtual_cp;
     const int64_t kv = tokens * 2 * keys * activation;
-    int64_t bytes = m.n_layer * Scatter(c, 2 * kv + pairs / c * kv);
-    if (!GradientsAreTheReducers()) {
-      const auto sum = [&](int64_t elements) {  // small ones are gathered, and added by all
-        return elements < (1 << 15) ? GatherAll(c, elements * kSum) : Reduce(c, elements * kSum);
-      };
-      bytes += sum(m.vocab_size * width + Embedding().whole) + sum(m.vocab_size * width);
-      bytes += m.n_layer * (sum((width + bias(1)) * c_attn()) + sum(width * width) +
-                            sum((width + bias(1)) * c_fc()) + sum(m.n_inner * width));
-      bytes += sum(norm()) + 2 * m.n_layer * sum(norm() + bias(width));
-      bytes += sum(1);  // the loss
+    int64_t bytes = m.n_layer * Scatter(c, 2 * kv + pairs() / c * kv);
+    if (mixture()) bytes += m.n_layer * plan.tp * ContextLoads();
+    if (GradientsAreTheReducers()) return bytes;
+    // Of what tensor-parallel ranks have parts of, and of what each has whole.
+    const auto sum = [&](int64_t cut, int64_t whole) {
+      return plan.tp * SumOf(c, cut / plan.tp + whole);
+    };
+    bytes += sum(m.vocab_size * width, Embedding().whole) + sum(m.vocab_size * width, 0);
+    bytes += m.n_layer * (sum((width + bias(1)) * c_attn(), 0) + sum(width * width, 0));
+    if (mixture()) {
+      bytes += m.n_layer * plan.tp * ContextExperts();
+    } else {
+      bytes += m.n_layer * (sum((width + bias(1)) * c_fc(), 0) + sum(m.n_inner * width, 0));
     }
-    return bytes;
+    const int64_t without_bias = 1 + (mixture() ? m.n_layer : 0);
+    bytes += without_bias * sum(0, norm());
+    bytes += (2 * m.n_layer + 1 - without_bias) * sum(0, norm() + bias(width));
+    return bytes + sum(0, 1);  // the loss
+  }
+  // Small sums are gathered, and added by all.
+  static int64_t SumOf(int64_t n, int64_t elements) {
+    return elements < (1 << 15) ? GatherAll(n, elements * kSum) : Reduce(n, elements * kSum);
+  }
+  // Of the router and the experts of a tensor-parallel rank. What these ranks share out of the
+  // experts needs no sum over them, which get all tokens.
+  int64_t ContextExperts() const {
+    const int64_t router = m.mixture.n_expert * m.n_embd, experts = Experts() / plan.tp;
+    if (plan.ep == 1) return SumOf(plan.cp, router + experts);
+    const int64_t of_sequence = std::min(plan.ep, plan.cp), same = plan.cp / of_sequence;
+    return SumOf(plan.cp, router) + of_sequence * SumOf(same, experts / of_sequence);
+  }
+  // Where the rows of each expert begin in each chunk, which ranks gather unless the reducer sums;
+  // for the balance loss the loads of each sequence.
+  int64_t ContextLoads() const {
+    const int64_t counts = GradientsAreTheReducers() ? 0 : m.mixture.n_expert + 1;
+    const int64_t loads = m.mixture.balance_loss > 0 ? kBatch * m.mixture.n_expert : 0;
+    return GatherAll(plan.cp, leaves() / plan.cp * (counts + loads) * kSum);
   }
   bool GradientsAreTheReducers() const {
-    return task.fast && plan.cp > 1 && plan.pp == 0 && !plan.is_sharded();
+    return task.fast && plan.cp > 1 && plan.pp == 0 && !plan.is_sharded() && plan.ep == 1;
   }
 
-  // Tokens to the experts and back, and their gradients; how many go where. Every token goes to all
-  // experts, which makes the numbers known.
+  // Tokens to the experts and back, and their gradients; for each leaf how many go where. Every
+  // token goes to all experts, which makes the numbers known. Tensor-parallel ranks have rows of
+  // their experts each.
   int64_t ExpertParallel() const {
     EXPECT_EQ(m.mixture.n_expert, m.mixture.n_expert_used);
     const int64_t rows = tokens * m.mixture.n_expert_used * m.n_embd * activation;
-    return m.n_layer * Scatter(plan.ep, 4 * rows + m.mixture.n_expert * 8) / plan.ep;
+    return m.n_layer * Scatter(plan.ep, 4 * rows + leaves() * m.mixture.n_expert * 8) / plan.ep;
   }
   // Chunks that lie across ranks, of two weights per layer; once a step.
   int64_t NormOfExperts() const {
     int64_t chunks = 0;
     for (const int64_t out : {c_fc() / m.n_inner * m.mixture.n_inner, m.mixture.n_inner}) {
-      const int64_t own = m.mixture.n_expert * out * m.n_embd / plan.ep;
-      EXPECT_TRUE(own % kChunk == 0 || 2 * own == kChunk) << "sizes that this test can count";
+      const int64_t own = m.mixture.n_expert * out * m.n_embd / (plan.ep * plan.tp);
+      EXPECT_TRUE(own % kChunk == 0 || (2 * own == kChunk && task.virtual_tp == 1))
+          << "sizes that this test can count";
       if (own % kChunk != 0) chunks += plan.ep / 2;
     }
-    return data / plan.ep * Reduce(plan.ep, m.n_layer * chunks * kChunk * kSum);
+    return data * plan.cp / plan.ep * Reduce(plan.ep, m.n_layer * chunks * kChunk * kSum);
   }
 
   // Stage by rank.
@@ -200,6 +240,9 @@ struct Formula {
 
   // Gradients and, where they are shared out, weights.
   void Data(Bytes& all) const {
+    // Experts are those of all ranks that share them out together, those of a sequence included.
+    const int64_t sharing = plan.data_ranks_of_experts(), experts = m.n_layer * Experts();
+    const int64_t copies = plan.cp / std::min(plan.cp, plan.ep);
     if (!plan.is_sharded()) {
       // Each use of a tied weight is summed by itself where micro-batches are.
       const bool apart = m.tie_embeddings && (!task.fast || plan.pp > 0);
@@ -211,24 +254,29 @@ struct Formula {
       all["dp"] = plan.cp * Reduce(data, model * kSum);
       // An expert's rank has tokens of all its group's samples, which the ordered sum adds first:
       // so a rank adds none of its own micro-batches' other gradients, and sends each of them.
-      if (plan.ep > 1 && !task.fast) {
+      if (sharing > 1 && !task.fast) {
         const int64_t micro = task.micro_batches / data;
-        all["dp"] = Scatter(data, (micro + 1) * model * kSum);
+        all["dp"] = plan.cp * Scatter(data, (micro + 1) * model * kSum);
       }
-      all["edp"] = Reduce(data / plan.ep, m.n_layer * Experts() * kSum);
-      if (plan.ep == 1) all["dp"] += std::exchange(all["edp"], 0);
+      all["edp"] = copies * Reduce(data / sharing, experts * kSum);
+      if (sharing == 1) all["dp"] += std::exchange(all["edp"], 0);
       return;
     }
     const int64_t micro = task.micro_batches / data, model = Model(), head = OnRanks(Head());
     const bool keeps = plan.options.reshard == dist::Reshard::kAfterStep || plan.pp > 0;
     const bool twice = plan.options.reshard == dist::Reshard::kAfterForward && !keeps;
-    const int64_t gathered = keeps ? model : micro * (model + (twice ? model - head : 0));
-    const int64_t scattered =
-        plan.options.accumulate == dist::Accumulate::kShards ? micro * model : model;
-    const int64_t groups = plan.cp * plan.copies;
+    const auto bytes = [&](int64_t elements, int64_t kept) {
+      const int64_t gathered =
+          keeps ? elements : micro * (elements + (twice ? elements - kept : 0));
+      const int64_t scattered =
+          plan.options.accumulate == dist::Accumulate::kShards ? micro * elements : elements;
+      return gathered * activation + scattered * kSum;
+    };
     all[plan.copies > 1 ? "shard" : "dp"] =
-        groups * Scatter(plan.shards, gathered * activation + scattered * kSum);
-    all["replicate"] = plan.cp * Reduce(plan.copies, model * kSum);
+        plan.copies * (plan.cp * Scatter(plan.shards, bytes(model, head)) +
+                       copies * Scatter(plan.shards / sharing, bytes(experts, 0)));
+    all["replicate"] =
+        plan.cp * Reduce(plan.copies, model * kSum) + copies * Reduce(plan.copies, experts * kSum);
   }
 
   const Task task;
@@ -366,11 +414,74 @@ TEST(PlanTraffic, ContextParallel) {
 TEST(PlanTraffic, ExpertParallel) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     Task task = Gpt2(dtype);
-    task.model.mixture = {.n_expert = 4, .n_expert_used = 4, .n_inner = 64};
+    task.model.mixture = {.n_expert = 4, .n_expert_used = 4, .n_inner = 64};  // chunks across ranks
     ExpectTrafficOfSums(task, {.copies = 2, .ep = 2, .data_parallel = true}, 0.01);
     ExpectTrafficOfSums(task, {.copies = 4, .ep = 2, .data_parallel = true}, 0.01);
     ExpectTrafficOfSums(task, {.copies = 4, .ep = 4, .data_parallel = true}, 0.01);
   }
+}
+
+// A mixture to all of whose experts every token goes, so that their rows are known.
+Task Mixture(DType dtype) {
+  Task task = Gpt2(dtype);
+  task.model.mixture = {.n_expert = 4, .n_expert_used = 4, .n_inner = 128};
+  task.model.mixture.balance_loss = 0.05;
+  return task;
+}
+
+TEST(PlanTraffic, TensorAndContextParallel) {
+  for (Task task : {Gpt2(DType::kBF16), Llama(DType::kF32), Mixture(DType::kF32)}) {
+    task.virtual_tp = 2;
+    task.virtual_cp = 2;
+    ExpectTrafficOfSums(task, {.tp = 2, .cp = 2, .data_parallel = true}, 0.01);
+    ExpectTrafficOfSums(task, {.copies = 2, .tp = 2, .cp = 2, .data_parallel = true}, 0.01);
+    ExpectTrafficOfSums(task, {.tp = 2, .cp = 2, .pp = 2, .schedule = k1F1B});
+    ExpectTrafficOfSums(task, {.tp = 2, .cp = 2, .pp = 2, .schedule = kZeroBubbleV});
+  }
+}
+
+TEST(PlanTraffic, MixturesOfTensorOrContextParallelRanks) {
+  for (Task task : {Mixture(DType::kF32), Mixture(DType::kBF16)}) {
+    task.virtual_tp = 4;
+    ExpectTrafficOfSums(task, {.tp = 2, .data_parallel = true});
+    ExpectTrafficOfSums(task, {.copies = 2, .tp = 4, .data_parallel = true}, 0.01);
+    ExpectTrafficOfSums(task, {.tp = 2, .pp = 2, .schedule = kInterleaved});
+    ExpectTrafficOfSums(task, {.tp = 2, .pp = 2, .schedule = kZeroBubbleH1});
+    task.virtual_tp = 1;
+    task.virtual_cp = 2;
+    ExpectTrafficOfSums(task, {.cp = 2, .data_parallel = true}, 0.01);
+    ExpectTrafficOfSums(task, {.cp = 2, .pp = 2, .schedule = kZeroBubbleH1});
+  }
+}
+
+TEST(PlanTraffic, ExpertParallelAndOtherModes) {
+  Task task = Mixture(DType::kBF16);
+  task.virtual_tp = 2;
+  ExpectTrafficOfSums(task, {.copies = 2, .tp = 2, .ep = 2, .data_parallel = true}, 0.01);
+  ExpectTrafficOfSums(task, {.copies = 4, .tp = 2, .ep = 2, .data_parallel = true}, 0.01);
+  ExpectTrafficOfSums(task, {.copies = 2, .tp = 2, .ep = 2, .pp = 2, .schedule = k1F1B}, 0.01);
+  for (const auto schedule : {k1F1B, kInterleaved, kZeroBubbleV}) {
+    ExpectTrafficOfSums(Mixture(DType::kF32), {.copies = 2, .ep = 2, .pp = 2, .schedule = schedule},
+                        0.01);
+  }
+  ExpectTrafficOfSums(Mixture(DType::kF32), {.copies = 4, .ep = 2, .pp = 2, .schedule = k1F1B},
+                      0.01);
+  task.virtual_tp = 1;
+  for (const int64_t pairs : {2, 4}) {
+    task.virtual_cp = pairs;
+    ExpectTraffic(task, {.cp = 2, .ep = 2, .data_parallel = true});
+    ExpectTraffic(task, {.copies = 2, .cp = 2, .ep = 2, .data_parallel = true}, 0.01);
+    ExpectTraffic(task, {.copies = 2, .cp = 2, .ep = 4, .data_parallel = true}, 0.01);
+  }
+  ExpectTraffic(task, {.cp = 4, .ep = 2, .data_parallel = true});
+  task.virtual_cp = 2;
+  task.virtual_tp = 2;
+  ExpectTrafficOfSums(task, {.tp = 2, .cp = 2, .ep = 2, .data_parallel = true});
+  task = Mixture(DType::kBF16);
+  task.model.n_layer = 1;
+  task.model.n_embd = 512;
+  task.model.mixture.n_inner = 512;
+  ExpectTrafficOfSums(task, {.shards = 4, .ep = 2, .options = dist::Zero3()}, 0.05);
 }
 
 TEST(PlanTraffic, Compositions) {

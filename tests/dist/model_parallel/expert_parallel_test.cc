@@ -169,7 +169,7 @@ TEST(SegmentedLinear, IsThatOfEachSegmentWithGradientsAddedInPairs) {
     const Tensor x = LeafOf(Random({n, kIn}, 1, dtype)), dy = Random({n, kOut}, 3, dtype);
     const Tensor weight = LeafOf(Random({kExperts, kOut, kIn}, 2, dtype));
     weight.autograd()->leaf->SetDType(DType::kF32);
-    const Tensor y = SegmentedLinear(x, weight, segments);
+    const Tensor y = SegmentedLinear(x, {weight}, segments);
     Backward(y, dy);
     std::vector<Tensor> sums;
     for (size_t s = 0; s < 4; ++s) {
@@ -190,18 +190,53 @@ TEST(SegmentedLinear, IsThatOfEachSegmentWithGradientsAddedInPairs) {
               plus(plus(sums[0], sums[2]), plus(sums[1], sums[3])).ToVector<float>());
     // Added to what is there.
     const std::vector<float> once = weight.grad().ToVector<float>();
-    Backward(SegmentedLinear(x, weight, segments), dy);
+    Backward(SegmentedLinear(x, {weight}, segments), dy);
     std::vector<float> twice = once;
     for (float& g : twice) g += g;
     EXPECT_EQ(weight.grad().ToVector<float>(), twice);
   }
 }
 
+// A copy of the weight for each segment, or for every other one, has the gradient of these alone.
+TEST(SegmentedLinear, CopiesHaveTheGradientsOfTheirSegments) {
+  const std::vector<int64_t> rows = {3, 1, 4, 2};
+  ExpertSegments segments{.begin = {0}, .offsets = {}};
+  for (const int64_t n : rows) {
+    segments.begin.push_back(segments.begin.back() + n);
+    segments.offsets.push_back(Tensor::FromVector<int32_t>({0, static_cast<int32_t>(n)}, {2}));
+  }
+  const Tensor x = Random({10, 7}, 1), dy = Random({10, 5}, 2), weight = Random({1, 5, 7}, 3);
+  const auto of_segment = [&](size_t s) {
+    const auto part = [&](const Tensor& all) {
+      return all.Slice(0, segments.begin[s], segments.begin[s + 1]);
+    };
+    const Tensor w = LeafOf(weight);
+    Backward(ops::GroupedLinear(part(x), w, segments.offsets[s]), part(dy));
+    return w.grad();
+  };
+  std::vector<Tensor> four, two;
+  for (int i = 0; i < 4; ++i) four.push_back(LeafOf(weight));
+  Backward(SegmentedLinear(x, four, segments), dy);
+  for (size_t s = 0; s < 4; ++s) {
+    EXPECT_EQ(four[s].grad().ToVector<double>(), of_segment(s).ToVector<double>());
+  }
+  for (int i = 0; i < 2; ++i) two.push_back(LeafOf(weight));
+  Backward(SegmentedLinear(x, two, segments), dy);
+  for (size_t s = 0; s < 2; ++s) {
+    EXPECT_EQ(two[s].grad().ToVector<double>(),
+              ops::Add(of_segment(s), of_segment(s + 2)).ToVector<double>());
+  }
+  EXPECT_THAT(MessageOf([&] {
+                SegmentedLinear(x, {weight, weight, weight}, segments);
+              }),
+              HasSubstr("of at most 4, as many as there are segments: got 3"));
+}
+
 TEST(SegmentedLinear, RefusesWhatDoesNotFit) {
   const Tensor weight = Random({1, 2, 2}, 1);
   const Tensor none = Tensor::FromVector<int32_t>({0, 0}, {2});
   EXPECT_THAT(MessageOf([&] {
-                SegmentedLinear(Random({0, 2}, 1), weight,
+                SegmentedLinear(Random({0, 2}, 1), {weight},
                                 {.begin = {0, 0, 0, 0}, .offsets = {none, none, none}});
               }),
               HasSubstr("a power of two of segments, got 3"));
@@ -345,6 +380,46 @@ TEST(ExpertExchange, MakesTheRunsOfTheWhole) {
     }
     EXPECT_EQ(chunks, expected) << c.tp << " " << c.ep << " " << c.parts;
   }
+}
+
+// Of ranks of which some compute a sequence together: data-parallel ranks know of the others only.
+TEST(ExpertExchange, KnowsWhichRanksComputeASequence) {
+  RunInProcess(4, [](ProcessGroup& all) {
+    const auto sequence = all.Split("cp", {all.rank() / 2 * 2, all.rank() / 2 * 2 + 1});
+    const auto both = all.Duplicate("ep");
+    const auto share = [&](const std::shared_ptr<ProcessGroup>& ranks) {
+      const auto model = std::make_shared<nn::MixtureOfExperts>(Options());
+      ShareExperts(*model, ranks, sequence);
+      model->AssignNames();
+      return model;
+    };
+    const auto of_all = share(both), of_sequence = share(sequence);
+    const auto parts_of = [](nn::MixtureOfExperts& model) {
+      return MeshParts::Of(model.Parameters());
+    };
+    for (const auto& [name, p] : of_all->NamedParameters()) {
+      const bool of_experts = name.starts_with("experts.");
+      EXPECT_EQ(IsOfSharedExperts(*p), of_experts) << name;
+      const std::pair<int64_t, int64_t> one = {0, 1}, copy = {all.rank(), 4};
+      EXPECT_EQ(parts_of(*of_all)->CopyOf(*p), of_experts ? one : copy) << name;
+    }
+    for (const auto& [name, p] : of_sequence->NamedParameters()) {
+      EXPECT_FALSE(IsOfSharedExperts(*p)) << name;
+      const bool of_experts = name.starts_with("experts.");
+      EXPECT_EQ(p->value().numel() < p->logical_shape().numel(), of_experts) << name;
+      const std::pair<int64_t, int64_t> one = {0, 1}, copy = {all.rank() % 2, 2};
+      EXPECT_EQ(parts_of(*of_sequence)->CopyOf(*p), of_experts ? one : copy) << name;
+    }
+    // Once ranges are shared out, too, whoever does that counts the other sequences' ranks.
+    parts_of(*of_all)->Find<ExpertExchange>()->JoinRanges();
+    const Tensor ones = Tensor::Full({1}, 1, DType::kF64);
+    parts_of(*of_all)->Sum(ones);
+    EXPECT_EQ(ones.Item(), 2);
+    for (const auto& [name, p] : of_all->NamedParameters()) {
+      const std::pair<int64_t, int64_t> one = {0, 1}, copy = {all.rank() % 2, 2};
+      EXPECT_EQ(parts_of(*of_all)->CopyOf(*p), name.starts_with("experts.") ? one : copy) << name;
+    }
+  });
 }
 
 // ---- What goes on at the same time ----

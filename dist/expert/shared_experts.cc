@@ -1,0 +1,82 @@
+#include "dist/expert/shared_experts.h"
+
+#include <utility>
+
+#include "nn/mixture/expert_counts.h"
+
+namespace lockstep::dist {
+namespace {
+
+std::shared_ptr<nn::GroupedLinear> LinearOf(const Child<nn::ExpertsLayer>& child,
+                                            const std::string& path) {
+  auto linear = std::dynamic_pointer_cast<nn::GroupedLinear>(child.module());
+  LS_CHECK(linear != nullptr, "expert parallelism: '", path, ".", child.name(),
+           "' is no nn::GroupedLinear, and ranks can share out only these");
+  return linear;
+}
+
+// What a product reads: copies of its weight, or the weight.
+std::vector<Tensor> Weights(const std::vector<Tensor>& copies, const nn::GroupedLinear& linear) {
+  return copies.empty() ? std::vector{linear.weight()->value()} : copies;
+}
+
+}  // namespace
+
+SharedExperts::SharedExperts(const std::shared_ptr<nn::Experts>& experts,
+                             std::shared_ptr<ProcessGroup> group, int64_t of_sequence,
+                             const std::string& path)
+    : group_(std::move(group)),
+      of_sequence_(of_sequence),
+      experts_(experts),
+      c_fc_(LinearOf(experts->c_fc(), path)),
+      c_proj_(LinearOf(experts->c_proj(), path)),
+      place_(this, "", experts) {}
+
+void SharedExperts::Begin(const Tensor& rows, const Tensor& offsets) {
+  auto [counts, segments] = Meet(rows, offsets);
+  begun_.emplace(Begun{counts, std::move(segments),
+                       RowExchange(group_, rows, counts, "tokens to their experts")});
+}
+
+Tensor SharedExperts::Forward(const Tensor& rows, const Tensor& offsets) {
+  if (!begun_) Begin(rows, offsets);
+  Begun begun = *std::exchange(begun_, std::nullopt);
+  const ExpertSegments& segments = begun.segments;
+  const Tensor here = begun.rows.Wait();
+  const Tensor out = experts_->WithHooks([&] {
+    const Tensor inner = c_fc_->WithHooks(
+        [&] { return SegmentedLinear(here, Weights(copies_.c_fc, *c_fc_), segments); });
+    const Tensor active = experts_->Activate(inner);
+    return c_proj_->WithHooks(
+        [&] { return SegmentedLinear(active, Weights(copies_.c_proj, *c_proj_), segments); });
+  });
+  return ExchangeRows(group_, out, {begun.counts.receive, begun.counts.send}, "results of experts");
+}
+
+std::pair<RowCounts, ExpertSegments> SharedExperts::Meet(const Tensor& rows,
+                                                         const Tensor& offsets) const {
+  const int64_t size = group_->size(), experts = offsets.numel() - 1, own = experts / size;
+  const std::vector<int64_t> mine = nn::ExpertCounts(offsets, rows.dim(0));
+  const Tensor sent = Tensor::FromVector<int64_t>(mine, {experts}, group_->device());
+  const Tensor received = Tensor::EmptyLike(sent);
+  group_->AllToAll(sent, received, {}, {}, "loads of experts")->Wait();
+  // On the meta device, all ranks are alike.
+  const std::vector<int64_t> theirs =
+      received.device().is_meta() ? mine : received.ToVector<int64_t>();
+  RowCounts counts;
+  ExpertSegments segments{.begin = {0}, .offsets = {}};
+  for (int64_t r = 0; r < size; ++r) {
+    counts.send.push_back(0);
+    std::vector<int32_t> at = {0};
+    for (int64_t e = r * own; e < (r + 1) * own; ++e) {
+      counts.send.back() += mine[static_cast<size_t>(e)];
+      at.push_back(at.back() + static_cast<int32_t>(theirs[static_cast<size_t>(e)]));
+    }
+    counts.receive.push_back(at.back());
+    segments.begin.push_back(segments.begin.back() + at.back());
+    segments.offsets.push_back(Tensor::FromVector<int32_t>(at, {own + 1}, rows.device()));
+  }
+  return {std::move(counts), std::move(segments)};
+}
+
+}  // namespace lockstep::dist
