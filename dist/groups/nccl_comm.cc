@@ -87,20 +87,21 @@ NcclComm::NcclComm(const ncclUniqueId& id, int rank, int size, Device device,
   }
 }
 
-std::unique_ptr<NcclComm> NcclComm::Split(int color, int key,
+std::unique_ptr<NcclComm> NcclComm::Split(int color, int key, std::chrono::milliseconds timeout,
                                           std::shared_ptr<const FailureState> state) {
   if (Nccl().CommSplit == nullptr) return nullptr;
-  std::unique_ptr<NcclComm> part(new NcclComm(device_, timeout_, std::move(state)));
+  std::unique_ptr<NcclComm> part(new NcclComm(device_, timeout, std::move(state)));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   // NCCL writes it at some time before the parent is done; after an error perhaps later, so that it
   // is then left alone.
   auto* const slot = new ncclComm_t(nullptr);
-  Run("ncclCommSplit", [&] { return Nccl().CommSplit(comm_, color, key, slot, &config); });
+  Run(
+      "ncclCommSplit", [&] { return Nccl().CommSplit(comm_, color, key, slot, &config); }, timeout);
   part->comm_ = *slot;
   delete slot;
   try {
-    part->WaitUntilDone("ncclCommSplit", ncclInProgress, Clock::now() + timeout_);
+    part->WaitUntilDone("ncclCommSplit", ncclInProgress, Clock::now() + timeout);
   } catch (const Error&) {
     part->Abort();
     throw;
@@ -139,11 +140,12 @@ void NcclComm::WaitUntilDone(const char* what, ncclResult_t result, Clock::time_
 }
 
 template <class F>
-void NcclComm::Run(const char* what, const F& call) {
+void NcclComm::Run(const char* what, const F& call,
+                   std::optional<std::chrono::milliseconds> timeout) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (comm_ == nullptr) throw Error(StrCat("NCCL: ", what, ": the communicator was aborted"));
   cuda::SetDevice(device_);
-  WaitUntilDone(what, call(), Clock::now() + timeout_);
+  WaitUntilDone(what, call(), Clock::now() + timeout.value_or(timeout_));
 }
 
 void NcclComm::AllReduce(const Tensor& tensor, ReduceOp op, Stream stream) {

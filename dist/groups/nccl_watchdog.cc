@@ -39,6 +39,11 @@ void NcclWatchdog::Remove(NcclWatch* watch) {
   watches_.erase(watch);
 }
 
+void NcclWatchdog::SetRoot(std::shared_ptr<NcclComm> root) {
+  const std::lock_guard<std::mutex> lock(watches_mutex_);
+  root_ = std::move(root);
+}
+
 void NcclWatchdog::Run() {
   // A thread that never sets a device opens a context on GPU 0.
   LS_CUDA_WARN(cudaSetDevice(device_.index));
@@ -62,6 +67,9 @@ void NcclWatchdog::End(const Failure& failure) {
     comms.push_back(watch->comm_);
     const GroupOptions& options = watch->options_;
     if (options.recorder && !watch->leaving_) options.recorder->Fail(options.name, failure);
+  }
+  if (root_ && std::find(comms.begin(), comms.end(), root_.get()) == comms.end()) {
+    comms.push_back(root_.get());
   }
   NcclComm::Abort(comms);
 }

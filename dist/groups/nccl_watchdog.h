@@ -31,6 +31,8 @@ class NcclWatchdog {
   void Add(NcclWatch* watch);
   // The watch is not used any more.
   void Remove(NcclWatch* watch);
+  // Aborts this one with the others, whether it is a group's or not; null: none.
+  void SetRoot(std::shared_ptr<NcclComm> root);
   // Gives all groups the failure, and aborts their communicators, at once: one that waits for
   // another to be aborted could hang. Thread-safe.
   void End(const Failure& failure);
@@ -41,6 +43,7 @@ class NcclWatchdog {
   const Device device_;
   std::mutex watches_mutex_;  // held for short
   std::set<NcclWatch*> watches_;
+  std::shared_ptr<NcclComm> root_;
   std::mutex mutex_;  // held while it looks at a group
   std::condition_variable changed_;
   bool stop_ = false;
