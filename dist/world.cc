@@ -9,7 +9,6 @@
 #include "dist/control/file_descriptor.h"
 #include "dist/control/handshake.h"
 #include "dist/groups/host_group.h"
-#include "dist/groups/nccl_group.h"
 #include "dist/groups/patience.h"
 #include "dist/groups/tcp_transport.h"
 
@@ -110,24 +109,15 @@ std::shared_ptr<ProcessGroup> World::MakeGroup(std::vector<int> members,
                                                const GroupOptions& options,
                                                const std::string& plan) {
   const Device device = options.device;
-  const auto gpus = gpus_.lock();
-  LS_CHECK(device.is_cpu() || gpus == nullptr || gpus->device() == device, "group '", options.name,
-           "' is on ", device, ", but this rank's GPU is ", gpus->device());
+  LS_CHECK(device.is_cpu() || gpus_ == nullptr || gpus_->device() == device, "group '",
+           options.name, "' is on ", device, ", but this rank's GPU is ", gpus_->device());
   ComparePlans(StrCat(plan, device.is_cpu() ? "" : " on GPUs"), options);
   if (device.is_cpu()) {
     auto transport = MakeTcpTransport(control_, options.name, std::move(members));
     return MakeHostGroup(std::move(transport), control_, options);
   }
-  auto parent = gpus_.lock();
-  if (parent == nullptr) {
-    GroupOptions of_all = options;
-    const bool is_all = std::ssize(members) == size();
-    if (!is_all) of_all.name = "world.gpus";
-    gpus_ = parent = MakeNcclGroup(control_, of_all);
-    if (is_all) return parent;
-    own_gpus_ = parent;
-  }
-  return parent->Split(options.name, members);
+  if (gpus_ == nullptr) gpus_ = MakeNcclGroups(control_, device);
+  return gpus_->Make(std::move(members), options);
 }
 
 void World::ComparePlans(const std::string& plan, const GroupOptions& options) {

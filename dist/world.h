@@ -11,6 +11,7 @@
 #include "dist/control/rendezvous.h"
 #include "dist/control/root_file.h"
 #include "dist/groups/comparison.h"
+#include "dist/groups/nccl_group.h"
 #include "dist/mesh.h"
 #include "dist/process_group.h"
 
@@ -72,10 +73,8 @@ class World {
   std::unique_ptr<RootFile> root_file_;
   std::shared_ptr<ControlPlane> control_;
   std::unique_ptr<Comparison> plans_;
-  std::atomic<int> groups_{0};  // whose plans were compared
-  // Of all ranks, from which the other groups on GPUs are split: one of the user's, or our own.
-  std::weak_ptr<ProcessGroup> gpus_;
-  std::shared_ptr<ProcessGroup> own_gpus_;
+  std::atomic<int> groups_{0};        // whose plans were compared
+  std::unique_ptr<NcclGroups> gpus_;  // once there is a group on this rank's
 };
 
 }  // namespace lockstep::dist

@@ -72,18 +72,19 @@ CollectiveError ErrorOf(const Failure& failure, const std::string& group, int ra
   };
   std::string what = StrCat("rank ", rank, ", group '", group, "', ", of(operation, purpose), ": ",
                             failure.reason);
-  const bool by_itself = failure.culprits == std::vector<int>{failure.rank};
-  if (failure.rank != rank) {
-    // A rank that gave up says so in the reason.
-    if (!by_itself)
-      what += StrCat(" (reported by rank ", failure.rank, " in ",
-                     of(failure.operation, failure.purpose),
-                     failure.group.empty() || failure.group == group
-                         ? ""
-                         : StrCat(" of group '", failure.group, "'"),
-                     ")");
-  } else if (failure.operation.sequence > 0 && failure.operation != operation) {
-    what += StrCat(" (in ", of(failure.operation, failure.purpose), ")");
+  // By whom it is reported, unless the reason says so, and where it happened, unless it is here.
+  const bool elsewhere = !failure.group.empty() && failure.group != group;
+  const bool reported = failure.rank != rank && failure.culprits != std::vector<int>{failure.rank};
+  std::string place;
+  if ((failure.operation.sequence > 0 || !failure.purpose.empty()) &&
+      (reported || elsewhere || failure.operation != operation)) {
+    place = " in " + of(failure.operation, failure.purpose);
+  }
+  if (elsewhere) place += StrCat(place.empty() ? " in" : " of", " group '", failure.group, "'");
+  if (reported) {
+    what += StrCat(" (reported by rank ", failure.rank, place, ")");
+  } else if (!place.empty()) {
+    what += StrCat(" (", place.substr(1), ")");
   }
   return CollectiveError(what, failure.cause, rank, operation, failure.culprits);
 }

@@ -16,15 +16,17 @@ constexpr uint32_t kMagic = 0x4c534351u;
 // The wire format. It has no padding, so that no byte is undefined.
 struct Header {
   uint32_t magic = kMagic;
-  uint8_t kind = 0, op = 0, dtype = 0, unused = 0;
+  uint8_t kind = 0, op = 0, dtype = 0;
+  uint8_t differ = 0;  // whether this rank has heard of calls that do
   int64_t root = 0, count = 0, sequence = 0;
   int64_t to_you = 0, from_you = 0;
   uint64_t to_you_hash = 0, from_you_hash = 0;
 };
 static_assert(sizeof(Header) == 64);
 
-Header HeaderOf(const Collective& c, const PairTraffic& traffic) {
+Header HeaderOf(const Collective& c, const PairTraffic& traffic, bool same) {
   Header h;
+  h.differ = same ? 0 : 1;
   h.kind = static_cast<uint8_t>(c.kind);
   h.op = static_cast<uint8_t>(c.op);
   h.dtype = static_cast<uint8_t>(c.dtype);
@@ -94,25 +96,67 @@ void CompareCalls(const std::map<int, Collective>& calls) {
   throw MismatchError(what, {culprits.begin(), culprits.end()});
 }
 
-void HostCollectives::CheckCall(const Collective& c, std::span<const int> peers,
-                                std::span<const PairTraffic> traffic, Deadline deadline) {
+bool HostCollectives::CheckCall(const Collective& c, std::span<const PairTraffic> traffic,
+                                Deadline deadline) {
   step_ = 0;
-  headers_.resize(2 * static_cast<size_t>(size()) * sizeof(Header));
+  const bool in_one_round = size() <= kFanOut;
+  bool same = true;
+  for (int64_t hop = 1; hop < size(); hop *= kFanOut) {
+    std::vector<int> to, from;
+    for (int64_t far = hop; far < std::min<int64_t>(hop * kFanOut, size()); far += hop) {
+      to.push_back(RankAt(far));
+      from.push_back(RankAt(-far));
+    }
+    same = CompareHeaders(c, to, from, in_one_round ? traffic : std::span<const PairTraffic>(),
+                          same, deadline);
+  }
+  if (same && !in_one_round && !traffic.empty()) {
+    std::vector<int> others = AllRanks(size());
+    others.erase(others.begin() + rank());
+    CompareHeaders(c, others, others, traffic, same, deadline);
+  }
+  return same;
+}
+
+void HostCollectives::CheckExchange(const Collective& c, std::span<const int> peers,
+                                    std::span<const PairTraffic> traffic, Deadline deadline) {
+  step_ = 0;
+  CompareHeaders(c, peers, peers, traffic, /*same=*/true, deadline);
+}
+
+bool HostCollectives::CompareHeaders(const Collective& c, std::span<const int> to,
+                                     std::span<const int> from,
+                                     std::span<const PairTraffic> traffic, bool same,
+                                     Deadline deadline) {
+  const auto with = [&](int peer) {
+    return traffic.empty() ? PairTraffic() : traffic[static_cast<size_t>(peer)];
+  };
+  headers_.resize((to.size() + from.size()) * sizeof(Header));
   auto* const mine = reinterpret_cast<Header*>(headers_.data());
-  Header* const theirs = mine + size();
-  for (const int peer : peers) {
-    mine[peer] = HeaderOf(c, traffic.empty() ? PairTraffic() : traffic[static_cast<size_t>(peer)]);
-    Send(peer, &mine[peer], sizeof(Header));
-    Receive(peer, &theirs[peer], sizeof(Header));
+  Header* const theirs = mine + to.size();
+  for (size_t i = 0; i < to.size(); ++i) {
+    mine[i] = HeaderOf(c, with(to[i]), same);
+    Send(to[i], &mine[i], sizeof(Header));
   }
+  for (size_t i = 0; i < from.size(); ++i) Receive(from[i], &theirs[i], sizeof(Header));
   Run(deadline);
-  std::map<int, Collective> calls;
-  calls[transport_.rank()] = c;
-  for (const int peer : peers) calls[Member(peer)] = CollectiveOf(theirs[peer], Member(peer));
-  CompareCalls(calls);
-  for (const int peer : peers) {
-    ComparePair(c, transport_.rank(), Member(peer), TrafficOf(mine[peer]), TrafficOf(theirs[peer]));
+  std::map<int, Collective> calls = {{transport_.rank(), c}};
+  bool exchange = c.kind == CollectiveKind::kExchange;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const Collective call = CollectiveOf(theirs[i], Member(from[i]));
+    calls[Member(from[i])] = call;
+    exchange |= call.kind == CollectiveKind::kExchange;
+    same &= call == c && theirs[i].differ == 0;
   }
+  // A rank in an exchange does not take part in what others call.
+  if (exchange || std::ssize(calls) == size()) {
+    CompareCalls(calls);
+    same = true;
+  }
+  for (size_t i = 0; i < from.size() && !traffic.empty(); ++i) {
+    ComparePair(c, transport_.rank(), Member(from[i]), with(from[i]), TrafficOf(theirs[i]));
+  }
+  return same;
 }
 
 }  // namespace lockstep::dist

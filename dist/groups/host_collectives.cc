@@ -93,19 +93,32 @@ void HostCollectives::AllReduce(ReduceOp op, DType dtype, void* data, int64_t n,
   }
 }
 
+// After the round with that hop, a rank has the hop * kFanOut blocks from its own on.
+void HostCollectives::Gather(std::byte* blocks, int64_t bytes, Deadline deadline) {
+  for (int64_t hop = 1; hop < size(); hop *= kFanOut) {
+    for (int64_t far = hop; far < std::min<int64_t>(hop * kFanOut, size()); far += hop) {
+      const int64_t n = std::min(hop, size() - far);
+      const int to = RankAt(-far), from = RankAt(far);
+      // After the last rank's block comes the first one's.
+      const int64_t mine = std::min<int64_t>(n, size() - rank());
+      const int64_t theirs = std::min<int64_t>(n, size() - from);
+      Send(to, blocks + rank() * bytes, mine * bytes);
+      Send(to, blocks, (n - mine) * bytes);
+      Receive(from, blocks + from * bytes, theirs * bytes);
+      Receive(from, blocks, (n - theirs) * bytes);
+    }
+    Run(deadline);
+  }
+}
+
 void HostCollectives::AllReduceAtOnce(ReduceOp op, DType dtype, std::byte* data, int64_t n,
                                       Deadline deadline) {
   const int64_t bytes = n * SizeOf(dtype);
-  std::byte* const scratch = Scratch(bytes);
+  std::byte* const blocks = Scratch(bytes);
+  if (bytes > 0) std::memcpy(blocks + rank() * bytes, data, static_cast<size_t>(bytes));
+  Gather(blocks, bytes, deadline);
   std::vector<const void*> inputs;
-  for (int p = 0; p < size(); ++p) {
-    std::byte* const from_p = scratch + p * bytes;
-    inputs.push_back(p == rank() ? data : from_p);
-    if (p == rank()) continue;
-    Send(p, data, bytes);
-    Receive(p, from_p, bytes);
-  }
-  Run(deadline);
+  for (int p = 0; p < size(); ++p) inputs.push_back(blocks + p * bytes);
   ReduceInOrder(op, dtype, inputs, data, n);
 }
 
@@ -159,18 +172,11 @@ void HostCollectives::ReduceScatter(ReduceOp op, DType dtype, const void* input,
 
 void HostCollectives::AllGather(DType dtype, const void* input, void* output, int64_t n,
                                 Deadline deadline) {
-  auto* const out = static_cast<std::byte*>(output);
+  auto* const blocks = static_cast<std::byte*>(output);
   const int64_t bytes = n * SizeOf(dtype);
-  for (int p = 0; p < size(); ++p) {
-    if (p == rank()) {
-      // The input may be that part.
-      if (bytes > 0) std::memmove(out + p * bytes, input, static_cast<size_t>(bytes));
-      continue;
-    }
-    Send(p, input, bytes);
-    Receive(p, out + p * bytes, bytes);
-  }
-  Run(deadline);
+  // The input may be that block.
+  if (bytes > 0) std::memmove(blocks + rank() * bytes, input, static_cast<size_t>(bytes));
+  Gather(blocks, bytes, deadline);
 }
 
 void HostCollectives::Broadcast(void* data, int64_t bytes, int root, Deadline deadline) {

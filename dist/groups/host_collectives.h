@@ -33,14 +33,19 @@ struct PairTraffic {
   uint64_t to_peer_hash = 0, from_peer_hash = 0;  // of dtypes and sizes, in order
 };
 
-// Operations over a transport, one at a time: first CheckCall, then the operation itself. Ranks are
-// counted within the group, except in errors, which name the world's. Data are contiguous. Except
-// for CheckCall, they throw only TransportError.
+// Operations over a transport, one at a time: first the check of the call, then the operation
+// itself. Ranks are counted within the group, except in errors, which name the world's. Data are
+// contiguous. Except for the checks, they throw only TransportError.
 //
-// Every rank talks to every other: an all_reduce is a reduce_scatter and an all_gather, each rank
-// sending 2 (W - 1) / W of the bytes, which is what a ring sends, in 2 steps instead of 2 (W - 1).
-// Parts are summed in rank order, so that the bits depend neither on an element's position nor on
-// how tensors are grouped into calls.
+// What all ranks hear of all (checks, all_gather, small all_reduces) travels in rounds, in which a
+// rank passes on what it has heard so far (dissemination; Bruck et al., "Efficient algorithms for
+// all-to-all communications", 1997): up to 8 ranks all talk to each other in one round; beyond, a
+// rank sends at most 7 messages in each of log8 W rounds, always to the same ranks.
+//
+// Otherwise every rank talks to every other: a large all_reduce is a reduce_scatter and an
+// all_gather of its parts, each rank sending 2 (W - 1) / W of the bytes, which is what a ring
+// sends, in 2 steps instead of 2 (W - 1). Parts are summed in rank order, so that the bits depend
+// neither on an element's position nor on how tensors are grouped into calls.
 class HostCollectives {
  public:
   using Deadline = Transport::Deadline;
@@ -53,11 +58,13 @@ class HostCollectives {
   // on all ranks that are at the same point. Any thread may call it.
   int64_t step() const { return step_; }
 
-  // Tells `peers` (all other ranks, except for an exchange) what this rank is about to call, and
-  // throws MismatchError unless they call the same. traffic[p] is that with rank p; empty if there
-  // is none.
-  void CheckCall(const Collective& c, std::span<const int> peers,
-                 std::span<const PairTraffic> traffic, Deadline deadline);
+  // Tells the others what this rank is about to call. Returns once all are about to call something,
+  // on all ranks the same: whether all call the same. Where it can tell who calls what, it throws
+  // MismatchError instead. traffic[p] is that with rank p; empty if it follows from the call.
+  bool CheckCall(const Collective& c, std::span<const PairTraffic> traffic, Deadline deadline);
+  // The same for an exchange, with its peers only.
+  void CheckExchange(const Collective& c, std::span<const int> peers,
+                     std::span<const PairTraffic> traffic, Deadline deadline);
 
   void AllReduce(ReduceOp op, DType dtype, void* data, int64_t n, Deadline deadline);
   // `n` elements of output, size() * n of input.
@@ -74,6 +81,14 @@ class HostCollectives {
                 std::span<const Transport::Incoming> incoming, Deadline deadline);
 
  private:
+  static constexpr int kFanOut = 8;
+
+  // Tells some ranks what this one calls and, with `same`, that it has heard of nothing else; hears
+  // it from others. Returns whether they call the same, and have heard of nothing else.
+  bool CompareHeaders(const Collective& c, std::span<const int> to, std::span<const int> from,
+                      std::span<const PairTraffic> traffic, bool same, Deadline deadline);
+  // All ranks get the blocks of all, in rank order; each has its own there.
+  void Gather(std::byte* blocks, int64_t bytes, Deadline deadline);
   // Every rank gets all inputs: for tensors too small to be worth cutting.
   void AllReduceAtOnce(ReduceOp op, DType dtype, std::byte* data, int64_t n, Deadline deadline);
   // reduce_scatter and all_gather of the elements from `data` on.
@@ -89,6 +104,8 @@ class HostCollectives {
   std::byte* Scratch(int64_t bytes);
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(transport_.members().size()); }
+  // The rank that is so far from this one, |far| < size().
+  int RankAt(int64_t far) const { return static_cast<int>((rank_ + far + size()) % size()); }
   int Member(int rank) const { return transport_.members()[static_cast<size_t>(rank)]; }
 
   Transport& transport_;

@@ -12,6 +12,7 @@
 #include "dist/control/failure_board.h"
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/call_check.h"
+#include "dist/groups/comparison.h"
 #include "dist/groups/host_collectives.h"
 #include "dist/groups/host_verdict.h"
 #include "dist/groups/host_work.h"
@@ -257,11 +258,9 @@ class HostGroup : public ProcessGroup {
     const Collective& c = call.collective;
     const auto deadline = Clock::now() + options().timeout;
     if (c.kind == CollectiveKind::kExchange) return RunExchange(call, deadline);
-    std::vector<int> peers;
-    for (int p = 0; p < size(); ++p) {
-      if (p != rank()) peers.push_back(p);
-    }
-    collectives_.CheckCall(c, peers, TrafficOf(call.input_counts, call.output_counts), deadline);
+    std::vector<PairTraffic> traffic;
+    if (c.count < 0) traffic = TrafficOf(call.input_counts, call.output_counts);
+    if (!collectives_.CheckCall(c, traffic, deadline)) FindDifference(c);
     void* const out = call.output.defined() ? call.output.raw_data() : nullptr;
     const void* const in = call.input.defined() ? call.input.raw_data() : nullptr;
     switch (c.kind) {
@@ -296,9 +295,23 @@ class HostGroup : public ProcessGroup {
       }
     }
     const auto traffic = TrafficOf(call.transfers, size());
-    collectives_.CheckCall(call.collective, std::vector<int>(peers.begin(), peers.end()), traffic,
-                           deadline);
+    collectives_.CheckExchange(call.collective, std::vector<int>(peers.begin(), peers.end()),
+                               traffic, deadline);
     collectives_.Exchange(outgoing, incoming, deadline);
+  }
+
+  // All ranks know that their calls differ, and none knows all of these.
+  void FindDifference(const Collective& c) {
+    Comparison comparison(control(), name(), members());
+    const auto parties = comparison.Run(TextOf(c), [this] {
+      return !WaitForFailure(std::chrono::milliseconds(0)) && patience_.Lasts();
+    });
+    if (parties) CompareCalls(*parties);
+    std::vector<int> others = members();
+    others.erase(others.begin() + rank());
+    throw TransportError(
+        parties ? TransportError::Cause::kCorrupt : TransportError::Cause::kTimeout, others,
+        "ranks have heard of different calls, but do not say which");
   }
 
   const int exceptions_;

@@ -1,6 +1,7 @@
 #include "dist/groups/host_verdict.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <utility>
@@ -77,18 +78,22 @@ Verdict ExplainTimeout(const Answers<CallPosition>& positions, const std::vector
             others_exchange};
   }
   for (const int r : members) {
-    if (at.contains(r)) (PlaceOf(at.at(r)) == first ? behind : ahead).push_back(r);
+    if (!at.contains(r) || at.at(r).call.kind == CollectiveKind::kExchange) continue;
+    (PlaceOf(at.at(r)) == first ? behind : ahead).push_back(r);
   }
-  if (behind == std::vector<int>{reporter}) ahead = waited_for;
-  if (!ahead.empty()) {
-    return {
-        ahead,
-        StrCat("nothing that ", ListRanks(ahead), " sent reached ", ListRanks(behind), " within ",
-               Seconds(timeout), ", though all ranks are in the call: is ", "the network cut?"),
-        std::find(behind.begin(), behind.end(), reporter) == behind.end()};
+  // Those that are furthest behind know whom they wait for; some of the others wait for them.
+  const bool is_behind = is_exchange || IndexOf(behind, reporter) >= 0;
+  if (is_exchange || ahead.empty()) behind = {reporter};
+  std::vector<int> lost;
+  if (is_behind) {
+    std::set_intersection(waited_for.begin(), waited_for.end(), ahead.begin(), ahead.end(),
+                          std::back_inserter(lost));
   }
-  return {waited_for, StrCat(ListRanks(waited_for), " did not take part within ", Seconds(timeout),
-                             ", though in the same call: is the network cut?")};
+  if (lost.empty()) lost = is_behind || ahead.empty() ? waited_for : ahead;
+  return {lost,
+          StrCat("nothing that ", ListRanks(lost), " sent reached ", ListRanks(behind), " within ",
+                 Seconds(timeout), ", though all ranks are in the call: is the network cut?"),
+          !is_behind && !ahead.empty()};
 }
 
 Verdict ExplainLost(const Answers<std::vector<int>>& reports) {

@@ -117,19 +117,20 @@ NcclComm::NcclComm(const ncclUniqueId& id, int rank, int size, Device device,
   }
 }
 
-std::unique_ptr<NcclComm> NcclComm::Split(int color, int key,
+std::unique_ptr<NcclComm> NcclComm::Split(int color, int key, std::chrono::milliseconds timeout,
                                           std::shared_ptr<const FailureState> state) {
   if (Nccl().CommSplit == nullptr) return nullptr;
-  std::unique_ptr<NcclComm> part(new NcclComm(device_, timeout_, std::move(state)));
+  std::unique_ptr<NcclComm> part(new NcclComm(device_, timeout, std::move(state)));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   // NCCL writes it at some time before this one is done.
   ncclComm_t* const slot = &parts_.emplace_back(nullptr);
-  Run("ncclCommSplit", {}, [&] { return Nccl().CommSplit(comm_, color, key, slot, &config); });
+  const auto split = [&] { return Nccl().CommSplit(comm_, color, key, slot, &config); };
+  Run("ncclCommSplit", {}, split, timeout);
   part->comm_ = *slot;
   parts_.pop_back();
   try {
-    part->WaitUntilDone("ncclCommSplit", ncclInProgress, Clock::now() + timeout_);
+    part->WaitUntilDone("ncclCommSplit", ncclInProgress, Clock::now() + timeout);
   } catch (const Error&) {
     part->Abort();
     throw;
@@ -168,12 +169,13 @@ void NcclComm::WaitUntilDone(const char* what, ncclResult_t result, Clock::time_
 }
 
 template <class F>
-void NcclComm::Run(const char* what, const Stream& stream, const F& call) {
+void NcclComm::Run(const char* what, const Stream& stream, const F& call,
+                   std::optional<std::chrono::milliseconds> timeout) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (comm_ == nullptr) throw Error(StrCat("NCCL: ", what, ": the communicator was aborted"));
   cuda::SetDevice(device_);
   if (stream.handle != nullptr) stream_ = stream;
-  WaitUntilDone(what, call(), Clock::now() + timeout_);
+  WaitUntilDone(what, call(), Clock::now() + timeout.value_or(timeout_));
 }
 
 void NcclComm::AllReduce(const Tensor& tensor, ReduceOp op, Stream stream) {

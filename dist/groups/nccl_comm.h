@@ -40,8 +40,10 @@ class NcclComm {
   static ncclUniqueId NewId();
 
   // The communicator of the ranks that give the same color (at least 0); they are numbered by key.
-  // Collective; no operation may be in progress. Null if the library cannot split.
-  std::unique_ptr<NcclComm> Split(int color, int key, std::shared_ptr<const FailureState> state);
+  // Collective; no operation may be in progress. Null if the library cannot split. The timeout is
+  // that of the split, too.
+  std::unique_ptr<NcclComm> Split(int color, int key, std::chrono::milliseconds timeout,
+                                  std::shared_ptr<const FailureState> state);
 
   void AllReduce(const Tensor& tensor, ReduceOp op, Stream stream);
   void ReduceScatter(const Tensor& input, const Tensor& output, ReduceOp op, Stream stream);
@@ -75,7 +77,8 @@ class NcclComm {
   ncclComm_t Take();
   // Runs `call` unless aborted, and waits until NCCL has finished its host-side work.
   template <class F>
-  void Run(const char* what, const Stream& stream, const F& call);
+  void Run(const char* what, const Stream& stream, const F& call,
+           std::optional<std::chrono::milliseconds> timeout = std::nullopt);
   void WaitUntilDone(const char* what, ncclResult_t result,
                      std::chrono::steady_clock::time_point deadline);
 

@@ -50,6 +50,8 @@ class NcclGroup : public ProcessGroup {
     watch_.Start(comm_);
   }
 
+  const std::shared_ptr<NcclComm>& comm() const { return comm_; }
+
   ~NcclGroup() override {
     if (std::uncaught_exceptions() > exceptions_) {
       Abort("its group was destroyed by an exception");
@@ -128,7 +130,9 @@ class NcclGroup : public ProcessGroup {
     const Collective start;
     const std::string purpose = "NCCL's communicator";
     Guard(start, purpose, [&] {
-      if (parent != nullptr) comm = parent->Split(members().front(), rank(), state_);
+      if (parent != nullptr) {
+        comm = parent->Split(members().front(), rank(), options().timeout, state_);
+      }
       if (comm) return;
       // The first rank's id, which the others do not know.
       ncclUniqueId id = {};
@@ -351,7 +355,62 @@ class NcclGroup : public ProcessGroup {
   std::shared_ptr<NcclWork> last_;
 };
 
+class GroupsOfProcess : public NcclGroups {
+ public:
+  GroupsOfProcess(std::shared_ptr<ControlPlane> control, Device device)
+      : control_(std::move(control)),
+        device_(device),
+        watchdog_(std::make_shared<NcclWatchdog>(control_, device)) {}
+
+  // NCCL may need all ranks of a machine to end a communicator.
+  ~GroupsOfProcess() override {
+    if (root_ == nullptr) return;
+    watchdog_->SetRoot(nullptr);
+    const auto deadline = Clock::now() + kLeaveTime;
+    Comparison all(control_, kRoot, AllRanks(control_->size()));
+    if (!all.Run("", [&] { return !control_->failure() && Clock::now() < deadline; })) {
+      root_->Abort();
+    }
+  }
+
+  Device device() const override { return device_; }
+
+  std::shared_ptr<ProcessGroup> Make(std::vector<int> members,
+                                     const GroupOptions& options) override {
+    LS_CHECK(options.device == device_, "group '", options.name, "' is on ", options.device,
+             ", but this rank's GPU is ", device_);
+    cuda::SetDevice(device_);
+    LS_CUDA(cudaDeviceSynchronize());  // no operation may be in progress while NCCL splits
+    const std::vector<int> all = AllRanks(control_->size());
+    const auto make = [&](const std::vector<int>& ranks, const GroupOptions& o) {
+      auto group = std::make_shared<NcclGroup>(ranks, control_, o, root_.get(), watchdog_);
+      if (root_ == nullptr) watchdog_->SetRoot(root_ = group->comm());
+      return group;
+    };
+    if (root_ == nullptr && members != all) {
+      GroupOptions of_all = options;
+      of_all.name = kRoot;
+      make(all, of_all);  // its communicator is enough
+    }
+    return make(members, options);
+  }
+
+ private:
+  static constexpr char kRoot[] = "world.gpus";
+  static constexpr auto kLeaveTime = std::chrono::seconds(30);
+
+  const std::shared_ptr<ControlPlane> control_;
+  const Device device_;
+  const std::shared_ptr<NcclWatchdog> watchdog_;
+  std::shared_ptr<NcclComm> root_;  // of all ranks; once there is a group
+};
+
 }  // namespace
+
+std::unique_ptr<NcclGroups> MakeNcclGroups(std::shared_ptr<ControlPlane> control, Device device) {
+  LS_CHECK(device.is_cuda(), "NCCL works on GPUs, not on ", device);
+  return std::make_unique<GroupsOfProcess>(std::move(control), device);
+}
 
 std::shared_ptr<ProcessGroup> MakeNcclGroup(std::shared_ptr<ControlPlane> control,
                                             const GroupOptions& options) {

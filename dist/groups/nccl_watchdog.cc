@@ -61,6 +61,11 @@ void NcclWatchdog::Remove(NcclWatch* watch) {
   changed_.wait(lock, [&] { return looks_at_ != watch; });
 }
 
+void NcclWatchdog::SetRoot(std::shared_ptr<NcclComm> root) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  root_ = std::move(root);
+}
+
 void NcclWatchdog::Run() {
   // A thread that never sets a device opens a context on GPU 0.
   LS_CUDA_WARN(cudaSetDevice(device_.index));
@@ -85,6 +90,9 @@ void NcclWatchdog::End(const Failure& failure) {
     for (NcclWatch* const watch : watches_) {
       // All of them before the abort, so that no waiter mistakes an aborted result for a good one.
       if (watch->Learn(failure)) comms.push_back(watch->comm_);
+    }
+    if (root_ && std::find(comms.begin(), comms.end(), root_) == comms.end()) {
+      comms.push_back(root_);
     }
   }
   if (comms.empty()) return;

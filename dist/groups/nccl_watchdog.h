@@ -31,6 +31,8 @@ class NcclWatchdog {
   void Add(NcclWatch* watch);
   // The watch is not used any more.
   void Remove(NcclWatch* watch);
+  // Aborts this one with the others, whether it is a group's or not; null: none.
+  void SetRoot(std::shared_ptr<NcclComm> root);
   // Gives all groups the failure, and has another thread abort their communicators, at once: one
   // that waits for another to be aborted could hang. Thread-safe; does not block.
   void End(const Failure& failure);
@@ -46,6 +48,7 @@ class NcclWatchdog {
   std::mutex mutex_;  // held for short
   std::condition_variable changed_;
   std::set<NcclWatch*> watches_;
+  std::shared_ptr<NcclComm> root_;
   const NcclWatch* looks_at_ = nullptr;
   bool stop_ = false;
   std::thread thread_;

@@ -1,6 +1,8 @@
 // What ranks get when one of them makes a different call, is late, leaves or gives up: an error on
 // every rank that names rank, operation and sequence number, and never wrong data (reliability
 // promise 6).
+#include "dist/control/failure.h"
+
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -227,6 +229,68 @@ TEST(FailureTest, ARankThatGivesUpAfterAFailureInADuplicateIsNotBlamed) {
     heard = true;
   });
   EXPECT_THAT(errors[2], HasSubstr("rank 0 gave up: the loss is not finite"));
+}
+
+// What a rank hears of a failure elsewhere: the group and the call in which it happened.
+TEST(FailureTest, OthersHearInWhichCallOfWhichGroup) {
+  const Collective here{CollectiveKind::kBarrier, ReduceOp::kSum, DType::kU8, 0, 0, 7};
+  const Collective there{CollectiveKind::kAllReduce, ReduceOp::kSum, DType::kF32, 0, 8, 12};
+  Failure f = FailureOf(CollectiveError::Cause::kAborted, 2, "rank 2 gave up: bad data");
+  f.group = "tp";
+  f.operation = there;
+  f.purpose = "bucket 1";
+  const std::string error = "rank 0, group 'world', barrier #7: rank 2 gave up: bad data";
+  const auto what = [&](const std::string& group, int rank, const Collective& call) {
+    return std::string(ErrorOf(f, group, rank, call).what());
+  };
+  EXPECT_EQ(what("world", 0, here),
+            error + " (in all_reduce #12 (f32[8], sum) of bucket 1 of group 'tp')");
+  EXPECT_EQ(what("tp", 0, here),
+            "rank 0, group 'tp', barrier #7: rank 2 gave up: bad data (in "
+            "all_reduce #12 (f32[8], sum) of bucket 1)");
+  EXPECT_EQ(what("tp", 0, there),
+            "rank 0, group 'tp', all_reduce #12 (f32[8], sum): rank 2 gave up: bad data");
+  // A call of the same number, kind and size in another group.
+  f.operation = here;
+  f.purpose = "";
+  EXPECT_EQ(what("world", 0, here), error + " (in barrier #7 of group 'tp')");
+  f.operation = {};  // before its first call
+  EXPECT_EQ(what("world", 0, here), error + " (in group 'tp')");
+  // The rank that reports it hears the same in its other groups.
+  f.culprits = {1};
+  f.reason = "it did not end";
+  f.operation = there;
+  EXPECT_EQ(what("dp", 2, here),
+            "rank 2, group 'dp', barrier #7: it did not end (in all_reduce #12 "
+            "(f32[8], sum) of group 'tp')");
+  EXPECT_EQ(what("tp", 2, there),
+            "rank 2, group 'tp', all_reduce #12 (f32[8], sum): it did not end");
+  EXPECT_EQ(what("dp", 0, here),
+            "rank 0, group 'dp', barrier #7: it did not end (reported by rank "
+            "2 in all_reduce #12 (f32[8], sum) of group 'tp')");
+  // The end of a process is in no group.
+  EXPECT_STREQ(
+      ErrorOf(FailureOf(CollectiveError::Cause::kLostRank, 2, "rank 2 is gone"), "world", 0, here)
+          .what(),
+      "rank 0, group 'world', barrier #7: rank 2 is gone");
+}
+
+// Rank 2 throws in a group without rank 0.
+TEST(FailureTest, AnExceptionInAGroupOfOthersIsToldWithItsGroup) {
+  const auto errors = ErrorsOf(3, [&](ProcessGroup& g) {
+    const auto part = g.Split(g.rank() == 0 ? "first" : "rest",
+                              g.rank() == 0 ? std::vector<int>{0} : std::vector<int>{1, 2});
+    part->AllReduce(Ones(4))->Wait();
+    if (g.rank() == 2) throw InputError("shard 7 is truncated");
+    if (g.rank() == 1) part->Barrier()->Wait();
+    g.Barrier()->Wait();
+  });
+  EXPECT_EQ(errors[2], "shard 7 is truncated");
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 0, group 'world', barrier #"),
+                               HasSubstr("rank 2 gave up: its group was destroyed by an exception "
+                                         "(in all_reduce #1 (f32[4], sum) of group 'rest')")));
+  EXPECT_THAT(errors[1], AllOf(HasSubstr("rank 1, group 'rest', barrier #2"),
+                               HasSubstr("(in all_reduce #1 (f32[4], sum))")));
 }
 
 TEST(FailureTest, LeavingWhileOthersContinueIsAnErrorForThem) {

@@ -1,57 +1,86 @@
-// What host groups send; process_group_test checks what they compute.
+// What host groups send; process_group_test and many_ranks_test check what they compute.
 #include "dist/groups/host_collectives.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
+#include <atomic>
 #include <thread>
 
 #include "core/tensor.h"
+#include "tests/dist/counting_transport.h"
 #include "tests/dist/ranks.h"
 
 namespace lockstep::dist {
 namespace {
 
-class CountingTransport : public Transport {
- public:
-  explicit CountingTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
-  const std::vector<int>& members() const override { return inner_->members(); }
-  int rank() const override { return inner_->rank(); }
-  void Run(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
-           Deadline deadline) override {
-    for (const Outgoing& m : outgoing) sent += m.bytes;
-    inner_->Run(outgoing, incoming, deadline);
-  }
-  void Close() override { inner_->Close(); }
-  void Interrupt() override { inner_->Interrupt(); }
-  void Extend(Deadline deadline) override { inner_->Extend(deadline); }
-  std::unique_ptr<Transport> Split(const std::string& name, std::vector<int> members) override {
-    return inner_->Split(name, std::move(members));
-  }
-  int64_t sent = 0;
-
- private:
-  const std::unique_ptr<Transport> inner_;
-};
-
-TEST(HostCollectives, AnAllReduceSendsWhatARingSends) {
-  constexpr int kRanks = 3;
-  auto ends = test::MakeEnds(kRanks);
+// Runs `body` on a thread per rank.
+void OnRanks(int size, const std::function<void(CountingTransport&, HostCollectives&)>& body) {
+  auto ends = test::MakeEnds(size);
   std::vector<std::thread> threads;
-  for (int r = 0; r < kRanks; ++r) {
-    threads.emplace_back([&, r] {
-      CountingTransport transport(std::move(ends[r].transport));
+  for (test::End& end : ends) {
+    threads.emplace_back([&] {
+      CountingTransport transport(std::move(end.transport));
       HostCollectives collectives(transport, /*hashes=*/false);
-      for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
-        const Tensor x = Tensor::Zeros({100'000}, dtype);
-        transport.sent = 0;
-        collectives.AllReduce(ReduceOp::kSum, dtype, x.raw_data(), x.numel(),
-                              std::chrono::steady_clock::now() + std::chrono::minutes(5));
-        // Two thirds of the bytes for reduce_scatter, two thirds for all_gather.
-        EXPECT_NEAR(transport.sent, 4 * x.bytes() / 3, 16) << dtype;
-      }
+      body(transport, collectives);
     });
   }
   for (std::thread& t : threads) t.join();
+}
+
+TEST(HostCollectives, AnAllReduceSendsWhatARingSends) {
+  OnRanks(3, [](CountingTransport& transport, HostCollectives& collectives) {
+    for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
+      const Tensor x = Tensor::Zeros({100'000}, dtype);
+      transport.bytes = 0;
+      collectives.AllReduce(ReduceOp::kSum, dtype, x.raw_data(), x.numel(), test::Soon());
+      // Two thirds of the bytes for reduce_scatter, two thirds for all_gather.
+      EXPECT_NEAR(transport.bytes, 4 * x.bytes() / 3, 16) << dtype;
+    }
+  });
+}
+
+Collective Call(int64_t number) {
+  return {CollectiveKind::kAllReduce, ReduceOp::kSum, DType::kF32, 0, 8, number};
+}
+
+// For two ranks, a message each way.
+TEST(HostCollectives, WhatAllHearOfAllTakesFewMessages) {
+  for (const int size : {1, 2, 3, 8, 9, 70}) {
+    OnRanks(size, [size](CountingTransport& transport, HostCollectives& collectives) {
+      const int64_t messages = MessagesOfACheck(size);
+      EXPECT_EQ(size <= 8 ? size - 1 : size == 9 ? 8 : 15, messages);
+      EXPECT_TRUE(collectives.CheckCall(Call(1), {}, test::Soon()));
+      EXPECT_EQ(transport.messages, messages);
+      transport.messages = transport.bytes = 0;
+      std::vector<int64_t> all(static_cast<size_t>(3 * size), -1);
+      const std::vector<int64_t> mine(3, transport.rank());
+      collectives.AllGather(DType::kI64, mine.data(), all.data(), 3, test::Soon());
+      for (int64_t i = 0; i < 3 * size; ++i) ASSERT_EQ(all[static_cast<size_t>(i)], i / 3);
+      EXPECT_EQ(transport.bytes, (size - 1) * 3 * 8);
+      EXPECT_LE(transport.messages, 2 * messages);
+      EXPECT_LE(std::ssize(transport.peers), std::min<int64_t>(size - 1, 2 * messages));
+    });
+  }
+}
+
+// Whichever rank is the odd one, all hear that it is, though none hears all calls.
+TEST(HostCollectives, AllHearThatCallsDiffer) {
+  constexpr int kRanks = 70;
+  for (const int odd : {0, 7, 8, 33, 69}) {
+    std::atomic<int> heard{0};
+    OnRanks(kRanks, [&](CountingTransport& transport, HostCollectives& collectives) {
+      EXPECT_TRUE(collectives.CheckCall(Call(1), {}, test::Soon()));
+      heard +=
+          collectives.CheckCall(Call(transport.rank() == odd ? 3 : 2), {}, test::Soon()) ? 0 : 1;
+    });
+    EXPECT_EQ(heard, kRanks) << odd;
+  }
+  // Two halves.
+  std::atomic<int> heard{0};
+  OnRanks(kRanks, [&](CountingTransport& transport, HostCollectives& collectives) {
+    heard += collectives.CheckCall(Call(transport.rank() / 35), {}, test::Soon()) ? 0 : 1;
+  });
+  EXPECT_EQ(heard, kRanks);
 }
 
 }  // namespace

@@ -72,6 +72,20 @@ TEST(HostVerdict, ARankWhoseMessagesDoNotArriveIsAtFault) {
   }
 }
 
+// In rounds: ranks 1 and 2 wait for rank 0, whose messages are lost, and rank 3 waits for rank 1.
+TEST(HostVerdict, RanksThatWaitForOthersThatWaitAreNotAtFault) {
+  const Answers<CallPosition> positions = {
+      {{0, In(7, 2)}, {1, In(7, 1)}, {2, In(7, 1)}, {3, In(7, 2)}, {4, Behind(7)}}};
+  for (const int behind : {1, 2}) {
+    const Verdict v = ExplainTimeout(positions, {0, 1, 2, 3, 4}, Call(7), behind, {0}, seconds(2));
+    EXPECT_THAT(v.culprits, ElementsAre(0));
+    EXPECT_THAT(v.reason, StartsWith("nothing that rank 0 sent reached ranks 1 and 2"));
+    EXPECT_FALSE(v.others_know_better);
+  }
+  EXPECT_TRUE(
+      ExplainTimeout(positions, {0, 1, 2, 3, 4}, Call(7), 3, {1}, seconds(2)).others_know_better);
+}
+
 TEST(HostVerdict, TheOnlyOneThatIsBehindKnowsWhomItWaitsFor) {
   const Verdict v = ExplainTimeout({{{0, Behind(7)}, {1, Behind(7)}, {2, In(7, 2)}}}, {0, 1, 2},
                                    Call(7), 2, {1}, seconds(2));

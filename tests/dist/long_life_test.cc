@@ -1,6 +1,6 @@
 // A long run's control traffic, played without waiting: messages, questions, agreement and pauses
-// on the control plane, and groups that are made and destroyed. Memory, file descriptors and
-// threads must be the same at the end as after the first hundredth.
+// on the control plane, and groups, also of several axes of a mesh, that are made and destroyed.
+// Memory, file descriptors and threads must be the same at the end as after the first hundredth.
 //
 // CI plays 5,000 rounds of 2 ranks. By hand (64 ranks need `ulimit -n 4096`):
 //
@@ -12,15 +12,13 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
 
 #include "dist/control/failure_board.h"
 #include "dist/control/fold.h"
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/agreement.h"
-#include "dist/groups/host_group.h"
 #include "dist/groups/pause.h"
-#include "tests/dist/ranks.h"
+#include "tests/dist/worlds.h"
 #include "tests/process_state.h"
 #include "tests/sanitized.h"
 
@@ -42,28 +40,24 @@ struct Sample {
 
 class LongLife {
  public:
-  LongLife(int ranks, int64_t rounds)
-      : ranks_(ranks), rounds_(rounds), ends_(test::MakeEnds(ranks)) {}
+  LongLife(int ranks, int64_t rounds) : ranks_(ranks), rounds_(rounds) {}
 
   void Play() {
-    std::vector<std::thread> threads;
-    for (int r = 0; r < ranks_; ++r) threads.emplace_back([this, r] { PlayRank(r); });
-    for (std::thread& t : threads) t.join();
+    EXPECT_THAT(InWorld(ranks_, [this](World& world) { PlayRank(world); }), testing::Each(""));
   }
 
   const Sample& early() const { return early_; }
   const Sample& late() const { return late_; }
 
  private:
-  void PlayRank(int rank) {
-    test::End end = std::move(ends_[static_cast<size_t>(rank)]);
-    const std::shared_ptr<ControlPlane> control = end.control;
+  void PlayRank(World& world) {
+    const int rank = world.rank();
+    const std::shared_ptr<ControlPlane>& control = world.control();
     const auto group =
-        MakeHostGroup(std::move(end.transport), std::move(end.control),
-                      {.name = "control",
-                       .timeout = std::chrono::minutes(10),
-                       .recorder = std::make_shared<FlightRecorder>(
-                           testing::TempDir() + "/no such folder/flight", rank, ranks_)});
+        world.Group({.name = "control",
+                     .timeout = std::chrono::minutes(10),
+                     .recorder = std::make_shared<FlightRecorder>(
+                         testing::TempDir() + "/no such folder/flight", rank, ranks_)});
     Fold fold(*control, "long life", AllRanks(ranks_),
               [](const std::string& a, const std::string& b) { return a + b; });
     const int64_t barrier_every = ranks_ <= 8 ? 1 : 16, first = rounds_ / 100;
@@ -72,6 +66,7 @@ class LongLife {
       if (i % barrier_every == 0) group->Barrier()->Synchronize();
       if (i % 50 == 0) CompareNotes(rank, i, *group, *control);
       if (i % 100 == 0) MakeAndDestroyGroup(i, *group);
+      if (i % 100 == 50) MakeAndDestroyMesh(i, world);
       if (i % std::max<int64_t>(1, rounds_ / 10) == 0 || i == first) TakeSample(rank, i, *group);
     }
     group->Barrier()->Synchronize();
@@ -96,6 +91,18 @@ class LongLife {
     const Tensor ones = Tensor::Full({10}, 1, DType::kF32);
     other->AllReduce(ones)->Synchronize();
     EXPECT_EQ(ones.data<float>()[9], static_cast<float>(ranks_));
+  }
+
+  // A group for each axis, and for both.
+  void MakeAndDestroyMesh(int64_t round, World& world) {
+    const int tp = ranks_ % 2 == 0 ? 2 : 1;
+    const Mesh mesh({.dp = ranks_ / tp, .tp = tp}, world.rank(), ranks_);
+    std::vector<std::shared_ptr<ProcessGroup>> groups;
+    for (const std::vector<std::string>& axes :
+         {std::vector<std::string>{"dp"}, {"tp"}, {"dp", "tp"}}) {
+      groups.push_back(world.Group(mesh, axes, {.name = "mesh"}));
+      CheckEqual(*groups.back(), "the round", round);
+    }
   }
 
   void TakeSample(int rank, int64_t round, ProcessGroup& group) {
@@ -129,7 +136,6 @@ class LongLife {
   const int ranks_;
   const int64_t rounds_;
   const Clock::time_point begin_ = Clock::now();
-  test::Ends ends_;
   Sample early_, late_;
 };
 

@@ -19,6 +19,7 @@
 #include "dist/control/root_file.h"
 #include "dist/control/socket.h"
 #include "dist/groups/pause.h"
+#include "tests/dist/worlds.h"
 #include "tests/message_of.h"
 #include "tests/process_state.h"
 
@@ -30,17 +31,7 @@ using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 
-int FreePort() { return PortOf(Listen("127.0.0.1", 0)); }
-
-Rendezvous Of(int rank, int size, int port) {
-  Rendezvous r;
-  r.rank = r.local_rank = rank;
-  r.world_size = r.local_world_size = size;
-  r.master_port = port;
-  r.secret = "secret";
-  r.source = "RANK";
-  return r;
-}
+constexpr auto Of = RendezvousOf;
 
 // Joins each on its own thread; returns their errors, "" for none.
 std::vector<std::string> Join(const std::vector<Rendezvous>& ranks,
@@ -201,25 +192,6 @@ TEST(WorldTest, RanksFindEachOtherInAFolder) {
   std::vector<Rendezvous> ranks = {Of(0, 2, 0), Of(1, 2, 0)};
   for (Rendezvous& r : ranks) r.store_folder = StrCat(testing::TempDir(), "world_", getpid());
   EXPECT_THAT(Join(ranks, seconds(120)), Each(""));
-}
-
-// Runs `body` on a thread for each rank of one world; returns their errors, "" for none.
-std::vector<std::string> InWorld(int size, const std::function<void(World&)>& body) {
-  const int port = FreePort();
-  std::vector<std::string> errors(static_cast<size_t>(size));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < size; ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        World world(Of(r, size, port), {.timeout = seconds(120)});
-        body(world);
-      } catch (const Error& e) {
-        errors[static_cast<size_t>(r)] = e.what();
-      }
-    });
-  }
-  for (std::thread& t : threads) t.join();
-  return errors;
 }
 
 // 2 x 2 x 2 x 2 ranks, with a group for each axis and for each pair of axes. A group costs a rank
