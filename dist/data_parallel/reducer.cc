@@ -83,7 +83,7 @@ Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> pa
   LS_CHECK(std::ssize(assignment) == ranks(), "an assignment of micro-batches to ",
            assignment.size(), " ranks is for as many, not ", ranks());
   if (ordered) plan_ = std::make_shared<const FixedOrderPlan>(PlanFixedOrder(assignment));
-  micro_order_ = assignment[group_ ? group_->rank() : 0];
+  micro_order_ = assignment[RankIn(group_)];
   lanes_.emplace(group_, device, LaneCount(options_, ranks(), device), SumOf(options_, plan_),
                  std::move(options_.on_span));
   options_.hook = nullptr;

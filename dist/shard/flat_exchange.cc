@@ -14,7 +14,7 @@ void FlatExchange::CheckOpen() const {
 
 std::vector<int64_t> FlatExchange::ElementsByRank() const {
   CheckOpen();
-  const int64_t ranks = group_ ? group_->size() : 1;
+  const int64_t ranks = SizeOf(group_.get());
   std::vector<int64_t> elements(static_cast<size_t>(ranks), 0);
   for (const auto& [parameter, place] : places_) {
     const ShardLayout cuts{.cuts = parameter->layout().cuts};
@@ -48,7 +48,7 @@ Tensor FlatExchange::Gather(const Parameter& parameter, const Tensor& part) {
     const ShardRange& range = ranges[static_cast<size_t>(r)];
     return rows.Slice(0, r, r + 1).View({longest}).Slice(0, 0, range.end - range.begin);
   };
-  const int64_t mine = group ? group->rank() : 0;
+  const int64_t mine = RankIn(group);
   row(mine).CopyFrom(part.Detach());
   if (group) {
     const Tensor input = rows.Slice(0, mine, mine + 1).View({longest});
