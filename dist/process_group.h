@@ -180,4 +180,8 @@ class ProcessGroup {
   int64_t sequence_ = 0, exchanges_ = 0;
 };
 
+// Of a group that may be null, which means a single rank.
+inline int SizeOf(const ProcessGroup* group) { return group ? group->size() : 1; }
+inline int RankIn(const ProcessGroup* group) { return group ? group->rank() : 0; }
+
 }  // namespace lockstep::dist

@@ -30,7 +30,7 @@ DataParallel::DataParallel(ProcessGroup* group, Module& module, ReducerOptions o
       reducer_(MakeReducer(group, module, std::move(options))) {}
 
 Reducer DataParallel::MakeReducer(ProcessGroup* group, Module& module, ReducerOptions options) {
-  if (KeepsTiedApart(options, group ? group->size() : 1)) {
+  if (KeepsTiedApart(options, SizeOf(group))) {
     options.tied = std::make_shared<const TiedGradients>(module);
   }
   return Reducer(group, GradientParameters(module), std::move(options));

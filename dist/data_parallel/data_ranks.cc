@@ -8,8 +8,8 @@ namespace lockstep::dist {
 
 DataRanks::DataRanks(ProcessGroup* group, std::shared_ptr<ProcessGroup> control)
     : exceptions_(std::uncaught_exceptions()),
-      rank_(group ? group->rank() : 0),
-      size_(group ? group->size() : 1),
+      rank_(RankIn(group)),
+      size_(SizeOf(group)),
       control_(control || !group ? std::move(control)
                                  : group->Duplicate(group->name() + ".control")) {}
 

@@ -83,7 +83,7 @@ Reducer::Reducer(ProcessGroup* group, std::vector<std::shared_ptr<Parameter>> pa
   LS_CHECK(std::ssize(assignment) == ranks(), "an assignment of micro-batches to ",
            assignment.size(), " ranks is for as many, not ", ranks());
   if (ordered) plan_ = std::make_shared<const FixedOrderPlan>(PlanFixedOrder(assignment));
-  micro_order_ = assignment[group_ ? group_->rank() : 0];
+  micro_order_ = assignment[RankIn(group_)];
   lanes_.emplace(group_, device, LaneCount(options_, ranks(), device), SumOf(options_, plan_),
                  std::move(options_.on_span));
   options_.hook = nullptr;
@@ -134,7 +134,7 @@ void Reducer::MakePlan(const BackwardPlan& plan) {
         chunks += GradNormChunks(contribution.parts.back());
       }
     }
-    if (ranks() > 1) {
+    if (NotesSquares()) {
       const MetaMemoryLabel label("workspace");
       for (Tensor* sums : {&contribution.square_sums, &contribution.earlier_sums}) {
         *sums = Tensor::Zeros({chunks}, DType::kF64, contribution.terms[0].device());
@@ -197,8 +197,8 @@ void Reducer::OnBegin(const BackwardPlan& plan) {
 
 // The uses are known before the first node runs, so comparing them costs backward nothing.
 void Reducer::BeginSync() {
-  if (!group_) return;
   for (Contribution& c : contributions_) std::swap(c.square_sums, c.earlier_sums);
+  if (!group_) return;
   my_uses_.CopyFrom(Tensor::FromVector<uint8_t>(uses_, {std::ssize(uses_)}, my_uses_.device()));
   lanes_->Submit(
       [this] { group_->AllGather(my_uses_, all_uses_, "which parameters took part")->Wait(); });
@@ -228,9 +228,11 @@ void Reducer::Launch(int64_t bucket) {
   Contribution& contribution = contributions_[bucket];
   const auto job = [this, bucket, &contribution](ProcessGroup* group, const BucketSum& sum) {
     AddUp(bucket);
+    if (NotesSquares()) {
+      grad_norm_square_sums(CurrentStream(contribution.square_sums.device()), contribution.parts,
+                            contribution.square_sums);
+    }
     if (ranks() == 1) return std::vector<WorkPtr>();
-    grad_norm_square_sums(CurrentStream(contribution.square_sums.device()), contribution.parts,
-                          contribution.square_sums);
     return sum(*group, contribution.terms, buckets_->purpose(bucket));
   };
   lanes_->Launch(bucket, contribution.terms.back().bytes(), job);
@@ -338,7 +340,7 @@ std::string Reducer::LocateNonFinite(int64_t ago) {
 }
 
 std::string Reducer::LocateNonFinite(int64_t ago, ProcessGroup& among) {
-  if (ranks() == 1) return "";
+  if (!NotesSquares()) return "";
   int64_t bad = -1;
   for (size_t b = 0; b < contributions_.size(); ++b) {
     const std::vector<int64_t>& items = buckets_->plans()[b].items;

@@ -45,6 +45,9 @@ struct ReducerOptions {
   // Uses of tied weights that are among the parameters, and are added up once they are summed.
   // DataParallel sets it where KeepsTiedApart.
   std::shared_ptr<const TiedGradients> tied = nullptr;
+  // Whether its ranks are some of those that LocateNonFinite is asked among: then even a single one
+  // notes which of its gradients are not finite.
+  bool is_part = false;
 };
 
 // Whether the gradients of tied weights are summed use by use: in ordered sums of several
@@ -145,9 +148,10 @@ class Reducer : public BackwardObserver {
     Tensor square_sums, earlier_sums;
   };
 
-  int64_t ranks() const { return group_ ? group_->size() : 1; }
+  int64_t ranks() const { return SizeOf(group_); }
+  bool NotesSquares() const { return ranks() > 1 || options_.is_part; }
   // This rank's part of the plan.
-  const FixedOrderPlan::Rank& mine() const { return plan_->ranks[group_ ? group_->rank() : 0]; }
+  const FixedOrderPlan::Rank& mine() const { return plan_->ranks[RankIn(group_)]; }
   bool IsConditional(size_t p) const {
     return options_.conditional && options_.conditional(*parameters_[p]);
   }

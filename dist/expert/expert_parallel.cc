@@ -68,6 +68,7 @@ ReducerOptions OptionsOf(ReducerOptions options, const ProcessGroup& data,
   options.assignment = AssignForExperts(options.micro_batches, data.size(), size,
                                         options.sum == GradientSum::kOrdered);
   if (!experts) return options;
+  options.is_part = true;
   options.micro_batches /= size;
   options.assignment.clear();  // the sum's own
   return options;
@@ -154,8 +155,8 @@ const CommunicationTimes& ExpertParallel::times() const {
 
 std::string ExpertParallel::LocateNonFinite(int64_t ago) {
   const std::string of_whole = whole_.LocateNonFinite(ago);
-  if (!of_whole.empty()) return of_whole;
-  return experts_.LocateNonFinite(ago, *whole_.group());
+  const std::string of_experts = experts_.LocateNonFinite(ago, *whole_.group());
+  return StrCat(of_whole, of_whole.empty() || of_experts.empty() ? "" : ", ", of_experts);
 }
 
 void ExpertParallel::CheckWeights(const std::string& when) {

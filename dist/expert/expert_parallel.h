@@ -44,7 +44,6 @@ class ExpertParallel : public DataRanks, public BackwardObserver {
   void BeginMicroBatch(bool last) override;
   const CommunicationTimes& times() const override;
   void CheckWeights(const std::string& when) override;
-  // Of experts it is not known where no other rank has the same ones.
   std::string LocateNonFinite(int64_t ago = 0) override;
 
   void OnBegin(const BackwardPlan& plan) override;

@@ -101,7 +101,7 @@ void PlaceParameters(std::shared_ptr<ProcessGroup> ranks,
       parameters.size() == rank_of.size() && (copy_of.empty() || copy_of.size() == rank_of.size()),
       "PlaceParameters needs a rank for each of the ", parameters.size(), " parameters, got ",
       rank_of.size(), " in rank_of and ", copy_of.size(), " in copy_of, which may also be empty");
-  const int rank = ranks ? ranks->rank() : 0;
+  const int rank = RankIn(ranks.get());
   const auto parts = MeshParts::Of(parameters);
   const auto exchange = std::make_shared<StageExchange>(std::move(ranks));
   parts->Add(exchange);

@@ -12,6 +12,23 @@ void FlatExchange::CheckOpen() const {
            "alive as long as the model is used");
 }
 
+std::vector<int64_t> FlatExchange::ElementsByRank() const {
+  CheckOpen();
+  const int64_t ranks = SizeOf(group_.get());
+  std::vector<int64_t> elements(static_cast<size_t>(ranks), 0);
+  for (const auto& [parameter, place] : places_) {
+    const ShardLayout cuts{.cuts = parameter->layout().cuts};
+    const int64_t numel = cuts.PartShape(parameter->logical_shape()).numel();
+    // So many neighbours have other experts, which are cut alike.
+    const int64_t neighbours = ranks / place.layout->ranks;
+    for (int64_t r = 0; r < ranks; ++r) {
+      const ShardRange range = place.layout->RangeOf(place.index, numel, r / neighbours);
+      elements[static_cast<size_t>(r)] += range.end - range.begin;
+    }
+  }
+  return elements;
+}
+
 // The parts are padded to the longest.
 Tensor FlatExchange::Gather(const Parameter& parameter, const Tensor& part) {
   CheckOpen();
@@ -31,7 +48,7 @@ Tensor FlatExchange::Gather(const Parameter& parameter, const Tensor& part) {
     const ShardRange& range = ranges[static_cast<size_t>(r)];
     return rows.Slice(0, r, r + 1).View({longest}).Slice(0, 0, range.end - range.begin);
   };
-  const int64_t mine = group ? group->rank() : 0;
+  const int64_t mine = RankIn(group);
   row(mine).CopyFrom(part.Detach());
   if (group) {
     const Tensor input = rows.Slice(0, mine, mine + 1).View({longest});

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "dist/mesh_parts.h"
 #include "dist/shard/flat_layout.h"
@@ -33,6 +34,9 @@ class FlatExchange : public PartsAxis {
   }
   bool Divides(const Parameter& parameter) const override { return places_.contains(&parameter); }
   Tensor Gather(const Parameter& parameter, const Tensor& part) override;
+  // Of each rank of its group: how many elements of all these parameters it has. Shards end in
+  // padding, so some have a few percent more than others.
+  std::vector<int64_t> ElementsByRank() const;
 
  private:
   struct Place {

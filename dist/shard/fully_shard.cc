@@ -21,13 +21,10 @@ namespace {
 // Instead of a module: FullyShard::Whole shows the units.
 constexpr size_t kWhole = std::numeric_limits<size_t>::max();
 
-int64_t SizeOfGroup(const ProcessGroup* group) { return group ? group->size() : 1; }
-int64_t RankIn(const ProcessGroup* group) { return group ? group->rank() : 0; }
-
 ProcessGroup* Checked(const ShardGroups& groups) {
-  const int64_t shards = SizeOfGroup(groups.shard), copies = SizeOfGroup(groups.replicate);
-  LS_CHECK(SizeOfGroup(groups.all) == shards * copies, "of ", SizeOfGroup(groups.all), " ranks, ",
-           shards, " share out a model, of which there are ", copies,
+  const int64_t shards = SizeOf(groups.shard), copies = SizeOf(groups.replicate);
+  LS_CHECK(SizeOf(groups.all) == shards * copies, "of ", SizeOf(groups.all), " ranks, ", shards,
+           " share out a model, of which there are ", copies,
            " copies: the groups do not fit together");
   LS_CHECK(RankIn(groups.all) == RankIn(groups.replicate) * shards + RankIn(groups.shard), "rank ",
            RankIn(groups.all), " has shard ", RankIn(groups.shard), " of copy ",
@@ -36,7 +33,7 @@ ProcessGroup* Checked(const ShardGroups& groups) {
 }
 
 ShardOptions Completed(ShardOptions options, const ShardGroups& groups) {
-  if (options.micro_batches == 0) options.micro_batches = SizeOfGroup(groups.all);
+  if (options.micro_batches == 0) options.micro_batches = SizeOf(groups.all);
   if (!options.unit) {
     options.unit = [](const Module& m) { return dynamic_cast<const nn::Block*>(&m) != nullptr; };
   }
@@ -104,10 +101,10 @@ FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions o
       parameters_(module.Parameters()),
       options_(Completed(std::move(options), groups)),
       tied_(TiedIn(module, options_)),
-      replicate_(SizeOfGroup(groups.replicate) > 1 ? groups.replicate : nullptr),
-      shards_(SizeOfGroup(groups.shard)),
+      replicate_(SizeOf(groups.replicate) > 1 ? groups.replicate : nullptr),
+      shards_(SizeOf(groups.shard)),
       shard_rank_(RankIn(groups.shard)),
-      copies_(SizeOfGroup(groups.replicate)),
+      copies_(SizeOf(groups.replicate)),
       copy_(RankIn(groups.replicate)),
       plan_(PlanShardSum(options_.micro_batches, {shards_, copies_}, options_.accumulate,
                          options_.sum, options_.experts)),

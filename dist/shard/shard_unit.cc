@@ -45,10 +45,10 @@ ShardUnit::ShardUnit(std::vector<std::shared_ptr<Parameter>> parameters, Process
                      FlatExchange& exchange, BackwardObserver* observer)
     : parameters_(std::move(parameters)),
       shapes_(ShapesOf(parameters_)),
-      rank_(group ? group->rank() : 0),
+      rank_(RankIn(group)),
       trainable_(parameters_.at(0)->trainable()),
       observer_(observer),
-      layout_(Plan(shapes_, group ? group->size() : 1, multiple)) {
+      layout_(Plan(shapes_, SizeOf(group), multiple)) {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const std::optional<ShardRange>& before = parameters_[p]->layout().range;
     const ShardRange range = RangeOf(p);

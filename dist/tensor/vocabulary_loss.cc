@@ -45,12 +45,17 @@ class ChunkedLoss {
   }
 
  private:
-  // What is known of the rows of a chunk for a run of neighbouring parts of the vocabulary.
+  // What is known of the rows of a chunk for a run of neighbouring parts of the vocabulary: not
+  // rounded to f32 before it is joined, since an error in a log-sum-exp is one in every gradient.
   struct Joint {
-    Tensor losses, log_sum_exp;  // [rows]
+    Tensor losses, log_sum_exp;  // f64 [rows]
   };
 
   Tensor Empty(const Shape& shape) const { return Tensor::Empty(shape, wide_, x_.device()); }
+  // The losses and the log-sum-exps of rows.
+  Tensor EmptyPair(int64_t rows) const {
+    return Tensor::Empty({2, rows}, DType::kF64, x_.device());
+  }
   int64_t classes() const { return weights_[0].dim(0); }  // of a virtual part
   ClassPart PartOf(int64_t j) const {
     return {.first = (ranks_.first() + j) * classes(), .of = ranks_.parts() * classes()};
@@ -84,7 +89,7 @@ class ChunkedLoss {
       const Tensor& weight = weights_[static_cast<size_t>(j)];
       logits_.push_back(Tensor::Empty({rows, classes()}, x.dtype(), x.device()));
       linear_forward(stream_, {.x = x, .weight = weight, .y = logits_.back()});
-      const Tensor pair = Empty({2, rows});
+      const Tensor pair = EmptyPair(rows);
       parts.push_back({pair.Slice(0, 0, 1).View({rows}), pair.Slice(0, 1, 2).View({rows})});
       cross_entropy_forward(stream_, {.logits = logits_.back(),
                                       .targets = targets,
@@ -95,7 +100,7 @@ class ChunkedLoss {
     }
     Join(parts, ranks_.first() * classes(), classes(), targets);
     if (ranks_.size() == 1) return parts[0];
-    const Tensor mine = Empty({2, rows});
+    const Tensor mine = EmptyPair(rows);
     mine.Slice(0, 0, 1).View({rows}).CopyFrom(parts[0].losses);
     mine.Slice(0, 1, 2).View({rows}).CopyFrom(parts[0].log_sum_exp);
     const Tensor all =
@@ -114,12 +119,13 @@ class ChunkedLoss {
     const Joint all = Forward(x, targets);
     losses_.Slice(0, begin, end).CopyFrom(all.losses);
     if (!dx_.defined() && !dweight_.defined()) return;
+    const Tensor log_sum_exp = all.log_sum_exp.To(wide_);
     const Tensor one = Tensor::Full({1}, 1, wide_, x.device());
     const Tensor sum = ranks_.SumOwn([&](int64_t j) {
       const Tensor& dlogits = logits_[static_cast<size_t>(j)];
       cross_entropy_backward(stream_, {.logits = dlogits,
                                        .targets = targets,
-                                       .log_sum_exp = all.log_sum_exp,
+                                       .log_sum_exp = log_sum_exp,
                                        .ignore_index = ignore_index_,
                                        .part = PartOf(j),
                                        .upstream = one,

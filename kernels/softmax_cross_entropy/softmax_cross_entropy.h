@@ -43,8 +43,8 @@ struct CrossEntropyForwardArgs {
   Tensor targets;  // [N]
   int64_t ignore_index = -1;
   ClassPart part;
-  Tensor losses;          // wide [N], written
-  Tensor log_sum_exp;     // wide [N], written
+  Tensor losses;          // wide [N], written; f64 [N] if they are to be joined
+  Tensor log_sum_exp;     // the same
   int64_t first_row = 0;  // the number of the first row in errors
 };
 inline constinit Slot<void(const CrossEntropyForwardArgs&)> cross_entropy_forward{
@@ -52,7 +52,7 @@ inline constinit Slot<void(const CrossEntropyForwardArgs&)> cross_entropy_forwar
 
 // Joins what forward has made of two neighbouring parts of the classes, [begin, middle) and
 // [middle, end): log_sum_exp becomes that of both, and so do the losses of the rows whose target is
-// in one of them. All wide [N].
+// in one of them. All f64 [N], so that however many parts are joined, the result is rounded once.
 struct CrossEntropyJoinArgs {
   Tensor losses, log_sum_exp;              // of the first part; written
   Tensor other_losses, other_log_sum_exp;  // of the second

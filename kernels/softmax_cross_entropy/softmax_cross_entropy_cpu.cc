@@ -61,49 +61,56 @@ void Dispatch(const Tensor& logits, const Tensor& targets, const F& f) {
   });
 }
 
+// T, I: the types of logits and targets; Out: that of losses and log-sum-exps.
+template <class T, class I, class Out>
+void Forward(const CrossEntropyForwardArgs& args) {
+  using A = Acc<T>;
+  const int64_t v = args.logits.dim(1);
+  const T* logits = args.logits.data<T>();
+  const I* targets = args.targets.data<I>();
+  Out* losses = args.losses.data<Out>();
+  Out* log_sum_exp = args.log_sum_exp.data<Out>();
+  const int64_t ignore = args.ignore_index, first_row = args.first_row;
+  const int64_t classes = args.part.Whole(v), first = args.part.first;
+  ParallelFor(args.targets.numel(), RowGrain(v), [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t target = targets[i];
+      const T* row = logits + i * v;
+      LS_CHECK(target == ignore || (target >= 0 && target < classes),
+               "softmax_cross_entropy: target ", target, " at position ", first_row + i,
+               " is outside of the ", classes, " classes and is not ignore_index = ", ignore);
+      const A largest = RowMax<A>(row, v);
+      const A sum = SumOfExponentials(row, v, largest);
+      log_sum_exp[i] = static_cast<Out>(largest) + std::log(static_cast<Out>(sum));
+      const bool here = target != ignore && target >= first && target < first + v;
+      losses[i] =
+          here ? log_sum_exp[i] - static_cast<Out>(Convert<A>(row[target - first])) : Out(0);
+    }
+  });
+}
+
 void ForwardCpu(Stream, const CrossEntropyForwardArgs& args) {
   Dispatch(args.logits, args.targets, [&](auto float_tag, auto index_tag) {
     using T = typename decltype(float_tag)::type;
     using I = typename decltype(index_tag)::type;
-    using A = Acc<T>;
-    const int64_t v = args.logits.dim(1);
-    const T* logits = args.logits.data<T>();
-    const I* targets = args.targets.data<I>();
-    A* losses = args.losses.data<A>();
-    A* log_sum_exp = args.log_sum_exp.data<A>();
-    const int64_t ignore = args.ignore_index, first_row = args.first_row;
-    const int64_t classes = args.part.Whole(v), first = args.part.first;
-    ParallelFor(args.targets.numel(), RowGrain(v), [=](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t target = targets[i];
-        const T* row = logits + i * v;
-        LS_CHECK(target == ignore || (target >= 0 && target < classes),
-                 "softmax_cross_entropy: target ", target, " at position ", first_row + i,
-                 " is outside of the ", classes, " classes and is not ignore_index = ", ignore);
-        const A largest = RowMax<A>(row, v);
-        const A sum = SumOfExponentials(row, v, largest);
-        log_sum_exp[i] = largest + std::log(sum);
-        const bool here = target != ignore && target >= first && target < first + v;
-        losses[i] = here ? log_sum_exp[i] - Convert<A>(row[target - first]) : A(0);
-      }
-    });
+    if (args.log_sum_exp.dtype() == DType::kF64) return Forward<T, I, double>(args);
+    Forward<T, I, Acc<T>>(args);
   });
 }
 
 void JoinCpu(Stream, const CrossEntropyJoinArgs& args) {
-  Dispatch(args.losses, args.targets, [&](auto float_tag, auto index_tag) {
+  DispatchIndex("softmax_cross_entropy", args.targets.dtype(), [&](auto index_tag) {
     using I = typename decltype(index_tag)::type;
-    using A = Acc<typename decltype(float_tag)::type>;
     const I* targets = args.targets.data<I>();
-    A *losses = args.losses.data<A>(), *log_sum_exp = args.log_sum_exp.data<A>();
-    const A *other_losses = args.other_losses.data<A>(),
-            *other_log_sum_exp = args.other_log_sum_exp.data<A>();
+    double *losses = args.losses.data<double>(), *log_sum_exp = args.log_sum_exp.data<double>();
+    const double *other_losses = args.other_losses.data<double>(),
+                 *other_log_sum_exp = args.other_log_sum_exp.data<double>();
     const int64_t ignore = args.ignore_index, begin_class = args.begin, middle = args.middle,
                   end_class = args.end;
     ParallelFor(args.targets.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const A a = log_sum_exp[i], b = other_log_sum_exp[i];
-        const A both = std::max(a, b) + std::log1p(std::exp(-std::abs(a - b)));
+        const double a = log_sum_exp[i], b = other_log_sum_exp[i];
+        const double both = std::max(a, b) + std::log1p(std::exp(-std::abs(a - b)));
         const int64_t target = targets[i];
         if (target == ignore) {
           losses[i] = 0;

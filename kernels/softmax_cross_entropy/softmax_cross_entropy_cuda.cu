@@ -9,28 +9,32 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kReduceThreads = 512;
 
+__device__ inline float Log(float x) { return logf(x); }
+__device__ inline double Log(double x) { return log(x); }
+
 // The loss and the log-sum-exp of a row. Reads the logits once.
 // Grid: one block per row. Shared memory: two f32 per warp. Deterministic: the order of the sum
 // depends only on v. A target outside [0, classes) cannot be reported to the host: its loss is NaN.
-template <bool kAligned, class T, class I>
+// Out: f32, or f64 for a part of the classes.
+template <bool kAligned, class T, class I, class Out>
 __global__ void __launch_bounds__(kThreads)
     CrossEntropyForwardKernel(const T* logits, const I* targets, int64_t v, int64_t first,
-                              int64_t classes, int64_t ignore_index, float* losses,
-                              float* log_sum_exp) {
+                              int64_t classes, int64_t ignore_index, Out* losses,
+                              Out* log_sum_exp) {
   SHARED_ARRAY(float, scratch, 2 * kThreads / kWarpSize);
   const int64_t i = blockIdx.x;
   const T* row = logits + i * v;
   const MaxAndSum all = RowMaxAndSum<kThreads, kAligned>(row, v, scratch);
   if (threadIdx.x != 0) return;
-  const float log_sum = all.max + logf(all.sum);
+  const Out log_sum = static_cast<Out>(all.max) + Log(static_cast<Out>(all.sum));
   log_sum_exp[i] = log_sum;
   const int64_t target = targets[i];
   if (target == ignore_index) {
     losses[i] = 0;
   } else if (target >= first && target < first + v) {
-    losses[i] = log_sum - ToFloat(row[target - first]);
+    losses[i] = log_sum - static_cast<Out>(ToFloat(row[target - first]));
   } else {
-    losses[i] = target >= 0 && target < classes ? 0 : NAN;
+    losses[i] = target >= 0 && target < classes ? Out(0) : static_cast<Out>(NAN);
   }
 }
 
@@ -39,12 +43,12 @@ __global__ void __launch_bounds__(kThreads)
 template <class I>
 __global__ void __launch_bounds__(kThreads)
     CrossEntropyJoinKernel(const I* targets, int64_t n, int64_t ignore_index, int64_t begin,
-                           int64_t middle, int64_t end, const float* other_losses,
-                           const float* other_log_sum_exp, float* losses, float* log_sum_exp) {
+                           int64_t middle, int64_t end, const double* other_losses,
+                           const double* other_log_sum_exp, double* losses, double* log_sum_exp) {
   const int64_t i = GlobalThread();
   if (i >= n) return;
-  const float a = log_sum_exp[i], b = other_log_sum_exp[i];
-  const float both = fmaxf(a, b) + log1pf(expf(-fabsf(a - b)));
+  const double a = log_sum_exp[i], b = other_log_sum_exp[i];
+  const double both = fmax(a, b) + log1p(exp(-fabs(a - b)));
   const int64_t target = targets[i];
   if (target == ignore_index) {
     losses[i] = 0;
@@ -123,11 +127,16 @@ void ForwardCuda(Stream stream, const CrossEntropyForwardArgs& args) {
     const T* logits = Data<T>(args.logits);
     const int64_t v = args.logits.dim(1);
     DispatchBool(AlignedRows(v, logits), [&](auto aligned) {
-      Launch({"cross_entropy_forward", args.logits, args.targets},
-             CrossEntropyForwardKernel<decltype(aligned)::value, T, I>,
-             Blocks(args.targets.numel(), 1), kThreads, 0, stream, logits, Data<I>(args.targets), v,
-             args.part.first, args.part.Whole(v), args.ignore_index, Data<float>(args.losses),
-             Data<float>(args.log_sum_exp));
+      const auto launch = [&](auto out_tag) {
+        using Out = typename decltype(out_tag)::type;
+        Launch({"cross_entropy_forward", args.logits, args.targets},
+               CrossEntropyForwardKernel<decltype(aligned)::value, T, I, Out>,
+               Blocks(args.targets.numel(), 1), kThreads, 0, stream, logits, Data<I>(args.targets),
+               v, args.part.first, args.part.Whole(v), args.ignore_index, Data<Out>(args.losses),
+               Data<Out>(args.log_sum_exp));
+      };
+      if (args.log_sum_exp.dtype() == DType::kF64) return launch(TypeTag<double>());
+      launch(TypeTag<float>());
     });
   });
 }
@@ -138,9 +147,9 @@ void JoinCuda(Stream stream, const CrossEntropyJoinArgs& args) {
     const int64_t n = args.targets.numel();
     Launch({"cross_entropy_join", args.losses}, CrossEntropyJoinKernel<I>, Blocks(n, kThreads),
            kThreads, 0, stream, Data<I>(args.targets), n, args.ignore_index, args.begin,
-           args.middle, args.end, Data<float>(args.other_losses),
-           Data<float>(args.other_log_sum_exp), Data<float>(args.losses),
-           Data<float>(args.log_sum_exp));
+           args.middle, args.end, Data<double>(args.other_losses),
+           Data<double>(args.other_log_sum_exp), Data<double>(args.losses),
+           Data<double>(args.log_sum_exp));
   });
 }
 

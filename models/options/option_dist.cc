@@ -17,10 +17,12 @@ void AddDistOptions(Options& options, DistOptions& dist) {
        .aliases = {"reduce_op", "deterministic"},
        .doc = "how gradients are summed: fast (in the library's order), or ordered (weights have "
               "the same bits at any number of ranks that share the same micro-batches)"});
-  options.Add("dist.compress", &dist.compress,
-              {.choices = {"none", "bf16"},
-               .aliases = {"comm_hook", "gradient_compression"},
-               .doc = "dtype in which gradients travel: none (their own) or bf16, half the bytes"});
+  options.Add(
+      "dist.compress", &dist.compress,
+      {.choices = {"none", "bf16"},
+       .aliases = {"comm_hook", "gradient_compression"},
+       .doc = "dtype in which gradients travel: none (their own) or bf16, half the bytes; a "
+              "single process sends none, so there it does nothing"});
   options.Add("dist.bucket_mib", &dist.bucket_mib,
               {.min = 0,
                .max = kMaxMib,

@@ -44,8 +44,10 @@ struct OptionSpec {
   std::function<std::string(const std::string&)> check{};
   // Its names in other programs, used only to suggest the right key.
   std::vector<std::string> aliases{};
-  // True if the option affects where, how fast or how verbosely a program runs, but never its
-  // numbers: runs that differ only in such options count as the same run.
+  // True if the option affects where, how fast or how verbosely a program runs, but its numbers at
+  // most by rounding: runs that differ only in such options count as the same run. Those that
+  // decide bits, as the parts do in which sums are made (parallel.*, virtual.*), a run that
+  // promises these compares by itself (models/checkpoint/run_folder.cc).
   bool operational = false;
   // For --help: what it does, its unit, the meaning of special values. No capital, no full stop.
   std::string doc{};

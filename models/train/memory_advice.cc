@@ -140,8 +140,11 @@ void AddShards(const RunSetup& setup, int64_t ranks, int64_t shards, Changes* ch
 
 Changes Shards(const RunSetup& setup) {
   Changes changes;
-  for (int64_t shards = 2; shards <= setup.ranks; ++shards) {
-    if (setup.ranks % shards == 0) AddShards(setup, setup.ranks, shards, &changes);
+  // Ranks of a copy share out its experts, too.
+  const int64_t experts = setup.config.parallel.ep;
+  for (int64_t shards = std::max<int64_t>(2, experts); shards <= setup.ranks; ++shards) {
+    const bool fits = setup.ranks % shards == 0 && shards % experts == 0;
+    if (fits) AddShards(setup, setup.ranks, shards, &changes);
   }
   return changes;
 }
@@ -285,10 +288,9 @@ std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteForm
   const Trials trials(setup, fits, format);
   const Changes batch = SmallerBatches(setup), recompute = Recomputations(setup),
                 bits = SixteenBits(setup);
-  // Offload does not go with parts of sequences, and shards go neither with shared-out experts nor
-  // with compressed gradients.
+  // Offload does not go with parts of sequences, and shards not with compressed gradients.
   const bool can_offload = setup.config.parallel.context_pairs() == 1;
-  const bool can_shard = setup.config.parallel.ep == 1 && setup.config.dist.compress == "none";
+  const bool can_shard = setup.config.dist.compress == "none";
   const Changes offload = can_offload ? Offloads(setup) : Changes();
   const Changes shards = can_shard ? Shards(setup) : Changes();
   // Where layers or sequences are shared out, a data rank is several GPUs.

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <span>
 #include <string_view>
@@ -16,6 +19,8 @@
 #include "core/size_class.h"
 #include "dist/collective.h"
 #include "dist/groups/planned_group.h"
+#include "dist/mesh_parts.h"
+#include "dist/shard/flat_exchange.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "models/gpt/gpt.h"
 #include "models/train/machine_memory.h"
@@ -216,25 +221,15 @@ void Step(const MemoryPlanOptions& o, LanguageModel& model, dist::DataRanks* par
   log.SetKind(update, &MemoryKinds::optimizer);
 }
 
-// Of the data ranks that sum in a fixed order, one that has the most buffers.
-int64_t DataRankWithMost(const ParallelPlan& plan, int64_t ranks) {
-  if (!plan.reducer || plan.reducer->sum != dist::GradientSum::kOrdered) return 0;
-  const int64_t micro_batches = std::max(plan.reducer->micro_batches, ranks);
-  const auto sum = dist::PlanFixedOrder(dist::AssignSubtrees(micro_batches, ranks));
-  const auto most = std::ranges::max_element(sum.ranks, {}, &dist::FixedOrderPlan::Rank::buffers);
-  return most - sum.ranks.begin();
-}
-
-// Of a rank with these stages.
-MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
+// Those of a rank, that move nothing.
+MeshGroups PlannedGroups(const RunSetup& setup, const ParallelPlan& plan, int64_t pipeline_rank,
+                         int64_t data_rank) {
   const ParallelOptions& parallel = setup.config.parallel;
-  const ParallelPlan plan = ToParallelPlan(setup, /*trace=*/nullptr);
-  const int64_t data_rank = DataRankWithMost(plan, setup.ranks),
-                of_a_copy = parallel.cp * parallel.tp;
+  const int64_t of_a_copy = parallel.cp * parallel.tp;
   const dist::Mesh mesh =
       MeshOf(setup.config, static_cast<int>((pipeline_rank * setup.ranks + data_rank) * of_a_copy),
              static_cast<int>(parallel.pp * setup.ranks * of_a_copy));
-  const MeshGroups groups = MeshGroups::Of(
+  return MeshGroups::Of(
       mesh,
       [&](const std::vector<std::string>& axes, bool) {
         const std::vector<int> ranks = mesh.RanksAlong(axes);
@@ -242,15 +237,49 @@ MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
                                       dist::IndexOf(ranks, mesh.rank()));
       },
       plan.sums_context_with_data);
+}
+
+std::shared_ptr<Gpt> MakeShape(const RunSetup& setup) {
+  if (setup.config.parallel.pp > 1) return std::make_shared<PipelinedGpt>(setup.model);
+  return std::make_shared<Gpt>(setup.model);
+}
+
+std::unique_ptr<dist::DataRanks> ShareOut(const RunSetup& setup, const MeshGroups& groups,
+                                          const ParallelPlan& plan, Gpt& model) {
+  return Parallelize(model, groups, plan, [&](bool) { MaterializeFor(setup, kMeta, model); });
+}
+
+template <class Values, class Projection>
+int64_t IndexOfMost(const Values& values, Projection projection) {
+  return std::ranges::max_element(values, {}, projection) - values.begin();
+}
+
+// Of the data ranks, one that takes most: the largest shard, or the most buffers of a sum in a
+// fixed order.
+int64_t DataRankWithMost(const RunSetup& setup, const ParallelPlan& plan, int64_t pipeline_rank) {
+  if (plan.shard) {
+    const MeshGroups groups = PlannedGroups(setup, plan, pipeline_rank, /*data_rank=*/0);
+    const std::shared_ptr<Gpt> model = MakeShape(setup);
+    const auto ranks = ShareOut(setup, groups, plan, *model);
+    const auto shards = dist::MeshParts::Of(model->Parameters())->Find<dist::FlatExchange>();
+    return shards ? IndexOfMost(shards->ElementsByRank(), std::identity()) : 0;
+  }
+  if (!plan.reducer || plan.reducer->sum != dist::GradientSum::kOrdered) return 0;
+  const int64_t micro_batches = std::max(plan.reducer->micro_batches, setup.ranks);
+  const auto sum = dist::PlanFixedOrder(dist::AssignSubtrees(micro_batches, setup.ranks));
+  return IndexOfMost(sum.ranks, &dist::FixedOrderPlan::Rank::buffers);
+}
+
+// Of a rank with these stages.
+MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
+  const ParallelPlan plan = ToParallelPlan(setup, /*trace=*/nullptr);
+  const MeshGroups groups =
+      PlannedGroups(setup, plan, pipeline_rank, DataRankWithMost(setup, plan, pipeline_rank));
   return PlanMemory(
-      {.model = [&]() -> std::shared_ptr<LanguageModel> {
-         if (plan.pipeline) return std::make_shared<PipelinedGpt>(setup.model);
-         return std::make_shared<Gpt>(setup.model);
-       },
+      {.model = [&] { return MakeShape(setup); },
        .parallel =
            [&](LanguageModel& model) {
-             return Parallelize(dynamic_cast<Gpt&>(model), groups, plan,
-                                [&](bool) { MaterializeFor(setup, kMeta, model); });
+             return ShareOut(setup, groups, plan, dynamic_cast<Gpt&>(model));
            },
        .optimizer = [&](LanguageModel& model) { return MakeFreshOptimizer(setup, model); },
        .batch_size = setup.config.train.batch_size,
@@ -313,7 +342,14 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
     if (o.graphs && i == 1) log.BeginGraph();
     Step(o, *model, parallel.get(), *optimizer, state, log);
   }
-  return log.Plan();
+  MemoryPlan plan = log.Plan();
+  const auto parts = dist::MeshParts::Of(model->Parameters());
+  for (const auto& p : model->Parameters()) {
+    const int64_t elements = p->value().numel(), copies = parts->CopyOf(*p).second;
+    plan.elements += elements;
+    plan.written += (elements + copies - 1) / copies;
+  }
+  return plan;
 }
 
 bool IsSharded(const RunSetup& setup) {
@@ -326,32 +362,59 @@ bool SavesParts(const RunSetup& setup) {
          setup.config.checkpoint.sharded;
 }
 
+std::vector<int> RanksWithSamePart(const RunSetup& setup, const dist::Mesh& mesh) {
+  const std::vector<int> same_experts = mesh.RanksAlong({"edp"});  // of dp and cp
+  if (!IsSharded(setup)) return same_experts;
+  std::vector<int> ranks;
+  std::ranges::set_intersection(mesh.RanksAlong({"replicate", "cp"}), same_experts,
+                                std::back_inserter(ranks));
+  return ranks;
+}
+
 bool SumsGradients(const RunSetup& setup) {
   const ParallelOptions& parallel = setup.config.parallel;
   return setup.ranks > 1 || parallel.tp > 1 || parallel.cp > 1 || parallel.pp > 1 ||
          setup.config.dist.reduction != "fast";
 }
 
+namespace {
+
+// What one process copies, or the one that copies most: weights and optimizer state, which take
+// equally many bytes for each element on every rank.
+int64_t Snapshot(const RunSetup& setup, bool in_parts, double bytes_per_element,
+                 int64_t most_written) {
+  if (!in_parts) {
+    const Gpt whole(setup.model);
+    return std::llround(bytes_per_element * static_cast<double>(whole.NumParameters()));
+  }
+  const ParallelOptions& parallel = setup.config.parallel;
+  const auto ranks = static_cast<int>(parallel.pp * setup.ranks * parallel.cp * parallel.tp);
+  const auto copies = std::ssize(RanksWithSamePart(setup, MeshOf(setup.config, 0, ranks)));
+  return std::llround(bytes_per_element *
+                      static_cast<double>((most_written + copies - 1) / copies));
+}
+
+}  // namespace
+
 MemoryPlan PlanMemory(const RunSetup& setup) {
   const ParallelOptions& parallel = setup.config.parallel;
   MemoryPlan plan;
-  int64_t most_saved = 0, saved = 0;  // by a rank of the pipeline, and by all
+  int64_t most_written = 0;
+  double bytes_per_element = 0;
   for (int64_t rank = 0; rank < parallel.pp; ++rank) {
     const MemoryPlan of_rank = PlanAlikeOnce(setup, rank);
     const int64_t own = of_rank.largest.parameters + of_rank.largest.optimizer;
-    most_saved = std::max(most_saved, own);
-    saved += own;
+    bytes_per_element = std::max(bytes_per_element,
+                                 static_cast<double>(own) / static_cast<double>(of_rank.elements));
+    most_written = std::max(most_written, of_rank.written);
     if (rank > 0 && of_rank.peak.total() <= plan.peak.total()) continue;
     plan = of_rank;
     if (parallel.pp > 1) plan.pipeline_rank = rank;
   }
   plan.program = setup.device.is_cpu() ? ResidentBytes() : setup.runtime_bytes;
   if (setup.config.checkpoint.async) {
-    const int64_t shards = parallel.shard_ranks > 0 ? parallel.shard_ranks : setup.ranks;
     plan.all_copy = SavesParts(setup);
-    plan.snapshot = plan.all_copy      ? most_saved / (setup.ranks / shards)
-                    : IsSharded(setup) ? saved * parallel.tp * shards
-                                       : saved * parallel.tp;
+    plan.snapshot = Snapshot(setup, plan.all_copy, bytes_per_element, most_written);
   }
   return plan;
 }

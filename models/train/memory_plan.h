@@ -7,8 +7,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "dist/data_parallel/data_ranks.h"
+#include "dist/mesh.h"
 #include "models/gpt/language_model.h"
 #include "models/report/format.h"
 #include "models/train/run_setup.h"
@@ -48,12 +50,16 @@ struct MemoryPlan {
   // CUDA's context and libraries. 0: not known. Not planned: the threads' scratch memory, some MiB
   // each, and the allocator's last page.
   int64_t program = 0;
-  // What a rank that writes an asynchronous checkpoint copies to the host's memory, and whether
-  // each rank does, rather than the first alone.
+  // Of the model's parameters: how many elements this rank has, and as how many of them it writes
+  // to a checkpoint in parts where the model has one copy; ranks that have the same ones share
+  // these.
+  int64_t elements = 0, written = 0;
+  // What a rank that writes an asynchronous checkpoint copies to the host's memory, at most, and
+  // whether each rank does, rather than the first alone.
   int64_t snapshot = 0;
   bool all_copy = false;
   // Of a pipeline: its rank, along pp, whose peak is the highest, and of which all of this is. -1:
-  // all ranks take as much.
+  // there is none. Where ranks share out weights, it is of the one that has most of them.
   int64_t pipeline_rank = -1;
   // Everything that a rank takes on the GPU, or that so many on one machine take on its CPU, at
   // most: those of a pipeline count as the one that takes most.
@@ -89,6 +95,9 @@ using MemoryFits = std::function<bool(const MemoryPlan&)>;
 bool IsSharded(const RunSetup& setup);
 // Whether each rank writes its part of a checkpoint, rather than the first rank all of it.
 bool SavesParts(const RunSetup& setup);
+// This rank of the mesh and those of other copies of the model that have the same part of it, of
+// which each writes a share. (What a part has in common with others, such as norms, is on more.)
+std::vector<int> RanksWithSamePart(const RunSetup& setup, const dist::Mesh& mesh);
 // Whether a run needs a Reducer to sum gradients over ranks or micro-batches: not if a single
 // process sums them in the library's order.
 bool SumsGradients(const RunSetup& setup);

@@ -56,7 +56,7 @@ std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const P
     return std::make_unique<dist::DataParallel>(all, module, std::move(reducer), groups.control);
   }
   if (plan.sums_context_with_data) {
-    const int parts = groups.context ? groups.context->size() : 1;
+    const int parts = dist::SizeOf(groups.context.get());
     return std::make_unique<dist::SharedSamples>(all, parts, module, *plan.reducer, groups.control);
   }
   return std::make_unique<dist::DataParallel>(all, module, *plan.reducer, groups.control);

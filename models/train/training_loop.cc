@@ -31,22 +31,12 @@ double SecondsSince(Clock::time_point start) {
 bool Every(int64_t period, int64_t step) { return period > 0 && step % period == 0; }
 
 CheckpointShare ShareOf(const RunSetup& setup, const RunRanks& ranks) {
-  const MeshGroups& groups = ranks.groups();
-  CheckpointShare share{.rank = ranks.rank(), .ranks = ranks.size(), .parts = SavesParts(setup)};
-  const auto& copies = IsSharded(setup) ? groups.replicate
-                       : groups.experts ? groups.expert_copies
-                                        : groups.data;
-  if (copies) share.copy = {copies->rank(), copies->size()};
-  // Along ep, and among the ranks that have the same experts, those of a sequence are counted.
-  if (groups.experts && !IsSharded(setup)) return share;
-  if (groups.context && !SumsContextWithData(setup.config)) {
-    const int64_t ranks = groups.context->size();
-    const int64_t of_experts =
-        groups.experts ? std::min<int64_t>(ranks, groups.experts->size()) : 1;
-    const int64_t size = ranks / of_experts, rank = groups.context->rank() / of_experts;
-    share.copy = {share.copy.index * size + rank, share.copy.count * size};
-  }
-  return share;
+  const std::vector<int> same =
+      RanksWithSamePart(setup, MeshOf(setup.config, ranks.rank(), ranks.size()));
+  return {.rank = ranks.rank(),
+          .ranks = ranks.size(),
+          .parts = SavesParts(setup),
+          .copy = {dist::IndexOf(same, ranks.rank()), std::ssize(same)}};
 }
 
 std::unique_ptr<TraceRecorder> MakeTrace(const RunSetup& setup) {
@@ -212,9 +202,9 @@ void TrainingLoop::End(double seconds) {
        .report = log_->report_path()});
 }
 
-// What ranks learn of each other: the signal that any received, and in a pipeline, whose stages
-// differ, the memory of the one that took most. Asking makes the host of a GPU wait for the other
-// ranks, so there it is asked only after steps where something is due.
+// What ranks learn of each other: the signal that any received, and the memory of the one that took
+// most: stages and shards differ. Asking makes the host of a GPU wait for the other ranks, so there
+// it is asked only after steps where something is due.
 int TrainingLoop::Interrupt() {
   if (!ranks_.control()) {
     interrupt_ = InterruptGuard::signal();
@@ -222,7 +212,7 @@ int TrainingLoop::Interrupt() {
     const int64_t mine[] = {InterruptGuard::signal(), memory_bytes_};
     for (const auto& of_rank : dist::GatherValues(*ranks_.control(), mine)) {
       interrupt_ = std::max(interrupt_, static_cast<int>(of_rank[0]));
-      if (config_.parallel.pp > 1) memory_bytes_ = std::max(memory_bytes_, of_rank[1]);
+      memory_bytes_ = std::max(memory_bytes_, of_rank[1]);
     }
   }
   return interrupt_;

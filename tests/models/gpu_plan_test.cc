@@ -156,6 +156,16 @@ TEST(GpuPlan, WhatItSaysWouldFitDoes) {
                           "--train.global_batch_size=0", "--train.grad_accum=4"});
 }
 
+// Ranks that share out experts may share out the rest, too.
+TEST(GpuPlan, AdviceOfSharedOutExpertsHasShards) {
+  const Arguments experts = {
+      "--model.preset=gpt2",         "--model.n_expert=8",  "--model.n_expert_used=2",
+      "--model.block_size=256",      "--parallel.ep=2",     "--train.batch_size=1",
+      "--train.global_batch_size=0", "--train.grad_accum=4"};
+  ExpectItemsHold("4x4", experts);
+  EXPECT_THAT(PlanOf("4x4", experts).text, HasSubstr("parallel.shard="));
+}
+
 // As from a file that says both, which agree.
 TEST(GpuPlan, AdviceKeepsBothWaysToSayTheBatchInAgreement) {
   const Arguments both = {"--model.preset=gpt2", "--train.batch_size=8",

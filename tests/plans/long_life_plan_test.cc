@@ -84,12 +84,26 @@ TEST(LongLife, OfContextParallelism) {
   ExpectNothingGrows(task, {.cp = 2, .data_parallel = true});
 }
 
-TEST(LongLife, OfAMixtureOfExperts) {
+Task Mixture() {
   Task task{.model = SmallGpt(/*dropout=*/0.1), .micro_batches = 2};
   task.model.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 12};
   task.model.mixture.router.score = RouterScore::kSigmoid;
   task.model.mixture.bias_rate = 0.05;
-  ExpectNothingGrows(task, {.copies = 2, .data_parallel = true});
+  return task;
+}
+
+TEST(LongLife, OfAMixtureOfExperts) {
+  ExpectNothingGrows(Mixture(), {.copies = 2, .data_parallel = true});
+}
+
+TEST(LongLife, OfSharedOutExpertsInShards) {
+  ExpectNothingGrows(Mixture(), {.shards = 2, .ep = 2, .options = dist::Zero3()});
+}
+
+TEST(LongLife, OfSharedOutExpertsInAPipeline) {
+  Task task = Mixture();
+  task.micro_batches = 4;
+  ExpectNothingGrows(task, {.copies = 2, .ep = 2, .pp = 2, .schedule = dist::PipelineKind::k1F1B});
 }
 
 }  // namespace

@@ -18,11 +18,8 @@ using enum dist::PipelineKind;
 // Whole, in f64, by parameter.
 using Gradients = std::map<std::string, std::vector<double>>;
 
-// How many times as far a gradient may be. A vocabulary in parts has a rounded log-sum-exp of each,
-// and one of all: in f32, where little else is rounded as much, that shows in all gradients.
-double Limit(const Task& task, const Plan& plan) {
-  return plan.tp > 1 && task.dtype == DType::kF32 ? 1.5 : 1.1;
-}
+// How many times as far a gradient may be.
+constexpr double kLimit = 1.1;
 
 // Over so many steps of a run are squared errors added up: small weights have few elements.
 constexpr int kSteps = 12;
@@ -128,7 +125,7 @@ void ExpectAsExactAsOneProcess(const Task& task, const std::vector<Plan>& plans)
   for (size_t i = 0; i < plans.size(); ++i) {
     for (const auto& [name, error] : errors[i]) {
       EXPECT_GT(of_one[name], 0) << name;
-      EXPECT_LE(std::sqrt(error), Limit(task, plans[i]) * std::sqrt(of_one[name]))
+      EXPECT_LE(std::sqrt(error), kLimit * std::sqrt(of_one[name]))
           << name << ": " << std::sqrt(error / of_one[name]) << " times as far: " << plans[i]
           << "; " << task;
     }

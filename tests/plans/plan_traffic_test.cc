@@ -138,8 +138,8 @@ struct Formula {
     bytes += leaves() * GatherAll(plan.tp, norms * kSum);
     // The embedding's rows and their gradients; positions.
     bytes += Scatter(plan.tp, 2 * gather + Embedding().whole * kSum);
-    // The head's input and its gradient, and two numbers for each token's loss.
-    bytes += Scatter(plan.tp, gather + sum) + GatherAll(plan.tp, 2 * tokens * kSum);
+    // The head's input and its gradient, and two numbers in f64 for each token's loss.
+    bytes += Scatter(plan.tp, gather + sum) + GatherAll(plan.tp, 2 * tokens * int64_t{8});
     return bytes;
   }
 

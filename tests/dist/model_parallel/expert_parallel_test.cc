@@ -524,34 +524,53 @@ TEST(ExpertParallel, ChecksWeights) {
   }
 }
 
-// What only the gradients of experts show is named, too, on all ranks.
+// What only the gradients of experts show is named, too, on all ranks, whether other ranks have the
+// same experts or not; and what is found elsewhere hides none of it.
 TEST(ExpertParallel, LocatesWhatIsNotFiniteInExperts) {
   class Spoiler : public BackwardObserver {
    public:
     void OnLeafReady(Leaf& leaf) override {
-      leaf.grad().Fill(std::numeric_limits<double>::infinity());
+      if (is_on) leaf.grad().Fill(std::numeric_limits<double>::infinity());
     }
+    bool is_on = true;
   };
-  std::vector<std::string> found(4);
-  RunInProcess(4, [&](ProcessGroup& all) {
-    const Groups groups(all, 2);
-    nn::MixtureOfExperts model(Options());
-    ShareExperts(model, groups.experts);
-    model.Materialize(kCpu, 3);
-    Spoiler spoiler;  // ahead of the reducer
-    for (const auto& [name, p] : model.NamedParameters()) {
-      if (name == "experts.c_proj.weight" && all.rank() == 3) p->leaf().AddObserver(&spoiler);
-    }
-    ExpertParallel parallel(&all, groups.others(), model);
-    optim::Sgd sgd(model.Parameters());
-    StepState state(kCpu, 1);
-    const auto training = sgd.BeginStep(state, 0, 0.1, {.first_sample = all.rank()});
-    parallel.BeginMicroBatch(true);
-    Backward(Project(ops::Complete(model(InputOf(all.rank(), 12, DType::kF32)))),
-             Tensor::Full({}, 0.25, DType::kF32));
-    found[all.rank()] = parallel.LocateNonFinite();
-  });
-  for (const std::string& text : found) EXPECT_EQ(text, "rank 3 ('experts.c_proj.weight')");
+  for (const auto& [ranks, router] : {std::pair(4, false), {2, false}, {2, true}}) {
+    const int culprit = ranks - 1;
+    std::vector<std::string> found(static_cast<size_t>(ranks)), later = found, earlier = found;
+    RunInProcess(ranks, [&](ProcessGroup& all) {
+      const Groups groups(all, 2);
+      nn::MixtureOfExperts model(Options());
+      ShareExperts(model, groups.experts);
+      model.Materialize(kCpu, 3);
+      Spoiler spoiler;  // ahead of the reducer
+      for (const auto& [name, p] : model.NamedParameters()) {
+        const bool spoils = (name == "experts.c_proj.weight" && all.rank() == culprit) ||
+                            (router && name == "router.weight" && all.rank() == 0);
+        if (spoils) p->leaf().AddObserver(&spoiler);
+      }
+      ExpertParallel parallel(&all, groups.others(), model);
+      optim::Sgd sgd(model.Parameters());
+      StepState state(kCpu, 1);
+      const auto step = [&](int64_t number) {
+        const auto training = sgd.BeginStep(state, number, 0.1, {.first_sample = all.rank()});
+        parallel.BeginMicroBatch(true);
+        Backward(Project(ops::Complete(model(InputOf(all.rank(), 12, DType::kF32)))),
+                 Tensor::Full({}, 0.25, DType::kF32));
+      };
+      step(0);
+      found[all.rank()] = parallel.LocateNonFinite();
+      model.ZeroGrad();
+      spoiler.is_on = false;
+      step(1);
+      later[all.rank()] = parallel.LocateNonFinite();
+      earlier[all.rank()] = parallel.LocateNonFinite(/*ago=*/1);
+    });
+    const std::string expected = StrCat(router ? "rank 0 ('router.weight'), " : "", "rank ",
+                                        culprit, " ('experts.c_proj.weight')");
+    EXPECT_THAT(found, testing::Each(expected));
+    EXPECT_THAT(later, testing::Each(""));
+    EXPECT_THAT(earlier, testing::Each(expected));
+  }
 }
 
 TEST(ExpertParallel, RefusesWhatItCannot) {
