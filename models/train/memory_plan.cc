@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <span>
 #include <string_view>
@@ -272,7 +271,7 @@ int64_t DataRankWithMost(const RunSetup& setup, const ParallelPlan& plan, int64_
 
 // Of a rank with these stages.
 MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
-  const ParallelPlan plan = ToParallelPlan(setup, /*trace=*/nullptr);
+  const ParallelPlan plan = PlanOf(setup);
   const MeshGroups groups =
       PlannedGroups(setup, plan, pipeline_rank, DataRankWithMost(setup, plan, pipeline_rank));
   return PlanMemory(
@@ -350,31 +349,6 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
     plan.written += (elements + copies - 1) / copies;
   }
   return plan;
-}
-
-bool IsSharded(const RunSetup& setup) {
-  return setup.ranks > 1 && setup.config.parallel.shard != "none";
-}
-
-bool SavesParts(const RunSetup& setup) {
-  const ParallelOptions& parallel = setup.config.parallel;
-  return (IsSharded(setup) || parallel.pp > 1 || parallel.ep > 1) &&
-         setup.config.checkpoint.sharded;
-}
-
-std::vector<int> RanksWithSamePart(const RunSetup& setup, const dist::Mesh& mesh) {
-  const std::vector<int> same_experts = mesh.RanksAlong({"edp"});  // of dp and cp
-  if (!IsSharded(setup)) return same_experts;
-  std::vector<int> ranks;
-  std::ranges::set_intersection(mesh.RanksAlong({"replicate", "cp"}), same_experts,
-                                std::back_inserter(ranks));
-  return ranks;
-}
-
-bool SumsGradients(const RunSetup& setup) {
-  const ParallelOptions& parallel = setup.config.parallel;
-  return setup.ranks > 1 || parallel.tp > 1 || parallel.cp > 1 || parallel.pp > 1 ||
-         setup.config.dist.reduction != "fast";
 }
 
 namespace {

@@ -7,10 +7,8 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "dist/data_parallel/data_ranks.h"
-#include "dist/mesh.h"
 #include "models/gpt/language_model.h"
 #include "models/report/format.h"
 #include "models/train/run_setup.h"
@@ -90,17 +88,6 @@ MemoryPlan PlanMemory(const RunSetup& setup);
 // How far a plan may be from what the allocator measures.
 inline constexpr double kPlanTolerance = 0.03;
 using MemoryFits = std::function<bool(const MemoryPlan&)>;
-
-// Whether ranks share out more of the model than its samples.
-bool IsSharded(const RunSetup& setup);
-// Whether each rank writes its part of a checkpoint, rather than the first rank all of it.
-bool SavesParts(const RunSetup& setup);
-// This rank of the mesh and those of other copies of the model that have the same part of it, of
-// which each writes a share. (What a part has in common with others, such as norms, is on more.)
-std::vector<int> RanksWithSamePart(const RunSetup& setup, const dist::Mesh& mesh);
-// Whether a run needs a Reducer to sum gradients over ranks or micro-batches: not if a single
-// process sums them in the library's order.
-bool SumsGradients(const RunSetup& setup);
 
 // FormatBytes, or another unit.
 using ByteFormat = std::string (*)(double bytes);

@@ -1,11 +1,14 @@
 #include "models/train/parallel_plan.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "dist/context/shared_samples.h"
 #include "dist/data_parallel/data_parallel.h"
 #include "dist/expert/expert_exchange.h"
 #include "dist/expert/expert_parallel.h"
+#include "models/train/run_ranks.h"
+#include "models/train/run_setup.h"
 
 namespace lockstep::models {
 
@@ -29,6 +32,47 @@ MeshGroups MeshGroups::Of(const dist::Mesh& mesh, const Make& make, bool sums_co
   groups.shard = along({"shard"});
   groups.replicate = along({"replicate"});
   return groups;
+}
+
+ParallelPlan PlanOf(const RunSetup& setup, TraceRecorder* trace) {
+  const RunConfig& config = setup.config;
+  ParallelPlan plan{.tensor_parts = config.parallel.tensor_parts(),
+                    .context_pairs = config.parallel.context_pairs(),
+                    .sums_context_with_data = SumsContextWithData(config)};
+  if (config.parallel.pp > 1) {
+    plan.pipeline = ToPipelinePlan(config, setup.micro_batches, setup.window, trace);
+  }
+  if (IsSharded(setup)) {
+    plan.shard = ToShardOptions(config, setup.micro_batches, trace);
+  } else if (SumsGradients(setup)) {
+    plan.reducer = ToReducerOptions(config.dist, setup.micro_batches, trace);
+  }
+  return plan;
+}
+
+bool IsSharded(const RunSetup& setup) {
+  return setup.ranks > 1 && setup.config.parallel.shard != "none";
+}
+
+bool SavesParts(const RunSetup& setup) {
+  const ParallelOptions& parallel = setup.config.parallel;
+  return (IsSharded(setup) || parallel.pp > 1 || parallel.ep > 1) &&
+         setup.config.checkpoint.sharded;
+}
+
+std::vector<int> RanksWithSamePart(const RunSetup& setup, const dist::Mesh& mesh) {
+  const std::vector<int> same_experts = mesh.RanksAlong({"edp"});  // of dp and cp
+  if (!IsSharded(setup)) return same_experts;
+  std::vector<int> ranks;
+  std::ranges::set_intersection(mesh.RanksAlong({"replicate", "cp"}), same_experts,
+                                std::back_inserter(ranks));
+  return ranks;
+}
+
+bool SumsGradients(const RunSetup& setup) {
+  const ParallelOptions& parallel = setup.config.parallel;
+  return setup.ranks > 1 || parallel.tp > 1 || parallel.cp > 1 || parallel.pp > 1 ||
+         setup.config.dist.reduction != "fast";
 }
 
 std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const ParallelPlan& plan,

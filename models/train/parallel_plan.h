@@ -17,6 +17,9 @@
 
 namespace lockstep::models {
 
+struct RunSetup;
+class TraceRecorder;
+
 // This rank's groups along the axes of a mesh (dist/mesh.h). Null: one rank.
 struct MeshGroups {
   std::shared_ptr<dist::ProcessGroup> pipeline;  // pp: the other stages
@@ -62,6 +65,20 @@ struct ParallelPlan {
   std::optional<dist::ShardOptions> shard = {};
   std::optional<dist::ReducerOptions> reducer = {};
 };
+
+// How the ranks of a run share it out. `trace` (may be null) gets spans of what they exchange.
+ParallelPlan PlanOf(const RunSetup& setup, TraceRecorder* trace = nullptr);
+
+// Whether ranks share out more of the model than its samples.
+bool IsSharded(const RunSetup& setup);
+// Whether each rank writes its part of a checkpoint, rather than the first rank all of it.
+bool SavesParts(const RunSetup& setup);
+// This rank of the mesh and those of other copies of the model that have the same part of it, of
+// which each writes a share. (What a part has in common with others, such as norms, is on more.)
+std::vector<int> RanksWithSamePart(const RunSetup& setup, const dist::Mesh& mesh);
+// Whether a run needs a Reducer to sum gradients over ranks or micro-batches: not if a single
+// process sums them in the library's order.
+bool SumsGradients(const RunSetup& setup);
 
 // Collective. Makes what sums the gradients of a model, or of a stage, over `groups`: a FullyShard,
 // or a DataParallel or its like, as the plan says; null for neither. To be called before the module

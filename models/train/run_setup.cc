@@ -299,22 +299,6 @@ RunSetup PrepareShape(const Options& options, const RunConfig& config, Device de
   return setup;
 }
 
-ParallelPlan ToParallelPlan(const RunSetup& setup, TraceRecorder* trace) {
-  const RunConfig& config = setup.config;
-  ParallelPlan plan{.tensor_parts = config.parallel.tensor_parts(),
-                    .context_pairs = config.parallel.context_pairs(),
-                    .sums_context_with_data = SumsContextWithData(config)};
-  if (config.parallel.pp > 1) {
-    plan.pipeline = ToPipelinePlan(config, setup.micro_batches, setup.window, trace);
-  }
-  if (IsSharded(setup)) {
-    plan.shard = ToShardOptions(config, setup.micro_batches, trace);
-  } else if (SumsGradients(setup)) {
-    plan.reducer = ToReducerOptions(config.dist, setup.micro_batches, trace);
-  }
-  return plan;
-}
-
 std::unique_ptr<Gpt> MakeModel(const RunSetup& setup) {
   auto model = std::make_unique<Gpt>(setup.model);
   FillModel(setup, *model);

@@ -49,9 +49,6 @@ RunSetup PrepareRun(const Options& options, const RunConfig& config, const RunSt
 RunSetup PrepareShape(const Options& options, const RunConfig& config, Device device,
                       int64_t processes);
 
-// How ranks share the run out. `trace` (may be null) gets spans of what they exchange.
-ParallelPlan ToParallelPlan(const RunSetup& setup, TraceRecorder* trace);
-
 // Allocates and initialises the weights in the dtype of train.precision: for bf16 and fp16 the
 // weights have 16 bits; gradients are in train.grad_dtype. The meta device is for planning.
 void MaterializeFor(const RunSetup& setup, Device device, Module& model);

@@ -69,7 +69,7 @@ TrainingLoop::TrainingLoop(const RunSetup& setup, const MemoryPlan& memory,
       model_(config_.parallel.pp > 1
                  ? std::unique_ptr<Gpt>(std::make_unique<PipelinedGpt>(setup.model))
                  : std::make_unique<Gpt>(setup.model)),
-      parallel_(Parallelize(*model_, ranks.groups(), ToParallelPlan(setup, trace_.get()),
+      parallel_(Parallelize(*model_, ranks.groups(), PlanOf(setup, trace_.get()),
                             [&](bool on_meta) {
                               on_meta ? MaterializeFor(setup, kMeta, *model_)
                                       : FillModel(setup, *model_);

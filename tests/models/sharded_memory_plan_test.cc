@@ -36,7 +36,7 @@ RunSetup SetupOf(Arguments arguments, int ranks, const Arguments& more = {}) {
 
 // How many elements of the weights a rank of the run has.
 int64_t ElementsOf(const RunSetup& setup, int rank, int ranks) {
-  const ParallelPlan plan = ToParallelPlan(setup, /*trace=*/nullptr);
+  const ParallelPlan plan = PlanOf(setup);
   const dist::Mesh mesh = MeshOf(setup.config, rank, ranks);
   const MeshGroups groups = MeshGroups::Of(mesh, [&](const std::vector<std::string>& axes, bool) {
     const std::vector<int> along = mesh.RanksAlong(axes);
