@@ -89,11 +89,21 @@ void StepState::EnableLossScaling(const LossScaleOptions& options,
   check("init", options.init, 0x1p-100, kMost);
   check("growth", options.growth, 1, kMost);
   check("backoff", options.backoff, 0x1p-100, 1);
+  // Anything else would round gradients.
+  const auto check_power = [](const char* what, double value) {
+    int exponent;
+    LS_CHECK(std::frexp(value, &exponent) == 0.5, "loss scaling: ", what,
+             " must be a power of two, got ", value, ": use ", std::ldexp(0.5, exponent));
+  };
+  check_power("init", options.init);
+  check_power("growth", options.growth);
+  check_power("backoff", options.backoff);
   LS_CHECK(options.growth_interval >= 1, "loss scaling: growth_interval must be at least 1, got ",
            options.growth_interval);
   LS_CHECK(begin.scale > 0 && std::isfinite(begin.scale) && begin.good_steps >= 0,
            "loss scaling: cannot go on with a scale of ", begin.scale, " after ", begin.good_steps,
            " good steps: it is damaged");
+  check_power("the scale to go on with", begin.scale);
   block_->loss_scaling = options;
   block_->host.loss_scale = begin;
   Upload(offsetof(StepValues, loss_scale), sizeof(LossScale));

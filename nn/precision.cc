@@ -9,7 +9,7 @@ void SetPrecision(Module& module, Device device, uint64_t seed, const Precision&
   const bool f64 = precision.compute == DType::kF64;
   for (const auto& p : module.Parameters()) {
     if (p->value().dtype() != precision.compute) p->Materialize(device, precision.compute, seed);
-    p->leaf().SetDType(f64 ? DType::kF64 : precision.reduction);
+    p->leaf().AskDType(f64 ? DType::kF64 : precision.reduction);
   }
 }
 

@@ -11,9 +11,11 @@ namespace lockstep::nn {
 // The optimizer has its own: f32 originals of 16-bit weights, and the dtype of its state
 // (optim/adamw.h).
 struct Precision {
-  DType compute = DType::kF32;    // weights and activations
-  DType reduction = DType::kF32;  // gradients of parameters, as they are added up; f64 with f64
-  std::optional<DType> output;    // of a part's result; by default what the part was given
+  DType compute = DType::kF32;  // weights and activations
+  // Gradients of parameters, as they are added up; f64 with f64. 16 bits are for a single process
+  // that adds up few micro-batches: DataParallel and FullyShard throw.
+  DType reduction = DType::kF32;
+  std::optional<DType> output;  // of a part's result; by default what the part was given
 };
 
 // A part of a model that computes in another precision than what surrounds it: casts what it is

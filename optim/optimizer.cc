@@ -334,8 +334,12 @@ std::map<std::string, Tensor> Optimizer::Checked(
   for (const auto& [name, loaded] : state) {
     const auto it = expected.find(name);
     if (it == expected.end()) {
-      throw InputError(StrCat("optimizer state: unknown tensor '", name,
-                              "': it belongs to another model or optimizer"));
+      throw InputError(StrCat("optimizer state: unknown tensor '", name, "': it ",
+                              name.ends_with(".master")
+                                  ? "is the f32 original of a 16-bit weight, and this optimizer "
+                                    "keeps none: use master_weights = true, and 16-bit weights, as "
+                                    "when it was saved"
+                                  : "belongs to another model or optimizer"));
     }
     const auto& [p, want] = it->second;
     const bool is_part =
@@ -345,14 +349,22 @@ std::map<std::string, Tensor> Optimizer::Checked(
       throw InputError(StrCat("optimizer state: the tensor '", name, "' is given twice"));
     }
     if (!tensor.defined() || !(tensor.shape() == want.shape()) || tensor.dtype() != want.dtype()) {
-      throw InputError(StrCat("optimizer state: '", name, "' must be ", want.dtype(), want.shape(),
-                              ", got ", tensor.Describe(), ": it belongs to another model"));
+      throw InputError(
+          StrCat("optimizer state: '", name, "' must be ", want.dtype(), want.shape(), ", got ",
+                 tensor.Describe(), ": it ",
+                 tensor.defined() && tensor.shape() == want.shape()
+                     ? StrCat("was saved with state_dtype = ", tensor.dtype(), ": use that")
+                     : "belongs to another model"));
     }
   }
   for (const auto& [name, tensor] : own) {
     if (!given.contains(name)) {
       throw InputError(StrCat("optimizer state: the tensor '", name, "' is missing (", given.size(),
-                              " of ", own.size(), " are there)"));
+                              " of ", own.size(), " are there)",
+                              name.ends_with(".master")
+                                  ? ": it was saved without f32 originals of 16-bit weights: use "
+                                    "master_weights = false, or f32 weights, as then"
+                                  : ""));
     }
   }
   for (const auto& p : parameters_) {

@@ -496,6 +496,21 @@ TEST_F(TrainGpt, MismatchedCheckpointIsExplained) {
   EXPECT_THAT(run.err, AllOf(HasSubstr("model.n_embd"), HasSubstr("have 16")));
 }
 
+// As advised where memory is short: another state than the checkpoint's.
+TEST_F(TrainGpt, ACheckpointOfOtherStateIsExplained) {
+  const std::vector<std::string> bf16 = {"--train.precision=bf16", "--train.steps=10"};
+  ASSERT_EQ(Train("a", bf16).exit_code, 0);
+  const auto refused = [&](std::vector<std::string> more, const std::string& why) {
+    more.insert(more.end(), bf16.begin(), bf16.end());
+    more.insert(more.end(), {"--checkpoint.resume=" + Path("a"), "--train.steps=20"});
+    const Result run = Train("b", more);
+    EXPECT_EQ(run.exit_code, 1) << run;
+    EXPECT_THAT(run.err, AllOf(HasSubstr(why), HasSubstr("--init_from=" + Path("a"))));
+  };
+  refused({"--optim.master_weights=false"}, "master_weights = true");
+  refused({"--optim.state_dtype=bf16"}, "state_dtype = f32");
+}
+
 TEST(SampleGpt, ExplainsBadInput) {
   const Result run = RunProgram({"models/sample_gpt", "--checkpoint=/nonexistent"});
   EXPECT_EQ(run.exit_code, 1);

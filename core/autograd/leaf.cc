@@ -23,6 +23,7 @@ void Leaf::ZeroGrad() {
 
 void Leaf::SetDType(DType dtype) {
   dtype_ = dtype;
+  asked_ = false;
   ZeroGrad();
 }
 

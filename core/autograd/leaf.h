@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,12 @@ class Leaf {
   // The dtype of gradients that the leaf allocates itself; by default the value's. Resets the
   // gradient.
   void SetDType(DType dtype);
+  // The same, by the user's wish: what cannot keep it throws (dist::SumDType).
+  void AskDType(DType dtype) {
+    SetDType(dtype);
+    asked_ = true;
+  }
+  std::optional<DType> asked_dtype() const { return asked_ ? std::optional(dtype_) : std::nullopt; }
   // Replaces the gradient by a copy of this one, in the memory of the destination if there is one.
   void SetGrad(const Tensor& grad);
   // The same without a copy, whatever the destination: the two share memory. For captured graphs,
@@ -60,6 +67,7 @@ class Leaf {
   Shape shape_;
   DType dtype_;
   Tensor grad_;
+  bool asked_ = false;  // for dtype_
   bool fixed_ = false;  // grad_ is a permanent destination
   bool fresh_ = true;   // the next write overwrites
   std::vector<BackwardObserver*> observers_;

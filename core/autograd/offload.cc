@@ -25,9 +25,11 @@ struct Offloader::State {
   }
   std::shared_ptr<void> Take(int64_t bytes, Device device) {
     host_bytes += bytes;
-    if (device.is_meta()) return nullptr;
     std::vector<std::shared_ptr<void>>& blocks = free[bytes];
-    if (blocks.empty()) return GetStreamBackend(device.type).AllocateHost(bytes, device);
+    if (blocks.empty()) {
+      return device.is_meta() ? PlannedHostMemory(bytes)
+                              : GetStreamBackend(device.type).AllocateHost(bytes, device);
+    }
     std::shared_ptr<void> block = std::move(blocks.back());
     blocks.pop_back();
     return block;

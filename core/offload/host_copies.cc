@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/meta_memory.h"
 
 namespace lockstep {
 namespace {
@@ -21,11 +22,24 @@ Tensor HostTensor(const Shape& shape, DType dtype, Device device) {
   if (device.is_cpu()) return Tensor::Empty(shape, dtype);
   const int64_t bytes = shape.numel() * SizeOf(dtype);
   if (device.is_meta()) {
-    return Tensor::FromStorage(Storage::Wrap(nullptr, bytes, kMeta, nullptr), dtype, shape);
+    return Tensor::FromStorage(Storage::Wrap(nullptr, bytes, kMeta, PlannedHostMemory(bytes)),
+                               dtype, shape);
   }
   std::shared_ptr<void> memory = GetStreamBackend(device.type).AllocateHost(bytes, device);
   void* data = memory.get();
   return Tensor::FromStorage(Storage::Wrap(data, bytes, kCpu, std::move(memory)), dtype, shape);
+}
+
+std::shared_ptr<void> PlannedHostMemory(int64_t bytes) {
+  MetaMemoryListener* const listens = MetaMemoryListener::OfThisThread();
+  if (listens == nullptr) return nullptr;
+  std::shared_ptr<void> memory(new char, [](void* id) {
+    if (auto* const now = MetaMemoryListener::OfThisThread()) now->OnFree(id);
+    delete static_cast<char*>(id);
+  });
+  const MetaMemoryLabel label("host");
+  listens->OnAllocate(memory.get(), bytes);
+  return memory;
 }
 
 CopyListener::CopyListener() {

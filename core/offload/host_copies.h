@@ -15,8 +15,13 @@ namespace lockstep {
 
 // A contiguous tensor in page-locked memory of the host, uninitialised, from which copies to
 // `device` and back need not wait. It is a tensor on the CPU like any other. For the meta device it
-// is one there that counts as no memory of a device; for the CPU it is an ordinary one.
+// is one there that counts as memory of the host (PlannedHostMemory); for the CPU it is an ordinary
+// one.
 Tensor HostTensor(const Shape& shape, DType dtype, Device device);
+
+// Of the meta device: stands for that much page-locked memory of the host, of which a
+// MetaMemoryListener hears under the MetaMemoryLabel "host".
+std::shared_ptr<void> PlannedHostMemory(int64_t bytes);
 
 // While one exists, it is told of the copies of its thread's HostCopies, and of what the device
 // computes with them (ComputeSpan). At most one per thread.

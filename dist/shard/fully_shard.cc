@@ -11,6 +11,7 @@
 #include "core/meta_memory.h"
 #include "core/slots.h"
 #include "core/step_state.h"
+#include "dist/data_parallel/gradient_buckets.h"
 #include "dist/expert/expert_exchange.h"
 #include "dist/groups/agreement.h"
 #include "nn/residual_stream.h"
@@ -115,6 +116,7 @@ FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions o
       scatter_(std::make_shared<const FixedOrderPlan>(plan_.within)),
       sum_copies_(OrderedSum(std::make_shared<const FixedOrderPlan>(plan_.across))) {
   LS_CHECK(!parameters_.empty(), "a model without parameters cannot be sharded");
+  for (const auto& p : parameters_) (void)SumDType(*p);  // throws where the user asked for another
   Align(groups.all, module, options_.experts);
   MeetExperts(groups.shard);
   FindUses(module, /*is_model=*/true);

@@ -126,6 +126,7 @@ void ShardUnit::Build() {
     LS_CHECK(p->trainable() == trainable_, "the parameter '", p->name(),
              "' was made trainable, or frozen, after the model was sharded: call SetTrainable "
              "before");
+    (void)SumDType(*p);  // throws where the user asked for another
   }
   const int64_t bytes = layout_->numel() * SizeOf(first.dtype());
   weights_ =

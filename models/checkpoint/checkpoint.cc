@@ -195,7 +195,10 @@ void LoadOptimizerState(const std::string& path, optim::Optimizer& optimizer) {
   try {
     optimizer.LoadState(state);
   } catch (const InputError& e) {
-    throw InputError(StrCat(path, ": ", e.what()));
+    throw InputError(StrCat(path, ": ", e.what(),
+                            ". A run with other optim.* options or another train.precision begins "
+                            "anew from these weights: --init_from=",
+                            path, " with another out_dir"));
   }
 }
 

@@ -24,7 +24,8 @@ void Consolidate(const std::string& checkpoint, const std::string& to, int64_t m
   const auto weight = [&](const std::string& name, const Parameter& p) {
     return parts.ReadPart(name, p);
   };
-  const std::string temporary = JoinPath(ParentPath(to), BaseName(to) + ".tmp");
+  // A name that nobody else gives: what is there was left by a call that was interrupted.
+  const std::string temporary = JoinPath(ParentPath(to), ".tmp-consolidate-" + BaseName(to));
   RemoveTree(temporary);
   WriteHfFolder(temporary, ReadFile(JoinPath(checkpoint, "config.json")),
                 ToHfTensors(model, weight), max_bytes);

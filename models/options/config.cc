@@ -128,16 +128,19 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
                .doc = "fp32; tf32 (fp32, but a GPU rounds the inputs of matrix products to 10 bits "
                       "of mantissa); bf16 or fp16 (weights and activations; master weights, "
                       "gradients, sums and statistics stay fp32), fp16 with a dynamic loss scale"});
-  options.Add("train.grad_dtype", &train.grad_dtype,
-              {.choices = {"fp32", "bf16"},
-               .doc = "in which gradients are kept and added up over micro-batches; bf16 is for "
-                      "train.precision=bf16 in a single process, and rounds each sum"});
-  options.Add("train.loss_scale", &train.loss_scale,
-              {.min = 1,
-               .max = 0x1p60,
-               .aliases = {"init_scale"},
-               .doc = "fp16: what gradients are multiplied by at first; halved whenever one is "
-                      "infinite, and that update is skipped"});
+  options.Add(
+      "train.grad_dtype", &train.grad_dtype,
+      {.choices = {"fp32", "bf16"},
+       .doc = "in which gradients are kept and added up over micro-batches; bf16 is for "
+              "train.precision=bf16 in a single process, and rounds each sum, so a step may "
+              "have at most 8 micro-batches"});
+  options.Add(
+      "train.loss_scale", &train.loss_scale,
+      {.min = 1,
+       .max = 0x1p60,
+       .aliases = {"init_scale"},
+       .doc = "fp16: what gradients are multiplied by at first, a power of two; halved whenever "
+              "one is infinite, and that update is skipped"});
   options.Add("train.loss_scale_every", &train.loss_scale_every,
               {.min = 1,
                .max = 1e9,
@@ -165,12 +168,11 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
                .doc = "what waits in the host's memory until a GPU needs it: none, or any of "
                       "activations and weights, except those of two layers, and optimizer, as in "
                       "optimizer,weights. The bits stay the same"});
-  options.Add(
-      "train.cuda_graphs", &train.cuda_graphs,
-      {.operational = true,
-       .doc =
-           "on a single GPU, launch a step as a whole instead of kernel by kernel: the same bits "
-           "in less time"});
+  options.Add("train.cuda_graphs", &train.cuda_graphs,
+              {.operational = true,
+               .doc = "on a single GPU with dist.reduction=fast, launch a step as a whole instead "
+                      "of kernel by "
+                      "kernel: the same bits in less time"});
   options.Add("train.max_skips", &train.max_skips,
               {.min = 0,
                .doc = "consecutive updates that may be skipped, with a warning, because a gradient "

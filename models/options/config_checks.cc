@@ -1,6 +1,7 @@
 #include "models/options/config_checks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 #include "core/error.h"
@@ -88,6 +89,12 @@ void CheckPrecision(Options& options, const RunConfig& config) {
   CheckEffect(options, "train.loss_scale", t.loss_scale, d.loss_scale, fp16, kFp16);
   CheckEffect(options, "train.loss_scale_every", t.loss_scale_every, d.loss_scale_every, fp16,
               kFp16);
+  if (int exponent; std::frexp(t.loss_scale, &exponent) != 0.5) {
+    options.Fail({"train.loss_scale"},
+                 StrCat(options.Describe("train.loss_scale"),
+                        " is not a power of two, and would round gradients: use ",
+                        "train.loss_scale = ", ToToml(OptionValue(std::ldexp(0.5, exponent)))));
+  }
   const bool bf16 = t.precision == "bf16";
   constexpr std::string_view kBf16 = "train.precision = \"bf16\"";
   CheckEffect(options, "optim.master_weights", config.optim.master_weights, true, bf16, kBf16);

@@ -64,7 +64,9 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
        fmt::format(
            "on {}, {} threads{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
            s.ranks > 1 || tp > 1 || c.parallel.cp > 1 ? " per rank" : "", c.train.precision,
-           s.device.is_cuda() && c.train.cuda_graphs && !SumsGradients(s) ? ", CUDA graphs" : "",
+           !s.device.is_cuda() || !c.train.cuda_graphs ? ""
+           : SumsGradients(s) ? ", without CUDA graphs, as gradients are summed by a Reducer"
+                              : ", CUDA graphs",
            c.seed,
            s.ranks > 1 || c.dist.reduction != "fast"
                ? fmt::format(", {} sum of gradients", c.dist.reduction)

@@ -73,6 +73,9 @@ GpuPlan PlanOnGpus(const Options& options, const RunConfig& config, const GpuSet
   result.fits = fits(result.memory);
   std::string verdict = fmt::format("{}: needs {} of {}", result.fits ? "fits" : "does not fit",
                                     Bytes(result.memory.needed(setup.device)), Bytes(gpus.bytes));
+  if (result.fits && result.memory.host > 0) {
+    verdict += fmt::format(", and for each GPU {} of its host's memory", Bytes(result.memory.host));
+  }
   if (!result.fits) {
     verdict += ". " + MemoryAdvice(setup, with_room, FormatDecimalBytes);
   } else if (!with_room(result.memory) || result.memory.reserved + kRuntimeBytes > gpus.bytes) {

@@ -94,11 +94,49 @@ MemoryVerdict::Kind FitOf(const MemoryPlan& plan, Device device, const DeviceMem
   return all > memory.total ? kTooLarge : more > memory.free ? kTight : kFits;
 }
 
+MemoryVerdict::Kind HostFitOf(const MemoryPlan& plan, Device device, const DeviceMemory& host,
+                              int64_t processes) {
+  using enum MemoryVerdict::Kind;
+  if (device.is_cpu() || host.total <= 0) return kFits;
+  if (processes * plan.host > host.total) return kTooLarge;
+  return plan.needed_of_host(processes) > host.free ? kTight : kFits;
+}
+
+namespace {
+
+// Of a run whose GPUs have enough.
+MemoryVerdict JudgeHost(const MemoryPlan& plan, Device device, const DeviceMemory& host,
+                        int64_t processes) {
+  using Kind = MemoryVerdict::Kind;
+  const Kind kind = HostFitOf(plan, device, host, processes);
+  if (kind == Kind::kFits) return {};
+  std::string keeps, remedies;
+  if (plan.host > 0) {
+    keeps = fmt::format("{} page-locked for train.offload", Bytes(processes * plan.host));
+    remedies = "offload less (train.offload)";
+  }
+  if (plan.snapshot > 0) {
+    keeps += fmt::format("{}{} to write checkpoints from", keeps.empty() ? "" : " and ",
+                         Bytes((plan.all_copy ? processes : 1) * plan.snapshot));
+    remedies += fmt::format("{}write checkpoints while training waits (checkpoint.async=false)",
+                            remedies.empty() ? "" : ", or ");
+  }
+  return {kind, fmt::format("beside their GPUs, {} {} {} of this machine's memory, {}, and it has "
+                            "{} free of {}: {}, or use GPUs of more machines",
+                            processes, processes == 1 ? "process takes" : "processes take",
+                            Bytes(plan.needed_of_host(processes)), keeps, Bytes(host.free),
+                            Bytes(host.total), remedies)};
+}
+
+}  // namespace
+
 MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const DeviceMemory& memory,
-                          int64_t processes) {
+                          int64_t processes, const DeviceMemory& host) {
   using Kind = MemoryVerdict::Kind;
   const Kind kind = FitOf(plan, setup.device, memory, processes);
-  if (kind == Kind::kFits) return {};
+  if (kind == Kind::kFits || HostFitOf(plan, setup.device, host, processes) > kind) {
+    return JudgeHost(plan, setup.device, host, processes);
+  }
   const bool cpu = setup.device.is_cpu();
   const std::string needs =
       cpu && processes > 1 ? fmt::format("{} processes of this run need {} together", processes,
@@ -115,6 +153,7 @@ MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const D
   const DeviceMemory room{part(memory.total), part(memory.free)};
   const std::string advice = MemoryAdvice(setup, [&](const MemoryPlan& tried) {
     const Kind fit = FitOf(tried, setup.device, room, processes);
+    if (HostFitOf(tried, setup.device, host, processes) == Kind::kTooLarge) return false;
     return fit == Kind::kFits || (fit == Kind::kTight && kind == Kind::kTooLarge);
   });
   const std::string others =

@@ -34,8 +34,13 @@ struct MemoryVerdict {
 // `processes` of the run share the machine's memory; each has a GPU of its own.
 MemoryVerdict::Kind FitOf(const MemoryPlan& plan, Device device, const DeviceMemory& memory,
                           int64_t processes);
-// The same in words, with a MemoryAdvice.
+// Of a run on GPUs: whether their host has what these processes keep there. kTooLarge: more than it
+// has would be page-locked; kTight: with the copies that checkpoints are written from it is more
+// than is free.
+MemoryVerdict::Kind HostFitOf(const MemoryPlan& plan, Device device, const DeviceMemory& host,
+                              int64_t processes);
+// Both in words, with a MemoryAdvice. `host`: of a run on GPUs; zeros: not known.
 MemoryVerdict JudgeMemory(const MemoryPlan& plan, const RunSetup& setup, const DeviceMemory& memory,
-                          int64_t processes);
+                          int64_t processes, const DeviceMemory& host = {});
 
 }  // namespace lockstep::models

@@ -7,6 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "models/train/run_checks.h"
+
 namespace lockstep::models {
 namespace {
 
@@ -45,6 +47,13 @@ std::optional<std::string> GradAccum(const RunSetup& setup, const RunSetup& chan
   const int64_t accum = changed.micro_batches / changed.ranks;
   if (accum == setup.micro_batches / setup.ranks) return "";
   return fmt::format("train.grad_accum={}", accum);
+}
+
+// Whose memory is counted in segments, and stays.
+Changes WithoutGraphs(const RunSetup& setup) {
+  if (setup.device.is_cpu() || !setup.config.train.cuda_graphs || SumsGradients(setup)) return {};
+  return {{"train.cuda_graphs=false", "each kernel is launched by itself",
+           [](RunSetup& s) { s.config.train.cuda_graphs = false; }}};
 }
 
 Changes Recomputations(const RunSetup& setup) {
@@ -176,16 +185,25 @@ Changes SixteenBits(const RunSetup& setup) {
                        [](RunSetup& s) { s.config.train.precision = "bf16"; }});
     options += " ";
   }
-  const bool alone = setup.ranks == 1 && c.dist.reduction == "fast";
   options += "optim.master_weights=false optim.state_dtype=bf16";
-  if (alone) options += " train.grad_dtype=bf16";
+  const auto pure = [](RunSetup& s) {
+    s.config.train.precision = "bf16";
+    s.config.optim.master_weights = false;
+    s.config.optim.state_dtype = "bf16";
+  };
   changes.push_back(
-      {options, "other numbers: 16 bits throughout, rounded stochastically", [alone](RunSetup& s) {
-         s.config.train.precision = "bf16";
-         s.config.optim.master_weights = false;
-         s.config.optim.state_dtype = "bf16";
-         if (alone) s.config.train.grad_dtype = "bf16";
-       }});
+      {options, "other numbers: weights and state in 16 bits, rounded stochastically", pure});
+  // Also with the smallest micro-batches, which may come with it.
+  const bool few = setup.micro_batches * c.train.batch_size <= kMostSumsInBf16;
+  if (setup.ranks == 1 && c.dist.reduction == "fast" && few && c.train.grad_dtype == "fp32") {
+    changes.push_back({options + " train.grad_dtype=bf16",
+                       "other numbers: 16 bits throughout, weights and state rounded "
+                       "stochastically, gradients to the nearest",
+                       [pure](RunSetup& s) {
+                         pure(s);
+                         s.config.train.grad_dtype = "bf16";
+                       }});
+  }
   return changes;
 }
 
@@ -211,15 +229,19 @@ class Trials {
     }
     MemoryPlan plan;
     try {
+      CheckGradDType(changed);
       plan = PlanMemory(changed);
     } catch (const ArgumentError&) {
       return {};  // as when ranks cannot share the micro-batches
     } catch (const InputError&) {
-      return {};  // as when they do not fill the rounds of a pipeline
+      return {};  // as when they do not fill the rounds of a pipeline, or are too many for bf16
     }
     if (!fits_(plan)) return {};
     const auto needed = static_cast<double>(plan.needed(changed.device));
-    return fmt::format("{} ({}{})", options, format_(needed), costs);
+    const std::string host = plan.host > 0 ? fmt::format("; {} of the host's memory for each GPU",
+                                                         format_(static_cast<double>(plan.host)))
+                                           : "";
+    return fmt::format("{} ({}{}{})", options, format_(needed), host, costs);
   }
   // The first of them that fits by itself.
   std::optional<std::string> First(const Changes& changes) const {
@@ -297,7 +319,8 @@ std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteForm
   const ParallelOptions& parallel = setup.config.parallel;
   const bool rank_is_gpu = parallel.pp * parallel.tp * parallel.cp == 1;
   const Changes more = can_shard && rank_is_gpu ? MoreGpus(setup) : Changes();
-  const std::vector<const Changes*> same = {&batch, &recompute, &shards, &offload};
+  const Changes eager = WithoutGraphs(setup);
+  const std::vector<const Changes*> same = {&eager, &batch, &recompute, &shards, &offload};
   std::vector<std::string> items;
   const auto add = [&](std::optional<std::string> item) {
     if (item) items.push_back(std::move(*item));

@@ -10,12 +10,12 @@
 namespace lockstep::models {
 
 // "What would fit: train.recompute=block (61.2 GiB; 1.25 to 1.33 times the arithmetic); ...": of
-// each kind of change (a smaller micro-batch at the same global batch, recomputation, offload of
-// optimizer state, weights or activations, sharding among the ranks) the cheapest that is enough by
-// itself, or else the cheapest combination of them. Where that is not enough, either, together with
-// as few more GPUs as possible, and with 16 bits throughout. Each was planned. If nothing is
-// enough, which part of the model to shrink. `fits` judges the plan of a rank. Makes some dozens of
-// plans.
+// each kind of change (steps without CUDA graphs, a smaller micro-batch at the same global batch,
+// recomputation, offload of optimizer state, weights or activations, sharding among the ranks) the
+// cheapest that is enough by itself, or else the cheapest combination of them. Where that is not
+// enough, either, together with as few more GPUs as possible, and with 16 bits throughout. Each was
+// planned. If nothing is enough, which part of the model to shrink. `fits` judges the plan of a
+// rank. Makes some dozens of plans.
 std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits,
                          ByteFormat format = FormatBytes);
 

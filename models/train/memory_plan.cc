@@ -51,18 +51,29 @@ class AllocationLog : public MetaMemoryListener {
   explicit AllocationLog(Device device) : MetaMemoryListener(device) {}
 
   void OnAllocate(const void* id, int64_t bytes) override {
+    const char* const name = MetaMemoryLabel::OfThisThread();
+    if (name != nullptr && name == std::string_view("host")) {
+      on_host_[id] = bytes;
+      host_most_ = std::max(host_most_, host_ += bytes);
+      return;
+    }
     live_[id] = blocks_.size();
     events_.push_back({blocks_.size(), true});
-    const char* const name = MetaMemoryLabel::OfThisThread();
     blocks_.push_back({bytes, name ? KindNamed(name) : &MemoryKinds::workspace, name != nullptr});
   }
   void OnFree(const void* id) override {
+    if (const auto host = on_host_.extract(id)) {
+      host_ -= host.mapped();
+      return;
+    }
     const auto it = live_.find(id);
     if (it == live_.end()) return;
     events_.push_back({it->second, false});
     live_.erase(it);
   }
 
+  // What is on the host now stays there.
+  void NoteKeptOnHost() { host_kept_ = host_; }
   // A position in the log.
   size_t Now() const { return blocks_.size(); }
   // Sets the kind of the nameless blocks that were allocated since then and are still alive.
@@ -93,6 +104,9 @@ class AllocationLog : public MetaMemoryListener {
       if (now.total() > plan.peak.total()) plan.peak = now;
     }
     plan.reserved = device().is_cpu() ? ReservedByCpu() : ReservedByGpu();
+    plan.graphs = graph_ > 0;
+    plan.host = host_most_;
+    plan.host_kept = host_kept_;
     return plan;
   }
 
@@ -159,6 +173,8 @@ class AllocationLog : public MetaMemoryListener {
     bool taken;
   };
   std::unordered_map<const void*, size_t> live_;
+  std::unordered_map<const void*, int64_t> on_host_;
+  int64_t host_ = 0, host_most_ = 0, host_kept_ = 0;
   std::vector<Block> blocks_;
   std::vector<Entry> events_;
   size_t graph_ = 0;
@@ -320,6 +336,7 @@ MemoryPlan PlanAlikeOnce(const RunSetup& setup, int64_t pipeline_rank) {
     plan.largest.*kind += more * (plan.largest.*kind - before.largest.*kind);
   }
   plan.reserved += more * (plan.reserved - before.reserved);
+  plan.host += more * (plan.host - before.host);
   return plan;
 }
 
@@ -332,6 +349,7 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
   log.SetKind(0, &MemoryKinds::parameters);
   const size_t optimizer_begin = log.Now();
   const std::unique_ptr<optim::Optimizer> optimizer = o.optimizer(*model);
+  log.NoteKeptOnHost();
   log.SetKind(optimizer_begin, &MemoryKinds::optimizer);
   StepState state(kMeta, 1);
   if (model->Parameters().at(0)->value().dtype() == DType::kF16) state.EnableLossScaling();
@@ -377,7 +395,7 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
   double bytes_per_element = 0;
   for (int64_t rank = 0; rank < parallel.pp; ++rank) {
     const MemoryPlan of_rank = PlanAlikeOnce(setup, rank);
-    const int64_t own = of_rank.largest.parameters + of_rank.largest.optimizer;
+    const int64_t own = of_rank.largest.parameters + of_rank.largest.optimizer + of_rank.host_kept;
     bytes_per_element = std::max(bytes_per_element,
                                  static_cast<double>(own) / static_cast<double>(of_rank.elements));
     most_written = std::max(most_written, of_rank.written);
@@ -433,10 +451,14 @@ std::string Table(const MemoryPlan& plan, Device device, ByteFormat format) {
   }
   row("total", plan.peak.total());
   row("as rounded", plan.reserved);
-  if (plan.program == 0) return s;
-  row(device.is_cpu() ? "program, data" : "CUDA itself", plan.program);
-  if (device.is_cpu() && plan.snapshot > 0) row("for saving", plan.snapshot);
-  row("needed", plan.needed(device));
+  if (plan.program > 0) {
+    row(device.is_cpu() ? "program, data" : "CUDA itself", plan.program);
+    if (device.is_cpu() && plan.snapshot > 0) row("for saving", plan.snapshot);
+    row("needed", plan.needed(device));
+  }
+  if (device.is_cpu()) return s;
+  if (plan.host > 0) row("host: offload", plan.host);
+  if (plan.snapshot > 0) row("host: saving", plan.snapshot);
   return s;
 }
 

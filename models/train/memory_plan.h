@@ -2,6 +2,7 @@
 // but no bytes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -56,14 +57,23 @@ struct MemoryPlan {
   // whether each rank does, rather than the first alone.
   int64_t snapshot = 0;
   bool all_copy = false;
+  // Of a GPU: page-locked memory of the host for what is offloaded, and what of it stays from step
+  // to step: weights and optimizer state.
+  int64_t host = 0, host_kept = 0;
+  // Steps are CUDA graphs, which keep everything that is reserved.
+  bool graphs = false;
   // Of a pipeline: its rank, along pp, whose peak is the highest, and of which all of this is. -1:
   // there is none. Where ranks share out weights, it is of the one that has most of them.
   int64_t pipeline_rank = -1;
   // Everything that a rank takes on the GPU, or that so many on one machine take on its CPU, at
   // most: those of a pipeline count as the one that takes most.
   int64_t needed(Device device, int64_t processes = 1) const {
-    if (!device.is_cpu()) return peak.total() + program;
+    if (!device.is_cpu()) return std::max(graphs ? reserved : 0, peak.total()) + program;
     return processes * (reserved + program) + (all_copy ? processes : 1) * snapshot;
+  }
+  // What so many ranks on GPUs of one machine take of its host's memory.
+  int64_t needed_of_host(int64_t processes = 1) const {
+    return processes * host + (all_copy ? processes : 1) * snapshot;
   }
 };
 
@@ -93,7 +103,8 @@ using MemoryFits = std::function<bool(const MemoryPlan&)>;
 using ByteFormat = std::string (*)(double bytes);
 
 // On one line: "48.2 MiB at the peak of a step: parameters 3.07 MiB, gradients ..."; what the
-// process takes for it on the CPU, or "" if that is not planned. Then a table of several lines.
+// process takes for it on the CPU, or "" if that is not planned. Then a table of several lines; of
+// a GPU with what a rank takes of its host's memory.
 std::string Summary(const MemoryPlan& plan, ByteFormat format = FormatBytes);
 std::string ProcessSummary(const MemoryPlan& plan);
 std::string Table(const MemoryPlan& plan, Device device, ByteFormat format = FormatBytes);

@@ -3,8 +3,10 @@
 #include <memory>
 
 #include "core/error.h"
+#include "dist/groups/planned_group.h"
 #include "dist/shard/shard_sum.h"
 #include "dist/tensor/tensor_ranks.h"
+#include "kernels/stochastic_rounding.h"
 #include "models/gpt/gpt.h"
 #include "models/train/memory_plan.h"
 #include "models/train/parallelize.h"
@@ -12,6 +14,18 @@
 #include "models/train/run_ranks.h"
 
 namespace lockstep::models {
+
+void CheckGradDType(const RunSetup& setup) {
+  const TrainOptions& train = setup.config.train;
+  if (train.grad_dtype == "fp32" || setup.micro_batches <= kMostSumsInBf16) return;
+  throw InputError(StrCat("train.grad_dtype = \"", train.grad_dtype,
+                          "\" rounds the sum of gradients after each of the ", setup.micro_batches,
+                          " micro-batches of a step, and of more than ", kMostSumsInBf16,
+                          " such sums too much is lost: leave train.grad_dtype out, or use a "
+                          "larger train.batch_size, or ",
+                          "a smaller train.global_batch_size or train.grad_accum, for at most ",
+                          kMostSumsInBf16, " micro-batches"));
+}
 
 void CheckRecompute(const Options& options, const RunSetup& setup) {
   using enum nn::MlpActivation;
@@ -64,6 +78,38 @@ void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks) 
   }
 }
 
+namespace {
+
+// Stochastic rounding draws by an element's number in the whole parameter, which it finds only in
+// some parts (ElementPlace).
+void CheckRounding(const RunSetup& setup, int64_t parts) {
+  const OptimOptions& optim = setup.config.optim;
+  if (optim.master_weights && optim.state_dtype == "fp32") return;
+  const int64_t tp = setup.config.parallel.tp;
+  for (int64_t rank = 0; rank < tp; ++rank) {
+    const auto group =
+        tp > 1 ? dist::MakePlannedGroup(static_cast<int>(tp), static_cast<int>(rank)) : nullptr;
+    Gpt shape(setup.model);
+    shape.AssignNames();
+    Parallelize(shape, std::make_shared<dist::TensorRanks>(group.get(), parts));
+    for (const auto& p : shape.Parameters()) {
+      try {
+        PlaceOf(p->layout(), p->logical_shape());
+      } catch (const ArgumentError&) {
+        throw InputError(StrCat(
+            "optim.master_weights = false and optim.state_dtype = \"bf16\" round at random, which "
+            "is not supported for the parts of '",
+            p->name(), "' that parallel.tp = ", tp,
+            " makes, whose queries, keys and values differ in size (model.n_kv_head): use "
+            "optim.master_weights = true with optim.state_dtype = \"fp32\", or share the model out "
+            "by parallel.shard instead of parallel.tp"));
+      }
+    }
+  }
+}
+
+}  // namespace
+
 void CheckTensorParallel(const RunSetup& setup) {
   const ParallelOptions& parallel = setup.config.parallel;
   const int64_t parts = parallel.tensor_parts();
@@ -95,6 +141,7 @@ void CheckTensorParallel(const RunSetup& setup) {
   } catch (const ArgumentError& error) {
     throw InputError(error.what());
   }
+  CheckRounding(setup, parts);
 }
 
 void CheckContextParallel(const Options& options, const RunSetup& setup) {

@@ -7,12 +7,18 @@
 
 namespace lockstep::models {
 
+// Gradients in bf16 are rounded after each micro-batch, and what is less than half a unit in the
+// last place of their sum is lost: after some more than these, all of it.
+inline constexpr int64_t kMostSumsInBf16 = 8;
+
 // All throw InputError, which names the options and what to use instead:
+// for gradients in bf16 of more micro-batches than kMostSumsInBf16;
+void CheckGradDType(const RunSetup& setup);
 // for operations that the model lacks, or whose results have to be kept;
 void CheckRecompute(const Options& options, const RunSetup& setup);
 // for data-parallel ranks that cannot share out the weights, or their sums;
 void CheckShards(const RunConfig& config, int64_t micro_batches, int64_t ranks);
-// for layers that ranks cannot compute together;
+// for layers that ranks cannot compute together, or whose parts cannot be rounded as the whole;
 void CheckTensorParallel(const RunSetup& setup);
 // for sequences that they cannot compute together;
 void CheckContextParallel(const Options& options, const RunSetup& setup);

@@ -193,6 +193,7 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
   }
   setup.window = settled.model.block_size;
   setup.micro_batches = MicroBatches(config.train, setup.ranks);
+  CheckGradDType(setup);
   CheckShards(config, setup.micro_batches, setup.ranks);
   CheckTensorParallel(setup);
   CheckContextParallel(options, setup);

@@ -1,5 +1,7 @@
 #include "models/train/train_gpt.h"
 
+#include <algorithm>
+
 #include "core/allocator.h"
 #include "core/philox.h"
 #include "core/thread_pool.h"
@@ -64,10 +66,13 @@ void CheckMemory(const MemoryPlan& plan, const RunSetup& setup,
                  const dist::Rendezvous& rendezvous) {
   using enum MemoryVerdict::Kind;
   const DeviceMemory memory = MemoryOf(setup.device);
-  const auto kind = FitOf(plan, setup.device, memory, rendezvous.local_world_size);
+  const DeviceMemory host = setup.device.is_cpu() ? DeviceMemory() : MemoryOf(kCpu);
+  const int64_t processes = rendezvous.local_world_size;
+  const auto kind = std::max(FitOf(plan, setup.device, memory, processes),
+                             HostFitOf(plan, setup.device, host, processes));
   const bool refuses = kind == kTooLarge && setup.device.is_cuda();
   if (kind == kFits || (!refuses && rendezvous.local_rank > 0)) return;
-  const std::string text = JudgeMemory(plan, setup, memory, rendezvous.local_world_size).text;
+  const std::string text = JudgeMemory(plan, setup, memory, processes, host).text;
   if (refuses) throw InputError(text);
   Warn(text);
 }

@@ -230,7 +230,8 @@ StepMetrics Trainer::Collect(bool have_gradients) {
   const StepValues values = ToStepValues(done.values);
   StepMetrics& m = done.metrics;
   // The scale, and not the gradients, may have been too large: then a smaller one will do.
-  m.skipped = loss_scale_ && values.found_inf && std::isfinite(loss) && loss_scale_->scale > 1;
+  m.skipped = loss_scale_ && options_.loss_scaling->backoff < 1 && values.found_inf &&
+              std::isfinite(loss) && loss_scale_->scale > 1;
   if (loss_scale_) {
     loss_scale_ = values.loss_scale;
     m.loss_scale = loss_scale_->scale;

@@ -49,7 +49,7 @@ struct TrainerOptions {
   // NonFiniteError is thrown. Such a step counts, and its loss and norm are not finite.
   int64_t max_skips = 0;
   // For f16 weights. An update that is skipped because its gradients times the scale were infinite
-  // is no error while the loss is finite and the scale above 1.
+  // is no error while the loss is finite, and the scale above 1 and about to be lowered.
   std::optional<LossScaleOptions> loss_scaling{};
   std::optional<LossScale> loss_scale{};  // of the checkpoint
 };

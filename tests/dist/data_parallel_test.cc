@@ -10,6 +10,7 @@
 #include "dist/groups/in_process_group.h"
 #include "dist/shard/fully_shard.h"
 #include "kernels/dropout/dropout.h"
+#include "nn/precision.h"
 #include "nn/state.h"
 #include "optim/sgd.h"
 #include "tests/dist/ranks.h"
@@ -183,6 +184,30 @@ std::vector<float> TrainSharedOut(ProcessGroup* group, const Options& options,
   std::vector<Tensor> wholes;
   for (const auto& p : model.Parameters()) wholes.push_back(p->WholeOf(p->value().Detach()));
   return Flat(wholes);
+}
+
+// A user's dtype of sums that ranks would not keep is refused, whichever comes first.
+TEST(FullyShard, SumsInSixteenBitsAreRefused) {
+  const auto says = AllOf(HasSubstr("are to be in bf16"), HasSubstr(".reduction = DType::kF32"));
+  const nn::Precision narrow{.compute = DType::kBF16, .reduction = DType::kBF16};
+  RunInProcess(2, [&](ProcessGroup& group) {
+    ToyModel model;
+    nn::Materialize(model, kCpu, 4, narrow);
+    EXPECT_THAT(lockstep::test::MessageOf([&] { DataParallel parallel(&group, model); }), says);
+    EXPECT_THAT(lockstep::test::MessageOf([&] { FullyShard sharded(&group, model); }), says);
+    ToyModel before;
+    FullyShard sharded(&group, before, {.micro_batches = 2});
+    nn::Materialize(before, kCpu, 4, narrow);
+    EXPECT_THAT(
+        lockstep::test::MessageOf([&] { ToyBackward(before, MakeToyBatch(group.rank()), 2); }),
+        says);
+    // What nobody asked for is no error: sums of 16-bit parameters are in f32.
+    ToyModel plain;
+    plain.Materialize(kCpu, 4, DType::kBF16);
+    EXPECT_EQ(lockstep::test::MessageOf([&] { DataParallel parallel(&group, plain); }), "no error");
+    nn::Materialize(plain, kCpu, 4, {.compute = DType::kBF16});
+    EXPECT_EQ(lockstep::test::MessageOf([&] { DataParallel parallel(&group, plain); }), "no error");
+  });
 }
 
 TEST(FullyShard, TrainsAsOneProcessDoes) {

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <barrier>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -18,6 +19,7 @@
 #include "dist/groups/in_process_group.h"
 #include "dist/mesh.h"
 #include "dist/shard/fully_shard.h"
+#include "dist/world.h"
 #include "models/checkpoint/consolidate.h"
 #include "optim/adamw.h"
 #include "tests/message_of.h"
@@ -113,17 +115,21 @@ class CheckpointSaverTest : public ::testing::Test {
                       const std::function<CheckpointSaverOptions(int)>& options_of,
                       const Body& body) {
     const auto run = [&](dist::ProcessGroup* all) {
-      const auto group = all ? all->Duplicate("checkpoints") : nullptr;
-      Rank rank(all, plan);
       const int number = all ? all->rank() : 0;
-      CheckpointStore store(out_of(number), {.keep = 3, .warn = {}});
-      CheckpointSaverOptions options = options_of(number);
-      options.group = group.get();
-      CheckpointSaver saver(store, options);
-      body(rank, saver);
+      OnRank(all, plan, out_of(number), options_of(number), body);
     };
     if (plan.ranks() == 1) return run(nullptr);
     dist::RunInProcess(plan.ranks(), [&](dist::ProcessGroup& all) { run(&all); });
+  }
+  // The part of it that is a rank's of this group.
+  static void OnRank(dist::ProcessGroup* all, const Plan& plan, const std::string& out,
+                     CheckpointSaverOptions options, const Body& body) {
+    const auto group = all ? all->Duplicate("checkpoints") : nullptr;
+    Rank rank(all, plan);
+    CheckpointStore store(out, {.keep = 3, .warn = {}});
+    options.group = group.get();
+    CheckpointSaver saver(store, options);
+    body(rank, saver);
   }
   static void OnRanks(const Plan& plan, const std::function<std::string(int)>& out_of, bool async,
                       const Body& body) {
@@ -136,7 +142,10 @@ class CheckpointSaverTest : public ::testing::Test {
   }
   static void Save(const Plan& plan, const std::string& out, bool async,
                    const std::vector<int64_t>& steps) {
-    OnRanks(plan, out, async, [&](Rank& rank, CheckpointSaver& saver) {
+    OnRanks(plan, out, async, Saves(async, steps));
+  }
+  static Body Saves(bool async, const std::vector<int64_t>& steps) {
+    return [=](Rank& rank, CheckpointSaver& saver) {
       for (const int64_t step : steps) {
         rank.SetTo(step);
         saver.Wait();
@@ -144,7 +153,7 @@ class CheckpointSaverTest : public ::testing::Test {
         if (async) rank.SetTo(0);  // as the next update does
       }
       saver.Wait();
-    });
+    };
   }
 
   // Whether a rank of any plan that loads the folder holds what the step's ranks held.
@@ -164,6 +173,43 @@ class CheckpointSaverTest : public ::testing::Test {
       rank.SetTo(step);
       EXPECT_TRUE(loaded == values()) << folder << ", " << plan;
     });
+  }
+
+  // Runs f in a child, since a process with other threads should not fork.
+  static pid_t Fork(const std::function<void()>& f) {
+    const pid_t child = fork();
+    if (child == 0) {
+      f();
+      _exit(0);
+    }
+    return child;
+  }
+  // Whether it ended by itself, rather than by SIGKILL.
+  static bool Lived(pid_t child) {
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    EXPECT_TRUE(killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) << status;
+    return !killed;
+  }
+  static bool InChild(const std::function<void()>& f) { return Lived(Fork(f)); }
+
+  // The step of the newest checkpoint, which is whole, and after which the next one is saved as if
+  // nothing had happened. Removes the folder.
+  static int64_t ExpectToGoOn(const Plan& plan, const std::string& out) {
+    InChild([&] {
+      const auto newest = CheckpointStore(out).FindNewest();
+      ExpectStep(newest->path, newest->step, {1, 1});
+      if (HasFailure()) _exit(1);
+    });
+    const int64_t newest = CheckpointStore(out).FindNewest()->step;
+    InChild([&] { Save(plan, out, /*async=*/true, {30}); });
+    EXPECT_EQ(CheckpointStore::Verify(JoinPath(out, "latest")).step, 30);
+    for (const std::string& name : ListDirectory(JoinPath(out, "checkpoints"))) {
+      EXPECT_TRUE(name.starts_with("step-")) << name;  // no leftovers
+    }
+    RemoveTree(out);
+    return newest;
   }
 
   const test::TempFolder root_{"lockstep_checkpoint_saver_test"};
@@ -239,18 +285,6 @@ TEST_F(CheckpointSaverTest, AsynchronousSavesAreTheSynchronousOnesUnderASlowDisk
 // All ranks die at an operation of any of them.
 TEST_F(CheckpointSaverTest, KillAtEveryOperation) {
   const Plan plan{2, 1};
-  const auto in_child = [&](const std::function<void()>& f) {
-    const pid_t child = fork();
-    if (child == 0) {
-      f();
-      _exit(0);
-    }
-    int status = 0;
-    EXPECT_EQ(waitpid(child, &status, 0), child);
-    const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-    EXPECT_TRUE(killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) << status;
-    return !killed;
-  };
   for (const std::string fault : {"kill@", "tear@"}) {
     std::set<int64_t> seen;
     bool completed = false;
@@ -258,30 +292,65 @@ TEST_F(CheckpointSaverTest, KillAtEveryOperation) {
     for (; !completed; ++at) {
       ASSERT_LT(at, 200);
       const std::string out = Path(StrCat(fault, at));
-      // In a child, since a process with other threads should not fork.
-      in_child([&] { Save(plan, out, /*async=*/true, {10}); });
-      completed = in_child([&] {
+      InChild([&] { Save(plan, out, /*async=*/true, {10}); });
+      completed = InChild([&] {
         FaultInjector injector(FaultPlan::Parse(StrCat(fault, at)));
         const ScopedFaultInjector scope(&injector);
         Save(plan, out, /*async=*/true, {20});
       });
-      in_child([&] {
-        const auto newest = CheckpointStore(out).FindNewest();
-        ExpectStep(newest->path, newest->step, {1, 1});
-        if (HasFailure()) _exit(1);
-      });
-      const int64_t newest = CheckpointStore(out).FindNewest()->step;
+      const int64_t newest = ExpectToGoOn(plan, out);
       seen.insert(newest);
       EXPECT_TRUE(newest == 20 || (newest == 10 && !completed)) << fault << at;
-      in_child([&] { Save(plan, out, /*async=*/true, {30}); });
-      EXPECT_EQ(CheckpointStore::Verify(JoinPath(out, "latest")).step, 30);
-      for (const std::string& name : ListDirectory(JoinPath(out, "checkpoints"))) {
-        EXPECT_TRUE(name.starts_with("step-")) << name;  // no leftovers
-      }
-      RemoveTree(out);
     }
     EXPECT_THAT(seen, ElementsAre(10, 20));
     EXPECT_GT(at, 30);
+  }
+}
+
+// One of two processes dies at an operation of its own. The other commits nothing that lacks the
+// dead one's part.
+TEST_F(CheckpointSaverTest, KillOfOneRankAtEveryOperation) {
+  if (test::kSanitized) GTEST_SKIP() << "some dozens of processes";
+  const Plan plan{2, 1};
+  for (const int victim : {0, 1}) {
+    std::set<int64_t> seen;
+    bool completed = false;
+    int at = 1;
+    for (; !completed; ++at) {
+      ASSERT_LT(at, 100);
+      const std::string out = Path(StrCat("one", victim, "-", at));
+      InChild([&] { Save(plan, out, /*async=*/true, {10}); });
+      std::vector<pid_t> children;
+      for (int rank = 0; rank < plan.ranks(); ++rank) {
+        children.push_back(Fork([&] {
+          const dist::Rendezvous rendezvous{.rank = rank,
+                                            .world_size = plan.ranks(),
+                                            .secret = "of this test",
+                                            .store_folder = out + ".ranks"};
+          try {
+            dist::World world(rendezvous);
+            const auto all = world.Group();
+            FaultInjector injector(FaultPlan::Parse(StrCat("kill@", at)));
+            std::optional<ScopedFaultInjector> scope;
+            if (rank == victim) scope.emplace(&injector);
+            OnRank(all.get(), plan, out, {.async = true}, Saves(/*async=*/true, {20}));
+            all->Barrier()->Synchronize();
+          } catch (const Error&) {
+            // The other rank has died.
+          }
+        }));
+      }
+      EXPECT_TRUE(Lived(children[1 - victim]));
+      completed = Lived(children[victim]);
+      RemoveTree(out + ".ranks");
+      const int64_t newest = ExpectToGoOn(plan, out);
+      seen.insert(newest);
+      EXPECT_TRUE(newest == 20 || (newest == 10 && !completed))
+          << "rank " << victim << " at " << at;
+    }
+    // Rank 0 commits, rank 1 ends with its part.
+    EXPECT_THAT(seen, ElementsAre(10, 20));
+    EXPECT_GT(at, 5);
   }
 }
 
@@ -657,6 +726,15 @@ TEST_F(PartsTest, ConsolidatesOnlyPartsAndIntoANewFolder) {
   Save({1, 1}, Path("alone"), /*async=*/false, {10});
   EXPECT_THAT(MessageOf<InputError>([&] { Consolidate(Folder(Path("alone"), 10), Path("to")); }),
               HasSubstr("Hugging Face folders themselves"));
+  // Nothing beside the new folder is touched.
+  MakeDirectories(Path("to.tmp"));
+  WriteFileAtomically(Path("to.tmp/notes"), "mine");
+  Consolidate(folder_, Path("to"));
+  EXPECT_EQ(ReadFile(Path("to.tmp/notes")), "mine");
+  EXPECT_TRUE(PathExists(Path("to/config.json")));
+  for (const std::string& name : ListDirectory(Path(""))) {
+    EXPECT_FALSE(name.starts_with(".tmp")) << name;
+  }
 }
 
 }  // namespace

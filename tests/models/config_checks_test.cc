@@ -150,6 +150,9 @@ TEST(ConfigChecks, OptionsOfOnePrecision) {
   EXPECT_THAT(ErrorOf({"--train.loss_scale_every=100", "--train.precision=bf16"}),
               HasSubstr("does nothing without train.precision = \"fp16\""));
   EXPECT_EQ(ErrorOf({"--train.loss_scale=1024", "--train.precision=fp16"}), "no error");
+  EXPECT_THAT(ErrorOf({"--train.loss_scale=1000", "--train.precision=fp16"}),
+              HasSubstr("is not a power of two, and would round gradients: use train.loss_scale = "
+                        "512"));
   for (const std::string precision : {"fp32", "fp16"}) {
     EXPECT_THAT(ErrorOf({"--optim.master_weights=false", "--train.precision=" + precision}),
                 HasSubstr("use train.precision = \"bf16\", or optim.master_weights = true"));

@@ -114,11 +114,13 @@ TEST(GpuPlan, SevenBillionDoNotFitFourTimesTwentyFourGigabytes) {
 }
 
 // "7B with AdamW on one GPU of 80 GB: 16 bytes a parameter, bf16 weights and gradients (2 + 2),
-// fp32 originals and moments (4 + 8), are 112 GB; pure bf16, 8 bytes a parameter, is 56 GB."
+// fp32 originals and moments (4 + 8), are 112 GB; pure bf16, 8 bytes a parameter, is 56 GB." That
+// is without accumulation: bf16 cannot add up the 1024 micro-batches of the preset.
 TEST(GpuPlan, SevenBillionOnOneGpuNeedPureBf16) {
   const double n = 6738415616;
   const Arguments mixed = {"--model.preset=llama-2-7b", "--train.precision=bf16",
-                           "--train.grad_dtype=bf16", "--train.recompute=block"};
+                           "--train.grad_dtype=bf16", "--train.recompute=block",
+                           "--train.global_batch_size=8"};
   Arguments pure = mixed;
   pure.insert(pure.end(), {"--optim.master_weights=false", "--optim.state_dtype=bf16"});
   const auto states = [](const GpuPlan& plan) {
@@ -135,6 +137,63 @@ TEST(GpuPlan, SevenBillionOnOneGpuNeedPureBf16) {
   // With a host's memory it fits as well, and with the same numbers; then nothing else is said.
   EXPECT_THAT(with_originals.text, HasSubstr("What would fit: train.offload=optimizer ("));
   ExpectItemsHold("1x80", mixed);
+}
+
+// With them it keeps gradients in fp32: 10 bytes a parameter.
+TEST(GpuPlan, SevenBillionAccumulatedNeedTenBytesAParameter) {
+  const double n = 6738415616;
+  const Arguments pure = {"--model.preset=llama-2-7b", "--train.precision=bf16",
+                          "--train.recompute=block", "--optim.master_weights=false",
+                          "--optim.state_dtype=bf16"};
+  const GpuPlan plan = PlanOf("1x80", pure);
+  const MemoryKinds& k = plan.memory.largest;
+  EXPECT_NEAR(static_cast<double>(k.parameters + k.gradients + k.optimizer), (2 + 4 + 4) * n, 1e3);
+  EXPECT_TRUE(plan.fits) << plan.text;
+  Arguments rounded = pure;
+  rounded.push_back("--train.grad_dtype=bf16");
+  EXPECT_THAT(test::MessageOf<InputError>([&] { PlanOf("1x80", rounded); }),
+              AllOf(HasSubstr("train.grad_dtype = \"bf16\""), HasSubstr("1024 micro-batches"),
+                    HasSubstr("leave train.grad_dtype out")));
+  rounded.push_back("--train.global_batch_size=8");
+  EXPECT_TRUE(PlanOf("1x80", rounded).fits);
+}
+
+// Not what would be refused, or would lose what it adds up.
+TEST(GpuPlan, BfloatGradientsAreAdvisedForFewMicroBatchesOnly) {
+  const auto advised = [](const std::string& batch) {
+    const Arguments bf16 = {"--model.preset=llama-2-7b", "--train.precision=bf16",
+                            "--train.recompute=block", "--train.offload=optimizer,weights",
+                            "--train.global_batch_size=" + batch};
+    ExpectItemsHold("1x24", bf16);
+    return PlanOf("1x24", bf16).text;
+  };
+  EXPECT_THAT(advised("8"), HasSubstr("train.grad_dtype=bf16"));
+  EXPECT_THAT(advised("16"), Not(HasSubstr("train.grad_dtype=bf16")));
+}
+
+// What is offloaded is in the host's memory, page-locked, and so is what checkpoints are made from.
+TEST(GpuPlan, TheHostsMemoryIsPlanned) {
+  const double n = 6738415616;
+  Arguments arguments = {"--model.preset=llama-2-7b", "--train.precision=bf16",
+                         "--train.recompute=block"};
+  const GpuPlan without = PlanOf("8x80", arguments);
+  EXPECT_EQ(without.memory.host, 0);
+  EXPECT_NEAR(static_cast<double>(without.memory.snapshot), (2 + 12) * n, 0.01 * n);
+  EXPECT_THAT(without.text, HasSubstr("train.offload=optimizer ("));
+  EXPECT_THAT(without.text, HasSubstr(" of the host's memory for each GPU; moments cross"));
+  arguments.push_back("--train.offload=optimizer");
+  const GpuPlan plan = PlanOf("8x80", arguments);
+  EXPECT_NEAR(static_cast<double>(plan.memory.host), 12 * n, 0.01 * n);
+  // As much as without, wherever it is copied from; by the first of the ranks only.
+  EXPECT_NEAR(static_cast<double>(plan.memory.snapshot), (2 + 12) * n, 0.01 * n);
+  EXPECT_EQ(plan.memory.needed_of_host(8), 8 * plan.memory.host + plan.memory.snapshot);
+  EXPECT_THAT(plan.text, AllOf(HasSubstr("host: offload"), HasSubstr("host: saving"),
+                               HasSubstr("and for each GPU 80.9 GB of its host's memory")));
+  // Activations: those of all layers but two, and weights.
+  arguments.back() = "--train.offload=optimizer,weights,activations";
+  const GpuPlan all = PlanOf("8x80", arguments);
+  EXPECT_GT(static_cast<double>(all.memory.host - all.memory.host_kept), 29.0 * 4096 * 4096 * 2);
+  EXPECT_GT(static_cast<double>(all.memory.host_kept), (12 + 1.8) * n);
 }
 
 // "70B parameters in bf16 are 140 GB."
@@ -178,9 +237,10 @@ TEST(GpuPlan, AdviceKeepsBothWaysToSayTheBatchInAgreement) {
 }
 
 TEST(GpuPlan, AdviceOfBf16TakesTheLossScaleOfFp16Back) {
-  const Arguments fp16 = {"--model.preset=llama-2-7b", "--train.precision=fp16",
-                          "--train.loss_scale=1024",   "--train.loss_scale_every=500",
-                          "--train.recompute=block",   "--train.offload=optimizer,weights"};
+  const Arguments fp16 = {"--model.preset=llama-2-7b",  "--train.precision=fp16",
+                          "--train.loss_scale=1024",    "--train.loss_scale_every=500",
+                          "--train.recompute=block",    "--train.offload=optimizer,weights",
+                          "--train.global_batch_size=8"};
   ExpectItemsHold("1x24", fp16);
   EXPECT_THAT(PlanOf("1x24", fp16).text,
               AllOf(HasSubstr("train.precision=bf16"), HasSubstr("train.loss_scale=65536")));
@@ -242,6 +302,24 @@ TEST(GpuPlan, ItSaysTheCheapestOfEachKind) {
     cheaper = cheaper || fit;
   }
   EXPECT_THAT(plan.text, Not(HasSubstr("other numbers")));
+}
+
+// Parts of grouped queries and keys have no formula for the places of their elements.
+TEST(GpuPlan, StochasticRoundingOfPartsOfGroupedKeysIsRefused) {
+  const auto error = [](const std::string& preset, const Arguments& more) {
+    Arguments all = {"--model.preset=" + preset, "--train.precision=bf16", "--parallel.tp=2"};
+    all.insert(all.end(), more.begin(), more.end());
+    return test::MessageOf<InputError>([&] { PlanOf("2x80", all); });
+  };
+  const Arguments pure = {"--optim.master_weights=false"}, state = {"--optim.state_dtype=bf16"};
+  for (const Arguments& more : {pure, state}) {
+    EXPECT_THAT(error("llama-3.2-1b", more),
+                AllOf(HasSubstr("'h.0.attn.c_attn.weight'"), HasSubstr("parallel.tp = 2"),
+                      HasSubstr("optim.master_weights = true"), HasSubstr("parallel.shard")));
+    EXPECT_EQ(error("llama-2-7b", more), "no error");
+  }
+  EXPECT_EQ(error("llama-3.2-1b", {}), "no error");
+  EXPECT_EQ(error("llama-3.2-1b", {pure[0], "--parallel.tp=1"}), "no error");
 }
 
 TEST(GpuPlan, AModelThatNothingFitsIsToBeSmaller) {

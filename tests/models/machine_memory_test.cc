@@ -63,6 +63,34 @@ TEST(MachineMemory, ARunIsComparedWithWhatThereIs) {
   EXPECT_EQ(JudgeMemory(plan, gpu, {5 * kGib, 5 * kGib}, 1).kind, Kind::kTooLarge);
 }
 
+// Of GPUs, what their processes keep in the memory of the machine that they are in.
+TEST(MachineMemory, TheHostOfGpusIsComparedWithWhatItHas) {
+  const RunSetup gpu = SetupOn({DeviceType::kCuda, 0});
+  MemoryPlan plan = Plan({.parameters = kGib});
+  plan.host = 3 * kGib;
+  plan.snapshot = 4 * kGib;
+  const DeviceMemory device{8 * kGib, 8 * kGib};
+  const auto judge = [&](int64_t processes, const DeviceMemory& host) {
+    return JudgeMemory(plan, gpu, device, processes, host);
+  };
+  EXPECT_EQ(judge(2, {}).kind, Kind::kFits) << "unknown memory";
+  EXPECT_EQ(judge(2, {12 * kGib, 10 * kGib}).kind, Kind::kFits);
+  // The copy to save from can be swapped, what is page-locked cannot.
+  const MemoryVerdict tight = judge(2, {12 * kGib, 9 * kGib});
+  EXPECT_EQ(tight.kind, Kind::kTight);
+  EXPECT_THAT(tight.text,
+              AllOf(HasSubstr("2 processes take 10.0 GiB"),
+                    HasSubstr("6.00 GiB page-locked for train.offload"),
+                    HasSubstr("4.00 GiB to write checkpoints from"),
+                    HasSubstr("9.00 GiB free of 12.0 GiB"), HasSubstr("checkpoint.async=false")));
+  EXPECT_EQ(judge(4, {12 * kGib, 12 * kGib}).kind, Kind::kTight);
+  EXPECT_EQ(judge(4, {11 * kGib, 11 * kGib}).kind, Kind::kTooLarge);
+  plan.all_copy = true;
+  EXPECT_EQ(judge(2, {16 * kGib, 13 * kGib}).kind, Kind::kTight);
+  // The host's memory is nobody else's matter.
+  EXPECT_EQ(HostFitOf(plan, kCpu, {kGib, kGib}, 1), Kind::kFits);
+}
+
 // Each process has its share of the total, or of what is free.
 TEST(MachineMemory, AdviceIsForWhatAProcessHas) {
   RunSetup setup = SetupOn(kCpu);

@@ -7,6 +7,7 @@
 #include "core/autograd/engine.h"
 #include "core/offload/host_copies.h"
 #include "models/gpt/gpt.h"
+#include "nn/offload.h"
 #include "nn/offload_weights.h"
 #include "nn/transformer_block.h"
 #include "optim/adamw.h"
@@ -85,6 +86,53 @@ TEST_F(OffloadOverlap, WeightsArriveABlockAhead) {
     backward[i].end->Synchronize();
   }
   Synchronize(CurrentStream(kGpu));
+}
+
+// What a block saved leaves while the next one computes, and comes back a block ahead: each way on
+// a stream of its own, which that computation does not wait for.
+TEST_F(OffloadOverlap, ActivationsTravelWhileAnotherBlockComputes) {
+  constexpr size_t kLayers = 4;
+  const auto offloader = std::make_shared<Offloader>();
+  std::vector<std::shared_ptr<nn::Block>> blocks, wrapped;
+  std::vector<std::unique_ptr<Event>> forward, backward;  // the ends of what a block computes
+  const auto notes = [](std::vector<std::unique_ptr<Event>>& ends) {
+    return [&ends](Module&) {
+      ends.push_back(std::make_unique<Event>(kGpu));
+      ends.back()->Record(CurrentStream(kGpu));
+    };
+  };
+  for (size_t i = 0; i < kLayers; ++i) {
+    blocks.push_back(
+        std::make_shared<nn::TransformerBlock>(nn::TransformerOptions{.n_embd = 16, .n_head = 2}));
+    blocks.back()->AssignNames("h." + std::to_string(i));
+    blocks.back()->Materialize(kGpu, 1);
+    blocks.back()->AddPostForwardHook(notes(forward));
+    blocks.back()->AddPostBackwardHook(notes(backward));
+    wrapped.push_back(nn::Offload(blocks.back(), offloader));
+  }
+  Tensor x = Tensor::Full({2, 16, 16}, 0.5, DType::kF32, kGpu);
+  const Recorder recorder;
+  nn::ResidualStream stream = x.SetRequiresGrad();
+  for (const auto& block : wrapped) stream = (*block)(std::move(stream));
+  // The last block's stay.
+  const auto to_host = recorder.Of(Track::kToHost);
+  ASSERT_EQ(to_host.size(), kLayers - 1);
+  ASSERT_EQ(forward.size(), kLayers);
+  for (size_t i = 0; i + 1 < kLayers; ++i) {
+    forward[i + 1]->Synchronize();
+    EXPECT_FALSE(to_host[i].end->Query()) << "block " << i + 1 << " waits for block " << i << "'s";
+  }
+  const Tensor y = nn::Complete(stream);
+  Backward(y, Tensor::Full(y.shape(), 1, DType::kF32, kGpu));
+  const auto to_device = recorder.Of(Track::kToDevice);
+  ASSERT_EQ(to_device.size(), kLayers - 1);
+  ASSERT_EQ(backward.size(), kLayers);  // from the last block to the first
+  for (size_t i = 0; i + 1 < kLayers; ++i) {
+    backward[i]->Synchronize();
+    EXPECT_FALSE(to_device[i].end->Query()) << "backward " << i << " waits for what follows it";
+  }
+  Synchronize(CurrentStream(kGpu));
+  for (const auto& span : to_device) EXPECT_TRUE(span.end->Query());
 }
 
 TEST_F(OffloadOverlap, StateArrivesAPieceAhead) {

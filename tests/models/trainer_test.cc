@@ -121,6 +121,18 @@ TEST(Trainer, ANonFiniteGradientIsNamedAndNothingChanges) {
   ASSERT_EQ(std::memcmp(before.data(), after.data(), before.size() * sizeof(float)), 0);
 }
 
+TEST(Trainer, AScaleThatIsNeverLoweredIsNotTheFaultForEver) {
+  const auto tokens = Tokens(300);
+  Gpt model(SmallGpt(0));
+  model.Materialize(kCpu, 4, DType::kF16);
+  optim::AdamW adamw(model.Parameters());
+  data::Loader loader(tokens, Shuffled(*tokens), {.batch_size = 2, .micro_batches = 1});
+  Trainer trainer(model, adamw, SmallSchedule(), loader,
+                  {.max_skips = 2, .loss_scaling = LossScaleOptions{.init = 0x1p40, .backoff = 1}});
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(trainer.Step().skipped) << "by the scale's fault";
+  EXPECT_THROW(trainer.Step(), NonFiniteError);
+}
+
 TEST(Trainer, RefusesALoaderAtAnotherStep) {
   Bench s(4, 1);
   data::Loader elsewhere(s.tokens, Shuffled(*s.tokens), {.batch_size = 4}, /*start_step=*/5);

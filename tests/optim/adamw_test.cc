@@ -358,8 +358,24 @@ TEST(AdamWTest, StateThatDoesNotFitIsRefusedAndNothingChanges) {
         s[1].second = Tensor::Zeros({11, 7}, DType::kF32);
       },
       "'w.exp_avg_sq' must be f32[7, 11], got f32[11, 7]");
-  expect([](auto& s) { s[5].second = s[5].second.To(DType::kBF16); },
-         "'large.exp_avg_sq' must be f32[3, 7001], got bf16[3, 7001]");
+  expect(
+      [](auto& s) { s[5].second = s[5].second.To(DType::kBF16); },
+      "'large.exp_avg_sq' must be f32[3, 7001], got bf16[3, 7001]: it was saved with state_dtype "
+      "= bf16: use that");
+}
+
+TEST(AdamWTest, StateWithOrWithoutOriginalsNamesTheOption) {
+  const auto adamw = [](bool master_weights) {
+    return AdamW({MakeParameter("w", Noise({3}, 1, 1, DType::kBF16), false)},
+                 {.weight_decay = 0, .master_weights = master_weights});
+  };
+  AdamW with = adamw(true), without = adamw(false);
+  ExpectError<InputError>([&] { without.LoadState(with.NamedState()); },
+                          "unknown tensor 'w.master': it is the f32 original of a 16-bit weight, "
+                          "and this optimizer keeps none: use master_weights = true");
+  ExpectError<InputError>([&] { with.LoadState(without.NamedState()); },
+                          "'w.master' is missing (2 of 3 are there): it was saved without f32 "
+                          "originals of 16-bit weights: use master_weights = false");
 }
 
 // ---- Parameters. ----

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/cuda/device.h"
+#include "dist/shard/flat_layout.h"
 #include "tests/dist/gpu_ranks.h"
 #include "tests/models/training.h"
 #include "tests/plans/plan_run.h"
@@ -58,7 +59,8 @@ void MakeDivisible(Draw& draw, Task& task) {
   m.n_embd = draw.Of<int64_t>({16, 32, 96});
   if (m.n_inner == 50) m.n_inner = 48;
   if (m.mixture.n_expert > 0) m.mixture.n_expert = draw.Of<int64_t>({4, 8});
-  // Runs of unequal length are rounded to the nearest only.
+  // Queries differ in number from keys and values: stochastic rounding of parts of a matrix with
+  // segments of unequal length is refused.
   if (m.n_kv_head == 0) return;
   task.optim.master_weights = true;
   task.optim.state_dtype = "fp32";
@@ -183,6 +185,11 @@ Task DrawGpuTask(int number) {
   return task;
 }
 
+int Number(const char* variable, int by_default) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr ? std::atoi(text) : by_default;
+}
+
 // On GPUs two rounds have a task in common, and the run of one process.
 void PlayRounds(int rounds, bool on_gpu) {
   Task task;
@@ -191,6 +198,7 @@ void PlayRounds(int rounds, bool on_gpu) {
     Draw draw(static_cast<uint32_t>(round));
     if (!on_gpu) task = DrawTask(draw);
     if (on_gpu && round % 2 == 0) task = DrawGpuTask(round / 2);
+    task.steps = Number("PLAN_STEPS", task.steps);
     const Plan first = DrawPlan(draw, task, on_gpu), second = DrawPlan(draw, task, on_gpu);
     const int before = task.steps / 2;
     if (!on_gpu || round % 2 == 0) {
@@ -203,19 +211,63 @@ void PlayRounds(int rounds, bool on_gpu) {
   }
 }
 
-int Rounds(const char* variable, int rounds) {
-  const char* const text = std::getenv(variable);
-  return text != nullptr ? std::atoi(text) : rounds;
-}
-
-// By hand: PLAN_ROUNDS=2000 bazel-bin/tests/plans/any_plan_test --gtest_filter=*Cpu*
+// By hand: PLAN_ROUNDS=2000 bazel-bin/tests/plans/any_plan_test --gtest_filter=*Cpu*, and with
+// PLAN_STEPS=50 as many steps in each round, of which the second plan makes half.
 TEST(AnyPlan, SameBitsOnTheCpu) {
-  PlayRounds(Rounds("PLAN_ROUNDS", test::kSanitized ? 4 : 60), /*on_gpu=*/false);
+  PlayRounds(Number("PLAN_ROUNDS", test::kSanitized ? 4 : 60), /*on_gpu=*/false);
 }
 
 TEST(AnyPlan, SameBitsOnGpus) {
   SKIP_WITHOUT_GPUS(4);
-  PlayRounds(Rounds("PLAN_GPU_ROUNDS", test::kSanitized ? 1 : 10), /*on_gpu=*/true);
+  PlayRounds(Number("PLAN_GPU_ROUNDS", test::kSanitized ? 1 : 10), /*on_gpu=*/true);
+}
+
+// Whether a rank has some elements of a block's parameter, and another rank others.
+bool CutsAParameter(const GptConfig& config, int64_t shards) {
+  std::vector<int64_t> numels;
+  Gpt model(config);
+  for (const auto& p : model.blocks()[0]->Parameters()) {
+    numels.push_back(p->logical_shape().numel());
+  }
+  const dist::FlatLayout layout = dist::PlanFlat(numels, shards, 1);
+  for (size_t p = 0; p < numels.size(); ++p) {
+    for (int64_t rank = 0; rank < shards; ++rank) {
+      const ShardRange range = layout.RangeOf(p, numels[p], rank);
+      if (range.begin < range.end && range.end - range.begin < numels[p]) return true;
+    }
+  }
+  return false;
+}
+
+// The matrices of the drawn tasks are too small to be cut. Updates of parts of one: from the host
+// in pieces, rounded stochastically by the place in the whole; and of matrices that ranks bring
+// together for Muon.
+TEST(AnyPlan, SameBitsOnGpusWhereParametersAreCut) {
+  SKIP_WITHOUT_GPUS(4);
+  Task task;
+  task.model = SmallGpt(0.1);
+  task.model.vocab_size = 29;
+  task.model.n_layer = 1;
+  task.model.n_embd = 76;
+  task.dtype = DType::kBF16;
+  task.optim.master_weights = false;
+  task.optim.state_dtype = "bf16";
+  task.optim.clip = 0.5;
+  task.steps = 3;
+  for (const std::string name : {"adamw", "muon"}) {
+    task.optim.name = name;
+    const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps, nullptr, true);
+    Outcome before;
+    for (const int64_t shards : {2, 4}) {
+      ASSERT_TRUE(CutsAParameter(task.model, shards));
+      Plan plan{.shards = shards};
+      plan.options.sum = dist::GradientSum::kOrdered;
+      plan.offload = {.activations = true, .optimizer = true, .weights = true};
+      const int steps = shards == 2 ? 2 : 1;
+      before = TrainBy(task, plan, steps, shards == 2 ? nullptr : &before, /*on_gpus=*/true);
+    }
+    EXPECT_EQ(Difference(before, alone), "") << name;
+  }
 }
 
 }  // namespace

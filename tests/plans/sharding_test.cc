@@ -197,6 +197,41 @@ TEST(Sharding, GathersOverlapWithWhatComputesMeanwhile) {
   });
 }
 
+// The sums of a block's gradients are on their way while the block before it computes its own:
+// where another rank is late, they are not waited for.
+TEST(Sharding, SumsOverlapWithTheNextBackward) {
+  constexpr auto kLate = std::chrono::milliseconds(500);
+  dist::RunInProcess(2, [&](dist::ProcessGroup& group) {
+    using Clock = dist::CommunicationSpan::Clock;
+    GptConfig config = SmallGpt(0);
+    config.n_layer = 3;
+    config.tie_embeddings = false;
+    Gpt model(config);
+    std::vector<dist::CommunicationSpan> sums;
+    // Without gathers in backward, for which ranks would wait.
+    dist::FullyShard sharded(
+        &group, model,
+        {.reshard = dist::Reshard::kAfterStep,
+         .micro_batches = 2,
+         .on_span = [&](const dist::CommunicationSpan& span) { sums.push_back(span); }});
+    model.Materialize(kCpu, 4);
+    Clock::time_point next;
+    model.blocks()[2]->AddPreBackwardHook([&](Module&) {
+      if (group.rank() == 1) std::this_thread::sleep_for(kLate);
+    });
+    model.blocks()[1]->AddPreBackwardHook([&](Module&) { next = Clock::now(); });
+    const StepState state(kCpu, /*seed=*/1);
+    const TrainingScope scope(state);
+    const auto [ids, targets] = TwoWindows();
+    Backward(model.Loss(ids, targets), Tensor::Full({}, 0.5, DType::kF32));
+    if (group.rank() == 1) return;
+    const auto under_way = [&](const dist::CommunicationSpan& sum) {
+      return sum.bucket >= 0 && sum.begin <= next && sum.end > next + kLate / 5;
+    };
+    EXPECT_EQ(std::ranges::count_if(sums, under_way), 1);
+  });
+}
+
 // What is no parameter, such as the selection biases of a router, is whole on every rank.
 TEST(Sharding, ComparesBuffers) {
   std::string error;
