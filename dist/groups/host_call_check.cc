@@ -21,11 +21,13 @@ struct Header {
   int64_t root = 0, count = 0, sequence = 0;
   int64_t to_you = 0, from_you = 0;
   uint64_t to_you_hash = 0, from_you_hash = 0;
+  uint64_t purpose = 0;  // its hash
 };
-static_assert(sizeof(Header) == 64);
+static_assert(sizeof(Header) == 72);
 
-Header HeaderOf(const Collective& c, const PairTraffic& traffic, bool same) {
+Header HeaderOf(const Collective& c, uint64_t purpose, const PairTraffic& traffic, bool same) {
   Header h;
+  h.purpose = purpose;
   h.differ = same ? 0 : 1;
   h.kind = static_cast<uint8_t>(c.kind);
   h.op = static_cast<uint8_t>(c.op);
@@ -65,6 +67,30 @@ std::string Describe(const Collective& c, bool leaving_is_a_fact) {
   return lockstep::dist::Describe(c);
 }
 
+// By what they do. The ranks outside of the largest party, ascending; all ranks if there is no
+// single largest one.
+template <class What>
+std::vector<int> Culprits(const std::map<What, std::vector<int>>& parties) {
+  size_t most = 0, largest = 0;
+  for (const auto& [what, who] : parties) most = std::max(most, who.size());
+  for (const auto& [what, who] : parties) largest += who.size() == most ? 1 : 0;
+  std::set<int> culprits;
+  for (const auto& [what, who] : parties) {
+    if (largest > 1 || who.size() < most) culprits.insert(who.begin(), who.end());
+  }
+  return {culprits.begin(), culprits.end()};
+}
+
+// The same call, by the hash of what it is for: tensors of other blocks are often of equal size.
+void ComparePurposes(const std::map<uint64_t, std::vector<int>>& ranks) {
+  if (ranks.size() <= 1) return;
+  const std::vector<int> culprits = Culprits(ranks);
+  throw MismatchError(StrCat(ListRanks(culprits), culprits.size() == 1 ? " makes" : " make",
+                             " this call for something else than others, as for another block of "
+                             "the model: do all ranks take the same path through forward?"),
+                      culprits);
+}
+
 }  // namespace
 
 void CompareCalls(const std::map<int, Collective>& calls) {
@@ -78,26 +104,17 @@ void CompareCalls(const std::map<int, Collective>& calls) {
   if (same) return;
   std::string what = "ranks do not call the same operation: ";
   const char* separator = "";
-  size_t most = 0;
   for (const auto& [call, who] : ranks) {
     what += StrCat(separator, ListRanks(who), " ", call);
     separator = "; ";
-    most = std::max(most, who.size());
-  }
-  // The ranks outside of the largest party; all ranks if there is no single largest one.
-  std::set<int> culprits;
-  size_t largest = 0;
-  for (const auto& [call, who] : ranks) largest += who.size() == most ? 1 : 0;
-  for (const auto& [call, who] : ranks) {
-    if (largest > 1 || who.size() < most) culprits.insert(who.begin(), who.end());
   }
   const std::string mistake = LikelyMistake(calls);
   if (!mistake.empty()) what += StrCat("; ", mistake);
-  throw MismatchError(what, {culprits.begin(), culprits.end()});
+  throw MismatchError(what, Culprits(ranks));
 }
 
-bool HostCollectives::CheckCall(const Collective& c, std::span<const PairTraffic> traffic,
-                                Deadline deadline) {
+bool HostCollectives::CheckCall(const Collective& c, uint64_t purpose,
+                                std::span<const PairTraffic> traffic, Deadline deadline) {
   step_ = 0;
   const bool in_one_round = size() <= kFanOut;
   bool same = true;
@@ -107,13 +124,13 @@ bool HostCollectives::CheckCall(const Collective& c, std::span<const PairTraffic
       to.push_back(RankAt(far));
       from.push_back(RankAt(-far));
     }
-    same = CompareHeaders(c, to, from, in_one_round ? traffic : std::span<const PairTraffic>(),
-                          same, deadline);
+    same = CompareHeaders(c, purpose, to, from,
+                          in_one_round ? traffic : std::span<const PairTraffic>(), same, deadline);
   }
   if (same && !in_one_round && !traffic.empty()) {
     std::vector<int> others = AllRanks(size());
     others.erase(others.begin() + rank());
-    CompareHeaders(c, others, others, traffic, same, deadline);
+    CompareHeaders(c, purpose, others, others, traffic, same, deadline);
   }
   return same;
 }
@@ -121,10 +138,11 @@ bool HostCollectives::CheckCall(const Collective& c, std::span<const PairTraffic
 void HostCollectives::CheckExchange(const Collective& c, std::span<const int> peers,
                                     std::span<const PairTraffic> traffic, Deadline deadline) {
   step_ = 0;
-  CompareHeaders(c, peers, peers, traffic, /*same=*/true, deadline);
+  // Of a transfer, the two ranks have words of their own.
+  CompareHeaders(c, /*purpose=*/0, peers, peers, traffic, /*same=*/true, deadline);
 }
 
-bool HostCollectives::CompareHeaders(const Collective& c, std::span<const int> to,
+bool HostCollectives::CompareHeaders(const Collective& c, uint64_t purpose, std::span<const int> to,
                                      std::span<const int> from,
                                      std::span<const PairTraffic> traffic, bool same,
                                      Deadline deadline) {
@@ -135,7 +153,7 @@ bool HostCollectives::CompareHeaders(const Collective& c, std::span<const int> t
   auto* const mine = reinterpret_cast<Header*>(headers_.data());
   Header* const theirs = mine + to.size();
   for (size_t i = 0; i < to.size(); ++i) {
-    mine[i] = HeaderOf(c, with(to[i]), same);
+    mine[i] = HeaderOf(c, purpose, with(to[i]), same);
     Send(to[i], &mine[i], sizeof(Header));
   }
   for (size_t i = 0; i < from.size(); ++i) Receive(from[i], &theirs[i], sizeof(Header));
@@ -153,6 +171,11 @@ bool HostCollectives::CompareHeaders(const Collective& c, std::span<const int> t
     CompareCalls(calls);
     same = true;
   }
+  std::map<uint64_t, std::vector<int>> for_purpose = {{purpose, {transport_.rank()}}};
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (calls.at(Member(from[i])) == c) for_purpose[theirs[i].purpose].push_back(Member(from[i]));
+  }
+  ComparePurposes(for_purpose);
   for (size_t i = 0; i < from.size() && !traffic.empty(); ++i) {
     ComparePair(c, transport_.rank(), Member(from[i]), with(from[i]), TrafficOf(theirs[i]));
   }

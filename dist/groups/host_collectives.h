@@ -60,8 +60,10 @@ class HostCollectives {
 
   // Tells the others what this rank is about to call. Returns once all are about to call something,
   // on all ranks the same: whether all call the same. Where it can tell who calls what, it throws
-  // MismatchError instead. traffic[p] is that with rank p; empty if it follows from the call.
-  bool CheckCall(const Collective& c, std::span<const PairTraffic> traffic, Deadline deadline);
+  // MismatchError instead. `purpose`: a hash of what the call is for, which must be the same too.
+  // traffic[p] is that with rank p; empty if it follows from the call.
+  bool CheckCall(const Collective& c, uint64_t purpose, std::span<const PairTraffic> traffic,
+                 Deadline deadline);
   // The same for an exchange, with its peers only.
   void CheckExchange(const Collective& c, std::span<const int> peers,
                      std::span<const PairTraffic> traffic, Deadline deadline);
@@ -85,8 +87,9 @@ class HostCollectives {
 
   // Tells some ranks what this one calls and, with `same`, that it has heard of nothing else; hears
   // it from others. Returns whether they call the same, and have heard of nothing else.
-  bool CompareHeaders(const Collective& c, std::span<const int> to, std::span<const int> from,
-                      std::span<const PairTraffic> traffic, bool same, Deadline deadline);
+  bool CompareHeaders(const Collective& c, uint64_t purpose, std::span<const int> to,
+                      std::span<const int> from, std::span<const PairTraffic> traffic, bool same,
+                      Deadline deadline);
   // All ranks get the blocks of all, in rank order; each has its own there.
   void Gather(std::byte* blocks, int64_t bytes, Deadline deadline);
   // Every rank gets all inputs: for tensors too small to be worth cutting.

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "dist/content_hash.h"
 #include "dist/control/failure_board.h"
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/call_check.h"
@@ -260,7 +261,9 @@ class HostGroup : public ProcessGroup {
     if (c.kind == CollectiveKind::kExchange) return RunExchange(call, deadline);
     std::vector<PairTraffic> traffic;
     if (c.count < 0) traffic = TrafficOf(call.input_counts, call.output_counts);
-    if (!collectives_.CheckCall(c, traffic, deadline)) FindDifference(c);
+    if (!collectives_.CheckCall(c, HashBytes(std::as_bytes(std::span(call.purpose))), traffic,
+                                deadline))
+      FindDifference(c);
     void* const out = call.output.defined() ? call.output.raw_data() : nullptr;
     const void* const in = call.input.defined() ? call.input.raw_data() : nullptr;
     switch (c.kind) {

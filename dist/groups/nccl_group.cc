@@ -9,6 +9,7 @@
 
 #include "core/cuda/device.h"
 #include "core/cuda/error.h"
+#include "dist/content_hash.h"
 #include "dist/flight/flight_log.h"
 #include "dist/flight/flight_recorder.h"
 #include "dist/groups/call_check.h"
@@ -201,7 +202,7 @@ class NcclGroup : public ProcessGroup {
     state_->ThrowIfFailed(c, purpose);
     // Not all ranks take part in exchanges.
     if (c.kind != CollectiveKind::kExchange) {
-      hash_ = Extend(hash_, c);
+      hash_ = HashBytes(std::as_bytes(std::span(purpose)), Extend(hash_, c));
       watch_.Called(c);
     }
   }

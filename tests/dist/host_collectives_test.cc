@@ -49,7 +49,7 @@ TEST(HostCollectives, WhatAllHearOfAllTakesFewMessages) {
     OnRanks(size, [size](CountingTransport& transport, HostCollectives& collectives) {
       const int64_t messages = MessagesOfACheck(size);
       EXPECT_EQ(size <= 8 ? size - 1 : size == 9 ? 8 : 15, messages);
-      EXPECT_TRUE(collectives.CheckCall(Call(1), {}, test::Soon()));
+      EXPECT_TRUE(collectives.CheckCall(Call(1), 0, {}, test::Soon()));
       EXPECT_EQ(transport.messages, messages);
       transport.messages = transport.bytes = 0;
       std::vector<int64_t> all(static_cast<size_t>(3 * size), -1);
@@ -63,22 +63,38 @@ TEST(HostCollectives, WhatAllHearOfAllTakesFewMessages) {
   }
 }
 
+// As of a rank that skips a block of a sharded model: its call is like the others'.
+TEST(HostCollectives, CallsForDifferentPurposesDiffer) {
+  for (const int odd : {0, 2}) {
+    OnRanks(3, [&](CountingTransport& transport, HostCollectives& collectives) {
+      const uint64_t purpose = transport.rank() == odd ? 5 : 4;
+      try {
+        collectives.CheckCall(Call(1), purpose, {}, test::Soon());
+        ADD_FAILURE() << "rank " << transport.rank() << " has not noticed";
+      } catch (const MismatchError& e) {
+        EXPECT_EQ(e.culprits, std::vector<int>{odd});
+        EXPECT_THAT(e.what(), testing::HasSubstr("makes this call for something else"));
+      }
+    });
+  }
+}
+
 // Whichever rank is the odd one, all hear that it is, though none hears all calls.
 TEST(HostCollectives, AllHearThatCallsDiffer) {
   constexpr int kRanks = 70;
   for (const int odd : {0, 7, 8, 33, 69}) {
     std::atomic<int> heard{0};
     OnRanks(kRanks, [&](CountingTransport& transport, HostCollectives& collectives) {
-      EXPECT_TRUE(collectives.CheckCall(Call(1), {}, test::Soon()));
+      EXPECT_TRUE(collectives.CheckCall(Call(1), 0, {}, test::Soon()));
       heard +=
-          collectives.CheckCall(Call(transport.rank() == odd ? 3 : 2), {}, test::Soon()) ? 0 : 1;
+          collectives.CheckCall(Call(transport.rank() == odd ? 3 : 2), 0, {}, test::Soon()) ? 0 : 1;
     });
     EXPECT_EQ(heard, kRanks) << odd;
   }
   // Two halves.
   std::atomic<int> heard{0};
   OnRanks(kRanks, [&](CountingTransport& transport, HostCollectives& collectives) {
-    heard += collectives.CheckCall(Call(transport.rank() / 35), {}, test::Soon()) ? 0 : 1;
+    heard += collectives.CheckCall(Call(transport.rank() / 35), 0, {}, test::Soon()) ? 0 : 1;
   });
   EXPECT_EQ(heard, kRanks);
 }
