@@ -201,7 +201,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Split(const std::string& name,
   // Also ends the operations in progress, as NCCL's split needs.
   const Tensor mine = Tensor::FromVector<int64_t>({hash, std::ssize(members)}, {2}).To(device());
   const Tensor all = Tensor::Zeros({size(), 2}, DType::kI64, device());
-  AllGather(mine, all, StrCat("the split into '", name, "'"))->Synchronize();
+  AllGather(mine, all, "a split of the group")->Synchronize();
   const std::vector<int64_t> values = all.ToVector<int64_t>();
   std::map<int64_t, int64_t> count;  // of the ranks that name the same part
   for (size_t r = 0; r < members_.size(); ++r) ++count[values[2 * r]];
