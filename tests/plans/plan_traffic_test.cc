@@ -248,7 +248,7 @@ struct Formula {
       const bool apart = m.tie_embeddings && (!task.fast || plan.pp > 0);
       const int64_t model = Model() + (apart ? m.vocab_size * m.n_embd : 0);
       if (GradientsAreTheReducers()) {
-        all["dp+cp"] = Reduce(data * plan.cp, model * kSum);
+        all["dp+cp"] = Reduce(data * plan.cp, (model + experts) * kSum);
         return;
       }
       all["dp"] = plan.cp * Reduce(data, model * kSum);
@@ -477,7 +477,9 @@ TEST(PlanTraffic, ExpertParallelAndOtherModes) {
   task.virtual_cp = 2;
   task.virtual_tp = 2;
   ExpectTrafficOfSums(task, {.tp = 2, .cp = 2, .ep = 2, .data_parallel = true});
+  // Large beside the chunks of the norm, as above.
   task = Mixture(DType::kBF16);
+  task.model.vocab_size = 2048;
   task.model.n_layer = 1;
   task.model.n_embd = 512;
   task.model.mixture.n_inner = 512;

@@ -596,7 +596,8 @@ TEST(ExpertParallel, RefusesWhatItCannot) {
   });
   RunInProcess(3, [&](ProcessGroup& all) {
     nn::MixtureOfExperts model(Options());
-    EXPECT_THAT(MessageOf([&] { ShareExperts(model, all.Duplicate("three")); }),
+    const auto three = all.Duplicate("three");
+    EXPECT_THAT(MessageOf([&] { ShareExperts(model, three); }),
                 HasSubstr("must be a power of two, got 3"));
   });
 }
