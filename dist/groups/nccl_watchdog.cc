@@ -292,12 +292,18 @@ void NcclWatch::FailForTimeout(const Collective& c, const std::string& purpose,
       StrCat("it did not end within ", static_cast<double>(options_.timeout.count()) / 1000, " s",
              where.empty() ? "" : " in " + where);
   const auto calls = board_.CallsAt(c.sequence);
+  std::map<int, FailureBoard::Calls> absent;
   bool all_wait = calls.silent.empty();
-  std::vector<int> more;
   for (const auto& [r, theirs] : calls.by_rank) {
     if (TakesPart(c, needs, r, theirs)) continue;
-    failure.culprits.push_back(r);
+    absent[r] = theirs;
     all_wait &= !theirs.waits_in.empty();
+  }
+  // Ranks that wait for others are not to blame, if there are any that do not.
+  std::vector<int> more;
+  for (const auto& [r, theirs] : absent) {
+    if (!all_wait && !theirs.waits_in.empty()) continue;
+    failure.culprits.push_back(r);
     if (failure.culprits.size() > kShown) {
       more.push_back(r);
     } else {

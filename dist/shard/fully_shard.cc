@@ -22,7 +22,7 @@ namespace {
 // Instead of a module: FullyShard::Whole shows the units.
 constexpr size_t kWhole = std::numeric_limits<size_t>::max();
 
-ProcessGroup* Checked(const ShardGroups& groups) {
+ProcessGroup* Checked(const ShardGroups& groups, const Module& module) {
   const int64_t shards = SizeOf(groups.shard), copies = SizeOf(groups.replicate);
   LS_CHECK(SizeOf(groups.all) == shards * copies, "of ", SizeOf(groups.all), " ranks, ", shards,
            " share out a model, of which there are ", copies,
@@ -30,6 +30,8 @@ ProcessGroup* Checked(const ShardGroups& groups) {
   LS_CHECK(RankIn(groups.all) == RankIn(groups.replicate) * shards + RankIn(groups.shard), "rank ",
            RankIn(groups.all), " has shard ", RankIn(groups.shard), " of copy ",
            RankIn(groups.replicate), ": ranks that share out a copy must be neighbours");
+  // Throws where the user asked for another one, before there are groups.
+  for (const auto& p : module.Parameters()) (void)SumDType(*p);
   return groups.all;
 }
 
@@ -97,7 +99,7 @@ void Align(ProcessGroup* all, const Module& module, int64_t experts) {
 
 FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions options,
                        std::shared_ptr<ProcessGroup> control)
-    : DataRanks(Checked(groups), std::move(control)),
+    : DataRanks(Checked(groups, module), std::move(control)),
       module_(module),
       parameters_(module.Parameters()),
       options_(Completed(std::move(options), groups)),
@@ -116,7 +118,6 @@ FullyShard::FullyShard(const ShardGroups& groups, Module& module, ShardOptions o
       scatter_(std::make_shared<const FixedOrderPlan>(plan_.within)),
       sum_copies_(OrderedSum(std::make_shared<const FixedOrderPlan>(plan_.across))) {
   LS_CHECK(!parameters_.empty(), "a model without parameters cannot be sharded");
-  for (const auto& p : parameters_) (void)SumDType(*p);  // throws where the user asked for another
   Align(groups.all, module, options_.experts);
   MeetExperts(groups.shard);
   FindUses(module, /*is_model=*/true);

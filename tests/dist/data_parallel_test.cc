@@ -201,10 +201,10 @@ TEST(FullyShard, SumsInSixteenBitsAreRefused) {
     EXPECT_THAT(
         lockstep::test::MessageOf([&] { ToyBackward(before, MakeToyBatch(group.rank()), 2); }),
         says);
-    // What nobody asked for is no error: sums of 16-bit parameters are in f32.
+  });
+  // What nobody asked for is no error: sums of 16-bit parameters are in f32.
+  RunInProcess(2, [&](ProcessGroup& group) {
     ToyModel plain;
-    plain.Materialize(kCpu, 4, DType::kBF16);
-    EXPECT_EQ(lockstep::test::MessageOf([&] { DataParallel parallel(&group, plain); }), "no error");
     nn::Materialize(plain, kCpu, 4, {.compute = DType::kBF16});
     EXPECT_EQ(lockstep::test::MessageOf([&] { DataParallel parallel(&group, plain); }), "no error");
   });

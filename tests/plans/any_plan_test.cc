@@ -248,7 +248,7 @@ TEST(AnyPlan, SameBitsOnGpusWhereParametersAreCut) {
   task.model = SmallGpt(0.1);
   task.model.vocab_size = 29;
   task.model.n_layer = 1;
-  task.model.n_embd = 76;
+  task.model.n_embd = 128;
   task.dtype = DType::kBF16;
   task.optim.master_weights = false;
   task.optim.state_dtype = "bf16";
