@@ -9,7 +9,7 @@
 #include "core/meta_memory.h"
 #include "models/train/trainer.h"
 #include "tests/gpu_test.h"
-#include "tests/models/memory_case.h"
+#include "tests/models/memory/memory_case.h"
 #include "tests/sanitized.h"
 
 namespace lockstep::models {

@@ -2,14 +2,14 @@
 // memory that the allocator measures in train_gpt on the rank that takes most.
 //
 // A quarter of the table is run; all of it by
-//   bazel test --test_env=LOCKSTEP_MEMORY_ROWS=all //tests/models:composed_memory_test
+//   bazel test --test_env=LOCKSTEP_MEMORY_ROWS=all //tests/models/memory:composed_memory_test
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "core/cuda/device.h"
-#include "tests/models/memory_row.h"
+#include "tests/models/memory/memory_row.h"
 
 namespace lockstep::models {
 namespace {

@@ -9,7 +9,7 @@
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
 #include "models/train/run_setup.h"
-#include "tests/models/memory_case.h"
+#include "tests/models/memory/memory_case.h"
 #include "tests/models/parsed_run.h"
 
 namespace lockstep::models {

@@ -1,14 +1,14 @@
 // The plan of a run, and the memory that the allocator measures in train_gpt.
 //
 // A quarter of the table is run, which in CI the commit decides; all of it by
-//   bazel test --test_env=LOCKSTEP_MEMORY_ROWS=all //tests/models:memory_table_test
+//   bazel test --test_env=LOCKSTEP_MEMORY_ROWS=all //tests/models/memory:memory_table_test
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "core/cuda/device.h"
-#include "tests/models/memory_row.h"
+#include "tests/models/memory/memory_row.h"
 #include "tests/sanitized.h"
 
 namespace lockstep::models {

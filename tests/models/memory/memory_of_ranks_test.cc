@@ -11,7 +11,7 @@
 #include "dist/groups/planned_group.h"
 #include "dist/shard/fully_shard.h"
 #include "models/train/trainer.h"
-#include "tests/models/memory_case.h"
+#include "tests/models/memory/memory_case.h"
 
 namespace lockstep::models {
 namespace {
