@@ -277,11 +277,16 @@ TEST(FailureTest, OthersHearInWhichCallOfWhichGroup) {
 
 // Rank 2 throws in a group without rank 0.
 TEST(FailureTest, AnExceptionInAGroupOfOthersIsToldWithItsGroup) {
+  std::atomic<int> summed{0};
   const auto errors = ErrorsOf(3, [&](ProcessGroup& g) {
     const auto part = g.Split(g.rank() == 0 ? "first" : "rest",
                               g.rank() == 0 ? std::vector<int>{0} : std::vector<int>{1, 2});
     part->AllReduce(Ones(4))->Wait();
-    if (g.rank() == 2) throw InputError("shard 7 is truncated");
+    ++summed;
+    if (g.rank() == 2) {
+      while (summed < 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      throw InputError("shard 7 is truncated");
+    }
     if (g.rank() == 1) part->Barrier()->Wait();
     g.Barrier()->Wait();
   });

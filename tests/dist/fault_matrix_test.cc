@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -353,31 +354,33 @@ void ExpectDiagnosis(const Place& place, const FaultCase& fault, const Collectiv
 
 class FaultMatrixTest : public testing::TestWithParam<FaultCase> {};
 
-void ExpectMatrix(const Place& place, const FaultCase& fault, const std::vector<int>& at_fault) {
-  const std::span<const CollectiveCase> collectives = kCollectives;
-  for (const int rank : at_fault) {
-    // All collectives at the same time: most of the time they wait for a timeout.
-    std::vector<Outcome> outcomes(collectives.size());
-    std::vector<std::thread> threads;
-    for (size_t i = 0; i < collectives.size(); ++i) {
-      if (!Applies(fault, collectives[i])) continue;
-      threads.emplace_back([&, i] { RunCase(place, fault, collectives[i], rank, &outcomes[i]); });
-    }
-    for (std::thread& t : threads) t.join();
-    for (size_t i = 0; i < collectives.size(); ++i) {
-      if (!Applies(fault, collectives[i])) continue;
-      ExpectDiagnosis(place, fault, collectives[i], rank, outcomes[i]);
-      if (rank == at_fault.back() && i == 0) {
-        std::cout << fault.name << ": "
-                  << (outcomes[i].errors[0].empty() ? "all is well" : outcomes[i].errors[0])
-                  << "\n";
-      }
+// A place, and the rank at fault in its group.
+using Where = std::pair<const Place*, int>;
+
+void ExpectMatrix(const FaultCase& fault, const std::vector<Where>& everywhere) {
+  // All at the same time: most of the time they wait for a timeout.
+  std::deque<Outcome> outcomes;
+  std::vector<std::thread> threads;
+  std::vector<std::function<void()>> expectations;
+  for (const auto& [place, rank] : everywhere) {
+    for (const CollectiveCase& collective : kCollectives) {
+      if (!Applies(fault, collective)) continue;
+      Outcome& outcome = outcomes.emplace_back();
+      threads.emplace_back(
+          [&, place, rank] { RunCase(*place, fault, collective, rank, &outcome); });
+      expectations.emplace_back(
+          [&, place, rank] { ExpectDiagnosis(*place, fault, collective, rank, outcome); });
     }
   }
+  for (std::thread& t : threads) t.join();
+  for (const auto& expect : expectations) expect();
+  const auto another = static_cast<size_t>((everywhere.front().second + 1) % kRanks);
+  const std::string& error = outcomes.front().errors[another];
+  std::cout << fault.name << ": " << (error.empty() ? "all is well" : error) << "\n";
 }
 
 TEST_P(FaultMatrixTest, IsDiagnosedCorrectlyInEveryCollectiveOnEveryRank) {
-  ExpectMatrix(kAll, GetParam(), {0, 2, 1});
+  ExpectMatrix(GetParam(), {{&kAll, 0}, {&kAll, 1}, {&kAll, 2}});
 }
 
 // The other ranks hear why they are stopped. Each fault is on another rank.
@@ -386,8 +389,7 @@ TEST_P(FaultMatrixTest, IsDiagnosedCorrectlyInAGroupOfSomeRanks) {
     return std::string(f.name) == GetParam().name;
   });
   const int rank = static_cast<int>(fault - kFaults) % kRanks;
-  ExpectMatrix(kSome, GetParam(), {rank});
-  ExpectMatrix(kOthers, GetParam(), {(rank + 1) % kRanks});
+  ExpectMatrix(GetParam(), {{&kSome, rank}, {&kOthers, (rank + 1) % kRanks}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, FaultMatrixTest, testing::ValuesIn(kFaults), [](const auto& info) {

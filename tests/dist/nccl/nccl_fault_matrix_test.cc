@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <thread>
 
@@ -12,7 +13,7 @@
 namespace lockstep::dist {
 namespace {
 
-using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
 using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
@@ -27,6 +28,16 @@ struct CollectiveCase {
   std::function<void(ProcessGroup&)> run;
   const char* call;  // as errors show it
 };
+
+// Waits no longer than a diagnosis takes: without one, the test fails and does not hang.
+constexpr auto kLongest = std::chrono::seconds(20);
+
+void WaitUntil(const std::atomic<int>& count, int reaches) {
+  const auto last = Clock::now() + kLongest;
+  while (count < reaches && Clock::now() < last) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
 
 Tensor Ones(const ProcessGroup& g, int64_t n) {
   return Tensor::Full({n}, 1, DType::kF32, g.device());
@@ -61,10 +72,7 @@ struct FaultCase {
 };
 
 const FaultCase kFaults[] = {
-    {"Late",
-     [](ProcessGroup&, const std::atomic<int>& failed) {
-       while (failed < kWorld - 1) std::this_thread::sleep_for(milliseconds(5));
-     },
+    {"Late", [](ProcessGroup&, const std::atomic<int>& failed) { WaitUntil(failed, kWorld - 1); },
      Cause::kTimeout, "it did not end within 3 s; rank % did not take part, its last ",
      /*by_itself=*/true},
     {"Throws",
@@ -104,13 +112,14 @@ TEST_P(NcclFaultMatrixTest, IsDiagnosedOnEveryRank) {
         try {
           group->Barrier()->Synchronize();
           ++ready;
-          while (ready < kWorld) std::this_thread::sleep_for(milliseconds(1));
+          WaitUntil(ready, kWorld);
           if (is_member && group->rank() == at_fault) {
             fault.run(*group, failed);
           } else if (is_member) {
             collective.run(*group);
           } else {
-            while (true) group->AllReduce(Ones(g, 5))->Synchronize();
+            const auto last = Clock::now() + kLongest;
+            while (Clock::now() < last) group->AllReduce(Ones(g, 5))->Synchronize();
           }
         } catch (const CollectiveError& e) {
           ++failed;

@@ -18,6 +18,7 @@ using testing::AllOf;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 Tensor Ones(const ProcessGroup& g, int64_t n) {
   return Tensor::Full({n}, 1, DType::kF32, g.device());
@@ -65,6 +66,40 @@ TEST(NcclTimeoutTest, TheRankThatAnExchangeWaitsForIsNamed) {
                         HasSubstr(" of activations: it did not end within 3 s; rank 0 did not take "
                                   "part, ")));
     }
+  }
+}
+
+// Rank 2 needs both others; rank 1 waits for rank 0 itself. The time of rank 2 is up first.
+TEST(NcclTimeoutTest, ARankThatWaitsIsNotNamedBesideOneThatDoesNot) {
+  GroupOptions options;
+  options.timeout = std::chrono::seconds(3);
+  std::atomic<int> ended{0};
+  RUN_OR_SKIP(
+      3,
+      [&](ProcessGroup& g) {
+        if (g.rank() == 0) {
+          while (ended < 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+          return;
+        }
+        std::vector<Transfer> transfers = {{Transfer::Direction::kReceive, Ones(g, 100), 0}};
+        if (g.rank() == 2) {
+          transfers.push_back({Transfer::Direction::kReceive, Ones(g, 100), 1});
+        } else {
+          std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        }
+        try {
+          g.Exchange(std::move(transfers))->Synchronize();
+        } catch (const CollectiveError& e) {
+          ++ended;
+          EXPECT_THAT(e.culprits(), ElementsAre(0)) << e.what();
+          throw;
+        }
+      },
+      options);
+  EXPECT_EQ(errors[0], "");
+  for (const size_t r : {1, 2}) {
+    EXPECT_THAT(errors[r], AllOf(HasSubstr("it did not end within 3 s; rank 0 did not take part, "),
+                                 Not(HasSubstr("rank 1 did not take part"))));
   }
 }
 
