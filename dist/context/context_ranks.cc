@@ -9,7 +9,7 @@ namespace lockstep::dist {
 namespace {
 
 int64_t CheckedPairs(const ProcessGroup* group, int64_t pairs, bool apart) {
-  const int64_t size = group ? group->size() : 1;
+  const int64_t size = SizeOf(group);
   LS_CHECK(pairs >= 1 && pairs % size == 0 &&
                (size == 1 || std::has_single_bit(static_cast<uint64_t>(pairs / size))),
            "context parallelism: the ", pairs,

@@ -34,8 +34,8 @@ class ContextRanks : public TensorRanks {
   ContextRanks(ProcessGroup* group, int64_t pairs, bool apart = false,
                TensorRanksPtr within = nullptr);
 
-  int context_size() const { return context_ ? context_->size() : 1; }
-  int context_rank() const { return context_ ? context_->rank() : 0; }
+  int context_size() const { return SizeOf(context_); }
+  int context_rank() const { return RankIn(context_); }
   int64_t chunks() const { return chunks_; }
   bool apart() const { return apart_; }
   // Which chunk of the sequence is the j-th of a rank's.

@@ -5,7 +5,7 @@ namespace {
 
 // To the reducer, a part of a micro-batch is one by itself.
 ReducerOptions OfParts(const ProcessGroup* group, int parts, ReducerOptions options) {
-  const int ranks = group ? group->size() : 1;
+  const int ranks = SizeOf(group);
   LS_CHECK(parts >= 1 && ranks % parts == 0, "SharedSamples: ", parts,
            " ranks that share samples do not divide the ", ranks, " ranks");
   LS_CHECK(

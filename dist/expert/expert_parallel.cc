@@ -14,8 +14,6 @@ Parameters Only(bool experts, Parameters parameters) {
   return parameters;
 }
 
-int64_t CountOf(const ProcessGroup* copies) { return copies ? copies->size() : 1; }
-
 // The weights of one of the two kinds; what is no parameter is whole.
 NamedTensors StateOf(const Module& module, bool experts) {
   NamedTensors some;
@@ -35,12 +33,12 @@ void CopyFirst(ProcessGroup& group, const NamedTensors& state) {
 
 // Returns the group after the checks and copies, which must precede the reducers.
 ProcessGroup* Aligned(ProcessGroup* data, ProcessGroup* copies, const Module& module) {
-  LS_CHECK(data != nullptr && data->size() % CountOf(copies) == 0,
+  LS_CHECK(data != nullptr && data->size() % SizeOf(copies) == 0,
            "ExpertParallel needs the group of all data ranks, of which `copies` is a part");
-  const int64_t experts = data->size() / CountOf(copies);
+  const int64_t experts = data->size() / SizeOf(copies);
   LS_CHECK(!copies || copies->rank() == data->rank() / experts, "ExpertParallel: rank ",
            data->rank(), " of ", data->size(), " must be rank ", data->rank() / experts,
-           " of those that have the same experts, and is ", copies ? copies->rank() : 0,
+           " of those that have the same experts, and is ", RankIn(copies),
            ": ranks that share out the experts are neighbours");
   for (const auto& p : Only(/*experts=*/true, module.Parameters())) {
     // Ranks that compute a sequence together have neighbouring parts.
@@ -48,7 +46,7 @@ ProcessGroup* Aligned(ProcessGroup* data, ProcessGroup* copies, const Module& mo
     const int64_t of_sequence = cut.parts / experts;
     LS_CHECK(of_sequence * experts == cut.parts && cut.part / of_sequence == data->rank() % experts,
              "ExpertParallel: '", p->name(), "' is part ", cut.part, " of ", cut.parts,
-             ", and rank ", data->rank(), " of ", data->size(), " with ", CountOf(copies),
+             ", and rank ", data->rank(), " of ", data->size(), " with ", SizeOf(copies),
              " copies needs part ", data->rank() % experts, " of ", experts,
              ": give ShareExperts the axis ep of the mesh");
   }
@@ -63,7 +61,7 @@ ProcessGroup* Aligned(ProcessGroup* data, ProcessGroup* copies, const Module& mo
 
 ReducerOptions OptionsOf(ReducerOptions options, const ProcessGroup& data,
                          const ProcessGroup* copies, bool experts) {
-  const int64_t groups = CountOf(copies), size = data.size() / groups;
+  const int64_t groups = SizeOf(copies), size = data.size() / groups;
   if (options.micro_batches == 0) options.micro_batches = data.size();
   options.assignment = AssignForExperts(options.micro_batches, data.size(), size,
                                         options.sum == GradientSum::kOrdered);

@@ -15,7 +15,7 @@ void ShareExperts(Module& model, const std::shared_ptr<ProcessGroup>& group,
   LS_CHECK(std::has_single_bit(static_cast<uint64_t>(group->size())),
            "expert parallelism: the number of ranks must be a power of two, got ", group->size(),
            ": the gradients of their samples are added in pairs");
-  const int64_t of_sequence = sequence ? sequence->size() : 1;
+  const int64_t of_sequence = SizeOf(sequence.get());
   LS_CHECK(group->size() % of_sequence == 0 &&
                (!sequence || sequence->rank() == group->rank() % of_sequence),
            "expert parallelism: the ", of_sequence, " ranks that compute a sequence together must ",

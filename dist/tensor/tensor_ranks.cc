@@ -27,10 +27,7 @@ Tensor Flat(const Tensor& x) { return x.View({x.numel()}); }
 }  // namespace
 
 TensorRanks::TensorRanks(ProcessGroup* group, int64_t parts)
-    : group_(group),
-      size_(group ? group->size() : 1),
-      rank_(group ? group->rank() : 0),
-      parts_(parts) {
+    : group_(group), size_(SizeOf(group)), rank_(RankIn(group)), parts_(parts) {
   LS_CHECK(parts >= 1 && parts % size_ == 0, "tensor parallelism: the ", size_,
            " ranks must divide the ", parts,
            " parts in which sums are made (virtual.tp): use a multiple of the ranks");

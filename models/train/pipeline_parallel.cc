@@ -11,9 +11,6 @@
 namespace lockstep::models {
 namespace {
 
-int SizeOf(const std::shared_ptr<dist::ProcessGroup>& group) { return group ? group->size() : 1; }
-int RankOf(const std::shared_ptr<dist::ProcessGroup>& group) { return group ? group->rank() : 0; }
-
 DType LossDType(const Tensor& weight) {
   return weight.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
 }
@@ -98,7 +95,7 @@ void PipelineParallel::Place(const MeshGroups& groups, const PipelinePlan& plan,
                              PipelinedGpt& gpt) {
   std::vector<int> copy_of;
   const std::vector<int> rank_of =
-      RanksOf(plan, SizeOf(groups.pipeline), SizeOf(groups.data), gpt, &copy_of);
+      RanksOf(plan, SizeOf(groups.pipeline.get()), SizeOf(groups.data.get()), gpt, &copy_of);
   dist::PlaceParameters(groups.pipeline, gpt.Parameters(), rank_of, copy_of);
 }
 
@@ -137,10 +134,10 @@ PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan&
       options_{.on_span = plan.pipeline->on_span},
       tied_(gpt) {
   const dist::PipelineSchedule schedule =
-      ScheduleOf(*plan.pipeline, SizeOf(groups.pipeline), size());
+      ScheduleOf(*plan.pipeline, SizeOf(groups.pipeline.get()), size());
   const std::vector<int64_t> cut = CutIntoStages(gpt, plan.pipeline->window, schedule.stages());
   // Again: layers that were replaced since Place may not know of tied weights.
-  RanksOf(*plan.pipeline, SizeOf(groups.pipeline), size(), gpt);
+  RanksOf(*plan.pipeline, SizeOf(groups.pipeline.get()), size(), gpt);
   CheckOffload(plan.pipeline->kind, plan.shard.has_value(), gpt.config());
   ParallelPlan of_stage = plan;
   if (of_stage.shard) {
@@ -148,7 +145,7 @@ PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan&
     of_stage.shard->apart = &tied_;
   }
   std::vector<dist::PipelineStage> functions;
-  for (const int s : schedule.StagesOf(RankOf(groups.pipeline))) {
+  for (const int s : schedule.StagesOf(RankIn(groups.pipeline.get()))) {
     stages_.push_back(std::make_unique<Stage>(gpt, cut[s], cut[s + 1], tensor_, groups,
                                               StrCat("stage_", s), of_stage));
     functions.push_back(FunctionsOf(*stages_.back()));
