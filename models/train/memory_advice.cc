@@ -150,7 +150,7 @@ void AddShards(const RunSetup& setup, int64_t ranks, int64_t shards, Changes* ch
 Changes Shards(const RunSetup& setup) {
   Changes changes;
   // Ranks of a copy share out its experts, too.
-  const int64_t experts = setup.config.parallel.ep;
+  const int64_t experts = setup.config.parallel.data_ranks_of_experts();
   for (int64_t shards = std::max<int64_t>(2, experts); shards <= setup.ranks; ++shards) {
     const bool fits = setup.ranks % shards == 0 && shards % experts == 0;
     if (fits) AddShards(setup, setup.ranks, shards, &changes);
