@@ -68,7 +68,7 @@ void RunProgress::PrintSample(const std::string& prompt, const std::string& text
 void RunProgress::PrintInterrupted(int64_t step, bool on_one_machine) const {
   const std::string& folder = setup_.config.out_dir;
   const ParallelOptions& parallel = setup_.config.parallel;
-  const int64_t processes = setup_.ranks * parallel.pp * parallel.cp * parallel.tp;
+  const int64_t processes = setup_.data_ranks * parallel.pp * parallel.cp * parallel.tp;
   std::string how = " on all machines";
   if (on_one_machine) {
     how = fmt::format(", or:\n  {} {}/config.toml --out_dir={}{}", CommandOf("train_gpt"), folder,

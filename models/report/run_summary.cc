@@ -49,7 +49,7 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                    FormatCount(static_cast<double>(TokensOf(s.dataset.val))), c.data.order)},
       {"batch", fmt::format("{} x {} tokens x {} micro-batches{} = {} tokens a step",
                             c.train.batch_size, s.window, s.micro_batches,
-                            s.ranks > 1 ? fmt::format(" on {} ranks", s.ranks) : "",
+                            s.data_ranks > 1 ? fmt::format(" on {} ranks", s.data_ranks) : "",
                             FormatCount(static_cast<double>(s.tokens_per_step)))},
       {"length",
        fmt::format("{} steps, {} tokens, {:.2f} epochs", s.steps,
@@ -63,12 +63,12 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
       {"computes",
        fmt::format(
            "on {}, {} threads{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
-           s.ranks > 1 || tp > 1 || c.parallel.cp > 1 ? " per rank" : "", c.train.precision,
+           s.data_ranks > 1 || tp > 1 || c.parallel.cp > 1 ? " per rank" : "", c.train.precision,
            !s.device.is_cuda() || !c.train.cuda_graphs ? ""
            : SumsGradients(s) ? ", without CUDA graphs, as gradients are summed by a Reducer"
                               : ", CUDA graphs",
            c.seed,
-           s.ranks > 1 || c.dist.reduction != "fast"
+           s.data_ranks > 1 || c.dist.reduction != "fast"
                ? fmt::format(", {} sum of gradients", c.dist.reduction)
                : "")},
       {"memory", Summary(memory)}};
@@ -96,7 +96,7 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
   if (c.parallel.pp > 1) {
     facts.emplace_back("pipeline",
                        fmt::format("{} ranks by {}, {} {}", c.parallel.pp, c.parallel.schedule,
-                                   s.ranks, s.ranks == 1 ? "copy" : "copies"));
+                                   s.data_ranks, s.data_ranks == 1 ? "copy" : "copies"));
   }
   if (c.parallel.context_pairs() > 1) {
     facts.emplace_back(
@@ -110,13 +110,13 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
                                    tp == 1 ? "rank" : "ranks", c.parallel.tensor_parts()));
   }
   if (IsSharded(s)) {
-    const int64_t ranks = c.parallel.shard_ranks > 0 ? c.parallel.shard_ranks : s.ranks;
+    const int64_t ranks = c.parallel.shard_ranks > 0 ? c.parallel.shard_ranks : s.data_ranks;
     facts.emplace_back("sharding",
                        fmt::format("{}, {} ranks to a copy of the model, {} in all",
                                    c.parallel.shard == "full"        ? "weights, gradients, state"
                                    : c.parallel.shard == "gradients" ? "gradients and state"
                                                                      : "optimizer state",
-                                   ranks, s.ranks));
+                                   ranks, s.data_ranks));
   }
   if (memory.program > 0) facts.emplace_back("process", ProcessSummary(memory));
   facts.emplace_back("writes", c.out_dir);

@@ -36,7 +36,7 @@ std::string Describe(const RunSetup& setup, const GpuSet& gpus) {
     text += fmt::format(", pipelines of {} ranks by {}", c.parallel.pp, c.parallel.schedule);
   }
   if (IsSharded(setup)) {
-    const int64_t shards = c.parallel.shard_ranks > 0 ? c.parallel.shard_ranks : setup.ranks;
+    const int64_t shards = c.parallel.shard_ranks > 0 ? c.parallel.shard_ranks : setup.data_ranks;
     text += fmt::format(", parallel.shard={} on {} ranks", c.parallel.shard, shards);
   }
   return text;

@@ -43,9 +43,9 @@ Changes SmallerBatches(const RunSetup& setup) {
 std::optional<std::string> GradAccum(const RunSetup& setup, const RunSetup& changed) {
   const TrainOptions& train = setup.config.train;
   if (train.global_batch_size > 0 && train.grad_accum == 0) return "";
-  if (changed.micro_batches % changed.ranks != 0) return {};
-  const int64_t accum = changed.micro_batches / changed.ranks;
-  if (accum == setup.micro_batches / setup.ranks) return "";
+  if (changed.micro_batches % changed.data_ranks != 0) return {};
+  const int64_t accum = changed.micro_batches / changed.data_ranks;
+  if (accum == setup.micro_batches / setup.data_ranks) return "";
   return fmt::format("train.grad_accum={}", accum);
 }
 
@@ -131,14 +131,14 @@ void AddShards(const RunSetup& setup, int64_t ranks, int64_t shards, Changes* ch
     }
     const bool keeps = !now.reshard_after_forward && level != std::string_view("full");
     if (keeps) options += " parallel.reshard_after_forward=true";
-    const bool pure = setup.config.train.grad_dtype != "fp32" && setup.ranks == 1;
+    const bool pure = setup.config.train.grad_dtype != "fp32" && setup.data_ranks == 1;
     if (pure) options += " train.grad_dtype=fp32";
-    if (ranks > setup.ranks) options += fmt::format(" on {} GPUs", ranks);
+    if (ranks > setup.data_ranks) options += fmt::format(" on {} GPUs", ranks);
     changes->push_back({options, cost, [=, level = std::string(level)](RunSetup& s) {
                           if (s.config.train.global_batch_size == 0) {
-                            s.micro_batches = s.micro_batches / s.ranks * ranks;
+                            s.micro_batches = s.micro_batches / s.data_ranks * ranks;
                           }
-                          s.ranks = ranks;
+                          s.data_ranks = ranks;
                           s.config.parallel.shard = level;
                           s.config.parallel.shard_ranks = shards;
                           if (keeps) s.config.parallel.reshard_after_forward = true;
@@ -151,9 +151,9 @@ Changes Shards(const RunSetup& setup) {
   Changes changes;
   // Ranks of a copy share out its experts, too.
   const int64_t experts = setup.config.parallel.data_ranks_of_experts();
-  for (int64_t shards = std::max<int64_t>(2, experts); shards <= setup.ranks; ++shards) {
-    const bool fits = setup.ranks % shards == 0 && shards % experts == 0;
-    if (fits) AddShards(setup, setup.ranks, shards, &changes);
+  for (int64_t shards = std::max<int64_t>(2, experts); shards <= setup.data_ranks; ++shards) {
+    const bool fits = setup.data_ranks % shards == 0 && shards % experts == 0;
+    if (fits) AddShards(setup, setup.data_ranks, shards, &changes);
   }
   return changes;
 }
@@ -162,7 +162,7 @@ Changes MoreGpus(const RunSetup& setup) {
   Changes changes;
   if (setup.device.is_cpu()) return changes;
   for (int64_t times = 2; times <= 64; times *= 2) {
-    AddShards(setup, times * setup.ranks, times * setup.ranks, &changes);
+    AddShards(setup, times * setup.data_ranks, times * setup.data_ranks, &changes);
   }
   return changes;
 }
@@ -195,7 +195,7 @@ Changes SixteenBits(const RunSetup& setup) {
       {options, "other numbers: weights and state in 16 bits, rounded stochastically", pure});
   // Also with the smallest micro-batches, which may come with it.
   const bool few = setup.micro_batches * c.train.batch_size <= kMostSumsInBf16;
-  if (setup.ranks == 1 && c.dist.reduction == "fast" && few && c.train.grad_dtype == "fp32") {
+  if (setup.data_ranks == 1 && c.dist.reduction == "fast" && few && c.train.grad_dtype == "fp32") {
     changes.push_back({options + " train.grad_dtype=bf16",
                        "other numbers: 16 bits throughout, weights and state rounded "
                        "stochastically, gradients to the nearest",

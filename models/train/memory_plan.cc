@@ -241,9 +241,9 @@ MeshGroups PlannedGroups(const RunSetup& setup, const ParallelPlan& plan, int64_
                          int64_t data_rank) {
   const ParallelOptions& parallel = setup.config.parallel;
   const int64_t of_a_copy = parallel.cp * parallel.tp;
-  const dist::Mesh mesh =
-      MeshOf(setup.config, static_cast<int>((pipeline_rank * setup.ranks + data_rank) * of_a_copy),
-             static_cast<int>(parallel.pp * setup.ranks * of_a_copy));
+  const dist::Mesh mesh = MeshOf(
+      setup.config, static_cast<int>((pipeline_rank * setup.data_ranks + data_rank) * of_a_copy),
+      static_cast<int>(parallel.pp * setup.data_ranks * of_a_copy));
   return MeshGroups::Of(
       mesh,
       [&](const std::vector<std::string>& axes, bool) {
@@ -280,8 +280,8 @@ int64_t DataRankWithMost(const RunSetup& setup, const ParallelPlan& plan, int64_
     return shards ? IndexOfMost(shards->ElementsByRank(), std::identity()) : 0;
   }
   if (!plan.reducer || plan.reducer->sum != dist::GradientSum::kOrdered) return 0;
-  const int64_t micro_batches = std::max(plan.reducer->micro_batches, setup.ranks);
-  const auto sum = dist::PlanFixedOrder(dist::AssignSubtrees(micro_batches, setup.ranks));
+  const int64_t micro_batches = std::max(plan.reducer->micro_batches, setup.data_ranks);
+  const auto sum = dist::PlanFixedOrder(dist::AssignSubtrees(micro_batches, setup.data_ranks));
   return IndexOfMost(sum.ranks, &dist::FixedOrderPlan::Rank::buffers);
 }
 
@@ -309,7 +309,7 @@ MemoryPlan PlanRank(const RunSetup& setup, int64_t pipeline_rank) {
 // The same run with so many micro-batches for each data rank.
 RunSetup With(const RunSetup& setup, int64_t micro_batches) {
   RunSetup changed = setup;
-  changed.micro_batches = setup.ranks * micro_batches;
+  changed.micro_batches = setup.data_ranks * micro_batches;
   return changed;
 }
 
@@ -319,9 +319,9 @@ RunSetup With(const RunSetup& setup, int64_t micro_batches) {
 // stages.
 MemoryPlan PlanAlikeOnce(const RunSetup& setup, int64_t pipeline_rank) {
   constexpr int64_t kFull = 5;  // rounds of as many micro-batches as the pipeline has ranks
-  const int64_t micro_batches = setup.micro_batches / setup.ranks;
+  const int64_t micro_batches = setup.micro_batches / setup.data_ranks;
   const int64_t stages = setup.config.parallel.pp;
-  if (setup.config.dist.reduction != "fast" || setup.micro_batches % setup.ranks != 0) {
+  if (setup.config.dist.reduction != "fast" || setup.micro_batches % setup.data_ranks != 0) {
     return PlanRank(setup, pipeline_rank);
   }
   if (stages == 1) return PlanRank(With(setup, std::min<int64_t>(micro_batches, 2)), 0);
@@ -380,7 +380,7 @@ int64_t Snapshot(const RunSetup& setup, bool in_parts, double bytes_per_element,
     return std::llround(bytes_per_element * static_cast<double>(whole.NumParameters()));
   }
   const ParallelOptions& parallel = setup.config.parallel;
-  const auto ranks = static_cast<int>(parallel.pp * setup.ranks * parallel.cp * parallel.tp);
+  const auto ranks = static_cast<int>(parallel.pp * setup.data_ranks * parallel.cp * parallel.tp);
   const auto copies = std::ssize(RanksWithSamePart(setup, MeshOf(setup.config, 0, ranks)));
   return std::llround(bytes_per_element *
                       static_cast<double>((most_written + copies - 1) / copies));

@@ -51,7 +51,7 @@ ParallelPlan PlanOf(const RunSetup& setup, TraceRecorder* trace) {
 }
 
 bool IsSharded(const RunSetup& setup) {
-  return setup.ranks > 1 && setup.config.parallel.shard != "none";
+  return setup.data_ranks > 1 && setup.config.parallel.shard != "none";
 }
 
 bool SavesParts(const RunSetup& setup) {
@@ -71,7 +71,7 @@ std::vector<int> RanksWithSamePart(const RunSetup& setup, const dist::Mesh& mesh
 
 bool SumsGradients(const RunSetup& setup) {
   const ParallelOptions& parallel = setup.config.parallel;
-  return setup.ranks > 1 || parallel.tp > 1 || parallel.cp > 1 || parallel.pp > 1 ||
+  return setup.data_ranks > 1 || parallel.tp > 1 || parallel.cp > 1 || parallel.pp > 1 ||
          setup.config.dist.reduction != "fast";
 }
 

@@ -178,15 +178,15 @@ void CheckExpertParallel(const Options& options, const RunSetup& setup) {
     fail(tp > 1 ? StrCat(" times parallel.tp = ", tp) : "", " does not divide the ", experts,
          " experts (model.n_expert): use a divisor of them");
   }
-  const int64_t ranks = setup.ranks * parallel.cp, data_ranks = parallel.data_ranks_of_experts();
-  if (setup.ranks % data_ranks != 0) {
+  const int64_t ranks = setup.data_ranks * parallel.cp, sharing = parallel.data_ranks_of_experts();
+  if (setup.data_ranks % sharing != 0) {
     fail(" does not divide the ", ranks, ranks == 1 ? " rank" : " ranks",
          " of this run: start a multiple of ", ep, " processes, as with --nproc=", ep);
   }
   // Other ranks' micro-batches are rows of this one's experts.
-  if (data_ranks > 1 && setup.micro_batches % setup.ranks != 0) {
-    fail(" needs equally many micro-batches on all ", setup.ranks, " ranks, and a step has ",
-         setup.micro_batches, ": use a multiple of ", setup.ranks,
+  if (sharing > 1 && setup.micro_batches % setup.data_ranks != 0) {
+    fail(" needs equally many micro-batches on all ", setup.data_ranks, " ranks, and a step has ",
+         setup.micro_batches, ": use a multiple of ", setup.data_ranks,
          ", by train.grad_accum or train.global_batch_size");
   }
 }
@@ -199,7 +199,7 @@ void CheckPipeline(const RunSetup& setup) {
   PipelineParallel::CheckOffload(plan.kind, IsSharded(setup), setup.model);
   Gpt shape(setup.model);
   PipelineParallel::RanksOf(plan, static_cast<int>(config.parallel.pp),
-                            static_cast<int>(setup.ranks), shape);
+                            static_cast<int>(setup.data_ranks), shape);
 }
 
 }  // namespace lockstep::models

@@ -172,7 +172,7 @@ RunSetup BeginSetup(const RunConfig& config, Device device, int64_t processes) {
   RunSetup setup;
   setup.config = config;
   setup.device = device;
-  setup.ranks = ranks;
+  setup.data_ranks = ranks;
   return setup;
 }
 
@@ -192,16 +192,16 @@ void SettleShape(const Options& options, const RunConfig& settled, RunSetup& set
                "and this run is on the CPU: leave it out, or use train.recompute = ", "\"block\""));
   }
   setup.window = settled.model.block_size;
-  setup.micro_batches = MicroBatches(config.train, setup.ranks);
+  setup.micro_batches = MicroBatches(config.train, setup.data_ranks);
   CheckGradDType(setup);
-  CheckShards(config, setup.micro_batches, setup.ranks);
+  CheckShards(config, setup.micro_batches, setup.data_ranks);
   CheckTensorParallel(setup);
   CheckContextParallel(options, setup);
   CheckPipeline(setup);
   CheckExpertParallel(options, setup);
   const ParallelOptions& parallel = config.parallel;
   const bool has_other_ranks = parallel.pp > 1 || parallel.tp > 1 || parallel.cp > 1;
-  if (config.dist.compress != "none" && setup.ranks == 1 && has_other_ranks &&
+  if (config.dist.compress != "none" && setup.data_ranks == 1 && has_other_ranks &&
       !SumsContextWithData(config)) {
     throw InputError(
         "dist.compress is for gradients that data-parallel ranks sum, and parallel.pp, parallel.cp "

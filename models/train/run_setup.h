@@ -30,7 +30,7 @@ struct RunSetup {
   int64_t window = 0;  // tokens of a training sample
   int64_t steps = 0;   // of the whole run
   int64_t decay_steps = 0;
-  int64_t ranks = 1;            // data-parallel ones, each a process or those of its pp, cp and tp
+  int64_t data_ranks = 1;       // each a process, or those of its pp, cp and tp
   int64_t micro_batches = 1;    // per step, on all ranks together
   int64_t tokens_per_step = 0;  // of all ranks
   data::Dataset dataset;

@@ -32,7 +32,7 @@ void CheckContinues(const RunSetup& setup) {
   } else if (state.tokens_seen != state.step * setup.tokens_per_step) {
     const int64_t before = state.tokens_seen / std::max<int64_t>(state.step, 1);
     text = StrCat(*setup.start.checkpoint, " was trained with ", before, " tokens a step, but ",
-                  setup.ranks, setup.ranks == 1 ? " rank" : " ranks",
+                  setup.data_ranks, setup.data_ranks == 1 ? " rank" : " ranks",
                   " of this configuration make ", setup.tokens_per_step,
                   ": use as many ranks as before; with train.global_batch_size a run is the same "
                   "at any number of them");
