@@ -26,8 +26,11 @@ void RaiseDescriptorLimit() {
 bool IsOutOfDescriptors(int code) { return code == EMFILE || code == ENFILE; }
 
 std::string DescriptorHint(int64_t limit) {
-  return StrCat("a process may have ", limit, " descriptors open; raise the limit in the ",
-                "shell that starts the ranks: ulimit -n ", std::max<int64_t>(4096, 4 * limit));
+  // A stranger that answers in the place of another rank may say any number.
+  constexpr int64_t kMost = int64_t{1} << 40;
+  return StrCat("a process may have ", limit,
+                " descriptors open; raise the limit in the shell that ",
+                "starts the ranks: ulimit -n ", 4 * std::clamp<int64_t>(limit, 1024, kMost));
 }
 
 std::string SystemErrorText(int code) {
