@@ -1,21 +1,20 @@
 #include "dist/data_parallel/gradient_buckets.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "core/meta_memory.h"
 
 namespace lockstep::dist {
 
 DType SumDType(const Parameter& parameter) {
-  const std::optional<DType> asked = parameter.leaf().asked_dtype();
-  LS_CHECK(
-      !asked || SizeOf(*asked) > 2, "the gradients of '", parameter.name(), "' are to be in ",
-      asked.value_or(DType::kF32),
-      ", but over ranks and micro-batches they are summed in f32, so that nothing is lost: "
-      "write nn::Materialize(model, device, seed, {.compute = ..., .reduction = DType::kF32})");
   const DType dtype = parameter.part().dtype();
-  return SizeOf(dtype) == 2 ? DType::kF32 : dtype;
+  const DType sum = SizeOf(dtype) == 2 ? DType::kF32 : dtype;
+  const DType asked = parameter.leaf().asked_dtype().value_or(sum);
+  LS_CHECK(
+      asked == sum, "the gradients of '", parameter.name(), "' are to be in ", asked,
+      ", but over ranks and micro-batches those of ", dtype, " are summed in ", sum,
+      ": write nn::Materialize(model, device, seed, {.compute = ..., .reduction = DType::kF32})");
+  return sum;
 }
 
 GradientBuckets::GradientBuckets(Parameters parameters, std::span<const int64_t> order,

@@ -14,7 +14,7 @@ namespace lockstep::dist {
 using Parameters = std::vector<std::shared_ptr<Parameter>>;
 
 // The dtype of the sum of its gradients: f32 for 16-bit parameters, so that no precision is lost.
-// Throws ArgumentError if the user asked for 16 bits (nn::Precision::reduction).
+// Throws ArgumentError if the user asked for another (nn::Precision::reduction).
 DType SumDType(const Parameter& parameter);
 
 // Buckets, each with several buffers, of which leaves write to one at a time. p is an index of a

@@ -171,8 +171,7 @@ void AddTrainOptions(Options& options, TrainOptions& train) {
   options.Add("train.cuda_graphs", &train.cuda_graphs,
               {.operational = true,
                .doc = "on a single GPU with dist.reduction=fast, launch a step as a whole instead "
-                      "of kernel by "
-                      "kernel: the same bits in less time"});
+                      "of kernel by kernel: the same bits in less time"});
   options.Add("train.max_skips", &train.max_skips,
               {.min = 0,
                .doc = "consecutive updates that may be skipped, with a warning, because a gradient "

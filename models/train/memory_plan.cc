@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <span>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "core/autograd/engine.h"
+#include "core/autograd/grad_mode.h"
 #include "core/cuda/block_pool.h"
 #include "core/meta_memory.h"
 #include "core/size_class.h"
@@ -91,11 +93,13 @@ class AllocationLog : public MetaMemoryListener {
 
   // From now on the allocator's pools are those of a CUDA graph.
   void BeginGraph() { graph_ = events_.size(); }
+  // No longer: what comes now is no part of a step, and cannot use what graphs keep.
+  void EndGraph() { end_ = events_.size(); }
 
   MemoryPlan Plan() const {
     MemoryPlan plan;
     MemoryKinds now;
-    for (const Entry& e : events_) {
+    for (const Entry& e : std::span(events_).first(std::min(end_, events_.size()))) {
       const Block& block = blocks_[e.block];
       now.*block.kind += e.taken ? block.bytes : -block.bytes;
       for (const auto& [name, kind] : kKinds) {
@@ -105,6 +109,7 @@ class AllocationLog : public MetaMemoryListener {
     }
     plan.reserved = device().is_cpu() ? ReservedByCpu() : ReservedByGpu();
     plan.graphs = graph_ > 0;
+    if (plan.graphs) plan.evaluation = SegmentsOfGpu(std::span(events_).subspan(end_));
     plan.host = host_most_;
     plan.host_kept = host_kept_;
     return plan;
@@ -116,6 +121,16 @@ class AllocationLog : public MetaMemoryListener {
     LS_INVARIANT(it != kKinds.end(), "a memory plan has no row ", name);
     return it->second;
   }
+
+  struct Block {
+    int64_t bytes;
+    Kind kind;
+    bool named;
+  };
+  struct Entry {
+    size_t block;
+    bool taken;
+  };
 
   // A freed block serves only its size class.
   int64_t ReservedByCpu() const {
@@ -129,16 +144,21 @@ class AllocationLog : public MetaMemoryListener {
     for (const auto& [size, blocks] : classes) reserved += size * blocks.second;
     return reserved;
   }
-  // As if all work were on one stream. What is older than a graph is not in its pools, and counts
-  // as requested.
+  // What is older than a graph is not in its pools, and counts as requested.
   int64_t ReservedByGpu() const {
-    cuda::BlockPool small(true), large(false);
-    std::unordered_map<size_t, cuda::BlockPool::Block*> taken;
-    int64_t reserved = 0, older = 0;
+    int64_t older = 0;
     for (const Entry& e : std::span(events_).first(graph_)) {
       older += e.taken ? blocks_[e.block].bytes : -blocks_[e.block].bytes;
     }
-    for (const Entry& e : std::span(events_).subspan(graph_)) {
+    const size_t end = std::min(end_, events_.size());
+    return older + SegmentsOfGpu(std::span(events_).subspan(graph_, end - graph_));
+  }
+  // In pools of their own, as if all work were on one stream.
+  int64_t SegmentsOfGpu(std::span<const Entry> events) const {
+    cuda::BlockPool small(true), large(false);
+    std::unordered_map<size_t, cuda::BlockPool::Block*> taken;
+    int64_t reserved = 0;
+    for (const Entry& e : events) {
       if (blocks_[e.block].bytes == 0) continue;
       const int64_t size = cuda::BlockPool::BlockSize(blocks_[e.block].bytes);
       cuda::BlockPool& pool = cuda::BlockPool::IsSmall(size) ? small : large;
@@ -160,24 +180,15 @@ class AllocationLog : public MetaMemoryListener {
       (cuda::BlockPool::IsSmall(cuda::BlockPool::BlockSize(blocks_[index].bytes)) ? small : large)
           .Give(block);
     }
-    return older + reserved;
+    return reserved;
   }
 
-  struct Block {
-    int64_t bytes;
-    Kind kind;
-    bool named;
-  };
-  struct Entry {
-    size_t block;
-    bool taken;
-  };
   std::unordered_map<const void*, size_t> live_;
   std::unordered_map<const void*, int64_t> on_host_;
   int64_t host_ = 0, host_most_ = 0, host_kept_ = 0;
   std::vector<Block> blocks_;
   std::vector<Entry> events_;
-  size_t graph_ = 0;
+  size_t graph_ = 0, end_ = std::numeric_limits<size_t>::max();
 };
 
 // What micro-batches in a pipeline keep between their forwards and their backwards, of which there
@@ -359,6 +370,12 @@ MemoryPlan PlanMemory(const MemoryPlanOptions& o) {
     if (o.graphs && i == 1) log.BeginGraph();
     Step(o, *model, parallel.get(), *optimizer, state, log);
   }
+  if (o.graphs) {
+    log.EndGraph();
+    const NoGrad no_grad;
+    const Tensor ids = Tensor::Empty({o.batch_size, o.window}, DType::kI32, kMeta);
+    model->Loss(ids, Tensor::EmptyLike(ids));
+  }
   MemoryPlan plan = log.Plan();
   const auto parts = dist::MeshParts::Of(model->Parameters());
   for (const auto& p : model->Parameters()) {
@@ -391,7 +408,7 @@ int64_t Snapshot(const RunSetup& setup, bool in_parts, double bytes_per_element,
 MemoryPlan PlanMemory(const RunSetup& setup) {
   const ParallelOptions& parallel = setup.config.parallel;
   MemoryPlan plan;
-  int64_t most_written = 0;
+  int64_t most_written = 0, most_on_host = 0;
   double bytes_per_element = 0;
   for (int64_t rank = 0; rank < parallel.pp; ++rank) {
     const MemoryPlan of_rank = PlanAlikeOnce(setup, rank);
@@ -399,10 +416,12 @@ MemoryPlan PlanMemory(const RunSetup& setup) {
     bytes_per_element = std::max(bytes_per_element,
                                  static_cast<double>(own) / static_cast<double>(of_rank.elements));
     most_written = std::max(most_written, of_rank.written);
+    most_on_host = std::max(most_on_host, of_rank.host);
     if (rank > 0 && of_rank.peak.total() <= plan.peak.total()) continue;
     plan = of_rank;
     if (parallel.pp > 1) plan.pipeline_rank = rank;
   }
+  plan.host = most_on_host;
   plan.program = setup.device.is_cpu() ? ResidentBytes() : setup.runtime_bytes;
   if (setup.config.checkpoint.async) {
     plan.all_copy = SavesParts(setup);
@@ -451,6 +470,7 @@ std::string Table(const MemoryPlan& plan, Device device, ByteFormat format) {
   }
   row("total", plan.peak.total());
   row("as rounded", plan.reserved);
+  if (plan.evaluation > 0) row("evaluation", plan.evaluation);
   if (plan.program > 0) {
     row(device.is_cpu() ? "program, data" : "CUDA itself", plan.program);
     if (device.is_cpu() && plan.snapshot > 0) row("for saving", plan.snapshot);

@@ -60,15 +60,19 @@ struct MemoryPlan {
   // Of a GPU: page-locked memory of the host for what is offloaded, and what of it stays from step
   // to step: weights and optimizer state.
   int64_t host = 0, host_kept = 0;
-  // Steps are CUDA graphs, which keep everything that is reserved.
+  // Steps are CUDA graphs, which keep everything that is reserved; and what the allocator takes
+  // beside it for an evaluation, which is no graph.
   bool graphs = false;
+  int64_t evaluation = 0;
   // Of a pipeline: its rank, along pp, whose peak is the highest, and of which all of this is. -1:
   // there is none. Where ranks share out weights, it is of the one that has most of them.
   int64_t pipeline_rank = -1;
   // Everything that a rank takes on the GPU, or that so many on one machine take on its CPU, at
   // most: those of a pipeline count as the one that takes most.
   int64_t needed(Device device, int64_t processes = 1) const {
-    if (!device.is_cpu()) return std::max(graphs ? reserved : 0, peak.total()) + program;
+    if (!device.is_cpu()) {
+      return std::max(graphs ? reserved + evaluation : 0, peak.total()) + program;
+    }
     return processes * (reserved + program) + (all_copy ? processes : 1) * snapshot;
   }
   // What so many ranks on GPUs of one machine take of its host's memory.

@@ -84,11 +84,10 @@ namespace {
 // some parts (ElementPlace).
 void CheckRounding(const RunSetup& setup, int64_t parts) {
   const OptimOptions& optim = setup.config.optim;
-  if (optim.master_weights && optim.state_dtype == "fp32") return;
   const int64_t tp = setup.config.parallel.tp;
+  if (tp == 1 || (optim.master_weights && optim.state_dtype == "fp32")) return;
   for (int64_t rank = 0; rank < tp; ++rank) {
-    const auto group =
-        tp > 1 ? dist::MakePlannedGroup(static_cast<int>(tp), static_cast<int>(rank)) : nullptr;
+    const auto group = dist::MakePlannedGroup(static_cast<int>(tp), static_cast<int>(rank));
     Gpt shape(setup.model);
     shape.AssignNames();
     Parallelize(shape, std::make_shared<dist::TensorRanks>(group.get(), parts));
@@ -97,8 +96,8 @@ void CheckRounding(const RunSetup& setup, int64_t parts) {
         PlaceOf(p->layout(), p->logical_shape());
       } catch (const ArgumentError&) {
         throw InputError(StrCat(
-            "optim.master_weights = false and optim.state_dtype = \"bf16\" round at random, which "
-            "is not supported for the parts of '",
+            "optim.master_weights = false and optim.state_dtype = \"bf16\" each round at random, "
+            "which is not supported for the parts of '",
             p->name(), "' that parallel.tp = ", tp,
             " makes, whose queries, keys and values differ in size (model.n_kv_head): use "
             "optim.master_weights = true with optim.state_dtype = \"fp32\", or share the model out "

@@ -187,7 +187,7 @@ std::vector<float> TrainSharedOut(ProcessGroup* group, const Options& options,
 }
 
 // A user's dtype of sums that ranks would not keep is refused, whichever comes first.
-TEST(FullyShard, SumsInSixteenBitsAreRefused) {
+TEST(FullyShard, SumsInOtherDTypesAreRefused) {
   const auto says = AllOf(HasSubstr("are to be in bf16"), HasSubstr(".reduction = DType::kF32"));
   const nn::Precision narrow{.compute = DType::kBF16, .reduction = DType::kBF16};
   RunInProcess(2, [&](ProcessGroup& group) {
@@ -201,6 +201,12 @@ TEST(FullyShard, SumsInSixteenBitsAreRefused) {
     EXPECT_THAT(
         lockstep::test::MessageOf([&] { ToyBackward(before, MakeToyBatch(group.rank()), 2); }),
         says);
+  });
+  RunInProcess(2, [&](ProcessGroup& group) {
+    ToyModel wide;
+    nn::Materialize(wide, kCpu, 4, {.reduction = DType::kF64});
+    EXPECT_THAT(lockstep::test::MessageOf([&] { DataParallel parallel(&group, wide); }),
+                HasSubstr("those of f32 are summed in f32"));
   });
   // What nobody asked for is no error: sums of 16-bit parameters are in f32.
   RunInProcess(2, [&](ProcessGroup& group) {

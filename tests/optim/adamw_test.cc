@@ -360,8 +360,7 @@ TEST(AdamWTest, StateThatDoesNotFitIsRefusedAndNothingChanges) {
       "'w.exp_avg_sq' must be f32[7, 11], got f32[11, 7]");
   expect([](auto& s) { s[5].second = s[5].second.To(DType::kBF16); },
          "'large.exp_avg_sq' must be f32[3, 7001], got bf16[3, 7001] on cpu: it was saved with "
-         "state_dtype "
-         "= bf16: use that");
+         "state_dtype = bf16: use that");
 }
 
 TEST(AdamWTest, StateWithOrWithoutOriginalsNamesTheOption) {

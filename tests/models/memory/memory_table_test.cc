@@ -155,22 +155,28 @@ TEST(MemoryLimit, ShardingRecomputationAndOffloadTrainWhatDoesNotFit) {
   }
 }
 
-// What is needed with CUDA graphs, the default, is what they reserve.
+// What is needed with CUDA graphs, the default, is what they reserve, and what an evaluation takes
+// beside it.
 TEST(MemoryLimit, GraphsNeedWhatTheyReserve) {
   const Row graphs{"limit_graphs", 1, true, kLarge, {kGraphs}};
   if (CannotRun(graphs) || test::kSanitized) GTEST_SKIP() << "for simulated GPUs with a cache";
   const MemoryPlan plan = PlanOf(graphs);
   ASSERT_GT(plan.reserved, plan.peak.total() / 100 * 103);
-  // The tensors have room, the segments have not.
-  const int64_t between = plan.reserved - 4096;
+  ASSERT_GT(plan.evaluation, plan.reserved / 100);
+  // The steps have room, the evaluation has not.
+  const int64_t between = plan.reserved;
   const Result refused = Train(graphs, StrCat(between / 1024, "K"));
   EXPECT_EQ(refused.exit_code, 1) << refused;
   EXPECT_THAT(refused.err, HasSubstr("What would fit: train.cuda_graphs=false ("));
-  // With what the plan says, and two segments for the evaluation after the steps.
-  const int64_t enough = plan.reserved / 100 * 103 + (4 << 20);
-  const Result run = Train(graphs, StrCat(enough / 1024, "K"));
-  ASSERT_EQ(run.exit_code, 0) << run;
-  EXPECT_THAT(run.out + run.err, testing::Not(HasSubstr("without CUDA graphs")));
+  // With recomputation chosen by the plan, and with what the plan says.
+  const Row automatic{"limit_graphs_auto", 1, true, kLarge, {kGraphs, "--train.recompute=auto"}};
+  const auto needed = static_cast<double>(plan.needed({DeviceType::kCuda, 0}));
+  const auto enough = static_cast<int64_t>((1 + kPlanTolerance) * needed);
+  for (const auto& [row, limit] : {std::pair(automatic, between), {graphs, enough}}) {
+    const Result run = Train(row, StrCat(limit / 1024, "K"));
+    ASSERT_EQ(run.exit_code, 0) << row.name << run;
+    EXPECT_THAT(run.out + run.err, testing::Not(HasSubstr("without CUDA graphs"))) << row.name;
+  }
 }
 
 }  // namespace
