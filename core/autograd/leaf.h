@@ -41,7 +41,7 @@ class Leaf {
   // The dtype of gradients that the leaf allocates itself; by default the value's. Resets the
   // gradient.
   void SetDType(DType dtype);
-  // The same, by the user's wish: what cannot keep it throws (dist::SumDType).
+  // The same, by the user's wish: what sums gradients and cannot keep it throws.
   void AskDType(DType dtype) {
     SetDType(dtype);
     asked_ = true;

@@ -5,6 +5,8 @@
 #include <limits>
 #include <map>
 
+#include "dist/content_hash.h"
+
 namespace lockstep::dist {
 namespace {
 
@@ -19,6 +21,7 @@ std::vector<int64_t> ValuesOf(const std::string& text) {
 }
 
 constexpr size_t kCallBytes = kCollectiveValues * sizeof(int64_t);
+constexpr size_t kBefore = kCallBytes + sizeof(uint64_t);  // the rank's history
 
 // Throws MismatchError with the first calls in which the logs, by rank, differ. Compares only what
 // all logs cover.
@@ -34,14 +37,10 @@ void CompareLogs(const std::map<int, FlightLog>& logs) {
   }
 }
 
-}  // namespace
-
-std::string TextOf(const Collective& c) { return BytesOf(ToValues(c)); }
-
 void CompareCalls(const std::vector<Party>& parties) {
   std::map<int, Collective> calls;
   for (const Party& party : parties) {
-    // What may follow is the rank's history.
+    // A hash follows, and perhaps the rank's history.
     const auto call = CollectiveFromValues(ValuesOf(party.text.substr(0, kCallBytes)));
     if (!call) throw MismatchError("an unknown call of " + ListRanks(party.ranks), party.ranks);
     for (const int rank : party.ranks) calls[rank] = *call;
@@ -49,17 +48,32 @@ void CompareCalls(const std::vector<Party>& parties) {
   CompareCalls(calls);
 }
 
+}  // namespace
+
+std::string TextOf(const Collective& c, const std::string& purpose) {
+  return TextOf(c, HashBytes(std::as_bytes(std::span(purpose))), FlightLog());
+}
+
+void CompareCallsAndPurposes(const std::vector<Party>& parties) {
+  CompareCalls(parties);
+  std::map<int, uint64_t> purposes;
+  for (const Party& party : parties) {
+    const auto values = ValuesOf(party.text.substr(0, kBefore));
+    for (const int rank : party.ranks) purposes[rank] = static_cast<uint64_t>(values.back());
+  }
+  ComparePurposes(purposes);
+}
+
 std::string TextOf(const Collective& c, uint64_t hash, const FlightLog& log) {
   const int64_t bits[] = {static_cast<int64_t>(hash)};
-  return TextOf(c) + BytesOf(bits) + log.ToBytes();
+  return BytesOf(ToValues(c)) + BytesOf(bits) + log.ToBytes();
 }
 
 void CompareHistories(const std::vector<Party>& parties, const Collective& c) {
   if (parties.size() == 1) return;
   std::map<int, FlightLog> logs;
   for (const Party& party : parties) {
-    constexpr size_t kBefore = kCallBytes + sizeof(uint64_t);
-    if (party.text.size() < kBefore) CompareCalls(parties);  // a rank that checks a single call
+    if (party.text.size() <= kBefore) CompareCalls(parties);  // a rank that checks a single call
     const auto log = FlightLog::FromBytes(party.text.substr(std::min(kBefore, party.text.size())));
     for (const int rank : party.ranks) logs[rank] = log;
   }

@@ -14,11 +14,12 @@
 
 namespace lockstep::dist {
 
-// A call, and the comparison of all ranks' calls. Throws MismatchError unless all are the same.
-std::string TextOf(const Collective& c);
-void CompareCalls(const std::vector<Party>& parties);
-// `c`, which compares them, a hash of all calls so far, and the last of them. Throws MismatchError
-// unless the hashes are equal, with the first difference.
+// A call and what it is for, and the comparison of all ranks' calls. Throws MismatchError unless
+// all are the same.
+std::string TextOf(const Collective& c, const std::string& purpose);
+void CompareCallsAndPurposes(const std::vector<Party>& parties);
+// `c`, which compares them, a hash of all calls so far and of what they were for, and the last of
+// them. Throws MismatchError unless the hashes are equal, with the first difference.
 std::string TextOf(const Collective& c, uint64_t hash, const FlightLog& log);
 void CompareHistories(const std::vector<Party>& parties, const Collective& c);
 // What this rank sends to a peer, and expects of it. Throws MismatchError unless the peer says the

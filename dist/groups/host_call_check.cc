@@ -17,7 +17,7 @@ constexpr uint32_t kMagic = 0x4c534351u;
 struct Header {
   uint32_t magic = kMagic;
   uint8_t kind = 0, op = 0, dtype = 0;
-  uint8_t differ = 0;  // whether this rank has heard of calls that do
+  uint8_t differ = 0;  // whether this rank has heard of calls or purposes that do
   int64_t root = 0, count = 0, sequence = 0;
   int64_t to_you = 0, from_you = 0;
   uint64_t to_you_hash = 0, from_you_hash = 0;
@@ -81,16 +81,6 @@ std::vector<int> Culprits(const std::map<What, std::vector<int>>& parties) {
   return {culprits.begin(), culprits.end()};
 }
 
-// The same call, by the hash of what it is for: tensors of other blocks are often of equal size.
-void ComparePurposes(const std::map<uint64_t, std::vector<int>>& ranks) {
-  if (ranks.size() <= 1) return;
-  const std::vector<int> culprits = Culprits(ranks);
-  throw MismatchError(StrCat(ListRanks(culprits), culprits.size() == 1 ? " makes" : " make",
-                             " this call for something else than others, as for another block of "
-                             "the model: do all ranks take the same path through forward?"),
-                      culprits);
-}
-
 }  // namespace
 
 void CompareCalls(const std::map<int, Collective>& calls) {
@@ -111,6 +101,17 @@ void CompareCalls(const std::map<int, Collective>& calls) {
   const std::string mistake = LikelyMistake(calls);
   if (!mistake.empty()) what += StrCat("; ", mistake);
   throw MismatchError(what, Culprits(ranks));
+}
+
+void ComparePurposes(const std::map<int, uint64_t>& purposes) {
+  std::map<uint64_t, std::vector<int>> ranks;
+  for (const auto& [rank, purpose] : purposes) ranks[purpose].push_back(rank);
+  if (ranks.size() <= 1) return;
+  const std::vector<int> culprits = Culprits(ranks);
+  throw MismatchError(StrCat(ListRanks(culprits), culprits.size() == 1 ? " makes" : " make",
+                             " this call for something else than others, as for another block of "
+                             "the model: do all ranks take the same path through forward?"),
+                      culprits);
 }
 
 bool HostCollectives::CheckCall(const Collective& c, uint64_t purpose,
@@ -159,23 +160,21 @@ bool HostCollectives::CompareHeaders(const Collective& c, uint64_t purpose, std:
   for (size_t i = 0; i < from.size(); ++i) Receive(from[i], &theirs[i], sizeof(Header));
   Run(deadline);
   std::map<int, Collective> calls = {{transport_.rank(), c}};
+  std::map<int, uint64_t> purposes = {{transport_.rank(), purpose}};
   bool exchange = c.kind == CollectiveKind::kExchange;
   for (size_t i = 0; i < from.size(); ++i) {
     const Collective call = CollectiveOf(theirs[i], Member(from[i]));
     calls[Member(from[i])] = call;
+    purposes[Member(from[i])] = theirs[i].purpose;
     exchange |= call.kind == CollectiveKind::kExchange;
-    same &= call == c && theirs[i].differ == 0;
+    same &= call == c && theirs[i].purpose == purpose && theirs[i].differ == 0;
   }
   // A rank in an exchange does not take part in what others call.
   if (exchange || std::ssize(calls) == size()) {
     CompareCalls(calls);
+    ComparePurposes(purposes);
     same = true;
   }
-  std::map<uint64_t, std::vector<int>> for_purpose = {{purpose, {transport_.rank()}}};
-  for (size_t i = 0; i < from.size(); ++i) {
-    if (calls.at(Member(from[i])) == c) for_purpose[theirs[i].purpose].push_back(Member(from[i]));
-  }
-  ComparePurposes(for_purpose);
   for (size_t i = 0; i < from.size() && !traffic.empty(); ++i) {
     ComparePair(c, transport_.rank(), Member(from[i]), with(from[i]), TrafficOf(theirs[i]));
   }

@@ -26,6 +26,9 @@ class MismatchError : public Error {
 // Throws MismatchError, listing which ranks call what, unless all ranks' calls are the same.
 // Exchanges are not compared further, since each rank numbers its own.
 void CompareCalls(const std::map<int, Collective>& calls);
+// Throws MismatchError unless the ranks, which make the same call, make it for the same purpose, of
+// which these are hashes: tensors of other blocks of a model are often of equal size.
+void ComparePurposes(const std::map<int, uint64_t>& purposes);
 
 // What a rank sends to another, and receives from it, in an all_to_all or an exchange.
 struct PairTraffic {

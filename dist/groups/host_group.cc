@@ -261,9 +261,8 @@ class HostGroup : public ProcessGroup {
     if (c.kind == CollectiveKind::kExchange) return RunExchange(call, deadline);
     std::vector<PairTraffic> traffic;
     if (c.count < 0) traffic = TrafficOf(call.input_counts, call.output_counts);
-    if (!collectives_.CheckCall(c, HashBytes(std::as_bytes(std::span(call.purpose))), traffic,
-                                deadline))
-      FindDifference(c);
+    const uint64_t purpose = HashBytes(std::as_bytes(std::span(call.purpose)));
+    if (!collectives_.CheckCall(c, purpose, traffic, deadline)) FindDifference(c, call.purpose);
     void* const out = call.output.defined() ? call.output.raw_data() : nullptr;
     const void* const in = call.input.defined() ? call.input.raw_data() : nullptr;
     switch (c.kind) {
@@ -304,12 +303,12 @@ class HostGroup : public ProcessGroup {
   }
 
   // All ranks know that their calls differ, and none knows all of these.
-  void FindDifference(const Collective& c) {
+  void FindDifference(const Collective& c, const std::string& purpose) {
     Comparison comparison(control(), name(), members());
-    const auto parties = comparison.Run(TextOf(c), [this] {
+    const auto parties = comparison.Run(TextOf(c, purpose), [this] {
       return !WaitForFailure(std::chrono::milliseconds(0)) && patience_.Lasts();
     });
-    if (parties) CompareCalls(*parties);
+    if (parties) CompareCallsAndPurposes(*parties);
     std::vector<int> others = members();
     others.erase(others.begin() + rank());
     throw TransportError(

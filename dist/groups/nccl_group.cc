@@ -270,7 +270,9 @@ class NcclGroup : public ProcessGroup {
     const Collective& c = call.collective;
     Guard(c, call.purpose, [&] {
       const bool is_exchange = c.kind == CollectiveKind::kExchange;
-      if (!is_exchange) CompareCalls(Say(comparison_, TextOf(c), c, call.purpose));
+      if (!is_exchange) {
+        CompareCallsAndPurposes(Say(comparison_, TextOf(c, call.purpose), c, call.purpose));
+      }
       const auto traffic = is_exchange ? TrafficOf(call.transfers, size())
                                        : TrafficOf(call.input_counts, call.output_counts);
       std::set<int> peers;

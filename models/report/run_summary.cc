@@ -65,8 +65,9 @@ std::vector<std::pair<std::string, std::string>> DescribeRun(const RunSetup& s, 
            "on {}, {} threads{}, {}{}, seed {}{}", ToString(s.device), NumThreads(),
            s.data_ranks > 1 || tp > 1 || c.parallel.cp > 1 ? " per rank" : "", c.train.precision,
            !s.device.is_cuda() || !c.train.cuda_graphs ? ""
-           : SumsGradients(s) ? ", without CUDA graphs, as gradients are summed by a Reducer"
-                              : ", CUDA graphs",
+           : SumsGradients(s)
+               ? ", without CUDA graphs: gradients are summed over ranks or in a fixed order"
+               : ", CUDA graphs",
            c.seed,
            s.data_ranks > 1 || c.dist.reduction != "fast"
                ? fmt::format(", {} sum of gradients", c.dist.reduction)

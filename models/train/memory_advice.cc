@@ -310,10 +310,9 @@ std::string MemoryAdvice(const RunSetup& setup, const MemoryFits& fits, ByteForm
   const Trials trials(setup, fits, format);
   const Changes batch = SmallerBatches(setup), recompute = Recomputations(setup),
                 bits = SixteenBits(setup);
-  // Offload does not go with parts of sequences, and shards not with compressed gradients.
-  const bool can_offload = setup.config.parallel.context_pairs() == 1;
+  const Changes offload = Offloads(setup);
+  // Compressed gradients are not for shards.
   const bool can_shard = setup.config.dist.compress == "none";
-  const Changes offload = can_offload ? Offloads(setup) : Changes();
   const Changes shards = can_shard ? Shards(setup) : Changes();
   // Where layers or sequences are shared out, a data rank is several GPUs.
   const ParallelOptions& parallel = setup.config.parallel;

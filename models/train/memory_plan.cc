@@ -3,27 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <functional>
-#include <limits>
-#include <map>
-#include <span>
-#include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "core/autograd/engine.h"
 #include "core/autograd/grad_mode.h"
-#include "core/cuda/block_pool.h"
-#include "core/meta_memory.h"
-#include "core/size_class.h"
 #include "dist/collective.h"
 #include "dist/groups/planned_group.h"
 #include "dist/mesh_parts.h"
 #include "dist/shard/flat_exchange.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "models/gpt/gpt.h"
+#include "models/train/allocation_log.h"
 #include "models/train/machine_memory.h"
 #include "models/train/parallelize.h"
 #include "models/train/pipeline_parallel.h"
@@ -32,164 +24,6 @@
 
 namespace lockstep::models {
 namespace {
-
-// The rows of a plan. Some are also names of allocations (MetaMemoryLabel).
-constexpr std::array<std::pair<std::string_view, int64_t MemoryKinds::*>, 7> kKinds = {{
-    {"parameters", &MemoryKinds::parameters},
-    {"gradients", &MemoryKinds::gradients},
-    {"optimizer", &MemoryKinds::optimizer},
-    {"activations", &MemoryKinds::activations},
-    {"buckets", &MemoryKinds::buckets},
-    {"gathers", &MemoryKinds::gathers},
-    {"workspace", &MemoryKinds::workspace},
-}};
-
-// A log of allocations. The kind of one follows from its name, or else from how long it lives, so
-// sums are taken at the end.
-class AllocationLog : public MetaMemoryListener {
- public:
-  using Kind = int64_t MemoryKinds::*;
-
-  explicit AllocationLog(Device device) : MetaMemoryListener(device) {}
-
-  void OnAllocate(const void* id, int64_t bytes) override {
-    const char* const name = MetaMemoryLabel::OfThisThread();
-    if (name != nullptr && name == std::string_view("host")) {
-      on_host_[id] = bytes;
-      host_most_ = std::max(host_most_, host_ += bytes);
-      return;
-    }
-    live_[id] = blocks_.size();
-    events_.push_back({blocks_.size(), true});
-    blocks_.push_back({bytes, name ? KindNamed(name) : &MemoryKinds::workspace, name != nullptr});
-  }
-  void OnFree(const void* id) override {
-    if (const auto host = on_host_.extract(id)) {
-      host_ -= host.mapped();
-      return;
-    }
-    const auto it = live_.find(id);
-    if (it == live_.end()) return;
-    events_.push_back({it->second, false});
-    live_.erase(it);
-  }
-
-  // What is on the host now stays there.
-  void NoteKeptOnHost() { host_kept_ = host_; }
-  // A position in the log.
-  size_t Now() const { return blocks_.size(); }
-  // Sets the kind of the nameless blocks that were allocated since then and are still alive.
-  void SetKind(size_t since, Kind kind) {
-    for (const auto& [id, block] : live_) {
-      if (block >= since && !blocks_[block].named) blocks_[block].kind = kind;
-    }
-  }
-  // Forgets what happened before, except for the blocks that are still alive.
-  void Begin() {
-    events_.clear();
-    for (const auto& [id, block] : live_) events_.push_back({block, true});
-    std::ranges::sort(events_, {}, &Entry::block);
-  }
-
-  // From now on the allocator's pools are those of a CUDA graph.
-  void BeginGraph() { graph_ = events_.size(); }
-  // No longer: what comes now is no part of a step, and cannot use what graphs keep.
-  void EndGraph() { end_ = events_.size(); }
-
-  MemoryPlan Plan() const {
-    MemoryPlan plan;
-    MemoryKinds now;
-    for (const Entry& e : std::span(events_).first(std::min(end_, events_.size()))) {
-      const Block& block = blocks_[e.block];
-      now.*block.kind += e.taken ? block.bytes : -block.bytes;
-      for (const auto& [name, kind] : kKinds) {
-        plan.largest.*kind = std::max(plan.largest.*kind, now.*kind);
-      }
-      if (now.total() > plan.peak.total()) plan.peak = now;
-    }
-    plan.reserved = device().is_cpu() ? ReservedByCpu() : ReservedByGpu();
-    plan.graphs = graph_ > 0;
-    if (plan.graphs) plan.evaluation = SegmentsOfGpu(std::span(events_).subspan(end_));
-    plan.host = host_most_;
-    plan.host_kept = host_kept_;
-    return plan;
-  }
-
- private:
-  static Kind KindNamed(std::string_view name) {
-    const auto it = std::ranges::find(kKinds, name, [](const auto& kind) { return kind.first; });
-    LS_INVARIANT(it != kKinds.end(), "a memory plan has no row ", name);
-    return it->second;
-  }
-
-  struct Block {
-    int64_t bytes;
-    Kind kind;
-    bool named;
-  };
-  struct Entry {
-    size_t block;
-    bool taken;
-  };
-
-  // A freed block serves only its size class.
-  int64_t ReservedByCpu() const {
-    std::map<int64_t, std::pair<int64_t, int64_t>> classes;  // by size: blocks in use, and the most
-    for (const Entry& e : events_) {
-      auto& [used, most] = classes[CpuSizeClass(blocks_[e.block].bytes)];
-      used += e.taken ? 1 : -1;
-      most = std::max(most, used);
-    }
-    int64_t reserved = 0;
-    for (const auto& [size, blocks] : classes) reserved += size * blocks.second;
-    return reserved;
-  }
-  // What is older than a graph is not in its pools, and counts as requested.
-  int64_t ReservedByGpu() const {
-    int64_t older = 0;
-    for (const Entry& e : std::span(events_).first(graph_)) {
-      older += e.taken ? blocks_[e.block].bytes : -blocks_[e.block].bytes;
-    }
-    const size_t end = std::min(end_, events_.size());
-    return older + SegmentsOfGpu(std::span(events_).subspan(graph_, end - graph_));
-  }
-  // In pools of their own, as if all work were on one stream.
-  int64_t SegmentsOfGpu(std::span<const Entry> events) const {
-    cuda::BlockPool small(true), large(false);
-    std::unordered_map<size_t, cuda::BlockPool::Block*> taken;
-    int64_t reserved = 0;
-    for (const Entry& e : events) {
-      if (blocks_[e.block].bytes == 0) continue;
-      const int64_t size = cuda::BlockPool::BlockSize(blocks_[e.block].bytes);
-      cuda::BlockPool& pool = cuda::BlockPool::IsSmall(size) ? small : large;
-      if (!e.taken) {
-        if (auto node = taken.extract(e.block)) pool.Give(node.mapped());
-        continue;
-      }
-      cuda::BlockPool::Block* block = pool.Take(size);
-      if (block == nullptr) {
-        const int64_t segment = cuda::BlockPool::SegmentSize(size);
-        // An address that is never used, and not next to another segment's.
-        pool.AddSegment(reinterpret_cast<char*>(2 * reserved), segment);
-        reserved += segment;
-        block = pool.Take(size);
-      }
-      taken[e.block] = block;
-    }
-    for (const auto& [index, block] : taken) {
-      (cuda::BlockPool::IsSmall(cuda::BlockPool::BlockSize(blocks_[index].bytes)) ? small : large)
-          .Give(block);
-    }
-    return reserved;
-  }
-
-  std::unordered_map<const void*, size_t> live_;
-  std::unordered_map<const void*, int64_t> on_host_;
-  int64_t host_ = 0, host_most_ = 0, host_kept_ = 0;
-  std::vector<Block> blocks_;
-  std::vector<Entry> events_;
-  size_t graph_ = 0, end_ = std::numeric_limits<size_t>::max();
-};
 
 // What micro-batches in a pipeline keep between their forwards and their backwards, of which there
 // are several at once.
@@ -342,7 +176,7 @@ MemoryPlan PlanAlikeOnce(const RunSetup& setup, int64_t pipeline_rank) {
   const MemoryPlan before = PlanRank(With(setup, (kFull - 1) * stages), pipeline_rank);
   MemoryPlan plan = PlanRank(With(setup, kFull * stages), pipeline_rank);
   const int64_t more = micro_batches / stages - kFull;
-  for (const auto& [name, kind] : kKinds) {
+  for (const auto& [name, kind] : kMemoryKinds) {
     plan.peak.*kind += more * (plan.peak.*kind - before.peak.*kind);
     plan.largest.*kind += more * (plan.largest.*kind - before.largest.*kind);
   }
@@ -435,7 +269,7 @@ std::string Summary(const MemoryPlan& plan, ByteFormat format) {
   s += " at the peak of a step";
   if (plan.pipeline_rank >= 0) s += fmt::format(" on rank {} of the pipeline", plan.pipeline_rank);
   const char* separator = ": ";
-  for (const auto& [name, kind] : kKinds) {
+  for (const auto& [name, kind] : kMemoryKinds) {
     if (plan.largest.*kind == 0) continue;
     s += fmt::format("{}{} {}", separator, name, format(static_cast<double>(plan.peak.*kind)));
     separator = ", ";
@@ -463,7 +297,7 @@ std::string Table(const MemoryPlan& plan, Device device, ByteFormat format) {
   const auto row = [&](std::string_view name, int64_t n) {
     s += fmt::format("\n  {:<14}{:>14}", name, bytes(n));
   };
-  for (const auto& [name, kind] : kKinds) {
+  for (const auto& [name, kind] : kMemoryKinds) {
     if (plan.largest.*kind == 0) continue;
     row(name, plan.peak.*kind);
     s += fmt::format("{:>14}", bytes(plan.largest.*kind));

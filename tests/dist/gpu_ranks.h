@@ -15,6 +15,11 @@
 
 namespace lockstep::dist {
 
+// f32 [n] on the group's device.
+inline Tensor Ones(const ProcessGroup& g, int64_t n = 100) {
+  return Tensor::Full({n}, 1, DType::kF32, g.device());
+}
+
 // What a rank makes its group from.
 struct GpuRank {
   std::shared_ptr<ControlPlane> control;

@@ -178,6 +178,13 @@ const FaultCase kFaults[] = {
      {},
      Cause::kMismatch,
      "rank 11 all_gather #2 (f32[2])"},
+    {"another purpose",
+     [](ProcessGroup& g, const std::atomic<int>&) {
+       g.AllGather(Filled(100, 1), Filled(100 * kRanks, 0), "block 3")->Wait();
+     },
+     {},
+     Cause::kMismatch,
+     "rank 11 makes this call for something else than others"},
     {"ends",
      [](ProcessGroup&, const std::atomic<int>&) {},
      {},

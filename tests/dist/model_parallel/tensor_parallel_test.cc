@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <random>
 
 #include "core/allocator.h"
 #include "core/autograd/engine.h"
@@ -23,6 +22,7 @@
 #include "kernels/linear/linear.h"
 #include "kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "tests/dist/gpu_ranks.h"
+#include "tests/dist/model_parallel/random_tensors.h"
 
 namespace lockstep::dist {
 namespace {
@@ -30,20 +30,6 @@ namespace {
 constexpr int64_t kBatch = 2, kTokens = 16, kWidth = 24, kParts = 4;
 
 using Results = std::map<std::string, Tensor>;  // whole
-
-Tensor Random(const Shape& shape, int seed, DType dtype, double scale = 1) {
-  std::mt19937 random(static_cast<uint32_t>(seed));
-  std::normal_distribution<double> normal(0, scale);
-  std::vector<double> values(static_cast<size_t>(shape.numel()));
-  for (double& v : values) v = normal(random);
-  return Tensor::FromVector(values, shape).To(dtype);
-}
-
-Tensor LeafOf(const Tensor& value) {
-  Tensor leaf = value.Clone().Detach();
-  leaf.SetRequiresGrad();
-  return leaf;
-}
 
 // This rank's part of a whole, as a leaf.
 Tensor Part(const TensorRanks& ranks, const Tensor& whole, int dim,

@@ -25,10 +25,6 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-Tensor Ones(const ProcessGroup& g, int64_t n) {
-  return Tensor::Full({n}, 1, DType::kF32, g.device());
-}
-
 TEST(NcclFailureTest, FullCheckComparesEachCallBeforeItStarts) {
   GroupOptions options;
   options.check_every_call = true;
@@ -54,6 +50,26 @@ TEST(NcclFailureTest, FullCheckComparesEachCallBeforeItStarts) {
       options);
   EXPECT_THAT(errors, Each(""));
   EXPECT_EQ(thrown, 2);
+}
+
+// As of a rank that skips a block of a sharded model: by the full check at once, or else before the
+// update.
+TEST(NcclFailureTest, CallsForDifferentPurposesDiffer) {
+  for (const bool check : {true, false}) {
+    GroupOptions options;
+    options.check_every_call = check;
+    RUN_OR_SKIP(
+        3,
+        [&](ProcessGroup& g) {
+          const Tensor x = Ones(g, 100);
+          g.AllReduce(x, ReduceOp::kSum, g.rank() == 1 ? "block 3" : "block 0")->Synchronize();
+          g.CheckInStep();
+        },
+        options);
+    EXPECT_THAT(errors,
+                Each(HasSubstr(check ? "rank 1 makes this call for something else than others"
+                                     : "in what they are for, as for another block")));
+  }
 }
 
 TEST(NcclFailureTest, FullCheckComparesPartsAndTransfers) {

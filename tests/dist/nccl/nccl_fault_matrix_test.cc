@@ -39,10 +39,6 @@ void WaitUntil(const std::atomic<int>& count, int reaches) {
   }
 }
 
-Tensor Ones(const ProcessGroup& g, int64_t n) {
-  return Tensor::Full({n}, 1, DType::kF32, g.device());
-}
-
 const CollectiveCase kCollectives[] = {
     {"AllReduce", [](ProcessGroup& g) { g.AllReduce(Ones(g, 100))->Synchronize(); },
      "all_reduce #2 (f32[100], sum)"},

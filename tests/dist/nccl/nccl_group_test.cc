@@ -27,10 +27,6 @@ Tensor Values(const ProcessGroup& g, int64_t n) {
   return Tensor::FromVector(v, {n}, g.device());
 }
 
-Tensor Ones(const ProcessGroup& g, int64_t n) {
-  return Tensor::Full({n}, 1, DType::kF32, g.device());
-}
-
 class NcclGroupTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, NcclGroupTest, testing::Values(1, 2, 4));
 

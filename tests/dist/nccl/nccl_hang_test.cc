@@ -61,11 +61,9 @@ void RunTwoRanks(const std::function<void(GpuRank)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-Tensor Ones(const ProcessGroup& g) { return Tensor::Full({100}, 1, DType::kF32, g.device()); }
-
 TEST(NcclHangTest, AnAbortThatNeverReturnsHoldsUpNobody) {
   SKIP_WITHOUT_GPUS(2);
-  std::atomic<int> heard{0}, destroyed{0};
+  std::atomic<int> met{0}, heard{0}, destroyed{0};
   std::future<void> ranks;
   {
     const cudasim::runtime::Hang hang("ncclCommAbort");
@@ -78,7 +76,11 @@ TEST(NcclHangTest, AnAbortThatNeverReturnsHoldsUpNobody) {
         // Never ends: rank 0 does not take part.
         if (r.control->rank() == 1) gpus->AllReduce(Ones(*gpus));
         host->Barrier()->Wait();
-        if (r.control->rank() == 0) gpus->Abort("enough");
+        ++met;
+        if (r.control->rank() == 0) {
+          SleepUntil([&] { return met == 2; });  // an abort would end a barrier not yet left
+          gpus->Abort("enough");
+        }
         EXPECT_THAT(MessageOf<CollectiveError>([&] {
                       while (true) host->Barrier()->Wait();  // until the news is here
                     }),

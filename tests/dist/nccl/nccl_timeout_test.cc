@@ -20,10 +20,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-Tensor Ones(const ProcessGroup& g, int64_t n) {
-  return Tensor::Full({n}, 1, DType::kF32, g.device());
-}
-
 // As in a pipeline: rank 0 does not send, so that rank 1 does not either; each pair of neighbours
 // has a group of its own, or all ranks share one.
 TEST(NcclTimeoutTest, TheRankThatAnExchangeWaitsForIsNamed) {

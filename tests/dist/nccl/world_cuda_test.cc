@@ -39,8 +39,6 @@ std::vector<std::string> InWorldOfGpus(const std::function<void(World&, Device)>
 
 Mesh MeshOf(const World& world) { return Mesh({.dp = 2, .tp = 2}, world.rank(), world.size()); }
 
-Tensor Ones(const ProcessGroup& g) { return Tensor::Full({100}, 1, DType::kF32, g.device()); }
-
 // Every rank waits for the others, slowly: longer than the shorter of two timeouts.
 void MeetLate(ProcessGroup& g) {
   if (g.rank() == 1) std::this_thread::sleep_for(4s);
