@@ -122,6 +122,12 @@ void Save(const std::string& path, bool is_main, const std::function<bool(bool)>
     for (size_t i = produced; i < order.size(); ++i) items[order[i]].produce();
   }
   const bool failed = any(failure != nullptr);
+  if (failed) {
+    try {
+      any(true);  // as MeetBeforeThrowing: the first to throw would cut off the others' answer
+    } catch (const Error&) {
+    }
+  }
   if (failure) std::rethrow_exception(failure);
   if (failed) throw IoError(StrCat("rank 0 could not write ", path));
 }

@@ -34,11 +34,7 @@ Task Gpt2(DType dtype) {
 }
 
 Task Llama(DType dtype) {
-  Task task = Gpt2(dtype);
-  task.model.bias = false;
-  task.model.norm = NormKind::kRmsNorm;
-  task.model.activation = nn::MlpActivation::kSwiGlu;
-  task.model.position = Position::kRope;
+  Task task = LlamaLike(Gpt2(dtype));
   task.model.n_kv_head = 2;
   return task;
 }
@@ -52,35 +48,19 @@ Task Qwen3(DType dtype) {
   return task;
 }
 
-Plan Sharded(Plan plan, const dist::ShardOptions& options = dist::Zero3()) {
-  plan.options = options;
-  plan.options.sum = dist::GradientSum::kOrdered;
-  return plan;
-}
-
-Outcome Alone(const Task& task, bool on_gpu = false) {
-  return TrainBy(task, {.data_parallel = true}, task.steps, nullptr, on_gpu);
-}
-
-void ExpectSameBits(const Task& task, const std::vector<Plan>& plans) {
-  const Outcome alone = Alone(task);
-  EXPECT_LT(task.optim.clip, alone.norms.back());
-  for (const Plan& plan : plans) {
-    EXPECT_EQ(Difference(TrainBy(task, plan, task.steps), alone), "") << task << "; " << plan;
-  }
-}
+Plan Sharded(const Plan& plan) { return ByShards(plan, dist::Zero3()); }
 
 std::vector<Plan> PairsOfModes() {
   return {Sharded({.shards = 2, .tp = 2}),
-          Sharded({.shards = 2, .tp = 4}, dist::Zero1()),
-          Sharded({.shards = 2, .copies = 2, .tp = 2}, dist::Zero2()),
+          ByShards({.shards = 2, .tp = 4}, dist::Zero1()),
+          ByShards({.shards = 2, .copies = 2, .tp = 2}, dist::Zero2()),
           Sharded({.shards = 4, .in_memory = true}),  // with parts, which each rank has all of
           {.tp = 2, .pp = 2, .schedule = k1F1B},
           {.tp = 4, .pp = 2, .schedule = kZeroBubbleV},
           {.copies = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleH1},
           Sharded({.shards = 2, .pp = 2, .schedule = k1F1B}),
-          Sharded({.shards = 2, .copies = 2, .pp = 2, .schedule = kInterleaved}, dist::Zero2()),
-          Sharded({.shards = 4, .pp = 2, .schedule = kZeroBubbleH1}, dist::Zero1())};
+          ByShards({.shards = 2, .copies = 2, .pp = 2, .schedule = kInterleaved}, dist::Zero2()),
+          ByShards({.shards = 4, .pp = 2, .schedule = kZeroBubbleH1}, dist::Zero1())};
 }
 
 TEST(ComposedPlan, PairsOfModesInF32) { ExpectSameBits(Gpt2(DType::kF32), PairsOfModes()); }
@@ -95,7 +75,7 @@ TEST(ComposedPlan, NormsOfQueriesAndKeys) {
   ExpectSameBits(task, {{.tp = 4, .pp = 2, .schedule = kZeroBubbleV},
                         {.copies = 2, .tp = 2, .pp = 2, .schedule = k1F1B},
                         Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kInterleaved}),
-                        Sharded({.shards = 2, .copies = 2, .tp = 2}, dist::Zero2())});
+                        ByShards({.shards = 2, .copies = 2, .tp = 2}, dist::Zero2())});
   task = Qwen3(DType::kBF16);
   task.virtual_tp = 1;
   task.virtual_cp = 2;
@@ -235,17 +215,17 @@ TEST(ComposedPlan, AllModesAndPartsOfSequencesOnSixteenRanks) {
   for (Task task : {Gpt2(DType::kBF16), Llama(DType::kF32)}) {
     task.virtual_tp = 2;
     task.virtual_cp = 2;
-    ExpectSameBits(
-        task,
-        {{.copies = 2, .tp = 2, .cp = 2, .pp = 2, .schedule = kZeroBubbleH1},
-         Sharded({.shards = 2, .tp = 2, .cp = 2, .pp = 2, .schedule = kInterleaved}, dist::Zero2()),
-         Sharded({.shards = 2, .copies = 2, .tp = 2, .cp = 2})});
+    ExpectSameBits(task,
+                   {{.copies = 2, .tp = 2, .cp = 2, .pp = 2, .schedule = kZeroBubbleH1},
+                    ByShards({.shards = 2, .tp = 2, .cp = 2, .pp = 2, .schedule = kInterleaved},
+                             dist::Zero2()),
+                    Sharded({.shards = 2, .copies = 2, .tp = 2, .cp = 2})});
   }
 }
 
 TEST(ComposedPlan, GoesOnByAnotherPlan) {
   const Task task = Gpt2(DType::kBF16);
-  const Outcome alone = Alone(task);
+  const Outcome alone = TrainAlone(task);
   const std::vector<Plan> plans = {
       {.tp = 4, .pp = 2, .schedule = kZeroBubbleH1},
       Sharded({.shards = 2, .tp = 2, .pp = 2, .schedule = kZeroBubbleV}),
@@ -269,7 +249,7 @@ TEST(ComposedPlan, SameBitsOnGpus) {
   task.micro_batches = 4;
   task.virtual_tp = 2;
   task.steps = 2;
-  const Outcome alone = Alone(task, /*on_gpu=*/true);
+  const Outcome alone = TrainAlone(task, /*on_gpu=*/true);
   Plan offloads = Sharded({.shards = 2, .tp = 2});
   offloads.offload = {.activations = true, .optimizer = true, .weights = true};
   for (const Plan& plan : {offloads, Plan{.tp = 2, .pp = 2, .schedule = kZeroBubbleH1},
@@ -277,7 +257,7 @@ TEST(ComposedPlan, SameBitsOnGpus) {
     EXPECT_EQ(Difference(TrainBy(task, plan, task.steps, nullptr, true), alone), "") << plan;
   }
   task.virtual_cp = 2;
-  const Outcome of_chunks = Alone(task, /*on_gpu=*/true);
+  const Outcome of_chunks = TrainAlone(task, /*on_gpu=*/true);
   offloads = {.tp = 2, .cp = 2, .data_parallel = true};
   offloads.offload = {.activations = true, .optimizer = true, .weights = true};
   Plan sharded = Sharded({.shards = 2, .cp = 2});

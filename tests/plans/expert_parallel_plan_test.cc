@@ -26,11 +26,7 @@ Task Softmax(DType dtype) {
 }
 
 Task Sigmoid(DType dtype) {
-  Task task = Softmax(dtype);
-  task.model.bias = false;
-  task.model.norm = NormKind::kRmsNorm;
-  task.model.activation = nn::MlpActivation::kSwiGlu;
-  task.model.position = Position::kRope;
+  Task task = LlamaLike(Softmax(dtype));
   task.model.n_dense = 1;
   nn::MixtureOptions& mixture = task.model.mixture;
   mixture.router.score = RouterScore::kSigmoid;
@@ -51,13 +47,6 @@ Task InParts(int64_t parts, Task task) {
 
 Plan Ranks(int64_t ranks, int64_t ep, const char* recompute = "none") {
   return {.copies = ranks, .ep = ep, .data_parallel = true, .recompute = ParseRecompute(recompute)};
-}
-
-void ExpectSameBits(const Task& task, const std::vector<Plan>& plans) {
-  const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
-  for (const Plan& plan : plans) {
-    EXPECT_EQ(Difference(TrainBy(task, plan, task.steps), alone), "") << task << "; " << plan;
-  }
 }
 
 std::vector<Plan> AllPlans() { return {Ranks(2, 1), Ranks(2, 2), Ranks(4, 2), Ranks(4, 4)}; }
@@ -121,7 +110,7 @@ TEST(ExpertParallelPlan, SameBitsWithoutTokensForARank) {
   task.model.init_std = 1e-8;  // of the router too: the scores are equal
   task.model.mixture.bias_rate = 0;
   task.steps = 2;
-  const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
+  const Outcome alone = TrainAlone(task);
   EXPECT_EQ(alone.loads.at(1), 0);
   for (const Plan& plan : AllPlans()) {
     EXPECT_EQ(Difference(TrainBy(task, plan, task.steps), alone), "") << plan;
@@ -268,7 +257,7 @@ TEST(ExpertParallelPlan, OtherOptimizersWithOtherModes) {
 
 TEST(ExpertParallelPlan, GoesOnByAnotherPlan) {
   const Task task = Sigmoid(DType::kBF16);
-  const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
+  const Outcome alone = TrainAlone(task);
   const std::vector<Plan> plans = {Ranks(4, 4),      Ranks(2, 1),
                                    Ranks(4, 2),      Sharded(2, 1, 1),
                                    Sharded(4, 1, 2), InPipelines(2, Ranks(2, 2)),
@@ -283,7 +272,7 @@ TEST(ExpertParallelPlan, GoesOnByAnotherPlan) {
 TEST(ExpertParallelPlan, GoesOnWithOtherRanksOfASequence) {
   Task task = Sigmoid(DType::kF32);
   task.virtual_cp = 2;
-  const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
+  const Outcome alone = TrainAlone(task);
   const std::vector<Plan> plans = {OnContextRanks(2, Ranks(2, 4)), Ranks(2, 2),
                                    OnContextRanks(2, Sharded(2, 1, 4)),
                                    OnContextRanks(2, Ranks(1, 2)), OnContextRanks(2, Ranks(2, 1))};

@@ -19,8 +19,6 @@ namespace {
 using enum dist::PipelineKind;
 using testing::HasSubstr;
 
-constexpr dist::PipelineKind kKinds[] = {k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV};
-
 Task Gpt2(DType dtype) {
   Task task{.model = SmallGpt(/*dropout=*/0.1), .dtype = dtype, .micro_batches = 8, .steps = 4};
   task.model.n_layer = 6;
@@ -32,11 +30,7 @@ Task Gpt2(DType dtype) {
 }
 
 Task Llama(DType dtype) {
-  Task task = Gpt2(dtype);
-  task.model.bias = false;
-  task.model.norm = NormKind::kRmsNorm;
-  task.model.activation = nn::MlpActivation::kSwiGlu;
-  task.model.position = Position::kRope;
+  Task task = LlamaLike(Gpt2(dtype));
   task.model.n_kv_head = 1;
   task.model.tie_embeddings = false;
   return task;
@@ -58,17 +52,9 @@ Task Mixture(DType dtype, RouterScore score) {
   return task;
 }
 
-void ExpectSameBits(const Task& task, std::vector<Plan> plans) {
-  const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
-  EXPECT_LT(task.optim.clip, alone.norms.back());  // the first may be skipped by a loss scale
-  for (const Plan& plan : plans) {
-    EXPECT_EQ(Difference(TrainBy(task, plan, task.steps), alone), "") << task << "; " << plan;
-  }
-}
-
 std::vector<Plan> AllPlans() {
   std::vector<Plan> plans;
-  for (const dist::PipelineKind kind : kKinds) {
+  for (const dist::PipelineKind kind : kPipelineKinds) {
     for (const auto& [pp, copies] : {std::pair(1, 1), {2, 1}, {3, 1}, {4, 1}, {2, 2}}) {
       plans.push_back({.copies = copies, .pp = pp, .schedule = kind});
     }
@@ -153,7 +139,7 @@ TEST(PipelinePlan, SameBitsByOtherOptimizers) {
 TEST(PipelinePlan, SameBitsWithFewMicroBatches) {
   Task task = Gpt2(DType::kF32);
   task.micro_batches = 2;
-  for (const dist::PipelineKind kind : kKinds) {
+  for (const dist::PipelineKind kind : kPipelineKinds) {
     ExpectSameBits(task, {{.pp = 4, .schedule = kind}, {.copies = 2, .pp = 2, .schedule = kind}});
   }
   task.micro_batches = 1;
@@ -162,7 +148,7 @@ TEST(PipelinePlan, SameBitsWithFewMicroBatches) {
 
 TEST(PipelinePlan, GoesOnByAnotherPlan) {
   const Task task = Mixture(DType::kBF16, RouterScore::kSigmoid);
-  const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
+  const Outcome alone = TrainAlone(task);
   Plan sharded{.shards = 2};
   sharded.options.sum = dist::GradientSum::kOrdered;
   const std::vector<Plan> plans = {{.pp = 4, .schedule = kZeroBubbleH1},
@@ -242,7 +228,7 @@ TEST(PipelinePlan, GeneratesTheSameText) {
   for (const bool kv_cache : {true, false}) {
     const auto alone = generate({.data_parallel = true}, kv_cache);
     EXPECT_EQ(alone.size(), 12u);
-    for (const dist::PipelineKind kind : kKinds) {
+    for (const dist::PipelineKind kind : kPipelineKinds) {
       EXPECT_EQ(generate({.copies = 2, .pp = 2, .schedule = kind}, kv_cache), alone);
     }
   }

@@ -141,6 +141,20 @@ std::ostream& operator<<(std::ostream& out, const Plan& p) {
              << Describe(p.offload);
 }
 
+Task LlamaLike(Task task) {
+  task.model.bias = false;
+  task.model.norm = NormKind::kRmsNorm;
+  task.model.activation = nn::MlpActivation::kSwiGlu;
+  task.model.position = Position::kRope;
+  return task;
+}
+
+Plan ByShards(Plan plan, const dist::ShardOptions& options) {
+  plan.options = options;
+  plan.options.sum = dist::GradientSum::kOrdered;
+  return plan;
+}
+
 std::string Difference(const Outcome& a, const Outcome& b) {
   const auto in_list = [](const auto& x, const auto& y) -> std::optional<size_t> {
     for (size_t i = 0; i < std::max(x.size(), y.size()); ++i) {
@@ -264,6 +278,19 @@ Outcome TrainBy(const Task& task, const Plan& plan, int steps, const Outcome* fr
   on_gpus ? dist::RunOnGpus(plan.ranks(), body) : dist::RunInProcess(plan.ranks(), body);
   for (const Outcome& other : outcomes) EXPECT_EQ(Difference(other, outcomes[0]), "");
   return outcomes[0];
+}
+
+Outcome TrainAlone(const Task& task, bool on_gpu) {
+  return TrainBy(task, {.data_parallel = true}, task.steps, nullptr, on_gpu);
+}
+
+void ExpectSameBits(const Task& task, const std::vector<Plan>& plans, bool on_gpus) {
+  const Outcome alone = TrainAlone(task, on_gpus);
+  EXPECT_LT(task.optim.clip, alone.norms.back());  // the first may be skipped by a loss scale
+  for (const Plan& plan : plans) {
+    EXPECT_EQ(Difference(TrainBy(task, plan, task.steps, nullptr, on_gpus), alone), "")
+        << task << "; " << plan;
+  }
 }
 
 }  // namespace lockstep::models

@@ -35,6 +35,8 @@ struct Task {
   int steps = 5;
 };
 std::ostream& operator<<(std::ostream& out, const Task& task);
+// The same task with a Llama's norms, MLPs and positions, without biases.
+Task LlamaLike(Task task);
 
 // How it is trained: on which ranks, and with what in memory.
 struct Plan {
@@ -59,6 +61,11 @@ struct Plan {
   }
 };
 std::ostream& operator<<(std::ostream& out, const Plan& plan);
+// The same plan by shards with these options, whose sums are ordered.
+Plan ByShards(Plan plan, const dist::ShardOptions& options);
+inline constexpr dist::PipelineKind kPipelineKinds[] = {
+    dist::PipelineKind::k1F1B, dist::PipelineKind::kInterleaved, dist::PipelineKind::kZeroBubbleH1,
+    dist::PipelineKind::kZeroBubbleV};
 
 // Everything that training computes, and what a checkpoint holds.
 struct Outcome {
@@ -106,5 +113,10 @@ class PlanRun {
 // fails unless all ranks have the same.
 Outcome TrainBy(const Task& task, const Plan& plan, int steps, const Outcome* from = nullptr,
                 bool on_gpus = false);
+// All of the task's steps by one process.
+Outcome TrainAlone(const Task& task, bool on_gpu = false);
+// Fails for each plan that differs in a bit from one process. Clipping must have an effect, so that
+// the norm of a part of the gradients would show.
+void ExpectSameBits(const Task& task, const std::vector<Plan>& plans, bool on_gpus = false);
 
 }  // namespace lockstep::models

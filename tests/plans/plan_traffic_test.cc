@@ -328,11 +328,7 @@ Task Gpt2(DType dtype) {
 }
 
 Task Llama(DType dtype) {
-  Task task = Gpt2(dtype);
-  task.model.bias = false;
-  task.model.norm = NormKind::kRmsNorm;
-  task.model.activation = nn::MlpActivation::kSwiGlu;
-  task.model.position = Position::kRope;
+  Task task = LlamaLike(Gpt2(dtype));
   task.model.n_kv_head = 2;
   task.model.n_inner = 256;
   return task;

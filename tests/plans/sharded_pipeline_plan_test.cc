@@ -16,8 +16,6 @@ namespace {
 using enum dist::PipelineKind;
 using testing::HasSubstr;
 
-constexpr dist::PipelineKind kKinds[] = {k1F1B, kInterleaved, kZeroBubbleH1, kZeroBubbleV};
-
 // The embedding has several chunks of the norm, so that ranks cut it.
 Task Gpt2(DType dtype) {
   Task task{.model = SmallGpt(/*dropout=*/0.1), .dtype = dtype, .micro_batches = 8, .steps = 4};
@@ -29,27 +27,14 @@ Task Gpt2(DType dtype) {
   return task;
 }
 
-Plan Sharded(Plan plan, const dist::ShardOptions& options = dist::Zero2()) {
-  plan.options = options;
-  plan.options.sum = dist::GradientSum::kOrdered;
-  return plan;
-}
-
-void ExpectSameBits(const Task& task, const std::vector<Plan>& plans, bool on_gpu = false) {
-  const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps, nullptr, on_gpu);
-  EXPECT_LT(task.optim.clip, alone.norms.back());
-  for (const Plan& plan : plans) {
-    EXPECT_EQ(Difference(TrainBy(task, plan, task.steps, nullptr, on_gpu), alone), "")
-        << task << "; " << plan;
-  }
-}
+Plan Sharded(const Plan& plan) { return ByShards(plan, dist::Zero2()); }
 
 std::vector<Plan> AllPlans() {
   std::vector<Plan> plans;
-  for (const dist::PipelineKind kind : kKinds) {
+  for (const dist::PipelineKind kind : kPipelineKinds) {
     plans.push_back(Sharded({.shards = 2, .pp = 1, .schedule = kind}));
     plans.push_back(Sharded({.shards = 2, .pp = 2, .schedule = kind, .in_memory = true}));
-    plans.push_back(Sharded({.shards = 4, .pp = 2, .schedule = kind}, dist::Zero1()));
+    plans.push_back(ByShards({.shards = 4, .pp = 2, .schedule = kind}, dist::Zero1()));
     plans.push_back(Sharded({.shards = 2, .copies = 2, .pp = 2, .schedule = kind}));
     plans.push_back(Sharded({.shards = 2, .pp = 3, .schedule = kind}));
   }
@@ -90,9 +75,9 @@ TEST(ShardedPipelinePlan, SameBitsWithFewMicroBatches) {
 
 TEST(ShardedPipelinePlan, GoesOnByAnotherPlan) {
   const Task task = Gpt2(DType::kBF16);
-  const Outcome alone = TrainBy(task, {.data_parallel = true}, task.steps);
+  const Outcome alone = TrainAlone(task);
   const std::vector<Plan> plans = {Sharded({.shards = 2, .pp = 2, .schedule = kZeroBubbleV}),
-                                   Sharded({.shards = 4}, dist::Zero3()),
+                                   ByShards({.shards = 4}, dist::Zero3()),
                                    Sharded({.shards = 2, .pp = 3, .schedule = kZeroBubbleH1}),
                                    {.copies = 2, .pp = 2, .schedule = kZeroBubbleV}};
   for (size_t i = 0; i + 1 < plans.size(); ++i) {
@@ -161,7 +146,7 @@ TEST(ShardedPipelinePlan, SameBitsOnGpus) {
 TEST(ShardedPipelinePlan, SameBitsWithTheHostsMemory) {
   SKIP_WITHOUT_GPUS(4);
   std::vector<Plan> plans;
-  for (const dist::PipelineKind kind : kKinds) {
+  for (const dist::PipelineKind kind : kPipelineKinds) {
     plans.push_back({.pp = 2, .schedule = kind});
     const bool keeps = kind == k1F1B || kind == kInterleaved;
     plans.back().offload = {.activations = true, .optimizer = true, .weights = keeps};
