@@ -94,6 +94,7 @@ std::vector<OpSample> Samples() {
       Sample("sigmoid", 6, 8, 3, sigmoid),
       Sample("sigmoid_of_all", 6, 9, 2, plain_sigmoid),
       Sample("bias", 17, 12, 4, sigmoid, {.bias = true}),
+      Sample("multiple_of_256_bytes", 8, 8, 2),  // so that a guard page follows the last logit
       Sample("peaked", 9, 8, 2, {}, {.low = -30, .high = 30}),
       Sample("peaked_shares", 9, 8, 2, shares, {.low = -30, .high = 30}),
       // All logits are equal: the first experts win.

@@ -68,7 +68,7 @@ Plan PlanOf(int64_t tp, int64_t dp) { return {.copies = dp, .tp = tp, .data_para
 void ExpectSameBits(const Task& task) {
   std::vector<Plan> plans;
   for (const auto& [tp, dp] : {std::pair<int64_t, int64_t>{2, 1}, {4, 1}, {1, 2}, {2, 2}, {4, 2}}) {
-    if (tp <= task.virtual_tp) plans.push_back(PlanOf(tp, dp));
+    plans.push_back(PlanOf(tp, dp));
   }
   ExpectSameBits(task, plans);
 }

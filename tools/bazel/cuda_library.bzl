@@ -9,7 +9,7 @@ _NVCC_FLAGS = [
     "--expt-relaxed-constexpr",
     "--extended-lambda",
     "-lineinfo",
-    # Every statically linked program holds all kernels: a third less of them.
+    # Every program holds all kernels: 16 MB of them instead of 109.
     "-compress-mode=size",
     # Eigen: annotations on defaulted members.
     "-diag-suppress=20012",
