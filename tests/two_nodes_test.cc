@@ -16,10 +16,12 @@ class TwoNodes : public RankRuns {
  protected:
   // Runs the script and, to compare, an undisturbed run. False if it cannot create namespaces.
   bool Play(const std::string& mode) {
-    const Arguments options = {"--train.steps=400",           "--dist.reduction=ordered",
+    const Arguments options = {"--train.steps=400", "--dist.reduction=ordered",
                                "--train.global_batch_size=8", "--dist.heartbeat=4",
-                               "--train.log_every=1",         "--checkpoint.every=20",
-                               "--train.eval_every=100"};
+                               "--train.log_every=1", "--checkpoint.every=20",
+                               "--train.eval_every=100",
+                               // That of step 20 is complete when step 25 is told.
+                               "--checkpoint.async=false"};
     Arguments command = {"tests/dist/launch/two_nodes.sh", mode, Path(""), "tools/launch"};
     for (const std::string& a : Train("out", options)) command.push_back(a);
     const Result r = RunProgram(command);
