@@ -1,6 +1,6 @@
 #include "nn/activation.h"
 
-#include "kernels/activation/activation.h"
+#include "kernels/unary/unary.h"
 #include "kernels/gelu/gelu.h"
 
 namespace lockstep::nn {

@@ -1,6 +1,6 @@
 #include "nn/mlp.h"
 
-#include "kernels/activation/activation.h"
+#include "kernels/unary/unary.h"
 #include "kernels/gelu/gelu.h"
 #include "kernels/swiglu/swiglu.h"
 #include "nn/dropout.h"

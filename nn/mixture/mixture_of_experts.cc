@@ -1,6 +1,6 @@
 #include "nn/mixture/mixture_of_experts.h"
 
-#include "kernels/activation/activation.h"
+#include "kernels/unary/unary.h"
 #include "kernels/binary/binary.h"
 #include "kernels/residual/residual.h"
 #include "nn/dropout.h"
