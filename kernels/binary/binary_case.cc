@@ -26,17 +26,6 @@ const Function kFunctions[] = {
     {"minimum", ops::Minimum, [](double a, double b) { return std::min(a, b); }, false, 0.2, true},
     {"pow", ops::Pow, [](double a, double b) { return std::pow(a, b); }, false, 0.2}};
 
-// The element of x that broadcasting puts at row-major position `index` of `shape`.
-double At(const RefTensor& x, const Shape& shape, int64_t index) {
-  int64_t offset = 0, step = 1;
-  for (int i = shape.ndim() - 1, j = x.shape.ndim() - 1; j >= 0; --i, --j) {
-    if (x.shape[j] != 1) offset += index % shape[i] * step;
-    step *= x.shape[j];
-    index /= shape[i];
-  }
-  return x.data[offset];
-}
-
 // Divisors lie well away from zero.
 OpSample Sample(const Function& f, const std::string& name, const Shape& a, const Shape& b,
                 const Shape& y, bool non_contiguous = false) {
@@ -49,7 +38,7 @@ OpSample Sample(const Function& f, const std::string& name, const Shape& a, cons
                 RefTensor out(y);
                 for (size_t i = 0; i < out.data.size(); ++i) {
                   const auto at = static_cast<int64_t>(i);
-                  out.data[i] = f.reference(At(in[0], y, at), At(in[1], y, at));
+                  out.data[i] = f.reference(BroadcastAt(in[0], y, at), BroadcastAt(in[1], y, at));
                 }
                 return std::vector{out};
               },
