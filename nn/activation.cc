@@ -1,7 +1,7 @@
 #include "nn/activation.h"
 
-#include "kernels/unary/unary.h"
 #include "kernels/gelu/gelu.h"
+#include "kernels/unary/unary.h"
 
 namespace lockstep::nn {
 
