@@ -67,17 +67,6 @@ void DispatchGradient(BinaryOp op, int which, F&& f) {
   LS_INVARIANT(false, "dy itself needs no kernel");
 }
 
-// Calls f(step_a, step_b) with compile-time steps where they are 0 or 1, so that loops vectorise.
-using Zero = std::integral_constant<int64_t, 0>;
-using One = std::integral_constant<int64_t, 1>;
-template <class F>
-void DispatchSteps(int64_t step_a, int64_t step_b, F&& f) {
-  if (step_a == 1 && step_b == 1) return f(One(), One());
-  if (step_a == 1 && step_b == 0) return f(One(), Zero());
-  if (step_a == 0 && step_b == 1) return f(Zero(), One());
-  return f(step_a, step_b);
-}
-
 void BinaryForwardCpu(Stream, BinaryOp op, const Tensor& a, const Tensor& b, const Tensor& y) {
   if (y.numel() == 0) return;
   const StridedLoop<3> loop(y.shape(), {&a.strides(), &b.strides(), &y.strides()});

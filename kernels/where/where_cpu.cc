@@ -18,9 +18,17 @@ void Choose(const Tensor& condition, const Tensor& a, const Tensor& b, const Ten
     const T* p = left + at[1];
     const T* q = right + at[2];
     T* to = out + at[3];
-    for (int64_t i = 0; i < n; ++i) {
-      const T taken = p[i * steps[1]], other = q[i * steps[2]];
-      to[i] = c[i * steps[0]] ? taken : other;
+    const auto row = [=](auto step_condition, auto step_a, auto step_b) {
+#pragma GCC ivdep  // results never overlap operands
+      for (int64_t i = 0; i < n; ++i) {
+        const T taken = p[i * step_a], other = q[i * step_b];
+        to[i] = c[i * step_condition] ? taken : other;
+      }
+    };
+    if (steps[0] == 1) {
+      DispatchSteps(steps[1], steps[2], [=](auto a, auto b) { row(One(), a, b); });
+    } else {
+      row(steps[0], steps[1], steps[2]);
     }
   });
 }
