@@ -19,8 +19,6 @@ struct Math {
   static A Tanh(A x) { return cpu::Tanh(x); }
   static A Erf(A x) { return cpu::Erf(x); }
   static A Pow(A x, A exponent) { return std::pow(x, exponent); }
-  static A Silu(A x) { return cpu::Silu(x); }
-  static A SiluDerivative(A x) { return cpu::SiluDerivative(x); }
 };
 
 template <class A>

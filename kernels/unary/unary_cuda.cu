@@ -1,23 +1,20 @@
 #include "kernels/cuda/elementwise.cuh"
-#include "kernels/cuda/math.cuh"
 #include "kernels/unary/unary_functions.h"
 
 namespace lockstep::cuda {
 namespace {
 
 struct Math {
-  __device__ static float Exp(float x) { return expf(x); }
-  __device__ static float Expm1(float x) { return expm1f(x); }
-  __device__ static float Log(float x) { return logf(x); }
-  __device__ static float Log1p(float x) { return log1pf(x); }
-  __device__ static float Rsqrt(float x) { return rsqrtf(x); }
-  __device__ static float Sin(float x) { return sinf(x); }
-  __device__ static float Cos(float x) { return cosf(x); }
-  __device__ static float Tanh(float x) { return tanhf(x); }
-  __device__ static float Erf(float x) { return erff(x); }
-  __device__ static float Pow(float x, float exponent) { return powf(x, exponent); }
-  __device__ static float Silu(float x) { return cuda::Silu(x); }
-  __device__ static float SiluDerivative(float x) { return cuda::SiluDerivative(x); }
+  LS_HOST_DEVICE static float Exp(float x) { return expf(x); }
+  LS_HOST_DEVICE static float Expm1(float x) { return expm1f(x); }
+  LS_HOST_DEVICE static float Log(float x) { return logf(x); }
+  LS_HOST_DEVICE static float Log1p(float x) { return log1pf(x); }
+  LS_HOST_DEVICE static float Rsqrt(float x) { return rsqrtf(x); }
+  LS_HOST_DEVICE static float Sin(float x) { return sinf(x); }
+  LS_HOST_DEVICE static float Cos(float x) { return cosf(x); }
+  LS_HOST_DEVICE static float Tanh(float x) { return tanhf(x); }
+  LS_HOST_DEVICE static float Erf(float x) { return erff(x); }
+  LS_HOST_DEVICE static float Pow(float x, float exponent) { return powf(x, exponent); }
 };
 
 using Functions = UnaryFunctions<float, Math>;

@@ -39,8 +39,11 @@ struct UnaryFunctions {
     }
   };
   struct Silu : Numbers {
-    LS_HOST_DEVICE A Forward(A x) const { return Math::Silu(x); }
-    LS_HOST_DEVICE A Derivative(A x) const { return Math::SiluDerivative(x); }
+    LS_HOST_DEVICE A Forward(A x) const { return x / (A(1) + Math::Exp(-x)); }
+    LS_HOST_DEVICE A Derivative(A x) const {
+      const A s = Sigmoid().Forward(x);
+      return s * (A(1) + x * (A(1) - s));
+    }
   };
   struct Exp : Numbers {
     LS_HOST_DEVICE A Forward(A x) const { return Math::Exp(x); }
@@ -102,7 +105,7 @@ struct UnaryFunctions {
     LS_HOST_DEVICE A Forward(A x) const {
       return (x > A(0) ? x : A(0)) + Math::Log1p(Math::Exp(-std::fabs(x)));
     }
-    LS_HOST_DEVICE A Derivative(A x) const { return A(1) / (A(1) + Math::Exp(-x)); }
+    LS_HOST_DEVICE A Derivative(A x) const { return Sigmoid().Forward(x); }
   };
   struct Floor : Numbers {
     LS_HOST_DEVICE A Forward(A x) const { return std::floor(x); }
