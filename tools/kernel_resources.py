@@ -20,7 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 # Kernels that may use local memory, and why: a pattern of their readable name -> the reason.
-MAY_USE_LOCAL_MEMORY = {}
+MAY_USE_LOCAL_MEMORY = {
+    r"::(Sin|Cos)>": "for huge arguments sinf and cosf keep a product with the digits of 2 / pi in an array",
+}
 
 _ENTRY = re.compile(
     r"Compiling entry function '(?P<symbol>[^']+)' for '(?P<arch>[^']+)'\n"

@@ -7,7 +7,7 @@
 
 #include "core/module.h"
 #include "core/philox.h"
-#include "kernels/activation/activation.h"
+#include "kernels/unary/unary.h"
 #include "nn/linear.h"
 
 namespace lockstep::examples {
