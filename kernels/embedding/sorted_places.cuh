@@ -1,4 +1,4 @@
-// Where each id occurs: a stable sort of the positions of a text by id, on the device.
+// Where each id occurs: a stable sort of positions by id, on the device.
 #pragma once
 
 #include "core/cuda/launch.h"
@@ -133,45 +133,96 @@ __global__ void __launch_bounds__(kThreads)
   for (int k = first; k <= last && k <= v; ++k) start[k] = static_cast<int>(i);
 }
 
+// keys[i] = the column of [outer, reduced, inner] in which positions[i] lies.
+// Grid: one thread per position. No shared memory.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads)
+    ColumnsKernel(const int* positions, int n, int64_t reduced, int64_t inner, int* keys) {
+  const int64_t i = GlobalThread();
+  if (i >= n) return;
+  const int64_t at = positions[i];
+  keys[i] = static_cast<int>(at / (reduced * inner) * inner + at % inner);
+}
+
 }  // namespace internal
 
-// Sorts ids [n] for rows [first, first + v); others get no place. Nothing is read back to the host,
-// and there are no atomics: as many passes of a radix sort as v has bytes.
-inline SortedPlaces SortPlaces(Stream stream, const Tensor& ids, int64_t first, int64_t v) {
-  using namespace internal;
-  constexpr int64_t kMost = int64_t{1} << 30;
-  LS_CHECK(ids.numel() <= kMost && v < kMost, "embedding: ", ids.numel(), " ids of ", v,
-           " rows are more than the gradient on CUDA can sort (2^30)");
-  const int n = static_cast<int>(ids.numel()), rows = static_cast<int>(v);
-  const int tiles = static_cast<int>(CeilDiv(n, kRadixTile));
-  const auto empty = [&](const Shape& shape) {
-    return Tensor::Empty(shape, DType::kI32, ids.device());
-  };
-  const Tensor counts = empty({kRadix * tiles});
-  Tensor keys = empty({n}), places = empty({n}), spare_keys = empty({n}), spare_places = empty({n});
-  const auto pass = [&](const auto* from, const int* positions, int64_t first_id, int shift) {
-    const LaunchName name("embedding_sort", ids);
-    Launch(name, RadixCountKernel<std::remove_cvref_t<decltype(*from)>>, tiles, kWarpSize, 0,
-           stream, from, n, first_id, rows, shift, Data<int>(counts));
-    Launch(name, RadixScanKernel<kRadixScanThreads>, tiles > 0 ? 1 : 0, kRadixScanThreads, 0,
-           stream, Data<int>(counts), kRadix * tiles);
-    Launch(name, RadixScatterKernel<std::remove_cvref_t<decltype(*from)>>, tiles, kWarpSize, 0,
-           stream, from, positions, n, first_id, rows, shift, Data<int>(counts),
-           Data<int>(spare_keys), Data<int>(spare_places));
-    std::swap(keys, spare_keys);
-    std::swap(places, spare_places);
-  };
-  DispatchIndex("embedding", ids.dtype(), [&](auto tag) {
-    pass(Data<typename decltype(tag)::type>(ids), nullptr, first, 0);
-  });
-  for (int shift = kRadixBits; rows >> shift != 0; shift += kRadixBits) {
-    pass(static_cast<const int*>(Data<int>(keys)), Data<int>(places), 0, shift);
+// A stable sort of the positions [0, n) by keys, a digit at a time, the lowest first. Nothing is
+// read back to the host, and there are no atomics.
+class RadixSort {
+ public:
+  // `name`, of the launches, must outlive this.
+  RadixSort(const LaunchName& name, Stream stream, int64_t n)
+      : name_(name), stream_(stream), n_(static_cast<int>(n)) {
+    LS_CHECK(n <= kMost, name.name(), ": ", n, " positions are more than CUDA can sort (2^30)");
+    tiles_ = static_cast<int>(CeilDiv(n, internal::kRadixTile));
+    counts_ = Empty(internal::kRadix * tiles_);
+    for (Tensor* x : {&keys_, &places_, &spare_keys_, &spare_places_}) *x = Empty(n);
   }
-  const Tensor start = empty({v + 1});
-  Launch({"embedding_sort", ids}, SegmentStartsKernel<kElementwiseThreads>,
-         Blocks(n + 1, kElementwiseThreads), kElementwiseThreads, 0, stream, Data<int>(keys), n,
-         rows, Data<int>(start));
-  return {places, start};
+
+  // By the key id[i] - first of place i, where that is in [0, rows), else after all others.
+  // `sorted`: places hold what an earlier sort has put there, else place i holds position i.
+  template <class I>
+  void By(const I* id, int64_t first, int64_t rows, bool sorted) {
+    LS_CHECK(rows < kMost, name_.name(), ": ", rows,
+             " different keys are more than CUDA can sort (2^30)");
+    Pass(id, sorted ? Data<int>(places_) : nullptr, first, static_cast<int>(rows), 0);
+    for (int shift = internal::kRadixBits; rows >> shift != 0; shift += internal::kRadixBits) {
+      Pass(static_cast<const int*>(Data<int>(keys_)), Data<int>(places_), 0, static_cast<int>(rows),
+           shift);
+    }
+  }
+  // By the column of [outer, reduced, inner] in which a position lies, after another sort. A
+  // template, so that its kernel is compiled only where it is used.
+  template <int kThreads = kElementwiseThreads>
+  void ByColumn(int64_t reduced, int64_t inner) {
+    const int64_t columns = n_ / reduced;
+    if (columns <= 1) return;
+    const Tensor keys = Empty(n_);
+    Launch(name_, internal::ColumnsKernel<kThreads>, Blocks(n_, kThreads), kThreads, 0, stream_,
+           Data<int>(places_), n_, reduced, inner, Data<int>(keys));
+    By(static_cast<const int*>(Data<int>(keys)), 0, columns, true);
+  }
+
+  const Tensor& keys() const { return keys_; }      // i32 [n], of the last sort
+  const Tensor& places() const { return places_; }  // i32 [n]
+
+ private:
+  static constexpr int64_t kMost = int64_t{1} << 30;
+
+  Tensor Empty(int64_t size) const { return Tensor::Empty({size}, DType::kI32, stream_.device); }
+
+  template <class I>
+  void Pass(const I* from, const int* positions, int64_t first, int rows, int shift) {
+    using namespace internal;
+    Launch(name_, RadixCountKernel<I>, tiles_, kWarpSize, 0, stream_, from, n_, first, rows, shift,
+           Data<int>(counts_));
+    Launch(name_, RadixScanKernel<kRadixScanThreads>, tiles_ > 0 ? 1 : 0, kRadixScanThreads, 0,
+           stream_, Data<int>(counts_), kRadix * tiles_);
+    Launch(name_, RadixScatterKernel<I>, tiles_, kWarpSize, 0, stream_, from, positions, n_, first,
+           rows, shift, Data<int>(counts_), Data<int>(spare_keys_), Data<int>(spare_places_));
+    std::swap(keys_, spare_keys_);
+    std::swap(places_, spare_places_);
+  }
+
+  const LaunchName& name_;
+  Stream stream_;
+  int n_, tiles_;
+  Tensor counts_, keys_, places_, spare_keys_, spare_places_;
+};
+
+// Sorts ids [n] for rows [first, first + v); others get no place.
+inline SortedPlaces SortPlaces(Stream stream, const Tensor& ids, int64_t first, int64_t v) {
+  const int64_t n = ids.numel();
+  const LaunchName name("embedding_sort", ids);
+  RadixSort sort(name, stream, n);
+  DispatchIndex("embedding", ids.dtype(), [&](auto tag) {
+    sort.By(Data<typename decltype(tag)::type>(ids), first, v, false);
+  });
+  const Tensor start = Tensor::Empty({v + 1}, DType::kI32, ids.device());
+  Launch(name, internal::SegmentStartsKernel<kElementwiseThreads>,
+         Blocks(n + 1, kElementwiseThreads), kElementwiseThreads, 0, stream, Data<int>(sort.keys()),
+         static_cast<int>(n), static_cast<int>(v), Data<int>(start));
+  return {sort.places(), start};
 }
 
 }  // namespace lockstep::cuda
