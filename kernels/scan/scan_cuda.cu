@@ -9,24 +9,30 @@
 namespace lockstep::cuda {
 namespace {
 
-constexpr int kWarps = 8;        // of a block
-constexpr int64_t kBlock = 256;  // terms that a thread adds one after the other
+constexpr int kWarps = 8;  // of a block
+// Terms that are added one after the other: a sum is that of whole blocks plus that of the last
+// block so far, so the error grows with the number of blocks instead of that of terms.
+constexpr int64_t kBlock = 256;
 
 template <class T>
 __device__ void WriteSum(T* y, float sum, bool accumulate) {
   *y = Convert<T>(accumulate ? ToFloat(*y) + sum : sum);
 }
 
-// Rows of [rows, n], a warp each: 32 elements at a time, and the sum of those before. No shared
-// memory. Deterministic: the order depends only on n.
+// Rows of [rows, n], a warp each, 32 elements at a time. No shared memory. Deterministic: the order
+// depends only on n.
 template <class T>
 __global__ void ScanRowsKernel(const T* x, int64_t rows, int64_t n, bool reverse, bool accumulate,
                                T* y) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + WarpOfBlock();
   if (row >= rows) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  float before = 0;
+  float before = 0, block = 0;
   for (int64_t first = 0; first < n; first += kWarpSize) {
+    if (first % (kBlock * kWarpSize) == 0) {
+      before += block;
+      block = 0;
+    }
     const int64_t r = first + lane;
     const int64_t at = row * n + (reverse ? n - 1 - r : r);
     float sum = r < n ? ToFloat(x[at]) : 0.0f;
@@ -35,13 +41,13 @@ __global__ void ScanRowsKernel(const T* x, int64_t rows, int64_t n, bool reverse
       const float left = __shfl_up_sync(kFullWarp, sum, width);
       if (lane >= width) sum += left;
     }
-    if (r < n) WriteSum(y + at, before + sum, accumulate);
-    before += __shfl_sync(kFullWarp, sum, kWarpSize - 1);
+    if (r < n) WriteSum(y + at, before + (block + sum), accumulate);
+    block += __shfl_sync(kFullWarp, sum, kWarpSize - 1);
   }
 }
 
-// Columns of [outer, n, inner], a thread each: a sum is that of whole blocks of terms plus that of
-// the last block so far. No shared memory. Deterministic: the order depends only on n.
+// Columns of [outer, n, inner], a thread each. No shared memory. Deterministic: the order depends
+// only on n.
 template <class T>
 __global__ void ScanColumnsKernel(const T* x, int64_t columns, int64_t n, int64_t inner,
                                   bool reverse, bool accumulate, T* y) {
