@@ -2,6 +2,7 @@
 // kernels: memory bounds them, and a branch that all threads take alike costs less than a kernel
 // for each fold.
 #include <algorithm>
+#include <cmath>
 
 #include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
@@ -20,39 +21,39 @@ constexpr int64_t kColumnChunk = 256;  // elements that a block folds down each 
 // Chunks of constant length are folded, and their results again, until one is left: `first` is the
 // pass over x, `last` the one that leaves one.
 struct FoldPass {
-  Fold fold;
+  ReduceFold fold;
   bool first, last;
   float scale;
 
   __device__ bool multiplies() const {
-    return fold == Fold::kProduct || fold == Fold::kNonzeroProduct;
+    return fold == ReduceFold::kProduct || fold == ReduceFold::kNonzeroProduct;
   }
   __device__ float identity() const { return multiplies() ? 1.0f : 0.0f; }
   __device__ float operator()(float a, float b) const { return multiplies() ? a * b : a + b; }
 
   __device__ float ShiftOf(const float* shift, int64_t column) const {
     const float s = shift != nullptr ? shift[column] : 0.0f;
-    return fold == Fold::kLogSumExp && isinf(s) ? 0.0f : s;
+    return fold == ReduceFold::kLogSumExp && isinf(s) ? 0.0f : s;
   }
   // What is added or multiplied of an element.
   __device__ float Map(float v, float shift) const {
     if (!first) return v;
     switch (fold) {
-      case Fold::kVariance:
-      case Fold::kDeviation:
+      case ReduceFold::kVariance:
+      case ReduceFold::kDeviation:
         return (v - shift) * (v - shift);
-      case Fold::kAbsSum:
+      case ReduceFold::kAbsSum:
         return fabsf(v);
-      case Fold::kNorm:
+      case ReduceFold::kNorm:
         return v * v;
-      case Fold::kLogSumExp:
+      case ReduceFold::kLogSumExp:
         return expf(v - shift);
-      case Fold::kNonzeroProduct:
+      case ReduceFold::kNonzeroProduct:
         return v == 0.0f ? 1.0f : v;
-      case Fold::kZeros:
-      case Fold::kNoZeros:
+      case ReduceFold::kZeros:
+      case ReduceFold::kNoZeros:
         return v == 0.0f ? 1.0f : 0.0f;
-      case Fold::kNonzeros:
+      case ReduceFold::kNonzeros:
         return v == 0.0f ? 0.0f : 1.0f;
       default:
         return v;
@@ -61,15 +62,15 @@ struct FoldPass {
   __device__ float Finish(float total, float shift) const {
     if (!last) return total;
     switch (fold) {
-      case Fold::kVariance:
+      case ReduceFold::kVariance:
         return total * scale;
-      case Fold::kDeviation:
+      case ReduceFold::kDeviation:
         return sqrtf(total * scale);
-      case Fold::kNorm:
+      case ReduceFold::kNorm:
         return sqrtf(total);
-      case Fold::kLogSumExp:
+      case ReduceFold::kLogSumExp:
         return shift + logf(total);
-      case Fold::kNoZeros:
+      case ReduceFold::kNoZeros:
         return total == 0.0f ? 1.0f : 0.0f;
       default:
         return total;
@@ -149,8 +150,8 @@ void FoldFrom(Stream stream, FoldPass pass, const T* x, const float* shift, int6
   FoldFrom<float>(stream, pass, to, shift, outer, chunks, inner, y);
 }
 
-void ReduceFoldCuda(Stream stream, Fold fold, const Tensor& x, const Tensor& shift, double scale,
-                    const Tensor& y) {
+void ReduceFoldCuda(Stream stream, ReduceFold fold, const Tensor& x, const Tensor& shift,
+                    double scale, const Tensor& y) {
   if (y.numel() == 0) return;
   const auto run = [&](const auto* in) {
     FoldFrom(stream, {fold, true, false, static_cast<float>(scale)}, in, DataOrNull<float>(shift),
@@ -160,17 +161,17 @@ void ReduceFoldCuda(Stream stream, Fold fold, const Tensor& x, const Tensor& shi
   DispatchFloat("reduce", x.dtype(), [&](auto tag) { run(Data<typename decltype(tag)::type>(x)); });
 }
 
-__device__ float FoldDerivative(Fold fold, float scale, float v, float a, float b, float dy) {
+__device__ float FoldDerivative(ReduceFold fold, float scale, float v, float a, float b, float dy) {
   switch (fold) {
-    case Fold::kVariance:
+    case ReduceFold::kVariance:
       return 2.0f * scale * dy * (v - a);
-    case Fold::kDeviation:
+    case ReduceFold::kDeviation:
       return b == 0.0f ? 0.0f : scale * dy * ((v - a) / b);
-    case Fold::kAbsSum:
+    case ReduceFold::kAbsSum:
       return v > 0.0f ? dy : v < 0.0f ? -dy : v * dy;
-    case Fold::kNorm:
+    case ReduceFold::kNorm:
       return b == 0.0f ? 0.0f : dy * (v / b);
-    case Fold::kLogSumExp:
+    case ReduceFold::kLogSumExp:
       return dy * expf(v - (b == -INFINITY ? 0.0f : b));
     default:  // kProduct
       return b == 0.0f ? dy * (a / v) : b == 1.0f && v == 0.0f ? dy * a : 0.0f;
@@ -179,7 +180,7 @@ __device__ float FoldDerivative(Fold fold, float scale, float v, float a, float 
 
 // One element of x [outer, n, inner] per thread. No shared memory.
 template <class T>
-__global__ void FoldGradientKernel(Fold fold, float scale, const T* x, const float* a,
+__global__ void FoldGradientKernel(ReduceFold fold, float scale, const T* x, const float* a,
                                    const float* b, const T* dy, int64_t elements, int64_t n,
                                    int64_t inner, T* dx, bool accumulate) {
   const int64_t i = GlobalThread();
@@ -190,7 +191,7 @@ __global__ void FoldGradientKernel(Fold fold, float scale, const T* x, const flo
   dx[i] = Convert<T>(accumulate ? ToFloat(dx[i]) + g : g);
 }
 
-void ReduceFoldBackwardCuda(Stream stream, Fold fold, const Tensor& x, const Tensor& a,
+void ReduceFoldBackwardCuda(Stream stream, ReduceFold fold, const Tensor& x, const Tensor& a,
                             const Tensor& b, double scale, const Tensor& dy, const Tensor& dx,
                             bool accumulate) {
   DispatchFloat("reduce", x.dtype(), [&](auto tag) {

@@ -176,7 +176,8 @@ Tensor IndexOf(const char* op, Extreme extreme, const Tensor& x, const std::vect
 DType WideOf(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
 // [outer, inner], in f32 or f64.
-Tensor FoldBlocks(Fold fold, const Tensor& blocks, const Tensor& shift = {}, double scale = 1) {
+Tensor FoldBlocks(ReduceFold fold, const Tensor& blocks, const Tensor& shift = {},
+                  double scale = 1) {
   const Tensor y =
       Tensor::Empty({blocks.dim(0), blocks.dim(2)}, WideOf(blocks.dtype()), blocks.device());
   reduce_fold(CurrentStream(blocks.device()), fold, blocks, shift, scale, y);
@@ -186,8 +187,8 @@ Tensor FoldBlocks(Fold fold, const Tensor& blocks, const Tensor& shift = {}, dou
 class FoldNode : public Node {
  public:
   // a and b as reduce_fold_backward takes them; those of a product are computed in backward.
-  FoldNode(const char* name, Fold fold, const Layout& layout, const Tensor& blocks, const Tensor& a,
-           const Tensor& b, double scale)
+  FoldNode(const char* name, ReduceFold fold, const Layout& layout, const Tensor& blocks,
+           const Tensor& a, const Tensor& b, double scale)
       : Node(name),
         fold_(fold),
         layout_(layout),
@@ -202,9 +203,9 @@ class FoldNode : public Node {
     const Tensor x = x_.Unpack();
     Tensor a = a_.defined() ? a_.Unpack() : Tensor();
     Tensor b = b_.defined() ? b_.Unpack() : Tensor();
-    if (fold_ == Fold::kProduct) {
-      a = FoldBlocks(Fold::kNonzeroProduct, x);
-      b = FoldBlocks(Fold::kZeros, x);
+    if (fold_ == ReduceFold::kProduct) {
+      a = FoldBlocks(ReduceFold::kNonzeroProduct, x);
+      b = FoldBlocks(ReduceFold::kZeros, x);
     }
     const Tensor dy = grads[0].View({layout_.outer, layout_.inner});
     WriteGradient(layout_, dy, sinks[0], [&](const Tensor& dx, bool accumulate) {
@@ -218,14 +219,14 @@ class FoldNode : public Node {
   }
 
  private:
-  Fold fold_;
+  ReduceFold fold_;
   Layout layout_;
   SavedTensor x_, a_, b_;
   double scale_;
 };
 
 // `wide` is the fold's result; `mean` and `saves_result` say what is kept beside x.
-Tensor Folded(const char* op, Fold fold, const Tensor& x, const Layout& layout,
+Tensor Folded(const char* op, ReduceFold fold, const Tensor& x, const Layout& layout,
               const Tensor& blocks, const Tensor& wide, bool saves_result, const Tensor& mean = {},
               double scale = 1) {
   Tensor y = wide.To(x.dtype()).View(layout.result);
@@ -237,7 +238,7 @@ Tensor Folded(const char* op, Fold fold, const Tensor& x, const Layout& layout,
   return y;
 }
 
-Tensor SpreadOf(const char* op, Fold fold, const Tensor& x, const std::vector<int>& dims,
+Tensor SpreadOf(const char* op, ReduceFold fold, const Tensor& x, const std::vector<int>& dims,
                 int correction, bool keepdim) {
   const Layout layout = FloatLayout(op, x, dims, keepdim);
   LS_CHECK(correction >= 0 && layout.reduced > correction, op, " over ", layout.reduced,
@@ -249,10 +250,10 @@ Tensor SpreadOf(const char* op, Fold fold, const Tensor& x, const std::vector<in
                   mean, false);
   const double scale = 1.0 / static_cast<double>(layout.reduced - correction);
   const Tensor wide = FoldBlocks(fold, blocks, mean, scale);
-  return Folded(op, fold, x, layout, blocks, wide, fold == Fold::kDeviation, mean, scale);
+  return Folded(op, fold, x, layout, blocks, wide, fold == ReduceFold::kDeviation, mean, scale);
 }
 
-Tensor BoolFold(const char* op, Fold fold, const Tensor& x, const std::vector<int>& dims,
+Tensor BoolFold(const char* op, ReduceFold fold, const Tensor& x, const std::vector<int>& dims,
                 bool keepdim) {
   x.device();  // throws if x is undefined
   const Layout layout = MakeLayout(op, x, dims, keepdim);
@@ -286,10 +287,10 @@ Tensor ArgMin(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
 }
 
 Tensor Var(const Tensor& x, const std::vector<int>& dims, int correction, bool keepdim) {
-  return SpreadOf("var", Fold::kVariance, x, dims, correction, keepdim);
+  return SpreadOf("var", ReduceFold::kVariance, x, dims, correction, keepdim);
 }
 Tensor Std(const Tensor& x, const std::vector<int>& dims, int correction, bool keepdim) {
-  return SpreadOf("std", Fold::kDeviation, x, dims, correction, keepdim);
+  return SpreadOf("std", ReduceFold::kDeviation, x, dims, correction, keepdim);
 }
 
 Tensor Norm(const Tensor& x, double p, const std::vector<int>& dims, bool keepdim) {
@@ -302,7 +303,7 @@ Tensor Norm(const Tensor& x, double p, const std::vector<int>& dims, bool keepdi
   }
   const Layout layout = FloatLayout("norm", x, dims, keepdim);
   const Tensor blocks = ToBlocks(x, layout);
-  const Fold fold = p == 1 ? Fold::kAbsSum : Fold::kNorm;
+  const ReduceFold fold = p == 1 ? ReduceFold::kAbsSum : ReduceFold::kNorm;
   return Folded("norm", fold, x, layout, blocks, FoldBlocks(fold, blocks), p == 2);
 }
 
@@ -311,22 +312,22 @@ Tensor LogSumExp(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
   const Tensor blocks = ToBlocks(x, layout);
   Tensor max;
   if (layout.reduced > 0) max = FindExtreme(Extreme::kMax, blocks).value.To(WideOf(x.dtype()));
-  return Folded("logsumexp", Fold::kLogSumExp, x, layout, blocks,
-                FoldBlocks(Fold::kLogSumExp, blocks, max), true);
+  return Folded("logsumexp", ReduceFold::kLogSumExp, x, layout, blocks,
+                FoldBlocks(ReduceFold::kLogSumExp, blocks, max), true);
 }
 
 Tensor Prod(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
   const Layout layout = FloatLayout("prod", x, dims, keepdim);
   const Tensor blocks = ToBlocks(x, layout);
-  return Folded("prod", Fold::kProduct, x, layout, blocks, FoldBlocks(Fold::kProduct, blocks),
-                false);
+  return Folded("prod", ReduceFold::kProduct, x, layout, blocks,
+                FoldBlocks(ReduceFold::kProduct, blocks), false);
 }
 
 Tensor Any(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
-  return BoolFold("any", Fold::kNonzeros, x, dims, keepdim);
+  return BoolFold("any", ReduceFold::kNonzeros, x, dims, keepdim);
 }
 Tensor All(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
-  return BoolFold("all", Fold::kNoZeros, x, dims, keepdim);
+  return BoolFold("all", ReduceFold::kNoZeros, x, dims, keepdim);
 }
 
 }  // namespace lockstep::ops

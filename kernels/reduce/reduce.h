@@ -81,7 +81,7 @@ inline constinit Slot<void(const Tensor& dy, const Tensor& index, const Tensor& 
 
 // What is added up of the elements v of a column, whose shift is s (0 where there is none), and
 // what becomes of the total.
-enum class Fold {
+enum class ReduceFold {
   kVariance,        // scale sum (v - s)^2
   kDeviation,       // sqrt(scale sum (v - s)^2)
   kAbsSum,          // sum |v|
@@ -96,7 +96,7 @@ enum class Fold {
 
 // y[o, i] = the fold of x[o, r, i] over r. shift and y: f64[o, i] if x is f64, else f32[o, i];
 // shift may be undefined. x is floating or bool.
-inline constinit Slot<void(Fold fold, const Tensor& x, const Tensor& shift, double scale,
+inline constinit Slot<void(ReduceFold fold, const Tensor& x, const Tensor& shift, double scale,
                            const Tensor& y)>
     reduce_fold{"reduce_fold"};
 // dx[o, r, i] = the fold's derivative by it times dy[o, i], or dx += that. a and b: of the shape
@@ -108,7 +108,7 @@ inline constinit Slot<void(Fold fold, const Tensor& x, const Tensor& shift, doub
 //   kLogSumExp    e^(v - b), with the result as b
 //   kProduct      with kNonzeroProduct's result as a, and that of kZeros as b
 // The other folds have none.
-inline constinit Slot<void(Fold fold, const Tensor& x, const Tensor& a, const Tensor& b,
+inline constinit Slot<void(ReduceFold fold, const Tensor& x, const Tensor& a, const Tensor& b,
                            double scale, const Tensor& dy, const Tensor& dx, bool accumulate)>
     reduce_fold_backward{"reduce_fold_backward"};
 

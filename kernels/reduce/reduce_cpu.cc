@@ -118,11 +118,10 @@ Parts<Acc<T>> FoldParts(const Tensor& x, const Map& map, const Join& join) {
   const int64_t outer = x.dim(0), reduced = x.dim(1), inner = x.dim(2);
   const bool rows = kSum && inner == 1;
   Parts<A> parts(outer, Blocks(reduced, rows ? kRowBlock : kTileRows), inner);
-  if (rows) {
-    SumRows(x.data<T>(), reduced, map, parts);
-  } else {
-    JoinColumns(x.data<T>(), reduced, map, join, A(kSum ? 0 : 1), parts);
+  if constexpr (kSum) {
+    if (rows) SumRows(x.data<T>(), reduced, map, parts);
   }
+  if (!rows) JoinColumns(x.data<T>(), reduced, map, join, A(kSum ? 0 : 1), parts);
   parts.JoinBlocks(join);
   return parts;
 }
@@ -153,41 +152,41 @@ void ReduceSumCpu(Stream, const Tensor& x, double scale, const Tensor& y, bool a
 
 // Calls f(map, join): map(v, shift) is what is added or multiplied of an element.
 template <class A, class F>
-void DispatchFold(Fold fold, const F& f) {
+void DispatchFold(ReduceFold fold, const F& f) {
   switch (fold) {
-    case Fold::kVariance:
-    case Fold::kDeviation:
+    case ReduceFold::kVariance:
+    case ReduceFold::kDeviation:
       return f([](A v, A shift) { return (v - shift) * (v - shift); }, std::plus<>());
-    case Fold::kAbsSum:
+    case ReduceFold::kAbsSum:
       return f([](A v, A) { return std::abs(v); }, std::plus<>());
-    case Fold::kNorm:
+    case ReduceFold::kNorm:
       return f([](A v, A) { return v * v; }, std::plus<>());
-    case Fold::kLogSumExp:
+    case ReduceFold::kLogSumExp:
       return f([](A v, A shift) { return Exp(v - shift); }, std::plus<>());
-    case Fold::kProduct:
+    case ReduceFold::kProduct:
       return f([](A v, A) { return v; }, std::multiplies<>());
-    case Fold::kNonzeroProduct:
+    case ReduceFold::kNonzeroProduct:
       return f([](A v, A) { return v == A(0) ? A(1) : v; }, std::multiplies<>());
-    case Fold::kZeros:
-    case Fold::kNoZeros:
+    case ReduceFold::kZeros:
+    case ReduceFold::kNoZeros:
       return f([](A v, A) { return v == A(0) ? A(1) : A(0); }, std::plus<>());
-    case Fold::kNonzeros:
+    case ReduceFold::kNonzeros:
       return f([](A v, A) { return v == A(0) ? A(0) : A(1); }, std::plus<>());
   }
 }
 
 template <class A>
-A FinishFold(Fold fold, A total, A shift, A scale) {
+A FinishFold(ReduceFold fold, A total, A shift, A scale) {
   switch (fold) {
-    case Fold::kVariance:
+    case ReduceFold::kVariance:
       return total * scale;
-    case Fold::kDeviation:
+    case ReduceFold::kDeviation:
       return std::sqrt(total * scale);
-    case Fold::kNorm:
+    case ReduceFold::kNorm:
       return std::sqrt(total);
-    case Fold::kLogSumExp:
+    case ReduceFold::kLogSumExp:
       return shift + std::log(total);
-    case Fold::kNoZeros:
+    case ReduceFold::kNoZeros:
       return total == A(0) ? A(1) : A(0);
     default:
       return total;
@@ -195,14 +194,14 @@ A FinishFold(Fold fold, A total, A shift, A scale) {
 }
 
 template <class T>
-void FoldAs(Fold fold, const Tensor& x, const Tensor& shift, double scale, const Tensor& y) {
+void FoldAs(ReduceFold fold, const Tensor& x, const Tensor& shift, double scale, const Tensor& y) {
   using A = Acc<T>;
   const int64_t outer = x.dim(0), inner = x.dim(2);
   std::vector<A> shifts(static_cast<size_t>(outer * inner));
   if (shift.defined()) {
     const A* given = shift.data<A>();
     for (size_t i = 0; i < shifts.size(); ++i) {
-      shifts[i] = fold == Fold::kLogSumExp && std::isinf(given[i]) ? A(0) : given[i];
+      shifts[i] = fold == ReduceFold::kLogSumExp && std::isinf(given[i]) ? A(0) : given[i];
     }
   }
   DispatchFold<A>(fold, [&](auto map, auto join) {
@@ -217,7 +216,7 @@ void FoldAs(Fold fold, const Tensor& x, const Tensor& shift, double scale, const
   });
 }
 
-void ReduceFoldCpu(Stream, Fold fold, const Tensor& x, const Tensor& shift, double scale,
+void ReduceFoldCpu(Stream, ReduceFold fold, const Tensor& x, const Tensor& shift, double scale,
                    const Tensor& y) {
   if (y.numel() == 0) return;
   if (x.dtype() == DType::kBool) return FoldAs<bool>(fold, x, shift, scale, y);
@@ -227,21 +226,21 @@ void ReduceFoldCpu(Stream, Fold fold, const Tensor& x, const Tensor& shift, doub
 
 // Calls f(derivative): that by v, times dy.
 template <class A, class F>
-void DispatchFoldDerivative(Fold fold, A scale, const F& f) {
+void DispatchFoldDerivative(ReduceFold fold, A scale, const F& f) {
   switch (fold) {
-    case Fold::kVariance:
+    case ReduceFold::kVariance:
       return f([=](A v, A a, A, A dy) { return A(2) * scale * dy * (v - a); });
-    case Fold::kDeviation:
+    case ReduceFold::kDeviation:
       return f([=](A v, A a, A b, A dy) { return b == A(0) ? A(0) : scale * dy * ((v - a) / b); });
-    case Fold::kAbsSum:
+    case ReduceFold::kAbsSum:
       return f([](A v, A, A, A dy) { return v > A(0) ? dy : v < A(0) ? -dy : v * dy; });
-    case Fold::kNorm:
+    case ReduceFold::kNorm:
       return f([](A v, A, A b, A dy) { return b == A(0) ? A(0) : dy * (v / b); });
-    case Fold::kLogSumExp:
+    case ReduceFold::kLogSumExp:
       return f([](A v, A, A b, A dy) {
         return dy * Exp(v - (b == -std::numeric_limits<A>::infinity() ? A(0) : b));
       });
-    case Fold::kProduct:
+    case ReduceFold::kProduct:
       return f([](A v, A a, A b, A dy) {
         return b == A(0) ? dy * (a / v) : b == A(1) && v == A(0) ? dy * a : A(0);
       });
@@ -250,8 +249,9 @@ void DispatchFoldDerivative(Fold fold, A scale, const F& f) {
   }
 }
 
-void ReduceFoldBackwardCpu(Stream, Fold fold, const Tensor& x, const Tensor& a, const Tensor& b,
-                           double scale, const Tensor& dy, const Tensor& dx, bool accumulate) {
+void ReduceFoldBackwardCpu(Stream, ReduceFold fold, const Tensor& x, const Tensor& a,
+                           const Tensor& b, double scale, const Tensor& dy, const Tensor& dx,
+                           bool accumulate) {
   if (x.numel() == 0) return;
   // Of a column's numbers: no step along the reduced dimension.
   const Shape columns{x.dim(2), 0, 1};
