@@ -1,7 +1,7 @@
 // A stable radix sort of all elements by 16 bits of their keys after the other, and then by row.
 #include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
-#include "kernels/embedding/sorted_places.cuh"
+#include "kernels/cuda/radix_sort.cuh"
 #include "kernels/topk/topk.h"
 
 namespace lockstep::cuda {
