@@ -64,4 +64,21 @@ Tensor Concat(const std::vector<Tensor>& tensors, int dim) {
   return y;
 }
 
+Tensor Stack(const std::vector<Tensor>& tensors, int dim) {
+  LS_CHECK(!tensors.empty() && tensors[0].defined(), "stack: no tensors given");
+  const Tensor& first = tensors[0];
+  const int at = dim < 0 ? dim + first.ndim() + 1 : dim;
+  LS_CHECK(at >= 0 && at <= first.ndim(), "stack: dimension ", dim,
+           " cannot be added to tensors of shape ", first.shape());
+  std::vector<Tensor> slices;
+  for (const Tensor& x : tensors) {
+    LS_CHECK(x.defined() && x.shape() == first.shape() && x.dtype() == first.dtype() &&
+                 x.device() == first.device(),
+             "stack: tensor ", slices.size(), " (", x.Describe(),
+             ") must have the shape, dtype and device of the first (", first.Describe(), ")");
+    slices.push_back(x.Unsqueeze(at));
+  }
+  return Concat(slices, at);
+}
+
 }  // namespace lockstep::ops

@@ -12,4 +12,9 @@ namespace lockstep::ops {
 // Saves nothing; each gets its part of the gradient.
 Tensor Concat(const std::vector<Tensor>& tensors, int dim);
 
+// Joins tensors of the same shape, dtype and device along a new dimension, which becomes `dim` of
+// the result (negative counts from its end): [n, ...] for n tensors and dim = 0. Saves nothing;
+// each gets its part of the gradient.
+Tensor Stack(const std::vector<Tensor>& tensors, int dim = 0);
+
 }  // namespace lockstep::ops

@@ -38,6 +38,28 @@ OpSample Sample(const std::string& name, const std::vector<Shape>& shapes, int d
   return s;
 }
 
+OpSample Stack(const std::string& name, size_t n, const Shape& shape, int dim,
+               bool non_contiguous = false) {
+  OpSample s = Sample(StrCat("stack_", name), std::vector<Shape>(n, shape), 0, non_contiguous);
+  s.run = [dim](std::span<const Tensor> in) {
+    return std::vector{ops::Stack(std::vector<Tensor>(in.begin(), in.end()), dim)};
+  };
+  const int at = dim < 0 ? dim + shape.ndim() + 1 : dim;
+  s.reference = [at](std::span<const RefTensor> in) {
+    std::vector<RefTensor> slices;
+    for (const RefTensor& x : in) {
+      Shape slice;
+      for (int d = 0; d <= x.shape.ndim(); ++d) {
+        if (d == at) slice.push_back(1);
+        if (d < x.shape.ndim()) slice.push_back(x.shape[d]);
+      }
+      slices.emplace_back(slice).data = x.data;
+    }
+    return std::vector{Reference(slices, at)};
+  };
+  return s;
+}
+
 OpCase Make() {
   OpCase c;
   c.name = "concat";
@@ -65,6 +87,13 @@ OpCase Make() {
                                  Sample("last", {{3, 2, 5}, {3, 2, 1}}, -1),
                                  Sample("transposed", {{5, 3}, {5, 4}}, 1, true),
                                  Sample("chunks", {{150, 130}, {150, 170}}, 1),
+                                 Stack("empty", 2, {0, 3}, 1),
+                                 Stack("scalars", 3, {}, 0),
+                                 Stack("single", 1, {2, 3}, 1),
+                                 Stack("first", 3, {2, 5}, 0),
+                                 Stack("middle", 2, {2, 5}, 1),
+                                 Stack("last", 4, {2, 5}, -1),
+                                 Stack("transposed", 2, {5, 3}, 1, true),
                                  same,
                                  large};
   };
@@ -84,7 +113,17 @@ OpCase Make() {
          "does not fit the first"},
         {"no_such_dimension",
          [](Device d) { ops::Concat({Tensor::Zeros({2}, DType::kF32, d)}, 1); },
-         "concat: there is no dimension 1"}};
+         "concat: there is no dimension 1"},
+        {"stack_nothing", [](Device) { ops::Stack({}); }, "stack: no tensors given"},
+        {"stack_shapes",
+         [](Device d) {
+           ops::Stack({Tensor::Zeros({2}, DType::kF32, d), Tensor::Zeros({3}, DType::kF32, d)});
+         },
+         "stack: tensor 1 (f32[3] on cpu) must have the shape, dtype and device of the first "
+         "(f32[2] on cpu)"},
+        {"stack_no_such_dimension",
+         [](Device d) { ops::Stack({Tensor::Zeros({2}, DType::kF32, d)}, 2); },
+         "stack: dimension 2 cannot be added to tensors of shape [2]"}};
   };
   return c;
 }

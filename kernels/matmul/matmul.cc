@@ -2,6 +2,7 @@
 
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
+#include "core/broadcast.h"
 
 namespace lockstep::ops {
 namespace {
@@ -54,23 +55,18 @@ class MatMulNode : public Node {
 };
 
 void Check(const Tensor& a, const Tensor& b) {
-  LS_CHECK(a.defined() && IsFloating(a.dtype()) && a.ndim() >= 2,
-           "matmul: a must be a floating tensor [..., M, K], got ", a.Describe());
-  LS_CHECK(b.defined() && b.ndim() >= 2 && b.dim(-2) == a.dim(-1), "matmul: b must be [..., ",
-           a.dim(-1), ", N] for a of shape ", a.shape(), ", got ", b.Describe());
+  LS_CHECK(a.defined() && IsFloating(a.dtype()) && a.ndim() >= 1,
+           "matmul: a must be a floating tensor [..., M, K] or [K], got ", a.Describe());
+  LS_CHECK(b.defined() && b.ndim() >= 1 && b.dim(b.ndim() == 1 ? 0 : -2) == a.dim(-1),
+           "matmul: b must be [..., ", a.dim(-1), ", N] or [", a.dim(-1), "] for a of shape ",
+           a.shape(), ", got ", b.Describe());
   LS_CHECK(b.dtype() == a.dtype() && b.device() == a.device(),
            "matmul: a and b must have the same dtype and device, got ", a.Describe(), " and ",
            b.Describe(), ": cast one of them");
-  bool fits = b.ndim() == 2 || b.ndim() == a.ndim();
-  for (int i = 0; fits && b.ndim() > 2 && i + 2 < a.ndim(); ++i) fits = a.dim(i) == b.dim(i);
-  LS_CHECK(fits, "matmul: b must be [K, N] or have the leading dimensions of a, got ", a.shape(),
-           " and ", b.shape(), ": expand one of them");
 }
 
-}  // namespace
-
-Tensor MatMul(const Tensor& a, const Tensor& b) {
-  Check(a, b);
+// Of matrices whose leading dimensions are equal, or b [K, N].
+Tensor Product(const Tensor& a, const Tensor& b) {
   const Tensor first = a.Detach().Contiguous(), second = b.Detach().Contiguous();
   Shape shape = a.shape();
   shape[-1] = b.dim(-1);
@@ -85,6 +81,33 @@ Tensor MatMul(const Tensor& a, const Tensor& b) {
         {&a, &b}, {&c});
   }
   return c;
+}
+
+// The sizes before the last two.
+Shape Leading(const Tensor& x) {
+  return Shape(std::span(x.shape().begin(), static_cast<size_t>(x.ndim() - 2)));
+}
+
+Tensor WithLeading(const Tensor& x, const Shape& leading) {
+  Shape shape = leading;
+  shape.push_back(x.dim(-2));
+  shape.push_back(x.dim(-1));
+  return x.Expand(shape);
+}
+
+}  // namespace
+
+Tensor MatMul(const Tensor& a, const Tensor& b) {
+  Check(a, b);
+  if (a.ndim() == 1) return MatMul(a.Unsqueeze(0), b).Squeeze(b.ndim() == 1 ? 0 : -2);
+  if (b.ndim() == 1) return MatMul(a, b.Unsqueeze(1)).Squeeze(-1);
+  const Shape rows = Leading(a), columns = Leading(b);
+  if (b.ndim() == 2 || rows == columns) return Product(a, b);
+  if (columns.numel() == 1 && b.ndim() <= a.ndim()) {
+    return Product(a, b.Reshape({b.dim(-2), b.dim(-1)}));
+  }
+  const Shape leading = BroadcastShape("matmul: leading dimensions", rows, columns);
+  return Product(WithLeading(a, leading), WithLeading(b, leading));
 }
 
 }  // namespace lockstep::ops

@@ -8,9 +8,13 @@ namespace lockstep {
 
 namespace ops {
 
-// c = a b over the last two dimensions. a [..., M, K] and b [..., K, N] with equal leading
-// dimensions, or b [K, N] for all of them; c [..., M, N]. All have the same floating dtype; sums
-// over K are in f32 or wider and rounded once; K = 0 gives zeros. Saves a and b.
+// c = a b over the last two dimensions: a [..., M, K], b [..., K, N], c [..., M, N]. Leading
+// dimensions broadcast as in NumPy: aligned at the last, sizes of 1 and missing ones are repeated.
+// A vector a [K] is a row, and a vector b [K] a column, which c lacks: a [..., M, K] b [K] is [...,
+// M], and two vectors give a scalar. Other strides than those of contiguous tensors are copied, and
+// so is what is repeated, except for b [K, N] (or with leading ones), which serves all of a in one
+// product. a and b have the same floating dtype and device; sums over K are in f32 or wider and
+// rounded once; K = 0 gives zeros. Saves a and b.
 Tensor MatMul(const Tensor& a, const Tensor& b);
 
 }  // namespace ops

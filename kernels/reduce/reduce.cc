@@ -1,5 +1,7 @@
 #include "kernels/reduce/reduce.h"
 
+#include <limits>
+
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
 #include "kernels/scale/scale.h"
@@ -32,8 +34,6 @@ std::vector<bool> ReducedDims(const char* op, const Shape& shape, const std::vec
 }
 
 Layout MakeLayout(const char* op, const Tensor& x, const std::vector<int>& dims, bool keepdim) {
-  LS_CHECK(x.defined() && IsFloating(x.dtype()), op, ": x must be a floating tensor, got ",
-           x.Describe());
   const std::vector<bool> reduced = ReducedDims(op, x.shape(), dims);
   Layout layout;
   layout.shape = layout.kept = x.shape();
@@ -65,9 +65,27 @@ Layout MakeLayout(const char* op, const Tensor& x, const std::vector<int>& dims,
   return layout;
 }
 
+Layout FloatLayout(const char* op, const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+  LS_CHECK(x.defined() && IsFloating(x.dtype()), op, ": x must be a floating tensor, got ",
+           x.Describe());
+  return MakeLayout(op, x, dims, keepdim);
+}
+
 Tensor ToBlocks(const Tensor& x, const Layout& layout) {
   const Tensor ordered = layout.order.empty() ? x.Detach() : x.Detach().Permute(layout.order);
   return ordered.Contiguous().View(layout.Blocks());
+}
+
+// Calls f(dx, accumulate) to write the gradient of x, as blocks; dy is that of y.
+template <class F>
+void WriteGradient(const Layout& layout, const Tensor& dy, GradSink& sink, const F& f) {
+  if (layout.order.empty()) {
+    const GradSink::Target dx = sink.Open(layout.shape, dy.dtype(), dy.device());
+    return f(dx.tensor.View(layout.Blocks()), dx.accumulate);
+  }
+  const Tensor dx = Tensor::Empty(layout.permuted, dy.dtype(), dy.device());
+  f(dx.View(layout.Blocks()), false);
+  sink.Put(dx.Permute(InverseOrder(layout.order)));
 }
 
 class SumNode : public Node {
@@ -90,25 +108,17 @@ class SumNode : public Node {
   double scale_;
 };
 
-class MaxNode : public Node {
+class ExtremeNode : public Node {
  public:
-  MaxNode(const Layout& layout, const Tensor& index)
-      : Node("max"), layout_(layout), index_(index, "the positions of max") {}
+  ExtremeNode(const char* name, const Layout& layout, const Tensor& index)
+      : Node(name), layout_(layout), index_(index, "the positions of an extreme") {}
 
   void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
                 std::span<GradSink> sinks) override {
-    const Tensor& dy = grads[0];
-    const Stream stream = CurrentStream(dy.device());
-    const Tensor blocks = dy.View({layout_.outer, layout_.inner});
-    if (layout_.order.empty()) {
-      const GradSink::Target dx = sinks[0].Open(layout_.shape, dy.dtype(), dy.device());
-      reduce_max_backward(stream, blocks, index_.Unpack(), dx.tensor.View(layout_.Blocks()),
-                          dx.accumulate);
-      return;
-    }
-    const Tensor dx = Tensor::Empty(layout_.permuted, dy.dtype(), dy.device());
-    reduce_max_backward(stream, blocks, index_.Unpack(), dx.View(layout_.Blocks()), false);
-    sinks[0].Put(dx.Permute(InverseOrder(layout_.order)));
+    const Tensor dy = grads[0].View({layout_.outer, layout_.inner});
+    WriteGradient(layout_, dy, sinks[0], [&](const Tensor& dx, bool accumulate) {
+      reduce_extreme_backward(CurrentStream(dy.device()), dy, index_.Unpack(), dx, accumulate);
+    });
   }
   void Release() override { index_.Reset(); }
 
@@ -126,27 +136,198 @@ Tensor ScaledSum(const Tensor& x, const Layout& layout, double scale) {
   return y;
 }
 
+struct ValueAndIndex {
+  Tensor value, index;  // [outer, inner]
+};
+
+ValueAndIndex FindExtreme(Extreme extreme, const Tensor& blocks) {
+  const Shape columns{blocks.dim(0), blocks.dim(2)};
+  ValueAndIndex found{Tensor::Empty(columns, blocks.dtype(), blocks.device()),
+                      Tensor::Empty(columns, DType::kI64, blocks.device())};
+  reduce_extreme(CurrentStream(blocks.device()), extreme, blocks, found.value, found.index);
+  return found;
+}
+
+Layout ExtremeLayout(const char* op, const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+  const Layout layout = FloatLayout(op, x, dims, keepdim);
+  LS_CHECK(layout.reduced > 0, op, " over no elements, of a tensor of shape ", x.shape());
+  return layout;
+}
+
+Tensor ExtremeOf(const char* op, Extreme extreme, const Tensor& x, const std::vector<int>& dims,
+                 bool keepdim) {
+  const Layout layout = ExtremeLayout(op, x, dims, keepdim);
+  const ValueAndIndex found = FindExtreme(extreme, ToBlocks(x, layout));
+  Tensor y = found.value.View(layout.result);
+  if (NeedsGrad({&x})) {
+    Record(std::make_shared<ExtremeNode>(op, layout, found.index), {&x}, {&y});
+  }
+  return y;
+}
+
+Tensor IndexOf(const char* op, Extreme extreme, const Tensor& x, const std::vector<int>& dims,
+               bool keepdim) {
+  const Layout layout = ExtremeLayout(op, x, dims, keepdim);
+  return FindExtreme(extreme, ToBlocks(x, layout)).index.View(layout.result);
+}
+
+// ---- Folds ----
+
+DType WideOf(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+
+// [outer, inner], in f32 or f64.
+Tensor FoldBlocks(ReduceFold fold, const Tensor& blocks, const Tensor& shift = {},
+                  double scale = 1) {
+  const Tensor y =
+      Tensor::Empty({blocks.dim(0), blocks.dim(2)}, WideOf(blocks.dtype()), blocks.device());
+  reduce_fold(CurrentStream(blocks.device()), fold, blocks, shift, scale, y);
+  return y;
+}
+
+class FoldNode : public Node {
+ public:
+  // a and b as reduce_fold_backward takes them; those of a product are computed in backward.
+  FoldNode(const char* name, ReduceFold fold, const Layout& layout, const Tensor& blocks,
+           const Tensor& a, const Tensor& b, double scale)
+      : Node(name),
+        fold_(fold),
+        layout_(layout),
+        x_(blocks, "the input of a reduction"),
+        scale_(scale) {
+    if (a.defined()) a_ = SavedTensor(a, "the mean of a variance");
+    if (b.defined()) b_ = SavedTensor(b, "the result of a reduction");
+  }
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
+                std::span<GradSink> sinks) override {
+    const Tensor x = x_.Unpack();
+    Tensor a = a_.defined() ? a_.Unpack() : Tensor();
+    Tensor b = b_.defined() ? b_.Unpack() : Tensor();
+    if (fold_ == ReduceFold::kProduct) {
+      a = FoldBlocks(ReduceFold::kNonzeroProduct, x);
+      b = FoldBlocks(ReduceFold::kZeros, x);
+    }
+    const Tensor dy = grads[0].View({layout_.outer, layout_.inner});
+    WriteGradient(layout_, dy, sinks[0], [&](const Tensor& dx, bool accumulate) {
+      reduce_fold_backward(CurrentStream(dy.device()), fold_, x, a, b, scale_, dy, dx, accumulate);
+    });
+  }
+  void Release() override {
+    x_.Reset();
+    a_.Reset();
+    b_.Reset();
+  }
+
+ private:
+  ReduceFold fold_;
+  Layout layout_;
+  SavedTensor x_, a_, b_;
+  double scale_;
+};
+
+// `wide` is the fold's result; `mean` and `saves_result` say what is kept beside x.
+Tensor Folded(const char* op, ReduceFold fold, const Tensor& x, const Layout& layout,
+              const Tensor& blocks, const Tensor& wide, bool saves_result, const Tensor& mean = {},
+              double scale = 1) {
+  Tensor y = wide.To(x.dtype()).View(layout.result);
+  if (NeedsGrad({&x})) {
+    Record(std::make_shared<FoldNode>(op, fold, layout, blocks, mean,
+                                      saves_result ? wide : Tensor(), scale),
+           {&x}, {&y});
+  }
+  return y;
+}
+
+Tensor SpreadOf(const char* op, ReduceFold fold, const Tensor& x, const std::vector<int>& dims,
+                int correction, bool keepdim) {
+  const Layout layout = FloatLayout(op, x, dims, keepdim);
+  LS_CHECK(correction >= 0 && layout.reduced > correction, op, " over ", layout.reduced,
+           " elements, of a tensor of shape ", x.shape(), ", with the correction ", correction,
+           ": there must be more elements than the correction, which must not be negative");
+  const Tensor blocks = ToBlocks(x, layout);
+  const Tensor mean = Tensor::Empty({layout.outer, layout.inner}, WideOf(x.dtype()), x.device());
+  reduce_sum_slot(CurrentStream(x.device()), blocks, 1.0 / static_cast<double>(layout.reduced),
+                  mean, false);
+  const double scale = 1.0 / static_cast<double>(layout.reduced - correction);
+  const Tensor wide = FoldBlocks(fold, blocks, mean, scale);
+  return Folded(op, fold, x, layout, blocks, wide, fold == ReduceFold::kDeviation, mean, scale);
+}
+
+Tensor BoolFold(const char* op, ReduceFold fold, const Tensor& x, const std::vector<int>& dims,
+                bool keepdim) {
+  x.device();  // throws if x is undefined
+  const Layout layout = MakeLayout(op, x, dims, keepdim);
+  const Tensor values = IsFloating(x.dtype()) ? x : x.Detach().To(DType::kBool);
+  return FoldBlocks(fold, ToBlocks(values, layout)).To(DType::kBool).View(layout.result);
+}
+
 }  // namespace
 
 Tensor Sum(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
-  return ScaledSum(x, MakeLayout("sum", x, dims, keepdim), 1);
+  return ScaledSum(x, FloatLayout("sum", x, dims, keepdim), 1);
 }
 
 Tensor Mean(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
-  const Layout layout = MakeLayout("mean", x, dims, keepdim);
+  const Layout layout = FloatLayout("mean", x, dims, keepdim);
   LS_CHECK(layout.reduced > 0, "mean over no elements, of a tensor of shape ", x.shape());
   return ScaledSum(x, layout, 1.0 / static_cast<double>(layout.reduced));
 }
 
 Tensor Max(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
-  const Layout layout = MakeLayout("max", x, dims, keepdim);
-  LS_CHECK(layout.reduced > 0, "max over no elements, of a tensor of shape ", x.shape());
+  return ExtremeOf("max", Extreme::kMax, x, dims, keepdim);
+}
+Tensor Min(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+  return ExtremeOf("min", Extreme::kMin, x, dims, keepdim);
+}
+Tensor ArgMax(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+  return IndexOf("argmax", Extreme::kMax, x, dims, keepdim);
+}
+Tensor ArgMin(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+  return IndexOf("argmin", Extreme::kMin, x, dims, keepdim);
+}
+
+Tensor Var(const Tensor& x, const std::vector<int>& dims, int correction, bool keepdim) {
+  return SpreadOf("var", ReduceFold::kVariance, x, dims, correction, keepdim);
+}
+Tensor Std(const Tensor& x, const std::vector<int>& dims, int correction, bool keepdim) {
+  return SpreadOf("std", ReduceFold::kDeviation, x, dims, correction, keepdim);
+}
+
+Tensor Norm(const Tensor& x, double p, const std::vector<int>& dims, bool keepdim) {
+  LS_CHECK(p == 1 || p == 2 || p == std::numeric_limits<double>::infinity(),
+           "norm: p must be 1, 2 or infinity, got ", p);
+  if (p != 1 && p != 2) {
+    // The element of the largest absolute value, and then its absolute value: a 1-norm.
+    const Tensor largest = ExtremeOf("norm", Extreme::kMaxAbs, x, dims, keepdim);
+    return Norm(largest.View({largest.numel(), 1}), 1, {1}).View(largest.shape());
+  }
+  const Layout layout = FloatLayout("norm", x, dims, keepdim);
   const Tensor blocks = ToBlocks(x, layout);
-  Tensor y = Tensor::Empty(layout.result, x.dtype(), x.device());
-  const Tensor index = Tensor::Empty({layout.outer, layout.inner}, DType::kI64, x.device());
-  reduce_max(CurrentStream(x.device()), blocks, y.View({layout.outer, layout.inner}), index);
-  if (NeedsGrad({&x})) Record(std::make_shared<MaxNode>(layout, index), {&x}, {&y});
-  return y;
+  const ReduceFold fold = p == 1 ? ReduceFold::kAbsSum : ReduceFold::kNorm;
+  return Folded("norm", fold, x, layout, blocks, FoldBlocks(fold, blocks), p == 2);
+}
+
+Tensor LogSumExp(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+  const Layout layout = FloatLayout("logsumexp", x, dims, keepdim);
+  const Tensor blocks = ToBlocks(x, layout);
+  Tensor max;
+  if (layout.reduced > 0) max = FindExtreme(Extreme::kMax, blocks).value.To(WideOf(x.dtype()));
+  return Folded("logsumexp", ReduceFold::kLogSumExp, x, layout, blocks,
+                FoldBlocks(ReduceFold::kLogSumExp, blocks, max), true);
+}
+
+Tensor Prod(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+  const Layout layout = FloatLayout("prod", x, dims, keepdim);
+  const Tensor blocks = ToBlocks(x, layout);
+  return Folded("prod", ReduceFold::kProduct, x, layout, blocks,
+                FoldBlocks(ReduceFold::kProduct, blocks), false);
+}
+
+Tensor Any(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+  return BoolFold("any", ReduceFold::kNonzeros, x, dims, keepdim);
+}
+Tensor All(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+  return BoolFold("all", ReduceFold::kNoZeros, x, dims, keepdim);
 }
 
 }  // namespace lockstep::ops

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "kernels/op_case/op_case.h"
 #include "kernels/reduce/reduce.h"
@@ -8,20 +9,118 @@
 namespace lockstep {
 namespace {
 
-enum class Kind { kSum, kMean, kMax };
-constexpr const char* kNames[] = {"sum", "mean", "max"};
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+using Dims = std::vector<int>;
+using Elements = std::vector<double>;  // that become one, in row-major order
 
 struct Over {
-  std::vector<int> dims;  // empty: all
+  Dims dims;  // empty: all
   bool keepdim = false;
 };
+
+struct Function {
+  const char* name;
+  Tensor (*run)(const Tensor& x, const Dims& dims, bool keepdim);
+  double (*reference)(const Elements&);
+  bool kinks = false, differentiable = true;
+};
+
+double SumOf(const Elements& e) { return std::accumulate(e.begin(), e.end(), 0.0); }
+
+double VarianceOf(const Elements& e, int correction) {
+  const double n = static_cast<double>(e.size()), mean = SumOf(e) / n;
+  double sum = 0;
+  for (double v : e) sum += (v - mean) * (v - mean);
+  return sum / (n - correction);
+}
+
+double LogSumExpOf(const Elements& e) {
+  double sum = 0;
+  for (double v : e) sum += std::exp(v);
+  return std::log(sum);
+}
+
+double NormOf(const Elements& e, double p) {
+  double sum = 0, max = 0;
+  for (double v : e) {
+    sum += std::pow(std::abs(v), p == kInfinity ? 1 : p);
+    max = std::max(max, std::abs(v));
+  }
+  return p == kInfinity ? max : std::pow(sum, 1 / p);
+}
+
+// The three that have all samples.
+const Function kSum{"sum", ops::Sum, SumOf};
+const Function kMean{"mean", ops::Mean,
+                     [](const Elements& e) { return SumOf(e) / static_cast<double>(e.size()); }};
+const Function kMax{"max", ops::Max,
+                    [](const Elements& e) { return *std::max_element(e.begin(), e.end()); },
+                    /*kinks=*/true};
+
+const Function kMin{"min", ops::Min,
+                    [](const Elements& e) { return *std::min_element(e.begin(), e.end()); },
+                    /*kinks=*/true};
+const Function kArgMax{
+    "argmax", ops::ArgMax,
+    [](const Elements& e) {
+      return static_cast<double>(std::max_element(e.begin(), e.end()) - e.begin());
+    },
+    false, /*differentiable=*/false};
+const Function kArgMin{
+    "argmin", ops::ArgMin,
+    [](const Elements& e) {
+      return static_cast<double>(std::min_element(e.begin(), e.end()) - e.begin());
+    },
+    false, /*differentiable=*/false};
+const Function kVar{
+    "var",
+    [](const Tensor& x, const Dims& dims, bool keepdim) { return ops::Var(x, dims, 1, keepdim); },
+    [](const Elements& e) { return VarianceOf(e, 1); }};
+const Function kVarOfAll{
+    "var_of_all",
+    [](const Tensor& x, const Dims& dims, bool keepdim) { return ops::Var(x, dims, 0, keepdim); },
+    [](const Elements& e) { return VarianceOf(e, 0); }};
+const Function kStd{
+    "std",
+    [](const Tensor& x, const Dims& dims, bool keepdim) { return ops::Std(x, dims, 1, keepdim); },
+    [](const Elements& e) { return std::sqrt(VarianceOf(e, 1)); }};
+const Function kNorm1{
+    "norm1",
+    [](const Tensor& x, const Dims& dims, bool keepdim) { return ops::Norm(x, 1, dims, keepdim); },
+    [](const Elements& e) { return NormOf(e, 1); }, /*kinks=*/true};
+const Function kNorm2{
+    "norm2",
+    [](const Tensor& x, const Dims& dims, bool keepdim) { return ops::Norm(x, 2, dims, keepdim); },
+    [](const Elements& e) { return NormOf(e, 2); }};
+const Function kNormInf{"norm_inf",
+                        [](const Tensor& x, const Dims& dims, bool keepdim) {
+                          return ops::Norm(x, kInfinity, dims, keepdim);
+                        },
+                        [](const Elements& e) { return NormOf(e, kInfinity); }, /*kinks=*/true};
+const Function kLogSumExp{"logsumexp", ops::LogSumExp, LogSumExpOf};
+const Function kProd{"prod", ops::Prod, [](const Elements& e) {
+                       return std::accumulate(e.begin(), e.end(), 1.0, std::multiplies<>());
+                     }};
+const Function kAny{"any", ops::Any,
+                    [](const Elements& e) {
+                      return std::any_of(e.begin(), e.end(), [](double v) { return v != 0; }) ? 1.0
+                                                                                              : 0.0;
+                    },
+                    false, /*differentiable=*/false};
+const Function kAll{"all", ops::All,
+                    [](const Elements& e) {
+                      return std::all_of(e.begin(), e.end(), [](double v) { return v != 0; }) ? 1.0
+                                                                                              : 0.0;
+                    },
+                    false, /*differentiable=*/false};
 
 bool IsReduced(const Over& over, int dim, int ndim) {
   return over.dims.empty() || std::any_of(over.dims.begin(), over.dims.end(),
                                           [&](int d) { return (d < 0 ? d + ndim : d) == dim; });
 }
 
-RefTensor Reference(Kind kind, const Over& over, const RefTensor& x) {
+RefTensor Reference(const Function& f, const Over& over, const RefTensor& x) {
   Shape kept;
   const int ndim = x.shape.ndim();
   for (int i = 0; i < ndim; ++i) {
@@ -29,9 +128,7 @@ RefTensor Reference(Kind kind, const Over& over, const RefTensor& x) {
     if (IsReduced(over, i, ndim) && over.keepdim) kept.push_back(1);
   }
   RefTensor y(kept);
-  if (kind == Kind::kMax) {
-    std::fill(y.data.begin(), y.data.end(), -std::numeric_limits<double>::infinity());
-  }
+  std::vector<Elements> elements(y.data.size());
   for (size_t i = 0; i < x.data.size(); ++i) {
     int64_t rest = static_cast<int64_t>(i), to = 0, step = 1;
     for (int d = ndim - 1; d >= 0; --d) {
@@ -41,94 +138,148 @@ RefTensor Reference(Kind kind, const Over& over, const RefTensor& x) {
       }
       rest /= x.shape[d];
     }
-    if (kind == Kind::kMax) {
-      y.data[to] = std::max(y.data[to], x.data[i]);
-    } else {
-      y.data[to] += x.data[i];
-    }
+    elements[to].push_back(x.data[i]);
   }
-  if (kind == Kind::kMean) {
-    const double n = static_cast<double>(x.data.size()) / static_cast<double>(y.data.size());
-    for (double& v : y.data) v /= n;
-  }
+  for (size_t i = 0; i < y.data.size(); ++i) y.data[i] = f.reference(elements[i]);
   return y;
 }
 
-OpSample Sample(Kind kind, const std::string& name, const InputSpec& x, const Over& over) {
-  return {
-      .name = StrCat(kNames[static_cast<int>(kind)], "_", name),
-      .inputs = {x},
-      .run =
-          [=](std::span<const Tensor> in) {
-            const auto reduce = kind == Kind::kSum    ? ops::Sum
-                                : kind == Kind::kMean ? ops::Mean
-                                                      : ops::Max;
-            return std::vector{reduce(in[0], over.dims, over.keepdim)};
-          },
-      .reference =
-          [=](std::span<const RefTensor> in) { return std::vector{Reference(kind, over, in[0])}; },
-      .kinks = kind == Kind::kMax};
+OpSample Sample(const Function& f, const std::string& name, InputSpec x, const Over& over) {
+  x.differentiable = f.differentiable;
+  return {.name = StrCat(f.name, "_", name),
+          .inputs = {x},
+          .run =
+              [=](std::span<const Tensor> in) {
+                return std::vector{f.run(in[0], over.dims, over.keepdim)};
+              },
+          .reference =
+              [=](std::span<const RefTensor> in) { return std::vector{Reference(f, over, in[0])}; },
+          .kinks = f.kinks};
 }
 
 // [rows, C] reduced over dim.
-OpSample Benchmark(Kind kind, const std::string& name, int dim) {
-  OpSample s = Sample(kind, name, {.shape = {4096, 1024}}, {{dim}});
+OpSample Benchmark(const Function& f, const std::string& name, int dim) {
+  OpSample s = Sample(f, name, {.shape = {4096, 1024}}, {{dim}});
   s.flops = s.elements_moved = 4096 * 1024;
   s.backward_flops = s.backward_elements_moved = 4096 * 1024;
   s.benchmark_only = true;
   return s;
 }
 
+std::vector<OpSample> AllLayouts(const Function& f) {
+  return {Sample(f, "empty", {.shape = {3, 0, 4}}, {{0}}),
+          Sample(f, "scalar", {.shape = {}}, {}),
+          Sample(f, "one", {.shape = {1, 1}}, {{1}}),
+          Sample(f, "rows", {.shape = {5, 37}}, {{-1}}),
+          Sample(f, "rows_kept", {.shape = {5, 37}}, {{-1}, true}),
+          Sample(f, "columns", {.shape = {37, 5}}, {{0}}),
+          Sample(f, "middle", {.shape = {3, 7, 5}}, {{1}, true}),
+          Sample(f, "first_and_last", {.shape = {3, 7, 5}}, {{0, 2}}),
+          Sample(f, "interleaved", {.shape = {2, 3, 4, 3}}, {{2, 0}, true}),
+          Sample(f, "neighbours_across_one", {.shape = {4, 3, 1, 5}}, {{1, 3}}),
+          Sample(f, "all", {.shape = {9, 11, 2}}, {}),
+          Sample(f, "transposed", {.shape = {9, 4}, .non_contiguous = true}, {{1}}),
+          Sample(f, "long_row", {.shape = {2, 70001}, .low = 0.25, .high = 0.75}, {{1}}),
+          Sample(f, "long_columns", {.shape = {1100, 30}}, {{0}}),
+          Sample(f, "wide_columns", {.shape = {1, 300, 261}}, {{1}}),
+          Benchmark(f, "over_rows", 0),
+          Benchmark(f, "over_columns", 1)};
+}
+
+// For those that share their kernels. `x` has the range of the inputs.
+std::vector<OpSample> SomeLayouts(const Function& f, InputSpec x) {
+  const auto of = [x](const Shape& shape) {
+    InputSpec spec = x;
+    spec.shape = shape;
+    return spec;
+  };
+  InputSpec transposed = of({9, 4});
+  transposed.non_contiguous = true;
+  return {Sample(f, "empty", of({3, 0, 4}), {{0}}),
+          Sample(f, "rows_kept", of({5, 37}), {{-1}, true}),
+          Sample(f, "columns", of({37, 5}), {{0}}),
+          Sample(f, "first_and_last", of({3, 7, 5}), {{0, 2}}),
+          Sample(f, "interleaved", of({2, 3, 4, 3}), {{2, 0}, true}),
+          Sample(f, "all", of({9, 11}), {}),
+          Sample(f, "transposed", transposed, {{1}}),
+          Sample(f, "long_row", of({2, 9001}), {{1}}),
+          Sample(f, "long_columns", of({600, 35}), {{0}})};
+}
+
+std::vector<OpSample> Samples() {
+  std::vector<OpSample> samples;
+  const auto add = [&](const std::vector<OpSample>& some) {
+    samples.insert(samples.end(), some.begin(), some.end());
+  };
+  for (const Function& f : {kSum, kMean, kMax}) add(AllLayouts(f));
+  for (const Function& f :
+       {kMin, kArgMax, kArgMin, kVar, kVarOfAll, kStd, kNorm1, kNorm2, kNormInf}) {
+    add(SomeLayouts(f, {.low = -1, .high = 1}));
+  }
+  add(SomeLayouts(kLogSumExp, {.low = -6, .high = 6}));
+  // So that thousands of them still have a product.
+  add(SomeLayouts(kProd, {.low = 0.97, .high = 1.03}));
+  add(SomeLayouts(kAny, {.low = 0, .high = 2, .index = true}));
+  add(SomeLayouts(kAll, {.low = 0, .high = 30, .index = true}));
+  for (const Function& f :
+       {kMin, kArgMax, kVarOfAll, kNorm1, kNorm2, kNormInf, kLogSumExp, kProd}) {
+    samples.push_back(Sample(f, "one", {.shape = {}, .low = 0.5, .high = 1}, {}));
+  }
+  // Over nothing.
+  for (const Function& f : {kSum, kNorm1, kNorm2, kLogSumExp, kProd, kAny, kAll}) {
+    samples.push_back(Sample(f, "nothing", {.shape = {3, 0}}, {{1}}));
+  }
+  // Most of the digits of x - mean are lost in one pass.
+  samples.push_back(Sample(kVar, "far_from_0", {.shape = {3, 50}, .low = 10, .high = 11}, {{1}}));
+  samples.push_back(Sample(kVar, "several_blocks", {.shape = {70001}}, {}));
+  for (const Function& f : {kMin, kVar, kLogSumExp}) samples.push_back(Benchmark(f, "large", 1));
+  return samples;
+}
+
+std::vector<ErrorSample> Errors() {
+  const auto zeros = [](const Shape& shape, Device d) {
+    return Tensor::Zeros(shape, DType::kF32, d);
+  };
+  return {{"integers", [](Device d) { ops::Sum(Tensor::Zeros({2}, DType::kI32, d)); },
+           "sum: x must be a floating tensor, got i32[2]"},
+          {"integer_variance", [](Device d) { ops::Var(Tensor::Zeros({2}, DType::kI32, d)); },
+           "var: x must be a floating tensor, got i32[2]"},
+          {"no_such_dimension", [=](Device d) { ops::Sum(zeros({2}, d), {1}); },
+           "sum: there is no dimension 1 in a tensor of shape [2]"},
+          {"twice",
+           [=](Device d) {
+             ops::Max(zeros({2, 3}, d), {1, -1});
+           },
+           "max: dimension -1 is given twice"},
+          {"mean_of_nothing",
+           [=](Device d) {
+             ops::Mean(zeros({2, 0}, d), {1});
+           },
+           "mean over no elements, of a tensor of shape [2, 0]"},
+          {"max_of_nothing", [=](Device d) { ops::Max(zeros({0}, d)); }, "max over no elements"},
+          {"argmin_of_nothing", [=](Device d) { ops::ArgMin(zeros({0}, d)); },
+           "argmin over no elements"},
+          {"norm_of_nothing", [=](Device d) { ops::Norm(zeros({0}, d), kInfinity); },
+           "norm over no elements"},
+          {"var_of_one",
+           [=](Device d) {
+             ops::Var(zeros({3, 1}, d), {1});
+           },
+           "var over 1 elements, of a tensor of shape [3, 1], with the correction 1"},
+          {"negative_correction", [=](Device d) { ops::Std(zeros({3}, d), {}, -1); },
+           "std over 3 elements, of a tensor of shape [3], with the correction -1"},
+          {"p", [=](Device d) { ops::Norm(zeros({3}, d), 3); },
+           "norm: p must be 1, 2 or infinity, got 3"},
+          {"any_without_dimension", [=](Device d) { ops::Any(zeros({3}, d), {2}); },
+           "any: there is no dimension 2"}};
+}
+
 OpCase Make() {
   OpCase c;
   c.name = "reduce";
   c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  c.samples = [] {
-    std::vector<OpSample> samples;
-    for (Kind kind : {Kind::kSum, Kind::kMean, Kind::kMax}) {
-      const std::vector<OpSample> some = {
-          Sample(kind, "empty", {.shape = {3, 0, 4}}, {{0}}),
-          Sample(kind, "scalar", {.shape = {}}, {}),
-          Sample(kind, "one", {.shape = {1, 1}}, {{1}}),
-          Sample(kind, "rows", {.shape = {5, 37}}, {{-1}}),
-          Sample(kind, "rows_kept", {.shape = {5, 37}}, {{-1}, true}),
-          Sample(kind, "columns", {.shape = {37, 5}}, {{0}}),
-          Sample(kind, "middle", {.shape = {3, 7, 5}}, {{1}, true}),
-          Sample(kind, "first_and_last", {.shape = {3, 7, 5}}, {{0, 2}}),
-          Sample(kind, "interleaved", {.shape = {2, 3, 4, 3}}, {{2, 0}, true}),
-          Sample(kind, "neighbours_across_one", {.shape = {4, 3, 1, 5}}, {{1, 3}}),
-          Sample(kind, "all", {.shape = {9, 11, 2}}, {}),
-          Sample(kind, "transposed", {.shape = {9, 4}, .non_contiguous = true}, {{1}}),
-          Sample(kind, "long_row", {.shape = {2, 70001}, .low = 0.25, .high = 0.75}, {{1}}),
-          Sample(kind, "long_columns", {.shape = {1100, 30}}, {{0}}),
-          Sample(kind, "wide_columns", {.shape = {1, 300, 261}}, {{1}}),
-          Benchmark(kind, "over_rows", 0),
-          Benchmark(kind, "over_columns", 1)};
-      samples.insert(samples.end(), some.begin(), some.end());
-    }
-    // The sum over nothing.
-    samples.push_back(Sample(Kind::kSum, "nothing", {.shape = {3, 0}}, {{1}}));
-    return samples;
-  };
-  c.errors = [] {
-    return std::vector<ErrorSample>{
-        {"integers", [](Device d) { ops::Sum(Tensor::Zeros({2}, DType::kI32, d)); },
-         "sum: x must be a floating tensor, got i32[2]"},
-        {"no_such_dimension", [](Device d) { ops::Sum(Tensor::Zeros({2}, DType::kF32, d), {1}); },
-         "sum: there is no dimension 1 in a tensor of shape [2]"},
-        {"twice",
-         [](Device d) {
-           ops::Max(Tensor::Zeros({2, 3}, DType::kF32, d), {1, -1});
-         },
-         "max: dimension -1 is given twice"},
-        {"mean_of_nothing",
-         [](Device d) {
-           ops::Mean(Tensor::Zeros({2, 0}, DType::kF32, d), {1});
-         },
-         "mean over no elements, of a tensor of shape [2, 0]"},
-        {"max_of_nothing", [](Device d) { ops::Max(Tensor::Zeros({0}, DType::kF32, d)); },
-         "max over no elements"}};
-  };
+  c.samples = Samples;
+  c.errors = Errors;
   return c;
 }
 

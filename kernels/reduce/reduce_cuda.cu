@@ -146,7 +146,12 @@ void ReduceSumCuda(Stream stream, const Tensor& x, double scale, const Tensor& y
   });
 }
 
-// ---- Maxima ----
+// ---- Extremes ----
+
+// What is compared of an element.
+__device__ float Key(Extreme extreme, float v) {
+  return extreme == Extreme::kMax ? v : extreme == Extreme::kMin ? -v : fabsf(v);
+}
 
 // A value and where it is. A NaN is larger than any number; of equal values the first counts.
 struct Best {
@@ -167,11 +172,12 @@ struct Best {
 // No element: below and after everything.
 __device__ Best NoBest() { return {-INFINITY, INT64_MAX}; }
 
-// The maxima of [outer, n, inner] over n. A block has 32 columns, all (outer, inner) pairs being
-// columns one after the other; warp g looks at rows g, g + 8, ... Shared memory: a Best per thread.
+// The elements of [outer, n, inner] whose keys are largest over n. A block has 32 columns, all
+// (outer, inner) pairs being columns one after the other; warp g looks at rows g, g + 8, ... Shared
+// memory: a Best per thread.
 template <class T>
-__global__ void MaxColumnsKernel(const T* x, int64_t columns, int64_t n, int64_t inner, T* y,
-                                 int64_t* index) {
+__global__ void ExtremeColumnsKernel(Extreme extreme, const T* x, int64_t columns, int64_t n,
+                                     int64_t inner, T* y, int64_t* index) {
   SHARED_ARRAY(Best, found, kThreads);
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int group = static_cast<int>(threadIdx.x) / kLanes;
@@ -180,7 +186,7 @@ __global__ void MaxColumnsKernel(const T* x, int64_t columns, int64_t n, int64_t
   const int64_t first = column / inner * n * inner + column % inner;
   Best best = NoBest();
   for (int64_t r = group; inside && r < n; r += kGroups)
-    best.Take(ToFloat(x[first + r * inner]), r);
+    best.Take(Key(extreme, ToFloat(x[first + r * inner])), r);
   found[threadIdx.x] = best;
   __syncthreads();
   if (group != 0 || !inside) return;
@@ -192,13 +198,13 @@ __global__ void MaxColumnsKernel(const T* x, int64_t columns, int64_t n, int64_t
   index[column] = best.at;
 }
 
-// The maxima of the rows of [rows, n], a block per row. Shared memory: a Best per warp.
+// The same for the rows of [rows, n], a block per row. Shared memory: a Best per warp.
 template <class T>
-__global__ void MaxRowsKernel(const T* x, int64_t n, T* y, int64_t* index) {
+__global__ void ExtremeRowsKernel(Extreme extreme, const T* x, int64_t n, T* y, int64_t* index) {
   SHARED_ARRAY(Best, found, kThreads / kWarpSize);
   const T* row = x + blockIdx.x * n;
   Best best = NoBest();
-  for (int64_t r = threadIdx.x; r < n; r += kThreads) best.Take(ToFloat(row[r]), r);
+  for (int64_t r = threadIdx.x; r < n; r += kThreads) best.Take(Key(extreme, ToFloat(row[r])), r);
 #pragma unroll
   for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
     const float value = __shfl_xor_sync(kFullWarp, best.value, offset);
@@ -213,26 +219,27 @@ __global__ void MaxRowsKernel(const T* x, int64_t n, T* y, int64_t* index) {
   index[blockIdx.x] = best.at;
 }
 
-void ReduceMaxCuda(Stream stream, const Tensor& x, const Tensor& y, const Tensor& index) {
+void ReduceExtremeCuda(Stream stream, Extreme extreme, const Tensor& x, const Tensor& y,
+                       const Tensor& index) {
   const int64_t n = x.dim(1), inner = x.dim(2), columns = y.numel();
-  DispatchFloat("max", x.dtype(), [&](auto tag) {
+  DispatchFloat("reduce", x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* in = Data<T>(x);
     int64_t* at = Data<int64_t>(index);
     if (inner == 1 && n >= kThreads) {
-      Launch({"reduce_max", x}, MaxRowsKernel<T>, Blocks(columns, 1), kThreads, 0, stream, in, n,
-             Data<T>(y), at);
+      Launch({"reduce_extreme", x}, ExtremeRowsKernel<T>, Blocks(columns, 1), kThreads, 0, stream,
+             extreme, in, n, Data<T>(y), at);
     } else {
-      Launch({"reduce_max", x}, MaxColumnsKernel<T>, Blocks(columns, kLanes), kThreads, 0, stream,
-             in, columns, n, inner, Data<T>(y), at);
+      Launch({"reduce_extreme", x}, ExtremeColumnsKernel<T>, Blocks(columns, kLanes), kThreads, 0,
+             stream, extreme, in, columns, n, inner, Data<T>(y), at);
     }
   });
 }
 
 // One element of dx per thread: zeros too, so that dx is written once. No shared memory.
 template <class T>
-__global__ void MaxGradientKernel(const T* dy, const int64_t* index, int64_t elements, int64_t n,
-                                  int64_t inner, T* dx) {
+__global__ void ExtremeGradientKernel(const T* dy, const int64_t* index, int64_t elements,
+                                      int64_t n, int64_t inner, T* dx) {
   const int64_t i = GlobalThread();
   if (i >= elements) return;
   const int64_t column = i / (n * inner) * inner + i % inner;
@@ -242,30 +249,30 @@ __global__ void MaxGradientKernel(const T* dy, const int64_t* index, int64_t ele
 
 // dx += that: one thread per element of dy, which touches one element of dx.
 template <class T>
-__global__ void MaxGradientAddKernel(const T* dy, const int64_t* index, int64_t columns, int64_t n,
-                                     int64_t inner, T* dx) {
+__global__ void ExtremeGradientAddKernel(const T* dy, const int64_t* index, int64_t columns,
+                                         int64_t n, int64_t inner, T* dx) {
   const int64_t column = GlobalThread();
   if (column >= columns) return;
   T& to = dx[(column / inner * n + index[column]) * inner + column % inner];
   to = Convert<T>(ToFloat(to) + ToFloat(dy[column]));
 }
 
-void ReduceMaxBackwardCuda(Stream stream, const Tensor& dy, const Tensor& index, const Tensor& dx,
-                           bool accumulate) {
+void ReduceExtremeBackwardCuda(Stream stream, const Tensor& dy, const Tensor& index,
+                               const Tensor& dx, bool accumulate) {
   const int64_t n = dx.dim(1), inner = dx.dim(2);
-  DispatchFloat("max", dx.dtype(), [&](auto tag) {
+  DispatchFloat("reduce", dx.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const auto kernel = accumulate ? MaxGradientAddKernel<T> : MaxGradientKernel<T>;
+    const auto kernel = accumulate ? ExtremeGradientAddKernel<T> : ExtremeGradientKernel<T>;
     const int64_t items = accumulate ? dy.numel() : dx.numel();
-    Launch({"reduce_max_backward", dy, dx}, kernel, Blocks(items, kElementwiseThreads),
+    Launch({"reduce_extreme_backward", dy, dx}, kernel, Blocks(items, kElementwiseThreads),
            kElementwiseThreads, 0, stream, Data<T>(dy), Data<int64_t>(index), items, n, inner,
            Data<T>(dx));
   });
 }
 
 LS_REGISTER(reduce_sum_slot, DeviceType::kCuda, ReduceSumCuda);
-LS_REGISTER(reduce_max, DeviceType::kCuda, ReduceMaxCuda);
-LS_REGISTER(reduce_max_backward, DeviceType::kCuda, ReduceMaxBackwardCuda);
+LS_REGISTER(reduce_extreme, DeviceType::kCuda, ReduceExtremeCuda);
+LS_REGISTER(reduce_extreme_backward, DeviceType::kCuda, ReduceExtremeBackwardCuda);
 
 }  // namespace
 }  // namespace lockstep::cuda

@@ -1,0 +1,72 @@
+#include "kernels/op_case/op_case.h"
+#include "kernels/scan/scan.h"
+
+namespace lockstep {
+namespace {
+
+RefTensor Reference(const RefTensor& x, int dim) {
+  int64_t step = 1;
+  for (int i = dim + 1; i < x.shape.ndim(); ++i) step *= x.shape[i];
+  RefTensor y = x;
+  for (int64_t i = 0; i < static_cast<int64_t>(y.data.size()); ++i) {
+    if (i / step % x.shape[dim] > 0) y.data[i] += y.data[i - step];
+  }
+  return y;
+}
+
+OpSample Sample(const std::string& name, const InputSpec& x, int dim) {
+  const int at = dim < 0 ? dim + x.shape.ndim() : dim;
+  return {.name = name,
+          .inputs = {x},
+          .run = [dim](std::span<const Tensor> in) { return std::vector{ops::CumSum(in[0], dim)}; },
+          .reference =
+              [at](std::span<const RefTensor> in) { return std::vector{Reference(in[0], at)}; }};
+}
+
+OpSample Benchmark(const std::string& name, int dim) {
+  OpSample s = Sample(name, {.shape = {4096, 4096}}, dim);
+  s.flops = s.backward_flops = 4096 * 4096;
+  s.elements_moved = s.backward_elements_moved = 2.0 * 4096 * 4096;
+  s.benchmark_only = true;
+  return s;
+}
+
+OpCase Make() {
+  OpCase c;
+  c.name = "scan";
+  c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+  c.samples = [] {
+    return std::vector<OpSample>{
+        Sample("empty", {.shape = {3, 0, 2}}, 1),
+        Sample("empty_rows", {.shape = {0, 4}}, -1),
+        Sample("one", {.shape = {1}}, 0),
+        Sample("rows", {.shape = {11, 37}}, -1),
+        Sample("whole_warp", {.shape = {2, 64}}, 1),
+        Sample("columns", {.shape = {37, 5}}, 0),
+        Sample("middle", {.shape = {3, 7, 5}}, 1),
+        Sample("single_term", {.shape = {3, 1, 5}}, 1),
+        Sample("transposed", {.shape = {9, 4}, .non_contiguous = true}, 0),
+        Sample("long_row", {.shape = {2, 9001}, .low = 0, .high = 1}, 1),
+        Sample("long_columns", {.shape = {600, 70}, .low = 0, .high = 1}, 0),
+        Benchmark("large_rows", 1),
+        Benchmark("large_columns", 0)};
+  };
+  c.errors = [] {
+    return std::vector<ErrorSample>{
+        {"integers", [](Device d) { ops::CumSum(Tensor::Zeros({2}, DType::kI32, d), 0); },
+         "cumsum: x must be a floating tensor, got i32[2]"},
+        {"no_such_dimension",
+         [](Device d) {
+           ops::CumSum(Tensor::Zeros({2, 3}, DType::kF32, d), 2);
+         },
+         "cumsum: there is no dimension 2 in a tensor of shape [2, 3]"},
+        {"scalar", [](Device d) { ops::CumSum(Tensor::Zeros({}, DType::kF32, d), 0); },
+         "cumsum: there is no dimension 0 in a tensor of shape []"}};
+  };
+  return c;
+}
+
+const bool registered = RegisterOpCase(Make);
+
+}  // namespace
+}  // namespace lockstep

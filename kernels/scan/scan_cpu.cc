@@ -1,0 +1,60 @@
+#include <algorithm>
+
+#include "kernels/cpu/elementwise.h"
+#include "kernels/scan/scan.h"
+
+namespace lockstep::cpu {
+namespace {
+
+// Terms that are added one after the other: a sum is that of whole blocks plus that of the last
+// block so far, so the error grows with the number of blocks instead of that of terms.
+constexpr int64_t kBlock = 256;
+constexpr int64_t kTileColumns = 64;  // columns of a task
+
+// `width` columns, row by row from `in` on; the next row is `step` elements further.
+template <class T>
+void ScanColumns(const T* in, int64_t rows, int64_t step, int64_t width, bool accumulate, T* out) {
+  using A = Acc<T>;
+  A before[kTileColumns] = {}, block[kTileColumns] = {};
+  for (int64_t r = 0; r < rows; ++r) {
+    if (r % kBlock == 0) {
+      for (int64_t i = 0; i < width; ++i) {
+        before[i] += block[i];
+        block[i] = 0;
+      }
+    }
+    for (int64_t i = 0; i < width; ++i) {
+      block[i] += Convert<A>(in[r * step + i]);
+      const A sum = before[i] + block[i];
+      T& to = out[r * step + i];
+      to = Convert<T>(accumulate ? Convert<A>(to) + sum : sum);
+    }
+  }
+}
+
+void CumSumCpu(Stream, const Tensor& x, bool reverse, const Tensor& y, bool accumulate) {
+  if (x.numel() == 0) return;
+  const int64_t rows = x.dim(1), inner = x.dim(2);
+  DispatchFloat("cumsum", x.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T* in = x.data<T>();
+    T* out = y.data<T>();
+    const int64_t tiles = (inner + kTileColumns - 1) / kTileColumns;
+    const int64_t grain =
+        std::max<int64_t>(1, kElementwiseGrain / (rows * std::min(inner, kTileColumns)));
+    const int64_t first = reverse ? (rows - 1) * inner : 0, step = reverse ? -inner : inner;
+    ParallelFor(x.dim(0) * tiles, grain, [=](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t column = task % tiles * kTileColumns;
+        const int64_t at = task / tiles * rows * inner + first + column;
+        ScanColumns(in + at, rows, step, std::min(inner - column, kTileColumns), accumulate,
+                    out + at);
+      }
+    });
+  });
+}
+
+LS_REGISTER(cum_sum, DeviceType::kCpu, CumSumCpu);
+
+}  // namespace
+}  // namespace lockstep::cpu

@@ -1,0 +1,43 @@
+#include "kernels/topk/topk.h"
+
+#include "kernels/index/index.h"
+
+namespace lockstep::ops {
+namespace {
+
+ValuesAndIndices FirstSorted(const char* op, const Tensor& x, int64_t k, int dim, bool descending) {
+  LS_CHECK(0 <= k && k <= x.dim(dim), op, ": dimension ", dim, " of a tensor of shape ", x.shape(),
+           " has ", x.dim(dim), " elements, not ", k);
+  const Tensor rows = x.Detach().Transpose(dim, -1).Contiguous();
+  Shape shape = rows.shape();
+  const int64_t n = shape[-1];
+  shape[-1] = k;
+  const Tensor index = Tensor::Empty(shape, DType::kI64, x.device());
+  int64_t count = 1;
+  for (int i = 0; i + 1 < rows.ndim(); ++i) count *= rows.dim(i);
+  sort_rows(CurrentStream(x.device()), descending, rows.View({count, n}), index.View({count, k}));
+  const Tensor indices = index.Transpose(dim, -1).Contiguous();
+  return {Gather(x, dim, indices), indices};
+}
+
+int CheckedDim(const char* op, const Tensor& x, int dim) {
+  LS_CHECK(x.defined() && IsFloating(x.dtype()), op, ": x must be a floating tensor, got ",
+           x.Describe());
+  const int at = dim < 0 ? dim + x.ndim() : dim;
+  LS_CHECK(at >= 0 && at < x.ndim(), op, ": there is no dimension ", dim, " in a tensor of shape ",
+           x.shape());
+  return at;
+}
+
+}  // namespace
+
+ValuesAndIndices TopK(const Tensor& x, int64_t k, int dim, bool largest) {
+  return FirstSorted("topk", x, k, CheckedDim("topk", x, dim), largest);
+}
+
+ValuesAndIndices Sort(const Tensor& x, int dim, bool descending) {
+  const int at = CheckedDim("sort", x, dim);
+  return FirstSorted("sort", x, x.dim(at), at, descending);
+}
+
+}  // namespace lockstep::ops

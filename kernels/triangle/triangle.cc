@@ -1,0 +1,51 @@
+#include "kernels/triangle/triangle.h"
+
+#include <algorithm>
+
+#include "core/autograd/node.h"
+
+namespace lockstep::ops {
+namespace {
+
+Tensor Triangle(bool upper, int64_t diagonal, const Tensor& x) {
+  const Tensor input = x.Detach().Contiguous();
+  const Tensor y = Tensor::EmptyLike(input);
+  Shape matrices{1, x.dim(-2), x.dim(-1)};
+  for (int i = 0; i + 2 < x.ndim(); ++i) matrices[0] *= x.dim(i);
+  triangle_slot(CurrentStream(x.device()), upper, diagonal, input.View(matrices), y.View(matrices));
+  return y;
+}
+
+class TriangleNode : public Node {
+ public:
+  TriangleNode(const char* name, bool upper, int64_t diagonal)
+      : Node(name), upper_(upper), diagonal_(diagonal) {}
+
+  void Backward(std::span<const Tensor> grads, const std::vector<bool>&,
+                std::span<GradSink> sinks) override {
+    sinks[0].Put(Triangle(upper_, diagonal_, grads[0]));
+  }
+  void Release() override {}
+
+ private:
+  bool upper_;
+  int64_t diagonal_;
+};
+
+Tensor Apply(const char* name, bool upper, int64_t diagonal, const Tensor& x) {
+  LS_CHECK(x.defined() && x.ndim() >= 2, name,
+           ": x must be a matrix or a batch of matrices [..., M, N], got ", x.Describe());
+  // Beyond the corners all diagonals are alike, and i + diagonal does not overflow.
+  const int64_t corner = std::max(x.dim(-2), x.dim(-1)) + 1;
+  const int64_t within = std::clamp(diagonal, -corner, corner);
+  Tensor y = Triangle(upper, within, x);
+  if (NeedsGrad({&x})) Record(std::make_shared<TriangleNode>(name, upper, within), {&x}, {&y});
+  return y;
+}
+
+}  // namespace
+
+Tensor Tril(const Tensor& x, int64_t diagonal) { return Apply("tril", false, diagonal, x); }
+Tensor Triu(const Tensor& x, int64_t diagonal) { return Apply("triu", true, diagonal, x); }
+
+}  // namespace lockstep::ops
