@@ -15,6 +15,7 @@ constexpr int kDigits = 4;
 constexpr size_t kWidth = 75;  // of a line
 
 std::string Printf(const char* format, int digits, double value) {
+  if (std::isnan(value)) return "nan";  // without the sign that printf shows
   char text[400];  // the largest f64 has 309 digits
   std::snprintf(text, sizeof(text), format, digits, value);
   return text;
@@ -144,6 +145,7 @@ class Writer {
 
 std::string ToString(const Tensor& x) {
   if (!x.defined() || x.device().is_meta()) return x.Describe();
+  if (x.numel() == 0) return "[] " + x.Describe();
   Shape shown = x.shape();
   for (int i = 0; i < x.ndim() && x.numel() > kWhole; ++i) {
     shown[i] = std::min(shown[i], 2 * kEdge);
