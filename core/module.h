@@ -203,8 +203,8 @@ class Child : public internal::ChildSlot {
   // Options in braces need their name here: Child(this, "fc", 8, 4, nn::LinearOptions{.bias =
   // false}).
   template <class... Args>
-    requires(!internal::kIsModulePointer<Args...> && std::constructible_from<M, Args...>)
-  Child(Module* owner, std::string name, Args&&... args)
+  requires(!internal::kIsModulePointer<Args...> && std::constructible_from<M, Args...>)
+      Child(Module* owner, std::string name, Args&&... args)
       : Child(owner, std::move(name),
               std::shared_ptr<Module>(std::make_shared<M>(std::forward<Args>(args)...))) {}
   Child(Module* owner, std::string name, std::shared_ptr<Module> module)

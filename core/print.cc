@@ -16,7 +16,7 @@ constexpr size_t kWidth = 75;  // of a line
 
 std::string Printf(const char* format, int digits, double value) {
   if (std::isnan(value)) return "nan";  // without the sign that printf shows
-  char text[400];  // the largest f64 has 309 digits
+  char text[400];                       // the largest f64 has 309 digits
   std::snprintf(text, sizeof(text), format, digits, value);
   return text;
 }

@@ -108,10 +108,10 @@ Tensor RunHooks(const GradHooks& hooks, Tensor grad, const std::string& whose) {
     LS_CHECK(grad.storage().version() == version, "a hook wrote to the gradient of ", whose,
              ", whose memory others may have: return a new tensor instead");
     if (!by.defined()) continue;
-    LS_CHECK(by.shape() == grad.shape() && by.dtype() == grad.dtype() &&
-                 by.device() == grad.device(),
-             "a hook of ", whose, " returned ", by.Describe(), " in the place of its gradient, ",
-             grad.Describe(), ": they must be equal in shape, dtype and device");
+    LS_CHECK(
+        by.shape() == grad.shape() && by.dtype() == grad.dtype() && by.device() == grad.device(),
+        "a hook of ", whose, " returned ", by.Describe(), " in the place of its gradient, ",
+        grad.Describe(), ": they must be equal in shape, dtype and device");
     grad = by.Detach().Contiguous();
   }
   return grad;
@@ -457,7 +457,8 @@ class BackwardRun {
   }
 
   // After the last addition to a leaf.
-  static void Finish(Leaf& leaf, HookedLeaves& hooked, const std::vector<BackwardObserver*>& given) {
+  static void Finish(Leaf& leaf, HookedLeaves& hooked,
+                     const std::vector<BackwardObserver*>& given) {
     if (const auto apart = hooked.extract(&leaf)) {
       Tensor grad = std::exchange(apart.mapped(), nullptr)->grad();
       if (grad.defined()) {

@@ -82,7 +82,8 @@ internal::Tensors internal::RunFunction(const std::string& name, const Tensors& 
   std::vector<Tensor*> to;
   for (size_t i = 0; i < results.size(); ++i) {
     LS_CHECK(results[i].defined() && IsFloating(results[i].dtype()), "result ", i,
-             " of the function '", name, "' must be a floating tensor, not ", results[i].Describe());
+             " of the function '", name, "' must be a floating tensor, not ",
+             results[i].Describe());
     results[i] = results[i].Detach();
     to.push_back(&results[i]);
   }

@@ -67,13 +67,15 @@ class Function {
 
   template <std::convertible_to<const Tensor&>... Inputs>
   auto operator()(const Inputs&... inputs) const {
-    using Result = decltype(forward_(std::declval<Saved&>(), static_cast<const Tensor&>(inputs)...));
+    using Result =
+        decltype(forward_(std::declval<Saved&>(), static_cast<const Tensor&>(inputs)...));
     constexpr bool kOne = std::is_same_v<Result, Tensor>;
     const auto forward = [this]<size_t... i>(std::index_sequence<i...>) {
       return [this](Saved& saved, const internal::Tensors& in) {
         return internal::AsList(forward_(saved, in[i]...));
       };
-    }(std::index_sequence_for<Inputs...>());
+    }
+    (std::index_sequence_for<Inputs...>());
     const auto backward = [f = backward_](const Saved& saved, const internal::Tensors& grads) {
       if constexpr (kOne) {
         return internal::AsList(f(saved, grads[0]));

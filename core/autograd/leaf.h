@@ -82,8 +82,8 @@ class Leaf {
   bool fixed_ = false;  // grad_ is a permanent destination
   bool fresh_ = true;   // the next write overwrites
   std::vector<BackwardObserver*> observers_;
-  std::shared_ptr<GradHooks> hooks_;  // null: none yet
-  std::string no_hooks_;              // why there can be none
+  std::shared_ptr<GradHooks> hooks_;                   // null: none yet
+  std::string no_hooks_;                               // why there can be none
   std::atomic<const void*> in_backward_of_ = nullptr;  // a thread
 };
 

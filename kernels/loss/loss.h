@@ -21,8 +21,7 @@ Tensor MseLoss(const Tensor& x, const Tensor& target, Reduction reduction = Redu
 Tensor L1Loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::kMean);
 // -(target ln p + (1 - target) ln(1 - p)) with p = 1 / (1 + e^-x), without computing p: exact for
 // logits of any size. target: the probability of the class, in [0, 1] (not checked).
-Tensor BceWithLogits(const Tensor& x, const Tensor& target,
-                     Reduction reduction = Reduction::kMean);
+Tensor BceWithLogits(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::kMean);
 
 }  // namespace ops
 

@@ -1,7 +1,6 @@
-#include "kernels/loss/loss.h"
-
 #include <cmath>
 
+#include "kernels/loss/loss.h"
 #include "kernels/op_case/op_case.h"
 
 namespace lockstep {
@@ -39,15 +38,14 @@ std::vector<RefTensor> Reference(const Function& f, std::span<const RefTensor> i
 // Targets are probabilities; predictions lie above or below them.
 OpSample Sample(const Function& f, const std::string& name, const Shape& shape, Reduction reduction,
                 double range = 4, bool non_contiguous = false) {
-  return {.name = StrCat(f.name, "_", name),
-          .inputs = {{.shape = shape,
-                      .low = -range,
-                      .high = range,
-                      .non_contiguous = non_contiguous},
-                     {.shape = shape, .low = 0, .high = 1, .non_contiguous = non_contiguous}},
-          .run = [=](std::span<const Tensor> in) { return std::vector{f.run(in[0], in[1], reduction)}; },
-          .reference = [=](std::span<const RefTensor> in) { return Reference(f, in, reduction); },
-          .kinks = f.run == ops::L1Loss};
+  return {
+      .name = StrCat(f.name, "_", name),
+      .inputs = {{.shape = shape, .low = -range, .high = range, .non_contiguous = non_contiguous},
+                 {.shape = shape, .low = 0, .high = 1, .non_contiguous = non_contiguous}},
+      .run =
+          [=](std::span<const Tensor> in) { return std::vector{f.run(in[0], in[1], reduction)}; },
+      .reference = [=](std::span<const RefTensor> in) { return Reference(f, in, reduction); },
+      .kinks = f.run == ops::L1Loss};
 }
 
 OpCase Make() {
@@ -58,12 +56,12 @@ OpCase Make() {
     constexpr Reduction kNone = Reduction::kNone, kSum = Reduction::kSum, kMean = Reduction::kMean;
     std::vector<OpSample> samples;
     for (const Function& f : kFunctions) {
-      for (const OpSample& s : {Sample(f, "empty", {0, 3}, kSum), Sample(f, "one", {}, kMean),
-                                Sample(f, "none", {3, 5, 7}, kNone), Sample(f, "sum", {7, 13}, kSum),
-                                Sample(f, "mean", {7, 13}, kMean),
-                                Sample(f, "chunks", {33001}, kMean),
-                                Sample(f, "large_values", {5, 11}, kNone, 300),
-                                Sample(f, "transposed", {5, 9}, kNone, 4, true)}) {
+      for (const OpSample& s :
+           {Sample(f, "empty", {0, 3}, kSum), Sample(f, "one", {}, kMean),
+            Sample(f, "none", {3, 5, 7}, kNone), Sample(f, "sum", {7, 13}, kSum),
+            Sample(f, "mean", {7, 13}, kMean), Sample(f, "chunks", {33001}, kMean),
+            Sample(f, "large_values", {5, 11}, kNone, 300),
+            Sample(f, "transposed", {5, 9}, kNone, 4, true)}) {
         samples.push_back(s);
       }
       OpSample large = Sample(f, "large", {4096, 768}, kNone);

@@ -1,9 +1,8 @@
-#include "kernels/makers/makers.h"
-
 #include <cmath>
 #include <numbers>
 
 #include "core/philox.h"
+#include "kernels/makers/makers.h"
 #include "kernels/op_case/op_case.h"
 
 namespace lockstep {
@@ -110,7 +109,10 @@ OpCase Make() {
         {"integers", [](Device d) { ops::Randn({2}, 1, DType::kI32, d); },
          "randn makes floating tensors, not i32: use RandInt"},
         // Nothing is read.
-        {"non_contiguous", [](Device d) { ops::Rand({2, 2}, 1, DType::kI64, d); },
+        {"non_contiguous",
+         [](Device d) {
+           ops::Rand({2, 2}, 1, DType::kI64, d);
+         },
          "rand makes f64, f32, f16 and bf16, not i64"}};
   };
   return c;

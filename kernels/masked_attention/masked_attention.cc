@@ -27,9 +27,10 @@ void Check(const Tensor& q, const Tensor& k, const Tensor& v) {
     return x.defined() && x.ndim() == 4 && x.dtype() == q.dtype() && x.device() == q.device() &&
            x.dim(0) == q.dim(0);
   };
-  LS_CHECK(fits(k) && k.dim(1) > 0 && k.dim(3) == q.dim(3),
-           "attention: k must be [B, T, G, D] with T > 0, of the same B, D, dtype and device as q, ",
-           q.Describe(), ", got ", k.Describe());
+  LS_CHECK(
+      fits(k) && k.dim(1) > 0 && k.dim(3) == q.dim(3),
+      "attention: k must be [B, T, G, D] with T > 0, of the same B, D, dtype and device as q, ",
+      q.Describe(), ", got ", k.Describe());
   LS_CHECK(fits(v) && v.dim(1) == k.dim(1) && v.dim(2) == k.dim(2),
            "attention: v must be [B, T, G, E], of the same B, T, G, dtype and device as k, ",
            k.Describe(), ", got ", v.Describe());
@@ -38,18 +39,19 @@ void Check(const Tensor& q, const Tensor& k, const Tensor& v) {
 }
 
 void CheckMask(const Tensor& mask, const Shape& scores, Device device) {
-  LS_CHECK((mask.dtype() == DType::kBool || IsFloating(mask.dtype())) && mask.device() == device &&
-               BroadcastShape("attention's mask", mask.shape(), scores) == scores,
-           "attention: the mask must be bool or floating, and broadcast to the scores [B, H, S, T] = ",
-           scores, " on ", device, ", got ", mask.Describe());
+  LS_CHECK(
+      (mask.dtype() == DType::kBool || IsFloating(mask.dtype())) && mask.device() == device &&
+          BroadcastShape("attention's mask", mask.shape(), scores) == scores,
+      "attention: the mask must be bool or floating, and broadcast to the scores [B, H, S, T] = ",
+      scores, " on ", device, ", got ", mask.Describe());
 }
 
 // bool [s, t]: whether the query sees the key.
 Tensor CausalMask(int64_t s, int64_t t, Device device) {
   LS_CHECK(s <= t, "attention: causal needs a key for each query, got ", s, " queries and ", t,
            " keys");
-  const Tensor positions = Arange(static_cast<double>(t - s), static_cast<double>(t), 1,
-                                  DType::kI64, device);
+  const Tensor positions =
+      Arange(static_cast<double>(t - s), static_cast<double>(t), 1, DType::kI64, device);
   return GreaterEqual(positions.Unsqueeze(1), Arange(t, DType::kI64, device));
 }
 
@@ -82,8 +84,7 @@ Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v,
   for (const Tensor& mask : seen) weights = Where(mask, weights, 0.0);
   weights = Dropout(weights, options.dropout, options.site);
 
-  const Tensor y =
-      MatMul(Cast(weights, q.dtype()).View({b, g, rows, t}), v.Permute({0, 2, 1, 3}));
+  const Tensor y = MatMul(Cast(weights, q.dtype()).View({b, g, rows, t}), v.Permute({0, 2, 1, 3}));
   return y.View({b, h, s, v.dim(3)}).Permute({0, 2, 1, 3}).Contiguous();
 }
 

@@ -1,7 +1,6 @@
-#include "kernels/masked_attention/masked_attention.h"
-
 #include <cmath>
 
+#include "kernels/masked_attention/masked_attention.h"
 #include "kernels/op_case/op_case.h"
 
 namespace lockstep {
@@ -64,8 +63,8 @@ OpSample Sample(const std::string& name, const Sizes& z, Mask mask = Mask::kNone
   const double used = scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(z.d));
   OpSample s;
   s.name = name;
-  for (const Shape& shape : {Shape{z.b, z.s, z.h, z.d}, Shape{z.b, z.t, z.g, z.d},
-                             Shape{z.b, z.t, z.g, z.e}}) {
+  for (const Shape& shape :
+       {Shape{z.b, z.s, z.h, z.d}, Shape{z.b, z.t, z.g, z.d}, Shape{z.b, z.t, z.g, z.e}}) {
     s.inputs.push_back({.shape = shape, .non_contiguous = non_contiguous});
   }
   if (mask == Mask::kBool) {
@@ -96,10 +95,8 @@ OpCase Make() {
     large.flops = 4.0 * 8 * 12 * 1024 * 1024 * 64;
     large.elements_moved = 4.0 * 8 * 1024 * 768;
     return std::vector<OpSample>{
-        Sample("empty", {0, 3, 5, 2, 2, 4, 4}),
-        Sample("no_queries", {2, 0, 5, 2, 2, 4, 4}),
-        Sample("one", {1, 1, 1, 1, 1, 1, 1}),
-        Sample("plain", {2, 5, 5, 3, 3, 7, 7}),
+        Sample("empty", {0, 3, 5, 2, 2, 4, 4}), Sample("no_queries", {2, 0, 5, 2, 2, 4, 4}),
+        Sample("one", {1, 1, 1, 1, 1, 1, 1}), Sample("plain", {2, 5, 5, 3, 3, 7, 7}),
         Sample("cross", {2, 3, 7, 4, 2, 5, 3}),
         Sample("causal", {2, 5, 5, 2, 1, 4, 4}, kNone, {}, true),
         Sample("causal_last_queries", {1, 3, 7, 2, 2, 4, 4}, kNone, {}, true),
@@ -111,8 +108,7 @@ OpCase Make() {
         Sample("mask_of_matrix", {2, 4, 6, 4, 2, 4, 4}, kBool, {4, 6}),
         Sample("bias", {2, 4, 6, 2, 2, 4, 4}, kAdded, {2, 1, 4, 6}),
         Sample("bias_of_heads", {2, 4, 6, 4, 2, 4, 4}, kAdded, {4, 4, 6}, false, 0.5),
-        Sample("transposed", {2, 4, 6, 2, 2, 5, 2}, kNone, {}, false, 0, true),
-        large};
+        Sample("transposed", {2, 4, 6, 2, 2, 5, 2}, kNone, {}, false, 0, true), large};
   };
   c.errors = [] {
     const auto run = [](const Shape& q, const Shape& k, const Shape& v, const Shape& mask = {},

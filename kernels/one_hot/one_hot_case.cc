@@ -38,16 +38,15 @@ OpCase Make() {
     OpSample large = Sample("large", {8192}, 1000, DType::kI32, DType::kF32);
     large.benchmark_only = true;
     large.elements_moved = 8192 * 1001.0;
-    return std::vector<OpSample>{
-        Sample("empty", {0, 3}, 4, DType::kI32, DType::kF32),
-        Sample("one", {}, 1, DType::kI64, DType::kF32),
-        Sample("odd", {3, 5, 7}, 11, DType::kI32, DType::kF32),
-        Sample("wide", {13}, 1003, DType::kI64, DType::kBF16),
-        Sample("integers", {13}, 5, DType::kI64, DType::kI64),
-        Sample("booleans", {13}, 5, DType::kI32, DType::kBool),
-        Sample("chunks", {33001}, 3, DType::kI32, DType::kF16),
-        Sample("transposed", {5, 9}, 4, DType::kI32, DType::kF32, true),
-        large};
+    return std::vector<OpSample>{Sample("empty", {0, 3}, 4, DType::kI32, DType::kF32),
+                                 Sample("one", {}, 1, DType::kI64, DType::kF32),
+                                 Sample("odd", {3, 5, 7}, 11, DType::kI32, DType::kF32),
+                                 Sample("wide", {13}, 1003, DType::kI64, DType::kBF16),
+                                 Sample("integers", {13}, 5, DType::kI64, DType::kI64),
+                                 Sample("booleans", {13}, 5, DType::kI32, DType::kBool),
+                                 Sample("chunks", {33001}, 3, DType::kI32, DType::kF16),
+                                 Sample("transposed", {5, 9}, 4, DType::kI32, DType::kF32, true),
+                                 large};
   };
   c.errors = [] {
     return std::vector<ErrorSample>{
