@@ -19,13 +19,13 @@
 #include "core/thread_pool.h"
 
 // Functions: lockstep::ops.
-#include "kernels/activation/activation.h"
 #include "kernels/attention/attention.h"
 #include "kernels/avg_pool2d/avg_pool2d.h"
 #include "kernels/batch_norm/batch_norm.h"
 #include "kernels/binary/binary.h"
 #include "kernels/cached_attention/cached_attention.h"
 #include "kernels/cast/cast.h"
+#include "kernels/compare/compare.h"
 #include "kernels/concat/concat.h"
 #include "kernels/conv2d/conv2d.h"
 #include "kernels/dropout/dropout.h"
@@ -40,6 +40,7 @@
 #include "kernels/loss/loss.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "kernels/makers/makers.h"
+#include "kernels/masked_attention/masked_attention.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/max_pool2d/max_pool2d.h"
 #include "kernels/nll_loss/nll_loss.h"
@@ -55,6 +56,8 @@
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
 #include "kernels/swiglu/swiglu.h"
 #include "kernels/token_position_embedding/token_position_embedding.h"
+#include "kernels/unary/unary.h"
+#include "kernels/where/where.h"
 
 // Modules: lockstep::nn.
 #include "nn/activation.h"
@@ -67,6 +70,7 @@
 #include "nn/lm_head.h"
 #include "nn/mixture/mixture_of_experts.h"
 #include "nn/mlp.h"
+#include "nn/multihead_attention.h"
 #include "nn/offload.h"
 #include "nn/offload_weights.h"
 #include "nn/precision.h"

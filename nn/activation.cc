@@ -1,7 +1,7 @@
 #include "nn/activation.h"
 
-#include "kernels/activation/activation.h"
 #include "kernels/gelu/gelu.h"
+#include "kernels/unary/unary.h"
 
 namespace lockstep::nn {
 

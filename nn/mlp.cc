@@ -1,8 +1,8 @@
 #include "nn/mlp.h"
 
-#include "kernels/activation/activation.h"
 #include "kernels/gelu/gelu.h"
 #include "kernels/swiglu/swiglu.h"
+#include "kernels/unary/unary.h"
 #include "nn/dropout.h"
 #include "nn/init.h"
 #include "nn/linear.h"

@@ -1,25 +1,39 @@
 #include "kernels/binary/binary.h"
 
+#include <cmath>
+#include <limits>
+
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
 #include "core/broadcast.h"
+#include "kernels/unary/unary.h"
 
 namespace lockstep::ops {
 namespace {
 
-constexpr const char* kNames[] = {"add", "sub", "mul", "div"};
+constexpr const char* kNames[] = {"add", "sub", "mul", "div", "maximum", "minimum", "pow"};
 const char* NameOf(BinaryOp op) { return kNames[static_cast<int>(op)]; }
+
+// a op b = b op a, bit for bit.
+bool IsCommutative(BinaryOp op) {
+  return op == BinaryOp::kMul || op == BinaryOp::kMaximum || op == BinaryOp::kMinimum;
+}
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class BinaryNode : public Node {
  public:
   // a and b as given, not expanded.
   BinaryNode(BinaryOp op, const Tensor& a, const Tensor& b, bool needs_a, bool needs_b)
       : Node(NameOf(op)), op_(op), shapes_{a.shape(), b.shape()} {
-    // d(ab) = b da + a db; d(a/b) = da / b - a db / b^2.
-    const bool product = op == BinaryOp::kMul || op == BinaryOp::kDiv;
-    if (product && needs_b) a_ = SavedTensor(a, "the first operand of a product or quotient");
-    if (op == BinaryOp::kDiv || (product && needs_a)) {
-      b_ = SavedTensor(b, "the second operand of a product or quotient");
+    // d(ab) = b da + a db; d(a/b) = da / b - a db / b^2; the others need both for either.
+    const bool product = op == BinaryOp::kMul, quotient = op == BinaryOp::kDiv;
+    const bool both = op >= BinaryOp::kMaximum;
+    if (both || ((product || quotient) && needs_b)) {
+      a_ = SavedTensor(a, "the first operand of an elementwise operation");
+    }
+    if (both || quotient || (product && needs_a)) {
+      b_ = SavedTensor(b, "the second operand of an elementwise operation");
     }
   }
 
@@ -41,8 +55,15 @@ class BinaryNode : public Node {
     return saved.defined() ? saved.Unpack().Expand(shape) : Tensor();
   }
 
+  // What dy contributes to operand `which`, in dx, of dy's shape.
+  void Terms(int which, const Tensor& a, const Tensor& b, const Tensor& dy, const Tensor& dx,
+             bool accumulate) {
+    const bool exchanged = which == 1 && IsCommutative(op_);
+    binary_backward(CurrentStream(dy.device()), op_, exchanged ? 0 : which, exchanged ? b : a,
+                    exchanged ? a : b, dy, dx, accumulate);
+  }
+
   void BackwardTo(int which, const Tensor& a, const Tensor& b, const Tensor& dy, GradSink& sink) {
-    const Stream stream = CurrentStream(dy.device());
     const bool sum = op_ == BinaryOp::kAdd || op_ == BinaryOp::kSub;
     const bool negative = op_ == BinaryOp::kSub && which == 1;
     const bool expanded = dy.numel() != shapes_[which].numel();
@@ -52,13 +73,13 @@ class BinaryNode : public Node {
     }
     const GradSink::Target dx = sink.Open(shapes_[which], dy.dtype(), dy.device());
     if (!expanded) {
-      binary_backward(stream, op_, which, a, b, dy, dx.tensor.View(dy.shape()), dx.accumulate);
+      Terms(which, a, b, dy, dx.tensor.View(dy.shape()), dx.accumulate);
     } else if (sum) {
       SumExpanded(dy, negative ? -1 : 1, dx.tensor, dx.accumulate);
     } else {
       const DType dtype = dy.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
       const Tensor terms = Tensor::Empty(dy.shape(), dtype, dy.device());
-      binary_backward(stream, op_, which, a, b, dy, terms, false);
+      Terms(which, a, b, dy, terms, false);
       SumExpanded(terms, 1, dx.tensor, dx.accumulate);
     }
   }
@@ -91,5 +112,18 @@ Tensor Add(const Tensor& a, const Tensor& b) { return Apply(BinaryOp::kAdd, a, b
 Tensor Sub(const Tensor& a, const Tensor& b) { return Apply(BinaryOp::kSub, a, b); }
 Tensor Mul(const Tensor& a, const Tensor& b) { return Apply(BinaryOp::kMul, a, b); }
 Tensor Div(const Tensor& a, const Tensor& b) { return Apply(BinaryOp::kDiv, a, b); }
+Tensor Maximum(const Tensor& a, const Tensor& b) { return Apply(BinaryOp::kMaximum, a, b); }
+Tensor Minimum(const Tensor& a, const Tensor& b) { return Apply(BinaryOp::kMinimum, a, b); }
+Tensor Pow(const Tensor& a, const Tensor& b) { return Apply(BinaryOp::kPow, a, b); }
+
+Tensor Add(const Tensor& x, double number) { return Unary(UnaryOp::kAddNumber, x, number); }
+Tensor Sub(const Tensor& x, double number) { return Unary(UnaryOp::kSubNumber, x, number); }
+Tensor Sub(double number, const Tensor& x) { return Unary(UnaryOp::kSubFrom, x, number); }
+Tensor Div(double number, const Tensor& x) { return Unary(UnaryOp::kDivideInto, x, number); }
+Tensor Maximum(const Tensor& x, double number) { return Clamp(x, number, kInfinity); }
+Tensor Minimum(const Tensor& x, double number) { return Clamp(x, -kInfinity, number); }
+Tensor Pow(double number, const Tensor& x) {
+  return Unary(UnaryOp::kPowOf, x, number, number == 0 ? 0 : std::log(number));
+}
 
 }  // namespace lockstep::ops

@@ -1,5 +1,9 @@
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/binary/binary.h"
 #include "kernels/op_case/op_case.h"
+#include "kernels/scale/scale.h"
 
 namespace lockstep {
 namespace {
@@ -8,29 +12,25 @@ struct Function {
   const char* name;
   Tensor (*run)(const Tensor&, const Tensor&);
   double (*reference)(double, double);
+  bool sum = false;  // hands dy on
+  double low = -1;   // of a
+  bool kinks = false;
 };
 
-constexpr Function kFunctions[] = {{"add", ops::Add, [](double a, double b) { return a + b; }},
-                                   {"sub", ops::Sub, [](double a, double b) { return a - b; }},
-                                   {"mul", ops::Mul, [](double a, double b) { return a * b; }},
-                                   {"div", ops::Div, [](double a, double b) { return a / b; }}};
-
-// The element of x that broadcasting puts at row-major position `index` of `shape`.
-double At(const RefTensor& x, const Shape& shape, int64_t index) {
-  int64_t offset = 0, step = 1;
-  for (int i = shape.ndim() - 1, j = x.shape.ndim() - 1; j >= 0; --i, --j) {
-    if (x.shape[j] != 1) offset += index % shape[i] * step;
-    step *= x.shape[j];
-    index /= shape[i];
-  }
-  return x.data[offset];
-}
+const Function kFunctions[] = {
+    {"add", ops::Add, [](double a, double b) { return a + b; }, true},
+    {"sub", ops::Sub, [](double a, double b) { return a - b; }, true},
+    {"mul", ops::Mul, [](double a, double b) { return a * b; }},
+    {"div", ops::Div, [](double a, double b) { return a / b; }},
+    {"maximum", ops::Maximum, [](double a, double b) { return std::max(a, b); }, false, 0.2, true},
+    {"minimum", ops::Minimum, [](double a, double b) { return std::min(a, b); }, false, 0.2, true},
+    {"pow", ops::Pow, [](double a, double b) { return std::pow(a, b); }, false, 0.2}};
 
 // Divisors lie well away from zero.
 OpSample Sample(const Function& f, const std::string& name, const Shape& a, const Shape& b,
                 const Shape& y, bool non_contiguous = false) {
   return {.name = StrCat(f.name, "_", name),
-          .inputs = {{.shape = a, .non_contiguous = non_contiguous},
+          .inputs = {{.shape = a, .low = f.low, .non_contiguous = non_contiguous},
                      {.shape = b, .low = 0.5, .high = 2, .non_contiguous = non_contiguous}},
           .run = [f](std::span<const Tensor> in) { return std::vector{f.run(in[0], in[1])}; },
           .reference =
@@ -38,20 +38,20 @@ OpSample Sample(const Function& f, const std::string& name, const Shape& a, cons
                 RefTensor out(y);
                 for (size_t i = 0; i < out.data.size(); ++i) {
                   const auto at = static_cast<int64_t>(i);
-                  out.data[i] = f.reference(At(in[0], y, at), At(in[1], y, at));
+                  out.data[i] = f.reference(BroadcastAt(in[0], y, at), BroadcastAt(in[1], y, at));
                 }
                 return std::vector{out};
-              }};
+              },
+          .kinks = f.kinks};
 }
 
 OpSample Benchmark(const Function& f, const std::string& name, const Shape& b) {
   OpSample s = Sample(f, name, {4096, 768}, b, {4096, 768});
   s.flops = 4096 * 768;
   s.elements_moved = 2.0 * 4096 * 768 + static_cast<double>(b.numel());
-  // A sum hands dy on; a product reads both operands too.
-  const bool product = f.run == ops::Mul || f.run == ops::Div;
-  s.backward_flops = (product ? 2 : 1) * s.flops;
-  s.backward_elements_moved = s.elements_moved + (product ? s.elements_moved : 0);
+  // A sum hands dy on; the others read both operands too.
+  s.backward_flops = (f.sum ? 1 : 2) * s.flops;
+  s.backward_elements_moved = (f.sum ? 1 : 2) * s.elements_moved;
   s.benchmark_only = true;
   return s;
 }
@@ -77,6 +77,59 @@ OpSample Operators() {
               }};
 }
 
+// Where the operands are equal, each gets half of the gradient.
+OpSample Ties() {
+  return {.name = "ties",
+          .inputs = {{.shape = {5, 7}}},
+          .run =
+              [](std::span<const Tensor> in) {
+                return std::vector{ops::Maximum(in[0], in[0]) + 2.0 * ops::Minimum(in[0], in[0])};
+              },
+          .reference =
+              [](std::span<const RefTensor> in) {
+                RefTensor y = in[0];
+                for (double& v : y.data) v *= 3;
+                return std::vector{y};
+              }};
+}
+
+// ---- With a number ----
+
+struct NumberFunction {
+  const char* name;
+  Tensor (*run)(const Tensor&);
+  double (*reference)(double);
+  bool kinks = false;
+};
+
+// 0.3 is no 16-bit float, and must not become one.
+const NumberFunction kNumberFunctions[] = {
+    {"x_plus_number", [](const Tensor& x) { return x + 0.3; }, [](double x) { return x + 0.3; }},
+    {"number_plus_x", [](const Tensor& x) { return 0.3 + x; }, [](double x) { return 0.3 + x; }},
+    {"x_minus_number", [](const Tensor& x) { return x - 0.3; }, [](double x) { return x - 0.3; }},
+    {"number_minus_x", [](const Tensor& x) { return 0.3 - x; }, [](double x) { return 0.3 - x; }},
+    {"number_over_x", [](const Tensor& x) { return 0.3 / x; }, [](double x) { return 0.3 / x; }},
+    {"maximum_with_number", [](const Tensor& x) { return ops::Maximum(x, 1.3); },
+     [](double x) { return std::max(x, 1.3); }, true},
+    {"minimum_with_number", [](const Tensor& x) { return ops::Minimum(x, 1.3); },
+     [](double x) { return std::min(x, 1.3); }, true},
+    {"number_to_the_x", [](const Tensor& x) { return ops::Pow(0.3, x); },
+     [](double x) { return std::pow(0.3, x); }},
+    {"zero_to_the_x", [](const Tensor& x) { return ops::Pow(0, x); }, [](double) { return 0.0; }}};
+
+OpSample NumberSample(const NumberFunction& f, const std::string& name, const InputSpec& x) {
+  return {.name = StrCat(f.name, name),
+          .inputs = {x},
+          .run = [f](std::span<const Tensor> in) { return std::vector{f.run(in[0])}; },
+          .reference =
+              [f](std::span<const RefTensor> in) {
+                RefTensor y = in[0];
+                for (double& v : y.data) v = f.reference(v);
+                return std::vector{y};
+              },
+          .kinks = f.kinks};
+}
+
 // Rows of a view that could be read by packs, but begin anywhere: a[:, 1:] * b.
 OpSample View() {
   return {.name = "view",
@@ -100,7 +153,14 @@ OpCase Make() {
   c.name = "binary";
   c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.samples = [] {
-    std::vector<OpSample> samples = {Shared(), Operators(), View()};
+    std::vector<OpSample> samples = {Shared(), Operators(), View(), Ties()};
+    for (const NumberFunction& f : kNumberFunctions) {
+      const InputSpec odd{.shape = {7, 13}, .low = 0.4, .high = 2};
+      InputSpec strided = odd;
+      strided.non_contiguous = true;
+      samples.push_back(NumberSample(f, "_odd", odd));
+      samples.push_back(NumberSample(f, "_transposed", strided));
+    }
     for (const Function& f : kFunctions) {
       const std::vector<OpSample> some = {
           Sample(f, "empty", {0, 3}, {0, 3}, {0, 3}),
@@ -144,6 +204,8 @@ OpCase Make() {
            ops::Sub(x, x);
          },
          "sub: both operands must have the same floating dtype"},
+        {"integers_and_a_number", [](Device d) { 1.0 - Tensor::Zeros({2}, DType::kI32, d); },
+         "sub: x must be a floating tensor, got i32[2]"},
         {"undefined", [](Device d) { ops::Div(Tensor::Zeros({2}, DType::kF32, d), Tensor()); },
          "and undefined tensor"}};
   };

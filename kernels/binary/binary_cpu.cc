@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "kernels/binary/binary.h"
 #include "kernels/cpu/strided.h"
 
@@ -15,7 +17,28 @@ void DispatchForward(BinaryOp op, F&& f) {
       return f([](auto a, auto b) { return a * b; });
     case BinaryOp::kDiv:
       return f([](auto a, auto b) { return a / b; });
+    case BinaryOp::kMaximum:  // NaN if either is
+      return f([](auto a, auto b) { return a > b || a != a ? a : b; });
+    case BinaryOp::kMinimum:
+      return f([](auto a, auto b) { return a < b || a != a ? a : b; });
+    case BinaryOp::kPow:
+      return f([](auto a, auto b) { return std::pow(a, b); });
   }
+}
+
+// Of dy, what an operand gets that was taken, was not, or equals the other.
+template <class A>
+A Share(bool taken, bool equal, A dy) {
+  return equal ? A(0.5) * dy : taken ? dy : A(0);
+}
+
+template <class A>
+A PowGradientOfBase(A a, A b, A dy) {
+  return b == A(0) ? A(0) : dy * (b * std::pow(a, b - A(1)));
+}
+template <class A>
+A PowGradientOfExponent(A a, A b, A dy) {
+  return a == A(0) ? A(0) : dy * (std::pow(a, b) * std::log(a));
 }
 
 // The gradients that are not dy itself.
@@ -28,24 +51,20 @@ void DispatchGradient(BinaryOp op, int which, F&& f) {
       if (which == 0) break;
       return f([](auto, auto, auto dy) { return -dy; });
     case BinaryOp::kMul:
-      return which == 0 ? f([](auto, auto b, auto dy) { return dy * b; })
-                        : f([](auto a, auto, auto dy) { return dy * a; });
+      return f([](auto, auto b, auto dy) { return dy * b; });
     case BinaryOp::kDiv:
       return which == 0 ? f([](auto, auto b, auto dy) { return dy / b; })
                         : f([](auto a, auto b, auto dy) { return -dy * (a / b) / b; });
+    case BinaryOp::kMaximum:
+      return f([](auto a, auto b, auto dy) { return Share(a > b, a == b, dy); });
+    case BinaryOp::kMinimum:
+      return f([](auto a, auto b, auto dy) { return Share(a < b, a == b, dy); });
+    case BinaryOp::kPow:
+      return which == 0
+                 ? f([](auto a, auto b, auto dy) { return PowGradientOfBase(a, b, dy); })
+                 : f([](auto a, auto b, auto dy) { return PowGradientOfExponent(a, b, dy); });
   }
   LS_INVARIANT(false, "dy itself needs no kernel");
-}
-
-// Calls f(step_a, step_b) with compile-time steps where they are 0 or 1, so that loops vectorise.
-using Zero = std::integral_constant<int64_t, 0>;
-using One = std::integral_constant<int64_t, 1>;
-template <class F>
-void DispatchSteps(int64_t step_a, int64_t step_b, F&& f) {
-  if (step_a == 1 && step_b == 1) return f(One(), One());
-  if (step_a == 1 && step_b == 0) return f(One(), Zero());
-  if (step_a == 0 && step_b == 1) return f(Zero(), One());
-  return f(step_a, step_b);
 }
 
 void BinaryForwardCpu(Stream, BinaryOp op, const Tensor& a, const Tensor& b, const Tensor& y) {

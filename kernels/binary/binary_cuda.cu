@@ -12,16 +12,37 @@ struct Function {
     if constexpr (op == BinaryOp::kSub) return a - b;
     if constexpr (op == BinaryOp::kMul) return a * b;
     if constexpr (op == BinaryOp::kDiv) return a / b;
+    // NaN if either is.
+    if constexpr (op == BinaryOp::kMaximum) return a > b || a != a ? a : b;
+    if constexpr (op == BinaryOp::kMinimum) return a < b || a != a ? a : b;
+    if constexpr (op == BinaryOp::kPow) return powf(a, b);
   }
 };
+
+// Of dy, what an operand gets that was taken, was not, or equals the other.
+__device__ inline float Share(bool taken, bool equal, float dy) {
+  return equal ? 0.5f * dy : taken ? dy : 0.0f;
+}
+
+__device__ inline float PowGradientOfBase(float a, float b, float dy) {
+  return b == 0.0f ? 0.0f : dy * (b * powf(a, b - 1.0f));
+}
+__device__ inline float PowGradientOfExponent(float a, float b, float dy) {
+  return a == 0.0f ? 0.0f : dy * (powf(a, b) * logf(a));
+}
 
 // What dy contributes to the gradient of operand `which`, where that is not dy itself.
 template <BinaryOp op, int which>
 struct Gradient {
   __device__ float operator()(float a, float b, float dy) const {
     if constexpr (op == BinaryOp::kSub) return -dy;
-    if constexpr (op == BinaryOp::kMul) return which == 0 ? dy * b : dy * a;
+    if constexpr (op == BinaryOp::kMul) return dy * b;
     if constexpr (op == BinaryOp::kDiv) return which == 0 ? dy / b : -dy * (a / b) / b;
+    if constexpr (op == BinaryOp::kMaximum) return Share(a > b, a == b, dy);
+    if constexpr (op == BinaryOp::kMinimum) return Share(a < b, a == b, dy);
+    if constexpr (op == BinaryOp::kPow) {
+      return which == 0 ? PowGradientOfBase(a, b, dy) : PowGradientOfExponent(a, b, dy);
+    }
   }
 };
 
@@ -36,6 +57,12 @@ void DispatchForward(BinaryOp op, const F& f) {
       return f(Function<BinaryOp::kMul>());
     case BinaryOp::kDiv:
       return f(Function<BinaryOp::kDiv>());
+    case BinaryOp::kMaximum:
+      return f(Function<BinaryOp::kMaximum>());
+    case BinaryOp::kMinimum:
+      return f(Function<BinaryOp::kMinimum>());
+    case BinaryOp::kPow:
+      return f(Function<BinaryOp::kPow>());
   }
 }
 
@@ -48,9 +75,15 @@ void DispatchGradient(BinaryOp op, int which, const F& f) {
       if (which == 0) break;
       return f(Gradient<BinaryOp::kSub, 1>());
     case BinaryOp::kMul:
-      return which == 0 ? f(Gradient<BinaryOp::kMul, 0>()) : f(Gradient<BinaryOp::kMul, 1>());
+      return f(Gradient<BinaryOp::kMul, 0>());
     case BinaryOp::kDiv:
       return which == 0 ? f(Gradient<BinaryOp::kDiv, 0>()) : f(Gradient<BinaryOp::kDiv, 1>());
+    case BinaryOp::kMaximum:
+      return f(Gradient<BinaryOp::kMaximum, 0>());
+    case BinaryOp::kMinimum:
+      return f(Gradient<BinaryOp::kMinimum, 0>());
+    case BinaryOp::kPow:
+      return which == 0 ? f(Gradient<BinaryOp::kPow, 0>()) : f(Gradient<BinaryOp::kPow, 1>());
   }
   LS_INVARIANT(false, "dy itself needs no kernel");
 }
@@ -98,7 +131,8 @@ void BinaryForwardCuda(Stream stream, BinaryOp op, const Tensor& a, const Tensor
       T* out = Data<T>(y);
       const int64_t n = y.numel();
       if (a.is_contiguous() && b.is_contiguous()) {
-        Elementwise({"binary_forward", a, b}, stream, n, false, function, out, left, right);
+        Elementwise({"binary_forward", a, b}, stream, n, std::false_type(), function, out, left,
+                    right);
         return;
       }
       // y is the row-major walk itself.
@@ -123,10 +157,11 @@ __global__ void BinaryGradientStridedKernel(int64_t n, StridedDims<2> dims, F f,
   dx[i] = Convert<To>(accumulate ? ToFloat(dx[i]) + d : d);
 }
 
-template <class F, class T, class To>
+// accumulate: a bool or std::false_type(), as in Elementwise.
+template <class Accumulate, class F, class T, class To>
 void BinaryGradient(Stream stream, const F& function, const Tensor& a, const Tensor& b,
-                    const Tensor& dy, To* dx, bool accumulate) {
-  const T *left = Data<T>(a), *right = Data<T>(b), *grad = Data<T>(dy);
+                    const Tensor& dy, const T* grad, To* dx, Accumulate accumulate) {
+  const T *left = Data<T>(a), *right = Data<T>(b);
   const LaunchName name{"binary_backward", a, b, dy};
   const int64_t n = dy.numel();
   if (a.is_contiguous() && b.is_contiguous()) {
@@ -147,12 +182,13 @@ void BinaryBackwardCuda(Stream stream, BinaryOp op, int which, const Tensor& a, 
   const Tensor &left = a.defined() ? a : dy, &right = b.defined() ? b : dy;
   DispatchFloat("binary", dy.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
+    const T* grad = Data<T>(dy);
     DispatchGradient(op, which, [&](auto function) {
-      using F = decltype(function);
       if (dx.dtype() == dy.dtype()) {
-        BinaryGradient<F, T, T>(stream, function, left, right, dy, Data<T>(dx), accumulate);
+        BinaryGradient(stream, function, left, right, dy, grad, Data<T>(dx), accumulate);
       } else {
-        BinaryGradient<F, T, float>(stream, function, left, right, dy, Data<float>(dx), accumulate);
+        LS_INVARIANT(!accumulate);
+        BinaryGradient(stream, function, left, right, dy, grad, Data<float>(dx), std::false_type());
       }
     });
   });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <type_traits>
 
 #include "core/tensor.h"
 #include "core/thread_pool.h"
@@ -68,5 +69,16 @@ struct StridedLoop {
     return offsets;
   }
 };
+
+// Calls f(step_a, step_b) with compile-time steps where they are 0 or 1, so that loops vectorise.
+using Zero = std::integral_constant<int64_t, 0>;
+using One = std::integral_constant<int64_t, 1>;
+template <class F>
+void DispatchSteps(int64_t step_a, int64_t step_b, F&& f) {
+  if (step_a == 1 && step_b == 1) return f(One(), One());
+  if (step_a == 1 && step_b == 0) return f(One(), Zero());
+  if (step_a == 0 && step_b == 1) return f(Zero(), One());
+  return f(step_a, step_b);
+}
 
 }  // namespace lockstep::cpu

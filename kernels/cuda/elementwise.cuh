@@ -48,12 +48,19 @@ __global__ void ElementwiseKernel(int64_t n, bool packed, F f, Out* out, const I
 
 }  // namespace internal
 
+// For a flag that is known at compile time: no kernel for the other value.
+template <bool value, class F>
+void DispatchBool(std::bool_constant<value> flag, F&& f) {
+  f(flag);
+}
+
 // out[i] = f(in[i]...), or out[i] += that, for i in [0, n). f is a functor of floats, copied to the
 // device: struct { __device__ float operator()(float x) const; }. `out` may be one of the inputs.
 // The pointers are f32, f16 or bf16; contiguous, of any alignment, which changes only the speed.
-template <class F, class Out, class... In>
-void Elementwise(const LaunchName& name, Stream stream, int64_t n, bool accumulate, const F& f,
-                 Out* out, const In*... in) {
+// accumulate: a bool, or std::false_type() where it never is.
+template <class Accumulate, class F, class Out, class... In>
+void Elementwise(const LaunchName& name, Stream stream, int64_t n, Accumulate accumulate,
+                 const F& f, Out* out, const In*... in) {
   constexpr int kPerBlock = kElementwiseThreads * internal::kElementwisePack<Out, In...>;
   DispatchBool(accumulate, [&](auto flag) {
     constexpr bool kAccumulate = decltype(flag)::value;

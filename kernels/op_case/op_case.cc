@@ -152,4 +152,14 @@ RefTensor ToRef(const Tensor& x) {
   return out;
 }
 
+double BroadcastAt(const RefTensor& x, const Shape& shape, int64_t index) {
+  int64_t offset = 0, step = 1;
+  for (int i = shape.ndim() - 1, j = x.shape.ndim() - 1; j >= 0; --i, --j) {
+    if (x.shape[j] != 1) offset += index % shape[i] * step;
+    step *= x.shape[j];
+    index /= shape[i];
+  }
+  return x.data[offset];
+}
+
 }  // namespace lockstep

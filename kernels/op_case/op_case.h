@@ -106,4 +106,9 @@ Tensor InputTensor(const InputSpec& spec, const RefTensor& values, DType dtype, 
 // Any tensor's elements as doubles.
 RefTensor ToRef(const Tensor& x);
 
+// ---- For references. ----
+
+// The element of x that broadcasting puts at row-major position `index` of `shape`.
+double BroadcastAt(const RefTensor& x, const Shape& shape, int64_t index);
+
 }  // namespace lockstep

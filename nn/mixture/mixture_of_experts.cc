@@ -1,8 +1,8 @@
 #include "nn/mixture/mixture_of_experts.h"
 
-#include "kernels/activation/activation.h"
 #include "kernels/binary/binary.h"
 #include "kernels/residual/residual.h"
+#include "kernels/unary/unary.h"
 #include "nn/dropout.h"
 #include "nn/init.h"
 #include "nn/linear.h"

@@ -10,7 +10,7 @@
 #include "dist/data_parallel/data_parallel.h"
 #include "dist/groups/in_process_group.h"
 #include "dist/shard/fully_shard.h"
-#include "kernels/activation/activation.h"
+#include "kernels/unary/unary.h"
 #include "nn/embedding.h"
 #include "nn/init.h"
 #include "nn/linear.h"

@@ -10,9 +10,9 @@
 #include "core/autograd/engine.h"
 #include "core/module.h"
 #include "core/philox.h"
-#include "kernels/activation/activation.h"
 #include "kernels/binary/binary.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
+#include "kernels/unary/unary.h"
 #include "nn/linear.h"
 
 namespace lockstep::dist {

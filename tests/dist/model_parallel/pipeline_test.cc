@@ -20,8 +20,8 @@
 #include "dist/pipeline/schedule_check.h"
 #include "dist/pipeline/stage_cut.h"
 #include "dist/world.h"
-#include "kernels/activation/activation.h"
 #include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
+#include "kernels/unary/unary.h"
 #include "nn/linear.h"
 #include "tests/dist/toy_model.h"
 

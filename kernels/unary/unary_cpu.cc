@@ -1,0 +1,51 @@
+#include "kernels/cpu/math.h"
+#include "kernels/gelu/elementwise_cpu.h"
+#include "kernels/unary/unary_functions.h"
+
+namespace lockstep::cpu {
+namespace {
+
+// Those of kernels/cpu/math.h, where it has them, become vector code; the others are the C
+// library's.
+template <class A>
+struct Math {
+  static A Exp(A x) { return cpu::Exp(x); }
+  static A Expm1(A x) { return std::expm1(x); }
+  static A Log(A x) { return std::log(x); }
+  static A Log1p(A x) { return std::log1p(x); }
+  static A Rsqrt(A x) { return A(1) / std::sqrt(x); }
+  static A Sin(A x) { return std::sin(x); }
+  static A Cos(A x) { return std::cos(x); }
+  static A Tanh(A x) { return cpu::Tanh(x); }
+  static A Erf(A x) { return cpu::Erf(x); }
+  static A Pow(A x, A exponent) { return std::pow(x, exponent); }
+  static A Silu(A x) { return cpu::Silu(x); }
+  static A SiluDerivative(A x) { return cpu::SiluDerivative(x); }
+};
+
+template <class A>
+using Functions = UnaryFunctions<A, Math<A>>;
+
+void UnaryForwardCpu(Stream, UnaryOp op, double a, double b, const Tensor& x, const Tensor& y) {
+  DispatchFloat("unary", x.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    DispatchUnary<Functions<Acc<T>>, false>(
+        op, a, b, [&](auto function) { ElementwiseForward<T>(function, x, y); });
+  });
+}
+
+void UnaryBackwardCpu(Stream, UnaryOp op, double a, double b, const Tensor& saved, const Tensor& dy,
+                      const Tensor& dx, bool accumulate) {
+  DispatchFloat("unary", saved.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    DispatchUnary<Functions<Acc<T>>, true>(op, a, b, [&](auto function) {
+      ElementwiseBackward<T>(function, saved, dy, dx, accumulate);
+    });
+  });
+}
+
+LS_REGISTER(unary_forward, DeviceType::kCpu, UnaryForwardCpu);
+LS_REGISTER(unary_backward, DeviceType::kCpu, UnaryBackwardCpu);
+
+}  // namespace
+}  // namespace lockstep::cpu

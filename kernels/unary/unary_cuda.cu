@@ -1,0 +1,67 @@
+#include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/math.cuh"
+#include "kernels/unary/unary_functions.h"
+
+namespace lockstep::cuda {
+namespace {
+
+struct Math {
+  __device__ static float Exp(float x) { return expf(x); }
+  __device__ static float Expm1(float x) { return expm1f(x); }
+  __device__ static float Log(float x) { return logf(x); }
+  __device__ static float Log1p(float x) { return log1pf(x); }
+  __device__ static float Rsqrt(float x) { return rsqrtf(x); }
+  __device__ static float Sin(float x) { return sinf(x); }
+  __device__ static float Cos(float x) { return cosf(x); }
+  __device__ static float Tanh(float x) { return tanhf(x); }
+  __device__ static float Erf(float x) { return erff(x); }
+  __device__ static float Pow(float x, float exponent) { return powf(x, exponent); }
+  __device__ static float Silu(float x) { return cuda::Silu(x); }
+  __device__ static float SiluDerivative(float x) { return cuda::SiluDerivative(x); }
+};
+
+using Functions = UnaryFunctions<float, Math>;
+
+template <class Function>
+struct Forward {
+  Function function;
+  __device__ float operator()(float x) const { return function.Forward(x); }
+};
+
+template <class Function>
+struct Gradient {
+  Function function;
+  __device__ float operator()(float saved, float dy) const {
+    return dy * function.Derivative(saved);
+  }
+};
+
+void UnaryForwardCuda(Stream stream, UnaryOp op, double a, double b, const Tensor& x,
+                      const Tensor& y) {
+  DispatchFloat("unary", x.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    DispatchUnary<Functions, false>(op, a, b, [&](auto function) {
+      const T* in = Data<T>(x);
+      Elementwise({"unary_forward", x}, stream, x.numel(), std::false_type(),
+                  Forward<decltype(function)>{function}, Data<T>(y), in);
+    });
+  });
+}
+
+void UnaryBackwardCuda(Stream stream, UnaryOp op, double a, double b, const Tensor& saved,
+                       const Tensor& dy, const Tensor& dx, bool accumulate) {
+  DispatchFloat("unary", saved.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    DispatchUnary<Functions, true>(op, a, b, [&](auto function) {
+      const T *in = Data<T>(saved), *grad = Data<T>(dy);
+      Elementwise({"unary_backward", saved}, stream, saved.numel(), accumulate,
+                  Gradient<decltype(function)>{function}, Data<T>(dx), in, grad);
+    });
+  });
+}
+
+LS_REGISTER(unary_forward, DeviceType::kCuda, UnaryForwardCuda);
+LS_REGISTER(unary_backward, DeviceType::kCuda, UnaryBackwardCuda);
+
+}  // namespace
+}  // namespace lockstep::cuda

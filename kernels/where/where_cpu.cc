@@ -1,0 +1,53 @@
+#include "kernels/cpu/strided.h"
+#include "kernels/where/where.h"
+
+namespace lockstep::cpu {
+namespace {
+
+// T: an unsigned integer of the elements' size.
+template <class T>
+void Choose(const Tensor& condition, const Tensor& a, const Tensor& b, const Tensor& y) {
+  const StridedLoop<4> loop(y.shape(),
+                            {&condition.strides(), &a.strides(), &b.strides(), &y.strides()});
+  const bool* conditions = condition.data<bool>();
+  const T* left = static_cast<const T*>(a.raw_data());
+  const T* right = static_cast<const T*>(b.raw_data());
+  T* out = static_cast<T*>(y.raw_data());
+  loop.Run([=](const auto& at, int64_t n, const auto& steps) {
+    const bool* c = conditions + at[0];
+    const T* p = left + at[1];
+    const T* q = right + at[2];
+    T* to = out + at[3];
+    const auto row = [=](auto step_condition, auto step_a, auto step_b) {
+#pragma GCC ivdep  // results never overlap operands
+      for (int64_t i = 0; i < n; ++i) {
+        const T taken = p[i * step_a], other = q[i * step_b];
+        to[i] = c[i * step_condition] ? taken : other;
+      }
+    };
+    if (steps[0] == 1) {
+      DispatchSteps(steps[1], steps[2], [=](auto a, auto b) { row(One(), a, b); });
+    } else {
+      row(steps[0], steps[1], steps[2]);
+    }
+  });
+}
+
+void WhereCpu(Stream, const Tensor& condition, const Tensor& a, const Tensor& b, const Tensor& y) {
+  if (y.numel() == 0) return;
+  switch (SizeOf(y.dtype())) {
+    case 8:
+      return Choose<uint64_t>(condition, a, b, y);
+    case 4:
+      return Choose<uint32_t>(condition, a, b, y);
+    case 2:
+      return Choose<uint16_t>(condition, a, b, y);
+    default:
+      return Choose<uint8_t>(condition, a, b, y);
+  }
+}
+
+LS_REGISTER(where_slot, DeviceType::kCpu, WhereCpu);
+
+}  // namespace
+}  // namespace lockstep::cpu

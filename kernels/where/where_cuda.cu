@@ -1,0 +1,49 @@
+#include "core/cuda/launch.h"
+#include "kernels/cuda/grid.cuh"
+#include "kernels/cuda/strided.cuh"
+#include "kernels/where/where.h"
+
+namespace lockstep::cuda {
+namespace {
+
+// One element per thread, consecutive threads along y; no shared memory. T: an unsigned integer of
+// the elements' size. Of a and b only what is taken is read.
+template <class T>
+__global__ void WhereKernel(int64_t n, StridedDims<3> dims, const bool* condition, const T* a,
+                            const T* b, T* y) {
+  const int64_t i = GlobalThread();
+  if (i >= n) return;
+  int64_t at[3];
+  dims.Offsets(i, at);
+  y[i] = condition[at[0]] ? a[at[1]] : b[at[2]];
+}
+
+template <class T>
+void Choose(Stream stream, const Tensor& condition, const Tensor& a, const Tensor& b,
+            const Tensor& y) {
+  const int64_t n = y.numel();
+  Launch({"where", condition, a, b}, WhereKernel<T>, Blocks(n, kElementwiseThreads),
+         kElementwiseThreads, 0, stream, n,
+         StridedDims<3>(y.shape(), {condition.strides(), a.strides(), b.strides()}),
+         Data<bool>(condition), static_cast<const T*>(a.raw_data()),
+         static_cast<const T*>(b.raw_data()), static_cast<T*>(y.raw_data()));
+}
+
+void WhereCuda(Stream stream, const Tensor& condition, const Tensor& a, const Tensor& b,
+               const Tensor& y) {
+  switch (SizeOf(y.dtype())) {
+    case 8:
+      return Choose<uint64_t>(stream, condition, a, b, y);
+    case 4:
+      return Choose<uint32_t>(stream, condition, a, b, y);
+    case 2:
+      return Choose<uint16_t>(stream, condition, a, b, y);
+    default:
+      return Choose<uint8_t>(stream, condition, a, b, y);
+  }
+}
+
+LS_REGISTER(where_slot, DeviceType::kCuda, WhereCuda);
+
+}  // namespace
+}  // namespace lockstep::cuda
