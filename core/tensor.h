@@ -126,10 +126,10 @@ class Tensor {
   // a result, before its node's backward. A hook returns nothing, or a tensor of the same shape,
   // dtype and device that takes the gradient's place, or an undefined one to leave it. It must not
   // write to the gradient, whose memory others may have, nor hold this tensor, which holds it.
-  // Hooks run in the order in which they were registered, without recording; not where no gradient
-  // comes, and on a leaf's observers' side (data parallelism) before the ranks' gradients are
-  // summed. Throws ArgumentError if the tensor does not require a gradient; Backward throws it for
-  // a gradient that does not fit.
+  // Hooks run in the order in which they were registered, without recording, and not where no
+  // gradient comes; under data parallelism on each rank, before the ranks' gradients are summed.
+  // Throws ArgumentError if the tensor does not require a gradient, or is a parameter of which this
+  // rank has a range of the elements; Backward throws it for a gradient that does not fit.
   //   x.RegisterHook([](const Tensor& grad) { return grad * 0.5; });
   template <std::invocable<const Tensor&> F>
   HookHandle RegisterHook(F hook) const;

@@ -1,12 +1,11 @@
 // lockstep.h: what a user's program needs, by one include.
-#include "lockstep/lockstep.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "core/io/file.h"
+#include "lockstep/lockstep.h"
 
 namespace lockstep {
 namespace {

@@ -69,13 +69,10 @@ class Function {
   auto operator()(const Inputs&... inputs) const {
     using Result =
         decltype(forward_(std::declval<Saved&>(), static_cast<const Tensor&>(inputs)...));
-    constexpr bool kOne = std::is_same_v<Result, Tensor>;
-    const auto forward = [this]<size_t... i>(std::index_sequence<i...>) {
-      return [this](Saved& saved, const internal::Tensors& in) {
-        return internal::AsList(forward_(saved, in[i]...));
-      };
-    }
-    (std::index_sequence_for<Inputs...>());
+    constexpr bool kOne = std::is_convertible_v<Result, Tensor>;
+    const auto forward = [this](Saved& saved, const internal::Tensors& in) {
+      return Call(saved, in, std::index_sequence_for<Inputs...>());
+    };
     const auto backward = [f = backward_](const Saved& saved, const internal::Tensors& grads) {
       if constexpr (kOne) {
         return internal::AsList(f(saved, grads[0]));
@@ -92,6 +89,12 @@ class Function {
   }
 
  private:
+  template <size_t... i>
+  internal::Tensors Call(Saved& saved, const internal::Tensors& in,
+                         std::index_sequence<i...>) const {
+    return internal::AsList(forward_(saved, in[i]...));
+  }
+
   std::string name_;
   Forward forward_;
   Backward backward_;
