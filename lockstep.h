@@ -61,7 +61,8 @@
 
 // Modules: lockstep::nn.
 #include "nn/activation.h"
-#include "nn/causal_self_attention.h"
+#include "nn/attention/causal_self_attention.h"
+#include "nn/attention/multihead_attention.h"
 #include "nn/dropout.h"
 #include "nn/embedding.h"
 #include "nn/init.h"
@@ -70,7 +71,6 @@
 #include "nn/lm_head.h"
 #include "nn/mixture/mixture_of_experts.h"
 #include "nn/mlp.h"
-#include "nn/multihead_attention.h"
 #include "nn/offload.h"
 #include "nn/offload_weights.h"
 #include "nn/precision.h"

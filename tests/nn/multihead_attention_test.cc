@@ -1,4 +1,4 @@
-#include "nn/multihead_attention.h"
+#include "nn/attention/multihead_attention.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
