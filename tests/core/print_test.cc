@@ -99,11 +99,12 @@ TEST(PrintTest, LongLinesAreBroken) {
     EXPECT_LE(line.substr(0, line.find(']')).size(), 75u) << line;
     EXPECT_FALSE(line.ends_with(' ')) << line;
   }
+  const std::string text = Counting({2, 100});
   int64_t numbers = 0;
-  std::istringstream words(Counting({2, 100}).substr(0, Counting({2, 100}).find("]]")));
-  for (std::string word; words >> word;) {
-    const auto digits = word.find_first_of("0123456789");
-    EXPECT_EQ(std::stoll(word.substr(digits)), numbers++);
+  for (size_t at = 0; (at = text.find_first_of("0123456789", at)) < text.find("]]"); ++numbers) {
+    size_t digits = 0;
+    EXPECT_EQ(std::stoll(text.substr(at), &digits), numbers);
+    at += digits;
   }
   EXPECT_EQ(numbers, 200);
 }

@@ -33,7 +33,7 @@ auto Times(double factor) {
   return [factor](const Tensor& grad) { return Scale(grad, factor); };
 }
 
-TEST(HookTest, OfALeafSeesTheWholeGradientOfABackwardOnce) {
+TEST(GradHookTest, OfALeafSeesTheWholeGradientOfABackwardOnce) {
   const Tensor x = LeafOf({3, 5});
   Seen seen;
   x.RegisterHook(See(seen));
@@ -46,7 +46,7 @@ TEST(HookTest, OfALeafSeesTheWholeGradientOfABackwardOnce) {
   EXPECT_THAT(Values(x.grad()), ElementsAre(19, 27));
 }
 
-TEST(HookTest, OfALeafReplacesWhatIsAddedToItsGradient) {
+TEST(GradHookTest, OfALeafReplacesWhatIsAddedToItsGradient) {
   const Tensor x = LeafOf({3, 5});
   x.RegisterHook(Times(10));
   Backward(Sum(Mul(x, x)));
@@ -55,7 +55,7 @@ TEST(HookTest, OfALeafReplacesWhatIsAddedToItsGradient) {
   EXPECT_THAT(Values(x.grad()), ElementsAre(130, 170)) << "not ten times the sum";
 }
 
-TEST(HookTest, OfALeafThatIsARootSeesItsRootGradient) {
+TEST(GradHookTest, OfALeafThatIsARootSeesItsRootGradient) {
   const Tensor x = LeafOf({3});
   Seen seen;
   x.RegisterHook(See(seen));
@@ -64,7 +64,7 @@ TEST(HookTest, OfALeafThatIsARootSeesItsRootGradient) {
   EXPECT_THAT(Values(x.grad()), ElementsAre(4));
 }
 
-TEST(HookTest, OfAResultSeesTheSumOfItsUsesAndWhatFollowsSeesTheReplacement) {
+TEST(GradHookTest, OfAResultSeesTheSumOfItsUsesAndWhatFollowsSeesTheReplacement) {
   const Tensor x = LeafOf({3, 5});
   const Tensor y = Scale(x, 2);
   Seen seen, below;
@@ -77,7 +77,7 @@ TEST(HookTest, OfAResultSeesTheSumOfItsUsesAndWhatFollowsSeesTheReplacement) {
   EXPECT_THAT(Values(x.grad()), ElementsAre(3000, 4600));
 }
 
-TEST(HookTest, OfARootSeesTheRootGradient) {
+TEST(GradHookTest, OfARootSeesTheRootGradient) {
   const Tensor x = LeafOf({3, 5});
   const Tensor loss = Sum(x);
   loss.RegisterHook(Times(4));
@@ -85,7 +85,7 @@ TEST(HookTest, OfARootSeesTheRootGradient) {
   EXPECT_THAT(Values(x.grad()), ElementsAre(4, 4));
 }
 
-TEST(HookTest, OfOneOfSeveralResultsRunsOnlyIfAGradientComes) {
+TEST(GradHookTest, OfOneOfSeveralResultsRunsOnlyIfAGradientComes) {
   const Tensor x = LeafOf({1, 2, 3, 4});
   const auto [a, b] = Split(x);
   Seen of_a, of_b;
@@ -97,7 +97,7 @@ TEST(HookTest, OfOneOfSeveralResultsRunsOnlyIfAGradientComes) {
   EXPECT_THAT(Values(x.grad()), ElementsAre(0, 0, 7, 7));
 }
 
-TEST(HookTest, RunInTheOrderOfRegistrationAndNotOnceTheyAreRemoved) {
+TEST(GradHookTest, RunInTheOrderOfRegistrationAndNotOnceTheyAreRemoved) {
   const Tensor x = LeafOf({1});
   Seen seen;
   HookHandle first = x.RegisterHook(Times(2));
@@ -114,7 +114,7 @@ TEST(HookTest, RunInTheOrderOfRegistrationAndNotOnceTheyAreRemoved) {
   EXPECT_THAT(Values(x.grad()), ElementsAre(11));
 }
 
-TEST(HookTest, AHandleMayOutliveItsTensorAndAHookMayRemoveItself) {
+TEST(GradHookTest, AHandleMayOutliveItsTensorAndAHookMayRemoveItself) {
   std::optional<HookHandle> handle;
   {
     const Tensor gone = LeafOf({1});
@@ -130,14 +130,14 @@ TEST(HookTest, AHandleMayOutliveItsTensorAndAHookMayRemoveItself) {
   EXPECT_THAT(Values(x.grad()), ElementsAre(3 + 1));
 }
 
-TEST(HookTest, AnUndefinedTensorLeavesTheGradient) {
+TEST(GradHookTest, AnUndefinedTensorLeavesTheGradient) {
   const Tensor x = LeafOf({1, 2});
   x.RegisterHook([](const Tensor&) { return Tensor(); });
   Backward(Sum(Scale(x, 3)));
   EXPECT_THAT(Values(x.grad()), ElementsAre(3, 3));
 }
 
-TEST(HookTest, RunAgainWhereAGraphIsRetained) {
+TEST(GradHookTest, RunAgainWhereAGraphIsRetained) {
   const Tensor x = LeafOf({3});
   const Tensor y = Mul(x, x);
   Seen seen;
@@ -147,7 +147,7 @@ TEST(HookTest, RunAgainWhereAGraphIsRetained) {
   EXPECT_THAT(seen, ElementsAre(ElementsAre(1), ElementsAre(1)));
 }
 
-TEST(HookTest, RecordNothing) {
+TEST(GradHookTest, RecordNothing) {
   const Tensor x = LeafOf({3});
   Tensor kept;
   x.RegisterHook([&](const Tensor& grad) { return kept = Mul(grad, x); });
@@ -160,7 +160,7 @@ TEST(HookTest, RecordNothing) {
 
 // ---- Where gradients go ----
 
-TEST(HookTest, TheGradientStaysInItsDestinationAndHasItsDType) {
+TEST(GradHookTest, TheGradientStaysInItsDestinationAndHasItsDType) {
   const Tensor bucket = Tensor::Full({5}, -1, DType::kF32);
   Tensor x = LeafOf({1, 2, 3}, DType::kBF16);
   x.autograd()->leaf->SetDestination(bucket.Slice(0, 1, 4));
@@ -184,7 +184,7 @@ struct Listener : BackwardObserver {
   Seen heard;
 };
 
-TEST(HookTest, ObserversHearOfALeafAfterItsHooks) {
+TEST(GradHookTest, ObserversHearOfALeafAfterItsHooks) {
   const Tensor x = LeafOf({3}), w = LeafOf({5});
   Listener listener;
   x.autograd()->leaf->AddObserver(&listener);
@@ -194,7 +194,7 @@ TEST(HookTest, ObserversHearOfALeafAfterItsHooks) {
   EXPECT_THAT(Values(w.grad()), ElementsAre(3));
 }
 
-TEST(HookTest, OfADeferredLeafRunWhenItsGradientIsComputed) {
+TEST(GradHookTest, OfADeferredLeafRunWhenItsGradientIsComputed) {
   const Tensor x = LeafOf({3}), w = LeafOf({5});
   Seen seen;
   w.RegisterHook(See(seen));
@@ -224,7 +224,7 @@ struct AskingNode : Node {
   Node** receiver;
 };
 
-TEST(HookTest, NothingIsFusedIntoAGradientThatAHookSees) {
+TEST(GradHookTest, NothingIsFusedIntoAGradientThatAHookSees) {
   for (const bool hooked : {false, true}) {
     const Tensor x = LeafOf({3});
     const Tensor y = Scale(x, 2);
@@ -239,7 +239,7 @@ TEST(HookTest, NothingIsFusedIntoAGradientThatAHookSees) {
 
 // ---- Mistakes ----
 
-TEST(HookTest, WhatTheyReturnMustFit) {
+TEST(GradHookTest, WhatTheyReturnMustFit) {
   const Tensor x = LeafOf({1, 2});
   x.autograd()->leaf->set_name("h.0.weight");
   HookHandle hook = x.RegisterHook([](const Tensor&) { return Tensor::Zeros({1}, DType::kF64); });
@@ -254,7 +254,7 @@ TEST(HookTest, WhatTheyReturnMustFit) {
               HasSubstr("a hook of output 0 of 'test_scale'"));
 }
 
-TEST(HookTest, MustNotWriteToTheGradient) {
+TEST(GradHookTest, MustNotWriteToTheGradient) {
   const Tensor x = LeafOf({1, 2});
   x.RegisterHook([](const Tensor& grad) { grad.Fill(0); });
   EXPECT_THAT(MessageOf([&] { Backward(Sum(x)); }),
@@ -262,13 +262,13 @@ TEST(HookTest, MustNotWriteToTheGradient) {
                         "return a new tensor instead"));
 }
 
-TEST(HookTest, NeedATensorWithAGradient) {
+TEST(GradHookTest, NeedATensorWithAGradient) {
   const Tensor x = Tensor::Zeros({2}, DType::kF32);
   EXPECT_THAT(MessageOf([&] { x.RegisterHook(Times(2)); }),
               HasSubstr("RegisterHook of f32[2] on cpu, for which backward computes no gradient"));
 }
 
-TEST(HookTest, OfAParameterComeBeforeItIsCutOnlyByMistake) {
+TEST(GradHookTest, OfAParameterComeBeforeItIsCutOnlyByMistake) {
   Parameter whole({4}, nullptr, false), part({4}, nullptr, false);
   whole.Materialize(kCpu, DType::kF32, 1);
   whole.value().RegisterHook(Times(2));
