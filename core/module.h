@@ -1,6 +1,7 @@
 // Modules: named parameters, buffers and children, and hooks around a typed Forward.
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <span>
@@ -182,12 +183,30 @@ using Layer = ModuleOf<Tensor(const Tensor&)>;
 template <class M>
 class SlotAdapter;
 
-// A member of a module that holds a child through an interface M, so that it can be replaced:
-//   Child<Layer> fc{this, "fc", std::make_shared<nn::Linear>(in, out)};
-// Throws ArgumentError for a module that is not an M and has no adapter to M.
+namespace internal {
+// Whether `Args` is just a pointer to a module.
+template <class... Args>
+inline constexpr bool kIsModulePointer = false;
+template <class Arg>
+inline constexpr bool kIsModulePointer<Arg> = std::convertible_to<Arg, std::shared_ptr<Module>>;
+}  // namespace internal
+
+// A member of a module that holds a child. Either the child is made here, from the arguments of its
+// constructor, or it comes as a pointer, through an interface M of which there are several classes:
+//   Child<nn::Linear> fc{this, "fc", 784, 128};
+//   Child<Layer> fc{this, "fc", std::make_shared<nn::Linear>(784, 128)};
+// ReplaceChild puts any M into its place: an interface leaves more of a choice (LoRA, tensor
+// parallel). Throws ArgumentError for a module that is not an M and has no adapter to M.
 template <class M>
 class Child : public internal::ChildSlot {
  public:
+  // Options in braces need their name here: Child(this, "fc", 8, 4, nn::LinearOptions{.bias =
+  // false}).
+  template <class... Args>
+  requires(!internal::kIsModulePointer<Args...> && std::constructible_from<M, Args...>)
+      Child(Module* owner, std::string name, Args&&... args)
+      : Child(owner, std::move(name),
+              std::shared_ptr<Module>(std::make_shared<M>(std::forward<Args>(args)...))) {}
   Child(Module* owner, std::string name, std::shared_ptr<Module> module)
       : ChildSlot(owner, std::move(name)) {
     LS_CHECK(module != nullptr, "the child '", this->name(), "' must be a module, not null");
@@ -230,6 +249,13 @@ class ChildList {
   void Add(std::shared_ptr<Module> module) {
     items_.push_back(
         std::make_unique<Child<M>>(owner_, StrCat(name_, ".", items_.size()), std::move(module)));
+  }
+  // The same with one that is made here: layers.Add<nn::Linear>(784, 128).
+  template <std::derived_from<Module> C, class... Args>
+  C& Add(Args&&... args) {
+    const auto module = std::make_shared<C>(std::forward<Args>(args)...);
+    Add(std::shared_ptr<Module>(module));
+    return *module;
   }
   int64_t size() const { return static_cast<int64_t>(items_.size()); }
   Child<M>& operator[](int64_t i) { return *items_[static_cast<size_t>(i)]; }

@@ -52,15 +52,21 @@ void Parameter::set_name(const std::string& name) {
 
 void Parameter::SetLayout(ShardLayout layout, std::shared_ptr<PartExchange> exchange) {
   const std::optional<ShardLayout> added = Added(layout_, layout);
-  LS_CHECK(leaf().observers().empty() && added && (layout_.is_whole() || !added->is_whole()),
+  LS_CHECK(leaf().observers().empty() && !leaf().has_hooks() && added &&
+               (layout_.is_whole() || !added->is_whole()),
            "parameter '", name_,
            "' can be cut only once along an axis, at last perhaps into ranges, and before anything "
-           "observes its gradient");
+           "observes its gradient (by an observer or Tensor::RegisterHook)");
   layout.Check(logical_shape_);
   const Tensor value = PartWithin(part_.Detach(), *added);
   layout_ = std::move(layout);
   exchange_ = std::move(exchange);
   meta_ = AutogradMeta::ForLeaf(std::make_shared<Leaf>(value));
+  if (layout_.range) {
+    leaf().RefuseHooks(
+        "it is sharded by ranges of its elements, and no backward computes the gradient of one; "
+        "register hooks on the results of modules instead");
+  }
   if (!name_.empty()) set_name(name_);
   Keep(value, device_);
 }

@@ -51,8 +51,8 @@ class Parameter {
   // followed by more, and perhaps a range. `exchange`, which may be null, reaches the other parts;
   // it replaces an earlier one. A value in memory is replaced by a copy of its part, and the leaf
   // by a new one, so call this before anything holds either. Throws ArgumentError if the parameter
-  // has been cut otherwise before or has a range, if its gradient is observed, or if the layout
-  // does not fit its shape.
+  // has been cut otherwise before or has a range, if its gradient is observed or has hooks, or if
+  // the layout does not fit its shape.
   void SetLayout(ShardLayout layout, std::shared_ptr<PartExchange> exchange = nullptr);
   const std::shared_ptr<PartExchange>& exchange() const { return exchange_; }
   // This rank's part of a contiguous tensor of the logical shape; that tensor if nothing is cut.

@@ -176,4 +176,18 @@ void Tensor::ZeroGrad() const {
   if (autograd_ && autograd_->leaf) autograd_->leaf->ZeroGrad();
 }
 
+HookHandle Tensor::AddHook(GradHook hook) const {
+  LS_CHECK(autograd_ != nullptr, "RegisterHook of ", Describe(),
+           ", for which backward computes no gradient: call SetRequiresGrad() on it, or on what it "
+           "is computed from, first");
+  return autograd_->leaf ? autograd_->leaf->AddHook(std::move(hook))
+                         : autograd_->node->AddHook(autograd_->output, std::move(hook));
+}
+
+HookHandle AddGradHook(std::shared_ptr<GradHooks>& hooks, GradHook hook) {
+  if (!hooks) hooks = std::make_shared<GradHooks>();
+  hooks->push_back(std::make_shared<const GradHook>(std::move(hook)));
+  return {hooks, hooks->back()};
+}
+
 }  // namespace lockstep

@@ -1,9 +1,15 @@
 // The tensor: a value handle on a storage, with its place in an autograd graph.
 #pragma once
 
+#include <concepts>
 #include <cstring>
+#include <functional>
+#include <iosfwd>
 #include <memory>
 #include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "core/dtype.h"
@@ -13,6 +19,7 @@
 namespace lockstep {
 
 struct AutogradMeta;
+class HookHandle;
 
 // {storage, dtype, shape, strides, offset, autograd}. Copying a handle shares the bytes and the
 // autograd state. An undefined tensor (default constructed or moved from) has neither device nor
@@ -114,10 +121,23 @@ class Tensor {
   // Of a leaf: its gradient, undefined before the first backward. Else throws.
   Tensor grad() const;
   void ZeroGrad() const;
+  // From now on each Backward calls `hook` with this tensor's gradient, once, when all that this
+  // backward adds to it is there: of a leaf, before it is added to what earlier backwards left; of
+  // a result, before its node's backward. A hook returns nothing, or a tensor of the same shape,
+  // dtype and device that takes the gradient's place, or an undefined one to leave it. It must not
+  // write to the gradient, whose memory others may have, nor hold this tensor, which holds it.
+  // Hooks run in the order in which they were registered, without recording, and not where no
+  // gradient comes; under data parallelism on each rank, before the ranks' gradients are summed.
+  // Throws ArgumentError if the tensor does not require a gradient, or is a parameter of which this
+  // rank has a range of the elements; Backward throws it for a gradient that does not fit.
+  //   x.RegisterHook([](const Tensor& grad) { return grad * 0.5; });
+  template <std::invocable<const Tensor&> F>
+  HookHandle RegisterHook(F hook) const;
   const std::shared_ptr<AutogradMeta>& autograd() const { return autograd_; }
   void set_autograd(std::shared_ptr<AutogradMeta> meta) { autograd_ = std::move(meta); }
 
  private:
+  HookHandle AddHook(std::function<Tensor(const Tensor&)> hook) const;
   Tensor Copied(DType dtype, Device device) const;
   Tensor WithLayout(const Shape& shape, const Shape& strides, int64_t offset) const;
 
@@ -127,6 +147,48 @@ class Tensor {
   int64_t offset_ = 0, numel_ = 0;
   std::shared_ptr<AutogradMeta> autograd_;
 };
+
+// Called with a gradient; returns what takes its place, or an undefined tensor.
+using GradHook = std::function<Tensor(const Tensor& grad)>;
+using GradHooks = std::vector<std::shared_ptr<const GradHook>>;
+
+// For taking a hook away again. Copies are the same hook; forgetting the handle leaves it there.
+class HookHandle {
+ public:
+  HookHandle(std::weak_ptr<GradHooks> hooks, std::weak_ptr<const GradHook> hook)
+      : hooks_(std::move(hooks)), hook_(std::move(hook)) {}
+  void Remove() {
+    if (const auto hooks = hooks_.lock()) std::erase(*hooks, hook_.lock());
+    hooks_.reset();
+  }
+
+ private:
+  std::weak_ptr<GradHooks> hooks_;
+  std::weak_ptr<const GradHook> hook_;
+};
+
+// Appends to `hooks`, which may be null.
+HookHandle AddGradHook(std::shared_ptr<GradHooks>& hooks, GradHook hook);
+
+template <std::invocable<const Tensor&> F>
+HookHandle Tensor::RegisterHook(F hook) const {
+  if constexpr (std::is_void_v<std::invoke_result_t<F, const Tensor&>>) {
+    return AddHook([hook = std::move(hook)](const Tensor& grad) mutable {
+      hook(grad);
+      return Tensor();
+    });
+  } else {
+    return AddHook(std::move(hook));
+  }
+}
+
+// The elements as NumPy lays them out, 4 digits of each, then what the tensor is:
+//   [[ 1.  ,  2.5 ],
+//    [-3.25, 10.  ]] f32[2, 2] on cpu
+// Of a tensor of more than 1,000 elements the first and last three along each dimension. On the
+// meta device, "f32[2, 2] on meta". Waits for the device.
+std::string ToString(const Tensor& x);
+std::ostream& operator<<(std::ostream& out, const Tensor& x);
 
 // The order that undoes Permute(order), whose dimensions count from the front.
 std::vector<int> InverseOrder(const std::vector<int>& order);

@@ -1,6 +1,6 @@
 #include "nn/transformer_block.h"
 
-#include "nn/causal_self_attention.h"
+#include "nn/attention/causal_self_attention.h"
 #include "nn/mixture/mixture_of_experts.h"
 #include "nn/mlp.h"
 #include "nn/recompute.h"

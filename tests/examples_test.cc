@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <regex>
+#include <sstream>
 
 #include "core/io/file.h"
 #include "core/io/safetensors.h"
@@ -99,6 +100,29 @@ TEST_F(Examples, ShardingTheTransformerChangesAtMostTenLines) {
   const auto lines = std::distance(begin, std::sregex_iterator());
   EXPECT_GT(lines, 2) << diff;
   EXPECT_LE(lines, 10) << diff;
+}
+
+// ---- The README's program. ----
+
+TEST_F(Examples, TheReadmesProgramLearnsToMultiply) {
+  const Result run = RunProgram({"models/examples/learn_product"});
+  ASSERT_EQ(run.exit_code, 0) << run;
+  std::smatch m;
+  ASSERT_TRUE(std::regex_search(
+      run.out, m, std::regex("^100  (\\S+) f32\\[\\] on cpu\n[\\s\\S]*1000  (\\S+) f32")))
+      << run.out;
+  EXPECT_LT(std::stod(m[2]), 1e-3);
+  EXPECT_LT(std::stod(m[2]), std::stod(m[1]));
+}
+
+TEST_F(Examples, TheReadmeShowsItsProgram) {
+  const std::string program = ReadFile("models/examples/learn_product.cc");
+  std::istringstream lines(program.substr(program.find("#include")));
+  std::string shown;
+  for (std::string line; std::getline(lines, line);) {
+    shown += (line.empty() ? "" : "    " + line) + "\n";
+  }
+  EXPECT_THAT(ReadFile("README.md"), HasSubstr(shown));
 }
 
 // ---- The page: one script, five ways to train it. ----

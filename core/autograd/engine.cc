@@ -99,6 +99,24 @@ void NotifyLeafReady(Leaf& leaf, const std::vector<BackwardObserver*>& others) {
   for (BackwardObserver* o : observers) o->OnLeafReady(leaf);
 }
 
+// What the hooks make of a gradient.
+Tensor RunHooks(const GradHooks& hooks, Tensor grad, const std::string& whose) {
+  const GradHooks now = hooks;  // they may be removed meanwhile
+  for (const auto& hook : now) {
+    const uint64_t version = grad.storage().version();
+    const Tensor by = (*hook)(grad);
+    LS_CHECK(grad.storage().version() == version, "a hook wrote to the gradient of ", whose,
+             ", whose memory others may have: return a new tensor instead");
+    if (!by.defined()) continue;
+    LS_CHECK(
+        by.shape() == grad.shape() && by.dtype() == grad.dtype() && by.device() == grad.device(),
+        "a hook of ", whose, " returned ", by.Describe(), " in the place of its gradient, ",
+        grad.Describe(), ": they must be equal in shape, dtype and device");
+    grad = by.Detach().Contiguous();
+  }
+  return grad;
+}
+
 // Identifies this thread.
 const void* ThisThread() {
   thread_local const char address = 0;
@@ -143,6 +161,9 @@ class LeafClaims {
   std::vector<std::shared_ptr<Leaf>> claimed_;
 };
 
+// Where this backward's gradients of leaves with hooks are added up, until the hooks see them.
+using HookedLeaves = std::unordered_map<const Leaf*, std::unique_ptr<Leaf>>;
+
 struct DeferredGradients::Item {
   std::shared_ptr<Node> node;
   std::vector<Tensor> grads;
@@ -151,6 +172,7 @@ struct DeferredGradients::Item {
   std::vector<BackwardObserver*> given;      // BackwardOptions::observers
   std::vector<std::shared_ptr<Leaf>> ready;  // leaves whose last addition this is
   std::vector<BackwardObserver*> end;        // in the last item: observers to notify of the end
+  std::shared_ptr<HookedLeaves> hooked;      // of the backward that deferred it
 };
 
 DeferredGradients::DeferredGradients() = default;
@@ -199,6 +221,10 @@ class BackwardRun {
     std::optional<RootGradientScope> root;
     try {
       for (BackwardObserver* o : observers_) o->OnBegin(plan_);
+      for (const auto& leaf : plan_.leaves) {
+        if (!leaf->has_hooks()) continue;
+        (*hooked_)[leaf.get()] = std::make_unique<Leaf>(leaf->shape(), leaf->grad_dtype());
+      }
       PutRootGrads(roots, root_grads, root);
       TellReady(-1);
       for (size_t i = 0; i < plan_.nodes.size(); ++i) {
@@ -277,7 +303,7 @@ class BackwardRun {
     std::vector<GradSink> sinks = MakeSinks(*item.node, [&](size_t i) {
       if (!item.needs[i]) return GradSink();
       leaves.push_back(item.node->inputs()[i].leaf);
-      return GradSink(leaves.back().get());
+      return SinkOf(*leaves.back(), *item.hooked);
     });
     const LeafClaims claims(leaves);
     {
@@ -286,7 +312,7 @@ class BackwardRun {
     }
     item.grads.clear();
     if (!item.retain) Release(*item.node);
-    for (const auto& leaf : item.ready) NotifyLeafReady(*leaf, item.given);
+    for (const auto& leaf : item.ready) Finish(*leaf, *item.hooked, item.given);
     for (BackwardObserver* o : item.end) o->OnEnd();
   }
 
@@ -308,7 +334,7 @@ class BackwardRun {
       if (roots.size() == 1 && grad.numel() == 1 && !plan_.default_root_grad) {
         declared.emplace(grad);
       }
-      GradSink sink = meta->leaf ? GradSink(meta->leaf.get())
+      GradSink sink = meta->leaf ? SinkOf(*meta->leaf, *hooked_)
                                  : GradSink(&Buffer(*meta->node, meta->output).grad);
       sink.Put(grad);
     }
@@ -326,10 +352,17 @@ class BackwardRun {
     return buffer[output];
   }
 
+  static GradSink SinkOf(Leaf& leaf, const HookedLeaves& hooked) {
+    const auto apart = hooked.find(&leaf);
+    return GradSink(apart == hooked.end() ? &leaf : apart->second.get());
+  }
+
   GradSink SinkOf(const Edge& edge) {
-    if (edge.leaf) return GradSink(edge.leaf.get());
+    if (edge.leaf) return SinkOf(*edge.leaf, *hooked_);
     OutputGrad& to = Buffer(*edge.node, edge.output);
-    const bool only = to.uses == 1 && !options_.retain_graph;
+    // Hooks must see the gradient itself, with nothing of the receiver's fused into it.
+    const bool only = to.uses == 1 && !options_.retain_graph &&
+                      !edge.node->outputs_[static_cast<size_t>(edge.output)].has_hooks();
     return GradSink(&to.grad, only ? edge.node.get() : nullptr);
   }
 
@@ -357,7 +390,12 @@ class BackwardRun {
     });
     for (size_t k = 0; any && k < grads.size(); ++k) {
       const auto& out = node.outputs_[k];
-      if (!grads[k].defined()) grads[k] = Tensor::Zeros(out.shape, out.dtype, out.device);
+      if (!grads[k].defined()) {
+        grads[k] = Tensor::Zeros(out.shape, out.dtype, out.device);
+      } else if (out.has_hooks()) {
+        grads[k] = RunHooks(*out.hooks, std::move(grads[k]),
+                            StrCat("output ", k, " of '", node.name(), "'"));
+      }
       LS_INVARIANT(grads[k].shape() == out.shape && grads[k].dtype() == out.dtype &&
                        grads[k].device() == out.device,
                    "the gradient of '", node.name(), "' is ", grads[k].Describe(),
@@ -385,7 +423,8 @@ class BackwardRun {
                                            .grads = std::move(grads),
                                            .needs = std::move(later),
                                            .retain = options_.retain_graph,
-                                           .given = options_.observers});
+                                           .given = options_.observers,
+                                           .hooked = hooked_});
     } else if (!options_.retain_graph) {
       Release(node);
     }
@@ -413,8 +452,20 @@ class BackwardRun {
         options_.deferred->items_.back().ready.push_back(leaf);
         continue;
       }
-      NotifyLeafReady(*leaf, options_.observers);
+      Finish(*leaf, *hooked_, options_.observers);
     }
+  }
+
+  // After the last addition to a leaf.
+  static void Finish(Leaf& leaf, HookedLeaves& hooked,
+                     const std::vector<BackwardObserver*>& given) {
+    if (const auto apart = hooked.extract(&leaf)) {
+      Tensor grad = std::exchange(apart.mapped(), nullptr)->grad();
+      if (grad.defined()) {
+        GradSink(&leaf).Put(RunHooks(*leaf.hooks_, std::move(grad), StrCat("'", leaf.name(), "'")));
+      }
+    }
+    NotifyLeafReady(leaf, given);
   }
 
   void BeginRanges(Node& node) {
@@ -445,6 +496,7 @@ class BackwardRun {
   std::unordered_map<Node*, size_t> index_;
   std::vector<std::vector<OutputGrad>> buffers_;  // for each node that has not run
   std::vector<BackwardObserver*> observers_;
+  const std::shared_ptr<HookedLeaves> hooked_ = std::make_shared<HookedLeaves>();
   std::vector<std::shared_ptr<const BackwardRange>> active_;
   std::unordered_set<const BackwardRange*> begun_;
   size_t next_leaf_ = 0;

@@ -4,8 +4,6 @@
 
 namespace lockstep {
 
-Leaf::Leaf(const Tensor& value) : shape_(value.shape()), dtype_(value.dtype()) {}
-
 void Leaf::SetDestination(const Tensor& destination) {
   LS_CHECK(destination.defined() && destination.shape() == shape_ &&
                IsFloating(destination.dtype()) && destination.is_contiguous(),
@@ -37,6 +35,11 @@ void Leaf::SetGrad(const Tensor& grad) {
     grad_ = grad.Detach().Clone();
   }
   fresh_ = false;
+}
+
+HookHandle Leaf::AddHook(GradHook hook) {
+  LS_CHECK(no_hooks_.empty(), "'", name_, "' can have no hook: ", no_hooks_);
+  return AddGradHook(hooks_, std::move(hook));
 }
 
 void Leaf::ShareGrad(const Tensor& grad) {

@@ -26,7 +26,8 @@ class BackwardObserver {
 // A tensor that collects a gradient. Gradients accumulate over backwards until ZeroGrad.
 class Leaf {
  public:
-  explicit Leaf(const Tensor& value);
+  explicit Leaf(const Tensor& value) : Leaf(value.shape(), value.dtype()) {}
+  Leaf(const Shape& shape, DType dtype) : shape_(shape), dtype_(dtype) {}
 
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
@@ -57,7 +58,17 @@ class Leaf {
   void RemoveObserver(BackwardObserver* observer) { std::erase(observers_, observer); }
   const std::vector<BackwardObserver*>& observers() const { return observers_; }
 
+  // Tensor::RegisterHook's. Where there are some, a backward adds up its gradient apart, in the
+  // dtype of this leaf's, and hands it over once the hooks have seen it, before the observers hear
+  // of it. So where gradients accumulate over backwards, the last bits may differ from those
+  // without hooks.
+  bool has_hooks() const { return hooks_ != nullptr && !hooks_->empty(); }
+  // Throws ArgumentError after RefuseHooks, of a leaf in whose place backward sees others.
+  HookHandle AddHook(GradHook hook);
+  void RefuseHooks(std::string why) { no_hooks_ = std::move(why); }
+
  private:
+  friend class BackwardRun;
   friend class GradSink;
   friend class LeafClaims;
   // The dtype that a node must write to avoid a conversion.
@@ -71,6 +82,8 @@ class Leaf {
   bool fixed_ = false;  // grad_ is a permanent destination
   bool fresh_ = true;   // the next write overwrites
   std::vector<BackwardObserver*> observers_;
+  std::shared_ptr<GradHooks> hooks_;                   // null: none yet
+  std::string no_hooks_;                               // why there can be none
   std::atomic<const void*> in_backward_of_ = nullptr;  // a thread
 };
 

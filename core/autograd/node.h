@@ -50,6 +50,10 @@ class Node {
   const char* name() const { return name_; }
   uint64_t sequence() const { return sequence_; }
   const std::vector<Edge>& inputs() const { return inputs_; }
+  // Tensor::RegisterHook's, of the gradient of output `output`.
+  HookHandle AddHook(int output, GradHook hook) {
+    return AddGradHook(outputs_[static_cast<size_t>(output)].hooks, std::move(hook));
+  }
   void AddRange(std::shared_ptr<const BackwardRange> range) { ranges_.push_back(std::move(range)); }
   bool released() const { return released_; }
 
@@ -63,6 +67,9 @@ class Node {
     Shape shape;
     DType dtype;
     Device device;
+    std::shared_ptr<GradHooks> hooks = nullptr;  // null: none yet
+
+    bool has_hooks() const { return hooks != nullptr && !hooks->empty(); }
   };
   const char* name_;
   uint64_t sequence_;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "dist/context/context_ranks.h"
-#include "nn/causal_self_attention.h"
+#include "nn/attention/causal_self_attention.h"
 
 namespace lockstep::dist {
 

@@ -10,7 +10,7 @@
 #include "dist/tensor/tensor_exchange.h"
 #include "dist/tensor/tensor_experts.h"
 #include "dist/tensor/vocabulary.h"
-#include "nn/causal_self_attention.h"
+#include "nn/attention/causal_self_attention.h"
 
 namespace lockstep::dist {
 namespace {

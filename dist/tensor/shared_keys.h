@@ -2,7 +2,7 @@
 #pragma once
 
 #include "dist/tensor/tensor_ranks.h"
-#include "nn/causal_self_attention.h"
+#include "nn/attention/causal_self_attention.h"
 
 namespace lockstep::dist {
 

@@ -3,15 +3,9 @@
 
 #include "core/dispatcher.h"
 #include "core/tensor.h"
+#include "kernels/reduction.h"
 
 namespace lockstep {
-
-// How the losses of the rows become the result.
-enum class Reduction {
-  kNone,  // they are the result
-  kSum,
-  kMean,  // over the rows whose target is not ignored; 0, without gradient, if there is none
-};
 
 namespace ops {
 

@@ -2,29 +2,25 @@
 #pragma once
 
 #include <cmath>
-#include <memory>
 #include <vector>
 
-#include "core/module.h"
-#include "core/philox.h"
-#include "kernels/unary/unary.h"
-#include "nn/linear.h"
+#include "lockstep/lockstep.h"
 
 namespace lockstep::examples {
 
 // 2 features to 2 classes. The parameters are those of the children; Forward is ordinary code.
-class Mlp : public ModuleOf<Tensor(const Tensor&)> {
+class Mlp : public Layer {
  public:
   explicit Mlp(int64_t hidden)
-      : fc1_(this, "fc1", std::make_shared<nn::Linear>(2, hidden)),
-        fc2_(this, "fc2", std::make_shared<nn::Linear>(hidden, hidden)),
-        head_(this, "head", std::make_shared<nn::Linear>(hidden, 2)) {}
+      : fc1_(this, "fc1", 2, hidden),
+        fc2_(this, "fc2", hidden, hidden),
+        head_(this, "head", hidden, 2) {}
 
  protected:
   Tensor Forward(const Tensor& x) override { return head_(ops::Relu(fc2_(ops::Relu(fc1_(x))))); }
 
  private:
-  Child<Layer> fc1_, fc2_, head_;
+  Child<nn::Linear> fc1_, fc2_, head_;
 };
 
 struct Points {

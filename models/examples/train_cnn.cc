@@ -7,20 +7,7 @@
 #include <cstdio>
 #include <string>
 
-#include "core/autograd/engine.h"
-#include "core/io/file.h"
-#include "core/philox.h"
-#include "core/step_state.h"
-#include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
-#include "nn/activation.h"
-#include "nn/linear.h"
-#include "nn/sequential.h"
-#include "nn/state.h"
-#include "nn/vision/batch_norm.h"
-#include "nn/vision/conv2d.h"
-#include "nn/vision/pooling.h"
-#include "optim/lr_schedule.h"
-#include "optim/sgd.h"
+#include "lockstep/lockstep.h"
 
 using namespace lockstep;
 

@@ -4,13 +4,8 @@
 //   bazel run -c opt //models/examples:train_mlp
 #include <cstdio>
 
-#include "core/autograd/engine.h"
-#include "core/step_state.h"
-#include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
+#include "lockstep/lockstep.h"
 #include "models/examples/spirals.h"
-#include "optim/adamw.h"
-#include "optim/clip.h"
-#include "optim/lr_schedule.h"
 
 using namespace lockstep;
 

@@ -7,18 +7,8 @@
 #include <cmath>
 #include <cstdio>
 
-#include "core/autograd/engine.h"
-#include "core/philox.h"
-#include "core/step_state.h"
-#include "data/distributed_sampler.h"
-#include "dist/data_parallel/data_parallel.h"
-#include "dist/world.h"
-#include "kernels/softmax_cross_entropy/softmax_cross_entropy.h"
+#include "lockstep/lockstep.h"
 #include "models/examples/spirals.h"
-#include "nn/state.h"
-#include "optim/adamw.h"
-#include "optim/clip.h"
-#include "optim/lr_schedule.h"
 
 using namespace lockstep;
 

@@ -66,8 +66,8 @@ bool StepGraphs::Ready(bool eager) {
   if (eager || given_up_ || !std::exchange(warm_, true)) return false;
   if (gradients_.defined() && !ParametersMoved()) return true;
   for (const auto& p : parameters_) {
-    if (p->leaf().observers().empty()) continue;
-    GiveUp("gradients have observers");
+    if (p->leaf().observers().empty() && !p->leaf().has_hooks()) continue;
+    GiveUp("gradients have observers or hooks");
     return false;
   }
   if (!cuda::GraphSpace::Supported(state_.device())) {

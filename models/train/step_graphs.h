@@ -25,9 +25,9 @@ using MicroStep =
 // happens once), the second is captured, later ones replay it, with the same bits: what changes
 // from step to step is in the StepState and in the tensors of the batch.
 //
-// If graphs can't be used (batches of several shapes, leaves with observers as in distributed
-// training, no caching allocator), steps are eager from then on, and `say` is told why. When
-// parameters have moved, the step is captured again.
+// If graphs can't be used (batches of several shapes, leaves with hooks, or with observers as in
+// distributed training, no caching allocator), steps are eager from then on, and `say` is told why.
+// When parameters have moved, the step is captured again.
 class StepGraphs {
  public:
   struct Options {

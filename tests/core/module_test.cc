@@ -227,6 +227,37 @@ class Adapted : public Layer {
   Child<Layer> update_{this, "update", std::make_shared<Gain>()};
 };
 
+// A layer of several arguments; one of them a reference.
+class Sized : public Gain {
+ public:
+  Sized(int64_t n, std::string& told) : Gain(n) { told += StrCat(n, " "); }
+};
+
+TEST(ModuleTest, ChildrenAreMadeInPlaceFromTheArgumentsOfTheirConstructor) {
+  struct Tree : Layer {
+    Tensor Forward(const Tensor& x) override { return second(first(x)); }
+    std::string told;
+    Child<Gain> first{this, "first"};
+    Child<Sized> second{this, "second", 2, told};
+    Child<Gain> given{this, "given", std::make_shared<Sized>(5, told)};
+    ChildList<Layer> list{this, "list"};
+  } tree;
+  EXPECT_EQ(tree.list.Add<Sized>(3, tree.told).weight()->logical_shape(), Shape({3}));
+  tree.list.Add<Gain>();
+  EXPECT_EQ(tree.told, "2 5 3 ");
+  std::vector<std::string> names;
+  for (const auto& [name, p] : tree.NamedParameters()) {
+    names.push_back(StrCat(name, " ", p->logical_shape()));
+  }
+  EXPECT_THAT(names, ElementsAre("first.weight [2]", "second.weight [2]", "given.weight [5]",
+                                 "list.0.weight [3]", "list.1.weight [2]"));
+  EXPECT_EQ(tree.second->weight()->logical_shape(), Shape({2}));
+  // The slots are of the classes: no other class fits, a derived one does.
+  tree.ReplaceChild("first", std::make_shared<Sized>(2, tree.told));
+  EXPECT_THAT(MessageOf([&] { tree.ReplaceChild("second", std::make_shared<Gain>()); }),
+              HasSubstr("the child 'second' cannot be replaced by a module of another interface"));
+}
+
 TEST(ReplaceTest, ByPathAnywhereInTheTree) {
   Tree tree;
   tree.Materialize(kCpu, 0, DType::kF64);

@@ -11,6 +11,7 @@
 
 #include "dist/groups/agreement.h"
 #include "dist/groups/in_process_group.h"
+#include "kernels/scale/scale.h"
 #include "tests/dist/toy_steps.h"
 #include "tests/message_of.h"
 
@@ -490,6 +491,35 @@ TEST(Reducer, ANonFiniteGradientIsTracedToItsRank) {
       EXPECT_EQ(reducer.LocateNonFinite(/*ago=*/1), where);
     });
   }
+}
+
+// Tensor::RegisterHook. Doubling is exact, so the bits are known.
+TEST(Reducer, HooksSeeARanksOwnGradientsBeforeTheyAreSummed) {
+  constexpr int64_t kMicroBatches = 4;
+  const std::vector<float> plain = StepGradients(2, kMicroBatches, {.sum = GradientSum::kOrdered});
+  RunInProcess(2, [&](ProcessGroup& group) {
+    ToyModel model;
+    std::vector<float> seen;  // of `shared`, which is used twice
+    for (const auto& [name, p] : model.NamedParameters()) {
+      p->value().RegisterHook([&, name = name](const Tensor& grad) {
+        if (name == "shared.weight") seen = grad.ToVector<float>();
+        return grad * 2.0;
+      });
+    }
+    Reducer reducer(&group, model.Parameters(),
+                    Small({.sum = GradientSum::kOrdered, .micro_batches = kMicroBatches}));
+    for (const int64_t m : reducer.micro_order()) {
+      std::optional<Reducer::NoSync> no_sync;
+      if (m != reducer.micro_order().back()) no_sync.emplace(reducer);
+      ToyModel alone;
+      ToyBackward(alone, MakeToyBatch(m, kRows), kMicroBatches * kRows);
+      ToyBackward(model, MakeToyBatch(m, kRows), kMicroBatches * kRows);
+      EXPECT_EQ(seen, Flat({alone.NamedParameters()[2].second->grad()})) << m;
+    }
+    std::vector<float> half = GradientsOf(model);
+    for (float& g : half) g /= 2;
+    EXPECT_EQ(half, plain);
+  });
 }
 
 TEST(Reducer, ASingleRankNeedsNoGroup) {

@@ -5,7 +5,7 @@
 
 #include "core/step_state.h"
 #include "kernels/attention/attention.h"
-#include "nn/causal_self_attention.h"
+#include "nn/attention/causal_self_attention.h"
 #include "nn/transformer_block.h"
 #include "tests/message_of.h"
 #include "tests/nn/reference.h"

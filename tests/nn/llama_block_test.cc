@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "nn/causal_self_attention.h"
+#include "nn/attention/causal_self_attention.h"
 #include "nn/layer_norm.h"
 #include "nn/residual_norm.h"
 #include "nn/rms_norm.h"

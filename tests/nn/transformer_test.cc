@@ -10,7 +10,7 @@
 #include "core/step_state.h"
 #include "kernels/linear/linear.h"
 #include "kernels/residual/residual.h"
-#include "nn/causal_self_attention.h"
+#include "nn/attention/causal_self_attention.h"
 #include "nn/dropout.h"
 #include "nn/init.h"
 #include "nn/linear.h"

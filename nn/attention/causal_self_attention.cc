@@ -1,4 +1,4 @@
-#include "nn/causal_self_attention.h"
+#include "nn/attention/causal_self_attention.h"
 
 #include "core/step_state.h"
 #include "kernels/attention/attention.h"
