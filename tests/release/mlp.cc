@@ -7,6 +7,7 @@
 
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/lockstep.h"
+#include "lockstep/version.h"
 
 using namespace lockstep;
 
