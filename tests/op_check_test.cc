@@ -53,6 +53,7 @@ class SquareNode : public Node {
       for (int64_t i = 0; i < x.numel(); ++i) {
         out[i] = (accumulate ? out[i] : T(0)) + T(factor * in[i] * dy[i] + add);
       }
+      if (x.numel() == 0) return;
       if (faults_.small_gradient_error) out[0] += T(1e-4);
       if (faults_.f32_gradient && sizeof(T) == 4) out[0] += T(1e-3);
       // Only if the memory after it belongs to something else.
