@@ -22,7 +22,7 @@ trap finish EXIT
 
 # --- Beside the clone -----------------------------------------------------------------------------------
 
-bazel_ build --symlink_prefix=/ //own/... 2>&1 | tee "$scratch/log"
+bazel_ build --symlink_prefix=/ //own/...
 programs=$(bazel_ info bazel-bin)/own
 [[ $("$programs/outside") == "outside: ok" ]]
 "$programs/softsign_test" cpu

@@ -54,7 +54,6 @@ def _release_impl(ctx):
     lines += ["plugin " + file.path for file in ctx.files.plugins]
     lines += ["program %s %s" % (name, file.path) for name, file in programs.items()]
     lines += ["file " + file.path for file in ctx.files.files]
-    lines += ["template " + file.path for file in ctx.files._templates]
     manifest = ctx.actions.declare_file(ctx.label.name + ".manifest")
     ctx.actions.write(manifest, "\n".join(lines) + "\n")
     output = ctx.actions.declare_file("lockstep-%s.tar.gz" % VERSION)
