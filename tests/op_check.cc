@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "core/philox.h"
 #include "tests/op_check_run.h"
@@ -216,6 +217,83 @@ Result FiniteDifferences(const OpCase&, const OpSample& s, Device device) {
               by_reference, tolerance);
     }
   });
+}
+
+// ---- All checks of a case ----
+
+namespace {
+
+using Check = Result (*)(const OpCase&, const OpSample&, DType, Device);
+
+Result MetaCheck(const OpCase& c, const OpSample& s, DType dtype, Device) {
+  return Meta(c, s, dtype);
+}
+
+// The checks of each dtype; the second list: those of samples that have a gradient.
+struct Table {
+  std::vector<std::pair<const char*, Check>> all, gradient;
+};
+
+const Table kOnCpu = {
+    {{"Forward", Forward}, {"Determinism", Determinism}, {"Meta", MetaCheck}},
+    {{"Gradient", Gradient},
+     {"Accumulation", Accumulation},
+     {"Subsets", Subsets},
+     {"Overwriting", Overwriting}},
+};
+// The checks of the kernels themselves; the CPU's cover the rest (unnoticed writes, shapes on the
+// meta device).
+const Table kOnCuda = {
+    {{"Orders", Orders}, {"Unaligned", Unaligned}},
+    {{"Accumulation", Accumulation}, {"Subsets", Subsets}},
+};
+
+void AddSample(std::vector<NamedCheck>& checks, const OpCase& c, const OpSample& s, Device device) {
+  const Table& table = device.is_cpu() ? kOnCpu : kOnCuda;
+  const bool gradient = HasGradient(c, s);
+  for (DType dtype : DTypesOn(c, device)) {
+    auto add = [&](const auto& list) {
+      for (const auto& [name, check] : list) {
+        // The f64 gradient is what the others are compared with.
+        if (check == Gradient && dtype == DType::kF64) continue;
+        checks.push_back({StrCat(name, "/", s.name, "/", dtype),
+                          [=, &c, run = check] { return run(c, s, dtype, device); }});
+      }
+    };
+    add(table.all);
+    if (gradient) add(table.gradient);
+  }
+  if (device.is_cpu() && gradient && s.finite_differences) {
+    checks.push_back({StrCat("FiniteDifferences/", s.name),
+                      [=, &c] { return FiniteDifferences(c, s, device); }});
+  }
+}
+
+}  // namespace
+
+std::vector<NamedCheck> Checks(const OpCase& c, Device device) {
+  std::vector<NamedCheck> checks;
+  if (device.is_cpu()) checks.push_back({"Declaration", [&c] { return Declaration(c); }});
+  for (const OpSample& s : c.samples()) {
+    if (!s.benchmark_only) AddSample(checks, c, s, device);
+  }
+  for (const ErrorSample& e : c.errors ? c.errors() : std::vector<ErrorSample>{}) {
+    checks.push_back({StrCat("Error/", e.name), [e, device] { return ErrorMessage(e, device); }});
+  }
+  return checks;
+}
+
+Result All(const OpCase& c, Device device) {
+  Result all;
+  for (const NamedCheck& check : Checks(c, device)) {
+    const Result result = check.run();
+    all.compared += result.compared;
+    all.max_absolute = std::max(all.max_absolute, result.max_absolute);
+    all.max_relative = std::max(all.max_relative, result.max_relative);
+    if (result.passed()) continue;
+    all.error += StrCat(all.passed() ? "" : "\n", c.name, ".", check.name, ": ", result.error);
+  }
+  return all;
 }
 
 }  // namespace lockstep::check

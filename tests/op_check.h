@@ -1,8 +1,10 @@
 // The checks that follow from just an OpCase. op_test runs all of them, gradcheck those of
-// gradients.
+// gradients. For an op outside of Lockstep, All is the one call to make.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "kernels/op_case/op_case.h"
 
@@ -16,6 +18,19 @@ struct Result {
 
   bool passed() const { return error.empty(); }
 };
+
+// A check of one sample, such as "Gradient/odd/f32".
+struct NamedCheck {
+  std::string name;
+  std::function<Result()> run;
+};
+
+// All checks of a case on the CPU, or those of its kernels on a CUDA device. They refer to the
+// case.
+std::vector<NamedCheck> Checks(const OpCase& c, Device device);
+
+// Runs these. The error has a line for each that failed; the largest differences are those of all.
+Result All(const OpCase& c, Device device);
 
 // The declaration itself: names, dtypes, tolerances, and that there are an empty and a
 // non-contiguous sample (or error samples of that name).

@@ -53,6 +53,7 @@ class SquareNode : public Node {
       for (int64_t i = 0; i < x.numel(); ++i) {
         out[i] = (accumulate ? out[i] : T(0)) + T(factor * in[i] * dy[i] + add);
       }
+      if (x.numel() == 0) return;
       if (faults_.small_gradient_error) out[0] += T(1e-4);
       if (faults_.f32_gradient && sizeof(T) == 4) out[0] += T(1e-3);
       // Only if the memory after it belongs to something else.
@@ -156,6 +157,30 @@ std::string FirstError(const Faults& faults, DType dtype = DType::kF64) {
 TEST(OpCheckTest, PassesACorrectOp) {
   EXPECT_EQ(FirstError({}), "");
   EXPECT_EQ(FirstError({}, DType::kF32), "");
+}
+
+TEST(OpCheckTest, AllMakesEveryCheckAndNamesThoseThatFailed) {
+  const OpCase correct = Case();
+  const check::Result passed = check::All(correct, kCpu);
+  EXPECT_EQ(passed.error, "");
+  EXPECT_GT(passed.compared, 100);
+  EXPECT_GT(passed.max_relative, 0);
+  // What is wrong in f32 only: neither the f64 checks nor the declaration fail.
+  EXPECT_EQ(check::All(Case({.f32_gradient = true}), kCpu).error.substr(0, 28),
+            "square.Gradient/sample/f32: ");
+  // Each of these breaks what another check is for.
+  const std::pair<Faults, const char*> broken[] = {
+      {{.forward = true}, "square.Forward/sample/f64: "},
+      {{.gradient = true}, "square.FiniteDifferences/sample: "},
+      {{.forgets_to_accumulate = true}, "square.Accumulation/transposed/f64: "},
+      {{.unneeded = true}, "square.Subsets/sample/f64: "},
+      {{.unsafe_save = true}, "square.Overwriting/sample/f64: "},
+      {{.writes_input = true}, "square.Determinism/sample/f64: "},
+      {{.computes_on_meta = true}, "square.Meta/sample/f64: "},
+      {{.throws_nothing = true}, "square.Error/scalar: "}};
+  for (const auto& [faults, message] : broken) {
+    EXPECT_THAT(check::All(Case(faults), kCpu).error, HasSubstr(message));
+  }
 }
 
 TEST(OpCheckTest, FindsWrongResults) {

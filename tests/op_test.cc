@@ -24,59 +24,11 @@ class CheckTest : public testing::Test {
   std::function<check::Result()> run_;
 };
 
-void Add(const OpCase& c, const std::string& name, const std::function<check::Result()>& run) {
-  testing::RegisterTest(c.name.c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
-                        [run]() -> testing::Test* { return new CheckTest(run); });
-}
-
-using Check = check::Result (*)(const OpCase&, const OpSample&, DType, Device);
-
-void AddSampleOnCpu(const OpCase& c, const OpSample& s) {
-  for (DType dtype : c.dtypes) {
-    auto add = [&](const char* name, Check check) {
-      Add(c, StrCat(name, "/", s.name, "/", dtype), [=, &c] { return check(c, s, dtype, kCpu); });
-    };
-    add("Forward", check::Forward);
-    add("Determinism", check::Determinism);
-    add("Meta", [](const OpCase& op, const OpSample& sample, DType type, Device) {
-      return check::Meta(op, sample, type);
-    });
-    if (!check::HasGradient(c, s)) continue;
-    if (dtype != DType::kF64) add("Gradient", check::Gradient);
-    add("Accumulation", check::Accumulation);
-    add("Subsets", check::Subsets);
-    add("Overwriting", check::Overwriting);
-  }
-  if (check::HasGradient(c, s) && s.finite_differences) {
-    Add(c, StrCat("FiniteDifferences/", s.name),
-        [=, &c] { return check::FiniteDifferences(c, s, kCpu); });
-  }
-}
-
-// The checks of the kernels themselves; the CPU's tests cover the rest (unnoticed writes, shapes on
-// the meta device).
-void AddSampleOnCuda(const OpCase& c, const OpSample& s, Device device) {
-  for (DType dtype : check::DTypesOn(c, device)) {
-    auto add = [&](const char* name, Check check) {
-      Add(c, StrCat(name, "/", s.name, "/", dtype), [=, &c] { return check(c, s, dtype, device); });
-    };
-    add("Orders", check::Orders);
-    add("Unaligned", check::Unaligned);
-    if (!check::HasGradient(c, s)) continue;
-    add("Accumulation", check::Accumulation);
-    add("Subsets", check::Subsets);
-  }
-}
-
 void AddAll(Device device) {
   for (const OpCase& c : AllOpCases()) {
-    if (device.is_cpu()) Add(c, "Declaration", [&c] { return check::Declaration(c); });
-    for (const OpSample& s : c.samples()) {
-      if (s.benchmark_only) continue;
-      device.is_cpu() ? AddSampleOnCpu(c, s) : AddSampleOnCuda(c, s, device);
-    }
-    for (const ErrorSample& e : c.errors ? c.errors() : std::vector<ErrorSample>{}) {
-      Add(c, StrCat("Error/", e.name), [e, device] { return check::ErrorMessage(e, device); });
+    for (const check::NamedCheck& each : check::Checks(c, device)) {
+      testing::RegisterTest(c.name.c_str(), each.name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
+                            [run = each.run]() -> testing::Test* { return new CheckTest(run); });
     }
   }
 }

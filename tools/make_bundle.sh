@@ -7,6 +7,7 @@
 # bundle's folder, not in the build machine's toolkit, where the linker found CUDA's: on a host with
 # such a folder it would take precedence over LD_LIBRARY_PATH. Fails above 50 MB.
 set -euo pipefail
+source "$(dirname "$0")/archive.sh"
 output=$1 program=$2 architectures=$3
 shift 3
 names=()
@@ -39,10 +40,6 @@ ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | while read -r lib
   esac
 done
 
-# newest PREFIX: the latest version of these symbols that anything in the bundle requires.
-newest() {
-  objdump -T "$root"/bin/lockstep "$root"/lib/* | grep -o "\b$1_[0-9.]*" | sed "s/.*_//" | sort -uV | tail -n 1
-}
 # The CUDA version that the program is linked with; a simulated GPU needs none.
 cuda=$(objdump -p "$program" | awk '$1 == "NEEDED" && sub("libcublasLt.so.", "", $2) { print $2 }')
 backend=simulated
@@ -53,11 +50,11 @@ cat >"$root/bundle.json" <<JSON
  "backend": "$backend",
  "cuda": ${cuda:-null},
  "architectures": "$architectures",
- "glibc": "$(newest GLIBC)",
- "glibcxx": "$(newest GLIBCXX)"
+ "glibc": "$(newest_version GLIBC "$root"/bin/lockstep "$root"/lib/*)",
+ "glibcxx": "$(newest_version GLIBCXX "$root"/bin/lockstep "$root"/lib/*)"
 }
 JSON
-tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -C "$scratch" -c lockstep | gzip -9n >"$output"
+pack "$root" "$output"
 bytes=$(stat -c %s "$output")
 if ((bytes > 50000000)); then
   echo "make_bundle: $output has $bytes bytes, more than the 50 MB allowed for a bundle:" >&2

@@ -21,6 +21,10 @@ _BY_MODE = {
     "opt": ["-O3", "-DNDEBUG"],
 }
 
+# As labels, so that macros find these in other workspaces, too.
+_IS_CUDA = str(Label("//tools/bazel:is_cuda"))
+_CUDASIM = str(Label("//tools/cudasim"))
+
 # OBJECT REPORT NVCC ARGUMENT...: compiles, and stores what ptxas reports about each kernel, except
 # compile times, beside the object; shows all other output. It uses a temporary folder of its own,
 # because nvcc names files by its process ID, which is the same in every sandbox.
@@ -217,10 +221,10 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
         alwayslink = True,
         tags = ["manual"],
         testonly = testonly,
-        deps = deps + ["//tools/cudasim"],
+        deps = deps + [_CUDASIM],
     )
     compiled = select({
-        "//tools/bazel:is_cuda": [":" + name + "_nvcc"],
+        _IS_CUDA: [":" + name + "_nvcc"],
         "//conditions:default": [":" + name + "_cudasim"],
     })
     link_only(
@@ -241,7 +245,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
     native.filegroup(
         name = name + "_resources",
         srcs = select({
-            "//tools/bazel:is_cuda": [":" + name + "_nvcc"],
+            _IS_CUDA: [":" + name + "_nvcc"],
             "//conditions:default": [],
         }),
         output_group = "resources",

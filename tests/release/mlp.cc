@@ -1,0 +1,69 @@
+// A program of a user, who has Lockstep as an archive: trains a small MLP to tell the quadrants
+// apart whose signs differ.  mlp [DEVICE [STEPS]]
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/lockstep.h"
+#include "lockstep/version.h"
+
+using namespace lockstep;
+
+namespace {
+
+class Mlp : public ModuleOf<Tensor(const Tensor&)> {
+ public:
+  explicit Mlp(int64_t hidden)
+      : fc1_(this, "fc1", std::make_shared<nn::Linear>(2, hidden)),
+        fc2_(this, "fc2", std::make_shared<nn::Linear>(hidden, hidden)),
+        head_(this, "head", std::make_shared<nn::Linear>(hidden, 2)) {}
+
+ protected:
+  Tensor Forward(const Tensor& x) override { return head_(ops::Relu(fc2_(ops::Relu(fc1_(x))))); }
+
+ private:
+  Child<Layer> fc1_, fc2_, head_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Device device = cuda::ParseDevice(argc > 1 ? argv[1] : "cpu");
+  const int64_t steps = argc > 2 ? std::atoi(argv[2]) : 300;
+  constexpr int64_t kPoints = 128;
+  Mlp model(32);
+  model.Materialize(device, /*seed=*/1);
+  optim::AdamW adamw(model.Parameters());
+  StepState state(device, /*seed=*/1);
+  double first = 0, last = 0;
+  for (int64_t step = 0; step < steps; ++step) {
+    const Philox random(static_cast<uint64_t>(step));
+    std::vector<float> x;
+    std::vector<int32_t> labels;
+    for (int64_t i = 0; i < kPoints; ++i) {
+      x.push_back(2 * ToUniform(random.At(0, i)) - 1);
+      x.push_back(2 * ToUniform(random.At(1, i)) - 1);
+      labels.push_back((x[2 * i] > 0) != (x[2 * i + 1] > 0));
+    }
+    const auto training = adamw.BeginStep(state, step, /*lr=*/1e-2);
+    const Tensor logits = model(Tensor::FromVector(x, {kPoints, 2}).To(device));
+    const Tensor loss =
+        ops::SoftmaxCrossEntropy(logits, Tensor::FromVector(labels, {kPoints}).To(device));
+    Backward(loss);
+    adamw.Step(state);
+    model.ZeroGrad();
+    last = loss.Item();
+    if (step == 0) first = last;
+  }
+  std::printf("lockstep %s: loss %.9g, then %.9g\n", LOCKSTEP_VERSION, first, last);
+  // An error is thrown in the library and caught here.
+  try {
+    model(Tensor::Zeros({1, 3}, DType::kF32, device));
+    std::printf("an input of the wrong size was accepted\n");
+    return 1;
+  } catch (const Error& error) {
+  }
+  return last < (steps < 100 ? first : 0.1) ? 0 : 1;
+}
