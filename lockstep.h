@@ -112,4 +112,5 @@
 #include "dist/tensor/parallelize.h"
 #include "dist/world.h"
 
+// LOCKSTEP_VERSION.
 #include "lockstep/version.h"

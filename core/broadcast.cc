@@ -63,7 +63,7 @@ void SumExpanded(const Tensor& from, double scale, const Tensor& sum, bool accum
     if (i == 0) {
       reduce_sum_slot(stream, blocks, scale, sum.View({outer, inner}), accumulate);
     } else {
-      const DType dtype = rest.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+      const DType dtype = AccumulationDType(rest.dtype());
       rest = Tensor::Empty(summed, dtype, rest.device());
       reduce_sum_slot(stream, blocks, 1, rest.View({outer, inner}), false);
     }

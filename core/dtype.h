@@ -31,6 +31,11 @@ std::string_view Name(DType dtype);
 // The inverse of Name; throws ArgumentError listing the names.
 DType ParseDType(std::string_view name);
 bool IsFloating(DType dtype);
+// What sums and statistics of elements of `dtype` are computed and kept in: f64 for f64, f32 for
+// the rest (Acc<T> of kernels).
+constexpr DType AccumulationDType(DType dtype) {
+  return dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+}
 std::ostream& operator<<(std::ostream& out, DType dtype);
 
 // bfloat16: the upper half of an f32, rounded to nearest even; NaN stays NaN.

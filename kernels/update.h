@@ -32,9 +32,7 @@ struct UpdateTensors {
 
 // The dtype in which an optimizer computes, and by default keeps, state about a value: f64 for f64,
 // else f32.
-inline DType StateDType(const Tensor& value) {
-  return value.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
-}
+inline DType StateDType(const Tensor& value) { return AccumulationDType(value.dtype()); }
 
 // The arithmetic of an elementwise update is a Rule, which cpu::UpdateAll and cuda::UpdateAll run:
 //   struct SgdRule {

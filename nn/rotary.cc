@@ -13,7 +13,7 @@ Rotary::Rotary(int64_t head_size, const RotaryOptions& options)
 
 Tensor Rotary::operator()(Tensor x, int64_t rotated, int64_t first_position) {
   LS_CHECK(x.defined() && x.ndim() >= 2, "Rotary takes [B, T, N * D], got ", x.Describe());
-  const DType wide = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const DType wide = AccumulationDType(x.dtype());
   const Tensor table = Table(first_position + x.dim(1), wide, x.device());
   return ops::RotaryEmbedding(std::move(x), table, rotated, first_position);
 }

@@ -133,7 +133,7 @@ Tensor ContextAttention(const ContextRanksPtr& ranks, const std::vector<Tensor>&
   const Tensor whole = GatherKeys(*ranks, heads, inputs);
   Tensor y = Tensor::Empty({ranks->own() * batch, length, heads.q * d}, dtype, device);
   const Tensor log_sum_exp =
-      Tensor::Empty({ranks->own() * batch, heads.q, length}, SumDType(dtype), device);
+      Tensor::Empty({ranks->own() * batch, heads.q, length}, AccumulationDType(dtype), device);
   for (int64_t j = 0; j < ranks->own(); ++j) {
     const Tensor q = heads.Queries(heads.Apart(inputs[static_cast<size_t>(j)]));
     const Tensor seen = Seen(*ranks, whole, j);

@@ -149,7 +149,7 @@ std::vector<Tensor> ContextRanks::SumForChunks(const std::vector<Tensor>& own_pa
   }
   std::vector<Tensor> sums;
   for (const std::vector<Tensor>& of_chunk : parts) {
-    const Tensor sum = Tensor::Empty(chunk, SumDType(like.dtype()), like.device());
+    const Tensor sum = Tensor::Empty(chunk, AccumulationDType(like.dtype()), like.device());
     bool first = true;
     for (const Tensor& part : of_chunk) {
       if (part.defined()) GradSink::Target{sum, !std::exchange(first, false)}.Write(part);

@@ -73,7 +73,7 @@ void WeightGradient(const TensorRanks& ranks, const Tensor& x, const Tensor& dy,
     Tensor& cut = dim == 0 ? part.dy : part.x;
     cut = PartAlong(cut, 1, segments, own, j);
     part.dweight =
-        Tensor::Empty({part.dy.dim(1), part.x.dim(1)}, SumDType(dy.dtype()), dy.device());
+        Tensor::Empty({part.dy.dim(1), part.x.dim(1)}, AccumulationDType(dy.dtype()), dy.device());
     linear_backward(stream, part);
     WritePart(dw, dim, segments, own, j, part.dweight);
   }
@@ -205,8 +205,8 @@ void Check(const char* op, const Tensor& x, const Tensor& weight) {
 
 Tensor PartialProduct(const Tensor& a, const Tensor& b, bool transpose_b) {
   const auto batch = [](const Tensor& x) { return x.View({1, x.dim(0), x.dim(1)}); };
-  const Tensor c =
-      Tensor::Empty({a.dim(0), b.dim(transpose_b ? 0 : 1)}, SumDType(a.dtype()), a.device());
+  const Tensor c = Tensor::Empty({a.dim(0), b.dim(transpose_b ? 0 : 1)},
+                                 AccumulationDType(a.dtype()), a.device());
   matmul_slot(CurrentStream(a.device()),
               {.transpose_b = transpose_b, .a = batch(a), .b = batch(b), .c = batch(c)});
   return c;

@@ -66,7 +66,7 @@ std::vector<std::vector<Tensor>> FanOut(const TensorRanksPtr& ranks,
     defined.push_back(inputs[i]);
     edges.push_back(&inputs[i]);
     // In the dtype of the sums, which is that of the gradients; without memory of its own.
-    const DType wide = SumDType(inputs[i].dtype());
+    const DType wide = AccumulationDType(inputs[i].dtype());
     const Tensor place = Tensor::Empty({1}, wide, inputs[i].device()).Expand(inputs[i].shape());
     for (Tensor& copy : copies[i]) {
       copy = place;

@@ -52,7 +52,7 @@ class CopyKeysNode : public Node {
     const Heads& h = heads_;
     const Tensor dy = grads[0].Contiguous();
     const int64_t batch = dy.dim(0), t = dy.dim(1);
-    const DType wide = SumDType(dy.dtype());
+    const DType wide = AccumulationDType(dy.dtype());
     const Tensor copies = h.KeysAndValues(dy).View({batch * t * 2 * h.own(), h.own_copies(), h.d});
     Tensor sum = AddInPairs(h.own_copies(),
                             [&](int64_t i) { return copies.Slice(1, i, i + 1).Clone().To(wide); });

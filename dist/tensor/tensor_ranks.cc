@@ -138,6 +138,4 @@ Tensor PartAlong(const Tensor& x, int dim, std::span<const int64_t> segments, in
 
 Tensor AsRows(const Tensor& x) { return x.Detach().View({x.numel() / x.dim(-1), x.dim(-1)}); }
 
-DType SumDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
-
 }  // namespace lockstep::dist

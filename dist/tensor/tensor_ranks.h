@@ -92,7 +92,4 @@ Tensor PartAlong(const Tensor& x, int dim, std::span<const int64_t> segments, in
 // [..., C] as [rows, C]. No gradient.
 Tensor AsRows(const Tensor& x);
 
-// The dtype of partial sums: f64 for f64, else f32.
-DType SumDType(DType dtype);
-
 }  // namespace lockstep::dist

@@ -78,7 +78,8 @@ class VocabularyEmbeddingNode : public Node {
  private:
   // Each rank sums the rows of its part of the sequence.
   void WritePositions(Stream stream, const Tensor& dy, const GradSink::Target& to) const {
-    const Tensor own = Tensor::Empty({dy.dim(1), dy.dim(2)}, SumDType(dy.dtype()), dy.device());
+    const Tensor own =
+        Tensor::Empty({dy.dim(1), dy.dim(2)}, AccumulationDType(dy.dtype()), dy.device());
     token_position_embedding_backward(stream, dy, 0, own, /*accumulate=*/false);
     const int64_t t = ranks_->size() * dy.dim(1), end = first_position_ + t;
     const Tensor all = ranks_->Gather(own, "gradients of positions").View({t, dy.dim(2)});

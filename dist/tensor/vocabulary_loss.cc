@@ -18,7 +18,7 @@ class ChunkedLoss {
         x_(x),
         targets_(targets),
         ignore_index_(ignore_index),
-        wide_(SumDType(x.dtype())),
+        wide_(AccumulationDType(x.dtype())),
         stream_(CurrentStream(x.device())),
         losses_(Empty({x.dim(0)})) {
     const int64_t classes = weight.dim(0) / ranks.own();
@@ -185,7 +185,7 @@ Tensor VocabularyCrossEntropy(const TensorRanksPtr& ranks, const Tensor& x, cons
                               const Tensor& targets, int64_t chunk_rows, int64_t ignore_index) {
   Check(*ranks, x, weight, targets, chunk_rows);
   const Device device = x.device();
-  const DType wide = SumDType(x.dtype());
+  const DType wide = AccumulationDType(x.dtype());
   const Tensor part = x.Detach().Contiguous();
   const Tensor whole = GradEnabled() ? ranks->GatherSequence(part) : part;
   const Tensor flat = targets.Detach().Contiguous().View({targets.numel()});

@@ -101,7 +101,7 @@ class AttentionNode : public Node {
 Tensor Forward(const Call& call, Tensor* log_sum_exp) {
   const Tensor& q = call.q;
   const Device device = q.device();
-  const DType wide = q.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const DType wide = AccumulationDType(q.dtype());
   const Tensor y = EmptyHeads(q);
   *log_sum_exp = Tensor::Empty({q.dim(0), q.dim(2), q.dim(1)}, wide, device);
   attention_forward(CurrentStream(device),

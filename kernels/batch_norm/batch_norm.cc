@@ -6,8 +6,6 @@
 namespace lockstep::ops {
 namespace {
 
-DType Wide(const Tensor& x) { return x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32; }
-
 // [N, C, ...] as [N, C, S].
 Tensor AsPlanes(const Tensor& x) {
   int64_t size = 1;
@@ -93,10 +91,10 @@ void CheckAffine(const char* name, const Tensor& t, const Tensor& x) {
 }
 
 void CheckRunning(const char* name, const Tensor& t, const Tensor& x) {
-  LS_CHECK(t.defined() && (t.dtype() == DType::kF32 || t.dtype() == Wide(x)) &&
+  LS_CHECK(t.defined() && (t.dtype() == DType::kF32 || t.dtype() == AccumulationDType(x.dtype())) &&
                t.shape() == Shape{x.dim(1)} && t.device() == x.device() && t.is_contiguous(),
-           "batch_norm: ", name, " must be a contiguous ", Wide(x), "[", x.dim(1), "] on ",
-           x.device(), " as x is ", x.Describe(), ", got ", t.Describe());
+           "batch_norm: ", name, " must be a contiguous ", AccumulationDType(x.dtype()), "[",
+           x.dim(1), "] on ", x.device(), " as x is ", x.Describe(), ", got ", t.Describe());
 }
 
 void Check(const Tensor& x, const Tensor& weight, const Tensor& bias, const BatchNormRunning& r,
@@ -159,7 +157,7 @@ Tensor BatchNorm(const Tensor& x, const Tensor& weight, const Tensor& bias,
   const Tensor w = contiguous(weight), b = contiguous(bias);
   const Stream stream = CurrentStream(x.device());
   Statistics s;
-  s.mean = Tensor::Empty({x.dim(1)}, Wide(x), x.device());
+  s.mean = Tensor::Empty({x.dim(1)}, AccumulationDType(x.dtype()), x.device());
   s.rstd = Tensor::EmptyLike(s.mean);
   if (options.training) {
     s = OfBatch(planes, running, options, s);

@@ -25,7 +25,7 @@ std::vector<Tensor> Run(const Kind& k, std::span<const Tensor> in) {
   const Inputs at(k);
   BatchNormRunning running;
   if (k.running) {
-    const DType wide = in[0].dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+    const DType wide = AccumulationDType(in[0].dtype());
     running.mean = in[at.mean].Detach().Clone().To(wide);
     running.var = in[at.mean + 1].Detach().Clone().To(wide);
     running.batches = Tensor::Full({}, static_cast<double>(k.batches), DType::kI64, in[0].device());

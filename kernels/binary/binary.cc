@@ -77,7 +77,7 @@ class BinaryNode : public Node {
     } else if (sum) {
       SumExpanded(dy, negative ? -1 : 1, dx.tensor, dx.accumulate);
     } else {
-      const DType dtype = dy.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+      const DType dtype = AccumulationDType(dy.dtype());
       const Tensor terms = Tensor::Empty(dy.shape(), dtype, dy.device());
       Terms(which, a, b, dy, terms, false);
       SumExpanded(terms, 1, dx.tensor, dx.accumulate);

@@ -45,7 +45,7 @@ class CombineNode : public Node {
     }
     if (needs[1]) {
       const Tensor y = y_.Unpack();
-      const DType wide = y.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+      const DType wide = AccumulationDType(y.dtype());
       const GradSink::Target dgates = sinks[1].Open(places.shape(), wide, y.device());
       gate_gradients(stream, {y, dout, places, dgates.tensor, dgates.accumulate});
     }
@@ -92,7 +92,7 @@ Tensor Dispatch(const Tensor& x, const ExpertOrder& order) {
 
 Tensor Combine(const Tensor& y, const Tensor& gates, const ExpertOrder& order) {
   CheckRows("combine", "y", y, order.rows.numel());
-  const DType wide = y.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const DType wide = AccumulationDType(y.dtype());
   LS_CHECK(gates.defined() && gates.shape() == order.places.shape() && gates.dtype() == wide,
            "combine: the gates must be ", wide, order.places.shape(), ", got ", gates.Describe());
   const Tensor rows = y.Detach().Contiguous(), weights = gates.Detach().Contiguous();

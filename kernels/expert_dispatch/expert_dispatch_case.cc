@@ -75,7 +75,7 @@ OpSample Combine(const std::string& name, int64_t n, int64_t c, int64_t k, int64
               Experts(n, k, n_expert),
               {.shape = {n, k}, .low = 0, .high = 1, .dtype = {}}};
   s.run = [n_expert](std::span<const Tensor> in) {
-    const DType wide = in[0].dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+    const DType wide = AccumulationDType(in[0].dtype());
     return std::vector{ops::Combine(in[0], in[2].To(wide), ops::SortByExpert(in[1], n_expert))};
   };
   s.reference = [=](std::span<const RefTensor> in) {

@@ -50,7 +50,7 @@ struct Result {
 // All contiguous.
 Result Compute(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   const Shape rows = {x.numel() / x.dim(-1)};
-  const DType statistics = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const DType statistics = AccumulationDType(x.dtype());
   Result r{Tensor::EmptyLike(x), Tensor::Empty(rows, statistics, x.device()),
            Tensor::Empty(rows, statistics, x.device())};
   layer_norm_forward(CurrentStream(x.device()), x, weight, bias, eps, r.y, r.mean, r.rstd);

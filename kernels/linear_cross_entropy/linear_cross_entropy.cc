@@ -140,7 +140,7 @@ Tensor LinearCrossEntropy(const Tensor& x, const Tensor& weight, const Tensor& t
     return SoftmaxCrossEntropy(Linear(x, weight), targets, reduction, ignore_index);
   }
   const Device device = x.device();
-  const DType wide = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const DType wide = AccumulationDType(x.dtype());
   const bool record = NeedsGrad({&x, &weight});
   const Tensor contiguous_weight = weight.Detach().Contiguous();
   const Rows all{.x = x.Detach().Contiguous().View({rows, x.dim(-1)}),

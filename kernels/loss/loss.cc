@@ -44,7 +44,7 @@ Tensor Apply(LossKind kind, const char* name, const Tensor& x, const Tensor& tar
            name, ": the target must have the shape, dtype and device of x, ", x.Describe(),
            ", got ", target.Describe(), "; use Expand or To");
   const Tensor from = x.Detach().Contiguous(), to = target.Detach().Contiguous();
-  const DType wide = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const DType wide = AccumulationDType(x.dtype());
   Tensor losses = Tensor::Empty(x.shape(), wide, x.device());
   loss_forward(CurrentStream(x.device()), kind, from, to, losses);
   if (NeedsGrad({&x, &target})) {

@@ -61,7 +61,7 @@ Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v,
                  const AttentionOptions& options) {
   Check(q, k, v);
   const int64_t b = q.dim(0), s = q.dim(1), h = q.dim(2), d = q.dim(3), t = k.dim(1), g = k.dim(2);
-  const DType wide = q.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const DType wide = AccumulationDType(q.dtype());
   const Shape shape = {b, h, s, t};
   // Query heads that share a key head are rows of one product.
   const int64_t rows = h / g * s;

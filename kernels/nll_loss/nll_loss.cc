@@ -59,7 +59,7 @@ Tensor NllLoss(const Tensor& log_probs, const Tensor& targets, Reduction reducti
   Check(log_probs, targets);
   const Device device = log_probs.device();
   const Stream stream = CurrentStream(device);
-  const DType wide = log_probs.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const DType wide = AccumulationDType(log_probs.dtype());
   const int64_t rows = targets.numel();
   const Tensor classes = targets.Detach().Contiguous().View({rows});
   const Tensor losses = Tensor::Empty({rows}, wide, device);

@@ -173,13 +173,11 @@ Tensor IndexOf(const char* op, Extreme extreme, const Tensor& x, const std::vect
 
 // ---- Folds ----
 
-DType WideOf(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
-
 // [outer, inner], in f32 or f64.
 Tensor FoldBlocks(ReduceFold fold, const Tensor& blocks, const Tensor& shift = {},
                   double scale = 1) {
-  const Tensor y =
-      Tensor::Empty({blocks.dim(0), blocks.dim(2)}, WideOf(blocks.dtype()), blocks.device());
+  const Tensor y = Tensor::Empty({blocks.dim(0), blocks.dim(2)}, AccumulationDType(blocks.dtype()),
+                                 blocks.device());
   reduce_fold(CurrentStream(blocks.device()), fold, blocks, shift, scale, y);
   return y;
 }
@@ -245,7 +243,8 @@ Tensor SpreadOf(const char* op, ReduceFold fold, const Tensor& x, const std::vec
            " elements, of a tensor of shape ", x.shape(), ", with the correction ", correction,
            ": there must be more elements than the correction, which must not be negative");
   const Tensor blocks = ToBlocks(x, layout);
-  const Tensor mean = Tensor::Empty({layout.outer, layout.inner}, WideOf(x.dtype()), x.device());
+  const Tensor mean =
+      Tensor::Empty({layout.outer, layout.inner}, AccumulationDType(x.dtype()), x.device());
   reduce_sum_slot(CurrentStream(x.device()), blocks, 1.0 / static_cast<double>(layout.reduced),
                   mean, false);
   const double scale = 1.0 / static_cast<double>(layout.reduced - correction);
@@ -311,7 +310,8 @@ Tensor LogSumExp(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
   const Layout layout = FloatLayout("logsumexp", x, dims, keepdim);
   const Tensor blocks = ToBlocks(x, layout);
   Tensor max;
-  if (layout.reduced > 0) max = FindExtreme(Extreme::kMax, blocks).value.To(WideOf(x.dtype()));
+  if (layout.reduced > 0)
+    max = FindExtreme(Extreme::kMax, blocks).value.To(AccumulationDType(x.dtype()));
   return Folded("logsumexp", ReduceFold::kLogSumExp, x, layout, blocks,
                 FoldBlocks(ReduceFold::kLogSumExp, blocks, max), true);
 }

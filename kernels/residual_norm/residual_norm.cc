@@ -107,7 +107,7 @@ std::pair<Tensor, Tensor> ResidualNorm(NormKind kind, const Tensor& x, const Bra
                                        SamplePart part) {
   Check(kind, x, branch, weight, bias, eps);
   const Shape rows = {x.numel() / x.dim(-1)};
-  const DType statistics = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const DType statistics = AccumulationDType(x.dtype());
   ResidualNormForwardArgs args;
   args.kind = kind;
   args.x = x.Detach().Contiguous();

@@ -36,7 +36,7 @@ struct Result {
 
 // Both contiguous.
 Result Compute(const Tensor& x, const Tensor& weight, double eps) {
-  const DType statistics = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const DType statistics = AccumulationDType(x.dtype());
   Result r{Tensor::EmptyLike(x), Tensor::Empty({x.numel() / x.dim(-1)}, statistics, x.device())};
   rms_norm_forward(CurrentStream(x.device()), x, weight, eps, r.y, r.rstd);
   return r;

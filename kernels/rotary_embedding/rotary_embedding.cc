@@ -119,7 +119,7 @@ Tensor RotaryTable(int64_t positions, int64_t head_size, const RotaryOptions& op
 }
 
 Tensor RotaryEmbedding(Tensor x, const Tensor& table, int64_t rotated, int64_t first_position) {
-  const DType wide = x.defined() && x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const DType wide = x.defined() ? AccumulationDType(x.dtype()) : DType::kF32;
   LS_CHECK(x.defined() && IsFloating(x.dtype()) && (x.ndim() == 3 || x.ndim() == 4),
            "rotary_embedding: x must be a floating [B, T, N * D] or [B, T, N, D], got ",
            x.Describe());

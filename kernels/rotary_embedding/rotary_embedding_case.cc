@@ -49,7 +49,7 @@ OpSample Sample(const std::string& name, const Shape& shape, const Setting& s) {
               [=](std::span<const Tensor> in) {
                 // Between two ops, nothing else holds either what is turned or its gradient.
                 Tensor x = s.in_place ? ops::Scale(in[0], 1) : in[0];
-                const DType wide = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+                const DType wide = AccumulationDType(x.dtype());
                 const Tensor table = ops::RotaryTable(s.first_position + shape[1] + 1, s.head_size,
                                                       s.options, wide, x.device());
                 const Tensor y =

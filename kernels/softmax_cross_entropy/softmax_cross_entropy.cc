@@ -74,7 +74,7 @@ Tensor SoftmaxCrossEntropy(const Tensor& logits, const Tensor& targets, Reductio
   Check(logits, targets);
   const Device device = logits.device();
   const Stream stream = CurrentStream(device);
-  const DType wide = logits.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const DType wide = AccumulationDType(logits.dtype());
   const int64_t rows = targets.numel();
   Saved s;
   s.logits = logits.Detach().Contiguous().View({rows, logits.dim(-1)});

@@ -11,10 +11,6 @@
 namespace lockstep::models {
 namespace {
 
-DType LossDType(const Tensor& weight) {
-  return weight.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
-}
-
 // Whether the stage's module reads the parameter as one that is another's.
 bool ReadsTied(Module& stage, const Parameter& parameter) {
   for (const auto& [path, module] : stage.NamedModules()) {
@@ -215,8 +211,9 @@ dist::PipelineStage PipelineParallel::FunctionsOf(Stage& stage) {
   };
   const auto root = [this](int) {
     const Tensor weight = gpt_.Parameters()[0]->value();
-    return ops::ScaleRoot(Tensor::Full({}, work_.root, LossDType(weight), weight.device()),
-                          *work_.state);
+    return ops::ScaleRoot(
+        Tensor::Full({}, work_.root, AccumulationDType(weight.dtype()), weight.device()),
+        *work_.state);
   };
   if (stage.model.last()) {
     functions.output_gradient = [root](const Tensor&, int micro) { return root(micro); };
@@ -256,7 +253,7 @@ std::vector<HostRead> PipelineParallel::Gradients(std::span<const data::Batch> b
   pipeline_->Step(BoundaryOf(batches[0].rows, batches[0].cols));
   AddTied();
   for (const auto& p : elsewhere_) {
-    p->leaf().SetGrad(Tensor::Empty({0}, LossDType(p->value()), p->device()));
+    p->leaf().SetGrad(Tensor::Empty({0}, AccumulationDType(p->value().dtype()), p->device()));
   }
   times_ = {};
   for (const auto& stage : stages_) {
@@ -285,7 +282,7 @@ Tensor PipelineParallel::Through(const Tensor& ids, const Tensor& targets) {
   if (has_losses()) {
     result = work_.results.at(0);
   } else if (targets.defined()) {
-    result = Tensor::Zeros({}, LossDType(weight), weight.device());
+    result = Tensor::Zeros({}, AccumulationDType(weight.dtype()), weight.device());
   }
   work_ = {};
   if (targets.defined() || !groups_.pipeline) return result;

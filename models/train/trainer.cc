@@ -164,7 +164,7 @@ void Trainer::AccumulateGradients(Pending& pending, PhaseClock& clock) {
     // The gradients of this rank's last micro-step come back summed over all ranks.
     if (options_.parallel) options_.parallel->BeginMicroBatch(m == micro_order_.back());
     const Device device = state_.device();
-    const DType wide = parameters_[0]->value().dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+    const DType wide = AccumulationDType(parameters_[0]->value().dtype());
     pending.losses.emplace_back(
         MicroStep(ToTensor(batch.inputs, batch, device), ToTensor(batch.targets, batch, device),
                   Tensor::Full({}, 1.0 / static_cast<double>(pending.tokens), wide, device)));

@@ -38,7 +38,7 @@ const Tensor& ExpertRouter::bias() const {
 }
 
 Tensor ExpertRouter::Logits(const Tensor& x) const {
-  const DType wide = x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  const DType wide = AccumulationDType(x.dtype());
   return ops::Linear(x.To(wide), weight_->value().To(wide), {}, Activation::kNone,
                      /*full_f32=*/true);
 }

@@ -173,7 +173,7 @@ TEST(TensorParallel, SequenceNormSumsOverTokensAndRanks) {
     SequenceNorm parallel(norm, ranks);
     const Tensor x = Part(*ranks, value(stream, 3, d), 1);
     const Tensor branch = Part(*ranks, value(stream, 4, d), 1);
-    const Tensor open_bias = LeafOf(value({kWidth}, 5, SumDType(d)));
+    const Tensor open_bias = LeafOf(value({kWidth}, 5, AccumulationDType(d)));
     nn::ResidualStream in(x, ops::Branch(branch));
     in.open.bias = open_bias;
     const auto [s, y] = plain ? norm(in) : parallel(in);
@@ -314,7 +314,7 @@ TEST(TensorParallel, LossOfASharedVocabulary) {
     const auto body = [&](const TensorRanksPtr& ranks, DType d) -> Results {
       const Tensor px = Part(*ranks, x(d), 1), pw = Part(*ranks, w(d), 0);
       const Tensor loss = VocabularyCrossEntropy(ranks, px, pw, index, chunk);
-      Backward(loss, Tensor::Full({}, 0.25, SumDType(d)));
+      Backward(loss, Tensor::Full({}, 0.25, AccumulationDType(d)));
       const NoGrad no_grad;
       const Tensor again = VocabularyCrossEntropy(ranks, x(d), pw, index, chunk);
       EXPECT_EQ(again.Item(), loss.Item());
