@@ -2,32 +2,20 @@
 // apart whose signs differ.  mlp [DEVICE [STEPS]]
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <vector>
 
-#include "lockstep/core/cuda/device.h"
 #include "lockstep/lockstep.h"
-#include "lockstep/version.h"
 
 using namespace lockstep;
 
-namespace {
-
-class Mlp : public ModuleOf<Tensor(const Tensor&)> {
- public:
+struct Mlp : Layer {
   explicit Mlp(int64_t hidden)
-      : fc1_(this, "fc1", std::make_shared<nn::Linear>(2, hidden)),
-        fc2_(this, "fc2", std::make_shared<nn::Linear>(hidden, hidden)),
-        head_(this, "head", std::make_shared<nn::Linear>(hidden, 2)) {}
-
- protected:
-  Tensor Forward(const Tensor& x) override { return head_(ops::Relu(fc2_(ops::Relu(fc1_(x))))); }
-
- private:
-  Child<Layer> fc1_, fc2_, head_;
+      : fc1(this, "fc1", 2, hidden),
+        fc2(this, "fc2", hidden, hidden),
+        head(this, "head", hidden, 2) {}
+  Tensor Forward(const Tensor& x) override { return head(ops::Relu(fc2(ops::Relu(fc1(x))))); }
+  Child<nn::Linear> fc1, fc2, head;
 };
-
-}  // namespace
 
 int main(int argc, char** argv) {
   const Device device = cuda::ParseDevice(argc > 1 ? argv[1] : "cpu");
