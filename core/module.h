@@ -166,6 +166,8 @@ class ModuleOf;
 template <class Out, class... In>
 class ModuleOf<Out(In...)> : public Module {
  public:
+  using Interface = ModuleOf;
+
   Out operator()(In... in) {
     return WithHooks([&] { return Forward(std::forward<In>(in)...); });
   }
@@ -192,14 +194,27 @@ inline constexpr bool kIsModulePointer<Arg> = std::convertible_to<Arg, std::shar
 }  // namespace internal
 
 // A member of a module that holds a child. Either the child is made here, from the arguments of its
-// constructor, or it comes as a pointer, through an interface M of which there are several classes:
+// constructor, or it comes as a pointer:
 //   Child<nn::Linear> fc{this, "fc", 784, 128};
 //   Child<Layer> fc{this, "fc", std::make_shared<nn::Linear>(784, 128)};
-// ReplaceChild puts any M into its place: an interface leaves more of a choice (LoRA, tensor
-// parallel). Throws ArgumentError for a module that is not an M and has no adapter to M.
+// ReplaceChild puts any module into its place that takes and returns the same types (LoRA, tensor
+// parallel, nn::Recompute), or has an adapter to M; others throw ArgumentError. Calls go to the new
+// one; what else M has, `fc->weight()`, throws Error if the new one is no M.
 template <class M>
 class Child : public internal::ChildSlot {
+  template <class T>
+  struct InterfaceOf {
+    using Type = T;
+  };
+  template <class T>
+  requires(!std::is_abstract_v<T> && requires { typename T::Interface; }) struct InterfaceOf<T> {
+    using Type = typename T::Interface;
+  };
+
  public:
+  // What calls go to: M if it is abstract, or else the interface that it implements.
+  using Callee = typename InterfaceOf<M>::Type;
+
   // Options in braces need their name here: Child(this, "fc", 8, 4, nn::LinearOptions{.bias =
   // false}).
   template <class... Args>
@@ -215,13 +230,24 @@ class Child : public internal::ChildSlot {
 
   template <class... In>
   auto operator()(In&&... in) {
-    return (*callee_)(std::forward<In>(in)...);
+    if constexpr (std::invocable<Callee&, In...>) {
+      return (*callee_)(std::forward<In>(in)...);
+    } else {
+      return (**this)(std::forward<In>(in)...);  // M has more ways to be called
+    }
   }
-  M* operator->() const { return callee_.get(); }
-  M& operator*() const { return *callee_; }
+  M* operator->() const { return &**this; }
+  M& operator*() const {
+    if (exact_ == nullptr) {
+      throw Error(StrCat("the child '", name(),
+                         "' has been replaced by a module of another class: "
+                         "it can be called, but has no other functions of the one it replaced"));
+    }
+    return *exact_;
+  }
   std::shared_ptr<Module> module() const override { return module_; }
   void Replace(std::shared_ptr<Module> module) override {
-    auto callee = std::dynamic_pointer_cast<M>(module);
+    auto callee = std::dynamic_pointer_cast<Callee>(module);
     if constexpr (requires { typename SlotAdapter<M>::From; }) {
       auto other = std::dynamic_pointer_cast<typename SlotAdapter<M>::From>(module);
       if (!callee && other) callee = std::make_shared<SlotAdapter<M>>(std::move(other));
@@ -231,11 +257,13 @@ class Child : public internal::ChildSlot {
              "return the same types");
     module_ = std::move(module);
     callee_ = std::move(callee);
+    exact_ = dynamic_cast<M*>(callee_.get());
   }
 
  private:
   std::shared_ptr<Module> module_;
-  std::shared_ptr<M> callee_;  // the module, or its adapter
+  std::shared_ptr<Callee> callee_;  // the module, or its adapter
+  M* exact_ = nullptr;              // the same, or null where that is no M
 };
 
 // Children named "<name>.0", "<name>.1", ...

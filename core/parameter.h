@@ -39,6 +39,11 @@ class Parameter {
   }
   operator const Tensor&() const { return value(); }
   Tensor grad() const { return leaf().grad(); }
+  // Tensor::RegisterHook of the value.
+  template <std::invocable<const Tensor&> F>
+  HookHandle RegisterHook(F hook) const {
+    return value().RegisterHook(std::move(hook));
+  }
   Leaf& leaf() const { return *meta_->leaf; }
   // The size in the unsharded model; value().shape() is this rank's part.
   const Shape& logical_shape() const { return logical_shape_; }

@@ -1,5 +1,7 @@
 #include "core/tensor.h"
 
+#include <cstring>
+
 #include "core/autograd/node.h"
 #include "core/slots.h"
 
@@ -68,6 +70,11 @@ Tensor Tensor::FromBytes(std::span<const std::byte> bytes, const Shape& shape, D
            " and dtype ", dtype, " has ", x.bytes(), " bytes, got ", bytes.size());
   if (!bytes.empty()) std::memcpy(x.raw_data(), bytes.data(), bytes.size());
   return x.To(device);
+}
+
+Tensor Tensor::FromVector(const std::vector<bool>& values, const Shape& shape, Device device) {
+  const std::vector<uint8_t> bytes(values.begin(), values.end());  // that one is packed into bits
+  return FromBytes(std::as_bytes(std::span(bytes)), shape, DType::kBool, device);
 }
 
 Tensor Tensor::FromStorage(Storage storage, DType dtype, const Shape& shape, int64_t offset) {
@@ -182,12 +189,6 @@ HookHandle Tensor::AddHook(GradHook hook) const {
            "is computed from, first");
   return autograd_->leaf ? autograd_->leaf->AddHook(std::move(hook))
                          : autograd_->node->AddHook(autograd_->output, std::move(hook));
-}
-
-HookHandle AddGradHook(std::shared_ptr<GradHooks>& hooks, GradHook hook) {
-  if (!hooks) hooks = std::make_shared<GradHooks>();
-  hooks->push_back(std::make_shared<const GradHook>(std::move(hook)));
-  return {hooks, hooks->back()};
 }
 
 }  // namespace lockstep

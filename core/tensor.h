@@ -2,7 +2,6 @@
 #pragma once
 
 #include <concepts>
-#include <cstring>
 #include <functional>
 #include <iosfwd>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/autograd/grad_hooks.h"
 #include "core/dtype.h"
 #include "core/shape.h"
 #include "core/storage.h"
@@ -19,7 +19,6 @@
 namespace lockstep {
 
 struct AutogradMeta;
-class HookHandle;
 
 // {storage, dtype, shape, strides, offset, autograd}. Copying a handle shares the bytes and the
 // autograd state. An undefined tensor (default constructed or moved from) has neither device nor
@@ -42,6 +41,8 @@ class Tensor {
   static Tensor FromVector(const std::vector<T>& values, const Shape& shape, Device device = kCpu) {
     return FromSpan(std::span<const T>(values), shape, device);
   }
+  static Tensor FromVector(const std::vector<bool>& values, const Shape& shape,
+                           Device device = kCpu);
   static Tensor FromBytes(std::span<const std::byte> bytes, const Shape& shape, DType dtype,
                           Device device = kCpu);
   // Element 0 lies `offset` elements into the storage. Throws if it does not fit.
@@ -74,9 +75,8 @@ class Tensor {
   std::vector<T> ToVector() const {
     LS_CHECK(DTypeOf<T> == dtype_, "ToVector<", DTypeOf<T>, ">() of a tensor of ", dtype_);
     const Tensor host = Detach().To(kCpu).Contiguous();
-    std::vector<T> out(static_cast<size_t>(numel_));
-    if (numel_ > 0) std::memcpy(out.data(), host.raw_data(), static_cast<size_t>(host.bytes()));
-    return out;
+    const T* elements = numel_ > 0 ? host.data<T>() : nullptr;
+    return std::vector<T>(elements, elements + numel_);
   }
   // The only element, of any dtype; synchronises with the device.
   double Item() const;
@@ -128,6 +128,7 @@ class Tensor {
   // write to the gradient, whose memory others may have, nor hold this tensor, which holds it.
   // Hooks run in the order in which they were registered, without recording, and not where no
   // gradient comes; under data parallelism on each rank, before the ranks' gradients are summed.
+  // They see what backward computes: a micro-batch's gradient, times the loss scale of fp16.
   // Throws ArgumentError if the tensor does not require a gradient, or is a parameter of which this
   // rank has a range of the elements; Backward throws it for a gradient that does not fit.
   //   x.RegisterHook([](const Tensor& grad) { return grad * 0.5; });
@@ -147,28 +148,6 @@ class Tensor {
   int64_t offset_ = 0, numel_ = 0;
   std::shared_ptr<AutogradMeta> autograd_;
 };
-
-// Called with a gradient; returns what takes its place, or an undefined tensor.
-using GradHook = std::function<Tensor(const Tensor& grad)>;
-using GradHooks = std::vector<std::shared_ptr<const GradHook>>;
-
-// For taking a hook away again. Copies are the same hook; forgetting the handle leaves it there.
-class HookHandle {
- public:
-  HookHandle(std::weak_ptr<GradHooks> hooks, std::weak_ptr<const GradHook> hook)
-      : hooks_(std::move(hooks)), hook_(std::move(hook)) {}
-  void Remove() {
-    if (const auto hooks = hooks_.lock()) std::erase(*hooks, hook_.lock());
-    hooks_.reset();
-  }
-
- private:
-  std::weak_ptr<GradHooks> hooks_;
-  std::weak_ptr<const GradHook> hook_;
-};
-
-// Appends to `hooks`, which may be null.
-HookHandle AddGradHook(std::shared_ptr<GradHooks>& hooks, GradHook hook);
 
 template <std::invocable<const Tensor&> F>
 HookHandle Tensor::RegisterHook(F hook) const {

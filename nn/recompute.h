@@ -107,7 +107,8 @@ auto FromSum(const Block* block, const F& norm) {
 // Recomputes what is in a child's slot, and stays there around it.
 template <class M>
 void RecomputeChild(Child<M>& child) {
-  if (const auto module = std::dynamic_pointer_cast<M>(child.module())) {
+  using Callee = typename Child<M>::Callee;
+  if (const auto module = std::dynamic_pointer_cast<Callee>(child.module())) {
     return child.Replace(Recompute(module));
   }
   if constexpr (requires { typename SlotAdapter<M>::From; }) {

@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "core/autograd/grad_hooks.h"
 #include "core/autograd/root_gradient.h"
 #include "core/error.h"
 #include "core/step_state.h"
@@ -97,24 +98,6 @@ void NotifyLeafReady(Leaf& leaf, const std::vector<BackwardObserver*>& others) {
     if (std::find(others.begin(), others.end(), o) == others.end()) observers.push_back(o);
   }
   for (BackwardObserver* o : observers) o->OnLeafReady(leaf);
-}
-
-// What the hooks make of a gradient.
-Tensor RunHooks(const GradHooks& hooks, Tensor grad, const std::string& whose) {
-  const GradHooks now = hooks;  // they may be removed meanwhile
-  for (const auto& hook : now) {
-    const uint64_t version = grad.storage().version();
-    const Tensor by = (*hook)(grad);
-    LS_CHECK(grad.storage().version() == version, "a hook wrote to the gradient of ", whose,
-             ", whose memory others may have: return a new tensor instead");
-    if (!by.defined()) continue;
-    LS_CHECK(
-        by.shape() == grad.shape() && by.dtype() == grad.dtype() && by.device() == grad.device(),
-        "a hook of ", whose, " returned ", by.Describe(), " in the place of its gradient, ",
-        grad.Describe(), ": they must be equal in shape, dtype and device");
-    grad = by.Detach().Contiguous();
-  }
-  return grad;
 }
 
 // Identifies this thread.
@@ -393,8 +376,8 @@ class BackwardRun {
       if (!grads[k].defined()) {
         grads[k] = Tensor::Zeros(out.shape, out.dtype, out.device);
       } else if (out.has_hooks()) {
-        grads[k] = RunHooks(*out.hooks, std::move(grads[k]),
-                            StrCat("output ", k, " of '", node.name(), "'"));
+        grads[k] = RunGradHooks(*out.hooks, std::move(grads[k]),
+                                StrCat("output ", k, " of '", node.name(), "'"));
       }
       LS_INVARIANT(grads[k].shape() == out.shape && grads[k].dtype() == out.dtype &&
                        grads[k].device() == out.device,
@@ -462,7 +445,8 @@ class BackwardRun {
     if (const auto apart = hooked.extract(&leaf)) {
       Tensor grad = std::exchange(apart.mapped(), nullptr)->grad();
       if (grad.defined()) {
-        GradSink(&leaf).Put(RunHooks(*leaf.hooks_, std::move(grad), StrCat("'", leaf.name(), "'")));
+        GradSink(&leaf).Put(
+            RunGradHooks(*leaf.hooks_, std::move(grad), StrCat("'", leaf.name(), "'")));
       }
     }
     NotifyLeafReady(leaf, given);

@@ -17,6 +17,27 @@ const char* Permanent(const std::string& text) {
   return texts.insert(text).first->c_str();
 }
 
+// Of what a function is given, whose memory others have: that it did not write to it.
+class Unwritten {
+ public:
+  explicit Unwritten(const std::vector<Tensor>& tensors) : tensors_(tensors) {
+    for (const Tensor& t : tensors) versions_.push_back(Version(t));
+  }
+  template <class... Args>
+  void Check(const Args&... what) const {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      LS_CHECK(Version(tensors_[i]) == versions_[i], what..., i,
+               ", whose memory others have: work on a Clone(), or return a new tensor");
+    }
+  }
+
+ private:
+  static uint64_t Version(const Tensor& t) { return t.defined() ? t.storage().version() : 0; }
+
+  const std::vector<Tensor>& tensors_;
+  std::vector<uint64_t> versions_;
+};
+
 }  // namespace
 
 void Saved::Keep(const Tensor& tensor) {
@@ -29,20 +50,42 @@ Tensor Saved::operator[](size_t i) const {
   return tensors_[i].Unpack();
 }
 
-bool Saved::Needs(size_t i) const { return needs_.at(i); }
+bool Saved::Needs(size_t i) const {
+  LS_CHECK(i < needs_.size(), "saved.Needs(", i, ") in the function '", name_, "', which has ",
+           needs_.size(), " inputs to ask for: call it in backward");
+  return needs_[i];
+}
+
+internal::FunctionName::FunctionName(const std::string& text)
+    : name(Permanent(text)),
+      what_it_saved(Permanent(StrCat("a tensor that the function '", text, "' saved"))) {}
 
 class FunctionNode : public Node {
  public:
-  FunctionNode(const char* name, internal::FunctionBackward backward)
-      : Node(name), backward_(std::move(backward)) {
-    saved.name_ = name;
-    saved.what_ = Permanent(StrCat("a tensor that the function '", name, "' saved"));
+  FunctionNode(const internal::FunctionName& name, internal::FunctionBackward backward)
+      : Node(name.name), backward_(std::move(backward)) {
+    saved.name_ = name.name;
+    saved.what_ = name.what_it_saved;
+  }
+
+  // Where nothing is recorded.
+  static Saved Nothing(const internal::FunctionName& name) {
+    Saved saved;
+    saved.name_ = name.name;
+    return saved;
   }
 
   void Backward(std::span<const Tensor> grads, const std::vector<bool>& needs,
                 std::span<GradSink> sinks) override {
     saved.needs_ = needs;
-    const internal::Tensors given = backward_(saved, {grads.begin(), grads.end()});
+    internal::Tensors of_results(differentiable.size());
+    auto grad = grads.begin();
+    for (size_t i = 0; i < of_results.size(); ++i) {
+      if (differentiable[i]) of_results[i] = *grad++;
+    }
+    const Unwritten unwritten(of_results);
+    const internal::Tensors given = backward_(saved, of_results);
+    unwritten.Check("backward of the function '", name(), "' wrote to the gradient of result ");
     LS_CHECK(given.size() == needs.size(), "backward of the function '", name(), "' returned ",
              given.size(), " gradients for ", needs.size(),
              " inputs: return one for each, undefined where the input needs none");
@@ -53,41 +96,46 @@ class FunctionNode : public Node {
       if (needs[i]) sinks[i].Put(given[i]);
     }
   }
-  void Release() override { saved.tensors_.clear(); }
+  void Release() override {
+    saved.tensors_.clear();
+    backward_ = nullptr;  // with all that it holds
+  }
 
   Saved saved;
+  std::vector<bool> differentiable;  // by result
 
  private:
   internal::FunctionBackward backward_;
 };
 
-internal::Tensors internal::RunFunction(const std::string& name, const Tensors& inputs,
+internal::Tensors internal::RunFunction(const FunctionName& name, const Tensors& inputs,
                                         const FunctionForward& forward,
                                         const FunctionBackward& backward) {
   Tensors detached;
   std::vector<const Tensor*> from;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    LS_CHECK(inputs[i].defined(), "input ", i, " of the function '", name, "' is undefined");
-    detached.push_back(inputs[i].Detach());
+    detached.push_back(inputs[i].defined() ? inputs[i].Detach() : Tensor());
     from.push_back(&inputs[i]);
   }
   const bool record = NeedsGrad(from);
-  const auto node = record ? std::make_shared<FunctionNode>(Permanent(name), backward) : nullptr;
-  Saved none;
+  const auto node = record ? std::make_shared<FunctionNode>(name, backward) : nullptr;
+  Saved none = FunctionNode::Nothing(name);
   Tensors results;
+  const Unwritten unwritten(detached);
   {
     const NoGrad no_grad;
     results = forward(node ? node->saved : none, detached);
   }
+  unwritten.Check("forward of the function '", name.name, "' wrote to its input ");
   std::vector<Tensor*> to;
   for (size_t i = 0; i < results.size(); ++i) {
-    LS_CHECK(results[i].defined() && IsFloating(results[i].dtype()), "result ", i,
-             " of the function '", name, "' must be a floating tensor, not ",
-             results[i].Describe());
+    LS_CHECK(results[i].defined(), "result ", i, " of the function '", name.name, "' is undefined");
     results[i] = results[i].Detach();
-    to.push_back(&results[i]);
+    const bool differentiable = IsFloating(results[i].dtype());
+    if (differentiable) to.push_back(&results[i]);
+    if (node) node->differentiable.push_back(differentiable);
   }
-  if (record) Record(node, from, to);
+  if (record && !to.empty()) Record(node, from, to);
   return results;
 }
 

@@ -34,10 +34,16 @@ class Saved {
 namespace internal {
 
 using Tensors = std::vector<Tensor>;
+// The texts that graphs and their errors point to, which outlive the function.
+struct FunctionName {
+  explicit FunctionName(const std::string& name);
+  const char* name;
+  const char* what_it_saved;
+};
 using FunctionForward = std::function<Tensors(Saved&, const Tensors&)>;
 using FunctionBackward = std::function<Tensors(const Saved&, const Tensors&)>;
 
-Tensors RunFunction(const std::string& name, const Tensors& inputs, const FunctionForward& forward,
+Tensors RunFunction(const FunctionName& name, const Tensors& inputs, const FunctionForward& forward,
                     const FunctionBackward& backward);
 
 inline Tensors AsList(Tensor x) { return {std::move(x)}; }
@@ -51,22 +57,38 @@ inline Tensors AsList(Tensors list) { return list; }
 //       [](const ops::Saved& saved, const Tensor& dy) { return dy * saved[0] * 2.0; });
 //   const Tensor y = square(x);
 //
-// `forward` takes a Saved& and the inputs, and returns a Tensor or a std::vector<Tensor>, floating.
+// `forward` takes a Saved& and the inputs, and returns a Tensor or a std::vector<Tensor>.
 // `backward` takes a const Saved& and the gradient of the result, of its shape, dtype and device
 // (after a std::vector, a const std::vector<Tensor>& with zeros for results that nothing used); it
 // returns the gradient of the input, or a std::vector<Tensor> with one for each, of that input's
-// shape, dtype and device. Neither is recorded; inputs arrive detached. Integer inputs have no
-// gradient. backward may run several times, where a graph is retained.
+// shape, dtype and device. Neither is recorded; inputs arrive detached. Integers have no gradient,
+// neither inputs nor results, whose place among the gradients is undefined; an input may be
+// undefined (a bias that is not there). backward may run several times, where a graph is retained.
+// Like a hook, it must not hold a result of the function, which holds it.
 //
-// Throws ArgumentError, in backward, for gradients that are missing, too many or do not fit.
+// Throws ArgumentError where forward writes to an input or backward to a gradient, whose memory
+// others have, and, in backward, for gradients that are missing, too many or do not fit.
 template <class Forward, class Backward>
 class Function {
  public:
-  Function(std::string name, Forward forward, Backward backward)
-      : name_(std::move(name)), forward_(std::move(forward)), backward_(std::move(backward)) {}
+  Function(const std::string& name, Forward forward, Backward backward)
+      : name_(name), forward_(std::move(forward)), backward_(std::move(backward)) {}
 
   template <std::convertible_to<const Tensor&>... Inputs>
   auto operator()(const Inputs&... inputs) const {
+    static_assert(kTakes<Inputs...>,
+                  "forward must take (ops::Saved&, const Tensor&...), a tensor for each input that "
+                  "the function is called with, and must not be a mutable lambda");
+    if constexpr (kTakes<Inputs...>) return Run(inputs...);
+  }
+
+ private:
+  template <class... Inputs>
+  static constexpr bool kTakes =
+      std::invocable<const Forward&, Saved&, std::conditional_t<true, const Tensor&, Inputs>...>;
+
+  template <class... Inputs>
+  auto Run(const Inputs&... inputs) const {
     using Result =
         decltype(forward_(std::declval<Saved&>(), static_cast<const Tensor&>(inputs)...));
     constexpr bool kOne = std::is_convertible_v<Result, Tensor>;
@@ -88,14 +110,13 @@ class Function {
     }
   }
 
- private:
   template <size_t... i>
   internal::Tensors Call(Saved& saved, const internal::Tensors& in,
                          std::index_sequence<i...>) const {
     return internal::AsList(forward_(saved, in[i]...));
   }
 
-  std::string name_;
+  internal::FunctionName name_;
   Forward forward_;
   Backward backward_;
 };

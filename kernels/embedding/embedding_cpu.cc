@@ -1,5 +1,6 @@
 #include "kernels/embedding/embedding_cpu.h"
 
+#include <cstring>
 #include <vector>
 
 #include "kernels/embedding/embedding.h"

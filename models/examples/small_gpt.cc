@@ -4,14 +4,8 @@
 #include <cstdio>
 #include <string>
 
-#include "core/autograd/engine.h"
-#include "data/dataset.h"
-#include "data/loader.h"
-#include "dist/data_parallel/training_file.h"
+#include "lockstep/lockstep.h"
 #include "models/gpt/gpt.h"
-#include "optim/adamw.h"
-#include "optim/clip.h"
-#include "optim/lr_schedule.h"
 
 using namespace lockstep;
 

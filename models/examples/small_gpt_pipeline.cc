@@ -2,14 +2,8 @@
 #include <cstdio>
 #include <string>
 
-#include "data/dataset.h"
-#include "data/loader.h"
-#include "dist/data_parallel/training_file.h"
-#include "dist/world.h"
+#include "lockstep/lockstep.h"
 #include "models/train/pipeline_parallel.h"
-#include "optim/adamw.h"
-#include "optim/clip.h"
-#include "optim/lr_schedule.h"
 
 using namespace lockstep;
 

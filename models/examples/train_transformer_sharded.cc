@@ -11,22 +11,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "core/autograd/engine.h"
-#include "core/io/file.h"
-#include "data/dataset.h"
-#include "data/loader.h"
-#include "dist/data_parallel/training_file.h"
-#include "dist/shard/fully_shard.h"
-#include "dist/world.h"
-#include "nn/embedding.h"
-#include "nn/init.h"
-#include "nn/layer_norm.h"
-#include "nn/lm_head.h"
-#include "nn/precision.h"
-#include "nn/transformer_block.h"
-#include "optim/adamw.h"
-#include "optim/clip.h"
-#include "optim/lr_schedule.h"
+#include "lockstep/lockstep.h"
 
 using namespace lockstep;
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/allocator.h"
+#include "core/autograd/grad_hooks.h"
 
 namespace lockstep::models {
 
@@ -64,12 +65,12 @@ void StepGraphs::GiveUp(const std::string& why) {
 // Whether this step runs as a graph; captures it if necessary.
 bool StepGraphs::Ready(bool eager) {
   if (eager || given_up_ || !std::exchange(warm_, true)) return false;
-  if (gradients_.defined() && !ParametersMoved()) return true;
   for (const auto& p : parameters_) {
     if (p->leaf().observers().empty() && !p->leaf().has_hooks()) continue;
     GiveUp("gradients have observers or hooks");
     return false;
   }
+  if (gradients_.defined() && !ParametersMoved()) return true;
   if (!cuda::GraphSpace::Supported(state_.device())) {
     GiveUp("every tensor's memory comes from the driver (LOCKSTEP_CUDA_ALLOCATOR, or a sanitizer)");
     return false;
@@ -92,7 +93,10 @@ void StepGraphs::Capture() {
   // The memory of eager steps is free now, and graphs have their own.
   GetAllocator(state_.device()).Trim();
   if (!space_) space_.emplace(state_.device());
-  cuda::Graph gradients = space_->Capture([&] { RunMicroSteps(); });
+  cuda::Graph gradients = space_->Capture([&] {
+    const RefuseGradHooks results_have_none;
+    RunMicroSteps();
+  });
   for (const auto& p : parameters_) grads_.push_back(p->grad());
   update_ = space_->Capture(options_.update);
   gradients_ = std::move(gradients);

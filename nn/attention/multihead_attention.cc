@@ -51,6 +51,10 @@ Tensor MultiheadAttention::Forward(const Tensor& query, const Tensor& key, const
              "MultiheadAttention takes query, key and value of shape [B, T, C], got ",
              x->Describe());
   }
+  LS_CHECK(options.dropout == 0 && options.site == 0,
+           "MultiheadAttention: a call has no dropout of its own; give it to the constructor: "
+           "MultiheadAttentionOptions{.dropout = ",
+           options.dropout, "}");
   ops::AttentionOptions own = options;
   const bool drop = dropout_ > 0 && CurrentStepState() != nullptr;
   own.dropout = drop ? dropout_ : 0;

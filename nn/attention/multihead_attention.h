@@ -17,12 +17,14 @@ struct MultiheadAttentionOptions {
 //   y = out_proj(concat_h(softmax(q_h k_h^T / sqrt(D) + mask) v_h))
 // with q = q_proj(query), k = k_proj(key), v = v_proj(value) and D = dim / n_head. query [B, S,
 // dim], key and value [B, T, key_dim]; y [B, S, dim]. Children, replaceable: q_proj, k_proj, v_proj
-// and out_proj, Layers. The options of a call are ops::Attention's, but for the dropout, whose site
-// is "<path>.attn_dropout":
+// and out_proj, Layers. The options of a call are ops::Attention's, but for the dropout, which is
+// this module's, with the site "<path>.attn_dropout":
 //   Tensor y = attention(x, x, x);                            // self-attention
-//   y = attention(x, memory, memory, {.mask = mask});         // cross attention; true: is seen
-// (where `attention` is a Child: ops::AttentionOptions{.mask = mask}). CausalSelfAttention is the
-// fused one of decoders. Throws ArgumentError unless n_head divides dim, and n_kv_head n_head.
+//   y = attention(x, memory, memory, {.mask = mask});         // cross attention
+// (where `attention` is a Child: ops::AttentionOptions{.mask = mask}). A bool mask is true where a
+// query sees a key: the opposite of what torch.nn.MultiheadAttention takes. CausalSelfAttention is
+// the fused one of decoders. Throws ArgumentError unless n_head divides dim, and n_kv_head n_head,
+// and for a call with a dropout.
 class MultiheadAttention : public ModuleOf<Tensor(const Tensor&, const Tensor&, const Tensor&,
                                                   const ops::AttentionOptions&)> {
  public:

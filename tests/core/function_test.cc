@@ -135,6 +135,54 @@ TEST(FunctionTest, IntegerInputsHaveNoGradient) {
   EXPECT_THAT(Values(x.grad()), ElementsAre(1, 1));
 }
 
+TEST(FunctionTest, IntegerResultsHaveNoGradient) {
+  const Tensor x = LeafOf({3, 5});
+  const ops::Function twice(
+      "twice_and_its_sign",
+      [](ops::Saved&, const Tensor& in) {
+        return std::vector<Tensor>{in.To(DType::kI32), Scale(in, 2)};
+      },
+      [](const ops::Saved&, const std::vector<Tensor>& dy) {
+        EXPECT_FALSE(dy[0].defined());
+        return Scale(dy[1], 2);
+      });
+  const std::vector<Tensor> y = twice(x);
+  EXPECT_FALSE(y[0].requires_grad());
+  EXPECT_THAT(y[0].ToVector<int32_t>(), ElementsAre(3, 5));
+  Backward(Sum(y[1]));
+  EXPECT_THAT(Values(x.grad()), ElementsAre(2, 2));
+}
+
+TEST(FunctionTest, InputsMayBeUndefined) {
+  const ops::Function add(
+      "add_if_there",
+      [](ops::Saved&, const Tensor& a, const Tensor& b) { return b.defined() ? Add(a, b) : a; },
+      [](const ops::Saved& saved, const Tensor& dy) {
+        return std::vector<Tensor>{dy, saved.Needs(1) ? dy : Tensor()};
+      });
+  const Tensor x = LeafOf({3}), bias = LeafOf({5});
+  Backward(Sum(Add(add(x, Tensor()), add(x, bias))));
+  EXPECT_THAT(Values(x.grad()), ElementsAre(2));
+  EXPECT_THAT(Values(bias.grad()), ElementsAre(1));
+}
+
+// A loss that a loop keeps must not keep what the functions below it hold.
+TEST(FunctionTest, BackwardLetsGoOfWhatTheFunctionHolds) {
+  auto held = std::make_shared<int>(1);
+  const std::weak_ptr<int> watch = held;
+  Tensor loss;
+  {
+    const ops::Function f(
+        "f", [](ops::Saved&, const Tensor& in) { return Scale(in, 2); },
+        [held](const ops::Saved&, const Tensor& dy) { return Scale(dy, 2 * *held); });
+    loss = Sum(f(LeafOf({3})));
+  }
+  held.reset();
+  EXPECT_FALSE(watch.expired());
+  Backward(loss);
+  EXPECT_TRUE(watch.expired());
+}
+
 TEST(FunctionTest, RunsAgainWhereTheGraphIsRetained) {
   const Tensor x = LeafOf({3});
   const Tensor y = Sum(square(x));
@@ -194,14 +242,29 @@ TEST(FunctionTest, MistakesAreErrorsThatNameIt) {
   EXPECT_THAT(error([](const ops::Saved& saved, const Tensor&) { return saved[1]; }),
               HasSubstr("backward of the function 'mine' asks for saved tensor 1, but its forward "
                         "kept 1"));
-  const ops::Function integers(
-      "integers", [](ops::Saved&, const Tensor& in) { return in.To(DType::kI32); },
-      [](const ops::Saved&, const Tensor& dy) { return dy; });
-  EXPECT_THAT(
-      MessageOf([&] { integers(x); }),
-      HasSubstr("result 0 of the function 'integers' must be a floating tensor, not i32[2]"));
-  EXPECT_THAT(MessageOf([&] { square(Tensor()); }),
-              HasSubstr("input 0 of the function 'square' is undefined"));
+  EXPECT_THAT(error([](const ops::Saved&, const Tensor& dy) {
+                dy.Fill(1);
+                return dy;
+              }),
+              HasSubstr("backward of the function 'mine' wrote to the gradient of result 0, whose "
+                        "memory others have"));
+  const auto forward_error = [&](auto forward) {
+    return MessageOf([&] {
+      ops::Function("mine", forward, [](const ops::Saved&, const Tensor& dy) { return dy; })(x);
+    });
+  };
+  EXPECT_THAT(forward_error([](ops::Saved&, const Tensor& in) {
+                in.Fill(1);
+                return in;
+              }),
+              HasSubstr("forward of the function 'mine' wrote to its input 0"));
+  EXPECT_THAT(forward_error([](ops::Saved&, const Tensor&) { return Tensor(); }),
+              HasSubstr("result 0 of the function 'mine' is undefined"));
+  EXPECT_THAT(forward_error([](ops::Saved& saved, const Tensor& in) {
+                return saved.Needs(0) ? in : Scale(in, 2);
+              }),
+              HasSubstr("saved.Needs(0) in the function 'mine', which has 0 inputs to ask for: "
+                        "call it in backward"));
 }
 
 }  // namespace

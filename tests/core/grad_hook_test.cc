@@ -262,6 +262,19 @@ TEST(GradHookTest, MustNotWriteToTheGradient) {
                         "return a new tensor instead"));
 }
 
+TEST(GradHookTest, RunInNoGraph) {
+  const Tensor x = LeafOf({1, 2});
+  x.RegisterHook(Times(2));
+  {
+    const RefuseGradHooks captured;
+    EXPECT_THAT(MessageOf<Error>([&] { Backward(Sum(x)); }),
+                HasSubstr("a hook of 'unnamed' cannot be part of a CUDA graph"));
+  }
+  x.ZeroGrad();
+  Backward(Sum(x));
+  EXPECT_THAT(Values(x.grad()), ElementsAre(2, 2));
+}
+
 TEST(GradHookTest, NeedATensorWithAGradient) {
   const Tensor x = Tensor::Zeros({2}, DType::kF32);
   EXPECT_THAT(MessageOf([&] { x.RegisterHook(Times(2)); }),

@@ -38,6 +38,8 @@ TEST(TensorTest, MakersAndDescription) {
   EXPECT_TRUE(x.is_contiguous());
   EXPECT_THAT(x.To(DType::kF32).ToVector<float>(), testing::Each(1.5f));
   EXPECT_THAT(Tensor::Zeros({3}, DType::kI64).ToVector<int64_t>(), ElementsAre(0, 0, 0));
+  const std::vector<bool> mask = {true, false, true};
+  EXPECT_EQ(Tensor::FromVector(mask, {3}).ToVector<bool>(), mask);
   EXPECT_EQ(Tensor::Full({}, 7, DType::kU8).Item(), 7);
   EXPECT_EQ(Tensor::Full({}, 1, DType::kBool).Item(), 1);
 }

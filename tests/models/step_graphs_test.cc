@@ -183,6 +183,20 @@ TEST_F(GraphTest, StepsThatAreOnlySubmittedHaveTheSameBits) {
   EXPECT_EQ(graphs.trainer->graph_replays(), 5);
 }
 
+// A hook's code runs on the host, at each step.
+TEST_F(GraphTest, AHookThatComesLaterEndsThem) {
+  Bench s(Gpt2Like(), DType::kF32, true);
+  for (int i = 0; i < 3; ++i) s.trainer->Step();
+  EXPECT_EQ(s.trainer->graph_replays(), 2);
+  int calls = 0;
+  s.model.Parameters()[0]->RegisterHook([&](const Tensor&) { ++calls; });
+  for (int i = 0; i < 3; ++i) s.trainer->Step();
+  EXPECT_EQ(s.trainer->graph_replays(), 2);
+  EXPECT_EQ(calls, 3 * 2) << "each of the micro-batches";
+  EXPECT_THAT(s.said, testing::ElementsAre("training continues without CUDA graphs: gradients have "
+                                           "observers or hooks"));
+}
+
 TEST_F(GraphTest, ANonFiniteGradientOfAReplayIsNamedAndNothingChanges) {
   Bench s(Gpt2Like(), DType::kF32, true);
   for (int i = 0; i < 3; ++i) s.trainer->Step();

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstring>
 
 #include "optim/adamw.h"
 #include "tests/models/training.h"

@@ -118,6 +118,8 @@ TEST(MultiheadAttentionTest, WeightsAreDroppedInTrainingOnly) {
   const TrainingScope scope(state);
   EXPECT_EQ(values(plain), values(plain));
   EXPECT_NE(values(attention), values(plain));
+  EXPECT_THAT(MessageOf([&] { plain(x, x, x, {.dropout = 0.5}); }),
+              HasSubstr("a call has no dropout of its own; give it to the constructor"));
 }
 
 TEST(MultiheadAttentionTest, SizesMustFit) {

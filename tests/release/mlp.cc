@@ -1,19 +1,32 @@
-// A program of a user, who has Lockstep as an archive: trains a small MLP to tell the quadrants
-// apart whose signs differ.  mlp [DEVICE [STEPS]]
+// A program of a user, who has Lockstep as an archive: trains a small MLP, with a function of its
+// own, to tell the quadrants apart whose signs differ.  mlp [DEVICE [STEPS]]
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "lockstep/lockstep.h"
 
 using namespace lockstep;
 
+// x / (1 + |x|)
+const ops::Function softsign(
+    "softsign",
+    [](ops::Saved& saved, const Tensor& x) {
+      saved.Keep(x);
+      return x / (ops::Abs(x) + 1.0);
+    },
+    [](const ops::Saved& saved, const Tensor& dy) {
+      return dy / ops::Square(ops::Abs(saved[0]) + 1.0);
+    });
+
 struct Mlp : Layer {
   explicit Mlp(int64_t hidden)
       : fc1(this, "fc1", 2, hidden),
         fc2(this, "fc2", hidden, hidden),
         head(this, "head", hidden, 2) {}
-  Tensor Forward(const Tensor& x) override { return head(ops::Relu(fc2(ops::Relu(fc1(x))))); }
+  Tensor Forward(const Tensor& x) override { return head(softsign(fc2(ops::Relu(fc1(x))))); }
   Child<nn::Linear> fc1, fc2, head;
 };
 
@@ -26,6 +39,10 @@ int main(int argc, char** argv) {
   optim::AdamW adamw(model.Parameters());
   StepState state(device, /*seed=*/1);
   double first = 0, last = 0;
+  int64_t seen = 0;
+  model.fc1->weight()->RegisterHook([&](const Tensor& grad) {
+    seen += grad.shape() == Shape({32, 2});
+  });
   for (int64_t step = 0; step < steps; ++step) {
     const Philox random(static_cast<uint64_t>(step));
     std::vector<float> x;
@@ -46,6 +63,13 @@ int main(int argc, char** argv) {
     if (step == 0) first = last;
   }
   std::printf("lockstep %s: loss %.9g, then %.9g\n", LOCKSTEP_VERSION, first, last);
+  std::ostringstream printed;
+  printed << ops::TopK(ops::Arange(5, DType::kF32, device), 2, 0).values;
+  if (seen != steps || printed.str().find("[4., 3.]") == std::string::npos) {
+    std::printf("%ld hooks ran, and the printed tensor is %s\n", static_cast<long>(seen),
+                printed.str().c_str());
+    return 1;
+  }
   // An error is thrown in the library and caught here.
   try {
     model(Tensor::Zeros({1, 3}, DType::kF32, device));

@@ -28,9 +28,10 @@ grep '^## ' "$root/CHANGELOG.md" | head -n 1 | grep -xF "## $version" >/dev/null
 grep 'MIT License' "$root/LICENSE" >/dev/null || fail "there is no license"
 if grep -rn '@[A-Z_]*@' "$root/README.md" "$root/lib/pkgconfig" "$root/lib/cmake"; then fail "these were not filled in"; fi
 grep 'apt-get install .*libdnnl-dev' "$root/README.md" >/dev/null || fail "README.md does not say what is needed"
-for program in train_gpt sample_gpt plan launch; do
-  "$root/bin/$program" --help >/dev/null || fail "$program --help"
+for program in "$root"/bin/*; do
+  "$program" --help >/dev/null || fail "$program --help"
 done
+grep -i 'mozilla public license' "$root/licenses/libeigen3-dev" >/dev/null || fail "the licence of Eigen is missing"
 # From elsewhere: the program finds the library in its own folder.
 (cd / && "$root/bin/train_gpt" --train.steps=2 --optim.warmup=1 --train.eval_every=0 "--out_dir=$folder/run" >/dev/null) || fail "train_gpt does not train"
 
@@ -84,6 +85,7 @@ if command -v cmake >/dev/null && command -v make >/dev/null; then
   echo "CMake: $(run build/shared)"
   ldd build/shared | grep "liblockstep.so.* => $root/lib" >/dev/null || fail "CMake's shared uses $(ldd build/shared)"
   [[ $(run build/shared) == "$(run build/static)" ]] || fail "the libraries compute different numbers"
+  run cmake -S . -B major "-DCMAKE_PREFIX_PATH=$root" "-DWANTED=${version%%.*}" >/dev/null
   if cmake -S . -B other "-DCMAKE_PREFIX_PATH=$root" -DWANTED=999.0 >/dev/null 2>&1; then fail "CMake accepts version 999.0"; fi
 else
   echo "SKIP: there is no cmake or make here, and so no program was built with it; tools/setup --dev installs them"

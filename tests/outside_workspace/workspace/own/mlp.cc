@@ -3,11 +3,8 @@
 //   mlp [cpu|sim|cuda] [STEPS]
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <vector>
 
-#include "core/cuda/device.h"
-#include "dist/launch/launch.h"
 #include "lockstep/lockstep.h"
 #include "own/softsign.h"
 
@@ -15,17 +12,10 @@ using namespace lockstep;
 
 namespace {
 
-class Mlp : public ModuleOf<Tensor(const Tensor&)> {
- public:
-  explicit Mlp(int64_t hidden)
-      : fc1_(this, "fc1", std::make_shared<nn::Linear>(2, hidden)),
-        head_(this, "head", std::make_shared<nn::Linear>(hidden, 2)) {}
-
- protected:
-  Tensor Forward(const Tensor& x) override { return head_(own::Softsign(fc1_(x))); }
-
- private:
-  Child<Layer> fc1_, head_;
+struct Mlp : Layer {
+  explicit Mlp(int64_t hidden) : fc1(this, "fc1", 2, hidden), head(this, "head", hidden, 2) {}
+  Tensor Forward(const Tensor& x) override { return head(own::Softsign(fc1(x))); }
+  Child<nn::Linear> fc1, head;
 };
 
 // Points in the unit square, and whether the signs of their coordinates differ.
