@@ -44,4 +44,10 @@ int64_t DistributedSampler::Epoch::operator[](int64_t position) const {
   return s.options_.shuffle ? permutation_(index) : index;
 }
 
+Tensor DistributedSampler::Epoch::Items(int64_t first, int64_t n) const {
+  const Tensor items = Tensor::Empty({n}, DType::kI64);
+  for (int64_t i = 0; i < n; ++i) items.data<int64_t>()[i] = (*this)[first + i];
+  return items;
+}
+
 }  // namespace lockstep::data

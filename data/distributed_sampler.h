@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/tensor.h"
 #include "data/permutation.h"
 
 namespace lockstep::data {
@@ -48,6 +49,8 @@ class DistributedSampler::Epoch {
  public:
   // The item at `position`, 0 <= position < size().
   int64_t operator[](int64_t position) const;
+  // Those at the positions first, ..., first + n - 1: i64 [n], for ops::IndexSelect.
+  Tensor Items(int64_t first, int64_t n) const;
 
  private:
   friend class DistributedSampler;

@@ -2,6 +2,7 @@
 
 #include "core/philox.h"
 #include "core/step_state.h"
+#include "kernels/binary/binary.h"
 #include "kernels/dropout/dropout.h"
 
 namespace lockstep::nn {
@@ -23,6 +24,17 @@ Dropout::Dropout(double p) : p_(CheckProbability(p)) {}
 
 Tensor Dropout::Forward(const Tensor& x) {
   return Drops(p_) ? ops::Dropout(x, p_, RandomSite(path())) : x;
+}
+
+Dropout2d::Dropout2d(double p) : p_(CheckProbability(p)) {}
+
+Tensor Dropout2d::Forward(const Tensor& x) {
+  LS_CHECK(x.ndim() >= 2, "Dropout2d: x must be [N, C, ...], got ", x.shape());
+  if (!Drops(p_)) return x;
+  Shape channels = x.shape();
+  for (int d = 2; d < x.ndim(); ++d) channels[d] = 1;
+  const Tensor ones = Tensor::Full(channels, 1, x.dtype(), x.device());
+  return x * ops::Dropout(ones, p_, RandomSite(path()));
 }
 
 BranchDropout::BranchDropout(double p) : p_(CheckProbability(p)) {}

@@ -23,6 +23,22 @@ class Dropout : public Layer {
   double p_;
 };
 
+// The same for whole channels: all that x [N, C, ...] has of a channel of a sample becomes zero, or
+// none of it, as in torch.nn.Dropout2d. Tompson et al., "Efficient object localization using
+// convolutional networks" (CVPR 2015). Throws ArgumentError for an x of fewer than 2 dimensions.
+class Dropout2d : public Layer {
+ public:
+  explicit Dropout2d(double p);
+
+  double p() const { return p_; }
+
+ protected:
+  Tensor Forward(const Tensor& x) override;
+
+ private:
+  double p_;
+};
+
 // The dropout of a branch, with the mask that Dropout has at this path: left to whoever adds the
 // branch to the stream. Where the branch has one already, that one is completed.
 class BranchDropout : public BranchLayer {

@@ -11,8 +11,8 @@ namespace lockstep::nn {
 struct LinearOptions {
   bool bias = true;
   Activation activation = Activation::kNone;  // of the result, fused into the GEMM
-  Initializer weight_init;                    // where empty: KaimingUniform(in_features),
-  Initializer bias_init;                      // as torch.nn.Linear has it for both
+  Initializer weight_init{};                  // where empty: KaimingUniform(in_features),
+  Initializer bias_init{};                    // as torch.nn.Linear has it for both
 };
 
 // What Linear and BranchLinear share. Parameters: weight [out_features, in_features] (decays), bias

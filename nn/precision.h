@@ -15,7 +15,7 @@ struct Precision {
   // Gradients of parameters, as they are added up; f64 with f64. 16 bits are for a single process
   // that adds up few micro-batches: DataParallel and FullyShard take f32 alone, and throw.
   DType reduction = DType::kF32;
-  std::optional<DType> output;  // of a part's result; by default what the part was given
+  std::optional<DType> output{};  // of a part's result; by default what the part was given
 };
 
 // A part of a model that computes in another precision than what surrounds it: casts what it is

@@ -22,9 +22,9 @@ namespace lockstep::optim {
 // optimizer's options.
 struct ParameterGroup {
   std::vector<std::shared_ptr<Parameter>> parameters;
-  double lr_factor = 1;                // multiplies the learning rate of each step
-  std::optional<double> weight_decay;  // of those with decay(); the others have none
-  std::optional<Betas> betas;          // of optimizers that have betas
+  double lr_factor = 1;                  // multiplies the learning rate of each step
+  std::optional<double> weight_decay{};  // of those with decay(); the others have none
+  std::optional<Betas> betas{};          // of optimizers that have betas
 };
 
 // An optimizer's arithmetic, for all of its parameters or some.

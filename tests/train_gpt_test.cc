@@ -1,4 +1,4 @@
-// train_gpt, sample_gpt and the examples as programs, as users run them.
+// train_gpt and sample_gpt as programs, as users run them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -515,19 +515,6 @@ TEST(SampleGpt, ExplainsBadInput) {
   const Result run = RunProgram({"models/sample_gpt", "--checkpoint=/nonexistent"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, HasSubstr("/nonexistent"));
-}
-
-TEST(TrainCnn, LearnsTheDigits) {
-  const Result run = RunProgram({"models/examples/train_cnn", testing::TempDir() + "/cnn"});
-  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
-  EXPECT_THAT(run.out, HasSubstr("accuracy on new digits"));
-  EXPECT_THAT(run.out, HasSubstr("after reloading"));
-}
-
-TEST(TrainMlp, LearnsTheSpirals) {
-  const Result run = RunProgram({"models/examples/train_mlp"});
-  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
-  EXPECT_THAT(run.out, HasSubstr("accuracy on new points"));
 }
 
 }  // namespace

@@ -25,16 +25,16 @@ class Mlp : public Layer {
 
 struct Points {
   Tensor x;       // f32 [n, 2]
-  Tensor labels;  // i32 [n]
+  Tensor labels;  // i64 [n]
 };
 
 // n points alternating between two noisy spirals.
 inline Points Spirals(int64_t n, uint64_t seed) {
   const Philox random(seed);
   std::vector<float> x;
-  std::vector<int32_t> labels;
+  std::vector<int64_t> labels;
   for (int64_t i = 0; i < n; ++i) {
-    const int32_t label = static_cast<int32_t>(i % 2);
+    const int64_t label = i % 2;
     const float t = ToUniform(random.At(0, i));
     const float angle = 9.0f * t + 3.14159265f * static_cast<float>(label);
     x.push_back(t * std::cos(angle) + 0.04f * (ToUniform(random.At(1, i)) - 0.5f));
@@ -45,28 +45,16 @@ inline Points Spirals(int64_t n, uint64_t seed) {
 }
 
 // The points at positions first, ..., first + n - 1 of an order.
-template <class Order>
-Points Pick(const Points& all, const Order& order, int64_t first, int64_t n) {
-  const Points batch = {Tensor::Empty({n, 2}, DType::kF32), Tensor::Empty({n}, DType::kI32)};
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t at = order[first + i];
-    for (int64_t k = 0; k < 2; ++k) {
-      batch.x.data<float>()[2 * i + k] = all.x.data<float>()[2 * at + k];
-    }
-    batch.labels.data<int32_t>()[i] = all.labels.data<int32_t>()[at];
-  }
-  return batch;
+inline Points Pick(const Points& all, const data::DistributedSampler::Epoch& order, int64_t first,
+                   int64_t n) {
+  const Tensor items = order.Items(first, n);
+  return {ops::IndexSelect(all.x, 0, items), ops::IndexSelect(all.labels, 0, items)};
 }
 
 inline double Accuracy(Mlp& model, const Points& points) {
   const NoGrad no_grad;
-  const std::vector<float> logits = model(points.x).ToVector<float>();
-  const std::vector<int32_t> labels = points.labels.ToVector<int32_t>();
-  int64_t right = 0;
-  for (size_t i = 0; i < labels.size(); ++i) {
-    right += (logits[2 * i + 1] > logits[2 * i]) == labels[i];
-  }
-  return static_cast<double>(right) / static_cast<double>(labels.size());
+  const Tensor right = ops::Equal(ops::ArgMax(model(points.x), {1}), points.labels);
+  return ops::Mean(right.To(DType::kF32)).Item();
 }
 
 }  // namespace lockstep::examples

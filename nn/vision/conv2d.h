@@ -12,8 +12,8 @@ struct Conv2dOptions {
   Size2 stride = 1, padding = 0, dilation = 1;
   int64_t groups = 1;
   bool bias = true;
-  Initializer weight_init;  // where empty: KaimingUniform(in_channels / groups * kh * kw),
-  Initializer bias_init;    // as torch.nn.Conv2d has it for both
+  Initializer weight_init{};  // where empty: KaimingUniform(in_channels / groups * kh * kw),
+  Initializer bias_init{};    // as torch.nn.Conv2d has it for both
 };
 
 // torch.nn.Conv2d (kernels/conv2d/conv2d.h): x [N, in_channels, H, W] -> [N, out_channels, H', W'].

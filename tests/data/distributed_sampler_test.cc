@@ -107,5 +107,15 @@ TEST(DistributedSampler, RefusesWhatCannotBe) {
   EXPECT_THAT(MessageOf([&] { sampler.epoch(-1); }), HasSubstr("epoch -1"));
 }
 
+TEST(DistributedSampler, ItemsAreThoseOfTheirPositions) {
+  const DistributedSampler sampler(23, /*ranks=*/2, /*rank=*/1, {.seed = 5});
+  const auto order = sampler.epoch(3);
+  const Tensor items = order.Items(4, 7);
+  EXPECT_EQ(items.shape(), Shape({7}));
+  for (int64_t i = 0; i < 7; ++i) EXPECT_EQ(items.data<int64_t>()[i], order[4 + i]);
+  EXPECT_EQ(order.Items(0, 0).numel(), 0);
+  EXPECT_THROW(order.Items(sampler.size() - 2, 3), ArgumentError);
+}
+
 }  // namespace
 }  // namespace lockstep::data

@@ -43,6 +43,30 @@ TEST(DropoutTest, KeepsTheShareAskedForAndScales) {
   EXPECT_NEAR(kept, 75000, 5 * std::sqrt(100000 * 0.25 * 0.75));
 }
 
+TEST(DropoutTest, Dropout2dTakesWholeChannels) {
+  Dropout2d dropout(0.25);
+  dropout.AssignNames("drop");
+  Tensor x = Tensor::Full({50, 40, 3, 2}, 3, DType::kF32);
+  x.SetRequiresGrad();
+  EXPECT_EQ(dropout(x).raw_data(), x.raw_data()) << "outside of training";
+  const StepState state(kCpu, 1);
+  TrainingScope training(state);
+  const Tensor y = dropout(x);
+  Backward(y, Tensor::Full(y.shape(), 1, DType::kF32));
+  const auto values = y.ToVector<float>(), gradient = x.grad().ToVector<float>();
+  int kept = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_TRUE(values[i] == 0 || values[i] == 4.0f) << values[i];
+    ASSERT_EQ(values[i], values[i / 6 * 6]) << "one of a channel differs";
+    ASSERT_FLOAT_EQ(gradient[i], values[i] / 3);
+    kept += i % 6 == 0 && values[i] != 0;
+  }
+  EXPECT_NEAR(kept, 1500, 5 * std::sqrt(2000 * 0.25 * 0.75));
+  EXPECT_THAT(MessageOf([&] { dropout(Tensor::Zeros({8}, DType::kF32)); }),
+              HasSubstr("x must be [N, C, ...], got [8]"));
+  EXPECT_THAT(MessageOf([&] { Dropout2d(1); }), HasSubstr("[0, 1), got 1"));
+}
+
 TEST(DropoutTest, TheMaskBelongsToThePlaceInTheModel) {
   Sequential a({std::make_shared<Dropout>(0.5)});
   Sequential b({std::make_shared<Dropout>(0), std::make_shared<Dropout>(0.5)});

@@ -1,4 +1,4 @@
-// The examples of models/examples that run on several processes, as users start them.
+// The examples of models/examples, as users start them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,6 +49,19 @@ TEST_F(Examples, LearnTheSameOnTwoProcesses) {
     return all;
   };
   EXPECT_EQ(names("ranks.safetensors"), names("alone.safetensors"));
+}
+
+TEST_F(Examples, TheSmallestLoopTellsSpiralsApart) {
+  const Result run = RunProgram({"models/examples/train_mlp"});
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.out, HasSubstr("accuracy on new points"));
+}
+
+TEST_F(Examples, TheCnnReadsDigitsAndIsReloaded) {
+  const Result run = RunProgram({"models/examples/train_cnn", Path("cnn")});
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_THAT(run.out, HasSubstr("accuracy on new digits"));
+  EXPECT_THAT(run.out, HasSubstr("after reloading"));
 }
 
 // The samples and the batch are not divisible by three ranks.
