@@ -6,6 +6,8 @@
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
 #include "core/broadcast.h"
+#include "kernels/checks.h"
+#include "kernels/integers.h"
 #include "kernels/unary/unary.h"
 
 namespace lockstep::ops {
@@ -89,11 +91,27 @@ class BinaryNode : public Node {
   SavedTensor a_, b_;
 };
 
+// Of integers there are the first three, the maximum and the minimum.
+bool TakesIntegers(BinaryOp op) { return op != BinaryOp::kDiv && op != BinaryOp::kPow; }
+
+Tensor OfIntegers(BinaryOp op, const Tensor& a, const Tensor& b) {
+  const IntegerOp integer_op = op == BinaryOp::kAdd       ? IntegerOp::kAdd
+                               : op == BinaryOp::kSub     ? IntegerOp::kSub
+                               : op == BinaryOp::kMul     ? IntegerOp::kMul
+                               : op == BinaryOp::kMaximum ? IntegerOp::kMaximum
+                                                          : IntegerOp::kMinimum;
+  return IntegerArithmetic(NameOf(op), integer_op, a, b);
+}
+
 Tensor Apply(BinaryOp op, const Tensor& a, const Tensor& b) {
+  if (TakesIntegers(op) && a.defined() && b.defined() && IsInteger(a.dtype()) &&
+      a.dtype() == b.dtype() && a.device() == b.device()) {
+    return OfIntegers(op, a, b);
+  }
   LS_CHECK(a.defined() && b.defined() && IsFloating(a.dtype()) && a.dtype() == b.dtype() &&
                a.device() == b.device(),
            NameOf(op), ": both operands must have the same floating dtype and device, got ",
-           a.Describe(), " and ", b.Describe(), "; convert one with ops::Cast or To()");
+           a.Describe(), " and ", b.Describe(), "; convert them with ops::Cast or To()");
   const Shape shape = BroadcastShape(NameOf(op), a.shape(), b.shape());
   Tensor y = Tensor::Empty(shape, a.dtype(), a.device());
   binary_forward(CurrentStream(a.device()), op, a.Detach().Expand(shape), b.Detach().Expand(shape),
@@ -106,6 +124,8 @@ Tensor Apply(BinaryOp op, const Tensor& a, const Tensor& b) {
   return y;
 }
 
+bool HasIntegers(const Tensor& x) { return x.defined() && IsInteger(x.dtype()); }
+
 }  // namespace
 
 Tensor Add(const Tensor& a, const Tensor& b) { return Apply(BinaryOp::kAdd, a, b); }
@@ -116,12 +136,28 @@ Tensor Maximum(const Tensor& a, const Tensor& b) { return Apply(BinaryOp::kMaxim
 Tensor Minimum(const Tensor& a, const Tensor& b) { return Apply(BinaryOp::kMinimum, a, b); }
 Tensor Pow(const Tensor& a, const Tensor& b) { return Apply(BinaryOp::kPow, a, b); }
 
-Tensor Add(const Tensor& x, double number) { return Unary(UnaryOp::kAddNumber, x, number); }
-Tensor Sub(const Tensor& x, double number) { return Unary(UnaryOp::kSubNumber, x, number); }
-Tensor Sub(double number, const Tensor& x) { return Unary(UnaryOp::kSubFrom, x, number); }
+Tensor Add(const Tensor& x, double number) {
+  if (HasIntegers(x)) return Add(x, NumberLike("add", number, x));
+  return Unary(UnaryOp::kAddNumber, x, number);
+}
+Tensor Sub(const Tensor& x, double number) {
+  if (HasIntegers(x)) return Sub(x, NumberLike("sub", number, x));
+  return Unary(UnaryOp::kSubNumber, x, number);
+}
+Tensor Sub(double number, const Tensor& x) {
+  if (HasIntegers(x)) return Sub(NumberLike("sub", number, x), x);
+  return Unary(UnaryOp::kSubFrom, x, number);
+}
 Tensor Div(double number, const Tensor& x) { return Unary(UnaryOp::kDivideInto, x, number); }
-Tensor Maximum(const Tensor& x, double number) { return Clamp(x, number, kInfinity); }
-Tensor Minimum(const Tensor& x, double number) { return Clamp(x, -kInfinity, number); }
+Tensor Maximum(const Tensor& x, double number) {
+  // Clamp takes neither NaN nor integers.
+  if (std::isnan(number) || HasIntegers(x)) return Maximum(x, NumberLike("maximum", number, x));
+  return Clamp(x, number, kInfinity);
+}
+Tensor Minimum(const Tensor& x, double number) {
+  if (std::isnan(number) || HasIntegers(x)) return Minimum(x, NumberLike("minimum", number, x));
+  return Clamp(x, -kInfinity, number);
+}
 Tensor Pow(double number, const Tensor& x) {
   return Unary(UnaryOp::kPowOf, x, number, number == 0 ? 0 : std::log(number));
 }

@@ -15,6 +15,10 @@ namespace ops {
 // dtype and device, any strides; 16-bit floats compute in f32. Mul and Div save those that the
 // gradients need. The gradient of a broadcast operand is summed as by ops::Sum. There are no forms
 // that write into a: what is saved for backward must stay as it is.
+//
+// Add, Sub, Mul, Maximum and Minimum also take integers (i64, i32, u16, u8) of the same dtype,
+// whose results wrap around, and have no gradient; a number beside them must be one of their
+// values.
 Tensor Add(const Tensor& a, const Tensor& b);
 Tensor Sub(const Tensor& a, const Tensor& b);
 Tensor Mul(const Tensor& a, const Tensor& b);
@@ -29,7 +33,8 @@ Tensor Pow(const Tensor& a, const Tensor& b);
 
 // With a number, which is rounded to the type of the arithmetic (f64 for f64, else f32) and not to
 // x's. Div and Pow save x or their result, Maximum and Minimum x. Where x equals the number, their
-// gradient goes to x, as in ops::Clamp, which they are. x^number is in kernels/unary, products and
+// gradient goes to x, as in ops::Clamp, which they are; with NaN as the number all is NaN, without
+// a gradient. x^number is in kernels/unary, products and
 // quotients by a number are in kernels/scale.
 Tensor Add(const Tensor& x, double number);
 Tensor Sub(const Tensor& x, double number);
@@ -37,6 +42,8 @@ Tensor Sub(double number, const Tensor& x);
 Tensor Div(double number, const Tensor& x);
 Tensor Maximum(const Tensor& x, double number);
 Tensor Minimum(const Tensor& x, double number);
+inline Tensor Maximum(double number, const Tensor& x) { return Maximum(x, number); }
+inline Tensor Minimum(double number, const Tensor& x) { return Minimum(x, number); }
 Tensor Pow(double number, const Tensor& x);
 
 }  // namespace ops
@@ -57,8 +64,9 @@ inline constinit Slot<void(BinaryOp op, const Tensor& a, const Tensor& b, const 
 // What dy contributes to the gradient of operand `which` (0: a, 1: b), element by element before
 // any sum, or dx += that. Not called where that is dy itself. Of Mul, Maximum and Minimum `which`
 // is 0: the gradient of b is that of a with a and b exchanged. dx: contiguous, of y's shape; its
-// dtype, or f32 for a 16-bit one, which is then never added to. a and b as in forward; operands
-// that the formula does not use (Add and Sub: both; Mul: a; Div by a: a) may be undefined.
+// dtype, or f32 for a 16-bit one, which is then never added to. a and b as in forward; an
+// operand may be undefined where the formula does not use it (Add and Sub: both; Mul: a; Div by a:
+// a).
 inline constinit Slot<void(BinaryOp op, int which, const Tensor& a, const Tensor& b,
                            const Tensor& dy, const Tensor& dx, bool accumulate)>
     binary_backward{"binary_backward"};

@@ -148,12 +148,36 @@ OpSample View() {
               }};
 }
 
+// Broadcast, by tensors and by numbers.
+OpSample Integers() {
+  const InputSpec x{.shape = {6, 11}, .low = -50, .high = 50, .index = true};
+  return {.name = "integers",
+          .inputs = {x, {.shape = {11}, .low = -50, .high = 50, .index = true}},
+          .run =
+              [](std::span<const Tensor> in) {
+                const Tensor &a = in[0], &b = in[1];
+                return std::vector{a + b,      a - b, a * b, ops::Maximum(a, b), ops::Minimum(b, a),
+                                   3.0 - a * 2};
+              },
+          .reference =
+              [](std::span<const RefTensor> in) {
+                std::vector<RefTensor> out(6, RefTensor({6, 11}));
+                for (size_t i = 0; i < 66; ++i) {
+                  const double a = in[0].data[i], b = in[1].data[i % 11];
+                  const double results[] = {a + b,          a - b,          a * b,
+                                            std::max(a, b), std::min(a, b), 3 - 2 * a};
+                  for (size_t k = 0; k < 6; ++k) out[k].data[i] = results[k];
+                }
+                return out;
+              }};
+}
+
 OpCase Make() {
   OpCase c;
   c.name = "binary";
   c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
   c.samples = [] {
-    std::vector<OpSample> samples = {Shared(), Operators(), View(), Ties()};
+    std::vector<OpSample> samples = {Shared(), Operators(), View(), Ties(), Integers()};
     for (const NumberFunction& f : kNumberFunctions) {
       const InputSpec odd{.shape = {7, 13}, .low = 0.4, .high = 2};
       InputSpec strided = odd;
@@ -204,11 +228,17 @@ OpCase Make() {
         {"integers",
          [](Device d) {
            const Tensor x = Tensor::Zeros({2}, DType::kI32, d);
-           ops::Sub(x, x);
+           ops::Div(x, x);
          },
-         "sub: both operands must have the same floating dtype"},
-        {"integers_and_a_number", [](Device d) { 1.0 - Tensor::Zeros({2}, DType::kI32, d); },
-         "sub: x must be a floating tensor, got i32[2]"},
+         "div: both operands must have the same floating dtype"},
+        {"integers_and_a_fraction", [](Device d) { 1.5 - Tensor::Zeros({2}, DType::kI32, d); },
+         "sub: i32[2] on cpu cannot have the value 1.5; convert it with To()"},
+        {"bools",
+         [](Device d) {
+           const Tensor x = Tensor::Zeros({2}, DType::kBool, d);
+           ops::Add(x, x);
+         },
+         "add: both operands must have the same floating dtype and device, got bool[2]"},
         {"undefined", [](Device d) { ops::Div(Tensor::Zeros({2}, DType::kF32, d), Tensor()); },
          "and undefined tensor"}};
   };

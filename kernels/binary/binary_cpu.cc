@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/binary/binary.h"
 #include "kernels/cpu/strided.h"
+#include "kernels/integers.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -138,6 +140,51 @@ void BinaryBackwardCpu(Stream, BinaryOp op, int which, const Tensor& a, const Te
   });
 }
 
+// T: i64, i32, u16 or u8. In unsigned arithmetic, which wraps around.
+template <class T, class F>
+void OfIntegers(const Tensor& a, const Tensor& b, const Tensor& y, const F& f) {
+  const StridedLoop<3> loop(y.shape(), {&a.strides(), &b.strides(), &y.strides()});
+  const T *left = a.data<T>(), *right = b.data<T>();
+  T* out = y.data<T>();
+  loop.Run([=](const auto& at, int64_t n, const auto& steps) {
+    for (int64_t i = 0; i < n; ++i) {
+      out[at[2] + i * steps[2]] =
+          static_cast<T>(f(left[at[0] + i * steps[0]], right[at[1] + i * steps[1]]));
+    }
+  });
+}
+
+template <class T>
+void OfIntegers(IntegerOp op, const Tensor& a, const Tensor& b, const Tensor& y) {
+  switch (op) {
+    case IntegerOp::kAdd:
+      return OfIntegers<T>(a, b, y, [](uint64_t p, uint64_t q) { return p + q; });
+    case IntegerOp::kSub:
+      return OfIntegers<T>(a, b, y, [](uint64_t p, uint64_t q) { return p - q; });
+    case IntegerOp::kMul:
+      return OfIntegers<T>(a, b, y, [](uint64_t p, uint64_t q) { return p * q; });
+    case IntegerOp::kMaximum:
+      return OfIntegers<T>(a, b, y, [](T p, T q) { return std::max(p, q); });
+    case IntegerOp::kMinimum:
+      return OfIntegers<T>(a, b, y, [](T p, T q) { return std::min(p, q); });
+  }
+}
+
+void IntegerArithmeticCpu(Stream, IntegerOp op, const Tensor& a, const Tensor& b, const Tensor& y) {
+  if (y.numel() == 0) return;
+  switch (y.dtype()) {
+    case DType::kI64:
+      return OfIntegers<int64_t>(op, a, b, y);
+    case DType::kI32:
+      return OfIntegers<int32_t>(op, a, b, y);
+    case DType::kU16:
+      return OfIntegers<uint16_t>(op, a, b, y);
+    default:
+      return OfIntegers<uint8_t>(op, a, b, y);
+  }
+}
+
+LS_REGISTER(integer_arithmetic, DeviceType::kCpu, IntegerArithmeticCpu);
 LS_REGISTER(binary_forward, DeviceType::kCpu, BinaryForwardCpu);
 LS_REGISTER(binary_backward, DeviceType::kCpu, BinaryBackwardCpu);
 

@@ -1,6 +1,8 @@
 #include "kernels/binary/binary.h"
+#include "kernels/cuda/any_dtype.cuh"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/strided.cuh"
+#include "kernels/integers.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -194,6 +196,50 @@ void BinaryBackwardCuda(Stream stream, BinaryOp op, int which, const Tensor& a, 
   });
 }
 
+// One element per thread, consecutive threads along y; no shared memory. Operation and dtype are
+// arguments: one kernel, which the memory's speed hides.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads)
+    IntegerArithmeticKernel(int64_t n, StridedDims<2> dims, IntegerOp op, DType dtype,
+                            const void* a, const void* b, void* y) {
+  const int64_t i = GlobalThread();
+  if (i >= n) return;
+  int64_t at[2];
+  dims.Offsets(i, at);
+  const auto p = ReadAs<int64_t>(dtype, a, at[0]), q = ReadAs<int64_t>(dtype, b, at[1]);
+  // Unsigned arithmetic wraps around.
+  const auto left = static_cast<uint64_t>(p), right = static_cast<uint64_t>(q);
+  int64_t result = 0;
+  switch (op) {
+    case IntegerOp::kAdd:
+      result = static_cast<int64_t>(left + right);
+      break;
+    case IntegerOp::kSub:
+      result = static_cast<int64_t>(left - right);
+      break;
+    case IntegerOp::kMul:
+      result = static_cast<int64_t>(left * right);
+      break;
+    case IntegerOp::kMaximum:
+      result = p > q ? p : q;
+      break;
+    case IntegerOp::kMinimum:
+      result = p < q ? p : q;
+      break;
+  }
+  WriteAs(dtype, y, i, result);
+}
+
+void IntegerArithmeticCuda(Stream stream, IntegerOp op, const Tensor& a, const Tensor& b,
+                           const Tensor& y) {
+  const int64_t n = y.numel();
+  Launch({"integer_arithmetic", a, b}, IntegerArithmeticKernel<kElementwiseThreads>,
+         Blocks(n, kElementwiseThreads), kElementwiseThreads, 0, stream, n,
+         StridedDims<2>(y.shape(), {a.strides(), b.strides()}), op, y.dtype(), a.raw_data(),
+         b.raw_data(), y.raw_data());
+}
+
+LS_REGISTER(integer_arithmetic, DeviceType::kCuda, IntegerArithmeticCuda);
 LS_REGISTER(binary_forward, DeviceType::kCuda, BinaryForwardCuda);
 LS_REGISTER(binary_backward, DeviceType::kCuda, BinaryBackwardCuda);
 

@@ -1,8 +1,7 @@
 #include "kernels/compare/compare.h"
 
-#include <cmath>
-
 #include "core/broadcast.h"
+#include "kernels/checks.h"
 
 namespace lockstep {
 namespace {
@@ -30,35 +29,7 @@ void CheckBool(const char* name, const Tensor& x) {
            x.Describe(), "; ops::NotEqual(x, 0) makes one");
 }
 
-void CheckFloating(const char* name, const Tensor& x) {
-  LS_CHECK(x.defined() && IsFloating(x.dtype()), name, ": x must be a floating tensor, got ",
-           x.Describe());
-}
-
-// Whether a dtype that is not floating has this value.
-bool HasValue(DType dtype, double number) {
-  switch (dtype) {
-    case DType::kI64:
-      return number == std::floor(number) && -0x1p63 <= number && number < 0x1p63;
-    case DType::kI32:
-      return number == std::floor(number) && -0x1p31 <= number && number < 0x1p31;
-    case DType::kU16:
-      return number == std::floor(number) && 0 <= number && number < 0x1p16;
-    case DType::kU8:
-      return number == std::floor(number) && 0 <= number && number < 0x1p8;
-    default:
-      return number == 0 || number == 1;
-  }
-}
-
 }  // namespace
-
-Tensor NumberLike(const char* op, double number, const Tensor& x) {
-  LS_CHECK(x.defined(), op, " of an undefined tensor");
-  LS_CHECK(IsFloating(x.dtype()) || HasValue(x.dtype(), number), op, ": ", x.Describe(),
-           " cannot have the value ", number, "; convert it with To()");
-  return Tensor::Full({}, number, x.dtype(), x.device());
-}
 
 namespace ops {
 
@@ -118,6 +89,10 @@ Tensor IsNan(const Tensor& x) {
 Tensor IsFinite(const Tensor& x) {
   CheckFloating("is_finite", x);
   return Compare("is_finite", CompareOp::kFinite, x, x);
+}
+Tensor IsInf(const Tensor& x) {
+  CheckFloating("is_inf", x);
+  return LogicalNot(IsFinite(x) | IsNan(x));
 }
 
 }  // namespace ops

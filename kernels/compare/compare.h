@@ -13,8 +13,7 @@ namespace ops {
 
 // Elementwise, of two tensors of the same dtype, any dtype, and the same device, with any strides
 // and NumPy's broadcasting; the result is a contiguous bool tensor. NaN is not equal to anything,
-// and neither less nor greater. No gradient, and nothing is saved. CUDA devices compare all dtypes
-// but the 8-bit floats.
+// and neither less nor greater. No gradient, and nothing is saved.
 Tensor Equal(const Tensor& a, const Tensor& b);
 Tensor NotEqual(const Tensor& a, const Tensor& b);
 Tensor Less(const Tensor& a, const Tensor& b);
@@ -39,6 +38,7 @@ Tensor LogicalNot(const Tensor& x);
 // Of floating tensors.
 Tensor IsNan(const Tensor& x);
 Tensor IsFinite(const Tensor& x);  // neither NaN nor infinite
+Tensor IsInf(const Tensor& x);     // of either sign
 
 }  // namespace ops
 
@@ -59,10 +59,6 @@ inline Tensor operator>=(double number, const Tensor& x) { return ops::LessEqual
 inline Tensor operator&(const Tensor& a, const Tensor& b) { return ops::LogicalAnd(a, b); }
 inline Tensor operator|(const Tensor& a, const Tensor& b) { return ops::LogicalOr(a, b); }
 inline Tensor operator!(const Tensor& x) { return ops::LogicalNot(x); }
-
-// A tensor of shape [] with this value, of x's dtype and on its device. Throws ArgumentError naming
-// `op` if the dtype is not floating and does not have it.
-Tensor NumberLike(const char* op, double number, const Tensor& x);
 
 // y = whether a op b. All have y's shape, a and b the same dtype and any strides; y: contiguous
 // bool.

@@ -43,9 +43,6 @@ __global__ void CompareKernel(int64_t n, StridedDims<2> dims, CompareOp op, DTyp
 
 void CompareCuda(Stream stream, CompareOp op, const Tensor& a, const Tensor& b, const Tensor& y) {
   const DType dtype = a.dtype();
-  if (dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2) {
-    ThrowNoKernel("compare", dtype, "all dtypes but the 8-bit floats");
-  }
   const auto kernel = dtype == DType::kF64 ? CompareKernel<double>
                       : IsFloating(dtype)  ? CompareKernel<float>
                                            : CompareKernel<int64_t>;

@@ -38,9 +38,7 @@ void CheckFits(const Tensor& first, const Tensor& x, size_t index, int dim) {
 Tensor Concat(const std::vector<Tensor>& tensors, int dim) {
   LS_CHECK(!tensors.empty() && tensors[0].defined(), "concat: no tensors given");
   const Tensor& first = tensors[0];
-  const int at = dim < 0 ? dim + first.ndim() : dim;
-  LS_CHECK(at >= 0 && at < first.ndim(), "concat: there is no dimension ", dim,
-           " in a tensor of shape ", first.shape());
+  const int at = DimOf("concat", first.shape(), dim);
   Shape shape = first.shape();
   shape[at] = 0;
   std::vector<const Tensor*> inputs;
@@ -79,6 +77,25 @@ Tensor Stack(const std::vector<Tensor>& tensors, int dim) {
     slices.push_back(x.Unsqueeze(at));
   }
   return Concat(slices, at);
+}
+
+Tensor Repeat(const Tensor& x, const std::vector<int64_t>& counts) {
+  LS_CHECK(x.defined() && std::ssize(counts) == x.ndim(), "repeat: ", x.Describe(),
+           " needs a count for each dimension, got ", counts.size());
+  // A dimension of copies before each that has any: so Expand sums their gradients, once.
+  Shape split, expanded, merged;
+  for (int d = 0; d < x.ndim(); ++d) {
+    LS_CHECK(counts[d] >= 1, "repeat: the count of dimension ", d, " must be at least 1, got ",
+             counts[d]);
+    if (counts[d] > 1) {
+      split.push_back(1);
+      expanded.push_back(counts[d]);
+    }
+    split.push_back(x.dim(d));
+    expanded.push_back(x.dim(d));
+    merged.push_back(counts[d] * x.dim(d));
+  }
+  return x.Reshape(split).Expand(expanded).Reshape(merged).Contiguous();
 }
 
 }  // namespace lockstep::ops

@@ -60,12 +60,27 @@ OpSample Stack(const std::string& name, size_t n, const Shape& shape, int dim,
   return s;
 }
 
+OpSample Repeat(const std::string& name, const Shape& shape, const std::vector<int64_t>& counts) {
+  OpSample s = Sample(StrCat("repeat_", name), {shape}, 0);
+  s.run = [counts](std::span<const Tensor> in) { return std::vector{ops::Repeat(in[0], counts)}; };
+  s.reference = [counts](std::span<const RefTensor> in) {
+    RefTensor y = in[0];
+    for (int d = 0; d < y.shape.ndim(); ++d) {
+      y = Reference(std::vector<RefTensor>(static_cast<size_t>(counts[d]), y), d);
+    }
+    return std::vector{y};
+  };
+  return s;
+}
+
 OpCase Make() {
   OpCase c;
   c.name = "concat";
   c.dtypes = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-  // Nothing is computed.
+  // Copies; only the gradient of Repeat is a sum, in f32 or wider and rounded once.
   c.tolerances = {{DType::kF64, {}}, {DType::kF32, {}}, {DType::kF16, {}}, {DType::kBF16, {}}};
+  c.gradient_tolerances = {
+      {DType::kF32, {1e-7, 0, ""}}, {DType::kF16, {1e-3, 0, ""}}, {DType::kBF16, {8e-3, 0, ""}}};
   c.samples = [] {
     OpSample same = Sample("same_twice", {{3, 4}, {3, 4}}, 1);
     same.inputs.pop_back();
@@ -78,7 +93,9 @@ OpCase Make() {
     OpSample large = Sample("large", {{4096, 768}, {4096, 768}, {4096, 768}}, 1);
     large.elements_moved = large.backward_elements_moved = 2.0 * 4096 * 2304;
     large.benchmark_only = true;
-    return std::vector<OpSample>{Sample("empty", {{0, 3}, {0, 3}}, 1),
+    return std::vector<OpSample>{Repeat("rows", {2, 3}, {3, 1}),
+                                 Repeat("both", {2, 3, 2}, {1, 4, 2}),
+                                 Sample("empty", {{0, 3}, {0, 3}}, 1),
                                  Sample("with_empty", {{2, 3}, {0, 3}, {4, 3}}, 0),
                                  Sample("single", {{2, 3}}, 0),
                                  Sample("one", {{1}, {1}}, 0),
@@ -99,6 +116,13 @@ OpCase Make() {
   };
   c.errors = [] {
     return std::vector<ErrorSample>{
+        {"repeat_counts",
+         [](Device d) {
+           ops::Repeat(Tensor::Zeros({2, 3}, DType::kF32, d), {2});
+         },
+         "needs a count for each dimension, got 1"},
+        {"repeat_nothing", [](Device d) { ops::Repeat(Tensor::Zeros({2}, DType::kF32, d), {0}); },
+         "repeat: the count of dimension 0 must be at least 1, got 0"},
         {"nothing", [](Device) { ops::Concat({}, 0); }, "concat: no tensors given"},
         {"shapes",
          [](Device d) {

@@ -93,7 +93,7 @@ bool IsNarrowFloat(DType dtype) {
 }
 
 void CheckConverts(DType dtype) {
-  LS_CHECK(dtype != DType::kF8E4M3 && dtype != DType::kF8E5M2, "copy does not convert ", dtype,
+  LS_CHECK(dtype != DType::kF8E4M3 && dtype != DType::kF8E5M2, "copy does not convert to ", dtype,
            " on CUDA devices");
 }
 
@@ -109,7 +109,6 @@ void ConvertOnDevice(Stream stream, const Tensor& from, const Tensor& to) {
     });
     return;
   }
-  CheckConverts(from.dtype());
   CheckConverts(to.dtype());
   // i64 does not fit into a double; an integer that becomes a float is rounded once.
   const auto kernel =

@@ -58,6 +58,22 @@ void DispatchAll(const char* op, DType dtype, F&& f) {
   }
 }
 
+// For what only moves elements: calls f(TypeTag<Unit>) with the unsigned integer of an element's
+// size.
+template <class F>
+void DispatchUnit(DType dtype, F&& f) {
+  switch (SizeOf(dtype)) {
+    case 1:
+      return f(TypeTag<uint8_t>());
+    case 2:
+      return f(TypeTag<uint16_t>());
+    case 4:
+      return f(TypeTag<uint32_t>());
+    default:
+      return f(TypeTag<uint64_t>());
+  }
+}
+
 // For token ids and targets.
 template <class F>
 void DispatchIndex(const char* op, DType dtype, F&& f) {

@@ -2,9 +2,15 @@
 // for each pair of dtypes would be a poor bargain there.
 #pragma once
 
+#include <cuda_fp8.h>
+
 #include "kernels/cuda/types.cuh"
 
 namespace lockstep::cuda {
+
+__device__ inline float Float8(uint8_t bits, __nv_fp8_interpretation_t kind) {
+  return ToFloat(f16(__nv_cvt_fp8_to_halfraw(bits, kind)));
+}
 
 // Element i of an array of `dtype`, as a double or an i64: exact if that is the type of the dtype's
 // kind.
@@ -19,6 +25,10 @@ __device__ inline Wide ReadAs(DType dtype, const void* p, int64_t i) {
       return static_cast<Wide>(ToFloat(static_cast<const f16*>(p)[i]));
     case DType::kBF16:
       return static_cast<Wide>(ToFloat(static_cast<const bf16*>(p)[i]));
+    case DType::kF8E4M3:
+      return static_cast<Wide>(Float8(static_cast<const uint8_t*>(p)[i], __NV_E4M3));
+    case DType::kF8E5M2:
+      return static_cast<Wide>(Float8(static_cast<const uint8_t*>(p)[i], __NV_E5M2));
     case DType::kI64:
       return static_cast<Wide>(static_cast<const int64_t*>(p)[i]);
     case DType::kI32:
@@ -31,7 +41,7 @@ __device__ inline Wide ReadAs(DType dtype, const void* p, int64_t i) {
   }
 }
 
-// The inverse: rounded once, 16-bit floats by way of f32.
+// The inverse: rounded once, 16-bit floats by way of f32. Not for the 8-bit ones.
 template <class Wide>
 __device__ inline void WriteAs(DType dtype, void* p, int64_t i, Wide x) {
   switch (dtype) {

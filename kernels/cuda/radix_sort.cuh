@@ -141,7 +141,9 @@ class RadixSort {
     for (Tensor* x : {&keys_, &places_, &spare_keys_, &spare_places_}) *x = Empty(n);
   }
 
-  // By the key id[i] - first of place i, where that is in [0, rows), else after all others.
+  // By the key id[i] - first of place i, where that is in [0, rows), else after all others, with
+  // the key `rows`. Makes as many passes as `rows` has bytes: where all keys are known to be within
+  // [0, rows), rows - 1 does as well.
   // `sorted`: places hold what an earlier sort has put there, else place i holds position i.
   template <class I>
   void By(const I* id, int64_t first, int64_t rows, bool sorted) {
@@ -162,7 +164,7 @@ class RadixSort {
     const Tensor keys = Empty(n_);
     Launch(name_, internal::ColumnsKernel<kThreads>, Blocks(n_, kThreads), kThreads, 0, stream_,
            Data<int>(places_), n_, reduced, inner, Data<int>(keys));
-    By(static_cast<const int*>(Data<int>(keys)), 0, columns, true);
+    By(static_cast<const int*>(Data<int>(keys)), 0, columns - 1, true);
   }
 
   const Tensor& keys() const { return keys_; }      // i32 [n], of the last sort

@@ -12,6 +12,7 @@ namespace lockstep::cuda {
 template <int K>
 struct StridedDims {
   int ndim = 0;
+  bool wide = false;  // a size beyond 32 bits, which a short index may yet have to be divided by
   int64_t size[Shape::kMaxDims];
   int64_t step[K][Shape::kMaxDims];  // in elements
 
@@ -29,6 +30,7 @@ struct StridedDims {
       }
       for (int k = 0; k < K; ++k) step[k][ndim - 1] = strides[k][i];
     }
+    for (int d = 0; d < ndim; ++d) wide = wide || size[d] > UINT32_MAX;
     if (ndim > 0) return;
     size[ndim++] = 1;
     for (int k = 0; k < K; ++k) step[k][0] = 1;
@@ -41,7 +43,7 @@ struct StridedDims {
   __device__ void Offsets(int64_t index, int64_t (&offsets)[K]) const {
     for (int k = 0; k < K; ++k) offsets[k] = 0;
     // 64-bit divisions cost several times as much as 32-bit ones.
-    if (index <= UINT32_MAX) {
+    if (!wide && index <= UINT32_MAX) {
       auto rest = static_cast<uint32_t>(index);
       for (int d = ndim - 1; d > 0; --d) {
         const auto n = static_cast<uint32_t>(size[d]);

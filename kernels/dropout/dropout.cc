@@ -2,6 +2,7 @@
 
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
+#include "kernels/checks.h"
 
 namespace lockstep::ops {
 namespace {
@@ -31,8 +32,7 @@ class DropoutNode : public Node {
 }  // namespace
 
 Tensor Dropout(const Tensor& x, double p, uint64_t site, SamplePart part) {
-  LS_CHECK(x.defined() && IsFloating(x.dtype()), "dropout: x must be a floating tensor, got ",
-           x.Describe());
+  CheckFloating("dropout", x);
   LS_CHECK(p >= 0 && p < 1, "dropout: the probability must be in [0, 1), got ", p);
   const StepState* state = p == 0 ? nullptr : RandomState();
   if (state == nullptr) return x;

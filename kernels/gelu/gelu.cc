@@ -3,6 +3,7 @@
 #include "core/autograd/node.h"
 #include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
+#include "kernels/checks.h"
 
 namespace lockstep::ops {
 namespace {
@@ -41,8 +42,7 @@ void OfferGelu(GeluForm form, const Tensor& x, const Tensor& y) {
 }
 
 Tensor Gelu(const Tensor& x, GeluForm form) {
-  LS_CHECK(x.defined() && IsFloating(x.dtype()), "gelu: x must be a floating tensor, got ",
-           x.Describe());
+  CheckFloating("gelu", x);
   const Tensor input = x.Detach().Contiguous();
   Tensor y = Compute(form, input);
   if (NeedsGrad({&x})) Record(std::make_shared<GeluNode>(form, input), {&x}, {&y});

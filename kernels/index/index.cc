@@ -4,6 +4,7 @@
 
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
+#include "kernels/checks.h"
 #include "kernels/embedding/embedding.h"
 
 namespace lockstep::ops {
@@ -15,8 +16,9 @@ struct Layout {
   int64_t outer = 1, inner = 1;
 
   Layout(const Shape& shape, int indexed) : dim(indexed) {
-    for (int i = 0; i < dim; ++i) outer *= shape[i];
-    for (int i = dim + 1; i < shape.ndim(); ++i) inner *= shape[i];
+    const Shape blocks = BlocksAround(shape, dim);
+    outer = blocks[0];
+    inner = blocks[2];
   }
   Shape Blocks(int64_t size) const { return {outer, size, inner}; }
   // Of a contiguous tensor.
@@ -25,10 +27,7 @@ struct Layout {
 
 int DimOf(const char* op, const Tensor& x, int dim) {
   LS_CHECK(x.defined(), op, ": x is undefined");
-  const int at = dim < 0 ? dim + x.ndim() : dim;
-  LS_CHECK(at >= 0 && at < x.ndim(), op, ": there is no dimension ", dim, " in a tensor of shape ",
-           x.shape());
-  return at;
+  return lockstep::DimOf(op, x.shape(), dim);
 }
 
 // Throws for the first element outside of [0, size), if the host can see it.
@@ -67,6 +66,13 @@ Tensor CheckedLikeX(const char* op, const Tensor& x, int dim, const Tensor& inde
   LS_CHECK(fits, op, ": the index must have the shape of x, ", x.shape(), ", except in dimension ",
            dim, ", got ", index.Describe(), ": expand it, or slice x");
   return Checked(op, x, dim, index);
+}
+
+// Whether the kernels take so many elements; asked before the index is copied.
+void CheckSorted(const char* op, const char* why, const Tensor& x, int dim, const Tensor& index) {
+  if (index.defined() && index.numel() > 0) {
+    CheckSorts(op, why, x.device(), index.numel(), x.dim(dim));
+  }
 }
 
 class IndexSelectNode : public Node {
@@ -161,7 +167,10 @@ class ScatterNode : public Node {
 Tensor Scattered(const char* op, bool add, const Tensor& x, int dim, const Tensor& index,
                  const Tensor& source) {
   const Layout layout(x.shape(), DimOf(op, x, dim));
-  LS_CHECK(!add || IsFloating(x.dtype()), op, ": x must be a floating tensor, got ", x.Describe());
+  if (add) CheckFloating(op, x);
+  if (index.defined() && index.ndim() > layout.dim && index.dim(layout.dim) > 1) {
+    CheckSorted(op, "it sorts the index", x, layout.dim, index);
+  }
   const Tensor checked = CheckedLikeX(op, x, layout.dim, index);
   LS_CHECK(source.defined() && source.shape() == index.shape() && source.dtype() == x.dtype() &&
                source.device() == x.device(),
@@ -186,6 +195,9 @@ Tensor IndexSelect(const Tensor& x, int dim, const Tensor& index) {
   LS_CHECK(index.defined() && index.ndim() == 1,
            "index_select: the index must have one dimension, got ", index.Describe(),
            "; Gather takes one for each element");
+  if (NeedsGrad({&x})) {
+    CheckSorted("index_select", "its gradient sorts the index", x, layout.dim, index);
+  }
   const Tensor checked = Checked("index_select", x, layout.dim, index);
   Shape shape = x.shape();
   shape[layout.dim] = index.numel();
@@ -201,6 +213,10 @@ Tensor IndexSelect(const Tensor& x, int dim, const Tensor& index) {
 
 Tensor Gather(const Tensor& x, int dim, const Tensor& index) {
   const Layout layout(x.shape(), DimOf("gather", x, dim));
+  if (NeedsGrad({&x}) && index.defined() && index.ndim() > layout.dim &&
+      index.dim(layout.dim) > 1) {
+    CheckSorted("gather", "its gradient sorts the index", x, layout.dim, index);
+  }
   const Tensor checked = CheckedLikeX("gather", x, layout.dim, index);
   Tensor y = Tensor::Empty(index.shape(), x.dtype(), x.device());
   gather_slot(CurrentStream(x.device()), layout.ToBlocks(x.Detach().Contiguous()),

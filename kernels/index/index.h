@@ -10,9 +10,15 @@ namespace ops {
 
 // In all of these x has any dtype and strides, `dim` is a dimension of x (negative ones count from
 // the end) with V elements, and the index is i32 or i64, on x's device, with elements in [0, V): on
-// the CPU others throw ArgumentError with the element and its place. A GPU cannot report to the
-// host: there IndexSelect and Gather give NaN for them (of integers, -1 or the largest value), and
-// Scatter and ScatterAdd leave them out. Integers and bools have no gradient. All save the index.
+// the CPU any other element throws ArgumentError, which names it and its place. A GPU cannot report
+// to the host: there IndexSelect and Gather give NaN for them (of integers -1 or the largest value,
+// of bools false), and Scatter and ScatterAdd leave them out. Integers and bools have no gradient.
+// All save the index.
+//
+// CUDA devices sort the elements of the index for Scatter, ScatterAdd and the gradients of Gather
+// and IndexSelect, unless there is one element for each column: at most 2^30 of them, and V must be
+// below 2^30. Where more would have to be sorted, the call throws ArgumentError, also for a
+// gradient that is recorded.
 
 // y[..., j, ...] = x[..., index[j], ...]: slices of x, as many as the index, which has one
 // dimension, has elements. The gradient of a slice is the sum of those of its copies, in their

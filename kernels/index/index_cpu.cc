@@ -10,21 +10,6 @@
 namespace lockstep::cpu {
 namespace {
 
-// Calls f(TypeTag<Unit>) with the unsigned integer of an element's size: elements are only moved.
-template <class F>
-void DispatchUnit(DType dtype, F&& f) {
-  switch (SizeOf(dtype)) {
-    case 1:
-      return f(TypeTag<uint8_t>());
-    case 2:
-      return f(TypeTag<uint16_t>());
-    case 4:
-      return f(TypeTag<uint32_t>());
-    default:
-      return f(TypeTag<uint64_t>());
-  }
-}
-
 void GatherCpu(Stream, const Tensor& x, const Tensor& index, const Tensor& y) {
   if (y.numel() == 0) return;
   const int64_t v = x.dim(1), n = y.dim(1), inner = y.dim(2);

@@ -15,10 +15,10 @@ struct Steps {
 
 // y [O, n, inner] from x [O, v, inner], one unit per thread; no shared memory. A unit is an
 // element, or several side by side that one index picks. An index outside of [0, v) cannot be
-// reported to the host: all bits of its unit are 1, which is NaN in every floating dtype.
+// reported to the host: all bytes of its unit are `missing`.
 template <class Unit>
 __global__ void GatherKernel(const Unit* x, const int64_t* index, Steps steps, int64_t units,
-                             int64_t v, int64_t n, int64_t inner, Unit* y) {
+                             int64_t v, int64_t n, int64_t inner, int missing, Unit* y) {
   const int64_t at = GlobalThread();
   if (at >= units) return;
   const int64_t row = at / inner, i = at - row * inner, o = row / n, j = row - o * n;
@@ -27,7 +27,7 @@ __global__ void GatherKernel(const Unit* x, const int64_t* index, Steps steps, i
   if (id >= 0 && id < v) {
     out = x[(o * v + id) * inner + i];
   } else {
-    memset(&out, 0xff, sizeof(out));
+    memset(&out, missing, sizeof(out));
   }
   y[at] = out;
 }
@@ -37,10 +37,12 @@ void GatherUnits(Stream stream, const Tensor& x, const Tensor& index, const Tens
   const int64_t per_unit = static_cast<int64_t>(sizeof(Unit)) / SizeOf(y.dtype());
   const Shape& steps = index.strides();
   const int64_t units = y.numel() / per_unit;
+  // NaN in every floating dtype; of bools, false.
+  const int missing = y.dtype() == DType::kBool ? 0 : 0xff;
   Launch({"gather", x, index}, GatherKernel<Unit>, Blocks(units, kElementwiseThreads),
          kElementwiseThreads, 0, stream, static_cast<const Unit*>(x.raw_data()),
          Data<int64_t>(index), Steps{steps[0], steps[1], steps[2]}, units, x.dim(1), y.dim(1),
-         y.dim(2) / per_unit, static_cast<Unit*>(y.raw_data()));
+         y.dim(2) / per_unit, missing, static_cast<Unit*>(y.raw_data()));
 }
 
 void GatherCuda(Stream stream, const Tensor& x, const Tensor& index, const Tensor& y) {

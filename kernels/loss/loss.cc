@@ -2,6 +2,7 @@
 
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
+#include "kernels/checks.h"
 #include "kernels/reduce/reduce.h"
 
 namespace lockstep::ops {
@@ -37,8 +38,7 @@ class LossNode : public Node {
 
 Tensor Apply(LossKind kind, const char* name, const Tensor& x, const Tensor& target,
              Reduction reduction) {
-  LS_CHECK(x.defined() && IsFloating(x.dtype()), name, ": x must be a floating tensor, got ",
-           x.Describe());
+  CheckFloating(name, x);
   LS_CHECK(target.defined() && target.shape() == x.shape() && target.dtype() == x.dtype() &&
                target.device() == x.device(),
            name, ": the target must have the shape, dtype and device of x, ", x.Describe(),

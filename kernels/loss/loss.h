@@ -20,7 +20,8 @@ Tensor MseLoss(const Tensor& x, const Tensor& target, Reduction reduction = Redu
 // |x - target|, with derivative 0 at 0.
 Tensor L1Loss(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::kMean);
 // -(target ln p + (1 - target) ln(1 - p)) with p = 1 / (1 + e^-x), without computing p: exact for
-// logits of any size. target: the probability of the class, in [0, 1] (not checked).
+// logits of any size, and 0 for an infinite one on the side of a target of 0 or 1. target: the
+// probability of the class, in [0, 1] (not checked).
 Tensor BceWithLogits(const Tensor& x, const Tensor& target, Reduction reduction = Reduction::kMean);
 
 }  // namespace ops

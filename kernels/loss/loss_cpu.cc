@@ -40,7 +40,9 @@ struct L1 {
 struct BceWithLogits {
   template <class A>
   static A Value(A x, A t) {
-    return (x > A(0) ? x * (A(1) - t) : -x * t) + std::log1p(Exp(-std::fabs(x)));
+    // Not 0 times infinity where the target is certain.
+    const A wrong = x > A(0) ? (t == A(1) ? A(0) : x * (A(1) - t)) : (t == A(0) ? A(0) : -x * t);
+    return wrong + std::log1p(Exp(-std::fabs(x)));
   }
   template <class A>
   static A ByX(A x, A t) {

@@ -11,7 +11,10 @@ struct Value {
     if constexpr (kind == LossKind::kMse) return (x - t) * (x - t);
     if constexpr (kind == LossKind::kL1) return fabsf(x - t);
     if constexpr (kind == LossKind::kBceWithLogits) {
-      return (x > 0.0f ? x * (1.0f - t) : -x * t) + log1pf(expf(-fabsf(x)));
+      // Not 0 times infinity where the target is certain.
+      const float wrong =
+          x > 0.0f ? (t == 1.0f ? 0.0f : x * (1.0f - t)) : (t == 0.0f ? 0.0f : -x * t);
+      return wrong + log1pf(expf(-fabsf(x)));
     }
   }
 };
@@ -53,7 +56,7 @@ void LossForwardCuda(Stream stream, LossKind kind, const Tensor& x, const Tensor
     using T = typename decltype(tag)::type;
     DispatchKind(kind, [&](auto of) {
       const T *from = Data<T>(x), *to = Data<T>(target);
-      Elementwise({"loss_forward", x, target}, stream, y.numel(), false,
+      Elementwise({"loss_forward", x, target}, stream, y.numel(), std::false_type(),
                   Value<decltype(of)::value>(), Data<float>(y), from, to);
     });
   });

@@ -5,6 +5,7 @@
 
 #include "core/philox.h"
 #include "core/thread_pool.h"
+#include "kernels/checks.h"
 
 namespace lockstep::ops {
 namespace {
@@ -78,6 +79,7 @@ int Digits(DType dtype) {
 
 Tensor Arange(int64_t n, DType dtype, Device device) {
   LS_CHECK(n >= 0, "arange: the number of elements must not be negative, got ", n);
+  if (n > 0) CheckHasValue("arange", dtype, static_cast<double>(n - 1));
   return Sequence(n, dtype, device, [](double i) { return i; });
 }
 
@@ -85,6 +87,10 @@ Tensor Arange(double begin, double end, double step, DType dtype, Device device)
   const double n = std::ceil((end - begin) / step);
   LS_CHECK(std::isfinite(begin) && step != 0 && n >= 0 && n < 0x1p62, "arange: a step of ", step,
            " does not lead from ", begin, " to ", end);
+  if (n > 0) {
+    CheckHasValue("arange", dtype, std::trunc(begin));
+    CheckHasValue("arange", dtype, std::trunc(begin + (n - 1) * step));
+  }
   return Sequence(static_cast<int64_t>(n), dtype, device,
                   [=](double i) { return begin + i * step; });
 }
@@ -130,6 +136,10 @@ Tensor Randn(const Shape& shape, uint64_t seed, DType dtype, Device device) {
 Tensor RandInt(int64_t low, int64_t high, const Shape& shape, uint64_t seed, DType dtype,
                Device device) {
   LS_CHECK(low < high, "rand_int: low must be less than high, got ", low, " and ", high);
+  if (dtype != DType::kI64) {
+    CheckHasValue("rand_int", dtype, static_cast<double>(low));
+    CheckHasValue("rand_int", dtype, static_cast<double>(high - 1));
+  }
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
   // A word times the range, of which the upper half counts.
   const auto within = [=](uint64_t word) {

@@ -68,6 +68,16 @@ OpCase Make() {
             "arange_i64", [](DType, Device d) { return ops::Arange(37, DType::kI64, d); }, {37},
             [](int64_t i) { return i; }),
         Sample(
+            "arange_of_integers",
+            [](DType, Device d) { return ops::Arange(2, 9, 1, DType::kI64, d); }, {7},
+            [](int64_t i) { return 2 + i; }),
+        Sample(
+            "arange_by_two", [](DType, Device d) { return ops::Arange(0, 9, 2, DType::kI32, d); },
+            {5}, [](int64_t i) { return 2 * i; }),
+        Sample(
+            "arange_of_fractions", [](DType t, Device d) { return ops::Arange(0, 3.5, 1, t, d); },
+            {4}, [](int64_t i) { return i; }),
+        Sample(
             "arange", [](DType t, Device d) { return ops::Arange(-1, 2, 0.3, t, d); }, {10},
             [](int64_t i) { return -1 + 0.3 * static_cast<double>(i); }),
         Sample(
@@ -104,6 +114,12 @@ OpCase Make() {
          "arange: a step of -1 does not lead from 0 to 5"},
         {"no_step", [](Device d) { ops::Arange(0, 5, 0, DType::kF32, d); },
          "arange: a step of 0 does not lead from 0 to 5"},
+        {"arange_of_bytes", [](Device d) { ops::Arange(300, DType::kU8, d); },
+         "arange: a tensor of u8 cannot have the value 299"},
+        {"arange_below_zero", [](Device d) { ops::Arange(1, -3, -1, DType::kU16, d); },
+         "arange: a tensor of u16 cannot have the value -2"},
+        {"random_bytes", [](Device d) { ops::RandInt(0, 1000, {2}, 1, DType::kU8, d); },
+         "rand_int: a tensor of u8 cannot have the value 999"},
         {"negative", [](Device d) { ops::Arange(-1, DType::kF32, d); },
          "arange: the number of elements must not be negative, got -1"},
         {"integers", [](Device d) { ops::Randn({2}, 1, DType::kI32, d); },

@@ -8,10 +8,10 @@
 #include "kernels/cast/cast.h"
 #include "kernels/compare/compare.h"
 #include "kernels/dropout/dropout.h"
-#include "kernels/makers/makers.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/scale/scale.h"
 #include "kernels/softmax/softmax.h"
+#include "kernels/triangle/triangle.h"
 #include "kernels/where/where.h"
 
 namespace lockstep::ops {
@@ -46,13 +46,12 @@ void CheckMask(const Tensor& mask, const Shape& scores, Device device) {
       scores, " on ", device, ", got ", mask.Describe());
 }
 
-// bool [s, t]: whether the query sees the key.
+// bool [s, t]: whether the query sees the key. Made on the device, so that a CUDA graph can
+// capture it.
 Tensor CausalMask(int64_t s, int64_t t, Device device) {
   LS_CHECK(s <= t, "attention: causal needs a key for each query, got ", s, " queries and ", t,
            " keys");
-  const Tensor positions =
-      Arange(static_cast<double>(t - s), static_cast<double>(t), 1, DType::kI64, device);
-  return GreaterEqual(positions.Unsqueeze(1), Arange(t, DType::kI64, device));
+  return Tril(Tensor::Full({s, t}, 1, DType::kBool, device), t - s);
 }
 
 }  // namespace

@@ -14,7 +14,8 @@ namespace ops {
 // M], and two vectors give a scalar. Other strides than those of contiguous tensors are copied, and
 // so is what is repeated, except for b [K, N] (or with leading ones), which serves all of a in one
 // product. a and b have the same floating dtype and device; sums over K are in f32 or wider and
-// rounded once; K = 0 gives zeros. Saves a and b.
+// rounded once; K = 0 gives zeros. Saves a and b; the gradient of what is repeated is summed in f32
+// or wider, and rounded once.
 Tensor MatMul(const Tensor& a, const Tensor& b);
 
 }  // namespace ops

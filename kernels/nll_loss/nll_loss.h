@@ -11,9 +11,10 @@ namespace ops {
 
 // loss_i = -log_probs_i,target_i; 0 where target_i == ignore_index. log_probs [..., V], floating,
 // as ops::LogSoftmax gives them; targets [...], i32 or i64. The result is f64 for f64, else f32: of
-// the shape of targets for kNone, else a scalar, summed in f64. Saves the targets. Throws
-// ArgumentError for a target outside [0, V) that is not ignore_index (on the CPU; elsewhere its
-// loss is NaN). SoftmaxCrossEntropy makes both of logits, in one pass.
+// the shape of targets for kNone, else a scalar, summed in f64. Saves the targets. A
+// target outside [0, V) that is not ignore_index throws ArgumentError on the CPU; on a GPU, which
+// cannot report to the host, its loss is NaN. Data made for PyTorch often marks rows to be ignored
+// by -100: pass that as ignore_index. SoftmaxCrossEntropy makes both of logits, in one pass.
 Tensor NllLoss(const Tensor& log_probs, const Tensor& targets,
                Reduction reduction = Reduction::kMean, int64_t ignore_index = -1);
 

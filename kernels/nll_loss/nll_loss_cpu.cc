@@ -1,3 +1,4 @@
+#include "kernels/checks.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/nll_loss/nll_loss.h"
 
@@ -24,9 +25,9 @@ void NllLossForwardCpu(Stream, const Tensor& log_probs, const Tensor& targets, i
     ParallelFor(targets.numel(), kElementwiseGrain, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t target = classes[i];
-        LS_CHECK(target == ignore || (target >= 0 && target < v), "nll_loss: target ", target,
-                 " at position ", i, " is outside of the ", v,
-                 " classes and is not ignore_index = ", ignore);
+        if (target != ignore && (target < 0 || target >= v)) {
+          ThrowTarget("nll_loss", target, i, v, ignore);
+        }
         out[i] = target == ignore ? Acc<T>(0) : -Convert<Acc<T>>(from[i * v + target]);
       }
     });

@@ -1,6 +1,7 @@
 #include "kernels/pad/pad.h"
 
 #include "core/autograd/node.h"
+#include "kernels/checks.h"
 
 namespace lockstep::ops {
 namespace {
@@ -38,6 +39,7 @@ Tensor Pad(const Tensor& x, const Margins& margins, double value) {
   LS_CHECK(static_cast<int>(margins.size()) == x.ndim(), "pad: a tensor of shape ", x.shape(),
            " needs ", x.ndim(), " pairs {before, after}, one for each dimension, got ",
            margins.size());
+  CheckHasValue("pad", x.dtype(), value);
   Shape shape = x.shape();
   for (int d = 0; d < x.ndim(); ++d) {
     const auto [before, after] = margins[d];

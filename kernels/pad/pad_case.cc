@@ -71,6 +71,11 @@ OpCase Make() {
          },
          "pad: a tensor of shape [2, 3] needs 2 pairs {before, after}, one for each dimension, got "
          "1"},
+        {"value",
+         [](Device d) {
+           ops::Pad(Tensor::Zeros({2}, DType::kU8, d), {{0, 1}}, -1);
+         },
+         "pad: a tensor of u8 cannot have the value -1"},
         {"negative",
          [](Device d) {
            ops::Pad(Tensor::Zeros({2, 3}, DType::kF32, d), {{0, 0}, {-1, 0}});

@@ -4,6 +4,7 @@
 
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
+#include "kernels/checks.h"
 #include "kernels/scale/scale.h"
 
 namespace lockstep::ops {
@@ -24,9 +25,7 @@ struct Layout {
 std::vector<bool> ReducedDims(const char* op, const Shape& shape, const std::vector<int>& dims) {
   std::vector<bool> reduced(shape.ndim(), dims.empty());
   for (int d : dims) {
-    const int at = d < 0 ? d + shape.ndim() : d;
-    LS_CHECK(at >= 0 && at < shape.ndim(), op, ": there is no dimension ", d,
-             " in a tensor of shape ", shape);
+    const int at = DimOf(op, shape, d);
     LS_CHECK(!reduced[at], op, ": dimension ", d, " is given twice");
     reduced[at] = true;
   }
@@ -66,8 +65,7 @@ Layout MakeLayout(const char* op, const Tensor& x, const std::vector<int>& dims,
 }
 
 Layout FloatLayout(const char* op, const Tensor& x, const std::vector<int>& dims, bool keepdim) {
-  LS_CHECK(x.defined() && IsFloating(x.dtype()), op, ": x must be a floating tensor, got ",
-           x.Describe());
+  CheckFloating(op, x);
   return MakeLayout(op, x, dims, keepdim);
 }
 
@@ -140,7 +138,9 @@ struct ValueAndIndex {
   Tensor value, index;  // [outer, inner]
 };
 
-ValueAndIndex FindExtreme(Extreme extreme, const Tensor& blocks) {
+// Of integers and bools the value is i64.
+ValueAndIndex FindExtreme(Extreme extreme, const Tensor& x) {
+  const Tensor blocks = IsFloating(x.dtype()) ? x : x.To(DType::kI64);
   const Shape columns{blocks.dim(0), blocks.dim(2)};
   ValueAndIndex found{Tensor::Empty(columns, blocks.dtype(), blocks.device()),
                       Tensor::Empty(columns, DType::kI64, blocks.device())};
@@ -149,20 +149,26 @@ ValueAndIndex FindExtreme(Extreme extreme, const Tensor& blocks) {
 }
 
 Layout ExtremeLayout(const char* op, const Tensor& x, const std::vector<int>& dims, bool keepdim) {
-  const Layout layout = FloatLayout(op, x, dims, keepdim);
+  LS_CHECK(x.defined(), op, ": x is undefined");
+  const Layout layout = MakeLayout(op, x, dims, keepdim);
   LS_CHECK(layout.reduced > 0, op, " over no elements, of a tensor of shape ", x.shape());
   return layout;
 }
 
-Tensor ExtremeOf(const char* op, Extreme extreme, const Tensor& x, const std::vector<int>& dims,
-                 bool keepdim) {
+ValuesAndIndices WithIndex(const char* op, Extreme extreme, const Tensor& x,
+                           const std::vector<int>& dims, bool keepdim) {
   const Layout layout = ExtremeLayout(op, x, dims, keepdim);
   const ValueAndIndex found = FindExtreme(extreme, ToBlocks(x, layout));
-  Tensor y = found.value.View(layout.result);
+  Tensor y = found.value.To(x.dtype()).View(layout.result);
   if (NeedsGrad({&x})) {
     Record(std::make_shared<ExtremeNode>(op, layout, found.index), {&x}, {&y});
   }
-  return y;
+  return {y, found.index.View(layout.result)};
+}
+
+Tensor ExtremeOf(const char* op, Extreme extreme, const Tensor& x, const std::vector<int>& dims,
+                 bool keepdim) {
+  return WithIndex(op, extreme, x, dims, keepdim).values;
 }
 
 Tensor IndexOf(const char* op, Extreme extreme, const Tensor& x, const std::vector<int>& dims,
@@ -256,13 +262,22 @@ Tensor BoolFold(const char* op, ReduceFold fold, const Tensor& x, const std::vec
                 bool keepdim) {
   x.device();  // throws if x is undefined
   const Layout layout = MakeLayout(op, x, dims, keepdim);
-  const Tensor values = IsFloating(x.dtype()) ? x : x.Detach().To(DType::kBool);
+  // The folds take these; of all other dtypes a cast tells 0 from the rest.
+  const DType dtype = x.dtype();
+  const bool as_it_is = dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+  const Tensor values = as_it_is ? x : x.Detach().To(DType::kBool);
   return FoldBlocks(fold, ToBlocks(values, layout)).To(DType::kBool).View(layout.result);
 }
 
 }  // namespace
 
 Tensor Sum(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
+  if (x.defined() && !IsFloating(x.dtype())) {
+    const Layout layout = MakeLayout("sum", x, dims, keepdim);
+    const Tensor y = Tensor::Empty({layout.outer, layout.inner}, DType::kI64, x.device());
+    sum_integers(CurrentStream(x.device()), ToBlocks(x, layout), y);
+    return y.View(layout.result);
+  }
   return ScaledSum(x, FloatLayout("sum", x, dims, keepdim), 1);
 }
 
@@ -285,6 +300,13 @@ Tensor ArgMin(const Tensor& x, const std::vector<int>& dims, bool keepdim) {
   return IndexOf("argmin", Extreme::kMin, x, dims, keepdim);
 }
 
+ValuesAndIndices MaxWithIndex(const Tensor& x, int dim, bool keepdim) {
+  return WithIndex("max", Extreme::kMax, x, {dim}, keepdim);
+}
+ValuesAndIndices MinWithIndex(const Tensor& x, int dim, bool keepdim) {
+  return WithIndex("min", Extreme::kMin, x, {dim}, keepdim);
+}
+
 Tensor Var(const Tensor& x, const std::vector<int>& dims, int correction, bool keepdim) {
   return SpreadOf("var", ReduceFold::kVariance, x, dims, correction, keepdim);
 }
@@ -297,6 +319,7 @@ Tensor Norm(const Tensor& x, double p, const std::vector<int>& dims, bool keepdi
            "norm: p must be 1, 2 or infinity, got ", p);
   if (p != 1 && p != 2) {
     // The element of the largest absolute value, and then its absolute value: a 1-norm.
+    CheckFloating("norm", x);
     const Tensor largest = ExtremeOf("norm", Extreme::kMaxAbs, x, dims, keepdim);
     return Norm(largest.View({largest.numel(), 1}), 1, {1}).View(largest.shape());
   }

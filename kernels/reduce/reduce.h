@@ -4,17 +4,20 @@
 #include <vector>
 
 #include "core/slots.h"
+#include "kernels/values_and_indices.h"
 
 namespace lockstep {
 
 namespace ops {
 
 // All reduce the dimensions `dims` (negative ones count from the end; none given: all). `keepdim`
-// leaves them in the shape with size 1. x is floating, of any strides, except for Any and All.
+// leaves them in the shape with size 1. x is floating, of any strides; Sum, the extremes, Any and
+// All take any dtype.
 
 // Sums run in f32 or wider, in trees whose shape depends only on the sizes, so the error grows with
 // the logarithm of their length. Save nothing. The sum over no elements is 0; their mean is an
-// error.
+// error. The sum of integers or bools is exact (but for overflow of i64, which wraps around), an
+// i64, and has no gradient.
 Tensor Sum(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 Tensor Mean(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 
@@ -28,9 +31,15 @@ Tensor Min(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = fa
 Tensor ArgMax(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 Tensor ArgMin(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 
+// Both along one dimension, in one pass.
+//   const auto [values, indices] = ops::MaxWithIndex(logits, -1);
+ValuesAndIndices MaxWithIndex(const Tensor& x, int dim, bool keepdim = false);
+ValuesAndIndices MinWithIndex(const Tensor& x, int dim, bool keepdim = false);
+
 // Var is sum((x - mean)^2) / (n - correction), over n elements; Std is its square root. In f32 or
-// wider and in two passes, the second of which knows the mean. The correction 1 makes the variance
-// of a sample that of its population; 0 gives the variance of exactly these elements. No more than
+// wider and in two passes, the second of which knows the mean. With the
+// correction 1 the mean of the variances of all samples is the variance of their population; 0
+// gives the variance of exactly these elements. No more than
 // `correction` elements are an error. Save x and the mean, Std its result too. The gradient of Std
 // is 0 where Std is 0.
 Tensor Var(const Tensor& x, const std::vector<int>& dims = {}, int correction = 1,
@@ -52,8 +61,9 @@ Tensor Norm(const Tensor& x, double p = 2, const std::vector<int>& dims = {}, bo
 // or only elements of -infinity, it is -infinity, with gradients of 0. Saves x and the result.
 Tensor LogSumExp(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 
-// The product, in f32 or wider, in a fixed order; 1 over no elements. Saves x. The gradient is
-// exact where elements are 0, too; where the product overflows, it does as well.
+// The product, in f32 or wider, in a fixed order; 1 over no elements. Saves x. The gradient
+// of an element is the product of the others: by a quotient where no element is 0, so that where
+// the product overflows or underflows, it does as well; where one is 0, the others' product.
 Tensor Prod(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = false);
 
 // Whether any element, or each, is not 0; NaN is not. x has any dtype, the result is bool, without
@@ -63,13 +73,18 @@ Tensor All(const Tensor& x, const std::vector<int>& dims = {}, bool keepdim = fa
 
 }  // namespace ops
 
+// ---- Sums of integers ----
+
+// y[o, i] = the sum of x[o, r, i] over r. x: integers or bools, contiguous; y: i64, contiguous.
+inline constinit Slot<void(const Tensor& x, const Tensor& y)> sum_integers{"sum_integers"};
+
 // ---- Extremes ----
 
-// Of which key of an element the maximum is meant: v, -v or |v|.
+// The key whose maximum is searched: v, -v or |v| of an element v.
 enum class Extreme { kMax, kMin, kMaxAbs };
 
-// y[o, i] = the x[o, r, i] whose key is largest, and the first r where it is: index, i64[o, i]. A
-// NaN is larger than all numbers. R > 0.
+// x: floating or i64. y[o, i] = the x[o, r, i] whose key is largest, and the first r where it is:
+// index, i64[o, i]. A NaN is larger than all numbers. R > 0.
 inline constinit Slot<void(Extreme extreme, const Tensor& x, const Tensor& y, const Tensor& index)>
     reduce_extreme{"reduce_extreme"};
 // dx[o, r, i] = dy[o, i] where r == index[o, i], else 0; or dx += that.

@@ -226,6 +226,16 @@ std::vector<OpSample> Samples() {
     samples.push_back(Sample(f, "one", {.shape = {}, .low = 0.5, .high = 1}, {}));
   }
   // Over nothing.
+  // Integers.
+  for (const Function& f : {kSum, kMax, kMin, kArgMax, kArgMin}) {
+    const auto of = [&](const std::string& name, const Shape& shape, int dim) {
+      samples.push_back(Sample(f, StrCat("integers_", name),
+                               {.shape = shape, .low = -9, .high = 50, .index = true}, {{dim}}));
+    };
+    of("rows", {5, 37}, 1);
+    of("middle", {3, 70, 5}, 1);
+    of("long_row", {2, 9001}, 1);
+  }
   for (const Function& f : {kSum, kNorm1, kNorm2, kLogSumExp, kProd, kAny, kAll}) {
     samples.push_back(Sample(f, "nothing", {.shape = {3, 0}}, {{1}}));
   }
@@ -240,8 +250,9 @@ std::vector<ErrorSample> Errors() {
   const auto zeros = [](const Shape& shape, Device d) {
     return Tensor::Zeros(shape, DType::kF32, d);
   };
-  return {{"integers", [](Device d) { ops::Sum(Tensor::Zeros({2}, DType::kI32, d)); },
-           "sum: x must be a floating tensor, got i32[2]"},
+  return {{"integers", [](Device d) { ops::Mean(Tensor::Zeros({2}, DType::kI32, d)); },
+           "mean: x must be a floating tensor, got i32[2] on cpu; cast it with To(DType::kF32)"},
+          {"undefined", [](Device) { ops::Max(Tensor()); }, "max: x is undefined"},
           {"integer_variance", [](Device d) { ops::Var(Tensor::Zeros({2}, DType::kI32, d)); },
            "var: x must be a floating tensor, got i32[2]"},
           {"no_such_dimension", [=](Device d) { ops::Sum(zeros({2}, d), {1}); },

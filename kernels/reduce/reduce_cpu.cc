@@ -111,9 +111,9 @@ void JoinColumns(const T* x, int64_t reduced, const Map& map, const Join& join, 
 }
 
 // Over the middle dimension of x. map(column, v) is what is added (std::plus) or multiplied.
-template <class T, class Map, class Join>
-Parts<Acc<T>> FoldParts(const Tensor& x, const Map& map, const Join& join) {
-  using A = Acc<T>;
+template <class T, class Map, class Join, class A = Acc<T>>
+Parts<A> FoldParts(const Tensor& x, const Map& map, const Join& join,
+                   A identity = A(std::is_same_v<Join, std::plus<>> ? 0 : 1)) {
   constexpr bool kSum = std::is_same_v<Join, std::plus<>>;
   const int64_t outer = x.dim(0), reduced = x.dim(1), inner = x.dim(2);
   const bool rows = kSum && inner == 1;
@@ -121,7 +121,7 @@ Parts<Acc<T>> FoldParts(const Tensor& x, const Map& map, const Join& join) {
   if constexpr (kSum) {
     if (rows) SumRows(x.data<T>(), reduced, map, parts);
   }
-  if (!rows) JoinColumns(x.data<T>(), reduced, map, join, A(kSum ? 0 : 1), parts);
+  if (!rows) JoinColumns(x.data<T>(), reduced, map, join, identity, parts);
   parts.JoinBlocks(join);
   return parts;
 }
@@ -137,15 +137,44 @@ void ReduceSumCpu(Stream, const Tensor& x, double scale, const Tensor& y, bool a
     DispatchFloat("sum", y.dtype(), [&](auto to_tag) {
       using To = typename decltype(to_tag)::type;
       To* out = y.data<To>();
-      for (int64_t o = 0; o < outer; ++o) {
-        for (int64_t i = 0; i < inner; ++i) {
-          const A sum = parts.Total(o, i) * static_cast<A>(scale);
-          To& to = out[o * inner + i];
+      ParallelFor(outer * inner, kElementwiseGrain, [&](int64_t begin, int64_t end) {
+        for (int64_t column = begin; column < end; ++column) {
+          const A sum = parts.Total(column / inner, column % inner) * static_cast<A>(scale);
+          To& to = out[column];
           to = Convert<To>(accumulate ? Convert<A>(to) + sum : sum);
         }
-      }
+      });
     });
   });
+}
+
+// Unsigned sums wrap around.
+template <class T>
+void SumIntegersAs(const Tensor& x, const Tensor& y) {
+  const auto add = [](uint64_t a, uint64_t b) { return a + b; };
+  const Parts<uint64_t> parts = FoldParts<T>(
+      x, [](int64_t, uint64_t v) { return v; }, add, uint64_t{0});
+  int64_t* out = y.data<int64_t>();
+  const int64_t inner = x.dim(2);
+  for (int64_t column = 0; column < y.numel(); ++column) {
+    out[column] = static_cast<int64_t>(parts.Total(column / inner, column % inner));
+  }
+}
+
+void SumIntegersCpu(Stream, const Tensor& x, const Tensor& y) {
+  if (y.numel() == 0) return;
+  switch (x.dtype()) {
+    case DType::kI64:
+      return SumIntegersAs<int64_t>(x, y);
+    case DType::kI32:
+      return SumIntegersAs<int32_t>(x, y);
+    case DType::kU16:
+      return SumIntegersAs<uint16_t>(x, y);
+    case DType::kU8:
+      return SumIntegersAs<uint8_t>(x, y);
+    default:
+      return SumIntegersAs<bool>(x, y);
+  }
 }
 
 // ---- Folds ----
@@ -209,10 +238,12 @@ void FoldAs(ReduceFold fold, const Tensor& x, const Tensor& shift, double scale,
     const Parts<A> parts = FoldParts<T>(
         x, [=](int64_t column, A v) { return map(v, s[column]); }, join);
     A* out = y.data<A>();
-    for (int64_t column = 0; column < outer * inner; ++column) {
-      out[column] = FinishFold(fold, parts.Total(column / inner, column % inner), s[column],
-                               static_cast<A>(scale));
-    }
+    ParallelFor(outer * inner, kElementwiseGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t column = begin; column < end; ++column) {
+        out[column] = FinishFold(fold, parts.Total(column / inner, column % inner), s[column],
+                                 static_cast<A>(scale));
+      }
+    });
   });
 }
 
@@ -287,7 +318,13 @@ void DispatchKey(Extreme extreme, const F& f) {
     case Extreme::kMax:
       return f([](auto v) { return v; });
     case Extreme::kMin:
-      return f([](auto v) { return -v; });
+      return f([](auto v) {
+        if constexpr (std::is_integral_v<decltype(v)>) {
+          return ~v;  // -v overflows
+        } else {
+          return -v;
+        }
+      });
     case Extreme::kMaxAbs:
       return f([](auto v) { return std::abs(v); });
   }
@@ -303,7 +340,7 @@ bool Replaces(A v, A max) {
 template <class T, class Key>
 void ExtremesOfColumns(const T* in, int64_t rows, int64_t stride, int64_t width, const Key& key,
                        T* out, int64_t* at) {
-  using A = Acc<T>;
+  using A = std::conditional_t<std::is_integral_v<T>, T, Acc<T>>;
   A best[kTileColumns];
   for (int64_t i = 0; i < width; ++i) {
     best[i] = key(Convert<A>(in[i]));
@@ -324,7 +361,7 @@ void ReduceExtremeCpu(Stream, Extreme extreme, const Tensor& x, const Tensor& y,
                       const Tensor& index) {
   const int64_t reduced = x.dim(1), inner = x.dim(2);
   if (y.numel() == 0) return;
-  DispatchFloat("reduce", x.dtype(), [&](auto tag) {
+  const auto run = [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* in = x.data<T>();
     T* out = y.data<T>();
@@ -342,7 +379,9 @@ void ReduceExtremeCpu(Stream, Extreme extreme, const Tensor& x, const Tensor& y,
         }
       });
     });
-  });
+  };
+  if (x.dtype() == DType::kI64) return run(TypeTag<int64_t>());
+  DispatchFloat("reduce", x.dtype(), run);
 }
 
 void ReduceExtremeBackwardCpu(Stream stream, const Tensor& dy, const Tensor& index,
@@ -364,6 +403,7 @@ void ReduceExtremeBackwardCpu(Stream stream, const Tensor& dy, const Tensor& ind
   });
 }
 
+LS_REGISTER(sum_integers, DeviceType::kCpu, SumIntegersCpu);
 LS_REGISTER(reduce_sum_slot, DeviceType::kCpu, ReduceSumCpu);
 LS_REGISTER(reduce_fold, DeviceType::kCpu, ReduceFoldCpu);
 LS_REGISTER(reduce_fold_backward, DeviceType::kCpu, ReduceFoldBackwardCpu);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "core/cuda/launch.h"
+#include "kernels/cuda/any_dtype.cuh"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/packed.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -146,19 +147,66 @@ void ReduceSumCuda(Stream stream, const Tensor& x, double scale, const Tensor& y
   });
 }
 
+// ---- Sums of integers ----
+
+constexpr int64_t kIntegers = 64;  // that a thread adds, kThreads apart
+
+// Each thread adds its neighbours in a column to y, which was 0; a warp of one column does so
+// together. Integers may be added in any order, and so by atomics. No shared memory.
+template <int kBlock>
+__global__ void __launch_bounds__(kBlock)
+    SumIntegersKernel(DType dtype, const void* x, int64_t elements, int64_t n, int64_t inner,
+                      unsigned long long* y) {  // NOLINT: atomicAdd's type
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kBlock * kIntegers + threadIdx.x;
+  unsigned long long sum = 0;  // NOLINT
+  int64_t column = -1;
+  for (int64_t k = 0, i = first; k < kIntegers && i < elements; ++k, i += kBlock) {
+    const int64_t at = i / (n * inner) * inner + i % inner;
+    if (at != column && column >= 0) {
+      atomicAdd(y + column, sum);
+      sum = 0;
+    }
+    column = at;
+    sum += static_cast<unsigned long long>(ReadAs<int64_t>(dtype, x, i));  // NOLINT
+  }
+  const int64_t others = __shfl_sync(kFullWarp, column, 0);
+  if (__ballot_sync(kFullWarp, column == others) == kFullWarp) {
+    sum = WarpSum(sum);
+    if (threadIdx.x % kWarpSize != 0) return;
+  }
+  if (column >= 0) atomicAdd(y + column, sum);
+}
+
+void SumIntegersCuda(Stream stream, const Tensor& x, const Tensor& y) {
+  fill_slot(stream, y, 0);
+  Launch({"sum_integers", x}, SumIntegersKernel<kThreads>, Blocks(x.numel(), kThreads * kIntegers),
+         kThreads, 0, stream, x.dtype(), x.raw_data(), x.numel(), x.dim(1), x.dim(2),
+         reinterpret_cast<unsigned long long*>(Data<int64_t>(y)));  // NOLINT
+}
+
 // ---- Extremes ----
 
-// What is compared of an element.
+// What is compared of an element of T.
+template <class T>
+using KeyOf = std::conditional_t<std::is_integral_v<T>, T, float>;
+
 __device__ float Key(Extreme extreme, float v) {
   return extreme == Extreme::kMax ? v : extreme == Extreme::kMin ? -v : fabsf(v);
 }
+// There is no maximum of absolute values of integers. -v may overflow.
+__device__ int64_t Key(Extreme extreme, int64_t v) { return extreme == Extreme::kMax ? v : ~v; }
 
-// A value and where it is. A NaN is larger than any number; of equal values the first counts.
+// No element: below and after everything.
+__device__ float Lowest(float) { return -INFINITY; }
+__device__ int64_t Lowest(int64_t) { return INT64_MIN; }
+
+// A key and where it is. A NaN is larger than any number; of equal keys the first counts.
+template <class K>
 struct Best {
-  float value;
+  K value;
   int64_t at;
 
-  __device__ void Take(float v, int64_t i) {
+  __device__ void Take(K v, int64_t i) {
     const bool nan = v != v, has_nan = value != value;
     const bool larger = nan != has_nan ? nan : v > value;
     const bool equal = nan == has_nan && (nan || v == value);
@@ -169,29 +217,27 @@ struct Best {
   }
 };
 
-// No element: below and after everything.
-__device__ Best NoBest() { return {-INFINITY, INT64_MAX}; }
-
 // The elements of [outer, n, inner] whose keys are largest over n. A block has 32 columns, all
 // (outer, inner) pairs being columns one after the other; warp g looks at rows g, g + 8, ... Shared
 // memory: a Best per thread.
 template <class T>
 __global__ void ExtremeColumnsKernel(Extreme extreme, const T* x, int64_t columns, int64_t n,
                                      int64_t inner, T* y, int64_t* index) {
-  SHARED_ARRAY(Best, found, kThreads);
+  using K = KeyOf<T>;
+  SHARED_ARRAY(Best<K>, found, kThreads);
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int group = static_cast<int>(threadIdx.x) / kLanes;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kLanes + lane;
   const bool inside = column < columns;
   const int64_t first = column / inner * n * inner + column % inner;
-  Best best = NoBest();
+  Best<K> best{Lowest(K()), INT64_MAX};
   for (int64_t r = group; inside && r < n; r += kGroups)
-    best.Take(Key(extreme, ToFloat(x[first + r * inner])), r);
+    best.Take(Key(extreme, Convert<K>(x[first + r * inner])), r);
   found[threadIdx.x] = best;
   __syncthreads();
   if (group != 0 || !inside) return;
   for (int g = 1; g < kGroups; ++g) {
-    const Best other = found[g * kLanes + lane];
+    const Best<K> other = found[g * kLanes + lane];
     best.Take(other.value, other.at);
   }
   y[column] = x[first + best.at * inner];
@@ -201,13 +247,15 @@ __global__ void ExtremeColumnsKernel(Extreme extreme, const T* x, int64_t column
 // The same for the rows of [rows, n], a block per row. Shared memory: a Best per warp.
 template <class T>
 __global__ void ExtremeRowsKernel(Extreme extreme, const T* x, int64_t n, T* y, int64_t* index) {
-  SHARED_ARRAY(Best, found, kThreads / kWarpSize);
+  using K = KeyOf<T>;
+  SHARED_ARRAY(Best<K>, found, kThreads / kWarpSize);
   const T* row = x + blockIdx.x * n;
-  Best best = NoBest();
-  for (int64_t r = threadIdx.x; r < n; r += kThreads) best.Take(Key(extreme, ToFloat(row[r])), r);
+  Best<K> best{Lowest(K()), INT64_MAX};
+  for (int64_t r = threadIdx.x; r < n; r += kThreads)
+    best.Take(Key(extreme, Convert<K>(row[r])), r);
 #pragma unroll
   for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
-    const float value = __shfl_xor_sync(kFullWarp, best.value, offset);
+    const K value = __shfl_xor_sync(kFullWarp, best.value, offset);
     const int64_t at = __shfl_xor_sync(kFullWarp, best.at, offset);
     best.Take(value, at);
   }
@@ -222,7 +270,7 @@ __global__ void ExtremeRowsKernel(Extreme extreme, const T* x, int64_t n, T* y, 
 void ReduceExtremeCuda(Stream stream, Extreme extreme, const Tensor& x, const Tensor& y,
                        const Tensor& index) {
   const int64_t n = x.dim(1), inner = x.dim(2), columns = y.numel();
-  DispatchFloat("reduce", x.dtype(), [&](auto tag) {
+  const auto run = [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* in = Data<T>(x);
     int64_t* at = Data<int64_t>(index);
@@ -233,7 +281,9 @@ void ReduceExtremeCuda(Stream stream, Extreme extreme, const Tensor& x, const Te
       Launch({"reduce_extreme", x}, ExtremeColumnsKernel<T>, Blocks(columns, kLanes), kThreads, 0,
              stream, extreme, in, columns, n, inner, Data<T>(y), at);
     }
-  });
+  };
+  if (x.dtype() == DType::kI64) return run(TypeTag<int64_t>());
+  DispatchFloat("reduce", x.dtype(), run);
 }
 
 // One element of dx per thread: zeros too, so that dx is written once. No shared memory.
@@ -270,6 +320,7 @@ void ReduceExtremeBackwardCuda(Stream stream, const Tensor& dy, const Tensor& in
   });
 }
 
+LS_REGISTER(sum_integers, DeviceType::kCuda, SumIntegersCuda);
 LS_REGISTER(reduce_sum_slot, DeviceType::kCuda, ReduceSumCuda);
 LS_REGISTER(reduce_extreme, DeviceType::kCuda, ReduceExtremeCuda);
 LS_REGISTER(reduce_extreme_backward, DeviceType::kCuda, ReduceExtremeBackwardCuda);

@@ -1,6 +1,7 @@
 #include "kernels/residual/residual.h"
 
 #include "core/autograd/node.h"
+#include "kernels/checks.h"
 
 namespace lockstep::ops {
 namespace {
@@ -21,8 +22,7 @@ class ResidualNode : public Node {
 }  // namespace
 
 Tensor Residual(const Tensor& x, const Tensor& branch) {
-  LS_CHECK(x.defined() && IsFloating(x.dtype()), "residual: x must be a floating tensor, got ",
-           x.Describe());
+  CheckFloating("residual", x);
   LS_CHECK(branch.defined() && branch.shape() == x.shape() && branch.dtype() == x.dtype() &&
                branch.device() == x.device(),
            "residual: the branch must match x (", x.Describe(), "), got ", branch.Describe());

@@ -1,6 +1,8 @@
 #include "kernels/scale/scale.h"
 
 #include "core/autograd/node.h"
+#include "kernels/checks.h"
+#include "kernels/integers.h"
 
 namespace lockstep::ops {
 namespace {
@@ -23,8 +25,7 @@ class ScaleNode : public Node {
 };
 
 Tensor Scaled(const Tensor& x, ScaleBy by, double alpha) {
-  LS_CHECK(x.defined() && IsFloating(x.dtype()), "scale: x must be a floating tensor, got ",
-           x.Describe());
+  CheckFloating("scale", x);
   const Tensor input = x.Detach().Contiguous();
   Tensor y = Tensor::EmptyLike(input);
   scale_slot(CurrentStream(x.device()), input, by, alpha, y, false);
@@ -34,7 +35,12 @@ Tensor Scaled(const Tensor& x, ScaleBy by, double alpha) {
 
 }  // namespace
 
-Tensor Scale(const Tensor& x, double alpha) { return Scaled(x, ScaleBy::kFactor, alpha); }
+Tensor Scale(const Tensor& x, double alpha) {
+  if (x.defined() && IsInteger(x.dtype())) {
+    return IntegerArithmetic("scale", IntegerOp::kMul, x, NumberLike("scale", alpha, x));
+  }
+  return Scaled(x, ScaleBy::kFactor, alpha);
+}
 Tensor Divide(const Tensor& x, double divisor) { return Scaled(x, ScaleBy::kDivisor, divisor); }
 
 void ScaleInPlace(const Tensor& x, double alpha) {

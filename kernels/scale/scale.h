@@ -9,10 +9,12 @@ namespace lockstep {
 namespace ops {
 
 // y = alpha x, elementwise. x: any shape and floating dtype; bf16 computes in f32. Saves nothing.
+// Or x of integers (not bool), without a gradient: alpha must be one of their values, and results
+// wrap around.
 Tensor Scale(const Tensor& x, double alpha);
 
 // y = x / divisor, elementwise: each a division, not a product with the inverse, whose bits differ.
-// Otherwise like Scale.
+// Otherwise like Scale, but only of floating tensors.
 Tensor Divide(const Tensor& x, double divisor);
 
 // x *= alpha in place, without recording: for gradients. x must be contiguous, and must not

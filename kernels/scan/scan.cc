@@ -5,13 +5,6 @@
 namespace lockstep::ops {
 namespace {
 
-Shape Blocks(const Shape& shape, int dim) {
-  Shape blocks{1, shape[dim], 1};
-  for (int i = 0; i < dim; ++i) blocks[0] *= shape[i];
-  for (int i = dim + 1; i < shape.ndim(); ++i) blocks[2] *= shape[i];
-  return blocks;
-}
-
 class CumSumNode : public Node {
  public:
   explicit CumSumNode(const Shape& blocks) : Node("cumsum"), blocks_(blocks) {}
@@ -32,12 +25,9 @@ class CumSumNode : public Node {
 }  // namespace
 
 Tensor CumSum(const Tensor& x, int dim) {
-  LS_CHECK(x.defined() && IsFloating(x.dtype()), "cumsum: x must be a floating tensor, got ",
-           x.Describe(), ": cast it with To()");
-  const int at = dim < 0 ? dim + x.ndim() : dim;
-  LS_CHECK(at >= 0 && at < x.ndim(), "cumsum: there is no dimension ", dim,
-           " in a tensor of shape ", x.shape());
-  const Shape blocks = Blocks(x.shape(), at);
+  LS_CHECK(x.defined(), "cumsum: x is undefined");
+  if (!IsFloating(x.dtype()) && x.dtype() != DType::kI64) return CumSum(x.To(DType::kI64), dim);
+  const Shape blocks = BlocksAround(x.shape(), DimOf("cumsum", x.shape(), dim));
   Tensor y = Tensor::EmptyLike(x);
   cum_sum(CurrentStream(x.device()), x.Detach().Contiguous().View(blocks), false, y.View(blocks),
           false);

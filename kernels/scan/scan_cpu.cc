@@ -14,7 +14,8 @@ constexpr int64_t kTileColumns = 64;  // columns of a task
 // `width` columns, row by row from `in` on; the next row is `step` elements further.
 template <class T>
 void ScanColumns(const T* in, int64_t rows, int64_t step, int64_t width, bool accumulate, T* out) {
-  using A = Acc<T>;
+  // Unsigned integers wrap around.
+  using A = std::conditional_t<std::is_same_v<T, int64_t>, uint64_t, Acc<T>>;
   A before[kTileColumns] = {}, block[kTileColumns] = {};
   for (int64_t r = 0; r < rows; ++r) {
     if (r % kBlock == 0) {
@@ -35,7 +36,7 @@ void ScanColumns(const T* in, int64_t rows, int64_t step, int64_t width, bool ac
 void CumSumCpu(Stream, const Tensor& x, bool reverse, const Tensor& y, bool accumulate) {
   if (x.numel() == 0) return;
   const int64_t rows = x.dim(1), inner = x.dim(2);
-  DispatchFloat("cumsum", x.dtype(), [&](auto tag) {
+  const auto run = [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* in = x.data<T>();
     T* out = y.data<T>();
@@ -51,7 +52,9 @@ void CumSumCpu(Stream, const Tensor& x, bool reverse, const Tensor& y, bool accu
                     out + at);
       }
     });
-  });
+  };
+  if (x.dtype() == DType::kI64) return run(TypeTag<int64_t>());
+  DispatchFloat("cumsum", x.dtype(), run);
 }
 
 LS_REGISTER(cum_sum, DeviceType::kCpu, CumSumCpu);

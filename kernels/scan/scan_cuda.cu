@@ -14,9 +14,13 @@ constexpr int kWarps = 8;  // of a block
 // block so far, so the error grows with the number of blocks instead of that of terms.
 constexpr int64_t kBlock = 256;
 
+// In which elements of T are added; unsigned integers wrap around.
 template <class T>
-__device__ void WriteSum(T* y, float sum, bool accumulate) {
-  *y = Convert<T>(accumulate ? ToFloat(*y) + sum : sum);
+using SumOf = std::conditional_t<std::is_same_v<T, int64_t>, uint64_t, float>;
+
+template <class T>
+__device__ void WriteSum(T* y, SumOf<T> sum, bool accumulate) {
+  *y = Convert<T>(accumulate ? Convert<SumOf<T>>(*y) + sum : sum);
 }
 
 // Rows of [rows, n], a warp each, 32 elements at a time. No shared memory. Deterministic: the order
@@ -27,7 +31,7 @@ __global__ void ScanRowsKernel(const T* x, int64_t rows, int64_t n, bool reverse
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + WarpOfBlock();
   if (row >= rows) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  float before = 0, block = 0;
+  SumOf<T> before = 0, block = 0;
   for (int64_t first = 0; first < n; first += kWarpSize) {
     if (first % (kBlock * kWarpSize) == 0) {
       before += block;
@@ -35,10 +39,10 @@ __global__ void ScanRowsKernel(const T* x, int64_t rows, int64_t n, bool reverse
     }
     const int64_t r = first + lane;
     const int64_t at = row * n + (reverse ? n - 1 - r : r);
-    float sum = r < n ? ToFloat(x[at]) : 0.0f;
+    SumOf<T> sum = r < n ? Convert<SumOf<T>>(x[at]) : SumOf<T>(0);
 #pragma unroll
     for (int width = 1; width < kWarpSize; width *= 2) {
-      const float left = __shfl_up_sync(kFullWarp, sum, width);
+      const SumOf<T> left = __shfl_up_sync(kFullWarp, sum, width);
       if (lane >= width) sum += left;
     }
     if (r < n) WriteSum(y + at, before + (block + sum), accumulate);
@@ -54,14 +58,14 @@ __global__ void ScanColumnsKernel(const T* x, int64_t columns, int64_t n, int64_
   const int64_t column = GlobalThread();
   if (column >= columns) return;
   const int64_t first = column / inner * n * inner + column % inner;
-  float before = 0, block = 0;
+  SumOf<T> before = 0, block = 0;
   for (int64_t r = 0; r < n; ++r) {
     if (r % kBlock == 0) {
       before += block;
       block = 0;
     }
     const int64_t at = first + (reverse ? n - 1 - r : r) * inner;
-    block += ToFloat(x[at]);
+    block += Convert<SumOf<T>>(x[at]);
     WriteSum(y + at, before + block, accumulate);
   }
 }
@@ -69,7 +73,7 @@ __global__ void ScanColumnsKernel(const T* x, int64_t columns, int64_t n, int64_
 void CumSumCuda(Stream stream, const Tensor& x, bool reverse, const Tensor& y, bool accumulate) {
   if (x.numel() == 0) return;
   const int64_t n = x.dim(1), inner = x.dim(2), columns = x.dim(0) * inner;
-  DispatchFloat("cumsum", x.dtype(), [&](auto tag) {
+  const auto run = [&](auto tag) {
     using T = typename decltype(tag)::type;
     if (inner == 1) {
       Launch({"cum_sum", x}, ScanRowsKernel<T>, Blocks(columns, kWarps), kWarps * kWarpSize, 0,
@@ -79,7 +83,9 @@ void CumSumCuda(Stream stream, const Tensor& x, bool reverse, const Tensor& y, b
              kElementwiseThreads, 0, stream, Data<T>(x), columns, n, inner, reverse, accumulate,
              Data<T>(y));
     }
-  });
+  };
+  if (x.dtype() == DType::kI64) return run(TypeTag<int64_t>());
+  DispatchFloat("cumsum", x.dtype(), run);
 }
 
 LS_REGISTER(cum_sum, DeviceType::kCuda, CumSumCuda);

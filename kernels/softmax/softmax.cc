@@ -32,9 +32,13 @@ class SoftmaxNode : public Node {
   SavedTensor y_;
 };
 
-Tensor Apply(const char* name, bool logarithm, const Tensor& x) {
+Tensor Apply(const char* name, bool logarithm, const Tensor& x, int dim) {
   LS_CHECK(x.defined() && IsFloating(x.dtype()) && x.ndim() >= 1, name,
            ": x must be a floating tensor with at least one dimension, got ", x.Describe());
+  const int at = DimOf(name, x.shape(), dim);
+  if (at != x.ndim() - 1) {
+    return Apply(name, logarithm, x.Transpose(at, -1), -1).Transpose(at, -1).Contiguous();
+  }
   const Tensor input = x.Detach().Contiguous();
   Tensor y = Tensor::EmptyLike(input);
   const Shape rows = Rows(input);
@@ -45,7 +49,9 @@ Tensor Apply(const char* name, bool logarithm, const Tensor& x) {
 
 }  // namespace
 
-Tensor Softmax(const Tensor& x) { return Apply("softmax", false, x); }
-Tensor LogSoftmax(const Tensor& x) { return Apply("log_softmax", true, x); }
+Tensor Softmax(const Tensor& x) { return Apply("softmax", false, x, -1); }
+Tensor Softmax(const Tensor& x, int dim) { return Apply("softmax", false, x, dim); }
+Tensor LogSoftmax(const Tensor& x) { return Apply("log_softmax", true, x, -1); }
+Tensor LogSoftmax(const Tensor& x, int dim) { return Apply("log_softmax", true, x, dim); }
 
 }  // namespace lockstep::ops

@@ -8,11 +8,15 @@ namespace lockstep {
 
 namespace ops {
 
-// Over the last dimension of a floating x with at least one: y_i = e^(x_i - m) / sum_j e^(x_j - m)
-// with m = max x, in f32 or wider; LogSoftmax gives ln y_i = x_i - m - ln(sum). An x of -infinity
-// gives 0 (-infinity), a row of nothing else gives NaN. Each saves its result.
+// Over dimension `dim` of a floating x with at least one (negative ones count from the end; without
+// `dim` the last):
+// y_i = e^(x_i - m) / sum_j e^(x_j - m) with m = max x, in f32 or wider; LogSoftmax gives
+// ln y_i = x_i - m - ln(sum). An x of -infinity gives 0 (-infinity), a row of nothing else gives
+// NaN. Each saves its result. Another dimension than the last is moved there and back: two copies.
 Tensor Softmax(const Tensor& x);
+Tensor Softmax(const Tensor& x, int dim);
 Tensor LogSoftmax(const Tensor& x);
+Tensor LogSoftmax(const Tensor& x, int dim);
 
 }  // namespace ops
 

@@ -34,6 +34,25 @@ OpSample Sample(bool logarithm, const std::string& name, const InputSpec& x) {
           [=](std::span<const RefTensor> in) { return std::vector{Reference(logarithm, in[0])}; }};
 }
 
+// Over the first dimension.
+OpSample Columns(bool logarithm) {
+  OpSample s = Sample(logarithm, "columns", {.shape = {7, 5}, .low = -3, .high = 3});
+  const auto transposed = [](const RefTensor& x) {
+    RefTensor y({x.shape[1], x.shape[0]});
+    for (int64_t i = 0; i < x.shape.numel(); ++i) {
+      y.data[i % x.shape[1] * x.shape[0] + i / x.shape[1]] = x.data[i];
+    }
+    return y;
+  };
+  s.run = [=](std::span<const Tensor> in) {
+    return std::vector{logarithm ? ops::LogSoftmax(in[0], 0) : ops::Softmax(in[0], -2)};
+  };
+  s.reference = [=](std::span<const RefTensor> in) {
+    return std::vector{transposed(Reference(logarithm, transposed(in[0])))};
+  };
+  return s;
+}
+
 OpCase Make() {
   OpCase c;
   c.name = "softmax";
@@ -51,6 +70,7 @@ OpCase Make() {
           Sample(logarithm, "empty", {.shape = {0, 4}}),
           Sample(logarithm, "empty_rows", {.shape = {3, 0}}),
           Sample(logarithm, "one", {.shape = {1}}),
+          Columns(logarithm),
           Sample(logarithm, "one_column", {.shape = {5, 1}}),
           Sample(logarithm, "odd", {.shape = {2, 3, 17}, .low = -3, .high = 3}),
           Sample(logarithm, "peaked", {.shape = {4, 9}, .low = -40, .high = 40}),

@@ -15,7 +15,9 @@ namespace ops {
 // Probabilities are never stored: saves logits, targets and the log-sum-exp of each row. Backward
 // writes the gradient over the logits where no tensor but the saved one holds them and the graph is
 // not retained: to benefit, do not keep the logits: SoftmaxCrossEntropy(model(ids), targets).
-// Throws ArgumentError for a target outside [0, V) that is not ignore_index (on the CPU).
+// A target outside [0, V) that is not ignore_index throws ArgumentError on the CPU; a GPU cannot
+// report to the host: there the loss of its row, and so the sum or mean, is NaN. Data made for
+// PyTorch often marks rows to be ignored by -100: pass that as ignore_index.
 Tensor SoftmaxCrossEntropy(const Tensor& logits, const Tensor& targets,
                            Reduction reduction = Reduction::kMean, int64_t ignore_index = -1);
 

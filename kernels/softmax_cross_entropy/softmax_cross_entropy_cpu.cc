@@ -1,3 +1,4 @@
+#include "kernels/checks.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/math.h"
 #include "kernels/cpu/reduce.h"
@@ -76,9 +77,9 @@ void Forward(const CrossEntropyForwardArgs& args) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t target = targets[i];
       const T* row = logits + i * v;
-      LS_CHECK(target == ignore || (target >= 0 && target < classes),
-               "softmax_cross_entropy: target ", target, " at position ", first_row + i,
-               " is outside of the ", classes, " classes and is not ignore_index = ", ignore);
+      if (target != ignore && (target < 0 || target >= classes)) {
+        ThrowTarget("softmax_cross_entropy", target, first_row + i, classes, ignore);
+      }
       const A largest = RowMax<A>(row, v);
       const A sum = SumOfExponentials(row, v, largest);
       log_sum_exp[i] = static_cast<Out>(largest) + std::log(static_cast<Out>(sum));

@@ -1,5 +1,6 @@
 #include "kernels/topk/topk.h"
 
+#include "kernels/checks.h"
 #include "kernels/index/index.h"
 
 namespace lockstep::ops {
@@ -21,12 +22,9 @@ ValuesAndIndices FirstSorted(const char* op, const Tensor& x, int64_t k, int dim
 }
 
 int CheckedDim(const char* op, const Tensor& x, int dim) {
-  LS_CHECK(x.defined() && IsFloating(x.dtype()), op, ": x must be a floating tensor, got ",
-           x.Describe());
-  const int at = dim < 0 ? dim + x.ndim() : dim;
-  LS_CHECK(at >= 0 && at < x.ndim(), op, ": there is no dimension ", dim, " in a tensor of shape ",
-           x.shape());
-  return at;
+  CheckFloating(op, x);
+  CheckSorts(op, "it sorts all elements", x.device(), x.numel());
+  return DimOf(op, x.shape(), dim);
 }
 
 }  // namespace

@@ -3,20 +3,17 @@
 
 #include "core/dispatcher.h"
 #include "core/tensor.h"
+#include "kernels/values_and_indices.h"
 
 namespace lockstep {
 
 namespace ops {
 
-struct ValuesAndIndices {
-  Tensor values, indices;  // x's dtype; i64
-};
-
 // The k largest elements along dimension `dim` (negative counts from the end) of a floating x, in
 // descending order, or with `largest = false` the k smallest in ascending order, and where they
 // are: both have the shape of x with k elements in `dim`. Of equal elements the first in x comes
-// first; 0 and -0 are equal, and NaN is larger than all numbers, as in Max. Sorts as many bits of
-// each element as it has, in rows of any length. The indices are saved, and have no gradient; that
+// first; 0 and -0 are equal, and NaN is larger than all numbers, as in Max. CUDA devices sort all
+// elements of x together, at most 2^30. The indices are saved, and have no gradient; that
 // of the values goes to where they came from.
 //   const auto [values, indices] = ops::TopK(logits, 5);
 ValuesAndIndices TopK(const Tensor& x, int64_t k, int dim = -1, bool largest = true);

@@ -17,9 +17,12 @@ __global__ void DigitKernel(const T* x, const int* places, int64_t elements, boo
                             int shift, int* keys) {
   const int64_t i = GlobalThread();
   if (i >= elements) return;
-  const float v = ToFloat(x[places != nullptr ? places[i] : i]);
+  const T value = x[places != nullptr ? places[i] : i];
+  const float v = ToFloat(value);
   constexpr uint32_t kSign = 0x80000000u;
-  const uint32_t bits = v == 0.0f ? 0u : __float_as_uint(v);
+  uint32_t bits = __float_as_uint(v);
+  if constexpr (std::is_same_v<T, f16>) bits = uint32_t{__half_as_ushort(value)} << kDigitBits;
+  if (v == 0.0f) bits = 0;
   const uint32_t number = (bits & kSign) != 0 ? ~bits : bits | kSign;
   const uint32_t key = v != v ? ~uint32_t{0} : number;
   keys[i] = static_cast<int>((descending ? ~key : key) >> shift & (kDigits - 1));
@@ -42,8 +45,8 @@ void SortRowsCuda(Stream stream, bool descending, const Tensor& x, const Tensor&
   const LaunchName name("sort_rows", x);
   RadixSort sort(name, stream, elements);
   const Tensor keys = Tensor::Empty({elements}, DType::kI32, x.device());
-  // The lower half of a bf16's key is zeros.
-  for (int shift = x.dtype() == DType::kBF16 ? kDigitBits : 0, first = shift; shift < 32;
+  // The keys of 16-bit floats are in the upper half.
+  for (int shift = SizeOf(x.dtype()) == 2 ? kDigitBits : 0, first = shift; shift < 32;
        shift += kDigitBits) {
     const bool sorted = shift != first;
     DispatchFloat("sort", x.dtype(), [&](auto tag) {
@@ -52,7 +55,7 @@ void SortRowsCuda(Stream stream, bool descending, const Tensor& x, const Tensor&
              stream, Data<T>(x), sorted ? Data<int>(sort.places()) : nullptr, elements, descending,
              shift, Data<int>(keys));
     });
-    sort.By(static_cast<const int*>(Data<int>(keys)), 0, kDigits, sorted);
+    sort.By(static_cast<const int*>(Data<int>(keys)), 0, kDigits - 1, sorted);
   }
   sort.ByColumn(n, 1);
   Launch(name, FirstPlacesKernel<kElementwiseThreads>, Blocks(index.numel(), kElementwiseThreads),

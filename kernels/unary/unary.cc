@@ -3,6 +3,7 @@
 #include "core/autograd/node.h"
 #include "core/autograd/recompute.h"
 #include "core/autograd/saved_tensor.h"
+#include "kernels/checks.h"
 #include "kernels/scale/scale.h"
 
 namespace lockstep {
@@ -53,8 +54,7 @@ Tensor Compute(UnaryOp op, double a, double b, const Tensor& x) {
 
 Tensor Unary(UnaryOp op, const Tensor& x, double a, double b) {
   const UnaryInfo& info = InfoOf(op);
-  LS_CHECK(x.defined() && IsFloating(x.dtype()), info.name, ": x must be a floating tensor, got ",
-           x.Describe());
+  CheckFloating(info.name, x);
   const Tensor input = x.Detach().Contiguous();
   Tensor y = Compute(op, a, b, input);
   if (NeedsGrad({&x})) {
@@ -100,7 +100,14 @@ Tensor Clamp(const Tensor& x, double low, double high) {
   LS_CHECK(low <= high, "clamp: low = ", low, " must not be above high = ", high);
   return Unary(UnaryOp::kClamp, x, low, high);
 }
-Tensor Pow(const Tensor& x, double exponent) { return Unary(UnaryOp::kPow, x, exponent); }
+Tensor Pow(const Tensor& x, double exponent) {
+  // One product, or one instruction, in place of a function. These agree with pow where it has
+  // special values, except that pow(-infinity, 0.5) is infinity, and pow(-0.0, 0.5) is 0.
+  if (exponent == 2) return Unary(UnaryOp::kSquare, x);
+  if (exponent == 0.5) return Unary(UnaryOp::kSqrt, x);
+  if (exponent == -1) return Unary(UnaryOp::kReciprocal, x);
+  return Unary(UnaryOp::kPow, x, exponent);
+}
 Tensor LeakyRelu(const Tensor& x, double slope) { return Unary(UnaryOp::kLeakyRelu, x, slope); }
 Tensor Elu(const Tensor& x, double alpha) { return Unary(UnaryOp::kElu, x, alpha); }
 

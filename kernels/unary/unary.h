@@ -105,7 +105,8 @@ Tensor Round(const Tensor& x);  // to the nearest integer; halves to the even on
 // included, and 0 outside. Throws ArgumentError unless low <= high.
 Tensor Clamp(const Tensor& x, double low, double high);
 // x^exponent, as C's pow: NaN for a negative x unless the exponent is an integer; 1 for exponent 0,
-// whose derivative is 0. With tensors as exponents: kernels/binary.
+// whose derivative is 0. Of the exponents 2, 0.5 and -1 it is Square, Sqrt and Reciprocal. With
+// tensors as exponents: kernels/binary.
 Tensor Pow(const Tensor& x, double exponent);
 // x, or slope x where x <= 0, with derivative `slope` there.
 Tensor LeakyRelu(const Tensor& x, double slope = 0.01);

@@ -3,7 +3,7 @@
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
 #include "core/broadcast.h"
-#include "kernels/compare/compare.h"
+#include "kernels/checks.h"
 
 namespace lockstep::ops {
 namespace {
@@ -68,6 +68,13 @@ Tensor Where(const Tensor& condition, const Tensor& a, double b) {
 }
 Tensor Where(const Tensor& condition, double a, const Tensor& b) {
   return Where(condition, NumberLike("where", a, b), b);
+}
+Tensor Where(const Tensor& condition, double a, double b) {
+  LS_CHECK(condition.defined(), "where: the condition must be a bool tensor, got undefined tensor");
+  const auto number = [&](double value) {
+    return Tensor::Full({}, value, DType::kF32, condition.device());
+  };
+  return Where(condition, number(a), number(b));
 }
 
 }  // namespace lockstep::ops

@@ -14,10 +14,11 @@ namespace ops {
 // broadcast operand is summed as by ops::Sum. Saves the condition.
 //
 // A number takes the dtype of the tensor beside it: it is rounded where that is floating, and must
-// be one of its values where it is not. For a tensor of 1 and 0: condition.To(DType::kF32).
+// be one of its values where it is not. Two numbers make an f32.
 Tensor Where(const Tensor& condition, const Tensor& a, const Tensor& b);
 Tensor Where(const Tensor& condition, const Tensor& a, double b);
 Tensor Where(const Tensor& condition, double a, const Tensor& b);
+Tensor Where(const Tensor& condition, double a, double b);
 
 }  // namespace ops
 

@@ -35,16 +35,8 @@ void Choose(const Tensor& condition, const Tensor& a, const Tensor& b, const Ten
 
 void WhereCpu(Stream, const Tensor& condition, const Tensor& a, const Tensor& b, const Tensor& y) {
   if (y.numel() == 0) return;
-  switch (SizeOf(y.dtype())) {
-    case 8:
-      return Choose<uint64_t>(condition, a, b, y);
-    case 4:
-      return Choose<uint32_t>(condition, a, b, y);
-    case 2:
-      return Choose<uint16_t>(condition, a, b, y);
-    default:
-      return Choose<uint8_t>(condition, a, b, y);
-  }
+  DispatchUnit(y.dtype(),
+               [&](auto tag) { Choose<typename decltype(tag)::type>(condition, a, b, y); });
 }
 
 LS_REGISTER(where_slot, DeviceType::kCpu, WhereCpu);

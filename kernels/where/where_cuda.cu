@@ -1,6 +1,7 @@
 #include "core/cuda/launch.h"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/strided.cuh"
+#include "kernels/cuda/unit.cuh"
 #include "kernels/where/where.h"
 
 namespace lockstep::cuda {
@@ -31,16 +32,8 @@ void Choose(Stream stream, const Tensor& condition, const Tensor& a, const Tenso
 
 void WhereCuda(Stream stream, const Tensor& condition, const Tensor& a, const Tensor& b,
                const Tensor& y) {
-  switch (SizeOf(y.dtype())) {
-    case 8:
-      return Choose<uint64_t>(stream, condition, a, b, y);
-    case 4:
-      return Choose<uint32_t>(stream, condition, a, b, y);
-    case 2:
-      return Choose<uint16_t>(stream, condition, a, b, y);
-    default:
-      return Choose<uint8_t>(stream, condition, a, b, y);
-  }
+  DispatchUnit(y.dtype(),
+               [&](auto tag) { Choose<typename decltype(tag)::type>(stream, condition, a, b, y); });
 }
 
 LS_REGISTER(where_slot, DeviceType::kCuda, WhereCuda);

@@ -9,6 +9,7 @@
 #include "core/autograd/engine.h"
 #include "kernels/binary/binary.h"
 #include "kernels/compare/compare.h"
+#include "kernels/scale/scale.h"
 #include "kernels/unary/unary.h"
 #include "kernels/where/where.h"
 #include "tests/gpu_test.h"
@@ -58,6 +59,79 @@ TEST_P(ElementwiseTest, NanStaysNan) {
     EXPECT_TRUE(std::isnan(f(nan, one).Item()));
     EXPECT_TRUE(std::isnan(f(one, nan).Item()));
   }
+  for (const auto f : {static_cast<Tensor (*)(const Tensor&, double)>(ops::Maximum),
+                       static_cast<Tensor (*)(const Tensor&, double)>(ops::Minimum)}) {
+    EXPECT_TRUE(std::isnan(f(one, kNan).Item()));
+    EXPECT_TRUE(std::isnan(f(nan, 1).Item()));
+  }
+  EXPECT_THAT(Gradient([](const Tensor& x) { return ops::Maximum(x, kNan); }, {1}, device),
+              ElementsAre(0));
+}
+
+// What 16 bits make of special values: conversions are the device's own.
+TEST_P(ElementwiseTest, NarrowFloatsKeepNanAndInfinity) {
+  const Device device = GetParam();
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    const auto of = [&](Tensor (*f)(const Tensor&), float x) {
+      return static_cast<float>(f(Vector({x}, device).To(dtype)).Item());
+    };
+    for (Tensor (*const f)(const Tensor&) :
+         {ops::Relu, ops::Tanh, ops::Sigmoid, ops::Silu, ops::Exp, ops::Log, ops::Sqrt, ops::Abs,
+          ops::Sign, ops::Square, ops::Softplus, ops::Floor, ops::Sin}) {
+      EXPECT_TRUE(std::isnan(of(f, kNan))) << dtype;
+    }
+    EXPECT_EQ(of(ops::Exp, 100), kInf) << dtype;
+    EXPECT_EQ(of(ops::Exp, -kInf), 0) << dtype;
+    EXPECT_EQ(of(ops::Abs, -kInf), kInf) << dtype;
+    EXPECT_EQ(of(ops::Log, 0), -kInf) << dtype;
+    EXPECT_EQ(of(ops::Reciprocal, 0), kInf) << dtype;
+  }
+  // Beyond 65504, which f32 has room for.
+  const Tensor large = Vector({1000}, device).To(DType::kF16);
+  EXPECT_EQ(ops::Square(large).Item(), kInf);
+  EXPECT_EQ(ops::Pow(large, 1.7).Item(), kInf);
+  EXPECT_EQ(ops::Exp(Vector({12}, device).To(DType::kF16)).Item(), kInf);
+}
+
+// Of the exponents that are functions of their own, and one that is not.
+TEST_P(ElementwiseTest, PowersAgreeWithTheirFunctions) {
+  const Device device = GetParam();
+  const std::vector<float> x = {0.25, 3, 7.5};
+  const auto same = [&](double exponent, Tensor (*f)(const Tensor&)) {
+    EXPECT_EQ(ops::Pow(Vector(x, device), exponent).ToVector<float>(),
+              f(Vector(x, device)).ToVector<float>());
+  };
+  same(2, ops::Square);
+  same(0.5, ops::Sqrt);
+  same(-1, ops::Reciprocal);
+  EXPECT_EQ(ops::Pow(Vector({-3}, device), 2).Item(), 9);
+  EXPECT_EQ(ops::Pow(Vector({0}, device), -1).Item(), kInf);
+  EXPECT_THAT(Gradient([](const Tensor& v) { return ops::Pow(v, 2); }, {-1, 0, 3}, device),
+              ElementsAre(-2, 0, 6));
+}
+
+TEST_P(ElementwiseTest, IntegersWrapAround) {
+  const Device device = GetParam();
+  const auto i64 = [&](const std::vector<int64_t>& x) {
+    return Tensor::FromVector(x, {std::ssize(x)}, device);
+  };
+  // No double holds the sum.
+  const Tensor large = i64({(int64_t{1} << 53) + 1, INT64_MAX, -5});
+  EXPECT_THAT((large + 1).ToVector<int64_t>(), ElementsAre((int64_t{1} << 53) + 2, INT64_MIN, -4));
+  EXPECT_THAT((large - i64({1, -1, 7})).ToVector<int64_t>(),
+              ElementsAre(int64_t{1} << 53, INT64_MIN, -12));
+  EXPECT_THAT((10 - i64({1, 2})).ToVector<int64_t>(), ElementsAre(9, 8));
+  EXPECT_THAT((i64({3, -4}) * i64({5})).ToVector<int64_t>(), ElementsAre(15, -20));
+  EXPECT_THAT((i64({3, -4}) * 2).ToVector<int64_t>(), ElementsAre(6, -8));
+  EXPECT_THAT((-i64({3, -4})).ToVector<int64_t>(), ElementsAre(-3, 4));
+  EXPECT_THAT(ops::Maximum(large, i64({INT64_MAX, 0, -6})).ToVector<int64_t>(),
+              ElementsAre(INT64_MAX, INT64_MAX, -5));
+  EXPECT_THAT(ops::Minimum(i64({3, -4}), 0).ToVector<int64_t>(), ElementsAre(0, -4));
+  const Tensor bytes = Tensor::FromVector<uint8_t>({250, 3}, {2}, device);
+  EXPECT_THAT((bytes + bytes).ToVector<uint8_t>(), ElementsAre(244, 6));
+  EXPECT_THROW(bytes + 0.5, ArgumentError);
+  EXPECT_THROW(bytes * 256, ArgumentError);
+  EXPECT_THROW(ops::Div(bytes, bytes), ArgumentError);
 }
 
 TEST_P(ElementwiseTest, PolesAreInfinities) {
@@ -83,6 +157,14 @@ TEST_P(ElementwiseTest, PolesAreInfinities) {
   EXPECT_TRUE(std::isnan(ops::Pow(Vector({-8}, device), 1.0 / 3).Item()));
   EXPECT_EQ(ops::Pow(Vector({-2}, device), 3).Item(), -8);
   EXPECT_EQ(ops::Clamp(Vector({-kInf}, device), -1, kInf).Item(), -1);
+  EXPECT_EQ(ops::LeakyRelu(Vector({-kInf}, device)).Item(), -kInf);
+  EXPECT_EQ(ops::Elu(Vector({-kInf}, device)).Item(), -1);
+  EXPECT_EQ(of(ops::Silu, kInf), kInf);
+  // -infinity / infinity, as torch.
+  EXPECT_TRUE(std::isnan(of(ops::Silu, -kInf)));
+  EXPECT_EQ(ops::Pow(2, Vector({kInf}, device)).Item(), kInf);
+  EXPECT_EQ(ops::Pow(Vector({0}, device), Vector({-1}, device)).Item(), kInf);
+  EXPECT_TRUE(std::isnan(ops::Pow(Vector({-8}, device), Vector({1.5}, device)).Item()));
 }
 
 // Where a naive formula has no digits left, and where one in f32 would reduce the argument badly.
@@ -182,7 +264,28 @@ TEST(ElementwiseCpuTest, NumbersAreNotRoundedToNarrowDTypes) {
   EXPECT_TRUE(ops::Equal(Tensor::Full({1}, 0.1, DType::kBF16), 0.1).Item());
 }
 
-TEST(ElementwiseCpuTest, EightBitFloatsCompareOnTheCpu) {
+TEST_P(ElementwiseTest, EightBitFloatsCompare) {
+  for (const DType dtype : {DType::kF8E4M3, DType::kF8E5M2}) {
+    const Tensor x = Vector({-2, 1, kNan, 0.3125}).To(dtype).To(GetParam());
+    EXPECT_EQ((x < 0.5).To(DType::kI32).ToVector<int32_t>(), (std::vector<int32_t>{1, 0, 0, 1}));
+    EXPECT_EQ(ops::IsNan(x).To(DType::kI32).ToVector<int32_t>(),
+              (std::vector<int32_t>{0, 0, 1, 0}));
+    EXPECT_EQ(x.To(DType::kF32).ToVector<float>()[3], 0.3125f);
+  }
+}
+
+TEST_P(ElementwiseTest, InfinitiesAreFound) {
+  const Tensor x = Vector({-kInf, 1, kNan, kInf}, GetParam());
+  EXPECT_EQ(ops::IsInf(x).To(DType::kI32).ToVector<int32_t>(), (std::vector<int32_t>{1, 0, 0, 1}));
+}
+
+TEST_P(ElementwiseTest, WhereOfTwoNumbers) {
+  const Tensor y = ops::Where(Vector({-1, 2}, GetParam()) > 0, 1.5, -2);
+  EXPECT_EQ(y.dtype(), DType::kF32);
+  EXPECT_THAT(y.ToVector<float>(), ElementsAre(-2, 1.5));
+}
+
+TEST(ElementwiseCpuTest, EightBitFloatsAreChosenOnTheCpu) {
   const Tensor x = Vector({-2, 1, kNan}).To(DType::kF8E4M3);
   EXPECT_EQ((x < 1.5).To(DType::kI32).ToVector<int32_t>(), (std::vector<int32_t>{1, 1, 0}));
   EXPECT_EQ(ops::IsNan(x).To(DType::kI32).ToVector<int32_t>(), (std::vector<int32_t>{0, 0, 1}));

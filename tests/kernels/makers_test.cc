@@ -88,6 +88,22 @@ TEST(MakersTest, SeedsAndFunctionsAreIndependentAndShapesAreNot) {
   EXPECT_TRUE(std::equal(less.begin(), less.end(), x.begin()));
 }
 
+template <class... Args>
+concept IsRange = requires(Args... args) {
+  ops::Arange(args...);
+};
+
+TEST(MakersTest, RangesHaveTheDTypeOfTheirNumbers) {
+  EXPECT_EQ(ops::Arange(3).dtype(), DType::kI64);
+  EXPECT_EQ(ops::Arange(2, 5).ToVector<int64_t>(), std::vector<int64_t>({2, 3, 4}));
+  EXPECT_EQ(ops::Arange(int64_t{2}, 9, 3).ToVector<int64_t>(), std::vector<int64_t>({2, 5, 8}));
+  EXPECT_EQ(ops::Arange(5, 0, -2, DType::kF32).ToVector<float>(), std::vector<float>({5, 3, 1}));
+  EXPECT_EQ(ops::Arange(0, 1, 0.25).ToVector<float>(), std::vector<float>({0, 0.25, 0.5, 0.75}));
+  EXPECT_EQ(ops::Arange(0.0, 3.5).ToVector<float>(), std::vector<float>({0, 1, 2, 3}));
+  // Four elements, or three?
+  static_assert(IsRange<int> && IsRange<double, double> && !IsRange<double> && !IsRange<float>);
+}
+
 // Seeds must mean tomorrow what they mean today.
 TEST(MakersTest, TheBitsStay) {
   EXPECT_EQ(ops::RandInt(0, 1000, {6}, 42).ToVector<int64_t>(),

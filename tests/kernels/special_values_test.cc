@@ -1,12 +1,17 @@
 // What reductions, sorts and indices make of NaNs, infinities, zeros and equal elements, on the CPU
 // and on a GPU: random inputs have none of these.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
 #include "core/autograd/engine.h"
+#include "kernels/compare/compare.h"
 #include "kernels/index/index.h"
+#include "kernels/loss/loss.h"
+#include "kernels/matmul/matmul.h"
+#include "kernels/pad/pad.h"
 #include "kernels/reduce/reduce.h"
 #include "kernels/scan/scan.h"
 #include "kernels/topk/topk.h"
@@ -179,6 +184,98 @@ TEST_P(SpecialValues, WhatATriangleDropsIsZero) {
   ExpectSame(ops::Triu(x), {1, NAN, 0, 1});
 }
 
+TEST_P(SpecialValues, IntegersAreReducedExactly) {
+  const int64_t large = (int64_t{1} << 53) + 1;
+  const Tensor x = Index({large, 1, INT64_MIN, large, INT64_MAX, 3}, {2, 3});
+  EXPECT_EQ(ops::Sum(x, {0}).ToVector<int64_t>(),
+            (std::vector<int64_t>{2 * large, INT64_MIN, INT64_MIN + 3}));
+  EXPECT_EQ(ops::Max(x, {1}).ToVector<int64_t>(), (std::vector<int64_t>{large, INT64_MAX}));
+  EXPECT_EQ(ops::Min(x, {1}).ToVector<int64_t>(), (std::vector<int64_t>{INT64_MIN, 3}));
+  EXPECT_EQ(ops::ArgMin(x, {0}).ToVector<int64_t>(), (std::vector<int64_t>{0, 0, 0}));
+  EXPECT_EQ(ops::ArgMax(x, {0}).ToVector<int64_t>(), (std::vector<int64_t>{0, 1, 1}));
+  EXPECT_EQ(ops::CumSum(x, 0).ToVector<int64_t>(),
+            (std::vector<int64_t>{large, 1, INT64_MIN, 2 * large, INT64_MIN, INT64_MIN + 3}));
+  const Tensor bytes = Tensor::FromVector<uint8_t>({200, 100, 7}, {3}, GetParam());
+  EXPECT_EQ(ops::Sum(bytes).Item(), 307);
+  EXPECT_EQ(ops::Max(bytes).dtype(), DType::kU8);
+  EXPECT_EQ(ops::Max(bytes).Item(), 200);
+  EXPECT_EQ(ops::CumSum(bytes, 0).ToVector<int64_t>(), (std::vector<int64_t>{200, 300, 307}));
+}
+
+TEST_P(SpecialValues, MasksAreCounted) {
+  // Several columns a warp, several warps a column, and a part of a block.
+  for (const Shape& shape : {Shape{40'003}, Shape{3, 20'001}, Shape{700, 45}, Shape{5, 90, 7}}) {
+    std::vector<float> values(static_cast<size_t>(shape.numel()));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = i % 3 == 0 || i % 7 == 0 ? 1 : 0;
+    const Tensor numbers = Tensor::FromVector(values, shape);
+    const Tensor mask = numbers.To(GetParam()).To(DType::kBool);
+    for (int d = 0; d < shape.ndim(); ++d) {
+      const Tensor counts = ops::Sum(mask, {d});
+      EXPECT_EQ(counts.dtype(), DType::kI64);
+      EXPECT_EQ(Floats(counts), Floats(ops::Sum(numbers, {d}))) << shape << " over " << d;
+    }
+    EXPECT_EQ(ops::Sum(mask).Item(), ops::Sum(numbers).Item()) << shape;
+    // Also where a row is cut by the grid.
+    EXPECT_EQ(Floats(ops::CumSum(mask, -1)), Floats(ops::CumSum(numbers, -1))) << shape;
+  }
+}
+
+TEST_P(SpecialValues, AnyAndAllTakeEveryDType) {
+  for (const DType dtype :
+       {DType::kF64, DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kF8E5M2,
+        DType::kI64, DType::kI32, DType::kU16, DType::kU8, DType::kBool}) {
+    const Tensor x = Tensor::FromVector<float>({0, 1, 1, 0, 0, 1}, {3, 2}).To(dtype);
+    const Tensor there = x.To(GetParam());
+    EXPECT_EQ(Floats(ops::Any(there, {0})), (std::vector<float>{1, 1})) << dtype;
+    EXPECT_EQ(Floats(ops::All(there, {1})), (std::vector<float>{0, 0, 0})) << dtype;
+    EXPECT_EQ(Floats(ops::All(there.Slice(0, 1, 2), {0})), (std::vector<float>{1, 0})) << dtype;
+  }
+}
+
+TEST_P(SpecialValues, CertainTargetsOfInfiniteLogits) {
+  const Tensor x = Of({kInf, -kInf, kInf, -kInf, NAN}, {5});
+  const Tensor target = Of({1, 0, 0, 1, 1}, {5});
+  ExpectSame(ops::BceWithLogits(x, target, Reduction::kNone), {0, 0, kInf, kInf, NAN});
+  ExpectSame(
+      Gradient(x, [&](const Tensor& v) { return ops::BceWithLogits(v, target, Reduction::kNone); }),
+      {0, 0, 1, -1, NAN});
+}
+
+TEST_P(SpecialValues, MaximaWithTheirPlaces) {
+  const Tensor x = Of({3, 1, 3, -7, NAN, 7}, {2, 3});
+  const auto [largest, at] = ops::MaxWithIndex(x, -1);
+  ExpectSame(largest, {3, NAN});
+  EXPECT_EQ(at.ToVector<int64_t>(), (std::vector<int64_t>{0, 1}));
+  const auto [smallest, where] = ops::MinWithIndex(x, 0, /*keepdim=*/true);
+  EXPECT_EQ(smallest.shape(), (Shape{1, 3}));
+  ExpectSame(smallest, {-7, NAN, 3});
+  EXPECT_EQ(where.ToVector<int64_t>(), (std::vector<int64_t>{1, 1, 0}));
+  ExpectSame(Gradient(x, [](const Tensor& v) { return ops::MaxWithIndex(v, 1).values; }),
+             {1, 0, 0, 0, 1, 0});
+}
+
+// One term for each of the batch, whose digits beyond bf16 are all that is left of their sum.
+TEST_P(SpecialValues, GradientsOfRepeatedFactorsAreRoundedOnce) {
+  const float x = 1 + 0x1p-7f;
+  const Tensor a = Of({x, 1, -1, 1}, {2, 2, 1, 1}, DType::kBF16);
+  const Tensor dy = Of({x, 1, 1 + 0x1p-6f, 1}, {2, 2, 1, 1}, DType::kBF16);
+  Tensor b = Of({1, 1}, {2, 1, 1}, DType::kBF16).SetRequiresGrad();
+  Backward(ops::MatMul(a, b), dy);
+  ExpectSame(b.grad(), {0x1p-14f, 2});
+  Tensor first = b.Detach().Clone().SetRequiresGrad();
+  Backward(ops::MatMul(first, a), dy);
+  ExpectSame(first.grad(), {0x1p-14f, 2});
+}
+
+TEST_P(SpecialValues, PadsWithWhatTheDTypeHas) {
+  const Tensor bytes = Tensor::FromVector<uint8_t>({1, 2}, {2}, GetParam());
+  EXPECT_THROW(ops::Pad(bytes, {{1, 1}}, 0.5), ArgumentError);
+  EXPECT_THROW(ops::Pad(bytes, {{1, 1}}, -1), ArgumentError);
+  EXPECT_THROW(ops::Pad(bytes, {{1, 1}}, 256), ArgumentError);
+  EXPECT_EQ(ops::Pad(bytes, {{1, 1}}, 255).ToVector<uint8_t>(),
+            (std::vector<uint8_t>{255, 1, 2, 255}));
+}
+
 INSTANTIATE_TEST_SUITE_P(, SpecialValues, test::Devices(), [](const auto& info) {
   return std::string(info.param.is_cpu() ? "Cpu" : "Gpu");
 });
@@ -192,6 +289,11 @@ TEST_F(IndicesOnGpu, OutOfRangeAreNanAndLeftOut) {
   const Tensor integers = Tensor::FromVector<int32_t>({5, 6}, {2}, kGpu);
   EXPECT_EQ(ops::Gather(integers, 0, index).ToVector<int32_t>(),
             (std::vector<int32_t>{6, -1, -1, 5}));
+  // Bytes that are bools.
+  const Tensor bools = Tensor::Full({2}, 1, DType::kBool, kGpu);
+  const Tensor picked = ops::Gather(bools, 0, index);
+  EXPECT_EQ(Floats(picked), (std::vector<float>{1, 0, 0, 1}));
+  EXPECT_EQ(Floats(ops::LogicalNot(picked)), (std::vector<float>{0, 1, 1, 0}));
   const Tensor source = Tensor::FromVector<float>({10, 20, 30, 40}, {4}, kGpu);
   const Tensor two = Tensor::FromVector<float>({1, 2}, {2}, kGpu);
   ExpectSame(ops::Scatter(two, 0, index, source), {40, 10});
@@ -200,6 +302,28 @@ TEST_F(IndicesOnGpu, OutOfRangeAreNanAndLeftOut) {
   const Tensor ones = Tensor::FromVector<int64_t>({2, 1}, {1, 2}, kGpu);
   const Tensor row = Tensor::FromVector<float>({10, 20}, {1, 2}, kGpu);
   ExpectSame(ops::ScatterAdd(x, 0, ones, row), {1, 2, 3, 24});
+}
+
+// The call names itself, before it copies anything; the tensors are views of one element.
+TEST_F(IndicesOnGpu, MoreThanIsSortedIsRefusedInForward) {
+  constexpr int64_t kRows = (int64_t{1} << 29) + 1;
+  Tensor x = Tensor::Zeros({1, 1}, DType::kF32, kGpu).SetRequiresGrad();
+  const Tensor wide = x.Expand({kRows, 2});
+  const Tensor index = Tensor::Zeros({1, 1}, DType::kI64, kGpu).Expand({kRows, 2});
+  const auto message = [](const auto& f) -> std::string {
+    try {
+      f();
+    } catch (const ArgumentError& e) {
+      return e.what();
+    }
+    return "none";
+  };
+  EXPECT_THAT(message([&] { ops::Gather(wide, 1, index); }),
+              testing::HasSubstr("gather: its gradient sorts the index, and 1073741826 elements"));
+  EXPECT_THAT(message([&] { ops::ScatterAdd(wide, 1, index, wide); }),
+              testing::HasSubstr("scatter_add: it sorts the index"));
+  EXPECT_THAT(message([&] { ops::TopK(wide, 1); }),
+              testing::HasSubstr("topk: it sorts all elements"));
 }
 
 }  // namespace

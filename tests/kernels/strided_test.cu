@@ -24,6 +24,21 @@ __global__ void OffsetsKernel(StridedDims<2> dims, const int64_t* indices, int64
   for (int k = 0; k < 2; ++k) offsets[2 * i + k] = at[k];
 }
 
+// Neighbours that merge into one dimension of more than 2^32 elements, by which 32 bits cannot
+// divide.
+TEST_F(Strided, SizesBeyond32Bits) {
+  constexpr int64_t kWide = (int64_t{1} << 32) + 5;
+  const Shape shape{2, kWide}, strides[2] = {{kWide, 1}, {3, 0}};
+  const std::vector<int64_t> indices = {0, 6, kWide - 1, kWide, kWide + 7};
+  const auto n = std::ssize(indices);
+  const Tensor in = Tensor::FromVector(indices, {n}, kGpu);
+  const Tensor out = Tensor::Zeros({n, 2}, DType::kI64, kGpu);
+  Launch("offsets", OffsetsKernel, 1, 64, 0, CurrentStream(kGpu), StridedDims<2>(shape, strides),
+         in.data<int64_t>(), n, out.data<int64_t>());
+  EXPECT_EQ(out.ToVector<int64_t>(),
+            (std::vector<int64_t>{0, 0, 6, 0, kWide - 1, 0, kWide, 3, kWide + 7, 3}));
+}
+
 TEST_F(Strided, OffsetsFollowFromIndicesBeyond32Bits) {
   const Shape shape{6, 5, int64_t{1} << 28, 3}, strides[2] = {{1, 600, 7, 100}, {90, 0, 11, 5}};
   constexpr int64_t kLimit = UINT32_MAX;

@@ -22,7 +22,8 @@ void SoftsignForwardCuda(Stream stream, const Tensor& x, const Tensor& y) {
   DispatchFloat("softsign", x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* in = Data<T>(x);
-    Elementwise({"softsign_forward", x}, stream, x.numel(), false, Forward(), Data<T>(y), in);
+    Elementwise({"softsign_forward", x}, stream, x.numel(), std::false_type(), Forward(),
+                Data<T>(y), in);
   });
 }
 

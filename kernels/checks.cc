@@ -1,0 +1,57 @@
+#include "kernels/checks.h"
+
+#include <cmath>
+
+namespace lockstep {
+
+void CheckFloating(const char* op, const Tensor& x, const char* argument) {
+  LS_CHECK(x.defined(), op, ": ", argument, " must be a floating tensor, got undefined tensor");
+  LS_CHECK(IsFloating(x.dtype()), op, ": ", argument, " must be a floating tensor, got ",
+           x.Describe(), "; cast it with To(DType::kF32)");
+}
+
+bool HasValue(DType dtype, double number) {
+  if (IsFloating(dtype)) return true;
+  if (number != std::floor(number)) return false;
+  switch (dtype) {
+    case DType::kI64:
+      return -0x1p63 <= number && number < 0x1p63;
+    case DType::kI32:
+      return -0x1p31 <= number && number < 0x1p31;
+    case DType::kU16:
+      return 0 <= number && number < 0x1p16;
+    case DType::kU8:
+      return 0 <= number && number < 0x1p8;
+    default:
+      return number == 0 || number == 1;
+  }
+}
+
+void CheckHasValue(const char* op, DType dtype, double number) {
+  LS_CHECK(HasValue(dtype, number), op, ": a tensor of ", dtype, " cannot have the value ", number,
+           "; take another dtype");
+}
+
+Tensor NumberLike(const char* op, double number, const Tensor& x) {
+  LS_CHECK(x.defined(), op, " of an undefined tensor");
+  LS_CHECK(HasValue(x.dtype(), number), op, ": ", x.Describe(), " cannot have the value ", number,
+           "; convert it with To()");
+  return Tensor::Full({}, number, x.dtype(), x.device());
+}
+
+void CheckSorts(const char* op, const char* why, Device device, int64_t elements, int64_t keys) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  LS_CHECK(!device.is_cuda() || (elements <= kMost && keys < kMost), op, ": ", why, ", and ",
+           elements, " elements", keys > 0 ? StrCat(" for ", keys, " places") : std::string(),
+           " are more than CUDA devices sort at once (2^30): cut them into slices");
+}
+
+void ThrowTarget(const char* op, int64_t target, int64_t position, int64_t classes,
+                 int64_t ignore_index) {
+  throw ArgumentError(StrCat(
+      op, ": target ", target, " at position ", position, " is outside of the ", classes,
+      " classes and is not ignore_index = ", ignore_index,
+      target < 0 ? StrCat("; to leave such rows out, pass ", target, " as ignore_index") : ""));
+}
+
+}  // namespace lockstep
