@@ -5,11 +5,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "core/io/file.h"
 #include "core/io/json.h"
@@ -173,7 +177,7 @@ class TorchFunctionsTest : public testing::Test {
   bool Flag(size_t number, const char* key) const { return cases_.at(number).value(key, false); }
 
   const SafetensorsFile file_ = SafetensorsFile::Open(Path());
-  const nlohmann::json cases_ = ParseJson(file_.metadata().at("cases"), Path());
+  const nlohmann::json cases_ = ParseJson(file_.metadata().at("table"), Path()).at("cases");
 };
 
 TEST_F(TorchFunctionsTest, EveryCaseIsAsInTorch) {
@@ -208,8 +212,6 @@ struct Difference {
 
 const std::vector<Difference>& Differences() {
   static const std::vector<Difference> rows = {
-      {"Sums of integers", "floating", {}, {}},
-      {"CumSum of integers", "floating", {}, {}},
       {"TopK of integers", "floating", {}, {}},
       {"Exp of integers", "floating", {}, {}},
       {"Two dtypes", "dtype", {}, {}},
@@ -233,7 +235,7 @@ const std::vector<Difference>& Differences() {
       {"Gradient of LogSumExp of -infinity", "", {-kInf}, {0, 0}},
       {"Gradient of L1Loss at NaN", "", {kNan}, {kNan}},
       {"Sign of NaN", "", {kNan}, {}},
-      {"Pow of -infinity", "", {kInf}, {}},
+      {"Pow of -infinity", "", {0}, {}},
       {"Clamp between crossed limits", "clamp", {}, {}},
       {"Softplus of large numbers", "", {21 + std::log1p(std::exp(-21))}, {}},
       {"Norms for other p", "norm", {}, {}},

@@ -94,6 +94,11 @@ class Draw:
         return torch.tensor([self.rng.random() < 0.6 for _ in range(math.prod(shape))],
                             dtype=torch.bool).reshape(shape)
 
+    def numbers_or_counts(self, shape):
+        """An input: floats, or integers or bools, which add up in int64."""
+        counts = [None, None, None, self.integers(shape, -9, 9), self.bools(shape)]
+        self.input(shape, values=self.rng.choice(counts))
+
     def broadcast(self, shape):
         """A shape that broadcasts to `shape`: without leading dimensions, with sizes of 1."""
         part = [1 if self.rng.random() < 0.3 else size for size in shape]
@@ -262,10 +267,10 @@ def _(d):
 
 # ---- Reductions. ----
 
-def reduction(name, run, several=True, none=True, least=0, keywords=None, **kwargs):
+def reduction(name, run, several=True, none=True, least=0, keywords=None, add_input=None, **kwargs):
     def draw(d):
         shape = d.shape(least=least)
-        d.input(shape, **kwargs)
+        (add_input or Draw.input)(d, shape, **kwargs)
         dims = d.dims(len(shape)) if several or not shape else [d.dim(len(shape))]
         if not dims and not none:
             dims = list(range(len(shape)))
@@ -284,7 +289,7 @@ def one_dim(run):
     return call
 
 
-reduction("torch.sum", torch.sum)
+reduction("torch.sum", torch.sum, add_input=Draw.numbers_or_counts)
 reduction("torch.mean", torch.mean, least=1)
 reduction("torch.logsumexp", lambda x, dim=None, **k: torch.logsumexp(x, dim or list(range(x.ndim)), **k),
           special_grad=False)
@@ -333,7 +338,7 @@ spread("torch.std")
 @function("torch.cumsum", lambda x, a: torch.cumsum(*x, **a))
 def _(d):
     shape = d.shape(low=1)
-    d.input(shape)
+    d.numbers_or_counts(shape)
     d.args["dim"] = d.dim(len(shape))
 
 
