@@ -67,7 +67,7 @@ def _release_impl(ctx):
         progress_message = "Packing %s" % output.short_path,
         use_default_shell_env = True,
     )
-    return [DefaultInfo(files = depset([output]))]
+    return [DefaultInfo(files = depset([output]), runfiles = ctx.runfiles(files = [output]))]
 
 release = rule(
     implementation = _release_impl,
