@@ -1,11 +1,11 @@
 #include "dist/context/context_mixture.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
 #include "core/autograd/node.h"
 #include "core/autograd/saved_tensor.h"
-#include "dist/expert/shared_experts.h"
 #include "dist/tensor/sequence.h"
 #include "dist/tensor/tensor_experts.h"
 #include "kernels/binary/binary.h"
@@ -233,7 +233,7 @@ Parameters RouteChunks(nn::MixtureOfExperts& mixture, const ContextRanksPtr& ran
   return all;
 }
 
-TensorRanksPtr WithSameExperts(const ContextRanks& ranks, int64_t sharing) {
+TensorRanksPtr WithSameExperts(const ContextRanks& ranks, const SharedExperts& experts) {
   LS_CHECK(!ranks.apart(),
            "context parallelism: the gradients of experts that ranks share out cannot be left to "
            "the sum over data-parallel ranks: use ContextRanks that are not apart");
@@ -244,13 +244,18 @@ TensorRanksPtr WithSameExperts(const ContextRanks& ranks, int64_t sharing) {
     TensorRanks ranks;
   };
   ProcessGroup* const all = ranks.group();
+  const int64_t sharing = experts.of_sequence();
+  const std::vector<int>& members = experts.group().members();
+  const int64_t both = all == nullptr ? 1 : std::ranges::count_if(all->members(), [&](int rank) {
+    return std::ranges::binary_search(members, rank);
+  });
+  LS_CHECK(both == sharing, "context parallelism: of the ", members.size(),
+           " ranks that share out the experts, ", both,
+           " compute this rank's sequences together, and ShareExperts was told of ", sharing,
+           ": give it the group of these ranks, as in ShareExperts(model, experts, sequence)");
   std::shared_ptr<ProcessGroup> group;
   if (all != nullptr && sharing < all->size()) {
-    std::vector<int> members;
-    for (int64_t r = all->rank() % sharing; r < all->size(); r += sharing) {
-      members.push_back(static_cast<int>(r));
-    }
-    group = all->Split(all->name() + ".same_experts", members);
+    group = all->Split(all->name() + ".same_experts", EveryNth(*all, sharing));
   }
   auto same = std::make_shared<const Same>(std::move(group), ranks.chunks());
   return {same, &same->ranks};

@@ -87,7 +87,7 @@ std::set<const Module*> WholeModules(Module& model) {
 TensorRanksPtr RanksWithSameExperts(Module& model, const ContextRanks& ranks) {
   for (const auto& [path, module] : model.NamedModules()) {
     const auto* experts = dynamic_cast<SharedExperts*>(module);
-    if (experts != nullptr) return WithSameExperts(ranks, experts->of_sequence());
+    if (experts != nullptr) return WithSameExperts(ranks, *experts);
   }
   return nullptr;
 }

@@ -27,6 +27,9 @@ void ShareExperts(Module& model, const std::shared_ptr<ProcessGroup>& group,
     auto* mixture = dynamic_cast<nn::MixtureOfExperts*>(module);
     if (mixture == nullptr) continue;
     const std::string place = path.empty() ? "experts" : path + ".experts";
+    LS_CHECK(!mixture->has_chunks(), "expert parallelism: the mixture of '", place,
+             "' routes chunks of sequences to the experts that it has already: call ShareExperts "
+             "before ParallelizeContext");
     Child<nn::ExpertsLayer>* slot = &mixture->experts();
     const auto tensor = std::dynamic_pointer_cast<TensorExperts>(slot->module());
     if (tensor) slot = &tensor->own();

@@ -22,6 +22,7 @@ class SharedExperts : public nn::ExpertsLayer {
   SharedExperts(const std::shared_ptr<nn::Experts>& experts, std::shared_ptr<ProcessGroup> group,
                 int64_t of_sequence, const std::string& path);
 
+  const ProcessGroup& group() const { return *group_; }
   int64_t size() const { return group_->size(); }
   int64_t of_sequence() const { return of_sequence_; }
   const std::shared_ptr<Parameter>& c_fc() const { return c_fc_->weight(); }

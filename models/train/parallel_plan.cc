@@ -85,15 +85,16 @@ std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const P
     return std::make_unique<dist::FullyShard>(ranks, module, *plan.shard, groups.control);
   }
   if (!plan.reducer) return nullptr;
+  dist::ReducerOptions reducer = *plan.reducer;
+  reducer.is_part = reducer.is_part || groups.context || groups.tensor;
   if (groups.data_ranks_of_experts > 1) {
     const bool any = std::ranges::any_of(module.Parameters(),
                                          [](const auto& p) { return dist::IsOfSharedExperts(*p); });
     if (any) {
       return std::make_unique<dist::ExpertParallel>(all, groups.expert_copies.get(), module,
-                                                    *plan.reducer, groups.control);
+                                                    std::move(reducer), groups.control);
     }
     // A stage without experts has the micro-batches of the others.
-    dist::ReducerOptions reducer = *plan.reducer;
     reducer.assignment =
         dist::AssignForExperts(reducer.micro_batches, all->size(), groups.data_ranks_of_experts,
                                reducer.sum == dist::GradientSum::kOrdered);
@@ -101,9 +102,10 @@ std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const P
   }
   if (plan.sums_context_with_data) {
     const int parts = dist::SizeOf(groups.context.get());
-    return std::make_unique<dist::SharedSamples>(all, parts, module, *plan.reducer, groups.control);
+    return std::make_unique<dist::SharedSamples>(all, parts, module, std::move(reducer),
+                                                 groups.control);
   }
-  return std::make_unique<dist::DataParallel>(all, module, *plan.reducer, groups.control);
+  return std::make_unique<dist::DataParallel>(all, module, std::move(reducer), groups.control);
 }
 
 }  // namespace lockstep::models

@@ -49,6 +49,15 @@ dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const Par
   return context;
 }
 
+void CheckReplicas(const Gpt& model, const MeshGroups& groups, const ParallelPlan& plan,
+                   const std::string& when) {
+  const dist::TensorRanks tensor(groups.tensor.get(), plan.tensor_parts);
+  dist::CheckReplicas(tensor, model, when);
+  if (!groups.context) return;
+  const dist::ContextRanks context(groups.context.get(), plan.context_pairs);
+  dist::CheckReplicas(context, model, when);
+}
+
 std::unique_ptr<dist::DataRanks> Parallelize(Gpt& model, const MeshGroups& groups,
                                              const ParallelPlan& plan,
                                              const std::function<void(bool on_meta)>& materialize) {

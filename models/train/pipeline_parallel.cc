@@ -136,6 +136,7 @@ PipelineParallel::PipelineParallel(const MeshGroups& groups, const ParallelPlan&
   RanksOf(*plan.pipeline, SizeOf(groups.pipeline.get()), size(), gpt);
   CheckOffload(plan.pipeline->kind, plan.shard.has_value(), gpt.config());
   ParallelPlan of_stage = plan;
+  if (of_stage.reducer) of_stage.reducer->is_part = true;
   if (of_stage.shard) {
     of_stage.shard->observes = false;
     of_stage.shard->apart = &tied_;
@@ -298,6 +299,10 @@ Tensor PipelineParallel::Through(const Tensor& ids, const Tensor& targets) {
 
 void PipelineParallel::CheckWeights(const std::string& when) {
   for (const auto& stage : stages_) stage->data->CheckWeights(when);
+  // Every rank has those of all stages, and moves routers' biases alike.
+  if (const NamedTensors buffers = gpt_.NamedBuffers(); control() && !buffers.empty()) {
+    dist::CheckSameBits(*control(), "the buffers " + when, buffers);
+  }
   if (!tie_) return;
   NamedTensors tied;
   for (const auto& use : tied_.uses()) {

@@ -179,8 +179,11 @@ void CheckExpertParallel(const Options& options, const RunSetup& setup) {
   }
   const int64_t ranks = setup.data_ranks * parallel.cp, sharing = parallel.data_ranks_of_experts();
   if (setup.data_ranks % sharing != 0) {
+    const int64_t all = parallel.pp * tp * std::max(ep, parallel.cp);
+    const bool of_run = parallel.pp * tp == 1;
     fail(" does not divide the ", ranks, ranks == 1 ? " rank" : " ranks",
-         " of this run: start a multiple of ", ep, " processes, as with --nproc=", ep);
+         of_run ? " of this run" : " that parallel.pp and parallel.tp leave for other samples",
+         ": start a multiple of ", all, " processes, as with --nproc=", all);
   }
   // Other ranks' micro-batches are rows of this one's experts.
   if (sharing > 1 && setup.micro_batches % setup.data_ranks != 0) {

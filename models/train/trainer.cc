@@ -19,7 +19,7 @@ Tensor ToTensor(const std::vector<int32_t>& values, const data::Batch& batch, De
 
 constexpr int64_t kTextLimit = 4096;  // of where a rank says that gradients are not finite
 
-// The texts that are not empty, in a list.
+// The texts that are not empty, in a list, each once.
 std::string EachOnce(const std::vector<std::string>& texts) {
   std::string all;
   for (const std::string& text : texts) {
@@ -279,7 +279,15 @@ std::string Trainer::DescribeNonFinite(int64_t step, double loss, bool have_grad
   // Those of the next step are there already, unless this step's still are.
   if (options_.parallel) where = options_.parallel->LocateNonFinite(have_gradients ? 0 : 1);
   if (options_.all != nullptr) {
+    // Of a single data rank, only the parameters.
+    if (!where.empty() && ranks() == 1) {
+      where = StrCat("rank ", options_.all->world_rank(), " (", where, ")");
+    }
     where = EachOnce(dist::GatherTexts(*options_.all, where, kTextLimit));
+    // Ranks have parameters of their own, and must say the same.
+    for (const std::string& of_rank : dist::GatherTexts(*options_.all, bad, kTextLimit)) {
+      if (bad = of_rank; !bad.empty()) break;
+    }
     dist::MeetBeforeThrowing(*options_.all);
   }
   return StrCat("step ", step, ": the loss is ", loss,

@@ -306,6 +306,18 @@ TEST(ConfigChecks, CompressionNeedsRanksThatSumGradients) {
   EXPECT_EQ(ErrorOnRanks(1, {bf16}), "no error");
 }
 
+// Nor would weights be shared out.
+TEST(ConfigChecks, ShardsNeedDataRanks) {
+  for (const char* plan : {"--parallel.pp=2", "--parallel.tp=2", "--parallel.cp=2"}) {
+    EXPECT_THAT(
+        ErrorOnRanks(2, {"--parallel.shard=full", plan}),
+        testing::AllOf(HasSubstr("parallel.shard = \"full\""), HasSubstr("start 4 processes")))
+        << plan;
+    EXPECT_EQ(ErrorOnRanks(4, {"--parallel.shard=full", plan}), "no error") << plan;
+  }
+  EXPECT_EQ(ErrorOnRanks(1, {"--parallel.shard=full"}), "no error");  // may go on with several
+}
+
 TEST(ConfigChecks, TensorParallelSizesThatDoNotDivideAreNamed) {
   EXPECT_EQ(ErrorOnRanks(4, {"--parallel.tp=4", "--model.block_size=10"}),
             "the 4 parts of virtual.tp (or parallel.tp) do not divide model.block_size = 10: use "
@@ -326,6 +338,9 @@ TEST(ConfigChecks, ExpertsOfRanksThatShareOutSequencesOrLayers) {
       ErrorOnRanks(2, {experts, cp, ep}),
       HasSubstr("does not divide the 2 ranks of this run: start a multiple of 4 processes"));
   EXPECT_THAT(ErrorOnRanks(4, {experts, cp, "--parallel.ep=8"}), HasSubstr("does not divide"));
+  EXPECT_THAT(ErrorOnRanks(4, {experts, "--parallel.pp=2", ep, "--train.grad_accum=4"}),
+              HasSubstr("does not divide the 2 ranks that parallel.pp and parallel.tp leave for "
+                        "other samples: start a multiple of 8 processes, as with --nproc=8"));
   EXPECT_THAT(
       ErrorOnRanks(8, {experts, cp, ep, "--parallel.shard=full", "--parallel.shard_ranks=1"}),
       HasSubstr("parallel.ep"));

@@ -183,11 +183,12 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
     : task_(Settled(task, plan)),
       all_(all.Duplicate("errors")),
       groups_(GroupsOf(all, MeshOf(all, plan), SumsContextWithData(task, plan))),
+      parallel_plan_(ToParallelPlan(task_, plan)),
       model_(ModelOf(task, plan)),
       tokens_(Tokens(400)) {
   // All begin with the weights of the first ranks that have them.
   const bool is_first = MeshOf(all, plan).coordinate("dp") < plan.data_ranks_of_experts();
-  parallel_ = Parallelize(model_, groups_, ToParallelPlan(task_, plan), [&](bool on_meta) {
+  parallel_ = Parallelize(model_, groups_, parallel_plan_, [&](bool on_meta) {
     // Alone, FullyShard knows its device by the parameters.
     const bool in_memory = plan.is_sharded() && (plan.in_memory || !groups_.data);
     if (plan.ep > 1 && !plan.is_sharded()) {
@@ -229,15 +230,6 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
                      .loss_scale = outcome_.loss_scale});
 }
 
-void PlanRun::CheckReplicas() {
-  const dist::TensorRanks tensor(groups_.tensor.get(), task_.virtual_tp);
-  dist::CheckReplicas(tensor, model_, StrCat("after step ", trainer_->step()));
-  if (task_.virtual_cp > 1) {
-    const dist::ContextRanks context(groups_.context.get(), task_.virtual_cp);
-    dist::CheckReplicas(context, model_, StrCat("after step ", trainer_->step()));
-  }
-}
-
 void PlanRun::Train(int steps) {
   for (int i = 0; i < steps; ++i) {
     if (std::ssize(outcome_.losses) == task_.steps / 2) {
@@ -245,7 +237,7 @@ void PlanRun::Train(int steps) {
           trainer_->Evaluate(data::EvalBatches(tokens_, task_.model.block_size, 3, 2));
     }
     const StepMetrics m = trainer_->Step();
-    CheckReplicas();
+    CheckReplicas(model_, groups_, parallel_plan_, StrCat("after step ", trainer_->step()));
     outcome_.losses.push_back(m.loss);
     outcome_.norms.push_back(m.grad_norm);
     outcome_.loads.insert(outcome_.loads.end(), {m.expert_most, m.expert_least});

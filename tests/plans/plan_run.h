@@ -95,11 +95,10 @@ class PlanRun {
   Trainer& trainer() { return *trainer_; }
 
  private:
-  void CheckReplicas();
-
   const Task task_;
   const std::shared_ptr<dist::ProcessGroup> all_;
   const MeshGroups groups_;
+  const ParallelPlan parallel_plan_;
   PipelinedGpt model_;  // a plain one, without a pipeline
   std::unique_ptr<dist::DataRanks> parallel_;
   std::unique_ptr<optim::Optimizer> optimizer_;
