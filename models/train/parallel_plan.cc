@@ -56,7 +56,7 @@ bool IsSharded(const RunSetup& setup) {
 
 bool SavesParts(const RunSetup& setup) {
   const ParallelOptions& parallel = setup.config.parallel;
-  return (IsSharded(setup) || parallel.pp > 1 || parallel.ep > 1) &&
+  return (IsSharded(setup) || parallel.pp > 1 || parallel.tp > 1 || parallel.ep > 1) &&
          setup.config.checkpoint.sharded;
 }
 
