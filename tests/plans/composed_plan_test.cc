@@ -262,9 +262,17 @@ TEST(ComposedPlan, SameBitsOnGpus) {
   offloads.offload = {.activations = true, .optimizer = true, .weights = true};
   Plan sharded = Sharded({.shards = 2, .cp = 2});
   sharded.offload = offloads.offload;
-  for (const Plan& plan : {Plan{.tp = 2, .cp = 2, .data_parallel = true}, offloads, sharded}) {
+  for (const Plan& plan : {offloads, sharded}) {
     EXPECT_EQ(Difference(TrainBy(task, plan, task.steps, nullptr, true), of_chunks), "") << plan;
   }
+  task.model.mixture = {.n_expert = 4, .n_expert_used = 2, .n_inner = 24};
+  Plan of_experts{.cp = 4, .ep = 2, .data_parallel = true};
+  of_experts.offload = offloads.offload;
+  task.virtual_tp = 1;
+  task.virtual_cp = 4;
+  EXPECT_EQ(Difference(TrainBy(task, of_experts, task.steps, nullptr, true),
+                       TrainAlone(task, /*on_gpu=*/true)),
+            "");
 }
 
 TEST(ComposedPlan, GeneratesTheSameText) {
