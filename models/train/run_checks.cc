@@ -204,4 +204,15 @@ void CheckPipeline(const RunSetup& setup) {
                             static_cast<int>(setup.data_ranks), shape);
 }
 
+std::string NoteOnPlan(const RunSetup& setup) {
+  const ParallelOptions& parallel = setup.config.parallel;
+  const bool is_later = parallel.schedule == "zb_h1" || parallel.schedule == "zbv";
+  if (parallel.pp == 1 || !is_later || parallel.context_pairs() == 1) return "";
+  return StrCat(
+      "parallel.schedule = \"", parallel.schedule,
+      "\" defers no products where sequences are cut (parallel.cp or virtual.cp), only the "
+      "sums over their chunks, which take memory until then: use \"",
+      parallel.schedule == "zbv" ? "interleaved" : "1f1b", "\", with the same weights");
+}
+
 }  // namespace lockstep::models

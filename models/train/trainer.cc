@@ -305,9 +305,12 @@ double Trainer::Evaluate(const data::EvalBatches& batches) {
   std::vector<HostRead> reads;
   // A forward may communicate, so all ranks make equally many: a rank that runs out of batches
   // evaluates an earlier one again, which does not count.
-  const int64_t rounds = (batches.size() + ranks() - 1) / ranks();
+  dist::ProcessGroup* const context = options_.context;
+  const int64_t all = ranks() * dist::SizeOf(context);
+  const int64_t own = rank() * dist::SizeOf(context) + dist::RankIn(context);
+  const int64_t rounds = (batches.size() + all - 1) / all;
   for (int64_t round = 0; round < rounds; ++round) {
-    batches.Read((round * ranks() + rank()) % batches.size(), &eval_batch_);
+    batches.Read((round * all + own) % batches.size(), &eval_batch_);
     const auto on_device = [&](const std::vector<int32_t>& values) {
       return ToTensor(values, eval_batch_, state_.device());
     };
@@ -315,11 +318,16 @@ double Trainer::Evaluate(const data::EvalBatches& batches) {
   }
   std::vector<double> sums(static_cast<size_t>(batches.size()));
   for (size_t i = 0; i < reads.size(); ++i) {
-    const size_t batch = rank() + i * ranks();
+    const size_t batch = own + i * all;
     const double sum = reads[i].Get().Item();
     if (batch < sums.size()) sums[batch] = sum;
   }
   if (options_.parallel) options_.parallel->SumInPlace(&sums);
+  if (context != nullptr) {
+    const Tensor of_ranks = Tensor::FromVector<double>(sums, {batches.size()}, context->device());
+    context->AllReduce(of_ranks, dist::ReduceOp::kSum, "losses of an evaluation")->Synchronize();
+    sums = of_ranks.ToVector<double>();
+  }
   double sum = 0;
   for (const double s : sums) sum += s;
   return sum / static_cast<double>(batches.num_targets());

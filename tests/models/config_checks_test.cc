@@ -8,6 +8,7 @@
 
 #include "core/io/file.h"
 #include "models/gpt/hf_format.h"
+#include "models/train/run_checks.h"
 #include "models/train/run_setup.h"
 #include "tests/models/parsed_run.h"
 #include "tests/models/temp_folder.h"
@@ -316,6 +317,19 @@ TEST(ConfigChecks, ShardsNeedDataRanks) {
     EXPECT_EQ(ErrorOnRanks(4, {"--parallel.shard=full", plan}), "no error") << plan;
   }
   EXPECT_EQ(ErrorOnRanks(1, {"--parallel.shard=full"}), "no error");  // may go on with several
+}
+
+// Of chunks of sequences, products are not deferred.
+TEST(ConfigChecks, SchedulesThatGainNothingAreNoted) {
+  const auto note = [](const std::string& schedule, const std::string& cp) {
+    ParsedRun run({"--model.vocab_size=96", "--parallel.pp=2", "--parallel.schedule=" + schedule,
+                   "--train.grad_accum=4", cp});
+    return NoteOnPlan(PrepareShape(run.options, run.config, kCpu, 4));
+  };
+  EXPECT_EQ(note("zb_h1", "--parallel.cp=1"), "");
+  EXPECT_EQ(note("interleaved", "--parallel.cp=2"), "");
+  EXPECT_THAT(note("zb_h1", "--parallel.cp=2"), HasSubstr("use \"1f1b\""));
+  EXPECT_THAT(note("zbv", "--parallel.cp=2"), HasSubstr("use \"interleaved\""));
 }
 
 TEST(ConfigChecks, TensorParallelSizesThatDoNotDivideAreNamed) {

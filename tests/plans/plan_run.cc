@@ -218,16 +218,18 @@ PlanRun::PlanRun(dist::ProcessGroup& all, const Task& task, const Plan& plan, co
   if (task.dtype == DType::kF16) scaling = {.init = 0x1p22, .growth_interval = 2};
   trainer_ = std::make_unique<Trainer>(
       model_, *optimizer_, SmallSchedule(), *loader_,
-      TrainerOptions{.first_step = step,
-                     .micro_batches = task.micro_batches,
-                     .clip = task.optim.clip,
-                     .seed = 9,
-                     .parallel = parallel_.get(),
-                     .pipeline = dynamic_cast<PipelineParallel*>(parallel_.get()),
-                     .all = all_.get(),
-                     .check_every = 2,
-                     .loss_scaling = scaling,
-                     .loss_scale = outcome_.loss_scale});
+      TrainerOptions{
+          .first_step = step,
+          .micro_batches = task.micro_batches,
+          .clip = task.optim.clip,
+          .seed = 9,
+          .parallel = parallel_.get(),
+          .pipeline = dynamic_cast<PipelineParallel*>(parallel_.get()),
+          .all = all_.get(),
+          .context = parallel_plan_.sums_context_with_data ? nullptr : groups_.context.get(),
+          .check_every = 2,
+          .loss_scaling = scaling,
+          .loss_scale = outcome_.loss_scale});
 }
 
 void PlanRun::Train(int steps) {
