@@ -2,8 +2,8 @@
 
 #include <bit>
 
+#include "dist/expert/distributed_experts.h"
 #include "dist/expert/expert_exchange.h"
-#include "dist/expert/shared_experts.h"
 #include "dist/tensor/tensor_experts.h"
 #include "nn/mixture/mixture_of_experts.h"
 
@@ -36,14 +36,15 @@ void ShareExperts(Module& model, const std::shared_ptr<ProcessGroup>& group,
     const auto experts = std::dynamic_pointer_cast<nn::Experts>(slot->module());
     LS_CHECK(experts != nullptr, "expert parallelism: '", place,
              "' is no nn::Experts, and ranks can share out only these");
-    const auto shared = std::make_shared<SharedExperts>(experts, group, of_sequence, place);
-    exchange->Cut(parts, *shared->c_fc());
-    exchange->Cut(parts, *shared->c_proj());
+    const auto distributed =
+        std::make_shared<DistributedExperts>(experts, group, of_sequence, place);
+    exchange->Cut(parts, *distributed->c_fc());
+    exchange->Cut(parts, *distributed->c_proj());
     if (tensor) {
-      slot->Replace(shared);
-      shared->AssignNames(place);
+      slot->Replace(distributed);
+      distributed->AssignNames(place);
     } else {
-      model.ReplaceChild(place, shared);
+      model.ReplaceChild(place, distributed);
     }
     any = true;
   }

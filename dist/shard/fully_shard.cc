@@ -63,8 +63,8 @@ bool Contains(const std::vector<size_t>& list, size_t i) {
 
 // All ranks begin with rank 0's values; of experts with those of the first rank that has them.
 void Align(ProcessGroup* all, const Module& module, int64_t experts) {
-  const bool shares =
-      std::ranges::any_of(module.Parameters(), [](const auto& p) { return IsOfSharedExperts(*p); });
+  const bool shares = std::ranges::any_of(module.Parameters(),
+                                          [](const auto& p) { return IsOfDistributedExperts(*p); });
   LS_CHECK(experts > 1 || !shares,
            "FullyShard of a model whose experts ranks share out needs their number: set "
            "ShardOptions::experts to that of ShareExperts");
@@ -74,7 +74,7 @@ void Align(ProcessGroup* all, const Module& module, int64_t experts) {
   for (const auto& p : module.Parameters()) {
     // Another stage of this rank may have the weight as well, and have shared it out.
     if (p->layout().range) continue;
-    (IsOfSharedExperts(*p) ? of_experts : whole).push_back(p->value().Detach());
+    (IsOfDistributedExperts(*p) ? of_experts : whole).push_back(p->value().Detach());
   }
   for (const auto& [name, buffer] : module.NamedBuffers()) whole.push_back(buffer);
   for (auto* tensors : {&whole, &of_experts}) {
@@ -224,7 +224,8 @@ void FullyShard::MakeUnits() {
   for (const auto& p : parameters_) {
     const auto it = alone.find(p.get());
     const size_t index = it == alone.end() ? 0 : it->second;
-    by_kind[{uses_of.at(p.get()), index, p->trainable(), p->part().dtype(), IsOfSharedExperts(*p)}]
+    by_kind[{uses_of.at(p.get()), index, p->trainable(), p->part().dtype(),
+             IsOfDistributedExperts(*p)}]
         .push_back(p);
   }
   BackwardObserver* const observer = options_.observes ? this : nullptr;

@@ -88,8 +88,8 @@ std::unique_ptr<dist::DataRanks> MakeDataRanks(const MeshGroups& groups, const P
   dist::ReducerOptions reducer = *plan.reducer;
   reducer.is_part = reducer.is_part || groups.context || groups.tensor;
   if (groups.data_ranks_of_experts > 1) {
-    const bool any = std::ranges::any_of(module.Parameters(),
-                                         [](const auto& p) { return dist::IsOfSharedExperts(*p); });
+    const bool any = std::ranges::any_of(
+        module.Parameters(), [](const auto& p) { return dist::IsOfDistributedExperts(*p); });
     if (any) {
       return std::make_unique<dist::ExpertParallel>(all, groups.expert_copies.get(), module,
                                                     std::move(reducer), groups.control);

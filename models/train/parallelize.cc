@@ -31,13 +31,13 @@ dist::TensorPlan GptTensorPlan(const GptConfig& c) {
   return plan;
 }
 
-void Parallelize(Gpt& model, const dist::TensorRanksPtr& ranks) {
+void ParallelizeLayers(Gpt& model, const dist::TensorRanksPtr& ranks) {
   if (ranks->parts() > 1) dist::Parallelize(model, ranks, GptTensorPlan(model.config()));
 }
 
 dist::TensorRanksPtr ShareLayers(Gpt& model, const MeshGroups& groups, const ParallelPlan& plan) {
   auto tensor = std::make_shared<dist::TensorRanks>(groups.tensor.get(), plan.tensor_parts);
-  Parallelize(model, tensor);
+  ParallelizeLayers(model, tensor);
   // Of the experts of a tensor-parallel rank, first among those that compute a sequence together.
   const bool of_sequence = groups.data_ranks_of_experts == 1;
   dist::ShareExperts(model, groups.experts, of_sequence ? groups.experts : groups.context);

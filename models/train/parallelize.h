@@ -17,7 +17,7 @@ dist::TensorPlan GptTensorPlan(const GptConfig& config);
 
 // Gives this rank its part of each layer, before an optimizer holds the parameters. With one rank
 // and one part the model stays as it is. Throws ArgumentError for sizes that do not divide.
-void Parallelize(Gpt& model, const dist::TensorRanksPtr& ranks);
+void ParallelizeLayers(Gpt& model, const dist::TensorRanksPtr& ranks);
 
 // Shares out the layers and, where plan.context_pairs is above 1, the sequences. Returns the ranks
 // that compute a sequence together, or a layer, of which there may be only one.

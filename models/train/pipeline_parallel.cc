@@ -6,6 +6,7 @@
 #include "dist/expert/expert_parallel.h"
 #include "dist/pipeline/stage_cut.h"
 #include "kernels/loss_scale/loss_scale.h"
+#include "models/train/batch_tensor.h"
 #include "nn/kv_cache.h"
 
 namespace lockstep::models {
@@ -20,12 +21,6 @@ bool ReadsTied(Module& stage, const Parameter& parameter) {
     }
   }
   return false;
-}
-
-// On the meta device there need be no values.
-Tensor ToTensor(const std::vector<int32_t>& values, const data::Batch& batch, Device device) {
-  if (device.is_meta()) return Tensor::Empty({batch.rows, batch.cols}, DType::kI32, device);
-  return Tensor::FromVector<int32_t>(values, {batch.rows, batch.cols}, device);
 }
 
 }  // namespace

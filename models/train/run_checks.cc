@@ -90,7 +90,7 @@ void CheckRounding(const RunSetup& setup, int64_t parts) {
     const auto group = dist::MakePlannedGroup(static_cast<int>(tp), static_cast<int>(rank));
     Gpt shape(setup.model);
     shape.AssignNames();
-    Parallelize(shape, std::make_shared<dist::TensorRanks>(group.get(), parts));
+    ParallelizeLayers(shape, std::make_shared<dist::TensorRanks>(group.get(), parts));
     for (const auto& p : shape.Parameters()) {
       try {
         PlaceOf(p->layout(), p->logical_shape());
@@ -133,10 +133,14 @@ void CheckTensorParallel(const RunSetup& setup) {
         "parallel.tp = ", parallel.tp, " neither divides the ", keys,
         " heads of keys and values (model.n_kv_head) nor is a multiple of them: use one that does");
   }
+  if (const int64_t experts = setup.model.mixture.n_expert; experts % parts != 0) {
+    fail("the ", parts, " parts of virtual.tp (or parallel.tp) do not divide the ", experts,
+         " experts (model.n_expert): use a divisor of them");
+  }
   try {
     Gpt shape(setup.model);
     shape.AssignNames();
-    Parallelize(shape, std::make_shared<dist::TensorRanks>(nullptr, parts));
+    ParallelizeLayers(shape, std::make_shared<dist::TensorRanks>(nullptr, parts));
   } catch (const ArgumentError& error) {
     throw InputError(error.what());
   }

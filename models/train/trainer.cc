@@ -7,15 +7,11 @@
 #include "dist/groups/agreement.h"
 #include "kernels/loss_scale/loss_scale.h"
 #include "models/report/trace_copies.h"
+#include "models/train/batch_tensor.h"
 #include "optim/clip.h"
 
 namespace lockstep::models {
 namespace {
-
-// i32 [B, T] on the model's device.
-Tensor ToTensor(const std::vector<int32_t>& values, const data::Batch& batch, Device device) {
-  return Tensor::FromVector<int32_t>(values, {batch.rows, batch.cols}, device);
-}
 
 constexpr int64_t kTextLimit = 4096;  // of where a rank says that gradients are not finite
 

@@ -338,6 +338,9 @@ TEST(ConfigChecks, TensorParallelSizesThatDoNotDivideAreNamed) {
             "model.block_size = 12, or fewer parts");
   EXPECT_EQ(ErrorOnRanks(8, {"--parallel.tp=8"}),
             "parallel.tp = 8 does not divide the 4 heads (model.n_head): use a divisor of them");
+  EXPECT_EQ(ErrorOnRanks(2, {"--parallel.tp=2", "--model.n_expert=5"}),
+            "the 2 parts of virtual.tp (or parallel.tp) do not divide the 5 experts "
+            "(model.n_expert): use a divisor of them");
   EXPECT_EQ(ErrorOnRanks(4, {"--parallel.tp=4"}), "no error");
 }
 

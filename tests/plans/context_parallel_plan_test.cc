@@ -194,7 +194,7 @@ Gradients Backpropagate(Gpt& model) {
 
 std::unique_ptr<Gpt> MakeGpt(const Task& task, const dist::ContextRanksPtr& ranks) {
   auto model = std::make_unique<Gpt>(task.model);
-  if (ranks && ranks->within()) Parallelize(*model, ranks->within());
+  if (ranks && ranks->within()) ParallelizeLayers(*model, ranks->within());
   if (ranks) dist::ParallelizeContext(*model, ranks);
   nn::Materialize(*model, kCpu, 4, {.compute = task.dtype});
   return model;
