@@ -10,6 +10,7 @@
 #include "core/autograd/engine.h"
 #include "core/autograd/grad_mode.h"
 #include "dist/collective.h"
+#include "dist/expert/expert_parallel.h"
 #include "dist/groups/planned_group.h"
 #include "dist/mesh_parts.h"
 #include "dist/shard/flat_exchange.h"
@@ -126,7 +127,11 @@ int64_t DataRankWithMost(const RunSetup& setup, const ParallelPlan& plan, int64_
   }
   if (!plan.reducer || plan.reducer->sum != dist::GradientSum::kOrdered) return 0;
   const int64_t micro_batches = std::max(plan.reducer->micro_batches, setup.data_ranks);
-  const auto sum = dist::PlanFixedOrder(dist::AssignSubtrees(micro_batches, setup.data_ranks));
+  const int64_t experts = setup.config.parallel.data_ranks_of_experts();
+  const auto sum =
+      dist::PlanFixedOrder(experts > 1 ? dist::AssignForExperts(micro_batches, setup.data_ranks,
+                                                                experts, /*ordered=*/true)
+                                       : dist::AssignSubtrees(micro_batches, setup.data_ranks));
   return IndexOfMost(sum.ranks, &dist::FixedOrderPlan::Rank::buffers);
 }
 

@@ -26,7 +26,8 @@ MeshGroups MeshGroups::Of(const dist::Mesh& mesh, const Make& make, bool sums_co
   if (mesh.size("ep") > 1) {
     groups.experts = along({"ep"});
     groups.expert_copies = along({"edp"});
-    groups.data_ranks_of_experts = std::max(1, mesh.size("ep") / mesh.size("cp"));
+    groups.data_ranks_of_experts =
+        ParallelOptions{.cp = mesh.size("cp"), .ep = mesh.size("ep")}.data_ranks_of_experts();
   }
   if (mesh.size("replicate") == 1) return groups;
   groups.shard = along({"shard"});
