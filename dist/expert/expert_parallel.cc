@@ -68,6 +68,12 @@ ReducerOptions OptionsOf(ReducerOptions options, const ProcessGroup& data,
                                         options.sum == GradientSum::kOrdered);
   if (!experts) return options;
   options.is_part = true;
+  if (options.on_span) {
+    options.on_span = [on_span = std::move(options.on_span)](CommunicationSpan span) {
+      span.of_experts = true;
+      on_span(span);
+    };
+  }
   options.micro_batches /= size;
   options.assignment.clear();  // the sum's own
   return options;

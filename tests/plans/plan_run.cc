@@ -91,6 +91,7 @@ ParallelPlan ToParallelPlan(const Task& task, const Plan& plan) {
   ParallelPlan p = PlanOf(setup);
   if (plan.pp == 1) {
     p.pipeline = ToPipelinePlan(setup.config, setup.micro_batches, setup.window, nullptr);
+    p.sums_context_with_data = false;
   }
   if (!plan.is_sharded()) {
     if (!p.reducer) p.reducer = ToReducerOptions(setup.config.dist, setup.micro_batches, nullptr);
